@@ -1,0 +1,229 @@
+package lockregistry_test
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/internal/redistest"
+)
+
+// The floor that locks are measured against: two scripts through the same client, one that sets a key when it is not
+// there, one that removes it when it has the right value.
+var (
+	bareObtain = rueidis.NewLuaScript(`
+local v = redis.call('GET', KEYS[1])
+if v == ARGV[1] then redis.call('PEXPIRE', KEYS[1], ARGV[2]) return 1 end
+if not v then redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2]) return 1 end
+return 0`)
+	bareRelease = rueidis.NewLuaScript(`
+if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('UNLINK', KEYS[1]) end
+return 0`)
+)
+
+func benchClient(b *testing.B) rueidis.Client {
+	b.Helper()
+	server := redistest.Start(b)
+	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{server.Addr()}, ForceSingleClient: true})
+	require.NoError(b, err)
+	b.Cleanup(client.Close)
+	return client
+}
+
+func benchRegistry(b *testing.B, client rueidis.Client, opts ...lockregistry.Option) *lockregistry.Registry {
+	b.Helper()
+	r, err := lockregistry.New(client, "bench", opts...)
+	require.NoError(b, err)
+	b.Cleanup(func() { require.NoError(b, r.Close()) })
+	return r
+}
+
+// BenchmarkUncontended compares a lock and unlock that nobody else wants with two bare script calls, in turns on the same
+// connection, so that the noise of the machine hits both. The metric "ratio" is the library's time to that of the floor.
+func BenchmarkUncontended(b *testing.B) {
+	for _, goroutines := range []int{1, 64, 512} {
+		b.Run(strconv.Itoa(goroutines)+"-goroutines", func(b *testing.B) {
+			client := benchClient(b)
+			r := benchRegistry(b, client)
+			ctx := context.Background()
+			const turn = 200
+			run := func(each func(i int)) (seconds float64) {
+				start := nanotime()
+				var all sync.WaitGroup
+				for i := range goroutines {
+					all.Go(func() {
+						for range max(turn/goroutines, 1) {
+							each(i)
+						}
+					})
+				}
+				all.Wait()
+				return float64(nanotime() - start)
+			}
+			bare := func(i int) {
+				key := []string{"bare:" + strconv.Itoa(i)}
+				if n, err := bareObtain.Exec(ctx, client, key, []string{"id", "60000"}).AsInt64(); n != 1 {
+					b.Error(n, err)
+				}
+				if n, err := bareRelease.Exec(ctx, client, key, []string{"id"}).AsInt64(); n != 1 {
+					b.Error(n, err)
+				}
+			}
+			locks := make([]*lockregistry.Lock, goroutines)
+			for i := range locks {
+				locks[i] = r.Obtain(strconv.Itoa(i))
+			}
+			lock := func(i int) {
+				if err := locks[i].Lock(ctx); err != nil {
+					b.Error(err)
+				}
+				if err := locks[i].Unlock(ctx); err != nil {
+					b.Error(err)
+				}
+			}
+			run(bare)
+			run(lock)
+			var floor, library float64
+			b.ResetTimer()
+			for range max(b.N/turn, 1) {
+				floor += run(bare)
+				library += run(lock)
+			}
+			b.StopTimer()
+			ops := float64(max(b.N/turn, 1) * max(turn/goroutines, 1) * goroutines)
+			b.ReportMetric(library/ops, "ns/lock")
+			b.ReportMetric(floor/ops, "ns/bare")
+			b.ReportMetric(library/floor, "ratio")
+			b.ReportMetric(0, "ns/op")
+		})
+	}
+}
+
+// BenchmarkLockUnlock is for profiles and allocations.
+func BenchmarkLockUnlock(b *testing.B) {
+	r := benchRegistry(b, benchClient(b))
+	l := r.Obtain("42")
+	ctx := context.Background()
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := l.Lock(ctx); err != nil {
+			b.Fatal(err)
+		}
+		if err := l.Unlock(ctx); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkObtain is the time of Obtain for a path that the registry keeps, from 1 and from 64 goroutines. ns/op is per
+// call in both cases, as seen by the whole process.
+func BenchmarkObtain(b *testing.B) {
+	for _, goroutines := range []int{1, 64} {
+		for _, paths := range []int{1, 1000} {
+			b.Run(fmt.Sprintf("%d-goroutines/%d-paths", goroutines, paths), func(b *testing.B) {
+				r := benchRegistry(b, unusedClient(b))
+				names := make([]string, paths)
+				for i := range names {
+					names[i] = "path-" + strconv.Itoa(i)
+					r.Obtain(names[i])
+				}
+				b.ReportAllocs()
+				b.ResetTimer()
+				var all sync.WaitGroup
+				for g := range goroutines {
+					all.Go(func() {
+						for i := range b.N / goroutines {
+							r.Obtain(names[(g*31+i)%paths])
+						}
+					})
+				}
+				all.Wait()
+			})
+		}
+	}
+}
+
+// BenchmarkCachedLocks is the memory of a million cached locks that nobody uses: bytes per lock beyond its path.
+func BenchmarkCachedLocks(b *testing.B) {
+	const locks = 1_000_000
+	for range b.N {
+		r := benchRegistry(b, unusedClient(b), lockregistry.WithCapacity(locks))
+		names := make([]string, locks)
+		for i := range names {
+			names[i] = fmt.Sprintf("path-%010d", i)
+		}
+		before := heap()
+		for _, name := range names {
+			r.Obtain(name)
+		}
+		bytes := float64(heap()-before) / locks
+		require.Equal(b, locks, r.Len())
+		b.ReportMetric(bytes, "B/lock")
+		b.ReportMetric(bytes-float64(len("bench:"+names[0])), "B/lock-beyond-key")
+		runtime.KeepAlive(names)
+	}
+}
+
+// BenchmarkHeldLocks is the memory and the goroutines of 20 000 held locks with renewal.
+func BenchmarkHeldLocks(b *testing.B) {
+	const locks = 20_000
+	client := benchClient(b)
+	for range b.N {
+		r := benchRegistry(b, client, lockregistry.WithRenewal())
+		names := make([]string, locks)
+		for i := range names {
+			names[i] = fmt.Sprintf("path-%010d", i)
+		}
+		ctx := context.Background()
+		goroutines := runtime.NumGoroutine()
+		before := heap()
+		var next atomic.Int64
+		var all sync.WaitGroup
+		for range 64 {
+			all.Go(func() {
+				for i := next.Add(1) - 1; i < locks; i = next.Add(1) - 1 {
+					if err := r.Obtain(names[i]).Lock(ctx); err != nil {
+						b.Error(err)
+					}
+				}
+			})
+		}
+		all.Wait()
+		b.ReportMetric(float64(heap()-before)/locks, "B/lock")
+		b.ReportMetric(float64(runtime.NumGoroutine()-goroutines), "goroutines")
+		require.NoError(b, r.Close())
+		require.NoError(b, client.Do(ctx, client.B().Flushall().Build()).Error())
+	}
+}
+
+func heap() uint64 {
+	runtime.GC()
+	runtime.GC()
+	var stats runtime.MemStats
+	runtime.ReadMemStats(&stats)
+	return stats.HeapAlloc
+}
+
+var benchStart = time.Now()
+
+func nanotime() int64 { return int64(time.Since(benchStart)) }
+
+// unusedClient is a client for what never talks to Redis.
+func unusedClient(tb testing.TB) rueidis.Client {
+	tb.Helper()
+	m := miniredis.RunT(tb)
+	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{m.Addr()}, ForceSingleClient: true, DisableCache: true})
+	require.NoError(tb, err)
+	tb.Cleanup(client.Close)
+	return client
+}

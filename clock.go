@@ -1,0 +1,21 @@
+package lockregistry
+
+import "time"
+
+// instant is a moment on the monotonic clock, as the time since the registry was made: eight bytes, and no wall clock
+// that could jump. The zero instant is the registry's start.
+type instant time.Duration
+
+// clock tells the instants of one registry.
+type clock struct{ start time.Time }
+
+func (c clock) now() instant { return instant(time.Since(c.start)) }
+
+func (i instant) add(d time.Duration) instant       { return i + instant(d) }
+func (i instant) until(later instant) time.Duration { return time.Duration(later - i) }
+
+// lease is the time that a key lives in Redis, and the same in the form that commands carry.
+type lease struct {
+	length time.Duration // whole milliseconds
+	ms     string
+}

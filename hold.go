@@ -1,0 +1,279 @@
+package lockregistry
+
+import (
+	"context"
+	"math"
+	"slices"
+	"sync"
+	"time"
+)
+
+// hold is this process's possession of a lock's key, from the command that asked for it to its end:
+//
+//	asked ──grant──▶ live ──end──▶ over
+//	                  └──lose──▶ lost ──end──▶ over
+//
+// A hold that is lost stays lost: a renewal that is answered later does not revive it.
+//
+// What it knows about Redis is honest, because it counts from before a command was sent, when the server cannot have
+// executed it yet, and takes a margin off for clocks that run at slightly different rates. So until never lies after
+// the moment at which the key expires.
+//
+// Commands whose outcome is unknown may be executed later, after a command that follows. One that sets a shorter lease
+// would then cut the longer one that this process believes in. Hence doubt: the shortest lease that any such command
+// carried. Whenever one of them arrives, the key lives at least that long from then on, so a validity of at most doubt
+// from each renewal on is one that it cannot cut.
+type hold struct {
+	lock  *Lock
+	value string // what the key contains: names this very hold
+
+	mu          sync.Mutex
+	state       holdState
+	lease       lease         // as last granted or renewed
+	until       instant       // the hold is valid before this
+	doubt       time.Duration // see above; 0 when every outcome is known
+	flying      int           // renewals that are under way
+	flyingLease time.Duration // the shortest lease among them
+	next        instant       // when to renew; never without renewal, and while one is under way
+	ends        []ending      // the contexts that end with this hold
+
+	planned bool // the scheduler knows the hold
+
+	due   instant // when the scheduler looks at the hold; guarded by the scheduler's mutex, as is index
+	index int     // in the scheduler's heap, -1 when it is not there
+
+	late bool // a grant of this hold may still arrive; written only by the call that obtains it
+}
+
+type holdState uint8
+
+const (
+	asked holdState = iota
+	live
+	lost
+	over
+)
+
+const never = instant(math.MaxInt64)
+
+type ending struct {
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+}
+
+// margin is what a lease is shortened by, so that this process sees its end before the server does: clocks that differ
+// by up to 1 % in rate, and the server's counting in whole milliseconds.
+func margin(lease time.Duration) time.Duration { return lease/100 + time.Millisecond }
+
+// effective is the lease that the hold may count on when a command with l was executed.
+func (h *hold) effective(l lease) time.Duration {
+	if h.doubt > 0 {
+		return min(h.doubt, l.length)
+	}
+	return l.length
+}
+
+func (h *hold) distrust(l time.Duration) {
+	if h.doubt == 0 || l < h.doubt {
+		h.doubt = l
+	}
+}
+
+// prolong sets the validity that a command gave that was sent at sent. It reports false, and sets nothing, when that
+// time is over already.
+func (h *hold) prolong(sent instant, l lease) bool {
+	length := h.effective(l)
+	until := sent.add(length - margin(length))
+	if until <= h.lock.reg.clock.now() {
+		return false
+	}
+	h.lease, h.until, h.next = l, until, never
+	if h.lock.reg.renewal {
+		h.next = sent.add(length / 3)
+	}
+	return true
+}
+
+// grant turns asked into live, with the answer to a command that was sent at sent. It reports false when the answer came
+// too late to be one.
+func (h *hold) grant(sent instant) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.late {
+		h.distrust(h.lease.length)
+	}
+	if !h.prolong(sent, h.lease) {
+		return false
+	}
+	h.state = live
+	h.plan()
+	return true
+}
+
+// fresh tells whether the hold is live and its time is not over. The caller holds the mutex.
+func (h *hold) fresh() bool {
+	return h.state == live && h.lock.reg.clock.now() < h.until
+}
+
+// valid tells whether the hold is live and its time is not over. When the time is over, it is lost from now on.
+func (h *hold) valid() bool {
+	h.mu.Lock()
+	if h.fresh() {
+		h.mu.Unlock()
+		return true
+	}
+	h.unlockLose("the lease is over")
+	return false
+}
+
+// unlockLose turns live into lost, and unlocks the mutex.
+func (h *hold) unlockLose(why string) {
+	if h.state != live {
+		h.mu.Unlock()
+		return
+	}
+	h.state = lost
+	h.unlockEnds(ErrLockLost)
+	h.lock.reg.log.Warn("lock lost", "key", h.lock.key, "reason", why)
+}
+
+// end turns any state into over: the owner gives the lock back.
+func (h *hold) end() {
+	h.mu.Lock()
+	h.state = over
+	h.unlockEnds(context.Canceled)
+}
+
+// forsake leaves the hold to its lease, because the registry is closed and nobody would announce its loss any more.
+func (h *hold) forsake() {
+	h.mu.Lock()
+	h.unlockEnds(ErrClosed)
+}
+
+// unlockEnds stops watching over the hold and cancels its contexts. It unlocks the mutex before it does, because what
+// hangs on a context is not this package's code.
+func (h *hold) unlockEnds(cause error) {
+	ends := h.ends
+	h.ends = nil
+	if h.planned {
+		h.planned = false
+		h.lock.reg.scheduler.drop(h)
+	}
+	h.mu.Unlock()
+	for _, e := range ends {
+		e.cancel(cause)
+	}
+}
+
+// watch makes cancel end with the hold. It fails when the hold is lost or nobody watches over it.
+func (h *hold) watch(ctx context.Context, cancel context.CancelCauseFunc) error {
+	h.mu.Lock()
+	if !h.fresh() {
+		h.unlockLose("the lease is over")
+		return ErrLockLost
+	}
+	if len(h.ends) == cap(h.ends) { // before it grows, forget those that ended by themselves
+		h.ends = slices.DeleteFunc(h.ends, func(e ending) bool { return e.ctx.Err() != nil })
+	}
+	h.ends = append(h.ends, ending{ctx, cancel})
+	planned := h.plan()
+	h.mu.Unlock()
+	if !planned {
+		return ErrClosed
+	}
+	return nil
+}
+
+// plan tells the scheduler when to look at the hold next: when it is to be renewed, and when somebody is to be told that
+// it is lost. It reports false when nobody will look, because the registry is closed. The caller holds the mutex.
+func (h *hold) plan() bool {
+	due := h.until
+	if h.lock.reg.renewal {
+		due = min(due, h.next)
+	} else if len(h.ends) == 0 {
+		return true
+	}
+	h.planned = h.lock.reg.scheduler.set(h, due)
+	return h.planned
+}
+
+// tick is what the scheduler calls when the hold is due. It returns the lease to renew with, if it is time for that.
+func (h *hold) tick() (l lease, renew bool) {
+	h.mu.Lock()
+	if !h.fresh() {
+		h.unlockLose("the lease is over")
+		return lease{}, false
+	}
+	defer h.mu.Unlock()
+	if renew = h.next <= h.lock.reg.clock.now(); renew {
+		h.next = never
+		h.takeOff(h.lease)
+	}
+	h.plan()
+	return h.lease, renew
+}
+
+// takeOff notes that a renewal is about to be sent. When another one with a different lease is under way, nobody knows
+// which of them the server executes last.
+func (h *hold) takeOff(l lease) {
+	if h.flying == 0 {
+		h.flyingLease = l.length
+	} else if l.length != h.flyingLease {
+		h.flyingLease = min(h.flyingLease, l.length)
+		h.distrust(h.flyingLease)
+	}
+	h.flying++
+}
+
+// renew sets the lease anew, now.
+func (h *hold) renew(ctx context.Context, l lease) error {
+	h.mu.Lock()
+	if !h.fresh() {
+		h.unlockLose("the lease is over")
+		return ErrLockLost
+	}
+	if l.ms == "" { // as long as it was
+		l = h.lease
+	}
+	h.takeOff(l)
+	h.mu.Unlock()
+
+	reg := h.lock.reg
+	sent := reg.clock.now()
+	was, err := affirmed(reg.layout.renew(h.lock.key, h.value, l).do(ctx, reg.client))
+	return h.renewed(sent, l, was, err)
+}
+
+// renewed takes in the answer to a renewal that was sent at sent.
+func (h *hold) renewed(sent instant, l lease, was bool, err error) error {
+	h.mu.Lock()
+	h.flying--
+	if h.state != live {
+		h.mu.Unlock()
+		return ErrLockLost
+	}
+	if err != nil {
+		if unknown(err) { // it may shorten the lease yet
+			h.distrust(l.length)
+			h.until = min(h.until, sent.add(l.length-margin(l.length)))
+		}
+		if h.lock.reg.renewal && h.flying == 0 {
+			h.next = h.lock.reg.clock.now().add(h.lock.reg.poll)
+		}
+		h.plan()
+		h.mu.Unlock()
+		return err
+	}
+	if !was {
+		h.unlockLose("the key is no longer this hold's")
+		return ErrLockLost
+	}
+	// An answer that comes after the old validity is over cannot revive the hold, even if the new one would reach further.
+	if h.lock.reg.clock.now() >= h.until || !h.prolong(sent, l) {
+		h.unlockLose("the lease was over before its renewal was answered")
+		return ErrLockLost
+	}
+	h.plan()
+	h.mu.Unlock()
+	return nil
+}

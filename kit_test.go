@@ -1,0 +1,188 @@
+package lockregistry_test
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/internal/redistest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// world is a server for a test and what the test may do with it. Most tests run in several worlds: on miniredis in fake
+// time, and on real servers.
+type world struct {
+	*testing.T
+	dial   func(ctx context.Context) (net.Conn, error)
+	do     func(args ...string) string // one command, past this library
+	fake   bool                        // time is fake: it passes when every goroutine waits, at no cost
+	server *redistest.Server           // nil on miniredis
+}
+
+// fakeWorld runs a test on miniredis in a bubble of fake time.
+func fakeWorld(t *testing.T, test func(w *world)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		m := miniredis.NewMiniRedis()
+		m.ClockTTL(true)
+		t.Cleanup(m.Close)
+		w := &world{
+			T:    t,
+			dial: func(context.Context) (net.Conn, error) { return m.Dial() },
+			fake: true,
+		}
+		command := w.client()
+		w.do = func(args ...string) string { return said(command, args...) }
+		test(w)
+	})
+}
+
+// realWorlds runs a test on every real server that there is, in real time.
+func realWorlds(t *testing.T, test func(w *world)) {
+	t.Helper()
+	for _, binary := range redistest.Binaries(t) {
+		t.Run(filepath.Base(binary), func(t *testing.T) {
+			t.Parallel()
+			test(realWorld(t, redistest.StartBinary(t, binary)))
+		})
+	}
+}
+
+func realWorld(t *testing.T, server *redistest.Server) *world {
+	t.Helper()
+	return &world{
+		T: t,
+		dial: func(ctx context.Context) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "tcp", server.Addr())
+		},
+		do:     func(args ...string) string { return server.Command(t, args...) },
+		server: server,
+	}
+}
+
+// worlds runs a test on miniredis in fake time and on every real server.
+func worlds(t *testing.T, test func(w *world)) {
+	t.Helper()
+	t.Run("miniredis", func(t *testing.T) { fakeWorld(t, test) })
+	realWorlds(t, test)
+}
+
+// said is the reply of a command as text, "(nil)" for a null.
+func said(c rueidis.Client, args ...string) string {
+	reply, err := c.Do(context.Background(), c.B().Arbitrary(args...).Build()).ToAny()
+	if rueidis.IsRedisNil(err) {
+		return "(nil)"
+	}
+	if err != nil {
+		return err.Error()
+	}
+	return strings.TrimSpace(fmt.Sprint(reply))
+}
+
+// clientWith returns a client of its own that dials as told, closed at the end of the test.
+func (w *world) clientWith(dial func(ctx context.Context) (net.Conn, error), change ...func(*rueidis.ClientOption)) rueidis.Client {
+	w.Helper()
+	option := rueidis.ClientOption{
+		InitAddress:       []string{"redis:6379"},
+		ForceSingleClient: true,
+		DisableCache:      w.fake,
+		DialCtxFn: func(ctx context.Context, _ string, _ *net.Dialer, _ *tls.Config) (net.Conn, error) {
+			return dial(ctx)
+		},
+	}
+	for _, c := range change {
+		c(&option)
+	}
+	client, err := rueidis.NewClient(option)
+	require.NoError(w, err)
+	w.Cleanup(client.Close)
+	return client
+}
+
+func (w *world) client() rueidis.Client {
+	w.Helper()
+	return w.clientWith(w.dial)
+}
+
+// registry returns a registry with a client of its own, as another process would have one.
+func (w *world) registry(opts ...lockregistry.Option) *lockregistry.Registry {
+	w.Helper()
+	return w.registryOn(w.client(), opts...)
+}
+
+func (w *world) registryOn(client rueidis.Client, opts ...lockregistry.Option) *lockregistry.Registry {
+	w.Helper()
+	r, err := lockregistry.New(client, "orders", opts...)
+	require.NoError(w, err)
+	w.Cleanup(func() { require.NoError(w, r.Close()) })
+	return r
+}
+
+// pass lets time go by; only where it is fake.
+func (w *world) pass(d time.Duration) {
+	w.Helper()
+	if !w.fake {
+		w.Fatal("time passes only in a fake world")
+	}
+	<-time.After(d)
+}
+
+// await waits until something has become true, and fails the test when it takes too long.
+func (w *world) await(what string, happened func() bool) {
+	w.Helper()
+	const limit = 20 * time.Second
+	for deadline := time.Now().Add(limit); !happened(); <-time.After(time.Millisecond) {
+		if time.Now().After(deadline) {
+			w.Fatalf("not within %v: %s", limit, what)
+		}
+	}
+}
+
+// awaitGone waits until a key has expired or was removed.
+func (w *world) awaitGone(key string) {
+	w.Helper()
+	w.await(key+" is gone", func() bool { return w.do("EXISTS", key) == "0" })
+}
+
+// elsewhere runs a function on another goroutine and returns its result: for a second owner.
+func elsewhere[T any](f func() T) T {
+	result := make(chan T)
+	go func() { result <- f() }()
+	return <-result
+}
+
+func lockElsewhere(l *lockregistry.Lock, ctx context.Context, opts ...lockregistry.LockOption) <-chan error {
+	result := make(chan error, 1)
+	go func() { result <- l.Lock(ctx, opts...) }()
+	return result
+}
+
+// tryElsewhere tells whether another goroutine gets the lock, and unlocks it if it does.
+func (w *world) tryElsewhere(l *lockregistry.Lock) bool {
+	w.Helper()
+	return elsewhere(func() bool {
+		ok, err := l.TryLock(w.Context())
+		if err != nil {
+			w.Error(err)
+		}
+		if ok {
+			if err := l.Unlock(w.Context()); err != nil {
+				w.Error(err)
+			}
+		}
+		return ok
+	})
+}

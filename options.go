@@ -1,0 +1,184 @@
+package lockregistry
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"time"
+)
+
+// The defaults are Spring's.
+const (
+	defaultExpiry   = 60 * time.Second
+	defaultPoll     = 100 * time.Millisecond
+	defaultCapacity = 100_000
+)
+
+// Option changes what [New] makes.
+type Option func(*settings)
+
+// settings is what the options of a registry add up to. Options only write them down; check judges them.
+type settings struct {
+	expiry   time.Duration
+	poll     time.Duration
+	capacity int
+	renewal  bool
+	wakeup   Wakeup
+	layout   Layout
+	clientID *string
+	log      *slog.Logger
+}
+
+// WithExpiry sets the lease of a lock: how long it stays locked in Redis when nobody unlocks or renews it. It counts whole
+// milliseconds and must be at least one; leases far longer than a round trip to Redis are useful. Default: 60 s, as in
+// Spring. See [TTL] for the lease of a single call.
+func WithExpiry(d time.Duration) Option { return func(s *settings) { s.expiry = d } }
+
+// WithPollInterval sets the pause between two attempts on Redis while a call waits. Default: 100 ms, as Spring's
+// idleBetweenTries.
+func WithPollInterval(d time.Duration) Option { return func(s *settings) { s.poll = d } }
+
+// WithCapacity sets how many lock objects the registry keeps. To make room the least recently obtained one that is not in
+// use is dropped; when all are in use, locking one more returns [ErrCapacity]. Default: 100 000, as Spring's
+// cacheCapacity. See also [Registry.SetCapacity].
+func WithCapacity(n int) Option { return func(s *settings) { s.capacity = n } }
+
+// WithRenewal renews every hold each third of its lease, for as long as it is held and its lease is not lost, with one
+// scheduler per registry. A lease then only has to outlast interruptions, not the work. Default: leases end unless
+// [Lock.Renew] is called. Spring does the same once it has a renewal task scheduler.
+func WithRenewal() Option { return func(s *settings) { s.renewal = true } }
+
+// WithWakeup sets how a waiting call learns that the lock is free. Default: [WakeupAuto].
+func WithWakeup(m Wakeup) Option { return func(s *settings) { s.wakeup = m } }
+
+// WithLayout sets the format of locks in Redis. Default: [LayoutSpring].
+func WithLayout(l Layout) Option { return func(s *settings) { s.layout = l } }
+
+// WithClientID sets the name that the registry's values in Redis begin with, for people who look at them. Default: a random
+// UUID. Two registries never share holds, whatever their ids: with an id of yours the values carry a random number more.
+func WithClientID(id string) Option { return func(s *settings) { s.clientID = &id } }
+
+// WithLogger sets where the registry writes about what no call can report, such as a lock that is lost while nobody calls.
+// Default: nowhere.
+func WithLogger(l *slog.Logger) Option { return func(s *settings) { s.log = l } }
+
+// Wakeup is how a waiting call learns that the lock is free.
+type Wakeup int
+
+// The ways to wake up.
+const (
+	WakeupAuto Wakeup = iota // the best way there is; for now the same as WakeupPoll
+	WakeupPoll               // try again every poll interval, and when the holder's lease ends; what Spring's SPIN_LOCK does
+)
+
+// Layout is the format of locks in Redis.
+type Layout int
+
+// The formats.
+const (
+	LayoutSpring Layout = iota // a string per lock, as Spring Integration's RedisLockRegistry writes it
+)
+
+// LockOption changes one call that locks.
+type LockOption struct {
+	name  string
+	value time.Duration
+	set   func(*request, time.Duration)
+}
+
+// TTL sets the lease of this acquisition, in whole milliseconds, at least one. Default: the registry's, see [WithExpiry];
+// for an owner that locks again, the lease that its hold has.
+func TTL(d time.Duration) LockOption {
+	return LockOption{"TTL", d, func(q *request, d time.Duration) { q.lease = leaseOf(d) }}
+}
+
+// Wait sets how long the call waits at most, for local holders and for Redis together. TryLock then returns false, Do and
+// Lock return [ErrTimeout]. Default: TryLock does not wait at all, Lock and Do wait as long as their context lets them.
+func Wait(d time.Duration) LockOption {
+	return LockOption{"Wait", d, func(q *request, d time.Duration) { q.wait = d }}
+}
+
+// request is what the options of a call that locks add up to.
+type request struct {
+	lease lease         // none: the registry's, or the hold's
+	wait  time.Duration // 0: not at all; negative: until the context ends
+}
+
+func (q *request) apply(opts []LockOption) error {
+	for _, o := range opts {
+		if o.set == nil {
+			return errors.New("a LockOption that neither TTL nor Wait made")
+		}
+		if err := positive(o.name, o.value); err != nil {
+			return err
+		}
+		if o.name == "TTL" {
+			if err := leasable(o.name, o.value); err != nil {
+				return err
+			}
+		}
+		o.set(q, o.value)
+	}
+	return nil
+}
+
+func (s *settings) check() error {
+	return errors.Join(
+		leasable("WithExpiry", s.expiry),
+		positive("WithPollInterval", s.poll),
+		capacious("WithCapacity", s.capacity),
+		known("WithWakeup", int(s.wakeup), int(WakeupPoll)),
+		known("WithLayout", int(s.layout), int(LayoutSpring)),
+		named(s.clientID),
+		present(s.log),
+	)
+}
+
+func positive(name string, d time.Duration) error {
+	if d <= 0 {
+		return fmt.Errorf("%s(%v): the duration must be positive", name, d)
+	}
+	return nil
+}
+
+func leasable(name string, d time.Duration) error {
+	if d < time.Millisecond {
+		return fmt.Errorf("%s(%v): a lease must be at least a millisecond", name, d)
+	}
+	return nil
+}
+
+func capacious(name string, n int) error {
+	if n <= 0 {
+		return fmt.Errorf("%s(%d): the capacity must be positive", name, n)
+	}
+	return nil
+}
+
+func known(name string, value, last int) error {
+	if value < 0 || value > last {
+		return fmt.Errorf("%s(%d): there is no such value", name, value)
+	}
+	return nil
+}
+
+func named(clientID *string) error {
+	if clientID != nil && *clientID == "" {
+		return errors.New("WithClientID(\"\"): the id is empty")
+	}
+	return nil
+}
+
+func present(log *slog.Logger) error {
+	if log == nil {
+		return errors.New("WithLogger(nil): leave the option out to have no log")
+	}
+	return nil
+}
+
+// leaseOf cuts a lease to the whole milliseconds that Redis counts.
+func leaseOf(d time.Duration) lease {
+	ms := d.Milliseconds()
+	return lease{length: time.Duration(ms) * time.Millisecond, ms: strconv.FormatInt(ms, 10)}
+}

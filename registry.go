@@ -1,0 +1,191 @@
+package lockregistry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/redis/rueidis"
+)
+
+// Registry hands out the locks of one prefix. It is safe for use by many goroutines. Services that are to exclude each
+// other use the same prefix on the same Redis database, and each has a registry of its own.
+type Registry struct {
+	client   rueidis.Client
+	prefix   string
+	clientID string
+	values   string // what the values of all holds of this registry begin with, and of no other's
+	lease    lease
+	poll     time.Duration
+	renewal  bool
+	layout   layout
+	log      *slog.Logger
+	clock    clock
+
+	holds     atomic.Uint64 // the number of the newest hold
+	cache     cache
+	scheduler *scheduler
+	closed    chan struct{}
+	closing   sync.Once
+}
+
+// New makes a registry whose locks are the keys "prefix:path" on the server of client. It does not talk to Redis, and it
+// does not own the client: close the registry first, then the client.
+//
+// It fails when client is nil, prefix is empty, or an option's value makes no sense.
+func New(client rueidis.Client, prefix string, opts ...Option) (*Registry, error) {
+	s := settings{
+		expiry:   defaultExpiry,
+		poll:     defaultPoll,
+		capacity: defaultCapacity,
+		log:      slog.New(slog.DiscardHandler),
+	}
+	var err error
+	for _, o := range opts {
+		if o == nil {
+			err = errors.New("an option is nil")
+			continue
+		}
+		o(&s)
+	}
+	if client == nil {
+		err = errors.Join(err, errors.New("the client is nil"))
+	}
+	if prefix == "" {
+		err = errors.Join(err, errors.New("the prefix is empty"))
+	}
+	if err = errors.Join(err, s.check()); err != nil {
+		return nil, fmt.Errorf("lockregistry: new: %w", err)
+	}
+
+	id := uuid.NewString()
+	values := id
+	if s.clientID != nil {
+		// Two processes with one id must not take each other's holds for their own.
+		values = *s.clientID + ":" + id[:8]
+		id = *s.clientID
+	}
+	r := &Registry{
+		client:   client,
+		prefix:   prefix,
+		clientID: id,
+		values:   values + ":",
+		lease:    leaseOf(s.expiry),
+		poll:     s.poll,
+		renewal:  s.renewal,
+		log:      s.log,
+		clock:    clock{time.Now()},
+		cache:    cache{capacity: s.capacity},
+		closed:   make(chan struct{}),
+	}
+	r.layout = newSpringLayout(client, s.log)
+	r.scheduler = newScheduler(r)
+	return r, nil
+}
+
+// Obtain returns the lock of a path. It never returns nil, never fails and never talks to Redis: what is wrong, an empty
+// path for instance, is reported by the lock. Calls with the same path return the same lock for as long as the registry
+// keeps it; a lock that it has dropped keeps working.
+func (r *Registry) Obtain(path string) *Lock {
+	l, ok := r.cache.find(path)
+	if !ok {
+		return r.cache.put(r.newLock(path))
+	}
+	r.cache.touch(l)
+	return l
+}
+
+// Do runs fn while it holds the lock of path. Options are those of [Lock.Lock]; with [Wait] it gives up after that time,
+// with [ErrTimeout]. Without it Do waits until ctx is done. This is Spring's executeLocked.
+//
+// The context of fn is that of [Lock.Context]: it is cancelled, with the cause [ErrLockLost], as soon as the hold can no
+// longer be guaranteed.
+//
+// Do returns the error of fn, joined with that of unlocking: [ErrLockLost] means that others may have had the lock while
+// fn ran. It unlocks also when fn panics, and when ctx is done. Errors of locking are those of [Lock.Lock]; fn has not
+// run then.
+func (r *Registry) Do(ctx context.Context, path string, fn func(context.Context) error, opts ...LockOption) (err error) {
+	l := r.Obtain(path)
+	if fn == nil {
+		return l.fail("do", errors.New("the function is nil"))
+	}
+	if _, err := l.acquire(ctx, "do", opts, untilDone); err != nil {
+		return err
+	}
+	defer func() {
+		if unlocking := l.Unlock(context.WithoutCancel(ctx)); unlocking != nil {
+			err = errors.Join(err, unlocking)
+		}
+	}()
+	return fn(l.Context(ctx))
+}
+
+// Renew sets the lease of the lock of path, held by whichever owner of this process, to ttl from now. This is Spring's
+// renewLock, which any thread may call; [Lock.Renew] is for the owner only.
+//
+// Errors: [ErrNotOwner] when nobody of this process holds the lock, [ErrLockLost] when its lease is over or its key is no
+// longer this hold's, that of ctx, that of a ttl under a millisecond, and those of Redis.
+func (r *Registry) Renew(ctx context.Context, path string, ttl time.Duration) error {
+	l, ok := r.cache.find(path)
+	if !ok {
+		l = r.newLock(path)
+	}
+	if err := l.check(ctx); err != nil {
+		return l.fail("renew", err)
+	}
+	return l.renew(ctx, l.hold.Load(), ttl)
+}
+
+// ExpireUnusedOlderThan drops the lock objects that are not in use and were not locked for longer than age (those that
+// never were: were made longer ago). It returns how many were dropped. It frees memory only: nothing changes in Redis, and
+// a dropped lock keeps working. Spring's method of this name keeps locks that were never acquired.
+func (r *Registry) ExpireUnusedOlderThan(age time.Duration) int {
+	return r.cache.dropUnused(r.clock.now().add(-max(age, 0)))
+}
+
+// SetCapacity changes how many lock objects the registry keeps, see [WithCapacity]. When it keeps more, it drops those that
+// are not in use, the least recently obtained first; locks in use stay. It fails when n is not positive.
+func (r *Registry) SetCapacity(n int) error {
+	if err := capacious("SetCapacity", n); err != nil {
+		return fmt.Errorf("lockregistry: %w", err)
+	}
+	r.cache.resize(n)
+	return nil
+}
+
+// Len returns how many lock objects the registry keeps now.
+func (r *Registry) Len() int { return r.cache.len() }
+
+// ClientID returns what the registry's values in Redis begin with: the id given by [WithClientID], or a random UUID.
+func (r *Registry) ClientID() string { return r.clientID }
+
+// Close ends the registry's background work. Calls that wait, and calls that lock later, return [ErrClosed]; a call whose
+// command is under way returns when that is answered. Locks that are held are left to their leases, no longer renewed, and
+// the contexts of [Lock.Context] are cancelled with the cause [ErrClosed], since nobody would announce a loss; Unlock still
+// removes the key. Close waits, for a second at most, for removals that are under way. It does not close the client. It
+// always returns nil; further calls do nothing.
+func (r *Registry) Close() error {
+	r.closing.Do(func() {
+		close(r.closed)
+		r.scheduler.close()
+		r.layout.close()
+	})
+	return nil
+}
+
+func (r *Registry) newLock(path string) *Lock {
+	l := &Lock{reg: r, key: r.prefix + ":" + path}
+	l.lockedAt.Store(int64(r.clock.now()))
+	return l
+}
+
+// newHold makes the hold that a call of l asks for.
+func (r *Registry) newHold(l *Lock, wanted lease) *hold {
+	return &hold{lock: l, value: r.values + strconv.FormatUint(r.holds.Add(1), 10), lease: wanted, index: -1}
+}

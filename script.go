@@ -1,0 +1,65 @@
+package lockregistry
+
+import (
+	"context"
+	"crypto/sha1"
+	"embed"
+	"encoding/hex"
+
+	"github.com/redis/rueidis"
+)
+
+//go:embed lua/*.lua
+var sources embed.FS
+
+// script is a Lua script that works on one key, so that it runs on every node of a cluster.
+type script struct {
+	lua *rueidis.Lua
+	sha string
+}
+
+func load(name string) *script {
+	source, err := sources.ReadFile("lua/" + name + ".lua")
+	if err != nil { // only a broken build can lack it
+		panic(err)
+	}
+	sum := sha1.Sum(source)
+	return &script{lua: rueidis.NewLuaScript(string(source)), sha: hex.EncodeToString(sum[:])}
+}
+
+// call is a script with its arguments.
+type call struct {
+	script *script
+	key    string
+	args   []string
+}
+
+// do runs a script, by its digest where the server knows it.
+func (c call) do(ctx context.Context, client rueidis.Client) rueidis.RedisResult {
+	return c.script.lua.Exec(ctx, client, []string{c.key}, c.args)
+}
+
+// doAll runs calls in one pipeline. Those whose script the server does not know, after a restart for instance, run again
+// by themselves.
+func doAll(ctx context.Context, client rueidis.Client, calls []call) []rueidis.RedisResult {
+	commands := make(rueidis.Commands, len(calls))
+	for i, c := range calls {
+		commands[i] = client.B().Evalsha().Sha1(c.script.sha).Numkeys(1).Key(c.key).Arg(c.args...).Build()
+	}
+	results := client.DoMulti(ctx, commands...)
+	for i, result := range results {
+		if reply, ok := rueidis.IsRedisErr(result.Error()); ok && reply.IsNoScript() {
+			results[i] = calls[i].do(ctx, client)
+		}
+	}
+	return results
+}
+
+// affirmed decodes the reply of a release or a renewal: whether the key was the hold's. A key of another type is not.
+func affirmed(result rueidis.RedisResult) (bool, error) {
+	n, err := result.AsInt64()
+	if wrongType(err) {
+		return false, nil
+	}
+	return n == 1, err
+}
