@@ -36,7 +36,7 @@ func (s *springLayout) obtain(ctx context.Context, key, value string, l lease, f
 			return err == nil, 0, err
 		}
 	}
-	left, err := call{springObtain, key, []string{value, l.ms}}.do(ctx, s.client).AsInt64()
+	left, err := call{springObtain, key, arguments{value, l.ms}}.do(ctx, s.client).AsInt64()
 	if rueidis.IsRedisNil(err) {
 		return true, 0, nil
 	}
@@ -44,11 +44,11 @@ func (s *springLayout) obtain(ctx context.Context, key, value string, l lease, f
 }
 
 func (s *springLayout) release(ctx context.Context, key, value string) call {
-	return call{springRelease, key, []string{value, s.remove.removal(ctx, s.client, s.log)}}
+	return call{springRelease, key, arguments{value, s.remove.removal(ctx, s.client, s.log)}}
 }
 
 func (s *springLayout) renew(key, value string, l lease) call {
-	return call{springRenew, key, []string{value, l.ms}}
+	return call{springRenew, key, arguments{value, l.ms}}
 }
 
 func (s *springLayout) close() { s.remove.dismiss(s.client) }

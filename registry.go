@@ -187,5 +187,7 @@ func (r *Registry) newLock(path string) *Lock {
 
 // newHold makes the hold that a call of l asks for.
 func (r *Registry) newHold(l *Lock, wanted lease) *hold {
-	return &hold{lock: l, value: r.values + strconv.FormatUint(r.holds.Add(1), 10), lease: wanted, index: -1}
+	var buf [96]byte // long enough for most, so that the value costs one allocation
+	value := strconv.AppendUint(append(buf[:0], r.values...), r.holds.Add(1), 10)
+	return &hold{lock: l, value: string(value), lease: wanted, index: -1}
 }

@@ -31,12 +31,15 @@ func load(name string) *script {
 type call struct {
 	script *script
 	key    string
-	args   []string
+	args   arguments
 }
+
+// arguments are those of one call: an array, so that a call needs no memory of its own.
+type arguments [2]string
 
 // do runs a script, by its digest where the server knows it.
 func (c call) do(ctx context.Context, client rueidis.Client) rueidis.RedisResult {
-	return c.script.lua.Exec(ctx, client, []string{c.key}, c.args)
+	return c.script.lua.Exec(ctx, client, []string{c.key}, c.args[:])
 }
 
 // doAll runs calls in one pipeline. Those whose script the server does not know, after a restart for instance, run again
@@ -44,7 +47,7 @@ func (c call) do(ctx context.Context, client rueidis.Client) rueidis.RedisResult
 func doAll(ctx context.Context, client rueidis.Client, calls []call) []rueidis.RedisResult {
 	commands := make(rueidis.Commands, len(calls))
 	for i, c := range calls {
-		commands[i] = client.B().Evalsha().Sha1(c.script.sha).Numkeys(1).Key(c.key).Arg(c.args...).Build()
+		commands[i] = client.B().Evalsha().Sha1(c.script.sha).Numkeys(1).Key(c.key).Arg(c.args[:]...).Build()
 	}
 	results := client.DoMulti(ctx, commands...)
 	for i, result := range results {

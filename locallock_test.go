@@ -1,0 +1,652 @@
+package lockregistry
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// Owners as goroutines have them, and as NewOwner makes them.
+const (
+	anna owner = iota + 1
+	bert
+	cleo
+	dora
+	team = made | 1
+	crew = made | 2
+)
+
+// looks checks everything that a localLock knows, and that its queue is a proper doubly linked list.
+func looks(t *testing.T, l *localLock, o owner, holds int32, queue ...owner) {
+	t.Helper()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	require.Equal(t, o, l.owner, "owner")
+	require.Equal(t, holds, l.holds, "holds")
+	var forward, backward []owner
+	for w := l.first; w != nil; w = w.next {
+		require.True(t, w.queued)
+		forward = append(forward, w.owner)
+	}
+	for w := l.last; w != nil; w = w.prev {
+		backward = append([]owner{w.owner}, backward...)
+	}
+	require.Equal(t, queue, forward, "queue")
+	require.Equal(t, forward, backward, "queue from the end")
+}
+
+// in enters where that must not need waiting, and checks how.
+func in(t *testing.T, l *localLock, o owner, want entry) {
+	t.Helper()
+	how, w := l.enter(o, false)
+	require.Equal(t, want, how)
+	require.Nil(t, w)
+}
+
+// queue enters where that must need waiting.
+func queue(t *testing.T, l *localLock, o owner) *waiter {
+	t.Helper()
+	how, w := l.enter(o, true)
+	require.Equal(t, refused, how)
+	require.NotNil(t, w)
+	require.Equal(t, o, w.owner)
+	return w
+}
+
+// hold makes o the holder of a free lock.
+func held(t *testing.T, o owner) *localLock {
+	t.Helper()
+	l := &localLock{}
+	in(t, l, o, entered)
+	l.granted()
+	return l
+}
+
+func cancelled() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}
+
+func TestLocalLockFreeToAcquiring(t *testing.T) {
+	for _, wait := range []bool{false, true} {
+		l := &localLock{}
+		looks(t, l, nobody, 0)
+		how, w := l.enter(anna, wait)
+		require.Equal(t, entered, how)
+		require.Nil(t, w)
+		looks(t, l, anna, 0)
+		require.False(t, l.heldBy(anna), "who has no grant yet holds nothing")
+	}
+}
+
+func TestLocalLockAcquiringToHeldAndBack(t *testing.T) {
+	l := held(t, anna)
+	looks(t, l, anna, 1)
+	require.True(t, l.heldBy(anna))
+	require.False(t, l.heldBy(bert))
+
+	last, ok := l.exit(anna)
+	require.True(t, ok)
+	require.True(t, last)
+	looks(t, l, leaving, 0)
+	require.False(t, l.heldBy(anna))
+
+	l.free()
+	looks(t, l, nobody, 0)
+	in(t, l, bert, entered)
+}
+
+func TestLocalLockAcquiringFails(t *testing.T) {
+	l := &localLock{}
+	in(t, l, anna, entered)
+	l.free()
+	looks(t, l, nobody, 0)
+	in(t, l, bert, entered)
+
+	// With somebody in the queue, the next one tries.
+	w := queue(t, l, cleo)
+	l.free()
+	looks(t, l, cleo, 0)
+	require.Equal(t, entered, l.wait(t.Context(), w, nil, nil))
+}
+
+func TestLocalLockRefusesOthers(t *testing.T) {
+	acquiring := &localLock{}
+	in(t, acquiring, anna, entered)
+	exiting := held(t, anna)
+	_, _ = exiting.exit(anna)
+	for name, l := range map[string]*localLock{"acquiring": acquiring, "held": held(t, anna), "leaving": exiting} {
+		t.Run(name, func(t *testing.T) {
+			before, holds := l.owner, l.holds
+			in(t, l, bert, refused)
+			looks(t, l, before, holds)
+			w := queue(t, l, bert)
+			looks(t, l, before, holds, bert)
+			in(t, l, cleo, refused)
+			looks(t, l, before, holds, bert)
+			l.free()
+			require.Equal(t, entered, l.wait(t.Context(), w, nil, nil))
+			looks(t, l, bert, 0)
+		})
+	}
+}
+
+func TestLocalLockOwnerCannotReenterWhileLeaving(t *testing.T) {
+	l := held(t, anna)
+	_, _ = l.exit(anna)
+	in(t, l, anna, refused)
+	looks(t, l, leaving, 0)
+	w := queue(t, l, anna)
+	l.free()
+	require.Equal(t, entered, l.wait(t.Context(), w, nil, nil))
+	looks(t, l, anna, 0)
+}
+
+func TestLocalLockReentrancy(t *testing.T) {
+	for _, o := range []owner{anna, team} {
+		l := held(t, o)
+		const depth = 5
+		for i := range depth {
+			in(t, l, o, reentered)
+			looks(t, l, o, int32(i+2))
+		}
+		queue(t, l, bert) // does not keep the owner from entering again
+		in(t, l, o, reentered)
+		for i := range depth + 1 {
+			last, ok := l.exit(o)
+			require.True(t, ok)
+			require.False(t, last)
+			looks(t, l, o, int32(depth+1-i), bert)
+		}
+		last, ok := l.exit(o)
+		require.True(t, ok)
+		require.True(t, last)
+		looks(t, l, leaving, 0, bert)
+		l.free()
+		looks(t, l, bert, 0)
+	}
+}
+
+func TestLocalLockExitByOthersChangesNothing(t *testing.T) {
+	exits := func(t *testing.T, l *localLock, who ...owner) {
+		t.Helper()
+		before, holds := l.owner, l.holds
+		for _, o := range who {
+			last, ok := l.exit(o)
+			require.False(t, ok, "exit of %x", uint64(o))
+			require.False(t, last)
+			looks(t, l, before, holds, dora)
+		}
+	}
+	waits := func(t *testing.T, l *localLock) {
+		t.Helper()
+		w := &waiter{owner: dora, turn: make(chan entry, 1)}
+		l.mu.Lock()
+		l.push(w)
+		l.mu.Unlock()
+	}
+
+	free := &localLock{}
+	for _, o := range []owner{nobody, anna, team, leaving} {
+		last, ok := free.exit(o)
+		require.False(t, ok)
+		require.False(t, last)
+		looks(t, free, nobody, 0)
+	}
+
+	acquiring := &localLock{}
+	in(t, acquiring, anna, entered)
+	waits(t, acquiring)
+	exits(t, acquiring, nobody, anna, bert, team, leaving, dora) // not even anna: she holds nothing yet
+
+	one := held(t, anna)
+	waits(t, one)
+	exits(t, one, nobody, bert, team, leaving, dora)
+
+	shared := held(t, team)
+	in(t, shared, team, reentered)
+	waits(t, shared)
+	exits(t, shared, nobody, anna, crew, leaving, dora)
+
+	exiting := held(t, anna)
+	_, _ = exiting.exit(anna)
+	waits(t, exiting)
+	exits(t, exiting, nobody, anna, leaving, dora)
+}
+
+func TestLocalLockIsFirstInFirstOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const goroutines = 200
+		l := held(t, anna)
+		var order []owner // guarded by the lock itself
+		var done sync.WaitGroup
+		for i := range goroutines {
+			o := owner(1000 + i)
+			done.Go(func() {
+				how, w := l.enter(o, true)
+				assert.Equal(t, refused, how)
+				assert.Equal(t, entered, l.wait(context.Background(), w, nil, nil))
+				order = append(order, o)
+				l.granted()
+				last, ok := l.exit(o)
+				assert.True(t, last && ok)
+				l.free()
+			})
+			synctest.Wait() // it waits
+		}
+		_, _ = l.exit(anna)
+		synctest.Wait()
+		require.Empty(t, order, "nobody is let in while the removal is under way")
+		l.free()
+		done.Wait()
+		want := make([]owner, goroutines)
+		for i := range want {
+			want[i] = owner(1000 + i)
+		}
+		require.Equal(t, want, order)
+		looks(t, l, nobody, 0)
+	})
+}
+
+func TestLocalLockNobodyOvertakes(t *testing.T) {
+	l := held(t, anna)
+	w := queue(t, l, bert)
+	_, _ = l.exit(anna)
+	l.free()
+	// Bert has not run yet; the lock is his all the same.
+	in(t, l, cleo, refused)
+	in(t, l, anna, refused)
+	late := queue(t, l, cleo)
+	looks(t, l, bert, 0, cleo)
+	require.Equal(t, entered, l.wait(t.Context(), w, nil, nil))
+	l.free()
+	require.Equal(t, entered, l.wait(t.Context(), late, nil, nil))
+	looks(t, l, cleo, 0)
+}
+
+func TestLocalLockWaiterThatGivesUpCostsTheOthersNothing(t *testing.T) {
+	all := []owner{bert, cleo, dora}
+	reasons := map[string]func(l *localLock, w *waiter, stop <-chan struct{}) entry{
+		"context": func(l *localLock, w *waiter, stop <-chan struct{}) entry {
+			ctx, cancel := context.WithCancel(context.Background())
+			defer cancel()
+			go func() {
+				<-stop
+				cancel()
+			}()
+			return l.wait(ctx, w, nil, nil)
+		},
+		"timeout": func(l *localLock, w *waiter, stop <-chan struct{}) entry {
+			timeout := make(chan time.Time, 1)
+			go func() {
+				<-stop
+				timeout <- time.Time{}
+			}()
+			return l.wait(context.Background(), w, timeout, nil)
+		},
+		"closed": func(l *localLock, w *waiter, stop <-chan struct{}) entry {
+			return l.wait(context.Background(), w, nil, stop)
+		},
+	}
+	for name, wait := range reasons {
+		for quitter := range all { // at the head, in the middle, at the tail
+			t.Run(name+"/"+string(rune('1'+quitter)), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					l := held(t, anna)
+					results := make([]chan entry, len(all))
+					stops := make([]chan struct{}, len(all))
+					for i, o := range all {
+						results[i], stops[i] = make(chan entry, 1), make(chan struct{})
+						w := queue(t, l, o)
+						go func() { results[i] <- wait(l, w, stops[i]) }()
+					}
+					synctest.Wait()
+					looks(t, l, anna, 1, all...)
+
+					close(stops[quitter])
+					require.Equal(t, refused, <-results[quitter])
+					var left []int
+					var queued []owner
+					for i, o := range all {
+						if i != quitter {
+							left, queued = append(left, i), append(queued, o)
+						}
+					}
+					looks(t, l, anna, 1, queued...)
+
+					late := queue(t, l, all[quitter]) // comes back, at the end
+					_, _ = l.exit(anna)
+					for n, i := range left {
+						l.free()
+						require.Equal(t, entered, <-results[i])
+						looks(t, l, all[i], 0, append(queued[n+1:len(queued):len(queued)], all[quitter])...)
+						close(stops[i])
+					}
+					l.free()
+					require.Equal(t, entered, l.wait(context.Background(), late, nil, nil))
+					l.free()
+					looks(t, l, nobody, 0)
+				})
+			})
+		}
+	}
+}
+
+func TestLocalLockEveryWaiterGivesUp(t *testing.T) {
+	l := held(t, anna)
+	waiting := []*waiter{queue(t, l, bert), queue(t, l, cleo), queue(t, l, dora)}
+	for i := len(waiting) - 1; i >= 0; i-- {
+		require.Equal(t, refused, l.wait(cancelled(), waiting[i], nil, nil))
+	}
+	looks(t, l, anna, 1)
+	w := queue(t, l, bert)
+	_, _ = l.exit(anna)
+	l.free()
+	require.Equal(t, entered, l.wait(t.Context(), w, nil, nil))
+	l.free()
+	looks(t, l, nobody, 0)
+}
+
+// Cancelled first: the turn goes to the next waiter as if the first one had not been there.
+func TestLocalLockCancelledBeforeTheTurn(t *testing.T) {
+	l := held(t, anna)
+	w, next := queue(t, l, bert), queue(t, l, cleo)
+	require.Equal(t, refused, l.wait(cancelled(), w, nil, nil))
+	_, _ = l.exit(anna)
+	l.free()
+	require.Equal(t, entered, l.wait(t.Context(), next, nil, nil))
+	looks(t, l, cleo, 0)
+}
+
+// tooLate is a context that is done, and lets the waiter's turn come between the moment at which wait sees that and the one
+// at which it takes the mutex.
+type tooLate struct {
+	context.Context
+	turn func()
+}
+
+func (c tooLate) Done() <-chan struct{} {
+	c.turn()
+	return c.Context.Done()
+}
+
+// cancelledThenTurn is a wait whose context is seen to be done, and whose turn comes before it could leave the queue.
+func cancelledThenTurn(l *localLock, w *waiter, turn func()) entry {
+	return l.wait(tooLate{cancelled(), func() {
+		// The select of wait looks at the old channel, in which nothing ever comes.
+		w.turn = make(chan entry, 1)
+		turn()
+	}}, w, nil, nil)
+}
+
+func TestLocalLockTurnBeforeTheCancelledWaiterLeft(t *testing.T) {
+	l := held(t, anna)
+	w, next := queue(t, l, bert), queue(t, l, cleo)
+	_, _ = l.exit(anna)
+	require.Equal(t, refused, cancelledThenTurn(l, w, func() {
+		l.free()
+		looks(t, l, bert, 0, cleo)
+	}))
+	looks(t, l, cleo, 0)
+	require.Equal(t, entered, l.wait(t.Context(), next, nil, nil))
+	l.free()
+
+	// With nobody behind, the lock is free.
+	in(t, l, anna, entered)
+	w = queue(t, l, bert)
+	require.Equal(t, refused, cancelledThenTurn(l, w, l.free))
+	looks(t, l, nobody, 0)
+}
+
+// Turn and cancellation both there before wait looks: select takes either, and both are right.
+func TestLocalLockTurnAndCancellationAtOnce(t *testing.T) {
+	seen := map[entry]bool{}
+	for tries := 0; len(seen) < 2; tries++ {
+		require.Less(t, tries, 10_000, "only ever saw %v", seen)
+		l := held(t, anna)
+		w, next := queue(t, l, bert), queue(t, l, cleo)
+		_, _ = l.exit(anna)
+		l.free()
+		how := l.wait(cancelled(), w, nil, nil)
+		seen[how] = true
+		switch how {
+		case entered:
+			looks(t, l, bert, 0, cleo)
+			l.free()
+		case refused:
+			looks(t, l, cleo, 0)
+		default:
+			t.Fatal(how)
+		}
+		require.Equal(t, entered, l.wait(t.Context(), next, nil, nil))
+		l.free()
+		looks(t, l, nobody, 0)
+	}
+}
+
+// Who was admitted to the hold of its own owner is in, even when it was cancelled: the hold counts it.
+func TestLocalLockCancelledWaiterThatWasAdmittedToItsOwnersHold(t *testing.T) {
+	l := &localLock{}
+	in(t, l, team, entered)
+	w := queue(t, l, team)
+	require.Equal(t, reentered, cancelledThenTurn(l, w, l.granted))
+	looks(t, l, team, 2)
+	last, ok := l.exit(team)
+	require.True(t, ok)
+	require.False(t, last)
+	last, ok = l.exit(team)
+	require.True(t, ok)
+	require.True(t, last)
+}
+
+func TestLocalLockSharedOwnerQueuesWhileItAcquires(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &localLock{}
+		in(t, l, team, entered)
+		in(t, l, team, refused) // it holds nothing yet, so nothing more can be held
+		results := make(chan entry, 2)
+		for range 2 {
+			w := queue(t, l, team)
+			go func() { results <- l.wait(context.Background(), w, nil, nil) }()
+		}
+		synctest.Wait()
+		looks(t, l, team, 0, team, team)
+		require.Empty(t, results)
+
+		l.granted()
+		require.Equal(t, reentered, <-results)
+		require.Equal(t, reentered, <-results)
+		looks(t, l, team, 3)
+		for i := range 3 {
+			last, ok := l.exit(team)
+			require.True(t, ok)
+			require.Equal(t, i == 2, last)
+		}
+	})
+}
+
+// When the first goroutine of the owner fails, the second one tries for itself.
+func TestLocalLockSharedOwnerFailsToAcquire(t *testing.T) {
+	l := &localLock{}
+	in(t, l, team, entered)
+	w := queue(t, l, team)
+	l.free()
+	require.Equal(t, entered, l.wait(t.Context(), w, nil, nil))
+	looks(t, l, team, 0)
+}
+
+func TestLocalLockGrantedAdmitsItsOwnersWaitersOnly(t *testing.T) {
+	l := held(t, anna)
+	waiting := map[string]*waiter{}
+	for _, q := range []struct {
+		name string
+		o    owner
+	}{{"bert", bert}, {"team 1", team}, {"crew 1", crew}, {"team 2", team}, {"cleo", cleo}, {"team 3", team}, {"crew 2", crew}} {
+		waiting[q.name] = queue(t, l, q.o)
+	}
+	comes := func(name string, want entry) {
+		t.Helper()
+		select {
+		case how := <-waiting[name].turn:
+			require.Equal(t, want, how, name)
+		default:
+			t.Fatalf("the turn of %s has not come", name)
+		}
+	}
+	_, _ = l.exit(anna)
+	l.free()
+	comes("bert", entered)
+	l.granted() // nobody else is bert
+	looks(t, l, bert, 1, team, crew, team, cleo, team, crew)
+	_, _ = l.exit(bert)
+	l.free()
+	comes("team 1", entered)
+	looks(t, l, team, 0, crew, team, cleo, team, crew)
+	l.granted()
+	comes("team 2", reentered)
+	comes("team 3", reentered)
+	looks(t, l, team, 3, crew, cleo, crew)
+	for range 3 {
+		_, _ = l.exit(team)
+	}
+	looks(t, l, leaving, 0, crew, cleo, crew)
+	l.free()
+	comes("crew 1", entered)
+	l.granted()
+	comes("crew 2", reentered)
+	looks(t, l, crew, 2, cleo)
+	_, _ = l.exit(crew)
+	_, _ = l.exit(crew)
+	l.free()
+	comes("cleo", entered)
+	l.free()
+	looks(t, l, nobody, 0)
+}
+
+func TestSharedOwners(t *testing.T) {
+	for o, want := range map[owner]bool{nobody: false, anna: false, made - 1: false, team: true, leaving - 1: true, leaving: false} {
+		require.Equal(t, want, o.shared(), "%x", uint64(o))
+	}
+	ctx := NewOwner(t.Context())
+	require.True(t, ownerOf(ctx).shared())
+	require.NotEqual(t, ownerOf(ctx), ownerOf(NewOwner(ctx)))
+	child, cancel := context.WithCancel(ctx)
+	defer cancel()
+	require.Equal(t, ownerOf(ctx), ownerOf(child))
+	require.False(t, ownerOf(t.Context()).shared())
+	require.Equal(t, owner(goroutineID()), ownerOf(t.Context()))
+}
+
+// Many goroutines, some of them with a shared owner, do everything at once. The race detector sees it when two are in.
+func TestLocalLockHammer(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	const goroutines, rounds = 32, 400
+	l := &localLock{}
+	closed := make(chan struct{})
+	var (
+		plain   int           // not atomic: only who is alone in touches it
+		inside  owner         // who holds, written by the first of its owner and by the last
+		mu      sync.Mutex    // goroutines of one shared owner hold together
+		users   int           // how many, under mu
+		holding = map[owner]int{}
+	)
+	// Each goroutine of a shared owner leaves by itself, so who comes last is not who came first.
+	arrive := func(o owner, alone bool) {
+		mu.Lock()
+		defer mu.Unlock()
+		if alone {
+			assert.Zero(t, users, "entered while others hold")
+			inside = o
+		}
+		assert.Equal(t, inside, o, "two owners hold")
+		users++
+		holding[o]++
+	}
+	depart := func(o owner) {
+		mu.Lock()
+		defer mu.Unlock()
+		assert.Equal(t, inside, o, "two owners held")
+		users--
+		if holding[o]--; holding[o] == 0 {
+			delete(holding, o)
+		}
+	}
+	var done sync.WaitGroup
+	for g := range goroutines {
+		done.Go(func() {
+			dice := rand.New(rand.NewPCG(seed, uint64(g)))
+			o := owner(1000 + g)
+			if g%4 == 0 {
+				o = made | owner(1+g%8) // two shared owners with several goroutines each
+			}
+			for range rounds {
+				ctx, cancel := context.WithCancel(context.Background())
+				var timeout <-chan time.Time
+				var closing <-chan struct{} = closed
+				how, w := l.enter(o, dice.IntN(8) > 0)
+				if w != nil {
+					switch dice.IntN(4) {
+					case 0:
+						go cancel()
+					case 1:
+						timeout = time.After(time.Duration(dice.IntN(50)) * time.Microsecond)
+					case 2:
+						shut := make(chan struct{})
+						closing = shut
+						go close(shut)
+					}
+					how = l.wait(ctx, w, timeout, closing)
+				}
+				cancel()
+				switch how {
+				case refused:
+					continue
+				case entered:
+					plain++ // acquiring: alone, whatever the owner
+					if dice.IntN(5) == 0 {
+						l.free()
+						continue
+					}
+					arrive(o, true)
+					l.granted()
+				case reentered:
+					arrive(o, false)
+				}
+				again := 0
+				for dice.IntN(3) == 0 {
+					got, _ := l.enter(o, false)
+					assert.Equal(t, reentered, got)
+					again++
+				}
+				assert.True(t, l.heldBy(o))
+				for range again {
+					last, ok := l.exit(o)
+					assert.True(t, ok)
+					assert.False(t, last)
+				}
+				_, ok := l.exit(dora)
+				assert.False(t, ok)
+				depart(o)
+				last, ok := l.exit(o)
+				assert.True(t, ok)
+				if last {
+					plain++ // leaving: alone too
+					l.free()
+				}
+			}
+		})
+	}
+	done.Wait()
+	looks(t, l, nobody, 0)
+	require.Zero(t, users)
+	require.Empty(t, holding)
+	require.Positive(t, plain)
+}
