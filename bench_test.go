@@ -227,3 +227,29 @@ func unusedClient(tb testing.TB) rueidis.Client {
 	tb.Cleanup(client.Close)
 	return client
 }
+
+// BenchmarkOnePath is 64 goroutines of one process that all want one path.
+func BenchmarkOnePath(b *testing.B) {
+	l := benchRegistry(b, benchClient(b)).Obtain("42")
+	ctx := context.Background()
+	inside := 0 // the lock guards it
+	var next atomic.Int64
+	var all sync.WaitGroup
+	b.ReportAllocs()
+	b.ResetTimer()
+	for range 64 {
+		all.Go(func() {
+			for next.Add(1) <= int64(b.N) {
+				if err := l.Lock(ctx); err != nil {
+					b.Error(err)
+				}
+				inside++
+				if err := l.Unlock(ctx); err != nil {
+					b.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	require.Equal(b, b.N, inside)
+}

@@ -100,7 +100,7 @@ func (c *cache) readmit(l *Lock) (*Lock, error) {
 }
 
 func (c *cache) insert(l *Lock) {
-	c.touch(l)
+	l.turn.Store(c.turn.Add(1))
 	c.locks.Store(l.path(), l)
 	heap.Push(&c.queue, queued{l.turn.Load(), l})
 	c.size++

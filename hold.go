@@ -37,7 +37,8 @@ type hold struct {
 	next        instant       // when to renew; never without renewal, and while one is under way
 	ends        []ending      // the contexts that end with this hold
 
-	planned bool // the scheduler knows the hold
+	planned bool    // the scheduler knows the hold
+	since   instant // when this process got the key; hand-over does not change it
 
 	due   instant // when the scheduler looks at the hold; guarded by the scheduler's mutex, as is index
 	index int     // in the scheduler's heap, -1 when it is not there
@@ -105,7 +106,7 @@ func (h *hold) grant(sent instant) bool {
 	if !h.prolong(sent, h.lease) {
 		return false
 	}
-	h.state = live
+	h.state, h.since = live, sent
 	h.plan()
 	return true
 }
@@ -142,6 +143,34 @@ func (h *hold) end() {
 	h.mu.Lock()
 	h.state = over
 	h.unlockEnds(context.Canceled)
+}
+
+// relinquish ends what the owner that leaves has of the hold, which may go to another owner of this process: its contexts.
+// It tells whether it may go on: it is fresh, with at least half of its lease left, and the process has had the key for
+// less than limit. Due tells that only the limit forbids it.
+func (h *hold) relinquish(limit time.Duration) (can, due bool) {
+	h.mu.Lock()
+	now := h.lock.reg.clock.now()
+	good := h.fresh() && now.until(h.until) >= h.lease.length/2
+	due = h.since.until(now) >= limit
+	if !good {
+		h.mu.Unlock() // its end is near, and decides what its contexts are told
+		return false, due
+	}
+	ends := h.ends
+	h.ends = nil
+	h.mu.Unlock()
+	for _, e := range ends {
+		e.cancel(context.Canceled)
+	}
+	return !due, due
+}
+
+// longest is the longest lease that a new owner of the hold can have asked for.
+func (h *hold) longest() time.Duration {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.effective(h.lease)
 }
 
 // forsake leaves the hold to its lease, because the registry is closed and nobody would announce its loss any more.
@@ -240,8 +269,8 @@ func (h *hold) renew(ctx context.Context, l lease) error {
 
 	reg := h.lock.reg
 	sent := reg.clock.now()
-	was, err := affirmed(reg.layout.renew(h.lock.key, h.value, l).do(ctx, reg.client))
-	return h.renewed(sent, l, was, err)
+	n, err := confirmed(reg.layout.renew(h.lock.key, h.value, l).do(ctx, reg.client))
+	return h.renewed(sent, l, n > 0, err)
 }
 
 // renewed takes in the answer to a renewal that was sent at sent.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -29,6 +30,7 @@ type world struct {
 	dial   func(ctx context.Context) (net.Conn, error)
 	do     func(args ...string) string // one command, past this library
 	fake   bool                        // time is fake: it passes when every goroutine waits, at no cost
+	mini   *miniredis.Miniredis        // nil on real servers
 	server *redistest.Server           // nil on miniredis
 }
 
@@ -43,6 +45,7 @@ func fakeWorld(t *testing.T, test func(w *world)) {
 			T:    t,
 			dial: func(context.Context) (net.Conn, error) { return m.Dial() },
 			fake: true,
+			mini: m,
 		}
 		command := w.client()
 		w.do = func(args ...string) string { return said(command, args...) }
@@ -140,6 +143,15 @@ func (w *world) pass(d time.Duration) {
 	<-time.After(d)
 }
 
+// settle returns when every goroutine waits for something; only where time is fake.
+func (w *world) settle() {
+	w.Helper()
+	if !w.fake {
+		w.Fatal("nobody can tell who waits in a real world")
+	}
+	synctest.Wait()
+}
+
 // await waits until something has become true, and fails the test when it takes too long.
 func (w *world) await(what string, happened func() bool) {
 	w.Helper()
@@ -155,6 +167,100 @@ func (w *world) await(what string, happened func() bool) {
 func (w *world) awaitGone(key string) {
 	w.Helper()
 	w.await(key+" is gone", func() bool { return w.do("EXISTS", key) == "0" })
+}
+
+// pttl is what is left of a key's lease: -1 when it has no end, -2 when there is no key.
+func (w *world) pttl(key string) time.Duration {
+	w.Helper()
+	ms, err := strconv.Atoi(w.do("PTTL", key))
+	require.NoError(w, err)
+	if ms < 0 {
+		return time.Duration(ms)
+	}
+	return time.Duration(ms) * time.Millisecond
+}
+
+// lock and unlock do so for the goroutine of the test.
+func (w *world) lock(l *lockregistry.Lock, opts ...lockregistry.LockOption) {
+	w.Helper()
+	require.NoError(w, l.Lock(w.Context(), opts...))
+}
+
+func (w *world) unlock(l *lockregistry.Lock) {
+	w.Helper()
+	require.NoError(w, l.Unlock(w.Context()))
+}
+
+// free tells whether a lock's key is not there.
+func (w *world) free(key string) bool {
+	w.Helper()
+	return w.do("EXISTS", key) == "0"
+}
+
+// fails checks that an error is the *LockError of an operation on a key, about a reason.
+func (w *world) fails(err, reason error, op, key string) {
+	w.Helper()
+	require.ErrorIs(w, err, reason)
+	var failed *lockregistry.LockError
+	require.ErrorAs(w, err, &failed)
+	require.Equal(w, op, failed.Op)
+	require.Equal(w, key, failed.Key)
+}
+
+// goroutine is a goroutine that does one thing after another, as told: an owner of its own.
+type goroutine struct {
+	w    *world
+	todo chan func()
+}
+
+func (w *world) goroutine() *goroutine {
+	g := &goroutine{w, make(chan func(), 8)}
+	w.Cleanup(func() { close(g.todo) })
+	go func() {
+		for do := range g.todo {
+			do()
+		}
+	}()
+	return g
+}
+
+// start makes the goroutine do something after what it does now.
+func (g *goroutine) start(do func() error) <-chan error {
+	result := make(chan error, 1)
+	g.todo <- func() { result <- do() }
+	return result
+}
+
+func (g *goroutine) do(do func() error) error { return <-g.start(do) }
+
+func (g *goroutine) starts(l *lockregistry.Lock, opts ...lockregistry.LockOption) <-chan error {
+	return g.start(func() error { return l.Lock(g.w.Context(), opts...) })
+}
+
+func (g *goroutine) lock(l *lockregistry.Lock, opts ...lockregistry.LockOption) error {
+	return <-g.starts(l, opts...)
+}
+
+func (g *goroutine) try(l *lockregistry.Lock, opts ...lockregistry.LockOption) (ok bool, err error) {
+	_ = g.do(func() error {
+		ok, err = l.TryLock(g.w.Context(), opts...)
+		return nil
+	})
+	return ok, err
+}
+
+func (g *goroutine) unlock(l *lockregistry.Lock) error {
+	return g.do(func() error { return l.Unlock(g.w.Context()) })
+}
+
+// pending checks that a result is not there yet.
+func (w *world) pending(result <-chan error) {
+	w.Helper()
+	select {
+	case err := <-result:
+		w.Fatal("ended too soon: ", err)
+	default:
+	}
 }
 
 // elsewhere runs a function on another goroutine and returns its result: for a second owner.

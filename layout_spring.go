@@ -10,10 +10,16 @@ import (
 
 // springLayout keeps a lock as Spring Integration's RedisLockRegistry does: a string whose value names the holder, and
 // whose expiry is the lease. Spring compares the value only with its registry's own id, so it may carry more than that.
+//
+// Its channels are those of PUB_SUB_LOCK: one per key, "<prefix>-channel:<key>", and, before Spring Integration 6.4.8,
+// 6.5.3 and 7.0.0, a single one, "<prefix>-channel". The message is the key on both.
 type springLayout struct {
-	client rueidis.Client
-	remove *remover
-	log    *slog.Logger
+	client     rueidis.Client
+	remove     *remover
+	log        *slog.Logger
+	common     string // the single channel
+	publish    string // what channels begin with when releases are published, else empty
+	publishOld string // the single channel when releases are published there too, else empty
 }
 
 var (
@@ -22,8 +28,15 @@ var (
 	springRenew   = load("spring_renew")
 )
 
-func newSpringLayout(client rueidis.Client, log *slog.Logger) layout {
-	return &springLayout{client: client, remove: removerOf(client), log: log}
+func newSpringLayout(client rueidis.Client, prefix string, s *settings) layout {
+	l := &springLayout{client: client, remove: removerOf(client), log: s.log, common: prefix + "-channel"}
+	if s.wakeup.publishes() {
+		l.publish = l.common + ":"
+		if s.oldChannel {
+			l.publishOld = l.common
+		}
+	}
+	return l
 }
 
 func (s *springLayout) obtain(ctx context.Context, key, value string, l lease, first bool) (bool, time.Duration, error) {
@@ -32,9 +45,10 @@ func (s *springLayout) obtain(ctx context.Context, key, value string, l lease, f
 		// when the key is there.
 		set := s.client.B().Arbitrary("SET").Keys(key).Args(value, "NX", "PX", l.ms).Build()
 		err := s.client.Do(ctx, set).Error()
-		if !rueidis.IsRedisNil(err) {
-			return err == nil, 0, err
+		if rueidis.IsRedisNil(err) {
+			return false, 0, nil
 		}
+		return err == nil, 0, err
 	}
 	left, err := call{springObtain, key, arguments{value, l.ms}}.do(ctx, s.client).AsInt64()
 	if rueidis.IsRedisNil(err) {
@@ -44,11 +58,15 @@ func (s *springLayout) obtain(ctx context.Context, key, value string, l lease, f
 }
 
 func (s *springLayout) release(ctx context.Context, key, value string) call {
-	return call{springRelease, key, arguments{value, s.remove.removal(ctx, s.client, s.log)}}
+	return call{springRelease, key, arguments{value, s.remove.removal(ctx, s.client, s.log), s.publish, s.publishOld}}
 }
 
 func (s *springLayout) renew(key, value string, l lease) call {
 	return call{springRenew, key, arguments{value, l.ms}}
 }
+
+func (s *springLayout) channel(key string) string { return s.common + ":" + key }
+
+func (s *springLayout) commonChannel() string { return s.common }
 
 func (s *springLayout) close() { s.remove.dismiss(s.client) }

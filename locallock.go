@@ -16,9 +16,11 @@ import (
 //
 //	free ──enter──▶ acquiring ──granted──▶ held ──exit──▶ leaving ──free──▶ free
 //	                    └───────────────free──────────────────────────────▶ free
+//	                                        ▲─────pass────────┘
 //
 // Where a transition ends in free and somebody waits, the first waiter is made acquiring instead: so nobody waits while
-// the lock is free, and who comes later cannot overtake. It is never held while this process talks to Redis or sleeps.
+// the lock is free, and who comes later cannot overtake. With pass the first waiter gets both halves at once. The mutex
+// is never held while this process talks to Redis or sleeps.
 type localLock struct {
 	mu    sync.Mutex
 	owner owner
@@ -34,22 +36,22 @@ const (
 	refused   entry = iota // it did not: somebody else is in
 	entered                // it is alone in, and the Redis half has yet to be obtained
 	reentered              // its owner held the lock already and holds it once more now
+	handed                 // it is in, and the hold of who left is its own now
 )
 
 // waiter is one goroutine in the queue. Who takes it out of the queue, under mu, decides what becomes of it: either it
 // leaves by itself, or it is admitted and finds in turn how. So a waiter is never both, and turn never blocks.
 type waiter struct {
 	owner      owner
-	turn       chan entry // has room for one
+	lease      time.Duration // what it asks for
+	turn       chan entry    // has room for one
 	queued     bool
 	prev, next *waiter
 }
 
-var waiters = sync.Pool{New: func() any { return &waiter{turn: make(chan entry, 1)} }}
-
 // enter lets o in when that needs no waiting. Otherwise, when wait is set, it queues o and returns its waiter, with which
-// the caller must call wait.
-func (l *localLock) enter(o owner, wait bool) (entry, *waiter) {
+// the caller must call wait. Lease is what it asks for.
+func (l *localLock) enter(o owner, lease time.Duration, wait bool) (entry, *waiter) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
@@ -64,8 +66,7 @@ func (l *localLock) enter(o owner, wait bool) (entry, *waiter) {
 	}
 	// Also here: a second goroutine of the same shared owner, while the first one still asks Redis. It must not believe
 	// that it holds the lock before the answer is there; granted admits it.
-	w := waiters.Get().(*waiter)
-	w.owner = o
+	w := &waiter{owner: o, lease: lease, turn: make(chan entry, 1)}
 	l.push(w)
 	return refused, w
 }
@@ -73,7 +74,6 @@ func (l *localLock) enter(o owner, wait bool) (entry, *waiter) {
 // wait waits for the turn of w. When ctx is done, timeout fires or closed is closed first, it returns refused and leaves
 // nothing behind: if the turn came at the same moment, it is passed on as if it had never come.
 func (l *localLock) wait(ctx context.Context, w *waiter, timeout <-chan time.Time, closed <-chan struct{}) entry {
-	defer waiters.Put(w)
 	select {
 	case how := <-w.turn:
 		return how
@@ -94,8 +94,8 @@ func (l *localLock) wait(ctx context.Context, w *waiter, timeout <-chan time.Tim
 		l.free()
 		return refused
 	}
-	// The owner holds the lock once more through w. Giving that up may end the hold, which is more than the local half
-	// can do: the caller gets in and sees for itself that its time is over.
+	// The owner holds the lock through w. Giving that up may end the hold, which is more than the local half can do: the
+	// caller got the lock at the very moment at which its time was over.
 	return how
 }
 
@@ -104,6 +104,26 @@ func (l *localLock) wait(ctx context.Context, w *waiter, timeout <-chan time.Tim
 func (l *localLock) granted() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.hold()
+}
+
+// pass turns leaving into held by the first waiter, if there is one and it asks for no longer a lease than longest. It
+// reports whether it did.
+func (l *localLock) pass(longest time.Duration) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	w := l.first
+	if w == nil || w.lease > longest {
+		return false
+	}
+	l.owner = w.owner
+	l.admit(w, handed)
+	l.hold()
+	return true
+}
+
+// hold makes the owner hold the lock, and with it every waiter of the same owner. The caller holds the mutex.
+func (l *localLock) hold() {
 	l.holds = 1
 	if !l.owner.shared() {
 		return // a goroutine cannot wait twice
@@ -145,6 +165,13 @@ func (l *localLock) free() {
 		return
 	}
 	l.owner = nobody
+}
+
+// contended tells whether somebody waits.
+func (l *localLock) contended() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.first != nil
 }
 
 // heldBy tells whether o holds the lock.

@@ -44,7 +44,7 @@ func looks(t *testing.T, l *localLock, o owner, holds int32, queue ...owner) {
 // in enters where that must not need waiting, and checks how.
 func in(t *testing.T, l *localLock, o owner, want entry) {
 	t.Helper()
-	how, w := l.enter(o, false)
+	how, w := l.enter(o, 0, false)
 	require.Equal(t, want, how)
 	require.Nil(t, w)
 }
@@ -52,7 +52,7 @@ func in(t *testing.T, l *localLock, o owner, want entry) {
 // queue enters where that must need waiting.
 func queue(t *testing.T, l *localLock, o owner) *waiter {
 	t.Helper()
-	how, w := l.enter(o, true)
+	how, w := l.enter(o, 0, true)
 	require.Equal(t, refused, how)
 	require.NotNil(t, w)
 	require.Equal(t, o, w.owner)
@@ -78,7 +78,7 @@ func TestLocalLockFreeToAcquiring(t *testing.T) {
 	for _, wait := range []bool{false, true} {
 		l := &localLock{}
 		looks(t, l, nobody, 0)
-		how, w := l.enter(anna, wait)
+		how, w := l.enter(anna, 0, wait)
 		require.Equal(t, entered, how)
 		require.Nil(t, w)
 		looks(t, l, anna, 0)
@@ -230,7 +230,7 @@ func TestLocalLockIsFirstInFirstOut(t *testing.T) {
 		for i := range goroutines {
 			o := owner(1000 + i)
 			done.Go(func() {
-				how, w := l.enter(o, true)
+				how, w := l.enter(o, 0, true)
 				assert.Equal(t, refused, how)
 				assert.Equal(t, entered, l.wait(context.Background(), w, nil, nil))
 				order = append(order, o)
@@ -552,10 +552,10 @@ func TestLocalLockHammer(t *testing.T) {
 	l := &localLock{}
 	closed := make(chan struct{})
 	var (
-		plain   int           // not atomic: only who is alone in touches it
-		inside  owner         // who holds, written by the first of its owner and by the last
-		mu      sync.Mutex    // goroutines of one shared owner hold together
-		users   int           // how many, under mu
+		plain   int        // not atomic: only who is alone in touches it
+		inside  owner      // who holds, written by the first of its owner and by the last
+		mu      sync.Mutex // goroutines of one shared owner hold together
+		users   int        // how many, under mu
 		holding = map[owner]int{}
 	)
 	// Each goroutine of a shared owner leaves by itself, so who comes last is not who came first.
@@ -591,7 +591,7 @@ func TestLocalLockHammer(t *testing.T) {
 				ctx, cancel := context.WithCancel(context.Background())
 				var timeout <-chan time.Time
 				var closing <-chan struct{} = closed
-				how, w := l.enter(o, dice.IntN(8) > 0)
+				how, w := l.enter(o, 0, dice.IntN(8) > 0)
 				if w != nil {
 					switch dice.IntN(4) {
 					case 0:
@@ -622,7 +622,7 @@ func TestLocalLockHammer(t *testing.T) {
 				}
 				again := 0
 				for dice.IntN(3) == 0 {
-					got, _ := l.enter(o, false)
+					got, _ := l.enter(o, 0, false)
 					assert.Equal(t, reentered, got)
 					again++
 				}

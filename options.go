@@ -20,14 +20,16 @@ type Option func(*settings)
 
 // settings is what the options of a registry add up to. Options only write them down; check judges them.
 type settings struct {
-	expiry   time.Duration
-	poll     time.Duration
-	capacity int
-	renewal  bool
-	wakeup   Wakeup
-	layout   Layout
-	clientID *string
-	log      *slog.Logger
+	expiry     time.Duration
+	poll       time.Duration
+	capacity   int
+	renewal    bool
+	wakeup     Wakeup
+	oldChannel bool
+	handoff    *time.Duration
+	layout     Layout
+	clientID   *string
+	log        *slog.Logger
 }
 
 // WithExpiry sets the lease of a lock: how long it stays locked in Redis when nobody unlocks or renews it. It counts whole
@@ -52,6 +54,18 @@ func WithRenewal() Option { return func(s *settings) { s.renewal = true } }
 // WithWakeup sets how a waiting call learns that the lock is free. Default: [WakeupAuto].
 func WithWakeup(m Wakeup) Option { return func(s *settings) { s.wakeup = m } }
 
+// WithOldChannel publishes releases on "<prefix>-channel" too. Java services in PUB_SUB_LOCK mode listen there before
+// Spring Integration 6.4.8, 6.5.3 and 7.0.0. Waiting calls of this package always listen on both channels. Default: only
+// on the channel of newer versions, "<prefix>-channel:<key>".
+func WithOldChannel() Option { return func(s *settings) { s.oldChannel = true } }
+
+// WithHandoff sets for how long the goroutines of this process may hand a lock to each other, first in, first out, while
+// its key stays in Redis. That is much faster than to release and obtain it anew, but keeps other processes waiting: after
+// this time, counted from when the process got the key, the lock is released in Redis and others have their chance. It
+// also is when less than half of the lease is left, or who is next asks for a longer one. 0 turns it off: every unlock
+// releases the key. Default: the poll interval.
+func WithHandoff(max time.Duration) Option { return func(s *settings) { s.handoff = &max } }
+
 // WithLayout sets the format of locks in Redis. Default: [LayoutSpring].
 func WithLayout(l Layout) Option { return func(s *settings) { s.layout = l } }
 
@@ -63,14 +77,32 @@ func WithClientID(id string) Option { return func(s *settings) { s.clientID = &i
 // Default: nowhere.
 func WithLogger(l *slog.Logger) Option { return func(s *settings) { s.log = l } }
 
-// Wakeup is how a waiting call learns that the lock is free.
+// Wakeup is how a waiting call learns that the lock is free. However it is, the call also tries again every poll interval
+// and when the holder's lease ends.
 type Wakeup int
 
-// The ways to wake up.
+// The ways to wake up. All but WakeupPoll need one more connection per registry, opened when the first call waits, which
+// comes from the registry's client.
 const (
-	WakeupAuto Wakeup = iota // the best way there is; for now the same as WakeupPoll
-	WakeupPoll               // try again every poll interval, and when the holder's lease ends; what Spring's SPIN_LOCK does
+	// WakeupAuto does what WakeupPubSub and WakeupTracking do, as far as the server and the user's permissions allow. What
+	// they do not allow is logged once and left out. Releases are published, unless that is not permitted.
+	WakeupAuto Wakeup = iota
+
+	// WakeupPoll only tries every poll interval, and publishes nothing, as Spring's SPIN_LOCK.
+	WakeupPoll
+
+	// WakeupPubSub listens on the layout's channels, and publishes releases there, as Spring's PUB_SUB_LOCK. It does not
+	// wake for who publishes nothing.
+	WakeupPubSub
+
+	// WakeupTracking has the server say that the key changed (CLIENT TRACKING, Redis 6 or newer, RESP3, no cluster): it
+	// wakes whoever removes the key, and when it expires. It publishes nothing. The server remembers each key that is
+	// waited for, until it changes.
+	WakeupTracking
 )
+
+// publishes tells whether releases are published.
+func (m Wakeup) publishes() bool { return m == WakeupAuto || m == WakeupPubSub }
 
 // Layout is the format of locks in Redis.
 type Layout int
@@ -102,6 +134,7 @@ func Wait(d time.Duration) LockOption {
 // request is what the options of a call that locks add up to.
 type request struct {
 	lease lease         // none: the registry's, or the hold's
+	plain bool          // the call named no lease, so this is the registry's
 	wait  time.Duration // 0: not at all; negative: until the context ends
 }
 
@@ -128,7 +161,8 @@ func (s *settings) check() error {
 		leasable("WithExpiry", s.expiry),
 		positive("WithPollInterval", s.poll),
 		capacious("WithCapacity", s.capacity),
-		known("WithWakeup", int(s.wakeup), int(WakeupPoll)),
+		notNegative("WithHandoff", s.handoff),
+		known("WithWakeup", int(s.wakeup), int(WakeupTracking)),
 		known("WithLayout", int(s.layout), int(LayoutSpring)),
 		named(s.clientID),
 		present(s.log),
@@ -138,6 +172,13 @@ func (s *settings) check() error {
 func positive(name string, d time.Duration) error {
 	if d <= 0 {
 		return fmt.Errorf("%s(%v): the duration must be positive", name, d)
+	}
+	return nil
+}
+
+func notNegative(name string, d *time.Duration) error {
+	if d != nil && *d < 0 {
+		return fmt.Errorf("%s(%v): the duration must not be negative", name, *d)
 	}
 	return nil
 }

@@ -21,6 +21,7 @@ type Lock struct {
 	lockedAt atomic.Int64 // instant
 	local    localLock
 	hold     atomic.Pointer[hold] // written only by who has the local half
+	debt     int                  // see acquisition.standBack; for who has the local half
 }
 
 // How long a call waits that has no [Wait].
@@ -31,9 +32,6 @@ const (
 
 // errBusy: somebody else holds the lock, and the call may not wait, or no longer. It becomes false or ErrTimeout.
 var errBusy = errors.New("busy")
-
-// errLate: the server granted the lock, but the answer took as long as the lease.
-var errLate = errors.New("the answer of Redis came after the lease was over")
 
 // Lock waits until it has the lock, first for the goroutines of this process that came before, then for Redis. When it
 // returns nil the owner holds the lock, see [NewOwner]; each Lock needs an Unlock.
@@ -212,7 +210,11 @@ func (l *Lock) enter(ctx context.Context, q request) error {
 		deadline = reg.clock.now().add(q.wait)
 	}
 	o := ownerOf(ctx)
-	how, w := now.local.enter(o, q.wait != notAtAll)
+	if q.lease.ms == "" {
+		q.lease = reg.lease
+		q.plain = true
+	}
+	how, w := now.local.enter(o, q.lease.length, q.wait != notAtAll)
 	if w != nil {
 		how, err = now.queue(ctx, w, deadline)
 	}
@@ -222,7 +224,13 @@ func (l *Lock) enter(ctx context.Context, q request) error {
 			now.letGo()
 		}
 		return err
+	case handed: // likewise
+		now.lockedAt.Store(int64(reg.clock.now()))
+		return nil
 	case reentered:
+		if q.plain { // the lease that the hold has
+			q.lease = lease{}
+		}
 		if err = now.hold.Load().renew(ctx, q.lease); err != nil {
 			if last, _ := now.local.exit(o); last { // the outer Unlock came meanwhile, from another goroutine
 				err = errors.Join(err, now.release(ctx))
@@ -266,71 +274,6 @@ func (l *Lock) stopped(ctx context.Context) error {
 	}
 }
 
-// obtain gets the hold in Redis, for who has the local half. All its attempts ask for the same hold, so one whose answer
-// is lost is made good by the next one.
-func (l *Lock) obtain(ctx context.Context, q request, deadline instant) error {
-	reg := l.reg
-	if q.lease.ms == "" {
-		q.lease = reg.lease
-	}
-	h := reg.newHold(l, q.lease)
-	var timer *time.Timer
-	for first := true; ; first = false {
-		sent := reg.clock.now()
-		granted, left, err := reg.layout.obtain(ctx, l.key, h.value, q.lease, first)
-		if granted {
-			if h.grant(sent) {
-				l.hold.Store(h)
-				l.lockedAt.Store(int64(sent))
-				l.local.granted()
-				return nil
-			}
-			err = errLate
-		}
-		h.late = h.late || granted || unknown(err)
-		switch {
-		case err != nil && ctx.Err() != nil:
-			return l.giveUp(h, ended(ctx))
-		case err != nil && (first || !transient(err)):
-			return l.giveUp(h, err)
-		}
-
-		// Nobody got the lock, or nobody knows. Wait for the end of the holder's lease, but no longer than the poll interval.
-		now := reg.clock.now()
-		if now >= deadline || q.wait == notAtAll {
-			if err == nil {
-				err = errBusy
-			}
-			return l.giveUp(h, err)
-		}
-		pause := min(reg.poll, now.until(deadline))
-		if left > 0 {
-			pause = min(pause, left+time.Millisecond)
-		}
-		if timer == nil {
-			timer = time.NewTimer(pause)
-			defer timer.Stop()
-		} else {
-			timer.Reset(pause)
-		}
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			return l.giveUp(h, ended(ctx))
-		case <-reg.closed:
-			return l.giveUp(h, ErrClosed)
-		}
-	}
-}
-
-// giveUp ends the attempt to obtain h. If a grant may be in Redis, or on its way there, the scheduler removes it.
-func (l *Lock) giveUp(h *hold, why error) error {
-	if h.late {
-		l.reg.scheduler.sweep(h.abandoned())
-	}
-	return why
-}
-
 // heldBy returns the hold if o has it.
 func (l *Lock) heldBy(o owner) *hold {
 	if !l.local.heldBy(o) {
@@ -354,15 +297,29 @@ func (l *Lock) renew(ctx context.Context, h *hold, ttl time.Duration) error {
 	return nil
 }
 
-// release ends the hold, has its key removed, and then gives the local half free, which is leaving until then.
+// release gives the lock back for its last owner: to the next goroutine of this process together with the hold, if it can,
+// or else to Redis. Then it ends the hold, has its key removed, and only then gives the local half free, which is leaving
+// until then.
 func (l *Lock) release(ctx context.Context) error {
 	reg := l.reg
-	h := l.hold.Swap(nil)
+	h := l.hold.Load()
+	due := false
+	if reg.handoff > 0 {
+		var can bool
+		if can, due = h.relinquish(reg.handoff); can && l.local.pass(h.longest()) {
+			l.unpin() // the next owner brings its own
+			return nil
+		}
+	}
+	l.hold.Store(nil)
 	h.end()
 	err := ctx.Err()
-	was := false
+	var n int64
 	if err == nil {
-		was, err = affirmed(reg.layout.release(ctx, l.key, h.value).do(ctx, reg.client))
+		n, err = confirmed(reg.layout.release(ctx, l.key, h.value).do(ctx, reg.client))
+	}
+	if due && l.local.contended() {
+		l.debt = reg.debt(l.key, n)
 	}
 	switch {
 	case err == nil && h.late:
@@ -370,7 +327,7 @@ func (l *Lock) release(ctx context.Context) error {
 		fallthrough
 	case err == nil:
 		l.letGo()
-		if !was {
+		if n == 0 {
 			return ErrLockLost
 		}
 		return nil

@@ -23,14 +23,18 @@ type Registry struct {
 	values   string // what the values of all holds of this registry begin with, and of no other's
 	lease    lease
 	poll     time.Duration
-	renewal  bool
-	layout   layout
-	log      *slog.Logger
-	clock    clock
+	handoff  time.Duration
+	// how long to leave the lock to others after the handoff limit: who only polls needs a poll interval to notice
+	standBack time.Duration
+	renewal   bool
+	layout    layout
+	log       *slog.Logger
+	clock     clock
 
 	holds     atomic.Uint64 // the number of the newest hold
 	cache     cache
 	scheduler *scheduler
+	waker     *waker
 	closed    chan struct{}
 	closing   sync.Once
 }
@@ -84,8 +88,17 @@ func New(client rueidis.Client, prefix string, opts ...Option) (*Registry, error
 		cache:    cache{capacity: s.capacity},
 		closed:   make(chan struct{}),
 	}
-	r.layout = newSpringLayout(client, s.log)
+	r.handoff = s.poll
+	if s.handoff != nil {
+		r.handoff = *s.handoff
+	}
+	r.standBack = turnaround
+	if s.wakeup == WakeupPoll {
+		r.standBack = s.poll
+	}
+	r.layout = newSpringLayout(client, prefix, &s)
 	r.scheduler = newScheduler(r)
+	r.waker = newWaker(r, s.wakeup)
 	return r, nil
 }
 
@@ -142,9 +155,9 @@ func (r *Registry) Renew(ctx context.Context, path string, ttl time.Duration) er
 	return l.renew(ctx, l.hold.Load(), ttl)
 }
 
-// ExpireUnusedOlderThan drops the lock objects that are not in use and were not locked for longer than age (those that
-// never were: were made longer ago). It returns how many were dropped. It frees memory only: nothing changes in Redis, and
-// a dropped lock keeps working. Spring's method of this name keeps locks that were never acquired.
+// ExpireUnusedOlderThan drops the lock objects that are not in use and were last locked at least age ago, or, when they
+// never were, made so long ago; all that are not in use when age is not positive. It returns how many were dropped. This
+// is Spring's method of that name. It frees memory only: nothing changes in Redis, and a dropped lock keeps working.
 func (r *Registry) ExpireUnusedOlderThan(age time.Duration) int {
 	return r.cache.dropUnused(r.clock.now().add(-max(age, 0)))
 }
@@ -173,6 +186,7 @@ func (r *Registry) ClientID() string { return r.clientID }
 func (r *Registry) Close() error {
 	r.closing.Do(func() {
 		close(r.closed)
+		r.waker.close()
 		r.scheduler.close()
 		r.layout.close()
 	})

@@ -176,8 +176,8 @@ func (s *scheduler) work() {
 		sent := s.reg.clock.now()
 		var failure error
 		for i, result := range doAll(s.ctx, s.reg.client, calls) {
-			was, err := affirmed(result)
-			errands[i].done(sent, was, err)
+			n, err := confirmed(result)
+			errands[i].done(sent, n > 0, err)
 			if err != nil {
 				failure = err
 			}

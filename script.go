@@ -35,7 +35,7 @@ type call struct {
 }
 
 // arguments are those of one call: an array, so that a call needs no memory of its own.
-type arguments [2]string
+type arguments [4]string
 
 // do runs a script, by its digest where the server knows it.
 func (c call) do(ctx context.Context, client rueidis.Client) rueidis.RedisResult {
@@ -58,11 +58,12 @@ func doAll(ctx context.Context, client rueidis.Client, calls []call) []rueidis.R
 	return results
 }
 
-// affirmed decodes the reply of a release or a renewal: whether the key was the hold's. A key of another type is not.
-func affirmed(result rueidis.RedisResult) (bool, error) {
+// confirmed decodes the reply of a release or a renewal: 0 means that the key was not the hold's, as does a key of another
+// type, which somebody put in its place.
+func confirmed(result rueidis.RedisResult) (int64, error) {
 	n, err := result.AsInt64()
 	if wrongType(err) {
-		return false, nil
+		return 0, nil
 	}
-	return n == 1, err
+	return n, err
 }

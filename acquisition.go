@@ -1,0 +1,167 @@
+package lockregistry
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// acquisition is one call's way to the hold in Redis, for who has the local half. It listens first, then tries, then
+// sleeps until it is woken, the holder's lease ends, or the poll interval is over. All its tries ask for the same hold, so
+// one whose answer is lost is made good by the next one.
+type acquisition struct {
+	lock     *Lock
+	ctx      context.Context
+	hold     *hold
+	lease    lease
+	patient  bool
+	deadline instant // the last moment to begin a try, but for the first
+	ear      *listener
+	timer    *time.Timer
+	debt     int
+	failure  error // of the last try, if it failed otherwise than because the lock is taken
+}
+
+// errLate: the server granted the lock, but the answer took as long as the lease.
+var errLate = errors.New("the answer of Redis came after the lease was over")
+
+// turnaround is long enough for a waiter in another process to wake up and take a released lock, even on a busy machine.
+const turnaround = 10 * time.Millisecond
+
+// mostDebt bounds for how many others a process stands back.
+const mostDebt = 16
+
+// obtain gets the hold in Redis. When it fails nothing stays behind there: if a grant may have happened, or may happen
+// yet, the scheduler removes it.
+func (l *Lock) obtain(ctx context.Context, q request, deadline instant) error {
+	a := acquisition{
+		lock:     l,
+		ctx:      ctx,
+		hold:     l.reg.newHold(l, q.lease),
+		lease:    q.lease,
+		patient:  q.wait != notAtAll,
+		deadline: deadline,
+		debt:     l.debt,
+	}
+	l.debt = 0
+	err := a.run()
+	a.ear.close()
+	if a.timer != nil {
+		a.timer.Stop()
+	}
+	if err != nil && a.hold.late {
+		l.reg.scheduler.sweep(a.hold.abandoned())
+	}
+	return err
+}
+
+func (a *acquisition) run() error {
+	if err := a.standBack(); err != nil {
+		return err
+	}
+	granted, left, err := a.try(true)
+	if granted || err != nil {
+		return err
+	}
+	if a.patient {
+		a.ear = a.lock.reg.waker.listener(a.lock.key)
+		a.ear.arm(a.ctx)
+	}
+	for {
+		granted, left, err = a.try(false)
+		if granted {
+			return nil
+		}
+		if a.failure = err; err != nil && (!a.patient || !transient(err)) {
+			return err
+		}
+		if err == nil && a.patient && a.ear.arm(a.ctx) {
+			continue // the key may have changed before
+		}
+		if err = a.sleep(left); err != nil {
+			return err
+		}
+		if err = a.standBack(); err != nil {
+			return err
+		}
+	}
+}
+
+// try asks Redis once. When somebody else holds the lock, left is what remains of their lease, if known.
+func (a *acquisition) try(first bool) (granted bool, left time.Duration, err error) {
+	l := a.lock
+	sent := l.reg.clock.now()
+	granted, left, err = l.reg.layout.obtain(a.ctx, l.key, a.hold.value, a.lease, first)
+	if granted {
+		if a.hold.grant(sent) {
+			l.hold.Store(a.hold)
+			l.lockedAt.Store(int64(sent))
+			l.local.granted()
+			return true, 0, nil
+		}
+		err = errLate
+		a.hold.late = true
+		return false, 0, err
+	}
+	a.hold.late = a.hold.late || unknown(err)
+	if err != nil && a.ctx.Err() != nil {
+		err = ended(a.ctx)
+	}
+	return false, left, err
+}
+
+// sleep waits until it is time for the next try. It fails when there is to be none.
+func (a *acquisition) sleep(left time.Duration) error {
+	rest := a.lock.reg.clock.now().until(a.deadline)
+	if !a.patient || rest <= 0 {
+		if a.failure != nil { // nobody knows whether the lock is taken
+			return a.failure
+		}
+		return errBusy
+	}
+	pause := min(a.lock.reg.poll, rest)
+	if left > 0 { // Redis counts whole milliseconds, and removes a key after its last one
+		pause = min(pause, left+time.Millisecond)
+	}
+	return a.pause(pause, a.ear.wakeup())
+}
+
+// standBack gives others their chance. This process has had the lock for as long as its goroutines may hand it to each
+// other and has released it for that reason, so now, and each time that another one releases it, until all who were
+// waiting had their turn, it leaves them the time to get there first.
+func (a *acquisition) standBack() error {
+	if a.debt == 0 {
+		return nil
+	}
+	a.debt--
+	return a.pause(min(a.lock.reg.standBack, max(0, a.lock.reg.clock.now().until(a.deadline))), nil)
+}
+
+// pause waits for a while, or until it is woken. It fails when the context or the registry ends first.
+func (a *acquisition) pause(d time.Duration, wake <-chan struct{}) error {
+	if a.timer == nil {
+		a.timer = time.NewTimer(d)
+	} else {
+		a.timer.Reset(d)
+	}
+	select {
+	case <-a.timer.C:
+	case <-wake:
+	case <-a.ctx.Done():
+		return ended(a.ctx)
+	case <-a.lock.reg.closed:
+		return ErrClosed
+	}
+	return nil
+}
+
+// debt is for how many others this process stands back after it released a lock because of the handoff limit. The reply
+// of the release tells how many received the message, which is who waits and listens, here and elsewhere. Who polls
+// cannot be seen, so it is one at least.
+func (r *Registry) debt(key string, reply int64) int {
+	others := int(min(reply, mostDebt+2)) - 1
+	if r.waker.subscribed(key) {
+		others--
+	}
+	return min(max(others, 1), mostDebt)
+}

@@ -1,0 +1,65 @@
+//go:build unix
+
+package redistest
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"strconv"
+	"syscall"
+)
+
+// watch starts a watchdog that kills the server when this program dies without
+// calling Stop, as a test does that runs into its timeout. The watchdog waits on
+// a pipe of which this program holds the other end, so the system itself gives
+// the signal. It ignores the signals of an interrupted terminal, which would
+// leave a frozen server behind.
+func (s *Server) watch() error {
+	watchdog := exec.Command("sh", "-c", `trap "" HUP INT TERM; read -r _; kill -9 "$1"`,
+		"sh", strconv.Itoa(s.process.Process.Pid))
+	lifeline, err := watchdog.StdinPipe()
+	if err != nil {
+		return err
+	}
+	if err := watchdog.Start(); err != nil {
+		return err
+	}
+	s.watchdog, s.lifeline = watchdog, lifeline
+	return nil
+}
+
+// exited tells whether a child of this program has ended.
+func exited(pid int) bool {
+	var status syscall.WaitStatus
+	ended, err := wait(pid, &status, syscall.WNOHANG)
+	return ended == pid || errors.Is(err, syscall.ECHILD)
+}
+
+// freeze stops a process. The signal alone is not enough: the process may run on
+// for a moment after it was sent, and answer one command too many.
+func freeze(process *os.Process) error {
+	if err := process.Signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	var status syscall.WaitStatus
+	if _, err := wait(process.Pid, &status, syscall.WUNTRACED); err != nil {
+		return err
+	}
+	if !status.Stopped() {
+		return errors.New("the process has ended")
+	}
+	return nil
+}
+
+func thaw(process *os.Process) error { return process.Signal(syscall.SIGCONT) }
+
+// wait is wait4 that is not put off by signals to this program.
+func wait(pid int, status *syscall.WaitStatus, options int) (int, error) {
+	for {
+		ended, err := syscall.Wait4(pid, status, options, nil)
+		if !errors.Is(err, syscall.EINTR) {
+			return ended, err
+		}
+	}
+}

@@ -1,0 +1,95 @@
+// Package redistest starts real Redis servers for tests, on loopback ports of
+// their own, with nothing saved to disk.
+//
+// Nothing here runs a goroutine once the call that started it has returned, so
+// a test may look for leaked goroutines while its server is still up.
+package redistest
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const (
+	// serverVariable names the server to start by default.
+	serverVariable = "LOCKREGISTRY_REDIS_SERVER"
+	// serversVariable lists further servers for tests that run on several.
+	serversVariable = "LOCKREGISTRY_TEST_SERVERS"
+)
+
+// Start starts the default redis-server with args appended to its command line
+// and returns once it answers. The server is killed when the test ends. A test
+// that cannot get a server fails: a skipped test proves nothing.
+func Start(tb testing.TB, args ...string) *Server {
+	tb.Helper()
+	return StartBinary(tb, "", args...)
+}
+
+// StartBinary is Start with a server of the caller's choice: a path, or a name
+// to look up on PATH. An empty binary means the default one.
+func StartBinary(tb testing.TB, binary string, args ...string) *Server {
+	tb.Helper()
+	s, err := Run(binary, args...)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(s.Stop)
+	return s
+}
+
+// Binaries returns the path of the default server, followed by the paths in
+// LOCKREGISTRY_TEST_SERVERS, separated by commas or by the separator of PATH.
+// A listed server that does not exist fails the test.
+func Binaries(tb testing.TB) []string {
+	tb.Helper()
+	first, err := find("")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	found := []string{first}
+	list := strings.FieldsFunc(os.Getenv(serversVariable), func(r rune) bool {
+		return r == ',' || r == os.PathListSeparator
+	})
+	for _, name := range list {
+		if name = strings.TrimSpace(name); name == "" {
+			continue
+		}
+		path, err := find(name)
+		if err != nil {
+			tb.Fatalf("%s: %v", serversVariable, err)
+		}
+		if !slices.Contains(found, path) {
+			found = append(found, path)
+		}
+	}
+	return found
+}
+
+// find resolves the name of a server to a path; the empty name is the default.
+func find(binary string) (string, error) {
+	if binary != "" {
+		path, err := exec.LookPath(binary)
+		if err != nil {
+			return "", fmt.Errorf("redistest: server %q cannot be run: %w", binary, err)
+		}
+		return path, nil
+	}
+	if named := os.Getenv(serverVariable); named != "" {
+		path, err := exec.LookPath(named)
+		if err != nil {
+			return "", fmt.Errorf("redistest: server named by %s cannot be run: %w", serverVariable, err)
+		}
+		return path, nil
+	}
+	path, err := exec.LookPath("redis-server")
+	if err != nil {
+		return "", fmt.Errorf("redistest: no redis-server found (%w). Install it "+
+			"(Debian: apt-get install redis-server, macOS: brew install redis) "+
+			"or set %s to the path of one", err, serverVariable)
+	}
+	return path, nil
+}

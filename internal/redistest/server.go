@@ -1,0 +1,276 @@
+package redistest
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+const (
+	// startLimit is how long a server may take until it answers; ample for a
+	// loaded machine, since a healthy one needs milliseconds.
+	startLimit = 20 * time.Second
+	// startPause is the pause between two looks at a starting server.
+	startPause = 5 * time.Millisecond
+	// portAttempts bounds how often another port is tried.
+	portAttempts = 20
+	// outputShown is how much of a failed server's output an error quotes.
+	outputShown = 4 << 10
+)
+
+var errPortTaken = errors.New("port is taken")
+
+// Server is one running redis-server. Its methods may be called from several
+// goroutines.
+type Server struct {
+	binary   string
+	args     []string
+	password string
+	port     int
+
+	// mu makes starting, stopping, freezing and thawing happen one at a time; it
+	// is held until the process has got there.
+	mu       sync.Mutex
+	process  *exec.Cmd      // nil while stopped
+	watchdog *exec.Cmd      // kills process if this program dies first
+	lifeline io.WriteCloser // the watchdog acts when this end closes
+	frozen   bool
+	dir      string // working directory and output of the running process
+}
+
+// Run starts a server for a program that is no test. The caller must call Stop.
+// An empty binary means the default one.
+//
+// The port, the address and the working directory are chosen here; args may set
+// anything else. Commands sent through Do authenticate by a --requirepass among
+// args.
+func Run(binary string, args ...string) (*Server, error) {
+	path, err := find(binary)
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{binary: path, args: args}
+	for i, arg := range args {
+		if arg == "--requirepass" && i+1 < len(args) {
+			s.password = args[i+1]
+		}
+	}
+	for range portAttempts {
+		s.port = freePort()
+		if err = s.launch(); !errors.Is(err, errPortTaken) {
+			break
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// freePort picks a port that nobody listens on right now. It keeps below the
+// range that systems give to outgoing connections: a client that dials while
+// its server is down could otherwise be given the very port that Restart needs.
+// A cluster's bus, at 10000 above, stays below that range too.
+func freePort() int {
+	const lowest, count = 10000, 10000
+	for {
+		port := lowest + rand.IntN(count)
+		listener, err := net.Listen("tcp", addr(port))
+		if err == nil {
+			_ = listener.Close()
+			return port
+		}
+	}
+}
+
+func addr(port int) string {
+	return net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+}
+
+// Addr returns the server's host and port. They stay the same over a restart.
+func (s *Server) Addr() string { return addr(s.port) }
+
+// Binary returns the path of the server's program.
+func (s *Server) Binary() string { return s.binary }
+
+// launch starts a process on s.port and waits until it answers.
+func (s *Server) launch() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	dir, err := os.MkdirTemp("", "redistest-")
+	if err != nil {
+		return fmt.Errorf("redistest: no working directory for a server: %w", err)
+	}
+	s.dir = dir
+	if err := s.spawn(); err != nil {
+		s.stop()
+		return fmt.Errorf("redistest: cannot start %s: %w", s.binary, err)
+	}
+	if err := s.awaitReady(); err != nil {
+		err = fmt.Errorf("redistest: %s on %s: %w; its output:\n%s", s.binary, s.Addr(), err, s.output())
+		s.stop()
+		return err
+	}
+	return nil
+}
+
+// spawn starts the process, its output going to a file: a pipe would need a
+// goroutine to drain it.
+func (s *Server) spawn() error {
+	output, err := os.Create(s.outputPath())
+	if err != nil {
+		return err
+	}
+	defer func() { _ = output.Close() }()
+	args := append([]string{
+		"--port", strconv.Itoa(s.port),
+		"--bind", "127.0.0.1",
+		"--dir", s.dir,
+		"--save", "",
+		"--appendonly", "no",
+	}, s.args...)
+	process := exec.Command(s.binary, args...)
+	process.Stdout, process.Stderr = output, output
+	if err := process.Start(); err != nil {
+		return err
+	}
+	s.process = process
+	return s.watch()
+}
+
+// awaitReady returns once the server answers, or tells why it never will.
+func (s *Server) awaitReady() error {
+	for deadline := time.Now().Add(startLimit); ; time.Sleep(startPause) {
+		answer, err := s.Do("PING")
+		if err == nil && answer == "PONG" {
+			return s.checkIdentity()
+		}
+		if exited(s.process.Process.Pid) {
+			if strings.Contains(strings.ToLower(s.output()), "address already in use") {
+				return errPortTaken
+			}
+			return errors.New("exited before it answered")
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("no answer to PING within %v (last: %q, %w)", startLimit, answer, err)
+		}
+	}
+}
+
+// checkIdentity makes sure that it was our process that answered. Test programs
+// run side by side, so two may pick one port at the same moment; the loser would
+// then talk to the winner's server. A server that does not tell its process id
+// is believed.
+func (s *Server) checkIdentity() error {
+	info, _ := s.Do("INFO", "server")
+	told := field(info, "process_id")
+	if told != "" && told != strconv.Itoa(s.process.Process.Pid) {
+		return errPortTaken
+	}
+	return nil
+}
+
+// Stop kills the server, frozen or not, and waits until it is gone. Stopping a
+// stopped server does nothing.
+func (s *Server) Stop() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stop()
+}
+
+func (s *Server) stop() {
+	// The watchdog goes first: once the server has been waited for, its process
+	// id may belong to somebody else.
+	if s.watchdog != nil {
+		_ = s.watchdog.Process.Kill()
+		_ = s.watchdog.Wait()
+		_ = s.lifeline.Close()
+		s.watchdog, s.lifeline = nil, nil
+	}
+	if s.process != nil {
+		if s.frozen {
+			_ = thaw(s.process.Process)
+		}
+		_ = s.process.Process.Kill()
+		_ = s.process.Wait()
+		s.process = nil
+	}
+	s.frozen = false
+	if s.dir != "" {
+		_ = os.RemoveAll(s.dir)
+		s.dir = ""
+	}
+}
+
+// Relaunch kills the server if it runs and starts it anew on the same port,
+// with no data.
+func (s *Server) Relaunch() error {
+	s.Stop()
+	// A server's port may stay taken for a moment after its end.
+	for deadline := time.Now().Add(startLimit); ; time.Sleep(startPause) {
+		err := s.launch()
+		if !errors.Is(err, errPortTaken) || time.Now().After(deadline) {
+			return err
+		}
+	}
+}
+
+// Restart is Relaunch for a test: it fails the test when the server does not
+// come back.
+func (s *Server) Restart(tb testing.TB) {
+	tb.Helper()
+	if err := s.Relaunch(); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// Freeze stops the server's process in its tracks: connections stay open and
+// nothing is answered. It returns once the process has really stopped.
+func (s *Server) Freeze() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.process == nil {
+		panic("redistest: Freeze of a stopped server")
+	}
+	if s.frozen {
+		return
+	}
+	if err := freeze(s.process.Process); err != nil {
+		panic(fmt.Sprintf("redistest: cannot freeze %s: %v", s.Addr(), err))
+	}
+	s.frozen = true
+}
+
+// Thaw lets a frozen server go on; it then answers what it was sent meanwhile.
+func (s *Server) Thaw() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.process == nil || !s.frozen {
+		return
+	}
+	if err := thaw(s.process.Process); err != nil {
+		panic(fmt.Sprintf("redistest: cannot thaw %s: %v", s.Addr(), err))
+	}
+	s.frozen = false
+}
+
+func (s *Server) outputPath() string { return filepath.Join(s.dir, "output.log") }
+
+// output returns the end of what the server has printed.
+func (s *Server) output() string {
+	text, err := os.ReadFile(s.outputPath())
+	if err != nil {
+		return err.Error()
+	}
+	return string(text[max(0, len(text)-outputShown):])
+}
