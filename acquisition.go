@@ -13,44 +13,67 @@ type acquisition struct {
 	lock     *Lock
 	ctx      context.Context
 	hold     *hold
-	lease    lease
+	bid      bid
 	patient  bool
 	deadline instant // the last moment to begin a try, but for the first
 	ear      *listener
 	timer    *time.Timer
 	debt     int
 	failure  error // of the last try, if it failed otherwise than because the lock is taken
+
+	commands context.Context // for what is sent: ctx, with an end when the deadline is over
+	cancel   context.CancelFunc
 }
 
 // errLate: the server granted the lock, but the answer took as long as the lease.
 var errLate = errors.New("the answer of Redis came after the lease was over")
 
+// errSilent: the server did not answer within the wait of the call.
+var errSilent = errors.New("Redis has not answered within the time given by Wait")
+
 // turnaround is long enough for a waiter in another process to wake up and take a released lock, even on a busy machine.
 const turnaround = 10 * time.Millisecond
+
+// answerGrace is how much longer than its wait a call may take when the server does not answer.
+const answerGrace = 100 * time.Millisecond
 
 // mostDebt bounds for how many others a process stands back.
 const mostDebt = 16
 
 // obtain gets the hold in Redis. When it fails nothing stays behind there: if a grant may have happened, or may happen
 // yet, the scheduler removes it.
-func (l *Lock) obtain(ctx context.Context, q request, deadline instant) error {
+func (l *Lock) obtain(ctx context.Context, o owner, q request, deadline instant) error {
 	a := acquisition{
 		lock:     l,
 		ctx:      ctx,
-		hold:     l.reg.newHold(l, q.lease),
-		lease:    q.lease,
+		hold:     l.newHold(q),
 		patient:  q.wait != notAtAll,
 		deadline: deadline,
-		debt:     l.debt,
+		debt:     l.anchor().debt,
 	}
-	l.debt = 0
+	l.anchor().debt = 0
+	a.commands = cancellable(ctx)
+	if deadline != never { // a server that does not answer must not make the call longer than its wait
+		var limited context.Context
+		limited, a.cancel = context.WithTimeout(ctx, l.reg.clock.now().until(deadline.add(answerGrace)))
+		a.commands = cancellable(limited)
+	}
+	a.bid = bid{key: l.key, value: a.hold.value, lease: q.lease}
+	if l.pair != nil && l != &l.pair.writer {
+		if h := l.pair.writer.heldBy(o); h != nil {
+			a.bid.under = h.value
+		}
+	}
 	err := a.run()
 	a.ear.close()
 	if a.timer != nil {
 		a.timer.Stop()
 	}
+	if a.cancel != nil {
+		a.cancel()
+	}
 	if err != nil && a.hold.late {
-		l.reg.scheduler.sweep(a.hold.abandoned())
+		l.reg.sweep(a.hold.abandoned())
 	}
 	return err
 }
@@ -59,23 +82,23 @@ func (a *acquisition) run() error {
 	if err := a.standBack(); err != nil {
 		return err
 	}
-	granted, left, err := a.try(true)
+	granted, _, err := a.try(true)
 	if granted || err != nil {
 		return err
 	}
 	if a.patient {
-		a.ear = a.lock.reg.waker.listener(a.lock.key)
-		a.ear.arm(a.ctx)
+		a.ear = a.lock.reg.waker.listener(a.lock.key, a.lock.kind.layout.channel(a.lock.key))
+		a.arm()
 	}
 	for {
-		granted, left, err = a.try(false)
+		granted, left, err := a.try(false)
 		if granted {
 			return nil
 		}
 		if a.failure = err; err != nil && (!a.patient || !transient(err)) {
 			return err
 		}
-		if err == nil && a.patient && a.ear.arm(a.ctx) {
+		if err == nil && a.patient && a.arm() {
 			continue // the key may have changed before
 		}
 		if err = a.sleep(left); err != nil {
@@ -87,16 +110,24 @@ func (a *acquisition) run() error {
 	}
 }
 
+// arm listens; see listener.arm.
+func (a *acquisition) arm() bool {
+	return a.ear.arm(a.ctx, min(a.lock.reg.poll, a.lock.reg.clock.now().until(a.deadline)))
+}
+
 // try asks Redis once. When somebody else holds the lock, left is what remains of their lease, if known.
 func (a *acquisition) try(first bool) (granted bool, left time.Duration, err error) {
 	l := a.lock
+	if a.ctx.Err() != nil {
+		return false, 0, ended(a.ctx)
+	}
 	sent := l.reg.clock.now()
-	granted, left, err = l.reg.layout.obtain(a.ctx, l.key, a.hold.value, a.lease, first)
+	granted, left, err = l.kind.layout.obtain(a.commands, a.bid, first)
 	if granted {
 		if a.hold.grant(sent) {
 			l.hold.Store(a.hold)
-			l.lockedAt.Store(int64(sent))
-			l.local.granted()
+			l.anchor().lockedAt.Store(int64(sent))
+			l.half().granted()
 			return true, 0, nil
 		}
 		err = errLate
@@ -104,8 +135,13 @@ func (a *acquisition) try(first bool) (granted bool, left time.Duration, err err
 		return false, 0, err
 	}
 	a.hold.late = a.hold.late || unknown(err)
-	if err != nil && a.ctx.Err() != nil {
+	switch {
+	case err != nil && a.ctx.Err() != nil:
 		err = ended(a.ctx)
+	case a.cancel != nil && errors.Is(err, context.DeadlineExceeded):
+		err = errSilent
+	case wrongType(err):
+		err = errors.Join(ErrWrongType, err)
 	}
 	return false, left, err
 }
@@ -155,12 +191,12 @@ func (a *acquisition) pause(d time.Duration, wake <-chan struct{}) error {
 	return nil
 }
 
-// debt is for how many others this process stands back after it released a lock because of the handoff limit. The reply
+// debtOf is for how many others this process stands back after it released a lock because of the handoff limit. The reply
 // of the release tells how many received the message, which is who waits and listens, here and elsewhere. Who polls
 // cannot be seen, so it is one at least.
-func (r *Registry) debt(key string, reply int64) int {
+func (l *Lock) debtOf(reply int64) int {
 	others := int(min(reply, mostDebt+2)) - 1
-	if r.waker.subscribed(key) {
+	if l.reg.waker.subscribed(l.kind.layout.channel(l.key)) {
 		others--
 	}
 	return min(max(others, 1), mostDebt)

@@ -17,47 +17,108 @@ import (
 //   - Who finds its lock dropped goes through readmit, which, under the mutex, finds the path's lock of today, or puts
 //     the old one back when there is none.
 type cache struct {
-	locks sync.Map      // path → *Lock; read without the mutex
+	locks sync.Map      // name → *Lock, the anchor; read without the mutex
 	turn  atomic.Uint64 // the most recent Lock.turn
 
 	mu       sync.Mutex // guards what follows, and every change of locks
 	capacity int
 	size     int
-	queue    lockHeap // every lock in locks, by the turn it had when it was put or moved
+	queue    lockHeap // the locks that may be dropped, by the turn they had when they were put in
 }
 
 // dropped is what pins is shifted by while the lock is not in the cache: so far below zero that no number of callers who
 // have yet to notice can lift it above.
 const dropped = -1 << 30
 
-// pin begins a use of l, and returns the lock to use: l itself, or the one that has taken its place.
-func (c *cache) pin(l *Lock) (*Lock, error) {
-	if l.pins.Add(1) > 0 {
-		return l, nil
-	}
-	l.pins.Add(-1)
-	return c.readmit(l)
-}
+// readWritePath is the name of a read-write lock in the cache: plain locks and read-write locks of one path are different
+// things, although they meet in Redis.
+type readWritePath string
 
-func (l *Lock) unpin() { l.pins.Add(-1) }
-
-// current is the lock in use, or that would be used, in the place of l; l itself when there is none.
-func (c *cache) current(l *Lock) *Lock {
-	if l.pins.Load() >= 0 {
-		return l
-	}
-	if now, ok := c.find(l.path()); ok {
-		return now
+// anchor is the lock that stands for l in the cache: l itself, or, since a reader and its writer come and go together,
+// the writer.
+func (l *Lock) anchor() *Lock {
+	if l.pair != nil {
+		return &l.pair.writer
 	}
 	return l
 }
 
+// side is the lock that does for an anchor what l does for its own: the reader of that pair, if l is a reader.
+func (l *Lock) side(anchor *Lock) *Lock {
+	if l != l.anchor() {
+		return &anchor.pair.reader
+	}
+	return anchor
+}
+
+// pin begins a use of l, and returns the lock to use: l itself, or the one that has taken its place.
+func (c *cache) pin(l *Lock) (*Lock, error) {
+	a := l.anchor()
+	if a.pins.Add(1) > 0 {
+		return l, nil
+	}
+	a.pins.Add(-1)
+	a, err := c.readmit(a)
+	if err != nil {
+		return nil, err
+	}
+	return l.side(a), nil
+}
+
+// unpin ends a use of l.
+func (l *Lock) unpin() {
+	a := l.anchor()
+	if a.pins.Add(-1) == 0 && a.parked.Load() {
+		c := &a.reg.cache
+		c.mu.Lock()
+		c.unpark(a)
+		c.mu.Unlock()
+	}
+}
+
+// current is the lock in use, or that would be used, in the place of l; l itself when there is none.
+func (c *cache) current(l *Lock) *Lock {
+	a := l.anchor()
+	if a.pins.Load() >= 0 {
+		return l
+	}
+	if now, ok := c.same(a); ok {
+		return l.side(now)
+	}
+	return l
+}
+
+// find returns the plain lock of a path.
 func (c *cache) find(path string) (*Lock, bool) {
 	found, ok := c.locks.Load(path)
 	if !ok {
 		return nil, false
 	}
 	return found.(*Lock), true
+}
+
+// findReadWrite returns the read-write lock of a path.
+func (c *cache) findReadWrite(path string) (*Lock, bool) {
+	found, ok := c.locks.Load(readWritePath(path))
+	if !ok {
+		return nil, false
+	}
+	return found.(*Lock), true
+}
+
+// same returns the lock that has the name of an anchor.
+func (c *cache) same(a *Lock) (*Lock, bool) {
+	if a.pair != nil {
+		return c.findReadWrite(a.path())
+	}
+	return c.find(a.path())
+}
+
+func (l *Lock) name() any {
+	if l.pair != nil {
+		return readWritePath(l.path())
+	}
+	return l.path()
 }
 
 // touch notes that l is the most recently obtained lock. When it is so already, as when many goroutines use one lock, it
@@ -73,7 +134,7 @@ func (c *cache) touch(l *Lock) {
 func (c *cache) put(l *Lock) *Lock {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if found, ok := c.find(l.path()); ok {
+	if found, ok := c.same(l); ok {
 		return found
 	}
 	if c.makeRoom(c.capacity - 1) {
@@ -87,7 +148,7 @@ func (c *cache) put(l *Lock) *Lock {
 func (c *cache) readmit(l *Lock) (*Lock, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if found, ok := c.find(l.path()); ok {
+	if found, ok := c.same(l); ok {
 		found.pins.Add(1) // it cannot be dropped meanwhile: that takes the mutex
 		return found, nil
 	}
@@ -101,30 +162,42 @@ func (c *cache) readmit(l *Lock) (*Lock, error) {
 
 func (c *cache) insert(l *Lock) {
 	l.turn.Store(c.turn.Add(1))
-	c.locks.Store(l.path(), l)
+	c.locks.Store(l.name(), l)
 	heap.Push(&c.queue, queued{l.turn.Load(), l})
 	c.size++
 }
 
 // makeRoom drops locks until no more than room are left, and tells whether it got that far. The caller holds the mutex.
 //
-// The queue is in the order of the turns that locks had when they were put into it. A lock that was obtained since is put
+// The queue is in the order of the turns that locks had when they were put into it. Locks found in use are taken out. A lock that was obtained since is put
 // back with its new turn, so the first one whose turn is still the same is the least recently obtained of all.
 func (c *cache) makeRoom(room int) bool {
-	var busy []queued
 	for c.size > room && len(c.queue) > 0 {
 		first := heap.Pop(&c.queue).(queued)
 		switch turn := first.lock.turn.Load(); {
 		case turn != first.turn:
 			heap.Push(&c.queue, queued{turn, first.lock})
 		case !c.drop(first.lock):
-			busy = append(busy, first)
+			c.park(first.lock)
 		}
 	}
-	for _, b := range busy {
-		heap.Push(&c.queue, b)
-	}
 	return c.size <= room
+}
+
+// park keeps a lock that is in use out of the queue until it no longer is, so that nobody comes past it again and again.
+// Both who parks and who ends the last use look for the other after they have left their mark, so one of them sees it.
+// The caller holds the mutex.
+func (c *cache) park(l *Lock) {
+	l.parked.Store(true)
+	if l.pins.Load() == 0 {
+		c.unpark(l)
+	}
+}
+
+func (c *cache) unpark(l *Lock) {
+	if l.parked.CompareAndSwap(true, false) {
+		heap.Push(&c.queue, queued{l.turn.Load(), l})
+	}
 }
 
 // drop takes a lock that is not in use out of locks, but not out of the queue. The caller holds the mutex.
@@ -132,7 +205,7 @@ func (c *cache) drop(l *Lock) bool {
 	if !l.pins.CompareAndSwap(0, dropped) {
 		return false
 	}
-	c.locks.Delete(l.path())
+	c.locks.Delete(l.name())
 	c.size--
 	return true
 }

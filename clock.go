@@ -11,7 +11,15 @@ type clock struct{ start time.Time }
 
 func (c clock) now() instant { return instant(time.Since(c.start)) }
 
-func (i instant) add(d time.Duration) instant       { return i + instant(d) }
+// add stops at never, so that no wait is too long to be added.
+func (i instant) add(d time.Duration) instant {
+	sum := i + instant(d)
+	if d > 0 && sum < i {
+		return never
+	}
+	return sum
+}
+
 func (i instant) until(later instant) time.Duration { return time.Duration(later - i) }
 
 // lease is the time that a key lives in Redis, and the same in the form that commands carry.

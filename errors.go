@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"slices"
 	"strings"
 
 	"github.com/redis/rueidis"
@@ -25,6 +26,14 @@ var (
 
 	// ErrClosed: the registry is closed.
 	ErrClosed = errors.New("the registry is closed")
+
+	// ErrUpgrade: the caller holds the read lock and asks for the write lock, for which it would wait for itself for ever.
+	// Redisson does. To go the other way, from writing to reading, is fine.
+	ErrUpgrade = errors.New("who reads cannot begin to write: unlock the reader first")
+
+	// ErrWrongType: the key in Redis is no lock of the kind that is asked for: a read-write lock where a plain lock is
+	// expected, a lock of another layout, or no lock at all. Nothing was changed.
+	ErrWrongType = errors.New("the key holds something else than this kind of lock")
 
 	// ErrCapacity: as many locks as the registry may cache are in use; see [WithCapacity].
 	ErrCapacity = errors.New("every lock that the registry may keep is in use: unlock some, or raise the capacity")
@@ -57,21 +66,23 @@ func ended(ctx context.Context) error {
 // or lacks something for now.
 var passing = []string{
 	"LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK", "NOREPLICAS", "BUSY", "NOSCRIPT",
-	"OOM", "MISCONF", "UNBLOCKED", "ERR max number of clients",
+	"OOM", "MISCONF", "UNBLOCKED", "max number of clients",
 }
+
+// failed begins the text with which servers before version 7 wrap an error within a script: the word comes later then,
+// after a hyphen.
+const failed = "Error running script"
 
 // transient tells whether a call that waits anyway should try again after err.
 func transient(err error) bool {
 	reply, ok := rueidis.IsRedisErr(err)
 	if !ok { // the network; but a client that its user closed stays closed
-		return !errors.Is(err, rueidis.ErrClosing)
+		return !errors.Is(err, rueidis.ErrClosing) && !errors.Is(err, ErrWrongType)
 	}
-	for _, word := range passing {
-		if strings.HasPrefix(reply.Error(), word) {
-			return true
-		}
-	}
-	return false
+	text := strings.TrimPrefix(reply.Error(), "ERR ")
+	return slices.ContainsFunc(passing, func(word string) bool {
+		return strings.HasPrefix(text, word) || strings.HasPrefix(text, failed) && strings.Contains(text, "-"+word+" ")
+	})
 }
 
 // unknown tells whether the server may have executed a command that ended with err, or may still do so: it may unless it

@@ -123,6 +123,14 @@ func (f *flaky) cut() {
 	}
 }
 
+// reconnect makes everything work again, and breaks all connections: those that are mute would stay so.
+func (f *flaky) reconnect() {
+	f.w.Helper()
+	f.cut()
+	f.w.settle() // clients have noticed
+	f.heal()
+}
+
 // sent returns the commands of a name that were sent so far, count how many they are.
 func (f *flaky) sent(name string) []command {
 	f.mu.Lock()
@@ -164,6 +172,9 @@ func (f *flaky) dial(ctx context.Context) (net.Conn, error) {
 	f.mu.Lock()
 	down := f.down
 	f.mu.Unlock()
+	if ctx.Err() != nil { // miniredis would not notice
+		return nil, ctx.Err()
+	}
 	if down {
 		return nil, &net.OpError{Op: "dial", Net: "tcp", Err: errors.New("the network is down")}
 	}
@@ -202,6 +213,16 @@ func (l *link) close() {
 	})
 }
 
+// await waits for something, and reports false if the connection ends first.
+func await[T any](l *link, done <-chan T) bool {
+	select {
+	case <-done:
+		return true
+	case <-l.closed:
+		return false
+	}
+}
+
 // forth carries commands to the server.
 func (l *link) forth() {
 	defer func() {
@@ -220,12 +241,12 @@ func (l *link) forth() {
 		if l.mute.Load() {
 			continue
 		}
-		if what.wait != nil {
-			select {
-			case <-what.wait:
-			case <-l.closed:
-				return
-			}
+		if what.wait != nil && !await(l, what.wait) {
+			return
+		}
+		subscribes := strings.HasSuffix(strings.ToUpper(args[0]), "SUBSCRIBE")
+		if subscribes && what.linger > 0 && !await(l, time.After(what.linger)) {
+			return
 		}
 		if what.lost && !what.thenCut && !what.thenMute {
 			l.toClient([]byte(what.reply))
@@ -236,21 +257,19 @@ func (l *link) forth() {
 			if _, err := l.server.Write(raw); err != nil {
 				return
 			}
-			if strings.HasSuffix(strings.ToUpper(args[0]), "SUBSCRIBE") {
-				continue // answered by pushed messages
+			if subscribes && !what.thenCut && !what.thenMute {
+				continue // answered by pushed messages, if at all
 			}
-			select {
-			case reply = <-l.replies:
-			case <-l.closed:
-				return
+			if !subscribes {
+				select {
+				case reply = <-l.replies:
+				case <-l.closed:
+					return
+				}
 			}
 		}
-		if what.linger > 0 {
-			select {
-			case <-time.After(what.linger):
-			case <-l.closed:
-				return
-			}
+		if what.linger > 0 && !await(l, time.After(what.linger)) {
+			return
 		}
 		switch {
 		case what.thenCut:

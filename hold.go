@@ -2,6 +2,7 @@ package lockregistry
 
 import (
 	"context"
+	"errors"
 	"math"
 	"slices"
 	"sync"
@@ -24,8 +25,9 @@ import (
 // carried. Whenever one of them arrives, the key lives at least that long from then on, so a validity of at most doubt
 // from each renewal on is one that it cannot cut.
 type hold struct {
-	lock  *Lock
-	value string // what the key contains: names this very hold
+	lock    *Lock
+	value   string // what the key contains: names this very hold
+	renewed bool   // the scheduler renews it
 
 	mu          sync.Mutex
 	state       holdState
@@ -57,7 +59,11 @@ const (
 
 const never = instant(math.MaxInt64)
 
+// A renewal that failed is tried again after this fraction of the lease, or the poll interval if that is longer.
+const renewalRetry = 30
+
 type ending struct {
+	owner  owner
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 }
@@ -89,7 +95,7 @@ func (h *hold) prolong(sent instant, l lease) bool {
 		return false
 	}
 	h.lease, h.until, h.next = l, until, never
-	if h.lock.reg.renewal {
+	if h.renewed {
 		h.next = sent.add(length / 3)
 	}
 	return true
@@ -173,6 +179,43 @@ func (h *hold) longest() time.Duration {
 	return h.effective(h.lease)
 }
 
+// dismiss ends the contexts of an owner that leaves while others stay. It reports whether the hold was valid until then.
+func (h *hold) dismiss(o owner) bool {
+	h.mu.Lock()
+	if !h.fresh() {
+		h.unlockLose("the lease is over")
+		return false
+	}
+	var gone []ending
+	h.ends = slices.DeleteFunc(h.ends, func(e ending) bool {
+		if e.owner == o {
+			gone = append(gone, e)
+		}
+		return e.owner == o
+	})
+	h.mu.Unlock()
+	for _, e := range gone {
+		e.cancel(context.Canceled)
+	}
+	return true
+}
+
+// shared tells whether one more owner may share the hold now, and whether it must be renewed first so that at least half
+// of the lease that the owner asks for is left.
+func (h *hold) shared(l lease) (ok, renew bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	left := h.lock.reg.clock.now().until(h.until)
+	return h.fresh(), left < l.length/2 || h.effective(h.lease) < l.length
+}
+
+// age is how long this process has had the key.
+func (h *hold) age() time.Duration {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.since.until(h.lock.reg.clock.now())
+}
+
 // forsake leaves the hold to its lease, because the registry is closed and nobody would announce its loss any more.
 func (h *hold) forsake() {
 	h.mu.Lock()
@@ -195,7 +238,7 @@ func (h *hold) unlockEnds(cause error) {
 }
 
 // watch makes cancel end with the hold. It fails when the hold is lost or nobody watches over it.
-func (h *hold) watch(ctx context.Context, cancel context.CancelCauseFunc) error {
+func (h *hold) watch(o owner, ctx context.Context, cancel context.CancelCauseFunc) error {
 	h.mu.Lock()
 	if !h.fresh() {
 		h.unlockLose("the lease is over")
@@ -204,7 +247,7 @@ func (h *hold) watch(ctx context.Context, cancel context.CancelCauseFunc) error 
 	if len(h.ends) == cap(h.ends) { // before it grows, forget those that ended by themselves
 		h.ends = slices.DeleteFunc(h.ends, func(e ending) bool { return e.ctx.Err() != nil })
 	}
-	h.ends = append(h.ends, ending{ctx, cancel})
+	h.ends = append(h.ends, ending{o, ctx, cancel})
 	planned := h.plan()
 	h.mu.Unlock()
 	if !planned {
@@ -217,7 +260,7 @@ func (h *hold) watch(ctx context.Context, cancel context.CancelCauseFunc) error 
 // it is lost. It reports false when nobody will look, because the registry is closed. The caller holds the mutex.
 func (h *hold) plan() bool {
 	due := h.until
-	if h.lock.reg.renewal {
+	if h.renewed {
 		due = min(due, h.next)
 	} else if len(h.ends) == 0 {
 		return true
@@ -233,18 +276,30 @@ func (h *hold) tick() (l lease, renew bool) {
 		h.unlockLose("the lease is over")
 		return lease{}, false
 	}
-	defer h.mu.Unlock()
 	if renew = h.next <= h.lock.reg.clock.now(); renew {
 		h.next = never
 		h.takeOff(h.lease)
 	}
-	h.plan()
+	h.unlockPlanned()
 	return h.lease, renew
 }
 
-// takeOff notes that a renewal is about to be sent. When another one with a different lease is under way, nobody knows
-// which of them the server executes last.
-func (h *hold) takeOff(l lease) {
+// unlockPlanned plans, and unlocks the mutex. When nobody will look at the hold any more, because the registry was closed in
+// the meantime, its contexts end here.
+func (h *hold) unlockPlanned() {
+	if h.plan() {
+		h.mu.Unlock()
+		return
+	}
+	h.unlockEnds(ErrClosed)
+}
+
+// takeOff notes that a renewal is about to be sent, and when. The server may execute it long before it is answered, and
+// then a shorter lease than the running one counts. When another renewal with a different lease is under way, nobody
+// knows which of them the server executes last.
+func (h *hold) takeOff(l lease) (sent instant) {
+	sent = h.lock.reg.clock.now()
+	h.until = min(h.until, sent.add(l.length-margin(l.length)))
 	if h.flying == 0 {
 		h.flyingLease = l.length
 	} else if l.length != h.flyingLease {
@@ -252,10 +307,14 @@ func (h *hold) takeOff(l lease) {
 		h.distrust(h.flyingLease)
 	}
 	h.flying++
+	return sent
 }
 
 // renew sets the lease anew, now.
 func (h *hold) renew(ctx context.Context, l lease) error {
+	if ctx.Err() != nil {
+		return ended(ctx)
+	}
 	h.mu.Lock()
 	if !h.fresh() {
 		h.unlockLose("the lease is over")
@@ -264,17 +323,19 @@ func (h *hold) renew(ctx context.Context, l lease) error {
 	if l.ms == "" { // as long as it was
 		l = h.lease
 	}
-	h.takeOff(l)
-	h.mu.Unlock()
+	sent := h.takeOff(l)
+	h.unlockPlanned()
 
 	reg := h.lock.reg
-	sent := reg.clock.now()
-	n, err := confirmed(reg.layout.renew(h.lock.key, h.value, l).do(ctx, reg.client))
-	return h.renewed(sent, l, n > 0, err)
+	n, err := confirmed(h.lock.kind.layout.renew(h.lock.key, h.value, l).do(cancellable(ctx), reg.client))
+	if err = h.answered(sent, l, n > 0, err); err != nil && ctx.Err() != nil && !errors.Is(err, ErrLockLost) {
+		return ended(ctx)
+	}
+	return err
 }
 
-// renewed takes in the answer to a renewal that was sent at sent.
-func (h *hold) renewed(sent instant, l lease, was bool, err error) error {
+// answered takes in the answer to a renewal that was sent at sent.
+func (h *hold) answered(sent instant, l lease, was bool, err error) error {
 	h.mu.Lock()
 	h.flying--
 	if h.state != live {
@@ -284,13 +345,11 @@ func (h *hold) renewed(sent instant, l lease, was bool, err error) error {
 	if err != nil {
 		if unknown(err) { // it may shorten the lease yet
 			h.distrust(l.length)
-			h.until = min(h.until, sent.add(l.length-margin(l.length)))
 		}
-		if h.lock.reg.renewal && h.flying == 0 {
-			h.next = h.lock.reg.clock.now().add(h.lock.reg.poll)
+		if h.renewed && h.flying == 0 {
+			h.next = h.lock.reg.clock.now().add(max(h.lock.reg.poll, l.length/renewalRetry))
 		}
-		h.plan()
-		h.mu.Unlock()
+		h.unlockPlanned()
 		return err
 	}
 	if !was {
@@ -302,7 +361,6 @@ func (h *hold) renewed(sent instant, l lease, was bool, err error) error {
 		h.unlockLose("the lease was over before its renewal was answered")
 		return ErrLockLost
 	}
-	h.plan()
-	h.mu.Unlock()
+	h.unlockPlanned()
 	return nil
 }

@@ -9,11 +9,11 @@ import (
 //
 // A hold is named by its value, "<registry>:<number>", which no other hold ever has.
 type layout interface {
-	// obtain tries once to make the hold the owner of key. When somebody else has it, left is what remains of their lease,
+	// obtain tries once to make the hold that bids the owner of its key. When somebody else has it, left is what remains of their lease,
 	// or not positive when that has no end or was not asked. First says that this is the first try of a call, when the
 	// key is most likely free; it may do less then: what it refuses is tried again. An error means that the hold is not
 	// granted; whether the server granted it all the same, unknown tells.
-	obtain(ctx context.Context, key, value string, l lease, first bool) (granted bool, left time.Duration, err error)
+	obtain(ctx context.Context, b bid, first bool) (granted bool, left time.Duration, err error)
 
 	// release is the call that removes the key if it is the hold's. It replies 0 when it was not, else 1 and, when it
 	// published, how many received that.
@@ -29,4 +29,18 @@ type layout interface {
 
 	// close is told when the registry no longer needs the layout.
 	close()
+}
+
+// kind is what all locks of a registry have in common that work in the same way.
+type kind struct {
+	layout   layout
+	watchdog bool // who names no lease has it renewed, as in Redisson
+}
+
+// bid is what a hold asks for.
+type bid struct {
+	key   string
+	value string
+	lease lease
+	under string // to read: the value of the hold with which the same owner writes already
 }

@@ -39,18 +39,18 @@ func newSpringLayout(client rueidis.Client, prefix string, s *settings) layout {
 	return l
 }
 
-func (s *springLayout) obtain(ctx context.Context, key, value string, l lease, first bool) (bool, time.Duration, error) {
+func (s *springLayout) obtain(ctx context.Context, b bid, first bool) (bool, time.Duration, error) {
 	if first {
 		// Most locks are free. SET NX takes such a lock with less work for the server than a script, and changes nothing
 		// when the key is there.
-		set := s.client.B().Arbitrary("SET").Keys(key).Args(value, "NX", "PX", l.ms).Build()
+		set := s.client.B().Arbitrary("SET").Keys(b.key).Args(b.value, "NX", "PX", b.lease.ms).Build()
 		err := s.client.Do(ctx, set).Error()
 		if rueidis.IsRedisNil(err) {
 			return false, 0, nil
 		}
 		return err == nil, 0, err
 	}
-	left, err := call{springObtain, key, arguments{value, l.ms}}.do(ctx, s.client).AsInt64()
+	left, err := call{springObtain, b.key, arguments{b.value, b.lease.ms}}.do(ctx, s.client).AsInt64()
 	if rueidis.IsRedisNil(err) {
 		return true, 0, nil
 	}

@@ -25,8 +25,20 @@ type localLock struct {
 	mu    sync.Mutex
 	owner owner
 	holds int32 // how often owner locked, less how often it unlocked
-	first *waiter
-	last  *waiter
+	queue waiterQueue
+}
+
+// localHalf is what a [Lock] needs of its local half. A plain lock's is a localLock, that of a reader or a writer is its
+// side of a localReadWrite.
+type localHalf interface {
+	enter(o owner, lease time.Duration, wait bool) (entry, *waiter)
+	wait(ctx context.Context, w *waiter, timeout <-chan time.Time, closed <-chan struct{}) entry
+	granted()
+	exit(o owner) departure
+	free()
+	pass(longest time.Duration) bool
+	contended() bool
+	heldBy(o owner) bool
 }
 
 // entry says how a goroutine came into the local half.
@@ -37,6 +49,18 @@ const (
 	entered                // it is alone in, and the Redis half has yet to be obtained
 	reentered              // its owner held the lock already and holds it once more now
 	handed                 // it is in, and the hold of who left is its own now
+	joined                 // it is in with others, whose hold it shares
+	upgrade                // it is not and would wait for itself: it reads, and asks to write
+)
+
+// departure says what an owner that unlocked leaves behind.
+type departure uint8
+
+const (
+	notIn  departure = iota // nothing happened: it did not hold the lock
+	stays                   // it holds the lock still, having locked it more often
+	leaves                  // it is out; others hold the lock still
+	last                    // it is out, and nobody holds the lock: the hold is to be given back, then free to be called
 )
 
 // waiter is one goroutine in the queue. Who takes it out of the queue, under mu, decides what becomes of it: either it
@@ -44,6 +68,7 @@ const (
 type waiter struct {
 	owner      owner
 	lease      time.Duration // what it asks for
+	writes     bool          // in a localReadWrite: it asks to write
 	turn       chan entry    // has room for one
 	queued     bool
 	prev, next *waiter
@@ -66,37 +91,50 @@ func (l *localLock) enter(o owner, lease time.Duration, wait bool) (entry, *wait
 	}
 	// Also here: a second goroutine of the same shared owner, while the first one still asks Redis. It must not believe
 	// that it holds the lock before the answer is there; granted admits it.
-	w := &waiter{owner: o, lease: lease, turn: make(chan entry, 1)}
-	l.push(w)
-	return refused, w
+	return refused, l.queue.push(o, lease)
 }
 
 // wait waits for the turn of w. When ctx is done, timeout fires or closed is closed first, it returns refused and leaves
 // nothing behind: if the turn came at the same moment, it is passed on as if it had never come.
 func (l *localLock) wait(ctx context.Context, w *waiter, timeout <-chan time.Time, closed <-chan struct{}) entry {
-	select {
-	case how := <-w.turn:
+	how, _ := w.await(ctx, timeout, closed, nil)
+	if how != refused {
 		return how
-	case <-ctx.Done():
-	case <-timeout:
-	case <-closed:
 	}
-
 	l.mu.Lock()
-	if w.queued {
-		l.remove(w)
-		l.mu.Unlock()
-		return refused
-	}
+	how = l.queue.leave(w)
 	l.mu.Unlock()
-	how := <-w.turn // sent before w left the queue
 	if how == entered {
 		l.free()
 		return refused
 	}
-	// The owner holds the lock through w. Giving that up may end the hold, which is more than the local half can do: the
-	// caller got the lock at the very moment at which its time was over.
+	// Unless refused, the owner holds the lock through w. Giving that up may end the hold, which is more than the local
+	// half can do: the caller got the lock at the very moment at which its time was over.
 	return how
+}
+
+// await waits until w has its turn. It returns refused when that does not come, and whether w is to give up: not when only
+// again has fired.
+func (w *waiter) await(ctx context.Context, timeout <-chan time.Time, closed <-chan struct{}, again <-chan time.Time) (entry, bool) {
+	select {
+	case how := <-w.turn:
+		return how, false
+	case <-again:
+		return refused, false
+	case <-ctx.Done():
+	case <-timeout:
+	case <-closed:
+	}
+	return refused, true
+}
+
+// leave takes a waiter that gives up out of the queue. When it was let in just before, it returns how.
+func (q *waiterQueue) leave(w *waiter) entry {
+	if w.queued {
+		q.remove(w)
+		return refused
+	}
+	return <-w.turn // sent before w left the queue
 }
 
 // granted turns acquiring into held: the Redis half is obtained. Other goroutines of the same owner that queued
@@ -112,12 +150,12 @@ func (l *localLock) granted() {
 func (l *localLock) pass(longest time.Duration) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	w := l.first
+	w := l.queue.first
 	if w == nil || w.lease > longest {
 		return false
 	}
 	l.owner = w.owner
-	l.admit(w, handed)
+	l.queue.admit(w, handed)
 	l.hold()
 	return true
 }
@@ -128,30 +166,28 @@ func (l *localLock) hold() {
 	if !l.owner.shared() {
 		return // a goroutine cannot wait twice
 	}
-	for w := l.first; w != nil; {
-		next := w.next
+	for w := range l.queue.all {
 		if w.owner == l.owner {
 			l.holds++
-			l.admit(w, reentered)
+			l.queue.admit(w, reentered)
 		}
-		w = next
 	}
 }
 
 // exit takes one hold of o back. When it was the last one, the state is leaving, and the caller must call free once the
-// outcome of the removal from Redis is known. It reports false for ok when o does not hold the lock.
-func (l *localLock) exit(o owner) (last, ok bool) {
+// outcome of the removal from Redis is known.
+func (l *localLock) exit(o owner) departure {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.owner != o || l.holds == 0 {
-		return false, false
+		return notIn
 	}
 	l.holds--
 	if l.holds > 0 {
-		return false, true
+		return stays
 	}
 	l.owner = leaving
-	return true, true
+	return last
 }
 
 // free gives the local half to the first waiter, who is then acquiring, or to nobody.
@@ -159,9 +195,9 @@ func (l *localLock) free() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.holds = 0
-	if w := l.first; w != nil {
+	if w := l.queue.first; w != nil {
 		l.owner = w.owner
-		l.admit(w, entered)
+		l.queue.admit(w, entered)
 		return
 	}
 	l.owner = nobody
@@ -171,7 +207,7 @@ func (l *localLock) free() {
 func (l *localLock) contended() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.first != nil
+	return l.queue.first != nil
 }
 
 // heldBy tells whether o holds the lock.
@@ -181,31 +217,48 @@ func (l *localLock) heldBy(o owner) bool {
 	return l.owner == o && l.holds > 0
 }
 
-func (l *localLock) admit(w *waiter, how entry) {
-	l.remove(w)
+// waiterQueue is a list of waiters in the order in which they came. The mutex of the lock that it belongs to guards it.
+type waiterQueue struct{ first, last *waiter }
+
+// push adds a waiter at the end.
+func (q *waiterQueue) push(o owner, lease time.Duration) *waiter {
+	w := &waiter{owner: o, lease: lease, turn: make(chan entry, 1), prev: q.last, queued: true}
+	if q.last == nil {
+		q.first = w
+	} else {
+		q.last.next = w
+	}
+	q.last = w
+	return w
+}
+
+// admit takes a waiter out of the queue and lets it in.
+func (q *waiterQueue) admit(w *waiter, how entry) {
+	q.remove(w)
 	w.turn <- how
 }
 
-func (l *localLock) push(w *waiter) {
-	w.prev, w.queued = l.last, true
-	if l.last == nil {
-		l.first = w
-	} else {
-		l.last.next = w
-	}
-	l.last = w
-}
-
-func (l *localLock) remove(w *waiter) {
+func (q *waiterQueue) remove(w *waiter) {
 	if w.prev == nil {
-		l.first = w.next
+		q.first = w.next
 	} else {
 		w.prev.next = w.next
 	}
 	if w.next == nil {
-		l.last = w.prev
+		q.last = w.prev
 	} else {
 		w.next.prev = w.prev
 	}
 	w.prev, w.next, w.queued = nil, nil, false
+}
+
+// all goes through the waiters; the one it is at may be removed.
+func (q *waiterQueue) all(yield func(*waiter) bool) {
+	for w := q.first; w != nil; {
+		next := w.next
+		if !yield(w) {
+			return
+		}
+		w = next
+	}
 }

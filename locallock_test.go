@@ -3,6 +3,7 @@ package lockregistry
 import (
 	"context"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -30,11 +31,11 @@ func looks(t *testing.T, l *localLock, o owner, holds int32, queue ...owner) {
 	require.Equal(t, o, l.owner, "owner")
 	require.Equal(t, holds, l.holds, "holds")
 	var forward, backward []owner
-	for w := l.first; w != nil; w = w.next {
+	for w := l.queue.first; w != nil; w = w.next {
 		require.True(t, w.queued)
 		forward = append(forward, w.owner)
 	}
-	for w := l.last; w != nil; w = w.prev {
+	for w := l.queue.last; w != nil; w = w.prev {
 		backward = append([]owner{w.owner}, backward...)
 	}
 	require.Equal(t, queue, forward, "queue")
@@ -59,7 +60,7 @@ func queue(t *testing.T, l *localLock, o owner) *waiter {
 	return w
 }
 
-// hold makes o the holder of a free lock.
+// held is a lock that o holds.
 func held(t *testing.T, o owner) *localLock {
 	t.Helper()
 	l := &localLock{}
@@ -92,7 +93,7 @@ func TestLocalLockAcquiringToHeldAndBack(t *testing.T) {
 	require.True(t, l.heldBy(anna))
 	require.False(t, l.heldBy(bert))
 
-	last, ok := l.exit(anna)
+	last, ok := exit(l, anna)
 	require.True(t, ok)
 	require.True(t, last)
 	looks(t, l, leaving, 0)
@@ -121,7 +122,7 @@ func TestLocalLockRefusesOthers(t *testing.T) {
 	acquiring := &localLock{}
 	in(t, acquiring, anna, entered)
 	exiting := held(t, anna)
-	_, _ = exiting.exit(anna)
+	_, _ = exit(exiting, anna)
 	for name, l := range map[string]*localLock{"acquiring": acquiring, "held": held(t, anna), "leaving": exiting} {
 		t.Run(name, func(t *testing.T) {
 			before, holds := l.owner, l.holds
@@ -140,7 +141,7 @@ func TestLocalLockRefusesOthers(t *testing.T) {
 
 func TestLocalLockOwnerCannotReenterWhileLeaving(t *testing.T) {
 	l := held(t, anna)
-	_, _ = l.exit(anna)
+	_, _ = exit(l, anna)
 	in(t, l, anna, refused)
 	looks(t, l, leaving, 0)
 	w := queue(t, l, anna)
@@ -160,12 +161,12 @@ func TestLocalLockReentrancy(t *testing.T) {
 		queue(t, l, bert) // does not keep the owner from entering again
 		in(t, l, o, reentered)
 		for i := range depth + 1 {
-			last, ok := l.exit(o)
+			last, ok := exit(l, o)
 			require.True(t, ok)
 			require.False(t, last)
 			looks(t, l, o, int32(depth+1-i), bert)
 		}
-		last, ok := l.exit(o)
+		last, ok := exit(l, o)
 		require.True(t, ok)
 		require.True(t, last)
 		looks(t, l, leaving, 0, bert)
@@ -179,7 +180,7 @@ func TestLocalLockExitByOthersChangesNothing(t *testing.T) {
 		t.Helper()
 		before, holds := l.owner, l.holds
 		for _, o := range who {
-			last, ok := l.exit(o)
+			last, ok := exit(l, o)
 			require.False(t, ok, "exit of %x", uint64(o))
 			require.False(t, last)
 			looks(t, l, before, holds, dora)
@@ -189,13 +190,13 @@ func TestLocalLockExitByOthersChangesNothing(t *testing.T) {
 		t.Helper()
 		w := &waiter{owner: dora, turn: make(chan entry, 1)}
 		l.mu.Lock()
-		l.push(w)
+		l.queue.push(w.owner, 0)
 		l.mu.Unlock()
 	}
 
 	free := &localLock{}
 	for _, o := range []owner{nobody, anna, team, leaving} {
-		last, ok := free.exit(o)
+		last, ok := exit(free, o)
 		require.False(t, ok)
 		require.False(t, last)
 		looks(t, free, nobody, 0)
@@ -216,7 +217,7 @@ func TestLocalLockExitByOthersChangesNothing(t *testing.T) {
 	exits(t, shared, nobody, anna, crew, leaving, dora)
 
 	exiting := held(t, anna)
-	_, _ = exiting.exit(anna)
+	_, _ = exit(exiting, anna)
 	waits(t, exiting)
 	exits(t, exiting, nobody, anna, leaving, dora)
 }
@@ -235,13 +236,13 @@ func TestLocalLockIsFirstInFirstOut(t *testing.T) {
 				assert.Equal(t, entered, l.wait(context.Background(), w, nil, nil))
 				order = append(order, o)
 				l.granted()
-				last, ok := l.exit(o)
+				last, ok := exit(l, o)
 				assert.True(t, last && ok)
 				l.free()
 			})
 			synctest.Wait() // it waits
 		}
-		_, _ = l.exit(anna)
+		_, _ = exit(l, anna)
 		synctest.Wait()
 		require.Empty(t, order, "nobody is let in while the removal is under way")
 		l.free()
@@ -258,7 +259,7 @@ func TestLocalLockIsFirstInFirstOut(t *testing.T) {
 func TestLocalLockNobodyOvertakes(t *testing.T) {
 	l := held(t, anna)
 	w := queue(t, l, bert)
-	_, _ = l.exit(anna)
+	_, _ = exit(l, anna)
 	l.free()
 	// Bert has not run yet; the lock is his all the same.
 	in(t, l, cleo, refused)
@@ -322,7 +323,7 @@ func TestLocalLockWaiterThatGivesUpCostsTheOthersNothing(t *testing.T) {
 					looks(t, l, anna, 1, queued...)
 
 					late := queue(t, l, all[quitter]) // comes back, at the end
-					_, _ = l.exit(anna)
+					_, _ = exit(l, anna)
 					for n, i := range left {
 						l.free()
 						require.Equal(t, entered, <-results[i])
@@ -342,12 +343,12 @@ func TestLocalLockWaiterThatGivesUpCostsTheOthersNothing(t *testing.T) {
 func TestLocalLockEveryWaiterGivesUp(t *testing.T) {
 	l := held(t, anna)
 	waiting := []*waiter{queue(t, l, bert), queue(t, l, cleo), queue(t, l, dora)}
-	for i := len(waiting) - 1; i >= 0; i-- {
-		require.Equal(t, refused, l.wait(cancelled(), waiting[i], nil, nil))
+	for _, w := range slices.Backward(waiting) {
+		require.Equal(t, refused, l.wait(cancelled(), w, nil, nil))
 	}
 	looks(t, l, anna, 1)
 	w := queue(t, l, bert)
-	_, _ = l.exit(anna)
+	_, _ = exit(l, anna)
 	l.free()
 	require.Equal(t, entered, l.wait(t.Context(), w, nil, nil))
 	l.free()
@@ -359,7 +360,7 @@ func TestLocalLockCancelledBeforeTheTurn(t *testing.T) {
 	l := held(t, anna)
 	w, next := queue(t, l, bert), queue(t, l, cleo)
 	require.Equal(t, refused, l.wait(cancelled(), w, nil, nil))
-	_, _ = l.exit(anna)
+	_, _ = exit(l, anna)
 	l.free()
 	require.Equal(t, entered, l.wait(t.Context(), next, nil, nil))
 	looks(t, l, cleo, 0)
@@ -389,7 +390,7 @@ func cancelledThenTurn(l *localLock, w *waiter, turn func()) entry {
 func TestLocalLockTurnBeforeTheCancelledWaiterLeft(t *testing.T) {
 	l := held(t, anna)
 	w, next := queue(t, l, bert), queue(t, l, cleo)
-	_, _ = l.exit(anna)
+	_, _ = exit(l, anna)
 	require.Equal(t, refused, cancelledThenTurn(l, w, func() {
 		l.free()
 		looks(t, l, bert, 0, cleo)
@@ -412,7 +413,7 @@ func TestLocalLockTurnAndCancellationAtOnce(t *testing.T) {
 		require.Less(t, tries, 10_000, "only ever saw %v", seen)
 		l := held(t, anna)
 		w, next := queue(t, l, bert), queue(t, l, cleo)
-		_, _ = l.exit(anna)
+		_, _ = exit(l, anna)
 		l.free()
 		how := l.wait(cancelled(), w, nil, nil)
 		seen[how] = true
@@ -438,10 +439,10 @@ func TestLocalLockCancelledWaiterThatWasAdmittedToItsOwnersHold(t *testing.T) {
 	w := queue(t, l, team)
 	require.Equal(t, reentered, cancelledThenTurn(l, w, l.granted))
 	looks(t, l, team, 2)
-	last, ok := l.exit(team)
+	last, ok := exit(l, team)
 	require.True(t, ok)
 	require.False(t, last)
-	last, ok = l.exit(team)
+	last, ok = exit(l, team)
 	require.True(t, ok)
 	require.True(t, last)
 }
@@ -465,7 +466,7 @@ func TestLocalLockSharedOwnerQueuesWhileItAcquires(t *testing.T) {
 		require.Equal(t, reentered, <-results)
 		looks(t, l, team, 3)
 		for i := range 3 {
-			last, ok := l.exit(team)
+			last, ok := exit(l, team)
 			require.True(t, ok)
 			require.Equal(t, i == 2, last)
 		}
@@ -500,12 +501,12 @@ func TestLocalLockGrantedAdmitsItsOwnersWaitersOnly(t *testing.T) {
 			t.Fatalf("the turn of %s has not come", name)
 		}
 	}
-	_, _ = l.exit(anna)
+	_, _ = exit(l, anna)
 	l.free()
 	comes("bert", entered)
 	l.granted() // nobody else is bert
 	looks(t, l, bert, 1, team, crew, team, cleo, team, crew)
-	_, _ = l.exit(bert)
+	_, _ = exit(l, bert)
 	l.free()
 	comes("team 1", entered)
 	looks(t, l, team, 0, crew, team, cleo, team, crew)
@@ -514,7 +515,7 @@ func TestLocalLockGrantedAdmitsItsOwnersWaitersOnly(t *testing.T) {
 	comes("team 3", reentered)
 	looks(t, l, team, 3, crew, cleo, crew)
 	for range 3 {
-		_, _ = l.exit(team)
+		_, _ = exit(l, team)
 	}
 	looks(t, l, leaving, 0, crew, cleo, crew)
 	l.free()
@@ -522,12 +523,78 @@ func TestLocalLockGrantedAdmitsItsOwnersWaitersOnly(t *testing.T) {
 	l.granted()
 	comes("crew 2", reentered)
 	looks(t, l, crew, 2, cleo)
-	_, _ = l.exit(crew)
-	_, _ = l.exit(crew)
+	_, _ = exit(l, crew)
+	_, _ = exit(l, crew)
 	l.free()
 	comes("cleo", entered)
 	l.free()
 	looks(t, l, nobody, 0)
+}
+
+func TestLocalLockPass(t *testing.T) {
+	l := held(t, anna)
+	require.False(t, l.contended())
+	_, short := l.enter(bert, time.Second, true)
+	_, long := l.enter(cleo, 2*time.Second, true)
+	require.True(t, l.contended())
+
+	_, _ = exit(l, anna)
+	require.True(t, l.pass(time.Second), "asks for no longer a lease than that")
+	looks(t, l, bert, 1, cleo)
+	require.True(t, l.heldBy(bert), "before it even runs")
+	require.Equal(t, handed, l.wait(t.Context(), short, nil, nil))
+	in(t, l, bert, reentered)
+	_, _ = exit(l, bert)
+
+	_, _ = exit(l, bert)
+	require.False(t, l.pass(2*time.Second-1), "asks for a longer lease")
+	looks(t, l, leaving, 0, cleo)
+	require.True(t, l.contended())
+	l.free()
+	require.Equal(t, entered, l.wait(t.Context(), long, nil, nil))
+	l.granted()
+	_, _ = exit(l, cleo)
+	require.False(t, l.contended())
+	require.False(t, l.pass(time.Hour), "nobody waits")
+	looks(t, l, leaving, 0)
+	l.free()
+	looks(t, l, nobody, 0)
+}
+
+// Only the first waiter counts: to pass over it would break the order.
+func TestLocalLockPassKeepsTheOrder(t *testing.T) {
+	l := held(t, anna)
+	_, first := l.enter(bert, time.Hour, true)
+	queue(t, l, cleo)
+	_, _ = exit(l, anna)
+	require.False(t, l.pass(time.Second))
+	looks(t, l, leaving, 0, bert, cleo)
+
+	require.Equal(t, refused, l.wait(cancelled(), first, nil, nil)) // now cleo is first
+	require.True(t, l.pass(time.Second))
+	looks(t, l, cleo, 1)
+}
+
+func TestLocalLockPassAdmitsAllOfItsNextOwner(t *testing.T) {
+	l := held(t, anna)
+	waiting := []*waiter{queue(t, l, team), queue(t, l, bert), queue(t, l, team), queue(t, l, crew)}
+	_, _ = exit(l, anna)
+	require.True(t, l.pass(time.Second))
+	looks(t, l, team, 2, bert, crew)
+	require.Equal(t, handed, l.wait(t.Context(), waiting[0], nil, nil))
+	require.Equal(t, reentered, l.wait(t.Context(), waiting[2], nil, nil))
+}
+
+// The hold is passed on to a waiter that is being cancelled: it has the lock then, and must give it back itself.
+func TestLocalLockCancelledWaiterThatWasHandedTheHold(t *testing.T) {
+	l := held(t, anna)
+	w := queue(t, l, bert)
+	queue(t, l, cleo)
+	_, _ = exit(l, anna)
+	require.Equal(t, handed, cancelledThenTurn(l, w, func() { require.True(t, l.pass(time.Second)) }))
+	looks(t, l, bert, 1, cleo)
+	last, ok := exit(l, bert)
+	require.True(t, last && ok)
 }
 
 func TestSharedOwners(t *testing.T) {
@@ -564,6 +631,8 @@ func TestLocalLockHammer(t *testing.T) {
 		defer mu.Unlock()
 		if alone {
 			assert.Zero(t, users, "entered while others hold")
+		}
+		if users == 0 {
 			inside = o
 		}
 		assert.Equal(t, inside, o, "two owners hold")
@@ -591,7 +660,7 @@ func TestLocalLockHammer(t *testing.T) {
 				ctx, cancel := context.WithCancel(context.Background())
 				var timeout <-chan time.Time
 				var closing <-chan struct{} = closed
-				how, w := l.enter(o, 0, dice.IntN(8) > 0)
+				how, w := l.enter(o, time.Duration(dice.IntN(3)), dice.IntN(8) > 0)
 				if w != nil {
 					switch dice.IntN(4) {
 					case 0:
@@ -617,6 +686,9 @@ func TestLocalLockHammer(t *testing.T) {
 					}
 					arrive(o, true)
 					l.granted()
+				case handed:
+					plain++ // others of a shared owner may hold too, but only the last of them touches plain
+					arrive(o, false)
 				case reentered:
 					arrive(o, false)
 				}
@@ -628,18 +700,20 @@ func TestLocalLockHammer(t *testing.T) {
 				}
 				assert.True(t, l.heldBy(o))
 				for range again {
-					last, ok := l.exit(o)
+					last, ok := exit(l, o)
 					assert.True(t, ok)
 					assert.False(t, last)
 				}
-				_, ok := l.exit(dora)
+				_, ok := exit(l, dora)
 				assert.False(t, ok)
 				depart(o)
-				last, ok := l.exit(o)
+				last, ok := exit(l, o)
 				assert.True(t, ok)
 				if last {
 					plain++ // leaving: alone too
-					l.free()
+					if dice.IntN(2) == 0 || !l.pass(1) {
+						l.free()
+					}
 				}
 			}
 		})
@@ -649,4 +723,10 @@ func TestLocalLockHammer(t *testing.T) {
 	require.Zero(t, users)
 	require.Empty(t, holding)
 	require.Positive(t, plain)
+}
+
+// exit is what [localLock.exit] tells, as two answers.
+func exit(l *localLock, o owner) (isLast, ok bool) {
+	d := l.exit(o)
+	return d == last, d != notIn
 }

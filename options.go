@@ -13,6 +13,9 @@ const (
 	defaultExpiry   = 60 * time.Second
 	defaultPoll     = 100 * time.Millisecond
 	defaultCapacity = 100_000
+
+	// Redisson's
+	defaultWatchdog = 30 * time.Second
 )
 
 // Option changes what [New] makes.
@@ -20,7 +23,7 @@ type Option func(*settings)
 
 // settings is what the options of a registry add up to. Options only write them down; check judges them.
 type settings struct {
-	expiry     time.Duration
+	expiry     *time.Duration
 	poll       time.Duration
 	capacity   int
 	renewal    bool
@@ -34,8 +37,8 @@ type settings struct {
 
 // WithExpiry sets the lease of a lock: how long it stays locked in Redis when nobody unlocks or renews it. It counts whole
 // milliseconds and must be at least one; leases far longer than a round trip to Redis are useful. Default: 60 s, as in
-// Spring. See [TTL] for the lease of a single call.
-func WithExpiry(d time.Duration) Option { return func(s *settings) { s.expiry = d } }
+// Spring, or 30 s with LayoutRedisson. See [TTL] for the lease of a single call.
+func WithExpiry(d time.Duration) Option { return func(s *settings) { s.expiry = &d } }
 
 // WithPollInterval sets the pause between two attempts on Redis while a call waits. Default: 100 ms, as Spring's
 // idleBetweenTries.
@@ -109,7 +112,13 @@ type Layout int
 
 // The formats.
 const (
-	LayoutSpring Layout = iota // a string per lock, as Spring Integration's RedisLockRegistry writes it
+	// LayoutSpring is a string per lock, as Spring Integration's RedisLockRegistry writes it.
+	LayoutSpring Layout = iota
+
+	// LayoutRedisson is a hash per lock, as Redisson's RLock writes it. As there, who names no lease has one of 30 s (or
+	// what [WithExpiry] says, Redisson's lockWatchdogTimeout), which is renewed for as long as the lock is held; a lease
+	// given by [TTL] ends unless [WithRenewal] is set too. The name of the RLock is prefix + ":" + path.
+	LayoutRedisson
 )
 
 // LockOption changes one call that locks.
@@ -156,14 +165,26 @@ func (q *request) apply(opts []LockOption) error {
 	return nil
 }
 
+// lease is that of a lock whose call names none.
+func (s *settings) lease() time.Duration {
+	switch {
+	case s.expiry != nil:
+		return *s.expiry
+	case s.layout == LayoutRedisson:
+		return defaultWatchdog
+	default:
+		return defaultExpiry
+	}
+}
+
 func (s *settings) check() error {
 	return errors.Join(
-		leasable("WithExpiry", s.expiry),
+		leasable("WithExpiry", s.lease()),
 		positive("WithPollInterval", s.poll),
 		capacious("WithCapacity", s.capacity),
 		notNegative("WithHandoff", s.handoff),
 		known("WithWakeup", int(s.wakeup), int(WakeupTracking)),
-		known("WithLayout", int(s.layout), int(LayoutSpring)),
+		known("WithLayout", int(s.layout), int(LayoutRedisson)),
 		named(s.clientID),
 		present(s.log),
 	)

@@ -22,6 +22,9 @@ type ownerKey struct{}
 // unlock as that owner, whichever goroutine makes them: so one goroutine can unlock what another one locked, and several
 // can nest within one hold. Without it the goroutine that calls is the owner, as the thread is in Java.
 func NewOwner(ctx context.Context) context.Context {
+	if ctx == nil {
+		ctx = context.Background()
+	}
 	return context.WithValue(ctx, ownerKey{}, made|owner(lastOwner.Add(1)))
 }
 

@@ -16,12 +16,15 @@ import (
 type Lock struct {
 	reg      *Registry
 	key      string
-	turn     atomic.Uint64 // when it was last obtained; belongs to the cache, as does pins
+	kind     *kind
+	pair     *ReadWriteLock // nil for a plain lock
+	turn     atomic.Uint64  // when it was last obtained; belongs to the cache, as do pins and parked
 	pins     atomic.Int32
-	lockedAt atomic.Int64 // instant
-	local    localLock
+	parked   atomic.Bool
+	lockedAt atomic.Int64         // instant
+	local    localLock            // of a plain lock; see half
 	hold     atomic.Pointer[hold] // written only by who has the local half
-	debt     int                  // see acquisition.standBack; for who has the local half
+	debt     int                  // see acquisition.standBack; the anchor's, for who has the local half
 }
 
 // How long a call waits that has no [Wait].
@@ -73,14 +76,7 @@ func (l *Lock) TryLock(ctx context.Context, opts ...LockOption) (bool, error) {
 func (l *Lock) Unlock(ctx context.Context) error {
 	err := l.check(ctx)
 	if err == nil {
-		now := l.reg.cache.current(l)
-		last, ok := now.local.exit(ownerOf(ctx))
-		switch {
-		case !ok:
-			err = ErrNotOwner
-		case last:
-			err = now.release(ctx)
-		}
+		err = l.reg.cache.current(l).depart(ctx, ownerOf(ctx))
 	}
 	if err != nil {
 		return l.fail("unlock", err)
@@ -108,12 +104,13 @@ func (l *Lock) Context(parent context.Context) context.Context {
 		parent = context.Background()
 	}
 	ctx, cancel := context.WithCancelCause(parent)
-	h := l.reg.cache.current(l).heldBy(ownerOf(parent))
+	o := ownerOf(parent)
+	h := l.reg.cache.current(l).heldBy(o)
 	if h == nil {
 		cancel(ErrNotOwner)
 		return ctx
 	}
-	if err := h.watch(ctx, cancel); err != nil {
+	if err := h.watch(o, ctx, cancel); err != nil {
 		cancel(err)
 	}
 	return ctx
@@ -193,13 +190,8 @@ func (l *Lock) acquire(ctx context.Context, op string, opts []LockOption, wait t
 // enter gets both halves of the path's lock of today.
 func (l *Lock) enter(ctx context.Context, q request) error {
 	reg := l.reg
-	if ctx.Err() != nil {
-		return ended(ctx)
-	}
-	select {
-	case <-reg.closed:
-		return ErrClosed
-	default:
+	if err := l.stopped(ctx); err != nil {
+		return err
 	}
 	now, err := reg.cache.pin(l)
 	if err != nil {
@@ -211,39 +203,79 @@ func (l *Lock) enter(ctx context.Context, q request) error {
 	}
 	o := ownerOf(ctx)
 	if q.lease.ms == "" {
-		q.lease = reg.lease
-		q.plain = true
+		q.lease, q.plain = reg.lease, true
 	}
-	how, w := now.local.enter(o, q.lease.length, q.wait != notAtAll)
-	if w != nil {
-		how, err = now.queue(ctx, w, deadline)
-	}
-	switch how {
-	case entered: // the pin is the hold's from now on
-		if err = now.obtain(ctx, q, deadline); err != nil {
-			now.letGo()
+	for {
+		how, w := now.half().enter(o, q.lease.length, q.wait != notAtAll)
+		if w != nil {
+			how, err = now.queue(ctx, w, deadline)
 		}
-		return err
-	case handed: // likewise
-		now.lockedAt.Store(int64(reg.clock.now()))
-		return nil
-	case reentered:
-		if q.plain { // the lease that the hold has
-			q.lease = lease{}
-		}
-		if err = now.hold.Load().renew(ctx, q.lease); err != nil {
-			if last, _ := now.local.exit(o); last { // the outer Unlock came meanwhile, from another goroutine
-				err = errors.Join(err, now.release(ctx))
+		switch how {
+		case entered: // the pin is the hold's from now on
+			if err = now.obtain(ctx, o, q, deadline); err != nil {
+				now.letGo()
+			}
+			return err
+		case handed: // likewise
+			now.anchor().lockedAt.Store(int64(reg.clock.now()))
+			return nil
+		case reentered, joined: // the hold has a pin already
+			err = now.refresh(ctx, o, q, how)
+			if err != nil {
+				if leaving := now.depart(ctx, o); how == reentered {
+					err = errors.Join(err, leaving)
+				}
+			}
+			if how == joined && errors.Is(err, ErrLockLost) {
+				continue // lost while this one came in: it never held it
+			}
+		case upgrade:
+			err = ErrUpgrade
+		case refused:
+			if err == nil {
+				err = errBusy
 			}
 		}
 		now.unpin()
 		return err
 	}
-	now.unpin()
-	if err == nil {
-		err = errBusy
+}
+
+// refresh renews the hold for an owner that has come in to it.
+func (l *Lock) refresh(ctx context.Context, o owner, q request, how entry) error {
+	h := l.heldBy(o)
+	if h == nil { // another goroutine of this owner has unlocked once too often
+		return ErrLockLost
 	}
-	return err
+	if how == joined {
+		ok, renew := h.shared(q.lease)
+		if !ok {
+			return ErrLockLost
+		}
+		if !renew {
+			l.anchor().lockedAt.Store(int64(l.reg.clock.now()))
+			return nil
+		}
+		if q.lease.length < h.longest() {
+			q.plain = true
+		}
+	}
+	if q.plain { // with the lease that the hold has
+		q.lease = lease{}
+	}
+	return h.renew(ctx, q.lease)
+}
+
+// half is the local half of l.
+func (l *Lock) half() localHalf {
+	switch {
+	case l.pair == nil:
+		return &l.local
+	case l == &l.pair.writer:
+		return (*writeSide)(&l.pair.local)
+	default:
+		return (*readSide)(&l.pair.local)
+	}
 }
 
 // queue waits for the local half.
@@ -254,7 +286,7 @@ func (l *Lock) queue(ctx context.Context, w *waiter, deadline instant) (entry, e
 		defer timer.Stop()
 		timeout = timer.C
 	}
-	how := l.local.wait(ctx, w, timeout, l.reg.closed)
+	how := l.half().wait(ctx, w, timeout, l.reg.closed)
 	if how != refused {
 		return how, nil
 	}
@@ -276,10 +308,15 @@ func (l *Lock) stopped(ctx context.Context) error {
 
 // heldBy returns the hold if o has it.
 func (l *Lock) heldBy(o owner) *hold {
-	if !l.local.heldBy(o) {
-		return nil
+	for {
+		h := l.hold.Load()
+		if !l.half().heldBy(o) {
+			return nil
+		}
+		if h == l.hold.Load() { // it was o's hold when o was asked for
+			return h
+		}
 	}
-	return l.hold.Load()
 }
 
 func (l *Lock) renew(ctx context.Context, h *hold, ttl time.Duration) error {
@@ -297,6 +334,23 @@ func (l *Lock) renew(ctx context.Context, h *hold, ttl time.Duration) error {
 	return nil
 }
 
+// depart takes one lock of an owner back.
+func (l *Lock) depart(ctx context.Context, o owner) error {
+	switch l.half().exit(o) {
+	case stays:
+		return nil
+	case leaves: // the hold goes on for others
+		if h := l.hold.Load(); h == nil || !h.dismiss(o) {
+			return ErrLockLost
+		}
+		return nil
+	case last:
+		return l.release(ctx)
+	default:
+		return ErrNotOwner
+	}
+}
+
 // release gives the lock back for its last owner: to the next goroutine of this process together with the hold, if it can,
 // or else to Redis. Then it ends the hold, has its key removed, and only then gives the local half free, which is leaving
 // until then.
@@ -306,43 +360,45 @@ func (l *Lock) release(ctx context.Context) error {
 	due := false
 	if reg.handoff > 0 {
 		var can bool
-		if can, due = h.relinquish(reg.handoff); can && l.local.pass(h.longest()) {
+		if can, due = h.relinquish(reg.handoff); can && l.half().pass(h.longest()) {
 			l.unpin() // the next owner brings its own
 			return nil
 		}
 	}
 	l.hold.Store(nil)
 	h.end()
-	err := ctx.Err()
 	var n int64
+	err := ctx.Err()
 	if err == nil {
-		n, err = confirmed(reg.layout.release(ctx, l.key, h.value).do(ctx, reg.client))
+		commands := cancellable(ctx)
+		n, err = confirmed(l.kind.layout.release(commands, l.key, h.value).do(commands, reg.client))
 	}
-	if due && l.local.contended() {
-		l.debt = reg.debt(l.key, n)
+	if due && l.half().contended() {
+		l.anchor().debt = l.debtOf(n)
 	}
-	switch {
-	case err == nil && h.late:
-		reg.scheduler.sweep(h.abandoned())
-		fallthrough
-	case err == nil:
-		l.letGo()
-		if n == 0 {
-			return ErrLockLost
+	if err != nil {
+		background, gone := reg.sweep(h.removal(l.letGo))
+		switch {
+		case background && ctx.Err() != nil, gone:
+			return nil
+		case !background:
+			return errors.Join(ErrClosed, err)
+		default:
+			return err
 		}
-		return nil
-	case !reg.scheduler.sweep(h.removal(l.letGo)):
-		l.letGo()
-		return errors.Join(ErrClosed, err)
-	case ctx.Err() != nil, errors.Is(err, context.DeadlineExceeded): // rueidis may see the deadline a little earlier
-		return nil
-	default:
-		return err
 	}
+	if h.late {
+		reg.sweep(h.abandoned())
+	}
+	l.letGo()
+	if n == 0 {
+		return ErrLockLost
+	}
+	return nil
 }
 
 // letGo gives the local half free and ends the use of the lock that began with it.
 func (l *Lock) letGo() {
-	l.local.free()
+	l.half().free()
 	l.unpin()
 }

@@ -27,7 +27,9 @@ type Registry struct {
 	// how long to leave the lock to others after the handoff limit: who only polls needs a poll interval to notice
 	standBack time.Duration
 	renewal   bool
-	layout    layout
+	plain     *kind
+	read      *kind
+	write     *kind
 	log       *slog.Logger
 	clock     clock
 
@@ -45,7 +47,6 @@ type Registry struct {
 // It fails when client is nil, prefix is empty, or an option's value makes no sense.
 func New(client rueidis.Client, prefix string, opts ...Option) (*Registry, error) {
 	s := settings{
-		expiry:   defaultExpiry,
 		poll:     defaultPoll,
 		capacity: defaultCapacity,
 		log:      slog.New(slog.DiscardHandler),
@@ -80,7 +81,7 @@ func New(client rueidis.Client, prefix string, opts ...Option) (*Registry, error
 		prefix:   prefix,
 		clientID: id,
 		values:   values + ":",
-		lease:    leaseOf(s.expiry),
+		lease:    leaseOf(s.lease()),
 		poll:     s.poll,
 		renewal:  s.renewal,
 		log:      s.log,
@@ -94,9 +95,15 @@ func New(client rueidis.Client, prefix string, opts ...Option) (*Registry, error
 	}
 	r.standBack = turnaround
 	if s.wakeup == WakeupPoll {
-		r.standBack = s.poll
+		r.standBack = s.poll + s.poll/10 // so that it surely polls once meanwhile
 	}
-	r.layout = newSpringLayout(client, prefix, &s)
+	published := s.wakeup.publishes()
+	r.plain = &kind{layout: newSpringLayout(client, prefix, &s)}
+	if s.layout == LayoutRedisson {
+		r.plain = &kind{layout: newRedissonLayout(client, published), watchdog: true}
+	}
+	r.read = &kind{layout: newReadLayout(client, published), watchdog: s.layout == LayoutRedisson}
+	r.write = &kind{layout: newWriteLayout(client, published), watchdog: s.layout == LayoutRedisson}
 	r.scheduler = newScheduler(r)
 	r.waker = newWaker(r, s.wakeup)
 	return r, nil
@@ -112,6 +119,19 @@ func (r *Registry) Obtain(path string) *Lock {
 	}
 	r.cache.touch(l)
 	return l
+}
+
+// ReadWrite returns the read-write lock of a path, in the format of Redisson's RReadWriteLock whatever the layout of the
+// registry's plain locks. It shares nothing with the lock that Obtain returns for the path but the key in Redis: use
+// one kind for a path; the other one then returns [ErrWrongType]. Like Obtain it never returns nil, never fails, and
+// never talks to Redis. A read-write lock counts as one for the registry's capacity.
+func (r *Registry) ReadWrite(path string) *ReadWriteLock {
+	l, ok := r.cache.findReadWrite(path)
+	if !ok {
+		return r.cache.put(&r.newReadWrite(path).writer).pair
+	}
+	r.cache.touch(l)
+	return l.pair
 }
 
 // Do runs fn while it holds the lock of path. Options are those of [Lock.Lock]; with [Wait] it gives up after that time,
@@ -188,20 +208,40 @@ func (r *Registry) Close() error {
 		close(r.closed)
 		r.waker.close()
 		r.scheduler.close()
-		r.layout.close()
+		ended := make(chan struct{})
+		go func() {
+			r.waker.done.Wait()
+			r.scheduler.done.Wait()
+			r.scheduler.stop()
+			close(ended)
+		}()
+		limit := time.NewTimer(closeGrace + answerGrace)
+		defer limit.Stop()
+		select {
+		case <-ended:
+		case <-limit.C: // a connection is being made; it ends by itself
+		}
+		r.plain.layout.close()
 	})
 	return nil
 }
 
 func (r *Registry) newLock(path string) *Lock {
-	l := &Lock{reg: r, key: r.prefix + ":" + path}
+	l := &Lock{reg: r, key: r.prefix + ":" + path, kind: r.plain}
 	l.lockedAt.Store(int64(r.clock.now()))
 	return l
 }
 
 // newHold makes the hold that a call of l asks for.
-func (r *Registry) newHold(l *Lock, wanted lease) *hold {
+func (l *Lock) newHold(q request) *hold {
+	r := l.reg
 	var buf [96]byte // long enough for most, so that the value costs one allocation
 	value := strconv.AppendUint(append(buf[:0], r.values...), r.holds.Add(1), 10)
-	return &hold{lock: l, value: string(value), lease: wanted, index: -1}
+	return &hold{
+		lock:    l,
+		value:   string(value),
+		lease:   q.lease,
+		renewed: r.renewal || l.kind.watchdog && q.plain,
+		index:   -1,
+	}
 }

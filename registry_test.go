@@ -426,7 +426,7 @@ func TestForeignHolder(t *testing.T) {
 		w.do("DEL", "orders:42")
 		require.True(w, w.tryElsewhere(l))
 
-		w.do("SET", "orders:42", foreign, "NX", "PX", "300")
+		w.do("SET", "orders:42", foreign, "NX", "PX", "500")
 		require.False(w, w.tryElsewhere(l))
 		w.lock(l) // waits for the expiry
 		require.NotEqual(w, foreign, w.do("GET", "orders:42"))

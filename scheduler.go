@@ -40,8 +40,9 @@ type errand interface {
 }
 
 const (
-	batch      = 256 // errands in one pipeline
-	maxWorkers = 4   // pipelines under way
+	batch      = 256         // errands in one pipeline
+	maxWorkers = 4           // pipelines under way
+	pipeline   = time.Second // how long one may take
 	closeGrace = time.Second
 )
 
@@ -116,39 +117,31 @@ func (s *scheduler) turn() instant {
 	for len(s.holds) > 0 && s.holds[0].due <= now {
 		due = append(due, heap.Pop(&s.holds).(*hold))
 	}
-	for _, stray := range s.strays {
-		if stray.due <= now {
-			stray.due = never // until it is answered
-			s.hand(stray)
-		}
-	}
+	errands, again := s.dueStrays(now)
 	s.armed = now // no need to wake this goroutine, which looks again below
 	s.mu.Unlock()
 
 	for _, h := range due {
 		if l, renew := h.tick(); renew {
-			s.mu.Lock()
-			s.hand(renewal{h, l})
-			s.mu.Unlock()
+			errands = append(errands, renewal{h, l})
 		}
 	}
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.armed = never
+	s.hand(errands)
+	s.armed = again
 	if len(s.holds) > 0 {
-		s.armed = s.holds[0].due
-	}
-	for _, stray := range s.strays {
-		s.armed = min(s.armed, stray.due)
+		s.armed = min(s.armed, s.holds[0].due)
 	}
 	return s.armed
 }
 
-// hand gives an errand to the workers. The caller holds the mutex.
-func (s *scheduler) hand(e errand) {
-	s.errands = append(s.errands, e)
-	if s.workers < maxWorkers && len(s.errands) > s.workers*batch {
+// hand gives errands to the workers. There is always one more of them than pipelines under way, up to maxWorkers, so that
+// one that is not answered does not keep the others waiting. The caller holds the mutex.
+func (s *scheduler) hand(errands []errand) {
+	s.errands = append(s.errands, errands...)
+	for n := len(s.errands); n > 0 && s.workers < maxWorkers; n -= batch {
 		s.workers++
 		s.done.Go(s.work)
 	}
@@ -169,19 +162,22 @@ func (s *scheduler) work() {
 		s.errands = s.errands[n:]
 		s.mu.Unlock()
 
+		limited, cancel := context.WithTimeout(s.ctx, pipeline)
+		ctx := cancellable(limited)
 		calls := make([]call, n)
 		for i, e := range errands {
-			calls[i] = e.call(s.ctx)
+			calls[i] = e.call(ctx)
 		}
 		sent := s.reg.clock.now()
 		var failure error
-		for i, result := range doAll(s.ctx, s.reg.client, calls) {
+		for i, result := range doAll(ctx, s.reg.client, calls) {
 			n, err := confirmed(result)
 			errands[i].done(sent, n > 0, err)
 			if err != nil {
 				failure = err
 			}
 		}
+		cancel()
 		s.report(n, failure)
 	}
 }
@@ -206,12 +202,14 @@ func (s *scheduler) close() {
 	s.mu.Lock()
 	s.closed = true
 	close(s.quit)
+	var errands []errand
 	for _, stray := range s.strays {
 		if stray.due != never {
 			stray.due = never
-			s.hand(stray)
+			errands = append(errands, stray)
 		}
 	}
+	s.hand(errands)
 	holds := s.holds
 	s.holds = nil
 	for _, h := range holds {
@@ -221,10 +219,7 @@ func (s *scheduler) close() {
 	for _, h := range holds {
 		h.forsake()
 	}
-	grace := time.AfterFunc(closeGrace, s.stop)
-	s.done.Wait()
-	grace.Stop()
-	s.stop()
+	time.AfterFunc(closeGrace, s.stop)
 }
 
 // renewal is the errand that renews a hold.
@@ -234,11 +229,11 @@ type renewal struct {
 }
 
 func (r renewal) call(context.Context) call {
-	return r.hold.lock.reg.layout.renew(r.hold.lock.key, r.hold.value, r.lease)
+	return r.hold.lock.kind.layout.renew(r.hold.lock.key, r.hold.value, r.lease)
 }
 
 func (r renewal) done(sent instant, was bool, err error) {
-	_ = r.hold.renewed(sent, r.lease, was, err) // a failure is tried again, a loss is announced by the hold itself
+	_ = r.hold.answered(sent, r.lease, was, err) // a failure is tried again, a loss is announced by the hold itself
 }
 
 // holdHeap is a heap of holds by when they are due, for container/heap.

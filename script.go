@@ -5,6 +5,7 @@ import (
 	"crypto/sha1"
 	"embed"
 	"encoding/hex"
+	"time"
 
 	"github.com/redis/rueidis"
 )
@@ -26,6 +27,20 @@ func load(name string) *script {
 	sum := sha1.Sum(source)
 	return &script{lua: rueidis.NewLuaScript(string(source)), sha: hex.EncodeToString(sum[:])}
 }
+
+// cancellable returns a context for commands. For one with a deadline, rueidis may wait for the reply until the deadline
+// without looking whether the context is cancelled, and closes the connection, which other commands use too, when it
+// comes. When it does not see the deadline it waits for the end of the context instead, which comes then as well.
+func cancellable(ctx context.Context) context.Context {
+	if _, ok := ctx.Deadline(); ok {
+		return withoutDeadline{ctx}
+	}
+	return ctx
+}
+
+type withoutDeadline struct{ context.Context }
+
+func (withoutDeadline) Deadline() (deadline time.Time, ok bool) { return time.Time{}, false }
 
 // call is a script with its arguments.
 type call struct {

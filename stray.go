@@ -1,7 +1,9 @@
 package lockregistry
 
 import (
+	"cmp"
 	"context"
+	"slices"
 	"time"
 )
 
@@ -10,6 +12,7 @@ import (
 // the path is not blocked for a whole lease. It can harm nobody: the value names one hold, which is over.
 type stray struct {
 	reg   *Registry
+	kind  *kind
 	key   string
 	value string
 
@@ -41,9 +44,10 @@ func (h *hold) abandoned() *stray {
 	defer h.mu.Unlock()
 	return &stray{
 		reg:   h.lock.reg,
+		kind:  h.lock.kind,
 		key:   h.lock.key,
 		value: h.value,
-		gone:  h.lock.reg.clock.now().add(h.lease.length + margin(h.lease.length)),
+		gone:  h.lock.reg.clock.now().add(h.lease.length).add(margin(h.lease.length)),
 		late:  true,
 		watch: max(h.lease.length, strayWatch),
 	}
@@ -62,7 +66,44 @@ func (s *scheduler) sweep(t *stray) bool {
 	return true
 }
 
-func (t *stray) call(ctx context.Context) call { return t.reg.layout.release(ctx, t.key, t.value) }
+// dueStrays returns what is to be removed now, and when to look again. After an outage there may be very many strays: they
+// take turns then, so that the server is not asked for more than a pipeline of them each poll interval. The caller holds
+// the mutex.
+func (s *scheduler) dueStrays(now instant) (errands []errand, again instant) {
+	if len(s.strays) > batch {
+		slices.SortFunc(s.strays, func(a, b *stray) int { return cmp.Compare(a.due, b.due) })
+	}
+	again = never
+	for _, t := range s.strays {
+		switch {
+		case t.due > now:
+			again = min(again, t.due)
+		case len(errands) == batch:
+			again = min(again, now.add(s.reg.poll))
+		default:
+			t.due = never // until it is answered
+			errands = append(errands, t)
+		}
+	}
+	return errands, again
+}
+
+// sweep has a stray removed in the background. When the registry is closed it does so itself, once, and tells whether the
+// stray is known to be gone.
+func (r *Registry) sweep(t *stray) (background, gone bool) {
+	if r.scheduler.sweep(t) {
+		return true, false
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), closeGrace)
+	defer cancel()
+	_, err := confirmed(t.call(ctx).do(ctx, r.client))
+	if t.freed != nil {
+		t.freed()
+	}
+	return false, err == nil
+}
+
+func (t *stray) call(ctx context.Context) call { return t.kind.layout.release(ctx, t.key, t.value) }
 
 func (t *stray) done(_ instant, _ bool, err error) {
 	now := t.reg.clock.now()

@@ -3,6 +3,7 @@ package lockregistry
 import (
 	"context"
 	"log/slog"
+	"reflect"
 	"strconv"
 	"strings"
 	"sync"
@@ -27,6 +28,9 @@ var (
 )
 
 func removerOf(client rueidis.Client) *remover {
+	if !reflect.ValueOf(client).Comparable() { // a wrapper by value, which no map can have for a key
+		return &remover{}
+	}
 	removersMu.Lock()
 	defer removersMu.Unlock()
 	r := removers[client]
@@ -39,6 +43,9 @@ func removerOf(client rueidis.Client) *remover {
 }
 
 func (r *remover) dismiss(client rueidis.Client) {
+	if !reflect.ValueOf(client).Comparable() {
+		return
+	}
 	removersMu.Lock()
 	defer removersMu.Unlock()
 	if r.users--; r.users == 0 {

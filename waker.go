@@ -2,6 +2,7 @@ package lockregistry
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -29,7 +30,8 @@ type waker struct {
 	ctx    context.Context
 	stop   context.CancelFunc
 	done   sync.WaitGroup
-	listen listening // what to try; written before the first use
+	listen listening       // what to try; written before the first use
+	said   map[string]bool // what the log has been told is not allowed; for run
 
 	mu       sync.Mutex
 	state    wakerState
@@ -38,7 +40,7 @@ type waker struct {
 	failed   bool      // the last connection could not be made, which is logged once
 	waiting  map[string]*listener
 	channels map[string]*listener // by channel; a nil listener: subscribed, but nobody waits any more
-	asked    []*listener          // to be armed
+	asked    []arming             // to be armed
 	idle     []string             // channels to leave
 }
 
@@ -64,13 +66,20 @@ func (m Wakeup) listening() listening {
 
 // listener is one waiting call. There is at most one for a key, because only the local half's owner asks Redis.
 type listener struct {
-	waker *waker
-	key   string
-	wake  chan struct{} // has room for one
+	waker   *waker
+	key     string
+	channel string
+	wake    chan struct{} // has room for one
 
 	// Guarded by the waker's mutex.
-	armed bool          // a change of the key from now on wakes
-	ready chan struct{} // closed when arming has succeeded or failed; nil while none is under way
+	armed  bool // a change of the key from now on wakes
+	closed bool
+}
+
+// arming is a listener that asks to be armed.
+type arming struct {
+	*listener
+	ready chan struct{} // closed when that has succeeded or failed
 }
 
 const (
@@ -87,6 +96,7 @@ func newWaker(r *Registry, m Wakeup) *waker {
 		listen:   m.listening(),
 		waiting:  map[string]*listener{},
 		channels: map[string]*listener{},
+		said:     map[string]bool{},
 	}
 	if w.listen.track && r.client.Mode() == rueidis.ClientModeCluster {
 		// The nodes of a cluster each track their own keys, and one connection reaches one node. What is published
@@ -102,14 +112,14 @@ func newWaker(r *Registry, m Wakeup) *waker {
 	return w
 }
 
-// listener returns a new listener for a key, not armed, or nil when there will be no wake-ups.
-func (w *waker) listener(key string) *listener {
+// listener returns a new listener for a key and its channel, not armed, or nil when there will be no wake-ups.
+func (w *waker) listener(key, channel string) *listener {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.state == wakerRefused || w.state == wakerClosed {
 		return nil
 	}
-	l := &listener{waker: w, key: key, wake: make(chan struct{}, 1)}
+	l := &listener{waker: w, key: key, channel: channel, wake: make(chan struct{}, 1)}
 	w.waiting[key] = l
 	return l
 }
@@ -122,11 +132,13 @@ func (l *listener) close() {
 	w := l.waker
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	delete(w.waiting, l.key)
-	channel := w.reg.layout.channel(l.key)
-	if w.channels[channel] == l {
-		w.channels[channel] = nil
-		w.idle = append(w.idle, channel)
+	l.closed = true
+	if w.waiting[l.key] == l {
+		delete(w.waiting, l.key)
+	}
+	if w.channels[l.channel] == l {
+		w.channels[l.channel] = nil
+		w.idle = append(w.idle, l.channel)
 		if len(w.idle) >= armBatch { // leave many at a time; a path that is waited for again stays subscribed
 			w.poke()
 		}
@@ -143,8 +155,8 @@ func (l *listener) wakeup() <-chan struct{} {
 
 // arm sees to it that every change of the key from now on wakes the listener. It reports whether it had to do something
 // for that and has done it: then the caller must look at the key once more, since it may have changed before. It waits
-// for the server no longer than the poll interval.
-func (l *listener) arm(ctx context.Context) bool {
+// for the server no longer than limit.
+func (l *listener) arm(ctx context.Context, limit time.Duration) bool {
 	if l == nil {
 		return false
 	}
@@ -159,17 +171,16 @@ func (l *listener) arm(ctx context.Context) bool {
 	case <-l.wake: // of a change that the look at the key will show
 	default:
 	}
-	l.ready = make(chan struct{})
-	ready := l.ready
-	w.asked = append(w.asked, l)
+	ready := make(chan struct{})
+	w.asked = append(w.asked, arming{l, ready})
 	w.poke()
 	w.mu.Unlock()
 
-	limit := time.NewTimer(w.reg.poll)
-	defer limit.Stop()
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
 	select {
 	case <-ready:
-	case <-limit.C:
+	case <-timer.C:
 	case <-ctx.Done():
 	case <-w.reg.closed:
 	}
@@ -232,7 +243,7 @@ func (w *waker) published(m rueidis.PubSubMessage) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	l := w.channels[m.Channel]
-	if m.Channel == w.reg.layout.commonChannel() {
+	if m.Channel == w.reg.plain.layout.commonChannel() {
 		l = w.waiting[m.Message]
 	}
 	if l != nil {
@@ -275,7 +286,11 @@ func (w *waker) run() {
 
 	err = w.serve(client, lost)
 	w.mu.Lock()
-	if w.state == wakerOn {
+	switch {
+	case w.state != wakerOn:
+	case errors.Is(err, errRefused):
+		w.state = wakerRefused
+	default:
 		w.state = wakerOff
 		w.again = w.reg.clock.now()
 	}
@@ -311,11 +326,15 @@ func (w *waker) start(client rueidis.DedicatedClient) (on listening, lost <-chan
 		if err != nil {
 			return on, lost, err
 		}
+		if on.track && !pushes(w.ctx, client) { // the server allows it all the same
+			on.track = false
+			w.missing("tracking", errNoPush)
+		}
 	}
-	if w.listen.subscribe {
-		channel := w.reg.layout.commonChannel()
+	on.subscribe = w.listen.subscribe // to a channel of one lock, which is tried when there is one
+	if channel := w.reg.plain.layout.commonChannel(); on.subscribe && channel != "" {
 		err = client.Do(w.ctx, client.B().Subscribe().Channel(channel).Build()).Error()
-		on.subscribe, err = w.allowed("subscribing", err)
+		_, err = w.allowed("subscribing", err)
 	}
 	return on, lost, err
 }
@@ -325,8 +344,29 @@ func (w *waker) allowed(what string, err error) (bool, error) {
 	if _, refused := rueidis.IsRedisErr(err); !refused || transient(err) {
 		return err == nil, err
 	}
-	w.reg.log.Info("the server does not allow a way to wake up waiting calls", "way", what, "error", err)
+	w.missing(what, err)
 	return false, nil
+}
+
+// missing logs, once, that a way of listening does not work.
+func (w *waker) missing(what string, err error) {
+	if !w.said[what] {
+		w.said[what] = true
+		w.reg.log.Info("the server does not allow a way to wake up waiting calls", "way", what, "error", err)
+	}
+}
+
+var errNoPush = errors.New("the connection speaks version 2 of the protocol, which has no messages about changed keys")
+
+// pushes tells whether the server can send messages of its own on a connection: in version 3 of the protocol.
+func pushes(ctx context.Context, client rueidis.DedicatedClient) bool {
+	hello, err := client.Do(ctx, client.B().Arbitrary("HELLO").Build()).AsMap()
+	if err != nil {
+		return false
+	}
+	version := hello["proto"]
+	n, err := version.AsInt64()
+	return err == nil && n >= 3
 }
 
 // serve arms listeners until the connection is lost, for which it returns the reason, or the waker is closed.
@@ -360,16 +400,20 @@ func (w *waker) serve(client rueidis.DedicatedClient, lost <-chan error) error {
 
 // next takes what is to be sent next: channels to leave, and listeners to arm. The listeners count as armed from now on,
 // since the server may tell of a change before it answers.
-func (w *waker) next() (left []string, asked []*listener) {
+func (w *waker) next() (left []string, asked []arming) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	n := min(len(w.asked), armBatch)
-	asked = w.asked[:n:n]
-	w.asked = w.asked[n:]
-	for _, l := range asked {
+	for len(w.asked) > 0 && len(asked) < armBatch {
+		l := w.asked[0]
+		w.asked = w.asked[1:]
+		if l.closed { // gave up meanwhile
+			close(l.ready)
+			continue
+		}
+		asked = append(asked, l)
 		l.armed = true
 		if w.on.subscribe {
-			w.channels[w.reg.layout.channel(l.key)] = l
+			w.channels[l.channel] = l.listener
 		}
 	}
 	if len(w.idle) >= armBatch {
@@ -384,7 +428,7 @@ func (w *waker) next() (left []string, asked []*listener) {
 	return left, asked
 }
 
-func (w *waker) send(client rueidis.DedicatedClient, left []string, asked []*listener) error {
+func (w *waker) send(client rueidis.DedicatedClient, left []string, asked []arming) error {
 	if len(left) > 0 {
 		if err := client.Do(w.ctx, client.B().Unsubscribe().Channel(left...).Build()).Error(); err != nil {
 			return err
@@ -396,24 +440,42 @@ func (w *waker) send(client rueidis.DedicatedClient, left []string, asked []*lis
 	keys := make([]string, len(asked))
 	channels := make([]string, len(asked))
 	for i, l := range asked {
-		keys[i], channels[i] = l.key, w.reg.layout.channel(l.key)
+		keys[i], channels[i] = l.key, l.channel
 	}
-	if w.on.subscribe {
-		if err := client.Do(w.ctx, client.B().Subscribe().Channel(channels...).Build()).Error(); err != nil {
+	on := w.on
+	var err error
+	if on.subscribe {
+		err = client.Do(w.ctx, client.B().Subscribe().Channel(channels...).Build()).Error()
+		if on.subscribe, err = w.allowed("subscribing", err); err != nil {
 			return err
 		}
 	}
-	if w.on.track { // to read a key is to have it tracked
-		return client.Do(w.ctx, client.B().Exists().Key(keys...).Build()).Error()
+	if on.track { // to read a key is to have it tracked
+		err = client.Do(w.ctx, client.B().Exists().Key(keys...).Build()).Error()
+		if on.track, err = w.allowed("tracking", err); err != nil {
+			return err
+		}
 	}
+	if on == (listening{}) {
+		return errRefused
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.on.subscribe && !on.subscribe {
+		clear(w.channels)
+	}
+	w.on = on
 	return nil
 }
 
-// subscribed tells whether this registry receives what is published about a key.
-func (w *waker) subscribed(key string) bool {
+// errRefused: the server allows no way to listen.
+var errRefused = errors.New("the server allows no way to wake up waiting calls")
+
+// subscribed tells whether this registry receives what is published on a channel.
+func (w *waker) subscribed(channel string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	_, ok := w.channels[w.reg.layout.channel(key)]
+	_, ok := w.channels[channel]
 	return ok
 }
 
@@ -423,5 +485,4 @@ func (w *waker) close() {
 	w.state = wakerClosed
 	w.mu.Unlock()
 	w.stop()
-	w.done.Wait()
 }

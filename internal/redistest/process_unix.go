@@ -10,14 +10,14 @@ import (
 	"syscall"
 )
 
-// watch starts a watchdog that kills the server when this program dies without
-// calling Stop, as a test does that runs into its timeout. The watchdog waits on
-// a pipe of which this program holds the other end, so the system itself gives
-// the signal. It ignores the signals of an interrupted terminal, which would
-// leave a frozen server behind.
+// watch starts a watchdog that kills the server and removes its directory when
+// this program dies without calling Stop, as a test does that runs into its
+// timeout. The watchdog waits on a pipe of which this program holds the other
+// end, so the system itself gives the signal. It ignores the signals of an
+// interrupted terminal, which would leave a frozen server behind.
 func (s *Server) watch() error {
-	watchdog := exec.Command("sh", "-c", `trap "" HUP INT TERM; read -r _; kill -9 "$1"`,
-		"sh", strconv.Itoa(s.process.Process.Pid))
+	watchdog := exec.Command("sh", "-c", `trap "" HUP INT TERM; read -r _; kill -9 "$1"; rm -rf "$2"`,
+		"sh", strconv.Itoa(s.process.Process.Pid), s.dir)
 	lifeline, err := watchdog.StdinPipe()
 	if err != nil {
 		return err

@@ -209,8 +209,9 @@ func TestServerDiesWithTheProgramThatStartedIt(t *testing.T) {
 		require.NoError(t, process.Kill())
 		select {}
 	}
+	dir := t.TempDir()
 	program := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$")
-	program.Env = append(os.Environ(), variable+"=1", "TMPDIR="+t.TempDir())
+	program.Env = append(os.Environ(), variable+"=1", "TMPDIR="+dir)
 	output, err := program.Output()
 	var killed *exec.ExitError
 	require.ErrorAs(t, err, &killed)
@@ -223,6 +224,10 @@ func TestServerDiesWithTheProgramThatStartedIt(t *testing.T) {
 		}
 		return err != nil
 	}, 10*time.Second, 10*time.Millisecond, "server at %s outlives its program", address)
+	require.Eventually(t, func() bool {
+		left, err := os.ReadDir(dir)
+		return err == nil && len(left) == 0
+	}, 10*time.Second, 10*time.Millisecond, "something is left in %s", dir)
 }
 
 func TestManyServersSideBySide(t *testing.T) {

@@ -1,0 +1,319 @@
+package lockregistry_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/rueidis"
+
+	"github.com/lockregistry/lockregistry"
+)
+
+// embeddedRedis starts a Redis inside this program, so that the examples run anywhere. Your program connects to a server:
+//
+//	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{"redis.example.com:6379"}})
+func embeddedRedis() (client rueidis.Client, stop func()) {
+	server, err := miniredis.Run()
+	if err != nil {
+		log.Fatal(err)
+	}
+	server.ClockTTL(true)
+	client, err = rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{server.Addr()}, DisableCache: true})
+	if err != nil {
+		log.Fatal(err)
+	}
+	return client, func() {
+		client.Close()
+		server.Close()
+	}
+}
+
+// newRegistry makes a registry on an embedded Redis, and what ends both.
+func newRegistry(opts ...lockregistry.Option) (registry *lockregistry.Registry, stop func()) {
+	client, stopRedis := embeddedRedis()
+	registry, err := lockregistry.New(client, "orders", opts...)
+	if err != nil {
+		log.Fatal(err)
+	}
+	return registry, func() {
+		_ = registry.Close()
+		stopRedis()
+	}
+}
+
+// A registry hands out one lock per path. While one process holds it, all others that use the same prefix wait.
+func Example() {
+	client, stop := embeddedRedis()
+	defer stop()
+	registry, err := lockregistry.New(client, "orders")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer registry.Close()
+
+	ctx := context.Background()
+	lock := registry.Obtain("42")
+	if err := lock.Lock(ctx); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("working on", lock.Path(), "under the key", lock.Key())
+	if err := lock.Unlock(ctx); err != nil {
+		log.Fatal(err)
+	}
+	// Output: working on 42 under the key orders:42
+}
+
+// Do locks, runs a function and unlocks, also when the function fails or panics.
+func ExampleRegistry_Do() {
+	registry, stop := newRegistry()
+	defer stop()
+	ctx := context.Background()
+
+	err := registry.Do(ctx, "42", func(ctx context.Context) error {
+		fmt.Println("held:", registry.Obtain("42").IsHeld())
+		return errors.New("out of paper") // ctx ends when the lock is lost: pass it on to whatever takes time
+	})
+	fmt.Println("error:", err)
+	fmt.Println("held:", registry.Obtain("42").IsHeld())
+	// Output:
+	// held: true
+	// error: out of paper
+	// held: false
+}
+
+// With Wait, Do gives up when somebody else holds the lock for that long.
+func ExampleRegistry_Do_wait() {
+	registry, stop := newRegistry()
+	defer stop()
+	ctx := context.Background()
+
+	other := lockregistry.NewOwner(ctx)
+	if err := registry.Obtain("42").Lock(other); err != nil {
+		log.Fatal(err)
+	}
+	err := registry.Do(ctx, "42", func(context.Context) error {
+		fmt.Println("never printed")
+		return nil
+	}, lockregistry.Wait(10*time.Millisecond))
+	fmt.Println(errors.Is(err, lockregistry.ErrTimeout))
+	// Output: true
+}
+
+// An owner that holds a lock may lock it again, and unlocks as often.
+func ExampleLock_Lock_again() {
+	registry, stop := newRegistry()
+	defer stop()
+	ctx := context.Background()
+	lock := registry.Obtain("42")
+
+	_ = lock.Lock(ctx)
+	_ = lock.Lock(ctx)
+	_ = lock.Unlock(ctx)
+	fmt.Println("held:", lock.IsHeld())
+	_ = lock.Unlock(ctx)
+	fmt.Println("held:", lock.IsHeld())
+	// Output:
+	// held: true
+	// held: false
+}
+
+// A context bounds how long Lock waits, as it does everywhere in Go.
+func ExampleLock_Lock_deadline() {
+	registry, stop := newRegistry()
+	defer stop()
+	ctx := context.Background()
+	lock := registry.Obtain("42")
+	if err := lock.Lock(lockregistry.NewOwner(ctx)); err != nil { // somebody else
+		log.Fatal(err)
+	}
+
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
+	defer cancel()
+	err := lock.Lock(ctx)
+	fmt.Println(errors.Is(err, context.DeadlineExceeded))
+	fmt.Println(err)
+	// Output:
+	// true
+	// lockregistry: lock orders:42: context deadline exceeded
+}
+
+// TryLock does not wait for anyone, or, with Wait, not longer than that.
+func ExampleLock_TryLock() {
+	registry, stop := newRegistry()
+	defer stop()
+	lock := registry.Obtain("42")
+	alice, bob := lockregistry.NewOwner(context.Background()), lockregistry.NewOwner(context.Background())
+
+	ok, err := lock.TryLock(alice)
+	fmt.Println("alice:", ok, err)
+	ok, err = lock.TryLock(bob)
+	fmt.Println("bob:", ok, err)
+
+	time.AfterFunc(10*time.Millisecond, func() { _ = lock.Unlock(alice) })
+	ok, err = lock.TryLock(bob, lockregistry.Wait(time.Minute))
+	fmt.Println("bob:", ok, err)
+	// Output:
+	// alice: true <nil>
+	// bob: false <nil>
+	// bob: true <nil>
+}
+
+// The lease is how long a lock stays locked when its holder crashes, or works for longer than it should.
+func ExampleTTL() {
+	client, stop := embeddedRedis()
+	defer stop()
+	registry, err := lockregistry.New(client, "orders", lockregistry.WithExpiry(30*time.Second))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer registry.Close()
+
+	ctx := context.Background()
+	lease := func(path string) time.Duration {
+		ms, _ := client.Do(ctx, client.B().Pttl().Key("orders:"+path).Build()).AsInt64()
+		return (time.Duration(ms) * time.Millisecond).Round(time.Second)
+	}
+	_ = registry.Obtain("quick").Lock(ctx)
+	_ = registry.Obtain("slow").Lock(ctx, lockregistry.TTL(10*time.Minute))
+	fmt.Println(lease("quick"), lease("slow"))
+	// Output: 30s 10m0s
+}
+
+// A lock belongs to the goroutine that locked it, unless the context carries an owner: then to whoever uses that context.
+func ExampleNewOwner() {
+	registry, stop := newRegistry()
+	defer stop()
+	lock := registry.Obtain("42")
+
+	ctx := lockregistry.NewOwner(context.Background())
+	_ = lock.Lock(ctx)
+	done := make(chan struct{})
+	go func() { // the work goes on here
+		defer close(done)
+		fmt.Println("without the owner:", errors.Is(lock.Unlock(context.Background()), lockregistry.ErrNotOwner))
+		fmt.Println("with the owner:", lock.Unlock(ctx))
+	}()
+	<-done
+	// Output:
+	// without the owner: true
+	// with the owner: <nil>
+}
+
+// The context of a hold ends when the hold can no longer be guaranteed, before anybody else can have the lock.
+func ExampleLock_Context() {
+	registry, stop := newRegistry()
+	defer stop()
+	ctx := context.Background()
+	lock := registry.Obtain("42")
+	if err := lock.Lock(ctx, lockregistry.TTL(100*time.Millisecond)); err != nil {
+		log.Fatal(err)
+	}
+
+	held := lock.Context(ctx)
+	select {
+	case <-time.After(time.Minute): // work that takes longer than the lease
+		fmt.Println("done")
+	case <-held.Done():
+		fmt.Println(errors.Is(context.Cause(held), lockregistry.ErrLockLost))
+	}
+	// Output: true
+}
+
+// Renew sets the lease anew, for work that takes longer than expected.
+func ExampleLock_Renew() {
+	registry, stop := newRegistry()
+	defer stop()
+	ctx := context.Background()
+	lock := registry.Obtain("42")
+
+	fmt.Println(errors.Is(lock.Renew(ctx, time.Minute), lockregistry.ErrNotOwner))
+	_ = lock.Lock(ctx)
+	fmt.Println(lock.Renew(ctx, 10*time.Minute))
+	// Output:
+	// true
+	// <nil>
+}
+
+// With renewal a lease may be short, so that others do not wait for long when a holder crashes, and work may be long.
+func ExampleWithRenewal() {
+	registry, stop := newRegistry(lockregistry.WithRenewal(), lockregistry.WithExpiry(200*time.Millisecond))
+	defer stop()
+	err := registry.Do(context.Background(), "42", func(ctx context.Context) error {
+		select {
+		case <-time.After(500 * time.Millisecond): // work that takes longer than the lease
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	})
+	fmt.Println(err)
+	// Output: <nil>
+}
+
+// A registry keeps the locks that were obtained last, and all that are in use.
+func ExampleWithCapacity() {
+	registry, stop := newRegistry(lockregistry.WithCapacity(2))
+	defer stop()
+	ctx := context.Background()
+
+	for _, path := range []string{"a", "b", "c", "d"} {
+		registry.Obtain(path)
+	}
+	fmt.Println("kept:", registry.Len())
+
+	_ = registry.Obtain("a").Lock(ctx)
+	_ = registry.Obtain("b").Lock(ctx)
+	err := registry.Obtain("c").Lock(ctx)
+	fmt.Println("all in use:", errors.Is(err, lockregistry.ErrCapacity))
+	_ = registry.SetCapacity(3)
+	fmt.Println("room for one more:", registry.Obtain("c").Lock(ctx))
+	// Output:
+	// kept: 2
+	// all in use: true
+	// room for one more: <nil>
+}
+
+// Locks that nobody has used for a while can be dropped, to free their memory.
+func ExampleRegistry_ExpireUnusedOlderThan() {
+	registry, stop := newRegistry()
+	defer stop()
+	registry.Obtain("a")
+	registry.Obtain("b")
+	fmt.Println(registry.ExpireUnusedOlderThan(time.Hour), registry.Len())
+	fmt.Println(registry.ExpireUnusedOlderThan(0), registry.Len())
+	// Output:
+	// 0 2
+	// 2 0
+}
+
+// Locker is for code that takes a sync.Locker. It panics where Lock and Unlock return an error.
+func ExampleLock_Locker() {
+	registry, stop := newRegistry()
+	defer stop()
+	locker := registry.Obtain("42").Locker(context.Background())
+	func() {
+		locker.Lock()
+		defer locker.Unlock()
+		fmt.Println("held:", registry.Obtain("42").IsHeld())
+	}()
+	fmt.Println("held:", registry.Obtain("42").IsHeld())
+	// Output:
+	// held: true
+	// held: false
+}
+
+// Every error says what failed on which key, and wraps the reason.
+func ExampleLockError() {
+	registry, stop := newRegistry()
+	defer stop()
+	err := registry.Obtain("42").Unlock(context.Background())
+	var failed *lockregistry.LockError
+	if errors.As(err, &failed) {
+		fmt.Println(failed.Op, failed.Key, errors.Is(err, lockregistry.ErrNotOwner))
+	}
+	// Output: unlock orders:42 true
+}

@@ -1,0 +1,84 @@
+package lockregistry
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+// redissonLayout keeps a lock as Redisson does: a hash with a field per holder, and for read-write locks one that tells the
+// mode. The three kinds differ in their scripts and channels only.
+//
+// A holder's field is "<client uuid>:<thread id>" in Redisson; here it is the hold's value, with the number in the place of
+// the thread. Its count is always 1: how often an owner has locked is counted in this process.
+type redissonLayout struct {
+	client   rueidis.Client
+	scripts  *redissonScripts
+	channels string // what the names of channels begin with
+	publish  string // PUBLISH, SPUBLISH to reach Redisson in a cluster, or empty
+}
+
+type redissonScripts struct{ obtain, release, renew *script }
+
+var (
+	redissonLock  = redissonScripts{load("redisson_obtain"), load("redisson_release"), load("redisson_renew")}
+	redissonRead  = redissonScripts{load("redisson_read_obtain"), load("redisson_read_release"), load("redisson_read_renew")}
+	redissonWrite = redissonScripts{load("redisson_write_obtain"), load("redisson_write_release"), load("redisson_write_renew")}
+)
+
+func newRedissonLayout(client rueidis.Client, published bool) layout {
+	return newRedisson(client, &redissonLock, "redisson_lock__channel", published)
+}
+
+func newReadLayout(client rueidis.Client, published bool) layout {
+	return newRedisson(client, &redissonRead, "redisson_rwlock", published)
+}
+
+func newWriteLayout(client rueidis.Client, published bool) layout {
+	return newRedisson(client, &redissonWrite, "redisson_rwlock", published)
+}
+
+func newRedisson(client rueidis.Client, scripts *redissonScripts, channels string, published bool) layout {
+	r := &redissonLayout{client: client, scripts: scripts, channels: channels}
+	switch {
+	case !published:
+	case client.Mode() == rueidis.ClientModeCluster:
+		r.publish = "SPUBLISH"
+	default:
+		r.publish = "PUBLISH"
+	}
+	return r
+}
+
+func (r *redissonLayout) obtain(ctx context.Context, b bid, _ bool) (bool, time.Duration, error) {
+	left, err := call{r.scripts.obtain, b.key, arguments{b.value, b.lease.ms, tagged(b.key), b.under}}.do(ctx, r.client).AsInt64()
+	if rueidis.IsRedisNil(err) {
+		return true, 0, nil
+	}
+	return false, time.Duration(left) * time.Millisecond, err
+}
+
+func (r *redissonLayout) release(_ context.Context, key, value string) call {
+	return call{r.scripts.release, key, arguments{value, r.publish, r.channel(key), tagged(key)}}
+}
+
+func (r *redissonLayout) renew(key, value string, l lease) call {
+	return call{r.scripts.renew, key, arguments{value, l.ms, tagged(key)}}
+}
+
+func (r *redissonLayout) channel(key string) string { return r.channels + ":" + tagged(key) }
+
+func (r *redissonLayout) commonChannel() string { return "" }
+
+func (r *redissonLayout) close() {}
+
+// tagged is a name as it stands in the names that Redisson derives from it: in braces, so that they are in the same slot of
+// a cluster, unless it has some of its own.
+func tagged(name string) string {
+	if strings.Contains(name, "{") {
+		return name
+	}
+	return "{" + name + "}"
+}

@@ -1,0 +1,499 @@
+package lockregistry_test
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+)
+
+// Leases are honest: what this process believes about a hold is true in Redis. All of it in fake time, so that instants
+// can be compared.
+
+// ending is what a test learns about the end of a context.
+type ending struct {
+	at    time.Time
+	cause error
+	left  time.Duration // of the key's lease at that moment
+}
+
+// watch reports the end of a context, if it comes before the end of the test.
+func (w *world) watch(ctx context.Context, key string) <-chan ending {
+	w.Helper()
+	ended := make(chan ending, 1)
+	done := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(done)
+		ended <- ending{time.Now(), context.Cause(ctx), w.pttl(key)}
+	})
+	w.Cleanup(func() {
+		if !stop() {
+			<-done
+		}
+	})
+	return ended
+}
+
+func (w *world) unended(e <-chan ending) {
+	w.Helper()
+	w.settle()
+	select {
+	case end := <-e:
+		w.Fatalf("announced too soon: %+v", end)
+	default:
+	}
+}
+
+// The margin is for clocks that run at different rates, by up to 1 %.
+func margin(lease time.Duration) time.Duration { return lease / 100 }
+
+func TestLossIsAnnouncedBeforeTheKeyExpires(t *testing.T) {
+	for _, lease := range []time.Duration{50 * time.Millisecond, time.Second, 10 * time.Second, time.Hour} {
+		t.Run(lease.String(), func(t *testing.T) {
+			fakeWorld(t, func(w *world) {
+				l := w.registry().Obtain("42")
+				start := time.Now()
+				w.lock(l, lockregistry.TTL(lease))
+				ended := w.watch(l.Context(w.Context()), "orders:42")
+				end := <-ended
+				require.Equal(w, lockregistry.ErrLockLost, end.cause)
+				require.Greater(w, end.left, margin(lease))
+				require.Less(w, end.left, 2*margin(lease)+5*time.Millisecond, "and not much sooner")
+				require.LessOrEqual(w, end.at.Sub(start), lease-margin(lease)-time.Millisecond)
+
+				// From now on every call says so, although the key is there.
+				require.False(w, l.IsHeld())
+				require.ErrorIs(w, l.Lock(w.Context()), lockregistry.ErrLockLost)
+				require.ErrorIs(w, l.Renew(w.Context(), time.Hour), lockregistry.ErrLockLost)
+				require.Equal(w, lockregistry.ErrLockLost, context.Cause(l.Context(w.Context())))
+				require.False(w, w.free("orders:42"))
+			})
+		})
+	}
+}
+
+func TestLossIsAnnouncedWhileRedisIsSilent(t *testing.T) {
+	for _, renewal := range []bool{false, true} {
+		t.Run(map[bool]string{false: "without renewal", true: "with renewal"}[renewal], func(t *testing.T) {
+			fakeWorld(t, func(w *world) {
+				f := w.flaky()
+				opts := []lockregistry.Option{lockregistry.WithExpiry(9 * time.Second)}
+				if renewal {
+					opts = append(opts, lockregistry.WithRenewal())
+				}
+				r := f.registry(opts...)
+				// More locks than renewals go in one pipeline, so that hanging pipelines would delay announcements.
+				paths := []string{"a", "b", "c"}
+				var ends []<-chan ending
+				for _, path := range paths {
+					w.lock(r.Obtain(path))
+					ends = append(ends, w.watch(r.Obtain(path).Context(w.Context()), "orders:"+path))
+				}
+				f.all(anything, silence)
+				for _, ended := range ends {
+					end := <-ended
+					require.Equal(w, lockregistry.ErrLockLost, end.cause)
+					require.Greater(w, end.left, margin(9*time.Second))
+				}
+			})
+		})
+	}
+}
+
+// Nobody watches: the hold ends all the same.
+func TestLossWithoutAContext(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		l := w.registry().Obtain("42")
+		w.lock(l, lockregistry.TTL(10*time.Second))
+		w.pass(10*time.Second - margin(10*time.Second) - 2*time.Millisecond)
+		require.True(w, l.IsHeld())
+		w.pass(2 * time.Millisecond)
+		require.False(w, l.IsHeld())
+		require.False(w, w.free("orders:42"))
+	})
+}
+
+func TestRenewingPutsTheAnnouncementOff(t *testing.T) {
+	for name, renew := range map[string]func(r *lockregistry.Registry, l *lockregistry.Lock, ctx context.Context) error{
+		"lock": func(_ *lockregistry.Registry, l *lockregistry.Lock, ctx context.Context) error {
+			return l.Renew(ctx, 20*time.Second)
+		},
+		"registry": func(r *lockregistry.Registry, _ *lockregistry.Lock, ctx context.Context) error {
+			return r.Renew(ctx, "42", 20*time.Second)
+		},
+		"re-entry": func(_ *lockregistry.Registry, l *lockregistry.Lock, ctx context.Context) error {
+			return l.Lock(ctx, lockregistry.TTL(20*time.Second))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			fakeWorld(t, func(w *world) {
+				r := w.registry()
+				l := r.Obtain("42")
+				w.lock(l, lockregistry.TTL(10*time.Second))
+				ended := w.watch(l.Context(w.Context()), "orders:42")
+				w.pass(9 * time.Second)
+				require.NoError(w, renew(r, l, w.Context()))
+				w.pass(19 * time.Second)
+				w.unended(ended)
+				require.True(w, l.IsHeld())
+				end := <-ended
+				require.Equal(w, lockregistry.ErrLockLost, end.cause)
+				require.Greater(w, end.left, margin(20*time.Second))
+			})
+		})
+	}
+}
+
+// A lease may also be made shorter, and is over sooner then.
+func TestRenewingWithAShorterLease(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		l := w.registry().Obtain("42")
+		w.lock(l, lockregistry.TTL(time.Hour))
+		start := time.Now()
+		ended := w.watch(l.Context(w.Context()), "orders:42")
+		require.NoError(w, l.Renew(w.Context(), 10*time.Second))
+		end := <-ended
+		require.Less(w, end.at.Sub(start), 10*time.Second)
+		require.Greater(w, end.left, margin(10*time.Second))
+	})
+}
+
+// A renewal that the server executed but whose reply was lost may have made the lease shorter.
+func TestRenewingWithAShorterLeaseAndALostReply(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		f := w.flaky()
+		l := f.registry().Obtain("42")
+		w.lock(l, lockregistry.TTL(time.Hour))
+		ended := w.watch(l.Context(w.Context()), "orders:42")
+		f.next("renew", cutAfter)
+		require.Error(w, l.Renew(w.Context(), 10*time.Second))
+		end := <-ended
+		require.Equal(w, lockregistry.ErrLockLost, end.cause)
+		require.Greater(w, end.left, margin(10*time.Second))
+	})
+}
+
+// The lease counts from before the command was sent, since the server may have executed it at once.
+func TestTheLeaseCountsFromTheSendingOfTheCommand(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		f := w.flaky()
+		l := f.registry().Obtain("42")
+		f.next("obtain", slow(3*time.Second))
+		w.lock(l, lockregistry.TTL(10*time.Second))
+		require.Equal(w, 7*time.Second, w.pttl("orders:42"))
+		end := <-w.watch(l.Context(w.Context()), "orders:42")
+		require.Greater(w, end.left, margin(10*time.Second))
+
+		require.ErrorIs(w, l.Unlock(w.Context()), nil)
+		w.lock(l, lockregistry.TTL(10*time.Second))
+		ended := w.watch(l.Context(w.Context()), "orders:42")
+		f.next("renew", slow(3*time.Second))
+		require.NoError(w, l.Renew(w.Context(), 5*time.Second))
+		end = <-ended
+		require.Greater(w, end.left, margin(5*time.Second))
+	})
+}
+
+func TestAGrantThatArrivesAfterItsLeaseIsNone(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		f := w.flaky()
+		r := f.registry(lockregistry.WithExpiry(time.Second))
+		l := r.Obtain("42")
+		f.next("obtain", slow(995*time.Millisecond)) // within the margin
+		ok, err := l.TryLock(w.Context())
+		require.False(w, ok)
+		require.Error(w, err)
+		require.False(w, l.IsHeld())
+		w.settle()
+		require.True(w, w.free("orders:42"), "what is left of it is removed")
+
+		f.next("obtain", slow(2*time.Second))
+		require.Error(w, l.Lock(w.Context()))
+		require.True(w, w.free("orders:42"))
+		require.True(w, w.tryElsewhere(l))
+	})
+}
+
+// While it waits, a call tries again after such a grant.
+func TestAWaiterTriesAgainAfterALateGrant(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		f := w.flaky()
+		l := f.registry(lockregistry.WithExpiry(time.Second), lockregistry.WithWakeup(lockregistry.WakeupPoll)).Obtain("42")
+		w.do("SET", "orders:42", uuid.NewString(), "PX", "350")
+		locked := w.goroutine().starts(l)
+		w.settle()
+		w.pass(340 * time.Millisecond)
+		f.next("obtain", slow(2*time.Second))
+		w.settle()
+		start := time.Now()
+		require.NoError(w, <-locked)
+		require.GreaterOrEqual(w, time.Since(start), 2*time.Second)
+		require.True(w, l.IsHeld())
+		require.Greater(w, w.pttl("orders:42"), 900*time.Millisecond)
+	})
+}
+
+// Renewal by itself.
+
+func TestRenewalEachThirdOfTheLease(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		f := w.flaky()
+		r := f.registry(lockregistry.WithRenewal(), lockregistry.WithExpiry(30*time.Second))
+		standard, custom := r.Obtain("standard"), r.Obtain("custom")
+		start := time.Now()
+		w.lock(standard)
+		w.lock(custom, lockregistry.TTL(12*time.Second))
+		ends := []<-chan ending{
+			w.watch(standard.Context(w.Context()), "orders:standard"), w.watch(custom.Context(w.Context()), "orders:custom"),
+		}
+		w.pass(61 * time.Second)
+		times := map[string][]int{}
+		for _, c := range f.sent("renew") {
+			after := c.sent.Sub(start)
+			require.Zero(w, after%time.Second)
+			times[c.args[3]] = append(times[c.args[3]], int(after/time.Second))
+		}
+		require.Equal(w, []int{10, 20, 30, 40, 50, 60}, slices.Compact(times["orders:standard"]))
+		require.Equal(w, []int{4, 8, 12, 16, 20, 24, 28, 32, 36, 40, 44, 48, 52, 56, 60}, slices.Compact(times["orders:custom"]))
+		require.Equal(w, 29*time.Second, w.pttl("orders:standard"), "with the lease that it had")
+		require.Equal(w, 11*time.Second, w.pttl("orders:custom"))
+		require.True(w, standard.IsHeld())
+		require.True(w, custom.IsHeld())
+		for _, ended := range ends {
+			w.unended(ended)
+		}
+		w.unlock(standard)
+		w.unlock(custom)
+	})
+}
+
+func TestRenewalEndsWithTheHold(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		f := w.flaky()
+		r := f.registry(lockregistry.WithRenewal(), lockregistry.WithExpiry(3*time.Second))
+		l, next := r.Obtain("42"), r.Obtain("next")
+		w.lock(l)
+		w.pass(10500 * time.Millisecond)
+		w.unlock(l)
+		renewals := f.count("renew")
+		require.Positive(w, renewals)
+		w.pass(time.Hour)
+		require.Equal(w, renewals, f.count("renew"))
+
+		// Nor does it come back for a hold that is lost, or while others hold the key.
+		w.lock(next)
+		w.do("SET", "orders:next", uuid.NewString(), "PX", "60000")
+		require.Equal(w, lockregistry.ErrLockLost, (<-w.watch(next.Context(w.Context()), "orders:next")).cause)
+		renewals = f.count("renew")
+		w.pass(time.Minute)
+		require.Equal(w, renewals, f.count("renew"))
+		require.True(w, w.free("orders:next"))
+	})
+}
+
+func TestRenewalEndsWithTheRegistry(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		f := w.flaky()
+		r := f.registry(lockregistry.WithRenewal(), lockregistry.WithExpiry(3*time.Second))
+		w.lock(r.Obtain("42"))
+		w.pass(10500 * time.Millisecond)
+		renewals := f.count("renew")
+		require.NoError(w, r.Close())
+		w.pass(3 * time.Second)
+		require.Equal(w, renewals, f.count("renew"))
+		require.True(w, w.free("orders:42"), "left to its lease")
+	})
+}
+
+func TestReentryAddsNoRenewal(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		f := w.flaky()
+		l := f.registry(lockregistry.WithRenewal(), lockregistry.WithExpiry(3*time.Second)).Obtain("42")
+		for range 5 {
+			w.lock(l)
+		}
+		before := f.count("renew")
+		w.pass(30 * time.Second)
+		// One renewal a second; the first one may be sent twice, because the server does not know the script yet.
+		require.LessOrEqual(w, f.count("renew")-before, 31)
+		require.GreaterOrEqual(w, f.count("renew")-before, 29)
+		for range 4 {
+			w.unlock(l)
+		}
+		before = f.count("renew")
+		w.pass(30 * time.Second)
+		require.InDelta(w, 30, f.count("renew")-before, 1)
+		require.True(w, l.IsHeld())
+		w.unlock(l)
+	})
+}
+
+// A renewal that is on its way when the lock is released must do nothing to the next hold.
+func TestALateRenewalDoesNotTouchTheNextHold(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		f := w.flaky()
+		r := f.registry(lockregistry.WithRenewal())
+		l := r.Obtain("42")
+		w.lock(l, lockregistry.TTL(30*time.Second))
+		f.all("renew", silence)
+		w.pass(11 * time.Second) // one was sent, on a connection that is dead from now on
+		late := f.sent("renew")
+		require.NotEmpty(w, late)
+		f.reconnect()
+		w.unlock(l)
+		require.True(w, w.free("orders:42"))
+		require.Equal(w, "0", late[0].arrives(w))
+		require.True(w, w.free("orders:42"))
+
+		w.lock(l, lockregistry.TTL(20*time.Second))
+		require.Equal(w, "0", late[0].arrives(w))
+		require.Equal(w, 20*time.Second, w.pttl("orders:42"))
+		w.unlock(l)
+		other := w.registry().Obtain("42")
+		w.lock(other, lockregistry.TTL(20*time.Second))
+		require.Equal(w, "0", late[0].arrives(w))
+		require.Equal(w, 20*time.Second, w.pttl("orders:42"))
+	})
+}
+
+// The server renews, but its reply comes when the hold is lost already: it stays lost.
+func TestALateRenewalDoesNotReviveALostHold(t *testing.T) {
+	for _, byItself := range []bool{true, false} {
+		t.Run(map[bool]string{true: "scheduled", false: "called"}[byItself], func(t *testing.T) {
+			fakeWorld(t, func(w *world) {
+				f := w.flaky()
+				opts := []lockregistry.Option{lockregistry.WithExpiry(3 * time.Second)}
+				if byItself {
+					opts = append(opts, lockregistry.WithRenewal())
+				}
+				l := f.registry(opts...).Obtain("42")
+				w.lock(l)
+				require.NoError(w, l.Renew(w.Context(), 3*time.Second)) // the server knows the script from now on
+				ended := w.watch(l.Context(w.Context()), "orders:42")
+				if byItself {
+					f.all("renew", slow(2500*time.Millisecond))
+				} else {
+					f.next("renew", slow(2500*time.Millisecond))
+				}
+				w.pass(time.Second - time.Millisecond)
+				if !byItself {
+					require.ErrorIs(w, l.Renew(w.Context(), 10*time.Second), lockregistry.ErrLockLost)
+				}
+				end := <-ended
+				require.Equal(w, lockregistry.ErrLockLost, end.cause)
+				w.pass(2 * time.Second)
+				require.False(w, l.IsHeld())
+				require.ErrorIs(w, l.Lock(w.Context()), lockregistry.ErrLockLost)
+				renewals := f.count("renew")
+				w.pass(time.Minute)
+				require.Equal(w, renewals, f.count("renew"))
+			})
+		})
+	}
+}
+
+func TestRenewalOutlastsFailures(t *testing.T) {
+	for name, failing := range map[string]fate{
+		"loading":    refused("LOADING Redis is loading the dataset in memory"),
+		"readonly":   refused("READONLY You can't write against a read only replica."),
+		"cut":        cut,
+		"lost reply": cutAfter,
+	} {
+		t.Run(name, func(t *testing.T) {
+			fakeWorld(t, func(w *world) {
+				f := w.flaky()
+				l := f.registry(lockregistry.WithRenewal(), lockregistry.WithExpiry(9*time.Second)).Obtain("42")
+				w.lock(l)
+				ended := w.watch(l.Context(w.Context()), "orders:42")
+				for range 3 {
+					f.all("renew", failing)
+					w.pass(5 * time.Second)
+					f.heal()
+					w.pass(time.Minute)
+				}
+				w.unended(ended)
+				require.True(w, l.IsHeld())
+				require.Greater(w, w.pttl("orders:42"), 5*time.Second)
+				w.unlock(l)
+
+				// When they last too long, the loss is announced in time.
+				w.lock(l)
+				ended = w.watch(l.Context(w.Context()), "orders:42")
+				f.all("renew", failing)
+				end := <-ended
+				require.Equal(w, lockregistry.ErrLockLost, end.cause)
+				require.Greater(w, end.left, margin(9*time.Second))
+				f.heal()
+				w.pass(time.Minute)
+				require.False(w, l.IsHeld())
+				require.ErrorIs(w, l.Unlock(w.Context()), lockregistry.ErrLockLost)
+			})
+		})
+	}
+}
+
+// While Redis is silent a renewal waits for its reply for as long as the client does; the others must go on.
+func TestRenewalAfterASilence(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		f := w.flaky()
+		l := f.registry(lockregistry.WithRenewal(), lockregistry.WithExpiry(time.Minute)).Obtain("42")
+		w.lock(l)
+		ended := w.watch(l.Context(w.Context()), "orders:42")
+		f.all("renew", silence)
+		w.pass(25 * time.Second)
+		f.heal()
+		w.pass(5 * time.Minute)
+		w.unended(ended)
+		require.True(w, l.IsHeld())
+		w.unlock(l)
+	})
+}
+
+// Many locks are renewed together, and each in time.
+func TestRenewalOfManyLocks(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		const locks = 600
+		r := w.registry(lockregistry.WithRenewal(), lockregistry.WithExpiry(9*time.Second))
+		goroutines := runtime.NumGoroutine()
+		for i := range locks {
+			w.lock(r.Obtain(fmt.Sprint(i)))
+		}
+		w.pass(20 * time.Second)
+		require.Less(w, runtime.NumGoroutine()-goroutines, 20)
+		for i := range locks {
+			l := r.Obtain(fmt.Sprint(i))
+			require.True(w, l.IsHeld())
+			require.Greater(w, w.pttl(l.Key()), 5*time.Second)
+			w.unlock(l)
+		}
+		require.Equal(w, "0", w.do("DBSIZE"))
+	})
+}
+
+// The holder is gone without a word. Who waits gets the lock when the lease is over.
+func TestALockOutlivesItsHolderForALeaseAtMost(t *testing.T) {
+	for _, mode := range []lockregistry.Wakeup{lockregistry.WakeupPoll, lockregistry.WakeupAuto} {
+		fakeWorld(t, func(w *world) {
+			const lease, poll = 5 * time.Second, 100 * time.Millisecond
+			crashing := w.registry(lockregistry.WithRenewal(), lockregistry.WithExpiry(lease))
+			l := w.registry(lockregistry.WithWakeup(mode), lockregistry.WithPollInterval(poll)).Obtain("42")
+			w.lock(crashing.Obtain("42"))
+			locked := w.goroutine().starts(l)
+			w.pass(13 * time.Second)
+			w.pending(locked)
+			require.NoError(w, crashing.Close()) // no renewal any more, and nobody unlocks
+			left := w.pttl("orders:42")
+			start := time.Now()
+			require.NoError(w, <-locked)
+			require.GreaterOrEqual(w, time.Since(start), left)
+			require.LessOrEqual(w, time.Since(start), left+poll)
+		})
+	}
+}

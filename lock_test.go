@@ -1,0 +1,923 @@
+package lockregistry_test
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+)
+
+// What the documentation of locks promises, sentence by sentence.
+
+// Owners.
+
+func TestAnOwnerIsNotBoundToAGoroutine(t *testing.T) {
+	worlds(t, func(w *world) {
+		r := w.registry()
+		l := r.Obtain("42")
+		other := w.goroutine()
+		ctx := lockregistry.NewOwner(w.Context())
+
+		require.NoError(w, l.Lock(ctx))
+		require.NoError(w, other.do(func() error { return l.Lock(ctx) }), "nests elsewhere")
+		require.NoError(w, other.do(func() error { return l.Renew(ctx, time.Hour) }))
+		require.NoError(w, other.do(func() error { return l.Context(ctx).Err() }))
+		require.NoError(w, other.do(func() error { return r.Do(ctx, "42", func(ctx context.Context) error { return ctx.Err() }) }))
+		require.False(w, w.tryElsewhere(l))
+		require.NoError(w, other.do(func() error { return l.Unlock(ctx) }))
+		require.True(w, l.IsHeld())
+		require.False(w, w.tryElsewhere(l))
+		require.NoError(w, other.do(func() error { return l.Unlock(ctx) }), "unlocks elsewhere")
+		require.True(w, w.free("orders:42"))
+		w.fails(l.Unlock(ctx), lockregistry.ErrNotOwner, "unlock", "orders:42")
+	})
+}
+
+func TestOwnersExcludeEachOtherOnOneGoroutine(t *testing.T) {
+	worlds(t, func(w *world) {
+		l := w.registry().Obtain("42")
+		a, b := lockregistry.NewOwner(w.Context()), lockregistry.NewOwner(w.Context())
+		require.NoError(w, l.Lock(a))
+		for _, other := range []context.Context{b, w.Context(), lockregistry.NewOwner(a)} {
+			ok, err := l.TryLock(other)
+			require.NoError(w, err)
+			require.False(w, ok)
+			w.fails(l.Unlock(other), lockregistry.ErrNotOwner, "unlock", "orders:42")
+			w.fails(l.Renew(other, time.Hour), lockregistry.ErrNotOwner, "renew", "orders:42")
+			require.ErrorIs(w, context.Cause(l.Context(other)), lockregistry.ErrNotOwner)
+		}
+		type key struct{}
+		child, cancel := context.WithTimeout(context.WithValue(a, key{}, 1), time.Hour)
+		defer cancel()
+		require.NoError(w, l.Lock(child), "a child of the context carries the owner")
+		require.NoError(w, l.Unlock(child))
+		require.LessOrEqual(w, w.pttl("orders:42"), time.Minute)
+		require.NoError(w, l.Unlock(a))
+
+		w.lock(l)
+		ok, err := l.TryLock(a)
+		require.NoError(w, err)
+		require.False(w, ok, "an owner in the context goes before the goroutine")
+		w.unlock(l)
+	})
+}
+
+// Two goroutines of one owner lock at once, while a third party holds: when one gets the lock, both have it.
+func TestAnOwnerWaitsOnTwoGoroutines(t *testing.T) {
+	for _, remote := range []bool{false, true} {
+		t.Run(map[bool]string{false: "local", true: "remote"}[remote], func(t *testing.T) {
+			worlds(t, func(w *world) {
+				r := w.registry()
+				l := r.Obtain("42")
+				holder := l
+				if remote {
+					holder = w.registry().Obtain("42")
+				}
+				w.lock(holder)
+				ctx := lockregistry.NewOwner(w.Context())
+				first, second := lockElsewhere(l, ctx), lockElsewhere(l, ctx)
+				if w.fake {
+					w.settle()
+					w.pass(time.Second)
+				}
+				w.pending(first)
+				w.pending(second)
+				w.unlock(holder)
+				require.NoError(w, <-first)
+				require.NoError(w, <-second)
+				require.NoError(w, l.Unlock(ctx))
+				require.True(w, l.IsHeld())
+				require.False(w, w.tryElsewhere(l))
+				require.False(w, w.free("orders:42"))
+				require.NoError(w, l.Unlock(ctx))
+				require.True(w, w.free("orders:42"))
+				w.fails(l.Unlock(ctx), lockregistry.ErrNotOwner, "unlock", "orders:42")
+			})
+		})
+	}
+}
+
+// The second goroutine of an owner must not believe that it holds the lock while the first one still asks Redis.
+func TestAnOwnerHoldsNothingBeforeRedisHasAnswered(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		f := w.flaky()
+		l := f.registry().Obtain("42")
+		delivery := make(chan struct{})
+		f.next("obtain", heldUp(delivery))
+		ctx := lockregistry.NewOwner(w.Context())
+		first := lockElsewhere(l, ctx)
+		w.settle()
+		second := lockElsewhere(l, ctx)
+		w.settle()
+		w.pending(second)
+		ok, err := l.TryLock(ctx)
+		require.NoError(w, err)
+		require.False(w, ok)
+		w.fails(l.Unlock(ctx), lockregistry.ErrNotOwner, "unlock", "orders:42")
+		close(delivery)
+		require.NoError(w, <-first)
+		require.NoError(w, <-second)
+		require.NoError(w, l.Unlock(ctx))
+		require.NoError(w, l.Unlock(ctx))
+	})
+}
+
+// Lock.
+
+func TestCancelledWhileWaitingForThisProcess(t *testing.T) {
+	worlds(t, func(w *world) {
+		f := w.flaky()
+		l := f.registry().Obtain("42")
+		w.lock(l)
+		sent := f.lockCommands()
+		ctx, cancel := context.WithCancel(w.Context())
+		given, behind := lockElsewhere(l, ctx), w.goroutine()
+		if w.fake {
+			w.settle() // so that given waits before behind
+		}
+		locked := behind.starts(l)
+		if w.fake {
+			w.settle()
+		}
+		w.pending(given)
+		start := time.Now()
+		cancel()
+		w.fails(<-given, context.Canceled, "lock", "orders:42")
+		if w.fake {
+			require.Zero(w, time.Since(start))
+		}
+		w.pending(locked)
+		require.True(w, l.IsHeld())
+		require.Equal(w, sent, f.lockCommands(), "who waits for this process does not talk to Redis")
+		w.unlock(l)
+		require.NoError(w, <-locked)
+		require.NoError(w, behind.unlock(l))
+		require.True(w, w.free("orders:42"))
+		require.True(w, w.tryElsewhere(l))
+	})
+}
+
+func TestCancelledWhileWaitingForRedis(t *testing.T) {
+	worlds(t, func(w *world) {
+		f := w.flaky()
+		mine, theirs := f.registry().Obtain("42"), w.registry().Obtain("42")
+		w.lock(theirs)
+		value := w.do("GET", "orders:42")
+		ctx, cancel := context.WithCancel(w.Context())
+		given := lockElsewhere(mine, ctx)
+		w.await("the waiter has asked Redis", func() bool { return f.count("obtain") > 0 })
+		locked := w.goroutine().starts(mine) // behind it, in this process
+		if w.fake {
+			w.settle()
+		}
+		w.pending(given)
+		start := time.Now()
+		cancel()
+		w.fails(<-given, context.Canceled, "lock", "orders:42")
+		if w.fake {
+			require.Zero(w, time.Since(start), "without waiting for a poll")
+		}
+		require.Equal(w, value, w.do("GET", "orders:42"))
+		require.False(w, mine.IsHeld())
+		w.pending(locked)
+		w.unlock(theirs)
+		require.NoError(w, <-locked)
+	})
+}
+
+func TestNothingIsLeftOfACancelledLock(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		f := w.flaky()
+		mine := f.registry().Obtain("42")
+		w.do("SET", "orders:42", "for ever")
+		ctx, cancel := context.WithCancel(w.Context())
+		given := lockElsewhere(mine, ctx)
+		w.settle()
+		cancel()
+		require.ErrorIs(w, <-given, context.Canceled)
+		w.do("DEL", "orders:42")
+		sent := f.lockCommands()
+		w.pass(time.Hour)
+		require.True(w, w.free("orders:42"))
+		require.Equal(w, sent, f.lockCommands())
+		require.True(w, w.tryElsewhere(mine))
+	})
+}
+
+func TestCauseOfACancelledLock(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		l := w.registry().Obtain("42")
+		w.do("SET", "orders:42", "for ever")
+		why := errors.New("the user went away")
+		ctx, cancel := context.WithCancelCause(w.Context())
+		given := lockElsewhere(l, ctx)
+		w.settle()
+		cancel(why)
+		err := <-given
+		w.fails(err, context.Canceled, "lock", "orders:42")
+		require.ErrorIs(w, err, why)
+	})
+}
+
+func TestDeadlineOfALock(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		l := w.registry().Obtain("42")
+		w.do("SET", "orders:42", "for ever")
+		ctx, cancel := context.WithTimeout(w.Context(), 1234*time.Millisecond)
+		defer cancel()
+		start := time.Now()
+		other := w.goroutine().start(func() error { return l.Lock(ctx) }) // the one for Redis, the other for this process
+		w.fails(l.Lock(ctx), context.DeadlineExceeded, "lock", "orders:42")
+		w.fails(<-other, context.DeadlineExceeded, "lock", "orders:42")
+		require.Equal(w, 1234*time.Millisecond, time.Since(start))
+		w.do("DEL", "orders:42")
+		require.True(w, w.tryElsewhere(l))
+	})
+}
+
+func TestContextThatIsDoneBefore(t *testing.T) {
+	worlds(t, func(w *world) {
+		f := w.flaky()
+		r := f.registry()
+		l := r.Obtain("42")
+		ctx, cancel := context.WithCancel(w.Context())
+		cancel()
+		_, tried := l.TryLock(ctx)
+		w.fails(tried, context.Canceled, "trylock", "orders:42")
+		w.fails(l.Lock(ctx), context.Canceled, "lock", "orders:42")
+		w.fails(r.Do(ctx, "42", func(context.Context) error {
+			w.Error("fn runs without the lock")
+			return nil
+		}), context.Canceled, "do", "orders:42")
+		require.Zero(w, f.lockCommands())
+		require.False(w, l.IsHeld())
+		require.True(w, w.tryElsewhere(l))
+
+		w.lock(l)
+		w.fails(l.Lock(ctx), context.Canceled, "lock", "orders:42")
+		w.unlock(l)
+		require.True(w, w.free("orders:42"), "the failed one does not count")
+	})
+}
+
+func TestReentryAfterLoss(t *testing.T) {
+	worlds(t, func(w *world) {
+		l := w.registry().Obtain("42")
+		w.lock(l)
+		w.do("DEL", "orders:42")
+		w.fails(l.Lock(w.Context()), lockregistry.ErrLockLost, "lock", "orders:42")
+		_, err := l.TryLock(w.Context())
+		w.fails(err, lockregistry.ErrLockLost, "trylock", "orders:42")
+		require.True(w, w.free("orders:42"), "the lock is not taken anew")
+		require.False(w, l.IsHeld())
+		w.fails(l.Unlock(w.Context()), lockregistry.ErrLockLost, "unlock", "orders:42")
+		w.fails(l.Unlock(w.Context()), lockregistry.ErrNotOwner, "unlock", "orders:42") // the failed ones do not count
+		w.lock(l)
+		w.unlock(l)
+	})
+}
+
+// When the key is there still, or again, the hold is as lost.
+func TestReentryAfterTheLease(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		f := w.flaky()
+		l := f.registry().Obtain("42")
+		w.lock(l, lockregistry.TTL(10*time.Second))
+		value := w.do("GET", "orders:42")
+		w.pass(10 * time.Second)
+		w.do("SET", "orders:42", value, "PX", "5000")
+		sent := f.lockCommands()
+		w.fails(l.Lock(w.Context()), lockregistry.ErrLockLost, "lock", "orders:42")
+		require.Equal(w, sent, f.lockCommands(), "no need to ask")
+		require.Equal(w, 5*time.Second, w.pttl("orders:42"))
+	})
+}
+
+// TryLock and Wait.
+
+func TestTryLockDoesNotWait(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		l := w.registry().Obtain("42")
+		start := time.Now()
+		w.do("SET", "orders:42", "for ever")
+		ok, err := l.TryLock(w.Context())
+		require.NoError(w, err)
+		require.False(w, ok, "held in Redis")
+		w.do("DEL", "orders:42")
+		w.lock(l)
+		require.False(w, w.tryElsewhere(l), "held here")
+		require.Zero(w, time.Since(start))
+	})
+}
+
+func TestWait(t *testing.T) {
+	worlds(t, func(w *world) {
+		r := w.registry()
+		l := r.Obtain("42")
+		w.do("SET", "orders:42", "for ever")
+		const wait = 250 * time.Millisecond
+		waits := func(try func() error) {
+			w.Helper()
+			start := time.Now()
+			require.NoError(w, try())
+			took := time.Since(start)
+			require.GreaterOrEqual(w, took, wait)
+			if w.fake {
+				require.Equal(w, wait, took, "not rounded to polls")
+			}
+		}
+		expired := func(err error, op string) error {
+			w.fails(err, lockregistry.ErrTimeout, op, "orders:42")
+			return nil
+		}
+		waits(func() error {
+			ok, err := l.TryLock(w.Context(), lockregistry.Wait(wait))
+			require.False(w, ok)
+			return err
+		})
+		waits(func() error { return expired(l.Lock(w.Context(), lockregistry.Wait(wait)), "lock") })
+		waits(func() error {
+			return expired(r.Do(w.Context(), "42", func(context.Context) error {
+				w.Error("fn runs without the lock")
+				return nil
+			}, lockregistry.Wait(wait)), "do")
+		})
+
+		w.do("DEL", "orders:42")
+		other := w.goroutine()
+		require.NoError(w, other.lock(l)) // in this process
+		waits(func() error {
+			ok, err := l.TryLock(w.Context(), lockregistry.Wait(wait))
+			require.False(w, ok)
+			return err
+		})
+		waits(func() error { return expired(l.Lock(w.Context(), lockregistry.Wait(wait)), "lock") })
+		require.NoError(w, other.unlock(l))
+		require.True(w, w.tryElsewhere(l))
+	})
+}
+
+func TestWaitThatIsLongEnough(t *testing.T) {
+	worlds(t, func(w *world) {
+		r := w.registry()
+		l := r.Obtain("42")
+		other := w.goroutine()
+		w.do("SET", "orders:42", "a while", "PX", "200")
+		ok, err := l.TryLock(w.Context(), lockregistry.Wait(time.Minute))
+		require.NoError(w, err)
+		require.True(w, ok)
+		locked := other.starts(l, lockregistry.Wait(time.Minute))
+		w.pending(locked)
+		w.unlock(l)
+		require.NoError(w, <-locked)
+		require.NoError(w, other.unlock(l))
+	})
+}
+
+func TestWaitCoversThisProcessAndRedis(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		l := w.registry().Obtain("42")
+		w.lock(l)
+		start := time.Now()
+		locked := w.goroutine().starts(l, lockregistry.Wait(time.Second))
+		w.settle()
+		w.pass(600 * time.Millisecond)
+		w.do("SET", "orders:42", "another's")
+		require.ErrorIs(w, l.Unlock(w.Context()), lockregistry.ErrLockLost)
+		w.settle()
+		w.pending(locked) // on Redis, from now on
+		w.fails(<-locked, lockregistry.ErrTimeout, "lock", "orders:42")
+		require.Equal(w, time.Second, time.Since(start))
+	})
+}
+
+func TestFirstInFirstOut(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		l := w.registry().Obtain("42")
+		w.lock(l)
+		const waiters = 12
+		order := make(chan int, waiters)
+		leave := map[int]context.CancelFunc{}
+		left := make(chan error, waiters)
+		for i := range waiters {
+			ctx, cancel := context.WithCancel(w.Context())
+			defer cancel()
+			leave[i] = cancel
+			go func() {
+				if err := l.Lock(ctx); err != nil {
+					left <- err
+					return
+				}
+				order <- i
+				left <- l.Unlock(w.Context())
+			}()
+			w.settle()
+		}
+		for _, i := range []int{0, 4, 5, waiters - 1} { // the first, some in between, the last
+			leave[i]()
+			require.ErrorIs(w, <-left, context.Canceled)
+		}
+		require.Empty(w, order)
+		start := time.Now()
+		w.unlock(l)
+		for _, i := range []int{1, 2, 3, 6, 7, 8, 9, 10} {
+			require.Equal(w, i, <-order)
+			require.NoError(w, <-left)
+		}
+		require.Zero(w, time.Since(start), "local waiters do not poll")
+	})
+}
+
+// Who comes when a waiter's turn has come cannot overtake it.
+func TestNobodyOvertakesWhoWaits(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		f := w.flaky()
+		l := f.registry(lockregistry.WithHandoff(0)).Obtain("42")
+		w.lock(l)
+		locked := w.goroutine().starts(l)
+		w.settle()
+		delivery := make(chan struct{})
+		f.next("release", heldUp(delivery))
+		ctx, cancel := context.WithCancel(w.Context())
+		cancel()
+		require.NoError(w, l.Unlock(ctx)) // goes on in the background
+		w.settle()
+		require.False(w, w.tryElsewhere(l))
+		w.pending(locked)
+		close(delivery)
+		w.settle()
+		require.False(w, w.tryElsewhere(l))
+		require.NoError(w, <-locked)
+	})
+}
+
+// Unlock.
+
+func TestUnlockWithADoneContext(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		f := w.flaky()
+		r := f.registry()
+		l := r.Obtain("42")
+		w.lock(l)
+		hold := l.Context(w.Context())
+		delivery := make(chan struct{})
+		f.next("release", heldUp(delivery))
+		ctx, cancel := context.WithCancel(w.Context())
+		cancel()
+		start := time.Now()
+		require.NoError(w, l.Unlock(ctx))
+		require.Zero(w, time.Since(start))
+		require.False(w, l.IsHeld())
+		require.Error(w, hold.Err())
+		w.fails(l.Unlock(w.Context()), lockregistry.ErrNotOwner, "unlock", "orders:42")
+
+		w.settle()
+		locked := w.goroutine().starts(l)
+		w.settle()
+		require.False(w, w.free("orders:42"))
+		w.pending(locked)
+		require.False(w, w.tryElsewhere(l), "the local half is not free before the key is removed")
+		require.Equal(w, 1, f.count("obtain"), "and nobody asks Redis for it")
+
+		close(delivery)
+		require.NoError(w, <-locked)
+		require.True(w, l.IsHeld())
+	})
+}
+
+func TestUnlockWithADoneContextRemovesTheKey(t *testing.T) {
+	worlds(t, func(w *world) {
+		l := w.registry().Obtain("42")
+		ctx, cancel := context.WithCancel(w.Context())
+		require.NoError(w, l.Lock(ctx))
+		cancel()
+		require.NoError(w, l.Unlock(ctx))
+		w.awaitGone("orders:42")
+		w.lock(l)
+		w.unlock(l)
+	})
+}
+
+// Also when the context ends while Unlock waits for Redis.
+func TestContextEndsDuringUnlock(t *testing.T) {
+	for _, deadline := range []bool{false, true} {
+		t.Run(map[bool]string{false: "cancelled", true: "deadline"}[deadline], func(t *testing.T) {
+			fakeWorld(t, func(w *world) {
+				f := w.flaky()
+				l := f.registry().Obtain("42")
+				w.lock(l)
+				w.unlock(l) // everything is known about the server from now on
+				w.lock(l)
+				delivery := make(chan struct{})
+				f.next("release", heldUp(delivery))
+				ctx, cancel := context.WithCancel(w.Context())
+				defer cancel()
+				if deadline {
+					ctx, cancel = context.WithTimeout(w.Context(), 3*time.Second)
+					defer cancel()
+				} else {
+					time.AfterFunc(3*time.Second, cancel)
+				}
+				start := time.Now()
+				require.NoError(w, l.Unlock(ctx))
+				require.Equal(w, 3*time.Second, time.Since(start))
+				require.False(w, l.IsHeld())
+				close(delivery)
+				w.awaitGone("orders:42")
+				w.settle()
+				require.True(w, w.tryElsewhere(l))
+			})
+		})
+	}
+}
+
+func TestCloseWaitsForRemovals(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		f := w.flaky()
+		r := f.registry()
+		l := r.Obtain("42")
+		w.lock(l)
+		delivery := make(chan struct{})
+		f.next("release", heldUp(delivery))
+		ctx, cancel := context.WithCancel(w.Context())
+		cancel()
+		require.NoError(w, l.Unlock(ctx))
+		closed := w.goroutine().start(r.Close)
+		w.settle()
+		w.pending(closed)
+		require.False(w, w.free("orders:42"))
+		close(delivery)
+		require.NoError(w, <-closed)
+		require.True(w, w.free("orders:42"))
+	})
+}
+
+// Even those that have failed so far, and are due only at the next poll, get another chance.
+func TestCloseTriesRemovalsOnceMore(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		f := w.flaky()
+		r := f.registry(lockregistry.WithPollInterval(time.Minute))
+		l := r.Obtain("42")
+		w.lock(l, lockregistry.TTL(time.Hour))
+		f.all("release", refused("LOADING Redis is loading the dataset in memory"))
+		require.ErrorContains(w, l.Unlock(w.Context()), "LOADING")
+		w.settle()
+		f.heal()
+		require.False(w, w.free("orders:42"))
+		start := time.Now()
+		require.NoError(w, r.Close())
+		require.Zero(w, time.Since(start))
+		require.True(w, w.free("orders:42"))
+	})
+}
+
+func TestCloseDoesNotWaitForEver(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		f := w.flaky()
+		r := f.registry()
+		l := r.Obtain("42")
+		w.lock(l)
+		f.all(anything, silence)
+		ctx, cancel := context.WithCancel(w.Context())
+		cancel()
+		require.NoError(w, l.Unlock(ctx))
+		w.settle()
+		start := time.Now()
+		require.NoError(w, r.Close())
+		require.LessOrEqual(w, time.Since(start), time.Second)
+	})
+}
+
+// Close.
+
+func TestClose(t *testing.T) {
+	worlds(t, func(w *world) {
+		f := w.flaky()
+		client := f.client()
+		r := w.registryOn(client)
+		held := r.Obtain("held")
+		w.lock(held)
+		hold := held.Context(w.Context())
+		localWaiter := w.goroutine().starts(held)
+		w.do("SET", "orders:42", "for ever")
+		before := f.count("obtain")
+		redisWaiter := w.goroutine().starts(r.Obtain("42"))
+		w.await("the waiter has asked Redis", func() bool { return f.count("obtain") > before })
+		if w.fake {
+			w.settle()
+		}
+		w.pending(localWaiter)
+		w.pending(redisWaiter)
+
+		start := time.Now()
+		require.NoError(w, r.Close())
+		w.fails(<-localWaiter, lockregistry.ErrClosed, "lock", "orders:held")
+		w.fails(<-redisWaiter, lockregistry.ErrClosed, "lock", "orders:42")
+		if w.fake {
+			require.Zero(w, time.Since(start))
+		}
+		<-hold.Done()
+		require.Equal(w, lockregistry.ErrClosed, context.Cause(hold))
+		require.Greater(w, w.pttl("orders:held"), time.Duration(0), "left to its lease")
+		require.Equal(w, "for ever", w.do("GET", "orders:42"))
+
+		for _, l := range []*lockregistry.Lock{held, r.Obtain("42"), r.Obtain("new")} {
+			_, tried := l.TryLock(w.Context())
+			w.fails(tried, lockregistry.ErrClosed, "trylock", l.Key())
+			w.fails(l.Lock(w.Context()), lockregistry.ErrClosed, "lock", l.Key())
+			w.fails(r.Do(w.Context(), l.Path(), nothing), lockregistry.ErrClosed, "do", l.Key())
+		}
+		<-held.Context(w.Context()).Done()
+		require.NoError(w, held.Unlock(w.Context()))
+		require.True(w, w.free("orders:held"), "Unlock removes it as before")
+
+		require.NoError(w, r.Close())
+		require.Equal(w, "PONG", said(client, "PING"), "the client is its user's")
+		require.True(w, w.tryElsewhere(w.registryOn(client).Obtain("held")))
+	})
+}
+
+func TestCloseAtOnceFromManyGoroutines(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		r := w.registry(lockregistry.WithRenewal())
+		w.lock(r.Obtain("42"))
+		var all sync.WaitGroup
+		for range 8 {
+			all.Go(func() { assert.NoError(w, r.Close()) })
+		}
+		all.Wait()
+	})
+}
+
+func TestCloseOfAnUnusedRegistry(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		f := w.flaky()
+		r := f.registry()
+		r.Obtain("42")
+		require.NoError(w, r.Close())
+		require.Zero(w, f.lockCommands())
+	})
+}
+
+// Context.
+
+func TestContextEndsWithTheHold(t *testing.T) {
+	worlds(t, func(w *world) {
+		l := w.registry().Obtain("42")
+		w.lock(l)
+		outer := l.Context(w.Context())
+		w.lock(l)
+		inner := l.Context(w.Context())
+		w.unlock(l)
+		require.NoError(w, outer.Err())
+		require.NoError(w, inner.Err())
+		w.unlock(l)
+		for _, ctx := range []context.Context{outer, inner} {
+			require.ErrorIs(w, ctx.Err(), context.Canceled)
+			require.Equal(w, context.Canceled, context.Cause(ctx))
+		}
+		w.lock(l)
+		require.NoError(w, l.Context(w.Context()).Err())
+		require.Error(w, outer.Err())
+		w.unlock(l)
+	})
+}
+
+func TestContextIsAChild(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		l := w.registry().Obtain("42")
+		w.lock(l)
+		type key struct{}
+		why := errors.New("enough")
+		parent, cancel := context.WithCancelCause(context.WithValue(w.Context(), key{}, "value"))
+		ctx := l.Context(parent)
+		require.Equal(w, "value", ctx.Value(key{}))
+		cancel(why)
+		require.ErrorIs(w, ctx.Err(), context.Canceled)
+		require.Equal(w, why, context.Cause(ctx))
+		require.True(w, l.IsHeld())
+		w.unlock(l)
+	})
+}
+
+func TestContextWithoutAHold(t *testing.T) {
+	worlds(t, func(w *world) {
+		l := w.registry().Obtain("42")
+		ctx := l.Context(w.Context())
+		require.ErrorIs(w, ctx.Err(), context.Canceled)
+		require.Equal(w, lockregistry.ErrNotOwner, context.Cause(ctx))
+		w.lock(l)
+		require.Equal(w, lockregistry.ErrNotOwner, elsewhere(func() error { return context.Cause(l.Context(w.Context())) }))
+		w.do("DEL", "orders:42")
+		require.Error(w, l.Renew(w.Context(), time.Minute))
+		require.Equal(w, lockregistry.ErrLockLost, context.Cause(l.Context(w.Context())))
+	})
+}
+
+// Whatever call finds out that the hold is lost, all its contexts are told.
+func TestContextsLearnOfALoss(t *testing.T) {
+	worlds(t, func(w *world) {
+		l := w.registry().Obtain("42")
+		for name, findOut := range map[string]func() error{
+			"lock":  func() error { return l.Lock(w.Context()) },
+			"renew": func() error { return l.Renew(w.Context(), time.Minute) },
+		} {
+			w.lock(l)
+			ctx := l.Context(w.Context())
+			another := l.Context(w.Context())
+			w.do("DEL", "orders:42")
+			require.ErrorIs(w, findOut(), lockregistry.ErrLockLost)
+			require.Equal(w, lockregistry.ErrLockLost, context.Cause(ctx), name)
+			require.Equal(w, lockregistry.ErrLockLost, context.Cause(another), name)
+			require.ErrorIs(w, l.Unlock(w.Context()), lockregistry.ErrLockLost)
+		}
+	})
+}
+
+// Locker.
+
+func TestLocker(t *testing.T) {
+	worlds(t, func(w *world) {
+		l := w.registry().Obtain("42")
+		ready := false
+		cond := sync.NewCond(l.Locker(w.Context()))
+		waits := w.goroutine()
+		seen := waits.start(func() error {
+			cond.L.Lock()
+			defer cond.L.Unlock()
+			for !ready {
+				cond.Wait()
+			}
+			return nil
+		})
+		cond.L.Lock()
+		require.True(w, l.IsHeld())
+		require.False(w, w.tryElsewhere(l))
+		ready = true
+		cond.L.Unlock()
+		cond.Broadcast()
+		require.NoError(w, <-seen)
+		require.True(w, w.free("orders:42"))
+	})
+}
+
+func TestLockerPanics(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		l := w.registry().Obtain("42")
+		panicked := func(f func()) (err error) {
+			defer func() { err, _ = recover().(error) }()
+			f()
+			return nil
+		}
+		w.fails(panicked(l.Locker(w.Context()).Unlock), lockregistry.ErrNotOwner, "unlock", "orders:42")
+		ctx, cancel := context.WithCancel(w.Context())
+		cancel()
+		w.fails(panicked(l.Locker(ctx).Lock), context.Canceled, "lock", "orders:42")
+		require.True(w, w.tryElsewhere(l))
+	})
+}
+
+// Do.
+
+func TestDo(t *testing.T) {
+	worlds(t, func(w *world) {
+		r := w.registry()
+		l := r.Obtain("42")
+		type key struct{}
+		failed := errors.New("out of paper")
+		var inside context.Context
+		err := r.Do(context.WithValue(w.Context(), key{}, "value"), "42", func(ctx context.Context) error {
+			inside = ctx
+			assert.NoError(w, ctx.Err())
+			assert.Equal(w, "value", ctx.Value(key{}))
+			assert.True(w, l.IsHeld())
+			assert.False(w, w.free("orders:42"))
+			assert.False(w, w.tryElsewhere(l))
+			assert.NoError(w, r.Do(ctx, "42", nothing), "nests")
+			assert.NoError(w, ctx.Err())
+			assert.True(w, l.IsHeld())
+			return failed
+		})
+		require.Equal(w, failed, err)
+		require.Error(w, inside.Err())
+		require.True(w, w.free("orders:42"))
+		require.NoError(w, r.Do(w.Context(), "42", nothing))
+		require.True(w, w.tryElsewhere(l))
+	})
+}
+
+func TestDoJoinsTheLoss(t *testing.T) {
+	worlds(t, func(w *world) {
+		r := w.registry()
+		failed := errors.New("out of paper")
+		err := r.Do(w.Context(), "42", func(context.Context) error {
+			w.do("DEL", "orders:42")
+			return failed
+		})
+		require.ErrorIs(w, err, failed)
+		w.fails(err, lockregistry.ErrLockLost, "unlock", "orders:42")
+		require.ErrorIs(w, r.Do(w.Context(), "42", func(context.Context) error {
+			w.do("DEL", "orders:42")
+			return nil
+		}), lockregistry.ErrLockLost, "although fn succeeded")
+		require.True(w, w.tryElsewhere(r.Obtain("42")))
+	})
+}
+
+func TestDoTellsFnOfTheLoss(t *testing.T) {
+	worlds(t, func(w *world) {
+		r := w.registry(lockregistry.WithRenewal())
+		err := r.Do(w.Context(), "42", func(ctx context.Context) error {
+			w.do("DEL", "orders:42")
+			<-ctx.Done() // the next renewal finds out
+			return context.Cause(ctx)
+		}, lockregistry.TTL(brief))
+		require.ErrorIs(w, err, lockregistry.ErrLockLost)
+	})
+}
+
+func TestDoUnlocksWhenItsContextEnds(t *testing.T) {
+	worlds(t, func(w *world) {
+		r := w.registry()
+		ctx, cancel := context.WithCancel(w.Context())
+		require.ErrorIs(w, r.Do(ctx, "42", func(ctx context.Context) error {
+			cancel()
+			<-ctx.Done()
+			return ctx.Err()
+		}), context.Canceled)
+		require.True(w, w.free("orders:42"), "before Do returns")
+		require.True(w, w.tryElsewhere(r.Obtain("42")))
+	})
+}
+
+func TestDoUnlocksWhenFnPanics(t *testing.T) {
+	worlds(t, func(w *world) {
+		r := w.registry()
+		require.PanicsWithValue(w, "oops", func() {
+			_ = r.Do(w.Context(), "42", func(context.Context) error { panic("oops") })
+		})
+		require.True(w, w.free("orders:42"))
+		require.True(w, w.tryElsewhere(r.Obtain("42")))
+	})
+}
+
+func TestDoUnlocksWhenFnEndsItsGoroutine(t *testing.T) {
+	worlds(t, func(w *world) {
+		r := w.registry()
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			_ = r.Do(w.Context(), "42", func(context.Context) error {
+				runtime.Goexit()
+				return nil
+			})
+		}()
+		<-ended
+		require.True(w, w.free("orders:42"))
+		require.True(w, w.tryElsewhere(r.Obtain("42")))
+	})
+}
+
+// fn may pass its context to other goroutines; they act as the owner only when it carries one.
+func TestDoAsAnOwner(t *testing.T) {
+	worlds(t, func(w *world) {
+		r := w.registry()
+		l := r.Obtain("42")
+		require.NoError(w, r.Do(lockregistry.NewOwner(w.Context()), "42", func(ctx context.Context) error {
+			return elsewhere(func() error { return errors.Join(l.Lock(ctx), l.Unlock(ctx), l.Context(ctx).Err()) })
+		}))
+		require.NoError(w, r.Do(w.Context(), "42", func(ctx context.Context) error {
+			ok, err := false, error(nil)
+			elsewhere(func() bool { ok, err = l.TryLock(ctx); return ok })
+			assert.False(w, ok)
+			return err
+		}))
+	})
+}
+
+// IsHeld.
+
+func TestIsHeld(t *testing.T) {
+	worlds(t, func(w *world) {
+		l, other := w.registry().Obtain("42"), w.registry().Obtain("42")
+		require.False(w, l.IsHeld())
+		holder := w.goroutine()
+		require.NoError(w, holder.lock(l, lockregistry.TTL(3*brief)))
+		require.True(w, l.IsHeld(), "by any goroutine of this process")
+		require.False(w, other.IsHeld(), "by another registry")
+		waiter := w.goroutine().starts(other)
+		require.False(w, other.IsHeld(), "who waits does not hold")
+		require.NoError(w, <-waiter)
+		require.False(w, l.IsHeld(), "the lease is over")
+		require.True(w, other.IsHeld())
+		require.ErrorIs(w, holder.unlock(l), lockregistry.ErrLockLost)
+		require.False(w, l.IsHeld())
+	})
+}

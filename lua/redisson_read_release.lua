@@ -1,0 +1,42 @@
+-- Ends a hold that reads under a read-write lock in Redisson's format.
+--
+-- KEYS[1]  the lock's name: a hash, see redisson_read_obtain.lua
+-- ARGV[1]  the hold's field
+-- ARGV[2]  the command to publish with, or empty
+-- ARGV[3]  the lock's channel
+-- ARGV[4]  the name as it stands in derived keys
+--
+-- Replies 0 when the hold was not there. When it was it is gone now, and the reply is 1 and the number of clients that
+-- received a message, which is sent when nobody holds the lock any more.
+local key, field, name = KEYS[1], ARGV[1], ARGV[4]
+redis.call('DEL', name .. ':' .. field .. ':rwlock_timeout:1')
+if redis.call('HDEL', key, field) == 0 then
+  return 0
+end
+-- The lock now lives as long as the longest lease of those who stay. One who writes has the lease of the hash itself.
+local longest = 0
+local fields = redis.call('HGETALL', key)
+for i = 1, #fields, 2 do
+  local other, count = fields[i], tonumber(fields[i + 1])
+  if other ~= 'mode' then
+    if string.sub(other, -6) == ':write' then
+      return 1
+    end
+    for n = 1, count or 0 do
+      longest = math.max(longest, redis.call('PTTL', name .. ':' .. other .. ':rwlock_timeout:' .. n))
+    end
+  end
+end
+if longest > 0 then
+  redis.call('PEXPIRE', key, longest)
+  return 1
+end
+redis.call('DEL', key)
+local received = 0
+if ARGV[2] ~= '' then -- to publish may be forbidden; the lock is released all the same
+  local reply = redis.pcall(ARGV[2], ARGV[3], '0')
+  if type(reply) == 'number' then
+    received = reply
+  end
+end
+return 1 + received

@@ -1,0 +1,17 @@
+-- Sets the lease of a hold that reads anew, if it is still there. The lock itself never gets a shorter one by that: others
+-- may read longer.
+--
+-- KEYS[1]  the lock's name: a hash, see redisson_read_obtain.lua
+-- ARGV[1]  the hold's field
+-- ARGV[2]  the lease in milliseconds
+-- ARGV[3]  the name as it stands in derived keys
+--
+-- Replies 1 when renewed, 0 when the hold is not there (any more).
+if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then
+  return 0
+end
+redis.call('SET', ARGV[3] .. ':' .. ARGV[1] .. ':rwlock_timeout:1', '1', 'PX', ARGV[2])
+if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[2]) then
+  redis.call('PEXPIRE', KEYS[1], ARGV[2])
+end
+return 1

@@ -1,0 +1,15 @@
+-- Sets the lease of the hold that writes anew, if it is still there. It never gets shorter by that: the same owner may read
+-- longer.
+--
+-- KEYS[1]  the lock's name: a hash, see redisson_read_obtain.lua
+-- ARGV[1]  the hold's field, less ':write'
+-- ARGV[2]  the lease in milliseconds
+--
+-- Replies 1 when renewed, 0 when the hold is not there (any more).
+if redis.call('HEXISTS', KEYS[1], ARGV[1] .. ':write') == 0 then
+  return 0
+end
+if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[2]) then
+  redis.call('PEXPIRE', KEYS[1], ARGV[2])
+end
+return 1

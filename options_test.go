@@ -1,0 +1,417 @@
+package lockregistry_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+)
+
+// unusedRegistry is a registry for what never gets as far as Redis.
+func unusedRegistry(t *testing.T, opts ...lockregistry.Option) *lockregistry.Registry {
+	t.Helper()
+	return openOn(t, unusedClient(t), opts...)
+}
+
+// complains checks that an error names this package and says all of this.
+func complains(t *testing.T, err error, says ...string) {
+	t.Helper()
+	require.Error(t, err)
+	require.True(t, strings.HasPrefix(err.Error(), "lockregistry: "), err.Error())
+	for _, s := range says {
+		require.ErrorContains(t, err, s)
+	}
+}
+
+func TestNewWithOptionsThatMakeNoSense(t *testing.T) {
+	client := unusedClient(t)
+	for _, c := range []struct {
+		option lockregistry.Option
+		says   string
+	}{
+		{nil, "an option is nil"},
+		{lockregistry.WithExpiry(0), "WithExpiry(0s): a lease must be at least a millisecond"},
+		{lockregistry.WithExpiry(-time.Second), "WithExpiry(-1s): a lease must be at least a millisecond"},
+		{lockregistry.WithExpiry(time.Millisecond - 1), "WithExpiry(999.999µs): a lease must be at least a millisecond"},
+		{lockregistry.WithExpiry(math.MinInt64), "WithExpiry(-"},
+		{lockregistry.WithPollInterval(0), "WithPollInterval(0s): the duration must be positive"},
+		{lockregistry.WithPollInterval(-1), "WithPollInterval(-1ns): the duration must be positive"},
+		{lockregistry.WithCapacity(0), "WithCapacity(0): the capacity must be positive"},
+		{lockregistry.WithCapacity(-5), "WithCapacity(-5): the capacity must be positive"},
+		{lockregistry.WithHandoff(-1), "WithHandoff(-1ns): the duration must not be negative"},
+		{lockregistry.WithWakeup(-1), "WithWakeup(-1): there is no such value"},
+		{lockregistry.WithWakeup(1000), "WithWakeup(1000): there is no such value"},
+		{lockregistry.WithLayout(-1), "WithLayout(-1): there is no such value"},
+		{lockregistry.WithLayout(1000), "WithLayout(1000): there is no such value"},
+		{lockregistry.WithClientID(""), `WithClientID(""): the id is empty`},
+		{lockregistry.WithLogger(nil), "WithLogger(nil)"},
+	} {
+		r, err := lockregistry.New(client, "orders", c.option)
+		require.Nil(t, r, c.says)
+		complains(t, err, c.says)
+		require.NotContains(t, err.Error(), "\n", "nothing else is wrong")
+	}
+}
+
+func TestNewWithoutClientOrPrefix(t *testing.T) {
+	r, err := lockregistry.New(nil, "orders")
+	require.Nil(t, r)
+	complains(t, err, "the client is nil")
+	require.NotContains(t, err.Error(), "prefix")
+
+	r, err = lockregistry.New(unusedClient(t), "")
+	require.Nil(t, r)
+	complains(t, err, "the prefix is empty")
+	require.NotContains(t, err.Error(), "client")
+}
+
+func TestNewTellsEverythingThatIsWrong(t *testing.T) {
+	r, err := lockregistry.New(nil, "", lockregistry.WithCapacity(0), nil, lockregistry.WithExpiry(0),
+		lockregistry.WithPollInterval(0),
+		lockregistry.WithHandoff(-1), lockregistry.WithWakeup(-1), lockregistry.WithLayout(-1), lockregistry.WithClientID(""),
+		lockregistry.WithLogger(nil))
+	require.Nil(t, r)
+	complains(t, err, "client", "prefix", "option is nil", "WithCapacity", "WithExpiry", "WithPollInterval", "WithHandoff",
+		"WithWakeup", "WithLayout", "WithClientID", "WithLogger")
+}
+
+func TestOptionsAtTheirLimits(t *testing.T) {
+	for _, o := range []lockregistry.Option{
+		lockregistry.WithExpiry(time.Millisecond), lockregistry.WithExpiry(math.MaxInt64),
+		lockregistry.WithPollInterval(1), lockregistry.WithPollInterval(math.MaxInt64),
+		lockregistry.WithCapacity(1), lockregistry.WithCapacity(math.MaxInt),
+		lockregistry.WithHandoff(0), lockregistry.WithHandoff(math.MaxInt64),
+		lockregistry.WithClientID(" "), lockregistry.WithRenewal(), lockregistry.WithOldChannel(),
+		lockregistry.WithWakeup(lockregistry.WakeupAuto), lockregistry.WithWakeup(lockregistry.WakeupPoll),
+		lockregistry.WithWakeup(lockregistry.WakeupPubSub), lockregistry.WithWakeup(lockregistry.WakeupTracking),
+		lockregistry.WithLayout(lockregistry.LayoutSpring), lockregistry.WithLogger(slog.New(slog.DiscardHandler)),
+	} {
+		require.NotNil(t, unusedRegistry(t, o))
+	}
+}
+
+// The last one of several options of a kind counts, also when one before it makes no sense.
+func TestTheLastOptionCounts(t *testing.T) {
+	r := unusedRegistry(t, lockregistry.WithClientID(""), lockregistry.WithClientID("first"), lockregistry.WithClientID("last"))
+	require.Equal(t, "last", r.ClientID())
+}
+
+// lockings are all the ways to lock.
+func lockings(r *lockregistry.Registry, path string) map[string]func(context.Context, ...lockregistry.LockOption) error {
+	l := r.Obtain(path)
+	return map[string]func(context.Context, ...lockregistry.LockOption) error{
+		"lock": l.Lock,
+		"trylock": func(ctx context.Context, opts ...lockregistry.LockOption) error {
+			ok, err := l.TryLock(ctx, opts...)
+			if ok {
+				return errors.New("it locked")
+			}
+			return err
+		},
+		"do": func(ctx context.Context, opts ...lockregistry.LockOption) error {
+			return r.Do(ctx, path, func(context.Context) error { return errors.New("it ran") }, opts...)
+		},
+	}
+}
+
+// refuses checks that an error is the *LockError of an operation, that it says why, and that it is none of those that tell
+// something else.
+func refuses(t *testing.T, err error, op, key, why string) {
+	t.Helper()
+	complains(t, err, why)
+	var failed *lockregistry.LockError
+	require.ErrorAs(t, err, &failed)
+	require.Equal(t, op, failed.Op)
+	require.Equal(t, key, failed.Key)
+	require.ErrorContains(t, failed.Err, why)
+	require.Equal(t, failed.Err, errors.Unwrap(failed))
+	require.Equal(t, "lockregistry: "+op+" "+key+": "+failed.Err.Error(), err.Error())
+	for _, other := range []error{
+		lockregistry.ErrNotOwner, lockregistry.ErrLockLost, lockregistry.ErrTimeout, lockregistry.ErrClosed, lockregistry.ErrCapacity,
+	} {
+		require.NotErrorIs(t, err, other)
+	}
+}
+
+func TestLockOptionsThatMakeNoSense(t *testing.T) {
+	r := unusedRegistry(t)
+	for _, c := range []struct {
+		option lockregistry.LockOption
+		says   string
+	}{
+		{lockregistry.LockOption{}, "a LockOption that neither TTL nor Wait made"},
+		{lockregistry.TTL(0), "TTL(0s): the duration must be positive"},
+		{lockregistry.TTL(-time.Second), "TTL(-1s): the duration must be positive"},
+		{lockregistry.TTL(math.MinInt64), "the duration must be positive"},
+		{lockregistry.TTL(time.Millisecond - 1), "TTL(999.999µs): a lease must be at least a millisecond"},
+		{lockregistry.TTL(1), "TTL(1ns): a lease must be at least a millisecond"},
+		{lockregistry.Wait(0), "Wait(0s): the duration must be positive"},
+		{lockregistry.Wait(-1), "Wait(-1ns): the duration must be positive"},
+		{lockregistry.Wait(math.MinInt64), "the duration must be positive"},
+	} {
+		ttl, wait := lockregistry.TTL(time.Second), lockregistry.Wait(time.Second)
+		for op, locks := range lockings(r, "42") {
+			refuses(t, locks(t.Context(), c.option), op, "orders:42", c.says)
+			refuses(t, locks(t.Context(), ttl, wait, c.option), op, "orders:42", c.says)
+			refuses(t, locks(t.Context(), c.option, ttl, wait), op, "orders:42", c.says)
+		}
+	}
+	require.False(t, r.Obtain("42").IsHeld())
+}
+
+func TestCallsWithoutPathOrContext(t *testing.T) {
+	r := unusedRegistry(t)
+	var none context.Context
+	for _, c := range []struct {
+		path string
+		ctx  context.Context
+		says string
+	}{
+		{"", t.Context(), "the path is empty"},
+		{"", lockregistry.NewOwner(t.Context()), "the path is empty"},
+		{"42", none, "the context is nil"},
+	} {
+		key := "orders:" + c.path
+		for op, locks := range lockings(r, c.path) {
+			refuses(t, locks(c.ctx), op, key, c.says)
+			refuses(t, locks(c.ctx, lockregistry.Wait(time.Second), lockregistry.TTL(time.Second)), op, key, c.says)
+		}
+		l := r.Obtain(c.path)
+		require.NotNil(t, l)
+		require.Equal(t, key, l.Key())
+		require.Equal(t, c.path, l.Path())
+		require.False(t, l.IsHeld())
+		refuses(t, l.Unlock(c.ctx), "unlock", key, c.says)
+		refuses(t, l.Renew(c.ctx, time.Second), "renew", key, c.says)
+		refuses(t, r.Renew(c.ctx, c.path, time.Second), "renew", key, c.says)
+		require.Equal(t, lockregistry.ErrNotOwner, context.Cause(l.Context(c.ctx)), "a context that is over, not a panic")
+	}
+}
+
+func TestDoWithoutFunction(t *testing.T) {
+	r := unusedRegistry(t)
+	refuses(t, r.Do(t.Context(), "42", nil), "do", "orders:42", "the function is nil")
+	refuses(t, r.Do(t.Context(), "", nil), "do", "orders:", "is ")
+	var none context.Context
+	refuses(t, r.Do(none, "42", nil), "do", "orders:42", "is nil")
+	require.False(t, r.Obtain("42").IsHeld())
+}
+
+func TestRenewWithALeaseThatMakesNoSense(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		r := w.registry()
+		l := r.Obtain("42")
+		for _, held := range []bool{false, true} {
+			if held {
+				w.lock(l)
+			}
+			for _, ttl := range []time.Duration{0, -1, math.MinInt64, 1, time.Millisecond - 1} {
+				why := fmt.Sprintf("Renew(%v): a lease must be at least a millisecond", ttl)
+				refuses(w.T, l.Renew(w.Context(), ttl), "renew", "orders:42", why)
+				refuses(w.T, r.Renew(w.Context(), "42", ttl), "renew", "orders:42", why)
+			}
+		}
+		require.True(w, l.IsHeld())
+		require.Equal(w, time.Minute, w.pttl("orders:42"), "nothing was changed")
+		w.unlock(l)
+	})
+}
+
+func TestSetCapacityThatMakesNoSense(t *testing.T) {
+	r := unusedRegistry(t, lockregistry.WithCapacity(2))
+	for _, n := range []int{0, -1, math.MinInt} {
+		complains(t, r.SetCapacity(n), fmt.Sprintf("SetCapacity(%d): the capacity must be positive", n))
+	}
+	for i := range 5 {
+		r.Obtain(strconv.Itoa(i))
+	}
+	require.Equal(t, 2, r.Len(), "it is what it was")
+	require.NoError(t, r.SetCapacity(math.MaxInt))
+}
+
+func TestDefaults(t *testing.T) {
+	worlds(t, func(w *world) {
+		r := w.registry()
+		w.lock(r.Obtain("42"))
+		left := w.pttl("orders:42")
+		require.LessOrEqual(w, left, 60*time.Second)
+		require.Greater(w, left, 30*time.Second)
+		if w.fake {
+			require.Equal(w, 60*time.Second, left)
+		}
+		w.unlock(r.Obtain("42"))
+	})
+}
+
+func TestDefaultCapacity(t *testing.T) {
+	const capacity = 100_000
+	r := unusedRegistry(t)
+	for i := range capacity {
+		r.Obtain(strconv.Itoa(i))
+	}
+	require.Equal(t, capacity, r.Len())
+	for i := range 10 {
+		r.Obtain(strconv.Itoa(capacity + i))
+	}
+	require.Equal(t, capacity, r.Len())
+}
+
+func TestLeasesAreWholeMilliseconds(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		r := w.registry(lockregistry.WithExpiry(2*time.Second + 999*time.Microsecond))
+		l := r.Obtain("42")
+		w.lock(l)
+		require.Equal(w, 2*time.Second, w.pttl("orders:42"))
+		require.NoError(w, l.Renew(w.Context(), 3*time.Second+time.Millisecond+999*time.Microsecond))
+		require.Equal(w, 3001*time.Millisecond, w.pttl("orders:42"))
+		w.lock(l, lockregistry.TTL(5*time.Second), lockregistry.TTL(4*time.Second+1))
+		require.Equal(w, 4*time.Second, w.pttl("orders:42"), "the last option counts")
+		w.unlock(l)
+		w.unlock(l)
+	})
+}
+
+func TestDefaultClientIDs(t *testing.T) {
+	const uuid = `^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`
+	first, second := unusedRegistry(t), unusedRegistry(t)
+	require.Regexp(t, uuid, first.ClientID())
+	require.Regexp(t, uuid, second.ClientID())
+	require.NotEqual(t, first.ClientID(), second.ClientID())
+}
+
+func TestValuesWithAClientID(t *testing.T) {
+	worlds(t, func(w *world) {
+		const id = "billing-%d+[7]" // not a pattern, whoever compares it
+		client := w.client()
+		opts := []lockregistry.Option{lockregistry.WithClientID(id), lockregistry.WithHandoff(0)}
+		first, second := w.registryOn(client, opts...), w.registryOn(client, opts...)
+		require.Equal(w, id, first.ClientID())
+		require.Equal(w, id, second.ClientID())
+
+		// The value is the id, what is random, and the number of the hold.
+		parts := func(r *lockregistry.Registry, path string) (random, number string) {
+			w.lock(r.Obtain(path))
+			rest, ok := strings.CutPrefix(w.do("GET", "orders:"+path), id+":")
+			require.True(w, ok, rest)
+			random, number, ok = strings.Cut(rest, ":")
+			require.True(w, ok, rest)
+			require.Regexp(w, "^[0-9a-f]{8}$", random)
+			return random, number
+		}
+		mine, one := parts(first, "1")
+		again, two := parts(first, "2")
+		others, theirs := parts(second, "3")
+		require.Equal(w, mine, again)
+		require.NotEqual(w, mine, others)
+		require.Equal(w, []string{"1", "2", "1"}, []string{one, two, theirs})
+
+		// With one id and the same numbers they exclude each other all the same, both ways.
+		for path, holder := range map[string]*lockregistry.Registry{"1": first, "2": first, "3": second} {
+			for _, r := range []*lockregistry.Registry{first, second} {
+				require.False(w, w.tryElsewhere(r.Obtain(path)))
+				require.Equal(w, r == holder, r.Obtain(path).IsHeld())
+				if r != holder {
+					w.fails(r.Obtain(path).Unlock(w.Context()), lockregistry.ErrNotOwner, "unlock", "orders:"+path)
+				}
+			}
+			w.unlock(holder.Obtain(path))
+		}
+		require.True(w, w.tryElsewhere(second.Obtain("1")))
+	})
+}
+
+func TestLockErrors(t *testing.T) {
+	for _, reason := range []error{
+		lockregistry.ErrNotOwner, lockregistry.ErrLockLost, lockregistry.ErrTimeout, lockregistry.ErrClosed, lockregistry.ErrCapacity,
+		context.Canceled, context.DeadlineExceeded,
+	} {
+		var err error = &lockregistry.LockError{Op: "lock", Key: "orders:42", Err: reason}
+		require.Equal(t, "lockregistry: lock orders:42: "+reason.Error(), err.Error())
+		wrapped := fmt.Errorf("charge: %w", errors.Join(errors.New("other"), err))
+		require.ErrorIs(t, wrapped, reason)
+		var failed *lockregistry.LockError
+		require.ErrorAs(t, wrapped, &failed)
+		require.Same(t, err, failed)
+		for _, other := range []error{
+			lockregistry.ErrNotOwner, lockregistry.ErrLockLost, lockregistry.ErrTimeout, lockregistry.ErrClosed, lockregistry.ErrCapacity,
+		} {
+			require.Equal(t, other == reason, errors.Is(wrapped, other), "%v is %v", reason, other) //nolint:errorlint // the very one
+		}
+	}
+}
+
+func TestErrorsOfLocks(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		r := w.registry(lockregistry.WithCapacity(1))
+		l := r.Obtain("42")
+		w.fails(l.Unlock(w.Context()), lockregistry.ErrNotOwner, "unlock", "orders:42")
+		w.fails(l.Renew(w.Context(), time.Second), lockregistry.ErrNotOwner, "renew", "orders:42")
+		w.fails(r.Renew(w.Context(), "42", time.Second), lockregistry.ErrNotOwner, "renew", "orders:42")
+		w.fails(r.Renew(w.Context(), "never seen", time.Second), lockregistry.ErrNotOwner, "renew", "orders:never seen")
+		w.lock(l)
+		other := lockregistry.NewOwner(w.Context())
+		w.fails(l.Unlock(other), lockregistry.ErrNotOwner, "unlock", "orders:42")
+		w.fails(l.Renew(other, time.Second), lockregistry.ErrNotOwner, "renew", "orders:42")
+		w.fails(l.Lock(other, lockregistry.Wait(time.Second)), lockregistry.ErrTimeout, "lock", "orders:42")
+		w.fails(r.Do(other, "42", nothing, lockregistry.Wait(time.Second)), lockregistry.ErrTimeout, "do", "orders:42")
+		ok, err := l.TryLock(other, lockregistry.Wait(time.Second))
+		require.NoError(w, err)
+		require.False(w, ok)
+		w.fails(r.Obtain("43").Lock(w.Context()), lockregistry.ErrCapacity, "lock", "orders:43")
+
+		late, cancel := context.WithTimeout(other, time.Second)
+		defer cancel()
+		err = l.Lock(late)
+		w.fails(err, context.DeadlineExceeded, "lock", "orders:42")
+		require.NotErrorIs(w, err, lockregistry.ErrTimeout)
+		_, err = l.TryLock(late)
+		w.fails(err, context.DeadlineExceeded, "trylock", "orders:42")
+		w.fails(r.Do(late, "42", nothing), context.DeadlineExceeded, "do", "orders:42")
+
+		w.do("DEL", "orders:42")
+		w.fails(l.Renew(w.Context(), time.Second), lockregistry.ErrLockLost, "renew", "orders:42")
+		w.fails(l.Lock(w.Context()), lockregistry.ErrLockLost, "lock", "orders:42")
+		w.fails(l.Unlock(w.Context()), lockregistry.ErrLockLost, "unlock", "orders:42")
+
+		require.NoError(w, r.Close())
+		for op, locks := range lockings(r, "42") {
+			w.fails(locks(w.Context()), lockregistry.ErrClosed, op, "orders:42")
+		}
+		w.fails(l.Unlock(w.Context()), lockregistry.ErrNotOwner, "unlock", "orders:42")
+	})
+}
+
+// Who waits for ever in Java passes the greatest number that there is.
+func TestTheLongestWait(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		r, other := w.registry(), w.registry()
+		w.pass(time.Second) // the wait reaches beyond the last instant that the registry can count
+		here, there := r.Obtain("42"), other.Obtain("42")
+		w.lock(here)
+		inside := w.goroutine().starts(here, lockregistry.Wait(math.MaxInt64))
+		outside := w.goroutine().start(func() error {
+			ok, err := there.TryLock(w.Context(), lockregistry.Wait(math.MaxInt64))
+			if err == nil && !ok {
+				err = errors.New("did not lock")
+			}
+			return errors.Join(err, there.Unlock(w.Context()))
+		})
+		w.pass(30 * time.Second)
+		w.pending(inside)
+		w.pending(outside)
+		w.do("DEL", "orders:42")
+		require.NoError(w, <-outside)
+		w.pending(inside)
+		w.fails(here.Unlock(w.Context()), lockregistry.ErrLockLost, "unlock", "orders:42")
+		require.NoError(w, <-inside)
+	})
+}

@@ -1,0 +1,59 @@
+package lockregistry
+
+// ReadWriteLock is a pair of locks on one path: any number of owners may hold the reader at a time, or one may hold the
+// writer. It is safe for use by many goroutines; get it from [Registry.ReadWrite].
+//
+// Both locks are reentrant. Who holds the writer may lock the reader too, and then unlock the writer to go on reading
+// without a gap; who holds the reader and locks the writer gets [ErrUpgrade] at once instead of a deadlock.
+//
+// The goroutines of this process are served in the order in which they come, so that readers do not starve writers.
+// Those who read at the same time share one hold in Redis, for as long as [WithHandoff] says; then those who come wait, for
+// so long at most, until the others are out and the hold is released, so that a writer elsewhere has its chance. With
+// WithHandoff(0) that time is the poll interval.
+//
+// In Redis it is Redisson's RReadWriteLock: one hash, and a key per read hold for its lease, all in one slot of a cluster.
+// A reader whose lease ends does not end the lease of another.
+type ReadWriteLock struct {
+	reader Lock
+	writer Lock
+	local  localReadWrite
+}
+
+func (r *Registry) newReadWrite(path string) *ReadWriteLock {
+	rw := &ReadWriteLock{}
+	for _, side := range []struct {
+		lock *Lock
+		kind *kind
+	}{{&rw.reader, r.read}, {&rw.writer, r.write}} {
+		side.lock.reg = r
+		side.lock.kind = side.kind
+		side.lock.key = r.prefix + ":" + path
+		side.lock.pair = rw
+		side.lock.lockedAt.Store(int64(r.clock.now()))
+	}
+	rw.local.sharing = rw.reader.sharing
+	rw.local.again = r.handoff
+	if r.handoff == 0 {
+		rw.local.again = r.poll
+	}
+	return rw
+}
+
+// Reader returns the lock that many owners may hold at a time. All methods of [Lock] work as for a plain lock, for each
+// owner by itself; those who share a hold in Redis lose it together.
+func (rw *ReadWriteLock) Reader() *Lock { return &rw.reader }
+
+// Writer returns the lock that excludes all others.
+func (rw *ReadWriteLock) Writer() *Lock { return &rw.writer }
+
+// sharing tells whether one more goroutine may share the hold of a reader now. After the handoff limit those who come are
+// held back for as long again, so that the hold ends if the sections of those who are in are short, and a writer elsewhere
+// gets the lock. If they are not, to hold back more would gain nobody anything.
+func (l *Lock) sharing() bool {
+	h := l.hold.Load()
+	if h == nil {
+		return false
+	}
+	ok, _ := h.shared(lease{})
+	return ok && int64(h.age()/l.pair.local.again)%2 == 0
+}

@@ -1,0 +1,347 @@
+package lockregistry_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+)
+
+// large tells whether to run at the sizes that the documentation names, which takes a while.
+func large() bool { return os.Getenv("LOCKREGISTRY_TEST_LARGE") != "" }
+
+// raced tells whether the race detector is on, which makes everything several times slower.
+func raced() bool {
+	info, _ := debug.ReadBuildInfo()
+	return slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
+}
+
+// setAll sets keys "orders:0" and so on past this library.
+func (w *world) setAll(count int) {
+	w.Helper()
+	w.do("EVAL", "for i = 0, ARGV[1] - 1 do redis.call('SET', 'orders:' .. i, 'somebody') end", "0", strconv.Itoa(count))
+}
+
+// Ten thousand calls that wait for as many locks cost one connection, one subscription each and one key each to track, and
+// what they need is asked for many at a time.
+func TestManyWaiters(t *testing.T) {
+	waiters := 10_000
+	if raced() && !large() {
+		waiters = 2000
+	}
+	for name, mode := range wakeups {
+		t.Run(name, func(t *testing.T) {
+			realWorlds(t, func(w *world) {
+				r := w.registryOn(w.clientWith(w.dial, called("waits")),
+					lockregistry.WithWakeup(mode), lockregistry.WithPollInterval(noPoll))
+				subscriptions := 0
+				if mode != lockregistry.WakeupTracking {
+					subscriptions = waiters + 1 // and the channel of older versions
+				}
+				tracked := 0
+				if mode != lockregistry.WakeupPubSub {
+					tracked = waiters
+				}
+				listens := func() (subscribed int) {
+					for _, line := range w.connections("name=waits") {
+						subscribed += property(line, "sub") + property(line, "psub")
+					}
+					return subscribed
+				}
+
+				w.setAll(waiters)
+				var all sync.WaitGroup
+				w.Cleanup(all.Wait)
+				var got atomic.Int32
+				for i := range waiters {
+					all.Go(func() {
+						l := r.Obtain(strconv.Itoa(i))
+						if err := l.Lock(w.Context()); err != nil {
+							w.Error(err)
+							return
+						}
+						got.Add(1)
+						if err := l.Unlock(w.Context()); err != nil {
+							w.Error(err)
+						}
+					})
+				}
+				w.await("all listen", func() bool { return listens() == subscriptions && w.tracked() == tracked })
+				require.Len(w, w.connections("name=waits"), 2)
+				require.Zero(w, got.Load())
+				// Waiters come while the ones before are being armed, so not all of them in full batches.
+				w.Logf("%d SUBSCRIBE, %d EXISTS", w.executed("subscribe"), w.executed("exists"))
+				require.Less(w, w.executed("subscribe")+w.executed("exists"), waiters/2)
+
+				start := time.Now()
+				w.do("EVAL", `for i = 0, ARGV[1] - 1 do
+					redis.call('DEL', 'orders:' .. i)
+					redis.call('PUBLISH', 'orders-channel:orders:' .. i, 'orders:' .. i)
+				end`, "0", strconv.Itoa(waiters))
+				all.Wait()
+				w.Logf("all had their locks after %v", time.Since(start))
+				require.Less(w, time.Since(start), noPoll/2)
+				require.Len(w, w.connections("name=waits"), 2)
+				require.Equal(w, "0", w.do("DBSIZE"))
+				w.await("subscriptions are given up", func() bool { return listens() < 1000 })
+			})
+		})
+	}
+}
+
+// A release wakes one goroutine in each process, however many wait there, and it tries once.
+func TestNoHerd(t *testing.T) {
+	const processes, goroutines = 3, 50
+	for name, mode := range wakeups {
+		t.Run(name, func(t *testing.T) {
+			test := func(w *world) {
+				most := 1
+				if !w.fake && mode != lockregistry.WakeupPubSub {
+					most++ // who came too late has the key tracked again, and looks once more after that
+				}
+				if !w.fake && mode == lockregistry.WakeupAuto {
+					most++ // the message may come when that is done
+				}
+				nets := make([]*flaky, 0, processes)
+				var all sync.WaitGroup
+				ctx, cancel := context.WithCancel(w.Context())
+				entered, leave := make(chan *lockregistry.Lock, 1), make(chan struct{})
+				finish := sync.OnceFunc(func() {
+					cancel()
+					close(leave)
+					all.Wait()
+				})
+				w.do("SET", theKey, "somebody")
+				for range processes {
+					f := w.flaky()
+					r := f.registry(lockregistry.WithWakeup(mode), lockregistry.WithPollInterval(noPoll), lockregistry.WithHandoff(0))
+					w.Cleanup(finish)
+					nets = append(nets, f)
+					for range goroutines {
+						all.Go(func() {
+							l := r.Obtain("42")
+							if l.Lock(ctx) != nil {
+								return
+							}
+							entered <- l
+							<-leave
+							if err := l.Unlock(context.WithoutCancel(ctx)); err != nil {
+								w.Error(err)
+							}
+						})
+					}
+					w.listening(mode, len(nets), 1)
+				}
+				// quiet waits until no process asks any more, and returns how often each has.
+				quiet := func() (tries []int) {
+					same := 0
+					w.await("nobody asks any more", func() bool {
+						now := make([]int, 0, processes)
+						for _, f := range nets {
+							now = append(now, f.count("obtain"))
+						}
+						if !slices.Equal(now, tries) {
+							same, tries = 0, now
+						}
+						same++
+						return same > 50
+					})
+					return tries
+				}
+				before := quiet()
+				w.do("EVAL", "redis.call('DEL', KEYS[1]) redis.call('PUBLISH', ARGV[1], KEYS[1])", "1", theKey, theChannel)
+				<-entered
+				after := quiet()
+				for i := range processes {
+					tries := after[i] - before[i]
+					w.Logf("process %d: %d tries", i, tries)
+					if tries < 1 || tries > most {
+						w.Errorf("a release led to %d tries of one process, not to one", tries)
+					}
+				}
+				finish()
+			}
+			if mode != lockregistry.WakeupTracking {
+				t.Run("miniredis", func(t *testing.T) { fakeWorld(t, test) })
+			}
+			realWorlds(t, test)
+		})
+	}
+}
+
+// saturate has many goroutines of a registry lock and unlock without end.
+func (w *world) saturate(ctx context.Context, r *lockregistry.Registry, section func()) (done *sync.WaitGroup) {
+	done = new(sync.WaitGroup)
+	for range 64 {
+		done.Go(func() {
+			l := r.Obtain("42")
+			for l.Lock(ctx) == nil {
+				section()
+				if err := l.Unlock(context.WithoutCancel(ctx)); err != nil {
+					w.Error(err)
+				}
+			}
+		})
+	}
+	return done
+}
+
+// While one process hands a lock around its goroutines without end, two others get it again and again, and neither waits
+// longer than the handoff limit, the critical sections that are between, and what it needs to notice.
+func TestOthersAreNotStarved(t *testing.T) {
+	modes := map[string]lockregistry.Wakeup{"poll": lockregistry.WakeupPoll}
+	maps.Copy(modes, wakeups)
+	const poll = 100 * time.Millisecond
+	for name, mode := range modes {
+		for _, limit := range []time.Duration{20 * time.Millisecond, 100 * time.Millisecond, 300 * time.Millisecond} {
+			test := func(w *world, turns int, section, allowance time.Duration) {
+				most := limit + 3*section + 10*time.Millisecond + allowance
+				if mode == lockregistry.WakeupPoll {
+					// Who only polls may find the other one there, and has the next round then.
+					most = 2 * (limit + 2*section + poll + 10*time.Millisecond)
+				}
+				registry := func(poll time.Duration) *lockregistry.Registry {
+					return w.registry(lockregistry.WithWakeup(mode), lockregistry.WithPollInterval(poll), lockregistry.WithHandoff(limit))
+				}
+				ctx, cancel := context.WithCancel(w.Context())
+				var inside atomic.Int32
+				crowd := w.saturate(ctx, registry(poll), func() { inside.Add(1); <-time.After(section) })
+				var waits [2][]time.Duration
+				var others sync.WaitGroup
+				for i := range waits {
+					// Two that poll at the very same moments, as only fake time has it, would meet at every one of them.
+					r := registry(poll - time.Duration(i)*7*time.Millisecond)
+					others.Go(func() {
+						l := r.Obtain("42")
+						for range turns {
+							start := time.Now()
+							if err := l.Lock(ctx, lockregistry.Wait(10*most)); err != nil {
+								w.Error(err)
+								return
+							}
+							waits[i] = append(waits[i], time.Since(start))
+							<-time.After(section)
+							if err := l.Unlock(ctx); err != nil {
+								w.Error(err)
+								return
+							}
+							<-time.After(rand.N(limit + poll))
+						}
+					})
+				}
+				others.Wait()
+				cancel()
+				crowd.Wait()
+				for _, waited := range waits {
+					w.Log(slices.Max(waited), "at most, of", waited)
+					require.Len(w, waited, turns)
+					require.LessOrEqual(w, slices.Max(waited), most)
+				}
+				require.Greater(w, int(inside.Load()), turns, "the crowd had its turns, too")
+			}
+			t.Run(fmt.Sprint(name, " with a limit of ", limit), func(t *testing.T) {
+				if mode != lockregistry.WakeupTracking {
+					t.Run("miniredis", func(t *testing.T) {
+						fakeWorld(t, func(w *world) { test(w, 20, time.Millisecond, 0) })
+					})
+				}
+				if mode == lockregistry.WakeupAuto || mode == lockregistry.WakeupPubSub {
+					t.Run("miniredis, slowly", func(t *testing.T) {
+						// Longer than who lets go stands back for one of them.
+						fakeWorld(t, func(w *world) { test(w, 20, 20*time.Millisecond, 0) })
+					})
+				}
+				if mode != lockregistry.WakeupPoll && limit == 100*time.Millisecond {
+					realWorlds(t, func(w *world) { test(w, 5, time.Millisecond, 500*time.Millisecond) })
+				}
+			})
+		}
+	}
+}
+
+// Each of many held locks is renewed in time, many in one pipeline, by a few goroutines.
+func TestRenewalAtScale(t *testing.T) {
+	locks := 20_000
+	if large() {
+		locks = 100_000
+	}
+	realWorlds(t, func(w *world) {
+		const goroutines = 64
+		each := func(count int, do func(i int, ctx context.Context) error) {
+			var all sync.WaitGroup
+			for i := range goroutines {
+				all.Go(func() {
+					ctx := lockregistry.NewOwner(w.Context())
+					for j := i; j < count; j += goroutines {
+						if err := do(j, ctx); err != nil {
+							w.Error(err)
+							return
+						}
+					}
+				})
+			}
+			all.Wait()
+		}
+		// How fast is this machine now, with what else it does? A lease too short for it proves nothing.
+		client := w.clientWith(w.dial, called("renews"))
+		sample := w.registryOn(client)
+		start := time.Now()
+		each(locks/10, func(i int, ctx context.Context) error {
+			l := sample.Obtain("sample" + strconv.Itoa(i))
+			if err := l.Lock(ctx); err != nil {
+				return err
+			}
+			return l.Unlock(ctx)
+		})
+		lease := min(max(3*time.Second, 25*time.Since(start)), 9*time.Second).Round(time.Millisecond)
+
+		before := runtime.NumGoroutine()
+		var log journal
+		r := w.registryOn(client, log.option(),
+			lockregistry.WithRenewal(), lockregistry.WithExpiry(lease), lockregistry.WithCapacity(locks))
+		var contexts [goroutines]context.Context
+		each(locks, func(i int, ctx context.Context) error {
+			err := r.Obtain(strconv.Itoa(i)).Lock(ctx)
+			if i < goroutines {
+				contexts[i] = r.Obtain(strconv.Itoa(i)).Context(ctx)
+			}
+			return err
+		})
+		w.Logf("%d locks with a lease of %v", locks, lease)
+		require.Equal(w, strconv.Itoa(locks), w.do("DBSIZE"))
+
+		renewals, reads := w.executed("pexpire"), w.info("stats", "total_reads_processed")
+		most := 0
+		for start := time.Now(); time.Since(start) < 2*lease; <-time.After(10 * time.Millisecond) {
+			most = max(most, runtime.NumGoroutine()-before)
+		}
+		renewals, reads = w.executed("pexpire")-renewals, w.info("stats", "total_reads_processed")-reads
+		w.Logf("%d renewals in %d reads of the server, %d goroutines more than before", renewals, reads, most)
+
+		require.Empty(w, log.lines(), "nothing lost, nothing refused")
+		require.Equal(w, strconv.Itoa(locks), w.do("DBSIZE"), "no key has expired")
+		for i := range locks {
+			require.True(w, r.Obtain(strconv.Itoa(i)).IsHeld(), i)
+		}
+		for _, ctx := range contexts {
+			require.NoError(w, ctx.Err())
+		}
+		require.LessOrEqual(w, most, 20)
+		require.GreaterOrEqual(w, renewals, 5*locks, "each third of the lease, less one that may be due")
+		require.LessOrEqual(w, renewals, 7*locks, "no more often than needed")
+		require.Less(w, 20*reads, renewals, "many in one packet")
+	})
+}

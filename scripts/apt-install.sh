@@ -1,0 +1,29 @@
+#!/bin/sh
+# Installs Debian packages where that is possible without asking anybody:
+#   scripts/apt-install.sh PACKAGE...
+# Fails, and says what to install by hand, where it is not.
+set -eu
+
+give_up() {
+	echo "cannot install $*: $reason" >&2
+	echo "install by hand (Debian, Ubuntu: sudo apt-get install $*) and try again" >&2
+	exit 1
+}
+
+as_root=
+if ! command -v apt-get >/dev/null; then
+	reason="this system has no apt-get"
+	give_up "$@"
+elif [ "$(id -u)" -ne 0 ]; then
+	if ! sudo -n true 2>/dev/null; then
+		reason="not root, and sudo asks for a password"
+		give_up "$@"
+	fi
+	as_root="sudo -n"
+fi
+
+echo "installing $*"
+# Quiet, but not about errors; nothing may wait for an answer.
+$as_root apt-get -qq update
+$as_root env DEBIAN_FRONTEND=noninteractive \
+	apt-get -qq install --yes --no-install-recommends -o Dpkg::Use-Pty=0 "$@" </dev/null >/dev/null

@@ -1,0 +1,28 @@
+#!/bin/sh
+# Checks every module of the workspace: golangci-lint with .golangci.yml, and
+# that go.mod and go.sum say exactly what the code needs. Changes nothing.
+set -eu
+
+# The linter is built from a module of its own, in which its many dependencies
+# stay. Outside the workspace, since go.work does not list it; Go's build cache
+# keeps the program, so that only the first run builds it.
+linter=$(GOWORK=off go -C internal/tools tool -n golangci-lint)
+modules=$(go list -m -f '{{.Dir}}')
+failed=
+
+for module in $modules; do
+	echo "golangci-lint in $module"
+	(cd "$module" && "$linter" run ./...) || failed=yes
+done
+
+# A module is used without the workspace by everybody but us, so it has to be
+# right on its own.
+for module in $modules "$PWD/internal/tools"; do
+	echo "go mod tidy -diff in $module"
+	(cd "$module" && GOWORK=off go mod tidy -diff) || failed=yes
+done
+
+if [ -n "$failed" ]; then
+	echo "lint: see above" >&2
+	exit 1
+fi

@@ -1,0 +1,140 @@
+package lockregistry_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+)
+
+// Registries, as processes would have them, and goroutines all add one to the same counter, in two steps that only a lock
+// makes one.
+func TestNoUpdateIsLost(t *testing.T) {
+	for name, opts := range map[string][]lockregistry.Option{
+		"default":           nil,
+		"polling":           {polling},
+		"without hand-over": {lockregistry.WithHandoff(0)},
+		"renewal":           {lockregistry.WithRenewal(), lockregistry.WithExpiry(10 * time.Second)},
+		"small cache":       {lockregistry.WithCapacity(1)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			realWorlds(t, func(w *world) {
+				const registries, goroutines, rounds = 4, 6, 12
+				client := w.client()
+				read := func() int {
+					n, err := client.Do(w.Context(), client.B().Get().Key("counter").Build()).AsInt64()
+					if err != nil {
+						w.Error(err)
+					}
+					return int(n)
+				}
+				write := func(n int) {
+					set := client.B().Set().Key("counter").Value(strconv.Itoa(n)).Build()
+					if err := client.Do(w.Context(), set).Error(); err != nil {
+						w.Error(err)
+					}
+				}
+				write(0)
+				var all sync.WaitGroup
+				for range registries {
+					r := w.registry(append([]lockregistry.Option{lockregistry.WithPollInterval(2 * time.Millisecond)}, opts...)...)
+					for range goroutines {
+						all.Go(func() {
+							for range rounds {
+								if err := r.Do(w.Context(), "42", func(context.Context) error {
+									write(read() + 1)
+									return nil
+								}); err != nil {
+									w.Error(err)
+								}
+							}
+						})
+					}
+				}
+				all.Wait()
+				require.Equal(w, registries*goroutines*rounds, read())
+				require.True(w, w.free("orders:42"))
+			})
+		})
+	}
+}
+
+// Calls of all kinds at random, with contexts that end at any time, on a network that fails: whoever is told that it has
+// the lock has it alone, and in the end nothing is left.
+func TestAlone(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		const registries, goroutines, rounds = 3, 4, 30
+		var inside atomic.Int32
+		var acquired, failed atomic.Int32
+		var flakies []*flaky
+		var all sync.WaitGroup
+		for i := range registries {
+			f := w.flaky()
+			flakies = append(flakies, f)
+			r := f.registry(lockregistry.WithCapacity(1+i), lockregistry.WithExpiry(5*time.Second))
+			for g := range goroutines {
+				all.Go(func() {
+					random := rand.New(rand.NewPCG(uint64(i), uint64(g)))
+					upTo := func(d time.Duration) time.Duration { return 1 + time.Duration(random.Int64N(int64(d))) }
+					for range rounds {
+						<-time.After(upTo(50 * time.Millisecond))
+						if random.IntN(4) == 0 {
+							fates := []fate{cut, cutAfter, refused(loading), slow(upTo(200 * time.Millisecond))}
+							f.next([]string{"obtain", "release", "renew"}[random.IntN(3)], fates[random.IntN(len(fates))])
+						}
+						ctx := w.Context()
+						if random.IntN(2) == 0 {
+							ctx = lockregistry.NewOwner(ctx)
+						}
+						locking, cancel := context.WithTimeout(ctx, upTo(2*time.Second))
+						l := r.Obtain("42")
+						err := l.Lock(locking)
+						cancel()
+						r.Obtain(fmt.Sprint(random.IntN(5)))
+						if err != nil {
+							failed.Add(1)
+							continue
+						}
+						held := l.Context(ctx)
+						if n := inside.Add(1); n != 1 && held.Err() == nil {
+							w.Errorf("%d at once", n)
+						}
+						acquired.Add(1)
+						select {
+						case <-time.After(upTo(50 * time.Millisecond)):
+						case <-held.Done():
+						}
+						inside.Add(-1)
+						unlocking, cancel := context.WithTimeout(ctx, upTo(100*time.Millisecond))
+						if random.IntN(4) == 0 {
+							cancel()
+						}
+						err = l.Unlock(unlocking)
+						cancel()
+						if errors.Is(err, lockregistry.ErrNotOwner) {
+							w.Error(err)
+						}
+					}
+				})
+			}
+		}
+		all.Wait()
+		w.Logf("%d acquired, %d failed", acquired.Load(), failed.Load())
+		require.Greater(w, acquired.Load(), int32(50))
+		for _, f := range flakies {
+			f.heal()
+		}
+		start := time.Now()
+		w.awaitGone("orders:42")
+		require.LessOrEqual(w, time.Since(start), time.Second)
+	})
+}
