@@ -29,7 +29,7 @@ type acquisition struct {
 var errLate = errors.New("the answer of Redis came after the lease was over")
 
 // errSilent: the server did not answer within the wait of the call.
-var errSilent = errors.New("Redis has not answered within the time given by Wait")
+var errSilent = errors.New("no answer of Redis within the time given by Wait")
 
 // turnaround is long enough for a waiter in another process to wake up and take a released lock, even on a busy machine.
 const turnaround = 10 * time.Millisecond

@@ -169,8 +169,9 @@ func (c *cache) insert(l *Lock) {
 
 // makeRoom drops locks until no more than room are left, and tells whether it got that far. The caller holds the mutex.
 //
-// The queue is in the order of the turns that locks had when they were put into it. Locks found in use are taken out. A lock that was obtained since is put
-// back with its new turn, so the first one whose turn is still the same is the least recently obtained of all.
+// The queue is in the order of the turns that locks had when they were put into it. Locks found in use are taken out. A
+// lock that was obtained since is put back with its new turn, so the first one whose turn is still the same is the least
+// recently obtained of all.
 func (c *cache) makeRoom(room int) bool {
 	for c.size > room && len(c.queue) > 0 {
 		first := heap.Pop(&c.queue).(queued)

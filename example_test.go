@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
@@ -19,12 +18,12 @@ import (
 func embeddedRedis() (client rueidis.Client, stop func()) {
 	server, err := miniredis.Run()
 	if err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	server.ClockTTL(true)
 	client, err = rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{server.Addr()}, DisableCache: true})
 	if err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	return client, func() {
 		client.Close()
@@ -37,7 +36,7 @@ func newRegistry(opts ...lockregistry.Option) (registry *lockregistry.Registry, 
 	client, stopRedis := embeddedRedis()
 	registry, err := lockregistry.New(client, "orders", opts...)
 	if err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	return registry, func() {
 		_ = registry.Close()
@@ -51,18 +50,18 @@ func Example() {
 	defer stop()
 	registry, err := lockregistry.New(client, "orders")
 	if err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
-	defer registry.Close()
+	defer func() { _ = registry.Close() }()
 
 	ctx := context.Background()
 	lock := registry.Obtain("42")
 	if err := lock.Lock(ctx); err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	fmt.Println("working on", lock.Path(), "under the key", lock.Key())
 	if err := lock.Unlock(ctx); err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	// Output: working on 42 under the key orders:42
 }
@@ -75,7 +74,7 @@ func ExampleRegistry_Do() {
 
 	err := registry.Do(ctx, "42", func(ctx context.Context) error {
 		fmt.Println("held:", registry.Obtain("42").IsHeld())
-		return errors.New("out of paper") // ctx ends when the lock is lost: pass it on to whatever takes time
+		return printInvoice(ctx) // ctx ends when the lock is lost: pass it on to whatever takes time
 	})
 	fmt.Println("error:", err)
 	fmt.Println("held:", registry.Obtain("42").IsHeld())
@@ -85,6 +84,8 @@ func ExampleRegistry_Do() {
 	// held: false
 }
 
+func printInvoice(context.Context) error { return errors.New("out of paper") }
+
 // With Wait, Do gives up when somebody else holds the lock for that long.
 func ExampleRegistry_Do_wait() {
 	registry, stop := newRegistry()
@@ -93,7 +94,7 @@ func ExampleRegistry_Do_wait() {
 
 	other := lockregistry.NewOwner(ctx)
 	if err := registry.Obtain("42").Lock(other); err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	err := registry.Do(ctx, "42", func(context.Context) error {
 		fmt.Println("never printed")
@@ -128,7 +129,7 @@ func ExampleLock_Lock_deadline() {
 	ctx := context.Background()
 	lock := registry.Obtain("42")
 	if err := lock.Lock(lockregistry.NewOwner(ctx)); err != nil { // somebody else
-		log.Fatal(err)
+		panic(err)
 	}
 
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
@@ -168,9 +169,9 @@ func ExampleTTL() {
 	defer stop()
 	registry, err := lockregistry.New(client, "orders", lockregistry.WithExpiry(30*time.Second))
 	if err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
-	defer registry.Close()
+	defer func() { _ = registry.Close() }()
 
 	ctx := context.Background()
 	lease := func(path string) time.Duration {
@@ -210,7 +211,7 @@ func ExampleLock_Context() {
 	ctx := context.Background()
 	lock := registry.Obtain("42")
 	if err := lock.Lock(ctx, lockregistry.TTL(100*time.Millisecond)); err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 
 	held := lock.Context(ctx)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -20,8 +21,6 @@ import (
 
 // loading is an error that goes away by itself.
 const loading = "LOADING Redis is loading the dataset in memory"
-
-var polling = lockregistry.WithWakeup(lockregistry.WakeupPoll)
 
 // Failures of the first attempt.
 
@@ -207,13 +206,19 @@ func TestTheClientIsClosedWhileWaiting(t *testing.T) {
 	})
 }
 
+// awaitScript waits until the server has been asked to run a script, as by a call that waits.
+func (w *world) awaitScript() {
+	w.Helper()
+	w.await("a script", func() bool { return strings.Contains(w.do("INFO", "commandstats"), "evalsha") })
+}
+
 func TestTheServerRestartsWhileWaiting(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		l, held := w.registry().Obtain("42"), w.registry().Obtain("held")
 		w.lock(held)
 		w.do("SET", "orders:42", "for ever")
 		locked := w.goroutine().starts(l)
-		w.await("the waiter has asked Redis", func() bool { return strings.Contains(w.do("INFO", "commandstats"), "evalsha") })
+		w.awaitScript()
 		w.server.Stop()
 		w.pending(locked)
 		w.server.Restart(w)
@@ -222,7 +227,9 @@ func TestTheServerRestartsWhileWaiting(t *testing.T) {
 		require.False(w, w.tryElsewhere(w.registry().Obtain("42")))
 
 		// What was held is not any more: its key is gone.
-		w.await("the client has noticed", func() bool { return errors.Is(held.Renew(w.Context(), time.Minute), lockregistry.ErrLockLost) })
+		w.await("the client has noticed", func() bool {
+			return errors.Is(held.Renew(w.Context(), time.Minute), lockregistry.ErrLockLost)
+		})
 		require.ErrorIs(w, held.Unlock(w.Context()), lockregistry.ErrLockLost)
 	})
 }
@@ -289,7 +296,7 @@ func TestTheServerIsReadOnlyForAWhile(t *testing.T) {
 		l := w.registry().Obtain("42")
 		w.do("SET", "orders:42", "for ever")
 		locked := w.goroutine().starts(l)
-		w.await("the waiter has asked Redis", func() bool { return strings.Contains(w.do("INFO", "commandstats"), "evalsha") })
+		w.awaitScript()
 		w.do("SET", "orders:42", "for a while", "PX", "50")
 		w.do("REPLICAOF", "127.0.0.1", "1")
 		// The key expires: the waiter tries to set its own, in vain.
@@ -326,7 +333,7 @@ func TestWithoutPermission(t *testing.T) {
 
 		// When it is taken from a user who waits.
 		l := w.registryOn(w.user()).Obtain("42")
-		name := "user" + fmt.Sprint(len(strings.Fields(w.do("ACL", "USERS")))-1)
+		name := "user" + strconv.Itoa(len(strings.Fields(w.do("ACL", "USERS")))-1)
 		w.do("SET", "orders:42", "for ever")
 		locked := w.goroutine().starts(l)
 		w.do("ACL", "SETUSER", name, "-evalsha", "-eval", "-set")
@@ -701,8 +708,8 @@ func TestTheConnectionForWakeupsIsSlow(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
 		r := f.registry()
-		var locked []<-chan error
 		paths := []string{"a", "b", "c"}
+		locked := make([]<-chan error, 0, len(paths))
 		f.next("SUBSCRIBE", delivered, slow(time.Second)) // the first one is for no path in particular
 		for _, path := range paths {
 			w.do("SET", "orders:"+path, "for ever")

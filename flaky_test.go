@@ -61,9 +61,8 @@ var (
 	// cut breaks the connection before the command reaches the server, cutAfter once the server has executed it.
 	cut      = fate{lost: true, thenCut: true}
 	cutAfter = fate{thenCut: true}
-	// silence is a server that hangs, muted one that hangs right after it has executed the command.
+	// silence is a server that hangs.
 	silence = fate{lost: true, thenMute: true}
-	muted   = fate{thenMute: true}
 )
 
 // refused is the fate of a command that a server answers with an error.

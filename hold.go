@@ -238,7 +238,7 @@ func (h *hold) unlockEnds(cause error) {
 }
 
 // watch makes cancel end with the hold. It fails when the hold is lost or nobody watches over it.
-func (h *hold) watch(o owner, ctx context.Context, cancel context.CancelCauseFunc) error {
+func (h *hold) watch(ctx context.Context, o owner, cancel context.CancelCauseFunc) error {
 	h.mu.Lock()
 	if !h.fresh() {
 		h.unlockLose("the lease is over")

@@ -58,7 +58,6 @@ func realWorlds(t *testing.T, test func(w *world)) {
 	t.Helper()
 	for _, binary := range redistest.Binaries(t) {
 		t.Run(filepath.Base(binary), func(t *testing.T) {
-			t.Parallel()
 			test(realWorld(t, redistest.StartBinary(t, binary)))
 		})
 	}
@@ -96,7 +95,9 @@ func said(c rueidis.Client, args ...string) string {
 }
 
 // clientWith returns a client of its own that dials as told, closed at the end of the test.
-func (w *world) clientWith(dial func(ctx context.Context) (net.Conn, error), change ...func(*rueidis.ClientOption)) rueidis.Client {
+func (w *world) clientWith(
+	dial func(ctx context.Context) (net.Conn, error), change ...func(*rueidis.ClientOption),
+) rueidis.Client {
 	w.Helper()
 	option := rueidis.ClientOption{
 		InitAddress:       []string{"redis:6379"},
@@ -270,6 +271,7 @@ func elsewhere[T any](f func() T) T {
 	return <-result
 }
 
+//nolint:revive // the order of l.Lock(ctx)
 func lockElsewhere(l *lockregistry.Lock, ctx context.Context, opts ...lockregistry.LockOption) <-chan error {
 	result := make(chan error, 1)
 	go func() { result <- l.Lock(ctx, opts...) }()

@@ -9,8 +9,8 @@ import (
 //
 // A hold is named by its value, "<registry>:<number>", which no other hold ever has.
 type layout interface {
-	// obtain tries once to make the hold that bids the owner of its key. When somebody else has it, left is what remains of their lease,
-	// or not positive when that has no end or was not asked. First says that this is the first try of a call, when the
+	// obtain tries once to make the hold that bids the owner of its key. When somebody else has it, left is what remains of
+	// their lease, or not positive when that has no end or was not asked. First says that this is the first try of a call, when the
 	// key is most likely free; it may do less then: what it refuses is tried again. An error means that the hold is not
 	// granted; whether the server granted it all the same, unknown tells.
 	obtain(ctx context.Context, b bid, first bool) (granted bool, left time.Duration, err error)

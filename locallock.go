@@ -115,7 +115,9 @@ func (l *localLock) wait(ctx context.Context, w *waiter, timeout <-chan time.Tim
 
 // await waits until w has its turn. It returns refused when that does not come, and whether w is to give up: not when only
 // again has fired.
-func (w *waiter) await(ctx context.Context, timeout <-chan time.Time, closed <-chan struct{}, again <-chan time.Time) (entry, bool) {
+func (w *waiter) await(
+	ctx context.Context, timeout <-chan time.Time, closed <-chan struct{}, again <-chan time.Time,
+) (entry, bool) {
 	select {
 	case how := <-w.turn:
 		return how, false

@@ -795,14 +795,14 @@ func TestDo(t *testing.T) {
 		var inside context.Context
 		err := r.Do(context.WithValue(w.Context(), key{}, "value"), "42", func(ctx context.Context) error {
 			inside = ctx
-			assert.NoError(w, ctx.Err())
-			assert.Equal(w, "value", ctx.Value(key{}))
-			assert.True(w, l.IsHeld())
-			assert.False(w, w.free("orders:42"))
-			assert.False(w, w.tryElsewhere(l))
-			assert.NoError(w, r.Do(ctx, "42", nothing), "nests")
-			assert.NoError(w, ctx.Err())
-			assert.True(w, l.IsHeld())
+			require.NoError(w, ctx.Err())
+			require.Equal(w, "value", ctx.Value(key{}))
+			require.True(w, l.IsHeld())
+			require.False(w, w.free("orders:42"))
+			require.False(w, w.tryElsewhere(l))
+			require.NoError(w, r.Do(ctx, "42", nothing), "nests")
+			require.NoError(w, ctx.Err())
+			require.True(w, l.IsHeld())
 			return failed
 		})
 		require.Equal(w, failed, err)

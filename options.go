@@ -14,7 +14,7 @@ const (
 	defaultPoll     = 100 * time.Millisecond
 	defaultCapacity = 100_000
 
-	// Redisson's
+	// defaultWatchdog is Redisson's lockWatchdogTimeout.
 	defaultWatchdog = 30 * time.Second
 )
 
@@ -67,7 +67,7 @@ func WithOldChannel() Option { return func(s *settings) { s.oldChannel = true } 
 // this time, counted from when the process got the key, the lock is released in Redis and others have their chance. It
 // also is when less than half of the lease is left, or who is next asks for a longer one. 0 turns it off: every unlock
 // releases the key. Default: the poll interval.
-func WithHandoff(max time.Duration) Option { return func(s *settings) { s.handoff = &max } }
+func WithHandoff(limit time.Duration) Option { return func(s *settings) { s.handoff = &limit } }
 
 // WithLayout sets the format of locks in Redis. Default: [LayoutSpring].
 func WithLayout(l Layout) Option { return func(s *settings) { s.layout = l } }

@@ -110,7 +110,7 @@ func (l *Lock) Context(parent context.Context) context.Context {
 		cancel(ErrNotOwner)
 		return ctx
 	}
-	if err := h.watch(o, ctx, cancel); err != nil {
+	if err := h.watch(ctx, o, cancel); err != nil {
 		cancel(err)
 	}
 	return ctx
@@ -231,7 +231,7 @@ func (l *Lock) enter(ctx context.Context, q request) error {
 			}
 		case upgrade:
 			err = ErrUpgrade
-		case refused:
+		default: // refused
 			if err == nil {
 				err = errBusy
 			}
@@ -380,7 +380,7 @@ func (l *Lock) release(ctx context.Context) error {
 		background, gone := reg.sweep(h.removal(l.letGo))
 		switch {
 		case background && ctx.Err() != nil, gone:
-			return nil
+			return nil //nolint:nilerr // the removal goes on, or is done
 		case !background:
 			return errors.Join(ErrClosed, err)
 		default:

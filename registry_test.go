@@ -18,6 +18,9 @@ import (
 
 // What a user of Spring's RedisLockRegistry relies on.
 
+// polling is for tests that count polls or measure when they happen.
+var polling = lockregistry.WithWakeup(lockregistry.WakeupPoll)
+
 // brief is a lease that a test waits to end: long enough to be granted on a busy machine.
 const brief = 500 * time.Millisecond
 
@@ -488,7 +491,7 @@ func TestKeyOfAnotherType(t *testing.T) {
 
 func TestPollingTakesAReleasedLock(t *testing.T) {
 	fakeWorld(t, func(w *world) {
-		poll := []lockregistry.Option{lockregistry.WithWakeup(lockregistry.WakeupPoll), lockregistry.WithPollInterval(time.Second)}
+		poll := []lockregistry.Option{polling, lockregistry.WithPollInterval(time.Second)}
 		mine, theirs := w.registry(poll...).Obtain("42"), w.registry(poll...).Obtain("42")
 		w.lock(mine)
 		locked := w.goroutine().starts(theirs)
@@ -519,7 +522,7 @@ func TestAReleasedLockIsTakenWithinAPollInterval(t *testing.T) {
 
 func TestPollingWakesAtTheEndOfTheLease(t *testing.T) {
 	fakeWorld(t, func(w *world) {
-		l := w.registry(lockregistry.WithWakeup(lockregistry.WakeupPoll), lockregistry.WithPollInterval(time.Minute)).Obtain("42")
+		l := w.registry(polling, lockregistry.WithPollInterval(time.Minute)).Obtain("42")
 		w.do("SET", "orders:42", uuid.NewString(), "PX", "3000")
 		start := time.Now()
 		w.lock(l)
@@ -531,7 +534,7 @@ func TestPollingWakesAtTheEndOfTheLease(t *testing.T) {
 // When the lease ends the waiter must not trust what it read once: the holder may have renewed.
 func TestPollingAfterARenewal(t *testing.T) {
 	fakeWorld(t, func(w *world) {
-		opts := []lockregistry.Option{lockregistry.WithWakeup(lockregistry.WakeupPoll), lockregistry.WithPollInterval(time.Minute)}
+		opts := []lockregistry.Option{polling, lockregistry.WithPollInterval(time.Minute)}
 		mine, theirs := w.registry(opts...).Obtain("42"), w.registry(opts...).Obtain("42")
 		w.lock(mine, lockregistry.TTL(3*time.Second))
 		start := time.Now()
@@ -548,14 +551,15 @@ func TestPollingAfterARenewal(t *testing.T) {
 func TestPollInterval(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
-		l := f.registry(lockregistry.WithWakeup(lockregistry.WakeupPoll), lockregistry.WithPollInterval(250*time.Millisecond)).Obtain("42")
+		l := f.registry(polling, lockregistry.WithPollInterval(250*time.Millisecond)).Obtain("42")
 		w.do("SET", "orders:42", "for ever")
 		start := time.Now()
 		ok, err := l.TryLock(w.Context(), lockregistry.Wait(time.Second-time.Millisecond))
 		require.NoError(w, err)
 		require.False(w, ok)
-		var after []time.Duration
-		for _, c := range f.sent("obtain") {
+		sent := f.sent("obtain")
+		after := make([]time.Duration, 0, len(sent))
+		for _, c := range sent {
 			after = append(after, c.sent.Sub(start))
 		}
 		// An attempt may need more than one command. The last one is made when the wait ends.

@@ -259,10 +259,12 @@ func TestOthersAreNotStarved(t *testing.T) {
 					})
 				}
 				if mode == lockregistry.WakeupAuto || mode == lockregistry.WakeupPubSub {
-					t.Run("miniredis, slowly", func(t *testing.T) {
-						// Longer than who lets go stands back for one of them.
-						fakeWorld(t, func(w *world) { test(w, 20, 20*time.Millisecond, 0) })
-					})
+					// Longer than who lets go stands back for one of them, and longer than it sleeps.
+					for _, section := range []time.Duration{17 * time.Millisecond, 130 * time.Millisecond} {
+						t.Run(fmt.Sprint("miniredis, sections of ", section), func(t *testing.T) {
+							fakeWorld(t, func(w *world) { test(w, 20, section, 0) })
+						})
+					}
 				}
 				if mode != lockregistry.WakeupPoll && limit == 100*time.Millisecond {
 					realWorlds(t, func(w *world) { test(w, 5, time.Millisecond, 500*time.Millisecond) })

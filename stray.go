@@ -94,7 +94,7 @@ func (r *Registry) sweep(t *stray) (background, gone bool) {
 	if r.scheduler.sweep(t) {
 		return true, false
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), closeGrace)
+	ctx, cancel := context.WithTimeout(context.Background(), closeGrace) // the caller's may be done already
 	defer cancel()
 	_, err := confirmed(t.call(ctx).do(ctx, r.client))
 	if t.freed != nil {

@@ -3,7 +3,6 @@ package lockregistry_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"strconv"
 	"sync"
@@ -75,7 +74,7 @@ func TestAlone(t *testing.T) {
 		const registries, goroutines, rounds = 3, 4, 30
 		var inside atomic.Int32
 		var acquired, failed atomic.Int32
-		var flakies []*flaky
+		flakies := make([]*flaky, 0, registries)
 		var all sync.WaitGroup
 		for i := range registries {
 			f := w.flaky()
@@ -99,7 +98,7 @@ func TestAlone(t *testing.T) {
 						l := r.Obtain("42")
 						err := l.Lock(locking)
 						cancel()
-						r.Obtain(fmt.Sprint(random.IntN(5)))
+						r.Obtain(strconv.Itoa(random.IntN(5)))
 						if err != nil {
 							failed.Add(1)
 							continue
