@@ -222,7 +222,9 @@ func nanotime() int64 { return int64(time.Since(benchStart)) }
 func unusedClient(tb testing.TB) rueidis.Client {
 	tb.Helper()
 	m := miniredis.RunT(tb)
-	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{m.Addr()}, ForceSingleClient: true, DisableCache: true})
+	client, err := rueidis.NewClient(rueidis.ClientOption{
+		InitAddress: []string{m.Addr()}, ForceSingleClient: true, DisableCache: true,
+	})
 	require.NoError(tb, err)
 	tb.Cleanup(client.Close)
 	return client

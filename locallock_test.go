@@ -691,6 +691,8 @@ func TestLocalLockHammer(t *testing.T) {
 					arrive(o, false)
 				case reentered:
 					arrive(o, false)
+				default:
+					t.Errorf("a plain lock let somebody in as %d", how)
 				}
 				again := 0
 				for dice.IntN(3) == 0 {

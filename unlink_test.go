@@ -231,7 +231,6 @@ func commandStats(w *world, commands ...string) []int {
 func resetCommandStats(w *world) { w.do("CONFIG", "RESETSTAT") }
 
 func TestUnlinkOnRealServers(t *testing.T) {
-	t.Parallel()
 	realWorlds(t, func(w *world) {
 		client := w.client()
 		first, second := w.registryOn(client), w.registryOn(client)

@@ -99,7 +99,7 @@ func TestPrefixInUseIsRefused(t *testing.T) {
 
 	err := j.run(t.Context(), server.connect)
 
-	assert.ErrorContains(t, err, "p-counter:account-2 exists already")
+	require.ErrorContains(t, err, "p-counter:account-2 exists already")
 	assert.Equal(t, []string{"p-counter:account-2"}, embedded.Keys(), "only what the job made is removed")
 }
 
