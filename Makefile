@@ -32,3 +32,40 @@ fuzz: ## run each fuzz test for a while; FUZZTIME=20s
 .PHONY: bench-core
 bench-core: ## run the benchmarks of the library's own parts
 	go test -run '^$$' -bench . -benchmem .
+
+.PHONY: torture
+torture: ## check histories of many processes under network failures, and that no late command harms a later hold
+	@scripts/ensure-cgo.sh
+	@scripts/ensure-redis.sh
+	cd torture && GOWORK=off go test -race -timeout $(TESTTIMEOUT) ./...
+
+SOAK ?= 10m
+
+.PHONY: soak
+soak: ## the same for SOAK=10m; prints the seed, SEED=... repeats it
+	@scripts/ensure-cgo.sh
+	@scripts/ensure-redis.sh
+	cd torture && GOWORK=off go test -race -timeout 0 -v -run Soak . -soak $(SOAK) $(if $(SEED),-seed $(SEED))
+
+.PHONY: interop
+interop: ## lock against the real Java libraries, both ways; needs a JDK 17 and Maven
+	@scripts/ensure-cgo.sh
+	@scripts/ensure-redis.sh
+	@scripts/ensure-java.sh
+	cd interop && GOWORK=off go test -race -v -timeout 20m .
+
+.PHONY: soak-interop
+soak-interop: ## a million sections of Java and Go processes together
+	@scripts/ensure-redis.sh
+	@scripts/ensure-java.sh
+	cd interop && GOWORK=off go test -v -run Soak -timeout 3h . -sections 1000000
+
+.PHONY: bench
+bench: ## this library beside its peers, in about five minutes; writes docs/performance.md
+	@scripts/ensure-redis.sh
+	cd bench && GOWORK=off go run . -write ../docs
+
+.PHONY: bench-quick
+bench-quick: ## the same in about a minute; only prints
+	@scripts/ensure-redis.sh
+	cd bench && GOWORK=off go run . -quick

@@ -1,0 +1,17 @@
+#!/bin/sh
+# Makes sure that a JDK and Maven are there to build the Java side with,
+# installed if need be.
+set -eu
+
+missing=
+command -v javac >/dev/null || [ -x "${JAVA_HOME:-/nowhere}/bin/javac" ] || missing="openjdk-17-jdk-headless"
+command -v mvn >/dev/null || missing="$missing maven"
+if [ -n "$missing" ]; then
+	if [ "$(uname)" = Darwin ]; then
+		echo "a JDK or Maven is missing; install them: brew install openjdk@17 maven" >&2
+		exit 1
+	fi
+	# shellcheck disable=SC2086 # several packages
+	"$(dirname "$0")/apt-install.sh" $missing
+fi
+mvn --version </dev/null | head -n 1
