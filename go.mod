@@ -5,10 +5,10 @@ go 1.25.0
 require (
 	github.com/alicebob/miniredis/v2 v2.40.0
 	github.com/google/uuid v1.6.0
-	github.com/petermattis/goid v0.0.0-20260820044319-269ab09b5261
+	github.com/petermattis/goid v0.0.0-20260820044319-269ab09b5261 // the goroutine's number in nanoseconds: runtime.Stack takes a tenth of a whole lock and unlock
 	github.com/redis/rueidis v1.0.79
 	github.com/stretchr/testify v1.12.1
-	go.uber.org/goleak v1.3.0
+	go.uber.org/goleak v1.3.0 // tests only: no goroutine, timer or subscription outlives what started it
 )
 
 require (
