@@ -143,8 +143,13 @@ func (l *localReadWrite) admit() {
 	}
 }
 
-// admitAgain lets in a waiter whose owner has come in through another goroutine: it would wait for itself otherwise.
+// admitAgain lets in a waiter whose owner is in already, wherever it stands in the queue: it would wait for itself
+// otherwise.
 func (l *localReadWrite) admitAgain(w *waiter) {
+	if !w.writes && l.read.phase == phaseFree && l.write.heldBy(w.owner) {
+		l.queue.admit(w, l.mayRead(w.owner)) // its last hold on reading was still being given back when it came
+		return
+	}
 	if !w.owner.shared() {
 		return // a goroutine cannot wait twice
 	}
@@ -158,8 +163,6 @@ func (l *localReadWrite) admitAgain(w *waiter) {
 		l.queue.admit(w, reentered)
 	case w.writes && l.read.heldBy(w.owner):
 		l.queue.admit(w, upgrade)
-	case !w.writes && l.write.heldBy(w.owner) && l.read.phase == phaseFree:
-		l.queue.admit(w, l.mayRead(w.owner))
 	}
 }
 

@@ -218,6 +218,7 @@ func TestOthersAreNotStarved(t *testing.T) {
 				}
 				ctx, cancel := context.WithCancel(w.Context())
 				var inside atomic.Int32
+				w.do("SET", theKey, "somebody") // until all listen that can
 				crowd := w.saturate(ctx, registry(poll), func() { inside.Add(1); <-time.After(section) })
 				var waits [2][]time.Duration
 				var others sync.WaitGroup
@@ -242,6 +243,13 @@ func TestOthersAreNotStarved(t *testing.T) {
 						}
 					})
 				}
+				if mode != lockregistry.WakeupPoll {
+					w.listening(mode, 3, 1)
+				}
+				if w.fake {
+					w.settle()
+				}
+				w.do("EVAL", "redis.call('DEL', KEYS[1]) redis.call('PUBLISH', ARGV[1], KEYS[1])", "1", theKey, theChannel)
 				others.Wait()
 				cancel()
 				crowd.Wait()

@@ -1,0 +1,784 @@
+package lockregistry
+
+import (
+	"context"
+	"math/rand/v2"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// rwHalf is the local half of a read-write lock. Until a test says otherwise, those who come to read may join.
+type rwHalf struct {
+	*localReadWrite
+	shut atomic.Bool // nobody may join
+}
+
+func newRWHalf() *rwHalf {
+	h := &rwHalf{localReadWrite: &localReadWrite{again: time.Second}}
+	h.sharing = func() bool { return !h.shut.Load() }
+	return h
+}
+
+func (h *rwHalf) reading() *readSide  { return (*readSide)(h.localReadWrite) }
+func (h *rwHalf) writing() *writeSide { return (*writeSide)(h.localReadWrite) }
+
+// side is that of one who writes, or reads.
+func (h *rwHalf) side(writes bool) localHalf {
+	if writes {
+		return h.writing()
+	}
+	return h.reading()
+}
+
+// holders are owners and how often each has locked.
+type holders map[owner]int32
+
+// look is what a side of a localReadWrite should look like.
+type look struct {
+	phase  phase
+	asking owner // when it is acquiring
+	owners holders
+}
+
+var aFree = look{phase: phaseFree}
+
+func acquiring(o owner) look { return look{phase: phaseAcquiring, asking: o} }
+func has(o holders) look     { return look{phase: phaseHeld, owners: o} }
+
+var aLeaving = look{phase: phaseLeaving}
+
+// looks checks everything that both sides and the queue know. Those who wait to write are told by writer.
+func (h *rwHalf) looks(t *testing.T, read, write look, queue ...owner) {
+	t.Helper()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for name, c := range map[string]struct {
+		want look
+		got  *side
+	}{"read": {read, &h.read}, "write": {write, &h.write}} {
+		require.Equal(t, c.want.phase, c.got.phase, name)
+		if c.want.phase == phaseAcquiring {
+			require.Equal(t, c.want.asking, c.got.asking, name)
+		}
+		require.Len(t, c.got.owners, len(c.want.owners), name)
+		for o, n := range c.want.owners {
+			require.Equal(t, n, c.got.owners[o], name)
+		}
+	}
+	var forward, backward []owner
+	for w := h.queue.first; w != nil; w = w.next {
+		require.True(t, w.queued)
+		forward = append(forward, w.owner)
+	}
+	for w := h.queue.last; w != nil; w = w.prev {
+		backward = append([]owner{w.owner}, backward...)
+	}
+	require.Equal(t, queue, forward, "queue")
+	require.Equal(t, forward, backward, "queue from the end")
+}
+
+const (
+	reads  = false
+	writes = true
+)
+
+// in enters where that must not need waiting.
+func (h *rwHalf) in(t *testing.T, o owner, writes bool, want entry) {
+	t.Helper()
+	how, w := h.side(writes).enter(o, 0, false)
+	require.Equal(t, want, how)
+	require.Nil(t, w)
+}
+
+// waits enters where that must need waiting.
+func (h *rwHalf) waits(t *testing.T, o owner, writes bool) *waiter {
+	t.Helper()
+	how, w := h.side(writes).enter(o, 0, true)
+	require.Equal(t, refused, how)
+	require.NotNil(t, w)
+	require.Equal(t, o, w.owner)
+	require.Equal(t, writes, w.writes)
+	return w
+}
+
+// turn is how a waiter was let in; refused when it was not yet.
+func turn(w *waiter) entry {
+	select {
+	case how := <-w.turn:
+		return how
+	default:
+		return refused
+	}
+}
+
+// held is a lock that the owners read, or that the first one writes.
+func rwHeld(t *testing.T, writes bool, owners ...owner) *rwHalf {
+	t.Helper()
+	h := newRWHalf()
+	for i, o := range owners {
+		if i == 0 {
+			h.in(t, o, writes, entered)
+			h.side(writes).granted()
+		} else {
+			h.in(t, o, writes, joined)
+		}
+	}
+	return h
+}
+
+func (h *rwHalf) out(t *testing.T, o owner, writes bool, want departure) {
+	t.Helper()
+	require.Equal(t, want, h.side(writes).exit(o))
+}
+
+func eachSide(t *testing.T, test func(t *testing.T, writes bool)) {
+	t.Helper()
+	t.Run("read", func(t *testing.T) { test(t, reads) })
+	t.Run("write", func(t *testing.T) { test(t, writes) })
+}
+
+// sides puts the looks of a side and of the other one, which is free, in order.
+func sides(writes bool, mine look) (read, write look) {
+	if writes {
+		return aFree, mine
+	}
+	return mine, aFree
+}
+
+func TestReadWriteTransitions(t *testing.T) {
+	eachSide(t, func(t *testing.T, writes bool) {
+		for _, wait := range []bool{false, true} {
+			h := newRWHalf()
+			is := func(mine look, queue ...owner) {
+				t.Helper()
+				read, write := sides(writes, mine)
+				h.looks(t, read, write, queue...)
+			}
+			is(aFree)
+			how, w := h.side(writes).enter(anna, 0, wait)
+			require.Equal(t, entered, how)
+			require.Nil(t, w)
+			is(acquiring(anna))
+			require.False(t, h.side(writes).heldBy(anna), "who has no grant yet holds nothing")
+			h.out(t, anna, writes, notIn)
+
+			h.side(writes).granted()
+			is(has(holders{anna: 1}))
+			require.True(t, h.side(writes).heldBy(anna))
+			require.False(t, h.side(!writes).heldBy(anna))
+			require.False(t, h.side(writes).heldBy(bert))
+
+			h.out(t, anna, writes, last)
+			is(aLeaving)
+			require.False(t, h.side(writes).heldBy(anna))
+			h.out(t, anna, writes, notIn)
+			h.in(t, anna, reads, refused)
+			h.in(t, anna, true, refused)
+			is(aLeaving)
+
+			h.side(writes).free()
+			is(aFree)
+
+			// Not granted.
+			h.in(t, bert, writes, entered)
+			h.side(writes).free()
+			is(aFree)
+			h.in(t, bert, writes, entered)
+			next := h.waits(t, cleo, writes)
+			is(acquiring(bert), cleo)
+			require.True(t, h.side(writes).contended())
+			h.side(writes).free()
+			is(acquiring(cleo))
+			require.False(t, h.side(writes).contended())
+			require.Equal(t, entered, h.side(writes).wait(t.Context(), next, nil, nil))
+		}
+	})
+}
+
+func TestReadersJoin(t *testing.T) {
+	h := rwHeld(t, reads, anna, bert, cleo)
+	h.looks(t, has(holders{anna: 1, bert: 1, cleo: 1}), aFree)
+	h.out(t, anna, reads, leaves)
+	h.out(t, anna, reads, notIn)
+	h.in(t, anna, reads, joined)
+	h.out(t, cleo, reads, leaves)
+	h.out(t, anna, reads, leaves)
+	h.looks(t, has(holders{bert: 1}), aFree)
+	h.out(t, bert, reads, last)
+	h.looks(t, aLeaving, aFree)
+
+	// Who comes while the first one still asks Redis joins when it is answered.
+	h = newRWHalf()
+	h.in(t, anna, reads, entered)
+	h.in(t, bert, reads, refused)
+	second, third := h.waits(t, bert, reads), h.waits(t, cleo, reads)
+	h.looks(t, acquiring(anna), aFree, bert, cleo)
+	h.reading().granted()
+	h.looks(t, has(holders{anna: 1, bert: 1, cleo: 1}), aFree)
+	require.Equal(t, joined, turn(second))
+	require.Equal(t, joined, turn(third))
+}
+
+func TestWriterExcludes(t *testing.T) {
+	leavingAs := func(writes bool) *rwHalf {
+		h := rwHeld(t, writes, anna)
+		h.out(t, anna, writes, last)
+		return h
+	}
+	asking := newRWHalf()
+	asking.in(t, anna, writes, entered)
+	for name, h := range map[string]*rwHalf{
+		"acquiring": asking, "held": rwHeld(t, writes, anna), "leaving": leavingAs(writes),
+	} {
+		t.Run("a writer, "+name, func(t *testing.T) {
+			h.in(t, bert, reads, refused)
+			h.in(t, bert, writes, refused)
+			h.waits(t, bert, reads)
+			h.in(t, cleo, reads, refused)
+		})
+	}
+	asking = newRWHalf()
+	asking.in(t, anna, reads, entered)
+	for name, h := range map[string]*rwHalf{
+		"acquiring": asking, "held": rwHeld(t, reads, anna), "leaving": leavingAs(reads),
+	} {
+		t.Run("a reader, "+name, func(t *testing.T) {
+			h.in(t, bert, writes, refused)
+			h.waits(t, bert, writes)
+			h.in(t, cleo, reads, refused) // nobody overtakes who waits
+			h.waits(t, cleo, reads)
+		})
+	}
+}
+
+func TestReadWriteReentrancy(t *testing.T) {
+	eachSide(t, func(t *testing.T, writes bool) {
+		for _, o := range []owner{anna, team} {
+			h := rwHeld(t, writes, o)
+			const depth = 5
+			for i := range depth {
+				h.in(t, o, writes, reentered)
+				require.Equal(t, int32(i+2), map[bool]*side{reads: &h.read, true: &h.write}[writes].owners[o])
+			}
+			h.waits(t, bert, true) // does not keep the owner from entering again
+			h.in(t, o, writes, reentered)
+			for range depth + 1 {
+				h.out(t, o, writes, stays)
+			}
+			h.out(t, o, writes, last)
+			h.side(writes).free()
+			h.looks(t, aFree, acquiring(bert))
+		}
+	})
+	// One of several readers.
+	h := rwHeld(t, reads, anna, bert)
+	h.in(t, bert, reads, reentered)
+	h.shut.Store(true)
+	h.in(t, bert, reads, reentered)
+	h.looks(t, has(holders{anna: 1, bert: 3}), aFree)
+	h.out(t, bert, reads, stays)
+	h.out(t, bert, reads, stays)
+	h.out(t, bert, reads, leaves)
+	h.out(t, anna, reads, last)
+}
+
+func TestWriterReads(t *testing.T) {
+	for _, o := range []owner{anna, team} {
+		h := rwHeld(t, writes, o)
+		first, second, other := h.waits(t, bert, reads), h.waits(t, cleo, writes), h.waits(t, dora, reads)
+		h.in(t, o, reads, entered) // the queue waits for o
+		h.looks(t, acquiring(o), has(holders{o: 1}), bert, cleo, dora)
+		h.reading().free() // Redis was not reached
+		h.looks(t, aFree, has(holders{o: 1}), bert, cleo, dora)
+		h.in(t, o, reads, entered)
+		h.reading().granted()
+		h.looks(t, has(holders{o: 1}), has(holders{o: 1}), bert, cleo, dora)
+		h.in(t, o, reads, reentered)
+		h.in(t, o, writes, reentered)
+		h.out(t, o, writes, stays)
+
+		// Downgrade: the readers at the head come in when the writer is out, not before.
+		h.out(t, o, writes, last)
+		h.looks(t, has(holders{o: 2}), aLeaving, bert, cleo, dora)
+		h.in(t, o, reads, reentered)
+		h.in(t, o, writes, upgrade)
+		h.writing().free()
+		require.Equal(t, joined, turn(first))
+		h.looks(t, has(holders{o: 3, bert: 1}), aFree, cleo, dora)
+		require.Equal(t, refused, turn(second))
+		for range 2 {
+			h.out(t, o, reads, stays)
+		}
+		h.out(t, o, reads, leaves)
+		h.out(t, bert, reads, last)
+		h.reading().free()
+		require.Equal(t, entered, turn(second))
+		require.Equal(t, refused, turn(other))
+		h.looks(t, aFree, acquiring(cleo), dora)
+	}
+
+	// It may also give up reading first, and read again.
+	h := rwHeld(t, writes, anna)
+	h.in(t, anna, reads, entered)
+	h.reading().granted()
+	h.out(t, anna, reads, last)
+	h.looks(t, aLeaving, has(holders{anna: 1}))
+	h.in(t, anna, reads, refused) // its own removal is under way
+	h.reading().free()
+	h.in(t, anna, reads, entered)
+}
+
+// A writer that wants to read anew waits for the removal of its last hold on reading, which may go on in the background.
+// It must not wait for those in the queue: they wait for it.
+func TestWriterReadsAgainPastTheQueue(t *testing.T) {
+	for _, o := range []owner{anna, team} {
+		h := rwHeld(t, writes, o)
+		h.in(t, o, reads, entered)
+		h.reading().granted()
+		h.out(t, o, reads, last)
+		w := h.waits(t, bert, writes)
+		again := h.waits(t, o, reads)
+		h.looks(t, aLeaving, has(holders{o: 1}), bert, o)
+		h.reading().free()
+		require.Equal(t, entered, turn(again))
+		h.looks(t, acquiring(o), has(holders{o: 1}), bert)
+		require.Equal(t, refused, turn(w))
+	}
+}
+
+func TestReadersCannotBecomeWriters(t *testing.T) {
+	for _, o := range []owner{anna, team} {
+		h := rwHeld(t, reads, o, bert)
+		for _, wait := range []bool{false, true} {
+			how, w := h.writing().enter(o, 0, wait)
+			require.Equal(t, upgrade, how)
+			require.Nil(t, w)
+		}
+		h.waits(t, cleo, writes)
+		h.in(t, bert, writes, upgrade)
+		h.looks(t, has(holders{o: 1, bert: 1}), aFree, cleo)
+	}
+}
+
+// Readers and writers in the order in which they came; readers next to each other together.
+func TestReadWriteIsFirstInFirstOut(t *testing.T) {
+	h := rwHeld(t, reads, anna)
+	const r1, w1, r2, r3, w2, w3, r4 owner = 11, 12, 13, 14, 15, 16, 17
+	h.in(t, r1, reads, joined)
+	waiting := map[owner]*waiter{}
+	for _, o := range []owner{w1, r2, r3, w2, w3, r4} {
+		waiting[o] = h.waits(t, o, o == w1 || o == w2 || o == w3)
+	}
+	h.in(t, 99, reads, refused)
+	h.looks(t, has(holders{anna: 1, r1: 1}), aFree, w1, r2, r3, w2, w3, r4)
+	h.out(t, anna, reads, leaves)
+	h.looks(t, has(holders{r1: 1}), aFree, w1, r2, r3, w2, w3, r4)
+	h.out(t, r1, reads, last)
+	h.looks(t, aLeaving, aFree, w1, r2, r3, w2, w3, r4)
+	h.reading().free()
+	h.looks(t, aFree, acquiring(w1), r2, r3, w2, w3, r4)
+	h.writing().granted()
+	h.out(t, w1, writes, last)
+	h.writing().free()
+	h.looks(t, acquiring(r2), aFree, r3, w2, w3, r4)
+	h.reading().granted()
+	h.looks(t, has(holders{r2: 1, r3: 1}), aFree, w2, w3, r4)
+	h.out(t, r2, reads, leaves)
+	h.out(t, r3, reads, last)
+	h.reading().free()
+	h.looks(t, aFree, acquiring(w2), w3, r4)
+	h.writing().granted()
+	h.out(t, w2, writes, last)
+	h.writing().free()
+	h.looks(t, aFree, acquiring(w3), r4)
+	h.writing().free() // gives up while it asks Redis
+	h.looks(t, acquiring(r4), aFree)
+	for o, how := range map[owner]entry{w1: entered, r2: entered, r3: joined, w2: entered, w3: entered, r4: entered} {
+		require.Equal(t, how, turn(waiting[o]), "%d", o)
+	}
+}
+
+func TestReadWriteExitByOthersChangesNothing(t *testing.T) {
+	h := rwHeld(t, reads, anna, team)
+	for _, o := range []owner{nobody, bert, crew, leaving} {
+		h.out(t, o, reads, notIn)
+		h.out(t, o, writes, notIn)
+	}
+	h.out(t, anna, writes, notIn)
+	h.looks(t, has(holders{anna: 1, team: 1}), aFree)
+	h = rwHeld(t, writes, anna)
+	for _, o := range []owner{nobody, bert, team, leaving} {
+		h.out(t, o, reads, notIn)
+		h.out(t, o, writes, notIn)
+	}
+	h.out(t, anna, reads, notIn)
+	h.looks(t, aFree, has(holders{anna: 1}))
+}
+
+// The ways to give up.
+var givingUp = map[string]func(h localHalf, w *waiter, stop <-chan struct{}) entry{
+	"context": func(h localHalf, w *waiter, stop <-chan struct{}) entry {
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		go func() {
+			<-stop
+			cancel()
+		}()
+		return h.wait(ctx, w, nil, nil)
+	},
+	"timeout": func(h localHalf, w *waiter, stop <-chan struct{}) entry {
+		timeout := make(chan time.Time, 1)
+		go func() {
+			<-stop
+			timeout <- time.Time{}
+		}()
+		return h.wait(context.Background(), w, timeout, nil)
+	},
+	"closed": func(h localHalf, w *waiter, stop <-chan struct{}) entry {
+		return h.wait(context.Background(), w, nil, stop)
+	},
+}
+
+// Anna reads. A writer or reader in the queue gives up, wherever it stands.
+func TestReadWriteWaiterGivesUp(t *testing.T) {
+	all := []owner{bert, cleo, dora}
+	for name, wait := range givingUp {
+		for kinds := range 8 { // who writes, as bits
+			for quitter := range all {
+				if kinds&1 == 0 { // the first one would not wait
+					continue
+				}
+				t.Run(name+"/"+strconv.FormatInt(int64(kinds), 2)+"/"+strconv.Itoa(quitter), func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) {
+						h := rwHeld(t, reads, anna)
+						results, stops := make([]chan entry, len(all)), make([]chan struct{}, len(all))
+						isWriter := func(i int) bool { return kinds>>i&1 == 1 }
+						for i, o := range all {
+							results[i], stops[i] = make(chan entry, 1), make(chan struct{})
+							w := h.waits(t, o, isWriter(i))
+							go func() { results[i] <- wait(h.side(isWriter(i)), w, stops[i]) }()
+						}
+						synctest.Wait()
+						h.looks(t, has(holders{anna: 1}), aFree, all...)
+						close(stops[quitter])
+						require.Equal(t, refused, <-results[quitter])
+
+						// The readers who are at the head now join at once.
+						reading := holders{anna: 1}
+						var left []owner
+						for i, o := range all {
+							switch {
+							case i == quitter:
+							case len(left) == 0 && !isWriter(i):
+								reading[o] = 1
+								require.Equal(t, joined, <-results[i])
+							default:
+								left = append(left, o)
+							}
+						}
+						h.looks(t, has(reading), aFree, left...)
+						for i := range all {
+							if i != quitter {
+								close(stops[i])
+							}
+						}
+						synctest.Wait()
+						h.looks(t, has(reading), aFree)
+					})
+				})
+			}
+		}
+	}
+}
+
+// The turn of a waiter that gives up comes before it could leave the queue: it goes on to the next one.
+func TestReadWriteTurnBeforeTheCancelledWaiterLeft(t *testing.T) {
+	eachSide(t, func(t *testing.T, mine bool) {
+		eachSide(t, func(t *testing.T, next bool) {
+			h := rwHeld(t, writes, anna)
+			w, behind := h.waits(t, bert, mine), h.waits(t, cleo, next)
+			h.out(t, anna, writes, last)
+			how := h.side(mine).wait(tooLate{cancelled(), func() {
+				w.turn = make(chan entry, 1) // the select looks at the old one, in which nothing ever comes
+				h.writing().free()
+			}}, w, nil, nil)
+			require.Equal(t, refused, how)
+			read, write := sides(next, acquiring(cleo))
+			h.looks(t, read, write)
+			require.Equal(t, entered, turn(behind))
+		})
+	})
+	// Who has come in to a hold that is there already keeps it.
+	h := newRWHalf()
+	h.in(t, anna, reads, entered)
+	w := h.waits(t, bert, reads)
+	how := h.reading().wait(tooLate{cancelled(), func() {
+		w.turn = make(chan entry, 1)
+		h.reading().granted()
+	}}, w, nil, nil)
+	require.Equal(t, joined, how)
+	h.looks(t, has(holders{anna: 1, bert: 1}), aFree)
+}
+
+// Several goroutines with one owner.
+func TestReadWriteSharedOwners(t *testing.T) {
+	eachSide(t, func(t *testing.T, writes bool) {
+		h := newRWHalf()
+		h.in(t, team, writes, entered)
+		h.in(t, team, writes, refused) // nothing is granted yet
+		behind := h.waits(t, anna, true)
+		twin, third := h.waits(t, team, writes), h.waits(t, team, writes)
+		h.side(writes).granted()
+		require.Equal(t, reentered, turn(twin))
+		require.Equal(t, reentered, turn(third))
+		require.Equal(t, refused, turn(behind))
+		read, write := sides(writes, has(holders{team: 3}))
+		h.looks(t, read, write, anna)
+		for range 2 {
+			h.out(t, team, writes, stays)
+		}
+		h.out(t, team, writes, last)
+	})
+	t.Run("one reads, another wants to write", func(t *testing.T) {
+		h := newRWHalf()
+		h.in(t, team, reads, entered)
+		writer, reader := h.waits(t, team, writes), h.waits(t, bert, reads)
+		h.reading().granted()
+		require.Equal(t, upgrade, turn(writer))
+		// Bert stood behind a writer that is gone now. It comes in with the next change at the latest.
+		if turn(reader) == refused {
+			h.looks(t, has(holders{team: 1}), aFree, bert)
+			t.Fatal("a reader waits for nobody")
+		}
+	})
+	t.Run("one writes, another wants to read", func(t *testing.T) {
+		h := newRWHalf()
+		h.in(t, team, writes, entered)
+		other, reader := h.waits(t, anna, writes), h.waits(t, team, reads)
+		second := h.waits(t, team, reads)
+		h.writing().granted()
+		require.Equal(t, entered, turn(reader))
+		require.Equal(t, refused, turn(second), "one of them asks Redis")
+		require.Equal(t, refused, turn(other))
+		h.reading().granted()
+		require.Equal(t, reentered, turn(second))
+		h.looks(t, has(holders{team: 2}), has(holders{team: 1}), anna)
+	})
+	t.Run("one writes no more while another asks Redis to read", func(t *testing.T) {
+		h := rwHeld(t, writes, team)
+		h.in(t, team, reads, entered)
+		w := h.waits(t, anna, writes)
+		h.out(t, team, writes, last)
+		h.writing().free()
+		h.looks(t, acquiring(team), aFree, anna)
+		h.reading().granted()
+		h.looks(t, has(holders{team: 1}), aFree, anna)
+		h.out(t, team, reads, last)
+		h.reading().free()
+		require.Equal(t, entered, turn(w))
+	})
+	t.Run("a writer is handed the lock", func(t *testing.T) {
+		h := rwHeld(t, writes, anna)
+		first, bystander := h.waits(t, team, writes), h.waits(t, bert, writes)
+		twin, reader := h.waits(t, team, writes), h.waits(t, team, reads)
+		h.out(t, anna, writes, last)
+		require.True(t, h.writing().pass(0))
+		require.Equal(t, handed, turn(first))
+		require.Equal(t, reentered, turn(twin))
+		require.Equal(t, entered, turn(reader))
+		require.Equal(t, refused, turn(bystander))
+		h.looks(t, acquiring(team), has(holders{team: 2}), bert)
+	})
+}
+
+func TestWriterHandsOver(t *testing.T) {
+	h := rwHeld(t, writes, anna)
+	h.out(t, anna, writes, last)
+	require.False(t, h.writing().pass(time.Hour), "nobody waits")
+	h.looks(t, aFree, aLeaving)
+
+	how, w := h.writing().enter(bert, time.Minute, true)
+	require.Equal(t, refused, how)
+	reader := h.waits(t, cleo, reads)
+	require.False(t, h.writing().pass(time.Minute-1), "it asks for a longer lease")
+	h.looks(t, aFree, aLeaving, bert, cleo)
+	require.True(t, h.writing().pass(time.Minute))
+	require.Equal(t, handed, turn(w))
+	h.looks(t, aFree, has(holders{bert: 1}), cleo)
+
+	h.out(t, bert, writes, last)
+	require.False(t, h.writing().pass(time.Hour), "a reader is next")
+	h.writing().free()
+	require.Equal(t, entered, turn(reader))
+	h.reading().granted()
+
+	h.waits(t, dora, writes)
+	h.out(t, cleo, reads, last)
+	require.False(t, h.reading().pass(time.Hour), "a reader has nothing to hand over")
+
+	// Who goes on reading cannot hand over what it wrote with.
+	h = rwHeld(t, writes, anna)
+	h.in(t, anna, reads, entered)
+	h.reading().granted()
+	h.waits(t, bert, writes)
+	h.out(t, anna, writes, last)
+	require.False(t, h.writing().pass(time.Hour))
+	h.writing().free()
+	h.looks(t, has(holders{anna: 1}), aFree, bert)
+}
+
+// While those who come are held back they wait, first in, first out, until they may join again: which nobody tells them.
+func TestReadersAreHeldBackForAWhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := rwHeld(t, reads, anna)
+		h.shut.Store(true)
+		h.in(t, bert, reads, refused)
+		results := make(chan owner, 3)
+		for _, o := range []owner{bert, cleo} {
+			w := h.waits(t, o, reads)
+			go func() {
+				assert.Equal(t, joined, h.reading().wait(context.Background(), w, nil, nil))
+				results <- o
+			}()
+			synctest.Wait()
+		}
+		start := time.Now()
+		<-time.After(h.again*5 + h.again/2)
+		synctest.Wait()
+		h.looks(t, has(holders{anna: 1}), aFree, bert, cleo)
+		h.shut.Store(false)
+		<-results
+		<-results
+		require.Equal(t, h.again*6, time.Since(start))
+		h.looks(t, has(holders{anna: 1, bert: 1, cleo: 1}), aFree)
+
+		// A writer before them is not passed by.
+		h.shut.Store(true)
+		w := h.waits(t, dora, reads)
+		h.shut.Store(false)
+		_ = w
+		first := h.waits(t, team, writes)
+		second := h.waits(t, crew, reads)
+		ctx, cancel := context.WithTimeout(context.Background(), h.again*3+h.again/2)
+		defer cancel()
+		require.Equal(t, joined, h.reading().wait(ctx, w, nil, nil))
+		require.Equal(t, refused, h.reading().wait(ctx, second, nil, nil))
+		require.Equal(t, refused, turn(first))
+
+		// Those who are held back come in when the others are out.
+		h = rwHeld(t, reads, anna)
+		h.shut.Store(true)
+		w = h.waits(t, bert, reads)
+		h.out(t, anna, reads, last)
+		h.reading().free()
+		require.Equal(t, entered, h.reading().wait(t.Context(), w, nil, nil))
+	})
+}
+
+// Goroutines of all kinds, and one who looks: readers, or one writer, and nobody else.
+func TestReadWriteHammer(t *testing.T) {
+	const goroutines, rounds = 12, 300
+	h := newRWHalf()
+	h.again = 50 * time.Microsecond
+	var readers, writers atomic.Int32
+	var redis atomic.Int32 // who asks or has been asked: the two sides never do at once, but for one owner
+	guarded := 0           // writers change it, readers read it: the race detector looks as well
+	var all sync.WaitGroup
+	for i := range goroutines {
+		o := owner(100 + i)
+		dice := rand.New(rand.NewPCG(7, uint64(i)))
+		lock := func(writes bool) bool {
+			var ctx context.Context = t.Context()
+			if dice.IntN(4) == 0 {
+				limited, cancel := context.WithTimeout(ctx, time.Duration(dice.IntN(200))*time.Microsecond)
+				defer cancel()
+				ctx = limited
+			}
+			how, w := h.side(writes).enter(o, 0, dice.IntN(5) > 0)
+			if w != nil {
+				how = h.side(writes).wait(ctx, w, nil, nil)
+			}
+			switch how {
+			case refused, upgrade:
+				return false
+			case entered:
+				if n := redis.Add(1); n > 1 && !writes {
+					assert.True(t, h.writing().heldBy(o), "two ask Redis at once")
+				}
+				failed := dice.IntN(10) == 0
+				redis.Add(-1)
+				if failed {
+					h.side(writes).free()
+					return false
+				}
+				h.side(writes).granted()
+			case handed:
+				assert.True(t, writes)
+			case reentered, joined:
+			}
+			return true
+		}
+		unlock := func(writes bool) {
+			switch h.side(writes).exit(o) {
+			case last:
+				if !writes || !h.writing().pass(0) {
+					h.side(writes).free()
+				}
+			case notIn:
+				assert.Fail(t, "not in")
+			case stays, leaves:
+			}
+		}
+		all.Go(func() {
+			for range rounds {
+				if dice.IntN(50) == 0 {
+					h.shut.Store(!h.shut.Load())
+				}
+				writes := dice.IntN(4) == 0
+				if !lock(writes) {
+					continue
+				}
+				if !writes {
+					readers.Add(1)
+					assert.Zero(t, writers.Load())
+					_ = guarded
+					if dice.IntN(3) == 0 && lock(reads) {
+						unlock(reads)
+					}
+					if dice.IntN(5) == 0 {
+						how, _ := h.writing().enter(o, 0, true)
+						assert.Equal(t, upgrade, how)
+					}
+					readers.Add(-1)
+					unlock(reads)
+					continue
+				}
+				assert.Equal(t, int32(1), writers.Add(1))
+				assert.Zero(t, readers.Load())
+				guarded++
+				reading := dice.IntN(3) == 0 && lock(reads)
+				writers.Add(-1)
+				if reading {
+					readers.Add(1)
+				}
+				unlock(true)
+				if reading {
+					assert.Zero(t, writers.Load())
+					_ = guarded
+					readers.Add(-1)
+					unlock(reads)
+				}
+			}
+		})
+	}
+	all.Wait()
+	h.looks(t, aFree, aFree)
+	require.Positive(t, guarded)
+}
