@@ -153,13 +153,14 @@ func (h *hold) end() {
 
 // relinquish ends what the owner that leaves has of the hold, which may go to another owner of this process: its contexts.
 // It tells whether it may go on: it is fresh, with at least half of its lease left, and the process has had the key for
-// less than limit. Due tells that only the limit forbids it.
+// less than limit. Due tells that the process has had it long enough, so that others must have their chance before its own
+// next waiter.
 func (h *hold) relinquish(limit time.Duration) (can, due bool) {
 	h.mu.Lock()
 	now := h.lock.reg.clock.now()
-	good := h.fresh() && now.until(h.until) >= h.lease.length/2
-	due = h.since.until(now) >= limit
-	if !good {
+	half := now.until(h.until) < h.lease.length/2
+	due = h.since.until(now) >= limit || half
+	if !h.fresh() || half {
 		h.mu.Unlock() // its end is near, and decides what its contexts are told
 		return false, due
 	}

@@ -1,0 +1,426 @@
+package torture
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// What happens to the other holds when the outcome of an operation is unknown: nothing, ever. And nobody waits for a hold
+// that nobody has.
+
+// breakage is a way to lose a reply, and perhaps the command with it.
+type breakage struct {
+	name     string
+	fate     Fate
+	answered bool // the caller learns the outcome all the same
+}
+
+var breakages = []breakage{
+	{name: "cut before the command", fate: Fate{Cut: CutRequest(0)}},
+	{name: "cut after the first byte of the command", fate: Fate{Cut: CutRequest(1)}},
+	{name: "cut before the last byte of the command", fate: Fate{Cut: CutRequest(-1)}},
+	{name: "cut after the command", fate: Fate{Cut: CutRequest(End)}},
+	{name: "cut before the reply", fate: Fate{Cut: CutReply(0)}},
+	{name: "cut after the first byte of the reply", fate: Fate{Cut: CutReply(1)}},
+	{name: "cut before the last byte of the reply", fate: Fate{Cut: CutReply(-1)}},
+	{name: "cut after the reply", fate: Fate{Cut: CutReply(End)}, answered: true},
+	{name: "silence instead of the reply", fate: Fate{Mute: true}},
+}
+
+func (b breakage) mute() bool { return b.fate.Mute }
+
+// context is a context for a call that would wait for a reply which never comes.
+func (b breakage) context(ctx context.Context, s *stage) context.Context {
+	if !b.mute() {
+		return s.soon(ctx)
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*poll)
+	s.Cleanup(cancel)
+	return ctx
+}
+
+// outcome checks the error of a call whose reply was lost.
+func (b breakage) outcome(s *stage, err error) {
+	s.Helper()
+	switch {
+	case b.answered:
+		s.is(err, nil)
+	case b.mute():
+		s.is(err, context.DeadlineExceeded)
+	default:
+		s.fromNetwork(err)
+	}
+	if b.mute() {
+		s.proxy.CutAll() // the network is back
+	}
+}
+
+func brokenScenes() (scenes []scene) {
+	for _, b := range breakages {
+		scenes = append(
+			scenes,
+			scene{name: "obtain/" + b.name, play: b.obtain},
+			scene{name: "obtain again/" + b.name, play: b.obtainAgain},
+			scene{name: "renew/" + b.name, play: b.renew},
+			scene{name: "re-entry/" + b.name, play: b.reenter},
+			scene{name: "release/" + b.name, play: b.release},
+			scene{name: "release and lock/" + b.name, play: b.releaseAndLock},
+		)
+	}
+	return scenes
+}
+
+func (b breakage) obtain(s *stage) {
+	s.proxy.Next(Match{Name: "obtain"}, b.fate)
+	ctx := s.owner()
+	ok, err := s.a.lock(b.context(ctx, s), s.path, -1, 0)
+	b.outcome(s, err)
+	if ok != b.answered {
+		s.violatedf("locked: %v", ok)
+	}
+	if ok {
+		s.unlocksOnDying(ctx, s.a)
+	}
+	s.free()
+}
+
+// obtainAgain breaks the very try that gets the lock after a wait.
+func (b breakage) obtainAgain(s *stage) {
+	holder, ctx := s.owner(), s.owner()
+	s.must(holder, s.b, 0)
+	fate := b.fate
+	fate.Held = Hold(false)
+	s.proxy.Next(Match{Name: "obtain"}, Fate{})
+	s.proxy.Next(Match{Name: "obtain"}, fate)
+	got := make(chan error, 1)
+	go func() {
+		_, err := s.a.lock(s.soon(ctx), s.path, -1, 0)
+		got <- err
+	}()
+	arrives(s, "the second try", fate.Held.Arrived())
+	s.unlocks(holder, s.b)
+	fate.Held.Release()
+	if err := arrives(s, "the lock", got); err != nil {
+		s.violatedf("a transient failure ended the wait: %v", err)
+		return
+	}
+	if !s.a.held(s.path) {
+		s.violatedf("not held")
+	}
+	s.unlocksOnDying(ctx, s.a)
+	s.free()
+}
+
+func (b breakage) renew(s *stage) {
+	ctx := s.owner()
+	s.must(ctx, s.a, 0)
+	alive := s.a.context(ctx, s.path)
+	value := s.do("DUMP", keyOf(s.path))
+	s.proxy.Next(Match{Name: "renew"}, b.fate)
+	b.outcome(s, s.a.renew(b.context(ctx, s), s.path, longer))
+	if !s.a.held(s.path) || alive.Err() != nil {
+		s.violatedf("the hold is given up, though its lease is not over")
+	}
+	if got := s.do("DUMP", keyOf(s.path)); got != value {
+		s.violatedf("the key is %q, not %q", got, value)
+	}
+	s.unlocksOnDying(ctx, s.a)
+	s.free()
+}
+
+func (b breakage) reenter(s *stage) {
+	if !s.system.ours {
+		return // the naive lock has no re-entry
+	}
+	ctx := s.owner()
+	s.must(ctx, s.a, 0)
+	s.proxy.Next(Match{Name: "renew"}, b.fate)
+	ok, err := s.a.lock(b.context(ctx, s), s.path, -1, 0)
+	b.outcome(s, err)
+	if ok {
+		s.unlocks(ctx, s.a)
+	}
+	if !s.a.held(s.path) {
+		s.violatedf("the outer hold is gone")
+	}
+	s.unlocksOnDying(ctx, s.a)
+	s.free()
+}
+
+func (b breakage) release(s *stage) {
+	ctx := s.owner()
+	s.must(ctx, s.a, 0)
+	s.proxy.Next(Match{Name: "release"}, b.fate)
+	b.released(s, s.a.unlock(b.context(ctx, s), s.path))
+	s.free()
+}
+
+// releaseAndLock is release, and who wants the lock next is in the same process.
+func (b breakage) releaseAndLock(s *stage) {
+	ctx, next := s.owner(), s.owner()
+	s.must(ctx, s.a, 0)
+	s.proxy.Next(Match{Name: "release"}, b.fate)
+	b.released(s, s.a.unlock(b.context(ctx, s), s.path))
+	s.must(next, s.a, longer)
+	check := s.unharmed()
+	s.do("PING")
+	check()
+	s.unlocksOnDying(next, s.a)
+	s.free()
+}
+
+func (b breakage) released(s *stage, err error) {
+	if b.mute() && s.system.ours { // whose context is done need not wait for the outcome
+		s.is(err, nil)
+		s.proxy.CutAll()
+		return
+	}
+	b.outcome(s, err)
+}
+
+// delay is a command that arrives after a later hold of its path has begun.
+type delay struct {
+	cut  bool // how the caller learns that it will not learn the outcome: its connection breaks, or it gives up
+	same bool // whose the later hold is: this process's, or another's
+	gone bool // the later hold is over, too
+}
+
+func (d delay) String() string {
+	choose := func(c bool, yes, no string) string {
+		if c {
+			return yes
+		}
+		return no
+	}
+	return choose(d.gone, "past the end of ", "into ") + "the next hold of " +
+		choose(d.same, "the same process", "another process") + ", " + choose(d.cut, "connection cut", "caller gave up")
+}
+
+func delayedScenes() (scenes []scene) {
+	for i := range 8 {
+		d := delay{cut: i&1 != 0, same: i&2 != 0, gone: i&4 != 0}
+		scenes = append(
+			scenes,
+			scene{name: fmt.Sprint("late obtain/", d), play: d.obtain},
+			scene{name: fmt.Sprint("late second obtain/", d), play: d.obtainAgain},
+			scene{name: fmt.Sprint("late renewal/", d), play: d.renew},
+			scene{name: fmt.Sprint("late re-entry/", d), play: d.reenter},
+			scene{name: fmt.Sprint("late release/", d), play: d.release},
+			scene{name: fmt.Sprint("late second release/", d), play: d.releaseAgain},
+		)
+	}
+	return scenes
+}
+
+// lose makes a call of which the network holds a command back, until the caller knows that it will not be answered.
+func (d delay) lose(ctx context.Context, s *stage, h *Held, call func(ctx context.Context) error) error {
+	ctx, cancel := context.WithCancel(s.soon(ctx))
+	defer cancel()
+	result := make(chan error, 1)
+	go func() { result <- call(ctx) }()
+	arrives(s, "the command", h.Arrived())
+	if !d.cut {
+		cancel()
+	}
+	err := arrives(s, "the end of a call that was cut or cancelled", result)
+	s.proxy.CutAll()
+	return err
+}
+
+// next lets the later hold begin, the late command arrive, and checks that it does no harm.
+func (d delay) next(s *stage, h *Held) {
+	p, ctx := s.b, s.owner()
+	if d.same {
+		p = s.a
+	}
+	s.must(ctx, p, longer)
+	if d.gone {
+		s.unlocks(ctx, p)
+		d.deliver(s, h)
+		s.free()
+		return
+	}
+	check := s.unharmed()
+	d.deliver(s, h)
+	check()
+	s.unlocks(ctx, p)
+	s.free()
+}
+
+func (d delay) deliver(s *stage, h *Held) {
+	s.Helper()
+	if reply := h.Deliver(); reply == "" || strings.HasPrefix(reply, "-") {
+		s.Fatalf("the late command was not executed: %q", reply)
+	}
+}
+
+func (d delay) unanswered(s *stage, err error) {
+	if d.cut {
+		s.fromNetwork(err)
+	} else {
+		s.is(err, context.Canceled)
+	}
+}
+
+func (d delay) obtain(s *stage) {
+	h := Hold(d.cut)
+	s.proxy.Next(Match{Name: "obtain"}, Fate{Held: h})
+	d.unanswered(s, d.lose(s.owner(), s, h, func(ctx context.Context) error {
+		_, err := s.a.lock(ctx, s.path, -1, 0)
+		return err
+	}))
+	d.next(s, h)
+}
+
+func (d delay) obtainAgain(s *stage) {
+	holder := s.owner()
+	s.must(holder, s.b, 0)
+	h := Hold(d.cut)
+	s.proxy.Next(Match{Name: "obtain"}, Fate{})
+	s.proxy.Next(Match{Name: "obtain"}, Fate{Held: h})
+	ctx, cancel := context.WithCancel(s.owner())
+	defer cancel()
+	err := delay{}.lose(ctx, s, h, func(ctx context.Context) error {
+		_, err := s.a.lock(ctx, s.path, -1, 0)
+		return err
+	})
+	s.is(err, context.Canceled)
+	s.unlocks(holder, s.b)
+	d.next(s, h)
+}
+
+func (d delay) renew(s *stage) {
+	ctx := s.owner()
+	s.must(ctx, s.a, 0)
+	h := Hold(d.cut)
+	s.proxy.Next(Match{Name: "renew"}, Fate{Held: h})
+	d.unanswered(s, d.lose(ctx, s, h, func(ctx context.Context) error { return s.a.renew(ctx, s.path, lease/2) }))
+	s.unlocksOnDying(ctx, s.a)
+	d.next(s, h)
+}
+
+func (d delay) reenter(s *stage) {
+	if !s.system.ours {
+		return // the naive lock has no re-entry
+	}
+	ctx := s.owner()
+	s.must(ctx, s.a, 0)
+	h := Hold(d.cut)
+	s.proxy.Next(Match{Name: "renew"}, Fate{Held: h})
+	d.unanswered(s, d.lose(ctx, s, h, func(ctx context.Context) error {
+		_, err := s.a.lock(ctx, s.path, -1, 0)
+		return err
+	}))
+	s.unlocksOnDying(ctx, s.a)
+	d.next(s, h)
+}
+
+func (d delay) lost(s *stage, err error) {
+	if !d.cut && s.system.ours { // whose context is done need not wait for the outcome
+		s.is(err, nil)
+		return
+	}
+	d.unanswered(s, err)
+}
+
+func (d delay) release(s *stage) {
+	ctx := s.owner()
+	s.must(ctx, s.a, 0)
+	h := Hold(d.cut)
+	s.proxy.Next(Match{Name: "release"}, Fate{Held: h})
+	d.lost(s, d.lose(ctx, s, h, func(ctx context.Context) error { return s.a.unlock(ctx, s.path) }))
+	d.next(s, h)
+}
+
+// releaseAgain delays the removal that is tried in the background, too.
+func (d delay) releaseAgain(s *stage) {
+	if !s.system.ours {
+		return // the naive lock tries once
+	}
+	ctx := s.owner()
+	s.must(ctx, s.a, 0)
+	first, second := Hold(d.cut), Hold(true)
+	s.proxy.Next(Match{Name: "release"}, Fate{Held: first})
+	s.proxy.Next(Match{Name: "release"}, Fate{Held: second})
+	d.lost(s, d.lose(ctx, s, first, func(ctx context.Context) error { return s.a.unlock(ctx, s.path) }))
+	arrives(s, "the second removal", second.Arrived())
+	s.must(ctx, s.a, longer)
+	check := s.unharmed()
+	d.deliver(s, second)
+	check()
+	s.unlocks(ctx, s.a)
+	d.next(s, first)
+}
+
+// untilKnown: as long as no removal gets through, nobody else of the process is let in.
+func untilKnown(s *stage) {
+	if !s.system.ours {
+		return // the naive lock does not care
+	}
+	ctx, next := s.owner(), s.owner()
+	s.must(ctx, s.a, 0)
+	s.proxy.All(Match{Name: "release"}, Fate{Cut: CutRequest(0)})
+	s.fromNetwork(s.a.unlock(s.soon(ctx), s.path))
+	s.await("several removals", func() bool { return len(s.proxy.Seen(Match{Name: "release"})) >= 3 })
+	if ok, err := s.a.lock(s.soon(next), s.path, 0, 0); ok || err != nil {
+		s.violatedf("locked: %v, %v, though the key may still be there", ok, err)
+	}
+	s.proxy.Heal()
+	s.must(next, s.a, 0)
+	s.unlocks(next, s.a)
+	s.free()
+}
+
+func allScenes() []scene {
+	scenes := append(brokenScenes(), delayedScenes()...)
+	return append(scenes, scene{name: "the next owner waits for the removal", play: untilKnown})
+}
+
+func TestUnknownOutcomes(t *testing.T) {
+	t.Parallel()
+	for _, s := range []system{library, redisson} {
+		t.Run(s.name, func(t *testing.T) {
+			t.Parallel()
+			perform(t, s, allScenes(), func(t *testing.T, _ string, found []string) {
+				t.Helper()
+				for _, f := range found {
+					t.Error(f)
+				}
+			})
+		})
+	}
+}
+
+// A lock whose holds carry nothing but their process's id must not pass.
+func TestUnknownOutcomesFindFault(t *testing.T) { //nolint:tparallel // what the scenes find is judged after them
+	t.Parallel()
+	var mu sync.Mutex
+	faulty := map[string][]string{}
+	t.Run("scenes", func(t *testing.T) {
+		perform(t, naive, allScenes(), func(_ *testing.T, name string, found []string) {
+			mu.Lock()
+			defer mu.Unlock()
+			if len(found) > 0 {
+				faulty[name] = found
+			}
+		})
+	})
+	for _, cut := range []bool{true, false} {
+		into := delay{same: true, cut: cut}
+		for _, op := range []string{"late obtain/", "late renewal/", "late release/"} {
+			require.NotEmpty(t, faulty[op+into.String()], op)
+		}
+		for _, same := range []bool{true, false} {
+			past := delay{same: same, cut: cut, gone: true}
+			require.NotEmpty(t, faulty["late obtain/"+past.String()], "an abandoned grant blocks the path")
+		}
+	}
+	require.NotEmpty(t, faulty["obtain/cut before the reply"], "an abandoned grant blocks the path")
+	require.NotEmpty(t, faulty["obtain/silence instead of the reply"], "an abandoned grant blocks the path")
+	t.Logf("%d of %d scenes find fault", len(faulty), len(allScenes()))
+}

@@ -1,0 +1,167 @@
+package torture
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+)
+
+// While one process hands a lock around its many goroutines without end, the others get it: each at least once per handoff
+// limit plus one critical section.
+
+const (
+	crowd       = 64
+	handoffPoll = 50 * time.Millisecond
+	// handoffSlack is what a machine on which 64 goroutines never rest may add as a rule: to nine waits of ten. To the
+	// tenth it may add handoffStall, when it is busy with something else.
+	handoffSlack = 100 * time.Millisecond
+	handoffStall = time.Second
+	critical     = 300 * time.Microsecond
+	handoffFor   = 2500 * time.Millisecond
+)
+
+// hustle locks, stays for a critical section, and unlocks, again and again, until the context ends. It returns how long
+// each lock took.
+func hustle(ctx context.Context, p process, path string, rest time.Duration) (waits []time.Duration, err error) {
+	owner := lockregistry.NewOwner(context.Background())
+	for ctx.Err() == nil {
+		began := time.Now()
+		limited, cancel := context.WithTimeout(owner, time.Minute)
+		_, err := p.lock(limited, path, -1, 0)
+		cancel()
+		if err != nil {
+			return waits, err
+		}
+		waits = append(waits, time.Since(began))
+		for busy := time.Now(); time.Since(busy) < critical; { // a timer would sleep for far longer
+			runtime.Gosched()
+		}
+		if err := p.unlock(owner, path); err != nil && !errors.Is(err, lockregistry.ErrLockLost) { // a lease is short here
+			return waits, err
+		}
+		if rest > 0 {
+			<-time.After(rest)
+		}
+	}
+	return waits, nil
+}
+
+type handoffCase struct {
+	name    string
+	of      settings
+	limit   time.Duration // how long the crowd may keep the lock
+	outside bool          // the crowd is a process of the operating system
+}
+
+func TestHandoffIsFair(t *testing.T) {
+	cases := make([]handoffCase, 0, len(modes)+4)
+	for mode, wakeup := range modes {
+		cases = append(cases, handoffCase{
+			name:  mode,
+			of:    settings{Lease: time.Minute, Poll: handoffPoll, Wakeup: wakeup, Handoff: -1},
+			limit: handoffPoll,
+		})
+	}
+	const long, tight = 3 * handoffPoll, 8 * handoffPoll
+	cases = append(
+		cases,
+		handoffCase{
+			name:    "crowd in another process",
+			of:      settings{Lease: time.Minute, Poll: handoffPoll, Handoff: -1},
+			limit:   handoffPoll,
+			outside: true,
+		},
+		handoffCase{
+			name:  "limit longer than the poll interval, poll",
+			of:    settings{Lease: time.Minute, Poll: handoffPoll, Wakeup: lockregistry.WakeupPoll, Handoff: long},
+			limit: long,
+		},
+		// With less than half of the lease left a hold is not handed on either. That is sooner than the limit here, and the
+		// others must have their chance all the same.
+		handoffCase{
+			name:  "lease shorter than twice the limit",
+			of:    settings{Lease: tight, Poll: handoffPoll, Handoff: tight},
+			limit: tight,
+		},
+		handoffCase{
+			name:  "lease shorter than twice the limit, poll",
+			of:    settings{Lease: tight, Poll: handoffPoll, Wakeup: lockregistry.WakeupPoll, Handoff: tight},
+			limit: tight,
+		},
+	)
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) { c.run(t) })
+	}
+}
+
+func (c handoffCase) run(t *testing.T) {
+	t.Helper()
+	server := serve(t)
+	path := strconv.FormatInt(paths.Add(1), 10)
+	ctx, stop := context.WithTimeout(t.Context(), handoffFor)
+	defer stop()
+	var running sync.WaitGroup
+	var total atomic.Int64
+	if c.outside {
+		j := job{Hustle: path, Addr: server.Addr(), Of: c.of, Goroutines: crowd, For: handoffFor + time.Second}
+		running.Go(func() {
+			sections, n, err := j.runOutside()
+			if err != nil || len(sections) > 0 {
+				t.Error(err)
+			}
+			total.Add(int64(n))
+		})
+		for server.Command(t, "EXISTS", keyOf(path)) == "0" && ctx.Err() == nil {
+			<-time.After(time.Millisecond)
+		}
+	} else {
+		p := start(t, library, calm, server.Addr(), c.of)
+		for range crowd {
+			running.Go(func() {
+				waits, err := hustle(ctx, p, path, 0)
+				if err != nil {
+					t.Error(err)
+				}
+				total.Add(int64(len(waits)))
+			})
+		}
+	}
+	others := make([][]time.Duration, 2)
+	for i := range others {
+		p := start(t, library, calm, server.Addr(), c.of)
+		running.Go(func() {
+			waits, err := hustle(ctx, p, path, 10*time.Millisecond)
+			if err != nil {
+				t.Error(err)
+			}
+			others[i] = waits
+		})
+	}
+	running.Wait()
+	most := c.limit + critical + handoffSlack
+	if c.of.Wakeup == lockregistry.WakeupPoll {
+		// The lock is to be had for a poll interval, in which who polls looks once, or just not, and may meet the third
+		// process. The next chance comes when the crowd has had its limit again.
+		most += c.of.Poll + c.limit
+	}
+	for i, waits := range others {
+		slices.Sort(waits)
+		require.NotEmpty(t, waits)
+		worst, usual := waits[len(waits)-1], waits[len(waits)*9/10]
+		t.Logf("process %d of 2 got the lock %d times, after %v as a rule and %v at most; the crowd got it %d times",
+			i+1, len(waits), usual, worst, total.Load())
+		require.Less(t, usual, most, "with a handoff limit of %v", c.limit)
+		require.Less(t, worst, most+handoffStall, "with a handoff limit of %v", c.limit)
+	}
+	require.Greater(t, total.Load(), int64(20*crowd), "the crowd did not hand the lock around")
+}

@@ -1,0 +1,216 @@
+package torture
+
+import (
+	"context"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+)
+
+// A process must not believe in a hold that others may already have: it announces the loss before the key can expire.
+
+// expiry is when a key expires.
+func (s *stage) expiry() time.Time {
+	s.Helper()
+	ms, err := strconv.ParseInt(s.do("PEXPIRETIME", keyOf(s.path)), 10, 64)
+	require.NoError(s, err)
+	require.Positive(s, ms, "there is no key, or it never expires")
+	return time.UnixMilli(ms)
+}
+
+// loss is when and why a hold was announced to be lost.
+type loss struct {
+	at  time.Time
+	why error
+}
+
+// losing tells when the hold of an owner is lost.
+func (s *stage) losing(ctx context.Context, p process) <-chan loss {
+	alive := p.context(ctx, s.path)
+	lost := make(chan loss, 1)
+	context.AfterFunc(alive, func() { lost <- loss{time.Now(), context.Cause(alive)} })
+	return lost
+}
+
+// honest checks that a loss was announced, and before the key could expire. The library keeps a hundredth of a lease back,
+// so whoever is late for no other reason than a busy machine has a few dozen milliseconds.
+func (s *stage) honest(lost <-chan loss, expires time.Time) {
+	s.Helper()
+	got := arrives(s, "the loss", lost)
+	require.ErrorIs(s, got.why, lockregistry.ErrLockLost)
+	lead := expires.Sub(got.at)
+	s.Logf("announced %v before the key could expire", lead)
+	require.Greater(s, lead, 2*time.Millisecond, "too late")
+	require.False(s, s.a.held(s.path))
+}
+
+func TestFrozenServer(t *testing.T) {
+	t.Parallel()
+	for name, renewal := range map[string]bool{"with renewal": true, "without renewal": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newStage(t, library, serve(t), settings{Lease: 4 * time.Second, Poll: poll, Renewal: renewal, Handoff: -1})
+			ctx := s.owner()
+			s.must(ctx, s.a, 0)
+			lost := s.losing(ctx, s.a)
+			if first := s.expiry(); renewal {
+				s.await("a renewal", func() bool { return s.expiry().After(first) })
+			}
+			before := len(s.proxy.Seen(Match{Name: "renew"}))
+			expires := s.expiry()
+			s.server.Freeze()
+			require.Len(s, s.proxy.Seen(Match{Name: "renew"}), before, "the machine is too slow for this test")
+			s.honest(lost, expires)
+			s.await("the end of the lease", func() bool { return time.Since(expires) > 10*time.Millisecond })
+			s.server.Thaw()
+			s.is(s.a.unlock(s.soon(ctx), s.path), lockregistry.ErrLockLost)
+			s.free()
+			require.Empty(s, s.found)
+		})
+	}
+}
+
+// The network freezes instead: the server goes on, and really lets the key expire.
+func TestFrozenNetwork(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, library, serve(t), settings{Lease: 3 * time.Second, Poll: poll, Renewal: true, Handoff: -1})
+	ctx := s.owner()
+	s.must(ctx, s.a, 0)
+	lost := s.losing(ctx, s.a)
+	first := s.expiry()
+	s.await("a renewal", func() bool { return s.expiry().After(first) })
+	s.proxy.Freeze()
+	expires := s.expiry()
+	next := s.owner()
+	s.must(next, s.b, longer)
+	require.False(s, s.a.held(s.path), "two processes hold the lock")
+	s.honest(lost, expires)
+	check := s.unharmed()
+	s.proxy.Thaw()
+	s.is(s.a.unlock(s.soon(ctx), s.path), lockregistry.ErrLockLost)
+	check()
+	s.unlocks(next, s.b)
+	require.Empty(s, s.found)
+}
+
+// A renewal with a short lease arrives after a later one with a long lease: the key lives only as long as the short one.
+func TestOvertakenRenewal(t *testing.T) {
+	t.Parallel()
+	for name, cut := range map[string]bool{"connection cut": true, "caller gave up": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			const short = 3 * time.Second
+			s := newStage(t, library, serve(t), settings{Lease: lease, Poll: poll, Handoff: -1})
+			ctx := s.owner()
+			s.must(ctx, s.a, 0)
+			lost := s.losing(ctx, s.a)
+			h := Hold(cut)
+			s.proxy.Next(Match{Name: "renew"}, Fate{Held: h})
+			d := delay{cut: cut}
+			d.unanswered(s, d.lose(ctx, s, h, func(ctx context.Context) error { return s.a.renew(ctx, s.path, short) }))
+			s.await("a renewal with a longer lease", func() bool { return s.a.renew(s.soon(ctx), s.path, longer) == nil })
+			d.deliver(s, h)
+			s.honest(lost, s.expiry())
+			require.Empty(s, s.found)
+		})
+	}
+}
+
+// The grant itself arrives once more, after a renewal with a longer lease.
+func TestOvertakenGrant(t *testing.T) {
+	t.Parallel()
+	const short = 3 * time.Second
+	s := newStage(t, library, serve(t), settings{Lease: short, Poll: poll, Handoff: -1})
+	holder, ctx := s.owner(), s.owner()
+	s.must(holder, s.b, longer)
+	h := Hold(true)
+	s.proxy.Next(Match{Name: "obtain"}, Fate{})
+	s.proxy.Next(Match{Name: "obtain"}, Fate{Held: h})
+	got := make(chan error, 1)
+	go func() {
+		_, err := s.a.lock(s.soon(ctx), s.path, -1, short)
+		got <- err
+	}()
+	arrives(s, "the second try", h.Arrived())
+	s.unlocks(holder, s.b)
+	require.NoError(s, arrives(s, "the lock", got))
+	lost := s.losing(ctx, s.a)
+	require.NoError(s, s.a.renew(s.soon(ctx), s.path, longer))
+	require.NotEmpty(s, h.Deliver())
+	s.honest(lost, s.expiry())
+	require.Empty(s, s.found)
+}
+
+// A reply that comes when the lease is over is no lock.
+func TestLateReply(t *testing.T) {
+	t.Parallel()
+	const brief = 200 * time.Millisecond
+	for name, again := range map[string]bool{"first try": false, "second try": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newStage(t, library, serve(t), settings{Lease: brief, Poll: poll, Handoff: -1})
+			ctx, holder := s.owner(), s.owner()
+			if again {
+				s.must(holder, s.b, longer)
+				s.proxy.Next(Match{Name: "obtain"}, Fate{})
+			}
+			h := Hold(false)
+			s.proxy.All(Match{Name: "obtain"}, Fate{Held: h, Linger: brief})
+			type result struct {
+				ok  bool
+				err error
+			}
+			got := make(chan result, 1)
+			go func() {
+				ok, err := s.a.lock(s.soon(ctx), s.path, 2*brief, 0)
+				got <- result{ok, err}
+			}()
+			arrives(s, "the command", h.Arrived())
+			if again {
+				s.unlocks(holder, s.b)
+			}
+			s.proxy.mu.Lock()
+			s.proxy.rules = nil
+			s.proxy.mu.Unlock()
+			s.proxy.All(Match{Name: "obtain"}, Fate{Linger: brief})
+			h.Release()
+			r := arrives(s, "the outcome", got)
+			require.False(s, r.ok, "locked with a lease that is over")
+			require.Error(s, r.err, "and nobody else holds the lock")
+			s.wrapped(r.err)
+			require.False(s, s.a.held(s.path))
+			s.proxy.Heal()
+			s.free()
+			require.Empty(s, s.found)
+		})
+	}
+}
+
+// Renewal in the background outlasts whatever is shorter than the lease.
+func TestRenewalSurvives(t *testing.T) {
+	t.Parallel()
+	server := serve(t)
+	for _, b := range breakages {
+		t.Run(b.name, func(t *testing.T) {
+			t.Parallel()
+			const lease = 3 * time.Second
+			s := newStage(t, library, server, settings{Lease: lease, Poll: poll, Renewal: true, Handoff: -1})
+			ctx := s.owner()
+			s.must(ctx, s.a, 0)
+			began := time.Now()
+			alive := s.a.context(ctx, s.path)
+			s.proxy.Next(Match{Name: "renew"}, b.fate)
+			s.await("the end of the first lease", func() bool { return time.Since(began) > lease+poll })
+			require.NoError(s, context.Cause(alive))
+			require.True(s, s.a.held(s.path))
+			require.True(s, s.expiry().After(time.Now()))
+			s.unlocks(ctx, s.a)
+			s.free()
+			require.Empty(s, s.found)
+		})
+	}
+}

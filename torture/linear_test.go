@@ -1,0 +1,122 @@
+package torture
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+var (
+	seed = flag.Uint64("seed", 0, "what the storms begin with; 0: something new, which is printed")
+	soak = flag.Duration("soak", 0, "how long TestSoak takes")
+)
+
+// firstSeed is the seed that was asked for, or a new one.
+func firstSeed() uint64 {
+	if *seed != 0 {
+		return *seed
+	}
+	return rand.Uint64()>>1 | 1
+}
+
+// weathered lets a storm blow and checks what was seen in it.
+func weathered(t *testing.T, w weather) {
+	t.Helper()
+	t.Logf("repeat with -seed %d", w.seed)
+	all, s := blow(t, w)
+	began := time.Now()
+	wrong := judge(all, s.restarted)
+	t.Logf("checked in %v", time.Since(began))
+	if len(wrong) > 0 {
+		t.Errorf("the history is in %s", keep(t, w, all, s.restarted))
+	}
+	for _, x := range wrong {
+		t.Error(x)
+	}
+}
+
+// keep writes down a history that is to be looked into.
+func keep(t *testing.T, w weather, all []section, restarted []span) string {
+	t.Helper()
+	name := filepath.Join(os.TempDir(), fmt.Sprintf("lockregistry-history-%d.json", w.seed))
+	text, err := json.MarshalIndent(map[string]any{"seed": w.seed, "sections": all, "restarts": len(restarted)}, "", " ")
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(name, text, 0o600))
+	return name
+}
+
+func TestLinearizable(t *testing.T) {
+	first := firstSeed()
+	weathered(t, weather{system: library, seed: first, lasts: 6 * time.Second, outside: 1})
+}
+
+func TestLinearizableWithRestarts(t *testing.T) {
+	first := firstSeed()
+	weathered(t, weather{system: redisson, seed: first, lasts: 5 * time.Second, outside: 1, restarts: true})
+}
+
+// The same storm must find fault with a lock whose holds carry only its process's id, and whose leases count from the
+// reply.
+func TestLinearizableFindsFault(t *testing.T) {
+	first := firstSeed()
+	for i := range uint64(4) {
+		all, s := blow(t, weather{system: naive, seed: first + i, lasts: 2 * time.Second})
+		if wrong := judge(all, s.restarted); len(wrong) > 0 {
+			t.Logf("after %d storms: %s", i+1, wrong[0])
+			return
+		}
+	}
+	t.Error("nothing is wrong with the naive lock, they say")
+}
+
+// The model itself: what it must explain, and what not.
+func TestModel(t *testing.T) {
+	hold := func(called, granted, until, ended int64) section {
+		return section{Called: called, Granted: granted, Until: until, Ended: ended}
+	}
+	counted := func(s section, token uint64, wrote bool) section {
+		s.Token, s.Wrote, s.Acted = token, wrote, true
+		return s
+	}
+	for name, c := range map[string]struct {
+		of        []section
+		restarted []span
+		right     bool
+	}{
+		"one after the other":               {of: []section{hold(1, 2, 3, 4), hold(1, 5, 6, 7)}, right: true},
+		"handed over before unlock is done": {of: []section{hold(1, 2, 4, 9), hold(1, 5, 6, 7)}, right: true},
+		"at once":                           {of: []section{hold(1, 2, 6, 7), hold(1, 5, 8, 9)}},
+		"one within the other":              {of: []section{hold(1, 2, 9, 10), hold(1, 5, 6, 7)}},
+		"over before it was noticed":        {of: []section{hold(1, 5, 4, 6), hold(1, 2, 8, 9)}, right: true},
+		"at once, across a restart": {
+			of: []section{hold(1, 2, 9, 10), hold(1, 6, 7, 8)}, restarted: []span{{3, 5}}, right: true,
+		},
+		"at once, before a restart": {of: []section{hold(1, 2, 9, 10), hold(1, 3, 7, 8)}, restarted: []span{{4, 5}}},
+		"at once, after a restart":  {of: []section{hold(6, 7, 10, 11), hold(6, 8, 9, 10)}, restarted: []span{{3, 5}}},
+		"counting": {
+			of: []section{counted(hold(1, 2, 3, 4), 0, true), counted(hold(1, 5, 6, 7), 1, true)}, right: true,
+		},
+		"not seeing what was counted": {of: []section{counted(hold(1, 2, 3, 4), 0, true), counted(hold(1, 5, 6, 7), 0, false)}},
+	} {
+		wrong := judge(c.of, c.restarted)
+		require.Equal(t, c.right, len(wrong) == 0, "%s: %v", name, wrong)
+	}
+}
+
+// TestSoak lets storm follow storm for as long as -soak says, each with a seed of its own that follows from -seed.
+func TestSoak(t *testing.T) {
+	next := firstSeed()
+	for began := time.Now(); time.Since(began) < *soak && !t.Failed(); next++ {
+		s := []system{library, library, redisson}[next%3]
+		t.Run(fmt.Sprint("seed ", next), func(t *testing.T) {
+			weathered(t, weather{system: s, seed: next, lasts: 15 * time.Second, outside: 2, restarts: next%2 == 0})
+		})
+	}
+}

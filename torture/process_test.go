@@ -1,0 +1,175 @@
+package torture
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+)
+
+// process is what the tests need of one process that locks. The owner is that of the context, see
+// [lockregistry.NewOwner], so any goroutine may act for it.
+type process interface {
+	// lock waits so long at most, not at all for 0, and without end for a negative wait. A lease of 0 is the default one.
+	lock(ctx context.Context, path string, wait, lease time.Duration) (bool, error)
+	unlock(ctx context.Context, path string) error
+	renew(ctx context.Context, path string, lease time.Duration) error
+	// context ends when the owner of ctx loses the hold.
+	context(ctx context.Context, path string) context.Context
+	// held is the process's own word that somebody in it holds the path.
+	held(path string) bool
+	close()
+}
+
+// settings are those of a process.
+type settings struct {
+	Lease   time.Duration
+	Poll    time.Duration
+	Renewal bool
+	Wakeup  lockregistry.Wakeup
+	Handoff time.Duration // negative: the default
+}
+
+// system is something that makes locks.
+type system struct {
+	name string
+	ours bool // the library, so that the errors are its own, too
+	open func(client rueidis.Client, s settings) (process, error)
+}
+
+const prefix = "torture"
+
+func keyOf(path string) string { return prefix + ":" + path }
+
+// library is what is under test, and redisson is the same with the other format.
+var (
+	library  = layout("library", lockregistry.LayoutSpring)
+	redisson = layout("redisson", lockregistry.LayoutRedisson)
+)
+
+func layout(name string, format lockregistry.Layout) system {
+	return system{name, true, func(client rueidis.Client, s settings) (process, error) {
+		opts := []lockregistry.Option{
+			lockregistry.WithLayout(format),
+			lockregistry.WithExpiry(s.Lease),
+			lockregistry.WithPollInterval(s.Poll),
+			lockregistry.WithWakeup(s.Wakeup),
+			lockregistry.WithLogger(slog.New(slog.DiscardHandler)),
+		}
+		if s.Renewal {
+			opts = append(opts, lockregistry.WithRenewal())
+		}
+		if s.Handoff >= 0 {
+			opts = append(opts, lockregistry.WithHandoff(s.Handoff))
+		}
+		r, err := lockregistry.New(client, prefix, opts...)
+		if err != nil {
+			return nil, err
+		}
+		return libraryProcess{r}, nil
+	}}
+}
+
+type libraryProcess struct{ registry *lockregistry.Registry }
+
+func (p libraryProcess) lock(ctx context.Context, path string, wait, lease time.Duration) (bool, error) {
+	var opts []lockregistry.LockOption
+	if lease > 0 {
+		opts = append(opts, lockregistry.TTL(lease))
+	}
+	l := p.registry.Obtain(path)
+	if wait < 0 {
+		err := l.Lock(ctx, opts...)
+		return err == nil, err
+	}
+	if wait > 0 {
+		opts = append(opts, lockregistry.Wait(wait))
+	}
+	return l.TryLock(ctx, opts...)
+}
+
+func (p libraryProcess) unlock(ctx context.Context, path string) error {
+	return p.registry.Obtain(path).Unlock(ctx)
+}
+
+func (p libraryProcess) renew(ctx context.Context, path string, lease time.Duration) error {
+	return p.registry.Obtain(path).Renew(ctx, lease)
+}
+
+func (p libraryProcess) context(ctx context.Context, path string) context.Context {
+	return p.registry.Obtain(path).Context(ctx)
+}
+
+func (p libraryProcess) held(path string) bool { return p.registry.Obtain(path).IsHeld() }
+func (p libraryProcess) close()                { _ = p.registry.Close() }
+
+// network is how a client uses it.
+type network struct {
+	patience time.Duration // a connection without an answer for twice as long is dead, more or less
+	many     bool          // many connections for commands; with one a test knows which commands meet a fault
+}
+
+var (
+	single = network{patience: 500 * time.Millisecond}
+	stormy = network{patience: 250 * time.Millisecond, many: true}
+	calm   = network{patience: 10 * time.Second, many: true}
+)
+
+func (n network) dial(addr string) (rueidis.Client, error) {
+	option := rueidis.ClientOption{
+		InitAddress:       []string{addr},
+		ForceSingleClient: true,
+		ConnWriteTimeout:  n.patience,
+	}
+	if !n.many {
+		option.PipelineMultiplex = -1
+	}
+	option.Dialer.KeepAlive = n.patience / 2 // also how often it asks whether the server is there
+	return rueidis.NewClient(option)
+}
+
+// luaVariable names the folder of the library's scripts when it is not the usual one.
+const luaVariable = "LOCKREGISTRY_TORTURE_LUA"
+
+// scripts are what the library's scripts and the naive lock's do, by their bodies.
+var scripts = sync.OnceValue(func() map[string]string {
+	folder := os.Getenv(luaVariable)
+	if folder == "" {
+		folder = "../lua"
+	}
+	found, err := Scripts(folder)
+	if err != nil {
+		panic(err)
+	}
+	for name, body := range naiveScripts {
+		found[body] = name
+	}
+	return found
+})
+
+func listen(tb testing.TB, backend string) *Proxy {
+	tb.Helper()
+	p, err := Listen(backend, scripts())
+	require.NoError(tb, err)
+	tb.Cleanup(p.Close)
+	return p
+}
+
+// start starts a process of the system whose client connects to an address.
+func start(tb testing.TB, s system, n network, addr string, with settings) process {
+	tb.Helper()
+	client, err := n.dial(addr)
+	require.NoError(tb, err)
+	tb.Cleanup(client.Close)
+	p, err := s.open(client, with)
+	require.NoError(tb, err)
+	tb.Cleanup(p.close)
+	return p
+}

@@ -1,0 +1,250 @@
+package torture
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/internal/redistest"
+)
+
+const (
+	// lease is so long that nothing here waits for its end.
+	lease = 20 * time.Second
+	// longer is a lease that a late command with the other one would cut.
+	longer = 2 * lease
+	poll   = 50 * time.Millisecond
+	// allowance is what a busy machine may add to a time that is promised; far below the lease.
+	allowance = 4 * time.Second
+	// brief is an allowance for the naive lock, which keeps everybody waiting for the whole lease.
+	brief = 500 * time.Millisecond
+)
+
+// stage is where one scene of misfortune is played: process a behind a network that fails, process b on one that does not,
+// and a path of their own.
+type stage struct {
+	*testing.T
+	system system
+	server *redistest.Server
+	proxy  *Proxy
+	a, b   process
+	path   string
+	limit  time.Duration // what a busy machine may add to a time that is promised
+	found  []string      // what must not happen and did
+}
+
+var paths atomic.Int64
+
+// serve starts a server that knows all scripts, so that one command is one command, the first of its kind too.
+func serve(tb testing.TB) *redistest.Server {
+	tb.Helper()
+	server := redistest.Start(tb)
+	for body := range scripts() {
+		server.Command(tb, "SCRIPT", "LOAD", body)
+	}
+	return server
+}
+
+func newStage(t *testing.T, s system, server *redistest.Server, of settings) *stage {
+	t.Helper()
+	proxy := listen(t, server.Addr())
+	limit := allowance
+	if !s.ours {
+		limit = brief
+	}
+	return &stage{
+		limit:  limit,
+		T:      t,
+		system: s,
+		server: server,
+		proxy:  proxy,
+		a:      start(t, s, single, proxy.Addr(), of),
+		b:      start(t, s, single, server.Addr(), of),
+		path:   strconv.FormatInt(paths.Add(1), 10),
+	}
+}
+
+// violatedf notes that something happened that must not. It does not end the test: the same scenes are played with a lock
+// that is expected to be at fault.
+func (s *stage) violatedf(format string, args ...any) {
+	s.found = append(s.found, fmt.Sprintf(format, args...))
+}
+
+func (s *stage) do(args ...string) string {
+	s.Helper()
+	return s.server.Command(s.T, args...)
+}
+
+func (s *stage) owner() context.Context { return lockregistry.NewOwner(s.Context()) }
+
+// soon is a context for calls that must end by themselves, so that a test which is wrong about that fails.
+func (s *stage) soon(ctx context.Context) context.Context {
+	ctx, cancel := context.WithTimeout(ctx, 4*allowance)
+	s.Cleanup(cancel)
+	return ctx
+}
+
+// must gets the lock, within the allowance.
+func (s *stage) must(ctx context.Context, p process, of time.Duration) {
+	s.Helper()
+	began := time.Now()
+	for range 8 {
+		ok, err := p.lock(ctx, s.path, s.limit, of)
+		if ok {
+			return
+		}
+		if err == nil || time.Since(began) > poll+s.limit {
+			left, _ := s.server.Do("PTTL", keyOf(s.path))
+			s.violatedf("the path is blocked: %v, %v after %v; its key lives for another %s ms", ok, err, time.Since(began), left)
+			s.do("DEL", keyOf(s.path))
+			began = time.Now()
+		}
+	}
+	s.Fatalf("no lock, whatever becomes of its key")
+}
+
+// free checks that the other process gets the lock soon.
+func (s *stage) free() {
+	s.Helper()
+	ctx := s.owner()
+	s.must(ctx, s.b, longer)
+	s.unlocks(ctx, s.b)
+}
+
+// unlocks checks that a hold is still there when its owner gives it back.
+func (s *stage) unlocks(ctx context.Context, p process) {
+	s.Helper()
+	if err := p.unlock(ctx, s.path); err != nil {
+		s.violatedf("unlock: %v", err)
+	}
+}
+
+// unlocksOnDying is unlocks for a process whose connection may be breaking right now.
+func (s *stage) unlocksOnDying(ctx context.Context, p process) {
+	s.Helper()
+	if err := p.unlock(ctx, s.path); err != nil {
+		s.fromNetwork(err)
+	}
+}
+
+// unharmed returns a check that the key is what it is now, but for the time that has passed.
+func (s *stage) unharmed() (check func()) {
+	s.Helper()
+	look := func() (string, time.Duration) {
+		ms, err := strconv.Atoi(s.do("PTTL", keyOf(s.path)))
+		require.NoError(s, err)
+		return s.do("DUMP", keyOf(s.path)), time.Duration(ms) * time.Millisecond
+	}
+	began := time.Now()
+	value, left := look()
+	return func() {
+		s.Helper()
+		nowValue, nowLeft := look()
+		passed := time.Since(began) + 2*time.Millisecond // whole milliseconds, twice
+		if nowValue != value || nowLeft > left || nowLeft < left-passed {
+			s.violatedf("the key was %q for %v, and %v later it is %q for %v", value, left, passed, nowValue, nowLeft)
+		}
+	}
+}
+
+var documented = []error{
+	lockregistry.ErrNotOwner, lockregistry.ErrLockLost, lockregistry.ErrTimeout, lockregistry.ErrClosed, lockregistry.ErrCapacity,
+}
+
+// fromNetwork checks that an error is one that the network made, and no other that a caller would act on.
+func (s *stage) fromNetwork(err error) {
+	s.Helper()
+	if err == nil {
+		s.violatedf("no error, though nobody knows the outcome")
+		return
+	}
+	s.wrapped(err)
+	for _, other := range append(documented, context.Canceled, context.DeadlineExceeded) {
+		if errors.Is(err, other) {
+			s.violatedf("an error of the network is taken for another: %v", err)
+		}
+	}
+}
+
+// is checks that an error is, or is about, another one.
+func (s *stage) is(err, wanted error) {
+	s.Helper()
+	if !errors.Is(err, wanted) {
+		s.violatedf("the error is %v, not %v", err, wanted)
+	}
+	if wanted != nil {
+		s.wrapped(err)
+	}
+}
+
+func (s *stage) wrapped(err error) {
+	s.Helper()
+	var failed *lockregistry.LockError
+	if s.system.ours && (!errors.As(err, &failed) || failed.Key != keyOf(s.path)) {
+		s.violatedf("not wrapped with its operation and key: %v", err)
+	}
+}
+
+// await waits for something that a test has brought about.
+func (s *stage) await(what string, happened func() bool) {
+	s.Helper()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for began := time.Now(); !happened(); <-tick.C {
+		if time.Since(began) > 4*allowance {
+			s.Fatalf("not within %v: %s", 4*allowance, what)
+		}
+	}
+}
+
+func arrives[T any](s *stage, what string, from <-chan T) T {
+	s.Helper()
+	select {
+	case got := <-from:
+		return got
+	case <-time.After(4 * allowance):
+		s.Fatalf("not within %v: %s", 4*allowance, what)
+		panic("unreachable")
+	}
+}
+
+// scene is one way for one operation to fail.
+type scene struct {
+	name string
+	of   settings // only what differs from the usual
+	play func(s *stage)
+}
+
+func (c scene) settings() settings {
+	of := c.of
+	if of.Lease == 0 {
+		of.Lease = lease
+	}
+	if of.Poll == 0 {
+		of.Poll = poll
+	}
+	of.Handoff = -1
+	return of
+}
+
+// perform plays scenes with a system, and returns what was found by their names.
+func perform(t *testing.T, s system, scenes []scene, judge func(t *testing.T, name string, found []string)) {
+	t.Helper()
+	server := serve(t)
+	for _, c := range scenes {
+		t.Run(strings.ReplaceAll(c.name, " ", "_"), func(t *testing.T) {
+			t.Parallel()
+			stage := newStage(t, s, server, c.settings())
+			c.play(stage)
+			judge(t, c.name, stage.found)
+		})
+	}
+}

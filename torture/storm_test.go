@@ -1,0 +1,224 @@
+package torture
+
+import (
+	"bytes"
+	"encoding/gob"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/internal/redistest"
+)
+
+// storm is a server, some processes with a network each, and everything that goes wrong between them, all at once.
+type storm struct {
+	*testing.T
+	server  *redistest.Server
+	proxies []*Proxy
+	random  *rand.Rand
+
+	faults    atomic.Int64 // commands with a bad fate
+	events    map[string]int
+	restarted []span
+}
+
+// weather is what kind of storm it is.
+type weather struct {
+	system   system
+	seed     uint64
+	lasts    time.Duration
+	restarts bool
+	outside  int // how many of the processes are processes of the operating system
+}
+
+const (
+	stormProcesses  = 4
+	stormGoroutines = 20
+	stormPaths      = 16
+)
+
+// blow lets a storm blow, and returns what was seen in it.
+func blow(t *testing.T, w weather) ([]section, *storm) {
+	t.Helper()
+	s := &storm{T: t, server: redistest.Start(t), random: rand.New(rand.NewPCG(w.seed, 0)), events: map[string]int{}}
+	counters := filepath.Join(t.TempDir(), "counters")
+	var mu sync.Mutex
+	var all []section
+	var running sync.WaitGroup
+	vain := 0
+	for i, of := range s.processes() {
+		p := listen(t, s.server.Addr())
+		s.proxies = append(s.proxies, p)
+		j := job{
+			System: w.system.name, Addr: p.Addr(), Of: of, Number: i, Goroutines: stormGoroutines, Paths: stormPaths,
+			Counters: counters, For: w.lasts, Seed: s.random.Uint64(),
+		}
+		running.Go(func() {
+			do := j.run
+			if i < w.outside {
+				do = j.runOutside
+			}
+			sections, denied, err := do()
+			mu.Lock()
+			defer mu.Unlock()
+			all = append(all, sections...)
+			vain += denied
+			if err != nil {
+				t.Error(err)
+			}
+		})
+		p.Decide(s.fates(of.Lease, rand.New(rand.NewPCG(s.random.Uint64(), 0))))
+	}
+	stop := make(chan struct{})
+	go func() {
+		running.Wait()
+		close(stop)
+	}()
+	s.rage(stop, w.restarts)
+	lost := 0
+	for _, x := range all {
+		if x.Lost {
+			lost++
+		}
+	}
+	t.Logf("seed %d: %d holds, of which %d were lost, %d calls in vain, %d commands came to grief, %v",
+		w.seed, len(all), lost, vain, s.faults.Load(), s.events)
+	require.Greater(t, len(all), int(w.lasts/time.Second)*20, "too few holds for a history")
+	require.Positive(t, lost, "no hold was lost: what kind of storm is this")
+	require.Positive(t, s.faults.Load())
+	return all, s
+}
+
+// processes are different in all that a process chooses.
+func (s *storm) processes() []settings {
+	leases := []time.Duration{200 * time.Millisecond, 250 * time.Millisecond, 400 * time.Millisecond, time.Second}
+	s.random.Shuffle(len(leases), func(i, j int) { leases[i], leases[j] = leases[j], leases[i] })
+	all := []settings{
+		{Wakeup: lockregistry.WakeupPoll, Handoff: 0},
+		{Wakeup: lockregistry.WakeupAuto, Handoff: -1},
+		{Wakeup: lockregistry.WakeupPubSub, Handoff: 0},
+		{Wakeup: lockregistry.WakeupTracking, Handoff: 30 * time.Millisecond, Renewal: true},
+	}
+	for i := range all {
+		all[i].Lease = leases[i%len(leases)]
+		all[i].Poll = 10 * time.Millisecond
+	}
+	return all[:stormProcesses]
+}
+
+// fates decides what becomes of the commands of one process.
+func (s *storm) fates(lease time.Duration, random *rand.Rand) func(Command) Fate {
+	places := []Cut{
+		CutRequest(0), CutRequest(1), CutRequest(-1), CutRequest(End),
+		CutReply(0), CutReply(1), CutReply(-1), CutReply(End),
+	}
+	some := func(most time.Duration) time.Duration { return time.Duration(random.Int64N(int64(most))) }
+	soon := func(most time.Duration) time.Duration { // more often than late
+		f := random.Float64()
+		return time.Duration(f * f * f * float64(most))
+	}
+	return func(c Command) (f Fate) {
+		about := c.Key != ""
+		n := random.IntN(1000)
+		bad := true
+		switch {
+		case n < 8:
+			f.Cut = places[random.IntN(len(places))]
+		case n < 10:
+			f.Mute = true
+		case n < 30 && about: // on its way, for longer than its sender waits, most often
+			f.Held = Hold(random.IntN(4) > 0)
+			time.AfterFunc(soon(lease*3/2), f.Held.Release)
+		case n < 40:
+			f.Linger = soon(lease)
+		case n < 50:
+			f.Delay = soon(lease / 2)
+		case n < 200 && c.Name == "obtain": // an honest process counts this time as part of the lease
+			f.Linger = some(40 * time.Millisecond)
+		case n < 140:
+			f.Delay, f.Linger = some(4*time.Millisecond), some(4*time.Millisecond)
+		default:
+			bad = false
+		}
+		if bad {
+			s.faults.Add(1)
+		}
+		return f
+	}
+}
+
+// rage does to server and network what no single command is to blame for, until stop.
+func (s *storm) rage(stop <-chan struct{}, restarts bool) {
+	some := func(most time.Duration) time.Duration { return time.Duration(s.random.Int64N(int64(most))) }
+	sleep := func(d time.Duration) bool {
+		timer := time.NewTimer(d)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+			return true
+		case <-stop:
+			return false
+		}
+	}
+	anyone := func() *Proxy { return s.proxies[s.random.IntN(len(s.proxies))] }
+	kinds := []struct {
+		name string
+		do   func()
+	}{
+		{"clients killed", func() { _, _ = s.server.Do("CLIENT", "KILL", "TYPE", "normal") }},
+		{"subscribers killed", func() { _, _ = s.server.Do("CLIENT", "KILL", "TYPE", "pubsub") }},
+		{"scripts flushed", func() { _, _ = s.server.Do("SCRIPT", "FLUSH") }},
+		{"server frozen", func() { s.server.Freeze(); sleep(some(200 * time.Millisecond)); s.server.Thaw() }},
+		{"network frozen", func() { p := anyone(); p.Freeze(); sleep(some(300 * time.Millisecond)); p.Thaw() }},
+		{"connections cut", func() { anyone().CutAll() }},
+		{"all connections cut", func() {
+			for _, p := range s.proxies {
+				p.CutAll()
+			}
+		}},
+		{"server restarted", func() {
+			at := span{from: now()}
+			s.server.Restart(s.T)
+			at.to = now()
+			s.restarted = append(s.restarted, at)
+		}},
+	}
+	if !restarts {
+		kinds = kinds[:len(kinds)-1]
+	}
+	for sleep(some(600 * time.Millisecond)) {
+		kind := kinds[s.random.IntN(len(kinds))]
+		s.events[kind.name]++
+		kind.do()
+	}
+}
+
+// runOutside does the job in a process of its own.
+func (j job) runOutside() ([]section, int, error) {
+	var told, said, complained bytes.Buffer
+	if err := gob.NewEncoder(&told).Encode(j); err != nil {
+		return nil, 0, err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return nil, 0, err
+	}
+	child := exec.Command(self)
+	child.Env = append(os.Environ(), jobVariable+"=1")
+	child.Stdin, child.Stdout, child.Stderr = &told, &said, &complained
+	if err := child.Run(); err != nil {
+		return nil, 0, fmt.Errorf("process %d: %w\n%s", j.Number, err, complained.String())
+	}
+	var r report
+	err = gob.NewDecoder(&said).Decode(&r)
+	return r.Sections, r.Vain, err
+}

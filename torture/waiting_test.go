@@ -1,0 +1,235 @@
+package torture
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+)
+
+// Who waits keeps waiting, whatever happens to the server and the connections, and gets the lock.
+
+var modes = map[string]lockregistry.Wakeup{
+	"auto":     lockregistry.WakeupAuto,
+	"pubsub":   lockregistry.WakeupPubSub,
+	"tracking": lockregistry.WakeupTracking,
+	"poll":     lockregistry.WakeupPoll,
+}
+
+// waits starts a call that waits, of the process behind the proxy, and returns when it does.
+func (s *stage) waits() (result <-chan error, unlock func()) {
+	s.Helper()
+	before := len(s.proxy.Seen(Match{Name: "obtain"}))
+	ctx, path := s.owner(), s.path
+	got := make(chan error, 1)
+	go func() {
+		_, err := s.a.lock(s.soon(ctx), path, -1, 0)
+		got <- err
+	}()
+	s.await("two tries", func() bool { return len(s.proxy.Seen(Match{Name: "obtain"})) >= before+2 })
+	return got, func() {
+		if err := s.a.unlock(ctx, path); err != nil {
+			s.fromNetwork(err)
+		}
+	}
+}
+
+// disturbances are what happens while a call waits. What they do to the holder's key, they tell.
+var disturbances = []struct {
+	name    string
+	disturb func(s *stage)
+	emptied bool // the holder's key is gone
+}{
+	{"restart", func(s *stage) { s.server.Restart(s.T) }, true},
+	{"the server is away for a while", func(s *stage) {
+		s.server.Stop()
+		s.proxy.pause(4 * poll)
+		s.server.Restart(s.T)
+	}, true},
+	{"script flush", func(s *stage) { s.do("SCRIPT", "FLUSH") }, false},
+	{"clients killed", func(s *stage) {
+		s.do("CLIENT", "KILL", "TYPE", "pubsub")
+		s.do("CLIENT", "KILL", "TYPE", "normal")
+	}, false},
+	{"connections cut", func(s *stage) { s.proxy.CutAll() }, false},
+	{"network down for a while", func(s *stage) {
+		s.proxy.Down()
+		s.proxy.pause(4 * poll)
+		s.proxy.Heal()
+	}, false},
+	{"network frozen for a while", func(s *stage) {
+		s.proxy.Freeze()
+		s.proxy.pause(4 * poll)
+		s.proxy.Thaw()
+	}, false},
+	{"server frozen for a while", func(s *stage) {
+		s.server.Freeze()
+		s.proxy.pause(4 * poll)
+		s.server.Thaw()
+	}, false},
+	{"flush of all keys", func(s *stage) { s.do("FLUSHALL") }, true},
+}
+
+func TestDisturbedWhileWaiting(t *testing.T) {
+	t.Parallel()
+	for _, d := range disturbances {
+		for mode, wakeup := range modes {
+			t.Run(d.name+"/"+mode, func(t *testing.T) {
+				t.Parallel()
+				s := newStage(t, library, serve(t), settings{Lease: lease, Poll: poll, Wakeup: wakeup, Handoff: -1})
+				holder := s.owner()
+				s.must(holder, s.b, 0)
+				got, unlock := s.waits()
+				d.disturb(s)
+				if !d.emptied {
+					select {
+					case err := <-got:
+						t.Fatal("the wait ended, and the lock was taken: ", err)
+					default:
+					}
+					s.unlocksOnDying(holder, s.b)
+				}
+				began := time.Now()
+				if err := arrives(s, "the lock", got); err != nil {
+					t.Fatal("a transient failure ended the wait: ", err)
+				}
+				require.Less(t, time.Since(began), poll+allowance)
+				if d.emptied {
+					if err := s.b.unlock(s.soon(holder), s.path); !errors.Is(err, lockregistry.ErrLockLost) {
+						s.fromNetwork(err) // its connection went with the server
+					}
+				}
+				unlock()
+				s.free()
+				require.Empty(t, s.found)
+			})
+		}
+	}
+}
+
+// A hold whose key went with the server is lost when its renewal tells, and who unlocks is told.
+func TestRestartUnderHold(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, library, serve(t), settings{Lease: 3 * time.Second, Poll: poll, Renewal: true, Handoff: -1})
+	ctx := s.owner()
+	s.must(ctx, s.a, 0)
+	lost := s.losing(ctx, s.a)
+	s.server.Restart(t)
+	require.ErrorIs(t, arrives(s, "the loss", lost).why, lockregistry.ErrLockLost)
+	s.is(s.a.unlock(s.soon(ctx), s.path), lockregistry.ErrLockLost)
+	s.free()
+	require.Empty(t, s.found)
+}
+
+// A failure of the very first attempt is the caller's to know.
+func TestFirstAttemptFails(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, library, serve(t), settings{Lease: lease, Poll: poll, Handoff: -1})
+	s.proxy.Down()
+	_, err := s.a.lock(s.soon(s.owner()), s.path, -1, 0)
+	s.fromNetwork(err)
+	s.proxy.Heal()
+	s.free()
+	require.Empty(t, s.found)
+}
+
+// What a script flush between two commands does to every operation is nothing.
+func TestScriptFlushBetweenOperations(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, library, serve(t), settings{Lease: lease, Poll: poll, Handoff: -1})
+	for range 2 {
+		ctx := s.owner()
+		s.must(ctx, s.a, 0)
+		s.do("SCRIPT", "FLUSH")
+		require.NoError(t, s.a.renew(s.soon(ctx), s.path, longer))
+		s.do("SCRIPT", "FLUSH")
+		s.unlocks(ctx, s.a)
+	}
+	require.Empty(t, s.found)
+}
+
+// The connection for wake-ups meets every breakage, at each command that sets it up. Wake-ups are then missing or late, but
+// polling gets the lock, without an error.
+func TestBrokenWakeups(t *testing.T) {
+	t.Parallel()
+	server := serve(t)
+	for _, command := range []string{"CLIENT", "SUBSCRIBE", "EXISTS", "HELLO"} {
+		for _, b := range breakages {
+			t.Run(command+"/"+b.name, func(t *testing.T) {
+				t.Parallel()
+				s := newStage(t, library, server, settings{Lease: lease, Poll: poll, Handoff: -1})
+				holder := s.owner()
+				s.must(holder, s.b, 0)
+				s.proxy.Next(Match{Name: command}, b.fate)
+				s.proxy.Next(Match{Name: command}, b.fate)
+				got, unlock := s.waits()
+				s.unlocks(holder, s.b)
+				began := time.Now()
+				require.NoError(t, arrives(s, "the lock", got))
+				require.Less(t, time.Since(began), poll+allowance)
+				unlock()
+				s.free()
+				// The connection is made again, and works.
+				s.must(holder, s.b, 0)
+				got, unlock = s.waits()
+				s.unlocks(holder, s.b)
+				require.NoError(t, arrives(s, "the lock", got))
+				unlock()
+				require.Empty(t, s.found)
+			})
+		}
+	}
+}
+
+// The server takes longer to answer than a poll interval while a call waits, again and again. A fault here may crash the
+// process, so it is one of its own.
+func TestSlowWakeups(t *testing.T) {
+	const variable = "LOCKREGISTRY_TORTURE_SLOW"
+	if os.Getenv(variable) == "" {
+		t.Parallel()
+		self, err := os.Executable()
+		require.NoError(t, err)
+		child := exec.Command(self, "-test.run", "^"+t.Name()+"$")
+		child.Env = append(os.Environ(), variable+"=1")
+		output, err := child.CombinedOutput()
+		require.NoError(t, err, "%s", output)
+		return
+	}
+	server := serve(t)
+	for mode, wakeup := range modes {
+		for _, slow := range []string{"EXISTS", "SUBSCRIBE", "CLIENT"} {
+			s := newStage(t, library, server, settings{Lease: lease, Poll: poll, Wakeup: wakeup, Handoff: -1})
+			s.proxy.All(Match{Name: slow}, Fate{Delay: 5 * poll})
+			type waiting struct {
+				path   string
+				holder context.Context
+				got    <-chan error
+				unlock func()
+			}
+			var all []waiting
+			for range 3 { // paths: who waits for the second one waits behind the first, too
+				s.path = strconv.FormatInt(paths.Add(1), 10)
+				w := waiting{path: s.path, holder: s.owner()}
+				s.must(w.holder, s.b, 0)
+				w.got, w.unlock = s.waits()
+				all = append(all, w)
+			}
+			tries := len(s.proxy.Seen(Match{Name: "obtain"}))
+			s.await("many more tries", func() bool { return len(s.proxy.Seen(Match{Name: "obtain"})) >= tries+30 })
+			for _, w := range all {
+				s.path = w.path
+				s.unlocks(w.holder, s.b)
+				require.NoError(t, arrives(s, "the lock", w.got), mode)
+				w.unlock()
+			}
+			require.Empty(t, s.found)
+		}
+	}
+}
