@@ -101,10 +101,11 @@ func (a *acquisition) run() error {
 		if err == nil && a.patient && a.arm() {
 			continue // the key may have changed before
 		}
-		if err = a.sleep(left); err != nil {
-			return err
+		woken, err := a.sleep(left)
+		if woken { // somebody has released the lock, and others may be waiting for longer
+			err = a.standBack()
 		}
-		if err = a.standBack(); err != nil {
+		if err != nil {
 			return err
 		}
 	}
@@ -146,14 +147,15 @@ func (a *acquisition) try(first bool) (granted bool, left time.Duration, err err
 	return false, left, err
 }
 
-// sleep waits until it is time for the next try. It fails when there is to be none.
-func (a *acquisition) sleep(left time.Duration) error {
+// sleep waits until it is time for the next try, and tells whether a wake-up was the reason. It fails when there is to be
+// none.
+func (a *acquisition) sleep(left time.Duration) (woken bool, err error) {
 	rest := a.lock.reg.clock.now().until(a.deadline)
 	if !a.patient || rest <= 0 {
 		if a.failure != nil { // nobody knows whether the lock is taken
-			return a.failure
+			return false, a.failure
 		}
-		return errBusy
+		return false, errBusy
 	}
 	pause := min(a.lock.reg.poll, rest)
 	if left > 0 { // Redis counts whole milliseconds, and removes a key after its last one
@@ -170,11 +172,12 @@ func (a *acquisition) standBack() error {
 		return nil
 	}
 	a.debt--
-	return a.pause(min(a.lock.reg.standBack, max(0, a.lock.reg.clock.now().until(a.deadline))), nil)
+	_, err := a.pause(min(a.lock.reg.standBack, max(0, a.lock.reg.clock.now().until(a.deadline))), nil)
+	return err
 }
 
 // pause waits for a while, or until it is woken. It fails when the context or the registry ends first.
-func (a *acquisition) pause(d time.Duration, wake <-chan struct{}) error {
+func (a *acquisition) pause(d time.Duration, wake <-chan struct{}) (woken bool, err error) {
 	if a.timer == nil {
 		a.timer = time.NewTimer(d)
 	} else {
@@ -182,13 +185,14 @@ func (a *acquisition) pause(d time.Duration, wake <-chan struct{}) error {
 	}
 	select {
 	case <-a.timer.C:
+		return false, nil
 	case <-wake:
+		return true, nil
 	case <-a.ctx.Done():
-		return ended(a.ctx)
+		return false, ended(a.ctx)
 	case <-a.lock.reg.closed:
-		return ErrClosed
+		return false, ErrClosed
 	}
-	return nil
 }
 
 // debtOf is for how many others this process stands back after it released a lock because of the handoff limit. The reply

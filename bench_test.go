@@ -96,9 +96,10 @@ func BenchmarkUncontended(b *testing.B) {
 			}
 			run(bare)
 			run(lock)
-			var floor, library, ratio []float64
+			turns := max(b.N/turn, 3)
+			floor, library, ratio := make([]float64, 0, turns), make([]float64, 0, turns), make([]float64, 0, turns)
 			b.ResetTimer()
-			for range max(b.N/turn, 3) {
+			for range turns {
 				f, l := run(bare), run(lock)
 				floor, library, ratio = append(floor, f), append(library, l), append(ratio, l/f)
 			}

@@ -350,7 +350,7 @@ func TestRenewalAtScale(t *testing.T) {
 			require.NoError(w, ctx.Err())
 		}
 		require.LessOrEqual(w, most, 20)
-		require.GreaterOrEqual(w, renewals, 5*locks, "each third of the lease, less one that may be due")
+		require.GreaterOrEqual(w, renewals, 3*locks, "each third of the lease; a busy machine may be late, but not by as much again")
 		require.LessOrEqual(w, renewals, 7*locks, "no more often than needed")
 		require.Less(w, 20*reads, renewals, "many in one packet")
 	})
