@@ -1,0 +1,88 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// role says what a contender is in the comparison.
+type role int
+
+const (
+	floor   role = iota // the least that any lock on Redis must do
+	rival               // a library that a Go team would pick instead
+	subject             // this library
+)
+
+// contender is one way to lock a path on Redis.
+type contender struct {
+	name     string
+	role     role
+	settings string // what was set, for the reader who wants to judge whether it is fair
+	// contended is true for a variant that differs from its plain sibling only in how it waits: it takes no part where
+	// nobody waits.
+	contended bool
+	// poll is the longest pause between two tries of who waits; 0 when a release wakes them.
+	poll time.Duration
+	// renews is true when held locks are renewed without the caller's doing.
+	renews bool
+	open   func(opening) (locks, error)
+	// openReaders opens the read half of a read-write lock; nil when the contender has none.
+	openReaders func(opening) (locks, error)
+}
+
+// opening is what a scenario tells a contender before it starts.
+type opening struct {
+	addr  string
+	lease time.Duration // 0: the contender's default
+	// queues tells the floor that goroutines of this process want the same path, so that it puts a local mutex in front.
+	// The libraries find that out themselves.
+	queues bool
+	// listens tells the floor that other processes want the same path, so that it publishes on release and subscribes.
+	listens bool
+	renew   bool // renew held locks, where that has to be asked for
+	held    int  // how many locks will be held or cached at once; 0: few
+}
+
+// locks is one process's connection to the store through one contender.
+type locks interface {
+	// session returns the use of one path by one goroutine. The path's session is not shared between goroutines.
+	session(path string) session
+	// key is the key in Redis that is there while the path is held.
+	key(path string) string
+	close()
+}
+
+// session locks and unlocks one path for one goroutine.
+type session interface {
+	lock(ctx context.Context) error
+	unlock(ctx context.Context) error
+}
+
+// defaultLease is the lease given to the contenders that have no default of their own: the default of this library.
+const defaultLease = 60 * time.Second
+
+// eagerRetry is the pause of the eager variants of the polling libraries: a pause that nobody would run in production
+// against a shared server, but the one that shows polling at its quickest.
+const eagerRetry = time.Millisecond
+
+// contenders in the order in which tables show them.
+var contenders = []contender{
+	bareFloor,
+	rueidislockPeer,
+	redsyncPeer,
+	redsyncEagerPeer,
+	redislockPeer,
+	redislockEagerPeer,
+	thisLibrary,
+}
+
+func contenderNamed(name string) (contender, error) {
+	for _, c := range contenders {
+		if c.name == name {
+			return c, nil
+		}
+	}
+	return contender{}, fmt.Errorf("no contender is called %q", name)
+}

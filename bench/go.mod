@@ -1,0 +1,27 @@
+module github.com/lockregistry/lockregistry/bench
+
+go 1.26.0
+
+replace (
+	github.com/lockregistry/lockregistry => ../
+	github.com/lockregistry/lockregistry/interop => ../interop
+)
+
+require (
+	github.com/bsm/redislock v0.9.4
+	github.com/go-redsync/redsync/v4 v4.18.1
+	github.com/google/uuid v1.6.0
+	github.com/lockregistry/lockregistry v0.0.0
+	github.com/lockregistry/lockregistry/interop v0.0.0-00010101000000-000000000000
+	github.com/redis/go-redis/v9 v9.23.0
+	github.com/redis/rueidis v1.0.79
+	github.com/stretchr/testify v1.12.1
+	golang.org/x/sys v0.49.0
+)
+
+require (
+	github.com/cespare/xxhash/v2 v2.3.0 // indirect
+	github.com/petermattis/goid v0.0.0-20260820044319-269ab09b5261 // indirect
+	go.uber.org/atomic v1.12.0 // indirect
+	go.yaml.in/yaml/v3 v3.0.5 // indirect
+)

@@ -1,0 +1,95 @@
+package main
+
+import (
+	"context"
+
+	"github.com/redis/rueidis"
+
+	"github.com/lockregistry/lockregistry"
+)
+
+// thisLibrary is measured as it comes: every option at its default, and a client with default options.
+var thisLibrary = contender{
+	name:     "lockregistry",
+	role:     subject,
+	settings: "this library with default options, on a rueidis client with default options; the lease, renewal and the capacity of the cache are set only where a scenario is about them",
+	renews:   true,
+	open: func(o opening) (locks, error) {
+		return openRegistry(o)
+	},
+	openReaders: func(o opening) (locks, error) {
+		r, err := openRegistry(o)
+		return registryReaders{r}, err
+	},
+}
+
+type registryLocks struct {
+	client   rueidis.Client
+	registry *lockregistry.Registry
+}
+
+func openRegistry(o opening) (registryLocks, error) {
+	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{o.addr}})
+	if err != nil {
+		return registryLocks{}, err
+	}
+	var options []lockregistry.Option
+	if o.lease != 0 {
+		options = append(options, lockregistry.WithExpiry(o.lease))
+	}
+	if o.renew {
+		options = append(options, lockregistry.WithRenewal())
+	}
+	if o.held != 0 {
+		options = append(options, lockregistry.WithCapacity(o.held))
+	}
+	registry, err := lockregistry.New(client, "lockregistry", options...)
+	if err != nil {
+		client.Close()
+		return registryLocks{}, err
+	}
+	return registryLocks{client, registry}, nil
+}
+
+func (l registryLocks) session(path string) session { return registrySession{l.registry, path} }
+
+func (l registryLocks) key(path string) string { return l.registry.Obtain(path).Key() }
+
+func (l registryLocks) close() {
+	_ = l.registry.Close()
+	l.client.Close()
+}
+
+// registrySession obtains the lock anew each time, as the peers look up theirs by name: it pays for the cache.
+type registrySession struct {
+	registry *lockregistry.Registry
+	path     string
+}
+
+func (s registrySession) lock(ctx context.Context) error {
+	return s.registry.Obtain(s.path).Lock(ctx)
+}
+
+func (s registrySession) unlock(ctx context.Context) error {
+	return s.registry.Obtain(s.path).Unlock(ctx)
+}
+
+// registryReaders are the read halves of read-write locks.
+type registryReaders struct{ registryLocks }
+
+func (l registryReaders) session(path string) session { return readerSession{l.registry, path} }
+
+func (l registryReaders) key(path string) string { return l.registry.ReadWrite(path).Reader().Key() }
+
+type readerSession struct {
+	registry *lockregistry.Registry
+	path     string
+}
+
+func (s readerSession) lock(ctx context.Context) error {
+	return s.registry.ReadWrite(s.path).Reader().Lock(ctx)
+}
+
+func (s readerSession) unlock(ctx context.Context) error {
+	return s.registry.ReadWrite(s.path).Reader().Unlock(ctx)
+}

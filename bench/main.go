@@ -1,0 +1,96 @@
+// Command bench runs this library beside its peers and beside the bare floor, on one real redis-server that it starts
+// itself, and prints what it measured.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/signal"
+	"strings"
+	"time"
+
+	"github.com/lockregistry/lockregistry/internal/redistest"
+)
+
+func main() {
+	do := run
+	if len(os.Args) > 1 && os.Args[1] == workerMode {
+		do = work
+	}
+	if err := do(); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+func run() error {
+	quick := flag.Bool("quick", false, "take about a minute instead of five: fewer rounds, smaller crowds")
+	only := flag.String("only", "", "run only the scenarios whose name starts with this: "+scenarioNames())
+	seed := flag.Uint64("seed", uint64(time.Now().UnixNano()), "of the order in which contenders take turns")
+	server := flag.String("server", "", "the redis-server to start; default: the one on PATH")
+	flag.Parse()
+	if flag.NArg() > 0 {
+		return fmt.Errorf("unexpected argument %q; see -help", flag.Arg(0))
+	}
+
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	redis, err := redistest.Run(*server)
+	if err != nil {
+		return err
+	}
+	defer redis.Stop()
+	o, err := observe(ctx, redis.Addr())
+	if err != nil {
+		return fmt.Errorf("connect to the server just started: %w", err)
+	}
+	defer o.client.Close()
+
+	s := &suite{
+		ctx: ctx, addr: redis.Addr(), observer: o, quick: *quick, narration: os.Stderr,
+		random: rand.New(rand.NewPCG(*seed, *seed)),
+	}
+	var results []*result
+	began := time.Now()
+	for _, sc := range scenarios {
+		if !strings.HasPrefix(sc.name, *only) {
+			continue
+		}
+		s.say("%s", sc.name)
+		more, err := sc.run(s)
+		if err != nil {
+			return fmt.Errorf("scenario %s: %w", sc.name, err)
+		}
+		if err := o.flush(ctx); err != nil {
+			return fmt.Errorf("empty the server after scenario %s: %w", sc.name, err)
+		}
+		results = append(results, more...)
+	}
+	if len(results) == 0 {
+		return fmt.Errorf("no scenario starts with %q; there are %s", *only, scenarioNames())
+	}
+	s.say("done after %v", time.Since(began).Round(time.Second))
+	m := describe(s, *seed)
+	m.print(os.Stdout)
+	for _, r := range results {
+		fmt.Printf("\n%s\n%s\n\n", r.title, r.how)
+		r.table().print(os.Stdout)
+		for _, note := range r.notes {
+			fmt.Println(note)
+		}
+	}
+	fmt.Printf("\nThe targets\n\n")
+	verdicts(results).print(os.Stdout)
+	return nil
+}
+
+func scenarioNames() string {
+	var names []string
+	for _, sc := range scenarios {
+		names = append(names, sc.name)
+	}
+	return strings.Join(names, ", ")
+}

@@ -1,0 +1,101 @@
+package main
+
+import (
+	"math"
+	"slices"
+)
+
+// metric is one measured quantity of a scenario.
+type metric struct {
+	name string
+	unit unit
+	// higher is true when more is better.
+	higher bool
+	// compared is true when the tables show this metric's ratios to the floor and to the best peer.
+	compared bool
+}
+
+// row is what one contender's turns gave: for each metric a value per round, NaN where a round gave none.
+type row struct {
+	contender string
+	role      role
+	values    map[string][]float64
+}
+
+func (r row) median(metric string) float64 { return median(r.values[metric]) }
+
+// result is a scenario's outcome.
+type result struct {
+	scenario string // the name that -only takes
+	title    string
+	how      string // what was done, in a sentence
+	metrics  []metric
+	rows     []row
+	notes    []string
+}
+
+func (r *result) row(contender string) (row, bool) {
+	i := slices.IndexFunc(r.rows, func(row row) bool { return row.contender == contender })
+	if i < 0 {
+		return row{}, false
+	}
+	return r.rows[i], true
+}
+
+// record adds one round's values of a contender.
+func (r *result) record(c contender, values map[string]float64) {
+	i := slices.IndexFunc(r.rows, func(row row) bool { return row.contender == c.name })
+	if i < 0 {
+		i = len(r.rows)
+		r.rows = append(r.rows, row{contender: c.name, role: c.role, values: map[string][]float64{}})
+	}
+	for name, value := range values {
+		r.rows[i].values[name] = append(r.rows[i].values[name], value)
+	}
+}
+
+func (r *result) metric(name string) metric {
+	for _, m := range r.metrics {
+		if m.name == name {
+			return m
+		}
+	}
+	return metric{name: name}
+}
+
+// floorRow is the floor's row, when the scenario has one.
+func (r *result) floorRow() (row, bool) {
+	i := slices.IndexFunc(r.rows, func(row row) bool { return row.role == floor })
+	if i < 0 {
+		return row{}, false
+	}
+	return r.rows[i], true
+}
+
+// bestPeer is the peer with the best median of a metric, when any peer has one.
+func (r *result) bestPeer(m metric) (row, bool) {
+	best, found := row{}, false
+	for _, candidate := range r.rows {
+		value := candidate.median(m.name)
+		if candidate.role != rival || math.IsNaN(value) {
+			continue
+		}
+		if !found || (value < best.median(m.name)) != m.higher {
+			best, found = candidate, true
+		}
+	}
+	return best, found
+}
+
+// against is the ratio of a row to another, round by round.
+func against(of, to row, m metric) []float64 {
+	return ratios(of.values[m.name], to.values[m.name])
+}
+
+// inOrder puts the rows into the order of the contenders: rounds shuffle them.
+func (r *result) inOrder() {
+	place := func(row row) int {
+		return slices.IndexFunc(contenders, func(c contender) bool { return c.name == row.contender })
+	}
+	slices.SortStableFunc(r.rows, func(a, b row) int { return place(a) - place(b) })
+}

@@ -1,0 +1,244 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/lockregistry/lockregistry/interop/peer"
+)
+
+var (
+	handOverMedian = metric{name: "p50", unit: nanoseconds, compared: true}
+	handOverTail   = metric{name: "p99", unit: nanoseconds, compared: true}
+	handOvers      = metric{name: "hand-overs", unit: count}
+
+	sectionRate   = metric{name: "sections", unit: perSecond, higher: true, compared: true}
+	passedOn      = metric{name: "to another process", unit: share, higher: true}
+	leastShare    = metric{name: "least share", unit: share, higher: true}
+	greatestShare = metric{name: "greatest share", unit: share}
+	clientCPU     = metric{name: "client CPU", unit: nanoseconds}
+)
+
+// handOver lets processes want the same path: first one at a time, to see how long a lock takes from one to the next,
+// then all at once for as long as they like.
+func (s *suite) handOver() ([]*result, error) {
+	const most = 8
+	workers, err := s.fleet(most, s.all(0)...)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = workers.close() }()
+	results := make([]*result, 0, 4)
+	for _, n := range []int{2, most} {
+		latency, err := s.handOverLatency(workers[:n])
+		if err != nil {
+			return nil, err
+		}
+		results = append(results, latency)
+	}
+	for _, n := range []int{2, most} {
+		rush, err := s.rush(workers[:n])
+		if err != nil {
+			return nil, err
+		}
+		results = append(results, rush)
+	}
+	return results, nil
+}
+
+// relay is a lock that goes round among processes: one holds it, the others wait.
+type relay struct {
+	s         *suite
+	processes fleet
+	registry  string
+	path      string
+	settle    time.Duration // ample for a process to have begun to wait
+	poll      time.Duration // the contender's longest pause between two tries
+}
+
+// settling is longer than a waiter needs to try, subscribe and try again, here.
+const settling = 3 * time.Millisecond
+
+// run passes the lock on so many times, or for so long, and returns how long each hand-over took. It counts from when the
+// holder is about to unlock to when the next process has the lock. The holder keeps it for a random part of the contender's
+// poll interval, or else all would be released at the same moment between two tries.
+func (r relay) run(most int, limit time.Duration) ([]time.Duration, error) {
+	type taken struct {
+		process int
+		reply   peer.Reply
+		err     error
+	}
+	next := make(chan taken, len(r.processes))
+	fields := peer.Fields{"registry": r.registry, "path": r.path}
+	queue := func(i int) {
+		call := r.processes[i].Send("relay", doLock, fields)
+		go func() {
+			reply, err := call.Wait(r.s.ctx)
+			next <- taken{i, reply, err}
+		}()
+	}
+	for i := range r.processes {
+		queue(i)
+	}
+	var took []time.Duration
+	holder := <-next
+	if holder.err != nil {
+		return nil, holder.err
+	}
+	for began := time.Now(); len(took) < most && time.Since(began) < limit; {
+		time.Sleep(r.settle + rand.N(r.poll+1))
+		released, err := r.processes[holder.process].ask(r.s.ctx, "relay", doUnlock, fields)
+		if err != nil {
+			return nil, err
+		}
+		select {
+		case now := <-next:
+			if now.err != nil {
+				return nil, now.err
+			}
+			took = append(took, now.reply.End.Sub(released.Begin))
+			queue(holder.process)
+			holder = now
+		case <-time.After(answerLimit):
+			return nil, fmt.Errorf("nobody got %s within %v after it was released", r.path, answerLimit)
+		}
+	}
+	for range len(r.processes) - 1 {
+		if _, err := r.processes[holder.process].ask(r.s.ctx, "relay", doUnlock, fields); err != nil {
+			return nil, err
+		}
+		if holder = <-next; holder.err != nil {
+			return nil, holder.err
+		}
+	}
+	_, err := r.processes[holder.process].ask(r.s.ctx, "relay", doUnlock, fields)
+	return took, err
+}
+
+// latencies are the values of one round of a relay.
+func latencies(took []time.Duration) map[string]float64 {
+	values := make([]float64, len(took))
+	for i, d := range took {
+		values[i] = float64(d.Nanoseconds())
+	}
+	return map[string]float64{
+		handOverMedian.name: quantile(values, 0.5),
+		handOverTail.name:   quantile(values, 0.99),
+		handOvers.name:      float64(len(took)),
+	}
+}
+
+func (s *suite) handOverLatency(workers fleet) (*result, error) {
+	most, limit := either(s, 150, 60), either(s, 1200*time.Millisecond, 400*time.Millisecond)
+	rounds := either(s, 7, 2)
+	r := &result{
+		scenario: fmt.Sprintf("handover-%d", len(workers)),
+		title:    fmt.Sprintf("Hand-over, %d processes, one path", len(workers)),
+		how: fmt.Sprintf("From the moment at which the holder calls unlock to the moment at which lock returns in the next process; "+
+			"the others wait already. %d rounds of %d hand-overs, or %v, for each contender, in shuffled order; p99 is the "+
+			"median of the rounds' p99, and the slowest where a round has few.", rounds, most, limit),
+		metrics: []metric{handOverMedian, handOverTail, handOvers},
+	}
+	err := turns(s, rounds+1, contenders, func(round int, c contender) error {
+		took, err := relay{s, workers, c.name, "relay", settling, c.poll}.run(most, limit)
+		if err != nil {
+			return fmt.Errorf("%s: %w", c.name, err)
+		}
+		if round > 0 {
+			r.record(c, latencies(took))
+		}
+		return nil
+	})
+	r.inOrder()
+	return r, err
+}
+
+// rush lets one goroutine of each process lock and unlock as fast as it can.
+func (s *suite) rush(workers fleet) (*result, error) {
+	rounds, length := either(s, 3, 1), either(s, time.Second, 400*time.Millisecond)
+	r := &result{
+		scenario: fmt.Sprintf("rush-%d", len(workers)),
+		title:    fmt.Sprintf("%d processes lock and unlock one path as fast as they can", len(workers)),
+		how: fmt.Sprintf("%d rounds of %v for each contender, in shuffled order. Empty sections, one goroutine in each process, which "+
+			"comes back at once.", rounds, length),
+		metrics: []metric{sectionRate, passedOn, leastShare, greatestShare, serverCPU, clientCPU},
+		notes: []string{
+			"A flag in memory that the processes share showed that nobody was ever inside with another. “To another process” is " +
+				"the part of sections before which another process had the lock: who seldom lets others have it is quick, since the " +
+				"next section needs no hand-over. Shares are parts of an even share: 100 % is fair, 0 % was starved. " +
+				"“Client CPU” is that of all the processes together, for each section.",
+		},
+	}
+	err := turns(s, rounds, contenders, func(_ int, c contender) error {
+		values, err := s.compete(workers, contention{registry: c.name, path: "rush", goroutines: 1}, length)
+		if err != nil {
+			return fmt.Errorf("%s: %w", c.name, err)
+		}
+		r.record(c, values)
+		return nil
+	})
+	r.inOrder()
+	return r, err
+}
+
+// compete has all workers contend for a path at once.
+func (s *suite) compete(workers fleet, c contention, length time.Duration) (map[string]float64, error) {
+	place, file, err := newMeeting()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = os.Remove(file) }()
+	place.reset()
+	const ready = 30 * time.Millisecond
+	c.meeting, c.from = file, time.Now().Add(ready)
+	c.to = c.from.Add(length)
+	before, err := s.observer.load(s.ctx)
+	if err != nil {
+		return nil, err
+	}
+	calls := make([]*peer.Call, len(workers))
+	for i, p := range workers {
+		c.as = i
+		calls[i] = p.Send("contend", doContend, c.fields())
+	}
+	time.Sleep(time.Until(c.to))
+	after, err := s.observer.load(s.ctx)
+	passed := place.passed.Load()
+	var all, cpu float64
+	counts := make([]float64, len(calls))
+	for i, call := range calls {
+		reply, failed := call.Wait(s.ctx)
+		sections, err1 := strconv.ParseFloat(reply.Fields["sections"], 64)
+		micros, err2 := strconv.ParseFloat(reply.Fields["cpu"], 64)
+		if failed = errors.Join(failed, err1, err2); failed != nil {
+			return nil, failed
+		}
+		counts[i] = sections
+		all += sections
+		cpu += micros * 1e3
+	}
+	if err != nil {
+		return nil, err
+	}
+	if all == 0 {
+		return nil, fmt.Errorf("no section within %v", length)
+	}
+	load := s.observer.between(before, after)
+	even := all / float64(len(calls))
+	return map[string]float64{
+		sectionRate.name:   all / length.Seconds(),
+		passedOn.name:      float64(passed) / all,
+		leastShare.name:    slices.Min(counts) / even,
+		greatestShare.name: slices.Max(counts) / even,
+		serverCPU.name:     load.cpu * 1e9 / all,
+		clientCPU.name:     cpu / all,
+		timePerOp.name:     float64(length.Nanoseconds()) / all,
+		serverCalls.name:   load.commands() / all,
+		insideAtOnce.name:  float64(place.most.Load()),
+	}, nil
+}

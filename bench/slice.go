@@ -1,0 +1,157 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// slice is one contender's turn in a round: so many goroutines lock and unlock for so long.
+type slice struct {
+	goroutines int
+	length     time.Duration
+	paths      []string
+	// pick chooses the index of the path for a goroutine's n-th lock.
+	pick func(goroutine, n int) int
+	// settled is true when a goroutine stays with one path, so that it keeps one session.
+	settled bool
+	// contended is true when goroutines wait for each other.
+	contended bool
+}
+
+// turn is what a slice measured.
+type turn struct {
+	ops     float64
+	elapsed time.Duration
+	mallocs float64 // for each lock and unlock
+	bytes   float64 // for each lock and unlock
+	load    serverLoad
+	asleep  bool    // somebody still waited long after the end, though nobody new came
+	fewest  float64 // what the goroutine that got the fewest turns got, as a part of an even share
+}
+
+// drainLimit is ample for the last waiters to get their turn once nobody new comes, if a release wakes one of them. Who
+// waits longer is told to give up.
+const drainLimit = time.Second
+
+// perOp is the wall-clock time for each lock and unlock, in nanoseconds.
+func (t turn) perOp() float64 { return float64(t.elapsed.Nanoseconds()) / t.ops }
+
+// counter keeps a goroutine's count on a cache line of its own.
+type counter struct {
+	n atomic.Int64
+	_ [56]byte
+}
+
+var errTogether = errors.New("two holders were inside one path at once")
+
+func (s slice) run(ctx context.Context, ls locks, o observer) (turn, error) {
+	ctx, giveUp := context.WithCancel(ctx)
+	defer giveUp()
+	var (
+		stop   atomic.Bool
+		start  = make(chan struct{})
+		ready  sync.WaitGroup
+		done   sync.WaitGroup
+		inside = make([]atomic.Int32, len(s.paths))
+		counts = make([]counter, s.goroutines)
+		errs   = make(chan error, s.goroutines)
+	)
+	loop := func(g int) error {
+		path := s.pick(g, 0)
+		held := ls.session(s.paths[path])
+		ready.Done()
+		<-start
+		for n := 1; !stop.Load(); n++ {
+			if err := held.lock(ctx); err != nil {
+				if stop.Load() && ctx.Err() != nil {
+					return nil
+				}
+				return fmt.Errorf("lock: %w", err)
+			}
+			if inside[path].Add(1) != 1 {
+				return errTogether
+			}
+			inside[path].Add(-1)
+			if err := held.unlock(ctx); err != nil {
+				return fmt.Errorf("unlock: %w", err)
+			}
+			counts[g].n.Add(1)
+			if !s.settled {
+				path = s.pick(g, n)
+				held = ls.session(s.paths[path])
+			}
+		}
+		return nil
+	}
+	ready.Add(s.goroutines)
+	for g := range s.goroutines {
+		done.Go(func() {
+			if err := loop(g); err != nil {
+				errs <- err
+				stop.Store(true)
+			}
+		})
+	}
+	ready.Wait()
+	runtime.GC() // nobody pays for what the contender before left behind
+
+	var before, after runtime.MemStats
+	loadBefore, err := o.load(ctx)
+	if err != nil {
+		stop.Store(true)
+		close(start)
+		return turn{}, err
+	}
+	runtime.ReadMemStats(&before)
+	began := time.Now()
+	close(start)
+	time.Sleep(s.length)
+	stop.Store(true)
+	// Who waits for nobody ends its last lock and unlock at once, and it counts. Who waits for others goes on for a while,
+	// with ever fewer competitors; that part does not count.
+	if !s.contended {
+		done.Wait()
+	}
+	t := turn{elapsed: time.Since(began)}
+	least := counts[0].n.Load()
+	for g := range counts {
+		n := counts[g].n.Load()
+		t.ops += float64(n)
+		least = min(least, n)
+	}
+	runtime.ReadMemStats(&after)
+	loadAfter, err := o.load(ctx)
+	gone := make(chan struct{})
+	go func() {
+		done.Wait()
+		close(gone)
+	}()
+	select {
+	case <-gone:
+	case <-time.After(drainLimit):
+		t.asleep = true
+		giveUp()
+		<-gone
+	}
+	select {
+	case failed := <-errs:
+		return turn{}, failed
+	default:
+	}
+	if err != nil {
+		return turn{}, err
+	}
+	if t.ops == 0 {
+		return turn{}, fmt.Errorf("nothing was locked within %v", s.length)
+	}
+	t.fewest = float64(least) * float64(s.goroutines) / t.ops
+	t.mallocs = float64(after.Mallocs-before.Mallocs) / t.ops
+	t.bytes = float64(after.TotalAlloc-before.TotalAlloc) / t.ops
+	t.load = o.between(loadBefore, loadAfter)
+	return t, nil
+}

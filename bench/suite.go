@@ -1,0 +1,113 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"time"
+)
+
+// suite is one run of the program: the server, the contenders and how thorough to be.
+type suite struct {
+	ctx       context.Context
+	addr      string
+	observer  observer
+	random    *rand.Rand
+	quick     bool
+	narration io.Writer // what is being done right now
+}
+
+// scenario is one row of figures of the comparison.
+type scenario struct {
+	name string
+	run  func(*suite) ([]*result, error)
+}
+
+// scenarios in the order in which they run and are shown.
+var scenarios = []scenario{
+	{"paths", (*suite).ownPaths},
+	{"one-path", (*suite).onePath},
+	{"handover", (*suite).handOver},
+	{"crash", (*suite).crash},
+	{"held", (*suite).manyHeld},
+	{"cached", (*suite).manyCached},
+	{"readers", (*suite).readers},
+	{"growth", (*suite).growth},
+}
+
+// either is the thorough run's value or the quick run's.
+func either[T any](s *suite, thorough, quick T) T {
+	if s.quick {
+		return quick
+	}
+	return thorough
+}
+
+// open is a contender at work in this process.
+type open struct {
+	contender
+	opening opening
+	locks   locks
+}
+
+func (c *open) reopen() error {
+	go c.locks.close() // which may hang, too
+	var err error
+	if c.locks, err = c.open(c.opening); err != nil {
+		return fmt.Errorf("open %s again: %w", c.name, err)
+	}
+	return nil
+}
+
+// openAll opens every contender that takes part.
+func (s *suite) openAll(o opening, takesPart func(contender) bool) ([]*open, error) {
+	var opened []*open
+	o.addr = s.addr
+	for _, c := range contenders {
+		if !takesPart(c) {
+			continue
+		}
+		ls, err := c.open(o)
+		if err != nil {
+			closeAll(opened)
+			return nil, fmt.Errorf("open %s: %w", c.name, err)
+		}
+		opened = append(opened, &open{c, o, ls})
+	}
+	return opened, nil
+}
+
+func closeAll(opened []*open) {
+	for _, c := range opened {
+		c.locks.close()
+	}
+}
+
+// turns calls do once a round for each contender, in an order shuffled anew each round: whatever the machine does, it does
+// to all of them alike.
+func turns[T any](s *suite, rounds int, of []T, do func(round int, t T) error) error {
+	for round := range rounds {
+		for _, i := range s.random.Perm(len(of)) {
+			if err := s.ctx.Err(); err != nil {
+				return err
+			}
+			if err := do(round, of[i]); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (s *suite) say(format string, args ...any) {
+	fmt.Fprintf(s.narration, "%s "+format+"\n", append([]any{time.Now().Format(time.TimeOnly)}, args...)...)
+}
+
+func pathNames(n int) []string {
+	names := make([]string, n)
+	for i := range names {
+		names[i] = fmt.Sprintf("orders/%06d", i)
+	}
+	return names
+}

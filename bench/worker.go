@@ -1,0 +1,213 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lockregistry/lockregistry/interop/peer"
+)
+
+// workerMode as the first argument makes this program one of the processes that it starts: it does what the requests on
+// its standard input say. The protocol is that of the Java programs in ../interop/jvm, so that both are driven alike.
+const workerMode = "worker"
+
+// What a request to a worker may ask for. The Java programs know the first four.
+const (
+	doOpen    = "open"    // a contender under the name that "registry" gives
+	doLock    = "lock"    // a path; the reply's end says when
+	doUnlock  = "unlock"  // a path; the reply's begin says when
+	doHold    = "hold"    // lock and unlock a path
+	doContend = "contend" // lock and unlock a path over and over, for a time that begins for all processes at once
+)
+
+type worker struct {
+	mu       sync.Mutex
+	opened   map[string]locks
+	sessions map[string]session // by contender, thread and path
+}
+
+func work() error {
+	w := &worker{opened: map[string]locks{}, sessions: map[string]session{}}
+	return peer.Serve(os.Stdin, os.Stdout, w.run)
+}
+
+func (w *worker) run(request peer.Fields) (peer.Fields, error) {
+	if request["do"] == doOpen {
+		return nil, w.open(request)
+	}
+	ls, held, err := w.use(request)
+	if err != nil {
+		return nil, err
+	}
+	ctx := context.Background()
+	switch request["do"] {
+	case doLock:
+		return nil, held.lock(ctx)
+	case doUnlock:
+		return nil, held.unlock(ctx)
+	case doHold:
+		if err := held.lock(ctx); err != nil {
+			return nil, err
+		}
+		return nil, held.unlock(ctx)
+	case doContend:
+		return contend(ctx, ls, request)
+	default:
+		return nil, fmt.Errorf("nothing is called %q", request["do"])
+	}
+}
+
+func (w *worker) open(request peer.Fields) error {
+	c, err := contenderNamed(request["contender"])
+	if err != nil {
+		return err
+	}
+	lease, _, err := request.Millis("lease")
+	if err != nil {
+		return err
+	}
+	o := opening{addr: request["addr"], lease: lease, listens: true}
+	start := c.open
+	if request["readers"] != "" {
+		start = c.openReaders
+	}
+	ls, err := start(o)
+	if err != nil {
+		return err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.opened[request["registry"]] = ls
+	return nil
+}
+
+// use finds the session of the request's thread.
+func (w *worker) use(request peer.Fields) (locks, session, error) {
+	w.mu.Lock()
+	ls := w.opened[request["registry"]]
+	key := request["registry"] + "\n" + request["thread"] + "\n" + request["path"]
+	held := w.sessions[key]
+	w.mu.Unlock()
+	if ls == nil {
+		return nil, nil, fmt.Errorf("open %s first", request["registry"])
+	}
+	if held == nil && request["do"] != doContend {
+		held = ls.session(request["path"])
+		w.mu.Lock()
+		w.sessions[key] = held
+		w.mu.Unlock()
+	}
+	return ls, held, nil
+}
+
+// contention is what a worker is asked to do at once with others.
+type contention struct {
+	registry, path string
+	goroutines     int
+	from, to       time.Time
+	readers        bool
+	as             int    // the number of this process
+	meeting        string // the file that the processes share
+}
+
+func (c contention) fields() peer.Fields {
+	return peer.Fields{
+		"registry": c.registry, "path": c.path, "goroutines": strconv.Itoa(c.goroutines), "as": strconv.Itoa(c.as),
+		"from": strconv.FormatInt(c.from.UnixMicro(), 10), "to": strconv.FormatInt(c.to.UnixMicro(), 10),
+		"readers": strconv.FormatBool(c.readers), "meeting": c.meeting,
+	}
+}
+
+func contentionOf(f peer.Fields) (c contention, err error) {
+	c = contention{registry: f["registry"], path: f["path"], readers: f["readers"] == "true", meeting: f["meeting"]}
+	var errs [4]error
+	c.goroutines, errs[0] = strconv.Atoi(f["goroutines"])
+	c.as, errs[1] = strconv.Atoi(f["as"])
+	c.from, errs[2] = f.Time("from")
+	c.to, errs[3] = f.Time("to")
+	return c, errors.Join(errs[:]...)
+}
+
+// contend counts the sections that begin before the end. Who still waits then goes on until its turn comes, or gives up.
+func contend(ctx context.Context, ls locks, request peer.Fields) (peer.Fields, error) {
+	c, err := contentionOf(request)
+	if err != nil {
+		return nil, err
+	}
+	place, err := meet(c.meeting)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithDeadline(ctx, c.to.Add(drainLimit))
+	defer cancel()
+	var (
+		done   sync.WaitGroup
+		counts = make([]counter, c.goroutines)
+		errs   = make(chan error, c.goroutines)
+		stop   atomic.Bool
+		timer  = time.AfterFunc(time.Until(c.to), func() { stop.Store(true) })
+	)
+	defer timer.Stop()
+	held := make([]session, c.goroutines)
+	for g := range held {
+		held[g] = ls.session(c.path)
+	}
+	time.Sleep(time.Until(c.from))
+	var before, after unix.Rusage
+	_ = unix.Getrusage(unix.RUSAGE_SELF, &before)
+	for g, s := range held {
+		done.Go(func() {
+			for !stop.Load() {
+				if err := s.lock(ctx); err != nil {
+					if !stop.Load() || ctx.Err() == nil {
+						errs <- fmt.Errorf("lock: %w", err)
+					}
+					return
+				}
+				together := place.enter(c.as, c.readers)
+				place.leave()
+				if err := s.unlock(ctx); err != nil {
+					errs <- fmt.Errorf("unlock: %w", err)
+					return
+				}
+				if !together {
+					errs <- errTogether
+					return
+				}
+				if !stop.Load() {
+					counts[g].n.Add(1)
+				}
+			}
+		})
+	}
+	time.Sleep(time.Until(c.to))
+	_ = unix.Getrusage(unix.RUSAGE_SELF, &after)
+	done.Wait()
+	select {
+	case err := <-errs:
+		return nil, err
+	default:
+	}
+	var sections int64
+	for g := range counts {
+		sections += counts[g].n.Load()
+	}
+	cpu := cpuTime(&after) - cpuTime(&before)
+	return peer.Fields{
+		"sections": strconv.FormatInt(sections, 10),
+		"cpu":      strconv.FormatInt(cpu.Microseconds(), 10),
+	}, nil
+}
+
+// cpuTime is user and system time together.
+func cpuTime(use *unix.Rusage) time.Duration {
+	return time.Duration(use.Utime.Nano() + use.Stime.Nano())
+}

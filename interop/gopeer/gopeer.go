@@ -1,0 +1,248 @@
+// Package gopeer is the Go counterpart of the Java programs: a process that locks
+// with this library as another process tells it to.
+package gopeer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/lockregistry/lockregistry"
+	"github.com/redis/rueidis"
+
+	"github.com/lockregistry/lockregistry/interop/peer"
+)
+
+// Serve carries out requests until in ends.
+func Serve(in io.Reader, out io.Writer) error {
+	return peer.Serve(in, out, (&commands{registries: map[string]*registry{}}).run)
+}
+
+// registry is a registry under test and a connection of its own to what the locks
+// protect.
+type registry struct {
+	*lockregistry.Registry
+
+	locking, plain rueidis.Client
+}
+
+type commands struct {
+	mu         sync.Mutex
+	registries map[string]*registry
+}
+
+// run carries a request out on the goroutine that stands for the request's
+// thread.
+func (c *commands) run(request peer.Fields) (peer.Fields, error) {
+	result, err := c.dispatch(context.Background(), request)
+	return result, named(err)
+}
+
+func (c *commands) dispatch(ctx context.Context, request peer.Fields) (peer.Fields, error) {
+	if request["do"] == "open" {
+		return nil, c.open(request)
+	}
+	r, err := c.registry(request["registry"])
+	if err != nil {
+		return nil, err
+	}
+	if request["do"] == "close" {
+		return nil, c.close(request["registry"], r)
+	}
+	lock, err := lockOf(r, request)
+	if err != nil {
+		return nil, err
+	}
+	switch request["do"] {
+	case "lock":
+		return nil, acquire(ctx, lock, request)
+	case "trylock":
+		return tryAcquire(ctx, lock, request)
+	case "unlock":
+		return nil, lock.Unlock(ctx)
+	case "renew":
+		lease, _, err := request.Millis("lease")
+		if err != nil {
+			return nil, err
+		}
+		return nil, lock.Renew(ctx, lease)
+	case "isheld":
+		return peer.Fields{"value": strconv.FormatBool(lock.IsHeld())}, nil
+	case "hold":
+		return hold(ctx, lock, request)
+	case "count", "write", "verify":
+		return sections(ctx, r, lock, request)
+	default:
+		return nil, fmt.Errorf("no command is called %q", request["do"])
+	}
+}
+
+func (c *commands) open(request peer.Fields) error {
+	options, err := options(request)
+	if err != nil {
+		return err
+	}
+	address := rueidis.ClientOption{InitAddress: []string{"127.0.0.1:" + request["port"]}}
+	r := &registry{}
+	if r.locking, err = rueidis.NewClient(address); err != nil {
+		return err
+	}
+	if r.plain, err = rueidis.NewClient(address); err != nil {
+		return err
+	}
+	if r.Registry, err = lockregistry.New(r.locking, request["prefix"], options...); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.registries[request["registry"]] = r
+	return nil
+}
+
+func options(request peer.Fields) ([]lockregistry.Option, error) {
+	var chosen []lockregistry.Option
+	durations := map[string]func(time.Duration) lockregistry.Option{
+		"lease": lockregistry.WithExpiry,
+		"idle":  lockregistry.WithPollInterval,
+	}
+	for field, option := range durations {
+		d, given, err := request.Millis(field)
+		if err != nil {
+			return nil, err
+		}
+		if given {
+			chosen = append(chosen, option(d))
+		}
+	}
+	if request["renewal"] == "true" {
+		chosen = append(chosen, lockregistry.WithRenewal())
+	}
+	if request["oldchannel"] == "true" {
+		chosen = append(chosen, lockregistry.WithOldChannel())
+	}
+	if name, given := request["layout"]; given {
+		layout, known := layouts[name]
+		if !known {
+			return nil, fmt.Errorf("no layout is called %q", name)
+		}
+		chosen = append(chosen, lockregistry.WithLayout(layout))
+	}
+	if name, given := request["wakeup"]; given {
+		wakeup, known := wakeups[name]
+		if !known {
+			return nil, fmt.Errorf("no wake-up is called %q", name)
+		}
+		chosen = append(chosen, lockregistry.WithWakeup(wakeup))
+	}
+	return chosen, nil
+}
+
+var layouts = map[string]lockregistry.Layout{
+	"spring":   lockregistry.LayoutSpring,
+	"redisson": lockregistry.LayoutRedisson,
+}
+
+var wakeups = map[string]lockregistry.Wakeup{
+	"auto":     lockregistry.WakeupAuto,
+	"poll":     lockregistry.WakeupPoll,
+	"pubsub":   lockregistry.WakeupPubSub,
+	"tracking": lockregistry.WakeupTracking,
+}
+
+func (c *commands) registry(name string) (*registry, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	r := c.registries[name]
+	if r == nil {
+		return nil, fmt.Errorf("no registry is called %q: open it first", name)
+	}
+	return r, nil
+}
+
+func (c *commands) close(name string, r *registry) error {
+	c.mu.Lock()
+	delete(c.registries, name)
+	c.mu.Unlock()
+	err := r.Close()
+	r.locking.Close()
+	r.plain.Close()
+	return err
+}
+
+func lockOf(r *registry, request peer.Fields) (*lockregistry.Lock, error) {
+	switch kind := request["kind"]; kind {
+	case "", "plain":
+		return r.Obtain(request["path"]), nil
+	case "read":
+		return r.ReadWrite(request["path"]).Reader(), nil
+	case "write":
+		return r.ReadWrite(request["path"]).Writer(), nil
+	default:
+		return nil, fmt.Errorf("no lock is of kind %q", kind)
+	}
+}
+
+func acquire(ctx context.Context, lock *lockregistry.Lock, request peer.Fields) error {
+	lease, given, err := request.Millis("lease")
+	if err != nil {
+		return err
+	}
+	if given {
+		return lock.Lock(ctx, lockregistry.TTL(lease))
+	}
+	return lock.Lock(ctx)
+}
+
+// hold holds the lock for a while; the reply says from when to when.
+func hold(ctx context.Context, lock *lockregistry.Lock, request peer.Fields) (peer.Fields, error) {
+	d, _, err := request.Millis("for")
+	if err != nil {
+		return nil, err
+	}
+	if err := acquire(ctx, lock, request); err != nil {
+		return nil, err
+	}
+	locked := peer.Now()
+	<-time.After(d)
+	unlocking := peer.Now()
+	return peer.Fields{"locked": locked, "unlocking": unlocking}, lock.Unlock(ctx)
+}
+
+func tryAcquire(ctx context.Context, lock *lockregistry.Lock, request peer.Fields) (peer.Fields, error) {
+	var chosen []lockregistry.LockOption
+	lease, leased, err1 := request.Millis("lease")
+	wait, waits, err2 := request.Millis("wait")
+	if err := errors.Join(err1, err2); err != nil {
+		return nil, err
+	}
+	if leased {
+		chosen = append(chosen, lockregistry.TTL(lease))
+	}
+	if waits {
+		chosen = append(chosen, lockregistry.Wait(wait))
+	}
+	locked, err := lock.TryLock(ctx, chosen...)
+	return peer.Fields{"value": strconv.FormatBool(locked)}, err
+}
+
+// named gives an error the name by which a test can tell it apart.
+func named(err error) error {
+	for name, known := range map[string]error{
+		"ErrNotOwner":  lockregistry.ErrNotOwner,
+		"ErrLockLost":  lockregistry.ErrLockLost,
+		"ErrTimeout":   lockregistry.ErrTimeout,
+		"ErrClosed":    lockregistry.ErrClosed,
+		"ErrCapacity":  lockregistry.ErrCapacity,
+		"ErrUpgrade":   lockregistry.ErrUpgrade,
+		"ErrWrongType": lockregistry.ErrWrongType,
+	} {
+		if errors.Is(err, known) {
+			return &peer.RemoteError{Class: name, Message: err.Error()}
+		}
+	}
+	return err
+}

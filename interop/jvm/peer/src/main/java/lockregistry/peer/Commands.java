@@ -1,0 +1,217 @@
+package lockregistry.peer;
+
+import java.time.Duration;
+import java.util.Locale;
+import java.util.Map;
+import java.util.NoSuchElementException;
+import java.util.Optional;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.locks.Lock;
+
+import lockregistry.peer.LockRegistry.Kind;
+
+/**
+ * What a request can ask for. Every method runs on the thread that the request names, because a lock belongs to the
+ * thread that took it.
+ */
+final class Commands {
+
+	private final LockLibrary library;
+
+	private final Map<String, LockRegistry> registries = new ConcurrentHashMap<>();
+
+	private final Map<String, Integer> ports = new ConcurrentHashMap<>();
+
+	Commands(LockLibrary library) {
+		this.library = library;
+	}
+
+	/** Carries a request out and returns the fields of the reply. */
+	Map<String, String> run(Request request) throws Exception {
+		String command = request.text("do");
+		return switch (command) {
+			case "open" -> open(request);
+			case "close" -> close(request);
+			case "lock" -> lock(request);
+			case "trylock" -> Map.of("value", Boolean.toString(tryLock(request)));
+			case "unlock" -> unlock(request);
+			case "renew" -> renew(request);
+			case "isheld" -> Map.of("value", Boolean.toString(registry(request).isHeld(lockOf(request))));
+			case "hold" -> hold(request);
+			case "count" -> count(request);
+			case "write" -> write(request);
+			case "verify" -> verify(request);
+			default -> throw new IllegalArgumentException("no command is called '" + command + "'");
+		};
+	}
+
+	private Map<String, String> open(Request request) {
+		LockRegistry registry = this.library.open(new LockLibrary.Settings(request.number("port"),
+				request.text("prefix"), request.optional("mode"), request.millis("lease"), request.millis("idle"),
+				request.optional("renewal").map(Boolean::parseBoolean).orElse(false)));
+		this.ports.put(request.text("registry"), request.number("port"));
+		this.registries.put(request.text("registry"), registry);
+		return Map.of();
+	}
+
+	private Map<String, String> close(Request request) {
+		registry(request).close();
+		this.registries.remove(request.text("registry"));
+		return Map.of();
+	}
+
+	private LockRegistry registry(Request request) {
+		String name = request.text("registry");
+		return Optional.ofNullable(this.registries.get(name))
+				.orElseThrow(() -> new NoSuchElementException("no registry is called '" + name + "': open it first"));
+	}
+
+	private Lock lockOf(Request request) {
+		Kind kind = request.optional("kind").map(k -> Kind.valueOf(k.toUpperCase(Locale.ROOT))).orElse(Kind.PLAIN);
+		return registry(request).obtain(request.text("path"), kind);
+	}
+
+	private Map<String, String> lock(Request request) {
+		Optional<Duration> lease = request.millis("lease");
+		if (lease.isPresent()) {
+			registry(request).lock(lockOf(request), lease.get());
+		}
+		else {
+			lockOf(request).lock();
+		}
+		return Map.of();
+	}
+
+	private boolean tryLock(Request request) throws InterruptedException {
+		Optional<Duration> lease = request.millis("lease");
+		Optional<Duration> wait = request.millis("wait");
+		if (lease.isPresent()) {
+			return registry(request).tryLock(lockOf(request), wait.orElse(Duration.ZERO), lease.get());
+		}
+		if (wait.isPresent()) {
+			return registry(request).tryLock(lockOf(request), wait.get());
+		}
+		return lockOf(request).tryLock();
+	}
+
+	private Map<String, String> unlock(Request request) {
+		lockOf(request).unlock();
+		return Map.of();
+	}
+
+	private Map<String, String> renew(Request request) {
+		registry(request).renew(request.text("path"), request.millis("lease").orElseThrow());
+		return Map.of();
+	}
+
+	/** Holds the lock for a while; the reply says from when to when. */
+	private Map<String, String> hold(Request request) throws InterruptedException {
+		lock(request);
+		String locked = Clock.micros();
+		String unlocking;
+		try {
+			Thread.sleep(request.millis("for").orElseThrow().toMillis());
+		}
+		finally {
+			unlocking = Clock.micros();
+			unlock(request);
+		}
+		return Map.of("locked", locked, "unlocking", unlocking);
+	}
+
+	/**
+	 * Adds one to a number in Redis, n times, in a way that loses updates unless the lock keeps others out. Beside the
+	 * number stands who wrote it, so that the reply can tell how often the lock came from somebody else.
+	 */
+	private Map<String, String> count(Request request) throws Exception {
+		String counter = request.text("counter");
+		String name = request.text("as");
+		AtomicInteger turns = new AtomicInteger();
+		sections(request, redis -> {
+			String[] numberAndWriter = redis.get(counter).orElse("0 nobody").split(" ", 2);
+			if (!numberAndWriter[1].equals(name)) {
+				turns.incrementAndGet();
+			}
+			redis.set(counter, (Long.parseLong(numberAndWriter[0]) + 1) + " " + name);
+		});
+		return Map.of("turns", turns.toString());
+	}
+
+	/** Changes two numbers in Redis that are equal whenever nobody writes. */
+	private Map<String, String> write(Request request) throws Exception {
+		String first = request.text("counter") + ":first";
+		String second = request.text("counter") + ":second";
+		Turns turns = new Turns();
+		sections(request, redis -> {
+			long before = redis.number(first);
+			turns.see(before);
+			turns.leave(before + 1);
+			redis.set(first, Long.toString(before + 1));
+			redis.set(second, Long.toString(before + 1));
+		});
+		return Map.of("turns", turns.toString());
+	}
+
+	/** Fails when a writer changed either of the two numbers while this reader looked at them. */
+	private Map<String, String> verify(Request request) throws Exception {
+		String first = request.text("counter") + ":first";
+		String second = request.text("counter") + ":second";
+		Turns turns = new Turns();
+		sections(request, redis -> {
+			long before = redis.number(first);
+			long between = redis.number(second);
+			long after = redis.number(first);
+			if (before != between || between != after) {
+				throw new IllegalStateException("a reader saw " + before + ", " + between + ", " + after);
+			}
+			turns.see(before);
+		});
+		return Map.of("turns", turns.toString());
+	}
+
+	/** Counts how often somebody else had written since the last section. */
+	private static final class Turns {
+
+		private long last;
+
+		private int count;
+
+		void see(long number) {
+			if (number != this.last) {
+				this.count++;
+			}
+			this.last = number;
+		}
+
+		void leave(long number) {
+			this.last = number;
+		}
+
+		@Override
+		public String toString() {
+			return Integer.toString(this.count);
+		}
+	}
+
+	private interface Section {
+
+		void run(PlainRedis redis) throws Exception;
+	}
+
+	/** Runs a section n times, each under the lock, and stops at the first one that fails. */
+	private void sections(Request request, Section section) throws Exception {
+		Lock lock = lockOf(request);
+		try (PlainRedis redis = new PlainRedis(this.ports.get(request.text("registry")))) {
+			for (int i = 0; i < request.number("n"); i++) {
+				lock.lock();
+				try {
+					section.run(redis);
+				}
+				finally {
+					lock.unlock();
+				}
+			}
+		}
+	}
+}

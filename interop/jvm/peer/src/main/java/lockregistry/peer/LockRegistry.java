@@ -1,0 +1,43 @@
+package lockregistry.peer;
+
+import java.time.Duration;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.locks.Lock;
+
+/**
+ * The locks of one prefix, as one library keeps them. What a library cannot do stays unsupported here, so that a test
+ * which asks for it fails instead of testing something else.
+ */
+public interface LockRegistry extends AutoCloseable {
+
+	/** The three kinds of lock that a path can name. */
+	enum Kind {
+		PLAIN, READ, WRITE
+	}
+
+	Lock obtain(String path, Kind kind);
+
+	default void lock(Lock lock, Duration lease) {
+		throw new UnsupportedOperationException("this library has no lease for one lock() alone");
+	}
+
+	default boolean tryLock(Lock lock, Duration wait, Duration lease) throws InterruptedException {
+		throw new UnsupportedOperationException("this library has no lease for one tryLock() alone");
+	}
+
+	default boolean tryLock(Lock lock, Duration wait) throws InterruptedException {
+		return lock.tryLock(wait.toMillis(), TimeUnit.MILLISECONDS);
+	}
+
+	default void renew(String path, Duration lease) {
+		throw new UnsupportedOperationException("this library cannot renew a lock");
+	}
+
+	/** Whether the calling thread holds the lock, by the library's own word. */
+	default boolean isHeld(Lock lock) {
+		throw new UnsupportedOperationException("this library does not tell who holds a lock");
+	}
+
+	@Override
+	void close();
+}

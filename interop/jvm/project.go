@@ -1,0 +1,100 @@
+// Package jvm builds and starts the Java programs in this folder's Maven project.
+package jvm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// profiles are the Maven profiles of everything that is not built by default.
+const profiles = "spring62,spring55"
+
+// Modules with a program each.
+const (
+	Spring71 = "spring-7.1"
+	Spring62 = "spring-6.2"
+	Spring55 = "spring-5.5"
+	Redisson = "redisson"
+)
+
+// Project is the Maven project in a folder.
+type Project struct{ Dir string }
+
+// Build runs Maven unless the programs are newer than their sources.
+func (p Project) Build(ctx context.Context) error {
+	newest, err := p.newestSource()
+	if err != nil {
+		return fmt.Errorf("cannot read the Java sources: %w", err)
+	}
+	if built, err := os.Stat(p.stamp()); err == nil && built.ModTime().After(newest) {
+		return nil
+	}
+	// A jar of a version that is no longer asked for must not stay on the class path.
+	for _, module := range []string{".", "peer", Spring71, Spring62, Spring55, Redisson} {
+		if err := os.RemoveAll(filepath.Join(p.Dir, module, "target")); err != nil {
+			return fmt.Errorf("cannot remove what was built before: %w", err)
+		}
+	}
+	maven := exec.CommandContext(ctx, "mvn", "-q", "-B", "-ntp", "-P"+profiles, "package")
+	maven.Dir = p.Dir
+	output, err := maven.CombinedOutput()
+	if errors.Is(err, exec.ErrNotFound) {
+		return fmt.Errorf("the Java peers need Maven and a JDK, 17 or newer "+
+			"(Debian: apt-get install maven openjdk-17-jdk-headless): %w", err)
+	}
+	if err != nil {
+		return fmt.Errorf("building the Java peers: %w\n%s", err, output)
+	}
+	if err := os.MkdirAll(filepath.Dir(p.stamp()), 0o750); err != nil {
+		return fmt.Errorf("building the Java peers: %w", err)
+	}
+	return os.WriteFile(p.stamp(), nil, 0o600)
+}
+
+// stamp is a file whose age tells when everything was last built.
+func (p Project) stamp() string { return filepath.Join(p.Dir, "target", "built") }
+
+func (p Project) newestSource() (newest time.Time, err error) {
+	err = filepath.WalkDir(p.Dir, func(path string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir() && entry.Name() == "target":
+			return filepath.SkipDir
+		case entry.Name() == "pom.xml" || strings.HasSuffix(path, ".java"):
+			info, err := entry.Info()
+			if err != nil {
+				return err
+			}
+			if info.ModTime().After(newest) {
+				newest = info.ModTime()
+			}
+		}
+		return nil
+	})
+	return newest, err
+}
+
+// Command is how to run a module's program.
+func (p Project) Command(module string) *exec.Cmd {
+	java := "java"
+	if home := os.Getenv("JAVA_HOME"); home != "" {
+		java = filepath.Join(home, "bin", "java")
+	}
+	target := filepath.Join(p.Dir, module, "target")
+	return exec.Command(java, //nolint:gosec,noctx // Java as the developer has it; whoever starts it ends it
+		// Quick to start, small, and fast enough for locks.
+		"-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m",
+		// Before JDK 18 the charset comes from the environment, and Spring reads the unlock message with it.
+		"-Dfile.encoding=UTF-8",
+		"-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+		"-cp", filepath.Join(target, "classes")+string(os.PathListSeparator)+filepath.Join(target, "lib", "*"),
+		"lockregistry.peer.library.Main")
+}

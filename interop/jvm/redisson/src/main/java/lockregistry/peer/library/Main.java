@@ -1,0 +1,70 @@
+package lockregistry.peer.library;
+
+import java.time.Duration;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.locks.Lock;
+
+import lockregistry.peer.LockLibrary;
+import lockregistry.peer.LockRegistry;
+import lockregistry.peer.Peer;
+import org.redisson.Redisson;
+import org.redisson.api.RLock;
+import org.redisson.api.RedissonClient;
+import org.redisson.config.Config;
+
+/** Redisson: a lock that is taken without a lease is renewed for as long as it is held. */
+public final class Main implements LockLibrary {
+
+	public static void main(String[] args) throws Exception {
+		Peer.serve(new Main());
+	}
+
+	@Override
+	public LockRegistry open(Settings settings) {
+		if (settings.mode().isPresent() || settings.idle().isPresent()) {
+			throw new UnsupportedOperationException("Redisson always waits on its channel: it has neither mode nor idle time");
+		}
+		Config config = new Config();
+		// A few threads and connections are plenty for one registry of a test, and start faster.
+		config.setThreads(2).setNettyThreads(2);
+		settings.lease().ifPresent(lease -> config.setLockWatchdogTimeout(lease.toMillis()));
+		config.useSingleServer()
+				.setAddress("redis://127.0.0.1:" + settings.port())
+				.setConnectionMinimumIdleSize(1)
+				.setSubscriptionConnectionMinimumIdleSize(1);
+		return new RedissonLocks(Redisson.create(config), settings.prefix());
+	}
+
+	private record RedissonLocks(RedissonClient redisson, String prefix) implements LockRegistry {
+
+		@Override
+		public RLock obtain(String path, Kind kind) {
+			String name = this.prefix + ':' + path;
+			return switch (kind) {
+				case PLAIN -> this.redisson.getLock(name);
+				case READ -> this.redisson.getReadWriteLock(name).readLock();
+				case WRITE -> this.redisson.getReadWriteLock(name).writeLock();
+			};
+		}
+
+		@Override
+		public void lock(Lock lock, Duration lease) {
+			((RLock) lock).lock(lease.toMillis(), TimeUnit.MILLISECONDS);
+		}
+
+		@Override
+		public boolean tryLock(Lock lock, Duration wait, Duration lease) throws InterruptedException {
+			return ((RLock) lock).tryLock(wait.toMillis(), lease.toMillis(), TimeUnit.MILLISECONDS);
+		}
+
+		@Override
+		public boolean isHeld(Lock lock) {
+			return ((RLock) lock).isHeldByCurrentThread();
+		}
+
+		@Override
+		public void close() {
+			this.redisson.shutdown();
+		}
+	}
+}

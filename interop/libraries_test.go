@@ -1,0 +1,220 @@
+package interop
+
+import (
+	"slices"
+
+	"github.com/lockregistry/lockregistry/interop/jvm"
+	"github.com/lockregistry/lockregistry/interop/peer"
+)
+
+// library is one lock library in one mode, and what it can and says. To test
+// another one, add a row.
+type library struct {
+	name     string
+	module   string      // of the Maven project; empty for this library
+	settings peer.Fields // what opening a registry in this mode takes
+	kind     string      // of lock: empty for the plain one, else read or write
+
+	leases   bool // takes a lease for a single lock
+	renews   bool // renews a lock on demand
+	renewal  bool // renews held locks by itself, when asked to
+	watchdog bool // does so unasked, unless the lock was taken with a lease
+
+	lateUnlock peer.RemoteError // unlocking after the lease
+	notOwner   peer.RemoteError // unlocking what another thread holds
+	notHeld    peer.RemoteError // renewing what is not held
+
+	// tries is how often a waiter asks Redis before only a wake-up or the time can
+	// make it ask again.
+	tries int
+	// polls: nothing but the time makes a waiter ask again.
+	polls bool
+	// sleepsOutItsLease: a waiter that no message wakes asks again only after the lease
+	// of its own registry.
+	sleepsOutItsLease bool
+	// eager are settings with which a side that polls has its turn more often.
+	eager peer.Fields
+	// unhurried are settings with which polling comes too late to explain a waiter
+	// that has the lock soon after its release.
+	unhurried peer.Fields
+	// unlockChannel is where a release is published, as a format of prefix and
+	// key; empty if nowhere.
+	unlockChannel string
+}
+
+// program names what can serve several modes in one process.
+func (l library) program() string {
+	if l.module == "" {
+		return "go"
+	}
+	return l.module
+}
+
+const (
+	expired = "Lock was released in the store due to expiration. " +
+		"The integrity of data protected by this lock may have been compromised."
+	illegalState = "java.lang.IllegalStateException"
+	// The unlock channel of Spring's registries before and since 6.4.9, 6.5.4 and 7.0.
+	sharedChannel = "%[1]s-channel"
+	keyChannel    = "%[1]s-channel:%[2]s"
+	// Redisson's, for a key without braces.
+	redissonChannel = "redisson_lock__channel:{%[2]s}"
+)
+
+var springs = []library{
+	spring(jvm.Spring71, "spin_lock", newSpring, spins, pauses),
+	spring(jvm.Spring71, "pub_sub_lock", newSpring, publishes(keyChannel)),
+	spring(jvm.Spring62, "spin_lock", spins, pauses),
+	spring(jvm.Spring62, "pub_sub_lock", publishes(sharedChannel)),
+	spring(jvm.Spring55, "spin_lock", spins),
+	spring(jvm.Spring55, "pub_sub_lock", publishes(sharedChannel)),
+}
+
+func spring(module, mode string, traits ...func(*library)) library {
+	l := library{
+		name:       module + " " + mode,
+		module:     module,
+		settings:   peer.Fields{"mode": mode},
+		lateUnlock: peer.RemoteError{Class: illegalState, Message: expired},
+		notOwner:   peer.RemoteError{Class: illegalState, Message: "You do not own lock at"},
+	}
+	for _, trait := range traits {
+		trait(&l)
+	}
+	return l
+}
+
+// newSpring is what came with 7.0: leases and renewal, and an exception of its own
+// for a late unlock.
+func newSpring(l *library) {
+	l.leases, l.renews, l.renewal = true, true, true
+	l.lateUnlock.Class = "java.util.ConcurrentModificationException"
+	l.notHeld = peer.RemoteError{Class: illegalState, Message: "Could not renew mutex at"}
+}
+
+// spins: a waiter tries every 100 ms.
+func spins(l *library) {
+	l.polls = true
+	l.tries = 1
+}
+
+// pauses: how long a waiter pauses can be set.
+func pauses(l *library) { l.eager = peer.Fields{"idle": "2"} }
+
+// publishes: a waiter tries, subscribes, tries again, and then waits for a message
+// for as long as its registry's lease.
+func publishes(channel string) func(*library) {
+	return func(l *library) {
+		l.unlockChannel = channel
+		l.tries = 2
+		l.sleepsOutItsLease = true
+	}
+}
+
+// redissonRow is Redisson, which waits on its channel and renews what is taken
+// without a lease.
+var redissonRow = library{
+	name:          jvm.Redisson,
+	module:        jvm.Redisson,
+	leases:        true,
+	renewal:       true,
+	watchdog:      true,
+	lateUnlock:    notRedissons,
+	notOwner:      notRedissons,
+	tries:         2,
+	unlockChannel: redissonChannel,
+}
+
+// notRedissons is what Redisson says of any unlock that is not the owner's.
+var notRedissons = peer.RemoteError{
+	Class:   "java.lang.IllegalMonitorStateException",
+	Message: "attempt to unlock lock, not locked by current thread by node id: ",
+}
+
+// golang is this library with one way to learn of a release.
+func golang(wakeup string) library {
+	return library{
+		name:       "go " + wakeup,
+		settings:   peer.Fields{"wakeup": wakeup},
+		leases:     true,
+		renews:     true,
+		renewal:    true,
+		lateUnlock: peer.RemoteError{Class: "ErrLockLost", Message: "the lock was lost"},
+		notOwner:   peer.RemoteError{Class: "ErrNotOwner", Message: "not the owner of the lock"},
+		notHeld:    peer.RemoteError{Class: "ErrNotOwner", Message: "not the owner of the lock"},
+		tries:      1,
+		polls:      wakeup == "poll",
+		unhurried:  peer.Fields{"idle": "10000"},
+	}
+}
+
+// inRedissonsFormat is a row of this library that keeps its locks as Redisson does.
+func inRedissonsFormat(l library) library {
+	l.name += " redisson"
+	l.settings["layout"] = "redisson"
+	l.watchdog = true
+	return l
+}
+
+// javas are all Java libraries and modes.
+func javas() []library { return append(slices.Clone(springs), redissonRow) }
+
+// pair is this library beside a Java one.
+type pair struct{ golang, java library }
+
+// beside is this library as it is set up where that Java library runs too.
+func beside(java library, wakeup string) pair {
+	l := golang(wakeup)
+	switch java.unlockChannel {
+	case sharedChannel:
+		l.settings["oldchannel"] = "true"
+	case redissonChannel:
+		l = inRedissonsFormat(l)
+	}
+	return pair{l, java}
+}
+
+// plainPairs are this library beside every Java one with plain locks.
+func plainPairs() (pairs []pair) {
+	for _, java := range javas() {
+		pairs = append(pairs, beside(java, "auto"))
+	}
+	return pairs
+}
+
+// contractPairs are for the tests of what a lock promises that one holds at a
+// time. It must not depend on how a waiter learns of a release: this library's
+// default does.
+func contractPairs() []pair {
+	pairs := plainPairs()
+	for _, p := range readWritePairs() {
+		pairs = append(pairs, pair{writing(p.golang), writing(p.java)})
+	}
+	return pairs
+}
+
+// writing is a row for the write locks of a library's read-write locks.
+func writing(l library) library {
+	l.name += " writer"
+	l.kind = "write"
+	return l
+}
+
+// wakeupPairs are for the tests of how soon a waiter learns of a release: with
+// every means by which it can learn of one of that Java library.
+func wakeupPairs() (pairs []pair) {
+	for _, java := range javas() {
+		means := "pubsub"
+		if java.unlockChannel == "" {
+			means = "tracking"
+		}
+		pairs = append(pairs, beside(java, means), beside(java, "auto"))
+	}
+	return pairs
+}
+
+// readWritePairs are for the tests of read-write locks, which this library keeps in
+// one format, whatever that of its plain locks is: only their leases differ then.
+func readWritePairs() []pair {
+	return []pair{{golang("auto"), redissonRow}, beside(redissonRow, "auto")}
+}

@@ -1,0 +1,182 @@
+package peer
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os/exec"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// closeLimit is how long a process may take to end by itself.
+const closeLimit = 10 * time.Second
+
+// Peer is a running process and the requests that it has not answered yet.
+type Peer struct {
+	name   string
+	cmd    *exec.Cmd
+	stderr *tail
+	gone   chan struct{} // closed once the process has ended
+	exit   error         // how it ended; written before gone is closed
+
+	mu      sync.Mutex
+	stdin   io.WriteCloser
+	last    int
+	pending map[string]*Call
+}
+
+// Call is a request under way.
+type Call struct {
+	peer *Peer
+	what string
+	done chan struct{} // closed once reply or err is set
+	// reply and err are written once, before done is closed.
+	reply Reply
+	err   error
+}
+
+// Reply says what a command led to, and when it began and ended by the wall
+// clock.
+type Reply struct {
+	Fields
+	Begin, End time.Time
+}
+
+// Start runs a program that speaks the protocol. The name is for messages.
+func Start(name string, cmd *exec.Cmd) (*Peer, error) {
+	p := &Peer{name: name, cmd: cmd, stderr: &tail{}, gone: make(chan struct{}), pending: map[string]*Call{}}
+	cmd.Stderr = p.stderr
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("cannot start %s: %w", name, err)
+	}
+	p.stdin = stdin
+	go p.readReplies(stdout)
+	return p, nil
+}
+
+// Do sends a request and waits for its reply. An exception or error on the other
+// side comes back as a *[RemoteError].
+func (p *Peer) Do(ctx context.Context, thread, command string, fields Fields) (Reply, error) {
+	return p.Send(thread, command, fields).Wait(ctx)
+}
+
+// Send sends a request and does not wait. Requests for one thread are carried out
+// one after the other, those for different threads side by side.
+func (p *Peer) Send(thread, command string, fields Fields) *Call {
+	call := &Call{peer: p, what: fmt.Sprintf("%s %v on thread %s of %s", command, fields, thread, p.name), done: make(chan struct{})}
+	request := Fields{"thread": thread, "do": command}
+	maps.Copy(request, fields)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.pending == nil {
+		call.end(Reply{}, p.obituary())
+		return call
+	}
+	p.last++
+	request["id"] = strconv.Itoa(p.last)
+	p.pending[request["id"]] = call
+	if _, err := io.WriteString(p.stdin, request.line()); err != nil {
+		delete(p.pending, request["id"])
+		call.end(Reply{}, fmt.Errorf("cannot send to %s: %w", p.name, err))
+	}
+	return call
+}
+
+// Wait waits for the reply.
+func (c *Call) Wait(ctx context.Context) (Reply, error) {
+	select {
+	case <-c.done:
+		return c.reply, c.err
+	case <-ctx.Done():
+		return Reply{}, fmt.Errorf("no reply to %s: %w; its standard error ends:\n%s", c.what, ctx.Err(), c.peer.stderr)
+	}
+}
+
+// Done is closed once the reply is there.
+func (c *Call) Done() <-chan struct{} { return c.done }
+
+func (c *Call) end(reply Reply, err error) {
+	c.reply, c.err = reply, err
+	close(c.done)
+}
+
+// Kill ends the process as a crash does: nothing is released or said.
+func (p *Peer) Kill() error {
+	if err := p.cmd.Process.Kill(); err != nil {
+		return fmt.Errorf("cannot kill %s: %w", p.name, err)
+	}
+	<-p.gone
+	return nil
+}
+
+// Close asks the process to end by closing its standard input, and kills it when
+// it does not. The error tells of a process that did not end well.
+func (p *Peer) Close() error {
+	p.mu.Lock()
+	_ = p.stdin.Close()
+	p.mu.Unlock()
+	select {
+	case <-p.gone:
+	case <-time.After(closeLimit):
+		return errors.Join(fmt.Errorf("%s did not end within %v", p.name, closeLimit), p.Kill())
+	}
+	if p.exit != nil {
+		return fmt.Errorf("%s: %w; its standard error ends:\n%s", p.name, p.exit, p.stderr)
+	}
+	return nil
+}
+
+func (p *Peer) readReplies(stdout io.Reader) {
+	lines := bufio.NewScanner(stdout)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		p.take(lines.Text())
+	}
+	p.exit = p.cmd.Wait()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, call := range p.pending {
+		call.end(Reply{}, p.obituary())
+	}
+	p.pending = nil
+	close(p.gone)
+}
+
+// take gives a reply to the call that waits for it.
+func (p *Peer) take(line string) {
+	fields, err := parse(line)
+	if err != nil {
+		return
+	}
+	p.mu.Lock()
+	call := p.pending[fields["id"]]
+	delete(p.pending, fields["id"])
+	p.mu.Unlock()
+	if call == nil {
+		return
+	}
+	begin, err1 := fields.Time("begin")
+	end, err2 := fields.Time("end")
+	err = errors.Join(err1, err2)
+	if class, failed := fields["error"]; failed {
+		err = &RemoteError{Class: class, Message: fields["message"], Cause: fields["cause"]}
+	}
+	call.end(Reply{Fields: fields, Begin: begin, End: end}, err)
+}
+
+func (p *Peer) obituary() error {
+	return fmt.Errorf("%s has ended; its standard error ends:\n%s", p.name, p.stderr)
+}

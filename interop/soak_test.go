@@ -1,0 +1,78 @@
+package interop
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry/interop/peer"
+)
+
+var sections = flag.Int("sections", 20_000, "how many sections TestSoak runs under locks, for each Java library and mode")
+
+// TestSoak lets two JVMs and two Go processes add to four counters that only the
+// locks protect. A single lost update, or any error, fails it.
+func TestSoak(t *testing.T) {
+	const (
+		processes = 2 // of each language
+		threads   = 2 // of each process on each path, so that they also meet locally
+	)
+	paths := []string{"north", "east", "south", "west"}
+	each := max(1, *sections/(2*processes*threads*len(paths)))
+	limit := 2*time.Minute + time.Duration(*sections)*5*time.Millisecond
+
+	for _, p := range plainPairs() {
+		t.Run(p.java.name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), limit)
+			defer cancel()
+			prefix := uniquePrefix()
+			counter := func(path string) string { return prefix + " counter " + path }
+
+			var sides []*side
+			for n := range processes {
+				for _, lib := range []library{p.golang, p.java} {
+					s := openOn(t, peers.get(t, lib, n+1), lib, opening{prefix: prefix, eager: true})
+					// Loading classes must not leave the field to the others.
+					s.lock(t, "warm up")
+					s.unlock(t, "warm up")
+					sides = append(sides, s)
+				}
+			}
+
+			began := time.Now()
+			calls := make([]*peer.Call, 0, len(sides)*threads*len(paths))
+			for _, path := range paths {
+				for thread := range threads {
+					for n, s := range sides {
+						calls = append(calls, s.on(fmt.Sprintf("%s %d", path, thread)).send("count",
+							with(path, "counter", counter(path), "n", strconv.Itoa(each), "as", fmt.Sprintf("%s %d", s.name, n))))
+					}
+				}
+			}
+			turns := 0
+			for _, call := range calls {
+				reply, err := call.Wait(ctx)
+				require.NoError(t, err)
+				n, err := strconv.Atoi(reply.Fields["turns"])
+				require.NoError(t, err)
+				turns += n
+			}
+			took := time.Since(began)
+
+			require.Greater(t, turns, len(sides)*len(paths), "each process had its sections in one go: they did not contend")
+			want := each * len(sides) * threads
+			for _, path := range paths {
+				got, _, _ := strings.Cut(server.Command(t, "GET", counter(path)), " ")
+				require.Equal(t, strconv.Itoa(want), got, "updates of %s were lost", path)
+			}
+			t.Logf("%d sections in %v, %.0f a second; the lock changed process %d times",
+				want*len(paths), took.Round(time.Millisecond), float64(want*len(paths))/took.Seconds(), turns)
+		})
+	}
+}
