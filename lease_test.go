@@ -180,6 +180,29 @@ func TestRenewingWithAShorterLeaseAndALostReply(t *testing.T) {
 	})
 }
 
+// And it may do so yet, after a later renewal with a longer lease.
+func TestARenewalThatMayArriveLateLimitsTheNextOnes(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		f := w.flaky()
+		l := f.registry().Obtain("42")
+		w.lock(l, lockregistry.TTL(time.Hour))
+		ended := w.watch(l.Context(w.Context()), "orders:42")
+		require.NoError(w, l.Renew(w.Context(), time.Hour)) // the server knows the script from now on
+		f.next("renew", silence)
+		ctx, cancel := context.WithTimeout(w.Context(), time.Second)
+		defer cancel()
+		w.fails(l.Renew(ctx, 10*time.Second), context.DeadlineExceeded, "renew", "orders:42")
+		sent := f.sent("renew")
+		f.reconnect()
+		require.NoError(w, l.Renew(w.Context(), time.Hour))
+		require.Equal(w, "1", sent[len(sent)-1].arrives(w))
+		require.Equal(w, 10*time.Second, w.pttl("orders:42"))
+		end := <-ended
+		require.Equal(w, lockregistry.ErrLockLost, end.cause)
+		require.Greater(w, end.left, margin(10*time.Second))
+	})
+}
+
 // The lease counts from before the command was sent, since the server may have executed it at once.
 func TestTheLeaseCountsFromTheSendingOfTheCommand(t *testing.T) {
 	fakeWorld(t, func(w *world) {
