@@ -18,7 +18,7 @@ type acquisition struct {
 	deadline instant // the last moment to begin a try, but for the first
 	ear      *listener
 	timer    *time.Timer
-	debt     int
+	debt     int32
 	failure  error // of the last try, if it failed otherwise than because the lock is taken
 
 	commands context.Context // for what is sent: ctx, with an end when the deadline is over
@@ -49,9 +49,10 @@ func (l *Lock) obtain(ctx context.Context, o owner, q request, deadline instant)
 		hold:     l.newHold(q),
 		patient:  q.wait != notAtAll,
 		deadline: deadline,
-		debt:     l.anchor().debt,
 	}
-	l.anchor().debt = 0
+	if a.patient {
+		a.debt = l.anchor().debt.Swap(0)
+	}
 	a.commands = cancellable(ctx)
 	if deadline != never { // a server that does not answer must not make the call longer than its wait
 		var limited context.Context
@@ -198,8 +199,8 @@ func (a *acquisition) pause(d time.Duration, wake <-chan struct{}) (woken bool, 
 // debtOf is for how many others this process stands back after it released a lock because of the handoff limit. The reply
 // of the release tells how many received the message, which is who waits and listens, here and elsewhere. Who polls
 // cannot be seen, so it is one at least.
-func (l *Lock) debtOf(reply int64) int {
-	others := int(min(reply, mostDebt+2)) - 1
+func (l *Lock) debtOf(reply int64) int32 {
+	others := int32(min(reply, mostDebt+2)) - 1
 	if l.reg.waker.subscribed(l.kind.layout.channel(l.key)) {
 		others--
 	}

@@ -36,6 +36,8 @@ type hold struct {
 	doubt       time.Duration // see above; 0 when every outcome is known
 	flying      int           // renewals that are under way
 	flyingLease time.Duration // the shortest lease among them
+	before      instant       // until, without those
+	most        time.Duration // the longest lease that was ever asked for
 	next        instant       // when to renew; never without renewal, and while one is under way
 	ends        []ending      // the contexts that end with this hold
 
@@ -183,6 +185,10 @@ func (h *hold) longest() time.Duration {
 // dismiss ends the contexts of an owner that leaves while others stay. It reports whether the hold was valid until then.
 func (h *hold) dismiss(o owner) bool {
 	h.mu.Lock()
+	if h.state == over { // the others have left as well, in the meantime
+		h.mu.Unlock()
+		return true
+	}
 	if !h.fresh() {
 		h.unlockLose("the lease is over")
 		return false
@@ -199,6 +205,18 @@ func (h *hold) dismiss(o owner) bool {
 		e.cancel(context.Canceled)
 	}
 	return true
+}
+
+// keepRenewed has the hold renewed from now on: one who shares it expects that.
+func (h *hold) keepRenewed() {
+	h.mu.Lock()
+	if h.state == live && !h.renewed {
+		h.renewed = true
+		h.next = h.lock.reg.clock.now()
+		h.unlockPlanned()
+		return
+	}
+	h.mu.Unlock()
 }
 
 // shared tells whether one more owner may share the hold now, and whether it must be renewed first so that at least half
@@ -281,8 +299,9 @@ func (h *hold) tick() (l lease, renew bool) {
 		h.next = never
 		h.takeOff(h.lease)
 	}
+	l = h.lease
 	h.unlockPlanned()
-	return h.lease, renew
+	return l, renew
 }
 
 // unlockPlanned plans, and unlocks the mutex. When nobody will look at the hold any more, because the registry was closed in
@@ -300,6 +319,10 @@ func (h *hold) unlockPlanned() {
 // knows which of them the server executes last.
 func (h *hold) takeOff(l lease) (sent instant) {
 	sent = h.lock.reg.clock.now()
+	if h.flying == 0 {
+		h.before = h.until
+	}
+	h.most = max(h.most, l.length)
 	h.until = min(h.until, sent.add(l.length-margin(l.length)))
 	if h.flying == 0 {
 		h.flyingLease = l.length
@@ -344,8 +367,11 @@ func (h *hold) answered(sent instant, l lease, was bool, err error) error {
 		return ErrLockLost
 	}
 	if err != nil {
-		if unknown(err) { // it may shorten the lease yet
+		switch {
+		case unknown(err): // it may shorten the lease yet
 			h.distrust(l.length)
+		case h.flying == 0: // and it never will
+			h.until = h.before
 		}
 		if h.renewed && h.flying == 0 {
 			h.next = h.lock.reg.clock.now().add(max(h.lock.reg.poll, l.length/renewalRetry))

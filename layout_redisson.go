@@ -17,7 +17,7 @@ type redissonLayout struct {
 	client   rueidis.Client
 	scripts  *redissonScripts
 	channels string // what the names of channels begin with
-	publish  string // PUBLISH, SPUBLISH to reach Redisson in a cluster, or empty
+	publish  string // PUBLISH, SPUBLISH to reach Redisson in a cluster too, or empty
 }
 
 type redissonScripts struct{ obtain, release, renew *script }

@@ -17,6 +17,7 @@ import (
 // keep it when it gives the writing one back. So at any time one goroutine at most asks Redis for this path.
 type localReadWrite struct {
 	sharing func() bool   // whether one more may join those who hold the reading side
+	fresh   func() bool   // the same for one that cannot wait
 	again   time.Duration // when a reader that was not let in asks that again
 
 	mu    sync.Mutex
@@ -118,6 +119,11 @@ func (l *localReadWrite) enter(o owner, lease time.Duration, writes, wait bool) 
 		}
 	}
 	if !wait {
+		// To hold readers back is for those who can be let in later.
+		if !writes && l.queue.first == nil && l.read.phase == phaseHeld && l.write.phase == phaseFree && l.fresh != nil && l.fresh() {
+			l.read.add(o)
+			return joined, nil
+		}
 		return refused, nil
 	}
 	w := l.queue.push(o, lease)
@@ -125,22 +131,36 @@ func (l *localReadWrite) enter(o owner, lease time.Duration, writes, wait bool) 
 	return refused, w
 }
 
-// admit lets in whom the state allows, from the head of the queue. The caller holds the mutex.
+// admit lets in whom the state allows, from the head of the queue. Whoever came in may have others of the same owner in the
+// queue, and when one of these goes out of it, who stood behind may be next. The caller holds the mutex.
 func (l *localReadWrite) admit() {
-	for w := l.queue.first; w != nil; w = l.queue.first {
-		may := l.mayRead
-		if w.writes {
-			may = l.mayWrite
+	for more := true; more; {
+		for w := range l.queue.all {
+			l.admitAgain(w)
 		}
-		how := may(w.owner)
-		if how == refused {
-			break
+		more = false
+		for l.admitFirst() {
+			more = true
 		}
-		l.queue.admit(w, how)
 	}
-	for w := range l.queue.all {
-		l.admitAgain(w)
+}
+
+// admitFirst lets in who is at the head of the queue, if the state allows.
+func (l *localReadWrite) admitFirst() bool {
+	w := l.queue.first
+	if w == nil {
+		return false
 	}
+	may := l.mayRead
+	if w.writes {
+		may = l.mayWrite
+	}
+	how := may(w.owner)
+	if how == refused {
+		return false
+	}
+	l.queue.admit(w, how)
+	return true
 }
 
 // admitAgain lets in a waiter whose owner is in already, wherever it stands in the queue: it would wait for itself
@@ -149,9 +169,6 @@ func (l *localReadWrite) admitAgain(w *waiter) {
 	if !w.writes && l.read.phase == phaseFree && l.write.heldBy(w.owner) {
 		l.queue.admit(w, l.mayRead(w.owner)) // its last hold on reading was still being given back when it came
 		return
-	}
-	if !w.owner.shared() {
-		return // a goroutine cannot wait twice
 	}
 	mine := &l.read
 	if w.writes {
@@ -198,7 +215,9 @@ func (l *localReadWrite) wait(ctx context.Context, w *waiter, timeout <-chan tim
 		}
 		l.mu.Lock()
 		if !over {
-			l.admit()
+			if l.read.phase == phaseHeld { // else something happens when that changes
+				l.admit()
+			}
 			l.mu.Unlock()
 			continue
 		}

@@ -490,7 +490,10 @@ func TestReadWriteWaiterGivesUp(t *testing.T) {
 							}
 						}
 						synctest.Wait()
-						h.looks(t, has(reading), aFree)
+						require.Nil(t, h.queue.first)
+						require.Nil(t, h.queue.last)
+						require.Equal(t, phaseHeld, h.read.phase)
+						require.Equal(t, aFree, look{phase: h.write.phase})
 					})
 				})
 			}

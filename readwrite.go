@@ -7,9 +7,10 @@ package lockregistry
 // without a gap; who holds the reader and locks the writer gets [ErrUpgrade] at once instead of a deadlock.
 //
 // The goroutines of this process are served in the order in which they come, so that readers do not starve writers.
-// Those who read at the same time share one hold in Redis, for as long as [WithHandoff] says; then those who come wait, for
-// so long at most, until the others are out and the hold is released, so that a writer elsewhere has its chance. With
-// WithHandoff(0) that time is the poll interval.
+// Those who read at the same time share one hold in Redis, for as long as [WithHandoff] says; then those who come wait
+// until the others are out and the hold is released, so that a writer elsewhere has its chance. They wait for ten times as
+// long at most: a writer that sections of such a length keep out would not get in either way. With WithHandoff(0) that time
+// is the poll interval.
 //
 // In Redis it is Redisson's RReadWriteLock: one hash, and a key per read hold for its lease, all in one slot of a cluster.
 // A reader whose lease ends does not end the lease of another.
@@ -32,6 +33,7 @@ func (r *Registry) newReadWrite(path string) *ReadWriteLock {
 		side.lock.lockedAt.Store(int64(r.clock.now()))
 	}
 	rw.local.sharing = rw.reader.sharing
+	rw.local.fresh = rw.reader.IsHeld
 	rw.local.again = r.handoff
 	if r.handoff == 0 {
 		rw.local.again = r.poll
@@ -46,14 +48,17 @@ func (rw *ReadWriteLock) Reader() *Lock { return &rw.reader }
 // Writer returns the lock that excludes all others.
 func (rw *ReadWriteLock) Writer() *Lock { return &rw.writer }
 
+// heldBack is how many times as long as they may join readers are held back.
+const heldBack = 10
+
 // sharing tells whether one more goroutine may share the hold of a reader now. After the handoff limit those who come are
-// held back for as long again, so that the hold ends if the sections of those who are in are short, and a writer elsewhere
-// gets the lock. If they are not, to hold back more would gain nobody anything.
+// held back for much longer, so that the hold ends if the sections of those who are in are not very long, and a writer
+// elsewhere gets the lock.
 func (l *Lock) sharing() bool {
 	h := l.hold.Load()
 	if h == nil {
 		return false
 	}
 	ok, _ := h.shared(lease{})
-	return ok && int64(h.age()/l.pair.local.again)%2 == 0
+	return ok && int64(h.age()/l.pair.local.again)%(1+heldBack) == 0
 }

@@ -24,7 +24,7 @@ type Lock struct {
 	lockedAt atomic.Int64         // instant
 	local    localLock            // of a plain lock; see half
 	hold     atomic.Pointer[hold] // written only by who has the local half
-	debt     int                  // see acquisition.standBack; the anchor's, for who has the local half
+	debt     atomic.Int32         // see acquisition.standBack; the anchor's, for who has the local half
 }
 
 // How long a call waits that has no [Wait].
@@ -227,6 +227,7 @@ func (l *Lock) enter(ctx context.Context, q request) error {
 				}
 			}
 			if how == joined && errors.Is(err, ErrLockLost) {
+				err = nil
 				continue // lost while this one came in: it never held it
 			}
 		case upgrade:
@@ -252,13 +253,14 @@ func (l *Lock) refresh(ctx context.Context, o owner, q request, how entry) error
 		if !ok {
 			return ErrLockLost
 		}
-		if !renew {
+		if !renew && !(q.plain && l.kind.watchdog) {
 			l.anchor().lockedAt.Store(int64(l.reg.clock.now()))
 			return nil
 		}
-		if q.lease.length < h.longest() {
-			q.plain = true
+		if q.plain && l.kind.watchdog {
+			h.keepRenewed()
 		}
+		q.plain = q.lease.length < h.longest()
 	}
 	if q.plain { // with the lease that the hold has
 		q.lease = lease{}
@@ -336,11 +338,12 @@ func (l *Lock) renew(ctx context.Context, h *hold, ttl time.Duration) error {
 
 // depart takes one lock of an owner back.
 func (l *Lock) depart(ctx context.Context, o owner) error {
+	h := l.hold.Load() // before others can end it
 	switch l.half().exit(o) {
 	case stays:
 		return nil
 	case leaves: // the hold goes on for others
-		if h := l.hold.Load(); h == nil || !h.dismiss(o) {
+		if h == nil || !h.dismiss(o) {
 			return ErrLockLost
 		}
 		return nil
@@ -374,7 +377,7 @@ func (l *Lock) release(ctx context.Context) error {
 		n, err = confirmed(l.kind.layout.release(commands, l.key, h.value).do(commands, reg.client))
 	}
 	if due && l.half().contended() {
-		l.anchor().debt = l.debtOf(n)
+		l.anchor().debt.Store(l.debtOf(n))
 	}
 	if err != nil {
 		background, gone := reg.sweep(h.removal(l.letGo))

@@ -42,12 +42,13 @@ func (h *hold) removal(freed func()) *stray {
 func (h *hold) abandoned() *stray {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	longest := max(h.lease.length, h.most)
 	return &stray{
 		reg:   h.lock.reg,
 		kind:  h.lock.kind,
 		key:   h.lock.key,
 		value: h.value,
-		gone:  h.lock.reg.clock.now().add(h.lease.length).add(margin(h.lease.length)),
+		gone:  h.lock.reg.clock.now().add(longest).add(margin(longest)),
 		late:  true,
 		watch: max(h.lease.length, strayWatch),
 	}

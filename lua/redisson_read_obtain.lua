@@ -13,7 +13,7 @@ local mode = redis.call('HGET', key, 'mode')
 if not mode and redis.call('EXISTS', key) == 1 then
   return redis.error_reply('WRONGTYPE the key holds a lock that is no read-write lock')
 end
-local left = 0
+local left, lost = 0, false
 if mode then
   left = redis.call('PTTL', key)
 end
@@ -32,14 +32,15 @@ if mode == 'write' and (ARGV[4] == '' or redis.call('HEXISTS', key, ARGV[4] .. '
       end
     end
   end
-  redis.call('DEL', key)
-  mode, left = false, 0
+  mode, left, lost = false, 0, true
 end
-if not mode then
-  redis.call('HSET', key, 'mode', 'read')
-end
-redis.call('HSET', key, field, '1')
+-- First what may be refused, because the user has no permission for that key or a cluster keeps it elsewhere: a hash that
+-- is written and gets no lease would stay for ever.
 redis.call('SET', ARGV[3] .. ':' .. field .. ':rwlock_timeout:1', '1', 'PX', ARGV[2])
+if lost then
+  redis.call('DEL', key)
+end
+redis.call('HMSET', key, 'mode', mode or 'read', field, '1')
 if left ~= -1 then
   redis.call('PEXPIRE', key, math.max(left, tonumber(ARGV[2])))
 end

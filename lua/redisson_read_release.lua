@@ -2,7 +2,7 @@
 --
 -- KEYS[1]  the lock's name: a hash, see redisson_read_obtain.lua
 -- ARGV[1]  the hold's field
--- ARGV[2]  the command to publish with, or empty
+-- ARGV[2]  PUBLISH, SPUBLISH to publish in both ways, or empty
 -- ARGV[3]  the lock's channel
 -- ARGV[4]  the name as it stands in derived keys
 --
@@ -34,9 +34,12 @@ end
 redis.call('DEL', key)
 local received = 0
 if ARGV[2] ~= '' then -- to publish may be forbidden; the lock is released all the same
-  local reply = redis.pcall(ARGV[2], ARGV[3], '0')
+  local reply = redis.pcall('PUBLISH', ARGV[3], '0')
   if type(reply) == 'number' then
     received = reply
+  end
+  if ARGV[2] == 'SPUBLISH' then -- to which Redisson listens in a cluster
+    redis.pcall('SPUBLISH', ARGV[3], '0')
   end
 end
 return 1 + received

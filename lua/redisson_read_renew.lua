@@ -1,5 +1,5 @@
--- Sets the lease of a hold that reads anew, if it is still there. The lock itself never gets a shorter one by that: others
--- may read longer.
+-- Sets the lease of a hold that reads anew, if it is still there. While others have the lock too, its own lease never gets
+-- shorter by that: they may read longer.
 --
 -- KEYS[1]  the lock's name: a hash, see redisson_read_obtain.lua
 -- ARGV[1]  the hold's field
@@ -11,7 +11,7 @@ if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then
   return 0
 end
 redis.call('SET', ARGV[3] .. ':' .. ARGV[1] .. ':rwlock_timeout:1', '1', 'PX', ARGV[2])
-if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[2]) then
+if redis.call('HLEN', KEYS[1]) == 2 or redis.call('PTTL', KEYS[1]) < tonumber(ARGV[2]) then
   redis.call('PEXPIRE', KEYS[1], ARGV[2])
 end
 return 1

@@ -33,12 +33,24 @@ if mode and redis.call('HEXISTS', key, field) == 0 then
     redis.call('HDEL', key, other)
     redis.call('DEL', ARGV[3] .. ':' .. other .. ':rwlock_timeout:1')
   end
+  if others and mode == 'read' and #lost > 0 then
+    -- The lock lives as long as the longest lease of those who read, no longer as long as one of the lost.
+    local longest = 0
+    local fields = redis.call('HGETALL', key)
+    for i = 1, #fields, 2 do
+      for n = 1, tonumber(fields[i + 1]) or 0 do
+        longest = math.max(longest, redis.call('PTTL', ARGV[3] .. ':' .. fields[i] .. ':rwlock_timeout:' .. n))
+      end
+    end
+    if longest > 0 then
+      redis.call('PEXPIRE', key, longest)
+    end
+  end
   if others then
     return redis.call('PTTL', key)
   end
   redis.call('DEL', key)
 end
-redis.call('HSET', key, 'mode', 'write')
-redis.call('HSET', key, field, '1')
+redis.call('HMSET', key, 'mode', 'write', field, '1')
 redis.call('PEXPIRE', key, ARGV[2])
 return nil

@@ -1,5 +1,5 @@
--- Sets the lease of the hold that writes anew, if it is still there. It never gets shorter by that: the same owner may read
--- longer.
+-- Sets the lease of the hold that writes anew, if it is still there. While the same owner also reads, the lock's lease never
+-- gets shorter by that: it may read longer.
 --
 -- KEYS[1]  the lock's name: a hash, see redisson_read_obtain.lua
 -- ARGV[1]  the hold's field, less ':write'
@@ -9,7 +9,7 @@
 if redis.call('HEXISTS', KEYS[1], ARGV[1] .. ':write') == 0 then
   return 0
 end
-if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[2]) then
+if redis.call('HLEN', KEYS[1]) == 2 or redis.call('PTTL', KEYS[1]) < tonumber(ARGV[2]) then
   redis.call('PEXPIRE', KEYS[1], ARGV[2])
 end
 return 1
