@@ -29,8 +29,25 @@
 // [ErrLockLost], and Lock by the owner returns it. Use [TTL], [WithExpiry], [Lock.Renew] or [WithRenewal] to make the
 // lease long enough for the work.
 //
+// # Waiting
+//
+// One goroutine of a process waits on Redis for a path, the others queue behind it in order of arrival. It is woken when
+// the lock is released, tries when the holder's lease ends, and otherwise every poll interval ([WithPollInterval]).
+// [WithWakeup] chooses how it is woken: by messages on the channels that Spring and Redisson use, by the server itself
+// (client-side caching), or not at all. The default takes whatever the server and the user's permissions allow.
+//
+// When a goroutine unlocks while others of the process wait, the key may stay and the lock pass to the next one without
+// a word to Redis, for as long as [WithHandoff] allows; after that other processes have their chance.
+//
+// # Formats
+//
+// With [LayoutSpring], the default, a lock is a string with an expiry, as in Spring. With [LayoutRedisson] it is a hash, as
+// Redisson's RLock writes it. [Registry.ReadWrite] returns read-write locks in the format of Redisson's RReadWriteLock in
+// either case: readers share, writers exclude all.
+//
 // # Errors
 //
 // Every error of a lock is a [*LockError] that names the operation and the key; use [errors.Is] with [ErrNotOwner],
-// [ErrLockLost], [ErrTimeout], [ErrClosed], [ErrCapacity], [context.Canceled] and so on to see what happened.
+// [ErrLockLost], [ErrTimeout], [ErrClosed], [ErrCapacity], [ErrUpgrade], [ErrWrongType], [context.Canceled] and so on to see
+// what happened.
 package lockregistry

@@ -30,6 +30,7 @@ func run() error {
 	quick := flag.Bool("quick", false, "take about a minute instead of five: fewer rounds, smaller crowds")
 	only := flag.String("only", "", "run only the scenarios whose name starts with this: "+scenarioNames())
 	seed := flag.Uint64("seed", uint64(time.Now().UnixNano()), "of the order in which contenders take turns")
+	into := flag.String("write", "", "write the figures and charts into performance.md and performance/ in this folder")
 	server := flag.String("server", "", "the redis-server to start; default: the one on PATH")
 	flag.Parse()
 	if flag.NArg() > 0 {
@@ -56,7 +57,7 @@ func run() error {
 	var results []*result
 	began := time.Now()
 	for _, sc := range scenarios {
-		if !strings.HasPrefix(sc.name, *only) {
+		if !strings.HasPrefix(sc.name, *only) || (*quick && sc.slow && *only == "") {
 			continue
 		}
 		s.say("%s", sc.name)
@@ -77,13 +78,18 @@ func run() error {
 	m.print(os.Stdout)
 	for _, r := range results {
 		fmt.Printf("\n%s\n%s\n\n", r.title, r.how)
-		r.table().print(os.Stdout)
+		if len(r.rows) > 0 {
+			r.table().print(os.Stdout)
+		}
 		for _, note := range r.notes {
 			fmt.Println(note)
 		}
 	}
 	fmt.Printf("\nThe targets\n\n")
 	verdicts(results).print(os.Stdout)
+	if *into != "" {
+		return write(*into, m, results)
+	}
 	return nil
 }
 

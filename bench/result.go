@@ -74,10 +74,22 @@ func (r *result) floorRow() (row, bool) {
 
 // bestPeer is the peer with the best median of a metric, when any peer has one.
 func (r *result) bestPeer(m metric) (row, bool) {
+	return r.bestOf(m, func(row) bool { return true })
+}
+
+// bestPlainPeer is bestPeer without the eager variants.
+func (r *result) bestPlainPeer(m metric) (row, bool) {
+	return r.bestOf(m, func(candidate row) bool {
+		c, err := contenderNamed(candidate.contender)
+		return err != nil || !c.contended
+	})
+}
+
+func (r *result) bestOf(m metric, counts func(row) bool) (row, bool) {
 	best, found := row{}, false
 	for _, candidate := range r.rows {
 		value := candidate.median(m.name)
-		if candidate.role != rival || math.IsNaN(value) {
+		if candidate.role != rival || !counts(candidate) || math.IsNaN(value) {
 			continue
 		}
 		if !found || (value < best.median(m.name)) != m.higher {

@@ -209,17 +209,19 @@ func (s *suite) compete(workers fleet, c contention, length time.Duration) (map[
 	time.Sleep(time.Until(c.to))
 	after, err := s.observer.load(s.ctx)
 	passed := place.passed.Load()
-	var all, cpu float64
+	var all, cpu, lost float64
 	counts := make([]float64, len(calls))
 	for i, call := range calls {
 		reply, failed := call.Wait(s.ctx)
 		sections, err1 := strconv.ParseFloat(reply.Fields["sections"], 64)
 		micros, err2 := strconv.ParseFloat(reply.Fields["cpu"], 64)
-		if failed = errors.Join(failed, err1, err2); failed != nil {
+		gone, err3 := strconv.ParseFloat(reply.Fields["lost"], 64)
+		if failed = errors.Join(failed, err1, err2, err3); failed != nil {
 			return nil, failed
 		}
 		counts[i] = sections
 		all += sections
+		lost += gone
 		cpu += micros * 1e3
 	}
 	if err != nil {
@@ -239,6 +241,7 @@ func (s *suite) compete(workers fleet, c contention, length time.Duration) (map[
 		clientCPU.name:     cpu / all,
 		timePerOp.name:     float64(length.Nanoseconds()) / all,
 		serverCalls.name:   load.commands() / all,
+		readsLost.name:     lost,
 		insideAtOnce.name:  float64(place.most.Load()),
 	}, nil
 }

@@ -22,18 +22,20 @@ type suite struct {
 type scenario struct {
 	name string
 	run  func(*suite) ([]*result, error)
+	slow bool // not part of a quick run, unless asked for
 }
 
 // scenarios in the order in which they run and are shown.
 var scenarios = []scenario{
-	{"paths", (*suite).ownPaths},
-	{"one-path", (*suite).onePath},
-	{"handover", (*suite).handOver},
-	{"crash", (*suite).crash},
-	{"held", (*suite).manyHeld},
-	{"cached", (*suite).manyCached},
-	{"readers", (*suite).readers},
-	{"growth", (*suite).growth},
+	{name: "paths", run: (*suite).ownPaths},
+	{name: "one-path", run: (*suite).onePath},
+	{name: "handover", run: (*suite).handOver},
+	{name: "crash", run: (*suite).crash},
+	{name: "held", run: (*suite).manyHeld},
+	{name: "cached", run: (*suite).manyCached},
+	{name: "readers", run: (*suite).readers},
+	{name: "jvm", run: (*suite).java, slow: true},
+	{name: "growth", run: (*suite).growth},
 }
 
 // either is the thorough run's value or the quick run's.

@@ -152,6 +152,7 @@ func contend(ctx context.Context, ls locks, request peer.Fields) (peer.Fields, e
 		done   sync.WaitGroup
 		counts = make([]counter, c.goroutines)
 		errs   = make(chan error, c.goroutines)
+		lost   atomic.Int64 // reads that were told at unlock that they had lost the lock
 		stop   atomic.Bool
 		timer  = time.AfterFunc(time.Until(c.to), func() { stop.Store(true) })
 	)
@@ -174,7 +175,9 @@ func contend(ctx context.Context, ls locks, request peer.Fields) (peer.Fields, e
 				}
 				together := place.enter(c.as, c.readers)
 				place.leave()
-				if err := s.unlock(ctx); err != nil {
+				if err := s.unlock(ctx); err != nil && c.readers {
+					lost.Add(1)
+				} else if err != nil {
 					errs <- fmt.Errorf("unlock: %w", err)
 					return
 				}
@@ -203,6 +206,7 @@ func contend(ctx context.Context, ls locks, request peer.Fields) (peer.Fields, e
 	cpu := cpuTime(&after) - cpuTime(&before)
 	return peer.Fields{
 		"sections": strconv.FormatInt(sections, 10),
+		"lost":     strconv.FormatInt(lost.Load(), 10),
 		"cpu":      strconv.FormatInt(cpu.Microseconds(), 10),
 	}, nil
 }

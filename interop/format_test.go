@@ -145,3 +145,30 @@ func TestRedissonReadWriteFormat(t *testing.T) {
 	write("a", "unlock")
 	requirePublished(t, watch, mark, key, []string{"PUBLISH", "redisson_rwlock:{" + key + "}", "1"})
 }
+
+// A renewal of Redisson gives the lock its own lease, be it shorter than another
+// reader's. That reader's key keeps the longer one, and the lock gets it back when
+// Redisson unlocks; but if that process dies, the lock ends before the other's lease.
+func TestRedissonRenewalCutsLock(t *testing.T) {
+	t.Parallel()
+	const (
+		lease = 600 * time.Millisecond
+		long  = 20 * time.Second
+	)
+	prefix := uniquePrefix()
+	golang := open(t, golang("auto"), opening{prefix: prefix, lease: long}).reader()
+	redisson := open(t, redissonRow, opening{prefix: prefix, lease: lease}).reader()
+	key := golang.key("path")
+
+	golang.lock(t, "path")
+	mine := golang.timeouts(t, "path")
+	require.Len(t, mine, 1)
+	redisson.lock(t, "path")
+	require.Greater(t, pttl(t, key), long/2)
+	require.Eventually(t, func() bool { return pttl(t, key) <= lease }, callLimit, 10*time.Millisecond)
+	require.Greater(t, pttl(t, mine[0]), long/2)
+	redisson.unlock(t, "path")
+	require.Greater(t, pttl(t, key), long/2)
+	golang.unlock(t, "path")
+	requireKey(t, key, false)
+}

@@ -27,6 +27,9 @@ type library struct {
 	// tries is how often a waiter asks Redis before only a wake-up or the time can
 	// make it ask again.
 	tries int
+	// sleepsIn is the Java class in which a waiter must be asleep before a release
+	// is sure to wake it; empty where that needs no more than its tries.
+	sleepsIn string
 	// polls: nothing but the time makes a waiter ask again.
 	polls bool
 	// sleepsOutItsLease: a waiter that no message wakes asks again only after the lease
@@ -123,6 +126,9 @@ var redissonRow = library{
 	notOwner:      notRedissons,
 	tries:         2,
 	unlockChannel: redissonChannel,
+	// A writer's release wakes as many as it finds asleep. Who is between its last try
+	// and its sleep misses it, and sleeps until the holder's lease would have ended.
+	sleepsIn: "java.util.concurrent.Semaphore",
 }
 
 // notRedissons is what Redisson says of any unlock that is not the owner's.

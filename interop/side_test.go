@@ -119,8 +119,10 @@ func (s *side) send(command string, fields peer.Fields) *peer.Call {
 		all["kind"] = s.kind
 	}
 	maps.Copy(all, fields)
-	return s.peer.Send(s.registry+" "+s.thread, command, all)
+	return s.peer.Send(s.threadName(), command, all)
 }
+
+func (s *side) threadName() string { return s.registry + " " + s.thread }
 
 // wait waits for a call that should end soon.
 func wait(t *testing.T, call *peer.Call) (peer.Reply, error) {
@@ -197,13 +199,33 @@ func (s *side) startWaiting(t *testing.T, watch *monitor.Monitor, path string) *
 		return strings.HasPrefix(c.Words[0], "EVAL") && c.Mentions(s.key(path))
 	})
 	require.NoError(t, err, "the waiter never asked Redis")
+	if s.sleepsIn != "" {
+		s.awaitSleep(t)
+	}
+	requireWaiting(t, call)
+	return call
+}
+
+// awaitSleep waits until the thread sleeps, see library.sleepsIn.
+func (s *side) awaitSleep(t *testing.T) {
+	t.Helper()
+	watcher := s.on("watcher of " + s.thread)
+	sleeps := func() bool {
+		reply, err := wait(t, watcher.send("sleeps", peer.Fields{"of": s.threadName(), "in": s.sleepsIn}))
+		return err == nil && reply.Fields["value"] == "true"
+	}
+	require.Eventually(t, sleeps, callLimit, time.Millisecond, "the waiter never slept")
+}
+
+// requireWaiting checks that a waiter waits still.
+func requireWaiting(t *testing.T, waiting *peer.Call) {
+	t.Helper()
 	select {
-	case <-call.Done():
-		_, err := wait(t, call)
-		require.Failf(t, "the waiter did not wait", "error: %v", err)
+	case <-waiting.Done():
+		_, err := wait(t, waiting)
+		require.Failf(t, "the waiter does not wait", "error: %v", err)
 	default:
 	}
-	return call
 }
 
 // awaitKey waits until somebody holds the lock.

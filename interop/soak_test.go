@@ -14,7 +14,7 @@ import (
 	"github.com/lockregistry/lockregistry/interop/peer"
 )
 
-var sections = flag.Int("sections", 20_000, "how many sections TestSoak runs under locks, for each Java library and mode")
+var sections = flag.Int("sections", 20_000, "how many sections each soak runs under locks")
 
 // TestSoak lets two JVMs and two Go processes add to four counters that only the
 // locks protect. A single lost update, or any error, fails it.
@@ -55,14 +55,7 @@ func TestSoak(t *testing.T) {
 					}
 				}
 			}
-			turns := 0
-			for _, call := range calls {
-				reply, err := call.Wait(ctx)
-				require.NoError(t, err)
-				n, err := strconv.Atoi(reply.Fields["turns"])
-				require.NoError(t, err)
-				turns += n
-			}
+			turns := total(ctx, t, calls)
 			took := time.Since(began)
 
 			require.Greater(t, turns, len(sides)*len(paths), "each process had its sections in one go: they did not contend")

@@ -1,6 +1,8 @@
 package lockregistry.peer;
 
 import java.time.Duration;
+import java.util.Arrays;
+import java.util.EnumSet;
 import java.util.Locale;
 import java.util.Map;
 import java.util.NoSuchElementException;
@@ -38,6 +40,7 @@ final class Commands {
 			case "unlock" -> unlock(request);
 			case "renew" -> renew(request);
 			case "isheld" -> Map.of("value", Boolean.toString(registry(request).isHeld(lockOf(request))));
+			case "sleeps" -> Map.of("value", Boolean.toString(sleeps(request.text("of"), request.text("in"))));
 			case "hold" -> hold(request);
 			case "count" -> count(request);
 			case "write" -> write(request);
@@ -103,6 +106,16 @@ final class Commands {
 	private Map<String, String> renew(Request request) {
 		registry(request).renew(request.text("path"), request.millis("lease").orElseThrow());
 		return Map.of();
+	}
+
+	/** Whether another thread sleeps within a class: only then can one that counts the sleepers wake it. */
+	private static boolean sleeps(String thread, String type) {
+		return Thread.getAllStackTraces()
+				.entrySet()
+				.stream()
+				.anyMatch(entry -> entry.getKey().getName().equals(thread)
+						&& EnumSet.of(Thread.State.WAITING, Thread.State.TIMED_WAITING).contains(entry.getKey().getState())
+						&& Arrays.stream(entry.getValue()).anyMatch(frame -> frame.getClassName().equals(type)));
 	}
 
 	/** Holds the lock for a while; the reply says from when to when. */

@@ -1,0 +1,96 @@
+package interop
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry/interop/peer"
+)
+
+// TestReadWriteSoak lets two JVMs and two Go processes read and write what only
+// read-write locks protect: writers change it in two steps, readers look twice. A
+// single reader that sees a change, a lost update, or any error, fails it.
+func TestReadWriteSoak(t *testing.T) {
+	const (
+		processes = 2 // of each language
+		readers   = 2 // of each process on each path, so that they share locally too
+		writers   = 1
+	)
+	paths := []string{"north", "east", "south", "west"}
+	each := max(1, *sections/(2*processes*(readers+writers)*len(paths)))
+	limit := 2*time.Minute + time.Duration(*sections)*5*time.Millisecond
+
+	for _, p := range readWritePairs() {
+		t.Run(p.golang.name+" and "+p.java.name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), limit)
+			defer cancel()
+			prefix := uniquePrefix()
+			counter := func(path string) string { return prefix + " counter " + path }
+			// A writer's release may pass by a Redisson thread that is about to sleep, which
+			// then sleeps as long as the lease of the writer.
+			o := opening{prefix: prefix, lease: 2 * time.Second, renewal: true}
+
+			var sides []*side
+			for n := range processes {
+				for _, lib := range []library{p.golang, p.java} {
+					s := openOn(t, peers.get(t, lib, n+1), lib, o)
+					for _, kind := range []*side{s.reader(), s.writer()} {
+						kind.lock(t, "warm up")
+						kind.unlock(t, "warm up")
+					}
+					sides = append(sides, s)
+				}
+			}
+
+			began := time.Now()
+			reading, writing := 0, 0
+			var verifying, changing []*peer.Call
+			for _, path := range paths {
+				fields := with(path, "counter", counter(path), "n", strconv.Itoa(each))
+				for _, s := range sides {
+					for n := range readers {
+						reader := s.reader().on(fmt.Sprintf("reader %d of %s", n, path))
+						verifying = append(verifying, reader.send("verify", fields))
+						reading += each
+					}
+					for n := range writers {
+						writer := s.writer().on(fmt.Sprintf("writer %d of %s", n, path))
+						changing = append(changing, writer.send("write", fields))
+						writing += each
+					}
+				}
+			}
+			seen, turns := total(ctx, t, verifying), total(ctx, t, changing)
+			took := time.Since(began)
+
+			require.Greater(t, turns, 2*len(changing), "each writer had its sections in one go: they did not contend")
+			require.Greater(t, seen, 2*len(verifying), "the readers saw hardly anything change: they did not contend")
+			want := strconv.Itoa(each * writers * len(sides))
+			for _, path := range paths {
+				require.Equal(t, want, server.Command(t, "GET", counter(path)+":first"), "updates of %s were lost", path)
+				require.Equal(t, want, server.Command(t, "GET", counter(path)+":second"), "updates of %s were lost", path)
+				requireFree(t, sides[0], path)
+			}
+			t.Logf("%d sections that read and %d that write in %v, %.0f a second; readers saw %d changes, writers changed %d times",
+				reading, writing, took.Round(time.Millisecond), float64(reading+writing)/took.Seconds(), seen, turns)
+		})
+	}
+}
+
+// total is the sum of the turns that calls report.
+func total(ctx context.Context, t *testing.T, calls []*peer.Call) (turns int) {
+	t.Helper()
+	for _, call := range calls {
+		reply, err := call.Wait(ctx)
+		require.NoError(t, err)
+		n, err := strconv.Atoi(reply.Fields["turns"])
+		require.NoError(t, err)
+		turns += n
+	}
+	return turns
+}
