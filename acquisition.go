@@ -200,7 +200,7 @@ func (a *acquisition) pause(d time.Duration, wake <-chan struct{}) (woken bool, 
 // of the release tells how many received the message, which is who waits and listens, here and elsewhere. Who polls
 // cannot be seen, so it is one at least.
 func (l *Lock) debtOf(reply int64) int32 {
-	others := int32(min(reply, mostDebt+2)) - 1
+	others := int32(max(0, min(reply, mostDebt+2))) - 1
 	if l.reg.waker.subscribed(l.kind.layout.channel(l.key)) {
 		others--
 	}

@@ -18,7 +18,8 @@ var (
 local mode = redis.call('HGET', KEYS[1], 'mode')
 if mode == 'write' then return redis.call('PTTL', KEYS[1]) end
 local left = 0
-if mode then left = redis.call('PTTL', KEYS[1]) elseif redis.call('EXISTS', KEYS[1]) == 1 then return -3 end
+if mode then left = redis.call('PTTL', KEYS[1]) end
+if not mode and redis.call('EXISTS', KEYS[1]) == 1 then return -3 end
 redis.call('HMSET', KEYS[1], 'mode', 'read', ARGV[1], '1')
 redis.call('SET', ARGV[3] .. ':' .. ARGV[1] .. ':rwlock_timeout:1', '1', 'PX', ARGV[2])
 redis.call('PEXPIRE', KEYS[1], math.max(left, tonumber(ARGV[2])))
@@ -28,9 +29,8 @@ redis.call('DEL', ARGV[4] .. ':' .. ARGV[1] .. ':rwlock_timeout:1')
 if redis.call('HDEL', KEYS[1], ARGV[1]) == 0 then return 0 end
 local fields, longest = redis.call('HGETALL', KEYS[1]), 0
 for i = 1, #fields, 2 do
-  if fields[i] ~= 'mode' then
-    longest = math.max(longest, redis.call('PTTL', ARGV[4] .. ':' .. fields[i] .. ':rwlock_timeout:1'))
-  end
+  local lease = redis.call('PTTL', ARGV[4] .. ':' .. fields[i] .. ':rwlock_timeout:1')
+  longest = fields[i] == 'mode' and longest or math.max(longest, lease)
 end
 if longest > 0 then redis.call('PEXPIRE', KEYS[1], longest) return 1 end
 redis.call('DEL', KEYS[1])

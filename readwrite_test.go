@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -62,9 +63,6 @@ func (w *world) holdersOf(key string) (holders []string) {
 	slices.Sort(holders)
 	return holders
 }
-
-// timeoutOf is the key with the lease of a reader of orders:42.
-func timeoutOf(field string) string { return "{orders:42}:" + field + ":rwlock_timeout:1" }
 
 // loaded has the server know all scripts, so that each call is one command.
 func (w *world) loaded() {
@@ -580,7 +578,8 @@ func TestReadWriteWakeUps(t *testing.T) {
 // The last of several readers wakes the writer, and a downgrade wakes readers.
 func TestWhoWakesWhom(t *testing.T) {
 	worlds(t, func(w *world) {
-		a, b, c := pairOf(w.waker(lockregistry.WakeupPubSub)), pairOf(w.waker(lockregistry.WakeupPubSub)), pairOf(w.waker(lockregistry.WakeupPubSub))
+		a, b := pairOf(w.waker(lockregistry.WakeupPubSub)), pairOf(w.waker(lockregistry.WakeupPubSub))
+		c := pairOf(w.waker(lockregistry.WakeupPubSub))
 		w.lock(a.reader)
 		w.lock(b.reader)
 		got := w.goroutine().starts(c.writer)
@@ -812,7 +811,7 @@ func TestReadWriteEvictionAllowsNoTwoWriters(t *testing.T) {
 			all.Go(func() {
 				for range 40 {
 					n := dice.IntN(3)
-					rw := r.ReadWrite(fmt.Sprint(n))
+					rw := r.ReadWrite(strconv.Itoa(n))
 					l, mine, write := rw.Reader(), &readers[n], dice.IntN(3) == 0
 					if write {
 						l, mine = rw.Writer(), &writers[n]

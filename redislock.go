@@ -253,7 +253,7 @@ func (l *Lock) refresh(ctx context.Context, o owner, q request, how entry) error
 		if !ok {
 			return ErrLockLost
 		}
-		if !renew && !(q.plain && l.kind.watchdog) {
+		if !renew && (!q.plain || !l.kind.watchdog) {
 			l.anchor().lockedAt.Store(int64(l.reg.clock.now()))
 			return nil
 		}

@@ -129,10 +129,13 @@ func TestWatchdog(t *testing.T) {
 		lease time.Duration
 		ends  bool
 	}{
-		"by default":   {nil, nil, 30 * time.Second, false},
-		"WithExpiry":   {[]lockregistry.Option{lockregistry.WithExpiry(6 * time.Second)}, nil, 6 * time.Second, false},
-		"TTL":          {nil, []lockregistry.LockOption{lockregistry.TTL(9 * time.Second)}, 9 * time.Second, true},
-		"TTL, renewal": {[]lockregistry.Option{lockregistry.WithRenewal()}, []lockregistry.LockOption{lockregistry.TTL(9 * time.Second)}, 9 * time.Second, false},
+		"by default": {nil, nil, 30 * time.Second, false},
+		"WithExpiry": {[]lockregistry.Option{lockregistry.WithExpiry(6 * time.Second)}, nil, 6 * time.Second, false},
+		"TTL":        {nil, []lockregistry.LockOption{lockregistry.TTL(9 * time.Second)}, 9 * time.Second, true},
+		"TTL, renewal": {
+			[]lockregistry.Option{lockregistry.WithRenewal()}, []lockregistry.LockOption{lockregistry.TTL(9 * time.Second)},
+			9 * time.Second, false,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			fakeWorld(t, func(w *world) {

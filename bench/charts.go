@@ -154,7 +154,7 @@ func (b bars) draw(results []*result) (*plot.Plot, bool, error) {
 				return nil, false, fmt.Errorf("a bar of %s: %w", c.name, err)
 			}
 			bar.Color = plotutil.Color(i)
-			bar.LineStyle.Width = 0
+			bar.LineStyle.Width = 0 //nolint:staticcheck // a bar has a width of its own
 			p.Add(bar)
 			if g == firstShown(values[i]) {
 				p.Legend.Add(c.name, bar)

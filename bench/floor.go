@@ -114,7 +114,7 @@ func (f *floorLocks) gate(path, channel string) *floorGate {
 func (f *floorLocks) listen(channel string, g *floorGate) {
 	confirmed := make(chan struct{})
 	var once sync.Once
-	ctx := rueidis.WithOnSubscriptionHook(f.ctx, func(s rueidis.PubSubSubscription) {
+	ctx := rueidis.WithOnSubscriptionHook(f.ctx, func(rueidis.PubSubSubscription) {
 		once.Do(func() { close(confirmed) })
 	})
 	f.ending.Go(func() {

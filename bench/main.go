@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"math/rand/v2"
@@ -54,7 +55,10 @@ func run() error {
 		ctx: ctx, addr: redis.Addr(), observer: o, quick: *quick, narration: os.Stderr,
 		random: rand.New(rand.NewPCG(*seed, *seed)),
 	}
-	var results []*result
+	var (
+		results  []*result
+		failures []error
+	)
 	began := time.Now()
 	for _, sc := range scenarios {
 		if !strings.HasPrefix(sc.name, *only) || (*quick && sc.slow && *only == "") {
@@ -63,7 +67,13 @@ func run() error {
 		s.say("%s", sc.name)
 		more, err := sc.run(s)
 		if err != nil {
-			return fmt.Errorf("scenario %s: %w", sc.name, err)
+			err = fmt.Errorf("scenario %s: %w", sc.name, err)
+			if ctx.Err() != nil {
+				return err
+			}
+			s.say("%v", err)
+			failures = append(failures, err)
+			more = append(more, &result{scenario: sc.name, title: sc.name + " failed", how: err.Error()})
 		}
 		if err := o.flush(ctx); err != nil {
 			return fmt.Errorf("empty the server after scenario %s: %w", sc.name, err)
@@ -88,9 +98,9 @@ func run() error {
 	fmt.Printf("\nThe targets\n\n")
 	verdicts(results).print(os.Stdout)
 	if *into != "" {
-		return write(*into, m, results)
+		failures = append(failures, write(*into, m, results))
 	}
-	return nil
+	return errors.Join(failures...)
 }
 
 func scenarioNames() string {

@@ -54,7 +54,9 @@ func meet(file string) (*meeting, error) {
 // enter begins a section and tells whether that was right: readers may be together, others may not.
 func (m *meeting) enter(process int, reads bool) bool {
 	now := m.inside.Add(1)
-	for most := m.most.Load(); now > most && !m.most.CompareAndSwap(most, now); most = m.most.Load() {
+	most := m.most.Load()
+	for now > most && !m.most.CompareAndSwap(most, now) {
+		most = m.most.Load()
 	}
 	if !reads && m.last.Swap(int32(process)) != int32(process) { //nolint:gosec // a handful of processes
 		m.passed.Add(1)

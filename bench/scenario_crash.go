@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"strconv"
@@ -93,8 +94,10 @@ func (s *suite) succession(c contender, heir process, paths []string, lease time
 		ends[i] = time.UnixMilli(at)
 	}
 	late := make([]float64, len(paths))
+	limited, cancel := context.WithTimeout(s.ctx, answerLimit)
+	defer cancel()
 	for i, call := range calls {
-		reply, err := call.Wait(s.ctx)
+		reply, err := call.Wait(limited)
 		if err != nil {
 			return nil, err
 		}

@@ -45,7 +45,7 @@ var throughput = metric{name: "throughput", unit: perSecond, higher: true, compa
 
 func (s *suite) grow(sl slice) (*result, error) {
 	sl.length, sl.contended = either(s, 100*time.Millisecond, 60*time.Millisecond), true
-	r, err := s.slices(sl, either(s, 4, 1), opening{queues: true}, func(c contender) bool { return !c.contended })
+	r, err := s.slices(sl, either(s, 3, 1), opening{queues: true}, func(c contender) bool { return !c.contended })
 	if err != nil {
 		return nil, err
 	}

@@ -82,7 +82,7 @@ func (s *suite) java() ([]*result, error) {
 		}
 	}
 	const each, most, limit = 200, 60, 800 * time.Millisecond
-	rounds := either(s, 5, 2)
+	rounds := either(s, 4, 2)
 	r := &result{
 		scenario: "jvm",
 		title:    "Beside the Java libraries",
@@ -92,12 +92,12 @@ func (s *suite) java() ([]*result, error) {
 			each, most, limit, rounds),
 		metrics: []metric{javaTime, handOverMedian, handOverTail, handOvers},
 	}
-	err = turns(s, rounds, pairs, func(_ int, p pairOf) error {
+	err = turns(s, rounds, pairs, func(round int, p pairOf) error {
 		took, err := s.holds(p.processes[0], p.name, each)
 		if err != nil {
 			return fmt.Errorf("%s: %w", p.name, err)
 		}
-		passed, err := relay{s, p.processes, p.name, "relay", settling, p.poll}.run(most, limit)
+		passed, err := relay{s, p.processes, p.name, fmt.Sprintf("relay-%d", round), settling, p.poll}.run(most, limit)
 		if err != nil {
 			return fmt.Errorf("%s: %w", p.name, err)
 		}

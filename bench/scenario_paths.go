@@ -37,9 +37,9 @@ func (s *suite) ownPaths() ([]*result, error) {
 		rounds     int
 		length     time.Duration
 	}{
-		{1, "One goroutine, one path", either(s, 120, 40), 20 * time.Millisecond},
-		{64, "64 goroutines, a path each", either(s, 60, 15), 40 * time.Millisecond},
-		{512, "512 goroutines, a path each", either(s, 60, 15), 40 * time.Millisecond},
+		{1, "One goroutine, one path", either(s, 80, 30), 20 * time.Millisecond},
+		{64, "64 goroutines, a path each", either(s, 45, 12), 40 * time.Millisecond},
+		{512, "512 goroutines, a path each", either(s, 45, 12), 40 * time.Millisecond},
 	} {
 		paths := pathNames(width.goroutines)
 		var r *result
@@ -78,7 +78,7 @@ func (s *suite) onePath() ([]*result, error) {
 		pick:       func(int, int) int { return 0 },
 		settled:    true,
 		contended:  true,
-	}, either(s, 12, 4), opening{queues: true}, func(contender) bool { return true })
+	}, either(s, 8, 3), opening{queues: true}, func(contender) bool { return true })
 	if err != nil {
 		return nil, err
 	}

@@ -69,7 +69,7 @@ func (s slice) run(ctx context.Context, ls locks, o observer) (turn, error) {
 		for n := 1; !stop.Load(); n++ {
 			if err := held.lock(ctx); err != nil {
 				if stop.Load() && ctx.Err() != nil {
-					return nil
+					return nil //nolint:nilerr // the slice is over
 				}
 				return fmt.Errorf("lock: %w", err)
 			}

@@ -23,7 +23,7 @@ func (u unit) write(v float64) string {
 	if math.IsNaN(v) {
 		return "–"
 	}
-	switch u {
+	switch u { //nolint:exhaustive // a count is written below
 	case nanoseconds:
 		switch {
 		case v < 1e3:

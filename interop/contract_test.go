@@ -45,11 +45,9 @@ func TestWaiterFollowsHolder(t *testing.T) {
 			// this is about order. How soon waiters wake is another test's question.
 			holder := open(t, r.holder, opening{prefix: prefix})
 			waiter := open(t, r.waiter, opening{prefix: prefix, lease: 3 * time.Second})
-			watch := monitor.Start(t, server.Addr())
 
-			mark := watch.Mark()
 			holding := holder.send("hold", with("path", "for", "300"))
-			awaitKey(t, watch, mark, holder.key("path"))
+			awaitKey(t, holder.key("path"))
 			waiting := waiter.startLock("path")
 			held, got := ended(t, holding), ended(t, waiting)
 			unlocking, err := held.Time("unlocking")

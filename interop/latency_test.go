@@ -77,9 +77,8 @@ func measuredHandOver(t *testing.T, watch *monitor.Monitor, holder, waiter *side
 		pause      = 100 * time.Millisecond
 	)
 	for {
-		mark := watch.Mark()
 		holding := holder.send("hold", with("path", "for", peer.InMillis(beforehand+rand.N(pause))))
-		awaitKey(t, watch, mark, holder.key("path"))
+		awaitKey(t, holder.key("path"))
 		acquired := waiter.lock(t, "path")
 		waiter.unlock(t, "path")
 		released, err := ended(t, holding).Time("unlocking")

@@ -181,17 +181,14 @@ func TestWriterFollowsLastReaderAndReadersFollowWriter(t *testing.T) {
 				requireWaiting(t, waiting)
 				requireSoonAfter(t, last.reader().unlock(t, "path"), waiting)
 
-				readers := []*side{holder.reader(), third.reader()}
-				calls := make([]*peer.Call, 0, len(readers)+1)
-				for _, reader := range readers {
-					calls = append(calls, reader.startWaiting(t, watch, "path"))
-				}
-				second := last.reader().on("second")
-				readers = append(readers, second)
-				if second.module == "" { // it waits behind the other reader of its process, not for Redis
-					calls = append(calls, second.startLock("path"))
-				} else {
-					calls = append(calls, second.startWaiting(t, watch, "path"))
+				readers := []*side{holder.reader(), third.reader(), last.reader().on("second")}
+				calls := make([]*peer.Call, 0, len(readers))
+				for n, reader := range readers {
+					if n == 2 && reader.module == "" { // it waits behind the other reader of its process, not for Redis
+						calls = append(calls, reader.startLock("path"))
+					} else {
+						calls = append(calls, reader.startWaiting(t, watch, "path"))
+					}
 				}
 				for _, call := range calls {
 					requireWaiting(t, call)

@@ -49,7 +49,8 @@ func TestReadWriteSoak(t *testing.T) {
 
 			began := time.Now()
 			reading, writing := 0, 0
-			var verifying, changing []*peer.Call
+			verifying := make([]*peer.Call, 0, readers*len(sides)*len(paths))
+			changing := make([]*peer.Call, 0, writers*len(sides)*len(paths))
 			for _, path := range paths {
 				fields := with(path, "counter", counter(path), "n", strconv.Itoa(each))
 				for _, s := range sides {
