@@ -210,7 +210,7 @@ func ExampleLock_Context() {
 	defer stop()
 	ctx := context.Background()
 	lock := registry.Obtain("42")
-	if err := lock.Lock(ctx, lockregistry.TTL(100*time.Millisecond)); err != nil {
+	if err := lock.Lock(ctx, lockregistry.TTL(time.Second)); err != nil {
 		panic(err)
 	}
 
@@ -241,11 +241,11 @@ func ExampleLock_Renew() {
 
 // With renewal a lease may be short, so that others do not wait for long when a holder crashes, and work may be long.
 func ExampleWithRenewal() {
-	registry, stop := newRegistry(lockregistry.WithRenewal(), lockregistry.WithExpiry(200*time.Millisecond))
+	registry, stop := newRegistry(lockregistry.WithRenewal(), lockregistry.WithExpiry(2*time.Second))
 	defer stop()
 	err := registry.Do(context.Background(), "42", func(ctx context.Context) error {
 		select {
-		case <-time.After(500 * time.Millisecond): // work that takes longer than the lease
+		case <-time.After(3 * time.Second): // work that takes longer than the lease
 			return nil
 		case <-ctx.Done():
 			return context.Cause(ctx)

@@ -29,8 +29,8 @@ redis.call('DEL', ARGV[4] .. ':' .. ARGV[1] .. ':rwlock_timeout:1')
 if redis.call('HDEL', KEYS[1], ARGV[1]) == 0 then return 0 end
 local fields, longest = redis.call('HGETALL', KEYS[1]), 0
 for i = 1, #fields, 2 do
-  local lease = redis.call('PTTL', ARGV[4] .. ':' .. fields[i] .. ':rwlock_timeout:1')
-  longest = fields[i] == 'mode' and longest or math.max(longest, lease)
+  local lease = fields[i] ~= 'mode' and redis.call('PTTL', ARGV[4] .. ':' .. fields[i] .. ':rwlock_timeout:1')
+  longest = math.max(longest, lease or 0)
 end
 if longest > 0 then redis.call('PEXPIRE', KEYS[1], longest) return 1 end
 redis.call('DEL', KEYS[1])
