@@ -86,7 +86,8 @@ func transient(err error) bool {
 }
 
 // unknown tells whether the server may have executed a command that ended with err, or may still do so: it may unless it
-// said itself that it failed, or the command never left. Scripts of this package fail before they write, or not at all.
+// said itself that it failed, or the command never left. Scripts of this package fail before
+// they write, unless the user may write but not PEXPIRE; docs/operations.md says so.
 func unknown(err error) bool {
 	if err == nil || errors.Is(err, rueidis.ErrClosing) {
 		return false
