@@ -33,8 +33,8 @@
 //
 // One goroutine of a process waits on Redis for a path, the others queue behind it in order of arrival. It is woken when
 // the lock is released, tries when the holder's lease ends, and otherwise every poll interval ([WithPollInterval]).
-// [WithWakeup] chooses how it is woken: by messages on the channels that Spring and Redisson use, by the server itself
-// (client-side caching), or not at all. The default takes whatever the server and the user's permissions allow.
+// [WithWakeup] chooses how it is woken: by the server itself (client-side caching), by messages on the channels that Spring
+// and Redisson use, or not at all. The default takes the best that the server and the user's permissions allow.
 //
 // When a goroutine unlocks while others of the process wait, the key may stay and the lock pass to the next one without
 // a word to Redis, for as long as [WithHandoff] allows; after that other processes have their chance.

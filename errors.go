@@ -87,7 +87,7 @@ func transient(err error) bool {
 
 // unknown tells whether the server may have executed a command that ended with err, or may still do so: it may unless it
 // said itself that it failed, or the command never left. Scripts of this package fail before
-// they write, unless the user may write but not PEXPIRE; docs/operations.md says so.
+// they write, or take back what they wrote.
 func unknown(err error) bool {
 	if err == nil || errors.Is(err, rueidis.ErrClosing) {
 		return false

@@ -20,26 +20,32 @@ import (
 // executed it yet, and takes a margin off for clocks that run at slightly different rates. So until never lies after
 // the moment at which the key expires.
 //
-// Commands whose outcome is unknown may be executed later, after a command that follows. One that sets a shorter lease
-// would then cut the longer one that this process believes in. Hence doubt: the shortest lease that any such command
-// carried. Whenever one of them arrives, the key lives at least that long from then on, so a validity of at most doubt
-// from each renewal on is one that it cannot cut.
+// A command that may be executed after another one, and sets a shorter lease, cuts the longer one that this process would
+// believe in. From the moment at which it is executed the key lives for the lease that it carries, and that moment is not
+// before the other one. So after a command that was sent at some time, the key lives at least until that time plus the
+// shortest lease among this command and those that may come after it. Two kinds may:
+//
+//   - renewals that were under way at the same time (flight). When all of them are answered none can come any more, and
+//     the next one, which is sent after that, is executed after all of them.
+//   - commands that will never be answered (doubt). They may come at any time, until the hold is over.
 type hold struct {
 	lock    *Lock
 	value   string // what the key contains: names this very hold
 	renewed bool   // the scheduler renews it
 
-	mu          sync.Mutex
-	state       holdState
-	lease       lease         // as last granted or renewed
-	until       instant       // the hold is valid before this
-	doubt       time.Duration // see above; 0 when every outcome is known
-	flying      int           // renewals that are under way
-	flyingLease time.Duration // the shortest lease among them
-	before      instant       // until, without those
-	most        time.Duration // the longest lease that was ever asked for
-	next        instant       // when to renew; never without renewal, and while one is under way
-	ends        []ending      // the contexts that end with this hold
+	mu     sync.Mutex
+	state  holdState
+	lease  lease         // that of the next renewal: what the owner asked for last, of what was granted
+	chosen instant       // when the command was sent that set lease
+	until  instant       // the hold is valid before this
+	doubt  time.Duration // the shortest lease among commands that will never be answered; 0 when there is none
+	flying int           // renewals that are under way
+	flight time.Duration // the shortest lease among all since none was; meaningless while none is
+	sure   instant       // what until is again when the server has refused all of them
+	most   time.Duration // the longest lease that was ever asked for
+	next   instant       // when to renew; never without renewal, and while the scheduler's own is under way
+	ends   []ending      // the contexts that end with this hold
+	sound  bool          // when over: it was valid until then
 
 	planned bool    // the scheduler knows the hold
 	since   instant // when this process got the key; hand-over does not change it
@@ -74,12 +80,16 @@ type ending struct {
 // by up to 1 % in rate, and the server's counting in whole milliseconds.
 func margin(lease time.Duration) time.Duration { return lease/100 + time.Millisecond }
 
-// effective is the lease that the hold may count on when a command with l was executed.
+// effective is the lease that the hold may count on, from when it was sent, when a command with l was executed.
 func (h *hold) effective(l lease) time.Duration {
-	if h.doubt > 0 {
-		return min(h.doubt, l.length)
+	length := l.length
+	if h.flying > 0 {
+		length = min(length, h.flight)
 	}
-	return l.length
+	if h.doubt > 0 {
+		length = min(length, h.doubt)
+	}
+	return length
 }
 
 func (h *hold) distrust(l time.Duration) {
@@ -88,19 +98,14 @@ func (h *hold) distrust(l time.Duration) {
 	}
 }
 
-// prolong sets the validity that a command gave that was sent at sent. It reports false, and sets nothing, when that
-// time is over already.
-func (h *hold) prolong(sent instant, l lease) bool {
+// prolong takes in that the server has executed a command with l that was sent at sent. What was true before stays so.
+func (h *hold) prolong(sent instant, l lease) {
 	length := h.effective(l)
-	until := sent.add(length - margin(length))
-	if until <= h.lock.reg.clock.now() {
-		return false
-	}
-	h.lease, h.until, h.next = l, until, never
+	h.until = max(h.until, sent.add(length-margin(length)))
+	h.next = never
 	if h.renewed {
 		h.next = sent.add(length / 3)
 	}
-	return true
 }
 
 // grant turns asked into live, with the answer to a command that was sent at sent. It reports false when the answer came
@@ -111,10 +116,11 @@ func (h *hold) grant(sent instant) bool {
 	if h.late {
 		h.distrust(h.lease.length)
 	}
-	if !h.prolong(sent, h.lease) {
+	h.prolong(sent, h.lease)
+	if h.lock.reg.clock.now() >= h.until {
 		return false
 	}
-	h.state, h.since = live, sent
+	h.state, h.since, h.chosen = live, sent, sent
 	h.plan()
 	return true
 }
@@ -122,6 +128,13 @@ func (h *hold) grant(sent instant) bool {
 // fresh tells whether the hold is live and its time is not over. The caller holds the mutex.
 func (h *hold) fresh() bool {
 	return h.state == live && h.lock.reg.clock.now() < h.until
+}
+
+// goesOn tells whether the hold is neither lost nor over.
+func (h *hold) goesOn() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.state == live
 }
 
 // valid tells whether the hold is live and its time is not over. When the time is over, it is lost from now on.
@@ -149,6 +162,7 @@ func (h *hold) unlockLose(why string) {
 // end turns any state into over: the owner gives the lock back.
 func (h *hold) end() {
 	h.mu.Lock()
+	h.sound = h.fresh()
 	h.state = over
 	h.unlockEnds(context.Canceled)
 }
@@ -186,8 +200,9 @@ func (h *hold) longest() time.Duration {
 func (h *hold) dismiss(o owner) bool {
 	h.mu.Lock()
 	if h.state == over { // the others have left as well, in the meantime
+		sound := h.sound
 		h.mu.Unlock()
-		return true
+		return sound
 	}
 	if !h.fresh() {
 		h.unlockLose("the lease is over")
@@ -288,20 +303,20 @@ func (h *hold) plan() bool {
 	return h.planned
 }
 
-// tick is what the scheduler calls when the hold is due. It returns the lease to renew with, if it is time for that.
-func (h *hold) tick() (l lease, renew bool) {
+// tick is what the scheduler calls when the hold is due. It returns the renewal to send, if it is time for one.
+func (h *hold) tick() (r renewal, due bool) {
 	h.mu.Lock()
 	if !h.fresh() {
 		h.unlockLose("the lease is over")
-		return lease{}, false
+		return renewal{}, false
 	}
-	if renew = h.next <= h.lock.reg.clock.now(); renew {
+	if due = h.next <= h.lock.reg.clock.now(); due {
 		h.next = never
-		h.takeOff(h.lease)
+		r = h.takeOff(h.lease)
+		r.scheduled = true
 	}
-	l = h.lease
 	h.unlockPlanned()
-	return l, renew
+	return r, due
 }
 
 // unlockPlanned plans, and unlocks the mutex. When nobody will look at the hold any more, because the registry was closed in
@@ -314,24 +329,30 @@ func (h *hold) unlockPlanned() {
 	h.unlockEnds(ErrClosed)
 }
 
+// renewal is one command that renews a hold.
+type renewal struct {
+	hold      *hold
+	lease     lease
+	sent      instant
+	scheduled bool // sent by the scheduler
+	chosen    bool // the owner wants this lease, for the renewals that follow too
+}
+
 // takeOff notes that a renewal is about to be sent, and when. The server may execute it long before it is answered, and
-// then a shorter lease than the running one counts. When another renewal with a different lease is under way, nobody
-// knows which of them the server executes last.
-func (h *hold) takeOff(l lease) (sent instant) {
-	sent = h.lock.reg.clock.now()
+// then a shorter lease than the running one counts.
+func (h *hold) takeOff(l lease) renewal {
+	sent := h.lock.reg.clock.now()
 	if h.flying == 0 {
-		h.before = h.until
-	}
-	h.most = max(h.most, l.length)
-	h.until = min(h.until, sent.add(l.length-margin(l.length)))
-	if h.flying == 0 {
-		h.flyingLease = l.length
-	} else if l.length != h.flyingLease {
-		h.flyingLease = min(h.flyingLease, l.length)
-		h.distrust(h.flyingLease)
+		h.sure, h.flight = h.until, l.length
 	}
 	h.flying++
-	return sent
+	h.flight = min(h.flight, l.length)
+	h.most = max(h.most, l.length)
+	h.until = min(h.until, sent.add(l.length-margin(l.length)))
+	if h.next != never { // the scheduler does not wait for the answer to the owner's renewal
+		h.next = min(h.next, sent.add(l.length/3))
+	}
+	return renewal{hold: h, lease: l, sent: sent}
 }
 
 // renew sets the lease anew, now.
@@ -344,50 +365,58 @@ func (h *hold) renew(ctx context.Context, l lease) error {
 		h.unlockLose("the lease is over")
 		return ErrLockLost
 	}
-	if l.ms == "" { // as long as it was
-		l = h.lease
+	chosen := l.ms != ""
+	if !chosen || l.length < h.lease.length && h.lock.several() {
+		l = h.lease // as long as it was, which others may rely on who share the hold
 	}
-	sent := h.takeOff(l)
+	r := h.takeOff(l)
+	r.chosen = chosen
 	h.unlockPlanned()
 
-	reg := h.lock.reg
-	n, err := confirmed(h.lock.kind.layout.renew(h.lock.key, h.value, l).do(cancellable(ctx), reg.client))
-	if err = h.answered(sent, l, n > 0, err); err != nil && ctx.Err() != nil && !errors.Is(err, ErrLockLost) {
+	n, err := confirmed(r.call(ctx).do(cancellable(ctx), h.lock.reg.client))
+	if err = h.answered(r, n > 0, err); err != nil && ctx.Err() != nil && !errors.Is(err, ErrLockLost) {
 		return ended(ctx)
 	}
 	return err
 }
 
-// answered takes in the answer to a renewal that was sent at sent.
-func (h *hold) answered(sent instant, l lease, was bool, err error) error {
+// answered takes in the answer to a renewal: whether the key was the hold's, or what went wrong.
+func (h *hold) answered(r renewal, was bool, err error) error {
 	h.mu.Lock()
+	// An answer that comes after the old validity is over cannot revive the hold, even if the new one would reach further.
+	if err == nil && was && h.fresh() {
+		h.prolong(r.sent, r.lease)
+		h.sure = h.until
+		if r.chosen && r.sent >= h.chosen {
+			h.lease, h.chosen = r.lease, r.sent
+		}
+	}
 	h.flying--
-	if h.state != live {
+	switch {
+	case h.state != live:
 		h.mu.Unlock()
 		return ErrLockLost
-	}
-	if err != nil {
-		switch {
-		case unknown(err): // it may shorten the lease yet
-			h.distrust(l.length)
-		case h.flying == 0: // and it never will
-			h.until = h.before
+	case err != nil:
+		if unknown(err) { // it may shorten the lease yet
+			h.distrust(r.lease.length)
+			h.sure = h.until
+		} else if h.flying == 0 { // none that may is left
+			h.until = h.sure
 		}
-		if h.renewed && h.flying == 0 {
-			h.next = h.lock.reg.clock.now().add(max(h.lock.reg.poll, l.length/renewalRetry))
+		if h.renewed && (r.scheduled || h.next != never) {
+			retry := max(h.lock.reg.poll, r.lease.length/renewalRetry)
+			h.next = min(h.next, h.lock.reg.clock.now().add(retry))
 		}
 		h.unlockPlanned()
 		return err
-	}
-	if !was {
+	case !was:
 		h.unlockLose("the key is no longer this hold's")
 		return ErrLockLost
-	}
-	// An answer that comes after the old validity is over cannot revive the hold, even if the new one would reach further.
-	if h.lock.reg.clock.now() >= h.until || !h.prolong(sent, l) {
+	case !h.fresh():
 		h.unlockLose("the lease was over before its renewal was answered")
 		return ErrLockLost
+	default:
+		h.unlockPlanned()
+		return nil
 	}
-	h.unlockPlanned()
-	return nil
 }

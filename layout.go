@@ -10,10 +10,10 @@ import (
 // A hold is named by its value, "<registry>:<number>", which no other hold ever has.
 type layout interface {
 	// obtain tries once to make the hold that bids the owner of its key. When somebody else has it, left is what remains of
-	// their lease, or not positive when that has no end or was not asked. First says that this is the first try of a call, when the
-	// key is most likely free; it may do less then: what it refuses is tried again. An error means that the hold is not
-	// granted; whether the server granted it all the same, unknown tells.
-	obtain(ctx context.Context, b bid, first bool) (granted bool, left time.Duration, err error)
+	// their lease, or not positive when that has no end or was not asked. Quick says that the key is most likely free;
+	// obtain may do less then, and leave out what is only needed when it is not: what it refuses is tried again otherwise.
+	// An error means that the hold is not granted; whether the server granted it all the same, unknown tells.
+	obtain(ctx context.Context, b bid, quick bool) (granted bool, left time.Duration, err error)
 
 	// release is the call that removes the key if it is the hold's. It replies 0 when it was not, else 1 and, when it
 	// published, how many received that.
@@ -35,6 +35,15 @@ type layout interface {
 type kind struct {
 	layout   layout
 	watchdog bool // who names no lease has it renewed, as in Redisson
+}
+
+// remaining is what the server says that a lease has left: whole milliseconds, of which the last one is 0; negative when it
+// has no end.
+func remaining(pttl int64) time.Duration {
+	if pttl == 0 {
+		pttl = 1
+	}
+	return time.Duration(pttl) * time.Millisecond
 }
 
 // bid is what a hold asks for.

@@ -57,7 +57,10 @@ func (r *redissonLayout) obtain(ctx context.Context, b bid, _ bool) (bool, time.
 	if rueidis.IsRedisNil(err) {
 		return true, 0, nil
 	}
-	return false, time.Duration(left) * time.Millisecond, err
+	if err != nil {
+		return false, 0, err
+	}
+	return false, remaining(left), nil
 }
 
 func (r *redissonLayout) release(_ context.Context, key, value string) call {

@@ -39,8 +39,8 @@ func newSpringLayout(client rueidis.Client, prefix string, s *settings) layout {
 	return l
 }
 
-func (s *springLayout) obtain(ctx context.Context, b bid, first bool) (bool, time.Duration, error) {
-	if first {
+func (s *springLayout) obtain(ctx context.Context, b bid, quick bool) (bool, time.Duration, error) {
+	if quick {
 		// Most locks are free. SET NX takes such a lock with less work for the server than a script, and changes nothing
 		// when the key is there.
 		set := s.client.B().Arbitrary("SET").Keys(b.key).Args(b.value, "NX", "PX", b.lease.ms).Build()
@@ -54,11 +54,18 @@ func (s *springLayout) obtain(ctx context.Context, b bid, first bool) (bool, tim
 	if rueidis.IsRedisNil(err) {
 		return true, 0, nil
 	}
-	return false, time.Duration(left) * time.Millisecond, err
+	if err != nil {
+		return false, 0, err
+	}
+	return false, remaining(left), nil
 }
 
 func (s *springLayout) release(ctx context.Context, key, value string) call {
-	return call{springRelease, key, arguments{value, s.remove.removal(ctx, s.client, s.log), s.publish, s.publishOld}}
+	removal := s.remove.removal(ctx, s.client, s.log)
+	if removal == "UNLINK" {
+		removal = ""
+	}
+	return call{springRelease, key, arguments{value, s.publish, s.publishOld, removal}}
 }
 
 func (s *springLayout) renew(key, value string, l lease) call {

@@ -2,9 +2,11 @@ package lockregistry_test
 
 import (
 	"context"
+	"math/rand/v2"
 	"runtime"
 	"slices"
 	"strconv"
+	"sync"
 	"testing"
 	"time"
 
@@ -201,6 +203,244 @@ func TestARenewalThatMayArriveLateLimitsTheNextOnes(t *testing.T) {
 		require.Equal(w, lockregistry.ErrLockLost, end.cause)
 		require.Greater(w, end.left, margin(10*time.Second))
 	})
+}
+
+// Two renewals under way at once: nobody knows which of them the server executes last, until both are answered.
+func TestRenewalsThatOverlap(t *testing.T) {
+	const short, long = 10 * time.Second, time.Hour
+	for name, c := range map[string]struct{ first, second time.Duration }{
+		"a shorter one first":  {short, long},
+		"a shorter one second": {long, short},
+	} {
+		t.Run(name, func(t *testing.T) {
+			fakeWorld(t, func(w *world) {
+				f := w.flaky()
+				r := f.registry()
+				l := r.Obtain("42")
+				w.lock(l, lockregistry.TTL(long))
+				require.NoError(w, l.Renew(w.Context(), long)) // the server knows the script from now on
+				ended := w.watch(l.Context(w.Context()), "orders:42")
+				f.next("renew", slow(2*time.Second))
+				first := w.goroutine().start(func() error { return r.Renew(w.Context(), "42", c.first) })
+				w.pass(time.Second)
+				require.NoError(w, r.Renew(w.Context(), "42", c.second))
+				require.NoError(w, <-first)
+				require.True(w, l.IsHeld())
+
+				// Until then the shorter one counts; from the next one on what is asked for.
+				w.pass(5 * time.Second)
+				w.unended(ended)
+				renewed := time.Now()
+				require.NoError(w, l.Renew(w.Context(), 2*long))
+				w.pass(2*long - margin(2*long) - 10*time.Millisecond)
+				w.unended(ended)
+				require.True(w, l.IsHeld())
+				end := <-ended
+				require.Equal(w, lockregistry.ErrLockLost, end.cause)
+				require.Greater(w, end.left, margin(2*long))
+				require.Less(w, end.at.Sub(renewed), 2*long)
+
+				// And if there is no next one.
+				w.unlock(l)
+				w.lock(l, lockregistry.TTL(long))
+				ended = w.watch(l.Context(w.Context()), "orders:42")
+				f.next("renew", slow(2*time.Second))
+				start := time.Now()
+				first = w.goroutine().start(func() error { return r.Renew(w.Context(), "42", c.first) })
+				w.pass(time.Second)
+				require.NoError(w, r.Renew(w.Context(), "42", c.second))
+				require.NoError(w, <-first)
+				end = <-ended
+				require.Less(w, end.at.Sub(start), time.Second+short)
+				require.Greater(w, end.left, margin(short))
+			})
+		})
+	}
+}
+
+// A renewal that is refused changes nothing, but what another one has done at the same time stays done.
+func TestARefusedRenewalBesideAShorterOne(t *testing.T) {
+	const short = 10 * time.Second
+	for name, c := range map[string]struct {
+		patience time.Duration // of the shorter one
+		err      error
+	}{
+		"answered":     {time.Hour, nil},
+		"not answered": {time.Second, context.DeadlineExceeded},
+	} {
+		t.Run(name, func(t *testing.T) {
+			fakeWorld(t, func(w *world) {
+				f := w.flaky()
+				r := f.registry()
+				l := r.Obtain("42")
+				w.lock(l, lockregistry.TTL(time.Hour))
+				require.NoError(w, l.Renew(w.Context(), time.Hour)) // the server knows the script from now on
+				ended := w.watch(l.Context(w.Context()), "orders:42")
+				f.next("renew", slow(2*time.Second), refused("LOADING Redis is loading the dataset in memory"))
+				first := w.goroutine().start(func() error {
+					ctx, cancel := context.WithTimeout(w.Context(), c.patience)
+					defer cancel()
+					return r.Renew(ctx, "42", short)
+				})
+				w.pass(time.Second / 2)
+				require.ErrorContains(w, r.Renew(w.Context(), "42", 20*time.Second), "LOADING")
+				require.ErrorIs(w, <-first, c.err)
+				require.Less(w, w.pttl("orders:42"), short)
+				end := <-ended
+				require.Equal(w, lockregistry.ErrLockLost, end.cause)
+				require.Greater(w, end.left, margin(short))
+			})
+		})
+	}
+}
+
+// Whatever renewals are under way at once, and whatever becomes of them: when the loss is announced, the key is there.
+func TestRenewalsInAnyOrderAreHonest(t *testing.T) {
+	for seed := range uint64(8) {
+		fakeWorld(t, func(w *world) {
+			random := rand.New(rand.NewPCG(seed, 1))
+			upTo := func(d time.Duration) time.Duration { return time.Duration(random.Int64N(int64(d))) }
+			f := w.flaky()
+			opts := []lockregistry.Option{lockregistry.WithExpiry(30 * time.Second)}
+			if seed%4 == 0 {
+				opts = append(opts, lockregistry.WithRenewal())
+			}
+			r := w.registryOn(f.client(ownConnections), opts...)
+			l := r.Obtain("42")
+			for round := range 40 {
+				w.lock(l)
+				ended := w.watch(l.Context(w.Context()), "orders:42")
+				var all sync.WaitGroup
+				for range 2 + random.IntN(4) {
+					while, patience := upTo(9*time.Second), time.Minute
+					late := make(chan struct{})
+					time.AfterFunc(while, func() { close(late) })
+					switch random.IntN(7) {
+					case 0:
+						f.next("renew", delivered)
+					case 1:
+						f.next("renew", slow(while))
+					case 2:
+						f.next("renew", heldUp(late))
+					case 3: // nobody waits for the answer any more, but the server gets it
+						f.next("renew", heldUp(late))
+						patience = while / 2
+					case 4:
+						f.next("renew", slow(while))
+						patience = while / 2
+					case 5:
+						f.next("renew", cutAfter)
+					default:
+						f.next("renew", fate{wait: late, lost: true, reply: "-LOADING Redis is loading the dataset in memory\r\n"})
+					}
+					ttl := []time.Duration{10 * time.Second, 15 * time.Second, 30 * time.Second}[random.IntN(3)]
+					all.Go(func() {
+						ctx, cancel := context.WithTimeout(w.Context(), patience)
+						defer cancel()
+						_ = r.Renew(ctx, "42", ttl)
+					})
+					w.settle()
+					w.pass(upTo(4 * time.Second))
+				}
+				f.all("renew", cut)
+				end := <-ended
+				require.Equal(w, lockregistry.ErrLockLost, end.cause)
+				require.Positive(w, end.left, "seed %d, round %d", seed, round)
+				all.Wait()
+				f.heal()
+				_ = l.Unlock(w.Context())
+			}
+		})
+	}
+}
+
+// The scheduler's own renewal does not take back the lease that the owner asks for at the same time.
+func TestTheOwnersLeaseOutlastsTheSchedulersRenewal(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		f := w.flaky()
+		r := w.registryOn(f.client(oneConnection), lockregistry.WithRenewal(), lockregistry.WithExpiry(30*time.Second))
+		l := r.Obtain("42")
+		start := time.Now()
+		w.lock(l)
+		w.pass(9500 * time.Millisecond)
+		f.next("renew", slow(time.Second))
+		require.NoError(w, l.Renew(w.Context(), time.Hour))
+		w.pass(30*time.Minute - time.Since(start))
+		require.True(w, l.IsHeld())
+		leases := map[string]int{}
+		for _, c := range f.sent("renew") {
+			if c.sent.Sub(start) > 15*time.Second {
+				leases[c.args[5]]++
+			}
+		}
+		require.NotEmpty(w, leases)
+		require.Greater(w, w.pttl("orders:42"), 30*time.Minute, leases)
+		w.unlock(l)
+	})
+}
+
+// A renewal by the owner that hangs does not keep the scheduler from renewing.
+func TestTheSchedulerGoesOnBesideARenewalThatHangs(t *testing.T) {
+	for name, ttl := range map[string]time.Duration{
+		"as long":                         6 * time.Second,
+		"shorter":                         3 * time.Second,
+		"over before the next renewal is": 900 * time.Millisecond,
+	} {
+		t.Run(name, func(t *testing.T) {
+			fakeWorld(t, func(w *world) {
+				f := w.flaky()
+				r := w.registryOn(f.client(ownConnections), lockregistry.WithRenewal(), lockregistry.WithExpiry(6*time.Second))
+				l := r.Obtain("42")
+				w.lock(l)
+				w.pass(3 * time.Second) // the server knows the script from now on
+				ended := w.watch(l.Context(w.Context()), "orders:42")
+				answer := make(chan struct{})
+				f.next("renew", heldUp(answer), refused("LOADING Redis is loading the dataset in memory"))
+				renewed := w.goroutine().start(func() error { return r.Renew(w.Context(), "42", ttl) })
+				w.pass(9 * time.Second)
+				w.unended(ended)
+				w.pending(renewed)
+				close(answer)
+				require.NoError(w, <-renewed)
+				w.pass(time.Minute)
+				w.unended(ended)
+				w.unlock(l)
+			})
+		})
+	}
+}
+
+// What is released while its renewal waits to be sent, or to be sent once more, is not renewed.
+func TestWhatIsReleasedMeanwhileIsNotRenewed(t *testing.T) {
+	for name, again := range map[string]bool{"all workers are busy": false, "the server does not know the script": true} {
+		t.Run(name, func(t *testing.T) {
+			fakeWorld(t, func(w *world) {
+				f := w.flaky()
+				r := w.registryOn(f.client(ownConnections), lockregistry.WithRenewal(), lockregistry.WithExpiry(6*time.Second))
+				l := r.Obtain("42")
+				answer := make(chan struct{})
+				if again {
+					f.all("renew", fate{wait: answer, lost: true, reply: "-NOSCRIPT No matching script. Please use EVAL.\r\n"})
+				} else {
+					f.all("renew", heldUp(answer))
+					for i := range 4 { // as many pipelines as may be under way
+						w.lock(r.Obtain(strconv.Itoa(i)))
+						w.pass(10 * time.Millisecond)
+					}
+				}
+				w.lock(l)
+				w.pass(2100 * time.Millisecond)
+				sent := f.count("renew")
+				w.unlock(l)
+				close(answer)
+				w.settle()
+				require.Positive(w, sent)
+				for _, c := range f.sent("renew")[sent:] {
+					require.NotContains(w, c.args, "orders:42")
+				}
+			})
+		})
+	}
 }
 
 // The lease counts from before the command was sent, since the server may have executed it at once.

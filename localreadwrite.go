@@ -3,6 +3,7 @@ package lockregistry
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -30,6 +31,7 @@ type side struct {
 	phase  phase
 	asking owner           // who acquires it
 	owners map[owner]int32 // who holds it, and how often
+	crowd  atomic.Int64    // how many these are, for who does not have the mutex
 }
 
 type phase uint8
@@ -54,6 +56,7 @@ func (s *side) add(o owner) {
 		s.owners = map[owner]int32{}
 	}
 	s.owners[o]++
+	s.crowd.Store(int64(len(s.owners)))
 }
 
 func (s *side) exit(o owner) departure {
@@ -65,6 +68,7 @@ func (s *side) exit(o owner) departure {
 		return stays
 	}
 	delete(s.owners, o)
+	s.crowd.Store(int64(len(s.owners)))
 	if len(s.owners) > 0 {
 		return leaves
 	}

@@ -2,6 +2,7 @@ package lockregistry
 
 import (
 	"context"
+	"log/slog"
 	"math/rand/v2"
 	"strconv"
 	"sync"
@@ -786,4 +787,51 @@ func TestReadWriteHammer(t *testing.T) {
 	all.Wait()
 	h.looks(t, aFree, aFree)
 	require.Positive(t, guarded)
+}
+
+// A reader of several has left the local half, and before it looks at the hold the last of the others has ended it.
+func TestLeavingAHoldThatOthersHaveEnded(t *testing.T) {
+	for name, c := range map[string]struct {
+		meanwhile func(*hold)
+		sound     bool
+	}{
+		"in time": {func(*hold) {}, true},
+		"lost":    {func(h *hold) { h.mu.Lock(); h.unlockLose("somebody removed it") }, false},
+		"late":    {func(h *hold) { h.until = 0 }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			reg := &Registry{clock: clock{time.Now()}, log: slog.New(slog.DiscardHandler)}
+			h := &hold{lock: &Lock{reg: reg}, state: live, until: never}
+			c.meanwhile(h)
+			h.end()
+			require.Equal(t, c.sound, h.dismiss(anna))
+		})
+	}
+}
+
+// The lease of a hold may get shorter when one owner has it; that is asked without the mutex.
+func TestSeveralReaders(t *testing.T) {
+	rw := &ReadWriteLock{}
+	rw.reader.pair, rw.writer.pair = rw, rw
+	rw.local.sharing = func() bool { return true }
+	h := &rwHalf{localReadWrite: &rw.local}
+	h.in(t, anna, writes, entered)
+	h.writing().granted()
+	require.False(t, rw.writer.several())
+	h.in(t, anna, reads, entered)
+	h.reading().granted()
+	h.out(t, anna, writes, last)
+	h.writing().free()
+	h.in(t, anna, reads, reentered)
+	require.False(t, rw.reader.several(), "one, twice")
+	h.in(t, bert, reads, joined)
+	require.True(t, rw.reader.several())
+	require.False(t, rw.writer.several())
+	h.out(t, anna, reads, stays)
+	require.True(t, rw.reader.several())
+	h.out(t, anna, reads, leaves)
+	require.False(t, rw.reader.several())
+	h.out(t, bert, reads, last)
+	require.False(t, rw.reader.several())
+	require.False(t, (&Lock{}).several(), "a plain lock")
 }

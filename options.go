@@ -58,7 +58,7 @@ func WithRenewal() Option { return func(s *settings) { s.renewal = true } }
 func WithWakeup(m Wakeup) Option { return func(s *settings) { s.wakeup = m } }
 
 // WithOldChannel publishes releases on "<prefix>-channel" too. Java services in PUB_SUB_LOCK mode listen there before
-// Spring Integration 6.4.8, 6.5.3 and 7.0.0. Waiting calls of this package always listen on both channels. Default: only
+// Spring Integration 6.4.8, 6.5.3 and 7.0.0. Waiting calls of this package wake for releases on either. Default: only
 // on the channel of newer versions, "<prefix>-channel:<key>".
 func WithOldChannel() Option { return func(s *settings) { s.oldChannel = true } }
 
@@ -87,8 +87,9 @@ type Wakeup int
 // The ways to wake up. All but WakeupPoll need one more connection per registry, opened when the first call waits, which
 // comes from the registry's client.
 const (
-	// WakeupAuto does what WakeupPubSub and WakeupTracking do, as far as the server and the user's permissions allow. What
-	// they do not allow is logged once and left out. Releases are published, unless that is not permitted.
+	// WakeupAuto wakes as WakeupTracking does where the server and the user's permissions allow that, else as WakeupPubSub,
+	// else it polls. What they do not allow is logged once. Releases are published, unless that is not permitted, so those
+	// who wait in either way wake.
 	WakeupAuto Wakeup = iota
 
 	// WakeupPoll only tries every poll interval, and publishes nothing, as Spring's SPIN_LOCK.

@@ -13,7 +13,7 @@ package lockregistry
 // is the poll interval.
 //
 // In Redis it is Redisson's RReadWriteLock: one hash, and a key per read hold for its lease, all in one slot of a cluster.
-// A reader whose lease ends does not end the lease of another.
+// A reader whose lease ends does not end the lease of another, and learns of it when it unlocks: [ErrLockLost].
 type ReadWriteLock struct {
 	reader Lock
 	writer Lock
@@ -42,11 +42,18 @@ func (r *Registry) newReadWrite(path string) *ReadWriteLock {
 }
 
 // Reader returns the lock that many owners may hold at a time. All methods of [Lock] work as for a plain lock, for each
-// owner by itself; those who share a hold in Redis lose it together.
+// owner by itself; those who share a hold in Redis lose it together. So while several share it, its lease gets longer only:
+// [Lock.Renew], and locking again with [TTL], with a shorter lease than the hold has, renew that one.
 func (rw *ReadWriteLock) Reader() *Lock { return &rw.reader }
 
 // Writer returns the lock that excludes all others.
 func (rw *ReadWriteLock) Writer() *Lock { return &rw.writer }
+
+// several tells whether more than one owner shares the hold now. Who has the hold's mutex may ask, since this needs none:
+// who comes in after the answer looks at the hold later still, and finds there what the answer led to.
+func (l *Lock) several() bool {
+	return l.pair != nil && l == &l.pair.reader && l.pair.local.read.crowd.Load() > 1
+}
 
 // heldBack is how many times as long as they may join readers are held back.
 const heldBack = 10

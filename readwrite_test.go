@@ -426,6 +426,56 @@ func TestReadersRenewTheirOwn(t *testing.T) {
 	})
 }
 
+// A reader whose lease is over is told, though readers of another process have kept the lock: its own part is gone.
+func TestAReaderWhoseLeaseEndedBesideOthers(t *testing.T) {
+	worlds(t, func(w *world) {
+		w.loaded()
+		f := w.flaky()
+		short, long := pairOf(f.registry()), w.pair()
+		for _, first := range []pair{short, long} {
+			second := map[pair]pair{short: long, long: short}[first]
+			for _, p := range []pair{first, second} {
+				w.lock(p.reader, lockregistry.TTL(map[pair]time.Duration{short: 100 * time.Millisecond, long: time.Hour}[p]))
+			}
+			holders := w.holdersOf(theKey)
+			require.Len(w, holders, 2)
+			var own string
+			for _, holder := range holders {
+				if strings.HasPrefix(holder, short.reg.ClientID()+":") {
+					own = holder
+				}
+			}
+			lease := "{orders:42}:" + own + ":rwlock_timeout:1"
+			require.NoError(w, short.reader.Renew(w.Context(), 100*time.Millisecond))
+			renewals := f.scriptsSent("redisson_read_renew")
+			w.awaitGone(lease)
+
+			// A renewal that comes late does not bring it back.
+			require.Equal(w, "0", renewals[len(renewals)-1].arrives(w))
+			require.True(w, w.free(lease))
+
+			w.fails(short.reader.Unlock(w.Context()), lockregistry.ErrLockLost, "unlock", theKey)
+			require.False(w, short.reader.IsHeld())
+			require.Len(w, w.holdersOf(theKey), 1, "nothing stays behind")
+			require.Greater(w, w.pttl(theKey), 59*time.Minute)
+			require.True(w, long.reader.IsHeld())
+			require.False(w, w.tryElsewhere(short.writer))
+			w.unlock(long.reader)
+			require.Equal(w, "0", w.do("DBSIZE"))
+		}
+
+		// The same for one who also writes.
+		p := w.pair()
+		w.lock(p.writer)
+		w.lock(p.reader, lockregistry.TTL(50*time.Millisecond))
+		w.await("its lease to read is over", func() bool { return w.do("DBSIZE") == "1" })
+		w.fails(p.reader.Unlock(w.Context()), lockregistry.ErrLockLost, "unlock", theKey)
+		require.Len(w, w.holdersOf(theKey), 1)
+		w.unlock(p.writer)
+		require.Equal(w, "0", w.do("DBSIZE"))
+	})
+}
+
 func TestReadWriteRenew(t *testing.T) {
 	each(t, func(t *testing.T, pick func(pair) *lockregistry.Lock) {
 		worlds(t, func(w *world) {
@@ -464,6 +514,50 @@ func TestRenewingCutsNobodysLease(t *testing.T) {
 		w.unlock(a.writer)
 		require.Greater(w, w.pttl(theKey), 59*time.Minute)
 		w.unlock(a.reader)
+	})
+}
+
+// Several readers of one process share a hold: none of them makes its lease shorter than what the others count on.
+func TestSharersNeverGetAShorterLease(t *testing.T) {
+	worlds(t, func(w *world) {
+		p := w.pair()
+		g := w.goroutine()
+		require.NoError(w, g.lock(p.reader, lockregistry.TTL(time.Hour)))
+		w.lock(p.reader, lockregistry.TTL(time.Second))
+		ctx := g.watch(p.reader)
+		left := func() time.Duration {
+			w.Helper()
+			require.Len(w, w.holdersOf(theKey), 1)
+			own := w.pttl("{orders:42}:" + w.holdersOf(theKey)[0] + ":rwlock_timeout:1")
+			require.InDelta(w, own, w.pttl(theKey), float64(2*time.Second))
+			return own
+		}
+		w.lock(p.reader, lockregistry.TTL(time.Second))
+		require.Greater(w, left(), 59*time.Minute, "locking again")
+		require.NoError(w, p.reader.Renew(w.Context(), time.Second))
+		require.Greater(w, left(), 59*time.Minute, "renewing")
+		require.NoError(w, p.reader.Renew(w.Context(), 3*time.Hour))
+		require.Greater(w, left(), 179*time.Minute, "renewing for longer")
+		require.NoError(w, g.do(func() error { return p.reader.Renew(w.Context(), time.Hour) }))
+		require.Greater(w, left(), 179*time.Minute)
+		if w.fake {
+			w.pass(2 * time.Hour)
+			require.True(w, p.reader.IsHeld())
+			require.NoError(w, p.reader.Renew(w.Context(), time.Second))
+			require.Equal(w, 3*time.Hour, left(), "as long as it was, from now")
+		}
+		require.NoError(w, ctx.Err())
+		w.unlock(p.reader)
+		w.unlock(p.reader)
+
+		// Who is alone sets what it wants.
+		require.NoError(w, g.do(func() error { return p.reader.Renew(w.Context(), time.Minute) }))
+		require.LessOrEqual(w, left(), time.Minute)
+		require.NoError(w, g.lock(p.reader, lockregistry.TTL(30*time.Second)))
+		require.LessOrEqual(w, left(), 30*time.Second)
+		require.NoError(w, g.unlock(p.reader))
+		require.NoError(w, ctx.Err())
+		require.NoError(w, g.unlock(p.reader))
 	})
 }
 
@@ -552,10 +646,10 @@ func TestReadWriteWakeUps(t *testing.T) {
 					w.lock(change.held(holder))
 					tracked := w.tracked()
 					got := w.goroutine().starts(change.wanted(waiter))
-					if mode == "tracking" {
-						w.await("the key is tracked", func() bool { return w.tracked() > tracked })
-					} else {
+					if mode == "pubsub" || w.fake {
 						w.subscribed(rwChannel, 1)
+					} else {
+						w.await("the key is tracked", func() bool { return w.tracked() > tracked })
 					}
 					if w.fake {
 						w.settle()

@@ -24,7 +24,8 @@ type Lock struct {
 	lockedAt atomic.Int64         // instant
 	local    localLock            // of a plain lock; see half
 	hold     atomic.Pointer[hold] // written only by who has the local half
-	debt     atomic.Int32         // see acquisition.standBack; the anchor's, for who has the local half
+	owed     atomic.Int32         // see Lock.owe; the anchor's, for who has the local half
+	crowded  atomic.Int64         // an instant; see overstayed; the anchor's too
 }
 
 // How long a call waits that has no [Wait].
@@ -84,7 +85,8 @@ func (l *Lock) Unlock(ctx context.Context) error {
 	return nil
 }
 
-// Renew sets the lease of the lock, held by the caller, to ttl from now. The errors, each within a [*LockError]:
+// Renew sets the lease of the lock, held by the caller, to ttl from now; that of a hold which several readers share to no
+// less than it is, see [ReadWriteLock.Reader]. The errors, each within a [*LockError]:
 // [ErrNotOwner] when the caller does not hold the lock, [ErrLockLost] when its lease is over or its key is no longer this
 // hold's, that of ctx, that of a ttl under a millisecond, and those of Redis; after one of the last the hold stays valid
 // for as long as it certainly is.
@@ -376,8 +378,11 @@ func (l *Lock) release(ctx context.Context) error {
 		commands := cancellable(ctx)
 		n, err = confirmed(l.kind.layout.release(commands, l.key, h.value).do(commands, reg.client))
 	}
+	if reg.handoff == 0 {
+		due = l.overstayed(h, n)
+	}
 	if due && l.half().contended() {
-		l.anchor().debt.Store(l.debtOf(n))
+		l.owe(n)
 	}
 	if err != nil {
 		background, gone := reg.sweep(h.removal(l.letGo))
@@ -398,6 +403,33 @@ func (l *Lock) release(ctx context.Context) error {
 		return ErrLockLost
 	}
 	return nil
+}
+
+// overstayed tells, without hand-over, whether the goroutines of this process must leave others their chance, now that one
+// of them has released h. They take the lock from each other without hand-over too: who waits here tries at once, while
+// who waits elsewhere has to wake up first. So they must when the reply says that somebody else received the message, and,
+// since not all who wait do, when they have taken it from each other for a poll interval.
+func (l *Lock) overstayed(h *hold, reply int64) bool {
+	crowded := &l.anchor().crowded
+	if !l.half().contended() {
+		crowded.Store(0)
+		return false
+	}
+	others := reply - 1
+	if others > 0 && l.reg.waker.subscribed(l.kind.layout.channel(l.key)) {
+		others--
+	}
+	now := l.reg.clock.now()
+	since := instant(crowded.Load())
+	if since == 0 {
+		since = now.add(-h.age())
+	}
+	if others > 0 || since.until(now) >= l.reg.poll {
+		crowded.Store(0)
+		return true
+	}
+	crowded.Store(int64(since))
+	return false
 }
 
 // letGo gives the local half free and ends the use of the lock that began with it.

@@ -1,7 +1,9 @@
 package lockregistry_test
 
 import (
+	"context"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -9,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/internal/redistest"
 )
 
 // What is on the wire in Redisson's format, and that we respect what Redisson itself would put there.
@@ -39,6 +42,17 @@ func (w *world) published(channel string) <-chan string {
 	}, channel, "1")
 }
 
+// hears waits for the next message on a channel.
+func (w *world) hears(heard <-chan string, want string) {
+	w.Helper()
+	select {
+	case got := <-heard:
+		require.Equal(w, want, got)
+	case <-time.After(20 * time.Second):
+		w.Fatal("nobody published ", want)
+	}
+}
+
 func TestRedissonLockOnTheWire(t *testing.T) {
 	worlds(t, func(w *world) {
 		r := w.registry(redisson)
@@ -62,7 +76,7 @@ func TestRedissonLockOnTheWire(t *testing.T) {
 			require.InDelta(w, 30*time.Second, w.pttl(key), float64(2*time.Second))
 			w.unlock(l)
 			w.unlock(l)
-			require.Equal(w, channel+" 0", <-heard)
+			w.hears(heard, channel+" 0")
 			require.Equal(w, "0", w.do("DBSIZE"))
 		}
 	})
@@ -98,7 +112,7 @@ func TestReadWriteLockOnTheWire(t *testing.T) {
 					require.InDelta(w, time.Hour, w.pttl(k), float64(2*time.Second), k)
 				}
 				w.unlock(rw.Reader())
-				require.Equal(w, channel+" 0", <-heard)
+				w.hears(heard, channel+" 0")
 				require.Equal(w, "0", w.do("DBSIZE"))
 
 				w.lock(rw.Writer())
@@ -109,7 +123,8 @@ func TestReadWriteLockOnTheWire(t *testing.T) {
 				require.InDelta(w, lease, w.pttl(key), float64(2*time.Second))
 				require.Equal(w, "1", w.do("DBSIZE"))
 				w.unlock(rw.Writer())
-				require.Equal(w, channel+" 1", <-heard)
+				w.hears(heard, channel+" 1")
+				w.hears(heard, channel+" 0") // for a thread of Redisson that is about to sleep
 				require.Equal(w, "0", w.do("DBSIZE"))
 			}
 		}
@@ -281,6 +296,176 @@ func TestUnlockAfterRedissonTookOver(t *testing.T) {
 			w.do("FLUSHALL")
 		}
 	})
+}
+
+// The second message of a writer's release is for those who heard the first one.
+func TestWritersRepeatNothingToNobody(t *testing.T) {
+	realWorlds(t, func(w *world) {
+		p := w.pair()
+		w.lock(p.writer)
+		before := w.executed("publish")
+		w.unlock(p.writer)
+		require.Equal(w, 1, w.executed("publish")-before)
+
+		heard := w.published(rwChannel)
+		w.lock(p.writer)
+		w.lock(p.reader)
+		before = w.executed("publish")
+		w.unlock(p.writer)
+		require.Equal(w, 2, w.executed("publish")-before)
+		w.hears(heard, rwChannel+" 1")
+		w.hears(heard, rwChannel+" 0")
+		w.unlock(p.reader)
+	})
+}
+
+// A user who may do all but set a lease gets no lock, and leaves nothing that would stay for ever.
+func TestWithoutPermissionToSetALease(t *testing.T) {
+	realWorlds(t, func(w *world) {
+		r, other := w.registryOn(w.user("-pexpire"), redisson), w.pair()
+		rw := r.ReadWrite("42")
+		locks := map[string]*lockregistry.Lock{"plain": r.Obtain("42"), "reader": rw.Reader(), "writer": rw.Writer()}
+		refused := func(l *lockregistry.Lock, name string) {
+			w.Helper()
+			const forbidden = "can't run this command|no permissions" // as servers of different versions put it
+			require.Regexp(w, forbidden, l.Lock(w.Context()), name)
+			ok, err := l.TryLock(w.Context(), lockregistry.Wait(time.Minute))
+			require.Regexp(w, forbidden, err, name)
+			require.False(w, ok)
+			require.False(w, l.IsHeld())
+		}
+		for name, l := range locks {
+			refused(l, name)
+			require.Equal(w, "0", w.do("DBSIZE"), name)
+		}
+
+		// Beside a reader of another process, which loses nothing.
+		w.lock(other.reader, lockregistry.TTL(time.Minute))
+		before := w.fields(theKey)
+		refused(locks["reader"], "reader")
+		require.Equal(w, before, w.fields(theKey))
+		require.InDelta(w, time.Minute, w.pttl(theKey), float64(20*time.Second))
+		require.Equal(w, "2", w.do("DBSIZE"))
+		w.unlock(other.reader)
+
+		// Who writes already, when the permission is taken away.
+		name := "user" + strconv.Itoa(len(strings.Fields(w.do("ACL", "USERS")))-1)
+		w.do("ACL", "SETUSER", name, "+pexpire")
+		w.lock(locks["writer"])
+		before = w.fields(theKey)
+		w.do("ACL", "SETUSER", name, "-pexpire")
+		refused(locks["reader"], "reader under a writer")
+		require.Equal(w, before, w.fields(theKey))
+		require.Greater(w, w.pttl(theKey), time.Second)
+		require.Equal(w, "1", w.do("DBSIZE"))
+		w.unlock(locks["writer"])
+		require.Equal(w, "0", w.do("DBSIZE"))
+	})
+}
+
+// On a cluster a plain lock works on whichever node has its key. Its release is published in both ways: to the waiters of
+// this library, whatever node they listen to, and on the key's own node to those of Redisson.
+func TestRedissonLocksOnACluster(t *testing.T) {
+	nodes := redistest.StartCluster(t, 3)
+	client := func(t *testing.T) rueidis.Client {
+		t.Helper()
+		c, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{nodes[0].Addr()}})
+		require.NoError(t, err)
+		t.Cleanup(c.Close)
+		require.Equal(t, rueidis.ClientModeCluster, c.Mode())
+		return c
+	}
+	registry := func(t *testing.T, mode lockregistry.Wakeup) *lockregistry.Registry {
+		t.Helper()
+		r, err := lockregistry.New(client(t), "orders", redisson,
+			lockregistry.WithWakeup(mode), lockregistry.WithPollInterval(noPoll))
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, r.Close()) })
+		return r
+	}
+	// said is what one of the nodes answers, and which that is: they refuse commands for keys of others.
+	said := func(key string, args ...string) (string, *redistest.Server) {
+		for _, node := range nodes {
+			if answer, err := node.Do("EXISTS", key); err == nil && !strings.HasPrefix(answer, "MOVED") {
+				return node.Command(t, args...), node
+			}
+		}
+		t.Fatal("nobody has ", key)
+		return "", nil
+	}
+	subscriptions := func(kind, channel string) (n int) {
+		for _, node := range nodes {
+			counts := strings.Fields(node.Command(t, "PUBSUB", kind, channel))
+			count, err := strconv.Atoi(counts[len(counts)-1])
+			require.NoError(t, err)
+			n += count
+		}
+		return n
+	}
+	owners := map[*redistest.Server]bool{}
+	for name, mode := range map[string]lockregistry.Wakeup{
+		"by default": lockregistry.WakeupAuto, "pubsub": lockregistry.WakeupPubSub,
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := realWorld(t, nodes[0])
+			holds, waits := registry(t, mode), registry(t, mode)
+			for path, channel := range map[string]string{
+				"1":           "redisson_lock__channel:{orders:1}",
+				"2":           "redisson_lock__channel:{orders:2}",
+				"3":           "redisson_lock__channel:{orders:3}",
+				"4":           "redisson_lock__channel:{orders:4}",
+				"{eu}:1":      "redisson_lock__channel:orders:{eu}:1",
+				"{us}:1":      "redisson_lock__channel:orders:{us}:1",
+				"with blanks": "redisson_lock__channel:{orders:with blanks}",
+			} {
+				key := "orders:" + path
+				held, waited := holds.Obtain(path), waits.Obtain(path)
+				require.NoError(t, held.Lock(t.Context()))
+				require.NoError(t, held.Renew(t.Context(), time.Minute))
+				kind, owner := said(key, "TYPE", key)
+				require.Equal(t, "hash", kind)
+				owners[owner] = true
+				ok, err := elsewhere2(func() (bool, error) { return waited.TryLock(t.Context()) })
+				require.NoError(t, err)
+				require.False(t, ok)
+
+				// What Redisson does where the server knows of sharded channels.
+				heard := make(chan string, 8)
+				listening, stop := context.WithCancel(t.Context())
+				ended := make(chan error, 1)
+				sharded := client(t)
+				go func() {
+					ended <- sharded.Receive(listening, sharded.B().Ssubscribe().Channel(channel).Build(),
+						func(m rueidis.PubSubMessage) { heard <- m.Channel + " " + m.Message })
+				}()
+				w.await("a sharded subscription", func() bool {
+					select {
+					case err := <-ended:
+						w.Fatal(err)
+					default:
+					}
+					return subscriptions("SHARDNUMSUB", channel) == 1
+				})
+
+				g := w.goroutine()
+				result := g.starts(waited)
+				w.await("a subscription", func() bool { return subscriptions("NUMSUB", channel) == 1 })
+				w.pending(result)
+				start := time.Now()
+				require.NoError(t, held.Unlock(t.Context()))
+				t.Log(path, w.takes(start, result))
+				w.hears(heard, channel+" 0")
+				require.NoError(t, g.unlock(waited))
+				w.hears(heard, channel+" 0")
+				stop()
+				require.ErrorIs(t, <-ended, context.Canceled)
+				sharded.Close()
+				left, _ := said(key, "DBSIZE")
+				require.Equal(t, "0", left)
+			}
+		})
+	}
+	require.True(t, t.Failed() || len(owners) == len(nodes), "keys on every node")
 }
 
 // Who only polls publishes nothing.

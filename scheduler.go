@@ -3,6 +3,7 @@ package lockregistry
 import (
 	"container/heap"
 	"context"
+	"slices"
 	"sync"
 	"time"
 )
@@ -22,20 +23,23 @@ type scheduler struct {
 	stop context.CancelFunc
 	done sync.WaitGroup
 
-	mu      sync.Mutex
-	holds   holdHeap // by due
-	strays  []*stray // few: only failures make them
-	errands []errand // due, and waiting for a worker
-	workers int      //
-	running bool     // the goroutine that sleeps was started
-	closed  bool     //
-	armed   instant  // when that goroutine wakes by itself
-	failing bool     // the last pipeline failed, which is logged once
+	mu       sync.Mutex
+	holds    dueHeap[*hold]
+	renewals []errand // due, and waiting for a worker
+	strays   map[place]*stray
+	sweeps   dueHeap[*stray] // the strays but for those that are being removed at this moment
+	recess   instant         // no further worker begins to sweep before
+	workers  int             //
+	running  bool            // the goroutine that sleeps was started
+	closed   bool            //
+	armed    instant         // when that goroutine wakes by itself
+	failing  bool            // the last pipeline failed, which is logged once
 }
 
 // errand is something to ask of Redis that nobody waits for.
 type errand interface {
 	call(ctx context.Context) call
+	wanted() bool // whether it is of any use still
 	done(sent instant, was bool, err error)
 }
 
@@ -48,7 +52,10 @@ const (
 
 func newScheduler(r *Registry) *scheduler {
 	ctx, stop := context.WithCancel(context.Background())
-	return &scheduler{reg: r, wake: make(chan struct{}, 1), quit: make(chan struct{}), ctx: ctx, stop: stop, armed: never}
+	return &scheduler{
+		reg: r, wake: make(chan struct{}, 1), quit: make(chan struct{}), ctx: ctx, stop: stop, armed: never,
+		strays: map[place]*stray{},
+	}
 }
 
 // set makes a hold due at a time; drop makes it due no more. After close nothing is due, and set reports false.
@@ -117,68 +124,85 @@ func (s *scheduler) turn() instant {
 	for len(s.holds) > 0 && s.holds[0].due <= now {
 		due = append(due, heap.Pop(&s.holds).(*hold))
 	}
-	errands, again := s.dueStrays(now)
 	s.armed = now // no need to wake this goroutine, which looks again below
 	s.mu.Unlock()
 
+	var renewals []errand
 	for _, h := range due {
-		if l, renew := h.tick(); renew {
-			errands = append(errands, renewal{h, l})
+		if r, renew := h.tick(); renew {
+			renewals = append(renewals, r)
 		}
 	}
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.hand(errands)
-	s.armed = again
+	s.renewals = append(s.renewals, renewals...)
+	for n := len(s.renewals); n > 0 && s.hire(false); n -= batch { //nolint:revive // the condition does the work
+	}
+	s.armed = s.clean(now)
 	if len(s.holds) > 0 {
 		s.armed = min(s.armed, s.holds[0].due)
 	}
 	return s.armed
 }
 
-// hand gives errands to the workers. There is always one more of them than pipelines under way, up to maxWorkers, so that
-// one that is not answered does not keep the others waiting. The caller holds the mutex.
-func (s *scheduler) hand(errands []errand) {
-	s.errands = append(s.errands, errands...)
-	for n := len(s.errands); n > 0 && s.workers < maxWorkers; n -= batch {
-		s.workers++
-		s.done.Go(s.work)
+// hire starts one more worker. There is always one more of them than pipelines under way, up to maxWorkers, so that one
+// that is not answered does not keep the others waiting. The caller holds the mutex.
+func (s *scheduler) hire(sweeps bool) bool {
+	if s.workers == maxWorkers {
+		return false
 	}
+	s.workers++
+	s.done.Go(func() { s.work(sweeps) })
+	return true
+}
+
+// take gives a worker its next pipeline: renewals, which have a time by which they must be done, or else sweeps, if it does
+// those. It gives none when there is nothing to do; the worker ends then.
+func (s *scheduler) take(sweeps bool) []errand {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n := min(len(s.renewals), batch); n > 0 {
+		errands := s.renewals[:n:n]
+		s.renewals = s.renewals[n:]
+		return errands
+	}
+	s.renewals = nil
+	if sweeps || s.closed {
+		if errands := s.dueSweeps(); errands != nil {
+			return errands
+		}
+		s.recess = 0
+	}
+	s.workers--
+	return nil
 }
 
 // work is a goroutine that talks to Redis until nothing is left to be asked.
-func (s *scheduler) work() {
-	for {
-		s.mu.Lock()
-		n := min(len(s.errands), batch)
-		if n == 0 {
-			s.workers--
-			s.errands = nil
-			s.mu.Unlock()
-			return
+func (s *scheduler) work(sweeps bool) {
+	for errands := s.take(sweeps); errands != nil; errands = s.take(sweeps) {
+		errands = slices.DeleteFunc(errands, func(e errand) bool { return !e.wanted() })
+		if len(errands) == 0 {
+			continue
 		}
-		errands := s.errands[:n:n]
-		s.errands = s.errands[n:]
-		s.mu.Unlock()
-
 		limited, cancel := context.WithTimeout(s.ctx, pipeline)
 		ctx := cancellable(limited)
-		calls := make([]call, n)
+		calls := make([]call, len(errands))
 		for i, e := range errands {
 			calls[i] = e.call(ctx)
 		}
 		sent := s.reg.clock.now()
 		var failure error
-		for i, result := range doAll(ctx, s.reg.client, calls) {
+		results := doAll(ctx, s.reg.client, calls, func(i int) bool { return errands[i].wanted() })
+		for i, result := range results {
 			n, err := confirmed(result)
 			errands[i].done(sent, n > 0, err)
-			if err != nil {
+			if err != nil && errands[i].wanted() {
 				failure = err
 			}
 		}
 		cancel()
-		s.report(n, failure)
+		s.report(len(errands), failure)
 	}
 }
 
@@ -187,6 +211,9 @@ func (s *scheduler) report(n int, failure error) {
 	s.mu.Lock()
 	changed := s.failing != (failure != nil) && !s.closed
 	s.failing = failure != nil
+	if changed && !s.failing {
+		s.hasten()
+	}
 	s.mu.Unlock()
 	switch {
 	case !changed:
@@ -202,14 +229,8 @@ func (s *scheduler) close() {
 	s.mu.Lock()
 	s.closed = true
 	close(s.quit)
-	var errands []errand
-	for _, stray := range s.strays {
-		if stray.due != never {
-			stray.due = never
-			errands = append(errands, stray)
-		}
+	for n := len(s.sweeps); n > 0 && s.hire(true); n -= batch { //nolint:revive // the condition does the work
 	}
-	s.hand(errands)
 	holds := s.holds
 	s.holds = nil
 	for _, h := range holds {
@@ -222,42 +243,55 @@ func (s *scheduler) close() {
 	time.AfterFunc(closeGrace, s.stop)
 }
 
-// renewal is the errand that renews a hold.
-type renewal struct {
-	hold  *hold
-	lease lease
-}
+// As an errand, a renewal is one that the scheduler sends.
 
 func (r renewal) call(context.Context) call {
 	return r.hold.lock.kind.layout.renew(r.hold.lock.key, r.hold.value, r.lease)
 }
 
+// What is lost or over is not renewed. But the owner may unlock at the moment at which the renewal leaves, and that is
+// harmless, because it names the hold's value: when the server executes it before the removal, the removal removes the key
+// all the same; when it comes after that, it finds no key, or that of another hold. While a removal has not been confirmed
+// it may prolong the key, but the stray that this leaves is asked for until it has been.
+func (r renewal) wanted() bool { return r.hold.goesOn() }
+
 func (r renewal) done(sent instant, was bool, err error) {
-	_ = r.hold.answered(sent, r.lease, was, err) // a failure is tried again, a loss is announced by the hold itself
+	r.sent = sent
+	_ = r.hold.answered(r, was, err) // a failure is tried again, a loss is announced by the hold itself
 }
 
-// holdHeap is a heap of holds by when they are due, for container/heap.
-type holdHeap []*hold
+// dueHeap is a heap of what has a time at which it is due, for container/heap.
+type dueHeap[T timed] []T
 
-func (q holdHeap) Len() int           { return len(q) }
-func (q holdHeap) Less(i, j int) bool { return q[i].due < q[j].due }
+type timed interface {
+	dueAt() instant
+	moved(index int) // where it is in the heap now, -1 when it is not there
+}
 
-func (q holdHeap) Swap(i, j int) {
+func (q dueHeap[T]) Len() int           { return len(q) }
+func (q dueHeap[T]) Less(i, j int) bool { return q[i].dueAt() < q[j].dueAt() }
+
+func (q dueHeap[T]) Swap(i, j int) {
 	q[i], q[j] = q[j], q[i]
-	q[i].index, q[j].index = i, j
+	q[i].moved(i)
+	q[j].moved(j)
 }
 
-func (q *holdHeap) Push(x any) {
-	h := x.(*hold)
-	h.index = len(*q)
-	*q = append(*q, h)
+func (q *dueHeap[T]) Push(x any) {
+	t := x.(T)
+	t.moved(len(*q))
+	*q = append(*q, t)
 }
 
-func (q *holdHeap) Pop() any {
+func (q *dueHeap[T]) Pop() any {
 	last := len(*q) - 1
-	h := (*q)[last]
-	(*q)[last] = nil
+	t := (*q)[last]
+	var none T
+	(*q)[last] = none
 	*q = (*q)[:last]
-	h.index = -1
-	return h
+	t.moved(-1)
+	return t
 }
+
+func (h *hold) dueAt() instant  { return h.due }
+func (h *hold) moved(index int) { h.index = index }

@@ -1,28 +1,43 @@
 package lockregistry
 
 import (
-	"cmp"
+	"container/heap"
 	"context"
-	"slices"
 	"time"
 )
 
-// stray is a value that may be in Redis although nobody holds it: a removal has not been confirmed, or a grant whose
-// reply was lost may still be executed. The scheduler asks Redis to remove exactly this value, again and again, so that
-// the path is not blocked for a whole lease. It can harm nobody: the value names one hold, which is over.
+// stray is what may be in Redis although nobody holds it: the removal of a hold has not been confirmed, or a grant whose
+// reply was lost may still be executed. The scheduler asks Redis to remove it, again and again, so that the path is not
+// blocked for a whole lease.
+//
+// There is one stray for a path, however many calls have failed: the removal of a value also removes what an older hold of
+// this registry has left there, see spring_release.lua, so it is enough to ask for that of the newest. This harms nobody.
+// A call draws the number of its hold while it has the local half, and gives that free only when the hold is over or
+// abandoned. So when there is a stray with some number, all holds of this path with smaller ones are over, and those to
+// come have larger ones, which no removal of this stray touches, however late it arrives.
 type stray struct {
 	reg   *Registry
-	kind  *kind
-	key   string
-	value string
+	place place
 
+	// The scheduler's mutex guards the rest.
+
+	value string        // of the newest hold that is over
 	gone  instant       // removals only: when the key has expired even if no command ever arrives
 	freed func()        // removals only: gives the local half free; nil once called
 	late  bool          // a grant may arrive yet, so one removal is not enough
 	watch time.Duration // for how long to look out for it, once Redis answers
 	calm  instant       // since when Redis answers; 0 while it does not
 
-	due instant // guarded by the scheduler's mutex; never while it is under way
+	due   instant
+	index int // among the scheduler's sweeps, -1 while the removal of value is under way
+}
+
+// place is where a stray is. The reading and the writing half of a path are two, since a hold of one may be younger than a
+// valid one of the other.
+type place struct {
+	kind  *kind
+	key   string
+	value string // where the layout removes no more than that
 }
 
 const (
@@ -31,10 +46,16 @@ const (
 	strayEase  = 8                // afterwards the pause is this fraction of the calm
 )
 
+// thorough is a layout whose removal of a value also removes what an older hold of the same registry has left.
+type thorough interface{ removesOlder() }
+
+func (s *springLayout) removesOlder() {}
+
 // removal is the stray of a hold that is over and whose key is still to be removed.
 func (h *hold) removal(freed func()) *stray {
 	s := h.abandoned()
-	s.freed, s.late = freed, h.late
+	// The field of a hold that writes can outlive its lease: who reads under it keeps the hash.
+	s.freed, s.late = freed, h.late || h.lock.pair != nil
 	return s
 }
 
@@ -42,15 +63,31 @@ func (h *hold) removal(freed func()) *stray {
 func (h *hold) abandoned() *stray {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	l := h.lock
 	longest := max(h.lease.length, h.most)
-	return &stray{
-		reg:   h.lock.reg,
-		kind:  h.lock.kind,
-		key:   h.lock.key,
+	s := &stray{
+		reg:   l.reg,
+		place: place{kind: l.kind, key: l.key},
 		value: h.value,
-		gone:  h.lock.reg.clock.now().add(longest).add(margin(longest)),
+		gone:  l.reg.clock.now().add(longest).add(margin(longest)),
 		late:  true,
 		watch: max(h.lease.length, strayWatch),
+		index: -1,
+	}
+	if _, ok := l.kind.layout.(thorough); !ok {
+		s.place.value = h.value
+	}
+	return s
+}
+
+// merge makes the stray of an older hold that of a newer one too. The older one's local half is free, since the newer one
+// had it, so what remains of the older one is a grant that may arrive. The answer to a removal of the older one that is under
+// way counts no more: it says nothing about the newer one.
+func (t *stray) merge(newer *stray) {
+	t.value, t.gone, t.freed = newer.value, newer.gone, newer.freed
+	t.watch = max(t.watch, newer.watch)
+	if newer.late {
+		t.calm = 0
 	}
 }
 
@@ -61,32 +98,64 @@ func (s *scheduler) sweep(t *stray) bool {
 	if s.closed {
 		return false
 	}
-	t.due = s.reg.clock.now()
-	s.strays = append(s.strays, t)
-	s.soon(t.due)
+	now := s.reg.clock.now()
+	if older := s.strays[t.place]; older == nil {
+		s.strays[t.place] = t
+	} else {
+		older.merge(t)
+		t = older
+	}
+	s.sweepAt(t, now)
+	s.recess = 0 // a worker that is held up must not hold this one up
+	s.soon(s.clean(now))
 	return true
 }
 
-// dueStrays returns what is to be removed now, and when to look again. After an outage there may be very many strays: they
-// take turns then, so that the server is not asked for more than a pipeline of them each poll interval. The caller holds
-// the mutex.
-func (s *scheduler) dueStrays(now instant) (errands []errand, again instant) {
-	if len(s.strays) > batch {
-		slices.SortFunc(s.strays, func(a, b *stray) int { return cmp.Compare(a.due, b.due) })
+// sweepAt makes a stray due. The caller holds the mutex.
+func (s *scheduler) sweepAt(t *stray, due instant) {
+	t.due = due
+	if t.index < 0 {
+		heap.Push(&s.sweeps, t)
+	} else {
+		heap.Fix(&s.sweeps, t.index)
 	}
-	again = never
-	for _, t := range s.strays {
-		switch {
-		case t.due > now:
-			again = min(again, t.due)
-		case len(errands) == batch:
-			again = min(again, now.add(s.reg.poll))
-		default:
-			t.due = never // until it is answered
-			errands = append(errands, t)
+}
+
+// clean has a worker sweep if that is due, and returns when to look again. The worker goes on until nothing is due; when
+// it is held up by a server that does not answer, the next one comes a poll interval later. The caller holds the mutex.
+func (s *scheduler) clean(now instant) (again instant) {
+	if len(s.sweeps) == 0 {
+		return never
+	}
+	if due := max(s.sweeps[0].due, s.recess); due > now {
+		return due
+	}
+	s.hire(true)
+	s.recess = now.add(s.reg.poll)
+	return s.recess
+}
+
+// hasten makes everything due that Redis has not answered to, since it answers again. The caller holds the mutex.
+func (s *scheduler) hasten() {
+	now := s.reg.clock.now()
+	for _, t := range s.sweeps {
+		if t.calm == 0 {
+			t.due = min(t.due, now)
 		}
 	}
-	return errands, again
+	heap.Init(&s.sweeps)
+	s.soon(now)
+}
+
+// dueSweeps returns what is to be removed now, a pipeline at most. After close that is everything. The caller holds the
+// mutex.
+func (s *scheduler) dueSweeps() (errands []errand) {
+	now := s.reg.clock.now()
+	for len(s.sweeps) > 0 && len(errands) < batch && (s.closed || s.sweeps[0].due <= now) {
+		t := heap.Pop(&s.sweeps).(*stray)
+		errands = append(errands, sweeping{t, t.value})
+	}
+	return errands
 }
 
 // sweep has a stray removed in the background. When the registry is closed it does so itself, once, and tells whether the
@@ -97,23 +166,49 @@ func (r *Registry) sweep(t *stray) (background, gone bool) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), closeGrace) // the caller's may be done already
 	defer cancel()
-	_, err := confirmed(t.call(ctx).do(ctx, r.client))
+	_, err := confirmed(sweeping{t, t.value}.call(ctx).do(ctx, r.client))
 	if t.freed != nil {
 		t.freed()
 	}
 	return false, err == nil
 }
 
-func (t *stray) call(ctx context.Context) call { return t.kind.layout.release(ctx, t.key, t.value) }
+// sweeping is the errand that removes a stray as it is at that moment.
+type sweeping struct {
+	*stray
+	value string
+}
 
-func (t *stray) done(_ instant, _ bool, err error) {
-	now := t.reg.clock.now()
-	pause := t.reg.poll
-	finished := false
+func (e sweeping) call(ctx context.Context) call {
+	return e.place.kind.layout.release(ctx, e.place.key, e.value)
+}
+
+func (e sweeping) wanted() bool { return true }
+
+func (e sweeping) done(_ instant, _ bool, err error) {
+	s := e.reg.scheduler
+	s.mu.Lock()
+	freed := s.swept(e, err)
+	s.mu.Unlock()
+	if freed != nil {
+		freed()
+	}
+}
+
+// swept takes in the answer to a removal, and decides when the next one follows, if any. It returns what is to be called
+// now, if anything. The caller holds the mutex.
+func (s *scheduler) swept(e sweeping, err error) (freed func()) {
+	t, now := e.stray, s.reg.clock.now()
+	if e.value != t.value { // see merge
+		return nil
+	}
+	// No more than a pipeline of them each poll interval, or, when Redis begins to answer, as fast as it does: see hasten.
+	pause := s.reg.poll * time.Duration(max(1, len(s.strays)/batch))
+	finished := s.closed
 	switch {
 	case err != nil:
 		t.calm = 0
-		finished = !t.late && now >= t.gone
+		finished = finished || !t.late && now >= t.gone
 	case !t.late:
 		finished = true
 	case t.calm == 0:
@@ -123,35 +218,19 @@ func (t *stray) done(_ instant, _ bool, err error) {
 		if calm > strayHaste {
 			pause = max(pause, calm/strayEase)
 		}
-		finished = calm > t.watch
+		finished = finished || calm > t.watch
 	}
-
-	s := t.reg.scheduler
-	s.mu.Lock()
-	finished = finished || s.closed
 	if finished {
-		s.forget(t)
+		delete(s.strays, t.place)
 	} else {
-		t.due = now.add(pause)
+		s.sweepAt(t, now.add(pause))
 		s.soon(t.due)
 	}
-	s.mu.Unlock()
-
-	if t.freed != nil && (err == nil || now >= t.gone || finished) {
-		t.freed()
-		t.freed = nil
+	if err == nil || now >= t.gone || finished {
+		freed, t.freed = t.freed, nil
 	}
+	return freed
 }
 
-// forget takes a stray off the list. The caller holds the mutex.
-func (s *scheduler) forget(t *stray) {
-	for i, other := range s.strays {
-		if other == t {
-			last := len(s.strays) - 1
-			s.strays[i] = s.strays[last]
-			s.strays[last] = nil
-			s.strays = s.strays[:last]
-			return
-		}
-	}
-}
+func (t *stray) dueAt() instant  { return t.due }
+func (t *stray) moved(index int) { t.index = index }

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/redis/rueidis"
 )
@@ -14,9 +15,8 @@ import (
 // remover knows the command that removes a key on the server of one client: UNLINK, which frees the memory in the
 // background, where INFO reports version 4 or newer, DEL otherwise, and when INFO is forbidden or says nothing.
 type remover struct {
-	mu      sync.Mutex // only for finding out; never held while talking to Redis
-	command string     // "" until the server has answered, one way or the other
-	asking  bool
+	command atomic.Pointer[string] // nil until the server has answered, one way or the other
+	asking  atomic.Bool
 	users   int // registries; guarded by removersMu
 }
 
@@ -56,16 +56,16 @@ func (r *remover) dismiss(client rueidis.Client) {
 // removal returns the command that removes a key. The first call asks the server; calls that come while it does take
 // DEL, which is right on every server. When the network fails, the next call asks again.
 func (r *remover) removal(ctx context.Context, client rueidis.Client, log *slog.Logger) string {
-	r.mu.Lock()
-	if r.command != "" || r.asking {
-		defer r.mu.Unlock()
-		if r.command != "" {
-			return r.command
-		}
+	if command := r.command.Load(); command != nil {
+		return *command
+	}
+	if !r.asking.CompareAndSwap(false, true) {
 		return "DEL"
 	}
-	r.asking = true
-	r.mu.Unlock()
+	defer r.asking.Store(false)
+	if command := r.command.Load(); command != nil { // answered meanwhile
+		return *command
+	}
 
 	info, err := client.Do(ctx, client.B().Info().Section("server").Build()).ToString()
 	_, answered := rueidis.IsRedisErr(err)
@@ -74,11 +74,8 @@ func (r *remover) removal(ctx context.Context, client rueidis.Client, log *slog.
 		command = "UNLINK"
 	}
 
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.asking = false
 	if err == nil || answered || rueidis.IsRedisNil(err) || rueidis.IsParseErr(err) {
-		r.command = command
+		r.command.Store(&command)
 		if command == "DEL" {
 			log.Info("keys are removed with DEL: INFO does not report a server that has UNLINK", "error", err)
 		}

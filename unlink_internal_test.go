@@ -97,10 +97,12 @@ func FuzzHasUnlink(f *testing.F) {
 
 // A call that comes while another one asks the server does not wait for the answer.
 func TestRemovalWhileAnotherCallAsks(t *testing.T) {
-	r := &remover{asking: true}
+	r := &remover{}
+	r.asking.Store(true)
 	log := slog.New(slog.DiscardHandler)
 	require.Equal(t, "DEL", r.removal(t.Context(), nil, log), "it does not ask: there is no client")
-	r.command = "UNLINK"
+	unlink := "UNLINK"
+	r.command.Store(&unlink)
 	require.Equal(t, "UNLINK", r.removal(t.Context(), nil, log))
 }
 

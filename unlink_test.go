@@ -251,11 +251,13 @@ func TestRemovalWithFewPermissions(t *testing.T) {
 		"no INFO":              {"-info", []int{0, 0, 5}},
 		"no UNLINK":            {"-unlink", []int{1, 0, 5}},
 		"no DEL":               {"-del", []int{1, 5, 0}},
+		"no INFO and no DEL":   {"-info -del", []int{0, 5, 0}},
+		"no INFO, no UNLINK":   {"-info -unlink", []int{0, 0, 5}},
 		"no dangerous command": {"-@dangerous", []int{0, 0, 5}}, // INFO is one
 	} {
 		t.Run(name, func(t *testing.T) {
 			realWorlds(t, func(w *world) {
-				w.do("ACL", "SETUSER", "orders", "on", ">secret", "~orders:*", "&*", "+@all", c.rule)
+				w.do(append([]string{"ACL", "SETUSER", "orders", "on", ">secret", "~orders:*", "&*", "+@all"}, strings.Fields(c.rule)...)...)
 				client := w.clientWith(w.dial, func(o *rueidis.ClientOption) { o.Username, o.Password = "orders", "secret" })
 				r := w.registryOn(client)
 				resetCommandStats(w)

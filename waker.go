@@ -10,11 +10,14 @@ import (
 )
 
 // waker wakes the calls that wait for Redis when the key that they wait for may be free. It listens on one connection of
-// its own, opened when the first call waits, in one or both of two ways:
+// its own, opened when the first call waits, in one of two ways:
 //
-//   - subscribed to the layout's channels, on which whoever releases a lock publishes;
 //   - with tracking: the server itself says, once, that a key changed which this connection has read. So it also tells of
-//     releases that publish nothing, and of expiry.
+//     releases that publish nothing, and of expiry;
+//   - subscribed to the layout's channels, on which whoever releases a lock publishes.
+//
+// It does not do both: every release would wake it twice, and who is woken twice has the lock later than who is woken once.
+// Where both are asked for, and tracking works, it subscribes only to be counted: see attendance.
 //
 // A wake-up is a hint. It may be missing, while there is no connection for instance: then the poll interval ends the wait.
 // It may come for nothing: then the waiter tries in vain. Nothing that makes a lock safe depends on it.
@@ -30,7 +33,8 @@ type waker struct {
 	ctx    context.Context
 	stop   context.CancelFunc
 	done   sync.WaitGroup
-	listen listening       // what to try; written before the first use
+	count  bool            // whether to ask how many others wait
+	listen listening       // what to try; for run, once it has begun
 	said   map[string]bool // what the log has been told is not allowed; for run
 
 	mu       sync.Mutex
@@ -39,7 +43,7 @@ type waker struct {
 	again    instant   // not to be tried before
 	failed   bool      // the last connection could not be made, which is logged once
 	waiting  map[string]*listener
-	channels map[string]*listener // by channel; a nil listener: subscribed, but nobody waits any more
+	channels map[string]*listener // subscribed to, by name; a nil listener: nobody waits there any more
 	asked    []arming             // to be armed
 	idle     []string             // channels to leave
 }
@@ -54,7 +58,7 @@ const (
 	wakerClosed
 )
 
-// listening says in which ways to listen.
+// listening says in which ways to listen. With tracking, to subscribe is only to be counted.
 type listening struct{ track, subscribe bool }
 
 func (m Wakeup) listening() listening {
@@ -79,12 +83,23 @@ type listener struct {
 // arming is a listener that asks to be armed.
 type arming struct {
 	*listener
-	ready chan struct{} // closed when that has succeeded or failed
+	ready chan sight // has room for the answer
+}
+
+// sight is what there was to be seen of a key when its listener was armed.
+type sight struct {
+	armed bool // the listener was armed just now; otherwise nothing else is known
+	taken bool // the key was there, and with what is left of its lease, where that has an end
+	left  time.Duration
 }
 
 const (
 	armBatch = 512 // keys or channels in one command
 )
+
+// tidying is how long a channel to which nobody listens any more stays subscribed to, about: who waits for the same path
+// again needs no new subscription, and who has gone is not counted for long.
+const tidying = time.Second
 
 func newWaker(r *Registry, m Wakeup) *waker {
 	ctx, stop := context.WithCancel(context.Background())
@@ -98,6 +113,7 @@ func newWaker(r *Registry, m Wakeup) *waker {
 		channels: map[string]*listener{},
 		said:     map[string]bool{},
 	}
+	w.count = w.listen != (listening{}) && r.client.Mode() != rueidis.ClientModeCluster
 	if w.listen.track && r.client.Mode() == rueidis.ClientModeCluster {
 		// The nodes of a cluster each track their own keys, and one connection reaches one node. What is published
 		// reaches all.
@@ -136,10 +152,10 @@ func (l *listener) close() {
 	if w.waiting[l.key] == l {
 		delete(w.waiting, l.key)
 	}
-	if w.channels[l.channel] == l {
-		w.channels[l.channel] = nil
-		w.idle = append(w.idle, l.channel)
-		if len(w.idle) >= armBatch { // leave many at a time; a path that is waited for again stays subscribed
+	if name := w.name(l); w.channels[name] == l {
+		w.channels[name] = nil
+		w.idle = append(w.idle, name)
+		if len(w.idle) >= armBatch {
 			w.poke()
 		}
 	}
@@ -153,25 +169,25 @@ func (l *listener) wakeup() <-chan struct{} {
 	return l.wake
 }
 
-// arm sees to it that every change of the key from now on wakes the listener. It reports whether it had to do something
-// for that and has done it: then the caller must look at the key once more, since it may have changed before. It waits
-// for the server no longer than limit.
-func (l *listener) arm(ctx context.Context, limit time.Duration) bool {
+// arm sees to it that every change of the key from now on wakes the listener. When it had to do something for that, and
+// has done it, the caller must look at the key once more, since it may have changed before; unless arm has seen that it is
+// taken. It waits for the server no longer than limit.
+func (l *listener) arm(ctx context.Context, limit time.Duration) (seen sight) {
 	if l == nil {
-		return false
+		return sight{}
 	}
 	w := l.waker
 	w.mu.Lock()
 	if l.armed || w.state != wakerOn {
 		w.connect()
 		w.mu.Unlock()
-		return false
+		return sight{}
 	}
 	select {
 	case <-l.wake: // of a change that the look at the key will show
 	default:
 	}
-	ready := make(chan struct{})
+	ready := make(chan sight, 1)
 	w.asked = append(w.asked, arming{l, ready})
 	w.poke()
 	w.mu.Unlock()
@@ -179,14 +195,22 @@ func (l *listener) arm(ctx context.Context, limit time.Duration) bool {
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
 	select {
-	case <-ready:
+	case seen = <-ready:
 	case <-timer.C:
 	case <-ctx.Done():
 	case <-w.reg.closed:
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return l.armed
+	return seen
+}
+
+// looks tells whether arming the listener shows the key, too.
+func (l *listener) looks() bool {
+	if l == nil {
+		return false
+	}
+	l.waker.mu.Lock()
+	defer l.waker.mu.Unlock()
+	return l.waker.on.track
 }
 
 // connect starts the goroutine that listens, unless it runs or there is no point in trying (yet). The caller holds the
@@ -242,6 +266,9 @@ func (w *waker) untrack(l *listener) {
 func (w *waker) published(m rueidis.PubSubMessage) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.on.track { // nobody publishes where it is only counted
+		return
+	}
 	l := w.channels[m.Channel]
 	if m.Channel == w.reg.plain.layout.commonChannel() {
 		l = w.waiting[m.Message]
@@ -294,11 +321,12 @@ func (w *waker) run() {
 		w.state = wakerOff
 		w.again = w.reg.clock.now()
 	}
+	w.on = listening{}
 	state = w.state
 	clear(w.channels)
 	w.idle = nil
 	for _, l := range w.asked {
-		close(l.ready)
+		l.ready <- sight{}
 	}
 	w.asked = nil
 	for _, l := range w.waiting {
@@ -332,7 +360,7 @@ func (w *waker) start(client rueidis.DedicatedClient) (on listening, lost <-chan
 		}
 	}
 	on.subscribe = w.listen.subscribe // to a channel of one lock, which is tried when there is one
-	if channel := w.reg.plain.layout.commonChannel(); on.subscribe && channel != "" {
+	if channel := w.reg.plain.layout.commonChannel(); on.subscribe && !on.track && channel != "" {
 		err = client.Do(w.ctx, client.B().Subscribe().Channel(channel).Build()).Error()
 		_, err = w.allowed("subscribing", err)
 	}
@@ -371,52 +399,68 @@ func pushes(ctx context.Context, client rueidis.DedicatedClient) bool {
 
 // serve arms listeners until the connection is lost, for which it returns the reason, or the waker is closed.
 func (w *waker) serve(client rueidis.DedicatedClient, lost <-chan error) error {
+	tidy := time.NewTimer(tidying)
+	defer tidy.Stop()
+	ticks := true // the timer runs, which it does while there are subscriptions
 	for {
+		late := false
 		select {
 		case <-w.nudge:
+		case <-tidy.C:
+			late, ticks = true, false
 		case err := <-lost:
 			return err
 		case <-w.ctx.Done():
 			return w.ctx.Err()
 		}
 		for {
-			left, asked := w.next()
+			left, asked, channels := w.next(late)
 			if len(left) == 0 && len(asked) == 0 {
 				break
 			}
-			err := w.send(client, left, asked)
-			w.mu.Lock()
-			for _, l := range asked {
-				l.armed = l.armed && err == nil
-				close(l.ready)
-			}
-			w.mu.Unlock()
-			if err != nil {
+			if err := w.send(client, left, asked, channels); err != nil {
+				w.settle(asked, nil, err)
 				return err
 			}
+		}
+		if !ticks && w.subscriptions() > 0 {
+			ticks = true
+			tidy.Reset(tidying)
 		}
 	}
 }
 
-// next takes what is to be sent next: channels to leave, and listeners to arm. The listeners count as armed from now on,
-// since the server may tell of a change before it answers.
-func (w *waker) next() (left []string, asked []arming) {
+// name is that of the channel to which a listener subscribes. The caller holds the mutex.
+func (w *waker) name(l *listener) string {
+	if w.on.track {
+		return attendance(l.channel)
+	}
+	return l.channel
+}
+
+// next takes what is to be sent next: channels to leave, listeners to arm, and those of their channels that are not
+// subscribed to yet. The listeners count as armed from now on, since the server may tell of a change before it answers.
+func (w *waker) next(tidy bool) (left []string, asked []arming, channels []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for len(w.asked) > 0 && len(asked) < armBatch {
 		l := w.asked[0]
 		w.asked = w.asked[1:]
 		if l.closed { // gave up meanwhile
-			close(l.ready)
+			l.ready <- sight{}
 			continue
 		}
 		asked = append(asked, l)
 		l.armed = true
 		if w.on.subscribe {
-			w.channels[l.channel] = l.listener
+			name := w.name(l.listener)
+			if _, subscribed := w.channels[name]; !subscribed {
+				channels = append(channels, name)
+			}
+			w.channels[name] = l.listener
 		}
 	}
-	if len(w.idle) >= armBatch {
+	if tidy || len(w.idle) >= armBatch {
 		for _, channel := range w.idle {
 			if l, subscribed := w.channels[channel]; subscribed && l == nil {
 				delete(w.channels, channel)
@@ -425,10 +469,35 @@ func (w *waker) next() (left []string, asked []arming) {
 		}
 		w.idle = nil
 	}
-	return left, asked
+	return left, asked, channels
 }
 
-func (w *waker) send(client rueidis.DedicatedClient, left []string, asked []arming) error {
+// settle answers who asked to be armed, unless it has done so: with an error, or what the server said of their keys, or
+// with neither when they are to look themselves.
+func (w *waker) settle(asked []arming, pttl []rueidis.RedisResult, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for i, l := range asked {
+		seen, failed := sight{armed: l.armed}, err // it is not if its channel was refused
+		if pttl != nil {
+			var left int64
+			left, failed = pttl[i].AsInt64()
+			seen = sight{armed: true, taken: left != noKey, left: remaining(left)}
+		}
+		if failed != nil {
+			l.armed, seen = false, sight{}
+		}
+		select {
+		case l.ready <- seen:
+		default:
+		}
+	}
+}
+
+// noKey is the reply of PTTL for a key that does not exist.
+const noKey = -2
+
+func (w *waker) send(client rueidis.DedicatedClient, left []string, asked []arming, channels []string) error {
 	if len(left) > 0 {
 		if err := client.Do(w.ctx, client.B().Unsubscribe().Channel(left...).Build()).Error(); err != nil {
 			return err
@@ -437,39 +506,89 @@ func (w *waker) send(client rueidis.DedicatedClient, left []string, asked []armi
 	if len(asked) == 0 {
 		return nil
 	}
-	keys := make([]string, len(asked))
-	channels := make([]string, len(asked))
+	if w.on.track {
+		if err := w.track(client, asked); err != nil {
+			return err
+		}
+	}
+	if err := w.subscribe(client, channels); err != nil {
+		return err
+	}
+	w.settle(asked, nil, nil)
+	return nil
+}
+
+// track has the server track the keys of who asked to be armed: to read a key is to have it tracked. Who sees that the key
+// is taken need not look at it again: whoever holds it, the server will tell of their release.
+func (w *waker) track(client rueidis.DedicatedClient, asked []arming) error {
+	looks := make(rueidis.Commands, len(asked))
 	for i, l := range asked {
-		keys[i], channels[i] = l.key, l.channel
+		looks[i] = client.B().Pttl().Key(l.key).Build()
 	}
-	on := w.on
-	var err error
-	if on.subscribe {
-		err = client.Do(w.ctx, client.B().Subscribe().Channel(channels...).Build()).Error()
-		if on.subscribe, err = w.allowed("subscribing", err); err != nil {
+	pttl := client.DoMulti(w.ctx, looks...)
+	for _, reply := range pttl {
+		if err := reply.NonRedisError(); err != nil {
 			return err
 		}
 	}
-	if on.track { // to read a key is to have it tracked
-		err = client.Do(w.ctx, client.B().Exists().Key(keys...).Build()).Error()
-		if on.track, err = w.allowed("tracking", err); err != nil {
-			return err
-		}
+	w.settle(asked, pttl, nil)
+	return nil
+}
+
+// subscribe subscribes to channels. When that is refused the server allows it for some channels only, or for none.
+func (w *waker) subscribe(client rueidis.DedicatedClient, channels []string) error {
+	if len(channels) == 0 {
+		return nil
 	}
-	if on == (listening{}) {
-		return errRefused
+	err := client.Do(w.ctx, client.B().Subscribe().Channel(channels...).Build()).Error()
+	_, refused := rueidis.IsRedisErr(err)
+	switch {
+	case err == nil:
+		return nil
+	case !refused || transient(err):
+		return err
+	case len(channels) > 1:
+		for i := range channels {
+			if err := w.subscribe(client, channels[i:i+1]); err != nil {
+				return err
+			}
+		}
+		return nil
 	}
 	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.on.subscribe && !on.subscribe {
-		clear(w.channels)
+	if l := w.channels[channels[0]]; l != nil && !w.on.track { // it polls
+		l.armed = false
 	}
-	w.on = on
+	delete(w.channels, channels[0])
+	none := len(w.channels) == 0
+	if w.on.track && none {
+		w.on.subscribe = false
+	}
+	w.mu.Unlock()
+	if w.on.track { // it is woken all the same
+		return nil
+	}
+	w.missing("subscribing", err)
+	if none {
+		return errRefused
+	}
 	return nil
 }
 
 // errRefused: the server allows no way to listen.
 var errRefused = errors.New("the server allows no way to wake up waiting calls")
+
+// attendance is the channel on which nobody publishes, and to which who waits with tracking subscribes, to be counted by
+// who wants to know for how many to stand back. It is also where releases of a path would be published that is called like
+// this one and ends in ":waiting"; who waits for either may then be counted for both.
+func attendance(channel string) string { return channel + ":waiting" }
+
+// subscriptions is to how many channels of locks this registry listens, or has listened lately.
+func (w *waker) subscriptions() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.channels)
+}
 
 // subscribed tells whether this registry receives what is published on a channel.
 func (w *waker) subscribed(channel string) bool {
@@ -477,6 +596,26 @@ func (w *waker) subscribed(channel string) bool {
 	defer w.mu.Unlock()
 	_, ok := w.channels[channel]
 	return ok
+}
+
+// attendants is how many other registries wait with tracking for what is released on a channel, or have done so lately.
+// In a cluster there are none, and one node knows its own subscribers only.
+func (w *waker) attendants(ctx context.Context, channel string) int64 {
+	client := w.reg.client
+	if !w.count {
+		return 0
+	}
+	name := attendance(channel)
+	count := client.B().Arbitrary("PUBSUB", "NUMSUB").Args(name).Build() // in this way rueidis does not try it again and again
+	counts, err := client.Do(ctx, count).AsIntMap()
+	if err != nil { // it may be forbidden
+		return 0
+	}
+	n := counts[name]
+	if w.subscribed(name) {
+		n--
+	}
+	return max(0, n)
 }
 
 // close ends the connection and the goroutine.

@@ -26,5 +26,9 @@ if redis.call('EXISTS', key) == 1 and redis.call('HEXISTS', key, field) == 0 the
   redis.call('DEL', key)
 end
 redis.call('HSET', key, field, '1')
-redis.call('PEXPIRE', key, ARGV[2])
+local lease = redis.pcall('PEXPIRE', key, ARGV[2])
+if type(lease) == 'table' then -- refused, by the user's permissions: a hash without a lease would stay for ever
+  redis.call('DEL', key)
+  return lease
+end
 return nil

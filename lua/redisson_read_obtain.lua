@@ -5,7 +5,7 @@
 -- ARGV[2]  the lease in milliseconds
 -- ARGV[3]  the name as it stands in derived keys. "<this>:<field>:rwlock_timeout:<n>" lives as long as the n-th lease of a
 --          reader, so that the hash can be kept for as long as the longest one
--- ARGV[4]  the field of the hold with which the same owner writes already, less ':write'; or empty
+-- ARGV[4]  the field of the hold with which the same owner writes already, less ':write'; or missing
 --
 -- Replies nil when granted, else the milliseconds that the lock has left (-1: it has no end).
 local key, field = KEYS[1], ARGV[1]
@@ -17,7 +17,7 @@ local left, lost = 0, false
 if mode then
   left = redis.call('PTTL', key)
 end
-if mode == 'write' and (ARGV[4] == '' or redis.call('HEXISTS', key, ARGV[4] .. ':write') == 0) then
+if mode == 'write' and (not ARGV[4] or redis.call('HEXISTS', key, ARGV[4] .. ':write') == 0) then
   -- A writer of the same registry with a smaller number is a grant whose reply was lost: the registry asks to read only
   -- while none of its own owners writes, but for the one above.
   local registry, number = string.match(field, '^(.*:)(%d+)$')
@@ -36,12 +36,21 @@ if mode == 'write' and (ARGV[4] == '' or redis.call('HEXISTS', key, ARGV[4] .. '
 end
 -- First what may be refused, because the user has no permission for that key or a cluster keeps it elsewhere: a hash that
 -- is written and gets no lease would stay for ever.
-redis.call('SET', ARGV[3] .. ':' .. field .. ':rwlock_timeout:1', '1', 'PX', ARGV[2])
+local own = ARGV[3] .. ':' .. field .. ':rwlock_timeout:1'
+redis.call('SET', own, '1', 'PX', ARGV[2])
 if lost then
   redis.call('DEL', key)
 end
 redis.call('HMSET', key, 'mode', mode or 'read', field, '1')
 if left ~= -1 then
-  redis.call('PEXPIRE', key, math.max(left, tonumber(ARGV[2])))
+  local lease = redis.pcall('PEXPIRE', key, math.max(left, tonumber(ARGV[2])))
+  if type(lease) == 'table' then -- refused, by the user's permissions
+    redis.call('DEL', own)
+    redis.call('HDEL', key, field)
+    if redis.call('HLEN', key) == 1 then -- the mode: nobody else is there
+      redis.call('DEL', key)
+    end
+    return lease
+  end
 end
 return nil

@@ -6,11 +6,14 @@
 -- ARGV[2]  the lease in milliseconds
 -- ARGV[3]  the name as it stands in derived keys
 --
--- Replies 1 when renewed, 0 when the hold is not there (any more).
+-- Replies 1 when renewed, 0 when the hold is not there (any more), or its lease is over: that other readers keep the lock
+-- does not bring it back.
 if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then
   return 0
 end
-redis.call('SET', ARGV[3] .. ':' .. ARGV[1] .. ':rwlock_timeout:1', '1', 'PX', ARGV[2])
+if not redis.call('SET', ARGV[3] .. ':' .. ARGV[1] .. ':rwlock_timeout:1', '1', 'XX', 'PX', ARGV[2]) then
+  return 0
+end
 if redis.call('HLEN', KEYS[1]) == 2 or redis.call('PTTL', KEYS[1]) < tonumber(ARGV[2]) then
   redis.call('PEXPIRE', KEYS[1], ARGV[2])
 end

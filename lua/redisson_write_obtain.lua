@@ -11,7 +11,8 @@ local mode = redis.call('HGET', key, 'mode')
 if not mode and redis.call('EXISTS', key) == 1 then
   return redis.error_reply('WRONGTYPE the key holds a lock that is no read-write lock')
 end
-if mode and redis.call('HEXISTS', key, field) == 0 then
+local again = mode and redis.call('HEXISTS', key, field) == 1
+if mode and not again then
   -- Holds of the same registry with smaller numbers are grants whose replies were lost: the registry asks to write only
   -- while none of its own owners has the lock.
   local registry, number = string.match(ARGV[1], '^(.*:)(%d+)$')
@@ -51,6 +52,13 @@ if mode and redis.call('HEXISTS', key, field) == 0 then
   end
   redis.call('DEL', key)
 end
+if again and redis.call('PTTL', key) >= tonumber(ARGV[2]) then
+  return nil -- a second grant of the same hold, which comes late: its owner may read under it, for longer
+end
 redis.call('HMSET', key, 'mode', 'write', field, '1')
-redis.call('PEXPIRE', key, ARGV[2])
+local lease = redis.pcall('PEXPIRE', key, ARGV[2])
+if type(lease) == 'table' then -- refused, by the user's permissions: a hash without a lease would stay for ever
+  redis.call('DEL', key)
+  return lease
+end
 return nil

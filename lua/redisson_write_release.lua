@@ -8,6 +8,10 @@
 --
 -- Replies 0 when the hold was not there. When it was it is gone now, and the reply is 1 and the number of clients that
 -- received a message: others may read now, because the same owner does or nobody has the lock any more.
+--
+-- Where somebody receives the message, which is 1, another one follows, 0. To a client of Redisson, 1 means to wake the
+-- threads that sleep at this moment. One that has just tried in vain and is about to sleep is not among them, and would
+-- sleep until the lease that it saw is over. 0 wakes one more thread, and if none sleeps, the next one that is about to.
 local key = KEYS[1]
 if redis.call('HDEL', key, ARGV[1] .. ':write') == 0 then
   return 0
@@ -26,14 +30,21 @@ if longest > 0 then
 else
   redis.call('DEL', key)
 end
-local received = 0
-if ARGV[2] ~= '' then -- to publish may be forbidden; the lock is released all the same
-  local reply = redis.pcall('PUBLISH', ARGV[3], '1')
-  if type(reply) == 'number' then
-    received = reply
+local function publish(command) -- which may be forbidden; the lock is released all the same
+  local reply = redis.pcall(command, ARGV[3], '1')
+  if type(reply) ~= 'number' then
+    return 0
   end
+  if reply > 0 then
+    redis.pcall(command, ARGV[3], '0')
+  end
+  return reply
+end
+local received = 0
+if ARGV[2] ~= '' then
+  received = publish('PUBLISH')
   if ARGV[2] == 'SPUBLISH' then -- to which Redisson listens in a cluster
-    redis.pcall('SPUBLISH', ARGV[3], '1')
+    publish('SPUBLISH')
   end
 end
 return 1 + received

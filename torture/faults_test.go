@@ -241,18 +241,18 @@ func (d delay) next(s *stage, h *Held) {
 	s.must(ctx, p, longer)
 	if d.gone {
 		s.unlocks(ctx, p)
-		d.deliver(s, h)
+		s.deliver(h)
 		s.free()
 		return
 	}
 	check := s.unharmed()
-	d.deliver(s, h)
+	s.deliver(h)
 	check()
 	s.unlocks(ctx, p)
 	s.free()
 }
 
-func (d delay) deliver(s *stage, h *Held) {
+func (s *stage) deliver(h *Held) {
 	s.Helper()
 	if reply := h.Deliver(); reply == "" || strings.HasPrefix(reply, "-") {
 		s.Fatalf("the late command was not executed: %q", reply)
@@ -351,7 +351,7 @@ func (d delay) releaseAgain(s *stage) {
 	arrives(s, "the second removal", second.Arrived())
 	s.must(ctx, s.a, longer)
 	check := s.unharmed()
-	d.deliver(s, second)
+	s.deliver(second)
 	check()
 	s.unlocks(ctx, s.a)
 	d.next(s, first)
@@ -383,7 +383,7 @@ func allScenes() []scene {
 
 func TestUnknownOutcomes(t *testing.T) {
 	t.Parallel()
-	for _, s := range []system{library, redisson} {
+	for _, s := range []system{library, redisson, sharing} {
 		t.Run(s.name, func(t *testing.T) {
 			t.Parallel()
 			perform(t, s, allScenes(), func(t *testing.T, _ string, found []string) {

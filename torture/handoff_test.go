@@ -113,7 +113,7 @@ func (c handoffCase) run(t *testing.T) {
 	var running sync.WaitGroup
 	var total atomic.Int64
 	if c.outside {
-		j := job{Hustle: path, Addr: server.Addr(), Of: c.of, Goroutines: crowd, For: handoffFor + time.Second}
+		j := job{System: library.name, Hustle: path, Addr: server.Addr(), Of: c.of, Goroutines: crowd, For: handoffFor + time.Second}
 		running.Go(func() {
 			sections, n, err := j.runOutside()
 			if err != nil || len(sections) > 0 {

@@ -113,7 +113,7 @@ func TestOvertakenRenewal(t *testing.T) {
 			d := delay{cut: cut}
 			d.unanswered(s, d.lose(ctx, s, h, func(ctx context.Context) error { return s.a.renew(ctx, s.path, short) }))
 			s.await("a renewal with a longer lease", func() bool { return s.a.renew(s.soon(ctx), s.path, longer) == nil })
-			d.deliver(s, h)
+			s.deliver(h)
 			s.honest(lost, s.expiry())
 			require.Empty(s, s.found)
 		})

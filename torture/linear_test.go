@@ -82,7 +82,24 @@ func TestModel(t *testing.T) {
 		return section{Called: called, Granted: granted, Until: until, Ended: ended}
 	}
 	counted := func(s section, token uint64, wrote bool) section {
-		s.Token, s.Wrote, s.Acted = token, wrote, true
+		s.Looked, s.Token, s.Wrote, s.Changed, s.Acted = true, token, wrote, !wrote, true
+		return s
+	}
+	reads := func(called, granted, until, ended int64) section {
+		s := hold(called, granted, until, ended)
+		s.Reads = true
+		return s
+	}
+	under := func(hold uint64, s section) section {
+		s.Under = hold
+		return s
+	}
+	named := func(name uint64, s section) section {
+		s.Hold = name
+		return s
+	}
+	of := func(process int, s section) section {
+		s.Process = process
 		return s
 	}
 	for name, c := range map[string]struct {
@@ -103,6 +120,37 @@ func TestModel(t *testing.T) {
 		"counting": {
 			of: []section{counted(hold(1, 2, 3, 4), 0, true), counted(hold(1, 5, 6, 7), 1, true)}, right: true,
 		},
+		"reading at once":          {of: []section{reads(1, 2, 9, 10), reads(1, 3, 8, 9), reads(1, 4, 12, 13)}, right: true},
+		"writing while one reads":  {of: []section{reads(1, 2, 9, 10), hold(3, 4, 5, 6)}},
+		"reading while one writes": {of: []section{hold(1, 2, 9, 10), reads(3, 4, 5, 6)}},
+		"writing between readers":  {of: []section{reads(1, 2, 4, 9), hold(1, 5, 6, 12), reads(3, 7, 8, 9)}, right: true},
+		"writing after one of two": {of: []section{reads(1, 2, 4, 5), reads(1, 3, 8, 9), hold(1, 6, 7, 10)}},
+		"reading under one's own":  {of: []section{named(1, hold(1, 2, 9, 10)), under(1, reads(3, 4, 5, 6))}, right: true},
+		"reading under another's":  {of: []section{named(1, hold(1, 2, 9, 10)), of(1, under(1, reads(3, 4, 5, 6)))}},
+		"reading on with others": {
+			of:    []section{named(1, hold(1, 2, 5, 7)), under(1, reads(3, 4, 12, 13)), reads(3, 8, 9, 10)},
+			right: true,
+		},
+		"reading on, not yet with others": {
+			of: []section{named(1, hold(1, 2, 8, 9)), under(1, reads(3, 4, 12, 13)), reads(3, 6, 10, 11)},
+		},
+		"another writing while one reads on": {
+			of: []section{named(1, hold(1, 2, 5, 7)), under(1, reads(3, 4, 12, 13)), hold(3, 8, 9, 10)},
+		},
+		"sharing what the server has forgotten": {
+			of:        []section{reads(1, 2, 12, 13), of(1, hold(6, 7, 14, 15)), reads(8, 9, 10, 11)},
+			restarted: []span{{3, 5}}, right: true,
+		},
+		"reading anew while one writes, after a restart": {
+			of:        []section{reads(1, 2, 12, 13), of(1, hold(6, 7, 14, 15)), of(2, reads(8, 9, 10, 11))},
+			restarted: []span{{3, 5}},
+		},
+		"the counter changing while one reads": {
+			of: []section{counted(hold(1, 2, 9, 10), 0, true), counted(reads(1, 2, 3, 4), 0, false)},
+		},
+		"readers that see what one who was late has counted": {
+			of: []section{counted(reads(1, 2, 9, 10), 1, true), counted(reads(1, 3, 6, 7), 0, true)}, right: true,
+		},
 		"not seeing what was counted": {of: []section{counted(hold(1, 2, 3, 4), 0, true), counted(hold(1, 5, 6, 7), 0, false)}},
 	} {
 		wrong := judge(c.of, c.restarted)
@@ -110,13 +158,43 @@ func TestModel(t *testing.T) {
 	}
 }
 
+// Readers and writers, and those who write and then read on.
+func TestReadWriteLinearizable(t *testing.T) { //nolint:tparallel // beside each other, but not beside all other tests
+	first := firstSeed()
+	t.Run("library", func(t *testing.T) {
+		t.Parallel()
+		weathered(t, weather{system: sharing, seed: first, lasts: 5 * time.Second, outside: 1})
+	})
+	t.Run("library with restarts", func(t *testing.T) {
+		t.Parallel()
+		weathered(t, weather{system: sharing, seed: first + 1, lasts: 4 * time.Second, outside: 1, restarts: true})
+	})
+	t.Run("a lock without a flaw", func(t *testing.T) {
+		t.Parallel()
+		weathered(t, weather{system: flawed(soundly), seed: first, lasts: 2 * time.Second, dense: true})
+	})
+	for _, flaw := range flaws {
+		t.Run(flaw, func(t *testing.T) {
+			t.Parallel()
+			for i := range uint64(24) {
+				all, s := blow(t, weather{system: flawed(flaw), seed: first + i, lasts: 2 * time.Second, dense: true})
+				if wrong := judge(all, s.restarted); len(wrong) > 0 {
+					t.Logf("after %d storms: %s", i+1, wrong[0])
+					return
+				}
+			}
+			t.Error("nothing is wrong, they say")
+		})
+	}
+}
+
 // TestSoak lets storm follow storm for as long as -soak says, each with a seed of its own that follows from -seed.
 func TestSoak(t *testing.T) {
 	next := firstSeed()
 	for began := time.Now(); time.Since(began) < *soak && !t.Failed(); next++ {
-		s := []system{library, library, redisson}[next%3]
+		s := []system{library, sharing, redisson, sharing}[next%4]
 		t.Run(fmt.Sprint("seed ", next), func(t *testing.T) {
-			weathered(t, weather{system: s, seed: next, lasts: 15 * time.Second, outside: 2, restarts: next%2 == 0})
+			weathered(t, weather{system: s, seed: next, lasts: 15 * time.Second, outside: 2, restarts: next/4%2 == 0})
 		})
 	}
 }

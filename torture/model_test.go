@@ -2,25 +2,32 @@ package torture
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
 	"github.com/anishathalye/porcupine"
 )
 
-// The model of a lock with leases. A hold begins at some moment between the call that asked for it and its return, and it
-// ends at some moment between the last one at which its owner certainly believed in it and the return of unlocking. Only
-// when nobody has a hold can one begin. So two owners that believe at the same moment make a history that the model
-// cannot explain. Calls that got nothing are no part of it: a lock may be denied for reasons that only the network knows.
+// The model of a read-write lock with leases; a plain lock is one whose holds all write. A hold begins at some moment
+// between the call that asked for it and its return, and it ends at some moment between the last one at which its owner
+// certainly believed in it and the return of unlocking. A hold that writes can begin only when nobody has one, a hold that
+// reads only when nobody writes, but for its own owner: that one may give the writing up afterwards and go on reading. So
+// a writer and another owner that believe at the same moment make a history that the model cannot explain. Calls that got
+// nothing are no part of it: a lock may be denied for reasons that only the network knows.
 //
-// When the server restarts it forgets all holds, and their owners do not know. Those may go on while others begin.
+// When the server restarts it forgets all holds, and their owners do not know. Those may go on while others begin. And
+// their process may let more of its owners share such a hold, or hand it over.
 //
-// And each hold reads a counter that each may increment: no hold may read less than an earlier one has written.
+// And each hold reads a counter that who writes may increment: no hold may read less than an earlier one has seen.
 
 type step struct {
 	kind    kind
 	hold    int
-	counter uint64
+	reads   bool
+	under   int // the hold with which the same owner writes already; 0: it does not
+	process int
+	counter uint64 // as read, which is after the beginning; at the end: as certainly seen before that
 }
 
 type kind uint8
@@ -32,9 +39,29 @@ const (
 )
 
 type state struct {
-	holder    int   // 0: nobody
-	forgotten []int // by a server that restarted, and not over yet; sorted
+	writer    int // 0: nobody
+	process   int // of the writer
+	readers   []holder
+	forgotten []holder // by a server that restarted, and not over yet
 	counter   uint64
+}
+
+// holder is one of several. They are sorted, so that equal states look equal.
+type holder struct{ hold, process int }
+
+func byHold(a holder, hold int) int { return a.hold - hold }
+
+func with(all []holder, h holder) []holder {
+	i, _ := slices.BinarySearchFunc(all, h.hold, byHold)
+	return slices.Insert(slices.Clone(all), i, h)
+}
+
+func without(all []holder, hold int) ([]holder, bool) {
+	i, ok := slices.BinarySearchFunc(all, hold, byHold)
+	if !ok {
+		return all, false
+	}
+	return slices.Delete(slices.Clone(all), i, i+1), true
 }
 
 var model = porcupine.Model{
@@ -44,7 +71,8 @@ var model = porcupine.Model{
 	},
 	Equal: func(a, b any) bool {
 		x, y := a.(state), b.(state)
-		return x.holder == y.holder && x.counter == y.counter && slices.Equal(x.forgotten, y.forgotten)
+		return x.writer == y.writer && x.counter == y.counter &&
+			slices.Equal(x.readers, y.readers) && slices.Equal(x.forgotten, y.forgotten)
 	},
 	DescribeOperation: func(input, _ any) string { return fmt.Sprintf("%+v", input) },
 }
@@ -52,27 +80,53 @@ var model = porcupine.Model{
 func (s state) step(o step) (bool, state) {
 	switch o.kind {
 	case begins:
-		ok := s.holder == 0 && o.counter >= s.counter
-		s.holder = o.hold
-		s.counter = max(s.counter, o.counter)
-		return ok, s
+		return s.begin(o)
 	case restarts:
-		if s.holder != 0 {
-			s.forgotten = append(slices.Clone(s.forgotten), s.holder)
-			slices.Sort(s.forgotten)
-			s.holder = 0
+		for _, r := range s.readers {
+			s.forgotten = with(s.forgotten, r)
 		}
+		if s.writer != 0 {
+			s.forgotten = with(s.forgotten, holder{s.writer, s.process})
+		}
+		s.writer, s.process, s.readers = 0, 0, nil
 		return true, s
 	default:
-		if i, ok := slices.BinarySearch(s.forgotten, o.hold); ok { // what it counted, others may not have seen
-			s.forgotten = slices.Delete(slices.Clone(s.forgotten), i, i+1)
-			return true, s
-		}
-		ok := s.holder == o.hold
-		s.holder = 0
-		s.counter = max(s.counter, o.counter)
+		return s.end(o)
+	}
+}
+
+func (s state) begin(o step) (bool, state) {
+	me := holder{o.hold, o.process}
+	mine := func(h holder) bool { return h.process == o.process }
+	switch {
+	case o.counter < s.counter:
+		return false, s
+	case slices.ContainsFunc(s.forgotten, mine): // and it may be that hold, shared or handed over
+		s.forgotten = with(s.forgotten, me)
+		return true, s
+	case o.reads:
+		ok := s.writer == 0 || s.writer == o.under
+		s.readers = with(s.readers, me)
+		return ok, s
+	default:
+		ok := s.writer == 0 && len(s.readers) == 0
+		s.writer, s.process = o.hold, o.process
 		return ok, s
 	}
+}
+
+func (s state) end(o step) (ok bool, _ state) {
+	if s.forgotten, ok = without(s.forgotten, o.hold); ok { // what it counted, others may not have seen
+		return true, s
+	}
+	s.counter = max(s.counter, o.counter)
+	if o.reads {
+		s.readers, ok = without(s.readers, o.hold)
+		return ok, s
+	}
+	ok = s.writer == o.hold
+	s.writer, s.process = 0, 0
+	return ok, s
 }
 
 // span is from when to when something happened.
@@ -87,17 +141,25 @@ func judge(sections []section, restarted []span) (wrong []string) {
 		if s.Wrong != "" {
 			wrong = append(wrong, fmt.Sprintf("path %d, process %d: %s", s.Path, s.Process, s.Wrong))
 		}
-		if s.Stolen && !slices.ContainsFunc(restarted, func(r span) bool { return r.from < s.Ended && r.to > s.Called }) {
+		if s.Stolen && !slices.ContainsFunc(restarted, s.during) {
 			wrong = append(wrong, fmt.Sprintf("path %d, process %d: the key of a hold is gone before its lease is over: %+v",
 				s.Path, s.Process, s))
+		}
+		if s.Refused && !slices.ContainsFunc(restarted, s.during) {
+			wrong = append(wrong, fmt.Sprintf("path %d, process %d: who writes may not read: %+v", s.Path, s.Process, s))
 		}
 		if s.Until >= s.Granted {
 			byPath[s.Path] = append(byPath[s.Path], s)
 		}
 	}
 	for path, of := range byPath {
-		if !explained(of, restarted) {
+		switch explained(of, restarted) {
+		case porcupine.Ok:
+		case porcupine.Illegal:
 			wrong = append(wrong, fmt.Sprintf("path %d: no order of its %d holds explains them; %s", path, len(of), overlap(of)))
+		default:
+			wrong = append(wrong, fmt.Sprintf("path %d: not known within %v whether an order explains its %d holds",
+				path, checkLimit, len(of)))
 		}
 		wrong = append(wrong, miscounted(path, of, restarted)...)
 	}
@@ -105,19 +167,37 @@ func judge(sections []section, restarted []span) (wrong []string) {
 }
 
 // explained has the model check one path.
-func explained(of []section, restarted []span) bool {
+func explained(of []section, restarted []span) porcupine.CheckResult {
+	type key struct {
+		process int
+		hold    uint64
+	}
+	numbers := map[key]int{} // of the holds that others may be under
+	for i, s := range of {
+		numbers[key{s.Process, s.Hold}] = i + 1
+	}
 	history := make([]porcupine.Operation, 0, 2*len(of)+len(restarted))
 	for i, s := range of {
-		wrote := s.Token
-		if s.Wrote && s.Acted { // else it may have written when its time was over already
-			wrote++
+		begin := step{kind: begins, hold: i + 1, reads: s.Reads, process: s.Process, counter: s.Token}
+		if !s.Looked {
+			begin.counter = math.MaxUint64
+		}
+		if s.Under != 0 {
+			begin.under = numbers[key{s.Process, s.Under}]
+		}
+		end := step{kind: ends, hold: i + 1, reads: s.Reads, process: s.Process}
+		if s.Acted { // else what it read and wrote may have been after its time was over
+			end.counter = s.Token
+			if s.Wrote {
+				end.counter++
+			}
 		}
 		history = append(
 			history,
-			porcupine.Operation{ClientId: i, Input: step{begins, i + 1, s.Token}, Call: s.Called, Return: s.Granted},
+			porcupine.Operation{ClientId: i, Input: begin, Call: s.after(of, restarted), Return: s.Granted},
 			// An end must come after its beginning, if only by a nanosecond.
 			porcupine.Operation{
-				ClientId: i, Input: step{ends, i + 1, wrote},
+				ClientId: i, Input: end,
 				Call: max(s.Until, s.Granted+1), Return: max(s.Ended, s.Until+1, s.Granted+1),
 			},
 		)
@@ -125,20 +205,47 @@ func explained(of []section, restarted []span) bool {
 	for i, r := range restarted {
 		history = append(history, porcupine.Operation{ClientId: len(of) + i, Input: step{kind: restarts}, Call: r.from, Return: r.to})
 	}
-	return porcupine.CheckOperationsTimeout(model, history, checkLimit) != porcupine.Illegal
+	return porcupine.CheckOperationsTimeout(model, history, checkLimit)
 }
+
+// forgetful is longer than anybody believes in a hold that is forgotten: longer than all leases.
+const forgetful = 2 * time.Second
+
+// after is a moment before which the hold cannot have begun: that of the call, or the last one at which another owner
+// certainly believed in a hold that excludes this one. To say so changes nothing about which orders explain a history, but
+// it spares the search the many in which readers that were waiting begin too early.
+func (s section) after(of []section, restarted []span) int64 {
+	at := s.Called
+	if slices.ContainsFunc(restarted, func(r span) bool { return r.from < s.Granted && r.to > s.Called-int64(forgetful) }) {
+		return at // it may share a hold that is forgotten, which excludes nobody
+	}
+	for _, other := range of {
+		if s.excludes(other) && other.Until < s.Granted && !slices.ContainsFunc(restarted, other.during) {
+			at = max(at, other.Until)
+		}
+	}
+	return at
+}
+
+// excludes tells whether two holds cannot be at once.
+func (s section) excludes(other section) bool {
+	above := func(a, b section) bool { return a.Process == b.Process && a.Hold != 0 && a.Hold == b.Under }
+	return (!s.Reads || !other.Reads) && !above(s, other) && !above(other, s)
+}
+
+// during tells whether something may have happened to the hold.
+func (s section) during(r span) bool { return r.from < s.Ended && r.to > s.Called }
 
 // overlap names two holds that were believed in at once, for who reads the report.
 func overlap(of []section) string {
-	of = slices.Clone(of)
-	slices.SortFunc(of, func(a, b section) int { return int(a.Granted - b.Granted) })
-	for i := 1; i < len(of); i++ {
-		if of[i].Granted < of[i-1].Until {
-			return fmt.Sprintf("these two overlap by %v: %+v and %+v",
-				time.Duration(min(of[i-1].Until, of[i].Until)-of[i].Granted), of[i-1], of[i])
+	for i, a := range of {
+		for _, b := range of[i+1:] {
+			if d := min(a.Until, b.Until) - max(a.Granted, b.Granted); d > 0 && a.excludes(b) {
+				return fmt.Sprintf("these two overlap by %v: %+v and %+v", time.Duration(d), a, b)
+			}
 		}
 	}
-	return "no two in a row overlap"
+	return "no two overlap"
 }
 
 // miscounted finds holds that were alone, by their own word, from reading the counter to writing it, and found it changed
@@ -152,7 +259,7 @@ func miscounted(path int, of []section, restarted []span) (wrong []string) {
 		certain[s.Token] = certain[s.Token] || s.Wrote && s.Acted
 	}
 	for _, s := range of {
-		if s.Acted && !s.Wrote && certain[s.Token] {
+		if s.Acted && s.Changed && certain[s.Token] {
 			wrong = append(wrong, fmt.Sprintf("path %d: the counter changed under a hold: %+v", path, s))
 		}
 	}

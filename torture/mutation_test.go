@@ -33,7 +33,7 @@ var mutations = []mutation{
 	},
 	{
 		"abandoned grants are left behind", "acquisition.go",
-		"if err != nil && a.hold.late {", "if false {",
+		"if err != nil && first.hold.late {", "if false {",
 		"TestUnknownOutcomes$",
 	},
 	{
@@ -53,7 +53,7 @@ var mutations = []mutation{
 	},
 	{
 		"removals are tried again after a minute", "stray.go",
-		"pause := t.reg.poll", "pause := t.watch",
+		"pause := s.reg.poll * time.Duration(max(1, len(s.strays)/batch))", "pause := t.watch",
 		"TestUnknownOutcomes$",
 	},
 	{
@@ -68,7 +68,8 @@ var mutations = []mutation{
 	},
 	{
 		"leases count from the reply", "hold.go",
-		"until := sent.add(length - margin(length))", "until := h.lock.reg.clock.now().add(length - margin(length))",
+		"h.until = max(h.until, sent.add(length-margin(length)))",
+		"h.until = max(h.until, h.lock.reg.clock.now().add(length-margin(length)))",
 		"TestLateReply|TestLinearizable$",
 	},
 	{
@@ -95,6 +96,76 @@ var mutations = []mutation{
 		"the lock is handed on without end", "hold.go",
 		"due = h.since.until(now) >= limit", "due = false",
 		"TestHandoffIsFair",
+	},
+	{
+		"a writer does not mind readers", "lua/redisson_write_obtain.lua",
+		"others = true", "others = mode == 'write'",
+		"TestReadWriteLinearizable/library$",
+	},
+	{
+		"a writer takes later holds of its registry for lost ones", "lua/redisson_write_obtain.lua",
+		"if n and n < tonumber(number) then", "if n then",
+		"TestUnknownOutcomes$/sharing",
+	},
+	{
+		"a reader takes a later writer of its registry for a lost one", "lua/redisson_read_obtain.lua",
+		"if not n or n > tonumber(number) then", "if not n then",
+		"TestLateReader$",
+	},
+	{
+		"a reader does not mind a writer", "lua/redisson_read_obtain.lua",
+		"if not n or n > tonumber(number) then\n        return left", "if not n or n > tonumber(number) then\n        return nil",
+		"TestReadWriteLinearizable/library$",
+	},
+	{
+		"the lease of a reader ends others'", "lua/redisson_read_obtain.lua",
+		"math.max(left, tonumber(ARGV[2]))", "ARGV[2]",
+		"TestReadWriteLinearizable/library$",
+	},
+	{
+		"the renewal of a reader ends others'", "lua/redisson_read_renew.lua",
+		"redis.call('HLEN', KEYS[1]) == 2 or", "true or",
+		"TestReadingOn",
+	},
+	{
+		"the renewal of a writer ends its reader", "lua/redisson_write_renew.lua",
+		"redis.call('HLEN', KEYS[1]) == 2 or", "true or",
+		"TestRenewalUnderReader",
+	},
+	{
+		"a reader that leaves takes the others' lock", "lua/redisson_read_release.lua",
+		"if longest > 0 then", "if false then",
+		"TestReadWriteLinearizable/library$",
+	},
+	{
+		"a reader that leaves takes its own writer's lock", "lua/redisson_read_release.lua",
+		"if string.sub(other, -6) == ':write' then", "if false then",
+		"TestReadWriteLinearizable/library$",
+	},
+	{
+		"a writer that leaves takes its own reader's lock", "lua/redisson_write_release.lua",
+		"if longest > 0 then", "if false then",
+		"TestReadingOn",
+	},
+	{
+		"readers do not wait for a writer of the same process", "localreadwrite.go",
+		"case l.write.phase != phaseFree && !l.write.heldBy(o):", "case false:",
+		"TestReadWriteLinearizable/library$",
+	},
+	{
+		"writers do not wait for readers of the same process", "localreadwrite.go",
+		"if l.write.phase != phaseFree || l.read.phase != phaseFree {", "if l.write.phase != phaseFree {",
+		"TestReadWriteLinearizable/library$",
+	},
+	{
+		"the first reader that leaves ends the hold of all", "localreadwrite.go",
+		"if len(s.owners) > 0 {\n\t\treturn leaves", "if false {\n\t\treturn leaves",
+		"TestReadWriteLinearizable/library$",
+	},
+	{
+		"what a reader has under its own writer is not told to Redis", "acquisition.go",
+		"first.under = h.value", "_ = h.value",
+		"TestReadWriteLinearizable/library$",
 	},
 }
 

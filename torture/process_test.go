@@ -2,6 +2,8 @@ package torture
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"sync"
@@ -28,6 +30,15 @@ type process interface {
 	close()
 }
 
+// readWrite is a process with read-write locks. As a [process] it writes.
+type readWrite interface {
+	process
+	// reader is the same process, reading. Who writes may read too, and may then give the writing up.
+	reader() process
+	// upgrade asks to write while the owner reads, which is refused.
+	upgrade(ctx context.Context, path string) error
+}
+
 // settings are those of a process.
 type settings struct {
 	Lease   time.Duration
@@ -35,6 +46,7 @@ type settings struct {
 	Renewal bool
 	Wakeup  lockregistry.Wakeup
 	Handoff time.Duration // negative: the default
+	Watched bool          // read-write locks without a lease of their own are renewed, as in Redisson
 }
 
 // system is something that makes locks.
@@ -48,43 +60,61 @@ const prefix = "torture"
 
 func keyOf(path string) string { return prefix + ":" + path }
 
-// library is what is under test, and redisson is the same with the other format.
+// library is what is under test, redisson is the same with the other format, and sharing has read-write locks.
 var (
 	library  = layout("library", lockregistry.LayoutSpring)
 	redisson = layout("redisson", lockregistry.LayoutRedisson)
+	sharing  = system{"sharing", true, func(client rueidis.Client, s settings) (process, error) {
+		format := lockregistry.LayoutSpring
+		if s.Watched {
+			format = lockregistry.LayoutRedisson
+		}
+		r, err := registry(client, s, format)
+		if err != nil {
+			return nil, err
+		}
+		return sharingProcess{libraryProcess{r, func(path string) *lockregistry.Lock { return r.ReadWrite(path).Writer() }}}, nil
+	}}
 )
 
 func layout(name string, format lockregistry.Layout) system {
 	return system{name, true, func(client rueidis.Client, s settings) (process, error) {
-		opts := []lockregistry.Option{
-			lockregistry.WithLayout(format),
-			lockregistry.WithExpiry(s.Lease),
-			lockregistry.WithPollInterval(s.Poll),
-			lockregistry.WithWakeup(s.Wakeup),
-			lockregistry.WithLogger(slog.New(slog.DiscardHandler)),
-		}
-		if s.Renewal {
-			opts = append(opts, lockregistry.WithRenewal())
-		}
-		if s.Handoff >= 0 {
-			opts = append(opts, lockregistry.WithHandoff(s.Handoff))
-		}
-		r, err := lockregistry.New(client, prefix, opts...)
+		r, err := registry(client, s, format)
 		if err != nil {
 			return nil, err
 		}
-		return libraryProcess{r}, nil
+		return libraryProcess{r, r.Obtain}, nil
 	}}
 }
 
-type libraryProcess struct{ registry *lockregistry.Registry }
+func registry(client rueidis.Client, s settings, format lockregistry.Layout) (*lockregistry.Registry, error) {
+	opts := []lockregistry.Option{
+		lockregistry.WithLayout(format),
+		lockregistry.WithExpiry(s.Lease),
+		lockregistry.WithPollInterval(s.Poll),
+		lockregistry.WithWakeup(s.Wakeup),
+		lockregistry.WithLogger(slog.New(slog.DiscardHandler)),
+	}
+	if s.Renewal {
+		opts = append(opts, lockregistry.WithRenewal())
+	}
+	if s.Handoff >= 0 {
+		opts = append(opts, lockregistry.WithHandoff(s.Handoff))
+	}
+	return lockregistry.New(client, prefix, opts...)
+}
+
+type libraryProcess struct {
+	registry *lockregistry.Registry
+	at       func(path string) *lockregistry.Lock
+}
 
 func (p libraryProcess) lock(ctx context.Context, path string, wait, lease time.Duration) (bool, error) {
 	var opts []lockregistry.LockOption
 	if lease > 0 {
 		opts = append(opts, lockregistry.TTL(lease))
 	}
-	l := p.registry.Obtain(path)
+	l := p.at(path)
 	if wait < 0 {
 		err := l.Lock(ctx, opts...)
 		return err == nil, err
@@ -96,19 +126,34 @@ func (p libraryProcess) lock(ctx context.Context, path string, wait, lease time.
 }
 
 func (p libraryProcess) unlock(ctx context.Context, path string) error {
-	return p.registry.Obtain(path).Unlock(ctx)
+	return p.at(path).Unlock(ctx)
 }
 
 func (p libraryProcess) renew(ctx context.Context, path string, lease time.Duration) error {
-	return p.registry.Obtain(path).Renew(ctx, lease)
+	return p.at(path).Renew(ctx, lease)
 }
 
 func (p libraryProcess) context(ctx context.Context, path string) context.Context {
-	return p.registry.Obtain(path).Context(ctx)
+	return p.at(path).Context(ctx)
 }
 
-func (p libraryProcess) held(path string) bool { return p.registry.Obtain(path).IsHeld() }
+func (p libraryProcess) held(path string) bool { return p.at(path).IsHeld() }
 func (p libraryProcess) close()                { _ = p.registry.Close() }
+
+type sharingProcess struct{ libraryProcess }
+
+func (p sharingProcess) reader() process {
+	r := p.registry
+	return libraryProcess{r, func(path string) *lockregistry.Lock { return r.ReadWrite(path).Reader() }}
+}
+
+func (p sharingProcess) upgrade(ctx context.Context, path string) error {
+	_, err := p.at(path).TryLock(ctx)
+	if errors.Is(err, lockregistry.ErrUpgrade) {
+		return nil
+	}
+	return fmt.Errorf("asking to write while reading: %w", err)
+}
 
 // network is how a client uses it.
 type network struct {
@@ -151,6 +196,7 @@ var scripts = sync.OnceValue(func() map[string]string {
 	for name, body := range naiveScripts {
 		found[body] = name
 	}
+	found[pairObtain], found[pairRelease] = "obtain", "release"
 	return found
 })
 

@@ -37,7 +37,8 @@ type weather struct {
 	seed     uint64
 	lasts    time.Duration
 	restarts bool
-	outside  int // how many of the processes are processes of the operating system
+	outside  int  // how many of the processes are processes of the operating system
+	dense    bool // few goroutines, but fewer paths, and many who stay too long
 }
 
 const (
@@ -55,12 +56,16 @@ func blow(t *testing.T, w weather) ([]section, *storm) {
 	var all []section
 	var running sync.WaitGroup
 	vain := 0
-	for i, of := range s.processes() {
+	goroutines, paths, slow := stormGoroutines, stormPaths, 5
+	if w.dense {
+		goroutines, paths, slow = stormGoroutines/4, stormPaths/8, 25
+	}
+	for i, of := range s.processes(w.system.name == sharing.name) {
 		p := listen(t, s.server.Addr())
 		s.proxies = append(s.proxies, p)
 		j := job{
-			System: w.system.name, Addr: p.Addr(), Of: of, Number: i, Goroutines: stormGoroutines, Paths: stormPaths,
-			Counters: counters, For: w.lasts, Seed: s.random.Uint64(),
+			System: w.system.name, Addr: p.Addr(), Of: of, Number: i, Goroutines: goroutines, Paths: paths,
+			Counters: counters, For: w.lasts, Seed: s.random.Uint64(), Slow: slow,
 		}
 		running.Go(func() {
 			do := j.run
@@ -92,20 +97,22 @@ func blow(t *testing.T, w weather) ([]section, *storm) {
 	}
 	t.Logf("seed %d: %d holds, of which %d were lost, %d calls in vain, %d commands came to grief, %v",
 		w.seed, len(all), lost, vain, s.faults.Load(), s.events)
-	require.Greater(t, len(all), int(w.lasts/time.Second)*20, "too few holds for a history")
-	require.Positive(t, lost, "no hold was lost: what kind of storm is this")
+	if w.system.ours { // one storm is enough for it
+		require.Greater(t, len(all), int(w.lasts/time.Second)*20, "too few holds for a history")
+		require.Positive(t, lost, "no hold was lost: what kind of storm is this")
+	}
 	require.Positive(t, s.faults.Load())
 	return all, s
 }
 
 // processes are different in all that a process chooses.
-func (s *storm) processes() []settings {
+func (s *storm) processes(watched bool) []settings {
 	leases := []time.Duration{200 * time.Millisecond, 250 * time.Millisecond, 400 * time.Millisecond, time.Second}
 	s.random.Shuffle(len(leases), func(i, j int) { leases[i], leases[j] = leases[j], leases[i] })
 	all := []settings{
 		{Wakeup: lockregistry.WakeupPoll, Handoff: 0},
 		{Wakeup: lockregistry.WakeupAuto, Handoff: -1},
-		{Wakeup: lockregistry.WakeupPubSub, Handoff: 0},
+		{Wakeup: lockregistry.WakeupPubSub, Handoff: 0, Watched: watched},
 		{Wakeup: lockregistry.WakeupTracking, Handoff: 30 * time.Millisecond, Renewal: true},
 	}
 	for i := range all {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -29,6 +30,7 @@ type job struct {
 	Counters   string        // the file of the fencing counters
 	For        time.Duration // how long to go on
 	Seed       uint64
+	Slow       int    // how many of a hundred stay longer than their lease, most of them
 	Hustle     string // instead of all this: lock this path again and again, with all goroutines
 }
 
@@ -36,25 +38,27 @@ type job struct {
 type section struct {
 	Process int
 	Path    int
+	Hold    uint64 // names it within its process
+	Under   uint64 // the hold with which the same owner wrote when it came to read; 0: none
+	Reads   bool   // with others, perhaps; else it is alone
 	Called  int64  // locking
 	Granted int64  // locking has returned
 	Until   int64  // the last moment at which the goroutine certainly believed in its hold; before Granted: it never did
 	Ended   int64  // unlocking has returned
+	Looked  bool   // the Token was read at all
 	Token   uint64 // the fencing counter, read under the lock
 	Wrote   bool   // the counter was one more then, because of this section
+	Changed bool   // the counter was another one at the end
 	Acted   bool   // the attempt to count, from reading to writing, was certainly under the lock
 	Lost    bool   // the hold was lost before it was given back
 	Stolen  bool   // unlocking said that the hold was lost, when its lease cannot have been over
+	Refused bool   // its owner was not let in to read, although this hold writes
 	Wrong   string // something happened that must not, ever
 }
 
 func (j job) system() system {
-	for _, s := range []system{naive, redisson} {
-		if s.name == j.System {
-			return s
-		}
-	}
-	return library
+	systems := append(flawedSystems(), library, redisson, sharing, naive)
+	return systems[slices.IndexFunc(systems, func(s system) bool { return s.name == j.System })]
 }
 
 // run does the job and returns what its goroutines saw.
@@ -87,11 +91,19 @@ func (j job) run() (all []section, vain int, err error) {
 	defer counters.close()
 	var mu sync.Mutex
 	var running sync.WaitGroup
+	var holds atomic.Uint64
 	for i := range j.Goroutines {
 		running.Go(func() {
-			w := worker{job: j, process: p, counters: counters, random: rand.New(rand.NewPCG(j.Seed, uint64(i)))}
+			w := worker{
+				job: j, process: p, counters: counters, holds: &holds, ours: j.system().ours,
+				random: rand.New(rand.NewPCG(j.Seed, uint64(i))),
+			}
+			once := w.once
+			if both, ok := p.(readWrite); ok {
+				once = func() { w.share(both) }
+			}
 			for time.Now().Before(deadline) {
-				w.once()
+				once()
 			}
 			mu.Lock()
 			defer mu.Unlock()
@@ -125,7 +137,9 @@ func (j job) hustle(p process) (_ []section, times int, failure error) {
 type worker struct {
 	job
 	process  process
+	ours     bool
 	counters *counters
+	holds    *atomic.Uint64 // of the process
 	random   *rand.Rand
 	seen     []section
 	vain     int
@@ -139,96 +153,146 @@ func (w *worker) some(most time.Duration) time.Duration {
 
 func (w *worker) chance(percent int) bool { return w.random.IntN(100) < percent }
 
+// visit is one section while it lasts.
+type visit struct {
+	section
+	by    process
+	owner context.Context
+	path  string
+	lease time.Duration // the shortest that it had
+	alive context.Context
+}
+
+// to plans a visit to a path.
+func (w *worker) to(by process, path int) *visit {
+	v := &visit{by: by, path: strconv.Itoa(path), lease: w.Of.Lease}
+	v.Process, v.Path, v.Hold = w.Number, path, w.holds.Add(1)
+	v.owner = context.WithValue(lockregistry.NewOwner(context.Background()), ownerKey{}, v.Hold)
+	return v
+}
+
+// ownerKey is where contexts name the owner for systems that cannot tell it from [lockregistry.NewOwner].
+type ownerKey struct{}
+
 // once locks one path in one of the ways that there are, and stays for a while.
 func (w *worker) once() {
-	s := section{Process: w.Number, Path: w.random.IntN(w.Paths)}
-	path := strconv.Itoa(s.Path)
-	owner := lockregistry.NewOwner(context.Background())
-	ctx, cancel := context.WithTimeout(owner, 10*w.Of.Lease)
+	v := w.to(w.process, w.random.IntN(w.Paths))
+	if !w.enter(v, 0) {
+		return
+	}
+	w.inside(v)
+	w.leave(v)
+	w.rest()
+}
+
+// enter locks.
+func (w *worker) enter(v *visit, lease time.Duration) bool {
+	ctx, cancel := context.WithTimeout(v.owner, 10*w.Of.Lease)
 	defer cancel()
 	wait := time.Duration(-1)
 	switch n := w.random.IntN(100); {
 	case n < 15: // gives up, perhaps when its command is under way
 		cancel()
-		ctx, cancel = context.WithTimeout(owner, w.some(w.Of.Lease/2))
+		ctx, cancel = context.WithTimeout(v.owner, w.some(w.Of.Lease/2))
 		defer cancel()
 	case n < 30:
 		wait = w.some(w.Of.Lease)
 	case n < 35:
 		wait = 0
 	}
-	s.Called = now()
-	ok, err := w.process.lock(ctx, path, wait, 0)
-	s.Granted = now()
+	if lease > 0 {
+		v.lease = lease
+	}
+	v.Called = now()
+	ok, err := v.by.lock(ctx, v.path, wait, lease)
+	v.Granted = now()
+	v.Until = v.Granted - 1
 	if !ok {
 		w.vain++
 		if errors.Is(err, lockregistry.ErrNotOwner) || errors.Is(err, lockregistry.ErrLockLost) {
-			s.Until, s.Wrong = s.Granted-1, fmt.Sprint("locking failed: ", err)
-			w.seen = append(w.seen, s)
+			v.Wrong = fmt.Sprint("locking failed: ", err)
+			w.seen = append(w.seen, v.section)
 		}
+		v.Refused = err == nil
 		if err != nil {
 			w.pause(w.some(w.Of.Poll)) // the network is down; not for nothing in a circle
 		}
-		return
+		return false
 	}
-	w.inside(owner, &s, path)
+	v.alive = v.by.context(v.owner, v.path)
+	return true
+}
 
-	ctx, cancel = context.WithTimeout(owner, 10*w.Of.Lease)
+// leave unlocks.
+func (w *worker) leave(v *visit) {
+	if v.Lost && w.chance(30) { // and does not notice for a while
+		w.pause(w.some(2 * w.Of.Lease))
+	}
+	ctx, cancel := context.WithTimeout(v.owner, 10*w.Of.Lease)
 	if w.chance(10) {
 		cancel()
 	}
 	defer cancel()
-	err = w.process.unlock(ctx, path)
-	s.Ended = now()
+	err := v.by.unlock(ctx, v.path)
+	v.Ended = now()
 	switch {
 	case errors.Is(err, lockregistry.ErrNotOwner):
-		s.Wrong = fmt.Sprint("unlocking failed: ", err)
-	case errors.Is(err, lockregistry.ErrLockLost):
+		v.Wrong = fmt.Sprint("unlocking failed: ", err)
+	case errors.Is(err, lockregistry.ErrLockLost) && !v.Reads: // who reads may share a lease that began earlier
 		// Without hand-over and renewals the lease began after locking was called. Nobody may have ended it before that
 		// was over, whatever was on its way in the network.
-		whole := w.Of.Lease - w.Of.Lease/100 - 2*time.Millisecond
-		s.Stolen = w.Of.Handoff == 0 && !w.Of.Renewal && time.Duration(s.Ended-s.Called) < whole
+		whole := v.lease - v.lease/100 - 2*time.Millisecond
+		v.Stolen = w.Of.Handoff == 0 && !w.Of.Renewal && !w.Of.Watched && time.Duration(v.Ended-v.Called) < whole
 	}
-	w.seen = append(w.seen, s)
+	w.seen = append(w.seen, v.section)
+}
+
+// rest is what some do between two visits.
+func (w *worker) rest() {
 	if w.chance(30) {
 		w.pause(w.some(20 * time.Millisecond))
 	}
 }
 
-// inside is the section itself: it looks again and again whether the hold is still there, and counts.
-func (w *worker) inside(owner context.Context, s *section, path string) {
-	alive := w.process.context(owner, path)
-	s.Until = s.Granted - 1
-	// The clock is read first: the hold, if it is believed in afterwards, was so at that moment too.
-	believes := func() bool {
-		at := now()
-		if alive.Err() != nil || !w.process.held(path) {
-			s.Lost = true
-			return false
-		}
-		s.Until = at
-		return true
+// believes tells whether the hold is there by the word of its process. The clock is read first: the hold, if it is believed
+// in afterwards, was so at that moment too.
+func (v *visit) believes() bool {
+	at := now()
+	if v.alive.Err() != nil || !v.by.held(v.path) {
+		v.Lost = true
+		return false
 	}
-	if !believes() {
+	v.Until = at
+	return true
+}
+
+// inside is the section itself: it looks again and again whether the hold is still there, and counts if it is alone.
+func (w *worker) inside(v *visit) {
+	if !v.believes() {
 		return
 	}
-	counter := w.counters.of(s.Path)
-	s.Token = counter.Load()
+	counter := w.counters.of(v.Path)
+	v.Looked, v.Token = true, counter.Load()
 	stay := time.Duration(w.random.Int64N(int64(4 * time.Millisecond)))
 	switch {
-	case w.chance(5): // longer than the lease, mostly
+	case w.chance(w.Slow): // longer than the lease, mostly
 		stay = time.Duration(w.random.Int64N(int64(4 * w.Of.Lease)))
 	case w.chance(15):
 		stay = time.Duration(w.random.Int64N(int64(40 * time.Millisecond)))
 	}
 	for end := time.Now().Add(stay); time.Now().Before(end); {
 		w.pause(min(time.Until(end), 2*time.Millisecond))
-		if !believes() {
+		if !v.believes() {
 			return
 		}
 	}
-	s.Wrote = counter.CompareAndSwap(s.Token, s.Token+1)
-	s.Acted = believes()
+	if v.Reads {
+		v.Changed = counter.Load() != v.Token
+	} else {
+		v.Wrote = counter.CompareAndSwap(v.Token, v.Token+1)
+		v.Changed = !v.Wrote
+	}
+	v.Acted = v.believes()
 }
 
 func (w *worker) pause(d time.Duration) {

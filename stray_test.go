@@ -1,0 +1,235 @@
+package lockregistry_test
+
+import (
+	"context"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+)
+
+// What is left behind in Redis is removed, however many calls have failed, and at the price of one.
+
+// ownConnections makes a client use a connection of its own for each command, so that none waits for another.
+func ownConnections(o *rueidis.ClientOption) { o.DisableAutoPipelining = true }
+
+// pipelining makes a client read replies while it writes commands, which many in one pipeline need on a connection without
+// a buffer.
+func pipelining(o *rueidis.ClientOption) { o.AlwaysPipelining = true }
+
+// A waiter that is tried again for as long as an outage lasts leaves one thing to look for, which stands for all grants
+// that may come late.
+func TestManyAbandonedGrantsOfOnePath(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		const calls = 2000
+		f := w.flaky()
+		l := w.registryOn(f.client(ownConnections), polling).Obtain("42")
+		w.lock(l)
+		w.unlock(l) // the server knows the script from now on
+		f.all("obtain", cut)
+		f.all("release", cut)
+		for range calls {
+			require.Error(w, l.Lock(w.Context()))
+			w.pass(100 * time.Millisecond)
+		}
+		require.Error(w, l.Lock(w.Context(), lockregistry.TTL(time.Hour)))
+		late := f.sent("obtain")[1:]
+		require.Equal(w, calls+1, len(late)) //nolint:testifylint // not to print them all
+		require.LessOrEqual(w, f.count("release"), 2*calls+2, "no more than are due at a failure and at the poll interval")
+
+		// One of the grants has been executed when the network is back.
+		require.Equal(w, "OK", late[calls/2].arrives(w))
+		f.heal()
+		start := time.Now()
+		w.awaitGone("orders:42")
+		require.LessOrEqual(w, time.Since(start), 101*time.Millisecond)
+		removals := f.count("release")
+		w.pass(5 * time.Second)
+		require.LessOrEqual(w, f.count("release")-removals, 51, "one each poll interval")
+
+		// Whichever comes now.
+		for _, i := range []int{0, 1, calls / 3, calls - 1, calls} {
+			require.Equal(w, "OK", late[i].arrives(w))
+			start := time.Now()
+			w.awaitGone("orders:42")
+			require.LessOrEqual(w, time.Since(start), 101*time.Millisecond)
+		}
+
+		// None of that touches a later hold, of this process or of another.
+		for _, next := range []*lockregistry.Lock{l, w.registry().Obtain("42")} {
+			w.lock(next)
+			value := w.do("GET", "orders:42")
+			removals := f.sent("release")
+			for _, c := range []command{removals[1], removals[len(removals)-1], late[0], late[calls]} {
+				c.arrives(w)
+			}
+			w.pass(5 * time.Second)
+			require.Equal(w, value, w.do("GET", "orders:42"))
+			w.unlock(next)
+		}
+
+		// And after the next call that fails it is looked for often again.
+		w.pass(30 * time.Second)
+		f.next("obtain", cut)
+		require.Error(w, l.Lock(w.Context()))
+		w.pass(time.Second)
+		obtained := f.sent("obtain")
+		require.Equal(w, "OK", obtained[len(obtained)-1].arrives(w))
+		w.pass(100 * time.Millisecond)
+		w.settle()
+		require.True(w, w.free("orders:42"))
+
+		// It ends, when the longest lease is over.
+		w.pass(50 * time.Minute)
+		require.Equal(w, "OK", late[calls].arrives(w))
+		w.awaitRemoval("orders:42", 10*time.Minute)
+		w.pass(20 * time.Minute)
+		removals = f.count("release")
+		w.pass(time.Hour)
+		require.Equal(w, removals, f.count("release"))
+	})
+}
+
+// awaitRemoval waits until a key is gone, in steps of a second.
+func (w *world) awaitRemoval(key string, within time.Duration) {
+	w.Helper()
+	for start := time.Now(); !w.free(key); w.pass(time.Second) {
+		require.LessOrEqual(w, time.Since(start), within)
+	}
+}
+
+// While the answer to the removal of an older grant is on its way, a newer one is abandoned, or released with a context that
+// is done. That does not wait for the answer, and the answer says nothing about it.
+func TestSomethingIsLeftDuringARemoval(t *testing.T) {
+	during := func(w *world, test func(f *flaky, l *lockregistry.Lock)) {
+		f := w.flaky()
+		l := w.registryOn(f.client(ownConnections), polling).Obtain("42")
+		w.lock(l)
+		w.unlock(l) // the server knows the script from now on
+		f.next("obtain", cutAfter)
+		f.next("release", slow(300*time.Millisecond))
+		require.Error(w, l.Lock(w.Context()))
+		w.settle()
+		require.True(w, w.free("orders:42"), "removed, but that is not answered yet")
+		test(f, l)
+	}
+	t.Run("abandoned", func(t *testing.T) {
+		fakeWorld(t, func(w *world) {
+			during(w, func(f *flaky, l *lockregistry.Lock) {
+				f.next("obtain", cutAfter)
+				f.next("release", refused(loading))
+				require.Error(w, l.Lock(w.Context()))
+				w.settle()
+				require.False(w, w.free("orders:42"))
+				w.pass(100 * time.Millisecond)
+				w.settle()
+				require.True(w, w.free("orders:42"))
+				w.pass(250 * time.Millisecond)
+				obtained := f.sent("obtain")
+				obtained[len(obtained)-1].arrives(w)
+				require.False(w, w.free("orders:42"))
+				w.pass(100 * time.Millisecond)
+				w.settle()
+				require.True(w, w.free("orders:42"))
+			})
+		})
+	})
+	t.Run("released", func(t *testing.T) {
+		fakeWorld(t, func(w *world) {
+			during(w, func(f *flaky, l *lockregistry.Lock) {
+				w.lock(l)
+				ctx, cancel := context.WithCancel(w.Context())
+				cancel()
+				f.next("release", slow(600*time.Millisecond))
+				require.NoError(w, l.Unlock(ctx))
+				w.settle()
+				require.True(w, w.free("orders:42"), "removed, but that is not answered yet")
+				locked := w.goroutine().starts(l)
+				w.pass(590 * time.Millisecond)
+				w.pending(locked)
+				w.pass(10 * time.Millisecond)
+				require.NoError(w, <-locked)
+			})
+		})
+	})
+}
+
+// After an outage the paths do not wait for each other.
+func TestAbandonedGrantsOfManyPaths(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		const paths = 1500
+		f := w.flaky()
+		r := w.registryOn(f.client(pipelining), polling)
+		w.lock(r.Obtain("42"))
+		w.unlock(r.Obtain("42")) // the server knows the script from now on
+		f.all("release", cut)
+		f.all("obtain", cutAfter)
+		for i := range paths {
+			require.Error(w, r.Obtain(strconv.Itoa(i)).Lock(w.Context()))
+		}
+		require.NotEqual(w, "0", w.do("DBSIZE"))
+		before := f.count("release")
+		w.pass(3 * time.Second)
+		require.Less(w, f.count("release")-before, 3*10*(256+100), "while it fails, a pipeline each poll interval")
+		f.heal()
+		start := time.Now()
+		w.await("all are removed", func() bool { return w.do("DBSIZE") == "0" })
+		require.LessOrEqual(w, time.Since(start), 250*time.Millisecond, "a poll interval, and a last attempt that fails")
+
+		before = f.count("release")
+		w.pass(2 * time.Second)
+		require.Less(w, f.count("release")-before, 2*10*(256+100), "to look for more, a pipeline each poll interval")
+		require.NoError(w, r.Close())
+	})
+}
+
+// Close gives what was left behind a last chance.
+func TestAbandonedGrantsAtClose(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		const paths = 600
+		f := w.flaky()
+		r := w.registryOn(f.client(pipelining), polling)
+		w.lock(r.Obtain("42"))
+		w.unlock(r.Obtain("42")) // the server knows the script from now on
+		f.all("release", cut)
+		f.all("obtain", cutAfter)
+		for i := range paths {
+			require.Error(w, r.Obtain(strconv.Itoa(i)).Lock(w.Context()))
+		}
+		w.pass(10 * time.Second)
+		f.heal()
+		require.NotEqual(w, "0", w.do("DBSIZE"))
+		require.NoError(w, r.Close())
+		require.Equal(w, "0", w.do("DBSIZE"))
+	})
+}
+
+// A hold's own removal takes an older one's late grant along, and says that the hold was lost.
+func TestTheRemovalFindsALateGrant(t *testing.T) {
+	worlds(t, func(w *world) {
+		f := w.flaky()
+		l := f.registry(polling).Obtain("42")
+		f.next("obtain", refused(loading))
+		require.Error(w, l.Lock(w.Context()))
+		w.lock(l)
+		w.do("DEL", "orders:42")
+		require.Equal(w, "OK", f.sent("obtain")[0].arrives(w))
+		require.ErrorIs(w, l.Unlock(w.Context()), lockregistry.ErrLockLost)
+		require.True(w, w.free("orders:42"))
+
+		// But not a newer one, nor that of another registry, nor what is no lock.
+		w.lock(l)
+		w.unlock(l)
+		released := f.sent("release")
+		older := released[0]
+		for _, value := range []string{"x:1", f.sent("obtain")[2].args[2], "text", "", "12"} {
+			w.do("SET", "orders:42", value)
+			require.Equal(w, "0", older.arrives(w))
+			require.Equal(w, value, w.do("GET", "orders:42"))
+		}
+	})
+}

@@ -1,0 +1,200 @@
+package torture
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Who writes and reads under it has two holds in one key. What becomes of a command of the one must not harm the other.
+
+// reads has the owner who writes read as well.
+func (s *stage) reads(ctx context.Context, of time.Duration) (reader process, alive context.Context) {
+	s.Helper()
+	reader = s.a.(readWrite).reader()
+	ok, err := reader.lock(s.soon(ctx), s.path, 0, of)
+	require.NoError(s, err)
+	require.True(s, ok)
+	return reader, reader.context(ctx, s.path)
+}
+
+// gets tries to lock.
+func (s *stage) gets(ctx context.Context, p process) bool {
+	s.Helper()
+	ok, err := p.lock(s.soon(ctx), s.path, 0, 0)
+	require.NoError(s, err)
+	return ok
+}
+
+func (s *stage) holders() []string {
+	s.Helper()
+	return strings.Fields(s.do("HKEYS", keyOf(s.path)))
+}
+
+// still returns a check that whoever has come since the lock had these holders has it still, for as long as now. Others
+// may have come or gone.
+func (s *stage) still(since []string) (check func()) {
+	s.Helper()
+	left := func() time.Duration {
+		ms, err := strconv.Atoi(s.do("PTTL", keyOf(s.path)))
+		require.NoError(s, err)
+		return time.Duration(ms) * time.Millisecond
+	}
+	began, first := time.Now(), left()
+	came := slices.DeleteFunc(s.holders(), func(h string) bool { return slices.Contains(since, h) })
+	require.NotEmpty(s, came)
+	return func() {
+		s.Helper()
+		require.Subset(s, s.holders(), came)
+		require.GreaterOrEqual(s, left(), first-time.Since(began)-2*time.Millisecond, "the lease was cut")
+	}
+}
+
+// A command of a reader that arrives when it reads no more: whoever has the lock then keeps it, and when that one has left,
+// nobody is kept out.
+func TestLateReader(t *testing.T) {
+	t.Parallel()
+	server := serve(t)
+	for _, command := range []string{"obtain", "renew", "release"} {
+		for i := range 8 {
+			d, reads := delay{cut: i&1 != 0, same: i&2 != 0}, i&4 != 0
+			t.Run(fmt.Sprintf("%s, next reads: %t, %v", command, reads, d), func(t *testing.T) {
+				t.Parallel()
+				s := newStage(t, sharing, server, settings{Lease: lease, Poll: poll, Handoff: -1})
+				reader := s.a.(readWrite).reader()
+				ctx, late := s.owner(), Hold(d.cut)
+				lock := func(ctx context.Context) error {
+					_, err := reader.lock(ctx, s.path, -1, 0)
+					return err
+				}
+				if command != "obtain" {
+					require.NoError(s, lock(ctx))
+				}
+				s.proxy.Next(Match{Name: command}, Fate{Held: late})
+				err := d.lose(ctx, s, late, map[string]func(context.Context) error{
+					"obtain":  lock,
+					"renew":   func(ctx context.Context) error { return reader.renew(ctx, s.path, lease/2) },
+					"release": func(ctx context.Context) error { return reader.unlock(ctx, s.path) },
+				}[command])
+				if command == "release" {
+					d.lost(s, err)
+				} else {
+					d.unanswered(s, err)
+				}
+				if command == "renew" {
+					s.unlocksOnDying(ctx, reader)
+				}
+				next, nextCtx := s.b, s.owner()
+				if d.same {
+					next = s.a
+				}
+				if reads {
+					next = next.(readWrite).reader()
+				}
+				since := s.holders()
+				s.must(nextCtx, next, longer)
+				check := s.still(since)
+				s.deliver(late)
+				check()
+				s.unlocks(nextCtx, next)
+				s.free()
+				require.Empty(s, s.found)
+			})
+		}
+	}
+}
+
+// When one of the two holds is renewed for a shorter time than the other one has, the other one keeps its own.
+func TestRenewalUnderReader(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, sharing, serve(t), settings{Lease: lease, Poll: poll, Handoff: -1})
+	ctx := s.owner()
+	s.must(ctx, s.a, 0)
+	reader, _ := s.reads(ctx, longer)
+	check := s.still(nil)
+	require.NoError(s, s.a.renew(ctx, s.path, lease/2))
+	check()
+	require.NoError(s, s.a.renew(ctx, s.path, 2*longer))
+	check = s.still(nil)
+	require.NoError(s, reader.renew(ctx, s.path, lease/2))
+	check()
+	s.unlocks(ctx, s.a)
+	s.unlocks(ctx, reader)
+	s.free()
+	require.Empty(s, s.found)
+}
+
+// Who gives the writing up reads on, together with others, and each keeps the lease that it has whatever becomes of the
+// other's.
+func TestReadingOn(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, sharing, serve(t), settings{Lease: lease, Poll: poll, Handoff: -1})
+	ctx, otherCtx := s.owner(), s.owner()
+	s.must(ctx, s.a, 0)
+	reader, _ := s.reads(ctx, longer)
+	other := s.b.(readWrite).reader()
+	require.False(s, s.gets(otherCtx, other), "one reads while another writes")
+	s.unlocks(ctx, s.a)
+	check := s.still(nil)
+	require.False(s, s.gets(s.owner(), s.b), "one writes while another reads")
+	require.True(s, s.gets(otherCtx, other), "who reads keeps others from reading")
+	require.NoError(s, other.renew(otherCtx, s.path, lease/2))
+	check()
+	s.unlocks(otherCtx, other)
+	check()
+	require.False(s, s.gets(s.owner(), s.b), "one writes while another reads")
+	s.unlocks(ctx, reader)
+	s.free()
+	require.Empty(s, s.found)
+}
+
+// A try to write that arrives after a later one was granted must not cut the lease of a reader under it.
+func TestLateGrantUnderReader(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, sharing, serve(t), settings{Lease: lease, Poll: poll, Handoff: -1})
+	const short = time.Second
+	holder, ctx := s.owner(), s.owner()
+	s.must(holder, s.b, 0)
+	late := Hold(true)
+	s.proxy.Next(Match{Name: "obtain"}, Fate{})
+	s.proxy.Next(Match{Name: "obtain"}, Fate{Held: late})
+	got := make(chan error, 1)
+	go func() {
+		_, err := s.a.lock(s.soon(ctx), s.path, -1, short)
+		got <- err
+	}()
+	arrives(s, "the second try", late.Arrived())
+	s.unlocks(holder, s.b)
+	require.NoError(s, arrives(s, "the lock", got))
+	reader, alive := s.reads(ctx, 0)
+	s.deliver(late)
+	s.await("the end of the write lease", func() bool { return !s.a.held(s.path) })
+	ok, err := s.b.lock(s.soon(s.owner()), s.path, short, 0)
+	require.NoError(s, err)
+	require.False(s, ok && alive.Err() == nil && reader.held(s.path), "one writes while another reads")
+	require.NoError(s, reader.unlock(ctx, s.path))
+}
+
+// A write hold whose removal does not get through until its lease is over must not keep others out when the same owner,
+// who read on, has given that up as well.
+func TestLateRemovalUnderReader(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, sharing, serve(t), settings{Lease: lease, Poll: poll, Handoff: -1})
+	const short = 500 * time.Millisecond
+	ctx := s.owner()
+	s.must(ctx, s.a, short)
+	reader, _ := s.reads(ctx, 0)
+	s.proxy.All(Match{Name: "release"}, Fate{Cut: CutRequest(0)})
+	s.fromNetwork(s.a.unlock(s.soon(ctx), s.path))
+	s.proxy.pause(3 * short)
+	s.proxy.Heal()
+	s.unlocksOnDying(ctx, reader)
+	s.free()
+	require.Empty(s, s.found)
+}
