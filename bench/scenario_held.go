@@ -82,6 +82,10 @@ func (s *suite) holdMany(c contender, n int, lease time.Duration) (map[string]fl
 	defer ls.close()
 	const goroutines = 64
 	paths := pathNames(n)
+	held := make([]session, n)
+	for i := range held {
+		held[i] = ls.session(paths[i])
+	}
 	memory, routines := footprint()
 	inRedis, err := s.observer.number(s.ctx, "memory", "used_memory")
 	if err != nil {
@@ -92,7 +96,6 @@ func (s *suite) holdMany(c contender, n int, lease time.Duration) (map[string]fl
 		let          = make(chan struct{})
 		lost         atomic.Int64
 		errs         = make(chan error, goroutines)
-		held         = make([]session, n)
 		ctx, cancel  = context.WithCancel(s.ctx)
 	)
 	defer cancel()
@@ -101,7 +104,6 @@ func (s *suite) holdMany(c contender, n int, lease time.Duration) (map[string]fl
 		done.Go(func() {
 			var err error
 			for i := g; i < n && err == nil; i += goroutines {
-				held[i] = ls.session(paths[i])
 				if err = held[i].lock(ctx); err != nil {
 					err = fmt.Errorf("lock %s: %w", paths[i], err)
 				} else if r, ok := held[i].(renewer); ok {

@@ -50,6 +50,7 @@ type counter struct {
 var errTogether = errors.New("two holders were inside one path at once")
 
 func (s slice) run(ctx context.Context, ls locks, o observer) (turn, error) {
+	keep := context.WithoutCancel(ctx) // who has the lock gives it back, also when it is to give up
 	ctx, giveUp := context.WithCancel(ctx)
 	defer giveUp()
 	var (
@@ -77,7 +78,7 @@ func (s slice) run(ctx context.Context, ls locks, o observer) (turn, error) {
 				return errTogether
 			}
 			inside[path].Add(-1)
-			if err := held.unlock(ctx); err != nil {
+			if err := held.unlock(keep); err != nil {
 				return fmt.Errorf("unlock: %w", err)
 			}
 			counts[g].n.Add(1)
@@ -136,7 +137,10 @@ func (s slice) run(ctx context.Context, ls locks, o observer) (turn, error) {
 	case <-time.After(drainLimit):
 		t.asleep = true
 		giveUp()
-		<-gone
+		select {
+		case <-gone:
+		case <-time.After(drainLimit): // it does not even give up; it is left behind
+		}
 	}
 	select {
 	case failed := <-errs:
