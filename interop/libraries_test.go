@@ -27,8 +27,9 @@ type library struct {
 	// tries is how often a waiter asks Redis before only a wake-up or the time can
 	// make it ask again.
 	tries int
-	// sleepsIn is the Java class in which a waiter must be asleep before a release
-	// is sure to wake it; empty where that needs no more than its tries.
+	// sleepsIn is the Java class in which a waiter must be asleep before a writer's
+	// release by the same library is sure to wake it; empty where that needs no more
+	// than its tries.
 	sleepsIn string
 	// polls: nothing but the time makes a waiter ask again.
 	polls bool
@@ -126,8 +127,9 @@ var redissonRow = library{
 	notOwner:      notRedissons,
 	tries:         2,
 	unlockChannel: redissonChannel,
-	// A writer's release wakes as many as it finds asleep. Who is between its last try
-	// and its sleep misses it, and sleeps until the holder's lease would have ended.
+	// Redisson's release of a writer wakes as many as it finds asleep. Who is between
+	// its last try and its sleep misses it, and sleeps until the holder's lease would
+	// have ended. This library's release does not miss one.
 	sleepsIn: "java.util.concurrent.Semaphore",
 }
 

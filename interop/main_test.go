@@ -71,9 +71,10 @@ func run(m *testing.M) int {
 	defer server.Stop()
 	code := m.Run()
 	if err := peers.close(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
+		fmt.Fprintln(os.Stderr, "FAILED after the tests, at the end of the processes:", err)
+		code = 1
 	}
+	printVerdicts(os.Stdout)
 	return code
 }
 
@@ -121,10 +122,10 @@ func start(t *testing.T, name string, lib library) *peer.Peer {
 	return started
 }
 
-// port of the server.
-func port(t *testing.T) string {
+// port of a server.
+func port(t *testing.T, at *redistest.Server) string {
 	t.Helper()
-	_, number, err := net.SplitHostPort(server.Addr())
+	_, number, err := net.SplitHostPort(at.Addr())
 	require.NoError(t, err)
 	return number
 }

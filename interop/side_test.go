@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockregistry/lockregistry/internal/redistest"
 	"github.com/lockregistry/lockregistry/interop/monitor"
 	"github.com/lockregistry/lockregistry/interop/peer"
 )
@@ -54,6 +55,7 @@ type opening struct {
 	renewal   bool
 	eager     bool
 	unhurried bool
+	at        *redistest.Server // nil for the one that the tests share
 }
 
 // open opens a registry on the library's shared process, until the test ends.
@@ -73,7 +75,11 @@ func openOn(t *testing.T, p *peer.Peer, lib library, o opening) *side {
 		thread:   "main",
 		kind:     lib.kind,
 	}
-	fields := peer.Fields{"port": port(t), "prefix": o.prefix}
+	at := o.at
+	if at == nil {
+		at = server
+	}
+	fields := peer.Fields{"port": port(t, at), "prefix": o.prefix}
 	maps.Copy(fields, lib.settings)
 	if o.lease != 0 {
 		fields["lease"] = peer.InMillis(o.lease)
@@ -198,16 +204,16 @@ func (s *side) startWaiting(t *testing.T, watch *monitor.Monitor, path string) *
 		return strings.HasPrefix(c.Words[0], "EVAL") && c.Mentions(s.key(path))
 	})
 	require.NoError(t, err, "the waiter never asked Redis")
-	if s.sleepsIn != "" {
-		s.awaitSleep(t)
-	}
 	requireWaiting(t, call)
 	return call
 }
 
-// awaitSleep waits until the thread sleeps, see library.sleepsIn.
+// awaitSleep waits until the thread sleeps, where that matters, see library.sleepsIn.
 func (s *side) awaitSleep(t *testing.T) {
 	t.Helper()
+	if s.sleepsIn == "" {
+		return
+	}
 	watcher := s.on("watcher of " + s.thread)
 	sleeps := func() bool {
 		reply, err := wait(t, watcher.send("sleeps", peer.Fields{"of": s.threadName(), "in": s.sleepsIn}))

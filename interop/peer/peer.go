@@ -105,6 +105,12 @@ func (c *Call) Wait(ctx context.Context) (Reply, error) {
 	}
 }
 
+// What says what was asked of whom.
+func (c *Call) What() string { return c.what }
+
+// Stderr is the end of what the process has written to its standard error so far.
+func (c *Call) Stderr() string { return c.peer.stderr.String() }
+
 // Done is closed once the reply is there.
 func (c *Call) Done() <-chan struct{} { return c.done }
 
@@ -178,5 +184,9 @@ func (p *Peer) take(line string) {
 }
 
 func (p *Peer) obituary() error {
-	return fmt.Errorf("%s has ended; its standard error ends:\n%s", p.name, p.stderr)
+	how := "well"
+	if p.exit != nil {
+		how = p.exit.Error()
+	}
+	return fmt.Errorf("%s has ended (%s); its standard error ends:\n%s", p.name, how, p.stderr)
 }

@@ -13,7 +13,8 @@ public interface LockLibrary {
 	 *
 	 * @param port of the Redis server on this machine
 	 * @param prefix of every key: a lock's key is {@code prefix:path}
-	 * @param mode how a waiter learns of a release, in the library's own words; empty for its default
+	 * @param mode how a waiter learns of a release, or what servers there are, in the library's own words; empty for its
+	 * default
 	 * @param lease of a lock that is taken without one; empty for the library's default
 	 * @param idle pause between two tries; empty for the library's default
 	 * @param renewal whether held locks are renewed, for the libraries that leave the choice

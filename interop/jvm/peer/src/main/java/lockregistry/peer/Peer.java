@@ -68,6 +68,7 @@ public final class Peer {
 			reply.putAll(this.commands.run(request));
 		}
 		catch (Throwable failure) {
+			failure.printStackTrace();
 			reply.put("error", failure.getClass().getName());
 			reply.put("message", String.valueOf(failure.getMessage()));
 			if (failure.getCause() != null) {

@@ -21,17 +21,25 @@ public final class Main implements LockLibrary {
 
 	@Override
 	public LockRegistry open(Settings settings) {
-		if (settings.mode().isPresent() || settings.idle().isPresent()) {
-			throw new UnsupportedOperationException("Redisson always waits on its channel: it has neither mode nor idle time");
+		if (settings.idle().isPresent()) {
+			throw new UnsupportedOperationException("Redisson always waits on its channel: it has no idle time");
 		}
 		Config config = new Config();
 		// A few threads and connections are plenty for one registry of a test, and start faster.
 		config.setThreads(2).setNettyThreads(2);
 		settings.lease().ifPresent(lease -> config.setLockWatchdogTimeout(lease.toMillis()));
-		config.useSingleServer()
-				.setAddress("redis://127.0.0.1:" + settings.port())
-				.setConnectionMinimumIdleSize(1)
-				.setSubscriptionConnectionMinimumIdleSize(1);
+		String address = "redis://127.0.0.1:" + settings.port();
+		switch (settings.mode().orElse("single")) {
+			case "single" -> config.useSingleServer()
+					.setAddress(address)
+					.setConnectionMinimumIdleSize(1)
+					.setSubscriptionConnectionMinimumIdleSize(1);
+			case "cluster" -> config.useClusterServers()
+					.addNodeAddress(address)
+					.setMasterConnectionMinimumIdleSize(1)
+					.setSubscriptionConnectionMinimumIdleSize(1);
+			default -> throw new UnsupportedOperationException("a mode is single or cluster: that of the servers");
+		}
 		return new RedissonLocks(Redisson.create(config), settings.prefix());
 	}
 

@@ -1,0 +1,91 @@
+package interop
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry/internal/redistest"
+	"github.com/lockregistry/lockregistry/interop/monitor"
+)
+
+// cluster is a Redis Cluster, and what each of its nodes is asked.
+type cluster struct {
+	nodes   []*redistest.Server
+	watches []*monitor.Monitor
+}
+
+func startCluster(t *testing.T) cluster {
+	t.Helper()
+	c := cluster{nodes: redistest.StartCluster(t, 3)}
+	for _, node := range c.nodes {
+		c.watches = append(c.watches, monitor.Start(t, node.Addr()))
+	}
+	return c
+}
+
+// nodeOf is the node that has a key; the others refuse commands for it.
+func (c cluster) nodeOf(t *testing.T, key string) (*redistest.Server, *monitor.Monitor) {
+	t.Helper()
+	for i, node := range c.nodes {
+		if _, err := node.Do("EXISTS", key); err == nil {
+			return node, c.watches[i]
+		}
+	}
+	require.Fail(t, "no node has the key", key)
+	return nil, nil
+}
+
+// onCluster is Redisson as it is set up for a cluster; this library learns of one by
+// itself.
+func onCluster(l library) library {
+	if l.module != "" {
+		l.settings = map[string]string{"mode": "cluster"}
+	}
+	return l
+}
+
+// On a cluster that has sharded channels Redisson listens to them alone. What this
+// library releases there wakes it at once.
+func TestClusterWaiterWakesAtOnce(t *testing.T) {
+	t.Parallel()
+	servers := startCluster(t)
+	same := func(s *side) *side { return s }
+	kinds := append([]change{{"plain", same, same}}, changes...)
+	for _, r := range bothWays([]pair{beside(redissonRow, "auto"), beside(redissonRow, "pubsub")}, always) {
+		t.Run(r.String(), func(t *testing.T) {
+			t.Parallel()
+			// Of a release by Redisson this library learns when it polls.
+			unhurried := r.holder.module == ""
+			for _, c := range kinds {
+				prefix := uniquePrefix()
+				o := opening{prefix: prefix, unhurried: unhurried, at: servers.nodes[0]}
+				holder := c.from(open(t, onCluster(r.holder), o))
+				waiter := c.to(open(t, onCluster(r.waiter), o))
+				for _, path := range []string{"a", "b", "c", "{tag}", "d e"} {
+					node, watch := servers.nodeOf(t, holder.key(path))
+					holder.lock(t, path)
+					waiting := waiter.startWaiting(t, watch, path)
+					mark := watch.Mark()
+					release := holder.unlock(t, path)
+					got := ended(t, waiting)
+					require.Less(t, got.End.Sub(release.Begin), soon, "%s: no wake-up for %q", c.name, holder.key(path))
+					waiter.unlock(t, path)
+					require.Equal(t, "0", node.Command(t, "EXISTS", holder.key(path)))
+					requireSharded(t, watch, mark, holder.key(path))
+				}
+			}
+		})
+	}
+}
+
+// requireSharded checks that both sides publish about a key on its sharded channel.
+func requireSharded(t *testing.T, watch *monitor.Monitor, mark monitor.Mark, key string) {
+	t.Helper()
+	watch.Mark() // whatever the releases sent came before it
+	published := watch.Since(mark, func(c monitor.Command) bool {
+		return c.Words[0] == "SPUBLISH" && strings.Contains(c.Words[1], key)
+	})
+	require.GreaterOrEqual(t, len(published), 2)
+}
