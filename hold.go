@@ -45,7 +45,7 @@ type hold struct {
 	most   time.Duration // the longest lease that was ever asked for
 	next   instant       // when to renew; never without renewal, and while the scheduler's own is under way
 	ends   []ending      // the contexts that end with this hold
-	sound  bool          // when over: it was valid until then
+	sound  bool          // when over, of those that can be shared: it was valid until then
 
 	planned bool    // the scheduler knows the hold
 	since   instant // when this process got the key; hand-over does not change it
@@ -162,7 +162,7 @@ func (h *hold) unlockLose(why string) {
 // end turns any state into over: the owner gives the lock back.
 func (h *hold) end() {
 	h.mu.Lock()
-	h.sound = h.fresh()
+	h.sound = h.lock.pair != nil && h.fresh() // it is asked of those who share
 	h.state = over
 	h.unlockEnds(context.Canceled)
 }
@@ -176,7 +176,7 @@ func (h *hold) relinquish(limit time.Duration) (can, due bool) {
 	now := h.lock.reg.clock.now()
 	half := now.until(h.until) < h.lease.length/2
 	due = h.since.until(now) >= limit || half
-	if !h.fresh() || half {
+	if h.state != live || now >= h.until || half {
 		h.mu.Unlock() // its end is near, and decides what its contexts are told
 		return false, due
 	}

@@ -801,7 +801,7 @@ func TestLeavingAHoldThatOthersHaveEnded(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			reg := &Registry{clock: clock{time.Now()}, log: slog.New(slog.DiscardHandler)}
-			h := &hold{lock: &Lock{reg: reg}, state: live, until: never}
+			h := &hold{lock: &Lock{reg: reg, pair: &ReadWriteLock{}}, state: live, until: never}
 			c.meanwhile(h)
 			h.end()
 			require.Equal(t, c.sound, h.dismiss(anna))

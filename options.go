@@ -148,22 +148,24 @@ type request struct {
 	wait  time.Duration // 0: not at all; negative: until the context ends
 }
 
-func (q *request) apply(opts []LockOption) error {
+// with returns the request that the options make of q. It is apart from the caller so that a call without options needs no
+// memory for it.
+func (q request) with(opts []LockOption) (request, error) {
 	for _, o := range opts {
 		if o.set == nil {
-			return errors.New("a LockOption that neither TTL nor Wait made")
+			return q, errors.New("a LockOption that neither TTL nor Wait made")
 		}
 		if err := positive(o.name, o.value); err != nil {
-			return err
+			return q, err
 		}
 		if o.name == "TTL" {
 			if err := leasable(o.name, o.value); err != nil {
-				return err
+				return q, err
 			}
 		}
-		o.set(q, o.value)
+		o.set(&q, o.value)
 	}
-	return nil
+	return q, nil
 }
 
 // lease is that of a lock whose call names none.

@@ -169,8 +169,10 @@ func (l *Lock) check(ctx context.Context) error {
 
 // acquire is Lock, TryLock and the first part of Do.
 func (l *Lock) acquire(ctx context.Context, op string, opts []LockOption, wait time.Duration) (bool, error) {
-	q := request{wait: wait}
-	err := q.apply(opts)
+	q, err := request{wait: wait}, error(nil)
+	if len(opts) > 0 {
+		q, err = q.with(opts)
+	}
 	if err == nil {
 		err = l.check(ctx)
 	}
@@ -363,7 +365,7 @@ func (l *Lock) release(ctx context.Context) error {
 	reg := l.reg
 	h := l.hold.Load()
 	due := false
-	if reg.handoff > 0 {
+	if reg.handoff > 0 && l.half().contended() {
 		var can bool
 		if can, due = h.relinquish(reg.handoff); can && l.half().pass(h.longest()) {
 			l.unpin() // the next owner brings its own

@@ -78,7 +78,11 @@ func (s slice) run(ctx context.Context, ls locks, o observer) (turn, error) {
 				return errTogether
 			}
 			inside[path].Add(-1)
-			if err := held.unlock(keep); err != nil {
+			end := ctx
+			if stop.Load() {
+				end = keep
+			}
+			if err := held.unlock(end); err != nil {
 				return fmt.Errorf("unlock: %w", err)
 			}
 			counts[g].n.Add(1)
