@@ -61,7 +61,7 @@ soak-interop: ## a million sections of Java and Go processes together
 	cd interop && GOWORK=off go test -v -run Soak -timeout 3h . -sections 1000000
 
 .PHONY: bench
-bench: ## this library beside its peers, in about five minutes; writes docs/performance.md
+bench: ## this library beside its peers, in five to six minutes; writes docs/performance.md
 	@scripts/ensure-redis.sh
 	cd bench && GOWORK=off go run . -write ../docs
 

@@ -51,7 +51,9 @@ func openRegistry(o opening) (registryLocks, error) {
 	return registryLocks{client, registry}, nil
 }
 
-func (l registryLocks) session(path string) session { return registrySession{l.registry, path} }
+func (l registryLocks) session(path string) session {
+	return &registrySession{registry: l.registry, path: path}
+}
 
 func (l registryLocks) key(path string) string { return l.registry.Obtain(path).Key() }
 
@@ -60,19 +62,19 @@ func (l registryLocks) close() {
 	l.client.Close()
 }
 
-// registrySession obtains the lock anew each time, as the peers look up theirs by name: it pays for the cache.
+// registrySession obtains the lock anew for each section, as the peers look up theirs by name: it pays for the cache.
 type registrySession struct {
 	registry *lockregistry.Registry
 	path     string
+	held     *lockregistry.Lock
 }
 
-func (s registrySession) lock(ctx context.Context) error {
-	return s.registry.Obtain(s.path).Lock(ctx)
+func (s *registrySession) lock(ctx context.Context) error {
+	s.held = s.registry.Obtain(s.path)
+	return s.held.Lock(ctx)
 }
 
-func (s registrySession) unlock(ctx context.Context) error {
-	return s.registry.Obtain(s.path).Unlock(ctx)
-}
+func (s *registrySession) unlock(ctx context.Context) error { return s.held.Unlock(ctx) }
 
 // registryReaders are the read halves of read-write locks.
 type registryReaders struct{ registryLocks }

@@ -49,7 +49,7 @@ func generate(page *strings.Builder, around surroundings, results []*result, cha
 	for _, line := range summary(results) {
 		fmt.Fprintf(page, "%s\n", line)
 	}
-	page.WriteString("- See it yourself: `make bench-quick`, about a minute; `make bench`, about five, writes this part of the page.\n\n")
+	page.WriteString("- See it yourself: `make bench-quick`, about a minute; `make bench`, five to six, writes this part of the page.\n\n")
 	for _, line := range around {
 		fmt.Fprintf(page, "- %s: %s\n", line.what, line.value)
 	}
@@ -176,7 +176,7 @@ func onPaper(page *strings.Builder, results []*result) {
 	line("**A Redis Cluster.** The slot of the key, or of a `{tag}` in prefix or path, chooses the node, so paths spread by their hash and "+
 		"each master adds its %s locks and unlocks a second. What does not spread is PUBLISH: in a cluster every node "+
 		"passes each message on to all others, so releases cost all nodes together n times as much; `WithWakeup(WakeupPoll)` "+
-		"publishes nothing, and the read-write locks and LayoutRedisson use SPUBLISH, which stays in its shard.", digits(1e9/pair))
+		"publishes nothing. The read-write locks and LayoutRedisson publish with SPUBLISH too there, which stays in its shard.", digits(1e9/pair))
 	line("**Where it ends.** At one hot path (a queue is better), at the connections of one node, and at the broadcast of a " +
 		"large cluster. Not at the number of paths or of held locks: those only add memory and renewals.")
 }

@@ -148,7 +148,7 @@ func latencies(took []time.Duration) map[string]float64 {
 // where the processes run makes no difference to it.
 func (s *suite) handOverLatency(workers fleet) (*result, error) {
 	const each, slow = 12, 10 * time.Millisecond
-	turnsEach, limit := either(s, 10, 5), either(s, 1200*time.Millisecond, 400*time.Millisecond)
+	turnsEach, limit := either(s, 10, 5), either(s, 800*time.Millisecond, 400*time.Millisecond)
 	rounds := either(s, 7, 3)
 	stalled := map[string]int{}
 	r := &result{
