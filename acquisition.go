@@ -17,6 +17,7 @@ type acquisition struct {
 	timer    *time.Timer
 	debt     int32
 	failure  error // of the last try, if it failed otherwise than because the lock is taken
+	waits    bool  // the local half knows that this call waits
 }
 
 // attempt is what all tries of a call have in common.
@@ -221,6 +222,10 @@ func (a *acquisition) standBack() error {
 
 // pause waits for a while, or until it is woken. It fails when the context or the registry ends first.
 func (a *acquisition) pause(d time.Duration, wake <-chan struct{}) (woken bool, err error) {
+	if !a.waits {
+		a.waits = true
+		a.lock.half().waits()
+	}
 	if a.timer == nil {
 		a.timer = time.NewTimer(d)
 	} else {

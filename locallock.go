@@ -33,6 +33,7 @@ type localLock struct {
 type localHalf interface {
 	enter(o owner, lease time.Duration, wait bool) (entry, *waiter)
 	wait(ctx context.Context, w *waiter, timeout <-chan time.Time, closed <-chan struct{}) entry
+	waits()
 	granted()
 	exit(o owner) departure
 	free()
@@ -51,6 +52,7 @@ const (
 	handed                 // it is in, and the hold of who left is its own now
 	joined                 // it is in with others, whose hold it shares
 	upgrade                // it is not and would wait for itself: it reads, and asks to write
+	denied                 // it is not, and does not wait any longer: see localReadWrite.enter
 )
 
 // departure says what an owner that unlocked leaves behind.
@@ -69,6 +71,7 @@ type waiter struct {
 	owner      owner
 	lease      time.Duration // what it asks for
 	writes     bool          // in a localReadWrite: it asks to write
+	tries      bool          // there, too: it waits for no more than an answer that is under way
 	turn       chan entry    // has room for one
 	queued     bool
 	prev, next *waiter
@@ -138,6 +141,9 @@ func (q *waiterQueue) leave(w *waiter) entry {
 	}
 	return <-w.turn // sent before w left the queue
 }
+
+// waits tells that whoever is acquiring has been told that others have the Redis half, and waits for them.
+func (l *localLock) waits() {}
 
 // granted turns acquiring into held: the Redis half is obtained. Other goroutines of the same owner that queued
 // meanwhile hold it too now; they would wait for themselves otherwise.

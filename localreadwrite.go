@@ -30,6 +30,7 @@ type localReadWrite struct {
 type side struct {
 	phase  phase
 	asking owner           // who acquires it
+	stuck  bool            // and waits for others, elsewhere
 	owners map[owner]int32 // who holds it, and how often
 	crowd  atomic.Int64    // how many these are, for who does not have the mutex
 }
@@ -82,7 +83,7 @@ func (l *localReadWrite) mayRead(o owner) entry {
 	case l.write.phase != phaseFree && !l.write.heldBy(o):
 		return refused
 	case l.read.phase == phaseFree:
-		l.read.phase, l.read.asking = phaseAcquiring, o
+		l.read.phase, l.read.asking, l.read.stuck = phaseAcquiring, o, false
 		return entered
 	case l.read.phase == phaseHeld && l.sharing():
 		l.read.add(o)
@@ -128,11 +129,43 @@ func (l *localReadWrite) enter(o owner, lease time.Duration, writes, wait bool) 
 			l.read.add(o)
 			return joined, nil
 		}
+		// Who cannot wait for others waits for an answer all the same, when another reader has just asked: nobody else may
+		// have the lock, and then both are to have it.
+		if !writes && l.answerIsNear() && (l.queue.last == nil || l.queue.last.tries) {
+			w := l.queue.push(o, lease)
+			w.tries = true
+			return refused, w
+		}
 		return refused, nil
 	}
 	w := l.queue.push(o, lease)
 	w.writes = writes
 	return refused, w
+}
+
+// answerIsNear tells whether Redis has been asked for the reading side, and is about to say whether it is to be had.
+func (l *localReadWrite) answerIsNear() bool {
+	return l.read.phase == phaseAcquiring && !l.read.stuck && l.write.phase == phaseFree
+}
+
+// deny sends those away who wait for an answer only, when there is none to wait for.
+func (l *localReadWrite) deny() {
+	if l.answerIsNear() {
+		return
+	}
+	for w := range l.queue.all {
+		if w.tries {
+			l.queue.admit(w, denied)
+		}
+	}
+}
+
+// waits: who acquires a side waits for others.
+func (l *localReadWrite) waits(s *side) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s.stuck = true
+	l.deny()
 }
 
 // admit lets in whom the state allows, from the head of the queue. Whoever came in may have others of the same owner in the
@@ -147,6 +180,7 @@ func (l *localReadWrite) admit() {
 			more = true
 		}
 	}
+	l.deny() // who would have been let in before those behind them
 }
 
 // admitFirst lets in who is at the head of the queue, if the state allows.
@@ -295,6 +329,9 @@ func (r *readSide) wait(ctx context.Context, w *waiter, timeout <-chan time.Time
 func (w *writeSide) wait(ctx context.Context, q *waiter, timeout <-chan time.Time, closed <-chan struct{}) entry {
 	return w.both().wait(ctx, q, timeout, closed)
 }
+
+func (r *readSide) waits()  { r.both().waits(&r.read) }
+func (w *writeSide) waits() { w.both().waits(&w.write) }
 
 func (r *readSide) granted()  { r.both().granted(&r.read) }
 func (w *writeSide) granted() { w.both().granted(&w.write) }

@@ -218,7 +218,6 @@ func TestReadersJoin(t *testing.T) {
 	// Who comes while the first one still asks Redis joins when it is answered.
 	h = newRWHalf()
 	h.in(t, anna, reads, entered)
-	h.in(t, bert, reads, refused)
 	second, third := h.waits(t, bert, reads), h.waits(t, cleo, reads)
 	h.looks(t, acquiring(anna), aFree, bert, cleo)
 	h.reading().granted()
@@ -538,7 +537,9 @@ func TestReadWriteSharedOwners(t *testing.T) {
 	eachSide(t, func(t *testing.T, writes bool) {
 		h := newRWHalf()
 		h.in(t, team, writes, entered)
-		h.in(t, team, writes, refused) // nothing is granted yet
+		if writes {
+			h.in(t, team, writes, refused) // nothing is granted yet
+		}
 		behind := h.waits(t, anna, true)
 		twin, third := h.waits(t, team, writes), h.waits(t, team, writes)
 		h.side(writes).granted()
@@ -834,4 +835,89 @@ func TestSeveralReaders(t *testing.T) {
 	h.out(t, bert, reads, last)
 	require.False(t, rw.reader.several())
 	require.False(t, (&Lock{}).several(), "a plain lock")
+}
+
+// tries enters as one who cannot wait for others, but waits for the answer that is under way.
+func (h *rwHalf) tries(t *testing.T, o owner) *waiter {
+	t.Helper()
+	how, w := h.reading().enter(o, 0, false)
+	require.Equal(t, refused, how)
+	require.NotNil(t, w)
+	require.True(t, w.tries)
+	return w
+}
+
+// Readers that try while one of them asks Redis hear the same answer.
+func TestTryingReaders(t *testing.T) {
+	ask := func(t *testing.T) (*rwHalf, *waiter, *waiter) {
+		t.Helper()
+		h := newRWHalf()
+		h.in(t, anna, reads, entered)
+		return h, h.tries(t, bert), h.tries(t, cleo)
+	}
+	t.Run("granted", func(t *testing.T) {
+		h, bert2, cleo2 := ask(t)
+		h.reading().granted()
+		require.Equal(t, joined, turn(bert2))
+		require.Equal(t, joined, turn(cleo2))
+		h.looks(t, has(holders{anna: 1, bert: 1, cleo: 1}), aFree)
+	})
+	t.Run("taken, and who asked waits", func(t *testing.T) {
+		h, bert2, cleo2 := ask(t)
+		h.reading().waits()
+		require.Equal(t, denied, turn(bert2))
+		require.Equal(t, denied, turn(cleo2))
+		h.in(t, bert, reads, refused)
+		h.looks(t, acquiring(anna), aFree)
+		h.reading().granted()
+		h.in(t, bert, reads, joined)
+	})
+	t.Run("not told", func(t *testing.T) { // who asked has failed: the next one asks
+		h, bert2, cleo2 := ask(t)
+		h.reading().free()
+		require.Equal(t, entered, turn(bert2))
+		require.Equal(t, refused, turn(cleo2))
+		h.looks(t, acquiring(bert), aFree, cleo)
+		h.reading().granted()
+		require.Equal(t, joined, turn(cleo2))
+	})
+	t.Run("taken, and who asked gives up", func(t *testing.T) {
+		h, bert2, cleo2 := ask(t)
+		h.reading().waits()
+		h.reading().free()
+		require.Equal(t, denied, turn(bert2))
+		require.Equal(t, denied, turn(cleo2))
+		h.looks(t, aFree, aFree)
+		h.in(t, bert, reads, entered) // a new question
+		require.Equal(t, refused, turn(h.tries(t, cleo)))
+	})
+	t.Run("nobody may join", func(t *testing.T) {
+		h, bert2, cleo2 := ask(t)
+		h.shut.Store(true)
+		h.reading().granted()
+		require.Equal(t, denied, turn(bert2))
+		require.Equal(t, denied, turn(cleo2))
+		h.looks(t, has(holders{anna: 1}), aFree)
+	})
+	t.Run("behind a writer", func(t *testing.T) {
+		h, bert2, _ := ask(t)
+		dora2 := h.waits(t, dora, writes)
+		h.in(t, anna, reads, refused) // that would be to overtake
+		h.reading().granted()
+		require.Equal(t, joined, turn(bert2))
+		require.Equal(t, refused, turn(dora2))
+	})
+	t.Run("a writer asks", func(t *testing.T) {
+		h := newRWHalf()
+		h.in(t, anna, writes, entered)
+		h.in(t, bert, reads, refused)
+		h.writing().granted()
+		h.in(t, bert, reads, refused)
+		h.in(t, anna, reads, entered) // reads under its own writing, which keeps others out
+		h.in(t, bert, reads, refused)
+	})
+	t.Run("who writes does not wait for an answer", func(t *testing.T) {
+		h, _, _ := ask(t)
+		h.in(t, dora, writes, refused)
+	})
 }

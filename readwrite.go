@@ -43,7 +43,8 @@ func (r *Registry) newReadWrite(path string) *ReadWriteLock {
 
 // Reader returns the lock that many owners may hold at a time. All methods of [Lock] work as for a plain lock, for each
 // owner by itself; those who share a hold in Redis lose it together. So while several share it, its lease gets longer only:
-// [Lock.Renew], and locking again with [TTL], with a shorter lease than the hold has, renew that one.
+// [Lock.Renew], and locking again with [TTL], with a shorter lease than the hold has, renew that one. TryLock also waits for
+// the answer when another goroutine has just asked Redis for the reader: if it may read, both may.
 func (rw *ReadWriteLock) Reader() *Lock { return &rw.reader }
 
 // Writer returns the lock that excludes all others.

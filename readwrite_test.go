@@ -1247,3 +1247,68 @@ func TestReadersWithoutPermission(t *testing.T) {
 		w.unlock(p.writer)
 	})
 }
+
+// Two goroutines that try to read at the same moment both may.
+func TestReadersThatTryAtOnce(t *testing.T) {
+	for name, c := range map[string]struct {
+		taken bool // by a writer elsewhere
+		waits bool // who asks first
+	}{
+		"free":              {false, false},
+		"free, one waits":   {false, true},
+		"taken":             {true, false},
+		"taken, one waits ": {true, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			fakeWorld(t, func(w *world) {
+				w.loaded()
+				other := w.pair()
+				if c.taken {
+					w.lock(other.writer)
+				}
+				f := w.flaky()
+				p := pairOf(f.registry())
+				until := make(chan struct{})
+				f.next("read", heldUp(until))
+				var first <-chan error
+				outcome := make(chan bool, 3)
+				try := func() {
+					g := w.goroutine()
+					go func() {
+						ok, err := g.try(p.reader)
+						if err != nil {
+							w.Error(err)
+						}
+						outcome <- ok
+					}()
+				}
+				if c.waits {
+					first = w.goroutine().starts(p.reader)
+				} else {
+					try()
+				}
+				w.settle()
+				try()
+				try()
+				w.settle()
+				require.Empty(w, outcome, "the answer is under way")
+				close(until)
+				start := time.Now()
+				for range 2 {
+					require.Equal(w, !c.taken, <-outcome)
+				}
+				if first == nil {
+					require.Equal(w, !c.taken, <-outcome)
+				}
+				require.Zero(w, time.Since(start))
+				if c.taken {
+					require.Equal(w, 1, len(w.holdersOf(theKey)))
+					w.unlock(other.writer)
+				}
+				if first != nil {
+					require.NoError(w, <-first)
+				}
+			})
+		})
+	}
+}

@@ -217,6 +217,9 @@ func (l *Lock) enter(ctx context.Context, q request) error {
 		switch how {
 		case entered: // the pin is the hold's from now on
 			if err = now.obtain(ctx, o, q, deadline); err != nil {
+				if errors.Is(err, errBusy) { // for those, too, who came to hear the same answer
+					now.half().waits()
+				}
 				now.letGo()
 			}
 			return err
