@@ -3,6 +3,7 @@ package redistest
 import (
 	"net"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 )
@@ -55,18 +56,19 @@ func ownSlots(i, nodes int) []string {
 	return command
 }
 
-// awaitCluster returns once the server sees all nodes and all slots served.
+// awaitCluster returns once the server sees all nodes and all slots served, and
+// has a link to each node: before, it would not pass on what is published.
 func (s *Server) awaitCluster(tb testing.TB, nodes int) {
 	tb.Helper()
 	for deadline := time.Now().Add(clusterLimit); ; time.Sleep(clusterPause) {
-		info := s.Command(tb, "CLUSTER", "INFO")
-		if field(info, "cluster_state") == "ok" &&
+		info, links := s.Command(tb, "CLUSTER", "INFO"), s.Command(tb, "CLUSTER", "NODES")
+		if !strings.Contains(links, "disconnected") && field(info, "cluster_state") == "ok" &&
 			field(info, "cluster_size") == strconv.Itoa(nodes) &&
 			field(info, "cluster_slots_ok") == strconv.Itoa(clusterSlots) {
 			return
 		}
 		if time.Now().After(deadline) {
-			tb.Fatalf("redistest: no cluster of %d nodes within %v; %s says:\n%s", nodes, clusterLimit, s.Addr(), info)
+			tb.Fatalf("redistest: no cluster of %d nodes within %v; %s says:\n%s\n%s", nodes, clusterLimit, s.Addr(), info, links)
 		}
 	}
 }
