@@ -713,13 +713,16 @@ func TestReadWriteHammer(t *testing.T) {
 				how = h.side(writes).wait(ctx, w, nil, nil)
 			}
 			switch how {
-			case refused, upgrade:
+			case refused, upgrade, denied:
 				return false
 			case entered:
 				if n := redis.Add(1); n > 1 && !writes {
 					assert.True(t, h.writing().heldBy(o), "two ask Redis at once")
 				}
 				failed := dice.IntN(10) == 0
+				if dice.IntN(3) == 0 {
+					h.side(writes).waits()
+				}
 				redis.Add(-1)
 				if failed {
 					h.side(writes).free()

@@ -1302,7 +1302,7 @@ func TestReadersThatTryAtOnce(t *testing.T) {
 				}
 				require.Zero(w, time.Since(start))
 				if c.taken {
-					require.Equal(w, 1, len(w.holdersOf(theKey)))
+					require.Len(w, w.holdersOf(theKey), 1)
 					w.unlock(other.writer)
 				}
 				if first != nil {
