@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -200,5 +201,14 @@ func TestMutations(t *testing.T) {
 			t.Logf("%d tests failed; the end of what they say:\n%s", found, output[max(0, len(output)-600):])
 			require.Positive(t, found, "%s", output)
 		})
+	}
+}
+
+// The mutations keep up with the library.
+func TestMutationsApply(t *testing.T) {
+	for _, m := range mutations {
+		source, err := os.ReadFile(filepath.Join("..", m.file))
+		require.NoError(t, err)
+		assert.Equal(t, 1, strings.Count(string(source), m.old), "%s: %s has changed: %q", m.name, m.file, m.old)
 	}
 }
