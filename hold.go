@@ -3,6 +3,7 @@ package lockregistry
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"math"
 	"slices"
 	"sync"
@@ -156,7 +157,7 @@ func (h *hold) unlockLose(why string) {
 	}
 	h.state = lost
 	h.unlockEnds(ErrLockLost)
-	h.lock.reg.log.Warn("lock lost", "key", h.lock.key, "reason", why)
+	h.lock.reg.journal.log(slog.LevelWarn, "lock lost", slog.String("key", h.lock.key), slog.String("reason", why))
 }
 
 // end turns any state into over: the owner gives the lock back.

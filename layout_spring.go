@@ -2,7 +2,6 @@ package lockregistry
 
 import (
 	"context"
-	"log/slog"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -16,7 +15,7 @@ import (
 type springLayout struct {
 	client     rueidis.Client
 	remove     *remover
-	log        *slog.Logger
+	journal    *journal
 	common     string // the single channel
 	publish    string // what channels begin with when releases are published, else empty
 	publishOld string // the single channel when releases are published there too, else empty
@@ -28,8 +27,8 @@ var (
 	springRenew   = load("spring_renew")
 )
 
-func newSpringLayout(client rueidis.Client, prefix string, s *settings) layout {
-	l := &springLayout{client: client, remove: removerOf(client), log: s.log, common: prefix + "-channel"}
+func newSpringLayout(client rueidis.Client, prefix string, s *settings, j *journal) layout {
+	l := &springLayout{client: client, remove: removerOf(client), journal: j, common: prefix + "-channel"}
 	if s.wakeup.publishes() {
 		l.publish = l.common + ":"
 		if s.oldChannel {
@@ -61,7 +60,7 @@ func (s *springLayout) obtain(ctx context.Context, b bid, quick bool) (bool, tim
 }
 
 func (s *springLayout) release(ctx context.Context, key, value string) call {
-	removal := s.remove.removal(ctx, s.client, s.log)
+	removal := s.remove.removal(ctx, s.client, s.journal)
 	if removal == "UNLINK" {
 		removal = ""
 	}

@@ -2,7 +2,6 @@ package lockregistry
 
 import (
 	"context"
-	"log/slog"
 	"math/rand/v2"
 	"strconv"
 	"sync"
@@ -804,7 +803,7 @@ func TestLeavingAHoldThatOthersHaveEnded(t *testing.T) {
 		"late":    {func(h *hold) { h.until = 0 }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			reg := &Registry{clock: clock{time.Now()}, log: slog.New(slog.DiscardHandler)}
+			reg := &Registry{clock: clock{time.Now()}}
 			h := &hold{lock: &Lock{reg: reg, pair: &ReadWriteLock{}}, state: live, until: never}
 			c.meanwhile(h)
 			h.end()

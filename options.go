@@ -76,8 +76,10 @@ func WithLayout(l Layout) Option { return func(s *settings) { s.layout = l } }
 // UUID. Two registries never share holds, whatever their ids: with an id of yours the values carry a random number more.
 func WithClientID(id string) Option { return func(s *settings) { s.clientID = &id } }
 
-// WithLogger sets where the registry writes about what no call can report, such as a lock that is lost while nobody calls.
-// Default: nowhere.
+// WithLogger sets where the registry writes about events that no call can return, such as a lock lost in the background. It
+// must not be nil. Lines are written one after another by a goroutine that exists only while there are some, so a handler
+// that blocks or panics holds up nothing but the lines. Those that come while 1024 wait are dropped, and their number is
+// logged. Default: no log.
 func WithLogger(l *slog.Logger) Option { return func(s *settings) { s.log = l } }
 
 // Wakeup is how a waiting call learns that the lock is free. However it is, the call also tries again every poll interval

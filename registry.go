@@ -30,7 +30,7 @@ type Registry struct {
 	plain     *kind
 	read      *kind
 	write     *kind
-	log       *slog.Logger
+	journal   journal
 	clock     clock
 
 	holds     atomic.Uint64 // the number of the newest hold
@@ -84,10 +84,12 @@ func New(client rueidis.Client, prefix string, opts ...Option) (*Registry, error
 		lease:    leaseOf(s.lease()),
 		poll:     s.poll,
 		renewal:  s.renewal,
-		log:      s.log,
 		clock:    clock{time.Now()},
 		cache:    cache{capacity: s.capacity},
 		closed:   make(chan struct{}),
+	}
+	if handler := s.log.Handler(); handler != slog.DiscardHandler {
+		r.journal.handler = handler
 	}
 	r.handoff = s.poll
 	if s.handoff != nil {
@@ -98,7 +100,7 @@ func New(client rueidis.Client, prefix string, opts ...Option) (*Registry, error
 		r.standBack = s.poll + s.poll/10 // so that it surely polls once meanwhile
 	}
 	published := s.wakeup.publishes()
-	r.plain = &kind{layout: newSpringLayout(client, prefix, &s)}
+	r.plain = &kind{layout: newSpringLayout(client, prefix, &s, &r.journal)}
 	if s.layout == LayoutRedisson {
 		r.plain = &kind{layout: newRedissonLayout(client, published), watchdog: true}
 	}
@@ -201,8 +203,8 @@ func (r *Registry) ClientID() string { return r.clientID }
 // Close ends the registry's background work. Calls that wait, and calls that lock later, return [ErrClosed]; a call whose
 // command is under way returns when that is answered. Locks that are held are left to their leases, no longer renewed, and
 // the contexts of [Lock.Context] are cancelled with the cause [ErrClosed], since nobody would announce a loss; Unlock still
-// removes the key. Close waits, for a second at most, for removals that are under way. It does not close the client. It
-// always returns nil; further calls do nothing.
+// removes the key. Close waits, for a second at most, for removals that are under way, and then for a tenth of a second at
+// most for log lines to be written. It does not close the client. It always returns nil; further calls do nothing.
 func (r *Registry) Close() error {
 	r.closing.Do(func() {
 		close(r.closed)
@@ -222,6 +224,7 @@ func (r *Registry) Close() error {
 		case <-limit.C: // a connection is being made; it ends by itself
 		}
 		r.plain.layout.close()
+		r.journal.flush()
 	})
 	return nil
 }

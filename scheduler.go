@@ -3,6 +3,7 @@ package lockregistry
 import (
 	"container/heap"
 	"context"
+	"log/slog"
 	"slices"
 	"sync"
 	"time"
@@ -218,9 +219,10 @@ func (s *scheduler) report(n int, failure error) {
 	switch {
 	case !changed:
 	case failure != nil:
-		s.reg.log.Warn("Redis refuses renewals or removals; they are tried again", "error", failure, "commands", n)
+		s.reg.journal.log(slog.LevelWarn, "Redis refuses renewals or removals; they are tried again",
+			slog.Any("error", failure), slog.Int("commands", n))
 	default:
-		s.reg.log.Info("Redis takes renewals and removals again")
+		s.reg.journal.log(slog.LevelInfo, "Redis takes renewals and removals again")
 	}
 }
 

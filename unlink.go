@@ -55,7 +55,7 @@ func (r *remover) dismiss(client rueidis.Client) {
 
 // removal returns the command that removes a key. The first call asks the server; calls that come while it does take
 // DEL, which is right on every server. When the network fails, the next call asks again.
-func (r *remover) removal(ctx context.Context, client rueidis.Client, log *slog.Logger) string {
+func (r *remover) removal(ctx context.Context, client rueidis.Client, log *journal) string {
 	if command := r.command.Load(); command != nil {
 		return *command
 	}
@@ -77,7 +77,7 @@ func (r *remover) removal(ctx context.Context, client rueidis.Client, log *slog.
 	if err == nil || answered || rueidis.IsRedisNil(err) || rueidis.IsParseErr(err) {
 		r.command.Store(&command)
 		if command == "DEL" {
-			log.Info("keys are removed with DEL: INFO does not report a server that has UNLINK", "error", err)
+			log.log(slog.LevelInfo, "keys are removed with DEL: INFO does not report a server that has UNLINK", slog.Any("error", err))
 		}
 	}
 	return command

@@ -1,7 +1,6 @@
 package lockregistry
 
 import (
-	"log/slog"
 	"regexp"
 	"strings"
 	"testing"
@@ -99,7 +98,7 @@ func FuzzHasUnlink(f *testing.F) {
 func TestRemovalWhileAnotherCallAsks(t *testing.T) {
 	r := &remover{}
 	r.asking.Store(true)
-	log := slog.New(slog.DiscardHandler)
+	log := &journal{}
 	require.Equal(t, "DEL", r.removal(t.Context(), nil, log), "it does not ask: there is no client")
 	unlink := "UNLINK"
 	r.command.Store(&unlink)

@@ -208,7 +208,9 @@ func TestWhyKeysAreRemovedWithDelIsLoggedOnce(t *testing.T) {
 	for reply, logged := range map[string]int{"redis_version:7.0.15": 0, "redis_version:3.2.12": 1} {
 		m := startTeller(t, telling(reply))
 		var text bytes.Buffer
-		lockAndUnlock(t, openOn(t, m.client(t), lockregistry.WithLogger(slog.New(slog.NewTextHandler(&text, nil)))), 3)
+		r := openOn(t, m.client(t), lockregistry.WithLogger(slog.New(slog.NewTextHandler(&text, nil))))
+		lockAndUnlock(t, r, 3)
+		require.NoError(t, r.Close()) // which waits for the lines
 		require.Equal(t, logged, strings.Count(text.String(), "removed with DEL"), "%s: %s", reply, &text)
 	}
 }

@@ -3,6 +3,7 @@ package lockregistry
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -119,7 +120,7 @@ func newWaker(r *Registry, m Wakeup) *waker {
 		// reaches all.
 		w.listen.track = false
 		if !w.listen.subscribe {
-			r.log.Warn("waiting calls poll: tracking does not work with a cluster")
+			r.journal.log(slog.LevelWarn, "waiting calls poll: tracking does not work with a cluster")
 		}
 	}
 	if w.listen == (listening{}) {
@@ -305,7 +306,7 @@ func (w *waker) run() {
 	w.failed = w.failed || err != nil
 	w.mu.Unlock()
 	if err != nil && !logged && state != wakerClosed {
-		w.reg.log.Warn("no connection for wake-ups; waiting calls poll until there is one", "error", err)
+		w.reg.journal.log(slog.LevelWarn, "no connection for wake-ups; waiting calls poll until there is one", slog.Any("error", err))
 	}
 	if state != wakerOn {
 		return
@@ -335,7 +336,7 @@ func (w *waker) run() {
 	}
 	w.mu.Unlock()
 	if state == wakerOff {
-		w.reg.log.Warn("the connection for wake-ups is lost; it is made again", "error", err)
+		w.reg.journal.log(slog.LevelWarn, "the connection for wake-ups is lost; it is made again", slog.Any("error", err))
 	}
 }
 
@@ -380,7 +381,8 @@ func (w *waker) allowed(what string, err error) (bool, error) {
 func (w *waker) missing(what string, err error) {
 	if !w.said[what] {
 		w.said[what] = true
-		w.reg.log.Info("the server does not allow a way to wake up waiting calls", "way", what, "error", err)
+		w.reg.journal.log(slog.LevelInfo, "the server does not allow a way to wake up waiting calls",
+			slog.String("way", what), slog.Any("error", err))
 	}
 }
 

@@ -1,0 +1,167 @@
+package lockregistry
+
+import (
+	"context"
+	"log/slog"
+	"runtime"
+	"strconv"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// pages is a handler that notes lines, after it has done what a test wants done for them.
+type pages struct {
+	enabled func()
+	handle  func(line string)
+	lines   []string // for the goroutine of the journal, and for a test once that is idle or blocked
+}
+
+func (p *pages) Enabled(context.Context, slog.Level) bool {
+	if p.enabled != nil {
+		p.enabled()
+	}
+	return true
+}
+
+func (p *pages) Handle(_ context.Context, r slog.Record) error {
+	line := r.Message
+	r.Attrs(func(a slog.Attr) bool {
+		line += " " + a.String()
+		return true
+	})
+	if p.handle != nil {
+		p.handle(line)
+	}
+	p.lines = append(p.lines, line)
+	return nil
+}
+
+func (p *pages) WithAttrs([]slog.Attr) slog.Handler { return p }
+func (p *pages) WithGroup(string) slog.Handler      { return p }
+
+func TestJournalWritesInOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &pages{}
+		j := &journal{handler: p}
+		var want []string
+		for i := range 10 {
+			j.log(slog.LevelInfo, "line", slog.Int("n", i))
+			want = append(want, "line n="+strconv.Itoa(i))
+		}
+		synctest.Wait()
+		require.Equal(t, want, p.lines)
+		require.Nil(t, j.idle, "the goroutine has ended")
+		j.log(slog.LevelInfo, "one more")
+		synctest.Wait()
+		require.Equal(t, append(want, "one more"), p.lines)
+		require.Nil(t, j.idle)
+	})
+}
+
+// A handler that blocks, also where it is asked whether it is enabled, blocks nobody who logs. What it misses is counted
+// after the lines that came before, and before those that come later.
+func TestJournalCountsWhatItDrops(t *testing.T) {
+	for _, where := range []string{"Handle", "Enabled"} {
+		synctest.Test(t, func(t *testing.T) {
+			release := make(chan struct{})
+			wait := func() { <-release }
+			p := &pages{enabled: wait}
+			if where == "Handle" {
+				p = &pages{handle: func(string) { wait() }}
+			}
+			j := &journal{handler: p}
+			j.log(slog.LevelInfo, "blocks")
+			synctest.Wait()
+			const lost = 7
+			for range backlog + lost {
+				j.log(slog.LevelInfo, "waits")
+			}
+			release <- struct{}{}
+			synctest.Wait()
+			j.log(slog.LevelInfo, "later")
+			close(release)
+			synctest.Wait()
+			require.Len(t, p.lines, 1+backlog+1+1, where)
+			require.Equal(t, "blocks", p.lines[0], where)
+			require.Equal(t, "waits", p.lines[backlog], where)
+			require.Equal(t, []string{"log lines dropped: the handler did not keep up lines=7", "later"}, p.lines[backlog+1:], where)
+		})
+	}
+}
+
+// A call that panics, or ends its goroutine, takes no later line with it.
+func TestJournalOutlivesPanics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &pages{handle: func(line string) {
+			switch line {
+			case "panics":
+				panic("a fault of the user's")
+			case "exits":
+				runtime.Goexit()
+			}
+		}}
+		j := &journal{handler: p}
+		for _, line := range []string{"first", "panics", "second", "exits", "third", "panics"} {
+			j.log(slog.LevelInfo, line)
+		}
+		synctest.Wait()
+		require.Equal(t, []string{"first", "second", "third"}, p.lines)
+		require.Nil(t, j.idle)
+	})
+}
+
+func TestJournalFlush(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &pages{handle: func(string) { <-time.After(30 * time.Millisecond) }}
+		j := &journal{handler: p}
+		took := func() time.Duration {
+			start := time.Now()
+			j.flush()
+			return time.Since(start)
+		}
+		require.Zero(t, took(), "nothing to wait for")
+		j.log(slog.LevelInfo, "one")
+		j.log(slog.LevelInfo, "two")
+		require.Equal(t, 60*time.Millisecond, took())
+		require.Equal(t, []string{"one", "two"}, p.lines)
+		for range 10 {
+			j.log(slog.LevelInfo, "slow")
+		}
+		require.Equal(t, journalGrace, took(), "no longer than this")
+		<-time.After(time.Second)
+		synctest.Wait()
+		require.Len(t, p.lines, 12)
+	})
+}
+
+// The line knows where it comes from, for handlers with AddSource.
+func TestJournalKnowsTheSource(t *testing.T) {
+	var line slog.Record
+	j := &journal{handler: recorder{func(r slog.Record) { line = r }}}
+	j.log(slog.LevelInfo, "here")
+	j.flush()
+	frame, _ := runtime.CallersFrames([]uintptr{line.PC}).Next()
+	require.Contains(t, frame.Function, "TestJournalKnowsTheSource")
+}
+
+type recorder struct{ record func(r slog.Record) }
+
+func (recorder) Enabled(context.Context, slog.Level) bool { return true }
+func (h recorder) Handle(_ context.Context, r slog.Record) error {
+	h.record(r)
+	return nil
+}
+func (h recorder) WithAttrs([]slog.Attr) slog.Handler { return h }
+func (h recorder) WithGroup(string) slog.Handler      { return h }
+
+func TestNoLoggerCostsNothing(t *testing.T) {
+	j := &journal{}
+	key, failure := "orders:"+strconv.Itoa(int(time.Now().UnixNano())), context.Canceled
+	require.Zero(t, testing.AllocsPerRun(100, func() {
+		j.log(slog.LevelWarn, "lock lost", slog.String("key", key), slog.Any("error", failure))
+	}))
+	require.Nil(t, j.idle)
+}
