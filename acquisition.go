@@ -3,7 +3,10 @@ package lockregistry
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"time"
+
+	"github.com/redis/rueidis"
 )
 
 // acquisition is one call's way to the hold in Redis, for who has the local half, once it is not to be had at the first
@@ -11,58 +14,63 @@ import (
 // All its tries ask for the same hold, so one whose answer is lost is made good by the next one.
 type acquisition struct {
 	attempt
+	trouble  trouble
 	patient  bool
 	deadline instant // the last moment to begin a try, but for the first
 	ear      *listener
 	timer    *time.Timer
 	debt     int32
-	failure  error // of the last try, if it failed otherwise than because the lock is taken
-	waits    bool  // the local half knows that this call waits
+	failed   int     // tries in a row that failed
+	closing  instant // since when they do because the client is closed; 0 when they do not
+	waits    bool    // the local half knows that this call waits
 }
 
 // attempt is what all tries of a call have in common.
 type attempt struct {
-	lock     *Lock
-	hold     *hold
-	under    string          // to read: the value of the hold with which the same owner writes already
-	ctx      context.Context // the caller's
-	commands context.Context // for what is sent: ctx, or with an end when the deadline is over
-	limited  bool            // it has such an end
+	lock  *Lock
+	hold  *hold
+	under string          // to read: the value of the hold with which the same owner writes already
+	ctx   context.Context // the caller's
+	sent  bool            // a try has begun
+	asked bool            // and one has ended
+	cut   bool            // the last one has not, because ctx ended
+	// failure is why the last one that ended told nothing about the lock; nil when it told that somebody else has it.
+	failure error
 }
-
-// errLate: the server granted the lock, but the answer took as long as the lease.
-var errLate = errors.New("the answer of Redis came after the lease was over")
-
-// errSilent: the server did not answer within the wait of the call.
-var errSilent = errors.New("no answer of Redis within the time given by Wait")
 
 // turnaround is long enough for a waiter in another process to wake up and take a released lock, even on a busy machine.
 const turnaround = 10 * time.Millisecond
 
 // answerGrace is how much longer than its wait a call may take when the server does not answer.
-const answerGrace = time.Second
+const answerGrace = 250 * time.Millisecond
+
+// closingGrace is how long the client may be closed before a call gives up. Rueidis says so, too, of commands that were
+// pending on a connection that it replaces.
+const closingGrace = time.Second
 
 // mostDebt bounds for how many others a process stands back.
 const mostDebt = 16
 
 // obtain gets the hold in Redis. When it fails nothing stays behind there: if a grant may have happened, or may happen
-// yet, the scheduler removes it.
-func (l *Lock) obtain(ctx context.Context, o owner, q request, deadline instant) (err error) {
-	first := attempt{lock: l, hold: l.newHold(q), ctx: ctx, commands: cancellable(ctx)}
+// yet, the scheduler removes it. Queued tells that the call has waited in this process before.
+func (l *Lock) obtain(ctx context.Context, o owner, q request, deadline instant, queued bool) (err error) {
+	first := attempt{lock: l, hold: l.newHold(q), ctx: ctx}
 	if l.pair != nil && l != &l.pair.writer {
 		if h := l.pair.writer.heldBy(o); h != nil {
 			first.under = h.value
 		}
 	}
-	granted, tried := false, deadline == never && l.anchor().owed.Load() == 0
+	patient := q.wait != notAtAll
+	granted, tried := false, l.anchor().owed.Load() == 0
 	if tried { // most locks are free
-		granted, _, err = first.try(true)
+		granted, _, err = first.try(true, never)
 	}
-	if !granted && err == nil {
-		err = l.pursue(first, tried, q.wait != notAtAll, deadline)
+	// A call that waits for a while makes nothing of a failure that passes, another one is told of the first.
+	if !granted && (err == nil || patient && (q.wait > 0 || queued) && first.passing(err)) {
+		err = l.pursue(first, tried, patient, deadline)
 	}
 	if err != nil && first.hold.late {
-		l.reg.sweep(first.hold.abandoned())
+		l.reg.sweep(first.hold.abandoned(), patience{ctx: context.Background(), limit: unlockGrace})
 	}
 	return err
 }
@@ -70,20 +78,16 @@ func (l *Lock) obtain(ctx context.Context, o owner, q request, deadline instant)
 // pursue goes on until the hold is granted, or not to be had.
 func (l *Lock) pursue(first attempt, tried, patient bool, deadline instant) error {
 	a := acquisition{attempt: first, patient: patient, deadline: deadline}
+	l.anchor().pursuit.Store(&a.trouble)
 	defer a.end()
-	if deadline != never { // a server that does not answer must not make the call longer than its wait
-		limited, cancel := context.WithTimeout(a.ctx, l.reg.clock.now().until(deadline.add(answerGrace)))
-		defer cancel()
-		a.commands, a.limited = cancellable(limited), true
-	}
 	if !tried {
 		if patient {
-			a.debt = l.debt(a.commands)
+			a.debt = l.debt()
 		}
 		if err := a.standBack(); err != nil {
 			return err
 		}
-		if granted, _, err := a.try(true); granted || err != nil {
+		if granted, _, err := a.try(true, deadline); granted || err != nil && !(patient && a.passing(err)) {
 			return err
 		}
 	}
@@ -93,17 +97,26 @@ func (l *Lock) pursue(first attempt, tried, patient bool, deadline instant) erro
 	}
 	var looked instant // when the last thorough try began
 	for quick := false; ; {
+		if a.failure != nil {
+			if err := a.recover(); err != nil {
+				return err
+			}
+			quick = false
+		}
 		if !quick {
 			looked = l.reg.clock.now()
 		}
-		granted, left, err := a.try(quick)
+		granted, left, err := a.try(quick, deadline)
 		if granted {
 			return nil
 		}
-		if a.failure = err; err != nil && (!a.patient || !transient(err)) {
-			return err
+		if err != nil {
+			if !a.patient || !a.passing(err) {
+				return err
+			}
+			continue
 		}
-		if err == nil && a.patient {
+		if a.patient {
 			seen := a.arm()
 			certain := seen.armed && seen.taken && a.exclusive()
 			if seen.armed != certain || quick && !certain {
@@ -131,6 +144,30 @@ func (l *Lock) pursue(first attempt, tried, patient bool, deadline instant) erro
 	}
 }
 
+// passing tells whether a call that waits tries again after err.
+func (a *attempt) passing(err error) bool { return !a.cut && transient(err) }
+
+// recover waits until it is time for another try after one that failed.
+func (a *acquisition) recover() error {
+	now := a.lock.reg.clock.now()
+	switch {
+	case !errors.Is(a.failure, rueidis.ErrClosing):
+		a.closing = 0
+	case a.closing == 0:
+		a.closing = now
+	case a.closing.until(now) >= closingGrace:
+		return a.failure
+	}
+	a.failed++
+	a.trouble.note(a.failure)
+	if err := a.over(); err != nil {
+		return err
+	}
+	pause := min(backoff(a.failed, a.hold.lease.length), now.until(a.deadline))
+	_, err := a.pause(pause, nil)
+	return err
+}
+
 // exclusive tells whether a key that is there is surely in the way. Readers share it with each other; and after a try whose
 // answer is lost it may be this very hold's.
 func (a *acquisition) exclusive() bool {
@@ -140,18 +177,43 @@ func (a *acquisition) exclusive() bool {
 // over is why there is to be no other try, if so.
 func (a *acquisition) over() error {
 	if err := a.lock.stopped(a.ctx); err != nil {
-		return err
+		return a.explained(err)
 	}
 	if a.patient && a.lock.reg.clock.now() < a.deadline {
 		return nil
 	}
-	if a.failure != nil { // nobody knows whether the lock is taken
-		return a.failure
-	}
-	return errBusy
+	return a.explained(errBusy)
 }
 
+// explained adds to the reason for which a call gives up that Redis could not be asked, if so. The last try that ended
+// decides; when none has, Redis has not answered at all.
+func (a *attempt) explained(why error) error {
+	failure := a.failure
+	if a.sent && !a.asked {
+		failure = outage{errNoAnswer}
+	}
+	return explain(why, failure)
+}
+
+// explain adds to the reason for which a call gives up why Redis could not be asked, if it could not.
+func explain(why, failure error) error {
+	switch {
+	case failure == nil || errors.Is(why, ErrClosed):
+		return why
+	case why == errBusy: //nolint:errorlint // never wrapped
+		return overdue{failure}
+	default:
+		return errors.Join(why, failure)
+	}
+}
+
+// overdue is that a call may not wait, or no longer, while nobody knows whether the lock is free.
+type overdue struct{ error }
+
+func (o overdue) Unwrap() error { return o.error }
+
 func (a *acquisition) end() {
+	a.lock.anchor().pursuit.Store(nil)
 	a.ear.close()
 	if a.timer != nil {
 		a.timer.Stop()
@@ -164,40 +226,61 @@ func (a *acquisition) arm() sight {
 }
 
 // try asks Redis once, quickly when the key is most likely free; see layout.obtain. When somebody else holds the lock, left
-// is what remains of their lease, if known.
-func (a *attempt) try(quick bool) (granted bool, left time.Duration, err error) {
-	l := a.lock
+// is what remains of their lease, if known. It waits for the answer until a little after the deadline.
+func (a *attempt) try(quick bool, deadline instant) (granted bool, left time.Duration, err error) {
 	if a.ctx.Err() != nil {
-		return false, 0, ended(a.ctx)
+		a.cut = true
+		return false, 0, a.explained(ended(a.ctx))
 	}
-	sent := l.reg.clock.now()
-	granted, left, err = l.kind.layout.obtain(a.commands, bid{l.key, a.hold.value, a.hold.lease, a.under}, quick)
+	l, h := a.lock, a.hold
+	p := patience{ctx: a.ctx, limit: l.reg.limit, late: lateFor(h.lease.length)}
+	if deadline != never {
+		p.limit = min(p.limit, l.reg.clock.now().until(deadline.add(answerGrace)))
+	}
+	c := l.kind.layout.obtain(bid{l.key, h.value, h.lease, a.under}, quick)
+	a.sent = true
+	reply := l.reg.transport.do(p, c)
+	sent := reply.sent
+	granted, left, err = c.granted(reply.RedisResult)
+	if granted && reply.late {
+		sent, granted, err = a.confirm(p)
+	}
+	if granted && h.grant(sent) {
+		l.hold.Store(h)
+		l.anchor().lockedAt.Store(int64(sent))
+		l.half().granted()
+		return true, 0, nil
+	}
 	if granted {
-		if a.hold.grant(sent) {
-			l.hold.Store(a.hold)
-			l.anchor().lockedAt.Store(int64(sent))
-			l.half().granted()
-			return true, 0, nil
-		}
 		err = errLate
-		a.hold.late = true
-		return false, 0, err
 	}
-	a.hold.late = a.hold.late || unknown(err)
+	h.late = h.late || unknown(err)
+	if a.cut = reply.cut; a.cut {
+		return false, 0, a.explained(ended(a.ctx))
+	}
+	a.asked, a.failure = true, classified(err)
+	return false, left, a.failure
+}
+
+// confirm makes sure of a grant whose answer came late: it renews the hold by a command that is sent after that. The hold
+// counts from then.
+func (a *attempt) confirm(p patience) (sent instant, granted bool, err error) {
+	l, h := a.lock, a.hold
+	reply := l.reg.transport.do(p, l.kind.layout.renew(l.key, h.value, h.lease))
+	n, err := confirmed(reply.RedisResult)
 	switch {
-	case err != nil && a.ctx.Err() != nil:
-		err = ended(a.ctx)
-	case a.limited && errors.Is(err, context.DeadlineExceeded):
-		err = errSilent
-	case wrongType(err):
-		err = errors.Join(ErrWrongType, err)
+	case err == nil && (reply.late || n == 0):
+		return reply.sent, false, errLate
+	default:
+		return reply.sent, err == nil, err
 	}
-	return false, left, err
 }
 
 // sleep waits until it is time for the next try, and tells whether a wake-up was the reason. It fails when there is to be
 // none.
 func (a *acquisition) sleep(left time.Duration) (woken bool, err error) {
+	a.failed = 0
+	a.trouble.note(nil)
 	if err := a.over(); err != nil {
 		return false, err
 	}
@@ -237,10 +320,34 @@ func (a *acquisition) pause(d time.Duration, wake <-chan struct{}) (woken bool, 
 	case <-wake:
 		return true, nil
 	case <-a.ctx.Done():
-		return false, ended(a.ctx)
+		return false, a.explained(ended(a.ctx))
 	case <-a.lock.reg.closed:
 		return false, ErrClosed
 	}
+}
+
+// trouble is what the goroutine that asks Redis for a path tells the others of its process, who wait for it or try: why its
+// last try failed, if it did.
+type trouble struct{ failure atomic.Pointer[error] }
+
+func (t *trouble) note(failure error) {
+	if failure == nil {
+		if t.failure.Load() != nil {
+			t.failure.Store(nil)
+		}
+		return
+	}
+	t.failure.Store(&failure)
+}
+
+// trouble is why the last try of the goroutine that asks Redis for the lock failed, nil when it did not.
+func (l *Lock) trouble() error {
+	if t := l.anchor().pursuit.Load(); t != nil {
+		if failure := t.failure.Load(); failure != nil {
+			return *failure
+		}
+	}
+	return nil
 }
 
 // owe notes for how many others this process is to stand back, having released a lock because of the handoff limit. The
@@ -255,11 +362,11 @@ func (l *Lock) owe(reply int64) {
 
 // debt is for how many others this process stands back, if it is to: those who received the message, and those who wait
 // without receiving any, here and elsewhere. Who polls cannot be seen, so it is one at least.
-func (l *Lock) debt(ctx context.Context) int32 {
+func (l *Lock) debt() int32 {
 	owed := l.anchor().owed.Swap(0)
 	if owed == 0 {
 		return 0
 	}
-	others := int64(owed-1) + l.reg.waker.attendants(ctx, l.kind.layout.channel(l.key))
+	others := int64(owed-1) + l.reg.waker.attendants(l.kind.layout.channel(l.key))
 	return int32(min(max(others, 1), mostDebt))
 }

@@ -21,8 +21,15 @@ var (
 	// the store due to expiration ...") here. It is also the cause of the contexts that [Lock.Context] makes.
 	ErrLockLost = errors.New("the lock was lost: its lease is over or its key is no longer this hold's")
 
-	// ErrTimeout: the time given by [Wait] is over and somebody else still holds the lock.
-	ErrTimeout = errors.New("somebody else held the lock for as long as this call may wait")
+	// ErrTimeout: the time given by [Wait] is over, and the lock was not free in time. With [ErrUnavailable] it was Redis
+	// that could not be asked.
+	ErrTimeout = errors.New("timed out waiting for the lock")
+
+	// ErrUnavailable: Redis did not answer, or cannot serve now: a broken connection, no answer in time, a failover
+	// (READONLY, CLUSTERDOWN, MASTERDOWN), a server that starts (LOADING) or is out of memory, an answer that came too late
+	// to be believed. The same call may succeed later. With the error of a context, that context ended while Redis did not
+	// answer; without ErrUnavailable somebody else is known to have held the lock then.
+	ErrUnavailable = errors.New("Redis did not answer, or cannot serve now")
 
 	// ErrClosed: the registry is closed.
 	ErrClosed = errors.New("the registry is closed")
@@ -62,6 +69,33 @@ func ended(ctx context.Context) error {
 	return err
 }
 
+// errLate: an answer took so long that a failover may have happened meanwhile, and could not be confirmed since, or a grant
+// arrived when its lease was over.
+var errLate = errors.New("the answer of Redis came too late")
+
+// outage is an error that means that Redis did not answer or cannot serve now. It matches [ErrUnavailable].
+type outage struct{ error }
+
+func (o outage) Error() string { return ErrUnavailable.Error() + ": " + o.error.Error() }
+
+func (o outage) Is(target error) bool { return target == ErrUnavailable }
+
+func (o outage) Unwrap() error { return o.error }
+
+// classified makes an error of Redis or the network one that says what it means: an outage when it may pass.
+func classified(err error) error {
+	switch {
+	case err == nil || errors.Is(err, ErrUnavailable):
+		return err
+	case wrongType(err):
+		return errors.Join(ErrWrongType, err)
+	case transient(err):
+		return outage{err}
+	default:
+		return err
+	}
+}
+
 // passing are the first words of replies after which the same command may succeed later: the server starts, fails over,
 // or lacks something for now.
 var passing = []string{
@@ -73,11 +107,11 @@ var passing = []string{
 // after a hyphen.
 const failed = "Error running script"
 
-// transient tells whether a call that waits anyway should try again after err.
+// transient tells whether a call that waits anyway should try again after err: one of the network, or one that passes.
 func transient(err error) bool {
 	reply, ok := rueidis.IsRedisErr(err)
-	if !ok { // the network; but a client that its user closed stays closed
-		return !errors.Is(err, rueidis.ErrClosing) && !errors.Is(err, ErrWrongType)
+	if !ok {
+		return !errors.Is(err, ErrWrongType)
 	}
 	text := strings.TrimPrefix(reply.Error(), "ERR ")
 	return slices.ContainsFunc(passing, func(word string) bool {
@@ -86,10 +120,11 @@ func transient(err error) bool {
 }
 
 // unknown tells whether the server may have executed a command that ended with err, or may still do so: it may unless it
-// said itself that it failed, or the command never left. Scripts of this package fail before
-// they write, or take back what they wrote.
+// said itself that it failed, or the command never left. [rueidis.ErrClosing] does not say so: commands that were pending
+// on a connection that rueidis replaces end with it too. Scripts of this package fail before they write, or take back what
+// they wrote.
 func unknown(err error) bool {
-	if err == nil || errors.Is(err, rueidis.ErrClosing) {
+	if err == nil || errors.Is(err, errNotSent) {
 		return false
 	}
 	if _, ok := rueidis.IsRedisErr(err); ok {

@@ -45,8 +45,9 @@ type hold struct {
 	sure   instant       // what until is again when the server has refused all of them
 	most   time.Duration // the longest lease that was ever asked for
 	next   instant       // when to renew; never without renewal, and while the scheduler's own is under way
+	failed int           // renewals of the scheduler in a row that were not answered
 	ends   []ending      // the contexts that end with this hold
-	sound  bool          // when over, of those that can be shared: it was valid until then
+	sound  bool          // when over: it was valid until then
 
 	planned bool    // the scheduler knows the hold
 	since   instant // when this process got the key; hand-over does not change it
@@ -67,9 +68,6 @@ const (
 )
 
 const never = instant(math.MaxInt64)
-
-// A renewal that failed is tried again after this fraction of the lease, or the poll interval if that is longer.
-const renewalRetry = 30
 
 type ending struct {
 	owner  owner
@@ -160,12 +158,34 @@ func (h *hold) unlockLose(why string) {
 	h.lock.reg.journal.log(slog.LevelWarn, "lock lost", slog.String("key", h.lock.key), slog.String("reason", why))
 }
 
-// end turns any state into over: the owner gives the lock back.
-func (h *hold) end() {
+// end turns any state into over: the owner gives the lock back. It tells whether the hold was valid until then.
+func (h *hold) end() bool {
 	h.mu.Lock()
-	h.sound = h.lock.pair != nil && h.fresh() // it is asked of those who share
+	h.sound = h.fresh() // those who share it ask, too
+	sound := h.sound
 	h.state = over
-	h.unlockEnds(context.Canceled)
+	if sound {
+		h.unlockEnds(context.Canceled)
+	} else {
+		h.unlockEnds(ErrLockLost)
+	}
+	return sound
+}
+
+// adopt makes a hold that was handed to another owner what that one asked for: of this length from the next renewal on, and
+// renewed or not.
+func (h *hold) adopt(l lease, renewed bool) {
+	h.mu.Lock()
+	if h.state != live || h.lease == l && h.renewed == renewed {
+		h.mu.Unlock()
+		return
+	}
+	h.lease, h.renewed = l, renewed
+	h.next = never
+	if renewed { // when a third of a lease of that length would be over
+		h.next = h.until.add(-l.length * 2 / 3)
+	}
+	h.unlockPlanned()
 }
 
 // relinquish ends what the owner that leaves has of the hold, which may go to another owner of this process: its contexts.
@@ -356,8 +376,16 @@ func (h *hold) takeOff(l lease) renewal {
 	return renewal{hold: h, lease: l, sent: sent}
 }
 
-// renew sets the lease anew, now.
+// renew sets the lease anew, now. When the answer comes late it does so once more, to be sure.
 func (h *hold) renew(ctx context.Context, l lease) error {
+	err := h.renewOnce(ctx, l)
+	if errors.Is(err, errLate) {
+		err = h.renewOnce(ctx, l)
+	}
+	return classified(err)
+}
+
+func (h *hold) renewOnce(ctx context.Context, l lease) error {
 	if ctx.Err() != nil {
 		return ended(ctx)
 	}
@@ -374,25 +402,32 @@ func (h *hold) renew(ctx context.Context, l lease) error {
 	r.chosen = chosen
 	h.unlockPlanned()
 
-	n, err := confirmed(r.call(ctx).do(cancellable(ctx), h.lock.reg.client))
-	if err = h.answered(r, n > 0, err); err != nil && ctx.Err() != nil && !errors.Is(err, ErrLockLost) {
-		return ended(ctx)
+	reg := h.lock.reg
+	reply := reg.transport.do(patience{ctx: ctx, limit: reg.limit, late: r.late()}, r.call())
+	n, err := confirmed(reply.RedisResult)
+	if err = h.answered(r, n > 0, err, reply.late); reply.cut && !errors.Is(err, ErrLockLost) {
+		return explain(ended(ctx), outage{errNoAnswer})
 	}
 	return err
 }
 
-// answered takes in the answer to a renewal: whether the key was the hold's, or what went wrong.
-func (h *hold) answered(r renewal, was bool, err error) error {
+// answered takes in the answer to a renewal: whether the key was the hold's, or what went wrong. A late answer does not
+// prolong the hold, since a master that is none any more may have given it; the hold is renewed again.
+func (h *hold) answered(r renewal, was bool, err error, late bool) error {
 	h.mu.Lock()
 	// An answer that comes after the old validity is over cannot revive the hold, even if the new one would reach further.
 	if err == nil && was && h.fresh() {
-		h.prolong(r.sent, r.lease)
+		if !late {
+			h.prolong(r.sent, r.lease)
+			h.failed = 0
+		}
 		h.sure = h.until
 		if r.chosen && r.sent >= h.chosen {
 			h.lease, h.chosen = r.lease, r.sent
 		}
 	}
 	h.flying--
+	now := h.lock.reg.clock.now()
 	switch {
 	case h.state != live:
 		h.mu.Unlock()
@@ -405,17 +440,23 @@ func (h *hold) answered(r renewal, was bool, err error) error {
 			h.until = h.sure
 		}
 		if h.renewed && (r.scheduled || h.next != never) {
-			retry := max(h.lock.reg.poll, r.lease.length/renewalRetry)
-			h.next = min(h.next, h.lock.reg.clock.now().add(retry))
+			h.failed++
+			h.next = min(h.next, now.add(backoff(h.failed, r.lease.length)))
 		}
 		h.unlockPlanned()
 		return err
 	case !was:
 		h.unlockLose("the key is no longer this hold's")
 		return ErrLockLost
-	case !h.fresh():
+	case now >= h.until:
 		h.unlockLose("the lease was over before its renewal was answered")
 		return ErrLockLost
+	case late:
+		if h.renewed && (r.scheduled || h.next != never) {
+			h.next = now
+		}
+		h.unlockPlanned()
+		return errLate
 	default:
 		h.unlockPlanned()
 		return nil

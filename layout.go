@@ -1,23 +1,19 @@
 package lockregistry
 
-import (
-	"context"
-	"time"
-)
+import "time"
 
 // layout is the format of a lock in Redis. Nothing else in this package knows which one it runs on.
 //
 // A hold is named by its value, "<registry>:<number>", which no other hold ever has.
 type layout interface {
-	// obtain tries once to make the hold that bids the owner of its key. When somebody else has it, left is what remains of
-	// their lease, or not positive when that has no end or was not asked. Quick says that the key is most likely free;
-	// obtain may do less then, and leave out what is only needed when it is not: what it refuses is tried again otherwise.
-	// An error means that the hold is not granted; whether the server granted it all the same, unknown tells.
-	obtain(ctx context.Context, b bid, quick bool) (granted bool, left time.Duration, err error)
+	// obtain is the call that makes the hold that bids the owner of its key, unless somebody else has it; see call.granted.
+	// Quick says that the key is most likely free; the call may do less then, and leave out what is only needed when it is
+	// not: what it refuses is tried again otherwise.
+	obtain(b bid, quick bool) call
 
 	// release is the call that removes the key if it is the hold's. It replies 0 when it was not, else 1 and, when it
 	// published, how many received that.
-	release(ctx context.Context, key, value string) call
+	release(key, value string) call
 
 	// renew is the call that sets the lease anew if the key is the hold's. It replies 1 when it was, else 0.
 	renew(key, value string, l lease) call
@@ -26,9 +22,6 @@ type layout interface {
 	// message.
 	channel(key string) string
 	commonChannel() string
-
-	// close is told when the registry no longer needs the layout.
-	close()
 }
 
 // kind is what all locks of a registry have in common that work in the same way.

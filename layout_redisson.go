@@ -1,9 +1,7 @@
 package lockregistry
 
 import (
-	"context"
 	"strings"
-	"time"
 
 	"github.com/redis/rueidis"
 )
@@ -14,7 +12,6 @@ import (
 // A holder's field is "<client uuid>:<thread id>" in Redisson; here it is the hold's value, with the number in the place of
 // the thread. Its count is always 1: how often an owner has locked is counted in this process.
 type redissonLayout struct {
-	client   rueidis.Client
 	scripts  *redissonScripts
 	channels string // what the names of channels begin with
 	publish  string // PUBLISH, SPUBLISH to reach Redisson in a cluster too, or empty
@@ -41,7 +38,7 @@ func newWriteLayout(client rueidis.Client, published bool) layout {
 }
 
 func newRedisson(client rueidis.Client, scripts *redissonScripts, channels string, published bool) layout {
-	r := &redissonLayout{client: client, scripts: scripts, channels: channels}
+	r := &redissonLayout{scripts: scripts, channels: channels}
 	switch {
 	case !published:
 	case client.Mode() == rueidis.ClientModeCluster:
@@ -52,18 +49,11 @@ func newRedisson(client rueidis.Client, scripts *redissonScripts, channels strin
 	return r
 }
 
-func (r *redissonLayout) obtain(ctx context.Context, b bid, _ bool) (bool, time.Duration, error) {
-	left, err := call{r.scripts.obtain, b.key, arguments{b.value, b.lease.ms, tagged(b.key), b.under}}.do(ctx, r.client).AsInt64()
-	if rueidis.IsRedisNil(err) {
-		return true, 0, nil
-	}
-	if err != nil {
-		return false, 0, err
-	}
-	return false, remaining(left), nil
+func (r *redissonLayout) obtain(b bid, _ bool) call {
+	return call{r.scripts.obtain, b.key, arguments{b.value, b.lease.ms, tagged(b.key), b.under}}
 }
 
-func (r *redissonLayout) release(_ context.Context, key, value string) call {
+func (r *redissonLayout) release(key, value string) call {
 	return call{r.scripts.release, key, arguments{value, r.publish, r.channel(key), tagged(key)}}
 }
 
@@ -74,8 +64,6 @@ func (r *redissonLayout) renew(key, value string, l lease) call {
 func (r *redissonLayout) channel(key string) string { return r.channels + ":" + tagged(key) }
 
 func (r *redissonLayout) commonChannel() string { return "" }
-
-func (r *redissonLayout) close() {}
 
 // tagged is a name as it stands in the names that Redisson derives from it: in braces, so that they are in the same slot of
 // a cluster, unless it has some of its own.

@@ -220,9 +220,9 @@ func TestRenewalsThatOverlap(t *testing.T) {
 				w.lock(l, lockregistry.TTL(long))
 				require.NoError(w, l.Renew(w.Context(), long)) // the server knows the script from now on
 				ended := w.watch(l.Context(w.Context()), "orders:42")
-				f.next("renew", slow(2*time.Second))
+				f.next("renew", slow(400*time.Millisecond))
 				first := w.goroutine().start(func() error { return r.Renew(w.Context(), "42", c.first) })
-				w.pass(time.Second)
+				w.pass(200 * time.Millisecond)
 				require.NoError(w, r.Renew(w.Context(), "42", c.second))
 				require.NoError(w, <-first)
 				require.True(w, l.IsHeld())
@@ -241,13 +241,13 @@ func TestRenewalsThatOverlap(t *testing.T) {
 				require.Less(w, end.at.Sub(renewed), 2*long)
 
 				// And if there is no next one.
-				w.unlock(l)
+				require.ErrorIs(w, l.Unlock(w.Context()), lockregistry.ErrLockLost)
 				w.lock(l, lockregistry.TTL(long))
 				ended = w.watch(l.Context(w.Context()), "orders:42")
-				f.next("renew", slow(2*time.Second))
+				f.next("renew", slow(400*time.Millisecond))
 				start := time.Now()
 				first = w.goroutine().start(func() error { return r.Renew(w.Context(), "42", c.first) })
-				w.pass(time.Second)
+				w.pass(200 * time.Millisecond)
 				require.NoError(w, r.Renew(w.Context(), "42", c.second))
 				require.NoError(w, <-first)
 				end = <-ended
@@ -285,7 +285,7 @@ func TestARefusedRenewalBesideAShorterOne(t *testing.T) {
 				w.pass(time.Second / 2)
 				require.ErrorContains(w, r.Renew(w.Context(), "42", 20*time.Second), "LOADING")
 				require.ErrorIs(w, <-first, c.err)
-				require.Less(w, w.pttl("orders:42"), short)
+				require.LessOrEqual(w, w.pttl("orders:42"), short)
 				end := <-ended
 				require.Equal(w, lockregistry.ErrLockLost, end.cause)
 				require.Greater(w, end.left, margin(short))
@@ -389,7 +389,8 @@ func TestTheSchedulerGoesOnBesideARenewalThatHangs(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			fakeWorld(t, func(w *world) {
 				f := w.flaky()
-				r := w.registryOn(f.client(ownConnections), lockregistry.WithRenewal(), lockregistry.WithExpiry(6*time.Second))
+				r := w.registryOn(f.client(ownConnections), lockregistry.WithRenewal(),
+					lockregistry.WithExpiry(6*time.Second), lockregistry.WithCommandTimeout(time.Hour))
 				l := r.Obtain("42")
 				w.lock(l)
 				w.pass(3 * time.Second) // the server knows the script from now on
@@ -448,17 +449,17 @@ func TestTheLeaseCountsFromTheSendingOfTheCommand(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
 		l := f.registry().Obtain("42")
-		f.next("obtain", slow(3*time.Second))
+		f.next("obtain", slow(400*time.Millisecond))
 		w.lock(l, lockregistry.TTL(10*time.Second))
-		require.Equal(w, 7*time.Second, w.pttl("orders:42"))
+		require.Equal(w, 9600*time.Millisecond, w.pttl("orders:42"))
 		end := <-w.watch(l.Context(w.Context()), "orders:42")
 		require.Greater(w, end.left, margin(10*time.Second))
 
-		w.unlock(l)
+		require.ErrorIs(w, l.Unlock(w.Context()), lockregistry.ErrLockLost)
 		w.lock(l, lockregistry.TTL(10*time.Second))
 		ended := w.watch(l.Context(w.Context()), "orders:42")
 		require.NoError(w, l.Renew(w.Context(), 10*time.Second)) // the server knows the script from now on
-		f.next("renew", slow(3*time.Second))
+		f.next("renew", slow(400*time.Millisecond))
 		require.NoError(w, l.Renew(w.Context(), 5*time.Second))
 		end = <-ended
 		require.Greater(w, end.left, margin(5*time.Second))
@@ -468,12 +469,13 @@ func TestTheLeaseCountsFromTheSendingOfTheCommand(t *testing.T) {
 func TestAGrantThatArrivesAfterItsLeaseIsNone(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
-		r := f.registry(lockregistry.WithExpiry(time.Second))
+		r := f.registry(lockregistry.WithExpiry(time.Second), lockregistry.WithCommandTimeout(time.Minute))
 		l := r.Obtain("42")
 		f.next("obtain", slow(995*time.Millisecond)) // within the margin
+		f.next("renew", slow(995*time.Millisecond))
 		ok, err := l.TryLock(w.Context())
 		require.False(w, ok)
-		require.Error(w, err)
+		require.ErrorIs(w, err, lockregistry.ErrUnavailable)
 		require.False(w, l.IsHeld())
 		w.settle()
 		require.True(w, w.free("orders:42"), "what is left of it is removed")
@@ -489,7 +491,7 @@ func TestAGrantThatArrivesAfterItsLeaseIsNone(t *testing.T) {
 func TestAWaiterTriesAgainAfterALateGrant(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
-		l := f.registry(lockregistry.WithExpiry(time.Second), polling).Obtain("42")
+		l := f.registry(lockregistry.WithExpiry(time.Second), polling, lockregistry.WithCommandTimeout(time.Minute)).Obtain("42")
 		w.do("SET", "orders:42", uuid.NewString(), "PX", "350")
 		locked := w.goroutine().starts(l)
 		w.settle()
@@ -633,7 +635,7 @@ func TestALateRenewalDoesNotReviveALostHold(t *testing.T) {
 		t.Run(map[bool]string{true: "scheduled", false: "called"}[byItself], func(t *testing.T) {
 			fakeWorld(t, func(w *world) {
 				f := w.flaky()
-				opts := []lockregistry.Option{lockregistry.WithExpiry(3 * time.Second)}
+				opts := []lockregistry.Option{lockregistry.WithExpiry(3 * time.Second), lockregistry.WithCommandTimeout(time.Minute)}
 				if byItself {
 					opts = append(opts, lockregistry.WithRenewal())
 				}

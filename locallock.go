@@ -142,6 +142,12 @@ func (q *waiterQueue) leave(w *waiter) entry {
 	return <-w.turn // sent before w left the queue
 }
 
+// suits tells whether a waiter may take over a hold with a lease of some length: no shorter than the one that it asks for,
+// and not longer by more than a half, since its crash would keep everybody out for as long.
+func (w *waiter) suits(running time.Duration) bool {
+	return w.lease <= running && running-w.lease <= w.lease/2
+}
+
 // waits tells that whoever is acquiring has been told that others have the Redis half, and waits for them.
 func (l *localLock) waits() {}
 
@@ -153,13 +159,13 @@ func (l *localLock) granted() {
 	l.hold()
 }
 
-// pass turns leaving into held by the first waiter, if there is one and it asks for no longer a lease than longest. It
-// reports whether it did.
-func (l *localLock) pass(longest time.Duration) bool {
+// pass turns leaving into held by the first waiter, if there is one and the running lease suits it. It reports whether it
+// did.
+func (l *localLock) pass(running time.Duration) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	w := l.queue.first
-	if w == nil || w.lease > longest {
+	if w == nil || !w.suits(running) {
 		return false
 	}
 	l.owner = w.owner

@@ -53,7 +53,7 @@ func in(t *testing.T, l *localLock, o owner, want entry) {
 // queue enters where that must need waiting.
 func queue(t *testing.T, l *localLock, o owner) *waiter {
 	t.Helper()
-	how, w := l.enter(o, 0, true)
+	how, w := l.enter(o, time.Second, true)
 	require.Equal(t, refused, how)
 	require.NotNil(t, w)
 	require.Equal(t, o, w.owner)

@@ -283,13 +283,12 @@ func (l *localReadWrite) contended() bool {
 	return l.queue.first != nil
 }
 
-// pass hands the writing side, which is leaving, to the first waiter, if that one writes too and asks for no longer a lease
-// than longest.
-func (l *localReadWrite) pass(longest time.Duration) bool {
+// pass hands the writing side, which is leaving, to the first waiter, if that one writes too and the running lease suits it.
+func (l *localReadWrite) pass(running time.Duration) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	w := l.queue.first
-	if w == nil || !w.writes || w.lease > longest || l.read.phase != phaseFree {
+	if w == nil || !w.writes || !w.suits(running) || l.read.phase != phaseFree {
 		return false
 	}
 	l.write.phase = phaseHeld

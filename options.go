@@ -12,6 +12,7 @@ import (
 const (
 	defaultExpiry   = 60 * time.Second
 	defaultPoll     = 100 * time.Millisecond
+	defaultHandoff  = 100 * time.Millisecond
 	defaultCapacity = 100_000
 
 	// defaultWatchdog is Redisson's lockWatchdogTimeout.
@@ -25,6 +26,7 @@ type Option func(*settings)
 type settings struct {
 	expiry     *time.Duration
 	poll       time.Duration
+	limit      *time.Duration
 	capacity   int
 	renewal    bool
 	wakeup     Wakeup
@@ -43,6 +45,12 @@ func WithExpiry(d time.Duration) Option { return func(s *settings) { s.expiry = 
 // WithPollInterval sets the pause between two attempts on Redis while a call waits. Default: 100 ms, as Spring's
 // idleBetweenTries.
 func WithPollInterval(d time.Duration) Option { return func(s *settings) { s.poll = d } }
+
+// WithCommandTimeout sets how long one command waits for the answer of Redis, whatever the context of the call: longer than
+// nothing. A call whose first command is not answered in that time returns [ErrUnavailable]; one that waits tries again.
+// Neither the command nor its connection is ended by it: the server may still execute it, which harms no later hold.
+// Unlock has limits of its own. Default: 5 s, or a third of the lease that [WithExpiry] sets, if that is shorter.
+func WithCommandTimeout(d time.Duration) Option { return func(s *settings) { s.limit = &d } }
 
 // WithCapacity sets how many lock objects the registry keeps. To make room the least recently obtained one that is not in
 // use is dropped; when all are in use, locking one more returns [ErrCapacity]. Default: 100 000, as Spring's
@@ -65,8 +73,9 @@ func WithOldChannel() Option { return func(s *settings) { s.oldChannel = true } 
 // WithHandoff sets for how long the goroutines of this process may hand a lock to each other, first in, first out, while
 // its key stays in Redis. That is much faster than to release and obtain it anew, but keeps other processes waiting: after
 // this time, counted from when the process got the key, the lock is released in Redis and others have their chance. It
-// also is when less than half of the lease is left, or who is next asks for a longer one. 0 turns it off: every unlock
-// releases the key. Default: the poll interval.
+// also is when less than half of the lease is left, and when the next owner asks for a longer lease than the running one,
+// or for one that is shorter by more than a third. The next owner's lease is renewed or not, and with which length, as if it had
+// obtained the lock itself. 0 turns it off: every unlock releases the key. Default: 100 ms.
 func WithHandoff(limit time.Duration) Option { return func(s *settings) { s.handoff = &limit } }
 
 // WithLayout sets the format of locks in Redis. Default: [LayoutSpring].
@@ -182,10 +191,22 @@ func (s *settings) lease() time.Duration {
 	}
 }
 
+// mostLimit is the longest limit of a command that no option sets.
+const mostLimit = 5 * time.Second
+
+// commandLimit is how long a command waits for its answer.
+func (s *settings) commandLimit() time.Duration {
+	if s.limit != nil {
+		return *s.limit
+	}
+	return max(min(mostLimit, s.lease()/3), time.Millisecond)
+}
+
 func (s *settings) check() error {
 	return errors.Join(
 		leasable("WithExpiry", s.lease()),
 		positive("WithPollInterval", s.poll),
+		positiveIfSet("WithCommandTimeout", s.limit),
 		capacious("WithCapacity", s.capacity),
 		notNegative("WithHandoff", s.handoff),
 		known("WithWakeup", int(s.wakeup), int(WakeupTracking)),
@@ -200,6 +221,13 @@ func positive(name string, d time.Duration) error {
 		return fmt.Errorf("%s(%v): the duration must be positive", name, d)
 	}
 	return nil
+}
+
+func positiveIfSet(name string, d *time.Duration) error {
+	if d == nil {
+		return nil
+	}
+	return positive(name, *d)
 }
 
 func notNegative(name string, d *time.Duration) error {

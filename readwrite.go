@@ -10,7 +10,7 @@ package lockregistry
 // Those who read at the same time share one hold in Redis, for as long as [WithHandoff] says; then those who come wait
 // until the others are out and the hold is released, so that a writer elsewhere has its chance. They wait for ten times as
 // long at most: a writer that sections of such a length keep out would not get in either way. With WithHandoff(0) that time
-// is the poll interval.
+// is 100 ms.
 //
 // In Redis it is Redisson's RReadWriteLock: one hash, and a key per read hold for its lease, all in one slot of a cluster.
 // A reader whose lease ends does not end the lease of another, and learns of it when it unlocks: [ErrLockLost].
@@ -36,7 +36,7 @@ func (r *Registry) newReadWrite(path string) *ReadWriteLock {
 	rw.local.fresh = rw.reader.IsHeld
 	rw.local.again = r.handoff
 	if r.handoff == 0 {
-		rw.local.again = r.poll
+		rw.local.again = defaultHandoff
 	}
 	return rw
 }

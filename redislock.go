@@ -21,11 +21,12 @@ type Lock struct {
 	turn     atomic.Uint64  // when it was last obtained; belongs to the cache, as do pins and parked
 	pins     atomic.Int32
 	parked   atomic.Bool
-	lockedAt atomic.Int64         // instant
-	local    localLock            // of a plain lock; see half
-	hold     atomic.Pointer[hold] // written only by who has the local half
-	owed     atomic.Int32         // see Lock.owe; the anchor's, for who has the local half
-	crowded  atomic.Int64         // an instant; see overstayed; the anchor's too
+	lockedAt atomic.Int64            // instant
+	local    localLock               // of a plain lock; see half
+	hold     atomic.Pointer[hold]    // written only by who has the local half
+	owed     atomic.Int32            // see Lock.owe; the anchor's, for who has the local half
+	crowded  atomic.Int64            // an instant; see overstayed; the anchor's too
+	pursuit  atomic.Pointer[trouble] // of the goroutine that asks Redis, once its first try has failed or been refused; the anchor's
 }
 
 // How long a call waits that has no [Wait].
@@ -65,15 +66,18 @@ func (l *Lock) TryLock(ctx context.Context, opts ...LockOption) (bool, error) {
 	return l.acquire(ctx, "trylock", opts, notAtAll)
 }
 
-// Unlock takes one Lock of the owner back; the last one gives the lock free and removes its key from Redis. Whatever it
-// returns then, the owner does not hold the lock any more. The errors, each within a [*LockError]:
+// Unlock undoes one Lock of the owner; the last one releases the lock and removes its key from Redis. Whatever it returns
+// then, the owner does not hold the lock any more. Nil means that the key is gone, and was this hold's. The errors, each
+// within a [*LockError]:
 //
 //   - [ErrNotOwner]: the caller does not hold the lock; nothing was changed
-//   - [ErrLockLost]: Redis no longer had this hold, so others may have had the lock meanwhile
-//   - that of Redis or of the network: it is not known whether the key is removed. The registry tries again in the
-//     background until it is or the lease is over, and only then lets in who waits in this process
+//   - [ErrLockLost]: the hold was lost before, so others may have had the lock meanwhile: its lease was over by this
+//     process's clock, or Redis no longer had it
+//   - [ErrUnavailable]: nobody knows whether the key is removed. The registry tries again in the background until it is or
+//     the lease is over, and only then admits the next waiter of this process
+//   - another one of Redis, a missing permission for instance; then, too, the registry tries again
 //
-// When ctx is done, Unlock does not wait for Redis: it returns nil at once, and the removal goes on in the background.
+// Unlock waits for Redis for a second at most, and for 100 ms at most once ctx is done; it never returns the error of ctx.
 func (l *Lock) Unlock(ctx context.Context) error {
 	err := l.check(ctx)
 	if err == nil {
@@ -179,15 +183,20 @@ func (l *Lock) acquire(ctx context.Context, op string, opts []LockOption, wait t
 	if err == nil {
 		err = l.enter(ctx, q)
 	}
+	var late overdue
 	switch {
 	case err == nil:
 		return true, nil
-	case err != errBusy: //nolint:errorlint // never wrapped
+	case err == errBusy && op == "trylock": //nolint:errorlint // never wrapped
+		return false, nil
+	case err == errBusy: //nolint:errorlint // likewise
+		return false, l.fail(op, ErrTimeout)
+	case !errors.As(err, &late):
 		return false, l.fail(op, err)
 	case op == "trylock":
-		return false, nil
+		return false, l.fail(op, late.error)
 	default:
-		return false, l.fail(op, ErrTimeout)
+		return false, l.fail(op, errors.Join(ErrTimeout, late.error))
 	}
 }
 
@@ -216,15 +225,16 @@ func (l *Lock) enter(ctx context.Context, q request) error {
 		}
 		switch how {
 		case entered: // the pin is the hold's from now on
-			if err = now.obtain(ctx, o, q, deadline); err != nil {
+			if err = now.obtain(ctx, o, q, deadline, w != nil); err != nil {
 				if errors.Is(err, errBusy) { // for those, too, who came to hear the same answer
 					now.half().waits()
 				}
-				now.letGo()
+				now.letGo(true)
 			}
 			return err
 		case handed: // likewise
 			now.anchor().lockedAt.Store(int64(reg.clock.now()))
+			now.hold.Load().adopt(q.lease, reg.renews(now.kind, q))
 			return nil
 		case reentered, joined: // the hold has a pin already
 			err = now.refresh(ctx, o, q, how)
@@ -243,6 +253,7 @@ func (l *Lock) enter(ctx context.Context, q request) error {
 			if err == nil {
 				err = errBusy
 			}
+			err = explain(err, now.trouble())
 		}
 		now.unpin()
 		return err
@@ -361,9 +372,15 @@ func (l *Lock) depart(ctx context.Context, o owner) error {
 	}
 }
 
+// How long Unlock waits for Redis: at all, and once its context is done.
+const (
+	unlockLimit = time.Second
+	unlockGrace = 100 * time.Millisecond
+)
+
 // release gives the lock back for its last owner: to the next goroutine of this process together with the hold, if it can,
-// or else to Redis. Then it ends the hold, has its key removed, and only then gives the local half free, which is leaving
-// until then.
+// or else to Redis. Then it ends the hold, has its key removed, and only then frees the local half, which is leaving until
+// then: the removal would otherwise meet the next local holder's key.
 func (l *Lock) release(ctx context.Context) error {
 	reg := l.reg
 	h := l.hold.Load()
@@ -376,38 +393,71 @@ func (l *Lock) release(ctx context.Context) error {
 		}
 	}
 	l.hold.Store(nil)
-	h.end()
-	var n int64
-	err := ctx.Err()
-	if err == nil {
-		commands := cancellable(ctx)
-		n, err = confirmed(l.kind.layout.release(commands, l.key, h.value).do(commands, reg.client))
+	if !h.end() {
+		// What is left of its key is removed in the background, for which nobody needs to wait: the removal names this hold,
+		// and the next one, which has a larger number, takes the key over if it comes first.
+		reg.scheduler.sweep(h.removal(nil))
+		l.letGo(false)
+		return ErrLockLost
 	}
+	begun := reg.clock.now()
+	removal := l.kind.layout.release(l.key, h.value) // which may have to ask the server for its version
+	spent := begun.until(reg.clock.now())
+	reply := reg.transport.do(
+		patience{ctx: ctx, limit: unlockLimit - spent, grace: max(0, unlockGrace-spent), late: lateFor(h.lease.length)}, removal,
+	)
+	n, err := confirmed(reply.RedisResult)
 	if reg.handoff == 0 {
 		due = l.overstayed(h, n)
 	}
 	if due && l.half().contended() {
 		l.owe(n)
 	}
-	if err != nil {
-		background, gone := reg.sweep(h.removal(l.letGo))
-		switch {
-		case background && ctx.Err() != nil, gone:
-			return nil //nolint:nilerr // the removal goes on, or is done
-		case !background:
-			return errors.Join(ErrClosed, err)
-		default:
-			return err
+	if err == nil && !reply.late {
+		if h.late {
+			reg.scheduler.sweep(h.abandoned())
 		}
+		l.letGo(true)
+	} else if err = l.removeLater(ctx, h, err, begun); err != nil {
+		return err
 	}
-	if h.late {
-		reg.sweep(h.abandoned())
-	}
-	l.letGo()
-	if n == 0 {
+	if n == 0 && err == nil && reply.Error() == nil {
 		return ErrLockLost
 	}
 	return nil
+}
+
+// removeLater has the key of a hold that is over removed in the background, and waits for the outcome for what is left of
+// the time of an Unlock that has begun at some time. Failure is why it is not known yet.
+func (l *Lock) removeLater(ctx context.Context, h *hold, failure error, begun instant) error {
+	reg := l.reg
+	removed := make(chan bool, 1)
+	stray := h.removal(func(gone bool) {
+		l.letGo(gone)
+		removed <- gone
+	})
+	if failure == nil { // the answer came late: a master that is none any more may have given it
+		stray.late, failure = true, errLate
+	}
+	spent := begun.until(reg.clock.now())
+	p := patience{ctx: ctx, limit: unlockLimit - spent, grace: max(0, unlockGrace-spent)}
+	reg.sweep(stray, p)
+	if removedWithin(p, removed) {
+		return nil
+	}
+	return classified(failure)
+}
+
+func removedWithin(p patience, removed <-chan bool) bool {
+	end := newLimit()
+	end.begin(p)
+	defer end.stop()
+	select {
+	case gone := <-removed:
+		return gone
+	case <-end.Done():
+		return false
+	}
 }
 
 // overstayed tells, without hand-over, whether the goroutines of this process must leave others their chance, now that one
@@ -429,7 +479,7 @@ func (l *Lock) overstayed(h *hold, reply int64) bool {
 	if since == 0 {
 		since = now.add(-h.age())
 	}
-	if others > 0 || since.until(now) >= l.reg.poll {
+	if others > 0 || since.until(now) >= defaultHandoff {
 		crowded.Store(0)
 		return true
 	}
@@ -437,8 +487,8 @@ func (l *Lock) overstayed(h *hold, reply int64) bool {
 	return false
 }
 
-// letGo gives the local half free and ends the use of the lock that began with it.
-func (l *Lock) letGo() {
+// letGo frees the local half and ends the use of the lock that began with it.
+func (l *Lock) letGo(bool) {
 	l.half().free()
 	l.unpin()
 }

@@ -17,13 +17,15 @@ import (
 // Registry hands out the locks of one prefix. It is safe for use by many goroutines. Services that are to exclude each
 // other use the same prefix on the same Redis database, and each has a registry of its own.
 type Registry struct {
-	client   rueidis.Client
-	prefix   string
-	clientID string
-	values   string // what the values of all holds of this registry begin with, and of no other's
-	lease    lease
-	poll     time.Duration
-	handoff  time.Duration
+	client    rueidis.Client
+	transport *transport
+	limit     time.Duration // of a command
+	prefix    string
+	clientID  string
+	values    string // what the values of all holds of this registry begin with, and of no other's
+	lease     lease
+	poll      time.Duration
+	handoff   time.Duration
 	// how long to leave the lock to others after the handoff limit: who only polls needs a poll interval to notice
 	standBack time.Duration
 	renewal   bool
@@ -83,6 +85,7 @@ func New(client rueidis.Client, prefix string, opts ...Option) (*Registry, error
 		values:   values + ":",
 		lease:    leaseOf(s.lease()),
 		poll:     s.poll,
+		limit:    s.commandLimit(),
 		renewal:  s.renewal,
 		clock:    clock{time.Now()},
 		cache:    cache{capacity: s.capacity},
@@ -91,7 +94,7 @@ func New(client rueidis.Client, prefix string, opts ...Option) (*Registry, error
 	if handler := s.log.Handler(); handler != slog.DiscardHandler {
 		r.journal.handler = handler
 	}
-	r.handoff = s.poll
+	r.handoff = defaultHandoff
 	if s.handoff != nil {
 		r.handoff = *s.handoff
 	}
@@ -100,7 +103,8 @@ func New(client rueidis.Client, prefix string, opts ...Option) (*Registry, error
 		r.standBack = s.poll + s.poll/10 // so that it surely polls once meanwhile
 	}
 	published := s.wakeup.publishes()
-	r.plain = &kind{layout: newSpringLayout(client, prefix, &s, &r.journal)}
+	r.transport = transportOf(client)
+	r.plain = &kind{layout: newSpringLayout(r.transport, prefix, &s, &r.journal)}
 	if s.layout == LayoutRedisson {
 		r.plain = &kind{layout: newRedissonLayout(client, published), watchdog: true}
 	}
@@ -214,16 +218,15 @@ func (r *Registry) Close() error {
 		go func() {
 			r.waker.done.Wait()
 			r.scheduler.done.Wait()
-			r.scheduler.stop()
 			close(ended)
 		}()
-		limit := time.NewTimer(closeGrace + answerGrace)
+		limit := time.NewTimer(closeGrace + unlockGrace)
 		defer limit.Stop()
 		select {
 		case <-ended:
 		case <-limit.C: // a connection is being made; it ends by itself
 		}
-		r.plain.layout.close()
+		r.transport.dismiss()
 		r.journal.flush()
 	})
 	return nil
@@ -244,7 +247,10 @@ func (l *Lock) newHold(q request) *hold {
 		lock:    l,
 		value:   string(value),
 		lease:   q.lease,
-		renewed: r.renewal || l.kind.watchdog && q.plain,
+		renewed: r.renews(l.kind, q),
 		index:   -1,
 	}
 }
+
+// renews tells whether the hold that a call asks for is to be renewed.
+func (r *Registry) renews(k *kind, q request) bool { return r.renewal || k.watchdog && q.plain }

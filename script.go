@@ -15,7 +15,6 @@ var sources embed.FS
 
 // script is a Lua script that works on one key, so that it runs on every node of a cluster.
 type script struct {
-	lua    *rueidis.Lua
 	source string
 	sha    string
 }
@@ -26,24 +25,10 @@ func load(name string) *script {
 		panic(err)
 	}
 	sum := sha1.Sum(source)
-	return &script{lua: rueidis.NewLuaScript(string(source)), source: string(source), sha: hex.EncodeToString(sum[:])}
+	return &script{source: string(source), sha: hex.EncodeToString(sum[:])}
 }
 
-// cancellable returns a context for commands. For one with a deadline, rueidis may wait for the reply until the deadline
-// without looking whether the context is cancelled, and closes the connection, which other commands use too, when it
-// comes. When it does not see the deadline it waits for the end of the context instead, which comes then as well.
-func cancellable(ctx context.Context) context.Context {
-	if _, ok := ctx.Deadline(); ok {
-		return withoutDeadline{ctx}
-	}
-	return ctx
-}
-
-type withoutDeadline struct{ context.Context }
-
-func (withoutDeadline) Deadline() (deadline time.Time, ok bool) { return time.Time{}, false }
-
-// call is a script with its arguments.
+// call is a command about one key: a script with its arguments, or, without a script, the SET that takes a free lock.
 type call struct {
 	script *script
 	key    string
@@ -62,35 +47,75 @@ func (a *arguments) given() []string {
 	return a[:n]
 }
 
-// do runs a script, by its digest where the server knows it.
-func (c call) do(ctx context.Context, client rueidis.Client) rueidis.RedisResult {
-	return c.script.lua.Exec(ctx, client, []string{c.key}, c.args.given())
+// send runs a call: a script by its digest where the server knows it.
+func (c call) send(ctx context.Context, way rueidis.CoreClient) rueidis.RedisResult {
+	if c.script == nil {
+		set := way.B().Arbitrary("SET").Keys(c.key).Args(c.args[0], "NX", "PX", c.args[1]).Build()
+		return way.Do(ctx, set)
+	}
+	result := way.Do(ctx, c.bySum(way.B()))
+	if noScript(result) {
+		result = way.Do(ctx, c.bySource(way.B()))
+	}
+	return result
 }
 
-// doAll runs calls in one pipeline. Those whose script the server does not know, after a restart for instance, run again in
-// a second one, if they are wanted still.
-func doAll(ctx context.Context, client rueidis.Client, calls []call, wanted func(i int) bool) []rueidis.RedisResult {
-	b := client.B()
+func (c call) bySum(b rueidis.Builder) rueidis.Completed {
+	return b.Evalsha().Sha1(c.script.sha).Numkeys(1).Key(c.key).Arg(c.args.given()...).Build()
+}
+
+func (c call) bySource(b rueidis.Builder) rueidis.Completed {
+	return b.Eval().Script(c.script.source).Numkeys(1).Key(c.key).Arg(c.args.given()...).Build()
+}
+
+// noScript tells whether the server does not know the script, after a restart for instance.
+func noScript(result rueidis.RedisResult) bool {
+	reply, ok := rueidis.IsRedisErr(result.Error())
+	return ok && reply.IsNoScript()
+}
+
+// sendAll runs scripts in one pipeline. Those that the server does not know run again in a second one, if they are wanted
+// still.
+func sendAll(ctx context.Context, way rueidis.CoreClient, calls []call, wanted func(i int) bool) []rueidis.RedisResult {
 	commands := make(rueidis.Commands, len(calls))
 	for i, c := range calls {
-		commands[i] = b.Evalsha().Sha1(c.script.sha).Numkeys(1).Key(c.key).Arg(c.args.given()...).Build()
+		commands[i] = c.bySum(way.B())
 	}
-	results := client.DoMulti(ctx, commands...)
+	results := way.DoMulti(ctx, commands...)
 	var again []int
 	var evals rueidis.Commands
 	for i, result := range results {
-		if reply, ok := rueidis.IsRedisErr(result.Error()); ok && reply.IsNoScript() && wanted(i) {
-			c := calls[i]
+		if noScript(result) && wanted(i) {
 			again = append(again, i)
-			evals = append(evals, b.Eval().Script(c.script.source).Numkeys(1).Key(c.key).Arg(c.args.given()...).Build())
+			evals = append(evals, calls[i].bySource(way.B()))
 		}
 	}
 	if len(evals) > 0 {
-		for i, result := range client.DoMulti(ctx, evals...) {
+		for i, result := range way.DoMulti(ctx, evals...) {
 			results[again[i]] = result
 		}
 	}
 	return results
+}
+
+// granted decodes the reply of a call that obtains: whether it did, or what remains of the lease of whoever has the lock,
+// not positive when that has no end or was not asked.
+func (c call) granted(result rueidis.RedisResult) (granted bool, left time.Duration, err error) {
+	if c.script == nil {
+		if err = result.Error(); rueidis.IsRedisNil(err) {
+			return false, 0, nil
+		}
+		return err == nil, 0, err
+	}
+	pttl, err := result.AsInt64()
+	switch {
+	case rueidis.IsRedisNil(err):
+		return true, 0, nil
+	case err != nil:
+		return false, 0, err
+	default:
+		return false, remaining(pttl), nil
+	}
 }
 
 // confirmed decodes the reply of a release or a renewal: 0 means that the key was not the hold's, as does a key of another

@@ -2,7 +2,6 @@ package lockregistry
 
 import (
 	"container/heap"
-	"context"
 	"time"
 )
 
@@ -21,12 +20,14 @@ type stray struct {
 
 	// The scheduler's mutex guards the rest.
 
-	value string        // of the newest hold that is over
-	gone  instant       // removals only: when the key has expired even if no command ever arrives
-	freed func()        // removals only: gives the local half free; nil once called
-	late  bool          // a grant may arrive yet, so one removal is not enough
-	watch time.Duration // for how long to look out for it, once Redis answers
-	calm  instant       // since when Redis answers; 0 while it does not
+	value  string          // of the newest hold that is over
+	lease  time.Duration   // the longest that this hold has had
+	gone   instant         // removals only: when the key has expired even if no command ever arrives
+	freed  func(gone bool) // removals only: frees the local half, and is told whether the key is known to be gone; nil once called
+	late   bool            // a grant may arrive yet, so one removal is not enough
+	watch  time.Duration   // for how long to look out for it, once Redis answers
+	calm   instant         // since when Redis answers; 0 while it does not
+	failed int             // removals in a row that were not answered
 
 	due   instant
 	index int // among the scheduler's sweeps, -1 while the removal of value is under way
@@ -41,9 +42,10 @@ type place struct {
 }
 
 const (
-	strayWatch = time.Minute      // the least time to look out for a late grant
-	strayHaste = 10 * time.Second // for so long every poll interval, then ever more rarely
-	strayEase  = 8                // afterwards the pause is this fraction of the calm
+	strayWatch = time.Minute            // the least time to look out for a late grant
+	strayPace  = 100 * time.Millisecond // how often, while Redis answers
+	strayHaste = 10 * time.Second       // for so long; then ever more rarely
+	strayEase  = 8                      // afterwards the pause is this fraction of the calm
 )
 
 // thorough is a layout whose removal of a value also removes what an older hold of the same registry has left.
@@ -52,7 +54,7 @@ type thorough interface{ removesOlder() }
 func (s *springLayout) removesOlder() {}
 
 // removal is the stray of a hold that is over and whose key is still to be removed.
-func (h *hold) removal(freed func()) *stray {
+func (h *hold) removal(freed func(gone bool)) *stray {
 	s := h.abandoned()
 	// The field of a hold that writes can outlive its lease: who reads under it keeps the hash.
 	s.freed, s.late = freed, h.late || h.lock.pair != nil
@@ -69,6 +71,7 @@ func (h *hold) abandoned() *stray {
 		reg:   l.reg,
 		place: place{kind: l.kind, key: l.key},
 		value: h.value,
+		lease: longest,
 		gone:  l.reg.clock.now().add(longest).add(margin(longest)),
 		late:  true,
 		watch: max(h.lease.length, strayWatch),
@@ -84,8 +87,9 @@ func (h *hold) abandoned() *stray {
 // had it, so what remains of the older one is a grant that may arrive. The answer to a removal of the older one that is under
 // way counts no more: it says nothing about the newer one.
 func (t *stray) merge(newer *stray) {
-	t.value, t.gone, t.freed = newer.value, newer.gone, newer.freed
+	t.value, t.lease, t.gone, t.freed = newer.value, newer.lease, newer.gone, newer.freed
 	t.watch = max(t.watch, newer.watch)
+	t.failed = 0
 	if newer.late {
 		t.calm = 0
 	}
@@ -122,7 +126,7 @@ func (s *scheduler) sweepAt(t *stray, due instant) {
 }
 
 // clean has a worker sweep if that is due, and returns when to look again. The worker goes on until nothing is due; when
-// it is held up by a server that does not answer, the next one comes a poll interval later. The caller holds the mutex.
+// it is held up by a server that does not answer, the next one comes a moment later. The caller holds the mutex.
 func (s *scheduler) clean(now instant) (again instant) {
 	if len(s.sweeps) == 0 {
 		return never
@@ -131,7 +135,7 @@ func (s *scheduler) clean(now instant) (again instant) {
 		return due
 	}
 	s.hire(true)
-	s.recess = now.add(s.reg.poll)
+	s.recess = now.add(strayPace)
 	return s.recess
 }
 
@@ -153,77 +157,83 @@ func (s *scheduler) dueSweeps() (errands []errand) {
 	now := s.reg.clock.now()
 	for len(s.sweeps) > 0 && len(errands) < batch && (s.closed || s.sweeps[0].due <= now) {
 		t := heap.Pop(&s.sweeps).(*stray)
-		errands = append(errands, sweeping{t, t.value})
+		errands = append(errands, sweeping{t, t.value, t.lease})
 	}
 	return errands
 }
 
-// sweep has a stray removed in the background. When the registry is closed it does so itself, once, and tells whether the
-// stray is known to be gone.
-func (r *Registry) sweep(t *stray) (background, gone bool) {
+// sweep has a stray removed in the background. When the registry is closed nobody would, so it does so itself, once.
+func (r *Registry) sweep(t *stray, p patience) {
 	if r.scheduler.sweep(t) {
-		return true, false
+		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), closeGrace) // the caller's may be done already
-	defer cancel()
-	_, err := confirmed(sweeping{t, t.value}.call(ctx).do(ctx, r.client))
+	p.late = lateFor(t.lease)
+	a := r.transport.do(p, sweeping{t, t.value, t.lease}.call())
 	if t.freed != nil {
-		t.freed()
+		t.freed(a.Error() == nil && !a.late)
 	}
-	return false, err == nil
 }
 
 // sweeping is the errand that removes a stray as it is at that moment.
 type sweeping struct {
 	*stray
-	value string
+	value   string
+	longest time.Duration
 }
 
-func (e sweeping) call(ctx context.Context) call {
-	return e.place.kind.layout.release(ctx, e.place.key, e.value)
-}
+func (e sweeping) call() call { return e.place.kind.layout.release(e.place.key, e.value) }
+
+func (e sweeping) late() time.Duration { return lateFor(e.longest) }
 
 func (e sweeping) wanted() bool { return true }
 
-func (e sweeping) done(_ instant, _ bool, err error) {
+func (e sweeping) done(a answer, _ bool, err error) {
+	if err == nil && a.late {
+		err = errLate // a master that is none any more may have said so
+	}
 	s := e.reg.scheduler
 	s.mu.Lock()
 	freed := s.swept(e, err)
 	s.mu.Unlock()
 	if freed != nil {
-		freed()
+		freed(err == nil)
 	}
 }
 
 // swept takes in the answer to a removal, and decides when the next one follows, if any. It returns what is to be called
 // now, if anything. The caller holds the mutex.
-func (s *scheduler) swept(e sweeping, err error) (freed func()) {
+func (s *scheduler) swept(e sweeping, err error) (freed func(gone bool)) {
 	t, now := e.stray, s.reg.clock.now()
 	if e.value != t.value { // see merge
 		return nil
 	}
-	// No more than a pipeline of them each poll interval, or, when Redis begins to answer, as fast as it does: see hasten.
-	pause := s.reg.poll * time.Duration(max(1, len(s.strays)/batch))
+	// No more than a pipeline of them in each pause, or, when Redis begins to answer, as fast as it does: see hasten.
+	pause := strayPace
 	finished := s.closed
-	switch {
-	case err != nil:
+	if err != nil {
+		t.failed++
 		t.calm = 0
+		pause = backoff(t.failed, t.lease)
 		finished = finished || !t.late && now >= t.gone
-	case !t.late:
-		finished = true
-	case t.calm == 0:
-		t.calm = now
-	default:
-		calm := t.calm.until(now)
-		if calm > strayHaste {
-			pause = max(pause, calm/strayEase)
+	} else {
+		t.failed = 0
+		switch {
+		case !t.late:
+			finished = true
+		case t.calm == 0:
+			t.calm = now
+		default:
+			calm := t.calm.until(now)
+			if calm > strayHaste {
+				pause = max(pause, calm/strayEase)
+			}
+			finished = finished || calm > t.watch
 		}
-		finished = finished || calm > t.watch
 	}
 	if finished {
 		delete(s.strays, t.place)
 	} else {
-		s.sweepAt(t, now.add(pause))
+		s.sweepAt(t, now.add(pause*time.Duration(max(1, len(s.strays)/batch))))
 		s.soon(t.due)
 	}
 	if err == nil || now >= t.gone || finished {

@@ -1,7 +1,6 @@
 package lockregistry_test
 
 import (
-	"context"
 	"strconv"
 	"testing"
 	"time"
@@ -141,17 +140,17 @@ func TestSomethingIsLeftDuringARemoval(t *testing.T) {
 	t.Run("released", func(t *testing.T) {
 		fakeWorld(t, func(w *world) {
 			during(w, func(f *flaky, l *lockregistry.Lock) {
-				w.lock(l)
-				ctx, cancel := context.WithCancel(w.Context())
-				cancel()
+				owner := lockregistry.NewOwner(w.Context())
+				require.NoError(w, l.Lock(owner))
 				f.next("release", slow(600*time.Millisecond))
-				require.NoError(w, l.Unlock(ctx))
+				unlocked := w.goroutine().start(func() error { return l.Unlock(owner) })
 				w.settle()
 				require.True(w, w.free("orders:42"), "removed, but that is not answered yet")
 				locked := w.goroutine().starts(l)
 				w.pass(590 * time.Millisecond)
 				w.pending(locked)
 				w.pass(10 * time.Millisecond)
+				require.NoError(w, <-unlocked)
 				require.NoError(w, <-locked)
 			})
 		})

@@ -3,10 +3,8 @@ package lockregistry
 import (
 	"context"
 	"log/slog"
-	"reflect"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 
 	"github.com/redis/rueidis"
@@ -17,45 +15,12 @@ import (
 type remover struct {
 	command atomic.Pointer[string] // nil until the server has answered, one way or the other
 	asking  atomic.Bool
-	users   int // registries; guarded by removersMu
-}
-
-// removers has one remover per client, so that many registries on a client ask its server once. An entry lives as long
-// as a registry that uses it is open.
-var (
-	removersMu sync.Mutex
-	removers   = map[rueidis.Client]*remover{}
-)
-
-func removerOf(client rueidis.Client) *remover {
-	if !reflect.ValueOf(client).Comparable() { // a wrapper by value, which no map can have for a key
-		return &remover{}
-	}
-	removersMu.Lock()
-	defer removersMu.Unlock()
-	r := removers[client]
-	if r == nil {
-		r = &remover{}
-		removers[client] = r
-	}
-	r.users++
-	return r
-}
-
-func (r *remover) dismiss(client rueidis.Client) {
-	if !reflect.ValueOf(client).Comparable() {
-		return
-	}
-	removersMu.Lock()
-	defer removersMu.Unlock()
-	if r.users--; r.users == 0 {
-		delete(removers, client)
-	}
 }
 
 // removal returns the command that removes a key. The first call asks the server; calls that come while it does take
-// DEL, which is right on every server. When the network fails, the next call asks again.
-func (r *remover) removal(ctx context.Context, client rueidis.Client, log *journal) string {
+// DEL. When the network fails, the next call asks again.
+func (t *transport) removal(log *journal) string {
+	r := &t.remove
 	if command := r.command.Load(); command != nil {
 		return *command
 	}
@@ -67,14 +32,16 @@ func (r *remover) removal(ctx context.Context, client rueidis.Client, log *journ
 		return *command
 	}
 
-	info, err := client.Do(ctx, client.B().Info().Section("server").Build()).ToString()
-	_, answered := rueidis.IsRedisErr(err)
+	reply := t.ask(func(ctx context.Context, way rueidis.CoreClient) rueidis.RedisResult {
+		return way.Do(ctx, way.B().Info().Section("server").Build())
+	})
+	info, err := reply.ToString()
 	command := "DEL"
 	if err == nil && hasUnlink(info) {
 		command = "UNLINK"
 	}
 
-	if err == nil || answered || rueidis.IsRedisNil(err) || rueidis.IsParseErr(err) {
+	if answered(err) || rueidis.IsParseErr(err) {
 		r.command.Store(&command)
 		if command == "DEL" {
 			log.log(slog.LevelInfo, "keys are removed with DEL: INFO does not report a server that has UNLINK", slog.Any("error", err))

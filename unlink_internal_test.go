@@ -96,17 +96,17 @@ func FuzzHasUnlink(f *testing.F) {
 
 // A call that comes while another one asks the server does not wait for the answer.
 func TestRemovalWhileAnotherCallAsks(t *testing.T) {
-	r := &remover{}
-	r.asking.Store(true)
+	way := &transport{}
+	way.remove.asking.Store(true)
 	log := &journal{}
-	require.Equal(t, "DEL", r.removal(t.Context(), nil, log), "it does not ask: there is no client")
+	require.Equal(t, "DEL", way.removal(log), "it does not ask: there is no client")
 	unlink := "UNLINK"
-	r.command.Store(&unlink)
-	require.Equal(t, "UNLINK", r.removal(t.Context(), nil, log))
+	way.remove.command.Store(&unlink)
+	require.Equal(t, "UNLINK", way.removal(log))
 }
 
-// The server of a client is remembered for as long as a registry is open on it, and no longer.
-func TestRemoversAreForgotten(t *testing.T) {
+// The transport of a client is remembered for as long as a registry is open on it, and no longer.
+func TestTransportsAreForgotten(t *testing.T) {
 	m := miniredis.RunT(t)
 	dial := func() rueidis.Client {
 		client, err := rueidis.NewClient(rueidis.ClientOption{
@@ -116,10 +116,10 @@ func TestRemoversAreForgotten(t *testing.T) {
 		t.Cleanup(client.Close)
 		return client
 	}
-	known := func(client rueidis.Client) *remover {
-		removersMu.Lock()
-		defer removersMu.Unlock()
-		return removers[client]
+	known := func(client rueidis.Client) *transport {
+		transportsMu.Lock()
+		defer transportsMu.Unlock()
+		return transports[client]
 	}
 	open := func(client rueidis.Client) *Registry {
 		r, err := New(client, "orders")

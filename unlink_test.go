@@ -194,8 +194,9 @@ func TestServerIsAskedAgainAfterACancelledUnlock(t *testing.T) {
 	go func() { unlocked <- l.Unlock(ctx) }()
 	<-asked
 	cancel()
-	require.NoError(t, <-unlocked, "the removal goes on in the background")
+	err := <-unlocked
 	close(answer)
+	require.ErrorIs(t, err, lockregistry.ErrUnavailable, "the removal goes on in the background")
 	require.NoError(t, l.Lock(t.Context()), "as soon as the removal is done")
 	require.NoError(t, l.Unlock(t.Context()))
 	lockAndUnlock(t, r, 1)

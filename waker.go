@@ -602,14 +602,15 @@ func (w *waker) subscribed(channel string) bool {
 
 // attendants is how many other registries wait with tracking for what is released on a channel, or have done so lately.
 // In a cluster there are none, and one node knows its own subscribers only.
-func (w *waker) attendants(ctx context.Context, channel string) int64 {
-	client := w.reg.client
+func (w *waker) attendants(channel string) int64 {
 	if !w.count {
 		return 0
 	}
 	name := attendance(channel)
-	count := client.B().Arbitrary("PUBSUB", "NUMSUB").Args(name).Build() // in this way rueidis does not try it again and again
-	counts, err := client.Do(ctx, count).AsIntMap()
+	reply := w.reg.transport.ask(func(ctx context.Context, way rueidis.CoreClient) rueidis.RedisResult {
+		return way.Do(ctx, way.B().Arbitrary("PUBSUB", "NUMSUB").Args(name).Build()) // in this way rueidis does not try it again and again
+	})
+	counts, err := reply.AsIntMap()
 	if err != nil { // it may be forbidden
 		return 0
 	}

@@ -1,0 +1,28 @@
+package lockregistry
+
+import "strings"
+
+// slots is how many slots a cluster has.
+const slots = 16384
+
+// slotOf returns the slot of a key in a cluster: CRC16 (XMODEM) of the key, or of its hash tag, the text between the first
+// brace and the next closing one, unless that is empty.
+func slotOf(key string) uint16 {
+	if start := strings.IndexByte(key, '{'); start >= 0 {
+		if tag, _, ok := strings.Cut(key[start+1:], "}"); ok && tag != "" {
+			key = tag
+		}
+	}
+	var crc uint16
+	for i := range len(key) {
+		crc ^= uint16(key[i]) << 8
+		for range 8 {
+			if crc&0x8000 != 0 {
+				crc = crc<<1 ^ 0x1021
+			} else {
+				crc <<= 1
+			}
+		}
+	}
+	return crc % slots
+}

@@ -1,0 +1,523 @@
+package lockregistry
+
+import (
+	"context"
+	"errors"
+	"reflect"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+// transport sends the commands of all registries on one client. It sees to it that nothing a server does keeps a caller for
+// longer than the caller wants, and it tells which answers can be believed.
+//
+// Rueidis does not see to the first: a command waits for room in the queue of its connection, and for a connection that is
+// being made, without a look at its context. So each lane is in one of three states:
+//
+//	calm   it has just been heard from. A caller sends its command itself.
+//	quiet  nothing has been heard for a while, so the next command may hang. It gets a goroutine of its own, for which the
+//	       caller waits no longer than it wants. The number of these goroutines is limited; without a place no command is
+//	       sent.
+//	wary   a command was not answered in its time, or so late that a failover may have happened meanwhile. As quiet, and
+//	       commands go another way; see below.
+//
+//	calm ──time──▶ quiet ──answer──▶ calm
+//	   └─────────────┴──late or no answer──▶ wary ──time without any──▶ quiet
+//
+// An answer that comes late may come from a master that was frozen and deposed, and then went on with what was queued for
+// it. Until it is demoted it answers everything, as a master, on the connections that it has. So what comes late is not
+// believed, and while a lane is wary its commands go over a connection made since: the client's address, or its Sentinels,
+// lead that one to the new master. Where the server has been slow all the time, answers on that connection are believed
+// although they take long. A cluster has no such connection: its client follows the nodes, and a node that comes back
+// learns of its successor from the other nodes within a moment.
+type transport struct {
+	client  rueidis.Client
+	clock   clock
+	remove  remover
+	lanes   []lane
+	deaf    atomic.Bool // the client has ignored a context, as it does with DisableAutoPipelining: every command gets a goroutine
+	limits  sync.Pool   // of *limit; of one client, since what is made in a bubble of fake time stays there
+	batches chan struct{}
+	users   int // registries; guarded by transportsMu
+}
+
+// lane is the way to the keys of some slots of a cluster, or to all keys of a single server.
+type lane struct {
+	transport *transport
+	heard     atomic.Int64  // an instant: when the newest answer came
+	wary      atomic.Int64  // an instant: until when
+	direct    atomic.Int32  // commands that their callers send themselves
+	places    chan struct{} // one is taken by each command that has a goroutine
+
+	mu     sync.Mutex
+	fresh  *detour       // nil: none
+	making chan struct{} // closed when the detour that is being made is there, or is not to be had; nil: none is being made
+	began  instant       // when making it began
+	closed bool
+}
+
+// detour is a connection made while the lane is wary.
+type detour struct {
+	rueidis.DedicatedClient
+	since  instant
+	broken atomic.Bool
+}
+
+const (
+	calmFor    = 10 * time.Millisecond  // after an answer
+	tooSoon    = 100 * time.Millisecond // a caller that waits no longer than this learns nothing from it
+	waryFor    = 15 * time.Second       // after a late or missing one: Sentinel demotes a master that came back after 8 to 10 s
+	mostDirect = 640                    // a connection's queue has room for 1 024 by default
+	mostApart  = 256
+	mostBatch  = 64 // pipelines that have a goroutine
+
+	lateAnswer = 500 * time.Millisecond // from then on an answer is late, or from a third of the lease on
+	lateDetour = 2 * time.Second        // the same for one that came over a connection made since
+	detourWait = time.Second            // how long commands wait for such a connection
+
+	notHeard = instant(-time.Hour) // when the newest answer came, if there is none
+
+	lanesOfACluster = 64
+)
+
+// answer is what became of a command.
+type answer struct {
+	rueidis.RedisResult
+	sent, came instant // on the registry's clock; the server executed the command in between, if it answered
+	late       bool    // it came so late that it must be checked
+	cut        bool    // there is none, because the caller's context ended
+}
+
+// patience is how long a caller waits for an answer: until a while after its context's end, and for no longer than the
+// limit.
+type patience struct {
+	ctx   context.Context
+	limit time.Duration
+	grace time.Duration // how long after the end of ctx
+	late  time.Duration // an answer that takes as long is late
+}
+
+// errNoAnswer: the server did not answer in time. It may still execute the command.
+var errNoAnswer = errors.New("no answer of Redis in time")
+
+// errNotSent: too many commands wait for an answer already, so this one was not sent.
+var errNotSent = errors.New("Redis does not answer, and too many commands wait for it already")
+
+// lateFor is how long an answer about a lease may take before it is late.
+func lateFor(lease time.Duration) time.Duration { return min(lateAnswer, lease/3) }
+
+// transports has one transport for a client. An entry lives as long as a registry that uses it is open.
+var (
+	transportsMu sync.Mutex
+	transports   = map[rueidis.Client]*transport{}
+)
+
+func transportOf(client rueidis.Client) *transport {
+	if !reflect.ValueOf(client).Comparable() { // a wrapper by value, which no map can have for a key
+		return newTransport(client)
+	}
+	transportsMu.Lock()
+	defer transportsMu.Unlock()
+	t := transports[client]
+	if t == nil {
+		t = newTransport(client)
+		transports[client] = t
+	}
+	t.users++
+	return t
+}
+
+func newTransport(client rueidis.Client) *transport {
+	t := &transport{client: client, clock: clock{time.Now()}, batches: make(chan struct{}, mostBatch)}
+	t.limits.New = func() any { return newLimit() }
+	n := 1
+	if client.Mode() == rueidis.ClientModeCluster {
+		n = lanesOfACluster
+	}
+	t.lanes = make([]lane, n)
+	for i := range t.lanes {
+		l := &t.lanes[i]
+		l.transport = t
+		l.heard.Store(int64(notHeard))
+		l.places = make(chan struct{}, mostApart)
+	}
+	return t
+}
+
+// dismiss is told when a registry no longer needs the transport, which goes on working for what it still unlocks.
+func (t *transport) dismiss() {
+	transportsMu.Lock()
+	defer transportsMu.Unlock()
+	if t.users--; t.users > 0 {
+		return
+	}
+	if t.users == 0 { // else it is in no map, see transportOf
+		delete(transports, t.client)
+	}
+	for i := range t.lanes {
+		t.lanes[i].close()
+	}
+}
+
+// lane returns the lane of a key.
+func (t *transport) lane(key string) *lane { return &t.lanes[t.laneOf(key)] }
+
+func (t *transport) laneOf(key string) int {
+	if len(t.lanes) == 1 {
+		return 0
+	}
+	return int(slotOf(key)) / (slots / lanesOfACluster)
+}
+
+// do sends a command and waits for the answer as patiently as it is told. Without one its error is errNoAnswer, or
+// errNotSent.
+func (t *transport) do(p patience, c call) answer {
+	l := t.lane(c.key)
+	a := answer{sent: t.clock.now()}
+	calm := !l.isWary(a.sent) && a.sent < instant(l.heard.Load()).add(calmFor) && !t.deaf.Load()
+	if calm && l.direct.Add(1) <= mostDirect {
+		a.RedisResult = l.inPlace(p, c)
+		l.direct.Add(-1)
+		a.came = t.clock.now()
+		a.late = l.judge(a.Error(), a.sent, a.came, p.late)
+	} else {
+		if calm {
+			l.direct.Add(-1)
+		}
+		e := l.apart(p, l.places, func(ctx context.Context, way rueidis.CoreClient) []rueidis.RedisResult {
+			return []rueidis.RedisResult{c.send(ctx, way)}
+		})
+		a.RedisResult, a.came = e.result(0), t.clock.now()
+		a.late = l.judge(a.Error(), e.sent, a.came, e.late(p.late))
+	}
+	if err := a.Error(); p.grace == 0 && p.ctx.Err() != nil && (err == errNoAnswer || err == errNotSent) { //nolint:errorlint // never wrapped
+		a.cut = true
+	}
+	return a
+}
+
+// doAll sends scripts, in one pipeline for each lane, and hands over the answers to each as soon as they are there. It
+// returns when all are, after limit at most. Of those that the server does not know yet it runs what is wanted still.
+func (t *transport) doAll(
+	limit time.Duration, calls []call, late func(i int) time.Duration, wanted func(i int) bool, done func(i int, a answer),
+) {
+	groups := map[int][]int{}
+	for i, c := range calls {
+		n := t.laneOf(c.key)
+		groups[n] = append(groups[n], i)
+	}
+	var all sync.WaitGroup
+	for n, group := range groups {
+		some := make([]call, len(group))
+		for k, i := range group {
+			some[k] = calls[i]
+		}
+		all.Go(func() {
+			l, from := &t.lanes[n], t.clock.now()
+			p := patience{ctx: context.Background(), limit: limit}
+			e := l.apart(p, t.batches, func(ctx context.Context, way rueidis.CoreClient) []rueidis.RedisResult {
+				return sendAll(ctx, way, some, func(k int) bool { return wanted(group[k]) })
+			})
+			came := t.clock.now()
+			for k, i := range group {
+				r := e.result(k)
+				done(i, answer{r, from, came, l.judge(r.Error(), e.sent, came, e.late(late(i))), false})
+			}
+		})
+	}
+	all.Wait()
+}
+
+// askLimit is how long a call waits for the answer to a question without which it can go on.
+const askLimit = unlockLimit / 4
+
+// ask asks a server, any one of a cluster, something that is about no key.
+func (t *transport) ask(question func(context.Context, rueidis.CoreClient) rueidis.RedisResult) rueidis.RedisResult {
+	l := &t.lanes[0]
+	p := patience{ctx: context.Background(), limit: askLimit}
+	return l.apart(p, l.places, func(ctx context.Context, way rueidis.CoreClient) []rueidis.RedisResult {
+		return []rueidis.RedisResult{question(ctx, way)}
+	}).result(0)
+}
+
+// judge takes in an answer, or that there was none in time, and tells whether it is late.
+func (l *lane) judge(err error, sent, came instant, late time.Duration) bool {
+	took := sent.until(came)
+	switch {
+	case errors.Is(err, errNotSent):
+		return false
+	case errors.Is(err, errNoAnswer):
+		if took >= min(late, tooSoon) {
+			l.beWary(came)
+		}
+		return false
+	case took >= late:
+		l.beWary(came)
+		return true
+	}
+	if answered(err) {
+		l.heard.Store(int64(came))
+	} else { // the connection is broken: to make another one may take long
+		l.heard.Store(int64(notHeard))
+	}
+	return false
+}
+
+// answered tells whether it was the server that said so.
+func answered(err error) bool {
+	if err == nil {
+		return true
+	}
+	_, ok := rueidis.IsRedisErr(err)
+	return ok || rueidis.IsRedisNil(err)
+}
+
+func (l *lane) isWary(now instant) bool { return now < instant(l.wary.Load()) }
+
+func (l *lane) beWary(now instant) {
+	if len(l.transport.lanes) > 1 {
+		l.wary.Store(int64(now.add(waryFor)))
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	first := !l.isWary(now)
+	l.wary.Store(int64(now.add(waryFor)))
+	// A detour that was late itself is as good as the client's own connections, unless it has just been made.
+	if f := l.fresh; f != nil && (first || f.since.until(now) > lateDetour) {
+		l.abandon(f)
+	}
+}
+
+// inPlace sends a command in the caller's goroutine.
+func (l *lane) inPlace(p patience, c call) rueidis.RedisResult {
+	t := l.transport
+	end := t.limits.Get().(*limit)
+	end.begin(p)
+	result := c.send(end, t.client)
+	if end.stop() {
+		t.limits.Put(end)
+	} else if !errors.Is(result.Error(), errNoAnswer) && end.Err() != nil {
+		t.deaf.Store(true)
+	}
+	return result
+}
+
+// sending is what became of commands that were sent in a goroutine of their own.
+type sending struct {
+	results []rueidis.RedisResult
+	err     error   // why there are none
+	sent    instant // when the goroutine sent them
+	trusted bool    // on a way that was made since the lane is wary
+}
+
+func (e *sending) result(i int) rueidis.RedisResult {
+	if e.err != nil {
+		return rueidis.NewErrorResult(e.err)
+	}
+	return e.results[i]
+}
+
+func (e *sending) late(usual time.Duration) time.Duration {
+	if e.trusted {
+		return max(usual, lateDetour)
+	}
+	return usual
+}
+
+// apart sends commands in a goroutine of their own, if the lane is wary over the detour, where there is one. The goroutine
+// ends with the answer, since rueidis closes a connection that stays silent.
+func (l *lane) apart(
+	p patience, places chan struct{}, send func(context.Context, rueidis.CoreClient) []rueidis.RedisResult,
+) *sending {
+	t := l.transport
+	began := t.clock.now()
+	end := t.limits.Get().(*limit)
+	end.begin(p)
+	defer func() {
+		if end.stop() {
+			t.limits.Put(end)
+		}
+	}()
+	select {
+	case places <- struct{}{}:
+	default:
+		select {
+		case places <- struct{}{}:
+		case <-end.Done():
+			return &sending{err: errNotSent, sent: began}
+		}
+	}
+	arrived := make(chan *sending, 1)
+	var gone atomic.Bool // nobody waits for the answer any more
+	go func() {
+		defer func() { <-places }()
+		e := &sending{}
+		var way rueidis.CoreClient = t.client
+		var fresh *detour
+		if l.isWary(t.clock.now()) {
+			if fresh = l.detour(); fresh != nil {
+				way = fresh
+			}
+			e.trusted = fresh != nil || len(t.lanes) > 1
+		}
+		if gone.Load() {
+			return
+		}
+		e.sent = t.clock.now()
+		e.results = send(context.Background(), way)
+		if fresh != nil && !answered(e.results[0].Error()) {
+			fresh.broken.Store(true)
+		}
+		arrived <- e
+	}()
+	select {
+	case e := <-arrived:
+		return e
+	case <-end.Done():
+		gone.Store(true)
+		return &sending{err: errNoAnswer, sent: began}
+	}
+}
+
+// detour returns a connection made since the lane is wary, or nil when there is none to be had.
+func (l *lane) detour() *detour {
+	if len(l.transport.lanes) > 1 {
+		return nil
+	}
+	for {
+		l.mu.Lock()
+		if f := l.fresh; f != nil {
+			if !f.broken.Load() {
+				l.mu.Unlock()
+				return f
+			}
+			l.abandon(f)
+		}
+		now := l.transport.clock.now()
+		if !l.isWary(now) {
+			l.mu.Unlock()
+			return nil
+		}
+		if l.making == nil && !l.closed {
+			l.making, l.began = make(chan struct{}), now
+			go l.make()
+		}
+		making, left := l.making, now.until(l.began.add(detourWait))
+		l.mu.Unlock()
+		if making == nil || left <= 0 {
+			return nil
+		}
+		limit := time.NewTimer(left)
+		select {
+		case <-making:
+			limit.Stop()
+		case <-limit.C:
+			return nil
+		}
+	}
+}
+
+// make makes a detour. It hangs when the client has no connection to give, until it has; commands go without one then.
+func (l *lane) make() {
+	since := l.transport.clock.now()
+	client, _ := l.transport.client.Dedicate() // closing it gives it back
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	close(l.making)
+	l.making = nil
+	if l.closed || !l.isWary(l.transport.clock.now()) {
+		go client.Close()
+		return
+	}
+	l.fresh = &detour{DedicatedClient: client, since: since}
+	time.AfterFunc(waryFor, l.tidy)
+}
+
+// tidy gives the detour back when the lane is no longer wary.
+func (l *lane) tidy() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := l.transport.clock.now()
+	switch wary := instant(l.wary.Load()); {
+	case l.fresh == nil:
+	case now < wary:
+		time.AfterFunc(now.until(wary), l.tidy)
+	default:
+		l.abandon(l.fresh)
+	}
+}
+
+// abandon closes a detour, whose pending commands fail. The caller holds the mutex.
+func (l *lane) abandon(f *detour) {
+	l.fresh = nil
+	go f.Close()
+}
+
+func (l *lane) close() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closed = true
+	if l.fresh != nil {
+		l.abandon(l.fresh)
+	}
+}
+
+// limit is the context of a command: it ends with the patience of its caller. It has no deadline, because rueidis closes
+// the connection of a command whose deadline is over, which other commands use too.
+type limit struct {
+	done  chan struct{}
+	timer *time.Timer
+	grace time.Duration
+	leave func() bool // ends the watch over the caller's context; nil: it never ends
+}
+
+func newLimit() *limit {
+	l := &limit{done: make(chan struct{})}
+	l.timer = time.AfterFunc(time.Hour, func() { close(l.done) })
+	l.timer.Stop()
+	return l
+}
+
+func (l *limit) begin(p patience) {
+	l.grace, l.leave = p.grace, nil
+	switch {
+	case p.ctx.Err() != nil:
+		l.timer.Reset(min(p.grace, p.limit))
+	case p.ctx.Done() == nil:
+		l.timer.Reset(p.limit)
+	default:
+		l.timer.Reset(p.limit)
+		l.leave = context.AfterFunc(p.ctx, l.hurry)
+	}
+}
+
+// hurry is called when the caller's context ends before the answer comes.
+func (l *limit) hurry() {
+	if l.timer.Stop() { // else it is over already
+		l.timer.Reset(l.grace)
+	}
+}
+
+// stop ends the watch. It tells whether the limit can be used again: it has not ended, and never will.
+func (l *limit) stop() bool {
+	return (l.leave == nil || l.leave()) && l.timer.Stop()
+}
+
+func (l *limit) Deadline() (deadline time.Time, ok bool) { return time.Time{}, false }
+
+func (l *limit) Done() <-chan struct{} { return l.done }
+
+func (l *limit) Value(any) any { return nil }
+
+func (l *limit) Err() error {
+	select {
+	case <-l.done:
+		return errNoAnswer
+	default:
+		return nil
+	}
+}
