@@ -179,7 +179,8 @@ func (r *Registry) Renew(ctx context.Context, path string, ttl time.Duration) er
 
 // ExpireUnusedOlderThan drops the lock objects that are not in use and were last locked at least age ago, or, when they
 // never were, made so long ago; all that are not in use when age is not positive. It returns how many were dropped. This
-// is Spring's method of that name. It frees memory only: nothing changes in Redis, and a dropped lock keeps working.
+// is Spring's method of that name. It frees memory only: nothing changes in Redis, and a dropped lock keeps working. Other
+// calls go on meanwhile, also when there are millions of locks.
 func (r *Registry) ExpireUnusedOlderThan(age time.Duration) int {
 	return r.cache.dropUnused(r.clock.now().add(-max(age, 0)))
 }
