@@ -2,6 +2,7 @@ package lockregistry
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"time"
 
@@ -84,4 +85,22 @@ func tagged(name string) string {
 		return name
 	}
 	return "{" + name + "}"
+}
+
+// errScattered: the keys of a read-write lock must be in one slot of a cluster, since its scripts work on all of them, and
+// the braces in its name put them into several.
+var errScattered = errors.New("a cluster keeps the keys of this read-write lock in different slots, because of the braces in " +
+	"its name: leave them out, or put a part of the name into one pair of them, such as {order}42")
+
+// scattered tells whether a cluster may keep the keys of a read-write lock in several slots.
+func scattered(name string) bool { return hashed(name) != hashed(tagged(name)+":rwlock_timeout") }
+
+// hashed is the part of a key that decides its slot: what is within the first braces, or all of it when there is nothing.
+func hashed(key string) string {
+	_, rest, opened := strings.Cut(key, "{")
+	tag, _, closed := strings.Cut(rest, "}")
+	if !opened || !closed || tag == "" {
+		return key
+	}
+	return tag
 }

@@ -53,7 +53,7 @@ var errBusy = errors.New("busy")
 //   - [ErrClosed], when the registry is closed
 //   - that of Redis or of the network, when the first attempt fails. Later ones are made again every poll interval, for as
 //     long as a failover, a restart or a broken connection may be the reason
-//   - bad input: an empty path, a nil context, a lease under a millisecond, a wait that is not positive
+//   - bad input: an empty path, a nil context, a lease under two milliseconds, a wait that is not positive
 func (l *Lock) Lock(ctx context.Context, opts ...LockOption) error {
 	_, err := l.acquire(ctx, "lock", opts, untilDone)
 	return err
@@ -88,7 +88,7 @@ func (l *Lock) Unlock(ctx context.Context) error {
 // Renew sets the lease of the lock, held by the caller, to ttl from now; that of a hold which several readers share to no
 // less than it is, see [ReadWriteLock.Reader]. The errors, each within a [*LockError]:
 // [ErrNotOwner] when the caller does not hold the lock, [ErrLockLost] when its lease is over or its key is no longer this
-// hold's, that of ctx, that of a ttl under a millisecond, and those of Redis; after one of the last the hold stays valid
+// hold's, that of ctx, that of a ttl under two milliseconds, and those of Redis; after one of the last the hold stays valid
 // for as long as it certainly is.
 func (l *Lock) Renew(ctx context.Context, ttl time.Duration) error {
 	if err := l.check(ctx); err != nil {
@@ -163,6 +163,8 @@ func (l *Lock) check(ctx context.Context) error {
 		return errors.New("the context is nil")
 	case l.path() == "":
 		return errors.New("the path is empty")
+	case l.pair != nil && l.pair.scattered:
+		return errScattered
 	}
 	return nil
 }

@@ -27,6 +27,7 @@ type Registry struct {
 	// how long to leave the lock to others after the handoff limit: who only polls needs a poll interval to notice
 	standBack time.Duration
 	renewal   bool
+	cluster   bool // the client's keys are in slots
 	plain     *kind
 	read      *kind
 	write     *kind
@@ -44,7 +45,7 @@ type Registry struct {
 // New makes a registry whose locks are the keys "prefix:path" on the server of client. It does not talk to Redis, and it
 // does not own the client: close the registry first, then the client.
 //
-// It fails when client is nil, prefix is empty, or an option's value makes no sense.
+// It fails when client is nil, prefix is empty, or an option's value is out of its bounds; the error tells all that is wrong.
 func New(client rueidis.Client, prefix string, opts ...Option) (*Registry, error) {
 	s := settings{
 		poll:     defaultPoll,
@@ -73,7 +74,7 @@ func New(client rueidis.Client, prefix string, opts ...Option) (*Registry, error
 	values := id
 	if s.clientID != nil {
 		// Two processes with one id must not take each other's holds for their own.
-		values = *s.clientID + ":" + id[:8]
+		values = *s.clientID + ":" + id
 		id = *s.clientID
 	}
 	r := &Registry{
@@ -84,6 +85,7 @@ func New(client rueidis.Client, prefix string, opts ...Option) (*Registry, error
 		lease:    leaseOf(s.lease()),
 		poll:     s.poll,
 		renewal:  s.renewal,
+		cluster:  client.Mode() == rueidis.ClientModeCluster,
 		clock:    clock{time.Now()},
 		cache:    cache{capacity: s.capacity},
 		closed:   make(chan struct{}),
@@ -161,11 +163,13 @@ func (r *Registry) Do(ctx context.Context, path string, fn func(context.Context)
 	return fn(l.Context(ctx))
 }
 
-// Renew sets the lease of the lock of path, held by whichever owner of this process, to ttl from now. This is Spring's
-// renewLock, which any thread may call; [Lock.Renew] is for the owner only.
+// Renew sets the lease of the lock of path, held by whichever owner of this process, to ttl from now, in whole milliseconds,
+// at least two as for [TTL]. This is Spring's renewLock, which any goroutine may call; [Lock.Renew] is for the owner only. It
+// covers the lock that [Registry.Obtain] returns. The path's read-write lock is another one, whose reader and writer have
+// Lock.Renew.
 //
 // Errors: [ErrNotOwner] when nobody of this process holds the lock, [ErrLockLost] when its lease is over or its key is no
-// longer this hold's, that of ctx, that of a ttl under a millisecond, and those of Redis.
+// longer this hold's, that of ctx, that of a ttl that is too short, and those of Redis.
 func (r *Registry) Renew(ctx context.Context, path string, ttl time.Duration) error {
 	l, ok := r.cache.find(path)
 	if !ok {
