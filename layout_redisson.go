@@ -42,15 +42,19 @@ func newWriteLayout(client rueidis.Client, published bool) layout {
 }
 
 func newRedisson(client rueidis.Client, scripts *redissonScripts, channels string, published bool) layout {
-	r := &redissonLayout{client: client, scripts: scripts, channels: channels}
+	return &redissonLayout{client: client, scripts: scripts, channels: channels, publish: publishing(client, published)}
+}
+
+// publishing is how releases are published in Redisson's format; see redissonLayout.publish.
+func publishing(client rueidis.Client, published bool) string {
 	switch {
 	case !published:
+		return ""
 	case client.Mode() == rueidis.ClientModeCluster:
-		r.publish = "SPUBLISH"
+		return "SPUBLISH"
 	default:
-		r.publish = "PUBLISH"
+		return "PUBLISH"
 	}
-	return r
 }
 
 func (r *redissonLayout) obtain(ctx context.Context, b bid, _ bool) (bool, time.Duration, error) {

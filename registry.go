@@ -31,6 +31,7 @@ type Registry struct {
 	plain     *kind
 	read      *kind
 	write     *kind
+	publish   string // as in redissonLayout; for ForceUnlock
 	journal   journal
 	clock     clock
 
@@ -102,6 +103,7 @@ func New(client rueidis.Client, prefix string, opts ...Option) (*Registry, error
 		r.standBack = s.poll + s.poll/10 // so that it surely polls once meanwhile
 	}
 	published := s.wakeup.publishes()
+	r.publish = publishing(client, published)
 	r.plain = &kind{layout: newSpringLayout(client, prefix, &s, &r.journal)}
 	if s.layout == LayoutRedisson {
 		r.plain = &kind{layout: newRedissonLayout(client, published), watchdog: true}
