@@ -21,8 +21,9 @@ type Lock struct {
 	turn     atomic.Uint64  // when it was last obtained; belongs to the cache, as do pins and parked
 	pins     atomic.Int32
 	parked   atomic.Bool
-	lockedAt atomic.Int64         // instant
-	local    localLock            // of a plain lock; see half
+	lockedAt atomic.Int64 // instant
+	local    localLock    // of a plain lock; see half
+	tenures  tenures
 	hold     atomic.Pointer[hold] // written only by who has the local half
 	owed     atomic.Int32         // see Lock.owe; the anchor's, for who has the local half
 	crowded  atomic.Int64         // an instant; see overstayed; the anchor's too
@@ -77,7 +78,8 @@ func (l *Lock) TryLock(ctx context.Context, opts ...LockOption) (bool, error) {
 func (l *Lock) Unlock(ctx context.Context) error {
 	err := l.check(ctx)
 	if err == nil {
-		err = l.reg.cache.current(l).depart(ctx, ownerOf(ctx))
+		now := l.reg.cache.current(l)
+		err = now.depart(ctx, now.ownerIn(ctx))
 	}
 	if err != nil {
 		return l.fail("unlock", err)
@@ -94,24 +96,31 @@ func (l *Lock) Renew(ctx context.Context, ttl time.Duration) error {
 	if err := l.check(ctx); err != nil {
 		return l.fail("renew", err)
 	}
-	return l.renew(ctx, l.reg.cache.current(l).heldBy(ownerOf(ctx)), ttl)
+	now := l.reg.cache.current(l)
+	return l.renew(ctx, now.heldBy(now.ownerIn(ctx)), ttl)
 }
 
 // Context returns a child of parent that ends with the hold of the caller: it is cancelled with the cause [ErrLockLost] as
 // soon as the hold can no longer be guaranteed, before the key can expire in Redis and whether or not Redis can be
 // reached, and with the cause [context.Canceled] when the lock is unlocked. When the caller does not hold the lock, it is
 // cancelled already, with the cause [ErrNotOwner] (or ErrLockLost). When the registry is closed, the cause is [ErrClosed].
+//
+// The context carries the hold: Lock, Do, Unlock, Renew and Context of this very lock, with this context or a child of it,
+// nest in the hold while it lasts, whichever goroutine calls. The hold goes on until all who nested in it have unlocked.
+// For every other lock, and once the hold is over, the owner is the one that it would be without.
 func (l *Lock) Context(parent context.Context) context.Context {
 	if parent == nil {
 		parent = context.Background()
 	}
-	ctx, cancel := context.WithCancelCause(parent)
-	o := ownerOf(parent)
-	h := l.reg.cache.current(l).heldBy(o)
+	now := l.reg.cache.current(l)
+	o := now.ownerIn(parent)
+	h := now.heldBy(o)
 	if h == nil {
+		ctx, cancel := context.WithCancelCause(parent)
 		cancel(ErrNotOwner)
 		return ctx
 	}
+	ctx, cancel := context.WithCancelCause(now.carry(parent, o, h))
 	if err := h.watch(ctx, o, cancel); err != nil {
 		cancel(err)
 	}
@@ -207,9 +216,16 @@ func (l *Lock) enter(ctx context.Context, q request) error {
 	if q.wait > 0 {
 		deadline = reg.clock.now().add(q.wait)
 	}
-	o := ownerOf(ctx)
+	c := carriedBy(ctx)
+	o := c.caller()
 	if q.lease.ms == "" {
 		q.lease, q.plain = reg.lease, true
+	}
+	if t := c.tenureOf(now); t != nil && t.owner != o {
+		if nested, err := now.nest(ctx, t, q); nested {
+			now.unpin() // the hold has a pin already
+			return err
+		}
 	}
 	for {
 		how, w := now.half().enter(o, q.lease.length, q.wait != notAtAll)
@@ -348,7 +364,7 @@ func (l *Lock) renew(ctx context.Context, h *hold, ttl time.Duration) error {
 // depart takes one lock of an owner back.
 func (l *Lock) depart(ctx context.Context, o owner) error {
 	h := l.hold.Load() // before others can end it
-	switch l.half().exit(o) {
+	switch l.exit(o) {
 	case stays:
 		return nil
 	case leaves: // the hold goes on for others

@@ -144,7 +144,7 @@ func (r *Registry) ReadWrite(path string) *ReadWriteLock {
 // with [ErrTimeout]. Without it Do waits until ctx is done. This is Spring's executeLocked.
 //
 // The context of fn is that of [Lock.Context]: it is cancelled, with the cause [ErrLockLost], as soon as the hold can no
-// longer be guaranteed.
+// longer be guaranteed, and calls for this path with it nest in this hold, also those of goroutines that fn starts.
 //
 // Do returns the error of fn, joined with that of unlocking: [ErrLockLost] means that others may have had the lock while
 // fn ran. It unlocks also when fn panics, and when ctx is done. Errors of locking are those of [Lock.Lock]; fn has not
