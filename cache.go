@@ -2,6 +2,7 @@ package lockregistry
 
 import (
 	"container/heap"
+	"runtime"
 	"sync"
 	"sync/atomic"
 )
@@ -20,11 +21,19 @@ type cache struct {
 	locks sync.Map      // name → *Lock, the anchor; read without the mutex
 	turn  atomic.Uint64 // the most recent Lock.turn
 
+	expiring sync.Mutex // held by the call of dropUnused that runs
+
 	mu       sync.Mutex // guards what follows, and every change of locks
 	capacity int
 	size     int
+	resizing int      // calls of resize that run: they make room for all
 	queue    lockHeap // the locks that may be dropped, by the turn they had when they were put in
+	rest     lockHeap // more of them: those that dropUnused has yet to look at
 }
+
+// portion is how many locks are looked at, where it may be all, before others get the mutex: so few that nobody waits for
+// longer than a millisecond or two.
+const portion = 100
 
 // dropped is what pins is shifted by while the lock is not in the cache: so far below zero that no number of callers who
 // have yet to notice can lift it above.
@@ -137,7 +146,7 @@ func (c *cache) put(l *Lock) *Lock {
 	if found, ok := c.same(l); ok {
 		return found
 	}
-	if c.makeRoom(c.capacity - 1) {
+	if c.makeRoom() {
 		c.insert(l)
 	} else {
 		l.pins.Store(dropped)
@@ -152,7 +161,7 @@ func (c *cache) readmit(l *Lock) (*Lock, error) {
 		found.pins.Add(1) // it cannot be dropped meanwhile: that takes the mutex
 		return found, nil
 	}
-	if !c.makeRoom(c.capacity - 1) {
+	if !c.makeRoom() {
 		return nil, ErrCapacity
 	}
 	c.insert(l)
@@ -163,26 +172,45 @@ func (c *cache) readmit(l *Lock) (*Lock, error) {
 func (c *cache) insert(l *Lock) {
 	l.turn.Store(c.turn.Add(1))
 	c.locks.Store(l.name(), l)
-	heap.Push(&c.queue, queued{l.turn.Load(), l})
+	c.queue.add(queued{l.turn.Load(), l})
 	c.size++
 }
 
-// makeRoom drops locks until no more than room are left, and tells whether it got that far. The caller holds the mutex.
-//
-// The queue is in the order of the turns that locks had when they were put into it. Locks found in use are taken out. A
-// lock that was obtained since is put back with its new turn, so the first one whose turn is still the same is the least
-// recently obtained of all.
-func (c *cache) makeRoom(room int) bool {
-	for c.size > room && len(c.queue) > 0 {
-		first := heap.Pop(&c.queue).(queued)
-		switch turn := first.lock.turn.Load(); {
-		case turn != first.turn:
-			heap.Push(&c.queue, queued{turn, first.lock})
-		case !c.drop(first.lock):
-			c.park(first.lock)
+// makeRoom drops locks until there is room for one more, and tells whether there is. While resize runs it leaves that to
+// it, which may have many to drop, and goes on until there are no more than the capacity. The caller holds the mutex.
+func (c *cache) makeRoom() bool {
+	if c.resizing > 0 {
+		return true
+	}
+	for c.size >= c.capacity {
+		if !c.dropFirst() {
+			return false
 		}
 	}
-	return c.size <= room
+	return true
+}
+
+// dropFirst takes one step towards a smaller cache, and reports false when there is none. The caller holds the mutex.
+//
+// The queue and its rest are in the order of the turns that locks had when they were put into it. Locks found in use are
+// taken out. A lock that was obtained since is put back with its new turn, so the first one whose turn is still the same is
+// the least recently obtained of all.
+func (c *cache) dropFirst() bool {
+	from := &c.queue
+	if len(c.queue) == 0 || len(c.rest) > 0 && c.rest[0].turn < c.queue[0].turn {
+		from = &c.rest
+	}
+	if len(*from) == 0 {
+		return false
+	}
+	first := heap.Pop(from).(queued)
+	switch turn := first.lock.turn.Load(); {
+	case turn != first.turn:
+		c.queue.add(queued{turn, first.lock})
+	case !c.drop(first.lock):
+		c.park(first.lock)
+	}
+	return true
 }
 
 // park keeps a lock that is in use out of the queue until it no longer is, so that nobody comes past it again and again.
@@ -197,7 +225,7 @@ func (c *cache) park(l *Lock) {
 
 func (c *cache) unpark(l *Lock) {
 	if l.parked.CompareAndSwap(true, false) {
-		heap.Push(&c.queue, queued{l.turn.Load(), l})
+		c.queue.add(queued{l.turn.Load(), l})
 	}
 }
 
@@ -211,28 +239,53 @@ func (c *cache) drop(l *Lock) bool {
 	return true
 }
 
-// resize sets the capacity. Locks in use stay, even if they are more than that.
+// resize sets the capacity, and drops locks, in portions, until there are no more than that. Locks in use stay, even if
+// they are more.
 func (c *cache) resize(capacity int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.capacity = capacity
-	c.makeRoom(capacity)
-}
-
-// dropUnused drops every lock that is not in use and was last locked before an instant.
-func (c *cache) dropUnused(before instant) int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	kept := c.queue[:0]
-	for _, q := range c.queue {
-		if instant(q.lock.lockedAt.Load()) > before || !c.drop(q.lock) {
-			kept = append(kept, q)
+	c.resizing++
+	for step := 1; c.size > c.capacity && c.dropFirst(); step++ {
+		if step%portion == 0 {
+			c.breathe()
 		}
 	}
-	count := len(c.queue) - len(kept)
-	clear(c.queue[len(kept):])
-	c.queue = kept
-	heap.Init(&c.queue)
+	c.resizing--
+}
+
+// breathe lets others have the mutex, which the caller holds. The one that Unlock wakes runs next if this goroutine yields;
+// otherwise this one would most likely be the first to get it again.
+func (c *cache) breathe() {
+	c.mu.Unlock()
+	runtime.Gosched()
+	c.mu.Lock()
+}
+
+// dropUnused drops every lock that is not in use and was last locked before an instant, in portions. It takes the locks from
+// the end of the rest, which stays a heap without them, and puts those that stay into the queue: so at any time each lock
+// that may be dropped is in one of the two.
+func (c *cache) dropUnused(before instant) (count int) {
+	c.expiring.Lock()
+	defer c.expiring.Unlock()
+	n := c.len()
+	kept := make(lockHeap, 0, n+n/4) // a large one takes time to make, and to copy when it grows: not with the mutex
+
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.rest, c.queue = c.queue, kept
+	for step := 1; len(c.rest) > 0; step++ {
+		last := c.rest.takeLast()
+		if instant(last.lock.lockedAt.Load()) > before || !c.drop(last.lock) {
+			c.queue.add(last)
+		} else {
+			count++
+		}
+		if step%portion == 0 {
+			c.breathe()
+		}
+	}
+	c.rest = nil
 	return count
 }
 
@@ -255,11 +308,19 @@ func (q lockHeap) Len() int           { return len(q) }
 func (q lockHeap) Less(i, j int) bool { return q[i].turn < q[j].turn }
 func (q lockHeap) Swap(i, j int)      { q[i], q[j] = q[j], q[i] }
 func (q *lockHeap) Push(x any)        { *q = append(*q, x.(queued)) }
+func (q *lockHeap) Pop() any          { return q.takeLast() }
 
-func (q *lockHeap) Pop() any {
+// add puts a lock in. Unlike heap.Push it needs no memory to carry it there.
+func (q *lockHeap) add(x queued) {
+	*q = append(*q, x)
+	heap.Fix(q, len(*q)-1)
+}
+
+// takeLast takes the last element out, which is not the last in the order. What is left is a heap.
+func (q *lockHeap) takeLast() queued {
 	last := len(*q) - 1
-	popped := (*q)[last]
+	taken := (*q)[last]
 	(*q)[last] = queued{}
 	*q = (*q)[:last]
-	return popped
+	return taken
 }

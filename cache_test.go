@@ -43,8 +43,8 @@ func sound(t *testing.T, c *cache) {
 			parked++
 		}
 	}
-	require.Equal(t, c.size, len(c.queue)+parked)
-	for _, q := range c.queue {
+	require.Equal(t, c.size, len(c.queue)+len(c.rest)+parked)
+	for _, q := range slices.Concat(c.queue, c.rest) {
 		require.True(t, stored[q.lock], "the queue knows a lock that the cache does not: %s", q.lock.path())
 	}
 }
@@ -335,6 +335,120 @@ func TestCacheResize(t *testing.T) {
 		require.Equal(t, 2, r.cache.capacity)
 	}
 	sound(t, &r.cache)
+}
+
+// While many locks are looked at, new paths are let in between.
+func TestCacheIsNotHeldUp(t *testing.T) {
+	const locks = 100 * portion
+	for name, drop := range map[string]func(r *Registry) (dropped int){
+		"all expire":   func(r *Registry) int { return r.ExpireUnusedOlderThan(0) },
+		"none expires": func(r *Registry) int { return r.ExpireUnusedOlderThan(time.Hour) },
+		"the capacity shrinks": func(r *Registry) int {
+			before := r.Len()
+			require.NoError(t, r.SetCapacity(1))
+			require.Less(t, r.Len(), before/2)
+			require.NoError(t, r.SetCapacity(2*locks))
+			return 0
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newCached(2 * locks)
+			for i := range locks {
+				r.Obtain(strconv.Itoa(i))
+			}
+			between := func() bool {
+				r.cache.mu.Lock()
+				defer r.cache.mu.Unlock()
+				return len(r.cache.rest) > 0 || r.cache.resizing > 0
+			}
+			dropped := make(chan int)
+			go func() { dropped <- drop(r) }()
+			let, n := 0, 0
+			for done := false; !done; {
+				if between() {
+					let++
+				}
+				r.Obtain("new " + strconv.Itoa(n))
+				n++
+				select {
+				case count := <-dropped:
+					done = true
+					if name == "all expire" {
+						require.Equal(t, locks+n, count+r.Len())
+					}
+				default:
+				}
+			}
+			require.Greater(t, let, 3)
+			sound(t, &r.cache)
+		})
+	}
+}
+
+// What ExpireUnusedOlderThan has yet to look at is dropped to make room like everything else.
+func TestCacheMakesRoomWhileLocksExpire(t *testing.T) {
+	r := newCached(6)
+	for i := range 6 {
+		r.Obtain(strconv.Itoa(i))
+	}
+	c := &r.cache
+	c.rest, c.queue = c.queue, nil
+	for range 2 {
+		c.queue.add(c.rest.takeLast())
+	}
+	r.Obtain("1")
+	for i, gone := range []string{"0", "2", "3", "4", "5", "1"} {
+		sound(t, c)
+		r.Obtain("new " + strconv.Itoa(i))
+		_, ok := c.find(gone)
+		require.False(t, ok, gone)
+		require.Equal(t, 6, r.Len())
+	}
+	require.Empty(t, c.rest)
+	sound(t, c)
+}
+
+// BenchmarkExpireUnused reports how long new paths wait while a million locks are looked at. On a busy machine the longest
+// wait is that for a processor: compare it with that of "idle", where nothing is dropped.
+func BenchmarkExpireUnused(b *testing.B) {
+	const locks = 1_000_000
+	for name, drop := range map[string]func(r *Registry){
+		"all":      func(r *Registry) { r.ExpireUnusedOlderThan(0) },
+		"none":     func(r *Registry) { r.ExpireUnusedOlderThan(time.Hour) },
+		"capacity": func(r *Registry) { _ = r.SetCapacity(10) },
+		"idle":     func(*Registry) { <-time.After(time.Second) },
+	} {
+		b.Run(name, func(b *testing.B) {
+			var waits []time.Duration
+			for b.Loop() {
+				b.StopTimer()
+				r := newCached(2 * locks)
+				for i := range locks {
+					r.Obtain(strconv.Itoa(i))
+				}
+				runtime.GC()
+				done := make(chan struct{})
+				b.StartTimer()
+				go func() {
+					drop(r)
+					close(done)
+				}()
+				for i, ended := 0, false; !ended; i++ {
+					start := time.Now()
+					r.Obtain("new " + strconv.Itoa(i))
+					waits = append(waits, time.Since(start))
+					select {
+					case <-done:
+						ended = true
+					case <-time.After(time.Millisecond):
+					}
+				}
+			}
+			slices.Sort(waits)
+			b.ReportMetric(float64(waits[len(waits)*99/100].Microseconds()), "µs-wait-p99")
+			b.ReportMetric(float64(waits[len(waits)-1].Microseconds()), "µs-wait-longest")
+		})
+	}
 }
 
 func TestExpireUnusedBoundaries(t *testing.T) {

@@ -48,7 +48,7 @@ var (
 
 // LockError says which operation failed on which key. It wraps every error that a lock returns.
 type LockError struct {
-	Op  string // "lock", "trylock", "unlock", "renew" or "do"
+	Op  string // "lock", "trylock", "unlock", "renew", "do" or "forceunlock"
 	Key string // the lock's key in Redis
 	Err error  // why
 }

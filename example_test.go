@@ -318,3 +318,29 @@ func ExampleLockError() {
 	}
 	// Output: unlock orders:42 true
 }
+
+// A service died with its lock. Whoever looks names the holder that they saw: by now it may be another one.
+func ExampleRegistry_ForceUnlockHolder() {
+	client, stop := embeddedRedis()
+	defer stop()
+	registry, err := lockregistry.New(client, "orders")
+	if err != nil {
+		panic(err)
+	}
+	defer func() { _ = registry.Close() }()
+
+	ctx := context.Background()
+	command := client.B().Set().Key("orders:42").Value("the dead service").PxMilliseconds(3_600_000).Build()
+	if err := client.Do(ctx, command).Error(); err != nil {
+		panic(err)
+	}
+
+	err = registry.ForceUnlockHolder(ctx, "42", "another service")
+	fmt.Println(errors.Is(err, lockregistry.ErrNotOwner))
+	fmt.Println(registry.ForceUnlockHolder(ctx, "42", "the dead service"))
+	fmt.Println(registry.Obtain("42").TryLock(ctx))
+	// Output:
+	// true
+	// <nil>
+	// true <nil>
+}

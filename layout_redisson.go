@@ -1,6 +1,7 @@
 package lockregistry
 
 import (
+	"errors"
 	"strings"
 
 	"github.com/redis/rueidis"
@@ -38,15 +39,19 @@ func newWriteLayout(client rueidis.Client, published bool) layout {
 }
 
 func newRedisson(client rueidis.Client, scripts *redissonScripts, channels string, published bool) layout {
-	r := &redissonLayout{scripts: scripts, channels: channels}
+	return &redissonLayout{scripts: scripts, channels: channels, publish: publishing(client, published)}
+}
+
+// publishing is how releases are published in Redisson's format; see redissonLayout.publish.
+func publishing(client rueidis.Client, published bool) string {
 	switch {
 	case !published:
+		return ""
 	case client.Mode() == rueidis.ClientModeCluster:
-		r.publish = "SPUBLISH"
+		return "SPUBLISH"
 	default:
-		r.publish = "PUBLISH"
+		return "PUBLISH"
 	}
-	return r
 }
 
 func (r *redissonLayout) obtain(b bid, _ bool) call {
@@ -72,4 +77,22 @@ func tagged(name string) string {
 		return name
 	}
 	return "{" + name + "}"
+}
+
+// errScattered: the keys of a read-write lock must be in one slot of a cluster, since its scripts work on all of them, and
+// the braces in its name put them into several.
+var errScattered = errors.New("a cluster keeps the keys of this read-write lock in different slots, because of the braces in " +
+	"its name: leave them out, or put a part of the name into one pair of them, such as {order}42")
+
+// scattered tells whether a cluster may keep the keys of a read-write lock in several slots.
+func scattered(name string) bool { return hashed(name) != hashed(tagged(name)+":rwlock_timeout") }
+
+// hashed is the part of a key that decides its slot: what is within the first braces, or all of it when there is nothing.
+func hashed(key string) string {
+	_, rest, opened := strings.Cut(key, "{")
+	tag, _, closed := strings.Cut(rest, "}")
+	if !opened || !closed || tag == "" {
+		return key
+	}
+	return tag
 }

@@ -40,6 +40,7 @@ type localHalf interface {
 	pass(longest time.Duration) bool
 	contended() bool
 	heldBy(o owner) bool
+	nest(o owner) bool
 }
 
 // entry says how a goroutine came into the local half.

@@ -602,6 +602,7 @@ func TestSharedOwners(t *testing.T) {
 		require.Equal(t, want, o.shared(), "%x", uint64(o))
 	}
 	ctx := NewOwner(t.Context())
+	ownerOf := func(ctx context.Context) owner { return carriedBy(ctx).caller() }
 	require.True(t, ownerOf(ctx).shared())
 	require.NotEqual(t, ownerOf(ctx), ownerOf(NewOwner(ctx)))
 	child, cancel := context.WithCancel(ctx)

@@ -15,6 +15,9 @@ const (
 	defaultHandoff  = 100 * time.Millisecond
 	defaultCapacity = 100_000
 
+	// leastLease is the shortest lease in whole milliseconds that is longer than its margin.
+	leastLease = 2 * time.Millisecond
+
 	// defaultWatchdog is Redisson's lockWatchdogTimeout.
 	defaultWatchdog = 30 * time.Second
 )
@@ -38,12 +41,13 @@ type settings struct {
 }
 
 // WithExpiry sets the lease of a lock: how long it stays locked in Redis when nobody unlocks or renews it. It counts whole
-// milliseconds and must be at least one; leases far longer than a round trip to Redis are useful. Default: 60 s, as in
+// milliseconds, at least two: the holder counts on 1 % and a millisecond less, a margin for clocks, and a lease of one
+// millisecond would be over at once. A lease must outlast the round trip to Redis by far to be useful. Default: 60 s, as in
 // Spring, or 30 s with LayoutRedisson. See [TTL] for the lease of a single call.
 func WithExpiry(d time.Duration) Option { return func(s *settings) { s.expiry = &d } }
 
-// WithPollInterval sets the pause between two attempts on Redis while a call waits. Default: 100 ms, as Spring's
-// idleBetweenTries.
+// WithPollInterval sets the pause between two attempts on Redis while a call waits. It must be positive. Default: 100 ms, as
+// Spring's idleBetweenTries.
 func WithPollInterval(d time.Duration) Option { return func(s *settings) { s.poll = d } }
 
 // WithCommandTimeout sets how long one command waits for the answer of Redis, whatever the context of the call: longer than
@@ -52,8 +56,8 @@ func WithPollInterval(d time.Duration) Option { return func(s *settings) { s.pol
 // Unlock has limits of its own. Default: 5 s, or a third of the lease that [WithExpiry] sets, if that is shorter.
 func WithCommandTimeout(d time.Duration) Option { return func(s *settings) { s.limit = &d } }
 
-// WithCapacity sets how many lock objects the registry keeps. To make room the least recently obtained one that is not in
-// use is dropped; when all are in use, locking one more returns [ErrCapacity]. Default: 100 000, as Spring's
+// WithCapacity sets how many lock objects the registry keeps, at least one. To make room the least recently obtained one
+// that is not in use is dropped; when all are in use, locking one more returns [ErrCapacity]. Default: 100 000, as Spring's
 // cacheCapacity. See also [Registry.SetCapacity].
 func WithCapacity(n int) Option { return func(s *settings) { s.capacity = n } }
 
@@ -62,7 +66,7 @@ func WithCapacity(n int) Option { return func(s *settings) { s.capacity = n } }
 // [Lock.Renew] is called. Spring does the same once it has a renewal task scheduler.
 func WithRenewal() Option { return func(s *settings) { s.renewal = true } }
 
-// WithWakeup sets how a waiting call learns that the lock is free. Default: [WakeupAuto].
+// WithWakeup sets how a waiting call learns that the lock is free: one of the constants of [Wakeup]. Default: [WakeupAuto].
 func WithWakeup(m Wakeup) Option { return func(s *settings) { s.wakeup = m } }
 
 // WithOldChannel publishes releases on "<prefix>-channel" too. Java services in PUB_SUB_LOCK mode listen there before
@@ -75,14 +79,17 @@ func WithOldChannel() Option { return func(s *settings) { s.oldChannel = true } 
 // this time, counted from when the process got the key, the lock is released in Redis and others have their chance. It
 // also is when less than half of the lease is left, and when the next owner asks for a longer lease than the running one,
 // or for one that is shorter by more than a third. The next owner's lease is renewed or not, and with which length, as if it had
-// obtained the lock itself. 0 turns it off: every unlock releases the key. Default: 100 ms.
+// obtained the lock itself. 0 turns it off: every unlock releases the key. It must not be
+// negative. Default: 100 ms.
 func WithHandoff(limit time.Duration) Option { return func(s *settings) { s.handoff = &limit } }
 
-// WithLayout sets the format of locks in Redis. Default: [LayoutSpring].
+// WithLayout sets the format of plain locks in Redis: one of the constants of [Layout]. Read-write locks have Redisson's in
+// either case. Default: [LayoutSpring].
 func WithLayout(l Layout) Option { return func(s *settings) { s.layout = l } }
 
-// WithClientID sets the name that the registry's values in Redis begin with, for people who look at them. Default: a random
-// UUID. Two registries never share holds, whatever their ids: with an id of yours the values carry a random number more.
+// WithClientID sets the name that the registry's values in Redis begin with, for people who look at them. It must not be
+// empty, and may be any other text. Two registries never share holds, whatever their ids: with an id of yours the values
+// carry a random UUID as well. Default: that UUID alone.
 func WithClientID(id string) Option { return func(s *settings) { s.clientID = &id } }
 
 // WithLogger sets where the registry writes about events that no call can return, such as a lock lost in the background. It
@@ -140,14 +147,15 @@ type LockOption struct {
 	set   func(*request, time.Duration)
 }
 
-// TTL sets the lease of this acquisition, in whole milliseconds, at least one. Default: the registry's, see [WithExpiry];
-// for an owner that locks again, the lease that its hold has.
+// TTL sets the lease of this acquisition, in whole milliseconds, at least two, see [WithExpiry]. What is finer is cut off.
+// Default: the registry's lease; for an owner that locks again, the lease that its hold has.
 func TTL(d time.Duration) LockOption {
 	return LockOption{"TTL", d, func(q *request, d time.Duration) { q.lease = leaseOf(d) }}
 }
 
-// Wait sets how long the call waits at most, for local holders and for Redis together. TryLock then returns false, Do and
-// Lock return [ErrTimeout]. Default: TryLock does not wait at all, Lock and Do wait as long as their context lets them.
+// Wait sets how long the call waits at most, for local holders and for Redis together. It must be positive. TryLock then
+// returns false, Do and Lock return [ErrTimeout]. Default: TryLock does not wait at all, Lock and Do wait as long as their
+// context lets them.
 func Wait(d time.Duration) LockOption {
 	return LockOption{"Wait", d, func(q *request, d time.Duration) { q.wait = d }}
 }
@@ -238,8 +246,9 @@ func notNegative(name string, d *time.Duration) error {
 }
 
 func leasable(name string, d time.Duration) error {
-	if d < time.Millisecond {
-		return fmt.Errorf("%s(%v): a lease must be at least a millisecond", name, d)
+	if d < leastLease {
+		return fmt.Errorf("%s(%v): a lease must be at least %v, since 1 %% and a millisecond of it are a margin for clocks",
+			name, d, leastLease)
 	}
 	return nil
 }

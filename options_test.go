@@ -1,6 +1,7 @@
 package lockregistry_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
@@ -39,9 +41,9 @@ func TestNewWithOptionsThatMakeNoSense(t *testing.T) {
 		says   string
 	}{
 		{nil, "an option is nil"},
-		{lockregistry.WithExpiry(0), "WithExpiry(0s): a lease must be at least a millisecond"},
-		{lockregistry.WithExpiry(-time.Second), "WithExpiry(-1s): a lease must be at least a millisecond"},
-		{lockregistry.WithExpiry(time.Millisecond - 1), "WithExpiry(999.999µs): a lease must be at least a millisecond"},
+		{lockregistry.WithExpiry(0), "WithExpiry(0s): a lease must be at least 2ms"},
+		{lockregistry.WithExpiry(-time.Second), "WithExpiry(-1s): a lease must be at least 2ms"},
+		{lockregistry.WithExpiry(2*time.Millisecond - 1), "WithExpiry(1.999999ms): a lease must be at least 2ms"},
 		{lockregistry.WithExpiry(math.MinInt64), "WithExpiry(-"},
 		{lockregistry.WithPollInterval(0), "WithPollInterval(0s): the duration must be positive"},
 		{lockregistry.WithPollInterval(-1), "WithPollInterval(-1ns): the duration must be positive"},
@@ -86,7 +88,7 @@ func TestNewTellsEverythingThatIsWrong(t *testing.T) {
 
 func TestOptionsAtTheirLimits(t *testing.T) {
 	for _, o := range []lockregistry.Option{
-		lockregistry.WithExpiry(time.Millisecond), lockregistry.WithExpiry(math.MaxInt64),
+		lockregistry.WithExpiry(2 * time.Millisecond), lockregistry.WithExpiry(math.MaxInt64),
 		lockregistry.WithPollInterval(1), lockregistry.WithPollInterval(math.MaxInt64),
 		lockregistry.WithCapacity(1), lockregistry.WithCapacity(math.MaxInt),
 		lockregistry.WithHandoff(0), lockregistry.WithHandoff(math.MaxInt64),
@@ -152,8 +154,8 @@ func TestLockOptionsThatMakeNoSense(t *testing.T) {
 		{lockregistry.TTL(0), "TTL(0s): the duration must be positive"},
 		{lockregistry.TTL(-time.Second), "TTL(-1s): the duration must be positive"},
 		{lockregistry.TTL(math.MinInt64), "the duration must be positive"},
-		{lockregistry.TTL(time.Millisecond - 1), "TTL(999.999µs): a lease must be at least a millisecond"},
-		{lockregistry.TTL(1), "TTL(1ns): a lease must be at least a millisecond"},
+		{lockregistry.TTL(2*time.Millisecond - 1), "TTL(1.999999ms): a lease must be at least 2ms"},
+		{lockregistry.TTL(1), "TTL(1ns): a lease must be at least 2ms"},
 		{lockregistry.Wait(0), "Wait(0s): the duration must be positive"},
 		{lockregistry.Wait(-1), "Wait(-1ns): the duration must be positive"},
 		{lockregistry.Wait(math.MinInt64), "the duration must be positive"},
@@ -214,8 +216,8 @@ func TestRenewWithALeaseThatMakesNoSense(t *testing.T) {
 			if held {
 				w.lock(l)
 			}
-			for _, ttl := range []time.Duration{0, -1, math.MinInt64, 1, time.Millisecond - 1} {
-				why := fmt.Sprintf("Renew(%v): a lease must be at least a millisecond", ttl)
+			for _, ttl := range []time.Duration{0, -1, math.MinInt64, 1, 2*time.Millisecond - 1} {
+				why := fmt.Sprintf("Renew(%v): a lease must be at least 2ms", ttl)
 				refuses(w.T, l.Renew(w.Context(), ttl), "renew", "orders:42", why)
 				refuses(w.T, r.Renew(w.Context(), "42", ttl), "renew", "orders:42", why)
 			}
@@ -280,12 +282,31 @@ func TestLeasesAreWholeMilliseconds(t *testing.T) {
 	})
 }
 
+const randomUUID = `^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`
+
 func TestDefaultClientIDs(t *testing.T) {
-	const uuid = `^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`
 	first, second := unusedRegistry(t), unusedRegistry(t)
-	require.Regexp(t, uuid, first.ClientID())
-	require.Regexp(t, uuid, second.ClientID())
+	require.Regexp(t, randomUUID, first.ClientID())
+	require.Regexp(t, randomUUID, second.ClientID())
 	require.NotEqual(t, first.ClientID(), second.ClientID())
+}
+
+// Registries of one client id stay apart although their UUIDs agree in all but the last bytes.
+func TestClientIDsThatAgree(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		named := func(last byte) *lockregistry.Registry {
+			uuid.SetRand(bytes.NewReader(append(bytes.Repeat([]byte{7}, 14), last, last)))
+			defer uuid.SetRand(nil)
+			return w.registry(lockregistry.WithClientID("billing"))
+		}
+		first, second := named(1), named(2)
+		w.lock(second.Obtain("another")) // so that the number of the next one is larger
+		w.lock(first.Obtain("42"))
+		require.False(w, w.tryElsewhere(second.Obtain("42")))
+		require.True(w, first.Obtain("42").IsHeld())
+		w.unlock(first.Obtain("42"))
+		w.unlock(second.Obtain("another"))
+	})
 }
 
 func TestValuesWithAClientID(t *testing.T) {
@@ -304,7 +325,7 @@ func TestValuesWithAClientID(t *testing.T) {
 			require.True(w, ok, rest)
 			random, number, ok = strings.Cut(rest, ":")
 			require.True(w, ok, rest)
-			require.Regexp(w, "^[0-9a-f]{8}$", random)
+			require.Regexp(w, randomUUID, random)
 			return random, number
 		}
 		mine, one := parts(first, "1")

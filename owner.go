@@ -16,21 +16,59 @@ const (
 
 var lastOwner atomic.Uint64
 
-type ownerKey struct{}
+// carried is what a context says about who calls: an owner that NewOwner made, or one of the holds that it is the context
+// of, and through outer what the context says that it was made from.
+type carried struct {
+	owner  owner   // that the innermost NewOwner made, or nobody
+	tenure *tenure // nil in what NewOwner made
+	outer  *carried
+}
+
+type carriedKey struct{}
+
+func carriedBy(ctx context.Context) *carried {
+	c, _ := ctx.Value(carriedKey{}).(*carried)
+	return c
+}
+
+// tenureOf finds the tenure of a lock that a context carries, if it lasts. A NewOwner in between hides it: who asks for a new
+// owner does not want to be one that is there.
+func (c *carried) tenureOf(l *Lock) *tenure {
+	for ; c != nil && c.tenure != nil; c = c.outer {
+		if c.tenure.lock == l && c.tenure.lasts() {
+			return c.tenure
+		}
+	}
+	return nil
+}
+
+// with is what a context says that is made from one that says c, for a tenure.
+func (c *carried) with(t *tenure) *carried {
+	for c != nil && c.tenure != nil && !c.tenure.lasts() { // so that no chain grows with contexts of what is over
+		c = c.outer
+	}
+	next := &carried{tenure: t, outer: c}
+	if c != nil {
+		next.owner = c.owner
+	}
+	return next
+}
 
 // NewOwner returns a child of ctx that carries a new owner. Calls with this context, or with children of it, lock and
 // unlock as that owner, whichever goroutine makes them: so one goroutine can unlock what another one locked, and several
-// can nest within one hold. Without it the goroutine that calls is the owner, as the thread is in Java.
+// can nest within one hold. Without it the goroutine that calls is the owner, as the thread is in Java. Within the context of
+// [Registry.Do] or [Lock.Context] the new owner is one that does not hold their lock.
 func NewOwner(ctx context.Context) context.Context {
 	if ctx == nil {
 		ctx = context.Background()
 	}
-	return context.WithValue(ctx, ownerKey{}, made|owner(lastOwner.Add(1)))
+	return context.WithValue(ctx, carriedKey{}, &carried{owner: made | owner(lastOwner.Add(1)), outer: carriedBy(ctx)})
 }
 
-func ownerOf(ctx context.Context) owner {
-	if o, ok := ctx.Value(ownerKey{}).(owner); ok {
-		return o
+// caller is who calls, whatever hold the context carries.
+func (c *carried) caller() owner {
+	if c != nil && c.owner != nobody {
+		return c.owner
 	}
 	return owner(goroutineID())
 }

@@ -12,23 +12,26 @@ package lockregistry
 // long at most: a writer that sections of such a length keep out would not get in either way. With WithHandoff(0) that time
 // is 100 ms.
 //
-// In Redis it is Redisson's RReadWriteLock: one hash, and a key per read hold for its lease, all in one slot of a cluster.
+// In Redis it is Redisson's RReadWriteLock: one hash, and a key per read hold for its lease, all in one slot of a cluster. A
+// name with braces that do not hold it together, such as "a{b" or "{}a", gets an error there.
 // A reader whose lease ends does not end the lease of another, and learns of it when it unlocks: [ErrLockLost].
 type ReadWriteLock struct {
-	reader Lock
-	writer Lock
-	local  localReadWrite
+	reader    Lock
+	writer    Lock
+	local     localReadWrite
+	scattered bool // see errScattered
 }
 
 func (r *Registry) newReadWrite(path string) *ReadWriteLock {
-	rw := &ReadWriteLock{}
+	key := r.prefix + ":" + path
+	rw := &ReadWriteLock{scattered: r.cluster && scattered(key)}
 	for _, side := range []struct {
 		lock *Lock
 		kind *kind
 	}{{&rw.reader, r.read}, {&rw.writer, r.write}} {
 		side.lock.reg = r
 		side.lock.kind = side.kind
-		side.lock.key = r.prefix + ":" + path
+		side.lock.key = key
 		side.lock.pair = rw
 		side.lock.lockedAt.Store(int64(r.clock.now()))
 	}

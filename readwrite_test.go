@@ -486,7 +486,7 @@ func TestReadWriteRenew(t *testing.T) {
 				require.NoError(w, l.Renew(w.Context(), ttl))
 				require.InDelta(w, ttl, w.pttl(theKey), float64(2*time.Second), "longer and shorter")
 			}
-			require.ErrorContains(w, l.Renew(w.Context(), time.Microsecond), "at least a millisecond")
+			require.ErrorContains(w, l.Renew(w.Context(), time.Microsecond), "at least 2ms")
 			w.do("DEL", theKey)
 			w.fails(l.Renew(w.Context(), time.Hour), lockregistry.ErrLockLost, "renew", theKey)
 			require.True(w, w.free(theKey), "renewal revives nothing")

@@ -23,6 +23,7 @@ type Lock struct {
 	parked   atomic.Bool
 	lockedAt atomic.Int64            // instant
 	local    localLock               // of a plain lock; see half
+	tenures  tenures
 	hold     atomic.Pointer[hold]    // written only by who has the local half
 	owed     atomic.Int32            // see Lock.owe; the anchor's, for who has the local half
 	crowded  atomic.Int64            // an instant; see overstayed; the anchor's too
@@ -54,7 +55,7 @@ var errBusy = errors.New("busy")
 //   - [ErrClosed], when the registry is closed
 //   - that of Redis or of the network, when the first attempt fails. Later ones are made again every poll interval, for as
 //     long as a failover, a restart or a broken connection may be the reason
-//   - bad input: an empty path, a nil context, a lease under a millisecond, a wait that is not positive
+//   - bad input: an empty path, a nil context, a lease under two milliseconds, a wait that is not positive
 func (l *Lock) Lock(ctx context.Context, opts ...LockOption) error {
 	_, err := l.acquire(ctx, "lock", opts, untilDone)
 	return err
@@ -81,7 +82,8 @@ func (l *Lock) TryLock(ctx context.Context, opts ...LockOption) (bool, error) {
 func (l *Lock) Unlock(ctx context.Context) error {
 	err := l.check(ctx)
 	if err == nil {
-		err = l.reg.cache.current(l).depart(ctx, ownerOf(ctx))
+		now := l.reg.cache.current(l)
+		err = now.depart(ctx, now.ownerIn(ctx))
 	}
 	if err != nil {
 		return l.fail("unlock", err)
@@ -92,30 +94,37 @@ func (l *Lock) Unlock(ctx context.Context) error {
 // Renew sets the lease of the lock, held by the caller, to ttl from now; that of a hold which several readers share to no
 // less than it is, see [ReadWriteLock.Reader]. The errors, each within a [*LockError]:
 // [ErrNotOwner] when the caller does not hold the lock, [ErrLockLost] when its lease is over or its key is no longer this
-// hold's, that of ctx, that of a ttl under a millisecond, and those of Redis; after one of the last the hold stays valid
+// hold's, that of ctx, that of a ttl under two milliseconds, and those of Redis; after one of the last the hold stays valid
 // for as long as it certainly is.
 func (l *Lock) Renew(ctx context.Context, ttl time.Duration) error {
 	if err := l.check(ctx); err != nil {
 		return l.fail("renew", err)
 	}
-	return l.renew(ctx, l.reg.cache.current(l).heldBy(ownerOf(ctx)), ttl)
+	now := l.reg.cache.current(l)
+	return l.renew(ctx, now.heldBy(now.ownerIn(ctx)), ttl)
 }
 
 // Context returns a child of parent that ends with the hold of the caller: it is cancelled with the cause [ErrLockLost] as
 // soon as the hold can no longer be guaranteed, before the key can expire in Redis and whether or not Redis can be
 // reached, and with the cause [context.Canceled] when the lock is unlocked. When the caller does not hold the lock, it is
 // cancelled already, with the cause [ErrNotOwner] (or ErrLockLost). When the registry is closed, the cause is [ErrClosed].
+//
+// The context carries the hold: Lock, Do, Unlock, Renew and Context of this very lock, with this context or a child of it,
+// nest in the hold while it lasts, whichever goroutine calls. The hold goes on until all who nested in it have unlocked.
+// For every other lock, and once the hold is over, the owner is the one that it would be without.
 func (l *Lock) Context(parent context.Context) context.Context {
 	if parent == nil {
 		parent = context.Background()
 	}
-	ctx, cancel := context.WithCancelCause(parent)
-	o := ownerOf(parent)
-	h := l.reg.cache.current(l).heldBy(o)
+	now := l.reg.cache.current(l)
+	o := now.ownerIn(parent)
+	h := now.heldBy(o)
 	if h == nil {
+		ctx, cancel := context.WithCancelCause(parent)
 		cancel(ErrNotOwner)
 		return ctx
 	}
+	ctx, cancel := context.WithCancelCause(now.carry(parent, o, h))
 	if err := h.watch(ctx, o, cancel); err != nil {
 		cancel(err)
 	}
@@ -167,6 +176,8 @@ func (l *Lock) check(ctx context.Context) error {
 		return errors.New("the context is nil")
 	case l.path() == "":
 		return errors.New("the path is empty")
+	case l.pair != nil && l.pair.scattered:
+		return errScattered
 	}
 	return nil
 }
@@ -214,9 +225,16 @@ func (l *Lock) enter(ctx context.Context, q request) error {
 	if q.wait > 0 {
 		deadline = reg.clock.now().add(q.wait)
 	}
-	o := ownerOf(ctx)
+	c := carriedBy(ctx)
+	o := c.caller()
 	if q.lease.ms == "" {
 		q.lease, q.plain = reg.lease, true
+	}
+	if t := c.tenureOf(now); t != nil && t.owner != o {
+		if nested, err := now.nest(ctx, t, q); nested {
+			now.unpin() // the hold has a pin already
+			return err
+		}
 	}
 	for {
 		how, w := now.half().enter(o, q.lease.length, q.wait != notAtAll)
@@ -357,7 +375,7 @@ func (l *Lock) renew(ctx context.Context, h *hold, ttl time.Duration) error {
 // depart takes one lock of an owner back.
 func (l *Lock) depart(ctx context.Context, o owner) error {
 	h := l.hold.Load() // before others can end it
-	switch l.half().exit(o) {
+	switch l.exit(o) {
 	case stays:
 		return nil
 	case leaves: // the hold goes on for others

@@ -363,6 +363,35 @@ func TestWithoutPermissionToSetALease(t *testing.T) {
 	})
 }
 
+// On a cluster a read-write lock whose braces put its keys into different slots is refused by name; others work, plain locks
+// always do.
+func TestBracesOnACluster(t *testing.T) {
+	nodes := redistest.StartCluster(t, 3)
+	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{nodes[0].Addr()}})
+	require.NoError(t, err)
+	defer client.Close()
+	for _, layout := range []lockregistry.Layout{lockregistry.LayoutSpring, lockregistry.LayoutRedisson} {
+		r := openOn(t, client, lockregistry.WithLayout(layout))
+		for path, works := range map[string]bool{
+			"a": true, "{t}a": true, "a{}b": false, "a{b": false, "a}b": false, "}{": false, "{}": false, "{}{x}": false,
+			"a\x00\n\xff": true, "a{b}c}d": true, "{{x}": true,
+		} {
+			rw, plain := r.ReadWrite(path), r.Obtain("plain "+path)
+			for _, l := range []*lockregistry.Lock{rw.Reader(), rw.Writer(), plain} {
+				err := l.Lock(t.Context())
+				if works || l == plain {
+					require.NoError(t, err, path)
+					require.NoError(t, l.Renew(t.Context(), time.Minute))
+					require.NoError(t, l.Unlock(t.Context()))
+					continue
+				}
+				require.ErrorContains(t, err, "in different slots, because of the braces in its name")
+				require.ErrorContains(t, l.Unlock(t.Context()), "in different slots")
+			}
+		}
+	}
+}
+
 // On a cluster a plain lock works on whichever node has its key. Its release is published in both ways: to the waiters of
 // this library, whatever node they listen to, and on the key's own node to those of Redisson.
 func TestRedissonLocksOnACluster(t *testing.T) {

@@ -29,9 +29,11 @@ type Registry struct {
 	// how long to leave the lock to others after the handoff limit: who only polls needs a poll interval to notice
 	standBack time.Duration
 	renewal   bool
+	cluster   bool // the client's keys are in slots
 	plain     *kind
 	read      *kind
 	write     *kind
+	publish   string // as in redissonLayout; for ForceUnlock
 	journal   journal
 	clock     clock
 
@@ -46,7 +48,7 @@ type Registry struct {
 // New makes a registry whose locks are the keys "prefix:path" on the server of client. It does not talk to Redis, and it
 // does not own the client: close the registry first, then the client.
 //
-// It fails when client is nil, prefix is empty, or an option's value makes no sense.
+// It fails when client is nil, prefix is empty, or an option's value is out of its bounds; the error tells all that is wrong.
 func New(client rueidis.Client, prefix string, opts ...Option) (*Registry, error) {
 	s := settings{
 		poll:     defaultPoll,
@@ -75,7 +77,7 @@ func New(client rueidis.Client, prefix string, opts ...Option) (*Registry, error
 	values := id
 	if s.clientID != nil {
 		// Two processes with one id must not take each other's holds for their own.
-		values = *s.clientID + ":" + id[:8]
+		values = *s.clientID + ":" + id
 		id = *s.clientID
 	}
 	r := &Registry{
@@ -87,6 +89,7 @@ func New(client rueidis.Client, prefix string, opts ...Option) (*Registry, error
 		poll:     s.poll,
 		limit:    s.commandLimit(),
 		renewal:  s.renewal,
+		cluster:  client.Mode() == rueidis.ClientModeCluster,
 		clock:    clock{time.Now()},
 		cache:    cache{capacity: s.capacity},
 		closed:   make(chan struct{}),
@@ -103,6 +106,7 @@ func New(client rueidis.Client, prefix string, opts ...Option) (*Registry, error
 		r.standBack = s.poll + s.poll/10 // so that it surely polls once meanwhile
 	}
 	published := s.wakeup.publishes()
+	r.publish = publishing(client, published)
 	r.transport = transportOf(client)
 	r.plain = &kind{layout: newSpringLayout(r.transport, prefix, &s, &r.journal)}
 	if s.layout == LayoutRedisson {
@@ -144,7 +148,7 @@ func (r *Registry) ReadWrite(path string) *ReadWriteLock {
 // with [ErrTimeout]. Without it Do waits until ctx is done. This is Spring's executeLocked.
 //
 // The context of fn is that of [Lock.Context]: it is cancelled, with the cause [ErrLockLost], as soon as the hold can no
-// longer be guaranteed.
+// longer be guaranteed, and calls for this path with it nest in this hold, also those of goroutines that fn starts.
 //
 // Do returns the error of fn, joined with that of unlocking: [ErrLockLost] means that others may have had the lock while
 // fn ran. It unlocks also when fn panics, and when ctx is done. Errors of locking are those of [Lock.Lock]; fn has not
@@ -165,11 +169,13 @@ func (r *Registry) Do(ctx context.Context, path string, fn func(context.Context)
 	return fn(l.Context(ctx))
 }
 
-// Renew sets the lease of the lock of path, held by whichever owner of this process, to ttl from now. This is Spring's
-// renewLock, which any thread may call; [Lock.Renew] is for the owner only.
+// Renew sets the lease of the lock of path, held by whichever owner of this process, to ttl from now, in whole milliseconds,
+// at least two as for [TTL]. This is Spring's renewLock, which any goroutine may call; [Lock.Renew] is for the owner only. It
+// covers the lock that [Registry.Obtain] returns. The path's read-write lock is another one, whose reader and writer have
+// Lock.Renew.
 //
 // Errors: [ErrNotOwner] when nobody of this process holds the lock, [ErrLockLost] when its lease is over or its key is no
-// longer this hold's, that of ctx, that of a ttl under a millisecond, and those of Redis.
+// longer this hold's, that of ctx, that of a ttl that is too short, and those of Redis.
 func (r *Registry) Renew(ctx context.Context, path string, ttl time.Duration) error {
 	l, ok := r.cache.find(path)
 	if !ok {
@@ -183,7 +189,8 @@ func (r *Registry) Renew(ctx context.Context, path string, ttl time.Duration) er
 
 // ExpireUnusedOlderThan drops the lock objects that are not in use and were last locked at least age ago, or, when they
 // never were, made so long ago; all that are not in use when age is not positive. It returns how many were dropped. This
-// is Spring's method of that name. It frees memory only: nothing changes in Redis, and a dropped lock keeps working.
+// is Spring's method of that name. It frees memory only: nothing changes in Redis, and a dropped lock keeps working. Other
+// calls go on meanwhile, also when there are millions of locks.
 func (r *Registry) ExpireUnusedOlderThan(age time.Duration) int {
 	return r.cache.dropUnused(r.clock.now().add(-max(age, 0)))
 }

@@ -1,0 +1,112 @@
+package lockregistry
+
+import (
+	"context"
+	"errors"
+	"slices"
+)
+
+var forceUnlock = load("force_unlock")
+
+// ForceUnlock removes the lock of path whoever holds it, in this process or elsewhere, Java included: the plain lock in the
+// registry's layout, or the path's read-write lock with all who read or write. It is for people and programs that know
+// that the holder is gone; one that is not is no longer alone. It is Redisson's forceUnlock.
+//
+// Waiters wake as after any release. A holder of this registry is told at once: its contexts end with the cause
+// [ErrLockLost], its Unlock returns that error. Holders elsewhere learn of it at their next renewal or unlock, and so does a
+// call of this registry that is being granted the lock at this very moment.
+//
+// It returns nil for a path that is free. Errors, each within a [*LockError]: [ErrWrongType] when the key is something else,
+// that of ctx, and those of Redis; after one that leaves it open whether the lock was removed, holders of this registry are
+// told all the same.
+func (r *Registry) ForceUnlock(ctx context.Context, path string) error {
+	return r.force(ctx, path, "")
+}
+
+// ForceUnlockHolder does what [Registry.ForceUnlock] does if holder still has the lock, which the server compares with the
+// key as it is then; [ErrNotOwner] otherwise, also when the lock is free. The holder is named as in Redis: by the key's
+// value, or by a field of the hash in Redisson's format. Of a read-write lock that removes the part of this holder only: its
+// reading, or, for a field that ends in ":write", its writing.
+func (r *Registry) ForceUnlockHolder(ctx context.Context, path, holder string) error {
+	if holder == "" {
+		return r.newLock(path).fail("forceunlock", errors.New("the holder is empty"))
+	}
+	return r.force(ctx, path, holder)
+}
+
+func (r *Registry) force(ctx context.Context, path, holder string) error {
+	l := r.newLock(path) // for its key; it need not be the path's lock of today
+	err := l.check(ctx)
+	if err == nil {
+		err = r.remove(ctx, l, holder)
+	}
+	if err != nil {
+		return l.fail("forceunlock", err)
+	}
+	return nil
+}
+
+// remove has a lock removed, and tells the holders of this registry. They are named by their values, since others may have
+// come meanwhile, whose holds go on.
+func (r *Registry) remove(ctx context.Context, l *Lock, holder string) error {
+	if ctx.Err() != nil {
+		return ended(ctx)
+	}
+	before := r.holders(l)
+	removal := call{forceUnlock, l.key, arguments{holder, tagged(l.key), r.publish, r.plain.layout.commonChannel()}}
+	p := patience{ctx: ctx, limit: r.limit, late: lateFor(r.lease.length)}
+	reply := r.transport.do(p, removal)
+	gone, err := reply.AsStrSlice()
+	if err == nil && reply.late { // a master that is none any more may have answered; asking again changes nothing if not
+		var more []string
+		reply = r.transport.do(p, removal)
+		more, err = reply.AsStrSlice()
+		gone = append(gone, more...)
+	}
+	if unknown(err) { // it may be gone, or may go yet
+		for name, h := range before {
+			if holder == "" || holder == name {
+				h.rob()
+			}
+		}
+	}
+	switch {
+	case reply.cut:
+		return explain(ended(ctx), outage{errNoAnswer})
+	case err != nil:
+		return classified(err)
+	case len(gone) == 0 && holder != "":
+		return ErrNotOwner
+	}
+	for name, h := range r.holders(l) {
+		if slices.Contains(gone, name) {
+			h.rob()
+		}
+	}
+	return nil
+}
+
+// holders are the holds that this registry has on the path of l, plain or not, by their names in Redis.
+func (r *Registry) holders(l *Lock) map[string]*hold {
+	holders := map[string]*hold{}
+	if plain, ok := r.cache.find(l.path()); ok {
+		if h := plain.hold.Load(); h != nil {
+			holders[h.value] = h
+		}
+	}
+	if writer, ok := r.cache.findReadWrite(l.path()); ok {
+		if h := writer.hold.Load(); h != nil {
+			holders[h.value+":write"] = h
+		}
+		if h := writer.pair.reader.hold.Load(); h != nil {
+			holders[h.value] = h
+		}
+	}
+	return holders
+}
+
+// rob tells that the hold's key was taken from it.
+func (h *hold) rob() {
+	h.mu.Lock()
+	h.unlockLose("the lock was removed by force")
+}

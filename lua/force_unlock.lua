@@ -1,0 +1,115 @@
+-- Removes a lock whoever holds it, or one holder's part of it, and publishes that in the lock's format.
+--
+-- KEYS[1]  the lock's key
+-- ARGV[1]  the holder that is to go, as it is in the key: its value, or a field; empty: all of them
+-- ARGV[2]  the name as it stands in derived keys, see redisson_read_obtain.lua
+-- ARGV[3]  PUBLISH, SPUBLISH to publish in Redisson's format in both ways, or empty
+-- ARGV[4]  the channel of all plain locks in Spring's format; empty or missing: plain locks are in Redisson's
+--
+-- Replies the holders that are gone now, as they were in the key: none when the lock was free, or not that holder's.
+local key, holder, name = KEYS[1], ARGV[1], ARGV[2]
+local how, common = ARGV[3] or '', ARGV[4] or ''
+
+-- The server's ACL may forbid a user either command, but not both, and old servers have one only.
+local function remove(k)
+  local removed = redis.pcall('UNLINK', k)
+  if type(removed) == 'table' then
+    redis.call('DEL', k)
+  end
+end
+
+local function publish(command, channel, message) -- which may be forbidden; the lock is removed all the same
+  local received = redis.pcall(command, channel, message)
+  return type(received) == 'number' and received > 0
+end
+
+local kind = redis.call('TYPE', key)
+kind = kind.ok or kind
+if kind == 'none' then
+  return {}
+end
+if kind == 'string' and common ~= '' then
+  local value = redis.call('GET', key)
+  if holder ~= '' and holder ~= value then
+    return {}
+  end
+  remove(key)
+  if how ~= '' then
+    publish('PUBLISH', common .. ':' .. key, key)
+    publish('PUBLISH', common, key) -- for old Java peers
+  end
+  return {value}
+end
+
+local mode, holders, counts = nil, {}, {}
+if kind == 'hash' then
+  local fields = redis.call('HGETALL', key)
+  for i = 1, #fields, 2 do
+    if fields[i] == 'mode' then
+      mode = fields[i + 1]
+    else
+      holders[#holders + 1] = fields[i]
+      counts[fields[i]] = tonumber(fields[i + 1]) or 0
+    end
+  end
+end
+if kind ~= 'hash' or not mode and common ~= '' then
+  return redis.error_reply('WRONGTYPE the key holds something else than a lock of this registry')
+end
+if holder ~= '' and not counts[holder] then
+  return {}
+end
+
+-- In Redisson's format, to its waiters in a cluster too. See redisson_write_release.lua for the second message.
+local function announce(channel, all)
+  for _, command in ipairs(how == 'SPUBLISH' and {'PUBLISH', 'SPUBLISH'} or {how}) do
+    if command ~= '' and publish(command, channel, all and '1' or '0') and all then
+      publish(command, channel, '0')
+    end
+  end
+end
+
+if not mode then
+  remove(key)
+  announce('redisson_lock__channel:' .. name, false)
+  return holders
+end
+
+local function lease(field, n)
+  return name .. ':' .. field .. ':rwlock_timeout:' .. n
+end
+local gone = holders
+if holder ~= '' then
+  gone = {holder}
+end
+for _, field in ipairs(gone) do
+  for n = 1, counts[field] do
+    remove(lease(field, n))
+  end
+end
+if holder ~= '' then
+  redis.call('HDEL', key, holder)
+  -- The lock lives on as long as the longest lease of those who read, or as the hash does if somebody writes.
+  local longest = 0
+  for _, field in ipairs(holders) do
+    if field ~= holder then
+      if string.sub(field, -6) == ':write' then
+        return gone
+      end
+      for n = 1, counts[field] do
+        longest = math.max(longest, redis.call('PTTL', lease(field, n)))
+      end
+    end
+  end
+  if longest > 0 then
+    redis.call('PEXPIRE', key, longest)
+    if mode == 'write' then -- others may read now
+      redis.call('HSET', key, 'mode', 'read')
+      announce('redisson_rwlock:' .. name, true)
+    end
+    return gone
+  end
+end
+remove(key)
+announce('redisson_rwlock:' .. name, true)
+return gone

@@ -1,0 +1,49 @@
+package lockregistry
+
+// The methods String are for log lines and debuggers. They wait for nobody, and do not announce a loss.
+
+// String returns the registry's prefix and client id.
+func (r *Registry) String() string {
+	return "Registry(" + r.prefix + ", client id " + r.clientID + ")"
+}
+
+// String returns the lock's key, and whether this process holds it, as [Lock.IsHeld] tells.
+func (l *Lock) String() string {
+	kind := "Lock"
+	switch {
+	case l.pair == nil:
+	case l == &l.pair.writer:
+		kind = "Writer"
+	default:
+		kind = "Reader"
+	}
+	if l.holds() {
+		return kind + "(" + l.key + ", held)"
+	}
+	return kind + "(" + l.key + ", not held)"
+}
+
+// String returns the lock's key, and which of its halves this process holds.
+func (rw *ReadWriteLock) String() string {
+	held := "not held"
+	switch reads, writes := rw.reader.holds(), rw.writer.holds(); {
+	case reads && writes:
+		held = "both held"
+	case reads:
+		held = "reader held"
+	case writes:
+		held = "writer held"
+	}
+	return "ReadWriteLock(" + rw.writer.key + ", " + held + ")"
+}
+
+// holds is IsHeld, which nobody else is told of.
+func (l *Lock) holds() bool {
+	h := l.reg.cache.current(l).hold.Load()
+	if h == nil {
+		return false
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.fresh()
+}

@@ -1,0 +1,63 @@
+package lockregistry_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+)
+
+func TestWhatIsPrinted(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		r := w.registry(lockregistry.WithClientID("billing"))
+		l, rw := r.Obtain("42"), r.ReadWrite("43")
+		prints := func(v any, want string) {
+			w.Helper()
+			require.Equal(w, want, fmt.Sprint(v))
+			require.Equal(w, want, fmt.Sprintf("%+v", v))
+		}
+		prints(r, "Registry(orders, client id billing)")
+		prints(l, "Lock(orders:42, not held)")
+		prints(rw, "ReadWriteLock(orders:43, not held)")
+		w.lock(l, lockregistry.TTL(time.Second))
+		w.lock(rw.Writer())
+		prints(l, "Lock(orders:42, held)")
+		prints(rw, "ReadWriteLock(orders:43, writer held)")
+		prints(rw.Writer(), "Writer(orders:43, held)")
+		prints(rw.Reader(), "Reader(orders:43, not held)")
+		w.lock(rw.Reader())
+		prints(rw, "ReadWriteLock(orders:43, both held)")
+		w.unlock(rw.Writer())
+		prints(rw, "ReadWriteLock(orders:43, reader held)")
+		w.pass(time.Second)
+		prints(l, "Lock(orders:42, not held)")
+		w.unlock(rw.Reader())
+	})
+}
+
+// To print a lock is no race with those who use it.
+func TestPrintingWhileOthersLock(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		r := w.registry()
+		l := r.Obtain("42")
+		locked := w.goroutine().start(func() error {
+			for range 50 {
+				if err := l.Lock(w.Context()); err != nil {
+					return err
+				}
+				if err := l.Unlock(w.Context()); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		for range 200 {
+			_ = fmt.Sprint(l, r)
+			w.pass(time.Microsecond)
+		}
+		require.NoError(w, <-locked)
+	})
+}

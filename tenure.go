@@ -1,0 +1,126 @@
+package lockregistry
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+)
+
+// tenure is the time for which an owner has a hold: from its first Lock to its last Unlock. A hold can have several, since
+// readers share it, and hand-over gives it from one owner to the next. A context carries the tenure that it was made in, so
+// that calls with it nest there, whichever goroutine makes them.
+//
+// Such a call counts as one of the owner's. So the tenure cannot end while the call has the lock, even if the owner itself
+// unlocks before: nobody is left with a hold that is another's.
+type tenure struct {
+	lock  *Lock
+	owner owner
+	hold  *hold
+	ended atomic.Bool
+}
+
+// lasts tells whether the owner still has the hold.
+func (t *tenure) lasts() bool { return !t.ended.Load() && t.lock.hold.Load() == t.hold }
+
+// tenures are those of a lock of which there are contexts. With the mutex an owner leaves the local half, and calls nest
+// there: so a call that finds a tenure that lasts is counted before the owner can leave. The local half's mutex may be taken
+// while this one is held.
+type tenures struct {
+	mu sync.Mutex
+	of map[owner]*tenure
+}
+
+// tenure returns that of an owner that has a hold; one that is over when it has unlocked in the meantime.
+func (l *Lock) tenure(o owner, h *hold) *tenure {
+	s := &l.tenures
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if t := s.of[o]; t != nil && t.hold == h {
+		return t
+	}
+	t := &tenure{lock: l, owner: o, hold: h}
+	if !l.half().heldBy(o) {
+		t.ended.Store(true)
+		return t
+	}
+	for other, t := range s.of { // of holds that were lost, and whose owners never came back
+		if t.hold != h {
+			delete(s.of, other)
+		}
+	}
+	if s.of == nil {
+		s.of = map[owner]*tenure{}
+	}
+	s.of[o] = t
+	return t
+}
+
+// exit takes one lock of an owner back in the local half. With the last one its tenure ends.
+func (l *Lock) exit(o owner) departure {
+	s := &l.tenures
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	how := l.half().exit(o)
+	if t := s.of[o]; t != nil && (how == leaves || how == last) {
+		t.ended.Store(true)
+		delete(s.of, o)
+	}
+	return how
+}
+
+// ownerIn is who a call with ctx acts as when it is about a hold that is there.
+func (l *Lock) ownerIn(ctx context.Context) owner {
+	c := carriedBy(ctx)
+	if t := c.tenureOf(l); t != nil {
+		return t.owner
+	}
+	return c.caller()
+}
+
+// carry returns a child of parent that carries the tenure of an owner.
+func (l *Lock) carry(parent context.Context, o owner, h *hold) context.Context {
+	c, t := carriedBy(parent), l.tenure(o, h)
+	if c.tenureOf(l) == t {
+		return parent
+	}
+	return context.WithValue(parent, carriedKey{}, c.with(t))
+}
+
+// nest locks once more for the owner of a tenure, unless the tenure is over: then it does nothing and reports false.
+func (l *Lock) nest(ctx context.Context, t *tenure, q request) (nested bool, err error) {
+	l.tenures.mu.Lock()
+	nested = t.lasts() && l.half().nest(t.owner)
+	l.tenures.mu.Unlock()
+	if !nested {
+		return false, nil
+	}
+	if err = l.refresh(ctx, t.owner, q, reentered); err != nil {
+		err = errors.Join(err, l.depart(ctx, t.owner))
+	}
+	return true, err
+}
+
+// nest counts one more lock of an owner that holds the lock, and reports false when it does not.
+func (l *localLock) nest(o owner) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.owner != o || l.holds == 0 {
+		return false
+	}
+	l.holds++
+	return true
+}
+
+func (l *localReadWrite) nest(s *side, o owner) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !s.heldBy(o) {
+		return false
+	}
+	s.add(o)
+	return true
+}
+
+func (r *readSide) nest(o owner) bool  { return r.both().nest(&r.read, o) }
+func (w *writeSide) nest(o owner) bool { return w.both().nest(&w.write, o) }

@@ -1,0 +1,214 @@
+package lockregistry_test
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+)
+
+// tries tells whether a goroutine of its own gets a lock with a context, and unlocks it with that.
+func (w *world) tries(ctx context.Context, l *lockregistry.Lock) bool {
+	w.Helper()
+	return elsewhere(func() bool {
+		ok, err := l.TryLock(ctx)
+		if err == nil && ok {
+			err = l.Unlock(ctx)
+		}
+		if err != nil {
+			w.Error(err)
+		}
+		return ok
+	})
+}
+
+func TestNestedDoInOtherGoroutines(t *testing.T) {
+	worlds(t, func(w *world) {
+		r := w.registry()
+		nothing := func(context.Context) error { return nil }
+		err := r.Do(w.Context(), "a", func(ctx context.Context) error {
+			require.False(w, w.tries(w.Context(), r.Obtain("a")), "without the context it is another owner")
+			var all sync.WaitGroup
+			inside := make(chan struct{})
+			for i := range 4 { // all of them at once
+				all.Go(func() {
+					err := r.Do(ctx, "a", func(ctx context.Context) error {
+						if inside <- struct{}{}; i == 0 {
+							return r.Do(ctx, "a", nothing)
+						}
+						return nil
+					})
+					if err != nil {
+						w.Error(err)
+					}
+				})
+			}
+			for range 4 {
+				<-inside
+			}
+			all.Wait()
+			require.NoError(w, elsewhere(func() error { return r.Obtain("a").Renew(ctx, time.Minute) }))
+			require.NoError(w, elsewhere(func() context.Context { return r.Obtain("a").Context(ctx) }).Err())
+			require.True(w, r.Obtain("a").IsHeld())
+			return r.Do(w.Context(), "a", nothing) // this goroutine needs no context
+		})
+		require.NoError(w, err)
+		require.True(w, w.free("orders:a"))
+	})
+}
+
+// Goroutines within one hold are owners of their own for every other path.
+func TestChildrenOfAHoldExcludeEachOther(t *testing.T) {
+	worlds(t, func(w *world) {
+		r := w.registry()
+		err := r.Do(w.Context(), "a", func(ctx context.Context) error {
+			var all sync.WaitGroup
+			var inside atomic.Int32
+			for range 4 {
+				all.Go(func() {
+					err := r.Do(ctx, "b", func(ctx context.Context) error {
+						if inside.Add(1) > 1 {
+							w.Error("two are inside b")
+						}
+						defer inside.Add(-1)
+						// Its own context carries both.
+						if !w.tries(ctx, r.Obtain("a")) || !w.tries(ctx, r.Obtain("b")) {
+							w.Error("it does not nest")
+						}
+						return nil
+					})
+					if err != nil {
+						w.Error(err)
+					}
+				})
+			}
+			all.Wait()
+			return nil
+		})
+		require.NoError(w, err)
+	})
+}
+
+// The hold goes on until all who nested in it are out, also without the one who began it.
+func TestDoEndsBeforeItsChildren(t *testing.T) {
+	worlds(t, func(w *world) {
+		r := w.registry()
+		l := r.Obtain("a")
+		child := w.goroutine()
+		var ctx context.Context
+		require.NoError(w, r.Do(w.Context(), "a", func(inner context.Context) error {
+			ctx = inner // for after Do
+			return child.do(func() error { return l.Lock(ctx) })
+		}))
+		require.False(w, w.free("orders:a"))
+		require.NoError(w, ctx.Err())
+		waits := w.goroutine().starts(l)
+		if w.fake {
+			w.settle()
+		}
+		w.pending(waits)
+		require.NoError(w, child.do(func() error { return l.Unlock(ctx) }))
+		require.Error(w, ctx.Err())
+		require.NoError(w, <-waits)
+		w.fails(child.do(func() error { return l.Unlock(ctx) }), lockregistry.ErrNotOwner, "unlock", "orders:a")
+	})
+}
+
+// The context of a hold that is over, released or handed on, says nothing about the one that follows.
+func TestContextOfAnEarlierHold(t *testing.T) {
+	worlds(t, func(w *world) {
+		r := w.registry(lockregistry.WithHandoff(time.Hour))
+		l := r.Obtain("a")
+		w.lock(l)
+		first := context.WithoutCancel(l.Context(w.Context()))
+		require.True(w, w.tries(first, l))
+		w.unlock(l)
+		w.lock(l)
+		require.False(w, w.tries(first, l), "the same goroutine has it again, for another time")
+
+		second := context.WithoutCancel(l.Context(w.Context()))
+		value := w.do("GET", "orders:a")
+		next := w.goroutine()
+		handed := next.starts(l)
+		w.await("it waits", func() bool { return w.queued(l) })
+		w.unlock(l)
+		require.NoError(w, <-handed)
+		require.Equal(w, value, w.do("GET", "orders:a"), "it was handed over")
+		require.False(w, w.tries(second, l))
+		w.fails(l.Unlock(second), lockregistry.ErrNotOwner, "unlock", "orders:a")
+		var third context.Context
+		require.NoError(w, next.do(func() error {
+			third = l.Context(second)
+			return third.Err()
+		}))
+		require.True(w, w.tries(third, l))
+		require.NoError(w, next.unlock(l))
+		require.True(w, w.tries(second, l), "as its own owner")
+	})
+}
+
+// queued gives the goroutines that were started the time to queue.
+func (w *world) queued(l *lockregistry.Lock) bool {
+	w.Helper()
+	if w.fake {
+		w.settle()
+		return true
+	}
+	return lockregistry.Contended(l)
+}
+
+// Readers that share a hold have it each for a time of their own.
+func TestContextsOfReaders(t *testing.T) {
+	worlds(t, func(w *world) {
+		l := w.registry().ReadWrite("a").Reader()
+		other := w.goroutine()
+		w.lock(l)
+		mine := context.WithoutCancel(l.Context(w.Context()))
+		require.NoError(w, other.lock(l))
+		require.True(w, w.tries(mine, l))
+		w.unlock(l)
+		require.True(w, l.IsHeld(), "the other reads still")
+		w.fails(elsewhere(func() error { return l.Unlock(mine) }), lockregistry.ErrNotOwner, "unlock", "orders:a")
+		require.True(w, w.tries(mine, l), "it joins as its own owner")
+		require.NoError(w, other.unlock(l))
+		require.True(w, w.free("orders:a"))
+	})
+}
+
+// A new owner within a hold is none that holds the lock, and its own hold is carried in turn.
+func TestNewOwnerWithinAHold(t *testing.T) {
+	worlds(t, func(w *world) {
+		r := w.registry()
+		require.NoError(w, r.Do(w.Context(), "a", func(ctx context.Context) error {
+			fresh := lockregistry.NewOwner(ctx)
+			require.False(w, w.tries(fresh, r.Obtain("a")))
+			return r.Do(fresh, "b", func(ctx context.Context) error {
+				require.True(w, w.tries(ctx, r.Obtain("b")))
+				require.True(w, w.tries(fresh, r.Obtain("b")), "it is the same owner")
+				require.False(w, w.tries(ctx, r.Obtain("a")))
+				require.False(w, w.tries(w.Context(), r.Obtain("b")))
+				return nil
+			})
+		}))
+	})
+}
+
+// A lock that is lost is not taken anew by those who nest.
+func TestNestingInALostHold(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		r := w.registry()
+		l := r.Obtain("a")
+		w.lock(l, lockregistry.TTL(time.Second))
+		ctx := context.WithoutCancel(l.Context(w.Context()))
+		w.pass(time.Second)
+		require.ErrorIs(w, elsewhere(func() error { return l.Lock(ctx) }), lockregistry.ErrLockLost)
+		require.ErrorIs(w, elsewhere(func() error { return l.Lock(ctx, lockregistry.TTL(time.Minute)) }), lockregistry.ErrLockLost)
+		w.fails(l.Unlock(w.Context()), lockregistry.ErrLockLost, "unlock", "orders:a")
+		require.True(w, w.tries(ctx, l))
+	})
+}
