@@ -1241,7 +1241,7 @@ func TestAWriterReadsAgainWhileItsRemovalIsUnderWay(t *testing.T) {
 func TestReadersWithoutPermission(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		p := pairOf(w.registryOn(w.user("resetkeys", "~orders:*")))
-		require.ErrorContains(w, p.reader.Lock(w.Context()), "access at least one of the keys")
+		require.Regexp(w, "access at least one of the keys|No permissions to access a key", p.reader.Lock(w.Context()))
 		require.Equal(w, "0", w.do("DBSIZE"))
 		w.lock(p.writer)
 		w.unlock(p.writer)

@@ -13,10 +13,16 @@ import (
 
 // A process must not believe in a hold that others may already have: it announces the loss before the key can expire.
 
+// expiring tells when a key expires, in milliseconds of the Unix time; PEXPIRETIME does so from version 7 on only. The
+// server reads its clock before it says what is left, so the result is never late.
+const expiring = `
+local now, left = redis.call('TIME'), redis.call('PTTL', KEYS[1])
+return left < 0 and left or now[1] * 1000 + math.floor(now[2] / 1000) + left`
+
 // expiry is when a key expires.
 func (s *stage) expiry() time.Time {
 	s.Helper()
-	ms, err := strconv.ParseInt(s.do("PEXPIRETIME", keyOf(s.path)), 10, 64)
+	ms, err := strconv.ParseInt(s.do("EVAL", expiring, "1", keyOf(s.path)), 10, 64)
 	require.NoError(s, err)
 	require.Positive(s, ms, "there is no key, or it never expires")
 	return time.UnixMilli(ms)
