@@ -68,6 +68,13 @@ interop: ## lock against the real Java libraries, both ways; needs a JDK 17 and 
 	@scripts/ensure-java.sh
 	cd interop && GOWORK=off go test -race -v -timeout 20m .
 
+.PHONY: interop-all
+interop-all: ## the same, with the long tests for every version of the Java libraries
+	@scripts/ensure-cgo.sh
+	@scripts/ensure-redis.sh
+	@scripts/ensure-java.sh
+	cd interop && GOWORK=off go test -race -v -timeout 40m . -all
+
 .PHONY: soak-interop
 soak-interop: ## a million sections of Java and Go processes together
 	@scripts/ensure-redis.sh
