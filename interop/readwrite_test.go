@@ -379,7 +379,7 @@ func TestUpgradeIsRefused(t *testing.T) {
 
 func TestKilledReadersAndWriters(t *testing.T) {
 	const (
-		lease = time.Second
+		lease = 2 * time.Second
 		grace = time.Second // for a busy machine
 	)
 	t.Parallel()
