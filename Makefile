@@ -8,7 +8,7 @@ TESTTIMEOUT ?= 10m
 
 .PHONY: help
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: demo
 demo: ## run the demonstration; ARGS="..." is passed on
@@ -19,6 +19,20 @@ test: ## run all tests of the library with the race detector, on real servers; i
 	@scripts/ensure-cgo.sh
 	@scripts/ensure-redis.sh
 	go test -race -timeout $(TESTTIMEOUT) ./...
+
+.PHONY: servers
+servers: ## install Redis 6.2, Redis 8.2 and Valkey into .servers, for the tests; needs python3
+	@scripts/install-servers.sh
+
+.PHONY: test-servers
+test-servers: ## run the tests that use a real server on those
+	@scripts/ensure-cgo.sh
+	@scripts/test-servers.sh
+
+.PHONY: test-servers-all
+test-servers-all: ## run all tests of the library, and torture, on those
+	@scripts/ensure-cgo.sh
+	@scripts/test-servers.sh all
 
 .PHONY: lint
 lint: ## check format, code and module files of every module
@@ -53,6 +67,13 @@ interop: ## lock against the real Java libraries, both ways; needs a JDK 17 and 
 	@scripts/ensure-redis.sh
 	@scripts/ensure-java.sh
 	cd interop && GOWORK=off go test -race -v -timeout 20m .
+
+.PHONY: interop-all
+interop-all: ## the same, with the long tests for every version of the Java libraries
+	@scripts/ensure-cgo.sh
+	@scripts/ensure-redis.sh
+	@scripts/ensure-java.sh
+	cd interop && GOWORK=off go test -race -v -timeout 40m . -all
 
 .PHONY: soak-interop
 soak-interop: ## a million sections of Java and Go processes together

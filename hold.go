@@ -243,16 +243,20 @@ func (h *hold) dismiss(o owner) bool {
 	return true
 }
 
-// keepRenewed has the hold renewed from now on: one who shares it expects that.
-func (h *hold) keepRenewed() {
+// keepRenewed has the hold renewed from now on: one who shares it expects that. It tells whether the hold must be renewed
+// at once, because nobody did so far, the renewals are behind, or its lease is shorter than the one asked for.
+func (h *hold) keepRenewed(l lease) (atOnce bool) {
 	h.mu.Lock()
 	if h.state == live && !h.renewed {
 		h.renewed = true
 		h.next = h.lock.reg.clock.now()
 		h.unlockPlanned()
-		return
+		return true
 	}
+	left := h.lock.reg.clock.now().until(h.until)
+	atOnce = left < l.length/2 || h.effective(h.lease) < l.length
 	h.mu.Unlock()
+	return atOnce
 }
 
 // shared tells whether one more owner may share the hold now, and whether it must be renewed first so that at least half

@@ -63,7 +63,8 @@ func WithCapacity(n int) Option { return func(s *settings) { s.capacity = n } }
 
 // WithRenewal renews every hold each third of its lease, for as long as it is held and its lease is not lost, with one
 // scheduler per registry. A lease then only has to outlast interruptions, not the work. Default: leases end unless
-// [Lock.Renew] is called. Spring does the same once it has a renewal task scheduler.
+// [Lock.Renew] is called, but for what is locked without [TTL] with LayoutRedisson, or by the reader of a [ReadWriteLock].
+// Spring does the same once it has a renewal task scheduler.
 func WithRenewal() Option { return func(s *settings) { s.renewal = true } }
 
 // WithWakeup sets how a waiting call learns that the lock is free: one of the constants of [Wakeup]. Default: [WakeupAuto].

@@ -3,6 +3,7 @@ package lockregistry_test
 import (
 	"bufio"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -44,7 +45,7 @@ func documentedUsers(t *testing.T) (users []documentedUser) {
 			name, more, additive := strings.Cut(title, ": and ")
 			mode, _, _ = strings.Cut(name, ",")
 			if additive {
-				users = append(users, documentedUser{kinds[block], mode, append(strings.Fields(more), base...)})
+				users = append(users, documentedUser{kinds[block], mode, slices.Concat(base, strings.Fields(more))})
 			}
 		case isCommand:
 			if mode == "Poll" {

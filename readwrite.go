@@ -15,6 +15,13 @@ package lockregistry
 // In Redis it is Redisson's RReadWriteLock: one hash, and a key per read hold for its lease, all in one slot of a cluster. A
 // name with braces that do not hold it together, such as "a{b" or "{}a", gets an error there.
 // A reader whose lease ends does not end the lease of another, and learns of it when it unlocks: [ErrLockLost].
+//
+// A reader that is locked without [TTL] is renewed until it is unlocked, each third of its lease, in either layout; so a
+// goroutine that forgets to unlock keeps writers out for as long as its process lives, while a crash does so for a lease at
+// most. The reason is Redisson: before version 4.6 a renewal by a Java reader sets the leases of all readers to its own
+// lockWatchdogTimeout, 30 s unless set. A lease that is longer and not renewed ends that early, untold, and a writer comes
+// in. So let a third of the lease be shorter than lockWatchdogTimeout, and give readers no TTL above it. Java renewals do
+// not touch a writer: it is renewed with LayoutRedisson or [WithRenewal], and otherwise lasts for its lease, as a plain lock.
 type ReadWriteLock struct {
 	reader    Lock
 	writer    Lock

@@ -289,12 +289,12 @@ func (l *Lock) refresh(ctx context.Context, o owner, q request, how entry) error
 		if !ok {
 			return ErrLockLost
 		}
-		if !renew && (!q.plain || !l.kind.watchdog) {
+		if q.plain && l.kind.watchdog {
+			renew = h.keepRenewed(q.lease)
+		}
+		if !renew {
 			l.anchor().lockedAt.Store(int64(l.reg.clock.now()))
 			return nil
-		}
-		if q.plain && l.kind.watchdog {
-			h.keepRenewed()
 		}
 		q.plain = q.lease.length < h.longest()
 	}

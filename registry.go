@@ -112,7 +112,8 @@ func New(client rueidis.Client, prefix string, opts ...Option) (*Registry, error
 	if s.layout == LayoutRedisson {
 		r.plain = &kind{layout: newRedissonLayout(client, published), watchdog: true}
 	}
-	r.read = &kind{layout: newReadLayout(client, published), watchdog: s.layout == LayoutRedisson}
+	// Readers are renewed in either layout: see ReadWriteLock.
+	r.read = &kind{layout: newReadLayout(client, published), watchdog: true}
 	r.write = &kind{layout: newWriteLayout(client, published), watchdog: s.layout == LayoutRedisson}
 	r.scheduler = newScheduler(r)
 	r.waker = newWaker(r, s.wakeup)

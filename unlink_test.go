@@ -261,7 +261,10 @@ func TestRemovalWithFewPermissions(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			realWorlds(t, func(w *world) {
 				w.do(append([]string{"ACL", "SETUSER", "orders", "on", ">secret", "~orders:*", "&*", "+@all"}, strings.Fields(c.rule)...)...)
-				client := w.clientWith(w.dial, func(o *rueidis.ClientOption) { o.Username, o.Password = "orders", "secret" })
+				client := w.clientWith(w.dial, func(o *rueidis.ClientOption) {
+					o.Username, o.Password = "orders", "secret"
+					o.DisableCache = true // before version 7 all of CLIENT is dangerous, and the cache needs CLIENT TRACKING
+				})
 				r := w.registryOn(client)
 				resetCommandStats(w)
 				lockAndUnlock(w.T, r, 5)

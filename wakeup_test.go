@@ -75,12 +75,30 @@ func (w *world) info(section, name string) int {
 // executed is how often the server has executed a command, inside of scripts included.
 func (w *world) executed(command string) int {
 	w.Helper()
+	return w.commandStat(command, "calls")
+}
+
+// failed is how often a command ended with an error of its own. INFO errorstats does not say which error it was before
+// version 7, where a script is concerned.
+func (w *world) failed(command string) int {
+	w.Helper()
+	return w.commandStat(command, "failed_calls")
+}
+
+// commandStat is a figure that the server keeps of a command; 0 as long as nobody has sent it.
+func (w *world) commandStat(command, name string) int {
+	w.Helper()
 	for line := range strings.Lines(w.do("INFO", "commandstats")) {
-		if stats, ok := strings.CutPrefix(strings.TrimSpace(line), "cmdstat_"+command+":calls="); ok {
-			count, _, _ := strings.Cut(stats, ",")
-			n, err := strconv.Atoi(count)
-			require.NoError(w, err)
-			return n
+		stats, ok := strings.CutPrefix(strings.TrimSpace(line), "cmdstat_"+command+":")
+		if !ok {
+			continue
+		}
+		for stat := range strings.SplitSeq(stats, ",") {
+			if count, ok := strings.CutPrefix(stat, name+"="); ok {
+				n, err := strconv.Atoi(count)
+				require.NoError(w, err)
+				return n
+			}
 		}
 	}
 	return 0

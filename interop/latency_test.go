@@ -45,7 +45,7 @@ func TestHandOverLatency(t *testing.T) {
 		}
 		fmt.Fprintln(&table)
 	}
-	for _, p := range append(pollingPairs(), wakeupPairs()...) {
+	for _, p := range long(append(pollingPairs(), wakeupPairs()...)) {
 		same := func(s *side) *side { return s }
 		measure(p, "", change{from: same, to: same})
 	}

@@ -1,6 +1,7 @@
 package interop
 
 import (
+	"flag"
 	"slices"
 
 	"github.com/lockregistry/lockregistry/interop/jvm"
@@ -21,8 +22,20 @@ type library struct {
 	watchdog bool // does so unasked, unless the lock was taken with a lease
 
 	lateUnlock peer.RemoteError // unlocking after the lease
-	notOwner   peer.RemoteError // unlocking what another thread holds
-	notHeld    peer.RemoteError // renewing what is not held
+	// unnoticed: unlocking a reader or writer after the lease is no failure when nobody
+	// has the lock.
+	unnoticed bool
+	// cutsReaders: the renewal of a reader sets the leases of all readers.
+	cutsReaders bool
+	// sharded: on a cluster it publishes and listens on sharded channels. Before 3.29
+	// some clients of Redisson do and others do not, as it happens at their start.
+	sharded  bool
+	notOwner peer.RemoteError // unlocking what another thread holds
+	notHeld  peer.RemoteError // renewing what is not held
+
+	// middling: the rows of an older and a newer version say as much about soaks and
+	// latencies, so only -all runs those.
+	middling bool
 
 	// tries is how often a waiter asks Redis before only a wake-up or the time can
 	// make it ask again.
@@ -68,6 +81,8 @@ const (
 var springs = []library{
 	spring(jvm.Spring71, "spin_lock", newSpring, spins, pauses),
 	spring(jvm.Spring71, "pub_sub_lock", newSpring, publishes(keyChannel)),
+	spring(jvm.Spring65, "spin_lock", renewingSpring, spins, pauses, middling),
+	spring(jvm.Spring65, "pub_sub_lock", renewingSpring, publishes(keyChannel), middling),
 	spring(jvm.Spring62, "spin_lock", spins, pauses),
 	spring(jvm.Spring62, "pub_sub_lock", publishes(sharedChannel)),
 	spring(jvm.Spring55, "spin_lock", spins),
@@ -88,13 +103,22 @@ func spring(module, mode string, traits ...func(*library)) library {
 	return l
 }
 
-// newSpring is what came with 7.0: leases and renewal, and an exception of its own
-// for a late unlock.
-func newSpring(l *library) {
-	l.leases, l.renews, l.renewal = true, true, true
+// renewingSpring is what came with 6.4: renewal, and an exception of its own for a
+// late unlock.
+func renewingSpring(l *library) {
+	l.renewal = true
 	l.lateUnlock.Class = "java.util.ConcurrentModificationException"
+}
+
+// newSpring is what came with 7.0: leases for each lock besides.
+func newSpring(l *library) {
+	renewingSpring(l)
+	l.leases, l.renews = true, true
 	l.notHeld = peer.RemoteError{Class: illegalState, Message: "Could not renew mutex at"}
 }
+
+// middling: see library.middling.
+func middling(l *library) { l.middling = true }
 
 // spins: a waiter tries every 100 ms.
 func spins(l *library) {
@@ -115,22 +139,41 @@ func publishes(channel string) func(*library) {
 	}
 }
 
-// redissonRow is Redisson, which waits on its channel and renews what is taken
-// without a lease.
-var redissonRow = library{
-	name:          jvm.Redisson,
-	module:        jvm.Redisson,
-	leases:        true,
-	renewal:       true,
-	watchdog:      true,
-	lateUnlock:    notRedissons,
-	notOwner:      notRedissons,
-	tries:         2,
-	unlockChannel: redissonChannel,
-	// Redisson's release of a writer wakes as many as it finds asleep. Who is between
-	// its last try and its sleep misses it, and sleeps until the holder's lease would
-	// have ended. This library's release does not miss one.
-	sleepsIn: "java.util.concurrent.Semaphore",
+// redissonRow is the newest Redisson.
+var (
+	redissonRow  = redisson(jvm.Redisson, shards)
+	oldRedissons = []library{
+		redisson(jvm.Redisson352, shards, cutsReaders, middling),
+		redisson(jvm.Redisson327, cutsReaders, unnoticed, middling),
+	}
+)
+
+func shards(l *library)      { l.sharded = true }
+func cutsReaders(l *library) { l.cutsReaders = true }
+func unnoticed(l *library)   { l.unnoticed = true }
+
+// redisson is Redisson, which waits on its channel and renews what is taken without
+// a lease.
+func redisson(module string, traits ...func(*library)) library {
+	l := library{
+		name:          module,
+		module:        module,
+		leases:        true,
+		renewal:       true,
+		watchdog:      true,
+		lateUnlock:    notRedissons,
+		notOwner:      notRedissons,
+		tries:         2,
+		unlockChannel: redissonChannel,
+		// Redisson's release of a writer wakes as many as it finds asleep. Who is between
+		// its last try and its sleep misses it, and sleeps until the holder's lease would
+		// have ended. This library's release does not miss one.
+		sleepsIn: "java.util.concurrent.Semaphore",
+	}
+	for _, trait := range traits {
+		trait(&l)
+	}
+	return l
 }
 
 // notRedissons is what Redisson says of any unlock that is not the owner's.
@@ -165,7 +208,10 @@ func inRedissonsFormat(l library) library {
 }
 
 // javas are all Java libraries and modes.
-func javas() []library { return append(slices.Clone(springs), redissonRow) }
+func javas() []library { return append(slices.Clone(springs), redissons()...) }
+
+// redissons are all versions of Redisson, the newest one first.
+func redissons() []library { return append([]library{redissonRow}, oldRedissons...) }
 
 // pair is this library beside a Java one.
 type pair struct{ golang, java library }
@@ -188,6 +234,14 @@ func plainPairs() (pairs []pair) {
 		pairs = append(pairs, beside(java, "auto"))
 	}
 	return pairs
+}
+
+// all has the long tests run with every row.
+var all = flag.Bool("all", false, "run soaks and latencies with every version of the Java libraries")
+
+// long are the pairs for a long test.
+func long(pairs []pair) []pair {
+	return slices.DeleteFunc(pairs, func(p pair) bool { return p.java.middling && !*all })
 }
 
 // contractPairs are for the tests of what a lock promises that one holds at a
@@ -223,6 +277,9 @@ func wakeupPairs() (pairs []pair) {
 
 // readWritePairs are for the tests of read-write locks, which this library keeps in
 // one format, whatever that of its plain locks is: only their leases differ then.
-func readWritePairs() []pair {
-	return []pair{{golang("auto"), redissonRow}, beside(redissonRow, "auto")}
+func readWritePairs() (pairs []pair) {
+	for _, redisson := range redissons() {
+		pairs = append(pairs, pair{golang("auto"), redisson}, beside(redisson, "auto"))
+	}
+	return pairs
 }

@@ -1,6 +1,7 @@
 package interop
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -282,6 +283,13 @@ func TestLateUnlockOfReaderIsTold(t *testing.T) {
 			requireWriting(t, "path", holder)
 			waiter.writer().unlock(t, "path")
 			requireFree(t, holder, "path")
+
+			holder.reader().lockToExpire(t, "path")
+			gone := func() bool { return server.Command(t, "EXISTS", holder.key("path")) == "0" }
+			require.Eventually(t, gone, callLimit, 10*time.Millisecond)
+			_, err = holder.reader().do(t, "unlock", with("path"))
+			requireLate(t, holder.reader(), err)
+			requireFree(t, holder, "path")
 		})
 	}
 }
@@ -371,12 +379,13 @@ func TestUpgradeIsRefused(t *testing.T) {
 
 func TestKilledReadersAndWriters(t *testing.T) {
 	const (
-		lease = time.Second
+		lease = 2 * time.Second
 		grace = time.Second // for a busy machine
 	)
 	t.Parallel()
 	// One way to have the locks renewed is enough for processes that take long to start.
-	for _, r := range bothWays(readWritePairs()[1:], always) {
+	pairs := slices.DeleteFunc(long(readWritePairs()), func(p pair) bool { return !p.golang.watchdog })
+	for _, r := range bothWays(pairs, always) {
 		t.Run(r.String(), func(t *testing.T) {
 			t.Parallel()
 			prefix := uniquePrefix()
@@ -402,8 +411,11 @@ func TestKilledReadersAndWriters(t *testing.T) {
 			for _, call := range append(written, alone) {
 				require.Less(t, ended(t, call).End.Sub(killed), lease+grace)
 			}
-			// The dead reader's lease is over, and the living one's goes on.
-			require.Eventually(t, func() bool { return len(other.timeouts(t, "shared")) == 1 }, callLimit, 10*time.Millisecond)
+			// The dead reader's lease is over, and the living one's goes on. Where its renewals are
+			// for all readers they keep the dead one's too, which then ends a lease after the last.
+			if !other.cutsReaders {
+				require.Eventually(t, func() bool { return len(other.timeouts(t, "shared")) == 1 }, callLimit, 10*time.Millisecond)
+			}
 			requireReading(t, "shared", one, other)
 			requireWaiting(t, shared)
 			requireSoonAfter(t, other.reader().unlock(t, "shared"), shared)

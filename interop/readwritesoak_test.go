@@ -24,7 +24,7 @@ func TestReadWriteSoak(t *testing.T) {
 	each := max(1, *sections/(2*processes*(readers+writers)*len(paths)))
 	limit := 2*time.Minute + time.Duration(*sections)*5*time.Millisecond
 
-	for _, p := range readWritePairs() {
+	for _, p := range long(readWritePairs()) {
 		t.Run(p.golang.name+" and "+p.java.name, func(t *testing.T) {
 			v := judge(t, limit)
 			ctx, cancel := context.WithTimeout(t.Context(), limit)

@@ -25,7 +25,7 @@ func TestSoak(t *testing.T) {
 	each := max(1, *sections/(2*processes*threads*len(paths)))
 	limit := 2*time.Minute + time.Duration(*sections)*5*time.Millisecond
 
-	for _, p := range plainPairs() {
+	for _, p := range long(plainPairs()) {
 		t.Run(p.java.name, func(t *testing.T) {
 			v := judge(t, limit)
 			ctx, cancel := context.WithTimeout(t.Context(), limit)

@@ -46,7 +46,7 @@ type settings struct {
 	Renewal bool
 	Wakeup  lockregistry.Wakeup
 	Handoff time.Duration // negative: the default
-	Watched bool          // read-write locks without a lease of their own are renewed, as in Redisson
+	Watched bool          // writers without a lease of their own are renewed, as in Redisson; readers always are
 }
 
 // system is something that makes locks.

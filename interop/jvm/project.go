@@ -13,16 +13,21 @@ import (
 	"time"
 )
 
-// profiles are the Maven profiles of everything that is not built by default.
-const profiles = "spring62,spring55"
+// profile is the Maven profile with everything that is not built by default.
+const profile = "old"
 
 // Modules with a program each.
 const (
-	Spring71 = "spring-7.1"
-	Spring62 = "spring-6.2"
-	Spring55 = "spring-5.5"
-	Redisson = "redisson"
+	Spring71    = "spring-7.1"
+	Spring65    = "spring-6.5"
+	Spring62    = "spring-6.2"
+	Spring55    = "spring-5.5"
+	Redisson    = "redisson"
+	Redisson352 = "redisson-3.52"
+	Redisson327 = "redisson-3.27"
 )
+
+var modules = []string{Spring71, Spring65, Spring62, Spring55, Redisson, Redisson352, Redisson327}
 
 // Project is the Maven project in a folder.
 type Project struct{ Dir string }
@@ -37,12 +42,12 @@ func (p Project) Build(ctx context.Context) error {
 		return nil
 	}
 	// A jar of a version that is no longer asked for must not stay on the class path.
-	for _, module := range []string{".", "peer", Spring71, Spring62, Spring55, Redisson} {
+	for _, module := range append([]string{".", "peer"}, modules...) {
 		if err := os.RemoveAll(filepath.Join(p.Dir, module, "target")); err != nil {
 			return fmt.Errorf("cannot remove what was built before: %w", err)
 		}
 	}
-	maven := exec.CommandContext(ctx, "mvn", "-q", "-B", "-ntp", "-P"+profiles, "package")
+	maven := exec.CommandContext(ctx, "mvn", "-q", "-B", "-ntp", "-P"+profile, "package")
 	maven.Dir = p.Dir
 	output, err := maven.CombinedOutput()
 	if errors.Is(err, exec.ErrNotFound) {
