@@ -210,7 +210,7 @@ func (r *Registry) Close() error {
 		r.scheduler.close()
 		ended := make(chan struct{})
 		go func() {
-			r.waker.done.Wait()
+			r.waker.wait()
 			r.scheduler.done.Wait()
 			r.scheduler.stop()
 			close(ended)
