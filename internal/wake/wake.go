@@ -48,8 +48,8 @@ type Options struct {
 	Log  func(level slog.Level, message string, attributes ...any)
 	Sink any
 
-	// Connection, when set, is told when the connection to a server works, and when it is lost. It is called by the
-	// goroutine that listens, in order, and must not block.
+	// Connection, when set, is told when the connection to the server works, and when it is lost, until Close. It is called
+	// by the goroutine that listens, in order, and must not block.
 	Connection func(Connection)
 }
 
