@@ -14,6 +14,7 @@ import (
 // of its lock. See package wake, which does the listening for all registries on a client.
 type waker struct {
 	client    rueidis.Client
+	counts    bool           // how many others wait
 	listening *wake.Listener // nil when calls only poll
 	wait      func()         // returns when what close has ended is over; for use after close
 }
@@ -29,7 +30,11 @@ type sight struct {
 }
 
 func newWaker(r *Registry, m Wakeup) *waker {
-	w := &waker{client: r.client, wait: func() {}}
+	w := &waker{
+		client: r.client,
+		counts: m != WakeupPoll && r.client.Mode() != rueidis.ClientModeCluster,
+		wait:   func() {},
+	}
 	o := wake.Options{
 		Track:     m == WakeupAuto || m == WakeupTracking,
 		Subscribe: m == WakeupAuto || m == WakeupPubSub,
@@ -39,14 +44,6 @@ func newWaker(r *Registry, m Wakeup) *waker {
 			r.log.Log(context.Background(), level, message, attributes...)
 		},
 		Sink: r.log,
-	}
-	if o.Track && r.client.Mode() == rueidis.ClientModeCluster {
-		// The nodes of a cluster each track their own keys, and one connection reaches one node. What is published
-		// reaches all.
-		o.Track = false
-		if !o.Subscribe {
-			r.log.Warn("waiting calls poll: tracking does not work with a cluster")
-		}
 	}
 	if o.Track || o.Subscribe {
 		w.listening = wake.Listen(r.client, o)
@@ -59,7 +56,11 @@ func (w *waker) listener(key, channel string) *listener {
 	if w.listening == nil {
 		return nil
 	}
-	waiter := w.listening.Waiter(wake.Wait{Key: key, Channel: channel, Presence: attendance(channel)})
+	wait := wake.Wait{Key: key, Channel: channel}
+	if w.counts {
+		wait.Presence = attendance(channel)
+	}
+	waiter := w.listening.Waiter(wait)
 	if waiter == nil {
 		return nil
 	}
@@ -107,7 +108,7 @@ func (w *waker) subscribed(channel string) bool {
 // attendants is how many others wait with tracking for what is released on a channel, or have done so lately; registries
 // that share a client count as one. In a cluster there are none, and one node knows its own subscribers only.
 func (w *waker) attendants(ctx context.Context, channel string) int64 {
-	if w.listening == nil || w.client.Mode() == rueidis.ClientModeCluster {
+	if !w.counts {
 		return 0
 	}
 	name := attendance(channel)

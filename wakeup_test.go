@@ -719,16 +719,18 @@ func TestCluster(t *testing.T) {
 		return false
 	}
 	w := realWorld(t, nodes[0])
+	tracked := func() (n int) {
+		for _, node := range nodes {
+			n += realWorld(t, node).tracked()
+		}
+		return n
+	}
 	for name, mode := range wakeups {
 		t.Run(name, func(t *testing.T) {
-			poll := noPoll
-			if mode == lockregistry.WakeupTracking {
-				poll = 20 * time.Millisecond
-			}
 			var log journal
 			made := func(opts ...lockregistry.Option) *lockregistry.Registry {
 				r, err := lockregistry.New(cluster(t), "orders", append(opts,
-					lockregistry.WithWakeup(mode), lockregistry.WithPollInterval(poll))...)
+					lockregistry.WithWakeup(mode), lockregistry.WithPollInterval(noPoll))...)
 				require.NoError(t, err)
 				t.Cleanup(func() { require.NoError(t, r.Close()) })
 				return r
@@ -740,8 +742,10 @@ func TestCluster(t *testing.T) {
 				require.NoError(t, holds.Obtain(path).Lock(t.Context()), path)
 				g := w.goroutine()
 				result := g.starts(waits.Obtain(path))
-				if mode != lockregistry.WakeupTracking {
+				if mode == lockregistry.WakeupPubSub {
 					w.await("a subscription for "+path, func() bool { return subscribed(t, oldChannel+":"+key) })
+				} else {
+					w.await(path+" is tracked", func() bool { return tracked() == 1 })
 				}
 				w.pending(result)
 				start := time.Now()
@@ -749,11 +753,7 @@ func TestCluster(t *testing.T) {
 				t.Log(path, w.takes(start, result))
 				require.NoError(t, g.unlock(waits.Obtain(path)))
 			}
-			missing := 0
-			if mode == lockregistry.WakeupTracking {
-				missing = 1
-			}
-			require.Len(t, log.lines("cluster"), missing, "%s", log.lines())
+			require.Empty(t, log.lines())
 		})
 	}
 }

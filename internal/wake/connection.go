@@ -17,12 +17,14 @@ type connection struct {
 	giveBack func()
 	lost     <-chan error // gets an error, or is closed, when the connection ends
 
-	tracking error            // why tracking does not work: errUntried before it is tried, nil when it works
-	refused  map[string]error // common channels that are refused
+	tracking  error            // why tracking does not work: errUntried before it is tried, nil when it works
+	refused   map[string]error // common channels that are refused
+	unsharded bool             // the server does not subscribe to channels in their slots
 }
 
 var (
 	errUntried = errors.New("not tried")
+	errAny     = errors.New("each server of a cluster tracks its own keys, and CLUSTER SLOTS does not tell which they are")
 	errNone    = errors.New("none within a few seconds: the server does not answer, or all of the client's connections " +
 		"for blocking commands (BlockingPoolSize) are taken")
 )
@@ -66,9 +68,12 @@ func (n *node) dial() (*connection, error) {
 
 func (n *node) dedicate() *connection {
 	c := &connection{node: n, tracking: errUntried, refused: map[string]error{}}
+	if n.any {
+		c.tracking = errAny
+	}
 	c.client, c.giveBack = n.client.Dedicate()
 	c.lost = c.client.SetPubSubHooks(rueidis.PubSubHooks{OnMessage: n.published})
-	if !n.cluster {
+	if !n.any {
 		c.lost = c.client.SetOnInvalidations(n.invalidated)
 	}
 	return c
@@ -258,20 +263,22 @@ func (c *connection) serve() error {
 }
 
 // unused takes the channels that are to be left.
-func (n *node) unused(tidy bool) (names []string) {
+func (n *node) unused(tidy bool) (names, sharded []string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if !tidy && len(n.idle) < batch {
-		return nil
+		return nil, nil
 	}
 	for _, name := range n.idle {
 		if c := n.channels[name]; c != nil && c.unused() {
 			delete(n.channels, name)
-			names = append(names, name)
+			if names = append(names, name); c.sharded {
+				sharded = append(sharded, name)
+			}
 		}
 	}
 	n.idle = nil
-	return names
+	return names, sharded
 }
 
 func (n *node) untidy() bool {
@@ -280,9 +287,14 @@ func (n *node) untidy() bool {
 	return len(n.idle) > 0
 }
 
-func (c *connection) leave(names []string) error {
+func (c *connection) leave(names, sharded []string) error {
 	if len(names) == 0 {
 		return nil
+	}
+	for _, name := range sharded { // each in a slot of its own
+		if err := c.client.Do(c.node.ctx, c.client.B().Sunsubscribe().Channel(name).Build()).Error(); err != nil && !refusal(err) {
+			return err
+		}
 	}
 	return c.client.Do(c.node.ctx, c.client.B().Unsubscribe().Channel(names...).Build()).Error()
 }
@@ -313,11 +325,14 @@ func (c *connection) arm(asked []*Waiter) error {
 	if err := c.prepare(listeners); err != nil {
 		return err
 	}
-	tracked, others, channels := n.enlist(asked)
+	tracked, others, channels, sharded := n.enlist(asked)
 	if err := c.look(tracked); err != nil {
 		return err
 	}
 	if err := c.subscribe(channels); err != nil {
+		return err
+	}
+	if err := c.subscribeSharded(sharded); err != nil {
 		return err
 	}
 	n.enlisted(others)
@@ -326,12 +341,15 @@ func (c *connection) arm(asked []*Waiter) error {
 
 // enlist counts waiters as armed from now on, since the server may tell of a change before it answers. It returns those to
 // be tracked, the others, and the channels that are to be subscribed to.
-func (n *node) enlist(asked []*Waiter) (tracked, others []*Waiter, channels []string) {
+func (n *node) enlist(asked []*Waiter) (tracked, others []*Waiter, channels, sharded []string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, w := range asked {
 		p := n.listeners[w.listener]
-		if w.closed || p == nil || p.refused {
+		if w.node != n { // closed, or elsewhere now
+			continue
+		}
+		if p == nil || p.refused {
 			w.answer(Sight{})
 			continue
 		}
@@ -348,12 +366,16 @@ func (n *node) enlist(asked []*Waiter) (tracked, others []*Waiter, channels []st
 				n.channels[name] = c
 				channels = append(channels, name)
 			}
+			if w.sharded && name == w.Channel && !c.sharded {
+				c.sharded = true
+				sharded = append(sharded, name)
+			}
 			if c.last = w.listener; !slices.Contains(c.waiters, w) {
 				c.waiters = append(c.waiters, w)
 			}
 		}
 	}
-	return tracked, others, channels
+	return tracked, others, channels, sharded
 }
 
 // look has the server track the keys of waiters: to read a key is to have it tracked. Who sees that the key is taken need
@@ -378,8 +400,16 @@ func (c *connection) look(waiters []*Waiter) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for i, w := range waiters {
+		if w.node != n {
+			continue
+		}
 		pttl, err := replies[i].AsInt64()
 		if err != nil {
+			if reply, ok := rueidis.IsRedisErr(err); ok {
+				if _, moved := reply.IsMoved(); moved {
+					n.hub.poke()
+				}
+			}
 			w.armed = false
 			w.answer(Sight{})
 			continue
@@ -392,7 +422,7 @@ func (c *connection) look(waiters []*Waiter) error {
 // gone is the reply of PTTL for a key that does not exist.
 const gone = -2
 
-// saw takes in what PTTL replied. The caller holds the node's mutex.
+// saw takes in what PTTL replied. The caller holds the hub's mutex.
 func (w *Waiter) saw(pttl int64, sent, replied time.Time) {
 	changed := true
 	if pttl == gone {
@@ -415,6 +445,9 @@ func (n *node) enlisted(waiters []*Waiter) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, w := range waiters {
+		if w.node != n {
+			continue
+		}
 		if w.asking == asksItself {
 			w.signal()
 		}
@@ -449,6 +482,29 @@ func (c *connection) subscribe(names []string) error {
 				return err
 			}
 		}
+	}
+	return nil
+}
+
+// subscribeSharded subscribes to channels in their slots, where Redisson publishes. Where that is refused, or unknown as before
+// version 7, those messages are missing, and polling has to do.
+func (c *connection) subscribeSharded(names []string) error {
+	if len(names) == 0 || c.unsharded {
+		return nil
+	}
+	commands := make(rueidis.Commands, len(names))
+	for i, name := range names { // each in a slot of its own
+		commands[i] = c.client.B().Ssubscribe().Channel(name).Build()
+	}
+	for _, result := range c.client.DoMulti(c.node.ctx, commands...) {
+		err := result.Error()
+		if err != nil && !refusal(err) {
+			if _, answered := rueidis.IsRedisErr(err); !answered {
+				return err
+			}
+			c.node.hub.poke() // MOVED, most likely
+		}
+		c.unsharded = c.unsharded || refusal(err)
 	}
 	return nil
 }

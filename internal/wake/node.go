@@ -23,16 +23,17 @@ import (
 // One goroutine, run, lives from the first waiting call until the node is closed. It alone sends on the connection, so that
 // the server sees subscriptions come and go in the order in which they were asked for, many of them in one command.
 type node struct {
+	hub     *hub
+	address string // of a server of a cluster
+	any     bool   // it is any server of a cluster, and hears what is published on all
 	client  rueidis.Client
-	cluster bool // it is any of the servers, and hears what is published on all
 	ctx     context.Context
 	stop    context.CancelFunc
-	nudge   chan struct{} // has room for one: there is something to do
-	done    sync.WaitGroup
+	nudge   chan struct{}    // has room for one: there is something to do
 	dialing chan *connection // what is being dialled, for run
 	failed  bool             // the last connection could not be made, which is logged once; for run
 
-	mu        sync.Mutex
+	mu        *sync.Mutex // the hub's
 	state     state
 	running   bool
 	tracks    bool                // the connection tracks
@@ -55,11 +56,10 @@ const (
 // part is what a node knows of a listener.
 type part struct {
 	waiters   int
-	refused   bool            // there is no way to listen for it
-	uncounted bool            // it may not subscribe its tracked calls to be counted
-	told      map[string]bool // the ways about which it was told that they are missing
-	prepared  *connection     // the one that is prepared for it
-	heard     *connection     // the one on which a channel of a key of its calls is subscribed to, or was
+	refused   bool        // there is no way to listen for it
+	uncounted bool        // it may not subscribe its tracked calls to be counted
+	prepared  *connection // the one that is prepared for it
+	heard     *connection // the one on which a channel of a key of its calls is subscribed to, or was
 }
 
 // channel is one that the connection is subscribed to. It stays so for a while when nobody waits there any more: who waits
@@ -67,6 +67,7 @@ type part struct {
 type channel struct {
 	waiters []*Waiter
 	last    *Listener // that joined
+	sharded bool      // it is subscribed to in its slot, too
 	common  bool      // it is that of a listener, too
 }
 
@@ -79,30 +80,31 @@ const (
 	tidying = time.Second
 )
 
-func newNode(client rueidis.Client) *node {
-	ctx, stop := context.WithCancel(context.Background())
-	return &node{
+// newNode makes a node that has the hub's listeners. The caller holds the mutex.
+func newNode(h *hub, client rueidis.Client, address string, anyone bool) *node {
+	ctx, stop := context.WithCancel(h.ctx)
+	n := &node{
+		hub:       h,
+		address:   address,
+		any:       anyone,
 		client:    client,
-		cluster:   client.Mode() == rueidis.ClientModeCluster,
 		ctx:       ctx,
 		stop:      stop,
 		nudge:     make(chan struct{}, 1),
+		mu:        &h.mu,
 		listeners: map[*Listener]*part{},
 		waiting:   map[string][]*Waiter{},
 		asked:     map[*Waiter]struct{}{},
 		channels:  map[string]*channel{},
 	}
+	for l := range h.listeners {
+		n.listeners[l] = &part{}
+	}
+	return n
 }
 
-func (n *node) admit(l *Listener) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.listeners[l] = &part{}
-}
-
+// dismiss takes a listener out. The caller holds the mutex.
 func (n *node) dismiss(l *Listener) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
 	delete(n.listeners, l)
 	name := l.options.Common
 	c := n.channels[name]
@@ -118,36 +120,27 @@ func (n *node) dismiss(l *Listener) {
 	n.vacant(name, c)
 }
 
-// close ends the connection and the goroutine; done tells when they have.
+// close ends the connection and the goroutine; the hub's done tells when they have. The caller holds the mutex.
 func (n *node) close() {
-	n.mu.Lock()
 	n.state = closed
-	n.mu.Unlock()
 	n.stop()
 }
 
-// add lets a waiter in, unless it would wait for nothing.
+// add lets a waiter in, unless it would wait for nothing. The caller holds the mutex.
 func (n *node) add(w *Waiter) bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
 	p := n.listeners[w.listener]
 	if p == nil || p.refused {
 		return false
 	}
 	p.waiters++
-	w.doubt.poll = w.listener.options.Poll
+	w.node = n
 	n.waiting[w.Key] = append(n.waiting[w.Key], w)
 	return true
 }
 
+// remove takes a waiter out. The caller holds the mutex.
 func (n *node) remove(w *Waiter) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if w.closed {
-		return
-	}
-	w.closed = true
-	w.unpause()
+	w.node = nil
 	delete(n.asked, w)
 	if p := n.listeners[w.listener]; p != nil {
 		p.waiters--
@@ -169,18 +162,16 @@ func without(waiters []*Waiter, w *Waiter) []*Waiter {
 	return slices.DeleteFunc(waiters, func(o *Waiter) bool { return o == w })
 }
 
-// ask asks for a waiter to be armed; false when there is nothing to wait for.
+// ask asks for a waiter to be armed; false when there is nothing to wait for. The caller holds the mutex.
 func (n *node) ask(w *Waiter) bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
 	p := n.listeners[w.listener]
-	if w.closed || w.armed || w.paused != nil || p == nil || p.refused || n.state == closed {
+	if w.armed || w.paused != nil || p == nil || p.refused || n.state == closed {
 		return false
 	}
 	if n.state != on {
 		if !n.running {
 			n.running = true
-			n.done.Go(n.run)
+			n.hub.done.Go(n.run)
 		}
 		if n.state == off {
 			n.poke()
@@ -208,19 +199,6 @@ func (n *node) poke() {
 	case n.nudge <- struct{}{}:
 	default:
 	}
-}
-
-func (n *node) tracking(l *Listener) bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.tracks && l.options.Track
-}
-
-func (n *node) subscribedFor(l *Listener, name string) bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	c := n.channels[name]
-	return c != nil && c.last == l && !slices.ContainsFunc(c.waiters, func(w *Waiter) bool { return w.listener != l })
 }
 
 // vacant notes a channel that may be left, if nobody needs it any more. The caller holds the mutex.
@@ -293,13 +271,14 @@ func (n *node) connect() time.Duration {
 	n.failed = false
 	start := time.Now()
 	if n.become(on) {
-		n.tell(Connection{Up: true})
+		n.tell(Connection{Node: n.address, Up: true})
 		err = c.serve()
 		n.forget()
+		n.hub.poke() // it may be another server's turn
 		if n.become(off) && !errors.Is(err, errRefused) {
 			n.log(slog.LevelWarn, "the connection for wake-ups is lost; it is made again", "error", err)
 		}
-		n.tell(Connection{Err: err})
+		n.tell(Connection{Node: n.address, Err: err})
 	}
 	c.end()
 	return time.Since(start)
@@ -333,7 +312,7 @@ func (n *node) forget() {
 	clear(n.asked)
 	for _, waiters := range n.waiting {
 		for _, w := range waiters {
-			w.lost()
+			w.disarm()
 		}
 	}
 }
@@ -392,31 +371,11 @@ func (n *node) log(level slog.Level, message string, attributes ...any) {
 	}
 }
 
-// missing tells a listener, once, that a way to listen does not work for it.
+// missing tells a listener that a way to listen does not work for it.
 func (n *node) missing(l *Listener, way string, err error) {
-	if !n.untold(l, way) {
-		return
+	if n.hub.untold(l, way) {
+		l.options.Log(slog.LevelInfo, "the server does not allow a way to wake up waiting calls", "way", way, "error", err)
 	}
-	l.options.Log(slog.LevelInfo, "the server does not allow a way to wake up waiting calls", "way", way, "error", err)
-}
-
-// untold tells whether no listener with the same sink has been told about a way, and takes down that one is.
-func (n *node) untold(l *Listener, way string) bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for o, p := range n.listeners {
-		if p.told[way] && o.options.Sink == l.options.Sink {
-			return false
-		}
-	}
-	if p := n.listeners[l]; p != nil {
-		if p.told == nil {
-			p.told = map[string]bool{}
-		}
-		p.told[way] = true
-		return true
-	}
-	return false
 }
 
 func (n *node) tell(news Connection) {

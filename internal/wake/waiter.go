@@ -16,13 +16,14 @@ type Waiter struct {
 	Wait
 
 	listener *Listener
-	node     *node
+	slot     uint16        // of the key, in a cluster
+	sharded  bool          // the channel is in the key's slot, and may be published on there only
 	wake     chan struct{} // has room for one
 	ready    chan Sight    // has room for one: the answer to Arm
 
-	// Guarded by the node's mutex.
-	closed bool
-	armed  bool // a change of the key from now on wakes, or is looked at
+	// Guarded by the hub's mutex.
+	node   *node // nil when it is closed, or while nobody knows which one it is
+	armed  bool  // a change of the key from now on wakes, or is looked at
 	asking asking
 	tracks bool // it is armed, or was last, by tracking
 	doubt  doubt
@@ -58,7 +59,7 @@ func (w *Waiter) Wakeup() <-chan struct{} {
 // there. Arm waits for the server no longer than limit. When the server has not answered by then, the next call waits for
 // the same answer.
 func (w *Waiter) Arm(ctx context.Context, limit time.Duration) (seen Sight) {
-	if w == nil || !w.node.ask(w) {
+	if w == nil || !w.listener.hub.ask(w) {
 		return Sight{}
 	}
 	timer := time.NewTimer(limit)
@@ -73,16 +74,16 @@ func (w *Waiter) Arm(ctx context.Context, limit time.Duration) (seen Sight) {
 }
 
 // Looks tells whether arming the waiter shows the key, too.
-func (w *Waiter) Looks() bool { return w != nil && w.node.tracking(w.listener) }
+func (w *Waiter) Looks() bool { return w != nil && w.listener.hub.looks(w) }
 
 // Close ends the waiting.
 func (w *Waiter) Close() {
 	if w != nil {
-		w.node.remove(w)
+		w.listener.hub.remove(w)
 	}
 }
 
-// The caller of what follows holds the node's mutex.
+// The caller of what follows holds the hub's mutex.
 
 // channels are those to be subscribed to. In doubt tracking is not enough.
 func (w *Waiter) channels(p *part) []string {
@@ -124,12 +125,13 @@ func (w *Waiter) changed(now time.Time) {
 	}
 }
 
-// resume asks to be armed after a pause.
+// resume asks to be armed after a pause. It takes the mutex itself.
 func (w *Waiter) resume() {
+	mu := &w.listener.hub.mu
+	mu.Lock()
+	defer mu.Unlock()
 	n := w.node
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if w.paused == nil { // stopped too late
+	if w.paused == nil || n == nil { // stopped too late
 		return
 	}
 	w.paused = nil
@@ -156,8 +158,8 @@ func (w *Waiter) answer(seen Sight) {
 	w.asking = asksNot
 }
 
-// lost is told that the connection is lost. It wakes, since a change may have been missed.
-func (w *Waiter) lost() {
+// disarm is for when the connection is lost, or was that to another server. It wakes, since a change may have been missed.
+func (w *Waiter) disarm() {
 	w.answer(Sight{})
 	w.unpause()
 	w.armed, w.tracks = false, false

@@ -1,5 +1,5 @@
 // Package wake tells waiting calls that the key which they wait for may be free. All users of one rueidis client share one
-// connection for it, opened when the first call waits.
+// connection for it, opened when the first call waits; of a cluster, one to each master that has a key that is waited for.
 //
 // There are two ways to listen. A waiting call uses the first of them that its [Listener] asks for and that the server and
 // the user's permissions allow:
@@ -18,7 +18,7 @@
 //
 //   - [Listener]: what one user of a client listens for, and how;
 //   - [Waiter]: one waiting call of a listener;
-//   - hub: what the listeners of one client share;
+//   - hub: what the listeners of one client share, and which server has which keys;
 //   - node: the connection to one server, and the states of it;
 //   - connection: the commands on it.
 //
@@ -55,8 +55,9 @@ type Options struct {
 
 // Connection is news of the connection to a server.
 type Connection struct {
-	Up  bool
-	Err error // why it is lost
+	Node string // the address of the server, in a cluster
+	Up   bool
+	Err  error // why it is lost
 }
 
 // Listener is one user's share of the listening on a client.
@@ -98,12 +99,13 @@ type Wait struct {
 // Waiter returns a waiter that is not armed, or nil when there will be no wake-ups: the server allows none of the ways that
 // the listener asks for. The methods of a nil Waiter do nothing.
 func (l *Listener) Waiter(wait Wait) *Waiter {
-	w := &Waiter{Wait: wait, listener: l, node: l.hub.node, wake: make(chan struct{}, 1), ready: make(chan Sight, 1)}
-	if !w.node.add(w) {
+	w := &Waiter{Wait: wait, listener: l, wake: make(chan struct{}, 1), ready: make(chan Sight, 1)}
+	w.doubt.poll = l.options.Poll
+	if !l.hub.add(w) {
 		return nil
 	}
 	return w
 }
 
-// Subscribed tells whether the connection is subscribed to a channel for this listener and for no other.
-func (l *Listener) Subscribed(channel string) bool { return l.hub.node.subscribedFor(l, channel) }
+// Subscribed tells whether the client is subscribed to a channel for this listener and for no other.
+func (l *Listener) Subscribed(channel string) bool { return l.hub.subscribedFor(l, channel) }

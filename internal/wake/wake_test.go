@@ -197,7 +197,7 @@ func TestAskingASilentServer(t *testing.T) {
 	first := b.armed(l, "first")
 	b.server.Freeze()
 	defer b.server.Thaw()
-	n := l.hub.node
+	n := l.hub.nodes[""]
 	asked := func() int {
 		n.mu.Lock()
 		defer n.mu.Unlock()
