@@ -1,6 +1,7 @@
 package wake
 
 import (
+	"cmp"
 	"context"
 	"net"
 	"slices"
@@ -12,7 +13,7 @@ import (
 
 // slots is a range of a cluster's slots and the address of the master that has them.
 type slots struct {
-	first, last uint16
+	first, last int64
 	address     string
 }
 
@@ -42,7 +43,10 @@ func (h *hub) poke() {
 func (h *hub) follow() {
 	for {
 		if h.waits() {
-			h.route(h.topology())
+			all, known := h.topology()
+			if h.acquaint(h.route(all, known)) {
+				h.route(all, known)
+			}
 		}
 		again := time.NewTimer(hurry)
 		select {
@@ -106,14 +110,16 @@ func masters(reply []rueidis.RedisMessage, asked string) (all []slots) {
 		if err != nil || host == "" {
 			host, _, _ = net.SplitHostPort(asked)
 		}
-		all = append(all, slots{uint16(first), uint16(last), net.JoinHostPort(host, strconv.FormatInt(port, 10))})
+		all = append(all, slots{first, last, net.JoinHostPort(host, strconv.FormatInt(port, 10))})
 	}
+	slices.SortFunc(all, func(a, b slots) int { return cmp.Compare(a.first, b.first) })
 	return all
 }
 
+// ownerOf returns the address of the master that has a slot, or nothing.
 func ownerOf(slot uint16, all []slots) (address string) {
-	i := slices.IndexFunc(all, func(s slots) bool { return s.first <= slot && slot <= s.last })
-	if i < 0 {
+	i, _ := slices.BinarySearchFunc(all, int64(slot), func(s slots, slot int64) int { return cmp.Compare(s.last, slot) })
+	if i == len(all) || int64(slot) < all[i].first {
 		return ""
 	}
 	return all[i].address
@@ -130,16 +136,36 @@ func (h *hub) covers(all []slots) bool {
 	return true
 }
 
-// route sends each waiter to the server that has its key, and gives up servers that have none any more.
-func (h *hub) route(all []slots, known bool) {
+// acquaint has rueidis learn of servers that it does not know yet, by asking it for keys of theirs, of which another server
+// tells it that they moved.
+func (h *hub) acquaint(keys map[string]string) bool {
+	for _, key := range keys {
+		ctx, cancel := context.WithTimeout(h.ctx, askLimit)
+		h.client.Do(ctx, h.client.B().Pttl().Key(key).Build())
+		cancel()
+	}
+	return len(keys) > 0
+}
+
+// route sends each waiter to the server that has its key, and gives up servers that have none any more. It returns a key of
+// each server that rueidis does not know.
+func (h *hub) route(all []slots, known bool) (unknown map[string]string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.closed || known && all == nil {
-		return
+		return nil
 	}
 	h.slots, h.anywhere = all, !known
+	unknown = map[string]string{}
 	for w := range h.waiters {
-		if n := h.nodeOf(w.slot); n != nil && n != w.node {
+		owner := ownerOf(w.slot, all)
+		if unknown[owner] != "" {
+			continue
+		}
+		n := h.nodeOf(w.slot)
+		if n == nil {
+			unknown[owner] = w.Key
+		} else if n != w.node {
 			if w.node != nil {
 				w.node.remove(w)
 			}
@@ -153,6 +179,7 @@ func (h *hub) route(all []slots, known bool) {
 			delete(h.nodes, address)
 		}
 	}
+	return unknown
 }
 
 // nodeOf returns the node of a slot; nil while it is not known, by this package or by rueidis. The caller holds the mutex.

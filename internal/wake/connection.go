@@ -38,8 +38,9 @@ const dialLimit = 5 * time.Second
 func (n *node) dial() (*connection, error) {
 	ctx, cancel := context.WithTimeout(n.ctx, dialLimit)
 	defer cancel()
-	ping := n.client.B().Arbitrary("PING").Blocking()
-	if err := n.client.Do(ctx, ping).Error(); err != nil && !refusal(err) { // it need not be permitted
+	client := n.source()
+	ping := client.B().Arbitrary("PING").Blocking()
+	if err := client.Do(ctx, ping).Error(); err != nil && !refusal(err) { // it need not be permitted
 		if ctx.Err() != nil {
 			err = errNone
 		}
@@ -49,7 +50,7 @@ func (n *node) dial() (*connection, error) {
 		dialing := make(chan *connection)
 		n.dialing = dialing
 		go func() {
-			c := n.dedicate()
+			c := n.dedicate(client)
 			select {
 			case dialing <- c:
 			case <-n.ctx.Done():
@@ -66,12 +67,22 @@ func (n *node) dial() (*connection, error) {
 	}
 }
 
-func (n *node) dedicate() *connection {
+// source is the client to get a connection from. Rueidis may replace that of a server of a cluster.
+func (n *node) source() rueidis.Client {
+	if n.address != "" {
+		if client := n.hub.client.Nodes()[n.address]; client != nil {
+			return client
+		}
+	}
+	return n.client
+}
+
+func (n *node) dedicate(client rueidis.Client) *connection {
 	c := &connection{node: n, tracking: errUntried, refused: map[string]error{}}
 	if n.any {
 		c.tracking = errAny
 	}
-	c.client, c.giveBack = n.client.Dedicate()
+	c.client, c.giveBack = client.Dedicate()
 	c.lost = c.client.SetPubSubHooks(rueidis.PubSubHooks{OnMessage: n.published})
 	if !n.any {
 		c.lost = c.client.SetOnInvalidations(n.invalidated)
@@ -498,13 +509,21 @@ func (c *connection) subscribeSharded(names []string) error {
 	}
 	for _, result := range c.client.DoMulti(c.node.ctx, commands...) {
 		err := result.Error()
-		if err != nil && !refusal(err) {
-			if _, answered := rueidis.IsRedisErr(err); !answered {
-				return err
+		_, answered := rueidis.IsRedisErr(err)
+		switch {
+		case err == nil:
+		case refusal(err):
+			c.unsharded = true
+			for _, l := range c.node.served() {
+				if l.options.Subscribe && !l.options.Track {
+					c.node.missing(l, "subscribing in slots", err)
+				}
 			}
-			c.node.hub.poke() // MOVED, most likely
+		case !answered:
+			return err
+		default: // MOVED, most likely
+			c.node.hub.poke()
 		}
-		c.unsharded = c.unsharded || refusal(err)
 	}
 	return nil
 }
