@@ -349,6 +349,10 @@ func nameOf(args []string) string {
 		if slices.Contains(args, "NX") {
 			return "obtain"
 		}
+	case "HELLO":
+		if len(args) == 1 {
+			return "bare HELLO"
+		}
 	case "EVAL", "EVALSHA":
 		for script, body := range sources() {
 			if args[1] == body || args[1] == digest(body) {

@@ -515,3 +515,40 @@ func TestRedissonFormatWithoutPublishing(t *testing.T) {
 		require.Zero(w, w.executed("publish"))
 	})
 }
+
+// What Redisson releases on a cluster it publishes on the key's own node only, and wakes all the same.
+func TestReleaseByRedissonOnACluster(t *testing.T) {
+	nodes := redistest.StartCluster(t, 3)
+	for name, mode := range wakeups {
+		t.Run(name, func(t *testing.T) {
+			client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{nodes[0].Addr()}})
+			require.NoError(t, err)
+			t.Cleanup(client.Close)
+			w := realWorld(t, nodes[0])
+			r := w.registryOn(client, redisson, lockregistry.WithWakeup(mode), lockregistry.WithPollInterval(noPoll))
+			for _, path := range []string{"1", "2", "{eu}:1"} {
+				key, channel := "orders:"+path, "redisson_lock__channel:{orders:"+path+"}"
+				if strings.Contains(path, "{") {
+					channel = "redisson_lock__channel:orders:" + path
+				}
+				var owner *redistest.Server
+				for _, node := range nodes {
+					if _, err := node.Do("HSET", key, "a-java-thread", "1"); err == nil {
+						owner = node
+					}
+				}
+				require.NotNil(t, owner)
+				g := w.goroutine()
+				result := g.starts(r.Obtain(path))
+				w.await("it listens", func() bool {
+					return realWorld(t, owner).tracked() > 0 || owner.Command(t, "PUBSUB", "SHARDNUMSUB", channel) == channel+"\n1"
+				})
+				w.pending(result)
+				start := time.Now()
+				owner.Command(t, "EVAL", "redis.call('DEL', KEYS[1]) redis.call('SPUBLISH', ARGV[1], '0')", "1", key, channel)
+				t.Log(path, w.takes(start, result))
+				require.NoError(t, g.unlock(r.Obtain(path)))
+			}
+		})
+	}
+}

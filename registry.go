@@ -116,7 +116,7 @@ func New(client rueidis.Client, prefix string, opts ...Option) (*Registry, error
 	r.read = &kind{layout: newReadLayout(client, published), watchdog: true}
 	r.write = &kind{layout: newWriteLayout(client, published), watchdog: s.layout == LayoutRedisson}
 	r.scheduler = newScheduler(r)
-	r.waker = newWaker(r, s.wakeup)
+	r.waker = newWaker(r, s.wakeup, s.log)
 	return r, nil
 }
 
@@ -224,7 +224,7 @@ func (r *Registry) Close() error {
 		r.scheduler.close()
 		ended := make(chan struct{})
 		go func() {
-			r.waker.done.Wait()
+			r.waker.wait()
 			r.scheduler.done.Wait()
 			close(ended)
 		}()

@@ -737,16 +737,18 @@ func TestCluster(t *testing.T) {
 		return false
 	}
 	w := realWorld(t, nodes[0])
+	tracked := func() (n int) {
+		for _, node := range nodes {
+			n += realWorld(t, node).tracked()
+		}
+		return n
+	}
 	for name, mode := range wakeups {
 		t.Run(name, func(t *testing.T) {
-			poll := noPoll
-			if mode == lockregistry.WakeupTracking {
-				poll = 20 * time.Millisecond
-			}
 			var log journal
 			made := func(opts ...lockregistry.Option) *lockregistry.Registry {
 				r, err := lockregistry.New(cluster(t), "orders", append(opts,
-					lockregistry.WithWakeup(mode), lockregistry.WithPollInterval(poll))...)
+					lockregistry.WithWakeup(mode), lockregistry.WithPollInterval(noPoll))...)
 				require.NoError(t, err)
 				t.Cleanup(func() { require.NoError(t, r.Close()) })
 				return r
@@ -758,8 +760,10 @@ func TestCluster(t *testing.T) {
 				require.NoError(t, holds.Obtain(path).Lock(t.Context()), path)
 				g := w.goroutine()
 				result := g.starts(waits.Obtain(path))
-				if mode != lockregistry.WakeupTracking {
+				if mode == lockregistry.WakeupPubSub {
 					w.await("a subscription for "+path, func() bool { return subscribed(t, oldChannel+":"+key) })
+				} else {
+					w.await(path+" is tracked", func() bool { return tracked() == 1 })
 				}
 				w.pending(result)
 				start := time.Now()
@@ -767,11 +771,7 @@ func TestCluster(t *testing.T) {
 				t.Log(path, w.takes(start, result))
 				require.NoError(t, g.unlock(waits.Obtain(path)))
 			}
-			missing := 0
-			if mode == lockregistry.WakeupTracking {
-				missing = 1
-			}
-			require.Len(t, log.lines("cluster"), missing, "%s", log.lines())
+			require.Empty(t, log.lines())
 		})
 	}
 }
@@ -893,22 +893,23 @@ func TestOneConnectionMore(t *testing.T) {
 				}
 				w.do("SET", theKey, "somebody")
 				results := make([]<-chan error, 0, registries*(paths+1))
-				for i, r := range waits {
+				for _, r := range waits {
 					for j := range paths {
 						results = append(results, lockElsewhere(r.Obtain(strconv.Itoa(j)), w.Context()))
 					}
 					results = append(results, lockElsewhere(r.Obtain("42"), w.Context()))
-					w.listening(mode, i+1, paths)
-					w.await("a connection more", func() bool { return connections() == 2+i })
+					w.listening(mode, 1, paths)
+					require.Equal(w, 2, connections(), "the registries share it")
 				}
-				require.Equal(w, 1+registries, connections())
 				for i, r := range waits {
+					require.Equal(w, 2, connections(), "%d of them are closed", i)
 					require.NoError(w, r.Close())
-					w.await("a connection less", func() bool { return connections() == registries-i })
+					for range paths + 1 {
+						require.ErrorIs(w, <-results[0], lockregistry.ErrClosed)
+						results = results[1:]
+					}
 				}
-				for _, result := range results {
-					require.ErrorIs(w, <-result, lockregistry.ErrClosed)
-				}
+				w.await("a connection less", func() bool { return connections() == 1 })
 				require.ErrorIs(w, waits[0].Obtain("43").Lock(w.Context()), lockregistry.ErrClosed)
 				require.Equal(w, 1, connections())
 			})

@@ -1,0 +1,278 @@
+package wake
+
+import (
+	"net"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry/internal/redistest"
+)
+
+// topologyLimit is how long waiters may poll after the topology has changed.
+const topologyLimit = 5 * time.Second
+
+// cluster is a bench on a cluster of three masters, and further servers that joined it.
+type cluster struct {
+	*bench
+	nodes []*redistest.Server
+}
+
+func newCluster(t *testing.T) *cluster {
+	t.Helper()
+	c := &cluster{nodes: redistest.StartCluster(t, 3)}
+	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{c.nodes[0].Addr()}, ClientName: "listens"})
+	require.NoError(t, err)
+	t.Cleanup(client.Close)
+	c.bench = &bench{T: t, server: c.nodes[0], client: client}
+	return c
+}
+
+// join adds a server without slots.
+func (c *cluster) join() *redistest.Server {
+	c.Helper()
+	s := redistest.Start(c, "--cluster-enabled", "yes", "--cluster-announce-ip", "127.0.0.1")
+	host, port, err := net.SplitHostPort(s.Addr())
+	require.NoError(c, err)
+	c.nodes[0].Command(c, "CLUSTER", "MEET", host, port)
+	c.nodes = append(c.nodes, s)
+	c.await("all know each other", func() bool {
+		for _, n := range c.nodes {
+			said := n.Command(c, "CLUSTER", "NODES")
+			if strings.Count(said, " connected") != len(c.nodes) || strings.Contains(said, "handshake") {
+				return false
+			}
+		}
+		return strings.Contains(s.Command(c, "CLUSTER", "INFO"), "cluster_state:ok")
+	})
+	return s
+}
+
+func (c *cluster) slot(key string) string { return c.nodes[0].Command(c, "CLUSTER", "KEYSLOT", key) }
+
+// owner is the master that has a key.
+func (c *cluster) owner(key string) *redistest.Server {
+	c.Helper()
+	for _, n := range c.nodes {
+		if _, err := n.Do("EXISTS", key); err == nil {
+			return n
+		}
+	}
+	c.Fatal("nobody has " + key)
+	return nil
+}
+
+// move moves a slot, with one key if it has it, as resharding does.
+func (c *cluster) move(key string, to *redistest.Server) {
+	c.Helper()
+	from, slot := c.owner(key), c.slot(key)
+	fromID, toID := from.Command(c, "CLUSTER", "MYID"), to.Command(c, "CLUSTER", "MYID")
+	to.Command(c, "CLUSTER", "SETSLOT", slot, "IMPORTING", fromID)
+	from.Command(c, "CLUSTER", "SETSLOT", slot, "MIGRATING", toID)
+	host, port, err := net.SplitHostPort(to.Addr())
+	require.NoError(c, err)
+	from.Command(c, "MIGRATE", host, port, key, "0", "5000")
+	to.Command(c, "CLUSTER", "SETSLOT", slot, "NODE", toID)
+	for _, n := range c.nodes {
+		if said := n.Command(c, "CLUSTER", "MYID"); said != toID {
+			_, _ = n.Do("CLUSTER", "SETSLOT", slot, "NODE", toID) // who has no slot left may be a replica already
+		}
+	}
+}
+
+// listensAt tells whether the client has a connection to a server that tracks the key or is subscribed to its channel.
+func (c *cluster) listensAt(s *redistest.Server, o Options, key string) bool {
+	c.Helper()
+	if o.Track {
+		return strings.Contains(s.Command(c, "INFO", "stats"), "tracking_total_keys:1")
+	}
+	return strings.HasSuffix(s.Command(c, "PUBSUB", "NUMSUB", "channel:"+key), "1")
+}
+
+// release removes a key and says so.
+func (c *cluster) release(key string) {
+	c.Helper()
+	s := c.owner(key)
+	s.Command(c, "DEL", key)
+	s.Command(c, "PUBLISH", "channel:"+key, key)
+}
+
+// arms has a waiter armed whenever it wakes, as a call does whose tries are in vain.
+func (c *cluster) arms(w *Waiter, until func() bool) {
+	c.Helper()
+	start := time.Now()
+	for !until() {
+		if time.Since(start) > limit {
+			c.Fatal("it does not listen there")
+		}
+		select {
+		case <-w.Wakeup():
+			w.Arm(c.Context(), limit)
+		case <-time.After(time.Millisecond):
+		}
+	}
+}
+
+// One connection to each master that has a key that is waited for, and to no other.
+func TestConnectionsToACluster(t *testing.T) {
+	c := newCluster(t)
+	extra := func() (n int) {
+		for _, s := range c.nodes {
+			for line := range strings.Lines(s.Command(t, "CLIENT", "LIST")) {
+				if strings.Contains(line, "name=listens ") && strings.Contains(line, "cmd=pttl ") {
+					n++
+				}
+			}
+		}
+		return n
+	}
+	l := c.listen(c.client, tracking)
+	at := map[*redistest.Server]bool{}
+	for i := 0; len(at) < len(c.nodes); i++ {
+		key := strconv.Itoa(i)
+		s := c.owner(key)
+		at[s] = true
+		s.Command(t, "SET", key, "taken")
+		w := c.armed(l, key)
+		require.Equal(t, len(at), extra())
+		s.Command(t, "DEL", key)
+		c.wakes(w)
+	}
+}
+
+// waiters are one for each way to listen, for the same key.
+func (c *cluster) waiters(key string) map[*Waiter]Options {
+	c.Helper()
+	waiters := map[*Waiter]Options{}
+	for _, o := range []Options{tracking, subscribing} {
+		waiters[c.armed(c.listen(c.client, o), key)] = o
+	}
+	return waiters
+}
+
+// follow waits until waiters listen at a server, and checks that they wake.
+func (c *cluster) follow(waiters map[*Waiter]Options, key string, to *redistest.Server) {
+	c.Helper()
+	start := time.Now()
+	for w, o := range waiters {
+		c.arms(w, func() bool { return c.listensAt(to, o, key) })
+	}
+	took := time.Since(start)
+	c.Log(took)
+	require.Less(c, took, topologyLimit)
+	for w := range waiters {
+		w.Arm(c.Context(), limit)
+		for len(w.Wakeup()) > 0 {
+			<-w.Wakeup()
+		}
+	}
+	c.release(key)
+	for w := range waiters {
+		c.wakes(w)
+	}
+}
+
+func TestReshard(t *testing.T) {
+	c := newCluster(t)
+	const key = "key"
+	from, to := c.owner(key), c.nodes[0]
+	if to == from {
+		to = c.nodes[1]
+	}
+	from.Command(t, "SET", key, "taken", "PX", "600000")
+	waiters := c.waiters(key)
+	c.move(key, to)
+	c.follow(waiters, key, to)
+}
+
+func TestRemovedNode(t *testing.T) {
+	c := newCluster(t)
+	const key = "key"
+	stays, leaves := c.owner(key), c.join()
+	c.move(key, leaves)
+	leaves.Command(t, "SET", key, "taken")
+	waiters := c.waiters(key)
+	for _, o := range waiters {
+		c.await("it listens at the server that leaves", func() bool { return c.listensAt(leaves, o, key) })
+	}
+	c.move(key, stays)
+	id := leaves.Command(t, "CLUSTER", "MYID")
+	c.nodes = c.nodes[:3]
+	for _, n := range c.nodes {
+		n.Command(t, "CLUSTER", "FORGET", id)
+	}
+	leaves.Command(t, "CLUSTER", "RESET")
+	c.follow(waiters, key, stays)
+	c.await("its connection is given up", func() bool {
+		return !strings.Contains(leaves.Command(t, "CLIENT", "LIST"), "cmd=pttl") && !c.listensAt(leaves, subscribing, key)
+	})
+}
+
+func TestFailover(t *testing.T) {
+	c := newCluster(t)
+	const key = "key"
+	master, replica := c.owner(key), c.join()
+	replica.Command(t, "CLUSTER", "REPLICATE", master.Command(t, "CLUSTER", "MYID"))
+	c.await("it replicates", func() bool {
+		return strings.Contains(replica.Command(t, "INFO", "replication"), "master_link_status:up")
+	})
+	master.Command(t, "SET", key, "taken", "PX", "600000")
+	waiters := c.waiters(key)
+	replica.Command(t, "CLUSTER", "FAILOVER", "TAKEOVER")
+	c.await("it is the master", func() bool { return strings.Contains(replica.Command(t, "ROLE"), "master") })
+	c.follow(waiters, key, replica)
+}
+
+// A message that is published in the slot of the key reaches a waiter whose channel is in it.
+func TestPublishedInTheSlot(t *testing.T) {
+	c := newCluster(t)
+	l := c.listen(c.client, Options{Subscribe: true})
+	for i := range 3 {
+		key := strconv.Itoa(i)
+		s := c.owner(key)
+		w := l.Waiter(Wait{Key: key, Channel: "channel:{" + key + "}"})
+		defer w.Close()
+		c.await("armed", func() bool { return w.Arm(t.Context(), limit).Armed })
+		for len(w.Wakeup()) > 0 {
+			<-w.Wakeup()
+		}
+		s.Command(t, "SPUBLISH", "channel:{"+key+"}", "unlocked")
+		c.wakes(w)
+		w.Close()
+		c.await("it is left", func() bool { return !strings.Contains(s.Command(t, "PUBSUB", "SHARDCHANNELS"), "{"+key+"}") })
+	}
+}
+
+func TestOwners(t *testing.T) {
+	all := []slots{{0, 10, "a"}, {11, 11, "b"}, {20, 16383, "a"}}
+	for slot, owner := range map[uint16]string{0: "a", 10: "a", 11: "b", 12: "", 19: "", 20: "a", 16383: "a"} {
+		require.Equal(t, owner, ownerOf(slot, all), slot)
+	}
+	require.Empty(t, ownerOf(0, nil))
+}
+
+// Where nobody may know which server has which keys, one server stands for all, as far as it can.
+func TestClusterWithoutTopology(t *testing.T) {
+	c := newCluster(t)
+	l := c.listen(c.client, either)
+	l.hub.mu.Lock()
+	l.hub.anywhere = true
+	l.hub.mu.Unlock()
+	l.hub.route(nil, false)
+	w := l.Waiter(Wait{Key: "key", Channel: "channel:key"})
+	defer w.Close()
+	l.hub.mu.Lock()
+	l.hub.following = true // nobody asks
+	l.hub.mu.Unlock()
+	c.await("armed", func() bool { return w.Arm(t.Context(), limit).Armed })
+	for len(w.Wakeup()) > 0 {
+		<-w.Wakeup()
+	}
+	c.nodes[2].Command(t, "PUBLISH", "channel:key", "key")
+	c.wakes(w)
+	require.Equal(t, 1, c.logged("way tracking"))
+}

@@ -1,0 +1,79 @@
+package wake
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// after makes moments of a test.
+func after(d time.Duration) time.Time { return time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).Add(d) }
+
+// look is one at a key with so many milliseconds left, whose reply takes a millisecond.
+func (d *doubt) look(at time.Duration, pttl int64) bool {
+	return d.looked(after(at+time.Millisecond), expiry(after(at), after(at+time.Millisecond), pttl))
+}
+
+func TestDoubt(t *testing.T) {
+	const ms = time.Millisecond
+	for name, pttl := range map[string]func(at time.Duration) int64{
+		"a lease":  func(at time.Duration) int64 { return 60_000 - at.Milliseconds() },
+		"no lease": func(time.Duration) int64 { return -1 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := doubt{poll: 100 * ms}
+			require.True(t, d.look(0, pttl(0)))
+			at := time.Duration(0)
+			for range patience {
+				at += ms
+				require.Zero(t, d.woken(after(at)))
+				require.False(t, d.look(at, pttl(at)))
+			}
+			at += ms
+			pauses := []time.Duration{}
+			for range 10 {
+				pause := d.woken(after(at))
+				pauses = append(pauses, pause)
+				at += pause
+				require.False(t, d.look(at, pttl(at)))
+				at += 2 * ms
+			}
+			require.Equal(t, []time.Duration{
+				2 * ms, 4 * ms, 8 * ms, 16 * ms, 32 * ms, 64 * ms, 100 * ms, 100 * ms, 100 * ms, 100 * ms,
+			}, pauses)
+
+			// Another owner, and all is as before.
+			require.True(t, d.look(at, 60_000))
+			require.Zero(t, d.woken(after(at+ms)))
+			require.True(t, d.look(at+ms, 70_000), "renewed")
+		})
+	}
+}
+
+// Owners that follow each other every third of a millisecond are told apart before there is doubt.
+func TestNoDoubtInAHurry(t *testing.T) {
+	d := doubt{poll: 100 * time.Millisecond}
+	for at := time.Duration(0); at < time.Second; at += 300 * time.Microsecond {
+		d.look(at, 60_000)
+		require.Zero(t, d.woken(after(at+100*time.Microsecond)))
+	}
+}
+
+// A waiter that nothing has woken for a poll interval is trusted again, a little.
+func TestDoubtEndsWithQuiet(t *testing.T) {
+	d := doubt{poll: 100 * time.Millisecond, open: patience + 5, since: after(0), expiry: span{none: true}}
+	require.Zero(t, d.woken(after(100*time.Millisecond)))
+	require.False(t, d.look(101*time.Millisecond, -1))
+	require.Zero(t, d.woken(after(102*time.Millisecond)))
+	require.NotZero(t, d.woken(after(103*time.Millisecond)))
+}
+
+func TestBackoff(t *testing.T) {
+	var b backoff
+	for _, ms := range []int{50, 100, 200, 400, 800, 1600, 3000, 3000} {
+		want := time.Duration(ms) * time.Millisecond
+		require.InDelta(t, want, b.after(lasting-1), float64(want)/4)
+	}
+	require.InDelta(t, shortestPause, b.after(lasting), float64(shortestPause)/4)
+}

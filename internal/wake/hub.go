@@ -1,0 +1,190 @@
+package wake
+
+import (
+	"context"
+	"reflect"
+	"slices"
+	"sync"
+
+	"github.com/redis/rueidis"
+)
+
+// hub is what the listeners of one client share.
+type hub struct {
+	client  rueidis.Client
+	cluster bool
+	users   int // guarded by hubsMu
+
+	ctx   context.Context
+	stop  context.CancelFunc
+	nudge chan struct{}  // has room for one: see follow
+	done  sync.WaitGroup // all goroutines
+
+	mu        sync.Mutex                    // of the hub, its nodes and its waiters
+	listeners map[*Listener]map[string]bool // with the ways about which each was told that they are missing
+	nodes     map[string]*node              // by address; one without when it is not a cluster, or one is as good as another
+	waiters   map[*Waiter]struct{}          // on a cluster, all
+	slots     []slots                       // which server has which keys of a cluster; empty when not known yet
+	anywhere  bool                          // it cannot be known
+	following bool                          // the goroutine runs that finds it out
+	closed    bool
+}
+
+// hubs has the hub of each client that has listeners.
+var (
+	hubsMu sync.Mutex
+	hubs   = map[rueidis.Client]*hub{}
+)
+
+func newHub(client rueidis.Client) *hub {
+	ctx, stop := context.WithCancel(context.Background())
+	h := &hub{
+		client:    client,
+		cluster:   client.Mode() == rueidis.ClientModeCluster,
+		ctx:       ctx,
+		stop:      stop,
+		nudge:     make(chan struct{}, 1),
+		listeners: map[*Listener]map[string]bool{},
+		nodes:     map[string]*node{},
+		waiters:   map[*Waiter]struct{}{},
+	}
+	if !h.cluster {
+		h.nodes[""] = newNode(h, client, "", false)
+	}
+	return h
+}
+
+// join returns the hub of a client. A wrapper by value, which no map can have for a key, gets one for each listener.
+func join(client rueidis.Client, l *Listener) *hub {
+	hubsMu.Lock()
+	defer hubsMu.Unlock()
+	shared := reflect.ValueOf(client).Comparable()
+	var h *hub
+	if shared {
+		h = hubs[client]
+	}
+	if h == nil {
+		h = newHub(client)
+		if shared {
+			hubs[client] = h
+		}
+	}
+	h.users++
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.listeners[l] = map[string]bool{}
+	for _, n := range h.nodes {
+		n.listeners[l] = &part{}
+	}
+	return h
+}
+
+// leave takes a listener out. The last one closes the hub, and wait returns when it has.
+func (h *hub) leave(l *Listener) (wait func()) {
+	h.mu.Lock()
+	delete(h.listeners, l)
+	for _, n := range h.nodes {
+		n.dismiss(l)
+	}
+	h.mu.Unlock()
+
+	hubsMu.Lock()
+	h.users--
+	last := h.users == 0
+	if last && reflect.ValueOf(h.client).Comparable() {
+		delete(hubs, h.client)
+	}
+	hubsMu.Unlock()
+	if !last {
+		return func() {}
+	}
+	h.close()
+	return h.done.Wait
+}
+
+func (h *hub) close() {
+	h.mu.Lock()
+	h.closed = true
+	for _, n := range h.nodes {
+		n.close()
+	}
+	h.mu.Unlock()
+	h.stop()
+}
+
+// add lets a waiter in, unless it would wait for nothing.
+func (h *hub) add(w *Waiter) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed || h.listeners[w.listener] == nil {
+		return false
+	}
+	if !h.cluster {
+		return h.nodes[""].add(w)
+	}
+	w.slot = h.slot(w.Key)
+	w.sharded = w.Channel != "" && h.slot(w.Channel) == w.slot
+	if n := h.nodeOf(w.slot); n != nil && !n.add(w) {
+		return false
+	}
+	h.waiters[w] = struct{}{}
+	return true
+}
+
+func (h *hub) remove(w *Waiter) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.waiters, w)
+	w.unpause()
+	if w.node != nil {
+		w.node.remove(w)
+	}
+}
+
+func (h *hub) ask(w *Waiter) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.cluster && !h.following && !h.closed {
+		h.following = true
+		h.done.Go(h.follow)
+	}
+	if h.cluster && w.node == nil {
+		h.poke()
+	}
+	return w.node != nil && w.node.ask(w)
+}
+
+func (h *hub) looks(w *Waiter) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return w.node != nil && w.node.tracks && w.listener.options.Track
+}
+
+func (h *hub) subscribedFor(l *Listener, name string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, n := range h.nodes {
+		c := n.channels[name]
+		if c != nil && c.last == l && !slices.ContainsFunc(c.waiters, func(w *Waiter) bool { return w.listener != l }) {
+			return true
+		}
+	}
+	return false
+}
+
+// untold tells whether no listener with the same sink has been told that a way is missing, and takes down that one is.
+func (h *hub) untold(l *Listener, way string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for o, told := range h.listeners {
+		if told[way] && o.options.Sink == l.options.Sink {
+			return false
+		}
+	}
+	told := h.listeners[l]
+	if told == nil { // closed meanwhile
+		return false
+	}
+	told[way] = true
+	return true
+}

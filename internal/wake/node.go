@@ -1,0 +1,413 @@
+package wake
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+// node is the listening to one server.
+//
+//	off ──a call waits──▶ connecting ──▶ on ──lost, or no listener is served by it──▶ off
+//	                          └──fails──▶ off
+//	any ──the last listener leaves──▶ closed
+//
+// From off it connects again only after a pause, see [backoff], and only for a waiting call whose listener the server has
+// not refused: one that allows none of the ways that the listener asks for, which stays so until the listener is closed.
+//
+// One goroutine, run, lives from the first waiting call until the node is closed. It alone sends on the connection, so that
+// the server sees subscriptions come and go in the order in which they were asked for, many of them in one command.
+type node struct {
+	hub     *hub
+	address string // of a server of a cluster
+	any     bool   // it is any server of a cluster, and hears what is published on all
+	client  rueidis.Client
+	ctx     context.Context
+	stop    context.CancelFunc
+	nudge   chan struct{}    // has room for one: there is something to do
+	dialing chan *connection // what is being dialled, for run
+	failed  bool             // the last connection could not be made, which is logged once; for run
+
+	mu        *sync.Mutex // the hub's
+	state     state
+	running   bool
+	tracks    bool                // the connection tracks
+	listeners map[*Listener]*part // those that are open
+	waiting   map[string][]*Waiter
+	asked     map[*Waiter]struct{} // to be armed
+	channels  map[string]*channel  // subscribed to, or about to be
+	idle      []string             // channels that may be left
+}
+
+type state uint8
+
+const (
+	off state = iota
+	connecting
+	on
+	closed
+)
+
+// part is what a node knows of a listener.
+type part struct {
+	waiters   int
+	refused   bool        // there is no way to listen for it
+	uncounted bool        // it may not subscribe its tracked calls to be counted
+	prepared  *connection // the one that is prepared for it
+	heard     *connection // the one on which a channel of a key of its calls is subscribed to, or was
+}
+
+// channel is one that the connection is subscribed to. It stays so for a while when nobody waits there any more: who waits
+// for the same key again needs no new subscription.
+type channel struct {
+	waiters []*Waiter
+	last    *Listener // that joined
+	sharded bool      // it is subscribed to in its slot, too
+	common  bool      // it is that of a listener, too
+}
+
+func (c *channel) unused() bool { return len(c.waiters) == 0 && !c.common }
+
+const (
+	batch = 512 // keys or channels in one command
+
+	// tidying is how long a channel stays subscribed to that nobody waits for, about: so long its subscriber is counted.
+	tidying = time.Second
+)
+
+// newNode makes a node that has the hub's listeners. The caller holds the mutex.
+func newNode(h *hub, client rueidis.Client, address string, anyone bool) *node {
+	ctx, stop := context.WithCancel(h.ctx)
+	n := &node{
+		hub:       h,
+		address:   address,
+		any:       anyone,
+		client:    client,
+		ctx:       ctx,
+		stop:      stop,
+		nudge:     make(chan struct{}, 1),
+		mu:        &h.mu,
+		listeners: map[*Listener]*part{},
+		waiting:   map[string][]*Waiter{},
+		asked:     map[*Waiter]struct{}{},
+		channels:  map[string]*channel{},
+	}
+	for l := range h.listeners {
+		n.listeners[l] = &part{}
+	}
+	return n
+}
+
+// dismiss takes a listener out. The caller holds the mutex.
+func (n *node) dismiss(l *Listener) {
+	delete(n.listeners, l)
+	name := l.options.Common
+	c := n.channels[name]
+	if c == nil || !c.common {
+		return
+	}
+	for o := range n.listeners {
+		if o.options.Common == name {
+			return
+		}
+	}
+	c.common = false
+	n.vacant(name, c)
+}
+
+// close ends the connection and the goroutine; the hub's done tells when they have. The caller holds the mutex.
+func (n *node) close() {
+	n.state = closed
+	n.stop()
+}
+
+// add lets a waiter in, unless it would wait for nothing. The caller holds the mutex.
+func (n *node) add(w *Waiter) bool {
+	p := n.listeners[w.listener]
+	if p == nil || p.refused {
+		return false
+	}
+	p.waiters++
+	w.node = n
+	n.waiting[w.Key] = append(n.waiting[w.Key], w)
+	return true
+}
+
+// remove takes a waiter out. The caller holds the mutex.
+func (n *node) remove(w *Waiter) {
+	w.node = nil
+	delete(n.asked, w)
+	if p := n.listeners[w.listener]; p != nil {
+		p.waiters--
+	}
+	if left := without(n.waiting[w.Key], w); len(left) > 0 {
+		n.waiting[w.Key] = left
+	} else {
+		delete(n.waiting, w.Key)
+	}
+	for _, name := range [...]string{w.Channel, w.Presence} {
+		if c := n.channels[name]; c != nil && slices.Contains(c.waiters, w) {
+			c.waiters = without(c.waiters, w)
+			n.vacant(name, c)
+		}
+	}
+}
+
+func without(waiters []*Waiter, w *Waiter) []*Waiter {
+	return slices.DeleteFunc(waiters, func(o *Waiter) bool { return o == w })
+}
+
+// ask asks for a waiter to be armed; false when there is nothing to wait for. The caller holds the mutex.
+func (n *node) ask(w *Waiter) bool {
+	p := n.listeners[w.listener]
+	if w.armed || w.paused != nil || p == nil || p.refused || n.state == closed {
+		return false
+	}
+	if n.state != on {
+		if !n.running {
+			n.running = true
+			n.hub.done.Go(n.run)
+		}
+		if n.state == off {
+			n.poke()
+		}
+		return false // the waiter is woken when there is a connection
+	}
+	if w.asking != asksForCall {
+		w.asking = asksForCall
+		n.asked[w] = struct{}{}
+		select {
+		case <-w.wake: // of a change that the look at the key will show
+		default:
+		}
+		select {
+		case <-w.ready: // an answer that came too late
+		default:
+		}
+		n.poke()
+	}
+	return true
+}
+
+func (n *node) poke() {
+	select {
+	case n.nudge <- struct{}{}:
+	default:
+	}
+}
+
+// vacant notes a channel that may be left, if nobody needs it any more. The caller holds the mutex.
+func (n *node) vacant(name string, c *channel) {
+	if !c.unused() {
+		return
+	}
+	n.idle = append(n.idle, name)
+	if len(n.idle) == 1 || len(n.idle) >= batch {
+		n.poke()
+	}
+}
+
+// run makes a connection whenever one is needed, and serves it until it is lost.
+func (n *node) run() {
+	var again backoff
+	for pause := time.Duration(0); n.rest(pause); {
+		pause = again.after(n.connect())
+	}
+}
+
+// rest waits until the pause is over and there is a waiting call to connect for. It reports false when there never will be.
+func (n *node) rest(pause time.Duration) bool {
+	over := time.NewTimer(pause)
+	defer over.Stop()
+	for rested := false; ; {
+		select {
+		case <-over.C:
+			rested = true
+		case <-n.nudge:
+		case <-n.ctx.Done():
+			return false
+		}
+		if rested && len(n.served()) > 0 {
+			return true
+		}
+	}
+}
+
+// served returns the listeners that have waiting calls and are not refused.
+func (n *node) served() (listeners []*Listener) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for l, p := range n.listeners {
+		if p.waiters > 0 && !p.refused {
+			listeners = append(listeners, l)
+		}
+	}
+	return listeners
+}
+
+// connect makes a connection, serves it until it is lost, and returns for how long it has worked.
+func (n *node) connect() time.Duration {
+	if !n.become(connecting) {
+		return 0
+	}
+	c, err := n.dial()
+	if err == nil {
+		err = c.prepare(n.served())
+	}
+	if err != nil {
+		c.end()
+		n.become(off)
+		if n.ctx.Err() == nil && !errors.Is(err, errRefused) && !n.failed {
+			n.failed = true
+			n.log(slog.LevelWarn, "no connection for wake-ups; waiting calls poll until there is one", slog.Any("error", err))
+		}
+		return 0
+	}
+	n.failed = false
+	start := time.Now()
+	if n.become(on) {
+		n.tell(Connection{Node: n.address, Up: true})
+		err = c.serve()
+		n.forget()
+		n.hub.poke() // it may be another server's turn
+		if n.become(off) && !errors.Is(err, errRefused) {
+			n.log(slog.LevelWarn, "the connection for wake-ups is lost; it is made again", slog.Any("error", err))
+		}
+		n.tell(Connection{Node: n.address, Err: err})
+	}
+	c.end()
+	return time.Since(start)
+}
+
+// become changes the state, unless the node is closed.
+func (n *node) become(s state) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.state == closed {
+		return false
+	}
+	n.state = s
+	if s == on {
+		for _, waiters := range n.waiting { // they could not be armed so far
+			for _, w := range waiters {
+				w.signal()
+			}
+		}
+	}
+	return true
+}
+
+// forget forgets all about a connection that is lost.
+func (n *node) forget() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.tracks = false
+	clear(n.channels)
+	n.idle = nil
+	clear(n.asked)
+	for _, waiters := range n.waiting {
+		for _, w := range waiters {
+			w.disarm()
+		}
+	}
+}
+
+// invalidated takes in what the server says about keys that the connection has read; nil means all of them.
+func (n *node) invalidated(keys []rueidis.RedisMessage) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	now := time.Now()
+	if keys == nil {
+		for _, waiters := range n.waiting {
+			changed(waiters, now)
+		}
+	}
+	for _, key := range keys {
+		if name, err := key.ToString(); err == nil {
+			changed(n.waiting[name], now)
+		}
+	}
+}
+
+func changed(waiters []*Waiter, now time.Time) {
+	for _, w := range waiters {
+		if w.armed && w.tracks {
+			w.changed(now)
+		}
+	}
+}
+
+// published takes in a message. On the channel of one key it is about that key, on a common one it names the key.
+func (n *node) published(m rueidis.PubSubMessage) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if c := n.channels[m.Channel]; c != nil {
+		for _, w := range c.waiters {
+			if w.Channel == m.Channel && w.hears() {
+				w.signal()
+			}
+		}
+	}
+	for _, w := range n.waiting[m.Message] {
+		if w.listener.options.Common == m.Channel && w.hears() {
+			w.signal()
+		}
+	}
+}
+
+// log writes a line to all listeners, once to each sink.
+func (n *node) log(level slog.Level, message string, attributes ...slog.Attr) {
+	seen := map[any]bool{}
+	for _, l := range n.all() {
+		if !seen[l.options.Sink] {
+			seen[l.options.Sink] = true
+			l.options.Log(level, message, attributes...)
+		}
+	}
+}
+
+// missing tells a listener that a way to listen does not work for it.
+func (n *node) missing(l *Listener, way string, err error) {
+	if n.hub.untold(l, way) {
+		l.options.Log(slog.LevelInfo, "the server does not allow a way to wake up waiting calls", slog.String("way", way), slog.Any("error", err))
+	}
+}
+
+func (n *node) tell(news Connection) {
+	for _, l := range n.all() {
+		if l.options.Connection != nil {
+			l.options.Connection(news)
+		}
+	}
+}
+
+func (n *node) all() []*Listener {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	listeners := make([]*Listener, 0, len(n.listeners))
+	for l := range n.listeners {
+		listeners = append(listeners, l)
+	}
+	return listeners
+}
+
+// refuse notes that there is no way to listen for a listener, and tells whether there still is one for another that waits.
+func (n *node) refuse(l *Listener) error {
+	n.mu.Lock()
+	if p := n.listeners[l]; p != nil {
+		p.refused = true
+	}
+	n.mu.Unlock()
+	if len(n.served()) == 0 {
+		return errRefused
+	}
+	return nil
+}
+
+// errRefused: the server allows no way to listen for any call that waits.
+var errRefused = errors.New("the server allows no way to wake up waiting calls")

@@ -1,0 +1,168 @@
+package wake
+
+import (
+	"context"
+	"time"
+)
+
+// Waiter is one waiting call. It is used by one goroutine at a time.
+//
+//	idle ──Arm──▶ asked ──sent──▶ armed ──a change──▶ idle, and wakes
+//	                ▲               └─a change, in doubt─▶ paused
+//	                └──────────────the pause is over─────────┘
+//
+// When the connection is lost it is idle, and wakes. There may be several for one key.
+type Waiter struct {
+	Wait
+
+	listener *Listener
+	slot     uint16        // of the key, in a cluster
+	sharded  bool          // the channel is in the key's slot, and may be published on there only
+	wake     chan struct{} // has room for one
+	ready    chan Sight    // has room for one: the answer to Arm
+
+	// Guarded by the hub's mutex.
+	node   *node // nil when it is closed, or while nobody knows which one it is
+	armed  bool  // a change of the key from now on wakes, or is looked at
+	asking asking
+	tracks bool // it is armed, or was last, by tracking
+	doubt  doubt
+	paused *time.Timer // until it asks by itself; nil when it is not paused
+}
+
+// asking is whether a waiter is to be armed, and for whom.
+type asking uint8
+
+const (
+	asksNot     asking = iota
+	asksItself         // after a pause: wakes if there is reason to
+	asksForCall        // the call waits for the answer, or has done so
+)
+
+// Sight is what was seen of a key when its waiter was armed.
+type Sight struct {
+	Armed bool          // it was armed just now; otherwise nothing else is known
+	Taken bool          // the key was there,
+	Left  time.Duration // and for so long; not positive when it has no end
+}
+
+// Wakeup is the channel on which the waiter wakes; nil, which never does, for a nil waiter.
+func (w *Waiter) Wakeup() <-chan struct{} {
+	if w == nil {
+		return nil
+	}
+	return w.wake
+}
+
+// Arm sees to it that every change of the key from now on wakes the waiter. When it had to do something for that, and has
+// done it, the caller must look at the key once more, since it may have changed before; unless Arm has seen that it is
+// there. Arm waits for the server no longer than limit. When the server has not answered by then, the next call waits for
+// the same answer.
+func (w *Waiter) Arm(ctx context.Context, limit time.Duration) (seen Sight) {
+	if w == nil || !w.listener.hub.ask(w) {
+		return Sight{}
+	}
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case seen = <-w.ready:
+	case <-timer.C:
+	case <-ctx.Done():
+	case <-w.listener.closed:
+	}
+	return seen
+}
+
+// Looks tells whether arming the waiter shows the key, too.
+func (w *Waiter) Looks() bool { return w != nil && w.listener.hub.looks(w) }
+
+// Close ends the waiting.
+func (w *Waiter) Close() {
+	if w != nil {
+		w.listener.hub.remove(w)
+	}
+}
+
+// The caller of what follows holds the hub's mutex.
+
+// channels are those to be subscribed to. In doubt tracking is not enough.
+func (w *Waiter) channels(p *part) []string {
+	switch {
+	case !w.listener.options.Subscribe, w.tracks && p.uncounted:
+		return nil
+	case !w.tracks:
+		return []string{w.Channel}
+	case w.doubt.in() && w.Presence != "":
+		return []string{w.Presence, w.Channel}
+	case w.doubt.in():
+		return []string{w.Channel}
+	case w.Presence != "":
+		return []string{w.Presence}
+	}
+	return nil
+}
+
+// hears tells whether what is published about its key is for the waiter. One that is tracked is woken by the server.
+func (w *Waiter) hears() bool { return !w.tracks || w.doubt.in() }
+
+func (w *Waiter) signal() {
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// changed is told that the server no longer tracks the key, having told of a change.
+func (w *Waiter) changed(now time.Time) {
+	w.armed = false
+	pause := w.doubt.woken(now)
+	if pause == 0 {
+		w.signal()
+		return
+	}
+	if w.paused == nil {
+		w.paused = time.AfterFunc(pause, w.resume)
+	}
+}
+
+// resume asks to be armed after a pause. It takes the mutex itself.
+func (w *Waiter) resume() {
+	mu := &w.listener.hub.mu
+	mu.Lock()
+	defer mu.Unlock()
+	n := w.node
+	if w.paused == nil || n == nil { // stopped too late
+		return
+	}
+	w.paused = nil
+	if !w.armed && w.asking == asksNot {
+		w.asking = asksItself
+		n.asked[w] = struct{}{}
+		n.poke()
+	}
+}
+
+// unpause ends a pause.
+func (w *Waiter) unpause() {
+	if w.paused != nil {
+		w.paused.Stop()
+		w.paused = nil
+	}
+}
+
+// answer ends the asking with what was seen.
+func (w *Waiter) answer(seen Sight) {
+	if w.asking == asksForCall {
+		w.ready <- seen // empty: see node.ask
+	}
+	w.asking = asksNot
+}
+
+// disarm is for when the connection is lost, or was that to another server. It wakes, since a change may have been missed.
+func (w *Waiter) disarm() {
+	w.answer(Sight{})
+	w.unpause()
+	w.armed, w.tracks = false, false
+	w.doubt = doubt{poll: w.doubt.poll}
+	w.signal()
+}

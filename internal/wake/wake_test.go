@@ -1,0 +1,349 @@
+package wake
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/lockregistry/lockregistry/internal/redistest"
+)
+
+func TestMain(m *testing.M) {
+	// A cluster client of rueidis closes connections that it no longer needs five seconds later, also after its Close.
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/redis/rueidis.(*clusterClient)._refresh.func2"))
+}
+
+const (
+	poll  = time.Minute // so long that a test which needs a poll fails
+	limit = 20 * time.Second
+)
+
+// bench is a server, a client of it, and what was logged.
+type bench struct {
+	*testing.T
+	server *redistest.Server
+	client rueidis.Client
+
+	mu    sync.Mutex
+	lines []string
+}
+
+func newBench(t *testing.T) *bench {
+	t.Helper()
+	server := redistest.Start(t)
+	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{server.Addr()}, ClientName: "listens"})
+	require.NoError(t, err)
+	t.Cleanup(client.Close)
+	return &bench{T: t, server: server, client: client}
+}
+
+func (b *bench) log(_ slog.Level, message string, attributes ...slog.Attr) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.lines = append(b.lines, fmt.Sprintln(message, attributes))
+}
+
+func (b *bench) logged(text string) (n int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, line := range b.lines {
+		if strings.Contains(line, text) {
+			n++
+		}
+	}
+	return n
+}
+
+func (b *bench) listen(client rueidis.Client, o Options) *Listener {
+	b.Helper()
+	o.Poll, o.Log = poll, b.log
+	if o.Sink == nil {
+		o.Sink = b
+	}
+	l := Listen(client, o)
+	b.Cleanup(func() { l.Close()() })
+	return l
+}
+
+func (b *bench) do(args ...string) string {
+	b.Helper()
+	return b.server.Command(b, args...)
+}
+
+func (b *bench) await(what string, happened func() bool) {
+	b.Helper()
+	require.Eventually(b, happened, limit, time.Millisecond, what)
+}
+
+// armed returns a waiter that is armed.
+func (b *bench) armed(l *Listener, key string) *Waiter {
+	b.Helper()
+	w := l.Waiter(Wait{Key: key, Channel: "channel:" + key, Presence: "channel:" + key + ":waiting"})
+	require.NotNil(b, w)
+	b.Cleanup(w.Close)
+	b.await("armed", func() bool { return w.Arm(b.Context(), limit).Armed })
+	return w
+}
+
+func (b *bench) wakes(w *Waiter) {
+	b.Helper()
+	select {
+	case <-w.Wakeup():
+	case <-time.After(limit):
+		b.Fatal("it does not wake: ", w.Key)
+	}
+}
+
+func (b *bench) sleeps(w *Waiter) {
+	b.Helper()
+	select {
+	case <-w.Wakeup():
+		b.Fatal("it wakes: ", w.Key)
+	default:
+	}
+}
+
+// connections is how many connections of the client there are that do more than run commands of their own.
+func (b *bench) connections() (n int) {
+	b.Helper()
+	for line := range strings.Lines(b.do("CLIENT", "LIST")) {
+		if strings.Contains(line, "name=listens ") {
+			n++
+		}
+	}
+	return n
+}
+
+var (
+	tracking    = Options{Track: true}
+	subscribing = Options{Subscribe: true, Common: "channel"}
+	either      = Options{Track: true, Subscribe: true, Common: "channel"}
+)
+
+// Listeners with different wishes share a connection, and each gets what it asks for.
+func TestListenersShare(t *testing.T) {
+	b := newBench(t)
+	before := b.connections()
+	listeners := map[string]*Listener{
+		"tracking": b.listen(b.client, tracking), "subscribing": b.listen(b.client, subscribing), "either": b.listen(b.client, either),
+		"another channel": b.listen(b.client, Options{Subscribe: true, Common: "elsewhere"}),
+	}
+	waiters := map[string]*Waiter{}
+	for name, l := range listeners {
+		b.do("SET", "key", "taken")
+		waiters[name] = b.armed(l, "key")
+	}
+	require.Equal(t, before+1, b.connections())
+
+	b.do("PEXPIRE", "key", "100000")
+	b.wakes(waiters["tracking"])
+	b.wakes(waiters["either"])
+	b.sleeps(waiters["subscribing"])
+	b.do("PUBLISH", "channel", "key")
+	b.wakes(waiters["subscribing"])
+	b.sleeps(waiters["another channel"])
+	b.do("PUBLISH", "elsewhere", "key")
+	b.wakes(waiters["another channel"])
+	b.do("PUBLISH", "channel:key", "anything")
+	b.wakes(waiters["subscribing"])
+	b.wakes(waiters["another channel"])
+	b.sleeps(waiters["either"])
+
+	require.Equal(t, "channel:key:waiting\n1", b.do("PUBSUB", "NUMSUB", "channel:key:waiting"))
+	require.True(t, listeners["either"].Subscribed("channel:key:waiting"))
+	require.False(t, listeners["tracking"].Subscribed("channel:key:waiting"))
+	require.False(t, listeners["subscribing"].Subscribed("channel:key"), "it is not the only one there")
+
+	listeners["another channel"].Close()
+	b.await("its channel is left", func() bool { return b.do("PUBSUB", "NUMSUB", "elsewhere") == "elsewhere\n0" })
+	require.Equal(t, "channel\n1", b.do("PUBSUB", "NUMSUB", "channel"))
+	delete(listeners, "another channel")
+	for name, l := range listeners {
+		require.Equal(t, before+1, b.connections(), name)
+		l.Close()()
+	}
+	b.await("the connection is closed", func() bool { return b.connections() == before })
+}
+
+// byValue is a client that no map can have for a key.
+type byValue struct {
+	rueidis.Client
+	_ []int
+}
+
+func TestClientThatCannotBeCompared(t *testing.T) {
+	b := newBench(t)
+	for range 2 {
+		b.do("SET", "key", "taken")
+		w := b.armed(b.listen(byValue{Client: b.client}, tracking), "key")
+		b.do("DEL", "key")
+		b.wakes(w)
+	}
+}
+
+// While the server says nothing, a waiter asks once, however often its call does, and not at all when the call is over.
+func TestAskingASilentServer(t *testing.T) {
+	b := newBench(t)
+	l := b.listen(b.client, either)
+	first := b.armed(l, "first")
+	b.server.Freeze()
+	defer b.server.Thaw()
+	n := l.hub.nodes[""]
+	asked := func() int {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		return len(n.asked)
+	}
+	const waiters = 20
+	var all []*Waiter
+	for i := range waiters {
+		w := l.Waiter(Wait{Key: strconv.Itoa(i)})
+		all = append(all, w)
+		for range 3 {
+			require.False(t, w.Arm(t.Context(), time.Millisecond).Armed)
+		}
+	}
+	require.LessOrEqual(t, asked(), waiters)
+	require.Greater(t, asked(), waiters/2)
+	for _, w := range all[1:] {
+		w.Close()
+	}
+	require.LessOrEqual(t, asked(), 1)
+	b.server.Thaw()
+	b.await("an answer", func() bool { return all[0].Arm(t.Context(), limit).Armed || asked() == 0 })
+	all[0].Close()
+	first.Close()
+}
+
+// A listener hears when the connection works and when it is lost.
+func TestNewsOfTheConnection(t *testing.T) {
+	b := newBench(t)
+	news := make(chan Connection, 8)
+	o := either
+	o.Connection = func(c Connection) { news <- c }
+	l := b.listen(b.client, o)
+	w := b.armed(l, "key")
+	next := func() Connection {
+		select {
+		case c := <-news:
+			return c
+		case <-time.After(limit):
+			t.Fatal("no news")
+			return Connection{}
+		}
+	}
+	require.True(t, next().Up)
+	for range 2 {
+		b.await("subscribed", func() bool { return b.do("PUBSUB", "NUMSUB", "channel:key:waiting") == "channel:key:waiting\n1" })
+		b.do("CLIENT", "KILL", "TYPE", "pubsub")
+		down := next()
+		require.False(t, down.Up)
+		require.Error(t, down.Err)
+		b.wakes(w) // a change may have been missed
+		require.True(t, next().Up, "a waiting call is enough to connect again")
+		b.await("armed", func() bool { return w.Arm(b.Context(), limit).Armed })
+	}
+	w.Close()
+	l.Close()()
+	require.Empty(t, news, "to close is no news")
+	require.Equal(t, 2, b.logged("is lost"))
+}
+
+// What is the same for several listeners is told once to each place that lines end up in.
+func TestLinesAreToldOnce(t *testing.T) {
+	b := newBench(t)
+	for i := range 6 {
+		o := subscribing
+		o.Sink = i % 2
+		b.armed(b.listen(b.client, o), "key")
+	}
+	b.do("CLIENT", "KILL", "TYPE", "pubsub")
+	b.await("the loss is logged", func() bool { return b.logged("is lost") > 0 })
+	b.await("connected again", func() bool { return b.do("PUBSUB", "NUMSUB", "channel") == "channel\n1" })
+	require.Equal(t, 2, b.logged("is lost"))
+}
+
+// A change of a key of the same name in another database costs a look at most, and soon none of the call's.
+func TestAnotherDatabase(t *testing.T) {
+	b := newBench(t)
+	w := b.armed(b.listen(b.client, either), "key")
+	b.do("SET", "key", "taken", "PX", "600000")
+	b.wakes(w)
+	require.True(t, w.Arm(t.Context(), limit).Taken)
+	elsewhere, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{b.server.Addr()}, SelectDB: 1})
+	require.NoError(t, err)
+	defer elsewhere.Close()
+	const changes = 2000
+	woken := 0
+	for range changes {
+		require.NoError(t, elsewhere.Do(t.Context(), elsewhere.B().Incr().Key("key").Build()).Error())
+		select {
+		case <-w.Wakeup():
+			woken++
+			w.Arm(t.Context(), limit)
+		default:
+		}
+	}
+	t.Log(woken, "wake-ups for", changes, "changes")
+	require.LessOrEqual(t, woken, 2*patience)
+
+	b.await("it looks by itself", func() bool { return b.do("PUBSUB", "NUMSUB", "channel:key") == "channel:key\n1" })
+	b.do("PUBLISH", "channel:key", "key")
+	b.wakes(w) // so a release that is published wakes at once
+	require.False(t, w.Arm(t.Context(), limit).Armed, "it pauses")
+	b.do("DEL", "key")
+	b.wakes(w) // and one that is not, after a pause
+}
+
+// A listener for which there is no way to listen is told, and gets no waiters.
+func TestRefusedListener(t *testing.T) {
+	b := newBench(t)
+	b.do("ACL", "SETUSER", "app", "on", ">secret", "~*", "resetchannels", "+@all", "-client", "-eval", "-ping")
+	client, err := rueidis.NewClient(rueidis.ClientOption{
+		InitAddress: []string{b.server.Addr()}, Username: "app", Password: "secret", DisableCache: true,
+	})
+	require.NoError(t, err)
+	defer client.Close()
+	for _, o := range []Options{tracking, subscribing} {
+		l := b.listen(client, o)
+		w := l.Waiter(Wait{Key: "key", Channel: "channel:key"})
+		b.await("it is refused", func() bool { return !w.Arm(t.Context(), limit).Armed && l.Waiter(Wait{Key: "other"}) == nil })
+		w.Close()
+	}
+	require.Equal(t, 1, b.logged("way tracking"))
+	require.Equal(t, 1, b.logged("way subscribing"))
+	require.Len(t, b.lines, 2)
+}
+
+// Closing while the server says nothing takes as long as rueidis needs to give up on the connection, and leaves nothing.
+func TestCloseWhileTheServerIsSilent(t *testing.T) {
+	b := newBench(t)
+	l := b.listen(b.client, either)
+	w := b.armed(l, "key")
+	b.server.Freeze()
+	defer b.server.Thaw()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	other := l.Waiter(Wait{Key: "other"})
+	ended := make(chan Sight, 1)
+	go func() { ended <- other.Arm(ctx, limit) }()
+	start := time.Now()
+	wait := l.Close()
+	require.Equal(t, Sight{}, <-ended)
+	require.Less(t, time.Since(start), time.Second)
+	wait()
+	require.Less(t, time.Since(start), 5*time.Second)
+	require.False(t, other.Arm(ctx, limit).Armed)
+	require.Nil(t, l.Waiter(Wait{Key: "late"}))
+	w.Close()
+	other.Close()
+}
