@@ -47,12 +47,14 @@ const mostDebt = 16
 
 // obtain gets the hold in Redis. When it fails nothing stays behind there: if a grant may have happened, or may happen
 // yet, the scheduler removes it.
-func (l *Lock) obtain(ctx context.Context, o owner, q request, deadline instant) (err error) {
+func (l *Lock) obtain(ctx context.Context, q request, deadline instant) (err error) {
 	first := attempt{lock: l, hold: l.newHold(q), ctx: ctx, commands: cancellable(ctx)}
-	if l.pair != nil && l != &l.pair.writer {
-		if h := l.pair.writer.heldBy(o); h != nil {
-			first.under = h.value
-		}
+	switch {
+	case l.pair == nil:
+	case l == &l.pair.writer:
+		l.pair.wrote = first.hold.value
+	default:
+		first.under = l.pair.under()
 	}
 	granted, tried := false, deadline == never && l.anchor().owed.Load() == 0
 	if tried { // most locks are free
@@ -176,7 +178,9 @@ func (a *attempt) try(quick bool) (granted bool, left time.Duration, err error) 
 		if a.hold.grant(sent) {
 			l.hold.Store(a.hold)
 			l.anchor().lockedAt.Store(int64(sent))
-			l.half().granted()
+			if l.half().granted() {
+				l.attend(true)
+			}
 			return true, 0, nil
 		}
 		err = errLate

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"math"
-	"slices"
 	"sync"
 	"time"
 )
@@ -33,19 +32,20 @@ type hold struct {
 	value   string // what the key contains: names this very hold
 	renewed bool   // the scheduler renews it
 
-	mu     sync.Mutex
-	state  holdState
-	lease  lease         // that of the next renewal: what the owner asked for last, of what was granted
-	chosen instant       // when the command was sent that set lease
-	until  instant       // the hold is valid before this
-	doubt  time.Duration // the shortest lease among commands that will never be answered; 0 when there is none
-	flying int           // renewals that are under way
-	flight time.Duration // the shortest lease among all since none was; meaningless while none is
-	sure   instant       // what until is again when the server has refused all of them
-	most   time.Duration // the longest lease that was ever asked for
-	next   instant       // when to renew; never without renewal, and while the scheduler's own is under way
-	ends   []ending      // the contexts that end with this hold
-	sound  bool          // when over, of those that can be shared: it was valid until then
+	mu      sync.Mutex
+	state   holdState
+	lease   lease         // that of the next renewal: what the owner asked for last, of what was granted
+	chosen  instant       // when the command was sent that set lease
+	until   instant       // the hold is valid before this
+	doubt   time.Duration // the shortest lease among commands that will never be answered; 0 when there is none
+	flying  int           // renewals that are under way
+	flight  time.Duration // the shortest lease among all since none was; meaningless while none is
+	sure    instant       // what until is again when the server has refused all of them
+	most    time.Duration // the longest lease that was ever asked for
+	next    instant       // when to renew; never without renewal, and while the scheduler's own is under way
+	ends    endings       // the contexts that end with this hold
+	awaited bool          // somebody in this process waits for its end
+	sound   bool          // when over, of those that can be shared: it was valid until then
 
 	planned bool    // the scheduler knows the hold
 	since   instant // when this process got the key; hand-over does not change it
@@ -69,12 +69,6 @@ const never = instant(math.MaxInt64)
 
 // A renewal that failed is tried again after this fraction of the lease, or the poll interval if that is longer.
 const renewalRetry = 30
-
-type ending struct {
-	owner  owner
-	ctx    context.Context
-	cancel context.CancelCauseFunc
-}
 
 // margin is what a lease is shortened by, so that this process sees its end before the server does: clocks that differ
 // by up to 1 % in rate, and the server's counting in whole milliseconds.
@@ -155,7 +149,11 @@ func (h *hold) unlockLose(why string) {
 		return
 	}
 	h.state = lost
+	awaited := h.awaited
 	h.unlockEnds(ErrLockLost)
+	if awaited && h.lock.half().contended() {
+		h.lock.evict()
+	}
 	h.lock.reg.log.Warn("lock lost", "key", h.lock.key, "reason", why)
 }
 
@@ -180,12 +178,9 @@ func (h *hold) relinquish(limit time.Duration) (can, due bool) {
 		h.mu.Unlock() // its end is near, and decides what its contexts are told
 		return false, due
 	}
-	ends := h.ends
-	h.ends = nil
+	ends := h.ends.all()
 	h.mu.Unlock()
-	for _, e := range ends {
-		e.cancel(context.Canceled)
-	}
+	cancelAll(ends, context.Canceled)
 	return !due, due
 }
 
@@ -208,17 +203,9 @@ func (h *hold) dismiss(o owner) bool {
 		h.unlockLose("the lease is over")
 		return false
 	}
-	var gone []ending
-	h.ends = slices.DeleteFunc(h.ends, func(e ending) bool {
-		if e.owner == o {
-			gone = append(gone, e)
-		}
-		return e.owner == o
-	})
+	ends := h.ends.of(o)
 	h.mu.Unlock()
-	for _, e := range gone {
-		e.cancel(context.Canceled)
-	}
+	cancelAll(ends, context.Canceled)
 	return true
 }
 
@@ -234,13 +221,13 @@ func (h *hold) keepRenewed() {
 	h.mu.Unlock()
 }
 
-// shared tells whether one more owner may share the hold now, and whether it must be renewed first so that at least half
-// of the lease that the owner asks for is left.
+// shared tells whether one more owner may share the hold now, and whether it must be renewed first so that at least nine
+// tenths of the lease that the owner asks for are left.
 func (h *hold) shared(l lease) (ok, renew bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	left := h.lock.reg.clock.now().until(h.until)
-	return h.fresh(), left < l.length/2 || h.effective(h.lease) < l.length
+	return h.fresh(), left < l.length-l.length/10 || h.effective(h.lease) < l.length
 }
 
 // age is how long this process has had the key.
@@ -259,35 +246,48 @@ func (h *hold) forsake() {
 // unlockEnds stops watching over the hold and cancels its contexts. It unlocks the mutex before it does, because what
 // hangs on a context is not this package's code.
 func (h *hold) unlockEnds(cause error) {
-	ends := h.ends
-	h.ends = nil
+	ends := h.ends.all()
 	if h.planned {
 		h.planned = false
 		h.lock.reg.scheduler.drop(h)
 	}
 	h.mu.Unlock()
-	for _, e := range ends {
-		e.cancel(cause)
-	}
+	cancelAll(ends, cause)
 }
 
-// watch makes cancel end with the hold. It fails when the hold is lost or nobody watches over it.
-func (h *hold) watch(ctx context.Context, o owner, cancel context.CancelCauseFunc) error {
+// watch returns a child of parent that ends with the hold. It fails when the hold is lost or nobody watches over it.
+func (h *hold) watch(parent context.Context, o owner) (context.Context, error) {
 	h.mu.Lock()
 	if !h.fresh() {
 		h.unlockLose("the lease is over")
-		return ErrLockLost
+		return nil, ErrLockLost
 	}
-	if len(h.ends) == cap(h.ends) { // before it grows, forget those that ended by themselves
-		h.ends = slices.DeleteFunc(h.ends, func(e ending) bool { return e.ctx.Err() != nil })
+	ctx := h.ends.add(parent, o, h)
+	if !h.plan() {
+		h.unlockEnds(ErrClosed)
+		return nil, ErrClosed
 	}
-	h.ends = append(h.ends, ending{o, ctx, cancel})
-	planned := h.plan()
 	h.mu.Unlock()
-	if !planned {
-		return ErrClosed
+	return ctx, nil
+}
+
+// attend is for another owner that finds the lock held. When the hold is lost, its owners are evicted. Otherwise, if the
+// other one waits, the scheduler watches over the hold from now on, so that they are when it is lost.
+func (h *hold) attend(waits bool) {
+	if h == nil {
+		return
 	}
-	return nil
+	h.mu.Lock()
+	if !h.fresh() {
+		h.unlockLose("the lease is over")
+		h.lock.evict()
+		return
+	}
+	if waits && !h.awaited {
+		h.awaited = true
+		h.plan()
+	}
+	h.mu.Unlock()
 }
 
 // plan tells the scheduler when to look at the hold next: when it is to be renewed, and when somebody is to be told that
@@ -296,7 +296,7 @@ func (h *hold) plan() bool {
 	due := h.until
 	if h.renewed {
 		due = min(due, h.next)
-	} else if len(h.ends) == 0 {
+	} else if len(h.ends) == 0 && !h.awaited {
 		return true
 	}
 	h.planned = h.lock.reg.scheduler.set(h, due)

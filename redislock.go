@@ -94,7 +94,13 @@ func (l *Lock) Renew(ctx context.Context, ttl time.Duration) error {
 	if err := l.check(ctx); err != nil {
 		return l.fail("renew", err)
 	}
-	return l.renew(ctx, l.reg.cache.current(l).heldBy(ownerOf(ctx)), ttl)
+	o := ownerOf(ctx)
+	now := l.reg.cache.current(l)
+	h := now.heldBy(o)
+	if h == nil && now.half().expelled(o) {
+		return l.fail("renew", ErrLockLost)
+	}
+	return l.renew(ctx, h, ttl)
 }
 
 // Context returns a child of parent that ends with the hold of the caller: it is cancelled with the cause [ErrLockLost] as
@@ -105,14 +111,18 @@ func (l *Lock) Context(parent context.Context) context.Context {
 	if parent == nil {
 		parent = context.Background()
 	}
-	ctx, cancel := context.WithCancelCause(parent)
 	o := ownerOf(parent)
-	h := l.reg.cache.current(l).heldBy(o)
-	if h == nil {
-		cancel(ErrNotOwner)
-		return ctx
+	now := l.reg.cache.current(l)
+	var ctx context.Context
+	err := ErrNotOwner
+	if h := now.heldBy(o); h != nil {
+		ctx, err = h.watch(parent, o)
+	} else if now.half().expelled(o) {
+		err = ErrLockLost
 	}
-	if err := h.watch(ctx, o, cancel); err != nil {
+	if err != nil {
+		var cancel context.CancelCauseFunc
+		ctx, cancel = context.WithCancelCause(parent)
 		cancel(err)
 	}
 	return ctx
@@ -211,12 +221,15 @@ func (l *Lock) enter(ctx context.Context, q request) error {
 	}
 	for {
 		how, w := now.half().enter(o, q.lease.length, q.wait != notAtAll)
+		if how == refused {
+			now.attend(w != nil)
+		}
 		if w != nil {
 			how, err = now.queue(ctx, w, deadline)
 		}
 		switch how {
 		case entered: // the pin is the hold's from now on
-			if err = now.obtain(ctx, o, q, deadline); err != nil {
+			if err = now.obtain(ctx, q, deadline); err != nil {
 				if errors.Is(err, errBusy) { // for those, too, who came to hear the same answer
 					now.half().waits()
 				}
@@ -229,7 +242,7 @@ func (l *Lock) enter(ctx context.Context, q request) error {
 		case reentered, joined: // the hold has a pin already
 			err = now.refresh(ctx, o, q, how)
 			if err != nil {
-				if leaving := now.depart(ctx, o); how == reentered {
+				if leaving := now.depart(ctx, o); how == reentered && !errors.Is(err, leaving) {
 					err = errors.Join(err, leaving)
 				}
 			}
@@ -239,6 +252,8 @@ func (l *Lock) enter(ctx context.Context, q request) error {
 			}
 		case upgrade:
 			err = ErrUpgrade
+		case outcast:
+			err = ErrLockLost
 		default: // refused
 			if err == nil {
 				err = errBusy
@@ -356,9 +371,41 @@ func (l *Lock) depart(ctx context.Context, o owner) error {
 		return nil
 	case last:
 		return l.release(ctx)
+	case evicted:
+		return ErrLockLost
 	default:
 		return ErrNotOwner
 	}
+}
+
+// attend sees to it that whoever finds the lock held, or waits for it, gets in when the hold that is in the way is lost,
+// although its owner may be gone. It follows enter, and granted: so whichever of a waiter and a new hold comes last finds
+// the other one.
+func (l *Lock) attend(waits bool) {
+	if l.pair == nil {
+		l.hold.Load().attend(waits)
+		return
+	}
+	l.pair.reader.hold.Load().attend(waits)
+	l.pair.writer.hold.Load().attend(waits)
+}
+
+// evict puts out the owners of a hold that is lost. The next ones get in when its key is surely gone, as after an unlock.
+func (l *Lock) evict() {
+	if !l.half().evict(l.lost) {
+		return
+	}
+	h := l.hold.Swap(nil)
+	h.end()
+	if !l.reg.scheduler.sweep(h.removal(l.letGo)) { // the registry is closed: the key is left to its lease
+		l.letGo()
+	}
+}
+
+// lost tells whether the hold is lost.
+func (l *Lock) lost() bool {
+	h := l.hold.Load()
+	return h != nil && !h.goesOn()
 }
 
 // release gives the lock back for its last owner: to the next goroutine of this process together with the hold, if it can,
