@@ -53,12 +53,14 @@ const mostDebt = 16
 
 // obtain gets the hold in Redis. When it fails nothing stays behind there: if a grant may have happened, or may happen
 // yet, the scheduler removes it. Queued tells that the call has waited in this process before.
-func (l *Lock) obtain(ctx context.Context, o owner, q request, deadline instant, queued bool) (err error) {
+func (l *Lock) obtain(ctx context.Context, q request, deadline instant, queued bool) (err error) {
 	first := attempt{lock: l, hold: l.newHold(q), ctx: ctx}
-	if l.pair != nil && l != &l.pair.writer {
-		if h := l.pair.writer.heldBy(o); h != nil {
-			first.under = h.value
-		}
+	switch {
+	case l.pair == nil:
+	case l == &l.pair.writer:
+		l.pair.wrote = first.hold.value
+	default:
+		first.under = l.pair.under()
 	}
 	patient := q.wait != notAtAll
 	granted, tried := false, l.anchor().owed.Load() == 0
@@ -248,7 +250,9 @@ func (a *attempt) try(quick bool, deadline instant) (granted bool, left time.Dur
 	if granted && h.grant(sent) {
 		l.hold.Store(h)
 		l.anchor().lockedAt.Store(int64(sent))
-		l.half().granted()
+		if l.half().granted() {
+			l.attend(true)
+		}
 		return true, 0, nil
 	}
 	if granted {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"log/slog"
 	"math"
-	"slices"
 	"sync"
 	"time"
 )
@@ -34,20 +33,21 @@ type hold struct {
 	value   string // what the key contains: names this very hold
 	renewed bool   // the scheduler renews it
 
-	mu     sync.Mutex
-	state  holdState
-	lease  lease         // that of the next renewal: what the owner asked for last, of what was granted
-	chosen instant       // when the command was sent that set lease
-	until  instant       // the hold is valid before this
-	doubt  time.Duration // the shortest lease among commands that will never be answered; 0 when there is none
-	flying int           // renewals that are under way
-	flight time.Duration // the shortest lease among all since none was; meaningless while none is
-	sure   instant       // what until is again when the server has refused all of them
-	most   time.Duration // the longest lease that was ever asked for
-	next   instant       // when to renew; never without renewal, and while the scheduler's own is under way
-	failed int           // renewals of the scheduler in a row that were not answered
-	ends   []ending      // the contexts that end with this hold
-	sound  bool          // when over: it was valid until then
+	mu      sync.Mutex
+	state   holdState
+	lease   lease         // that of the next renewal: what the owner asked for last, of what was granted
+	chosen  instant       // when the command was sent that set lease
+	until   instant       // the hold is valid before this
+	doubt   time.Duration // the shortest lease among commands that will never be answered; 0 when there is none
+	flying  int           // renewals that are under way
+	flight  time.Duration // the shortest lease among all since none was; meaningless while none is
+	sure    instant       // what until is again when the server has refused all of them
+	most    time.Duration // the longest lease that was ever asked for
+	next    instant       // when to renew; never without renewal, and while the scheduler's own is under way
+	failed  int           // renewals of the scheduler in a row that were not answered
+	ends    endings       // the contexts that end with this hold
+	awaited bool          // somebody in this process waits for its end
+	sound   bool          // when over: it was valid until then
 
 	planned bool    // the scheduler knows the hold
 	since   instant // when this process got the key; hand-over does not change it
@@ -68,12 +68,6 @@ const (
 )
 
 const never = instant(math.MaxInt64)
-
-type ending struct {
-	owner  owner
-	ctx    context.Context
-	cancel context.CancelCauseFunc
-}
 
 // margin is what a lease is shortened by, so that this process sees its end before the server does: clocks that differ
 // by up to 1 % in rate, and the server's counting in whole milliseconds.
@@ -154,7 +148,11 @@ func (h *hold) unlockLose(why string) {
 		return
 	}
 	h.state = lost
+	awaited := h.awaited
 	h.unlockEnds(ErrLockLost)
+	if awaited && h.lock.half().contended() {
+		h.lock.evict()
+	}
 	h.lock.reg.journal.log(slog.LevelWarn, "lock lost", slog.String("key", h.lock.key), slog.String("reason", why))
 }
 
@@ -201,12 +199,9 @@ func (h *hold) relinquish(limit time.Duration) (can, due bool) {
 		h.mu.Unlock() // its end is near, and decides what its contexts are told
 		return false, due
 	}
-	ends := h.ends
-	h.ends = nil
+	ends := h.ends.all()
 	h.mu.Unlock()
-	for _, e := range ends {
-		e.cancel(context.Canceled)
-	}
+	cancelAll(ends, context.Canceled)
 	return !due, due
 }
 
@@ -229,17 +224,9 @@ func (h *hold) dismiss(o owner) bool {
 		h.unlockLose("the lease is over")
 		return false
 	}
-	var gone []ending
-	h.ends = slices.DeleteFunc(h.ends, func(e ending) bool {
-		if e.owner == o {
-			gone = append(gone, e)
-		}
-		return e.owner == o
-	})
+	ends := h.ends.of(o)
 	h.mu.Unlock()
-	for _, e := range gone {
-		e.cancel(context.Canceled)
-	}
+	cancelAll(ends, context.Canceled)
 	return true
 }
 
@@ -259,13 +246,13 @@ func (h *hold) keepRenewed(l lease) (atOnce bool) {
 	return atOnce
 }
 
-// shared tells whether one more owner may share the hold now, and whether it must be renewed first so that at least half
-// of the lease that the owner asks for is left.
+// shared tells whether one more owner may share the hold now, and whether it must be renewed first so that at least nine
+// tenths of the lease that the owner asks for are left.
 func (h *hold) shared(l lease) (ok, renew bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	left := h.lock.reg.clock.now().until(h.until)
-	return h.fresh(), left < l.length/2 || h.effective(h.lease) < l.length
+	return h.fresh(), left < l.length-l.length/10 || h.effective(h.lease) < l.length
 }
 
 // age is how long this process has had the key.
@@ -284,35 +271,49 @@ func (h *hold) forsake() {
 // unlockEnds stops watching over the hold and cancels its contexts. It unlocks the mutex before it does, because what
 // hangs on a context is not this package's code.
 func (h *hold) unlockEnds(cause error) {
-	ends := h.ends
-	h.ends = nil
+	ends := h.ends.all()
 	if h.planned {
 		h.planned = false
 		h.lock.reg.scheduler.drop(h)
 	}
 	h.mu.Unlock()
-	for _, e := range ends {
-		e.cancel(cause)
-	}
+	cancelAll(ends, cause)
 }
 
-// watch makes cancel end with the hold. It fails when the hold is lost or nobody watches over it.
-func (h *hold) watch(ctx context.Context, o owner, cancel context.CancelCauseFunc) error {
+// watch returns a child of base that ends with the hold. Base is what parent becomes when it carries the hold; when the last
+// one for the owner was for the same parent, it is that one again. It fails when the hold is lost or nobody watches over it.
+func (h *hold) watch(parent, base context.Context, o owner) (context.Context, error) {
 	h.mu.Lock()
 	if !h.fresh() {
 		h.unlockLose("the lease is over")
-		return ErrLockLost
+		return nil, ErrLockLost
 	}
-	if len(h.ends) == cap(h.ends) { // before it grows, forget those that ended by themselves
-		h.ends = slices.DeleteFunc(h.ends, func(e ending) bool { return e.ctx.Err() != nil })
+	ctx := h.ends.add(parent, base, o, h)
+	if !h.plan() {
+		h.unlockEnds(ErrClosed)
+		return nil, ErrClosed
 	}
-	h.ends = append(h.ends, ending{o, ctx, cancel})
-	planned := h.plan()
 	h.mu.Unlock()
-	if !planned {
-		return ErrClosed
+	return ctx, nil
+}
+
+// attend is for another owner that finds the lock held. When the hold is lost, its owners are evicted. Otherwise, if the
+// other one waits, the scheduler watches over the hold from now on, so that they are when it is lost.
+func (h *hold) attend(waits bool) {
+	if h == nil {
+		return
 	}
-	return nil
+	h.mu.Lock()
+	if !h.fresh() {
+		h.unlockLose("the lease is over")
+		h.lock.evict()
+		return
+	}
+	if waits && !h.awaited {
+		h.awaited = true
+		h.plan()
+	}
+	h.mu.Unlock()
 }
 
 // plan tells the scheduler when to look at the hold next: when it is to be renewed, and when somebody is to be told that
@@ -321,7 +322,7 @@ func (h *hold) plan() bool {
 	due := h.until
 	if h.renewed {
 		due = min(due, h.next)
-	} else if len(h.ends) == 0 {
+	} else if len(h.ends) == 0 && !h.awaited {
 		return true
 	}
 	h.planned = h.lock.reg.scheduler.set(h, due)

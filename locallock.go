@@ -12,35 +12,39 @@ import (
 //	free       owner == nobody
 //	acquiring  owner == o, holds == 0   o has the local half and asks Redis for the other one
 //	held       owner == o, holds >= 1   o has both
-//	leaving    owner == leaving         the last owner gives the Redis half back; nobody has the local one
+//	leaving    owner == leaving         the Redis half is given back; nobody has the local one
 //
-//	free ──enter──▶ acquiring ──granted──▶ held ──exit──▶ leaving ──free──▶ free
-//	                    └───────────────free──────────────────────────────▶ free
-//	                                        ▲─────pass────────┘
+//	free ──enter──▶ acquiring ──granted──▶ held ──exit, evict──▶ leaving ──free──▶ free
+//	                    └───────────────free─────────────────────────────────────▶ free
+//	                                        ▲─────pass────────────┘
 //
-// Where a transition ends in free and somebody waits, the first waiter is made acquiring instead: so nobody waits while
-// the lock is free, and who comes later cannot overtake. With pass the first waiter gets both halves at once. The mutex
-// is never held while this process talks to Redis or sleeps.
+// When a transition ends in free and somebody waits, the first waiter is made acquiring instead: so nobody waits while
+// the lock is free, and a newcomer cannot overtake. With pass the first waiter gets both halves at once. The mutex
+// is never held while this process talks to Redis or sleeps. The work under it is constant for each lock, unlock and
+// cancellation.
 type localLock struct {
-	mu    sync.Mutex
-	owner owner
-	holds int32 // how often owner locked, less how often it unlocked
-	queue waiterQueue
+	mu      sync.Mutex
+	owner   owner
+	holds   int32 // how often owner locked, less how often it unlocked
+	queue   waiterQueue
+	evicted *evictions // nil until one was
 }
 
 // localHalf is what a [Lock] needs of its local half. A plain lock's is a localLock, that of a reader or a writer is its
 // side of a localReadWrite.
-type localHalf interface {
+type localHalf interface { //nolint:interfacebloat // each transition of the state machine, and what is asked of it
 	enter(o owner, lease time.Duration, wait bool) (entry, *waiter)
 	wait(ctx context.Context, w *waiter, timeout <-chan time.Time, closed <-chan struct{}) entry
 	waits()
-	granted()
+	granted() (contended bool)
 	exit(o owner) departure
+	evict(lost func() bool) bool
 	free()
 	pass(longest time.Duration) bool
 	contended() bool
 	heldBy(o owner) bool
 	nest(o owner) bool
+	expelled(o owner) bool
 }
 
 // entry says how a goroutine came into the local half.
@@ -54,28 +58,36 @@ const (
 	joined                 // it is in with others, whose hold it shares
 	upgrade                // it is not and would wait for itself: it reads, and asks to write
 	denied                 // it is not, and does not wait any longer: see localReadWrite.enter
+	outcast                // it is not: its owner lost the lock, was evicted, and has yet to unlock
 )
 
 // departure says what an owner that unlocked leaves behind.
 type departure uint8
 
 const (
-	notIn  departure = iota // nothing happened: it did not hold the lock
-	stays                   // it holds the lock still, having locked it more often
-	leaves                  // it is out; others hold the lock still
-	last                    // it is out, and nobody holds the lock: the hold is to be given back, then free to be called
+	notIn   departure = iota // nothing happened: it did not hold the lock
+	stays                    // it holds the lock still, having locked it more often
+	leaves                   // it is out; others hold the lock still
+	last                     // it is out, and nobody holds the lock: the hold is to be given back, then free to be called
+	evicted                  // nothing happened: it was evicted before, because the hold was lost
 )
 
 // waiter is one goroutine in the queue. Who takes it out of the queue, under mu, decides what becomes of it: either it
 // leaves by itself, or it is admitted and finds in turn how. So a waiter is never both, and turn never blocks.
 type waiter struct {
-	owner      owner
-	lease      time.Duration // what it asks for
-	writes     bool          // in a localReadWrite: it asks to write
-	tries      bool          // there, too: it waits for no more than an answer that is under way
-	turn       chan entry    // has room for one
-	queued     bool
-	prev, next *waiter
+	twin
+	lease       time.Duration // what it asks for
+	tries       bool          // in a localReadWrite: it waits for no more than an answer that is under way
+	turn        chan entry    // has room for one
+	queued      bool
+	prev, next  *waiter // in the queue
+	left, right *waiter // in the ring of its twins
+}
+
+// twin is what waiters have in common that are let in together once their owner is in.
+type twin struct {
+	owner  owner
+	writes bool // in a localReadWrite: it asks to write
 }
 
 // enter lets o in when that needs no waiting. Otherwise, when wait is set, it queues o and returns its waiter, with which
@@ -84,6 +96,8 @@ func (l *localLock) enter(o owner, lease time.Duration, wait bool) (entry, *wait
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
+	case l.evicted.has(o):
+		return outcast, nil
 	case l.owner == nobody:
 		l.owner = o
 		return entered, nil
@@ -95,18 +109,17 @@ func (l *localLock) enter(o owner, lease time.Duration, wait bool) (entry, *wait
 	}
 	// Also here: a second goroutine of the same shared owner, while the first one still asks Redis. It must not believe
 	// that it holds the lock before the answer is there; granted admits it.
-	return refused, l.queue.push(o, lease)
+	return refused, l.queue.push(twin{owner: o}, lease, o.shared())
 }
 
 // wait waits for the turn of w. When ctx is done, timeout fires or closed is closed first, it returns refused and leaves
 // nothing behind: if the turn came at the same moment, it is passed on as if it had never come.
 func (l *localLock) wait(ctx context.Context, w *waiter, timeout <-chan time.Time, closed <-chan struct{}) entry {
-	how, _ := w.await(ctx, timeout, closed, nil)
-	if how != refused {
+	if how := w.await(ctx, timeout, closed); how != refused {
 		return how
 	}
 	l.mu.Lock()
-	how = l.queue.leave(w)
+	how := l.queue.leave(w)
 	l.mu.Unlock()
 	if how == entered {
 		l.free()
@@ -117,30 +130,16 @@ func (l *localLock) wait(ctx context.Context, w *waiter, timeout <-chan time.Tim
 	return how
 }
 
-// await waits until w has its turn. It returns refused when that does not come, and whether w is to give up: not when only
-// again has fired.
-func (w *waiter) await(
-	ctx context.Context, timeout <-chan time.Time, closed <-chan struct{}, again <-chan time.Time,
-) (entry, bool) {
+// await waits until w has its turn. It returns refused when w is to give up first.
+func (w *waiter) await(ctx context.Context, timeout <-chan time.Time, closed <-chan struct{}) entry {
 	select {
 	case how := <-w.turn:
-		return how, false
-	case <-again:
-		return refused, false
+		return how
 	case <-ctx.Done():
 	case <-timeout:
 	case <-closed:
 	}
-	return refused, true
-}
-
-// leave takes a waiter that gives up out of the queue. When it was let in just before, it returns how.
-func (q *waiterQueue) leave(w *waiter) entry {
-	if w.queued {
-		q.remove(w)
-		return refused
-	}
-	return <-w.turn // sent before w left the queue
+	return refused
 }
 
 // suits tells whether a waiter may take over a hold with a lease of some length: no shorter than the one that it asks for,
@@ -153,11 +152,12 @@ func (w *waiter) suits(running time.Duration) bool {
 func (l *localLock) waits() {}
 
 // granted turns acquiring into held: the Redis half is obtained. Other goroutines of the same owner that queued
-// meanwhile hold it too now; they would wait for themselves otherwise.
-func (l *localLock) granted() {
+// meanwhile hold it too now; they would wait for themselves otherwise. It tells whether others wait still.
+func (l *localLock) granted() (contended bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.hold()
+	return l.queue.first != nil
 }
 
 // pass turns leaving into held by the first waiter, if there is one and the running lease suits it. It reports whether it
@@ -178,14 +178,9 @@ func (l *localLock) pass(running time.Duration) bool {
 // hold makes the owner hold the lock, and with it every waiter of the same owner. The caller holds the mutex.
 func (l *localLock) hold() {
 	l.holds = 1
-	if !l.owner.shared() {
-		return // a goroutine cannot wait twice
-	}
-	for w := range l.queue.all {
-		if w.owner == l.owner {
-			l.holds++
-			l.queue.admit(w, reentered)
-		}
+	for w := range l.queue.twins(twin{owner: l.owner}) {
+		l.holds++
+		l.queue.admit(w, reentered)
 	}
 }
 
@@ -195,7 +190,7 @@ func (l *localLock) exit(o owner) departure {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.owner != o || l.holds == 0 {
-		return notIn
+		return l.evicted.exit(o)
 	}
 	l.holds--
 	if l.holds > 0 {
@@ -203,6 +198,19 @@ func (l *localLock) exit(o owner) departure {
 	}
 	l.owner = leaving
 	return last
+}
+
+// evict turns held into leaving although the owner has not unlocked, if lost says that the hold is lost: the owner may
+// never unlock. When evict reports true, the caller must do what it would do after the last exit.
+func (l *localLock) evict(lost func() bool) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.holds == 0 || !lost() {
+		return false
+	}
+	l.evicted = l.evicted.add(l.owner, l.holds)
+	l.owner, l.holds = leaving, 0
+	return true
 }
 
 // free gives the local half to the first waiter, who is then acquiring, or to nobody.
@@ -232,48 +240,9 @@ func (l *localLock) heldBy(o owner) bool {
 	return l.owner == o && l.holds > 0
 }
 
-// waiterQueue is a list of waiters in the order in which they came. The mutex of the lock that it belongs to guards it.
-type waiterQueue struct{ first, last *waiter }
-
-// push adds a waiter at the end.
-func (q *waiterQueue) push(o owner, lease time.Duration) *waiter {
-	w := &waiter{owner: o, lease: lease, turn: make(chan entry, 1), prev: q.last, queued: true}
-	if q.last == nil {
-		q.first = w
-	} else {
-		q.last.next = w
-	}
-	q.last = w
-	return w
-}
-
-// admit takes a waiter out of the queue and lets it in.
-func (q *waiterQueue) admit(w *waiter, how entry) {
-	q.remove(w)
-	w.turn <- how
-}
-
-func (q *waiterQueue) remove(w *waiter) {
-	if w.prev == nil {
-		q.first = w.next
-	} else {
-		w.prev.next = w.next
-	}
-	if w.next == nil {
-		q.last = w.prev
-	} else {
-		w.next.prev = w.prev
-	}
-	w.prev, w.next, w.queued = nil, nil, false
-}
-
-// all goes through the waiters; the one it is at may be removed.
-func (q *waiterQueue) all(yield func(*waiter) bool) {
-	for w := q.first; w != nil; {
-		next := w.next
-		if !yield(w) {
-			return
-		}
-		w = next
-	}
+// expelled tells whether o was evicted and has yet to unlock.
+func (l *localLock) expelled(o owner) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.evicted.has(o)
 }

@@ -188,9 +188,8 @@ func TestLocalLockExitByOthersChangesNothing(t *testing.T) {
 	}
 	waits := func(t *testing.T, l *localLock) {
 		t.Helper()
-		w := &waiter{owner: dora, turn: make(chan entry, 1)}
 		l.mu.Lock()
-		l.queue.push(w.owner, 0)
+		l.queue.push(twin{owner: dora}, 0, false)
 		l.mu.Unlock()
 	}
 
@@ -437,7 +436,7 @@ func TestLocalLockCancelledWaiterThatWasAdmittedToItsOwnersHold(t *testing.T) {
 	l := &localLock{}
 	in(t, l, team, entered)
 	w := queue(t, l, team)
-	require.Equal(t, reentered, cancelledThenTurn(l, w, l.granted))
+	require.Equal(t, reentered, cancelledThenTurn(l, w, func() { l.granted() }))
 	looks(t, l, team, 2)
 	last, ok := exit(l, team)
 	require.True(t, ok)
@@ -732,4 +731,137 @@ func TestLocalLockHammer(t *testing.T) {
 func exit(l *localLock, o owner) (isLast, ok bool) {
 	d := l.exit(o)
 	return d == last, d != notIn
+}
+
+// knot makes a loop of the list of waiters at one of them, until the test calls the result: whoever goes through the queue
+// past it never ends.
+func knot(w *waiter) (untie func()) {
+	next := w.next
+	w.next = w
+	return func() { w.next = next }
+}
+
+// looksAtNobody fails the test when a function goes through a queue that has a knot.
+func looksAtNobody(t *testing.T, transitions func()) {
+	t.Helper()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		transitions()
+	}()
+	select {
+	case <-done:
+	case <-time.After(10 * time.Second):
+		t.Fatal("somebody goes through the whole queue under the mutex")
+	}
+}
+
+// No transition looks at the waiters but for the first one and those of the owner that comes in.
+func TestLocalLockDoesConstantWork(t *testing.T) {
+	l := held(t, anna)
+	queue(t, l, team)
+	queue(t, l, bert)
+	twins := []*waiter{queue(t, l, team), queue(t, l, team)}
+	middle := queue(t, l, cleo)
+	behind := []*waiter{queue(t, l, dora), queue(t, l, team), queue(t, l, crew)}
+	untie := knot(middle)
+	looksAtNobody(t, func() {
+		assert.Equal(t, refused, l.wait(cancelled(), behind[2], nil, nil))
+		l.exit(anna)
+		assert.True(t, l.pass(0)) // to team
+		assert.Equal(t, reentered, turn(twins[0]))
+		assert.Equal(t, reentered, turn(twins[1]))
+		assert.Equal(t, reentered, turn(behind[1]))
+		for range 4 {
+			l.exit(team)
+		}
+		l.free()
+		assert.True(t, l.granted())
+		assert.True(t, l.evict(always)) // bert
+	})
+	untie()
+	l.free()
+	looks(t, l, cleo, 0, dora)
+	require.Empty(t, l.queue.rings)
+}
+
+func always() bool  { return true }
+func notLost() bool { return false }
+
+func TestLocalLockEvicts(t *testing.T) {
+	l := &localLock{}
+	require.False(t, l.evict(always), "nobody is in")
+	in(t, l, anna, entered)
+	require.False(t, l.evict(always), "who asks Redis has no hold to lose")
+	l.granted()
+	in(t, l, anna, reentered)
+	w := queue(t, l, bert)
+	require.False(t, l.evict(notLost), "the hold is not lost")
+	looks(t, l, anna, 2, bert)
+	require.True(t, l.evict(always))
+	looks(t, l, leaving, 0, bert)
+	require.Equal(t, refused, turn(w), "the key may be there still")
+	require.False(t, l.evict(always))
+	require.False(t, l.heldBy(anna))
+	require.True(t, l.expelled(anna))
+	l.free()
+	require.Equal(t, entered, turn(w))
+	l.granted()
+
+	// She learns of it until she has unlocked as often as she has locked.
+	for range 2 {
+		in(t, l, anna, outcast)
+		require.Equal(t, evicted, l.exit(anna))
+	}
+	require.Equal(t, notIn, l.exit(anna))
+	require.False(t, l.expelled(anna))
+	in(t, l, anna, refused)
+	looks(t, l, bert, 1)
+	require.Equal(t, last, l.exit(bert))
+	require.False(t, l.evict(always), "he is out by himself")
+}
+
+// Only the last owners that were evicted are remembered.
+func TestEvictionsAreForgotten(t *testing.T) {
+	l := &localLock{}
+	for o := range owner(mostEvictions + 1) {
+		in(t, l, 1000+o, entered)
+		l.granted()
+		require.True(t, l.evict(always))
+		l.free()
+	}
+	require.Equal(t, notIn, l.exit(1000))
+	in(t, l, 1000, entered)
+	l.free()
+	for o := range owner(mostEvictions) {
+		require.Equal(t, evicted, l.exit(1001+o))
+	}
+	require.Empty(t, *l.evicted)
+}
+
+// The index of waiters by owner is gone with them.
+func TestLocalLockIndex(t *testing.T) {
+	l := held(t, anna)
+	waiting := []*waiter{queue(t, l, team), queue(t, l, crew), queue(t, l, team), queue(t, l, bert), queue(t, l, team)}
+	require.Len(t, l.queue.rings, 2)
+	for _, i := range []int{2, 0, 4, 3, 1} {
+		require.Equal(t, refused, l.wait(cancelled(), waiting[i], nil, nil))
+		var found []*waiter
+		for who := range l.queue.rings {
+			for w, first := l.queue.rings[who], true; first || w != l.queue.rings[who]; w, first = w.right, false {
+				require.Same(t, w, w.right.left)
+				require.Same(t, w, w.left.right)
+				found = append(found, w)
+			}
+		}
+		want := 0
+		for w := l.queue.first; w != nil; w = w.next {
+			if w.owner.shared() {
+				want++
+				require.Contains(t, found, w)
+			}
+		}
+		require.Len(t, found, want)
+	}
+	require.Nil(t, l.queue.rings)
 }

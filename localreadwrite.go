@@ -16,23 +16,34 @@ import (
 //
 // At most one side is not free, with one exception: the owner that holds the writing side may acquire the reading one, and
 // keep it when it gives the writing one back. So at any time one goroutine at most asks Redis for this path.
+//
+// Three things let a waiter in, and each transition sees to those that it makes possible:
+//
+//   - Its owner is in already, or has just come in: welcome. It would wait for itself otherwise.
+//   - It is at the head of the queue and the state allows it: admit.
+//   - It is a reader at the head that was held back, see [Lock.opens], and the time has come: a timer, see hold back.
+//
+// A transition looks at no waiter but those that it lets in, and at the one behind them. So the work under the mutex is
+// constant for each lock, unlock and cancellation.
 type localReadWrite struct {
-	sharing func() bool   // whether one more may join those who hold the reading side
-	fresh   func() bool   // the same for one that cannot wait
-	again   time.Duration // when a reader that was not let in asks that again
+	fresh func() bool          // whether the hold on reading can be shared
+	opens func() time.Duration // when newcomers may share it; 0 is now
 
 	mu    sync.Mutex
 	read  side
 	write side
 	queue waiterQueue
+	timer *time.Timer // when the readers at the head may share the hold; nil while none is held back
+	open  bool        // that time has come
 }
 
 type side struct {
-	phase  phase
-	asking owner           // who acquires it
-	stuck  bool            // and waits for others, elsewhere
-	owners map[owner]int32 // who holds it, and how often
-	crowd  atomic.Int64    // how many these are, for who does not have the mutex
+	phase   phase
+	asking  owner           // who acquires it
+	stuck   bool            // and waits for others, elsewhere
+	owners  map[owner]int32 // who holds it, and how often
+	crowd   atomic.Int64    // how many these are, to be read without the mutex
+	evicted *evictions      // nil until one was
 }
 
 type phase uint8
@@ -62,7 +73,7 @@ func (s *side) add(o owner) {
 
 func (s *side) exit(o owner) departure {
 	if !s.heldBy(o) {
-		return notIn
+		return s.evicted.exit(o)
 	}
 	s.owners[o]--
 	if s.owners[o] > 0 {
@@ -77,7 +88,36 @@ func (s *side) exit(o owner) departure {
 	return last
 }
 
-// mayRead lets o into the reading side if nothing but the queue is in its way.
+// evict puts out all owners of the side, like [localLock.evict].
+func (s *side) evict(lost func() bool) bool {
+	if s.phase != phaseHeld || !lost() {
+		return false
+	}
+	for o, holds := range s.owners {
+		s.evicted = s.evicted.add(o, holds)
+	}
+	s.owners = nil
+	s.crowd.Store(0)
+	s.phase = phaseLeaving
+	return true
+}
+
+// side is the one that a waiter asks for.
+func (l *localReadWrite) side(writes bool) *side {
+	if writes {
+		return &l.write
+	}
+	return &l.read
+}
+
+// may lets o into a side if nothing but the queue is in its way.
+func (l *localReadWrite) may(o owner, writes bool) entry {
+	if writes {
+		return l.mayWrite(o)
+	}
+	return l.mayRead(o)
+}
+
 func (l *localReadWrite) mayRead(o owner) entry {
 	switch {
 	case l.write.phase != phaseFree && !l.write.heldBy(o):
@@ -85,7 +125,7 @@ func (l *localReadWrite) mayRead(o owner) entry {
 	case l.read.phase == phaseFree:
 		l.read.phase, l.read.asking, l.read.stuck = phaseAcquiring, o, false
 		return entered
-	case l.read.phase == phaseHeld && l.sharing():
+	case l.read.phase == phaseHeld && l.fresh() && (l.open || l.opens() == 0):
 		l.read.add(o)
 		return joined
 	default:
@@ -93,7 +133,6 @@ func (l *localReadWrite) mayRead(o owner) entry {
 	}
 }
 
-// mayWrite is the same for the writing side.
 func (l *localReadWrite) mayWrite(o owner) entry {
 	if l.write.phase != phaseFree || l.read.phase != phaseFree {
 		return refused
@@ -102,44 +141,51 @@ func (l *localReadWrite) mayWrite(o owner) entry {
 	return entered
 }
 
+// mayAgain lets o into a side if it is in already, on that side or on the other one, or tells why it never will be.
+func (l *localReadWrite) mayAgain(o owner, writes bool) entry {
+	mine := l.side(writes)
+	switch {
+	case mine.heldBy(o):
+		mine.add(o)
+		return reentered
+	case mine.evicted.has(o):
+		return outcast
+	case writes && (l.read.heldBy(o) || l.read.evicted.has(o)):
+		return upgrade
+	case !writes && l.write.heldBy(o): // the queue waits for it
+		return l.mayRead(o)
+	default:
+		return refused
+	}
+}
+
 // enter lets o in on one side, or queues it.
 func (l *localReadWrite) enter(o owner, lease time.Duration, writes, wait bool) (entry, *waiter) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	mine, may := &l.read, l.mayRead
-	if writes {
-		mine, may = &l.write, l.mayWrite
+	how := l.mayAgain(o, writes)
+	if how == refused && l.queue.first == nil { // nobody overtakes the queue
+		how = l.may(o, writes)
 	}
-	switch {
-	case mine.heldBy(o):
-		mine.add(o)
-		return reentered, nil
-	case writes && l.read.heldBy(o):
-		return upgrade, nil
+	if how != refused {
+		return how, nil
 	}
-	// Nobody overtakes the queue, but who writes and wants to read as well: the queue waits for it.
-	if l.queue.first == nil || l.write.heldBy(o) {
-		if how := may(o); how != refused {
-			return how, nil
-		}
+	// Holding readers back is for those that can be let in later.
+	if !wait && !writes && l.queue.first == nil && l.read.phase == phaseHeld && l.write.phase == phaseFree && l.fresh() {
+		l.read.add(o)
+		return joined, nil
 	}
-	if !wait {
-		// To hold readers back is for those who can be let in later.
-		if !writes && l.queue.first == nil && l.read.phase == phaseHeld && l.write.phase == phaseFree && l.fresh != nil && l.fresh() {
-			l.read.add(o)
-			return joined, nil
-		}
-		// Who cannot wait for others waits for an answer all the same, when another reader has just asked: nobody else may
-		// have the lock, and then both are to have it.
-		if !writes && l.answerIsNear() && (l.queue.last == nil || l.queue.last.tries) {
-			w := l.queue.push(o, lease)
-			w.tries = true
-			return refused, w
-		}
+	// A reader that cannot wait for others waits for an answer all the same, when another reader has just asked: nobody
+	// else may have the lock, and then both are to have it.
+	tries := !wait && !writes && l.answerIsNear() && (l.queue.last == nil || l.queue.last.tries)
+	if !wait && !tries {
 		return refused, nil
 	}
-	w := l.queue.push(o, lease)
-	w.writes = writes
+	// A goroutine that is its own owner waits once, and is not in. One case is left: it writes, and waits for the removal of
+	// its last hold on reading.
+	w := l.queue.push(twin{o, writes}, lease, o.shared() || l.write.heldBy(o))
+	w.tries = tries
+	l.holdBack()
 	return refused, w
 }
 
@@ -148,19 +194,18 @@ func (l *localReadWrite) answerIsNear() bool {
 	return l.read.phase == phaseAcquiring && !l.read.stuck && l.write.phase == phaseFree
 }
 
-// deny sends those away who wait for an answer only, when there is none to wait for.
+// deny sends those away who wait for an answer only, when there is none to wait for. One is only put into the queue when all
+// in it are such, so they are its first ones.
 func (l *localReadWrite) deny() {
 	if l.answerIsNear() {
 		return
 	}
-	for w := range l.queue.all {
-		if w.tries {
-			l.queue.admit(w, denied)
-		}
+	for w := l.queue.first; w != nil && w.tries; w = l.queue.first {
+		l.queue.admit(w, denied)
 	}
 }
 
-// waits: who acquires a side waits for others.
+// waits: the goroutine that acquires a side waits for others.
 func (l *localReadWrite) waits(s *side) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -168,66 +213,75 @@ func (l *localReadWrite) waits(s *side) {
 	l.deny()
 }
 
-// admit lets in whom the state allows, from the head of the queue. Whoever came in may have others of the same owner in the
-// queue, and when one of these goes out of it, who stood behind may be next. The caller holds the mutex.
+// welcome lets in the waiters of an owner that has come in, or that may go on to read, wherever they stand in the queue. The
+// caller holds the mutex.
+func (l *localReadWrite) welcome(o owner) {
+	for _, who := range []twin{{o, true}, {o, false}} {
+		for w := range l.queue.twins(who) {
+			how := l.mayAgain(o, who.writes)
+			if how == refused {
+				break
+			}
+			l.queue.admit(w, how)
+		}
+	}
+}
+
+// admit lets in whom the state allows, from the head of the queue. The caller holds the mutex.
 func (l *localReadWrite) admit() {
-	for more := true; more; {
-		for w := range l.queue.all {
-			l.admitAgain(w)
+	for w := l.queue.first; w != nil; w = l.queue.first {
+		how := l.may(w.owner, w.writes)
+		if how == refused {
+			break
 		}
-		more = false
-		for l.admitFirst() {
-			more = true
+		l.queue.admit(w, how)
+		if how == joined {
+			l.welcome(w.owner)
 		}
 	}
-	l.deny() // who would have been let in before those behind them
+	l.deny() // those that would have been let in before the ones behind them
+	l.holdBack()
 }
 
-// admitFirst lets in who is at the head of the queue, if the state allows.
-func (l *localReadWrite) admitFirst() bool {
+// holdBack starts the timer when a reader is at the head that only has to wait for a time, and stops it when none is. The
+// caller holds the mutex.
+func (l *localReadWrite) holdBack() {
 	w := l.queue.first
-	if w == nil {
-		return false
+	held := w != nil && !w.writes && !w.tries && l.read.phase == phaseHeld && l.write.phase == phaseFree && l.fresh()
+	switch {
+	case held == (l.timer != nil):
+	case !held:
+		l.timer.Stop()
+		l.timer = nil
+	default:
+		var timer *time.Timer
+		timer = time.AfterFunc(l.opens(), func() { l.opened(&timer) })
+		l.timer = timer
 	}
-	may := l.mayRead
-	if w.writes {
-		may = l.mayWrite
-	}
-	how := may(w.owner)
-	if how == refused {
-		return false
-	}
-	l.queue.admit(w, how)
-	return true
 }
 
-// admitAgain lets in a waiter whose owner is in already, wherever it stands in the queue: it would wait for itself
-// otherwise.
-func (l *localReadWrite) admitAgain(w *waiter) {
-	if !w.writes && l.read.phase == phaseFree && l.write.heldBy(w.owner) {
-		l.queue.admit(w, l.mayRead(w.owner)) // its last hold on reading was still being given back when it came
+// opened: the time of a timer has come. However late it is, those that it was for are let in: otherwise they could miss a
+// short time for ever. The caller of AfterFunc has the mutex while it sets timer.
+func (l *localReadWrite) opened(timer **time.Timer) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.timer != *timer { // stopped too late
 		return
 	}
-	mine := &l.read
-	if w.writes {
-		mine = &l.write
-	}
-	switch {
-	case mine.heldBy(w.owner):
-		mine.add(w.owner)
-		l.queue.admit(w, reentered)
-	case w.writes && l.read.heldBy(w.owner):
-		l.queue.admit(w, upgrade)
-	}
+	l.timer, l.open = nil, true
+	l.admit()
+	l.open = false
 }
 
-// granted: the Redis half of a side is obtained.
-func (l *localReadWrite) granted(s *side) {
+// granted: the Redis half of a side is obtained. It tells whether others wait still.
+func (l *localReadWrite) granted(s *side) (contended bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s.phase = phaseHeld
 	s.add(s.asking)
+	l.welcome(s.asking)
 	l.admit()
+	return l.queue.first != nil
 }
 
 // free: the Redis half of a side is given back, or could not be obtained.
@@ -235,45 +289,30 @@ func (l *localReadWrite) free(s *side) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s.phase = phaseFree
+	if s == &l.read && l.write.phase == phaseHeld {
+		for o := range l.write.owners { // there is one
+			l.welcome(o) // its last hold on reading was still being given back when its waiters came
+		}
+	}
 	l.admit()
 }
 
 // wait waits for the turn of w, like [localLock.wait].
 func (l *localReadWrite) wait(ctx context.Context, w *waiter, timeout <-chan time.Time, closed <-chan struct{}) entry {
-	var again <-chan time.Time
-	if !w.writes { // it may be let in although nothing happens, see sharing
-		ticker := time.NewTicker(l.again)
-		defer ticker.Stop()
-		again = ticker.C
+	if how := w.await(ctx, timeout, closed); how != refused {
+		return how
 	}
-	for {
-		how, over := w.await(ctx, timeout, closed, again)
-		if how != refused {
-			return how
-		}
-		l.mu.Lock()
-		if !over {
-			if l.read.phase == phaseHeld { // else something happens when that changes
-				l.admit()
-			}
-			l.mu.Unlock()
-			continue
-		}
-		how = l.queue.leave(w)
-		if how == refused {
-			l.admit() // who came behind w may have waited for w only
-		}
-		l.mu.Unlock()
-		if how != entered {
-			return how
-		}
-		if w.writes {
-			l.free(&l.write)
-		} else {
-			l.free(&l.read)
-		}
+	l.mu.Lock()
+	how := l.queue.leave(w)
+	if how == refused {
+		l.admit() // the next one may have waited for w only
+	}
+	l.mu.Unlock()
+	if how == entered {
+		l.free(l.side(w.writes))
 		return refused
 	}
+	return how
 }
 
 // contended tells whether somebody waits.
@@ -294,6 +333,7 @@ func (l *localReadWrite) pass(running time.Duration) bool {
 	l.write.phase = phaseHeld
 	l.write.add(w.owner)
 	l.queue.admit(w, handed)
+	l.welcome(w.owner)
 	l.admit()
 	return true
 }
@@ -301,13 +341,36 @@ func (l *localReadWrite) pass(running time.Duration) bool {
 func (l *localReadWrite) exit(s *side, o owner) departure {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return s.exit(o)
+	d := s.exit(o)
+	l.holdBack()
+	return d
+}
+
+func (l *localReadWrite) evict(s *side, lost func() bool) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	done := s.evict(lost)
+	l.holdBack()
+	return done
 }
 
 func (l *localReadWrite) heldBy(s *side, o owner) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return s.heldBy(o)
+}
+
+// writing tells whether the writing side is not free.
+func (l *localReadWrite) writing() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.write.phase != phaseFree
+}
+
+func (l *localReadWrite) expelled(s *side, o owner) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return s.evicted.has(o)
 }
 
 func (r *readSide) both() *localReadWrite  { return (*localReadWrite)(r) }
@@ -332,11 +395,14 @@ func (w *writeSide) wait(ctx context.Context, q *waiter, timeout <-chan time.Tim
 func (r *readSide) waits()  { r.both().waits(&r.read) }
 func (w *writeSide) waits() { w.both().waits(&w.write) }
 
-func (r *readSide) granted()  { r.both().granted(&r.read) }
-func (w *writeSide) granted() { w.both().granted(&w.write) }
+func (r *readSide) granted() bool  { return r.both().granted(&r.read) }
+func (w *writeSide) granted() bool { return w.both().granted(&w.write) }
 
 func (r *readSide) exit(o owner) departure  { return r.both().exit(&r.read, o) }
 func (w *writeSide) exit(o owner) departure { return w.both().exit(&w.write, o) }
+
+func (r *readSide) evict(lost func() bool) bool  { return r.both().evict(&r.read, lost) }
+func (w *writeSide) evict(lost func() bool) bool { return w.both().evict(&w.write, lost) }
 
 func (r *readSide) free()  { r.both().free(&r.read) }
 func (w *writeSide) free() { w.both().free(&w.write) }
@@ -350,3 +416,6 @@ func (w *writeSide) contended() bool { return w.both().contended() }
 
 func (r *readSide) heldBy(o owner) bool  { return r.both().heldBy(&r.read, o) }
 func (w *writeSide) heldBy(o owner) bool { return w.both().heldBy(&w.write, o) }
+
+func (r *readSide) expelled(o owner) bool  { return r.both().expelled(&r.read, o) }
+func (w *writeSide) expelled(o owner) bool { return w.both().expelled(&w.write, o) }

@@ -17,12 +17,21 @@ import (
 // rwHalf is the local half of a read-write lock. Until a test says otherwise, those who come to read may join.
 type rwHalf struct {
 	*localReadWrite
-	shut atomic.Bool // nobody may join
+	shut atomic.Bool  // nobody may join before a second is over
+	asks atomic.Int64 // how often it was asked whether one may
 }
 
+const heldBackFor = time.Second
+
 func newRWHalf() *rwHalf {
-	h := &rwHalf{localReadWrite: &localReadWrite{again: time.Second}}
-	h.sharing = func() bool { return !h.shut.Load() }
+	h := &rwHalf{localReadWrite: &localReadWrite{fresh: func() bool { return true }}}
+	h.opens = func() time.Duration {
+		h.asks.Add(1)
+		if h.shut.Load() {
+			return heldBackFor
+		}
+		return 0
+	}
 	return h
 }
 
@@ -640,12 +649,22 @@ func TestWriterHandsOver(t *testing.T) {
 	h.looks(t, has(holders{anna: 1}), aFree, bert)
 }
 
-// While those who come are held back they wait, first in, first out, until they may join again: which nobody tells them.
+// While newcomers are held back they wait, first in, first out, until they may join again: one timer tells them all. There is
+// none when the time would let nobody in.
 func TestReadersAreHeldBackForAWhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := rwHeld(t, reads, anna)
 		h.shut.Store(true)
-		h.in(t, bert, reads, refused)
+		h.in(t, bert, reads, joined) // it does not wait
+		h.out(t, bert, reads, leaves)
+		timed := func(want bool) {
+			t.Helper()
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			require.Equal(t, want, h.timer != nil)
+		}
+		timed(false)
+		start := time.Now()
 		results := make(chan owner, 3)
 		for _, o := range []owner{bert, cleo} {
 			w := h.waits(t, o, reads)
@@ -653,38 +672,52 @@ func TestReadersAreHeldBackForAWhile(t *testing.T) {
 				assert.Equal(t, joined, h.reading().wait(context.Background(), w, nil, nil))
 				results <- o
 			}()
-			synctest.Wait()
 		}
-		start := time.Now()
-		<-time.After(h.again*5 + h.again/2)
-		synctest.Wait()
+		<-time.After(heldBackFor - 1)
 		h.looks(t, has(holders{anna: 1}), aFree, bert, cleo)
-		h.shut.Store(false)
+		timed(true)
 		<-results
 		<-results
-		require.Equal(t, h.again*6, time.Since(start))
+		require.Equal(t, heldBackFor, time.Since(start))
 		h.looks(t, has(holders{anna: 1, bert: 1, cleo: 1}), aFree)
+		timed(false)
 
-		// A writer before them is not passed by.
-		h.shut.Store(true)
+		// One who is served goes, and there is no need to wake up.
 		w := h.waits(t, dora, reads)
-		h.shut.Store(false)
-		_ = w
-		first := h.waits(t, team, writes)
-		second := h.waits(t, crew, reads)
-		ctx, cancel := context.WithTimeout(context.Background(), h.again*3+h.again/2)
+		timed(true)
+		require.Equal(t, refused, h.reading().wait(cancelled(), w, nil, nil))
+		timed(false)
+
+		// A writer before them is not passed by; when it gives up they wait for their time.
+		first, second := h.waits(t, team, writes), h.waits(t, crew, reads)
+		timed(false)
+		ctx, cancel := context.WithTimeout(context.Background(), heldBackFor*3)
 		defer cancel()
-		require.Equal(t, joined, h.reading().wait(ctx, w, nil, nil))
-		require.Equal(t, refused, h.reading().wait(ctx, second, nil, nil))
-		require.Equal(t, refused, turn(first))
+		require.Equal(t, refused, h.writing().wait(ctx, first, nil, nil))
+		timed(true)
+		start = time.Now()
+		require.Equal(t, joined, h.reading().wait(context.Background(), second, nil, nil))
+		require.Equal(t, heldBackFor, time.Since(start))
 
 		// Those who are held back come in when the others are out.
 		h = rwHeld(t, reads, anna)
 		h.shut.Store(true)
 		w = h.waits(t, bert, reads)
+		timed(true)
 		h.out(t, anna, reads, last)
+		timed(false)
 		h.reading().free()
 		require.Equal(t, entered, h.reading().wait(t.Context(), w, nil, nil))
+
+		// A timer that is stopped at the moment at which it fires lets nobody in.
+		h = rwHeld(t, reads, anna)
+		h.shut.Store(true)
+		h.waits(t, bert, reads)
+		stopped := h.timer
+		h.opened(new(*time.Timer))
+		h.looks(t, has(holders{anna: 1}), aFree, bert)
+		require.Same(t, stopped, h.timer)
+		stopped.Stop()
 	})
 }
 
@@ -692,7 +725,12 @@ func TestReadersAreHeldBackForAWhile(t *testing.T) {
 func TestReadWriteHammer(t *testing.T) {
 	const goroutines, rounds = 12, 300
 	h := newRWHalf()
-	h.again = 50 * time.Microsecond
+	h.opens = func() time.Duration {
+		if h.shut.Load() {
+			return 50 * time.Microsecond
+		}
+		return 0
+	}
 	var readers, writers atomic.Int32
 	var redis atomic.Int32 // who asks or has been asked: the two sides never do at once, but for one owner
 	guarded := 0           // writers change it, readers read it: the race detector looks as well
@@ -712,7 +750,7 @@ func TestReadWriteHammer(t *testing.T) {
 				how = h.side(writes).wait(ctx, w, nil, nil)
 			}
 			switch how {
-			case refused, upgrade, denied:
+			case refused, upgrade, denied, outcast:
 				return false
 			case entered:
 				if n := redis.Add(1); n > 1 && !writes {
@@ -740,7 +778,7 @@ func TestReadWriteHammer(t *testing.T) {
 				if !writes || !h.writing().pass(0) {
 					h.side(writes).free()
 				}
-			case notIn:
+			case notIn, evicted:
 				assert.Fail(t, "not in")
 			case stays, leaves:
 			}
@@ -816,7 +854,8 @@ func TestLeavingAHoldThatOthersHaveEnded(t *testing.T) {
 func TestSeveralReaders(t *testing.T) {
 	rw := &ReadWriteLock{}
 	rw.reader.pair, rw.writer.pair = rw, rw
-	rw.local.sharing = func() bool { return true }
+	rw.local.fresh = func() bool { return true }
+	rw.local.opens = func() time.Duration { return 0 }
 	h := &rwHalf{localReadWrite: &rw.local}
 	h.in(t, anna, writes, entered)
 	h.writing().granted()
@@ -922,4 +961,118 @@ func TestTryingReaders(t *testing.T) {
 		h, _, _ := ask(t)
 		h.in(t, dora, writes, refused)
 	})
+}
+
+// No transition looks at the waiters but for those that it lets in and the first one that it does not.
+func TestReadWriteDoesConstantWork(t *testing.T) {
+	h := rwHeld(t, reads, anna, bert)
+	writer, twin := h.waits(t, team, writes), h.waits(t, team, reads)
+	h.waits(t, dora, writes)
+	reader, joins := h.waits(t, cleo, reads), h.waits(t, crew, reads)
+	middle := h.waits(t, 20, writes)
+	behind := []*waiter{h.waits(t, 21, writes), h.waits(t, 22, reads), h.waits(t, team, writes), h.waits(t, team, reads)}
+	untie := knot(middle)
+	looksAtNobody(t, func() {
+		h.in(t, 30, reads, refused)
+		assert.Equal(t, refused, h.reading().wait(cancelled(), h.waits(t, 31, reads), nil, nil))
+		h.reading().waits()
+		h.out(t, anna, reads, leaves)
+		h.out(t, bert, reads, last)
+		h.reading().free()
+		assert.Equal(t, entered, turn(writer))
+		assert.True(t, h.writing().granted())
+		assert.Equal(t, entered, turn(twin))
+		assert.Equal(t, reentered, turn(behind[2]))
+		assert.True(t, h.reading().granted())
+		assert.Equal(t, reentered, turn(behind[3]))
+		h.out(t, team, writes, stays)
+		h.out(t, team, writes, last)
+		h.writing().free()
+		assert.True(t, h.reading().evict(always))
+		h.reading().free()
+		h.writing().granted() // dora
+		h.out(t, dora, writes, last)
+		h.writing().free()
+		assert.Equal(t, entered, turn(reader))
+		h.reading().granted()
+		assert.Equal(t, joined, turn(joins))
+		h.out(t, crew, reads, leaves)
+	})
+	untie()
+	h.looks(t, has(holders{cleo: 1}), aFree, 20, 21, 22)
+	require.Empty(t, h.queue.rings)
+}
+
+// Those who are held back, or wait behind a writer, cost nothing while nothing happens, and nobody asks for each of them when
+// their time has come.
+func TestWaitingReadersCostNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const readers = 1000
+		h := rwHeld(t, reads, anna)
+		h.shut.Store(true)
+		writer := h.waits(t, bert, writes)
+		var all sync.WaitGroup
+		for i := range owner(readers) {
+			w := h.waits(t, 1000+i, reads)
+			all.Go(func() { assert.Equal(t, joined, h.reading().wait(context.Background(), w, nil, nil)) })
+		}
+		h.asks.Store(0)
+		<-time.After(time.Hour)
+		require.Zero(t, h.asks.Load())
+		require.Equal(t, refused, h.writing().wait(cancelled(), writer, nil, nil))
+		all.Wait()
+		require.LessOrEqual(t, h.asks.Load(), int64(2), "once for the first of them, once for the timer")
+	})
+}
+
+func TestReadWriteEvicts(t *testing.T) {
+	h := rwHeld(t, reads, anna, bert)
+	h.in(t, bert, reads, reentered)
+	require.False(t, h.writing().evict(always))
+	require.False(t, h.reading().evict(notLost))
+	w := h.waits(t, cleo, writes)
+	require.True(t, h.reading().evict(always))
+	h.looks(t, aLeaving, aFree, cleo)
+	require.Zero(t, h.read.crowd.Load())
+	h.reading().free()
+	require.Equal(t, entered, turn(w))
+	h.writing().granted()
+	h.in(t, anna, reads, outcast)
+	h.in(t, anna, writes, upgrade) // as it would be told if nobody else had come
+	h.out(t, anna, reads, evicted)
+	h.out(t, anna, reads, notIn)
+	h.in(t, anna, reads, refused)
+	require.True(t, h.reading().expelled(bert))
+	h.out(t, bert, reads, evicted)
+	h.out(t, bert, reads, evicted)
+	h.out(t, bert, reads, notIn)
+
+	// A writer that also reads loses one of the two.
+	h.in(t, cleo, reads, entered)
+	h.reading().granted()
+	dora2 := h.waits(t, dora, reads)
+	require.True(t, h.writing().evict(always))
+	h.looks(t, has(holders{cleo: 1}), aLeaving, dora)
+	h.in(t, cleo, reads, reentered)
+	h.in(t, cleo, writes, outcast)
+	h.writing().free()
+	require.Equal(t, joined, turn(dora2))
+	h.looks(t, has(holders{cleo: 2, dora: 1}), aFree)
+	h.out(t, cleo, writes, evicted)
+	h.in(t, cleo, writes, upgrade)
+}
+
+// What a reader has under its own writer counts until the writer's key is known to be removed.
+func TestReaderUnderALeavingWriter(t *testing.T) {
+	rw := &ReadWriteLock{wrote: "the writer's"}
+	h := &rwHalf{localReadWrite: &rw.local}
+	require.Empty(t, rw.under())
+	h.in(t, team, writes, entered)
+	h.writing().granted()
+	h.in(t, team, reads, entered)
+	require.Equal(t, "the writer's", rw.under())
+	h.out(t, team, writes, last)
+	require.Equal(t, "the writer's", rw.under())
+	h.writing().free()
+	require.Empty(t, rw.under())
 }

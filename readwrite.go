@@ -1,5 +1,7 @@
 package lockregistry
 
+import "time"
+
 // ReadWriteLock is a pair of locks on one path: any number of owners may hold the reader at a time, or one may hold the
 // writer. It is safe for use by many goroutines; get it from [Registry.ReadWrite].
 //
@@ -26,7 +28,8 @@ type ReadWriteLock struct {
 	reader    Lock
 	writer    Lock
 	local     localReadWrite
-	scattered bool // see errScattered
+	wrote     string // value of the newest hold on writing; for the only goroutine that asks Redis for either
+	scattered bool   // see errScattered
 }
 
 func (r *Registry) newReadWrite(path string) *ReadWriteLock {
@@ -42,12 +45,8 @@ func (r *Registry) newReadWrite(path string) *ReadWriteLock {
 		side.lock.pair = rw
 		side.lock.lockedAt.Store(int64(r.clock.now()))
 	}
-	rw.local.sharing = rw.reader.sharing
-	rw.local.fresh = rw.reader.IsHeld
-	rw.local.again = r.handoff
-	if r.handoff == 0 {
-		rw.local.again = defaultHandoff
-	}
+	rw.local.fresh = rw.reader.sharable
+	rw.local.opens = rw.reader.opens
 	return rw
 }
 
@@ -69,14 +68,43 @@ func (l *Lock) several() bool {
 // heldBack is how many times as long as they may join readers are held back.
 const heldBack = 10
 
-// sharing tells whether one more goroutine may share the hold of a reader now. After the handoff limit those who come are
-// held back for much longer, so that the hold ends if the sections of those who are in are not very long, and a writer
-// elsewhere gets the lock.
-func (l *Lock) sharing() bool {
+// sharable tells whether the hold of a reader can be shared.
+func (l *Lock) sharable() bool {
 	h := l.hold.Load()
 	if h == nil {
 		return false
 	}
 	ok, _ := h.shared(lease{})
-	return ok && int64(h.age()/l.pair.local.again)%(1+heldBack) == 0
+	return ok
+}
+
+// opens is how long a goroutine that comes now is held back before it may share the hold of a reader; 0 when it may at once.
+// Newcomers share for a handoff limit, then they are held back for much longer, and so on in turn: so the hold ends if the
+// sections of those who are in are not very long, and a writer elsewhere gets the lock.
+func (l *Lock) opens() time.Duration {
+	h := l.hold.Load()
+	if h == nil {
+		return 0
+	}
+	window := l.reg.handoff
+	if window == 0 {
+		window = l.reg.poll
+	}
+	age := h.age()
+	gone := int64(age/window) % (1 + heldBack) // windows since the last one in which newcomers could share
+	if gone == 0 {
+		return 0
+	}
+	return time.Duration(1+heldBack-gone)*window - age%window
+}
+
+// under is for a goroutine that asks Redis for the reader: the value of the hold with which its owner writes already; empty
+// when the writer is free. It counts until the removal of the writer's key is known: one goroutine may unlock the writer
+// while another one of the same owner locks the reader, and the script must not take a key that is about to be removed for
+// an abandoned grant.
+func (rw *ReadWriteLock) under() string {
+	if !rw.local.writing() {
+		return ""
+	}
+	return rw.wrote
 }

@@ -575,15 +575,15 @@ func TestJoiningWithALongerLease(t *testing.T) {
 		require.Equal(w, holders, w.holdersOf(theKey))
 	})
 	fakeWorld(t, func(w *world) {
-		p, ttl := w.pair(), lockregistry.TTL(10*time.Second)
+		p := w.pair()
 		g := w.goroutine()
-		require.NoError(w, g.lock(p.reader, ttl))
+		require.NoError(w, g.lock(p.reader))
+		w.pass(3 * time.Second)
+		w.lock(p.reader)
+		require.LessOrEqual(w, w.pttl(theKey), 57*time.Second, "more than nine tenths are left")
 		w.pass(4 * time.Second)
-		w.lock(p.reader, ttl)
-		require.LessOrEqual(w, w.pttl(theKey), 6*time.Second, "more than half is left")
-		w.pass(4 * time.Second)
-		require.NoError(w, w.goroutine().lock(p.reader, ttl))
-		require.Equal(w, 10*time.Second, w.pttl(theKey))
+		require.NoError(w, w.goroutine().lock(p.reader))
+		require.Equal(w, time.Minute, w.pttl(theKey))
 	})
 }
 

@@ -101,7 +101,12 @@ func (l *Lock) Renew(ctx context.Context, ttl time.Duration) error {
 		return l.fail("renew", err)
 	}
 	now := l.reg.cache.current(l)
-	return l.renew(ctx, now.heldBy(now.ownerIn(ctx)), ttl)
+	o := now.ownerIn(ctx)
+	h := now.heldBy(o)
+	if h == nil && now.half().expelled(o) {
+		return l.fail("renew", ErrLockLost)
+	}
+	return l.renew(ctx, h, ttl)
 }
 
 // Context returns a child of parent that ends with the hold of the caller: it is cancelled with the cause [ErrLockLost] as
@@ -118,14 +123,16 @@ func (l *Lock) Context(parent context.Context) context.Context {
 	}
 	now := l.reg.cache.current(l)
 	o := now.ownerIn(parent)
-	h := now.heldBy(o)
-	if h == nil {
-		ctx, cancel := context.WithCancelCause(parent)
-		cancel(ErrNotOwner)
-		return ctx
+	var ctx context.Context
+	err := ErrNotOwner
+	if h := now.heldBy(o); h != nil {
+		ctx, err = h.watch(parent, now.carry(parent, o, h), o)
+	} else if now.half().expelled(o) {
+		err = ErrLockLost
 	}
-	ctx, cancel := context.WithCancelCause(now.carry(parent, o, h))
-	if err := h.watch(ctx, o, cancel); err != nil {
+	if err != nil {
+		var cancel context.CancelCauseFunc
+		ctx, cancel = context.WithCancelCause(parent)
 		cancel(err)
 	}
 	return ctx
@@ -238,12 +245,15 @@ func (l *Lock) enter(ctx context.Context, q request) error {
 	}
 	for {
 		how, w := now.half().enter(o, q.lease.length, q.wait != notAtAll)
+		if how == refused {
+			now.attend(w != nil)
+		}
 		if w != nil {
 			how, err = now.queue(ctx, w, deadline)
 		}
 		switch how {
 		case entered: // the pin is the hold's from now on
-			if err = now.obtain(ctx, o, q, deadline, w != nil); err != nil {
+			if err = now.obtain(ctx, q, deadline, w != nil); err != nil {
 				if errors.Is(err, errBusy) { // for those, too, who came to hear the same answer
 					now.half().waits()
 				}
@@ -257,7 +267,7 @@ func (l *Lock) enter(ctx context.Context, q request) error {
 		case reentered, joined: // the hold has a pin already
 			err = now.refresh(ctx, o, q, how)
 			if err != nil {
-				if leaving := now.depart(ctx, o); how == reentered {
+				if leaving := now.depart(ctx, o); how == reentered && !errors.Is(err, leaving) {
 					err = errors.Join(err, leaving)
 				}
 			}
@@ -267,6 +277,8 @@ func (l *Lock) enter(ctx context.Context, q request) error {
 			}
 		case upgrade:
 			err = ErrUpgrade
+		case outcast:
+			err = ErrLockLost
 		default: // refused
 			if err == nil {
 				err = errBusy
@@ -385,9 +397,46 @@ func (l *Lock) depart(ctx context.Context, o owner) error {
 		return nil
 	case last:
 		return l.release(ctx)
+	case evicted:
+		return ErrLockLost
 	default:
 		return ErrNotOwner
 	}
+}
+
+// attend sees to it that whoever finds the lock held, or waits for it, gets in when the hold that is in the way is lost,
+// although its owner may be gone. It follows enter, and granted: so whichever of a waiter and a new hold comes last finds
+// the other one.
+func (l *Lock) attend(waits bool) {
+	if l.pair == nil {
+		l.hold.Load().attend(waits)
+		return
+	}
+	l.pair.reader.hold.Load().attend(waits)
+	l.pair.writer.hold.Load().attend(waits)
+}
+
+// evict puts out the owners of a hold that is lost. The next ones get in at once.
+func (l *Lock) evict() {
+	if !l.half().evict(l.lost) {
+		return
+	}
+	l.abandon(l.hold.Swap(nil))
+}
+
+// lost tells whether the hold is lost.
+func (l *Lock) lost() bool {
+	h := l.hold.Load()
+	return h != nil && !h.goesOn()
+}
+
+// abandon ends a hold that is lost and frees the local half. What is left of its key is removed in the background, for which
+// nobody needs to wait: the removal names this hold, and the next one, which has a larger number, takes the key over if it
+// comes first. When the registry is closed the key is left to its lease.
+func (l *Lock) abandon(h *hold) {
+	h.end()
+	l.reg.scheduler.sweep(h.removal(nil))
+	l.letGo(false)
 }
 
 // How long Unlock waits for Redis: at all, and once its context is done.
@@ -412,10 +461,7 @@ func (l *Lock) release(ctx context.Context) error {
 	}
 	l.hold.Store(nil)
 	if !h.end() {
-		// What is left of its key is removed in the background, for which nobody needs to wait: the removal names this hold,
-		// and the next one, which has a larger number, takes the key over if it comes first.
-		reg.scheduler.sweep(h.removal(nil))
-		l.letGo(false)
+		l.abandon(h)
 		return ErrLockLost
 	}
 	begun := reg.clock.now()

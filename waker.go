@@ -32,8 +32,8 @@ type sight struct {
 func newWaker(r *Registry, m Wakeup, log *slog.Logger) *waker {
 	w := &waker{
 		transport: r.transport,
-		counts: m != WakeupPoll && r.client.Mode() != rueidis.ClientModeCluster,
-		wait:   func() {},
+		counts:    m != WakeupPoll && r.client.Mode() != rueidis.ClientModeCluster,
+		wait:      func() {},
 	}
 	o := wake.Options{
 		Track:     m == WakeupAuto || m == WakeupTracking,

@@ -11,7 +11,8 @@
 if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then
   return 0
 end
-if not redis.call('SET', ARGV[3] .. ':' .. ARGV[1] .. ':rwlock_timeout:1', '1', 'XX', 'PX', ARGV[2]) then
+-- PEXPIRE, unlike SET, is allowed when the server is out of memory.
+if redis.call('PEXPIRE', ARGV[3] .. ':' .. ARGV[1] .. ':rwlock_timeout:1', ARGV[2]) == 0 then
   return 0
 end
 if redis.call('HLEN', KEYS[1]) == 2 or redis.call('PTTL', KEYS[1]) < tonumber(ARGV[2]) then

@@ -165,7 +165,7 @@ var mutations = []mutation{
 	},
 	{
 		"what a reader has under its own writer is not told to Redis", "acquisition.go",
-		"first.under = h.value", "_ = h.value",
+		"first.under = l.pair.under()", "_ = l.pair.under()",
 		"TestReadWriteLinearizable/library$",
 	},
 }

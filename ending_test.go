@@ -1,0 +1,81 @@
+package lockregistry
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A hold keeps nothing of a context whose parent has ended, nor of one whose owner has left, and one for all that have the
+// same parent.
+func TestEndingsAreForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const parents = 100
+		h := &hold{}
+		count := func(o owner) (n int) {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			for e, first := h.ends[o], true; e != nil && (first || e != h.ends[o]); e, first = e.next, false {
+				require.Same(t, e, e.next.prev)
+				n++
+			}
+			return n
+		}
+		var stops [parents]context.CancelFunc
+		for i := range parents {
+			var parent context.Context
+			parent, stops[i] = context.WithCancel(t.Context())
+			h.mu.Lock()
+			ctx := h.ends.add(parent, parent, anna, h)
+			require.Same(t, ctx, h.ends.add(parent, parent, anna, h))
+			require.NotSame(t, ctx, h.ends.add(parent, parent, team, h), "another owner's ends at another time")
+			h.mu.Unlock()
+		}
+		require.Equal(t, parents, count(anna))
+		for i := range parents {
+			if i%3 != 0 {
+				stops[i]()
+			}
+		}
+		synctest.Wait()
+		left := (parents + 2) / 3
+		require.Equal(t, left, count(anna))
+		require.Equal(t, left, count(team))
+		require.Len(t, h.ends.of(anna), left)
+		require.Equal(t, left, count(team))
+		for i := range parents {
+			stops[i]()
+		}
+		synctest.Wait()
+		require.Empty(t, h.ends)
+	})
+}
+
+// uncomparable is a context that cannot be compared with another one.
+type uncomparable struct {
+	context.Context
+	values []string
+}
+
+func TestEndingsOfStrangeParents(t *testing.T) {
+	h := &hold{}
+	parent, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	strange := uncomparable{parent, []string{"a"}}
+	first, second := h.ends.add(strange, strange, anna, h), h.ends.add(strange, strange, anna, h)
+	require.NotSame(t, first, second)
+	background := h.ends.add(context.Background(), context.Background(), anna, h)
+	require.Same(t, background, h.ends.add(context.Background(), context.Background(), anna, h))
+	cause := errors.New("why")
+	cancelAll(h.ends.all(), cause)
+	require.Empty(t, h.ends)
+	for _, ctx := range []context.Context{first, second, background} {
+		require.Equal(t, cause, context.Cause(ctx))
+	}
+	again := h.ends.add(context.Background(), context.Background(), anna, h)
+	require.NoError(t, again.Err())
+	cancelAll(h.ends.of(anna), cause)
+}
