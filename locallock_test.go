@@ -768,7 +768,7 @@ func TestLocalLockDoesConstantWork(t *testing.T) {
 	looksAtNobody(t, func() {
 		assert.Equal(t, refused, l.wait(cancelled(), behind[2], nil, nil))
 		l.exit(anna)
-		assert.True(t, l.pass(0)) // to team
+		assert.True(t, l.pass(time.Second)) // to team
 		assert.Equal(t, reentered, turn(twins[0]))
 		assert.Equal(t, reentered, turn(twins[1]))
 		assert.Equal(t, reentered, turn(behind[1]))
