@@ -24,25 +24,19 @@ func TestRegistriesOfOneClientInAllModes(t *testing.T) {
 		client := w.clientWith(w.dial, called("waits"))
 		holder := w.waker(lockregistry.WakeupAuto)
 		w.lock(holder.Obtain("42"))
-		results := map[string]<-chan error{}
-		for name, mode := range wakeups {
-			g := w.goroutine()
+		results := make(chan error, len(wakeups))
+		for _, mode := range wakeups {
 			l := w.registryOn(client, lockregistry.WithWakeup(mode), lockregistry.WithPollInterval(noPoll)).Obtain("42")
-			results[name] = g.start(func() error {
-				if err := l.Lock(w.Context()); err != nil {
-					return err
-				}
-				return l.Unlock(w.Context())
-			})
+			go func() { results <- l.Lock(w.Context()) }()
 		}
 		w.await("all listen", func() bool {
 			return w.tracked() == 1 && w.subscribers(attendance) == 1 && w.subscribers(theChannel) == 1
 		})
 		require.Len(w, w.connections("name=waits"), 2)
-		start := time.Now()
-		w.do("EVAL", "redis.call('DEL', KEYS[1]) redis.call('PUBLISH', ARGV[1], KEYS[1])", "1", theKey, theChannel)
-		for name, result := range results {
-			w.Log(name, w.takes(start, result))
+		for range wakeups { // whoever was quicker
+			start := time.Now()
+			w.do("EVAL", "redis.call('DEL', KEYS[1]) redis.call('PUBLISH', ARGV[1], KEYS[1])", "1", theKey, theChannel)
+			w.Log(w.takes(start, results))
 		}
 	})
 }

@@ -3,6 +3,7 @@ package wake
 import (
 	"cmp"
 	"context"
+	"math"
 	"net"
 	"slices"
 	"strconv"
@@ -72,8 +73,10 @@ func (h *hub) waits() bool {
 }
 
 // topology asks the servers, one after the other, until one names a master for each key that is waited for: a server that
-// was taken out of the cluster does not. It returns nothing when none does, and that nobody can know when that is refused.
-func (h *hub) topology() (all []slots, known bool) {
+// was taken out of the cluster does not. When none does, part of the cluster is down, and the one that names most counts. It
+// reports false when that is refused.
+func (h *hub) topology() (best []slots, known bool) {
+	fewest := math.MaxInt
 	for address, client := range h.client.Nodes() {
 		ctx, cancel := context.WithTimeout(h.ctx, askLimit)
 		reply, err := client.Do(ctx, client.B().ClusterSlots().Build()).ToArray()
@@ -81,11 +84,15 @@ func (h *hub) topology() (all []slots, known bool) {
 		if refusal(err) {
 			return nil, false
 		}
-		if all = masters(reply, address); err == nil && h.covers(all) {
-			return all, true
+		all := masters(reply, address)
+		if without := h.without(all); err == nil && without < fewest {
+			best, fewest = all, without
+		}
+		if fewest == 0 {
+			break
 		}
 	}
-	return nil, true
+	return best, true
 }
 
 // masters reads the reply of CLUSTER SLOTS: the first and last slot of a range, and the servers that have it, the master
@@ -125,15 +132,16 @@ func ownerOf(slot uint16, all []slots) (address string) {
 	return all[i].address
 }
 
-func (h *hub) covers(all []slots) bool {
+// without is how many waiters' keys have no master.
+func (h *hub) without(all []slots) (n int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for w := range h.waiters {
 		if ownerOf(w.slot, all) == "" {
-			return false
+			n++
 		}
 	}
-	return true
+	return n
 }
 
 // acquaint has rueidis learn of servers that it does not know yet, by asking it for keys of theirs, of which another server
@@ -159,7 +167,7 @@ func (h *hub) route(all []slots, known bool) (unknown map[string]string) {
 	unknown = map[string]string{}
 	for w := range h.waiters {
 		owner := ownerOf(w.slot, all)
-		if unknown[owner] != "" {
+		if unknown[owner] != "" || known && owner == "" {
 			continue
 		}
 		n := h.nodeOf(w.slot)
@@ -170,7 +178,8 @@ func (h *hub) route(all []slots, known bool) (unknown map[string]string) {
 				w.node.remove(w)
 			}
 			w.disarm()
-			n.add(w) // if it is refused there, it polls
+			n.add(w)   // if it is refused there, it polls
+			w.signal() // else it has to be armed there
 		}
 	}
 	for address, n := range h.nodes {

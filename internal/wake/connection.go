@@ -3,6 +3,7 @@ package wake
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -16,6 +17,7 @@ type connection struct {
 	client   rueidis.DedicatedClient
 	giveBack func()
 	lost     <-chan error // gets an error, or is closed, when the connection ends
+	servers  []string     // the client's, when the connection was made
 
 	tracking  error            // why tracking does not work: errUntried before it is tried, nil when it works
 	refused   map[string]error // common channels that are refused
@@ -78,7 +80,7 @@ func (n *node) source() rueidis.Client {
 }
 
 func (n *node) dedicate(client rueidis.Client) *connection {
-	c := &connection{node: n, tracking: errUntried, refused: map[string]error{}}
+	c := &connection{node: n, tracking: errUntried, refused: map[string]error{}, servers: servers(client)}
 	if n.any {
 		c.tracking = errAny
 	}
@@ -241,11 +243,26 @@ func (n *node) hear(name string) {
 	c.common = true
 }
 
+// servers are the addresses of a client's servers; of one for Sentinel, that of the master that it uses.
+func servers(client rueidis.Client) []string { return slices.Sorted(maps.Keys(client.Nodes())) }
+
+// suspecting is how often a client for Sentinel is asked whether it uses another master by now. A connection to the one before
+// may stay open, until Sentinel demotes it, and hears nothing of what happens on the new one.
+const suspecting = time.Second
+
+var errDeposed = errors.New("another server is the master now")
+
 // serve arms waiters until the connection is lost, for which it returns the reason, or the node is closed.
 func (c *connection) serve() error {
 	n := c.node
 	tidy := time.NewTimer(tidying)
 	defer tidy.Stop()
+	var suspect <-chan time.Time
+	if n.client.Mode() == rueidis.ClientModeSentinel {
+		ticker := time.NewTicker(suspecting)
+		defer ticker.Stop()
+		suspect = ticker.C
+	}
 	ticks := true // the timer runs, which it does while there are channels to leave
 	for {
 		late := false
@@ -253,6 +270,11 @@ func (c *connection) serve() error {
 		case <-n.nudge:
 		case <-tidy.C:
 			late, ticks = true, false
+		case <-suspect:
+			if !slices.Equal(c.servers, servers(n.client)) {
+				return errDeposed
+			}
+			continue
 		case err := <-c.lost:
 			return err
 		case <-n.ctx.Done():

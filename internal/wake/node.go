@@ -261,6 +261,7 @@ func (n *node) connect() time.Duration {
 	}
 	if err != nil {
 		c.end()
+		n.forget()
 		n.become(off)
 		if n.ctx.Err() == nil && !errors.Is(err, errRefused) && !n.failed {
 			n.failed = true
@@ -302,7 +303,7 @@ func (n *node) become(s state) bool {
 	return true
 }
 
-// forget forgets all about a connection that is lost.
+// forget forgets all about a connection that is over. It wakes those who relied on it.
 func (n *node) forget() {
 	n.mu.Lock()
 	defer n.mu.Unlock()

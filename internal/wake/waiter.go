@@ -158,11 +158,15 @@ func (w *Waiter) answer(seen Sight) {
 	w.asking = asksNot
 }
 
-// disarm is for when the connection is lost, or was that to another server. It wakes, since a change may have been missed.
+// disarm is for when the connection is lost, or was that to another server. A waiter that relied on it wakes, since a change
+// may have been missed.
 func (w *Waiter) disarm() {
+	relied := w.armed || w.asking != asksNot || w.paused != nil
 	w.answer(Sight{})
 	w.unpause()
 	w.armed, w.tracks = false, false
 	w.doubt = doubt{poll: w.doubt.poll}
-	w.signal()
+	if relied {
+		w.signal()
+	}
 }

@@ -258,6 +258,40 @@ func TestNewsOfTheConnection(t *testing.T) {
 	require.Equal(t, 2, b.logged("is lost"))
 }
 
+// ofSentinel is a client that finds its master through Sentinel, which names another one when told.
+type ofSentinel struct {
+	rueidis.Client
+
+	mu     sync.Mutex
+	master string
+}
+
+func (*ofSentinel) Mode() rueidis.ClientMode { return rueidis.ClientModeSentinel }
+
+func (s *ofSentinel) Nodes() map[string]rueidis.Client {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return map[string]rueidis.Client{s.master: s.Client}
+}
+
+// A connection to a master that was deposed is given up, though it is still open.
+func TestDeposedMaster(t *testing.T) {
+	b := newBench(t)
+	client := &ofSentinel{Client: b.client, master: "before"}
+	news := make(chan Connection, 8)
+	o := either
+	o.Connection = func(c Connection) { news <- c }
+	w := b.armed(b.listen(client, o), "key")
+	require.True(t, (<-news).Up)
+	client.mu.Lock()
+	client.master = "after"
+	client.mu.Unlock()
+	b.wakes(w)
+	require.ErrorIs(t, (<-news).Err, errDeposed)
+	require.True(t, (<-news).Up)
+	b.await("armed", func() bool { return w.Arm(t.Context(), limit).Armed })
+}
+
 // What is the same for several listeners is told once to each place that lines end up in.
 func TestLinesAreToldOnce(t *testing.T) {
 	b := newBench(t)
