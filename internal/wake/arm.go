@@ -1,0 +1,150 @@
+package wake
+
+import (
+	"slices"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+// arm arms waiters that have asked for it.
+func (c *connection) arm(asked []*Waiter) error {
+	n := c.node
+	var listeners []*Listener
+	for _, w := range asked {
+		if len(listeners) == 0 || listeners[len(listeners)-1] != w.listener {
+			listeners = append(listeners, w.listener)
+		}
+	}
+	if err := c.prepare(listeners); err != nil {
+		return err
+	}
+	tracked, others, channels, sharded := n.enlist(asked)
+	if err := c.look(tracked); err != nil {
+		return err
+	}
+	if err := c.subscribe(channels); err != nil {
+		return err
+	}
+	if err := c.subscribeSharded(sharded); err != nil {
+		return err
+	}
+	n.enlisted(others)
+	return nil
+}
+
+// enlist counts waiters as armed from now on, since the server may tell of a change before it answers. It returns those to
+// be tracked, the others, and the channels that are to be subscribed to.
+func (n *node) enlist(asked []*Waiter) (tracked, others []*Waiter, channels, sharded []string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, w := range asked {
+		p := n.listeners[w.listener]
+		if w.node != n { // closed, or elsewhere now
+			continue
+		}
+		if p == nil || p.refused {
+			w.answer(Sight{})
+			continue
+		}
+		w.armed, w.tracks = true, n.tracks && w.listener.options.Track
+		if w.tracks {
+			tracked = append(tracked, w)
+		} else {
+			others = append(others, w)
+		}
+		for _, name := range w.channels(p) {
+			c := n.channels[name]
+			if c == nil {
+				c = &channel{}
+				n.channels[name] = c
+				channels = append(channels, name)
+			}
+			if w.sharded && name == w.Channel && !c.sharded {
+				c.sharded = true
+				sharded = append(sharded, name)
+			}
+			if c.last = w.listener; !slices.Contains(c.waiters, w) {
+				c.waiters = append(c.waiters, w)
+			}
+		}
+	}
+	return tracked, others, channels, sharded
+}
+
+// look has the server track the keys of waiters: to read a key is to have it tracked. Who sees that the key is taken need
+// not look at it again: whoever takes it away, the server will tell.
+func (c *connection) look(waiters []*Waiter) error {
+	if len(waiters) == 0 {
+		return nil
+	}
+	looks := make(rueidis.Commands, len(waiters))
+	for i, w := range waiters {
+		looks[i] = c.client.B().Pttl().Key(w.Key).Build()
+	}
+	sent := time.Now()
+	replies := c.client.DoMulti(c.node.ctx, looks...)
+	replied := time.Now()
+	for _, reply := range replies {
+		if err := reply.NonRedisError(); err != nil {
+			return err
+		}
+	}
+	n := c.node
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for i, w := range waiters {
+		if w.node != n {
+			continue
+		}
+		pttl, err := replies[i].AsInt64()
+		if err != nil {
+			if reply, ok := rueidis.IsRedisErr(err); ok {
+				if _, moved := reply.IsMoved(); moved {
+					n.hub.poke()
+				}
+			}
+			w.armed = false
+			w.answer(Sight{})
+			continue
+		}
+		w.saw(pttl, sent, replied)
+	}
+	return nil
+}
+
+// gone is the reply of PTTL for a key that does not exist.
+const gone = -2
+
+// saw takes in what PTTL replied. The caller holds the hub's mutex.
+func (w *Waiter) saw(pttl int64, sent, replied time.Time) {
+	changed := true
+	if pttl == gone {
+		w.doubt = doubt{poll: w.doubt.poll, since: replied}
+	} else {
+		changed = w.doubt.looked(replied, expiry(sent, replied, pttl))
+	}
+	if changed && w.asking == asksItself {
+		w.signal()
+	}
+	left := time.Duration(max(pttl, -1)) * time.Millisecond
+	if pttl == 0 { // its last millisecond; which is not the same as no end
+		left = time.Millisecond
+	}
+	w.answer(Sight{Armed: true, Taken: pttl != gone, Left: left})
+}
+
+// enlisted answers waiters that are subscribed: they are to look themselves.
+func (n *node) enlisted(waiters []*Waiter) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, w := range waiters {
+		if w.node != n {
+			continue
+		}
+		if w.asking == asksItself {
+			w.signal()
+		}
+		w.answer(Sight{Armed: w.armed}) // it is not if its channel was refused
+	}
+}

@@ -1,0 +1,117 @@
+package wake
+
+import (
+	"slices"
+
+	"github.com/redis/rueidis"
+)
+
+// subscribe subscribes to channels. When that is refused the server allows it for some of them only, or for none.
+func (c *connection) subscribe(names []string) error {
+	if len(names) == 0 {
+		return nil
+	}
+	err := c.client.Do(c.node.ctx, c.client.B().Subscribe().Channel(names...).Build()).Error()
+	switch {
+	case err == nil:
+		c.hears(names)
+		return nil
+	case !refusal(err):
+		return err
+	case len(names) > 1:
+		for i := range names {
+			if err := c.subscribe(names[i : i+1]); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	for _, l := range c.node.unheard(names[0]) {
+		c.node.missing(l, "subscribing", err)
+		if c.node.deaf(l, c) {
+			if err := c.node.refuse(l); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// subscribeSharded subscribes to channels in their slots, where Redisson publishes. Where that is refused, or unknown as before
+// version 7, those messages are missing, and polling has to do.
+func (c *connection) subscribeSharded(names []string) error {
+	if len(names) == 0 || c.unsharded {
+		return nil
+	}
+	commands := make(rueidis.Commands, len(names))
+	for i, name := range names { // each in a slot of its own
+		commands[i] = c.client.B().Ssubscribe().Channel(name).Build()
+	}
+	for _, result := range c.client.DoMulti(c.node.ctx, commands...) {
+		err := result.Error()
+		_, answered := rueidis.IsRedisErr(err)
+		switch {
+		case err == nil:
+		case refusal(err):
+			c.unsharded = true
+			for _, l := range c.node.served() {
+				if l.options.Subscribe && !l.options.Track {
+					c.node.missing(l, "subscribing in slots", err)
+				}
+			}
+		case !answered:
+			return err
+		default: // MOVED, most likely
+			c.node.hub.poke()
+		}
+	}
+	return nil
+}
+
+// hears notes whose channels are subscribed to.
+func (c *connection) hears(names []string) {
+	n := c.node
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, name := range names {
+		if ch := n.channels[name]; ch != nil {
+			for _, w := range ch.waiters {
+				if p := n.listeners[w.listener]; p != nil {
+					p.heard = c
+				}
+			}
+		}
+	}
+}
+
+// deaf tells whether no channel of a key has been subscribed to for a listener on a connection.
+func (n *node) deaf(l *Listener, c *connection) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	p := n.listeners[l]
+	return p != nil && p.heard != c
+}
+
+// unheard takes out a channel that is refused, and returns the listeners whose waiters have nothing but it.
+func (n *node) unheard(name string) (listeners []*Listener) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	c := n.channels[name]
+	if c == nil {
+		return nil
+	}
+	delete(n.channels, name)
+	for _, w := range c.waiters {
+		if w.tracks { // it is woken all the same
+			if p := n.listeners[w.listener]; p != nil {
+				p.uncounted = true
+			}
+			continue
+		}
+		w.armed = false
+		if !slices.Contains(listeners, w.listener) {
+			listeners = append(listeners, w.listener)
+		}
+	}
+	return listeners
+}
