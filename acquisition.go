@@ -89,7 +89,7 @@ func (l *Lock) pursue(first attempt, tried, patient bool, deadline instant) erro
 		if err := a.standBack(); err != nil {
 			return err
 		}
-		if granted, _, err := a.try(true, deadline); granted || err != nil && !(patient && a.passing(err)) {
+		if granted, _, err := a.try(true, deadline); granted || err != nil && (!patient || !a.passing(err)) {
 			return err
 		}
 	}

@@ -29,7 +29,7 @@ var (
 	// (READONLY, CLUSTERDOWN, MASTERDOWN), a server that starts (LOADING) or is out of memory, an answer that came too late
 	// to be believed. The same call may succeed later. With the error of a context, that context ended while Redis did not
 	// answer; without ErrUnavailable somebody else is known to have held the lock then.
-	ErrUnavailable = errors.New("Redis did not answer, or cannot serve now")
+	ErrUnavailable = errors.New("no answer of Redis, or it cannot serve now")
 
 	// ErrClosed: the registry is closed.
 	ErrClosed = errors.New("the registry is closed")

@@ -104,7 +104,7 @@ type patience struct {
 var errNoAnswer = errors.New("no answer of Redis in time")
 
 // errNotSent: too many commands wait for an answer already, so this one was not sent.
-var errNotSent = errors.New("Redis does not answer, and too many commands wait for it already")
+var errNotSent = errors.New("too many commands wait for an answer of Redis already")
 
 // lateFor is how long an answer about a lease may take before it is late.
 func lateFor(lease time.Duration) time.Duration { return min(lateAnswer, lease/3) }
@@ -193,9 +193,8 @@ func (t *transport) do(p patience, c call) answer {
 		a.RedisResult, a.came = e.result(0), t.clock.now()
 		a.late = l.judge(a.Error(), e.sent, a.came, e.late(p.late))
 	}
-	if err := a.Error(); p.grace == 0 && p.ctx.Err() != nil && (err == errNoAnswer || err == errNotSent) { //nolint:errorlint // never wrapped
-		a.cut = true
-	}
+	ended := p.grace == 0 && p.ctx.Err() != nil
+	a.cut = ended && (errors.Is(a.Error(), errNoAnswer) || errors.Is(a.Error(), errNotSent))
 	return a
 }
 

@@ -111,7 +111,8 @@ func (w *waker) attendants(channel string) int64 {
 	}
 	name := attendance(channel)
 	reply := w.transport.ask(func(ctx context.Context, way rueidis.CoreClient) rueidis.RedisResult {
-		return way.Do(ctx, way.B().Arbitrary("PUBSUB", "NUMSUB").Args(name).Build()) // in this way rueidis does not try it again and again
+		// Arbitrary, because rueidis would try a typed one again and again.
+		return way.Do(ctx, way.B().Arbitrary("PUBSUB", "NUMSUB").Args(name).Build())
 	})
 	counts, err := reply.AsIntMap()
 	if err != nil { // it may be forbidden

@@ -375,7 +375,8 @@ func (n *node) log(level slog.Level, message string, attributes ...slog.Attr) {
 // missing tells a listener that a way to listen does not work for it.
 func (n *node) missing(l *Listener, way string, err error) {
 	if n.hub.untold(l, way) {
-		l.options.Log(slog.LevelInfo, "the server does not allow a way to wake up waiting calls", slog.String("way", way), slog.Any("error", err))
+		l.options.Log(slog.LevelInfo, "the server does not allow a way to wake up waiting calls",
+			slog.String("way", way), slog.Any("error", err))
 	}
 }
 
