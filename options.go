@@ -103,24 +103,24 @@ func WithLogger(l *slog.Logger) Option { return func(s *settings) { s.log = l } 
 // and when the holder's lease ends.
 type Wakeup int
 
-// The ways to wake up. All but WakeupPoll need one more connection per registry, opened when the first call waits, which
-// comes from the registry's client.
+// The ways to wake up. All but WakeupPoll need one more connection of the client, which its registries share, opened when the
+// first call waits; on a cluster one to each master that has a key waited for.
 const (
 	// WakeupAuto wakes as WakeupTracking does where the server and the user's permissions allow that, else as WakeupPubSub,
-	// else it polls. What they do not allow is logged once. Releases are published, unless that is not permitted, so those
-	// who wait in either way wake.
+	// else it polls. What they do not allow is logged once. Releases are published, unless that is not permitted, so
+	// waiters of either kind wake.
 	WakeupAuto Wakeup = iota
 
 	// WakeupPoll only tries every poll interval, and publishes nothing, as Spring's SPIN_LOCK.
 	WakeupPoll
 
-	// WakeupPubSub listens on the layout's channels, and publishes releases there, as Spring's PUB_SUB_LOCK. It does not
-	// wake for who publishes nothing.
+	// WakeupPubSub listens on the layout's channels, and publishes releases there, as Spring's PUB_SUB_LOCK. Releases that
+	// are not published do not wake it.
 	WakeupPubSub
 
-	// WakeupTracking has the server say that the key changed (CLIENT TRACKING, Redis 6 or newer, RESP3, no cluster): it
-	// wakes whoever removes the key, and when it expires. It publishes nothing. The server remembers each key that is
-	// waited for, until it changes.
+	// WakeupTracking has the server say that the key changed (CLIENT TRACKING, Redis 6 or newer, RESP3): it wakes a waiter
+	// whatever removes the key, its expiry too. It publishes nothing. The server remembers each key that is waited for,
+	// until it changes.
 	WakeupTracking
 )
 
@@ -135,8 +135,8 @@ const (
 	// LayoutSpring is a string per lock, as Spring Integration's RedisLockRegistry writes it.
 	LayoutSpring Layout = iota
 
-	// LayoutRedisson is a hash per lock, as Redisson's RLock writes it. As there, who names no lease has one of 30 s (or
-	// what [WithExpiry] says, Redisson's lockWatchdogTimeout), which is renewed for as long as the lock is held; a lease
+	// LayoutRedisson is a hash per lock, as Redisson's RLock writes it. As in Redisson, a lock taken without TTL has
+	// a lease of 30 s (or what [WithExpiry] says, Redisson's lockWatchdogTimeout), which is renewed for as long as the lock is held; a lease
 	// given by [TTL] ends unless [WithRenewal] is set too. The name of the RLock is prefix + ":" + path.
 	LayoutRedisson
 )
