@@ -88,7 +88,7 @@ func (l *Lock) opens() time.Duration {
 	}
 	window := l.reg.handoff
 	if window == 0 {
-		window = l.reg.poll
+		window = defaultHandoff
 	}
 	age := h.age()
 	gone := int64(age/window) % (1 + heldBack) // windows since the last one in which newcomers could share

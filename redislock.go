@@ -48,13 +48,16 @@ var errBusy = errors.New("busy")
 // Lock is Spring's lockInterruptibly, and its lock when ctx is never done. A failure leaves nothing behind, neither here
 // nor in Redis. The errors, each within a [*LockError]:
 //
-//   - that of ctx, when it is done first
-//   - [ErrTimeout], when the time given by [Wait] is over
+//   - that of ctx, when it is done first, within half a second of its end; with [ErrUnavailable] when Redis could not be asked
+//     whether the lock is free
+//   - [ErrTimeout], when the time given by [Wait] is over; also with ErrUnavailable
+//   - [ErrUnavailable], when the first attempt fails in passing, or is not answered within [WithCommandTimeout]. A call with
+//     Wait, and one that has queued in this process before, tries again, after 50 ms at first and a second at last
 //   - [ErrLockLost], see above
 //   - [ErrCapacity], when the registry may not keep one more lock
 //   - [ErrClosed], when the registry is closed
-//   - that of Redis or of the network, when the first attempt fails. Later ones are made again every poll interval, for as
-//     long as a failover, a restart or a broken connection may be the reason
+//   - [ErrUpgrade] and [ErrWrongType]
+//   - another error of Redis, a missing permission for instance
 //   - bad input: an empty path, a nil context, a lease under two milliseconds, a wait that is not positive
 func (l *Lock) Lock(ctx context.Context, opts ...LockOption) error {
 	_, err := l.acquire(ctx, "lock", opts, untilDone)
@@ -62,7 +65,8 @@ func (l *Lock) Lock(ctx context.Context, opts ...LockOption) error {
 }
 
 // TryLock locks like [Lock.Lock] but does not wait for anyone; with [Wait] it waits that long at most. False without an
-// error means that somebody else holds the lock. It is Spring's tryLock. It returns the errors of Lock, except ErrTimeout.
+// error means that somebody else holds the lock. It is Spring's tryLock. It returns the errors of Lock, but never ErrTimeout:
+// when Redis could not be asked, that is [ErrUnavailable] alone.
 func (l *Lock) TryLock(ctx context.Context, opts ...LockOption) (bool, error) {
 	return l.acquire(ctx, "trylock", opts, notAtAll)
 }
