@@ -175,9 +175,11 @@ func (b breakage) releaseAndLock(s *stage) {
 }
 
 func (b breakage) released(s *stage, err error) {
-	if b.mute() && s.system.ours { // whose context is done need not wait for the outcome
-		s.is(err, nil)
-		s.proxy.CutAll()
+	if s.system.ours {
+		s.released(err)
+		if b.mute() {
+			s.proxy.CutAll()
+		}
 		return
 	}
 	b.outcome(s, err)
@@ -321,8 +323,8 @@ func (d delay) reenter(s *stage) {
 }
 
 func (d delay) lost(s *stage, err error) {
-	if !d.cut && s.system.ours { // whose context is done need not wait for the outcome
-		s.is(err, nil)
+	if s.system.ours {
+		s.released(err)
 		return
 	}
 	d.unanswered(s, err)

@@ -68,7 +68,7 @@ func TestHandoffIsFair(t *testing.T) {
 	for mode, wakeup := range modes {
 		cases = append(cases, handoffCase{
 			name:  mode,
-			of:    settings{Lease: time.Minute, Poll: handoffPoll, Wakeup: wakeup, Handoff: -1},
+			of:    settings{Lease: time.Minute, Poll: handoffPoll, Wakeup: wakeup, Handoff: handoffPoll},
 			limit: handoffPoll,
 		})
 	}
@@ -77,7 +77,7 @@ func TestHandoffIsFair(t *testing.T) {
 		cases,
 		handoffCase{
 			name:    "crowd in another process",
-			of:      settings{Lease: time.Minute, Poll: handoffPoll, Handoff: -1},
+			of:      settings{Lease: time.Minute, Poll: handoffPoll, Handoff: handoffPoll},
 			limit:   handoffPoll,
 			outside: true,
 		},

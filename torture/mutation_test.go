@@ -54,7 +54,7 @@ var mutations = []mutation{
 	},
 	{
 		"removals are tried again after a minute", "stray.go",
-		"pause := s.reg.poll * time.Duration(max(1, len(s.strays)/batch))", "pause := t.watch",
+		"pause = backoff(t.failed, t.lease)", "pause = t.watch",
 		"TestUnknownOutcomes$",
 	},
 	{
@@ -85,7 +85,7 @@ var mutations = []mutation{
 	},
 	{
 		"a transient failure ends the wait", "acquisition.go",
-		"(!a.patient || !transient(err))", "true",
+		"if !a.patient || !a.passing(err) {", "if true {",
 		"TestDisturbedWhileWaiting|TestUnknownOutcomes$",
 	},
 	{

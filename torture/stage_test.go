@@ -174,6 +174,21 @@ func (s *stage) fromNetwork(err error) {
 	}
 }
 
+// released checks what an unlock says whose command was lost: nil when the registry has made sure meanwhile, or that nobody
+// knows.
+func (s *stage) released(err error) {
+	s.Helper()
+	if err == nil {
+		return
+	}
+	s.is(err, lockregistry.ErrUnavailable)
+	for _, other := range append(documented, context.Canceled, context.DeadlineExceeded) {
+		if errors.Is(err, other) {
+			s.violatedf("an outcome that nobody knows is taken for another: %v", err)
+		}
+	}
+}
+
 // is checks that an error is, or is about, another one.
 func (s *stage) is(err, wanted error) {
 	s.Helper()
