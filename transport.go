@@ -249,12 +249,14 @@ func (l *lane) judge(err error, sent, came instant, late time.Duration) bool {
 	case errors.Is(err, errNotSent):
 		return false
 	case errors.Is(err, errNoAnswer):
-		if took >= min(late, tooSoon) {
+		if took >= tooSoon {
 			l.beWary(came)
 		}
 		return false
 	case took >= late:
-		l.beWary(came)
+		if took >= lateAnswer { // long enough for a failover; a short lease asks for less
+			l.beWary(came)
+		}
 		return true
 	}
 	if answered(err) {
