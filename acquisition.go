@@ -44,6 +44,9 @@ const turnaround = 10 * time.Millisecond
 // answerGrace is how much longer than its wait a call may take when the server does not answer.
 const answerGrace = 250 * time.Millisecond
 
+// armLimit is how long a waiter waits for the connection for wake-ups.
+const armLimit = time.Second
+
 // closingGrace is how long the client may be closed before a call gives up. Rueidis says so, too, of commands that were
 // pending on a connection that it replaces.
 const closingGrace = time.Second
@@ -224,7 +227,7 @@ func (a *acquisition) end() {
 
 // arm listens; see listener.arm.
 func (a *acquisition) arm() sight {
-	return a.ear.arm(a.ctx, min(a.lock.reg.poll, a.lock.reg.clock.now().until(a.deadline)))
+	return a.ear.arm(a.ctx, min(a.lock.reg.poll, armLimit, a.lock.reg.clock.now().until(a.deadline)))
 }
 
 // try asks Redis once, quickly when the key is most likely free; see layout.obtain. When somebody else holds the lock, left
