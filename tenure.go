@@ -27,8 +27,9 @@ func (t *tenure) lasts() bool { return !t.ended.Load() && t.lock.hold.Load() == 
 // there: so a call that finds a tenure that lasts is counted before the owner can leave. The local half's mutex may be taken
 // while this one is held.
 type tenures struct {
-	mu sync.Mutex
-	of map[owner]*tenure
+	mu   sync.Mutex
+	hold *hold // that all of them are of
+	of   map[owner]*tenure
 }
 
 // tenure returns that of an owner that has a hold; one that is over when it has unlocked in the meantime.
@@ -44,13 +45,8 @@ func (l *Lock) tenure(o owner, h *hold) *tenure {
 		t.ended.Store(true)
 		return t
 	}
-	for other, t := range s.of { // of holds that were lost, and whose owners never came back
-		if t.hold != h {
-			delete(s.of, other)
-		}
-	}
-	if s.of == nil {
-		s.of = map[owner]*tenure{}
+	if s.hold != h { // what is left is of holds that were lost, and whose owners never came back
+		s.hold, s.of = h, map[owner]*tenure{}
 	}
 	s.of[o] = t
 	return t
