@@ -23,7 +23,7 @@ type Lock struct {
 	parked   atomic.Bool
 	lockedAt atomic.Int64 // instant
 	local    localLock    // of a plain lock; see half
-	tenures  tenures
+	tenures  atomic.Pointer[tenures] // nil until there is a context that carries a hold
 	hold     atomic.Pointer[hold]    // written only by who has the local half
 	owed     atomic.Int32            // see Lock.owe; the anchor's, for who has the local half
 	crowded  atomic.Int64            // an instant; see overstayed; the anchor's too
@@ -205,20 +205,28 @@ func (l *Lock) acquire(ctx context.Context, op string, opts []LockOption, wait t
 	if err == nil {
 		err = l.enter(ctx, q)
 	}
-	var late overdue
 	switch {
 	case err == nil:
 		return true, nil
 	case err == errBusy && op == "trylock": //nolint:errorlint // never wrapped
 		return false, nil
-	case err == errBusy: //nolint:errorlint // likewise
-		return false, l.fail(op, ErrTimeout)
-	case !errors.As(err, &late):
-		return false, l.fail(op, err)
-	case op == "trylock":
-		return false, l.fail(op, late.error)
 	default:
-		return false, l.fail(op, errors.Join(ErrTimeout, late.error))
+		return false, l.gaveUp(op, err)
+	}
+}
+
+// gaveUp is the error of a call that did not get the lock.
+func (l *Lock) gaveUp(op string, err error) error {
+	var late overdue
+	switch {
+	case err == errBusy: //nolint:errorlint // never wrapped
+		return l.fail(op, ErrTimeout)
+	case !errors.As(err, &late):
+		return l.fail(op, err)
+	case op == "trylock":
+		return l.fail(op, late.error)
+	default:
+		return l.fail(op, errors.Join(ErrTimeout, late.error))
 	}
 }
 

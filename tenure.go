@@ -34,7 +34,11 @@ type tenures struct {
 
 // tenure returns that of an owner that has a hold; one that is over when it has unlocked in the meantime.
 func (l *Lock) tenure(o owner, h *hold) *tenure {
-	s := &l.tenures
+	s := l.tenures.Load()
+	if s == nil {
+		l.tenures.CompareAndSwap(nil, &tenures{})
+		s = l.tenures.Load()
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if t := s.of[o]; t != nil && t.hold == h {
@@ -53,8 +57,14 @@ func (l *Lock) tenure(o owner, h *hold) *tenure {
 }
 
 // exit takes one lock of an owner back in the local half. With the last one its tenure ends.
+//
+// When the first tenure of a lock is made at this moment, it may not be found here. It is over all the same once the hold is
+// another one; and while the hold goes on, because readers share it, calls nest in it only if its owner is in again.
 func (l *Lock) exit(o owner) departure {
-	s := &l.tenures
+	s := l.tenures.Load()
+	if s == nil { // most locks
+		return l.half().exit(o)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	how := l.half().exit(o)
@@ -85,9 +95,10 @@ func (l *Lock) carry(parent context.Context, o owner, h *hold) context.Context {
 
 // nest locks once more for the owner of a tenure, unless the tenure is over: then it does nothing and reports false.
 func (l *Lock) nest(ctx context.Context, t *tenure, q request) (nested bool, err error) {
-	l.tenures.mu.Lock()
+	s := l.tenures.Load() // the tenure is one of them
+	s.mu.Lock()
 	nested = t.lasts() && l.half().nest(t.owner)
-	l.tenures.mu.Unlock()
+	s.mu.Unlock()
 	if !nested {
 		return false, nil
 	}
