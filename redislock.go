@@ -21,8 +21,8 @@ type Lock struct {
 	turn     atomic.Uint64  // when it was last obtained; belongs to the cache, as do pins and parked
 	pins     atomic.Int32
 	parked   atomic.Bool
-	lockedAt atomic.Int64 // instant
-	local    localLock    // of a plain lock; see half
+	lockedAt atomic.Int64            // instant
+	local    localLock               // of a plain lock; see half
 	tenures  atomic.Pointer[tenures] // nil until there is a context that carries a hold
 	hold     atomic.Pointer[hold]    // written only by who has the local half
 	owed     atomic.Int32            // see Lock.owe; the anchor's, for who has the local half
