@@ -496,12 +496,18 @@ func (l *Lock) release(ctx context.Context) error {
 func (l *Lock) removeLater(ctx context.Context, h *hold, failure error, begun instant) error {
 	reg := l.reg
 	removed := make(chan bool, 1)
+	silent := &trouble{} // until then nobody has the lock here, and nobody knows whether somebody has it elsewhere
 	stray := h.removal(func(gone bool) {
+		l.anchor().pursuit.CompareAndSwap(silent, nil)
 		l.letGo(gone)
 		removed <- gone
 	})
 	if failure == nil { // the answer came late: a master that is none any more may have given it
 		stray.late, failure = true, errLate
+	}
+	if failure = classified(failure); errors.Is(failure, ErrUnavailable) {
+		silent.note(failure)
+		l.anchor().pursuit.CompareAndSwap(nil, silent)
 	}
 	spent := begun.until(reg.clock.now())
 	p := patience{ctx: ctx, limit: unlockLimit - spent, grace: max(0, unlockGrace-spent)}
@@ -509,7 +515,7 @@ func (l *Lock) removeLater(ctx context.Context, h *hold, failure error, begun in
 	if removedWithin(p, removed) {
 		return nil
 	}
-	return classified(failure)
+	return failure
 }
 
 func removedWithin(p patience, removed <-chan bool) bool {
