@@ -262,8 +262,14 @@ func (l *Lock) enter(ctx context.Context, q request) error {
 			return err
 		case handed: // likewise
 			now.anchor().lockedAt.Store(int64(reg.clock.now()))
-			now.hold.Load().adopt(q.lease, reg.renews(now.kind, q))
-			return nil
+			if h := now.heldBy(o); h != nil && h.adopt(q.lease, reg.renews(now.kind, q)) {
+				return nil
+			}
+			_ = now.depart(ctx, o) // lost while this one came in: it never held it, and its pin went with the hold
+			if now, err = reg.cache.pin(l); err != nil {
+				return err
+			}
+			continue
 		case reentered, joined: // the hold has a pin already
 			err = now.refresh(ctx, o, q, how)
 			if err != nil {
