@@ -68,7 +68,7 @@ func (l *Lock) obtain(ctx context.Context, q request, deadline instant, queued b
 	patient := q.wait != notAtAll
 	granted, tried := false, l.anchor().owed.Load() == 0
 	if tried { // most locks are free
-		granted, _, err = first.try(true, never)
+		granted, _, err = first.try(true, deadline)
 	}
 	// A call that waits for a while makes nothing of a failure that passes, another one is told of the first.
 	if !granted && (err == nil || patient && (q.wait > 0 || queued) && first.passing(err)) {
@@ -238,17 +238,13 @@ func (a *attempt) try(quick bool, deadline instant) (granted bool, left time.Dur
 		return false, 0, a.explained(ended(a.ctx))
 	}
 	l, h := a.lock, a.hold
-	p := patience{ctx: a.ctx, limit: l.reg.limit, late: lateFor(h.lease.length)}
-	if deadline != never {
-		p.limit = min(p.limit, l.reg.clock.now().until(deadline.add(answerGrace)))
-	}
 	c := l.kind.layout.obtain(bid{l.key, h.value, h.lease, a.under}, quick)
 	a.sent = true
-	reply := l.reg.transport.do(p, c)
+	reply := l.reg.transport.do(a.patience(deadline), c)
 	sent := reply.sent
 	granted, left, err = c.granted(reply.RedisResult)
 	if granted && reply.late {
-		sent, granted, err = a.confirm(p)
+		sent, granted, err = a.confirm(deadline)
 	}
 	if granted && h.grant(sent) {
 		l.hold.Store(h)
@@ -269,11 +265,21 @@ func (a *attempt) try(quick bool, deadline instant) (granted bool, left time.Dur
 	return false, left, a.failure
 }
 
+// patience is how long to wait for the answer to a command that is sent now.
+func (a *attempt) patience(deadline instant) patience {
+	reg := a.lock.reg
+	p := patience{ctx: a.ctx, limit: reg.limit, late: lateFor(a.hold.lease.length)}
+	if deadline != never {
+		p.limit = min(p.limit, reg.clock.now().until(deadline.add(answerGrace)))
+	}
+	return p
+}
+
 // confirm makes sure of a grant whose answer came late: it renews the hold by a command that is sent after that. The hold
 // counts from then.
-func (a *attempt) confirm(p patience) (sent instant, granted bool, err error) {
+func (a *attempt) confirm(deadline instant) (sent instant, granted bool, err error) {
 	l, h := a.lock, a.hold
-	reply := l.reg.transport.do(p, l.kind.layout.renew(l.key, h.value, h.lease))
+	reply := l.reg.transport.do(a.patience(deadline), l.kind.layout.renew(l.key, h.value, h.lease))
 	n, err := confirmed(reply.RedisResult)
 	switch {
 	case err == nil && (reply.late || n == 0):

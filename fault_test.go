@@ -753,3 +753,33 @@ func TestOnlyTheKeyIsTouched(t *testing.T) {
 		}
 	})
 }
+
+// The wait counts from the first command on, and for the confirmation of a late grant.
+func TestASilentServerDoesNotOutlastTheWait(t *testing.T) {
+	silent := map[string]func(w *world, f *flaky){
+		"at the first try": func(_ *world, f *flaky) { f.all("obtain", silence) },
+		"at the confirmation": func(w *world, f *flaky) {
+			w.do("SET", "orders:42", "for ever")
+			time.AfterFunc(50*time.Millisecond, func() { w.do("DEL", "orders:42") })
+			f.next("obtain", delivered, delivered, delivered, slow(900*time.Millisecond))
+			f.all("renew", silence)
+		},
+	}
+	for name, silence := range silent {
+		t.Run(name, func(t *testing.T) {
+			fakeWorld(t, func(w *world) {
+				f := w.flaky()
+				l := f.registry(polling).Obtain("42")
+				w.lock(l)
+				w.unlock(l) // the server knows the scripts from now on
+				silence(w, f)
+				start := time.Now()
+				err := l.Lock(w.Context(), lockregistry.Wait(time.Second))
+				require.LessOrEqual(w, time.Since(start), 1500*time.Millisecond)
+				require.ErrorIs(w, err, lockregistry.ErrTimeout)
+				require.ErrorIs(w, err, lockregistry.ErrUnavailable)
+				f.reconnect()
+			})
+		})
+	}
+}

@@ -2,6 +2,7 @@ package lockregistry_test
 
 import (
 	"context"
+	"errors"
 	"strconv"
 	"strings"
 	"sync"
@@ -581,5 +582,89 @@ func TestDoHandsOver(t *testing.T) {
 			require.Equal(h, context.Canceled, err)
 		}
 		require.Equal(h, 1, h.net.count("release"))
+	})
+}
+
+// A hold that is lost while it is handed over is nobody's: the next owner obtains one of its own.
+func TestLostDuringHandOver(t *testing.T) {
+	losses := map[string]func(w *world, r *lockregistry.Registry){
+		"removed by force":  func(w *world, r *lockregistry.Registry) { require.NoError(w, r.ForceUnlock(w.Context(), "42")) },
+		"the lease is over": func(w *world, _ *lockregistry.Registry) { w.pass(time.Minute) },
+	}
+	for name, lose := range losses {
+		t.Run(name, func(t *testing.T) {
+			fakeWorld(t, func(w *world) {
+				r := w.registry(lockregistry.WithHandoff(time.Hour))
+				l := r.Obtain("42")
+				w.lock(l)
+				l.Context(noticing{l.Context(w.Context()), sync.OnceFunc(func() { lose(w, r) })})
+				g := w.goroutine()
+				next := g.starts(l)
+				w.settle()
+				w.unlock(l)
+				require.NoError(w, <-next)
+				require.True(w, l.IsHeld())
+				require.NoError(w, g.unlock(l))
+				require.True(w, w.free("orders:42"))
+			})
+		})
+	}
+}
+
+// noticing is a context that does something when a child of it ends. Unlock ends the contexts of a hold before it hands the
+// hold over.
+type noticing struct {
+	context.Context
+	child func()
+}
+
+func (n noticing) Done() <-chan struct{} { return make(chan struct{}) }
+
+func (n noticing) AfterFunc(func()) (stop func() bool) {
+	return func() bool {
+		n.child()
+		return true
+	}
+}
+
+// The next owner may find, when it wakes up, that the hold is gone, and that yet another one has the lock.
+func TestForceUnlockDuringHandOver(t *testing.T) {
+	realWorlds(t, func(w *world) {
+		const holds = 3000
+		r := w.registry(lockregistry.WithHandoff(time.Hour))
+		l := r.Obtain("42")
+		var sections, forced sync.WaitGroup
+		done := make(chan struct{})
+		for range 8 {
+			sections.Go(func() {
+				for range holds / 8 {
+					if err := l.Lock(w.Context()); err != nil {
+						w.Error(err)
+						return
+					}
+					if err := l.Unlock(w.Context()); err != nil && !errors.Is(err, lockregistry.ErrLockLost) {
+						w.Error(err)
+					}
+				}
+			})
+		}
+		forced.Go(func() {
+			for {
+				select {
+				case <-done:
+					return
+				default:
+					if err := r.ForceUnlock(w.Context(), "42"); err != nil {
+						w.Error(err)
+					}
+				}
+			}
+		})
+		sections.Wait()
+		close(done)
+		forced.Wait()
+		require.False(w, l.IsHeld())
+		w.lock(l)
+		w.unlock(l)
 	})
 }

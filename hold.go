@@ -171,12 +171,12 @@ func (h *hold) end() bool {
 }
 
 // adopt makes a hold that was handed to another owner what that one asked for: of this length from the next renewal on, and
-// renewed or not.
-func (h *hold) adopt(l lease, renewed bool) {
+// renewed or not. It reports false when the hold was lost on the way.
+func (h *hold) adopt(l lease, renewed bool) bool {
 	h.mu.Lock()
-	if h.state != live || h.lease == l && h.renewed == renewed {
+	if fresh := h.fresh(); !fresh || h.lease == l && h.renewed == renewed {
 		h.mu.Unlock()
-		return
+		return fresh
 	}
 	h.lease, h.renewed = l, renewed
 	h.next = never
@@ -184,6 +184,7 @@ func (h *hold) adopt(l lease, renewed bool) {
 		h.next = h.until.add(-l.length * 2 / 3)
 	}
 	h.unlockPlanned()
+	return true
 }
 
 // relinquish ends what the owner that leaves has of the hold, which may go to another owner of this process: its contexts.

@@ -274,8 +274,14 @@ func (l *Lock) enter(ctx context.Context, q request) error {
 			return err
 		case handed: // likewise
 			now.anchor().lockedAt.Store(int64(reg.clock.now()))
-			now.hold.Load().adopt(q.lease, reg.renews(now.kind, q))
-			return nil
+			if h := now.heldBy(o); h != nil && h.adopt(q.lease, reg.renews(now.kind, q)) {
+				return nil
+			}
+			_ = now.depart(ctx, o) // lost while this one came in: it never held it, and its pin went with the hold
+			if now, err = reg.cache.pin(l); err != nil {
+				return err
+			}
+			continue
 		case reentered, joined: // the hold has a pin already
 			err = now.refresh(ctx, o, q, how)
 			if err != nil {
@@ -508,12 +514,18 @@ func (l *Lock) release(ctx context.Context) error {
 func (l *Lock) removeLater(ctx context.Context, h *hold, failure error, begun instant) error {
 	reg := l.reg
 	removed := make(chan bool, 1)
+	silent := &trouble{} // until then nobody has the lock here, and nobody knows whether somebody has it elsewhere
 	stray := h.removal(func(gone bool) {
+		l.anchor().pursuit.CompareAndSwap(silent, nil)
 		l.letGo(gone)
 		removed <- gone
 	})
 	if failure == nil { // the answer came late: a master that is none any more may have given it
 		stray.late, failure = true, errLate
+	}
+	if failure = classified(failure); errors.Is(failure, ErrUnavailable) {
+		silent.note(failure)
+		l.anchor().pursuit.CompareAndSwap(nil, silent)
 	}
 	spent := begun.until(reg.clock.now())
 	p := patience{ctx: ctx, limit: unlockLimit - spent, grace: max(0, unlockGrace-spent)}
@@ -521,7 +533,7 @@ func (l *Lock) removeLater(ctx context.Context, h *hold, failure error, begun in
 	if removedWithin(p, removed) {
 		return nil
 	}
-	return classified(failure)
+	return failure
 }
 
 func removedWithin(p patience, removed <-chan bool) bool {

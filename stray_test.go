@@ -232,3 +232,33 @@ func TestTheRemovalFindsALateGrant(t *testing.T) {
 		}
 	})
 }
+
+// While nobody knows whether the key of the last hold is gone, that somebody else has the lock would be a guess.
+func TestTryLockWhileARemovalIsNotAnswered(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		f := w.flaky()
+		rw := f.registry(polling).ReadWrite("rw")
+		for _, l := range []*lockregistry.Lock{f.registry(polling).Obtain("42"), rw.Reader(), rw.Writer()} {
+			w.lock(l)
+			f.cut()
+			require.ErrorIs(w, l.Unlock(w.Context()), lockregistry.ErrUnavailable)
+			ok, err := l.TryLock(w.Context())
+			require.False(w, ok)
+			w.fails(err, lockregistry.ErrUnavailable, "trylock", l.Key())
+			err = l.Lock(w.Context(), lockregistry.Wait(200*time.Millisecond))
+			require.ErrorIs(w, err, lockregistry.ErrTimeout)
+			require.ErrorIs(w, err, lockregistry.ErrUnavailable)
+
+			f.heal()
+			w.lock(l)
+			require.False(w, elsewhere(func() bool { // who is refused now is told that somebody has it
+				ok, err := rw.Writer().TryLock(w.Context())
+				if l.Key() == "orders:42" {
+					ok, err = l.TryLock(w.Context())
+				}
+				return ok || err != nil
+			}))
+			w.unlock(l)
+		}
+	})
+}
