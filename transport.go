@@ -232,7 +232,7 @@ func (t *transport) doAll(
 }
 
 // askLimit is how long a call waits for the answer to a question without which it can go on.
-const askLimit = unlockLimit / 4
+const askLimit = unlockGrace
 
 // ask asks a server, any one of a cluster, something that is about no key.
 func (t *transport) ask(question func(context.Context, rueidis.CoreClient) rueidis.RedisResult) rueidis.RedisResult {
@@ -472,6 +472,7 @@ type limit struct {
 	done  chan struct{}
 	timer *time.Timer
 	grace time.Duration
+	until time.Time   // with a grace: when the limit is over
 	leave func() bool // ends the watch over the caller's context; nil: it never ends
 }
 
@@ -484,6 +485,9 @@ func newLimit() *limit {
 
 func (l *limit) begin(p patience) {
 	l.grace, l.leave = p.grace, nil
+	if p.grace > 0 {
+		l.until = time.Now().Add(p.limit)
+	}
 	switch {
 	case p.ctx.Err() != nil:
 		l.timer.Reset(min(p.grace, p.limit))
@@ -497,9 +501,14 @@ func (l *limit) begin(p patience) {
 
 // hurry is called when the caller's context ends before the answer comes.
 func (l *limit) hurry() {
-	if l.timer.Stop() { // else it is over already
-		l.timer.Reset(l.grace)
+	if !l.timer.Stop() { // it is over already
+		return
 	}
+	grace := l.grace
+	if grace > 0 {
+		grace = min(grace, time.Until(l.until))
+	}
+	l.timer.Reset(grace)
 }
 
 // stop ends the watch. It tells whether the limit can be used again: it has not ended, and never will.
