@@ -257,7 +257,7 @@ func TestCommandsHaveALimit(t *testing.T) {
 				t.Run(fmt.Sprint(name, "/", op, "/", pipelining), func(t *testing.T) {
 					fakeWorld(t, func(w *world) {
 						f := w.flaky()
-						r := f.registry(c.options...)
+						r := w.registryOn(f.client(oneConnection), c.options...)
 						w.known(r)
 						if op == "renew" {
 							w.lock(r.Obtain("42"), lockregistry.TTL(time.Minute))
