@@ -235,7 +235,7 @@ func (a *attempt) try(quick bool, deadline instant) (granted bool, left time.Dur
 		return false, 0, a.explained(ended(a.ctx))
 	}
 	l, h := a.lock, a.hold
-	p := patience{ctx: a.ctx, limit: l.reg.limit, late: lateFor(h.lease.length)}
+	p := patience{ctx: a.ctx, limit: l.reg.limit, late: lateFor(h.lease.length), asks: &l.anchor().asks}
 	if deadline != never {
 		p.limit = min(p.limit, l.reg.clock.now().until(deadline.add(answerGrace)))
 	}
@@ -344,12 +344,22 @@ func (t *trouble) note(failure error) {
 	t.failure.Store(&failure)
 }
 
-// trouble is why the last try of the goroutine that asks Redis for the lock failed, nil when it did not.
+// trouble is why the last try of the goroutine that asks Redis for the lock failed, nil when it did not. When none has ended,
+// and the first one is not answered for a while, nobody is known to hold the lock either. It is nil, too, when that goroutine
+// holds the lock to write, and asks for it to read.
 func (l *Lock) trouble() error {
-	if t := l.anchor().pursuit.Load(); t != nil {
+	a := l.anchor()
+	if a.hold.Load() != nil {
+		return nil
+	}
+	if t := a.pursuit.Load(); t != nil {
 		if failure := t.failure.Load(); failure != nil {
 			return *failure
 		}
+		return nil
+	}
+	if since := instant(a.asks.Load()); since != 0 && since.until(l.reg.clock.now()) >= tooSoon {
+		return outage{errNoAnswer}
 	}
 	return nil
 }

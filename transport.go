@@ -98,6 +98,7 @@ type patience struct {
 	limit time.Duration
 	grace time.Duration // how long after the end of ctx
 	late  time.Duration // an answer that takes as long is late
+	asks  *atomic.Int64 // an instant, or 0: tells others since when the command is under way; nil: nobody wants to know
 }
 
 // errNoAnswer: the server did not answer in time. It may still execute the command.
@@ -177,6 +178,10 @@ func (t *transport) laneOf(key string) int {
 func (t *transport) do(p patience, c call) answer {
 	l := t.lane(c.key)
 	a := answer{sent: t.clock.now()}
+	if p.asks != nil {
+		p.asks.Store(int64(max(a.sent, 1)))
+		defer p.asks.Store(0)
+	}
 	calm := !l.isWary(a.sent) && a.sent < instant(l.heard.Load()).add(calmFor) && !t.deaf.Load()
 	if calm && l.direct.Add(1) <= mostDirect {
 		a.RedisResult = l.inPlace(p, c)
