@@ -274,6 +274,41 @@ func TestWaitingBehindAGoroutineDuringAnOutage(t *testing.T) {
 	}
 }
 
+// So does one that waits behind a goroutine whose first try is not answered: nobody is known to hold the lock.
+func TestBehindAFirstTryThatIsNotAnswered(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		f := w.flaky()
+		r := f.registry()
+		w.known(r)
+		l := r.Obtain("42")
+		thaw := f.freeze()
+		asking := w.goroutine().starts(l)
+		w.settle()
+		ok, err := l.TryLock(w.Context())
+		require.NoError(w, err, "the other goroutine may have the lock in a moment")
+		require.False(w, ok)
+		w.pass(2 * time.Second)
+		_, err = l.TryLock(w.Context())
+		w.unavailable(err, "trylock")
+		ctx, cancel := context.WithTimeout(w.Context(), time.Second)
+		defer cancel()
+		err = l.Lock(ctx)
+		w.fails(err, context.DeadlineExceeded, "lock", theKey)
+		require.ErrorIs(w, err, lockregistry.ErrUnavailable)
+		w.unavailable(<-asking, "lock")
+
+		// Once the server answers, another goroutine's lock is no outage, however long it is held.
+		thaw()
+		g := w.goroutine()
+		w.await("a connection", func() bool { return g.lock(l) == nil })
+		w.pass(2 * time.Second)
+		ok, err = l.TryLock(w.Context())
+		require.NoError(w, err)
+		require.False(w, ok)
+		require.NoError(w, g.unlock(l))
+	})
+}
+
 // A wait that ends during an outage.
 func TestWaitsThatEndDuringAnOutage(t *testing.T) {
 	for name, what := range map[string]fate{
