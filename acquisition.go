@@ -246,6 +246,7 @@ func (a *attempt) try(quick bool, deadline instant) (granted bool, left time.Dur
 	granted, left, err = c.granted(reply.RedisResult)
 	if granted && reply.late {
 		sent, granted, err = a.confirm(p)
+		h.late = h.late || !granted // whatever the answer: the key may be there
 	}
 	if granted && h.grant(sent) {
 		l.hold.Store(h)
