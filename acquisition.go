@@ -245,6 +245,7 @@ func (a *attempt) try(quick bool, deadline instant) (granted bool, left time.Dur
 	granted, left, err = c.granted(reply.RedisResult)
 	if granted && reply.late {
 		sent, granted, err = a.confirm(deadline)
+		h.late = h.late || !granted // whatever the answer: the key may be there
 	}
 	if granted && h.grant(sent) {
 		l.hold.Store(h)
@@ -268,7 +269,7 @@ func (a *attempt) try(quick bool, deadline instant) (granted bool, left time.Dur
 // patience is how long to wait for the answer to a command that is sent now.
 func (a *attempt) patience(deadline instant) patience {
 	reg := a.lock.reg
-	p := patience{ctx: a.ctx, limit: reg.limit, late: lateFor(a.hold.lease.length)}
+	p := patience{ctx: a.ctx, limit: reg.limit, late: lateFor(a.hold.lease.length), asks: &a.lock.anchor().asks}
 	if deadline != never {
 		p.limit = min(p.limit, reg.clock.now().until(deadline.add(answerGrace)))
 	}
@@ -353,12 +354,22 @@ func (t *trouble) note(failure error) {
 	t.failure.Store(&failure)
 }
 
-// trouble is why the last try of the goroutine that asks Redis for the lock failed, nil when it did not.
+// trouble is why the last try of the goroutine that asks Redis for the lock failed, nil when it did not. When none has ended,
+// and the first one is not answered for a while, nobody is known to hold the lock either. It is nil, too, when that goroutine
+// holds the lock to write, and asks for it to read.
 func (l *Lock) trouble() error {
-	if t := l.anchor().pursuit.Load(); t != nil {
+	a := l.anchor()
+	if a.hold.Load() != nil {
+		return nil
+	}
+	if t := a.pursuit.Load(); t != nil {
 		if failure := t.failure.Load(); failure != nil {
 			return *failure
 		}
+		return nil
+	}
+	if since := instant(a.asks.Load()); since != 0 && since.until(l.reg.clock.now()) >= tooSoon {
+		return outage{errNoAnswer}
 	}
 	return nil
 }

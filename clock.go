@@ -2,11 +2,11 @@ package lockregistry
 
 import "time"
 
-// instant is a moment on the monotonic clock, as the time since the registry was made: eight bytes, and no wall clock
-// that could jump. The zero instant is the registry's start.
+// instant is a moment on the monotonic clock, as the time since the transport was made: eight bytes, and no wall clock
+// that could jump. The zero instant is the transport's start.
 type instant time.Duration
 
-// clock tells the instants of one registry.
+// clock tells the instants of one transport, and of all registries that use it.
 type clock struct{ start time.Time }
 
 func (c clock) now() instant { return instant(time.Since(c.start)) }

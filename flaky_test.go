@@ -44,6 +44,7 @@ type command struct {
 	name string // what it does to a lock: "obtain", "renew" or "release"; else its own name
 	args []string
 	sent time.Time
+	over *link
 }
 
 // fate is what becomes of a command.
@@ -236,7 +237,7 @@ func (l *link) forth() {
 		if err != nil {
 			return
 		}
-		what := l.flaky.fateOf(command{nameOf(args), args, time.Now()})
+		what := l.flaky.fateOf(command{nameOf(args), args, time.Now(), l})
 		if l.mute.Load() {
 			continue
 		}
@@ -248,6 +249,9 @@ func (l *link) forth() {
 			return
 		}
 		if what.lost && !what.thenCut && !what.thenMute {
+			if what.linger > 0 && !await(l, time.After(what.linger)) {
+				return
+			}
 			l.toClient([]byte(what.reply))
 			continue
 		}

@@ -466,6 +466,21 @@ func TestTheLeaseCountsFromTheSendingOfTheCommand(t *testing.T) {
 	})
 }
 
+// Neither does it matter when the registry was made, nor which others use its client.
+func TestTheLeaseCountsForRegistriesOfAnyAge(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		client := w.client()
+		for range 3 {
+			l := w.registryOn(client).Obtain("42")
+			w.lock(l, lockregistry.TTL(10*time.Second))
+			end := <-w.watch(l.Context(w.Context()), theKey)
+			require.GreaterOrEqual(w, end.left, margin(10*time.Second))
+			require.ErrorIs(w, l.Unlock(w.Context()), lockregistry.ErrLockLost)
+			w.pass(time.Hour)
+		}
+	})
+}
+
 func TestAGrantThatArrivesAfterItsLeaseIsNone(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()

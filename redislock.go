@@ -27,6 +27,7 @@ type Lock struct {
 	hold     atomic.Pointer[hold]    // written only by who has the local half
 	owed     atomic.Int32            // see Lock.owe; the anchor's, for who has the local half
 	crowded  atomic.Int64            // an instant; see overstayed; the anchor's too
+	asks     atomic.Int64            // an instant: since when the goroutine that has the local half waits for an answer; 0: it does not; the anchor's
 	pursuit  atomic.Pointer[trouble] // of the goroutine that asks Redis, once its first try has failed or been refused; the anchor's
 }
 
@@ -484,10 +485,9 @@ func (l *Lock) release(ctx context.Context) error {
 	}
 	begun := reg.clock.now()
 	removal := l.kind.layout.release(l.key, h.value) // which may have to ask the server for its version
-	spent := begun.until(reg.clock.now())
-	reply := reg.transport.do(
-		patience{ctx: ctx, limit: unlockLimit - spent, grace: max(0, unlockGrace-spent), late: lateFor(h.lease.length)}, removal,
-	)
+	p := l.patience(ctx, begun)
+	p.late = lateFor(h.lease.length)
+	reply := reg.transport.do(p, removal)
 	n, err := confirmed(reply.RedisResult)
 	if reg.handoff == 0 {
 		due = l.overstayed(h, n)
@@ -527,13 +527,23 @@ func (l *Lock) removeLater(ctx context.Context, h *hold, failure error, begun in
 		silent.note(failure)
 		l.anchor().pursuit.CompareAndSwap(nil, silent)
 	}
-	spent := begun.until(reg.clock.now())
-	p := patience{ctx: ctx, limit: unlockLimit - spent, grace: max(0, unlockGrace-spent)}
+	p := l.patience(ctx, begun)
 	reg.sweep(stray, p)
 	if removedWithin(p, removed) {
 		return nil
 	}
 	return failure
+}
+
+// patience is what is left of that of an Unlock that has begun at some time. When its context is done already, nobody knows
+// since when, so all the time since counts.
+func (l *Lock) patience(ctx context.Context, begun instant) patience {
+	spent := begun.until(l.reg.clock.now())
+	p := patience{ctx: ctx, limit: unlockLimit - spent, grace: unlockGrace}
+	if ctx.Err() != nil {
+		p.grace = max(0, unlockGrace-spent)
+	}
+	return p
 }
 
 func removedWithin(p patience, removed <-chan bool) bool {

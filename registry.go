@@ -90,7 +90,6 @@ func New(client rueidis.Client, prefix string, opts ...Option) (*Registry, error
 		limit:    s.commandLimit(),
 		renewal:  s.renewal,
 		cluster:  client.Mode() == rueidis.ClientModeCluster,
-		clock:    clock{time.Now()},
 		cache:    cache{capacity: s.capacity},
 		closed:   make(chan struct{}),
 	}
@@ -108,6 +107,7 @@ func New(client rueidis.Client, prefix string, opts ...Option) (*Registry, error
 	published := s.wakeup.publishes()
 	r.publish = publishing(client, published)
 	r.transport = transportOf(client)
+	r.clock = r.transport.clock // it says when a command was sent
 	r.plain = &kind{layout: newSpringLayout(r.transport, prefix, &s, &r.journal)}
 	if s.layout == LayoutRedisson {
 		r.plain = &kind{layout: newRedissonLayout(client, published), watchdog: true}

@@ -98,6 +98,7 @@ type patience struct {
 	limit time.Duration
 	grace time.Duration // how long after the end of ctx
 	late  time.Duration // an answer that takes as long is late
+	asks  *atomic.Int64 // an instant, or 0: tells others since when the command is under way; nil: nobody wants to know
 }
 
 // errNoAnswer: the server did not answer in time. It may still execute the command.
@@ -177,6 +178,10 @@ func (t *transport) laneOf(key string) int {
 func (t *transport) do(p patience, c call) answer {
 	l := t.lane(c.key)
 	a := answer{sent: t.clock.now()}
+	if p.asks != nil {
+		p.asks.Store(int64(max(a.sent, 1)))
+		defer p.asks.Store(0)
+	}
 	calm := !l.isWary(a.sent) && a.sent < instant(l.heard.Load()).add(calmFor) && !t.deaf.Load()
 	if calm && l.direct.Add(1) <= mostDirect {
 		a.RedisResult = l.inPlace(p, c)
@@ -231,7 +236,7 @@ func (t *transport) doAll(
 }
 
 // askLimit is how long a call waits for the answer to a question without which it can go on.
-const askLimit = unlockLimit / 4
+const askLimit = unlockGrace
 
 // ask asks a server, any one of a cluster, something that is about no key.
 func (t *transport) ask(question func(context.Context, rueidis.CoreClient) rueidis.RedisResult) rueidis.RedisResult {
@@ -473,6 +478,7 @@ type limit struct {
 	done  chan struct{}
 	timer *time.Timer
 	grace time.Duration
+	until time.Time   // with a grace: when the limit is over
 	leave func() bool // ends the watch over the caller's context; nil: it never ends
 }
 
@@ -485,6 +491,9 @@ func newLimit() *limit {
 
 func (l *limit) begin(p patience) {
 	l.grace, l.leave = p.grace, nil
+	if p.grace > 0 {
+		l.until = time.Now().Add(p.limit)
+	}
 	switch {
 	case p.ctx.Err() != nil:
 		l.timer.Reset(min(p.grace, p.limit))
@@ -498,9 +507,14 @@ func (l *limit) begin(p patience) {
 
 // hurry is called when the caller's context ends before the answer comes.
 func (l *limit) hurry() {
-	if l.timer.Stop() { // else it is over already
-		l.timer.Reset(l.grace)
+	if !l.timer.Stop() { // it is over already
+		return
 	}
+	grace := l.grace
+	if grace > 0 {
+		grace = min(grace, time.Until(l.until))
+	}
+	l.timer.Reset(grace)
 }
 
 // stop ends the watch. It tells whether the limit can be used again: it has not ended, and never will.
