@@ -168,6 +168,26 @@ var mutations = []mutation{
 		"first.under = l.pair.under()", "_ = l.pair.under()",
 		"TestReadWriteLinearizable/library$",
 	},
+	{
+		"no answer is late", "transport.go",
+		"case took >= late:", "case false:",
+		"TestOutage$",
+	},
+	{
+		"a late grant is believed at once", "acquisition.go",
+		"if granted && reply.late {", "if false {",
+		"TestOutage$",
+	},
+	{
+		"commands keep to the connections that were silent", "transport.go",
+		"func (l *lane) detour() *detour {\n\tif len(l.transport.lanes) > 1 {", "func (l *lane) detour() *detour {\n\tif true {",
+		"TestOutage$",
+	},
+	{
+		"a late removal is believed at once", "redislock.go",
+		"if err == nil && !reply.late {", "if err == nil {",
+		"TestOutage$",
+	},
 }
 
 // TestMutations is for when these tests change: it takes long, and proves nothing about the library.

@@ -25,19 +25,19 @@ import (
 // A connection has two ends. To cut it is to break the client's: what the server has been sent it executes, and a command
 // that is still on its way arrives later all the same, as it would through a network that has lost only the way back.
 type Proxy struct {
-	backend  string
 	scripts  map[string]string // names by digests
 	listener net.Listener
 	running  sync.WaitGroup
 	closed   chan struct{}
 
-	mu     sync.Mutex
-	rules  []*rule
-	decide func(Command) Fate
-	down   bool
-	thawed chan struct{} // closed unless the network is frozen
-	links  map[*link]bool
-	seen   []Command
+	mu      sync.Mutex
+	backend string // where connections lead that are made from now on
+	rules   []*rule
+	decide  func(Command) Fate
+	down    bool
+	thawed  chan struct{} // closed unless the network is frozen
+	links   map[*link]bool
+	seen    []Command
 }
 
 // Command is one that a client sent.
@@ -185,6 +185,13 @@ func digest(body string) string {
 
 // Addr is where clients connect.
 func (p *Proxy) Addr() string { return p.listener.Addr().String() }
+
+// Lead leads the connections that are made from now on to another server. Those that exist stay with theirs.
+func (p *Proxy) Lead(backend string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.backend = backend
+}
 
 // Next gives a fate to the next command that matches and that no earlier rule takes.
 func (p *Proxy) Next(m Match, f Fate) { p.add(&rule{m, f, true}) }
@@ -363,13 +370,13 @@ func (p *Proxy) connect(client *net.TCPConn) {
 	p.flow()
 	dialer := net.Dialer{Timeout: 10 * time.Second}
 	p.mu.Lock()
-	down := p.down
+	down, backend := p.down, p.backend
 	p.mu.Unlock()
 	if down {
 		_ = client.Close()
 		return
 	}
-	server, err := dialer.DialContext(context.Background(), "tcp", p.backend)
+	server, err := dialer.DialContext(context.Background(), "tcp", backend)
 	if err != nil {
 		_ = client.Close()
 		return

@@ -1,0 +1,345 @@
+package torture
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/internal/redistest"
+)
+
+// A failover as Sentinel makes it: the master freezes, a replica becomes the master, and the old master comes back before
+// anybody has told it. For some seconds it executes and answers everything, on the connections that it has: first what was
+// queued for it, then what comes.
+//
+//	        calm        frozen                    deposed                 dead
+//	old  ───────────┤ silent      ├────────────────────────────────────┤ (its connections break)
+//	new  (replica)    ├─ promoted: new connections lead here ───────────────────────────────────▶
+//
+// Asynchronous replication may lose what the old master answered last: then the new one grants a lock again that has an
+// owner. No client can help that, so the stage rules it out: the old master stops taking writes a moment before it freezes,
+// until the replica has all of them. So no pair of owners is excused.
+//
+// Nor can a process help it that sends nothing from the freeze to the return of the old master, on connections that it
+// keeps: nothing tells it that there was a failover. The processes here are never idle for so long.
+type outage struct {
+	system   system
+	seed     uint64
+	promoted time.Duration // when the replica becomes the master, counted from the freeze, as are the next two
+	thawed   time.Duration // when the old master goes on
+	dead     time.Duration // when it ends
+	lasts    time.Duration // how long the processes go on after that
+}
+
+const (
+	outageLease      = time.Minute
+	outageGoroutines = 4
+	outagePaths      = 4
+	outageCalm       = 600 * time.Millisecond // before the freeze
+	outageFree       = 5 * time.Second        // so soon after the last unlock no path is blocked
+	writesPaused     = time.Second            // longer than the replica needs, shorter than any freeze here
+)
+
+// usual is the failover of an ordinary run.
+func usual(s system, seed uint64) outage {
+	return outage{
+		system: s, seed: seed,
+		promoted: 1500 * time.Millisecond, thawed: 4 * time.Second, dead: 14 * time.Second, lasts: 2 * time.Second,
+	}
+}
+
+// another is a failover at some other pace, which shows what the usual one does not.
+func another(s system, seed uint64) outage {
+	random := rand.New(rand.NewPCG(seed, 2))
+	some := func(least, most time.Duration) time.Duration { return least + time.Duration(random.Int64N(int64(most-least))) }
+	o := outage{system: s, seed: seed, lasts: 2 * time.Second}
+	o.promoted = some(200*time.Millisecond, 6*time.Second)
+	o.thawed = o.promoted + some(2500*time.Millisecond, 4*time.Second)
+	o.dead = o.thawed + 10*time.Second
+	return o
+}
+
+// visitor is one goroutine that locks.
+type visitor struct {
+	number   int // of its process
+	process  process
+	random   *rand.Rand
+	seen     []section
+	failures int
+	wrong    []string
+}
+
+// play lets the failover happen to some processes, and returns what was wrong with it.
+func (o outage) play(t *testing.T) (wrong []string) {
+	t.Helper()
+	random := rand.New(rand.NewPCG(o.seed, 1))
+	older := redistest.Start(t, "--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "0")
+	newer := redistest.Start(t, "--replicaof", strings.Replace(older.Addr(), ":", " ", 1))
+	require.Eventually(t, func() bool { return told(t, newer, "master_link_status") == "up" }, 20*time.Second, 10*time.Millisecond)
+
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	var proxies []*Proxy
+	var visitors []*visitor
+	var processes []process
+	var running sync.WaitGroup
+	for i, of := range o.processes() {
+		proxy := listen(t, older.Addr())
+		proxies = append(proxies, proxy)
+		p := start(t, o.system, calm, proxy.Addr(), of)
+		processes = append(processes, p)
+		for range outageGoroutines {
+			v := &visitor{number: i, process: p, random: rand.New(rand.NewPCG(random.Uint64(), 0))}
+			visitors = append(visitors, v)
+			running.Go(func() { v.run(ctx) })
+		}
+	}
+
+	wait(outageCalm)
+	o.freeze(t, older, newer)
+	began := time.Now()
+	at := func(since time.Duration) { wait(time.Until(began.Add(since))) }
+	frozen := now()
+	at(o.promoted)
+	newer.Command(t, "REPLICAOF", "NO", "ONE")
+	for _, p := range proxies {
+		p.Lead(newer.Addr())
+	}
+	proxies[0].CutAll() // one process at least is with the new master from the first
+	at(o.thawed)
+	thawed := now()
+	older.Thaw()
+	at(o.dead)
+	dead := now()
+	served := told(t, older, "total_commands_processed")
+	older.Stop()
+	at(o.dead + o.lasts)
+	stop()
+	stopped := now()
+	running.Wait()
+
+	var all []section
+	failures := 0
+	for _, v := range visitors {
+		all, wrong, failures = append(all, v.seen...), append(wrong, v.wrong...), failures+v.failures
+	}
+	wrong = append(wrong, doubles(all, frozen)...)
+	wrong = append(wrong, o.blocked(newer, all, dead, stopped)...)
+	phases := make([]int, 4)
+	for _, x := range all {
+		n, _ := slices.BinarySearch([]int64{frozen, thawed, dead}, x.Granted)
+		phases[n]++
+	}
+	t.Logf("seed %d, the replica promoted after %v, the old master back after %v, gone after %v: "+
+		"holds before, while it was frozen, while it answered, and later: %v; %d calls failed; it executed %s commands",
+		o.seed, o.promoted, o.thawed, o.dead, phases, failures, served)
+	if o.system.ours {
+		for i, n := range phases {
+			if n == 0 {
+				wrong = append(wrong, fmt.Sprintf("nobody got a lock in phase %d", i))
+			}
+		}
+	}
+	for i, p := range proxies[1:] { // else the process cannot know
+		silent := func(c Command) bool { return c.Sent.After(began) && c.Sent.Before(began.Add(o.thawed)) }
+		assert.True(t, slices.ContainsFunc(p.Seen(Match{}), silent), "process %d was idle while the old master was frozen", i+1)
+	}
+	for _, p := range processes {
+		p.close()
+	}
+	return wrong
+}
+
+// processes differ in all that decides how they learn that a lock is free, and that a hold goes on.
+func (o outage) processes() []settings {
+	all := []settings{
+		{Wakeup: lockregistry.WakeupAuto, Handoff: -1},
+		{Wakeup: lockregistry.WakeupPoll, Handoff: 0},
+		{Wakeup: lockregistry.WakeupPubSub, Handoff: 0, Renewal: true},
+		{Wakeup: lockregistry.WakeupTracking, Handoff: 20 * time.Millisecond, Renewal: true},
+	}
+	for i := range all {
+		all[i].Lease, all[i].Poll = outageLease, 50*time.Millisecond
+	}
+	return all
+}
+
+// freeze stops the old master, when the new one has all that the old one has answered to.
+func (o outage) freeze(t *testing.T, older, newer *redistest.Server) {
+	t.Helper()
+	older.Command(t, "CLIENT", "PAUSE", strconv.Itoa(int(writesPaused.Milliseconds())), "WRITE")
+	offset := func(s *redistest.Server, name string) int {
+		n, err := strconv.Atoi(told(t, s, name))
+		require.NoError(t, err)
+		return n
+	}
+	all := offset(older, "master_repl_offset")
+	require.Eventually(t, func() bool { return offset(newer, "slave_repl_offset") >= all }, writesPaused/2, time.Millisecond)
+	older.Freeze()
+}
+
+// told is what a server says about itself.
+func told(t *testing.T, s *redistest.Server, field string) string {
+	t.Helper()
+	for line := range strings.Lines(s.Command(t, "INFO")) {
+		if name, value, _ := strings.Cut(strings.TrimSpace(line), ":"); name == field {
+			return value
+		}
+	}
+	t.Fatalf("%s does not tell %s", s.Addr(), field)
+	return ""
+}
+
+func wait(d time.Duration) { <-time.After(d) }
+
+// run locks and unlocks until ctx ends.
+func (v *visitor) run(ctx context.Context) {
+	for ctx.Err() == nil {
+		v.once(ctx)
+		wait(time.Duration(v.random.Int64N(int64(10 * time.Millisecond))))
+	}
+}
+
+func (v *visitor) once(ctx context.Context) {
+	at := v.random.IntN(outagePaths)
+	path, owner := strconv.Itoa(at), lockregistry.NewOwner(context.Background())
+	waits, limit := time.Duration(-1), ctx
+	switch n := v.random.IntN(10); {
+	case n < 2:
+		waits = 0
+	case n < 5:
+		waits = time.Duration(v.random.Int64N(int64(3 * time.Second)))
+	}
+	asked, cancel := context.WithCancel(owner)
+	defer cancel()
+	defer context.AfterFunc(limit, cancel)()
+	x := section{Process: v.number, Path: at, Called: now()}
+	ok, err := v.process.lock(asked, path, waits, 0)
+	x.Granted = now()
+	if !ok {
+		if err != nil {
+			v.failures++
+			wait(20 * time.Millisecond)
+		}
+		return
+	}
+	alive := v.process.context(owner, path)
+	stay := time.Duration(v.random.Int64N(int64(5 * time.Millisecond)))
+	if v.random.IntN(20) == 0 { // across a failover, perhaps
+		stay = time.Duration(v.random.Int64N(int64(2 * time.Second)))
+	}
+	x.Until = x.Granted - 1
+	for end := time.Now().Add(stay); ; wait(min(2*time.Millisecond, time.Until(end))) {
+		at := now() // first: what is believed afterwards was so at that moment too
+		if alive.Err() != nil || !v.process.held(path) {
+			x.Lost = true
+			break
+		}
+		x.Until = at
+		if !time.Now().Before(end) {
+			break
+		}
+	}
+	err = v.process.unlock(owner, path)
+	x.Ended = now()
+	switch {
+	case err == nil:
+	case errors.Is(err, lockregistry.ErrNotOwner):
+		v.wrong = append(v.wrong, fmt.Sprintf("path %d: unlocking a lock that was held: %v", at, err))
+	default:
+		v.failures++
+	}
+	v.seen = append(v.seen, x)
+}
+
+// doubles finds the owners that were inside at once.
+func doubles(all []section, frozen int64) (found []string) {
+	all = slices.DeleteFunc(slices.Clone(all), func(x section) bool { return x.Until < x.Granted })
+	slices.SortFunc(all, func(x, y section) int { return cmp.Or(cmp.Compare(x.Path, y.Path), cmp.Compare(x.Granted, y.Granted)) })
+	since := func(at int64) time.Duration { return time.Duration(at - frozen).Round(time.Millisecond) }
+	var last section // the one of this path that ended last
+	for i, x := range all {
+		if i > 0 && x.Path == last.Path && x.Granted < last.Until {
+			found = append(found, fmt.Sprintf(
+				"path %d: process %d locked from %v to %v (called at %v), and process %d from %v to %v (called at %v), counted from the freeze",
+				x.Path, last.Process, since(last.Granted), since(last.Until), since(last.Called),
+				x.Process, since(x.Granted), since(x.Until), since(x.Called)))
+		}
+		if i == 0 || x.Path != last.Path || x.Until > last.Until {
+			last = x
+		}
+	}
+	return found
+}
+
+// blocked finds the paths that are not free although nobody holds them: an unlock, or a call that gave up, has left a key
+// with the new master.
+func (o outage) blocked(newer *redistest.Server, all []section, dead, stopped int64) (found []string) {
+	for path := range outagePaths {
+		if !slices.ContainsFunc(all, func(x section) bool { return x.Path == path && x.Granted > dead && x.Granted < stopped }) {
+			found = append(found, fmt.Sprintf("path %d: nobody got it once the old master was gone", path))
+		}
+		left := "?"
+		for began := time.Now(); left != "0" && time.Since(began) < outageFree; wait(20 * time.Millisecond) {
+			left, _ = newer.Do("EXISTS", keyOf(strconv.Itoa(path)))
+		}
+		if left != "0" {
+			ms, _ := newer.Do("PTTL", keyOf(strconv.Itoa(path)))
+			found = append(found, fmt.Sprintf("path %d: blocked for another %s ms, and nobody holds it", path, ms))
+		}
+	}
+	return found
+}
+
+func TestOutage(t *testing.T) {
+	t.Parallel()
+	first := firstSeed()
+	for _, s := range []system{library, redisson} {
+		t.Run(s.name, func(t *testing.T) {
+			t.Parallel()
+			for _, x := range usual(s, first).play(t) {
+				t.Error(x)
+			}
+		})
+	}
+}
+
+// TestSoakOutage lets failover follow failover for as long as -soak says, two at a time.
+func TestSoakOutage(t *testing.T) {
+	next := firstSeed()
+	for began := time.Now(); time.Since(began) < *soak && !t.Failed(); next += 2 {
+		t.Run(fmt.Sprint("seed ", next), func(t *testing.T) {
+			for i, s := range []system{library, redisson} {
+				t.Run(s.name, func(t *testing.T) {
+					t.Parallel()
+					for _, x := range another(s, next+uint64(i)).play(t) {
+						t.Error(x)
+					}
+				})
+			}
+		})
+	}
+}
+
+// A lock that believes every answer must not pass.
+func TestOutageFindsFault(t *testing.T) {
+	t.Parallel()
+	o := usual(naive, firstSeed())
+	o.dead = o.thawed + 2*time.Second
+	wrong := o.play(t)
+	require.NotEmpty(t, wrong, "nothing is wrong with the naive lock, they say")
+	assert.Contains(t, strings.Join(wrong, "\n"), "locked from")
+	t.Logf("%d faults, the first: %s", len(wrong), wrong[0])
+}
