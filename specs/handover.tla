@@ -52,6 +52,7 @@ VARIABLES
   inbox,    \* messages on the connection for wake-ups, in order
   late,     \* commands of abandoned calls and broken connections; they may be executed at any time
   stray,    \* the largest number of a hold that is over and may be in Redis still (stray.go); 0: none
+  last,     \* the last hold whose release was confirmed: sent once more after a reconnection (R15)
   more,     \* another goroutine of the process waits for the local half
   hands,    \* how often the hold went on to the next goroutine
   turns,    \* how many turns ago the last open release was, as the grant message said
@@ -62,7 +63,7 @@ VARIABLES
   untaken,  \* ghost: for how many ticks a key is there that nobody relies on, although somebody waits
   idle      \* ghost: for how many ticks the key has been free although a live ticket waits
 
-vars == <<db, master, drift, pc, num, cmd, sent, has, base, until, timer, first, found, link, at, inbox, late, stray,
+vars == <<db, master, drift, pc, num, cmd, sent, has, base, until, timer, first, found, link, at, inbox, late, stray, last,
           more, hands, turns, seen, calls, faults, slow, untaken, idle>>
 
 (***************************************************************************)
@@ -167,7 +168,7 @@ Take(D, q, v) ==
 \* or v itself when it is due (R5).
 Ask(D, r, v) ==
   LET q == SelectSeq(D.queue, LAMBDA t : t = v \/ In(Alive(D), t))
-  IN IF D.key # Nobody \/ D.open > 0 THEN Queued(D, v, Quiet)
+  IN IF D.key # Nobody \/ (D.open > 0 /\ ~Lacks("record")) THEN Queued(D, v, Quiet)
      ELSE IF q[1] = v \/ r.due THEN Take(D, q, v)
      ELSE LET x == Serve([D EXCEPT !.queue = q], q, 0) IN Queued(x.db, v, x.out)
 
@@ -232,7 +233,7 @@ Half == (Provisional + 1) \div 2
 \* All that is left of a process's older calls, anywhere. A new number is larger than all of these. Numbers that have
 \* left no trace can come again: nothing in the protocol compares with them, and so the state space is finite.
 Traces(p) ==
-  {num[p], stray[p]}
+  {num[p], stray[p], last[p]}
   \cup UNION {{db[s].key[2] : i \in IF db[s].key[1] = p THEN {1} ELSE {}} : s \in Servers}
   \cup UNION {{db[s].queue[i][2] : i \in {k \in 1..Len(db[s].queue) : db[s].queue[k][1] = p}} : s \in Servers}
   \cup {r.n : r \in {x \in late : x.p = p}}
@@ -277,7 +278,7 @@ Begin(p) ==
           /\ num' = [num EXCEPT ![p] = Fresh(p)]
           /\ Send(p, [Request(p, "setnx") EXCEPT !.n = Fresh(p)])
           /\ UNCHANGED timer
-  /\ UNCHANGED <<db, master, drift, has, base, until, first, found, link, at, inbox, late, stray, more, hands, turns,
+  /\ UNCHANGED <<last, db, master, drift, has, base, until, first, found, link, at, inbox, late, stray, more, hands, turns,
                  seen, faults, slow, untaken, idle>>
 
 \* The package that listens: SUBSCRIBE to the process's channel, on a new connection.
@@ -289,13 +290,13 @@ Subscribe(p) ==
 \* The same package: the first waiter has the server tell of every change of the key, and looks at what its lease has
 \* left (PTTL on the tracking connection).
 Track(p) ==
-  /\ pc[p] = "wait" /\ first[p] /\ link[p] = "up"
+  /\ pc[p] = "wait" /\ first[p] /\ link[p] = "up" /\ ~Lacks("track")
   /\ first' = [first EXCEPT ![p] = FALSE]
   /\ db' = [db EXCEPT ![at[p]].tracks = @ \cup {p}]
   /\ timer' = [timer EXCEPT ![p] = IF @ < 1 THEN @
                                    ELSE IF db[at[p]].key # Nobody THEN Asleep(db[at[p]].ttl, 0)
                                    ELSE IF db[at[p]].open > 0 THEN @ ELSE Awake]
-  /\ UNCHANGED <<master, drift, pc, num, cmd, sent, has, base, until, found, link, at, inbox, late, stray, more, hands, turns,
+  /\ UNCHANGED <<last, master, drift, pc, num, cmd, sent, has, base, until, found, link, at, inbox, late, stray, more, hands, turns,
                  seen, calls, faults, slow, untaken, idle>>
 
 \* acquisition.try: a waiter that is awake asks. Each command that can make a hold the owner, or a ticket, has a number
@@ -312,7 +313,7 @@ Look(p) ==
             IN Send(p, [Request(p, "obtain") EXCEPT !.due = due, !.n = n]) /\ num' = [num EXCEPT ![p] = n]
   /\ timer' = [timer EXCEPT ![p] = 1]
   /\ IF Subscribed(p) THEN UNCHANGED <<link, db, inbox>> ELSE Subscribe(p)
-  /\ UNCHANGED <<master, drift, pc, has, base, until, first, found, at, late, stray, more, hands, turns, seen, calls,
+  /\ UNCHANGED <<last, master, drift, pc, has, base, until, first, found, at, late, stray, more, hands, turns, seen, calls,
                  faults, slow, untaken, idle>>
 
 \* In a mutant: the subscription comes later.
@@ -320,7 +321,7 @@ Listen(p) ==
   /\ Lacks("subscribe")
   /\ pc[p] = "wait" /\ link[p] = "down" /\ has[p]
   /\ Subscribe(p)
-  /\ UNCHANGED <<master, drift, pc, num, cmd, sent, has, base, until, timer, first, found, at, late, stray, more, hands,
+  /\ UNCHANGED <<last, master, drift, pc, num, cmd, sent, has, base, until, timer, first, found, at, late, stray, more, hands,
                  turns, seen, calls, faults, slow, untaken, idle>>
 
 NoTicket(p) == /\ has' = [has EXCEPT ![p] = FALSE]
@@ -407,26 +408,27 @@ Answered(p) ==
   /\ num' = [num EXCEPT ![p] = IF pc[p] = "free" THEN 0
                                ELSE IF pc[p] = "try" /\ c.to = "taken" THEN 0
                                ELSE IF pc[p] = "wait" /\ c.to \in {"missing", "refused"} THEN NoMore(p) ELSE @]
+  /\ last' = [last EXCEPT ![p] = IF pc[p] = "free" /\ "failover" \in Faults /\ ~Lacks("twice") THEN num[p] ELSE @]
   /\ UNCHANGED <<db, master, drift, link, at, inbox, late, calls, faults, slow, untaken, idle>>
 
 \* hold.renew, by the owner, the scheduler, or to lengthen a provisional lease (R11).
 Renew(p) ==
   /\ Believes(p) /\ cmd[p] = NoCmd /\ until[p] <= Half
   /\ Send(p, Request(p, "renew"))
-  /\ UNCHANGED <<db, master, drift, pc, num, has, base, until, timer, first, found, link, at, inbox, late, stray, more, hands,
+  /\ UNCHANGED <<last, db, master, drift, pc, num, has, base, until, timer, first, found, link, at, inbox, late, stray, more, hands,
                  turns, seen, calls, faults, slow, untaken, idle>>
 
 \* Another goroutine of this process comes, and Lock.release hands the hold to it. The number stays.
 Arrive(p) ==
   /\ Handoff > 0 /\ pc[p] = "hold" /\ ~more[p]
   /\ more' = [more EXCEPT ![p] = TRUE]
-  /\ UNCHANGED <<db, master, drift, pc, num, cmd, sent, has, base, until, timer, first, found, link, at, inbox, late, stray,
+  /\ UNCHANGED <<last, db, master, drift, pc, num, cmd, sent, has, base, until, timer, first, found, link, at, inbox, late, stray,
                  hands, turns, seen, calls, faults, slow, untaken, idle>>
 HandOn(p) ==
   /\ Believes(p) /\ more[p] /\ until[p] >= Half /\ (hands[p] < Handoff \/ Lacks("limit"))
   /\ more' = [more EXCEPT ![p] = FALSE]
   /\ hands' = [hands EXCEPT ![p] = Min2(@ + 1, Handoff)]
-  /\ UNCHANGED <<db, master, drift, pc, num, cmd, sent, has, base, until, timer, first, found, link, at, inbox, late, stray,
+  /\ UNCHANGED <<last, db, master, drift, pc, num, cmd, sent, has, base, until, timer, first, found, link, at, inbox, late, stray,
                  turns, seen, calls, faults, slow, untaken, idle>>
 
 \* What a call that is over leaves: a command that may still be executed, and what the sweep removes.
@@ -448,7 +450,7 @@ Release(p) ==
   /\ Send(p, [Request(p, "release") EXCEPT !.turns = turns[p]])
   /\ late' \in IF InFlight(cmd[p]) /\ Cardinality(late) < MaxLate THEN {late, late \cup {cmd[p]}} ELSE {late}
   /\ stray' = [stray EXCEPT ![p] = IF \E r \in late' : r.p = p /\ r.n = num[p] THEN num[p] ELSE @]
-  /\ UNCHANGED <<db, master, drift, num, link, at, inbox, seen, calls, faults, slow, untaken, idle>>
+  /\ UNCHANGED <<last, db, master, drift, num, link, at, inbox, seen, calls, faults, slow, untaken, idle>>
 
 \* The hold is lost, and its owner told (hold.unlockLose). What it left in Redis is removed by its Unlock.
 Lose(p) ==
@@ -456,7 +458,7 @@ Lose(p) ==
   /\ Over(p, "idle") /\ Abandon(p)
   /\ num' = [num EXCEPT ![p] = 0]
   /\ stray' = [stray EXCEPT ![p] = Max2(@, num[p])]
-  /\ UNCHANGED <<db, master, drift, link, at, inbox, seen, calls, faults, slow, untaken, idle>>
+  /\ UNCHANGED <<last, db, master, drift, link, at, inbox, seen, calls, faults, slow, untaken, idle>>
 
 \* A call gives up, at any point: its context, its wait, Close. It leaves the queue (R10): like everything that a call
 \* leaves behind, its ticket is the sweep's.
@@ -466,7 +468,7 @@ Cancel(p) ==
   /\ Over(p, "idle") /\ Abandon(p)
   /\ num' = [num EXCEPT ![p] = 0]
   /\ stray' = [stray EXCEPT ![p] = IF Lacks("sweep") THEN 0 ELSE Max2(@, num[p])]
-  /\ UNCHANGED <<db, master, drift, link, at, inbox, seen, calls, slow, untaken, idle>>
+  /\ UNCHANGED <<last, db, master, drift, link, at, inbox, seen, calls, slow, untaken, idle>>
 
 -----------------------------------------------------------------------------
 (* Messages.                                                                *)
@@ -512,7 +514,7 @@ Receive(p) ==
      \/ /\ m.m \in {"changed", "dropped"}
         /\ timer' = [timer EXCEPT ![p] = IF pc[p] = "wait" /\ (m.m = "changed" \/ waited) THEN Awake ELSE @]
         /\ UNCHANGED <<pc, cmd, sent, late, has, base, until, first, found, stray, more, hands, turns, seen>>
-  /\ UNCHANGED <<db, master, drift, num, link, at, calls, faults, slow, untaken, idle>>
+  /\ UNCHANGED <<last, db, master, drift, num, link, at, calls, faults, slow, untaken, idle>>
 
 -----------------------------------------------------------------------------
 (* The server executes what has arrived.                                    *)
@@ -525,7 +527,7 @@ Exec(p) ==
      IN /\ db' = [db EXCEPT ![s] = a.db]
         /\ cmd' = [cmd EXCEPT ![p] = a.re]
         /\ inbox' = Deliver(s, a.out)
-  /\ UNCHANGED <<master, drift, pc, num, sent, has, base, until, timer, first, found, link, at, late, stray, more, hands, turns,
+  /\ UNCHANGED <<last, master, drift, pc, num, sent, has, base, until, timer, first, found, link, at, late, stray, more, hands, turns,
                  seen, calls, faults, slow, untaken, idle>>
 
 \* A command whose call does not wait for it any more, or whose connection is gone.
@@ -535,7 +537,7 @@ ExecLate(r) ==
   /\ LET a == Run(db[r.s], r)
      IN /\ db' = [db EXCEPT ![r.s] = a.db]
         /\ inbox' = Deliver(r.s, a.out)
-  /\ UNCHANGED <<master, drift, pc, num, cmd, sent, has, base, until, timer, first, found, link, at, stray, more, hands, turns,
+  /\ UNCHANGED <<last, master, drift, pc, num, cmd, sent, has, base, until, timer, first, found, link, at, stray, more, hands, turns,
                  seen, calls, faults, slow, untaken, idle>>
 
 \* scheduler.sweep: the removal of what a call has left, again and again until nothing of it can come any more.
@@ -545,6 +547,7 @@ Sweep(p) ==
      IN /\ db' = [db EXCEPT ![at[p]] = a.db]
         /\ inbox' = Deliver(at[p], a.out)
   /\ stray' = [stray EXCEPT ![p] = IF \E r \in late : r.p = p /\ r.n <= @ THEN @ ELSE 0]
+  /\ last' = [last EXCEPT ![p] = IF "failover" \in Faults /\ ~Lacks("twice") THEN Max2(@, stray[p]) ELSE @]
   /\ UNCHANGED <<master, drift, pc, num, cmd, sent, has, base, until, timer, first, found, link, at, late, more, hands, turns,
                  seen, calls, faults, slow, untaken, idle>>
 
@@ -555,7 +558,7 @@ JavaBegin(j) ==
   /\ pc[j] = "idle"
   /\ pc' = [pc EXCEPT ![j] = "wait"]
   /\ timer' = [timer EXCEPT ![j] = Due]
-  /\ UNCHANGED <<db, master, drift, num, cmd, sent, has, base, until, first, found, link, at, inbox, late, stray, more, hands,
+  /\ UNCHANGED <<last, db, master, drift, num, cmd, sent, has, base, until, first, found, link, at, inbox, late, stray, more, hands,
                  turns, seen, calls, faults, slow, untaken, idle>>
 
 \* RedisLockRegistry's obtain script, which its spin lock runs every poll interval: here once in every tick.
@@ -569,7 +572,7 @@ JavaTry(j) ==
              IN /\ db' = [db EXCEPT ![at[j]] = [Key(D, <<j, 1>>, Lease, FALSE) EXCEPT !.tracks = {}]]
                 /\ inbox' = Deliver(at[j], [p \in Go |-> IF p \in D.tracks THEN <<Changed>> ELSE <<>>])
      ELSE Clock /\ UNCHANGED <<pc, until, db, inbox>>
-  /\ UNCHANGED <<master, drift, num, cmd, sent, has, base, first, found, link, at, late, stray, more, hands, turns, seen, calls,
+  /\ UNCHANGED <<last, master, drift, num, cmd, sent, has, base, first, found, link, at, late, stray, more, hands, turns, seen, calls,
                  faults, slow, untaken, idle>>
 
 \* Its release script: it removes the key if it has its value, and knows no queue. A lease that is over is the end, too.
@@ -582,7 +585,7 @@ JavaRelease(j) ==
         THEN /\ db' = [db EXCEPT ![at[j]] = [NoKey(D) EXCEPT !.tracks = {}]]
              /\ inbox' = Deliver(at[j], [p \in Go |-> IF p \in D.tracks THEN <<Changed>> ELSE <<>>])
         ELSE UNCHANGED <<db, inbox>>
-  /\ UNCHANGED <<master, drift, num, cmd, sent, has, base, timer, first, found, link, at, late, stray, more, hands, turns, seen,
+  /\ UNCHANGED <<last, master, drift, num, cmd, sent, has, base, timer, first, found, link, at, late, stray, more, hands, turns, seen,
                  calls, faults, slow, untaken, idle>>
 
 -----------------------------------------------------------------------------
@@ -601,7 +604,7 @@ Break(p) ==
   /\ IF pc[p] \in {"free", "sure"}
      THEN Send(p, IF pc[p] = "free" THEN Request(p, "release") ELSE Request(p, "renew"))
      ELSE Idle(p)
-  /\ UNCHANGED <<db, master, drift, has, base, until, first, found, link, at, inbox, more, hands, turns, seen, calls,
+  /\ UNCHANGED <<last, db, master, drift, has, base, until, first, found, link, at, inbox, more, hands, turns, seen, calls,
                  slow, untaken, idle>>
 
 Unlink(D, p) == [D EXCEPT !.subs = @ \ {p}, !.tracks = @ \ {p}]
@@ -616,7 +619,7 @@ Cut(p) ==
      \/ /\ Fault("half")
         /\ link' = [link EXCEPT ![p] = "half"]
         /\ UNCHANGED db
-  /\ UNCHANGED <<master, drift, pc, num, cmd, sent, has, base, until, timer, first, found, at, late, stray, more, hands, turns,
+  /\ UNCHANGED <<last, master, drift, pc, num, cmd, sent, has, base, until, timer, first, found, at, late, stray, more, hands, turns,
                  seen, calls, slow, untaken, idle>>
 
 \* The health check of the connection, every poll interval; or a grant found by looking (R7).
@@ -624,7 +627,7 @@ Health(p) ==
   /\ link[p] = "half" /\ pc[p] # "dead"
   /\ link' = [link EXCEPT ![p] = "down"]
   /\ db' = [db EXCEPT ![at[p]] = Unlink(@, p)]
-  /\ UNCHANGED <<master, drift, pc, num, cmd, sent, has, base, until, timer, first, found, at, inbox, late, stray, more, hands,
+  /\ UNCHANGED <<last, master, drift, pc, num, cmd, sent, has, base, until, timer, first, found, at, inbox, late, stray, more, hands,
                  turns, seen, calls, faults, slow, untaken, idle>>
 
 \* A process crashes, and its connections are closed; or its machine vanishes, and the server counts it still.
@@ -636,6 +639,7 @@ Crash(p) ==
   /\ Over(p, "dead") /\ Abandon(p)
   /\ num' = [num EXCEPT ![p] = 0]
   /\ stray' = [stray EXCEPT ![p] = 0]
+  /\ last' = [last EXCEPT ![p] = 0]
   /\ inbox' = [inbox EXCEPT ![p] = <<>>]
   /\ \/ /\ link' = [link EXCEPT ![p] = "down"]
         /\ db' = [db EXCEPT ![at[p]] = Unlink(@, p)]
@@ -650,7 +654,7 @@ Delete ==
   /\ LET D == db[master]
      IN /\ db' = [db EXCEPT ![master] = [NoKey(D) EXCEPT !.tracks = {}]]
         /\ inbox' = Deliver(master, [p \in Go |-> IF p \in D.tracks THEN <<Changed>> ELSE <<>>])
-  /\ UNCHANGED <<master, drift, pc, num, cmd, sent, has, base, until, timer, first, found, link, at, late, stray, more, hands,
+  /\ UNCHANGED <<last, master, drift, pc, num, cmd, sent, has, base, until, timer, first, found, link, at, late, stray, more, hands,
                  turns, seen, calls, slow, untaken, idle>>
 
 \* What the replica has when it becomes the master: everything up to some moment. The old master goes on with those that
@@ -659,13 +663,13 @@ Replicate ==
   /\ "failover" \in Faults /\ master = 1 /\ db[2] = Empty
   /\ db' = [db EXCEPT ![2] = [db[1] EXCEPT !.subs = {}, !.tracks = {}]]
   /\ db' # db
-  /\ UNCHANGED <<master, drift, pc, num, cmd, sent, has, base, until, timer, first, found, link, at, inbox, late, stray, more,
+  /\ UNCHANGED <<last, master, drift, pc, num, cmd, sent, has, base, until, timer, first, found, link, at, inbox, late, stray, more,
                  hands, turns, seen, calls, faults, slow, untaken, idle>>
 Failover ==
   /\ master = 1 /\ Fault("failover")
   /\ master' = 2
   /\ at' = [p \in Procs |-> IF p \in Java THEN 2 ELSE at[p]]
-  /\ UNCHANGED <<db, drift, pc, num, cmd, sent, has, base, until, timer, first, found, link, inbox, late, stray, more, hands,
+  /\ UNCHANGED <<last, db, drift, pc, num, cmd, sent, has, base, until, timer, first, found, link, inbox, late, stray, more, hands,
                  turns, seen, calls, slow, untaken, idle>>
 Reconnect(p) ==
   /\ at[p] # master /\ pc[p] # "dead"
@@ -680,7 +684,9 @@ Reconnect(p) ==
   /\ IF pc[p] \in {"free", "sure"} /\ cmd[p] # NoCmd
      THEN Send(p, [(IF pc[p] = "free" THEN Request(p, "release") ELSE Request(p, "renew")) EXCEPT !.s = master])
      ELSE Idle(p)
-  /\ UNCHANGED <<master, drift, num, has, base, until, found, stray, more, hands, turns, seen, calls, faults, slow, untaken, idle>>
+  /\ stray' = [stray EXCEPT ![p] = Max2(@, last[p])]
+  /\ last' = [last EXCEPT ![p] = 0]
+  /\ UNCHANGED <<master, drift, num, has, base, until, found, more, hands, turns, seen, calls, faults, slow, untaken, idle>>
 
 -----------------------------------------------------------------------------
 (* Time.                                                                    *)
@@ -690,7 +696,7 @@ Urgent(p) ==
   /\ pc[p] # "dead"
   /\ \/ cmd[p] # NoCmd
      \/ stray[p] > 0
-     \/ link[p] = "up" /\ (inbox[p] # <<>> \/ (pc[p] = "wait" /\ first[p]))
+     \/ link[p] = "up" /\ (inbox[p] # <<>> \/ (pc[p] = "wait" /\ first[p] /\ ~Lacks("track")))
      \/ pc[p] = "wait" /\ (timer[p] < 1 \/ link[p] = "down")
      \/ pc[p] = "hold" /\ until[p] = 0
 
@@ -699,6 +705,7 @@ Waiting == \E p \in Go : pc[p] = "wait" /\ link[p] = "up"
 Tick ==
   /\ Clock
   /\ \/ \E s \in Servers : db[s].ttl > 0 \/ db[s].open > 0
+     \/ \E j \in Java : pc[j] = "wait" /\ timer[j] # Due
      \/ \E p \in Go : Believes(p) \/ (Looks = "due" /\ pc[p] = "wait" /\ timer[p] > 0)
   /\ LET prompt == late = {} /\ (\A p \in Go : ~Urgent(p)) /\ (\A j \in Java : pc[j] # "wait" \/ timer[j] # Due)
      IN IF prompt THEN UNCHANGED slow ELSE slow < Slow /\ slow' = slow + 1
@@ -720,7 +727,7 @@ Tick ==
   /\ idle' = IF MaxIdle > 0 /\ db[master].key = Nobody /\ db[master].open = 0
                 /\ \E p \in Go : pc[p] = "wait" /\ link[p] = "up" /\ In(db[master].queue, <<p, num[p]>>)
              THEN Min2(idle + 1, MaxIdle + 1) ELSE 0
-  /\ UNCHANGED <<master, drift, pc, num, cmd, has, first, found, link, at, late, stray, more, hands, turns, seen, calls, faults>>
+  /\ UNCHANGED <<last, master, drift, pc, num, cmd, has, first, found, link, at, late, stray, more, hands, turns, seen, calls, faults>>
 
 -----------------------------------------------------------------------------
 
@@ -743,6 +750,7 @@ Init ==
   /\ inbox = [p \in Go |-> <<>>]
   /\ late = {}
   /\ stray = [p \in Go |-> 0]
+  /\ last = [p \in Go |-> 0]
   /\ more = [p \in Go |-> FALSE]
   /\ hands = [p \in Go |-> 0]
   /\ turns = [p \in Go |-> 0]
@@ -777,7 +785,7 @@ Fair ==
   /\ \A p \in Go :
        /\ WF_vars(Listen(p)) /\ WF_vars(Track(p)) /\ WF_vars(Look(p)) /\ WF_vars(Answered(p)) /\ WF_vars(Receive(p))
        /\ WF_vars(Exec(p)) /\ WF_vars(Sweep(p)) /\ WF_vars(Lose(p)) /\ WF_vars(Health(p)) /\ WF_vars(Reconnect(p))
-       /\ WF_vars(Release(p))
+       /\ WF_vars(HandOn(p) \/ Release(p))
   /\ \A j \in Java : WF_vars(JavaRelease(j)) /\ WF_vars(JavaTry(j))
   /\ WF_vars(\E r \in late : ExecLate(r))
   /\ WF_vars(Tick)
@@ -820,8 +828,8 @@ S5 == [][\A s \in Servers :
 \* R4: the owner has no ticket any more.
 Owner == \A s \in Servers : ~In(db[s].queue, db[s].key)
 
-\* Q3: whatever a server does wakes no more than two processes.
-Q3 == [][Cardinality({p \in Go : Len(inbox'[p]) > Len(inbox[p])}) <= 2]_vars
+\* Q3: whatever a server does wakes no more than two processes that wait.
+Q3 == [][Cardinality({p \in Go : pc[p] = "wait" /\ Len(inbox'[p]) > Len(inbox[p])}) <= 2]_vars
 
 \* Q6: a grant that was not lengthened by the grantee has no longer than the provisional lease; and a path is not
 \* blocked for longer by anybody who does not rely on it.
