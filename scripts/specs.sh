@@ -1,7 +1,7 @@
 #!/bin/sh
 # Checks the specification of directed hand-over with TLC: every question in specs/ must pass, and every mutant in
 # specs/mutants.txt must violate the property that the file names. With "large" as its argument the questions of
-# specs/large run instead; with the name of a question, or of a mutant, only that.
+# specs/large run instead; with names of questions, or of mutants as guard:property, only those.
 #
 # TLC and its state go to specs/.tlc, which git ignores. JOBS says how many run at a time.
 set -eu
@@ -58,7 +58,7 @@ question() {
 mutant() {
 	guard=$1 question=$2 property=$3
 	shift 3
-	name=without-$guard
+	name=without-$guard-$property
 	began=$(date +%s)
 	configuration "$question.cfg" "Without={\"$guard\"}" "$@" |
 		sed -e '/^INVARIANTS/d' -e '/^PROPERTIES/d' >"$tlc/$name.cfg"
@@ -79,14 +79,12 @@ mutant() {
 one() {
 	case $1 in
 	large/*) question "large-${1#large/}" "$1.cfg" ;;
-	*)
-		line=$(grep "^$1 " mutants.txt || true)
-		if [ -n "$line" ]; then
-			eval "mutant $line"
-		else
-			question "$1"
-		fi
+	*:*)
+		line=$(awk -v guard="${1%%:*}" -v property="${1#*:}" '$1 == guard && $3 == property' mutants.txt)
+		# shellcheck disable=SC2086 # its words
+		mutant $line
 		;;
+	*) question "$1" ;;
 	esac
 }
 
@@ -104,7 +102,7 @@ fi
 case ${1:-} in
 '') runs=$({
 	ls ./*.cfg | sed -n 's/^\.\/\(.*\)\.cfg$/\1/p' | grep -v '^common$'
-	grep -v '^#' mutants.txt | sed 's/ .*//'
+	awk '!/^#/ { print $1 ":" $3 }' mutants.txt
 }) ;;
 large) runs=$(ls large/*.cfg | sed 's/\.cfg$//') ;;
 *) runs=$* ;;
