@@ -169,7 +169,7 @@ Take(D, q, v) ==
 Ask(D, r, v) ==
   LET q == SelectSeq(D.queue, LAMBDA t : t = v \/ In(Alive(D), t))
   IN IF D.key # Nobody \/ (D.open > 0 /\ ~Lacks("record")) THEN Queued(D, v, Quiet)
-     ELSE IF q[1] = v \/ r.due THEN Take(D, q, v)
+     ELSE IF q[1] = v \/ (r.due /\ ~Lacks("due")) THEN Take(D, q, v)
      ELSE LET x == Serve([D EXCEPT !.queue = q], q, 0) IN Queued(x.db, v, x.out)
 
 \* spring_obtain.lua, to queue: a new ticket comes last (R8), or takes the place of an older one of its registry.
@@ -403,7 +403,7 @@ Answered(p) ==
      \/ /\ pc[p] = "free"                            \* Lock.release: only now is the local half free
         /\ pc' = [pc EXCEPT ![p] = "idle"]
         /\ Idle(p)
-        /\ seen' = [seen EXCEPT ![p] = WindowEvery > 0 /\ c.left > 0]
+        /\ seen' = [seen EXCEPT ![p] = FirstTry /\ WindowEvery > 0 /\ c.left > 0]
         /\ UNCHANGED <<has, base, until, timer, first, found, stray, more, hands, turns>>
   /\ num' = [num EXCEPT ![p] = IF pc[p] = "free" THEN 0
                                ELSE IF pc[p] = "try" /\ c.to = "taken" THEN 0
@@ -832,9 +832,10 @@ Owner == \A s \in Servers : ~In(db[s].queue, db[s].key)
 \* Q3: whatever a server does wakes no more than two processes that wait.
 Q3 == [][Cardinality({p \in Go : pc[p] = "wait" /\ Len(inbox'[p]) > Len(inbox[p])}) <= 2]_vars
 
-\* Q6: a grant that was not lengthened by the grantee has no longer than the provisional lease; and a path is not
-\* blocked for longer by anybody who does not rely on it.
+\* Q6: a grant that was not lengthened by the grantee has no longer than the provisional lease; a ticket whose process is
+\* gone is skipped; and a path is not blocked for long by what nobody relies on.
 Q6 == \A s \in Servers : db[s].granted => db[s].ttl <= Provisional
+Q6Gone == [][\A s \in Servers : db'[s].granted /\ db'[s].key # db[s].key => db'[s].key[1] \in db[s].subs]_vars
 Q6Time == MaxUntaken > 0 => untaken <= MaxUntaken
 
 \* Q8: a hold that its process does not want is about to be released by it.
