@@ -92,10 +92,9 @@ Min2(a, b) == IF a < b THEN a ELSE b
 Max2(a, b) == IF a > b THEN a ELSE b
 
 \* A queue without the tickets of a registry up to a number: its own, and those that it could not remove before (R4).
-Strip(q, v) == SelectSeq(q, LAMBDA t : t[1] # v[1] \/ t[2] > v[2] \/ (Lacks("older") /\ t # v))
+Strip(q, v) == SelectSeq(q, LAMBDA t : t[1] # v[1] \/ t[2] > v[2])
 In(q, t) == \E i \in 1..Len(q) : q[i] = t
 Rank(q, t) == (CHOOSE i \in 1..Len(q) : q[i] = t) - 1
-Holders(q) == {q[i][1] : i \in 1..Len(q)}
 
 -----------------------------------------------------------------------------
 (* What a server does. An operator Run... is one script, atomic as scripts are; it gives the server's new state, the   *)
@@ -376,7 +375,7 @@ Answered(p) ==
      \/ /\ pc[p] = "wait" /\ c.to \in {"missing", "refused"}   \* expired, dropped, lost in a failover: queue anew
         /\ has' = [has EXCEPT ![p] = FALSE]
         /\ base' = [base EXCEPT ![p] = Lease]
-        /\ timer' = [timer EXCEPT ![p] = IF Lacks("again") THEN @ ELSE Awake]
+        /\ timer' = [timer EXCEPT ![p] = Awake]
         /\ Idle(p)
         /\ UNCHANGED <<pc, until, first, found, stray, more, hands, turns, seen>>
      \/ /\ pc[p] = "sure" /\ c.to = "renewed"
@@ -503,7 +502,7 @@ Receive(p) ==
         /\ timer' = [timer EXCEPT ![p] = Awake]
         /\ UNCHANGED <<pc, cmd, sent, late, has, base, until, first, found, stray, more, hands, turns, seen>>
      \/ /\ m.m = "grant" /\ pc[p] # "wait" /\ ~(pc[p] \in {"hold", "sure"} /\ m.n = num[p])
-        /\ stray' = [stray EXCEPT ![p] = IF Lacks("unwanted") THEN @ ELSE Max2(@, m.n)] \* R4: nobody waits for it
+        /\ stray' = [stray EXCEPT ![p] = Max2(@, m.n)] \* R4: nobody waits for it
         /\ UNCHANGED <<pc, cmd, sent, late, has, base, until, timer, first, found, more, hands, turns, seen>>
      \/ /\ m.m = "first"
         /\ IF waited
@@ -546,7 +545,7 @@ Sweep(p) ==
   /\ LET a == Run(db[at[p]], [Request(p, "release") EXCEPT !.n = stray[p], !.leave = TRUE])
      IN /\ db' = [db EXCEPT ![at[p]] = a.db]
         /\ inbox' = Deliver(at[p], a.out)
-  /\ stray' = [stray EXCEPT ![p] = IF \E r \in late : r.p = p /\ r.n <= @ THEN @ ELSE 0]
+  /\ stray' = [stray EXCEPT ![p] = IF ~Lacks("watch") /\ \E r \in late : r.p = p /\ r.n <= @ THEN @ ELSE 0]
   /\ last' = [last EXCEPT ![p] = IF "failover" \in Faults /\ ~Lacks("twice") THEN Max2(@, stray[p]) ELSE @]
   /\ UNCHANGED <<master, drift, pc, num, cmd, sent, has, base, until, timer, first, found, link, at, late, more, hands, turns,
                  seen, calls, faults, slow, untaken, idle>>
