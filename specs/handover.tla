@@ -555,10 +555,12 @@ Sweep(p) ==
 
 JavaBegin(j) ==
   /\ pc[j] = "idle"
+  /\ Calls = 0 \/ calls < Calls
+  /\ calls' = IF Calls = 0 THEN 0 ELSE calls + 1
   /\ pc' = [pc EXCEPT ![j] = "wait"]
   /\ timer' = [timer EXCEPT ![j] = Due]
   /\ UNCHANGED <<last, db, master, drift, num, cmd, sent, has, base, until, first, found, link, at, inbox, late, stray, more, hands,
-                 turns, seen, calls, faults, slow, untaken, idle>>
+                 turns, seen, faults, slow, untaken, idle>>
 
 \* RedisLockRegistry's obtain script, which its spin lock runs every poll interval: here once in every tick.
 JavaTry(j) ==
