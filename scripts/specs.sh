@@ -39,7 +39,7 @@ check() {
 
 report() { printf '%-22s %-34s %4s s  %s\n' "$1" "$2" "$(($(date +%s) - began))" "$3"; }
 
-states() { sed -n 's/.* \([0-9,]* distinct states found\), 0 states left on queue\./\1/p' "$tlc/$1.log"; }
+states() { sed -n 's/.* \([0-9,]* distinct states found\), 0 states left on queue\./\1/p' "$tlc/$1.log" | tail -n 1; }
 
 question() {
 	name=$1
