@@ -65,7 +65,7 @@ specs: ## check the specification of directed hand-over, and that its mutants fa
 	@scripts/specs.sh
 
 .PHONY: specs-large
-specs-large: ## check it with more processes, faults and time; takes an hour or so
+specs-large: ## check it with more calls, faults and time; takes hours
 	@scripts/specs.sh large
 
 .PHONY: bench

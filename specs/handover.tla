@@ -635,8 +635,8 @@ Health(p) ==
 Crash(p) ==
   /\ pc[p] # "dead"
   /\ \/ Fault("crash")
-     \/ (Fault("crash holder") /\ pc[p] = "hold")
-     \/ (Fault("crash waiter") /\ pc[p] = "wait")
+     \/ (Fault("crash-holder") /\ pc[p] = "hold")
+     \/ (Fault("crash-waiter") /\ pc[p] = "wait")
   /\ Over(p, "dead") /\ Abandon(p)
   /\ num' = [num EXCEPT ![p] = 0]
   /\ stray' = [stray EXCEPT ![p] = 0]
@@ -700,7 +700,7 @@ Urgent(p) ==
      \/ link[p] = "up" /\ (inbox[p] # <<>> \/ (pc[p] = "wait" /\ first[p] /\ ~Lacks("track")))
      \/ pc[p] = "wait" /\ (timer[p] < 1 \/ link[p] = "down")
      \/ pc[p] = "hold" /\ until[p] = 0
-     \/ pc[p] = "hold" /\ WindowEvery > 0   \* where Q5 is asked, sections take no time
+     \/ pc[p] \in {"hold", "idle"} /\ WindowEvery > 0   \* where Q5 is asked, sections and pauses take no time
 
 Waiting == \E p \in Go : pc[p] = "wait" /\ link[p] = "up"
 
@@ -793,6 +793,9 @@ Fair ==
   /\ WF_vars(Tick)
 
 Live == Spec /\ Fair
+
+\* Where Q5 is asked, processes take the lock without end.
+Busy == Live /\ \A p \in Go : WF_vars(Begin(p))
 
 -----------------------------------------------------------------------------
 (* What must hold.                                                          *)
