@@ -81,6 +81,14 @@ soak-interop: ## a million sections of Java and Go processes together
 	@scripts/ensure-java.sh
 	cd interop && GOWORK=off go test -v -run Soak -timeout 3h . -sections 1000000
 
+.PHONY: specs
+specs: ## check the specification of directed hand-over, and that its mutants fail, in five minutes; needs a JDK 17 and Maven
+	@scripts/specs.sh
+
+.PHONY: specs-large
+specs-large: ## check it with more calls, faults and time; takes hours
+	@scripts/specs.sh large
+
 .PHONY: bench
 bench: ## this library beside its peers, in five to six minutes; writes docs/performance.md
 	@scripts/ensure-redis.sh

