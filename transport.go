@@ -303,7 +303,7 @@ func (l *lane) inPlace(p patience, c call) rueidis.RedisResult {
 	result := c.send(end, t.client)
 	if end.stop() {
 		t.limits.Put(end)
-	} else if !errors.Is(result.Error(), errNoAnswer) && end.Err() != nil {
+	} else if !errors.Is(result.Error(), errNoAnswer) && end.overdue() {
 		t.deaf.Store(true)
 	}
 	return result
@@ -480,6 +480,7 @@ func (l *lane) close() {
 // the connection of a command whose deadline is over, which other commands use too.
 type limit struct {
 	done  chan struct{}
+	ended time.Time // set before done is closed
 	timer *time.Timer
 	grace time.Duration
 	leave func() bool // ends the watch over the caller's context; nil: it never ends
@@ -487,7 +488,10 @@ type limit struct {
 
 func newLimit() *limit {
 	l := &limit{done: make(chan struct{})}
-	l.timer = time.AfterFunc(time.Hour, func() { close(l.done) })
+	l.timer = time.AfterFunc(time.Hour, func() {
+		l.ended = time.Now()
+		close(l.done)
+	})
 	l.timer.Stop()
 	return l
 }
@@ -516,6 +520,9 @@ func (l *limit) hurry() {
 func (l *limit) stop() bool {
 	return (l.leave == nil || l.leave()) && l.timer.Stop()
 }
+
+// overdue tells whether the limit has ended a while ago. An answer that comes just then is a coincidence.
+func (l *limit) overdue() bool { return l.Err() != nil && time.Since(l.ended) >= tooSoon }
 
 func (l *limit) Deadline() (deadline time.Time, ok bool) { return time.Time{}, false }
 
