@@ -283,7 +283,7 @@ func (a *attempt) confirm(deadline instant) (sent instant, granted bool, err err
 	reply := l.reg.transport.do(a.patience(deadline), l.kind.layout.renew(l.key, h.value, h.lease))
 	n, err := confirmed(reply.RedisResult)
 	switch {
-	case err == nil && (reply.late || n == 0):
+	case err == nil && (reply.late || !reply.anew || n == 0): // who answered late may be who answers
 		return reply.sent, false, errLate
 	default:
 		return reply.sent, err == nil, err

@@ -483,8 +483,9 @@ func TestUnlockWithADoneContext(t *testing.T) {
 		w.settle()
 		require.False(w, w.free("orders:42"))
 		w.pending(locked)
-		_, err := w.goroutine().try(l)
-		w.fails(err, lockregistry.ErrUnavailable, "trylock", "orders:42") // the local half is not free before the key is removed
+		ok, err := w.goroutine().try(l)
+		require.False(w, ok, "the local half is not free before the key is removed")
+		w.fails(err, lockregistry.ErrUnavailable, "trylock", "orders:42")
 		require.Equal(w, 1, f.count("obtain"), "and nobody asks Redis for it")
 
 		close(delivery)

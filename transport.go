@@ -56,7 +56,9 @@ type lane struct {
 	fresh  *detour       // nil: none
 	making chan struct{} // closed when the detour that is being made is there, or is not to be had; nil: none is being made
 	began  instant       // when making it began
-	closed bool
+	// a timer runs that gives it back
+	tidying bool
+	closed  bool
 }
 
 // detour is a connection made while the lane is wary.
@@ -88,6 +90,7 @@ type answer struct {
 	rueidis.RedisResult
 	sent, came instant // on the registry's clock; the server executed the command in between, if it answered
 	late       bool    // it came so late that it must be checked
+	anew       bool    // it came on a way that was made since an answer was late
 	cut        bool    // there is none, because the caller's context ended
 }
 
@@ -196,7 +199,7 @@ func (t *transport) do(p patience, c call) answer {
 			return []rueidis.RedisResult{c.send(ctx, way)}
 		})
 		a.RedisResult, a.came = e.result(0), t.clock.now()
-		a.late = l.judge(a.Error(), e.sent, a.came, e.late(p.late))
+		a.late, a.anew = l.judge(a.Error(), e.sent, a.came, e.late(p.late)), e.trusted
 	}
 	ended := p.grace == 0 && p.ctx.Err() != nil
 	a.cut = ended && (errors.Is(a.Error(), errNoAnswer) || errors.Is(a.Error(), errNotSent))
@@ -228,7 +231,7 @@ func (t *transport) doAll(
 			came := t.clock.now()
 			for k, i := range group {
 				r := e.result(k)
-				done(i, answer{r, from, came, l.judge(r.Error(), e.sent, came, e.late(late(i))), false})
+				done(i, answer{r, from, came, l.judge(r.Error(), e.sent, came, e.late(late(i))), e.trusted, false})
 			}
 		})
 	}
@@ -306,7 +309,7 @@ func (l *lane) inPlace(p patience, c call) rueidis.RedisResult {
 	result := c.send(end, t.client)
 	if end.stop() {
 		t.limits.Put(end)
-	} else if !errors.Is(result.Error(), errNoAnswer) && end.Err() != nil {
+	} else if !errors.Is(result.Error(), errNoAnswer) && end.overdue() {
 		t.deaf.Store(true)
 	}
 	return result
@@ -427,7 +430,8 @@ func (l *lane) detour() *detour {
 	}
 }
 
-// make makes a detour. It hangs when the client has no connection to give, until it has; commands go without one then.
+// make makes a detour. It hangs when the client has no connection to give, until it has; commands go without one then. One
+// that was there late may lead to the master that was frozen, which has accepted it now that it goes on.
 func (l *lane) make() {
 	since := l.transport.clock.now()
 	client, _ := l.transport.client.Dedicate() // closing it gives it back
@@ -435,12 +439,16 @@ func (l *lane) make() {
 	defer l.mu.Unlock()
 	close(l.making)
 	l.making = nil
-	if l.closed || !l.isWary(l.transport.clock.now()) {
+	now := l.transport.clock.now()
+	if l.closed || !l.isWary(now) || since.until(now) >= lateDetour {
 		go client.Close()
 		return
 	}
 	l.fresh = &detour{DedicatedClient: client, since: since}
-	time.AfterFunc(waryFor, l.tidy)
+	if !l.tidying {
+		l.tidying = true
+		time.AfterFunc(waryFor, l.tidy)
+	}
 }
 
 // tidy gives the detour back when the lane is no longer wary.
@@ -450,9 +458,11 @@ func (l *lane) tidy() {
 	now := l.transport.clock.now()
 	switch wary := instant(l.wary.Load()); {
 	case l.fresh == nil:
+		l.tidying = false
 	case now < wary:
 		time.AfterFunc(now.until(wary), l.tidy)
 	default:
+		l.tidying = false
 		l.abandon(l.fresh)
 	}
 }
@@ -476,6 +486,7 @@ func (l *lane) close() {
 // the connection of a command whose deadline is over, which other commands use too.
 type limit struct {
 	done  chan struct{}
+	ended time.Time // set before done is closed
 	timer *time.Timer
 	grace time.Duration
 	until time.Time   // with a grace: when the limit is over
@@ -484,7 +495,10 @@ type limit struct {
 
 func newLimit() *limit {
 	l := &limit{done: make(chan struct{})}
-	l.timer = time.AfterFunc(time.Hour, func() { close(l.done) })
+	l.timer = time.AfterFunc(time.Hour, func() {
+		l.ended = time.Now()
+		close(l.done)
+	})
 	l.timer.Stop()
 	return l
 }
@@ -521,6 +535,9 @@ func (l *limit) hurry() {
 func (l *limit) stop() bool {
 	return (l.leave == nil || l.leave()) && l.timer.Stop()
 }
+
+// overdue tells whether the limit has ended a while ago. An answer that comes just then is a coincidence.
+func (l *limit) overdue() bool { return l.Err() != nil && time.Since(l.ended) >= tooSoon }
 
 func (l *limit) Deadline() (deadline time.Time, ok bool) { return time.Time{}, false }
 
