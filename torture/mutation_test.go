@@ -54,7 +54,7 @@ var mutations = []mutation{
 	},
 	{
 		"removals are tried again after a minute", "stray.go",
-		"pause := s.reg.poll * time.Duration(max(1, len(s.strays)/batch))", "pause := t.watch",
+		"pause = backoff(t.failed, t.lease)", "pause = t.watch",
 		"TestUnknownOutcomes$",
 	},
 	{
@@ -85,7 +85,7 @@ var mutations = []mutation{
 	},
 	{
 		"a transient failure ends the wait", "acquisition.go",
-		"(!a.patient || !transient(err))", "true",
+		"return !a.cut && transient(err)", "return false",
 		"TestDisturbedWhileWaiting|TestUnknownOutcomes$",
 	},
 	{
@@ -180,7 +180,17 @@ var mutations = []mutation{
 	},
 	{
 		"commands keep to the connections that were silent", "transport.go",
-		"func (l *lane) detour() *detour {\n\tif len(l.transport.lanes) > 1 {", "func (l *lane) detour() *detour {\n\tif true {",
+		"\t\t\t\tway = fresh", "\t\t\t\t_ = way",
+		"TestOutage$",
+	},
+	{
+		"a connection that the old master has greeted late is used", "transport.go",
+		"if !expected || since.until(now) >= detourWait || l.closed {", "if l.closed {",
+		"TestOutage$",
+	},
+	{
+		"the old master is believed again before it is demoted", "transport.go",
+		"waryFor    = 30 * time.Second", "waryFor    = 5 * time.Second",
 		"TestOutage$",
 	},
 	{
