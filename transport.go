@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"reflect"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -29,10 +31,13 @@ import (
 //
 // An answer that comes late may come from a master that was frozen and deposed, and then went on with what was queued for
 // it. Until it is demoted it answers everything, as a master, on the connections that it has. So what comes late is not
-// believed, and while a lane is wary its commands go over a connection made since: the client's address, or its Sentinels,
-// lead that one to the new master. Where the server has been slow all the time, answers on that connection are believed
-// although they take long. A cluster has no such connection: its client follows the nodes, and a node that comes back
-// learns of its successor from the other nodes within a moment.
+// believed, and while a lane is wary its commands go over a connection made since, and over no other: the client's address,
+// or its Sentinels, lead that one to the new master. Where the server has been slow all the time, answers on that
+// connection are believed although they take long. A cluster has no such connection: its client follows the nodes, and a
+// node that comes back learns of its successor from the other nodes within a moment.
+//
+// A process that sends nothing while the master is frozen cannot know that there was a failover. What it asks the old
+// master afterwards, on a connection that it has kept, is answered in time and believed.
 type transport struct {
 	client  rueidis.Client
 	clock   clock
@@ -52,12 +57,13 @@ type lane struct {
 	direct    atomic.Int32  // commands that their callers send themselves
 	places    chan struct{} // one is taken by each command that has a goroutine
 
-	mu     sync.Mutex
-	fresh  *detour       // nil: none
-	making chan struct{} // closed when the detour that is being made is there, or is not to be had; nil: none is being made
-	began  instant       // when making it began
-	// a timer runs that gives it back
-	tidying bool
+	mu      sync.Mutex
+	fresh   *detour       // nil: none
+	making  chan struct{} // closed when the detour that is being made is there, or is not to be had; nil: none is being made
+	began   instant       // when making it began
+	hanging int           // goroutines that make detours, those of which nothing is expected any more among them
+	stuck   int           // of those, who have hung for so long that the client must have no connection to give
+	tidying bool          // a timer runs that gives the detour back
 	closed  bool
 }
 
@@ -71,19 +77,25 @@ type detour struct {
 const (
 	calmFor    = 10 * time.Millisecond  // after an answer
 	tooSoon    = 100 * time.Millisecond // a caller that waits no longer than this learns nothing from it
-	waryFor    = 15 * time.Second       // after a late or missing one: Sentinel demotes a master that came back after 8 to 10 s
+	waryFor    = 30 * time.Second       // after a late or missing one; see below
 	mostDirect = 640                    // a connection's queue has room for 1 024 by default
 	mostApart  = 256
 	mostBatch  = 64 // pipelines that have a goroutine
 
 	lateAnswer = 500 * time.Millisecond // from then on an answer is late, or from a third of the lease on
 	lateDetour = 2 * time.Second        // the same for one that came over a connection made since
-	detourWait = time.Second            // how long commands wait for such a connection
+	poolWait   = 6 * time.Second        // longer than it takes to connect, or to give that up
+	detourWait = time.Second            // how long making such a connection may take
+	mostMaking = 8                      // goroutines that make one
 
 	notHeard = instant(-time.Hour) // when the newest answer came, if there is none
 
 	lanesOfACluster = 64
 )
+
+// A lane is wary for longer than a deposed master can answer on the client's own connections. Rueidis breaks those that have
+// been silent for its ConnWriteTimeout, 10 s by default, which it notices within 2 s; so a master that comes back to them
+// was frozen for 12 s at most. Sentinel demotes it 8 to 10 s later.
 
 // answer is what became of a command.
 type answer struct {
@@ -107,8 +119,8 @@ type patience struct {
 // errNoAnswer: the server did not answer in time. It may still execute the command.
 var errNoAnswer = errors.New("no answer of Redis in time")
 
-// errNotSent: too many commands wait for an answer already, so this one was not sent.
-var errNotSent = errors.New("too many commands wait for an answer of Redis already")
+// errNotSent: too many commands wait for an answer already, or there is no detour, so this one was not sent.
+var errNotSent = errors.New("no answer of Redis to earlier commands, so this one was not sent")
 
 // lateFor is how long an answer about a lease may take before it is late.
 func lateFor(lease time.Duration) time.Duration { return min(lateAnswer, lease/3) }
@@ -293,6 +305,9 @@ func (l *lane) beWary(now instant) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.closed {
+		return
+	}
 	first := !l.isWary(now)
 	l.wary.Store(int64(now.add(waryFor)))
 	// A detour that was late itself is as good as the client's own connections, unless it has just been made.
@@ -368,10 +383,19 @@ func (l *lane) apart(
 		var way rueidis.CoreClient = t.client
 		var fresh *detour
 		if l.isWary(t.clock.now()) {
-			if fresh = l.detour(); fresh != nil {
-				way = fresh
+			e.trusted = true
+			if len(t.lanes) == 1 {
+				var none bool
+				switch fresh, none = l.detour(&gone); {
+				case fresh != nil:
+					way = fresh
+				case none:
+					e.trusted = false
+				default:
+					arrived <- &sending{err: errNotSent, sent: began}
+					return
+				}
 			}
-			e.trusted = fresh != nil || len(t.lanes) > 1
 		}
 		if gone.Load() {
 			return
@@ -392,55 +416,82 @@ func (l *lane) apart(
 	}
 }
 
-// detour returns a connection made since the lane is wary, or nil when there is none to be had.
-func (l *lane) detour() *detour {
-	if len(l.transport.lanes) > 1 {
-		return nil
-	}
-	for {
+// detour returns a connection made since the lane is wary, or nil when there is none to be had while somebody wants it. None
+// tells that there will be none, because the client's pool is empty: to send nothing at all would be worse then than to
+// believe the connections that there are.
+func (l *lane) detour(gone *atomic.Bool) (fresh *detour, none bool) {
+	for !gone.Load() {
 		l.mu.Lock()
 		if f := l.fresh; f != nil {
 			if !f.broken.Load() {
 				l.mu.Unlock()
-				return f
+				return f, false
 			}
 			l.abandon(f)
 		}
-		now := l.transport.clock.now()
-		if !l.isWary(now) {
+		if l.stuck > 0 {
 			l.mu.Unlock()
-			return nil
+			return nil, true
 		}
-		if l.making == nil && !l.closed {
+		now := l.transport.clock.now()
+		if l.making != nil && l.began.until(now) >= detourWait {
+			l.giveUp()
+		}
+		if l.making == nil {
+			if l.hanging == mostMaking {
+				l.mu.Unlock()
+				return nil, false
+			}
 			l.making, l.began = make(chan struct{}), now
-			go l.make()
+			l.hanging++
+			go l.make(l.making, now)
 		}
 		making, left := l.making, now.until(l.began.add(detourWait))
 		l.mu.Unlock()
-		if making == nil || left <= 0 {
-			return nil
-		}
 		limit := time.NewTimer(left)
 		select {
 		case <-making:
 			limit.Stop()
 		case <-limit.C:
-			return nil
 		}
 	}
+	return nil, false
 }
 
-// make makes a detour. It hangs when the client has no connection to give, until it has; commands go without one then. One
-// that was there late may lead to the master that was frozen, which has accepted it now that it goes on.
-func (l *lane) make() {
-	since := l.transport.clock.now()
-	client, _ := l.transport.client.Dedicate() // closing it gives it back
-	l.mu.Lock()
-	defer l.mu.Unlock()
+// giveUp no longer expects the detour that is being made. The caller holds the mutex.
+func (l *lane) giveUp() {
 	close(l.making)
 	l.making = nil
+}
+
+// make makes a detour. It may hang: for some seconds when the server is frozen, or for as long as the client has no
+// connection to give. What it gets after that leads to the old master, perhaps, which has come back meanwhile; so nobody
+// expects it any more.
+func (l *lane) make(making chan struct{}, since instant) {
+	stuck, over := false, false
+	alarm := time.AfterFunc(poolWait, func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if !over {
+			stuck = true
+			l.stuck++
+		}
+	})
+	client := l.dedicate(since)
+	alarm.Stop()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	over = true
+	l.hanging--
+	if stuck {
+		l.stuck--
+	}
 	now := l.transport.clock.now()
-	if l.closed || !l.isWary(now) || since.until(now) >= lateDetour {
+	expected := l.making == making
+	if expected {
+		l.giveUp()
+	}
+	if !expected || since.until(now) >= detourWait || l.closed || !l.isWary(now) {
 		go client.Close()
 		return
 	}
@@ -448,6 +499,29 @@ func (l *lane) make() {
 	if !l.tidying {
 		l.tidying = true
 		time.AfterFunc(waryFor, l.tidy)
+	}
+}
+
+// dedicate gets a connection that was made since some time. The client may have older ones in its pool, so the server is
+// asked for the age, in whole seconds; one that does not tell is believed.
+func (l *lane) dedicate(since instant) rueidis.DedicatedClient {
+	for {
+		client, _ := l.transport.client.Dedicate() // closing it gives it back
+		end := newLimit()
+		end.begin(patience{ctx: context.Background(), limit: askLimit})
+		info, err := client.Do(end, client.B().Arbitrary("CLIENT", "INFO").Build()).ToString()
+		end.stop()
+		if errors.Is(err, errNoAnswer) { // a new one answers
+			client.Close()
+			continue
+		}
+		_, after, told := strings.Cut(info, " age=")
+		digits, _, _ := strings.Cut(after, " ")
+		age, bad := strconv.Atoi(digits)
+		if err != nil || !told || bad != nil || time.Duration(age-1)*time.Second <= since.until(l.transport.clock.now()) {
+			return client
+		}
+		client.Close()
 	}
 }
 
@@ -473,10 +547,12 @@ func (l *lane) abandon(f *detour) {
 	go f.Close()
 }
 
+// close gives up the detour. What is sent afterwards, removals, goes over the client's own connections.
 func (l *lane) close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.closed = true
+	l.wary.Store(0)
 	if l.fresh != nil {
 		l.abandon(l.fresh)
 	}

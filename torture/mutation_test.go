@@ -85,7 +85,7 @@ var mutations = []mutation{
 	},
 	{
 		"a transient failure ends the wait", "acquisition.go",
-		"if !a.patient || !a.passing(err) {", "if true {",
+		"return !a.cut && transient(err)", "return false",
 		"TestDisturbedWhileWaiting|TestUnknownOutcomes$",
 	},
 	{
@@ -180,7 +180,17 @@ var mutations = []mutation{
 	},
 	{
 		"commands keep to the connections that were silent", "transport.go",
-		"func (l *lane) detour() *detour {\n\tif len(l.transport.lanes) > 1 {", "func (l *lane) detour() *detour {\n\tif true {",
+		"\t\t\t\tway = fresh", "\t\t\t\t_ = way",
+		"TestOutage$",
+	},
+	{
+		"a connection that the old master has greeted late is used", "transport.go",
+		"if !expected || since.until(now) >= detourWait || l.closed {", "if l.closed {",
+		"TestOutage$",
+	},
+	{
+		"the old master is believed again before it is demoted", "transport.go",
+		"waryFor    = 30 * time.Second", "waryFor    = 5 * time.Second",
 		"TestOutage$",
 	},
 	{

@@ -49,6 +49,7 @@ const (
 	outagePaths      = 4
 	outageCalm       = 600 * time.Millisecond // before the freeze
 	outageFree       = 5 * time.Second        // so soon after the last unlock no path is blocked
+	outagePile       = 100 * time.Millisecond // so long nothing gets through before
 	writesPaused     = time.Second            // longer than the replica needs, shorter than any freeze here
 )
 
@@ -63,7 +64,9 @@ func usual(s system, seed uint64) outage {
 // another is a failover at some other pace, which shows what the usual one does not.
 func another(s system, seed uint64) outage {
 	random := rand.New(rand.NewPCG(seed, 2))
-	some := func(least, most time.Duration) time.Duration { return least + time.Duration(random.Int64N(int64(most-least))) }
+	some := func(least, most time.Duration) time.Duration {
+		return least + time.Duration(random.Int64N(int64(most-least)))
+	}
 	o := outage{system: s, seed: seed, lasts: 2 * time.Second}
 	o.promoted = some(200*time.Millisecond, 6*time.Second)
 	o.thawed = o.promoted + some(2500*time.Millisecond, 4*time.Second)
@@ -108,7 +111,14 @@ func (o outage) play(t *testing.T) (wrong []string) {
 	}
 
 	wait(outageCalm)
+	for _, p := range proxies { // so that much is in flight
+		p.Freeze()
+	}
+	wait(outagePile)
 	o.freeze(t, older, newer)
+	for _, p := range proxies {
+		p.Thaw()
+	}
 	began := time.Now()
 	at := func(since time.Duration) { wait(time.Until(began.Add(since))) }
 	frozen := now()
@@ -297,7 +307,8 @@ func (o outage) blocked(newer *redistest.Server, all []section, dead, stopped in
 		}
 		if left != "0" {
 			ms, _ := newer.Do("PTTL", keyOf(strconv.Itoa(path)))
-			found = append(found, fmt.Sprintf("path %d: blocked for another %s ms, and nobody holds it", path, ms))
+			key, _ := newer.Do("DUMP", keyOf(strconv.Itoa(path)))
+			found = append(found, fmt.Sprintf("path %d: blocked for another %s ms, and nobody holds it: %q", path, ms, key))
 		}
 	}
 	return found
