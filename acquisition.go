@@ -244,7 +244,7 @@ func (a *attempt) try(quick bool, deadline instant) (granted bool, left time.Dur
 	sent := reply.sent
 	granted, left, err = c.granted(reply.RedisResult)
 	if granted && reply.late {
-		sent, granted, err = a.confirm(deadline)
+		sent, granted, err = a.confirm(deadline, sent.until(reply.came))
 		h.late = h.late || !granted // whatever the answer: the key may be there
 	}
 	if granted && h.grant(sent) {
@@ -278,13 +278,13 @@ func (a *attempt) patience(deadline instant) patience {
 
 // confirm makes sure of a grant whose answer came late: it renews the hold by a command that is sent after that. The hold
 // counts from then.
-func (a *attempt) confirm(deadline instant) (sent instant, granted bool, err error) {
+func (a *attempt) confirm(deadline instant, took time.Duration) (sent instant, granted bool, err error) {
 	l, h := a.lock, a.hold
 	reply := l.reg.transport.do(a.patience(deadline), l.kind.layout.renew(l.key, h.value, h.lease))
 	n, err := confirmed(reply.RedisResult)
 	switch {
-	case err == nil && (reply.late || !reply.anew || n == 0): // who answered late may be who answers
-		return reply.sent, false, errLate
+	case err == nil && (reply.late || n == 0), err == nil && took >= lateAnswer && !reply.anew:
+		return reply.sent, false, errLate // the deposed master may be the one that answers again
 	default:
 		return reply.sent, err == nil, err
 	}
