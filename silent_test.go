@@ -7,6 +7,7 @@ import (
 	"maps"
 	"runtime"
 	"slices"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -231,6 +232,7 @@ func TestDoOnASilentServer(t *testing.T) {
 
 // A command has a limit of its own.
 func TestCommandsHaveALimit(t *testing.T) {
+	const brief, long = 700 * time.Millisecond, 8 * time.Second
 	limits := map[string]struct {
 		limit   time.Duration
 		options []lockregistry.Option
@@ -239,8 +241,8 @@ func TestCommandsHaveALimit(t *testing.T) {
 		"a third of a short lease":         {2 * time.Second, []lockregistry.Option{lockregistry.WithExpiry(6 * time.Second)}},
 		"no longer for a long lease":       {5 * time.Second, []lockregistry.Option{lockregistry.WithExpiry(time.Hour)}},
 		"the watchdog's":                   {5 * time.Second, []lockregistry.Option{lockregistry.WithLayout(lockregistry.LayoutRedisson)}},
-		"option":                           {700 * time.Millisecond, []lockregistry.Option{lockregistry.WithCommandTimeout(700 * time.Millisecond)}},
-		"option longer than the default's": {8 * time.Second, []lockregistry.Option{lockregistry.WithCommandTimeout(8 * time.Second)}},
+		"option":                           {brief, []lockregistry.Option{lockregistry.WithCommandTimeout(brief)}},
+		"option longer than the default's": {long, []lockregistry.Option{lockregistry.WithCommandTimeout(long)}},
 	}
 	calls := map[string]func(r *lockregistry.Registry) error{
 		"lock": func(r *lockregistry.Registry) error { return r.Obtain("42").Lock(context.Background()) },
@@ -357,7 +359,7 @@ func TestManyCallsOnAFrozenServer(t *testing.T) {
 		all.Go(func() {
 			ctx, cancel := context.WithTimeout(w.Context(), limit)
 			defer cancel()
-			ok, err := r.Obtain(fmt.Sprint(i)).TryLock(ctx)
+			ok, err := r.Obtain(strconv.Itoa(i)).TryLock(ctx)
 			end, _ := ctx.Deadline()
 			took[i] = time.Since(end)
 			if ok || !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, lockregistry.ErrUnavailable) {
