@@ -114,7 +114,10 @@ func TestALateGrantThatIsNotConfirmed(t *testing.T) {
 
 // The master that granted is none any more, and its successor grants the lock to somebody else.
 func TestAGrantByADeposedMaster(t *testing.T) {
-	for name, wait := range map[string][]lockregistry.LockOption{"without Wait": nil, "with Wait": {lockregistry.Wait(2 * time.Second)}} {
+	for name, wait := range map[string][]lockregistry.LockOption{
+		"without Wait": nil,
+		"with Wait":    {lockregistry.Wait(2 * time.Second)},
+	} {
 		t.Run(name, func(t *testing.T) {
 			fakeWorld(t, func(w *world) {
 				f := w.flaky()

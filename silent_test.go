@@ -7,6 +7,7 @@ import (
 	"maps"
 	"runtime"
 	"slices"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -231,6 +232,7 @@ func TestDoOnASilentServer(t *testing.T) {
 
 // A command has a limit of its own.
 func TestCommandsHaveALimit(t *testing.T) {
+	const brief, long = 700 * time.Millisecond, 8 * time.Second
 	limits := map[string]struct {
 		limit   time.Duration
 		options []lockregistry.Option
@@ -239,8 +241,8 @@ func TestCommandsHaveALimit(t *testing.T) {
 		"a third of a short lease":         {2 * time.Second, []lockregistry.Option{lockregistry.WithExpiry(6 * time.Second)}},
 		"no longer for a long lease":       {5 * time.Second, []lockregistry.Option{lockregistry.WithExpiry(time.Hour)}},
 		"the watchdog's":                   {5 * time.Second, []lockregistry.Option{lockregistry.WithLayout(lockregistry.LayoutRedisson)}},
-		"option":                           {700 * time.Millisecond, []lockregistry.Option{lockregistry.WithCommandTimeout(700 * time.Millisecond)}},
-		"option longer than the default's": {8 * time.Second, []lockregistry.Option{lockregistry.WithCommandTimeout(8 * time.Second)}},
+		"option":                           {brief, []lockregistry.Option{lockregistry.WithCommandTimeout(brief)}},
+		"option longer than the default's": {long, []lockregistry.Option{lockregistry.WithCommandTimeout(long)}},
 	}
 	calls := map[string]func(r *lockregistry.Registry) error{
 		"lock": func(r *lockregistry.Registry) error { return r.Obtain("42").Lock(context.Background()) },
@@ -293,7 +295,7 @@ func (f *flaky) connections() []*link {
 
 // The limit of a command does not end its connection: others use it.
 func TestALimitDoesNotEndTheConnection(t *testing.T) {
-	for name, opts := range map[string][]lockregistry.LockOption{"limit": nil, "wait": {lockregistry.Wait(2 * time.Second)}} {
+	for name, alone := range map[string]bool{"another command is under way": false, "none is yet": true} {
 		t.Run(name, func(t *testing.T) {
 			fakeWorld(t, func(w *world) {
 				f := w.flaky()
@@ -302,6 +304,11 @@ func TestALimitDoesNotEndTheConnection(t *testing.T) {
 				w.known(r)
 				w.do("SET", "another", "answer")
 				thaw := f.freeze()
+				before := f.connections()
+				if alone { // rueidis sends a command in another way then
+					_, err := r.Obtain("42").TryLock(context.Background())
+					w.unavailable(err, "trylock")
+				}
 				answer := w.goroutine().start(func() error {
 					said := said(client, "GET", "another")
 					if said != "answer" {
@@ -310,8 +317,7 @@ func TestALimitDoesNotEndTheConnection(t *testing.T) {
 					return nil
 				})
 				w.settle()
-				before := f.connections()
-				_, err := r.Obtain("42").TryLock(context.Background(), opts...)
+				_, err := r.Obtain("42").TryLock(context.Background(), lockregistry.Wait(2*time.Second))
 				w.unavailable(err, "trylock")
 				ctx, cancel := context.WithTimeout(w.Context(), 200*time.Millisecond)
 				defer cancel()
@@ -357,7 +363,7 @@ func TestManyCallsOnAFrozenServer(t *testing.T) {
 		all.Go(func() {
 			ctx, cancel := context.WithTimeout(w.Context(), limit)
 			defer cancel()
-			ok, err := r.Obtain(fmt.Sprint(i)).TryLock(ctx)
+			ok, err := r.Obtain(strconv.Itoa(i)).TryLock(ctx)
 			end, _ := ctx.Deadline()
 			took[i] = time.Since(end)
 			if ok || !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, lockregistry.ErrUnavailable) {

@@ -142,6 +142,7 @@ func TestErrUnavailableWithoutAConnection(t *testing.T) {
 // When a context ends, the last try that ended decides whether the error also says that Redis could not be asked.
 func TestContextsThatEndDuringAnOutage(t *testing.T) {
 	const limit = 200 * time.Millisecond // of a command
+	wait := []lockregistry.LockOption{lockregistry.Wait(time.Hour)}
 	for name, c := range map[string]struct {
 		held        bool
 		before      fate // for the first second
@@ -149,18 +150,18 @@ func TestContextsThatEndDuringAnOutage(t *testing.T) {
 		opts        []lockregistry.LockOption
 		unavailable bool
 	}{
-		"silent from the start":  {before: silence, after: silence, unavailable: true, opts: []lockregistry.LockOption{lockregistry.Wait(time.Hour)}},
-		"refused from the start": {before: refused(loading), after: refused(loading), unavailable: true, opts: []lockregistry.LockOption{lockregistry.Wait(time.Hour)}},
+		"silent from the start":  {before: silence, after: silence, unavailable: true, opts: wait},
+		"refused from the start": {before: refused(loading), after: refused(loading), unavailable: true, opts: wait},
 		"held all the time":      {held: true},
 		"held, then silent":      {held: true, after: silence, unavailable: true},
 		"held, then refused":     {held: true, after: refused(loading), unavailable: true},
 		"held, then cut":         {held: true, after: cut, unavailable: true},
-		"refused, then held":     {held: true, before: refused(loading), opts: []lockregistry.LockOption{lockregistry.Wait(time.Hour)}},
-		"cut, then held":         {held: true, before: cut, opts: []lockregistry.LockOption{lockregistry.Wait(time.Hour)}},
+		"refused, then held":     {held: true, before: refused(loading), opts: wait},
+		"cut, then held":         {held: true, before: cut, opts: wait},
 	} {
 		for op, call := range locking {
 			if op == "trylock" && len(c.opts) == 0 {
-				c.opts = []lockregistry.LockOption{lockregistry.Wait(time.Hour)}
+				c.opts = wait
 			}
 			t.Run(name+"/"+op, func(t *testing.T) {
 				fakeWorld(t, func(w *world) {
