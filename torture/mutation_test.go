@@ -198,11 +198,6 @@ var mutations = []mutation{
 		"if err == nil && !reply.late {", "if err == nil {",
 		"TestDeposed$",
 	},
-	{
-		"a removal that is not answered is forgotten", "redislock.go",
-		"\treg.sweep(stray, p)\n", "\tstray.freed(true)\n",
-		"TestOutage$",
-	},
 }
 
 // TestMutations is for when these tests change: it takes long, and proves nothing about the library.
