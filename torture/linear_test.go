@@ -188,12 +188,17 @@ func TestReadWriteLinearizable(t *testing.T) { //nolint:tparallel // beside each
 	}
 }
 
-// TestSoak lets storm follow storm for as long as -soak says, each with a seed of its own that follows from -seed.
+// TestSoak lets storm follow storm for as long as -soak says, and now and then a failover, each with a seed of its own that
+// follows from -seed.
 func TestSoak(t *testing.T) {
 	next := firstSeed()
 	for began := time.Now(); time.Since(began) < *soak && !t.Failed(); next++ {
 		s := []system{library, sharing, redisson, sharing}[next%4]
 		t.Run(fmt.Sprint("seed ", next), func(t *testing.T) {
+			if next%5 == 0 {
+				another(s, next).check(t)
+				return
+			}
 			weathered(t, weather{system: s, seed: next, lasts: 15 * time.Second, outside: 2, restarts: next/4%2 == 0})
 		})
 	}

@@ -176,7 +176,7 @@ var mutations = []mutation{
 	{
 		"a late grant is believed at once", "acquisition.go",
 		"if granted && reply.late {", "if false {",
-		"TestOutage$",
+		"TestDeposed$|TestOutage$",
 	},
 	{
 		"commands keep to the connections that were silent", "transport.go",
@@ -185,7 +185,7 @@ var mutations = []mutation{
 	},
 	{
 		"a connection that the old master has greeted late is used", "transport.go",
-		"if !expected || since.until(now) >= detourWait || l.closed {", "if l.closed {",
+		"if !expected || since.until(now) >= detourWait || l.closed {", "if now < since || l.closed {",
 		"TestOutage$",
 	},
 	{
@@ -196,7 +196,7 @@ var mutations = []mutation{
 	{
 		"a late removal is believed at once", "redislock.go",
 		"if err == nil && !reply.late {", "if err == nil {",
-		"TestOutage$",
+		"TestDeposed$",
 	},
 }
 
