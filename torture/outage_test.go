@@ -429,12 +429,13 @@ func TestDeposed(t *testing.T) {
 	})
 }
 
-// A lock that believes every answer must not pass.
-func TestOutageFindsFault(t *testing.T) {
-	t.Parallel()
-	o := usual(naive, firstSeed())
-	o.dead = o.thawed + 2*time.Second
-	wrong := o.play(t)
-	require.NotEmpty(t, wrong, "nothing is wrong with the naive lock, they say")
-	t.Logf("%d faults, the first: %s", len(wrong), wrong[0])
+// The referee itself.
+func TestDoubles(t *testing.T) {
+	inside := func(path int, granted, until int64) section {
+		return section{Path: path, Granted: granted, Until: until}
+	}
+	require.Empty(t, doubles([]section{inside(0, 1, 3), inside(0, 4, 6), inside(1, 2, 5)}, 0))
+	require.Empty(t, doubles([]section{inside(0, 1, 9), inside(0, 5, 4)}, 0), "who never believed in a hold was not inside")
+	require.Len(t, doubles([]section{inside(0, 4, 6), inside(0, 1, 5)}, 0), 1)
+	require.Len(t, doubles([]section{inside(0, 1, 9), inside(0, 2, 3), inside(0, 7, 8)}, 0), 2)
 }
