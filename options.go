@@ -135,9 +135,9 @@ const (
 	// LayoutSpring is a string per lock, as Spring Integration's RedisLockRegistry writes it.
 	LayoutSpring Layout = iota
 
-	// LayoutRedisson is a hash per lock, as Redisson's RLock writes it. As in Redisson, a lock taken without TTL has
-	// a lease of 30 s (or what [WithExpiry] says, Redisson's lockWatchdogTimeout), which is renewed for as long as the lock is held; a lease
-	// given by [TTL] ends unless [WithRenewal] is set too. The name of the RLock is prefix + ":" + path.
+	// LayoutRedisson is a hash per lock, as Redisson's RLock writes it. As in Redisson, a lock taken without TTL has a lease
+	// of 30 s (or what [WithExpiry] says, Redisson's lockWatchdogTimeout), which is renewed for as long as the lock is held;
+	// a lease given by [TTL] ends unless [WithRenewal] is set too. The name of the RLock is prefix + ":" + path.
 	LayoutRedisson
 )
 

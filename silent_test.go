@@ -240,7 +240,7 @@ func TestCommandsHaveALimit(t *testing.T) {
 		"default":                          {5 * time.Second, nil},
 		"a third of a short lease":         {2 * time.Second, []lockregistry.Option{lockregistry.WithExpiry(6 * time.Second)}},
 		"no longer for a long lease":       {5 * time.Second, []lockregistry.Option{lockregistry.WithExpiry(time.Hour)}},
-		"the watchdog's":                   {5 * time.Second, []lockregistry.Option{lockregistry.WithLayout(lockregistry.LayoutRedisson)}},
+		"the watchdog's":                   {5 * time.Second, []lockregistry.Option{redisson}},
 		"option":                           {brief, []lockregistry.Option{lockregistry.WithCommandTimeout(brief)}},
 		"option longer than the default's": {long, []lockregistry.Option{lockregistry.WithCommandTimeout(long)}},
 	}

@@ -39,10 +39,13 @@ import (
 // A process that sends nothing while the master is frozen cannot know that there was a failover. What it asks the old
 // master afterwards, on a connection that it has kept, is answered in time and believed.
 type transport struct {
-	client  rueidis.Client
-	clock   clock
-	remove  remover
-	lanes   []lane
+	client rueidis.Client
+	clock  clock
+	remove remover
+	lanes  []lane
+	// ctx never ends, but rueidis does not know that: for a context that cannot end it reads a connection only while a command
+	// is under way, and so finds out with the next command that the connection was closed.
+	ctx     context.Context
 	deaf    atomic.Bool // the client has ignored a context, as it does with DisableAutoPipelining: every command gets a goroutine
 	limits  sync.Pool   // of *limit; of one client, since what is made in a bubble of fake time stays there
 	batches chan struct{}
@@ -54,6 +57,7 @@ type lane struct {
 	transport *transport
 	heard     atomic.Int64  // an instant: when the newest answer came
 	wary      atomic.Int64  // an instant: until when
+	answers   atomic.Int32  // since a connection broke; counts to manyAnswers
 	direct    atomic.Int32  // commands that their callers send themselves
 	places    chan struct{} // one is taken by each command that has a goroutine
 
@@ -75,12 +79,13 @@ type detour struct {
 }
 
 const (
-	calmFor    = 10 * time.Millisecond  // after an answer
-	tooSoon    = 100 * time.Millisecond // a caller that waits no longer than this learns nothing from it
-	waryFor    = 30 * time.Second       // after a late or missing one; see below
-	mostDirect = 640                    // a connection's queue has room for 1 024 by default
-	mostApart  = 256
-	mostBatch  = 64 // pipelines that have a goroutine
+	calmFor     = 10 * time.Millisecond // after an answer
+	manyAnswers = 32
+	tooSoon     = 100 * time.Millisecond // a caller that waits no longer than this learns nothing from it
+	waryFor     = 30 * time.Second       // after a late or missing one; see below
+	mostDirect  = 640                    // a connection's queue has room for 1 024 by default
+	mostApart   = 256
+	mostBatch   = 64 // pipelines that have a goroutine
 
 	lateAnswer = 500 * time.Millisecond // from then on an answer is late, or from a third of the lease on
 	lateDetour = 2 * time.Second        // the same for one that came over a connection made since
@@ -125,6 +130,14 @@ var errNotSent = errors.New("no answer of Redis to earlier commands, so this one
 // lateFor is how long an answer about a lease may take before it is late.
 func lateFor(lease time.Duration) time.Duration { return min(lateAnswer, lease/3) }
 
+// lasting is a context that could end and never does.
+type lasting struct {
+	context.Context
+	done chan struct{}
+}
+
+func (l lasting) Done() <-chan struct{} { return l.done }
+
 // transports has one transport for a client. An entry lives as long as a registry that uses it is open.
 var (
 	transportsMu sync.Mutex
@@ -149,6 +162,7 @@ func transportOf(client rueidis.Client) *transport {
 func newTransport(client rueidis.Client) *transport {
 	t := &transport{client: client, clock: clock{time.Now()}, batches: make(chan struct{}, mostBatch)}
 	t.limits.New = func() any { return newLimit() }
+	t.ctx = lasting{context.Background(), make(chan struct{})}
 	n := 1
 	if client.Mode() == rueidis.ClientModeCluster {
 		n = lanesOfACluster
@@ -197,7 +211,7 @@ func (t *transport) do(p patience, c call) answer {
 		p.asks.Store(int64(max(a.sent, 1)))
 		defer p.asks.Store(0)
 	}
-	calm := !l.isWary(a.sent) && a.sent < instant(l.heard.Load()).add(calmFor) && !t.deaf.Load()
+	calm := !l.isWary(a.sent) && l.known() && a.sent < instant(l.heard.Load()).add(calmFor) && !t.deaf.Load()
 	if calm && l.direct.Add(1) <= mostDirect {
 		a.RedisResult = l.inPlace(p, c)
 		l.direct.Add(-1)
@@ -281,11 +295,19 @@ func (l *lane) judge(err error, sent, came instant, late time.Duration) bool {
 	}
 	if answered(err) {
 		l.heard.Store(int64(came))
+		if !l.known() {
+			l.answers.Add(1)
+		}
 	} else { // the connection is broken: to make another one may take long
 		l.heard.Store(int64(notHeard))
+		l.answers.Store(0)
 	}
 	return false
 }
+
+// known tells whether there have been so many answers since a connection broke that each of the few connections among which
+// rueidis chooses has surely been made.
+func (l *lane) known() bool { return l.answers.Load() >= manyAnswers }
 
 // answered tells whether it was the server that said so.
 func answered(err error) bool {
@@ -401,7 +423,7 @@ func (l *lane) apart(
 			return
 		}
 		e.sent = t.clock.now()
-		e.results = send(context.Background(), way)
+		e.results = send(t.ctx, way)
 		if fresh != nil && !answered(e.results[0].Error()) {
 			fresh.broken.Store(true)
 		}

@@ -431,7 +431,9 @@ func TestDeposed(t *testing.T) {
 
 // The referee itself.
 func TestDoubles(t *testing.T) {
-	inside := func(path int, granted, until int64) section { return section{Path: path, Granted: granted, Until: until} }
+	inside := func(path int, granted, until int64) section {
+		return section{Path: path, Granted: granted, Until: until}
+	}
 	require.Empty(t, doubles([]section{inside(0, 1, 3), inside(0, 4, 6), inside(1, 2, 5)}, 0))
 	require.Empty(t, doubles([]section{inside(0, 1, 9), inside(0, 5, 4)}, 0), "who never believed in a hold was not inside")
 	require.Len(t, doubles([]section{inside(0, 4, 6), inside(0, 1, 5)}, 0), 1)
