@@ -102,9 +102,12 @@ fi
 case ${1:-} in
 '') runs=$({
 	ls ./*.cfg | sed -n 's/^\.\/\(.*\)\.cfg$/\1/p' | grep -v '^common$'
-	awk '!/^#/ { print $1 ":" $3 }' mutants.txt
+	awk '!/^#/ && $2 !~ /^large/ { print $1 ":" $3 }' mutants.txt
 }) ;;
-large) runs=$(ls large/*.cfg | sed 's/\.cfg$//') ;;
+large) runs=$({
+	ls large/*.cfg | sed 's/\.cfg$//'
+	awk '$2 ~ /^large/ { print $1 ":" $3 }' mutants.txt
+}) ;;
 *) runs=$* ;;
 esac
 failed=
