@@ -12,7 +12,7 @@ import (
 
 // What a lock's errors are about. Each arrives wrapped in a [*LockError]; test for it with [errors.Is].
 var (
-	// ErrNotOwner: who calls does not hold the lock, so nothing was changed. Spring throws IllegalStateException
+	// ErrNotOwner: the caller does not hold the lock, so nothing was changed. Spring throws IllegalStateException
 	// ("You do not own lock at ...") here.
 	ErrNotOwner = errors.New("not the owner of the lock")
 
@@ -36,11 +36,11 @@ var (
 
 	// ErrUpgrade: the caller holds the read lock and asks for the write lock, for which it would wait for itself for ever.
 	// Redisson does. To go the other way, from writing to reading, is fine.
-	ErrUpgrade = errors.New("who reads cannot begin to write: unlock the reader first")
+	ErrUpgrade = errors.New("cannot lock the writer while holding the reader; unlock the reader first")
 
 	// ErrWrongType: the key in Redis is no lock of the kind that is asked for: a read-write lock where a plain lock is
 	// expected, a lock of another layout, or no lock at all. Nothing was changed.
-	ErrWrongType = errors.New("the key holds something else than this kind of lock")
+	ErrWrongType = errors.New("the key holds something other than this kind of lock")
 
 	// ErrCapacity: as many locks as the registry may cache are in use; see [WithCapacity].
 	ErrCapacity = errors.New("every lock that the registry may keep is in use: unlock some, or raise the capacity")

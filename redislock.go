@@ -73,8 +73,8 @@ func (l *Lock) TryLock(ctx context.Context, opts ...LockOption) (bool, error) {
 }
 
 // Unlock undoes one Lock of the owner; the last one releases the lock and removes its key from Redis. Whatever it returns
-// then, the owner does not hold the lock any more. Nil means that the key is gone, and was this hold's. The errors, each
-// within a [*LockError]:
+// then, the owner does not hold the lock any more. Nil means that the key is gone, and was this hold's, or that the next
+// goroutine of this process has it now, see [WithHandoff]. The errors, each within a [*LockError]:
 //
 //   - [ErrNotOwner]: the caller does not hold the lock; nothing was changed
 //   - [ErrLockLost]: the hold was lost before, so others may have had the lock meanwhile: its lease was over by this
@@ -561,7 +561,7 @@ func removedWithin(p patience, removed <-chan bool) bool {
 // overstayed tells, without hand-over, whether the goroutines of this process must leave others their chance, now that one
 // of them has released h. They take the lock from each other without hand-over too: who waits here tries at once, while
 // who waits elsewhere has to wake up first. So they must when the reply says that somebody else received the message, and,
-// since not all who wait do, when they have taken it from each other for a poll interval.
+// since not all waiters do, when they have taken it from each other for 100 ms.
 func (l *Lock) overstayed(h *hold, reply int64) bool {
 	crowded := &l.anchor().crowded
 	if !l.half().contended() {

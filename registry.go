@@ -215,7 +215,7 @@ func (r *Registry) ClientID() string { return r.clientID }
 // Close ends the registry's background work. Calls that wait, and calls that lock later, return [ErrClosed]; a call whose
 // command is under way returns when that is answered. Locks that are held are left to their leases, no longer renewed, and
 // the contexts of [Lock.Context] are cancelled with the cause [ErrClosed], since nobody would announce a loss; Unlock still
-// removes the key. Close waits, for a second at most, for removals that are under way, and then for a tenth of a second at
+// removes the key. Close waits, for 1.1 s at most, for removals that are under way, and then for a tenth of a second at
 // most for log lines to be written. It does not close the client. It always returns nil; further calls do nothing.
 func (r *Registry) Close() error {
 	r.closing.Do(func() {
