@@ -34,6 +34,7 @@ func TestAnswersAtTheEndOfAContext(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			way := newTransport(lateClient{client, after})
 			way.lanes[0].heard.Store(int64(way.clock.now()))
+			way.lanes[0].answers.Store(manyAnswers)
 			ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 			defer cancel()
 			way.do(patience{ctx: ctx, limit: time.Minute, late: time.Minute}, call{key: "42"})

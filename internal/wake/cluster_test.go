@@ -274,5 +274,5 @@ func TestClusterWithoutTopology(t *testing.T) {
 	}
 	c.nodes[2].Command(t, "PUBLISH", "channel:key", "key")
 	c.wakes(w)
-	require.Equal(t, 1, c.logged("way tracking"))
+	require.Equal(t, 1, c.logged("way=tracking"))
 }

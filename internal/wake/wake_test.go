@@ -353,8 +353,8 @@ func TestRefusedListener(t *testing.T) {
 		b.await("it is refused", func() bool { return !w.Arm(t.Context(), limit).Armed && l.Waiter(Wait{Key: "other"}) == nil })
 		w.Close()
 	}
-	require.Equal(t, 1, b.logged("way tracking"))
-	require.Equal(t, 1, b.logged("way subscribing"))
+	require.Equal(t, 1, b.logged("way=tracking"))
+	require.Equal(t, 1, b.logged("way=subscribing"))
 	require.Len(t, b.lines, 2)
 }
 
