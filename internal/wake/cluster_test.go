@@ -94,9 +94,8 @@ func (c *cluster) listensAt(s *redistest.Server, o Options, key string) bool {
 }
 
 // release removes a key and says so.
-func (c *cluster) release(key string) {
+func (c *cluster) release(key string, s *redistest.Server) {
 	c.Helper()
-	s := c.owner(key)
 	s.Command(c, "DEL", key)
 	s.Command(c, "PUBLISH", "channel:"+key, key)
 }
@@ -170,7 +169,7 @@ func (c *cluster) follow(waiters map[*Waiter]Options, key string, to *redistest.
 			<-w.Wakeup()
 		}
 	}
-	c.release(key)
+	c.release(key, to) // not where its owner is asked for: an old one may not know yet that it is none
 	for w := range waiters {
 		c.wakes(w)
 	}
