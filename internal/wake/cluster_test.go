@@ -165,13 +165,18 @@ func (c *cluster) follow(waiters map[*Waiter]Options, key string, to *redistest.
 	require.Less(c, took, topologyLimit)
 	for w := range waiters {
 		w.Arm(c.Context(), limit)
-		for len(w.Wakeup()) > 0 {
+		for len(w.Wakeup()) > 0 { // as a call does: a wake-up may say that the waiter is no longer armed
 			<-w.Wakeup()
+			w.Arm(c.Context(), limit)
 		}
 	}
 	c.release(key, to) // not where its owner is asked for: an old one may not know yet that it is none
-	for w := range waiters {
-		c.wakes(w)
+	for w, o := range waiters {
+		select {
+		case <-w.Wakeup():
+		case <-time.After(limit):
+			c.Fatalf("it does not wake: %+v, listens %v, armed %+v", o, c.listensAt(to, o, key), w.Arm(c.Context(), limit))
+		}
 	}
 }
 
@@ -220,6 +225,7 @@ func TestFailover(t *testing.T) {
 		return strings.Contains(replica.Command(t, "INFO", "replication"), "master_link_status:up")
 	})
 	master.Command(t, "SET", key, "taken", "PX", "600000")
+	c.await("the replica has the key", func() bool { return replica.Command(t, "DBSIZE") == "1" })
 	waiters := c.waiters(key)
 	replica.Command(t, "CLUSTER", "FAILOVER", "TAKEOVER")
 	c.await("it is the master", func() bool { return strings.Contains(replica.Command(t, "ROLE"), "master") })
