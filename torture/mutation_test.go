@@ -185,12 +185,12 @@ var mutations = []mutation{
 	},
 	{
 		"a connection that the old master has greeted late is used", "transport.go",
-		"if !expected || since.until(now) >= detourWait || l.closed {", "if now < since || l.closed {",
+		"if !expected || since.until(now) >= detourWait || l.closed", "if now < since || l.closed",
 		"TestOutage$",
 	},
 	{
 		"the old master is believed again before it is demoted", "transport.go",
-		"waryFor    = 30 * time.Second", "waryFor    = 5 * time.Second",
+		"= 30 * time.Second       // after a late", "= 5 * time.Second // after a late",
 		"TestOutage$",
 	},
 	{
