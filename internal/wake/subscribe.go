@@ -37,8 +37,8 @@ func (c *connection) subscribe(names []string) error {
 	return nil
 }
 
-// subscribeSharded subscribes to channels in their slots, where Redisson publishes. Where that is refused, or unknown as before
-// version 7, those messages are missing, and polling has to do.
+// subscribeSharded subscribes to channels in their slots, where Redisson publishes. Where that is refused, those messages are
+// missing, and polling has to do. Before version 7 there are no such channels, and Redisson publishes in the usual way.
 func (c *connection) subscribeSharded(names []string) error {
 	if len(names) == 0 || c.unsharded {
 		return nil
@@ -54,6 +54,9 @@ func (c *connection) subscribeSharded(names []string) error {
 		case err == nil:
 		case refusal(err):
 			c.unsharded = true
+			if unknown(err) {
+				continue
+			}
 			for _, l := range c.node.served() {
 				if l.options.Subscribe && !l.options.Track {
 					c.node.missing(l, "subscribing in slots", err)

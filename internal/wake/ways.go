@@ -167,3 +167,9 @@ func refusal(err error) bool {
 	text := strings.TrimPrefix(reply.Error(), "ERR ")
 	return !slices.ContainsFunc(passing, func(word string) bool { return strings.HasPrefix(text, word) })
 }
+
+// unknown tells whether the server does not know a command.
+func unknown(err error) bool {
+	reply, ok := rueidis.IsRedisErr(err)
+	return ok && strings.HasPrefix(strings.TrimPrefix(reply.Error(), "ERR "), "unknown command")
+}
