@@ -436,7 +436,7 @@ func TestKilledReadersAndWriters(t *testing.T) {
 func TestOtherKindIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	spring, redisson := golang("auto"), inRedissonsFormat(golang("auto"))
-	wrongType := peer.RemoteError{Class: "ErrWrongType", Message: "something else than this kind of lock"}
+	wrongType := peer.RemoteError{Class: "ErrWrongType", Message: "something other than this kind of lock"}
 	for _, c := range []struct {
 		name         string
 		java, golang library
