@@ -582,44 +582,71 @@ func (l *lane) close() {
 
 // limit is the context of a command: it ends with the patience of its caller. It has no deadline, because rueidis closes
 // the connection of a command whose deadline is over, which other commands use too.
+//
+// Most commands are answered at once. So the caller's context is watched only when one has taken a while: watching takes
+// memory, and the mutex of a context that many callers may share.
 type limit struct {
 	done  chan struct{}
 	ended time.Time // set before done is closed
 	timer *time.Timer
-	grace time.Duration
-	until time.Time   // with a grace: when the limit is over
-	leave func() bool // ends the watch over the caller's context; nil: it never ends
+
+	mu sync.Mutex
+	patience
+	until   time.Time   // with a grace: when the limit is over
+	early   bool        // the timer is the one that begins the watch
+	stopped bool        // nobody waits any more
+	leave   func() bool // ends the watch; nil: there is none
 }
+
+// watchAfter is how long a command takes before its caller's context is watched.
+const watchAfter = 5 * time.Millisecond
 
 func newLimit() *limit {
 	l := &limit{done: make(chan struct{})}
-	l.timer = time.AfterFunc(time.Hour, func() {
-		l.ended = time.Now()
-		close(l.done)
-	})
+	l.timer = time.AfterFunc(time.Hour, l.fire)
 	l.timer.Stop()
 	return l
 }
 
 func (l *limit) begin(p patience) {
-	l.grace, l.leave = p.grace, nil
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.patience, l.leave, l.early, l.stopped = p, nil, false, false
 	if p.grace > 0 {
 		l.until = time.Now().Add(p.limit)
 	}
 	switch {
 	case p.ctx.Err() != nil:
 		l.timer.Reset(min(p.grace, p.limit))
-	case p.ctx.Done() == nil:
+	case p.ctx.Done() == nil || p.limit <= watchAfter:
 		l.timer.Reset(p.limit)
 	default:
-		l.timer.Reset(p.limit)
-		l.leave = context.AfterFunc(p.ctx, l.hurry)
+		l.early = true
+		l.timer.Reset(watchAfter)
+	}
+}
+
+// fire is what the timer calls.
+func (l *limit) fire() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.stopped:
+	case l.early:
+		l.early = false
+		l.timer.Reset(l.patience.limit - watchAfter)
+		l.leave = context.AfterFunc(l.ctx, l.hurry)
+	default:
+		l.ended = time.Now()
+		close(l.done)
 	}
 }
 
 // hurry is called when the caller's context ends before the answer comes.
 func (l *limit) hurry() {
-	if !l.timer.Stop() { // it is over already
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.stopped || !l.timer.Stop() { // it is over already
 		return
 	}
 	grace := l.grace
@@ -629,9 +656,14 @@ func (l *limit) hurry() {
 	l.timer.Reset(grace)
 }
 
-// stop ends the watch. It tells whether the limit can be used again: it has not ended, and never will.
+// stop ends the watch. It tells whether the limit can be used again: it has not ended, and nothing that belongs to this use
+// runs any more.
 func (l *limit) stop() bool {
-	return (l.leave == nil || l.leave()) && l.timer.Stop()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.stopped = true
+	stopped := l.timer.Stop()
+	return (l.leave == nil || l.leave()) && stopped
 }
 
 // overdue tells whether the limit has ended a while ago. An answer that comes just then is a coincidence.
