@@ -634,7 +634,7 @@ func (l *limit) fire() {
 	case l.stopped:
 	case l.early:
 		l.early = false
-		l.timer.Reset(l.patience.limit - watchAfter)
+		l.timer.Reset(l.limit - watchAfter)
 		l.leave = context.AfterFunc(l.ctx, l.hurry)
 	default:
 		l.ended = time.Now()
