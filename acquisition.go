@@ -11,18 +11,30 @@ import (
 
 // acquisition is one call's way to the hold in Redis, for who has the local half, once it is not to be had at the first
 // try. It listens first, then tries, then sleeps until it is woken, the holder's lease ends, or the poll interval is over.
-// All its tries ask for the same hold, so one whose answer is lost is made good by the next one.
+// All its tries without a queue ask for the same hold, so one whose answer is lost is made good by the next one.
 type acquisition struct {
 	attempt
-	trouble  trouble
+	pursuit
+	request  request
 	patient  bool
 	deadline instant // the last moment to begin a try, but for the first
 	ear      *listener
 	timer    *time.Timer
-	debt     int32
 	failed   int     // tries in a row that failed
 	closing  instant // since when they do because the client is closed; 0 when they do not
 	waits    bool    // the local half knows that this call waits
+
+	// In a queue.
+	older string  // the newest ticket that was asked for, if any: it may be there
+	place string  // of it; empty when that is not known
+	base  instant // when the last command was sent whose reply showed it there
+	woken bool    // it looks because it was told to
+}
+
+// pursuit is the part of an acquisition that others see.
+type pursuit struct {
+	trouble
+	box mailbox
 }
 
 // attempt is what all tries of a call have in common.
@@ -34,6 +46,8 @@ type attempt struct {
 	sent  bool            // a try has begun
 	asked bool            // and one has ended
 	cut   bool            // the last one has not, because ctx ended
+	won   bool            // the hold is granted
+	began instant         // when the last one was sent
 	// failure is why the last one that ended told nothing about the lock; nil when it told that somebody else has it.
 	failure error
 }
@@ -51,9 +65,6 @@ const armLimit = time.Second
 // pending on a connection that it replaces.
 const closingGrace = time.Second
 
-// mostDebt bounds for how many others a process stands back.
-const mostDebt = 16
-
 // obtain gets the hold in Redis. When it fails nothing stays behind there: if a grant may have happened, or may happen
 // yet, the scheduler removes it. Queued tells that the call has waited in this process before.
 func (l *Lock) obtain(ctx context.Context, q request, deadline instant, queued bool) (err error) {
@@ -66,40 +77,55 @@ func (l *Lock) obtain(ctx context.Context, q request, deadline instant, queued b
 		first.under = l.pair.under()
 	}
 	patient := q.wait != notAtAll
-	granted, tried := false, l.anchor().owed.Load() == 0
-	if tried { // most locks are free
-		granted, _, err = first.try(true, deadline)
+	var at standing
+	if !patient || !l.anchor().contested.Load() { // most locks are free
+		at, err = first.try(first.bid(forNothing), true, deadline)
+	}
+	if at.granted {
+		return nil
 	}
 	// A call that waits for a while makes nothing of a failure that passes, another one is told of the first.
-	if !granted && (err == nil || patient && (q.wait > 0 || queued) && first.passing(err)) {
-		err = l.pursue(first, tried, patient, deadline)
+	if err == nil || patient && (q.wait > 0 || queued) && first.passing(err) {
+		return l.pursue(first, q, patient, deadline)
 	}
-	if err != nil && first.hold.late {
+	if first.hold.late {
 		l.reg.sweep(first.hold.abandoned(), patience{ctx: context.Background(), limit: unlockGrace})
 	}
 	return err
 }
 
 // pursue goes on until the hold is granted, or not to be had.
-func (l *Lock) pursue(first attempt, tried, patient bool, deadline instant) error {
-	a := acquisition{attempt: first, patient: patient, deadline: deadline}
-	l.anchor().pursuit.Store(&a.trouble)
-	defer a.end()
-	if !tried {
-		if patient {
-			a.debt = l.debt()
-		}
+func (l *Lock) pursue(first attempt, q request, patient bool, deadline instant) (err error) {
+	a := &acquisition{attempt: first, request: q, patient: patient, deadline: deadline}
+	if !patient {
+		defer a.end()
+		return a.patrol()
+	}
+	a.ear = l.reg.waker.listener(l)
+	if a.ear == nil || !l.queues() {
+		l.anchor().pursuit.Store(&a.pursuit)
+		defer a.end()
 		if err := a.standBack(); err != nil {
 			return err
 		}
-		if granted, _, err := a.try(true, deadline); granted || err != nil && (!patient || !a.passing(err)) {
-			return err
-		}
+		return a.patrol()
 	}
-	if patient {
-		a.ear = l.reg.waker.listener(l.key, l.kind.layout.channel(l.key))
-		a.arm()
+	a.box.came = make(chan struct{}, 1)
+	l.anchor().pursuit.Store(&a.pursuit)
+	defer a.end()
+	if err = a.inLine(); errors.Is(err, errNoQueue) {
+		a.leave()
+		a.older = ""
+		a.renumber()
+		err = a.patrol()
 	}
+	return err
+}
+
+// patrol tries until the hold is granted, whenever it is woken, the holder's lease ends, or the poll interval is over: where
+// there is no queue.
+func (a *acquisition) patrol() error {
+	a.arm()
 	var looked instant // when the last thorough try began
 	for quick := false; ; {
 		if a.failure != nil {
@@ -109,10 +135,10 @@ func (l *Lock) pursue(first attempt, tried, patient bool, deadline instant) erro
 			quick = false
 		}
 		if !quick {
-			looked = l.reg.clock.now()
+			looked = a.lock.reg.clock.now()
 		}
-		granted, left, err := a.try(quick, deadline)
-		if granted {
+		at, err := a.try(a.bid(forNothing), quick, a.deadline)
+		if at.granted {
 			return nil
 		}
 		if err != nil {
@@ -133,20 +159,22 @@ func (l *Lock) pursue(first attempt, tried, patient bool, deadline instant) erro
 				continue
 			}
 			if certain {
-				left = seen.left
+				at.left = seen.left
 			}
 		}
-		woken, err := a.sleep(left)
-		if woken { // somebody has released the lock, and others may be waiting for longer
-			err = a.standBack()
-		}
+		woken, err := a.sleep(at.left)
 		if err != nil {
 			return err
 		}
 		// The key is free, most likely, or another waiter was quicker; then arming shows what is left of their lease. But
 		// what only a thorough try finds out must not wait for longer than a poll interval.
-		quick = woken && a.exclusive() && a.ear.looks() && l.reg.clock.now() < looked.add(l.reg.poll)
+		quick = woken && a.exclusive() && a.ear.looks() && a.lock.reg.clock.now() < looked.add(a.lock.reg.poll)
 	}
+}
+
+// bid is what a try asks for.
+func (a *attempt) bid(what asking) bid {
+	return bid{key: a.lock.key, value: a.hold.value, lease: a.hold.lease, under: a.under, asks: what}
 }
 
 // passing tells whether a call that waits tries again after err.
@@ -169,7 +197,7 @@ func (a *acquisition) recover() error {
 		return err
 	}
 	pause := min(backoff(a.failed, a.hold.lease.length), now.until(a.deadline))
-	_, err := a.pause(pause, nil)
+	_, err := a.pause(pause, nil, nil)
 	return err
 }
 
@@ -217,7 +245,11 @@ type overdue struct{ error }
 
 func (o overdue) Unwrap() error { return o.error }
 
+// end takes the call out of where others see it. If it gives up, nothing of it stays in Redis.
 func (a *acquisition) end() {
+	if !a.won {
+		a.leave()
+	}
 	a.lock.anchor().pursuit.Store(nil)
 	a.ear.close()
 	if a.timer != nil {
@@ -230,40 +262,51 @@ func (a *acquisition) arm() sight {
 	return a.ear.arm(a.ctx, min(a.lock.reg.poll, armLimit, a.lock.reg.clock.now().until(a.deadline)))
 }
 
-// try asks Redis once, quickly when the key is most likely free; see layout.obtain. When somebody else holds the lock, left
-// is what remains of their lease, if known. It waits for the answer until a little after the deadline.
-func (a *attempt) try(quick bool, deadline instant) (granted bool, left time.Duration, err error) {
+// try asks Redis once, quickly when the key is most likely free; see layout.obtain. It waits for the answer until a little
+// after the deadline.
+func (a *attempt) try(b bid, quick bool, deadline instant) (at standing, err error) {
 	if a.ctx.Err() != nil {
 		a.cut = true
-		return false, 0, a.explained(ended(a.ctx))
+		return at, a.explained(ended(a.ctx))
 	}
 	l, h := a.lock, a.hold
-	c := l.kind.layout.obtain(bid{l.key, h.value, h.lease, a.under}, quick)
+	c := l.kind.layout.obtain(b, quick)
 	a.sent = true
 	reply := l.reg.transport.do(a.patience(deadline), c)
-	sent := reply.sent
-	granted, left, err = c.granted(reply.RedisResult)
-	if granted && reply.late {
-		sent, granted, err = a.confirm(deadline, sent.until(reply.came))
-		h.late = h.late || !granted // whatever the answer: the key may be there
-	}
-	if granted && h.grant(sent) {
-		l.hold.Store(h)
-		l.anchor().lockedAt.Store(int64(sent))
-		if l.half().granted() {
-			l.attend(true)
-		}
-		return true, 0, nil
-	}
-	if granted {
+	a.began = reply.sent
+	at, err = c.decode(reply.RedisResult)
+	switch {
+	case err != nil || !reply.late:
+	case at.granted:
+		a.began, at.granted, err = a.confirm(deadline, a.began.until(reply.came))
+		h.late = h.late || !at.granted // whatever the answer: the key may be there
+	case at.state != "": // a server may have said so that is the master no more
 		err = errLate
+	}
+	if at.granted && h.grant(a.began) {
+		a.win(a.began)
+		return at, nil
+	}
+	if at.granted {
+		at.granted, err = false, errLate
 	}
 	h.late = h.late || unknown(err)
 	if a.cut = reply.cut; a.cut {
-		return false, 0, a.explained(ended(a.ctx))
+		return at, a.explained(ended(a.ctx))
 	}
 	a.asked, a.failure = true, classified(err)
-	return false, left, a.failure
+	return at, a.failure
+}
+
+// win makes the hold, which is live, the lock's.
+func (a *attempt) win(since instant) {
+	l := a.lock
+	a.won = true
+	l.hold.Store(a.hold)
+	l.anchor().lockedAt.Store(int64(since))
+	if l.half().granted() {
+		l.attend(true)
+	}
 }
 
 // patience is how long to wait for the answer to a command that is sent now.
@@ -302,23 +345,31 @@ func (a *acquisition) sleep(left time.Duration) (woken bool, err error) {
 	if left > 0 { // Redis counts whole milliseconds, and removes a key after its last one
 		pause = min(pause, left+time.Millisecond)
 	}
-	return a.pause(pause, a.ear.wakeup())
+	why, err := a.pause(pause, a.ear.wakeup(), nil)
+	return why == byWakeup, err
 }
 
-// standBack gives others their chance. This process has had the lock for as long as its goroutines may hand it to each
-// other and has released it for that reason, so now, and each time that another one releases it, until all who were
-// waiting had their turn, it leaves them the time to get there first.
+// standBack gives others their chance, where there is no queue: this process has had the lock for as long as its goroutines
+// may hand it to each other, and has released it for that reason.
 func (a *acquisition) standBack() error {
-	if a.debt == 0 {
+	if !a.lock.anchor().yields.Swap(false) {
 		return nil
 	}
-	a.debt--
-	_, err := a.pause(min(a.lock.reg.standBack, max(0, a.lock.reg.clock.now().until(a.deadline))), nil)
+	_, err := a.pause(min(a.lock.reg.standBack, max(0, a.lock.reg.clock.now().until(a.deadline))), nil, nil)
 	return err
 }
 
-// pause waits for a while, or until it is woken. It fails when the context or the registry ends first.
-func (a *acquisition) pause(d time.Duration, wake <-chan struct{}) (woken bool, err error) {
+// reason is why a pause is over.
+type reason uint8
+
+const (
+	byTime reason = iota
+	byWakeup
+	byMail
+)
+
+// pause waits for a while, or until it is woken or has mail. It fails when the context or the registry ends first.
+func (a *acquisition) pause(d time.Duration, wake, mail <-chan struct{}) (why reason, err error) {
 	if !a.waits {
 		a.waits = true
 		a.lock.half().waits()
@@ -330,13 +381,15 @@ func (a *acquisition) pause(d time.Duration, wake <-chan struct{}) (woken bool, 
 	}
 	select {
 	case <-a.timer.C:
-		return false, nil
+		return byTime, nil
 	case <-wake:
-		return true, nil
+		return byWakeup, nil
+	case <-mail:
+		return byMail, nil
 	case <-a.ctx.Done():
-		return false, a.explained(ended(a.ctx))
+		return byTime, a.explained(ended(a.ctx))
 	case <-a.lock.reg.closed:
-		return false, ErrClosed
+		return byTime, ErrClosed
 	}
 }
 
@@ -372,25 +425,4 @@ func (l *Lock) trouble() error {
 		return outage{errNoAnswer}
 	}
 	return nil
-}
-
-// owe notes for how many others this process is to stand back, having released a lock because of the handoff limit. The
-// reply of the release tells how many received the message.
-func (l *Lock) owe(reply int64) {
-	others := max(0, reply-1)
-	if others > 0 && l.reg.waker.subscribed(l.kind.layout.channel(l.key)) {
-		others--
-	}
-	l.anchor().owed.Store(int32(min(others, mostDebt)) + 1)
-}
-
-// debt is for how many others this process stands back, if it is to: those who received the message, and those who wait
-// without receiving any, here and elsewhere. Who polls cannot be seen, so it is one at least.
-func (l *Lock) debt() int32 {
-	owed := l.anchor().owed.Swap(0)
-	if owed == 0 {
-		return 0
-	}
-	others := int64(owed-1) + l.reg.waker.attendants(l.kind.layout.channel(l.key))
-	return int32(min(max(others, 1), mostDebt))
 }

@@ -53,7 +53,10 @@ func (r *Registry) remove(ctx context.Context, l *Lock, holder string) error {
 		return ended(ctx)
 	}
 	before := r.holders(l)
-	removal := call{forceUnlock, l.key, arguments{holder, tagged(l.key), r.publish, r.plain.layout.commonChannel()}}
+	removal := call{
+		script: forceUnlock, key: l.key,
+		args: arguments{holder, tagged(l.key), r.publish, r.plain.layout.commonChannel()},
+	}
 	p := patience{ctx: ctx, limit: r.limit, late: lateFor(r.lease.length)}
 	reply := r.transport.do(p, removal)
 	gone, err := reply.AsStrSlice()

@@ -55,7 +55,9 @@ type hold struct {
 	due   instant // when the scheduler looks at the hold; guarded by the scheduler's mutex, as is index
 	index int     // in the scheduler's heap, -1 when it is not there
 
-	late bool // a grant of this hold may still arrive; written only by the call that obtains it
+	late  bool          // a grant of this hold may still arrive; written only by the call that obtains it
+	short time.Duration // the lease that a release of another process has given it, until it is lengthened; 0 then
+	found instant       // until when the message of that grant may come although the hold is live
 }
 
 type holdState uint8
@@ -95,7 +97,7 @@ func (h *hold) distrust(l time.Duration) {
 func (h *hold) prolong(sent instant, l lease) {
 	length := h.effective(l)
 	h.until = max(h.until, sent.add(length-margin(length)))
-	h.next = never
+	h.next, h.short = never, 0
 	if h.renewed {
 		h.next = sent.add(length / 3)
 	}
@@ -117,6 +119,39 @@ func (h *hold) grant(sent instant) bool {
 	h.plan()
 	return true
 }
+
+// grantShort turns asked into live, for a hold that another process's release has made the owner, with a lease that counts
+// from base. It is lengthened a little later, if the hold is not over by then. It reports false when less than half of the
+// lease is certain.
+func (h *hold) grantShort(base instant, lease time.Duration) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	now := h.lock.reg.clock.now()
+	until := base.add(lease - margin(lease))
+	if now.until(until) < lease/2 {
+		return false
+	}
+	h.until, h.short = until, lease
+	h.state, h.since, h.chosen = live, now, base
+	h.next = now.add(lengthenAfter)
+	h.plan()
+	return true
+}
+
+// regranted is told of a grant of a hold that is live. Unless it is the one that a look has found before, another server,
+// which is the master now, has granted the hold once more, with a lease that this process does not know.
+func (h *hold) regranted() {
+	h.mu.Lock()
+	if h.lock.reg.clock.now() < h.found {
+		h.found = 0
+		h.mu.Unlock()
+		return
+	}
+	h.unlockLose("another server has granted it once more")
+}
+
+// tended tells whether the scheduler is to renew the hold.
+func (h *hold) tended() bool { return h.renewed || h.short > 0 }
 
 // fresh tells whether the hold is live and its time is not over. The caller holds the mutex.
 func (h *hold) fresh() bool {
@@ -179,8 +214,11 @@ func (h *hold) adopt(l lease, renewed bool) bool {
 		return fresh
 	}
 	h.lease, h.renewed = l, renewed
-	h.next = never
-	if renewed { // when a third of a lease of that length would be over
+	switch {
+	case h.short > 0: // to be lengthened soon
+	case !renewed:
+		h.next = never
+	default: // when a third of a lease of that length would be over
 		h.next = h.until.add(-l.length * 2 / 3)
 	}
 	h.unlockPlanned()
@@ -194,7 +232,11 @@ func (h *hold) adopt(l lease, renewed bool) bool {
 func (h *hold) relinquish(limit time.Duration) (can, due bool) {
 	h.mu.Lock()
 	now := h.lock.reg.clock.now()
-	half := now.until(h.until) < h.lease.length/2
+	length := h.lease.length
+	if h.short > 0 {
+		length = h.short
+	}
+	half := now.until(h.until) < length/2
 	due = h.since.until(now) >= limit || half
 	if h.state != live || now >= h.until || half {
 		h.mu.Unlock() // its end is near, and decides what its contexts are told
@@ -321,7 +363,7 @@ func (h *hold) attend(waits bool) {
 // it is lost. It reports false when nobody will look, because the registry is closed. The caller holds the mutex.
 func (h *hold) plan() bool {
 	due := h.until
-	if h.renewed {
+	if h.tended() {
 		due = min(due, h.next)
 	} else if len(h.ends) == 0 && !h.awaited {
 		return true
@@ -445,7 +487,7 @@ func (h *hold) answered(r renewal, was bool, err error, late bool) error {
 		} else if h.flying == 0 { // none that may is left
 			h.until = h.sure
 		}
-		if h.renewed && (r.scheduled || h.next != never) {
+		if h.tended() && (r.scheduled || h.next != never) {
 			h.failed++
 			h.next = min(h.next, now.add(backoff(h.failed, r.lease.length)))
 		}
@@ -458,7 +500,7 @@ func (h *hold) answered(r renewal, was bool, err error, late bool) error {
 		h.unlockLose("the lease was over before its renewal was answered")
 		return ErrLockLost
 	case late:
-		if h.renewed && (r.scheduled || h.next != never) {
+		if h.tended() && (r.scheduled || h.next != never) {
 			h.next = now
 		}
 		h.unlockPlanned()

@@ -6,14 +6,15 @@ import "time"
 //
 // A hold is named by its value, "<registry>:<number>", which no other hold ever has.
 type layout interface {
-	// obtain is the call that makes the hold that bids the owner of its key, unless somebody else has it; see call.granted.
+	// obtain is the call that makes the hold that bids the owner of its key, unless somebody else has it; see call.decode.
 	// Quick says that the key is most likely free; the call may do less then, and leave out what is only needed when it is
 	// not: what it refuses is tried again otherwise.
 	obtain(b bid, quick bool) call
 
-	// release is the call that removes the key if it is the hold's. It replies 0 when it was not, else 1 and, when it
-	// published, how many received that.
-	release(key, value string) call
+	// release is the call that gives the key, if it is the hold's, to the first who waits in its queue, or removes it. It
+	// replies 0 when it was not the hold's; else 1, contested when others wait in the queue or one of them has the key now,
+	// or queueless.
+	release(r removal) call
 
 	// renew is the call that sets the lease anew if the key is the hold's. It replies 1 when it was, else 0.
 	renew(key, value string, l lease) call
@@ -28,6 +29,7 @@ type layout interface {
 type kind struct {
 	layout   layout
 	watchdog bool // who names no lease has it renewed, as in Redisson
+	queued   bool // who waits does so in a queue
 }
 
 // remaining is what the server says that a lease has left: whole milliseconds, of which the last one is 0; negative when it
@@ -45,4 +47,39 @@ type bid struct {
 	value string
 	lease lease
 	under string // to read: the value of the hold with which the same owner writes already
+
+	asks  asking // in the queue
+	place string // where the ticket was, for one that is asked for anew; or empty
+	older string // a ticket that it replaces; or empty
 }
+
+// asking is what a bid asks of the queue, in the words of the scripts.
+type asking string
+
+const (
+	forNothing asking = ""      // there is none, or it is not to wait
+	forTicket  asking = "queue" //
+	toLook     asking = "look"  // what became of its ticket
+	whenDue    asking = "due"   // the same, when those in front of it had their time
+)
+
+// removal is what the end of a hold asks for.
+type removal struct {
+	key, value string
+	queue      bool   // there is one
+	ticket     string // what to remove from it: a ticket, allTickets or none; or yields
+}
+
+const (
+	allTickets = "*" // of the registry, up to this hold's
+	yields     = "+" // none: others wait in this process, who are not to have the lock at once
+)
+
+// What a release replies when the key was the hold's.
+const (
+	contested = 2
+	queueless = 3
+)
+
+// ticket is that of a bid, as it is in the queue.
+func (b bid) ticket() string { return b.value + "|" + b.lease.ms }

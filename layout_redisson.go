@@ -16,6 +16,8 @@ type redissonLayout struct {
 	scripts  *redissonScripts
 	channels string // what the names of channels begin with
 	publish  string // PUBLISH, SPUBLISH to reach Redisson in a cluster too, or empty
+	prefix   string
+	sharded  string // S on a cluster
 }
 
 type redissonScripts struct{ obtain, release, renew *script }
@@ -26,20 +28,30 @@ var (
 	redissonWrite = redissonScripts{load("redisson_write_obtain"), load("redisson_write_release"), load("redisson_write_renew")}
 )
 
-func newRedissonLayout(client rueidis.Client, published bool) layout {
-	return newRedisson(client, &redissonLock, "redisson_lock__channel", published)
+func newRedissonLayout(client rueidis.Client, prefix string, published bool) layout {
+	return newRedisson(client, prefix, &redissonLock, "redisson_lock__channel", published)
 }
 
-func newReadLayout(client rueidis.Client, published bool) layout {
-	return newRedisson(client, &redissonRead, "redisson_rwlock", published)
+func newReadLayout(client rueidis.Client, prefix string, published bool) layout {
+	return newRedisson(client, prefix, &redissonRead, "redisson_rwlock", published)
 }
 
-func newWriteLayout(client rueidis.Client, published bool) layout {
-	return newRedisson(client, &redissonWrite, "redisson_rwlock", published)
+func newWriteLayout(client rueidis.Client, prefix string, published bool) layout {
+	return newRedisson(client, prefix, &redissonWrite, "redisson_rwlock", published)
 }
 
-func newRedisson(client rueidis.Client, scripts *redissonScripts, channels string, published bool) layout {
-	return &redissonLayout{scripts: scripts, channels: channels, publish: publishing(client, published)}
+func newRedisson(client rueidis.Client, prefix string, scripts *redissonScripts, channels string, published bool) layout {
+	return &redissonLayout{
+		scripts: scripts, channels: channels, publish: publishing(client, published), prefix: prefix, sharded: sharding(client),
+	}
+}
+
+// sharding tells scripts whether channels are in slots.
+func sharding(client rueidis.Client) string {
+	if client.Mode() == rueidis.ClientModeCluster {
+		return "S"
+	}
+	return ""
 }
 
 // publishing is how releases are published in Redisson's format; see redissonLayout.publish.
@@ -55,15 +67,27 @@ func publishing(client rueidis.Client, published bool) string {
 }
 
 func (r *redissonLayout) obtain(b bid, _ bool) call {
-	return call{r.scripts.obtain, b.key, arguments{b.value, b.lease.ms, tagged(b.key), b.under}}
+	c := call{script: r.scripts.obtain, key: b.key, args: arguments{b.value, b.lease.ms, tagged(b.key), b.under}}
+	if b.asks != forNothing {
+		c.args[4] = string(b.asks)
+		c.more = []string{r.prefix, r.sharded, b.place, b.older}
+	}
+	return c
 }
 
-func (r *redissonLayout) release(key, value string) call {
-	return call{r.scripts.release, key, arguments{value, r.publish, r.channel(key), tagged(key)}}
+func (r *redissonLayout) release(m removal) call {
+	c := call{script: r.scripts.release, key: m.key, args: arguments{m.value, r.publish, r.channel(m.key), tagged(m.key)}}
+	if m.queue {
+		c.args[4] = r.prefix
+		if r.sharded != "" || m.ticket != "" {
+			c.more = []string{r.sharded, m.ticket}
+		}
+	}
+	return c
 }
 
 func (r *redissonLayout) renew(key, value string, l lease) call {
-	return call{r.scripts.renew, key, arguments{value, l.ms, tagged(key)}}
+	return call{script: r.scripts.renew, key: key, args: arguments{value, l.ms, tagged(key)}}
 }
 
 func (r *redissonLayout) channel(key string) string { return r.channels + ":" + tagged(key) }

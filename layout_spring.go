@@ -11,6 +11,8 @@ type springLayout struct {
 	common     string // the single channel
 	publish    string // what channels begin with when releases are published, else empty
 	publishOld string // the single channel when releases are published there too, else empty
+	prefix     string
+	sharded    string // S on a cluster
 }
 
 var (
@@ -20,7 +22,7 @@ var (
 )
 
 func newSpringLayout(t *transport, prefix string, s *settings, j *journal) layout {
-	l := &springLayout{transport: t, journal: j, common: prefix + "-channel"}
+	l := &springLayout{transport: t, journal: j, common: prefix + "-channel", prefix: prefix, sharded: sharding(t.client)}
 	if s.wakeup.publishes() {
 		l.publish = l.common + ":"
 		if s.oldChannel {
@@ -34,21 +36,29 @@ func newSpringLayout(t *transport, prefix string, s *settings, j *journal) layou
 // key is there.
 func (s *springLayout) obtain(b bid, quick bool) call {
 	if quick {
-		return call{nil, b.key, arguments{b.value, b.lease.ms}}
+		return call{key: b.key, args: arguments{b.value, b.lease.ms}}
 	}
-	return call{springObtain, b.key, arguments{b.value, b.lease.ms}}
+	c := call{script: springObtain, key: b.key, args: arguments{b.value, b.lease.ms}}
+	if b.asks != forNothing {
+		c.args = arguments{b.value, b.lease.ms, string(b.asks), s.prefix, s.sharded}
+		c.more = []string{b.place, b.older}
+	}
+	return c
 }
 
-func (s *springLayout) release(key, value string) call {
-	removal := s.transport.removal(s.journal)
-	if removal == "UNLINK" {
-		removal = ""
+func (s *springLayout) release(r removal) call {
+	c := call{script: springRelease, key: r.key, args: arguments{r.value, s.publish}}
+	if r.queue {
+		c.args = arguments{r.value, s.publish, s.prefix, s.sharded, r.ticket}
 	}
-	return call{springRelease, key, arguments{value, s.publish, s.publishOld, removal}}
+	if removal := s.transport.removal(s.journal); removal != "UNLINK" || s.publishOld != "" {
+		c.more = []string{removal, s.publishOld}
+	}
+	return c
 }
 
 func (s *springLayout) renew(key, value string, l lease) call {
-	return call{springRenew, key, arguments{value, l.ms}}
+	return call{script: springRenew, key: key, args: arguments{value, l.ms}}
 }
 
 func (s *springLayout) channel(key string) string { return s.common + ":" + key }

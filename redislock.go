@@ -14,21 +14,23 @@ import (
 // half, the hold. To lock is to get the local half, then the hold. To unlock is to end the hold, have its key removed, and
 // only then to give the local half free: a removal that is late would otherwise meet the next local holder's key.
 type Lock struct {
-	reg      *Registry
-	key      string
-	kind     *kind
-	pair     *ReadWriteLock // nil for a plain lock
-	turn     atomic.Uint64  // when it was last obtained; belongs to the cache, as do pins and parked
-	pins     atomic.Int32
-	parked   atomic.Bool
-	lockedAt atomic.Int64            // instant
-	local    localLock               // of a plain lock; see half
-	tenures  atomic.Pointer[tenures] // nil until there is a context that carries a hold
-	hold     atomic.Pointer[hold]    // written only by who has the local half
-	owed     atomic.Int32            // see Lock.owe; the anchor's, for who has the local half
-	crowded  atomic.Int64            // an instant; see overstayed; the anchor's too
-	asks     atomic.Int64            // an instant, or 0: since when who has the local half waits for an answer; the anchor's
-	pursuit  atomic.Pointer[trouble] // of the goroutine that asks Redis, once its first try has failed or been refused; the anchor's
+	reg       *Registry
+	key       string
+	kind      *kind
+	pair      *ReadWriteLock // nil for a plain lock
+	turn      atomic.Uint64  // when it was last obtained; belongs to the cache, as do pins and parked
+	pins      atomic.Int32
+	parked    atomic.Bool
+	lockedAt  atomic.Int64            // instant
+	local     localLock               // of a plain lock; see half
+	tenures   atomic.Pointer[tenures] // nil until there is a context that carries a hold
+	hold      atomic.Pointer[hold]    // written only by who has the local half
+	contested atomic.Bool             // others waited when it was last released; the anchor's, as is what follows
+	yields    atomic.Bool             // see standBack
+	yielded   atomic.Int64            // an instant, see yield
+	queueless atomic.Int64            // an instant: until when there is no queue
+	asks      atomic.Int64            // an instant, or 0: since when who has the local half waits for an answer; the anchor's
+	pursuit   atomic.Pointer[pursuit] // of the goroutine that asks Redis, once its first try has failed or been refused; the anchor's
 }
 
 // How long a call waits that has no [Wait].
@@ -470,7 +472,7 @@ const (
 func (l *Lock) release(ctx context.Context) error {
 	reg := l.reg
 	h := l.hold.Load()
-	due := false
+	due := reg.handoff == 0
 	if reg.handoff > 0 && l.half().contended() {
 		var can bool
 		if can, due = h.relinquish(reg.handoff); can && l.half().pass(h.longest()) {
@@ -484,17 +486,16 @@ func (l *Lock) release(ctx context.Context) error {
 		return ErrLockLost
 	}
 	begun := reg.clock.now()
-	removal := l.kind.layout.release(l.key, h.value) // which may have to ask the server for its version
+	m := removal{key: l.key, value: h.value, queue: l.queues()}
+	if due && l.half().contended() {
+		m.ticket = yields
+	}
+	removal := l.kind.layout.release(m) // which may have to ask the server for its version
 	p := l.patience(ctx, begun)
 	p.late = lateFor(h.lease.length)
 	reply := reg.transport.do(p, removal)
 	n, err := confirmed(reply.RedisResult)
-	if reg.handoff == 0 {
-		due = l.overstayed(h, n)
-	}
-	if due && l.half().contended() {
-		l.owe(n)
-	}
+	l.yield(n, m.ticket == yields)
 	if err == nil && !reply.late {
 		if h.late {
 			reg.scheduler.sweep(h.abandoned())
@@ -514,7 +515,7 @@ func (l *Lock) release(ctx context.Context) error {
 func (l *Lock) removeLater(ctx context.Context, h *hold, failure error, begun instant) error {
 	reg := l.reg
 	removed := make(chan bool, 1)
-	silent := &trouble{} // until then nobody has the lock here, and nobody knows whether somebody has it elsewhere
+	silent := &pursuit{} // until then nobody has the lock here, and nobody knows whether somebody has it elsewhere
 	stray := h.removal(func(gone bool) {
 		l.anchor().pursuit.CompareAndSwap(silent, nil)
 		l.letGo(gone)
@@ -558,31 +559,27 @@ func removedWithin(p patience, removed <-chan bool) bool {
 	}
 }
 
-// overstayed tells, without hand-over, whether the goroutines of this process must leave others their chance, now that one
-// of them has released h. They take the lock from each other without hand-over too: who waits here tries at once, while
-// who waits elsewhere has to wake up first. So they must when the reply says that somebody else received the message, and,
-// since not all waiters do, when they have taken it from each other for 100 ms.
-func (l *Lock) overstayed(h *hold, reply int64) bool {
-	crowded := &l.anchor().crowded
-	if !l.half().contended() {
-		crowded.Store(0)
-		return false
+// yield takes in what a release has replied about others who wait. Where there is no queue, the goroutines of this process,
+// which take the lock from each other, must leave others their chance: each 100 ms, or each handoff limit.
+func (l *Lock) yield(reply int64, crowded bool) {
+	a := l.anchor()
+	if contested := reply == contested; contested != a.contested.Load() {
+		a.contested.Store(contested)
 	}
-	others := reply - 1
-	if others > 0 && l.reg.waker.subscribed(l.kind.layout.channel(l.key)) {
-		others--
+	if reply == queueless {
+		l.noQueue("")
+	}
+	if reply == contested || l.queues() {
+		return
 	}
 	now := l.reg.clock.now()
-	since := instant(crowded.Load())
-	if since == 0 {
-		since = now.add(-h.age())
+	since := instant(a.yielded.Load())
+	if !crowded || since == 0 {
+		a.yielded.Store(int64(now))
+	} else if since.until(now) >= defaultHandoff {
+		a.yielded.Store(int64(now))
+		a.yields.Store(true)
 	}
-	if others > 0 || since.until(now) >= defaultHandoff {
-		crowded.Store(0)
-		return true
-	}
-	crowded.Store(int64(since))
-	return false
 }
 
 // letGo frees the local half and ends the use of the lock that began with it.

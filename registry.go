@@ -33,7 +33,8 @@ type Registry struct {
 	plain     *kind
 	read      *kind
 	write     *kind
-	publish   string // as in redissonLayout; for ForceUnlock
+	publish   string      // as in redissonLayout; for ForceUnlock
+	unqueued  atomic.Bool // it was logged that the server refuses a queue
 	journal   journal
 	clock     clock
 
@@ -108,13 +109,13 @@ func New(client rueidis.Client, prefix string, opts ...Option) (*Registry, error
 	r.publish = publishing(client, published)
 	r.transport = transportOf(client)
 	r.clock = r.transport.clock // it says when a command was sent
-	r.plain = &kind{layout: newSpringLayout(r.transport, prefix, &s, &r.journal)}
+	r.plain = &kind{layout: newSpringLayout(r.transport, prefix, &s, &r.journal), queued: true}
 	if s.layout == LayoutRedisson {
-		r.plain = &kind{layout: newRedissonLayout(client, published), watchdog: true}
+		r.plain = &kind{layout: newRedissonLayout(client, prefix, published), watchdog: true, queued: true}
 	}
 	// Readers are renewed in either layout: see ReadWriteLock.
-	r.read = &kind{layout: newReadLayout(client, published), watchdog: true}
-	r.write = &kind{layout: newWriteLayout(client, published), watchdog: s.layout == LayoutRedisson}
+	r.read = &kind{layout: newReadLayout(client, prefix, published), watchdog: true}
+	r.write = &kind{layout: newWriteLayout(client, prefix, published), watchdog: s.layout == LayoutRedisson}
 	r.scheduler = newScheduler(r)
 	r.waker = newWaker(r, s.wakeup, s.log)
 	return r, nil

@@ -5,6 +5,7 @@ import (
 	"crypto/sha1"
 	"embed"
 	"encoding/hex"
+	"regexp"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -20,12 +21,22 @@ type script struct {
 }
 
 func load(name string) *script {
+	source := inclusion.ReplaceAllStringFunc(read(name), func(line string) string {
+		return read(inclusion.FindStringSubmatch(line)[1])
+	})
+	sum := sha1.Sum([]byte(source))
+	return &script{source: source, sha: hex.EncodeToString(sum[:])}
+}
+
+// inclusion is a line of a script in whose place another file stands, which several scripts have in common.
+var inclusion = regexp.MustCompile(`(?m)^ *-- include (\w+)$`)
+
+func read(name string) string {
 	source, err := sources.ReadFile("lua/" + name + ".lua")
 	if err != nil { // only a broken build can lack it
 		panic(err)
 	}
-	sum := sha1.Sum(source)
-	return &script{source: string(source), sha: hex.EncodeToString(sum[:])}
+	return string(source)
 }
 
 // call is a command about one key: a script with its arguments, or, without a script, the SET that takes a free lock.
@@ -33,18 +44,22 @@ type call struct {
 	script *script
 	key    string
 	args   arguments
+	more   []string // what follows them, in calls that are rare
 }
 
 // arguments are those of one call: an array, so that a call needs no memory of its own. Empty ones at the end are not
 // sent; a script takes a missing one for empty.
-type arguments [4]string
+type arguments [5]string
 
-func (a *arguments) given() []string {
-	n := len(a)
-	for n > 0 && a[n-1] == "" {
+func (c *call) given() []string {
+	if c.more != nil {
+		return append(c.args[:len(c.args):len(c.args)], c.more...)
+	}
+	n := len(c.args)
+	for n > 0 && c.args[n-1] == "" {
 		n--
 	}
-	return a[:n]
+	return c.args[:n]
 }
 
 // send runs a call: a script by its digest where the server knows it.
@@ -61,11 +76,11 @@ func (c call) send(ctx context.Context, way rueidis.CoreClient) rueidis.RedisRes
 }
 
 func (c call) bySum(b rueidis.Builder) rueidis.Completed {
-	return b.Evalsha().Sha1(c.script.sha).Numkeys(1).Key(c.key).Arg(c.args.given()...).Build()
+	return b.Evalsha().Sha1(c.script.sha).Numkeys(1).Key(c.key).Arg(c.given()...).Build()
 }
 
 func (c call) bySource(b rueidis.Builder) rueidis.Completed {
-	return b.Eval().Script(c.script.source).Numkeys(1).Key(c.key).Arg(c.args.given()...).Build()
+	return b.Eval().Script(c.script.source).Numkeys(1).Key(c.key).Arg(c.given()...).Build()
 }
 
 // noScript tells whether the server does not know the script, after a restart for instance.
@@ -98,24 +113,79 @@ func sendAll(ctx context.Context, way rueidis.CoreClient, calls []call, wanted f
 	return results
 }
 
-// granted decodes the reply of a call that obtains: whether it did, or what remains of the lease of whoever has the lock,
-// not positive when that has no end or was not asked.
-func (c call) granted(result rueidis.RedisResult) (granted bool, left time.Duration, err error) {
+// standing is what the reply of a call that obtains says about its hold.
+type standing struct {
+	granted bool          // it owns the key
+	left    time.Duration // else: what remains of the lease of whoever does, not positive when that has no end or is not known
+
+	// Of a call that asks something of the queue, where not granted; empty for others.
+	state   string // in the words of the scripts
+	rank    int    // how many tickets are in front of its own
+	place   string // of its own
+	foreign bool   // the owner may not know of the queue
+	why     string // there is no queue
+}
+
+// The states.
+const (
+	isQueued  = "queued"  // the ticket is in the queue
+	isOwner   = "owner"   // the hold has owned the key before
+	isMissing = "missing" // the ticket is not there
+	isRefused = "refused" // the command is late: a later hold of this registry owns the key
+	isFailing = "error"   // there is no queue to be had
+)
+
+// decode reads the reply of a call that obtains.
+func (c call) decode(result rueidis.RedisResult) (s standing, err error) {
 	if c.script == nil {
 		if err = result.Error(); rueidis.IsRedisNil(err) {
-			return false, 0, nil
+			return s, nil
 		}
-		return err == nil, 0, err
+		s.granted = err == nil
+		return s, err
 	}
-	pttl, err := result.AsInt64()
+	message, err := result.ToMessage()
 	switch {
 	case rueidis.IsRedisNil(err):
-		return true, 0, nil
+		s.granted = true
+		return s, nil
 	case err != nil:
-		return false, 0, err
-	default:
-		return false, remaining(pttl), nil
+		return s, err
+	case !message.IsArray():
+		pttl, err := message.AsInt64()
+		s.left = remaining(pttl)
+		return s, err
 	}
+	values, err := message.ToArray()
+	if err == nil {
+		s, err = readStanding(values)
+	}
+	return s, err
+}
+
+func readStanding(values []rueidis.RedisMessage) (s standing, err error) {
+	var pttl, rank, foreign int64
+	for i := range values {
+		switch v := &values[i]; {
+		case i == 0:
+			s.state, err = v.ToString()
+		case s.state == isFailing:
+			s.why, err = v.ToString()
+		case i == 1:
+			pttl, err = v.AsInt64()
+		case i == 2:
+			rank, err = v.AsInt64()
+		case i == 3:
+			s.place, err = v.ToString()
+		case i == 4:
+			foreign, err = v.AsInt64()
+		}
+		if err != nil {
+			return s, err
+		}
+	}
+	s.left, s.rank, s.foreign = remaining(pttl), int(rank), foreign == 1
+	return s, nil
 }
 
 // confirmed decodes the reply of a release or a renewal: 0 means that the key was not the hold's, as does a key of another

@@ -26,6 +26,7 @@ type stray struct {
 	freed  func(gone bool) // removals only: frees the local half, and is told whether the key is known to be gone; nil once called
 	late   bool            // a grant may arrive yet, so one removal is not enough
 	watch  time.Duration   // for how long to look out for it, once Redis answers
+	ticket string          // what to remove from the queue, see removal
 	calm   instant         // since when Redis answers; 0 while it does not
 	failed int             // removals in a row that were not answered
 
@@ -83,12 +84,25 @@ func (h *hold) abandoned() *stray {
 	return s
 }
 
+// unclaimed is the stray of a hold that was granted to nobody.
+func (l *Lock) unclaimed(number string) *stray {
+	h := &hold{lock: l, value: l.reg.values + number, lease: l.reg.lease}
+	s := h.abandoned()
+	s.late = false
+	return s
+}
+
 // merge makes the stray of an older hold that of a newer one too. The older one's local half is free, since the newer one
 // had it, so what remains of the older one is a grant that may arrive. The answer to a removal of the older one that is under
 // way counts no more: it says nothing about the newer one.
 func (t *stray) merge(newer *stray) {
 	t.value, t.lease, t.gone, t.freed = newer.value, newer.lease, newer.gone, newer.freed
 	t.watch = max(t.watch, newer.watch)
+	if t.ticket != newer.ticket && t.ticket != "" {
+		t.ticket = allTickets
+	} else {
+		t.ticket = newer.ticket
+	}
 	t.failed = 0
 	if newer.late {
 		t.calm = 0
@@ -113,6 +127,22 @@ func (s *scheduler) sweep(t *stray) bool {
 	s.recess = 0 // a worker that is held up must not hold this one up
 	s.soon(s.clean(now))
 	return true
+}
+
+// claim is for when a message has told of a grant for which nobody waits: has it removed at once. When there is a stray of
+// the path already, that is one of it.
+func (s *scheduler) claim(t *stray) {
+	s.mu.Lock()
+	known := s.strays[t.place]
+	if known != nil && known.index >= 0 && !s.closed {
+		now := s.reg.clock.now()
+		s.sweepAt(known, now)
+		s.soon(s.clean(now))
+	}
+	s.mu.Unlock()
+	if known == nil {
+		s.sweep(t)
+	}
 }
 
 // sweepAt makes a stray due. The caller holds the mutex.
@@ -157,7 +187,7 @@ func (s *scheduler) dueSweeps() (errands []errand) {
 	now := s.reg.clock.now()
 	for len(s.sweeps) > 0 && len(errands) < batch && (s.closed || s.sweeps[0].due <= now) {
 		t := heap.Pop(&s.sweeps).(*stray)
-		errands = append(errands, sweeping{t, t.value, t.lease})
+		errands = append(errands, sweeping{t, t.value, t.ticket, t.lease})
 	}
 	return errands
 }
@@ -168,7 +198,7 @@ func (r *Registry) sweep(t *stray, p patience) {
 		return
 	}
 	p.late = lateFor(t.lease)
-	a := r.transport.do(p, sweeping{t, t.value, t.lease}.call())
+	a := r.transport.do(p, sweeping{t, t.value, t.ticket, t.lease}.call())
 	if t.freed != nil {
 		t.freed(a.Error() == nil && !a.late)
 	}
@@ -178,10 +208,13 @@ func (r *Registry) sweep(t *stray, p patience) {
 type sweeping struct {
 	*stray
 	value   string
+	ticket  string
 	longest time.Duration
 }
 
-func (e sweeping) call() call { return e.place.kind.layout.release(e.place.key, e.value) }
+func (e sweeping) call() call {
+	return e.place.kind.layout.release(removal{e.place.key, e.value, e.place.kind.queued, e.ticket})
+}
 
 func (e sweeping) late() time.Duration { return lateFor(e.longest) }
 

@@ -3,19 +3,19 @@ package lockregistry
 import (
 	"context"
 	"log/slog"
+	"strings"
 	"time"
-
-	"github.com/redis/rueidis"
 
 	"github.com/lockregistry/lockregistry/internal/wake"
 )
 
 // waker is the registry's share of the listening on its client, in the words of locks: a waiting call listens for the key
-// of its lock. See package wake, which does the listening for all registries on a client.
+// of its lock, and for messages to itself. See package wake, which does the listening for all registries on a client.
 type waker struct {
-	transport *transport
-	counts    bool           // how many others wait
 	listening *wake.Listener // nil when calls only poll
+	own       string         // what the names of the channels begin with on which this registry is told
+	id        string         // and how they end
+	sharded   bool           // they are in the slots of the keys
 	wait      func()         // returns when what close has ended is over; for use after close
 }
 
@@ -31,9 +31,10 @@ type sight struct {
 
 func newWaker(r *Registry, m Wakeup, log *slog.Logger) *waker {
 	w := &waker{
-		transport: r.transport,
-		counts:    m != WakeupPoll && r.client.Mode() != rueidis.ClientModeCluster,
-		wait:      func() {},
+		own:     r.prefix + "-channel@",
+		id:      strings.TrimSuffix(r.values, ":"),
+		sharded: r.cluster,
+		wait:    func() {},
 	}
 	o := wake.Options{
 		Track:     m == WakeupAuto || m == WakeupTracking,
@@ -42,6 +43,7 @@ func newWaker(r *Registry, m Wakeup, log *slog.Logger) *waker {
 		Poll:      r.poll,
 		Log:       r.journal.log,
 		Sink:      log,
+		Message:   func(_, text string) { r.told(text) },
 	}
 	if o.Track || o.Subscribe {
 		w.listening = wake.Listen(r.client, o)
@@ -49,14 +51,18 @@ func newWaker(r *Registry, m Wakeup, log *slog.Logger) *waker {
 	return w
 }
 
-// listener returns a new listener for a key and its channel, not armed, or nil when there will be no wake-ups.
-func (w *waker) listener(key, channel string) *listener {
+// listener returns a new listener for a lock, not armed, or nil when there will be no wake-ups.
+func (w *waker) listener(l *Lock) *listener {
 	if w.listening == nil {
 		return nil
 	}
-	wait := wake.Wait{Key: key, Channel: channel}
-	if w.counts {
-		wait.Presence = attendance(channel)
+	wait := wake.Wait{Key: l.key, Channel: l.kind.layout.channel(l.key)}
+	switch {
+	case !l.kind.queued:
+	case w.sharded:
+		wait.Own = w.own + "{" + hashed(l.key) + "}" + w.id
+	default:
+		wait.Own = w.own + w.id
 	}
 	waiter := w.listening.Waiter(wait)
 	if waiter == nil {
@@ -89,41 +95,11 @@ func (l *listener) arm(ctx context.Context, limit time.Duration) sight {
 	return sight{armed: seen.Armed, taken: seen.Taken, left: seen.Left}
 }
 
+// hear sees to it that the registry is told of grants; see wake.Waiter.Hear.
+func (l *listener) hear(ctx context.Context, limit time.Duration) wake.Hearing { return l.Hear(ctx, limit) }
+
 // looks tells whether arming the listener shows the key, too.
 func (l *listener) looks() bool { return l != nil && l.Looks() }
-
-// attendance is the channel on which nobody publishes, and to which who waits with tracking subscribes, to be counted by
-// who wants to know for how many to stand back. It is also where releases of a path would be published that is called like
-// this one and ends in ":waiting"; who waits for either may then be counted for both.
-func attendance(channel string) string { return channel + ":waiting" }
-
-// subscribed tells whether the one among a channel's subscribers that is this process's client listens for this registry
-// only. When other registries on the client wait there too, it stands for them.
-func (w *waker) subscribed(channel string) bool {
-	return w.listening != nil && w.listening.Subscribed(channel)
-}
-
-// attendants is how many others wait with tracking for what is released on a channel, or have done so lately; registries
-// that share a client count as one. In a cluster there are none, and one node knows its own subscribers only.
-func (w *waker) attendants(channel string) int64 {
-	if !w.counts {
-		return 0
-	}
-	name := attendance(channel)
-	reply := w.transport.ask(func(ctx context.Context, way rueidis.CoreClient) rueidis.RedisResult {
-		// Arbitrary, because rueidis would try a typed one again and again.
-		return way.Do(ctx, way.B().Arbitrary("PUBSUB", "NUMSUB").Args(name).Build())
-	})
-	counts, err := reply.AsIntMap()
-	if err != nil { // it may be forbidden
-		return 0
-	}
-	n := counts[name]
-	if w.subscribed(name) {
-		n--
-	}
-	return max(0, n)
-}
 
 // close ends the listening, which may take a while: see wait.
 func (w *waker) close() {

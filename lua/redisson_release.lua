@@ -1,24 +1,62 @@
--- Removes a lock in Redisson's format, if it still belongs to the hold that asks, and publishes that.
+-- Ends a hold of a lock in Redisson's format, if it still has it: gives the lock to the first who waits in its queue, or
+-- removes it and publishes that.
 --
 -- KEYS[1]  the lock's name: a hash
 -- ARGV[1]  the hold's field
 -- ARGV[2]  PUBLISH, SPUBLISH to publish in both ways, or empty
 -- ARGV[3]  the lock's channel
+-- ARGV[4]  is for read-write locks
+-- ARGV[5]  and so on, and the reply: for the queue, as ARGV[3] and so on of spring_release.lua
 --
--- Replies 0 when the lock was not the hold's. When it was it is gone now, and the reply is 1 and the number of clients that
--- received the message.
-if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then
-  return 0
-end
-redis.call('DEL', KEYS[1])
-local received = 0
-if ARGV[2] ~= '' then -- to publish may be forbidden; the lock is released all the same
-  local reply = redis.pcall('PUBLISH', ARGV[3], '0')
-  if type(reply) == 'number' then
-    received = reply
+-- Replies 0 when the lock was not the hold's. When it was the reply is 1, 2 when others wait in the queue or one of them
+-- has the lock now, or 3 when there can be no queue.
+local key, field, prefix, sharded = KEYS[1], ARGV[1], ARGV[5] or '', ARGV[6] == 'S'
+local mine, ticket = redis.call('HEXISTS', key, field) == 1, ARGV[7] or ''
+local announced = false
+local function announce() -- which may be forbidden; the lock is released all the same
+  if announced then
+    return 0
   end
+  announced = true
+  local received = ARGV[2] ~= '' and redis.pcall('PUBLISH', ARGV[3], '0')
   if ARGV[2] == 'SPUBLISH' then -- to which Redisson listens in a cluster
     redis.pcall('SPUBLISH', ARGV[3], '0')
   end
+  return tonumber(received) or 0
 end
-return 1 + received
+local reply = 1
+if prefix ~= '' and (mine or ticket ~= '') then
+  -- include names
+  local waiting = redis.pcall('ZRANGE', queue, 0, 3, 'WITHSCORES')
+  if waiting.err then
+    reply = 3
+  elseif #waiting > 0 or ticket == '+' then
+    local served = false
+    local function free() return not served end
+    local function own(other, lease)
+      redis.call('DEL', key)
+      redis.call('HSET', key, other, '1')
+      redis.call('PEXPIRE', key, lease)
+      served = true
+    end
+    -- include queue
+    if ticket ~= '' and ticket ~= '+' then
+      pcall(leave, field, ticket)
+    else
+      fetch(waiting)
+    end
+    if mine then
+      local ok, passed, others = pcall(pass, ticket == '+')
+      if ok and passed then
+        return 2
+      end
+      reply = not ok and 3 or others and 2 or 1
+    end
+  end
+end
+if not mine then
+  return 0
+end
+redis.call('DEL', key)
+announce()
+return reply

@@ -1,43 +1,79 @@
--- Removes a lock's key, if it still belongs to the hold that asks, and publishes that.
+-- Ends a hold, if its key still belongs to it: gives the key to the first who waits in the lock's queue, or removes it and
+-- publishes that.
 --
 -- KEYS[1]  the lock's key
 -- ARGV[1]  the hold's value
 -- ARGV[2]  what the name of the key's channel begins with; empty or missing: publish nothing
--- ARGV[3]  one more channel to publish on; empty or missing: none
--- ARGV[4]  the command that removes a key; missing: UNLINK
+-- ARGV[3]  the registry's prefix; empty or missing: there is no queue
+-- ARGV[4]  S on a cluster
+-- ARGV[5]  the ticket of a call that leaves the queue; *: all of its registry up to this number; +: no ticket, but others
+--          wait in the process that releases, and are not to have it at once; empty: none
+-- ARGV[6]  the command that removes a key; empty or missing: UNLINK
+-- ARGV[7]  one more channel to publish on; empty or missing: none
 --
--- Replies 0 when the key was not the hold's. When it was it is gone now, and the reply is 1 and the number of clients that
--- received the message on the key's channel.
+-- Replies 0 when the key was not the hold's. When it was the reply is 1, 2 when others wait in the queue or one of them has
+-- the key now, or 3 when there can be no queue.
 --
 -- A value of the same registry with a smaller number is a grant that came late, as in spring_obtain.lua. The registry asks
 -- for this removal only when all holds of the path up to this one are over, so nobody uses it, and it is removed too.
-local held = redis.call('GET', KEYS[1])
-local mine = held == ARGV[1]
-if not mine then
-  local registry, number = string.match(ARGV[1], '^(.*:)(%d+)$')
+local key, value, prefix, sharded = KEYS[1], ARGV[1], ARGV[3] or '', ARGV[4] == 'S'
+local held = redis.call('GET', key)
+local mine, over = held == value, held == value
+if held and not mine then
+  local registry, number = string.match(value, '^(.*:)(%d+)$')
   local other = nil
-  if held and string.sub(held, 1, #registry) == registry then
+  if string.sub(held, 1, #registry) == registry then
     other = tonumber(string.sub(held, #registry + 1))
   end
-  if not other or other > tonumber(number) then
+  over = other and other <= tonumber(number)
+end
+local publish, ticket = ARGV[2] or '', ARGV[5] or ''
+local announced = false
+local function announce() -- which may be forbidden; the lock is released all the same
+  if announced then
     return 0
   end
+  announced = true
+  local received = publish ~= '' and redis.pcall('PUBLISH', publish .. key, key)
+  local old = (ARGV[7] or '') ~= '' and redis.pcall('PUBLISH', ARGV[7], key)
+  return (tonumber(received) or 0) + (tonumber(old) or 0)
 end
--- The server's ACL may forbid a user either command, but not both: who may not do the one can do the other.
-local removal = ARGV[4] or 'UNLINK'
-local removed = redis.pcall(removal, KEYS[1])
-if type(removed) == 'table' and removed.err then
-  redis.call(removal == 'UNLINK' and 'DEL' or 'UNLINK', KEYS[1])
-end
--- To publish may be forbidden too; the lock is released all the same.
-local received = 0
-if (ARGV[2] or '') ~= '' then
-  local reply = redis.pcall('PUBLISH', ARGV[2] .. KEYS[1], KEYS[1])
-  if type(reply) == 'number' then
-    received = reply
+local reply = 1
+if prefix ~= '' and (over or ticket ~= '') then
+  -- include names
+  local waiting = redis.pcall('ZRANGE', queue, 0, 3, 'WITHSCORES')
+  if waiting.err then
+    reply = 3
+  elseif #waiting > 0 or ticket == '+' then
+    local served = false
+    local function free() return not served end
+    local function own(other, lease)
+      redis.call('SET', key, other, 'PX', lease)
+      served = true
+    end
+    -- include queue
+    if ticket ~= '' and ticket ~= '+' then
+      pcall(leave, value, ticket)
+    else
+      fetch(waiting)
+    end
+    if over then
+      local ok, passed, others = pcall(pass, ticket == '+')
+      if ok and passed then
+        return mine and 2 or 0
+      end
+      reply = not ok and 3 or others and 2 or 1
+    end
   end
 end
-if (ARGV[3] or '') ~= '' then
-  redis.pcall('PUBLISH', ARGV[3], KEYS[1])
+if not over then
+  return 0
 end
-return mine and 1 + received or 0
+-- The server's ACL may forbid a user either command, but not both: who may not do the one can do the other.
+local removal = (ARGV[6] or '') ~= '' and ARGV[6] or 'UNLINK'
+local removed = redis.pcall(removal, key)
+if type(removed) == 'table' and removed.err then
+  redis.call(removal == 'UNLINK' and 'DEL' or 'UNLINK', key)
+end
+announce()
+return mine and reply or 0

@@ -1,0 +1,416 @@
+package lockregistry
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/lockregistry/lockregistry/internal/wake"
+)
+
+// The queue of a path in Redis has a ticket for each waiting call, one for a process at most, since a call asks Redis only
+// while it has the local half. A release makes the hold of the first ticket the owner of the key, and tells its process by
+// a message; see lua/queue.lua. specs/PROTOCOL.md says what each side does, and specs/handover.tla is checked.
+//
+// A waiting call is in one of these states:
+//
+//	ask ──queued──▶ asleep ──its time has come, or a message says that something happened──▶ look
+//	 │ ▲              │  ▲                                                                  │ │ │
+//	 │ └──────────────┼──┴──queued──────────────────────────────────────────────────────────┘ │ │
+//	 │  missing: a new number ────────────────────────────────────────────────────────────────┘ │
+//	 ▼                ▼ a message: granted                                                      ▼
+//	held ◀────────────┴─▶ sure ──renewed──▶ held                                        held, sure
+//
+// The number of a hold names one attempt: a SET NX, or one command that asks for a ticket. Whatever such a command may do
+// when its reply is lost, the next one has a higher number; see abandon.
+
+// How the waiting in a queue is timed.
+const (
+	// refreshing is how often a call looks after its ticket at least. The queue expires when nobody has for 2 minutes.
+	refreshing = 30 * time.Second
+
+	// watchAfterFirst is for how long the next in the queue relies on the release of whoever has the key. Then it has the
+	// server tell it of changes of the key too, which costs a command and a wake-up.
+	watchAfterFirst = 10 * time.Millisecond
+
+	// lengthenAfter is how long after a grant its short lease is lengthened: most holds are over by then.
+	lengthenAfter = 20 * time.Millisecond
+
+	// suspicion is for how long the message of a grant that was found by looking may still come.
+	suspicion = time.Second
+
+	// queuelessFor is for how long a path goes without a queue after the server has refused one.
+	queuelessFor = time.Minute
+)
+
+// message is what a script tells a process about the queue of a key.
+type message struct {
+	what   byte // one of the constants below
+	number string
+	time   time.Duration
+	key    string
+}
+
+const (
+	tellsGrant = 'g' // the hold owns the key, with a lease of so long
+	tellsNext  = 'n' // its ticket is the next one, and may look when so long is over
+	tellsGone  = 'd' // its ticket was taken out, because its time was over
+)
+
+// parseMessage reads "<what> <number> <milliseconds> <key>".
+func parseMessage(text string) (m message, ok bool) {
+	what, rest, ok1 := strings.Cut(text, " ")
+	number, rest, ok2 := strings.Cut(rest, " ")
+	ms, key, ok3 := strings.Cut(rest, " ")
+	n, err := strconv.ParseUint(ms, 10, 32)
+	if !ok1 || !ok2 || !ok3 || err != nil || len(what) != 1 {
+		return m, false
+	}
+	return message{what[0], number, time.Duration(n) * time.Millisecond, key}, true
+}
+
+// mailbox takes the messages for a waiting call.
+type mailbox struct {
+	came chan struct{} // has room for one
+
+	mu     sync.Mutex
+	number string // of the attempt, empty between attempts
+	mail   mail
+}
+
+// mail is what messages have told since it was last taken.
+type mail struct {
+	granted time.Duration // the call's hold owns the key, with a lease of so long; 0: it does not
+	next    time.Duration // the ticket is the next one, which may look when so long is over
+	isNext  bool
+	look    bool // something happened that only a look tells
+}
+
+// open makes the mailbox that of an attempt, without mail; of none when number is empty.
+func (b *mailbox) open(number string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.number, b.mail = number, mail{}
+}
+
+func (b *mailbox) take() mail {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	taken := b.mail
+	b.mail = mail{}
+	return taken
+}
+
+func (b *mailbox) put(m message) {
+	b.mu.Lock()
+	mine := m.number == b.number
+	switch {
+	case m.what == tellsGrant && mine:
+		b.mail.granted = m.time
+	case m.what == tellsNext && mine:
+		b.mail.isNext, b.mail.next = true, m.time
+	case m.what == tellsGrant, mine: // a grant for another attempt of this call is its own to take over
+		b.mail.look = true
+	}
+	b.mu.Unlock()
+	select {
+	case b.came <- struct{}{}:
+	default:
+	}
+}
+
+// told takes a message of a script. The goroutine that reads the connection calls it.
+func (r *Registry) told(text string) {
+	m, ok := parseMessage(text)
+	if !ok || len(m.key) <= len(r.prefix) {
+		return
+	}
+	path := m.key[len(r.prefix)+1:]
+	plain, ok := r.cache.find(path)
+	if ok && plain.told(m) {
+		return
+	}
+	writer, ok := r.cache.findReadWrite(path)
+	if ok && writer.told(m) || m.what != tellsGrant {
+		return
+	}
+	// Nobody waits for it. Who gave up has had it removed, or will have; this is quicker.
+	for _, l := range [...]*Lock{plain, writer} {
+		if l != nil {
+			r.scheduler.claim(l.unclaimed(m.number))
+			return
+		}
+	}
+}
+
+// told passes a message on to the call of l that waits, or to the hold that it is about.
+func (l *Lock) told(m message) bool {
+	if p := l.pursuit.Load(); p != nil && p.box.came != nil {
+		p.box.put(m)
+		return true
+	}
+	h := l.hold.Load()
+	if h == nil || m.what != tellsGrant || !h.numbered(m.number) {
+		return false
+	}
+	h.regranted()
+	return true
+}
+
+// number is that of a hold, as text.
+func (h *hold) number() string { return h.value[len(h.lock.reg.values):] }
+
+func (h *hold) numbered(number string) bool { return h.number() == number }
+
+// queues tells whether calls of l may wait in a queue.
+func (l *Lock) queues() bool {
+	if !l.kind.queued {
+		return false
+	}
+	until := instant(l.anchor().queueless.Load())
+	return until == 0 || l.reg.clock.now() >= until
+}
+
+// noQueue is for when the server has refused the queue of a path.
+func (l *Lock) noQueue(why string) {
+	r := l.reg
+	l.anchor().queueless.Store(int64(r.clock.now().add(queuelessFor)))
+	if !r.unqueued.Swap(true) {
+		r.journal.log(slog.LevelWarn, "the server refuses the queue of a lock: who waits there is woken by chance, and polls",
+			slog.String("key", l.key), slog.String("error", why))
+	}
+}
+
+// errNoQueue: there is no queue to be had.
+var errNoQueue = errors.New("no queue to wait in")
+
+// inLine waits in the queue until the hold is granted, or not to be had. It returns errNoQueue when there is no queue.
+func (a *acquisition) inLine() error {
+	for next := forTicket; ; {
+		if err := a.over(); err != nil {
+			return err
+		}
+		switch a.ear.hear(a.ctx, a.listening()) {
+		case wake.Deaf:
+			return errNoQueue
+		case wake.NotYet:
+			next = forTicket
+			if err := a.unheard(); err != nil || a.won {
+				return err
+			}
+			continue
+		}
+		at, err := a.ask(next)
+		if err != nil {
+			if !a.passing(err) {
+				return err
+			}
+			if next == forTicket { // it may be executed yet
+				a.abandon()
+			}
+			if err := a.recover(); err != nil {
+				return err
+			}
+			continue
+		}
+		switch at.state {
+		case isFailing:
+			a.lock.noQueue(at.why)
+			return errNoQueue
+		case isOwner:
+			next, err = a.found(at.left)
+		case isQueued:
+			next, err = a.asleep(at)
+		default: // missing: it was granted and the grant is over, or it was taken out
+			next = forTicket
+		}
+		if err != nil || a.won {
+			return err
+		}
+	}
+}
+
+// listening is how long a call waits for the connection on which it is told of a grant.
+func (a *acquisition) listening() time.Duration {
+	reg := a.lock.reg
+	return min(reg.poll, armLimit, reg.clock.now().until(a.deadline))
+}
+
+// unheard tries once without the queue, because the connection for messages is not there, and waits for it.
+func (a *acquisition) unheard() error {
+	a.leave()
+	a.older = ""
+	a.renumber()
+	at, err := a.try(a.bid(forNothing), false, a.deadline)
+	switch {
+	case a.won:
+		return nil
+	case err != nil && a.passing(err):
+		a.abandon()
+		return a.recover()
+	case err != nil:
+		return err
+	}
+	_, err = a.sleep(at.left)
+	return err
+}
+
+// renumber begins another attempt.
+func (a *acquisition) renumber() {
+	a.abandon()
+	a.hold = a.lock.newHold(a.request)
+}
+
+// abandon gives up an attempt whose outcome is not known: whenever it may be executed, it is removed in the background, from
+// the queue too. From now on a message for its number is about a hold that is none of this call's.
+func (a *acquisition) abandon() {
+	a.box.open("")
+	if a.hold.late {
+		s := a.hold.abandoned()
+		s.ticket = allTickets
+		a.lock.reg.sweep(s, patience{ctx: context.Background(), limit: unlockGrace})
+		a.hold.late = false
+	}
+}
+
+// leave is for a call that gives up: its ticket is removed, or, when it was granted just now, its hold is released.
+func (a *acquisition) leave() {
+	if a.hold.late {
+		a.abandon()
+		return
+	}
+	a.box.open("")
+	if a.older == "" {
+		return
+	}
+	s := a.hold.abandoned()
+	s.ticket, s.late = a.older, false
+	a.lock.reg.sweep(s, patience{ctx: context.Background(), limit: unlockGrace})
+}
+
+// ask asks something of the queue: for a ticket, or what became of it.
+func (a *acquisition) ask(what asking) (standing, error) {
+	b := a.bid(what)
+	if what == forTicket {
+		a.renumber()
+		b = a.bid(what)
+		b.place, b.older = a.place, a.older
+		a.older = b.ticket()
+		a.box.open(a.hold.number())
+	}
+	at, err := a.try(b, false, a.deadline)
+	if err == nil && at.state == isQueued {
+		a.place, a.base = at.place, a.began
+	}
+	if what != forTicket { // a look that is late does nothing: it needs the ticket
+		a.hold.late = false
+	}
+	return at, err
+}
+
+// asleep waits until it is time to look, or the hold is granted.
+func (a *acquisition) asleep(at standing) (next asking, err error) {
+	a.failed, a.woken = 0, false
+	a.trouble.note(nil)
+	clock := &a.lock.reg.clock
+	refresh, due, watch := clock.now().add(refreshing), never, never
+	if at.left > 0 {
+		due = a.base.add(at.left + time.Millisecond + time.Duration(at.rank)*a.lock.reg.poll)
+	}
+	switch {
+	case at.rank > 0:
+	case at.foreign:
+		watch = 0
+	default:
+		watch = clock.now().add(watchAfterFirst)
+	}
+	for {
+		if err := a.over(); err != nil {
+			return "", err
+		}
+		now := clock.now()
+		switch m := a.box.take(); {
+		case m.granted > 0:
+			return a.granted(m.granted)
+		case m.look:
+			a.woken = true
+			return toLook, nil
+		case m.isNext:
+			due, watch = now.add(m.next+time.Millisecond), now.add(watchAfterFirst)
+		}
+		switch {
+		case due <= now:
+			return whenDue, nil
+		case refresh <= now:
+			return toLook, nil
+		case watch <= now:
+			watch = never
+			if seen := a.arm(); seen.armed && !seen.taken { // or nobody has looked
+				return toLook, nil
+			} else if seen.armed && seen.left > 0 {
+				due = clock.now().add(seen.left + time.Millisecond)
+			}
+			continue
+		}
+		why, err := a.pause(now.until(min(due, refresh, watch, a.deadline)), a.ear.wakeup(), a.box.came)
+		if err != nil {
+			return "", err
+		}
+		if why == byWakeup { // the key has changed, or the connection
+			a.woken = true
+			return toLook, nil
+		}
+	}
+}
+
+// granted takes a grant that a message told. It counts from the last command whose reply showed the ticket in the queue:
+// the server has served it later. When too little of it is certain, it is renewed before anybody relies on it; so too when
+// a server may have told it that is the master no more.
+func (a *acquisition) granted(lease time.Duration) (next asking, err error) {
+	l := a.lock
+	wary := l.reg.transport.lane(l.key).isWary(l.reg.clock.now())
+	if !wary && a.hold.grantShort(a.base, lease) {
+		a.win(a.base)
+		return "", nil
+	}
+	return a.sure()
+}
+
+// found takes a hold that a look has shown to be the owner, with a lease of so long. When nothing but its time made the call
+// look, the message has gone astray: the connection is suspect.
+func (a *acquisition) found(left time.Duration) (next asking, err error) {
+	if a.box.take().granted == 0 { // it may still come, once
+		a.hold.found = a.lock.reg.clock.now().add(suspicion)
+		if !a.woken {
+			a.ear.Suspect()
+		}
+	}
+	if a.hold.grantShort(a.began, left) {
+		a.win(a.began)
+		return "", nil
+	}
+	return a.sure()
+}
+
+// sure renews a hold that is the owner, or was.
+func (a *acquisition) sure() (next asking, err error) {
+	sent, granted, err := a.confirm(a.deadline, 0)
+	if granted && a.hold.grant(sent) {
+		a.win(sent)
+		return "", nil
+	}
+	a.hold.late = true // it may be the owner still
+	switch {
+	case err == nil || errors.Is(err, errLate):
+		return forTicket, nil
+	case a.passing(err):
+		a.failure = classified(err)
+		return toLook, a.recover()
+	default:
+		return "", classified(err)
+	}
+}
