@@ -1,0 +1,457 @@
+package wake
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+)
+
+// messages takes what is published for a listener.
+type messages chan string
+
+func (m messages) take(channel, message string) { m <- channel + ": " + message }
+
+func (b *bench) takes(m messages, message string) {
+	b.Helper()
+	select {
+	case taken := <-m:
+		require.Equal(b, message, taken)
+	case <-time.After(limit):
+		b.Fatal("it does not arrive: ", message)
+	}
+}
+
+// hearer returns a listener and where its messages go.
+func (b *bench) hearer(client rueidis.Client, o Options) (*Listener, messages) {
+	b.Helper()
+	m := make(messages, 64)
+	o.Message = m.take
+	return b.listen(client, o), m
+}
+
+// hearing returns a waiter that hears.
+func (b *bench) hearing(l *Listener, wait Wait) *Waiter {
+	b.Helper()
+	w := l.Waiter(wait)
+	require.NotNil(b, w)
+	b.Cleanup(w.Close)
+	b.hears(w)
+	return w
+}
+
+// hears has a waiter hear as a call does: whenever it wakes.
+func (b *bench) hears(w *Waiter) {
+	b.Helper()
+	for {
+		switch w.Hear(b.Context(), limit) {
+		case Heard:
+			return
+		case Deaf:
+			b.Fatal("it is deaf")
+		case NotYet:
+			b.wakes(w)
+		}
+	}
+}
+
+// deafens has a waiter hear until it is deaf.
+func (b *bench) deafens(w *Waiter) {
+	b.Helper()
+	for {
+		switch w.Hear(b.Context(), limit) {
+		case Heard:
+			b.Fatal("it hears")
+		case Deaf:
+			return
+		case NotYet:
+			b.wakes(w)
+		}
+	}
+}
+
+func (b *bench) subscribers(channel string) string {
+	b.Helper()
+	return b.do("PUBSUB", "NUMSUB", channel)[len(channel)+1:]
+}
+
+func TestHear(t *testing.T) {
+	for name, o := range map[string]Options{"tracking": tracking, "subscribing": subscribing, "either": either} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			l, m := b.hearer(b.client, o)
+			wait := Wait{Key: "key", Channel: "channel:key", Own: "own"}
+			w := b.hearing(l, wait)
+			require.Empty(t, w.wake)
+			require.Empty(t, m, "the probe is for nobody")
+			b.do("PUBLISH", "own", "for you")
+			b.do("EVAL", "redis.call('PUBLISH', 'own', 'from a script')", "0")
+			b.takes(m, "own: for you")
+			b.takes(m, "own: from a script")
+
+			// It does not wake for its key, until it is armed too.
+			b.do("SET", "key", "taken")
+			b.do("PUBLISH", "channel", "key")
+			b.do("PUBLISH", "channel:key", "key")
+			b.do("PUBLISH", "own", "key")
+			b.takes(m, "own: key")
+			b.sleeps(w)
+			require.True(t, w.Arm(t.Context(), limit).Armed)
+			b.do("DEL", "key")
+			b.do("PUBLISH", "channel", "key")
+			b.wakes(w)
+			require.Equal(t, Heard, w.Hear(t.Context(), 0))
+
+			// Nothing is sent for another that hears, though the server is silent, and the goroutine waits for it.
+			b.server.Freeze()
+			defer b.server.Thaw()
+			silent := l.Waiter(Wait{Key: "silent"})
+			silent.Arm(t.Context(), time.Millisecond)
+			other := l.Waiter(Wait{Key: "other", Own: "own"})
+			require.Equal(t, Heard, other.Hear(t.Context(), 0))
+			b.server.Thaw()
+			silent.Close()
+		})
+	}
+}
+
+// The channel stays subscribed to for a while when nobody waits, and is left then.
+func TestOwnChannelIsLeft(t *testing.T) {
+	b := newBench(t)
+	l, m := b.hearer(b.client, either)
+	wait := Wait{Key: "key", Own: "own"}
+	b.hearing(l, wait).Close()
+	b.do("PUBLISH", "own", "late")
+	b.takes(m, "own: late")
+	again := l.Waiter(wait)
+	require.Equal(t, Heard, again.Hear(t.Context(), 0))
+	b.await("it was looked whether it is to be left", func() bool {
+		l.hub.mu.Lock()
+		defer l.hub.mu.Unlock()
+		return len(l.hub.nodes[""].quiet) == 0
+	})
+	require.Equal(t, "1", b.subscribers("own"))
+	again.Close()
+	b.await("left", func() bool { return b.subscribers("own") == "0" })
+	b.hearing(l, wait)
+}
+
+// Who heard wakes when the connection is lost, and hears again on the next.
+func TestHearAfterALoss(t *testing.T) {
+	b := newBench(t)
+	l, m := b.hearer(b.client, either)
+	w := b.hearing(l, Wait{Key: "key", Own: "own"})
+	for range 3 {
+		b.do("CLIENT", "KILL", "TYPE", "pubsub")
+		b.wakes(w)
+		b.hears(w)
+		for len(w.Wakeup()) > 0 {
+			<-w.Wakeup()
+		}
+		b.do("PUBLISH", "own", "again")
+		b.takes(m, "own: again")
+		b.sleeps(w)
+	}
+}
+
+// Arming does not swallow the wake-up that tells of a loss.
+func TestArmAfterALoss(t *testing.T) {
+	b := newBench(t)
+	l, _ := b.hearer(b.client, either)
+	w := b.hearing(l, Wait{Key: "key", Own: "own"})
+	b.do("CLIENT", "KILL", "TYPE", "pubsub")
+	b.await("armed", func() bool { return w.Arm(t.Context(), limit).Armed })
+	b.wakes(w)
+}
+
+// Where the scripts that hand over could not work, nothing is heard, and one line says so in each place.
+func TestDeaf(t *testing.T) {
+	const all = "+@all"
+	for name, rules := range map[string][]string{
+		"no channel":     {all, "resetchannels"},
+		"other channels": {all, "resetchannels", "&other*"},
+		"no SUBSCRIBE":   {all, "-subscribe"},
+		"no EVAL":        {all, "-eval"},
+		"no PUBLISH":     {all, "-publish"},
+		"no PUBSUB":      {all, "-pubsub"},
+		"no NUMSUB":      {all, "-pubsub", "+pubsub|channels"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			b.do(append([]string{"ACL", "SETUSER", "app", "on", ">secret", "~*", "&*"}, rules...)...)
+			client, err := rueidis.NewClient(rueidis.ClientOption{
+				InitAddress: []string{b.server.Addr()}, Username: "app", Password: "secret",
+			})
+			require.NoError(t, err)
+			defer client.Close()
+			for i := range 4 {
+				o := either
+				o.Sink = i % 2
+				l, m := b.hearer(client, o)
+				w := l.Waiter(Wait{Key: "key", Channel: "channel:key", Own: fmt.Sprint("own", i)})
+				defer w.Close()
+				b.deafens(w)
+				require.Equal(t, Deaf, w.Hear(t.Context(), 0))
+				b.await("armed all the same", func() bool { return w.Arm(b.Context(), limit).Armed })
+				require.Empty(t, m)
+			}
+			require.Equal(t, 2, b.logged("way=queueing"))
+
+			// A connection made after that was changed finds out.
+			b.do("ACL", "SETUSER", "app", "+@all", "allchannels")
+			l, m := b.hearer(client, either)
+			w := l.Waiter(Wait{Key: "key", Own: "new"})
+			defer w.Close()
+			b.do("CLIENT", "KILL", "USER", "app")
+			b.hears(w)
+			b.do("PUBLISH", "new", "message")
+			b.takes(m, "new: message")
+		})
+	}
+}
+
+// muffled is a client whose connections swallow messages.
+type muffled struct{ rueidis.Client }
+
+func (m *muffled) Dedicate() (rueidis.DedicatedClient, func()) {
+	c, giveBack := m.Client.Dedicate()
+	return &muffledConnection{c}, giveBack
+}
+
+type muffledConnection struct{ rueidis.DedicatedClient }
+
+func (c *muffledConnection) SetPubSubHooks(hooks rueidis.PubSubHooks) <-chan error {
+	hooks.OnMessage = nil
+	return c.DedicatedClient.SetPubSubHooks(hooks)
+}
+
+func TestMessagesThatDoNotArrive(t *testing.T) {
+	b := newBench(t)
+	l, _ := b.hearer(&muffled{b.client}, either)
+	w := l.Waiter(Wait{Key: "key", Own: "own"})
+	defer w.Close()
+	b.deafens(w)
+	require.Equal(t, 1, b.logged("way=queueing"))
+}
+
+// With version 2 of the protocol, subscriptions have a connection of their own.
+func TestHearInRESP2(t *testing.T) {
+	b := newBench(t)
+	client, err := rueidis.NewClient(rueidis.ClientOption{
+		InitAddress: []string{b.server.Addr()}, AlwaysRESP2: true, DisableCache: true,
+	})
+	require.NoError(t, err)
+	defer client.Close()
+	l, m := b.hearer(client, either)
+	wait := Wait{Key: "key", Own: "own"}
+	w := b.hearing(l, wait)
+	for range 2 {
+		b.do("PUBLISH", "own", "message")
+		b.takes(m, "own: message")
+		require.Equal(t, Heard, w.Hear(t.Context(), 0))
+		b.do("CLIENT", "KILL", "TYPE", "pubsub")
+		b.wakes(w)
+		b.hears(w)
+	}
+	w.Close()
+	b.await("left", func() bool { return b.subscribers("own") == "0" })
+	w = b.hearing(l, wait)
+	b.do("PUBLISH", "own", "message")
+	b.takes(m, "own: message")
+
+	tracks := b.listen(client, tracking) // which does not work in that version
+	deaf := tracks.Waiter(Wait{Key: "key", Own: "other"})
+	deaf.Arm(t.Context(), limit)
+	b.deafens(deaf)
+	require.Nil(t, tracks.Waiter(wait))
+	deaf.Close()
+}
+
+// The connection is made again for a suspicion, but not at any rate.
+func TestSuspect(t *testing.T) {
+	b := newBench(t)
+	news := make(chan Connection, 8)
+	o := either
+	o.Connection = func(c Connection) { news <- c }
+	l, m := b.hearer(b.client, o)
+	w := b.hearing(l, Wait{Key: "key", Own: "own"})
+	relies := b.armed(b.listen(b.client, tracking), "key")
+	require.True(t, (<-news).Up)
+	for range 2 {
+		up := time.Now().Add(-trusted / 2) // it is told a little later
+		for len(news) == 0 {
+			w.Suspect()
+			select {
+			case <-relies.Wakeup():
+			case <-time.After(time.Millisecond):
+			}
+		}
+		require.Greater(t, time.Since(up), trusted)
+		require.ErrorIs(t, (<-news).Err, errSuspect)
+		require.True(t, (<-news).Up)
+		b.wakes(w)
+		b.hears(w)
+		b.do("PUBLISH", "own", "message")
+		b.takes(m, "own: message")
+		b.await("armed", func() bool { return relies.Arm(t.Context(), limit).Armed })
+	}
+	w.Close()
+	w.Suspect() // is nothing
+	require.Empty(t, news)
+}
+
+// A suspected connection is not waited for, though it is silent.
+func TestSuspectASilentServer(t *testing.T) {
+	b := newBench(t)
+	news := make(chan Connection, 8)
+	o := either
+	o.Connection = func(c Connection) { news <- c }
+	l, _ := b.hearer(b.client, o)
+	w := b.hearing(l, Wait{Key: "key", Own: "own"})
+	require.True(t, (<-news).Up)
+	l.hub.mu.Lock()
+	l.hub.nodes[""].since = time.Now().Add(-trusted)
+	l.hub.mu.Unlock()
+	b.server.Freeze()
+	defer b.server.Thaw()
+	other := l.Waiter(Wait{Key: "other", Own: "other"})
+	defer other.Close()
+	require.Equal(t, NotYet, other.Hear(t.Context(), time.Millisecond)) // the goroutine waits for the server now
+	start := time.Now()
+	w.Suspect()
+	require.ErrorIs(t, (<-news).Err, errSuspect)
+	b.wakes(w)
+	require.Less(t, time.Since(start), time.Second/2)
+	require.Equal(t, NotYet, w.Hear(t.Context(), limit))
+	require.Less(t, time.Since(start), time.Second/2)
+	b.server.Thaw()
+	b.hears(w)
+	b.hears(other)
+}
+
+func TestHearIsNotAnswered(t *testing.T) {
+	b := newBench(t)
+	l, m := b.hearer(b.client, either)
+	first := b.hearing(l, Wait{Key: "first", Own: "first"})
+	first.Close()
+	b.server.Freeze()
+	defer b.server.Thaw()
+	waiter := func(own string) *Waiter {
+		w := l.Waiter(Wait{Key: "key", Own: own})
+		t.Cleanup(w.Close)
+		return w
+	}
+
+	late := waiter("late")
+	require.Equal(t, NotYet, late.Hear(t.Context(), time.Millisecond))
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	ended := waiter("own")
+	require.Equal(t, NotYet, ended.Hear(ctx, limit))
+	ended.Close()
+
+	answer := make(chan Hearing)
+	asks := func(w *Waiter) {
+		go func() { answer <- w.Hear(t.Context(), limit) }()
+		b.await("it asks", func() bool {
+			l.hub.mu.Lock()
+			defer l.hub.mu.Unlock()
+			return w.waits
+		})
+	}
+	closed := waiter("closed")
+	asks(closed)
+	closed.Close()
+	require.Equal(t, NotYet, <-answer)
+
+	b.sleeps(late)
+	b.server.Thaw()
+	b.wakes(late)
+	require.Equal(t, Heard, late.Hear(t.Context(), 0))
+	b.do("PUBLISH", "late", "message")
+	b.takes(m, "late: message")
+	b.await("what nobody wants is left", func() bool { return b.subscribers("own") == "0" && b.subscribers("closed") == "0" })
+
+	other, taken := b.hearer(b.client, either)
+	w := other.Waiter(Wait{Key: "key", Own: "of another"})
+	defer w.Close()
+	b.hears(w)
+	b.server.Freeze()
+	l.Close()
+	require.Equal(t, NotYet, late.Hear(t.Context(), limit))
+	last := other.Waiter(Wait{Key: "key", Own: "last"})
+	defer last.Close()
+	asks(last)
+	wait := other.Close()
+	require.Equal(t, NotYet, <-answer)
+	b.server.Thaw()
+	wait()
+	require.Empty(t, taken)
+}
+
+// A listener that is closed is given nothing more, though another's keep the connection.
+func TestMessagesAfterClose(t *testing.T) {
+	b := newBench(t)
+	stays, m := b.hearer(b.client, either)
+	b.hearing(stays, Wait{Key: "key", Own: "stays"})
+	goes, none := b.hearer(b.client, either)
+	w := b.hearing(goes, Wait{Key: "key", Own: "goes"})
+	goes.Close()
+	b.do("PUBLISH", "goes", "message")
+	b.do("PUBLISH", "stays", "message")
+	b.takes(m, "stays: message")
+	require.Empty(t, none)
+	w.Close()
+	b.await("left", func() bool { return b.subscribers("goes") == "0" })
+}
+
+func TestHearWithout(t *testing.T) {
+	b := newBench(t)
+	var none *Waiter
+	require.Equal(t, Deaf, none.Hear(t.Context(), limit))
+	none.Suspect()
+	w := b.listen(b.client, either).Waiter(Wait{Key: "key"})
+	defer w.Close()
+	require.Equal(t, Deaf, w.Hear(t.Context(), limit))
+}
+
+// Many listeners share one connection, and none stays subscribed for nobody.
+func TestManyHear(t *testing.T) {
+	b := newBench(t)
+	before := b.connections()
+	const listeners = 1000
+	var waiters []*Waiter
+	m := make(messages, listeners)
+	o := either
+	o.Message = m.take
+	for i := range listeners {
+		w := b.listen(b.client, o).Waiter(Wait{Key: "key", Own: strconv.Itoa(i)})
+		defer w.Close()
+		waiters = append(waiters, w)
+		w.Hear(t.Context(), 0)
+	}
+	for _, w := range waiters {
+		b.hears(w)
+	}
+	require.Equal(t, before+1, b.connections())
+	require.Contains(t, b.do("INFO", "stats"), fmt.Sprintf("pubsub_channels:%d", listeners))
+	for i := range listeners {
+		b.do("PUBLISH", strconv.Itoa(i), "message")
+		b.takes(m, strconv.Itoa(i)+": message")
+	}
+	for _, w := range waiters[1:] {
+		w.Close()
+	}
+	b.await("one is left", func() bool { return b.do("PUBSUB", "CHANNELS") == "0" })
+	for len(waiters[0].Wakeup()) > 0 {
+		<-waiters[0].Wakeup()
+	}
+	b.do("CLIENT", "KILL", "TYPE", "pubsub")
+	b.wakes(waiters[0])
+	b.hears(waiters[0])
+	require.Equal(t, "0", b.do("PUBSUB", "CHANNELS"))
+}
