@@ -21,6 +21,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/internal/lua"
 )
 
 // flaky is the network between a client and the server of a world. It delivers every command, and sees all of them, until
@@ -331,11 +332,12 @@ var sources = sync.OnceValue(func() map[string]string {
 	}
 	bodies := map[string]string{}
 	for _, file := range files {
-		body, err := os.ReadFile(file)
+		name := strings.TrimSuffix(filepath.Base(file), ".lua")
+		body, err := lua.Script(os.DirFS("lua"), name)
 		if err != nil {
 			panic(err)
 		}
-		bodies[strings.TrimSuffix(filepath.Base(file), ".lua")] = string(body)
+		bodies[name] = body
 	}
 	return bodies
 })

@@ -5,38 +5,33 @@ import (
 	"crypto/sha1"
 	"embed"
 	"encoding/hex"
-	"regexp"
+	"io/fs"
 	"time"
 
 	"github.com/redis/rueidis"
+
+	"github.com/lockregistry/lockregistry/internal/lua"
 )
 
 //go:embed lua/*.lua
 var sources embed.FS
 
-// script is a Lua script that works on one key, so that it runs on every node of a cluster.
+// script is a Lua script that works on the keys of one slot, so that it runs on every node of a cluster.
 type script struct {
 	source string
 	sha    string
 }
 
 func load(name string) *script {
-	source := inclusion.ReplaceAllStringFunc(read(name), func(line string) string {
-		return read(inclusion.FindStringSubmatch(line)[1])
-	})
-	sum := sha1.Sum([]byte(source))
-	return &script{source: source, sha: hex.EncodeToString(sum[:])}
-}
-
-// inclusion is a line of a script in whose place another file stands, which several scripts have in common.
-var inclusion = regexp.MustCompile(`(?m)^ *-- include (\w+)$`)
-
-func read(name string) string {
-	source, err := sources.ReadFile("lua/" + name + ".lua")
-	if err != nil { // only a broken build can lack it
-		panic(err)
+	folder, err := fs.Sub(sources, "lua")
+	if err == nil {
+		var source string
+		if source, err = lua.Script(folder, name); err == nil {
+			sum := sha1.Sum([]byte(source))
+			return &script{source: source, sha: hex.EncodeToString(sum[:])}
+		}
 	}
-	return string(source)
+	panic(err) // only a broken build can lack it
 }
 
 // call is a command about one key: a script with its arguments, or, without a script, the SET that takes a free lock.

@@ -16,6 +16,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/lockregistry/lockregistry/internal/lua"
 )
 
 // Proxy is the network between some clients and a server. It understands commands and replies, and gives each the fate
@@ -168,12 +170,12 @@ func Scripts(folder string) (map[string]string, error) {
 	}
 	scripts := map[string]string{}
 	for _, file := range files {
-		body, err := fs.ReadFile(within, file)
+		name := strings.TrimSuffix(file, ".lua")
+		body, err := lua.Script(within, name)
 		if err != nil {
 			return nil, err
 		}
-		name := strings.TrimSuffix(file, ".lua")
-		scripts[string(body)] = name[strings.LastIndexByte(name, '_')+1:]
+		scripts[body] = name[strings.LastIndexByte(name, '_')+1:]
 	}
 	return scripts, nil
 }

@@ -83,7 +83,7 @@ func (c *connection) look(waiters []*Waiter) error {
 		looks[i] = c.client.B().Pttl().Key(w.Key).Build()
 	}
 	sent := time.Now()
-	replies := c.client.DoMulti(c.node.ctx, looks...)
+	replies := c.client.DoMulti(c.ctx, looks...)
 	replied := time.Now()
 	for _, reply := range replies {
 		if err := reply.NonRedisError(); err != nil {

@@ -3,6 +3,7 @@ package wake
 import (
 	"cmp"
 	"context"
+	"errors"
 	"math"
 	"net"
 	"slices"
@@ -32,6 +33,8 @@ func (h *hub) slot(key string) uint16 {
 	command := h.client.B().Pttl().Key(key).Build()
 	return command.Slot()
 }
+
+var errLeft = errors.New("the server is no master of the cluster any more")
 
 func (h *hub) poke() {
 	select {
@@ -184,7 +187,7 @@ func (h *hub) route(all []slots, known bool) (unknown map[string]string) {
 	}
 	for address, n := range h.nodes {
 		if !slices.ContainsFunc(all, func(s slots) bool { return s.address == address }) && address != "" {
-			n.close()
+			n.close(errLeft)
 			delete(h.nodes, address)
 		}
 	}

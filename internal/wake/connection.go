@@ -13,6 +13,8 @@ import (
 // connection is one that a node listens on. Only run uses it, but for dialling.
 type connection struct {
 	node     *node
+	ctx      context.Context         // of all that is sent
+	drop     context.CancelCauseFunc // ends it
 	client   rueidis.DedicatedClient
 	giveBack func()
 	lost     <-chan error // gets an error, or is closed, when the connection ends
@@ -21,6 +23,7 @@ type connection struct {
 	tracking  error            // why tracking does not work: errUntried before it is tried, nil when it works
 	refused   map[string]error // common channels that are refused
 	unsharded bool             // the server does not subscribe to channels in their slots
+	echo      chan struct{}    // has room for one: a probe has arrived
 }
 
 var (
@@ -79,14 +82,17 @@ func (n *node) source() rueidis.Client {
 }
 
 func (n *node) dedicate(client rueidis.Client) *connection {
-	c := &connection{node: n, tracking: errUntried, refused: map[string]error{}, servers: servers(client)}
+	c := &connection{
+		node: n, tracking: errUntried, refused: map[string]error{}, servers: servers(client), echo: make(chan struct{}, 1),
+	}
+	c.ctx, c.drop = context.WithCancelCause(n.ctx)
 	if n.any {
 		c.tracking = errAny
 	}
 	c.client, c.giveBack = client.Dedicate()
-	c.lost = c.client.SetPubSubHooks(rueidis.PubSubHooks{OnMessage: n.published})
+	c.lost = c.client.SetPubSubHooks(rueidis.PubSubHooks{OnMessage: c.published, OnSubscription: c.subscription})
 	if !n.any {
-		c.lost = c.client.SetOnInvalidations(n.invalidated)
+		c.lost = c.client.SetOnInvalidations(c.invalidated)
 	}
 	return c
 }
@@ -94,6 +100,7 @@ func (n *node) dedicate(client rueidis.Client) *connection {
 // end closes the connection: it is not for others, since it has subscriptions, and may track.
 func (c *connection) end() {
 	if c != nil {
+		c.drop(nil)
 		c.client.Close()
 		c.giveBack()
 	}
@@ -133,13 +140,21 @@ func (c *connection) serve() error {
 			continue
 		case err := <-c.lost:
 			return err
-		case <-n.ctx.Done():
-			return n.ctx.Err()
+		case <-c.ctx.Done():
+			return context.Cause(c.ctx)
 		}
 		if err := c.leave(n.unused(late)); err != nil {
 			return err
 		}
-		for asked := n.next(); len(asked) > 0; asked = n.next() {
+		if late {
+			if err := c.leaveOwn(n.silent()); err != nil {
+				return err
+			}
+		}
+		for wanted, asked := n.next(); len(wanted)+len(asked) > 0; wanted, asked = n.next() {
+			if err := c.hear(wanted); err != nil {
+				return err
+			}
 			if err := c.arm(asked); err != nil {
 				return err
 			}
@@ -173,25 +188,40 @@ func (n *node) unused(tidy bool) (names, sharded []string) {
 func (n *node) untidy() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return len(n.idle) > 0
+	return len(n.idle)+len(n.quiet)+len(n.later) > 0
 }
 
 func (c *connection) leave(names, sharded []string) error {
-	if len(names) == 0 {
-		return nil
+	if err := c.unsubscribeSharded(sharded); err != nil || len(names) == 0 {
+		return err
 	}
-	for _, name := range sharded { // each in a slot of its own
-		if err := c.client.Do(c.node.ctx, c.client.B().Sunsubscribe().Channel(name).Build()).Error(); err != nil && !refusal(err) {
+	return network(c.client.Do(c.ctx, c.client.B().Unsubscribe().Channel(names...).Build()))
+}
+
+func (c *connection) unsubscribeSharded(names []string) error {
+	commands := make(rueidis.Commands, len(names))
+	for i, name := range names { // each in a slot of its own
+		commands[i] = c.client.B().Sunsubscribe().Channel(name).Build()
+	}
+	return network(c.client.DoMulti(c.ctx, commands...)...)
+}
+
+// network returns the first error that is not a reply: a channel in a slot that has moved need not be left.
+func network(results ...rueidis.RedisResult) error {
+	for _, result := range results {
+		if err := result.NonRedisError(); err != nil {
 			return err
 		}
 	}
-	return c.client.Do(c.node.ctx, c.client.B().Unsubscribe().Channel(names...).Build()).Error()
+	return nil
 }
 
-// next takes waiters that ask to be armed.
-func (n *node) next() (asked []*Waiter) {
+// next takes own channels that are to be heard, and waiters that ask to be armed.
+func (n *node) next() (wanted []*own, asked []*Waiter) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	k := min(batch, len(n.wanted))
+	wanted, n.wanted = n.wanted[:k:k], n.wanted[k:]
 	for w := range n.asked {
 		if len(asked) == batch {
 			break
@@ -199,5 +229,5 @@ func (n *node) next() (asked []*Waiter) {
 		delete(n.asked, w)
 		asked = append(asked, w)
 	}
-	return asked
+	return wanted, asked
 }

@@ -106,7 +106,7 @@ func (h *hub) close() {
 	h.mu.Lock()
 	h.closed = true
 	for _, n := range h.nodes {
-		n.close()
+		n.close(nil)
 	}
 	h.mu.Unlock()
 	h.stop()
@@ -124,6 +124,9 @@ func (h *hub) add(w *Waiter) bool {
 	}
 	w.slot = h.slot(w.Key)
 	w.sharded = w.Channel != "" && h.slot(w.Channel) == w.slot
+	if w.Own != "" && h.slot(w.Own) != w.slot { // no script can use both
+		w.Own = ""
+	}
 	if n := h.nodeOf(w.slot); n != nil && !n.add(w) {
 		return false
 	}
@@ -144,6 +147,11 @@ func (h *hub) remove(w *Waiter) {
 func (h *hub) ask(w *Waiter) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	return h.at(w) && w.node.ask(w)
+}
+
+// at tells whether it is known at which node a waiter is. If not, it is found out. The caller holds the mutex.
+func (h *hub) at(w *Waiter) bool {
 	if h.cluster && !h.following && !h.closed {
 		h.following = true
 		h.done.Go(h.follow)
@@ -151,7 +159,7 @@ func (h *hub) ask(w *Waiter) bool {
 	if h.cluster && w.node == nil {
 		h.poke()
 	}
-	return w.node != nil && w.node.ask(w)
+	return w.node != nil
 }
 
 func (h *hub) looks(w *Waiter) bool {

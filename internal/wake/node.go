@@ -28,7 +28,7 @@ type node struct {
 	any     bool   // it is any server of a cluster, and hears what is published on all
 	client  rueidis.Client
 	ctx     context.Context
-	stop    context.CancelFunc
+	stop    context.CancelCauseFunc
 	nudge   chan struct{}    // has room for one: there is something to do
 	dialing chan *connection // what is being dialled, for run
 	failed  bool             // the last connection could not be made, which is logged once; for run
@@ -36,12 +36,19 @@ type node struct {
 	mu        *sync.Mutex // the hub's
 	state     state
 	running   bool
+	current   *connection         // while the state is on
+	since     time.Time           // when it was
 	tracks    bool                // the connection tracks
 	listeners map[*Listener]*part // those that are open
 	waiting   map[string][]*Waiter
 	asked     map[*Waiter]struct{} // to be armed
 	channels  map[string]*channel  // subscribed to, or about to be
 	idle      []string             // channels that may be left
+
+	owns   map[string]*own // the listeners' own channels
+	wanted []*own          // to be heard
+	later  []*own          // about which the server could not say yet
+	quiet  []*own          // on which nobody waited, at a moment
 }
 
 type state uint8
@@ -59,7 +66,8 @@ type part struct {
 	refused   bool        // there is no way to listen for it
 	uncounted bool        // it may not subscribe its tracked calls to be counted
 	prepared  *connection // the one that is prepared for it
-	heard     *connection // the one on which a channel of a key of its calls is subscribed to, or was
+	heard     *connection // the one on which a channel of its calls is subscribed to, or was
+	hearing   Hearing     // on the present connection: Heard once it is proven, which is then not done again
 }
 
 // channel is one that the connection is subscribed to. It stays so for a while when nobody waits there any more: who waits
@@ -82,7 +90,7 @@ const (
 
 // newNode makes a node that has the hub's listeners. The caller holds the mutex.
 func newNode(h *hub, client rueidis.Client, address string, anyone bool) *node {
-	ctx, stop := context.WithCancel(h.ctx)
+	ctx, stop := context.WithCancelCause(h.ctx)
 	n := &node{
 		hub:       h,
 		address:   address,
@@ -96,6 +104,7 @@ func newNode(h *hub, client rueidis.Client, address string, anyone bool) *node {
 		waiting:   map[string][]*Waiter{},
 		asked:     map[*Waiter]struct{}{},
 		channels:  map[string]*channel{},
+		owns:      map[string]*own{},
 	}
 	for l := range h.listeners {
 		n.listeners[l] = &part{}
@@ -121,9 +130,9 @@ func (n *node) dismiss(l *Listener) {
 }
 
 // close ends the connection and the goroutine; the hub's done tells when they have. The caller holds the mutex.
-func (n *node) close() {
+func (n *node) close(reason error) {
 	n.state = closed
-	n.stop()
+	n.stop(reason)
 }
 
 // add lets a waiter in, unless it would wait for nothing. The caller holds the mutex.
@@ -142,6 +151,7 @@ func (n *node) add(w *Waiter) bool {
 func (n *node) remove(w *Waiter) {
 	w.node = nil
 	delete(n.asked, w)
+	n.quit(w)
 	if p := n.listeners[w.listener]; p != nil {
 		p.waiters--
 	}
@@ -164,26 +174,19 @@ func without(waiters []*Waiter, w *Waiter) []*Waiter {
 
 // ask asks for a waiter to be armed; false when there is nothing to wait for. The caller holds the mutex.
 func (n *node) ask(w *Waiter) bool {
+	w.arms = true
 	p := n.listeners[w.listener]
-	if w.armed || w.paused != nil || p == nil || p.refused || n.state == closed {
+	if w.armed || w.paused != nil || p == nil || p.refused || !n.up() {
 		return false
-	}
-	if n.state != on {
-		if !n.running {
-			n.running = true
-			n.hub.done.Go(n.run)
-		}
-		if n.state == off {
-			n.poke()
-		}
-		return false // the waiter is woken when there is a connection
 	}
 	if w.asking != asksForCall {
 		w.asking = asksForCall
 		n.asked[w] = struct{}{}
-		select {
-		case <-w.wake: // of a change that the look at the key will show
-		default:
+		if w.Own == "" { // else it may be about that
+			select {
+			case <-w.wake: // of a change that the look at the key will show
+			default:
+			}
 		}
 		select {
 		case <-w.ready: // an answer that came too late
@@ -192,6 +195,21 @@ func (n *node) ask(w *Waiter) bool {
 		n.poke()
 	}
 	return true
+}
+
+// up tells whether there is a connection. If not, one is made, and then all waiters wake. The caller holds the mutex.
+func (n *node) up() bool {
+	if n.state == on || n.state == closed {
+		return n.state == on
+	}
+	if !n.running {
+		n.running = true
+		n.hub.done.Go(n.run)
+	}
+	if n.state == off {
+		n.poke()
+	}
+	return false
 }
 
 func (n *node) poke() {
@@ -271,9 +289,12 @@ func (n *node) connect() time.Duration {
 	}
 	n.failed = false
 	start := time.Now()
-	if n.become(on) {
+	if n.begin(c) {
 		n.tell(Connection{Node: n.address, Up: true})
 		err = c.serve()
+		if reason := context.Cause(c.ctx); reason != nil {
+			err = reason
+		}
 		n.forget()
 		n.hub.poke() // it may be another server's turn
 		if n.become(off) && !errors.Is(err, errRefused) {
@@ -281,7 +302,11 @@ func (n *node) connect() time.Duration {
 		}
 		n.tell(Connection{Node: n.address, Err: err})
 	}
-	c.end()
+	if errors.Is(err, errSuspect) { // to close it may take a second
+		n.hub.done.Go(c.end)
+	} else {
+		c.end()
+	}
 	return time.Since(start)
 }
 
@@ -293,11 +318,20 @@ func (n *node) become(s state) bool {
 		return false
 	}
 	n.state = s
-	if s == on {
-		for _, waiters := range n.waiting { // they could not be armed so far
-			for _, w := range waiters {
-				w.signal()
-			}
+	return true
+}
+
+// begin changes the state to on, unless the node is closed.
+func (n *node) begin(c *connection) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.state == closed {
+		return false
+	}
+	n.state, n.current, n.since = on, c, time.Now()
+	for _, waiters := range n.waiting { // they could not be armed so far
+		for _, w := range waiters {
+			w.signal()
 		}
 	}
 	return true
@@ -307,10 +341,15 @@ func (n *node) become(s state) bool {
 func (n *node) forget() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.tracks = false
+	n.current, n.tracks = nil, false
 	clear(n.channels)
 	n.idle = nil
 	clear(n.asked)
+	clear(n.owns)
+	n.wanted, n.later, n.quiet = nil, nil, nil
+	for _, p := range n.listeners {
+		p.hearing = NotYet
+	}
 	for _, waiters := range n.waiting {
 		for _, w := range waiters {
 			w.disarm()
@@ -319,9 +358,13 @@ func (n *node) forget() {
 }
 
 // invalidated takes in what the server says about keys that the connection has read; nil means all of them.
-func (n *node) invalidated(keys []rueidis.RedisMessage) {
+func (c *connection) invalidated(keys []rueidis.RedisMessage) {
+	n := c.node
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if n.current != c {
+		return
+	}
 	now := time.Now()
 	if keys == nil {
 		for _, waiters := range n.waiting {
@@ -343,19 +386,36 @@ func changed(waiters []*Waiter, now time.Time) {
 	}
 }
 
-// published takes in a message. On the channel of one key it is about that key, on a common one it names the key.
-func (n *node) published(m rueidis.PubSubMessage) {
+// published takes in a message. On the channel of one key it is about that key, on a common one it names the key; on a
+// listener's own it is for the listener.
+func (c *connection) published(m rueidis.PubSubMessage) {
+	n := c.node
 	n.mu.Lock()
+	if n.current != c { // the same may come on the present one
+		n.mu.Unlock()
+		return
+	}
+	if o := n.owns[m.Channel]; o != nil {
+		if m.Message == probe {
+			o.echoed = true
+			n.mu.Unlock()
+			c.echoes()
+			return
+		}
+		n.mu.Unlock()
+		o.listener.take(m)
+		return
+	}
 	defer n.mu.Unlock()
 	if c := n.channels[m.Channel]; c != nil {
 		for _, w := range c.waiters {
-			if w.Channel == m.Channel && w.hears() {
+			if w.Channel == m.Channel && w.heeds() {
 				w.signal()
 			}
 		}
 	}
 	for _, w := range n.waiting[m.Message] {
-		if w.listener.options.Common == m.Channel && w.hears() {
+		if w.listener.options.Common == m.Channel && w.heeds() {
 			w.signal()
 		}
 	}
@@ -403,6 +463,13 @@ func (n *node) refuse(l *Listener) error {
 	n.mu.Lock()
 	if p := n.listeners[l]; p != nil {
 		p.refused = true
+	}
+	for _, waiters := range n.waiting {
+		for _, w := range waiters {
+			if w.listener == l {
+				w.told()
+			}
+		}
 	}
 	n.mu.Unlock()
 	if len(n.served()) == 0 {

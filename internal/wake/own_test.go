@@ -115,25 +115,29 @@ func TestHear(t *testing.T) {
 			require.Equal(t, Heard, other.Hear(t.Context(), 0))
 			b.server.Thaw()
 			silent.Close()
-
-			// Left is it when nobody has waited for a while.
-			w.Close()
-			other.Close()
-			b.do("PUBLISH", "own", "late")
-			b.takes(m, "own: late")
-			again := l.Waiter(wait)
-			require.Equal(t, Heard, again.Hear(t.Context(), 0))
-			b.await("it was looked whether it is to be left", func() bool {
-				l.hub.mu.Lock()
-				defer l.hub.mu.Unlock()
-				return len(l.hub.nodes[""].quiet) == 0
-			})
-			require.Equal(t, "1", b.subscribers("own"))
-			again.Close()
-			b.await("left", func() bool { return b.subscribers("own") == "0" })
-			b.hearing(l, wait)
 		})
 	}
+}
+
+// The channel stays subscribed to for a while when nobody waits, and is left then.
+func TestOwnChannelIsLeft(t *testing.T) {
+	b := newBench(t)
+	l, m := b.hearer(b.client, either)
+	wait := Wait{Key: "key", Own: "own"}
+	b.hearing(l, wait).Close()
+	b.do("PUBLISH", "own", "late")
+	b.takes(m, "own: late")
+	again := l.Waiter(wait)
+	require.Equal(t, Heard, again.Hear(t.Context(), 0))
+	b.await("it was looked whether it is to be left", func() bool {
+		l.hub.mu.Lock()
+		defer l.hub.mu.Unlock()
+		return len(l.hub.nodes[""].quiet) == 0
+	})
+	require.Equal(t, "1", b.subscribers("own"))
+	again.Close()
+	b.await("left", func() bool { return b.subscribers("own") == "0" })
+	b.hearing(l, wait)
 }
 
 // Who heard wakes when the connection is lost, and hears again on the next.
@@ -196,7 +200,6 @@ func TestDeaf(t *testing.T) {
 				require.Empty(t, m)
 			}
 			require.Equal(t, 2, b.logged("way=queueing"))
-			t.Log(b.lines)
 
 			// A connection made after that was changed finds out.
 			b.do("ACL", "SETUSER", "app", "+@all", "allchannels")

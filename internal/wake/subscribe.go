@@ -11,7 +11,7 @@ func (c *connection) subscribe(names []string) error {
 	if len(names) == 0 {
 		return nil
 	}
-	err := c.client.Do(c.node.ctx, c.client.B().Subscribe().Channel(names...).Build()).Error()
+	err := c.client.Do(c.ctx, c.client.B().Subscribe().Channel(names...).Build()).Error()
 	switch {
 	case err == nil:
 		c.hears(names)
@@ -47,7 +47,7 @@ func (c *connection) subscribeSharded(names []string) error {
 	for i, name := range names { // each in a slot of its own
 		commands[i] = c.client.B().Ssubscribe().Channel(name).Build()
 	}
-	for _, result := range c.client.DoMulti(c.node.ctx, commands...) {
+	for _, result := range c.client.DoMulti(c.ctx, commands...) {
 		err := result.Error()
 		_, answered := rueidis.IsRedisErr(err)
 		switch {

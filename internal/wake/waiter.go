@@ -20,14 +20,18 @@ type Waiter struct {
 	sharded  bool          // the channel is in the key's slot, and may be published on there only
 	wake     chan struct{} // has room for one
 	ready    chan Sight    // has room for one: the answer to Arm
+	answered chan struct{} // has room for one: there is an answer to Hear
 
 	// Guarded by the hub's mutex.
 	node   *node // nil when it is closed, or while nobody knows which one it is
+	arms   bool  // Arm was called: a waiter that only hears does not wake for its key
 	armed  bool  // a change of the key from now on wakes, or is looked at
 	asking asking
 	tracks bool // it is armed, or was last, by tracking
 	doubt  doubt
 	paused *time.Timer // until it asks by itself; nil when it is not paused
+	joined *own        // the own channel, on the present connection; nil before Hear
+	waits  bool        // Hear waits for the answer
 }
 
 // asking is whether a waiter is to be armed, and for whom.
@@ -102,8 +106,8 @@ func (w *Waiter) channels(p *part) []string {
 	return nil
 }
 
-// hears tells whether what is published about its key is for the waiter. One that is tracked is woken by the server.
-func (w *Waiter) hears() bool { return !w.tracks || w.doubt.in() }
+// heeds tells whether what is published about its key is for the waiter. One that is tracked is woken by the server.
+func (w *Waiter) heeds() bool { return w.arms && (!w.tracks || w.doubt.in()) }
 
 func (w *Waiter) signal() {
 	select {
@@ -161,9 +165,10 @@ func (w *Waiter) answer(seen Sight) {
 // disarm is for when the connection is lost, or was that to another server. A waiter that relied on it wakes, since a change
 // may have been missed.
 func (w *Waiter) disarm() {
-	relied := w.armed || w.asking != asksNot || w.paused != nil
+	relied := w.armed || w.asking != asksNot || w.paused != nil || w.joined != nil
 	w.answer(Sight{})
 	w.unpause()
+	w.unhear()
 	w.armed, w.tracks = false, false
 	w.doubt = doubt{poll: w.doubt.poll}
 	if relied {

@@ -20,7 +20,8 @@
 //   - [Waiter]: one waiting call of a listener;
 //   - hub: what the listeners of one client share, and which server has which keys;
 //   - node: the connection to one server, and the states of it;
-//   - connection: the commands on it.
+//   - connection: the commands on it;
+//   - own: a channel on which messages for one listener are published, which are no hints.
 //
 // Nothing in this package knows of locks. No function that it is given is called while a mutex is held.
 package wake
@@ -51,6 +52,11 @@ type Options struct {
 	// Connection, when set, is told when the connection to the server works, and when it is lost, until Close. It is called
 	// by the goroutine that listens, in order, and must not block.
 	Connection func(Connection)
+
+	// Message, when set, takes what is published on the [Wait.Own] channels of the listener's waiters, also when no waiter
+	// is left, until Close. It is called by the goroutine that reads the connection, in the order in which the server sent
+	// the messages; on a cluster by one for each server. It must return soon.
+	Message func(channel, message string)
 }
 
 // Connection is news of the connection to a server.
@@ -94,12 +100,16 @@ type Wait struct {
 	// Presence is a channel to which the call is subscribed when it is tracked, for others to count: nobody publishes
 	// there. It may be empty. It is used only by a listener that subscribes.
 	Presence string
+
+	// Own is a channel of the listener alone, where scripts publish messages for its calls; see [Waiter.Hear]. It may be
+	// empty. All waiters of a listener have the same, but for a cluster: there the channel is in the slot of the key.
+	Own string
 }
 
 // Waiter returns a waiter that is not armed, or nil when there will be no wake-ups: the server allows none of the ways that
 // the listener asks for. The methods of a nil Waiter do nothing.
 func (l *Listener) Waiter(wait Wait) *Waiter {
-	w := &Waiter{Wait: wait, listener: l, wake: make(chan struct{}, 1), ready: make(chan Sight, 1)}
+	w := &Waiter{Wait: wait, listener: l, wake: make(chan struct{}, 1), ready: make(chan Sight, 1), answered: make(chan struct{}, 1)}
 	w.doubt.poll = l.options.Poll
 	if !l.hub.add(w) {
 		return nil

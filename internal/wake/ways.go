@@ -61,7 +61,7 @@ func (c *connection) track() (err error) {
 	n := c.node
 	// Rueidis may have switched tracking on in another mode already, which must be left first. Where CLIENT is not
 	// permitted it has not.
-	results := c.client.DoMulti(n.ctx,
+	results := c.client.DoMulti(c.ctx,
 		c.client.B().ClientTracking().Off().Build(),
 		c.client.B().ClientTracking().On().Build())
 	err = results[1].Error()
@@ -89,7 +89,7 @@ const double = "redis.setresp(3) return {double=0.5}"
 // the protocol. HELLO tells the version, but Redis 6.0 insists on being told one, which would also change it. So a script
 // finds out; where scripts are not permitted HELLO must do.
 func (c *connection) pushes() error {
-	result := c.client.Do(c.node.ctx, c.client.B().Eval().Script(double).Numkeys(0).Build())
+	result := c.client.Do(c.ctx, c.client.B().Eval().Script(double).Numkeys(0).Build())
 	if err := result.Error(); err == nil {
 		if _, err := result.ToFloat64(); err != nil {
 			return errNoPush
@@ -98,7 +98,7 @@ func (c *connection) pushes() error {
 	} else if !refusal(err) {
 		return err
 	}
-	hello, err := c.client.Do(c.node.ctx, c.client.B().Arbitrary("HELLO").Build()).AsMap()
+	hello, err := c.client.Do(c.ctx, c.client.B().Arbitrary("HELLO").Build()).AsMap()
 	if err != nil && !refusal(err) {
 		return err
 	}
@@ -117,7 +117,7 @@ func (c *connection) subscribeCommon(l *Listener) error {
 	}
 	err := c.refused[name]
 	if err == nil {
-		err = c.client.Do(c.node.ctx, c.client.B().Subscribe().Channel(name).Build()).Error()
+		err = c.client.Do(c.ctx, c.client.B().Subscribe().Channel(name).Build()).Error()
 	}
 	switch {
 	case err == nil:

@@ -1,0 +1,463 @@
+package wake
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+// own is a channel of one listener alone, on which scripts publish messages for its calls, on one connection.
+//
+//	wanted ──the server has answered, and it is proven──▶ heard ──nobody waits any more, for 1 to 2 s──▶ left
+//	 │  ▲ └──refused──▶ the listener is deaf                └──the server ends it──▶ gone, and wakes
+//	 └──┘ once a second, while the server cannot say
+//
+// The proof is that a script's message arrives. It is needed once for each connection and listener, whose channels have names
+// and permissions of the same kind.
+type own struct {
+	name     string
+	key      string // one in the channel's slot
+	listener *Listener
+
+	// Guarded by the hub's mutex.
+	hearers    map[*Waiter]struct{}
+	wanted     bool // it is about to be heard
+	subscribed bool // the server has said so
+	echoed     bool // the message of the proof has arrived
+	heard      bool
+	quiet      bool // it is among the node's quiet ones,
+	fresh      bool // and somebody has waited there since the last look at these
+}
+
+// Hearing is whether messages on a waiter's own channel arrive.
+type Hearing int
+
+const (
+	NotYet Hearing = iota // there is no connection, or no answer so far; the waiter wakes when it is worth another try
+	Heard                 // they do
+	Deaf                  // they do not, and will not while the connection lasts: the server or the permissions forbid it
+)
+
+// Hear sees to it that messages on the waiter's own channel arrive; it need not be armed. A waiter that heard wakes when that
+// ends: then messages may have been missed, and it must Hear again. It goes on until Close. Only Hear that has something to do
+// waits for the server, no longer than limit.
+func (w *Waiter) Hear(ctx context.Context, limit time.Duration) Hearing {
+	if w == nil {
+		return Deaf
+	}
+	h := w.listener.hub
+	hearing, ask := h.hear(w)
+	if !ask {
+		return hearing
+	}
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case <-w.answered:
+	case <-timer.C:
+	case <-ctx.Done():
+	case <-w.listener.closed:
+	}
+	return h.heard(w)
+}
+
+// Suspect is told that a message on the waiter's own channel, or a wake-up, did not arrive though it should have. The connection
+// is made again, unless it is new, and those who rely on it wake.
+func (w *Waiter) Suspect() {
+	if w == nil {
+		return
+	}
+	mu := &w.listener.hub.mu
+	mu.Lock()
+	defer mu.Unlock()
+	if n := w.node; n != nil && n.current != nil && time.Since(n.since) >= trusted {
+		n.current.drop(errSuspect)
+	}
+}
+
+// trusted is how long a connection is not suspected. The message may have been missed before it was made.
+const trusted = time.Second
+
+var errSuspect = errors.New("a message did not arrive")
+
+// take hands a message to the listener.
+func (l *Listener) take(m rueidis.PubSubMessage) {
+	if l.options.Message == nil {
+		return
+	}
+	select {
+	case <-l.closed:
+	default:
+		l.options.Message(m.Channel, m.Message)
+	}
+}
+
+func (h *hub) hear(w *Waiter) (hearing Hearing, ask bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch {
+	case w.Own == "":
+		return Deaf, false
+	case !h.at(w):
+		return NotYet, false
+	}
+	return w.node.listen(w)
+}
+
+// heard ends the waiting for an answer.
+func (h *hub) heard(w *Waiter) Hearing {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	w.waits = false
+	switch {
+	case w.node == nil:
+		return NotYet
+	case w.node.deafTo(w.listener):
+		return Deaf
+	case w.joined != nil && w.joined.heard:
+		return Heard
+	}
+	return NotYet
+}
+
+// deafTo tells whether nothing will be heard for a listener on this connection. The caller holds the mutex.
+func (n *node) deafTo(l *Listener) bool {
+	p := n.listeners[l]
+	return p != nil && (p.refused || p.hearing == Deaf)
+}
+
+// listen has a waiter listen to its own channel, and tells whether there will be an answer. The caller holds the mutex.
+func (n *node) listen(w *Waiter) (hearing Hearing, ask bool) {
+	l := w.listener
+	if n.deafTo(l) {
+		return Deaf, false
+	}
+	if n.listeners[l] == nil || !n.up() {
+		return NotYet, false
+	}
+	o := n.owns[w.Own]
+	if o == nil {
+		o = &own{name: w.Own, key: w.Key, listener: l, hearers: map[*Waiter]struct{}{}}
+		n.owns[w.Own] = o
+	}
+	if o.listener != l { // that is closed
+		return NotYet, false
+	}
+	if w.joined != o {
+		w.joined = o
+		o.hearers[w] = struct{}{}
+	}
+	if o.heard {
+		return Heard, false
+	}
+	if !o.wanted {
+		o.wanted = true
+		n.wanted = append(n.wanted, o)
+		n.poke()
+	}
+	w.waits = true
+	select {
+	case <-w.answered: // an answer that came too late
+	default:
+	}
+	return NotYet, true
+}
+
+// quit has a waiter listen to its own channel no more. The caller holds the mutex.
+func (n *node) quit(w *Waiter) {
+	o := w.joined
+	if o == nil {
+		return
+	}
+	w.unhear()
+	if delete(o.hearers, w); len(o.hearers) > 0 || n.owns[o.name] != o {
+		return
+	}
+	if o.fresh = true; !o.quiet {
+		o.quiet = true
+		if n.quiet = append(n.quiet, o); len(n.quiet) == 1 {
+			n.poke()
+		}
+	}
+}
+
+// unhear is for when the waiter's own channel is not heard any more. The caller holds the mutex.
+func (w *Waiter) unhear() {
+	if w.joined = nil; w.waits {
+		w.told()
+	}
+}
+
+// told is for when there is an answer to Hear. The caller holds the mutex.
+func (w *Waiter) told() {
+	if !w.waits {
+		w.signal()
+		return
+	}
+	select {
+	case w.answered <- struct{}{}:
+	default:
+	}
+}
+
+// silent takes the own channels on which nobody has waited for a while, and has those tried again about which the server
+// could not say.
+func (n *node) silent() (names []string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	quiet := n.quiet
+	n.quiet = nil
+	for _, o := range quiet {
+		switch {
+		case len(o.hearers) > 0:
+			o.quiet = false
+		case o.fresh:
+			o.fresh = false
+			n.quiet = append(n.quiet, o)
+		case n.owns[o.name] == o:
+			delete(n.owns, o.name)
+			names = append(names, o.name)
+		}
+	}
+	n.wanted, n.later = append(n.wanted, n.later...), nil
+	return names
+}
+
+func (c *connection) leaveOwn(names []string) error {
+	if c.node.hub.cluster {
+		return c.leave(nil, names)
+	}
+	return c.leave(names, nil)
+}
+
+// subscription takes in what the server says about one, in the order in which it does. On a cluster the server ends it when the
+// slot goes elsewhere, or when the server becomes a replica.
+func (c *connection) subscription(s rueidis.PubSubSubscription) {
+	n := c.node
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	o := n.owns[s.Channel]
+	if o == nil || n.current != c {
+		return
+	}
+	switch s.Kind {
+	case "subscribe", "ssubscribe":
+		o.subscribed = true
+	case "sunsubscribe":
+		if !o.subscribed { // it is about the one before, which was left
+			return
+		}
+		delete(n.owns, s.Channel)
+		for w := range o.hearers {
+			w.unhear()
+			w.signal()
+		}
+		n.hub.poke()
+	}
+}
+
+// hear subscribes to own channels and proves that they are heard.
+func (c *connection) hear(wanted []*own) error {
+	if c.node.any {
+		for _, o := range wanted {
+			c.deafen(o.listener, errAnyOwn)
+		}
+	}
+	if err := c.subscribeOwn(c.node.unsubscribed(wanted)); err != nil {
+		return err
+	}
+	if err := c.prove(c.node.unproven(wanted)); err != nil {
+		return err
+	}
+	c.settle(wanted)
+	return nil
+}
+
+// unsubscribed returns those among own channels that are to be subscribed to.
+func (n *node) unsubscribed(wanted []*own) (asked []*own) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, o := range wanted {
+		if n.owns[o.name] == o && !o.subscribed && !n.deafTo(o.listener) {
+			asked = append(asked, o)
+		}
+	}
+	return asked
+}
+
+func (c *connection) subscribeOwn(asked []*own) error {
+	commands := make(rueidis.Commands, len(asked))
+	for i, o := range asked {
+		if c.node.hub.cluster {
+			commands[i] = c.client.B().Ssubscribe().Channel(o.name).Build()
+		} else {
+			commands[i] = c.client.B().Subscribe().Channel(o.name).Build()
+		}
+	}
+	for i, result := range c.client.DoMulti(c.ctx, commands...) {
+		if err := c.answer(asked[i], result); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// answer takes in the reply to a command for an own channel. It returns an error of the network.
+func (c *connection) answer(o *own, result rueidis.RedisResult) error {
+	err := result.Error()
+	switch {
+	case err == nil:
+	case refusal(err):
+		c.deafen(o.listener, err)
+	case result.NonRedisError() != nil:
+		return err
+	default: // the slot may be elsewhere
+		c.node.hub.poke()
+	}
+	return nil
+}
+
+const (
+	// probe is a message that no listener is given.
+	probe = "probe"
+
+	// probing does what the scripts do that publish on own channels. It replies how many are subscribed, and how many have got
+	// the message.
+	probing = "local n = redis.call('PUBSUB', ARGV[1], ARGV[3]) return {n[2], redis.call(ARGV[2], ARGV[3], ARGV[4])}"
+
+	// echoing is how long the message may take.
+	echoing = time.Second
+)
+
+var (
+	errAnyOwn  = errors.New("CLUSTER SLOTS does not tell which server has the channel's slot")
+	errUnheard = errors.New("the message of a script does not arrive")
+)
+
+// unproven returns one subscribed channel of each listener for which nothing is proven yet.
+func (n *node) unproven(wanted []*own) (pending []*own) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	seen := map[*Listener]bool{}
+	for _, o := range wanted {
+		p := n.listeners[o.listener]
+		if p != nil && p.hearing == NotYet && n.owns[o.name] == o && o.subscribed && !seen[o.listener] {
+			seen[o.listener], o.echoed = true, false
+			pending = append(pending, o)
+		}
+	}
+	return pending
+}
+
+// prove finds out whether a script's message on each of some channels arrives.
+func (c *connection) prove(pending []*own) error {
+	commands := make(rueidis.Commands, len(pending))
+	for i, o := range pending {
+		script := c.client.B().Eval().Script(probing)
+		if c.node.hub.cluster { // the key, for the server to say when its slot is elsewhere
+			commands[i] = script.Numkeys(1).Key(o.key).Arg("SHARDNUMSUB", "SPUBLISH", o.name, probe).Build()
+		} else {
+			commands[i] = script.Numkeys(0).Arg("NUMSUB", "PUBLISH", o.name, probe).Build()
+		}
+	}
+	var sent []*own
+	for i, result := range c.client.DoMulti(c.ctx, commands...) {
+		o := pending[i]
+		if err := c.answer(o, result); err != nil {
+			return err
+		}
+		if result.Error() != nil {
+			continue
+		}
+		if counts, err := result.AsIntSlice(); err != nil || len(counts) != 2 || min(counts[0], counts[1]) < 1 {
+			c.deafen(o.listener, errUnheard)
+		} else {
+			sent = append(sent, o)
+		}
+	}
+	return c.await(sent)
+}
+
+// await waits for the messages of the proof to arrive on channels.
+func (c *connection) await(sent []*own) error {
+	timer := time.NewTimer(echoing)
+	defer timer.Stop()
+	for late := false; ; {
+		if sent = c.node.unechoed(sent); len(sent) == 0 {
+			return nil
+		}
+		if late {
+			break
+		}
+		select {
+		case <-c.echo:
+		case <-timer.C:
+			late = true
+		case err := <-c.lost:
+			return err
+		case <-c.ctx.Done():
+			return context.Cause(c.ctx)
+		}
+	}
+	for _, o := range sent {
+		c.deafen(o.listener, errUnheard)
+	}
+	return nil
+}
+
+// unechoed returns the channels on which the message has not arrived, and takes down that the listeners of the others hear.
+func (n *node) unechoed(sent []*own) (missing []*own) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, o := range sent {
+		if p := n.listeners[o.listener]; !o.echoed {
+			missing = append(missing, o)
+		} else if p != nil {
+			p.hearing = Heard
+		}
+	}
+	return missing
+}
+
+func (c *connection) echoes() {
+	select {
+	case c.echo <- struct{}{}:
+	default:
+	}
+}
+
+// deafen notes that nothing will be heard for a listener on this connection.
+func (c *connection) deafen(l *Listener, err error) {
+	n := c.node
+	n.mu.Lock()
+	if p := n.listeners[l]; p != nil {
+		p.hearing = Deaf
+	}
+	n.mu.Unlock()
+	n.missing(l, "queueing", err)
+}
+
+// settle answers the waiters of own channels, as far as there is an answer.
+func (c *connection) settle(wanted []*own) {
+	n := c.node
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, o := range wanted {
+		p := n.listeners[o.listener]
+		switch {
+		case p == nil || n.owns[o.name] != o: // closed, or gone
+			continue
+		case p.hearing == NotYet || p.hearing == Heard && !o.subscribed:
+			n.later = append(n.later, o)
+			continue
+		case p.hearing == Heard:
+			o.heard, p.heard = true, c
+		}
+		o.wanted = false
+		for w := range o.hearers {
+			w.told()
+		}
+	}
+}
