@@ -283,11 +283,10 @@ func TestHandOverEndsWithTheLimit(t *testing.T) {
 						g = next
 						continue
 					}
-					// It is time to let others have the lock, and to leave them a moment for it.
+					// It is time to let others have the lock.
 					require.Equal(h, c.limit, held)
 					number := h.number()
 					require.NoError(h, g.unlock(h.l))
-					require.True(h, h.free(theKey))
 					require.NoError(h, <-has)
 					require.Greater(h, h.number(), number)
 					g = next
@@ -350,10 +349,11 @@ func TestNoHandOverOfALostLock(t *testing.T) {
 				require.Equal(h, lockregistry.ErrLockLost, context.Cause(ctx))
 				require.NoError(h, <-has, "the next one does not wait for an owner that lost the lock")
 				require.Greater(h, h.net.count("obtain"), obtains, "obtained anew")
-				require.Equal(h, 2, h.number())
+				number := h.number()
+				require.Greater(h, number, 1)
 				require.ErrorIs(h, g.unlock(h.l), lockregistry.ErrLockLost)
 				require.ErrorIs(h, g.unlock(h.l), lockregistry.ErrNotOwner)
-				require.Equal(h, 2, h.number())
+				require.Equal(h, number, h.number())
 				require.NoError(h, next.watch(h.l).Err())
 				require.NoError(h, next.unlock(h.l))
 			}, lockregistry.WithHandoff(time.Hour))

@@ -81,26 +81,6 @@ func TestLastMillisecond(t *testing.T) {
 	})
 }
 
-// To count who waits elsewhere is a courtesy: it must not fail, or hold up, a call.
-func TestCountingThatFails(t *testing.T) {
-	fakeWorld(t, func(w *world) {
-		f := w.flaky()
-		r := f.registry(lockregistry.WithHandoff(time.Millisecond), lockregistry.WithPollInterval(noPoll))
-		f.all("PUBSUB", cut)
-		first, second := w.goroutine(), w.goroutine()
-		l := r.Obtain("42")
-		require.NoError(w, first.lock(l))
-		result := second.starts(l)
-		w.settle()
-		w.pass(2 * time.Millisecond)
-		start := time.Now()
-		require.NoError(w, first.unlock(l))
-		require.NoError(w, <-result)
-		require.Positive(w, f.count("PUBSUB"))
-		require.LessOrEqual(w, time.Since(start), time.Second)
-	})
-}
-
 // A key that has become another kind of lock is found out also when its changes wake the waiter more often than it polls.
 func TestWrongTypeThatChangesOften(t *testing.T) {
 	realWorlds(t, func(w *world) {
@@ -144,21 +124,4 @@ func TestNoTryAfterClose(t *testing.T) {
 		require.ErrorIs(w, <-result, lockregistry.ErrClosed)
 		require.Equal(w, tries, f.count("obtain"))
 	})
-}
-
-// Who waits no more is not counted as waiting for long.
-func TestWhoWaitsNoMoreIsNotCounted(t *testing.T) {
-	for name, mode := range map[string]lockregistry.Wakeup{"auto": lockregistry.WakeupAuto, "pubsub": lockregistry.WakeupPubSub} {
-		t.Run(name, func(t *testing.T) {
-			realWorlds(t, func(w *world) {
-				w.do("SET", theKey, "somebody", "PX", "600000")
-				ctx, cancel := context.WithCancel(w.Context())
-				result := lockElsewhere(w.waker(mode).Obtain("42"), ctx)
-				w.listening(mode, 1, 1)
-				cancel()
-				require.ErrorIs(w, <-result, context.Canceled)
-				w.await("it has left", func() bool { return w.subscribers(attendance)+w.subscribers(theChannel) == 0 })
-			})
-		})
-	}
 }

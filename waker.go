@@ -96,7 +96,9 @@ func (l *listener) arm(ctx context.Context, limit time.Duration) sight {
 }
 
 // hear sees to it that the registry is told of grants; see wake.Waiter.Hear.
-func (l *listener) hear(ctx context.Context, limit time.Duration) wake.Hearing { return l.Hear(ctx, limit) }
+func (l *listener) hear(ctx context.Context, limit time.Duration) wake.Hearing {
+	return l.Hear(ctx, limit)
+}
 
 // looks tells whether arming the listener shows the key, too.
 func (l *listener) looks() bool { return l != nil && l.Looks() }
