@@ -16,7 +16,7 @@ import (
 var directedFloor = contender{
 	name:     "directed floor",
 	role:     floor,
-	settings: "SET NX, and an enqueue script when the path is taken, through a rueidis client with default options; the release script makes the first waiter of a list the owner and publishes on its process's own channel; after such a release the next lock enqueues at once. No queue inside a process, no renewal, nothing for waiters that give up or die",
+	settings: "SET NX, and an enqueue script when the path is taken, through a rueidis client with default options; the release script makes the first waiter of a list the owner and publishes on its process's own channel, listened to on a connection of its own; after such a release the next lock enqueues at once. No queue inside a process, no renewal, nothing for waiters that give up or die",
 	// It differs from the floor only in how it waits.
 	contended: true,
 	open: func(o opening) (locks, error) {
@@ -79,8 +79,15 @@ func openDirectedFloor(o opening) (*directedLocks, error) {
 	hooked := rueidis.WithOnSubscriptionHook(ctx, func(rueidis.PubSubSubscription) {
 		once.Do(func() { close(confirmed) })
 	})
+	receive, release := client.Receive, func() {}
+	if !d.shared { // a connection of its own is a fifth quicker; many registries share what their client has
+		var own rueidis.DedicatedClient
+		own, release = client.Dedicate()
+		receive = own.Receive
+	}
 	d.ending.Go(func() {
-		failed <- client.Receive(hooked, client.B().Subscribe().Channel("directed@"+d.id).Build(), func(m rueidis.PubSubMessage) {
+		defer release()
+		failed <- receive(hooked, client.B().Subscribe().Channel("directed@"+d.id).Build(), func(m rueidis.PubSubMessage) {
 			d.grant(m.Message) <- struct{}{}
 		})
 	})

@@ -222,9 +222,9 @@ func (s *suite) rush(processes int) ([]*result, error) {
 }
 
 func (s *suite) rushWith(workers fleet, of []contender, section time.Duration) (*result, error) {
-	rounds, length := either(s, 3, 2), either(s, time.Second, 500*time.Millisecond)
-	if section > 0 {
-		length *= 2 // there are few sections for each process
+	rounds, length := either(s, 6, 4), either(s, 500*time.Millisecond, 250*time.Millisecond)
+	if section > 0 { // fewer and longer, or there are too few sections for each process
+		rounds, length = rounds/2, 4*length
 	}
 	r := &result{
 		scenario: fmt.Sprintf("rush-%d", len(workers)),

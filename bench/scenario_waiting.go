@@ -135,7 +135,7 @@ func (s *suite) costOfRelease(c contender, waiters int, length time.Duration) (s
 
 // idleLoad lets a crowd come to rest and then looks at what it costs the server.
 func (s *suite) idleLoad(waiters int, length time.Duration) (serverLoad, error) {
-	time.Sleep(500*time.Millisecond + time.Duration(waiters)*200*time.Microsecond)
+	time.Sleep(500*time.Millisecond + time.Duration(waiters)*300*time.Microsecond)
 	before, err := s.observer.load(s.ctx)
 	if err != nil {
 		return serverLoad{}, err

@@ -50,17 +50,17 @@ func rushTargets() []target {
 			if busy {
 				scenario, title, slow = scenario+"-busy", title+", sections of 2 ms", 12e6
 			}
-			rate := target{title: title + ": sections", scenario: scenario, metric: sectionRate.name, toFloor: 0.75, eager: true}
-			switch {
-			case n == 8 && !busy:
-				rate.toPeer = 2
-			case n == 32 && !busy:
-				rate.toPeer = 8
-			}
-			all = append(all, rate,
-				target{title: title + ": hand-over p50", scenario: scenario, metric: handOverMedian.name, toFloor: 1.25, eager: true},
-				target{title: title + ": hand-over p99", scenario: scenario, metric: handOverTail.name, toFloor: 1.5, enough: slow, eager: true},
-				target{title: title + ": least share", scenario: scenario, metric: leastShare.name, limit: 0.8, eager: true})
+			all = append(all,
+				target{title: title + ": sections", scenario: scenario, metric: sectionRate.name, toFloor: 0.75},
+				target{title: title + ": hand-over p50", scenario: scenario, metric: handOverMedian.name, toFloor: 1.25},
+				target{title: title + ": hand-over p99", scenario: scenario, metric: handOverTail.name, toFloor: 1.5, enough: slow},
+				target{title: title + ": least share", scenario: scenario, metric: leastShare.name, limit: 0.8})
+		}
+		if toPeer := map[int]float64{8: 2, 32: 8}[n]; toPeer != 0 {
+			title, scenario := fmt.Sprintf("%d processes in a rush: sections", n), fmt.Sprintf("rush-%d", n)
+			all = append(all,
+				target{title: title + ", beside peers", scenario: scenario, metric: sectionRate.name, toPeer: toPeer},
+				target{title: "the same, peers polling every ms too", scenario: scenario, metric: sectionRate.name, toPeer: toPeer, eager: true})
 		}
 	}
 	return all
