@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/redis/rueidis"
 )
 
 // role says what a contender is in the comparison.
@@ -43,6 +45,16 @@ type opening struct {
 	listens bool
 	renew   bool // renew held locks, where that has to be asked for
 	held    int  // how many locks will be held or cached at once; 0: few
+	// client is for who can share one with others of this process; nil: a client of its own.
+	client rueidis.Client
+}
+
+// rueidis is the shared client or a new one.
+func (o opening) rueidis() (rueidis.Client, error) {
+	if o.client != nil {
+		return o.client, nil
+	}
+	return rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{o.addr}})
 }
 
 // locks is one process's connection to the store through one contender.
@@ -70,6 +82,7 @@ const eagerRetry = time.Millisecond
 // contenders in the order in which tables show them.
 var contenders = []contender{
 	bareFloor,
+	directedFloor,
 	rueidislockPeer,
 	redsyncPeer,
 	redsyncEagerPeer,

@@ -72,10 +72,10 @@ func (s *suite) opens(c contender, lease time.Duration) peer.Fields {
 	return fields
 }
 
-// all opens every contender.
-func (s *suite) all(lease time.Duration) []peer.Fields {
-	requests := make([]peer.Fields, 0, len(contenders))
-	for _, c := range contenders {
+// opensAll are the requests that open some contenders.
+func (s *suite) opensAll(of []contender, lease time.Duration) []peer.Fields {
+	requests := make([]peer.Fields, 0, len(of))
+	for _, c := range of {
 		requests = append(requests, s.opens(c, lease))
 	}
 	return requests

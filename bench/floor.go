@@ -45,6 +45,7 @@ var errFloorLost = errors.New("the key was gone or another's at release")
 
 type floorLocks struct {
 	client  rueidis.Client
+	shared  bool // the client is another's to close
 	id      string
 	lease   string
 	queues  bool
@@ -66,7 +67,7 @@ type floorGate struct {
 }
 
 func openFloor(o opening) (*floorLocks, error) {
-	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{o.addr}})
+	client, err := o.rueidis()
 	if err != nil {
 		return nil, err
 	}
@@ -75,7 +76,7 @@ func openFloor(o opening) (*floorLocks, error) {
 		lease = defaultLease
 	}
 	f := &floorLocks{
-		client: client, id: uuid.NewString(), lease: strconv.FormatInt(lease.Milliseconds(), 10),
+		client: client, shared: o.client != nil, id: uuid.NewString(), lease: strconv.FormatInt(lease.Milliseconds(), 10),
 		queues: o.queues, listens: o.listens, renews: o.renew,
 		gates: map[string]*floorGate{}, held: map[string]struct{}{},
 	}
@@ -133,7 +134,9 @@ func (f *floorLocks) key(path string) string { return "floor:" + path }
 
 func (f *floorLocks) close() {
 	f.cancel()
-	f.client.Close()
+	if !f.shared {
+		f.client.Close()
+	}
 	f.ending.Wait()
 }
 

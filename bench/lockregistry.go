@@ -25,11 +25,12 @@ var thisLibrary = contender{
 
 type registryLocks struct {
 	client   rueidis.Client
+	shared   bool // the client is another's to close
 	registry *lockregistry.Registry
 }
 
 func openRegistry(o opening) (registryLocks, error) {
-	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{o.addr}})
+	client, err := o.rueidis()
 	if err != nil {
 		return registryLocks{}, err
 	}
@@ -45,10 +46,12 @@ func openRegistry(o opening) (registryLocks, error) {
 	}
 	registry, err := lockregistry.New(client, "lockregistry", options...)
 	if err != nil {
-		client.Close()
+		if o.client == nil {
+			client.Close()
+		}
 		return registryLocks{}, err
 	}
-	return registryLocks{client, registry}, nil
+	return registryLocks{client, o.client != nil, registry}, nil
 }
 
 func (l registryLocks) session(path string) session {
@@ -59,7 +62,9 @@ func (l registryLocks) key(path string) string { return l.registry.Obtain(path).
 
 func (l registryLocks) close() {
 	_ = l.registry.Close()
-	l.client.Close()
+	if !l.shared {
+		l.client.Close()
+	}
 }
 
 // registrySession obtains the lock anew for each section, as the peers look up theirs by name: it pays for the cache.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"sync/atomic"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -17,6 +18,7 @@ type meeting struct {
 	most   atomic.Int32 // that were ever inside at once
 	last   atomic.Int32 // the process that was inside last
 	passed atomic.Int64 // how often the next one was another process
+	left   atomic.Int64 // when a section ended last, in nanoseconds since 1970
 }
 
 const meetingSize = 4096
@@ -51,8 +53,9 @@ func meet(file string) (*meeting, error) {
 	return (*meeting)(unsafe.Pointer(unsafe.SliceData(memory))), nil //nolint:gosec // a page is aligned for every type
 }
 
-// enter begins a section and tells whether that was right: readers may be together, others may not.
-func (m *meeting) enter(process int, reads bool) bool {
+// enter begins a section and tells whether that was right: readers may be together, others may not. took is the time since
+// the section before ended, when that was another process's; else 0.
+func (m *meeting) enter(process int, reads bool) (right bool, took time.Duration) {
 	now := m.inside.Add(1)
 	most := m.most.Load()
 	for now > most && !m.most.CompareAndSwap(most, now) {
@@ -60,11 +63,18 @@ func (m *meeting) enter(process int, reads bool) bool {
 	}
 	if !reads && m.last.Swap(int32(process)) != int32(process) { //nolint:gosec // a handful of processes
 		m.passed.Add(1)
+		if left := m.left.Load(); left != 0 {
+			took = time.Duration(time.Now().UnixNano() - left)
+		}
 	}
-	return reads || now == 1
+	return reads || now == 1, took
 }
 
-func (m *meeting) leave() { m.inside.Add(-1) }
+// leave ends a section: the process is about to unlock.
+func (m *meeting) leave() {
+	m.inside.Add(-1)
+	m.left.Store(time.Now().UnixNano())
+}
 
 // reset makes it as new.
 func (m *meeting) reset() {
@@ -72,4 +82,5 @@ func (m *meeting) reset() {
 	m.most.Store(0)
 	m.last.Store(-1)
 	m.passed.Store(0)
+	m.left.Store(0)
 }

@@ -86,7 +86,7 @@ func generate(page *strings.Builder, around surroundings, results []*result, cha
 func reproduce(result string) string {
 	family := ""
 	for _, sc := range scenarios {
-		if strings.HasPrefix(result, sc.name) || (sc.name == "handover" && strings.HasPrefix(result, "rush")) {
+		if strings.HasPrefix(result, sc.name) && len(sc.name) > len(family) {
 			family = sc.name
 		}
 	}
@@ -99,7 +99,7 @@ func summary(results []*result) []string {
 	for _, t := range targets {
 		for _, r := range results {
 			own, ran := r.row(thisLibrary.name)
-			if r.scenario != t.scenario || !ran || t.eager && t.scenario != "one-path" {
+			if r.scenario != t.scenario || !ran || strings.HasPrefix(t.title, "the same") {
 				continue
 			}
 			line := t.verdict(r, own)

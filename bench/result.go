@@ -15,6 +15,22 @@ type metric struct {
 	compared bool
 }
 
+// within tells whether a value is as good as the limit. NaN is not.
+func (m metric) within(value, limit float64) bool {
+	if m.higher {
+		return value >= limit
+	}
+	return value <= limit
+}
+
+// sign is how a limit is written.
+func (m metric) sign() string {
+	if m.higher {
+		return "≥ "
+	}
+	return "≤ "
+}
+
 // row is what one contender's turns gave: for each metric a value per round, NaN where a round gave none.
 type row struct {
 	contender string
@@ -29,6 +45,7 @@ type result struct {
 	scenario string // the name that -only takes
 	title    string
 	how      string // what was done, in a sentence
+	floor    string // the contender that the tables and targets take as the floor; none: bareFloor
 	metrics  []metric
 	rows     []row
 	notes    []string
@@ -65,11 +82,10 @@ func (r *result) metric(name string) metric {
 
 // floorRow is the floor's row, when the scenario has one.
 func (r *result) floorRow() (row, bool) {
-	i := slices.IndexFunc(r.rows, func(row row) bool { return row.role == floor })
-	if i < 0 {
-		return row{}, false
+	if r.floor != "" {
+		return r.row(r.floor)
 	}
-	return r.rows[i], true
+	return r.row(bareFloor.name)
 }
 
 // bestPeer is the peer with the best median of a metric, when any peer has one.

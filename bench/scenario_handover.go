@@ -25,28 +25,21 @@ var (
 )
 
 // handOver lets processes want the same path: first one at a time, to see how long a lock takes from one to the next,
-// then all at once for as long as they like.
+// where nothing else goes on. What they do all at once is in rush.
 func (s *suite) handOver() ([]*result, error) {
 	const most = 8
-	workers, err := s.fleet(most, s.all(0)...)
+	workers, err := s.fleet(most, s.opensAll(contenders, 0)...)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = workers.close() }()
-	results := make([]*result, 0, 4)
+	results := make([]*result, 0, 2)
 	for _, n := range []int{2, most} {
 		latency, err := s.handOverLatency(workers[:n])
 		if err != nil {
 			return nil, err
 		}
 		results = append(results, latency)
-	}
-	for _, n := range []int{2, most} {
-		rush, err := s.rush(workers[:n])
-		if err != nil {
-			return nil, err
-		}
-		results = append(results, rush)
 	}
 	return results, nil
 }
@@ -199,24 +192,64 @@ func (s *suite) handOverLatency(workers fleet) (*result, error) {
 	return r, err
 }
 
-// rush lets one goroutine of each process lock and unlock as fast as it can.
-func (s *suite) rush(workers fleet) (*result, error) {
-	rounds, length := either(s, 2, 1), either(s, time.Second, 400*time.Millisecond)
+// rush lets one goroutine of each process lock and unlock as fast as it can, without and with work in the section.
+func (s *suite) rush(processes int) ([]*result, error) {
+	// Of the peers that poll the eager variants take part, in whose favour it is.
+	var inRush []contender
+	for _, c := range contenders {
+		if c.poll <= eagerRetry {
+			inRush = append(inRush, c)
+		}
+	}
+	workers, err := s.fleet(processes, s.opensAll(inRush, 0)...)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = workers.close() }()
+	for _, p := range workers {
+		for _, c := range inRush {
+			if _, err := p.ask(s.ctx, "warm up", doHold, peer.Fields{"registry": c.name, "path": "warm up"}); err != nil {
+				return nil, fmt.Errorf("%s: %w", c.name, err)
+			}
+		}
+	}
+	empty, err := s.rushWith(workers, inRush, 0)
+	if err != nil {
+		return nil, err
+	}
+	worked, err := s.rushWith(workers, inRush, 2*time.Millisecond)
+	return []*result{empty, worked}, err
+}
+
+func (s *suite) rushWith(workers fleet, of []contender, section time.Duration) (*result, error) {
+	rounds, length := either(s, 6, 4), either(s, 500*time.Millisecond, 250*time.Millisecond)
+	if section > 0 { // fewer and longer, or there are too few sections for each process
+		rounds, length = rounds/2, 4*length
+	}
 	r := &result{
 		scenario: fmt.Sprintf("rush-%d", len(workers)),
 		title:    fmt.Sprintf("%d processes lock and unlock one path as fast as they can", len(workers)),
 		how: fmt.Sprintf("%d rounds of %v for each contender, in shuffled order. Empty sections, one goroutine in each process, which "+
 			"comes back at once.", rounds, length),
-		metrics: []metric{sectionRate, passedOn, leastShare, greatestShare, serverCPU, clientCPU},
+		floor:   directedFloor.name,
+		metrics: []metric{sectionRate, handOverMedian, handOverTail, passedOn, leastShare, greatestShare, serverCPU, clientCPU},
 		notes: []string{
-			"A flag in memory that the processes share showed that nobody was ever inside with another. “To another process” is " +
-				"the part of sections before which another process had the lock: who seldom lets others have it is quick, since the " +
+			"A flag in memory that the processes share showed that nobody was ever inside with another. p50 and p99 are of hand-overs: " +
+				"from before unlock to after lock in another process. “To another process” is " +
+				"the part of sections before which another process had the lock: a contender that seldom lets others have it is quick, since the " +
 				"next section needs no hand-over. Shares are parts of an even share: 100 % is fair, 0 % was starved. " +
 				"“Client CPU” is that of all the processes together, for each section.",
 		},
 	}
-	err := turns(s, rounds, contenders, func(_ int, c contender) error {
-		values, err := s.compete(workers, contention{registry: c.name, path: "rush", goroutines: 1}, length)
+	if section > 0 {
+		r.scenario += "-busy"
+		r.title += fmt.Sprintf(", with sections of %v", section)
+		r.how = fmt.Sprintf("As before, but each section sleeps for %v. %d rounds of %v.", section, rounds, length)
+		r.notes = nil
+	}
+	err := turns(s, rounds, of, func(round int, c contender) error {
+		path := fmt.Sprintf("%s-%d", r.scenario, round)
+		values, err := s.compete(workers, contention{registry: c.name, path: path, goroutines: 1, section: section}, length)
 		if err != nil {
 			return fmt.Errorf("%s: %w", c.name, err)
 		}
@@ -235,7 +268,7 @@ func (s *suite) compete(workers fleet, c contention, length time.Duration) (map[
 	}
 	defer func() { _ = os.Remove(file) }()
 	place.reset()
-	const ready = 30 * time.Millisecond
+	ready := 30*time.Millisecond + time.Duration(len(workers))*2*time.Millisecond
 	c.meeting, c.from = file, time.Now().Add(ready)
 	c.to = c.from.Add(length)
 	before, err := s.observer.load(s.ctx)
@@ -250,16 +283,21 @@ func (s *suite) compete(workers fleet, c contention, length time.Duration) (map[
 	time.Sleep(time.Until(c.to))
 	after, err := s.observer.load(s.ctx)
 	passed := place.passed.Load()
-	var all, cpu, lost float64
+	var (
+		all, cpu, lost float64
+		took           []float64
+	)
 	counts := make([]float64, len(calls))
 	for i, call := range calls {
 		reply, failed := call.Wait(s.ctx)
 		sections, err1 := strconv.ParseFloat(reply.Fields["sections"], 64)
 		micros, err2 := strconv.ParseFloat(reply.Fields["cpu"], 64)
 		gone, err3 := strconv.ParseFloat(reply.Fields["lost"], 64)
-		if failed = errors.Join(failed, err1, err2, err3); failed != nil {
+		waits, err4 := handOverTimesOf(reply.Fields["took"])
+		if failed = errors.Join(failed, err1, err2, err3, err4); failed != nil {
 			return nil, failed
 		}
+		took = append(took, waits...)
 		counts[i] = sections
 		all += sections
 		lost += gone
@@ -274,15 +312,17 @@ func (s *suite) compete(workers fleet, c contention, length time.Duration) (map[
 	load := s.observer.between(before, after)
 	even := all / float64(len(calls))
 	return map[string]float64{
-		sectionRate.name:   all / length.Seconds(),
-		passedOn.name:      float64(passed) / all,
-		leastShare.name:    slices.Min(counts) / even,
-		greatestShare.name: slices.Max(counts) / even,
-		serverCPU.name:     load.cpu * 1e9 / all,
-		clientCPU.name:     cpu / all,
-		timePerOp.name:     float64(length.Nanoseconds()) / all,
-		serverCalls.name:   load.commands() / all,
-		readsLost.name:     lost,
-		insideAtOnce.name:  float64(place.most.Load()),
+		sectionRate.name:    all / length.Seconds(),
+		handOverMedian.name: quantile(took, 0.5),
+		handOverTail.name:   quantile(took, 0.99),
+		passedOn.name:       float64(passed) / all,
+		leastShare.name:     slices.Min(counts) / even,
+		greatestShare.name:  slices.Max(counts) / even,
+		serverCPU.name:      load.cpu * 1e9 / all,
+		clientCPU.name:      cpu / all,
+		timePerOp.name:      float64(length.Nanoseconds()) / all,
+		serverCalls.name:    load.commands() / all,
+		readsLost.name:      lost,
+		insideAtOnce.name:   float64(place.most.Load()),
 	}, nil
 }

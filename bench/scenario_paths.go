@@ -78,7 +78,7 @@ func (s *suite) onePath() ([]*result, error) {
 		pick:       func(int, int) int { return 0 },
 		settled:    true,
 		contended:  true,
-	}, either(s, 8, 3), opening{queues: true}, func(contender) bool { return true })
+	}, either(s, 8, 3), opening{queues: true}, func(c contender) bool { return c.name != directedFloor.name })
 	if err != nil {
 		return nil, err
 	}

@@ -106,6 +106,24 @@ func (l serverLoad) commands() float64 {
 	return total
 }
 
+// less is l without another load.
+func (l serverLoad) less(other serverLoad) serverLoad {
+	rest := serverLoad{cpu: l.cpu - other.cpu, calls: map[string]float64{}}
+	for command, calls := range l.calls {
+		rest.calls[command] = calls - other.calls[command]
+	}
+	return rest
+}
+
+// over is l for each of so many operations.
+func (l serverLoad) over(ops float64) serverLoad {
+	each := serverLoad{cpu: l.cpu / ops, calls: map[string]float64{}}
+	for command, calls := range l.calls {
+		each.calls[command] = calls / ops
+	}
+	return each
+}
+
 func (l serverLoad) add(other serverLoad) serverLoad {
 	sum := serverLoad{cpu: l.cpu + other.cpu, calls: map[string]float64{}}
 	for command, calls := range l.calls {

@@ -24,8 +24,8 @@ func (r *result) table() grid {
 		if !m.compared {
 			continue
 		}
-		if _, ok := r.floorRow(); ok {
-			head = append(head, m.name+" / floor")
+		if base, ok := r.floorRow(); ok {
+			head = append(head, m.name+" / "+base.contender)
 		}
 		if best, ok := r.bestPeer(m); ok {
 			head = append(head, fmt.Sprintf("%s / %s", m.name, best.contender))

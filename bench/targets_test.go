@@ -35,8 +35,8 @@ func TestTargetHoldsAgainstFloorAndBestPeer(t *testing.T) {
 	assert.Equal(t, "yes", holds(target{metric: timePerOp.name, toFloor: 1, toPeer: 0.5}, r))
 	assert.Equal(t, "no", holds(target{metric: timePerOp.name, toFloor: 0.99}, r))
 	assert.Equal(t, "no", holds(target{metric: timePerOp.name, toPeer: 0.49}, r))
-	assert.Equal(t, "no", holds(target{metric: timePerOp.name, most: 9}, r))
-	assert.Equal(t, "yes", holds(target{metric: timePerOp.name, most: 10}, r))
+	assert.Equal(t, "no", holds(target{metric: timePerOp.name, limit: 9}, r))
+	assert.Equal(t, "yes", holds(target{metric: timePerOp.name, limit: 10}, r))
 }
 
 func TestTargetWithoutFiguresDoesNotHold(t *testing.T) {
@@ -49,4 +49,42 @@ func TestBestPeerOfAMetricWhereMoreIsBetter(t *testing.T) {
 	best, ok := r.bestPeer(metric{name: timePerOp.name, higher: true})
 	assert.True(t, ok)
 	assert.Equal(t, "worse", best.contender)
+}
+
+func TestTargetOfAMetricWhereMoreIsBetter(t *testing.T) {
+	r := comparison([]float64{90, 80, 100}, []float64{100, 100, 100}, []float64{40, 40, 40}, nil)
+	r.metrics = []metric{{name: timePerOp.name, higher: true}}
+	assert.Equal(t, "yes", holds(target{metric: timePerOp.name, toFloor: 0.9, toPeer: 2.25, limit: 90}, r))
+	assert.Equal(t, "no", holds(target{metric: timePerOp.name, toFloor: 0.91}, r))
+	assert.Equal(t, "no", holds(target{metric: timePerOp.name, toPeer: 2.26}, r))
+	assert.Equal(t, "no", holds(target{metric: timePerOp.name, limit: 91}, r))
+}
+
+func TestTargetHoldsWithAFigureThatIsEnough(t *testing.T) {
+	r := comparison([]float64{20}, []float64{10}, nil, nil)
+	assert.Equal(t, "yes", holds(target{metric: timePerOp.name, toFloor: 1.5, enough: 20}, r))
+	assert.Equal(t, "no", holds(target{metric: timePerOp.name, toFloor: 1.5, enough: 19}, r))
+}
+
+func TestResultNamesItsFloor(t *testing.T) {
+	r := comparison([]float64{10}, []float64{10}, nil, nil)
+	r.record(directedFloor, map[string]float64{timePerOp.name: 5})
+	assert.Equal(t, "yes", holds(target{metric: timePerOp.name, toFloor: 1}, r))
+	r.floor = directedFloor.name
+	assert.Equal(t, "no", holds(target{metric: timePerOp.name, toFloor: 1}, r))
+	assert.Equal(t, "yes", holds(target{metric: timePerOp.name, toFloor: 2}, r))
+}
+
+func TestEveryTargetIsMeasured(t *testing.T) {
+	for _, target := range targets {
+		assert.NotContainsf(t, reproduce(target.scenario), "-only `", "%s: no scenario measures %s", target.title, target.scenario)
+	}
+}
+
+func TestScenarioOfAResult(t *testing.T) {
+	for result, scenario := range map[string]string{
+		"handover-2": "handover", "rush-2-busy": "rush-2", "rush-32": "rush-32", "idle-paths": "idle", "crash": "crash", "crash-100": "crash-100",
+	} {
+		assert.Equal(t, "`cd bench && GOWORK=off go run . -only "+scenario+"`", reproduce(result))
+	}
 }

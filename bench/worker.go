@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -26,12 +28,16 @@ const (
 	doUnlock  = "unlock"  // a path; the reply's begin says when
 	doHold    = "hold"    // lock and unlock a path
 	doContend = "contend" // lock and unlock a path over and over, for a time that begins for all processes at once
+	doGather  = "gather"  // a crowd that waits
+	doFirst   = "first"   // wait until some of the crowd has a lock; the reply's field "at" says when
+	doPass    = "pass"    // have the crowd pass the lock on, for a time that begins for all processes at once
 )
 
 type worker struct {
 	mu       sync.Mutex
 	opened   map[string]locks
 	sessions map[string]session // by contender, thread and path
+	crowd    *crowd
 }
 
 func work() error {
@@ -40,8 +46,15 @@ func work() error {
 }
 
 func (w *worker) run(request peer.Fields) (peer.Fields, error) {
-	if request["do"] == doOpen {
+	switch request["do"] {
+	case doOpen:
 		return nil, w.open(request)
+	case doGather:
+		gathered, err := gather(request)
+		w.crowd = gathered // requests to the crowd come after the reply
+		return nil, err
+	case doFirst, doPass:
+		return w.crowd.run(request)
 	}
 	ls, held, err := w.use(request)
 	if err != nil {
@@ -114,25 +127,27 @@ type contention struct {
 	goroutines     int
 	from, to       time.Time
 	readers        bool
-	as             int    // the number of this process
-	meeting        string // the file that the processes share
+	section        time.Duration // how long each section takes
+	as             int           // the number of this process
+	meeting        string        // the file that the processes share
 }
 
 func (c contention) fields() peer.Fields {
 	return peer.Fields{
 		"registry": c.registry, "path": c.path, "goroutines": strconv.Itoa(c.goroutines), "as": strconv.Itoa(c.as),
 		"from": strconv.FormatInt(c.from.UnixMicro(), 10), "to": strconv.FormatInt(c.to.UnixMicro(), 10),
-		"readers": strconv.FormatBool(c.readers), "meeting": c.meeting,
+		"readers": strconv.FormatBool(c.readers), "meeting": c.meeting, "section": peer.InMillis(c.section),
 	}
 }
 
 func contentionOf(f peer.Fields) (c contention, err error) {
 	c = contention{registry: f["registry"], path: f["path"], readers: f["readers"] == "true", meeting: f["meeting"]}
-	var errs [4]error
+	var errs [5]error
 	c.goroutines, errs[0] = strconv.Atoi(f["goroutines"])
 	c.as, errs[1] = strconv.Atoi(f["as"])
 	c.from, errs[2] = f.Time("from")
 	c.to, errs[3] = f.Time("to")
+	c.section, _, errs[4] = f.Millis("section")
 	return c, errors.Join(errs[:]...)
 }
 
@@ -152,6 +167,7 @@ func contend(ctx context.Context, ls locks, request peer.Fields) (peer.Fields, e
 		done   sync.WaitGroup
 		counts = make([]counter, c.goroutines)
 		errs   = make(chan error, c.goroutines)
+		took   = make([]handOverTimes, c.goroutines)
 		lost   atomic.Int64 // reads that were told at unlock that they had lost the lock
 		stop   atomic.Bool
 		timer  = time.AfterFunc(time.Until(c.to), func() { stop.Store(true) })
@@ -173,7 +189,13 @@ func contend(ctx context.Context, ls locks, request peer.Fields) (peer.Fields, e
 					}
 					return
 				}
-				together := place.enter(c.as, c.readers)
+				right, waited := place.enter(c.as, c.readers)
+				if waited != 0 {
+					took[g] = append(took[g], waited)
+				}
+				if c.section > 0 {
+					time.Sleep(c.section)
+				}
 				place.leave()
 				if err := s.unlock(ctx); err != nil && c.readers {
 					lost.Add(1)
@@ -181,7 +203,7 @@ func contend(ctx context.Context, ls locks, request peer.Fields) (peer.Fields, e
 					errs <- fmt.Errorf("unlock: %w", err)
 					return
 				}
-				if !together {
+				if !right {
 					errs <- errTogether
 					return
 				}
@@ -208,7 +230,30 @@ func contend(ctx context.Context, ls locks, request peer.Fields) (peer.Fields, e
 		"sections": strconv.FormatInt(sections, 10),
 		"lost":     strconv.FormatInt(lost.Load(), 10),
 		"cpu":      strconv.FormatInt(cpu.Microseconds(), 10),
+		"took":     slices.Concat(took...).String(),
 	}, nil
+}
+
+// handOverTimes is how long each of some hand-overs from another process took.
+type handOverTimes []time.Duration
+
+func (h handOverTimes) String() string {
+	var text strings.Builder
+	for _, d := range h {
+		fmt.Fprintf(&text, "%d ", d.Nanoseconds())
+	}
+	return text.String()
+}
+
+func handOverTimesOf(text string) (values []float64, err error) {
+	for field := range strings.FieldsSeq(text) {
+		ns, err := strconv.ParseFloat(field, 64)
+		if err != nil {
+			return nil, fmt.Errorf("how long a hand-over took: %w", err)
+		}
+		values = append(values, ns)
+	}
+	return values, nil
 }
 
 // cpuTime is user and system time together.

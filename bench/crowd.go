@@ -1,0 +1,156 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/lockregistry/lockregistry/interop/peer"
+)
+
+// crowd is a contender that a worker has opened many times: registries that want the same paths, with a goroutine for each
+// registry and path. Whoever gets a lock keeps it, until the crowd is told to pass it on. It ends with its process.
+type crowd struct {
+	locked chan time.Time // when some goroutine got a lock, as far as somebody asks
+
+	pass   chan struct{} // closed once the lock may be passed on
+	to     time.Time     // until when; set before pass is closed
+	passed atomic.Int64  // locks passed on in that time
+	failed atomic.Pointer[error]
+}
+
+// crowding is what a worker is asked to gather.
+type crowding struct {
+	contender         string
+	addr              string
+	lease             time.Duration
+	registries, paths int
+}
+
+func (c crowding) fields() peer.Fields {
+	return peer.Fields{
+		"contender": c.contender, "addr": c.addr, "lease": peer.InMillis(c.lease),
+		"registries": strconv.Itoa(c.registries), "paths": strconv.Itoa(c.paths),
+	}
+}
+
+func crowdingOf(f peer.Fields) (c crowding, err error) {
+	c = crowding{contender: f["contender"], addr: f["addr"]}
+	var errs [3]error
+	c.lease, _, errs[0] = f.Millis("lease")
+	c.registries, errs[1] = strconv.Atoi(f["registries"])
+	c.paths, errs[2] = strconv.Atoi(f["paths"])
+	return c, errors.Join(errs[:]...)
+}
+
+// gather returns once every goroutine of the crowd is about to lock.
+func gather(request peer.Fields) (*crowd, error) {
+	want, err := crowdingOf(request)
+	if err != nil {
+		return nil, err
+	}
+	c, err := contenderNamed(want.contender)
+	if err != nil {
+		return nil, err
+	}
+	o := opening{addr: want.addr, lease: want.lease, listens: true}
+	if c.role != rival { // the peers have no means to share a client, or do not listen on it
+		if o.client, err = rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{want.addr}}); err != nil {
+			return nil, err
+		}
+	}
+	all := &crowd{locked: make(chan time.Time, 1), pass: make(chan struct{})}
+	var about sync.WaitGroup
+	for range want.registries {
+		ls, err := c.open(o)
+		if err != nil {
+			return nil, err
+		}
+		for _, path := range pathNames(want.paths) {
+			held := ls.session(path)
+			about.Add(1)
+			go func() {
+				about.Done()
+				if err := all.take(held); err != nil {
+					all.failed.Store(&err)
+				}
+			}()
+		}
+	}
+	about.Wait()
+	return all, nil
+}
+
+func (c *crowd) take(held session) error {
+	for first := true; first || time.Now().Before(c.to); first = false {
+		if err := held.lock(context.Background()); err != nil {
+			return fmt.Errorf("lock: %w", err)
+		}
+		select {
+		case c.locked <- time.Now():
+		default:
+		}
+		<-c.pass
+		if time.Now().After(c.to) {
+			return nil // as it is, so that whoever still waits costs nothing
+		}
+		if err := held.unlock(context.Background()); err != nil {
+			return fmt.Errorf("unlock: %w", err)
+		}
+		c.passed.Add(1)
+	}
+	return nil
+}
+
+// run does what a request asks of the crowd.
+func (c *crowd) run(request peer.Fields) (peer.Fields, error) {
+	switch request["do"] {
+	case doFirst:
+		return peer.Fields{"at": strconv.FormatInt((<-c.locked).UnixMicro(), 10)}, nil
+	case doPass:
+		from, err1 := request.Time("from")
+		to, err2 := request.Time("to")
+		if err := errors.Join(err1, err2); err != nil {
+			return nil, err
+		}
+		c.to = to
+		time.Sleep(time.Until(from))
+		close(c.pass)
+		time.Sleep(time.Until(to))
+	default:
+		return nil, fmt.Errorf("a crowd does nothing that is called %q", request["do"])
+	}
+	if failed := c.failed.Load(); failed != nil {
+		return nil, *failed
+	}
+	return peer.Fields{"sections": strconv.FormatInt(c.passed.Load(), 10)}, nil
+}
+
+// crowd gathers registries of a contender on a path, or on many, spread over the workers.
+func (f fleet) crowd(ctx context.Context, want crowding) error {
+	calls := make([]*peer.Call, len(f))
+	left := want.registries
+	for i, p := range f {
+		mine := want
+		mine.registries = left / (len(f) - i)
+		left -= mine.registries
+		calls[i] = p.Send("main", doGather, mine.fields())
+	}
+	return waitFor(ctx, calls)
+}
+
+func waitFor(ctx context.Context, calls []*peer.Call) error {
+	ctx, cancel := context.WithTimeout(ctx, answerLimit)
+	defer cancel()
+	errs := make([]error, len(calls))
+	for i, call := range calls {
+		_, errs[i] = call.Wait(ctx)
+	}
+	return errors.Join(errs...)
+}

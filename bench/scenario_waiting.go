@@ -1,0 +1,212 @@
+package main
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"time"
+
+	"github.com/lockregistry/lockregistry/interop/peer"
+)
+
+// crowdProcesses is how many processes a crowd of registries is spread over: with two that wait, as many as registries.
+const crowdProcesses = 3
+
+// crowders are the contenders whose registries can share a client, and whose waiters are woken.
+var crowders = []contender{bareFloor, directedFloor, thisLibrary}
+
+var (
+	commandsGrow = metric{name: "commands grow by", unit: times}
+	cpuGrows     = metric{name: "server CPU grows by", unit: times}
+)
+
+func commandsWith(waiters int) metric {
+	return metric{name: grouped(int64(waiters)) + " wait: commands", unit: count}
+}
+
+func cpuWith(waiters int) metric {
+	return metric{name: grouped(int64(waiters)) + " wait: server CPU", unit: nanoseconds}
+}
+
+// waiting looks at what a release costs the server when few and when many registries wait for the path.
+func (s *suite) waiting() ([]*result, error) {
+	crowds := []int{2, 32, 256, 2000}
+	rounds, length := either(s, 2, 2), either(s, time.Second, 500*time.Millisecond)
+	r := &result{
+		scenario: "waiting",
+		title:    "What a release costs the server, against how many registries wait",
+		how: fmt.Sprintf("Registries in %d processes want one path; in each process they share a client. The holder "+
+			"releases at once and waits again, so that as many always wait. For each release, in %d rounds of %v: commands, those that scripts "+
+			"call included, and CPU of the server, less what the same registries cost for as long while the lock is held. “Grow by” is the "+
+			"greatest of these figures divided by the least.", crowdProcesses, rounds, length),
+		floor:   directedFloor.name,
+		metrics: []metric{commandsGrow, cpuGrows},
+		notes:   []string{"The costs include the next wait of the registry that released. rueidislock, redsync and redislock take no part: each of their waiters has connections of its own, or polls."},
+	}
+	for _, n := range crowds {
+		r.metrics = append(r.metrics, commandsWith(n), cpuWith(n))
+	}
+	err := turns(s, rounds, crowders, func(_ int, c contender) error {
+		values := map[string]float64{}
+		for _, n := range crowds {
+			load, err := s.costOfRelease(c, n, length)
+			if err != nil {
+				return fmt.Errorf("%s, %d waiting: %w", c.name, n, err)
+			}
+			values[commandsWith(n).name], values[cpuWith(n).name] = load.commands(), load.cpu*1e9
+		}
+		r.record(c, values)
+		return nil
+	})
+	for _, c := range crowders {
+		own, ran := r.row(c.name)
+		if !ran {
+			continue
+		}
+		var commands, cpu []float64
+		for _, n := range crowds {
+			commands = append(commands, own.median(commandsWith(n).name))
+			cpu = append(cpu, own.median(cpuWith(n).name))
+		}
+		r.record(c, map[string]float64{commandsGrow.name: growth(commands), cpuGrows.name: growth(cpu)})
+	}
+	r.inOrder()
+	return []*result{r}, err
+}
+
+// growth is the greatest value divided by the least; NaN where one of them is no cost at all.
+func growth(values []float64) float64 {
+	least, greatest := quantile(values, 0), quantile(values, 1)
+	if !(least > 0) {
+		return math.NaN()
+	}
+	return greatest / least
+}
+
+// costOfRelease is what the server does for each release while so many wait.
+func (s *suite) costOfRelease(c contender, waiters int, length time.Duration) (serverLoad, error) {
+	defer func() { _ = s.observer.flush(s.ctx) }()
+	workers, err := s.fleet(crowdProcesses)
+	if err != nil {
+		return serverLoad{}, err
+	}
+	defer func() { _ = workers.close() }()
+	if err := workers.crowd(s.ctx, crowding{contender: c.name, addr: s.addr, registries: waiters + 1, paths: 1}); err != nil {
+		return serverLoad{}, err
+	}
+	idle, err := s.idleLoad(waiters, length)
+	if err != nil {
+		return serverLoad{}, err
+	}
+	from := time.Now().Add(20 * time.Millisecond)
+	to := from.Add(length)
+	before, err := s.observer.load(s.ctx)
+	if err != nil {
+		return serverLoad{}, err
+	}
+	calls := make([]*peer.Call, len(workers))
+	for i, p := range workers {
+		calls[i] = p.Send("main", doPass, peer.Fields{
+			"from": strconv.FormatInt(from.UnixMicro(), 10), "to": strconv.FormatInt(to.UnixMicro(), 10),
+		})
+	}
+	time.Sleep(time.Until(to))
+	after, err := s.observer.load(s.ctx)
+	if err != nil {
+		return serverLoad{}, err
+	}
+	releases := 0.0
+	for _, call := range calls {
+		reply, err := call.Wait(s.ctx)
+		if err != nil {
+			return serverLoad{}, err
+		}
+		n, err := strconv.ParseFloat(reply.Fields["sections"], 64)
+		if err != nil {
+			return serverLoad{}, fmt.Errorf("how many sections: %w", err)
+		}
+		releases += n
+	}
+	if releases == 0 {
+		return serverLoad{}, fmt.Errorf("no release within %v", length)
+	}
+	return s.observer.between(before, after).less(idle).over(releases), nil
+}
+
+// idleLoad lets a crowd come to rest and then looks at what it costs the server.
+func (s *suite) idleLoad(waiters int, length time.Duration) (serverLoad, error) {
+	time.Sleep(500*time.Millisecond + time.Duration(waiters)*300*time.Microsecond)
+	before, err := s.observer.load(s.ctx)
+	if err != nil {
+		return serverLoad{}, err
+	}
+	time.Sleep(length)
+	after, err := s.observer.load(s.ctx)
+	return s.observer.between(before, after), err
+}
+
+var (
+	shareOfCore    = metric{name: "server CPU", unit: share}
+	commandsAlways = metric{name: "commands", unit: perSecond}
+)
+
+// idle looks at what waiting costs the server while nothing happens.
+func (s *suite) idle() ([]*result, error) {
+	const many = 10_000
+	length := either(s, 35*time.Second, 4*time.Second)
+	how := fmt.Sprintf("The lock is held all the time. In %v for this library, and in a second for the floors, which do nothing meanwhile: "+
+		"the server's CPU as a part of one core, and its commands, those that scripts call included.", length)
+	registries := &result{
+		scenario: "idle-registries",
+		title:    fmt.Sprintf("%s registries wait for one path while nothing happens", grouped(many)),
+		how:      fmt.Sprintf("Registries in %d processes; in each process they share a client. ", crowdProcesses) + how,
+	}
+	paths := &result{
+		scenario: "idle-paths",
+		title:    fmt.Sprintf("One process waits for %s paths while nothing happens", grouped(many)),
+		how:      "One registry, a goroutine for each path; another process holds them all. " + how,
+	}
+	for _, r := range []*result{registries, paths} {
+		r.floor, r.metrics = directedFloor.name, []metric{shareOfCore, commandsAlways}
+		for _, c := range crowders {
+			values, err := s.idleCosts(c, r == paths, many, length)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", c.name, err)
+			}
+			r.record(c, values)
+		}
+	}
+	return []*result{registries, paths}, nil
+}
+
+func (s *suite) idleCosts(c contender, paths bool, many int, length time.Duration) (map[string]float64, error) {
+	defer func() { _ = s.observer.flush(s.ctx) }()
+	workers, err := s.fleet(crowdProcesses)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = workers.close() }()
+	want := crowding{contender: c.name, addr: s.addr, registries: many + 1, paths: 1}
+	waiters := workers
+	if paths {
+		want.registries, want.paths = 1, many
+		if err := workers[:1].crowd(s.ctx, want); err != nil {
+			return nil, err
+		}
+		if _, err := s.idleLoad(many, 0); err != nil { // until it holds all of them
+			return nil, err
+		}
+		waiters = workers[1:2]
+	}
+	if err := waiters.crowd(s.ctx, want); err != nil {
+		return nil, err
+	}
+	if c.role == floor {
+		length = time.Second
+	}
+	load, err := s.idleLoad(many, length)
+	return map[string]float64{
+		shareOfCore.name:    load.cpu / length.Seconds(),
+		commandsAlways.name: load.commands() / length.Seconds(),
+	}, err
+}
