@@ -67,8 +67,9 @@ local function own(other, lease)
   end
   taken = true
 end
--- include queue
-local ok, reply = pcall(ask, field, ARGV[2], '', how, ARGV[8] or '', ARGV[9] or '', redis.call('PTTL', key), holder)
+-- include ask
+-- Whether the holder is Redisson's does not show.
+local ok, reply = pcall(ask, field, ARGV[2], '', how, ARGV[8] or '', ARGV[9] or '', redis.call('PTTL', key), false)
 if not ok then
   return {'error', type(reply) == 'table' and reply.err or reply}
 end

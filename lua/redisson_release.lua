@@ -39,14 +39,14 @@ if prefix ~= '' and (mine or ticket ~= '') then
       redis.call('PEXPIRE', key, lease)
       served = true
     end
-    -- include queue
+    -- include pass
     if ticket ~= '' and ticket ~= '+' then
+      -- include leave
       pcall(leave, field, ticket)
-    else
-      fetch(waiting)
+      waiting = redis.pcall('ZRANGE', queue, 0, 3, 'WITHSCORES')
     end
     if mine then
-      local ok, passed, others = pcall(pass, ticket == '+')
+      local ok, passed, others = pcall(pass, waiting, ticket == '+')
       if ok and passed then
         return 2
       end

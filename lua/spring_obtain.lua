@@ -52,12 +52,13 @@ if held and not taken then
   return nil
 end
 local function free() return not taken end
-local function own(other, lease)
-  redis.call('SET', key, other, 'PX', lease)
+local function own(other, milliseconds)
+  redis.call('SET', key, other, 'PX', milliseconds)
   taken = true
 end
--- include queue
-local ok, reply = pcall(ask, value, ARGV[2], '', how, ARGV[6] or '', ARGV[7] or '', redis.call('PTTL', key), held)
+-- include ask
+local foreign = held and not string.find(held, ':%d+$')
+local ok, reply = pcall(ask, value, ARGV[2], '', how, ARGV[6] or '', ARGV[7] or '', redis.call('PTTL', key), foreign)
 if not ok then
   return {'error', type(reply) == 'table' and reply.err or reply}
 end

@@ -51,14 +51,14 @@ if prefix ~= '' and (over or ticket ~= '') then
       redis.call('SET', key, other, 'PX', lease)
       served = true
     end
-    -- include queue
+    -- include pass
     if ticket ~= '' and ticket ~= '+' then
+      -- include leave
       pcall(leave, value, ticket)
-    else
-      fetch(waiting)
+      waiting = redis.pcall('ZRANGE', queue, 0, 3, 'WITHSCORES')
     end
     if over then
-      local ok, passed, others = pcall(pass, ticket == '+')
+      local ok, passed, others = pcall(pass, waiting, ticket == '+')
       if ok and passed then
         return mine and 2 or 0
       end

@@ -16,11 +16,11 @@ func Script(files fs.FS, name string) (string, error) {
 		return "", err
 	}
 	script := inclusion.ReplaceAllStringFunc(string(source), func(line string) string {
-		part, failure := fs.ReadFile(files, inclusion.FindStringSubmatch(line)[1]+".lua")
+		part, failure := Script(files, inclusion.FindStringSubmatch(line)[1])
 		if failure != nil {
 			err = failure
 		}
-		return string(part)
+		return part
 	})
 	return script, err
 }

@@ -1,0 +1,71 @@
+-- For a call that waits: puts its ticket in the queue, or looks after it, and serves the first tickets if the lock is free.
+--   value, lease, kind  its hold
+--   how                 queue, look, or due when it looks because its time has come
+--   place, older        where its ticket was; and one that it replaces
+--   left, foreign       what the holder's lease has left, and whether that may not know of the queue
+-- Replies nothing when its hold owns the key now.
+local function ask(value, lease, kind, how, place, older, left, foreign)
+  local member = value .. '|' .. lease .. kind
+  if not redis.REDIS_VERSION_NUM then -- before version 7 a script may be replicated, and then cannot ask for the time
+    redis.replicate_commands()
+  end
+  local time = redis.call('TIME')
+  local now = time[1] * 1000 + math.floor(time[2] / 1000)
+  local refresh = true
+  if how == 'queue' then
+    if older ~= '' then
+      place = place ~= '' and place or redis.call('ZSCORE', queue, older) or ''
+      redis.call('ZREM', queue, older)
+    end
+    local last = redis.call('ZREVRANGE', queue, 0, 0, 'WITHSCORES')
+    local score = tonumber(last[2])
+    if place == '' then
+      place = string.format('%.0f', math.max(time[1] * 1000000 + time[2], (score or 0) + 1))
+    end
+    if score then
+      redis.call('ZADD', queue, place, member)
+      refresh = score < 0 and now + score > 30000 -- those who wait see to it else
+    else
+      redis.call('ZADD', queue, -now, 'open', -now, 'wide', place, member)
+    end
+  else
+    place = redis.call('ZSCORE', queue, member)
+    if not place then
+      return {'missing'}
+    end
+  end
+  if refresh then
+    redis.call('PEXPIRE', queue, 120000)
+  end
+  if free(kind) then
+    local entries = redis.call('ZRANGE', queue, 0, 3, 'WITHSCORES')
+    local open = 0
+    for i = 1, math.min(#entries, 4), 2 do
+      open = entries[i] == 'open' and -entries[i + 1] or open
+    end
+    if now < open then
+      left = open - now
+    else
+      -- include serve
+      if how == 'due' then -- those in front had their time
+        for _, other in ipairs(redis.call('ZRANGEBYSCORE', queue, 0, '(' .. place)) do
+          redis.call('ZREM', queue, other)
+          tell(other, 'd', 0)
+        end
+        entries = redis.call('ZRANGE', queue, 0, 3, 'WITHSCORES')
+      end
+      local first, second = heads(entries, member)
+      local next, served = serve(first, second, member)
+      if next == member and free(kind) then
+        redis.call('ZREM', queue, member)
+        own(value, lease, kind)
+        tell(redis.call('ZRANGEBYSCORE', queue, 0, '+inf', 'LIMIT', 0, 1)[1], 'n', lease)
+        return nil
+      end
+      if served then
+        left, foreign = PROVISIONAL, false
+      end
+    end
+  end
+  return {'queued', left, redis.call('ZCOUNT', queue, 0, '(' .. place), place, foreign and 1 or 0}
+end

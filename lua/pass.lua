@@ -1,0 +1,52 @@
+-- include serve
+local WIDE, RARELY = 110, 1700 -- a window in which who tries each 100 ms has its chance, and how rarely there is one
+local SHORT, OFTEN = 10, 100   -- the same for who is told of releases
+local STEP = 100               -- how much longer than the one in front of it who waits leaves a free key alone
+
+-- For a release: makes the holds of the first tickets the owners. Entries are the first members of the queue. Replies whether
+-- it did; if not, the key is to be removed. Also replies whether others wait. Yields tells that some do in the process that
+-- releases, which does not give the hold to them because they have had it for long enough.
+--
+-- The script has also defined announce(), which publishes that the lock is free, and returns how many were told.
+local function pass(entries, yields)
+  local open, wide = 0, 0
+  for i = 1, math.min(#entries, 4), 2 do
+    if entries[i] == 'open' then
+      open = -entries[i + 1]
+    elseif entries[i] == 'wide' then
+      wide = -entries[i + 1]
+    end
+  end
+  local first, second = heads(entries)
+  if not first and not yields then
+    return false, false
+  end
+  if not redis.REDIS_VERSION_NUM then -- before version 7 a script may be replicated, and then cannot ask for the time
+    redis.replicate_commands()
+  end
+  local time = redis.call('TIME')
+  local now, window = time[1] * 1000 + math.floor(time[2] / 1000), nil
+  if wide == 0 then
+    open, wide = now, now
+    redis.call('ZADD', queue, 'NX', -now, 'open', -now, 'wide')
+    redis.call('PEXPIRE', queue, 120000)
+  end
+  if now < open then
+    window = open - now
+  elseif first and not string.find(first, '|%d+[rw]?$') or now - open >= OFTEN and (announce() > 0 or sharded) then
+    window = SHORT -- on a cluster nobody knows who is subscribed at other nodes
+  end
+  if now - wide >= RARELY then
+    window = math.max(window or 0, WIDE)
+    redis.call('ZADD', queue, -(now + window), 'wide')
+  end
+  if window then
+    redis.call('ZADD', queue, -(now + window), 'open')
+    redis.call('PEXPIRE', queue, 120000)
+    tell(first, 'n', window)
+    tell(second, 'n', window + STEP)
+    return false, true
+  end
+  local _, served = serve(first, second)
+  return served, served
+end
