@@ -33,6 +33,11 @@ const (
 	// refreshing is how often a call looks after its ticket at least. The queue expires when nobody has for 2 minutes.
 	refreshing = 30 * time.Second
 
+	// firstLook is when a call looks after its ticket for the first time, and how much later for each ticket in front of it,
+	// ten at most. Until then a release does not tell it that it is the next one: see lua/serve.lua.
+	firstLook = time.Second
+	lookStep  = 100 * time.Millisecond
+
 	// watchAfterFirst is for how long the next in the queue relies on the release of whoever has the key. Then it has the
 	// server tell it of changes of the key too, which costs a command and a wake-up.
 	watchAfterFirst = 10 * time.Millisecond
@@ -299,7 +304,7 @@ func (a *acquisition) ask(what asking) (standing, error) {
 		a.renumber()
 		b = a.bid(what)
 		b.place, b.older = a.place, a.older
-		a.older = b.ticket()
+		a.older, a.fresh = b.ticket(), true
 		a.box.open(a.hold.number())
 	}
 	at, err := a.try(b, false, a.deadline)
@@ -314,6 +319,7 @@ func (a *acquisition) ask(what asking) (standing, error) {
 
 // asleep waits until it is time to look, or the hold is granted.
 func (a *acquisition) asleep(at standing) (next asking, err error) {
+	defer func() { a.fresh = false }()
 	a.failed, a.woken = 0, false
 	a.trouble.note(nil)
 	clock := &a.lock.reg.clock
@@ -322,6 +328,8 @@ func (a *acquisition) asleep(at standing) (next asking, err error) {
 		due = a.base.add(at.left + time.Millisecond + time.Duration(at.rank)*a.lock.reg.poll)
 	}
 	switch {
+	case at.rank > 0 && a.fresh:
+		refresh = clock.now().add(firstLook + time.Duration(min(at.rank, 10))*lookStep)
 	case at.rank > 0:
 	case at.foreign:
 		watch = 0

@@ -10,7 +10,8 @@ local function ask(value, lease, kind, how, place, older, left, foreign)
     redis.replicate_commands()
   end
   local time = redis.call('TIME')
-  local now = time[1] * 1000 + math.floor(time[2] / 1000)
+  local micros = time[1] * 1000000 + time[2]
+  local now = math.floor(micros / 1000)
   local refresh = true
   if how == 'queue' then
     if older ~= '' then
@@ -20,7 +21,7 @@ local function ask(value, lease, kind, how, place, older, left, foreign)
     local last = redis.call('ZREVRANGE', queue, 0, 0, 'WITHSCORES')
     local score = tonumber(last[2])
     if place == '' then
-      place = string.format('%.0f', math.max(time[1] * 1000000 + time[2], (score or 0) + 1))
+      place = string.format('%.0f', math.max(micros, (score or 0) + 1))
     end
     if score then
       redis.call('ZADD', queue, place, member)
@@ -50,16 +51,15 @@ local function ask(value, lease, kind, how, place, older, left, foreign)
       if how == 'due' then -- those in front had their time
         for _, other in ipairs(redis.call('ZRANGEBYSCORE', queue, 0, '(' .. place)) do
           redis.call('ZREM', queue, other)
-          tell(other, 'd', 0)
+          warn(other, 'd', 0)
         end
         entries = redis.call('ZRANGE', queue, 0, 3, 'WITHSCORES')
       end
-      local first, second = heads(entries, member)
-      local next, served = serve(first, second, member)
+      local next, served = serve(micros, member, heads(entries, member))
       if next == member and free(kind) then
         redis.call('ZREM', queue, member)
         own(value, lease, kind)
-        tell(redis.call('ZRANGEBYSCORE', queue, 0, '+inf', 'LIMIT', 0, 1)[1], 'n', lease)
+        warn(redis.call('ZRANGEBYSCORE', queue, 0, '+inf', 'LIMIT', 0, 1)[1], 'n', lease)
         return nil
       end
       if served then
@@ -67,5 +67,5 @@ local function ask(value, lease, kind, how, place, older, left, foreign)
       end
     end
   end
-  return {'queued', left, redis.call('ZCOUNT', queue, 0, '(' .. place), place, foreign and 1 or 0}
+  return {'queued', left, redis.call('ZRANK', queue, member) - 2, place, foreign and 1 or 0} -- less open and wide
 end

@@ -14,6 +14,6 @@ local function leave(value, ticket)
   end
   local next = redis.call('ZRANGEBYSCORE', queue, 0, '+inf', 'LIMIT', 0, 1)[1]
   if next and next ~= first then -- it is to watch the key now
-    tell(next, 'n', math.max(redis.call('PTTL', key), 0))
+    warn(next, 'n', math.max(redis.call('PTTL', key), 0))
   end
 end

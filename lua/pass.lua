@@ -17,7 +17,7 @@ local function pass(entries, yields)
       wide = -entries[i + 1]
     end
   end
-  local first, second = heads(entries)
+  local first, registry, number, lease, kind, second, place = heads(entries)
   if not first and not yields then
     return false, false
   end
@@ -33,7 +33,7 @@ local function pass(entries, yields)
   end
   if now < open then
     window = open - now
-  elseif first and not string.find(first, '|%d+[rw]?$') or now - open >= OFTEN and (announce() > 0 or sharded) then
+  elseif first and not registry or now - open >= OFTEN and (announce() > 0 or sharded) then
     window = SHORT -- on a cluster nobody knows who is subscribed at other nodes
   end
   if now - wide >= RARELY then
@@ -43,10 +43,10 @@ local function pass(entries, yields)
   if window then
     redis.call('ZADD', queue, -(now + window), 'open')
     redis.call('PEXPIRE', queue, 120000)
-    tell(first, 'n', window)
-    tell(second, 'n', window + STEP)
+    warn(first, 'n', window)
+    warn(second, 'n', window + STEP)
     return false, true
   end
-  local _, served = serve(first, second)
+  local _, served = serve(time[1] * 1000000 + time[2], nil, first, registry, number, lease, kind, second, place)
   return served, served
 end

@@ -20,39 +20,41 @@ end
 
 -- Tells the process of a ticket "<what> <number> <ms> <key>": g for a grant with a lease of so long; n that the ticket is the
 -- next one, and may look when so long is over; d that it was taken out.
-local function tell(member, what, ms)
-  local registry, number = string.match(member or '', '^(.*):(%d+)|%d+[rw]?$')
+local function tell(registry, number, what, ms)
+  redis.call(sharded and 'SPUBLISH' or 'PUBLISH', channel(registry), what .. ' ' .. number .. ' ' .. ms .. ' ' .. key)
+end
+
+local TICKET = '^(.*):(%d+)|(%d+)([rw]?)$' -- registry, number, lease, kind
+
+local function warn(member, what, ms)
+  local registry, number = string.match(member or '', TICKET)
   if registry then
-    redis.call(sharded and 'SPUBLISH' or 'PUBLISH', channel(registry), what .. ' ' .. number .. ' ' .. ms .. ' ' .. key)
+    tell(registry, number, what, ms)
   end
 end
 
-local function subscribed(registry)
-  return redis.call('PUBSUB', sharded and 'SHARDNUMSUB' or 'NUMSUB', channel(registry))[2] > 0
-end
-
--- The first two tickets. Those in front of which no process is there any more are removed, but not the ticket mine. One of a
--- form that this script does not know belongs to a newer version.
+-- The first ticket, what it says, the second one and its place. Those in front of which no process is there any more are
+-- removed, but not the ticket mine. One of a form that this script does not know belongs to a newer version.
 local function heads(entries, mine)
   while true do
-    local first, second = nil, nil
+    local first, second, place = nil, nil, nil
     for i = 1, #entries, 2 do
       local member = entries[i]
       if member ~= 'open' and member ~= 'wide' then
         if first then
-          second = member
+          second, place = member, entries[i + 1]
           break
         end
         first = member
       end
     end
-    if not first and #entries < 8 or first == mine then
-      return first, second
+    if not first and #entries < 8 then
+      return nil
     end
     if first then
-      local registry = string.match(first, '^(.*):%d+|%d+[rw]?$')
-      if not registry or subscribed(registry) then
-        return first, second
+      local registry, number, lease, kind = string.match(first, TICKET)
+      if not registry or first == mine or redis.call('PUBSUB', sharded and 'SHARDNUMSUB' or 'NUMSUB', channel(registry))[2] > 0 then
+        return first, registry, number, lease, kind, second, place
       end
       redis.call('ZREM', queue, first)
     end
@@ -62,32 +64,28 @@ end
 
 -- Serves tickets from the first one on, for as long as the lock is free for them, up to the ticket mine. It returns the first
 -- one that it leaves there, and whether it served any. A ticket is removed before its hold owns the key: where the server is
--- out of memory, the latter alone would be refused. The messages come last.
-local function serve(first, second, mine)
-  local last, granted = nil, nil
-  while first and first ~= mine do
-    local value, lease, kind = string.match(first, '^(.*)|(%d+)([rw]?)$')
-    if not value or not free(kind) then
-      break
-    end
-    lease = math.min(tonumber(lease), PROVISIONAL)
+-- out of memory, the latter alone would be refused. The messages come last. Who has had its ticket for less than a second is not
+-- told that it is the next one now: it looks soon, see queue.go, and most are granted the lock before.
+local function serve(micros, mine, first, registry, number, lease, kind, second, place)
+  local to, what, granted = nil, nil, nil
+  while first and first ~= mine and registry and free(kind) do
     redis.call('ZREM', queue, first)
-    own(value, lease, kind)
-    if last then
-      tell(last, 'g', granted)
+    if to then
+      tell(to, what, 'g', granted)
     end
-    last, granted = first, lease
+    to, what, granted = registry, number, math.min(tonumber(lease), PROVISIONAL)
+    own(registry .. ':' .. number, granted, kind)
     if free(kind) then -- other readers
-      first, second = heads(redis.call('ZRANGE', queue, 0, 3, 'WITHSCORES'), mine)
+      first, registry, number, lease, kind, second, place = heads(redis.call('ZRANGE', queue, 0, 3, 'WITHSCORES'), mine)
     else -- no other one can be served: it need not be there to be told
-      first, second = second, nil
+      first, registry, second = second, nil, nil
     end
   end
-  if last then
-    if first ~= mine then
-      tell(first, 'n', granted)
+  if to then
+    if first and first ~= mine and micros - (place or 0) >= 1000000 then
+      warn(first, 'n', granted)
     end
-    tell(last, 'g', granted)
+    tell(to, what, 'g', granted)
   end
-  return first, last ~= nil
+  return first, to ~= nil
 end
