@@ -19,10 +19,11 @@ import (
 type crowd struct {
 	locked chan time.Time // when some goroutine got a lock, as far as somebody asks
 
-	pass   chan struct{} // closed once the lock may be passed on
-	to     time.Time     // until when; set before pass is closed
-	passed atomic.Int64  // locks passed on in that time
+	passed atomic.Int64 // locks passed on so far
 	failed atomic.Pointer[error]
+
+	mu   sync.Mutex
+	pass chan struct{} // closed while locks may be passed on
 }
 
 // crowding is what a worker is asked to gather.
@@ -31,17 +32,18 @@ type crowding struct {
 	addr              string
 	lease             time.Duration
 	registries, paths int
+	prefix            string // of the paths
 }
 
 func (c crowding) fields() peer.Fields {
 	return peer.Fields{
 		"contender": c.contender, "addr": c.addr, "lease": peer.InMillis(c.lease),
-		"registries": strconv.Itoa(c.registries), "paths": strconv.Itoa(c.paths),
+		"registries": strconv.Itoa(c.registries), "paths": strconv.Itoa(c.paths), "prefix": c.prefix,
 	}
 }
 
 func crowdingOf(f peer.Fields) (c crowding, err error) {
-	c = crowding{contender: f["contender"], addr: f["addr"]}
+	c = crowding{contender: f["contender"], addr: f["addr"], prefix: f["prefix"]}
 	var errs [3]error
 	c.lease, _, errs[0] = f.Millis("lease")
 	c.registries, errs[1] = strconv.Atoi(f["registries"])
@@ -73,7 +75,7 @@ func gather(request peer.Fields) (*crowd, error) {
 			return nil, err
 		}
 		for _, path := range pathNames(want.paths) {
-			held := ls.session(path)
+			held := ls.session(want.prefix + path)
 			about.Add(1)
 			go func() {
 				about.Done()
@@ -88,7 +90,7 @@ func gather(request peer.Fields) (*crowd, error) {
 }
 
 func (c *crowd) take(held session) error {
-	for first := true; first || time.Now().Before(c.to); first = false {
+	for {
 		if err := held.lock(context.Background()); err != nil {
 			return fmt.Errorf("lock: %w", err)
 		}
@@ -96,16 +98,15 @@ func (c *crowd) take(held session) error {
 		case c.locked <- time.Now():
 		default:
 		}
-		<-c.pass
-		if time.Now().After(c.to) {
-			return nil // as it is, so that whoever still waits costs nothing
-		}
+		c.mu.Lock()
+		pass := c.pass
+		c.mu.Unlock()
+		<-pass
 		if err := held.unlock(context.Background()); err != nil {
 			return fmt.Errorf("unlock: %w", err)
 		}
 		c.passed.Add(1)
 	}
-	return nil
 }
 
 // run does what a request asks of the crowd.
@@ -119,17 +120,20 @@ func (c *crowd) run(request peer.Fields) (peer.Fields, error) {
 		if err := errors.Join(err1, err2); err != nil {
 			return nil, err
 		}
-		c.to = to
+		before := c.passed.Load()
 		time.Sleep(time.Until(from))
 		close(c.pass)
 		time.Sleep(time.Until(to))
+		c.mu.Lock()
+		c.pass = make(chan struct{})
+		c.mu.Unlock()
+		if failed := c.failed.Load(); failed != nil {
+			return nil, *failed
+		}
+		return peer.Fields{"sections": strconv.FormatInt(c.passed.Load()-before, 10)}, nil
 	default:
 		return nil, fmt.Errorf("a crowd does nothing that is called %q", request["do"])
 	}
-	if failed := c.failed.Load(); failed != nil {
-		return nil, *failed
-	}
-	return peer.Fields{"sections": strconv.FormatInt(c.passed.Load(), 10)}, nil
 }
 
 // crowd gathers registries of a contender on a path, or on many, spread over the workers.

@@ -28,7 +28,7 @@ func main() {
 }
 
 func run() error {
-	quick := flag.Bool("quick", false, "take about four minutes instead of thirteen: fewer rounds, smaller crowds")
+	quick := flag.Bool("quick", false, "take about four minutes instead of twelve: fewer rounds, smaller crowds")
 	only := flag.String("only", "", "run only the scenarios whose name starts with this: "+scenarioNames())
 	seed := flag.Uint64("seed", uint64(time.Now().UnixNano()), "of the order in which contenders take turns")
 	into := flag.String("write", "", "write the figures and charts into performance.md and performance/ in this folder")

@@ -49,7 +49,7 @@ func generate(page *strings.Builder, around surroundings, results []*result, cha
 	for _, line := range summary(results) {
 		fmt.Fprintf(page, "%s\n", line)
 	}
-	page.WriteString("- See it yourself: `make bench-quick`, about a minute; `make bench`, five to six, writes this part of the page.\n\n")
+	page.WriteString("- See it yourself: `make bench-quick`, about four minutes; `make bench`, about twelve, writes this part of the page.\n\n")
 	for _, line := range around {
 		fmt.Fprintf(page, "- %s: %s\n", line.what, line.value)
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"strconv"
@@ -31,78 +32,97 @@ func cpuWith(waiters int) metric {
 // waiting looks at what a release costs the server when few and when many registries wait for the path.
 func (s *suite) waiting() ([]*result, error) {
 	crowds := []int{2, 32, 256, 2000}
-	rounds, length := either(s, 2, 2), either(s, time.Second, 500*time.Millisecond)
+	rounds, length := either(s, 12, 6), 150*time.Millisecond
 	r := &result{
 		scenario: "waiting",
 		title:    "What a release costs the server, against how many registries wait",
-		how: fmt.Sprintf("Registries in %d processes want one path; in each process they share a client. The holder "+
-			"releases at once and waits again, so that as many always wait. For each release, in %d rounds of %v: commands, those that scripts "+
-			"call included, and CPU of the server, less what the same registries cost for as long while the lock is held. “Grow by” is the "+
-			"greatest of these figures divided by the least.", crowdProcesses, rounds, length),
+		how: fmt.Sprintf("Crowds of registries, each crowd in %d processes and on a path of its own; in each process they share a client. The holder "+
+			"releases at once and waits again, so that as many always wait; one crowd at a time does so, in shuffled order, in %d rounds of %v. For each "+
+			"release: commands, those that scripts call included, and CPU of the server, less what all crowds cost for as long while nothing "+
+			"happens. “Grow by” is the greatest ratio of such a figure to that of a smaller crowd.", crowdProcesses, rounds, length),
 		floor:   directedFloor.name,
 		metrics: []metric{commandsGrow, cpuGrows},
-		notes:   []string{"The costs include the next wait of the registry that released. rueidislock, redsync and redislock take no part: each of their waiters has connections of its own, or polls."},
+		notes: []string{"The costs include the next wait of the registry that released. A dash: waiting alone cost more than that. rueidislock, redsync and " +
+			"redislock take no part: each of their waiters has connections of its own, or polls."},
 	}
 	for _, n := range crowds {
 		r.metrics = append(r.metrics, commandsWith(n), cpuWith(n))
 	}
-	err := turns(s, rounds, crowders, func(_ int, c contender) error {
-		values := map[string]float64{}
-		for _, n := range crowds {
-			load, err := s.costOfRelease(c, n, length)
-			if err != nil {
-				return fmt.Errorf("%s, %d waiting: %w", c.name, n, err)
-			}
-			values[commandsWith(n).name], values[cpuWith(n).name] = load.commands(), load.cpu*1e9
+	err := turns(s, 1, crowders, func(_ int, c contender) error {
+		if err := s.costsOfRelease(r, c, crowds, rounds, length); err != nil {
+			return fmt.Errorf("%s: %w", c.name, err)
 		}
-		r.record(c, values)
-		return nil
-	})
-	for _, c := range crowders {
-		own, ran := r.row(c.name)
-		if !ran {
-			continue
-		}
+		own, _ := r.row(c.name)
 		var commands, cpu []float64
 		for _, n := range crowds {
 			commands = append(commands, own.median(commandsWith(n).name))
 			cpu = append(cpu, own.median(cpuWith(n).name))
 		}
 		r.record(c, map[string]float64{commandsGrow.name: growth(commands), cpuGrows.name: growth(cpu)})
-	}
+		return nil
+	})
 	r.inOrder()
 	return []*result{r}, err
 }
 
-// growth is the greatest value divided by the least; NaN where one of them is no cost at all.
+// growth is the greatest ratio of a value to one before it; NaN where one of them is no cost at all.
 func growth(values []float64) float64 {
-	least, greatest := quantile(values, 0), quantile(values, 1)
-	if !(least > 0) {
-		return math.NaN()
+	most, least := 0.0, math.Inf(1)
+	for _, v := range values {
+		if !(v > 0) {
+			return math.NaN()
+		}
+		least = min(least, v)
+		most = max(most, v/least)
 	}
-	return greatest / least
+	return most
 }
 
-// costOfRelease is what the server does for each release while so many wait.
-func (s *suite) costOfRelease(c contender, waiters int, length time.Duration) (serverLoad, error) {
+// costsOfRelease records what the server does for each release of a contender in crowds of several sizes.
+func (s *suite) costsOfRelease(r *result, c contender, crowds []int, rounds int, length time.Duration) error {
 	defer func() { _ = s.observer.flush(s.ctx) }()
-	workers, err := s.fleet(crowdProcesses)
-	if err != nil {
-		return serverLoad{}, err
-	}
-	defer func() { _ = workers.close() }()
-	if err := workers.crowd(s.ctx, crowding{contender: c.name, addr: s.addr, registries: waiters + 1, paths: 1}); err != nil {
-		return serverLoad{}, err
+	all := make([]fleet, len(crowds))
+	waiters := 0
+	for i, n := range crowds {
+		workers, err := s.fleet(crowdProcesses)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = workers.close() }()
+		if err := workers.crowd(s.ctx, crowding{contender: c.name, addr: s.addr, registries: n + 1, paths: 1, prefix: strconv.Itoa(n) + "/"}); err != nil {
+			return err
+		}
+		all[i] = workers
+		waiters += n
 	}
 	idle, err := s.idleLoad(waiters, length)
 	if err != nil {
-		return serverLoad{}, err
+		return err
 	}
+	which := make([]int, len(crowds))
+	for i := range which {
+		which[i] = i
+	}
+	return turns(s, rounds, which, func(_, i int) error {
+		load, releases, err := s.passOn(all[i], length)
+		if err != nil {
+			return fmt.Errorf("%d waiting: %w", crowds[i], err)
+		}
+		if releases > 0 {
+			each := load.less(idle).over(releases)
+			r.record(c, map[string]float64{commandsWith(crowds[i]).name: each.commands(), cpuWith(crowds[i]).name: each.cpu * 1e9})
+		}
+		return nil
+	})
+}
+
+// passOn has a crowd pass its lock on for some time.
+func (s *suite) passOn(workers fleet, length time.Duration) (load serverLoad, releases float64, err error) {
 	from := time.Now().Add(20 * time.Millisecond)
 	to := from.Add(length)
 	before, err := s.observer.load(s.ctx)
 	if err != nil {
-		return serverLoad{}, err
+		return load, 0, err
 	}
 	calls := make([]*peer.Call, len(workers))
 	for i, p := range workers {
@@ -112,25 +132,14 @@ func (s *suite) costOfRelease(c contender, waiters int, length time.Duration) (s
 	}
 	time.Sleep(time.Until(to))
 	after, err := s.observer.load(s.ctx)
-	if err != nil {
-		return serverLoad{}, err
-	}
-	releases := 0.0
 	for _, call := range calls {
-		reply, err := call.Wait(s.ctx)
-		if err != nil {
-			return serverLoad{}, err
-		}
-		n, err := strconv.ParseFloat(reply.Fields["sections"], 64)
-		if err != nil {
-			return serverLoad{}, fmt.Errorf("how many sections: %w", err)
-		}
+		reply, failed := call.Wait(s.ctx)
+		n, unread := strconv.ParseFloat(reply.Fields["sections"], 64)
+		err = errors.Join(err, failed, unread)
 		releases += n
 	}
-	if releases == 0 {
-		return serverLoad{}, fmt.Errorf("no release within %v", length)
-	}
-	return s.observer.between(before, after).less(idle).over(releases), nil
+	time.Sleep(50 * time.Millisecond) // whoever was woken in vain waits again
+	return s.observer.between(before, after), releases, err
 }
 
 // idleLoad lets a crowd come to rest and then looks at what it costs the server.
