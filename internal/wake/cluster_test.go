@@ -281,3 +281,201 @@ func TestClusterWithoutTopology(t *testing.T) {
 	c.wakes(w)
 	require.Equal(t, 1, c.logged("way=tracking"))
 }
+
+// says has a script publish in the slot of a key, unless nobody hears.
+func (c *cluster) says(key, own, message string, s *redistest.Server) error {
+	_, err := s.Do("EVAL", `
+		if redis.call('PUBSUB', 'SHARDNUMSUB', ARGV[1])[2] < 1 then return redis.error_reply('nobody') end
+		return redis.call('SPUBLISH', ARGV[1], ARGV[2])`, "1", key, own, message)
+	return err
+}
+
+// arrives has a waiter hear whenever it wakes, until a message that is published at a server arrives.
+func (c *cluster) arrives(w *Waiter, m messages, to *redistest.Server) {
+	c.Helper()
+	start := time.Now()
+	for heard := NotYet; ; {
+		if heard == Heard && c.says(w.Key, w.Own, "message", to) == nil {
+			break
+		}
+		select {
+		case <-w.Wakeup():
+			heard = w.Hear(c.Context(), limit)
+			require.NotEqual(c, Deaf, heard)
+		case <-time.After(limit):
+			c.Fatal("it does not hear")
+		}
+	}
+	c.Log(time.Since(start))
+	require.Less(c, time.Since(start), topologyLimit)
+	c.takes(m, w.Own+": message")
+}
+
+// own is a channel in the slot of a key.
+func ownOf(key string) string { return "own@{" + key + "}" }
+
+// A listener's own channels are subscribed to where the keys are, and nowhere else.
+func TestHearInACluster(t *testing.T) {
+	c := newCluster(t)
+	l, m := c.hearer(c.client, either)
+	at := map[*redistest.Server]int{}
+	var waiters []*Waiter
+	for i := 0; len(at) < len(c.nodes); i++ {
+		key := strconv.Itoa(i)
+		s := c.owner(key)
+		at[s]++
+		w := c.hearing(l, Wait{Key: key, Own: ownOf(key)})
+		waiters = append(waiters, w)
+		require.Equal(t, Heard, l.Waiter(w.Wait).Hear(t.Context(), 0), "another call for the key")
+		require.NoError(t, c.says(key, w.Own, "message", s))
+		c.takes(m, w.Own+": message")
+	}
+	for s, n := range at {
+		require.Len(t, strings.Fields(s.Command(t, "PUBSUB", "SHARDCHANNELS")), n)
+		require.Empty(t, s.Command(t, "PUBSUB", "CHANNELS", "own*"))
+		require.Contains(t, s.Command(t, "INFO", "commandstats"), "shardnumsub:calls="+strconv.Itoa(n+1)+",",
+			"for each message, and one proof")
+	}
+	require.Empty(t, m)
+	elsewhere := l.Waiter(Wait{Key: "0", Own: ownOf("1")})
+	require.Equal(t, Deaf, elsewhere.Hear(t.Context(), limit), "no script can have both")
+	for _, w := range waiters {
+		w.Close()
+	}
+	l.Close()()
+	for s := range at {
+		c.await("they are left", func() bool { return s.Command(t, "PUBSUB", "SHARDCHANNELS") == "" })
+	}
+}
+
+func TestOwnChannelsAreLeftInACluster(t *testing.T) {
+	c := newCluster(t)
+	l, m := c.hearer(c.client, either)
+	w := c.hearing(l, Wait{Key: "key", Own: ownOf("key")})
+	other := c.hearing(l, Wait{Key: "a{key}", Own: ownOf("key") + "other"})
+	s := c.owner("key")
+	other.Close()
+	c.await("left", func() bool { return s.Command(t, "PUBSUB", "SHARDCHANNELS") == w.Own })
+	require.Equal(t, Heard, w.Hear(t.Context(), 0))
+	require.NoError(t, c.says("key", w.Own, "message", s))
+	c.takes(m, w.Own+": message")
+	w.Close()
+	c.await("left", func() bool { return s.Command(t, "PUBSUB", "SHARDCHANNELS") == "" })
+	require.Empty(t, w.Wakeup())
+	again := c.hearing(l, w.Wait)
+
+	var elsewhere []string // slots of which the server says that it does not have them
+	for i := range 100 {
+		elsewhere = append(elsewhere, ownOf(strconv.Itoa(i)))
+	}
+	l.hub.mu.Lock()
+	current := again.node.current
+	l.hub.mu.Unlock()
+	require.NoError(t, current.unsubscribeSharded(elsewhere))
+	require.NoError(t, c.says("key", w.Own, "message", s))
+	c.takes(m, w.Own+": message")
+}
+
+func TestHearAfterAReshard(t *testing.T) {
+	c := newCluster(t)
+	const key = "key"
+	l, m := c.hearer(c.client, either)
+	w := c.hearing(l, Wait{Key: key, Own: ownOf(key)})
+	for range 3 { // there and back
+		from, to := c.owner(key), c.nodes[0]
+		if to == from {
+			to = c.nodes[1]
+		}
+		for len(w.Wakeup()) > 0 {
+			<-w.Wakeup()
+		}
+		c.move(key, to)
+		c.arrives(w, m, to)
+		require.Empty(t, from.Command(t, "PUBSUB", "SHARDCHANNELS"))
+	}
+}
+
+// A server that ends a subscription wakes those who rely on it at once, before anybody has looked who has the slot.
+func TestSubscriptionThatTheServerEnds(t *testing.T) {
+	c := newCluster(t)
+	const key = "key"
+	l, _ := c.hearer(c.client, either)
+	w := c.hearing(l, Wait{Key: key, Own: ownOf(key)})
+	l.hub.mu.Lock()
+	current := w.node.current
+	l.hub.mu.Unlock()
+	current.subscription(rueidis.PubSubSubscription{Kind: "sunsubscribe", Channel: w.Own})
+	c.wakes(w)
+	current.subscription(rueidis.PubSubSubscription{Kind: "sunsubscribe", Channel: w.Own})
+	c.hears(w)
+}
+
+func TestHearAfterAFailover(t *testing.T) {
+	c := newCluster(t)
+	const key = "key"
+	master, replica := c.owner(key), c.join()
+	replica.Command(t, "CLUSTER", "REPLICATE", master.Command(t, "CLUSTER", "MYID"))
+	c.await("it replicates", func() bool {
+		return strings.Contains(replica.Command(t, "INFO", "replication"), "master_link_status:up")
+	})
+	l, m := c.hearer(c.client, either)
+	w := c.hearing(l, Wait{Key: key, Own: ownOf(key)})
+	replica.Command(t, "CLUSTER", "FAILOVER", "TAKEOVER")
+	c.await("it is the master", func() bool { return strings.Contains(replica.Command(t, "ROLE"), "master") })
+	c.arrives(w, m, replica)
+}
+
+// A listener hears of a server that leaves, and of the one that comes instead.
+func TestNewsOfAServerThatLeaves(t *testing.T) {
+	c := newCluster(t)
+	const key = "key"
+	stays, leaves := c.owner(key), c.join()
+	c.move(key, leaves)
+	news := make(chan Connection, 8)
+	o := either
+	o.Connection = func(n Connection) { news <- n }
+	l, m := c.hearer(c.client, o)
+	w := c.hearing(l, Wait{Key: key, Own: ownOf(key)})
+	require.Equal(t, Connection{Node: leaves.Addr(), Up: true}, <-news)
+	c.move(key, stays)
+	id := leaves.Command(t, "CLUSTER", "MYID")
+	c.nodes = c.nodes[:3]
+	for _, n := range c.nodes {
+		n.Command(t, "CLUSTER", "FORGET", id)
+	}
+	leaves.Command(t, "CLUSTER", "RESET")
+	c.arrives(w, m, stays)
+	told := map[Connection]bool{<-news: true, <-news: true}
+	require.Equal(t, map[Connection]bool{
+		{Node: leaves.Addr(), Err: errLeft}: true, {Node: stays.Addr(), Up: true}: true,
+	}, told)
+}
+
+// Where it is not known who has a slot, and where slots have no channels, nothing is heard.
+func TestDeafInACluster(t *testing.T) {
+	c := newCluster(t)
+	for _, s := range c.nodes {
+		s.Command(t, "ACL", "SETUSER", "app", "on", ">secret", "~*", "&*", "+@all", "-ssubscribe")
+	}
+	client, err := rueidis.NewClient(rueidis.ClientOption{
+		InitAddress: []string{c.nodes[0].Addr()}, Username: "app", Password: "secret",
+	})
+	require.NoError(t, err)
+	defer client.Close()
+	l, _ := c.hearer(client, either)
+	for i := range 2 {
+		w := l.Waiter(Wait{Key: "key", Own: ownOf("key") + strconv.Itoa(i)})
+		c.deafens(w)
+		w.Close()
+	}
+	require.Equal(t, 1, c.logged("way=queueing"))
+
+	anywhere, _ := c.hearer(c.client, either)
+	anywhere.hub.mu.Lock()
+	anywhere.hub.anywhere, anywhere.hub.following = true, true
+	anywhere.hub.mu.Unlock()
+	anywhere.hub.route(nil, false)
+	w := anywhere.Waiter(Wait{Key: "key", Own: ownOf("key")})
+	defer w.Close()
+	c.deafens(w)
+}

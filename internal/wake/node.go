@@ -13,7 +13,7 @@ import (
 
 // node is the listening to one server.
 //
-//	off ──a call waits──▶ connecting ──▶ on ──lost, or no listener is served by it──▶ off
+//	off ──a call waits──▶ connecting ──▶ on ──lost or suspected, or no listener is served by it──▶ off
 //	                          └──fails──▶ off
 //	any ──the last listener leaves──▶ closed
 //

@@ -451,6 +451,11 @@ func (c *connection) settle(wanted []*own) {
 			continue
 		case p.hearing == NotYet || p.hearing == Heard && !o.subscribed:
 			n.later = append(n.later, o)
+			for w := range o.hearers {
+				if w.waits {
+					w.told()
+				}
+			}
 			continue
 		case p.hearing == Heard:
 			o.heard, p.heard = true, c

@@ -2,8 +2,14 @@ package wake
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
+	"math/rand/v2"
+	"net"
 	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -140,6 +146,28 @@ func TestOwnChannelIsLeft(t *testing.T) {
 	b.hearing(l, wait)
 }
 
+// It is not left when somebody has waited since the last look, however shortly.
+func TestOwnChannelInUse(t *testing.T) {
+	l := &Listener{}
+	n := newNode(&hub{ctx: t.Context()}, nil, "", false)
+	n.state, n.listeners[l] = on, &part{}
+	waits := func() {
+		w := &Waiter{Wait: Wait{Own: "own"}, listener: l}
+		n.listen(w)
+		n.quit(w)
+	}
+	for range 3 {
+		waits()
+		waits()
+		require.Empty(t, n.silent())
+	}
+	require.Equal(t, []string{"own"}, n.silent())
+	require.Empty(t, n.silent())
+	waits()
+	require.Empty(t, n.silent())
+	require.Equal(t, []string{"own"}, n.silent())
+}
+
 // Who heard wakes when the connection is lost, and hears again on the next.
 func TestHearAfterALoss(t *testing.T) {
 	b := newBench(t)
@@ -214,6 +242,54 @@ func TestDeaf(t *testing.T) {
 	}
 }
 
+// A listener that hears is not refused, though it may not listen in other ways.
+func TestHearOnly(t *testing.T) {
+	b := newBench(t)
+	b.do("ACL", "SETUSER", "app", "on", ">secret", "~*", "resetchannels", "&own*", "+@all")
+	client, err := rueidis.NewClient(rueidis.ClientOption{
+		InitAddress: []string{b.server.Addr()}, Username: "app", Password: "secret",
+	})
+	require.NoError(t, err)
+	defer client.Close()
+	l, m := b.hearer(client, subscribing)
+	w := b.hearing(l, Wait{Key: "key", Channel: "channel:key", Own: "own"})
+	for range 3 {
+		require.False(t, w.Arm(t.Context(), limit).Armed)
+		require.Equal(t, Heard, w.Hear(t.Context(), 0))
+		b.do("PUBLISH", "own", "message")
+		b.takes(m, "own: message")
+	}
+	require.Zero(t, b.logged("is lost"))
+}
+
+// While the server cannot say, it is asked again.
+func TestHearABusyServer(t *testing.T) {
+	b := newBench(t)
+	l, m := b.hearer(b.client, either)
+	b.hearing(l, Wait{Key: "first", Own: "first"})
+	b.do("CONFIG", "SET", "busy-reply-threshold", "1")
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_, _ = b.server.Do("EVAL", "while true do end", "0")
+	}()
+	b.await("busy", func() bool {
+		_, err := b.server.Do("GET", "key")
+		return err != nil && strings.HasPrefix(err.Error(), "BUSY")
+	})
+	w := l.Waiter(Wait{Key: "key", Own: "own"})
+	defer w.Close()
+	require.Equal(t, NotYet, w.Hear(t.Context(), limit), "it is told at once")
+	require.Equal(t, NotYet, w.Hear(t.Context(), time.Millisecond))
+	b.do("SCRIPT", "KILL")
+	<-ended
+	b.wakes(w)
+	require.Equal(t, Heard, w.Hear(t.Context(), 0))
+	b.do("PUBLISH", "own", "message")
+	b.takes(m, "own: message")
+	require.Zero(t, b.logged("is lost"))
+}
+
 // muffled is a client whose connections swallow messages.
 type muffled struct{ rueidis.Client }
 
@@ -280,6 +356,9 @@ func TestSuspect(t *testing.T) {
 	l, m := b.hearer(b.client, o)
 	w := b.hearing(l, Wait{Key: "key", Own: "own"})
 	relies := b.armed(b.listen(b.client, tracking), "key")
+	l.hub.mu.Lock()
+	old := w.node.current
+	l.hub.mu.Unlock()
 	require.True(t, (<-news).Up)
 	for range 2 {
 		up := time.Now().Add(-trusted / 2) // it is told a little later
@@ -302,6 +381,12 @@ func TestSuspect(t *testing.T) {
 	w.Close()
 	w.Suspect() // is nothing
 	require.Empty(t, news)
+
+	// What a connection says that is over is old.
+	old.published(rueidis.PubSubMessage{Channel: "own", Message: "late"})
+	old.invalidated(nil)
+	require.Empty(t, m)
+	b.sleeps(relies)
 }
 
 // A suspected connection is not waited for, though it is silent.
@@ -331,6 +416,67 @@ func TestSuspectASilentServer(t *testing.T) {
 	b.server.Thaw()
 	b.hears(w)
 	b.hears(other)
+}
+
+// mute is a connection of a client from which nothing comes any more once it is told so.
+type mute struct {
+	net.Conn
+
+	told   <-chan struct{}
+	closed chan struct{}
+	once   sync.Once
+}
+
+func (m *mute) Read(p []byte) (n int, err error) {
+	n, err = m.Conn.Read(p)
+	select {
+	case <-m.told:
+		<-m.closed
+		return 0, net.ErrClosed
+	default:
+		return n, err
+	}
+}
+
+func (m *mute) Close() error {
+	m.once.Do(func() { close(m.closed) })
+	return m.Conn.Close()
+}
+
+// A suspected connection on which nothing comes is replaced at once.
+func TestSuspectAHalfOpenConnection(t *testing.T) {
+	b := newBench(t)
+	told := make(chan struct{})
+	var dialled atomic.Int32
+	client, err := rueidis.NewClient(rueidis.ClientOption{
+		InitAddress: []string{b.server.Addr()}, PipelineMultiplex: -1,
+		DialCtxFn: func(ctx context.Context, address string, d *net.Dialer, _ *tls.Config) (net.Conn, error) {
+			c, err := d.DialContext(ctx, "tcp", address)
+			if err != nil || dialled.Add(1) != 2 { // the first is for commands, the second for blocking ones
+				return c, err
+			}
+			return &mute{Conn: c, told: told, closed: make(chan struct{})}, nil
+		},
+	})
+	require.NoError(t, err)
+	defer client.Close()
+	l, m := b.hearer(client, either)
+	w := b.hearing(l, Wait{Key: "key", Own: "own"})
+	close(told)
+	b.do("PUBLISH", "own", "lost")
+	l.hub.mu.Lock()
+	l.hub.nodes[""].since = time.Now().Add(-trusted)
+	l.hub.mu.Unlock()
+	for len(w.Wakeup()) > 0 {
+		<-w.Wakeup()
+	}
+	start := time.Now()
+	w.Suspect()
+	b.wakes(w)
+	b.hears(w)
+	require.Less(t, time.Since(start), time.Second)
+	b.do("PUBLISH", "own", "message")
+	b.takes(m, "own: message")
 }
 
 func TestHearIsNotAnswered(t *testing.T) {
@@ -417,6 +563,63 @@ func TestHearWithout(t *testing.T) {
 	w := b.listen(b.client, either).Waiter(Wait{Key: "key"})
 	defer w.Close()
 	require.Equal(t, Deaf, w.Hear(t.Context(), limit))
+}
+
+// A message costs next to nothing.
+func TestMessagesAreCheap(t *testing.T) {
+	b := newBench(t)
+	o, n := either, 0
+	o.Message = func(string, string) { n++ }
+	l := b.listen(b.client, o)
+	w := b.hearing(l, Wait{Key: "key", Own: "own"})
+	l.hub.mu.Lock()
+	current := w.node.current
+	l.hub.mu.Unlock()
+	message := rueidis.PubSubMessage{Channel: "own", Message: "message"}
+	require.Zero(t, testing.AllocsPerRun(100, func() { current.published(message) }))
+	require.Positive(t, n)
+}
+
+// Calls come and go, and the connection too; whoever is left hears.
+func TestHearInTheMidstOfIt(t *testing.T) {
+	b := newBench(t)
+	const calls = 8
+	var all sync.WaitGroup
+	stop := make(chan struct{})
+	for i := range calls {
+		o := either
+		o.Message = func(string, string) {}
+		l := b.listen(b.client, o)
+		all.Go(func() {
+			for j := 0; ; j++ {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				w := l.Waiter(Wait{Key: "key", Channel: "channel:key", Own: fmt.Sprint("own", i, j%3)})
+				w.Hear(t.Context(), time.Duration(j%4)*time.Millisecond)
+				w.Arm(t.Context(), time.Millisecond)
+				if j%100 == 0 {
+					w.Suspect()
+				}
+				w.Close()
+			}
+		})
+	}
+	for start := time.Now(); time.Since(start) < 3*time.Second; {
+		b.do("PUBLISH", "own00", "message")
+		if rand.N(100) == 0 {
+			b.do("CLIENT", "KILL", "TYPE", "pubsub")
+		}
+	}
+	close(stop)
+	all.Wait()
+	l, m := b.hearer(b.client, either)
+	b.hearing(l, Wait{Key: "key", Own: "last"})
+	b.do("PUBLISH", "last", "message")
+	b.takes(m, "last: message")
+	b.await("all others are left", func() bool { return b.do("PUBSUB", "CHANNELS", "own*") == "" })
 }
 
 // Many listeners share one connection, and none stays subscribed for nobody.

@@ -11,7 +11,8 @@ import (
 //	                ▲               └─a change, in doubt─▶ paused
 //	                └──────────────the pause is over─────────┘
 //
-// When the connection is lost it is idle, and wakes. There may be several for one key.
+// When the connection is lost it is idle, and wakes. There may be several for one key. Armed or not, it may listen to an own
+// channel besides: see [own].
 type Waiter struct {
 	Wait
 
