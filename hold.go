@@ -157,9 +157,9 @@ func (h *hold) unlockLose(why string) {
 }
 
 // end turns any state into over: the owner gives the lock back. It tells whether the hold was valid until then.
-func (h *hold) end() bool {
+func (h *hold) end(now instant) bool {
 	h.mu.Lock()
-	h.sound = h.fresh() // those who share it ask, too
+	h.sound = h.state == live && now < h.until // those who share it ask, too
 	sound := h.sound
 	h.state = over
 	if sound {
