@@ -240,14 +240,16 @@ func (a *attempt) try(quick bool, deadline instant) (granted bool, left time.Dur
 	l, h := a.lock, a.hold
 	c := l.kind.layout.obtain(bid{l.key, h.value, h.lease, a.under}, quick)
 	a.sent = true
-	reply := l.reg.transport.do(a.patience(deadline), c)
-	sent := reply.sent
+	p := a.patience(deadline)
+	reply := l.reg.transport.do(&p, &c)
+	sent, came := reply.sent, reply.came
 	granted, left, err = c.granted(reply.RedisResult)
 	if granted && reply.late {
-		sent, granted, err = a.confirm(deadline, sent.until(reply.came))
+		sent, granted, err = a.confirm(deadline, sent.until(came))
+		came = l.reg.clock.now()
 		h.late = h.late || !granted // whatever the answer: the key may be there
 	}
-	if granted && h.grant(sent) {
+	if granted && h.grant(sent, came) {
 		l.hold.Store(h)
 		l.anchor().lockedAt.Store(int64(sent))
 		if l.half().granted() {
@@ -280,7 +282,8 @@ func (a *attempt) patience(deadline instant) patience {
 // counts from then.
 func (a *attempt) confirm(deadline instant, took time.Duration) (sent instant, granted bool, err error) {
 	l, h := a.lock, a.hold
-	reply := l.reg.transport.do(a.patience(deadline), l.kind.layout.renew(l.key, h.value, h.lease))
+	p, c := a.patience(deadline), l.kind.layout.renew(l.key, h.value, h.lease)
+	reply := l.reg.transport.do(&p, &c)
 	n, err := confirmed(reply.RedisResult)
 	switch {
 	case err == nil && (reply.late || n == 0), err == nil && took >= lateAnswer && !reply.anew:

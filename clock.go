@@ -13,6 +13,8 @@ func newClock() clock { return clock{time.Now().Add(-time.Second)} }
 
 func (c clock) now() instant { return instant(time.Since(c.start)) }
 
+func (c clock) at(t time.Time) instant { return instant(t.Sub(c.start)) }
+
 // add stops at never, so that no wait is too long to be added.
 func (i instant) add(d time.Duration) instant {
 	sum := i + instant(d)

@@ -101,16 +101,16 @@ func (h *hold) prolong(sent instant, l lease) {
 	}
 }
 
-// grant turns asked into live, with the answer to a command that was sent at sent. It reports false when the answer came
-// too late to be one.
-func (h *hold) grant(sent instant) bool {
+// grant turns asked into live, with the answer that came to a command that was sent at sent. It reports false when the
+// answer came too late to be one.
+func (h *hold) grant(sent, came instant) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.late {
 		h.distrust(h.lease.length)
 	}
 	h.prolong(sent, h.lease)
-	if h.lock.reg.clock.now() >= h.until {
+	if came >= h.until {
 		return false
 	}
 	h.state, h.since, h.chosen = live, sent, sent
@@ -409,7 +409,8 @@ func (h *hold) renewOnce(ctx context.Context, l lease) error {
 	h.unlockPlanned()
 
 	reg := h.lock.reg
-	reply := reg.transport.do(patience{ctx: ctx, limit: reg.limit, late: r.late()}, r.call())
+	p, c := patience{ctx: ctx, limit: reg.limit, late: r.late()}, r.call()
+	reply := reg.transport.do(&p, &c)
 	n, err := confirmed(reply.RedisResult)
 	if err = h.answered(r, n > 0, err, reply.late); reply.cut && !errors.Is(err, ErrLockLost) {
 		return explain(ended(ctx), outage{errNoAnswer})

@@ -486,7 +486,7 @@ func (l *Lock) release(ctx context.Context) error {
 	}
 	p := patience{ctx: ctx, since: begun, limit: unlockLimit, grace: unlockGrace, late: lateFor(h.lease.length)}
 	removal := l.kind.layout.release(l.key, h.value) // which may have to ask the server for its version
-	reply := reg.transport.do(p, removal)
+	reply := reg.transport.do(&p, &removal)
 	n, err := confirmed(reply.RedisResult)
 	if reg.handoff == 0 {
 		due = l.overstayed(h, n)
@@ -527,13 +527,13 @@ func (l *Lock) removeLater(p patience, h *hold, failure error) error {
 		l.anchor().pursuit.CompareAndSwap(nil, silent)
 	}
 	reg.sweep(stray, p)
-	if reg.transport.removedWithin(p, removed) {
+	if reg.transport.removedWithin(&p, removed) {
 		return nil
 	}
 	return failure
 }
 
-func (t *transport) removedWithin(p patience, removed <-chan bool) bool {
+func (t *transport) removedWithin(p *patience, removed <-chan bool) bool {
 	end := t.watch.limit(p, t.clock.now())
 	defer end.stop()
 	select {

@@ -213,23 +213,36 @@ func (t *transport) laneOf(key string) int {
 
 // do sends a command and waits for the answer as patiently as it is told. Without one its error is errNoAnswer, or
 // errNotSent.
-func (t *transport) do(p patience, c call) (a answer) {
+func (t *transport) do(p *patience, c *call) (a answer) {
 	l := t.lane(c.key)
-	a.sent = t.clock.now()
+	if a.sent = p.since; a.sent == 0 {
+		a.sent = t.clock.now()
+	}
 	if l.enter(a.sent) {
-		a.RedisResult = l.inPlace(p, c, a.sent)
+		end := t.watch.limit(p, a.sent)
+		a.RedisResult = c.send(end, t.client)
+		err := a.Error()
+		end.stop()
 		l.direct.Add(-1)
+		if end.overdue() && !errors.Is(err, errNoAnswer) {
+			t.deaf.Store(true)
+		}
 		a.came = t.clock.now()
-		a.late = l.judge(a.Error(), a.sent, a.came, p.late)
+		a.late = l.judge(err, a.sent, a.came, p.late)
 	} else {
-		e := l.apart(p, l.places, &sending{call: c})
-		a.RedisResult, a.came = e.result(0), t.clock.now()
-		a.late, a.anew = l.judge(a.Error(), e.sent, a.came, e.late(p.late)), e.trusted
+		l.doApart(p, c, &a)
 	}
 	if err := a.NonRedisError(); err != nil && p.grace == 0 && p.ctx.Err() != nil {
 		a.cut = errors.Is(err, errNoAnswer) || errors.Is(err, errNotSent)
 	}
 	return a
+}
+
+// doApart is do for a lane that is not calm.
+func (l *lane) doApart(p *patience, c *call, a *answer) {
+	e := l.apart(p, l.places, &sending{call: *c})
+	a.RedisResult, a.came = e.result(0), l.transport.clock.now()
+	a.late, a.anew = l.judge(a.Error(), e.sent, a.came, e.late(p.late)), e.trusted
 }
 
 // enter tells whether the lane is calm, and has room for a command that its caller sends itself. That one is counted then.
@@ -263,7 +276,7 @@ func (t *transport) doAll(
 		all.Go(func() {
 			l, from := &t.lanes[n], t.clock.now()
 			p := patience{ctx: context.Background(), limit: limit}
-			e := l.apart(p, t.batches, &sending{send: func(ctx context.Context, way rueidis.CoreClient) []rueidis.RedisResult {
+			e := l.apart(&p, t.batches, &sending{send: func(ctx context.Context, way rueidis.CoreClient) []rueidis.RedisResult {
 				return sendAll(ctx, way, some, func(k int) bool { return wanted(group[k]) })
 			}})
 			came := t.clock.now()
@@ -283,7 +296,7 @@ const askLimit = unlockGrace
 func (t *transport) ask(question func(context.Context, rueidis.CoreClient) rueidis.RedisResult) rueidis.RedisResult {
 	l := &t.lanes[0]
 	p := patience{ctx: context.Background(), limit: askLimit}
-	return l.apart(p, l.places, &sending{send: func(ctx context.Context, way rueidis.CoreClient) []rueidis.RedisResult {
+	return l.apart(&p, l.places, &sending{send: func(ctx context.Context, way rueidis.CoreClient) []rueidis.RedisResult {
 		return []rueidis.RedisResult{question(ctx, way)}
 	}}).result(0)
 }
@@ -352,18 +365,6 @@ func (l *lane) beWary(now instant) {
 	}
 }
 
-// inPlace sends a command in the caller's goroutine.
-func (l *lane) inPlace(p patience, c call, now instant) rueidis.RedisResult {
-	t := l.transport
-	end := t.watch.limit(p, now)
-	result := c.send(end, t.client)
-	end.stop()
-	if end.overdue() && !errors.Is(result.Error(), errNoAnswer) {
-		t.deaf.Store(true)
-	}
-	return result
-}
-
 // sending is what is sent in a goroutine of its own, and what became of it.
 type sending struct {
 	call    call // unless send is there
@@ -392,7 +393,7 @@ func (e *sending) late(usual time.Duration) time.Duration {
 
 // apart sends commands in a goroutine of their own, if the lane is wary over the detour, where there is one. The goroutine
 // ends with the answer, since rueidis closes a connection that stays silent.
-func (l *lane) apart(p patience, places chan struct{}, e *sending) *sending {
+func (l *lane) apart(p *patience, places chan struct{}, e *sending) *sending {
 	t := l.transport
 	began := t.clock.now()
 	end := t.watch.limit(p, began)
@@ -549,7 +550,7 @@ func (l *lane) dedicate(since instant) rueidis.DedicatedClient {
 	for {
 		client, _ := l.transport.client.Dedicate() // closing it gives it back
 		t := l.transport
-		end := t.watch.limit(patience{ctx: context.Background(), limit: askLimit}, t.clock.now())
+		end := t.watch.limit(&patience{ctx: context.Background(), limit: askLimit}, t.clock.now())
 		info, err := client.Do(end, client.B().Arbitrary("CLIENT", "INFO").Build()).ToString()
 		end.stop()
 		if errors.Is(err, errNoAnswer) { // a new one answers
@@ -601,22 +602,25 @@ func (l *lane) close() {
 
 // limit is the context of a command: it ends with the patience of its caller. It has no deadline, because rueidis closes
 // the connection of a command whose deadline is over, which other commands use too.
+//
+// A limit is 128 bytes long, and what every command uses is in the first half: so it is in one cache line.
 type limit struct {
 	done  chan struct{}
+	over  atomic.Bool // done is closed
+	slow  bool        // guarded by the mutex of the group, like the rest: it has a timer, and is not used again
+	place int32       // in the group
 	group *limitGroup
+	ctx   context.Context
+	grace time.Duration
+	began instant
+	due   instant // when it ends
 
-	// The mutex of the group guards the rest.
-
-	place   int // in the group
-	ctx     context.Context
-	grace   time.Duration
 	asks    *atomic.Int64 // see patience
-	began   instant
-	due     instant     // when it ends
-	timer   *time.Timer // nil: see watch; a limit that has one is not used again
+	timer   *time.Timer
 	leave   func() bool // ends the wait for the end of ctx; nil: there is none
+	ended   instant     // when it did
 	stopped bool        // nobody waits any more
-	ended   instant     // when it did; 0: it has not
+	_       [24]byte
 }
 
 // watch ends limits. Most commands are answered at once, and a timer for each would cost more than the rest of this file: so
@@ -642,8 +646,9 @@ type limitGroup struct {
 }
 
 const (
-	watchEvery = 5 * time.Millisecond
-	mostSpare  = 64 // limits that a group keeps for the next commands
+	watchEvery = 10 * time.Millisecond
+	watchAfter = 2 * watchEvery // more than most answers take on a busy server
+	mostSpare  = 128            // limits that a group keeps for the next commands
 )
 
 func (w *watch) begin(c clock) {
@@ -656,7 +661,7 @@ func (w *watch) begin(c clock) {
 }
 
 // limit begins one, which the caller must stop.
-func (w *watch) limit(p patience, now instant) *limit {
+func (w *watch) limit(p *patience, now instant) *limit {
 	since := now
 	if p.since > 0 {
 		since = p.since
@@ -665,7 +670,15 @@ func (w *watch) limit(p patience, now instant) *limit {
 	if p.ctx.Err() != nil {
 		due = min(due, since.add(p.grace))
 	}
-	l := w.groups[rand.Uint32()%uint32(len(w.groups))].take(p, now, due)
+	next := due
+	if deadline, ok := p.ctx.Deadline(); ok {
+		next = min(next, w.clock.at(deadline))
+	}
+	soon := now.until(next) < watchAfter+watchEvery // before a round is sure to have looked
+	l := w.groups[rand.Uint32()%uint32(len(w.groups))].take(p, now, due, soon)
+	if soon {
+		l.watchContext()
+	}
 	w.run()
 	return l
 }
@@ -689,8 +702,8 @@ func (w *watch) round() {
 		g.mu.Lock()
 		for _, l := range g.limits[:g.used] {
 			switch {
-			case l.timer != nil:
-			case l.began.until(now) < watchEvery:
+			case l.slow:
+			case l.began.until(now) < watchAfter:
 				more = true
 			default:
 				l.setTimer(now)
@@ -707,7 +720,7 @@ func (w *watch) round() {
 	}
 }
 
-func (g *limitGroup) take(p patience, now, due instant) *limit {
+func (g *limitGroup) take(p *patience, now, due instant, slow bool) *limit {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.used == len(g.limits) {
@@ -715,12 +728,12 @@ func (g *limitGroup) take(p patience, now, due instant) *limit {
 	}
 	l := g.limits[g.used]
 	if l == nil {
-		l = &limit{group: g, place: g.used, done: make(chan struct{})}
+		l = &limit{group: g, place: int32(g.used), done: make(chan struct{})}
 		g.limits[g.used] = l
 	}
 	g.used++
 	l.ctx, l.grace, l.asks, l.began, l.due = p.ctx, p.grace, p.asks, now, due
-	if now.until(due) <= 2*watchEvery {
+	if slow {
 		l.setTimer(now)
 	}
 	return l
@@ -733,8 +746,8 @@ func (l *limit) stop() {
 	g.used--
 	last := g.limits[g.used]
 	g.limits[l.place], last.place = last, l.place
-	g.limits[g.used], l.place = l, g.used
-	if l.timer == nil {
+	g.limits[g.used], l.place = l, int32(g.used)
+	if !l.slow {
 		l.ctx = nil
 		if g.used >= mostSpare {
 			g.limits[g.used] = nil
@@ -757,6 +770,7 @@ func (l *limit) stop() {
 
 // setTimer ends the limit in time. The caller holds the mutex.
 func (l *limit) setTimer(now instant) {
+	l.slow = true
 	l.timer = time.AfterFunc(now.until(l.due), l.end)
 	if l.asks != nil {
 		l.asks.Store(int64(l.began))
@@ -792,15 +806,16 @@ func (l *limit) hurry() {
 func (l *limit) end() {
 	l.group.mu.Lock()
 	defer l.group.mu.Unlock()
-	if now := l.group.clock.now(); !l.stopped && l.ended == 0 && now >= l.due {
+	if now := l.group.clock.now(); !l.stopped && !l.over.Load() && now >= l.due {
 		l.ended = now
+		l.over.Store(true)
 		close(l.done)
 	}
 }
 
 // overdue tells whether the limit has ended a while ago. An answer that comes just then is a coincidence.
 func (l *limit) overdue() bool {
-	return l.Err() != nil && l.ended.until(l.group.clock.now()) >= tooSoon
+	return l.over.Load() && l.ended.until(l.group.clock.now()) >= tooSoon
 }
 
 func (l *limit) Deadline() (deadline time.Time, ok bool) { return time.Time{}, false }
@@ -810,10 +825,8 @@ func (l *limit) Done() <-chan struct{} { return l.done }
 func (l *limit) Value(any) any { return nil }
 
 func (l *limit) Err() error {
-	select {
-	case <-l.done:
+	if l.over.Load() {
 		return errNoAnswer
-	default:
-		return nil
 	}
+	return nil
 }

@@ -37,7 +37,7 @@ func TestAnswersAtTheEndOfAContext(t *testing.T) {
 			way.lanes[0].answers.Store(manyAnswers)
 			ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 			defer cancel()
-			way.do(patience{ctx: ctx, limit: time.Minute, late: time.Minute}, call{key: "42"})
+			way.do(&patience{ctx: ctx, limit: time.Minute, late: time.Minute}, &call{key: "42"})
 			require.Equal(t, deaf, way.deaf.Load())
 		})
 	}
