@@ -64,8 +64,10 @@ type lane struct {
 	_      cacheLine
 	direct atomic.Int32 // commands that their callers send themselves
 	_      cacheLine
+	scouts atomic.Int32 // commands that have a goroutine, or wait for a place
 
 	mu      sync.Mutex
+	news    chan struct{} // closed when it is time to look at the lane again; nil: nobody waits for that
 	fresh   *detour       // nil: none
 	making  chan struct{} // closed when the detour that is being made is there, or is not to be had; nil: none is being made
 	began   instant       // when making it began
@@ -93,7 +95,9 @@ const (
 	waryFor     = 30 * time.Second       // after a late or missing one; see below
 	mostDirect  = 640                    // a connection's queue has room for 1 024 by default
 	mostApart   = 256
-	mostBatch   = 64 // pipelines that have a goroutine
+	mostScouts  = 8                    // with so many under way on a quiet lane, others wait for news of them
+	newsWait    = 5 * time.Millisecond // for so long
+	mostBatch   = 64                   // pipelines that have a goroutine
 
 	lateAnswer = 500 * time.Millisecond // from then on an answer is late, or from a third of the lease on
 	lateDetour = 2 * time.Second        // the same for one that came over a connection made since
@@ -218,7 +222,12 @@ func (t *transport) do(p *patience, c *call) (a answer) {
 	if a.sent = p.since; a.sent == 0 {
 		a.sent = t.clock.now()
 	}
-	if l.enter(a.sent) {
+	calm := l.enter(a.sent)
+	if !calm && l.scouts.Load() >= mostScouts && l.awaitNews(a.sent) {
+		a.sent = t.clock.now()
+		calm = l.enter(a.sent)
+	}
+	if calm {
 		end := t.watch.limit(p, a.sent)
 		a.RedisResult = c.send(end, t.client)
 		err := a.Error()
@@ -238,8 +247,40 @@ func (t *transport) do(p *patience, c *call) (a answer) {
 	return a
 }
 
+// awaitNews waits a moment until the lane is calm again, if it is quiet: when many come at once, an answer to the first is
+// sooner there than goroutines for all. It reports false when it has not waited.
+func (l *lane) awaitNews(now instant) bool {
+	if l.isWary(now) || !l.known() || l.transport.deaf.Load() {
+		return false
+	}
+	l.mu.Lock()
+	if now < instant(l.heard.Load()).add(calmFor) { // tellNews comes after that changes
+		l.mu.Unlock()
+		return true
+	}
+	if l.news == nil {
+		l.news = make(chan struct{})
+		time.AfterFunc(newsWait, l.tellNews)
+	}
+	news := l.news
+	l.mu.Unlock()
+	<-news
+	return true
+}
+
+func (l *lane) tellNews() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.news != nil {
+		close(l.news)
+		l.news = nil
+	}
+}
+
 // doApart is do for a lane that is not calm.
 func (l *lane) doApart(p *patience, c *call, a *answer) {
+	l.scouts.Add(1)
+	defer l.scouts.Add(-1)
 	e := l.apart(p, l.places, &sending{call: *c})
 	a.RedisResult, a.came = e.result(0), l.transport.clock.now()
 	a.late, a.anew = l.judge(a.Error(), e.sent, a.came, e.late(p.late)), e.trusted
@@ -319,8 +360,11 @@ func (l *lane) judge(err error, sent, came instant, late time.Duration) bool {
 		return true
 	}
 	if answered(err) {
-		if instant(l.heard.Load()).until(came) >= heardAgain {
+		if pause := instant(l.heard.Load()).until(came); pause >= heardAgain {
 			l.heard.Store(int64(came))
+			if pause >= calmFor {
+				l.tellNews()
+			}
 		}
 		if !l.known() {
 			l.answers.Add(1)
