@@ -271,7 +271,7 @@ func (a *attempt) try(quick bool, deadline instant) (granted bool, left time.Dur
 // patience is how long to wait for the answer to a command that is sent now.
 func (a *attempt) patience(deadline instant) patience {
 	reg := a.lock.reg
-	p := patience{ctx: a.ctx, limit: reg.limit, late: lateFor(a.hold.lease.length), asks: &a.lock.anchor().asks}
+	p := patience{ctx: a.ctx, limit: reg.limit, late: lateFor(a.hold.lease.length), asks: &a.lock.anchor().pursuit}
 	if deadline != never {
 		p.limit = min(p.limit, reg.clock.now().until(deadline.add(answerGrace)))
 	}
@@ -344,8 +344,11 @@ func (a *acquisition) pause(d time.Duration, wake <-chan struct{}) (woken bool, 
 }
 
 // trouble is what the goroutine that asks Redis for a path tells the others of its process, who wait for it or try: why its
-// last try failed, if it did.
-type trouble struct{ failure atomic.Pointer[error] }
+// last try failed, if it did. When it is about no more than the first try, which is not answered yet, it says since when.
+type trouble struct {
+	since   instant // 0: it is about more
+	failure atomic.Pointer[error]
+}
 
 func (t *trouble) note(failure error) {
 	if failure == nil {
@@ -365,13 +368,14 @@ func (l *Lock) trouble() error {
 	if a.hold.Load() != nil {
 		return nil
 	}
-	if t := a.pursuit.Load(); t != nil {
-		if failure := t.failure.Load(); failure != nil {
-			return *failure
-		}
+	t := a.pursuit.Load()
+	if t == nil {
 		return nil
 	}
-	if since := instant(a.asks.Load()); since != 0 && since.until(l.reg.clock.now()) >= tooSoon {
+	if failure := t.failure.Load(); failure != nil {
+		return *failure
+	}
+	if t.since != 0 && t.since.until(l.reg.clock.now()) >= tooSoon {
 		return outage{errNoAnswer}
 	}
 	return nil

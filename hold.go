@@ -32,6 +32,7 @@ type hold struct {
 	lock    *Lock
 	value   string // what the key contains: names this very hold
 	renewed bool   // the scheduler renews it
+	late    bool   // a grant of this hold may still arrive; written only by the call that obtains it
 
 	mu      sync.Mutex
 	state   holdState
@@ -54,8 +55,6 @@ type hold struct {
 
 	due   instant // when the scheduler looks at the hold; guarded by the scheduler's mutex, as is index
 	index int     // in the scheduler's heap, -1 when it is not there
-
-	late bool // a grant of this hold may still arrive; written only by the call that obtains it
 }
 
 type holdState uint8

@@ -27,8 +27,7 @@ type Lock struct {
 	hold     atomic.Pointer[hold]    // written only by who has the local half
 	owed     atomic.Int32            // see Lock.owe; the anchor's, for who has the local half
 	crowded  atomic.Int64            // an instant; see overstayed; the anchor's too
-	asks     atomic.Int64            // an instant, or 0: since when who has the local half waits for an answer; the anchor's
-	pursuit  atomic.Pointer[trouble] // of the goroutine that asks Redis, once its first try has failed or been refused; the anchor's
+	pursuit  atomic.Pointer[trouble] // of the goroutine that asks Redis, once its first try takes a while or failed; the anchor's
 }
 
 // How long a call waits that has no [Wait].

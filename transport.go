@@ -23,7 +23,7 @@ import (
 //	calm   it has just been heard from. A caller sends its command itself.
 //	quiet  nothing has been heard for a while, so the next command may hang. It gets a goroutine of its own, for which the
 //	       caller waits no longer than it wants. The number of these goroutines is limited; without a place no command is
-//	       sent.
+//	       sent. When many commands come at once, all but the first few wait a moment for the lane to be calm again.
 //	wary   a command was not answered in its time, or so late that a failover may have happened meanwhile. As quiet, and
 //	       commands go another way; see below.
 //
@@ -129,9 +129,9 @@ type patience struct {
 	ctx   context.Context
 	since instant // from when on the limit counts, and the grace when ctx has ended by then; 0: from now on
 	limit time.Duration
-	grace time.Duration // how long after the end of ctx
-	late  time.Duration // an answer that takes as long is late
-	asks  *atomic.Int64 // an instant, or 0: tells others since when the command is under way, once it has taken a while; nil: nobody wants to know
+	grace time.Duration            // how long after the end of ctx
+	late  time.Duration            // an answer that takes as long is late
+	asks  *atomic.Pointer[trouble] // tells others of the command once it has taken a while; nil: nobody wants to know
 }
 
 // errNoAnswer: the server did not answer in time. It may still execute the command.
@@ -647,24 +647,24 @@ func (l *lane) close() {
 // limit is the context of a command: it ends with the patience of its caller. It has no deadline, because rueidis closes
 // the connection of a command whose deadline is over, which other commands use too.
 //
-// A limit is 128 bytes long, and what every command uses is in the first half: so it is in one cache line.
+// What every command uses comes first, in one cache line.
 type limit struct {
 	done  chan struct{}
 	over  atomic.Bool // done is closed
 	slow  bool        // guarded by the mutex of the group, like the rest: it has a timer, and is not used again
-	place int32       // in the group
+	place int         // in the group
 	group *limitGroup
 	ctx   context.Context
-	grace time.Duration
 	began instant
 	due   instant // when it ends
 
-	asks    *atomic.Int64 // see patience
+	grace   time.Duration
+	asks    *atomic.Pointer[trouble] // see patience
+	silence *trouble                 // what was put there
 	timer   *time.Timer
 	leave   func() bool // ends the wait for the end of ctx; nil: there is none
 	ended   instant     // when it did
 	stopped bool        // nobody waits any more
-	_       [24]byte
 }
 
 // watch ends limits. Most commands are answered at once, and a timer for each would cost more than the rest of this file: so
@@ -718,8 +718,8 @@ func (w *watch) limit(p *patience, now instant) *limit {
 	if deadline, ok := p.ctx.Deadline(); ok {
 		next = min(next, w.clock.at(deadline))
 	}
-	soon := now.until(next) < watchAfter+watchEvery // before a round is sure to have looked
-	l := w.groups[rand.Uint32()%uint32(len(w.groups))].take(p, now, due, soon)
+	soon := now.until(next) < watchAfter+watchEvery                 // before a round is sure to have looked
+	l := w.groups[rand.IntN(len(w.groups))].take(p, now, due, soon) //nolint:gosec // no secret
 	if soon {
 		l.watchContext()
 	}
@@ -772,7 +772,7 @@ func (g *limitGroup) take(p *patience, now, due instant, slow bool) *limit {
 	}
 	l := g.limits[g.used]
 	if l == nil {
-		l = &limit{group: g, place: int32(g.used), done: make(chan struct{})}
+		l = &limit{group: g, place: g.used, done: make(chan struct{})}
 		g.limits[g.used] = l
 	}
 	g.used++
@@ -790,7 +790,7 @@ func (l *limit) stop() {
 	g.used--
 	last := g.limits[g.used]
 	g.limits[l.place], last.place = last, l.place
-	g.limits[g.used], l.place = l, int32(g.used)
+	g.limits[g.used], l.place = l, g.used
 	if !l.slow {
 		l.ctx = nil
 		if g.used >= mostSpare {
@@ -803,7 +803,7 @@ func (l *limit) stop() {
 	l.stopped = true
 	l.timer.Stop()
 	if l.asks != nil {
-		l.asks.Store(0)
+		l.asks.CompareAndSwap(l.silence, nil)
 	}
 	leave := l.leave
 	g.mu.Unlock()
@@ -817,7 +817,8 @@ func (l *limit) setTimer(now instant) {
 	l.slow = true
 	l.timer = time.AfterFunc(now.until(l.due), l.end)
 	if l.asks != nil {
-		l.asks.Store(int64(l.began))
+		l.silence = &trouble{since: l.began}
+		l.asks.CompareAndSwap(nil, l.silence)
 	}
 }
 

@@ -121,7 +121,7 @@ func TestTheWatchRests(t *testing.T) {
 		way := open(func(context.Context) rueidis.RedisResult { return rueidis.RedisResult{} })
 		way.do(&patience{ctx: t.Context(), limit: time.Second, late: time.Minute}, &call{key: "42"})
 		require.True(t, way.watch.running.Load())
-		time.Sleep(watchEvery + 1)
+		<-time.After(watchEvery + 1)
 		synctest.Wait()
 		require.False(t, way.watch.running.Load())
 	})
@@ -145,7 +145,7 @@ func TestManyOnAQuietLane(t *testing.T) {
 				<-answer
 				return rueidis.RedisResult{}
 			})
-			time.Sleep(calmFor)
+			<-time.After(calmFor)
 			var all sync.WaitGroup
 			for range many {
 				all.Go(func() {
@@ -155,7 +155,7 @@ func TestManyOnAQuietLane(t *testing.T) {
 			}
 			require.EqualValues(t, mostScouts, apart.Load())
 			if frozen {
-				time.Sleep(newsWait)
+				<-time.After(newsWait)
 				synctest.Wait()
 				require.EqualValues(t, many, apart.Load())
 			}
