@@ -273,18 +273,21 @@ func (a *attempt) try(b bid, quick bool, deadline instant) (at standing, err err
 	l, h := a.lock, a.hold
 	c := l.kind.layout.obtain(b, quick)
 	a.sent = true
-	reply := l.reg.transport.do(a.patience(deadline), c)
+	p := a.patience(deadline)
+	reply := l.reg.transport.do(&p, &c)
+	came := reply.came
 	a.began = reply.sent
 	at, err = c.decode(reply.RedisResult)
 	switch {
 	case err != nil || !reply.late:
 	case at.granted:
-		a.began, at.granted, err = a.confirm(deadline, a.began.until(reply.came))
+		a.began, at.granted, err = a.confirm(deadline, a.began.until(came))
+		came = l.reg.clock.now()
 		h.late = h.late || !at.granted // whatever the answer: the key may be there
 	case at.state != "": // a server may have said so that is the master no more
 		err = errLate
 	}
-	if at.granted && h.grant(a.began) {
+	if at.granted && h.grant(a.began, came) {
 		a.win(a.began)
 		return at, nil
 	}
@@ -313,7 +316,7 @@ func (a *attempt) win(since instant) {
 // patience is how long to wait for the answer to a command that is sent now.
 func (a *attempt) patience(deadline instant) patience {
 	reg := a.lock.reg
-	p := patience{ctx: a.ctx, limit: reg.limit, late: lateFor(a.hold.lease.length), asks: &a.lock.anchor().asks}
+	p := patience{ctx: a.ctx, limit: reg.limit, late: lateFor(a.hold.lease.length), asks: &a.lock.anchor().pursuit}
 	if deadline != never {
 		p.limit = min(p.limit, reg.clock.now().until(deadline.add(answerGrace)))
 	}
@@ -324,7 +327,8 @@ func (a *attempt) patience(deadline instant) patience {
 // counts from then.
 func (a *attempt) confirm(deadline instant, took time.Duration) (sent instant, granted bool, err error) {
 	l, h := a.lock, a.hold
-	reply := l.reg.transport.do(a.patience(deadline), l.kind.layout.renew(l.key, h.value, h.lease))
+	p, c := a.patience(deadline), l.kind.layout.renew(l.key, h.value, h.lease)
+	reply := l.reg.transport.do(&p, &c)
 	n, err := confirmed(reply.RedisResult)
 	switch {
 	case err == nil && (reply.late || n == 0), err == nil && took >= lateAnswer && !reply.anew:
@@ -395,8 +399,11 @@ func (a *acquisition) pause(d time.Duration, wake, mail <-chan struct{}) (why re
 }
 
 // trouble is what the goroutine that asks Redis for a path tells the others of its process, who wait for it or try: why its
-// last try failed, if it did.
-type trouble struct{ failure atomic.Pointer[error] }
+// last try failed, if it did. When it is about no more than the first try, which is not answered yet, it says since when.
+type trouble struct {
+	since   instant // 0: it is about more
+	failure atomic.Pointer[error]
+}
 
 func (t *trouble) note(failure error) {
 	if failure == nil {
@@ -416,13 +423,14 @@ func (l *Lock) trouble() error {
 	if a.hold.Load() != nil {
 		return nil
 	}
-	if t := a.pursuit.Load(); t != nil {
-		if failure := t.failure.Load(); failure != nil {
-			return *failure
-		}
+	t := a.pursuit.Load()
+	if t == nil {
 		return nil
 	}
-	if since := instant(a.asks.Load()); since != 0 && since.until(l.reg.clock.now()) >= tooSoon {
+	if failure := t.failure.Load(); failure != nil {
+		return *failure
+	}
+	if t.since != 0 && t.since.until(l.reg.clock.now()) >= tooSoon {
 		return outage{errNoAnswer}
 	}
 	return nil

@@ -2,14 +2,18 @@ package lockregistry
 
 import "time"
 
-// instant is a moment on the monotonic clock, as the time since the transport was made: eight bytes, and no wall clock
-// that could jump. The zero instant is the transport's start.
+// instant is a moment on the monotonic clock, as the time since a clock's start: eight bytes, and no wall clock
+// that could jump. Those that a clock tells are later than zero, which can stand for none.
 type instant time.Duration
 
 // clock tells the instants of one transport, and of all registries that use it.
 type clock struct{ start time.Time }
 
+func newClock() clock { return clock{time.Now().Add(-time.Second)} }
+
 func (c clock) now() instant { return instant(time.Since(c.start)) }
+
+func (c clock) at(t time.Time) instant { return instant(t.Sub(c.start)) }
 
 // add stops at never, so that no wait is too long to be added.
 func (i instant) add(d time.Duration) instant {

@@ -58,11 +58,11 @@ func (r *Registry) remove(ctx context.Context, l *Lock, holder string) error {
 		args: arguments{holder, tagged(l.key), r.publish, r.plain.layout.commonChannel()},
 	}
 	p := patience{ctx: ctx, limit: r.limit, late: lateFor(r.lease.length)}
-	reply := r.transport.do(p, removal)
+	reply := r.transport.do(&p, &removal)
 	gone, err := reply.AsStrSlice()
 	if err == nil && reply.late { // a master that is none any more may have answered; asking again changes nothing if not
 		var more []string
-		reply = r.transport.do(p, removal)
+		reply = r.transport.do(&p, &removal)
 		more, err = reply.AsStrSlice()
 		gone = append(gone, more...)
 	}

@@ -32,6 +32,7 @@ type hold struct {
 	lock    *Lock
 	value   string // what the key contains: names this very hold
 	renewed bool   // the scheduler renews it
+	late    bool   // a grant of this hold may still arrive; written only by the call that obtains it
 
 	mu      sync.Mutex
 	state   holdState
@@ -55,7 +56,6 @@ type hold struct {
 	due   instant // when the scheduler looks at the hold; guarded by the scheduler's mutex, as is index
 	index int     // in the scheduler's heap, -1 when it is not there
 
-	late  bool          // a grant of this hold may still arrive; written only by the call that obtains it
 	short time.Duration // the lease that a release of another process has given it, until it is lengthened; 0 then
 	found instant       // until when the message of that grant may come although the hold is live
 }
@@ -103,16 +103,16 @@ func (h *hold) prolong(sent instant, l lease) {
 	}
 }
 
-// grant turns asked into live, with the answer to a command that was sent at sent. It reports false when the answer came
-// too late to be one.
-func (h *hold) grant(sent instant) bool {
+// grant turns asked into live, with the answer that came to a command that was sent at sent. It reports false when the
+// answer came too late to be one.
+func (h *hold) grant(sent, came instant) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.late {
 		h.distrust(h.lease.length)
 	}
 	h.prolong(sent, h.lease)
-	if h.lock.reg.clock.now() >= h.until {
+	if came >= h.until {
 		return false
 	}
 	h.state, h.since, h.chosen = live, sent, sent
@@ -192,9 +192,9 @@ func (h *hold) unlockLose(why string) {
 }
 
 // end turns any state into over: the owner gives the lock back. It tells whether the hold was valid until then.
-func (h *hold) end() bool {
+func (h *hold) end(now instant) bool {
 	h.mu.Lock()
-	h.sound = h.fresh() // those who share it ask, too
+	h.sound = h.state == live && now < h.until // those who share it ask, too
 	sound := h.sound
 	h.state = over
 	if sound {
@@ -451,7 +451,8 @@ func (h *hold) renewOnce(ctx context.Context, l lease) error {
 	h.unlockPlanned()
 
 	reg := h.lock.reg
-	reply := reg.transport.do(patience{ctx: ctx, limit: reg.limit, late: r.late()}, r.call())
+	p, c := patience{ctx: ctx, limit: reg.limit, late: r.late()}, r.call()
+	reply := reg.transport.do(&p, &c)
 	n, err := confirmed(reply.RedisResult)
 	if err = h.answered(r, n > 0, err, reply.late); reply.cut && !errors.Is(err, ErrLockLost) {
 		return explain(ended(ctx), outage{errNoAnswer})

@@ -844,7 +844,7 @@ func TestLeavingAHoldThatOthersHaveEnded(t *testing.T) {
 			reg := &Registry{clock: clock{time.Now()}}
 			h := &hold{lock: &Lock{reg: reg, pair: &ReadWriteLock{}}, state: live, until: never}
 			c.meanwhile(h)
-			h.end()
+			h.end(h.lock.reg.clock.now())
 			require.Equal(t, c.sound, h.dismiss(anna))
 		})
 	}

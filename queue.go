@@ -407,7 +407,7 @@ func (a *acquisition) found(left time.Duration) (next asking, err error) {
 // sure renews a hold that is the owner, or was.
 func (a *acquisition) sure() (next asking, err error) {
 	sent, granted, err := a.confirm(a.deadline, 0)
-	if granted && a.hold.grant(sent) {
+	if granted && a.hold.grant(sent, a.lock.reg.clock.now()) {
 		a.win(sent)
 		return "", nil
 	}

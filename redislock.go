@@ -29,8 +29,7 @@ type Lock struct {
 	yields    atomic.Bool             // see standBack
 	yielded   atomic.Int64            // an instant, see yield
 	queueless atomic.Int64            // an instant: until when there is no queue
-	asks      atomic.Int64            // an instant, or 0: since when who has the local half waits for an answer; the anchor's
-	pursuit   atomic.Pointer[pursuit] // of the goroutine that asks Redis, once its first try has failed or been refused; the anchor's
+	pursuit   atomic.Pointer[pursuit] // of the goroutine that asks Redis, once its first try takes a while or failed; the anchor's
 }
 
 // How long a call waits that has no [Wait].
@@ -455,7 +454,7 @@ func (l *Lock) lost() bool {
 // nobody needs to wait: the removal names this hold, and the next one, which has a larger number, takes the key over if it
 // comes first. When the registry is closed the key is left to its lease.
 func (l *Lock) abandon(h *hold) {
-	h.end()
+	h.end(l.reg.clock.now())
 	l.reg.scheduler.sweep(h.removal(nil))
 	l.letGo(false)
 }
@@ -481,19 +480,18 @@ func (l *Lock) release(ctx context.Context) error {
 		}
 	}
 	l.hold.Store(nil)
-	if !h.end() {
+	begun := reg.clock.now()
+	if !h.end(begun) {
 		l.abandon(h)
 		return ErrLockLost
 	}
-	begun := reg.clock.now()
+	p := patience{ctx: ctx, since: begun, limit: unlockLimit, grace: unlockGrace, late: lateFor(h.lease.length)}
 	m := removal{key: l.key, value: h.value, queue: l.queues()}
 	if due && l.half().contended() {
 		m.ticket = yields
 	}
 	removal := l.kind.layout.release(m) // which may have to ask the server for its version
-	p := l.patience(ctx, begun)
-	p.late = lateFor(h.lease.length)
-	reply := reg.transport.do(p, removal)
+	reply := reg.transport.do(&p, &removal)
 	n, err := confirmed(reply.RedisResult)
 	l.yield(n, m.ticket == yields)
 	if err == nil && !reply.late {
@@ -501,7 +499,7 @@ func (l *Lock) release(ctx context.Context) error {
 			reg.scheduler.sweep(h.abandoned())
 		}
 		l.letGo(true)
-	} else if err = l.removeLater(ctx, h, err, begun); err != nil {
+	} else if err = l.removeLater(p, h, err); err != nil {
 		return err
 	}
 	if n == 0 && err == nil && reply.Error() == nil {
@@ -511,8 +509,8 @@ func (l *Lock) release(ctx context.Context) error {
 }
 
 // removeLater has the key of a hold that is over removed in the background, and waits for the outcome for what is left of
-// the time of an Unlock that has begun at some time. Failure is why it is not known yet.
-func (l *Lock) removeLater(ctx context.Context, h *hold, failure error, begun instant) error {
+// the time of an Unlock. Failure is why it is not known yet.
+func (l *Lock) removeLater(p patience, h *hold, failure error) error {
 	reg := l.reg
 	removed := make(chan bool, 1)
 	silent := &pursuit{} // until then nobody has the lock here, and nobody knows whether somebody has it elsewhere
@@ -528,28 +526,15 @@ func (l *Lock) removeLater(ctx context.Context, h *hold, failure error, begun in
 		silent.note(failure)
 		l.anchor().pursuit.CompareAndSwap(nil, silent)
 	}
-	p := l.patience(ctx, begun)
 	reg.sweep(stray, p)
-	if removedWithin(p, removed) {
+	if reg.transport.removedWithin(&p, removed) {
 		return nil
 	}
 	return failure
 }
 
-// patience is what is left of that of an Unlock that has begun at some time. When its context is done already, nobody knows
-// since when, so all the time since counts.
-func (l *Lock) patience(ctx context.Context, begun instant) patience {
-	spent := begun.until(l.reg.clock.now())
-	p := patience{ctx: ctx, limit: unlockLimit - spent, grace: unlockGrace}
-	if ctx.Err() != nil {
-		p.grace = max(0, unlockGrace-spent)
-	}
-	return p
-}
-
-func removedWithin(p patience, removed <-chan bool) bool {
-	end := newLimit()
-	end.begin(p)
+func (t *transport) removedWithin(p *patience, removed <-chan bool) bool {
+	end := t.watch.limit(p, t.clock.now())
 	defer end.stop()
 	select {
 	case gone := <-removed:

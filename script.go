@@ -58,29 +58,28 @@ func (c *call) given() []string {
 }
 
 // send runs a call: a script by its digest where the server knows it.
-func (c call) send(ctx context.Context, way rueidis.CoreClient) rueidis.RedisResult {
+func (c *call) send(ctx context.Context, way rueidis.CoreClient) (result rueidis.RedisResult) {
 	if c.script == nil {
 		set := way.B().Arbitrary("SET").Keys(c.key).Args(c.args[0], "NX", "PX", c.args[1]).Build()
 		return way.Do(ctx, set)
 	}
-	result := way.Do(ctx, c.bySum(way.B()))
-	if noScript(result) {
+	if result = way.Do(ctx, c.bySum(way.B())); noScript(result.Error()) {
 		result = way.Do(ctx, c.bySource(way.B()))
 	}
 	return result
 }
 
-func (c call) bySum(b rueidis.Builder) rueidis.Completed {
+func (c *call) bySum(b rueidis.Builder) rueidis.Completed {
 	return b.Evalsha().Sha1(c.script.sha).Numkeys(1).Key(c.key).Arg(c.given()...).Build()
 }
 
-func (c call) bySource(b rueidis.Builder) rueidis.Completed {
+func (c *call) bySource(b rueidis.Builder) rueidis.Completed {
 	return b.Eval().Script(c.script.source).Numkeys(1).Key(c.key).Arg(c.given()...).Build()
 }
 
 // noScript tells whether the server does not know the script, after a restart for instance.
-func noScript(result rueidis.RedisResult) bool {
-	reply, ok := rueidis.IsRedisErr(result.Error())
+func noScript(err error) bool {
+	reply, ok := rueidis.IsRedisErr(err)
 	return ok && reply.IsNoScript()
 }
 
@@ -95,7 +94,7 @@ func sendAll(ctx context.Context, way rueidis.CoreClient, calls []call, wanted f
 	var again []int
 	var evals rueidis.Commands
 	for i, result := range results {
-		if noScript(result) && wanted(i) {
+		if noScript(result.Error()) && wanted(i) {
 			again = append(again, i)
 			evals = append(evals, calls[i].bySource(way.B()))
 		}
@@ -131,7 +130,7 @@ const (
 )
 
 // decode reads the reply of a call that obtains.
-func (c call) decode(result rueidis.RedisResult) (s standing, err error) {
+func (c *call) decode(result rueidis.RedisResult) (s standing, err error) {
 	if c.script == nil {
 		if err = result.Error(); rueidis.IsRedisNil(err) {
 			return s, nil

@@ -198,7 +198,8 @@ func (r *Registry) sweep(t *stray, p patience) {
 		return
 	}
 	p.late = lateFor(t.lease)
-	a := r.transport.do(p, sweeping{t, t.value, t.ticket, t.lease}.call())
+	c := sweeping{t, t.value, t.ticket, t.lease}.call()
+	a := r.transport.do(&p, &c)
 	if t.freed != nil {
 		t.freed(a.Error() == nil && !a.late)
 	}

@@ -3,6 +3,7 @@ package lockregistry
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"reflect"
 	"strconv"
 	"strings"
@@ -22,7 +23,7 @@ import (
 //	calm   it has just been heard from. A caller sends its command itself.
 //	quiet  nothing has been heard for a while, so the next command may hang. It gets a goroutine of its own, for which the
 //	       caller waits no longer than it wants. The number of these goroutines is limited; without a place no command is
-//	       sent.
+//	       sent. When many commands come at once, all but the first few wait a moment for the lane to be calm again.
 //	wary   a command was not answered in its time, or so late that a failover may have happened meanwhile. As quiet, and
 //	       commands go another way; see below.
 //
@@ -47,7 +48,7 @@ type transport struct {
 	// is under way, and so finds out with the next command that the connection was closed.
 	ctx     context.Context
 	deaf    atomic.Bool // the client has ignored a context, as it does with DisableAutoPipelining: every command gets a goroutine
-	limits  sync.Pool   // of *limit; of one client, since what is made in a bubble of fake time stays there
+	watch   watch
 	batches chan struct{}
 	users   int // registries; guarded by transportsMu
 }
@@ -55,13 +56,18 @@ type transport struct {
 // lane is the way to the keys of some slots of a cluster, or to all keys of a single server.
 type lane struct {
 	transport *transport
-	heard     atomic.Int64  // an instant: when the newest answer came
+	heard     atomic.Int64  // an instant: when the newest answer came, or an older one of a moment before
 	wary      atomic.Int64  // an instant: until when
 	answers   atomic.Int32  // since a connection broke; counts to manyAnswers
-	direct    atomic.Int32  // commands that their callers send themselves
 	places    chan struct{} // one is taken by each command that has a goroutine
 
+	_      cacheLine
+	direct atomic.Int32 // commands that their callers send themselves
+	_      cacheLine
+	scouts atomic.Int32 // commands that have a goroutine, or wait for a place
+
 	mu      sync.Mutex
+	news    chan struct{} // closed when it is time to look at the lane again; nil: nobody waits for that
 	fresh   *detour       // nil: none
 	making  chan struct{} // closed when the detour that is being made is there, or is not to be had; nil: none is being made
 	began   instant       // when making it began
@@ -70,6 +76,9 @@ type lane struct {
 	tidying bool          // a timer runs that gives the detour back
 	closed  bool
 }
+
+// cacheLine keeps what every command writes away from what every command reads.
+type cacheLine [64]byte
 
 // detour is a connection made while the lane is wary.
 type detour struct {
@@ -80,12 +89,15 @@ type detour struct {
 
 const (
 	calmFor     = 10 * time.Millisecond // after an answer
+	heardAgain  = calmFor / 8           // an answer so soon after another one is not worth noting
 	manyAnswers = 32
 	tooSoon     = 100 * time.Millisecond // a caller that waits no longer than this learns nothing from it
 	waryFor     = 30 * time.Second       // after a late or missing one; see below
 	mostDirect  = 640                    // a connection's queue has room for 1 024 by default
 	mostApart   = 256
-	mostBatch   = 64 // pipelines that have a goroutine
+	mostScouts  = 8                    // with so many under way on a quiet lane, others wait for news of them
+	newsWait    = 5 * time.Millisecond // for so long
+	mostBatch   = 64                   // pipelines that have a goroutine
 
 	lateAnswer = 500 * time.Millisecond // from then on an answer is late, or from a third of the lease on
 	lateDetour = 2 * time.Second        // the same for one that came over a connection made since
@@ -115,10 +127,11 @@ type answer struct {
 // limit.
 type patience struct {
 	ctx   context.Context
+	since instant // from when on the limit counts, and the grace when ctx has ended by then; 0: from now on
 	limit time.Duration
-	grace time.Duration // how long after the end of ctx
-	late  time.Duration // an answer that takes as long is late
-	asks  *atomic.Int64 // an instant, or 0: tells others since when the command is under way; nil: nobody wants to know
+	grace time.Duration            // how long after the end of ctx
+	late  time.Duration            // an answer that takes as long is late
+	asks  *atomic.Pointer[pursuit] // tells others of the command once it has taken a while; nil: nobody wants to know
 }
 
 // errNoAnswer: the server did not answer in time. It may still execute the command.
@@ -160,8 +173,8 @@ func transportOf(client rueidis.Client) *transport {
 }
 
 func newTransport(client rueidis.Client) *transport {
-	t := &transport{client: client, clock: clock{time.Now()}, batches: make(chan struct{}, mostBatch)}
-	t.limits.New = func() any { return newLimit() }
+	t := &transport{client: client, clock: newClock(), batches: make(chan struct{}, mostBatch)}
+	t.watch.begin(t.clock)
 	t.ctx = lasting{context.Background(), make(chan struct{})}
 	n := 1
 	if client.Mode() == rueidis.ClientModeCluster {
@@ -204,32 +217,85 @@ func (t *transport) laneOf(key string) int {
 
 // do sends a command and waits for the answer as patiently as it is told. Without one its error is errNoAnswer, or
 // errNotSent.
-func (t *transport) do(p patience, c call) answer {
+func (t *transport) do(p *patience, c *call) (a answer) {
 	l := t.lane(c.key)
-	a := answer{sent: t.clock.now()}
-	if p.asks != nil {
-		p.asks.Store(int64(max(a.sent, 1)))
-		defer p.asks.Store(0)
+	if a.sent = p.since; a.sent == 0 {
+		a.sent = t.clock.now()
 	}
-	calm := !l.isWary(a.sent) && l.known() && a.sent < instant(l.heard.Load()).add(calmFor) && !t.deaf.Load()
-	if calm && l.direct.Add(1) <= mostDirect {
-		a.RedisResult = l.inPlace(p, c)
+	calm := l.enter(a.sent)
+	if !calm && l.scouts.Load() >= mostScouts && l.awaitNews(a.sent) {
+		a.sent = t.clock.now()
+		calm = l.enter(a.sent)
+	}
+	if calm {
+		end := t.watch.limit(p, a.sent)
+		a.RedisResult = c.send(end, t.client)
+		err := a.Error()
+		end.stop()
 		l.direct.Add(-1)
-		a.came = t.clock.now()
-		a.late = l.judge(a.Error(), a.sent, a.came, p.late)
-	} else {
-		if calm {
-			l.direct.Add(-1)
+		if end.overdue() && !errors.Is(err, errNoAnswer) {
+			t.deaf.Store(true)
 		}
-		e := l.apart(p, l.places, func(ctx context.Context, way rueidis.CoreClient) []rueidis.RedisResult {
-			return []rueidis.RedisResult{c.send(ctx, way)}
-		})
-		a.RedisResult, a.came = e.result(0), t.clock.now()
-		a.late, a.anew = l.judge(a.Error(), e.sent, a.came, e.late(p.late)), e.trusted
+		a.came = t.clock.now()
+		a.late = l.judge(err, a.sent, a.came, p.late)
+	} else {
+		l.doApart(p, c, &a)
 	}
-	ended := p.grace == 0 && p.ctx.Err() != nil
-	a.cut = ended && (errors.Is(a.Error(), errNoAnswer) || errors.Is(a.Error(), errNotSent))
+	if err := a.NonRedisError(); err != nil && p.grace == 0 && p.ctx.Err() != nil {
+		a.cut = errors.Is(err, errNoAnswer) || errors.Is(err, errNotSent)
+	}
 	return a
+}
+
+// awaitNews waits a moment until the lane is calm again, if it is quiet: when many come at once, an answer to the first is
+// sooner there than goroutines for all. It reports false when it has not waited.
+func (l *lane) awaitNews(now instant) bool {
+	if l.isWary(now) || !l.known() || l.transport.deaf.Load() {
+		return false
+	}
+	l.mu.Lock()
+	if now < instant(l.heard.Load()).add(calmFor) { // tellNews comes after that changes
+		l.mu.Unlock()
+		return true
+	}
+	if l.news == nil {
+		l.news = make(chan struct{})
+		time.AfterFunc(newsWait, l.tellNews)
+	}
+	news := l.news
+	l.mu.Unlock()
+	<-news
+	return true
+}
+
+func (l *lane) tellNews() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.news != nil {
+		close(l.news)
+		l.news = nil
+	}
+}
+
+// doApart is do for a lane that is not calm.
+func (l *lane) doApart(p *patience, c *call, a *answer) {
+	l.scouts.Add(1)
+	defer l.scouts.Add(-1)
+	e := l.apart(p, l.places, &sending{call: *c})
+	a.RedisResult, a.came = e.result(0), l.transport.clock.now()
+	a.late, a.anew = l.judge(a.Error(), e.sent, a.came, e.late(p.late)), e.trusted
+}
+
+// enter tells whether the lane is calm, and has room for a command that its caller sends itself. That one is counted then.
+func (l *lane) enter(now instant) bool {
+	if now >= instant(l.heard.Load()).add(calmFor) || l.isWary(now) || !l.known() || l.transport.deaf.Load() {
+		return false
+	}
+	if l.direct.Add(1) > mostDirect {
+		l.direct.Add(-1)
+		return false
+	}
+	return true
 }
 
 // doAll sends scripts, in one pipeline for each lane, and hands over the answers to each as soon as they are there. It
@@ -251,9 +317,9 @@ func (t *transport) doAll(
 		all.Go(func() {
 			l, from := &t.lanes[n], t.clock.now()
 			p := patience{ctx: context.Background(), limit: limit}
-			e := l.apart(p, t.batches, func(ctx context.Context, way rueidis.CoreClient) []rueidis.RedisResult {
+			e := l.apart(&p, t.batches, &sending{send: func(ctx context.Context, way rueidis.CoreClient) []rueidis.RedisResult {
 				return sendAll(ctx, way, some, func(k int) bool { return wanted(group[k]) })
-			})
+			}})
 			came := t.clock.now()
 			for k, i := range group {
 				r := e.result(k)
@@ -271,9 +337,9 @@ const askLimit = unlockGrace
 func (t *transport) ask(question func(context.Context, rueidis.CoreClient) rueidis.RedisResult) rueidis.RedisResult {
 	l := &t.lanes[0]
 	p := patience{ctx: context.Background(), limit: askLimit}
-	return l.apart(p, l.places, func(ctx context.Context, way rueidis.CoreClient) []rueidis.RedisResult {
+	return l.apart(&p, l.places, &sending{send: func(ctx context.Context, way rueidis.CoreClient) []rueidis.RedisResult {
 		return []rueidis.RedisResult{question(ctx, way)}
-	}).result(0)
+	}}).result(0)
 }
 
 // judge takes in an answer, or that there was none in time, and tells whether it is late.
@@ -294,7 +360,12 @@ func (l *lane) judge(err error, sent, came instant, late time.Duration) bool {
 		return true
 	}
 	if answered(err) {
-		l.heard.Store(int64(came))
+		if pause := instant(l.heard.Load()).until(came); pause >= heardAgain {
+			l.heard.Store(int64(came))
+			if pause >= calmFor {
+				l.tellNews()
+			}
+		}
 		if !l.known() {
 			l.answers.Add(1)
 		}
@@ -338,22 +409,12 @@ func (l *lane) beWary(now instant) {
 	}
 }
 
-// inPlace sends a command in the caller's goroutine.
-func (l *lane) inPlace(p patience, c call) rueidis.RedisResult {
-	t := l.transport
-	end := t.limits.Get().(*limit)
-	end.begin(p)
-	result := c.send(end, t.client)
-	if end.stop() {
-		t.limits.Put(end)
-	} else if !errors.Is(result.Error(), errNoAnswer) && end.overdue() {
-		t.deaf.Store(true)
-	}
-	return result
-}
-
-// sending is what became of commands that were sent in a goroutine of their own.
+// sending is what is sent in a goroutine of its own, and what became of it.
 type sending struct {
+	call    call // unless send is there
+	send    func(context.Context, rueidis.CoreClient) []rueidis.RedisResult
+	gone    atomic.Bool // nobody waits for the answer any more
+	first   [1]rueidis.RedisResult
 	results []rueidis.RedisResult
 	err     error   // why there are none
 	sent    instant // when the goroutine sent them
@@ -376,18 +437,11 @@ func (e *sending) late(usual time.Duration) time.Duration {
 
 // apart sends commands in a goroutine of their own, if the lane is wary over the detour, where there is one. The goroutine
 // ends with the answer, since rueidis closes a connection that stays silent.
-func (l *lane) apart(
-	p patience, places chan struct{}, send func(context.Context, rueidis.CoreClient) []rueidis.RedisResult,
-) *sending {
+func (l *lane) apart(p *patience, places chan struct{}, e *sending) *sending {
 	t := l.transport
 	began := t.clock.now()
-	end := t.limits.Get().(*limit)
-	end.begin(p)
-	defer func() {
-		if end.stop() {
-			t.limits.Put(end)
-		}
-	}()
+	end := t.watch.limit(p, began)
+	defer end.stop()
 	select {
 	case places <- struct{}{}:
 	default:
@@ -397,44 +451,54 @@ func (l *lane) apart(
 			return &sending{err: errNotSent, sent: began}
 		}
 	}
-	arrived := make(chan *sending, 1)
-	var gone atomic.Bool // nobody waits for the answer any more
+	arrived := make(chan struct{}, 1)
 	go func() {
 		defer func() { <-places }()
-		e := &sending{}
-		var way rueidis.CoreClient = t.client
-		var fresh *detour
-		if l.isWary(t.clock.now()) {
-			e.trusted = true
-			if len(t.lanes) == 1 {
-				var none bool
-				switch fresh, none = l.detour(&gone); {
-				case fresh != nil:
-					way = fresh
-				case none:
-					e.trusted = false
-				default:
-					arrived <- &sending{err: errNotSent, sent: began}
-					return
-				}
-			}
-		}
-		if gone.Load() {
-			return
-		}
-		e.sent = t.clock.now()
-		e.results = send(t.ctx, way)
-		if fresh != nil && !answered(e.results[0].Error()) {
-			fresh.broken.Store(true)
-		}
-		arrived <- e
+		l.carryOut(e)
+		arrived <- struct{}{}
 	}()
 	select {
-	case e := <-arrived:
+	case <-arrived:
 		return e
 	case <-end.Done():
-		gone.Store(true)
+		e.gone.Store(true)
 		return &sending{err: errNoAnswer, sent: began}
+	}
+}
+
+// carryOut sends commands, unless nobody waits for the answer any more.
+func (l *lane) carryOut(e *sending) {
+	t := l.transport
+	var way rueidis.CoreClient = t.client
+	var fresh *detour
+	e.sent = t.clock.now()
+	if l.isWary(e.sent) {
+		e.trusted = true
+		if len(t.lanes) == 1 {
+			var none bool
+			switch fresh, none = l.detour(&e.gone); {
+			case fresh != nil:
+				way = fresh
+			case none:
+				e.trusted = false
+			default:
+				e.err, e.trusted = errNotSent, false
+				return
+			}
+			e.sent = t.clock.now()
+		}
+	}
+	if e.gone.Load() {
+		return
+	}
+	if e.send != nil {
+		e.results = e.send(t.ctx, way)
+	} else {
+		e.first[0] = e.call.send(t.ctx, way)
+		e.results = e.first[:]
+	}
+	if fresh != nil && !answered(e.results[0].Error()) {
+		fresh.broken.Store(true)
 	}
 }
 
@@ -529,8 +593,8 @@ func (l *lane) make(making chan struct{}, since instant) {
 func (l *lane) dedicate(since instant) rueidis.DedicatedClient {
 	for {
 		client, _ := l.transport.client.Dedicate() // closing it gives it back
-		end := newLimit()
-		end.begin(patience{ctx: context.Background(), limit: askLimit})
+		t := l.transport
+		end := t.watch.limit(&patience{ctx: context.Background(), limit: askLimit}, t.clock.now())
 		info, err := client.Do(end, client.B().Arbitrary("CLIENT", "INFO").Build()).ToString()
 		end.stop()
 		if errors.Is(err, errNoAnswer) { // a new one answers
@@ -540,7 +604,7 @@ func (l *lane) dedicate(since instant) rueidis.DedicatedClient {
 		_, after, told := strings.Cut(info, " age=")
 		digits, _, _ := strings.Cut(after, " ")
 		age, bad := strconv.Atoi(digits)
-		if err != nil || !told || bad != nil || time.Duration(age-1)*time.Second <= since.until(l.transport.clock.now()) {
+		if err != nil || !told || bad != nil || time.Duration(age-1)*time.Second <= since.until(t.clock.now()) {
 			return client
 		}
 		client.Close()
@@ -583,91 +647,221 @@ func (l *lane) close() {
 // limit is the context of a command: it ends with the patience of its caller. It has no deadline, because rueidis closes
 // the connection of a command whose deadline is over, which other commands use too.
 //
-// Most commands are answered at once. So the caller's context is watched only when one has taken a while: watching takes
-// memory, and the mutex of a context that many callers may share.
+// What every command uses comes first, in one cache line.
 type limit struct {
 	done  chan struct{}
-	ended time.Time // set before done is closed
-	timer *time.Timer
+	over  atomic.Bool // done is closed
+	slow  bool        // guarded by the mutex of the group, like the rest: it has a timer, and is not used again
+	place int         // in the group
+	group *limitGroup
+	ctx   context.Context
+	began instant
+	due   instant // when it ends
 
-	mu sync.Mutex
-	patience
-	until   time.Time   // with a grace: when the limit is over
-	early   bool        // the timer is the one that begins the watch
+	grace   time.Duration
+	asks    *atomic.Pointer[pursuit] // see patience
+	silence *pursuit                 // what was put there
+	timer   *time.Timer
+	leave   func() bool // ends the wait for the end of ctx; nil: there is none
+	ended   instant     // when it did
 	stopped bool        // nobody waits any more
-	leave   func() bool // ends the watch; nil: there is none
 }
 
-// watchAfter is how long a command takes before its caller's context is watched.
-const watchAfter = 5 * time.Millisecond
+// watch ends limits. Most commands are answered at once, and a timer for each would cost more than the rest of this file: so
+// one timer serves all. It fires at intervals while commands are under way. Only one that has taken a while gets a timer of
+// its own then, and only then its caller's context is watched, which takes memory, and the mutex of a context that many
+// callers may share.
+type watch struct {
+	clock clock
+	timer *time.Timer
 
-func newLimit() *limit {
-	l := &limit{done: make(chan struct{})}
-	l.timer = time.AfterFunc(time.Hour, l.fire)
-	l.timer.Stop()
+	_       cacheLine
+	running atomic.Bool // the timer, or it has just fired
+	_       cacheLine
+	groups  [8]limitGroup // several, so that callers seldom meet at a mutex
+}
+
+type limitGroup struct {
+	clock  clock
+	mu     sync.Mutex
+	limits []*limit // those in use, then some for the next commands; nil where there is none
+	used   int
+	_      cacheLine
+}
+
+const (
+	watchEvery = 10 * time.Millisecond
+	watchAfter = 2 * watchEvery // more than most answers take on a busy server
+	mostSpare  = 128            // limits that a group keeps for the next commands
+)
+
+func (w *watch) begin(c clock) {
+	w.clock = c
+	for i := range w.groups {
+		w.groups[i].clock = c
+	}
+	w.timer = time.AfterFunc(time.Hour, w.round)
+	w.timer.Stop()
+}
+
+// limit begins one, which the caller must stop.
+func (w *watch) limit(p *patience, now instant) *limit {
+	since := now
+	if p.since > 0 {
+		since = p.since
+	}
+	due := since.add(p.limit)
+	if p.ctx.Err() != nil {
+		due = min(due, since.add(p.grace))
+	}
+	next := due
+	if deadline, ok := p.ctx.Deadline(); ok {
+		next = min(next, w.clock.at(deadline))
+	}
+	soon := now.until(next) < watchAfter+watchEvery                 // before a round is sure to have looked
+	l := w.groups[rand.IntN(len(w.groups))].take(p, now, due, soon) //nolint:gosec // no secret
+	if soon {
+		l.watchContext()
+	}
+	w.run()
 	return l
 }
 
-func (l *limit) begin(p patience) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.patience, l.leave, l.early, l.stopped = p, nil, false, false
-	if p.grace > 0 {
-		l.until = time.Now().Add(p.limit)
-	}
-	switch {
-	case p.ctx.Err() != nil:
-		l.timer.Reset(min(p.grace, p.limit))
-	case p.ctx.Done() == nil || p.limit <= watchAfter:
-		l.timer.Reset(p.limit)
-	default:
-		l.early = true
-		l.timer.Reset(watchAfter)
+// run sees to it that there is a round.
+func (w *watch) run() {
+	if !w.running.Load() && w.running.CompareAndSwap(false, true) {
+		w.timer.Reset(watchEvery)
 	}
 }
 
-// fire is what the timer calls.
-func (l *limit) fire() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	switch {
-	case l.stopped:
-	case l.early:
-		l.early = false
-		l.timer.Reset(l.limit - watchAfter)
-		l.leave = context.AfterFunc(l.ctx, l.hurry)
-	default:
-		l.ended = time.Now()
+// round looks for commands that have taken a while. A caller that finds the watch running has put its limit into a group
+// before, so either this round meets the limit, or running was false already.
+func (w *watch) round() {
+	w.running.Store(false)
+	now := w.clock.now()
+	var slow []*limit
+	more := false
+	for i := range w.groups {
+		g := &w.groups[i]
+		g.mu.Lock()
+		for _, l := range g.limits[:g.used] {
+			switch {
+			case l.slow:
+			case l.began.until(now) < watchAfter:
+				more = true
+			default:
+				l.setTimer(now)
+				slow = append(slow, l)
+			}
+		}
+		g.mu.Unlock()
+	}
+	for _, l := range slow { // without the mutex: a context may be of any type
+		l.watchContext()
+	}
+	if more {
+		w.run()
+	}
+}
+
+func (g *limitGroup) take(p *patience, now, due instant, slow bool) *limit {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.used == len(g.limits) {
+		g.limits = append(g.limits, nil)
+	}
+	l := g.limits[g.used]
+	if l == nil {
+		l = &limit{group: g, place: g.used, done: make(chan struct{})}
+		g.limits[g.used] = l
+	}
+	g.used++
+	l.ctx, l.grace, l.asks, l.began, l.due = p.ctx, p.grace, p.asks, now, due
+	if slow {
+		l.setTimer(now)
+	}
+	return l
+}
+
+// stop is for when nobody waits any more.
+func (l *limit) stop() {
+	g := l.group
+	g.mu.Lock()
+	g.used--
+	last := g.limits[g.used]
+	g.limits[l.place], last.place = last, l.place
+	g.limits[g.used], l.place = l, g.used
+	if !l.slow {
+		l.ctx = nil
+		if g.used >= mostSpare {
+			g.limits[g.used] = nil
+		}
+		g.mu.Unlock()
+		return
+	}
+	g.limits[g.used] = nil
+	l.stopped = true
+	l.timer.Stop()
+	if l.asks != nil {
+		l.asks.CompareAndSwap(l.silence, nil)
+	}
+	leave := l.leave
+	g.mu.Unlock()
+	if leave != nil {
+		leave()
+	}
+}
+
+// setTimer ends the limit in time. The caller holds the mutex.
+func (l *limit) setTimer(now instant) {
+	l.slow = true
+	l.timer = time.AfterFunc(now.until(l.due), l.end)
+	if l.asks != nil {
+		l.silence = &pursuit{trouble: trouble{since: l.began}}
+		l.asks.CompareAndSwap(nil, l.silence)
+	}
+}
+
+// watchContext waits for the end of the caller's context.
+func (l *limit) watchContext() {
+	if l.ctx.Done() == nil {
+		return
+	}
+	leave := context.AfterFunc(l.ctx, l.hurry)
+	l.group.mu.Lock()
+	l.leave = leave
+	stopped := l.stopped
+	l.group.mu.Unlock()
+	if stopped {
+		leave()
+	}
+}
+
+// hurry is for when the caller's context has ended.
+func (l *limit) hurry() {
+	l.group.mu.Lock()
+	defer l.group.mu.Unlock()
+	now := l.group.clock.now()
+	if due := now.add(l.grace); !l.stopped && due < l.due {
+		l.due = due
+		l.timer.Reset(now.until(due))
+	}
+}
+
+func (l *limit) end() {
+	l.group.mu.Lock()
+	defer l.group.mu.Unlock()
+	if now := l.group.clock.now(); !l.stopped && !l.over.Load() && now >= l.due {
+		l.ended = now
+		l.over.Store(true)
 		close(l.done)
 	}
 }
 
-// hurry is called when the caller's context ends before the answer comes.
-func (l *limit) hurry() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.stopped || !l.timer.Stop() { // it is over already
-		return
-	}
-	grace := l.grace
-	if grace > 0 {
-		grace = min(grace, time.Until(l.until))
-	}
-	l.timer.Reset(grace)
-}
-
-// stop ends the watch. It tells whether the limit can be used again: it has not ended, and nothing that belongs to this use
-// runs any more.
-func (l *limit) stop() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.stopped = true
-	stopped := l.timer.Stop()
-	return (l.leave == nil || l.leave()) && stopped
-}
-
 // overdue tells whether the limit has ended a while ago. An answer that comes just then is a coincidence.
-func (l *limit) overdue() bool { return l.Err() != nil && time.Since(l.ended) >= tooSoon }
+func (l *limit) overdue() bool {
+	return l.over.Load() && l.ended.until(l.group.clock.now()) >= tooSoon
+}
 
 func (l *limit) Deadline() (deadline time.Time, ok bool) { return time.Time{}, false }
 
@@ -676,10 +870,8 @@ func (l *limit) Done() <-chan struct{} { return l.done }
 func (l *limit) Value(any) any { return nil }
 
 func (l *limit) Err() error {
-	select {
-	case <-l.done:
+	if l.over.Load() {
 		return errNoAnswer
-	default:
-		return nil
 	}
+	return nil
 }

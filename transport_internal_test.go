@@ -2,6 +2,8 @@ package lockregistry
 
 import (
 	"context"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -37,8 +39,130 @@ func TestAnswersAtTheEndOfAContext(t *testing.T) {
 			way.lanes[0].answers.Store(manyAnswers)
 			ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 			defer cancel()
-			way.do(patience{ctx: ctx, limit: time.Minute, late: time.Minute}, call{key: "42"})
+			way.do(&patience{ctx: ctx, limit: time.Minute, late: time.Minute}, &call{key: "42"})
 			require.Equal(t, deaf, way.deaf.Load())
+		})
+	}
+}
+
+// stubClient answers commands as a test wants.
+type stubClient struct {
+	rueidis.Client
+	do func(context.Context) rueidis.RedisResult
+}
+
+func (c stubClient) Do(ctx context.Context, _ rueidis.Completed) rueidis.RedisResult {
+	return c.do(ctx)
+}
+
+// inLanes runs a test in fake time, with a lane on which all connections have been made, and from which it was heard now.
+func inLanes(t *testing.T, test func(t *testing.T, open func(do func(context.Context) rueidis.RedisResult) *transport)) {
+	t.Helper()
+	client, err := rueidis.NewClient(rueidis.ClientOption{
+		InitAddress: []string{miniredis.RunT(t).Addr()}, ForceSingleClient: true, DisableCache: true,
+	})
+	require.NoError(t, err)
+	defer client.Close()
+	synctest.Test(t, func(t *testing.T) {
+		test(t, func(do func(context.Context) rueidis.RedisResult) *transport {
+			way := newTransport(stubClient{client, do})
+			way.lanes[0].heard.Store(int64(way.clock.now()))
+			way.lanes[0].answers.Store(manyAnswers)
+			return way
+		})
+	})
+}
+
+// A command waits for as long as its caller does, although no timer of its own runs at first.
+func TestLimits(t *testing.T) {
+	const ms = time.Millisecond
+	for name, c := range map[string]struct {
+		limit, deadline, cancelled, grace time.Duration
+		took, most                        time.Duration
+	}{
+		"short limit":                    {limit: ms, took: ms},
+		"limit between two rounds":       {limit: watchAfter + watchEvery + ms, took: watchAfter + watchEvery + ms},
+		"long limit":                     {limit: time.Second, took: time.Second},
+		"context that ends soon":         {limit: time.Second, deadline: ms, took: ms},
+		"context that ends later":        {limit: time.Second, deadline: 700 * ms, took: 700 * ms},
+		"context that ends, with grace":  {limit: time.Second, deadline: ms, grace: 100 * ms, took: 101 * ms},
+		"context that ends too late":     {limit: time.Second, deadline: 950 * ms, grace: 100 * ms, took: time.Second},
+		"context that is cancelled":      {limit: time.Second, cancelled: 500 * ms, took: 500 * ms},
+		"context that is cancelled soon": {limit: time.Second, cancelled: ms, took: ms, most: watchAfter + watchEvery},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inLanes(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *transport) {
+				way := open(func(ctx context.Context) rueidis.RedisResult {
+					<-ctx.Done()
+					return rueidis.NewErrorResult(ctx.Err())
+				})
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				if c.deadline > 0 {
+					ctx, cancel = context.WithTimeout(ctx, c.deadline)
+					defer cancel()
+				}
+				if c.cancelled > 0 {
+					time.AfterFunc(c.cancelled, cancel)
+				}
+				began := time.Now()
+				a := way.do(&patience{ctx: ctx, limit: c.limit, grace: c.grace, late: time.Minute}, &call{key: "42"})
+				require.ErrorIs(t, a.Error(), errNoAnswer)
+				require.GreaterOrEqual(t, time.Since(began), c.took)
+				require.LessOrEqual(t, time.Since(began), max(c.took, c.most))
+			})
+		})
+	}
+}
+
+// Nothing runs while no command is under way.
+func TestTheWatchRests(t *testing.T) {
+	inLanes(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *transport) {
+		way := open(func(context.Context) rueidis.RedisResult { return rueidis.RedisResult{} })
+		way.do(&patience{ctx: t.Context(), limit: time.Second, late: time.Minute}, &call{key: "42"})
+		require.True(t, way.watch.running.Load())
+		<-time.After(watchEvery + 1)
+		synctest.Wait()
+		require.False(t, way.watch.running.Load())
+	})
+}
+
+// When many come at once after a pause, a few have a goroutine. The others send their commands themselves as soon as one of
+// those is answered, and after a moment without an answer as the few did.
+func TestManyOnAQuietLane(t *testing.T) {
+	const many = 100
+	for _, frozen := range []bool{false, true} {
+		inLanes(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *transport) {
+			var way *transport
+			var apart, direct atomic.Int32
+			answer := make(chan struct{})
+			way = open(func(ctx context.Context) rueidis.RedisResult {
+				if ctx == way.ctx {
+					apart.Add(1)
+				} else {
+					direct.Add(1)
+				}
+				<-answer
+				return rueidis.RedisResult{}
+			})
+			<-time.After(calmFor)
+			var all sync.WaitGroup
+			for range many {
+				all.Go(func() {
+					way.do(&patience{ctx: t.Context(), limit: time.Minute, late: time.Minute}, &call{key: "42"})
+				})
+				synctest.Wait()
+			}
+			require.EqualValues(t, mostScouts, apart.Load())
+			if frozen {
+				<-time.After(newsWait)
+				synctest.Wait()
+				require.EqualValues(t, many, apart.Load())
+			}
+			close(answer)
+			all.Wait()
+			require.EqualValues(t, many, apart.Load()+direct.Load())
+			require.Equal(t, frozen, direct.Load() == 0)
 		})
 	}
 }
