@@ -56,8 +56,9 @@ type hold struct {
 	due   instant // when the scheduler looks at the hold; guarded by the scheduler's mutex, as is index
 	index int     // in the scheduler's heap, -1 when it is not there
 
-	short time.Duration // the lease that a release of another process has given it, until it is lengthened; 0 then
-	found instant       // until when the message of that grant may come although the hold is live
+	short      time.Duration // the lease that a release of another process has given it, until it is lengthened; 0 then
+	questioned bool          // the server is to be asked whether it has its key still
+	found      instant       // until when the message of that grant may come although the hold is live
 }
 
 type holdState uint8
@@ -97,7 +98,7 @@ func (h *hold) distrust(l time.Duration) {
 func (h *hold) prolong(sent instant, l lease) {
 	length := h.effective(l)
 	h.until = max(h.until, sent.add(length-margin(length)))
-	h.next, h.short = never, 0
+	h.next, h.short, h.questioned = never, 0, false
 	if h.renewed {
 		h.next = sent.add(length / 3)
 	}
@@ -150,8 +151,8 @@ func (h *hold) regranted() {
 	h.unlockLose("another server has granted it once more")
 }
 
-// tended tells whether the scheduler is to renew the hold.
-func (h *hold) tended() bool { return h.renewed || h.short > 0 }
+// tended tells whether the scheduler is to send something for the hold.
+func (h *hold) tended() bool { return h.renewed || h.short > 0 || h.questioned }
 
 // fresh tells whether the hold is live and its time is not over. The caller holds the mutex.
 func (h *hold) fresh() bool {
@@ -372,20 +373,66 @@ func (h *hold) plan() bool {
 	return h.planned
 }
 
-// tick is what the scheduler calls when the hold is due. It returns the renewal to send, if it is time for one.
-func (h *hold) tick() (r renewal, due bool) {
+// tick is what the scheduler calls when the hold is due. It returns what is to be sent, if it is time for something.
+func (h *hold) tick() (e errand) {
 	h.mu.Lock()
 	if !h.fresh() {
 		h.unlockLose("the lease is over")
-		return renewal{}, false
+		return nil
 	}
-	if due = h.next <= h.lock.reg.clock.now(); due {
+	if h.next <= h.lock.reg.clock.now() {
 		h.next = never
-		r = h.takeOff(h.lease)
-		r.scheduled = true
+		if h.renewed || h.short > 0 {
+			r := h.takeOff(h.lease)
+			r.scheduled = true
+			e = r
+		} else {
+			e = question{h}
+		}
 	}
 	h.unlockPlanned()
-	return r, due
+	return e
+}
+
+// doubtServer is for when the server may be the master no more: a hold that is renewed is renewed at once, and of another one
+// the server is asked whether it is there. So a failover that has lost the key is told at once.
+func (h *hold) doubtServer() {
+	h.mu.Lock()
+	if h.state != live {
+		h.mu.Unlock()
+		return
+	}
+	h.questioned = true
+	h.next = min(h.next, h.lock.reg.clock.now())
+	h.unlockPlanned()
+}
+
+// question is an errand: whether a hold still has its key.
+type question struct{ hold *hold }
+
+func (q question) call() call { return q.hold.lock.kind.layout.holds(q.hold.lock.key, q.hold.value) }
+
+func (q question) late() time.Duration { return lateFor(q.hold.lease.length) }
+
+func (q question) wanted() bool { return q.hold.goesOn() }
+
+func (q question) done(a answer, was bool, err error) {
+	h := q.hold
+	h.mu.Lock()
+	switch {
+	case h.state != live:
+		h.mu.Unlock()
+		return
+	case err != nil || a.late:
+		h.failed++
+		h.next = min(h.next, h.lock.reg.clock.now().add(backoff(h.failed, h.lease.length)))
+	case !was:
+		h.unlockLose("the key is no longer this hold's")
+		return
+	default:
+		h.questioned, h.failed = false, 0
+	}
+	h.unlockPlanned()
 }
 
 // unlockPlanned plans, and unlocks the mutex. When nobody will look at the hold any more, because the registry was closed in

@@ -19,6 +19,9 @@ type layout interface {
 	// renew is the call that sets the lease anew if the key is the hold's. It replies 1 when it was, else 0.
 	renew(key, value string, l lease) call
 
+	// holds is the call that tells whether the key is the hold's. It replies 1 if so, else 0.
+	holds(key, value string) call
+
 	// channel is where releases of a key are published; on commonChannel those of all keys may be, with the key as the
 	// message.
 	channel(key string) string

@@ -20,6 +20,9 @@ type redissonLayout struct {
 	sharded  string // S on a cluster
 }
 
+// holds is the same for all layouts.
+var holds = load("holds")
+
 type redissonScripts struct{ obtain, release, renew *script }
 
 var (
@@ -88,6 +91,13 @@ func (r *redissonLayout) release(m removal) call {
 
 func (r *redissonLayout) renew(key, value string, l lease) call {
 	return call{script: r.scripts.renew, key: key, args: arguments{value, l.ms, tagged(key)}}
+}
+
+func (r *redissonLayout) holds(key, value string) call {
+	if r.scripts == &redissonWrite {
+		value += ":write"
+	}
+	return call{script: holds, key: key, args: arguments{value}}
 }
 
 func (r *redissonLayout) channel(key string) string { return r.channels + ":" + tagged(key) }

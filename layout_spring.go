@@ -61,6 +61,10 @@ func (s *springLayout) renew(key, value string, l lease) call {
 	return call{script: springRenew, key: key, args: arguments{value, l.ms}}
 }
 
+func (s *springLayout) holds(key, value string) call {
+	return call{script: holds, key: key, args: arguments{value}}
+}
+
 func (s *springLayout) channel(key string) string { return s.common + ":" + key }
 
 func (s *springLayout) commonChannel() string { return s.common }

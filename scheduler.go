@@ -81,6 +81,17 @@ func (s *scheduler) drop(h *hold) {
 	}
 }
 
+// doubt is for when the connection for wake-ups is lost, or leads to a server that is the master no more: it has what the
+// scheduler watches over looked at. A hold that is neither renewed nor has a context is not among it: there is nobody to tell.
+func (s *scheduler) doubt() {
+	s.mu.Lock()
+	holds := slices.Clone(s.holds)
+	s.mu.Unlock()
+	for _, h := range holds {
+		h.doubtServer()
+	}
+}
+
 // soon sees to it that the goroutine that sleeps is there and wakes by due. When the first thing due goes away it still
 // wakes for it, once, and finds nothing to do: cheaper than waking it for every change.
 func (s *scheduler) soon(due instant) {
@@ -127,8 +138,8 @@ func (s *scheduler) turn() instant {
 
 	var renewals []errand
 	for _, h := range due {
-		if r, renew := h.tick(); renew {
-			renewals = append(renewals, r)
+		if e := h.tick(); e != nil {
+			renewals = append(renewals, e)
 		}
 	}
 

@@ -44,6 +44,11 @@ func newWaker(r *Registry, m Wakeup, log *slog.Logger) *waker {
 		Log:       r.journal.log,
 		Sink:      log,
 		Message:   func(_, text string) { r.told(text) },
+		Connection: func(c wake.Connection) {
+			if !c.Up {
+				r.scheduler.doubt()
+			}
+		},
 	}
 	if o.Track || o.Subscribe {
 		w.listening = wake.Listen(r.client, o)
