@@ -219,9 +219,7 @@ func (t *transport) laneOf(key string) int {
 // errNotSent.
 func (t *transport) do(p *patience, c *call) (a answer) {
 	l := t.lane(c.key)
-	if a.sent = p.since; a.sent == 0 {
-		a.sent = t.clock.now()
-	}
+	a.sent = t.clock.now()
 	calm := l.enter(a.sent)
 	if !calm && l.scouts.Load() >= mostScouts && l.awaitNews(a.sent) {
 		a.sent = t.clock.now()
