@@ -554,7 +554,7 @@ func (l *Lock) yield(reply int64, crowded bool) {
 	if reply == queueless {
 		l.noQueue("")
 	}
-	if reply == contested || l.queues() {
+	if l.queues() && l.reg.waker.listening != nil {
 		return
 	}
 	now := l.reg.clock.now()
