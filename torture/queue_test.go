@@ -3,7 +3,11 @@ package torture
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
+	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -593,4 +597,98 @@ func TestQueueOutcomes(t *testing.T) {
 			})
 		})
 	}
+}
+
+// While calls wait no path stays blocked for long once the weather has cleared, though leases are: neither by a grant that
+// nobody took nor by a ticket of a call that is over. A grant blocks a path for a second, and what is on its way or not
+// answered then takes as long.
+func TestNothingStaysBlocked(t *testing.T) {
+	const (
+		rounds, processes, goroutines, places = 3, 4, 6, 3
+		foul                                  = time.Second
+		most                                  = 2*time.Second + 500*time.Millisecond // half a second for a busy machine
+	)
+	first := firstSeed()
+	t.Logf("repeat with -seed %d", first)
+	server := serve(t)
+	random := rand.New(rand.NewPCG(first, 3))
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer stop()
+	var granted [places]atomic.Int64 // when last, in nanoseconds since then
+	began := time.Now()
+	var proxies []*Proxy
+	for i := range processes {
+		of := settings{Lease: time.Minute, Poll: poll, Handoff: []time.Duration{0, -1, 0, 20 * time.Millisecond}[i]}
+		p := listen(t, server.Addr())
+		proxies = append(proxies, p)
+		who := start(t, library, stormy, p.Addr(), of)
+		for range goroutines {
+			seed := random.Uint64()
+			running.Go(func() {
+				random := rand.New(rand.NewPCG(seed, 0))
+				for ctx.Err() == nil {
+					at := random.IntN(places)
+					path, owner := strconv.Itoa(at), lockregistry.NewOwner(context.Background())
+					limit := time.Duration(random.Int64N(int64(4 * time.Second))) // some give up when they are granted the lock
+					limited, cancel := context.WithTimeout(owner, limit)
+					stopped := context.AfterFunc(ctx, cancel)
+					ok, _ := who.lock(limited, path, -1, 0)
+					stopped()
+					cancel()
+					if !ok {
+						continue
+					}
+					granted[at].Store(int64(time.Since(began)))
+					wait(time.Duration(random.Int64N(int64(4 * time.Millisecond))))
+					_ = who.unlock(owner, path)
+				}
+			})
+		}
+	}
+	grants := 0
+	for range rounds {
+		for _, p := range proxies {
+			random := rand.New(rand.NewPCG(random.Uint64(), 0))
+			p.Decide(func(c Command) (f Fate) {
+				n := random.IntN(100)
+				switch {
+				case c.Name == "grant" && n < 30:
+					f.Lost = true
+				case c.Name == "grant" && n < 50:
+					f.Held = Hold(false)
+					time.AfterFunc(time.Duration(random.Int64N(int64(provisional))), f.Held.Release)
+				case c.Name == "grant" && n < 60:
+					f.Twice = true
+				case !c.Pushed && n < 2:
+					f.Cut = []Cut{CutRequest(0), CutRequest(End), CutReply(0), CutReply(End)}[random.IntN(4)]
+				case !c.Pushed && c.Key != "" && n < 5:
+					f.Held = Hold(random.IntN(2) == 0)
+					time.AfterFunc(time.Duration(random.Int64N(int64(provisional/2))), f.Held.Release)
+				}
+				return f
+			})
+		}
+		wait(foul / 2)
+		frozen := proxies[random.IntN(len(proxies))]
+		frozen.Freeze()
+		wait(foul / 2)
+		for _, p := range proxies {
+			p.Decide(nil)
+			grants += len(p.Seen(Match{Name: "grant"}))
+		}
+		frozen.Thaw()
+		cleared := time.Since(began)
+		for at := range granted {
+			for granted[at].Load() < int64(cleared) && time.Since(began)-cleared < 4*most {
+				wait(time.Millisecond)
+			}
+		}
+		took := time.Since(began) - cleared
+		t.Logf("all paths were granted within %v", took)
+		require.Less(t, took, most, "a path is blocked")
+	}
+	t.Logf("%d grants", grants)
+	require.Positive(t, grants)
 }
