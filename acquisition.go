@@ -79,7 +79,7 @@ func (l *Lock) obtain(ctx context.Context, q request, deadline instant, queued b
 	}
 	patient := q.wait != notAtAll
 	var at standing
-	if !patient || !l.anchor().contested.Load() { // most locks are free
+	if !patient || !l.contested() { // most locks are free
 		at, err = first.try(first.bid(forNothing), true, deadline)
 	}
 	if at.granted {
@@ -357,7 +357,7 @@ func (a *acquisition) sleep(left time.Duration) (woken bool, err error) {
 // standBack gives others their chance, where there is no queue: this process has had the lock for as long as its goroutines
 // may hand it to each other, and has released it for that reason.
 func (a *acquisition) standBack() error {
-	if !a.lock.anchor().yields.Swap(false) {
+	if !a.lock.standsBack() {
 		return nil
 	}
 	_, err := a.pause(min(a.lock.reg.standBack, max(0, a.lock.reg.clock.now().until(a.deadline))), nil, nil)

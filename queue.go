@@ -3,7 +3,6 @@ package lockregistry
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"strconv"
 	"strings"
 	"sync"
@@ -47,9 +46,6 @@ const (
 
 	// suspicion is for how long the message of a grant that was found by looking may still come.
 	suspicion = time.Second
-
-	// queuelessFor is for how long a path goes without a queue after the server has refused one.
-	queuelessFor = time.Minute
 )
 
 // message is what a script tells a process about the queue of a key.
@@ -170,25 +166,6 @@ func (l *Lock) told(m message) bool {
 func (h *hold) number() string { return h.value[len(h.lock.reg.values):] }
 
 func (h *hold) numbered(number string) bool { return h.number() == number }
-
-// queues tells whether calls of l may wait in a queue.
-func (l *Lock) queues() bool {
-	if !l.kind.queued {
-		return false
-	}
-	until := instant(l.anchor().queueless.Load())
-	return until == 0 || l.reg.clock.now() >= until
-}
-
-// noQueue is for when the server has refused the queue of a path.
-func (l *Lock) noQueue(why string) {
-	r := l.reg
-	l.anchor().queueless.Store(int64(r.clock.now().add(queuelessFor)))
-	if !r.unqueued.Swap(true) {
-		r.journal.log(slog.LevelWarn, "the server refuses the queue of a lock: who waits there is woken by chance, and polls",
-			slog.String("key", l.key), slog.String("error", why))
-	}
-}
 
 // errNoQueue: there is no queue to be had.
 var errNoQueue = errors.New("no queue to wait in")
