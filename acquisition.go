@@ -79,7 +79,7 @@ func (l *Lock) obtain(ctx context.Context, q request, deadline instant, queued b
 	}
 	patient := q.wait != notAtAll
 	var at standing
-	if !patient || !l.anchor().contested.Load() { // most locks are free
+	if a := l.anchor(); !patient || !a.contested.Load() && !a.yields.Load() { // most locks are free
 		at, err = first.try(first.bid(forNothing), true, deadline)
 	}
 	if at.granted {
