@@ -29,10 +29,11 @@ func (l *Lock) company() *crowd {
 	return a.crowd.Load()
 }
 
-// contested tells whether others waited when the lock was last released.
+// contested tells whether a call is not to try first, but to wait in the queue or to stand back, since others waited when the
+// lock was last released.
 func (l *Lock) contested() bool {
 	c := l.anchor().crowd.Load()
-	return c != nil && c.contested.Load()
+	return c != nil && (c.contested.Load() || c.yields.Load())
 }
 
 // queues tells whether calls of l may wait in a queue.
