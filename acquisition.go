@@ -29,6 +29,7 @@ type acquisition struct {
 	place string  // of it; empty when that is not known
 	base  instant // when the last command was sent whose reply showed it there
 	woken bool    // it looks because it was told to
+	sees  bool    // the server tells of any change of the key, as long as nothing wakes the call
 	fresh bool    // it has not looked after its ticket yet
 }
 

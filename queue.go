@@ -334,10 +334,19 @@ func (a *acquisition) asleep(at standing) (next asking, err error) {
 			return toLook, nil
 		case watch <= now:
 			watch = never
-			if seen := a.arm(); seen.armed && !seen.taken { // or nobody has looked
+			if a.sees {
+				continue
+			}
+			switch seen := a.arm(); {
+			case seen.armed && !seen.taken: // or nobody has looked
 				return toLook, nil
-			} else if seen.armed && seen.left > 0 {
-				due = clock.now().add(seen.left + time.Millisecond)
+			case seen.armed:
+				a.sees = true
+				if seen.left > 0 {
+					due = clock.now().add(seen.left + time.Millisecond)
+				}
+			default: // nothing tells of a key that goes away in silence
+				refresh = min(refresh, clock.now().add(a.lock.reg.poll))
 			}
 			continue
 		}
@@ -346,7 +355,7 @@ func (a *acquisition) asleep(at standing) (next asking, err error) {
 			return "", err
 		}
 		if why == byWakeup { // the key has changed, or the connection
-			a.woken = true
+			a.woken, a.sees = true, false
 			return toLook, nil
 		}
 	}
