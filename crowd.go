@@ -72,7 +72,7 @@ func (l *Lock) crowded(reply int64, others bool) {
 	if reply == queueless {
 		l.noQueue("the release could not read it")
 	}
-	if l.queues() {
+	if l.queues() && l.reg.waker.listening != nil { // else who waits here polls
 		return
 	}
 	now := l.reg.clock.now()
