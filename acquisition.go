@@ -29,6 +29,7 @@ type acquisition struct {
 	place string  // of it; empty when that is not known
 	base  instant // when the last command was sent whose reply showed it there
 	woken bool    // it looks because it was told to
+	sees  bool    // the server tells of any change of the key, as long as nothing wakes the call
 	fresh bool    // it has not looked after its ticket yet
 }
 
@@ -79,7 +80,7 @@ func (l *Lock) obtain(ctx context.Context, q request, deadline instant, queued b
 	}
 	patient := q.wait != notAtAll
 	var at standing
-	if a := l.anchor(); !patient || !a.contested.Load() && !a.yields.Load() { // most locks are free
+	if !patient || !l.contested() { // most locks are free
 		at, err = first.try(first.bid(forNothing), true, deadline)
 	}
 	if at.granted {
@@ -357,7 +358,7 @@ func (a *acquisition) sleep(left time.Duration) (woken bool, err error) {
 // standBack gives others their chance, where there is no queue: this process has had the lock for as long as its goroutines
 // may hand it to each other, and has released it for that reason.
 func (a *acquisition) standBack() error {
-	if !a.lock.anchor().yields.Swap(false) {
+	if !a.lock.standsBack() {
 		return nil
 	}
 	_, err := a.pause(min(a.lock.reg.standBack, max(0, a.lock.reg.clock.now().until(a.deadline))), nil, nil)

@@ -2,6 +2,7 @@ package lockregistry
 
 import (
 	"container/heap"
+	"iter"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -113,6 +114,16 @@ func (c *cache) findReadWrite(path string) (*Lock, bool) {
 		return nil, false
 	}
 	return found.(*Lock), true
+}
+
+// all goes through the locks that are kept, those of each pair by themselves.
+func (c *cache) all() iter.Seq[*Lock] {
+	return func(yield func(*Lock) bool) {
+		c.locks.Range(func(_, found any) bool {
+			l := found.(*Lock)
+			return yield(l) && (l.pair == nil || yield(&l.pair.reader))
+		})
+	}
 }
 
 // same returns the lock that has the name of an anchor.

@@ -44,3 +44,26 @@ func TestALostConnectionHasHoldsLookedAt(t *testing.T) {
 		})
 	}
 }
+
+// A removal that was confirmed just before the connection broke may be lost by a failover. It is sent once more, so that the
+// path is not blocked for a lease.
+func TestARemovalIsSentOnceMore(t *testing.T) {
+	realWorlds(t, func(w *world) {
+		r := w.registry()
+		elsewhere, l := w.registry().Obtain("46"), r.Obtain("42")
+		w.lock(elsewhere)
+		waiter := lockElsewhere(r.Obtain("46"), w.Context())
+		w.await("it listens", func() bool { return strings.Contains(w.do("PUBSUB", "CHANNELS", "orders-channel@*"), "@") })
+		w.lock(l)
+		value, newer := w.do("GET", theKey), r.Obtain("43")
+		w.unlock(l)
+		w.lock(newer)
+		w.do("SET", theKey, value, "PX", "600000") // as the server that has taken over has it
+		w.do("CLIENT", "KILL", "TYPE", "pubsub")
+		w.awaitGone(theKey)
+		require.True(w, newer.IsHeld())
+		w.unlock(newer)
+		w.unlock(elsewhere)
+		require.NoError(w, <-waiter)
+	})
+}

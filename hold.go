@@ -132,9 +132,15 @@ func (h *hold) grantShort(base instant, lease time.Duration) bool {
 	if now.until(until) < lease/2 {
 		return false
 	}
-	h.until, h.short = until, lease
+	h.until = until
 	h.state, h.since, h.chosen = live, now, base
-	h.next = now.add(lengthenAfter)
+	h.next = never
+	if lease < h.lease.length {
+		h.short = lease
+		h.next = now.add(lengthenAfter)
+	} else if h.renewed {
+		h.next = base.add(lease / 3)
+	}
 	h.plan()
 	return true
 }

@@ -204,6 +204,19 @@ func (w *world) free(key string) bool {
 	return w.do("EXISTS", key) == "0"
 }
 
+// leftNothing checks that there is nothing of a lock, and no ticket. A queue without any stays for a while, since it says when
+// there was a window for those without a ticket.
+func (w *world) leftNothing() {
+	w.Helper()
+	require.Empty(w, strings.Trim(w.do("EVAL", `local left = {}
+		for _, key in ipairs(redis.call('KEYS', '*')) do
+			if not string.find(key, ':waiters$') or redis.call('ZCOUNT', key, 0, '+inf') > 0 then
+				left[#left + 1] = key
+			end
+		end
+		return left`, "0"), "[]\n"))
+}
+
 // fails checks that an error is the *LockError of an operation on a key, about a reason.
 func (w *world) fails(err, reason error, op, key string) {
 	w.Helper()

@@ -443,8 +443,9 @@ func TestNobodyOvertakesWhoWaits(t *testing.T) {
 		w.lock(l)
 		locked := w.goroutine().starts(l)
 		w.settle()
-		delivery := make(chan struct{})
+		delivery, turn := make(chan struct{}), make(chan struct{})
 		f.next("release", heldUp(delivery))
+		f.next("obtain", heldUp(turn))
 		ctx, cancel := context.WithCancel(w.Context())
 		cancel()
 		require.NoError(w, l.Unlock(ctx)) // goes on in the background
@@ -454,6 +455,8 @@ func TestNobodyOvertakesWhoWaits(t *testing.T) {
 		close(delivery)
 		w.settle()
 		require.False(w, w.tryElsewhere(l))
+		w.pending(locked)
+		close(turn)
 		require.NoError(w, <-locked)
 	})
 }

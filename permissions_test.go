@@ -110,7 +110,8 @@ func TestDocumentedPermissions(t *testing.T) {
 						require.NoError(w, g.unlock(waits))
 					}
 				}
-				require.Equal(w, "0", w.do("DBSIZE"))
+				require.Empty(w, w.do("ZRANGEBYSCORE", "orders:{orders:42}:waiters", "0", "+inf"))
+				require.Equal(w, "0", w.do("EXISTS", theKey))
 				require.Empty(w, log.lines())
 			})
 		})

@@ -3,7 +3,6 @@ package lockregistry
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"strconv"
 	"strings"
 	"sync"
@@ -42,14 +41,14 @@ const (
 	// server tell it of changes of the key too, which costs a command and a wake-up.
 	watchAfterFirst = 10 * time.Millisecond
 
+	// messageFollows is for how long a call whose key has changed waits for the message of a grant, since that changes it too.
+	messageFollows = time.Millisecond
+
 	// lengthenAfter is how long after a grant its short lease is lengthened: most holds are over by then.
 	lengthenAfter = 20 * time.Millisecond
 
 	// suspicion is for how long the message of a grant that was found by looking may still come.
 	suspicion = time.Second
-
-	// queuelessFor is for how long a path goes without a queue after the server has refused one.
-	queuelessFor = time.Minute
 )
 
 // message is what a script tells a process about the queue of a key.
@@ -170,25 +169,6 @@ func (l *Lock) told(m message) bool {
 func (h *hold) number() string { return h.value[len(h.lock.reg.values):] }
 
 func (h *hold) numbered(number string) bool { return h.number() == number }
-
-// queues tells whether calls of l may wait in a queue.
-func (l *Lock) queues() bool {
-	if !l.kind.queued {
-		return false
-	}
-	until := instant(l.anchor().queueless.Load())
-	return until == 0 || l.reg.clock.now() >= until
-}
-
-// noQueue is for when the server has refused the queue of a path.
-func (l *Lock) noQueue(why string) {
-	r := l.reg
-	l.anchor().queueless.Store(int64(r.clock.now().add(queuelessFor)))
-	if !r.unqueued.Swap(true) {
-		r.journal.log(slog.LevelWarn, "the server refuses the queue of a lock: who waits there is woken by chance, and polls",
-			slog.String("key", l.key), slog.String("error", why))
-	}
-}
 
 // errNoQueue: there is no queue to be had.
 var errNoQueue = errors.New("no queue to wait in")
@@ -357,10 +337,19 @@ func (a *acquisition) asleep(at standing) (next asking, err error) {
 			return toLook, nil
 		case watch <= now:
 			watch = never
-			if seen := a.arm(); seen.armed && !seen.taken { // or nobody has looked
+			if a.sees {
+				continue
+			}
+			switch seen := a.arm(); {
+			case seen.armed && !seen.taken: // or nobody has looked
 				return toLook, nil
-			} else if seen.armed && seen.left > 0 {
-				due = clock.now().add(seen.left + time.Millisecond)
+			case seen.armed:
+				a.sees = true
+				if seen.left > 0 {
+					due = clock.now().add(seen.left + time.Millisecond)
+				}
+			default: // nothing tells of a key that goes away in silence
+				refresh = min(refresh, clock.now().add(a.lock.reg.poll))
 			}
 			continue
 		}
@@ -369,8 +358,11 @@ func (a *acquisition) asleep(at standing) (next asking, err error) {
 			return "", err
 		}
 		if why == byWakeup { // the key has changed, or the connection
-			a.woken = true
-			return toLook, nil
+			a.woken, a.sees = true, false
+			if at.foreign {
+				return toLook, nil
+			}
+			refresh = clock.now().add(messageFollows)
 		}
 	}
 }

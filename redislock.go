@@ -14,22 +14,21 @@ import (
 // half, the hold. To lock is to get the local half, then the hold. To unlock is to end the hold, have its key removed, and
 // only then to give the local half free: a removal that is late would otherwise meet the next local holder's key.
 type Lock struct {
-	reg       *Registry
-	key       string
-	kind      *kind
-	pair      *ReadWriteLock // nil for a plain lock
-	turn      atomic.Uint64  // when it was last obtained; belongs to the cache, as do pins and parked
-	pins      atomic.Int32
-	parked    atomic.Bool
-	lockedAt  atomic.Int64            // instant
-	local     localLock               // of a plain lock; see half
-	tenures   atomic.Pointer[tenures] // nil until there is a context that carries a hold
-	hold      atomic.Pointer[hold]    // written only by who has the local half
-	contested atomic.Bool             // others waited when it was last released; the anchor's, as is what follows
-	yields    atomic.Bool             // see standBack
-	yielded   atomic.Int64            // an instant, see yield
-	queueless atomic.Int64            // an instant: until when there is no queue
-	pursuit   atomic.Pointer[pursuit] // of the goroutine that asks Redis, once its first try takes a while or failed; the anchor's
+	reg      *Registry
+	key      string
+	kind     *kind
+	pair     *ReadWriteLock // nil for a plain lock
+	turn     atomic.Uint64  // when it was last obtained; belongs to the cache, as do pins and parked
+	pins     atomic.Int32
+	parked   atomic.Bool
+	lockedAt atomic.Int64            // instant
+	local    localLock               // of a plain lock; see half
+	tenures  atomic.Pointer[tenures] // nil until there is a context that carries a hold
+	hold     atomic.Pointer[hold]    // written only by who has the local half
+	crowd    atomic.Pointer[crowd]   // nil until others wait for the path; the anchor's, as is pursuit
+	last     atomic.Uint64           // the number of the newest hold whose key was removed, as far as that is known
+	lastAt   atomic.Int64            // and when: an instant
+	pursuit  atomic.Pointer[pursuit] // of the goroutine that asks Redis, once its first try takes a while or failed
 }
 
 // How long a call waits that has no [Wait].
@@ -493,8 +492,9 @@ func (l *Lock) release(ctx context.Context) error {
 	removal := l.kind.layout.release(m) // which may have to ask the server for its version
 	reply := reg.transport.do(&p, &removal)
 	n, err := confirmed(reply.RedisResult)
-	l.yield(n, m.ticket == yields)
+	l.crowded(n, m.ticket == yields)
 	if err == nil && !reply.late {
+		l.released(h.number(), reply.came)
 		if h.late {
 			reg.scheduler.sweep(h.abandoned())
 		}
@@ -541,29 +541,6 @@ func (t *transport) removedWithin(p *patience, removed <-chan bool) bool {
 		return gone
 	case <-end.Done():
 		return false
-	}
-}
-
-// yield takes in what a release has replied about others who wait. Where there is no queue, the goroutines of this process,
-// which take the lock from each other, must leave others their chance: each 100 ms, or each handoff limit.
-func (l *Lock) yield(reply int64, crowded bool) {
-	a := l.anchor()
-	if contested := reply == contested; contested != a.contested.Load() {
-		a.contested.Store(contested)
-	}
-	if reply == queueless {
-		l.noQueue("")
-	}
-	if l.queues() && l.reg.waker.listening != nil {
-		return
-	}
-	now := l.reg.clock.now()
-	since := instant(a.yielded.Load())
-	if !crowded || since == 0 {
-		a.yielded.Store(int64(now))
-	} else if since.until(now) >= defaultHandoff {
-		a.yielded.Store(int64(now))
-		a.yields.Store(true)
 	}
 }
 

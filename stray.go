@@ -15,7 +15,7 @@ import (
 // abandoned. So when there is a stray with some number, all holds of this path with smaller ones are over, and those to
 // come have larger ones, which no removal of this stray touches, however late it arrives.
 type stray struct {
-	reg   *Registry
+	lock  *Lock
 	place place
 
 	// The scheduler's mutex guards the rest.
@@ -69,7 +69,7 @@ func (h *hold) abandoned() *stray {
 	l := h.lock
 	longest := max(h.lease.length, h.most)
 	s := &stray{
-		reg:   l.reg,
+		lock:  l,
 		place: place{kind: l.kind, key: l.key},
 		value: h.value,
 		lease: longest,
@@ -129,20 +129,25 @@ func (s *scheduler) sweep(t *stray) bool {
 	return true
 }
 
-// claim is for when a message has told of a grant for which nobody waits: has it removed at once. When there is a stray of
-// the path already, that is one of it.
+// claim hands a stray to the scheduler that may be older than one of the same place, which will remove it too: that one is
+// seen to at once.
 func (s *scheduler) claim(t *stray) {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	known := s.strays[t.place]
-	if known != nil && known.index >= 0 && !s.closed {
-		now := s.reg.clock.now()
-		s.sweepAt(known, now)
-		s.soon(s.clean(now))
+	switch {
+	case s.closed:
+		return
+	case known == nil:
+		s.strays[t.place] = t
+	case known.index < 0: // its removal is under way; another one follows, or it has just been executed
+		return
+	default:
+		t = known
 	}
-	s.mu.Unlock()
-	if known == nil {
-		s.sweep(t)
-	}
+	now := s.reg.clock.now()
+	s.sweepAt(t, now)
+	s.soon(s.clean(now))
 }
 
 // sweepAt makes a stray due. The caller holds the mutex.
@@ -225,7 +230,10 @@ func (e sweeping) done(a answer, _ bool, err error) {
 	if err == nil && a.late {
 		err = errLate // a master that is none any more may have said so
 	}
-	s := e.reg.scheduler
+	s := e.lock.reg.scheduler
+	if err == nil {
+		e.lock.released(e.value[len(e.lock.reg.values):], a.came)
+	}
 	s.mu.Lock()
 	freed := s.swept(e, err)
 	s.mu.Unlock()

@@ -39,6 +39,7 @@ const (
 
 const (
 	theKey     = "orders:42"
+	theQueue   = "orders:{orders:42}:waiters"
 	theChannel = "orders-channel:orders:42"
 	oldChannel = "orders-channel"
 )
@@ -110,21 +111,28 @@ func (w *world) tracked() int {
 	return w.info("stats", "tracking_total_keys")
 }
 
-// attendance is the channel to which who waits for the first lock with tracking subscribes to be counted.
-const attendance = theChannel + ":waiting"
+// tickets is how many wait in the queue of the first lock.
+func (w *world) tickets() int {
+	w.Helper()
+	n, err := strconv.Atoi(w.do("ZCOUNT", theQueue, "0", "+inf"))
+	require.NoError(w, err)
+	return n
+}
 
-// listening waits until n waiting calls listen, each for a key of its own or in a process of its own: on the channel of
-// the first lock when they subscribe, for keys of which there are as many as told when they track.
+// listening waits until n processes wait for the first lock. On real servers they do in its queue, and the first in each of so
+// many queues listens to its key; miniredis has no queue, and all listen.
 func (w *world) listening(mode lockregistry.Wakeup, n, keys int) {
 	w.Helper()
-	channel := theChannel
-	if mode == lockregistry.WakeupAuto && !w.fake {
-		channel = attendance
+	if w.fake {
+		if mode != lockregistry.WakeupTracking { // else it polls
+			w.await("waiters are subscribed", func() bool { return w.subscribers(theChannel) >= n })
+		}
+		return
 	}
-	if mode != lockregistry.WakeupTracking {
-		w.await("waiters are subscribed", func() bool { return w.subscribers(channel) >= n })
-	}
-	if mode != lockregistry.WakeupPubSub && !w.fake {
+	w.await("waiters have tickets", func() bool { return w.tickets() >= n })
+	if mode == lockregistry.WakeupPubSub {
+		w.await("the first one is subscribed", func() bool { return w.subscribers(theChannel) >= 1 })
+	} else {
 		w.await("keys are tracked", func() bool { return w.tracked() >= keys })
 	}
 }
@@ -214,9 +222,10 @@ func TestWakeupAtOnce(t *testing.T) {
 				for round := range rounds {
 					has, waits := round%2, (round+1)%2
 					result := owners[waits].starts(locks[waits])
-					w.listening(mode, min(round+1, 2), 1)
 					if w.fake {
 						w.settle()
+					} else {
+						w.listening(mode, 1, 1)
 					}
 					w.pending(result)
 					start := time.Now()
@@ -693,7 +702,7 @@ func TestProtocolWithoutTracking(t *testing.T) {
 					if mode == lockregistry.WakeupTracking {
 						w.await("some polls", func() bool { return w.executed("evalsha") >= tries+3 })
 					} else {
-						w.listening(lockregistry.WakeupPubSub, 1, 0)
+						w.await("it is subscribed", func() bool { return w.subscribers(theChannel) == 1 })
 					}
 					w.pending(result)
 					start := time.Now()

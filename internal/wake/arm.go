@@ -53,20 +53,22 @@ func (n *node) enlist(asked []*Waiter) (tracked, others []*Waiter, channels, sha
 		} else {
 			others = append(others, w)
 		}
-		for _, name := range w.channels(p) {
-			c := n.channels[name]
-			if c == nil {
-				c = &channel{}
-				n.channels[name] = c
-				channels = append(channels, name)
-			}
-			if w.sharded && name == w.Channel && !c.sharded {
-				c.sharded = true
-				sharded = append(sharded, name)
-			}
-			if c.last = w.listener; !slices.Contains(c.waiters, w) {
-				c.waiters = append(c.waiters, w)
-			}
+		name := w.channel()
+		if name == "" {
+			continue
+		}
+		c := n.channels[name]
+		if c == nil {
+			c = &channel{}
+			n.channels[name] = c
+			channels = append(channels, name)
+		}
+		if w.sharded && !c.sharded {
+			c.sharded = true
+			sharded = append(sharded, name)
+		}
+		if !slices.Contains(c.waiters, w) {
+			c.waiters = append(c.waiters, w)
 		}
 	}
 	return tracked, others, channels, sharded

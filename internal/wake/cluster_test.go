@@ -406,8 +406,20 @@ func TestSubscriptionThatTheServerEnds(t *testing.T) {
 	l.hub.mu.Unlock()
 	current.subscription(rueidis.PubSubSubscription{Kind: "sunsubscribe", Channel: w.Own})
 	c.wakes(w)
-	current.subscription(rueidis.PubSubSubscription{Kind: "sunsubscribe", Channel: w.Own})
 	c.hears(w)
+
+	// One that is not answered yet is not meant.
+	s := c.owner(key)
+	s.Freeze()
+	defer s.Thaw()
+	other := l.Waiter(Wait{Key: key, Own: ownOf("key") + "other"})
+	defer other.Close()
+	require.Equal(t, NotYet, other.Hear(t.Context(), time.Millisecond))
+	current.subscription(rueidis.PubSubSubscription{Kind: "sunsubscribe", Channel: other.Own})
+	c.sleeps(other)
+	s.Thaw()
+	c.wakes(other)
+	require.Equal(t, Heard, other.Hear(t.Context(), 0))
 }
 
 func TestHearAfterAFailover(t *testing.T) {

@@ -3,7 +3,6 @@ package wake
 import (
 	"context"
 	"reflect"
-	"slices"
 	"sync"
 
 	"github.com/redis/rueidis"
@@ -166,18 +165,6 @@ func (h *hub) looks(w *Waiter) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return w.node != nil && w.node.tracks && w.listener.options.Track
-}
-
-func (h *hub) subscribedFor(l *Listener, name string) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for _, n := range h.nodes {
-		c := n.channels[name]
-		if c != nil && c.last == l && !slices.ContainsFunc(c.waiters, func(w *Waiter) bool { return w.listener != l }) {
-			return true
-		}
-	}
-	return false
 }
 
 // untold tells whether no listener with the same sink has been told that a way is missing, and takes down that one is.

@@ -62,21 +62,19 @@ const (
 
 // part is what a node knows of a listener.
 type part struct {
-	waiters   int
-	refused   bool        // there is no way to listen for it
-	uncounted bool        // it may not subscribe its tracked calls to be counted
-	prepared  *connection // the one that is prepared for it
-	heard     *connection // the one on which a channel of its calls is subscribed to, or was
-	hearing   Hearing     // on the present connection: Heard once it is proven, which is then not done again
+	waiters  int
+	refused  bool        // there is no way to listen for it
+	prepared *connection // the one that is prepared for it
+	heard    *connection // the one on which a channel of its calls is subscribed to, or was
+	hearing  Hearing     // on the present connection: Heard once it is proven, which is then not done again
 }
 
 // channel is one that the connection is subscribed to. It stays so for a while when nobody waits there any more: who waits
 // for the same key again needs no new subscription.
 type channel struct {
 	waiters []*Waiter
-	last    *Listener // that joined
-	sharded bool      // it is subscribed to in its slot, too
-	common  bool      // it is that of a listener, too
+	sharded bool // it is subscribed to in its slot, too
+	common  bool // it is that of a listener, too
 }
 
 func (c *channel) unused() bool { return len(c.waiters) == 0 && !c.common }
@@ -160,11 +158,9 @@ func (n *node) remove(w *Waiter) {
 	} else {
 		delete(n.waiting, w.Key)
 	}
-	for _, name := range [...]string{w.Channel, w.Presence} {
-		if c := n.channels[name]; c != nil && slices.Contains(c.waiters, w) {
-			c.waiters = without(c.waiters, w)
-			n.vacant(name, c)
-		}
+	if c := n.channels[w.Channel]; c != nil && slices.Contains(c.waiters, w) {
+		c.waiters = without(c.waiters, w)
+		n.vacant(w.Channel, c)
 	}
 }
 

@@ -34,6 +34,7 @@ type own struct {
 // Hearing is whether messages on a waiter's own channel arrive.
 type Hearing int
 
+// What Hear may find.
 const (
 	NotYet Hearing = iota // there is no connection, or no answer so far; the waiter wakes when it is worth another try
 	Heard                 // they do

@@ -322,8 +322,14 @@ func TestHearInRESP2(t *testing.T) {
 	})
 	require.NoError(t, err)
 	defer client.Close()
-	l, m := b.hearer(client, either)
 	wait := Wait{Key: "key", Own: "own"}
+	tracks := b.listen(client, tracking) // which does not work in that version
+	deaf := tracks.Waiter(Wait{Key: "key", Own: "other"})
+	b.deafens(deaf)
+	require.Nil(t, tracks.Waiter(wait))
+	deaf.Close()
+
+	l, m := b.hearer(client, either)
 	w := b.hearing(l, wait)
 	for range 2 {
 		b.do("PUBLISH", "own", "message")
@@ -335,16 +341,9 @@ func TestHearInRESP2(t *testing.T) {
 	}
 	w.Close()
 	b.await("left", func() bool { return b.subscribers("own") == "0" })
-	w = b.hearing(l, wait)
+	b.hearing(l, wait)
 	b.do("PUBLISH", "own", "message")
 	b.takes(m, "own: message")
-
-	tracks := b.listen(client, tracking) // which does not work in that version
-	deaf := tracks.Waiter(Wait{Key: "key", Own: "other"})
-	deaf.Arm(t.Context(), limit)
-	b.deafens(deaf)
-	require.Nil(t, tracks.Waiter(wait))
-	deaf.Close()
 }
 
 // The connection is made again for a suspicion, but not at any rate.

@@ -106,9 +106,6 @@ func (n *node) unheard(name string) (listeners []*Listener) {
 	delete(n.channels, name)
 	for _, w := range c.waiters {
 		if w.tracks { // it is woken all the same
-			if p := n.listeners[w.listener]; p != nil {
-				p.uncounted = true
-			}
 			continue
 		}
 		w.armed = false

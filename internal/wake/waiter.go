@@ -90,21 +90,12 @@ func (w *Waiter) Close() {
 
 // The caller of what follows holds the hub's mutex.
 
-// channels are those to be subscribed to. In doubt tracking is not enough.
-func (w *Waiter) channels(p *part) []string {
-	switch {
-	case !w.listener.options.Subscribe, w.tracks && p.uncounted:
-		return nil
-	case !w.tracks:
-		return []string{w.Channel}
-	case w.doubt.in() && w.Presence != "":
-		return []string{w.Presence, w.Channel}
-	case w.doubt.in():
-		return []string{w.Channel}
-	case w.Presence != "":
-		return []string{w.Presence}
+// channel is the one to be subscribed to, if any. In doubt tracking is not enough.
+func (w *Waiter) channel() string {
+	if w.listener.options.Subscribe && (!w.tracks || w.doubt.in()) {
+		return w.Channel
 	}
-	return nil
+	return ""
 }
 
 // heeds tells whether what is published about its key is for the waiter. One that is tracked is woken by the server.

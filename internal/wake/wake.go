@@ -8,8 +8,7 @@
 //     tells of changes that nobody publishes, and of expiry;
 //   - subscribing: to the channel on which changes of the key are published.
 //
-// It does not use both: every change would wake a call twice, and the second time only delays it. A call that is tracked
-// may be subscribed to another channel, on which nobody publishes, only to be counted: see [Wait].
+// It does not use both: every change would wake a call twice, and the second time only delays it.
 //
 // A wake-up is a hint. It may be missing, while there is no connection for instance: callers poll as well. It may come for
 // nothing: then the caller tries in vain, and [doubt] sees to it that this does not happen again and again.
@@ -97,10 +96,6 @@ type Wait struct {
 	Key     string
 	Channel string // where changes of the key are published
 
-	// Presence is a channel to which the call is subscribed when it is tracked, for others to count: nobody publishes
-	// there. It may be empty. It is used only by a listener that subscribes.
-	Presence string
-
 	// Own is a channel of the listener alone, where scripts publish messages for its calls; see [Waiter.Hear]. It may be
 	// empty. All waiters of a listener have the same, but for a cluster: there the channel is in the slot of the key.
 	Own string
@@ -116,6 +111,3 @@ func (l *Listener) Waiter(wait Wait) *Waiter {
 	}
 	return w
 }
-
-// Subscribed tells whether the client is subscribed to a channel for this listener and for no other.
-func (l *Listener) Subscribed(channel string) bool { return l.hub.subscribedFor(l, channel) }

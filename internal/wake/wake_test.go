@@ -90,7 +90,7 @@ func (b *bench) await(what string, happened func() bool) {
 // armed returns a waiter that is armed.
 func (b *bench) armed(l *Listener, key string) *Waiter {
 	b.Helper()
-	w := l.Waiter(Wait{Key: key, Channel: "channel:" + key, Presence: "channel:" + key + ":waiting"})
+	w := l.Waiter(Wait{Key: key, Channel: "channel:" + key})
 	require.NotNil(b, w)
 	b.Cleanup(w.Close)
 	b.await("armed", func() bool { return w.Arm(b.Context(), limit).Armed })
@@ -161,11 +161,6 @@ func TestListenersShare(t *testing.T) {
 	b.wakes(waiters["another channel"])
 	b.sleeps(waiters["either"])
 
-	require.Equal(t, "channel:key:waiting\n1", b.do("PUBSUB", "NUMSUB", "channel:key:waiting"))
-	require.True(t, listeners["either"].Subscribed("channel:key:waiting"))
-	require.False(t, listeners["tracking"].Subscribed("channel:key:waiting"))
-	require.False(t, listeners["subscribing"].Subscribed("channel:key"), "it is not the only one there")
-
 	listeners["another channel"].Close()
 	b.await("its channel is left", func() bool { return b.do("PUBSUB", "NUMSUB", "elsewhere") == "elsewhere\n0" })
 	require.Equal(t, "channel\n1", b.do("PUBSUB", "NUMSUB", "channel"))
@@ -231,7 +226,7 @@ func TestAskingASilentServer(t *testing.T) {
 func TestNewsOfTheConnection(t *testing.T) {
 	b := newBench(t)
 	news := make(chan Connection, 8)
-	o := either
+	o := subscribing
 	o.Connection = func(c Connection) { news <- c }
 	l := b.listen(b.client, o)
 	w := b.armed(l, "key")
@@ -246,7 +241,7 @@ func TestNewsOfTheConnection(t *testing.T) {
 	}
 	require.True(t, next().Up)
 	for range 2 {
-		b.await("subscribed", func() bool { return b.do("PUBSUB", "NUMSUB", "channel:key:waiting") == "channel:key:waiting\n1" })
+		b.await("subscribed", func() bool { return b.do("PUBSUB", "NUMSUB", "channel:key") == "channel:key\n1" })
 		b.do("CLIENT", "KILL", "TYPE", "pubsub")
 		down := next()
 		require.False(t, down.Up)

@@ -1,0 +1,112 @@
+package lockregistry
+
+import (
+	"log/slog"
+	"strconv"
+	"sync/atomic"
+	"time"
+)
+
+// crowd is what a path of this process knows of others who want it. Where there is a queue the scripts decide who is next, and
+// when those without a ticket have their chance. Where there is none, the goroutines of this process, which take the lock
+// from each other, must leave others their chance now and then.
+type crowd struct {
+	contested atomic.Bool  // others waited when the lock was last released: the next call asks for a ticket at once
+	queueless atomic.Int64 // an instant: until when there is no queue, because the server has refused it
+	yields    atomic.Bool  // without a queue: the next call stands back first
+	yielded   atomic.Int64 // an instant: since when the process has had the lock without a chance for others
+}
+
+// queuelessFor is for how long a path goes without a queue after the server has refused one.
+const queuelessFor = time.Minute
+
+// company returns the anchor's crowd.
+func (l *Lock) company() *crowd {
+	a := l.anchor()
+	for a.crowd.Load() == nil {
+		a.crowd.CompareAndSwap(nil, &crowd{})
+	}
+	return a.crowd.Load()
+}
+
+// contested tells whether a call is not to try first, but to wait in the queue or to stand back, since others waited when the
+// lock was last released.
+func (l *Lock) contested() bool {
+	c := l.anchor().crowd.Load()
+	return c != nil && (c.contested.Load() || c.yields.Load())
+}
+
+// queues tells whether calls of l may wait in a queue.
+func (l *Lock) queues() bool {
+	if !l.kind.queued {
+		return false
+	}
+	c := l.anchor().crowd.Load()
+	return c == nil || l.reg.clock.now() >= instant(c.queueless.Load())
+}
+
+// noQueue is for when the server has refused the queue of a path.
+func (l *Lock) noQueue(why string) {
+	r := l.reg
+	l.company().queueless.Store(int64(r.clock.now().add(queuelessFor)))
+	if !r.unqueued.Swap(true) {
+		r.journal.log(slog.LevelWarn, "the server refuses the queue of a lock: who waits for it is woken by chance, or polls",
+			slog.String("key", l.key), slog.String("error", why))
+	}
+}
+
+// crowded takes in what a release has replied, and whether goroutines of this process wait that were not to have the lock at
+// once, because it has had it for a handoff limit or, without hand-over, has released it. Without a queue they stand back each
+// 100 ms at most.
+func (l *Lock) crowded(reply int64, others bool) {
+	c := l.anchor().crowd.Load()
+	if c == nil {
+		if !others && reply != contested && reply != queueless {
+			return
+		}
+		c = l.company()
+	}
+	if was := c.contested.Load(); was != (reply == contested) {
+		c.contested.Store(!was)
+	}
+	if reply == queueless {
+		l.noQueue("the release could not read it")
+	}
+	if l.queues() && l.reg.waker.listening != nil { // else who waits here polls
+		return
+	}
+	now := l.reg.clock.now()
+	since := instant(c.yielded.Load())
+	if due := others && since != 0 && since.until(now) >= defaultHandoff; due {
+		c.yields.Store(true)
+	} else if others && since != 0 {
+		return
+	}
+	c.yielded.Store(int64(now))
+}
+
+// standsBack tells, once, whether a call without a queue is to leave others their chance.
+func (l *Lock) standsBack() bool {
+	c := l.anchor().crowd.Load()
+	return c != nil && c.yields.Swap(false)
+}
+
+// released notes that the key of a hold was removed.
+func (l *Lock) released(number string, at instant) {
+	n, _ := strconv.ParseUint(number, 10, 64) // this package has made it
+	if n >= l.last.Load() {
+		l.last.Store(n)
+		l.lastAt.Store(int64(at))
+	}
+}
+
+// recallFor is for how long a removal may be lost by a failover: a replica lags behind by no more, most likely.
+const recallFor = 2 * time.Second
+
+// recall has removals sent once more that were confirmed just now, since a server may have taken over that has not got them.
+// Later holds have larger numbers, and are not touched.
+func (l *Lock) recall(now instant) {
+	if n := l.last.Load(); n > 0 && instant(l.lastAt.Load()).until(now) < recallFor {
+		l.reg.scheduler.claim(l.unclaimed(strconv.FormatUint(n, 10)))
+	}
+}

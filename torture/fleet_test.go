@@ -1,0 +1,140 @@
+package torture
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry/internal/redistest"
+)
+
+// before is the commit before waiting calls queued in Redis.
+const before = "315ec02ac24a36df66d9f1f37aaed3b8a637018c"
+
+// peerProgram locks and unlocks a path for a while, and prints what it has seen.
+const peerProgram = `package main
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/lockregistry/lockregistry"
+)
+
+func main() {
+	lasts, _ := time.ParseDuration(os.Args[2])
+	section, _ := time.ParseDuration(os.Args[3])
+	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{os.Args[1]}})
+	if err != nil {
+		panic(err)
+	}
+	r, err := lockregistry.New(client, "fleet")
+	if err != nil {
+		panic(err)
+	}
+	ctx, l := context.Background(), r.Obtain("path")
+	var seen struct {
+		Sections, Together int
+		Longest            time.Duration
+	}
+	for end := time.Now().Add(lasts); time.Now().Before(end); {
+		asked := time.Now()
+		if err := l.Lock(ctx); err != nil {
+			panic(err)
+		}
+		seen.Longest = max(seen.Longest, time.Since(asked))
+		n, err := client.Do(ctx, client.B().Incr().Key("inside").Build()).AsInt64()
+		if err != nil {
+			panic(err)
+		}
+		if n != 1 {
+			seen.Together++
+		}
+		time.Sleep(section)
+		client.Do(ctx, client.B().Decr().Key("inside").Build())
+		seen.Sections++
+		if err := l.Unlock(ctx); err != nil {
+			panic(err)
+		}
+	}
+	_ = json.NewEncoder(os.Stdout).Encode(seen)
+}
+`
+
+// peer builds the program with the library in a folder.
+func peer(t *testing.T, library string) string {
+	t.Helper()
+	folder := filepath.Join(library, "fleetpeer")
+	require.NoError(t, os.Mkdir(folder, 0o700))
+	require.NoError(t, os.WriteFile(filepath.Join(folder, "main.go"), []byte(peerProgram), 0o600))
+	binary := filepath.Join(t.TempDir(), "peer")
+	build := exec.Command("go", "build", "-o", binary, "./fleetpeer")
+	build.Dir = library
+	build.Env = append(os.Environ(), "GOWORK=off")
+	output, err := build.CombinedOutput()
+	require.NoError(t, err, "%s", output)
+	return binary
+}
+
+// tree copies the library as it was at a commit.
+func tree(t *testing.T, commit string) string {
+	t.Helper()
+	folder := t.TempDir()
+	archive := filepath.Join(t.TempDir(), "tree.tar")
+	root, err := filepath.Abs("..")
+	require.NoError(t, err)
+	output, err := exec.Command("git", "-C", root, "archive", "-o", archive, commit).CombinedOutput()
+	require.NoError(t, err, "%s", output)
+	output, err = exec.Command("tar", "-xf", archive, "-C", folder).CombinedOutput()
+	require.NoError(t, err, "%s", output)
+	return folder
+}
+
+// While a fleet is updated, processes of the version before contend with those that queue. They have no tickets, and are woken
+// whenever the key changes. Nobody is inside with another, and nobody starves: who has no ticket gets the lock in one of the
+// windows that releases leave.
+func TestAFleetThatIsBeingUpdated(t *testing.T) {
+	for name, section := range map[string]time.Duration{"empty sections": 0, "sections of 2 ms": 2 * time.Millisecond} {
+		t.Run(name, func(t *testing.T) {
+			server := redistest.Start(t)
+			programs := map[string]string{"before": peer(t, tree(t, before)), "now": peer(t, tree(t, "HEAD"))}
+			type run struct {
+				version string
+				out     bytes.Buffer
+				command *exec.Cmd
+			}
+			var runs []*run
+			for range 3 {
+				for version, program := range programs {
+					r := &run{version: version, command: exec.Command(program, server.Addr(), "6s", section.String())}
+					r.command.Stdout, r.command.Stderr = &r.out, os.Stderr
+					require.NoError(t, r.command.Start())
+					runs = append(runs, r)
+				}
+			}
+			for _, r := range runs {
+				require.NoError(t, r.command.Wait())
+				var seen struct {
+					Sections, Together int
+					Longest            time.Duration
+				}
+				require.NoError(t, json.Unmarshal(r.out.Bytes(), &seen))
+				t.Log(r.version, seen.Sections, seen.Longest)
+				assert.Zero(t, seen.Together, r.version)
+				assert.Positive(t, seen.Sections, r.version)
+				assert.Less(t, seen.Longest, 4*time.Second, "%s: two seconds at p99, and a machine may be busy", r.version)
+			}
+		})
+	}
+}
