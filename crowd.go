@@ -74,6 +74,9 @@ func (l *Lock) deaf(is bool) {
 // once, because it has had it for a handoff limit or, without hand-over, has released it. Without a queue they stand back each
 // 100 ms at most.
 func (l *Lock) crowded(reply int64, others bool) {
+	if !l.kind.queued { // then it tells how many it has told
+		reply = 0
+	}
 	c := l.anchor().crowd.Load()
 	if c == nil {
 		if !others && reply != contested && reply != queueless {
