@@ -12,6 +12,7 @@ import (
 // from each other, must leave others their chance now and then.
 type crowd struct {
 	contested atomic.Bool  // others waited when the lock was last released: the next call asks for a ticket at once
+	deaf      atomic.Bool  // the calls of this process cannot be told of a grant, so they do not queue
 	queueless atomic.Int64 // an instant: until when there is no queue, because the server has refused it
 	yields    atomic.Bool  // without a queue: the next call stands back first
 	yielded   atomic.Int64 // an instant: since when the process has had the lock without a chance for others
@@ -55,6 +56,20 @@ func (l *Lock) noQueue(why string) {
 	}
 }
 
+// deaf notes whether calls of this process can be told of grants.
+func (l *Lock) deaf(is bool) {
+	c := l.anchor().crowd.Load()
+	if c == nil {
+		if !is {
+			return
+		}
+		c = l.company()
+	}
+	if c.deaf.Load() != is {
+		c.deaf.Store(is)
+	}
+}
+
 // crowded takes in what a release has replied, and whether goroutines of this process wait that were not to have the lock at
 // once, because it has had it for a handoff limit or, without hand-over, has released it. Without a queue they stand back each
 // 100 ms at most.
@@ -72,7 +87,7 @@ func (l *Lock) crowded(reply int64, others bool) {
 	if reply == queueless {
 		l.noQueue("the release could not read it")
 	}
-	if l.queues() && l.reg.waker.listening != nil { // else who waits here polls
+	if l.queues() && l.reg.waker.listening != nil && !c.deaf.Load() {
 		return
 	}
 	now := l.reg.clock.now()

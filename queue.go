@@ -179,7 +179,9 @@ func (a *acquisition) inLine() error {
 		if err := a.over(); err != nil {
 			return err
 		}
-		switch a.ear.hear(a.ctx, a.listening()) {
+		heard := a.ear.hear(a.ctx, a.listening())
+		a.lock.deaf(heard == wake.Deaf)
+		switch heard {
 		case wake.Deaf:
 			return errNoQueue
 		case wake.NotYet:
