@@ -84,10 +84,10 @@ func (l *Lock) crowded(reply int64, others bool) {
 		}
 		c = l.company()
 	}
-	if was := c.contested.Load(); was != (reply == contested) {
+	if was := c.contested.Load(); l.kind.queued && was != (reply == contested) {
 		c.contested.Store(!was)
 	}
-	if reply == queueless {
+	if l.kind.queued && reply == queueless {
 		l.noQueue("the release could not read it")
 	}
 	if l.queues() && l.reg.waker.listening != nil && !c.deaf.Load() {
