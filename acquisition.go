@@ -80,8 +80,8 @@ func (l *Lock) obtain(ctx context.Context, q request, deadline instant, queued b
 	}
 	patient := q.wait != notAtAll
 	var at standing
-	if !patient || !l.contested() { // most locks are free
-		at, err = first.try(first.bid(forNothing), true, deadline)
+	if !patient || first.under != "" || !l.contested() { // most locks are free
+		at, err = first.try(first.bid(first.plainly(patient)), true, deadline)
 	}
 	if at.granted {
 		return nil
@@ -139,7 +139,7 @@ func (a *acquisition) patrol() error {
 		if !quick {
 			looked = a.lock.reg.clock.now()
 		}
-		at, err := a.try(a.bid(forNothing), quick, a.deadline)
+		at, err := a.try(a.bid(a.plainly(a.patient)), quick, a.deadline)
 		if at.granted {
 			return nil
 		}
@@ -176,7 +176,16 @@ func (a *acquisition) patrol() error {
 
 // bid is what a try asks for.
 func (a *attempt) bid(what asking) bid {
-	return bid{key: a.lock.key, value: a.hold.value, lease: a.hold.lease, under: a.under, asks: what}
+	return bid{key: a.lock.key, value: a.hold.value, lease: a.hold.lease, under: a.under, asks: what, side: a.lock.kind.side}
+}
+
+// plainly is what a try asks for that has no ticket. A reader that waits anyway does not overtake a writer that waits, although
+// others read already.
+func (a *attempt) plainly(patient bool) asking {
+	if patient && a.lock.kind.side == "r" && a.lock.queues() {
+		return forTry
+	}
+	return forNothing
 }
 
 // passing tells whether a call that waits tries again after err.

@@ -95,7 +95,8 @@ func (l *Lock) crowded(reply int64, others bool) {
 	}
 	now := l.reg.clock.now()
 	since := instant(c.yielded.Load())
-	if due := others && since != 0 && since.until(now) >= defaultHandoff; due {
+	window := others && since == 0 && reply == contested // in which the next call is not to try at once
+	if due := others && since != 0 && since.until(now) >= defaultHandoff; due || window {
 		c.yields.Store(true)
 	} else if others && since != 0 {
 		return

@@ -114,8 +114,10 @@ func New(client rueidis.Client, prefix string, opts ...Option) (*Registry, error
 		r.plain = &kind{layout: newRedissonLayout(client, prefix, published), watchdog: true, queued: true}
 	}
 	// Readers are renewed in either layout: see ReadWriteLock.
-	r.read = &kind{layout: newReadLayout(client, prefix, published), watchdog: true}
-	r.write = &kind{layout: newWriteLayout(client, prefix, published), watchdog: s.layout == LayoutRedisson}
+	r.read = &kind{layout: newReadLayout(client, prefix, published), watchdog: true, queued: true, side: "r"}
+	r.write = &kind{
+		layout: newWriteLayout(client, prefix, published), watchdog: s.layout == LayoutRedisson, queued: true, side: "w",
+	}
 	r.scheduler = newScheduler(r)
 	r.waker = newWaker(r, s.wakeup, s.log)
 	return r, nil
