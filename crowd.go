@@ -13,6 +13,7 @@ import (
 type crowd struct {
 	contested atomic.Bool  // others waited when the lock was last released: the next call asks for a ticket at once
 	queueless atomic.Int64 // an instant: until when there is no queue, because the server has refused it
+	deaf      atomic.Int64 // an instant: until when calls have no ticket, because messages are not heard
 	yields    atomic.Bool  // without a queue: the next call stands back first
 	yielded   atomic.Int64 // an instant: since when the process has had the lock without a chance for others
 }
@@ -55,6 +56,15 @@ func (l *Lock) noQueue(why string) {
 	}
 }
 
+// isDeaf is for when messages about the queue are not heard.
+func (l *Lock) isDeaf() {
+	c, now := l.company(), l.reg.clock.now()
+	known := now < instant(c.deaf.Swap(int64(now.add(queuelessFor))))
+	if !known && c.contested.Load() {
+		c.yields.Store(true)
+	}
+}
+
 // crowded takes in what a release has replied, and whether goroutines of this process wait that were not to have the lock at
 // once, because it has had it for a handoff limit or, without hand-over, has released it. Without a queue they stand back each
 // 100 ms at most.
@@ -72,13 +82,13 @@ func (l *Lock) crowded(reply int64, others bool) {
 	if reply == queueless {
 		l.noQueue("the release could not read it")
 	}
-	if l.queues() && l.reg.waker.listening != nil { // else who waits here polls
+	now := l.reg.clock.now()
+	if l.queues() && l.reg.waker.listening != nil && now >= instant(c.deaf.Load()) { // else who waits here polls
 		return
 	}
-	now := l.reg.clock.now()
 	since := instant(c.yielded.Load())
-	window := others && since == 0 && reply == contested // in which the next call is not to try at once
-	if due := others && since != 0 && since.until(now) >= defaultHandoff; due || window {
+	due := since != 0 && since.until(now) >= defaultHandoff
+	if others && (due || reply == contested) { // there is a window, or others have the lock
 		c.yields.Store(true)
 	} else if others && since != 0 {
 		return

@@ -181,6 +181,7 @@ func (a *acquisition) inLine() error {
 		}
 		switch a.ear.hear(a.ctx, a.listening()) {
 		case wake.Deaf:
+			a.lock.isDeaf()
 			return errNoQueue
 		case wake.NotYet:
 			next = forTicket
