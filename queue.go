@@ -41,6 +41,9 @@ const (
 	// server tell it of changes of the key too, which costs a command and a wake-up.
 	watchAfterFirst = 10 * time.Millisecond
 
+	// messageFollows is for how long a call whose key has changed waits for the message of a grant, since that changes it too.
+	messageFollows = time.Millisecond
+
 	// lengthenAfter is how long after a grant its short lease is lengthened: most holds are over by then.
 	lengthenAfter = 20 * time.Millisecond
 
@@ -179,9 +182,10 @@ func (a *acquisition) inLine() error {
 		if err := a.over(); err != nil {
 			return err
 		}
-		switch a.ear.hear(a.ctx, a.listening()) {
+		heard := a.ear.hear(a.ctx, a.listening())
+		a.lock.deaf(heard == wake.Deaf)
+		switch heard {
 		case wake.Deaf:
-			a.lock.isDeaf()
 			return errNoQueue
 		case wake.NotYet:
 			next = forTicket
@@ -361,7 +365,10 @@ func (a *acquisition) asleep(at standing) (next asking, err error) {
 		}
 		if why == byWakeup { // the key has changed, or the connection
 			a.woken, a.sees = true, false
-			return toLook, nil
+			if at.foreign {
+				return toLook, nil
+			}
+			refresh = clock.now().add(messageFollows)
 		}
 	}
 }

@@ -13,24 +13,26 @@
 local key, field, prefix, sharded = KEYS[1], ARGV[1], ARGV[5] or '', ARGV[6] == 'S'
 local mine, ticket = redis.call('HEXISTS', key, field) == 1, ARGV[7] or ''
 local announced = false
-local function announce() -- which may be forbidden; the lock is released all the same
-  if announced then
-    return 0
-  end
-  announced = true
-  local received = ARGV[2] ~= '' and redis.pcall('PUBLISH', ARGV[3], '0')
-  if ARGV[2] == 'SPUBLISH' then -- to which Redisson listens in a cluster
-    redis.pcall('SPUBLISH', ARGV[3], '0')
-  end
-  return tonumber(received) or 0
-end
 local reply = 1
 if prefix ~= '' and (mine or ticket ~= '') then
   -- include names
-  local waiting = redis.pcall('ZRANGE', queue, 0, 3, 'WITHSCORES')
-  if waiting.err then
-    reply = 3
-  elseif #waiting > 0 or ticket == '+' then
+  local waiting = nil
+  if ticket == '+' or redis.pcall('EXISTS', queue) ~= 0 then
+    waiting = redis.pcall('ZRANGE', queue, 0, 3, 'WITHSCORES')
+    reply = waiting.err and 3 or 1
+  end
+  if waiting and not waiting.err then
+    local function announce()
+      if announced then
+        return 0
+      end
+      announced = true
+      local received = ARGV[2] ~= '' and redis.pcall('PUBLISH', ARGV[3], '0')
+      if ARGV[2] == 'SPUBLISH' then -- to which Redisson listens in a cluster
+        redis.pcall('SPUBLISH', ARGV[3], '0')
+      end
+      return tonumber(received) or 0
+    end
     local served = false
     local function free() return not served end
     local function own(other, lease)
@@ -58,5 +60,10 @@ if not mine then
   return 0
 end
 redis.call('DEL', key)
-announce()
+if not announced and ARGV[2] ~= '' then -- to publish may be forbidden; the lock is released all the same
+  redis.pcall('PUBLISH', ARGV[3], '0')
+  if ARGV[2] == 'SPUBLISH' then -- to which Redisson listens in a cluster
+    redis.pcall('SPUBLISH', ARGV[3], '0')
+  end
+end
 return reply

@@ -29,22 +29,24 @@ if held and not mine then
 end
 local publish, ticket = ARGV[2] or '', ARGV[5] or ''
 local announced = false
-local function announce() -- which may be forbidden; the lock is released all the same
-  if announced then
-    return 0
-  end
-  announced = true
-  local received = publish ~= '' and redis.pcall('PUBLISH', publish .. key, key)
-  local old = (ARGV[7] or '') ~= '' and redis.pcall('PUBLISH', ARGV[7], key)
-  return (tonumber(received) or 0) + (tonumber(old) or 0)
-end
 local reply = 1
 if prefix ~= '' and (over or ticket ~= '') then
   -- include names
-  local waiting = redis.pcall('ZRANGE', queue, 0, 3, 'WITHSCORES')
-  if waiting.err then
-    reply = 3
-  elseif #waiting > 0 or ticket == '+' then
+  local waiting = nil
+  if ticket == '+' or redis.pcall('EXISTS', queue) ~= 0 then
+    waiting = redis.pcall('ZRANGE', queue, 0, 3, 'WITHSCORES')
+    reply = waiting.err and 3 or 1
+  end
+  if waiting and not waiting.err then
+    local function announce()
+      if announced then
+        return 0
+      end
+      announced = true
+      local received = publish ~= '' and redis.pcall('PUBLISH', publish .. key, key)
+      local old = (ARGV[7] or '') ~= '' and redis.pcall('PUBLISH', ARGV[7], key)
+      return (tonumber(received) or 0) + (tonumber(old) or 0)
+    end
     local served = false
     local function free() return not served end
     local function own(other, lease)
@@ -75,5 +77,12 @@ local removed = redis.pcall(removal, key)
 if type(removed) == 'table' and removed.err then
   redis.call(removal == 'UNLINK' and 'DEL' or 'UNLINK', key)
 end
-announce()
+if not announced then -- to publish may be forbidden; the lock is released all the same
+  if publish ~= '' then
+    redis.pcall('PUBLISH', publish .. key, key)
+  end
+  if ARGV[7] and ARGV[7] ~= '' then
+    redis.pcall('PUBLISH', ARGV[7], key)
+  end
+end
 return mine and reply or 0

@@ -165,3 +165,50 @@ func (c handoffCase) run(t *testing.T) {
 	}
 	require.Greater(t, total.Load(), int64(20*crowd), "the crowd did not hand the lock around")
 }
+
+// Who waits in the queue has its turn, however many goroutines the others have: each process has the lock nearly as often as
+// any other.
+func TestQueueIsFair(t *testing.T) {
+	const least = 0.8 // of its share
+	for name, c := range map[string]struct {
+		system     system
+		handoff    time.Duration
+		goroutines []int // of the processes
+	}{
+		"each hold is a turn":                       {library, 0, []int{32, 8, 2, 2}},
+		"each hold is a turn, in Redisson's format": {redisson, 0, []int{32, 8, 2, 2}},
+		"turns of many holds":                       {library, 20 * time.Millisecond, []int{8, 8, 8, 8}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := serve(t)
+			path := strconv.FormatInt(paths.Add(1), 10)
+			ctx, stop := context.WithTimeout(t.Context(), handoffFor)
+			defer stop()
+			var running sync.WaitGroup
+			times := make([]atomic.Int64, len(c.goroutines))
+			for i, n := range c.goroutines {
+				p := start(t, c.system, calm, server.Addr(), settings{Lease: time.Minute, Poll: handoffPoll, Handoff: c.handoff})
+				for range n {
+					running.Go(func() {
+						waits, err := hustle(ctx, p, path, 0)
+						if err != nil {
+							t.Error(err)
+						}
+						times[i].Add(int64(len(waits)))
+					})
+				}
+			}
+			running.Wait()
+			var got []int64
+			var total int64
+			for i := range times {
+				got = append(got, times[i].Load())
+				total += got[i]
+			}
+			t.Logf("processes with %v goroutines got the lock %v times", c.goroutines, got)
+			for _, n := range got {
+				require.GreaterOrEqual(t, float64(n), least*float64(total)/float64(len(got)), got)
+			}
+		})
+	}
+}

@@ -133,11 +133,11 @@ func TestOvertakenRenewal(t *testing.T) {
 	}
 }
 
-// The grant itself arrives once more, after a renewal with a longer lease.
+// The grant itself arrives once more, after a renewal with a longer lease. In a queue each try is for another hold.
 func TestOvertakenGrant(t *testing.T) {
 	t.Parallel()
 	const short = 3 * time.Second
-	s := newStage(t, library, serve(t), settings{Lease: short, Poll: poll, Handoff: -1})
+	s := newStage(t, library, serve(t), settings{Lease: short, Poll: poll, Wakeup: lockregistry.WakeupPoll, Handoff: -1})
 	holder, ctx := s.owner(), s.owner()
 	s.must(holder, s.b, longer)
 	h := Hold(true)

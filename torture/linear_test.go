@@ -62,6 +62,17 @@ func TestLinearizableWithRestarts(t *testing.T) {
 	weathered(t, weather{system: redisson, seed: first, lasts: 5 * time.Second, outside: 1, restarts: true})
 }
 
+// Calls that wait in long queues.
+func TestQueueLinearizable(t *testing.T) { //nolint:tparallel // beside each other, but not beside all other tests
+	first := firstSeed()
+	for i, system := range []system{library, redisson} {
+		t.Run(system.name, func(t *testing.T) {
+			t.Parallel()
+			weathered(t, weather{system: system, seed: first + uint64(i), lasts: 4 * time.Second, outside: 1, mild: true})
+		})
+	}
+}
+
 // The same storm must find fault with a lock whose holds carry only its process's id, and whose leases count from the
 // reply.
 func TestLinearizableFindsFault(t *testing.T) {
@@ -199,7 +210,9 @@ func TestSoak(t *testing.T) {
 				another(s, next).check(t)
 				return
 			}
-			weathered(t, weather{system: s, seed: next, lasts: 15 * time.Second, outside: 2, restarts: next/4%2 == 0})
+			weathered(t, weather{
+				system: s, seed: next, lasts: 15 * time.Second, outside: 2, restarts: next/4%2 == 0, mild: next/8%2 == 0,
+			})
 		})
 	}
 }

@@ -21,8 +21,8 @@ import (
 )
 
 // Proxy is the network between some clients and a server. It understands commands and replies, and gives each the fate
-// that a test has chosen for it. What it was not told to harm it carries, in order and pipelined as it came; what the
-// server pushes by itself has no fate but the connection's.
+// that a test has chosen for it, and so to what the server pushes. What it was not told to harm it carries, in order and
+// pipelined as it came.
 //
 // A connection has two ends. To cut it is to break the client's: what the server has been sent it executes, and a command
 // that is still on its way arrives later all the same, as it would through a network that has lost only the way back.
@@ -42,24 +42,31 @@ type Proxy struct {
 	seen    []Command
 }
 
-// Command is one that a client sent.
+// Command is one that a client sent, or something that the server pushed.
 type Command struct {
-	Name  string // what it does to a lock: "obtain", "renew" or "release"; else its own name, in capitals
-	Key   string // of a lock
-	Value string // of a hold
-	Args  []string
-	Sent  time.Time
+	Name   string // what it does to a lock: "obtain", "renew" or "release"; else its own name, in capitals
+	Key    string // of a lock
+	Value  string // of a hold
+	Asks   string // to obtain: of the queue, if anything: "queue", "look" or "due"
+	Args   []string
+	Sent   time.Time
+	Pushed bool // the name is "grant", "next" or "gone" for messages of the queue, see [queueMessages]; else the server's word
 }
 
-// Match chooses commands by all of its fields that are not empty.
-type Match struct{ Name, Key, Value string }
+// queueMessages are what the messages of the queue are called here, by how they begin.
+var queueMessages = map[string]string{"g": "grant", "n": "next", "d": "gone"}
 
-// Fate is what becomes of a command, of its reply, and of the connection that they take.
+// Match chooses commands by all of its fields that are not empty.
+type Match struct{ Name, Key, Value, Asks string }
+
+// Fate is what becomes of a command, of its reply, and of the connection that they take. What is pushed is like a reply.
 type Fate struct {
 	Delay  time.Duration // it takes so long to get to the server, and everything behind it too
-	Held   *Held         // it takes as long as the test says
+	Held   *Held         // it takes as long as the test says; what is behind something pushed does not wait for it
 	Linger time.Duration // its reply takes so long, and everything behind it too
 	Mute   bool          // it is executed, but neither its reply nor anything behind that comes back
+	Lost   bool          // pushed: it does not come
+	Twice  bool          // pushed: it comes twice
 	Cut    Cut
 }
 
@@ -94,7 +101,7 @@ func (c Cut) of(whole []byte) []byte {
 	return whole[:min(max(at, 0), len(whole))]
 }
 
-// Held is a command that the network holds back until it is told to deliver it.
+// Held is a command, or something pushed, that the network holds back until it is told to deliver it.
 type Held struct {
 	cut     bool
 	arrived chan struct{} // closed when the command is there
@@ -116,7 +123,8 @@ func (h *Held) Arrived() <-chan struct{} { return h.arrived }
 // Release lets the command go on its way.
 func (h *Held) Release() { h.once.Do(func() { close(h.deliver) }) }
 
-// Deliver lets the command go on its way, and returns what the server replied; empty when it was never executed.
+// Deliver lets the command go on its way, and returns what the server replied; empty when it was never executed. Of what is
+// pushed it returns that.
 func (h *Held) Deliver() string {
 	h.Release()
 	<-h.done
@@ -290,7 +298,8 @@ func (p *Proxy) Close() {
 }
 
 func (m Match) matches(c Command) bool {
-	return (m.Name == "" || m.Name == c.Name) && (m.Key == "" || m.Key == c.Key) && (m.Value == "" || m.Value == c.Value)
+	fits := func(wanted, is string) bool { return wanted == "" || wanted == is }
+	return fits(m.Name, c.Name) && fits(m.Key, c.Key) && fits(m.Value, c.Value) && fits(m.Asks, c.Asks)
 }
 
 func (p *Proxy) command(args []string) Command {
@@ -306,6 +315,24 @@ func (p *Proxy) command(args []string) Command {
 		if name := p.scripts[sum]; name != "" {
 			c.Name, c.Key, c.Value = name, args[3], args[4]
 		}
+		if i := slices.IndexFunc(args, func(arg string) bool { return arg == "queue" || arg == "look" || arg == "due" }); i > 0 {
+			c.Asks = args[i]
+		}
+	}
+	return c
+}
+
+// push reads what the server pushed.
+func push(said []byte) Command {
+	args := elements(said)
+	c := Command{Name: args[0], Args: args, Sent: time.Now(), Pushed: true}
+	if len(args) < 2 {
+		return c
+	}
+	c.Key = args[1]
+	if fields := strings.SplitN(args[len(args)-1], " ", 4); len(fields) == 4 && queueMessages[fields[0]] != "" {
+		_, registry, _ := strings.Cut(c.Key, "-channel@")
+		c.Name, c.Key, c.Value = queueMessages[fields[0]], fields[3], registry+":"+fields[1]
 	}
 	return c
 }
@@ -467,17 +494,27 @@ func (l *link) back() {
 			return
 		}
 		var f Fate
-		if !pushed(said) {
+		pushed := pushed(said)
+		if pushed {
+			f = l.proxy.fate(push(said))
+		} else {
 			f = l.answered()
 		}
 		l.proxy.pause(f.Linger)
 		l.proxy.flow()
+		if f.Held != nil && pushed {
+			l.aside(f.Held, said)
+			continue
+		}
 		if f.Held != nil {
 			f.Held.finish(said)
 		}
+		if f.Twice {
+			said = append(said, said...)
+		}
 		mute = mute || f.Mute
 		switch {
-		case mute:
+		case mute || f.Lost:
 		case f.Cut.place == inReply:
 			_, _ = l.client.Write(f.Cut.of(said))
 			l.cut()
@@ -485,6 +522,25 @@ func (l *link) back() {
 			_, _ = l.client.Write(said)
 		}
 	}
+}
+
+// aside holds something back that was pushed, while the rest goes on.
+func (l *link) aside(h *Held, said []byte) {
+	close(h.arrived)
+	if h.cut {
+		l.cut()
+	}
+	l.proxy.running.Go(func() {
+		select {
+		case <-h.deliver:
+		case <-l.proxy.closed:
+			h.finish(nil)
+			return
+		}
+		l.proxy.flow()
+		_, _ = l.client.Write(said)
+		h.finish(said)
+	})
 }
 
 // expect notes that the reply to a command is to come. It reports false when none will.

@@ -80,3 +80,23 @@ func pushed(said []byte) bool {
 	}
 	return false
 }
+
+// elements are the texts of an array, and of those in it, in order.
+func elements(raw []byte) (all []string) {
+	for len(raw) > 0 {
+		line, rest, _ := bytes.Cut(raw, []byte("\r\n"))
+		raw = rest
+		switch size, _ := strconv.Atoi(string(line[1:])); line[0] {
+		case '*', '>':
+		case '$':
+			text := rest[:max(size, 0)]
+			all = append(all, string(text))
+			if size >= 0 {
+				raw = rest[size+len("\r\n"):]
+			}
+		default:
+			all = append(all, string(line[1:]))
+		}
+	}
+	return all
+}

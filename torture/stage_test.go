@@ -37,6 +37,7 @@ type stage struct {
 	proxy  *Proxy
 	a, b   process
 	path   string
+	of     settings      // of the processes
 	limit  time.Duration // what a busy machine may add to a time that is promised
 	found  []string      // what must not happen and did
 }
@@ -62,6 +63,7 @@ func newStage(t *testing.T, s system, server *redistest.Server, of settings) *st
 	}
 	return &stage{
 		limit:  limit,
+		of:     of,
 		T:      t,
 		system: s,
 		server: server,
