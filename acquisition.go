@@ -104,24 +104,24 @@ func (l *Lock) pursue(first attempt, q request, patient bool, deadline instant) 
 		return a.patrol()
 	}
 	a.ear = l.reg.waker.listener(l)
-	if a.ear == nil || !l.queues() {
-		l.anchor().pursuit.Store(&a.pursuit)
-		defer a.end()
-		if err := a.standBack(); err != nil {
-			return err
-		}
-		return a.patrol()
+	queues := a.ear != nil && l.queues()
+	if queues {
+		a.box.came = make(chan struct{}, 1)
 	}
-	a.box.came = make(chan struct{}, 1)
 	l.anchor().pursuit.Store(&a.pursuit)
 	defer a.end()
-	if err = a.inLine(); errors.Is(err, errNoQueue) {
+	if queues {
+		if err = a.inLine(); !errors.Is(err, errNoQueue) {
+			return err
+		}
 		a.leave()
 		a.older = ""
 		a.renumber()
-		err = a.patrol()
 	}
-	return err
+	if err := a.standBack(); err != nil {
+		return err
+	}
+	return a.patrol()
 }
 
 // patrol tries until the hold is granted, whenever it is woken, the holder's lease ends, or the poll interval is over: where

@@ -32,7 +32,6 @@ type layout interface {
 type kind struct {
 	layout   layout
 	watchdog bool   // who names no lease has it renewed, as in Redisson
-	queued   bool   // who waits does so in a queue
 	side     string // r for readers, w for writers, in tickets
 }
 

@@ -31,7 +31,7 @@ local function pass(entries, yields)
     return served, next ~= nil
   end
   if wide == 0 then
-    open, wide = now, now
+    open, wide = now - OFTEN, now
     redis.call('ZADD', queue, 'NX', -now, 'open', -now, 'wide')
     redis.call('PEXPIRE', queue, 120000)
   end
