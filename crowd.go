@@ -12,6 +12,7 @@ import (
 // from each other, must leave others their chance now and then.
 type crowd struct {
 	contested atomic.Bool  // others waited when the lock was last released: the next call asks for a ticket at once
+	deaf      atomic.Bool  // the calls of this process cannot be told of a grant, so they do not queue
 	queueless atomic.Int64 // an instant: until when there is no queue, because the server has refused it
 	yields    atomic.Bool  // without a queue: the next call stands back first
 	yielded   atomic.Int64 // an instant: since when the process has had the lock without a chance for others
@@ -38,9 +39,6 @@ func (l *Lock) contested() bool {
 
 // queues tells whether calls of l may wait in a queue.
 func (l *Lock) queues() bool {
-	if !l.kind.queued {
-		return false
-	}
 	c := l.anchor().crowd.Load()
 	return c == nil || l.reg.clock.now() >= instant(c.queueless.Load())
 }
@@ -52,6 +50,23 @@ func (l *Lock) noQueue(why string) {
 	if !r.unqueued.Swap(true) {
 		r.journal.log(slog.LevelWarn, "the server refuses the queue of a lock: who waits for it is woken by chance, or polls",
 			slog.String("key", l.key), slog.String("error", why))
+	}
+}
+
+// deaf notes whether calls of this process can be told of grants.
+func (l *Lock) deaf(is bool) {
+	c := l.anchor().crowd.Load()
+	if c == nil {
+		if !is {
+			return
+		}
+		c = l.company()
+	}
+	if c.deaf.Load() != is {
+		c.deaf.Store(is)
+		if is && c.contested.Load() {
+			c.yields.Store(true)
+		}
 	}
 }
 
@@ -72,12 +87,13 @@ func (l *Lock) crowded(reply int64, others bool) {
 	if reply == queueless {
 		l.noQueue("the release could not read it")
 	}
-	if l.queues() && l.reg.waker.listening != nil { // else who waits here polls
+	if l.queues() && l.reg.waker.listening != nil && !c.deaf.Load() {
 		return
 	}
 	now := l.reg.clock.now()
 	since := instant(c.yielded.Load())
-	if due := others && since != 0 && since.until(now) >= defaultHandoff; due {
+	due := since != 0 && since.until(now) >= defaultHandoff
+	if others && (due || reply == contested) { // there is a window, or others have the lock
 		c.yields.Store(true)
 	} else if others && since != 0 {
 		return

@@ -77,7 +77,7 @@ func WithOldChannel() Option { return func(s *settings) { s.oldChannel = true } 
 
 // WithHandoff sets for how long the goroutines of this process may hand a lock to each other, first in, first out, while
 // its key stays in Redis. That is much faster than to release and obtain it anew, but keeps other processes waiting: after
-// this time, counted from when the process got the key, the lock is released in Redis and others have their chance. It
+// this time, counted from when the process got the key, it is the turn of the next process that waits. It
 // also is when less than half of the lease is left, and when the next owner asks for a longer lease than the running one,
 // or for one that is shorter by more than a third. The next owner's lease is renewed or not, and with which length, as if it had
 // obtained the lock itself. 0 turns it off: every unlock releases the key. It must not be
@@ -99,8 +99,10 @@ func WithClientID(id string) Option { return func(s *settings) { s.clientID = &i
 // logged. Default: no log.
 func WithLogger(l *slog.Logger) Option { return func(s *settings) { s.log = l } }
 
-// Wakeup is how a waiting call learns that the lock is free. However it is, the call also tries again every poll interval
-// and when the holder's lease ends.
+// Wakeup is how a waiting call learns that the lock is free. Except with WakeupPoll, calls wait in a queue in Redis: a release
+// by this package makes the first one the owner, and tells it so. The ways below are those in which the first one learns that
+// Java has released the lock, or that the key is gone, and all calls where there can be no queue; then a call also tries again
+// every poll interval and when the holder's lease ends.
 type Wakeup int
 
 // The ways to wake up. All but WakeupPoll need one more connection of the client, which its registries share, opened when the
@@ -111,7 +113,8 @@ const (
 	// waiters of either kind wake.
 	WakeupAuto Wakeup = iota
 
-	// WakeupPoll only tries every poll interval, and publishes nothing, as Spring's SPIN_LOCK.
+	// WakeupPoll only tries every poll interval, without a place in the queue, and does not publish what Java listens to, as
+	// Spring's SPIN_LOCK. Releases serve the queue of others.
 	WakeupPoll
 
 	// WakeupPubSub listens on the layout's channels, and publishes releases there, as Spring's PUB_SUB_LOCK. Releases that
@@ -119,8 +122,8 @@ const (
 	WakeupPubSub
 
 	// WakeupTracking has the server say that the key changed (CLIENT TRACKING, Redis 6 or newer, RESP3): it wakes a waiter
-	// whatever removes the key, its expiry too. It publishes nothing. The server remembers each key that is waited for,
-	// until it changes.
+	// whatever removes the key, its expiry too. It does not publish what Java listens to. The server remembers each key that is
+	// waited for, until it changes.
 	WakeupTracking
 )
 

@@ -223,7 +223,7 @@ func TestFindingOutTheProtocol(t *testing.T) {
 				result := lockElsewhere(r.Obtain("42"), w.Context())
 				if c.tracks {
 					w.await("it is tracked", func() bool { return w.tracked() == 1 })
-					require.Empty(w, log.lines("way="))
+					require.Empty(w, log.lines("way=tracking"))
 				} else {
 					w.await("a line", func() bool { return len(log.lines("way=tracking")) == 1 })
 				}

@@ -511,7 +511,9 @@ func TestFallbacks(t *testing.T) {
 	const (
 		noSubscribing = "way=subscribing"
 		noTracking    = "way=tracking"
+		noQueueing    = "way=queueing"
 		noInfo        = "INFO"
+		noQueue       = "refuses the queue"
 	)
 	everything := []lockregistry.Wakeup{lockregistry.WakeupAuto, lockregistry.WakeupPubSub, lockregistry.WakeupTracking}
 	type outcome struct {
@@ -530,12 +532,16 @@ func TestFallbacks(t *testing.T) {
 		},
 		"no channels": {
 			[]string{"resetchannels"},
-			[3]outcome{{true, nil}, {false, []string{noSubscribing}}, {true, nil}},
+			[3]outcome{
+				{true, []string{noQueueing}}, {false, []string{noQueueing, noSubscribing}}, {true, []string{noQueueing}},
+			},
 			true,
 		},
 		"no SUBSCRIBE": {
 			[]string{"-subscribe"},
-			[3]outcome{{true, nil}, {false, []string{noSubscribing}}, {true, nil}},
+			[3]outcome{
+				{true, []string{noQueueing}}, {false, []string{noQueueing, noSubscribing}}, {true, []string{noQueueing}},
+			},
 			true,
 		},
 		"no CLIENT": {
@@ -546,7 +552,9 @@ func TestFallbacks(t *testing.T) {
 		"no CLIENT, no channels": {
 			[]string{"-client", "resetchannels"},
 			[3]outcome{
-				{false, []string{noTracking, noSubscribing}}, {false, []string{noSubscribing}}, {false, []string{noTracking}},
+				{false, []string{noQueueing, noTracking, noSubscribing}},
+				{false, []string{noQueueing, noSubscribing}},
+				{false, []string{noTracking}},
 			},
 			true,
 		},
@@ -557,7 +565,7 @@ func TestFallbacks(t *testing.T) {
 		},
 		"no PUBLISH": {
 			[]string{"-publish"},
-			[3]outcome{{true, nil}, {false, nil}, {true, nil}},
+			[3]outcome{{true, []string{noQueueing}}, {false, []string{noQueueing}}, {true, []string{noQueueing}}},
 			true,
 		},
 		"no UNLINK": {
@@ -567,17 +575,26 @@ func TestFallbacks(t *testing.T) {
 		},
 		"no PUBSUB": {
 			[]string{"-pubsub"},
-			[3]outcome{{true, nil}, {true, nil}, {true, nil}},
+			[3]outcome{{true, []string{noQueueing}}, {true, []string{noQueueing}}, {true, []string{noQueueing}}},
+			true,
+		},
+		"no sorted sets": {
+			[]string{"-@sortedset"},
+			[3]outcome{{true, []string{noQueue}}, {true, []string{noQueue}}, {true, []string{noQueue}}},
 			true,
 		},
 		"only the old channel": {
 			[]string{"resetchannels", "&" + oldChannel},
-			[3]outcome{{true, nil}, {false, []string{noSubscribing}}, {true, nil}},
+			[3]outcome{
+				{true, []string{noQueueing}}, {false, []string{noQueueing, noSubscribing}}, {true, []string{noQueueing}},
+			},
 			true,
 		},
 		"only the channels of the keys": {
 			[]string{"resetchannels", "&" + oldChannel + ":*"},
-			[3]outcome{{true, nil}, {true, []string{noSubscribing}}, {true, nil}},
+			[3]outcome{
+				{true, []string{noQueueing}}, {true, []string{noQueueing, noSubscribing}}, {true, []string{noQueueing}},
+			},
 			true,
 		},
 	} {
@@ -665,12 +682,15 @@ func TestServerWithoutTracking(t *testing.T) {
 					}
 					require.NoError(w, g.unlock(l))
 				}
-				missing := 1
-				if mode == lockregistry.WakeupPubSub {
-					missing = 0
+				missing := map[lockregistry.Wakeup][]string{
+					lockregistry.WakeupAuto:     {"tracking", "queueing"},
+					lockregistry.WakeupPubSub:   {"queueing"},
+					lockregistry.WakeupTracking: {"tracking"},
+				}[mode]
+				for _, way := range missing {
+					require.Len(w, log.lines("way="+way), 1, "%s", log.lines())
 				}
-				require.Len(w, log.lines("way=tracking"), missing, "%s", log.lines())
-				require.Len(w, log.lines("way="), missing, "%s", log.lines())
+				require.Len(w, log.lines("way="), len(missing), "%s", log.lines())
 			})
 		})
 	}
