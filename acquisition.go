@@ -80,8 +80,8 @@ func (l *Lock) obtain(ctx context.Context, q request, deadline instant, queued b
 	}
 	patient := q.wait != notAtAll
 	var at standing
-	if !patient || !l.contested() { // most locks are free
-		at, err = first.try(first.bid(forNothing), true, deadline)
+	if !patient || first.under != "" || !l.contested() { // most locks are free
+		at, err = first.try(first.bid(first.plainly(patient)), true, deadline)
 	}
 	if at.granted {
 		return nil
@@ -104,24 +104,24 @@ func (l *Lock) pursue(first attempt, q request, patient bool, deadline instant) 
 		return a.patrol()
 	}
 	a.ear = l.reg.waker.listener(l)
-	if a.ear == nil || !l.queues() {
-		l.anchor().pursuit.Store(&a.pursuit)
-		defer a.end()
-		if err := a.standBack(); err != nil {
-			return err
-		}
-		return a.patrol()
+	queues := a.ear != nil && l.queues()
+	if queues {
+		a.box.came = make(chan struct{}, 1)
 	}
-	a.box.came = make(chan struct{}, 1)
 	l.anchor().pursuit.Store(&a.pursuit)
 	defer a.end()
-	if err = a.inLine(); errors.Is(err, errNoQueue) {
+	if queues {
+		if err = a.inLine(); !errors.Is(err, errNoQueue) {
+			return err
+		}
 		a.leave()
 		a.older = ""
 		a.renumber()
-		err = a.patrol()
 	}
-	return err
+	if err := a.standBack(); err != nil {
+		return err
+	}
+	return a.patrol()
 }
 
 // patrol tries until the hold is granted, whenever it is woken, the holder's lease ends, or the poll interval is over: where
@@ -139,7 +139,7 @@ func (a *acquisition) patrol() error {
 		if !quick {
 			looked = a.lock.reg.clock.now()
 		}
-		at, err := a.try(a.bid(forNothing), quick, a.deadline)
+		at, err := a.try(a.bid(a.plainly(a.patient)), quick, a.deadline)
 		if at.granted {
 			return nil
 		}
@@ -176,7 +176,16 @@ func (a *acquisition) patrol() error {
 
 // bid is what a try asks for.
 func (a *attempt) bid(what asking) bid {
-	return bid{key: a.lock.key, value: a.hold.value, lease: a.hold.lease, under: a.under, asks: what}
+	return bid{key: a.lock.key, value: a.hold.value, lease: a.hold.lease, under: a.under, asks: what, side: a.lock.kind.side}
+}
+
+// plainly is what a try asks for that has no ticket. A reader that waits anyway does not overtake a writer that waits, although
+// others read already.
+func (a *attempt) plainly(patient bool) asking {
+	if patient && a.lock.kind.side == "r" && a.lock.queues() {
+		return forTry
+	}
+	return forNothing
 }
 
 // passing tells whether a call that waits tries again after err.
@@ -194,7 +203,7 @@ func (a *acquisition) recover() error {
 		return a.failure
 	}
 	a.failed++
-	a.trouble.note(a.failure)
+	a.note(a.failure)
 	if err := a.over(); err != nil {
 		return err
 	}
@@ -343,7 +352,7 @@ func (a *attempt) confirm(deadline instant, took time.Duration) (sent instant, g
 // none.
 func (a *acquisition) sleep(left time.Duration) (woken bool, err error) {
 	a.failed = 0
-	a.trouble.note(nil)
+	a.note(nil)
 	if err := a.over(); err != nil {
 		return false, err
 	}

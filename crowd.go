@@ -39,9 +39,6 @@ func (l *Lock) contested() bool {
 
 // queues tells whether calls of l may wait in a queue.
 func (l *Lock) queues() bool {
-	if !l.kind.queued {
-		return false
-	}
 	c := l.anchor().crowd.Load()
 	return c == nil || l.reg.clock.now() >= instant(c.queueless.Load())
 }
@@ -67,6 +64,9 @@ func (l *Lock) deaf(is bool) {
 	}
 	if c.deaf.Load() != is {
 		c.deaf.Store(is)
+		if is && c.contested.Load() {
+			c.yields.Store(true)
+		}
 	}
 }
 
@@ -74,9 +74,6 @@ func (l *Lock) deaf(is bool) {
 // once, because it has had it for a handoff limit or, without hand-over, has released it. Without a queue they stand back each
 // 100 ms at most.
 func (l *Lock) crowded(reply int64, others bool) {
-	if !l.kind.queued { // then it tells how many it has told
-		reply = 0
-	}
 	c := l.anchor().crowd.Load()
 	if c == nil {
 		if !others && reply != contested && reply != queueless {
@@ -84,10 +81,10 @@ func (l *Lock) crowded(reply int64, others bool) {
 		}
 		c = l.company()
 	}
-	if was := c.contested.Load(); l.kind.queued && was != (reply == contested) {
+	if was := c.contested.Load(); was != (reply == contested) {
 		c.contested.Store(!was)
 	}
-	if l.kind.queued && reply == queueless {
+	if reply == queueless {
 		l.noQueue("the release could not read it")
 	}
 	if l.queues() && l.reg.waker.listening != nil && !c.deaf.Load() {
@@ -95,7 +92,8 @@ func (l *Lock) crowded(reply int64, others bool) {
 	}
 	now := l.reg.clock.now()
 	since := instant(c.yielded.Load())
-	if due := others && since != 0 && since.until(now) >= defaultHandoff; due {
+	due := since != 0 && since.until(now) >= defaultHandoff
+	if others && (due || reply == contested) { // there is a window, or others have the lock
 		c.yields.Store(true)
 	} else if others && since != 0 {
 		return

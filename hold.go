@@ -291,7 +291,11 @@ func (h *hold) keepRenewed(l lease) (atOnce bool) {
 		return true
 	}
 	left := h.lock.reg.clock.now().until(h.until)
-	atOnce = left < l.length/2 || h.effective(h.lease) < l.length
+	length := l.length
+	if h.short > 0 { // to be lengthened soon
+		length = h.short
+	}
+	atOnce = left < length/2 || h.effective(h.lease) < l.length
 	h.mu.Unlock()
 	return atOnce
 }
@@ -302,7 +306,10 @@ func (h *hold) shared(l lease) (ok, renew bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	left := h.lock.reg.clock.now().until(h.until)
-	return h.fresh(), left < l.length-l.length/10 || h.effective(h.lease) < l.length
+	if renew = h.effective(h.lease) < l.length; h.short > 0 { // to be lengthened soon
+		return h.fresh(), renew || left < h.short/2
+	}
+	return h.fresh(), renew || left < l.length-l.length/10
 }
 
 // age is how long this process has had the key.

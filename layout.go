@@ -31,8 +31,8 @@ type layout interface {
 // kind is what all locks of a registry have in common that work in the same way.
 type kind struct {
 	layout   layout
-	watchdog bool // who names no lease has it renewed, as in Redisson
-	queued   bool // who waits does so in a queue
+	watchdog bool   // who names no lease has it renewed, as in Redisson
+	side     string // r for readers, w for writers, in tickets
 }
 
 // remaining is what the server says that a lease has left: whole milliseconds, of which the last one is 0; negative when it
@@ -52,6 +52,7 @@ type bid struct {
 	under string // to read: the value of the hold with which the same owner writes already
 
 	asks  asking // in the queue
+	side  string // see kind
 	place string // where the ticket was, for one that is asked for anew; or empty
 	older string // a ticket that it replaces; or empty
 }
@@ -61,6 +62,7 @@ type asking string
 
 const (
 	forNothing asking = ""      // there is none, or it is not to wait
+	forTry     asking = "try"   // nothing, but not to overtake those who wait in it; for readers
 	forTicket  asking = "queue" //
 	toLook     asking = "look"  // what became of its ticket
 	whenDue    asking = "due"   // the same, when those in front of it had their time
@@ -85,4 +87,4 @@ const (
 )
 
 // ticket is that of a bid, as it is in the queue.
-func (b bid) ticket() string { return b.value + "|" + b.lease.ms }
+func (b bid) ticket() string { return b.value + "|" + b.lease.ms + b.side }

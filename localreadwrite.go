@@ -21,20 +21,26 @@ import (
 //
 //   - Its owner is in already, or has just come in: welcome. It would wait for itself otherwise.
 //   - It is at the head of the queue and the state allows it: admit.
-//   - It is a reader at the head that was held back, see [Lock.opens], and the time has come: a timer, see hold back.
+//   - It is a reader at the head that was kept out for a writer elsewhere, which waits no more: see told.
 //
 // A transition looks at no waiter but those that it lets in, and at the one behind them. So the work under the mutex is
 // constant for each lock, unlock and cancellation.
 type localReadWrite struct {
-	fresh func() bool          // whether the hold on reading can be shared
-	opens func() time.Duration // when newcomers may share it; 0 is now
+	fresh func() bool                  // whether the hold on reading can be shared
+	seek  func(churns, must bool) bool // see [ReadWriteLock.seek]
+	every time.Duration                // how often to seek while readers are kept out
 
 	mu    sync.Mutex
 	read  side
 	write side
 	queue waiterQueue
-	timer *time.Timer // when the readers at the head may share the hold; nil while none is held back
-	open  bool        // that time has come
+
+	// Of those who read.
+	barred  bool        // a writer waits elsewhere: nobody joins them
+	seeking bool        // Redis is asked about that
+	witness owner       // one of those who did when it was last asked
+	churns  bool        // and does so no more
+	timer   *time.Timer // when to ask again; nil while nobody is kept out
 }
 
 type side struct {
@@ -125,8 +131,9 @@ func (l *localReadWrite) mayRead(o owner) entry {
 	case l.read.phase == phaseFree:
 		l.read.phase, l.read.asking, l.read.stuck = phaseAcquiring, o, false
 		return entered
-	case l.read.phase == phaseHeld && l.fresh() && (l.open || l.opens() == 0):
+	case l.read.phase == phaseHeld && l.fresh() && !l.barred:
 		l.read.add(o)
+		l.lookOut(false)
 		return joined
 	default:
 		return refused
@@ -170,7 +177,7 @@ func (l *localReadWrite) enter(o owner, lease time.Duration, writes, wait bool) 
 	if how != refused {
 		return how, nil
 	}
-	// Holding readers back is for those that can be let in later.
+	// Readers are kept out only if they can be let in later.
 	if !wait && !writes && l.queue.first == nil && l.read.phase == phaseHeld && l.write.phase == phaseFree && l.fresh() {
 		l.read.add(o)
 		return joined, nil
@@ -185,6 +192,9 @@ func (l *localReadWrite) enter(o owner, lease time.Duration, writes, wait bool) 
 	// its last hold on reading.
 	w := l.queue.push(twin{o, writes}, lease, o.shared() || l.write.heldBy(o))
 	w.tries = tries
+	if !writes && l.barred {
+		l.lookOut(false)
+	}
 	l.holdBack()
 	return refused, w
 }
@@ -243,11 +253,51 @@ func (l *localReadWrite) admit() {
 	l.holdBack()
 }
 
-// holdBack starts the timer when a reader is at the head that only has to wait for a time, and stops it when none is. The
-// caller holds the mutex.
+// lookOut has Redis asked whether a writer waits elsewhere. The caller holds the mutex.
+func (l *localReadWrite) lookOut(must bool) {
+	if l.seeking {
+		return
+	}
+	if l.seeking = l.seek(l.churns, must); !l.seeking || !l.churns {
+		return
+	}
+	for o := range l.read.owners {
+		l.witness, l.churns = o, false
+		break
+	}
+}
+
+// told takes in the answer: while a writer waits elsewhere nobody joins those who read.
+func (l *localReadWrite) told(waits bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.seeking = false
+	l.bar(waits && l.read.phase == phaseHeld)
+}
+
+// unknown is for when there is no answer: then readers join for some time, and are kept out for as long, in turn.
+func (l *localReadWrite) unknown() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.seeking = false
+	l.bar(!l.barred && l.read.phase == phaseHeld)
+}
+
+func (l *localReadWrite) bar(barred bool) {
+	l.barred = barred
+	if barred {
+		l.holdBack()
+	} else {
+		l.admit()
+	}
+}
+
+// holdBack starts the timer when a reader is at the head that is kept out for a writer elsewhere, and stops it when none is.
+// The caller holds the mutex.
 func (l *localReadWrite) holdBack() {
+	l.barred = l.barred && l.read.phase == phaseHeld
 	w := l.queue.first
-	held := w != nil && !w.writes && !w.tries && l.read.phase == phaseHeld && l.write.phase == phaseFree && l.fresh()
+	held := l.barred && w != nil && !w.writes && !w.tries && l.write.phase == phaseFree && l.fresh()
 	switch {
 	case held == (l.timer != nil):
 	case !held:
@@ -255,22 +305,26 @@ func (l *localReadWrite) holdBack() {
 		l.timer = nil
 	default:
 		var timer *time.Timer
-		timer = time.AfterFunc(l.opens(), func() { l.opened(&timer) })
+		timer = time.AfterFunc(l.every, func() { l.again(&timer) })
 		l.timer = timer
 	}
 }
 
-// opened: the time of a timer has come. However late it is, those that it was for are let in: otherwise they could miss a
-// short time for ever. The caller of AfterFunc has the mutex while it sets timer.
-func (l *localReadWrite) opened(timer **time.Timer) {
+// again: the time of a timer has come. When there is no answer yet to what was asked last, nobody is kept out for it. The
+// caller of AfterFunc has the mutex while it sets timer.
+func (l *localReadWrite) again(timer **time.Timer) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.timer != *timer { // stopped too late
 		return
 	}
-	l.timer, l.open = nil, true
-	l.admit()
-	l.open = false
+	l.timer = nil
+	if l.seeking {
+		l.bar(false)
+		return
+	}
+	l.lookOut(true)
+	l.holdBack()
 }
 
 // granted: the Redis half of a side is obtained. It tells whether others wait still.
@@ -279,6 +333,9 @@ func (l *localReadWrite) granted(s *side) (contended bool) {
 	defer l.mu.Unlock()
 	s.phase = phaseHeld
 	s.add(s.asking)
+	if s == &l.read {
+		l.witness, l.churns = s.asking, false
+	}
 	l.welcome(s.asking)
 	l.admit()
 	return l.queue.first != nil
@@ -342,6 +399,7 @@ func (l *localReadWrite) exit(s *side, o owner) departure {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	d := s.exit(o)
+	l.churns = l.churns || s == &l.read && o == l.witness && d != stays
 	l.holdBack()
 	return d
 }

@@ -14,23 +14,25 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// rwHalf is the local half of a read-write lock. Until a test says otherwise, those who come to read may join.
+// rwHalf is the local half of a read-write lock. Until a test says otherwise, nobody asks about writers elsewhere.
 type rwHalf struct {
 	*localReadWrite
-	shut atomic.Bool  // nobody may join before a second is over
-	asks atomic.Int64 // how often it was asked whether one may
+	asks    bool // it is time to ask, unless somebody must
+	asked   int  // how often that was done
+	churned bool // what was told the last time
 }
 
 const heldBackFor = time.Second
 
 func newRWHalf() *rwHalf {
-	h := &rwHalf{localReadWrite: &localReadWrite{fresh: func() bool { return true }}}
-	h.opens = func() time.Duration {
-		h.asks.Add(1)
-		if h.shut.Load() {
-			return heldBackFor
+	h := &rwHalf{localReadWrite: &localReadWrite{fresh: func() bool { return true }, every: heldBackFor}}
+	h.seek = func(churns, must bool) bool {
+		if !h.asks && !must {
+			return false
 		}
-		return 0
+		h.asked++
+		h.churned = churns
+		return true
 	}
 	return h
 }
@@ -288,7 +290,7 @@ func TestReadWriteReentrancy(t *testing.T) {
 	// One of several readers.
 	h := rwHeld(t, reads, anna, bert)
 	h.in(t, bert, reads, reentered)
-	h.shut.Store(true)
+	h.told(true)
 	h.in(t, bert, reads, reentered)
 	h.looks(t, has(holders{anna: 1, bert: 3}), aFree)
 	h.out(t, bert, reads, stays)
@@ -649,12 +651,12 @@ func TestWriterHandsOver(t *testing.T) {
 	h.looks(t, has(holders{anna: 1}), aFree, bert)
 }
 
-// While newcomers are held back they wait, first in, first out, until they may join again: one timer tells them all. There is
-// none when the time would let nobody in.
-func TestReadersAreHeldBackForAWhile(t *testing.T) {
+// While a writer waits elsewhere newcomers wait, first in, first out. As long as they do, one timer has somebody ask again. There
+// is none when the answer would let nobody in.
+func TestReadersAreKeptOutForAWriterElsewhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := rwHeld(t, reads, anna)
-		h.shut.Store(true)
+		h.told(true)
 		h.in(t, bert, reads, joined) // it does not wait
 		h.out(t, bert, reads, leaves)
 		timed := func(want bool) {
@@ -664,7 +666,6 @@ func TestReadersAreHeldBackForAWhile(t *testing.T) {
 			require.Equal(t, want, h.timer != nil)
 		}
 		timed(false)
-		start := time.Now()
 		results := make(chan owner, 3)
 		for _, o := range []owner{bert, cleo} {
 			w := h.waits(t, o, reads)
@@ -673,68 +674,125 @@ func TestReadersAreHeldBackForAWhile(t *testing.T) {
 				results <- o
 			}()
 		}
+		require.Zero(t, h.asked)
 		<-time.After(heldBackFor - 1)
-		h.looks(t, has(holders{anna: 1}), aFree, bert, cleo)
+		require.Zero(t, h.asked)
 		timed(true)
+		<-time.After(1)
+		synctest.Wait()
+		require.Equal(t, 1, h.asked)
+		h.told(true)
+		<-time.After(heldBackFor)
+		synctest.Wait()
+		require.Equal(t, 2, h.asked)
+		h.looks(t, has(holders{anna: 1}), aFree, bert, cleo)
+		h.told(false)
 		<-results
 		<-results
-		require.Equal(t, heldBackFor, time.Since(start))
 		h.looks(t, has(holders{anna: 1, bert: 1, cleo: 1}), aFree)
 		timed(false)
+		h.in(t, dora, reads, joined)
 
 		// One who is served goes, and there is no need to wake up.
+		h = rwHeld(t, reads, anna)
+		h.told(true)
 		w := h.waits(t, dora, reads)
 		timed(true)
 		require.Equal(t, refused, h.reading().wait(cancelled(), w, nil, nil))
 		timed(false)
 
-		// A writer before them is not passed by; when it gives up they wait for their time.
+		// A newcomer asks, too, if nobody has for a while, and does not wait for the timer.
+		h.asks = true
+		w = h.waits(t, dora, reads)
+		require.Equal(t, 1, h.asked)
+		h.waits(t, bert, reads)
+		require.Equal(t, 1, h.asked, "there is no answer yet")
+		h.told(false)
+		require.Equal(t, joined, turn(w))
+		h.asks = false
+
+		// A writer before them is not passed by; when it gives up they wait for the answer.
+		h = rwHeld(t, reads, anna)
+		h.told(true)
 		first, second := h.waits(t, team, writes), h.waits(t, crew, reads)
 		timed(false)
-		ctx, cancel := context.WithTimeout(context.Background(), heldBackFor*3)
-		defer cancel()
-		require.Equal(t, refused, h.writing().wait(ctx, first, nil, nil))
+		require.Equal(t, refused, h.writing().wait(cancelled(), first, nil, nil))
 		timed(true)
-		start = time.Now()
-		require.Equal(t, joined, h.reading().wait(context.Background(), second, nil, nil))
-		require.Equal(t, heldBackFor, time.Since(start))
+		h.told(false)
+		require.Equal(t, joined, turn(second))
 
-		// Those who are held back come in when the others are out.
+		// Those who are kept out come in when the others are out, and the next ones with them.
 		h = rwHeld(t, reads, anna)
-		h.shut.Store(true)
+		h.told(true)
 		w = h.waits(t, bert, reads)
 		timed(true)
 		h.out(t, anna, reads, last)
 		timed(false)
+		h.told(true) // too late
 		h.reading().free()
 		require.Equal(t, entered, h.reading().wait(t.Context(), w, nil, nil))
+		h.reading().granted()
+		h.in(t, cleo, reads, joined)
 
-		// A timer that is stopped at the moment at which it fires lets nobody in.
+		// Without an answer in time they come in. Where there never is one they do so every other time.
 		h = rwHeld(t, reads, anna)
-		h.shut.Store(true)
+		h.told(true)
+		w = h.waits(t, bert, reads)
+		<-time.After(2 * heldBackFor)
+		synctest.Wait()
+		require.Equal(t, joined, turn(w))
+		h.unknown()
+		w = h.waits(t, cleo, reads)
+		h.unknown()
+		require.Equal(t, joined, turn(w))
+
+		// A timer that is stopped at the moment at which it fires asks nobody.
+		h = rwHeld(t, reads, anna)
+		h.told(true)
 		h.waits(t, bert, reads)
 		stopped := h.timer
-		h.opened(new(*time.Timer))
-		h.looks(t, has(holders{anna: 1}), aFree, bert)
+		h.again(new(*time.Timer))
+		require.Zero(t, h.asked)
 		require.Same(t, stopped, h.timer)
 		stopped.Stop()
 	})
+}
+
+// Whether readers come and go shows by one of them.
+func TestReadersThatComeAndGo(t *testing.T) {
+	h := rwHeld(t, reads, anna)
+	h.asks = true
+	ask := func(want bool) {
+		t.Helper()
+		h.in(t, team, reads, joined)
+		require.Equal(t, want, h.churned)
+		h.told(false)
+		h.out(t, team, reads, leaves)
+	}
+	ask(false)
+	ask(false)
+	h.in(t, bert, reads, joined)
+	h.told(false)
+	h.out(t, anna, reads, leaves)
+	ask(true)
+	h.out(t, bert, reads, last)
 }
 
 // Goroutines of all kinds, and one who looks: readers, or one writer, and nobody else.
 func TestReadWriteHammer(t *testing.T) {
 	const goroutines, rounds = 12, 300
 	h := newRWHalf()
-	h.opens = func() time.Duration {
-		if h.shut.Load() {
-			return 50 * time.Microsecond
-		}
-		return 0
+	var asked atomic.Int64
+	var all sync.WaitGroup
+	h.every = 50 * time.Microsecond
+	h.seek = func(bool, bool) bool {
+		asked.Add(1)
+		all.Go(func() { h.told(asked.Load()%3 == 0) })
+		return true
 	}
 	var readers, writers atomic.Int32
 	var redis atomic.Int32 // who asks or has been asked: the two sides never do at once, but for one owner
 	guarded := 0           // writers change it, readers read it: the race detector looks as well
-	var all sync.WaitGroup
 	for i := range goroutines {
 		o := owner(100 + i)
 		dice := rand.New(rand.NewPCG(7, uint64(i)))
@@ -785,9 +843,6 @@ func TestReadWriteHammer(t *testing.T) {
 		}
 		all.Go(func() {
 			for range rounds {
-				if dice.IntN(50) == 0 {
-					h.shut.Store(!h.shut.Load())
-				}
 				writes := dice.IntN(4) == 0
 				if !lock(writes) {
 					continue
@@ -855,7 +910,7 @@ func TestSeveralReaders(t *testing.T) {
 	rw := &ReadWriteLock{}
 	rw.reader.pair, rw.writer.pair = rw, rw
 	rw.local.fresh = func() bool { return true }
-	rw.local.opens = func() time.Duration { return 0 }
+	rw.local.seek = func(bool, bool) bool { return false }
 	h := &rwHalf{localReadWrite: &rw.local}
 	h.in(t, anna, writes, entered)
 	h.writing().granted()
@@ -934,7 +989,7 @@ func TestTryingReaders(t *testing.T) {
 	})
 	t.Run("nobody may join", func(t *testing.T) {
 		h, bert2, cleo2 := ask(t)
-		h.shut.Store(true)
+		h.fresh = func() bool { return false }
 		h.reading().granted()
 		require.Equal(t, denied, turn(bert2))
 		require.Equal(t, denied, turn(cleo2))
@@ -1009,19 +1064,22 @@ func TestWaitingReadersCostNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const readers = 1000
 		h := rwHeld(t, reads, anna)
-		h.shut.Store(true)
+		h.told(true)
 		writer := h.waits(t, bert, writes)
 		var all sync.WaitGroup
 		for i := range owner(readers) {
 			w := h.waits(t, 1000+i, reads)
 			all.Go(func() { assert.Equal(t, joined, h.reading().wait(context.Background(), w, nil, nil)) })
 		}
-		h.asks.Store(0)
 		<-time.After(time.Hour)
-		require.Zero(t, h.asks.Load())
+		require.Zero(t, h.asked)
 		require.Equal(t, refused, h.writing().wait(cancelled(), writer, nil, nil))
+		<-time.After(heldBackFor)
+		synctest.Wait()
+		require.Equal(t, 1, h.asked)
+		h.told(false)
 		all.Wait()
-		require.LessOrEqual(t, h.asks.Load(), int64(2), "once for the first of them, once for the timer")
+		require.Equal(t, 1, h.asked)
 	})
 }
 

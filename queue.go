@@ -134,35 +134,38 @@ func (r *Registry) told(text string) {
 		return
 	}
 	path := m.key[len(r.prefix)+1:]
-	plain, ok := r.cache.find(path)
-	if ok && plain.told(m) {
-		return
+	var locks []*Lock
+	if plain, ok := r.cache.find(path); ok {
+		locks = append(locks, plain)
 	}
-	writer, ok := r.cache.findReadWrite(path)
-	if ok && writer.told(m) || m.what != tellsGrant {
-		return
+	if writer, ok := r.cache.findReadWrite(path); ok {
+		locks = append(locks, &writer.pair.reader, writer)
 	}
-	// Nobody waits for it. Who gave up has had it removed, or will have; this is quicker.
-	for _, l := range [...]*Lock{plain, writer} {
-		if l != nil {
-			r.scheduler.claim(l.unclaimed(m.number))
+	for _, l := range locks {
+		if l.told(m) {
 			return
 		}
 	}
+	if m.what != tellsGrant {
+		return
+	}
+	// Nobody waits for it. Who gave up has had it removed, or will have; this is quicker. It may be of any of the kinds.
+	for _, l := range locks {
+		r.scheduler.claim(l.unclaimed(m.number))
+	}
 }
 
-// told passes a message on to the call of l that waits, or to the hold that it is about.
+// told passes a message on to the hold that it is about, or to the call of l that waits.
 func (l *Lock) told(m message) bool {
+	if h := l.hold.Load(); h != nil && m.what == tellsGrant && h.numbered(m.number) {
+		h.regranted()
+		return true
+	}
 	if p := l.pursuit.Load(); p != nil && p.box.came != nil {
 		p.box.put(m)
 		return true
 	}
-	h := l.hold.Load()
-	if h == nil || m.what != tellsGrant || !h.numbered(m.number) {
-		return false
-	}
-	h.regranted()
-	return true
+	return false
 }
 
 // number is that of a hold, as text.
@@ -182,6 +185,7 @@ func (a *acquisition) inLine() error {
 		heard := a.ear.hear(a.ctx, a.listening())
 		a.lock.deaf(heard == wake.Deaf)
 		switch heard {
+		case wake.Heard:
 		case wake.Deaf:
 			return errNoQueue
 		case wake.NotYet:
@@ -232,7 +236,7 @@ func (a *acquisition) unheard() error {
 	a.leave()
 	a.older = ""
 	a.renumber()
-	at, err := a.try(a.bid(forNothing), false, a.deadline)
+	at, err := a.try(a.bid(a.plainly(true)), false, a.deadline)
 	switch {
 	case a.won:
 		return nil
@@ -303,7 +307,7 @@ func (a *acquisition) ask(what asking) (standing, error) {
 func (a *acquisition) asleep(at standing) (next asking, err error) {
 	defer func() { a.fresh = false }()
 	a.failed, a.woken = 0, false
-	a.trouble.note(nil)
+	a.note(nil)
 	clock := &a.lock.reg.clock
 	refresh, due, watch := clock.now().add(refreshing), never, never
 	if at.left > 0 {
@@ -343,7 +347,8 @@ func (a *acquisition) asleep(at standing) (next asking, err error) {
 				continue
 			}
 			switch seen := a.arm(); {
-			case seen.armed && !seen.taken: // or nobody has looked
+			case seen.armed && (!seen.taken || !a.exclusive()): // or nobody has looked, or it may be free for a reader
+				a.sees = seen.taken
 				return toLook, nil
 			case seen.armed:
 				a.sees = true

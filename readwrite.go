@@ -1,6 +1,9 @@
 package lockregistry
 
-import "time"
+import (
+	"context"
+	"time"
+)
 
 // ReadWriteLock is a pair of locks on one path: any number of owners may hold the reader at a time, or one may hold the
 // writer. It is safe for use by many goroutines; get it from [Registry.ReadWrite].
@@ -9,10 +12,11 @@ import "time"
 // without a gap; who holds the reader and locks the writer gets [ErrUpgrade] at once instead of a deadlock.
 //
 // The goroutines of this process are served in the order in which they come, so that readers do not starve writers.
-// Those who read at the same time share one hold in Redis, for as long as [WithHandoff] says; then those who come wait
-// until the others are out and the hold is released, so that a writer elsewhere has its chance. They wait for ten times as
-// long at most: a writer that sections of such a length keep out would not get in either way. With WithHandoff(0) that time
-// is 100 ms.
+// So are processes: readers do not come in past a writer that waits. Those who read at the same time in a process share one
+// hold in Redis. While they come and go it asks Redis, as often as [WithHandoff] says (with 0 each 100 ms), whether a writer
+// waits elsewhere. If so, those who come wait until the others are out and the writer has had its turn. A writer that only
+// tries now and then cannot be seen: for it the readers of all processes wait until the lock has been free for 110 ms, each
+// 1.7 s, unless one of them goes on reading for 100 ms.
 //
 // In Redis it is Redisson's RReadWriteLock: one hash, and a key per read hold for its lease, all in one slot of a cluster. A
 // name with braces that do not hold it together, such as "a{b" or "{}a", gets an error there.
@@ -28,8 +32,9 @@ type ReadWriteLock struct {
 	reader    Lock
 	writer    Lock
 	local     localReadWrite
-	wrote     string // value of the newest hold on writing; for the only goroutine that asks Redis for either
-	scattered bool   // see errScattered
+	wrote     string  // value of the newest hold on writing; for the only goroutine that asks Redis for either
+	scattered bool    // see errScattered
+	sought    instant // when Redis was last asked whether a writer waits elsewhere; the local half's mutex guards it
 }
 
 func (r *Registry) newReadWrite(path string) *ReadWriteLock {
@@ -46,7 +51,10 @@ func (r *Registry) newReadWrite(path string) *ReadWriteLock {
 		side.lock.lockedAt.Store(int64(r.clock.now()))
 	}
 	rw.local.fresh = rw.reader.sharable
-	rw.local.opens = rw.reader.opens
+	rw.local.seek = rw.seek
+	if rw.local.every = r.handoff; r.handoff == 0 {
+		rw.local.every = defaultHandoff
+	}
 	return rw
 }
 
@@ -65,9 +73,6 @@ func (l *Lock) several() bool {
 	return l.pair != nil && l == &l.pair.reader && l.pair.local.read.crowd.Load() > 1
 }
 
-// heldBack is how many times as long as they may join readers are held back.
-const heldBack = 10
-
 // sharable tells whether the hold of a reader can be shared.
 func (l *Lock) sharable() bool {
 	h := l.hold.Load()
@@ -78,24 +83,64 @@ func (l *Lock) sharable() bool {
 	return ok
 }
 
-// opens is how long a goroutine that comes now is held back before it may share the hold of a reader; 0 when it may at once.
-// Newcomers share for a handoff limit, then they are held back for much longer, and so on in turn: so the hold ends if the
-// sections of those who are in are not very long, and a writer elsewhere gets the lock.
-func (l *Lock) opens() time.Duration {
-	h := l.hold.Load()
-	if h == nil {
-		return 0
+// pollersTurn is how long readers share a hold before writers that only poll are to have a chance; see
+// lua/redisson_writer_waits.lua.
+const pollersTurn = 1700 * time.Millisecond
+
+var writerWaits = load("redisson_writer_waits")
+
+// seek asks Redis in the background whether a writer waits elsewhere, and tells the local half: if so nobody else shares the
+// hold, which ends when those who do have left. Unless it must, it does so only when the hold is a while old and nobody has
+// asked for as long. So a writer waits for little more than twice that time and the sections that are under way. It reports
+// whether it asks. Churns tells that one who read the last time does so no more. The caller holds the local half's mutex.
+func (rw *ReadWriteLock) seek(churns, must bool) bool {
+	r, now := rw.reader.reg, rw.reader.reg.clock.now()
+	if !must && now < rw.sought.add(rw.local.every) {
+		return false
 	}
-	window := l.reg.handoff
-	if window == 0 {
-		window = defaultHandoff
+	h := rw.reader.hold.Load()
+	if h == nil {
+		return false
 	}
 	age := h.age()
-	gone := int64(age/window) % (1 + heldBack) // windows since the last one in which newcomers could share
-	if gone == 0 {
-		return 0
+	if !must && age < rw.local.every {
+		return false
 	}
-	return time.Duration(1+heldBack-gone)*window - age%window
+	select {
+	case <-r.closed:
+		return false
+	default:
+	}
+	rw.sought = now
+	go rw.ask(churns && age >= pollersTurn)
+	return true
+}
+
+// ask asks Redis whether a writer waits elsewhere. Guest tells that a writer that nobody sees is to have its chance.
+func (rw *ReadWriteLock) ask(guest bool) {
+	l := &rw.reader
+	layout := l.kind.layout.(*redissonLayout)
+	if !l.queues() {
+		rw.local.unknown()
+		return
+	}
+	c := call{
+		script: writerWaits, key: l.key,
+		args: arguments{layout.channel(l.key), tagged(l.key), layout.prefix, layout.sharded},
+	}
+	if guest {
+		c.args[4] = "guest"
+	}
+	p := patience{ctx: context.Background(), limit: l.reg.limit, late: lateFor(l.reg.lease.length)}
+	n, err := confirmed(l.reg.transport.do(&p, &c).RedisResult)
+	switch {
+	case err == nil:
+		rw.local.told(n > 0)
+		return
+	case !transient(classified(err)):
+		l.noQueue(err.Error())
+	}
+	rw.local.unknown()
 }
 
 // under is for a goroutine that asks Redis for the reader: the value of the hold with which its owner writes already; empty

@@ -109,13 +109,13 @@ func New(client rueidis.Client, prefix string, opts ...Option) (*Registry, error
 	r.publish = publishing(client, published)
 	r.transport = transportOf(client)
 	r.clock = r.transport.clock // it says when a command was sent
-	r.plain = &kind{layout: newSpringLayout(r.transport, prefix, &s, &r.journal), queued: true}
+	r.plain = &kind{layout: newSpringLayout(r.transport, prefix, &s, &r.journal)}
 	if s.layout == LayoutRedisson {
-		r.plain = &kind{layout: newRedissonLayout(client, prefix, published), watchdog: true, queued: true}
+		r.plain = &kind{layout: newRedissonLayout(client, prefix, published), watchdog: true}
 	}
 	// Readers are renewed in either layout: see ReadWriteLock.
-	r.read = &kind{layout: newReadLayout(client, prefix, published), watchdog: true}
-	r.write = &kind{layout: newWriteLayout(client, prefix, published), watchdog: s.layout == LayoutRedisson}
+	r.read = &kind{layout: newReadLayout(client, prefix, published), watchdog: true, side: "r"}
+	r.write = &kind{layout: newWriteLayout(client, prefix, published), watchdog: s.layout == LayoutRedisson, side: "w"}
 	r.scheduler = newScheduler(r)
 	r.waker = newWaker(r, s.wakeup, s.log)
 	return r, nil

@@ -219,7 +219,7 @@ type sweeping struct {
 }
 
 func (e sweeping) call() call {
-	return e.place.kind.layout.release(removal{e.place.key, e.value, e.place.kind.queued, e.ticket})
+	return e.place.kind.layout.release(removal{e.place.key, e.value, true, e.ticket})
 }
 
 func (e sweeping) late() time.Duration { return lateFor(e.longest) }

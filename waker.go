@@ -61,13 +61,9 @@ func (w *waker) listener(l *Lock) *listener {
 	if w.listening == nil {
 		return nil
 	}
-	wait := wake.Wait{Key: l.key, Channel: l.kind.layout.channel(l.key)}
-	switch {
-	case !l.kind.queued:
-	case w.sharded:
+	wait := wake.Wait{Key: l.key, Channel: l.kind.layout.channel(l.key), Own: w.own + w.id}
+	if w.sharded {
 		wait.Own = w.own + "{" + hashed(l.key) + "}" + w.id
-	default:
-		wait.Own = w.own + w.id
 	}
 	waiter := w.listening.Waiter(wait)
 	if waiter == nil {

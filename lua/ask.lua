@@ -38,17 +38,27 @@ local function ask(value, lease, kind, how, place, older, left, foreign)
   if refresh then
     redis.call('PEXPIRE', queue, 120000)
   end
+  local ahead = 2 -- the members in front of its own that are no tickets: open and wide
   if free(kind) then
     local entries = redis.call('ZRANGE', queue, 0, 3, 'WITHSCORES')
     local open = 0
     for i = 1, math.min(#entries, 4), 2 do
       open = entries[i] == 'open' and -entries[i + 1] or open
     end
-    if now < open then
+    if now < open and free('w') then
       left = open - now
     else
       -- include serve
-      if how == 'due' then -- those in front had their time
+      if entries[5] == 'guest' then
+        local patience = entries[6] / 1000 + PATIENCE - now
+        if patience > 0 then
+          left, ahead = patience, 3
+        else
+          dismiss(now)
+          entries = redis.call('ZRANGE', queue, 0, 3, 'WITHSCORES')
+        end
+      end
+      if how == 'due' and free('w') then -- those in front had their time
         for _, other in ipairs(redis.call('ZRANGEBYSCORE', queue, 0, '(' .. place)) do
           redis.call('ZREM', queue, other)
           warn(other, 'd', 0)
@@ -59,7 +69,11 @@ local function ask(value, lease, kind, how, place, older, left, foreign)
       if next == member and free(kind) then
         redis.call('ZREM', queue, member)
         own(value, lease, kind)
-        warn(redis.call('ZRANGEBYSCORE', queue, 0, '+inf', 'LIMIT', 0, 1)[1], 'n', lease)
+        if free(kind) then -- other readers
+          serve(micros, nil, heads(redis.call('ZRANGE', queue, 0, 3, 'WITHSCORES')))
+        else
+          warn(redis.call('ZRANGEBYSCORE', queue, 0, '+inf', 'LIMIT', 0, 1)[1], 'n', lease)
+        end
         return nil
       end
       if served then
@@ -67,5 +81,5 @@ local function ask(value, lease, kind, how, place, older, left, foreign)
       end
     end
   end
-  return {'queued', left, redis.call('ZRANK', queue, member) - 2, place, foreign and 1 or 0} -- less open and wide
+  return {'queued', left, redis.call('ZRANK', queue, member) - ahead, place, foreign and 1 or 0}
 end

@@ -1,11 +1,11 @@
 -- include serve
-local WIDE, RARELY = 110, 1700 -- a window in which who tries each 100 ms has its chance, and how rarely there is one
-local SHORT, OFTEN = 10, 100   -- the same for who is told of releases
-local STEP = 100               -- how much longer than the one in front of it who waits leaves a free key alone
+local WIDE = 110             -- a window in which who tries each 100 ms has its chance
+local SHORT, OFTEN = 10, 100 -- the same for who is told of releases, and how rarely there is one
+local STEP = 100             -- how much longer than the one in front of it who waits leaves a free key alone
 
 -- For a release: makes the holds of the first tickets the owners. Entries are the first members of the queue. Replies whether
--- it did; if not, the key is to be removed. Also replies whether others wait. Yields tells that some do in the process that
--- releases, which does not give the hold to them because they have had it for long enough.
+-- it did; if not, the key is to be removed, unless others read on. Also replies whether others wait. Yields tells that some do
+-- in the process that releases, which does not give the hold to them because they have had it for long enough.
 --
 -- The script has also defined announce(), which publishes that the lock is free, and returns how many were told.
 local function pass(entries, yields)
@@ -26,8 +26,12 @@ local function pass(entries, yields)
   end
   local time = redis.call('TIME')
   local now, window = time[1] * 1000 + math.floor(time[2] / 1000), nil
+  if not free('w') then -- nobody is kept out who could come in without a ticket
+    local next, served = serve(time[1] * 1000000 + time[2], nil, first, registry, number, lease, kind, second, place)
+    return served, next ~= nil
+  end
   if wide == 0 then
-    open, wide = now, now
+    open, wide = now - OFTEN, now
     redis.call('ZADD', queue, 'NX', -now, 'open', -now, 'wide')
     redis.call('PEXPIRE', queue, 120000)
   end
@@ -35,6 +39,11 @@ local function pass(entries, yields)
     window = open - now
   elseif first and not registry or now - open >= OFTEN and (announce() > 0 or sharded) then
     window = SHORT -- on a cluster nobody knows who is subscribed at other nodes
+  end
+  if first == 'guest' then
+    redis.call('ZREM', queue, first)
+    first, second = second, nil
+    wide = 0
   end
   if now - wide >= RARELY then
     window = math.max(window or 0, WIDE)

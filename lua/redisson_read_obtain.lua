@@ -1,56 +1,89 @@
--- Lets a hold read under a read-write lock in Redisson's format, if nobody else writes.
+-- Lets a hold read under a read-write lock in Redisson's format, if nobody else writes. If told so, waits in its queue.
 --
 -- KEYS[1]  the lock's name: a hash of the mode, 'read' or 'write', and a field with a count per holder
 -- ARGV[1]  the hold's field, "<registry>:<number>"
 -- ARGV[2]  the lease in milliseconds
 -- ARGV[3]  the name as it stands in derived keys. "<this>:<field>:rwlock_timeout:<n>" lives as long as the n-th lease of a
 --          reader, so that the hash can be kept for as long as the longest one
--- ARGV[4]  the field of the hold with which the same owner writes already, less ':write'; or missing
+-- ARGV[4]  the field of the hold with which the same owner writes already, less ':write'; or empty
+-- ARGV[5]  and so on, and the reply: for the queue, as ARGV[3] and so on of spring_obtain.lua; or try, not to overtake those
+--          who wait in it
 --
--- Replies nil when granted, else the milliseconds that the lock has left (-1: it has no end).
-local key, field = KEYS[1], ARGV[1]
-local mode = redis.call('HGET', key, 'mode')
+-- Replies nil when granted, else without a queue the milliseconds that the lock has left (-1: it has no end).
+local key, field, name, how = KEYS[1], ARGV[1], ARGV[3], ARGV[5] or ''
+-- include readwrite
 if not mode and redis.call('EXISTS', key) == 1 then
   return redis.error_reply('WRONGTYPE the key holds a lock that is no read-write lock')
 end
-local left, lost = 0, false
-if mode then
-  left = redis.call('PTTL', key)
-end
-if mode == 'write' and (not ARGV[4] or redis.call('HEXISTS', key, ARGV[4] .. ':write') == 0) then
+local left, lost, late = mode and redis.call('PTTL', key) or 0, false, false
+local under = mode == 'write' and (ARGV[4] or '') ~= '' and redis.call('HEXISTS', key, ARGV[4] .. ':write') == 1
+if mode == 'write' and not under then
   -- A writer of the same registry with a smaller number is a grant whose reply was lost: the registry asks to read only
   -- while none of its own owners writes, but for the one above.
   local registry, number = string.match(field, '^(.*:)(%d+)$')
+  lost = true
   for _, other in ipairs(redis.call('HKEYS', key)) do
     if other ~= 'mode' then
       local n = nil
       if string.sub(other, 1, #registry) == registry then
         n = tonumber(string.match(string.sub(other, #registry + 1), '^(%d+):write$') or '')
       end
-      if not n or n > tonumber(number) then
-        return left
-      end
+      lost = lost and n and n < tonumber(number)
+      late = late or n and n > tonumber(number)
     end
   end
-  mode, left, lost = false, 0, true
 end
--- First what may be refused, because the user has no permission for that key or a cluster keeps it elsewhere: a hash that
--- is written and gets no lease would stay for ever.
-local own = ARGV[3] .. ':' .. field .. ':rwlock_timeout:1'
-redis.call('SET', own, '1', 'PX', ARGV[2])
-if lost then
+local function take() -- the lock, from an abandoned grant if so
+  if not lost then
+    return grant(field, ARGV[2], 'r')
+  end
+  -- First what may be refused: the abandoned grant stays as it was then.
+  redis.call('SET', timeout(field, 1), '1', 'PX', ARGV[2])
   redis.call('DEL', key)
+  mode = false
+  return grant(field, ARGV[2], 'r')
 end
-redis.call('HMSET', key, 'mode', mode or 'read', field, '1')
-if left ~= -1 then
-  local lease = redis.pcall('PEXPIRE', key, math.max(left, tonumber(ARGV[2])))
-  if type(lease) == 'table' then -- refused, by the user's permissions
-    redis.call('DEL', own)
+if how == '' then
+  if free('r') or under or lost then
+    return take()
+  end
+  return left
+end
+local prefix, sharded = ARGV[6], ARGV[7] == 'S'
+-- include names
+if how == 'try' then
+  local waiting = mode == 'read' and redis.pcall('ZRANGEBYSCORE', queue, 0, '+inf', 'LIMIT', 0, 1)
+  if (free('r') or under or lost) and not (waiting and waiting[1]) then
+    return take()
+  end
+  return left
+end
+if late then
+  return {'refused'}
+end
+local mine = -2
+if redis.call('HEXISTS', key, field) == 1 then
+  mine = redis.call('PTTL', timeout(field, 1))
+  if mine == -2 then -- a grant that is over, while others read on
     redis.call('HDEL', key, field)
-    if redis.call('HLEN', key) == 1 then -- the mode: nobody else is there
-      redis.call('DEL', key)
-    end
-    return lease
+    settle()
   end
 end
-return nil
+if under or lost or mine ~= -2 then
+  redis.pcall('ZREM', queue, field .. '|' .. ARGV[2] .. 'r')
+  if (ARGV[9] or '') ~= '' then
+    redis.pcall('ZREM', queue, ARGV[9])
+  end
+  if mine ~= -2 then
+    return {'owner', mine}
+  end
+  return take()
+end
+-- include ask
+-- Whether a holder is Redisson's does not show.
+left = mode and redis.call('PTTL', key) or 0
+local ok, reply = pcall(ask, field, ARGV[2], 'r', how, ARGV[8] or '', ARGV[9] or '', left, false)
+if not ok then
+  return {'error', type(reply) == 'table' and reply.err or reply}
+end
+return reply

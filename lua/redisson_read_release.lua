@@ -1,49 +1,39 @@
--- Ends a hold that reads under a read-write lock in Redisson's format.
+-- Ends a hold that reads under a read-write lock in Redisson's format. When nobody has the lock any more those in front in
+-- its queue get it, or it is removed, and that is published.
 --
 -- KEYS[1]  the lock's name: a hash, see redisson_read_obtain.lua
 -- ARGV[1]  the hold's field
 -- ARGV[2]  PUBLISH, SPUBLISH to publish in both ways, or empty
 -- ARGV[3]  the lock's channel
 -- ARGV[4]  the name as it stands in derived keys
+-- ARGV[5]  and so on, and the reply: for the queue, as ARGV[3] and so on of spring_release.lua
 --
--- Replies 0 when the hold was not there, or its lease was over: other readers keep the lock then, but not for this one.
--- Else the reply is 1 and the number of clients that received a message, which is sent when nobody holds the lock any
--- more. In any case the hold is gone now.
-local key, field, name = KEYS[1], ARGV[1], ARGV[4]
-local was = redis.call('DEL', name .. ':' .. field .. ':rwlock_timeout:1')
-if redis.call('HDEL', key, field) == 0 then
-  return 0
-end
--- The lock now lives as long as the longest lease of those who stay. One who writes has the lease of the hash itself.
-local longest = 0
-local fields = redis.call('HGETALL', key)
-for i = 1, #fields, 2 do
-  local other, count = fields[i], tonumber(fields[i + 1])
-  if other ~= 'mode' then
-    if string.sub(other, -6) == ':write' then
-      return was
-    end
-    for n = 1, count or 0 do
-      longest = math.max(longest, redis.call('PTTL', name .. ':' .. other .. ':rwlock_timeout:' .. n))
-    end
+-- Replies 0 when the hold was not there, or its lease was over: other readers keep the lock then, but not for this one. Else
+-- the reply is 1, 2 when others wait in the queue or have the lock now, or 3 when there can be no queue. In any case the hold
+-- is gone now.
+local key, value, name, prefix, sharded = KEYS[1], ARGV[1], ARGV[4], ARGV[5] or '', ARGV[6] == 'S'
+local ticket, announced = ARGV[7] or '', false
+-- include readwrite
+local function announce() -- which may be forbidden; the lock is released all the same
+  if announced then
+    return 0
   end
-end
-if longest > 0 then
-  redis.call('PEXPIRE', key, longest)
-  return was
-end
-redis.call('DEL', key)
-local received = 0
-if ARGV[2] ~= '' then -- to publish may be forbidden; the lock is released all the same
-  local reply = redis.pcall('PUBLISH', ARGV[3], '0')
-  if type(reply) == 'number' then
-    received = reply
-  end
+  announced = true
+  local received = ARGV[2] ~= '' and redis.pcall('PUBLISH', ARGV[3], '0')
   if ARGV[2] == 'SPUBLISH' then -- to which Redisson listens in a cluster
     redis.pcall('SPUBLISH', ARGV[3], '0')
   end
+  return tonumber(received) or 0
 end
-if was == 0 then
-  return 0
+local was = redis.call('DEL', timeout(value, 1))
+local mine = redis.call('HDEL', key, value) == 1
+if mine then
+  settle()
 end
-return 1 + received
+local turn = mine and not mode
+-- include depart
+local reply = depart()
+if mine and not mode then
+  announce()
+end
+return mine and was == 1 and reply or 0

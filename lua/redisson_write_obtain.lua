@@ -1,22 +1,26 @@
--- Lets a hold write under a read-write lock in Redisson's format, if nobody else reads or writes.
+-- Lets a hold write under a read-write lock in Redisson's format, if nobody else reads or writes. If told so, waits in its
+-- queue.
 --
 -- KEYS[1]  the lock's name: a hash, see redisson_read_obtain.lua
 -- ARGV[1]  the hold's field, "<registry>:<number>", less ':write'
 -- ARGV[2]  the lease in milliseconds
 -- ARGV[3]  the name as it stands in derived keys
+-- ARGV[4]  is for readers
+-- ARGV[5]  and so on, and the reply: for the queue, as ARGV[3] and so on of spring_obtain.lua
 --
--- Replies nil when granted, else the milliseconds that the lock has left (-1: it has no end).
-local key, field = KEYS[1], ARGV[1] .. ':write'
-local mode = redis.call('HGET', key, 'mode')
+-- Replies nil when granted, else without a queue the milliseconds that the lock has left (-1: it has no end).
+local key, value, name, how = KEYS[1], ARGV[1], ARGV[3], ARGV[5] or ''
+local field = value .. ':write'
+-- include readwrite
 if not mode and redis.call('EXISTS', key) == 1 then
   return redis.error_reply('WRONGTYPE the key holds a lock that is no read-write lock')
 end
 local again = mode and redis.call('HEXISTS', key, field) == 1
+local others, late, lost = false, false, {}
 if mode and not again then
   -- Holds of the same registry with smaller numbers are grants whose replies were lost: the registry asks to write only
   -- while none of its own owners has the lock.
-  local registry, number = string.match(ARGV[1], '^(.*:)(%d+)$')
-  local others, lost = false, {}
+  local registry, number = string.match(value, '^(.*:)(%d+)$')
   for _, other in ipairs(redis.call('HKEYS', key)) do
     if other ~= 'mode' then
       local n = nil
@@ -27,38 +31,51 @@ if mode and not again then
         lost[#lost + 1] = other
       else
         others = true
+        late = late or n
       end
     end
   end
   for _, other in ipairs(lost) do
     redis.call('HDEL', key, other)
-    redis.call('DEL', ARGV[3] .. ':' .. other .. ':rwlock_timeout:1')
+    redis.call('DEL', timeout(other, 1))
   end
   if others and mode == 'read' and #lost > 0 then
-    -- The lock lives as long as the longest lease of those who read, no longer as long as one of the lost.
-    local longest = 0
-    local fields = redis.call('HGETALL', key)
-    for i = 1, #fields, 2 do
-      for n = 1, tonumber(fields[i + 1]) or 0 do
-        longest = math.max(longest, redis.call('PTTL', ARGV[3] .. ':' .. fields[i] .. ':rwlock_timeout:' .. n))
-      end
-    end
-    if longest > 0 then
-      redis.call('PEXPIRE', key, longest)
-    end
+    settle() -- the lease of one of the lost counts no more
+    others = mode
+  elseif not others then
+    redis.call('DEL', key)
+    mode = false
   end
+end
+if how == '' then
   if others then
     return redis.call('PTTL', key)
   end
-  redis.call('DEL', key)
+  if again and redis.call('PTTL', key) >= tonumber(ARGV[2]) then
+    return nil -- a second grant of the same hold, which comes late: its owner may read under it, for longer
+  end
+  return grant(value, ARGV[2], 'w')
 end
-if again and redis.call('PTTL', key) >= tonumber(ARGV[2]) then
-  return nil -- a second grant of the same hold, which comes late: its owner may read under it, for longer
+local prefix, sharded = ARGV[6], ARGV[7] == 'S'
+-- include names
+if late then
+  return {'refused'}
 end
-redis.call('HMSET', key, 'mode', 'write', field, '1')
-local lease = redis.pcall('PEXPIRE', key, ARGV[2])
-if type(lease) == 'table' then -- refused, by the user's permissions: a hash without a lease would stay for ever
-  redis.call('DEL', key)
-  return lease
+if again or #lost > 0 and not others then
+  redis.pcall('ZREM', queue, value .. '|' .. ARGV[2] .. 'w')
+  if (ARGV[9] or '') ~= '' then
+    redis.pcall('ZREM', queue, ARGV[9])
+  end
+  if again then
+    return {'owner', redis.call('PTTL', key)}
+  end
+  return grant(value, ARGV[2], 'w')
 end
-return nil
+-- include ask
+-- Whether a holder is Redisson's does not show.
+local left = mode and redis.call('PTTL', key) or 0
+local ok, reply = pcall(ask, value, ARGV[2], 'w', how, ARGV[8] or '', ARGV[9] or '', left, false)
+if not ok then
+  return {'error', type(reply) == 'table' and reply.err or reply}
+end
+return reply

@@ -1,35 +1,22 @@
--- Ends the hold that writes under a read-write lock in Redisson's format.
+-- Ends the hold that writes under a read-write lock in Redisson's format. Those in front in its queue get the lock, or it is
+-- removed, and that is published. When the same owner reads it goes on to do so, and other readers may come in.
 --
 -- KEYS[1]  the lock's name: a hash, see redisson_read_obtain.lua
 -- ARGV[1]  the hold's field, less ':write'
 -- ARGV[2]  PUBLISH, SPUBLISH to publish in both ways, or empty
 -- ARGV[3]  the lock's channel
 -- ARGV[4]  the name as it stands in derived keys
+-- ARGV[5]  and so on, and the reply: for the queue, as ARGV[3] and so on of spring_release.lua
 --
--- Replies 0 when the hold was not there. When it was it is gone now, and the reply is 1 and the number of clients that
--- received a message: others may read now, because the same owner does or nobody has the lock any more.
+-- Replies 0 when the hold was not there. When it was it is gone now, and the reply is 1, 2 when others wait in the queue or
+-- have the lock now, or 3 when there can be no queue.
 --
 -- Where somebody receives the message, which is 1, another one follows, 0. To a client of Redisson, 1 means to wake the
 -- threads that sleep at this moment. One that has just tried in vain and is about to sleep is not among them, and would
 -- sleep until the lease that it saw is over. 0 wakes one more thread, and if none sleeps, the next one that is about to.
-local key = KEYS[1]
-if redis.call('HDEL', key, ARGV[1] .. ':write') == 0 then
-  return 0
-end
--- When the same owner reads the lock lives on, as long as that lease does.
-local longest = 0
-local fields = redis.call('HGETALL', key)
-for i = 1, #fields, 2 do
-  for n = 1, tonumber(fields[i + 1]) or 0 do
-    longest = math.max(longest, redis.call('PTTL', ARGV[4] .. ':' .. fields[i] .. ':rwlock_timeout:' .. n))
-  end
-end
-if longest > 0 then
-  redis.call('HSET', key, 'mode', 'read')
-  redis.call('PEXPIRE', key, longest)
-else
-  redis.call('DEL', key)
-end
+local key, value, name, prefix, sharded = KEYS[1], ARGV[1], ARGV[4], ARGV[5] or '', ARGV[6] == 'S'
+local ticket, announced = ARGV[7] or '', false
+-- include readwrite
 local function publish(command) -- which may be forbidden; the lock is released all the same
   local reply = redis.pcall(command, ARGV[3], '1')
   if type(reply) ~= 'number' then
@@ -40,11 +27,24 @@ local function publish(command) -- which may be forbidden; the lock is released 
   end
   return reply
 end
-local received = 0
-if ARGV[2] ~= '' then
-  received = publish('PUBLISH')
+local function announce()
+  if announced or ARGV[2] == '' then
+    return 0
+  end
+  announced = true
   if ARGV[2] == 'SPUBLISH' then -- to which Redisson listens in a cluster
     publish('SPUBLISH')
   end
+  return publish('PUBLISH')
 end
-return 1 + received
+local mine = redis.call('HDEL', key, value .. ':write') == 1
+if mine then
+  settle()
+end
+local downgraded, turn = mine and mode, mine
+-- include depart
+local reply = depart()
+if mine and (downgraded or not mode) then
+  announce()
+end
+return mine and reply or 0

@@ -2,7 +2,8 @@
 -- to do, and why in this order.
 --
 -- A ticket is a member of the sorted set queue, "<value>|<lease ms>", of a read-write lock with an r or a w behind it. Its
--- score is its place. Two members with negative scores sort before all tickets: open, minus the end of the newest window in
+-- score is its place. A member guest among those of a read-write lock keeps a place for writers without a ticket, see
+-- redisson_writer_waits.lua. Two members with negative scores sort before all tickets: open, minus the end of the newest window in
 -- which the key is left to those without a ticket, and wide, minus that of the newest long one, in milliseconds.
 --
 -- The script has defined
@@ -10,6 +11,9 @@
 --   free(kind)                         whether the lock is free for a ticket of that kind
 --   own(value, lease, kind)            makes a hold its owner
 local PROVISIONAL = 1000 -- the lease of a grant, until the grantee lengthens it
+local AT_ONCE = 64       -- how many readers one script serves
+local RARELY = 1700      -- how rarely there is a window for who tries each 100 ms
+local PATIENCE = 100     -- for how long a guest stays in front of those who could read
 
 local function channel(registry)
   if sharded then
@@ -31,6 +35,12 @@ local function warn(member, what, ms)
   if registry then
     tell(registry, number, what, ms)
   end
+end
+
+-- Removes a guest for which the lock has not become free.
+local function dismiss(now)
+  redis.call('ZREM', queue, 'guest')
+  redis.call('ZADD', queue, -now, 'wide')
 end
 
 -- The first ticket, what it says, the second one and its place. Those in front of which no process is there any more are
@@ -65,10 +75,12 @@ end
 -- Serves tickets from the first one on, for as long as the lock is free for them, up to the ticket mine. It returns the first
 -- one that it leaves there, and whether it served any. A ticket is removed before its hold owns the key: where the server is
 -- out of memory, the latter alone would be refused. The messages come last. Who has had its ticket for less than a second is not
--- told that it is the next one now: it looks soon, see queue.go, and most are granted the lock before.
+-- told that it is the next one now: it looks soon, see queue.go, and most are granted the lock before. Where there are very
+-- many readers the next one looks at once, and goes on with those behind it.
 local function serve(micros, mine, first, registry, number, lease, kind, second, place)
-  local to, what, granted = nil, nil, nil
-  while first and first ~= mine and registry and free(kind) do
+  local to, what, granted, count, since = nil, nil, nil, 0, nil
+  while first and first ~= mine and registry and free(kind) and count < AT_ONCE do
+    count = count + 1
     redis.call('ZREM', queue, first)
     if to then
       tell(to, what, 'g', granted)
@@ -76,13 +88,15 @@ local function serve(micros, mine, first, registry, number, lease, kind, second,
     to, what, granted = registry, number, math.min(tonumber(lease), PROVISIONAL)
     own(registry .. ':' .. number, granted, kind)
     if free(kind) then -- other readers
-      first, registry, number, lease, kind, second, place = heads(redis.call('ZRANGE', queue, 0, 3, 'WITHSCORES'), mine)
+      first, registry, number, lease, kind = heads(redis.call('ZRANGE', queue, 0, 3, 'WITHSCORES'), mine)
     else -- no other one can be served: it need not be there to be told
-      first, registry, second = second, nil, nil
+      first, registry, second, since = second, nil, nil, place
     end
   end
   if to then
-    if first and first ~= mine and micros - (place or 0) >= 1000000 then
+    if registry and first ~= mine and free(kind) then
+      warn(first, 'n', 0)
+    elseif first and first ~= mine and micros - (since or redis.call('ZSCORE', queue, first)) >= 1000000 then
       warn(first, 'n', granted)
     end
     tell(to, what, 'g', granted)

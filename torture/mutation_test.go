@@ -34,7 +34,7 @@ var mutations = []mutation{
 	},
 	{
 		"abandoned grants are left behind", "acquisition.go",
-		"if err != nil && first.hold.late {", "if false {",
+		"if first.hold.late {", "if false {",
 		"TestUnknownOutcomes$",
 	},
 	{
@@ -44,7 +44,7 @@ var mutations = []mutation{
 	},
 	{
 		"a late grant wins over a later hold", "lua/spring_obtain.lua",
-		"if not other or other > tonumber(number) then", "if not other then",
+		"taken = not other or other > tonumber(number)", "taken = not other",
 		"TestUnknownOutcomes$",
 	},
 	{
@@ -89,8 +89,13 @@ var mutations = []mutation{
 		"TestDisturbedWhileWaiting|TestUnknownOutcomes$",
 	},
 	{
-		"nobody stands back", "acquisition.go",
-		"if a.debt == 0 {", "if true {",
+		"nobody stands back", "crowd.go",
+		"return c != nil && c.yields.Swap(false)", "return false",
+		"TestHandoffIsFair",
+	},
+	{
+		"who is to stand back tries first", "crowd.go",
+		"(c.contested.Load() || c.yields.Load())", "c.contested.Load()",
 		"TestHandoffIsFair",
 	},
 	{
@@ -175,7 +180,7 @@ var mutations = []mutation{
 	},
 	{
 		"a late grant is believed at once", "acquisition.go",
-		"if granted && reply.late {", "if false {",
+		"case err != nil || !reply.late:", "case true:",
 		"TestDeposed$|TestOutage$",
 	},
 	{
@@ -197,6 +202,71 @@ var mutations = []mutation{
 		"a late removal is believed at once", "redislock.go",
 		"if err == nil && !reply.late {", "if err == nil {",
 		"TestDeposed$",
+	},
+	{
+		"a grant counts from its message", "queue.go",
+		"a.hold.grantShort(a.base, lease)", "a.hold.grantShort(a.lock.reg.clock.now(), lease)",
+		"TestQueueOutcomes",
+	},
+	{
+		"a call that gives up leaves its ticket", "queue.go",
+		"a.box.open(\"\")\n\tif a.older == \"\" {", "if true {",
+		"TestQueueOutcomes",
+	},
+	{
+		"a call that gives up does not pass on a grant", "lua/spring_release.lua",
+		"if over then\n      local ok", "if over and (ticket == '' or ticket == '+') then\n      local ok",
+		"TestQueueOutcomes",
+	},
+	{
+		"a call that gives up does not pass on a grant, in Redisson's format", "lua/redisson_release.lua",
+		"if mine then\n      local ok", "if mine and (ticket == '' or ticket == '+') then\n      local ok",
+		"TestQueueOutcomes",
+	},
+	{
+		"a ticket that is served stays", "lua/serve.lua",
+		"    redis.call('ZREM', queue, first)\n    if to then", "    if to then",
+		"TestQueueOutcomes",
+	},
+	{
+		"the dead are served", "lua/serve.lua",
+		"channel(registry))[2] > 0", "channel(registry))[2] >= 0",
+		"TestQueueOutcomes",
+	},
+	{
+		"a grant has the whole lease", "lua/serve.lua",
+		"math.min(tonumber(lease), PROVISIONAL)", "tonumber(lease)",
+		"TestNothingStaysBlocked",
+	},
+	{
+		"a granted hold is not lengthened", "hold.go",
+		"h.next = now.add(lengthenAfter)", "h.next = never",
+		"TestQueueOutcomes",
+	},
+	{
+		"one number for two attempts", "queue.go",
+		"a.renumber()\n\t\tb = a.bid(what)", "b = a.bid(what)",
+		"TestQueueOutcomes",
+	},
+	{
+		"the ticket of an abandoned attempt stays", "queue.go",
+		"a.lock.reg.sweep(s, patience{ctx: context.Background(), limit: unlockGrace})\n\t\ta.hold.late", "a.hold.late",
+		"TestQueueOutcomes",
+	},
+	{
+		"a grant to nobody is kept", "queue.go",
+		"r.scheduler.claim(l.unclaimed(m.number))", "_ = m",
+		"TestQueueOutcomes",
+	},
+	{
+		"a hold that was found is lost with its own message", "queue.go",
+		"a.hold.found = a.lock.reg.clock.now().add(suspicion)", "a.hold.found = 0",
+		"TestQueueOutcomes",
+	},
+	{
+		"a hold that is granted once more goes on", "queue.go",
+		"\th.regranted()", "\t_ = h",
+		"TestQueueOutcomes",
 	},
 }
 
