@@ -203,7 +203,7 @@ func (a *acquisition) recover() error {
 		return a.failure
 	}
 	a.failed++
-	a.trouble.note(a.failure)
+	a.note(a.failure)
 	if err := a.over(); err != nil {
 		return err
 	}
@@ -352,7 +352,7 @@ func (a *attempt) confirm(deadline instant, took time.Duration) (sent instant, g
 // none.
 func (a *acquisition) sleep(left time.Duration) (woken bool, err error) {
 	a.failed = 0
-	a.trouble.note(nil)
+	a.note(nil)
 	if err := a.over(); err != nil {
 		return false, err
 	}

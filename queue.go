@@ -188,6 +188,7 @@ func (a *acquisition) inLine() error {
 		heard := a.ear.hear(a.ctx, a.listening())
 		a.lock.deaf(heard == wake.Deaf)
 		switch heard {
+		case wake.Heard:
 		case wake.Deaf:
 			return errNoQueue
 		case wake.NotYet:
@@ -315,7 +316,7 @@ func (a *acquisition) ask(what asking) (standing, error) {
 func (a *acquisition) asleep(at standing) (next asking, err error) {
 	defer func() { a.fresh = false }()
 	a.failed, a.woken = 0, false
-	a.trouble.note(nil)
+	a.note(nil)
 	clock := &a.lock.reg.clock
 	refresh, due, watch := clock.now().add(refreshing), never, never
 	if at.left > 0 {
@@ -355,7 +356,7 @@ func (a *acquisition) asleep(at standing) (next asking, err error) {
 				continue
 			}
 			switch seen := a.arm(); {
-			case seen.armed && !(seen.taken && a.exclusive()): // or nobody has looked, or it may be free for a reader
+			case seen.armed && (!seen.taken || !a.exclusive()): // or nobody has looked, or it may be free for a reader
 				a.sees = seen.taken
 				return toLook, nil
 			case seen.armed:

@@ -63,5 +63,5 @@ func TestQueueOnACluster(t *testing.T) {
 		n, _ := strconv.Atoi(calls)
 		granted += n
 	}
-	require.Greater(t, granted, 8*processes*turns/2, "most holds were granted by a release, but for those of the name whose braces forbid it")
+	require.Greater(t, granted, 8*processes*turns/2, "most holds are granted by a release, unless braces forbid it")
 }

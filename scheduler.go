@@ -82,7 +82,8 @@ func (s *scheduler) drop(h *hold) {
 }
 
 // doubt is for when the connection for wake-ups is lost, or leads to a server that is the master no more: it has what the
-// scheduler watches over looked at, and sends removals of just now once more. A hold that is neither renewed nor has a context is not among it: there is nobody to tell.
+// scheduler watches over looked at, and sends removals of just now once more. A hold that is neither renewed nor has a context
+// is not among it: there is nobody to tell.
 func (s *scheduler) doubt() {
 	s.mu.Lock()
 	holds := slices.Clone(s.holds)
