@@ -5,7 +5,7 @@
 -- Replies what a release does whose hold was there.
 local function depart()
   local reply = 1
-  if prefix ~= '' and (turn or ticket ~= '' and ticket ~= '+') then
+  if prefix ~= '' and (turn or ticket ~= '') then
     -- include names
     local entries = redis.pcall('ZRANGE', queue, 0, 3, 'WITHSCORES')
     if entries.err then
@@ -21,6 +21,8 @@ local function depart()
       if turn then
         local ok, served, others = pcall(pass, entries, ticket == '+')
         reply = not ok and 3 or (served or others) and 2 or 1
+      elseif entries[5] then
+        reply = 2
       end
     end
   end
