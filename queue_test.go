@@ -52,9 +52,9 @@ func (w *world) watched() {
 	w.await("the key is tracked", func() bool { return w.tracked() == 1 })
 }
 
-// prompt checks that none of some durations is out of all proportion, and that the best one is below a limit: on a machine that
+// within checks that none of some durations is out of all proportion, and that the best one is below a limit: on a machine that
 // is busy with other things each may be late.
-func (w *world) prompt(limit time.Duration, all []time.Duration) {
+func (w *world) within(limit time.Duration, all []time.Duration) {
 	w.Helper()
 	w.Log(all)
 	require.LessOrEqual(w, slices.Min(all), limit)
@@ -122,7 +122,7 @@ func TestWhoGivesUpLeavesTheQueue(t *testing.T) {
 					w.leftNothing()
 					cancel()
 				}
-				w.prompt(50*time.Millisecond, all)
+				w.within(50*time.Millisecond, all)
 			})
 		})
 	}
@@ -171,7 +171,7 @@ func TestGrantThatCrossesWithTheEnd(t *testing.T) {
 					require.NoError(w, second.unlock(second.lock))
 					w.await("nothing is left", func() bool { return w.free(theKey) && w.tickets() == 0 })
 				}
-				w.prompt(100*time.Millisecond, all)
+				w.within(100*time.Millisecond, all)
 			})
 		})
 	}
@@ -314,7 +314,7 @@ func TestDeadProcessIsSkipped(t *testing.T) {
 			require.ErrorIs(w, <-dead.result, context.Canceled)
 			dead.net.heal()
 		}
-		w.prompt(50*time.Millisecond, all)
+		w.within(50*time.Millisecond, all)
 	})
 }
 
@@ -383,7 +383,7 @@ func TestGrantIsLengthened(t *testing.T) {
 			all = append(all, time.Since(start))
 			require.NoError(w, next.unlock(m.lock))
 		}
-		w.prompt(100*time.Millisecond, all)
+		w.within(100*time.Millisecond, all)
 	})
 }
 
@@ -522,7 +522,7 @@ func TestKeyThatGoesAway(t *testing.T) {
 					w.do("DEL", "elsewhere")
 					w.leftNothing()
 				}
-				w.prompt(50*time.Millisecond, all)
+				w.within(50*time.Millisecond, all)
 			})
 		})
 	}

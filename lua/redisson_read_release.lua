@@ -12,13 +12,10 @@
 -- the reply is 1, 2 when others wait in the queue or have the lock now, or 3 when there can be no queue. In any case the hold
 -- is gone now.
 local key, value, name, prefix, sharded = KEYS[1], ARGV[1], ARGV[4], ARGV[5] or '', ARGV[6] == 'S'
-local ticket, announced = ARGV[7] or '', false
+local ticket, announced, reply = ARGV[7] or '', false, 1
 -- include readwrite
-local function announce() -- which may be forbidden; the lock is released all the same
-  if announced then
-    return 0
-  end
-  announced = true
+-- include settle
+local function publish() -- which may be forbidden; the lock is released all the same
   local received = ARGV[2] ~= '' and redis.pcall('PUBLISH', ARGV[3], '0')
   if ARGV[2] == 'SPUBLISH' then -- to which Redisson listens in a cluster
     redis.pcall('SPUBLISH', ARGV[3], '0')
@@ -32,8 +29,7 @@ if mine then
 end
 local turn = mine and not mode
 -- include depart
-local reply = depart()
-if mine and not mode then
-  announce()
+if mine and not mode and not announced then
+  publish()
 end
 return mine and was == 1 and reply or 0

@@ -12,6 +12,7 @@
 local key, value, name, how = KEYS[1], ARGV[1], ARGV[3], ARGV[5] or ''
 local field = value .. ':write'
 -- include readwrite
+-- include grant
 if not mode and redis.call('EXISTS', key) == 1 then
   return redis.error_reply('WRONGTYPE the key holds a lock that is no read-write lock')
 end
@@ -40,6 +41,7 @@ if mode and not again then
     redis.call('DEL', timeout(other, 1))
   end
   if others and mode == 'read' and #lost > 0 then
+    -- include settle
     settle() -- the lease of one of the lost counts no more
     others = mode
   elseif not others then
@@ -71,6 +73,7 @@ if again or #lost > 0 and not others then
   end
   return grant(value, ARGV[2], 'w')
 end
+-- include admit
 -- include ask
 -- Whether a holder is Redisson's does not show.
 local left = mode and redis.call('PTTL', key) or 0

@@ -20,6 +20,8 @@ if mode ~= 'read' then
   return 0
 end
 -- include names
+-- include grant
+-- include admit
 local function announce()
   return 0
 end
