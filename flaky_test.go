@@ -2,6 +2,7 @@ package lockregistry_test
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"crypto/sha1"
 	"encoding/hex"
@@ -39,6 +40,9 @@ type flaky struct {
 
 // anything stands for the name of every command that has no fate of its own.
 const anything = "*"
+
+// grant stands for the name of a message that tells a waiting call of a grant. It can be held up, or be lost.
+const grant = "grant"
 
 // command is one that a client sent.
 type command struct {
@@ -152,6 +156,33 @@ func (c command) arrives(w *world) string {
 		args = append([]string{"EVAL", body}, args[2:]...)
 	}
 	return w.do(args...)
+}
+
+// reconnectNow breaks all connections, and lets everybody connect again.
+func (f *flaky) reconnectNow() {
+	f.cut()
+	f.heal()
+}
+
+// hang makes every connection that there is mute, without breaking it: as if the process stood still.
+func (f *flaky) hang() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for l := range f.links {
+		l.mute.Store(true)
+	}
+}
+
+// fateOfGrant notes a message that tells of a grant, and decides what becomes of it, which only fates for grants do.
+func (f *flaky) fateOfGrant(c command) fate {
+	f.mu.Lock()
+	_, every := f.every[c.name]
+	given := every || len(f.once[c.name]) > 0
+	f.mu.Unlock()
+	if !given {
+		return delivered
+	}
+	return f.fateOf(c)
 }
 
 // fateOf notes a command and decides what becomes of it.
@@ -296,7 +327,14 @@ func (l *link) back() {
 			return
 		}
 		if said[0] == '>' {
-			if !l.mute.Load() {
+			what := delivered
+			if bytes.Contains(said, []byte("\r\ng ")) {
+				what = l.flaky.fateOfGrant(command{name: grant, sent: time.Now(), over: l})
+			}
+			if what.wait != nil && !await(l, what.wait) {
+				return
+			}
+			if !what.lost && !l.mute.Load() {
 				l.toClient(said)
 			}
 			continue

@@ -115,17 +115,17 @@ var mutations = []mutation{
 	},
 	{
 		"a reader takes a later writer of its registry for a lost one", "lua/redisson_read_obtain.lua",
-		"if not n or n > tonumber(number) then", "if not n then",
+		"lost = lost and n and n < tonumber(number)", "lost = lost and n",
 		"TestLateReader$",
 	},
 	{
-		"a reader does not mind a writer", "lua/redisson_read_obtain.lua",
-		"if not n or n > tonumber(number) then\n        return left", "if not n or n > tonumber(number) then\n        return nil",
+		"a reader does not mind a writer", "lua/readwrite.lua",
+		"kind == 'r' and mode == 'read'", "kind == 'r'",
 		"TestReadWriteLinearizable/library$",
 	},
 	{
-		"the lease of a reader ends others'", "lua/redisson_read_obtain.lua",
-		"math.max(left, tonumber(ARGV[2]))", "ARGV[2]",
+		"the lease of a reader ends others'", "lua/readwrite.lua",
+		"math.max(left, tonumber(lease))", "lease",
 		"TestReadWriteLinearizable/library$",
 	},
 	{
@@ -139,18 +139,18 @@ var mutations = []mutation{
 		"TestRenewalUnderReader",
 	},
 	{
-		"a reader that leaves takes the others' lock", "lua/redisson_read_release.lua",
-		"if longest > 0 then", "if false then",
+		"a reader that leaves takes the others' lock", "lua/readwrite.lua",
+		"if longest == 0 then", "if true then",
 		"TestReadWriteLinearizable/library$",
 	},
 	{
-		"a reader that leaves takes its own writer's lock", "lua/redisson_read_release.lua",
-		"if string.sub(other, -6) == ':write' then", "if false then",
+		"a reader that leaves takes its own writer's lock", "lua/readwrite.lua",
+		"if string.sub(fields[i], -6) == ':write' then", "if false then",
 		"TestReadWriteLinearizable/library$",
 	},
 	{
-		"a writer that leaves takes its own reader's lock", "lua/redisson_write_release.lua",
-		"if longest > 0 then", "if false then",
+		"a writer that leaves takes its own reader's lock", "lua/readwrite.lua",
+		"if longest == 0 then", "if true then",
 		"TestReadingOn",
 	},
 	{

@@ -1,0 +1,551 @@
+package lockregistry_test
+
+import (
+	"context"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+)
+
+// What the queue in Redis promises, on real servers; miniredis has none.
+
+// member is one process that waits in the queue of the first lock.
+type member struct {
+	*goroutine
+	net    *flaky
+	reg    *lockregistry.Registry
+	lock   *lockregistry.Lock
+	result <-chan error
+}
+
+// joins has a new process wait, as the last one of the queue.
+func (w *world) joins(ctx context.Context, opts ...lockregistry.Option) *member {
+	w.Helper()
+	m := &member{goroutine: w.goroutine(), net: w.flaky()}
+	m.reg = m.net.registry(opts...)
+	m.lock = m.reg.Obtain("42")
+	m.waits(ctx)
+	return m
+}
+
+// waits has the process wait once more.
+func (m *member) waits(ctx context.Context, opts ...lockregistry.LockOption) {
+	m.w.Helper()
+	before := m.w.tickets()
+	m.result = m.start(func() error { return m.lock.Lock(ctx, opts...) })
+	m.w.await("a ticket", func() bool { return m.w.tickets() == before+1 })
+}
+
+// watched waits until the first in the queue is told of changes of the key.
+func (w *world) watched() {
+	w.Helper()
+	w.await("the key is tracked", func() bool { return w.tracked() == 1 })
+}
+
+// within checks that none of some durations is out of all proportion, and that the best one is below a limit: on a machine that
+// is busy with other things each may be late.
+func (w *world) within(limit time.Duration, all []time.Duration) {
+	w.Helper()
+	w.Log(all)
+	require.LessOrEqual(w, slices.Min(all), limit)
+	require.Less(w, slices.Max(all), atOnce)
+}
+
+// Tickets are served in the order in which they came, whoever's they are.
+func TestTicketsAreServedInOrder(t *testing.T) {
+	realWorlds(t, func(w *world) {
+		const processes, rounds = 3, 3
+		holder := w.waker(lockregistry.WakeupAuto).Obtain("42")
+		w.lock(holder)
+		queue := make([]*member, 0, processes)
+		for range processes {
+			queue = append(queue, w.joins(w.Context(), lockregistry.WithPollInterval(noPoll)))
+		}
+		w.unlock(holder)
+		for range rounds * processes {
+			m := queue[0]
+			require.NoError(w, <-m.result)
+			for _, other := range queue[1:] {
+				w.pending(other.result)
+			}
+			again := w.joins(w.Context(), lockregistry.WithPollInterval(noPoll))
+			require.NoError(w, m.unlock(m.lock))
+			queue = append(queue[1:], again)
+		}
+	})
+}
+
+// A call that gives up leaves nothing in the queue, and is passed over.
+func TestWhoGivesUpLeavesTheQueue(t *testing.T) {
+	for name, c := range map[string]struct {
+		opts   []lockregistry.LockOption
+		ends   func(m *member, cancel context.CancelFunc)
+		reason error
+	}{
+		"cancelled": {nil, func(_ *member, cancel context.CancelFunc) { cancel() }, context.Canceled},
+		"timed out": {
+			[]lockregistry.LockOption{lockregistry.Wait(300 * time.Millisecond)},
+			func(*member, context.CancelFunc) {}, lockregistry.ErrTimeout,
+		},
+		"closed": {nil, func(m *member, _ context.CancelFunc) { _ = m.reg.Close() }, lockregistry.ErrClosed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			realWorlds(t, func(w *world) {
+				var all []time.Duration
+				for range 3 {
+					holder := w.registry().Obtain("42")
+					w.lock(holder)
+					ctx, cancel := context.WithCancel(w.Context())
+					first := &member{goroutine: w.goroutine(), net: w.flaky()}
+					first.reg = first.net.registry(lockregistry.WithPollInterval(noPoll))
+					first.lock = first.reg.Obtain("42")
+					first.waits(ctx, c.opts...)
+					second := w.joins(w.Context(), lockregistry.WithPollInterval(noPoll))
+					c.ends(first, cancel)
+					require.ErrorIs(w, <-first.result, c.reason)
+					w.await("its ticket is gone", func() bool { return w.tickets() == 1 })
+					w.pending(second.result)
+					start := time.Now()
+					w.unlock(holder)
+					all = append(all, w.takes(start, second.result))
+					require.NoError(w, second.unlock(second.lock))
+					w.leftNothing()
+					cancel()
+				}
+				w.within(50*time.Millisecond, all)
+			})
+		})
+	}
+}
+
+// A grant that crosses with the end of the call is passed on, whichever of the two is late.
+func TestGrantThatCrossesWithTheEnd(t *testing.T) {
+	for name, late := range map[string]string{"the grant is late": grant, "the leave is late": "release"} {
+		t.Run(name, func(t *testing.T) {
+			realWorlds(t, func(w *world) {
+				var all []time.Duration
+				for range 3 {
+					holder := w.registry().Obtain("42")
+					w.lock(holder)
+					ctx, cancel := context.WithCancel(w.Context())
+					first := w.joins(ctx, lockregistry.WithPollInterval(noPoll), lockregistry.WithWakeup(lockregistry.WakeupPubSub))
+					second := w.joins(w.Context(), lockregistry.WithPollInterval(noPoll))
+					until := make(chan struct{})
+					deliver := sync.OnceFunc(func() { close(until) })
+					w.Cleanup(deliver)
+					first.net.next(late, heldUp(until))
+					owner := w.do("GET", theKey)
+					var start time.Time
+					if late == grant {
+						w.unlock(holder)
+						w.await("the first one owns the key", func() bool { return w.do("GET", theKey) != owner })
+						w.pending(first.result)
+						start = time.Now()
+						cancel()
+					} else {
+						cancel()
+						require.ErrorIs(w, <-first.result, context.Canceled)
+						w.await("it is about to leave", func() bool { return first.net.count("release") > 0 })
+						require.Equal(w, 2, w.tickets())
+						w.unlock(holder)
+						w.await("the first one owns the key", func() bool { return w.do("GET", theKey) != owner })
+						w.pending(second.result)
+						start = time.Now()
+						deliver()
+					}
+					all = append(all, w.takes(start, second.result))
+					if late == grant {
+						require.ErrorIs(w, <-first.result, context.Canceled)
+					}
+					deliver()
+					require.NoError(w, second.unlock(second.lock))
+					w.await("nothing is left", func() bool { return w.free(theKey) && w.tickets() == 0 })
+				}
+				w.within(100*time.Millisecond, all)
+			})
+		})
+	}
+}
+
+// A grant whose message is lost is found by looking.
+func TestLostGrant(t *testing.T) {
+	for name, mode := range wakeups {
+		t.Run(name, func(t *testing.T) {
+			realWorlds(t, func(w *world) {
+				holder := w.registry(lockregistry.WithWakeup(mode)).Obtain("42")
+				w.lock(holder)
+				m := w.joins(w.Context(), lockregistry.WithWakeup(mode))
+				m.net.next(grant, fate{lost: true})
+				w.pending(m.result)
+				start := time.Now()
+				w.unlock(holder)
+				w.Log(w.takes(start, m.result))
+				require.LessOrEqual(w, time.Since(start), 1500*time.Millisecond)
+				require.Equal(w, 1, m.net.count(grant))
+				require.NoError(w, m.unlock(m.lock))
+				w.leftNothing()
+			})
+		})
+	}
+}
+
+// A process that stands still, while the server counts it as a subscriber, is granted the lock in vain, and blocks those behind
+// it for not much longer than the short lease of a grant.
+func TestGrantToAProcessThatStandsStill(t *testing.T) {
+	for dead, limit := range map[int]time.Duration{1: 1500 * time.Millisecond, 5: 3500 * time.Millisecond} {
+		t.Run(strconv.Itoa(dead), func(t *testing.T) {
+			realWorlds(t, func(w *world) {
+				holder := w.registry().Obtain("42")
+				w.lock(holder)
+				ctx, cancel := context.WithCancel(w.Context())
+				defer cancel()
+				for range dead {
+					m := w.joins(ctx)
+					m.net.hang()
+					defer m.net.reconnectNow()
+				}
+				alive := w.joins(w.Context())
+				start := time.Now()
+				w.unlock(holder)
+				require.NoError(w, <-alive.result)
+				took := time.Since(start)
+				w.Log(took)
+				require.LessOrEqual(w, took, limit)
+				require.Zero(w, w.tickets())
+			})
+		})
+	}
+}
+
+// Calls come and give up all the time, in several processes, and some messages are lost: two never have the lock at once, it goes
+// on, and nothing stays behind.
+func TestGivingUpInTheQueue(t *testing.T) {
+	for name, c := range map[string]struct {
+		losses bool
+		layout lockregistry.Layout
+	}{
+		"spring":                  {false, lockregistry.LayoutSpring},
+		"redisson":                {false, lockregistry.LayoutRedisson},
+		"spring, grants are lost": {true, lockregistry.LayoutSpring},
+	} {
+		t.Run(name, func(t *testing.T) {
+			realWorlds(t, func(w *world) {
+				const processes, goroutines, lasts = 4, 3, 3 * time.Second
+				var all sync.WaitGroup
+				var inside, entered, gaveUp atomic.Int32
+				begin := time.Now()
+				registries := make([]*lockregistry.Registry, 0, processes)
+				for i := range processes {
+					f := w.flaky()
+					r := f.registry(lockregistry.WithLayout(c.layout), lockregistry.WithHandoff(time.Duration(i%2)*5*time.Millisecond))
+					registries = append(registries, r)
+					l := r.Obtain("42")
+					for range goroutines {
+						all.Go(func() {
+							for time.Since(begin) < lasts {
+								if c.losses && rand.N(20) == 0 {
+									f.next(grant, fate{lost: true})
+								}
+								ctx, cancel := context.WithTimeout(w.Context(), rand.N(5*time.Millisecond))
+								err := l.Lock(ctx)
+								if err == nil {
+									if inside.Add(1) != 1 {
+										w.Error("two are inside")
+									}
+									entered.Add(1)
+									inside.Add(-1)
+									if err := l.Unlock(w.Context()); err != nil {
+										w.Error(err)
+									}
+								} else {
+									gaveUp.Add(1)
+								}
+								cancel()
+							}
+						})
+					}
+				}
+				all.Wait()
+				w.Logf("%d had the lock, %d gave up", entered.Load(), gaveUp.Load())
+				require.Greater(w, entered.Load(), int32(100))
+				require.Greater(w, gaveUp.Load(), int32(100))
+				start := time.Now()
+				w.await("nothing is left", func() bool { return w.free(theKey) && w.tickets() == 0 })
+				require.Less(w, time.Since(start), atOnce)
+				for _, r := range registries { // it works as ever
+					require.NoError(w, r.Obtain("42").Lock(w.Context()))
+					w.unlock(r.Obtain("42"))
+				}
+			})
+		})
+	}
+}
+
+// A process whose connection is gone is skipped.
+func TestDeadProcessIsSkipped(t *testing.T) {
+	realWorlds(t, func(w *world) {
+		var all []time.Duration
+		for range 3 {
+			holder := w.registry().Obtain("42")
+			w.lock(holder)
+			ctx, cancel := context.WithCancel(w.Context())
+			dead := w.joins(ctx, lockregistry.WithPollInterval(noPoll))
+			alive := w.joins(w.Context(), lockregistry.WithPollInterval(noPoll))
+			listening := func() int { return len(strings.Fields(w.do("PUBSUB", "CHANNELS", "orders-channel@*"))) }
+			before := listening()
+			dead.net.cut()
+			w.await("the server has noticed", func() bool { return listening() == before-1 })
+			require.Equal(w, 2, w.tickets())
+			start := time.Now()
+			w.unlock(holder)
+			all = append(all, w.takes(start, alive.result))
+			require.NoError(w, alive.unlock(alive.lock))
+			cancel()
+			require.ErrorIs(w, <-dead.result, context.Canceled)
+			dead.net.heal()
+		}
+		w.within(50*time.Millisecond, all)
+	})
+}
+
+// Whatever becomes of the queue, who waits has the lock at once, and a line is logged where there can be none.
+func TestQueueThatIsGone(t *testing.T) {
+	for name, c := range map[string]struct {
+		before, while []string // commands
+		lines         int
+	}{
+		"deleted":                  {nil, []string{"DEL", theQueue}, 0},
+		"expired":                  {nil, []string{"PEXPIRE", theQueue, "1"}, 0},
+		"another type":             {[]string{"SET", theQueue, "x"}, nil, 1},
+		"another type in the wait": {nil, []string{"SET", theQueue, "x"}, 1},
+		"not permitted":            {[]string{"ACL", "SETUSER", "app", "resetkeys", "~" + theKey}, nil, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			realWorlds(t, func(w *world) {
+				app := w.allowed()
+				if c.before != nil {
+					w.do(c.before...)
+				}
+				var log journal
+				holder := w.waker(lockregistry.WakeupAuto).Obtain("42")
+				r := w.registryOn(w.clientWith(w.dial, app), lockregistry.WithPollInterval(noPoll), log.option())
+				l := r.Obtain("42")
+				for range 3 {
+					w.lock(holder)
+					g := w.goroutine()
+					result := g.starts(l)
+					w.watched()
+					w.pending(result)
+					if c.while != nil {
+						w.do(c.while...)
+					}
+					start := time.Now()
+					w.unlock(holder)
+					w.Log(w.takes(start, result))
+					require.NoError(w, g.unlock(l))
+				}
+				require.True(w, w.free(theKey))
+				require.Len(w, log.lines(), c.lines, "%s", log.lines())
+				require.Len(w, log.lines("refuses the queue"), c.lines)
+			})
+		})
+	}
+}
+
+// A granted hold has its full lease soon, and goroutines of the process hand it on before that, too.
+func TestGrantIsLengthened(t *testing.T) {
+	realWorlds(t, func(w *world) {
+		var all []time.Duration
+		for range 3 {
+			holder := w.registry().Obtain("42")
+			w.lock(holder)
+			m := w.joins(w.Context(), lockregistry.WithPollInterval(noPoll), lockregistry.WithHandoff(time.Minute))
+			next := w.goroutine()
+			nexts := next.starts(m.lock)
+			w.unlock(holder)
+			require.NoError(w, <-m.result)
+			start := time.Now()
+			value := w.do("GET", theKey)
+			require.NoError(w, m.unlock(m.lock))
+			require.NoError(w, <-nexts)
+			require.Equal(w, value, w.do("GET", theKey), "handed over")
+			w.await("the full lease", func() bool { return w.pttl(theKey) > 50*time.Second })
+			all = append(all, time.Since(start))
+			require.NoError(w, next.unlock(m.lock))
+		}
+		w.within(100*time.Millisecond, all)
+	})
+}
+
+// contend has processes lock and unlock without a pause, until the test ends.
+func (w *world) contend(processes int) {
+	w.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	var all sync.WaitGroup
+	for range processes {
+		l := w.registry().Obtain("42")
+		for range 2 {
+			all.Go(func() {
+				for l.Lock(ctx) == nil {
+					if err := l.Unlock(context.WithoutCancel(ctx)); err != nil {
+						w.Error(err)
+					}
+				}
+			})
+		}
+	}
+	w.Cleanup(func() { cancel(); all.Wait() })
+	w.await("they contend", func() bool { return w.tickets() >= processes-1 })
+}
+
+// Those without a ticket have the lock in time although others queue all the time.
+func TestThoseWithoutATicketDoNotStarve(t *testing.T) {
+	const allowance = time.Second // for a machine that is busy with other things
+	for name, c := range map[string]struct {
+		limit time.Duration
+		tries func(w *world) <-chan time.Time // when to try
+	}{
+		"polls": {2 * time.Second, func(w *world) <-chan time.Time {
+			ticker := time.NewTicker(100 * time.Millisecond)
+			w.Cleanup(ticker.Stop)
+			return ticker.C
+		}},
+		"is told of releases": {400 * time.Millisecond, func(w *world) <-chan time.Time {
+			heard := w.heard(func(c rueidis.Client) rueidis.Completed {
+				return c.B().Subscribe().Channel(theChannel).Build()
+			}, theChannel, "1")
+			tries := make(chan time.Time)
+			stop := make(chan struct{})
+			w.Cleanup(func() { close(stop) })
+			go func() {
+				for {
+					select {
+					case <-heard:
+					case <-stop:
+						return
+					}
+					select {
+					case tries <- time.Now():
+					case <-stop:
+						return
+					}
+				}
+			}()
+			return tries
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			realWorlds(t, func(w *world) {
+				w.contend(4)
+				java := w.client()
+				tries := c.tries(w)
+				var all []time.Duration
+				for range 5 {
+					for start := time.Now(); ; {
+						<-tries
+						if said(java, "SET", theKey, "java", "NX", "PX", "10000") == "OK" {
+							all = append(all, time.Since(start))
+							break
+						}
+						require.Less(w, time.Since(start), c.limit+allowance, "%v", all)
+					}
+					said(java, "EVAL", "redis.call('DEL', KEYS[1]) redis.call('PUBLISH', ARGV[1], KEYS[1])", "1", theKey, theChannel)
+					<-tries // its own message, maybe
+				}
+				w.Log(all)
+				slices.Sort(all)
+				require.LessOrEqual(w, all[len(all)/2], c.limit)
+			})
+		})
+	}
+}
+
+// A process that comes has its turn after those that were there.
+func TestNewProcessHasItsTurn(t *testing.T) {
+	realWorlds(t, func(w *world) {
+		const processes = 4
+		w.contend(processes)
+		var all []time.Duration
+		for range 5 {
+			l := w.registry().Obtain("42")
+			start := time.Now()
+			w.lock(l)
+			all = append(all, time.Since(start))
+			w.unlock(l)
+		}
+		w.Log(all)
+		slices.Sort(all)
+		require.LessOrEqual(w, all[len(all)/2], (processes+1)*100*time.Millisecond, "each in front has the lock for a handoff limit")
+		require.Less(w, slices.Max(all), atOnce)
+	})
+}
+
+// A key that goes away although tickets wait is the first one's at once.
+func TestKeyThatGoesAway(t *testing.T) {
+	for name, command := range map[string][]string{
+		"deleted": {"DEL", theKey},
+		"renamed": {"RENAME", theKey, "elsewhere"},
+		"expired": {"PEXPIRE", theKey, "1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			realWorlds(t, func(w *world) {
+				var all []time.Duration
+				for range 5 {
+					w.do("SET", theKey, "somebody", "PX", "600000")
+					var queue []*member
+					for range 3 {
+						queue = append(queue, w.joins(w.Context(), lockregistry.WithPollInterval(noPoll)))
+					}
+					w.watched()
+					start := time.Now()
+					w.do(command...)
+					all = append(all, w.takes(start, queue[0].result))
+					for i, m := range queue {
+						for _, later := range queue[i+1:] {
+							w.pending(later.result)
+						}
+						require.NoError(w, m.unlock(m.lock))
+						if i < len(queue)-1 {
+							w.takes(time.Now(), queue[i+1].result)
+						}
+					}
+					w.do("DEL", "elsewhere")
+					w.leftNothing()
+				}
+				w.within(50*time.Millisecond, all)
+			})
+		})
+	}
+}
+
+// With WakeupPubSub nothing tells of a key that goes away in silence. The first in the queue polls then, and no other does.
+func TestFirstInTheQueuePolls(t *testing.T) {
+	realWorlds(t, func(w *world) {
+		const poll = 50 * time.Millisecond
+		w.do("SET", theKey, "somebody", "PX", "600000")
+		opts := []lockregistry.Option{lockregistry.WithWakeup(lockregistry.WakeupPubSub), lockregistry.WithPollInterval(poll)}
+		first, second := w.joins(w.Context(), opts...), w.joins(w.Context(), opts...)
+		before := second.net.count("obtain")
+		tries := first.net.count("obtain")
+		w.await("it polls", func() bool { return first.net.count("obtain") >= tries+10 })
+		require.LessOrEqual(w, second.net.count("obtain")-before, 1, "but for its first look")
+		w.pending(first.result)
+		start := time.Now()
+		w.do("DEL", theKey)
+		w.Log(w.takes(start, first.result))
+		require.NoError(w, first.unlock(first.lock))
+		w.takes(start, second.result)
+		require.NoError(w, second.unlock(second.lock))
+		w.leftNothing()
+	})
+}
