@@ -119,12 +119,17 @@ var mutations = []mutation{
 		"TestLateReader$",
 	},
 	{
-		"a reader does not mind a writer", "lua/readwrite.lua",
+		"a reader does not mind a writer", "lua/redisson_read_obtain.lua",
+		"if (not mode or mode == 'read' or under) and not waits then", "if not waits then",
+		"TestReadWriteLinearizable/library$",
+	},
+	{
+		"a reader with a ticket does not mind a writer", "lua/admit.lua",
 		"kind == 'r' and mode == 'read'", "kind == 'r'",
 		"TestReadWriteLinearizable/library$",
 	},
 	{
-		"the lease of a reader ends others'", "lua/readwrite.lua",
+		"the lease of a reader ends others'", "lua/grant.lua",
 		"math.max(left, tonumber(lease))", "lease",
 		"TestReadWriteLinearizable/library$",
 	},
@@ -139,17 +144,17 @@ var mutations = []mutation{
 		"TestRenewalUnderReader",
 	},
 	{
-		"a reader that leaves takes the others' lock", "lua/readwrite.lua",
+		"a reader that leaves takes the others' lock", "lua/settle.lua",
 		"if longest == 0 then", "if true then",
 		"TestReadWriteLinearizable/library$",
 	},
 	{
-		"a reader that leaves takes its own writer's lock", "lua/readwrite.lua",
-		"if string.sub(fields[i], -6) == ':write' then", "if false then",
+		"a reader that leaves takes its own writer's lock", "lua/settle.lua",
+		"elseif string.sub(fields[i], -6) == ':write' then", "elseif false then",
 		"TestReadWriteLinearizable/library$",
 	},
 	{
-		"a writer that leaves takes its own reader's lock", "lua/readwrite.lua",
+		"a writer that leaves takes its own reader's lock", "lua/settle.lua",
 		"if longest == 0 then", "if true then",
 		"TestReadingOn",
 	},
@@ -220,7 +225,7 @@ var mutations = []mutation{
 	},
 	{
 		"a call that gives up does not pass on a grant, in Redisson's format", "lua/redisson_release.lua",
-		"if mine then\n      local ok", "if mine and (ticket == '' or ticket == '+') then\n      local ok",
+		"if over then\n      local ok", "if over and (ticket == '' or ticket == '+') then\n      local ok",
 		"TestQueueOutcomes",
 	},
 	{
