@@ -33,7 +33,7 @@ type ReadWriteLock struct {
 	reader    Lock
 	writer    Lock
 	local     localReadWrite
-	wrote     string       // value of the newest hold on writing; for the only goroutine that asks Redis for either
+	wrote     string       // value of the newest hold that was granted the writer; for the only goroutine that asks Redis for either
 	scattered bool         // see errScattered
 	sought    instant      // when Redis was last asked whether a writer waits elsewhere; the local half's mutex guards it
 	rests     atomic.Int64 // an instant, see pollersRest

@@ -269,6 +269,11 @@ var mutations = []mutation{
 		"TestQueueOutcomes",
 	},
 	{
+		"who reads does not know that its owner was granted the writer", "acquisition.go",
+		"l.pair.wrote = a.hold.value", "_ = a.hold.value",
+		"TestReadingUnderGrantedWriter",
+	},
+	{
 		"a hold that is granted once more goes on", "queue.go",
 		"\th.regranted()", "\t_ = h",
 		"TestQueueOutcomes",
