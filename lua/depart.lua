@@ -2,13 +2,18 @@
 --   value, ticket, prefix, sharded   what it was given
 --   turn                             somebody may come in who could not before
 --   reply                            what it replies, which changes
---   announced                        and publish(), which publishes the release, and returns how many were told
+--   message, announced               what is published, and whether it has been
+--   mode                             that of the lock now, if the hold was there
 if prefix ~= '' and (turn or ticket ~= '') then
   -- include names
   if ticket == '+' or redis.pcall('EXISTS', queue) ~= 0 then
     local entries = redis.pcall('ZRANGE', queue, 0, 3, 'WITHSCORES')
+    if not mine then
+      mode = redis.call('HGET', key, 'mode')
+    end
     -- include grant
     -- include admit
+    -- include publish
     local function announce()
       local first = not announced
       announced = true

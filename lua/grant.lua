@@ -1,5 +1,5 @@
--- Makes a hold a reader, or the writer; the lock is free for it. Returns the error when that was refused, by the user's
--- permissions: a hash without a lease would stay for ever.
+-- Makes a hold a reader, or the writer, of a lock that is free for it and has this mode, if any. Returns the error when that
+-- was refused, by the user's permissions: a hash without a lease would stay for ever.
 local function grant(value, lease, kind)
   if kind ~= 'r' then
     redis.call('HMSET', key, 'mode', 'write', value .. ':write', '1')
@@ -12,13 +12,13 @@ local function grant(value, lease, kind)
     return nil
   end
   -- First what may be refused because a cluster keeps it elsewhere, or the user has no permission for that key.
-  local left = mode and redis.call('PTTL', key) or 0
-  redis.call('SET', timeout(value, 1), '1', 'PX', lease)
+  local left, own = mode and redis.call('PTTL', key) or 0, name .. ':' .. value .. ':rwlock_timeout:1'
+  redis.call('SET', own, '1', 'PX', lease)
   redis.call('HMSET', key, 'mode', mode or 'read', value, '1')
   if left ~= -1 then
     local done = redis.pcall('PEXPIRE', key, math.max(left, tonumber(lease)))
     if type(done) == 'table' then
-      redis.call('DEL', timeout(value, 1))
+      redis.call('DEL', own)
       redis.call('HDEL', key, value)
       if not mode then
         redis.call('DEL', key)

@@ -15,7 +15,7 @@
 -- processes neither, and when all are out the release leaves the lock free for 110 ms. Processes ask each 100 ms; when readers
 -- are not out after 200 ms such a writer would hardly get in either way, and the guest goes.
 local key, name, prefix, sharded = KEYS[1], ARGV[2], ARGV[3], ARGV[4] == 'S'
--- include readwrite
+local mode = redis.call('HGET', key, 'mode')
 if mode ~= 'read' then
   return 0
 end
