@@ -90,7 +90,7 @@ var mutations = []mutation{
 	},
 	{
 		"nobody stands back", "crowd.go",
-		"return c != nil && c.yields.Swap(false)", "return false",
+		"return c != nil && c.yields.Swap(false)", "return c != nil && false",
 		"TestHandoffIsFair",
 	},
 	{
@@ -131,7 +131,7 @@ var mutations = []mutation{
 	{
 		"the lease of a reader ends others'", "lua/grant.lua",
 		"math.max(left, tonumber(lease))", "lease",
-		"TestReadWriteLinearizable/library$",
+		"TestReadingBesideLongerLease",
 	},
 	{
 		"the renewal of a reader ends others'", "lua/redisson_read_renew.lua",

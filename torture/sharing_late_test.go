@@ -220,3 +220,20 @@ func TestReadingUnderGrantedWriter(t *testing.T) {
 	s.free()
 	require.Empty(s, s.found)
 }
+
+// A reader with a short lease does not end the longer one of another process.
+func TestReadingBesideLongerLease(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, sharing, serve(t), settings{Lease: lease, Poll: poll, Handoff: -1})
+	ctx, other := s.owner(), s.owner()
+	reader, alive := s.reads(ctx, longer)
+	check := s.unharmed()
+	require.True(s, s.gets(other, s.b.(readWrite).reader()))
+	require.Greater(s, time.Until(s.expiry()), lease)
+	s.unlocks(other, s.b.(readWrite).reader())
+	check()
+	require.NoError(s, alive.Err())
+	s.unlocks(ctx, reader)
+	s.free()
+	require.Empty(s, s.found)
+}
