@@ -71,7 +71,12 @@ func publishing(client rueidis.Client, published bool) string {
 
 func (r *redissonLayout) obtain(b bid, _ bool) call {
 	c := call{script: r.scripts.obtain, key: b.key, args: arguments{b.value, b.lease.ms, tagged(b.key), b.under}}
-	if b.asks != forNothing {
+	switch b.asks {
+	case forNothing:
+	case forTry:
+		c.args[4] = string(forTry)
+		c.more = []string{r.prefix}
+	default:
 		c.args[4] = string(b.asks)
 		c.more = []string{r.prefix, r.sharded, b.place, b.older}
 	}

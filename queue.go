@@ -41,6 +41,9 @@ const (
 	// server tell it of changes of the key too, which costs a command and a wake-up.
 	watchAfterFirst = 10 * time.Millisecond
 
+	// longWindow is the longest window that a release leaves to those without a ticket.
+	longWindow = 110 * time.Millisecond
+
 	// messageFollows is for how long a call whose key has changed waits for the message of a grant, since that changes it too.
 	messageFollows = time.Millisecond
 
@@ -236,6 +239,12 @@ func (a *acquisition) unheard() error {
 	a.leave()
 	a.older = ""
 	a.renumber()
+	if a.lock.contested() { // there may be a window for others
+		why, err := a.pause(min(longWindow, max(0, a.lock.reg.clock.now().until(a.deadline))), a.ear.wakeup(), nil)
+		if err != nil || why == byWakeup {
+			return err
+		}
+	}
 	at, err := a.try(a.bid(a.plainly(true)), false, a.deadline)
 	switch {
 	case a.won:

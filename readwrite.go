@@ -2,6 +2,7 @@ package lockregistry
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 )
 
@@ -16,7 +17,7 @@ import (
 // hold in Redis. While they come and go it asks Redis, as often as [WithHandoff] says (with 0 each 100 ms), whether a writer
 // waits elsewhere. If so, those who come wait until the others are out and the writer has had its turn. A writer that only
 // tries now and then cannot be seen: for it the readers of all processes wait until the lock has been free for 110 ms, each
-// 1.7 s, unless one of them goes on reading for 100 ms.
+// 1.7 s, unless one of them goes on reading for 200 ms; then not for 10 s.
 //
 // In Redis it is Redisson's RReadWriteLock: one hash, and a key per read hold for its lease, all in one slot of a cluster. A
 // name with braces that do not hold it together, such as "a{b" or "{}a", gets an error there.
@@ -32,9 +33,10 @@ type ReadWriteLock struct {
 	reader    Lock
 	writer    Lock
 	local     localReadWrite
-	wrote     string  // value of the newest hold on writing; for the only goroutine that asks Redis for either
-	scattered bool    // see errScattered
-	sought    instant // when Redis was last asked whether a writer waits elsewhere; the local half's mutex guards it
+	wrote     string       // value of the newest hold that was granted the writer; for the only goroutine that asks Redis for either
+	scattered bool         // see errScattered
+	sought    instant      // when Redis was last asked whether a writer waits elsewhere; the local half's mutex guards it
+	rests     atomic.Int64 // an instant, see pollersRest
 }
 
 func (r *Registry) newReadWrite(path string) *ReadWriteLock {
@@ -87,6 +89,9 @@ func (l *Lock) sharable() bool {
 // lua/redisson_writer_waits.lua.
 const pollersTurn = 1700 * time.Millisecond
 
+// pollersRest is for how long they are to have none when readers went on all the same.
+const pollersRest = 10 * time.Second
+
 var writerWaits = load("redisson_writer_waits")
 
 // seek asks Redis in the background whether a writer waits elsewhere, and tells the local half: if so nobody else shares the
@@ -112,7 +117,7 @@ func (rw *ReadWriteLock) seek(churns, must bool) bool {
 	default:
 	}
 	rw.sought = now
-	go rw.ask(churns && age >= pollersTurn)
+	go rw.ask(churns && age >= pollersTurn && now >= instant(rw.rests.Load()))
 	return true
 }
 
@@ -135,7 +140,10 @@ func (rw *ReadWriteLock) ask(guest bool) {
 	n, err := confirmed(l.reg.transport.do(&p, &c).RedisResult)
 	switch {
 	case err == nil:
-		rw.local.told(n > 0)
+		if n == 2 {
+			rw.rests.Store(int64(l.reg.clock.now().add(pollersRest)))
+		}
+		rw.local.told(n == 1)
 		return
 	case !transient(classified(err)):
 		l.noQueue(err.Error())

@@ -41,7 +41,7 @@ func (w *world) setAll(count int) {
 func TestManyWaiters(t *testing.T) {
 	waiters := 10_000
 	if raced() && !large() {
-		waiters = 2000
+		waiters = 1000
 	}
 	for name, mode := range wakeups {
 		t.Run(name, func(t *testing.T) {

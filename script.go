@@ -59,14 +59,18 @@ func (c *call) given() []string {
 
 // send runs a call: a script by its digest where the server knows it.
 func (c *call) send(ctx context.Context, way rueidis.CoreClient) (result rueidis.RedisResult) {
-	if c.script == nil {
-		set := way.B().Arbitrary("SET").Keys(c.key).Args(c.args[0], "NX", "PX", c.args[1]).Build()
-		return way.Do(ctx, set)
-	}
-	if result = way.Do(ctx, c.bySum(way.B())); noScript(result.Error()) {
+	result = way.Do(ctx, c.command(way.B()))
+	if c.script != nil && noScript(result.Error()) {
 		result = way.Do(ctx, c.bySource(way.B()))
 	}
 	return result
+}
+
+func (c *call) command(b rueidis.Builder) rueidis.Completed {
+	if c.script == nil {
+		return b.Arbitrary("SET").Keys(c.key).Args(c.args[0], "NX", "PX", c.args[1]).Build()
+	}
+	return c.bySum(b)
 }
 
 func (c *call) bySum(b rueidis.Builder) rueidis.Completed {

@@ -50,9 +50,11 @@ const (
 )
 
 // thorough is a layout whose removal of a value also removes what an older hold of the same registry has left.
-type thorough interface{ removesOlder() }
+type thorough interface{ removesOlder() bool }
 
-func (s *springLayout) removesOlder() {}
+func (s *springLayout) removesOlder() bool { return true }
+
+func (r *redissonLayout) removesOlder() bool { return r.scripts == &redissonLock }
 
 // removal is the stray of a hold that is over and whose key is still to be removed.
 func (h *hold) removal(freed func(gone bool)) *stray {
@@ -78,7 +80,7 @@ func (h *hold) abandoned() *stray {
 		watch: max(h.lease.length, strayWatch),
 		index: -1,
 	}
-	if _, ok := l.kind.layout.(thorough); !ok {
+	if layout, ok := l.kind.layout.(thorough); !ok || !layout.removesOlder() {
 		s.place.value = h.value
 	}
 	return s

@@ -228,21 +228,29 @@ func (t *transport) do(p *patience, c *call) (a answer) {
 	if calm {
 		end := t.watch.limit(p, a.sent)
 		a.RedisResult = c.send(end, t.client)
-		err := a.Error()
 		end.stop()
 		l.direct.Add(-1)
-		if end.overdue() && !errors.Is(err, errNoAnswer) {
-			t.deaf.Store(true)
-		}
-		a.came = t.clock.now()
-		a.late = l.judge(err, a.sent, a.came, p.late)
+		l.takeIn(p, end, &a)
 	} else {
 		l.doApart(p, c, &a)
 	}
-	if err := a.NonRedisError(); err != nil && p.grace == 0 && p.ctx.Err() != nil {
-		a.cut = errors.Is(err, errNoAnswer) || errors.Is(err, errNotSent)
-	}
 	return a
+}
+
+// takeIn completes the answer to a command that its caller has sent.
+func (l *lane) takeIn(p *patience, end *limit, a *answer) {
+	t, err := l.transport, a.Error()
+	if end.overdue() && !errors.Is(err, errNoAnswer) {
+		t.deaf.Store(true)
+	}
+	a.came = t.clock.now()
+	a.late = l.judge(err, a.sent, a.came, p.late)
+	a.cut = p.cut(err)
+}
+
+// cut tells whether there is no answer because the caller's context ended.
+func (p *patience) cut(err error) bool {
+	return err != nil && p.grace == 0 && (errors.Is(err, errNoAnswer) || errors.Is(err, errNotSent)) && p.ctx.Err() != nil
 }
 
 // awaitNews waits a moment until the lane is calm again, if it is quiet: when many come at once, an answer to the first is
@@ -281,7 +289,8 @@ func (l *lane) doApart(p *patience, c *call, a *answer) {
 	defer l.scouts.Add(-1)
 	e := l.apart(p, l.places, &sending{call: *c})
 	a.RedisResult, a.came = e.result(0), l.transport.clock.now()
-	a.late, a.anew = l.judge(a.Error(), e.sent, a.came, e.late(p.late)), e.trusted
+	err := a.Error()
+	a.late, a.anew, a.cut = l.judge(err, e.sent, a.came, e.late(p.late)), e.trusted, p.cut(err)
 }
 
 // enter tells whether the lane is calm, and has room for a command that its caller sends itself. That one is counted then.

@@ -11,7 +11,8 @@
 --
 -- Replies nil when granted, else without a queue the milliseconds that the lock has left (-1: it has no end).
 local key, field, name, how = KEYS[1], ARGV[1], ARGV[3], ARGV[5] or ''
--- include readwrite
+local mode, own = redis.call('HGET', key, 'mode'), name .. ':' .. field .. ':rwlock_timeout:1'
+-- include grant
 if not mode and redis.call('EXISTS', key) == 1 then
   return redis.error_reply('WRONGTYPE the key holds a lock that is no read-write lock')
 end
@@ -33,40 +34,36 @@ if mode == 'write' and not under then
     end
   end
 end
-local function take() -- the lock, from an abandoned grant if so
-  if not lost then
-    return grant(field, ARGV[2], 'r')
-  end
+if lost then
   -- First what may be refused: the abandoned grant stays as it was then.
-  redis.call('SET', timeout(field, 1), '1', 'PX', ARGV[2])
+  redis.call('SET', own, '1', 'PX', ARGV[2])
   redis.call('DEL', key)
   mode = false
-  return grant(field, ARGV[2], 'r')
 end
-if how == '' then
-  if free('r') or under or lost then
-    return take()
+if how == '' or how == 'try' then
+  local waits = false
+  if how == 'try' and mode == 'read' then
+    local prefix = ARGV[6]
+    -- include names
+    waits = redis.pcall('ZRANGEBYSCORE', queue, 0, '+inf', 'LIMIT', 0, 1)[1]
   end
-  return left
-end
-local prefix, sharded = ARGV[6], ARGV[7] == 'S'
--- include names
-if how == 'try' then
-  local waiting = mode == 'read' and redis.pcall('ZRANGEBYSCORE', queue, 0, '+inf', 'LIMIT', 0, 1)
-  if (free('r') or under or lost) and not (waiting and waiting[1]) then
-    return take()
+  if (not mode or mode == 'read' or under) and not waits then
+    return grant(field, ARGV[2], 'r')
   end
   return left
 end
 if late then
   return {'refused'}
 end
+local prefix, sharded = ARGV[6], ARGV[7] == 'S'
+-- include names
 local mine = -2
 if redis.call('HEXISTS', key, field) == 1 then
-  mine = redis.call('PTTL', timeout(field, 1))
+  mine = redis.call('PTTL', own)
   if mine == -2 then -- a grant that is over, while others read on
+    -- include settle
     redis.call('HDEL', key, field)
-    settle()
+    mode = settle()
   end
 end
 if under or lost or mine ~= -2 then
@@ -77,8 +74,9 @@ if under or lost or mine ~= -2 then
   if mine ~= -2 then
     return {'owner', mine}
   end
-  return take()
+  return grant(field, ARGV[2], 'r')
 end
+-- include admit
 -- include ask
 -- Whether a holder is Redisson's does not show.
 left = mode and redis.call('PTTL', key) or 0

@@ -12,28 +12,21 @@
 -- the reply is 1, 2 when others wait in the queue or have the lock now, or 3 when there can be no queue. In any case the hold
 -- is gone now.
 local key, value, name, prefix, sharded = KEYS[1], ARGV[1], ARGV[4], ARGV[5] or '', ARGV[6] == 'S'
-local ticket, announced = ARGV[7] or '', false
--- include readwrite
-local function announce() -- which may be forbidden; the lock is released all the same
-  if announced then
-    return 0
-  end
-  announced = true
-  local received = ARGV[2] ~= '' and redis.pcall('PUBLISH', ARGV[3], '0')
-  if ARGV[2] == 'SPUBLISH' then -- to which Redisson listens in a cluster
-    redis.pcall('SPUBLISH', ARGV[3], '0')
-  end
-  return tonumber(received) or 0
-end
-local was = redis.call('DEL', timeout(value, 1))
-local mine = redis.call('HDEL', key, value) == 1
-if mine then
-  settle()
+local ticket, message, announced, reply = ARGV[7] or '', '0', false, 1
+local was = redis.call('DEL', name .. ':' .. value .. ':rwlock_timeout:1')
+local mine, mode = redis.call('HDEL', key, value) == 1, false
+if mine and redis.call('HLEN', key) > 1 then -- the mode, and others
+  -- include settle
+  mode = settle()
+elseif mine then
+  redis.call('DEL', key)
 end
 local turn = mine and not mode
 -- include depart
-local reply = depart()
-if mine and not mode then
-  announce()
+if mine and not mode and not announced and ARGV[2] ~= '' then -- which may be forbidden; the lock is released all the same
+  redis.pcall('PUBLISH', ARGV[3], '0')
+  if ARGV[2] == 'SPUBLISH' then -- to which Redisson listens in a cluster
+    redis.pcall('SPUBLISH', ARGV[3], '0')
+  end
 end
 return mine and was == 1 and reply or 0

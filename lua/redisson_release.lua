@@ -10,11 +10,21 @@
 --
 -- Replies 0 when the lock was not the hold's. When it was the reply is 1, 2 when others wait in the queue or one of them
 -- has the lock now, or 3 when there can be no queue.
+--
+-- A field of the same registry with a smaller number is a grant that came late, and is removed too; see spring_release.lua.
 local key, field, prefix, sharded = KEYS[1], ARGV[1], ARGV[5] or '', ARGV[6] == 'S'
 local mine, ticket = redis.call('HEXISTS', key, field) == 1, ARGV[7] or ''
+local over = mine
+if not mine and redis.call('HEXISTS', key, 'mode') == 0 then -- of a plain lock there is one holder
+  local registry, number = string.match(field, '^(.*:)(%d+)$')
+  for _, other in ipairs(redis.call('HKEYS', key)) do
+    local n = string.sub(other, 1, #registry) == registry and tonumber(string.sub(other, #registry + 1))
+    over = n and n < tonumber(number)
+  end
+end
 local announced = false
 local reply = 1
-if prefix ~= '' and (mine or ticket ~= '') then
+if prefix ~= '' and (over or ticket ~= '') then
   -- include names
   local waiting = nil
   if ticket == '+' or redis.pcall('EXISTS', queue) ~= 0 then
@@ -47,16 +57,16 @@ if prefix ~= '' and (mine or ticket ~= '') then
       pcall(leave, field, ticket)
       waiting = redis.pcall('ZRANGE', queue, 0, 3, 'WITHSCORES')
     end
-    if mine then
+    if over then
       local ok, passed, others = pcall(pass, waiting, ticket == '+')
       if ok and passed then
-        return 2
+        return mine and 2 or 0
       end
       reply = not ok and 3 or others and 2 or 1
     end
   end
 end
-if not mine then
+if not over then
   return 0
 end
 redis.call('DEL', key)
@@ -66,4 +76,4 @@ if not announced and ARGV[2] ~= '' then -- to publish may be forbidden; the lock
     redis.pcall('SPUBLISH', ARGV[3], '0')
   end
 end
-return reply
+return mine and reply or 0

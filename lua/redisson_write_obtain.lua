@@ -11,7 +11,8 @@
 -- Replies nil when granted, else without a queue the milliseconds that the lock has left (-1: it has no end).
 local key, value, name, how = KEYS[1], ARGV[1], ARGV[3], ARGV[5] or ''
 local field = value .. ':write'
--- include readwrite
+local mode = redis.call('HGET', key, 'mode')
+-- include grant
 if not mode and redis.call('EXISTS', key) == 1 then
   return redis.error_reply('WRONGTYPE the key holds a lock that is no read-write lock')
 end
@@ -37,10 +38,11 @@ if mode and not again then
   end
   for _, other in ipairs(lost) do
     redis.call('HDEL', key, other)
-    redis.call('DEL', timeout(other, 1))
+    redis.call('DEL', name .. ':' .. other .. ':rwlock_timeout:1')
   end
   if others and mode == 'read' and #lost > 0 then
-    settle() -- the lease of one of the lost counts no more
+    -- include settle
+    mode = settle() -- the lease of one of the lost counts no more
     others = mode
   elseif not others then
     redis.call('DEL', key)
@@ -71,6 +73,7 @@ if again or #lost > 0 and not others then
   end
   return grant(value, ARGV[2], 'w')
 end
+-- include admit
 -- include ask
 -- Whether a holder is Redisson's does not show.
 local left = mode and redis.call('PTTL', key) or 0

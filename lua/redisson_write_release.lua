@@ -15,36 +15,18 @@
 -- threads that sleep at this moment. One that has just tried in vain and is about to sleep is not among them, and would
 -- sleep until the lease that it saw is over. 0 wakes one more thread, and if none sleeps, the next one that is about to.
 local key, value, name, prefix, sharded = KEYS[1], ARGV[1], ARGV[4], ARGV[5] or '', ARGV[6] == 'S'
-local ticket, announced = ARGV[7] or '', false
--- include readwrite
-local function publish(command) -- which may be forbidden; the lock is released all the same
-  local reply = redis.pcall(command, ARGV[3], '1')
-  if type(reply) ~= 'number' then
-    return 0
-  end
-  if reply > 0 then
-    redis.pcall(command, ARGV[3], '0')
-  end
-  return reply
-end
-local function announce()
-  if announced or ARGV[2] == '' then
-    return 0
-  end
-  announced = true
-  if ARGV[2] == 'SPUBLISH' then -- to which Redisson listens in a cluster
-    publish('SPUBLISH')
-  end
-  return publish('PUBLISH')
-end
-local mine = redis.call('HDEL', key, value .. ':write') == 1
-if mine then
-  settle()
+local ticket, message, announced, reply = ARGV[7] or '', '1', false, 1
+local mine, mode = redis.call('HDEL', key, value .. ':write') == 1, false
+if mine and redis.call('HLEN', key) > 1 then -- the mode, and its reader
+  -- include settle
+  mode = settle()
+elseif mine then
+  redis.call('DEL', key)
 end
 local downgraded, turn = mine and mode, mine
 -- include depart
-local reply = depart()
-if mine and (downgraded or not mode) then
-  announce()
+if mine and (downgraded or not mode) and not announced then
+  -- include publish
+  publish()
 end
 return mine and reply or 0

@@ -13,7 +13,7 @@
 local PROVISIONAL = 1000 -- the lease of a grant, until the grantee lengthens it
 local AT_ONCE = 64       -- how many readers one script serves
 local RARELY = 1700      -- how rarely there is a window for who tries each 100 ms
-local PATIENCE = 100     -- for how long a guest stays in front of those who could read
+local PATIENCE = 200     -- for how long a guest stays in front of those who could read
 
 local function channel(registry)
   if sharded then

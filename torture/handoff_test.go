@@ -24,7 +24,7 @@ const (
 	handoffPoll = 50 * time.Millisecond
 	// handoffSlack is what a machine on which 64 goroutines never rest may add as a rule: to nine waits of ten. To the
 	// tenth it may add handoffStall, when it is busy with something else.
-	handoffSlack = 100 * time.Millisecond
+	handoffSlack = 150 * time.Millisecond
 	handoffStall = time.Second
 	critical     = 300 * time.Microsecond
 	handoffFor   = 2500 * time.Millisecond

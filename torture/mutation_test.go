@@ -115,17 +115,22 @@ var mutations = []mutation{
 	},
 	{
 		"a reader takes a later writer of its registry for a lost one", "lua/redisson_read_obtain.lua",
-		"if not n or n > tonumber(number) then", "if not n then",
+		"lost = lost and n and n < tonumber(number)", "lost = lost and n",
 		"TestLateReader$",
 	},
 	{
 		"a reader does not mind a writer", "lua/redisson_read_obtain.lua",
-		"if not n or n > tonumber(number) then\n        return left", "if not n or n > tonumber(number) then\n        return nil",
+		"if (not mode or mode == 'read' or under) and not waits then", "if not waits then",
 		"TestReadWriteLinearizable/library$",
 	},
 	{
-		"the lease of a reader ends others'", "lua/redisson_read_obtain.lua",
-		"math.max(left, tonumber(ARGV[2]))", "ARGV[2]",
+		"a reader with a ticket does not mind a writer", "lua/admit.lua",
+		"kind == 'r' and mode == 'read'", "kind == 'r'",
+		"TestReadWriteLinearizable/library$",
+	},
+	{
+		"the lease of a reader ends others'", "lua/grant.lua",
+		"math.max(left, tonumber(lease))", "lease",
 		"TestReadWriteLinearizable/library$",
 	},
 	{
@@ -139,18 +144,18 @@ var mutations = []mutation{
 		"TestRenewalUnderReader",
 	},
 	{
-		"a reader that leaves takes the others' lock", "lua/redisson_read_release.lua",
-		"if longest > 0 then", "if false then",
+		"a reader that leaves takes the others' lock", "lua/settle.lua",
+		"if longest == 0 then", "if true then",
 		"TestReadWriteLinearizable/library$",
 	},
 	{
-		"a reader that leaves takes its own writer's lock", "lua/redisson_read_release.lua",
-		"if string.sub(other, -6) == ':write' then", "if false then",
+		"a reader that leaves takes its own writer's lock", "lua/settle.lua",
+		"elseif string.sub(fields[i], -6) == ':write' then", "elseif false then",
 		"TestReadWriteLinearizable/library$",
 	},
 	{
-		"a writer that leaves takes its own reader's lock", "lua/redisson_write_release.lua",
-		"if longest > 0 then", "if false then",
+		"a writer that leaves takes its own reader's lock", "lua/settle.lua",
+		"if longest == 0 then", "if true then",
 		"TestReadingOn",
 	},
 	{
@@ -220,7 +225,7 @@ var mutations = []mutation{
 	},
 	{
 		"a call that gives up does not pass on a grant, in Redisson's format", "lua/redisson_release.lua",
-		"if mine then\n      local ok", "if mine and (ticket == '' or ticket == '+') then\n      local ok",
+		"if over then\n      local ok", "if over and (ticket == '' or ticket == '+') then\n      local ok",
 		"TestQueueOutcomes",
 	},
 	{
@@ -262,6 +267,11 @@ var mutations = []mutation{
 		"a hold that was found is lost with its own message", "queue.go",
 		"a.hold.found = a.lock.reg.clock.now().add(suspicion)", "a.hold.found = 0",
 		"TestQueueOutcomes",
+	},
+	{
+		"who reads does not know that its owner was granted the writer", "acquisition.go",
+		"l.pair.wrote = a.hold.value", "_ = a.hold.value",
+		"TestReadingUnderGrantedWriter",
 	},
 	{
 		"a hold that is granted once more goes on", "queue.go",

@@ -198,3 +198,25 @@ func TestLateRemovalUnderReader(t *testing.T) {
 	s.free()
 	require.Empty(s, s.found)
 }
+
+// Who has been granted the writer in its queue reads under it, and goes on writing.
+func TestReadingUnderGrantedWriter(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, sharing, serve(t), settings{Lease: lease, Poll: poll, Handoff: -1})
+	holder := s.owner()
+	s.must(holder, s.b, 0)
+	w := s.asks(s.a)
+	s.await("a ticket", func() bool { return len(s.tickets()) == 1 })
+	s.unlocks(holder, s.b)
+	require.NoError(s, arrives(s, "the lock", w.got))
+	before := s.holders()
+	reader, alive := s.reads(w.ctx, 0)
+	require.Subset(s, s.holders(), before)
+	other := s.owner()
+	require.False(s, s.gets(other, s.b.(readWrite).reader()), "another process reads while one writes")
+	require.NoError(s, alive.Err())
+	s.unlocks(w.ctx, reader)
+	s.unlocks(w.ctx, s.a)
+	s.free()
+	require.Empty(s, s.found)
+}

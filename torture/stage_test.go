@@ -137,7 +137,8 @@ func (s *stage) unlocksOnDying(ctx context.Context, p process) {
 	}
 }
 
-// unharmed returns a check that the key is what it is now, but for the time that has passed.
+// unharmed returns a check that the key is what it is now, but for the time that has passed. A hold that was granted in a
+// queue has a short lease first, which is lengthened soon.
 func (s *stage) unharmed() (check func()) {
 	s.Helper()
 	look := func() (string, time.Duration) {
@@ -145,13 +146,19 @@ func (s *stage) unharmed() (check func()) {
 		require.NoError(s, err)
 		return s.do("DUMP", keyOf(s.path)), time.Duration(ms) * time.Millisecond
 	}
+	var value string
+	var left time.Duration
 	began := time.Now()
-	value, left := look()
+	s.await("a whole lease", func() bool {
+		began = time.Now()
+		value, left = look()
+		return left > provisional
+	})
 	return func() {
 		s.Helper()
 		nowValue, nowLeft := look()
 		passed := time.Since(began) + 2*time.Millisecond // whole milliseconds, twice
-		if nowValue != value || nowLeft > left || nowLeft < left-passed {
+		if nowValue != value || nowLeft > longer || nowLeft < left-passed {
 			s.violatedf("the key was %q for %v, and %v later it is %q for %v", value, left, passed, nowValue, nowLeft)
 		}
 	}

@@ -216,7 +216,7 @@ func TestSlowWakeups(t *testing.T) {
 	for mode, wakeup := range modes {
 		for _, slow := range []string{"PTTL", "SUBSCRIBE", "EVAL", "CLIENT"} {
 			s := newStage(t, library, server, settings{Lease: lease, Poll: poll, Wakeup: wakeup, Handoff: -1})
-			s.proxy.All(Match{Name: slow}, Fate{Delay: 5 * poll})
+			s.proxy.All(Match{Name: slow}, Fate{Delay: 3 * poll})
 			for range 4 {
 				type slowed struct {
 					path   string

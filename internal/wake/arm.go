@@ -133,7 +133,10 @@ func (w *Waiter) saw(pttl int64, sent, replied time.Time) {
 	if pttl == 0 { // its last millisecond; which is not the same as no end
 		left = time.Millisecond
 	}
-	w.answer(Sight{Armed: true, Taken: pttl != gone, Left: left})
+	if !w.armed && w.paused == nil { // a change has come in the meantime
+		w.signal()
+	}
+	w.answer(Sight{Armed: w.armed, Taken: pttl != gone, Left: left})
 }
 
 // enlisted answers waiters that are subscribed: they are to look themselves.
