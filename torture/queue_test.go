@@ -185,7 +185,7 @@ func (s *stage) unbelieved(reaction Match, tell func()) {
 	check()
 }
 
-// tells sends process a a message about the hold with the number of another message, as scripts do.
+// tells publishes a message for process a about the hold with the number of another message, as scripts do.
 func (s *stage) tells(what, ms string, about Command) {
 	s.Helper()
 	number := strings.TrimPrefix(about.Value, idOf(s.a))
@@ -419,8 +419,9 @@ func messageToNobody(s *stage) {
 		s.await("the removal of the ticket", func() bool { return len(s.tickets()) == 2 })
 		s.passes(holder, s.b)
 		began := time.Now()
-		arrives(s, "the lock", next.got)
+		err := arrives(s, "the lock", next.got)
 		waited := time.Since(began)
+		s.is(err, nil)
 		s.unlocks(next.ctx, c)
 		s.free()
 		if waited < provisional*3/4 {

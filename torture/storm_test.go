@@ -114,13 +114,13 @@ func blow(t *testing.T, w weather) ([]section, *storm) {
 		if x.Lost {
 			lost++
 		}
-		if x.Stolen && slices.ContainsFunc(s.feigned, x.excused) {
+		if x.Stolen && slices.ContainsFunc(s.feigned, x.excusedBy) {
 			x.Stolen = false
 			excused++
 		}
 	}
-	t.Logf("seed %d: %d holds, of which %d were lost, %d calls in vain, %d grants in queues, %d commands came to grief, %d losses "+
-		"were announced because of feigned grants, %v", w.seed, len(all), lost, vain, s.grants.Load(), s.faults.Load(), excused, s.events)
+	t.Logf("seed %d: %d holds, of which %d were lost, %d of them by feigned grants, %d calls in vain, %d grants in queues, "+
+		"%d commands came to grief, %v", w.seed, len(all), lost, excused, vain, s.grants.Load(), s.faults.Load(), s.events)
 	if w.system.name == library.name || w.system.name == redisson.name {
 		require.Greater(t, s.grants.Load(), int64(w.lasts/time.Second), "too few grants")
 	}
@@ -132,9 +132,9 @@ func blow(t *testing.T, w weather) ([]section, *storm) {
 	return all, s
 }
 
-// excused tells whether the message may have made the process announce a loss.
-func (x *section) excused(f feigned) bool {
-	return f.process == x.Process && f.key == keyOf(strconv.Itoa(x.Path)) && x.during(f.when)
+// excusedBy tells whether the message may have made the process announce a loss.
+func (s section) excusedBy(f feigned) bool {
+	return f.process == s.Process && f.key == keyOf(strconv.Itoa(s.Path)) && s.during(f.when)
 }
 
 // processes are different in all that a process chooses.
