@@ -21,12 +21,13 @@ import (
 const rwQueue = "orders:{orders:42}:waiters"
 
 // tickets are those in the queue, in their order, by their kinds.
-func (w *world) rwTickets() (kinds string) {
+func (w *world) rwTickets() string {
 	w.Helper()
+	var kinds strings.Builder
 	for member := range strings.FieldsSeq(strings.Trim(w.do("ZRANGEBYSCORE", rwQueue, "0", "+inf"), "[]")) {
-		kinds += member[len(member)-1:]
+		kinds.WriteString(member[len(member)-1:])
 	}
-	return kinds
+	return kinds.String()
 }
 
 // lines up starts a call in a process of its own, and returns when it has its ticket.

@@ -256,7 +256,7 @@ func TestGivingUpInTheQueue(t *testing.T) {
 								if c.losses && rand.N(20) == 0 {
 									f.next(grant, fate{lost: true})
 								}
-								ctx, cancel := context.WithTimeout(w.Context(), rand.N(5*time.Millisecond))
+								ctx, cancel := context.WithTimeout(w.Context(), rand.N(40*time.Millisecond))
 								err := l.Lock(ctx)
 								if err == nil {
 									if inside.Add(1) != 1 {

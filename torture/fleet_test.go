@@ -126,9 +126,9 @@ func TestAFleetThatIsBeingUpdated(t *testing.T) {
 			for _, r := range runs {
 				require.NoError(t, r.command.Wait())
 				var seen struct {
-					Sections int           `json:"Sections"`
-					Together int           `json:"Together"`
-					Longest  time.Duration `json:"Longest"`
+					Sections int           `json:"sections"`
+					Together int           `json:"together"`
+					Longest  time.Duration `json:"longest"`
 				}
 				require.NoError(t, json.Unmarshal(r.out.Bytes(), &seen))
 				t.Log(r.version, seen.Sections, seen.Longest)
