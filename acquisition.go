@@ -71,11 +71,7 @@ const closingGrace = time.Second
 // yet, the scheduler removes it. Queued tells that the call has waited in this process before.
 func (l *Lock) obtain(ctx context.Context, q request, deadline instant, queued bool) (err error) {
 	first := attempt{lock: l, hold: l.newHold(q), ctx: ctx}
-	switch {
-	case l.pair == nil:
-	case l == &l.pair.writer:
-		l.pair.wrote = first.hold.value
-	default:
+	if l.pair != nil && l == &l.pair.reader {
 		first.under = l.pair.under()
 	}
 	patient := q.wait != notAtAll
@@ -316,6 +312,9 @@ func (a *attempt) try(b bid, quick bool, deadline instant) (at standing, err err
 func (a *attempt) win(since instant) {
 	l := a.lock
 	a.won = true
+	if l.pair != nil && l == &l.pair.writer {
+		l.pair.wrote = a.hold.value
+	}
 	l.hold.Store(a.hold)
 	l.anchor().lockedAt.Store(int64(since))
 	if l.half().granted() {
