@@ -312,6 +312,9 @@ func (a *attempt) try(b bid, quick bool, deadline instant) (at standing, err err
 func (a *attempt) win(since instant) {
 	l := a.lock
 	a.won = true
+	if l.pair != nil && l == &l.pair.writer {
+		l.pair.wrote = a.hold.value
+	}
 	l.hold.Store(a.hold)
 	if l.pair != nil && l == &l.pair.writer {
 		l.pair.wrote = a.hold.value

@@ -181,9 +181,15 @@ func TestDowngradeServesReaders(t *testing.T) {
 		w.pending(wc)
 		require.NoError(w, gb.unlock(b.reader))
 		w.soon(wc)
+
+		// A writer that was granted the lock by another process does the same.
+		require.NoError(w, gc.lock(c.reader))
+		require.Equal(w, "write", w.fields(theKey)["mode"])
+		require.Len(w, w.holdersOf(theKey), 2)
 		w.pending(rd)
 		require.NoError(w, gc.unlock(c.writer))
 		w.soon(rd)
+		require.NoError(w, gc.unlock(c.reader))
 	})
 }
 
