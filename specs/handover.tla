@@ -18,13 +18,13 @@ CONSTANTS
   Provisional,  \* the lease of a grant until the grantee lengthens it
   Margin,       \* what a process takes off every lease (hold.go, margin)
   Drifts,       \* by how many ticks a process's clock may be late when a lease ends
-  Window,       \* how long an open release keeps the key free, in ticks
-  WindowEvery,  \* every so many turns a release is open; 0: never
+  Window,       \* how long a window is, in ticks, in which the key is left to those without a ticket
+  WindowEvery,  \* a window is due after so many grants; 0: never
   Handoff,      \* how often a hold may go on to the next goroutine of its process
   Faults,       \* what may go wrong or stop a call, see Fault
   MaxFaults,    \* how often
   MaxLate,      \* commands of abandoned calls that are on their way at a time
-  Looks,        \* when a waiter looks by itself: "any" time, "due", or "never"
+  Looks,        \* whether a waiter looks by itself: when it is "due", or "never"
   Clock,        \* whether time passes
   Slow,         \* how often time passes while something is under way that takes no time by itself
   Calls,        \* how many calls the processes make in all; 0: without end
@@ -42,32 +42,41 @@ VARIABLES
   cmd,      \* the command of the call that is under way, or its reply
   sent,     \* how long ago that was sent
   has,      \* a reply has shown that the waiter's ticket is in the queue
-  base,     \* how long ago the last such command was sent (R3)
+  base,     \* how long ago the last such command was sent (R3, acquisition.base)
   until,    \* for how long the process may rely on its hold (hold.until)
   timer,    \* when the waiter looks again: in ticks; Due: its time has come; Awake: a message woke it
-  first,    \* the waiter has been told that it is first, and does not listen to the key yet (R17)
-  found,    \* the hold was found by looking: its grant message may still come
+  first,    \* it knows that it is first, and is about to have the server tell it of changes of the key (R17)
+  soon,     \* its first look is still to come: in the next tick
+  found,    \* the hold was found by looking: its grant message may still come (hold.found)
   link,     \* the connection for wake-ups: "up", "down", or "half": dead, and the server counts it still
   at,       \* the server that a process's connections lead to
   inbox,    \* messages on the connection for wake-ups, in order
   late,     \* commands of abandoned calls and broken connections; they may be executed at any time
   stray,    \* the largest number of a hold that is over and may be in Redis still (stray.go); 0: none
-  last,     \* the last hold whose release was confirmed: sent once more after a reconnection (R15)
+  last,     \* the last hold whose removal was confirmed: sent once more after a reconnection (R15, Lock.recall)
   more,     \* another goroutine of the process waits for the local half
   hands,    \* how often the hold went on to the next goroutine
-  turns,    \* how many turns ago the last open release was, as the grant message said
-  seen,     \* the last release found tickets: the next call does not try by SET NX first (R12)
+  seen,     \* others waited at the last release: the next call does not try by SET NX first (crowd.contested, R12)
   calls,    \* how many calls were begun, if they are counted
   faults,   \* how many faults there were
   slow,     \* how often time passed while something was under way
   untaken,  \* ghost: for how many ticks a key is there that nobody relies on, although somebody waits
   idle      \* ghost: for how many ticks the key has been free although a live ticket waits
 
-vars == <<db, master, drift, pc, num, cmd, sent, has, base, until, timer, first, found, link, at, inbox, late, stray, last,
-          more, hands, turns, seen, calls, faults, slow, untaken, idle>>
+\* The variables that most actions leave alone, in groups.
+command == <<cmd, sent>>
+ticket == <<has, base, timer, first, soon>>
+wire == <<link, at, inbox>>
+remains == <<late, stray, last>>
+local == <<more, hands, seen>>
+ghosts == <<slow, untaken, idle>>
+
+vars == <<db, master, drift, pc, num, command, ticket, until, found, wire, remains, local, calls, faults, ghosts>>
 
 (***************************************************************************)
-(* The states of a process's call (one at a time, by the local half):      *)
+(* The states of a process's call (one at a time, by the local half). The  *)
+(* code's states ask, asleep and look are wait here, with and without a    *)
+(* command under way.                                                      *)
 (*                                                                         *)
 (*   idle ──Lock──▶ try ──taken──▶ wait ──Granted──▶ hold ──Release──▶ free *)
 (*                   └──granted──▶ hold  └─too old─▶ sure ──renewed─▶ hold  *)
@@ -88,6 +97,7 @@ NoCmd == [op |-> "none"]
 Lacks(guard) == guard \in Without
 
 Max(S) == CHOOSE x \in S : \A y \in S : y <= x
+Min(S) == CHOOSE x \in S : \A y \in S : x <= y
 Min2(a, b) == IF a < b THEN a ELSE b
 Max2(a, b) == IF a > b THEN a ELSE b
 
@@ -103,42 +113,53 @@ Rank(q, t) == (CHOOSE i \in 1..Len(q) : q[i] = t) - 1
 Empty == [key |-> Nobody, ttl |-> 0,   \* the key's value, <<registry, number>>, and what its lease has left
           granted |-> FALSE,           \* ghost: by a release, and not lengthened since
           queue |-> <<>>,              \* <key>:waiters, the values of the tickets in order
-          open |-> 0,                  \* the member of it that says for how long the key is open still
+          young |-> {},                \* those that are younger than a second (by their places), where time passes
+          open |-> 0,                  \* the member of it that says for how long a window is open still
+          grants |-> 0,                \* how many there were since the last window: in the code its age is what counts
           subs |-> {},                 \* PUBSUB NUMSUB of the processes' channels
           tracks |-> {}]               \* who is to be told when the key changes
 
 Quiet == [p \in Go |-> <<>>]
-Grant(n, t) == [m |-> "grant", n |-> n, left |-> t]    \* you are the owner; left: turns since the last open release
-First(n, left) == [m |-> "first", n |-> n, left |-> left] \* you are first now; look when this lease is over
+To(t, m) == [p \in Go |-> IF p = t[1] THEN <<m>> ELSE <<>>]
+Join(x, y) == [p \in Go |-> x[p] \o y[p]]
+
+Grant(n) == [m |-> "grant", n |-> n, left |-> 0]       \* g: you are the owner
+First(n, left) == [m |-> "first", n |-> n, left |-> left] \* n: you are the next one; look when so long is over
+Dropped(n) == [m |-> "dropped", n |-> n, left |-> 0]   \* d: your ticket was taken out: look
 Changed == [m |-> "changed", n |-> 0, left |-> 0]      \* tracking: the key changed
-Dropped(n) == [m |-> "dropped", n |-> n, left |-> 0]   \* your ticket was taken out: look
+
+\* warn, in serve.lua, to the first of a queue.
+Warn(q, left) == IF q = <<>> \/ Lacks("first") THEN Quiet ELSE To(q[1], First(q[1][2], left))
 
 Key(D, v, ttl, granted) == [D EXCEPT !.key = v, !.ttl = ttl, !.granted = granted]
 NoKey(D) == Key(D, Nobody, 0, FALSE)
 
-\* R1: only tickets whose channel has a subscriber are served, and the others removed.
-Alive(D) == IF Lacks("numsub") THEN D.queue ELSE SelectSeq(D.queue, LAMBDA t : t[1] \in D.subs)
+\* heads, in serve.lua (R1): the queue without the tickets in front of the first that is served, or that is v. Those are of
+\* processes whose channels nobody subscribes to.
+Heads(D, v) ==
+  LET alive == {i \in 1..Len(D.queue) : D.queue[i] = v \/ D.queue[i][1] \in D.subs \/ Lacks("numsub")}
+  IN IF alive = {} THEN <<>> ELSE SubSeq(D.queue, Min(alive), Len(D.queue))
 
-\* The part of spring_release.lua and spring_obtain.lua that serves the first ticket: remove the ticket, SET, PUBLISH.
-\* Provisional is the lease of the grant (Q6). Two processes are told, whatever the length of the queue (Q3).
-Serve(D, q, t) ==
+\* serve, in serve.lua: removes the first ticket of q, SET, PUBLISH. Provisional is the lease of the grant (Q6). Two
+\* processes are told, whatever the length of the queue (Q3). The new first one need not be if it is young: r.tells.
+Serve(D, q, r) ==
   [db |-> [Key(D, q[1], IF Lacks("provisional") THEN Lease ELSE Provisional, TRUE)
              EXCEPT !.queue = IF Lacks("remove") THEN q ELSE Tail(q)],
-   out |-> [p \in Go |->
-              (IF p = q[1][1] THEN <<Grant(q[1][2], t)>> ELSE <<>>)
-              \o (IF Len(q) > 1 /\ p = q[2][1] /\ ~Lacks("first")
-                  THEN <<First(q[2][2], Provisional)>> ELSE <<>>)]]
+   out |-> Join(IF Len(q) > 1 /\ (r.tells \/ q[2] \notin D.young) THEN Warn(Tail(q), Provisional) ELSE Quiet,
+                To(q[1], Grant(q[1][2])))]
 
-\* What a release does with the key: a grant, an open release, or nobody waits. T: turns since the last open release.
-Pass(D, t) ==
-  LET q == Alive(D)
-      opens == WindowEvery > 0 /\ (t >= WindowEvery \/ (D.open > 0 /\ ~Lacks("record")))
+\* pass.lua: what a release does with the key. A window is written down, so nobody closes it before its time.
+Pass(D, r) ==
+  LET q == Heads(D, Nobody)
       left == IF D.open > 0 THEN D.open ELSE Window
-  IN CASE q = <<>> -> [db |-> [NoKey(D) EXCEPT !.queue = q, !.open = 0], out |-> Quiet]
-       [] q # <<>> /\ opens /\ ~Lacks("open") ->
-            [db |-> [NoKey(D) EXCEPT !.queue = q, !.open = left],
-             out |-> [p \in Go |-> IF p = q[1][1] THEN <<First(q[1][2], left)>> ELSE <<>>]]
-       [] OTHER -> Serve([D EXCEPT !.queue = q, !.open = 0], q, IF WindowEvery > 0 THEN t + 1 ELSE 0)
+      due == D.grants >= WindowEvery \/ (D.open > 0 /\ ~Lacks("record"))
+  IN CASE WindowEvery > 0 /\ due /\ ~Lacks("open") /\ (q # <<>> \/ r.yields) ->
+            [db |-> [NoKey(D) EXCEPT !.queue = q, !.open = left, !.grants = 0], others |-> 1,
+             out |-> IF q = <<>> THEN Quiet ELSE Join(Warn(q, left - 1), Warn(Tail(q), left))]
+       [] q = <<>> -> [db |-> [NoKey(D) EXCEPT !.queue = q], others |-> 0, out |-> Quiet]
+       [] OTHER ->
+            LET x == Serve(D, q, r)
+            IN [db |-> [x.db EXCEPT !.grants = Min2(@ + 1, WindowEvery)], others |-> 1, out |-> x.out]
 
 Reply(D, re, left, out) ==
   [db |-> D, re |-> [op |-> "reply", to |-> re, left |-> left, rank |-> 0], out |-> out]
@@ -150,55 +171,65 @@ RunSetNX(D, r) ==
 
 Mine(D, r) == D.key[1] = r.p /\ D.key[2] <= r.n
 
+\* The ticket v waits: for a lease to end, or a window.
 Queued(D, v, out) ==
   [db |-> D, out |-> out,
-   re |-> [op |-> "reply", to |-> "queued", rank |-> Rank(D.queue, v), left |-> IF D.key = Nobody THEN D.open ELSE D.ttl]]
+   re |-> [op |-> "reply", to |-> "queued", rank |-> Rank(D.queue, v),
+           left |-> IF D.key = Nobody THEN Max2(D.open - 1, 0) ELSE D.ttl]]
+
+\* V, whose registry has the key by an older attempt, takes that over.
+TakeOver(D, v) == Reply([Key(D, v, Lease, FALSE) EXCEPT !.queue = Strip(@, v)], "granted", 0, Quiet)
 
 \* V becomes the owner by its own command. The tickets in front of it had their time and did not take the key: they are
-\* removed, and told.
+\* removed, and told. So is the new first one.
 Take(D, q, v) ==
-  LET front == IF In(q, v) THEN SubSeq(q, 1, Rank(q, v)) ELSE <<>>
-      rest == IF In(q, v) THEN SubSeq(q, Rank(q, v) + 2, Len(q)) ELSE q
+  LET front == SubSeq(q, 1, Rank(q, v))
+      rest == Strip(SubSeq(q, Rank(q, v) + 2, Len(q)), v)
       told(p) == {i \in 1..Len(front) : front[i][1] = p}
-  IN Reply([Key(D, v, Lease, FALSE) EXCEPT !.queue = Strip(rest, v), !.open = 0], "granted", 0,
-           [p \in Go |-> IF told(p) = {} THEN <<>> ELSE <<Dropped(front[Max(told(p))][2])>>])
+  IN Reply([Key(D, v, Lease, FALSE) EXCEPT !.queue = rest], "granted", 0,
+           Join([p \in Go |-> IF told(p) = {} THEN <<>> ELSE <<Dropped(front[Max(told(p))][2])>>], Warn(rest, Lease)))
 
-\* What is common to the next two, for a ticket v that is in the queue: when the key is free, the first ticket is served,
-\* or v itself when it is due (R5).
+\* ask.lua, for a ticket v that is in the queue: when the key is free and no window is open, the first ticket is served, or v
+\* itself when it is due (R5).
 Ask(D, r, v) ==
-  LET q == SelectSeq(D.queue, LAMBDA t : t = v \/ In(Alive(D), t))
+  LET due == r.due /\ ~Lacks("due")
+      q == IF due THEN D.queue ELSE Heads(D, v)
   IN IF D.key # Nobody \/ (D.open > 0 /\ ~Lacks("record")) THEN Queued(D, v, Quiet)
-     ELSE IF q[1] = v \/ (r.due /\ ~Lacks("due")) THEN Take(D, q, v)
-     ELSE LET x == Serve([D EXCEPT !.queue = q], q, 0) IN Queued(x.db, v, x.out)
+     ELSE IF due \/ q[1] = v THEN Take(D, q, v)
+     ELSE LET x == Serve(D, q, r) IN Queued(x.db, v, x.out)
 
 \* spring_obtain.lua, to queue: a new ticket comes last (R8), or takes the place of an older one of its registry.
 RunObtain(D, r) ==
   LET v == <<r.p, r.n>>
       old == {i \in 1..Len(D.queue) : D.queue[i][1] = r.p /\ D.queue[i][2] <= r.n}
       q == IF old = {} THEN Append(D.queue, v)
-           ELSE LET i == CHOOSE x \in old : \A y \in old : x <= y
+           ELSE LET i == Min(old)
                 IN Strip(SubSeq(D.queue, 1, i - 1), v) \o <<v>> \o Strip(SubSeq(D.queue, i + 1, Len(D.queue)), v)
+      young == Clock /\ \A i \in old : D.queue[i] \in D.young
   IN CASE D.key[1] = r.p /\ D.key[2] > r.n /\ ~Lacks("order") -> Reply(D, "refused", 0, Quiet)   \* R4: late
        [] D.key = v -> Reply(D, "owner", D.ttl, Quiet)             \* only in a mutant: a number is used once
-       [] D.key[1] = r.p /\ D.key # v -> Take(D, <<>> \o Strip(D.queue, v), v)   \* a grant that this call missed
-       [] OTHER -> Ask([D EXCEPT !.queue = q], r, v)
+       [] D.key[1] = r.p /\ D.key # v -> TakeOver(D, v)            \* a grant that this call missed
+       [] OTHER -> Ask([D EXCEPT !.queue = q, !.young = IF young THEN @ \cup {v} ELSE @], r, v)
 
-\* The same script, to look and to refresh: it never adds a ticket.
+\* The same script, to look and to refresh: it never adds a ticket, and needs one.
 RunLook(D, r) ==
   LET v == <<r.p, r.n>>
   IN CASE D.key = v -> Reply(D, "owner", D.ttl, Quiet)
        [] D.key[1] = r.p /\ D.key[2] > r.n -> Reply(D, "refused", 0, Quiet)
-       [] D.key # v /\ ~(D.key[1] = r.p /\ D.key[2] > r.n) /\ ~In(D.queue, v) -> Reply(D, "missing", 0, Quiet)
-       [] D.key[1] = r.p /\ D.key[2] < r.n /\ In(D.queue, v) -> Take(D, Strip(D.queue, v), v)
-       [] OTHER -> Ask(D, r, v)
+       [] D.key[1] = r.p /\ D.key[2] < r.n /\ (In(D.queue, v) \/ Lacks("ticket")) -> TakeOver(D, v)
+       [] D.key # v /\ D.key[1] # r.p /\ In(D.queue, v) -> Ask(D, r, v)
+       [] OTHER -> Reply(D, "missing", 0, Quiet)
 
-\* spring_release.lua: the end of a hold, and of a call that gives up (R10).
+\* spring_release.lua: the end of a hold, and of a call that gives up (R10), whose tickets leave.lua removes: who is first by
+\* that is told.
 RunRelease(D, r) ==
-  LET D1 == [D EXCEPT !.queue = Strip(@, <<r.p, r.n>>)]
-      owner == IF Lacks("value") THEN D.key # Nobody ELSE Mine(D, r) /\ ~(Lacks("leave") /\ r.leave)
-  IN IF owner
-     THEN LET s == Pass(D1, r.turns) IN Reply(s.db, "done", Len(Alive(D1)), s.out)
-     ELSE Reply(D1, "gone", 0, Quiet)
+  LET q == IF r.leave THEN Strip(D.queue, <<r.p, r.n>>) ELSE D.queue
+      D1 == [D EXCEPT !.queue = q]
+      next == IF q # <<>> /\ q[1] # D.queue[1] THEN Warn(q, D.ttl) ELSE Quiet
+      over == IF Lacks("value") THEN D.key # Nobody ELSE Mine(D, r) /\ ~(Lacks("leave") /\ r.leave)
+  IN IF over
+     THEN LET x == Pass(D1, r) IN Reply(x.db, "done", x.others, Join(next, x.out))
+     ELSE Reply(D1, "gone", 0, next)
 
 \* spring_renew.lua
 RunRenew(D, r) ==
@@ -210,18 +241,31 @@ Run(D, r) ==
              [] r.op = "look" -> RunLook(D, r)
              [] r.op = "release" -> RunRelease(D, r)
              [] r.op = "renew" -> RunRenew(D, r)
-  IN IF a.db.key = D.key THEN a
-     ELSE [a EXCEPT !.db.tracks = {},   \* the server tells of a change once
-                    !.out = [p \in Go |-> @[p] \o IF p \in D.tracks THEN <<Changed>> ELSE <<>>]]
+      b == IF a.db.key = D.key THEN a
+           ELSE [a EXCEPT !.db.tracks = {},   \* the server tells of a change once
+                          !.out = [p \in Go |-> @[p] \o IF p \in D.tracks THEN <<Changed>> ELSE <<>>]]
+  IN IF b.db.young = {} THEN b ELSE [b EXCEPT !.db.young = {t \in @ : In(b.db.queue, t)}]
+
+\* A command as the server may execute it: the first ticket is told that it is, unless it is young and the server likes. (In
+\* the code the ticket's age decides.)
+Executions(D, r) == {r @@ [tells |-> x] : x \in IF D.young = {} THEN {TRUE} ELSE BOOLEAN}
 
 \* A message reaches whoever has a connection to this server that works.
 Deliver(s, out) == [p \in Go |-> IF link[p] = "up" /\ at[p] = s THEN inbox[p] \o out[p] ELSE inbox[p]]
 
+\* The key of server s goes without a command.
+Vanish(s, D) ==
+  /\ db' = [db EXCEPT ![s] = [NoKey(D) EXCEPT !.tracks = {}]]
+  /\ inbox' = Deliver(s, [p \in Go |-> IF p \in D.tracks THEN <<Changed>> ELSE <<>>])
+
 -----------------------------------------------------------------------------
 (* Commands, and time as processes count it.                                *)
 
-Request(p, op) == [op |-> op, p |-> p, n |-> num[p], s |-> at[p], due |-> FALSE, leave |-> FALSE, turns |-> 0]
+Request(p, op) == [op |-> op, p |-> p, n |-> num[p], s |-> at[p], due |-> FALSE, leave |-> FALSE, yields |-> FALSE]
 InFlight(c) == c.op \in {"setnx", "obtain", "look", "release", "renew"}
+
+\* Commands that can make a hold the owner, or put a ticket into the queue. The sweep watches for no others.
+Grants(r) == r.op \in {"setnx", "obtain"}
 
 \* For how long a hold may be relied on whose command was sent ago ticks ago, in ticks of the server: the process takes
 \* the margin off, and its clock may be late by its drift.
@@ -239,7 +283,7 @@ Traces(p) ==
   \cup {inbox[p][i].n : i \in 1..Len(inbox[p])}
 Fresh(p) == IF Lacks("numbers") THEN 1 ELSE Max(Traces(p) \cup {0}) + 1
 
-\* An attempt whose outcome is unknown, or that is over, is given up, and its number with it.
+\* acquisition.renumber: an attempt whose outcome is unknown, or that is over, is given up, and its number with it.
 NoMore(p) == IF Lacks("fresh") THEN num[p] ELSE 0
 
 Send(p, r) == /\ cmd' = [cmd EXCEPT ![p] = r]
@@ -248,9 +292,7 @@ Idle(p) == /\ cmd' = [cmd EXCEPT ![p] = NoCmd]
            /\ sent' = [sent EXCEPT ![p] = 0]
 
 \* The command of a call that is given up may still be executed, or be lost.
-Abandon(p) ==
-  /\ Idle(p)
-  /\ late' \in IF InFlight(cmd[p]) /\ Cardinality(late) < MaxLate THEN {late, late \cup {cmd[p]}} ELSE {late}
+Forget(p) == late' \in IF InFlight(cmd[p]) /\ Cardinality(late) < MaxLate THEN {late, late \cup {cmd[p]}} ELSE {late}
 
 Fault(what) == what \in Faults /\ faults < MaxFaults /\ faults' = faults + 1
 
@@ -261,10 +303,12 @@ Believes(p) == pc[p] = "hold" /\ until[p] > 0
 
 Due == 0
 Awake == -1
-Asleep(left, rank) == IF Looks = "due" THEN left + rank + 1 ELSE 1
 
-\* Lock.enter and Lock.obtain: the local half is free. Most locks are free, so the first try is a SET NX; not where the
-\* last release was contended (R12).
+\* acquisition.asleep: when the lease is over, and the tickets in front had their poll intervals.
+Asleep(left, rank, ago) == IF Looks = "due" THEN Max2(left + rank + 1 - ago, Due) ELSE 1
+
+\* Lock.enter and Lock.obtain: the local half is free. Most locks are free, so the first try is a SET NX; not where others
+\* waited at the last release (R12).
 Begin(p) ==
   /\ pc[p] = "idle"
   /\ Calls = 0 \/ calls < Calls
@@ -272,165 +316,146 @@ Begin(p) ==
   /\ IF seen[p] \/ ~FirstTry
      THEN /\ pc' = [pc EXCEPT ![p] = "wait"]
           /\ timer' = [timer EXCEPT ![p] = Awake]
-          /\ UNCHANGED <<cmd, sent, num>>
+          /\ UNCHANGED <<command, num>>
      ELSE /\ pc' = [pc EXCEPT ![p] = "try"]
           /\ num' = [num EXCEPT ![p] = Fresh(p)]
           /\ Send(p, [Request(p, "setnx") EXCEPT !.n = Fresh(p)])
           /\ UNCHANGED timer
-  /\ UNCHANGED <<last, db, master, drift, has, base, until, first, found, link, at, inbox, late, stray, more, hands, turns,
-                 seen, faults, slow, untaken, idle>>
+  /\ UNCHANGED <<db, master, drift, has, base, first, soon, until, found, wire, remains, local, faults, ghosts>>
 
-\* The package that listens: SUBSCRIBE to the process's channel, on a new connection.
+\* internal/wake: SUBSCRIBE to the process's channel, on a new connection.
 Subscribe(p) ==
   /\ link' = [link EXCEPT ![p] = "up"]
   /\ db' = [db EXCEPT ![at[p]].subs = @ \cup {p}]
   /\ inbox' = [inbox EXCEPT ![p] = <<>>]
 
-\* The same package: the first waiter has the server tell of every change of the key, and looks at what its lease has
-\* left (PTTL on the tracking connection).
+\* acquisition.arm: the first waiter has the server tell of every change of the key, and looks at what its lease has left. (If
+\* the key is free because of a window, the code looks every 10 ms, to no effect.)
 Track(p) ==
-  /\ pc[p] = "wait" /\ first[p] /\ link[p] = "up" /\ ~Lacks("track")
+  /\ pc[p] = "wait" /\ cmd[p] = NoCmd /\ first[p] /\ link[p] = "up" /\ ~Lacks("track")
   /\ first' = [first EXCEPT ![p] = FALSE]
   /\ db' = [db EXCEPT ![at[p]].tracks = @ \cup {p}]
   /\ timer' = [timer EXCEPT ![p] = IF @ < 1 THEN @
-                                   ELSE IF db[at[p]].key # Nobody THEN Asleep(db[at[p]].ttl, 0)
+                                   ELSE IF db[at[p]].key # Nobody THEN Asleep(db[at[p]].ttl, 0, 0)
                                    ELSE IF db[at[p]].open > 0 THEN @ ELSE Awake]
-  /\ UNCHANGED <<last, master, drift, pc, num, cmd, sent, has, base, until, found, link, at, inbox, late, stray, more, hands, turns,
-                 seen, calls, faults, slow, untaken, idle>>
+  /\ UNCHANGED <<master, drift, pc, num, command, has, base, soon, until, found, wire, remains, local, calls, faults, ghosts>>
 
-\* acquisition.try: a waiter that is awake asks. Each command that can make a hold the owner, or a ticket, has a number
-\* of its own. Before the first ticket it subscribes to its channel, and waits for the answer (R9). After each
-\* subscription it looks (R7).
+\* acquisition.inLine and ask: a waiter that is awake looks, or asks for a ticket. Each command that can make a hold the
+\* owner, or a ticket, has a number of its own. Before the first ticket the waiter subscribes to its channel, and waits for
+\* the answer (R9). After each subscription it looks (R7).
 Subscribed(p) == link[p] # "down" \/ Lacks("subscribe")
 Look(p) ==
   /\ pc[p] = "wait" /\ cmd[p] = NoCmd
-  /\ timer[p] < 1 \/ Looks = "any" \/ ~Subscribed(p)
+  /\ timer[p] < 1 \/ ~Subscribed(p)
   /\ LET due == timer[p] = Due IN
        IF has[p]
        THEN Send(p, [Request(p, "look") EXCEPT !.due = due]) /\ UNCHANGED num
        ELSE LET n == IF Lacks("fresh") /\ num[p] > 0 THEN num[p] ELSE Fresh(p)
             IN Send(p, [Request(p, "obtain") EXCEPT !.due = due, !.n = n]) /\ num' = [num EXCEPT ![p] = n]
   /\ timer' = [timer EXCEPT ![p] = 1]
+  /\ soon' = [soon EXCEPT ![p] = @ /\ ~Lacks("once")]
   /\ IF Subscribed(p) THEN UNCHANGED <<link, db, inbox>> ELSE Subscribe(p)
-  /\ UNCHANGED <<last, master, drift, pc, has, base, until, first, found, at, late, stray, more, hands, turns, seen, calls,
-                 faults, slow, untaken, idle>>
+  /\ UNCHANGED <<master, drift, pc, has, base, first, until, found, at, remains, local, calls, faults, ghosts>>
 
 \* In a mutant: the subscription comes later.
 Listen(p) ==
   /\ Lacks("subscribe")
   /\ pc[p] = "wait" /\ link[p] = "down" /\ has[p]
   /\ Subscribe(p)
-  /\ UNCHANGED <<last, master, drift, pc, num, cmd, sent, has, base, until, timer, first, found, at, late, stray, more, hands,
-                 turns, seen, calls, faults, slow, untaken, idle>>
+  /\ UNCHANGED <<master, drift, pc, num, command, ticket, until, found, at, remains, local, calls, faults, ghosts>>
 
 NoTicket(p) == /\ has' = [has EXCEPT ![p] = FALSE]
                /\ base' = [base EXCEPT ![p] = Lease]
                /\ first' = [first EXCEPT ![p] = FALSE]
+               /\ soon' = [soon EXCEPT ![p] = FALSE]
 
-\* hold.grant: Lock returns, or, when too little of the lease is left, it was granted for nothing.
+\* hold.grant and grantShort: Lock returns, or, when too little of the lease is left, it was granted for nothing.
 Held(p, length) ==
   /\ until' = [until EXCEPT ![p] = length]
   /\ pc' = [pc EXCEPT ![p] = IF length > 0 THEN "hold" ELSE "wait"]
   /\ timer' = [timer EXCEPT ![p] = IF length > 0 THEN 1 ELSE Awake]
   /\ NoTicket(p)
-  /\ hands' = [hands EXCEPT ![p] = 0]
+  /\ Idle(p)
 
-\* A grant with less than half of the provisional lease certain: renew before Lock returns (Q7).
+\* acquisition.granted and found: with less than half of the provisional lease certain, sure renews before Lock returns (Q7).
 Granted(p, length) ==
   IF length >= Half
-  THEN Held(p, length) /\ Idle(p)
+  THEN Held(p, length)
   ELSE /\ pc' = [pc EXCEPT ![p] = "sure"]
        /\ Send(p, Request(p, "renew"))
        /\ NoTicket(p)
-       /\ UNCHANGED <<until, timer, hands>>
+       /\ UNCHANGED <<until, timer>>
 
 \* The reply to a command of the call that is under way.
 Answered(p) ==
   LET c == cmd[p]
       ago == IF Lacks("sent") THEN 0 ELSE sent[p]
       full == Sure(p, Lease, ago)
+      again == pc[p] = "wait" /\ c.to \in {"missing", "refused"}   \* expired, dropped, lost in a failover: queue anew
+      over == pc[p] = "sure" /\ c.to = "gone"                      \* the grant is over: the same
   IN
   /\ c.op = "reply"
   /\ \/ /\ pc[p] = "try" /\ c.to = "taken"
         /\ pc' = [pc EXCEPT ![p] = "wait"]
         /\ timer' = [timer EXCEPT ![p] = Awake]
         /\ Idle(p)
-        /\ UNCHANGED <<has, base, until, first, found, stray, more, hands, turns, seen>>
-     \/ /\ pc[p] \in {"try", "wait"} /\ c.to = "granted"
-        /\ Held(p, full) /\ Idle(p)
-        /\ turns' = [turns EXCEPT ![p] = IF has[p] THEN WindowEvery ELSE 0]
-        /\ UNCHANGED <<found, stray, more, seen>>
+        /\ UNCHANGED <<has, base, first, soon, until, found, seen>>
+     \/ /\ \/ pc[p] \in {"try", "wait"} /\ c.to = "granted"
+           \/ pc[p] = "sure" /\ c.to = "renewed"
+        /\ Held(p, full)
+        /\ UNCHANGED <<found, seen>>
      \/ /\ pc[p] = "wait" /\ c.to = "owner"          \* R3: a reply with p milliseconds left counts as sent + p
         /\ Granted(p, Sure(p, c.left, ago))
         /\ found' = [found EXCEPT ![p] = TRUE]
-        /\ turns' = [turns EXCEPT ![p] = WindowEvery] \* R12: lost means due
-        /\ UNCHANGED <<stray, more, seen>>
+        /\ UNCHANGED seen
      \/ /\ pc[p] = "wait" /\ c.to = "queued"         \* R3: the ticket was still in the queue
         /\ has' = [has EXCEPT ![p] = TRUE]
         /\ base' = [base EXCEPT ![p] = ago]
-        /\ timer' = [timer EXCEPT ![p] = IF @ < 1 THEN @ ELSE Asleep(c.left, c.rank)]
-        /\ first' = [first EXCEPT ![p] = @ \/ c.rank = 0 \/ Lacks("one")]
+        /\ timer' = [timer EXCEPT ![p] = Asleep(c.left, c.rank, ago)]
+        /\ first' = [first EXCEPT ![p] = c.rank = 0 \/ Lacks("one")]
+        /\ soon' = [soon EXCEPT ![p] = c.rank > 0 /\ (@ \/ (Clock /\ ~has[p])) /\ ~Lacks("first")]
         /\ Idle(p)
-        /\ UNCHANGED <<pc, until, found, stray, more, hands, turns, seen>>
-     \/ /\ pc[p] = "wait" /\ c.to \in {"missing", "refused"}   \* expired, dropped, lost in a failover: queue anew
-        /\ has' = [has EXCEPT ![p] = FALSE]
-        /\ base' = [base EXCEPT ![p] = Lease]
-        /\ timer' = [timer EXCEPT ![p] = Awake]
-        /\ Idle(p)
-        /\ UNCHANGED <<pc, until, first, found, stray, more, hands, turns, seen>>
-     \/ /\ pc[p] = "sure" /\ c.to = "renewed"
-        /\ Held(p, full) /\ Idle(p)
-        /\ UNCHANGED <<found, stray, more, turns, seen>>
-     \/ /\ pc[p] = "sure" /\ c.to = "gone"           \* the grant is over: wait again
+        /\ UNCHANGED <<pc, until, found, seen>>
+     \/ /\ again \/ over
         /\ pc' = [pc EXCEPT ![p] = "wait"]
         /\ timer' = [timer EXCEPT ![p] = Awake]
+        /\ NoTicket(p)
         /\ found' = [found EXCEPT ![p] = FALSE]
         /\ Idle(p)
-        /\ UNCHANGED <<has, base, until, first, stray, more, hands, turns, seen>>
-     \/ /\ pc[p] = "hold" /\ c.to = "renewed"        \* hold.answered: what is over is not revived (S6)
-        /\ until' = [until EXCEPT ![p] = IF @ > 0 THEN Max2(@, full) ELSE 0]
+        /\ UNCHANGED <<until, seen>>
+     \/ /\ pc[p] = "hold"                            \* hold.answered: what is over is not revived (S6)
+        /\ until' = [until EXCEPT ![p] = IF c.to = "renewed" /\ @ > 0 THEN Max2(@, full) ELSE 0]
         /\ Idle(p)
-        /\ UNCHANGED <<pc, has, base, timer, first, found, stray, more, hands, turns, seen>>
-     \/ /\ pc[p] = "hold" /\ c.to = "gone"
-        /\ until' = [until EXCEPT ![p] = 0]
-        /\ Idle(p)
-        /\ UNCHANGED <<pc, has, base, timer, first, found, stray, more, hands, turns, seen>>
-     \/ /\ \/ pc[p] = "hold" /\ c.to \in {"queued", "owner", "granted", "missing", "refused"}
-           \/ pc[p] = "sure" /\ c.to \in {"queued", "owner", "granted", "missing", "refused"}
-        /\ Idle(p)                                   \* of a look that the grant message has overtaken
-        /\ UNCHANGED <<pc, has, base, until, timer, first, found, stray, more, hands, turns, seen>>
+        /\ UNCHANGED <<pc, ticket, found, seen>>
      \/ /\ pc[p] = "free"                            \* Lock.release: only now is the local half free
         /\ pc' = [pc EXCEPT ![p] = "idle"]
         /\ Idle(p)
         /\ seen' = [seen EXCEPT ![p] = FirstTry /\ WindowEvery > 0 /\ c.left > 0]
-        /\ UNCHANGED <<has, base, until, timer, first, found, stray, more, hands, turns>>
-  /\ num' = [num EXCEPT ![p] = IF pc[p] = "free" THEN 0
-                               ELSE IF pc[p] = "try" /\ c.to = "taken" THEN 0
-                               ELSE IF pc[p] = "wait" /\ c.to \in {"missing", "refused"} THEN NoMore(p) ELSE @]
+        /\ UNCHANGED <<ticket, until, found>>
+  /\ num' = [num EXCEPT ![p] = IF pc[p] = "free" \/ (pc[p] = "try" /\ c.to = "taken") THEN 0
+                               ELSE IF again \/ over THEN NoMore(p) ELSE @]
+  /\ stray' = [stray EXCEPT ![p] = IF over THEN Max2(@, num[p]) ELSE @]
   /\ last' = [last EXCEPT ![p] = IF pc[p] = "free" /\ "failover" \in Faults /\ ~Lacks("twice") THEN num[p] ELSE @]
-  /\ UNCHANGED <<db, master, drift, link, at, inbox, late, calls, faults, slow, untaken, idle>>
+  /\ UNCHANGED <<db, master, drift, wire, late, more, hands, calls, faults, ghosts>>
 
 \* hold.renew, by the owner, the scheduler, or to lengthen a provisional lease (R11).
 Renew(p) ==
   /\ Believes(p) /\ cmd[p] = NoCmd /\ until[p] <= Half
   /\ Send(p, Request(p, "renew"))
-  /\ UNCHANGED <<last, db, master, drift, pc, num, has, base, until, timer, first, found, link, at, inbox, late, stray, more, hands,
-                 turns, seen, calls, faults, slow, untaken, idle>>
+  /\ UNCHANGED <<db, master, drift, pc, num, ticket, until, found, wire, remains, local, calls, faults, ghosts>>
 
-\* Another goroutine of this process comes, and Lock.release hands the hold to it. The number stays.
+\* Another goroutine of this process comes, and Lock.release (hold.relinquish) hands the hold to it. The number stays.
 Arrive(p) ==
   /\ Handoff > 0 /\ pc[p] = "hold" /\ ~more[p]
   /\ more' = [more EXCEPT ![p] = TRUE]
-  /\ UNCHANGED <<last, db, master, drift, pc, num, cmd, sent, has, base, until, timer, first, found, link, at, inbox, late, stray,
-                 hands, turns, seen, calls, faults, slow, untaken, idle>>
+  /\ UNCHANGED <<db, master, drift, pc, num, command, ticket, until, found, wire, remains, hands, seen, calls, faults, ghosts>>
 HandOn(p) ==
   /\ Believes(p) /\ more[p] /\ until[p] >= Half /\ (hands[p] < Handoff \/ Lacks("limit"))
   /\ more' = [more EXCEPT ![p] = FALSE]
   /\ hands' = [hands EXCEPT ![p] = Min2(@ + 1, Handoff)]
-  /\ UNCHANGED <<last, db, master, drift, pc, num, cmd, sent, has, base, until, timer, first, found, link, at, inbox, late, stray,
-                 turns, seen, calls, faults, slow, untaken, idle>>
+  /\ UNCHANGED <<db, master, drift, pc, num, command, ticket, until, found, wire, remains, seen, calls, faults, ghosts>>
 
-\* What a call that is over leaves: a command that may still be executed, and what the sweep removes.
+\* The end of a call or a hold in its process.
 Over(p, state) ==
   /\ pc' = [pc EXCEPT ![p] = state]
   /\ until' = [until EXCEPT ![p] = 0]
@@ -439,81 +464,75 @@ Over(p, state) ==
   /\ found' = [found EXCEPT ![p] = FALSE]
   /\ more' = [more EXCEPT ![p] = FALSE]
   /\ hands' = [hands EXCEPT ![p] = 0]
-  /\ turns' = [turns EXCEPT ![p] = 0]
 
-\* Lock.release, of the last owner in this process. What is under way of this hold may be executed after it.
+\* Lock.release, of the last owner in this process. If goroutines of it wait that have used their handoff limit up, it yields:
+\* a release without tickets may then be open. A renewal that is under way may be executed after it.
 Release(p) ==
   /\ Believes(p)
   /\ ~more[p] \/ until[p] < Half \/ (hands[p] = Handoff /\ ~Lacks("limit"))
   /\ Over(p, "free")
-  /\ Send(p, [Request(p, "release") EXCEPT !.turns = turns[p]])
-  /\ late' \in IF InFlight(cmd[p]) /\ Cardinality(late) < MaxLate THEN {late, late \cup {cmd[p]}} ELSE {late}
-  /\ stray' = [stray EXCEPT ![p] = IF \E r \in late' : r.p = p /\ r.n = num[p] THEN num[p] ELSE @]
-  /\ UNCHANGED <<last, db, master, drift, num, link, at, inbox, seen, calls, faults, slow, untaken, idle>>
+  /\ Send(p, [Request(p, "release") EXCEPT !.yields = more[p]])
+  /\ Forget(p)
+  /\ UNCHANGED <<db, master, drift, num, wire, stray, last, seen, calls, faults, ghosts>>
 
-\* The hold is lost, and its owner told (hold.unlockLose). What it left in Redis is removed by its Unlock.
+\* The hold is lost, and its owner told (hold.unlockLose). What it left in Redis is removed by its Unlock (Lock.abandon).
 Lose(p) ==
   /\ pc[p] = "hold" /\ until[p] = 0
-  /\ Over(p, "idle") /\ Abandon(p)
+  /\ Over(p, "idle") /\ Idle(p) /\ Forget(p)
   /\ num' = [num EXCEPT ![p] = 0]
   /\ stray' = [stray EXCEPT ![p] = Max2(@, num[p])]
-  /\ UNCHANGED <<last, db, master, drift, link, at, inbox, seen, calls, faults, slow, untaken, idle>>
+  /\ UNCHANGED <<db, master, drift, wire, last, seen, calls, faults, ghosts>>
 
-\* A call gives up, at any point: its context, its wait, Close. It leaves the queue (R10): like everything that a call
-\* leaves behind, its ticket is the sweep's.
+\* acquisition.leave: a call gives up, at any point: its context, its wait, Close. It leaves the queue (R10): like everything
+\* that a call leaves behind, its ticket is the sweep's.
 Cancel(p) ==
   /\ pc[p] \in {"try", "wait", "sure"}
   /\ Fault("cancel")
-  /\ Over(p, "idle") /\ Abandon(p)
+  /\ Over(p, "idle") /\ Idle(p) /\ Forget(p)
   /\ num' = [num EXCEPT ![p] = 0]
   /\ stray' = [stray EXCEPT ![p] = IF Lacks("sweep") THEN 0 ELSE Max2(@, num[p])]
-  /\ UNCHANGED <<last, db, master, drift, link, at, inbox, seen, calls, slow, untaken, idle>>
+  /\ UNCHANGED <<db, master, drift, wire, last, seen, calls, ghosts>>
 
 -----------------------------------------------------------------------------
 (* Messages.                                                                *)
 
+\* Registry.told. A call that waits takes its mail when it sleeps.
 Receive(p) ==
   LET m == Head(inbox[p])
-      waited == pc[p] = "wait" /\ m.n = num[p]
+      waits == pc[p] = "wait"
+      waited == waits /\ m.n = num[p]
+      regrants == m.m = "grant" /\ pc[p] = "hold" /\ m.n = num[p]
   IN
-  /\ inbox[p] # <<>> /\ link[p] = "up"
+  /\ inbox[p] # <<>> /\ link[p] = "up" /\ (waits => cmd[p] = NoCmd)
   /\ inbox' = [inbox EXCEPT ![p] = Tail(@)]
   /\ \/ /\ m.m = "grant" /\ waited
-        /\ turns' = [turns EXCEPT ![p] = m.left]
-        /\ LET length == Sure(p, Provisional, IF Lacks("grant") THEN 0 ELSE base[p])
-           IN IF length >= Half
-              THEN Held(p, length) /\ UNCHANGED <<cmd, sent, late>>
-              ELSE /\ pc' = [pc EXCEPT ![p] = "sure"]
-                   /\ Send(p, Request(p, "renew"))
-                   /\ late' \in IF InFlight(cmd[p]) /\ Cardinality(late) < MaxLate
-                                THEN {late, late \cup {cmd[p]}} ELSE {late}
-                   /\ NoTicket(p)
-                   /\ UNCHANGED <<until, timer, hands>>
-        /\ UNCHANGED <<found, stray, more, seen>>
-     \/ /\ m.m = "grant" /\ pc[p] \in {"hold", "sure"} /\ m.n = num[p]
+        /\ Granted(p, Sure(p, Provisional, IF Lacks("grant") THEN 0 ELSE base[p]))
+        /\ UNCHANGED <<found, stray>>
+     \/ /\ regrants                                  \* hold.regranted
         /\ IF found[p] /\ ~Lacks("found")
            THEN /\ found' = [found EXCEPT ![p] = FALSE]   \* the message of the grant that it found by looking
-                /\ turns' = [turns EXCEPT ![p] = m.left]
                 /\ UNCHANGED until
            ELSE /\ until' = [until EXCEPT ![p] = 0]       \* R4: granted twice, so this hold is lost
-                /\ UNCHANGED <<found, turns>>
-        /\ UNCHANGED <<pc, cmd, sent, late, has, base, first, timer, hands, stray, more, seen>>
-     \/ /\ m.m = "grant" /\ pc[p] = "wait" /\ ~waited        \* of an attempt whose reply was lost: the next takes over
+                /\ UNCHANGED found
+        /\ UNCHANGED <<pc, command, ticket, stray>>
+     \/ /\ m.m = "grant" /\ ~waits /\ ~regrants /\ pc[p] # "sure"
+        /\ stray' = [stray EXCEPT ![p] = Max2(@, m.n)]    \* R4: nobody waits for it (scheduler.claim)
+        /\ UNCHANGED <<pc, command, ticket, until, found>>
+     \/ /\ m.m = "first" /\ waited
+        /\ first' = [first EXCEPT ![p] = TRUE]
+        /\ timer' = [timer EXCEPT ![p] = IF @ < 1 THEN @ ELSE Asleep(m.left, 0, 0)]
+        /\ UNCHANGED <<pc, command, has, base, soon, until, found, stray>>
+     \/ /\ waits                                     \* a grant of an attempt whose reply was lost: the next takes over
+        /\ \/ m.m = "grant" /\ ~waited
+           \/ m.m = "dropped" /\ waited
+           \/ m.m = "changed"
         /\ timer' = [timer EXCEPT ![p] = Awake]
-        /\ UNCHANGED <<pc, cmd, sent, late, has, base, until, first, found, stray, more, hands, turns, seen>>
-     \/ /\ m.m = "grant" /\ pc[p] # "wait" /\ ~(pc[p] \in {"hold", "sure"} /\ m.n = num[p])
-        /\ stray' = [stray EXCEPT ![p] = Max2(@, m.n)] \* R4: nobody waits for it
-        /\ UNCHANGED <<pc, cmd, sent, late, has, base, until, timer, first, found, more, hands, turns, seen>>
-     \/ /\ m.m = "first"
-        /\ IF waited
-           THEN /\ first' = [first EXCEPT ![p] = TRUE]
-                /\ timer' = [timer EXCEPT ![p] = IF @ < 1 THEN @ ELSE Asleep(m.left, 0)]
-           ELSE UNCHANGED <<first, timer>>
-        /\ UNCHANGED <<pc, cmd, sent, late, has, base, until, found, stray, more, hands, turns, seen>>
-     \/ /\ m.m \in {"changed", "dropped"}
-        /\ timer' = [timer EXCEPT ![p] = IF pc[p] = "wait" /\ (m.m = "changed" \/ waited) THEN Awake ELSE @]
-        /\ UNCHANGED <<pc, cmd, sent, late, has, base, until, first, found, stray, more, hands, turns, seen>>
-  /\ UNCHANGED <<last, db, master, drift, num, link, at, calls, faults, slow, untaken, idle>>
+        /\ UNCHANGED <<pc, command, has, base, first, soon, until, found, stray>>
+     \/ /\ \/ m.m \in {"first", "dropped"} /\ ~waited
+           \/ m.m = "changed" /\ ~waits
+           \/ m.m = "grant" /\ pc[p] = "sure"        \* a call that renews has its mail no more
+        /\ UNCHANGED <<pc, command, ticket, until, found, stray>>
+  /\ UNCHANGED <<db, master, drift, num, link, at, late, last, local, calls, faults, ghosts>>
 
 -----------------------------------------------------------------------------
 (* The server executes what has arrived.                                    *)
@@ -522,33 +541,33 @@ Receive(p) ==
 Exec(p) ==
   /\ InFlight(cmd[p])
   /\ LET s == cmd[p].s
-         a == Run(db[s], cmd[p])
-     IN /\ db' = [db EXCEPT ![s] = a.db]
-        /\ cmd' = [cmd EXCEPT ![p] = a.re]
-        /\ inbox' = Deliver(s, a.out)
-  /\ UNCHANGED <<last, master, drift, pc, num, sent, has, base, until, timer, first, found, link, at, late, stray, more, hands, turns,
-                 seen, calls, faults, slow, untaken, idle>>
+     IN \E r \in Executions(db[s], cmd[p]) :
+          LET a == Run(db[s], r)
+          IN /\ db' = [db EXCEPT ![s] = a.db]
+             /\ cmd' = [cmd EXCEPT ![p] = a.re]
+             /\ inbox' = Deliver(s, a.out)
+  /\ UNCHANGED <<master, drift, pc, num, sent, ticket, until, found, link, at, remains, local, calls, faults, ghosts>>
 
 \* A command whose call does not wait for it any more, or whose connection is gone.
-ExecLate(r) ==
-  /\ r \in late
-  /\ late' = late \ {r}
-  /\ LET a == Run(db[r.s], r)
-     IN /\ db' = [db EXCEPT ![r.s] = a.db]
-        /\ inbox' = Deliver(r.s, a.out)
-  /\ UNCHANGED <<last, master, drift, pc, num, cmd, sent, has, base, until, timer, first, found, link, at, stray, more, hands, turns,
-                 seen, calls, faults, slow, untaken, idle>>
+ExecLate(c) ==
+  /\ c \in late
+  /\ late' = late \ {c}
+  /\ \E r \in Executions(db[c.s], c) :
+       LET a == Run(db[c.s], r)
+       IN /\ db' = [db EXCEPT ![c.s] = a.db]
+          /\ inbox' = Deliver(c.s, a.out)
+  /\ UNCHANGED <<master, drift, pc, num, command, ticket, until, found, link, at, stray, last, local, calls, faults, ghosts>>
 
-\* scheduler.sweep: the removal of what a call has left, again and again until nothing of it can come any more.
+\* scheduler.sweep: the removal of what a call has left, again and again until no grant of it can come any more.
 Sweep(p) ==
   /\ stray[p] > 0 /\ pc[p] # "dead"
-  /\ LET a == Run(db[at[p]], [Request(p, "release") EXCEPT !.n = stray[p], !.leave = TRUE])
-     IN /\ db' = [db EXCEPT ![at[p]] = a.db]
-        /\ inbox' = Deliver(at[p], a.out)
-  /\ stray' = [stray EXCEPT ![p] = IF ~Lacks("watch") /\ \E r \in late : r.p = p /\ r.n <= @ THEN @ ELSE 0]
+  /\ \E r \in Executions(db[at[p]], [Request(p, "release") EXCEPT !.n = stray[p], !.leave = TRUE]) :
+       LET a == Run(db[at[p]], r)
+       IN /\ db' = [db EXCEPT ![at[p]] = a.db]
+          /\ inbox' = Deliver(at[p], a.out)
+  /\ stray' = [stray EXCEPT ![p] = IF ~Lacks("watch") /\ \E r \in late : r.p = p /\ r.n <= @ /\ Grants(r) THEN @ ELSE 0]
   /\ last' = [last EXCEPT ![p] = IF "failover" \in Faults /\ ~Lacks("twice") THEN Max2(@, stray[p]) ELSE @]
-  /\ UNCHANGED <<master, drift, pc, num, cmd, sent, has, base, until, timer, first, found, link, at, late, more, hands, turns,
-                 seen, calls, faults, slow, untaken, idle>>
+  /\ UNCHANGED <<master, drift, pc, num, command, ticket, until, found, link, at, late, local, calls, faults, ghosts>>
 
 -----------------------------------------------------------------------------
 (* Java.                                                                    *)
@@ -559,8 +578,7 @@ JavaBegin(j) ==
   /\ calls' = IF Calls = 0 THEN 0 ELSE calls + 1
   /\ pc' = [pc EXCEPT ![j] = "wait"]
   /\ timer' = [timer EXCEPT ![j] = Due]
-  /\ UNCHANGED <<last, db, master, drift, num, cmd, sent, has, base, until, first, found, link, at, inbox, late, stray, more, hands,
-                 turns, seen, faults, slow, untaken, idle>>
+  /\ UNCHANGED <<db, master, drift, num, command, has, base, first, soon, until, found, wire, remains, local, faults, ghosts>>
 
 \* RedisLockRegistry's obtain script, which its spin lock runs every poll interval: here once in every tick.
 JavaTry(j) ==
@@ -573,40 +591,39 @@ JavaTry(j) ==
              IN /\ db' = [db EXCEPT ![at[j]] = [Key(D, <<j, 1>>, Lease, FALSE) EXCEPT !.tracks = {}]]
                 /\ inbox' = Deliver(at[j], [p \in Go |-> IF p \in D.tracks THEN <<Changed>> ELSE <<>>])
      ELSE Clock /\ UNCHANGED <<pc, until, db, inbox>>
-  /\ UNCHANGED <<last, master, drift, num, cmd, sent, has, base, first, found, link, at, late, stray, more, hands, turns, seen, calls,
-                 faults, slow, untaken, idle>>
+  /\ UNCHANGED <<master, drift, num, command, has, base, first, soon, found, link, at, remains, local, calls, faults, ghosts>>
 
 \* Its release script: it removes the key if it has its value, and knows no queue. A lease that is over is the end, too.
 JavaRelease(j) ==
   /\ pc[j] = "hold"
   /\ pc' = [pc EXCEPT ![j] = "idle"]
   /\ until' = [until EXCEPT ![j] = 0]
-  /\ LET D == db[at[j]]
-     IN IF D.key = <<j, 1>>
-        THEN /\ db' = [db EXCEPT ![at[j]] = [NoKey(D) EXCEPT !.tracks = {}]]
-             /\ inbox' = Deliver(at[j], [p \in Go |-> IF p \in D.tracks THEN <<Changed>> ELSE <<>>])
-        ELSE UNCHANGED <<db, inbox>>
-  /\ UNCHANGED <<last, master, drift, num, cmd, sent, has, base, timer, first, found, link, at, late, stray, more, hands, turns, seen,
-                 calls, faults, slow, untaken, idle>>
+  /\ IF db[at[j]].key = <<j, 1>> THEN Vanish(at[j], db[at[j]]) ELSE UNCHANGED <<db, inbox>>
+  /\ UNCHANGED <<master, drift, num, command, ticket, found, link, at, remains, local, calls, faults, ghosts>>
 
 -----------------------------------------------------------------------------
 (* What goes wrong. Each costs one of MaxFaults.                            *)
+
+\* A call without the reply that it waited for. An attempt that may yet be executed is abandoned (acquisition.abandon); a look
+\* is made again, and a renewal that was to make sure is followed by one; a removal is sent again.
+Unanswered(p, s) ==
+  LET c == cmd[p]
+      attempt == pc[p] \in {"try", "wait"} /\ c # NoCmd /\ ~has[p]
+  IN
+  /\ Forget(p)
+  /\ pc' = [pc EXCEPT ![p] = IF c # NoCmd /\ @ \in {"try", "sure"} THEN "wait" ELSE @]
+  /\ has' = [has EXCEPT ![p] = @ \/ pc[p] = "sure"]
+  /\ timer' = [timer EXCEPT ![p] = IF pc[p] \in {"try", "wait", "sure"} THEN Awake ELSE @]
+  /\ num' = [num EXCEPT ![p] = IF attempt THEN NoMore(p) ELSE @]
+  /\ stray' = [stray EXCEPT ![p] = Max2(@, Max2(IF attempt THEN num[p] ELSE 0, IF s # at[p] THEN last[p] ELSE 0))]
+  /\ IF pc[p] = "free" THEN Send(p, [Request(p, "release") EXCEPT !.s = s]) ELSE Idle(p)
 
 \* The reply is lost, or the command, or it is executed later: the connection broke. The call asks again.
 Break(p) ==
   /\ cmd[p] # NoCmd /\ pc[p] # "dead"
   /\ Fault("break")
-  /\ late' \in IF InFlight(cmd[p]) /\ Cardinality(late) < MaxLate THEN {late, late \cup {cmd[p]}} ELSE {late}
-  /\ pc' = [pc EXCEPT ![p] = IF @ = "try" THEN "wait" ELSE @]
-  /\ timer' = [timer EXCEPT ![p] = IF pc[p] \in {"try", "wait"} THEN Awake ELSE @]
-  /\ stray' = [stray EXCEPT ![p] = IF cmd[p].op \in {"setnx", "obtain"} \/ (cmd[p].op = "reply" /\ ~has[p] /\ pc[p] \in {"try", "wait"})
-                                  THEN Max2(@, num[p]) ELSE @]
-  /\ num' = [num EXCEPT ![p] = IF pc[p] \in {"try", "wait"} /\ ~has[p] THEN NoMore(p) ELSE @]
-  /\ IF pc[p] \in {"free", "sure"}
-     THEN Send(p, IF pc[p] = "free" THEN Request(p, "release") ELSE Request(p, "renew"))
-     ELSE Idle(p)
-  /\ UNCHANGED <<last, db, master, drift, has, base, until, first, found, link, at, inbox, more, hands, turns, seen, calls,
-                 slow, untaken, idle>>
+  /\ Unanswered(p, at[p])
+  /\ UNCHANGED <<db, master, drift, base, first, soon, until, found, wire, last, local, calls, ghosts>>
 
 Unlink(D, p) == [D EXCEPT !.subs = @ \ {p}, !.tracks = @ \ {p}]
 
@@ -620,16 +637,14 @@ Cut(p) ==
      \/ /\ Fault("half")
         /\ link' = [link EXCEPT ![p] = "half"]
         /\ UNCHANGED db
-  /\ UNCHANGED <<last, master, drift, pc, num, cmd, sent, has, base, until, timer, first, found, at, late, stray, more, hands, turns,
-                 seen, calls, slow, untaken, idle>>
+  /\ UNCHANGED <<master, drift, pc, num, command, ticket, until, found, at, remains, local, calls, ghosts>>
 
 \* The health check of the connection, every poll interval; or a grant found by looking (R7).
 Health(p) ==
   /\ link[p] = "half" /\ pc[p] # "dead"
   /\ link' = [link EXCEPT ![p] = "down"]
   /\ db' = [db EXCEPT ![at[p]] = Unlink(@, p)]
-  /\ UNCHANGED <<last, master, drift, pc, num, cmd, sent, has, base, until, timer, first, found, at, inbox, late, stray, more, hands,
-                 turns, seen, calls, faults, slow, untaken, idle>>
+  /\ UNCHANGED <<master, drift, pc, num, command, ticket, until, found, at, inbox, remains, local, calls, faults, ghosts>>
 
 \* A process crashes, and its connections are closed; or its machine vanishes, and the server counts it still.
 Crash(p) ==
@@ -637,7 +652,7 @@ Crash(p) ==
   /\ \/ Fault("crash")
      \/ (Fault("crash-holder") /\ pc[p] = "hold")
      \/ (Fault("crash-waiter") /\ pc[p] = "wait")
-  /\ Over(p, "dead") /\ Abandon(p)
+  /\ Over(p, "dead") /\ Idle(p) /\ Forget(p)
   /\ num' = [num EXCEPT ![p] = 0]
   /\ stray' = [stray EXCEPT ![p] = 0]
   /\ last' = [last EXCEPT ![p] = 0]
@@ -646,17 +661,14 @@ Crash(p) ==
         /\ db' = [db EXCEPT ![at[p]] = Unlink(@, p)]
      \/ /\ link' = [link EXCEPT ![p] = IF @ = "down" THEN @ ELSE "half"]
         /\ UNCHANGED db
-  /\ UNCHANGED <<master, drift, at, seen, calls, slow, untaken, idle>>
+  /\ UNCHANGED <<master, drift, at, seen, calls, ghosts>>
 
 \* DEL by hand.
 Delete ==
   /\ Fault("delete")
   /\ db[master].key # Nobody
-  /\ LET D == db[master]
-     IN /\ db' = [db EXCEPT ![master] = [NoKey(D) EXCEPT !.tracks = {}]]
-        /\ inbox' = Deliver(master, [p \in Go |-> IF p \in D.tracks THEN <<Changed>> ELSE <<>>])
-  /\ UNCHANGED <<last, master, drift, pc, num, cmd, sent, has, base, until, timer, first, found, link, at, late, stray, more, hands,
-                 turns, seen, calls, slow, untaken, idle>>
+  /\ Vanish(master, db[master])
+  /\ UNCHANGED <<master, drift, pc, num, command, ticket, until, found, link, at, remains, local, calls, ghosts>>
 
 \* What the replica has when it becomes the master: everything up to some moment. The old master goes on with those that
 \* are connected to it.
@@ -664,30 +676,24 @@ Replicate ==
   /\ "failover" \in Faults /\ master = 1 /\ db[2] = Empty
   /\ db' = [db EXCEPT ![2] = [db[1] EXCEPT !.subs = {}, !.tracks = {}]]
   /\ db' # db
-  /\ UNCHANGED <<last, master, drift, pc, num, cmd, sent, has, base, until, timer, first, found, link, at, inbox, late, stray, more,
-                 hands, turns, seen, calls, faults, slow, untaken, idle>>
+  /\ UNCHANGED <<master, drift, pc, num, command, ticket, until, found, wire, remains, local, calls, faults, ghosts>>
 Failover ==
   /\ master = 1 /\ Fault("failover")
   /\ master' = 2
   /\ at' = [p \in Procs |-> IF p \in Java THEN 2 ELSE at[p]]
-  /\ UNCHANGED <<last, db, drift, pc, num, cmd, sent, has, base, until, timer, first, found, link, inbox, late, stray, more, hands,
-                 turns, seen, calls, slow, untaken, idle>>
+  /\ UNCHANGED <<db, drift, pc, num, command, ticket, until, found, link, inbox, remains, local, calls, ghosts>>
+
+\* The connections lead to the new master. The last removal is sent once more (scheduler.doubt, Lock.recall).
 Reconnect(p) ==
   /\ at[p] # master /\ pc[p] # "dead"
   /\ at' = [at EXCEPT ![p] = master]
   /\ link' = [link EXCEPT ![p] = "down"]
   /\ inbox' = [inbox EXCEPT ![p] = <<>>]
   /\ db' = [db EXCEPT ![at[p]] = Unlink(@, p)]
-  /\ late' \in IF InFlight(cmd[p]) /\ Cardinality(late) < MaxLate THEN {late, late \cup {cmd[p]}} ELSE {late}
-  /\ pc' = [pc EXCEPT ![p] = IF @ = "try" THEN "wait" ELSE @]
-  /\ timer' = [timer EXCEPT ![p] = IF pc[p] \in {"try", "wait"} THEN Awake ELSE @]
+  /\ Unanswered(p, master)
   /\ first' = [first EXCEPT ![p] = FALSE]
-  /\ IF pc[p] \in {"free", "sure"} /\ cmd[p] # NoCmd
-     THEN Send(p, [(IF pc[p] = "free" THEN Request(p, "release") ELSE Request(p, "renew")) EXCEPT !.s = master])
-     ELSE Idle(p)
-  /\ stray' = [stray EXCEPT ![p] = Max2(@, last[p])]
   /\ last' = [last EXCEPT ![p] = 0]
-  /\ UNCHANGED <<master, drift, num, has, base, until, found, more, hands, turns, seen, calls, faults, slow, untaken, idle>>
+  /\ UNCHANGED <<master, drift, base, soon, until, found, local, calls, faults, ghosts>>
 
 -----------------------------------------------------------------------------
 (* Time.                                                                    *)
@@ -713,23 +719,28 @@ Tick ==
      IN IF prompt THEN UNCHANGED slow ELSE slow < Slow /\ slow' = slow + 1
   /\ LET expires(s) == db[s].ttl = 1
          down(x) == Max2(0, x - 1)
+         older(D) == [D EXCEPT !.open = down(@), !.young = {}]
      IN /\ db' = [s \in Servers |->
                     IF s # 1 /\ s # master THEN db[s]
-                    ELSE IF expires(s) THEN [NoKey(db[s]) EXCEPT !.tracks = {}]
-                    ELSE [db[s] EXCEPT !.ttl = down(@), !.open = IF db[s].key = Nobody THEN down(@) ELSE @]]
+                    ELSE IF expires(s) THEN [NoKey(older(db[s])) EXCEPT !.tracks = {}]
+                    ELSE [older(db[s]) EXCEPT !.ttl = down(@)]]
         /\ inbox' = [p \in Go |-> IF expires(at[p]) /\ p \in db[at[p]].tracks /\ link[p] = "up"
                                   THEN Append(inbox[p], Changed) ELSE inbox[p]]
   /\ sent' = [p \in Go |-> IF cmd[p] = NoCmd THEN 0 ELSE Min2(sent[p] + 1, Lease)]
   /\ base' = [p \in Go |-> IF has[p] THEN Min2(base[p] + 1, Lease) ELSE Lease]
   /\ until' = [p \in Procs |-> Max2(0, until[p] - 1)]
-  /\ timer' = [p \in Procs |-> IF p \in Java THEN Due
-                               ELSE IF Looks = "due" /\ pc[p] = "wait" /\ timer[p] > 0 THEN timer[p] - 1 ELSE timer[p]]
+  /\ LET sleeps(p) == Looks = "due" /\ pc[p] = "wait" /\ cmd[p] = NoCmd
+     IN /\ timer' = [p \in Procs |-> IF p \in Java THEN Due
+                                     ELSE IF ~sleeps(p) \/ timer[p] < 1 THEN timer[p]
+                                     ELSE IF timer[p] = 1 THEN Due
+                                     ELSE IF soon[p] THEN Awake ELSE timer[p] - 1]
+        /\ soon' = [p \in Go |-> soon[p] /\ ~sleeps(p)]
   /\ untaken' = IF MaxUntaken > 0 /\ Waiting /\ ~(\E p \in Procs : Believes(p)) /\ db[master].open = 0
                 THEN Min2(untaken + 1, MaxUntaken + 1) ELSE 0
   /\ idle' = IF MaxIdle > 0 /\ db[master].key = Nobody /\ db[master].open = 0
                 /\ \E p \in Go : pc[p] = "wait" /\ link[p] = "up" /\ In(db[master].queue, <<p, num[p]>>)
              THEN Min2(idle + 1, MaxIdle + 1) ELSE 0
-  /\ UNCHANGED <<last, master, drift, pc, num, cmd, has, first, found, link, at, late, stray, more, hands, turns, seen, calls, faults>>
+  /\ UNCHANGED <<master, drift, pc, num, cmd, has, first, found, link, at, remains, local, calls, faults>>
 
 -----------------------------------------------------------------------------
 
@@ -746,6 +757,7 @@ Init ==
   /\ until = [p \in Procs |-> 0]
   /\ timer = [p \in Procs |-> 1]
   /\ first = [p \in Go |-> FALSE]
+  /\ soon = [p \in Go |-> FALSE]
   /\ found = [p \in Go |-> FALSE]
   /\ link = [p \in Go |-> "down"]
   /\ at = [p \in Procs |-> 1]
@@ -755,7 +767,6 @@ Init ==
   /\ last = [p \in Go |-> 0]
   /\ more = [p \in Go |-> FALSE]
   /\ hands = [p \in Go |-> 0]
-  /\ turns = [p \in Go |-> 0]
   /\ seen = [p \in Go |-> FALSE]
   /\ calls = 0
   /\ faults = 0
@@ -773,29 +784,37 @@ Uses(p) == Begin(p) \/ Renew(p) \/ Arrive(p) \/ HandOn(p) \/ Release(p) \/ Cance
 
 Goes(p) == Works(p) \/ Uses(p) \/ Break(p) \/ Cut(p) \/ Crash(p)
 
+JavaGoes(j) == JavaRelease(j) \/ JavaTry(j)
+
 Next ==
   \/ \E p \in Go : Goes(p)
-  \/ \E r \in late : ExecLate(r)
-  \/ \E j \in Java : JavaBegin(j) \/ JavaTry(j) \/ JavaRelease(j)
+  \/ \E c \in late : ExecLate(c)
+  \/ \E j \in Java : JavaBegin(j) \/ JavaGoes(j)
   \/ Delete \/ Replicate \/ Failover
   \/ Tick
 
 Spec == Init /\ [][Next]_vars
 
-\* Everything that is under way arrives, everybody who holds the lock releases it, and time passes.
-Fair ==
-  /\ \A p \in Go :
-       /\ WF_vars(Listen(p)) /\ WF_vars(Track(p)) /\ WF_vars(Look(p)) /\ WF_vars(Answered(p)) /\ WF_vars(Receive(p))
-       /\ WF_vars(Exec(p)) /\ WF_vars(Sweep(p)) /\ WF_vars(Lose(p)) /\ WF_vars(Health(p)) /\ WF_vars(Reconnect(p))
-       /\ WF_vars(HandOn(p) \/ Release(p))
-  /\ \A j \in Java : WF_vars(JavaRelease(j)) /\ WF_vars(JavaTry(j))
-  /\ WF_vars(\E r \in late : ExecLate(r))
+\* Everything that is under way arrives, and time passes.
+Progress ==
+  \/ \E p \in Go : Works(p)
+  \/ \E j \in Java : JavaGoes(j)
+  \/ \E c \in late : ExecLate(c)
+  \/ Tick
+
+\* Everybody who holds the lock releases it.
+Ends == \A p \in Go : WF_vars(HandOn(p) \/ Release(p))
+
+\* Where the number of calls is limited, that something goes on is enough: in the end nothing else is left.
+Live == Spec /\ WF_vars(Progress) /\ Ends
+
+\* Without a limit each process goes on. Where Q5 is asked, processes take the lock without end.
+Endless ==
+  /\ Spec /\ Ends
+  /\ \A p \in Go : WF_vars(Works(p))
+  /\ \A j \in Java : WF_vars(JavaGoes(j))
   /\ WF_vars(Tick)
-
-Live == Spec /\ Fair
-
-\* Where Q5 is asked, processes take the lock without end.
-Busy == Live /\ \A p \in Go : WF_vars(Begin(p))
+Busy == Endless /\ \A p \in Go : WF_vars(Begin(p))
 
 -----------------------------------------------------------------------------
 (* What must hold.                                                          *)
@@ -857,8 +876,10 @@ Q9 == MaxIdle > 0 => idle <= MaxIdle
 Told == [][\A p \in Go : Believes(p) /\ until[p] > 1 /\ pc'[p] = "hold" /\ until'[p] = 0
                          => db[at[p]].key # <<p, num[p]>>]_vars
 
-\* L1, L4, and no waiter sleeps while the key is free and nobody is about to take it: whoever waits gets the lock.
-Served == \A p \in Go : pc[p] \in {"wait", "sure"} ~> pc[p] \notin {"wait", "sure"}
+\* L1, L4: whoever waits gets the lock, or gives up. The processes are alike, so one stands for all.
+Served == LET p == CHOOSE x \in Go : TRUE IN pc[p] \in {"wait", "sure"} ~> pc[p] \notin {"wait", "sure"}
+
+\* No waiter sleeps while the key is free and nobody is about to take it. (This follows from Served for all.)
 NoSleep == (db[master].key = Nobody /\ \E p \in Go : pc[p] = "wait")
            ~> (db[master].key # Nobody \/ \A p \in Go : pc[p] # "wait")
 
