@@ -29,8 +29,10 @@ import (
 
 // How the waiting in a queue is timed.
 const (
-	// refreshing is how often a call looks after its ticket at least. The queue expires when nobody has for 2 minutes.
+	// refreshing is how often a call looks after its ticket at least. The queue expires when nobody has for 2 minutes. Those who
+	// are near the head look more often, by lookEvery for each ticket in front: nobody tells them when the queue goes away.
 	refreshing = 30 * time.Second
+	lookEvery  = 5 * time.Second
 
 	// firstLook is when a call looks after its ticket for the first time, and how much later for each ticket in front of it,
 	// ten at most. Until then a release does not tell it that it is the next one: see lua/serve.lua.
@@ -326,6 +328,7 @@ func (a *acquisition) asleep(at standing) (next asking, err error) {
 	case at.rank > 0 && a.fresh:
 		refresh = clock.now().add(firstLook + time.Duration(min(at.rank, 10))*lookStep)
 	case at.rank > 0:
+		refresh = clock.now().add(min(refreshing, time.Duration(at.rank)*lookEvery))
 	case at.foreign:
 		watch = 0
 	default:
