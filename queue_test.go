@@ -135,11 +135,19 @@ func TestGrantThatCrossesWithTheEnd(t *testing.T) {
 			realWorlds(t, func(w *world) {
 				var all []time.Duration
 				for range 3 {
-					holder := w.registry().Obtain("42")
+					holder := w.registry(lockregistry.WithWakeup(lockregistry.WakeupTracking)).Obtain("42") // opens no short windows
 					w.lock(holder)
 					ctx, cancel := context.WithCancel(w.Context())
 					first := w.joins(ctx, lockregistry.WithPollInterval(noPoll), lockregistry.WithWakeup(lockregistry.WakeupPubSub))
 					second := w.joins(w.Context(), lockregistry.WithPollInterval(noPoll))
+					tries, same := 0, 0
+					w.await("the first one has looked, and sleeps", func() bool {
+						if now := first.net.count("obtain"); now != tries || w.subscribers(theChannel) == 0 {
+							tries, same = now, 0
+						}
+						same++
+						return same > 30
+					})
 					until := make(chan struct{})
 					deliver := sync.OnceFunc(func() { close(until) })
 					w.Cleanup(deliver)
