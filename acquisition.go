@@ -316,9 +316,6 @@ func (a *attempt) win(since instant) {
 		l.pair.wrote = a.hold.value
 	}
 	l.hold.Store(a.hold)
-	if l.pair != nil && l == &l.pair.writer {
-		l.pair.wrote = a.hold.value
-	}
 	l.anchor().lockedAt.Store(int64(since))
 	if l.half().granted() {
 		l.attend(true)
