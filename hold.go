@@ -436,6 +436,8 @@ func (q question) done(a answer, was bool, err error) {
 	case h.state != live:
 		h.mu.Unlock()
 		return
+	case err != nil && !transient(err): // it cannot be asked
+		h.questioned = false
 	case err != nil || a.late:
 		h.failed++
 		h.next = min(h.next, h.lock.reg.clock.now().add(backoff(h.failed, h.lease.length)))

@@ -102,7 +102,7 @@ func (r *redissonLayout) holds(key, value string) call {
 	if r.scripts == &redissonWrite {
 		value += ":write"
 	}
-	return call{script: holds, key: key, args: arguments{value}}
+	return call{script: holds, key: key, args: arguments{value, "hash"}}
 }
 
 func (r *redissonLayout) channel(key string) string { return r.channels + ":" + tagged(key) }

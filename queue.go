@@ -317,6 +317,9 @@ func (a *acquisition) ask(what asking) (standing, error) {
 // asleep waits until it is time to look, or the hold is granted.
 func (a *acquisition) asleep(at standing) (next asking, err error) {
 	defer func() { a.fresh = false }()
+	lane := a.lock.reg.transport.lane(a.lock.key)
+	lane.sleep(a.lock.kind.layout.holds(a.lock.key, ""))
+	defer lane.wake()
 	a.failed, a.woken = 0, false
 	a.note(nil)
 	clock := &a.lock.reg.clock

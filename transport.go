@@ -38,7 +38,8 @@ import (
 // node that comes back learns of its successor from the other nodes within a moment.
 //
 // A process that sends nothing while the master is frozen cannot know that there was a failover. What it asks the old
-// master afterwards, on a connection that it has kept, is answered in time and believed.
+// master afterwards, on a connection that it has kept, is answered in time and believed. While calls wait it sends something:
+// see sleep.
 type transport struct {
 	client rueidis.Client
 	clock  clock
@@ -65,6 +66,9 @@ type lane struct {
 	direct atomic.Int32 // commands that their callers send themselves
 	_      cacheLine
 	scouts atomic.Int32 // commands that have a goroutine, or wait for a place
+
+	sleepers atomic.Int32 // calls that wait for a message, and send nothing meanwhile
+	pulsing  atomic.Bool  // a timer runs that asks for them; see sleep
 
 	mu      sync.Mutex
 	news    chan struct{} // closed when it is time to look at the lane again; nil: nobody waits for that
@@ -394,6 +398,36 @@ func answered(err error) bool {
 	}
 	_, ok := rueidis.IsRedisErr(err)
 	return ok || rueidis.IsRedisNil(err)
+}
+
+// pulseEvery is how often a lane is heard from while calls sleep.
+const pulseEvery = lateAnswer
+
+// sleep is for a call that waits for a message. A process that sends nothing while its server is frozen does not know that
+// another one has taken over, and would believe the grant that the first one, which goes on, tells it then. So the lane is
+// asked something now and then: a server that does not answer makes it wary. Question is what to ask.
+func (l *lane) sleep(question call) {
+	l.sleepers.Add(1)
+	if !l.pulsing.Load() && l.pulsing.CompareAndSwap(false, true) {
+		time.AfterFunc(pulseEvery, func() { l.pulse(question) })
+	}
+}
+
+func (l *lane) wake() { l.sleepers.Add(-1) }
+
+func (l *lane) pulse(question call) {
+	if l.sleepers.Load() == 0 {
+		l.pulsing.Store(false)
+		if l.sleepers.Load() == 0 || !l.pulsing.CompareAndSwap(false, true) {
+			return
+		}
+	}
+	t := l.transport
+	if instant(l.heard.Load()).until(t.clock.now()) >= pulseEvery/2 {
+		p := patience{ctx: context.Background(), limit: lateAnswer, late: lateAnswer}
+		t.do(&p, &question)
+	}
+	time.AfterFunc(pulseEvery, func() { l.pulse(question) })
 }
 
 func (l *lane) isWary(now instant) bool { return now < instant(l.wary.Load()) }
