@@ -23,9 +23,9 @@ if mine and redis.call('HLEN', key) > 1 then -- the mode, and its reader
 elseif mine then
   redis.call('DEL', key)
 end
-local downgraded, turn = mine and mode, mine
+local turn = mine
 -- include depart
-if mine and (downgraded or not mode) and not announced then
+if mine and mode ~= 'write' and not announced then -- others may read, or nobody has the lock
   -- include publish
   publish()
 end
