@@ -164,10 +164,11 @@ func (f *flaky) reconnectNow() {
 	f.heal()
 }
 
-// hang makes every connection that there is mute, without breaking it: as if the process stood still.
+// hang makes every connection that there is mute, without breaking it, and lets no other one come: as if the process stood still.
 func (f *flaky) hang() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.down = true
 	for l := range f.links {
 		l.mute.Store(true)
 	}
