@@ -46,9 +46,6 @@ const (
 	// longWindow is the longest window that a release leaves to those without a ticket.
 	longWindow = 110 * time.Millisecond
 
-	// messageFollows is for how long a call whose key has changed waits for the message of a grant, since that changes it too.
-	messageFollows = time.Millisecond
-
 	// lengthenAfter is how long after a grant its short lease is lengthened: most holds are over by then.
 	lengthenAfter = 20 * time.Millisecond
 
@@ -381,10 +378,7 @@ func (a *acquisition) asleep(at standing) (next asking, err error) {
 		}
 		if why == byWakeup { // the key has changed, or the connection
 			a.woken, a.sees = true, false
-			if at.foreign {
-				return toLook, nil
-			}
-			refresh = clock.now().add(messageFollows)
+			return toLook, nil
 		}
 	}
 }

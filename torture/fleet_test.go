@@ -94,6 +94,9 @@ func tree(t *testing.T, commit string) string {
 	archive := filepath.Join(t.TempDir(), "tree.tar")
 	root, err := filepath.Abs("..")
 	require.NoError(t, err)
+	if exec.Command("git", "-C", root, "cat-file", "-e", commit).Run() != nil {
+		t.Skip("this copy of the repository lacks its history: a clone with all of it has commit ", commit)
+	}
 	output, err := exec.Command("git", "-C", root, "archive", "-o", archive, commit).CombinedOutput()
 	require.NoError(t, err, "%s", output)
 	output, err = exec.Command("tar", "-xf", archive, "-C", folder).CombinedOutput()
