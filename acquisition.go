@@ -204,7 +204,7 @@ func (a *acquisition) recover() error {
 		return err
 	}
 	pause := min(backoff(a.failed, a.hold.lease.length), now.until(a.deadline))
-	_, err := a.pause(pause, nil, nil)
+	_, err := a.pause(pause, nil, a.box.came)
 	return err
 }
 

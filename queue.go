@@ -197,6 +197,15 @@ func (a *acquisition) inLine() error {
 			}
 			continue
 		}
+		if next != forTicket { // of two things that woke the call, the other may have been a grant
+			if m := a.box.take(); m.granted > 0 {
+				var err error
+				if next, err = a.granted(m.granted); err != nil || a.won {
+					return err
+				}
+				continue
+			}
+		}
 		at, err := a.ask(next)
 		if err != nil {
 			if !a.passing(err) {
