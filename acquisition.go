@@ -50,6 +50,7 @@ type attempt struct {
 	cut   bool            // the last one has not, because ctx ended
 	won   bool            // the hold is granted
 	began instant         // when the last one was sent
+	at    standing        // what the last one that was answered has shown
 	// failure is why the last one that ended told nothing about the lock; nil when it told that somebody else has it.
 	failure error
 }
@@ -67,27 +68,39 @@ const armLimit = time.Second
 // pending on a connection that it replaces.
 const closingGrace = time.Second
 
-// obtain gets the hold in Redis. When it fails nothing stays behind there: if a grant may have happened, or may happen
-// yet, the scheduler removes it. Queued tells that the call has waited in this process before.
-func (l *Lock) obtain(ctx context.Context, q request, deadline instant, queued bool) (err error) {
+// obtain gets the hold in Redis for who has the local half, or frees that. When it fails nothing stays behind in Redis: if a
+// grant may have happened, or may happen yet, the scheduler removes it. Queued tells that the call has waited in this process
+// before.
+func (l *Lock) obtain(ctx context.Context, q *request, deadline instant, queued bool) error {
 	first := attempt{lock: l, hold: l.newHold(q), ctx: ctx}
 	if l.pair != nil && l == &l.pair.reader {
 		first.under = l.pair.under()
 	}
+	var err error
 	patient := q.wait != notAtAll
-	var at standing
 	if !patient || first.under != "" || !l.contested() { // most locks are free
-		at, err = first.try(first.bid(first.plainly(patient)), true, deadline)
+		err = first.try(wish{asks: first.plainly(patient)}, true, deadline)
 	}
-	if at.granted {
+	if first.won {
 		return nil
 	}
+	return l.obtainLater(&first, err, q, deadline, queued)
+}
+
+// obtainLater is what follows when the first try has not got the hold.
+func (l *Lock) obtainLater(first *attempt, err error, q *request, deadline instant, queued bool) error {
+	patient := q.wait != notAtAll
 	// A call that waits for a while makes nothing of a failure that passes, another one is told of the first.
 	if err == nil || patient && (q.wait > 0 || queued) && first.passing(err) {
-		return l.pursue(first, q, patient, deadline)
-	}
-	if first.hold.late {
+		err = l.pursue(*first, *q, patient, deadline)
+	} else if first.hold.late {
 		l.reg.sweep(first.hold.abandoned(), patience{ctx: context.Background(), limit: unlockGrace})
+	}
+	if err != nil {
+		if errors.Is(err, errBusy) { // for those, too, who came to hear the same answer
+			l.half().waits()
+		}
+		l.letGo(true)
 	}
 	return err
 }
@@ -135,8 +148,8 @@ func (a *acquisition) patrol() error {
 		if !quick {
 			looked = a.lock.reg.clock.now()
 		}
-		at, err := a.try(a.bid(a.plainly(a.patient)), quick, a.deadline)
-		if at.granted {
+		err := a.try(wish{asks: a.plainly(a.patient)}, quick, a.deadline)
+		if a.won {
 			return nil
 		}
 		if err != nil {
@@ -157,10 +170,10 @@ func (a *acquisition) patrol() error {
 				continue
 			}
 			if certain {
-				at.left = seen.left
+				a.at.left = seen.left
 			}
 		}
-		woken, err := a.sleep(at.left)
+		woken, err := a.sleep(a.at.left)
 		if err != nil {
 			return err
 		}
@@ -171,8 +184,8 @@ func (a *acquisition) patrol() error {
 }
 
 // bid is what a try asks for.
-func (a *attempt) bid(what asking) bid {
-	return bid{key: a.lock.key, value: a.hold.value, lease: a.hold.lease, under: a.under, asks: what, side: a.lock.kind.side}
+func (a *attempt) bid(w wish) bid {
+	return bid{key: a.lock.key, value: a.hold.value, lease: a.hold.lease, under: a.under, side: a.lock.kind.side, wish: w}
 }
 
 // plainly is what a try asks for that has no ticket. A reader that waits anyway does not overtake a writer that waits, although
@@ -270,42 +283,55 @@ func (a *acquisition) arm() sight {
 }
 
 // try asks Redis once, quickly when the key is most likely free; see layout.obtain. It waits for the answer until a little
-// after the deadline.
-func (a *attempt) try(b bid, quick bool, deadline instant) (at standing, err error) {
+// after the deadline. What is done before and after that is apart, because the stack of a call that waits for an answer
+// must be small: with thousands of them its size decides how much of the processor's cache is left.
+func (a *attempt) try(w wish, quick bool, deadline instant) error {
 	if a.ctx.Err() != nil {
 		a.cut = true
-		return at, a.explained(ended(a.ctx))
+		return a.explained(ended(a.ctx))
 	}
-	l, h := a.lock, a.hold
-	c := l.kind.layout.obtain(b, quick)
-	a.sent = true
+	var c call
+	a.prepare(&c, w, quick)
 	p := a.patience(deadline)
-	reply := l.reg.transport.do(&p, &c)
-	came := reply.came
+	reply := a.lock.reg.transport.do(&p, &c)
+	return a.judge(&c, &reply, deadline)
+}
+
+//go:noinline
+func (a *attempt) prepare(c *call, w wish, quick bool) {
+	*c = a.lock.kind.layout.obtain(a.bid(w), quick)
+	a.sent = true
+}
+
+// judge takes in the answer to a try.
+//
+//go:noinline
+func (a *attempt) judge(c *call, reply *answer, deadline instant) (err error) {
+	l, h, came := a.lock, a.hold, reply.came
 	a.began = reply.sent
-	at, err = c.decode(reply.RedisResult)
+	a.at, err = c.decode(reply.RedisResult)
 	switch {
 	case err != nil || !reply.late:
-	case at.granted:
-		a.began, at.granted, err = a.confirm(deadline, a.began.until(came))
+	case a.at.granted:
+		a.began, a.at.granted, err = a.confirm(deadline, a.began.until(came))
 		came = l.reg.clock.now()
-		h.late = h.late || !at.granted // whatever the answer: the key may be there
-	case at.state != "": // a server may have said so that is the master no more
+		h.late = h.late || !a.at.granted // whatever the answer: the key may be there
+	case a.at.state != "": // a server may have said so that is the master no more
 		err = errLate
 	}
-	if at.granted && h.grant(a.began, came) {
+	if a.at.granted && h.grant(a.began, came) {
 		a.win(a.began)
-		return at, nil
+		return nil
 	}
-	if at.granted {
-		at.granted, err = false, errLate
+	if a.at.granted {
+		a.at.granted, err = false, errLate
 	}
 	h.late = h.late || unknown(err)
 	if a.cut = reply.cut; a.cut {
-		return at, a.explained(ended(a.ctx))
+		return a.explained(ended(a.ctx))
 	}
 	a.asked, a.failure = true, classified(err)
-	return at, a.failure
+	return a.failure
 }
 
 // win makes the hold, which is live, the lock's.

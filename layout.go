@@ -50,9 +50,13 @@ type bid struct {
 	value string
 	lease lease
 	under string // to read: the value of the hold with which the same owner writes already
-
-	asks  asking // in the queue
 	side  string // see kind
+	wish
+}
+
+// wish is what a bid wants in the queue.
+type wish struct {
+	asks  asking
 	place string // where the ticket was, for one that is asked for anew; or empty
 	older string // a ticket that it replaces; or empty
 }

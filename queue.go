@@ -206,7 +206,7 @@ func (a *acquisition) inLine() error {
 				continue
 			}
 		}
-		at, err := a.ask(next)
+		err := a.ask(next)
 		if err != nil {
 			if !a.passing(err) {
 				return err
@@ -219,14 +219,14 @@ func (a *acquisition) inLine() error {
 			}
 			continue
 		}
-		switch at.state {
+		switch a.at.state {
 		case isFailing:
-			a.lock.noQueue(at.why)
+			a.lock.noQueue(a.at.why)
 			return errNoQueue
 		case isOwner:
-			next, err = a.found(at.left)
+			next, err = a.found(a.at.left)
 		case isQueued:
-			next, err = a.asleep(at)
+			next, err = a.asleep()
 		default: // missing: it was granted and the grant is over, or it was taken out
 			next = forTicket
 		}
@@ -253,7 +253,7 @@ func (a *acquisition) unheard() error {
 			return err
 		}
 	}
-	at, err := a.try(a.bid(a.plainly(true)), false, a.deadline)
+	err := a.try(wish{asks: a.plainly(true)}, false, a.deadline)
 	switch {
 	case a.won:
 		return nil
@@ -263,14 +263,14 @@ func (a *acquisition) unheard() error {
 	case err != nil:
 		return err
 	}
-	_, err = a.sleep(at.left)
+	_, err = a.sleep(a.at.left)
 	return err
 }
 
 // renumber begins another attempt.
 func (a *acquisition) renumber() {
 	a.abandon()
-	a.hold = a.lock.newHold(a.request)
+	a.hold = a.lock.newHold(&a.request)
 }
 
 // abandon gives up an attempt whose outcome is not known: whenever it may be executed, it is removed in the background, from
@@ -301,27 +301,27 @@ func (a *acquisition) leave() {
 }
 
 // ask asks something of the queue: for a ticket, or what became of it.
-func (a *acquisition) ask(what asking) (standing, error) {
-	b := a.bid(what)
+func (a *acquisition) ask(what asking) error {
+	w := wish{asks: what}
 	if what == forTicket {
 		a.renumber()
-		b = a.bid(what)
-		b.place, b.older = a.place, a.older
-		a.older, a.fresh = b.ticket(), true
+		w.place, w.older = a.place, a.older
+		a.older, a.fresh = a.bid(w).ticket(), true
 		a.box.open(a.hold.number())
 	}
-	at, err := a.try(b, false, a.deadline)
-	if err == nil && at.state == isQueued {
-		a.place, a.base = at.place, a.began
+	err := a.try(w, false, a.deadline)
+	if err == nil && a.at.state == isQueued {
+		a.place, a.base = a.at.place, a.began
 	}
 	if what != forTicket { // a look that is late does nothing: it needs the ticket
 		a.hold.late = false
 	}
-	return at, err
+	return err
 }
 
 // asleep waits until it is time to look, or the hold is granted.
-func (a *acquisition) asleep(at standing) (next asking, err error) {
+func (a *acquisition) asleep() (next asking, err error) {
+	at := &a.at
 	defer func() { a.fresh = false }()
 	lane := a.lock.reg.transport.lane(a.lock.key)
 	lane.sleep(a.lock.kind.layout.holds(a.lock.key, ""))

@@ -194,7 +194,7 @@ func (l *Lock) check(ctx context.Context) error {
 	return nil
 }
 
-// acquire is Lock, TryLock and the first part of Do.
+// acquire is Lock, TryLock and the first part of Do. It gets one half after the other; see attempt.try on the size of its stack.
 func (l *Lock) acquire(ctx context.Context, op string, opts []LockOption, wait time.Duration) (bool, error) {
 	q, err := request{wait: wait}, error(nil)
 	if len(opts) > 0 {
@@ -204,7 +204,10 @@ func (l *Lock) acquire(ctx context.Context, op string, opts []LockOption, wait t
 		err = l.check(ctx)
 	}
 	if err == nil {
-		err = l.enter(ctx, q)
+		var in entrance
+		if in, err = l.enter(ctx, &q); in.lock != nil {
+			err = in.lock.obtain(ctx, &q, in.deadline, in.queued)
+		}
 	}
 	switch {
 	case err == nil:
@@ -231,15 +234,24 @@ func (l *Lock) gaveUp(op string, err error) error {
 	}
 }
 
-// enter gets both halves of the path's lock of today.
-func (l *Lock) enter(ctx context.Context, q request) error {
+// entrance says what is left to do for a call that came into the local half.
+type entrance struct {
+	lock     *Lock // the path's lock of today, whose hold is to be obtained; nil when there is nothing to do
+	deadline instant
+	queued   bool // the call has waited for the local half
+}
+
+// enter gets the local half of the path's lock of today, and the other one, too, where this process has it already.
+//
+//go:noinline
+func (l *Lock) enter(ctx context.Context, q *request) (in entrance, err error) {
 	reg := l.reg
 	if err := l.stopped(ctx); err != nil {
-		return err
+		return in, err
 	}
 	now, err := reg.cache.pin(l)
 	if err != nil {
-		return err
+		return in, err
 	}
 	deadline := never
 	if q.wait > 0 {
@@ -251,9 +263,9 @@ func (l *Lock) enter(ctx context.Context, q request) error {
 		q.lease, q.plain = reg.lease, true
 	}
 	if t := c.tenureOf(now); t != nil && t.owner != o {
-		if nested, err := now.nest(ctx, t, q); nested {
+		if nested, err := now.nest(ctx, t, *q); nested {
 			now.unpin() // the hold has a pin already
-			return err
+			return in, err
 		}
 	}
 	for {
@@ -266,25 +278,19 @@ func (l *Lock) enter(ctx context.Context, q request) error {
 		}
 		switch how {
 		case entered: // the pin is the hold's from now on
-			if err = now.obtain(ctx, q, deadline, w != nil); err != nil {
-				if errors.Is(err, errBusy) { // for those, too, who came to hear the same answer
-					now.half().waits()
-				}
-				now.letGo(true)
-			}
-			return err
+			return entrance{now, deadline, w != nil}, nil
 		case handed: // likewise
 			now.anchor().lockedAt.Store(int64(reg.clock.now()))
 			if h := now.heldBy(o); h != nil && h.adopt(q.lease, reg.renews(now.kind, q)) {
-				return nil
+				return in, nil
 			}
 			_ = now.depart(ctx, o) // lost while this one came in: it never held it, and its pin went with the hold
 			if now, err = reg.cache.pin(l); err != nil {
-				return err
+				return in, err
 			}
 			continue
 		case reentered, joined: // the hold has a pin already
-			err = now.refresh(ctx, o, q, how)
+			err = now.refresh(ctx, o, *q, how)
 			if err != nil {
 				if leaving := now.depart(ctx, o); how == reentered && !errors.Is(err, leaving) {
 					err = errors.Join(err, leaving)
@@ -305,7 +311,7 @@ func (l *Lock) enter(ctx context.Context, q request) error {
 			err = explain(err, now.trouble())
 		}
 		now.unpin()
-		return err
+		return in, err
 	}
 }
 

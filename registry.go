@@ -248,7 +248,9 @@ func (r *Registry) newLock(path string) *Lock {
 }
 
 // newHold makes the hold that a call of l asks for.
-func (l *Lock) newHold(q request) *hold {
+//
+//go:noinline
+func (l *Lock) newHold(q *request) *hold {
 	r := l.reg
 	var buf [96]byte // long enough for most, so that the value costs one allocation
 	value := strconv.AppendUint(append(buf[:0], r.values...), r.holds.Add(1), 10)
@@ -262,4 +264,4 @@ func (l *Lock) newHold(q request) *hold {
 }
 
 // renews tells whether the hold that a call asks for is to be renewed.
-func (r *Registry) renews(k *kind, q request) bool { return r.renewal || k.watchdog && q.plain }
+func (r *Registry) renews(k *kind, q *request) bool { return r.renewal || k.watchdog && q.plain }

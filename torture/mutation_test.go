@@ -250,7 +250,7 @@ var mutations = []mutation{
 	},
 	{
 		"one number for two attempts", "queue.go",
-		"a.renumber()\n\t\tb = a.bid(what)", "b = a.bid(what)",
+		"a.renumber()\n\t\tw.place", "w.place",
 		"TestQueueOutcomes",
 	},
 	{
