@@ -263,10 +263,11 @@ func TestARefusedRenewalBesideAShorterOne(t *testing.T) {
 	const short = 10 * time.Second
 	for name, c := range map[string]struct {
 		patience time.Duration // of the shorter one
+		answers  time.Duration // so soon that it need not be sent again, or too late
 		err      error
 	}{
-		"answered":     {time.Hour, nil},
-		"not answered": {time.Second, context.DeadlineExceeded},
+		"answered":     {time.Hour, 400 * time.Millisecond, nil},
+		"not answered": {time.Second, 2 * time.Second, context.DeadlineExceeded},
 	} {
 		t.Run(name, func(t *testing.T) {
 			fakeWorld(t, func(w *world) {
@@ -276,13 +277,13 @@ func TestARefusedRenewalBesideAShorterOne(t *testing.T) {
 				w.lock(l, lockregistry.TTL(time.Hour))
 				require.NoError(w, l.Renew(w.Context(), time.Hour)) // the server knows the script from now on
 				ended := w.watch(l.Context(w.Context()), "orders:42")
-				f.next("renew", slow(2*time.Second), refused("LOADING Redis is loading the dataset in memory"))
+				f.next("renew", slow(c.answers), refused("LOADING Redis is loading the dataset in memory"))
 				first := w.goroutine().start(func() error {
 					ctx, cancel := context.WithTimeout(w.Context(), c.patience)
 					defer cancel()
 					return r.Renew(ctx, "42", short)
 				})
-				w.pass(time.Second / 2)
+				w.pass(200 * time.Millisecond)
 				require.ErrorContains(w, r.Renew(w.Context(), "42", 20*time.Second), "LOADING")
 				require.ErrorIs(w, <-first, c.err)
 				require.LessOrEqual(w, w.pttl("orders:42"), short)

@@ -46,8 +46,9 @@ const (
 	// longWindow is the longest window that a release leaves to those without a ticket.
 	longWindow = 110 * time.Millisecond
 
-	// lengthenAfter is how long after a grant its short lease is lengthened: most holds are over by then.
-	lengthenAfter = 20 * time.Millisecond
+	// lengthenAfter is how long after a grant its short lease is lengthened: most holds are over by then, and the timer has not
+	// been set for each of them.
+	lengthenAfter = 100 * time.Millisecond
 
 	// suspicion is for how long the message of a grant that was found by looking may still come.
 	suspicion = time.Second

@@ -391,7 +391,7 @@ func TestGrantIsLengthened(t *testing.T) {
 			all = append(all, time.Since(start))
 			require.NoError(w, next.unlock(m.lock))
 		}
-		w.within(100*time.Millisecond, all)
+		w.within(200*time.Millisecond, all)
 	})
 }
 

@@ -709,15 +709,16 @@ type limit struct {
 }
 
 // watch ends limits. Most commands are answered at once, and a timer for each would cost more than the rest of this file: so
-// one timer serves all. It fires at intervals while commands are under way. Only one that has taken a while gets a timer of
-// its own then, and only then its caller's context is watched, which takes memory, and the mutex of a context that many
-// callers may share.
+// one timer serves all. It fires at intervals, as long as commands are sent: to stop it and set it again for each would wake
+// threads of an idle process. Only a command that has taken a while gets a timer of its own then, and only then its caller's
+// context is watched, which takes memory, and the mutex of a context that many callers may share.
 type watch struct {
 	clock clock
 	timer *time.Timer
 
 	_       cacheLine
 	running atomic.Bool // the timer, or it has just fired
+	busy    atomic.Bool // commands were sent since it fired last
 	_       cacheLine
 	groups  [8]limitGroup // several, so that callers seldom meet at a mutex
 }
@@ -731,8 +732,8 @@ type limitGroup struct {
 }
 
 const (
-	watchEvery = 10 * time.Millisecond
-	watchAfter = 2 * watchEvery // more than most answers take on a busy server
+	watchEvery = 25 * time.Millisecond
+	watchAfter = 20 * time.Millisecond // more than most answers take on a busy server
 	mostSpare  = 128            // limits that a group keeps for the next commands
 )
 
@@ -770,6 +771,9 @@ func (w *watch) limit(p *patience, now instant) *limit {
 
 // run sees to it that there is a round.
 func (w *watch) run() {
+	if !w.busy.Load() {
+		w.busy.Store(true)
+	}
 	if !w.running.Load() && w.running.CompareAndSwap(false, true) {
 		w.timer.Reset(watchEvery)
 	}
@@ -781,7 +785,7 @@ func (w *watch) round() {
 	w.running.Store(false)
 	now := w.clock.now()
 	var slow []*limit
-	more := false
+	more := w.busy.Swap(false)
 	for i := range w.groups {
 		g := &w.groups[i]
 		g.mu.Lock()
@@ -800,8 +804,8 @@ func (w *watch) round() {
 	for _, l := range slow { // without the mutex: a context may be of any type
 		l.watchContext()
 	}
-	if more {
-		w.run()
+	if more && w.running.CompareAndSwap(false, true) {
+		w.timer.Reset(watchEvery)
 	}
 }
 
@@ -869,7 +873,11 @@ func (l *limit) watchContext() {
 	if l.ctx.Done() == nil {
 		return
 	}
-	leave := context.AfterFunc(l.ctx, l.hurry)
+	if l.ctx.Err() != nil {
+		l.hurry(l.began) // it may have ended any time since
+		return
+	}
+	leave := context.AfterFunc(l.ctx, func() { l.hurry(0) })
 	l.group.mu.Lock()
 	l.leave = leave
 	stopped := l.stopped
@@ -879,12 +887,15 @@ func (l *limit) watchContext() {
 	}
 }
 
-// hurry is for when the caller's context has ended.
-func (l *limit) hurry() {
+// hurry is for when the caller's context has ended: at that time, or now if it is 0.
+func (l *limit) hurry(ended instant) {
 	l.group.mu.Lock()
 	defer l.group.mu.Unlock()
 	now := l.group.clock.now()
-	if due := now.add(l.grace); !l.stopped && due < l.due {
+	if ended == 0 {
+		ended = now
+	}
+	if due := max(now, ended.add(l.grace)); !l.stopped && due < l.due {
 		l.due = due
 		l.timer.Reset(now.until(due))
 	}
