@@ -40,7 +40,7 @@ local function ask(value, lease, kind, how, place, older, left, foreign)
   end
   local ahead = 2 -- the members in front of its own that are no tickets: open and wide
   if free(kind) then
-    local entries = redis.call('ZRANGE', queue, 0, 3, 'WITHSCORES')
+    local entries = redis.call('ZRANGE', queue, 0, 2, 'WITHSCORES')
     local open = 0
     for i = 1, math.min(#entries, 4), 2 do
       open = entries[i] == 'open' and -entries[i + 1] or open
@@ -55,7 +55,7 @@ local function ask(value, lease, kind, how, place, older, left, foreign)
           left, ahead = patience, 3
         else
           dismiss(now)
-          entries = redis.call('ZRANGE', queue, 0, 3, 'WITHSCORES')
+          entries = redis.call('ZRANGE', queue, 0, 2, 'WITHSCORES')
         end
       end
       if how == 'due' and free('w') then -- those in front had their time
@@ -63,21 +63,21 @@ local function ask(value, lease, kind, how, place, older, left, foreign)
           redis.call('ZREM', queue, other)
           warn(other, 'd', 0)
         end
-        entries = redis.call('ZRANGE', queue, 0, 3, 'WITHSCORES')
+        entries = redis.call('ZRANGE', queue, 0, 2, 'WITHSCORES')
       end
       local next, served = serve(micros, member, heads(entries, member))
       if next == member and free(kind) then
         redis.call('ZREM', queue, member)
         own(value, lease, kind)
         if free(kind) then -- other readers
-          serve(micros, nil, heads(redis.call('ZRANGE', queue, 0, 3, 'WITHSCORES')))
+          serve(micros, nil, heads(redis.call('ZRANGE', queue, 0, 2, 'WITHSCORES')))
         else
           warn(redis.call('ZRANGEBYSCORE', queue, 0, '+inf', 'LIMIT', 0, 1)[1], 'n', lease)
         end
         return nil
       end
       if served then
-        left, foreign = PROVISIONAL, false
+        left, foreign = tonumber(PROVISIONAL), false
       end
     end
   end

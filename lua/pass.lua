@@ -17,7 +17,7 @@ local function pass(entries, yields)
       wide = -entries[i + 1]
     end
   end
-  local first, registry, number, lease, kind, second, place = heads(entries)
+  local first, registry, number, lease, kind, place = heads(entries)
   if not first and not yields then
     return false, false
   end
@@ -27,7 +27,7 @@ local function pass(entries, yields)
   local time = redis.call('TIME')
   local now, window = time[1] * 1000 + math.floor(time[2] / 1000), nil
   if not free('w') then -- nobody is kept out who could come in without a ticket
-    local next, served = serve(time[1] * 1000000 + time[2], nil, first, registry, number, lease, kind, second, place)
+    local next, served = serve(time[1] * 1000000 + time[2], nil, first, registry, number, lease, kind, place)
     return served, next ~= nil
   end
   if wide == 0 then
@@ -37,12 +37,17 @@ local function pass(entries, yields)
   end
   if now < open then
     window = open - now
-  elseif first and not registry or now - open >= OFTEN and (announce() > 0 or sharded) then
-    window = SHORT -- on a cluster nobody knows who is subscribed at other nodes
+  elseif first and not registry then
+    window = SHORT
+  elseif now - open >= OFTEN then
+    if announce() > 0 or sharded then -- on a cluster nobody knows who is subscribed at other nodes
+      window = SHORT
+    else
+      redis.call('ZADD', queue, -now, 'open') -- nobody hears of it: a window of no length
+    end
   end
   if first == 'guest' then
     redis.call('ZREM', queue, first)
-    first, second = second, nil
     wide = 0
   end
   if now - wide >= RARELY then
@@ -52,10 +57,11 @@ local function pass(entries, yields)
   if window then
     redis.call('ZADD', queue, -(now + window), 'open')
     redis.call('PEXPIRE', queue, 120000)
-    warn(first, 'n', window)
-    warn(second, 'n', window + STEP)
+    local next = redis.call('ZRANGEBYSCORE', queue, 0, '+inf', 'LIMIT', 0, 2)
+    warn(next[1], 'n', window)
+    warn(next[2], 'n', window + STEP)
     return false, true
   end
-  local _, served = serve(time[1] * 1000000 + time[2], nil, first, registry, number, lease, kind, second, place)
+  local _, served = serve(time[1] * 1000000 + time[2], nil, first, registry, number, lease, kind, place)
   return served, served
 end

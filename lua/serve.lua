@@ -10,7 +10,7 @@
 --   key, prefix, sharded, queue, tag   see names.lua
 --   free(kind)                         whether the lock is free for a ticket of that kind
 --   own(value, lease, kind)            makes a hold its owner
-local PROVISIONAL = 1000 -- the lease of a grant, until the grantee lengthens it
+local PROVISIONAL = '1000' -- the lease of a grant, until the grantee lengthens it
 local AT_ONCE = 64       -- how many readers one script serves
 local RARELY = 1700      -- how rarely there is a window for who tries each 100 ms
 local PATIENCE = 200     -- for how long a guest stays in front of those who could read
@@ -43,41 +43,35 @@ local function dismiss(now)
   redis.call('ZADD', queue, -now, 'wide')
 end
 
--- The first ticket, what it says, the second one and its place. Those in front of which no process is there any more are
--- removed, but not the ticket mine. One of a form that this script does not know belongs to a newer version.
+-- The first ticket among the first members of the queue, what it says, and its place. Those in front of which no process is there
+-- any more are removed, but not the ticket mine. One of a form that this script does not know belongs to a newer version.
 local function heads(entries, mine)
   while true do
-    local first, second, place = nil, nil, nil
+    local first, place = nil, nil
     for i = 1, #entries, 2 do
-      local member = entries[i]
-      if member ~= 'open' and member ~= 'wide' then
-        if first then
-          second, place = member, entries[i + 1]
-          break
-        end
-        first = member
+      if entries[i] ~= 'open' and entries[i] ~= 'wide' then
+        first, place = entries[i], entries[i + 1]
+        break
       end
     end
-    if not first and #entries < 8 then
+    if not first then
       return nil
     end
-    if first then
-      local registry, number, lease, kind = string.match(first, TICKET)
-      if not registry or first == mine or redis.call('PUBSUB', sharded and 'SHARDNUMSUB' or 'NUMSUB', channel(registry))[2] > 0 then
-        return first, registry, number, lease, kind, second, place
-      end
-      redis.call('ZREM', queue, first)
+    local registry, number, lease, kind = string.match(first, TICKET)
+    if not registry or first == mine or redis.call('PUBSUB', sharded and 'SHARDNUMSUB' or 'NUMSUB', channel(registry))[2] > 0 then
+      return first, registry, number, lease, kind, place
     end
-    entries = redis.call('ZRANGE', queue, 0, 3, 'WITHSCORES')
+    redis.call('ZREM', queue, first)
+    entries = redis.call('ZRANGE', queue, 0, 2, 'WITHSCORES')
   end
 end
 
 -- Serves tickets from the first one on, for as long as the lock is free for them, up to the ticket mine. It returns the first
--- one that it leaves there, and whether it served any. A ticket is removed before its hold owns the key: where the server is
--- out of memory, the latter alone would be refused. The messages come last. Who has had its ticket for less than a second is not
--- told that it is the next one now: it looks soon, see queue.go, and most are granted the lock before. Where there are very
--- many readers the next one looks at once, and goes on with those behind it.
-local function serve(micros, mine, first, registry, number, lease, kind, second, place)
+-- one that it leaves there while the lock is free, and whether it served any. A ticket is removed before its hold owns the key:
+-- where the server is out of memory, the latter alone would be refused. The messages come last. Who has had its ticket for less
+-- than a second is not told that it is the next one now: it looks soon, see queue.go, and most are granted the lock before. Where
+-- there are very many readers the next one looks at once, and goes on with those behind it.
+local function serve(micros, mine, first, registry, number, lease, kind, place)
   local to, what, granted, count, since = nil, nil, nil, 0, nil
   while first and first ~= mine and registry and free(kind) and count < AT_ONCE do
     count = count + 1
@@ -85,19 +79,22 @@ local function serve(micros, mine, first, registry, number, lease, kind, second,
     if to then
       tell(to, what, 'g', granted)
     end
-    to, what, granted = registry, number, math.min(tonumber(lease), PROVISIONAL)
+    to, what, granted, since = registry, number, tonumber(lease) < tonumber(PROVISIONAL) and lease or PROVISIONAL, place
     own(registry .. ':' .. number, granted, kind)
     if free(kind) then -- other readers
-      first, registry, number, lease, kind = heads(redis.call('ZRANGE', queue, 0, 3, 'WITHSCORES'), mine)
-    else -- no other one can be served: it need not be there to be told
-      first, registry, second, since = second, nil, nil, place
+      first, registry, number, lease, kind, place = heads(redis.call('ZRANGE', queue, 0, 2, 'WITHSCORES'), mine)
+    else
+      first, registry = nil, nil
     end
   end
   if to then
     if registry and first ~= mine and free(kind) then
       warn(first, 'n', 0)
-    elseif first and first ~= mine and micros - (since or redis.call('ZSCORE', queue, first)) >= 1000000 then
-      warn(first, 'n', granted)
+    elseif micros - since >= 1000000 then -- those behind it may have had theirs for as long
+      local next = redis.call('ZRANGEBYSCORE', queue, 0, micros - 1000000, 'LIMIT', 0, 1)[1]
+      if next and next ~= mine then
+        warn(next, 'n', granted)
+      end
     end
     tell(to, what, 'g', granted)
   end
