@@ -305,7 +305,9 @@ func (a *acquisition) leave() {
 func (a *acquisition) ask(what asking) error {
 	w := wish{asks: what}
 	if what == forTicket {
-		a.renumber()
+		if a.sent { // else the attempt is new
+			a.renumber()
+		}
 		w.place, w.older = a.place, a.older
 		a.older, a.fresh = a.bid(w).ticket(), true
 		a.box.open(a.hold.number())

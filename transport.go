@@ -734,7 +734,7 @@ type limitGroup struct {
 const (
 	watchEvery = 25 * time.Millisecond
 	watchAfter = 20 * time.Millisecond // more than most answers take on a busy server
-	mostSpare  = 128            // limits that a group keeps for the next commands
+	mostSpare  = 128                   // limits that a group keeps for the next commands
 )
 
 func (w *watch) begin(c clock) {

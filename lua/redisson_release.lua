@@ -32,6 +32,14 @@ if prefix ~= '' and (over or ticket ~= '') then
     reply = waiting.err and 3 or 1
   end
   if waiting and not waiting.err then
+    local served = false
+    local function own(other, lease)
+      redis.call('DEL', key)
+      redis.call('HSET', key, other, '1')
+      redis.call('PEXPIRE', key, lease)
+      served = true
+    end
+    -- include heir
     local function announce()
       if announced then
         return 0
@@ -43,14 +51,7 @@ if prefix ~= '' and (over or ticket ~= '') then
       end
       return tonumber(received) or 0
     end
-    local served = false
     local function free() return not served end
-    local function own(other, lease)
-      redis.call('DEL', key)
-      redis.call('HSET', key, other, '1')
-      redis.call('PEXPIRE', key, lease)
-      served = true
-    end
     -- include pass
     if ticket ~= '' and ticket ~= '+' then
       -- include leave

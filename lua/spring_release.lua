@@ -38,6 +38,12 @@ if prefix ~= '' and (over or ticket ~= '') then
     reply = waiting.err and 3 or 1
   end
   if waiting and not waiting.err then
+    local served = false
+    local function own(other, lease)
+      redis.call('SET', key, other, 'PX', lease)
+      served = true
+    end
+    -- include heir
     local function announce()
       if announced then
         return 0
@@ -47,12 +53,7 @@ if prefix ~= '' and (over or ticket ~= '') then
       local old = (ARGV[7] or '') ~= '' and redis.pcall('PUBLISH', ARGV[7], key)
       return (tonumber(received) or 0) + (tonumber(old) or 0)
     end
-    local served = false
     local function free() return not served end
-    local function own(other, lease)
-      redis.call('SET', key, other, 'PX', lease)
-      served = true
-    end
     -- include pass
     if ticket ~= '' and ticket ~= '+' then
       -- include leave

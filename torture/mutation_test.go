@@ -250,7 +250,7 @@ var mutations = []mutation{
 	},
 	{
 		"one number for two attempts", "queue.go",
-		"a.renumber()\n\t\tw.place", "w.place",
+		"a.renumber()\n\t\t}\n\t\tw.place", "}\n\t\tw.place",
 		"TestQueueOutcomes",
 	},
 	{
