@@ -169,14 +169,12 @@ func onPaper(page *strings.Builder, results []*result) {
 	line("**Connections.** A process has %s to a node, and one more as soon as somebody waits: %s to %s for ten thousand processes. Redis "+
 		"accepts 10 000 by default (`maxclients`), so this, and not the commands, is what ends first on one node.", digits(conns),
 		digits(conns*processes), digits((conns+1)*processes))
-	line("**Messages.** A lock and unlock that nobody waits for is two requests, two replies and a PUBLISH that reaches nobody. A waiter adds an " +
-		"obtain or two, one subscription and one look at the key. A release reaches everybody who waits for that key, so n " +
-		"processes on one path cost n wake-ups and n tries for each release: a path that hundreds of processes fight over is " +
-		"slow on any number of nodes.")
+	line("**Messages.** A lock and unlock that nobody waits for is two requests, two replies and a PUBLISH that reaches nobody. A waiter " +
+		"adds one request, for its place in the queue, and one message, which says that it has the lock; a release reaches the next " +
+		"waiter only, however many there are (`cd bench && GOWORK=off go run . -only waiting`).")
 	line("**A Redis Cluster.** The slot of the key, or of a `{tag}` in prefix or path, chooses the node, so paths spread by their hash and "+
-		"each master adds its %s locks and unlocks a second. What does not spread is PUBLISH: in a cluster every node "+
-		"passes each message on to all others, so releases cost all nodes together n times as much; `WithWakeup(WakeupPoll)` "+
-		"publishes nothing. The read-write locks and LayoutRedisson publish with SPUBLISH too there, which stays in its shard.", digits(1e9/pair))
-	line("**Where it ends.** At one hot path (a queue is better), at the connections of one node, and at the broadcast of a " +
-		"large cluster. Not at the number of paths or of held locks: those only add memory and renewals.")
+		"each master adds its %s locks and unlocks a second. Messages to waiters stay in their shard (SPUBLISH). What does not spread is "+
+		"the PUBLISH that Java waits for: in a cluster every node passes it on to all others; `WithWakeup(WakeupPoll)` publishes nothing.", digits(1e9/pair))
+	line("**Where it ends.** At one hot path, whose sections follow each other, and at the connections of one node. Not at the number of paths, " +
+		"of held locks or of waiters: those only add memory and renewals.")
 }
