@@ -395,6 +395,44 @@ func TestGrantIsLengthened(t *testing.T) {
 	})
 }
 
+// A window for those without a ticket is due when tickets have kept the key from them for a while. A long hold has not, so the
+// one who waits behind it has the lock at once; and so it is again when nobody has waited for a second.
+func TestALongHoldIsFollowedAtOnce(t *testing.T) {
+	realWorlds(t, func(w *world) {
+		// passes makes the times in the queue as old as if the server's clock had gone on.
+		passes := func(d time.Duration) {
+			w.do("EVAL", `for _, member in ipairs({'open', 'wide'}) do
+				local score = tonumber(redis.call('ZSCORE', KEYS[1], member))
+				if score < -1 then redis.call('ZINCRBY', KEYS[1], ARGV[1], member) end
+			end`, "1", theQueue, strconv.FormatInt(d.Milliseconds(), 10))
+		}
+		holder := w.registry().Obtain("42")
+		var all []time.Duration
+		for range 3 {
+			w.lock(holder)
+			m := w.joins(w.Context(), lockregistry.WithPollInterval(noPoll))
+			passes(10 * time.Second)
+			start := time.Now()
+			w.unlock(holder)
+			all = append(all, w.takes(start, m.result))
+			require.NoError(w, m.unlock(m.lock))
+			passes(2 * time.Second)
+		}
+		w.within(50*time.Millisecond, all)
+
+		// Those who take the lock from each other leave a window when it is time.
+		w.lock(holder)
+		a, b := w.joins(w.Context(), lockregistry.WithPollInterval(noPoll)), w.joins(w.Context(), lockregistry.WithPollInterval(noPoll))
+		w.unlock(holder)
+		require.NoError(w, <-a.result)
+		passes(2 * time.Second)
+		start := time.Now()
+		require.NoError(w, a.unlock(a.lock))
+		require.GreaterOrEqual(w, w.takes(start, b.result), 100*time.Millisecond)
+		require.NoError(w, b.unlock(b.lock))
+	})
+}
+
 // contend has processes lock and unlock without a pause, until the test ends.
 func (w *world) contend(processes int) {
 	w.Helper()

@@ -4,6 +4,7 @@
 --   place, older        where its ticket was; and one that it replaces
 --   left, foreign       what the holder's lease has left, and whether that may not know of the queue
 -- Replies nothing when its hold owns the key now.
+local IDLE = 1000 -- how long ago the last release was, at least, that somebody waited for, when a queue begins anew
 local function ask(value, lease, kind, how, place, older, left, foreign)
   local member = value .. '|' .. lease .. kind
   if not redis.REDIS_VERSION_NUM then -- before version 7 a script may be replicated, and then cannot ask for the time
@@ -23,11 +24,13 @@ local function ask(value, lease, kind, how, place, older, left, foreign)
     if place == '' then
       place = string.format('%.0f', math.max(micros, (score or 0) + 1))
     end
-    if score then
+    if not score then
+      redis.call('ZADD', queue, -now, 'open', -1, 'wide', place, member)
+    elseif score < -1 and now + score > IDLE and now + redis.call('ZRANGE', queue, 0, 0, 'WITHSCORES')[2] > IDLE then
+      redis.call('ZADD', queue, -1, 'wide', place, member) -- it begins anew
+    else
       redis.call('ZADD', queue, place, member)
       refresh = score < 0 and now + score > 30000 -- those who wait see to it else
-    else
-      redis.call('ZADD', queue, -now, 'open', -now, 'wide', place, member)
     end
   else
     place = redis.call('ZSCORE', queue, member)

@@ -4,7 +4,8 @@
 -- A ticket is a member of the sorted set queue, "<value>|<lease ms>", of a read-write lock with an r or a w behind it. Its
 -- score is its place. A member guest among those of a read-write lock keeps a place for writers without a ticket, see
 -- redisson_writer_waits.lua. Two members with negative scores sort before all tickets: open, minus the end of the newest window in
--- which the key is left to those without a ticket, and wide, minus that of the newest long one, in milliseconds.
+-- which the key is left to those without a ticket, or the time at which nobody would have heard of one, and wide, minus that of the
+-- newest long one or of the first release since the queue began, in milliseconds; -1 before that.
 --
 -- The script has defined
 --   key, prefix, sharded, queue, tag   see names.lua
