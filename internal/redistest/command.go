@@ -23,22 +23,34 @@ func (e ReplyError) Error() string { return string(e) }
 // Do runs one command on a connection of its own and returns the reply as text:
 // "(nil)" for a null, an array as its elements on a line each. An error reply
 // comes back as a ReplyError.
-func (s *Server) Do(args ...string) (string, error) {
+func (s *Server) Do(args ...string) (reply string, err error) {
+	err = s.session(func(do func(args ...string) (string, error)) error {
+		reply, err = do(args...)
+		return err
+	})
+	return reply, err
+}
+
+// session has commands run on one connection.
+func (s *Server) session(use func(do func(args ...string) (string, error)) error) error {
 	conn, err := net.DialTimeout("tcp", s.Addr(), commandLimit)
 	if err != nil {
-		return "", err
+		return err
 	}
 	defer func() { _ = conn.Close() }()
-	if err := conn.SetDeadline(time.Now().Add(commandLimit)); err != nil {
-		return "", err
-	}
 	reader := bufio.NewReader(conn)
-	if s.password != "" {
-		if _, err := call(conn, reader, "AUTH", s.password); err != nil {
+	do := func(args ...string) (string, error) {
+		if err := conn.SetDeadline(time.Now().Add(commandLimit)); err != nil {
 			return "", err
 		}
+		return call(conn, reader, args...)
 	}
-	return call(conn, reader, args...)
+	if s.password != "" {
+		if _, err := do("AUTH", s.password); err != nil {
+			return err
+		}
+	}
+	return use(do)
 }
 
 // Command is Do for a test: it fails the test on any error, an error reply
@@ -61,6 +73,12 @@ func (s *Server) Version(tb testing.TB) string {
 		tb.Fatalf("redistest: %s on %s tells no redis_version in INFO", s.binary, s.Addr())
 	}
 	return version
+}
+
+// Info is a field of what INFO replies, or "".
+func (s *Server) Info(tb testing.TB, name string) string {
+	tb.Helper()
+	return field(s.Command(tb, "INFO"), name)
 }
 
 // field returns the value of a "name:value" line, or "".

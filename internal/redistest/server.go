@@ -45,7 +45,9 @@ type Server struct {
 	watchdog *exec.Cmd      // kills process if this program dies first
 	lifeline io.WriteCloser // the watchdog acts when this end closes
 	frozen   bool
-	dir      string // working directory and output of the running process
+	dir      string // working directory and output of the process; kept by Kill
+
+	sentinel bool // it is a Sentinel
 }
 
 // Run starts a server for a program that is no test. The caller must call Stop.
@@ -59,10 +61,13 @@ func Run(binary string, args ...string) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{binary: path, args: args}
-	for i, arg := range args {
-		if arg == "--requirepass" && i+1 < len(args) {
-			s.password = args[i+1]
+	return run(&Server{binary: path, args: args})
+}
+
+func run(s *Server) (_ *Server, err error) {
+	for i, arg := range s.args {
+		if arg == "--requirepass" && i+1 < len(s.args) {
+			s.password = s.args[i+1]
 		}
 	}
 	for range portAttempts {
@@ -107,18 +112,22 @@ func (s *Server) Binary() string { return s.binary }
 func (s *Server) launch() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	dir, err := os.MkdirTemp("", "redistest-")
-	if err != nil {
-		return fmt.Errorf("redistest: no working directory for a server: %w", err)
+	end := s.kill // what was there stays
+	if s.dir == "" {
+		end = s.stop
+		dir, err := os.MkdirTemp("", "redistest-")
+		if err != nil {
+			return fmt.Errorf("redistest: no working directory for a server: %w", err)
+		}
+		s.dir = dir
 	}
-	s.dir = dir
 	if err := s.spawn(); err != nil {
-		s.stop()
+		end()
 		return fmt.Errorf("redistest: cannot start %s: %w", s.binary, err)
 	}
 	if err := s.awaitReady(); err != nil {
 		err = fmt.Errorf("redistest: %s on %s: %w; its output:\n%s", s.binary, s.Addr(), err, s.output())
-		s.stop()
+		end()
 		return err
 	}
 	return nil
@@ -132,13 +141,10 @@ func (s *Server) spawn() error {
 		return err
 	}
 	defer func() { _ = output.Close() }()
-	args := append([]string{
-		"--port", strconv.Itoa(s.port),
-		"--bind", "127.0.0.1",
-		"--dir", s.dir,
-		"--save", "",
-		"--appendonly", "no",
-	}, s.args...)
+	args, err := s.arguments()
+	if err != nil {
+		return err
+	}
 	process := exec.Command(s.binary, args...)
 	process.Stdout, process.Stderr = output, output
 	if err := process.Start(); err != nil {
@@ -146,6 +152,21 @@ func (s *Server) spawn() error {
 	}
 	s.process = process
 	return s.watch()
+}
+
+func (s *Server) arguments() ([]string, error) {
+	args := []string{"--port", strconv.Itoa(s.port), "--bind", "127.0.0.1", "--dir", s.dir}
+	if s.sentinel { // it writes to its configuration file, which comes first
+		file, err := os.OpenFile(filepath.Join(s.dir, "sentinel.conf"), os.O_CREATE, 0o600)
+		if err != nil {
+			return nil, err
+		}
+		_ = file.Close()
+		args = append(append([]string{file.Name()}, args...), "--sentinel")
+	} else {
+		args = append(args, "--save", "", "--appendonly", "no")
+	}
+	return append(args, s.args...), nil
 }
 
 // awaitReady returns once the server answers, or tells why it never will.
@@ -180,6 +201,20 @@ func (s *Server) checkIdentity() error {
 	return nil
 }
 
+// Running tells whether the server has been neither killed nor stopped.
+func (s *Server) Running() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.process != nil
+}
+
+// Frozen tells whether the server is stopped by Freeze.
+func (s *Server) Frozen() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.frozen
+}
+
 // Stop kills the server, frozen or not, and waits until it is gone. Stopping a
 // stopped server does nothing.
 func (s *Server) Stop() {
@@ -189,6 +224,21 @@ func (s *Server) Stop() {
 }
 
 func (s *Server) stop() {
+	s.kill()
+	if s.dir != "" {
+		_ = os.RemoveAll(s.dir)
+		s.dir = ""
+	}
+}
+
+// Kill kills the server with SIGKILL, frozen or not, and keeps what it has written to disk for [Server.Revive].
+func (s *Server) Kill() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.kill()
+}
+
+func (s *Server) kill() {
 	// The watchdog goes first: once the server has been waited for, its process
 	// id may belong to somebody else.
 	if s.watchdog != nil {
@@ -198,17 +248,19 @@ func (s *Server) stop() {
 		s.watchdog, s.lifeline = nil, nil
 	}
 	if s.process != nil {
-		if s.frozen {
-			_ = thaw(s.process.Process)
-		}
-		_ = s.process.Process.Kill()
+		_ = s.process.Process.Kill() // a frozen one must not go on for a moment
 		_ = s.process.Wait()
 		s.process = nil
 	}
 	s.frozen = false
-	if s.dir != "" {
-		_ = os.RemoveAll(s.dir)
-		s.dir = ""
+}
+
+// Revive starts a killed server on its port, with what it had written to disk: its data, if args have it saved, and the
+// configuration of a cluster's node.
+func (s *Server) Revive(tb testing.TB) {
+	tb.Helper()
+	if err := s.relaunch(); err != nil {
+		tb.Fatal(err)
 	}
 }
 
@@ -216,6 +268,10 @@ func (s *Server) stop() {
 // with no data.
 func (s *Server) Relaunch() error {
 	s.Stop()
+	return s.relaunch()
+}
+
+func (s *Server) relaunch() error {
 	// A server's port may stay taken for a moment after its end.
 	for deadline := time.Now().Add(startLimit); ; time.Sleep(startPause) {
 		err := s.launch()

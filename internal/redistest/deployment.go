@@ -1,0 +1,498 @@
+package redistest
+
+import (
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// The servers of the deployments below save what they are told, as those in production do: each write is with the system
+// before it is answered, so a server that is killed and revived has it still.
+var saving = []string{
+	"--appendonly", "yes", "--appendfsync", "everysec",
+	"--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "0",
+}
+
+// NodeTimeout is after how long without an answer a node of a [Deployment] counts as down.
+const NodeTimeout = 2 * time.Second
+
+// Deployment is a Redis Cluster with replicas, or a master with replicas and their Sentinels. Its methods are for one
+// goroutine at a time. Those that wait fail the test after a minute.
+type Deployment struct {
+	tb        testing.TB
+	Servers   []*Server // masters and replicas, also those that are killed or removed
+	Sentinels []*Server // none of a cluster
+	removed   []*Server
+}
+
+// MasterSet is the name under which the Sentinels know the master.
+const MasterSet = "main"
+
+// StartReplicatedCluster starts a Redis Cluster of masters with so many replicas each, and returns once each node knows all
+// others and each replica has the data of its master.
+func StartReplicatedCluster(tb testing.TB, masters, replicas int) *Deployment {
+	tb.Helper()
+	d := &Deployment{tb: tb}
+	for i := range masters * (1 + replicas) {
+		s := d.node()
+		s.Command(tb, "CLUSTER", "SET-CONFIG-EPOCH", strconv.Itoa(i+1))
+		if i < masters {
+			s.Command(tb, ownSlots(i, masters)...)
+		}
+	}
+	for _, s := range d.Servers[1:] {
+		d.Servers[0].Command(tb, append([]string{"CLUSTER", "MEET"}, hostPort(s)...)...)
+	}
+	d.await("that all nodes know each other", func() bool {
+		for _, s := range d.Servers {
+			if len(d.view(s)) != len(d.Servers) || strings.Contains(s.Command(tb, "CLUSTER", "NODES"), "handshake") {
+				return false
+			}
+		}
+		return true
+	})
+	for i, s := range d.Servers[masters:] {
+		s.Command(tb, "CLUSTER", "REPLICATE", d.id(d.Servers[i%masters]))
+	}
+	d.AwaitHealthy()
+	return d
+}
+
+func (d *Deployment) node() *Server {
+	d.tb.Helper()
+	s := Start(d.tb, append(slices.Clone(saving),
+		"--cluster-enabled", "yes",
+		"--cluster-announce-ip", "127.0.0.1",
+		"--cluster-node-timeout", strconv.FormatInt(NodeTimeout.Milliseconds(), 10),
+		"--cluster-allow-replica-migration", "no", // a replica stays with the master that the test gave it
+	)...)
+	d.Servers = append(d.Servers, s)
+	return s
+}
+
+// StartSentinels starts a master with so many replicas, and Sentinels, and returns once each Sentinel knows all of them and
+// each replica has the data.
+func StartSentinels(tb testing.TB, replicas, sentinels int) *Deployment {
+	tb.Helper()
+	d := &Deployment{tb: tb}
+	for i := range 1 + replicas {
+		args := slices.Clone(saving)
+		if i > 0 {
+			args = append(args, "--replicaof", strings.Join(hostPort(d.Servers[0]), " "))
+		}
+		d.Servers = append(d.Servers, Start(tb, args...))
+	}
+	path, err := find("")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	for range sentinels {
+		s, err := run(&Server{binary: path, sentinel: true})
+		if err != nil {
+			tb.Fatal(err)
+		}
+		tb.Cleanup(s.Stop)
+		d.Sentinels = append(d.Sentinels, s)
+		quorum := strconv.Itoa(sentinels/2 + 1)
+		s.Command(tb, append(append([]string{"SENTINEL", "MONITOR", MasterSet}, hostPort(d.Servers[0])...), quorum)...)
+		s.Command(tb, "SENTINEL", "SET", MasterSet,
+			"down-after-milliseconds", strconv.FormatInt(NodeTimeout.Milliseconds(), 10), "failover-timeout", "6000")
+	}
+	d.AwaitHealthy()
+	return d
+}
+
+func (d *Deployment) cluster() bool { return len(d.Sentinels) == 0 }
+
+// Addresses is what a client is given: the nodes, or the Sentinels.
+func (d *Deployment) Addresses() (all []string) {
+	for _, s := range d.Servers {
+		if d.cluster() && !slices.Contains(d.removed, s) {
+			all = append(all, s.Addr())
+		}
+	}
+	for _, s := range d.Sentinels {
+		all = append(all, s.Addr())
+	}
+	return all
+}
+
+func hostPort(s *Server) []string {
+	host, port, _ := net.SplitHostPort(s.Addr())
+	return []string{host, port}
+}
+
+// await waits until something is so.
+func (d *Deployment) await(what string, is func() bool) {
+	d.tb.Helper()
+	for deadline := time.Now().Add(clusterLimit); !is(); time.Sleep(clusterPause) {
+		if time.Now().After(deadline) {
+			var said strings.Builder
+			for _, s := range slices.Concat(d.Servers, d.Sentinels) {
+				if s.Running() {
+					nodes, _ := s.Do("CLUSTER", "NODES")
+					info, _ := s.Do("INFO", "replication")
+					fmt.Fprintf(&said, "%s:\n%s\n%s\n", s.Addr(), nodes, info)
+				}
+			}
+			d.tb.Fatalf("redistest: no deployment in %v in which it is so %s; the servers say:\n%s", clusterLimit, what, said.String())
+		}
+	}
+}
+
+// AwaitHealthy waits until all servers that are not removed run, agree on who is the master of whom, and each replica has the
+// data of its master.
+func (d *Deployment) AwaitHealthy() {
+	d.tb.Helper()
+	d.hurry("500")
+	defer d.hurry("10000") // the default
+	d.await("that all is well", func() bool {
+		for _, s := range d.Servers {
+			if !slices.Contains(d.removed, s) && !(s.Running() && d.healthy(s)) {
+				return false
+			}
+		}
+		for _, s := range d.Sentinels {
+			if !d.watches(s) {
+				return false
+			}
+		}
+		return d.agree()
+	})
+}
+
+// agree tells whether all servers agree on who the masters are, and Sentinels, too.
+func (d *Deployment) agree() bool {
+	said := map[string]bool{}
+	for _, s := range d.Sentinels {
+		said[s.Command(d.tb, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", MasterSet)] = true
+	}
+	for _, s := range d.Servers {
+		switch {
+		case slices.Contains(d.removed, s):
+		case d.cluster():
+			var roles []string
+			for _, m := range d.view(s) {
+				roles = append(roles, fmt.Sprint(m))
+			}
+			slices.Sort(roles)
+			said[strings.Join(roles, "\n")] = true
+		case strings.HasPrefix(s.Command(d.tb, "ROLE"), "master\n"):
+			said[strings.Join(hostPort(s), "\n")] = true
+		}
+	}
+	return len(said) == 1
+}
+
+// hurry sets how often the Sentinels ask the servers about each other.
+func (d *Deployment) hurry(milliseconds string) {
+	for _, s := range d.Sentinels {
+		if s.Running() {
+			_, _ = s.Do("SENTINEL", "DEBUG", "INFO-PERIOD", milliseconds) // versions before 7 have no such thing, and take longer
+		}
+	}
+}
+
+func (d *Deployment) healthy(s *Server) bool {
+	replication := s.Command(d.tb, "INFO", "replication")
+	if field(replication, "role") == "slave" && field(replication, "master_link_status") != "up" {
+		return false
+	}
+	if !d.cluster() {
+		return field(replication, "role") == "slave" || field(replication, "connected_slaves") == strconv.Itoa(len(d.Servers)-1)
+	}
+	nodes, info := s.Command(d.tb, "CLUSTER", "NODES"), s.Command(d.tb, "CLUSTER", "INFO")
+	return !strings.Contains(nodes, "fail") && !strings.Contains(nodes, "disconnected") &&
+		field(info, "cluster_state") == "ok" && field(info, "cluster_slots_ok") == strconv.Itoa(clusterSlots) &&
+		len(d.view(s)) == len(d.Servers)-len(d.removed)
+}
+
+// watches tells whether a Sentinel knows all servers and Sentinels, and none of them is down.
+func (d *Deployment) watches(s *Server) bool {
+	master := s.Command(d.tb, "SENTINEL", "MASTER", MasterSet)
+	replicas := s.Command(d.tb, "SENTINEL", "REPLICAS", MasterSet)
+	is := func(name, value string) bool { return strings.Contains(master, "\n"+name+"\n"+value+"\n") }
+	return is("flags", "master") && is("num-slaves", strconv.Itoa(len(d.Servers)-1)) &&
+		is("num-other-sentinels", strconv.Itoa(len(d.Sentinels)-1)) &&
+		strings.Count(replicas, "\nflags\nslave\n") == len(d.Servers)-1 &&
+		strings.Count(replicas, "\nmaster-link-status\nok\n") == len(d.Servers)-1
+}
+
+// member is what one node of a cluster says about another, or itself.
+type member struct {
+	id, address, master string
+	failed              bool
+	slots               []string
+}
+
+// view is what a node says about all nodes. Those that it is about to meet are not among them.
+func (d *Deployment) view(s *Server) (all []member) {
+	d.tb.Helper()
+	for line := range strings.Lines(s.Command(d.tb, "CLUSTER", "NODES")) {
+		words := strings.Fields(line)
+		if len(words) < 8 || strings.Contains(words[2], "handshake") || strings.Contains(words[2], "noaddr") {
+			continue
+		}
+		address, _, _ := strings.Cut(words[1], "@")
+		all = append(all, member{words[0], address, strings.TrimPrefix(words[3], "-"), strings.Contains(words[2], "fail"), words[8:]})
+	}
+	return all
+}
+
+func (d *Deployment) id(s *Server) string {
+	return strings.TrimSpace(s.Command(d.tb, "CLUSTER", "MYID"))
+}
+
+func (d *Deployment) at(address string) *Server {
+	i := slices.IndexFunc(d.Servers, func(s *Server) bool { return s.Addr() == address })
+	if i < 0 {
+		d.tb.Fatalf("redistest: no server at %s", address)
+	}
+	return d.Servers[i]
+}
+
+// witness is a server that answers, other than one.
+func (d *Deployment) witness(but *Server) *Server {
+	for _, s := range slices.Concat(d.Sentinels, d.Servers) {
+		if s != but && s.Running() && !s.Frozen() && !slices.Contains(d.removed, s) {
+			return s
+		}
+	}
+	d.tb.Fatal("redistest: no server answers")
+	return nil
+}
+
+// Master is the server that has a key, by the word of others than one, which may be nil.
+func (d *Deployment) Master(key string, but *Server) *Server {
+	d.tb.Helper()
+	witness := d.witness(but)
+	if !d.cluster() {
+		reply := strings.Split(witness.Command(d.tb, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", MasterSet), "\n")
+		return d.at(net.JoinHostPort(reply[0], reply[1]))
+	}
+	slot := d.Slot(key)
+	for _, m := range d.view(witness) {
+		for _, s := range m.slots {
+			if first, last, ok := slotRange(s); ok && first <= slot && slot <= last && !m.failed {
+				return d.at(m.address)
+			}
+		}
+	}
+	return nil // it has failed, and has no successor yet
+}
+
+func slotRange(text string) (first, last int, ok bool) {
+	from, to, several := strings.Cut(text, "-")
+	if !several {
+		to = from
+	}
+	first, err1 := strconv.Atoi(from)
+	last, err2 := strconv.Atoi(to)
+	return first, last, err1 == nil && err2 == nil // else it is a slot that is under way
+}
+
+// Slot is that of a key in a cluster.
+func (d *Deployment) Slot(key string) int {
+	n, err := strconv.Atoi(d.witness(nil).Command(d.tb, "CLUSTER", "KEYSLOT", key))
+	if err != nil {
+		d.tb.Fatal(err)
+	}
+	return n
+}
+
+// Replicas are those of a master.
+func (d *Deployment) Replicas(of *Server) (all []*Server) {
+	for _, s := range d.Servers {
+		if s == of || !s.Running() || s.Frozen() || slices.Contains(d.removed, s) {
+			continue
+		}
+		replication := s.Command(d.tb, "INFO", "replication")
+		if field(replication, "role") == "slave" && "127.0.0.1:"+field(replication, "master_port") == of.Addr() {
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+// AwaitPromotion waits until another server than one, which has failed, is the master that has a key: the server says so
+// itself, and returns when.
+func (d *Deployment) AwaitPromotion(key string, of *Server) (promoted *Server, at time.Time) {
+	d.tb.Helper()
+	slot := 0
+	if d.cluster() {
+		slot = d.Slot(key)
+	}
+	d.await("that another than "+of.Addr()+" is the master", func() bool {
+		for _, s := range d.Servers {
+			if s != of && s.Running() && !s.Frozen() && d.leads(s, slot) {
+				promoted, at = s, time.Now()
+				return true
+			}
+		}
+		return false
+	})
+	if d.cluster() {
+		return promoted, at
+	}
+	d.await("that the Sentinels name it", func() bool { return d.Master(key, of) == promoted })
+	return promoted, time.Now()
+}
+
+// leads tells whether a server says that it is the master, in a cluster of a slot.
+func (d *Deployment) leads(s *Server, slot int) bool {
+	if !strings.HasPrefix(s.Command(d.tb, "ROLE"), "master\n") {
+		return false
+	}
+	if !d.cluster() {
+		return true
+	}
+	id := d.id(s)
+	return slices.ContainsFunc(d.view(s), func(m member) bool { return m.id == id && m.has(slot) })
+}
+
+// Settle waits until all replicas have what their master has answered to. Until then, and a moment longer, the master takes
+// no writes: so the caller, which kills or freezes it within that moment, loses none of them.
+func (d *Deployment) Settle(master *Server, moment time.Duration) {
+	d.tb.Helper()
+	replicas := d.Replicas(master)
+	master.Command(d.tb, "CLIENT", "PAUSE", strconv.FormatInt(moment.Milliseconds(), 10), "WRITE")
+	offset := func(s *Server, name string) int {
+		n, err := strconv.Atoi(s.Info(d.tb, name))
+		if err != nil {
+			d.tb.Fatal(err)
+		}
+		return n
+	}
+	all := offset(master, "master_repl_offset")
+	for deadline := time.Now().Add(moment / 2); ; time.Sleep(time.Millisecond) {
+		if !slices.ContainsFunc(replicas, func(s *Server) bool { return offset(s, "slave_repl_offset") < all }) {
+			return
+		}
+		if time.Now().After(deadline) {
+			d.tb.Fatalf("redistest: the replicas of %s do not keep up", master.Addr())
+		}
+	}
+}
+
+// Failover has a replica take its master's place, which waits for it in a cluster (CLUSTER FAILOVER) and does not with Sentinel
+// (SENTINEL FAILOVER, which chooses the replica). It returns the new master, and when it was one.
+func (d *Deployment) Failover(key string) (promoted *Server, at time.Time) {
+	d.tb.Helper()
+	old := d.Master(key, nil)
+	if d.cluster() {
+		replicas := d.Replicas(old)
+		replicas[0].Command(d.tb, "CLUSTER", "FAILOVER")
+	} else {
+		d.Sentinels[0].Command(d.tb, "SENTINEL", "FAILOVER", MasterSet)
+	}
+	return d.AwaitPromotion(key, old)
+}
+
+// Add starts another master of a cluster, which has no slots yet.
+func (d *Deployment) Add() *Server {
+	d.tb.Helper()
+	s := d.node()
+	s.Command(d.tb, append([]string{"CLUSTER", "MEET"}, hostPort(d.witness(s))...)...)
+	d.AwaitHealthy()
+	return s
+}
+
+// Move moves slots with their keys to another master, as redis-cli does when it reshards: all that come from one master one
+// after the other, while both go on.
+func (d *Deployment) Move(to *Server, slots ...int) {
+	d.tb.Helper()
+	owners := map[int]*Server{}
+	view := d.view(d.witness(nil))
+	for _, slot := range slots {
+		for _, m := range view {
+			for _, s := range m.slots {
+				if first, last, ok := slotRange(s); ok && first <= slot && slot <= last {
+					owners[slot] = d.at(m.address)
+				}
+			}
+		}
+	}
+	for _, slot := range slots {
+		if from := owners[slot]; from != to {
+			d.move(from, to, slot)
+		}
+	}
+	d.await("that all know who has the slots", func() bool {
+		id := d.id(to)
+		for _, s := range d.Servers {
+			if slices.Contains(d.removed, s) || !s.Running() {
+				continue
+			}
+			for _, m := range d.view(s) {
+				if m.id != id && slices.ContainsFunc(slots, func(slot int) bool { return m.has(slot) }) {
+					return false
+				}
+			}
+		}
+		return true
+	})
+}
+
+func (m member) has(slot int) bool {
+	return slices.ContainsFunc(m.slots, func(s string) bool {
+		first, last, ok := slotRange(s)
+		return ok && first <= slot && slot <= last
+	})
+}
+
+func (d *Deployment) move(from, to *Server, slot int) {
+	d.tb.Helper()
+	number := strconv.Itoa(slot)
+	to.Command(d.tb, "CLUSTER", "SETSLOT", number, "IMPORTING", d.id(from))
+	from.Command(d.tb, "CLUSTER", "SETSLOT", number, "MIGRATING", d.id(to))
+	for {
+		keys := from.Command(d.tb, "CLUSTER", "GETKEYSINSLOT", number, "100")
+		if keys == "" {
+			break
+		}
+		host := hostPort(to)
+		command := []string{"MIGRATE", host[0], host[1], "", "0", "5000", "KEYS"}
+		from.Command(d.tb, append(command, strings.Split(keys, "\n")...)...)
+	}
+	to.Command(d.tb, "CLUSTER", "SETSLOT", number, "NODE", d.id(to)) // first, so that it is never nobody's
+	for _, s := range d.Servers {
+		if s != to && s.Running() && !slices.Contains(d.removed, s) && !strings.HasPrefix(s.Command(d.tb, "ROLE"), "slave") {
+			s.Command(d.tb, "CLUSTER", "SETSLOT", number, "NODE", d.id(to))
+		}
+	}
+}
+
+// Slots are those that a master of a cluster has.
+func (d *Deployment) Slots(master *Server) (all []int) {
+	id := d.id(master)
+	for _, m := range d.view(d.witness(nil)) {
+		for _, s := range m.slots {
+			if first, last, ok := slotRange(s); ok && m.id == id {
+				for slot := first; slot <= last; slot++ {
+					all = append(all, slot)
+				}
+			}
+		}
+	}
+	return all
+}
+
+// Remove takes a node without slots out of a cluster, as redis-cli --cluster del-node does. It runs on, and belongs to no
+// cluster then; without reset it does not know of that.
+func (d *Deployment) Remove(node *Server, reset bool) {
+	d.tb.Helper()
+	id := d.id(node)
+	for _, s := range d.Servers {
+		if s != node && !slices.Contains(d.removed, s) {
+			s.Command(d.tb, "CLUSTER", "FORGET", id)
+		}
+	}
+	if reset {
+		node.Command(d.tb, "CLUSTER", "RESET", "SOFT")
+	}
+	d.removed = append(d.removed, node)
+}
