@@ -33,6 +33,7 @@ type scheduler struct {
 	last     instant         // when closed: nothing is sent any more from then on
 	armed    instant         // when that goroutine wakes by itself
 	failing  bool            // pipelines fail, which is logged once
+	switches switches
 }
 
 // errand is something to ask of Redis that nobody waits for.
@@ -53,6 +54,7 @@ const (
 func newScheduler(r *Registry) *scheduler {
 	return &scheduler{
 		reg: r, wake: make(chan struct{}, 1), quit: make(chan struct{}), armed: never, strays: map[place]*stray{},
+		switches: switchesOf(r.client),
 	}
 }
 
@@ -68,6 +70,9 @@ func (s *scheduler) set(h *hold, due instant) bool {
 		heap.Push(&s.holds, h)
 	} else {
 		heap.Fix(&s.holds, h.index)
+	}
+	if s.switches.watched {
+		due = min(due, s.reg.clock.now().add(switchEvery))
 	}
 	s.soon(due)
 	return true
@@ -133,6 +138,9 @@ func (s *scheduler) sleep() {
 // turn does what is due and returns when it is to be called next.
 func (s *scheduler) turn() instant {
 	now := s.reg.clock.now()
+	if s.switches.look(now) {
+		s.doubt()
+	}
 	s.mu.Lock()
 	var due []*hold
 	for len(s.holds) > 0 && s.holds[0].due <= now {
@@ -156,6 +164,9 @@ func (s *scheduler) turn() instant {
 	s.armed = s.clean(now)
 	if len(s.holds) > 0 {
 		s.armed = min(s.armed, s.holds[0].due)
+		if s.switches.watched {
+			s.armed = min(s.armed, now.add(switchEvery))
+		}
 	}
 	return s.armed
 }

@@ -111,7 +111,7 @@ func servers(client rueidis.Client) []string { return slices.Sorted(maps.Keys(cl
 
 // suspecting is how often a client for Sentinel is asked whether it uses another master by now. A connection to the one before
 // may stay open, until Sentinel demotes it, and hears nothing of what happens on the new one.
-const suspecting = time.Second
+const suspecting = 50 * time.Millisecond
 
 var errDeposed = errors.New("another server is the master now")
 

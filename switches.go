@@ -1,0 +1,55 @@
+package lockregistry
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+// switches notices when a client for Sentinel has changed to another master, which has not got what the one before granted
+// last: a planned failover waits for nobody. The holds that the scheduler watches over are looked at then, so that the loser is
+// told at once. To look at the client costs less than a command. Only the scheduler's goroutine that sleeps uses it.
+//
+// A grant may be on its way from the old master when the client changes. So the holds are looked at twice more: a moment later,
+// and when an answer from before would be late, which is not believed.
+type switches struct {
+	watched bool
+	client  rueidis.Client
+	servers []string
+	again   []instant // when to look at the holds once more
+}
+
+const (
+	switchEvery = 20 * time.Millisecond
+	switchAgain = 60 * time.Millisecond
+)
+
+func switchesOf(client rueidis.Client) switches {
+	w := switches{watched: client.Mode() == rueidis.ClientModeSentinel, client: client}
+	if w.watched {
+		w.servers = serversOf(client)
+	}
+	return w
+}
+
+// serversOf are the addresses that a client for Sentinel uses.
+func serversOf(client rueidis.Client) []string { return slices.Sorted(maps.Keys(client.Nodes())) }
+
+// look tells whether the holds are to be looked at.
+func (w *switches) look(now instant) bool {
+	if !w.watched {
+		return false
+	}
+	if servers := serversOf(w.client); !slices.Equal(servers, w.servers) {
+		w.servers = servers
+		w.again = []instant{now.add(switchAgain), now.add(lateAnswer + switchAgain)}
+		return true
+	}
+	if len(w.again) > 0 && w.again[0] <= now {
+		w.again = w.again[1:]
+		return true
+	}
+	return false
+}

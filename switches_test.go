@@ -1,0 +1,73 @@
+package lockregistry_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+)
+
+// ofSentinel is a client that finds its master through Sentinel, which names another one when told.
+type ofSentinel struct {
+	rueidis.Client
+
+	mu     sync.Mutex
+	master string
+}
+
+func (*ofSentinel) Mode() rueidis.ClientMode { return rueidis.ClientModeSentinel }
+
+func (s *ofSentinel) Nodes() map[string]rueidis.Client {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return map[string]rueidis.Client{s.master: s.Client}
+}
+
+func (s *ofSentinel) change(master string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.master = master
+}
+
+// A planned failover breaks no connection, and the process may do nothing else: its holds are looked at all the same, those
+// for which the old master's answer has come after the change too.
+func TestAnotherMasterHasHoldsLookedAt(t *testing.T) {
+	for name, opts := range map[string][]lockregistry.Option{
+		"with a context": nil,
+		"renewed":        {lockregistry.WithRenewal()},
+		"polling":        {lockregistry.WithWakeup(lockregistry.WakeupPoll)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			fakeWorld(t, func(w *world) {
+				client := &ofSentinel{Client: w.client(), master: "before"}
+				r := w.registryOn(client, opts...)
+				locks := []*lockregistry.Lock{r.Obtain("42"), r.Obtain("43"), r.Obtain("44")}
+				gone, kept, late := locks[0], locks[1], locks[2]
+				w.lock(gone)
+				w.lock(kept)
+				w.lock(late)
+				told, goesOn, next := gone.Context(w.Context()), kept.Context(w.Context()), late.Context(w.Context())
+				w.pass(time.Second)
+				require.NoError(w, told.Err())
+
+				w.do("DEL", gone.Key())
+				start := time.Now()
+				client.change("after")
+				<-told.Done()
+				require.ErrorIs(w, context.Cause(told), lockregistry.ErrLockLost)
+				require.Less(w, time.Since(start), 100*time.Millisecond)
+				w.do("DEL", late.Key())
+				<-next.Done()
+				require.ErrorIs(w, context.Cause(next), lockregistry.ErrLockLost)
+				require.Less(w, time.Since(start), time.Second)
+				require.NoError(w, goesOn.Err())
+				w.unlock(kept)
+			})
+		})
+	}
+}
