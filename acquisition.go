@@ -64,6 +64,9 @@ const answerGrace = 250 * time.Millisecond
 // armLimit is how long a waiter waits for the connection for wake-ups.
 const armLimit = time.Second
 
+// notSentPause is the longest pause after a try of which nothing was sent to Redis.
+const notSentPause = 200 * time.Millisecond
+
 // closingGrace is how long the client may be closed before a call gives up. Rueidis says so, too, of commands that were
 // pending on a connection that it replaces.
 const closingGrace = time.Second
@@ -217,6 +220,9 @@ func (a *acquisition) recover() error {
 		return err
 	}
 	pause := min(backoff(a.failed, a.hold.lease.length), now.until(a.deadline))
+	if errors.Is(a.failure, errNotSent) { // nobody is bothered by the next try
+		pause = min(pause, notSentPause)
+	}
 	_, err := a.pause(pause, nil, a.box.came)
 	return err
 }

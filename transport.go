@@ -34,8 +34,8 @@ import (
 // it. Until it is demoted it answers everything, as a master, on the connections that it has. So what comes late is not
 // believed, and while a lane is wary its commands go over a connection made since, and over no other: the client's address,
 // or its Sentinels, lead that one to the new master. Where the server has been slow all the time, answers on that
-// connection are believed although they take long. A cluster has no such connection: its client follows the nodes, and a
-// node that comes back learns of its successor from the other nodes within a moment.
+// connection are believed although they take long. In a cluster, commands on a wary lane go to the node that most nodes say is
+// the master; see guide. There a connection that breaks makes the lane wary, too.
 //
 // A process that sends nothing while the master is frozen cannot know that there was a failover. What it asks the old
 // master afterwards, on a connection that it has kept, is answered in time and believed. While calls wait it sends something:
@@ -45,6 +45,7 @@ type transport struct {
 	clock  clock
 	remove remover
 	lanes  []lane
+	guide  *guide // of a cluster
 	// ctx never ends, but rueidis does not know that: for a context that cannot end it reads a connection only while a command
 	// is under way, and so finds out with the next command that the connection was closed.
 	ctx     context.Context
@@ -183,6 +184,7 @@ func newTransport(client rueidis.Client) *transport {
 	n := 1
 	if client.Mode() == rueidis.ClientModeCluster {
 		n = lanesOfACluster
+		t.guide = newGuide(t)
 	}
 	t.lanes = make([]lane, n)
 	for i := range t.lanes {
@@ -383,6 +385,9 @@ func (l *lane) judge(err error, sent, came instant, late time.Duration) bool {
 	} else { // the connection is broken: to make another one may take long
 		l.heard.Store(int64(notHeard))
 		l.answers.Store(0)
+		if l.transport.guide != nil {
+			l.beWary(came)
+		}
 	}
 	return false
 }
@@ -512,6 +517,7 @@ func (l *lane) carryOut(e *sending) {
 	t := l.transport
 	var way rueidis.CoreClient = t.client
 	var fresh *detour
+	guided := false
 	e.sent = t.clock.now()
 	if l.isWary(e.sent) {
 		e.trusted = true
@@ -527,6 +533,13 @@ func (l *lane) carryOut(e *sending) {
 				return
 			}
 			e.sent = t.clock.now()
+		} else {
+			guided = true
+			if way, e.trusted = t.guide.way(l.slots(e)); !e.trusted {
+				e.err = errNotSent
+				return
+			}
+			e.sent = t.clock.now()
 		}
 	}
 	if e.gone.Load() {
@@ -538,9 +551,42 @@ func (l *lane) carryOut(e *sending) {
 		e.first[0] = e.call.send(t.ctx, way)
 		e.results = e.first[:]
 	}
-	if fresh != nil && !answered(e.results[0].Error()) {
+	err := e.results[0].Error()
+	if fresh != nil && !answered(err) {
 		fresh.broken.Store(true)
 	}
+	if guided && (!answered(err) || elsewhere(err)) {
+		t.guide.forget()
+		if e.send == nil && elsewhere(err) { // it was not executed; the client finds the way by itself
+			e.first[0] = e.call.send(t.ctx, t.client)
+		}
+	}
+}
+
+// slots are those of what is sent: the first and the last one.
+func (l *lane) slots(e *sending) (first, last uint16) {
+	if e.send == nil {
+		slot := slotOf(e.call.key)
+		return slot, slot
+	}
+	const width = slots / lanesOfACluster
+	for i := range l.transport.lanes {
+		if l == &l.transport.lanes[i] {
+			first = uint16(i * width)
+		}
+	}
+	return first, first + width - 1
+}
+
+// elsewhere tells whether a node of a cluster said that another one has the key.
+func elsewhere(err error) bool {
+	reply, ok := rueidis.IsRedisErr(err)
+	if !ok {
+		return false
+	}
+	_, moved := reply.IsMoved()
+	_, asks := reply.IsAsk()
+	return moved || asks
 }
 
 // detour returns a connection made since the lane is wary, or nil when there is none to be had while somebody wants it. None

@@ -14,7 +14,7 @@ import (
 // before it is answered, so a server that is killed and revived has it still.
 var saving = []string{
 	"--appendonly", "yes", "--appendfsync", "everysec",
-	"--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "0",
+	"--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1",
 }
 
 // NodeTimeout is after how long without an answer a node of a [Deployment] counts as down.
@@ -152,7 +152,7 @@ func (d *Deployment) AwaitHealthy() {
 	defer d.hurry("10000") // the default
 	d.await("that all is well", func() bool {
 		for _, s := range d.Servers {
-			if !slices.Contains(d.removed, s) && !(s.Running() && d.healthy(s)) {
+			if !slices.Contains(d.removed, s) && (!s.Running() || !d.healthy(s)) {
 				return false
 			}
 		}
@@ -205,10 +205,26 @@ func (d *Deployment) healthy(s *Server) bool {
 	if !d.cluster() {
 		return field(replication, "role") == "slave" || field(replication, "connected_slaves") == strconv.Itoa(len(d.Servers)-1)
 	}
+	known := s.Command(d.tb, "CLUSTER", "SLOTS")
+	if slices.ContainsFunc(d.Servers, func(o *Server) bool {
+		return !slices.Contains(d.removed, o) && !d.empty(o) && !strings.Contains(known, strings.Join(hostPort(o), "\n"))
+	}) {
+		return false // a replica is not told to clients before it has something
+	}
 	nodes, info := s.Command(d.tb, "CLUSTER", "NODES"), s.Command(d.tb, "CLUSTER", "INFO")
 	return !strings.Contains(nodes, "fail") && !strings.Contains(nodes, "disconnected") &&
 		field(info, "cluster_state") == "ok" && field(info, "cluster_slots_ok") == strconv.Itoa(clusterSlots) &&
 		len(d.view(s)) == len(d.Servers)-len(d.removed)
+}
+
+// empty tells whether a node of a cluster is a master without slots, of which clients are told nothing.
+func (d *Deployment) empty(s *Server) bool {
+	for _, m := range d.view(s) {
+		if m.address == s.Addr() {
+			return m.master == "" && len(m.slots) == 0
+		}
+	}
+	return true
 }
 
 // watches tells whether a Sentinel knows all servers and Sentinels, and none of them is down.
@@ -428,7 +444,7 @@ func (d *Deployment) Move(to *Server, slots ...int) {
 				continue
 			}
 			for _, m := range d.view(s) {
-				if m.id != id && slices.ContainsFunc(slots, func(slot int) bool { return m.has(slot) }) {
+				if m.id != id && slices.ContainsFunc(slots, m.has) {
 					return false
 				}
 			}
@@ -455,8 +471,8 @@ func (d *Deployment) move(from, to *Server, slot int) {
 			break
 		}
 		host := hostPort(to)
-		command := []string{"MIGRATE", host[0], host[1], "", "0", "5000", "KEYS"}
-		from.Command(d.tb, append(command, strings.Split(keys, "\n")...)...)
+		from.Command(d.tb, slices.Concat(
+			[]string{"MIGRATE", host[0], host[1], "", "0", "5000", "KEYS"}, strings.Split(keys, "\n"))...)
 	}
 	to.Command(d.tb, "CLUSTER", "SETSLOT", number, "NODE", d.id(to)) // first, so that it is never nobody's
 	for _, s := range d.Servers {

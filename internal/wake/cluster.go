@@ -1,23 +1,14 @@
 package wake
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"math"
-	"net"
 	"slices"
-	"strconv"
 	"time"
 
-	"github.com/redis/rueidis"
+	"github.com/lockregistry/lockregistry/internal/topology"
 )
-
-// slots is a range of a cluster's slots and the address of the master that has them.
-type slots struct {
-	first, last int64
-	address     string
-}
 
 const (
 	// looking is how often, while calls wait, the cluster is asked which server has which keys. When a server says that it
@@ -78,7 +69,7 @@ func (h *hub) waits() bool {
 // topology asks the servers, one after the other, until one names a master for each key that is waited for: a server that
 // was taken out of the cluster does not. When none does, part of the cluster is down, and the one that names most counts. It
 // reports false when that is refused.
-func (h *hub) topology() (best []slots, known bool) {
+func (h *hub) topology() (best topology.Map, known bool) {
 	fewest := math.MaxInt
 	for address, client := range h.client.Nodes() {
 		ctx, cancel := context.WithTimeout(h.ctx, askLimit)
@@ -87,7 +78,7 @@ func (h *hub) topology() (best []slots, known bool) {
 		if refusal(err) {
 			return nil, false
 		}
-		all := masters(reply, address)
+		all := topology.Parse(reply, address)
 		if without := h.without(all); err == nil && without < fewest {
 			best, fewest = all, without
 		}
@@ -98,49 +89,12 @@ func (h *hub) topology() (best []slots, known bool) {
 	return best, true
 }
 
-// masters reads the reply of CLUSTER SLOTS: the first and last slot of a range, and the servers that have it, the master
-// first, each as host, port and more. A server that does not know its own host leaves it out.
-func masters(reply []rueidis.RedisMessage, asked string) (all []slots) {
-	for _, message := range reply {
-		values, err := message.ToArray()
-		if err != nil || len(values) < 3 {
-			continue
-		}
-		first, err1 := values[0].AsInt64()
-		last, err2 := values[1].AsInt64()
-		master, err3 := values[2].ToArray()
-		if err1 != nil || err2 != nil || err3 != nil || len(master) < 2 {
-			continue
-		}
-		port, err := master[1].AsInt64()
-		if err != nil {
-			continue
-		}
-		host, err := master[0].ToString()
-		if err != nil || host == "" {
-			host, _, _ = net.SplitHostPort(asked)
-		}
-		all = append(all, slots{first, last, net.JoinHostPort(host, strconv.FormatInt(port, 10))})
-	}
-	slices.SortFunc(all, func(a, b slots) int { return cmp.Compare(a.first, b.first) })
-	return all
-}
-
-// ownerOf returns the address of the master that has a slot, or nothing.
-func ownerOf(slot uint16, all []slots) (address string) {
-	i, _ := slices.BinarySearchFunc(all, int64(slot), func(s slots, slot int64) int { return cmp.Compare(s.last, slot) })
-	if i == len(all) || int64(slot) < all[i].first {
-		return ""
-	}
-	return all[i].address
-}
-
 // without is how many waiters' keys have no master.
-func (h *hub) without(all []slots) (n int) {
+func (h *hub) without(all topology.Map) (n int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for w := range h.waiters {
-		if ownerOf(w.slot, all) == "" {
+		if all.Owner(w.slot) == "" {
 			n++
 		}
 	}
@@ -160,7 +114,7 @@ func (h *hub) acquaint(keys map[string]string) bool {
 
 // route sends each waiter to the server that has its key, and gives up servers that have none any more. It returns a key of
 // each server that rueidis does not know.
-func (h *hub) route(all []slots, known bool) (unknown map[string]string) {
+func (h *hub) route(all topology.Map, known bool) (unknown map[string]string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.closed || known && all == nil {
@@ -169,7 +123,7 @@ func (h *hub) route(all []slots, known bool) (unknown map[string]string) {
 	h.slots, h.anywhere = all, !known
 	unknown = map[string]string{}
 	for w := range h.waiters {
-		owner := ownerOf(w.slot, all)
+		owner := all.Owner(w.slot)
 		if unknown[owner] != "" || known && owner == "" {
 			continue
 		}
@@ -186,7 +140,7 @@ func (h *hub) route(all []slots, known bool) (unknown map[string]string) {
 		}
 	}
 	for address, n := range h.nodes {
-		if !slices.ContainsFunc(all, func(s slots) bool { return s.address == address }) && address != "" {
+		if !slices.ContainsFunc(all, func(r topology.Range) bool { return r.Address == address }) && address != "" {
 			n.close(errLeft)
 			delete(h.nodes, address)
 		}
@@ -198,7 +152,7 @@ func (h *hub) route(all []slots, known bool) (unknown map[string]string) {
 func (h *hub) nodeOf(slot uint16) *node {
 	address, client := "", h.client
 	if !h.anywhere {
-		if address = ownerOf(slot, h.slots); address == "" {
+		if address = h.slots.Owner(slot); address == "" {
 			return nil
 		}
 		if h.nodes[address] == nil {

@@ -252,14 +252,6 @@ func TestPublishedInTheSlot(t *testing.T) {
 	}
 }
 
-func TestOwners(t *testing.T) {
-	all := []slots{{0, 10, "a"}, {11, 11, "b"}, {20, 16383, "a"}}
-	for slot, owner := range map[uint16]string{0: "a", 10: "a", 11: "b", 12: "", 19: "", 20: "a", 16383: "a"} {
-		require.Equal(t, owner, ownerOf(slot, all), slot)
-	}
-	require.Empty(t, ownerOf(0, nil))
-}
-
 // Where nobody may know which server has which keys, one server stands for all, as far as it can.
 func TestClusterWithoutTopology(t *testing.T) {
 	c := newCluster(t)

@@ -6,6 +6,8 @@ import (
 	"sync"
 
 	"github.com/redis/rueidis"
+
+	"github.com/lockregistry/lockregistry/internal/topology"
 )
 
 // hub is what the listeners of one client share.
@@ -23,7 +25,7 @@ type hub struct {
 	listeners map[*Listener]map[string]bool // with the ways about which each was told that they are missing
 	nodes     map[string]*node              // by address; one without when it is not a cluster, or one is as good as another
 	waiters   map[*Waiter]struct{}          // on a cluster, all
-	slots     []slots                       // which server has which keys of a cluster; empty when not known yet
+	slots     topology.Map                  // which server has which keys of a cluster; empty when not known yet
 	anywhere  bool                          // it cannot be known
 	following bool                          // the goroutine runs that finds it out
 	closed    bool

@@ -1,0 +1,57 @@
+// Package topology reads what nodes of a Redis Cluster say about who has which keys.
+package topology
+
+import (
+	"cmp"
+	"net"
+	"slices"
+	"strconv"
+
+	"github.com/redis/rueidis"
+)
+
+// Range is a range of a cluster's slots and the address of the master that has them.
+type Range struct {
+	First, Last int64
+	Address     string
+}
+
+// Map is what one node says, in the order of the slots. Those that nobody has are missing.
+type Map []Range
+
+// Parse reads the reply of CLUSTER SLOTS: the first and last slot of a range, and the servers that have it, the master
+// first, each as host, port and more. A server that does not know its own host leaves it out.
+func Parse(reply []rueidis.RedisMessage, asked string) (all Map) {
+	for _, message := range reply {
+		values, err := message.ToArray()
+		if err != nil || len(values) < 3 {
+			continue
+		}
+		first, err1 := values[0].AsInt64()
+		last, err2 := values[1].AsInt64()
+		master, err3 := values[2].ToArray()
+		if err1 != nil || err2 != nil || err3 != nil || len(master) < 2 {
+			continue
+		}
+		port, err := master[1].AsInt64()
+		if err != nil {
+			continue
+		}
+		host, err := master[0].ToString()
+		if err != nil || host == "" {
+			host, _, _ = net.SplitHostPort(asked)
+		}
+		all = append(all, Range{first, last, net.JoinHostPort(host, strconv.FormatInt(port, 10))})
+	}
+	slices.SortFunc(all, func(a, b Range) int { return cmp.Compare(a.First, b.First) })
+	return all
+}
+
+// Owner returns the address of the master that has a slot, or nothing.
+func (m Map) Owner(slot uint16) (address string) {
+	i, _ := slices.BinarySearchFunc(m, int64(slot), func(r Range, slot int64) int { return cmp.Compare(r.Last, slot) })
+	if i == len(m) || int64(slot) < m[i].First {
+		return ""
+	}
+	return m[i].Address
+}
