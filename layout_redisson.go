@@ -79,6 +79,9 @@ func (r *redissonLayout) obtain(b bid, _ bool) call {
 	default:
 		c.args[4] = string(b.asks)
 		c.more = []string{r.prefix, r.sharded, b.place, b.older}
+		if b.asks == forTicket && r.sharded != "" {
+			c.queue = queueOf(r.prefix, b.key)
+		}
 	}
 	return c
 }
@@ -90,6 +93,11 @@ func (r *redissonLayout) release(m removal) call {
 		if r.sharded != "" || m.ticket != "" {
 			c.more = []string{r.sharded, m.ticket}
 		}
+	}
+	if m.ticket == yields && r.sharded != "" {
+		m.ticket = ""
+		instead := r.release(m)
+		c.queue, c.moving = queueOf(r.prefix, m.key), &instead
 	}
 	return c
 }

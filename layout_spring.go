@@ -42,6 +42,9 @@ func (s *springLayout) obtain(b bid, quick bool) call {
 	if b.asks != forNothing {
 		c.args = arguments{b.value, b.lease.ms, string(b.asks), s.prefix, s.sharded}
 		c.more = []string{b.place, b.older}
+		if b.asks == forTicket && s.sharded != "" {
+			c.queue = queueOf(s.prefix, b.key)
+		}
 	}
 	return c
 }
@@ -53,6 +56,11 @@ func (s *springLayout) release(r removal) call {
 	}
 	if removal := s.transport.removal(s.journal); removal != "UNLINK" || s.publishOld != "" {
 		c.more = []string{removal, s.publishOld}
+	}
+	if r.ticket == yields && s.sharded != "" {
+		r.ticket = ""
+		instead := s.release(r)
+		c.queue, c.moving = queueOf(s.prefix, r.key), &instead
 	}
 	return c
 }

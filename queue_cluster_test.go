@@ -1,6 +1,7 @@
 package lockregistry_test
 
 import (
+	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -76,5 +77,76 @@ func TestQueueOnACluster(t *testing.T) {
 		require.Greater(t, granted, 8*processes*turns/2, "most holds are granted by a release, unless braces forbid it")
 	} else {
 		require.Zero(t, granted, "there is no queue")
+	}
+}
+
+// While a slot moves, no second queue begins where it goes: the keys of the first one could not be moved there any more, and
+// those who wait in one know nothing of the other.
+func TestAQueueMovesWithItsSlot(t *testing.T) {
+	for name, layout := range map[string]lockregistry.Layout{
+		"spring": lockregistry.LayoutSpring, "redisson": lockregistry.LayoutRedisson,
+	} {
+		t.Run(name, func(t *testing.T) {
+			nodes := redistest.StartCluster(t, 3)
+			if !sharded(t, nodes[0]) {
+				return // there is no queue
+			}
+			lock := func() *lockregistry.Lock {
+				client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{nodes[0].Addr()}, DisableCache: true})
+				require.NoError(t, err)
+				t.Cleanup(client.Close)
+				r, err := lockregistry.New(client, "orders", lockregistry.WithLayout(layout))
+				require.NoError(t, err)
+				t.Cleanup(func() { _ = r.Close() })
+				return r.Obtain("42")
+			}
+			waits := func(l *lockregistry.Lock) <-chan error {
+				done := make(chan error, 1)
+				go func() {
+					err := l.Lock(lockregistry.NewOwner(t.Context()), lockregistry.Wait(time.Minute))
+					done <- err
+				}()
+				return done
+			}
+			i := slices.IndexFunc(nodes, func(n *redistest.Server) bool { _, err := n.Do("EXISTS", theKey); return err == nil })
+			from, to := nodes[i], nodes[(i+1)%3]
+			slot := from.Command(t, "CLUSTER", "KEYSLOT", theKey)
+			keys := func(n *redistest.Server) string { return n.Command(t, "CLUSTER", "COUNTKEYSINSLOT", slot) }
+
+			// Somebody waits, and the lock becomes free: the queue stays, and the key of the lock is where the slot goes.
+			first, second := lock(), lock()
+			require.NoError(t, lock().Lock(t.Context()))
+			one := waits(first)
+			require.Eventually(t, func() bool { return keys(from) == "2" }, 10*time.Second, time.Millisecond)
+			to.Command(t, "CLUSTER", "SETSLOT", slot, "IMPORTING", from.Command(t, "CLUSTER", "MYID"))
+			from.Command(t, "CLUSTER", "SETSLOT", slot, "MIGRATING", to.Command(t, "CLUSTER", "MYID"))
+			holder := lock()
+			from.Command(t, "DEL", theKey)
+			require.NoError(t, holder.Lock(t.Context(), lockregistry.Wait(10*time.Second)))
+			require.Equal(t, "1", keys(to))
+			two := waits(second)
+			require.Never(t, func() bool { return keys(to) != "1" }, 2*time.Second, 10*time.Millisecond)
+
+			host, port, err := net.SplitHostPort(to.Addr())
+			require.NoError(t, err)
+			left := strings.Split(from.Command(t, "CLUSTER", "GETKEYSINSLOT", slot, "10"), "\n")
+			from.Command(t, append([]string{"MIGRATE", host, port, "", "0", "5000", "KEYS"}, left...)...)
+			for _, n := range []*redistest.Server{to, from, nodes[(i+2)%3]} {
+				n.Command(t, "CLUSTER", "SETSLOT", slot, "NODE", to.Command(t, "CLUSTER", "MYID"))
+			}
+			require.NoError(t, holder.Unlock(t.Context()))
+			for range 2 {
+				select {
+				case err := <-one:
+					require.NoError(t, err)
+					to.Command(t, "DEL", theKey)
+				case err := <-two:
+					require.NoError(t, err)
+					to.Command(t, "DEL", theKey)
+				case <-time.After(20 * time.Second):
+					t.Fatal("nobody gets the lock")
+				}
+			}
+		})
 	}
 }

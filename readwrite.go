@@ -135,6 +135,9 @@ func (rw *ReadWriteLock) ask(guest bool) {
 	}
 	if guest {
 		c.args[4] = "guest"
+		if layout.sharded != "" {
+			c.queue = queueOf(layout.prefix, l.key)
+		}
 	}
 	p := patience{ctx: context.Background(), limit: l.reg.limit, late: lateFor(l.reg.lease.length)}
 	n, err := confirmed(l.reg.transport.do(&p, &c).RedisResult)

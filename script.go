@@ -40,6 +40,24 @@ type call struct {
 	key    string
 	args   arguments
 	more   []string // what follows them, in calls that are rare
+
+	// While a slot of a cluster moves, a script with the one key goes to where that is, or, when it is gone, to where the slot
+	// goes. There it must not begin a queue while another one is on its way: the server that moves them would stop with an error.
+	// So a call that may begin one names the queue too. It is refused then unless both are there, and what waits tries again.
+	queue  string // its key; empty: the call begins none
+	moving *call  // what to send when that is refused; nil: nothing
+}
+
+// queueOf is the key of a lock's queue, see lua/names.lua; empty where that is in another slot, so that there is none.
+func queueOf(prefix, key string) string {
+	queue := prefix + ":{" + key + "}:waiters"
+	if hashed(key) != key {
+		queue = key + ":waiters"
+	}
+	if slotOf(queue) != slotOf(key) {
+		return ""
+	}
+	return queue
 }
 
 // arguments are those of one call: an array, so that a call needs no memory of its own. Empty ones at the end are not
@@ -63,7 +81,16 @@ func (c *call) send(ctx context.Context, way rueidis.CoreClient) (result rueidis
 	if c.script != nil && noScript(result.Error()) {
 		result = way.Do(ctx, c.bySource(way.B()))
 	}
+	if c.moving != nil && tryAgain(result.Error()) {
+		return c.moving.send(ctx, way)
+	}
 	return result
+}
+
+// tryAgain tells whether the server refused a command because some of its keys have moved already.
+func tryAgain(err error) bool {
+	reply, ok := rueidis.IsRedisErr(err)
+	return ok && reply.IsTryAgain()
 }
 
 func (c *call) command(b rueidis.Builder) rueidis.Completed {
@@ -74,10 +101,16 @@ func (c *call) command(b rueidis.Builder) rueidis.Completed {
 }
 
 func (c *call) bySum(b rueidis.Builder) rueidis.Completed {
+	if c.queue != "" {
+		return b.Evalsha().Sha1(c.script.sha).Numkeys(2).Key(c.key, c.queue).Arg(c.given()...).Build()
+	}
 	return b.Evalsha().Sha1(c.script.sha).Numkeys(1).Key(c.key).Arg(c.given()...).Build()
 }
 
 func (c *call) bySource(b rueidis.Builder) rueidis.Completed {
+	if c.queue != "" {
+		return b.Eval().Script(c.script.source).Numkeys(2).Key(c.key, c.queue).Arg(c.given()...).Build()
+	}
 	return b.Eval().Script(c.script.source).Numkeys(1).Key(c.key).Arg(c.given()...).Build()
 }
 
