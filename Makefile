@@ -61,6 +61,18 @@ soak: ## the same for SOAK=10m; prints the seed, SEED=... repeats it
 	@scripts/ensure-redis.sh
 	cd torture && GOWORK=off go test -race -timeout 0 -v -run Soak . -soak $(SOAK) $(if $(SEED),-seed $(SEED))
 
+.PHONY: failover
+failover: ## kill, freeze, promote and reshard real clusters and Sentinel deployments, in three to four minutes; prints a table
+	@scripts/ensure-cgo.sh
+	@scripts/ensure-redis.sh
+	cd failover && GOWORK=off go test -race -count=1 -timeout 6m -v .
+
+.PHONY: failover-long
+failover-long: ## ten rounds of everything and thirty kills of a master, in about half an hour
+	@scripts/ensure-cgo.sh
+	@scripts/ensure-redis.sh
+	cd failover && GOWORK=off go test -race -count=1 -timeout 2h -v . -long
+
 .PHONY: interop
 interop: ## lock against the real Java libraries, both ways; needs a JDK 17 and Maven
 	@scripts/ensure-cgo.sh

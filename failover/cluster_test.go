@@ -1,0 +1,173 @@
+package failover
+
+import (
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/internal/redistest"
+)
+
+func keyOf(path string) string { return prefix + ":" + path }
+
+// rounds has each variant go through an event some times.
+func rounds(t *testing.T, usually, inLongRuns int, round func(t *testing.T, v variant)) {
+	t.Helper()
+	n := usually
+	if *long {
+		n = inLongRuns
+	}
+	for _, v := range variants {
+		for range n {
+			round(t, v)
+			if t.Failed() {
+				return
+			}
+		}
+	}
+}
+
+// with tells of which paths a server is the master.
+func with(d *redistest.Deployment, master *redistest.Server) func(path string) bool {
+	return func(path string) bool { return d.Master(keyOf(path), nil) == master }
+}
+
+// soon is within how much time after the promotion all paths must be served.
+const soon = time.Second
+
+func TestClusterMasterIsKilled(t *testing.T) {
+	d := redistest.StartReplicatedCluster(t, 3, 1)
+	rounds(t, 2, 30, func(t *testing.T, v variant) {
+		master := d.Master(keyOf("one"), nil)
+		f := start(t, d, v, usual, with(d, master))
+		at := time.Now()
+		master.Kill()
+		_, promoted := d.AwaitPromotion(keyOf("one"), master)
+		o := f.judge("SIGKILL of a master, cluster", v, at, promoted)
+		assert.Zero(t, o.patient, "errors of calls with Wait")
+		assert.Less(t, o.served, soon)
+		master.Revive(t)
+		d.AwaitHealthy()
+	})
+}
+
+func TestClusterMasterIsStopped(t *testing.T) {
+	d := redistest.StartReplicatedCluster(t, 3, 1)
+	rounds(t, 1, 10, func(t *testing.T, v variant) {
+		master := d.Master(keyOf("one"), nil)
+		f := start(t, d, v, usual, with(d, master))
+		d.Settle(master, time.Second) // else replication loses what was granted last, now and then
+		at := time.Now()
+		master.Freeze()
+		_, promoted := d.AwaitPromotion(keyOf("one"), master)
+		f.awaitServed(promoted)
+		wait(time.Until(promoted.Add(4 * time.Second)))
+		master.Thaw()
+		o := f.judge("SIGSTOP of a master, continued 4 s after the promotion, cluster", v, at, promoted)
+		assert.Zero(t, o.patient, "errors of calls with Wait")
+		assert.Less(t, o.served, soon)
+		assert.Zero(t, o.doubles, "owners inside at once")
+		d.AwaitHealthy()
+	})
+}
+
+func TestClusterReshard(t *testing.T) {
+	d := redistest.StartReplicatedCluster(t, 3, 1)
+	check := func(o outcome) {
+		assert.Zero(t, o.patient+o.first+o.unlock, "errors")
+		assert.Less(t, o.pause, soon)
+		assert.Zero(t, o.doubles, "owners inside at once")
+		assert.Zero(t, o.losers, "holds lost")
+	}
+	rounds(t, 1, 10, func(t *testing.T, v variant) {
+		from := d.Master(keyOf("one"), nil)
+		p := usual
+		p.crowd = 3
+		to := d.Master(keyOf("two"), nil)
+		for i := 0; to == from; i++ {
+			to = d.Master(keyOf("two"+strconv.Itoa(i)), nil)
+		}
+		f := start(t, d, v, p, with(d, from))
+		var slots []int
+		for _, path := range slices.Concat(f.busy, f.stayed, f.kept, f.alone) {
+			slots = append(slots, d.Slot(keyOf(path)))
+		}
+		at := time.Now()
+		d.Move(to, slots...)
+		check(f.judge("slots migrate, with their keys", v, at, time.Time{}))
+		d.Move(from, slots...)
+	})
+	rounds(t, 1, 10, func(t *testing.T, v variant) {
+		f := start(t, d, v, usual, with(d, d.Master(keyOf("one"), nil)))
+		at := time.Now()
+		_, promoted := d.Failover(keyOf("one"))
+		check(f.judge("CLUSTER FAILOVER", v, at, promoted))
+		d.AwaitHealthy()
+	})
+}
+
+// The poll interval is so long here that a waiter which stays with the node, and polls, shows.
+func TestClusterNodeIsRemoved(t *testing.T) {
+	for name, reset := range map[string]bool{"a node is removed": true, "a node is removed, and not told": false} {
+		t.Run(name, func(t *testing.T) {
+			d := redistest.StartReplicatedCluster(t, 3, 1)
+			rounds(t, 1, 10, func(t *testing.T, v variant) {
+				heir := d.Master(keyOf("one"), nil)
+				leaves := d.Add()
+				var slots []int
+				p := usual
+				p.options = []lockregistry.Option{lockregistry.WithPollInterval(20 * time.Second)}
+				of := with(d, heir)
+				f := start(t, d, v, p, func(path string) bool {
+					if !of(path) {
+						return false
+					}
+					slot := d.Slot(keyOf(path))
+					slots = append(slots, slot)
+					d.Move(leaves, slot)
+					return true
+				})
+				at := time.Now()
+				d.Move(heir, slots...)
+				wait(2 * time.Second) // until clients know: whom they ask later, the node tells CLUSTERDOWN
+				d.Remove(leaves, reset)
+				wait(3 * time.Second)
+				o := f.judge(name, v, at, time.Time{})
+				assert.Zero(t, o.patient+o.first+o.unlock, "errors")
+				assert.Less(t, o.pause, 5*time.Second)
+				assert.Zero(t, o.doubles, "owners inside at once")
+				assert.Zero(t, o.losers, "holds lost")
+				leaves.Kill()
+			})
+		})
+	}
+}
+
+func TestClusterIsRestarted(t *testing.T) {
+	d := redistest.StartReplicatedCluster(t, 3, 1)
+	rounds(t, 1, 10, func(t *testing.T, v variant) {
+		f := start(t, d, v, usual, func(string) bool { return true })
+		at := time.Now()
+		restart(t, d)
+		o := f.judge("full restart, cluster", v, at, time.Now())
+		assert.Zero(t, o.patient, "errors of calls with Wait")
+		assert.Less(t, o.served, 5*time.Second)
+		assert.Zero(t, o.doubles, "owners inside at once")
+		d.AwaitHealthy()
+	})
+}
+
+// restart kills all servers, and starts them again with what they have on disk.
+func restart(t *testing.T, d *redistest.Deployment) {
+	t.Helper()
+	for _, s := range d.Servers {
+		s.Kill()
+	}
+	for _, s := range d.Servers {
+		s.Revive(t)
+	}
+}

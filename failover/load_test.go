@@ -1,0 +1,323 @@
+package failover
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/internal/redistest"
+)
+
+const (
+	prefix       = "failover"
+	processes    = 4
+	lease        = time.Minute
+	commandLimit = time.Second
+	patience     = 2 * time.Minute // longer than any outage here
+	calmBefore   = 700 * time.Millisecond
+	calmAfter    = 1500 * time.Millisecond
+)
+
+// variant is a way to use the library for which a row of its own is measured.
+type variant struct {
+	name    string
+	options []lockregistry.Option
+}
+
+var variants = []variant{{}}
+
+// client is what docs/operations.md advises for a deployment whose nodes count as down after redistest.NodeTimeout.
+func client(d *redistest.Deployment) (rueidis.Client, error) {
+	o := rueidis.ClientOption{
+		InitAddress:      d.Addresses(),
+		DisableCache:     true,
+		Dialer:           net.Dialer{Timeout: time.Second, KeepAlive: time.Second},
+		ConnWriteTimeout: time.Second,
+	}
+	if len(d.Sentinels) > 0 {
+		o.Sentinel = rueidis.SentinelOption{
+			MasterSet: redistest.MasterSet, Dialer: o.Dialer, TopologyRefreshInterval: 5 * time.Second,
+		}
+	} else {
+		o.ClusterOption = rueidis.ClusterOption{ShardsRefreshInterval: time.Second}
+	}
+	return rueidis.NewClient(o)
+}
+
+// fleet is some processes that lock while something happens to their servers.
+//
+// On each busy path every process has patient callers, which lock with Wait, and work for a few milliseconds. A hasty one locks
+// without Wait a path of its own, and so is told of the first failure. On the stayed paths sections last up to two seconds. A
+// kept path is locked from before the event until after it, by one process, while another one waits; two of the processes
+// do nothing else.
+type fleet struct {
+	*testing.T
+	*referee
+	deployment *redistest.Deployment
+	clients    []rueidis.Client
+	registries []*lockregistry.Registry
+
+	busy, stayed, kept, alone []string
+
+	ctx     context.Context
+	stop    context.CancelFunc
+	release chan struct{} // closed when the keepers are to unlock
+	running sync.WaitGroup
+
+	mu       sync.Mutex
+	failures map[string]map[string]int // by operation and by what it was
+	switched []time.Time               // when each client has changed to another master
+}
+
+const (
+	patientLock = "Lock with Wait"
+	firstTry    = "first try"
+	unlocking   = "Unlock"
+)
+
+type plan struct {
+	busy, stayed, kept int
+	crowd              int // how many patient callers each process has on a busy path
+	options            []lockregistry.Option
+}
+
+var usual = plan{busy: 4, stayed: 4, kept: 8, crowd: 1}
+
+// start starts the processes, and returns when the calm before the event is over. Of tells which paths may be used.
+func start(t *testing.T, d *redistest.Deployment, v variant, p plan, of func(path string) bool) *fleet {
+	t.Helper()
+	f := &fleet{
+		T: t, referee: newReferee(), deployment: d, release: make(chan struct{}),
+		failures: map[string]map[string]int{}, switched: make([]time.Time, processes+2),
+	}
+	f.ctx, f.stop = context.WithCancel(t.Context())
+	names := func(kind string, n int) (paths []string) {
+		for i := 0; len(paths) < n; i++ {
+			if path := fmt.Sprintf("%s%d", kind, i); of(path) {
+				paths = append(paths, path)
+			}
+		}
+		return paths
+	}
+	f.busy, f.stayed, f.kept = names("busy", p.busy), names("stayed", p.stayed), names("kept", p.kept)
+	f.alone = names("alone", processes)
+	for i := range processes + 2 {
+		c, err := client(d)
+		require.NoError(t, err)
+		t.Cleanup(c.Close)
+		options := []lockregistry.Option{
+			lockregistry.WithExpiry(lease), lockregistry.WithCommandTimeout(commandLimit),
+		}
+		options = append(append(options, p.options...), v.options...)
+		if i == 1 || i == processes { // one that works, and one that only keeps
+			options = append(options, lockregistry.WithRenewal())
+		}
+		r, err := lockregistry.New(c, prefix, options...)
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = r.Close() })
+		f.clients, f.registries = append(f.clients, c), append(f.registries, r)
+	}
+	t.Cleanup(func() { f.end() })
+	for i, path := range f.kept {
+		keeper := []int{processes, processes + 1, 0, 1}[i%4]
+		locked := make(chan struct{})
+		f.running.Go(func() { f.keep(keeper, path, locked) })
+		<-locked
+		f.running.Go(func() { f.patient((keeper+1)%processes, path) })
+	}
+	for i := range processes {
+		for _, path := range f.busy {
+			for range p.crowd {
+				f.running.Go(func() { f.patient(i, path) })
+			}
+		}
+		f.running.Go(func() { f.hasty(i) })
+		for range p.stayed / 2 {
+			f.running.Go(func() { f.stay(i) })
+		}
+	}
+	if len(d.Sentinels) > 0 {
+		f.running.Go(f.watchClients)
+	}
+	wait(calmBefore)
+	return f
+}
+
+func wait(d time.Duration) { <-time.After(d) }
+
+// end lets all calls end, and returns when they have.
+func (f *fleet) end() {
+	select {
+	case <-f.release:
+	default:
+		close(f.release)
+	}
+	f.stop()
+	f.running.Wait()
+}
+
+// fail takes down that an operation failed.
+func (f *fleet) fail(operation string, err error) {
+	if f.ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.failures[operation] == nil {
+		f.failures[operation] = map[string]int{}
+	}
+	f.failures[operation][cause(err)]++
+}
+
+// cause is in a few words what an error is about.
+func cause(err error) string {
+	text := err.Error()
+	for _, known := range []string{
+		"connection refused", "connection reset", "broken pipe", "i/o timeout", "EOF", "closing",
+		"CLUSTERDOWN", "READONLY", "LOADING", "MOVED", "TRYAGAIN", "MASTERDOWN", "UNBLOCKED", "NOREPLICAS",
+		"no answer of Redis to earlier commands", "no answer of Redis in time", "came too late",
+	} {
+		if strings.Contains(text, known) {
+			return known
+		}
+	}
+	switch {
+	case errors.Is(err, lockregistry.ErrLockLost):
+		return "lock lost"
+	case errors.Is(err, lockregistry.ErrTimeout):
+		return "timeout"
+	}
+	return text
+}
+
+func (f *fleet) failed(operation string) (n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, times := range f.failures[operation] {
+		n += times
+	}
+	return n
+}
+
+// patient locks a path again and again, and works for a moment.
+func (f *fleet) patient(process int, path string) {
+	for f.ctx.Err() == nil {
+		f.once(process, path, patientLock, time.Duration(1+rand.IntN(3))*time.Millisecond, lockregistry.Wait(patience))
+		wait(time.Duration(10+rand.IntN(20)) * time.Millisecond)
+	}
+}
+
+// hasty locks a path that is free, and begins anew when the first try fails.
+func (f *fleet) hasty(process int) {
+	for f.ctx.Err() == nil {
+		f.once(process, f.alone[process], firstTry, time.Millisecond)
+		wait(time.Duration(10+rand.IntN(20)) * time.Millisecond)
+	}
+}
+
+// stay locks paths for long.
+func (f *fleet) stay(process int) {
+	for f.ctx.Err() == nil {
+		path := f.stayed[rand.IntN(len(f.stayed))]
+		f.once(process, path, patientLock, time.Duration(rand.IntN(2000))*time.Millisecond, lockregistry.Wait(patience))
+	}
+}
+
+func (f *fleet) keep(process int, path string, locked chan<- struct{}) {
+	l, owner := f.registries[process].Obtain(path), lockregistry.NewOwner(f.ctx)
+	err := l.Lock(owner, lockregistry.Wait(patience))
+	v := f.enter(path, process)
+	close(locked)
+	if err != nil {
+		f.fail(patientLock, err)
+		return
+	}
+	f.inside(owner, l, v, f.release)
+}
+
+// once is one section.
+func (f *fleet) once(process int, path, operation string, stay time.Duration, opts ...lockregistry.LockOption) {
+	l, owner := f.registries[process].Obtain(path), lockregistry.NewOwner(f.ctx)
+	if err := l.Lock(owner, opts...); err != nil {
+		f.fail(operation, err)
+		return
+	}
+	v := f.enter(path, process)
+	over := make(chan struct{})
+	timer := time.AfterFunc(stay, func() { close(over) })
+	defer timer.Stop()
+	f.inside(owner, l, v, over)
+}
+
+func (f *fleet) inside(owner context.Context, l *lockregistry.Lock, v *visit, over <-chan struct{}) {
+	owner = context.WithoutCancel(owner)
+	alive := l.Context(owner)
+	select {
+	case <-over:
+	case <-alive.Done():
+	case <-f.ctx.Done():
+	}
+	if alive.Err() != nil {
+		f.told(v)
+	} else {
+		f.leave(v)
+	}
+	switch err := l.Unlock(owner); {
+	case err == nil:
+	case errors.Is(err, lockregistry.ErrLockLost):
+		f.refused(v)
+	default:
+		f.fail(unlocking, err)
+	}
+}
+
+// watchClients takes down when each client of Sentinels has changed to another master.
+func (f *fleet) watchClients() {
+	master := func(c rueidis.Client) (address string) {
+		for address = range c.Nodes() {
+			break
+		}
+		return address
+	}
+	before := make([]string, len(f.clients))
+	for i, c := range f.clients {
+		before[i] = master(c)
+	}
+	for f.ctx.Err() == nil {
+		for i, c := range f.clients {
+			if now := master(c); now != before[i] {
+				before[i] = now
+				f.mu.Lock()
+				f.switched[i] = time.Now()
+				f.mu.Unlock()
+			}
+		}
+		wait(2 * time.Millisecond)
+	}
+}
+
+// switchedAt is when the client of a process has changed to another master, zero if it has not.
+func (f *fleet) switchedAt(process int) time.Time {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.switched[process]
+}
+
+// awaitServed waits until somebody has entered each busy path after a moment.
+func (f *fleet) awaitServed(from time.Time) {
+	f.Helper()
+	require.Eventually(f.T, func() bool {
+		return !slices.ContainsFunc(f.busy, func(path string) bool { _, ok := f.next(path, from); return !ok })
+	}, time.Minute, 5*time.Millisecond, "some path is served no more")
+}

@@ -1,0 +1,85 @@
+package failover
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/lockregistry/lockregistry/internal/redistest"
+)
+
+func all(string) bool { return true }
+
+// sentinelsTell is within how much time after the promotion the paths must be served: the Sentinels tell each other of it every
+// two seconds, and clients ask any of them.
+const sentinelsTell = 3 * time.Second
+
+// told is within how much time after its client has changed to another master the owner of a lost hold must be told.
+const told = 100 * time.Millisecond
+
+func TestSentinelMasterIsKilled(t *testing.T) {
+	d := redistest.StartSentinels(t, 2, 3)
+	rounds(t, 1, 10, func(t *testing.T, v variant) {
+		f := start(t, d, v, usual, all)
+		master := d.Master("", nil)
+		at := time.Now()
+		master.Kill()
+		_, promoted := d.AwaitPromotion("", master)
+		o := f.judge("SIGKILL of a master, Sentinel", v, at, promoted)
+		assert.Zero(t, o.patient, "errors of calls with Wait")
+		assert.Less(t, o.served, sentinelsTell)
+		master.Revive(t)
+		d.AwaitHealthy()
+	})
+}
+
+func TestSentinelMasterIsStopped(t *testing.T) {
+	d := redistest.StartSentinels(t, 2, 3)
+	rounds(t, 1, 10, func(t *testing.T, v variant) {
+		f := start(t, d, v, usual, all)
+		master := d.Master("", nil)
+		d.Settle(master, time.Second) // see TestClusterMasterIsStopped
+		at := time.Now()
+		master.Freeze()
+		_, promoted := d.AwaitPromotion("", master)
+		f.awaitServed(promoted)
+		wait(time.Until(promoted.Add(4 * time.Second)))
+		master.Thaw()
+		wait(10 * time.Second) // by then it is demoted
+		o := f.judge("SIGSTOP of a master, continued 4 s after the promotion, Sentinel", v, at, promoted)
+		assert.Zero(t, o.patient, "errors of calls with Wait")
+		assert.Less(t, o.served, sentinelsTell)
+		assert.Zero(t, o.doubles, "owners inside at once")
+		d.AwaitHealthy()
+	})
+}
+
+func TestSentinelFailover(t *testing.T) {
+	d := redistest.StartSentinels(t, 2, 3)
+	rounds(t, 2, 10, func(t *testing.T, v variant) {
+		p := usual
+		p.stayed = 16 // so that many are locked between the promotion and the switch
+		f := start(t, d, v, p, all)
+		at := time.Now()
+		_, promoted := d.Failover("")
+		o := f.judge("SENTINEL FAILOVER", v, at, promoted)
+		assert.Zero(t, o.patient, "errors of calls with Wait")
+		assert.Less(t, o.told, told)
+		d.AwaitHealthy()
+	})
+}
+
+func TestSentinelIsRestarted(t *testing.T) {
+	d := redistest.StartSentinels(t, 2, 3)
+	rounds(t, 1, 10, func(t *testing.T, v variant) {
+		f := start(t, d, v, usual, all)
+		at := time.Now()
+		restart(t, d)
+		o := f.judge("full restart, Sentinel", v, at, time.Now())
+		assert.Zero(t, o.patient, "errors of calls with Wait")
+		assert.Less(t, o.served, 5*time.Second)
+		assert.Zero(t, o.doubles, "owners inside at once")
+		d.AwaitHealthy()
+	})
+}
