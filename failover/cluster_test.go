@@ -46,7 +46,7 @@ func TestClusterMasterIsKilled(t *testing.T) {
 		f := start(t, d, v, usual, with(d, master))
 		at := time.Now()
 		master.Kill()
-		_, promoted := d.AwaitPromotion(keyOf("one"), master)
+		promoted := f.promoted(keyOf("one"), master, at)
 		o := f.judge("SIGKILL of a master, cluster", v, at, promoted)
 		assert.Zero(t, o.patient, "errors of calls with Wait")
 		assert.Less(t, o.served, soon)
@@ -63,7 +63,7 @@ func TestClusterMasterIsStopped(t *testing.T) {
 		d.Settle(master, time.Second) // else replication loses what was granted last, now and then
 		at := time.Now()
 		master.Freeze()
-		_, promoted := d.AwaitPromotion(keyOf("one"), master)
+		promoted := f.promoted(keyOf("one"), master, at)
 		f.awaitServed(promoted)
 		wait(time.Until(promoted.Add(4 * time.Second)))
 		master.Thaw()

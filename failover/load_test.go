@@ -314,6 +314,19 @@ func (f *fleet) switchedAt(process int) time.Time {
 	return f.switched[process]
 }
 
+// promoted is when another server was the master, after one that was killed or frozen at some time: when it was seen, or when
+// somebody could enter again, if the one who looks was held up.
+func (f *fleet) promoted(key string, master *redistest.Server, at time.Time) time.Time {
+	f.Helper()
+	_, promoted := f.deployment.AwaitPromotion(key, master)
+	for _, path := range f.busy {
+		if again, ok := f.next(path, at.Add(redistest.NodeTimeout/2)); ok && again.Before(promoted) {
+			promoted = again.Add(-time.Millisecond)
+		}
+	}
+	return promoted
+}
+
 // awaitServed waits until somebody has entered each busy path after a moment.
 func (f *fleet) awaitServed(from time.Time) {
 	f.Helper()

@@ -25,7 +25,7 @@ func TestSentinelMasterIsKilled(t *testing.T) {
 		master := d.Master("", nil)
 		at := time.Now()
 		master.Kill()
-		_, promoted := d.AwaitPromotion("", master)
+		promoted := f.promoted("", master, at)
 		o := f.judge("SIGKILL of a master, Sentinel", v, at, promoted)
 		assert.Zero(t, o.patient, "errors of calls with Wait")
 		assert.Less(t, o.served, sentinelsTell)
@@ -42,7 +42,7 @@ func TestSentinelMasterIsStopped(t *testing.T) {
 		d.Settle(master, time.Second) // see TestClusterMasterIsStopped
 		at := time.Now()
 		master.Freeze()
-		_, promoted := d.AwaitPromotion("", master)
+		promoted := f.promoted("", master, at)
 		f.awaitServed(promoted)
 		wait(time.Until(promoted.Add(4 * time.Second)))
 		master.Thaw()

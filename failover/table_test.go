@@ -98,6 +98,8 @@ func (f *fleet) judge(event string, v variant, at, promoted time.Time) outcome {
 			o.causes = append(o.causes, operation+": "+why)
 		}
 	}
+	f.Logf("promoted after %v, served after another %v, longest pause %v, %d pairs inside at once",
+		o.promoted, o.served, o.pause, o.doubles)
 	results.add(o)
 	return o
 }

@@ -82,7 +82,7 @@ func StartSentinels(tb testing.TB, replicas, sentinels int) *Deployment {
 	for i := range 1 + replicas {
 		args := slices.Clone(saving)
 		if i > 0 {
-			args = append(args, "--replicaof", strings.Join(hostPort(d.Servers[0]), " "))
+			args = append(append(args, "--replicaof"), hostPort(d.Servers[0])...)
 		}
 		d.Servers = append(d.Servers, Start(tb, args...))
 	}
