@@ -95,9 +95,7 @@ func (r *redissonLayout) release(m removal) call {
 		}
 	}
 	if m.ticket == yields && r.sharded != "" {
-		m.ticket = ""
-		instead := r.release(m)
-		c.queue, c.moving = queueOf(r.prefix, m.key), &instead
+		c.queue = queueOf(r.prefix, m.key)
 	}
 	return c
 }

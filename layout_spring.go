@@ -58,9 +58,7 @@ func (s *springLayout) release(r removal) call {
 		c.more = []string{removal, s.publishOld}
 	}
 	if r.ticket == yields && s.sharded != "" {
-		r.ticket = ""
-		instead := s.release(r)
-		c.queue, c.moving = queueOf(s.prefix, r.key), &instead
+		c.queue = queueOf(s.prefix, r.key)
 	}
 	return c
 }

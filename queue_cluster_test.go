@@ -1,6 +1,7 @@
 package lockregistry_test
 
 import (
+	"context"
 	"net"
 	"slices"
 	"strconv"
@@ -147,6 +148,38 @@ func TestAQueueMovesWithItsSlot(t *testing.T) {
 					t.Fatal("nobody gets the lock")
 				}
 			}
+		})
+	}
+}
+
+// A release is not refused because its slot moves, although it would begin a queue for others of its process.
+func TestReleaseWhileItsSlotMoves(t *testing.T) {
+	for name, layout := range map[string]lockregistry.Layout{
+		"spring": lockregistry.LayoutSpring, "redisson": lockregistry.LayoutRedisson,
+	} {
+		t.Run(name, func(t *testing.T) {
+			nodes := redistest.StartCluster(t, 3)
+			client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{nodes[0].Addr()}, DisableCache: true})
+			require.NoError(t, err)
+			t.Cleanup(client.Close)
+			r, err := lockregistry.New(client, "orders", lockregistry.WithLayout(layout), lockregistry.WithHandoff(0))
+			require.NoError(t, err)
+			t.Cleanup(func() { _ = r.Close() })
+			l := r.Obtain("42")
+			require.NoError(t, l.Lock(t.Context()))
+			i := slices.IndexFunc(nodes, func(n *redistest.Server) bool { _, err := n.Do("EXISTS", theKey); return err == nil })
+			from, to := nodes[i], nodes[(i+1)%3]
+			slot := from.Command(t, "CLUSTER", "KEYSLOT", theKey)
+			to.Command(t, "CLUSTER", "SETSLOT", slot, "IMPORTING", from.Command(t, "CLUSTER", "MYID"))
+			from.Command(t, "CLUSTER", "SETSLOT", slot, "MIGRATING", to.Command(t, "CLUSTER", "MYID"))
+			next := make(chan error, 1)
+			ctx, giveUp := context.WithCancel(lockregistry.NewOwner(t.Context()))
+			go func() { next <- l.Lock(ctx) }()
+			require.Never(t, func() bool { return len(next) > 0 }, 50*time.Millisecond, time.Millisecond)
+			require.NoError(t, l.Unlock(t.Context()))
+			require.Equal(t, "0", from.Command(t, "CLUSTER", "COUNTKEYSINSLOT", slot))
+			giveUp()
+			<-next
 		})
 	}
 }

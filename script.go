@@ -43,9 +43,9 @@ type call struct {
 
 	// While a slot of a cluster moves, a script with the one key goes to where that is, or, when it is gone, to where the slot
 	// goes. There it must not begin a queue while another one is on its way: the server that moves them would stop with an error.
-	// So a call that may begin one names the queue too. It is refused then unless both are there, and what waits tries again.
-	queue  string // its key; empty: the call begins none
-	moving *call  // what to send when that is refused; nil: nothing
+	// So a call that may begin one names the queue too. It is refused then unless both are there. A call that waits tries again,
+	// and a release does so without the queue, see removeLater.
+	queue string // its key; empty: the call begins none
 }
 
 // queueOf is the key of a lock's queue, see lua/names.lua; empty where that is in another slot, so that there is none.
@@ -81,16 +81,7 @@ func (c *call) send(ctx context.Context, way rueidis.CoreClient) (result rueidis
 	if c.script != nil && noScript(result.Error()) {
 		result = way.Do(ctx, c.bySource(way.B()))
 	}
-	if c.moving != nil && tryAgain(result.Error()) {
-		return c.moving.send(ctx, way)
-	}
 	return result
-}
-
-// tryAgain tells whether the server refused a command because some of its keys have moved already.
-func tryAgain(err error) bool {
-	reply, ok := rueidis.IsRedisErr(err)
-	return ok && reply.IsTryAgain()
 }
 
 func (c *call) command(b rueidis.Builder) rueidis.Completed {

@@ -107,6 +107,7 @@ func TestClusterReshard(t *testing.T) {
 		_, promoted := d.Failover(keyOf("one"))
 		check(f.judge("CLUSTER FAILOVER", v, at, promoted))
 		d.AwaitHealthy()
+		wait(2 * redistest.NodeTimeout) // so soon the masters vote for no replica of this shard again
 	})
 }
 
