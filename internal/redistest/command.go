@@ -75,12 +75,6 @@ func (s *Server) Version(tb testing.TB) string {
 	return version
 }
 
-// Info is a field of what INFO replies, or "".
-func (s *Server) Info(tb testing.TB, name string) string {
-	tb.Helper()
-	return field(s.Command(tb, "INFO"), name)
-}
-
 // field returns the value of a "name:value" line, or "".
 func field(text, name string) string {
 	for line := range strings.Lines(text) {

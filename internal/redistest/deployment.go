@@ -1,11 +1,14 @@
 package redistest
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"net"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -126,6 +129,20 @@ func hostPort(s *Server) []string {
 	return []string{host, port}
 }
 
+// ask sends a command that changes nothing. Sentinel cuts all connections of a server that it demotes.
+func (d *Deployment) ask(s *Server, args ...string) string {
+	d.tb.Helper()
+	for {
+		reply, err := s.Do(args...)
+		if err == nil {
+			return reply
+		}
+		if !errors.Is(err, io.EOF) && !errors.Is(err, syscall.ECONNRESET) {
+			d.tb.Fatalf("redistest: %s on %s: %v", strings.Join(args, " "), s.Addr(), err)
+		}
+	}
+}
+
 // await waits until something is so.
 func (d *Deployment) await(what string, is func() bool) {
 	d.tb.Helper()
@@ -169,7 +186,7 @@ func (d *Deployment) AwaitHealthy() {
 func (d *Deployment) agree() bool {
 	said := map[string]bool{}
 	for _, s := range d.Sentinels {
-		said[s.Command(d.tb, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", MasterSet)] = true
+		said[d.ask(s, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", MasterSet)] = true
 	}
 	for _, s := range d.Servers {
 		switch {
@@ -181,7 +198,7 @@ func (d *Deployment) agree() bool {
 			}
 			slices.Sort(roles)
 			said[strings.Join(roles, "\n")] = true
-		case strings.HasPrefix(s.Command(d.tb, "ROLE"), "master\n"):
+		case strings.HasPrefix(d.ask(s, "ROLE"), "master\n"):
 			said[strings.Join(hostPort(s), "\n")] = true
 		}
 	}
@@ -198,20 +215,20 @@ func (d *Deployment) hurry(milliseconds string) {
 }
 
 func (d *Deployment) healthy(s *Server) bool {
-	replication := s.Command(d.tb, "INFO", "replication")
+	replication := d.ask(s, "INFO", "replication")
 	if field(replication, "role") == "slave" && field(replication, "master_link_status") != "up" {
 		return false
 	}
 	if !d.cluster() {
 		return field(replication, "role") == "slave" || field(replication, "connected_slaves") == strconv.Itoa(len(d.Servers)-1)
 	}
-	known := s.Command(d.tb, "CLUSTER", "SLOTS")
+	known := d.ask(s, "CLUSTER", "SLOTS")
 	if slices.ContainsFunc(d.Servers, func(o *Server) bool {
 		return !slices.Contains(d.removed, o) && !d.empty(o) && !strings.Contains(known, strings.Join(hostPort(o), "\n"))
 	}) {
 		return false // a replica is not told to clients before it has something
 	}
-	nodes, info := s.Command(d.tb, "CLUSTER", "NODES"), s.Command(d.tb, "CLUSTER", "INFO")
+	nodes, info := d.ask(s, "CLUSTER", "NODES"), d.ask(s, "CLUSTER", "INFO")
 	return !strings.Contains(nodes, "fail") && !strings.Contains(nodes, "disconnected") &&
 		field(info, "cluster_state") == "ok" && field(info, "cluster_slots_ok") == strconv.Itoa(clusterSlots) &&
 		len(d.view(s)) == len(d.Servers)-len(d.removed)
@@ -229,8 +246,8 @@ func (d *Deployment) empty(s *Server) bool {
 
 // watches tells whether a Sentinel knows all servers and Sentinels, and none of them is down.
 func (d *Deployment) watches(s *Server) bool {
-	master := s.Command(d.tb, "SENTINEL", "MASTER", MasterSet)
-	replicas := s.Command(d.tb, "SENTINEL", "REPLICAS", MasterSet)
+	master := d.ask(s, "SENTINEL", "MASTER", MasterSet)
+	replicas := d.ask(s, "SENTINEL", "REPLICAS", MasterSet)
 	is := func(name, value string) bool { return strings.Contains(master, "\n"+name+"\n"+value+"\n") }
 	return is("flags", "master") && is("num-slaves", strconv.Itoa(len(d.Servers)-1)) &&
 		is("num-other-sentinels", strconv.Itoa(len(d.Sentinels)-1)) &&
@@ -248,7 +265,7 @@ type member struct {
 // view is what a node says about all nodes. Those that it is about to meet are not among them.
 func (d *Deployment) view(s *Server) (all []member) {
 	d.tb.Helper()
-	for line := range strings.Lines(s.Command(d.tb, "CLUSTER", "NODES")) {
+	for line := range strings.Lines(d.ask(s, "CLUSTER", "NODES")) {
 		words := strings.Fields(line)
 		if len(words) < 8 || strings.Contains(words[2], "handshake") || strings.Contains(words[2], "noaddr") {
 			continue
@@ -260,7 +277,7 @@ func (d *Deployment) view(s *Server) (all []member) {
 }
 
 func (d *Deployment) id(s *Server) string {
-	return strings.TrimSpace(s.Command(d.tb, "CLUSTER", "MYID"))
+	return strings.TrimSpace(d.ask(s, "CLUSTER", "MYID"))
 }
 
 func (d *Deployment) at(address string) *Server {
@@ -287,7 +304,7 @@ func (d *Deployment) Master(key string, but *Server) *Server {
 	d.tb.Helper()
 	witness := d.witness(but)
 	if !d.cluster() {
-		reply := strings.Split(witness.Command(d.tb, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", MasterSet), "\n")
+		reply := strings.Split(d.ask(witness, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", MasterSet), "\n")
 		return d.at(net.JoinHostPort(reply[0], reply[1]))
 	}
 	slot := d.Slot(key)
@@ -313,7 +330,7 @@ func slotRange(text string) (first, last int, ok bool) {
 
 // Slot is that of a key in a cluster.
 func (d *Deployment) Slot(key string) int {
-	n, err := strconv.Atoi(d.witness(nil).Command(d.tb, "CLUSTER", "KEYSLOT", key))
+	n, err := strconv.Atoi(d.ask(d.witness(nil), "CLUSTER", "KEYSLOT", key))
 	if err != nil {
 		d.tb.Fatal(err)
 	}
@@ -326,7 +343,7 @@ func (d *Deployment) Replicas(of *Server) (all []*Server) {
 		if s == of || !s.Running() || s.Frozen() || slices.Contains(d.removed, s) {
 			continue
 		}
-		replication := s.Command(d.tb, "INFO", "replication")
+		replication := d.ask(s, "INFO", "replication")
 		if field(replication, "role") == "slave" && "127.0.0.1:"+field(replication, "master_port") == of.Addr() {
 			all = append(all, s)
 		}
@@ -360,7 +377,7 @@ func (d *Deployment) AwaitPromotion(key string, of *Server) (promoted *Server, a
 
 // leads tells whether a server says that it is the master, in a cluster of a slot.
 func (d *Deployment) leads(s *Server, slot int) bool {
-	if !strings.HasPrefix(s.Command(d.tb, "ROLE"), "master\n") {
+	if !strings.HasPrefix(d.ask(s, "ROLE"), "master\n") {
 		return false
 	}
 	if !d.cluster() {
@@ -377,7 +394,7 @@ func (d *Deployment) Settle(master *Server, moment time.Duration) {
 	replicas := d.Replicas(master)
 	master.Command(d.tb, "CLIENT", "PAUSE", strconv.FormatInt(moment.Milliseconds(), 10), "WRITE")
 	offset := func(s *Server, name string) int {
-		n, err := strconv.Atoi(s.Info(d.tb, name))
+		n, err := strconv.Atoi(field(d.ask(s, "INFO"), name))
 		if err != nil {
 			d.tb.Fatal(err)
 		}
@@ -476,7 +493,7 @@ func (d *Deployment) move(from, to *Server, slot int) {
 	}
 	to.Command(d.tb, "CLUSTER", "SETSLOT", number, "NODE", d.id(to)) // first, so that it is never nobody's
 	for _, s := range d.Servers {
-		if s != to && s.Running() && !slices.Contains(d.removed, s) && !strings.HasPrefix(s.Command(d.tb, "ROLE"), "slave") {
+		if s != to && s.Running() && !slices.Contains(d.removed, s) && !strings.HasPrefix(d.ask(s, "ROLE"), "slave") {
 			s.Command(d.tb, "CLUSTER", "SETSLOT", number, "NODE", d.id(to))
 		}
 	}
