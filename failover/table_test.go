@@ -171,7 +171,8 @@ func (s *sheet) text() string {
 			told = seconds(r.told)
 		}
 		fmt.Fprintf(&b, "| %s | %d | %d / %d / %d | %s | %s | %s | %d (%d) | %d / %d | %s |\n",
-			name, r.rounds, r.patient, r.first, r.unlock, promoted, seconds(r.served), seconds(r.pause), r.doubles, r.lostUpdates, r.losers-r.atUnlock, r.atUnlock, told)
+			name, r.rounds, r.patient, r.first, r.unlock, promoted, seconds(r.served), seconds(r.pause),
+			r.doubles, r.lostUpdates, r.losers-r.atUnlock, r.atUnlock, told)
 	}
 	fmt.Fprintln(&b)
 	for _, r := range s.rows {
