@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -183,5 +184,74 @@ func TestReleaseWhileItsSlotMoves(t *testing.T) {
 				require.ErrorIs(t, err, context.Canceled)
 			}
 		})
+	}
+}
+
+// The same with readers and writers: goroutines of several processes that do both. Nobody waits for long, although nobody polls.
+func TestReadersAndWritersOfManyProcessesOnACluster(t *testing.T) {
+	nodes := redistest.StartCluster(t, 3)
+	const processes, goroutines, turns = 4, 3, 60
+	for _, layout := range []lockregistry.Layout{lockregistry.LayoutSpring, lockregistry.LayoutRedisson} {
+		for _, path := range []string{"a", "b", "c", "{tag}d"} {
+			t.Run(strconv.Itoa(int(layout))+path, func(t *testing.T) {
+				var all sync.WaitGroup
+				var readers, writers, together atomic.Int32
+				var longest atomic.Int64
+				for i := range processes {
+					client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{nodes[0].Addr()}})
+					require.NoError(t, err)
+					t.Cleanup(client.Close)
+					r, err := lockregistry.New(client, "orders", lockregistry.WithLayout(layout),
+						lockregistry.WithPollInterval(noPoll), lockregistry.WithHandoff(time.Duration(i)*5*time.Millisecond))
+					require.NoError(t, err)
+					t.Cleanup(func() { _ = r.Close() })
+					pair := r.ReadWrite(path)
+					for g := range goroutines {
+						all.Go(func() {
+							for turn := range turns {
+								l, writes := pair.Reader(), (turn+g)%3 == 0
+								if writes {
+									l = pair.Writer()
+								}
+								start := time.Now()
+								if err := l.Lock(t.Context(), lockregistry.Wait(20*time.Second)); err != nil {
+									t.Error(err)
+									return
+								}
+								for wait := int64(time.Since(start)); ; {
+									if known := longest.Load(); wait <= known || longest.CompareAndSwap(known, wait) {
+										break
+									}
+								}
+								if writes {
+									if writers.Add(1) > 1 || readers.Load() > 0 {
+										t.Error("a writer is not alone")
+									}
+									writers.Add(-1)
+								} else {
+									if readers.Add(1) > 1 {
+										together.Add(1)
+									}
+									if writers.Load() > 0 {
+										t.Error("a reader beside a writer")
+									}
+									<-time.After(time.Millisecond)
+									readers.Add(-1)
+								}
+								if err := l.Unlock(t.Context()); err != nil {
+									t.Error(err)
+								}
+							}
+						})
+					}
+				}
+				all.Wait()
+				t.Log("longest wait", time.Duration(longest.Load()))
+				require.Positive(t, together.Load(), "readers beside readers")
+				if sharded(t, nodes[0]) {
+					require.Less(t, time.Duration(longest.Load()), 3*time.Second, "no message is missed")
+				}
+			})
+		}
 	}
 }
