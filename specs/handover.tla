@@ -313,10 +313,11 @@ Asleep(left, rank, ago) == IF Looks = "due" THEN Max2(left + rank + 1 - ago, Due
 
 \* Lock.enter and Lock.obtain: the local half is free. Most locks are free, so the first try is a SET NX; not where others
 \* waited at the last release (R12). Where calls have no end, messages of the last one arrive before the next one begins:
-\* else numbers would have no end.
+\* else numbers would have no end. When Java has had its turn, Q5 is answered, and nobody begins again.
+JavaServed == calls > 0 /\ \A j \in Java : pc[j] # "wait"
 Begin(p) ==
   /\ pc[p] = "idle"
-  /\ IF Calls = 0 THEN inbox[p] = <<>> ELSE calls < Calls
+  /\ IF Calls = 0 THEN inbox[p] = <<>> /\ ~JavaServed ELSE calls < Calls
   /\ calls' = IF Calls = 0 THEN calls ELSE calls + 1
   /\ IF seen[p] \/ ~FirstTry
      THEN /\ pc' = [pc EXCEPT ![p] = "wait"]
