@@ -52,7 +52,7 @@ func run() error {
 	defer o.client.Close()
 
 	s := &suite{
-		ctx: ctx, addr: redis.Addr(), observer: o, quick: *quick, narration: os.Stderr,
+		ctx: ctx, addr: redis.Addr(), binary: *server, observer: o, quick: *quick, narration: os.Stderr,
 		random: rand.New(rand.NewPCG(*seed, *seed)),
 	}
 	var (

@@ -12,6 +12,7 @@ import (
 type suite struct {
 	ctx       context.Context
 	addr      string
+	binary    string // the redis-server; empty: the one on PATH
 	observer  observer
 	random    *rand.Rand
 	quick     bool
@@ -37,6 +38,7 @@ var scenarios = []scenario{
 	{name: "idle", run: (*suite).idle},
 	{name: "crash", run: (*suite).crash},
 	{name: "crash-100", run: (*suite).crashBeforeMany},
+	{name: "cluster-wake", run: (*suite).clusterWake},
 	{name: "held", run: (*suite).manyHeld},
 	{name: "cached", run: (*suite).manyCached},
 	{name: "readers", run: (*suite).readers},

@@ -1,6 +1,8 @@
 package redistest
 
 import (
+	"errors"
+	"fmt"
 	"net"
 	"strconv"
 	"strings"
@@ -14,36 +16,77 @@ const (
 	clusterPause = 20 * time.Millisecond
 )
 
+var clusterNode = []string{"--cluster-enabled", "yes", "--cluster-announce-ip", "127.0.0.1"}
+
 // StartCluster starts a Redis Cluster of so many masters, without replicas, and
 // returns once every node knows the whole of it. A node that is restarted comes
 // back empty and outside the cluster.
 func StartCluster(tb testing.TB, nodes int) []*Server {
 	tb.Helper()
-	if nodes < 1 {
-		tb.Fatalf("redistest: a cluster needs at least one node, not %d", nodes)
-	}
 	servers := make([]*Server, nodes)
 	for i := range servers {
-		servers[i] = Start(tb,
-			"--cluster-enabled", "yes",
-			"--cluster-announce-ip", "127.0.0.1",
-		)
+		servers[i] = Start(tb, clusterNode...)
+	}
+	if err := join(servers); err != nil {
+		tb.Fatal(err)
+	}
+	return servers
+}
+
+// RunCluster does the same for a program that is no test. The caller must call
+// Stop of each node.
+func RunCluster(binary string, nodes int) ([]*Server, error) {
+	servers := make([]*Server, 0, nodes)
+	err := error(nil)
+	for range nodes {
+		var s *Server
+		if s, err = Run(binary, clusterNode...); err != nil {
+			break
+		}
+		servers = append(servers, s)
+	}
+	if err == nil {
+		err = join(servers)
+	}
+	if err != nil {
+		for _, s := range servers {
+			s.Stop()
+		}
+		return nil, err
+	}
+	return servers, nil
+}
+
+// join makes a cluster of servers.
+func join(servers []*Server) error {
+	if len(servers) < 1 {
+		return errors.New("redistest: a cluster needs at least one node")
+	}
+	for i, s := range servers {
 		// An epoch of its own for each node spares them the conflict that they
 		// would else have to settle after they have met.
-		servers[i].Command(tb, "CLUSTER", "SET-CONFIG-EPOCH", strconv.Itoa(i+1))
-		servers[i].Command(tb, ownSlots(i, nodes)...)
+		if _, err := s.Do("CLUSTER", "SET-CONFIG-EPOCH", strconv.Itoa(i+1)); err != nil {
+			return err
+		}
+		if _, err := s.Do(ownSlots(i, len(servers))...); err != nil {
+			return err
+		}
 	}
 	for _, other := range servers[1:] {
 		host, port, err := net.SplitHostPort(other.Addr())
 		if err != nil {
-			tb.Fatal(err)
+			return err
 		}
-		servers[0].Command(tb, "CLUSTER", "MEET", host, port)
+		if _, err := servers[0].Do("CLUSTER", "MEET", host, port); err != nil {
+			return err
+		}
 	}
 	for _, server := range servers {
-		server.awaitCluster(tb, nodes)
+		if err := server.awaitCluster(len(servers)); err != nil {
+			return err
+		}
 	}
-	return servers
+	return nil
 }
 
 // ownSlots is the command that gives node i its share of the slots. It lists
@@ -58,17 +101,23 @@ func ownSlots(i, nodes int) []string {
 
 // awaitCluster returns once the server sees all nodes and all slots served, and
 // has a link to each node: before, it would not pass on what is published.
-func (s *Server) awaitCluster(tb testing.TB, nodes int) {
-	tb.Helper()
+func (s *Server) awaitCluster(nodes int) error {
 	for deadline := time.Now().Add(clusterLimit); ; time.Sleep(clusterPause) {
-		info, links := s.Command(tb, "CLUSTER", "INFO"), s.Command(tb, "CLUSTER", "NODES")
+		info, err := s.Do("CLUSTER", "INFO")
+		if err != nil {
+			return err
+		}
+		links, err := s.Do("CLUSTER", "NODES")
+		if err != nil {
+			return err
+		}
 		if !strings.Contains(links, "disconnected") && field(info, "cluster_state") == "ok" &&
 			field(info, "cluster_size") == strconv.Itoa(nodes) &&
 			field(info, "cluster_slots_ok") == strconv.Itoa(clusterSlots) {
-			return
+			return nil
 		}
 		if time.Now().After(deadline) {
-			tb.Fatalf("redistest: no cluster of %d nodes within %v; %s says:\n%s\n%s", nodes, clusterLimit, s.Addr(), info, links)
+			return fmt.Errorf("redistest: no cluster of %d nodes within %v; %s says:\n%s\n%s", nodes, clusterLimit, s.Addr(), info, links)
 		}
 	}
 }

@@ -1,0 +1,169 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/lockregistry/lockregistry/internal/redistest"
+	"github.com/lockregistry/lockregistry/interop/peer"
+)
+
+const clusterNodes = 3
+
+// singleServer is this library on the server of the other scenarios, beside which the cluster is measured.
+var singleServer = contender{name: "single server", role: floor}
+
+// side is one of the two, with the load on it.
+type side struct {
+	contender
+	addr   string
+	client rueidis.Client
+}
+
+// beside is how much load there is: so many processes, each with a registry, all of which want so many paths, and stay inside
+// for a while.
+const (
+	loadProcesses = 4
+	loadPaths     = 4
+	loadSection   = 2 * time.Millisecond
+)
+
+// clusterWake measures how soon a waiter has a lock that was released, on a cluster and on a single server in turns, while other
+// registries pass locks on.
+func (s *suite) clusterWake() ([]*result, error) {
+	nodes, err := redistest.RunCluster(s.binary, clusterNodes)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		for _, n := range nodes {
+			n.Stop()
+		}
+	}()
+	sides := []side{{contender: singleServer, addr: s.addr}, {contender: thisLibrary, addr: nodes[0].Addr()}}
+	var open []peer.Fields
+	for i := range sides {
+		d := &sides[i]
+		if d.client, err = rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{d.addr}, DisableCache: true}); err != nil {
+			return nil, err
+		}
+		defer d.client.Close()
+		open = append(open, peer.Fields{"registry": d.name, "contender": thisLibrary.name, "addr": d.addr})
+	}
+	measured, err := s.fleet(2, open...)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = measured.close() }()
+	load, err := s.fleet(loadProcesses, open...)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = load.close() }()
+
+	const each = 25
+	turnsEach, rounds := either(s, 10, 4), either(s, 6, 2)
+	beside := fmt.Sprintf("“lockregistry” is a cluster of %d masters, “single server” this library on one. Meanwhile %d processes pass %d other locks of the "+
+		"same servers on, with sections of %v. %d rounds of %d, in turns of %d in shuffled order, each on a path of its own.",
+		clusterNodes, loadProcesses, loadPaths, loadSection, rounds, turnsEach*each, each)
+	deleted := &result{
+		scenario: "cluster-wake", title: "A cluster beside load: somebody deletes the key, and publishes nothing", floor: singleServer.name,
+		how:     "From the moment at which DEL is sent to the moment at which lock returns. " + beside,
+		metrics: []metric{handOverMedian, handOverTail, handOvers},
+	}
+	passed := &result{
+		scenario: "cluster-wake-handover", title: "A cluster beside load: hand-over, 2 processes, one path", floor: singleServer.name,
+		how: "From before unlock to after lock in the other process. " + beside +
+			" On a cluster each tenth of a second a release leaves the key free for 10 ms, for Java waiters that are subscribed at another node.",
+		metrics: deleted.metrics,
+	}
+	for round := range rounds + 1 {
+		took := [2]map[string][]time.Duration{{}, {}}
+		err := turns(s, turnsEach, sides, func(turn int, d side) error {
+			path := fmt.Sprintf("%d-%d", round, turn)
+			return s.besideLoad(load, d, path, func() error {
+				woken, err := s.wakes(measured[0], d, "deleted-"+path, each)
+				if err != nil {
+					return err
+				}
+				more, err := relay{s, measured, d.name, "relay-" + path, wakeSettling, 0}.run(each, 2*time.Second)
+				took[0][d.name] = append(took[0][d.name], woken...)
+				took[1][d.name] = append(took[1][d.name], more...)
+				return err
+			})
+		})
+		if err != nil {
+			return nil, err
+		}
+		for _, d := range sides {
+			if round > 0 { // the first only warms up
+				deleted.record(d.contender, latencies(took[0][d.name]))
+				passed.record(d.contender, latencies(took[1][d.name]))
+			}
+		}
+	}
+	deleted.inOrder()
+	passed.inOrder()
+	return []*result{deleted, passed}, nil
+}
+
+// wakeSettling is ample for a process to have begun to wait, beside load.
+const wakeSettling = 10 * time.Millisecond
+
+// wakes has a process wait for a key of Java's, so many times, and deletes it.
+func (s *suite) wakes(p process, d side, path string, n int) ([]time.Duration, error) {
+	took := make([]time.Duration, 0, n)
+	key, fields := thisLibrary.name+":"+path, peer.Fields{"registry": d.name, "path": path}
+	for range n {
+		set := d.client.B().Set().Key(key).Value("ad5f8a4e-6c0f-4ab2-8a55-9d0f6a1a7c11").PxMilliseconds(60000).Build()
+		if err := d.client.Do(s.ctx, set).Error(); err != nil {
+			return nil, err
+		}
+		call := p.Send(path, doLock, fields)
+		time.Sleep(wakeSettling)
+		began := time.Now()
+		if err := d.client.Do(s.ctx, d.client.B().Del().Key(key).Build()).Error(); err != nil {
+			return nil, err
+		}
+		reply, err := call.Wait(s.ctx)
+		if err != nil {
+			return nil, err
+		}
+		took = append(took, reply.End.Sub(began))
+		if _, err := p.ask(s.ctx, path, doUnlock, fields); err != nil {
+			return nil, err
+		}
+	}
+	return took, nil
+}
+
+// besideLoad does something while the processes of the load fight for locks.
+func (s *suite) besideLoad(load fleet, d side, name string, do func() error) error {
+	const lead, most = 50 * time.Millisecond, 1500 * time.Millisecond
+	from := time.Now().Add(lead)
+	var calls []*peer.Call
+	for i := range loadPaths {
+		place, file, err := newMeeting()
+		if err != nil {
+			return err
+		}
+		defer func() { _ = os.Remove(file) }()
+		place.reset()
+		path := fmt.Sprintf("load-%s-%d", name, i)
+		for as, p := range load {
+			calls = append(calls, p.Send(path, doContend, contention{
+				registry: d.name, path: path, goroutines: 1, from: from, to: from.Add(most), section: loadSection, as: as, meeting: file,
+			}.fields()))
+		}
+	}
+	time.Sleep(2 * lead)
+	err := do()
+	if over := time.Since(from.Add(most)); err == nil && over > 0 {
+		err = fmt.Errorf("it took %v longer than the load", over)
+	}
+	return errors.Join(err, waitFor(s.ctx, calls))
+}
