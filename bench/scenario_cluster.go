@@ -66,7 +66,7 @@ func (s *suite) clusterWake() ([]*result, error) {
 	defer func() { _ = load.close() }()
 
 	const each = 25
-	turnsEach, rounds := either(s, 10, 4), either(s, 6, 2)
+	turnsEach, rounds := either(s, 6, 3), either(s, 5, 2)
 	beside := fmt.Sprintf("“lockregistry” is a cluster of %d masters, “single server” this library on one. Meanwhile %d processes pass %d other locks of the "+
 		"same servers on, with sections of %v. %d rounds of %d, in turns of %d in shuffled order, each on a path of its own.",
 		clusterNodes, loadProcesses, loadPaths, loadSection, rounds, turnsEach*each, each)
