@@ -53,17 +53,20 @@ func TestReadWriteSoak(t *testing.T) {
 			reading, writing := 0, 0
 			verifying := make([]*peer.Call, 0, readers*len(sides)*len(paths))
 			changing := make([]*peer.Call, 0, writers*len(sides)*len(paths))
+			reads, writes := map[string][]*peer.Call{}, map[string][]*peer.Call{}
 			for _, path := range paths {
 				fields := with(path, "counter", counter(path), "n", strconv.Itoa(each))
 				for _, s := range sides {
 					for n := range readers {
 						reader := s.reader().on(fmt.Sprintf("reader %d of %s", n, path))
-						verifying = append(verifying, reader.send("verify", fields))
+						call := reader.send("verify", fields)
+						verifying, reads[s.name] = append(verifying, call), append(reads[s.name], call)
 						reading += each
 					}
 					for n := range writers {
 						writer := s.writer().on(fmt.Sprintf("writer %d of %s", n, path))
-						changing = append(changing, writer.send("write", fields))
+						call := writer.send("write", fields)
+						changing, writes[s.name] = append(changing, call), append(writes[s.name], call)
 						writing += each
 					}
 				}
@@ -88,8 +91,11 @@ func TestReadWriteSoak(t *testing.T) {
 				}
 				requireFree(t, sides[0], path)
 			}
-			v.saysf("%d sections that read and %d that write in %v, %.0f a second; readers saw %d changes, writers changed %d times",
-				reading, writing, took.Round(time.Millisecond), float64(reading+writing)/took.Seconds(), seen, turns)
+			v.saysf("%d sections that read and %d that write in %v, %.0f a second; readers saw %d changes, writers changed %d times; "+
+				"longest wait to read: Go %v, Java %v, to write: Go %v, Java %v",
+				reading, writing, took.Round(time.Millisecond), float64(reading+writing)/took.Seconds(), seen, turns,
+				v.longest(ctx, reads[p.golang.name]), v.longest(ctx, reads[p.java.name]),
+				v.longest(ctx, writes[p.golang.name]), v.longest(ctx, writes[p.java.name]))
 		})
 	}
 }

@@ -46,11 +46,13 @@ func TestSoak(t *testing.T) {
 
 			began := time.Now()
 			calls := make([]*peer.Call, 0, len(sides)*threads*len(paths))
+			of := map[string][]*peer.Call{}
 			for _, path := range paths {
 				for thread := range threads {
 					for n, s := range sides {
-						calls = append(calls, s.on(fmt.Sprintf("%s %d", path, thread)).send("count",
-							with(path, "counter", counter(path), "n", strconv.Itoa(each), "as", fmt.Sprintf("%s %d", s.name, n))))
+						call := s.on(fmt.Sprintf("%s %d", path, thread)).send("count",
+							with(path, "counter", counter(path), "n", strconv.Itoa(each), "as", fmt.Sprintf("%s %d", s.name, n)))
+						calls, of[s.name] = append(calls, call), append(of[s.name], call)
 					}
 				}
 			}
@@ -67,8 +69,9 @@ func TestSoak(t *testing.T) {
 					v.failsf("updates of %s were lost: it counted to %s, not %d", path, got, want)
 				}
 			}
-			v.saysf("%d sections in %v, %.0f a second; the lock changed process %d times",
-				want*len(paths), took.Round(time.Millisecond), float64(want*len(paths))/took.Seconds(), turns)
+			v.saysf("%d sections in %v, %.0f a second; the lock changed process %d times; longest wait: Go %v, Java %v",
+				want*len(paths), took.Round(time.Millisecond), float64(want*len(paths))/took.Seconds(), turns,
+				v.longest(ctx, of[p.golang.name]), v.longest(ctx, of[p.java.name]))
 		})
 	}
 }

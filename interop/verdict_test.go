@@ -74,6 +74,20 @@ func printVerdicts(out io.Writer) {
 // these did, most likely.
 const shown = 3
 
+// longest is how long any of the calls waited for its lock at most. They have ended well.
+func (v *verdict) longest(ctx context.Context, calls []*peer.Call) (longest time.Duration) {
+	v.t.Helper()
+	for _, call := range calls {
+		reply, err := call.Wait(ctx)
+		waited, _, unread := reply.Millis("longest")
+		if err := errors.Join(err, unread); err != nil {
+			v.failsf("%s: %v", call.What(), err)
+		}
+		longest = max(longest, waited)
+	}
+	return longest
+}
+
 // total is the sum of the turns that calls report. When calls fail it says which, the
 // first one first, and what their processes wrote on standard error.
 func (v *verdict) total(ctx context.Context, calls []*peer.Call) (turns int) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/lockregistry/lockregistry"
 	"github.com/redis/rueidis"
@@ -14,7 +15,8 @@ import (
 )
 
 // sections runs what only the lock makes safe, n times, each time under the lock,
-// and stops at the first that fails.
+// and stops at the first that fails. The reply says how long it waited for the
+// lock at most.
 func sections(ctx context.Context, r *registry, lock *lockregistry.Lock, request peer.Fields) (peer.Fields, error) {
 	n, err := strconv.Atoi(request["n"])
 	if err != nil {
@@ -26,15 +28,18 @@ func sections(ctx context.Context, r *registry, lock *lockregistry.Lock, request
 		"write":  protected.write,
 		"verify": protected.verify,
 	}[request["do"]]
+	longest := time.Duration(0)
 	for range n {
+		began := time.Now()
 		if err := lock.Lock(ctx); err != nil {
 			return nil, err
 		}
+		longest = max(longest, time.Since(began))
 		if err := errors.Join(section(ctx), lock.Unlock(ctx)); err != nil {
 			return nil, err
 		}
 	}
-	return peer.Fields{"turns": strconv.Itoa(protected.turns)}, nil
+	return peer.Fields{"turns": strconv.Itoa(protected.turns), "longest": peer.InMillis(longest)}, nil
 }
 
 // data is what a lock protects.

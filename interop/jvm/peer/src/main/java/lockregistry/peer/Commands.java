@@ -141,14 +141,14 @@ final class Commands {
 		String counter = request.text("counter");
 		String name = request.text("as");
 		AtomicInteger turns = new AtomicInteger();
-		sections(request, redis -> {
+		long longest = sections(request, redis -> {
 			String[] numberAndWriter = redis.get(counter).orElse("0 nobody").split(" ", 2);
 			if (!numberAndWriter[1].equals(name)) {
 				turns.incrementAndGet();
 			}
 			redis.set(counter, (Long.parseLong(numberAndWriter[0]) + 1) + " " + name);
 		});
-		return Map.of("turns", turns.toString());
+		return Map.of("turns", turns.toString(), "longest", Long.toString(longest));
 	}
 
 	/** Changes two numbers in Redis that are equal whenever nobody writes. */
@@ -156,14 +156,14 @@ final class Commands {
 		String first = request.text("counter") + ":first";
 		String second = request.text("counter") + ":second";
 		Turns turns = new Turns();
-		sections(request, redis -> {
+		long longest = sections(request, redis -> {
 			long before = redis.number(first);
 			turns.see(before);
 			turns.leave(before + 1);
 			redis.set(first, Long.toString(before + 1));
 			redis.set(second, Long.toString(before + 1));
 		});
-		return Map.of("turns", turns.toString());
+		return Map.of("turns", turns.toString(), "longest", Long.toString(longest));
 	}
 
 	/** Fails when a writer changed either of the two numbers while this reader looked at them. */
@@ -171,7 +171,7 @@ final class Commands {
 		String first = request.text("counter") + ":first";
 		String second = request.text("counter") + ":second";
 		Turns turns = new Turns();
-		sections(request, redis -> {
+		long longest = sections(request, redis -> {
 			long before = redis.number(first);
 			long between = redis.number(second);
 			long after = redis.number(first);
@@ -180,7 +180,7 @@ final class Commands {
 			}
 			turns.see(before);
 		});
-		return Map.of("turns", turns.toString());
+		return Map.of("turns", turns.toString(), "longest", Long.toString(longest));
 	}
 
 	/** Counts how often somebody else had written since the last section. */
@@ -212,12 +212,18 @@ final class Commands {
 		void run(PlainRedis redis) throws Exception;
 	}
 
-	/** Runs a section n times, each under the lock, and stops at the first one that fails. */
-	private void sections(Request request, Section section) throws Exception {
+	/**
+	 * Runs a section n times, each under the lock, and stops at the first one that fails. Returns how long it waited for the
+	 * lock at most, in milliseconds.
+	 */
+	private long sections(Request request, Section section) throws Exception {
 		Lock lock = lockOf(request);
+		long longest = 0;
 		try (PlainRedis redis = new PlainRedis(this.ports.get(request.text("registry")))) {
 			for (int i = 0; i < request.number("n"); i++) {
+				long began = System.nanoTime();
 				lock.lock();
+				longest = Math.max(longest, System.nanoTime() - began);
 				try {
 					section.run(redis);
 				}
@@ -226,5 +232,6 @@ final class Commands {
 				}
 			}
 		}
+		return longest / 1_000_000;
 	}
 }
