@@ -46,7 +46,11 @@ func weathered(t *testing.T, w weather) {
 func keep(t *testing.T, w weather, all []section, restarted []span) string {
 	t.Helper()
 	name := filepath.Join(os.TempDir(), fmt.Sprintf("lockregistry-history-%d.json", w.seed))
-	text, err := json.MarshalIndent(map[string]any{"seed": w.seed, "sections": all, "restarts": len(restarted)}, "", " ")
+	restarts := make([][2]int64, len(restarted))
+	for i, r := range restarted {
+		restarts[i] = [2]int64{r.from, r.to}
+	}
+	text, err := json.MarshalIndent(map[string]any{"seed": w.seed, "sections": all, "restarts": restarts}, "", " ")
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(name, text, 0o600))
 	return name
