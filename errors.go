@@ -21,9 +21,9 @@ var (
 	// the store due to expiration ...") here. It is also the cause of the contexts that [Lock.Context] makes.
 	ErrLockLost = errors.New("the lock was lost: its lease is over or its key is no longer this hold's")
 
-	// ErrTimeout: the time given by [Wait] is over, and the lock was not free in time. With [ErrUnavailable] it was Redis
-	// that could not be asked.
-	ErrTimeout = errors.New("timed out waiting for the lock")
+	// ErrTimeout: the time given by [Wait] is over, and the lock was not free in time; or somebody else has it, and the call
+	// does not wait, see [NoWait]. With [ErrUnavailable] it was Redis that could not be asked until the wait was over.
+	ErrTimeout = errors.New("the lock was not free in time")
 
 	// ErrUnavailable: Redis did not answer, or cannot serve now: a broken connection, no answer in time, a failover
 	// (READONLY, CLUSTERDOWN, MASTERDOWN), a server that starts (LOADING) or is out of memory, an answer that came too late

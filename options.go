@@ -159,9 +159,16 @@ func TTL(d time.Duration) LockOption {
 
 // Wait sets how long the call waits at most, for local holders and for Redis together. It must be positive. TryLock then
 // returns false, Do and Lock return [ErrTimeout]. Default: TryLock does not wait at all, Lock and Do wait as long as their
-// context lets them.
+// context lets them. See also [NoWait].
 func Wait(d time.Duration) LockOption {
 	return LockOption{"Wait", d, func(q *request, d time.Duration) { q.wait = d }}
+}
+
+// NoWait has the call try once, without a place in any queue, here or in Redis: Lock and Do return [ErrTimeout] at once when
+// somebody else has the lock, and [ErrUnavailable] when Redis cannot be asked. TryLock does so without it. It cannot be given
+// together with Wait. Default: see [Wait].
+func NoWait() LockOption {
+	return LockOption{"NoWait", 0, func(q *request, _ time.Duration) { q.wait = notAtAll }}
 }
 
 // request is what the options of a call that locks add up to.
@@ -174,19 +181,30 @@ type request struct {
 // with returns the request that the options make of q. It is apart from the caller so that a call without options needs no
 // memory for it.
 func (q request) with(opts []LockOption) (request, error) {
+	var waits, tries bool
 	for _, o := range opts {
 		if o.set == nil {
-			return q, errors.New("a LockOption that neither TTL nor Wait made")
+			return q, errors.New("a LockOption that no function of this package made")
 		}
-		if err := positive(o.name, o.value); err != nil {
+		var err error
+		switch o.name {
+		case "NoWait":
+			tries = true
+		case "TTL":
+			if err = positive(o.name, o.value); err == nil {
+				err = leasable(o.name, o.value)
+			}
+		default:
+			waits = true
+			err = positive(o.name, o.value)
+		}
+		if err != nil {
 			return q, err
 		}
-		if o.name == "TTL" {
-			if err := leasable(o.name, o.value); err != nil {
-				return q, err
-			}
-		}
 		o.set(&q, o.value)
+	}
+	if waits && tries {
+		return q, errors.New("NoWait and Wait: a call cannot have both")
 	}
 	return q, nil
 }

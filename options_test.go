@@ -150,7 +150,7 @@ func TestLockOptionsThatMakeNoSense(t *testing.T) {
 		option lockregistry.LockOption
 		says   string
 	}{
-		{lockregistry.LockOption{}, "a LockOption that neither TTL nor Wait made"},
+		{lockregistry.LockOption{}, "a LockOption that no function of this package made"},
 		{lockregistry.TTL(0), "TTL(0s): the duration must be positive"},
 		{lockregistry.TTL(-time.Second), "TTL(-1s): the duration must be positive"},
 		{lockregistry.TTL(math.MinInt64), "the duration must be positive"},

@@ -51,7 +51,7 @@ var errBusy = errors.New("busy")
 //
 //   - that of ctx, when it is done first, within half a second of its end; with [ErrUnavailable] when Redis could not be asked
 //     whether the lock is free
-//   - [ErrTimeout], when the time given by [Wait] is over; also with ErrUnavailable
+//   - [ErrTimeout], when the time given by [Wait] is over, also with ErrUnavailable; with [NoWait] when somebody else has the lock
 //   - [ErrUnavailable], when the first attempt fails in passing, or is not answered within [WithCommandTimeout]. A call with
 //     Wait, and one that has queued in this process before, tries again, after 50 ms at first and a second at last
 //   - [ErrLockLost], see above
@@ -59,7 +59,7 @@ var errBusy = errors.New("busy")
 //   - [ErrClosed], when the registry is closed
 //   - [ErrUpgrade] and [ErrWrongType]
 //   - another error of Redis, a missing permission for instance
-//   - bad input: an empty path, a nil context, a lease under two milliseconds, a wait that is not positive
+//   - bad input: an empty path, a nil context, a lease under two milliseconds, a wait that is not positive, Wait and NoWait
 func (l *Lock) Lock(ctx context.Context, opts ...LockOption) error {
 	_, err := l.acquire(ctx, "lock", opts, untilDone)
 	return err
@@ -215,19 +215,19 @@ func (l *Lock) acquire(ctx context.Context, op string, opts []LockOption, wait t
 	case err == errBusy && op == "trylock": //nolint:errorlint // never wrapped
 		return false, nil
 	default:
-		return false, l.gaveUp(op, err)
+		return false, l.gaveUp(op, err, q.wait != notAtAll)
 	}
 }
 
-// gaveUp is the error of a call that did not get the lock.
-func (l *Lock) gaveUp(op string, err error) error {
+// gaveUp is the error of a call that did not get the lock, and may have waited for it.
+func (l *Lock) gaveUp(op string, err error, waited bool) error {
 	var late overdue
 	switch {
 	case err == errBusy: //nolint:errorlint // never wrapped
 		return l.fail(op, ErrTimeout)
 	case !errors.As(err, &late):
 		return l.fail(op, err)
-	case op == "trylock":
+	case op == "trylock" || !waited:
 		return l.fail(op, late.error)
 	default:
 		return l.fail(op, errors.Join(ErrTimeout, late.error))

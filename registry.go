@@ -147,7 +147,7 @@ func (r *Registry) ReadWrite(path string) *ReadWriteLock {
 }
 
 // Do runs fn while it holds the lock of path. Options are those of [Lock.Lock]; with [Wait] it gives up after that time,
-// with [ErrTimeout]. Without it Do waits until ctx is done. This is Spring's executeLocked.
+// with [NoWait] at once, with [ErrTimeout]. Without them Do waits until ctx is done. This is Spring's executeLocked.
 //
 // The context of fn is that of [Lock.Context]: it is cancelled, with the cause [ErrLockLost], as soon as the hold can no
 // longer be guaranteed, and calls for this path with it nest in this hold, also those of goroutines that fn starts.

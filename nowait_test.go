@@ -1,0 +1,127 @@
+package lockregistry_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+)
+
+// A call that does not wait, for anybody, here or in Redis.
+
+// locksOf are the locks of a registry for a path that keep everybody else out.
+func locksOf(r *lockregistry.Registry, path string) map[string]*lockregistry.Lock {
+	return map[string]*lockregistry.Lock{"lock": r.Obtain(path), "writer": r.ReadWrite("rw-" + path).Writer()}
+}
+
+func TestNoWaitWithWaitIsRefused(t *testing.T) {
+	r := unusedRegistry(t)
+	const why = "NoWait and Wait: a call cannot have both"
+	for op, locks := range lockings(r, "42") {
+		refuses(t, locks(t.Context(), lockregistry.NoWait(), lockregistry.Wait(time.Second)), op, "orders:42", why)
+		refuses(t, locks(t.Context(), lockregistry.Wait(time.Second), lockregistry.TTL(time.Second), lockregistry.NoWait()),
+			op, "orders:42", why)
+		refuses(t, locks(t.Context(), lockregistry.NoWait(), lockregistry.Wait(-1)), op, "orders:42", "Wait(-1ns): the duration")
+	}
+}
+
+// A lock that is free, or the caller's own, is to be had.
+func TestNoWaitTakesAFreeLock(t *testing.T) {
+	worlds(t, func(w *world) {
+		for _, layout := range []lockregistry.Layout{lockregistry.LayoutSpring, lockregistry.LayoutRedisson} {
+			for _, l := range locksOf(w.registry(lockregistry.WithLayout(layout)), "42") {
+				w.lock(l, lockregistry.NoWait())
+				w.lock(l, lockregistry.NoWait())
+				ok, err := l.TryLock(w.Context(), lockregistry.NoWait())
+				require.NoError(w, err)
+				require.True(w, ok)
+				for range 3 {
+					w.unlock(l)
+				}
+			}
+		}
+		r := w.registry()
+		require.NoError(w, r.Do(w.Context(), "42", func(context.Context) error { return nil }, lockregistry.NoWait()))
+		w.leftNothing()
+	})
+}
+
+// Somebody else has it, here or in another process: no time passes, and no ticket is left.
+func TestNoWaitGivesUpAtOnce(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		for _, layout := range []lockregistry.Layout{lockregistry.LayoutSpring, lockregistry.LayoutRedisson} {
+			r, other := w.registry(lockregistry.WithLayout(layout)), w.registry(lockregistry.WithLayout(layout))
+			for _, holders := range []*lockregistry.Registry{r, other} {
+				held := locksOf(holders, "42")
+				for name, l := range locksOf(r, "42") {
+					g := w.goroutine()
+					require.NoError(w, g.lock(held[name]))
+					began := time.Now()
+					err := l.Lock(w.Context(), lockregistry.NoWait())
+					w.fails(err, lockregistry.ErrTimeout, "lock", l.Key())
+					require.ErrorContains(w, err, "the lock was not free in time")
+					require.NotErrorIs(w, err, lockregistry.ErrUnavailable)
+					ok, err := l.TryLock(w.Context(), lockregistry.NoWait())
+					require.NoError(w, err)
+					require.False(w, ok)
+					require.Zero(w, time.Since(began))
+					require.NoError(w, g.unlock(held[name]))
+				}
+			}
+		}
+		w.leftNothing()
+	})
+}
+
+// While a goroutine of this process waits, and others queue behind it, a call that does not is refused like any newcomer, and
+// changes nothing for them.
+func TestNoWaitBehindWaiters(t *testing.T) {
+	realWorlds(t, func(w *world) {
+		r, other := w.registry(), w.registry()
+		held, l := other.Obtain("42"), r.Obtain("42")
+		w.lock(held)
+		first, second := w.goroutine(), w.goroutine()
+		got := first.starts(l)
+		w.await("a ticket", func() bool { return w.tickets() == 1 })
+		behind := second.starts(l)
+		w.fails(l.Lock(w.Context(), lockregistry.NoWait()), lockregistry.ErrTimeout, "lock", theKey)
+		w.fails(r.Do(w.Context(), "42", func(context.Context) error { return nil }, lockregistry.NoWait()),
+			lockregistry.ErrTimeout, "do", theKey)
+		require.Equal(w, 1, w.tickets())
+		w.unlock(held)
+		require.NoError(w, <-got)
+		w.fails(l.Lock(w.Context(), lockregistry.NoWait()), lockregistry.ErrTimeout, "lock", theKey)
+		require.NoError(w, first.unlock(l))
+		require.NoError(w, <-behind)
+		require.NoError(w, second.unlock(l))
+	})
+}
+
+// When Redis cannot be asked, nobody knows whether somebody else has the lock: that is no ErrTimeout.
+func TestNoWaitWhenRedisCannotBeAsked(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		f := w.flaky()
+		r := f.registry()
+		w.known(r)
+		for op, call := range locking {
+			f.all("obtain", cut)
+			err := call(w.Context(), r, lockregistry.NoWait())
+			w.unavailable(err, op)
+			require.NotErrorIs(w, err, lockregistry.ErrTimeout)
+
+			f.heal()
+			f.all("obtain", silence)
+			asking := lockElsewhere(r.Obtain("42"), w.Context(), lockregistry.Wait(4*time.Second))
+			w.pass(3 * time.Second) // another goroutine has asked, and was not answered
+			err = call(w.Context(), r, lockregistry.NoWait())
+			w.unavailable(err, op)
+			require.NotErrorIs(w, err, lockregistry.ErrTimeout)
+			require.ErrorIs(w, <-asking, lockregistry.ErrTimeout)
+			f.heal()
+			w.pass(5 * time.Minute)
+		}
+	})
+}
