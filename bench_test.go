@@ -262,3 +262,19 @@ func BenchmarkOnePath(b *testing.B) {
 	all.Wait()
 	require.Equal(b, b.N, inside)
 }
+
+// BenchmarkAcquireRelease is for profiles and allocations, beside BenchmarkLockUnlock.
+func BenchmarkAcquireRelease(b *testing.B) {
+	l := benchRegistry(b, benchClient(b)).Obtain("42")
+	ctx := context.Background()
+	b.ReportAllocs()
+	for b.Loop() {
+		h, err := l.Acquire(ctx)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if err := h.Release(ctx); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

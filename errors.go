@@ -42,13 +42,18 @@ var (
 	// expected, a lock of another layout, or no lock at all. Nothing was changed.
 	ErrWrongType = errors.New("the key holds something other than this kind of lock")
 
+	// ErrDeadlock: the context is that of a hold on the same path, and the call would wait for the end of this hold. A [Hold]
+	// excludes everybody, also calls with its own context; only Do and Lock nest, in the contexts of [Registry.Do] and
+	// [Lock.Context].
+	ErrDeadlock = errors.New("the context is that of a hold on this path, which the call would wait for")
+
 	// ErrCapacity: as many locks as the registry may cache are in use; see [WithCapacity].
 	ErrCapacity = errors.New("every lock that the registry may keep is in use: unlock some, or raise the capacity")
 )
 
 // LockError says which operation failed on which key. It wraps every error that a lock returns.
 type LockError struct {
-	Op  string // "lock", "trylock", "unlock", "renew", "do" or "forceunlock"
+	Op  string // "lock", "trylock", "unlock", "renew", "do", "acquire", "release" or "forceunlock"
 	Key string // the lock's key in Redis
 	Err error  // why
 }

@@ -50,6 +50,9 @@ type hold struct {
 	awaited bool          // somebody in this process waits for its end
 	sound   bool          // when over: it was valid until then
 
+	stranded int32 // how many of its owners nobody can reach, see [Hold]
+	stays    bool  // it is not handed over
+
 	planned bool    // the scheduler knows the hold
 	since   instant // when this process got the key; hand-over does not change it
 
@@ -245,7 +248,7 @@ func (h *hold) relinquish(limit time.Duration) (can, due bool) {
 	}
 	half := now.until(h.until) < length/2
 	due = h.since.until(now) >= limit || half
-	if h.state != live || now >= h.until || half {
+	if h.state != live || now >= h.until || half || h.stays {
 		h.mu.Unlock() // its end is near, and decides what its contexts are told
 		return false, due
 	}
@@ -311,6 +314,52 @@ func (h *hold) shared(l lease) (ok, renew bool) {
 	}
 	return h.fresh(), renew || left < l.length-l.length/10
 }
+
+// left is for how long the hold can still be relied on.
+func (h *hold) left() time.Duration {
+	h.mu.Lock()
+	if !h.fresh() {
+		h.unlockLose("the lease is over")
+		return 0
+	}
+	left := h.lock.reg.clock.now().until(h.until)
+	h.mu.Unlock()
+	return left
+}
+
+// stay sees to it that the hold is not handed over.
+func (h *hold) stay() {
+	h.mu.Lock()
+	h.stays = true
+	h.mu.Unlock()
+}
+
+// forget ends the contexts of an owner that is no longer one.
+func (h *hold) forget(o owner) {
+	h.mu.Lock()
+	ends := h.ends.of(o)
+	h.mu.Unlock()
+	cancelAll(ends, context.Canceled)
+}
+
+// strand is for an owner that nobody can reach, and that will never give its part of the hold back: its contexts end. Its work
+// may still be running, so the hold goes on for as long as its lease, or longer if others share it; then it is lost.
+func (h *hold) strand(o owner) {
+	h.mu.Lock()
+	if !h.fresh() {
+		h.unlockLose("the lease is over")
+		return
+	}
+	h.stranded++
+	ends := h.ends.of(o)
+	h.mu.Unlock()
+	cancelAll(ends, ErrLockLost)
+	h.lock.reg.journal.log(slog.LevelWarn, "a hold was not released, and nobody can reach it: its key is left to its lease",
+		slog.String("key", h.lock.key))
+}
+
+// deserted tells whether nobody can reach any owner. The number of owners needs no mutex: see several.
+func (h *hold) deserted() bool { return h.stranded > 0 && int64(h.stranded) >= h.lock.owners() }
 
 // age is how long this process has had the key.
 func (h *hold) age() time.Duration {
@@ -395,11 +444,14 @@ func (h *hold) tick() (e errand) {
 	}
 	if h.next <= h.lock.reg.clock.now() {
 		h.next = never
-		if h.renewed || h.short > 0 {
+		switch {
+		case h.short > 0 || h.renewed && !h.deserted():
 			r := h.takeOff(h.lease)
 			r.scheduled = true
 			e = r
-		} else {
+		case h.renewed: // somebody may share it yet
+			h.next = h.lock.reg.clock.now().add(h.lease.length / 3)
+		default:
 			e = question{h}
 		}
 	}

@@ -176,6 +176,7 @@ type request struct {
 	lease lease         // none: the registry's, or the hold's
 	plain bool          // the call named no lease, so this is the registry's
 	wait  time.Duration // 0: not at all; negative: until the context ends
+	as    owner         // of a Hold; nobody: the caller
 }
 
 // with returns the request that the options make of q. It is apart from the caller so that a call without options needs no

@@ -5,14 +5,21 @@ import (
 	"sync/atomic"
 )
 
-// owner is who holds or waits for a lock: a goroutine, by its number, or a number that NewOwner made.
+// owner is who holds or waits for a lock: a goroutine, by its number, or a number that NewOwner made, or that of a [Hold].
 type owner uint64
 
 const (
 	nobody  owner = 0
 	leaving owner = 1<<64 - 1 // stands in for the last owner while its removal from Redis is under way
 	made    owner = 1 << 63   // set in the owners that NewOwner made; goroutine numbers stay far below
+	valued  owner = 1 << 62   // set, without made, in those of a Hold
 )
+
+// newValued is the owner of one Hold.
+func newValued() owner { return valued | owner(lastOwner.Add(1)) }
+
+// isValued tells whether a Hold is the owner. No call can act as it: it locks once, and unlocks by Release.
+func (o owner) isValued() bool { return o&(made|valued) == valued }
 
 var lastOwner atomic.Uint64
 
@@ -31,15 +38,27 @@ func carriedBy(ctx context.Context) *carried {
 	return c
 }
 
-// tenureOf finds the tenure of a lock that a context carries, if it lasts. A NewOwner in between hides it: who asks for a new
+// tenureOf finds the tenure of a lock that a context carries, and that calls can nest in, if it lasts. A NewOwner in between hides it: who asks for a new
 // owner does not want to be one that is there.
 func (c *carried) tenureOf(l *Lock) *tenure {
 	for ; c != nil && c.tenure != nil; c = c.outer {
-		if c.tenure.lock == l && c.tenure.lasts() {
+		if c.tenure.lock == l && c.tenure.lasts() && !c.tenure.owner.isValued() {
 			return c.tenure
 		}
 	}
 	return nil
+}
+
+// deadlocks tells whether a call that asks for l as o would wait for the end of a hold on its path that its own context
+// carries. Only what is locked by Lock and Do nests, and only in what was. A hold that is lost keeps nobody waiting.
+func (c *carried) deadlocks(l *Lock, o owner) bool {
+	for ; c != nil && c.tenure != nil; c = c.outer {
+		t := c.tenure
+		if t.lock.anchor() == l.anchor() && (t.owner.isValued() || o.isValued()) && t.lasts() && t.hold.valid() {
+			return true
+		}
+	}
+	return false
 }
 
 // with is what a context says that is made from one that says c, for a tenure.

@@ -71,8 +71,14 @@ func (rw *ReadWriteLock) Writer() *Lock { return &rw.writer }
 
 // several tells whether more than one owner shares the hold now. Who has the hold's mutex may ask, since this needs none:
 // who comes in after the answer looks at the hold later still, and finds there what the answer led to.
-func (l *Lock) several() bool {
-	return l.pair != nil && l == &l.pair.reader && l.pair.local.read.crowd.Load() > 1
+func (l *Lock) several() bool { return l.owners() > 1 }
+
+// owners is how many share the hold that is there.
+func (l *Lock) owners() int64 {
+	if l.pair != nil && l == &l.pair.reader {
+		return l.pair.local.read.crowd.Load()
+	}
+	return 1
 }
 
 // sharable tells whether the hold of a reader can be shared.

@@ -57,11 +57,11 @@ var errBusy = errors.New("busy")
 //   - [ErrLockLost], see above
 //   - [ErrCapacity], when the registry may not keep one more lock
 //   - [ErrClosed], when the registry is closed
-//   - [ErrUpgrade] and [ErrWrongType]
+//   - [ErrUpgrade], [ErrDeadlock] and [ErrWrongType]
 //   - another error of Redis, a missing permission for instance
 //   - bad input: an empty path, a nil context, a lease under two milliseconds, a wait that is not positive, Wait and NoWait
 func (l *Lock) Lock(ctx context.Context, opts ...LockOption) error {
-	_, err := l.acquire(ctx, "lock", opts, untilDone)
+	_, err := l.acquire(ctx, "lock", opts, untilDone, nobody)
 	return err
 }
 
@@ -69,7 +69,7 @@ func (l *Lock) Lock(ctx context.Context, opts ...LockOption) error {
 // error means that somebody else holds the lock. It is Spring's tryLock. It returns the errors of Lock, but never ErrTimeout:
 // when Redis could not be asked, that is [ErrUnavailable] alone.
 func (l *Lock) TryLock(ctx context.Context, opts ...LockOption) (bool, error) {
-	return l.acquire(ctx, "trylock", opts, notAtAll)
+	return l.acquire(ctx, "trylock", opts, notAtAll, nobody)
 }
 
 // Unlock undoes one Lock of the owner; the last one releases the lock and removes its key from Redis. Whatever it returns
@@ -194,9 +194,10 @@ func (l *Lock) check(ctx context.Context) error {
 	return nil
 }
 
-// acquire is Lock, TryLock and the first part of Do. It gets one half after the other; see attempt.try on the size of its stack.
-func (l *Lock) acquire(ctx context.Context, op string, opts []LockOption, wait time.Duration) (bool, error) {
-	q, err := request{wait: wait}, error(nil)
+// acquire is Lock and TryLock, and the first part of Do and Acquire, which is an owner of its own. It gets one half after the
+// other; see attempt.try on the size of its stack.
+func (l *Lock) acquire(ctx context.Context, op string, opts []LockOption, wait time.Duration, as owner) (bool, error) {
+	q, err := request{wait: wait, as: as}, error(nil)
 	if len(opts) > 0 {
 		q, err = q.with(opts)
 	}
@@ -257,8 +258,14 @@ func (l *Lock) enter(ctx context.Context, q *request) (in entrance, err error) {
 	if q.wait > 0 {
 		deadline = reg.clock.now().add(q.wait)
 	}
-	c := carriedBy(ctx)
-	o := c.caller()
+	c, o := carriedBy(ctx), q.as
+	if o == nobody {
+		o = c.caller()
+	}
+	if c.deadlocks(now, o) {
+		now.unpin()
+		return in, ErrDeadlock
+	}
 	if q.lease.ms == "" {
 		q.lease, q.plain = reg.lease, true
 	}

@@ -160,7 +160,7 @@ func (r *Registry) Do(ctx context.Context, path string, fn func(context.Context)
 	if fn == nil {
 		return l.fail("do", errors.New("the function is nil"))
 	}
-	if _, err := l.acquire(ctx, "do", opts, untilDone); err != nil {
+	if _, err := l.acquire(ctx, "do", opts, untilDone, nobody); err != nil {
 		return err
 	}
 	defer func() {

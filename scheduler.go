@@ -17,6 +17,7 @@ import (
 // A hold's mutex may be held while the scheduler's is taken, never the other way round.
 type scheduler struct {
 	reg  *Registry
+	fake bool          // time is that of a test, see strand
 	wake chan struct{} // has room for one
 	quit chan struct{}
 	done sync.WaitGroup
@@ -32,6 +33,7 @@ type scheduler struct {
 	closed   bool            //
 	last     instant         // when closed: nothing is sent any more from then on
 	armed    instant         // when that goroutine wakes by itself
+	stranded []stranded      // nobody has been told yet
 	failing  bool            // pipelines fail, which is logged once
 	switches switches
 }
@@ -52,9 +54,10 @@ const (
 )
 
 func newScheduler(r *Registry) *scheduler {
+	now := time.Now()
 	return &scheduler{
-		reg: r, wake: make(chan struct{}, 1), quit: make(chan struct{}), armed: never, strays: map[place]*stray{},
-		switches: switchesOf(r.client),
+		reg: r, fake: now == now.Round(0), wake: make(chan struct{}, 1), quit: make(chan struct{}), armed: never,
+		strays: map[place]*stray{}, switches: switchesOf(r.client),
 	}
 }
 
@@ -83,6 +86,27 @@ func (s *scheduler) drop(h *hold) {
 	defer s.mu.Unlock()
 	if h.index >= 0 {
 		heap.Remove(&s.holds, h.index)
+	}
+}
+
+// stranded is what a [Hold] was that nobody can reach any more.
+type stranded struct {
+	hold  *hold
+	owner owner
+}
+
+// strand is what the garbage collector calls for it. In a test with testing/synctest that is outside of the bubble, from where
+// no goroutine within can be woken: the next turn sees to it. There, and only there, times have no monotonic part.
+func strand(gone stranded) {
+	s := gone.hold.lock.reg.scheduler
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return
+	}
+	s.stranded = append(s.stranded, gone)
+	if !s.fake {
+		s.soon(s.reg.clock.now())
 	}
 }
 
@@ -146,9 +170,14 @@ func (s *scheduler) turn() instant {
 	for len(s.holds) > 0 && s.holds[0].due <= now {
 		due = append(due, heap.Pop(&s.holds).(*hold))
 	}
+	gone := s.stranded
+	s.stranded = nil
 	s.armed = now // no need to wake this goroutine, which looks again below
 	s.mu.Unlock()
 
+	for _, g := range gone {
+		g.hold.strand(g.owner)
+	}
 	var renewals []errand
 	for _, h := range due {
 		if e := h.tick(); e != nil {

@@ -37,6 +37,17 @@ func (rw *ReadWriteLock) String() string {
 	return "ReadWriteLock(" + rw.writer.key + ", " + held + ")"
 }
 
+// String returns the key, and whether the hold can still be relied on.
+func (h *Hold) String() string {
+	h.hold.mu.Lock()
+	fresh := h.hold.fresh()
+	h.hold.mu.Unlock()
+	if fresh && !h.isReleased() {
+		return "Hold(" + h.lock.key + ", held)"
+	}
+	return "Hold(" + h.lock.key + ", over)"
+}
+
 // holds is IsHeld, which nobody else is told of.
 func (l *Lock) holds() bool {
 	h := l.reg.cache.current(l).hold.Load()

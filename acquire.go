@@ -1,0 +1,186 @@
+package lockregistry
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"sync/atomic"
+	"time"
+)
+
+// Hold is a lock that is held, as a value: whoever has it may use it, from any goroutine, and ends it by Release. Get it from
+// [Registry.Acquire] or [Lock.Acquire].
+//
+// It excludes everybody else, the goroutine that acquired it included. A call that asks for its path with the hold's own
+// context would wait for itself, and returns [ErrDeadlock]; the lock's Unlock, Renew and Context are not for it, and return
+// [ErrNotOwner].
+//
+// Release it. When the program forgets to, and can reach neither the Hold nor a context made from it any more, the garbage
+// collector notices some time later: that is logged, the hold is renewed no more, its contexts end with the cause
+// [ErrLockLost], and its key stays until its lease is over, since the work may still be running. A context keeps the hold
+// reachable; so does a context that is derived from it, until it ends, and one that the hold itself was put into.
+type Hold struct {
+	lock  *Lock
+	hold  *hold
+	owner owner
+	calls atomic.Int32 // of Renew that are under way, and released
+	watch runtime.Cleanup
+}
+
+// released is set in Hold.calls once Release was called.
+const released = 1 << 30
+
+// Acquire is [Lock.Acquire] for the lock of path, as [Registry.Obtain] returns it.
+func (r *Registry) Acquire(ctx context.Context, path string, opts ...LockOption) (*Hold, error) {
+	return r.Obtain(path).Acquire(ctx, opts...)
+}
+
+// Acquire waits until it has the lock, like [Lock.Lock], for an owner of its own: the [Hold] that it returns. It takes the same
+// options, waits in the same queues, and returns the same errors, never [ErrUpgrade]. [ErrDeadlock] is for a context of
+// another hold on this path, be it one of [Hold.Context], [Registry.Do] or [Lock.Context]: an acquisition never nests. It
+// returns [ErrLockLost] when the lock was lost before Acquire could return.
+func (l *Lock) Acquire(ctx context.Context, opts ...LockOption) (*Hold, error) {
+	o := newValued()
+	if _, err := l.acquire(ctx, "acquire", opts, untilDone, o); err != nil {
+		return nil, err
+	}
+	now := l.reg.cache.current(l)
+	held := now.heldBy(o)
+	if held == nil {
+		_ = now.depart(ctx, o)
+		return nil, l.fail("acquire", ErrLockLost)
+	}
+	h := &Hold{lock: now, hold: held, owner: o}
+	h.watch = runtime.AddCleanup(h, strand, stranded{held, o})
+	return h, nil
+}
+
+// Release gives the lock back, from any goroutine. Whatever it returns, the hold is over. Nil means what it does for
+// [Lock.Unlock], and so do the errors: [ErrLockLost], [ErrUnavailable], and others of Redis. [ErrNotOwner] says that Release was
+// called before. Only a nil context, which is bad input, changes nothing. Release waits as long as Unlock.
+func (h *Hold) Release(ctx context.Context) error {
+	defer runtime.KeepAlive(h)
+	err := h.lock.check(ctx)
+	if err == nil {
+		err = h.release(ctx)
+	}
+	if err != nil {
+		return h.lock.fail("release", err)
+	}
+	return nil
+}
+
+func (h *Hold) release(ctx context.Context) error {
+	before := h.calls.Or(released)
+	if before&released != 0 {
+		return ErrNotOwner
+	}
+	h.watch.Stop()
+	if before > 0 { // a renewal is under way that must not meet the next owner
+		h.hold.stay()
+	}
+	err := h.lock.depart(ctx, h.owner)
+	if errors.Is(err, ErrNotOwner) { // it was lost so long ago that nobody remembers
+		return ErrLockLost
+	}
+	return err
+}
+
+func (h *Hold) isReleased() bool { return h.calls.Load()&released != 0 }
+
+// Renew sets the lease to ttl from now, in whole milliseconds, at least two as for [TTL]; that of a hold which several readers
+// share to no less than it is, see [ReadWriteLock.Reader]. The errors, each within a [*LockError]: [ErrNotOwner] once Release
+// was called, [ErrLockLost] when the lease is over or the key is no longer this hold's, that of ctx, that of a ttl that is too
+// short, and those of Redis; after one of the last the hold stays valid for as long as it certainly is.
+func (h *Hold) Renew(ctx context.Context, ttl time.Duration) error {
+	defer runtime.KeepAlive(h)
+	l := h.lock
+	if err := l.check(ctx); err != nil {
+		return l.fail("renew", err)
+	}
+	defer h.calls.Add(-1)
+	if h.calls.Add(1)&released != 0 {
+		return l.renew(ctx, nil, ttl)
+	}
+	return l.renew(ctx, h.hold, ttl)
+}
+
+// Remaining is for how long the hold can still be relied on if nobody renews it: what is left of its lease, less a margin for
+// clocks. It is 0 once the hold is lost or released. It does not ask Redis.
+func (h *Hold) Remaining() time.Duration {
+	defer runtime.KeepAlive(h)
+	left := h.hold.left()
+	if h.isReleased() { // the next owner may have it
+		return 0
+	}
+	return left
+}
+
+// Key returns the lock's key in Redis, prefix + ":" + path.
+func (h *Hold) Key() string { return h.lock.key }
+
+// Path returns the path that was acquired.
+func (h *Hold) Path() string { return h.lock.path() }
+
+// Context returns a child of parent that ends with the hold, like [Lock.Context]: with the cause [ErrLockLost] as soon as the
+// hold can no longer be guaranteed, [context.Canceled] when it is released, and [ErrClosed] when the registry is closed. Once
+// Release was called it is cancelled already, with the cause [ErrNotOwner].
+//
+// It carries the hold: a call with it, or with a child of it, that asks for the same path returns [ErrDeadlock].
+func (h *Hold) Context(parent context.Context) context.Context {
+	defer runtime.KeepAlive(h)
+	if parent == nil {
+		parent = context.Background()
+	}
+	if own, ok := parent.Value(ownContext{h}).(*holdContext); ok && own.Done() == parent.Done() {
+		return parent // it is one, and a second one of it would keep it
+	}
+	c := &holdContext{hold: h, carries: carriedBy(parent)}
+	ends := parent
+	if parent.Done() == nil { // it never ends, and must not be kept: what it carries may lead to h
+		ends, c.values = context.Background(), parent
+	}
+	t := h.lock.tenure(h.owner, h.hold)
+	if c.carries == nil || c.carries.tenure != t {
+		c.carries = c.carries.with(t)
+	}
+	var err error
+	c.Context, err = h.hold.watch(ends, ends, h.owner)
+	if h.isReleased() { // perhaps too late for Release to have ended it
+		h.hold.forget(h.owner)
+		err = ErrNotOwner
+	}
+	if err != nil {
+		ctx, cancel := context.WithCancelCause(parent)
+		cancel(err)
+		return ctx
+	}
+	return c
+}
+
+// holdContext is a context that ends with a Hold, and keeps it reachable. The hold within knows no more of it than the Context
+// that it cancels.
+type holdContext struct {
+	context.Context
+	values  context.Context // what the Context was made from, if that is not its parent
+	carries *carried
+	hold    *Hold
+}
+
+// ownContext is the key of the innermost one of a Hold.
+type ownContext struct{ hold *Hold }
+
+func (c *holdContext) Value(key any) any {
+	switch key {
+	case carriedKey{}:
+		return c.carries
+	case ownContext{c.hold}:
+		return c
+	}
+	if value := c.Context.Value(key); value != nil || c.values == nil {
+		return value
+	}
+	return c.values.Value(key)
+}
+
+func (c *holdContext) String() string { return c.hold.String() + ".Context" }
