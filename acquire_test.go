@@ -375,7 +375,7 @@ func TestReleaseWhileRenewing(t *testing.T) {
 		arrives := make(chan struct{})
 		f.next("renew", heldUp(arrives))
 		renewing := make(chan error, 1)
-		go func() { renewing <- h.Renew(w.Context(), 40*time.Second) }()
+		go func() { renewing <- h.Renew(w.Context(), 80*time.Second) }()
 		waits := w.acquiring(l)
 		w.settle()
 		releasing := make(chan error, 1)
