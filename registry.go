@@ -171,6 +171,24 @@ func (r *Registry) Do(ctx context.Context, path string, fn func(context.Context)
 	return fn(l.Context(ctx))
 }
 
+// DoValue is [Registry.Do] for a function that also returns a value. It returns that value whatever the error is: also when
+// fn failed, and when fn succeeded and unlocking failed. When fn has not run it is the zero value.
+func DoValue[T any](
+	ctx context.Context, r *Registry, path string, fn func(context.Context) (T, error), opts ...LockOption,
+) (value T, err error) {
+	if r == nil {
+		return value, errors.New("lockregistry: do: the registry is nil")
+	}
+	if fn == nil {
+		return value, r.Do(ctx, path, nil, opts...)
+	}
+	err = r.Do(ctx, path, func(ctx context.Context) (failed error) {
+		value, failed = fn(ctx)
+		return failed
+	}, opts...)
+	return value, err
+}
+
 // Renew sets the lease of the lock of path, held by whichever owner of this process, to ttl from now, in whole milliseconds,
 // at least two as for [TTL]. This is Spring's renewLock, which any goroutine may call; [Lock.Renew] is for the owner only. It
 // covers the lock that [Registry.Obtain] returns. The path's read-write lock is another one, whose reader and writer have
