@@ -24,6 +24,9 @@ func (i instant) add(d time.Duration) instant {
 	return sum
 }
 
+// after is how long after another instant i is, if it is.
+func (i instant) after(earlier instant) time.Duration { return max(0, earlier.until(i)) }
+
 func (i instant) until(later instant) time.Duration { return time.Duration(later - i) }
 
 // lease is the time that a key lives in Redis, and the same in the form that commands carry.

@@ -16,6 +16,30 @@ type crowd struct {
 	queueless atomic.Int64 // an instant: until when there is no queue, because the server has refused it
 	yields    atomic.Bool  // without a queue: the next call stands back first
 	yielded   atomic.Int64 // an instant: since when the process has had the lock without a chance for others
+	keeping   atomic.Pointer[keeping]
+}
+
+// keeping is that the removal of a hold leaves its path taken until some time. Whoever else removes that hold, because they know
+// no more of it than its number, has to do the same.
+type keeping struct {
+	number string
+	until  instant
+}
+
+// keep notes that for a hold that is about to be over, if so.
+func (l *Lock) keep(h *hold) {
+	if h.kept != 0 {
+		l.company().keeping.Store(&keeping{h.number(), h.kept})
+	}
+}
+
+// keeping is the newest of the path.
+func (l *Lock) keeping() *keeping {
+	c := l.anchor().crowd.Load()
+	if c == nil {
+		return nil
+	}
+	return c.keeping.Load()
 }
 
 // queuelessFor is for how long a path goes without a queue after the server has refused one.

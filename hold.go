@@ -50,6 +50,9 @@ type hold struct {
 	awaited bool          // somebody in this process waits for its end
 	sound   bool          // when over: it was valid until then
 
+	atLeast time.Duration // see [AtLeast]
+	kept    instant       // the path is to stay taken until then; 0 when it is not; its last owner may read it without the mutex
+
 	stranded int32 // how many of its owners nobody can reach, see [Hold]
 	stays    bool  // it is not handed over
 
@@ -120,6 +123,7 @@ func (h *hold) grant(sent, came instant) bool {
 		return false
 	}
 	h.state, h.since, h.chosen = live, sent, sent
+	h.keep(came)
 	h.plan()
 	return true
 }
@@ -137,6 +141,7 @@ func (h *hold) grantShort(base instant, lease time.Duration) bool {
 	}
 	h.until = until
 	h.state, h.since, h.chosen = live, now, base
+	h.keep(now)
 	h.next = never
 	if lease < h.lease.length {
 		h.short = lease
@@ -146,6 +151,13 @@ func (h *hold) grantShort(base instant, lease time.Duration) bool {
 	}
 	h.plan()
 	return true
+}
+
+// keep notes until when the path is to stay taken for an owner that has obtained it now.
+func (h *hold) keep(now instant) {
+	if h.kept = 0; h.atLeast > 0 {
+		h.kept = now.add(h.atLeast)
+	}
 }
 
 // regranted is told of a grant of a hold that is live. Unless it is the one that a look has found before, another server,
@@ -215,10 +227,13 @@ func (h *hold) end(now instant) bool {
 	return sound
 }
 
-// adopt makes a hold that was handed to another owner what that one asked for: of this length from the next renewal on, and
-// renewed or not. It reports false when the hold was lost on the way.
-func (h *hold) adopt(l lease, renewed bool) bool {
+// adopt makes a hold that was handed to another owner what that one asked for: of this length from the next renewal on,
+// renewed or not, and kept. It reports false when the hold was lost on the way.
+func (h *hold) adopt(q *request, renewed bool) bool {
+	l := q.lease
 	h.mu.Lock()
+	h.atLeast = q.atLeast
+	h.keep(h.lock.reg.clock.now())
 	if fresh := h.fresh(); !fresh || h.lease == l && h.renewed == renewed {
 		h.mu.Unlock()
 		return fresh
@@ -248,7 +263,7 @@ func (h *hold) relinquish(limit time.Duration) (can, due bool) {
 	}
 	half := now.until(h.until) < length/2
 	due = h.since.until(now) >= limit || half
-	if h.state != live || now >= h.until || half || h.stays {
+	if h.state != live || now >= h.until || half || h.stays || now < h.kept {
 		h.mu.Unlock() // its end is near, and decides what its contexts are told
 		return false, due
 	}

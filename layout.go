@@ -1,6 +1,9 @@
 package lockregistry
 
-import "time"
+import (
+	"strconv"
+	"time"
+)
 
 // layout is the format of a lock in Redis. Nothing else in this package knows which one it runs on.
 //
@@ -11,8 +14,8 @@ type layout interface {
 	// not: what it refuses is tried again otherwise.
 	obtain(b bid, quick bool) call
 
-	// release is the call that gives the key, if it is the hold's, to the first who waits in its queue, or removes it. It
-	// replies 0 when it was not the hold's; else 1, contested when others wait in the queue or one of them has the key now,
+	// release is the call that gives the key, if it is the hold's, to the first who waits in its queue, or removes it, or keeps it
+	// for nobody. It replies 0 when it was not the hold's; else 1, contested when others wait in the queue or one of them has the key now,
 	// or queueless.
 	release(r removal) call
 
@@ -77,6 +80,16 @@ type removal struct {
 	key, value string
 	queue      bool   // there is one
 	ticket     string // what to remove from it: a ticket, allTickets or none; or yields
+
+	keep time.Duration // how long the path is to stay taken, see [AtLeast]; 0: it is not
+}
+
+// keeping is how long that is, in the words of the scripts: whole milliseconds, or empty.
+func (r removal) keeping() string {
+	if r.keep <= 0 {
+		return ""
+	}
+	return strconv.FormatInt((r.keep-1).Milliseconds()+1, 10)
 }
 
 const (

@@ -90,9 +90,9 @@ func (r *redissonLayout) release(m removal) call {
 	c := call{script: r.scripts.release, key: m.key, args: arguments{m.value, r.publish, r.channel(m.key), tagged(m.key)}}
 	if m.queue {
 		c.args[4] = r.prefix
-		if r.sharded != "" || m.ticket != "" {
-			c.more = []string{r.sharded, m.ticket}
-		}
+	}
+	if m.keep > 0 || m.queue && (r.sharded != "" || m.ticket != "") {
+		c.more = []string{r.sharded, m.ticket, m.keeping()}
 	}
 	if m.ticket == yields && r.sharded != "" {
 		c.queue = queueOf(r.prefix, m.key)

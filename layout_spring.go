@@ -54,8 +54,8 @@ func (s *springLayout) release(r removal) call {
 	if r.queue {
 		c.args = arguments{r.value, s.publish, s.prefix, s.sharded, r.ticket}
 	}
-	if removal := s.transport.removal(s.journal); removal != "UNLINK" || s.publishOld != "" {
-		c.more = []string{removal, s.publishOld}
+	if removal := s.transport.removal(s.journal); removal != "UNLINK" || s.publishOld != "" || r.keep > 0 {
+		c.more = []string{removal, s.publishOld, r.keeping()}
 	}
 	if r.ticket == yields && s.sharded != "" {
 		c.queue = queueOf(s.prefix, r.key)

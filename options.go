@@ -171,12 +171,26 @@ func NoWait() LockOption {
 	return LockOption{"NoWait", 0, func(q *request, _ time.Duration) { q.wait = notAtAll }}
 }
 
+// AtLeast keeps the path taken for d, from when this call has obtained the lock, even when it is released sooner: then nobody
+// gets it before d is over, in this process or elsewhere, Java included; who waits gets it then. It is for jobs that are
+// shorter than the difference between the clocks of those who start them, as ShedLock's lockAtLeastFor. D must be positive;
+// parts of a millisecond count as one. It may be longer than the lease, and is independent of it: while the lock is held, and
+// after a crash or a loss, the lease alone decides. [Registry.ForceUnlock] ends it. Default: the path is free when it is
+// released.
+//
+// It is for plain locks; readers and writers refuse it, and so does a call of an owner that holds the lock already.
+func AtLeast(d time.Duration) LockOption {
+	return LockOption{"AtLeast", d, func(q *request, d time.Duration) { q.atLeast = d }}
+}
+
 // request is what the options of a call that locks add up to.
 type request struct {
 	lease lease         // none: the registry's, or the hold's
 	plain bool          // the call named no lease, so this is the registry's
 	wait  time.Duration // 0: not at all; negative: until the context ends
 	as    owner         // of a Hold; nobody: the caller
+
+	atLeast time.Duration // 0: no longer than it is held
 }
 
 // with returns the request that the options make of q. It is apart from the caller so that a call without options needs no
@@ -196,7 +210,7 @@ func (q request) with(opts []LockOption) (request, error) {
 				err = leasable(o.name, o.value)
 			}
 		default:
-			waits = true
+			waits = waits || o.name == "Wait"
 			err = positive(o.name, o.value)
 		}
 		if err != nil {

@@ -38,8 +38,8 @@ func carriedBy(ctx context.Context) *carried {
 	return c
 }
 
-// tenureOf finds the tenure of a lock that a context carries, and that calls can nest in, if it lasts. A NewOwner in between hides it: who asks for a new
-// owner does not want to be one that is there.
+// tenureOf finds the tenure of a lock that a context carries, and that calls can nest in, if it lasts. A NewOwner in between
+// hides it: who asks for a new owner does not want to be one that is there.
 func (c *carried) tenureOf(l *Lock) *tenure {
 	for ; c != nil && c.tenure != nil; c = c.outer {
 		if c.tenure.lock == l && c.tenure.lasts() && !c.tenure.owner.isValued() {

@@ -51,7 +51,7 @@ var errBusy = errors.New("busy")
 //
 //   - that of ctx, when it is done first, within half a second of its end; with [ErrUnavailable] when Redis could not be asked
 //     whether the lock is free
-//   - [ErrTimeout], when the time given by [Wait] is over, also with ErrUnavailable; with [NoWait] when somebody else has the lock
+//   - [ErrTimeout], when the time given by [Wait] is over, also with ErrUnavailable; with [NoWait] when somebody else has it
 //   - [ErrUnavailable], when the first attempt fails in passing, or is not answered within [WithCommandTimeout]. A call with
 //     Wait, and one that has queued in this process before, tries again, after 50 ms at first and a second at last
 //   - [ErrLockLost], see above
@@ -73,8 +73,9 @@ func (l *Lock) TryLock(ctx context.Context, opts ...LockOption) (bool, error) {
 }
 
 // Unlock undoes one Lock of the owner; the last one releases the lock and removes its key from Redis. Whatever it returns
-// then, the owner does not hold the lock any more. Nil means that the key is gone, and was this hold's, or that the next
-// goroutine of this process has it now, see [WithHandoff]. The errors, each within a [*LockError]:
+// then, the owner does not hold the lock any more. Nil means that the key is gone, and was this hold's, or keeps the path as
+// [AtLeast] asks for, or that the next goroutine of this process has it now, see [WithHandoff]. The errors, each within a
+// [*LockError]:
 //
 //   - [ErrNotOwner]: the caller does not hold the lock; nothing was changed
 //   - [ErrLockLost]: the hold was lost before, so others may have had the lock meanwhile: its lease was over by this
@@ -200,6 +201,9 @@ func (l *Lock) acquire(ctx context.Context, op string, opts []LockOption, wait t
 	q, err := request{wait: wait, as: as}, error(nil)
 	if len(opts) > 0 {
 		q, err = q.with(opts)
+		if err == nil && q.atLeast > 0 && l.pair != nil {
+			err = errors.New("AtLeast: it is for plain locks only")
+		}
 	}
 	if err == nil {
 		err = l.check(ctx)
@@ -288,7 +292,7 @@ func (l *Lock) enter(ctx context.Context, q *request) (in entrance, err error) {
 			return entrance{now, deadline, w != nil}, nil
 		case handed: // likewise
 			now.anchor().lockedAt.Store(int64(reg.clock.now()))
-			if h := now.heldBy(o); h != nil && h.adopt(q.lease, reg.renews(now.kind, q)) {
+			if h := now.heldBy(o); h != nil && h.adopt(q, reg.renews(now.kind, q)) {
 				return in, nil
 			}
 			_ = now.depart(ctx, o) // lost while this one came in: it never held it, and its pin went with the hold
@@ -324,6 +328,9 @@ func (l *Lock) enter(ctx context.Context, q *request) (in entrance, err error) {
 
 // refresh renews the hold for an owner that has come in to it.
 func (l *Lock) refresh(ctx context.Context, o owner, q request, how entry) error {
+	if q.atLeast > 0 {
+		return errors.New("AtLeast: the owner holds the lock already")
+	}
 	h := l.heldBy(o)
 	if h == nil { // another goroutine of this owner has unlocked once too often
 		return ErrLockLost
@@ -491,14 +498,15 @@ func (l *Lock) release(ctx context.Context) error {
 			return nil
 		}
 	}
-	l.hold.Store(nil)
 	begun := reg.clock.now()
+	l.keep(h)
+	l.hold.Store(nil)
 	if !h.end(begun) {
 		l.abandon(h)
 		return ErrLockLost
 	}
 	p := patience{ctx: ctx, since: begun, limit: unlockLimit, grace: unlockGrace, late: lateFor(h.lease.length)}
-	m := removal{key: l.key, value: h.value, queue: l.queues()}
+	m := removal{key: l.key, value: h.value, queue: l.queues(), keep: h.kept.after(begun)}
 	if due && l.half().contended() {
 		m.ticket = yields
 	}

@@ -277,6 +277,7 @@ func (l *Lock) newHold(q *request) *hold {
 		value:   string(value),
 		lease:   q.lease,
 		renewed: r.renews(l.kind, q),
+		atLeast: q.atLeast,
 		index:   -1,
 	}
 }

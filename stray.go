@@ -27,6 +27,7 @@ type stray struct {
 	late   bool            // a grant may arrive yet, so one removal is not enough
 	watch  time.Duration   // for how long to look out for it, once Redis answers
 	ticket string          // what to remove from the queue, see removal
+	kept   instant         // until when the path is to stay taken, if the key is that of value; 0: it is not
 	calm   instant         // since when Redis answers; 0 while it does not
 	failed int             // removals in a row that were not answered
 
@@ -77,6 +78,7 @@ func (h *hold) abandoned() *stray {
 		lease: longest,
 		gone:  l.reg.clock.now().add(longest).add(margin(longest)),
 		late:  true,
+		kept:  h.kept,
 		watch: max(h.lease.length, strayWatch),
 		index: -1,
 	}
@@ -91,6 +93,9 @@ func (l *Lock) unclaimed(number string) *stray {
 	h := &hold{lock: l, value: l.reg.values + number, lease: l.reg.lease}
 	s := h.abandoned()
 	s.late = false
+	if k := l.keeping(); k != nil && k.number == number {
+		s.kept = k.until
+	}
 	return s
 }
 
@@ -98,7 +103,7 @@ func (l *Lock) unclaimed(number string) *stray {
 // had it, so what remains of the older one is a grant that may arrive. The answer to a removal of the older one that is under
 // way counts no more: it says nothing about the newer one.
 func (t *stray) merge(newer *stray) {
-	t.value, t.lease, t.gone, t.freed = newer.value, newer.lease, newer.gone, newer.freed
+	t.value, t.lease, t.gone, t.freed, t.kept = newer.value, newer.lease, newer.gone, newer.freed, newer.kept
 	t.watch = max(t.watch, newer.watch)
 	if t.ticket != newer.ticket && t.ticket != "" {
 		t.ticket = allTickets
@@ -194,7 +199,7 @@ func (s *scheduler) dueSweeps() (errands []errand) {
 	now := s.reg.clock.now()
 	for len(s.sweeps) > 0 && len(errands) < batch && (s.closed || s.sweeps[0].due <= now) {
 		t := heap.Pop(&s.sweeps).(*stray)
-		errands = append(errands, sweeping{t, t.value, t.ticket, t.lease})
+		errands = append(errands, sweeping{t, t.value, t.ticket, t.lease, t.kept})
 	}
 	return errands
 }
@@ -205,7 +210,7 @@ func (r *Registry) sweep(t *stray, p patience) {
 		return
 	}
 	p.late = lateFor(t.lease)
-	c := sweeping{t, t.value, t.ticket, t.lease}.call()
+	c := sweeping{t, t.value, t.ticket, t.lease, t.kept}.call()
 	a := r.transport.do(&p, &c)
 	if t.freed != nil {
 		t.freed(a.Error() == nil && !a.late)
@@ -218,10 +223,12 @@ type sweeping struct {
 	value   string
 	ticket  string
 	longest time.Duration
+	kept    instant
 }
 
 func (e sweeping) call() call {
-	return e.place.kind.layout.release(removal{e.place.key, e.value, true, e.ticket})
+	keep := e.kept.after(e.lock.reg.clock.now())
+	return e.place.kind.layout.release(removal{e.place.key, e.value, true, e.ticket, keep})
 }
 
 func (e sweeping) late() time.Duration { return lateFor(e.longest) }

@@ -6,12 +6,15 @@
 -- ARGV[2]  PUBLISH, SPUBLISH to publish in both ways, or empty
 -- ARGV[3]  the lock's channel
 -- ARGV[4]  is for read-write locks
--- ARGV[5]  and so on, and the reply: for the queue, as ARGV[3] and so on of spring_release.lua
+-- ARGV[5]  for the queue, and so on, as ARGV[3] to ARGV[5] of spring_release.lua
+-- ARGV[8]  how long the path is to stay taken, in milliseconds; empty or missing: no longer
 --
 -- Replies 0 when the lock was not the hold's. When it was the reply is 1, 2 when others wait in the queue or one of them
 -- has the lock now, or 3 when there can be no queue.
 --
--- A field of the same registry with a smaller number is a grant that came late, and is removed too; see spring_release.lua.
+-- A field of the same registry with a smaller number is a grant that came late, and is removed too; see spring_release.lua. A
+-- path that is to stay taken gets the field "<field>:atleast". That is published, since Redisson's waiters sleep for as long as
+-- the lease that they have seen.
 local key, field, prefix, sharded = KEYS[1], ARGV[1], ARGV[5] or '', ARGV[6] == 'S'
 local mine, ticket = redis.call('HEXISTS', key, field) == 1, ARGV[7] or ''
 local over = mine
@@ -21,6 +24,12 @@ if not mine and redis.call('HEXISTS', key, 'mode') == 0 then -- of a plain lock 
     local n = string.sub(other, 1, #registry) == registry and tonumber(string.sub(other, #registry + 1))
     over = n and n < tonumber(number)
   end
+end
+local keep = mine and ARGV[8] or ''
+if keep ~= '' then -- in this order: a server that is out of memory refuses the first, and then nothing has changed
+  redis.call('HSET', key, field .. ':atleast', '1')
+  redis.call('HDEL', key, field)
+  redis.call('PEXPIRE', key, keep)
 end
 local announced = false
 local reply = 1
@@ -58,7 +67,9 @@ if prefix ~= '' and (over or ticket ~= '') then
       pcall(leave, field, ticket)
       waiting = redis.pcall('ZRANGE', queue, 0, 2, 'WITHSCORES')
     end
-    if over then
+    if keep ~= '' then
+      reply = waiting[5] and 2 or 1
+    elseif over then
       local ok, passed, others = pcall(pass, waiting, ticket == '+')
       if ok and passed then
         return mine and 2 or 0
@@ -70,7 +81,9 @@ end
 if not over then
   return 0
 end
-redis.call('DEL', key)
+if keep == '' then
+  redis.call('DEL', key)
+end
 if not announced and ARGV[2] ~= '' then -- to publish may be forbidden; the lock is released all the same
   redis.pcall('PUBLISH', ARGV[3], '0')
   if ARGV[2] == 'SPUBLISH' then -- to which Redisson listens in a cluster

@@ -10,12 +10,16 @@
 --          wait in the process that releases, and are not to have it at once; empty: none
 -- ARGV[6]  the command that removes a key; empty or missing: UNLINK
 -- ARGV[7]  one more channel to publish on; empty or missing: none
+-- ARGV[8]  how long the path is to stay taken, in milliseconds; empty or missing: no longer
 --
 -- Replies 0 when the key was not the hold's. When it was the reply is 1, 2 when others wait in the queue or one of them has
 -- the key now, or 3 when there can be no queue.
 --
 -- A value of the same registry with a smaller number is a grant that came late, as in spring_obtain.lua. The registry asks
 -- for this removal only when all holds of the path up to this one are over, so nobody uses it, and it is removed too.
+--
+-- A path that is to stay taken gets the value "<value>:atleast": no registry takes that for one of its own, since no number
+-- follows the last colon. Nobody is granted the lock, or told that it is free: who waits sees that the lease has changed.
 local key, value, prefix, sharded = KEYS[1], ARGV[1], ARGV[3] or '', ARGV[4] == 'S'
 local held = redis.call('GET', key)
 local mine, over = held == value, held == value
@@ -27,7 +31,10 @@ if held and not mine then
   end
   over = other and other <= tonumber(number)
 end
-local publish, ticket = ARGV[2] or '', ARGV[5] or ''
+local publish, ticket, keep = ARGV[2] or '', ARGV[5] or '', mine and ARGV[8] or ''
+if keep ~= '' then
+  redis.call('SET', key, value .. ':atleast', 'PX', keep)
+end
 local announced = false
 local reply = 1
 if prefix ~= '' and (over or ticket ~= '') then
@@ -60,7 +67,9 @@ if prefix ~= '' and (over or ticket ~= '') then
       pcall(leave, value, ticket)
       waiting = redis.pcall('ZRANGE', queue, 0, 2, 'WITHSCORES')
     end
-    if over then
+    if keep ~= '' then
+      reply = waiting[5] and 2 or 1
+    elseif over then
       local ok, passed, others = pcall(pass, waiting, ticket == '+')
       if ok and passed then
         return mine and 2 or 0
@@ -71,6 +80,8 @@ if prefix ~= '' and (over or ticket ~= '') then
 end
 if not over then
   return 0
+elseif keep ~= '' then
+  return reply
 end
 -- The server's ACL may forbid a user either command, but not both: who may not do the one can do the other.
 local removal = (ARGV[6] or '') ~= '' and ARGV[6] or 'UNLINK'
