@@ -683,21 +683,19 @@ func TestAReaderThatNobodyCanReach(t *testing.T) {
 	const lease = time.Second
 	fakeWorld(t, func(w *world) {
 		var log journal
-		r := w.registry(log.option())
+		r := w.registry(log.option(), lockregistry.WithExpiry(lease), lockregistry.WithRenewal())
 		l, writer := r.ReadWrite("42").Reader(), w.registry().ReadWrite("42").Writer()
-		reader, err := l.Acquire(w.Context())
-		require.NoError(w, err)
-		require.NoError(w, reader.Renew(w.Context(), lease))
+		reader := w.acquires(l)
+		ctx := reader.Context(w.Context())
 		done := forgets(w, l, doneOf(w))
 		w.await("it is noticed", func() bool { return w.collected(done) })
 		require.Len(w, log.lines(forgotten), 1)
-		ctx := reader.Context(w.Context())
 		w.pass(10 * lease)
 		require.NoError(w, ctx.Err(), "the other one is renewed")
 		w.releases(reader)
 		require.False(w, w.free(theKey), "who is forgotten may read still")
 		w.pass(lease / 2)
-		next := w.acquires(l)
+		next := w.acquires(l, lockregistry.TTL(lease/10)) // which needs no renewal at once
 		w.pass(10 * lease)
 		require.Positive(w, next.Remaining(), "who comes meanwhile is renewed")
 		w.releases(next)

@@ -274,6 +274,26 @@ var mutations = []mutation{
 		"TestReadingUnderGrantedWriter",
 	},
 	{
+		"a path that stays taken has an older hold of its registry", "lua/spring_release.lua",
+		"value .. ':atleast', 'PX', keep", "value, 'PX', keep",
+		"TestReleasesOfUnknownOutcome",
+	},
+	{
+		"a path that stays taken has an older hold of its registry, in Redisson's format", "lua/redisson_release.lua",
+		"redis.call('HSET', key, field .. ':atleast', '1')\n  redis.call('HDEL', key, field)", "redis.call('HSET', key, field, '1')",
+		"TestReleasesOfUnknownOutcome",
+	},
+	{
+		"a release that is tried again does not keep the path", "stray.go",
+		"kept:  h.kept,", "",
+		"TestReleasesOfUnknownOutcome",
+	},
+	{
+		"a hold is released twice", "acquire.go",
+		"if before&released != 0 {", "if false {",
+		"TestReleasesOfUnknownOutcome",
+	},
+	{
 		"a hold that is granted once more goes on", "queue.go",
 		"\th.regranted()", "\t_ = h",
 		"TestQueueOutcomes",

@@ -1,0 +1,54 @@
+package torture
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+)
+
+// Holds as values, whose releases have outcomes that nobody knows.
+
+// A path that is to stay taken does so, whatever becomes of the command that releases it, and of the answer. What is released
+// once more is another's by then.
+func TestReleasesOfUnknownOutcome(t *testing.T) {
+	t.Parallel()
+	for _, system := range []system{library, redisson} {
+		server := serve(t)
+		for _, b := range breakages {
+			t.Run(system.name+"/"+b.name, func(t *testing.T) {
+				t.Parallel()
+				const least = 2 * time.Second
+				s := newStage(t, system, server, settings{Lease: lease, Poll: poll, Handoff: -1})
+				a, other := s.a.(libraryProcess).registry, s.b.(libraryProcess).registry
+				began := time.Now()
+				h, err := a.Acquire(s.Context(), s.path, lockregistry.AtLeast(least))
+				require.NoError(s, err)
+				s.proxy.Next(Match{Name: "release"}, b.fate)
+				if err := h.Release(b.context(s.Context(), s)); err != nil {
+					require.ErrorIs(s, err, lockregistry.ErrUnavailable)
+				}
+				if b.mute() {
+					s.proxy.CutAll()
+				}
+				next, err := other.Acquire(s.soon(s.Context()), s.path)
+				require.NoError(s, err)
+				took := time.Since(began)
+				require.GreaterOrEqual(s, took, least, "somebody got in")
+				require.Less(s, took, least+s.limit)
+				unharmed := s.unharmed()
+				require.ErrorIs(s, h.Release(s.Context()), lockregistry.ErrNotOwner)
+				if _, err := a.Acquire(s.soon(s.Context()), s.path, lockregistry.NoWait()); !errors.Is(err, lockregistry.ErrUnavailable) {
+					require.ErrorIs(s, err, lockregistry.ErrTimeout)
+				}
+				unharmed()
+				require.NoError(s, next.Release(s.Context()))
+				s.free()
+				require.Empty(s, s.found)
+			})
+		}
+	}
+}
