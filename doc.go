@@ -8,17 +8,15 @@
 //
 //	registry, err := lockregistry.New(client, "orders")
 //	...
-//	lock := registry.Obtain("42")
-//	if err := lock.Lock(ctx); err != nil {
-//		return err
-//	}
-//	defer lock.Unlock(ctx)
+//	err = registry.Do(ctx, "42", func(ctx context.Context) error { return ship(ctx) })
 //
-// [Registry.Do] does the same around a function, and gives it a context that ends when the lock is lost.
+// [Registry.Do] locks, runs a function, gives it a context that ends when the lock is lost, and unlocks. [Registry.Acquire]
+// returns the lock as a value, a [Hold], for any goroutine to release. [Lock.Lock] and [Lock.Unlock] are for code that is
+// ported from Java. All of them wait in the same queues, and exclude each other.
 //
 // # Owners
 //
-// A lock belongs to the goroutine that locked it, or, when the context carries one made by [NewOwner], to that owner.
+// A [Hold] is an owner of its own, and cannot be locked again. What Lock and Do lock belongs to the goroutine, or, when the context carries one made by [NewOwner], to that owner.
 // The owner may lock again and must unlock as often; Unlock by anybody else returns [ErrNotOwner].
 //
 // # Leases
@@ -48,6 +46,6 @@
 // # Errors
 //
 // Every error of a lock is a [*LockError] that names the operation and the key; use [errors.Is] with [ErrNotOwner],
-// [ErrLockLost], [ErrTimeout], [ErrClosed], [ErrCapacity], [ErrUpgrade], [ErrWrongType], [context.Canceled] and so on to see
-// what happened.
+// [ErrLockLost], [ErrTimeout], [ErrUnavailable], [ErrClosed], [ErrCapacity], [ErrDeadlock], [ErrUpgrade], [ErrWrongType],
+// [context.Canceled] and so on to see what happened.
 package lockregistry

@@ -22,7 +22,10 @@ func Example_readme() {
 	if err := run(context.Background(), server.Addr()); err != nil {
 		panic(err)
 	}
-	// Output: shipped
+	// Output:
+	// shipped
+	// shipped
+	// shipped
 }
 
 func run(ctx context.Context, address string) error {
@@ -37,11 +40,27 @@ func run(ctx context.Context, address string) error {
 	}
 	defer func() { _ = locks.Close() }()
 
+	if err = locks.Do(ctx, "42", ship); err != nil { // while nobody else holds 42, here or in another process
+		return err
+	}
+	return errors.Join(acquire(ctx, locks), lock(ctx, locks))
+}
+
+func acquire(ctx context.Context, locks *lockregistry.Registry) error {
+	hold, err := locks.Acquire(ctx, "42")
+	if err != nil {
+		return err
+	}
+	err = ship(hold.Context(ctx))
+	return errors.Join(err, hold.Release(ctx))
+}
+
+func lock(ctx context.Context, locks *lockregistry.Registry) error {
 	lock := locks.Obtain("42")
 	if err := lock.Lock(ctx); err != nil {
 		return err
 	}
-	err = ship(lock.Context(ctx))
+	err := ship(lock.Context(ctx))
 	return errors.Join(err, lock.Unlock(ctx))
 }
 

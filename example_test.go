@@ -54,16 +54,14 @@ func Example() {
 	}
 	defer func() { _ = registry.Close() }()
 
-	ctx := context.Background()
-	lock := registry.Obtain("42")
-	if err := lock.Lock(ctx); err != nil {
-		panic(err)
-	}
-	fmt.Println("working on", lock.Path(), "under the key", lock.Key())
-	if err := lock.Unlock(ctx); err != nil {
-		panic(err)
-	}
-	// Output: working on 42 under the key orders:42
+	err = registry.Do(context.Background(), "42", func(context.Context) error {
+		fmt.Println("working on 42")
+		return nil
+	})
+	fmt.Println("error:", err)
+	// Output:
+	// working on 42
+	// error: <nil>
 }
 
 // Do locks, runs a function and unlocks, also when the function fails or panics.
@@ -102,6 +100,98 @@ func ExampleRegistry_Do_wait() {
 	}, lockregistry.Wait(10*time.Millisecond))
 	fmt.Println(errors.Is(err, lockregistry.ErrTimeout))
 	// Output: true
+}
+
+// DoValue is Do for a function that returns a value.
+func ExampleDoValue() {
+	registry, stop := newRegistry()
+	defer stop()
+	number, err := lockregistry.DoValue(context.Background(), registry, "invoices", func(context.Context) (int, error) {
+		return 43, nil // the next number, that nobody else may draw at the same time
+	})
+	fmt.Println(number, err)
+	// Output: 43 <nil>
+}
+
+// Acquire is for work that does not fit into one function. The hold can be passed on; whoever has it releases it.
+func ExampleRegistry_Acquire() {
+	registry, stop := newRegistry()
+	defer stop()
+	ctx := context.Background()
+
+	hold, err := registry.Acquire(ctx, "42")
+	if err != nil {
+		panic(err)
+	}
+	done := make(chan error)
+	go func() { // another goroutine does the work
+		fmt.Println("working on", hold.Path(), "under the key", hold.Key())
+		done <- errors.Join(hold.Context(ctx).Err(), hold.Release(ctx))
+	}()
+	fmt.Println("error:", <-done)
+	fmt.Println("again:", errors.Is(hold.Release(ctx), lockregistry.ErrNotOwner))
+	// Output:
+	// working on 42 under the key orders:42
+	// error: <nil>
+	// again: true
+}
+
+// With NoWait a call does not wait for anyone.
+func ExampleNoWait() {
+	registry, stop := newRegistry()
+	defer stop()
+	ctx := context.Background()
+
+	hold, err := registry.Acquire(ctx, "42", lockregistry.NoWait())
+	if err != nil {
+		panic(err)
+	}
+	_, err = registry.Acquire(ctx, "42", lockregistry.NoWait())
+	fmt.Println(errors.Is(err, lockregistry.ErrTimeout))
+	_, err = registry.Acquire(hold.Context(ctx), "42") // would wait for itself
+	fmt.Println(errors.Is(err, lockregistry.ErrDeadlock))
+	fmt.Println(hold.Release(ctx))
+	// Output:
+	// true
+	// true
+	// <nil>
+}
+
+// A job that several services start at about the same time, and one is to run: it is over long before the slowest clock strikes.
+func ExampleAtLeast() {
+	registry, stop := newRegistry()
+	defer stop()
+	ctx := context.Background()
+	job := func(context.Context) error {
+		fmt.Println("running")
+		return nil
+	}
+
+	for range 3 {
+		err := registry.Do(ctx, "nightly", job, lockregistry.NoWait(), lockregistry.AtLeast(time.Minute))
+		fmt.Println("somebody else has run it:", errors.Is(err, lockregistry.ErrTimeout))
+	}
+	// Output:
+	// running
+	// somebody else has run it: false
+	// somebody else has run it: true
+	// somebody else has run it: true
+}
+
+// A lock that a goroutine owns, as a thread does in Java: for code that is ported from there.
+func ExampleLock_Lock() {
+	registry, stop := newRegistry()
+	defer stop()
+	ctx := context.Background()
+	lock := registry.Obtain("42")
+	if err := lock.Lock(ctx); err != nil {
+		panic(err)
+	}
+	fmt.Println("working on", lock.Path(), "under the key", lock.Key())
+	if err := lock.Unlock(ctx); err != nil {
+		panic(err)
+	}
+	// Output: working on 42 under the key orders:42
 }
 
 // An owner that holds a lock may lock it again, and unlocks as often.

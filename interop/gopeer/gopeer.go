@@ -187,14 +187,28 @@ func lockOf(r *registry, request peer.Fields) (*lockregistry.Lock, error) {
 }
 
 func acquire(ctx context.Context, lock *lockregistry.Lock, request peer.Fields) error {
-	lease, given, err := request.Millis("lease")
+	chosen, err := lockOptions(request)
 	if err != nil {
 		return err
 	}
-	if given {
-		return lock.Lock(ctx, lockregistry.TTL(lease))
+	return lock.Lock(ctx, chosen...)
+}
+
+func lockOptions(request peer.Fields) (chosen []lockregistry.LockOption, err error) {
+	for field, option := range map[string]func(time.Duration) lockregistry.LockOption{
+		"lease":   lockregistry.TTL,
+		"wait":    lockregistry.Wait,
+		"atleast": lockregistry.AtLeast,
+	} {
+		d, given, err := request.Millis(field)
+		if err != nil {
+			return nil, err
+		}
+		if given {
+			chosen = append(chosen, option(d))
+		}
 	}
-	return lock.Lock(ctx)
+	return chosen, nil
 }
 
 // hold holds the lock for a while; the reply says from when to when.
@@ -213,17 +227,9 @@ func hold(ctx context.Context, lock *lockregistry.Lock, request peer.Fields) (pe
 }
 
 func tryAcquire(ctx context.Context, lock *lockregistry.Lock, request peer.Fields) (peer.Fields, error) {
-	var chosen []lockregistry.LockOption
-	lease, leased, err1 := request.Millis("lease")
-	wait, waits, err2 := request.Millis("wait")
-	if err := errors.Join(err1, err2); err != nil {
+	chosen, err := lockOptions(request)
+	if err != nil {
 		return nil, err
-	}
-	if leased {
-		chosen = append(chosen, lockregistry.TTL(lease))
-	}
-	if waits {
-		chosen = append(chosen, lockregistry.Wait(wait))
 	}
 	locked, err := lock.TryLock(ctx, chosen...)
 	return peer.Fields{"value": strconv.FormatBool(locked)}, err
