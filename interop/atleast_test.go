@@ -43,7 +43,7 @@ func TestAtLeast(t *testing.T) {
 			require.Greater(t, took, least)
 			limit := got.End.Add(least + soon)
 			if r.waiter.sleepsOutItsLease {
-				limit = got.End.Add(2 * java.lease)
+				limit = limit.Add(java.lease)
 			}
 			require.True(t, acquired.End.Before(limit), "%v after the time was over", acquired.End.Sub(got.End.Add(least)))
 			require.False(t, holder.tryLock(t, "path"))

@@ -2,6 +2,7 @@ package torture
 
 import (
 	"errors"
+	"strconv"
 	"testing"
 	"time"
 
@@ -33,6 +34,15 @@ func TestReleasesOfUnknownOutcome(t *testing.T) {
 				}
 				if b.mute() {
 					s.proxy.CutAll()
+				}
+				s.await("the release", func() bool {
+					left, err := s.server.Do("PTTL", keyOf(s.path))
+					ms, _ := strconv.Atoi(left)
+					return err == nil && time.Duration(ms)*time.Millisecond <= least
+				})
+				_, err = a.Acquire(s.soon(s.Context()), s.path, lockregistry.NoWait())
+				if time.Since(began) < least && !errors.Is(err, lockregistry.ErrUnavailable) {
+					require.ErrorIs(s, err, lockregistry.ErrTimeout, "its own registry got in")
 				}
 				next, err := other.Acquire(s.soon(s.Context()), s.path)
 				require.NoError(s, err)
