@@ -16,7 +16,8 @@
 //
 // # Owners
 //
-// A [Hold] is an owner of its own, and cannot be locked again. What Lock and Do lock belongs to the goroutine, or, when the context carries one made by [NewOwner], to that owner.
+// A [Hold] is an owner of its own, and cannot be locked again. What Lock and Do lock belongs to the goroutine, or, when the
+// context carries one made by [NewOwner], to that owner.
 // The owner may lock again and must unlock as often; Unlock by anybody else returns [ErrNotOwner].
 //
 // # Leases

@@ -15,8 +15,8 @@ type layout interface {
 	obtain(b bid, quick bool) call
 
 	// release is the call that gives the key, if it is the hold's, to the first who waits in its queue, or removes it, or keeps it
-	// for nobody. It replies 0 when it was not the hold's; else 1, contested when others wait in the queue or one of them has the key now,
-	// or queueless.
+	// for nobody. It replies 0 when it was not the hold's; else 1, contested when others wait in the queue or one of them has
+	// the key now, or queueless.
 	release(r removal) call
 
 	// renew is the call that sets the lease anew if the key is the hold's. It replies 1 when it was, else 0.

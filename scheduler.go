@@ -55,8 +55,9 @@ const (
 
 func newScheduler(r *Registry) *scheduler {
 	now := time.Now()
+	fake := now == now.Round(0) //nolint:staticcheck // Equal does not compare the monotonic part
 	return &scheduler{
-		reg: r, fake: now == now.Round(0), wake: make(chan struct{}, 1), quit: make(chan struct{}), armed: never,
+		reg: r, fake: fake, wake: make(chan struct{}, 1), quit: make(chan struct{}), armed: never,
 		strays: map[place]*stray{}, switches: switchesOf(r.client),
 	}
 }

@@ -30,6 +30,7 @@ if keep ~= '' then -- in this order: a server that is out of memory refuses the 
   redis.call('HSET', key, field .. ':atleast', '1')
   redis.call('HDEL', key, field)
   redis.call('PEXPIRE', key, keep)
+  over = false -- for all that follows nothing is released
 end
 local announced = false
 local reply = 1
@@ -67,9 +68,7 @@ if prefix ~= '' and (over or ticket ~= '') then
       pcall(leave, field, ticket)
       waiting = redis.pcall('ZRANGE', queue, 0, 2, 'WITHSCORES')
     end
-    if keep ~= '' then
-      reply = waiting[5] and 2 or 1
-    elseif over then
+    if over then
       local ok, passed, others = pcall(pass, waiting, ticket == '+')
       if ok and passed then
         return mine and 2 or 0
@@ -78,11 +77,10 @@ if prefix ~= '' and (over or ticket ~= '') then
     end
   end
 end
-if not over then
-  return 0
-end
-if keep == '' then
+if over then
   redis.call('DEL', key)
+elseif keep == '' then
+  return 0
 end
 if not announced and ARGV[2] ~= '' then -- to publish may be forbidden; the lock is released all the same
   redis.pcall('PUBLISH', ARGV[3], '0')

@@ -34,6 +34,7 @@ end
 local publish, ticket, keep = ARGV[2] or '', ARGV[5] or '', mine and ARGV[8] or ''
 if keep ~= '' then
   redis.call('SET', key, value .. ':atleast', 'PX', keep)
+  over = false -- for all that follows nothing is released
 end
 local announced = false
 local reply = 1
@@ -67,9 +68,7 @@ if prefix ~= '' and (over or ticket ~= '') then
       pcall(leave, value, ticket)
       waiting = redis.pcall('ZRANGE', queue, 0, 2, 'WITHSCORES')
     end
-    if keep ~= '' then
-      reply = waiting[5] and 2 or 1
-    elseif over then
+    if over then
       local ok, passed, others = pcall(pass, waiting, ticket == '+')
       if ok and passed then
         return mine and 2 or 0
@@ -79,9 +78,7 @@ if prefix ~= '' and (over or ticket ~= '') then
   end
 end
 if not over then
-  return 0
-elseif keep ~= '' then
-  return reply
+  return keep ~= '' and 1 or 0
 end
 -- The server's ACL may forbid a user either command, but not both: who may not do the one can do the other.
 local removal = (ARGV[6] or '') ~= '' and ARGV[6] or 'UNLINK'
