@@ -113,8 +113,12 @@ func start(t *testing.T, d *redistest.Deployment, v variant, p plan, of func(pat
 	f.busy, f.stayed, f.kept = names("busy", p.busy), names("stayed", p.stayed), names("kept", p.kept)
 	f.alone = names("alone", processes)
 	for i := range processes + 2 {
-		c, err := client(d)
-		require.NoError(t, err)
+		var c rueidis.Client
+		require.Eventually(t, func() (ok bool) {
+			var err error
+			c, err = client(d) // which on a busy machine may not be greeted in time
+			return err == nil
+		}, time.Minute, time.Millisecond)
 		t.Cleanup(c.Close)
 		options := []lockregistry.Option{
 			lockregistry.WithExpiry(lease), lockregistry.WithCommandTimeout(commandLimit),
