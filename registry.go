@@ -231,6 +231,14 @@ func (r *Registry) Len() int { return r.cache.len() }
 // ClientID returns what the registry's values in Redis begin with: the id given by [WithClientID], or a random UUID.
 func (r *Registry) ClientID() string { return r.clientID }
 
+// Layout returns the format of the registry's plain locks in Redis: what [WithLayout] has set.
+func (r *Registry) Layout() Layout {
+	if _, ok := r.plain.layout.(*redissonLayout); ok {
+		return LayoutRedisson
+	}
+	return LayoutSpring
+}
+
 // Close ends the registry's background work. Calls that wait, and calls that lock later, return [ErrClosed]; a call whose
 // command is under way returns when that is answered. Locks that are held are left to their leases, no longer renewed, and
 // the contexts of [Lock.Context] are cancelled with the cause [ErrClosed], since nobody would announce a loss; Unlock still

@@ -1,0 +1,196 @@
+// Package locktest has lock registries for tests, on a Redis server that is embedded in the test. Nothing has to be installed
+// or started, and tests can run in parallel.
+//
+//	func TestBusy(t *testing.T) {
+//		locks := locktest.New(t)
+//		defer locks.HoldElsewhere("42", time.Minute)()
+//		ok, err := locks.Obtain("42").TryLock(t.Context())
+//		if ok || err != nil {
+//			t.Error("locked although another process has the lock:", err)
+//		}
+//	}
+//
+// It works in real time and in the fake time of [testing/synctest], where waits and leases cost nothing. There [New] gets the T
+// of the bubble. No sockets are used.
+//
+// The server is miniredis. It lacks three things that lock registries use or could use on a real server:
+//
+//   - Tracking (client-side caching). Nothing tells a waiter that a key was deleted without a message, as Spring's SPIN_LOCK does.
+//     It notices by polling. [lockregistry.WakeupAuto], the default, works without tracking.
+//   - WAIT. There are no replicas: WAIT is answered with 0 at once.
+//   - Clusters, Sentinel, access lists and eviction.
+//
+// Test those, and how fast things are, on a real server.
+package locktest
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/rueidis"
+
+	"github.com/lockregistry/lockregistry"
+)
+
+// prefix is that of all registries that this package makes.
+const prefix = "locktest"
+
+// Registry is a lock registry on an embedded server, together with what a test may do to its locks and to its connection. Code
+// that wants a [*lockregistry.Registry] gets the field of that name.
+//
+// Its methods report misuse with the Error of the test, so all but [Registry.Peer] may be called from any goroutine.
+type Registry struct {
+	*lockregistry.Registry
+
+	t        testing.TB
+	redis    *miniredis.Miniredis
+	stranger rueidis.Client // does not go through the network below
+	opts     []lockregistry.Option
+	client   rueidis.Client
+	network  *network
+}
+
+// New returns a registry on an embedded server of its own. Both are closed at the end of the test, after the functions that were
+// given to t.Cleanup later. Options are those of [lockregistry.New]; the default lease is 60 s as there. When they are wrong the
+// test ends with Fatal, so only the test's own goroutine may call it.
+func New(t testing.TB, opts ...lockregistry.Option) *Registry {
+	t.Helper()
+	redis := miniredis.NewMiniRedis()
+	redis.ClockTTL(true) // else leases do not pass
+	t.Cleanup(redis.Close)
+	stranger := connect(t, (&network{server: redis.Dial}).dial)
+	t.Cleanup(stranger.Close)
+	return newRegistry(t, redis, stranger, opts)
+}
+
+// Peer returns a registry of another process: on the same server, with a connection of its own. It has the options of r, and
+// then opts. The caller is the test's own goroutine, as with [New].
+func (r *Registry) Peer(opts ...lockregistry.Option) *Registry {
+	r.t.Helper()
+	return newRegistry(r.t, r.redis, r.stranger, slices.Concat(r.opts, opts))
+}
+
+func newRegistry(t testing.TB, redis *miniredis.Miniredis, stranger rueidis.Client, opts []lockregistry.Option) *Registry {
+	t.Helper()
+	r := &Registry{t: t, redis: redis, stranger: stranger, opts: opts, network: &network{server: redis.Dial}}
+	r.client = connect(t, r.network.dial)
+	t.Cleanup(r.client.Close)
+	locks, err := lockregistry.New(r.client, prefix, opts...)
+	if err != nil {
+		t.Fatal("locktest:", err)
+	}
+	r.Registry = locks
+	t.Cleanup(func() {
+		r.network.connect() // closing waits for what is under way
+		_ = locks.Close()
+	})
+	return r
+}
+
+func connect(t testing.TB, dial func(context.Context) (net.Conn, error)) rueidis.Client {
+	t.Helper()
+	client, err := rueidis.NewClient(rueidis.ClientOption{
+		InitAddress:       []string{"embedded"},
+		ForceSingleClient: true,
+		DisableCache:      true, // which needs tracking
+		PipelineMultiplex: -1,   // one connection, so that one answer tells that all are there again
+		DialCtxFn: func(ctx context.Context, _ string, _ *net.Dialer, _ *tls.Config) (net.Conn, error) {
+			return dial(ctx)
+		},
+	})
+	if err != nil {
+		t.Fatal("locktest:", err)
+	}
+	return client
+}
+
+// Lose makes this registry lose the lock of path, plain or read-write, as if its lease had ended, but at once: when Lose returns
+// the contexts of the hold have ended with the cause [lockregistry.ErrLockLost], which Unlock will return, and others can have
+// the lock. The registry must hold the lock, and be connected.
+//
+// To lose a lock as in production, let its lease pass: under [testing/synctest] that costs nothing.
+func (r *Registry) Lose(path string) {
+	r.t.Helper()
+	pair := r.ReadWrite(path)
+	if !r.Obtain(path).IsHeld() && !pair.Reader().IsHeld() && !pair.Writer().IsHeld() {
+		r.t.Errorf("locktest: lose %q: this registry does not hold it", path)
+		return
+	}
+	if err := r.ForceUnlock(context.Background(), path); err != nil {
+		r.t.Errorf("locktest: lose %q: %v", path, err)
+	}
+}
+
+// The scripts of a stranger. ARGV[1] is its name, ARGV[2] what its locks are, a string or a hash, ARGV[3] the lease in
+// milliseconds. It publishes ARGV[5] on ARGV[4].
+const (
+	take = `
+if redis.call('EXISTS', KEYS[1]) == 1 then
+  return 0
+elseif ARGV[2] == 'hash' then
+  redis.call('HSET', KEYS[1], ARGV[1], '1')
+else
+  redis.call('SET', KEYS[1], ARGV[1])
+end
+return redis.call('PEXPIRE', KEYS[1], ARGV[3])`
+
+	leave = `
+local mine
+if ARGV[2] == 'hash' then
+  mine = redis.call('HEXISTS', KEYS[1], ARGV[1]) == 1
+else
+  mine = redis.call('GET', KEYS[1]) == ARGV[1]
+end
+if not mine then
+  return 0
+end
+redis.call('DEL', KEYS[1])
+redis.call('PUBLISH', ARGV[4], ARGV[5])
+return 1`
+)
+
+// HoldElsewhere takes the plain lock of path as a stranger would: a client that does not use this library, such as a Java service
+// with Spring's PUB_SUB_LOCK, or Redisson with [lockregistry.LayoutRedisson]. The lock must be free. The stranger keeps it until
+// release is called, or until the lease is over. A stranger that has crashed is one that never releases. The lease counts whole
+// milliseconds, at least one. Release may be called from any goroutine; further calls do nothing.
+//
+// Use [Registry.Peer] for a process with this library, and for read-write locks.
+func (r *Registry) HoldElsewhere(path string, lease time.Duration) (release func()) {
+	r.t.Helper()
+	if lease < time.Millisecond {
+		r.t.Errorf("locktest: hold %q elsewhere: the lease %v is shorter than a millisecond", path, lease)
+		return func() {}
+	}
+	key := prefix + ":" + path
+	name, kind, channel, message := "stranger-"+rand.Text(), "string", prefix+"-channel:"+key, key
+	if r.Layout() == lockregistry.LayoutRedisson {
+		name, kind, channel, message = name+":1", "hash", "redisson_lock__channel:{"+key+"}", "0"
+		if strings.Contains(key, "{") {
+			channel = "redisson_lock__channel:" + key
+		}
+	}
+	run := func(script string) (done bool) {
+		r.t.Helper()
+		ms := strconv.FormatInt(lease.Milliseconds(), 10)
+		eval := r.stranger.B().Eval().Script(script).Numkeys(1).Key(key).Arg(name, kind, ms, channel, message).Build()
+		n, err := r.stranger.Do(context.Background(), eval).AsInt64()
+		if err != nil {
+			r.t.Errorf("locktest: hold %q elsewhere: %v", path, err)
+			return true
+		}
+		return n == 1
+	}
+	if !run(take) {
+		r.t.Errorf("locktest: hold %q elsewhere: the lock is taken", path)
+		return func() {}
+	}
+	return func() { run(leave) }
+}
