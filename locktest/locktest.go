@@ -10,13 +10,13 @@
 //		}
 //	}
 //
-// It works in real time and in the fake time of [testing/synctest], where waits and leases cost nothing. There [New] gets the T
-// of the bubble. No sockets are used.
+// It works in real time and in the fake time of [testing/synctest], where leases, waits and time-outs pass at once: call [New]
+// within the bubble, with the T of the bubble. No sockets are used.
 //
 // The server is miniredis. It lacks three things that lock registries use or could use on a real server:
 //
-//   - Tracking (client-side caching). Nothing tells a waiter that a key was deleted without a message, as Spring's SPIN_LOCK does.
-//     It notices by polling. [lockregistry.WakeupAuto], the default, works without tracking.
+//   - Tracking (client-side caching). Nothing tells a waiter of a key that was deleted without a message, as Spring's SPIN_LOCK
+//     does it. The waiter polls. [lockregistry.WakeupAuto], the default, finds that out by itself.
 //   - WAIT. There are no replicas: WAIT is answered with 0 at once.
 //   - Clusters, Sentinel, access lists and eviction.
 //
@@ -50,7 +50,7 @@ const prefix = "locktest"
 type Registry struct {
 	*lockregistry.Registry
 
-	t        testing.TB
+	tb       testing.TB
 	redis    *miniredis.Miniredis
 	stranger rueidis.Client // does not go through the network below
 	opts     []lockregistry.Option
@@ -59,44 +59,44 @@ type Registry struct {
 }
 
 // New returns a registry on an embedded server of its own. Both are closed at the end of the test, after the functions that were
-// given to t.Cleanup later. Options are those of [lockregistry.New]; the default lease is 60 s as there. When they are wrong the
+// given to Cleanup later. Options are those of [lockregistry.New]; the default lease is 60 s as there. When they are wrong the
 // test ends with Fatal, so only the test's own goroutine may call it.
-func New(t testing.TB, opts ...lockregistry.Option) *Registry {
-	t.Helper()
+func New(tb testing.TB, opts ...lockregistry.Option) *Registry {
+	tb.Helper()
 	redis := miniredis.NewMiniRedis()
 	redis.ClockTTL(true) // else leases do not pass
-	t.Cleanup(redis.Close)
-	stranger := connect(t, (&network{server: redis.Dial}).dial)
-	t.Cleanup(stranger.Close)
-	return newRegistry(t, redis, stranger, opts)
+	tb.Cleanup(redis.Close)
+	stranger := connect(tb, (&network{server: redis.Dial}).dial)
+	tb.Cleanup(stranger.Close)
+	return newRegistry(tb, redis, stranger, opts)
 }
 
 // Peer returns a registry of another process: on the same server, with a connection of its own. It has the options of r, and
 // then opts. The caller is the test's own goroutine, as with [New].
 func (r *Registry) Peer(opts ...lockregistry.Option) *Registry {
-	r.t.Helper()
-	return newRegistry(r.t, r.redis, r.stranger, slices.Concat(r.opts, opts))
+	r.tb.Helper()
+	return newRegistry(r.tb, r.redis, r.stranger, slices.Concat(r.opts, opts))
 }
 
-func newRegistry(t testing.TB, redis *miniredis.Miniredis, stranger rueidis.Client, opts []lockregistry.Option) *Registry {
-	t.Helper()
-	r := &Registry{t: t, redis: redis, stranger: stranger, opts: opts, network: &network{server: redis.Dial}}
-	r.client = connect(t, r.network.dial)
-	t.Cleanup(r.client.Close)
+func newRegistry(tb testing.TB, redis *miniredis.Miniredis, stranger rueidis.Client, opts []lockregistry.Option) *Registry {
+	tb.Helper()
+	r := &Registry{tb: tb, redis: redis, stranger: stranger, opts: opts, network: &network{server: redis.Dial}}
+	r.client = connect(tb, r.network.dial)
+	tb.Cleanup(r.client.Close)
 	locks, err := lockregistry.New(r.client, prefix, opts...)
 	if err != nil {
-		t.Fatal("locktest:", err)
+		tb.Fatal("locktest:", err)
 	}
 	r.Registry = locks
-	t.Cleanup(func() {
+	tb.Cleanup(func() {
 		r.network.connect() // closing waits for what is under way
 		_ = locks.Close()
 	})
 	return r
 }
 
-func connect(t testing.TB, dial func(context.Context) (net.Conn, error)) rueidis.Client {
-	t.Helper()
+func connect(tb testing.TB, dial func(context.Context) (net.Conn, error)) rueidis.Client {
+	tb.Helper()
 	client, err := rueidis.NewClient(rueidis.ClientOption{
 		InitAddress:       []string{"embedded"},
 		ForceSingleClient: true,
@@ -107,7 +107,7 @@ func connect(t testing.TB, dial func(context.Context) (net.Conn, error)) rueidis
 		},
 	})
 	if err != nil {
-		t.Fatal("locktest:", err)
+		tb.Fatal("locktest:", err)
 	}
 	return client
 }
@@ -116,16 +116,16 @@ func connect(t testing.TB, dial func(context.Context) (net.Conn, error)) rueidis
 // the contexts of the hold have ended with the cause [lockregistry.ErrLockLost], which Unlock will return, and others can have
 // the lock. The registry must hold the lock, and be connected.
 //
-// To lose a lock as in production, let its lease pass: under [testing/synctest] that costs nothing.
+// To lose a lock as in production, let its lease pass: in fake time that takes no time.
 func (r *Registry) Lose(path string) {
-	r.t.Helper()
+	r.tb.Helper()
 	pair := r.ReadWrite(path)
 	if !r.Obtain(path).IsHeld() && !pair.Reader().IsHeld() && !pair.Writer().IsHeld() {
-		r.t.Errorf("locktest: lose %q: this registry does not hold it", path)
+		r.tb.Errorf("locktest: lose %q: this registry does not hold it", path)
 		return
 	}
 	if err := r.ForceUnlock(context.Background(), path); err != nil {
-		r.t.Errorf("locktest: lose %q: %v", path, err)
+		r.tb.Errorf("locktest: lose %q: %v", path, err)
 	}
 }
 
@@ -164,9 +164,9 @@ return 1`
 //
 // Use [Registry.Peer] for a process with this library, and for read-write locks.
 func (r *Registry) HoldElsewhere(path string, lease time.Duration) (release func()) {
-	r.t.Helper()
+	r.tb.Helper()
 	if lease < time.Millisecond {
-		r.t.Errorf("locktest: hold %q elsewhere: the lease %v is shorter than a millisecond", path, lease)
+		r.tb.Errorf("locktest: hold %q elsewhere: the lease %v is shorter than a millisecond", path, lease)
 		return func() {}
 	}
 	key := prefix + ":" + path
@@ -178,18 +178,18 @@ func (r *Registry) HoldElsewhere(path string, lease time.Duration) (release func
 		}
 	}
 	run := func(script string) (done bool) {
-		r.t.Helper()
+		r.tb.Helper()
 		ms := strconv.FormatInt(lease.Milliseconds(), 10)
 		eval := r.stranger.B().Eval().Script(script).Numkeys(1).Key(key).Arg(name, kind, ms, channel, message).Build()
 		n, err := r.stranger.Do(context.Background(), eval).AsInt64()
 		if err != nil {
-			r.t.Errorf("locktest: hold %q elsewhere: %v", path, err)
+			r.tb.Errorf("locktest: hold %q elsewhere: %v", path, err)
 			return true
 		}
 		return n == 1
 	}
 	if !run(take) {
-		r.t.Errorf("locktest: hold %q elsewhere: the lock is taken", path)
+		r.tb.Errorf("locktest: hold %q elsewhere: the lock is taken", path)
 		return func() {}
 	}
 	return func() { run(leave) }

@@ -80,7 +80,9 @@ func TestPeer(t *testing.T) {
 		peer := locks.Peer()
 		require.Equal(t, locks.Layout(), peer.Layout(), "it has the options of the first")
 		require.NotEqual(t, locks.ClientID(), peer.ClientID())
-		require.Equal(t, "another", peer.Peer(lockregistry.WithClientID("another")).ClientID())
+		first := locks.Peer(lockregistry.WithClientID("first"))
+		require.Equal(t, "first", first.Peer().ClientID())
+		require.Equal(t, "second", first.Peer(lockregistry.WithClientID("second")).ClientID(), "the last one counts")
 
 		require.NoError(t, locks.Do(t.Context(), "42", func(context.Context) error {
 			require.False(t, try(t, peer))
@@ -195,23 +197,6 @@ func TestHang(t *testing.T) {
 	})
 }
 
-// What a hanging server has executed is not told either.
-func TestHangWhileACallWaits(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		locks := locktest.New(t)
-		peer := locks.Peer()
-		require.NoError(t, peer.Obtain("42").Lock(t.Context()))
-		waiting := make(chan error, 1)
-		go func() { waiting <- locks.Obtain("42").Lock(t.Context(), lockregistry.Wait(20*time.Second)) }()
-		synctest.Wait()
-		locks.Hang()
-		require.NoError(t, peer.Obtain("42").Unlock(t.Context()))
-		synctest.Wait()
-		require.Empty(t, waiting)
-		require.ErrorIs(t, <-waiting, lockregistry.ErrUnavailable)
-	})
-}
-
 func TestTheTestEndsWhileRedisFails(t *testing.T) {
 	for name, end := range map[string]func(*locktest.Registry){
 		"Disconnect": (*locktest.Registry).Disconnect,
@@ -219,11 +204,13 @@ func TestTheTestEndsWhileRedisFails(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBoth(t, func(t *testing.T) {
-				locks := locktest.New(t)
-				require.NoError(t, locks.Obtain("42").Lock(t.Context()))
 				began := time.Now()
 				t.Cleanup(func() { require.Less(t, time.Since(began), 5*time.Second) })
+				locks := locktest.New(t, lockregistry.WithCommandTimeout(50*time.Millisecond))
+				require.NoError(t, locks.Obtain("42").Lock(t.Context(), lockregistry.Wait(20*time.Second)))
 				end(locks)
+				_, err := locks.Obtain("43").TryLock(t.Context()) // its command is under way when the test ends
+				require.ErrorIs(t, err, lockregistry.ErrUnavailable)
 			})
 		})
 	}
@@ -240,27 +227,32 @@ func TestHoldElsewhere(t *testing.T) {
 			require.False(t, ok)
 			require.ErrorIs(t, lock.Lock(t.Context(), lockregistry.Wait(10*time.Millisecond)), lockregistry.ErrTimeout)
 
-			waiting := make(chan error, 1)
-			go func() {
-				began := time.Now()
-				ctx := lockregistry.NewOwner(t.Context())
-				err := lock.Lock(ctx)
-				if waited := time.Since(began); err == nil && waited > 10*time.Second {
-					err = fmt.Errorf("nobody was told of the release, for %v", waited)
-				}
-				if err == nil {
-					err = lock.Unlock(ctx)
-				}
-				waiting <- err
-			}()
 			release()
-			require.NoError(t, <-waiting)
-
 			require.NoError(t, lock.Lock(t.Context()))
 			release()
 			require.NoError(t, lock.Unlock(t.Context()), "a further release does nothing")
 		}
 	})
+}
+
+// A waiter is told of the release: it does not have to poll.
+func TestHoldElsewhereTellsOfTheRelease(t *testing.T) {
+	for _, layout := range []lockregistry.Layout{lockregistry.LayoutSpring, lockregistry.LayoutRedisson} {
+		for _, path := range []string{"42", "{42}"} {
+			synctest.Test(t, func(t *testing.T) {
+				locks := locktest.New(t, lockregistry.WithLayout(layout), lockregistry.WithPollInterval(time.Hour))
+				release := locks.HoldElsewhere(path, time.Hour)
+				result := make(chan error, 1)
+				go func() { result <- locks.Obtain(path).Lock(t.Context()) }()
+				<-time.After(2 * time.Second) // by then it listens
+				require.Empty(t, result)
+				released := time.Now()
+				release()
+				require.NoError(t, <-result)
+				require.Less(t, time.Since(released), time.Second)
+			})
+		}
+	}
 }
 
 // A stranger that crashed keeps the lock for the rest of its lease.

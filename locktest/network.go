@@ -22,7 +22,7 @@ func (r *Registry) Hang() { r.network.hang() }
 // Reconnect ends what [Registry.Disconnect] or [Registry.Hang] began. When it returns the registry is connected again. What Redis
 // was not told meanwhile stays untold: a lock may be lost, and a lock whose Unlock failed is removed a moment later.
 func (r *Registry) Reconnect() {
-	r.t.Helper()
+	r.tb.Helper()
 	r.network.connect()
 	var err error
 	for range 10 { // the client may still have to find out that a connection was broken
@@ -30,7 +30,7 @@ func (r *Registry) Reconnect() {
 			return
 		}
 	}
-	r.t.Errorf("locktest: reconnect: %v", err)
+	r.tb.Errorf("locktest: reconnect: %v", err)
 }
 
 // network is what a client has between itself and the server.

@@ -1,7 +1,7 @@
 -- For the release of a plain lock that is contested all the time: makes the hold of the first ticket the owner, in the case in
 -- which pass.lua would do no more than that; it takes a good deal less time. When its process is gone, pass.lua goes on with the
 -- next one. The script has defined own(value, lease), and served, which that sets.
-if over and ticket == '' and keep == '' and #waiting == 6 and redis.REDIS_VERSION_NUM then
+if over and ticket == '' and #waiting == 6 and redis.REDIS_VERSION_NUM then
   local registry, number, lease = string.match(waiting[5], '^(.*):(%d+)|(%d+)$')
   local open, wide = -waiting[2], -waiting[4]
   if waiting[1] == 'wide' then
