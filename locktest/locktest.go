@@ -89,7 +89,7 @@ func newRegistry(tb testing.TB, redis *miniredis.Miniredis, stranger rueidis.Cli
 	}
 	r.Registry = locks
 	tb.Cleanup(func() {
-		r.network.connect() // closing waits for what is under way
+		r.network.connect() // else closing waits for answers
 		_ = locks.Close()
 	})
 	return r
