@@ -108,6 +108,12 @@ func TestLose(t *testing.T) {
 		})
 		require.ErrorIs(t, err, lockregistry.ErrLockLost)
 
+		hold, err := locks.Acquire(t.Context(), "44")
+		require.NoError(t, err)
+		locks.Lose("44")
+		require.Zero(t, hold.Remaining())
+		require.ErrorIs(t, hold.Release(t.Context()), lockregistry.ErrLockLost)
+
 		pair := locks.ReadWrite("43")
 		for _, lock := range []*lockregistry.Lock{pair.Reader(), pair.Writer()} {
 			require.NoError(t, lock.Lock(t.Context()))
