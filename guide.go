@@ -67,7 +67,7 @@ func (g *guide) way(first, last uint16) (way rueidis.CoreClient, ok bool) {
 func (g *guide) owner(said map[string]topology.Map, first, last uint16) (owner string, silent bool) {
 	votes := map[string]int{}
 	for _, m := range said {
-		if named := m.Owner(first); named != "" && named == m.Owner(last) {
+		if named := m.OwnerOfAll(first, last); named != "" {
 			votes[named]++
 		}
 	}

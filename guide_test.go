@@ -1,6 +1,7 @@
 package lockregistry_test
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -52,4 +53,38 @@ func TestCommandsGoToTheSuccessor(t *testing.T) {
 			require.Equal(t, "1", heir.Command(t, "EXISTS", theKey))
 		})
 	}
+}
+
+// While a lane is wary, renewals follow a slot of it that moves, too, although its neighbours stay.
+func TestRenewalsFollowASlot(t *testing.T) {
+	const lease = 3 * time.Second
+	d := redistest.StartReplicatedCluster(t, 2, 1)
+	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: d.Addresses(), DisableCache: true})
+	require.NoError(t, err)
+	t.Cleanup(client.Close)
+	r, err := lockregistry.New(client, "orders", lockregistry.WithRenewal(), lockregistry.WithExpiry(lease))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = r.Close() })
+	l := r.Obtain("42")
+	require.NoError(t, l.Lock(t.Context()))
+	alive := l.Context(t.Context())
+	from, to := d.Servers[0], d.Servers[1]
+	if d.Master(theKey, nil) == to {
+		from, to = to, from
+	}
+	from.Freeze() // for so long that an answer is late
+	require.Error(t, l.Renew(shortly(t), lease))
+	from.Thaw()
+	d.Move(to, d.Slot(theKey))
+	begun := time.Now()
+	require.Never(t, func() bool { return alive.Err() != nil }, 2*lease, 10*time.Millisecond)
+	require.Greater(t, time.Since(begun), lease, "and it was renewed meanwhile")
+	require.NoError(t, l.Unlock(t.Context()))
+}
+
+func shortly(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 700*time.Millisecond)
+	t.Cleanup(cancel)
+	return ctx
 }

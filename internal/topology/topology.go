@@ -48,9 +48,12 @@ func Parse(reply []rueidis.RedisMessage, asked string) (all Map) {
 }
 
 // Owner returns the address of the master that has a slot, or nothing.
-func (m Map) Owner(slot uint16) (address string) {
-	i, _ := slices.BinarySearchFunc(m, int64(slot), func(r Range, slot int64) int { return cmp.Compare(r.Last, slot) })
-	if i == len(m) || int64(slot) < m[i].First {
+func (m Map) Owner(slot uint16) (address string) { return m.OwnerOfAll(slot, slot) }
+
+// OwnerOfAll returns the address of the master that has all slots from the first to the last one, or nothing.
+func (m Map) OwnerOfAll(first, last uint16) (address string) {
+	i, _ := slices.BinarySearchFunc(m, int64(first), func(r Range, slot int64) int { return cmp.Compare(r.Last, slot) })
+	if i == len(m) || int64(first) < m[i].First || m[i].Last < int64(last) {
 		return ""
 	}
 	return m[i].Address

@@ -12,4 +12,7 @@ func TestOwners(t *testing.T) {
 		require.Equal(t, owner, all.Owner(slot), slot)
 	}
 	require.Empty(t, Map(nil).Owner(0))
+	require.Equal(t, "a", all.OwnerOfAll(2, 10))
+	require.Empty(t, all.OwnerOfAll(2, 30), "one in between has another owner")
+	require.Empty(t, all.OwnerOfAll(12, 30))
 }
