@@ -33,6 +33,7 @@ type hold struct {
 	value   string // what the key contains: names this very hold
 	renewed bool   // the scheduler renews it
 	late    bool   // a grant of this hold may still arrive; written only by the call that obtains it
+	leads   bool   // it is a leader's: renewed, and its release leaves no long window; written before its owner has it
 
 	mu      sync.Mutex
 	state   holdState
@@ -228,11 +229,11 @@ func (h *hold) end(now instant) bool {
 }
 
 // adopt makes a hold that was handed to another owner what that one asked for: of this length from the next renewal on,
-// renewed or not, and kept. It reports false when the hold was lost on the way.
+// renewed or not, kept, and a leader's or not. It reports false when the hold was lost on the way.
 func (h *hold) adopt(q *request, renewed bool) bool {
 	l := q.lease
 	h.mu.Lock()
-	h.atLeast = q.atLeast
+	h.atLeast, h.leads = q.atLeast, q.leads
 	h.keep(h.lock.reg.clock.now())
 	if fresh := h.fresh(); !fresh || h.lease == l && h.renewed == renewed {
 		h.mu.Unlock()

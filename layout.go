@@ -25,6 +25,9 @@ type layout interface {
 	// holds is the call that tells whether the key is the hold's. It replies 1 if so, else 0.
 	holds(key, value string) call
 
+	// holder is the call that tells who has a plain lock, as it is in the key; nil when nobody has.
+	holder(key string) call
+
 	// channel is where releases of a key are published; on commonChannel those of all keys may be, with the key as the
 	// message.
 	channel(key string) string
@@ -79,7 +82,7 @@ const (
 type removal struct {
 	key, value string
 	queue      bool   // there is one
-	ticket     string // what to remove from it: a ticket, allTickets or none; or yields
+	ticket     string // what to remove from it: a ticket, allTickets or none; or yields, or atOnce
 
 	keep time.Duration // how long the path is to stay taken, see [AtLeast]; 0: it is not
 }
@@ -95,6 +98,7 @@ func (r removal) keeping() string {
 const (
 	allTickets = "*" // of the registry, up to this hold's
 	yields     = "+" // none: others wait in this process, who are not to have the lock at once
+	atOnce     = "!" // none: the first of the queue is to have the lock without a long window before
 )
 
 // What a release replies when the key was the hold's.

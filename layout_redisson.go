@@ -20,8 +20,11 @@ type redissonLayout struct {
 	sharded  string // S on a cluster
 }
 
-// holds is the same for all layouts.
-var holds = load("holds")
+// These are the same for all layouts.
+var (
+	holds  = load("holds")
+	holder = load("holder")
+)
 
 type redissonScripts struct{ obtain, release, renew *script }
 
@@ -109,6 +112,10 @@ func (r *redissonLayout) holds(key, value string) call {
 		value += ":write"
 	}
 	return call{script: holds, key: key, args: arguments{value, "hash"}}
+}
+
+func (r *redissonLayout) holder(key string) call {
+	return call{script: holder, key: key, args: arguments{"hash"}}
 }
 
 func (r *redissonLayout) channel(key string) string { return r.channels + ":" + tagged(key) }

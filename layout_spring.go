@@ -71,6 +71,8 @@ func (s *springLayout) holds(key, value string) call {
 	return call{script: holds, key: key, args: arguments{value}}
 }
 
+func (s *springLayout) holder(key string) call { return call{script: holder, key: key} }
+
 func (s *springLayout) channel(key string) string { return s.common + ":" + key }
 
 func (s *springLayout) commonChannel() string { return s.common }

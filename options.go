@@ -191,6 +191,7 @@ type request struct {
 	as    owner         // of a Hold; nobody: the caller
 
 	atLeast time.Duration // 0: no longer than it is held
+	leads   bool          // see hold.leads
 }
 
 // with returns the request that the options make of q. It is apart from the caller so that a call without options needs no

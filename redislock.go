@@ -507,7 +507,10 @@ func (l *Lock) release(ctx context.Context) error {
 	}
 	p := patience{ctx: ctx, since: begun, limit: unlockLimit, grace: unlockGrace, late: lateFor(h.lease.length)}
 	m := removal{key: l.key, value: h.value, queue: l.queues(), keep: h.kept.after(begun)}
-	if due && l.half().contended() {
+	switch {
+	case h.leads:
+		m.ticket = atOnce
+	case due && l.half().contended():
 		m.ticket = yields
 	}
 	removal := l.kind.layout.release(m) // which may have to ask the server for its version

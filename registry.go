@@ -286,9 +286,12 @@ func (l *Lock) newHold(q *request) *hold {
 		lease:   q.lease,
 		renewed: r.renews(l.kind, q),
 		atLeast: q.atLeast,
+		leads:   q.leads,
 		index:   -1,
 	}
 }
 
 // renews tells whether the hold that a call asks for is to be renewed.
-func (r *Registry) renews(k *kind, q *request) bool { return r.renewal || k.watchdog && q.plain }
+func (r *Registry) renews(k *kind, q *request) bool {
+	return r.renewal || q.leads || k.watchdog && q.plain
+}

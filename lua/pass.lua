@@ -5,7 +5,8 @@ local STEP = 100             -- how much longer than the one in front of it who 
 
 -- For a release: makes the holds of the first tickets the owners. Entries are the first members of the queue. Replies whether
 -- it did; if not, the key is to be removed, unless others read on. Also replies whether others wait. Yields tells that some do
--- in the process that releases, which does not give the hold to them because they have had it for long enough.
+-- in the process that releases, which does not give the hold to them because they have had it for long enough. With the ticket !
+-- no long window is due: that hold was a leader's, and it matters that somebody leads, not who.
 --
 -- The script has also defined announce(), which publishes that the lock is free, and returns how many were told.
 local function pass(entries, yields)
@@ -50,7 +51,7 @@ local function pass(entries, yields)
     redis.call('ZREM', queue, first)
     wide = 0
   end
-  if now - wide >= RARELY then
+  if now - wide >= RARELY and ticket ~= '!' then
     window = math.max(window or 0, WIDE)
     redis.call('ZADD', queue, -(now + window), 'wide')
   end

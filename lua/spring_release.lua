@@ -7,7 +7,7 @@
 -- ARGV[3]  the registry's prefix; empty or missing: there is no queue
 -- ARGV[4]  S on a cluster
 -- ARGV[5]  the ticket of a call that leaves the queue; *: all of its registry up to this number; +: no ticket, but others
---          wait in the process that releases, and are not to have it at once; empty: none
+--          wait in the process that releases, and are not to have it at once; !: none, and no long window; empty: none
 -- ARGV[6]  the command that removes a key; empty or missing: UNLINK
 -- ARGV[7]  one more channel to publish on; empty or missing: none
 -- ARGV[8]  how long the path is to stay taken, in milliseconds; empty or missing: no longer

@@ -28,6 +28,9 @@ type registry struct {
 	*lockregistry.Registry
 
 	locking, plain rueidis.Client
+
+	mu        sync.Mutex
+	campaigns map[string]*campaign // by role
 }
 
 type commands struct {
@@ -72,6 +75,8 @@ func (c *commands) dispatch(ctx context.Context, request peer.Fields) (peer.Fiel
 		return nil, lock.Renew(ctx, lease)
 	case "isheld":
 		return peer.Fields{"value": strconv.FormatBool(lock.IsHeld())}, nil
+	case "campaign", "leads", "giveup", "stop", "leader":
+		return r.elect(ctx, request["do"], request["path"])
 	case "hold":
 		return hold(ctx, lock, request)
 	case "count", "write", "verify":
@@ -87,7 +92,7 @@ func (c *commands) open(request peer.Fields) error {
 		return err
 	}
 	address := rueidis.ClientOption{InitAddress: []string{"127.0.0.1:" + request["port"]}}
-	r := &registry{}
+	r := &registry{campaigns: map[string]*campaign{}}
 	if r.locking, err = rueidis.NewClient(address); err != nil {
 		return err
 	}

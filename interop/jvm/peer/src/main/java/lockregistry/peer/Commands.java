@@ -25,6 +25,8 @@ final class Commands {
 
 	private final Map<String, Integer> ports = new ConcurrentHashMap<>();
 
+	private final Map<String, LockRegistry.Campaign> campaigns = new ConcurrentHashMap<>();
+
 	Commands(LockLibrary library) {
 		this.library = library;
 	}
@@ -41,6 +43,10 @@ final class Commands {
 			case "renew" -> renew(request);
 			case "isheld" -> Map.of("value", Boolean.toString(registry(request).isHeld(lockOf(request))));
 			case "sleeps" -> Map.of("value", Boolean.toString(sleeps(request.text("of"), request.text("in"))));
+			case "campaign" -> campaign(request);
+			case "leads" -> Map.of("value", Boolean.toString(campaignOf(request).leads()));
+			case "giveup" -> giveUp(request);
+			case "stop" -> stop(request);
 			case "hold" -> hold(request);
 			case "count" -> count(request);
 			case "write" -> write(request);
@@ -105,6 +111,30 @@ final class Commands {
 
 	private Map<String, String> renew(Request request) {
 		registry(request).renew(request.text("path"), request.millis("lease").orElseThrow());
+		return Map.of();
+	}
+
+	private Map<String, String> campaign(Request request) {
+		this.campaigns.put(campaignName(request), registry(request).campaign(request.text("path")));
+		return Map.of();
+	}
+
+	private static String campaignName(Request request) {
+		return request.text("registry") + ' ' + request.text("path");
+	}
+
+	private LockRegistry.Campaign campaignOf(Request request) {
+		return Optional.ofNullable(this.campaigns.get(campaignName(request)))
+				.orElseThrow(() -> new NoSuchElementException("nobody campaigns for that"));
+	}
+
+	private Map<String, String> giveUp(Request request) {
+		campaignOf(request).giveUp();
+		return Map.of();
+	}
+
+	private Map<String, String> stop(Request request) {
+		campaignOf(request).stop();
 		return Map.of();
 	}
 

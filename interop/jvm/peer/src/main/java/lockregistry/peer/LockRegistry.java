@@ -38,6 +38,22 @@ public interface LockRegistry extends AutoCloseable {
 		throw new UnsupportedOperationException("this library does not tell who holds a lock");
 	}
 
+	/** Begins to campaign for the leadership of a role. */
+	default Campaign campaign(String role) {
+		throw new UnsupportedOperationException("this library elects no leaders");
+	}
+
+	/** What campaigns for a role, and leads when it is elected. */
+	interface Campaign {
+
+		boolean leads();
+
+		/** Gives the leadership to others, and campaigns again. */
+		void giveUp();
+
+		void stop();
+	}
+
 	@Override
 	void close();
 }

@@ -8,8 +8,10 @@ import lockregistry.peer.LockLibrary;
 import lockregistry.peer.LockRegistry;
 import lockregistry.peer.Peer;
 import org.springframework.data.redis.connection.lettuce.LettuceConnectionFactory;
+import org.springframework.integration.leader.DefaultCandidate;
 import org.springframework.integration.redis.util.RedisLockRegistry;
 import org.springframework.integration.redis.util.RedisLockRegistry.RedisLockType;
+import org.springframework.integration.support.leader.LockRegistryLeaderInitiator;
 import org.springframework.integration.support.locks.DistributedLock;
 import org.springframework.scheduling.concurrent.ThreadPoolTaskScheduler;
 
@@ -65,6 +67,30 @@ public final class Main implements LockLibrary {
 		@Override
 		public void renew(String path, Duration lease) {
 			this.spring.renewLock(path, lease);
+		}
+
+		@Override
+		public Campaign campaign(String role) {
+			LockRegistryLeaderInitiator initiator = new LockRegistryLeaderInitiator(this.spring,
+					new DefaultCandidate(null, role));
+			initiator.start();
+			return new Campaign() {
+
+				@Override
+				public boolean leads() {
+					return initiator.getContext().isLeader();
+				}
+
+				@Override
+				public void giveUp() {
+					initiator.getContext().yield();
+				}
+
+				@Override
+				public void stop() {
+					initiator.destroy();
+				}
+			};
 		}
 
 		@Override

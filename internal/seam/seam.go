@@ -1,0 +1,16 @@
+// Package seam is how the other packages of this module reach what package lockregistry has for them and does not export.
+// Lockregistry fills it in before anything can use it.
+package seam
+
+import "context"
+
+// Lockregistry is what it has.
+var Lockregistry struct {
+	// Leads is a lockregistry.LockOption: the hold is renewed although the registry does not renew what it holds, and its release
+	// serves the queue at once, without the window of 110 ms for those who only poll.
+	Leads any
+
+	// Holder returns who has the plain lock of path in Redis, as it is there, or nothing. The registry is a
+	// *lockregistry.Registry. Op is for the error.
+	Holder func(ctx context.Context, registry any, path, op string) (string, error)
+}

@@ -1,0 +1,53 @@
+package lockregistry
+
+import (
+	"context"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/lockregistry/lockregistry/internal/seam"
+)
+
+// What package leader needs.
+func init() { //nolint:gochecknoinits // it sets what other packages cannot import
+	seam.Lockregistry.Leads = LockOption{"Leads", 1, func(q *request, _ time.Duration) { q.leads = true }}
+	seam.Lockregistry.Holder = func(ctx context.Context, registry any, path, op string) (string, error) {
+		r, _ := registry.(*Registry)
+		return r.holder(ctx, path, op)
+	}
+}
+
+// holder returns who has the plain lock of path in Redis, as it is there, or nothing.
+func (r *Registry) holder(ctx context.Context, path, op string) (string, error) {
+	l := r.newLock(path) // for its key; it need not be the path's lock of today
+	err := l.check(ctx)
+	if err == nil {
+		var name string
+		if name, err = r.look(ctx, l); err == nil {
+			return name, nil
+		}
+	}
+	return "", l.fail(op, err)
+}
+
+func (r *Registry) look(ctx context.Context, l *Lock) (name string, err error) {
+	if err = l.stopped(ctx); err != nil {
+		return "", err
+	}
+	p := patience{ctx: ctx, limit: r.limit, late: lateFor(r.lease.length)}
+	c := r.plain.layout.holder(l.key)
+	reply := r.transport.do(&p, &c)
+	if reply.late { // a master that is none any more may have answered
+		reply = r.transport.do(&p, &c)
+	}
+	name, err = reply.ToString()
+	switch {
+	case reply.cut:
+		return "", explain(ended(ctx), outage{errNoAnswer})
+	case rueidis.IsRedisNil(err):
+		return "", nil
+	default:
+		return name, classified(err)
+	}
+}
