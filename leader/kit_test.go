@@ -179,7 +179,8 @@ func (w *world) campaignsIn(
 	w.Cleanup(func() {
 		c.stop()
 		select { // the test may have taken it
-		case <-c.result:
+		case err := <-c.result:
+			w.Log("Run returned: ", err)
 		case <-time.After(20 * time.Second):
 			w.Error("Run does not return")
 		}

@@ -30,7 +30,7 @@ var (
 	// ErrTaken is what [OnFailed] gets when somebody else leads.
 	ErrTaken = errors.New("somebody else leads")
 
-	// ErrRunning: this candidate's Run has not returned yet.
+	// ErrRunning is what Run returns when it was called before, and has not returned.
 	ErrRunning = errors.New("the candidate is running already")
 )
 

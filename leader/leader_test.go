@@ -47,7 +47,7 @@ func TestOneLeads(t *testing.T) {
 			require.ErrorIs(w, within(w, "it is told", c.revoked), context.Canceled)
 			all = slices.Delete(all, first, first+1)
 		}
-		require.Equal(w, "", w.do("GET", key))
+		require.Empty(w, w.do("GET", key))
 	})
 }
 
@@ -105,7 +105,7 @@ func TestResign(t *testing.T) {
 		c := w.campaigns(w.registry(), func(context.Context) error { return nil })
 		require.NoError(w, within(w, "Run returns", c.result))
 		require.NoError(w, within(w, "it is told", c.revoked))
-		require.Equal(w, "", w.do("GET", key))
+		require.Empty(w, w.do("GET", key))
 		require.False(w, c.IsLeader())
 		c.Yield() // does nothing
 
@@ -375,7 +375,7 @@ func TestPanics(t *testing.T) {
 			for range 2 {
 				require.PanicsWithValue(w, "oh", func() { _ = bad.Run(w.Context()) }, name)
 				require.False(w, bad.IsLeader())
-				require.Equal(w, "", w.do("GET", key), name)
+				require.Empty(w, w.do("GET", key), name)
 			}
 			if name != "revoked" {
 				require.Len(w, told, 2)
@@ -394,7 +394,7 @@ func TestPanics(t *testing.T) {
 			_ = exits.Run(w.Context())
 		}()
 		<-gone
-		require.Equal(w, "", w.do("GET", key))
+		require.Empty(w, w.do("GET", key))
 		require.False(w, exits.IsLeader())
 	})
 }
@@ -447,7 +447,7 @@ func TestClose(t *testing.T) {
 		require.ErrorIs(w, within(w, "Run returns", leads.result), lockregistry.ErrClosed)
 		require.ErrorIs(w, within(w, "Run returns", waits.result), lockregistry.ErrClosed)
 		require.Less(w, time.Since(began), time.Minute, "Run paused before")
-		require.Equal(w, "", w.do("GET", key), "the role is not free")
+		require.Empty(w, w.do("GET", key), "the role is not free")
 
 		require.ErrorIs(w, leads.Run(w.Context()), lockregistry.ErrClosed)
 		_, err := leader.Leader(w.Context(), r, role)
@@ -471,7 +471,7 @@ func TestRunByTheHolder(t *testing.T) {
 		}))
 		w.leads(c)
 		c.stop()
-		<-c.result
+		require.ErrorIs(w, within(w, "Run returns", c.result), context.Canceled)
 	})
 }
 
@@ -537,7 +537,7 @@ func TestLeader(t *testing.T) {
 				require.True(w, strings.HasPrefix(who, "node 7:"), who)
 				require.NoError(w, asks.ForceUnlockHolder(w.Context(), role, who), "it is not the holder's name")
 				c.stop()
-				<-c.result
+				require.ErrorIs(w, within(w, "Run returns", c.result), context.Canceled)
 
 				require.NoError(w, asks.ReadWrite(role).Writer().Lock(w.Context()))
 				_, err = leader.Leader(w.Context(), asks, role)

@@ -42,7 +42,7 @@ func (r *registry) elect(ctx context.Context, command, role string) (peer.Fields
 		c.stop()
 		<-c.ended
 	}
-	return nil, nil
+	return peer.Fields{}, nil
 }
 
 func (r *registry) campaign(role string) error {
