@@ -550,9 +550,9 @@ func TestAHoldThatNobodyCanReach(t *testing.T) {
 					here, there = r.ReadWrite("42").Writer(), other.ReadWrite("42").Writer()
 				}
 				require.True(w, here.IsHeld() || name == "reader")
+				began := time.Now() // before the lease is read, which ends that much later
 				left := w.pttl(theKey)
 				require.Positive(w, left)
-				began := time.Now()
 				for _, l := range []*lockregistry.Lock{here, there} {
 					_, err := l.Acquire(w.Context(), lockregistry.NoWait())
 					w.fails(err, lockregistry.ErrTimeout, "acquire", theKey)
