@@ -558,7 +558,8 @@ func TestAHoldThatNobodyCanReach(t *testing.T) {
 					w.fails(err, lockregistry.ErrTimeout, "acquire", theKey)
 				}
 				h := w.acquires(here, lockregistry.Wait(2*lease))
-				require.GreaterOrEqual(w, time.Since(began), left-2*margin(lease)-5*time.Millisecond)
+				// This process counts the lease from before the last renewal was sent, which may have been a while on its way.
+				require.GreaterOrEqual(w, time.Since(began), left-lease/4)
 				require.Less(w, time.Since(began), left+atOnce)
 				require.Equal(w, renewed, f.count("renew"))
 				w.releases(h)
