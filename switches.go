@@ -1,11 +1,12 @@
 package lockregistry
 
 import (
-	"maps"
 	"slices"
 	"time"
 
 	"github.com/redis/rueidis"
+
+	"github.com/lockregistry/lockregistry/internal/topology"
 )
 
 // switches notices when a client for Sentinel has changed to another master, which has not got what the one before granted
@@ -29,20 +30,17 @@ const (
 func switchesOf(client rueidis.Client) switches {
 	w := switches{watched: client.Mode() == rueidis.ClientModeSentinel, client: client}
 	if w.watched {
-		w.servers = serversOf(client)
+		w.servers = topology.Servers(client)
 	}
 	return w
 }
-
-// serversOf are the addresses that a client for Sentinel uses.
-func serversOf(client rueidis.Client) []string { return slices.Sorted(maps.Keys(client.Nodes())) }
 
 // look tells whether the holds are to be looked at.
 func (w *switches) look(now instant) bool {
 	if !w.watched {
 		return false
 	}
-	if servers := serversOf(w.client); !slices.Equal(servers, w.servers) {
+	if servers := topology.Servers(w.client); !slices.Equal(servers, w.servers) {
 		w.servers = servers
 		w.again = []instant{now.add(switchAgain), now.add(lateAnswer + switchAgain)}
 		return true

@@ -1,14 +1,18 @@
-// Package topology reads what nodes of a Redis Cluster say about who has which keys.
+// Package topology tells which servers a client uses, and reads what nodes of a Redis Cluster say about who has which keys.
 package topology
 
 import (
 	"cmp"
+	"maps"
 	"net"
 	"slices"
 	"strconv"
 
 	"github.com/redis/rueidis"
 )
+
+// Servers returns the addresses of the servers that a client uses, in order: one of Sentinel changes them with the master.
+func Servers(client rueidis.Client) []string { return slices.Sorted(maps.Keys(client.Nodes())) }
 
 // Range is a range of a cluster's slots and the address of the master that has them.
 type Range struct {

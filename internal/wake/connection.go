@@ -3,11 +3,12 @@ package wake
 import (
 	"context"
 	"errors"
-	"maps"
 	"slices"
 	"time"
 
 	"github.com/redis/rueidis"
+
+	"github.com/lockregistry/lockregistry/internal/topology"
 )
 
 // connection is one that a node listens on. Only run uses it, but for dialling.
@@ -83,7 +84,7 @@ func (n *node) source() rueidis.Client {
 
 func (n *node) dedicate(client rueidis.Client) *connection {
 	c := &connection{
-		node: n, tracking: errUntried, refused: map[string]error{}, servers: servers(client), echo: make(chan struct{}, 1),
+		node: n, tracking: errUntried, refused: map[string]error{}, servers: topology.Servers(client), echo: make(chan struct{}, 1),
 	}
 	c.ctx, c.drop = context.WithCancelCause(n.ctx)
 	if n.any {
@@ -105,9 +106,6 @@ func (c *connection) end() {
 		c.giveBack()
 	}
 }
-
-// servers are the addresses of a client's servers; of one for Sentinel, that of the master that it uses.
-func servers(client rueidis.Client) []string { return slices.Sorted(maps.Keys(client.Nodes())) }
 
 // suspecting is how often a client for Sentinel is asked whether it uses another master by now. A connection to the one before
 // may stay open, until Sentinel demotes it, and hears nothing of what happens on the new one.
@@ -134,7 +132,7 @@ func (c *connection) serve() error {
 		case <-tidy.C:
 			late, ticks = true, false
 		case <-suspect:
-			if !slices.Equal(c.servers, servers(n.client)) {
+			if !slices.Equal(c.servers, topology.Servers(n.client)) {
 				return errDeposed
 			}
 			continue
