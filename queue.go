@@ -333,20 +333,18 @@ func (a *acquisition) asleep() (next asking, err error) {
 	a.note(nil)
 	clock := &a.lock.reg.clock
 	refresh, due, watch := clock.now().add(refreshing), never, never
-	patience := time.Duration(at.rank) * a.lock.reg.poll // longer than the lease: those in front look first
 	if at.left > 0 {
-		due = a.base.add(at.left + time.Millisecond + patience)
+		due = a.base.add(at.left + time.Millisecond + time.Duration(at.rank)*a.lock.reg.poll)
 	}
 	switch {
 	case at.rank > 0 && a.fresh:
 		refresh = clock.now().add(firstLook + time.Duration(min(at.rank, 10))*lookStep)
 	case at.rank > 0:
 		refresh = clock.now().add(min(refreshing, time.Duration(at.rank)*lookEvery))
-	case !at.foreign:
-		watch = clock.now().add(watchAfterFirst)
-	}
-	if at.foreign && at.rank < 2 { // its release passes nobody over whose process is dead: the second one does
+	case at.foreign:
 		watch = 0
+	default:
+		watch = clock.now().add(watchAfterFirst)
 	}
 	for {
 		if err := a.over(); err != nil {
@@ -360,7 +358,7 @@ func (a *acquisition) asleep() (next asking, err error) {
 			a.woken = true
 			return toLook, nil
 		case m.isNext:
-			due, watch, patience = now.add(m.next+time.Millisecond), now.add(watchAfterFirst), 0
+			due, watch = now.add(m.next+time.Millisecond), now.add(watchAfterFirst)
 		}
 		switch {
 		case due <= now:
@@ -379,9 +377,9 @@ func (a *acquisition) asleep() (next asking, err error) {
 			case seen.armed:
 				a.sees = true
 				if seen.left > 0 {
-					due = clock.now().add(seen.left + time.Millisecond + patience)
+					due = clock.now().add(seen.left + time.Millisecond)
 				}
-			case patience == 0: // nothing tells of a key that goes away in silence
+			default: // nothing tells of a key that goes away in silence
 				refresh = min(refresh, clock.now().add(a.lock.reg.poll))
 			}
 			continue
