@@ -333,18 +333,20 @@ func (a *acquisition) asleep() (next asking, err error) {
 	a.note(nil)
 	clock := &a.lock.reg.clock
 	refresh, due, watch := clock.now().add(refreshing), never, never
+	patience := time.Duration(at.rank) * a.lock.reg.poll // longer than the lease: those in front look first
 	if at.left > 0 {
-		due = a.base.add(at.left + time.Millisecond + time.Duration(at.rank)*a.lock.reg.poll)
+		due = a.base.add(at.left + time.Millisecond + patience)
 	}
 	switch {
 	case at.rank > 0 && a.fresh:
 		refresh = clock.now().add(firstLook + time.Duration(min(at.rank, 10))*lookStep)
 	case at.rank > 0:
 		refresh = clock.now().add(min(refreshing, time.Duration(at.rank)*lookEvery))
-	case at.foreign:
-		watch = 0
-	default:
+	case !at.foreign:
 		watch = clock.now().add(watchAfterFirst)
+	}
+	if at.foreign && at.rank < 2 { // its release passes nobody over whose process is dead: the second one does
+		watch = 0
 	}
 	for {
 		if err := a.over(); err != nil {
@@ -358,7 +360,7 @@ func (a *acquisition) asleep() (next asking, err error) {
 			a.woken = true
 			return toLook, nil
 		case m.isNext:
-			due, watch = now.add(m.next+time.Millisecond), now.add(watchAfterFirst)
+			due, watch, patience = now.add(m.next+time.Millisecond), now.add(watchAfterFirst), 0
 		}
 		switch {
 		case due <= now:
@@ -377,9 +379,9 @@ func (a *acquisition) asleep() (next asking, err error) {
 			case seen.armed:
 				a.sees = true
 				if seen.left > 0 {
-					due = clock.now().add(seen.left + time.Millisecond)
+					due = clock.now().add(seen.left + time.Millisecond + patience)
 				}
-			default: // nothing tells of a key that goes away in silence
+			case patience == 0: // nothing tells of a key that goes away in silence
 				refresh = min(refresh, clock.now().add(a.lock.reg.poll))
 			}
 			continue

@@ -326,6 +326,37 @@ func TestDeadProcessIsSkipped(t *testing.T) {
 	})
 }
 
+// The release of a Java holder skips nobody: the second one in the queue does, when the process of the first one is dead.
+func TestDeadProcessBehindAJavaHolder(t *testing.T) {
+	realWorlds(t, func(w *world) {
+		var all []time.Duration
+		for range 3 {
+			w.do("SET", theKey, "ad5f8a4e-6c0f-4ab2-8a55-9d0f6a1a7c11", "PX", "60000")
+			ctx, cancel := context.WithCancel(w.Context())
+			dead := w.joins(ctx, lockregistry.WithPollInterval(noPoll))
+			w.watched()
+			alive := w.joins(w.Context(), lockregistry.WithPollInterval(noPoll))
+			last := w.joins(w.Context(), lockregistry.WithPollInterval(noPoll))
+			w.await("both are told of changes", func() bool { return w.info("stats", "tracking_total_items") == 2 })
+			listening := func() int { return len(strings.Fields(w.do("PUBSUB", "CHANNELS", "orders-channel@*"))) }
+			before := listening()
+			dead.net.cut()
+			w.await("the server has noticed", func() bool { return listening() == before-1 })
+			start := time.Now()
+			w.do("DEL", theKey)
+			all = append(all, w.takes(start, alive.result))
+			w.pending(last.result)
+			require.NoError(w, alive.unlock(alive.lock))
+			require.NoError(w, <-last.result)
+			require.NoError(w, last.unlock(last.lock))
+			cancel()
+			require.ErrorIs(w, <-dead.result, context.Canceled)
+			dead.net.heal()
+		}
+		w.within(50*time.Millisecond, all)
+	})
+}
+
 // Whatever becomes of the queue, who waits has the lock at once, and a line is logged where there can be none.
 func TestQueueThatIsGone(t *testing.T) {
 	for name, c := range map[string]struct {
