@@ -277,6 +277,9 @@ func (a *acquisition) end() {
 		a.leave()
 	}
 	a.lock.anchor().pursuit.Store(nil)
+	if m := a.box.close(); a.won && m.granted > 0 { // it came after the last look into the box
+		a.hold.regranted()
+	}
 	a.ear.close()
 	if a.timer != nil {
 		a.timer.Stop()

@@ -17,6 +17,14 @@ type crowd struct {
 	yields    atomic.Bool  // without a queue: the next call stands back first
 	yielded   atomic.Int64 // an instant: since when the process has had the lock without a chance for others
 	keeping   atomic.Pointer[keeping]
+	expected  atomic.Pointer[expected]
+}
+
+// expected is a hold that was found by a look, and may be over before the message of its grant comes. That must not be taken for
+// the grant of a hold that is nobody's: the removal which is under way would find nothing to remove.
+type expected struct {
+	number string
+	until  instant
 }
 
 // keeping is that the removal of a hold leaves its path taken until some time. Whoever else removes that hold, because they know
@@ -31,6 +39,19 @@ func (l *Lock) keep(h *hold) {
 	if h.kept != 0 {
 		l.company().keeping.Store(&keeping{h.number(), h.kept})
 	}
+	if until := instant(h.found.Load()); until != 0 {
+		l.company().expected.Store(&expected{h.number(), until})
+	}
+}
+
+// expects tells whether the message of a grant was to come.
+func (l *Lock) expects(number string) bool {
+	c := l.anchor().crowd.Load()
+	if c == nil {
+		return false
+	}
+	e := c.expected.Load()
+	return e != nil && e.number == number && l.reg.clock.now() < e.until
 }
 
 // keeping is the newest of the path.

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"math"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -65,7 +66,7 @@ type hold struct {
 
 	short      time.Duration // the lease that a release of another process has given it, until it is lengthened; 0 then
 	questioned bool          // the server is to be asked whether it has its key still
-	found      instant       // until when the message of that grant may come although the hold is live
+	found      atomic.Int64  // an instant: until when the message of that grant may come although the hold is live
 }
 
 type holdState uint8
@@ -164,12 +165,10 @@ func (h *hold) keep(now instant) {
 // regranted is told of a grant of a hold that is live. Unless it is the one that a look has found before, another server,
 // which is the master now, has granted the hold once more, with a lease that this process does not know.
 func (h *hold) regranted() {
-	h.mu.Lock()
-	if h.lock.reg.clock.now() < h.found {
-		h.found = 0
-		h.mu.Unlock()
+	if h.lock.reg.clock.now() < instant(h.found.Swap(0)) {
 		return
 	}
+	h.mu.Lock()
 	h.unlockLose("another server has granted it once more")
 }
 

@@ -87,6 +87,7 @@ type mailbox struct {
 	mu     sync.Mutex
 	number string // of the attempt, empty between attempts
 	mail   mail
+	closed bool
 }
 
 // mail is what messages have told since it was last taken.
@@ -112,22 +113,47 @@ func (b *mailbox) take() mail {
 	return taken
 }
 
-func (b *mailbox) put(m message) {
+// put takes a message for the attempt, and reports whether it was one. Those who ask for it while the call lasts are told.
+func (b *mailbox) put(m message) bool {
 	b.mu.Lock()
-	mine := m.number == b.number
+	mine := m.number == b.number && !b.closed
 	switch {
-	case m.what == tellsGrant && mine:
+	case !mine:
+	case m.what == tellsGrant:
 		b.mail.granted = m.time
-	case m.what == tellsNext && mine:
+	case m.what == tellsNext:
 		b.mail.isNext, b.mail.next = true, m.time
-	case m.what == tellsGrant, mine: // a grant for another attempt of this call is its own to take over
+	default:
 		b.mail.look = true
 	}
 	b.mu.Unlock()
+	if mine {
+		b.ring()
+	}
+	return mine
+}
+
+// stir has the call look, since something was granted to another attempt of its registry, which it takes over.
+func (b *mailbox) stir() {
+	b.mu.Lock()
+	b.mail.look = true
+	b.mu.Unlock()
+	b.ring()
+}
+
+func (b *mailbox) ring() {
 	select {
 	case b.came <- struct{}{}:
 	default:
 	}
+}
+
+// close returns what nobody has taken. From now on there is none.
+func (b *mailbox) close() mail {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.closed = true
+	return b.mail
 }
 
 // told takes a message of a script. The goroutine that reads the connection calls it.
@@ -152,23 +178,40 @@ func (r *Registry) told(text string) {
 	if m.what != tellsGrant {
 		return
 	}
+	for _, l := range locks {
+		if box := l.box(); box != nil {
+			box.stir()
+			return
+		}
+	}
 	// Nobody waits for it. Who gave up has had it removed, or will have; this is quicker. It may be of any of the kinds.
 	for _, l := range locks {
 		r.scheduler.claim(l.unclaimed(m.number))
 	}
 }
 
-// told passes a message on to the hold that it is about, or to the call of l that waits.
+// told passes a message on to the call of l that waits for it, or to the hold that it is about: in this order, since a call
+// makes its hold the lock's before it closes its mailbox. A hold that is taken for nobody's would be removed while it is held.
 func (l *Lock) told(m message) bool {
-	if h := l.hold.Load(); h != nil && m.what == tellsGrant && h.numbered(m.number) {
+	if box := l.box(); box != nil && box.put(m) {
+		return true
+	}
+	if m.what != tellsGrant {
+		return false
+	}
+	if h := l.hold.Load(); h != nil && h.numbered(m.number) {
 		h.regranted()
 		return true
 	}
+	return l.expects(m.number)
+}
+
+// box is that of the call that waits in the queue, if one does.
+func (l *Lock) box() *mailbox {
 	if p := l.pursuit.Load(); p != nil && p.box.came != nil {
-		p.box.put(m)
-		return true
+		return &p.box
 	}
-	return false
+	return nil
 }
 
 // number is that of a hold, as text.
@@ -414,7 +457,7 @@ func (a *acquisition) granted(lease time.Duration) (next asking, err error) {
 // look, the message has gone astray: the connection is suspect.
 func (a *acquisition) found(left time.Duration) (next asking, err error) {
 	if a.box.take().granted == 0 { // it may still come, once
-		a.hold.found = a.lock.reg.clock.now().add(suspicion)
+		a.hold.found.Store(int64(a.lock.reg.clock.now().add(suspicion)))
 		if !a.woken {
 			a.ear.Suspect()
 		}

@@ -1,0 +1,98 @@
+package lockregistry
+
+import (
+	"context"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+)
+
+// waitingCall is a call that waits in the queue, and has looked just now.
+func waitingCall(t *testing.T, l *Lock, as owner) *acquisition {
+	t.Helper()
+	how, _ := l.local.enter(as, l.reg.lease.length, false)
+	require.Equal(t, entered, how)
+	a := &acquisition{attempt: attempt{lock: l, hold: l.newHold(&request{lease: l.reg.lease}), ctx: context.Background()}}
+	a.woken, a.waits, a.began = true, true, l.reg.clock.now()
+	a.box.came = make(chan struct{}, 1)
+	a.box.open(a.hold.number())
+	l.pursuit.Store(&a.pursuit)
+	return a
+}
+
+// The message of a grant may come at any moment while the call finds the same grant by looking, and while that hold is given
+// back. Whenever it does, it is neither taken for another server's grant nor for one of nobody's: a hold that is removed
+// because it seems to be nobody's is somebody's. A second grant is another server's also when it comes while the call ends.
+func TestGrantIsFoundWhileItsMessageComes(t *testing.T) {
+	finds := func(a *acquisition) {
+		_, err := a.found(time.Second)
+		require.NoError(t, err)
+		a.end()
+	}
+	lock := func(a *acquisition) { a.box.mu.Lock() }
+	comes := func() { // the message gets as far as it can
+		for range 100 {
+			runtime.Gosched()
+		}
+	}
+	ends := func(a *acquisition, found instant) {
+		now := a.lock.reg.clock.now()
+		a.hold.found.Store(int64(found))
+		require.True(t, a.hold.grantShort(now, time.Second))
+		a.win(now)
+		comes()
+		a.lock.pursuit.Store(nil)
+		a.box.closed = true
+		a.box.mu.Unlock()
+	}
+	for name, c := range map[string]struct {
+		rounds int
+		before func(a *acquisition) // the message comes
+		after  func(a *acquisition)
+		second bool
+	}{
+		"any moment":         {20_000, func(*acquisition) {}, finds, false},
+		"before the look":    {1000, lock, func(a *acquisition) { comes(); a.box.mu.Unlock(); finds(a) }, false},
+		"after the look":     {1000, lock, func(a *acquisition) { comes(); ends(a, never) }, false},
+		"after the last one": {1000, lock, func(a *acquisition) { comes(); ends(a, 0) }, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := miniredis.RunT(t)
+			client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{server.Addr()}, DisableCache: true})
+			require.NoError(t, err)
+			defer client.Close()
+			reg, err := New(client, "orders", WithWakeup(WakeupPoll))
+			require.NoError(t, err)
+			defer func() { _ = reg.Close() }()
+			l, me := reg.Obtain("42"), newValued()
+			for range c.rounds {
+				a := waitingCall(t, l, me)
+				var told sync.WaitGroup
+				c.before(a)
+				told.Go(func() { reg.told("g " + a.hold.number() + " 1000 " + l.key) })
+				c.after(a)
+				if c.second {
+					told.Wait()
+				}
+				sound := a.hold.goesOn()
+				require.Equal(t, last, l.exit(me))
+				l.keep(a.hold)
+				l.hold.Store(nil)
+				sound = a.hold.end(reg.clock.now()) && sound
+				told.Wait()
+
+				require.Equal(t, !c.second, sound, "whether the hold went on until its end")
+				reg.scheduler.mu.Lock()
+				strays := len(reg.scheduler.strays)
+				reg.scheduler.mu.Unlock()
+				require.Zero(t, strays, "the hold was taken for nobody's")
+				l.local.free()
+			}
+		})
+	}
+}
