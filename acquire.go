@@ -40,15 +40,19 @@ func (r *Registry) Acquire(ctx context.Context, path string, opts ...LockOption)
 // another hold on this path, be it one of [Hold.Context], [Registry.Do] or [Lock.Context]: an acquisition never nests. It
 // returns [ErrLockLost] when the lock was lost before Acquire could return.
 func (l *Lock) Acquire(ctx context.Context, opts ...LockOption) (*Hold, error) {
-	o := newValued()
-	if _, err := l.acquire(ctx, "acquire", opts, untilDone, o); err != nil {
+	return l.acquireAs(ctx, "acquire", opts, untilDone, newValued())
+}
+
+// acquireAs is Acquire for such an owner. It returns no hold and no error when Once finds the lock taken.
+func (l *Lock) acquireAs(ctx context.Context, op string, opts []LockOption, wait time.Duration, o owner) (*Hold, error) {
+	if ok, err := l.acquire(ctx, op, opts, wait, o); !ok {
 		return nil, err
 	}
 	now := l.reg.cache.current(l)
 	held := now.heldBy(o)
 	if held == nil {
 		_ = now.depart(ctx, o)
-		return nil, l.fail("acquire", ErrLockLost)
+		return nil, l.fail(op, ErrLockLost)
 	}
 	h := &Hold{lock: now, hold: held, owner: o}
 	h.watch = runtime.AddCleanup(h, strand, stranded{held, o})

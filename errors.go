@@ -53,7 +53,7 @@ var (
 
 // LockError says which operation failed on which key. It wraps every error that a lock returns.
 type LockError struct {
-	Op  string // "lock", "trylock", "unlock", "renew", "do", "acquire", "release", "forceunlock" or "leader"
+	Op  string // "lock", "trylock", "unlock", "renew", "do", "acquire", "once", "release", "forceunlock" or "leader"
 	Key string // the lock's key in Redis
 	Err error  // why
 }

@@ -178,6 +178,46 @@ func ExampleAtLeast() {
 	// somebody else has run it: true
 }
 
+// Every node starts the job at midnight, by its own clock. One runs it.
+func ExampleRegistry_Once() {
+	registry, stop := newRegistry()
+	defer stop()
+	report := func(context.Context) error {
+		fmt.Println("reporting")
+		return nil
+	}
+
+	for range 3 { // nodes
+		ran, err := registry.Once(context.Background(), "report", 24*time.Hour, report)
+		fmt.Println(ran, err)
+	}
+	// Output:
+	// reporting
+	// true <nil>
+	// false <nil>
+	// false <nil>
+}
+
+// A job that fails is for the node that comes next, with RetryOnError.
+func ExampleRetryOnError() {
+	registry, stop := newRegistry()
+	defer stop()
+
+	for _, node := range []string{"first", "second", "third"} {
+		ran, err := registry.Once(context.Background(), "invoices", time.Hour, func(ctx context.Context) error {
+			if node == "first" {
+				return printInvoice(ctx)
+			}
+			return nil
+		}, lockregistry.RetryOnError())
+		fmt.Println(node, ran, err)
+	}
+	// Output:
+	// first true out of paper
+	// second true <nil>
+	// third false <nil>
+}
+
 // A lock that a goroutine owns, as a thread does in Java: for code that is ported from there.
 func ExampleLock_Lock() {
 	registry, stop := newRegistry()

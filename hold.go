@@ -162,6 +162,13 @@ func (h *hold) keep(now instant) {
 	}
 }
 
+// unkeep has the path free when the hold is over.
+func (h *hold) unkeep() {
+	h.mu.Lock()
+	h.atLeast, h.kept = 0, 0
+	h.mu.Unlock()
+}
+
 // regranted is told of a grant of a hold that is live. Unless it is the one that a look has found before, another server,
 // which is the master now, has granted the hold once more, with a lease that this process does not know.
 func (h *hold) regranted() {

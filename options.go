@@ -188,7 +188,7 @@ type request struct {
 	lease lease         // none: the registry's, or the hold's
 	plain bool          // the call named no lease, so this is the registry's
 	wait  time.Duration // 0: not at all; negative: until the context ends
-	as    owner         // of a Hold; nobody: the caller
+	as    owner         // of a Hold, or of a run of Once; nobody: the caller
 
 	atLeast time.Duration // 0: no longer than it is held
 	leads   bool          // see hold.leads
@@ -206,6 +206,10 @@ func (q request) with(opts []LockOption) (request, error) {
 		switch o.name {
 		case "NoWait":
 			tries = true
+		case "RetryOnError":
+			if !q.as.isOnce() {
+				err = errors.New("RetryOnError: it is for Once only")
+			}
 		case "TTL":
 			if err = positive(o.name, o.value); err == nil {
 				err = leasable(o.name, o.value)

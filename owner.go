@@ -13,6 +13,7 @@ const (
 	leaving owner = 1<<64 - 1 // stands in for the last owner while its removal from Redis is under way
 	made    owner = 1 << 63   // set in the owners that NewOwner made; goroutine numbers stay far below
 	valued  owner = 1 << 62   // set, without made, in those of a Hold
+	single  owner = 1 << 61   // set, too, in those of a run of Once
 )
 
 // newValued is the owner of one Hold.
@@ -20,6 +21,11 @@ func newValued() owner { return valued | owner(lastOwner.Add(1)) }
 
 // isValued tells whether a Hold is the owner. No call can act as it: it locks once, and unlocks by Release.
 func (o owner) isValued() bool { return o&(made|valued) == valued }
+
+// newOnce is the owner of one run of Once.
+func newOnce() owner { return newValued() | single }
+
+func (o owner) isOnce() bool { return o.isValued() && o&single != 0 }
 
 var lastOwner atomic.Uint64
 
@@ -49,16 +55,16 @@ func (c *carried) tenureOf(l *Lock) *tenure {
 	return nil
 }
 
-// deadlocks tells whether a call that asks for l as o would wait for the end of a hold on its path that its own context
-// carries. Only what is locked by Lock and Do nests, and only in what was. A hold that is lost keeps nobody waiting.
-func (c *carried) deadlocks(l *Lock, o owner) bool {
+// deadlock finds the tenure on the path of l that the context of a call carries, and for whose end the call would wait that
+// asks for l as o. Only what is locked by Lock and Do nests, and only in what was. A hold that is lost keeps nobody waiting.
+func (c *carried) deadlock(l *Lock, o owner) *tenure {
 	for ; c != nil && c.tenure != nil; c = c.outer {
 		t := c.tenure
 		if t.lock.anchor() == l.anchor() && (t.owner.isValued() || o.isValued()) && t.lasts() && t.hold.valid() {
-			return true
+			return t
 		}
 	}
-	return false
+	return nil
 }
 
 // with is what a context says that is made from one that says c, for a tenure.

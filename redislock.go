@@ -217,7 +217,7 @@ func (l *Lock) acquire(ctx context.Context, op string, opts []LockOption, wait t
 	switch {
 	case err == nil:
 		return true, nil
-	case err == errBusy && op == "trylock": //nolint:errorlint // never wrapped
+	case err == errBusy && (op == "trylock" || as.isOnce()): //nolint:errorlint // never wrapped
 		return false, nil
 	default:
 		return false, l.gaveUp(op, err, q.wait != notAtAll)
@@ -266,8 +266,11 @@ func (l *Lock) enter(ctx context.Context, q *request) (in entrance, err error) {
 	if o == nobody {
 		o = c.caller()
 	}
-	if c.deadlocks(now, o) {
+	if t := c.deadlock(now, o); t != nil {
 		now.unpin()
+		if o.isOnce() && t.owner.isOnce() { // it does not wait for itself: it is told that the job runs
+			return in, errBusy
+		}
 		return in, ErrDeadlock
 	}
 	if q.lease.ms == "" {

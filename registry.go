@@ -293,5 +293,5 @@ func (l *Lock) newHold(q *request) *hold {
 
 // renews tells whether the hold that a call asks for is to be renewed.
 func (r *Registry) renews(k *kind, q *request) bool {
-	return r.renewal || q.leads || k.watchdog && q.plain
+	return r.renewal || q.leads || q.as.isOnce() || k.watchdog && q.plain
 }
