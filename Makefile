@@ -53,6 +53,12 @@ torture: ## check histories of many processes under network failures, and that n
 	@scripts/ensure-redis.sh
 	cd torture && GOWORK=off go test -race -timeout $(TESTTIMEOUT) ./...
 
+.PHONY: adapters
+adapters: ## test the modules for other libraries: gocronlock
+	@scripts/ensure-cgo.sh
+	@scripts/ensure-redis.sh
+	cd gocronlock && GOWORK=off go test -race -timeout $(TESTTIMEOUT) ./...
+
 SOAK ?= 10m
 
 .PHONY: soak

@@ -8,12 +8,13 @@ import (
 	"time"
 )
 
-// leastPeriod is the shortest period of [Registry.Once]: of a shorter one hardly anything is left beside the time that Redis takes.
+// leastPeriod is the shortest period of [Registry.Once]: of a shorter one hardly anything is left beside the time that Redis
+// takes.
 const leastPeriod = 10 * time.Millisecond
 
 // RetryOnError has [Registry.Once] leave the path free when fn has failed: it returned an error, or panicked. Then the next
-// node that comes, in the same period too, runs the job. It is for Once only. Default: a failed run counts like any other one,
-// and the next one is due in the next period.
+// node that comes, in the same period too, runs the job. It is for Once only. Default: a failed run counts like any other
+// one, and the next one is due in the next period.
 func RetryOnError() LockOption {
 	return LockOption{"RetryOnError", 0, func(*request, time.Duration) {}}
 }
@@ -22,23 +23,24 @@ func RetryOnError() LockOption {
 // already, or has begun to less than nine tenths of the period ago. It never waits. Path names the job, every is its period,
 // 10 ms at least.
 //
-// A mark, the path's lock, keeps the others out. It is renewed while fn runs, and stays for nine tenths of the period from when
-// it was obtained, see [AtLeast]; so the clocks of the nodes may differ by almost that much, and the next run is not skipped as
-// long as a node comes no earlier than nine tenths of the period after the one that ran last. When fn takes longer than that,
-// the path is free when fn returns. ShedLock's lockAtLeastFor and lockAtMostFor are the mark and the lease: see [TTL].
+// A mark, the path's lock, keeps the others out. It is renewed while fn runs, and stays for nine tenths of the period from
+// when it was obtained, see [AtLeast]; so the clocks of the nodes may differ by almost that much, and the next run is not
+// skipped as long as a node comes no earlier than nine tenths of the period after the one that ran last. When fn takes longer
+// than that, the path is free when fn returns. ShedLock's lockAtLeastFor and lockAtMostFor are the mark and the lease: see
+// [TTL].
 //
 // Ran tells whether fn was called. False without an error means that somebody else runs the job or did, a call of Once within
-// fn included. The context of fn is that of [Hold.Context]: it ends, with the cause [ErrLockLost], as soon as the lock can no longer
-// be guaranteed.
+// fn included. The context of fn is that of [Hold.Context]: it ends, with the cause [ErrLockLost], as soon as the lock can no
+// longer be guaranteed.
 //
 // The errors when fn ran are fn's own, joined with that of the release: [ErrLockLost], somebody else may have run the job at
 // the same time; [ErrUnavailable], nobody knows whether the mark stays. The mark stays also when fn fails or panics, without
-// [RetryOnError], and when ctx is done. After a crash, and after a loss, the lease alone keeps the others out, and may be over
-// before the period is, or after it.
+// [RetryOnError], and when ctx is done. After a crash, and after a loss, the lease alone keeps the others out, and may be
+// over before the period is, or after it.
 //
-// The errors when it did not are those of [Lock.Acquire], but never [ErrTimeout]: [ErrUnavailable], nobody knows whether the job
-// runs; [ErrDeadlock], ctx is that of another hold on the path, be it one of [Hold.Context], [Registry.Do] or [Lock.Context].
-// Options are [TTL], [RetryOnError] and [NoWait], which changes nothing; Wait and AtLeast are bad input.
+// The errors when it did not are those of [Lock.Acquire], but never [ErrTimeout]: [ErrUnavailable], nobody knows whether the
+// job runs; [ErrDeadlock], ctx is that of another hold on the path, be it one of [Hold.Context], [Registry.Do] or
+// [Lock.Context]. Options are [TTL], [RetryOnError] and [NoWait], which changes nothing; Wait and AtLeast are bad input.
 func (r *Registry) Once(
 	ctx context.Context, path string, every time.Duration, fn func(context.Context) error, opts ...LockOption,
 ) (ran bool, err error) {

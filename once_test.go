@@ -292,6 +292,15 @@ func TestOnceDuringAnOutage(t *testing.T) {
 		f.heal()
 		w.pass(time.Minute)
 
+		ctx, cancel := context.WithCancel(w.Context())
+		f.all("release", slow(300*time.Millisecond))
+		ran, err = r.Once(ctx, "43", time.Hour, func(context.Context) error {
+			cancel()
+			return nil
+		})
+		require.True(w, ran)
+		require.NoError(w, err, "it waits for the answer although its context has ended")
+
 		f.all("release", silence)
 		ran, err = r.Once(w.Context(), "42", time.Hour, nothing)
 		require.True(w, ran)

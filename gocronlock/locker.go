@@ -1,0 +1,103 @@
+// Package gocronlock runs the jobs of [gocron] schedulers on one node of several, with the locks of a lock registry. A
+// [Locker] is for jobs that any node may run, an [Elector] for jobs that all run on the same node, until it ends.
+//
+//	locker := gocronlock.NewLocker(registry, lockregistry.AtLeast(54*time.Minute))
+//	_, err = scheduler.NewJob(
+//		gocron.DurationJob(time.Hour), gocron.NewTask(report),
+//		gocron.WithName("report"), gocron.WithDistributedJobLocker(locker),
+//	)
+//
+// At the end shut the scheduler down, then close the registry, then its client.
+//
+// [gocron]: https://github.com/go-co-op/gocron
+package gocronlock
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+
+	"time"
+
+	"github.com/go-co-op/gocron/v2"
+
+	"github.com/lockregistry/lockregistry"
+)
+
+// defaultLeast is long enough for clocks that NTP keeps, and shorter than the period of most jobs.
+const defaultLeast = 500 * time.Millisecond
+
+// Locker is a gocron.Locker, for gocron.WithDistributedLocker and gocron.WithDistributedJobLocker. Make it with [NewLocker].
+// It is safe for use by many goroutines, and for many jobs: the path of a job's lock is the job's name. Name your jobs:
+// without gocron.WithName the name is that of the function.
+type Locker struct {
+	reg    *lockregistry.Registry
+	opts   []lockregistry.LockOption
+	failed func(key string, err error)
+}
+
+var _ gocron.Locker = (*Locker)(nil)
+
+// NewLocker makes a Locker of the locks of r. Options are those of [lockregistry.Lock.Acquire] but for Wait:
+//
+//   - [lockregistry.AtLeast] keeps a job's lock taken for some time, although the job is over sooner. It must be longer than the
+//     difference between the nodes' clocks, or a short job runs on two nodes, and shorter than the job's period less that
+//     difference, or the next run is skipped. Nine tenths of the period are a good choice, with a locker for each period.
+//     Default: 500 ms, for jobs that are due each second at most.
+//   - [lockregistry.TTL] sets the lease: how long a crash keeps the job from running. Default: the registry's.
+//
+// Make the registry with [lockregistry.WithRenewal], or give a lease that is longer than any run: gocron has no way to tell a
+// job that its lock was lost.
+//
+// NewLocker does not talk to Redis. What is wrong, a nil registry or a bad option, is reported by Lock.
+func NewLocker(r *lockregistry.Registry, opts ...lockregistry.LockOption) *Locker {
+	first := []lockregistry.LockOption{lockregistry.NoWait(), lockregistry.AtLeast(defaultLeast)} // of several the last one counts
+	return &Locker{reg: r, opts: slices.Concat(first, opts), failed: logged}
+}
+
+// OnUnlockError sets what is called when a lock could not be released in order after a run of the job key, since gocron drops
+// that error. Call it before the locker is used. Default: a line in the log of [slog.Default]. Errors are a
+// [*lockregistry.LockError] about those of [lockregistry.Hold.Release]; mind [lockregistry.ErrLockLost]: another node may
+// have run the job at the same time. The scheduler's goroutine for the run calls f, so gocron.Scheduler.Shutdown waits for
+// it.
+func (l *Locker) OnUnlockError(f func(key string, err error)) *Locker {
+	if f == nil {
+		f = func(string, error) {}
+	}
+	l.failed = f
+	return l
+}
+
+func logged(key string, err error) {
+	slog.Warn("gocronlock: the lock of a job was not released in order", slog.String("job", key), slog.Any("error", err))
+}
+
+// Lock takes the lock of a job for one run, for gocron. It tries once. The errors, each of which has gocron skip the run and
+// tell a gocron.AfterLockError listener, are those of [lockregistry.Lock.Acquire]: [lockregistry.ErrTimeout], another node
+// runs the job, or did; [lockregistry.ErrUnavailable], nobody knows; and an error about a nil registry.
+func (l *Locker) Lock(ctx context.Context, key string) (gocron.Lock, error) {
+	if l.reg == nil {
+		return nil, errors.New("gocronlock: lock: the registry is nil")
+	}
+	hold, err := l.reg.Acquire(ctx, key, l.opts...)
+	if err != nil {
+		return nil, err
+	}
+	return &lock{locker: l, key: key, hold: hold}, nil
+}
+
+type lock struct {
+	locker *Locker
+	key    string
+	hold   *lockregistry.Hold
+}
+
+// Unlock ends a run. Gocron's context is done after a shutdown, and gocron drops the error. Release takes a second at most.
+func (l *lock) Unlock(ctx context.Context) error {
+	err := l.hold.Release(context.WithoutCancel(ctx))
+	if err != nil {
+		l.locker.failed(l.key, err)
+	}
+	return err
+}
