@@ -17,7 +17,6 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
-
 	"time"
 
 	"github.com/go-co-op/gocron/v2"
