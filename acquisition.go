@@ -309,6 +309,7 @@ func (a *attempt) try(w wish, quick bool, deadline instant) error {
 //go:noinline
 func (a *attempt) prepare(c *call, w wish, quick bool) {
 	*c = a.lock.kind.layout.obtain(a.bid(w), quick)
+	a.lock.reg.demand(c, grants)
 	a.sent = true
 }
 
@@ -320,6 +321,8 @@ func (a *attempt) judge(c *call, reply *answer, deadline instant) (err error) {
 	a.began = reply.sent
 	a.at, err = c.decode(reply.RedisResult)
 	switch {
+	case err == nil && reply.short != nil:
+		err = a.giveBack(reply.short)
 	case err != nil || !reply.late:
 	case a.at.granted:
 		a.began, a.at.granted, err = a.confirm(deadline, a.began.until(came))
@@ -340,6 +343,9 @@ func (a *attempt) judge(c *call, reply *answer, deadline instant) (err error) {
 		return a.explained(ended(a.ctx))
 	}
 	a.asked, a.failure = true, classified(err)
+	if a.cut = reply.short != nil && a.ctx.Err() != nil; a.cut {
+		return a.explained(ended(a.ctx))
+	}
 	return a.failure
 }
 
@@ -372,14 +378,27 @@ func (a *attempt) patience(deadline instant) patience {
 func (a *attempt) confirm(deadline instant, took time.Duration) (sent instant, granted bool, err error) {
 	l, h := a.lock, a.hold
 	p, c := a.patience(deadline), l.kind.layout.renew(l.key, h.value, h.lease)
+	l.reg.demand(&c, renews)
 	reply := l.reg.transport.do(&p, &c)
 	n, err := confirmed(reply.RedisResult)
 	switch {
+	case err == nil && reply.short != nil:
+		return reply.sent, false, a.giveBack(reply.short)
 	case err == nil && (reply.late || n == 0), err == nil && took >= lateAnswer && !reply.anew:
 		return reply.sent, false, errLate // the deposed master may be the one that answers again
 	default:
 		return reply.sent, err == nil, err
 	}
+}
+
+// giveBack is for a hold that is the owner by the word of the master alone: others may have the lock, too, after a failover. It
+// is released, which needs no replica, and the next try asks for another one, which a late release does not touch.
+func (a *attempt) giveBack(why error) error {
+	s := a.hold.abandoned()
+	s.late = a.hold.late
+	a.lock.reg.sweep(s, patience{ctx: context.Background(), limit: unlockGrace})
+	a.hold, a.at = a.hold.again(), standing{}
+	return why
 }
 
 // sleep waits until it is time for the next try, and tells whether a wake-up was the reason. It fails when there is to be

@@ -32,6 +32,7 @@ type guide struct {
 
 const (
 	guideFor   = time.Second            // for so long what the nodes have said is believed, when they had a master that answers
+	guideKept  = 10 * time.Second       // and while nothing is amiss
 	guideAgain = 100 * time.Millisecond // and otherwise
 	guideWait  = 300 * time.Millisecond // how long to wait for the nodes
 	guideRest  = 10 * time.Millisecond  // and for the rest of them, when most have answered
@@ -48,12 +49,7 @@ func newGuide(t *transport) *guide {
 // way is how to reach the master of some slots; the client itself, which follows the nodes, when nobody knows or there are
 // several. It reports false when that master is silent.
 func (g *guide) way(first, last uint16) (way rueidis.CoreClient, ok bool) {
-	said, at := g.hear(guideFor)
-	owner, silent := g.owner(said, first, last)
-	if silent && at.until(g.clock.now()) >= guideAgain {
-		said, _ = g.hear(guideAgain)
-		owner, silent = g.owner(said, first, last)
-	}
+	owner, silent := g.master(first, last)
 	if silent {
 		return nil, false
 	}
@@ -61,6 +57,35 @@ func (g *guide) way(first, last uint16) (way rueidis.CoreClient, ok bool) {
 		return node, true
 	}
 	return g.client, true
+}
+
+// master is the node that has all of some slots, if anybody knows it; and whether that node is silent.
+func (g *guide) master(first, last uint16) (owner string, silent bool) {
+	said, at := g.hear(guideFor)
+	owner, silent = g.owner(said, first, last)
+	if silent && at.until(g.clock.now()) >= guideAgain {
+		said, _ = g.hear(guideAgain)
+		owner, silent = g.owner(said, first, last)
+	}
+	return owner, silent
+}
+
+// usual is the same for a lane that is not wary: what the nodes have said some time ago will do. They are asked again meanwhile.
+func (g *guide) usual(slot uint16) (owner string, silent bool) {
+	g.mu.Lock()
+	age := g.at.until(g.clock.now())
+	if age >= guideFor && age < guideKept && g.asking == nil {
+		g.asking = make(chan struct{})
+		go g.ask(g.asking)
+	}
+	said := g.said
+	g.mu.Unlock()
+	if age < guideKept {
+		if owner, silent = g.owner(said, slot, slot); owner != "" && !silent {
+			return owner, false
+		}
+	}
+	return g.master(slot, slot)
 }
 
 // owner is who has all of some slots by the word of most who answered, if anybody; and whether that node is silent.

@@ -590,6 +590,9 @@ func (h *hold) renewOnce(ctx context.Context, l lease) error {
 	p, c := patience{ctx: ctx, limit: reg.limit, late: r.late()}, r.call()
 	reply := reg.transport.do(&p, &c)
 	n, err := confirmed(reply.RedisResult)
+	if err == nil {
+		err = reply.short
+	}
 	if err = h.answered(r, n > 0, err, reply.late); reply.cut && !errors.Is(err, ErrLockLost) {
 		return explain(ended(ctx), outage{errNoAnswer})
 	}
@@ -597,7 +600,8 @@ func (h *hold) renewOnce(ctx context.Context, l lease) error {
 }
 
 // answered takes in the answer to a renewal: whether the key was the hold's, or what went wrong. A late answer does not
-// prolong the hold, since a master that is none any more may have given it; the hold is renewed again.
+// prolong the hold, since a master that is none any more may have given it; the hold is renewed again. Nor does a renewal that
+// was done, with an error: too few replicas have it.
 func (h *hold) answered(r renewal, was bool, err error, late bool) error {
 	h.mu.Lock()
 	// An answer that comes after the old validity is over cannot revive the hold, even if the new one would reach further.
@@ -618,10 +622,13 @@ func (h *hold) answered(r renewal, was bool, err error, late bool) error {
 		h.mu.Unlock()
 		return ErrLockLost
 	case err != nil:
-		if unknown(err) { // it may shorten the lease yet
+		switch {
+		case was: // it may have shortened the lease
+			h.sure = h.until
+		case unknown(err): // it may shorten the lease yet
 			h.distrust(r.lease.length)
 			h.sure = h.until
-		} else if h.flying == 0 { // none that may is left
+		case h.flying == 0: // none that may is left
 			h.until = h.sure
 		}
 		if h.tended() && (r.scheduled || h.next != never) {

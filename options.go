@@ -38,6 +38,7 @@ type settings struct {
 	layout     Layout
 	clientID   *string
 	log        *slog.Logger
+	replicas   *replicas
 }
 
 // WithExpiry sets the lease of a lock: how long it stays locked in Redis when nobody unlocks or renews it. It counts whole
@@ -98,6 +99,21 @@ func WithClientID(id string) Option { return func(s *settings) { s.clientID = &i
 // that blocks or panics holds up nothing but the lines. Those that come while 1024 wait are dropped, and their number is
 // logged. Default: no log.
 func WithLogger(l *slog.Logger) Option { return func(s *settings) { s.log = l } }
+
+// WithReplicas has a hold count only once n replicas of the master have it, so that it outlives the master: a lock that was
+// granted is not free on the replica that is promoted. N must be the number of all replicas that may be promoted, in a cluster
+// those of one master; with fewer, one of the others may be promoted. It must be positive. With all of them there is no lock
+// while one is down.
+//
+// A call waits for the replicas for timeout, at least a millisecond, and no longer than [WithCommandTimeout]. When too few have
+// acknowledged by then, the lock is given back, and the call goes on waiting, if it may, or fails with [ErrUnavailable]. So do
+// Renew and the renewals of the registry: the lease is then not extended, and [ErrLockLost] follows at its end. A lock that goes
+// from one goroutine of this process to another one needs no acknowledgement, nor does Unlock. It costs a round trip between the
+// servers, and one more connection to each master while calls are under way; the user needs the right to WAIT. Default: a hold
+// counts once the master has it, as in Spring. Redisson waits for replicas, too, see docs/migration.md.
+func WithReplicas(n int, timeout time.Duration) Option {
+	return func(s *settings) { s.replicas = &replicas{n, timeout} }
+}
 
 // Wakeup is how a waiting call learns that the lock is free. Except with WakeupPoll, calls wait in a queue in Redis: a release
 // by this package makes the first one the owner, and tells it so. The ways below are those in which the first one learns that
@@ -263,6 +279,7 @@ func (s *settings) check() error {
 		known("WithLayout", int(s.layout), int(LayoutRedisson)),
 		named(s.clientID),
 		present(s.log),
+		s.replicas.check(),
 	)
 }
 

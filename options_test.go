@@ -56,6 +56,10 @@ func TestNewWithOptionsThatMakeNoSense(t *testing.T) {
 		{lockregistry.WithLayout(1000), "WithLayout(1000): there is no such value"},
 		{lockregistry.WithClientID(""), `WithClientID(""): the id is empty`},
 		{lockregistry.WithLogger(nil), "WithLogger(nil)"},
+		{lockregistry.WithReplicas(0, time.Second), "WithReplicas(0, 1s): the number of replicas must be positive"},
+		{lockregistry.WithReplicas(-1, time.Second), "WithReplicas(-1, 1s): the number of replicas must be positive"},
+		{lockregistry.WithReplicas(1, 0), "WithReplicas(1, 0s): the timeout must be at least a millisecond"},
+		{lockregistry.WithReplicas(1, -time.Second), "WithReplicas(1, -1s): the timeout must be at least a millisecond"},
 	} {
 		r, err := lockregistry.New(client, "orders", c.option)
 		require.Nil(t, r, c.says)

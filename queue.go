@@ -442,11 +442,12 @@ func (a *acquisition) asleep() (next asking, err error) {
 
 // granted takes a grant that a message told. It counts from the last command whose reply showed the ticket in the queue:
 // the server has served it later. When too little of it is certain, it is renewed before anybody relies on it; so too when
-// a server may have told it that is the master no more.
+// a server may have told it that is the master no more, and when replicas must have it: the release that granted it does not
+// wait for them, and WAIT counts what its own connection has written.
 func (a *acquisition) granted(lease time.Duration) (next asking, err error) {
 	l := a.lock
 	wary := l.reg.transport.lane(l.key).isWary(l.reg.clock.now())
-	if !wary && a.hold.grantShort(a.base, lease) {
+	if !wary && l.reg.replicas == nil && a.hold.grantShort(a.base, lease) {
 		a.win(a.base)
 		return "", nil
 	}
@@ -462,7 +463,7 @@ func (a *acquisition) found(left time.Duration) (next asking, err error) {
 			a.ear.Suspect()
 		}
 	}
-	if a.hold.grantShort(a.began, left) {
+	if a.lock.reg.replicas == nil && a.hold.grantShort(a.began, left) {
 		a.win(a.began)
 		return "", nil
 	}
@@ -471,13 +472,17 @@ func (a *acquisition) found(left time.Duration) (next asking, err error) {
 
 // sure renews a hold that is the owner, or was.
 func (a *acquisition) sure() (next asking, err error) {
+	h := a.hold
 	sent, granted, err := a.confirm(a.deadline, 0)
-	if granted && a.hold.grant(sent, a.lock.reg.clock.now()) {
+	if granted && h.grant(sent, a.lock.reg.clock.now()) {
 		a.win(sent)
 		return "", nil
 	}
-	a.hold.late = true // it may be the owner still
+	h.late = true // it may be the owner still
 	switch {
+	case a.hold != h && a.passing(err): // it was given back
+		a.failure = classified(err)
+		return forTicket, a.recover()
 	case err == nil || errors.Is(err, errLate):
 		return forTicket, nil
 	case a.passing(err):

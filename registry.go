@@ -29,7 +29,8 @@ type Registry struct {
 	// how long to leave the lock to others after the handoff limit: who only polls needs a poll interval to notice
 	standBack time.Duration
 	renewal   bool
-	cluster   bool // the client's keys are in slots
+	replicas  *replicas // nil: holds count at once
+	cluster   bool      // the client's keys are in slots
 	plain     *kind
 	read      *kind
 	write     *kind
@@ -90,6 +91,7 @@ func New(client rueidis.Client, prefix string, opts ...Option) (*Registry, error
 		poll:     s.poll,
 		limit:    s.commandLimit(),
 		renewal:  s.renewal,
+		replicas: s.replicas,
 		cluster:  client.Mode() == rueidis.ClientModeCluster,
 		cache:    cache{capacity: s.capacity},
 		closed:   make(chan struct{}),
@@ -289,6 +291,13 @@ func (l *Lock) newHold(q *request) *hold {
 		leads:   q.leads,
 		index:   -1,
 	}
+}
+
+// again is a hold that asks for the same.
+func (h *hold) again() *hold {
+	next := h.lock.newHold(&request{lease: h.lease, atLeast: h.atLeast, leads: h.leads})
+	next.renewed = h.renewed
+	return next
 }
 
 // renews tells whether the hold that a call asks for is to be renewed.

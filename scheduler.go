@@ -202,9 +202,14 @@ func (s *scheduler) turn() instant {
 }
 
 // hire starts one more worker. There is always one more of them than pipelines under way, up to maxWorkers, so that one
-// that is not answered does not keep the others waiting. The caller holds the mutex.
+// that is not answered does not keep the others waiting. Where renewals wait for replicas they leave a place to sweeps: a replica
+// that is down must not keep what is given back. The caller holds the mutex.
 func (s *scheduler) hire(sweeps bool) bool {
-	if s.workers == maxWorkers {
+	most := maxWorkers
+	if s.patient() && !sweeps {
+		most--
+	}
+	if s.workers >= most {
 		return false
 	}
 	s.workers++
@@ -217,6 +222,11 @@ func (s *scheduler) hire(sweeps bool) bool {
 func (s *scheduler) take(sweeps bool) []errand {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if sweeps && s.patient() {
+		if errands := s.dueSweeps(); errands != nil {
+			return errands
+		}
+	}
 	if n := min(len(s.renewals), batch); n > 0 {
 		errands := s.renewals[:n:n]
 		s.renewals = s.renewals[n:]
@@ -232,6 +242,9 @@ func (s *scheduler) take(sweeps bool) []errand {
 	s.workers--
 	return nil
 }
+
+// patient tells whether renewals wait for replicas.
+func (s *scheduler) patient() bool { return s.reg.replicas != nil }
 
 // work is a goroutine that talks to Redis until nothing is left to be asked.
 func (s *scheduler) work(sweeps bool) {
@@ -258,6 +271,9 @@ func (s *scheduler) work(sweeps bool) {
 			func(i int) bool { return errands[i].wanted() },
 			func(i int, a answer) {
 				n, err := confirmed(a.RedisResult)
+				if err == nil {
+					err = a.short
+				}
 				errands[i].done(a, n > 0, err)
 				mu.Lock()
 				defer mu.Unlock()
@@ -323,7 +339,10 @@ func (s *scheduler) close() {
 // As an errand, a renewal is one that the scheduler sends.
 
 func (r renewal) call() call {
-	return r.hold.lock.kind.layout.renew(r.hold.lock.key, r.hold.value, r.lease)
+	l := r.hold.lock
+	c := l.kind.layout.renew(l.key, r.hold.value, r.lease)
+	l.reg.demand(&c, renews)
+	return c
 }
 
 func (r renewal) late() time.Duration { return lateFor(r.lease.length) }

@@ -46,6 +46,9 @@ type call struct {
 	// So a call that may begin one names the queue too. It is refused then unless both are there. A call that waits tries again,
 	// and a release does so without the queue, see removeLater.
 	queue string // its key; empty: the call begins none
+
+	replicas *replicas // which must have what it writes before it counts; nil: none
+	wrote    func(c *call, result rueidis.RedisResult) bool
 }
 
 // queueOf is the key of a lock's queue, see lua/names.lua; empty where that is in another slot, so that there is none.

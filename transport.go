@@ -53,6 +53,8 @@ type transport struct {
 	watch   watch
 	batches chan struct{}
 	users   int // registries; guarded by transportsMu
+
+	replicators replicators
 }
 
 // lane is the way to the keys of some slots of a cluster, or to all keys of a single server.
@@ -126,6 +128,7 @@ type answer struct {
 	late       bool    // it came so late that it must be checked
 	anew       bool    // it came on a way that was made since an answer was late
 	cut        bool    // there is none, because the caller's context ended
+	short      error   // why what the server has done does not count: too few replicas have it, see WithReplicas
 }
 
 // patience is how long a caller waits for an answer: until a while after its context's end, and for no longer than the
@@ -224,6 +227,9 @@ func (t *transport) laneOf(key string) int {
 // do sends a command and waits for the answer as patiently as it is told. Without one its error is errNoAnswer, or
 // errNotSent.
 func (t *transport) do(p *patience, c *call) (a answer) {
+	if c.replicas != nil {
+		return t.doReplicated(p, c)
+	}
 	l := t.lane(c.key)
 	a.sent = t.clock.now()
 	calm := l.enter(a.sent)
@@ -317,11 +323,18 @@ func (t *transport) doAll(
 	limit time.Duration, calls []call, late func(i int) time.Duration, wanted func(i int) bool, done func(i int, a answer),
 ) {
 	groups := map[int][]int{}
+	var all sync.WaitGroup
 	for i, c := range calls {
+		if c.replicas != nil {
+			all.Go(func() {
+				p := patience{ctx: context.Background(), limit: limit, late: late(i)}
+				done(i, t.doReplicated(&p, &c))
+			})
+			continue
+		}
 		n := t.laneOf(c.key)
 		groups[n] = append(groups[n], i)
 	}
-	var all sync.WaitGroup
 	for n, group := range groups {
 		some := make([]call, len(group))
 		for k, i := range group {
@@ -336,7 +349,7 @@ func (t *transport) doAll(
 			came := t.clock.now()
 			for k, i := range group {
 				r := e.result(k)
-				done(i, answer{r, from, came, l.judge(r.Error(), e.sent, came, e.late(late(i))), e.trusted, false})
+				done(i, answer{r, from, came, l.judge(r.Error(), e.sent, came, e.late(late(i))), e.trusted, false, nil})
 			}
 		})
 	}

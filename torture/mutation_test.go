@@ -75,7 +75,7 @@ var mutations = []mutation{
 	},
 	{
 		"renewals of unknown outcome are forgotten", "hold.go",
-		"if unknown(err) { // it may shorten the lease yet", "if false {",
+		"case unknown(err): // it may shorten the lease yet", "case false:",
 		"TestOvertakenRenewal",
 	},
 	{
@@ -292,6 +292,34 @@ var mutations = []mutation{
 		"a hold is released twice", "acquire.go",
 		"if before&released != 0 {", "if false {",
 		"TestReleasesOfUnknownOutcome",
+	},
+	{
+		"replicas are waited for on another connection", "replicas.go",
+		"	results := client.DoMulti(t.ctx, commands...)\n",
+		"	last := len(commands) - 1\n	var results []rueidis.RedisResult\n	if last > 0 {\n" +
+			"		results = client.DoMulti(t.ctx, commands[:last]...)\n	}\n	results = append(results, t.client.Do(t.ctx, " +
+			"t.client.B().Wait().Numreplicas(int64(n)).Timeout(slice.Milliseconds()).Build()))\n",
+		"TestReplicas$",
+	},
+	{
+		"what too few replicas have is granted", "acquisition.go",
+		"err = a.giveBack(reply.short)", "_ = a.giveBack",
+		"TestReplicas$",
+	},
+	{
+		"what too few replicas have is not given back", "acquisition.go",
+		"a.lock.reg.sweep(s, patience{ctx: context.Background(), limit: unlockGrace})\n	a.hold, a.at", "_ = s\n	a.hold, a.at",
+		"TestReplicas$",
+	},
+	{
+		"a renewal counts that too few replicas have", "hold.go",
+		"		err = reply.short\n", "",
+		"TestReplicas$",
+	},
+	{
+		"a grant counts although no replica is known to have it", "queue.go",
+		"!wary && l.reg.replicas == nil &&", "!wary &&",
+		"TestReplicas$",
 	},
 	{
 		"a hold that is granted once more goes on", "queue.go",

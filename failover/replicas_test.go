@@ -1,0 +1,178 @@
+package failover
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/internal/redistest"
+)
+
+// newProcess returns a registry with a client of its own.
+func newProcess(t *testing.T, d *redistest.Deployment, opts ...lockregistry.Option) *lockregistry.Registry {
+	t.Helper()
+	c, err := client(d)
+	require.NoError(t, err)
+	t.Cleanup(c.Close)
+	r, err := lockregistry.New(c, prefix, append([]lockregistry.Option{
+		lockregistry.WithExpiry(lease), lockregistry.WithCommandTimeout(commandLimit),
+	}, opts...)...)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = r.Close() })
+	return r
+}
+
+func nothing(context.Context) error { return nil }
+
+// A master is killed while others write and locks are granted: what was granted is on its successor.
+func TestGrantedKeysOutliveTheirMaster(t *testing.T) {
+	d := redistest.StartReplicatedCluster(t, 3, 1)
+	granted := 0
+	rounds(t, 5, 30, func(t *testing.T, v variant) {
+		r := newProcess(t, d, append(v.options, lockregistry.WithReplicas(1, 500*time.Millisecond))...)
+		master := d.Master(keyOf("{one}"), nil)
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		var running sync.WaitGroup
+		var mu sync.Mutex
+		var keys []string
+		for i := range 4 {
+			running.Go(func() { // what else there is to replicate
+				c, err := client(d)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				defer c.Close()
+				for n := 0; ctx.Err() == nil; n++ {
+					_ = c.Do(ctx, c.B().Set().Key(fmt.Sprintf("{one}%d:%d", i, n%100)).Value(strings.Repeat("x", 10_000)).Build()).Error()
+				}
+			})
+		}
+		for i := range 8 {
+			running.Go(func() {
+				for n := 0; ctx.Err() == nil; n++ {
+					h, err := r.Acquire(ctx, fmt.Sprintf("{one}%d:%d:%d", time.Now().UnixNano(), i, n))
+					if err != nil {
+						continue
+					}
+					mu.Lock()
+					keys = append(keys, h.Key())
+					mu.Unlock()
+				}
+			})
+		}
+		wait(300 * time.Millisecond)
+		master.Kill()
+		stop()
+		running.Wait()
+		successor, _ := d.AwaitPromotion(keyOf("{one}"), master)
+		for _, key := range keys {
+			assert.Equal(t, "1", successor.Command(t, "EXISTS", key), "%s was granted", key)
+		}
+		t.Logf("%d keys were granted", len(keys))
+		granted += len(keys)
+		master.Revive(t)
+		d.AwaitHealthy()
+	})
+	assert.Positive(t, granted)
+}
+
+// While a replica is stopped nothing is granted in its shard, and nothing is otherwise in the others.
+func TestClusterReplicaIsStopped(t *testing.T) {
+	d := redistest.StartReplicatedCluster(t, 3, 1)
+	master := d.Master(keyOf("one"), nil)
+	of := with(d, master)
+	elsewhere := "two"
+	for i := 0; of(elsewhere); i++ {
+		elsewhere = "two" + strconv.Itoa(i)
+	}
+	r := newProcess(t, d, lockregistry.WithReplicas(1, 300*time.Millisecond))
+	without := newProcess(t, d)
+	for _, path := range []string{"one", elsewhere} { // connections are made
+		require.NoError(t, r.Do(t.Context(), path, nothing))
+		require.NoError(t, without.Do(t.Context(), path, nothing))
+	}
+	replica := d.Replicas(master)[0]
+	replica.Freeze()
+
+	_, err := r.Obtain("one").TryLock(t.Context())
+	require.ErrorIs(t, err, lockregistry.ErrUnavailable)
+	require.ErrorContains(t, err, "0 of 1")
+	for name, one := range map[string]struct {
+		registry *lockregistry.Registry
+		path     string
+	}{"another shard": {r, elsewhere}, "without the option": {without, "one"}} {
+		began := time.Now()
+		require.NoError(t, one.registry.Do(t.Context(), one.path, nothing, lockregistry.Wait(time.Second)), name)
+		assert.Less(t, time.Since(began), 200*time.Millisecond, name)
+	}
+	waits := make(chan error, 1)
+	go func() {
+		waits <- r.Do(t.Context(), "one", nothing, lockregistry.Wait(patience))
+	}()
+	wait(time.Second)
+	select {
+	case err := <-waits:
+		t.Fatal("granted by the master alone: ", err)
+	default:
+	}
+	replica.Thaw()
+	require.NoError(t, <-waits)
+	d.AwaitHealthy()
+}
+
+// Both replicas must have what is granted: so the one that is promoted has it, whatever the old master grants meanwhile.
+func TestSentinelFailoverWithReplicas(t *testing.T) {
+	d := redistest.StartSentinels(t, 2, 3)
+	rounds(t, 2, 10, func(t *testing.T, v variant) {
+		v.name = "`WithReplicas(2, 1s)`"
+		v.options = append(v.options, lockregistry.WithReplicas(2, time.Second))
+		p := usual
+		p.stayed = 16 // see TestSentinelFailover
+		f := start(t, d, v, p, all)
+		at := time.Now()
+		_, promoted := d.Failover("")
+		o := f.judge("SENTINEL FAILOVER", v, at, promoted)
+		assert.Zero(t, o.patient, "errors of calls with Wait")
+		assert.Zero(t, o.doubles, "owners inside at once")
+		assert.Zero(t, o.losers, "holds lost")
+		d.AwaitHealthy()
+	})
+}
+
+// Slots move while replicas must have what is granted.
+func TestClusterReshardWithReplicas(t *testing.T) {
+	d := redistest.StartReplicatedCluster(t, 3, 1)
+	rounds(t, 1, 10, func(t *testing.T, v variant) {
+		v.name = "`WithReplicas(1, 1s)`"
+		v.options = append(v.options, lockregistry.WithReplicas(1, time.Second))
+		from := d.Master(keyOf("one"), nil)
+		to := d.Master(keyOf("two"), nil)
+		for i := 0; to == from; i++ {
+			to = d.Master(keyOf("two"+strconv.Itoa(i)), nil)
+		}
+		f := start(t, d, v, usual, with(d, from))
+		var slots []int
+		for _, paths := range [][]string{f.busy, f.stayed, f.kept, f.alone} {
+			for _, path := range paths {
+				slots = append(slots, d.Slot(keyOf(path)))
+			}
+		}
+		at := time.Now()
+		d.Move(to, slots...)
+		o := f.judge("slots migrate, with their keys", v, at, time.Time{})
+		assert.Zero(t, o.patient, "errors of calls with Wait")
+		assert.Zero(t, o.doubles, "owners inside at once")
+		assert.Zero(t, o.losers, "holds lost")
+		d.Move(from, slots...)
+	})
+}

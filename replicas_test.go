@@ -1,0 +1,355 @@
+package lockregistry_test
+
+import (
+	"context"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/internal/redistest"
+)
+
+// followed is a real server with a replica.
+type followed struct {
+	*world
+	replica *redistest.Server
+}
+
+// followedWorlds runs a test on every real server that there is, with a replica.
+func followedWorlds(t *testing.T, test func(w *followed)) {
+	t.Helper()
+	realWorlds(t, func(w *world) {
+		host, port, err := net.SplitHostPort(w.server.Addr())
+		require.NoError(t, err)
+		w.server.Command(t, "CONFIG", "SET", "repl-diskless-sync-delay", "0")
+		f := &followed{w, redistest.StartBinary(t, w.server.Binary(), "--replicaof", host, port)}
+		w.do("SET", "first", "1")
+		w.await("the replica follows", func() bool { return f.replica.Command(t, "GET", "first") == "1" })
+		w.do("DEL", "first")
+		test(f)
+	})
+}
+
+const acknowledging = 300 * time.Millisecond
+
+func (w *followed) replicated(opts ...lockregistry.Option) *lockregistry.Registry {
+	w.Helper()
+	return w.registry(append([]lockregistry.Option{lockregistry.WithReplicas(1, acknowledging)}, opts...)...)
+}
+
+// slack is how much later than its time a call may end.
+const slack = 100 * time.Millisecond
+
+func TestReplicasHaveWhatIsGranted(t *testing.T) {
+	followedWorlds(t, func(w *followed) {
+		for i, layout := range []lockregistry.Layout{lockregistry.LayoutSpring, lockregistry.LayoutRedisson} {
+			r := w.replicated(lockregistry.WithLayout(layout))
+			rw := r.ReadWrite("rw" + strconv.Itoa(i))
+			for _, l := range []*lockregistry.Lock{r.Obtain("plain" + strconv.Itoa(i)), rw.Reader(), rw.Writer()} {
+				w.lock(l)
+				assert.Equal(t, "1", w.replica.Command(t, "EXISTS", l.Key()))
+				w.unlock(l)
+			}
+		}
+	})
+}
+
+// The connections that rueidis has for blocking commands have written something, and nothing since: there WAIT tells of that
+// only.
+func TestReplicasThatStop(t *testing.T) {
+	followedWorlds(t, func(w *followed) {
+		client := w.client()
+		require.NoError(t, client.Do(t.Context(), client.B().Wait().Numreplicas(1).Timeout(1000).Build()).Error())
+		r := w.registryOn(client, lockregistry.WithReplicas(1, acknowledging))
+		l := r.Obtain("42")
+		w.lock(l)
+		w.unlock(l)
+		w.replica.Freeze()
+
+		began := time.Now()
+		ok, err := l.TryLock(t.Context())
+		took := time.Since(began)
+		assert.False(t, ok)
+		w.fails(err, lockregistry.ErrUnavailable, "trylock", "orders:42")
+		require.ErrorContains(t, err, "too few replicas have it: 0 of 1")
+		assert.GreaterOrEqual(t, took, acknowledging)
+		assert.Less(t, took, acknowledging+slack)
+		w.awaitGone("orders:42") // it was given back
+
+		began = time.Now()
+		err = l.Lock(t.Context(), lockregistry.Wait(time.Second))
+		w.fails(err, lockregistry.ErrTimeout, "lock", "orders:42")
+		require.ErrorIs(t, err, lockregistry.ErrUnavailable)
+		assert.Less(t, time.Since(began), time.Second+500*time.Millisecond)
+		w.awaitGone("orders:42")
+
+		ctx, cancel := context.WithTimeout(t.Context(), acknowledging/3)
+		defer cancel()
+		err = l.Lock(ctx)
+		w.fails(err, context.DeadlineExceeded, "lock", "orders:42")
+		require.ErrorIs(t, err, lockregistry.ErrUnavailable)
+		w.awaitGone("orders:42")
+
+		waits := lockElsewhere(l, lockregistry.NewOwner(t.Context()), lockregistry.Wait(time.Minute))
+		w.await("a call waits", func() bool { return w.do("EXISTS", "orders:42") == "1" })
+		w.replica.Thaw()
+		require.NoError(t, <-waits)
+		assert.Equal(t, "1", w.replica.Command(t, "EXISTS", "orders:42"))
+	})
+}
+
+// A frozen replica delays no call without the option, on the same client or not, and no answer that needs no replica.
+func TestReplicasDelayNobodyElse(t *testing.T) {
+	followedWorlds(t, func(w *followed) {
+		client := w.client()
+		r := w.registryOn(client, lockregistry.WithReplicas(1, 5*time.Second), lockregistry.WithCommandTimeout(10*time.Second))
+		without := w.registryOn(client)
+		held := without.Obtain("held")
+		w.lock(held)
+		w.replica.Freeze()
+		var waiting sync.WaitGroup
+		ctx, cancel := context.WithCancel(t.Context())
+		for i := range 20 {
+			waiting.Go(func() { _, _ = r.Obtain("with" + strconv.Itoa(i)).TryLock(ctx) })
+		}
+		w.await("calls wait", func() bool { return w.do("EXISTS", "orders:with19") == "1" })
+
+		var longest time.Duration
+		for i := range 100 {
+			l, began := without.Obtain("without"+strconv.Itoa(i)), time.Now()
+			w.lock(l)
+			w.unlock(l)
+			longest = max(longest, time.Since(began))
+		}
+		assert.Less(t, longest, 100*time.Millisecond)
+		began := time.Now()
+		ok, err := r.Obtain("held").TryLock(t.Context())
+		require.NoError(t, err)
+		assert.False(t, ok, "somebody else has it")
+		assert.Less(t, time.Since(began), time.Second)
+		cancel()
+		waiting.Wait()
+		w.replica.Thaw()
+		w.unlock(held)
+	})
+}
+
+func TestManyCallsWithReplicas(t *testing.T) {
+	followedWorlds(t, func(w *followed) {
+		r := w.registry(lockregistry.WithReplicas(1, time.Second))
+		const calls = 2000
+		all := func(each func(l *lockregistry.Lock)) (longest time.Duration) {
+			var running sync.WaitGroup
+			var mu sync.Mutex
+			for i := range calls {
+				l := r.Obtain(strconv.Itoa(i))
+				running.Go(func() {
+					began := time.Now()
+					each(l)
+					took := time.Since(began)
+					mu.Lock()
+					defer mu.Unlock()
+					longest = max(longest, took)
+				})
+			}
+			running.Wait()
+			return longest
+		}
+		took := all(func(l *lockregistry.Lock) {
+			if ok, err := l.TryLock(t.Context()); assert.NoError(t, err) && assert.True(t, ok) {
+				assert.NoError(t, l.Unlock(t.Context()))
+			}
+		})
+		t.Logf("with a replica that answers the longest call took %v", took)
+		w.replica.Freeze()
+		took = all(func(l *lockregistry.Lock) {
+			_, err := l.TryLock(t.Context())
+			assert.ErrorIs(t, err, lockregistry.ErrUnavailable)
+		})
+		t.Logf("with one that does not %v", took)
+		assert.Less(t, took, time.Second+slack)
+		w.replica.Thaw()
+		w.leftNothingSoon()
+	})
+}
+
+func (w *world) leftNothingSoon() {
+	w.Helper()
+	w.await("nothing is left", func() bool { return w.do("DBSIZE") == "0" })
+}
+
+// A renewal that too few have is none: the hold is lost when the lease is over that they know of.
+func TestRenewalsNeedReplicas(t *testing.T) {
+	const lease = 2 * time.Second
+	followedWorlds(t, func(w *followed) {
+		r := w.replicated(lockregistry.WithRenewal(), lockregistry.WithExpiry(lease))
+		lost, kept := r.Obtain("lost"), r.Obtain("kept")
+		owner := lockregistry.NewOwner(t.Context())
+		w.lock(kept)
+		w.unlock(kept)
+		require.NoError(t, lost.Lock(owner))
+		inside := lost.Context(owner)
+		w.replica.Freeze()
+		began := time.Now()
+		err := lost.Renew(owner, time.Minute)
+		w.fails(err, lockregistry.ErrUnavailable, "renew", "orders:lost")
+		require.ErrorContains(t, err, "too few replicas")
+		assert.Greater(t, w.pttl("orders:lost"), lease, "the master has it")
+		<-inside.Done()
+		require.ErrorIs(t, context.Cause(inside), lockregistry.ErrLockLost)
+		assert.Less(t, time.Since(began), lease)
+		require.ErrorIs(t, lost.Unlock(owner), lockregistry.ErrLockLost)
+
+		w.replica.Thaw()
+		require.NoError(t, kept.Lock(owner, lockregistry.Wait(time.Minute)))
+		inside = kept.Context(owner)
+		w.replica.Freeze()
+		w.await("a renewal that too few have", func() bool { return w.pttl("orders:kept") > lease*9/10 })
+		w.replica.Thaw()
+		w.await("the lease is extended", func() bool {
+			require.NoError(t, context.Cause(inside))
+			return w.replica.Command(t, "EXISTS", "orders:kept") == "1" && time.Since(began) > 3*lease
+		})
+		require.NoError(t, kept.Unlock(owner))
+	})
+}
+
+// A shorter lease than the running one counts, although too few have it.
+func TestShorterRenewalWithoutReplicas(t *testing.T) {
+	followedWorlds(t, func(w *followed) {
+		r := w.replicated()
+		h, err := r.Acquire(t.Context(), "42")
+		require.NoError(t, err)
+		w.replica.Freeze()
+		require.ErrorIs(t, h.Renew(t.Context(), 5*time.Second), lockregistry.ErrUnavailable)
+		assert.LessOrEqual(t, h.Remaining(), 5*time.Second)
+		assert.Greater(t, h.Remaining(), 3*time.Second)
+		w.replica.Thaw()
+		require.NoError(t, h.Renew(t.Context(), time.Minute))
+		assert.Greater(t, h.Remaining(), 50*time.Second)
+		require.NoError(t, h.Release(t.Context()))
+	})
+}
+
+// Who is granted the lock by another process's release writes something of its own, which replicas acknowledge.
+func TestGrantsNeedReplicas(t *testing.T) {
+	followedWorlds(t, func(w *followed) {
+		giver, taker := w.registry(), w.replicated()
+		for _, l := range []*lockregistry.Lock{taker.Obtain("42"), taker.ReadWrite("rw").Writer(), taker.ReadWrite("rw2").Reader()} {
+			from := giver.Obtain(l.Path())
+			if l.Path() != "42" {
+				from = giver.ReadWrite(l.Path()).Writer()
+			}
+			queue := "orders:{" + l.Key() + "}:waiters"
+			for round, frozen := range []bool{false, true} {
+				owner := lockregistry.NewOwner(t.Context())
+				w.lock(from)
+				waits := lockElsewhere(l, owner, lockregistry.Wait(time.Minute))
+				w.await("there is a ticket", func() bool { return w.do("ZCOUNT", queue, "0", "+inf") == "1" })
+				if frozen {
+					w.replica.Freeze()
+				}
+				w.unlock(from)
+				if frozen {
+					select {
+					case err := <-waits:
+						t.Fatalf("round %d: granted by the master alone: %v", round, err)
+					case <-time.After(2 * acknowledging):
+					}
+					w.replica.Thaw()
+				}
+				require.NoError(t, <-waits)
+				assert.Equal(t, "1", w.replica.Command(t, "EXISTS", l.Key()))
+				require.NoError(t, l.Unlock(owner))
+			}
+		}
+	})
+}
+
+// The same for who finds out by looking.
+func TestGrantsThatAreFoundNeedReplicas(t *testing.T) {
+	followedWorlds(t, func(w *followed) {
+		l, owner := w.replicated().Obtain("42"), lockregistry.NewOwner(t.Context())
+		h, err := w.registry().Acquire(t.Context(), "42")
+		require.NoError(t, err)
+		waits := lockElsewhere(l, owner, lockregistry.Wait(time.Minute))
+		w.await("the call is told of changes of the key", func() bool {
+			return strings.Contains(w.do("INFO", "stats"), "tracking_total_keys:1\r")
+		})
+		w.replica.Freeze()
+		w.do("EVAL", `local ticket = redis.call('ZRANGEBYSCORE', KEYS[2], 0, '+inf')[1]
+			redis.call('ZREM', KEYS[2], ticket)
+			redis.call('SET', KEYS[1], string.match(ticket, '^[^|]*'), 'PX', 60000)`, "2", "orders:42", "orders:{orders:42}:waiters")
+		select {
+		case err := <-waits:
+			t.Fatal("granted by the master alone: ", err)
+		case <-time.After(2 * acknowledging):
+		}
+		w.replica.Thaw()
+		require.NoError(t, <-waits)
+		assert.Equal(t, "1", w.replica.Command(t, "EXISTS", "orders:42"))
+		require.NoError(t, l.Unlock(owner))
+		require.ErrorIs(t, h.Release(t.Context()), lockregistry.ErrLockLost)
+	})
+}
+
+// From one goroutine to the next the lock goes without a word of the replicas.
+func TestHandOverNeedsNoReplicas(t *testing.T) {
+	followedWorlds(t, func(w *followed) {
+		r := w.replicated(lockregistry.WithHandoff(time.Minute))
+		l, owner := r.Obtain("42"), lockregistry.NewOwner(t.Context())
+		w.lock(l)
+		next := lockElsewhere(l, owner)
+		w.await("the other one waits", func() bool { return lockregistry.Contended(l) })
+		w.replica.Freeze()
+		w.unlock(l)
+		require.NoError(t, <-next)
+		require.NoError(t, l.Unlock(owner))
+		w.replica.Thaw()
+	})
+}
+
+// Without the right to WAIT nothing is locked, and nothing is left.
+func TestReplicasWithoutPermission(t *testing.T) {
+	followedWorlds(t, func(w *followed) {
+		w.do("ACL", "SETUSER", "app", "on", ">secret", "resetchannels", "~*", "&*", "+@all", "-wait")
+		client := w.clientWith(w.dial, func(o *rueidis.ClientOption) { o.Username, o.Password = "app", "secret" })
+		r := w.registryOn(client, lockregistry.WithReplicas(1, acknowledging))
+		err := r.Obtain("42").Lock(t.Context(), lockregistry.Wait(10*time.Second))
+		require.ErrorContains(t, err, "NOPERM")
+		require.NotErrorIs(t, err, lockregistry.ErrUnavailable)
+		w.awaitGone("orders:42")
+	})
+}
+
+// On a server without replicas the master has nothing to wait for, and nothing is locked.
+func TestNoReplicas(t *testing.T) {
+	worlds(t, func(w *world) {
+		r := w.registry(lockregistry.WithReplicas(1, 50*time.Millisecond))
+		_, err := r.Obtain("42").TryLock(w.Context())
+		w.fails(err, lockregistry.ErrUnavailable, "trylock", "orders:42")
+		err = r.Do(w.Context(), "42", func(context.Context) error { panic("locked") }, lockregistry.Wait(500*time.Millisecond))
+		w.fails(err, lockregistry.ErrTimeout, "do", "orders:42")
+		w.awaitGone("orders:42")
+	})
+}
+
+// The server forgets its scripts.
+func TestReplicasAndForgottenScripts(t *testing.T) {
+	followedWorlds(t, func(w *followed) {
+		r := w.replicated()
+		h, err := r.Acquire(t.Context(), "42")
+		require.NoError(t, err)
+		w.do("SCRIPT", "FLUSH")
+		require.NoError(t, h.Renew(t.Context(), time.Minute))
+		require.NoError(t, h.Release(t.Context()))
+	})
+}

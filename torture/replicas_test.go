@@ -1,0 +1,75 @@
+package torture
+
+import (
+	"context"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/internal/redistest"
+)
+
+// A hold counts only once a replica has it, and the replica is stopped.
+func TestReplicas(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t, "--repl-diskless-sync-delay", "0")
+	host, port, err := net.SplitHostPort(server.Addr())
+	require.NoError(t, err)
+	replica := redistest.Start(t, "--replicaof", host, port)
+	server.Command(t, "SET", "first", "1")
+	until := func(what string, happened func() bool) {
+		t.Helper()
+		require.Eventually(t, happened, 20*time.Second, time.Millisecond, what)
+	}
+	until("the replica follows", func() bool { return replica.Command(t, "GET", "first") == "1" })
+
+	registry := func(opts ...lockregistry.Option) (*lockregistry.Registry, rueidis.Client) {
+		client, err := rueidis.NewClient(rueidis.ClientOption{
+			InitAddress: []string{server.Addr()}, ForceSingleClient: true, DisableCache: true,
+		})
+		require.NoError(t, err)
+		t.Cleanup(client.Close)
+		r, err := lockregistry.New(client, "replicas", opts...)
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = r.Close() })
+		return r, client
+	}
+	r, client := registry(lockregistry.WithReplicas(1, 200*time.Millisecond))
+	other, _ := registry()
+	gone := func(path string) bool { return server.Command(t, "EXISTS", "replicas:"+path) == "0" }
+
+	// What the client's connection for blocking commands has written last, a replica has.
+	require.NoError(t, client.Do(t.Context(), client.B().Wait().Numreplicas(1).Timeout(1000).Build()).Error())
+	ctx := lockregistry.NewOwner(t.Context())
+	require.NoError(t, r.Obtain("renewed").Lock(ctx, lockregistry.TTL(time.Minute)))
+	blocks, err := other.Acquire(t.Context(), "granted")
+	require.NoError(t, err)
+	waits := make(chan error, 1)
+	go func() {
+		waits <- r.Obtain("granted").Lock(lockregistry.NewOwner(context.Background()), lockregistry.Wait(time.Second))
+	}()
+	until("a call waits", func() bool {
+		return server.Command(t, "ZCOUNT", "replicas:{replicas:granted}:waiters", "0", "+inf") == "1"
+	})
+	replica.Freeze()
+
+	ok, err := r.Obtain("free").TryLock(t.Context())
+	require.ErrorIs(t, err, lockregistry.ErrUnavailable)
+	require.False(t, ok)
+	until("it is given back", func() bool { return gone("free") })
+	require.ErrorIs(t, r.Renew(t.Context(), "renewed", time.Hour), lockregistry.ErrUnavailable)
+	require.NoError(t, r.Obtain("renewed").Unlock(ctx))
+	require.NoError(t, blocks.Release(t.Context()))
+	require.ErrorIs(t, <-waits, lockregistry.ErrTimeout)
+	until("it is given back", func() bool { return gone("granted") })
+
+	replica.Thaw()
+	ok, err = r.Obtain("free").TryLock(t.Context(), lockregistry.Wait(20*time.Second))
+	require.NoError(t, err)
+	require.True(t, ok)
+	require.Equal(t, "1", replica.Command(t, "EXISTS", "replicas:free"))
+}
