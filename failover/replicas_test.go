@@ -32,7 +32,8 @@ func newProcess(t *testing.T, d *redistest.Deployment, opts ...lockregistry.Opti
 
 func nothing(context.Context) error { return nil }
 
-// A master is killed while others write and locks are granted: what was granted is on its successor.
+// A master is killed while others write and locks are granted, and while its replica does not keep up: what was granted is on its
+// successor.
 func TestGrantedKeysOutliveTheirMaster(t *testing.T) {
 	d := redistest.StartReplicatedCluster(t, 3, 1)
 	granted := 0
@@ -53,7 +54,7 @@ func TestGrantedKeysOutliveTheirMaster(t *testing.T) {
 				}
 				defer c.Close()
 				for n := 0; ctx.Err() == nil; n++ {
-					_ = c.Do(ctx, c.B().Set().Key(fmt.Sprintf("{one}%d:%d", i, n%100)).Value(strings.Repeat("x", 10_000)).Build()).Error()
+					_ = c.Do(ctx, c.B().Set().Key(fmt.Sprintf("{one}%d:%d", i, n%100)).Value(strings.Repeat("x", 200_000)).Build()).Error()
 				}
 			})
 		}
@@ -70,8 +71,12 @@ func TestGrantedKeysOutliveTheirMaster(t *testing.T) {
 				}
 			})
 		}
+		wait(200 * time.Millisecond)
+		replica := d.Replicas(master)[0]
+		replica.Freeze()
 		wait(300 * time.Millisecond)
 		master.Kill()
+		replica.Thaw()
 		stop()
 		running.Wait()
 		successor, _ := d.AwaitPromotion(keyOf("{one}"), master)
