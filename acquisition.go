@@ -23,6 +23,10 @@ type acquisition struct {
 	failed   int     // tries in a row that failed
 	closing  instant // since when they do because the client is closed; 0 when they do not
 	waits    bool    // the local half knows that this call waits
+	served   bool    // the hold was granted, by another process
+	slept    bool    // the call has waited for somebody else's hold
+	lapses   instant // when the lease of that is over, as it was seen last; 0 when that is not known
+	wakeups  Wakeups
 
 	// In a queue.
 	older string  // the newest ticket that was asked for, if any: it may be there
@@ -95,7 +99,7 @@ func (l *Lock) obtainLater(first *attempt, err error, q *request, deadline insta
 	patient := q.wait != notAtAll
 	// A call that waits for a while makes nothing of a failure that passes, another one is told of the first.
 	if err == nil || patient && (q.wait > 0 || queued) && first.passing(err) {
-		err = l.pursue(*first, *q, patient, deadline)
+		err = l.pursue(*first, q, patient, deadline)
 	} else if first.hold.late {
 		l.reg.sweep(first.hold.abandoned(), patience{ctx: context.Background(), limit: unlockGrace})
 	}
@@ -109,8 +113,9 @@ func (l *Lock) obtainLater(first *attempt, err error, q *request, deadline insta
 }
 
 // pursue goes on until the hold is granted, or not to be had.
-func (l *Lock) pursue(first attempt, q request, patient bool, deadline instant) (err error) {
-	a := &acquisition{attempt: first, request: q, patient: patient, deadline: deadline}
+func (l *Lock) pursue(first attempt, q *request, patient bool, deadline instant) (err error) {
+	a := &acquisition{attempt: first, request: *q, patient: patient, deadline: deadline}
+	defer func() { q.how, q.wakeups = a.how(), a.wakeups }()
 	if !patient {
 		defer a.end()
 		return a.patrol()
@@ -134,6 +139,40 @@ func (l *Lock) pursue(first attempt, q request, patient bool, deadline instant) 
 		return err
 	}
 	return a.patrol()
+}
+
+// how is how the call got the lock, if it did.
+func (a *acquisition) how() How {
+	switch {
+	case a.served:
+		return HowGranted
+	case a.lapses != 0 && a.lapses <= a.began:
+		return HowFoundExpired
+	case a.slept:
+		return HowFoundFree
+	default:
+		return HowFree
+	}
+}
+
+// sleeps is for when the call waits for a hold whose lease was seen to have so much left at some time, if it has an end.
+func (a *acquisition) sleeps(seen instant, left time.Duration) {
+	a.slept, a.lapses = true, 0
+	if left > 0 {
+		a.lapses = seen.add(left)
+	}
+}
+
+// woke counts what ended the waiting for somebody else's hold, for now.
+func (a *acquisition) woke(why reason) {
+	switch why {
+	case byMail:
+		a.wakeups.Messages++
+	case byWakeup:
+		a.wakeups.Changes++
+	case byTime:
+		a.wakeups.Timeouts++
+	}
 }
 
 // patrol tries until the hold is granted, whenever it is woken, the holder's lease ends, or the poll interval is over: where
@@ -413,7 +452,11 @@ func (a *acquisition) sleep(left time.Duration) (woken bool, err error) {
 	if left > 0 { // Redis counts whole milliseconds, and removes a key after its last one
 		pause = min(pause, left+time.Millisecond)
 	}
+	a.sleeps(a.began, left)
 	why, err := a.pause(pause, a.ear.wakeup(), nil)
+	if err == nil {
+		a.woke(why)
+	}
 	return why == byWakeup, err
 }
 

@@ -198,6 +198,26 @@ func ExampleRegistry_Once() {
 	// false <nil>
 }
 
+// An observer is told how each call got its lock, and how long that took.
+func ExampleWithObserver() {
+	registry, stop := newRegistry(lockregistry.WithObserver(lockregistry.Observer{
+		Acquired: func(_ context.Context, a lockregistry.Acquired) {
+			fmt.Println(a.Op, a.Key, a.How, "waited:", a.Waited())
+		},
+		Released: func(_ context.Context, r lockregistry.Released) {
+			fmt.Println(r.How, "held for less than a minute:", r.Held < time.Minute)
+		},
+	}))
+	defer stop()
+
+	err := registry.Do(context.Background(), "42", func(context.Context) error { return nil })
+	fmt.Println("error:", err)
+	// Output:
+	// do orders:42 free waited: false
+	// released held for less than a minute: true
+	// error: <nil>
+}
+
 // A job that fails is for the node that comes next, with RetryOnError.
 func ExampleRetryOnError() {
 	registry, stop := newRegistry()

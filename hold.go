@@ -58,6 +58,7 @@ type hold struct {
 	stranded int32 // how many of its owners nobody can reach, see [Hold]
 	stays    bool  // it is not handed over
 
+	owner   instant // since when its owner has it
 	planned bool    // the scheduler knows the hold
 	since   instant // when this process got the key; hand-over does not change it
 
@@ -124,7 +125,7 @@ func (h *hold) grant(sent, came instant) bool {
 	if came >= h.until {
 		return false
 	}
-	h.state, h.since, h.chosen = live, sent, sent
+	h.state, h.since, h.owner, h.chosen = live, sent, came, sent
 	h.keep(came)
 	h.plan()
 	return true
@@ -142,7 +143,7 @@ func (h *hold) grantShort(base instant, lease time.Duration) bool {
 		return false
 	}
 	h.until = until
-	h.state, h.since, h.chosen = live, now, base
+	h.state, h.since, h.owner, h.chosen = live, now, now, base
 	h.keep(now)
 	h.next = never
 	if lease < h.lease.length {
@@ -176,7 +177,7 @@ func (h *hold) regranted() {
 		return
 	}
 	h.mu.Lock()
-	h.unlockLose("another server has granted it once more")
+	h.unlockLose(GrantedTwice)
 }
 
 // tended tells whether the scheduler is to send something for the hold.
@@ -201,23 +202,24 @@ func (h *hold) valid() bool {
 		h.mu.Unlock()
 		return true
 	}
-	h.unlockLose("the lease is over")
+	h.unlockLose(LeaseOver)
 	return false
 }
 
 // unlockLose turns live into lost, and unlocks the mutex.
-func (h *hold) unlockLose(why string) {
+func (h *hold) unlockLose(why Loss) {
 	if h.state != live {
 		h.mu.Unlock()
 		return
 	}
 	h.state = lost
-	awaited := h.awaited
+	awaited, held := h.awaited, h.owner.until(h.lock.reg.clock.now())
 	h.unlockEnds(ErrLockLost)
 	if awaited && h.lock.half().contended() {
 		h.lock.evict()
 	}
-	h.lock.reg.journal.log(slog.LevelWarn, "lock lost", slog.String("key", h.lock.key), slog.String("reason", why))
+	h.lock.reg.journal.log(slog.LevelWarn, "lock lost", slog.String("key", h.lock.key), slog.String("reason", string(why)))
+	h.tellLost(held, why)
 }
 
 // end turns any state into over: the owner gives the lock back. It tells whether the hold was valid until then.
@@ -240,7 +242,8 @@ func (h *hold) adopt(q *request, renewed bool) bool {
 	l := q.lease
 	h.mu.Lock()
 	h.atLeast, h.leads = q.atLeast, q.leads
-	h.keep(h.lock.reg.clock.now())
+	h.owner = h.lock.reg.clock.now()
+	h.keep(h.owner)
 	if fresh := h.fresh(); !fresh || h.lease == l && h.renewed == renewed {
 		h.mu.Unlock()
 		return fresh
@@ -296,7 +299,7 @@ func (h *hold) dismiss(o owner) bool {
 		return sound
 	}
 	if !h.fresh() {
-		h.unlockLose("the lease is over")
+		h.unlockLose(LeaseOver)
 		return false
 	}
 	ends := h.ends.of(o)
@@ -341,7 +344,7 @@ func (h *hold) shared(l lease) (ok, renew bool) {
 func (h *hold) left() time.Duration {
 	h.mu.Lock()
 	if !h.fresh() {
-		h.unlockLose("the lease is over")
+		h.unlockLose(LeaseOver)
 		return 0
 	}
 	left := h.lock.reg.clock.now().until(h.until)
@@ -369,7 +372,7 @@ func (h *hold) forget(o owner) {
 func (h *hold) strand(o owner) {
 	h.mu.Lock()
 	if !h.fresh() {
-		h.unlockLose("the lease is over")
+		h.unlockLose(LeaseOver)
 		return
 	}
 	h.stranded++
@@ -413,7 +416,7 @@ func (h *hold) unlockEnds(cause error) {
 func (h *hold) watch(parent, base context.Context, o owner) (context.Context, error) {
 	h.mu.Lock()
 	if !h.fresh() {
-		h.unlockLose("the lease is over")
+		h.unlockLose(LeaseOver)
 		return nil, ErrLockLost
 	}
 	ctx := h.ends.add(parent, base, o, h)
@@ -433,7 +436,7 @@ func (h *hold) attend(waits bool) {
 	}
 	h.mu.Lock()
 	if !h.fresh() {
-		h.unlockLose("the lease is over")
+		h.unlockLose(LeaseOver)
 		h.lock.evict()
 		return
 	}
@@ -461,7 +464,7 @@ func (h *hold) plan() bool {
 func (h *hold) tick() (e errand) {
 	h.mu.Lock()
 	if !h.fresh() {
-		h.unlockLose("the lease is over")
+		h.unlockLose(LeaseOver)
 		return nil
 	}
 	if h.next <= h.lock.reg.clock.now() {
@@ -516,7 +519,7 @@ func (q question) done(a answer, was bool, err error) {
 		h.failed++
 		h.next = min(h.next, h.lock.reg.clock.now().add(backoff(h.failed, h.lease.length)))
 	case !was:
-		h.unlockLose("the key is no longer this hold's")
+		h.unlockLose(KeyGone)
 		return
 	default:
 		h.questioned, h.failed = false, 0
@@ -575,7 +578,7 @@ func (h *hold) renewOnce(ctx context.Context, l lease) error {
 	}
 	h.mu.Lock()
 	if !h.fresh() {
-		h.unlockLose("the lease is over")
+		h.unlockLose(LeaseOver)
 		return ErrLockLost
 	}
 	chosen := l.ms != ""
@@ -638,10 +641,10 @@ func (h *hold) answered(r renewal, was bool, err error, late bool) error {
 		h.unlockPlanned()
 		return err
 	case !was:
-		h.unlockLose("the key is no longer this hold's")
+		h.unlockLose(KeyGone)
 		return ErrLockLost
 	case now >= h.until:
-		h.unlockLose("the lease was over before its renewal was answered")
+		h.unlockLose(RenewedTooLate)
 		return ErrLockLost
 	case late:
 		if h.tended() && (r.scheduled || h.next != never) {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// journal calls code of the user that nobody may wait for, such as a log handler: it may block for ever, and it may panic.
+// journal calls code of the user that nobody may wait for, a log handler or an observer: it may block for ever, and it may panic.
 // Calls are queued, and one goroutine, which exists only while there are some, makes them in order, under no mutex. So
 // nobody who logs ever blocks, not even with a mutex held. When the queue is full, because a call does not return, what
 // comes is dropped and counted; the count is logged once the calls go on.
@@ -46,7 +46,7 @@ func (j *journal) log(level slog.Level, message string, attrs ...slog.Attr) {
 // write has the handler write a line, in the goroutine.
 func (j *journal) write(line slog.Record) {
 	ctx := context.Background()
-	if j.handler.Enabled(ctx, line.Level) {
+	if j.handler != nil && j.handler.Enabled(ctx, line.Level) {
 		_ = j.handler.Handle(ctx, line) // nobody could be told
 	}
 }

@@ -39,6 +39,7 @@ type settings struct {
 	clientID   *string
 	log        *slog.Logger
 	replicas   *replicas
+	observer   *Observer
 }
 
 // WithExpiry sets the lease of a lock: how long it stays locked in Redis when nobody unlocks or renews it. It counts whole
@@ -208,6 +209,11 @@ type request struct {
 
 	atLeast time.Duration // 0: no longer than it is held
 	leads   bool          // see hold.leads
+
+	// What an observer is told of the call, in the end.
+	how     How
+	here    time.Duration
+	wakeups Wakeups
 }
 
 // with returns the request that the options make of q. It is apart from the caller so that a call without options needs no
@@ -280,6 +286,7 @@ func (s *settings) check() error {
 		named(s.clientID),
 		present(s.log),
 		s.replicas.check(),
+		observes(s.observer),
 	)
 }
 

@@ -373,6 +373,7 @@ func (a *acquisition) asleep() (next asking, err error) {
 	lane.sleep(a.lock.kind.layout.holds(a.lock.key, ""))
 	defer lane.wake()
 	a.failed, a.woken = 0, false
+	a.sleeps(a.base, at.left)
 	a.note(nil)
 	clock := &a.lock.reg.clock
 	refresh, due, watch := clock.now().add(refreshing), never, never
@@ -404,6 +405,7 @@ func (a *acquisition) asleep() (next asking, err error) {
 			return toLook, nil
 		case m.isNext:
 			due, watch, patience = now.add(m.next+time.Millisecond), now.add(watchAfterFirst), 0
+			a.lapses = 0
 		}
 		switch {
 		case due <= now:
@@ -422,6 +424,7 @@ func (a *acquisition) asleep() (next asking, err error) {
 			case seen.armed:
 				a.sees = true
 				if seen.left > 0 {
+					a.lapses = now.add(seen.left)
 					due = clock.now().add(seen.left + time.Millisecond + patience)
 				}
 			case patience == 0: // nothing tells of a key that goes away in silence
@@ -433,6 +436,7 @@ func (a *acquisition) asleep() (next asking, err error) {
 		if err != nil {
 			return "", err
 		}
+		a.woke(why)
 		if why == byWakeup { // the key has changed, or the connection
 			a.woken, a.sees = true, false
 			return toLook, nil
@@ -448,6 +452,7 @@ func (a *acquisition) granted(lease time.Duration) (next asking, err error) {
 	l := a.lock
 	wary := l.reg.transport.lane(l.key).isWary(l.reg.clock.now())
 	if !wary && l.reg.replicas == nil && a.hold.grantShort(a.base, lease) {
+		a.served = true
 		a.win(a.base)
 		return "", nil
 	}
@@ -464,6 +469,7 @@ func (a *acquisition) found(left time.Duration) (next asking, err error) {
 		}
 	}
 	if a.lock.reg.replicas == nil && a.hold.grantShort(a.began, left) {
+		a.served = true
 		a.win(a.began)
 		return "", nil
 	}
@@ -475,6 +481,7 @@ func (a *acquisition) sure() (next asking, err error) {
 	h := a.hold
 	sent, granted, err := a.confirm(a.deadline, 0)
 	if granted && h.grant(sent, a.lock.reg.clock.now()) {
+		a.served = true
 		a.win(sent)
 		return "", nil
 	}

@@ -197,8 +197,10 @@ func (l *Lock) check(ctx context.Context) error {
 
 // acquire is Lock and TryLock, and the first part of Do and Acquire, which is an owner of its own. It gets one half after the
 // other; see attempt.try on the size of its stack.
-func (l *Lock) acquire(ctx context.Context, op string, opts []LockOption, wait time.Duration, as owner) (bool, error) {
-	q, err := request{wait: wait, as: as}, error(nil)
+func (l *Lock) acquire(
+	ctx context.Context, op string, opts []LockOption, wait time.Duration, as owner,
+) (got bool, err error) {
+	q, began := request{wait: wait, as: as}, l.reg.observed()
 	if len(opts) > 0 {
 		q, err = q.with(opts)
 		if err == nil && q.atLeast > 0 && l.pair != nil {
@@ -211,17 +213,22 @@ func (l *Lock) acquire(ctx context.Context, op string, opts []LockOption, wait t
 	if err == nil {
 		var in entrance
 		if in, err = l.enter(ctx, &q); in.lock != nil {
+			q.how = HowFree
 			err = in.lock.obtain(ctx, &q, in.deadline, in.queued)
 		}
 	}
 	switch {
 	case err == nil:
-		return true, nil
+		got = true
 	case err == errBusy && (op == "trylock" || as.isOnce()): //nolint:errorlint // never wrapped
-		return false, nil
+		err = nil
 	default:
-		return false, l.gaveUp(op, err, q.wait != notAtAll)
+		err = l.gaveUp(op, err, q.wait != notAtAll)
 	}
+	if began != 0 {
+		l.tellAcquired(ctx, op, &q, began, got, err)
+	}
+	return got, err
 }
 
 // gaveUp is the error of a call that did not get the lock, and may have waited for it.
@@ -279,6 +286,7 @@ func (l *Lock) enter(ctx context.Context, q *request) (in entrance, err error) {
 	if t := c.tenureOf(now); t != nil && t.owner != o {
 		if nested, err := now.nest(ctx, t, *q); nested {
 			now.unpin() // the hold has a pin already
+			q.how = HowAgain
 			return in, err
 		}
 	}
@@ -288,12 +296,17 @@ func (l *Lock) enter(ctx context.Context, q *request) (in entrance, err error) {
 			now.attend(w != nil)
 		}
 		if w != nil {
+			since := reg.observed()
 			how, err = now.queue(ctx, w, deadline)
+			if since != 0 {
+				q.here += since.until(reg.clock.now())
+			}
 		}
 		switch how {
 		case entered: // the pin is the hold's from now on
 			return entrance{now, deadline, w != nil}, nil
 		case handed: // likewise
+			q.how = HowHandedOver
 			now.anchor().lockedAt.Store(int64(reg.clock.now()))
 			if h := now.heldBy(o); h != nil && h.adopt(q, reg.renews(now.kind, q)) {
 				return in, nil
@@ -304,6 +317,9 @@ func (l *Lock) enter(ctx context.Context, q *request) (in entrance, err error) {
 			}
 			continue
 		case reentered, joined: // the hold has a pin already
+			if q.how = HowAgain; how == joined {
+				q.how = HowShared
+			}
 			err = now.refresh(ctx, o, *q, how)
 			if err != nil {
 				if leaving := now.depart(ctx, o); how == reentered && !errors.Is(err, leaving) {
@@ -438,7 +454,11 @@ func (l *Lock) depart(ctx context.Context, o owner) error {
 		}
 		return nil
 	case last:
-		return l.release(ctx)
+		if l.reg.observer.Released != nil {
+			return l.tellReleased(ctx)
+		}
+		_, err := l.release(ctx)
+		return err
 	case evicted:
 		return ErrLockLost
 	default:
@@ -490,7 +510,7 @@ const (
 // release gives the lock back for its last owner: to the next goroutine of this process together with the hold, if it can,
 // or else to Redis. Then it ends the hold, has its key removed, and only then frees the local half, which is leaving until
 // then: the removal would otherwise meet the next local holder's key.
-func (l *Lock) release(ctx context.Context) error {
+func (l *Lock) release(ctx context.Context) (End, error) {
 	reg := l.reg
 	h := l.hold.Load()
 	due := reg.handoff == 0
@@ -498,7 +518,7 @@ func (l *Lock) release(ctx context.Context) error {
 		var can bool
 		if can, due = h.relinquish(reg.handoff); can && l.half().pass(h.longest()) {
 			l.unpin() // the next owner brings its own
-			return nil
+			return EndHandedOver, nil
 		}
 	}
 	begun := reg.clock.now()
@@ -506,7 +526,7 @@ func (l *Lock) release(ctx context.Context) error {
 	l.hold.Store(nil)
 	if !h.end(begun) {
 		l.abandon(h)
-		return ErrLockLost
+		return EndLost, ErrLockLost
 	}
 	p := patience{ctx: ctx, since: begun, limit: unlockLimit, grace: unlockGrace, late: lateFor(h.lease.length)}
 	m := removal{key: l.key, value: h.value, queue: l.queues(), keep: h.kept.after(begun)}
@@ -527,12 +547,16 @@ func (l *Lock) release(ctx context.Context) error {
 		}
 		l.letGo(true)
 	} else if err = l.removeLater(p, h, err); err != nil {
-		return err
+		return EndUnknown, err
 	}
-	if n == 0 && err == nil && reply.Error() == nil {
-		return ErrLockLost
+	switch {
+	case n == 0 && err == nil && reply.Error() == nil:
+		return EndLost, ErrLockLost
+	case m.keep > 0:
+		return EndKept, nil
+	default:
+		return EndReleased, nil
 	}
-	return nil
 }
 
 // removeLater has the key of a hold that is over removed in the background, and waits for the outcome for what is left of

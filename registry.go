@@ -37,6 +37,7 @@ type Registry struct {
 	publish   string      // as in redissonLayout; for ForceUnlock
 	unqueued  atomic.Bool // it was logged that the server refuses a queue
 	journal   journal
+	observer  Observer
 	clock     clock
 
 	holds     atomic.Uint64 // the number of the newest hold
@@ -98,6 +99,9 @@ func New(client rueidis.Client, prefix string, opts ...Option) (*Registry, error
 	}
 	if handler := s.log.Handler(); handler != slog.DiscardHandler {
 		r.journal.handler = handler
+	}
+	if s.observer != nil {
+		r.observer = *s.observer
 	}
 	r.handoff = defaultHandoff
 	if s.handoff != nil {

@@ -305,6 +305,9 @@ func (s *scheduler) report(n int, failure error, succeeded bool) {
 		s.hasten()
 	}
 	s.mu.Unlock()
+	if changed {
+		s.reg.tellRenewing(n, failure)
+	}
 	switch {
 	case !changed:
 	case failure == nil:

@@ -1,0 +1,471 @@
+package lockregistry_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+)
+
+// What an observer is told.
+
+// witness is an observer that remembers.
+type witness struct {
+	w        *world
+	acquired chan lockregistry.Acquired
+	released chan lockregistry.Released
+	lost     chan lockregistry.Lost
+	renewing chan lockregistry.Renewing
+}
+
+func (w *world) witness() *witness {
+	const many = 1000
+	return &witness{
+		w, make(chan lockregistry.Acquired, many), make(chan lockregistry.Released, many),
+		make(chan lockregistry.Lost, many), make(chan lockregistry.Renewing, many),
+	}
+}
+
+func (o *witness) option() lockregistry.Option {
+	return lockregistry.WithObserver(lockregistry.Observer{
+		Acquired: func(_ context.Context, a lockregistry.Acquired) { o.acquired <- a },
+		Released: func(_ context.Context, r lockregistry.Released) { o.released <- r },
+		Lost:     func(l lockregistry.Lost) { o.lost <- l },
+		Renewing: func(r lockregistry.Renewing) { o.renewing <- r },
+	})
+}
+
+func (o *witness) registry(opts ...lockregistry.Option) *lockregistry.Registry {
+	return o.w.registry(append(opts, o.option())...)
+}
+
+// got checks the next event about a call that got the lock of 42.
+func (o *witness) got(op string, how lockregistry.How) lockregistry.Acquired {
+	o.w.Helper()
+	a := <-o.acquired
+	require.Equal(o.w, how, a.How, a)
+	require.Equal(o.w, op, a.Op)
+	require.NoError(o.w, a.Err)
+	require.Equal(o.w, lockregistry.Subject{Path: "42", Key: theKey, Kind: "lock"}, a.Subject)
+	return a
+}
+
+func (o *witness) ended(how lockregistry.End) lockregistry.Released {
+	o.w.Helper()
+	r := <-o.released
+	require.Equal(o.w, how, r.How, r)
+	require.Equal(o.w, lockregistry.Subject{Path: "42", Key: theKey, Kind: "lock"}, r.Subject)
+	return r
+}
+
+// none checks that there is nothing that was not looked at.
+func (o *witness) none() {
+	o.w.Helper()
+	require.Empty(o.w, o.acquired)
+	require.Empty(o.w, o.released)
+	require.Empty(o.w, o.lost)
+	require.Empty(o.w, o.renewing)
+}
+
+// Each call says who it is, and how it got the lock.
+func TestObserveCalls(t *testing.T) {
+	worlds(t, func(w *world) {
+		o := w.witness()
+		r := o.registry()
+		l := r.Obtain("42")
+		w.lock(l)
+		require.False(w, o.got("lock", lockregistry.HowFree).Waited())
+		ok, err := l.TryLock(w.Context())
+		require.NoError(w, err)
+		require.True(w, ok)
+		o.got("trylock", lockregistry.HowAgain)
+		require.NoError(w, r.Do(l.Context(w.Context()), "42", nothing))
+		o.got("do", lockregistry.HowAgain)
+		w.unlock(l)
+		w.unlock(l)
+		require.NoError(w, o.ended(lockregistry.EndReleased).Err)
+
+		_, err = lockregistry.DoValue(w.Context(), r, "42", func(context.Context) (int, error) { return 0, nil })
+		require.NoError(w, err)
+		o.got("do", lockregistry.HowFree)
+		o.ended(lockregistry.EndReleased)
+		w.releases(w.acquires(l))
+		o.got("acquire", lockregistry.HowFree)
+		o.ended(lockregistry.EndReleased)
+		require.True(w, w.once(r, time.Hour))
+		o.got("once", lockregistry.HowFree)
+		o.ended(lockregistry.EndKept)
+		require.False(w, w.once(r, time.Hour))
+		refused := <-o.acquired
+		require.Equal(w, "once", refused.Op)
+		require.Equal(w, lockregistry.NotAcquired, refused.How)
+		require.NoError(w, refused.Err)
+
+		for op, call := range locking {
+			err := call(w.Context(), r, lockregistry.NoWait())
+			told := <-o.acquired
+			require.Equal(w, op, told.Op)
+			require.Equal(w, lockregistry.NotAcquired, told.How)
+			if op == "trylock" {
+				require.NoError(w, told.Err)
+				continue
+			}
+			require.Equal(w, err, told.Err)
+			require.ErrorIs(w, told.Err, lockregistry.ErrTimeout)
+		}
+		var none context.Context
+		require.Error(w, r.Obtain("").Lock(none))
+		require.ErrorContains(w, (<-o.acquired).Err, "the context is nil")
+		o.none()
+	})
+}
+
+// How long a call waited for goroutines of its process, and how long for all else; how long a hold was held.
+func TestObserveTimes(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		o := w.witness()
+		r := o.registry(lockregistry.WithHandoff(time.Hour))
+		l := r.Obtain("42")
+		w.do("SET", theKey, "java", "PX", "3000")
+		waiting := w.goroutine()
+		got := waiting.starts(l)
+		w.settle()
+		next := w.acquiring(l)
+		w.pass(5 * time.Second)
+		require.NoError(w, <-got)
+		first := o.got("lock", lockregistry.HowFoundExpired)
+		require.Zero(w, first.Here)
+		require.Equal(w, 3*time.Second, first.Redis)
+		require.Positive(w, first.Wakeups.Timeouts)
+		require.True(w, first.Waited())
+
+		require.NoError(w, waiting.unlock(l))
+		require.Equal(w, 2*time.Second, o.ended(lockregistry.EndHandedOver).Held)
+		h := w.got(next)
+		second := o.got("acquire", lockregistry.HowHandedOver)
+		require.Equal(w, 5*time.Second, second.Here)
+		require.Zero(w, second.Redis)
+		require.True(w, second.Waited())
+		w.pass(time.Second)
+		w.releases(h)
+		require.Equal(w, time.Second, o.ended(lockregistry.EndReleased).Held, "its own, not that of the key")
+
+		w.do("SET", theKey, "java", "PX", "3000")
+		require.ErrorIs(w, l.Lock(w.Context(), lockregistry.Wait(time.Second)), lockregistry.ErrTimeout)
+		refused := <-o.acquired
+		require.Equal(w, time.Second, refused.Redis)
+		require.ErrorIs(w, refused.Err, lockregistry.ErrTimeout)
+		o.none()
+	})
+}
+
+// What ended the waiting for another process.
+func TestObserveWaitingForOthers(t *testing.T) {
+	realWorlds(t, func(w *world) {
+		o := w.witness()
+		l, other := o.registry().Obtain("42"), w.registry().Obtain("42")
+		queued := func() { w.await("a ticket", func() bool { return w.tickets() == 1 }) }
+
+		held := w.acquires(other)
+		waiting := w.acquiring(l)
+		queued()
+		w.releases(held)
+		w.releases(w.got(waiting))
+		granted := o.got("acquire", lockregistry.HowGranted)
+		require.Positive(w, granted.Wakeups.Messages)
+		require.Positive(w, granted.Redis)
+		require.Zero(w, granted.Here)
+		o.ended(lockregistry.EndReleased)
+
+		w.do("SET", theKey, "java", "PX", "60000")
+		waiting = w.acquiring(l)
+		queued()
+		w.await("tracking", func() bool { return w.tracked() > 0 })
+		w.do("DEL", theKey)
+		w.releases(w.got(waiting))
+		require.Positive(w, o.got("acquire", lockregistry.HowFoundFree).Wakeups.Changes)
+		o.ended(lockregistry.EndReleased)
+
+		w.do("SET", theKey, "java", "PX", "500")
+		w.releases(w.acquires(l))
+		o.got("acquire", lockregistry.HowFoundExpired)
+		o.ended(lockregistry.EndReleased)
+
+		held = w.acquires(other, lockregistry.TTL(500*time.Millisecond)) // and never released
+		w.releases(w.acquires(l))
+		o.got("acquire", lockregistry.HowFoundExpired)
+		o.ended(lockregistry.EndReleased)
+		require.ErrorIs(w, held.Release(w.Context()), lockregistry.ErrLockLost)
+		o.none()
+	})
+}
+
+// Readers share a hold: the first one gets it, the last one gives it back.
+func TestObserveReaders(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		o := w.witness()
+		rw := o.registry().ReadWrite("42")
+		w.lock(rw.Reader())
+		w.pass(time.Second)
+		joined := w.acquires(rw.Reader())
+		w.unlock(rw.Reader())
+		w.pass(time.Second)
+		w.releases(joined)
+		w.lock(rw.Writer())
+		w.unlock(rw.Writer())
+		for _, want := range []struct {
+			how  lockregistry.How
+			kind string
+		}{{lockregistry.HowFree, "reader"}, {lockregistry.HowShared, "reader"}, {lockregistry.HowFree, "writer"}} {
+			a := <-o.acquired
+			require.Equal(w, want.how, a.How)
+			require.Equal(w, want.kind, a.Kind)
+		}
+		first, second := <-o.released, <-o.released
+		require.Equal(w, "reader", first.Kind)
+		require.Equal(w, 2*time.Second, first.Held)
+		require.Equal(w, "writer", second.Kind)
+		o.none()
+	})
+}
+
+// A loss is told once, with its reason, when it is noticed.
+func TestObserveLosses(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		o := w.witness()
+		r := o.registry()
+		l := r.Obtain("42")
+		lost := func(why lockregistry.Loss, held time.Duration) {
+			w.Helper()
+			told := <-o.lost
+			require.Equal(w, lockregistry.Lost{
+				Subject: lockregistry.Subject{Path: "42", Key: theKey, Kind: "lock"}, Held: held, Why: why,
+			}, told)
+			<-o.acquired
+		}
+		for _, unlock := range []bool{true, false} {
+			h := w.acquires(l, lockregistry.TTL(time.Second))
+			ctx := h.Context(w.Context())
+			<-ctx.Done()
+			lost(lockregistry.LeaseOver, 989*time.Millisecond)
+			if unlock {
+				require.ErrorIs(w, h.Release(w.Context()), lockregistry.ErrLockLost)
+				require.ErrorIs(w, o.ended(lockregistry.EndLost).Err, lockregistry.ErrLockLost)
+			} else {
+				w.releases(w.acquires(l, lockregistry.Wait(time.Minute))) // who waits has it evicted
+				o.got("acquire", lockregistry.HowFree)
+				o.ended(lockregistry.EndReleased)
+			}
+		}
+
+		w.lock(l)
+		w.do("DEL", theKey)
+		require.ErrorIs(w, l.Renew(w.Context(), time.Second), lockregistry.ErrLockLost)
+		lost(lockregistry.KeyGone, 0)
+		require.ErrorIs(w, l.Unlock(w.Context()), lockregistry.ErrLockLost)
+		o.ended(lockregistry.EndLost)
+
+		w.lock(l)
+		require.NoError(w, r.ForceUnlock(w.Context(), "42"))
+		lost(lockregistry.Forced, 0)
+		require.ErrorIs(w, l.Unlock(w.Context()), lockregistry.ErrLockLost)
+		o.ended(lockregistry.EndLost)
+		w.settle()
+		<-time.After(time.Second)
+		o.none()
+	})
+}
+
+// Renewals that begin to fail, and that succeed again; and a release of unknown outcome.
+func TestObserveAnOutage(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		o := w.witness()
+		f := w.flaky()
+		r := f.registry(lockregistry.WithRenewal(), o.option())
+		w.known(r)
+		for range 2 {
+			<-o.acquired
+			<-o.released
+		}
+		w.lock(r.Obtain("42"))
+		o.got("lock", lockregistry.HowFree)
+		f.all("renew", cut)
+		failing := <-o.renewing
+		require.ErrorIs(w, failing.Err, lockregistry.ErrUnavailable)
+		require.Equal(w, 1, failing.Commands)
+		f.heal()
+		require.NoError(w, (<-o.renewing).Err)
+		f.all("release", cut)
+		require.ErrorIs(w, r.Obtain("42").Unlock(w.Context()), lockregistry.ErrUnavailable)
+		require.ErrorIs(w, o.ended(lockregistry.EndUnknown).Err, lockregistry.ErrUnavailable)
+		f.heal()
+		w.pass(time.Minute)
+		for range len(o.renewing) {
+			<-o.renewing
+		}
+		o.none()
+	})
+}
+
+// Functions about a call run in its goroutine, with its context, when all is settled: they may use the registry, and the very
+// lock.
+func TestObserversMayUseTheRegistry(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		type key struct{}
+		var r *lockregistry.Registry
+		var held, released int
+		r = w.registry(lockregistry.WithObserver(lockregistry.Observer{
+			Acquired: func(ctx context.Context, a lockregistry.Acquired) {
+				require.Equal(w, "value", ctx.Value(key{}))
+				if a.Op == "lock" {
+					held++
+					require.True(w, r.Obtain("42").IsHeld())
+					ok, err := r.Obtain("42").TryLock(ctx) // it is the owner
+					require.NoError(w, err)
+					require.True(w, ok)
+					require.NoError(w, r.Obtain("42").Unlock(ctx))
+				}
+			},
+			Released: func(ctx context.Context, _ lockregistry.Released) {
+				require.Equal(w, "value", ctx.Value(key{}))
+				if released++; released == 1 {
+					require.True(w, w.free(theKey))
+					h, err := r.Obtain("42").Acquire(ctx, lockregistry.NoWait())
+					require.NoError(w, err)
+					require.NoError(w, h.Release(ctx))
+				}
+			},
+		}))
+		ctx := context.WithValue(w.Context(), key{}, "value")
+		require.NoError(w, r.Obtain("42").Lock(ctx))
+		require.NoError(w, r.Obtain("42").Unlock(ctx))
+		require.Equal(w, 1, held)
+		require.Equal(w, 2, released)
+	})
+}
+
+// A slow function delays its own caller only, and in the background neither the announcement of a loss nor renewals.
+func TestObserversDelayNobodyElse(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		block := make(chan struct{})
+		r := w.registry(lockregistry.WithRenewal(), lockregistry.WithObserver(lockregistry.Observer{
+			Released: func(ctx context.Context, _ lockregistry.Released) {
+				if ctx.Value(block) != nil {
+					<-block
+				}
+			},
+			Lost: func(lockregistry.Lost) { <-block },
+		}))
+		slow := w.goroutine()
+		ctx := context.WithValue(w.Context(), block, true) //nolint:staticcheck // nobody else has the channel
+		unlocking := slow.start(func() error { return r.Do(ctx, "42", nothing) })
+		w.settle()
+		w.pending(unlocking)
+		w.lock(r.Obtain("42"))
+		w.unlock(r.Obtain("42"))
+
+		for _, path := range []string{"a", "b", "c"} {
+			w.lock(r.Obtain(path), lockregistry.TTL(3*time.Second))
+		}
+		for _, path := range []string{"a", "b"} {
+			ended := r.Obtain(path).Context(w.Context())
+			w.do("DEL", "orders:"+path)
+			<-ended.Done()
+			require.ErrorIs(w, context.Cause(ended), lockregistry.ErrLockLost)
+		}
+		w.pass(time.Minute)
+		require.True(w, r.Obtain("c").IsHeld())
+		w.unlock(r.Obtain("c"))
+		close(block)
+		require.NoError(w, <-unlocking)
+	})
+}
+
+// A panic is logged, and the call goes on.
+func TestObserversThatPanic(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		var mu sync.Mutex
+		var log strings.Builder
+		r := w.registry(
+			lockregistry.WithLogger(slog.New(slog.NewTextHandler(writerFunc(func(p []byte) {
+				mu.Lock()
+				defer mu.Unlock()
+				log.Write(p)
+			}), nil))),
+			lockregistry.WithObserver(lockregistry.Observer{
+				Acquired: func(context.Context, lockregistry.Acquired) { panic("one") },
+				Released: func(context.Context, lockregistry.Released) { panic(errors.New("two")) },
+				Lost:     func(lockregistry.Lost) { panic("three") },
+			}))
+		ok, err := r.Obtain("42").TryLock(w.Context())
+		require.NoError(w, err)
+		require.True(w, ok)
+		w.unlock(r.Obtain("42"))
+		w.lock(r.Obtain("42"), lockregistry.TTL(time.Second))
+		<-r.Obtain("42").Context(w.Context()).Done()
+		require.ErrorIs(w, r.Obtain("42").Unlock(w.Context()), lockregistry.ErrLockLost)
+		w.settle()
+		mu.Lock()
+		defer mu.Unlock()
+		for _, line := range []string{"function=Acquired panic=one", "function=Released panic=two", "function=Lost panic=three"} {
+			require.Contains(w, log.String(), `level=ERROR msg="a function of the observer has panicked" `+line)
+		}
+	})
+}
+
+type writerFunc func([]byte)
+
+func (f writerFunc) Write(p []byte) (int, error) {
+	f(p)
+	return len(p), nil
+}
+
+// An observer costs no allocation.
+func TestAllocationsOfAnObserver(t *testing.T) {
+	realWorlds(t, func(w *world) {
+		var events int
+		least := func(opts ...lockregistry.Option) float64 {
+			l := w.registry(opts...).Obtain("42")
+			ctx := context.Background()
+			var all []float64
+			for range 5 {
+				all = append(all, testing.AllocsPerRun(50, func() {
+					if err := errors.Join(l.Lock(ctx), l.Unlock(ctx)); err != nil {
+						w.Error(err)
+					}
+				}))
+			}
+			return slices.Min(all)
+		}
+		without := least()
+		with := least(lockregistry.WithObserver(lockregistry.Observer{
+			Acquired: func(context.Context, lockregistry.Acquired) { events++ },
+			Released: func(context.Context, lockregistry.Released) { events++ },
+			Lost:     func(lockregistry.Lost) {},
+			Renewing: func(lockregistry.Renewing) {},
+		}))
+		require.InDelta(w, without, with, 0)
+		require.GreaterOrEqual(w, events, 500)
+	})
+}
+
+func TestWithObserverThatMakesNoSense(t *testing.T) {
+	_, err := lockregistry.New(nil, "orders", lockregistry.WithObserver(lockregistry.Observer{}))
+	complains(t, err, "WithObserver: none of the functions is set")
+}
+
+func TestNamesOfEvents(t *testing.T) {
+	require.Equal(t, "found_expired", lockregistry.HowFoundExpired.String())
+	require.Equal(t, "none", lockregistry.NotAcquired.String())
+	require.Equal(t, "unknown", lockregistry.EndUnknown.String())
+	require.Equal(t, "8", lockregistry.How(8).String())
+	require.Equal(t, "5", lockregistry.End(5).String())
+}
