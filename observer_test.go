@@ -365,7 +365,7 @@ func TestObserversDelayNobodyElse(t *testing.T) {
 			Lost: func(lockregistry.Lost) { <-block },
 		}))
 		slow := w.goroutine()
-		ctx := context.WithValue(w.Context(), block, true) //nolint:staticcheck // nobody else has the channel
+		ctx := context.WithValue(w.Context(), block, true)
 		unlocking := slow.start(func() error { return r.Do(ctx, "42", nothing) })
 		w.settle()
 		w.pending(unlocking)
