@@ -108,9 +108,9 @@ specs-large: ## check it with more calls, faults and time; takes hours
 	@scripts/specs.sh large
 
 .PHONY: bench
-bench: ## this library beside its peers, in about twelve minutes; writes docs/performance.md
+bench: ## this library beside its peers, in about twelve minutes; writes bench/RESULTS.md, docs/performance.md and the figures of README.md
 	@scripts/ensure-redis.sh
-	cd bench && GOWORK=off go run . -write ../docs
+	cd bench && GOWORK=off go run . -write ..
 
 .PHONY: bench-quick
 bench-quick: ## the same in about four minutes; only prints; ARGS="-only rush" runs less

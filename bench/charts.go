@@ -41,7 +41,7 @@ var barCharts = []bars{
 		{"64 goroutines", "paths-64", timePerOp.name},
 		{"512 goroutines", "paths-512", timePerOp.name},
 	}},
-	{chart{"one-path.svg", "Many who want the same path, in one process"}, "µs for each section, logarithmic", 1e3, []group{
+	{chart{"one-path.svg", "Many goroutines that want the same path, in one process"}, "µs for each section, logarithmic", 1e3, []group{
 		{"64 goroutines lock", "one-path", timePerOp.name},
 		{"4 × 16 goroutines read", "readers", timePerOp.name},
 	}},

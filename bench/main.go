@@ -31,11 +31,15 @@ func run() error {
 	quick := flag.Bool("quick", false, "take about four minutes instead of twelve: fewer rounds, smaller crowds")
 	only := flag.String("only", "", "run only the scenarios whose name starts with this: "+scenarioNames())
 	seed := flag.Uint64("seed", uint64(time.Now().UnixNano()), "of the order in which contenders take turns")
-	into := flag.String("write", "", "write the figures and charts into performance.md and performance/ in this folder")
+	into := flag.String("write", "", "write the results into the repository in this folder: bench/RESULTS.md, docs/performance.md and its charts, README.md")
 	server := flag.String("server", "", "the redis-server to start; default: the one on PATH")
 	flag.Parse()
 	if flag.NArg() > 0 {
 		return fmt.Errorf("unexpected argument %q; see -help", flag.Arg(0))
+	}
+
+	if *into != "" && *only != "" {
+		return errors.New("-write and -only: the pages need all scenarios")
 	}
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)

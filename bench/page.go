@@ -2,8 +2,10 @@ package main
 
 import (
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -12,44 +14,105 @@ const (
 	generatedEnd   = "<!-- generated: end -->"
 )
 
-// write puts the results into DIR/performance.md, between the markers, and the charts into DIR/performance. What a person
-// wrote around the markers stays.
-func write(dir string, around surroundings, results []*result) error {
-	charts, err := draw(filepath.Join(dir, "performance"), results)
+// write writes what was measured into the repository at root: all of it to bench/RESULTS.md, the charts to docs/performance, what
+// most readers want to docs/performance.md, and three figures to README.md. The last two are written between markers; what a person
+// wrote around those stays.
+func write(root string, around surroundings, results []*result) error {
+	charts, err := draw(filepath.Join(root, "docs", "performance"), results)
 	if err != nil {
 		return err
 	}
-	file := filepath.Join(dir, "performance.md")
-	before, after := "# Performance\n\n", "\n"
-	old, err := os.ReadFile(file) //nolint:gosec // the page that the caller named
-	switch {
-	case os.IsNotExist(err):
-	case err != nil:
-		return fmt.Errorf("the page so far: %w", err)
-	default:
-		head, rest, begins := strings.Cut(string(old), generatedBegin)
-		_, tail, ends := strings.Cut(rest, generatedEnd)
-		if !begins || !ends {
-			return fmt.Errorf("%s has no %s and %s to write between", file, generatedBegin, generatedEnd)
-		}
-		before, after = head, tail
+	var all, page, three strings.Builder
+	allResults(&all, around, results, charts)
+	overview(&page, around, results, charts)
+	threeFigures(&three, results)
+	file := filepath.Join(root, "bench", "RESULTS.md")
+	if err := os.WriteFile(file, []byte(all.String()), 0o644); err != nil { //nolint:gosec // a page for everybody
+		return fmt.Errorf("write the results: %w", err)
 	}
-	var page strings.Builder
-	fmt.Fprintf(&page, "%s%s\n\n", before, generatedBegin)
-	generate(&page, around, results, charts)
-	fmt.Fprintf(&page, "\n%s%s", generatedEnd, after)
-	if err := os.WriteFile(file, []byte(page.String()), 0o644); err != nil { //nolint:gosec // a page for everybody
+	if err := replace(filepath.Join(root, "docs", "performance.md"), page.String()); err != nil {
+		return err
+	}
+	return replace(filepath.Join(root, "README.md"), three.String())
+}
+
+// replace writes text between the markers of a page.
+func replace(file, text string) error {
+	old, err := os.ReadFile(file) //nolint:gosec // a page of the repository that the caller named
+	if err != nil {
+		return fmt.Errorf("the page so far: %w", err)
+	}
+	before, rest, begins := strings.Cut(string(old), generatedBegin)
+	_, after, ends := strings.Cut(rest, generatedEnd)
+	if !begins || !ends {
+		return fmt.Errorf("%s has no %s and %s to write between", file, generatedBegin, generatedEnd)
+	}
+	page := before + generatedBegin + "\n\n" + text + "\n" + generatedEnd + after
+	if err := os.WriteFile(file, []byte(page), 0o644); err != nil { //nolint:gosec // a page for everybody
 		return fmt.Errorf("write the page: %w", err)
 	}
 	return nil
 }
 
-func generate(page *strings.Builder, around surroundings, results []*result, charts []chart) {
-	page.WriteString("## In ten seconds\n\n")
-	for _, line := range summary(results) {
-		fmt.Fprintf(page, "%s\n", line)
+// headline is a figure that says what this library is like beside its peers.
+type headline struct {
+	what, scenario, metric string
+	short                  string // for README.md; none: it is not one of the three
+}
+
+var headlines = []headline{
+	{"lock and unlock, one goroutine", "paths-1", timePerOp.name, ""},
+	{"the same, 64 goroutines, a path each", "paths-64", timePerOp.name, "for a lock and unlock, by 64 goroutines of a process with a path each"},
+	{"the same, 64 goroutines, all want one path", "one-path", timePerOp.name,
+		"for a lock and unlock, by 64 goroutines of a process that all want one path"},
+	{"from a release to the next of 8 processes, median", "handover-8", handOverMedian.name,
+		"from a release to the next of eight processes, in the median"},
+	{"memory in the process, for a lock that is held and renewed", "held", bytesPerLock.name, ""},
+}
+
+// plainContenders are those with a column of the overview.
+func plainContenders() []contender {
+	all := []contender{thisLibrary, bareFloor}
+	for _, c := range contenders {
+		if c.role == rival && !c.contended {
+			all = append(all, c)
+		}
 	}
-	page.WriteString("- See it yourself: `make bench-quick`, about four minutes; `make bench`, about twelve, writes this part of the page.\n\n")
+	return all
+}
+
+// figure is a median, NaN where there is none.
+func figure(results []*result, scenario, contender, metric string) (float64, unit) {
+	if r := find(results, scenario); r != nil {
+		if row, ok := r.row(contender); ok {
+			return row.median(metric), r.metric(metric).unit
+		}
+	}
+	return math.NaN(), count
+}
+
+// besidePeers is the overview: a line for each headline, a column for each contender.
+func besidePeers(results []*result) grid {
+	head := []string{""}
+	for _, c := range plainContenders() {
+		head = append(head, c.name)
+	}
+	lines := grid{append(head, "again with")}
+	for _, h := range headlines {
+		line := []string{h.what}
+		for _, c := range plainContenders() {
+			value, in := figure(results, h.scenario, c.name, h.metric)
+			line = append(line, in.write(value))
+		}
+		lines = append(lines, append(line, "`-only "+family(h.scenario)+"`"))
+	}
+	return lines
+}
+
+// allResults is bench/RESULTS.md.
+func allResults(page *strings.Builder, around surroundings, results []*result, charts []chart) {
+	page.WriteString("# Results\n\nWritten by `make bench`. [README.md](README.md) says how it is measured, " +
+		"[docs/performance.md](../docs/performance.md) what it means.\n\n")
 	for _, line := range around {
 		fmt.Fprintf(page, "- %s: %s\n", line.what, line.value)
 	}
@@ -58,7 +121,7 @@ func generate(page *strings.Builder, around surroundings, results []*result, cha
 	verdicts(results).markdown(page)
 	page.WriteString("\n## The charts\n\n")
 	for _, c := range charts {
-		fmt.Fprintf(page, "![%s](performance/%s)\n\n", c.title, c.file)
+		fmt.Fprintf(page, "![%s](../docs/performance/%s)\n\n", c.title, c.file)
 	}
 	page.WriteString("## The figures\n\nEach from `make bench`, or from the command below it alone.\n")
 	for _, r := range results {
@@ -82,74 +145,73 @@ func generate(page *strings.Builder, around surroundings, results []*result, cha
 	onPaper(page, results)
 }
 
+// shownCharts are those of the overview; bench/RESULTS.md has all.
+var shownCharts = []string{"own-paths.svg", "one-path.svg", "hand-over.svg"}
+
+// overview is the generated part of docs/performance.md.
+func overview(page *strings.Builder, around surroundings, results []*result, charts []chart) {
+	besidePeers(results).markdown(page)
+	page.WriteString("\n")
+	for _, line := range around {
+		fmt.Fprintf(page, "- %s: %s\n", line.what, line.value)
+	}
+	held, all := 0, verdicts(results)[1:]
+	for _, v := range all {
+		if v[len(v)-1] == "yes" {
+			held++
+		}
+	}
+	fmt.Fprintf(page, "\n%d of %d [targets](../bench/RESULTS.md#the-targets) hold in this run.\n", held, len(all))
+	for _, c := range charts {
+		if slices.Contains(shownCharts, c.file) {
+			fmt.Fprintf(page, "\n![%s](performance/%s)\n", c.title, c.file)
+		}
+	}
+}
+
+// threeFigures is the generated part of README.md.
+func threeFigures(page *strings.Builder, results []*result) {
+	for _, h := range headlines {
+		r := find(results, h.scenario)
+		if h.short == "" || r == nil {
+			continue
+		}
+		own, in := figure(results, h.scenario, thisLibrary.name, h.metric)
+		fmt.Fprintf(page, "- **%s** %s", in.write(own), h.short)
+		if best, ok := r.bestPlainPeer(r.metric(h.metric)); ok {
+			fmt.Fprintf(page, "; the best peer, %s: %s", best.contender, in.write(best.median(h.metric)))
+		}
+		fmt.Fprintf(page, " (%s)\n", reproduce(h.scenario))
+	}
+}
+
 // reproduce is the command that measures a result again.
 func reproduce(result string) string {
-	family := ""
+	return fmt.Sprintf("`cd bench && GOWORK=off go run . -only %s`", family(result))
+}
+
+// family is the scenario that a result is of.
+func family(result string) string {
+	name := ""
 	for _, sc := range scenarios {
-		if strings.HasPrefix(result, sc.name) && len(sc.name) > len(family) {
-			family = sc.name
+		if strings.HasPrefix(result, sc.name) && len(sc.name) > len(name) {
+			name = sc.name
 		}
 	}
-	return fmt.Sprintf("`cd bench && GOWORK=off go run . -only %s`", family)
-}
-
-// summary is what a reader wants to know first.
-func summary(results []*result) []string {
-	var faster, not []string
-	for _, t := range targets {
-		for _, r := range results {
-			own, ran := r.row(thisLibrary.name)
-			if r.scenario != t.scenario || !ran || strings.HasPrefix(t.title, "the same") {
-				continue
-			}
-			line := t.verdict(r, own)
-			text := fmt.Sprintf("%s: %s; to the floor %s, to the best peer, %s, %s", line[0], line[1], bare(line[3]), line[5], bare(line[6]))
-			if line[len(line)-1] == "yes" {
-				faster = append(faster, text)
-			} else {
-				not = append(not, text)
-			}
-		}
-	}
-	lines := []string{"**Where the targets hold**"}
-	for _, text := range faster {
-		lines = append(lines, "  - "+text)
-	}
-	lines = append(lines, "- **Where not**")
-	for _, text := range not {
-		lines = append(lines, "  - "+text)
-	}
-	if len(not) == 0 {
-		lines = append(lines, "  - nowhere in this run")
-	}
-	lines[0] = "- " + lines[0]
-	return lines
-}
-
-// bare is a ratio without its spread.
-func bare(ratio string) string {
-	ratio, _, _ = strings.Cut(ratio, " (")
-	if ratio == "–" {
-		return ratio
-	}
-	return "× " + ratio
+	return name
 }
 
 // onPaper says what the figures mean beyond one machine.
 func onPaper(page *strings.Builder, results []*result) {
-	figure := func(scenario, metric string) float64 {
-		for _, r := range results {
-			if own, ok := r.row(thisLibrary.name); ok && r.scenario == scenario {
-				return own.median(metric)
-			}
-		}
-		return 0
+	of := func(scenario, metric string) float64 {
+		value, _ := figure(results, scenario, thisLibrary.name, metric)
+		return value
 	}
-	pair, renewal := figure("paths-64", serverCPU.name), figure("held", renewalServerCPU.name)
-	inRedis, inProcess := figure("held", serverBytes.name), figure("held", bytesPerLock.name)
-	conns, cached := figure("held", connections.name), figure("cached", cachedBytes.name)
-	own := figure("held", renewalCPU.name)
-	if pair == 0 || renewal == 0 {
+	pair, renewal := of("paths-64", serverCPU.name), of("held", renewalServerCPU.name)
+	inRedis, inProcess := of("held", serverBytes.name), of("held", bytesPerLock.name)
+	conns, cached := of("held", connections.name), of("cached", cachedBytes.name)
+	own := of("held", renewalCPU.name)
+	if math.IsNaN(pair) || math.IsNaN(renewal) {
 		return
 	}
 	const locks, processes, lease = 1e6, 1e4, 60.0

@@ -100,5 +100,5 @@ func (g grid) markdown(w io.Writer) {
 }
 
 func leftAligned(column string) bool {
-	return column == "holds" || column == "best peer"
+	return column == "holds" || column == "best peer" || column == "again with"
 }

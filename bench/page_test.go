@@ -1,0 +1,44 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestPagesAreWrittenBetweenTheirMarks(t *testing.T) {
+	root := t.TempDir()
+	for name, text := range map[string]string{
+		"README.md":           "before\n" + generatedBegin + "\nold\n" + generatedEnd + "\nafter\n",
+		"docs/performance.md": "before\n" + generatedBegin + "\nold\n" + generatedEnd + "\nafter\n",
+		"bench/RESULTS.md":    "old\n",
+	} {
+		file := filepath.Join(root, name)
+		require.NoError(t, os.MkdirAll(filepath.Dir(file), 0o700))
+		require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+	}
+	r := &result{scenario: "paths-64", title: "64 goroutines", metrics: []metric{timePerOp}}
+	r.record(thisLibrary, map[string]float64{timePerOp.name: 11_000})
+	r.record(rueidislockPeer, map[string]float64{timePerOp.name: 20_000})
+	require.NoError(t, write(root, surroundings{{"machine", "a small one"}}, []*result{r}))
+
+	read := func(name string) string {
+		text, err := os.ReadFile(filepath.Join(root, name)) //nolint:gosec // written above
+		require.NoError(t, err)
+		return string(text)
+	}
+	require.Equal(t, "before\n"+generatedBegin+"\n\n- **11.0 µs** for a lock and unlock, by 64 goroutines of a process with a path each; "+
+		"the best peer, rueidislock: 20.0 µs (`cd bench && GOWORK=off go run . -only paths`)\n\n"+generatedEnd+"\nafter\n", read("README.md"))
+	page := read("docs/performance.md")
+	require.Contains(t, page, "| the same, 64 goroutines, a path each | 11.0 µs | – | 20.0 µs | – | – | `-only paths` |\n")
+	require.Contains(t, page, "- machine: a small one\n")
+	require.Contains(t, page, "![Time for each lock and unlock, a path for each goroutine](performance/own-paths.svg)\n")
+	require.NotContains(t, page, "\nold\n")
+	require.Contains(t, read("bench/RESULTS.md"), "### 64 goroutines\n")
+	require.FileExists(t, filepath.Join(root, "docs/performance/own-paths.svg"))
+
+	require.NoError(t, os.WriteFile(filepath.Join(root, "README.md"), []byte("no marks"), 0o600))
+	require.ErrorContains(t, write(root, nil, []*result{r}), "README.md has no ")
+}
