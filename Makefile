@@ -14,6 +14,12 @@ help: ## list the targets
 demo: ## run the demonstration; ARGS="..." is passed on
 	go run ./examples/demo $(ARGS)
 
+.PHONY: service
+service: ## test the example service, two instances of it on a real server, in half a minute
+	@scripts/ensure-cgo.sh
+	@scripts/ensure-redis.sh
+	cd examples/service && GOWORK=off go test -race -count=1 -timeout 1m .
+
 .PHONY: test
 test: ## run all tests of the library with the race detector, on real servers; installs what is missing
 	@scripts/ensure-cgo.sh

@@ -1,0 +1,112 @@
+// Command service is a service of which several instances run: HTTP handlers with a deadline, a nightly job, a singleton, a lock
+// for each customer, a read-write lock, and their tests.
+//
+//	REDIS_URL=redis://localhost:6379 go run . -listen localhost:8080
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/redis/rueidis"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/leader"
+)
+
+func main() {
+	var c config
+	flag.StringVar(&c.listen, "listen", "localhost:8080", "the address to serve")
+	flag.DurationVar(&c.lease, "lease", 30*time.Second, "how long the locks of an instance that crashes stay locked")
+	flag.DurationVar(&c.every, "every", 24*time.Hour, "how often the nightly job runs")
+	flag.Parse()
+	c.redis = os.Getenv("REDIS_URL")
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
+	err := run(ctx, c)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "service:", err)
+		os.Exit(1)
+	}
+}
+
+type config struct {
+	redis, listen string
+	lease, every  time.Duration
+}
+
+// run serves until ctx ends. What stops first is what uses the locks, then the registry, then the client.
+func run(ctx context.Context, c config) error {
+	option, err := rueidis.ParseURL(c.redis)
+	if err != nil {
+		return errors.New("REDIS_URL is not an address such as redis://localhost:6379") // err has the password in it
+	}
+	option.DisableCache = true
+	client, err := rueidis.NewClient(option)
+	if err != nil {
+		return fmt.Errorf("cannot reach Redis: %w", err)
+	}
+	defer client.Close()
+	locks, err := lockregistry.New(client, "shop",
+		lockregistry.WithExpiry(c.lease), lockregistry.WithRenewal(),
+		lockregistry.WithCommandTimeout(time.Second), lockregistry.WithLogger(slog.Default()))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = locks.Close() }()
+	slog.InfoContext(ctx, "started", "registry", locks.ClientID()) // the values of its keys begin with it
+
+	s := &Service{Locks: locks, Store: redisStore{client}, Ready: func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		return client.Do(ctx, client.B().Ping().Build()).Error()
+	}}
+	candidate, err := leader.New(locks, "dispatcher", s.Dispatch,
+		leader.OnGranted(func(ctx context.Context) { slog.InfoContext(ctx, "leading") }),
+		leader.OnRevoked(func(err error) { slog.Info("not leading", "error", err) }))
+	if err != nil {
+		return err
+	}
+	s.Leading = candidate.IsLeader
+
+	all, ctx := errgroup.WithContext(ctx)
+	all.Go(func() error { return serve(ctx, c.listen, s.Handler()) })
+	all.Go(func() error { return s.Nightly(ctx, c.every) })
+	all.Go(func() error {
+		if err := candidate.Run(ctx); ctx.Err() == nil {
+			return err
+		}
+		return nil
+	})
+	return all.Wait()
+}
+
+// serve serves until ctx ends, and then lets requests finish.
+func serve(ctx context.Context, address string, handler http.Handler) error {
+	socket, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	if err != nil {
+		return err
+	}
+	slog.InfoContext(ctx, "serving", "address", socket.Addr().String())
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: time.Second}
+	failed := make(chan error, 1)
+	go func() { failed <- server.Serve(socket) }()
+	select {
+	case err := <-failed:
+		return err
+	case <-ctx.Done():
+	}
+	late, cancel := context.WithTimeout(context.WithoutCancel(ctx), deadline+time.Second)
+	defer cancel()
+	return server.Shutdown(late)
+}

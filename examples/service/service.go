@@ -1,0 +1,172 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strconv"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/lockregistry/lockregistry"
+)
+
+// Store is the service's database: numbers by name, 0 for those that were never set.
+type Store interface {
+	Get(ctx context.Context, name string) (int, error)
+	Set(ctx context.Context, name string, value int) error
+}
+
+// Service ships orders, keeps the customers' credit, and has a price list. Many processes may run it on one store.
+type Service struct {
+	Locks   *lockregistry.Registry
+	Store   Store
+	Ready   func(context.Context) error // whether Redis answers
+	Leading func() bool                 // whether this process dispatches
+}
+
+const (
+	parcels  = 3               // of each order
+	deadline = 3 * time.Second // of a request, to wait and to work
+	patience = time.Second     // how long a request waits for a lock
+)
+
+var errBadRequest = errors.New("bad request")
+
+// Handler serves the service's requests.
+func (s *Service) Handler() http.Handler {
+	mux := http.NewServeMux()
+	handle := func(pattern string, serve func(ctx context.Context, r *http.Request) (text string, err error)) {
+		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+			ctx, cancel := context.WithTimeout(r.Context(), deadline)
+			defer cancel()
+			text, err := serve(ctx, r)
+			answer(w, r, text, err)
+		})
+	}
+	handle("POST /orders/{id}/ship", func(ctx context.Context, r *http.Request) (string, error) {
+		return "shipped", s.Ship(ctx, r.PathValue("id"))
+	})
+	handle("POST /customers/{id}/credit/{cents}", func(ctx context.Context, r *http.Request) (string, error) {
+		cents, err := number(r, "cents")
+		if err != nil {
+			return "", err
+		}
+		balance, err := s.Credit(ctx, r.PathValue("id"), cents)
+		return strconv.Itoa(balance), err
+	})
+	handle("PUT /price/{net}", func(ctx context.Context, r *http.Request) (string, error) {
+		net, err := number(r, "net")
+		if err != nil {
+			return "", err
+		}
+		return "", s.SetPrice(ctx, net)
+	})
+	handle("GET /price", func(ctx context.Context, _ *http.Request) (string, error) {
+		net, tax, err := s.Price(ctx)
+		return fmt.Sprintf("%d %d", net, tax), err
+	})
+	handle("GET /leading", func(context.Context, *http.Request) (string, error) {
+		return strconv.FormatBool(s.Leading()), nil
+	})
+	// Alive does not ask Redis: an outage of Redis must not have all processes restarted.
+	handle("GET /alive", func(context.Context, *http.Request) (string, error) { return "alive", nil })
+	handle("GET /ready", func(ctx context.Context, _ *http.Request) (string, error) { return "ready", s.Ready(ctx) })
+	return mux
+}
+
+func number(r *http.Request, name string) (int, error) {
+	n, err := strconv.Atoi(r.PathValue(name))
+	if err != nil {
+		return 0, errors.Join(errBadRequest, err)
+	}
+	return n, nil
+}
+
+// answer says how it went.
+func answer(w http.ResponseWriter, r *http.Request, text string, err error) {
+	switch {
+	case err == nil:
+		_, _ = fmt.Fprintln(w, text)
+	case errors.Is(err, errBadRequest):
+		http.Error(w, "bad request", http.StatusBadRequest)
+	case errors.Is(err, lockregistry.ErrUnavailable), errors.Is(err, context.DeadlineExceeded): // before ErrTimeout
+		w.Header().Set("Retry-After", "1")
+		http.Error(w, "try again", http.StatusServiceUnavailable)
+	case errors.Is(err, lockregistry.ErrTimeout):
+		http.Error(w, "another request works on this", http.StatusConflict)
+	default:
+		slog.ErrorContext(r.Context(), "request failed", "path", r.URL.Path, "error", err)
+		http.Error(w, "internal error", http.StatusInternalServerError)
+	}
+}
+
+// Ship packs the parcels of an order, all at once, and marks it as shipped. An order that was shipped is not shipped again.
+func (s *Service) Ship(ctx context.Context, order string) error {
+	return s.Locks.Do(ctx, "order:"+order, func(ctx context.Context) error {
+		shipped, err := s.Store.Get(ctx, "shipped:"+order)
+		if err != nil || shipped == 1 {
+			return err
+		}
+		packers, packing := errgroup.WithContext(ctx) // packing ends when the lock is lost, or a parcel fails
+		for parcel := range parcels {
+			packers.Go(func() error { return s.pack(packing, order, parcel) })
+		}
+		if err := packers.Wait(); err != nil {
+			return err
+		}
+		return s.Store.Set(ctx, "shipped:"+order, 1)
+	}, lockregistry.Wait(patience))
+}
+
+func (s *Service) pack(ctx context.Context, order string, parcel int) error {
+	name := fmt.Sprintf("packed:%s:%d", order, parcel)
+	times, err := s.Store.Get(ctx, name)
+	if err != nil {
+		return err
+	}
+	return s.Store.Set(ctx, name, times+1)
+}
+
+// Credit adds to a customer's balance, and returns it. Customers do not wait for each other.
+func (s *Service) Credit(ctx context.Context, customer string, cents int) (int, error) {
+	return lockregistry.DoValue(ctx, s.Locks, "customer:"+customer, func(ctx context.Context) (int, error) {
+		name := "balance:" + customer
+		balance, err := s.Store.Get(ctx, name)
+		if err != nil {
+			return 0, err
+		}
+		return balance + cents, s.Store.Set(ctx, name, balance+cents)
+	}, lockregistry.Wait(patience))
+}
+
+// SetPrice changes the price and its tax, which belong together.
+func (s *Service) SetPrice(ctx context.Context, net int) error {
+	hold, err := s.Locks.ReadWrite("price").Writer().Acquire(ctx, lockregistry.Wait(patience))
+	if err != nil {
+		return err
+	}
+	held := hold.Context(ctx)
+	err = s.Store.Set(held, "net", net)
+	if err == nil {
+		err = s.Store.Set(held, "tax", net/5)
+	}
+	return errors.Join(err, hold.Release(context.WithoutCancel(ctx)))
+}
+
+// Price returns the price and its tax. Any number of requests read at a time.
+func (s *Service) Price(ctx context.Context) (net, tax int, err error) {
+	hold, err := s.Locks.ReadWrite("price").Reader().Acquire(ctx, lockregistry.Wait(patience))
+	if err != nil {
+		return 0, 0, err
+	}
+	held := hold.Context(ctx)
+	net, err = s.Store.Get(held, "net")
+	if err == nil {
+		tax, err = s.Store.Get(held, "tax")
+	}
+	return net, tax, errors.Join(err, hold.Release(context.WithoutCancel(ctx)))
+}

@@ -1,0 +1,249 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/leader"
+	"github.com/lockregistry/lockregistry/locktest"
+)
+
+// memory is a store that takes a moment, so that what is not locked collides.
+type memory struct {
+	mu      sync.Mutex
+	numbers map[string]int
+}
+
+func newMemory() *memory { return &memory{numbers: map[string]int{}} }
+
+func (m *memory) Get(ctx context.Context, name string) (int, error) {
+	moment(ctx)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.numbers[name], ctx.Err()
+}
+
+func (m *memory) Set(ctx context.Context, name string, value int) error {
+	moment(ctx)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.numbers[name] = value
+	return ctx.Err()
+}
+
+func moment(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(time.Millisecond):
+	}
+}
+
+func (m *memory) number(name string) int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.numbers[name]
+}
+
+// instances are two processes on one store.
+func instances(t *testing.T) (locks *locktest.Registry, store *memory, first, second *Service) {
+	t.Helper()
+	locks, store = locktest.New(t, lockregistry.WithRenewal()), newMemory()
+	return locks, store, &Service{Locks: locks.Registry, Store: store}, &Service{Locks: locks.Peer().Registry, Store: store}
+}
+
+func request(t *testing.T, s *Service, method, path string) (status int, text string) {
+	t.Helper()
+	w := httptest.NewRecorder()
+	s.Handler().ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), method, path, nil))
+	return w.Code, strings.TrimSpace(w.Body.String())
+}
+
+func TestAnOrderIsShippedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, store, first, second := instances(t)
+		var all sync.WaitGroup
+		for range 5 {
+			for _, s := range []*Service{first, second} {
+				all.Go(func() {
+					if status, text := request(t, s, http.MethodPost, "/orders/42/ship"); status != http.StatusOK {
+						t.Error(status, text)
+					}
+				})
+			}
+		}
+		all.Wait()
+		for _, parcel := range []string{"packed:42:0", "packed:42:1", "packed:42:2", "shipped:42"} {
+			if n := store.number(parcel); n != 1 {
+				t.Error(parcel, n)
+			}
+		}
+	})
+}
+
+func TestNoCreditIsLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, store, first, second := instances(t)
+		var all sync.WaitGroup
+		for range 20 {
+			for _, s := range []*Service{first, second} {
+				all.Go(func() {
+					if status, text := request(t, s, http.MethodPost, "/customers/alice/credit/5"); status != http.StatusOK {
+						t.Error(status, text)
+					}
+				})
+			}
+		}
+		all.Wait()
+		if n := store.number("balance:alice"); n != 200 {
+			t.Error("balance:", n)
+		}
+	})
+}
+
+func TestPriceAndTaxFit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, _, first, second := instances(t)
+		if err := first.SetPrice(t.Context(), 100); err != nil {
+			t.Fatal(err)
+		}
+		var all sync.WaitGroup
+		for i := range 10 {
+			all.Go(func() {
+				if err := second.SetPrice(t.Context(), 100+50*i); err != nil {
+					t.Error(err)
+				}
+			})
+			all.Go(func() {
+				if net, tax, err := first.Price(t.Context()); err != nil || tax != net/5 {
+					t.Error(net, tax, err)
+				}
+			})
+		}
+		all.Wait()
+	})
+}
+
+func TestStatus(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		locks, _, s, _ := instances(t)
+		status := func(method, path string, want int) {
+			t.Helper()
+			if got, text := request(t, s, method, path); got != want {
+				t.Errorf("%s %s: %d, want %d: %s", method, path, got, want, text)
+			}
+		}
+		release := locks.HoldElsewhere("order:42", time.Minute)
+		status(http.MethodPost, "/orders/42/ship", http.StatusConflict)
+		release()
+		status(http.MethodPost, "/orders/42/ship", http.StatusOK)
+		status(http.MethodPost, "/customers/alice/credit/much", http.StatusBadRequest)
+		status(http.MethodGet, "/alive", http.StatusOK)
+
+		locks.Disconnect()
+		status(http.MethodPost, "/orders/43/ship", http.StatusServiceUnavailable)
+		status(http.MethodGet, "/alive", http.StatusOK)
+		locks.Reconnect()
+		status(http.MethodPost, "/orders/43/ship", http.StatusOK)
+	})
+}
+
+func TestReady(t *testing.T) {
+	s := &Service{Ready: func(context.Context) error { return nil }}
+	if status, _ := request(t, s, http.MethodGet, "/ready"); status != http.StatusOK {
+		t.Error(status)
+	}
+	s.Ready = func(context.Context) error { return context.DeadlineExceeded }
+	if status, _ := request(t, s, http.MethodGet, "/ready"); status != http.StatusServiceUnavailable {
+		t.Error(status)
+	}
+}
+
+// A lock that is lost ends the work, and the answer says that it did not succeed.
+func TestALostLock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		locks, store, s, _ := instances(t)
+		s.Store = losing{store, func() { locks.Lose("order:42") }}
+		if status, _ := request(t, s, http.MethodPost, "/orders/42/ship"); status != http.StatusInternalServerError {
+			t.Error(status)
+		}
+		if store.number("shipped:42") != 0 {
+			t.Error("shipped without the lock")
+		}
+	})
+}
+
+// losing is a store during whose first answer something happens.
+type losing struct {
+	Store
+
+	happens func()
+}
+
+func (l losing) Get(ctx context.Context, name string) (int, error) {
+	if name == "shipped:42" {
+		l.happens()
+	}
+	return l.Store.Get(ctx, name)
+}
+
+func TestBilledOnceANight(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const night = time.Minute // the clients greet their server each second, also of fake time
+		_, store, first, second := instances(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		var both sync.WaitGroup
+		for _, s := range []*Service{first, second} {
+			both.Go(func() {
+				if err := s.Nightly(ctx, night); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		time.Sleep(10*night + night/10) //nolint:forbidigo // fake time
+		cancel()
+		both.Wait()
+		if n := store.number("nights"); n != 10 {
+			t.Error("billed", n, "times in ten nights")
+		}
+	})
+}
+
+func TestOneDispatches(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, store, first, second := instances(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		var (
+			both       sync.WaitGroup
+			candidates []*leader.Candidate
+		)
+		for _, s := range []*Service{first, second} {
+			candidate, err := leader.New(s.Locks, "dispatcher", s.Dispatch)
+			if err != nil {
+				t.Fatal(err)
+			}
+			candidates = append(candidates, candidate)
+			both.Go(func() {
+				if err := candidate.Run(ctx); !errors.Is(err, context.Canceled) {
+					t.Error(err)
+				}
+			})
+		}
+		time.Sleep(time.Second) //nolint:forbidigo // fake time
+		if candidates[0].IsLeader() == candidates[1].IsLeader() {
+			t.Error("not one leader")
+		}
+		cancel()
+		both.Wait()
+		if n := store.number("dispatched"); n < 40 || n > 50 {
+			t.Error("dispatched", n, "times")
+		}
+	})
+}
