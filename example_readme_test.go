@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
+	"os"
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/rueidis"
@@ -12,7 +12,7 @@ import (
 	"github.com/lockregistry/lockregistry"
 )
 
-// What stands in README.md. Change both together.
+// The code of README.md; package docs has a test that it stands here.
 func Example_readme() {
 	server, err := miniredis.Run()
 	if err != nil {
@@ -20,6 +20,12 @@ func Example_readme() {
 	}
 	defer server.Close()
 	if err := run(context.Background(), server.Addr()); err != nil {
+		panic(err)
+	}
+	if err := os.Setenv("REDIS_URL", "redis://"+server.Addr()); err != nil {
+		panic(err)
+	}
+	if err := connect(); err != nil {
 		panic(err)
 	}
 	// Output:
@@ -34,16 +40,32 @@ func run(ctx context.Context, address string) error {
 		return err
 	}
 	defer client.Close()
-	locks, err := lockregistry.New(client, "orders", lockregistry.WithExpiry(30*time.Second))
+	locks, err := lockregistry.New(client, "orders")
 	if err != nil {
 		return err
 	}
 	defer func() { _ = locks.Close() }()
+	return locks.Do(ctx, "42", ship) // no other goroutine or process ships order 42 meanwhile
+}
 
-	if err = locks.Do(ctx, "42", ship); err != nil { // while nobody else holds 42, here or in another process
+// connect is for a server that REDIS_URL names.
+func connect() error {
+	option, err := rueidis.ParseURL(os.Getenv("REDIS_URL")) // redis://user:password@host:6379/0
+	if err != nil {
+		return errors.New("REDIS_URL is not an address such as redis://host:6379") // err has the password in it
+	}
+	option.DisableCache = true
+	client, err := rueidis.NewClient(option) // fails when no server answers
+	if err != nil {
 		return err
 	}
-	return errors.Join(acquire(ctx, locks), lock(ctx, locks))
+	defer client.Close()
+	locks, err := lockregistry.New(client, "orders")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = locks.Close() }()
+	return errors.Join(acquire(context.Background(), locks), lock(context.Background(), locks))
 }
 
 func acquire(ctx context.Context, locks *lockregistry.Registry) error {

@@ -1,0 +1,313 @@
+package lockregistry_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/leader"
+)
+
+// The code of docs/recipes.md; package docs has a test that it stands here.
+
+// billNightly is started on every node at two o'clock. One node bills.
+func billNightly(ctx context.Context, locks *lockregistry.Registry) error {
+	err := locks.Do(ctx, "nightly billing", bill, lockregistry.NoWait(), lockregistry.AtLeast(time.Hour))
+	if errors.Is(err, lockregistry.ErrTimeout) {
+		return nil // another node bills, or has billed
+	}
+	return err
+}
+
+func bill(context.Context) error {
+	fmt.Println("billing")
+	return nil
+}
+
+func Example_nightlyJob() {
+	node1, stop := newRegistry(lockregistry.WithRenewal())
+	defer stop()
+	for range 3 { // as three nodes would
+		if err := billNightly(context.Background(), node1); err != nil {
+			panic(err)
+		}
+	}
+	// Output: billing
+}
+
+// dispatchAlone runs on every node. One node dispatches at a time.
+func dispatchAlone(ctx context.Context, locks *lockregistry.Registry) error {
+	candidate, err := leader.New(locks, "dispatcher", dispatch, leader.WithLease(15*time.Second))
+	if err != nil {
+		return err
+	}
+	return candidate.Run(ctx) // until ctx ends; then the next node leads
+}
+
+// dispatch returns when ctx ends: the node stops, or it leads no longer.
+func dispatch(ctx context.Context) error {
+	every := time.NewTicker(time.Millisecond)
+	defer every.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-every.C:
+			sendParcels(ctx)
+		}
+	}
+}
+
+var sendParcels func(context.Context) // of the example that runs
+
+func Example_leader() {
+	locks, stop := newRegistry()
+	defer stop()
+	ctx, shutdown := context.WithCancel(context.Background())
+	sendParcels = func(context.Context) { shutdown() } // the node gets SIGTERM
+	fmt.Println(errors.Is(dispatchAlone(ctx, locks), context.Canceled))
+	// Output: true
+}
+
+// shop ships orders.
+type shop struct {
+	locks *lockregistry.Registry
+	ship  func(context.Context) error
+}
+
+func (s *shop) shipOrder(w http.ResponseWriter, r *http.Request) {
+	ctx, cancel := context.WithTimeout(r.Context(), 5*time.Second) // to wait and to work
+	defer cancel()
+	err := s.locks.Do(ctx, r.PathValue("id"), s.ship, lockregistry.Wait(time.Second))
+	switch {
+	case err == nil:
+		w.WriteHeader(http.StatusNoContent)
+	case errors.Is(err, lockregistry.ErrUnavailable): // first: an error may match several
+		w.Header().Set("Retry-After", "1")
+		http.Error(w, "try again", http.StatusServiceUnavailable)
+	case errors.Is(err, lockregistry.ErrTimeout):
+		http.Error(w, "the order is in work", http.StatusConflict)
+	default: // ErrLockLost among them: another process may have shipped the order, too
+		slog.ErrorContext(ctx, "shipping failed", "error", err)
+		http.Error(w, "internal error", http.StatusInternalServerError)
+	}
+}
+
+func Example_httpHandler() {
+	locks, stop := newRegistry()
+	defer stop()
+	s := &shop{locks, func(context.Context) error { return nil }}
+	handler := http.NewServeMux()
+	handler.HandleFunc("POST /orders/{id}", s.shipOrder)
+	post := func() int {
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, httptest.NewRequestWithContext(context.Background(), http.MethodPost, "/orders/42", nil))
+		return w.Code
+	}
+	fmt.Println("free:", post())
+	hold, err := locks.Acquire(context.Background(), "42")
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println("taken:", post())
+	if err := hold.Release(context.Background()); err != nil {
+		panic(err)
+	}
+	// Output:
+	// free: 204
+	// taken: 409
+}
+
+// serve runs until ctx ends, which is that of signal.NotifyContext(ctx, syscall.SIGTERM, os.Interrupt).
+func serve(
+	ctx context.Context, server *http.Server, socket net.Listener, locks *lockregistry.Registry, client rueidis.Client,
+) error {
+	failed := make(chan error, 1)
+	go func() { failed <- server.Serve(socket) }()
+	var err error
+	select {
+	case err = <-failed:
+	case <-ctx.Done():
+		late, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		err = server.Shutdown(late) // no new requests; waits for handlers, which unlock
+	}
+	err = errors.Join(err, locks.Close()) // waits a second at most for removals of keys under way
+	client.Close()
+	return err
+}
+
+func Example_gracefulShutdown() {
+	client, stop := embeddedRedis()
+	defer stop()
+	locks, err := lockregistry.New(client, "orders")
+	if err != nil {
+		panic(err)
+	}
+	inside := make(chan struct{})
+	ctx, sigterm := context.WithCancel(context.Background())
+	handler := func(w http.ResponseWriter, r *http.Request) {
+		err := locks.Do(r.Context(), "42", func(ctx context.Context) error {
+			close(inside)
+			<-time.After(10 * time.Millisecond)
+			return ctx.Err()
+		})
+		fmt.Fprintln(w, "error:", err)
+	}
+	socket, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		panic(err)
+	}
+	var both sync.WaitGroup
+	both.Go(func() {
+		request, err := http.NewRequestWithContext(context.Background(), http.MethodGet, "http://"+socket.Addr().String(), nil)
+		if err != nil {
+			panic(err)
+		}
+		answer, err := http.DefaultClient.Do(request)
+		if err != nil {
+			panic(err)
+		}
+		defer func() { _ = answer.Body.Close() }()
+		var text string
+		_, _ = fmt.Fscanln(answer.Body, &text, &text)
+		fmt.Println("the request was served:", text)
+	})
+	both.Go(func() {
+		<-inside
+		sigterm()
+	})
+	err = serve(ctx, &http.Server{Handler: http.HandlerFunc(handler), ReadHeaderTimeout: time.Second}, socket, locks, client)
+	both.Wait()
+	fmt.Println("stopped:", err)
+	// Output:
+	// the request was served: <nil>
+	// stopped: <nil>
+}
+
+// task is a job whose customer is locked.
+type task struct {
+	customer string
+	hold     *lockregistry.Hold
+}
+
+// distribute locks the customer of each job, and gives both to a worker. Customers that others work for are left for later.
+func distribute(ctx context.Context, locks *lockregistry.Registry, customers []string, tasks chan<- task) error {
+	defer close(tasks)
+	for _, customer := range customers {
+		hold, err := locks.Acquire(ctx, "customer:"+customer, lockregistry.NoWait())
+		if errors.Is(err, lockregistry.ErrTimeout) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		tasks <- task{customer, hold}
+	}
+	return nil
+}
+
+// worker releases what distribute has locked.
+func worker(ctx context.Context, tasks <-chan task, do func(ctx context.Context, customer string) error) (err error) {
+	for t := range tasks {
+		failed := do(t.hold.Context(ctx), t.customer)
+		err = errors.Join(err, failed, t.hold.Release(context.WithoutCancel(ctx)))
+	}
+	return err
+}
+
+func Example_workerPool() {
+	locks, stop := newRegistry(lockregistry.WithRenewal())
+	defer stop()
+	ctx := context.Background()
+	busy, err := locks.Acquire(ctx, "customer:bob")
+	if err != nil {
+		panic(err)
+	}
+	var (
+		tasks   = make(chan task)
+		workers sync.WaitGroup
+		served  atomic.Int32
+	)
+	for range 4 {
+		workers.Go(func() {
+			err := worker(ctx, tasks, func(ctx context.Context, _ string) error {
+				served.Add(1)
+				return ctx.Err()
+			})
+			if err != nil {
+				panic(err)
+			}
+		})
+	}
+	err = distribute(ctx, locks, []string{"alice", "bob", "carol"}, tasks)
+	workers.Wait()
+	fmt.Println(served.Load(), err, busy.Release(ctx))
+	// Output: 2 <nil> <nil>
+}
+
+// orders is a table with a version in each row. Update stands for
+//
+//	UPDATE orders SET state = ?, version = version + 1 WHERE id = ? AND version = ?
+//
+// and returns the number of rows that it has changed.
+type orders struct {
+	mu      sync.Mutex
+	version int
+	state   string
+}
+
+func (o *orders) read() (version int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.version
+}
+
+func (o *orders) update(version int, state string) (rows int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.version != version {
+		return 0
+	}
+	o.version, o.state = version+1, state
+	return 1
+}
+
+var errStale = errors.New("another process has changed the order")
+
+// shipOnce writes only if nobody else has written since it read, even if it was suspended, and its lock was lost meanwhile.
+func shipOnce(ctx context.Context, locks *lockregistry.Registry, table *orders, pack func(context.Context) error) error {
+	return locks.Do(ctx, "42", func(ctx context.Context) error {
+		version := table.read()
+		if err := pack(ctx); err != nil {
+			return err
+		}
+		if table.update(version, "shipped") == 0 {
+			return errStale
+		}
+		return nil
+	})
+}
+
+func Example_databaseRow() {
+	locks, stop := newRegistry(lockregistry.WithExpiry(100 * time.Millisecond))
+	defer stop()
+	table := &orders{state: "new"}
+	err := shipOnce(context.Background(), locks, table, func(ctx context.Context) error {
+		<-ctx.Done()                                 // suspended for so long that the lock is lost
+		table.update(table.read(), "sold elsewhere") // by another process, which has the lock now
+		return nil                                   // this one goes on as if nothing had happened
+	})
+	fmt.Println(errors.Is(err, errStale), errors.Is(err, lockregistry.ErrLockLost), table.state)
+	// Output: true true sold elsewhere
+}
