@@ -22,10 +22,8 @@ import (
 
 // billNightly is started on every node at two o'clock. One node bills.
 func billNightly(ctx context.Context, locks *lockregistry.Registry) error {
-	err := locks.Do(ctx, "nightly billing", bill, lockregistry.NoWait(), lockregistry.AtLeast(time.Hour))
-	if errors.Is(err, lockregistry.ErrTimeout) {
-		return nil // another node bills, or has billed
-	}
+	ran, err := locks.Once(ctx, "nightly billing", 24*time.Hour, bill, lockregistry.RetryOnError())
+	slog.DebugContext(ctx, "nightly billing", "ran", ran)
 	return err
 }
 
@@ -35,7 +33,7 @@ func bill(context.Context) error {
 }
 
 func Example_nightlyJob() {
-	node1, stop := newRegistry(lockregistry.WithRenewal())
+	node1, stop := newRegistry()
 	defer stop()
 	for range 3 { // as three nodes would
 		if err := billNightly(context.Background(), node1); err != nil {

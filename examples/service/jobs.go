@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"time"
 
@@ -18,19 +17,11 @@ func (s *Service) Nightly(ctx context.Context, every time.Duration) error {
 			return nil
 		case <-time.After(time.Until(next)):
 		}
-		if err := s.billOnce(ctx, every); err != nil && ctx.Err() == nil {
+		// The clocks of other processes may be a little earlier or later: they find the job done.
+		if _, err := s.Locks.Once(ctx, "nightly", every, s.bill, lockregistry.RetryOnError()); err != nil && ctx.Err() == nil {
 			slog.ErrorContext(ctx, "billing failed", "error", err)
 		}
 	}
-}
-
-// billOnce bills unless another process does so, or has done so for this night: its clock may be a little earlier or later.
-func (s *Service) billOnce(ctx context.Context, every time.Duration) error {
-	err := s.Locks.Do(ctx, "nightly", s.bill, lockregistry.NoWait(), lockregistry.AtLeast(every/2))
-	if errors.Is(err, lockregistry.ErrTimeout) {
-		return nil
-	}
-	return err
 }
 
 // bill is the nightly job. It takes much longer than this in a real service.
