@@ -40,7 +40,9 @@ type acquisition struct {
 // pursuit is the part of an acquisition that others see.
 type pursuit struct {
 	trouble
-	box mailbox
+	box    mailbox
+	call   bool        // it waits for the lock, not for an answer alone
+	ticket atomic.Bool // in the queue
 }
 
 // attempt is what all tries of a call have in common.
@@ -125,6 +127,7 @@ func (l *Lock) pursue(first attempt, q *request, patient bool, deadline instant)
 	if queues {
 		a.box.came = make(chan struct{}, 1)
 	}
+	a.call = true
 	l.anchor().pursuit.Store(&a.pursuit)
 	defer a.end()
 	if queues {
@@ -456,6 +459,9 @@ func (a *acquisition) sleep(left time.Duration) (woken bool, err error) {
 	why, err := a.pause(pause, a.ear.wakeup(), nil)
 	if err == nil {
 		a.woke(why)
+		if why == byTime {
+			a.lock.reg.counts.polls.Add(1)
+		}
 	}
 	return why == byWakeup, err
 }

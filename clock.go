@@ -15,6 +15,9 @@ func (c clock) now() instant { return instant(time.Since(c.start)) }
 
 func (c clock) at(t time.Time) instant { return instant(t.Sub(c.start)) }
 
+// time is the inverse of at.
+func (c clock) time(i instant) time.Time { return c.start.Add(time.Duration(i)) }
+
 // add stops at never, so that no wait is too long to be added.
 func (i instant) add(d time.Duration) instant {
 	sum := i + instant(d)

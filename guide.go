@@ -72,20 +72,24 @@ func (g *guide) master(first, last uint16) (owner string, silent bool) {
 
 // usual is the same for a lane that is not wary: what the nodes have said some time ago will do. They are asked again meanwhile.
 func (g *guide) usual(slot uint16) (owner string, silent bool) {
-	g.mu.Lock()
-	age := g.at.until(g.clock.now())
-	if age >= guideFor && age < guideKept && g.asking == nil {
-		g.asking = make(chan struct{})
-		go g.ask(g.asking)
-	}
-	said := g.said
-	g.mu.Unlock()
-	if age < guideKept {
+	if said, age := g.last(); age < guideKept {
 		if owner, silent = g.owner(said, slot, slot); owner != "" && !silent {
 			return owner, false
 		}
 	}
 	return g.master(slot, slot)
+}
+
+// last returns what the nodes have said last, and how long ago. They are asked again meanwhile.
+func (g *guide) last() (said map[string]topology.Map, age time.Duration) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	age = g.at.until(g.clock.now())
+	if age >= guideFor && g.asking == nil {
+		g.asking = make(chan struct{})
+		go g.ask(g.asking)
+	}
+	return g.said, age
 }
 
 // owner is who has all of some slots by the word of most who answered, if anybody; and whether that node is silent.

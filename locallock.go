@@ -42,6 +42,7 @@ type localHalf interface { //nolint:interfacebloat // each transition of the sta
 	free()
 	pass(longest time.Duration) bool
 	contended() bool
+	queued() int
 	heldBy(o owner) bool
 	nest(o owner) bool
 	expelled(o owner) bool

@@ -331,6 +331,7 @@ func (a *acquisition) abandon() {
 
 // leave is for a call that gives up: its ticket is removed, or, when it was granted just now, its hold is released.
 func (a *acquisition) leave() {
+	a.ticket.Store(false)
 	if a.hold.late {
 		a.abandon()
 		return
@@ -356,9 +357,11 @@ func (a *acquisition) ask(what asking) error {
 		a.box.open(a.hold.number())
 	}
 	err := a.try(w, false, a.deadline)
-	if err == nil && a.at.state == isQueued {
+	queued := err == nil && a.at.state == isQueued
+	if queued {
 		a.place, a.base = a.at.place, a.began
 	}
+	a.ticket.Store(queued)
 	if what != forTicket { // a look that is late does nothing: it needs the ticket
 		a.hold.late = false
 	}
@@ -409,8 +412,10 @@ func (a *acquisition) asleep() (next asking, err error) {
 		}
 		switch {
 		case due <= now:
+			a.lock.reg.counts.polls.Add(1)
 			return whenDue, nil
 		case refresh <= now:
+			a.lock.reg.counts.polls.Add(1)
 			return toLook, nil
 		case watch <= now:
 			watch = never
@@ -450,6 +455,8 @@ func (a *acquisition) asleep() (next asking, err error) {
 // wait for them, and WAIT counts what its own connection has written.
 func (a *acquisition) granted(lease time.Duration) (next asking, err error) {
 	l := a.lock
+	l.reg.counts.grants.Add(1)
+	a.ticket.Store(false)
 	wary := l.reg.transport.lane(l.key).isWary(l.reg.clock.now())
 	if !wary && l.reg.replicas == nil && a.hold.grantShort(a.base, lease) {
 		a.served = true
@@ -462,8 +469,9 @@ func (a *acquisition) granted(lease time.Duration) (next asking, err error) {
 // found takes a hold that a look has shown to be the owner, with a lease of so long. When nothing but its time made the call
 // look, the message has gone astray: the connection is suspect.
 func (a *acquisition) found(left time.Duration) (next asking, err error) {
+	a.lock.reg.counts.grants.Add(1)
 	if a.box.take().granted == 0 { // it may still come, once
-		a.hold.found.Store(int64(a.lock.reg.clock.now().add(suspicion)))
+		a.hold.found.Store(int64(a.lock.reg.clock.now().add(suspicion + a.lock.reg.acknowledging())))
 		if !a.woken {
 			a.ear.Suspect()
 		}

@@ -517,6 +517,7 @@ func (l *Lock) release(ctx context.Context) (End, error) {
 	if reg.handoff > 0 && l.half().contended() {
 		var can bool
 		if can, due = h.relinquish(reg.handoff); can && l.half().pass(h.longest()) {
+			reg.counts.handOvers.Add(1)
 			l.unpin() // the next owner brings its own
 			return EndHandedOver, nil
 		}

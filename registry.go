@@ -41,6 +41,7 @@ type Registry struct {
 	clock     clock
 
 	holds     atomic.Uint64 // the number of the newest hold
+	counts    counts
 	cache     cache
 	scheduler *scheduler
 	waker     *waker

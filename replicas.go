@@ -149,6 +149,14 @@ func (r *Registry) demand(c *call, wrote func(*call, rueidis.RedisResult) bool) 
 	}
 }
 
+// acknowledging is how long a renewal may wait for replicas.
+func (r *Registry) acknowledging() time.Duration {
+	if r.replicas == nil {
+		return 0
+	}
+	return r.replicas.timeout + waitAtMost
+}
+
 // doReplicated is do for a command whose write replicas must have. When the server has done it and too few have, the answer
 // says why in short. It waits for them as long as it is told, and for the answer as any command.
 //

@@ -36,6 +36,7 @@ type scheduler struct {
 	stranded []stranded      // nobody has been told yet
 	failing  bool            // pipelines fail, which is logged once
 	switches switches
+	failures failures
 }
 
 // errand is something to ask of Redis that nobody waits for.
@@ -275,11 +276,13 @@ func (s *scheduler) work(sweeps bool) {
 					err = a.short
 				}
 				errands[i].done(a, n > 0, err)
+				failed := err != nil && errands[i].wanted()
+				s.note(errands[i], calls[i].key, err == nil, failed)
 				mu.Lock()
 				defer mu.Unlock()
 				if err == nil {
 					succeeded = true
-				} else if errands[i].wanted() {
+				} else if failed {
 					failure = err
 				}
 			})

@@ -62,6 +62,7 @@ type lane struct {
 	transport *transport
 	heard     atomic.Int64  // an instant: when the newest answer came, or an older one of a moment before
 	wary      atomic.Int64  // an instant: until when
+	last      atomic.Int64  // what heard was when a connection broke last
 	answers   atomic.Int32  // since a connection broke; counts to manyAnswers
 	places    chan struct{} // one is taken by each command that has a goroutine
 
@@ -396,6 +397,7 @@ func (l *lane) judge(err error, sent, came instant, late time.Duration) bool {
 			l.answers.Add(1)
 		}
 	} else { // the connection is broken: to make another one may take long
+		l.last.Store(max(l.last.Load(), l.heard.Load()))
 		l.heard.Store(int64(notHeard))
 		l.answers.Store(0)
 		if l.transport.guide != nil {

@@ -9,6 +9,7 @@ import (
 // of the lock that it belongs to guards it. Every method does constant work.
 type waiterQueue struct {
 	first, last *waiter
+	length      int
 	rings       map[twin]*waiter // of those that can be found by owner: the first; its twins form a ring with it
 }
 
@@ -21,6 +22,7 @@ func (q *waiterQueue) push(who twin, lease time.Duration, findable bool) *waiter
 		q.last.next = w
 	}
 	q.last = w
+	q.length++
 	if findable {
 		q.join(w)
 	}
@@ -54,6 +56,7 @@ func (q *waiterQueue) remove(w *waiter) {
 		w.next.prev = w.prev
 	}
 	w.prev, w.next, w.queued = nil, nil, false
+	q.length--
 	if w.right != nil {
 		q.part(w)
 	}

@@ -127,7 +127,7 @@ func (w *Waiter) saw(pttl int64, sent, replied time.Time) {
 		changed = w.doubt.looked(replied, expiry(sent, replied, pttl))
 	}
 	if changed && w.asking == asksItself {
-		w.signal()
+		w.invalidated()
 	}
 	left := time.Duration(max(pttl, -1)) * time.Millisecond
 	if pttl == 0 { // its last millisecond; which is not the same as no end

@@ -38,6 +38,7 @@ type node struct {
 	running   bool
 	current   *connection         // while the state is on
 	since     time.Time           // when it was
+	lost      uint64              // connections
 	tracks    bool                // the connection tracks
 	listeners map[*Listener]*part // those that are open
 	waiting   map[string][]*Waiter
@@ -337,6 +338,9 @@ func (n *node) begin(c *connection) bool {
 func (n *node) forget() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if n.current != nil {
+		n.lost++
+	}
 	n.current, n.tracks = nil, false
 	clear(n.channels)
 	n.idle = nil
@@ -406,13 +410,13 @@ func (c *connection) published(m rueidis.PubSubMessage) {
 	if c := n.channels[m.Channel]; c != nil {
 		for _, w := range c.waiters {
 			if w.Channel == m.Channel && w.heeds() {
-				w.signal()
+				w.message()
 			}
 		}
 	}
 	for _, w := range n.waiting[m.Message] {
 		if w.listener.options.Common == m.Channel && w.heeds() {
-			w.signal()
+			w.message()
 		}
 	}
 }

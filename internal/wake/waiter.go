@@ -101,10 +101,27 @@ func (w *Waiter) channel() string {
 // heeds tells whether what is published about its key is for the waiter. One that is tracked is woken by the server.
 func (w *Waiter) heeds() bool { return w.arms && (!w.tracks || w.doubt.in()) }
 
-func (w *Waiter) signal() {
+// signal wakes the waiter, and reports whether it was not about to wake already.
+func (w *Waiter) signal() bool {
 	select {
 	case w.wake <- struct{}{}:
+		return true
 	default:
+		return false
+	}
+}
+
+// message wakes the waiter because of what was published.
+func (w *Waiter) message() {
+	if w.signal() {
+		w.listener.messages++
+	}
+}
+
+// invalidated wakes the waiter because of what the server itself has told.
+func (w *Waiter) invalidated() {
+	if w.signal() {
+		w.listener.invalidations++
 	}
 }
 
@@ -113,7 +130,7 @@ func (w *Waiter) changed(now time.Time) {
 	w.armed = false
 	pause := w.doubt.woken(now)
 	if pause == 0 {
-		w.signal()
+		w.invalidated()
 		return
 	}
 	if w.paused == nil {

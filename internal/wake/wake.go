@@ -71,6 +71,8 @@ type Listener struct {
 	hub     *hub
 	closing sync.Once
 	closed  chan struct{}
+
+	messages, invalidations uint64 // that woke its waiters; guarded by the hub's mutex
 }
 
 // Listen begins to listen for one user of a client. It sends nothing: the first [Waiter] does. Close must be called.

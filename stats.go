@@ -1,0 +1,233 @@
+package lockregistry
+
+import (
+	"cmp"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/lockregistry/lockregistry/internal/topology"
+)
+
+// Stats is what a registry does at the moment, and has done since it was made.
+type Stats struct {
+	Locks   int // lock objects that the registry keeps; a read-write lock counts as one. The same as Len
+	Holds   int // locks, readers and writers that are held here, with a lease that is not over; readers that share count as one
+	Waiters int // calls that wait: for an owner in this process, or for one elsewhere
+	Tickets int // of these, calls with a place in a queue in Redis
+	Strays  int // removals that are not confirmed, and grants without an answer, that are removed in the background
+
+	HandOvers uint64 // holds that went from one goroutine of this process to the next
+	Wakeups   WakeupCounts
+	Nodes     []NodeStats // by address
+}
+
+// WakeupCounts is why calls that waited for others looked at Redis, or had the lock, since the registry was made.
+type WakeupCounts struct {
+	ByMessage      uint64 // a release was published
+	ByInvalidation uint64 // the server told of a change of the key
+	ByGrant        uint64 // a release of another process made the call the owner
+	ByPoll         uint64 // the time had come: a poll interval, the end of a lease, or a look after the ticket
+}
+
+// NodeStats is about one server: a single one, the master that Sentinels name, or a master of a cluster. A server that calls wait
+// for a word of is there although it is no master any more.
+type NodeStats struct {
+	Address string // host and port; empty: a part of the cluster of which nobody knows the master
+
+	// Wakeup is how waiting calls of this registry learn of changes: WakeupTracking or WakeupPubSub with a connection, else
+	// WakeupPoll. The connection is that of all registries on the client.
+	Wakeup  Wakeup
+	Since   time.Time // since when there is that connection; zero when there is none
+	Lost    uint64    // connections for wake-ups to it that were lost since the first call waited
+	Waiters int       // calls of this registry that rely on it for wake-ups
+
+	// LastAnswer is when it answered a command about a lock last, of any registry on the client; zero when it has not. In a
+	// cluster it is that of its slots, 256 of them together.
+	LastAnswer time.Time
+
+	// RenewalsFailing and RemovalsFailing tell since when those that the registry sends in the background fail, zero when they
+	// do not. Only one that succeeds ends that.
+	RenewalsFailing time.Time
+	RemovalsFailing time.Time
+}
+
+// counts are the numbers that are not to be had otherwise.
+type counts struct {
+	handOvers, grants, polls atomic.Uint64
+}
+
+// Stats tells what the registry does. It sends nothing, but in a cluster, where it asks the nodes once a second at most which slots
+// they have: the first time it waits for their answers, for 0.3 s at most, later it does not. It looks at each lock that the
+// registry keeps, which takes a millisecond or so for ten thousand, and disturbs no other call. The numbers belong to about
+// the same moment. They are there after Close, too.
+func (r *Registry) Stats() Stats {
+	s := Stats{Locks: r.Len(), HandOvers: r.counts.handOvers.Load()}
+	for l := range r.cache.all() {
+		l.count(&s)
+	}
+	r.scheduler.mu.Lock()
+	s.Strays = len(r.scheduler.strays)
+	r.scheduler.mu.Unlock()
+	s.Wakeups = WakeupCounts{ByGrant: r.counts.grants.Load(), ByPoll: r.counts.polls.Load()}
+	nodes := r.masters()
+	if r.waker.listening != nil {
+		states, messages, invalidations := r.waker.listening.States()
+		s.Wakeups.ByMessage, s.Wakeups.ByInvalidation = messages, invalidations
+		for _, state := range states {
+			if !r.cluster { // there is one
+				state.Node = topology.Servers(r.client)[0]
+			}
+			n := nodes.at(state.Node)
+			n.Waiters, n.Lost = state.Waiters, state.Lost
+			if state.Up {
+				n.Since, n.Wakeup = state.Since, WakeupPubSub
+				if state.Tracks {
+					n.Wakeup = WakeupTracking
+				}
+			}
+		}
+	}
+	for _, n := range nodes {
+		s.Nodes = append(s.Nodes, *n)
+	}
+	slices.SortFunc(s.Nodes, func(a, b NodeStats) int { return cmp.Compare(a.Address, b.Address) })
+	return s
+}
+
+// count adds a lock to what there is.
+func (l *Lock) count(s *Stats) {
+	if l.anchor().pins.Load() <= 0 { // nobody uses it
+		return
+	}
+	if h := l.hold.Load(); h != nil {
+		h.mu.Lock()
+		if h.fresh() {
+			s.Holds++
+		}
+		h.mu.Unlock()
+	}
+	if l != l.anchor() { // those who wait for either side of a pair are together
+		return
+	}
+	// A call with a ticket has left the queue of its process before, so it is not counted twice.
+	if p := l.pursuit.Load(); p != nil && p.call {
+		s.Waiters++
+		if p.ticket.Load() {
+			s.Tickets++
+		}
+	}
+	s.Waiters += l.half().queued()
+}
+
+func (l *localLock) queued() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.queue.length
+}
+
+func (l *localReadWrite) queued() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.queue.length
+}
+
+func (r *readSide) queued() int  { return r.both().queued() }
+func (w *writeSide) queued() int { return w.both().queued() }
+
+type nodesStats map[string]*NodeStats
+
+func (n nodesStats) at(address string) *NodeStats {
+	if n[address] == nil {
+		n[address] = &NodeStats{Address: address, Wakeup: WakeupPoll}
+	}
+	return n[address]
+}
+
+// masters are the servers that have the lanes, with what is known of those.
+func (r *Registry) masters() nodesStats {
+	nodes, t := nodesStats{}, r.transport
+	owner := func(int) string { return topology.Servers(r.client)[0] }
+	if t.guide != nil {
+		owner = t.guide.owners()
+	}
+	for i := range t.lanes {
+		l, n := &t.lanes[i], nodes.at(owner(i))
+		if last := max(instant(l.heard.Load()), instant(l.last.Load())); last > 0 {
+			n.LastAnswer = latest(n.LastAnswer, r.clock.time(last))
+		}
+		renewals, removals := r.scheduler.failures.of(i)
+		n.RenewalsFailing = earliest(n.RenewalsFailing, renewals, r.clock)
+		n.RemovalsFailing = earliest(n.RemovalsFailing, removals, r.clock)
+	}
+	return nodes
+}
+
+func latest(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// earliest is the earlier one of two times, each of which may be none.
+func earliest(a time.Time, i instant, c clock) time.Time {
+	if i == 0 {
+		return a
+	}
+	if b := c.time(i); a.IsZero() || b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// owners tells which node has a lane, the one that has its first slot, by the word of most.
+func (g *guide) owners() func(lane int) string {
+	g.mu.Lock()
+	known := g.at != notHeard
+	g.mu.Unlock()
+	if !known {
+		g.hear(guideFor)
+	}
+	said, _ := g.last()
+	return func(lane int) string {
+		slot := uint16(lane * (slots / lanesOfACluster))
+		address, _ := g.owner(said, slot, slot)
+		return address
+	}
+}
+
+// failures tells since when errands fail, by lane.
+type failures struct {
+	mu       sync.Mutex
+	renewals map[int]instant
+	removals map[int]instant
+}
+
+func (f *failures) of(lane int) (renewals, removals instant) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.renewals[lane], f.removals[lane]
+}
+
+// note takes down what became of an errand.
+func (s *scheduler) note(e errand, key string, succeeded, failed bool) {
+	lane, now := s.reg.transport.laneOf(key), s.reg.clock.now()
+	f := &s.failures
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	since := &f.renewals
+	if _, removes := e.(sweeping); removes {
+		since = &f.removals
+	}
+	switch {
+	case succeeded:
+		delete(*since, lane)
+	case failed && (*since)[lane] == 0:
+		if *since == nil {
+			*since = map[int]instant{}
+		}
+		(*since)[lane] = now
+	}
+}

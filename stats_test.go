@@ -1,0 +1,299 @@
+package lockregistry_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/internal/redistest"
+)
+
+// withoutNodes leaves the servers out, for a comparison of the rest.
+func withoutNodes(s lockregistry.Stats) lockregistry.Stats {
+	s.Nodes = nil
+	return s
+}
+
+func TestStatsOfHoldsAndWaiters(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		r, other := w.registry(lockregistry.WithHandoff(time.Hour)), w.registry()
+		assert.Equal(t, lockregistry.Stats{}, withoutNodes(r.Stats()))
+
+		r.Obtain("unused")
+		rw := r.ReadWrite("rw")
+		w.lock(rw.Reader())
+		second := w.goroutine()
+		require.NoError(t, second.lock(rw.Reader()))
+		assert.Equal(t, lockregistry.Stats{Locks: 2, Holds: 1}, withoutNodes(r.Stats()), "readers share a hold")
+		third := w.goroutine()
+		writes := third.starts(rw.Writer())
+		w.settle()
+		assert.Equal(t, lockregistry.Stats{Locks: 2, Holds: 1, Waiters: 1}, withoutNodes(r.Stats()))
+		w.unlock(rw.Reader())
+		require.NoError(t, second.unlock(rw.Reader()))
+		require.NoError(t, <-writes)
+		require.NoError(t, third.unlock(rw.Writer()))
+
+		elsewhere := other.Obtain("42")
+		w.lock(elsewhere)
+		l := r.Obtain("42")
+		first := second.starts(l)
+		w.settle()
+		next := third.starts(l)
+		w.settle()
+		s := r.Stats()
+		assert.Equal(t, []int{3, 0, 2}, []int{s.Locks, s.Holds, s.Waiters})
+		assert.Equal(t, lockregistry.Stats{Locks: 1, Holds: 1}, withoutNodes(other.Stats()))
+		w.unlock(elsewhere)
+		require.NoError(t, <-first)
+		s = r.Stats()
+		assert.Equal(t, []int{1, 1}, []int{s.Holds, s.Waiters})
+		before := s.HandOvers
+		require.NoError(t, second.unlock(l))
+		require.NoError(t, <-next)
+		s = r.Stats()
+		assert.Equal(t, []int{1, 0}, []int{s.Holds, s.Waiters})
+		assert.Equal(t, before+1, s.HandOvers)
+		w.pass(2 * time.Minute)
+		assert.Zero(t, r.Stats().Holds, "its lease is over")
+		require.ErrorIs(t, third.unlock(l), lockregistry.ErrLockLost)
+		w.await("all is removed", func() bool { return r.Stats().Strays == 0 })
+
+		require.NoError(t, r.Close())
+		assert.Equal(t, 3, r.Stats().Locks)
+	})
+}
+
+func TestStatsOfTickets(t *testing.T) {
+	realWorlds(t, func(w *world) {
+		r, other := w.registry(), w.registry()
+		for _, held := range []*lockregistry.Lock{other.Obtain("42"), other.ReadWrite("rw").Writer()} {
+			l := r.Obtain("42")
+			if held.Path() == "rw" {
+				l = r.ReadWrite("rw").Reader()
+			}
+			before := r.Stats().Wakeups.ByGrant
+			owner := lockregistry.NewOwner(t.Context())
+			w.lock(held)
+			waits := lockElsewhere(l, owner)
+			w.await("there is a ticket", func() bool { return r.Stats().Tickets == 1 })
+			assert.Equal(t, 1, r.Stats().Waiters)
+			w.unlock(held)
+			require.NoError(t, <-waits)
+			s := r.Stats()
+			assert.Equal(t, []int{0, 0, 1}, []int{s.Tickets, s.Waiters, s.Holds})
+			assert.Equal(t, before+1, s.Wakeups.ByGrant)
+			require.NoError(t, l.Unlock(owner))
+		}
+	})
+}
+
+// Of each way to wake up the right one is counted.
+func TestStatsOfWakeups(t *testing.T) {
+	realWorlds(t, func(w *world) {
+		for _, c := range []struct {
+			how    lockregistry.Wakeup
+			counts func(lockregistry.WakeupCounts) uint64
+		}{
+			{lockregistry.WakeupTracking, func(u lockregistry.WakeupCounts) uint64 { return u.ByInvalidation }},
+			{lockregistry.WakeupPubSub, func(u lockregistry.WakeupCounts) uint64 { return u.ByMessage }},
+			{lockregistry.WakeupPoll, func(u lockregistry.WakeupCounts) uint64 { return u.ByPoll }},
+		} {
+			r := w.registry(lockregistry.WithWakeup(c.how))
+			l, owner := r.Obtain("42"), lockregistry.NewOwner(t.Context())
+			w.do("SET", "orders:42", "java", "PX", "600000")
+			waits := lockElsewhere(l, owner)
+			armed := map[lockregistry.Wakeup]string{
+				lockregistry.WakeupTracking: "tracking_total_keys:1\r", lockregistry.WakeupPubSub: "pubsub_channels:3\r",
+			}
+			w.await("it listens", func() bool {
+				s := r.Stats()
+				if c.how == lockregistry.WakeupPoll {
+					return s.Wakeups.ByPoll > 0 && s.Waiters == 1
+				}
+				return s.Nodes[0].Wakeup == c.how && strings.Contains(w.do("INFO", "stats"), armed[c.how])
+			})
+			if c.how != lockregistry.WakeupPoll {
+				n := r.Stats().Nodes[0]
+				assert.Equal(t, 1, n.Waiters)
+				assert.WithinDuration(t, time.Now(), n.Since, time.Minute)
+			}
+			w.do("DEL", "orders:42")
+			w.do("PUBLISH", "orders-channel:orders:42", "orders:42")
+			require.NoError(t, <-waits)
+			assert.Positive(t, c.counts(r.Stats().Wakeups))
+			require.NoError(t, l.Unlock(owner))
+			require.NoError(t, r.Close())
+			w.await("nobody listens", func() bool { return strings.Contains(w.do("INFO", "stats"), "pubsub_channels:0\r") })
+		}
+	})
+}
+
+// What is known of the server, and of the connection to it.
+func TestStatsOfAServer(t *testing.T) {
+	realWorlds(t, func(w *world) {
+		r, other := w.registry(), w.registry()
+		n := r.Stats().Nodes
+		require.Len(t, n, 1)
+		assert.Equal(t, lockregistry.NodeStats{Address: "redis:6379", Wakeup: lockregistry.WakeupPoll}, n[0])
+
+		began := time.Now()
+		held, l := other.Obtain("42"), r.Obtain("42")
+		w.lock(held)
+		waits := lockElsewhere(l, lockregistry.NewOwner(t.Context()))
+		w.await("there is a ticket", func() bool { return r.Stats().Tickets == 1 })
+		s := r.Stats().Nodes[0]
+		assert.Equal(t, lockregistry.WakeupTracking, s.Wakeup)
+		assert.WithinRange(t, s.Since, began, time.Now())
+		assert.WithinRange(t, s.LastAnswer, began, time.Now())
+		assert.Zero(t, s.Lost)
+		w.do("CLIENT", "KILL", "TYPE", "pubsub")
+		w.await("another connection", func() bool {
+			n := r.Stats().Nodes[0]
+			return n.Lost == 1 && n.Since.After(s.Since)
+		})
+		w.unlock(held)
+		require.NoError(t, <-waits)
+	})
+}
+
+func TestStatsOfFailures(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		r := w.registry(lockregistry.WithRenewal(), lockregistry.WithExpiry(30*time.Second))
+		renewed, removed := r.Obtain("renewed"), r.Obtain("removed")
+		w.lock(renewed)
+		w.lock(removed)
+		answered := r.Stats().Nodes[0].LastAnswer
+		began := time.Now()
+		w.mini.SetError("ERR it fails")
+		require.Error(t, removed.Unlock(w.Context()))
+		w.pass(15 * time.Second)
+		s := r.Stats()
+		assert.WithinRange(t, s.Nodes[0].RemovalsFailing, began, began.Add(time.Second))
+		assert.WithinRange(t, s.Nodes[0].RenewalsFailing, began.Add(9*time.Second), began.Add(11*time.Second))
+		assert.Equal(t, 1, s.Strays)
+		assert.True(t, s.Nodes[0].LastAnswer.After(answered), "an error is an answer")
+		w.mini.SetError("")
+		w.pass(5 * time.Second)
+		s = r.Stats()
+		assert.Zero(t, s.Nodes[0].RemovalsFailing)
+		assert.Zero(t, s.Nodes[0].RenewalsFailing)
+		assert.Zero(t, s.Strays)
+		w.unlock(renewed)
+	})
+}
+
+// In a cluster each master is there, with the calls that wait for a word of it, and with its own answers.
+func TestStatsOfACluster(t *testing.T) {
+	servers := redistest.StartCluster(t, 3)
+	made := func() *lockregistry.Registry {
+		client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{servers[0].Addr()}, DisableCache: true})
+		require.NoError(t, err)
+		t.Cleanup(client.Close)
+		r, err := lockregistry.New(client, "orders")
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = r.Close() })
+		return r
+	}
+	r, other := made(), made()
+	addresses := make([]string, len(servers))
+	for i, s := range servers {
+		addresses[i] = s.Addr()
+	}
+	slices.Sort(addresses)
+	listed := func(s lockregistry.Stats) (all []string) {
+		for _, n := range s.Nodes {
+			all = append(all, n.Address)
+		}
+		return all
+	}
+	require.Equal(t, addresses, listed(r.Stats()))
+
+	held := other.Obtain("42")
+	require.NoError(t, held.Lock(t.Context()))
+	slot, err := strconv.Atoi(servers[0].Command(t, "CLUSTER", "KEYSLOT", held.Key()))
+	require.NoError(t, err)
+	owner := servers[slot*len(servers)/16384].Addr()
+	waits := lockElsewhere(r.Obtain("42"), lockregistry.NewOwner(t.Context()))
+	require.Eventually(t, func() bool { return r.Stats().Tickets == 1 }, 20*time.Second, time.Millisecond)
+	for _, n := range r.Stats().Nodes {
+		if n.Address == owner {
+			assert.Equal(t, 1, n.Waiters)
+			assert.NotEqual(t, lockregistry.WakeupPoll, n.Wakeup)
+			assert.WithinDuration(t, time.Now(), n.LastAnswer, 10*time.Second)
+		} else {
+			assert.Equal(t, lockregistry.NodeStats{Address: n.Address, Wakeup: lockregistry.WakeupPoll}, n)
+		}
+	}
+	require.NoError(t, held.Unlock(t.Context()))
+	require.NoError(t, <-waits)
+}
+
+// Stats may be asked for at any time, and its numbers fit together.
+func TestStatsMeanwhile(t *testing.T) {
+	realWorlds(t, func(w *world) {
+		const paths, goroutines, rounds = 4, 16, 50
+		r, other := w.registry(), w.registry()
+		var running sync.WaitGroup
+		done := make(chan struct{})
+		for i := range goroutines {
+			running.Go(func() {
+				for n := range rounds {
+					path := fmt.Sprint((i + n) % paths)
+					l := []*lockregistry.Lock{r.Obtain(path), other.Obtain(path), r.ReadWrite("rw" + path).Reader()}[n%3]
+					owner := lockregistry.NewOwner(w.Context())
+					if err := errors.Join(l.Lock(owner), l.Unlock(owner)); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		go func() {
+			running.Wait()
+			close(done)
+		}()
+		for more := true; more; {
+			s := r.Stats()
+			assert.LessOrEqual(t, s.Tickets, s.Waiters)
+			assert.LessOrEqual(t, s.Holds, 2*s.Locks)
+			assert.LessOrEqual(t, s.Waiters, goroutines)
+			select {
+			case <-done:
+				more = false
+			default:
+			}
+		}
+		s := r.Stats()
+		assert.Equal(t, []int{0, 0, 0}, []int{s.Holds, s.Waiters, s.Tickets})
+	})
+}
+
+// BenchmarkStats asks a registry that keeps ten thousand locks, all of them held, or none.
+func BenchmarkStats(b *testing.B) {
+	for _, held := range []bool{false, true} {
+		b.Run(fmt.Sprintf("held=%v", held), func(b *testing.B) {
+			r, err := lockregistry.New(unusedClient(b), "orders")
+			require.NoError(b, err)
+			defer func() { _ = r.Close() }()
+			for i := range 10_000 {
+				if l := r.Obtain(strconv.Itoa(i)); held {
+					require.NoError(b, l.Lock(b.Context()))
+				}
+			}
+			b.ResetTimer()
+			for b.Loop() {
+				r.Stats()
+			}
+		})
+	}
+}
