@@ -8,15 +8,15 @@ import (
 	"time"
 )
 
-// Hold is a lock that is held, as a value: whoever has it may use it, from any goroutine, and ends it by Release. Get it from
-// [Registry.Acquire] or [Lock.Acquire].
+// Hold is a lock that is held, as a value. Any goroutine may use it, and Release ends it. Get it from [Registry.Acquire] or
+// [Lock.Acquire].
 //
 // It excludes everybody else, the goroutine that acquired it included. A call that asks for its path with the hold's own
 // context would wait for itself, and returns [ErrDeadlock]; the lock's Unlock, Renew and Context are not for it, and return
 // [ErrNotOwner].
 //
-// Release it. When the program forgets to, and can reach neither the Hold nor a context made from it any more, the garbage
-// collector notices some time later: that is logged, the hold is renewed no more, its contexts end with the cause
+// Release it. A Hold that was not released, and that the program can no longer reach, nor a context made from it, is noticed
+// by the garbage collector some time later. That is logged; the hold is no longer renewed, its contexts end with the cause
 // [ErrLockLost], and its key stays until its lease is over, since the work may still be running. A context keeps the hold
 // reachable; so does a context that is derived from it, until it ends, and one that the hold itself was put into.
 type Hold struct {
@@ -59,7 +59,7 @@ func (l *Lock) acquireAs(ctx context.Context, op string, opts []LockOption, wait
 	return h, nil
 }
 
-// Release gives the lock back, from any goroutine. Whatever it returns, the hold is over. Nil means what it does for
+// Release releases the lock, from any goroutine. Whatever it returns, the hold is over. Nil means what it does for
 // [Lock.Unlock], and so do the errors: [ErrLockLost], [ErrUnavailable], and others of Redis. [ErrNotOwner] says that Release was
 // called before. Only a nil context, which is bad input, changes nothing. Release waits as long as Unlock.
 func (h *Hold) Release(ctx context.Context) error {

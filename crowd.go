@@ -93,7 +93,7 @@ func (l *Lock) noQueue(why string) {
 	r := l.reg
 	l.company().queueless.Store(int64(r.clock.now().add(queuelessFor)))
 	if !r.unqueued.Swap(true) {
-		r.journal.log(slog.LevelWarn, "the server refuses the queue of a lock: who waits for it is woken by chance, or polls",
+		r.journal.log(slog.LevelWarn, "the server refuses the queue of a lock: its waiters are woken by chance, or poll",
 			slog.String("key", l.key), slog.String("error", why))
 	}
 }

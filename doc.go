@@ -2,7 +2,7 @@
 // its locks with Java services on the same Redis.
 //
 // A [Registry], made by [New] for a prefix, hands out one [Lock] per path. A lock has two halves. The local half is a
-// reentrant, first-in-first-out mutex among the goroutines of this process; who waits for it does not touch Redis. The
+// reentrant, first-in-first-out mutex among the goroutines of this process; its waiters do not touch Redis. The
 // other half is the key "prefix:path" in Redis, which keeps other processes out. It has a lease: when its holder
 // crashes, the key expires.
 //
@@ -16,27 +16,27 @@
 //
 // # Owners
 //
-// A [Hold] is an owner of its own, and cannot be locked again. What Lock and Do lock belongs to the goroutine, or, when the
-// context carries one made by [NewOwner], to that owner.
-// The owner may lock again and must unlock as often; Unlock by anybody else returns [ErrNotOwner].
+// A [Hold] is an owner of its own, and cannot be locked again. What Lock and Do lock belongs to the goroutine, or to the owner
+// in the context, if [NewOwner] made one. The owner may lock again and must unlock as often; Unlock by another owner returns
+// [ErrNotOwner].
 //
 // # Leases
 //
-// A hold is only as good as its lease. It is valid from the moment before the command that granted or renewed it was
-// sent, for the length of the lease less a margin for clock drift (1 % and a millisecond). When that time is over the
-// hold is lost, whether or not Redis can be reached: the contexts that [Lock.Context] made are cancelled with the cause
+// A hold is only as good as its lease. It is valid for the length of the lease less a margin for clock drift (1 % and a
+// millisecond), counted from before the command was sent that granted or renewed it. When that time is over the hold is
+// lost, whether or not Redis can be reached: the contexts that [Lock.Context] made are cancelled with the cause
 // [ErrLockLost], and Lock by the owner returns it. Use [TTL], [WithExpiry], [Lock.Renew] or [WithRenewal] to make the
 // lease long enough for the work.
 //
 // # Waiting
 //
-// One goroutine of a process waits on Redis for a path, the others queue behind it in order of arrival. It is woken when
-// the lock is released, tries when the holder's lease ends, and otherwise every poll interval ([WithPollInterval]).
-// [WithWakeup] chooses how it is woken: by the server itself (client-side caching), by messages on the channels that Spring
-// and Redisson use, or not at all. The default takes the best that the server and the user's permissions allow.
+// One goroutine of a process waits on Redis for a path, the others queue behind it in order of arrival. The processes queue
+// in Redis: a release makes the first one the owner and wakes no other. [WithWakeup] chooses how a waiter learns that Java
+// has released the lock: from the server itself (client-side caching), by messages on the channels that Spring and Redisson
+// use, or by polling. The default takes the best that the server and the user's permissions allow.
 //
-// When a goroutine unlocks while others of the process wait, the key may stay and the lock pass to the next one without
-// a word to Redis, for as long as [WithHandoff] allows; after that other processes have their chance.
+// When a goroutine unlocks while others of the process wait, the lock may pass to the next one while the key stays, without
+// a command to Redis, for as long as [WithHandoff] allows; after that it is the turn of other processes.
 //
 // # Formats
 //

@@ -16,39 +16,38 @@ var (
 	// ("You do not own lock at ...") here.
 	ErrNotOwner = errors.New("not the owner of the lock")
 
-	// ErrLockLost: the lease ended, or the key was removed or taken over, while the lock was held. What the lock
-	// protects may have been touched by another. Spring throws ConcurrentModificationException ("Lock was released in
+	// ErrLockLost: the lease ended, or the key was removed or taken over, while the lock was held. Another owner may have
+	// worked on what the lock protects. Spring throws ConcurrentModificationException ("Lock was released in
 	// the store due to expiration ...") here. It is also the cause of the contexts that [Lock.Context] makes.
-	ErrLockLost = errors.New("the lock was lost: its lease is over or its key is no longer this hold's")
+	ErrLockLost = errors.New("the lock was lost: its lease is over, or Redis no longer has this hold")
 
-	// ErrTimeout: the time given by [Wait] is over, and the lock was not free in time; or somebody else has it, and the call
-	// does not wait, see [NoWait]. With [ErrUnavailable] it was Redis that could not be asked until the wait was over.
+	// ErrTimeout: the time given by [Wait] is over, and the lock was not free in time; or another owner has it, and the call
+	// does not wait, see [NoWait]. With [ErrUnavailable] Redis could not be asked before the wait was over.
 	ErrTimeout = errors.New("the lock was not free in time")
 
 	// ErrUnavailable: Redis did not answer, or cannot serve now: a broken connection, no answer in time, a failover
 	// (READONLY, CLUSTERDOWN, MASTERDOWN), a server that starts (LOADING) or is out of memory, an answer that came too late
-	// to be believed. The same call may succeed later. With the error of a context, that context ended while Redis did not
-	// answer; without ErrUnavailable somebody else is known to have held the lock then.
-	ErrUnavailable = errors.New("no answer of Redis, or it cannot serve now")
+	// to be believed. The same call may succeed later. Together with the error of a context: that context ended while Redis
+	// did not answer. The error of a context without ErrUnavailable means that another owner had the lock.
+	ErrUnavailable = errors.New("Redis does not answer, or cannot serve now")
 
 	// ErrClosed: the registry is closed.
 	ErrClosed = errors.New("the registry is closed")
 
-	// ErrUpgrade: the caller holds the read lock and asks for the write lock, for which it would wait for itself for ever.
-	// Redisson does. To go the other way, from writing to reading, is fine.
+	// ErrUpgrade: the caller holds the reader and asks for the writer, so it would wait for itself forever, as it does in
+	// Redisson. The other way, from writer to reader, is fine.
 	ErrUpgrade = errors.New("cannot lock the writer while holding the reader; unlock the reader first")
 
 	// ErrWrongType: the key in Redis is no lock of the kind that is asked for: a read-write lock where a plain lock is
 	// expected, a lock of another layout, or no lock at all. Nothing was changed.
 	ErrWrongType = errors.New("the key holds something other than this kind of lock")
 
-	// ErrDeadlock: the context is that of a hold on the same path, and the call would wait for the end of this hold. A [Hold]
-	// excludes everybody, also calls with its own context; only Do and Lock nest, in the contexts of [Registry.Do] and
-	// [Lock.Context].
-	ErrDeadlock = errors.New("the context is that of a hold on this path, which the call would wait for")
+	// ErrDeadlock: the context belongs to a hold on the same path, so the call would wait for itself. A [Hold] excludes
+	// everybody, also calls with its own context; only Do and Lock nest, in the contexts of [Registry.Do] and [Lock.Context].
+	ErrDeadlock = errors.New("the context belongs to a hold on this path, so the call would wait for itself")
 
 	// ErrCapacity: as many locks as the registry may cache are in use; see [WithCapacity].
-	ErrCapacity = errors.New("every lock that the registry may keep is in use: unlock some, or raise the capacity")
+	ErrCapacity = errors.New("all locks that the registry may keep are in use: unlock some, or raise the capacity")
 )
 
 // LockError says which operation failed on which key. It wraps every error that a lock returns.

@@ -9,16 +9,16 @@ import (
 var forceUnlock = load("force_unlock")
 
 // ForceUnlock removes the lock of path whoever holds it, in this process or elsewhere, Java included: the plain lock in the
-// registry's layout, or the path's read-write lock with all who read or write. It is for people and programs that know
-// that the holder is gone; one that is not is no longer alone. It is Redisson's forceUnlock.
+// registry's layout, or the path's read-write lock with all its readers or its writer. It is for people and programs
+// that know that the holder is gone. A holder that is not gone may no longer be the only one. It is Redisson's forceUnlock.
 //
-// Waiters wake as after any release. A holder of this registry is told at once: its contexts end with the cause
-// [ErrLockLost], its Unlock returns that error. Holders elsewhere learn of it at their next renewal or unlock, and so does a
+// Waiters wake as after any release. A holder of this registry loses the lock at once: its contexts end with the cause
+// [ErrLockLost], and its Unlock returns that error. Other holders learn of it at their next renewal or unlock, and so does a
 // call of this registry that is being granted the lock at this very moment.
 //
 // It returns nil for a path that is free. Errors, each within a [*LockError]: [ErrWrongType] when the key is something else,
-// that of ctx, and those of Redis; after one that leaves it open whether the lock was removed, holders of this registry are
-// told all the same.
+// that of ctx, and those of Redis. If the error leaves open whether the lock was removed, holders of this registry lose it
+// all the same.
 func (r *Registry) ForceUnlock(ctx context.Context, path string) error {
 	return r.force(ctx, path, "")
 }

@@ -13,14 +13,14 @@ import (
 const leastPeriod = 10 * time.Millisecond
 
 // RetryOnError has [Registry.Once] leave the path free when fn has failed: it returned an error, or panicked. Then the next
-// node that comes, in the same period too, runs the job. It is for Once only. Default: a failed run counts like any other
+// call of any node runs the job, also in the same period. It is for Once only. Default: a failed run counts like any other
 // one, and the next one is due in the next period.
 func RetryOnError() LockOption {
 	return LockOption{"RetryOnError", 0, func(*request, time.Duration) {}}
 }
 
-// Once runs a job that every node starts each period, and that one of them is to run: it runs fn unless somebody runs it
-// already, or has begun to less than nine tenths of the period ago. It never waits. Path names the job, every is its period,
+// Once runs a job that every node starts each period and one of them runs: it calls fn unless another call runs it already,
+// or began to less than nine tenths of the period ago. It never waits. Path names the job, every is its period,
 // 10 ms at least.
 //
 // A mark, the path's lock, keeps the others out. It is renewed while fn runs, and stays for nine tenths of the period from
@@ -29,16 +29,16 @@ func RetryOnError() LockOption {
 // than that, the path is free when fn returns. ShedLock's lockAtLeastFor and lockAtMostFor are the mark and the lease: see
 // [TTL].
 //
-// Ran tells whether fn was called. False without an error means that somebody else runs the job or did, a call of Once within
-// fn included. The context of fn is that of [Hold.Context]: it ends, with the cause [ErrLockLost], as soon as the lock can no
+// Ran reports whether fn was called. False without an error means that another call runs the job or did; so it is for a call
+// within fn. The context of fn is that of [Hold.Context]: it ends, with the cause [ErrLockLost], as soon as the lock can no
 // longer be guaranteed.
 //
-// The errors when fn ran are fn's own, joined with that of the release: [ErrLockLost], somebody else may have run the job at
-// the same time; [ErrUnavailable], nobody knows whether the mark stays. The mark stays also when fn fails or panics, without
+// The errors when fn ran are fn's own, joined with that of the release: [ErrLockLost], another node may have run the job at
+// the same time; [ErrUnavailable], it is not known whether the mark stays. The mark stays also when fn fails or panics, without
 // [RetryOnError], and when ctx is done. After a crash, and after a loss, the lease alone keeps the others out, and may be
 // over before the period is, or after it.
 //
-// The errors when it did not are those of [Lock.Acquire], but never [ErrTimeout]: [ErrUnavailable], nobody knows whether the
+// The errors when it did not are those of [Lock.Acquire], but never [ErrTimeout]: [ErrUnavailable], it is not known whether the
 // job runs; [ErrDeadlock], ctx is that of another hold on the path, be it one of [Hold.Context], [Registry.Do] or
 // [Lock.Context]. Options are [TTL], [RetryOnError] and [NoWait], which changes nothing; Wait and AtLeast are bad input.
 func (r *Registry) Once(

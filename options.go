@@ -81,8 +81,8 @@ func WithOldChannel() Option { return func(s *settings) { s.oldChannel = true } 
 // its key stays in Redis. That is much faster than to release and obtain it anew, but keeps other processes waiting: after
 // this time, counted from when the process got the key, it is the turn of the next process that waits. It
 // also is when less than half of the lease is left, and when the next owner asks for a longer lease than the running one,
-// or for one that is shorter by more than a third. The next owner's lease is renewed or not, and with which length, as if it had
-// obtained the lock itself. 0 turns it off: every unlock releases the key. It must not be
+// or for one that is shorter by more than a third. The next owner's lease is renewed as if it had obtained the lock itself.
+// 0 turns it off: every unlock releases the key. It must not be
 // negative. Default: 100 ms.
 func WithHandoff(limit time.Duration) Option { return func(s *settings) { s.handoff = &limit } }
 
@@ -117,9 +117,9 @@ func WithReplicas(n int, timeout time.Duration) Option {
 }
 
 // Wakeup is how a waiting call learns that the lock is free. Except with WakeupPoll, calls wait in a queue in Redis: a release
-// by this package makes the first one the owner, and tells it so. The ways below are those in which the first one learns that
-// Java has released the lock, or that the key is gone, and all calls where there can be no queue; then a call also tries again
-// every poll interval and when the holder's lease ends.
+// by this package makes the first one the owner and sends it a message. The ways below are those in which the first one learns
+// that Java has released the lock, or that the key is gone. Where there can be no queue they are for all calls, which also
+// try again every poll interval and when the holder's lease ends.
 type Wakeup int
 
 // The ways to wake up. All but WakeupPoll need one more connection of the client, which its registries share, opened when the
@@ -182,15 +182,15 @@ func Wait(d time.Duration) LockOption {
 }
 
 // NoWait has the call try once, without a place in any queue, here or in Redis: Lock and Do return [ErrTimeout] at once when
-// somebody else has the lock, and [ErrUnavailable] when Redis cannot be asked. TryLock does so without it. It cannot be given
-// together with Wait. Default: see [Wait].
+// another owner has the lock, and [ErrUnavailable] when Redis cannot be asked. TryLock does so without it. It cannot be
+// combined with Wait. Default: see [Wait].
 func NoWait() LockOption {
 	return LockOption{"NoWait", 0, func(q *request, _ time.Duration) { q.wait = notAtAll }}
 }
 
-// AtLeast keeps the path taken for d, from when this call has obtained the lock, even when it is released sooner: then nobody
-// gets it before d is over, in this process or elsewhere, Java included; who waits gets it then. It is for jobs that are
-// shorter than the difference between the clocks of those who start them, as ShedLock's lockAtLeastFor. D must be positive;
+// AtLeast keeps the path taken for d, from when this call has obtained the lock, even when it is released sooner: nobody
+// gets it before d is over, in this process or elsewhere, Java included; then the waiters do. It is for jobs that are
+// shorter than the difference between the clocks that start them, as ShedLock's lockAtLeastFor. D must be positive;
 // parts of a millisecond count as one. It may be longer than the lease, and is independent of it: while the lock is held, and
 // after a crash or a loss, the lease alone decides. [Registry.ForceUnlock] ends it. Default: the path is free when it is
 // released.

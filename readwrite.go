@@ -9,25 +9,25 @@ import (
 // ReadWriteLock is a pair of locks on one path: any number of owners may hold the reader at a time, or one may hold the
 // writer. It is safe for use by many goroutines; get it from [Registry.ReadWrite].
 //
-// Both locks are reentrant. Who holds the writer may lock the reader too, and then unlock the writer to go on reading
-// without a gap; who holds the reader and locks the writer gets [ErrUpgrade] at once instead of a deadlock.
+// Both locks are reentrant. An owner of the writer may lock the reader too, and then unlock the writer to go on reading
+// without a gap. An owner of the reader that locks the writer gets [ErrUpgrade] at once instead of a deadlock.
 //
 // The goroutines of this process are served in the order in which they come, so that readers do not starve writers.
-// So are processes: readers do not come in past a writer that waits. Those who read at the same time in a process share one
-// hold in Redis. While they come and go it asks Redis, as often as [WithHandoff] says (with 0 each 100 ms), whether a writer
-// waits elsewhere. If so, those who come wait until the others are out and the writer has had its turn. A writer that only
-// tries now and then cannot be seen: for it the readers of all processes wait until the lock has been free for 110 ms, each
-// 1.7 s, unless one of them goes on reading for 200 ms; then not for 10 s.
+// So are processes: readers do not overtake a waiting writer. The readers of a process share one hold in Redis. While they
+// come and go the process asks Redis, as often as [WithHandoff] says (with 0 every 100 ms), whether a writer waits elsewhere.
+// If so, new readers wait until the others have left and the writer has had its turn. A writer that only tries now and then
+// cannot be seen. For it all readers wait every 1.7 s until the lock has been free for 110 ms, unless one of them goes on
+// reading for 200 ms; then they do not do so for 10 s.
 //
 // In Redis it is Redisson's RReadWriteLock: one hash, and a key per read hold for its lease, all in one slot of a cluster. A
 // name with braces that do not hold it together, such as "a{b" or "{}a", gets an error there.
-// A reader whose lease ends does not end the lease of another, and learns of it when it unlocks: [ErrLockLost].
+// A reader whose lease ends does not end the lease of another. It gets [ErrLockLost] when it unlocks.
 //
-// A reader that is locked without [TTL] is renewed until it is unlocked, each third of its lease, in either layout; so a
-// goroutine that forgets to unlock keeps writers out for as long as its process lives, while a crash does so for a lease at
-// most. The reason is Redisson: before version 4.6 a renewal by a Java reader sets the leases of all readers to its own
-// lockWatchdogTimeout, 30 s unless set. A lease that is longer and not renewed ends that early, untold, and a writer comes
-// in. So let a third of the lease be shorter than lockWatchdogTimeout, and give readers no TTL above it. Java renewals do
+// A reader that is locked without [TTL] is renewed until it is unlocked, each third of its lease, in either layout. So a
+// goroutine that forgets to unlock keeps writers out for as long as its process lives, a crash for a lease at most. The
+// reason is Redisson: before version 4.6 a renewal by a Java reader sets the leases of all readers to its own
+// lockWatchdogTimeout, 30 s by default. A longer lease that is not renewed then ends early and unnoticed, and a writer gets
+// in. So a third of the lease should be shorter than lockWatchdogTimeout, and no TTL of a reader longer than it. Java renewals do
 // not touch a writer: it is renewed with LayoutRedisson or [WithRenewal], and otherwise lasts for its lease, as a plain lock.
 type ReadWriteLock struct {
 	reader    Lock
@@ -61,7 +61,7 @@ func (r *Registry) newReadWrite(path string) *ReadWriteLock {
 }
 
 // Reader returns the lock that many owners may hold at a time. All methods of [Lock] work as for a plain lock, for each
-// owner by itself; those who share a hold in Redis lose it together. So while several share it, its lease gets longer only:
+// owner by itself; readers that share a hold in Redis lose it together. So while several share it, its lease only gets longer:
 // [Lock.Renew], and locking again with [TTL], with a shorter lease than the hold has, renew that one. TryLock also waits for
 // the answer when another goroutine has just asked Redis for the reader: if it may read, both may.
 func (rw *ReadWriteLock) Reader() *Lock { return &rw.reader }

@@ -10,9 +10,9 @@ import (
 
 // Lock is the lock of one path. It is safe for use by many goroutines; get it from [Registry.Obtain].
 //
-// It has two halves. The local half serializes the goroutines of this process; only who has it asks Redis for the other
-// half, the hold. To lock is to get the local half, then the hold. To unlock is to end the hold, have its key removed, and
-// only then to give the local half free: a removal that is late would otherwise meet the next local holder's key.
+// It has two halves. The local half serializes the goroutines of this process. Its holder asks Redis for the other half, the
+// hold. Locking gets the local half, then the hold. Unlocking ends the hold, has its key removed, and only then frees the
+// local half: otherwise a late removal would meet the key of the next local holder.
 type Lock struct {
 	reg      *Registry
 	key      string
@@ -24,7 +24,7 @@ type Lock struct {
 	lockedAt atomic.Int64            // instant
 	local    localLock               // of a plain lock; see half
 	tenures  atomic.Pointer[tenures] // nil until there is a context that carries a hold
-	hold     atomic.Pointer[hold]    // written only by who has the local half
+	hold     atomic.Pointer[hold]    // written only with the local half held
 	crowd    atomic.Pointer[crowd]   // nil until others wait for the path; the anchor's, as is pursuit
 	last     atomic.Uint64           // the number of the newest hold whose key was removed, as far as that is known
 	lastAt   atomic.Int64            // and when: an instant
@@ -37,7 +37,7 @@ const (
 	untilDone time.Duration = -1
 )
 
-// errBusy: somebody else holds the lock, and the call may not wait, or no longer. It becomes false or ErrTimeout.
+// errBusy: another owner holds the lock, and the call may not wait, or no longer. It becomes false or ErrTimeout.
 var errBusy = errors.New("busy")
 
 // Lock waits until it has the lock, first for the goroutines of this process that came before, then for Redis. When it
@@ -51,7 +51,7 @@ var errBusy = errors.New("busy")
 //
 //   - that of ctx, when it is done first, within half a second of its end; with [ErrUnavailable] when Redis could not be asked
 //     whether the lock is free
-//   - [ErrTimeout], when the time given by [Wait] is over, also with ErrUnavailable; with [NoWait] when somebody else has it
+//   - [ErrTimeout], when the time given by [Wait] is over, also with ErrUnavailable; with [NoWait] when another owner has it
 //   - [ErrUnavailable], when the first attempt fails in passing, or is not answered within [WithCommandTimeout]. A call with
 //     Wait, and one that has queued in this process before, tries again, after 50 ms at first and a second at last
 //   - [ErrLockLost], see above
@@ -65,8 +65,8 @@ func (l *Lock) Lock(ctx context.Context, opts ...LockOption) error {
 	return err
 }
 
-// TryLock locks like [Lock.Lock] but does not wait for anyone; with [Wait] it waits that long at most. False without an
-// error means that somebody else holds the lock. It is Spring's tryLock. It returns the errors of Lock, but never ErrTimeout:
+// TryLock locks like [Lock.Lock] but does not wait for the lock; with [Wait] it waits that long at most. False without an
+// error means that another owner holds the lock. It is Spring's tryLock. It returns the errors of Lock, but never ErrTimeout:
 // when Redis could not be asked, that is [ErrUnavailable] alone.
 func (l *Lock) TryLock(ctx context.Context, opts ...LockOption) (bool, error) {
 	return l.acquire(ctx, "trylock", opts, notAtAll, nobody)
@@ -80,7 +80,7 @@ func (l *Lock) TryLock(ctx context.Context, opts ...LockOption) (bool, error) {
 //   - [ErrNotOwner]: the caller does not hold the lock; nothing was changed
 //   - [ErrLockLost]: the hold was lost before, so others may have had the lock meanwhile: its lease was over by this
 //     process's clock, or Redis no longer had it
-//   - [ErrUnavailable]: nobody knows whether the key is removed. The registry tries again in the background until it is or
+//   - [ErrUnavailable]: it is not known whether the key is removed. The registry tries again in the background until it is or
 //     the lease is over, and only then admits the next waiter of this process
 //   - another one of Redis, a missing permission for instance; then, too, the registry tries again
 //
@@ -121,7 +121,7 @@ func (l *Lock) Renew(ctx context.Context, ttl time.Duration) error {
 // cancelled already, with the cause [ErrNotOwner] (or ErrLockLost). When the registry is closed, the cause is [ErrClosed].
 //
 // The context carries the hold: Lock, Do, Unlock, Renew and Context of this very lock, with this context or a child of it,
-// nest in the hold while it lasts, whichever goroutine calls. The hold goes on until all who nested in it have unlocked.
+// nest in the hold while it lasts, whichever goroutine calls. The hold goes on until all nested calls have unlocked.
 // For every other lock, and once the hold is over, the owner is the one that it would be without.
 func (l *Lock) Context(parent context.Context) context.Context {
 	if parent == nil {
@@ -275,7 +275,7 @@ func (l *Lock) enter(ctx context.Context, q *request) (in entrance, err error) {
 	}
 	if t := c.deadlock(now, o); t != nil {
 		now.unpin()
-		if o.isOnce() && t.owner.isOnce() { // it does not wait for itself: it is told that the job runs
+		if o.isOnce() && t.owner.isOnce() { // it does not wait for itself: its answer is that the job runs
 			return in, errBusy
 		}
 		return in, ErrDeadlock
@@ -442,7 +442,7 @@ func (l *Lock) renew(ctx context.Context, h *hold, ttl time.Duration) error {
 	return nil
 }
 
-// depart takes one lock of an owner back.
+// depart undoes one lock of an owner.
 func (l *Lock) depart(ctx context.Context, o owner) error {
 	h := l.hold.Load() // before others can end it
 	switch l.exit(o) {

@@ -26,7 +26,7 @@ type Registry struct {
 	lease     lease
 	poll      time.Duration
 	handoff   time.Duration
-	// how long to leave the lock to others after the handoff limit: who only polls needs a poll interval to notice
+	// how long to leave the lock to others after the handoff limit: a waiter that polls needs a poll interval to notice
 	standBack time.Duration
 	renewal   bool
 	replicas  *replicas // nil: holds count at once
@@ -52,7 +52,10 @@ type Registry struct {
 // New makes a registry whose locks are the keys "prefix:path" on the server of client. It does not talk to Redis, and it
 // does not own the client: close the registry first, then the client.
 //
-// It fails when client is nil, prefix is empty, or an option's value is out of its bounds; the error tells all that is wrong.
+// Set DisableCache in the client's options: this package does not use the client's cache, and waits on a connection of its
+// own. [rueidis.ParseURL] leaves it unset.
+//
+// New fails when client is nil, prefix is empty, or an option's value is out of its bounds; the error says all that is wrong.
 func New(client rueidis.Client, prefix string, opts ...Option) (*Registry, error) {
 	s := settings{
 		poll:     defaultPoll,
@@ -128,8 +131,8 @@ func New(client rueidis.Client, prefix string, opts ...Option) (*Registry, error
 	return r, nil
 }
 
-// Obtain returns the lock of a path. It never returns nil, never fails and never talks to Redis: what is wrong, an empty
-// path for instance, is reported by the lock. Calls with the same path return the same lock for as long as the registry
+// Obtain returns the lock of a path. It never returns nil, never fails and never talks to Redis: the lock reports what is
+// wrong, an empty path for instance. Calls with the same path return the same lock for as long as the registry
 // keeps it; a lock that it has dropped keeps working.
 func (r *Registry) Obtain(path string) *Lock {
 	l, ok := r.cache.find(path)
@@ -201,7 +204,7 @@ func DoValue[T any](
 // covers the lock that [Registry.Obtain] returns. The path's read-write lock is another one, whose reader and writer have
 // Lock.Renew.
 //
-// Errors: [ErrNotOwner] when nobody of this process holds the lock, [ErrLockLost] when its lease is over or its key is no
+// Errors: [ErrNotOwner] when this process does not hold the lock, [ErrLockLost] when its lease is over or its key is no
 // longer this hold's, that of ctx, that of a ttl that is too short, and those of Redis.
 func (r *Registry) Renew(ctx context.Context, path string, ttl time.Duration) error {
 	l, ok := r.cache.find(path)

@@ -40,7 +40,7 @@ func NewElector(r *lockregistry.Registry, role string, opts ...leader.Option) (*
 // down first, which waits for them, and end ctx then.
 func (e *Elector) Run(ctx context.Context) error { return e.candidate.Run(ctx) }
 
-// Yield gives the leadership up for a while, see [leader.Candidate.Yield].
+// Yield ends the leadership for a while, see [leader.Candidate.Yield].
 func (e *Elector) Yield() { e.candidate.Yield() }
 
 // IsLeader returns nil when this node leads, and [ErrNotLeader] when it does not. It does not ask Redis: it compares times,

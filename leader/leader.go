@@ -27,8 +27,8 @@ var (
 	// ErrYielded is the cause of lead's context after [Candidate.Yield].
 	ErrYielded = errors.New("the leadership was yielded")
 
-	// ErrTaken is what [OnFailed] gets when somebody else leads.
-	ErrTaken = errors.New("somebody else leads")
+	// ErrTaken is what [OnFailed] gets when another candidate leads.
+	ErrTaken = errors.New("another candidate leads")
 
 	// ErrRunning is what Run returns when it was called before, and has not returned.
 	ErrRunning = errors.New("the candidate is running already")
@@ -61,10 +61,10 @@ type term struct {
 // is "leader". It does not talk to Redis, and there is nothing to close.
 //
 // Lead does the leader's work, in the goroutine of [Candidate.Run]. It is called anew for each term. It must return when its
-// context ends: until then the lock is kept, and renewed, so that nobody else can lead, and Run does not return. The context
+// context ends: until then the lock is kept and renewed, so no other candidate can lead, and Run does not return. The context
 // is that of [lockregistry.Hold.Context]. It ends with the cause
 //
-//   - [lockregistry.ErrLockLost], as soon as the lock can no longer be guaranteed, before anybody else can have it
+//   - [lockregistry.ErrLockLost], as soon as the lock can no longer be guaranteed, before another candidate can have it
 //   - [ErrYielded], after [Candidate.Yield]
 //   - [lockregistry.ErrClosed], when r is closed. Then nothing renews the lock any more: close r after Run has returned
 //   - that of Run's context
@@ -76,7 +76,7 @@ type term struct {
 //   - once its context has ended, either does what the end asks for: after a loss the candidate campaigns again at once, after
 //     Yield it does so after the shortest pause, and Run returns when its own context or the registry ended
 //
-// New fails when r or lead is nil, role is empty, or an option is out of its bounds; the error tells all that is wrong.
+// New fails when r or lead is nil, role is empty, or an option is out of its bounds; the error says all that is wrong.
 func New(r *lockregistry.Registry, role string, lead func(context.Context) error, opts ...Option) (*Candidate, error) {
 	c := &Candidate{settings: defaults(), reg: r, role: role, lead: lead}
 	var err error
@@ -103,12 +103,12 @@ func New(r *lockregistry.Registry, role string, lead func(context.Context) error
 	return c, nil
 }
 
-// Run campaigns and leads, until lead resigns or ctx ends. While somebody else leads it waits in the lock's queue, and while
-// Redis cannot be asked it tries again, after 50 ms at first and a second at last. Each term is a [lockregistry.Hold], which
-// excludes everybody else, other candidates of the registry included. A panic in lead or a callback goes on through Run, once
-// the lock is released; then the candidate can be run again.
+// Run campaigns and leads, until lead resigns or ctx ends. While another candidate leads it waits in the lock's queue, and
+// while Redis cannot be asked it tries again, after 50 ms at first and a second at last. Each term is a [lockregistry.Hold],
+// which excludes everybody else, other candidates of the registry included. A panic in lead or a callback goes on through Run,
+// once the lock is released; then the candidate can be run again.
 //
-// To stop a leader is to end ctx: lead returns, the lock is released, and the next candidate leads. The release takes a second
+// To stop a leader, end ctx: lead returns, the lock is released, and the next candidate leads. The release takes a second
 // at most, as [lockregistry.Hold.Release] does.
 //
 // Run returns nil when lead resigned and the lock was released. Otherwise it returns, joined with the errors of lead and of the
@@ -118,11 +118,11 @@ func New(r *lockregistry.Registry, role string, lead func(context.Context) error
 //   - [lockregistry.ErrClosed], when the registry is closed; during a pause, see [WithBackoff], it is noticed at the end of it
 //   - [lockregistry.ErrDeadlock], when ctx is that of a hold on the role, which Run would wait for
 //   - [ErrRunning]: Run was called before, and has not returned
-//   - after a resignation, what the release returned: with [lockregistry.ErrLockLost] somebody else may have led at the same
-//     time
+//   - after a resignation, what the release returned: with [lockregistry.ErrLockLost] another candidate may have led at the
+//     same time
 //   - an error about a nil context
 //
-// Other errors do not end it; [OnFailed] and [OnRevoked] tell them.
+// Other errors do not end it; [OnFailed] and [OnRevoked] get them.
 func (c *Candidate) Run(ctx context.Context) error {
 	if ctx == nil {
 		return c.fail(errors.New("the context is nil"))
@@ -173,7 +173,7 @@ const (
 
 // campaign waits until the lock is free, and has acquired it then.
 func (c *Candidate) campaign(ctx context.Context) (*lockregistry.Hold, error) {
-	told := c.failed == nil // that somebody else leads
+	told := c.failed == nil // that another candidate leads
 	for pause := firstPause; ; pause = min(2*pause, mostPause) {
 		how := c.locking
 		if !told {
@@ -263,7 +263,7 @@ func (t *term) verdict(ctx context.Context, returned error) (outcome, error) {
 	}
 }
 
-// Yield gives the leadership up, if the candidate leads: lead's context ends with the cause [ErrYielded], the lock is released
+// Yield ends the leadership, if the candidate leads: lead's context ends with the cause [ErrYielded], the lock is released
 // when lead returns, and the candidate campaigns again after the shortest pause of [WithBackoff], so that another one can take
 // over. It does not wait for any of that, so lead may call it too. It does nothing when the candidate does not lead.
 func (c *Candidate) Yield() {
@@ -272,7 +272,7 @@ func (c *Candidate) Yield() {
 	}
 }
 
-// IsLeader tells whether the candidate leads: it is elected, lead has not returned, its context has not ended, and the lease of
+// IsLeader reports whether the candidate leads: it is elected, lead has not returned, its context has not ended, and the lease of
 // the lock is not over by the clock of this process, even when that could not be announced yet. It does not ask Redis.
 func (c *Candidate) IsLeader() bool {
 	t := c.term.Load()

@@ -41,20 +41,20 @@ func defaults() settings { return settings{least: defaultLeast, most: defaultMos
 func OnGranted(f func(ctx context.Context)) Option { return func(s *settings) { s.granted = f } }
 
 // OnRevoked sets what is called when a term is over: after lead has returned, also by a panic, and the lock is released. It is
-// Spring's OnRevokedEvent. Somebody else may lead by then; what must be over before that belongs into lead. One that blocks
-// delays the candidate's next campaign, and the return of Run, and nobody else. Default: nothing.
+// Spring's OnRevokedEvent. Another candidate may lead by then; what must be over before that belongs into lead. A callback
+// that blocks delays this candidate's next campaign and the return of Run, and no other candidate. Default: nothing.
 //
 // It gets why the term ended, joined with the errors of lead and of the release: nil after a resignation, an error of lead,
-// [ErrYielded], [lockregistry.ErrLockLost], [lockregistry.ErrClosed], or the error of Run's context. Errors of lead after which
-// the candidate campaigns again are told nowhere else.
+// [ErrYielded], [lockregistry.ErrLockLost], [lockregistry.ErrClosed], or the error of Run's context. Nothing else reports errors
+// of lead after which the candidate campaigns again.
 func OnRevoked(f func(err error)) Option { return func(s *settings) { s.revoked = f } }
 
 // OnFailed sets what is called when an attempt to be elected fails. It is Spring's OnFailedToAcquireMutexEvent
 // (publishFailedEvents). Default: nothing.
 //
-// It gets [ErrTaken] when somebody else leads: once for each campaign, where Spring tells it each heartbeat; then the
+// It gets [ErrTaken] when another candidate leads: once for each campaign, where Spring reports it each heartbeat; then the
 // candidate waits. It gets the error of Redis when the lock could not be asked for, such as [lockregistry.ErrUnavailable], at
-// each attempt. A candidate that waits for another one's end waits through outages, and does not tell them.
+// each attempt. A candidate that waits for the end of another one waits through outages, and does not report them.
 func OnFailed(f func(err error)) Option { return func(s *settings) { s.failed = f } }
 
 // WithBackoff sets for how long the candidate leaves the role to others after an error of lead: least at first, then twice as
