@@ -29,7 +29,7 @@ var (
 	// (READONLY, CLUSTERDOWN, MASTERDOWN), a server that starts (LOADING) or is out of memory, an answer that came too late
 	// to be believed. The same call may succeed later. Together with the error of a context: that context ended while Redis
 	// did not answer. The error of a context without ErrUnavailable means that another owner had the lock.
-	ErrUnavailable = errors.New("Redis does not answer, or cannot serve now")
+	ErrUnavailable = errors.New("no answer from Redis, or it cannot serve now")
 
 	// ErrClosed: the registry is closed.
 	ErrClosed = errors.New("the registry is closed")

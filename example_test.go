@@ -416,7 +416,7 @@ func ExampleWithReplicas() {
 	fmt.Println(err)
 	// Output:
 	// false true
-	// lockregistry: trylock orders:42: Redis does not answer, or cannot serve now: too few replicas have it: 0 of 2
+	// lockregistry: trylock orders:42: no answer from Redis, or it cannot serve now: too few replicas have it: 0 of 2
 }
 
 // A registry keeps the locks that were obtained last, and all that are in use.

@@ -144,10 +144,10 @@ type patience struct {
 }
 
 // errNoAnswer: the server did not answer in time. It may still execute the command.
-var errNoAnswer = errors.New("Redis did not answer in time")
+var errNoAnswer = errors.New("no answer from Redis in time")
 
 // errNotSent: too many commands wait for an answer already, or there is no detour, so this one was not sent.
-var errNotSent = errors.New("Redis did not answer earlier commands, so this one was not sent")
+var errNotSent = errors.New("no answer from Redis to earlier commands, so this one was not sent")
 
 // lateFor is how long an answer about a lease may take before it is late.
 func lateFor(lease time.Duration) time.Duration { return min(lateAnswer, lease/3) }
