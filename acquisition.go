@@ -9,7 +9,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// acquisition is one call's way to the hold in Redis, for who has the local half, once it is not to be had at the first
+// acquisition is one call's way to the hold in Redis, with the local half held, once it is not to be had at the first
 // try. It listens first, then tries, then sleeps until it is woken, the holder's lease ends, or the poll interval is over.
 // All its tries without a queue ask for the same hold, so one whose answer is lost is made good by the next one.
 type acquisition struct {
@@ -32,7 +32,7 @@ type acquisition struct {
 	older string  // the newest ticket that was asked for, if any: it may be there
 	place string  // of it; empty when that is not known
 	base  instant // when the last command was sent whose reply showed it there
-	woken bool    // it looks because it was told to
+	woken bool    // it looks because of a message
 	sees  bool    // the server tells of any change of the key, as long as nothing wakes the call
 	fresh bool    // it has not looked after its ticket yet
 }
@@ -57,7 +57,7 @@ type attempt struct {
 	won   bool            // the hold is granted
 	began instant         // when the last one was sent
 	at    standing        // what the last one that was answered has shown
-	// failure is why the last one that ended told nothing about the lock; nil when it told that somebody else has it.
+	// failure is why the last one that ended said nothing about the lock; nil when it said that another owner has it.
 	failure error
 }
 
@@ -77,9 +77,9 @@ const notSentPause = 200 * time.Millisecond
 // pending on a connection that it replaces.
 const closingGrace = time.Second
 
-// obtain gets the hold in Redis for who has the local half, or frees that. When it fails nothing stays behind in Redis: if a
-// grant may have happened, or may happen yet, the scheduler removes it. Queued tells that the call has waited in this process
-// before.
+// obtain gets the hold in Redis for the holder of the local half, or frees that. When it fails nothing stays behind in Redis:
+// if a grant may have happened, or may happen yet, the scheduler removes it. Queued says that the call has waited in this
+// process before.
 func (l *Lock) obtain(ctx context.Context, q *request, deadline instant, queued bool) error {
 	first := attempt{lock: l, hold: l.newHold(q), ctx: ctx}
 	if l.pair != nil && l == &l.pair.reader {
@@ -99,14 +99,14 @@ func (l *Lock) obtain(ctx context.Context, q *request, deadline instant, queued 
 // obtainLater is what follows when the first try has not got the hold.
 func (l *Lock) obtainLater(first *attempt, err error, q *request, deadline instant, queued bool) error {
 	patient := q.wait != notAtAll
-	// A call that waits for a while makes nothing of a failure that passes, another one is told of the first.
+	// A call that waits for a while tries again after a failure that passes, another one returns the first.
 	if err == nil || patient && (q.wait > 0 || queued) && first.passing(err) {
 		err = l.pursue(*first, q, patient, deadline)
 	} else if first.hold.late {
 		l.reg.sweep(first.hold.abandoned(), patience{ctx: context.Background(), limit: unlockGrace})
 	}
 	if err != nil {
-		if errors.Is(err, errBusy) { // for those, too, who came to hear the same answer
+		if errors.Is(err, errBusy) { // for those, too, that came to hear the same answer
 			l.half().waits()
 		}
 		l.letGo(true)
@@ -510,7 +510,7 @@ func (a *acquisition) pause(d time.Duration, wake, mail <-chan struct{}) (why re
 	}
 }
 
-// trouble is what the goroutine that asks Redis for a path tells the others of its process, who wait for it or try: why its
+// trouble is what the goroutine that asks Redis for a path tells the others of its process, which wait for it or try: why its
 // last try failed, if it did. When it is about no more than the first try, which is not answered yet, it says since when.
 type trouble struct {
 	since   instant // 0: it is about more

@@ -12,7 +12,7 @@ const (
 
 // backoff is the pause before something that has failed so often in a row is tried again: 50 ms, then twice as long each
 // time, but never longer than a second nor than a tenth of the lease that is at stake. Up to a quarter of it is left to
-// chance, so that many who failed together do not come back together.
+// chance, so that many calls that failed together do not come back together.
 func backoff(failed int, lease time.Duration) time.Duration {
 	pause := firstPause << min(max(failed-1, 0), 5)
 	pause = max(min(pause, mostPause, lease/10), time.Millisecond)

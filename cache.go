@@ -14,9 +14,9 @@ import (
 // There must never be two locks of one path in use at once: they would share the registry's identity in Redis but not
 // the local half. What ensures it is that a lock can only be used while it is in the cache:
 //
-//   - Lock.pins counts who uses a lock: calls that are under way, and a hold. A lock with pins is never dropped.
+//   - Lock.pins counts the users of a lock: calls that are under way, and a hold. A lock with pins is never dropped.
 //   - Dropping a lock takes pins from 0 to far below 0 in one atomic step, so nobody can begin to use it from then on.
-//   - Who finds its lock dropped goes through readmit, which, under the mutex, finds the path's lock of today, or puts
+//   - A call that finds its lock dropped goes through readmit, which, under the mutex, finds the path's lock of today, or puts
 //     the old one back when there is none.
 type cache struct {
 	locks sync.Map      // name → *Lock, the anchor; read without the mutex
@@ -36,7 +36,7 @@ type cache struct {
 // longer than a millisecond or two.
 const portion = 100
 
-// dropped is what pins is shifted by while the lock is not in the cache: so far below zero that no number of callers who
+// dropped is what pins is shifted by while the lock is not in the cache: so far below zero that no number of callers that
 // have yet to notice can lift it above.
 const dropped = -1 << 30
 
@@ -225,7 +225,8 @@ func (c *cache) dropFirst() bool {
 }
 
 // park keeps a lock that is in use out of the queue until it no longer is, so that nobody comes past it again and again.
-// Both who parks and who ends the last use look for the other after they have left their mark, so one of them sees it.
+// The one that parks and the one that ends the last use both look for the other's mark after they have left their own, so one
+// of them sees it.
 // The caller holds the mutex.
 func (c *cache) park(l *Lock) {
 	l.parked.Store(true)

@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// crowd is what a path of this process knows of others who want it. Where there is a queue the scripts decide who is next, and
+// crowd is what a path of this process knows of others that want it. Where there is a queue the scripts decide who is next, and
 // when those without a ticket have their chance. Where there is none, the goroutines of this process, which take the lock
 // from each other, must leave others their chance now and then.
 type crowd struct {
 	contested atomic.Bool  // others waited when the lock was last released: the next call asks for a ticket at once
-	deaf      atomic.Bool  // the calls of this process cannot be told of a grant, so they do not queue
+	deaf      atomic.Bool  // no message of a grant can reach the calls of this process, so they do not queue
 	queueless atomic.Int64 // an instant: until when there is no queue, because the server has refused it
 	yields    atomic.Bool  // without a queue: the next call stands back first
 	yielded   atomic.Int64 // an instant: since when the process has had the lock without a chance for others
@@ -98,7 +98,7 @@ func (l *Lock) noQueue(why string) {
 	}
 }
 
-// deaf notes whether calls of this process can be told of grants.
+// deaf notes whether messages of grants can reach calls of this process.
 func (l *Lock) deaf(is bool) {
 	c := l.anchor().crowd.Load()
 	if c == nil {

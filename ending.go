@@ -53,7 +53,7 @@ func same(a, b context.Context) bool {
 func (e *ending) over() {
 	e.hold.mu.Lock()
 	defer e.hold.mu.Unlock()
-	if e.next != nil { // else who took it ends it
+	if e.next != nil { // else the one that took it ends it
 		e.hold.ends.remove(e)
 	}
 }

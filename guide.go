@@ -11,7 +11,7 @@ import (
 )
 
 // guide knows which node of a cluster is the master of a key, for lanes that are wary. Rueidis finds out about a successor
-// within one to two seconds of its promotion, and only after it has given up a silent connection unless it is told to look
+// within one to two seconds of its promotion, and only after it has given up a silent connection, unless it looks
 // regularly. The guide asks all nodes at once, and what most of those say that answer counts: one that was frozen does not know
 // better.
 //
@@ -23,7 +23,7 @@ type guide struct {
 	ctx    context.Context
 
 	mu      sync.Mutex
-	said    map[string]topology.Map // by the address of who said so; never changed
+	said    map[string]topology.Map // by the address of the node that said so; never changed
 	at      instant                 // when they were asked
 	asking  chan struct{}           // closed when they have been asked; nil: nobody asks
 	pending map[string]instant      // those that have not answered yet, and when they were asked
@@ -36,7 +36,7 @@ const (
 	guideAgain = 100 * time.Millisecond // and otherwise
 	guideWait  = 300 * time.Millisecond // how long to wait for the nodes
 	guideRest  = 10 * time.Millisecond  // and for the rest of them, when most have answered
-	silentFor  = time.Second            // who has not answered for so long is silent
+	silentFor  = time.Second            // a node that has not answered for so long is silent
 )
 
 func newGuide(t *transport) *guide {
@@ -92,7 +92,7 @@ func (g *guide) last() (said map[string]topology.Map, age time.Duration) {
 	return g.said, age
 }
 
-// owner is who has all of some slots by the word of most who answered, if anybody; and whether that node is silent.
+// owner is the node that has all of some slots by the word of most that answered, if any; and whether that node is silent.
 func (g *guide) owner(said map[string]topology.Map, first, last uint16) (owner string, silent bool) {
 	votes := map[string]int{}
 	for _, m := range said {

@@ -49,7 +49,7 @@ type hold struct {
 	next    instant       // when to renew; never without renewal, and while the scheduler's own is under way
 	failed  int           // renewals of the scheduler in a row that were not answered
 	ends    endings       // the contexts that end with this hold
-	awaited bool          // somebody in this process waits for its end
+	awaited bool          // another goroutine of this process waits for its end
 	sound   bool          // when over: it was valid until then
 
 	atLeast time.Duration // see [AtLeast]
@@ -170,7 +170,7 @@ func (h *hold) unkeep() {
 	h.mu.Unlock()
 }
 
-// regranted is told of a grant of a hold that is live. Unless it is the one that a look has found before, another server,
+// regranted is for a grant that arrives for a live hold. Unless it is the one that a look has found before, another server,
 // which is the master now, has granted the hold once more, with a lease that this process does not know.
 func (h *hold) regranted() {
 	if h.lock.reg.clock.now() < instant(h.found.Swap(0)) {
@@ -222,10 +222,10 @@ func (h *hold) unlockLose(why Loss) {
 	h.tellLost(held, why)
 }
 
-// end turns any state into over: the owner gives the lock back. It tells whether the hold was valid until then.
+// end turns any state into over: the owner releases the lock. It reports whether the hold was valid until then.
 func (h *hold) end(now instant) bool {
 	h.mu.Lock()
-	h.sound = h.state == live && now < h.until // those who share it ask, too
+	h.sound = h.state == live && now < h.until // those that share it ask, too
 	sound := h.sound
 	h.state = over
 	if sound {
@@ -274,7 +274,7 @@ func (h *hold) relinquish(limit time.Duration) (can, due bool) {
 	half := now.until(h.until) < length/2
 	due = h.since.until(now) >= limit || half
 	if h.state != live || now >= h.until || half || h.stays || now < h.kept {
-		h.mu.Unlock() // its end is near, and decides what its contexts are told
+		h.mu.Unlock() // its end is near, and decides the cause of its contexts
 		return false, due
 	}
 	ends := h.ends.all()
@@ -308,8 +308,8 @@ func (h *hold) dismiss(o owner) bool {
 	return true
 }
 
-// keepRenewed has the hold renewed from now on: one who shares it expects that. It tells whether the hold must be renewed
-// at once, because nobody did so far, the renewals are behind, or its lease is shorter than the one asked for.
+// keepRenewed has the hold renewed from now on: an owner that shares it expects that. It reports whether the hold must be
+// renewed at once, because it was not so far, the renewals are behind, or its lease is shorter than the one asked for.
 func (h *hold) keepRenewed(l lease) (atOnce bool) {
 	h.mu.Lock()
 	if h.state == live && !h.renewed {
@@ -367,7 +367,7 @@ func (h *hold) forget(o owner) {
 	cancelAll(ends, context.Canceled)
 }
 
-// strand is for an owner that nobody can reach, and that will never give its part of the hold back: its contexts end. Its work
+// strand is for an owner that nobody can reach, and that will never release its part of the hold: its contexts end. Its work
 // may still be running, so the hold goes on for as long as its lease, or longer if others share it; then it is lost.
 func (h *hold) strand(o owner) {
 	h.mu.Lock()
@@ -447,8 +447,8 @@ func (h *hold) attend(waits bool) {
 	h.mu.Unlock()
 }
 
-// plan tells the scheduler when to look at the hold next: when it is to be renewed, and when somebody is to be told that
-// it is lost. It reports false when nobody will look, because the registry is closed. The caller holds the mutex.
+// plan tells the scheduler when to look at the hold next: when to renew it, and when to announce that it is
+// lost. It reports false when nobody will look, because the registry is closed. The caller holds the mutex.
 func (h *hold) plan() bool {
 	due := h.until
 	if h.tended() {
@@ -474,7 +474,7 @@ func (h *hold) tick() (e errand) {
 			r := h.takeOff(h.lease)
 			r.scheduled = true
 			e = r
-		case h.renewed: // somebody may share it yet
+		case h.renewed: // another owner may share it yet
 			h.next = h.lock.reg.clock.now().add(h.lease.length / 3)
 		default:
 			e = question{h}
@@ -485,7 +485,7 @@ func (h *hold) tick() (e errand) {
 }
 
 // doubtServer is for when the server may be the master no more: a hold that is renewed is renewed at once, and of another one
-// the server is asked whether it is there. So a failover that has lost the key is told at once.
+// the server is asked whether it is there. So a failover that has lost the key is announced at once.
 func (h *hold) doubtServer() {
 	h.mu.Lock()
 	if h.state != live {
@@ -583,7 +583,7 @@ func (h *hold) renewOnce(ctx context.Context, l lease) error {
 	}
 	chosen := l.ms != ""
 	if !chosen || l.length < h.lease.length && h.lock.several() {
-		l = h.lease // as long as it was, which others may rely on who share the hold
+		l = h.lease // as long as it was: others that share the hold may rely on it
 	}
 	r := h.takeOff(l)
 	r.chosen = chosen

@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// journal calls code of the user that nobody may wait for, a log handler or an observer: it may block for ever, and it may panic.
+// journal calls code of the user that nobody may wait for, a log handler or an observer: it may block forever, and it may panic.
 // Calls are queued, and one goroutine, which exists only while there are some, makes them in order, under no mutex. So
-// nobody who logs ever blocks, not even with a mutex held. When the queue is full, because a call does not return, what
-// comes is dropped and counted; the count is logged once the calls go on.
+// logging never blocks, and may be done with a mutex held. When the queue is full, because a call does not return, further
+// calls are dropped and counted; the count is logged once the calls go on.
 //
 // The zero journal is silent: it allocates nothing and starts no goroutine.
 type journal struct {
@@ -47,7 +47,7 @@ func (j *journal) log(level slog.Level, message string, attrs ...slog.Attr) {
 func (j *journal) write(line slog.Record) {
 	ctx := context.Background()
 	if j.handler != nil && j.handler.Enabled(ctx, line.Level) {
-		_ = j.handler.Handle(ctx, line) // nobody could be told
+		_ = j.handler.Handle(ctx, line) // nowhere to report it
 	}
 }
 

@@ -9,12 +9,12 @@ import (
 //
 // A hold is named by its value, "<registry>:<number>", which no other hold ever has.
 type layout interface {
-	// obtain is the call that makes the hold that bids the owner of its key, unless somebody else has it; see call.decode.
+	// obtain is the call that makes the bidding hold the owner of its key, unless another one has it; see call.decode.
 	// Quick says that the key is most likely free; the call may do less then, and leave out what is only needed when it is
 	// not: what it refuses is tried again otherwise.
 	obtain(b bid, quick bool) call
 
-	// release is the call that gives the key, if it is the hold's, to the first who waits in its queue, or removes it, or keeps it
+	// release is the call that passes the key, if it is the hold's, to the first waiter in its queue, or removes it, or keeps it
 	// for nobody. It replies 0 when it was not the hold's; else 1, contested when others wait in the queue or one of them has
 	// the key now, or queueless.
 	release(r removal) call
@@ -25,7 +25,7 @@ type layout interface {
 	// holds is the call that tells whether the key is the hold's. It replies 1 if so, else 0.
 	holds(key, value string) call
 
-	// holder is the call that tells who has a plain lock, as it is in the key; nil when nobody has.
+	// holder is the call that returns the holder of a plain lock, as it is in the key; nil when it is free.
 	holder(key string) call
 
 	// channel is where releases of a key are published; on commonChannel those of all keys may be, with the key as the
@@ -37,7 +37,7 @@ type layout interface {
 // kind is what all locks of a registry have in common that work in the same way.
 type kind struct {
 	layout   layout
-	watchdog bool   // who names no lease has it renewed, as in Redisson
+	watchdog bool   // without TTL a lock is renewed, as in Redisson
 	side     string // r for readers, w for writers, in tickets
 }
 
@@ -72,7 +72,7 @@ type asking string
 
 const (
 	forNothing asking = ""      // there is none, or it is not to wait
-	forTry     asking = "try"   // nothing, but not to overtake those who wait in it; for readers
+	forTry     asking = "try"   // nothing, but not to overtake those that wait in it; for readers
 	forTicket  asking = "queue" //
 	toLook     asking = "look"  // what became of its ticket
 	whenDue    asking = "due"   // the same, when those in front of it had their time
@@ -97,7 +97,7 @@ func (r removal) keeping() string {
 
 const (
 	allTickets = "*" // of the registry, up to this hold's
-	yields     = "+" // none: others wait in this process, who are not to have the lock at once
+	yields     = "+" // none: others wait in this process, and are not to have the lock at once
 	atOnce     = "!" // none: the first of the queue is to have the lock without a long window before
 )
 

@@ -18,7 +18,7 @@ func init() { //nolint:gochecknoinits // it sets what other packages cannot impo
 	}
 }
 
-// holder returns who has the plain lock of path in Redis, as it is there, or nothing.
+// holder returns the holder of the plain lock of path, as it is in Redis, or nothing.
 func (r *Registry) holder(ctx context.Context, path, op string) (string, error) {
 	l := r.newLock(path) // for its key; it need not be the path's lock of today
 	err := l.check(ctx)

@@ -12,14 +12,14 @@ import (
 //	free       owner == nobody
 //	acquiring  owner == o, holds == 0   o has the local half and asks Redis for the other one
 //	held       owner == o, holds >= 1   o has both
-//	leaving    owner == leaving         the Redis half is given back; nobody has the local one
+//	leaving    owner == leaving         the Redis half is being released; nobody has the local one
 //
 //	free ──enter──▶ acquiring ──granted──▶ held ──exit, evict──▶ leaving ──free──▶ free
 //	                    └───────────────free─────────────────────────────────────▶ free
 //	                                        ▲─────pass────────────┘
 //
-// When a transition ends in free and somebody waits, the first waiter is made acquiring instead: so nobody waits while
-// the lock is free, and a newcomer cannot overtake. With pass the first waiter gets both halves at once. The mutex
+// When a transition ends in free and there are waiters, the first one is made acquiring instead. So nobody waits while the
+// lock is free, and a newcomer cannot overtake. With pass the first waiter gets both halves at once. The mutex
 // is never held while this process talks to Redis or sleeps. The work under it is constant for each lock, unlock and
 // cancellation.
 type localLock struct {
@@ -52,10 +52,10 @@ type localHalf interface { //nolint:interfacebloat // each transition of the sta
 type entry uint8
 
 const (
-	refused   entry = iota // it did not: somebody else is in
+	refused   entry = iota // it did not: another owner is in
 	entered                // it is alone in, and the Redis half has yet to be obtained
 	reentered              // its owner held the lock already and holds it once more now
-	handed                 // it is in, and the hold of who left is its own now
+	handed                 // it is in, and has taken over the hold of the one that left
 	joined                 // it is in with others, whose hold it shares
 	upgrade                // it is not and would wait for itself: it reads, and asks to write
 	denied                 // it is not, and does not wait any longer: see localReadWrite.enter
@@ -69,12 +69,12 @@ const (
 	notIn   departure = iota // nothing happened: it did not hold the lock
 	stays                    // it holds the lock still, having locked it more often
 	leaves                   // it is out; others hold the lock still
-	last                     // it is out, and nobody holds the lock: the hold is to be given back, then free to be called
+	last                     // it is out, and nobody holds the lock: the hold is to be released, then free to be called
 	evicted                  // nothing happened: it was evicted before, because the hold was lost
 )
 
-// waiter is one goroutine in the queue. Who takes it out of the queue, under mu, decides what becomes of it: either it
-// leaves by itself, or it is admitted and finds in turn how. So a waiter is never both, and turn never blocks.
+// waiter is one goroutine in the queue. Taking it out of the queue, under mu, decides what becomes of it: either it takes
+// itself out and leaves, or it is admitted and finds in turn how. So a waiter is never both, and turn never blocks.
 type waiter struct {
 	twin
 	lease       time.Duration // what it asks for
@@ -149,7 +149,7 @@ func (w *waiter) suits(running time.Duration) bool {
 	return w.lease <= running && running-w.lease <= w.lease/2
 }
 
-// waits tells that whoever is acquiring has been told that others have the Redis half, and waits for them.
+// waits: the goroutine that is acquiring has learned that others have the Redis half, and waits for them.
 func (l *localLock) waits() {}
 
 // granted turns acquiring into held: the Redis half is obtained. Other goroutines of the same owner that queued
@@ -185,7 +185,7 @@ func (l *localLock) hold() {
 	}
 }
 
-// exit takes one hold of o back. When it was the last one, the state is leaving, and the caller must call free once the
+// exit undoes one lock of o. When it was the last one, the state is leaving, and the caller must call free once the
 // outcome of the removal from Redis is known.
 func (l *localLock) exit(o owner) departure {
 	l.mu.Lock()
@@ -214,7 +214,7 @@ func (l *localLock) evict(lost func() bool) bool {
 	return true
 }
 
-// free gives the local half to the first waiter, who is then acquiring, or to nobody.
+// free passes the local half to the first waiter, which is then acquiring, or to nobody.
 func (l *localLock) free() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -227,7 +227,7 @@ func (l *localLock) free() {
 	l.owner = nobody
 }
 
-// contended tells whether somebody waits.
+// contended reports whether there are waiters.
 func (l *localLock) contended() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

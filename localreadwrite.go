@@ -15,7 +15,7 @@ import (
 //	free ──▶ acquiring ──▶ held ──▶ leaving ──▶ free
 //
 // At most one side is not free, with one exception: the owner that holds the writing side may acquire the reading one, and
-// keep it when it gives the writing one back. So at any time one goroutine at most asks Redis for this path.
+// keep it when it leaves the writing one. So at any time one goroutine at most asks Redis for this path.
 //
 // Three things let a waiter in, and each transition sees to those that it makes possible:
 //
@@ -35,19 +35,19 @@ type localReadWrite struct {
 	write side
 	queue waiterQueue
 
-	// Of those who read.
-	barred  bool        // a writer waits elsewhere: nobody joins them
+	// Of the readers.
+	barred  bool        // a writer waits elsewhere: no reader joins them
 	seeking bool        // Redis is asked about that
-	witness owner       // one of those who did when it was last asked
-	churns  bool        // and does so no more
+	witness owner       // one of the readers when it was last asked
+	churns  bool        // and reads no more
 	timer   *time.Timer // when to ask again; nil while nobody is kept out
 }
 
 type side struct {
 	phase   phase
-	asking  owner           // who acquires it
+	asking  owner           // that acquires it
 	stuck   bool            // and waits for others, elsewhere
-	owners  map[owner]int32 // who holds it, and how often
+	owners  map[owner]int32 // its holders, and how often each holds it
 	crowd   atomic.Int64    // how many these are, to be read without the mutex
 	evicted *evictions      // nil until one was
 }
@@ -204,8 +204,8 @@ func (l *localReadWrite) answerIsNear() bool {
 	return l.read.phase == phaseAcquiring && !l.read.stuck && l.write.phase == phaseFree
 }
 
-// deny sends those away who wait for an answer only, when there is none to wait for. One is only put into the queue when all
-// in it are such, so they are its first ones.
+// deny sends away waiters that wait for an answer only, when there is none to wait for. Such a waiter is only put into the
+// queue when all in it are such, so they are its first ones.
 func (l *localReadWrite) deny() {
 	if l.answerIsNear() {
 		return
@@ -237,7 +237,7 @@ func (l *localReadWrite) welcome(o owner) {
 	}
 }
 
-// admit lets in whom the state allows, from the head of the queue. The caller holds the mutex.
+// admit lets in the waiters that the state allows, from the head of the queue. The caller holds the mutex.
 func (l *localReadWrite) admit() {
 	for w := l.queue.first; w != nil; w = l.queue.first {
 		how := l.may(w.owner, w.writes)
@@ -267,7 +267,7 @@ func (l *localReadWrite) lookOut(must bool) {
 	}
 }
 
-// told takes in the answer: while a writer waits elsewhere nobody joins those who read.
+// told takes in the answer: while a writer waits elsewhere no reader joins the others.
 func (l *localReadWrite) told(waits bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -465,7 +465,7 @@ func (w *writeSide) evict(lost func() bool) bool { return w.both().evict(&w.writ
 func (r *readSide) free()  { r.both().free(&r.read) }
 func (w *writeSide) free() { w.both().free(&w.write) }
 
-// pass does nothing: who comes to read joins those who do, and nobody else can take a hold on reading over.
+// pass does nothing: a new reader joins the others, and no other owner can take over a hold on reading.
 func (r *readSide) pass(time.Duration) bool          { return false }
 func (w *writeSide) pass(longest time.Duration) bool { return w.both().pass(longest) }
 

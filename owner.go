@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 )
 
-// owner is who holds or waits for a lock: a goroutine, by its number, or a number that NewOwner made, or that of a [Hold].
+// owner holds or waits for a lock: a goroutine, by its number, or a number that NewOwner made, or that of a [Hold].
 type owner uint64
 
 const (
@@ -29,7 +29,7 @@ func (o owner) isOnce() bool { return o.isValued() && o&single != 0 }
 
 var lastOwner atomic.Uint64
 
-// carried is what a context says about who calls: an owner that NewOwner made, or one of the holds that it is the context
+// carried is what a context says about its caller: an owner that NewOwner made, or one of the holds that it is the context
 // of, and through outer what the context says that it was made from.
 type carried struct {
 	owner  owner   // that the innermost NewOwner made, or nobody
@@ -45,7 +45,7 @@ func carriedBy(ctx context.Context) *carried {
 }
 
 // tenureOf finds the tenure of a lock that a context carries, and that calls can nest in, if it lasts. A NewOwner in between
-// hides it: who asks for a new owner does not want to be one that is there.
+// hides it: a call that asks for a new owner does not want to be an existing one.
 func (c *carried) tenureOf(l *Lock) *tenure {
 	for ; c != nil && c.tenure != nil; c = c.outer {
 		if c.tenure.lock == l && c.tenure.lasts() && !c.tenure.owner.isValued() {
@@ -56,7 +56,7 @@ func (c *carried) tenureOf(l *Lock) *tenure {
 }
 
 // deadlock finds the tenure on the path of l that the context of a call carries, and for whose end the call would wait that
-// asks for l as o. Only what is locked by Lock and Do nests, and only in what was. A hold that is lost keeps nobody waiting.
+// asks for l as o. Only what is locked by Lock and Do nests, and only in what was. Nobody waits for a hold that is lost.
 func (c *carried) deadlock(l *Lock, o owner) *tenure {
 	for ; c != nil && c.tenure != nil; c = c.outer {
 		t := c.tenure
@@ -90,7 +90,7 @@ func NewOwner(ctx context.Context) context.Context {
 	return context.WithValue(ctx, carriedKey{}, &carried{owner: made | owner(lastOwner.Add(1)), outer: carriedBy(ctx)})
 }
 
-// caller is who calls, whatever hold the context carries.
+// caller is the owner that calls, whatever hold the context carries.
 func (c *carried) caller() owner {
 	if c != nil && c.owner != nobody {
 		return c.owner

@@ -90,7 +90,7 @@ type mailbox struct {
 	closed bool
 }
 
-// mail is what messages have told since it was last taken.
+// mail is what messages have said since it was last taken.
 type mail struct {
 	granted time.Duration // the call's hold owns the key, with a lease of so long; 0: it does not
 	next    time.Duration // the ticket is the next one, which may look when so long is over
@@ -113,7 +113,7 @@ func (b *mailbox) take() mail {
 	return taken
 }
 
-// put takes a message for the attempt, and reports whether it was one. Those who ask for it while the call lasts are told.
+// put takes a message for the attempt, and reports whether it was one. It wakes the attempt.
 func (b *mailbox) put(m message) bool {
 	b.mu.Lock()
 	mine := m.number == b.number && !b.closed
@@ -184,7 +184,7 @@ func (r *Registry) told(text string) {
 			return
 		}
 	}
-	// Nobody waits for it. Who gave up has had it removed, or will have; this is quicker. It may be of any of the kinds.
+	// Nobody waits for it. The call that gave up has had it removed, or will have; this is quicker. It may be of any of the kinds.
 	for _, l := range locks {
 		r.scheduler.claim(l.unclaimed(m.number))
 	}
@@ -280,7 +280,7 @@ func (a *acquisition) inLine() error {
 	}
 }
 
-// listening is how long a call waits for the connection on which it is told of a grant.
+// listening is how long a call waits for the connection on which grants are announced.
 func (a *acquisition) listening() time.Duration {
 	reg := a.lock.reg
 	return min(reg.poll, armLimit, reg.clock.now().until(a.deadline))
@@ -449,7 +449,7 @@ func (a *acquisition) asleep() (next asking, err error) {
 	}
 }
 
-// granted takes a grant that a message told. It counts from the last command whose reply showed the ticket in the queue:
+// granted takes a grant that a message announced. It counts from the last command whose reply showed the ticket in the queue:
 // the server has served it later. When too little of it is certain, it is renewed before anybody relies on it; so too when
 // a server may have told it that is the master no more, and when replicas must have it: the release that granted it does not
 // wait for them, and WAIT counts what its own connection has written.

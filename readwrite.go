@@ -69,8 +69,8 @@ func (rw *ReadWriteLock) Reader() *Lock { return &rw.reader }
 // Writer returns the lock that excludes all others.
 func (rw *ReadWriteLock) Writer() *Lock { return &rw.writer }
 
-// several tells whether more than one owner shares the hold now. Who has the hold's mutex may ask, since this needs none:
-// who comes in after the answer looks at the hold later still, and finds there what the answer led to.
+// several reports whether more than one owner shares the hold now. It may be called with the hold's mutex held, since it needs
+// none: an owner that comes in after the answer looks at the hold later still, and finds there what the answer led to.
 func (l *Lock) several() bool { return l.owners() > 1 }
 
 // owners is how many share the hold that is there.
@@ -101,9 +101,9 @@ const pollersRest = 10 * time.Second
 var writerWaits = load("redisson_writer_waits")
 
 // seek asks Redis in the background whether a writer waits elsewhere, and tells the local half: if so nobody else shares the
-// hold, which ends when those who do have left. Unless it must, it does so only when the hold is a while old and nobody has
+// hold, which ends when those that do have left. Unless it must, it does so only when the hold is a while old and nobody has
 // asked for as long. So a writer waits for little more than twice that time and the sections that are under way. It reports
-// whether it asks. Churns tells that one who read the last time does so no more. The caller holds the local half's mutex.
+// whether it asks. Churns says that one that read the last time reads no more. The caller holds the local half's mutex.
 func (rw *ReadWriteLock) seek(churns, must bool) bool {
 	r, now := rw.reader.reg, rw.reader.reg.clock.now()
 	if !must && now < rw.sought.add(rw.local.every) {

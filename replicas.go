@@ -50,7 +50,7 @@ func (f fewReplicasError) Error() string {
 //	  └──────────┴──nothing written, or time is over───────────┘
 //
 // WAIT counts the replicas that have what its own connection has written, and keeps that connection from everything else. So
-// the commands to a server go over a connection that nobody else uses, all that are there at once in one pipeline, with a WAIT
+// the commands to a server go over a connection that no other code uses, all that are there at once in one pipeline, with a WAIT
 // behind them. What has been written before on that connection counts with it.
 type replication struct {
 	call  call
@@ -332,7 +332,7 @@ func (c *courier) run() {
 	}
 }
 
-// connect gets a connection that nobody else uses; while the lane of a single server is wary, one made since. It may hang. What
+// connect gets a connection that no other code uses; while the lane of a single server is wary, one made since. It may hang. What
 // it gets after that may lead to a master that is none any more.
 func (c *courier) connect() (client rueidis.DedicatedClient, release func()) {
 	t := c.replicator.transport

@@ -33,7 +33,7 @@ type scheduler struct {
 	closed   bool            //
 	last     instant         // when closed: nothing is sent any more from then on
 	armed    instant         // when that goroutine wakes by itself
-	stranded []stranded      // nobody has been told yet
+	stranded []stranded      // yet to be announced
 	failing  bool            // pipelines fail, which is logged once
 	switches switches
 	failures failures

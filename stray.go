@@ -11,7 +11,7 @@ import (
 //
 // There is one stray for a path, however many calls have failed: the removal of a value also removes what an older hold of
 // this registry has left there, see spring_release.lua, so it is enough to ask for that of the newest. This harms nobody.
-// A call draws the number of its hold while it has the local half, and gives that free only when the hold is over or
+// A call draws the number of its hold while it has the local half, and frees that only when the hold is over or
 // abandoned. So when there is a stray with some number, all holds of this path with smaller ones are over, and those to
 // come have larger ones, which no removal of this stray touches, however late it arrives.
 type stray struct {
@@ -23,7 +23,7 @@ type stray struct {
 	value  string          // of the newest hold that is over
 	lease  time.Duration   // the longest that this hold has had
 	gone   instant         // removals only: when the key has expired even if no command ever arrives
-	freed  func(gone bool) // removals only: frees the local half, and is told whether the key is known to be gone; nil once called
+	freed  func(gone bool) // removals only: frees the local half; gone: the key is known to be gone; nil once called
 	late   bool            // a grant may arrive yet, so one removal is not enough
 	watch  time.Duration   // for how long to look out for it, once Redis answers
 	ticket string          // what to remove from the queue, see removal
@@ -60,7 +60,7 @@ func (r *redissonLayout) removesOlder() bool { return r.scripts == &redissonLock
 // removal is the stray of a hold that is over and whose key is still to be removed.
 func (h *hold) removal(freed func(gone bool)) *stray {
 	s := h.abandoned()
-	// The field of a hold that writes can outlive its lease: who reads under it keeps the hash.
+	// The field of a hold that writes can outlive its lease: a reader under it keeps the hash.
 	s.freed, s.late = freed, h.late || h.lock.pair != nil
 	return s
 }

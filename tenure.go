@@ -56,7 +56,7 @@ func (l *Lock) tenure(o owner, h *hold) *tenure {
 	return t
 }
 
-// exit takes one lock of an owner back in the local half. With the last one its tenure ends.
+// exit undoes one lock of an owner in the local half. With the last one its tenure ends.
 //
 // When the first tenure of a lock is made at this moment, it may not be found here. It is over all the same once the hold is
 // another one; and while the hold goes on, because readers share it, calls nest in it only if its owner is in again.
@@ -75,7 +75,7 @@ func (l *Lock) exit(o owner) departure {
 	return how
 }
 
-// ownerIn is who a call with ctx acts as when it is about a hold that is there.
+// ownerIn is the owner that a call with ctx acts as, when it is about a hold that is there.
 func (l *Lock) ownerIn(ctx context.Context) owner {
 	c := carriedBy(ctx)
 	if t := c.tenureOf(l); t != nil {

@@ -80,7 +80,7 @@ type lane struct {
 	making  chan struct{} // closed when the detour that is being made is there, or is not to be had; nil: none is being made
 	began   instant       // when making it began
 	hanging int           // goroutines that make detours, those of which nothing is expected any more among them
-	stuck   int           // of those, who have hung for so long that the client must have no connection to give
+	stuck   int           // those of them that have hung for so long that the client must have no connection left
 	tidying bool          // a timer runs that gives the detour back
 	closed  bool
 }
@@ -109,7 +109,7 @@ const (
 
 	lateAnswer = 500 * time.Millisecond // from then on an answer is late, or from a third of the lease on
 	lateDetour = 2 * time.Second        // the same for one that came over a connection made since
-	poolWait   = 6 * time.Second        // longer than it takes to connect, or to give that up
+	poolWait   = 6 * time.Second        // longer than it takes to connect, or to fail to
 	detourWait = time.Second            // how long making such a connection may take
 	mostMaking = 8                      // goroutines that make one
 
@@ -200,7 +200,7 @@ func newTransport(client rueidis.Client) *transport {
 	return t
 }
 
-// dismiss is told when a registry no longer needs the transport, which goes on working for what it still unlocks.
+// dismiss is called when a registry no longer needs the transport, which goes on working for what it still unlocks.
 func (t *transport) dismiss() {
 	transportsMu.Lock()
 	defer transportsMu.Unlock()
@@ -225,7 +225,7 @@ func (t *transport) laneOf(key string) int {
 	return int(slotOf(key)) / (slots / lanesOfACluster)
 }
 
-// do sends a command and waits for the answer as patiently as it is told. Without one its error is errNoAnswer, or
+// do sends a command and waits for the answer as p says. Without one its error is errNoAnswer, or
 // errNotSent.
 func (t *transport) do(p *patience, c *call) (a answer) {
 	if c.replicas != nil {

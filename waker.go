@@ -13,7 +13,7 @@ import (
 // of its lock, and for messages to itself. See package wake, which does the listening for all registries on a client.
 type waker struct {
 	listening *wake.Listener // nil when calls only poll
-	own       string         // what the names of the channels begin with on which this registry is told
+	own       string         // what the names of the channels begin with on which grants reach this registry
 	id        string         // and how they end
 	sharded   bool           // they are in the slots of the keys
 	wait      func()         // returns when what close has ended is over; for use after close
@@ -96,7 +96,7 @@ func (l *listener) arm(ctx context.Context, limit time.Duration) sight {
 	return sight{armed: seen.Armed, taken: seen.Taken, left: seen.Left}
 }
 
-// hear sees to it that the registry is told of grants; see wake.Waiter.Hear.
+// hear sees to it that messages of grants reach the registry; see wake.Waiter.Hear.
 func (l *listener) hear(ctx context.Context, limit time.Duration) wake.Hearing {
 	return l.Hear(ctx, limit)
 }
