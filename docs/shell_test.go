@@ -17,8 +17,9 @@ import (
 
 // notInCI are the targets that pages name and .ci/run does not run, with the reason.
 var notInCI = map[string]string{
-	"bench":       "it takes twelve minutes, and writes pages",
-	"bench-quick": "it takes four minutes",
+	"bench":         "it takes twelve minutes, and writes pages",
+	"bench-quick":   "it takes four minutes",
+	"failover-long": "it takes half an hour",
 }
 
 // TestShell: a block of shell names targets of the Makefile that .ci/run runs, or runs here: what stands in bench in a clone of
