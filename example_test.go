@@ -455,6 +455,27 @@ func ExampleRegistry_ExpireUnusedOlderThan() {
 	// 2 0
 }
 
+// Stats is for health checks and metrics: expvar.Publish("locks", expvar.Func(func() any { return registry.Stats() })).
+func ExampleRegistry_Stats() {
+	registry, stop := newRegistry()
+	defer stop()
+	hold, err := registry.Acquire(context.Background(), "42")
+	if err != nil {
+		panic(err)
+	}
+	stats := registry.Stats()
+	fmt.Println("held:", stats.Holds, "waiting:", stats.Waiters, "to be removed:", stats.Strays)
+	for _, node := range stats.Nodes {
+		fmt.Println("has answered:", !node.LastAnswer.IsZero(), "renewals fail:", !node.RenewalsFailing.IsZero())
+	}
+	_ = hold.Release(context.Background())
+	fmt.Println("held:", registry.Stats().Holds)
+	// Output:
+	// held: 1 waiting: 0 to be removed: 0
+	// has answered: true renewals fail: false
+	// held: 0
+}
+
 // Locker is for code that takes a sync.Locker. It panics where Lock and Unlock return an error.
 func ExampleLock_Locker() {
 	registry, stop := newRegistry()

@@ -456,7 +456,6 @@ func (a *acquisition) asleep() (next asking, err error) {
 func (a *acquisition) granted(lease time.Duration) (next asking, err error) {
 	l := a.lock
 	l.reg.counts.grants.Add(1)
-	a.ticket.Store(false)
 	wary := l.reg.transport.lane(l.key).isWary(l.reg.clock.now())
 	if !wary && l.reg.replicas == nil && a.hold.grantShort(a.base, lease) {
 		a.served = true

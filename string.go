@@ -1,5 +1,7 @@
 package lockregistry
 
+import "strconv"
+
 // The methods String are for log lines and debuggers. They wait for nobody, and do not announce a loss.
 
 // String returns the registry's prefix and client id.
@@ -57,4 +59,13 @@ func (l *Lock) holds() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.fresh()
+}
+
+// String returns the name of the constant.
+func (m Wakeup) String() string {
+	names := [...]string{"WakeupAuto", "WakeupPoll", "WakeupPubSub", "WakeupTracking"}
+	if m < 0 || int(m) >= len(names) {
+		return "Wakeup(" + strconv.Itoa(int(m)) + ")"
+	}
+	return names[m]
 }

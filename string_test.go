@@ -61,3 +61,9 @@ func TestPrintingWhileOthersLock(t *testing.T) {
 		require.NoError(w, <-locked)
 	})
 }
+
+func TestStringOfWakeup(t *testing.T) {
+	require.Equal(t, "WakeupAuto WakeupPoll WakeupPubSub WakeupTracking Wakeup(4) Wakeup(-1)", fmt.Sprint(
+		lockregistry.WakeupAuto, " ", lockregistry.WakeupPoll, " ", lockregistry.WakeupPubSub, " ", lockregistry.WakeupTracking, " ",
+		lockregistry.Wakeup(4), " ", lockregistry.Wakeup(-1)))
+}

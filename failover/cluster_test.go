@@ -142,6 +142,11 @@ func TestClusterNodeIsRemoved(t *testing.T) {
 				assert.Less(t, o.pause, 5*time.Second)
 				assert.Zero(t, o.doubles, "owners inside at once")
 				assert.Zero(t, o.losers, "holds lost")
+				for _, r := range f.registries {
+					for _, n := range r.Stats().Nodes {
+						assert.False(t, n.Address == leaves.Addr() && n.Waiters > 0, "calls wait for the removed node")
+					}
+				}
 				leaves.Kill()
 			})
 		})
