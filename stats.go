@@ -58,10 +58,10 @@ type counts struct {
 	handOvers, grants, polls atomic.Uint64
 }
 
-// Stats tells what the registry does. It sends nothing, but in a cluster, where it asks the nodes once a second at most which slots
-// they have: the first time it waits for their answers, for 0.3 s at most, later it does not. It looks at each lock that the
-// registry keeps, which takes a millisecond or so for ten thousand, and disturbs no other call. The numbers belong to about
-// the same moment. They are there after Close, too.
+// Stats tells what the registry does. It sends nothing, but in a cluster, where it asks the nodes once a second at most which
+// slots they have: the first time it waits for their answers, for 0.3 s at most, later it does not. It looks at each lock that
+// the registry keeps, which takes a millisecond or so for ten thousand, and disturbs no other call. The numbers belong to
+// about the same moment. They are there after Close, too.
 func (r *Registry) Stats() Stats {
 	s := Stats{Locks: r.Len(), HandOvers: r.counts.handOvers.Load()}
 	for l := range r.cache.all() {
@@ -148,12 +148,12 @@ func (n nodesStats) at(address string) *NodeStats {
 // masters are the servers that have the lanes, with what is known of those.
 func (r *Registry) masters() nodesStats {
 	nodes, t := nodesStats{}, r.transport
-	owner := func(int) string { return topology.Servers(r.client)[0] }
+	owners := topology.Servers(r.client)
 	if t.guide != nil {
-		owner = t.guide.owners()
+		owners = t.guide.owners()
 	}
 	for i := range t.lanes {
-		l, n := &t.lanes[i], nodes.at(owner(i))
+		l, n := &t.lanes[i], nodes.at(owners[i])
 		if last := max(instant(l.heard.Load()), instant(l.last.Load())); last > 0 {
 			n.LastAnswer = latest(n.LastAnswer, r.clock.time(last))
 		}
@@ -182,8 +182,8 @@ func earliest(a time.Time, i instant, c clock) time.Time {
 	return a
 }
 
-// owners tells which node has a lane, the one that has its first slot, by the word of most.
-func (g *guide) owners() func(lane int) string {
+// owners are the nodes that have the lanes, or the first slot of each, by the word of most.
+func (g *guide) owners() (owners []string) {
 	g.mu.Lock()
 	known := g.at != notHeard
 	g.mu.Unlock()
@@ -191,11 +191,11 @@ func (g *guide) owners() func(lane int) string {
 		g.hear(guideFor)
 	}
 	said, _ := g.last()
-	return func(lane int) string {
-		slot := uint16(lane * (slots / lanesOfACluster))
+	for slot := uint16(0); slot < slots; slot += slots / lanesOfACluster {
 		address, _ := g.owner(said, slot, slot)
-		return address
+		owners = append(owners, address)
 	}
+	return owners
 }
 
 // failures tells since when errands fail, by lane.

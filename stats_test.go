@@ -249,7 +249,7 @@ func TestStatsMeanwhile(t *testing.T) {
 		for i := range goroutines {
 			running.Go(func() {
 				for n := range rounds {
-					path := fmt.Sprint((i + n) % paths)
+					path := strconv.Itoa((i + n) % paths)
 					l := []*lockregistry.Lock{r.Obtain(path), other.Obtain(path), r.ReadWrite("rw" + path).Reader()}[n%3]
 					owner := lockregistry.NewOwner(w.Context())
 					if err := errors.Join(l.Lock(owner), l.Unlock(owner)); err != nil {

@@ -32,11 +32,11 @@ func newProcess(t *testing.T, d *redistest.Deployment, opts ...lockregistry.Opti
 
 func nothing(context.Context) error { return nil }
 
-// A master is killed while others write and locks are granted, and while its replica does not keep up: what was granted is on its
-// successor.
+// A master is killed while others write, right after a lock was granted or, each second time, while its replica does not keep up:
+// what was granted is on its successor.
 func TestGrantedKeysOutliveTheirMaster(t *testing.T) {
 	d := redistest.StartReplicatedCluster(t, 3, 1)
-	granted := 0
+	granted, round := 0, 0
 	rounds(t, 5, 30, func(t *testing.T, v variant) {
 		r := newProcess(t, d, append(v.options, lockregistry.WithReplicas(1, 500*time.Millisecond))...)
 		master := d.Master(keyOf("{one}"), nil)
@@ -45,6 +45,7 @@ func TestGrantedKeysOutliveTheirMaster(t *testing.T) {
 		var running sync.WaitGroup
 		var mu sync.Mutex
 		var keys []string
+		many := make(chan struct{})
 		for i := range 4 {
 			running.Go(func() { // what else there is to replicate
 				c, err := client(d)
@@ -67,14 +68,19 @@ func TestGrantedKeysOutliveTheirMaster(t *testing.T) {
 					}
 					mu.Lock()
 					keys = append(keys, h.Key())
+					if len(keys) == 50 {
+						close(many)
+					}
 					mu.Unlock()
 				}
 			})
 		}
-		wait(200 * time.Millisecond)
 		replica := d.Replicas(master)[0]
-		replica.Freeze()
-		wait(300 * time.Millisecond)
+		<-many
+		if round++; round%2 == 0 {
+			replica.Freeze()
+			wait(300 * time.Millisecond)
+		}
 		master.Kill()
 		replica.Thaw()
 		stop()
