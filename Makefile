@@ -60,10 +60,11 @@ torture: ## check histories of many processes under network failures, and that n
 	cd torture && GOWORK=off go test -race -timeout $(TESTTIMEOUT) ./...
 
 .PHONY: adapters
-adapters: ## test the modules for other libraries: gocronlock
+adapters: ## test the modules for other libraries: gocronlock, lockotel
 	@scripts/ensure-cgo.sh
 	@scripts/ensure-redis.sh
 	cd gocronlock && GOWORK=off go test -race -timeout $(TESTTIMEOUT) ./...
+	cd lockotel && GOWORK=off go test -race -timeout $(TESTTIMEOUT) ./...
 
 SOAK ?= 10m
 

@@ -1,0 +1,87 @@
+package lockotel_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/redis/rueidis"
+	exporter "go.opentelemetry.io/otel/exporters/prometheus"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+
+	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/lockotel"
+)
+
+// connect returns a client of a Redis inside this program, so that the example runs anywhere, and what ends both. Your
+// program connects to a server:
+//
+//	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{"redis.example.com:6379"}})
+func connect() (client rueidis.Client, stop func()) {
+	server, err := miniredis.Run()
+	if err != nil {
+		panic(err)
+	}
+	server.ClockTTL(true)
+	client, err = rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{server.Addr()}, DisableCache: true})
+	if err != nil {
+		panic(err)
+	}
+	return client, func() {
+		client.Close()
+		server.Close()
+	}
+}
+
+// The metrics of a service's locks, served to Prometheus.
+func Example() {
+	client, stop := connect()
+	defer stop()
+
+	metrics := prometheus.NewRegistry()
+	reader, err := exporter.New(exporter.WithRegisterer(metrics), exporter.WithoutScopeInfo(), exporter.WithoutTargetInfo())
+	if err != nil {
+		panic(err)
+	}
+	observer, err := lockotel.New(lockotel.WithMeterProvider(sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader))))
+	if err != nil {
+		panic(err)
+	}
+	locks, err := lockregistry.New(client, "orders", lockregistry.WithObserver(observer))
+	if err != nil {
+		panic(err)
+	}
+	defer func() { _ = locks.Close() }()
+
+	// Your program serves it beside its other handlers: http.Handle("/metrics", ...).
+	server := httptest.NewServer(promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))
+	defer server.Close()
+
+	if err := locks.Do(context.Background(), "42", func(context.Context) error { return nil }); err != nil {
+		panic(err)
+	}
+
+	request, err := http.NewRequestWithContext(context.Background(), http.MethodGet, server.URL, http.NoBody)
+	if err != nil {
+		panic(err)
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		panic(err)
+	}
+	defer func() { _ = response.Body.Close() }()
+	for lines := bufio.NewScanner(response.Body); lines.Scan(); {
+		if strings.Contains(lines.Text(), "_count{") {
+			fmt.Println(strings.ReplaceAll(lines.Text(), "lockregistry_", ""))
+		}
+	}
+	// Output:
+	// acquire_duration_seconds_count{acquire_how="free",kind="lock",operation="do",prefix="orders"} 1
+	// hold_duration_seconds_count{kind="lock",prefix="orders",release_how="released"} 1
+}
