@@ -265,7 +265,7 @@ var mutations = []mutation{
 	},
 	{
 		"a hold that was found is lost with its own message", "queue.go",
-		"a.hold.found.Store(int64(a.lock.reg.clock.now().add(suspicion)))", "a.hold.found.Store(0)",
+		"a.hold.found.Store(int64(a.lock.reg.clock.now().add(suspicion + a.lock.reg.acknowledging())))", "a.hold.found.Store(0)",
 		"TestQueueOutcomes",
 	},
 	{
