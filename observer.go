@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Observer is told what happens inside a registry: see [WithObserver]. Any of its functions may be nil. They may be called by
+// Observer has functions that are called when something happens inside a registry: see [WithObserver]. Any of its functions may be nil. They may be called by
 // many goroutines at the same time.
 //
 // Acquired and Released are about a call. The goroutine of the call calls them, with the context of the call, when the
@@ -22,18 +22,18 @@ import (
 //
 // A panic in any of them is logged, and harms nobody.
 type Observer struct {
-	// Acquired is told of each call that asked for a lock, whether or not it got it: Lock, TryLock, Do, Acquire, Once, and what
+	// Acquired is called for each call that asked for a lock, whether or not it got it: Lock, TryLock, Do, Acquire, Once, and what
 	// stands on them.
 	Acquired func(ctx context.Context, a Acquired)
 
-	// Released is told of each hold that its last owner has given back, by Unlock or Release, or at the end of Do and Once. Its
+	// Released is called for each hold that its last owner has released, by Unlock or Release, or at the end of Do and Once. Its
 	// context may have ended.
 	Released func(ctx context.Context, r Released)
 
-	// Lost is told of each hold that was lost, once: when it is noticed, whether or not it is ever given back.
+	// Lost is called for each hold that was lost, once: when it is noticed, whether or not it is ever released.
 	Lost func(l Lost)
 
-	// Renewing is told when renewals and removals in the background begin to fail, and when they succeed again.
+	// Renewing is called when renewals and removals in the background begin to fail, and when they succeed again.
 	Renewing func(r Renewing)
 }
 
@@ -53,7 +53,7 @@ type Acquired struct {
 	Here    time.Duration // how long it waited for goroutines of this process
 	Redis   time.Duration // how long the rest took: Redis, and waiting for other processes
 	Wakeups Wakeups       // while it waited for other processes
-	Err     error         // what the call returned; nil, too, when it returned false, and somebody else has the lock
+	Err     error         // what the call returned; nil, too, when it returned false, and another owner has the lock
 }
 
 // Waited tells whether the call waited for anybody.
@@ -61,9 +61,9 @@ func (a Acquired) Waited() bool { return a.Here > 0 || a.Wakeups != (Wakeups{}) 
 
 // Wakeups is how often a call woke while it waited for other processes.
 type Wakeups struct {
-	Messages int // a release by this library told it that it is the owner, or the next one
-	Changes  int // the server, or a release by Java, told that the key has changed
-	Timeouts int // nobody told it: a poll, or its time to look
+	Messages int // a release by this library made it the owner, or the next one
+	Changes  int // the server, or a release by Java, announced that the key has changed
+	Timeouts int // without a message: a poll, or its time to look
 }
 
 // How is how a call got its lock.
@@ -72,7 +72,7 @@ type How uint8
 // The ways to get a lock. What happened elsewhere is judged by what this process can tell.
 const (
 	NotAcquired     How = iota // it did not
-	HowFree                    // nobody had it
+	HowFree                    // the lock was free
 	HowAgain                   // its owner had it already
 	HowShared                  // a reader joined others of this process
 	HowHandedOver              // a goroutine of this process handed it over
@@ -86,7 +86,7 @@ var hows = [...]string{"none", "free", "again", "shared", "handed_over", "grante
 // String returns a short name, such as "handed_over".
 func (h How) String() string { return nameOf(hows[:], h) }
 
-// Released is a hold that its last owner has given back.
+// Released is a hold that its last owner has released.
 type Released struct {
 	Subject
 
@@ -95,7 +95,7 @@ type Released struct {
 	Err  error // nil, ErrLockLost, ErrUnavailable, or another error of Redis
 }
 
-// End is how a hold ended that was given back.
+// End is how a released hold ended.
 type End uint8
 
 // The ways in which a hold ends.
@@ -104,7 +104,7 @@ const (
 	EndHandedOver            // the next goroutine of this process has it
 	EndKept                  // its path stays taken, see [AtLeast]
 	EndLost                  // it was lost before
-	EndUnknown               // nobody knows whether it was removed; the registry tries again
+	EndUnknown               // it is not known whether it was removed; the registry tries again
 )
 
 var ends = [...]string{"released", "handed_over", "kept", "lost", "unknown"}
@@ -146,7 +146,7 @@ func nameOf[N ~uint8](names []string, n N) string {
 }
 
 // WithObserver has the registry tell o what happens. At least one of its functions must be set. See module lockotel for one
-// that reports to OpenTelemetry. Default: nobody is told, which costs nothing.
+// that reports to OpenTelemetry. Default: none, which costs nothing.
 func WithObserver(o Observer) Option { return func(s *settings) { s.observer = &o } }
 
 func observes(o *Observer) error {
@@ -156,7 +156,7 @@ func observes(o *Observer) error {
 	return nil
 }
 
-// observed is when something begins whose time an observer is told; 0 when there is none.
+// observed is when something begins whose time an observer gets; 0 when there is none.
 func (r *Registry) observed() instant {
 	if r.observer.Acquired == nil {
 		return 0
@@ -193,7 +193,7 @@ func (l *Lock) tellAcquired(ctx context.Context, op string, q *request, began in
 	l.reg.observer.Acquired(ctx, a)
 }
 
-// tellReleased is release, for who wants to know.
+// tellReleased is release with an observer.
 func (l *Lock) tellReleased(ctx context.Context) (err error) { // also when the observer panics
 	h := l.hold.Load()
 	r := Released{Subject: l.subject(), Held: h.owned()}

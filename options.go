@@ -107,7 +107,7 @@ func WithLogger(l *slog.Logger) Option { return func(s *settings) { s.log = l } 
 // while one is down.
 //
 // A call waits for the replicas for timeout, at least a millisecond, and no longer than [WithCommandTimeout]. When too few have
-// acknowledged by then, the lock is given back, and the call goes on waiting, if it may, or fails with [ErrUnavailable]. So do
+// acknowledged by then, the lock is released, and the call goes on waiting, if it may, or fails with [ErrUnavailable]. So do
 // Renew and the renewals of the registry: the lease is then not extended, and [ErrLockLost] follows at its end. A lock that goes
 // from one goroutine of this process to another one needs no acknowledgement, nor does Unlock. It costs a round trip between the
 // servers, and one more connection to each master while calls are under way; the user needs the right to WAIT. Default: a hold
@@ -210,7 +210,7 @@ type request struct {
 	atLeast time.Duration // 0: no longer than it is held
 	leads   bool          // see hold.leads
 
-	// What an observer is told of the call, in the end.
+	// What an observer gets of the call, in the end.
 	how     How
 	here    time.Duration
 	wakeups Wakeups

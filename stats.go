@@ -26,7 +26,7 @@ type Stats struct {
 // WakeupCounts is why calls that waited for others looked at Redis, or had the lock, since the registry was made.
 type WakeupCounts struct {
 	ByMessage      uint64 // a release was published
-	ByInvalidation uint64 // the server told of a change of the key
+	ByInvalidation uint64 // the server announced a change of the key
 	ByGrant        uint64 // a release of another process made the call the owner
 	ByPoll         uint64 // the time had come: a poll interval, the end of a lease, or a look after the ticket
 }
@@ -58,8 +58,8 @@ type counts struct {
 	handOvers, grants, polls atomic.Uint64
 }
 
-// Stats tells what the registry does. It sends nothing, but in a cluster, where it asks the nodes once a second at most which
-// slots they have: the first time it waits for their answers, for 0.3 s at most, later it does not. It looks at each lock that
+// Stats tells what the registry does. It sends nothing, except in a cluster: there it asks the nodes once a second at most which
+// slots they have. The first time it waits for their answers, for 0.3 s at most, later it does not. It looks at each lock that
 // the registry keeps, which takes a millisecond or so for ten thousand, and disturbs no other call. The numbers belong to
 // about the same moment. They are there after Close, too.
 func (r *Registry) Stats() Stats {
@@ -108,7 +108,7 @@ func (l *Lock) count(s *Stats) {
 		}
 		h.mu.Unlock()
 	}
-	if l != l.anchor() { // those who wait for either side of a pair are together
+	if l != l.anchor() { // the waiters for either side of a pair are together
 		return
 	}
 	// A call with a ticket has left the queue of its process before, so it is not counted twice.
