@@ -264,8 +264,13 @@ func TestLossesAndOutages(t *testing.T) {
 		<-ctx.Done()
 		synctest.Wait()
 		require.EqualValues(t, 1, losses("lease_over"))
-		require.EqualValues(t, 1, m.counter("lockregistry.renewal.outages", "{outage}", "error.type", "unavailable"))
 		locks.Reconnect()
+		require.ErrorIs(t, locks.Obtain("42").Unlock(t.Context()), lockregistry.ErrLockLost)
+		require.NoError(t, locks.Obtain("43").Lock(t.Context(), lockregistry.Wait(time.Minute), lockregistry.TTL(3*time.Second)))
+		<-time.After(time.Minute) // renewals succeed again, which is no outage
+		require.NoError(t, locks.Obtain("43").Unlock(t.Context()))
+		require.EqualValues(t, 1, m.counter("lockregistry.renewal.outages", "{outage}", "error.type", "unavailable"))
+		require.Len(t, m.metric("lockregistry.renewal.outages").Data.(metricdata.Sum[int64]).DataPoints, 1)
 	})
 }
 
