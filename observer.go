@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Observer has functions that are called when something happens inside a registry: see [WithObserver]. Any of its functions may be nil. They may be called by
-// many goroutines at the same time.
+// Observer has functions that are called when something happens inside a registry: see [WithObserver]. Any of its functions may
+// be nil. They may be called by many goroutines at the same time.
 //
 // Acquired and Released are about a call. The goroutine of the call calls them, with the context of the call, when the
 // outcome stands: they delay that call alone, and with Acquired the lease of what it has got runs. They must not end the

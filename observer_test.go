@@ -439,8 +439,8 @@ func TestAllocationsOfAnObserver(t *testing.T) {
 			l := w.registry(opts...).Obtain("42")
 			ctx := context.Background()
 			var all []float64
-			for range 5 {
-				all = append(all, testing.AllocsPerRun(50, func() {
+			for range 20 { // others run, too
+				all = append(all, testing.AllocsPerRun(25, func() {
 					if err := errors.Join(l.Lock(ctx), l.Unlock(ctx)); err != nil {
 						w.Error(err)
 					}
@@ -455,7 +455,7 @@ func TestAllocationsOfAnObserver(t *testing.T) {
 			Lost:     func(lockregistry.Lost) {},
 			Renewing: func(lockregistry.Renewing) {},
 		}))
-		require.InDelta(w, without, with, 0)
+		require.LessOrEqual(w, with, without)
 		require.GreaterOrEqual(w, events, 500)
 	})
 }
