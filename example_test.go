@@ -14,7 +14,7 @@ import (
 
 // embeddedRedis starts a Redis inside this program, so that the examples run anywhere. Your program connects to a server:
 //
-//	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{"redis.example.com:6379"}})
+//	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{"redis.example.com:6379"}, DisableCache: true})
 func embeddedRedis() (client rueidis.Client, stop func()) {
 	server, err := miniredis.Run()
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 // newRegistry makes a registry on a Redis inside this program, so that the example runs anywhere, and what ends both. Your
 // program connects to a server:
 //
-//	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{"redis.example.com:6379"}})
+//	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{"redis.example.com:6379"}, DisableCache: true})
 func newRegistry() (registry *lockregistry.Registry, stop func()) {
 	server, err := miniredis.Run()
 	if err != nil {
