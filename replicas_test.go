@@ -307,6 +307,31 @@ func TestGrantsThatAreFoundNeedReplicas(t *testing.T) {
 	})
 }
 
+// The message of a grant that was found comes while replicas are waited for, which may take longer than such messages do.
+func TestGrantsThatAreFoundAndToldMeanwhile(t *testing.T) {
+	followedWorlds(t, func(w *followed) {
+		r := w.registry(lockregistry.WithReplicas(1, 4*time.Second))
+		l, owner := r.Obtain("42"), lockregistry.NewOwner(t.Context())
+		w.do("SET", "orders:42", "java", "PX", "600000")
+		waits := lockElsewhere(l, owner, lockregistry.Wait(time.Minute))
+		w.await("the call is told of changes of the key", func() bool {
+			return r.Stats().Tickets == 1 && strings.Contains(w.do("INFO", "stats"), "tracking_total_keys:1\r")
+		})
+		w.replica.Freeze()
+		w.do("EVAL", `local ticket = redis.call('ZRANGEBYSCORE', KEYS[2], 0, '+inf')[1]
+			redis.call('ZREM', KEYS[2], ticket)
+			redis.call('SET', KEYS[1], string.match(ticket, '^[^|]*'), 'PX', 60000)`, "2", "orders:42", "orders:{orders:42}:waiters")
+		w.await("it is found", func() bool { return r.Stats().Wakeups.ByGrant == 1 })
+		value := w.do("GET", "orders:42")
+		colon := strings.LastIndexByte(value, ':')
+		w.do("PUBLISH", "orders-channel@"+value[:colon], "g "+value[colon+1:]+" 1000 orders:42")
+		<-time.After(1500 * time.Millisecond)
+		w.replica.Thaw()
+		require.NoError(t, <-waits)
+		require.NoError(t, l.Unlock(owner), "its own message is no other grant")
+	})
+}
+
 // From one goroutine to the next the lock goes without a word of the replicas.
 func TestHandOverNeedsNoReplicas(t *testing.T) {
 	followedWorlds(t, func(w *followed) {
