@@ -86,6 +86,11 @@ failover-long: ## ten rounds of everything and thirty kills of a master, in abou
 	@scripts/ensure-redis.sh
 	cd failover && GOWORK=off go test -race -count=1 -timeout 2h -v . -long
 
+.PHONY: ledger
+ledger: ## test the example of fencing: a SQL table that refuses a writer that was stopped
+	@scripts/ensure-redis.sh
+	cd examples/ledger && GOWORK=off go test -count=1 -timeout $(TESTTIMEOUT) .
+
 .PHONY: interop
 interop: ## lock against the real Java libraries, both ways; needs a JDK 17 and Maven
 	@scripts/ensure-cgo.sh

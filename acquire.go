@@ -23,6 +23,7 @@ type Hold struct {
 	lock  *Lock
 	hold  *hold
 	owner owner
+	token uint64
 	calls atomic.Int32 // of Renew that are under way, and released
 	watch runtime.Cleanup
 }
@@ -54,7 +55,7 @@ func (l *Lock) acquireAs(ctx context.Context, op string, opts []LockOption, wait
 		_ = now.depart(ctx, o)
 		return nil, l.fail(op, ErrLockLost)
 	}
-	h := &Hold{lock: now, hold: held, owner: o}
+	h := &Hold{lock: now, hold: held, owner: o, token: held.current()}
 	h.watch = runtime.AddCleanup(h, strand, stranded{held, o})
 	return h, nil
 }
@@ -144,7 +145,7 @@ func (h *Hold) Context(parent context.Context) context.Context {
 	if parent.Done() == nil { // it never ends, and must not be kept: what it carries may lead to h
 		ends, c.values = context.Background(), parent
 	}
-	t := h.lock.tenure(h.owner, h.hold)
+	t := h.lock.tenure(h.owner, h.hold, h.token)
 	if c.carries == nil || c.carries.tenure != t {
 		c.carries = c.carries.with(t)
 	}
@@ -155,7 +156,7 @@ func (h *Hold) Context(parent context.Context) context.Context {
 		err = ErrNotOwner
 	}
 	if err != nil {
-		ctx, cancel := context.WithCancelCause(parent)
+		ctx, cancel := context.WithCancelCause(context.WithValue(parent, carriedKey{}, c.carries))
 		cancel(err)
 		return ctx
 	}

@@ -362,6 +362,7 @@ func (a *attempt) judge(c *call, reply *answer, deadline instant) (err error) {
 	l, h, came := a.lock, a.hold, reply.came
 	a.began = reply.sent
 	a.at, err = c.decode(reply.RedisResult)
+	h.draw(a.at.token)
 	switch {
 	case err == nil && reply.short != nil:
 		err = a.giveBack(reply.short)
@@ -420,9 +421,13 @@ func (a *attempt) patience(deadline instant) patience {
 func (a *attempt) confirm(deadline instant, took time.Duration) (sent instant, granted bool, err error) {
 	l, h := a.lock, a.hold
 	p, c := a.patience(deadline), l.kind.layout.renew(l.key, h.value, h.lease)
+	if l.kind.fencing { // a token of a master that is none any more would be worth nothing
+		c = l.kind.layout.fence(l.key, h.value, h.lease)
+	}
 	l.reg.demand(&c, renews)
 	reply := l.reg.transport.do(&p, &c)
 	n, err := confirmed(reply.RedisResult)
+	h.draw(uint64(max(n, 0)))
 	switch {
 	case err == nil && reply.short != nil:
 		return reply.sent, false, a.giveBack(reply.short)

@@ -52,6 +52,9 @@ type hold struct {
 	awaited bool          // another goroutine of this process waits for its end
 	sound   bool          // when over: it was valid until then
 
+	token uint64 // the owner's fencing token; 0: it has none
+	spare int    // how many more of them there are, for the owners to which the hold is handed
+
 	atLeast time.Duration // see [AtLeast]
 	kept    instant       // the path is to stay taken until then; 0 when it is not; its last owner may read it without the mutex
 
@@ -276,6 +279,10 @@ func (h *hold) relinquish(limit time.Duration) (can, due bool) {
 	if h.state != live || now >= h.until || half || h.stays || now < h.kept {
 		h.mu.Unlock() // its end is near, and decides the cause of its contexts
 		return false, due
+	}
+	if !due && !h.nextToken() {
+		h.mu.Unlock()
+		return false, false
 	}
 	ends := h.ends.all()
 	h.mu.Unlock()

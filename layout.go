@@ -22,6 +22,12 @@ type layout interface {
 	// renew is the call that sets the lease anew if the key is the hold's. It replies 1 when it was, else 0.
 	renew(key, value string, l lease) call
 
+	// fence is a renewal that also draws tokens for the hold, of which it replies the first one.
+	fence(key, value string, l lease) call
+
+	// counter is the key of the fencing counter of a key.
+	counter(key string) string
+
 	// holds is the call that tells whether the key is the hold's. It replies 1 if so, else 0.
 	holds(key, value string) call
 
@@ -38,6 +44,7 @@ type layout interface {
 type kind struct {
 	layout   layout
 	watchdog bool   // without TTL a lock is renewed, as in Redisson
+	fencing  bool   // holds have tokens
 	side     string // r for readers, w for writers, in tickets
 }
 

@@ -18,6 +18,7 @@ type redissonLayout struct {
 	publish  string // PUBLISH, SPUBLISH to reach Redisson in a cluster too, or empty
 	prefix   string
 	sharded  string // S on a cluster
+	fencing  bool   // a grant draws tokens
 }
 
 // These are the same for all layouts.
@@ -34,21 +35,23 @@ var (
 	redissonWrite = redissonScripts{load("redisson_write_obtain"), load("redisson_write_release"), load("redisson_write_renew")}
 )
 
-func newRedissonLayout(client rueidis.Client, prefix string, published bool) layout {
-	return newRedisson(client, prefix, &redissonLock, "redisson_lock__channel", published)
+func newRedissonLayout(client rueidis.Client, prefix string, s *settings) layout {
+	return newRedisson(client, prefix, &redissonLock, "redisson_lock__channel", s)
 }
 
-func newReadLayout(client rueidis.Client, prefix string, published bool) layout {
-	return newRedisson(client, prefix, &redissonRead, "redisson_rwlock", published)
+func newReadLayout(client rueidis.Client, prefix string, s *settings) layout {
+	return newRedisson(client, prefix, &redissonRead, "redisson_rwlock", s)
 }
 
-func newWriteLayout(client rueidis.Client, prefix string, published bool) layout {
-	return newRedisson(client, prefix, &redissonWrite, "redisson_rwlock", published)
+func newWriteLayout(client rueidis.Client, prefix string, s *settings) layout {
+	return newRedisson(client, prefix, &redissonWrite, "redisson_rwlock", s)
 }
 
-func newRedisson(client rueidis.Client, prefix string, scripts *redissonScripts, channels string, published bool) layout {
+func newRedisson(client rueidis.Client, prefix string, scripts *redissonScripts, channels string, s *settings) layout {
+	published := s.wakeup.publishes()
 	return &redissonLayout{
 		scripts: scripts, channels: channels, publish: publishing(client, published), prefix: prefix, sharded: sharding(client),
+		fencing: s.fencing && scripts != &redissonRead,
 	}
 }
 
@@ -86,6 +89,11 @@ func (r *redissonLayout) obtain(b bid, _ bool) call {
 			c.queue = queueOf(r.prefix, b.key)
 		}
 	}
+	if r.fencing {
+		counter := r.counter(b.key)
+		c.more = []string{r.prefix, r.sharded, b.place, b.older, counter}
+		c.counts(counter, r.sharded)
+	}
 	return c
 }
 
@@ -105,6 +113,21 @@ func (r *redissonLayout) release(m removal) call {
 
 func (r *redissonLayout) renew(key, value string, l lease) call {
 	return call{script: r.scripts.renew, key: key, args: arguments{value, l.ms, tagged(key)}}
+}
+
+func (r *redissonLayout) fence(key, value string, l lease) call {
+	counter := r.counter(key)
+	c := call{script: r.scripts.renew, key: key, args: arguments{value, l.ms, tagged(key), counter}}
+	c.counts(counter, r.sharded)
+	return c
+}
+
+// counter is that of Redisson's RFencedLock for a plain lock. Its read-write locks have none.
+func (r *redissonLayout) counter(key string) string {
+	if r.scripts == &redissonLock {
+		return "redisson_lock_token:" + tagged(key)
+	}
+	return fencing(r.prefix, key)
 }
 
 func (r *redissonLayout) holds(key, value string) call {

@@ -13,6 +13,7 @@ type springLayout struct {
 	publishOld string // the single channel when releases are published there too, else empty
 	prefix     string
 	sharded    string // S on a cluster
+	fencing    bool   // a grant draws tokens
 }
 
 var (
@@ -22,7 +23,7 @@ var (
 )
 
 func newSpringLayout(t *transport, prefix string, s *settings, j *journal) layout {
-	l := &springLayout{transport: t, journal: j, common: prefix + "-channel", prefix: prefix, sharded: sharding(t.client)}
+	l := &springLayout{transport: t, journal: j, common: prefix + "-channel", prefix: prefix, sharded: sharding(t.client), fencing: s.fencing}
 	if s.wakeup.publishes() {
 		l.publish = l.common + ":"
 		if s.oldChannel {
@@ -35,7 +36,7 @@ func newSpringLayout(t *transport, prefix string, s *settings, j *journal) layou
 // Most locks are free. SET NX takes such a lock with less work for the server than a script, and changes nothing when the
 // key is there.
 func (s *springLayout) obtain(b bid, quick bool) call {
-	if quick {
+	if quick && !s.fencing {
 		return call{key: b.key, args: arguments{b.value, b.lease.ms}}
 	}
 	c := call{script: springObtain, key: b.key, args: arguments{b.value, b.lease.ms}}
@@ -45,6 +46,11 @@ func (s *springLayout) obtain(b bid, quick bool) call {
 		if b.asks == forTicket && s.sharded != "" {
 			c.queue = queueOf(s.prefix, b.key)
 		}
+	}
+	if s.fencing {
+		counter := s.counter(b.key)
+		c.more = []string{b.place, b.older, counter}
+		c.counts(counter, s.sharded)
 	}
 	return c
 }
@@ -66,6 +72,15 @@ func (s *springLayout) release(r removal) call {
 func (s *springLayout) renew(key, value string, l lease) call {
 	return call{script: springRenew, key: key, args: arguments{value, l.ms}}
 }
+
+func (s *springLayout) fence(key, value string, l lease) call {
+	counter := s.counter(key)
+	c := call{script: springRenew, key: key, args: arguments{value, l.ms, counter}}
+	c.counts(counter, s.sharded)
+	return c
+}
+
+func (s *springLayout) counter(key string) string { return fencing(s.prefix, key) }
 
 func (s *springLayout) holds(key, value string) call {
 	return call{script: holds, key: key, args: arguments{value}}

@@ -40,6 +40,7 @@ type settings struct {
 	log        *slog.Logger
 	replicas   *replicas
 	observer   *Observer
+	fencing    bool
 }
 
 // WithExpiry sets the lease of a lock: how long it stays locked in Redis when nobody unlocks or renews it. It counts whole

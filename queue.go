@@ -451,13 +451,13 @@ func (a *acquisition) asleep() (next asking, err error) {
 
 // granted takes a grant that a message announced. It counts from the last command whose reply showed the ticket in the queue:
 // the server has served it later. When too little of it is certain, it is renewed before anybody relies on it; so too when
-// a server may have told it that is the master no more, and when replicas must have it: the release that granted it does not
-// wait for them, and WAIT counts what its own connection has written.
+// a server may have told it that is the master no more, when the hold is to have a fencing token, and when replicas must have it:
+// the release that granted it does not wait for them, and WAIT counts what its own connection has written.
 func (a *acquisition) granted(lease time.Duration) (next asking, err error) {
 	l := a.lock
 	l.reg.counts.grants.Add(1)
 	wary := l.reg.transport.lane(l.key).isWary(l.reg.clock.now())
-	if !wary && l.reg.replicas == nil && a.hold.grantShort(a.base, lease) {
+	if !wary && !a.writes() && a.hold.grantShort(a.base, lease) {
 		a.served = true
 		a.win(a.base)
 		return "", nil
@@ -475,7 +475,7 @@ func (a *acquisition) found(left time.Duration) (next asking, err error) {
 			a.ear.Suspect()
 		}
 	}
-	if a.lock.reg.replicas == nil && a.hold.grantShort(a.began, left) {
+	if !a.writes() && a.hold.grantShort(a.began, left) {
 		a.served = true
 		a.win(a.began)
 		return "", nil
@@ -483,7 +483,10 @@ func (a *acquisition) found(left time.Duration) (next asking, err error) {
 	return a.sure()
 }
 
-// sure renews a hold that is the owner, or was.
+// writes tells whether the holder of a grant by another process is to write something of its own before it counts.
+func (a *acquisition) writes() bool { return a.lock.kind.fencing || a.lock.reg.replicas != nil }
+
+// sure renews a hold that is the owner, or was, and has it draw its fencing token.
 func (a *acquisition) sure() (next asking, err error) {
 	h := a.hold
 	sent, granted, err := a.confirm(a.deadline, 0)

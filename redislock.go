@@ -138,7 +138,9 @@ func (l *Lock) Context(parent context.Context) context.Context {
 	}
 	if err != nil {
 		var cancel context.CancelCauseFunc
-		ctx, cancel = context.WithCancelCause(parent)
+		over := &tenure{lock: now} // of which TokenFrom tells nothing
+		over.ended.Store(true)
+		ctx, cancel = context.WithCancelCause(context.WithValue(parent, carriedKey{}, carriedBy(parent).with(over)))
 		cancel(err)
 	}
 	return ctx
@@ -189,6 +191,10 @@ func (l *Lock) check(ctx context.Context) error {
 		return errors.New("the context is nil")
 	case l.path() == "":
 		return errors.New("the path is empty")
+	case reserved(l.key):
+		return errReserved
+	case !l.fenceable():
+		return errApart
 	case l.pair != nil && l.pair.scattered:
 		return errScattered
 	}

@@ -115,17 +115,18 @@ func New(client rueidis.Client, prefix string, opts ...Option) (*Registry, error
 	if s.wakeup == WakeupPoll {
 		r.standBack = s.poll + s.poll/10 // so that it surely polls once meanwhile
 	}
-	published := s.wakeup.publishes()
-	r.publish = publishing(client, published)
+	r.publish = publishing(client, s.wakeup.publishes())
 	r.transport = transportOf(client)
 	r.clock = r.transport.clock // it says when a command was sent
-	r.plain = &kind{layout: newSpringLayout(r.transport, prefix, &s, &r.journal)}
+	r.plain = &kind{layout: newSpringLayout(r.transport, prefix, &s, &r.journal), fencing: s.fencing}
 	if s.layout == LayoutRedisson {
-		r.plain = &kind{layout: newRedissonLayout(client, prefix, published), watchdog: true}
+		r.plain = &kind{layout: newRedissonLayout(client, prefix, &s), watchdog: true, fencing: s.fencing}
 	}
 	// Readers are renewed in either layout: see ReadWriteLock.
-	r.read = &kind{layout: newReadLayout(client, prefix, published), watchdog: true, side: "r"}
-	r.write = &kind{layout: newWriteLayout(client, prefix, published), watchdog: s.layout == LayoutRedisson, side: "w"}
+	r.read = &kind{layout: newReadLayout(client, prefix, &s), watchdog: true, side: "r"}
+	r.write = &kind{
+		layout: newWriteLayout(client, prefix, &s), watchdog: s.layout == LayoutRedisson, fencing: s.fencing, side: "w",
+	}
 	r.scheduler = newScheduler(r)
 	r.waker = newWaker(r, s.wakeup, s.log)
 	return r, nil

@@ -49,6 +49,14 @@ type call struct {
 
 	replicas *replicas // which must have what it writes before it counts; nil: none
 	wrote    func(c *call, result rueidis.RedisResult) bool
+	others   []string // further keys of the script, in the slot of the key: for the same reason, the fencing counter on a cluster
+}
+
+// counts notes that a call may begin a fencing counter.
+func (c *call) counts(counter, sharded string) {
+	if sharded != "" {
+		c.others = []string{counter}
+	}
 }
 
 // queueOf is the key of a lock's queue, see lua/names.lua; empty where that is in another slot, so that there is none.
@@ -95,15 +103,25 @@ func (c *call) command(b rueidis.Builder) rueidis.Completed {
 }
 
 func (c *call) bySum(b rueidis.Builder) rueidis.Completed {
-	if c.queue != "" {
-		return b.Evalsha().Sha1(c.script.sha).Numkeys(2).Key(c.key, c.queue).Arg(c.given()...).Build()
+	if c.queue != "" || c.others != nil {
+		keys := c.keys()
+		return b.Evalsha().Sha1(c.script.sha).Numkeys(int64(len(keys))).Key(keys...).Arg(c.given()...).Build()
 	}
 	return b.Evalsha().Sha1(c.script.sha).Numkeys(1).Key(c.key).Arg(c.given()...).Build()
 }
 
-func (c *call) bySource(b rueidis.Builder) rueidis.Completed {
+func (c *call) keys() []string {
+	keys := append([]string{c.key}, c.others...)
 	if c.queue != "" {
-		return b.Eval().Script(c.script.source).Numkeys(2).Key(c.key, c.queue).Arg(c.given()...).Build()
+		keys = append(keys, c.queue)
+	}
+	return keys
+}
+
+func (c *call) bySource(b rueidis.Builder) rueidis.Completed {
+	if c.queue != "" || c.others != nil {
+		keys := c.keys()
+		return b.Eval().Script(c.script.source).Numkeys(int64(len(keys))).Key(keys...).Arg(c.given()...).Build()
 	}
 	return b.Eval().Script(c.script.source).Numkeys(1).Key(c.key).Arg(c.given()...).Build()
 }
@@ -141,6 +159,7 @@ func sendAll(ctx context.Context, way rueidis.CoreClient, calls []call, wanted f
 // standing is what the reply of a call that obtains says about its hold.
 type standing struct {
 	granted bool          // it owns the key
+	token   uint64        // the fencing token that came with it, if one was wanted
 	left    time.Duration // else: what remains of the lease of whoever does, not positive when that has no end or is not known
 
 	// Of a call that asks something of the queue, where not granted; empty for others.
@@ -153,6 +172,7 @@ type standing struct {
 
 // The states.
 const (
+	isGranted = "granted" // the hold owns the key, and has a token
 	isQueued  = "queued"  // the ticket is in the queue
 	isOwner   = "owner"   // the hold has owned the key before
 	isMissing = "missing" // the ticket is not there
@@ -196,6 +216,8 @@ func readStanding(values []rueidis.RedisMessage) (s standing, err error) {
 			s.state, err = v.ToString()
 		case s.state == isFailing:
 			s.why, err = v.ToString()
+		case s.state == isGranted:
+			s.token, err = v.AsUint64()
 		case i == 1:
 			pttl, err = v.AsInt64()
 		case i == 2:
@@ -208,6 +230,10 @@ func readStanding(values []rueidis.RedisMessage) (s standing, err error) {
 		if err != nil {
 			return s, err
 		}
+	}
+	if s.state == isGranted {
+		s.state, s.granted = "", true
+		return s, nil
 	}
 	s.left, s.rank, s.foreign = remaining(pttl), int(rank), foreign == 1
 	return s, nil

@@ -17,6 +17,7 @@ type tenure struct {
 	lock  *Lock
 	owner owner
 	hold  *hold
+	token uint64 // the owner's
 	ended atomic.Bool
 }
 
@@ -32,8 +33,8 @@ type tenures struct {
 	of   map[owner]*tenure
 }
 
-// tenure returns that of an owner that has a hold; one that is over when it has unlocked in the meantime.
-func (l *Lock) tenure(o owner, h *hold) *tenure {
+// tenure returns that of an owner that has a hold, with its token; one that is over when it has unlocked in the meantime.
+func (l *Lock) tenure(o owner, h *hold, token uint64) *tenure {
 	s := l.tenures.Load()
 	if s == nil {
 		l.tenures.CompareAndSwap(nil, &tenures{})
@@ -44,9 +45,12 @@ func (l *Lock) tenure(o owner, h *hold) *tenure {
 	if t := s.of[o]; t != nil && t.hold == h {
 		return t
 	}
-	t := &tenure{lock: l, owner: o, hold: h}
+	t := &tenure{lock: l, owner: o, hold: h, token: token}
 	if !l.half().heldBy(o) {
 		t.ended.Store(true)
+		if !o.isValued() { // it may be the token of the next owner
+			t.token = 0
+		}
 		return t
 	}
 	if s.hold != h { // what is left is of holds that were lost, and whose owners never came back
@@ -84,10 +88,10 @@ func (l *Lock) ownerIn(ctx context.Context) owner {
 	return c.caller()
 }
 
-// carry returns a child of parent that carries the tenure of an owner.
+// carry returns a child of parent that carries the tenure of an owner. With a token it is the innermost one that does.
 func (l *Lock) carry(parent context.Context, o owner, h *hold) context.Context {
-	c, t := carriedBy(parent), l.tenure(o, h)
-	if c.tenureOf(l) == t {
+	c, t := carriedBy(parent), l.tenure(o, h, h.current())
+	if c.tenureOf(l) == t && (c.tenure == t || t.token == 0) {
 		return parent
 	}
 	return context.WithValue(parent, carriedKey{}, c.with(t))

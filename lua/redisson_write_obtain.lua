@@ -6,10 +6,12 @@
 -- ARGV[2]  the lease in milliseconds
 -- ARGV[3]  the name as it stands in derived keys
 -- ARGV[4]  is for readers
--- ARGV[5]  and so on, and the reply: for the queue, as ARGV[3] and so on of spring_obtain.lua
+-- ARGV[5]  and so on, and the reply: for the queue, and ARGV[10] for the token, as ARGV[3] and so on of spring_obtain.lua
 --
--- Replies nil when granted, else without a queue the milliseconds that the lock has left (-1: it has no end).
-local key, value, name, how = KEYS[1], ARGV[1], ARGV[3], ARGV[5] or ''
+-- Replies nil when granted, or "granted" and the token, else without a queue the milliseconds that the lock has left (-1: it has no end).
+local key, value, name, how, counter = KEYS[1], ARGV[1], ARGV[3], ARGV[5] or '', ARGV[10] or ''
+-- include draw
+-- include fence
 local field = value .. ':write'
 local mode = redis.call('HGET', key, 'mode')
 -- include grant
@@ -53,10 +55,14 @@ if how == '' then
   if others then
     return redis.call('PTTL', key)
   end
-  if again and redis.call('PTTL', key) >= tonumber(ARGV[2]) then
-    return nil -- a second grant of the same hold, which comes late: its owner may read under it, for longer
+  local refused = fence()
+  if refused then
+    return refused
   end
-  return grant(value, ARGV[2], 'w')
+  if again and redis.call('PTTL', key) >= tonumber(ARGV[2]) then
+    return granted() -- a second grant of the same hold, which comes late: its owner may read under it, for longer
+  end
+  return grant(value, ARGV[2], 'w') or granted()
 end
 local prefix, sharded = ARGV[6], ARGV[7] == 'S'
 -- include names
@@ -71,14 +77,22 @@ if again or #lost > 0 and not others then
   if again then
     return {'owner', redis.call('PTTL', key)}
   end
-  return grant(value, ARGV[2], 'w')
+  return fence() or grant(value, ARGV[2], 'w') or granted()
 end
 -- include admit
+local make = own
+local function own(other, lease, kind)
+  local refused = other == value and fence()
+  if refused then
+    error(refused)
+  end
+  make(other, lease, kind)
+end
 -- include ask
 -- Whether a holder is Redisson's does not show.
 local left = mode and redis.call('PTTL', key) or 0
 local ok, reply = pcall(ask, value, ARGV[2], 'w', how, ARGV[8] or '', ARGV[9] or '', left, false)
 if not ok then
-  return {'error', type(reply) == 'table' and reply.err or reply}
+  return unfenced or {'error', type(reply) == 'table' and reply.err or reply}
 end
-return reply
+return reply or granted()

@@ -4,12 +4,21 @@
 -- KEYS[1]  the lock's name: a hash, see redisson_read_obtain.lua
 -- ARGV[1]  the hold's field, less ':write'
 -- ARGV[2]  the lease in milliseconds
+-- ARGV[3]  is for readers
+-- ARGV[4]  the key of the fencing counter, from which the hold gets a token; empty or missing: it wants none
 --
--- Replies 1 when renewed, 0 when the hold is not there (any more).
+-- Replies 1, or the token, when renewed, 0 when the hold is not there (any more).
 if redis.call('HEXISTS', KEYS[1], ARGV[1] .. ':write') == 0 then
   return 0
+end
+local counter = ARGV[4] or ''
+-- include draw
+-- include fence
+local refused = fence()
+if refused then
+  return refused
 end
 if redis.call('HLEN', KEYS[1]) == 2 or redis.call('PTTL', KEYS[1]) < tonumber(ARGV[2]) then
   redis.call('PEXPIRE', KEYS[1], ARGV[2])
 end
-return 1
+return token or 1

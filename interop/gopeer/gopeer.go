@@ -63,6 +63,8 @@ func (c *commands) dispatch(ctx context.Context, request peer.Fields) (peer.Fiel
 	switch request["do"] {
 	case "lock":
 		return nil, acquire(ctx, lock, request)
+	case "fence":
+		return fence(ctx, lock, request)
 	case "trylock":
 		return tryAcquire(ctx, lock, request)
 	case "unlock":
@@ -129,6 +131,9 @@ func options(request peer.Fields) ([]lockregistry.Option, error) {
 	if request["oldchannel"] == "true" {
 		chosen = append(chosen, lockregistry.WithOldChannel())
 	}
+	if request["fencing"] == "true" {
+		chosen = append(chosen, lockregistry.WithFencing())
+	}
 	if name, given := request["layout"]; given {
 		layout, known := layouts[name]
 		if !known {
@@ -180,7 +185,7 @@ func (c *commands) close(name string, r *registry) error {
 
 func lockOf(r *registry, request peer.Fields) (*lockregistry.Lock, error) {
 	switch kind := request["kind"]; kind {
-	case "", "plain":
+	case "", "plain", "fenced":
 		return r.Obtain(request["path"]), nil
 	case "read":
 		return r.ReadWrite(request["path"]).Reader(), nil
@@ -197,6 +202,15 @@ func acquire(ctx context.Context, lock *lockregistry.Lock, request peer.Fields) 
 		return err
 	}
 	return lock.Lock(ctx, chosen...)
+}
+
+// fence locks; the reply has the fencing token.
+func fence(ctx context.Context, lock *lockregistry.Lock, request peer.Fields) (peer.Fields, error) {
+	if err := acquire(ctx, lock, request); err != nil {
+		return nil, err
+	}
+	token, _ := lockregistry.TokenFrom(lock.Context(ctx))
+	return peer.Fields{"value": strconv.FormatUint(token, 10)}, nil
 }
 
 func lockOptions(request peer.Fields) (chosen []lockregistry.LockOption, err error) {

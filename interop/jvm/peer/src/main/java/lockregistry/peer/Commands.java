@@ -38,6 +38,7 @@ final class Commands {
 			case "open" -> open(request);
 			case "close" -> close(request);
 			case "lock" -> lock(request);
+			case "fence" -> Map.of("value", Long.toString(registry(request).fence(lockOf(request))));
 			case "trylock" -> Map.of("value", Boolean.toString(tryLock(request)));
 			case "unlock" -> unlock(request);
 			case "renew" -> renew(request);

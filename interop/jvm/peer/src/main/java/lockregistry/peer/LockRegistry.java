@@ -10,9 +10,9 @@ import java.util.concurrent.locks.Lock;
  */
 public interface LockRegistry extends AutoCloseable {
 
-	/** The three kinds of lock that a path can name. */
+	/** The kinds of lock that a path can name. */
 	enum Kind {
-		PLAIN, READ, WRITE
+		PLAIN, READ, WRITE, FENCED
 	}
 
 	Lock obtain(String path, Kind kind);
@@ -27,6 +27,11 @@ public interface LockRegistry extends AutoCloseable {
 
 	default boolean tryLock(Lock lock, Duration wait) throws InterruptedException {
 		return lock.tryLock(wait.toMillis(), TimeUnit.MILLISECONDS);
+	}
+
+	/** Locks, and returns the fencing token. */
+	default long fence(Lock lock) {
+		throw new UnsupportedOperationException("this library has no fencing tokens");
 	}
 
 	default void renew(String path, Duration lease) {

@@ -8,6 +8,7 @@ import lockregistry.peer.LockLibrary;
 import lockregistry.peer.LockRegistry;
 import lockregistry.peer.Peer;
 import org.redisson.Redisson;
+import org.redisson.api.RFencedLock;
 import org.redisson.api.RLock;
 import org.redisson.api.RedissonClient;
 import org.redisson.config.Config;
@@ -52,12 +53,18 @@ public final class Main implements LockLibrary {
 				case PLAIN -> this.redisson.getLock(name);
 				case READ -> this.redisson.getReadWriteLock(name).readLock();
 				case WRITE -> this.redisson.getReadWriteLock(name).writeLock();
+				case FENCED -> this.redisson.getFencedLock(name);
 			};
 		}
 
 		@Override
 		public void lock(Lock lock, Duration lease) {
 			((RLock) lock).lock(lease.toMillis(), TimeUnit.MILLISECONDS);
+		}
+
+		@Override
+		public long fence(Lock lock) {
+			return ((RFencedLock) lock).lockAndGetToken();
 		}
 
 		@Override
