@@ -24,6 +24,8 @@ type Hold struct {
 	hold  *hold
 	owner owner
 	token uint64
+	more  []*Hold // those of the other paths, see [Registry.AcquireAll]
+	last  atomic.Pointer[endsWith]
 	calls atomic.Int32 // of Renew that are under way, and released
 	watch runtime.Cleanup
 }
@@ -49,6 +51,11 @@ func (l *Lock) acquireAs(ctx context.Context, op string, opts []LockOption, wait
 	if ok, err := l.acquire(ctx, op, opts, wait, o); !ok {
 		return nil, err
 	}
+	return l.take(ctx, op, o)
+}
+
+// take is the hold of an owner that has acquired the lock.
+func (l *Lock) take(ctx context.Context, op string, o owner) (*Hold, error) {
 	now := l.reg.cache.current(l)
 	held := now.heldBy(o)
 	if held == nil {
@@ -67,6 +74,9 @@ func (h *Hold) Release(ctx context.Context) error {
 	defer runtime.KeepAlive(h)
 	err := h.lock.check(ctx)
 	if err == nil {
+		if h.more != nil {
+			return h.releaseAll(ctx)
+		}
 		err = h.release(ctx)
 	}
 	if err != nil {
@@ -76,10 +86,23 @@ func (h *Hold) Release(ctx context.Context) error {
 }
 
 func (h *Hold) release(ctx context.Context) error {
-	before := h.calls.Or(released)
-	if before&released != 0 {
-		return ErrNotOwner
+	before, err := h.claim()
+	if err != nil {
+		return err
 	}
+	return h.giveUp(ctx, before)
+}
+
+// claim is for the one call that releases the hold. It returns how many calls of Renew are under way.
+func (h *Hold) claim() (before int32, err error) {
+	before = h.calls.Or(released)
+	if before&released != 0 {
+		return 0, ErrNotOwner
+	}
+	return before, nil
+}
+
+func (h *Hold) giveUp(ctx context.Context, before int32) error {
 	h.watch.Stop()
 	if before > 0 { // a renewal is under way that must not meet the next owner
 		h.hold.stay()
@@ -103,6 +126,14 @@ func (h *Hold) Renew(ctx context.Context, ttl time.Duration) error {
 	if err := l.check(ctx); err != nil {
 		return l.fail("renew", err)
 	}
+	if h.more != nil && !h.isReleased() {
+		return each(h.parts(), func(part *Hold) error { return part.renew(ctx, ttl) })
+	}
+	return h.renew(ctx, ttl)
+}
+
+func (h *Hold) renew(ctx context.Context, ttl time.Duration) error {
+	l := h.lock
 	defer h.calls.Add(-1)
 	if h.calls.Add(1)&released != 0 {
 		return l.renew(ctx, nil, ttl)
@@ -115,6 +146,9 @@ func (h *Hold) Renew(ctx context.Context, ttl time.Duration) error {
 func (h *Hold) Remaining() time.Duration {
 	defer runtime.KeepAlive(h)
 	left := h.hold.left()
+	for _, other := range h.more {
+		left = min(left, other.Remaining())
+	}
 	if h.isReleased() { // the next owner may have it
 		return 0
 	}
@@ -140,6 +174,13 @@ func (h *Hold) Context(parent context.Context) context.Context {
 	if own, ok := parent.Value(ownContext{h}).(*holdContext); ok && own.Done() == parent.Done() {
 		return parent // it is one, and a second one of it would keep it
 	}
+	if h.more != nil {
+		return h.contextOfAll(parent)
+	}
+	return h.context(parent)
+}
+
+func (h *Hold) context(parent context.Context) context.Context {
 	c := &holdContext{hold: h, carries: carriedBy(parent)}
 	ends := parent
 	if parent.Done() == nil { // it never ends, and must not be kept: what it carries may lead to h

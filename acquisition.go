@@ -55,6 +55,7 @@ type attempt struct {
 	asked bool            // and one has ended
 	cut   bool            // the last one has not, because ctx ended
 	won   bool            // the hold is granted
+	as    owner           // for whom; set only where several are obtained at once
 	began instant         // when the last one was sent
 	at    standing        // what the last one that was answered has shown
 	// failure is why the last one that ended said nothing about the lock; nil when it said that another owner has it.

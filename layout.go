@@ -14,6 +14,9 @@ type layout interface {
 	// not: what it refuses is tried again otherwise.
 	obtain(b bid, quick bool) call
 
+	// obtainAll is one call for several keys of a slot: it gives none if somebody else has one of them. See readTokens.
+	obtainAll(bids []bid) call
+
 	// release is the call that passes the key, if it is the hold's, to the first waiter in its queue, or removes it, or keeps it
 	// for nobody. It replies 0 when it was not the hold's; else 1, contested when others wait in the queue or one of them has
 	// the key now, or queueless.

@@ -27,6 +27,8 @@ var (
 	holder = load("holder")
 )
 
+var redissonObtainAll = load("redisson_obtain_all")
+
 type redissonScripts struct{ obtain, release, renew *script }
 
 var (
@@ -95,6 +97,14 @@ func (r *redissonLayout) obtain(b bid, _ bool) call {
 		c.counts(counter, r.sharded)
 	}
 	return c
+}
+
+// obtainAll is for plain locks.
+func (r *redissonLayout) obtainAll(bids []bid) call {
+	if !r.fencing {
+		return allOf(redissonObtainAll, bids, nil, "")
+	}
+	return allOf(redissonObtainAll, bids, r.counter, r.sharded)
 }
 
 func (r *redissonLayout) release(m removal) call {

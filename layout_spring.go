@@ -17,9 +17,10 @@ type springLayout struct {
 }
 
 var (
-	springObtain  = load("spring_obtain")
-	springRelease = load("spring_release")
-	springRenew   = load("spring_renew")
+	springObtain    = load("spring_obtain")
+	springObtainAll = load("spring_obtain_all")
+	springRelease   = load("spring_release")
+	springRenew     = load("spring_renew")
 )
 
 func newSpringLayout(t *transport, prefix string, s *settings, j *journal) layout {
@@ -53,6 +54,13 @@ func (s *springLayout) obtain(b bid, quick bool) call {
 		c.counts(counter, s.sharded)
 	}
 	return c
+}
+
+func (s *springLayout) obtainAll(bids []bid) call {
+	if !s.fencing {
+		return allOf(springObtainAll, bids, nil, "")
+	}
+	return allOf(springObtainAll, bids, s.counter, s.sharded)
 }
 
 func (s *springLayout) release(r removal) call {

@@ -210,6 +210,7 @@ type request struct {
 
 	atLeast time.Duration // 0: no longer than it is held
 	leads   bool          // see hold.leads
+	gathers bool          // the call waits for other paths, and keeps this one for as long
 
 	// What an observer gets of the call, in the end.
 	how     How

@@ -311,5 +311,5 @@ func (h *hold) again() *hold {
 
 // renews tells whether the hold that a call asks for is to be renewed.
 func (r *Registry) renews(k *kind, q *request) bool {
-	return r.renewal || q.leads || q.as.isOnce() || k.watchdog && q.plain
+	return r.renewal || q.leads || q.gathers || q.as.isOnce() || k.watchdog && q.plain
 }

@@ -1,0 +1,437 @@
+package lockregistry
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strconv"
+	"sync"
+
+	"github.com/redis/rueidis"
+)
+
+// Several paths are obtained in one of two ways:
+//
+//   - At once: the call gets the local halves of all, if it need not wait for any, and then asks Redis with one script for each
+//     slot. It never waits for an owner meanwhile.
+//   - In order: one after the other in the order of their keys, each as by Acquire. What the call has is renewed while it waits for
+//     the next.
+//
+// It goes in order when somebody has one of them, and then has given back what it had got at once. So whoever waits has
+// nothing but keys that sort before the one that it waits for: no two callers wait for each other.
+
+// AcquireAll acquires several paths at once: all of them, or none. It waits like [Registry.Acquire] until it has all. Two calls of
+// AcquireAll with the same paths in any order never wait for each other for ever: it waits for one path after the other, in
+// the order of their keys as bytes. A caller that already holds one of the prefix's locks has no such promise.
+//
+// When all are free it takes one script, on a cluster one for each slot. While it waits, the paths that it has already are renewed. When
+// one of them is lost then, it gives all back and begins anew, until the wait ends. With NoWait it tries at once only.
+//
+// A path that is given twice counts once. Plain locks only. The [Hold] is that of the first path given, with the others in it:
+// Release, Renew and Context are for all of them, see [Hold.Paths]. It is lost when one of them is.
+//
+// Options are [TTL], [Wait] and [NoWait]; [AtLeast] is bad input, as are an empty list and an empty path. Each path needs room, see
+// [WithCapacity]. The errors are those of Acquire, with the key that they are about.
+func (r *Registry) AcquireAll(ctx context.Context, paths []string, opts ...LockOption) (*Hold, error) {
+	b, err := r.several(ctx, paths, opts)
+	if err != nil {
+		return nil, err
+	}
+	holds, err := b.obtain(ctx)
+	if err != nil {
+		return nil, err
+	}
+	byPath := map[string]*Hold{}
+	for _, h := range holds {
+		byPath[h.Path()] = h
+	}
+	first := byPath[paths[0]]
+	for _, path := range paths {
+		if h := byPath[path]; h != nil && h != first {
+			first.more = append(first.more, h)
+			delete(byPath, path)
+		}
+	}
+	return first, nil
+}
+
+// Paths returns what was acquired: of a hold of [Registry.AcquireAll] all paths in the order given, each once.
+func (h *Hold) Paths() []string {
+	paths := []string{h.Path()}
+	for _, other := range h.more {
+		paths = append(paths, other.Path())
+	}
+	return paths
+}
+
+// TokenOf returns the fencing token of one of the hold's paths, see [Hold.Token]; 0 for a path that is none of them.
+func (h *Hold) TokenOf(path string) uint64 {
+	for _, part := range h.parts() {
+		if part.Path() == path {
+			return part.token
+		}
+	}
+	return 0
+}
+
+// parts are the holds of all paths.
+func (h *Hold) parts() []*Hold { return append([]*Hold{h}, h.more...) }
+
+// bundle is one call of AcquireAll.
+type bundle struct {
+	reg      *Registry
+	locks    []*Lock // in the order of their keys
+	request  request
+	patient  bool
+	deadline instant
+}
+
+// several judges what AcquireAll is given.
+func (r *Registry) several(ctx context.Context, paths []string, opts []LockOption) (*bundle, error) {
+	b := &bundle{reg: r, deadline: never}
+	if len(paths) == 0 {
+		return nil, r.newLock("").fail("acquire", errors.New("the list of paths is empty"))
+	}
+	sorted := slices.Clone(paths)
+	slices.Sort(sorted)
+	q, err := request{wait: untilDone}.with(opts)
+	if err == nil && q.atLeast > 0 {
+		err = errors.New("AtLeast: it is for a single path")
+	}
+	var carried *carried
+	if ctx != nil {
+		carried = carriedBy(ctx)
+	}
+	for _, path := range slices.Compact(sorted) {
+		l := r.Obtain(path)
+		switch failed := l.check(ctx); {
+		case err != nil:
+		case failed != nil:
+			err = failed
+		case carried.deadlock(r.cache.current(l), valued) != nil:
+			err = ErrDeadlock
+		}
+		if err != nil {
+			return nil, l.fail("acquire", err)
+		}
+		b.locks = append(b.locks, l)
+	}
+	if q.lease.ms == "" {
+		q.lease, q.plain = r.lease, true
+	}
+	b.request, b.patient = q, q.wait != notAtAll
+	if q.wait > 0 {
+		b.deadline = r.clock.now().add(q.wait)
+	}
+	return b, nil
+}
+
+// obtain gets all locks, and returns their holds in the order of the keys.
+func (b *bundle) obtain(ctx context.Context) ([]*Hold, error) {
+	contested := b.patient && slices.ContainsFunc(b.locks, func(l *Lock) bool { return b.reg.cache.current(l).contested() })
+	if !contested {
+		holds, l, err := b.atOnce(ctx)
+		var late overdue
+		switch {
+		case err == nil:
+			return holds, nil
+		case b.patient && (err == errBusy || errors.As(err, &late)): //nolint:errorlint // never wrapped
+		case b.patient && errors.Is(err, ErrLockLost):
+		case b.request.wait > 0 && ctx.Err() == nil && errors.Is(err, ErrUnavailable):
+		default:
+			return nil, l.gaveUp("acquire", err, b.patient)
+		}
+	}
+	for queued := false; ; queued = true {
+		holds, err := b.inOrder(ctx, queued)
+		if err == nil || ctx.Err() != nil || !errors.Is(err, ErrLockLost) {
+			return holds, err
+		}
+	}
+}
+
+// inOrder gets one lock after the other. It fails with ErrLockLost when one is lost while it waits for another one. Queued tells that
+// the call has waited before.
+func (b *bundle) inOrder(ctx context.Context, queued bool) (holds []*Hold, err error) {
+	waiting, end := context.WithCancel(ctx) // and when one of them is lost
+	defer end()
+	for i, l := range b.locks {
+		h, err := b.next(waiting, l, queued || i > 0)
+		if err != nil {
+			giveBack(ctx, holds)
+			return nil, err
+		}
+		holds = append(holds, h)
+		waiting = h.Context(waiting)
+	}
+	if err := b.settle(ctx, holds); err != nil {
+		giveBack(ctx, holds)
+		return nil, err
+	}
+	return holds, nil
+}
+
+// next gets one lock, which is renewed until the call has all.
+func (b *bundle) next(ctx context.Context, l *Lock, queued bool) (*Hold, error) {
+	q := b.request
+	q.as, q.gathers = newValued(), true
+	if b.deadline != never {
+		if q.wait = b.reg.clock.now().until(b.deadline); q.wait <= 0 {
+			return nil, l.gaveUp("acquire", errBusy, true)
+		}
+	}
+	in, err := l.enter(ctx, &q)
+	if err == nil && in.lock != nil {
+		err = in.lock.obtain(ctx, &q, in.deadline, queued || in.queued)
+	}
+	if err != nil {
+		return nil, l.gaveUp("acquire", err, true)
+	}
+	return l.take(ctx, "acquire", q.as)
+}
+
+// settle gives holds the terms that the call has asked for. Most of their leases are spent when the call has waited for a while:
+// they are renewed. When that fails in passing they are valid for as long as they certainly are.
+func (b *bundle) settle(ctx context.Context, holds []*Hold) error {
+	return each(holds, func(h *Hold) error {
+		if !h.hold.adopt(&b.request, b.reg.renews(h.lock.kind, &b.request)) {
+			return h.lock.fail("acquire", ErrLockLost)
+		}
+		length := b.request.lease.length
+		if h.Remaining() < length-length/10 {
+			if err := h.hold.renew(ctx, lease{}); errors.Is(err, ErrLockLost) {
+				return h.lock.fail("acquire", err)
+			}
+		}
+		return nil
+	})
+}
+
+// each does something with several holds at the same time, and returns the errors, joined in their order.
+func each(holds []*Hold, do func(h *Hold) error) error {
+	errs := make([]error, len(holds))
+	var all sync.WaitGroup
+	for i, h := range holds {
+		all.Go(func() { errs[i] = do(h) })
+	}
+	all.Wait()
+	return errors.Join(errs...)
+}
+
+// giveBack releases holds that are of no use. Each removal is tried again until it is confirmed, if need be.
+func giveBack(ctx context.Context, holds []*Hold) {
+	_ = each(holds, func(h *Hold) error { return h.release(ctx) })
+}
+
+// atOnce gets all locks if nobody has any. Otherwise it says for which lock it failed, and why: errBusy when somebody has it. Whatever
+// Redis may have granted is given back then.
+func (b *bundle) atOnce(ctx context.Context) ([]*Hold, *Lock, error) {
+	groups := b.slots()
+	var tries []*attempt
+	for _, group := range groups {
+		for i, l := range group.locks {
+			q := b.request
+			q.as, q.wait = newValued(), notAtAll
+			in, err := l.enter(ctx, &q)
+			if err != nil {
+				for _, a := range tries {
+					a.lock.letGo(true)
+				}
+				return nil, l, err
+			}
+			group.tries[i] = &attempt{lock: in.lock, hold: in.lock.newHold(&q), ctx: ctx, as: q.as}
+			tries = append(tries, group.tries[i])
+		}
+	}
+	var all sync.WaitGroup
+	for _, group := range groups[1:] {
+		all.Go(func() { group.try(b) })
+	}
+	groups[0].try(b)
+	all.Wait()
+
+	var holds []*Hold
+	var failed *slotful
+	for _, group := range groups {
+		if group.err != nil && (failed == nil || failed.err == errBusy) { //nolint:errorlint // never wrapped
+			failed = group
+		}
+		for _, a := range group.tries {
+			switch {
+			case !a.won:
+				if a.hold.late {
+					b.reg.sweep(a.hold.abandoned(), patience{ctx: context.Background(), limit: unlockGrace})
+				}
+				a.lock.letGo(true)
+			default:
+				h, err := a.lock.take(ctx, "acquire", a.as)
+				if err == nil {
+					holds = append(holds, h)
+				} else if failed == nil {
+					failed, group.err = group, ErrLockLost
+				}
+			}
+		}
+	}
+	if failed != nil {
+		giveBack(ctx, holds)
+		return nil, failed.locks[failed.at], failed.err
+	}
+	slices.SortFunc(holds, func(a, b *Hold) int { return slices.Compare([]byte(a.Key()), []byte(b.Key())) })
+	return holds, nil, nil
+}
+
+// slotful are the locks of a call that are in one slot, or all of them where there are no slots.
+type slotful struct {
+	locks []*Lock
+	tries []*attempt
+	at    int   // the lock that somebody else has
+	err   error // why none of them was obtained
+}
+
+func (b *bundle) slots() (groups []*slotful) {
+	of := map[uint16]*slotful{}
+	for _, l := range b.locks {
+		var slot uint16
+		if b.reg.cluster {
+			slot = slotOf(l.key)
+		}
+		if of[slot] == nil {
+			of[slot] = &slotful{}
+			groups = append(groups, of[slot])
+		}
+		of[slot].locks = append(of[slot].locks, l)
+		of[slot].tries = append(of[slot].tries, nil)
+	}
+	return groups
+}
+
+// try asks Redis once for the locks of a slot. An answer that comes late is not believed: a master that is none any more may
+// have given it.
+func (s *slotful) try(b *bundle) {
+	bids := make([]bid, len(s.tries))
+	for i, a := range s.tries {
+		bids[i] = a.bid(wish{})
+	}
+	first := s.tries[0]
+	c := first.lock.kind.layout.obtainAll(bids)
+	b.reg.demand(&c, func(_ *call, result rueidis.RedisResult) bool {
+		_, taken, err := readTokens(result, len(bids))
+		return err == nil && taken == 0
+	})
+	p := first.patience(b.deadline)
+	p.asks = nil
+	reply := b.reg.transport.do(&p, &c)
+	tokens, taken, err := readTokens(reply.RedisResult, len(bids))
+	granted := err == nil && taken == 0
+	switch {
+	case granted && reply.short != nil: // the master has it
+		err = reply.short
+	case granted && reply.late:
+		err = errLate
+	}
+	for i, a := range s.tries {
+		switch {
+		case granted && err == nil:
+			a.hold.draw(tokens[i])
+			if a.hold.grant(reply.sent, reply.came) {
+				a.win(reply.sent)
+			} else {
+				a.hold.late, s.err = true, classified(errLate)
+			}
+		case granted || unknown(err):
+			a.hold.late = true
+		}
+	}
+	if s.err != nil {
+		return
+	}
+	switch {
+	case reply.cut:
+		s.err = explain(ended(first.ctx), outage{errNoAnswer})
+	case err != nil:
+		s.err = classified(err)
+	case !granted:
+		s.at, s.err = min(taken, len(s.locks))-1, errBusy
+	}
+}
+
+// readTokens reads the reply of a script that obtains n locks: their tokens, or which of them is taken.
+func readTokens(result rueidis.RedisResult, n int) (tokens []uint64, taken int, err error) {
+	message, err := result.ToMessage()
+	if err != nil {
+		return nil, 0, err
+	}
+	if !message.IsArray() {
+		at, err := message.AsInt64()
+		return nil, int(max(at, 1)), err
+	}
+	values, err := message.ToArray()
+	for i := range values {
+		token, failed := values[i].AsUint64()
+		tokens, err = append(tokens, token), errors.Join(err, failed)
+	}
+	if err == nil && len(tokens) != n {
+		err = errors.New("a reply of another length")
+	}
+	return tokens, 0, err
+}
+
+// allOf puts a call together that obtains several locks; see lua/spring_obtain_all.lua.
+func allOf(s *script, bids []bid, counter func(key string) string, sharded string) call {
+	c := call{script: s, key: bids[0].key, args: arguments{strconv.Itoa(len(bids)), bids[0].lease.ms}}
+	var counters []string
+	for _, b := range bids {
+		c.more = append(c.more, b.value)
+		if b.key != c.key {
+			c.others = append(c.others, b.key)
+		}
+		if counter != nil {
+			counters = append(counters, counter(b.key))
+		}
+	}
+	c.more = append(c.more, counters...)
+	if sharded != "" {
+		c.others = append(c.others, counters...)
+	}
+	return c
+}
+
+// releaseAll is Release for several paths. The removals go at the same time, so it waits no longer than for one.
+func (h *Hold) releaseAll(ctx context.Context) error {
+	before, err := h.claim()
+	if err != nil {
+		return h.lock.fail("release", err)
+	}
+	return each(h.parts(), func(part *Hold) error {
+		var err error
+		if part == h {
+			err = h.giveUp(ctx, before)
+		} else {
+			err = part.release(ctx)
+		}
+		if err != nil {
+			return part.lock.fail("release", err)
+		}
+		return nil
+	})
+}
+
+// endsWith is the last context of several paths.
+type endsWith struct{ parent, ctx context.Context }
+
+// contextOfAll returns a context that ends with the first of the paths that is lost, and carries them all, the first one given
+// innermost. When the last one was for the same parent it is that one again, so that a program that asks for one before each
+// of its steps does not fill the memory.
+func (h *Hold) contextOfAll(parent context.Context) context.Context {
+	if last := h.last.Load(); last != nil && last.ctx.Err() == nil && same(last.parent, parent) {
+		return last.ctx
+	}
+	ctx := parent
+	for _, other := range h.more {
+		ctx = other.context(ctx)
+	}
+	ctx = h.context(ctx)
+	h.last.Store(&endsWith{parent, ctx})
+	return ctx
+}

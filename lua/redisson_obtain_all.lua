@@ -1,0 +1,37 @@
+-- Makes holds the owners of several locks in Redisson's format, if nobody else holds any of them; else it changes nothing.
+--
+-- KEYS, ARGV, and the reply: as in spring_obtain_all.lua, with the holds' fields for values
+local n, counter = tonumber(ARGV[1]), ARGV[6 + ARGV[1]] or ''
+-- include redisson_draw
+-- include fence
+for i = 1, n do
+  if redis.call('HEXISTS', KEYS[i], 'mode') == 1 then
+    return redis.error_reply('WRONGTYPE the key holds a read-write lock')
+  end
+  local registry, number = string.match(ARGV[5 + i], '^(.*:)(%d+)$')
+  for _, held in ipairs(redis.call('HKEYS', KEYS[i])) do
+    local other = string.sub(held, 1, #registry) == registry and tonumber(string.sub(held, #registry + 1))
+    if not other or other > tonumber(number) then
+      return i
+    end
+  end
+end
+local tokens = {}
+for i = 1, n do
+  counter = ARGV[5 + n + i] or ''
+  local refused = fence()
+  if refused then
+    return refused
+  end
+  tokens[i] = token or 0
+end
+for i = 1, n do
+  redis.call('DEL', KEYS[i])
+  redis.call('HSET', KEYS[i], ARGV[5 + i], '1')
+  local done = redis.pcall('PEXPIRE', KEYS[i], ARGV[2])
+  if type(done) == 'table' then -- a hash without a lease would stay for ever
+    redis.call('DEL', KEYS[i])
+    return done
+  end
+end
+return tokens

@@ -1,0 +1,34 @@
+-- Makes holds the owners of several locks, if nobody else holds any of them; else it changes nothing.
+--
+-- KEYS     the locks' keys
+-- ARGV[1]  how many these are; more keys may follow
+-- ARGV[2]  the lease in milliseconds
+-- ARGV[6]  and so on: the holds' values; then for each the key of its fencing counter, if tokens are wanted
+--
+-- Replies the tokens, 0 where none is wanted, or, as a number, the place of a key that somebody else holds. Values of the same
+-- registry are as in spring_obtain.lua. What the server refuses it refuses for the first key, before anything has changed.
+local n, counter = tonumber(ARGV[1]), ARGV[6 + ARGV[1]] or ''
+-- include draw
+-- include fence
+for i = 1, n do
+  local held, registry, number = redis.call('GET', KEYS[i]), string.match(ARGV[5 + i], '^(.*:)(%d+)$')
+  if held then
+    local other = string.sub(held, 1, #registry) == registry and tonumber(string.sub(held, #registry + 1))
+    if not other or other > tonumber(number) then
+      return i
+    end
+  end
+end
+local tokens = {}
+for i = 1, n do
+  counter = ARGV[5 + n + i] or ''
+  local refused = fence()
+  if refused then
+    return refused
+  end
+  tokens[i] = token or 0
+end
+for i = 1, n do
+  redis.call('SET', KEYS[i], ARGV[5 + i], 'PX', ARGV[2])
+end
+return tokens
