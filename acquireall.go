@@ -14,24 +14,25 @@ import (
 //
 //   - At once: the call gets the local halves of all, if it need not wait for any, and then asks Redis with one script for each
 //     slot. It never waits for an owner meanwhile.
-//   - In order: one after the other in the order of their keys, each as by Acquire. What the call has is renewed while it waits for
-//     the next.
+//   - In order: one after the other in the order of their keys, each as by Acquire. What the call has is renewed while it waits
+//     for the next.
 //
 // It goes in order when somebody has one of them, and then has given back what it had got at once. So whoever waits has
 // nothing but keys that sort before the one that it waits for: no two callers wait for each other.
 
-// AcquireAll acquires several paths at once: all of them, or none. It waits like [Registry.Acquire] until it has all. Two calls of
-// AcquireAll with the same paths in any order never wait for each other for ever: it waits for one path after the other, in
+// AcquireAll acquires several paths at once: all of them, or none. It waits like [Registry.Acquire] until it has all. Two calls
+// of AcquireAll with the same paths in any order never wait for each other for ever: it waits for one path after the other, in
 // the order of their keys as bytes. A caller that already holds one of the prefix's locks has no such promise.
 //
-// When all are free it takes one script, on a cluster one for each slot. While it waits, the paths that it has already are renewed. When
-// one of them is lost then, it gives all back and begins anew, until the wait ends. With NoWait it tries at once only.
+// When all are free it takes one script, on a cluster one for each slot. While it waits, the paths that it has already are
+// renewed. When one of them is lost then, it gives all back and begins anew, until the wait ends. With NoWait it tries at once
+// only.
 //
 // A path that is given twice counts once. Plain locks only. The [Hold] is that of the first path given, with the others in it:
 // Release, Renew and Context are for all of them, see [Hold.Paths]. It is lost when one of them is.
 //
-// Options are [TTL], [Wait] and [NoWait]; [AtLeast] is bad input, as are an empty list and an empty path. Each path needs room, see
-// [WithCapacity]. The errors are those of Acquire, with the key that they are about.
+// Options are [TTL], [Wait] and [NoWait]; [AtLeast] is bad input, as are an empty list and an empty path. Each path needs room,
+// see [WithCapacity]. The errors are those of Acquire, with the key that they are about.
 func (r *Registry) AcquireAll(ctx context.Context, paths []string, opts ...LockOption) (*Hold, error) {
 	b, err := r.several(ctx, paths, opts)
 	if err != nil {
@@ -57,9 +58,10 @@ func (r *Registry) AcquireAll(ctx context.Context, paths []string, opts ...LockO
 
 // Paths returns what was acquired: of a hold of [Registry.AcquireAll] all paths in the order given, each once.
 func (h *Hold) Paths() []string {
-	paths := []string{h.Path()}
-	for _, other := range h.more {
-		paths = append(paths, other.Path())
+	parts := h.parts()
+	paths := make([]string, len(parts))
+	for i, part := range parts {
+		paths[i] = part.Path()
 	}
 	return paths
 }
@@ -136,7 +138,7 @@ func (b *bundle) obtain(ctx context.Context) ([]*Hold, error) {
 		case err == nil:
 			return holds, nil
 		case b.patient && (err == errBusy || errors.As(err, &late)): //nolint:errorlint // never wrapped
-		case b.patient && errors.Is(err, ErrLockLost):
+		case b.patient && (errors.Is(err, ErrLockLost) || errors.Is(err, errLate)):
 		case b.request.wait > 0 && ctx.Err() == nil && errors.Is(err, ErrUnavailable):
 		default:
 			return nil, l.gaveUp("acquire", err, b.patient)
@@ -150,22 +152,22 @@ func (b *bundle) obtain(ctx context.Context) ([]*Hold, error) {
 	}
 }
 
-// inOrder gets one lock after the other. It fails with ErrLockLost when one is lost while it waits for another one. Queued tells that
-// the call has waited before.
+// inOrder gets one lock after the other. It fails with ErrLockLost when one is lost while it waits for another one. Queued
+// tells that the call has waited before.
 func (b *bundle) inOrder(ctx context.Context, queued bool) (holds []*Hold, err error) {
 	waiting, end := context.WithCancel(ctx) // and when one of them is lost
 	defer end()
 	for i, l := range b.locks {
 		h, err := b.next(waiting, l, queued || i > 0)
 		if err != nil {
-			giveBack(ctx, holds)
+			giveBack(holds)
 			return nil, err
 		}
 		holds = append(holds, h)
-		waiting = h.Context(waiting)
+		waiting = h.Context(waiting) //nolint:fatcontext // it is to end with any of them
 	}
 	if err := b.settle(ctx, holds); err != nil {
-		giveBack(ctx, holds)
+		giveBack(holds)
 		return nil, err
 	}
 	return holds, nil
@@ -218,13 +220,16 @@ func each(holds []*Hold, do func(h *Hold) error) error {
 	return errors.Join(errs...)
 }
 
-// giveBack releases holds that are of no use. Each removal is tried again until it is confirmed, if need be.
-func giveBack(ctx context.Context, holds []*Hold) {
-	_ = each(holds, func(h *Hold) error { return h.release(ctx) })
+// giveBack releases holds that are of no use. The call may have no time left, so it waits for that no longer than Unlock does once
+// its context is done; then each removal is tried again in the background until it is confirmed.
+func giveBack(holds []*Hold) {
+	done, end := context.WithCancel(context.Background())
+	end()
+	_ = each(holds, func(h *Hold) error { return h.release(done) })
 }
 
-// atOnce gets all locks if nobody has any. Otherwise it says for which lock it failed, and why: errBusy when somebody has it. Whatever
-// Redis may have granted is given back then.
+// atOnce gets all locks if nobody has any. Otherwise it says for which lock it failed, and why: errBusy when somebody has it.
+// Whatever Redis may have granted is given back then.
 func (b *bundle) atOnce(ctx context.Context) ([]*Hold, *Lock, error) {
 	groups := b.slots()
 	var tries []*attempt
@@ -274,7 +279,7 @@ func (b *bundle) atOnce(ctx context.Context) ([]*Hold, *Lock, error) {
 		}
 	}
 	if failed != nil {
-		giveBack(ctx, holds)
+		giveBack(holds)
 		return nil, failed.locks[failed.at], failed.err
 	}
 	slices.SortFunc(holds, func(a, b *Hold) int { return slices.Compare([]byte(a.Key()), []byte(b.Key())) })
@@ -429,7 +434,7 @@ func (h *Hold) contextOfAll(parent context.Context) context.Context {
 	}
 	ctx := parent
 	for _, other := range h.more {
-		ctx = other.context(ctx)
+		ctx = other.context(ctx) //nolint:fatcontext // it is to end with any of them
 	}
 	ctx = h.context(ctx)
 	h.last.Store(&endsWith{parent, ctx})

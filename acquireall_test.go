@@ -341,6 +341,35 @@ func TestAcquireAllWithALateReply(t *testing.T) {
 	})
 }
 
+// What is given back when the wait is over does not make the call outlast it.
+func TestAcquireAllInTime(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		f := w.flaky()
+		r := f.registry()
+		b := w.acquired(w.registry().Obtain("b"))
+		f.all("release", slow(10*time.Second))
+		start := time.Now()
+		_, err := r.AcquireAll(w.Context(), []string{"a", "b", "c"}, lockregistry.Wait(2*time.Second))
+		w.fails(err, lockregistry.ErrTimeout, "acquire", "orders:b")
+		require.LessOrEqual(w, time.Since(start), 2500*time.Millisecond)
+		w.awaitGone("orders:a")
+		w.released(b)
+	})
+}
+
+// Too few replicas have what the script has written.
+func TestAcquireAllWithoutReplicas(t *testing.T) {
+	realWorlds(t, func(w *world) {
+		r := w.registry(lockregistry.WithReplicas(1, 20*time.Millisecond))
+		for _, opt := range []lockregistry.LockOption{lockregistry.NoWait(), lockregistry.Wait(300 * time.Millisecond)} {
+			_, err := r.AcquireAll(w.Context(), []string{"a", "b"}, opt)
+			require.ErrorIs(w, err, lockregistry.ErrUnavailable)
+			w.awaitGone("orders:a")
+			w.awaitGone("orders:b")
+		}
+	})
+}
+
 // Goroutines of the process hand single paths on to calls that ask for several, and take them over.
 func TestAcquireAllAtHandOver(t *testing.T) {
 	fakeWorld(t, func(w *world) {
@@ -395,7 +424,8 @@ func some() (which []int, paths []string) {
 	return which, paths
 }
 
-// Many callers of several processes ask for several paths each, in any order: nobody waits for ever, and nobody meets another one.
+// Many callers of several processes ask for several paths each, in any order: nobody waits for ever, and nobody meets another
+// one.
 func TestAcquireAllHasNoDeadlock(t *testing.T) {
 	for name, opts := range map[string][]lockregistry.Option{
 		"spring":           nil,
@@ -436,8 +466,8 @@ func TestAcquireAllHasNoDeadlock(t *testing.T) {
 	}
 }
 
-// The same on a network that fails, with contexts that end at any time: whoever is told that it has the paths has them alone, and in
-// the end nothing is left.
+// The same on a network that fails, with contexts that end at any time: whoever is told that it has the paths has them alone,
+// and in the end nothing is left.
 func TestAcquireAllAlone(t *testing.T) {
 	plainLayouts(t, func(w *world, opts ...lockregistry.Option) {
 		if !w.fake {

@@ -6,29 +6,30 @@ import (
 	"strings"
 )
 
-// A hold's fencing token is drawn by a script while the hold owns the key, or as it becomes the owner; see lua/fence.lua. So later
-// owners draw later, and each draw gives more than all before. The scripts that make other holds the owner, of waiting calls,
-// draw nothing: the grantee does so itself before its call returns, which needs no word from the granter, who may know nothing
-// of tokens. Docs/semantics.md has the cases.
+// A hold's fencing token is drawn by a script while the hold owns the key, or as it becomes the owner; see lua/fence.lua. So
+// later owners draw later, and each draw gives more than all before. The scripts that make other holds the owner, of waiting
+// calls, draw nothing: the grantee does so itself before its call returns, which needs no word from the granter, who may know
+// nothing of tokens. Docs/semantics.md has the cases.
 //
 // One draw gives tokensDrawn tokens in a row. Those after the first are for the next owners of this process to whom the hold is
 // handed. They are more than those of earlier owners and less than those of any later draw, for as long as the hold has
 // the key; once it has not, and another draw was made, they are too small, as they should be.
 
-// tokensDrawn is how many tokens the scripts draw at a time. So few that the counter does not get ahead of the clock while no more
-// than 10 000 draws a second are made, which is what one path can have.
+// tokensDrawn is how many tokens the scripts draw at a time. So few that the counter does not get ahead of the clock while no
+// more than 10 000 draws a second are made, which is what one path can have.
 const tokensDrawn = 100
 
-// WithFencing gives each hold a fencing token: a number that is larger than those of all earlier holds of its path. A program that
-// passes it on to what the lock protects, a row of a database for instance, can have that refuse who comes late: a process that was
-// stopped for longer than its lease. See [Hold.Token] and [TokenFrom]. Locking again keeps the token.
+// WithFencing gives each hold a fencing token: a number that is larger than those of all earlier holds of its path. A program
+// that passes it on to what the lock protects, a row of a database for instance, can have that refuse who comes late: a process
+// that was stopped for longer than its lease. See [Hold.Token] and [TokenFrom]. Locking again keeps the token.
 //
-// Holders in registries without this option, and Java's in Spring's format, draw no token: numbers grow over the grants to those that
-// do. With LayoutRedisson plain locks share their numbers with Redisson's RFencedLock. The writers of read-write locks have
-// tokens of their own in either layout, readers have none.
+// Holders in registries without this option, and Java's in Spring's format, draw no token: numbers grow over the grants to
+// those that do. With LayoutRedisson plain locks share their numbers with Redisson's RFencedLock. The writers of read-write
+// locks have tokens of their own in either layout, readers have none.
 //
-// Tokens are no less than the server's time in microseconds, but for those of LayoutRedisson. A counter for each path keeps the last
-// one for an hour; with LayoutRedisson for ever. What happens after a failover that has lost it stands in docs/semantics.md.
+// Tokens are no less than the server's time in microseconds, but for those of LayoutRedisson. A counter for each path keeps the
+// last one for an hour; with LayoutRedisson for ever. What happens after a failover that has lost it stands in
+// docs/semantics.md.
 //
 // The key is set by a script then. A call that waited in the queue needs a round trip more. Default: no tokens, and no counters.
 func WithFencing() Option { return func(s *settings) { s.fencing = true } }
@@ -88,8 +89,8 @@ func fencing(prefix, key string) string {
 }
 
 // errReserved: a lock of such a path would be in the place of what another one needs.
-var errReserved = errors.New("a path that ends in :waiters or :fencing, with a part in braces before, is reserved for what a lock " +
-	"keeps beside its key")
+var errReserved = errors.New("a path that ends in :waiters or :fencing, with a part in braces before, is reserved for what " +
+	"a lock keeps beside its key")
 
 // reserved tells whether a key may be that of another lock's queue or fencing counter.
 func reserved(key string) bool {
@@ -97,8 +98,8 @@ func reserved(key string) bool {
 }
 
 // errApart: the fencing counter must be in the slot of its key.
-var errApart = errors.New("a cluster keeps the fencing counter of this lock in another slot than its key, because of the braces in " +
-	"its name: leave them out, or put a part of the name into one pair of them, such as {order}42")
+var errApart = errors.New("a cluster keeps the fencing counter of this lock in another slot than its key, because of the " +
+	"braces in its name: leave them out, or put a part of the name into one pair of them, such as {order}42")
 
 // fenceable tells whether the counter of a lock that wants tokens is within reach.
 func (l *Lock) fenceable() bool {

@@ -2,7 +2,9 @@ package lockregistry_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net"
 	"os"
 	"slices"
 	"strconv"
@@ -553,6 +555,55 @@ func TestTokensOnACluster(t *testing.T) {
 	}
 }
 
+// While a slot moves, no second counter begins where it goes: the first one could not be moved there any more, and its tokens
+// would be forgotten.
+func TestACounterMovesWithItsSlot(t *testing.T) {
+	nodes := redistest.StartCluster(t, 3)
+	for _, f := range fencedLocks()[:2] {
+		t.Run(f.name, func(t *testing.T) {
+			lock := func() *lockregistry.Lock {
+				client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{nodes[0].Addr()}, DisableCache: true})
+				require.NoError(t, err)
+				t.Cleanup(client.Close)
+				r, err := lockregistry.New(client, "orders", slices.Concat(f.opts, []lockregistry.Option{lockregistry.WithFencing()})...)
+				require.NoError(t, err)
+				t.Cleanup(func() { _ = r.Close() })
+				return f.of(r, "42")
+			}
+			first, err := lock().Acquire(t.Context())
+			require.NoError(t, err)
+			require.NoError(t, first.Release(t.Context()))
+			i := slices.IndexFunc(nodes, func(n *redistest.Server) bool { _, err := n.Do("EXISTS", theKey); return err == nil })
+			from, to := nodes[i], nodes[(i+1)%3]
+			slot := from.Command(t, "CLUSTER", "KEYSLOT", theKey)
+			to.Command(t, "CLUSTER", "SETSLOT", slot, "IMPORTING", from.Command(t, "CLUSTER", "MYID"))
+			from.Command(t, "CLUSTER", "SETSLOT", slot, "MIGRATING", to.Command(t, "CLUSTER", "MYID"))
+			l := lock()
+			_, err = l.Acquire(t.Context(), lockregistry.Wait(300*time.Millisecond))
+			require.ErrorIs(t, err, lockregistry.ErrUnavailable)
+			require.Equal(t, "0", to.Command(t, "CLUSTER", "COUNTKEYSINSLOT", slot))
+			got, failed := make(chan *lockregistry.Hold, 1), make(chan error, 1)
+			go func() {
+				h, err := l.Acquire(t.Context(), lockregistry.Wait(time.Minute))
+				got <- h
+				failed <- err
+			}()
+			host, port, err := net.SplitHostPort(to.Addr())
+			require.NoError(t, err)
+			for _, key := range strings.Fields(from.Command(t, "CLUSTER", "GETKEYSINSLOT", slot, "10")) {
+				from.Command(t, "MIGRATE", host, port, key, "0", "5000")
+			}
+			for _, n := range []*redistest.Server{to, from, nodes[(i+2)%3]} {
+				n.Command(t, "CLUSTER", "SETSLOT", slot, "NODE", to.Command(t, "CLUSTER", "MYID"))
+			}
+			h := <-got
+			require.NoError(t, <-failed)
+			require.Greater(t, h.Token(), first.Token())
+			require.NoError(t, h.Release(t.Context()))
+		})
+	}
+}
+
 // The permissions that the documentation names are enough.
 func TestDocumentedPermissionsOfFencing(t *testing.T) {
 	page, err := os.ReadFile("docs/operations.md")
@@ -574,9 +625,10 @@ func TestDocumentedPermissionsOfFencing(t *testing.T) {
 		t.Run(user.kind, func(t *testing.T) {
 			realWorlds(t, func(w *world) {
 				rights := user.rights
-				if user.kind == "redisson" {
+				switch user.kind {
+				case "redisson":
 					rights = slices.Concat(rights, more)
-				} else if user.kind == "read-write" {
+				case "read-write":
 					rights = slices.Concat(rights, []string{"+get"})
 				}
 				w.do(append([]string{"ACL", "SETUSER", "app", "on", ">secret"}, rights...)...)
@@ -630,7 +682,7 @@ func ExampleWithFencing() {
 	write := func(ctx context.Context) error {
 		token, _ := lockregistry.TokenFrom(ctx)
 		if token < newest {
-			return fmt.Errorf("somebody else has had the lock since")
+			return errors.New("somebody else has had the lock since")
 		}
 		newest = token
 		return nil

@@ -24,7 +24,9 @@ var (
 )
 
 func newSpringLayout(t *transport, prefix string, s *settings, j *journal) layout {
-	l := &springLayout{transport: t, journal: j, common: prefix + "-channel", prefix: prefix, sharded: sharding(t.client), fencing: s.fencing}
+	l := &springLayout{
+		transport: t, journal: j, common: prefix + "-channel", prefix: prefix, sharded: sharding(t.client), fencing: s.fencing,
+	}
 	if s.wakeup.publishes() {
 		l.publish = l.common + ":"
 		if s.oldChannel {

@@ -39,8 +39,8 @@ func TestMain(m *testing.M) {
 
 const lease = time.Second
 
-// A writer is stopped between reading and writing, for longer than its lease. Another one takes over meanwhile. When the first one
-// goes on its write is refused: without that the other one's would be lost.
+// A writer is stopped between reading and writing, for longer than its lease. Another one takes over meanwhile. When the first
+// one goes on its write is refused: without that the other one's would be lost.
 func TestStoppedWriter(t *testing.T) {
 	server := redistest.Start(t)
 	file := filepath.Join(t.TempDir(), "ledger.db")
