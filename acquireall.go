@@ -86,11 +86,12 @@ type bundle struct {
 	request  request
 	patient  bool
 	deadline instant
+	began    instant // for an observer; 0: there is none
 }
 
 // several judges what AcquireAll is given.
 func (r *Registry) several(ctx context.Context, paths []string, opts []LockOption) (*bundle, error) {
-	b := &bundle{reg: r, deadline: never}
+	b := &bundle{reg: r, deadline: never, began: r.observed()}
 	if len(paths) == 0 {
 		return nil, r.newLock("").fail("acquire", errors.New("the list of paths is empty"))
 	}
@@ -141,7 +142,9 @@ func (b *bundle) obtain(ctx context.Context) ([]*Hold, error) {
 		case b.patient && (errors.Is(err, ErrLockLost) || errors.Is(err, errLate)):
 		case b.request.wait > 0 && ctx.Err() == nil && errors.Is(err, ErrUnavailable):
 		default:
-			return nil, l.gaveUp("acquire", err, b.patient)
+			err = l.gaveUp("acquire", err, b.patient)
+			b.tell(ctx, l, &b.request, b.began, err)
+			return nil, err
 		}
 	}
 	for queued := false; ; queued = true {
@@ -175,21 +178,34 @@ func (b *bundle) inOrder(ctx context.Context, queued bool) (holds []*Hold, err e
 
 // next gets one lock, which is renewed until the call has all.
 func (b *bundle) next(ctx context.Context, l *Lock, queued bool) (*Hold, error) {
-	q := b.request
+	q, began := b.request, b.reg.observed()
 	q.as, q.gathers = newValued(), true
+	err := errBusy
 	if b.deadline != never {
-		if q.wait = b.reg.clock.now().until(b.deadline); q.wait <= 0 {
-			return nil, l.gaveUp("acquire", errBusy, true)
+		q.wait = b.reg.clock.now().until(b.deadline)
+	}
+	if q.wait != 0 && b.deadline > b.reg.clock.now() {
+		var in entrance
+		if in, err = l.enter(ctx, &q); in.lock != nil {
+			q.how = HowFree
+			err = in.lock.obtain(ctx, &q, in.deadline, queued || in.queued)
 		}
 	}
-	in, err := l.enter(ctx, &q)
-	if err == nil && in.lock != nil {
-		err = in.lock.obtain(ctx, &q, in.deadline, queued || in.queued)
-	}
 	if err != nil {
-		return nil, l.gaveUp("acquire", err, true)
+		err = l.gaveUp("acquire", err, true)
+	}
+	b.tell(ctx, l, &q, began, err)
+	if err != nil {
+		return nil, err
 	}
 	return l.take(ctx, "acquire", q.as)
+}
+
+// tell is for an observer, who is told of each path by itself.
+func (b *bundle) tell(ctx context.Context, l *Lock, q *request, began instant, err error) {
+	if began != 0 {
+		l.tellAcquired(ctx, "acquire", q, began, err == nil, err)
+	}
 }
 
 // settle gives holds the terms that the call has asked for. Most of their leases are spent when the call has waited for a while:
@@ -269,6 +285,7 @@ func (b *bundle) atOnce(ctx context.Context) ([]*Hold, *Lock, error) {
 				}
 				a.lock.letGo(true)
 			default:
+				b.tell(ctx, a.lock, &request{how: HowFree}, b.began, nil)
 				h, err := a.lock.take(ctx, "acquire", a.as)
 				if err == nil {
 					holds = append(holds, h)

@@ -627,3 +627,34 @@ func ExampleRegistry_AcquireAll() {
 	// true
 	// <nil>
 }
+
+// An observer is told of each path by itself, and of each one that is given back.
+func TestObserverOfSeveralPaths(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		var mu sync.Mutex
+		var told []string
+		note := func(what string, path string, err error) {
+			mu.Lock()
+			defer mu.Unlock()
+			told = append(told, fmt.Sprint(what, " ", path, " ", err == nil))
+		}
+		r := w.registry(lockregistry.WithObserver(lockregistry.Observer{
+			Acquired: func(_ context.Context, a lockregistry.Acquired) { note(a.Op+" "+a.How.String(), a.Path, a.Err) },
+			Released: func(_ context.Context, e lockregistry.Released) { note(e.How.String(), e.Path, e.Err) },
+		}))
+		h, err := r.AcquireAll(w.Context(), []string{"b", "a"})
+		require.NoError(w, err)
+		w.released(h)
+		require.ElementsMatch(w, []string{"acquire free a true", "acquire free b true", "released a true", "released b true"}, told)
+		told = nil
+		b := w.acquired(w.registry().Obtain("b"))
+		_, err = r.AcquireAll(w.Context(), []string{"b", "a"}, lockregistry.NoWait())
+		require.ErrorIs(w, err, lockregistry.ErrTimeout)
+		require.Equal(w, []string{"acquire none b false"}, told)
+		told = nil
+		_, err = r.AcquireAll(w.Context(), []string{"b", "a"}, lockregistry.Wait(time.Second))
+		require.ErrorIs(w, err, lockregistry.ErrTimeout)
+		require.Equal(w, []string{"acquire free a true", "acquire none b false", "released a true"}, told)
+		w.released(b)
+	})
+}

@@ -23,7 +23,7 @@ import (
 // A panic in any of them is logged, and harms nobody.
 type Observer struct {
 	// Acquired is called for each call that asked for a lock, whether or not it got it: Lock, TryLock, Do, Acquire, Once, and what
-	// stands on them.
+	// stands on them. AcquireAll counts as a call for each path.
 	Acquired func(ctx context.Context, a Acquired)
 
 	// Released is called for each hold that its last owner has released, by Unlock or Release, or at the end of Do and Once. Its
