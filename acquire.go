@@ -15,6 +15,8 @@ import (
 // context would wait for itself, and returns [ErrDeadlock]; the lock's Unlock, Renew and Context are not for it, and return
 // [ErrNotOwner].
 //
+// A hold of [Registry.AcquireAll] is on several paths: its methods are for all of them, and it is lost when one of them is.
+//
 // Release it. A Hold that was not released, and that the program can no longer reach, nor a context made from it, is noticed
 // by the garbage collector some time later. That is logged; the hold is no longer renewed, its contexts end with the cause
 // [ErrLockLost], and its key stays until its lease is over, since the work may still be running. A context keeps the hold

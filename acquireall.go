@@ -236,8 +236,8 @@ func each(holds []*Hold, do func(h *Hold) error) error {
 	return errors.Join(errs...)
 }
 
-// giveBack releases holds that are of no use. The call may have no time left, so it waits for that no longer than Unlock does once
-// its context is done; then each removal is tried again in the background until it is confirmed.
+// giveBack releases holds that are of no use. The call may have no time left, so it waits for that no longer than Unlock does
+// once its context is done; then each removal is tried again in the background until it is confirmed.
 func giveBack(holds []*Hold) {
 	done, end := context.WithCancel(context.Background())
 	end()

@@ -590,7 +590,7 @@ func TestACounterMovesWithItsSlot(t *testing.T) {
 			}()
 			host, port, err := net.SplitHostPort(to.Addr())
 			require.NoError(t, err)
-			for _, key := range strings.Fields(from.Command(t, "CLUSTER", "GETKEYSINSLOT", slot, "10")) {
+			for key := range strings.FieldsSeq(from.Command(t, "CLUSTER", "GETKEYSINSLOT", slot, "10")) {
 				from.Command(t, "MIGRATE", host, port, key, "0", "5000")
 			}
 			for _, n := range []*redistest.Server{to, from, nodes[(i+2)%3]} {
