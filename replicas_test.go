@@ -51,7 +51,7 @@ const slack = 100 * time.Millisecond
 func TestReplicasHaveWhatIsGranted(t *testing.T) {
 	followedWorlds(t, func(w *followed) {
 		for i, layout := range []lockregistry.Layout{lockregistry.LayoutSpring, lockregistry.LayoutRedisson} {
-			r := w.replicated(lockregistry.WithLayout(layout))
+			r := w.registry(lockregistry.WithLayout(layout), lockregistry.WithReplicas(1, 5*time.Second))
 			rw := r.ReadWrite("rw" + strconv.Itoa(i))
 			for _, l := range []*lockregistry.Lock{r.Obtain("plain" + strconv.Itoa(i)), rw.Reader(), rw.Writer()} {
 				w.lock(l)
