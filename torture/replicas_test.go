@@ -3,6 +3,7 @@ package torture
 import (
 	"context"
 	"net"
+	"strings"
 	"testing"
 	"time"
 
@@ -27,7 +28,7 @@ func TestReplicas(t *testing.T) {
 	}
 	until("the replica follows", func() bool { return replica.Command(t, "GET", "first") == "1" })
 
-	registry := func(opts ...lockregistry.Option) (*lockregistry.Registry, rueidis.Client) {
+	registry := func(opts ...lockregistry.Option) *lockregistry.Registry {
 		client, err := rueidis.NewClient(rueidis.ClientOption{
 			InitAddress: []string{server.Addr()}, ForceSingleClient: true, DisableCache: true,
 		})
@@ -36,24 +37,33 @@ func TestReplicas(t *testing.T) {
 		r, err := lockregistry.New(client, "replicas", opts...)
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = r.Close() })
-		return r, client
+		return r
 	}
-	r, client := registry(lockregistry.WithReplicas(1, 200*time.Millisecond))
-	other, _ := registry()
+	r := registry(lockregistry.WithReplicas(1, 200*time.Millisecond))
+	other := registry()
 	gone := func(path string) bool { return server.Command(t, "EXISTS", "replicas:"+path) == "0" }
 
-	// What the client's connection for blocking commands has written last, a replica has.
-	require.NoError(t, client.Do(t.Context(), client.B().Wait().Numreplicas(1).Timeout(1000).Build()).Error())
 	ctx := lockregistry.NewOwner(t.Context())
 	require.NoError(t, r.Obtain("renewed").Lock(ctx, lockregistry.TTL(time.Minute)))
 	blocks, err := other.Acquire(t.Context(), "granted")
 	require.NoError(t, err)
 	waits := make(chan error, 1)
 	go func() {
-		waits <- r.Obtain("granted").Lock(lockregistry.NewOwner(context.Background()), lockregistry.Wait(time.Second))
+		waits <- r.Obtain("granted").Lock(lockregistry.NewOwner(context.Background()), lockregistry.Wait(3*time.Second))
 	}()
 	until("a call waits", func() bool {
 		return server.Command(t, "ZCOUNT", "replicas:{replicas:granted}:waiters", "0", "+inf") == "1"
+	})
+	// The client has several connections for blocking commands now. The replica has what was written before their last commands,
+	// and has said so.
+	for range 3 {
+		require.NoError(t, r.Do(t.Context(), "before", func(context.Context) error { return nil }))
+	}
+	until("the replica has acknowledged all", func() bool {
+		info := server.Command(t, "INFO", "replication")
+		_, after, _ := strings.Cut(info, "master_repl_offset:")
+		offset, _, _ := strings.Cut(after, "\r")
+		return strings.Contains(info, ",offset="+offset+",")
 	})
 	replica.Freeze()
 
