@@ -114,7 +114,8 @@ type courier struct {
 	replicator *replicator
 	lane       *lane
 	trusted    bool
-	since      instant  // when its present step began
+	since      instant // when its present step began
+	connected  bool
 	servers    []string // of a client of Sentinels, when it began
 	written    []*replication
 	nudge      chan struct{} // has room for one: a caller waits no longer
@@ -239,7 +240,7 @@ func (r *replicator) add(l *lane, e *replication) {
 		}
 		r.courier = nil
 		r.hanging++
-		if c.stuck(now) {
+		if c.connected && c.stuck(now) { // else the client may have no connection to give
 			go l.beWary(now) // which may take the lane's mutex
 		}
 	}
@@ -333,8 +334,17 @@ func (c *courier) run() {
 }
 
 // connect gets a connection that no other code uses; while the lane of a single server is wary, one made since. It may hang. What
-// it gets after that may lead to a master that is none any more.
+// it gets after that may lead to a master that is none any more, and is not used.
 func (c *courier) connect() (client rueidis.DedicatedClient, release func()) {
+	client, release = c.dedicate()
+	if client != nil && c.since.until(c.replicator.transport.clock.now()) >= detourWait {
+		go client.Close()
+		return nil, nil
+	}
+	return client, release
+}
+
+func (c *courier) dedicate() (client rueidis.DedicatedClient, release func()) {
 	t := c.replicator.transport
 	if address := c.replicator.address; address != "" {
 		node := t.client.Nodes()[address]
@@ -350,10 +360,6 @@ func (c *courier) connect() (client rueidis.DedicatedClient, release func()) {
 		return t.client.Dedicate()
 	}
 	client = c.lane.dedicate(c.since)
-	if c.since.until(t.clock.now()) >= detourWait {
-		go client.Close()
-		return nil, nil
-	}
 	t.replicators.mu.Lock()
 	defer t.replicators.mu.Unlock()
 	c.trusted = true
@@ -368,7 +374,7 @@ func (c *courier) round(client rueidis.DedicatedClient) bool {
 	mu := &t.replicators.mu
 	mu.Lock()
 	now := t.clock.now()
-	c.since = now
+	c.since, c.connected = now, true
 	c.written = slices.DeleteFunc(c.written, func(e *replication) bool { return e.state == isSettled })
 	var batch []*replication
 	if r.courier == c && !c.doubtful(now) {

@@ -348,6 +348,26 @@ func TestHandOverNeedsNoReplicas(t *testing.T) {
 	})
 }
 
+// The client has no connection to give: that is no sign of a silent server, and concerns nobody without the option.
+func TestReplicasWithoutAConnection(t *testing.T) {
+	followedWorlds(t, func(w *followed) {
+		client := w.clientWith(w.dial, func(o *rueidis.ClientOption) { o.BlockingPoolSize = 1 })
+		taken, giveBack := client.Dedicate()
+		require.NoError(t, taken.Do(t.Context(), taken.B().Arbitrary("PING").Build()).Error())
+		r := w.registryOn(client, lockregistry.WithReplicas(1, 200*time.Millisecond))
+		without := w.registryOn(client)
+		for began := time.Now(); time.Since(began) < 1500*time.Millisecond; {
+			_, err := r.Obtain("42").TryLock(t.Context())
+			w.fails(err, lockregistry.ErrUnavailable, "trylock", "orders:42")
+		}
+		began := time.Now()
+		require.NoError(t, without.Do(t.Context(), "43", func(context.Context) error { return nil }))
+		assert.Less(t, time.Since(began), 500*time.Millisecond)
+		giveBack()
+		require.NoError(t, r.Do(t.Context(), "42", func(context.Context) error { return nil }, lockregistry.Wait(10*time.Second)))
+	})
+}
+
 // Without the right to WAIT nothing is locked, and nothing is left.
 func TestReplicasWithoutPermission(t *testing.T) {
 	followedWorlds(t, func(w *followed) {

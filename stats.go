@@ -58,10 +58,10 @@ type counts struct {
 	handOvers, grants, polls atomic.Uint64
 }
 
-// Stats tells what the registry does. It sends nothing, but in a cluster, where it asks the nodes once a second at most which
-// slots they have: the first time it waits for their answers, for 0.3 s at most, later it does not. It looks at each lock that
-// the registry keeps, which takes about a tenth of a microsecond, and one for each that is in use. No other call waits for that.
-// The numbers belong to about the same moment. They are there after Close, too.
+// Stats tells what the registry does. It sends nothing, except in a cluster: there it asks the nodes once a second at most which
+// slots they have. The first time it waits for their answers, for 0.3 s at most, later it does not. It looks at each lock that
+// the registry keeps, which takes about 0.1 µs for each, and 1 µs for each in use, and disturbs no other call. The numbers
+// belong to about the same moment. They are there after Close, too.
 func (r *Registry) Stats() Stats {
 	s := Stats{Locks: r.Len(), HandOvers: r.counts.handOvers.Load()}
 	for l := range r.cache.all() {
