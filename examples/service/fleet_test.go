@@ -152,6 +152,14 @@ func TestFleet(t *testing.T) {
 		}
 	}
 
+	// What both did is counted.
+	for _, i := range []*instance{first, second} {
+		if status, text := i.ask(http.MethodGet, "/metrics"); status != http.StatusOK ||
+			!strings.Contains(text, "lockregistry_acquire_duration_seconds_count{") {
+			t.Error("metrics:", status, text)
+		}
+	}
+
 	// The nightly job, when the clock has struck three times.
 	began, nights := time.Now(), number("nights")
 	eventually(t, "three nights", 4*shortNight, func() bool { return number("nights") >= nights+3 })

@@ -1,5 +1,5 @@
 // Command service is a service of which several instances run: HTTP handlers with a deadline, a nightly job, a singleton, a lock
-// for each customer, a read-write lock, and their tests.
+// for each customer, a read-write lock, metrics, and their tests.
 //
 //	REDIS_URL=redis://localhost:6379 go run . -listen localhost:8080
 package main
@@ -57,16 +57,20 @@ func run(ctx context.Context, c config) error {
 		return fmt.Errorf("cannot reach Redis: %w", err)
 	}
 	defer client.Close()
+	observer, metrics, err := newMetrics()
+	if err != nil {
+		return err
+	}
 	locks, err := lockregistry.New(client, "shop",
-		lockregistry.WithExpiry(c.lease), lockregistry.WithRenewal(),
-		lockregistry.WithCommandTimeout(time.Second), lockregistry.WithLogger(slog.Default()))
+		lockregistry.WithExpiry(c.lease), lockregistry.WithRenewal(), lockregistry.WithCommandTimeout(time.Second),
+		lockregistry.WithLogger(slog.Default()), lockregistry.WithObserver(observer))
 	if err != nil {
 		return err
 	}
 	defer func() { _ = locks.Close() }()
 	slog.InfoContext(ctx, "started", "registry", locks.ClientID()) // the values of its keys begin with it
 
-	s := &Service{Locks: locks, Store: redisStore{client}, Ready: func(ctx context.Context) error {
+	s := &Service{Locks: locks, Store: redisStore{client}, Metrics: metrics, Ready: func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
 		return client.Do(ctx, client.B().Ping().Build()).Error()

@@ -26,6 +26,7 @@ type Service struct {
 	Store   Store
 	Ready   func(context.Context) error // whether Redis answers
 	Leading func() bool                 // whether this process dispatches
+	Metrics http.Handler                // nil: none
 }
 
 const (
@@ -75,6 +76,9 @@ func (s *Service) Handler() http.Handler {
 	// Alive does not ask Redis: an outage of Redis must not have all processes restarted.
 	handle("GET /alive", func(context.Context, *http.Request) (string, error) { return "alive", nil })
 	handle("GET /ready", func(ctx context.Context, _ *http.Request) (string, error) { return "ready", s.Ready(ctx) })
+	if s.Metrics != nil {
+		mux.Handle("GET /metrics", s.Metrics)
+	}
 	return mux
 }
 
