@@ -23,7 +23,7 @@ var notInCI = map[string]string{
 }
 
 // TestShell: a block of shell names targets of the Makefile that .ci/run runs, or runs here: what stands in bench in a clone of
-// this repository, all else in a module beside one.
+// this repository, all else in a module beside one. Long tests of a module are not run, but have to be there.
 func TestShell(t *testing.T) {
 	makefile, ci := read(t, "Makefile"), read(t, ".ci/run")
 	for _, b := range blocks(t, "sh") {
@@ -46,8 +46,13 @@ func TestShell(t *testing.T) {
 			commands = append(commands, command)
 		}
 		script := strings.Join(commands, "\n")
+		module, _, _ := strings.Cut(b.page.path, "/")
 		switch {
 		case script == "":
+		case module == "torture" || module == "interop":
+			for _, command := range commands {
+				checkTestCommand(t, where, module, command)
+			}
 		case strings.HasPrefix(b.page.path, "bench/"):
 			t.Run(where, func(t *testing.T) { runInClone(t, script) })
 		default:
@@ -61,6 +66,36 @@ func read(t *testing.T, name string) string {
 	text, err := os.ReadFile(filepath.Join(root, name))
 	require.NoError(t, err)
 	return string(text)
+}
+
+var (
+	runFlag  = regexp.MustCompile(`-run (\w+)`)
+	someFlag = regexp.MustCompile(` -(\w+)`)
+	goFlags  = " race v timeout run "
+)
+
+// checkTestCommand is for a go test that takes too long: the module has a test of that name, and all flags.
+func checkTestCommand(t *testing.T, where, module, command string) {
+	t.Helper()
+	var code strings.Builder
+	walk(t, "_test.go", func(name, text string) {
+		if strings.HasPrefix(name, module+"/") {
+			code.WriteString(text)
+		}
+	})
+	if !strings.HasPrefix(strings.TrimPrefix(command, "GOWORK=off "), "go test ") {
+		t.Errorf("%s: %s is not a go test", where, command)
+	}
+	if match := runFlag.FindStringSubmatch(command); match != nil &&
+		!regexp.MustCompile(`\nfunc Test\w*`+match[1]).MatchString(code.String()) {
+		t.Errorf("%s: %s has no test %s", where, module, match[1])
+	}
+	for _, match := range someFlag.FindAllStringSubmatch(command, -1) {
+		if !strings.Contains(goFlags, " "+match[1]+" ") &&
+			!regexp.MustCompile(`flag\.\w+\("`+match[1]+`"`).MatchString(code.String()) {
+			t.Errorf("%s: %s has no flag %s", where, module, match[1])
+		}
+	}
 }
 
 // user is a program of somebody who uses this library.
