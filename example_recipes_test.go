@@ -254,58 +254,56 @@ func Example_workerPool() {
 	// Output: 2 <nil> <nil>
 }
 
-// orders is a table with a version in each row. Update stands for
+// orders is a table that keeps, with each row, the largest token that it was written with. Update stands for
 //
-//	UPDATE orders SET state = ?, version = version + 1 WHERE id = ? AND version = ?
+//	UPDATE orders SET state = ?, token = ? WHERE id = ? AND token <= ?
 //
 // and returns the number of rows that it has changed.
 type orders struct {
-	mu      sync.Mutex
-	version int
-	state   string
+	mu    sync.Mutex
+	token uint64
+	state string
 }
 
-func (o *orders) read() (version int) {
+func (o *orders) update(state string, token uint64) (rows int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.version
-}
-
-func (o *orders) update(version int, state string) (rows int) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.version != version {
+	if token < o.token {
 		return 0
 	}
-	o.version, o.state = version+1, state
+	o.token, o.state = token, state
 	return 1
 }
 
-var errStale = errors.New("another process has changed the order")
+var errLate = errors.New("another process has had the lock since")
 
-// shipOnce writes only if nobody else has written since it read, even if it was suspended, and its lock was lost meanwhile.
+// shipOnce writes only if no later owner of the lock has written, even if it was suspended, and its lock was lost meanwhile.
 func shipOnce(ctx context.Context, locks *lockregistry.Registry, table *orders, pack func(context.Context) error) error {
 	return locks.Do(ctx, "42", func(ctx context.Context) error {
-		version := table.read()
+		token, _ := lockregistry.TokenFrom(ctx) // larger than that of every earlier owner
 		if err := pack(ctx); err != nil {
 			return err
 		}
-		if table.update(version, "shipped") == 0 {
-			return errStale
+		if table.update("shipped", token) == 0 {
+			return errLate
 		}
 		return nil
 	})
 }
 
 func Example_databaseRow() {
-	locks, stop := newRegistry(lockregistry.WithExpiry(100 * time.Millisecond))
+	locks, stop := newRegistry(lockregistry.WithFencing(), lockregistry.WithExpiry(100*time.Millisecond))
 	defer stop()
-	table := &orders{state: "new"}
-	err := shipOnce(context.Background(), locks, table, func(ctx context.Context) error {
-		<-ctx.Done()                                 // suspended for so long that the lock is lost
-		table.update(table.read(), "sold elsewhere") // by another process, which has the lock now
-		return nil                                   // this one goes on as if nothing had happened
+	ctx, table := context.Background(), &orders{state: "new"}
+	err := shipOnce(ctx, locks, table, func(held context.Context) error {
+		<-held.Done() // suspended for so long that the lock is lost
+		err := locks.Do(lockregistry.NewOwner(ctx), "42", func(ctx context.Context) error {
+			token, _ := lockregistry.TokenFrom(ctx)
+			table.update("sold elsewhere", token)
+			return nil
+		}, lockregistry.TTL(time.Minute))
+		return err // and this one goes on as if nothing had happened
 	})
-	fmt.Println(errors.Is(err, errStale), errors.Is(err, lockregistry.ErrLockLost), table.state)
+	fmt.Println(errors.Is(err, errLate), errors.Is(err, lockregistry.ErrLockLost), table.state)
 	// Output: true true sold elsewhere
 }
