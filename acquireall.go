@@ -17,15 +17,15 @@ import (
 //   - In order: one after the other in the order of their keys, each as by Acquire. What the call has is renewed while it waits
 //     for the next.
 //
-// It goes in order when somebody has one of them, and then has given back what it had got at once. So whoever waits has
+// It goes in order when another owner has one of them, and has released by then what it had got at once. So a waiter has
 // nothing but keys that sort before the one that it waits for: no two callers wait for each other.
 
 // AcquireAll acquires several paths at once: all of them, or none. It waits like [Registry.Acquire] until it has all. Two calls
-// of AcquireAll with the same paths in any order never wait for each other for ever: it waits for one path after the other, in
+// of AcquireAll with the same paths in any order never wait for each other forever: it waits for one path after the other, in
 // the order of their keys as bytes. A caller that already holds one of the prefix's locks has no such promise.
 //
 // When all are free it takes one script, on a cluster one for each slot. While it waits, the paths that it has already are
-// renewed. When one of them is lost then, it gives all back and begins anew, until the wait ends. With NoWait it tries at once
+// renewed. When one of them is lost then, it releases all and begins anew, until the wait ends. With NoWait it tries at once
 // only.
 //
 // A path that is given twice counts once. Plain locks only. The [Hold] is that of the first path given, with the others in it:
@@ -201,7 +201,7 @@ func (b *bundle) next(ctx context.Context, l *Lock, queued bool) (*Hold, error) 
 	return l.take(ctx, "acquire", q.as)
 }
 
-// tell is for an observer, who is told of each path by itself.
+// tell calls an observer, for each path by itself.
 func (b *bundle) tell(ctx context.Context, l *Lock, q *request, began instant, err error) {
 	if began != 0 {
 		l.tellAcquired(ctx, "acquire", q, began, err == nil, err)
@@ -244,8 +244,8 @@ func giveBack(holds []*Hold) {
 	_ = each(holds, func(h *Hold) error { return h.release(done) })
 }
 
-// atOnce gets all locks if nobody has any. Otherwise it says for which lock it failed, and why: errBusy when somebody has it.
-// Whatever Redis may have granted is given back then.
+// atOnce gets all locks if all are free. Otherwise it says for which lock it failed, and why: errBusy when another owner has it.
+// Whatever Redis may have granted is released then.
 func (b *bundle) atOnce(ctx context.Context) ([]*Hold, *Lock, error) {
 	groups := b.slots()
 	var tries []*attempt
@@ -307,7 +307,7 @@ func (b *bundle) atOnce(ctx context.Context) ([]*Hold, *Lock, error) {
 type slotful struct {
 	locks []*Lock
 	tries []*attempt
-	at    int   // the lock that somebody else has
+	at    int   // the lock that another owner has
 	err   error // why none of them was obtained
 }
 

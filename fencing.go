@@ -8,8 +8,8 @@ import (
 
 // A hold's fencing token is drawn by a script while the hold owns the key, or as it becomes the owner; see lua/fence.lua. So
 // later owners draw later, and each draw gives more than all before. The scripts that make other holds the owner, of waiting
-// calls, draw nothing: the grantee does so itself before its call returns, which needs no word from the granter, who may know
-// nothing of tokens. Docs/semantics.md has the cases.
+// calls, draw nothing: the grantee does so itself before its call returns. So the granter need not know about tokens.
+// Docs/semantics.md has the cases.
 //
 // One draw gives tokensDrawn tokens in a row. Those after the first are for the next owners of this process to whom the hold is
 // handed. They are more than those of earlier owners and less than those of any later draw, for as long as the hold has
@@ -20,16 +20,15 @@ import (
 const tokensDrawn = 100
 
 // WithFencing gives each hold a fencing token: a number that is larger than those of all earlier holds of its path. A program
-// that passes it on to what the lock protects, a row of a database for instance, can have that refuse who comes late: a process
-// that was stopped for longer than its lease. See [Hold.Token] and [TokenFrom]. Locking again keeps the token.
+// passes it on to what the lock protects, a row of a database for instance, which refuses a late writer: a process that was
+// stopped for longer than its lease. See [Hold.Token] and [TokenFrom]. Locking again keeps the token.
 //
 // Holders in registries without this option, and Java's in Spring's format, draw no token: numbers grow over the grants to
 // those that do. With LayoutRedisson plain locks share their numbers with Redisson's RFencedLock. The writers of read-write
 // locks have tokens of their own in either layout, readers have none.
 //
 // Tokens are no less than the server's time in microseconds, but for those of LayoutRedisson. A counter for each path keeps the
-// last one for an hour; with LayoutRedisson for ever. What happens after a failover that has lost it stands in
-// docs/semantics.md.
+// last one for an hour; with LayoutRedisson forever. Docs/semantics.md says what happens after a failover that has lost it.
 //
 // The key is set by a script then. A call that waited in the queue needs a round trip more. Default: no tokens, and no counters.
 func WithFencing() Option { return func(s *settings) { s.fencing = true } }
