@@ -368,6 +368,39 @@ func TestReplicasWithoutAConnection(t *testing.T) {
 	})
 }
 
+// Locks with fencing tokens, granted by another process's release too, and several paths at once.
+func TestReplicasWithFencingAndSeveralPaths(t *testing.T) {
+	followedWorlds(t, func(w *followed) {
+		r := w.replicated(lockregistry.WithFencing())
+		other, err := w.registry(lockregistry.WithFencing()).Acquire(t.Context(), "a")
+		require.NoError(t, err)
+		held := make(chan *lockregistry.Hold, 1)
+		go func() {
+			h, err := r.Acquire(t.Context(), "a")
+			assert.NoError(t, err)
+			held <- h
+		}()
+		w.await("there is a ticket", func() bool { return r.Stats().Tickets == 1 })
+		require.NoError(t, other.Release(t.Context()))
+		first := <-held
+		require.Greater(t, first.Token(), other.Token())
+		assert.Equal(t, "1", w.replica.Command(t, "EXISTS", "orders:a"))
+		require.NoError(t, first.Release(t.Context()))
+
+		both, err := r.AcquireAll(t.Context(), []string{"a", "b"})
+		require.NoError(t, err)
+		require.Greater(t, both.Token(), first.Token())
+		assert.Equal(t, "2", w.replica.Command(t, "EXISTS", "orders:a", "orders:b"))
+		require.NoError(t, both.Release(t.Context()))
+		w.replica.Freeze()
+		_, err = r.AcquireAll(t.Context(), []string{"a", "b"}, lockregistry.NoWait())
+		require.ErrorIs(t, err, lockregistry.ErrUnavailable)
+		w.awaitGone("orders:a")
+		w.awaitGone("orders:b")
+		w.replica.Thaw()
+	})
+}
+
 // Without the right to WAIT nothing is locked, and nothing is left.
 func TestReplicasWithoutPermission(t *testing.T) {
 	followedWorlds(t, func(w *followed) {
