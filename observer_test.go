@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -435,26 +434,28 @@ func (f writerFunc) Write(p []byte) (int, error) {
 func TestAllocationsOfAnObserver(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		var events int
-		least := func(opts ...lockregistry.Option) float64 {
+		allocs := func(opts ...lockregistry.Option) func() float64 {
 			l := w.registry(opts...).Obtain("42")
 			ctx := context.Background()
-			var all []float64
-			for range 20 { // others run, too
-				all = append(all, testing.AllocsPerRun(25, func() {
+			return func() float64 {
+				return testing.AllocsPerRun(25, func() {
 					if err := errors.Join(l.Lock(ctx), l.Unlock(ctx)); err != nil {
 						w.Error(err)
 					}
-				}))
+				})
 			}
-			return slices.Min(all)
 		}
-		without := least()
-		with := least(lockregistry.WithObserver(lockregistry.Observer{
+		bare := allocs()
+		observed := allocs(lockregistry.WithObserver(lockregistry.Observer{
 			Acquired: func(context.Context, lockregistry.Acquired) { events++ },
 			Released: func(context.Context, lockregistry.Released) { events++ },
 			Lost:     func(lockregistry.Lost) {},
 			Renewing: func(lockregistry.Renewing) {},
 		}))
+		without, with := bare(), observed()
+		for round := 0; round < 100 && (round < 10 || with > without); round++ { // goroutines of other tests may allocate meanwhile
+			without, with = min(without, bare()), min(with, observed())
+		}
 		require.LessOrEqual(w, with, without)
 		require.GreaterOrEqual(w, events, 500)
 	})
