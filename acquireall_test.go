@@ -73,12 +73,16 @@ func TestAcquireAll(t *testing.T) {
 		require.Equal(w, h.Token(), w.tokenIn(ctx))
 		require.Same(w, ctx, h.Context(w.Context()))
 		require.Same(w, ctx, h.Context(ctx))
+		before := w.acquired(other.Obtain("0"))
 		for _, path := range h.Paths() {
-			_, err := r.Acquire(ctx, path)
+			_, err := r.AcquireAll(ctx, []string{"0", path}, lockregistry.Wait(time.Second))
+			w.fails(err, lockregistry.ErrDeadlock, "acquire", "orders:"+path)
+			_, err = r.Acquire(ctx, path)
 			w.fails(err, lockregistry.ErrDeadlock, "acquire", "orders:"+path)
 			_, err = r.AcquireAll(ctx, []string{"d", path})
 			w.fails(err, lockregistry.ErrDeadlock, "acquire", "orders:"+path)
 		}
+		w.released(before)
 		require.Greater(w, h.Remaining(), 50*time.Second)
 		require.NoError(w, h.Renew(w.Context(), time.Hour))
 		require.Greater(w, h.Remaining(), 50*time.Minute)
@@ -212,6 +216,7 @@ func TestAcquireAllInOrder(t *testing.T) {
 			require.Greater(w, w.pttl("orders:a"), time.Second)
 			w.allFree("c")
 		}
+		w.pass(900 * time.Millisecond) // the next renewal is due soon
 		w.released(b)
 		h := <-got
 		require.Greater(w, h.Remaining(), lease-lease/4)
@@ -246,18 +251,15 @@ func TestAcquireAllLosesOneWhileItWaits(t *testing.T) {
 		w.pass(30 * time.Second) // the next renewal finds it out
 		w.settle()
 		w.taken("a")
-		w.released(c)
+		w.released(b)
 		w.pass(time.Second)
-		w.allFree("c")
-		select {
-		case <-got:
-			w.Fatal("b is taken")
-		default:
-		}
+		w.settle()
+		w.taken("a", "b")
+		require.Empty(w, got, "c is taken")
+		w.released(c)
+		w.released(<-got)
 		w.fails(<-failed, lockregistry.ErrTimeout, "acquire", "orders:bd")
 		require.Empty(w, timed)
-		w.released(b)
-		w.released(<-got)
 		w.released(d)
 		w.noLocks()
 	})
