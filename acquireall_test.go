@@ -73,7 +73,7 @@ func TestAcquireAll(t *testing.T) {
 		require.Equal(w, h.Token(), w.tokenIn(ctx))
 		require.Same(w, ctx, h.Context(w.Context()))
 		require.Same(w, ctx, h.Context(ctx))
-		before := w.acquired(other.Obtain("0"))
+		before := w.acquired(r.Obtain("0"))
 		for _, path := range h.Paths() {
 			_, err := r.AcquireAll(ctx, []string{"0", path}, lockregistry.Wait(time.Second))
 			w.fails(err, lockregistry.ErrDeadlock, "acquire", "orders:"+path)
@@ -359,16 +359,32 @@ func TestAcquireAllInTime(t *testing.T) {
 	})
 }
 
-// Too few replicas have what the script has written.
-func TestAcquireAllWithoutReplicas(t *testing.T) {
-	realWorlds(t, func(w *world) {
-		r := w.registry(lockregistry.WithReplicas(1, 20*time.Millisecond))
-		for _, opt := range []lockregistry.LockOption{lockregistry.NoWait(), lockregistry.Wait(300 * time.Millisecond)} {
-			_, err := r.AcquireAll(w.Context(), []string{"a", "b"}, opt)
-			require.ErrorIs(w, err, lockregistry.ErrUnavailable)
-			w.awaitGone("orders:a")
-			w.awaitGone("orders:b")
+// With replicas the holds count once these have what the script has written; else all are given back.
+func TestAcquireAllWithReplicas(t *testing.T) {
+	followedWorlds(t, func(w *followed) {
+		r := w.replicated(lockregistry.WithFencing())
+		paths := []string{"a", "b"}
+		h, err := r.AcquireAll(w.Context(), paths, lockregistry.NoWait())
+		require.NoError(w, err)
+		for _, key := range []string{"orders:a", "orders:b", "orders:{orders:a}:fencing"} {
+			require.Equal(w, "1", w.replica.Command(w.T, "EXISTS", key))
 		}
+		w.released(h)
+		w.replica.Freeze()
+		_, err = r.AcquireAll(w.Context(), paths, lockregistry.NoWait())
+		require.ErrorIs(w, err, lockregistry.ErrUnavailable)
+		require.ErrorContains(w, err, "too few replicas have it: 0 of 1")
+		w.awaitGone("orders:a")
+		w.awaitGone("orders:b")
+		_, err = r.AcquireAll(w.Context(), paths, lockregistry.Wait(time.Second))
+		require.ErrorIs(w, err, lockregistry.ErrTimeout)
+		require.ErrorIs(w, err, lockregistry.ErrUnavailable)
+		w.awaitGone("orders:a")
+		w.awaitGone("orders:b")
+		w.replica.Thaw()
+		h, err = r.AcquireAll(w.Context(), paths, lockregistry.Wait(time.Minute))
+		require.NoError(w, err)
+		w.released(h)
 	})
 }
 
