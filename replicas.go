@@ -106,6 +106,10 @@ type replicator struct {
 	queue     []*replication
 	courier   *courier // takes what comes next; nil: there is none
 	hanging   int      // couriers that were replaced and are not back yet
+
+	// knows has the scripts that the server knows, most likely. Elsewhere a script is sent by its digest first; here the answer that
+	// it is not known comes with that of WAIT, when there may be no time left for the source.
+	knows map[*script]bool
 }
 
 // courier goes to a server and back. When another one has replaced it, because it hangs or its connection may lead to a master
@@ -224,7 +228,7 @@ func (s *replicators) at(t *transport, address string) *replicator {
 		if s.of == nil {
 			s.of = map[string]*replicator{}
 		}
-		r = &replicator{transport: t, address: address}
+		r = &replicator{transport: t, address: address, knows: map[*script]bool{}}
 		s.of[address] = r
 	}
 	return r
@@ -395,7 +399,8 @@ func (c *courier) round(client rueidis.DedicatedClient) bool {
 		if e.asking {
 			commands = append(commands, client.B().Arbitrary("ASKING").Build())
 		}
-		if e.bySource {
+		if e.bySource || e.call.script != nil && !r.knows[e.call.script] {
+			e.bySource, r.knows[e.call.script] = true, true
 			commands = append(commands, e.call.bySource(client.B()))
 		} else {
 			commands = append(commands, e.call.command(client.B()))
@@ -425,14 +430,20 @@ func (c *courier) takeIn(batch []*replication, results []rueidis.RedisResult, be
 		}
 		result := results[i]
 		i++
+		if noScript(result.Error()) {
+			delete(r.knows, e.call.script)
+		}
 		if e.state == isSettled { // its caller has not waited
 			continue
 		}
 		if answered(result.Error()) {
 			e.answered = now
 		}
+		cold := noScript(result.Error()) && e.call.script != nil && !e.bySource
 		switch {
-		case noScript(result.Error()) && e.call.script != nil && !e.bySource && !e.overdue && !broken:
+		case cold && e.overdue:
+			e.fail(errNotSent)
+		case cold && !broken:
 			e.bySource = true
 			r.add(c.lane, e)
 		case elsewhere(result.Error()) && e.hops < mostHops:

@@ -435,5 +435,15 @@ func TestReplicasAndForgottenScripts(t *testing.T) {
 		w.do("SCRIPT", "FLUSH")
 		require.NoError(t, h.Renew(t.Context(), time.Minute))
 		require.NoError(t, h.Release(t.Context()))
+
+		w.do("SCRIPT", "FLUSH")
+		w.replica.Freeze()
+		defer w.replica.Thaw()
+		r = w.registry(lockregistry.WithReplicas(1, 20*time.Millisecond)) // no time to send it twice
+		for range 2 {
+			_, err = r.Obtain("42").TryLock(t.Context())
+			require.ErrorIs(t, err, lockregistry.ErrUnavailable)
+		}
+		require.ErrorContains(t, err, "too few replicas")
 	})
 }
