@@ -112,7 +112,7 @@ func WithLogger(l *slog.Logger) Option { return func(s *settings) { s.log = l } 
 // Renew and the renewals of the registry: the lease is then not extended, and [ErrLockLost] follows at its end. A lock that goes
 // from one goroutine of this process to another one needs no acknowledgement, nor does Unlock. It costs a round trip between the
 // servers, and one more connection to each master while calls are under way; the user needs the right to WAIT. Default: a hold
-// counts once the master has it, as in Spring. Redisson waits for replicas, too, see docs/migration.md.
+// counts once the master has it, as in Spring. Redisson waits for replicas, too: docs/migration/redisson.md.
 func WithReplicas(n int, timeout time.Duration) Option {
 	return func(s *settings) { s.replicas = &replicas{n, timeout} }
 }
