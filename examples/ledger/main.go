@@ -37,7 +37,7 @@ func main() {
 func run(
 	ctx context.Context, redis, file, account string, cents int64, lease time.Duration, think func(token uint64),
 ) error {
-	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{redis}})
+	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{redis}, DisableCache: true})
 	if err != nil {
 		return err
 	}
