@@ -1,5 +1,5 @@
 // Command service is a service of which several instances run: HTTP handlers with a deadline, a nightly job, a singleton, a lock
-// for each customer, a read-write lock, metrics, and their tests.
+// for each customer, two customers locked together, a read-write lock, metrics, and their tests.
 //
 //	REDIS_URL=redis://localhost:6379 go run . -listen localhost:8080
 package main

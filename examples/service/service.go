@@ -59,6 +59,13 @@ func (s *Service) Handler() http.Handler {
 		balance, err := s.Credit(ctx, r.PathValue("id"), cents)
 		return strconv.Itoa(balance), err
 	})
+	handle("POST /customers/{id}/transfer/{to}/{cents}", func(ctx context.Context, r *http.Request) (string, error) {
+		cents, err := number(r, "cents")
+		if err != nil {
+			return "", err
+		}
+		return "", s.Transfer(ctx, r.PathValue("id"), r.PathValue("to"), cents)
+	})
 	handle("PUT /price/{net}", func(ctx context.Context, r *http.Request) (string, error) {
 		net, err := number(r, "net")
 		if err != nil {
@@ -76,6 +83,10 @@ func (s *Service) Handler() http.Handler {
 	// Alive does not ask Redis: an outage of Redis must not have all processes restarted.
 	handle("GET /alive", func(context.Context, *http.Request) (string, error) { return "alive", nil })
 	handle("GET /ready", func(ctx context.Context, _ *http.Request) (string, error) { return "ready", s.Ready(ctx) })
+	// Stats does not ask Redis either, but for a cluster's slots.
+	handle("GET /stats", func(context.Context, *http.Request) (string, error) {
+		return fmt.Sprintf("%+v", s.Locks.Stats()), nil
+	})
 	if s.Metrics != nil {
 		mux.Handle("GET /metrics", s.Metrics)
 	}
@@ -138,13 +149,32 @@ func (s *Service) pack(ctx context.Context, order string, parcel int) error {
 // Credit adds to a customer's balance, and returns it. Customers do not wait for each other.
 func (s *Service) Credit(ctx context.Context, customer string, cents int) (int, error) {
 	return lockregistry.DoValue(ctx, s.Locks, "customer:"+customer, func(ctx context.Context) (int, error) {
-		name := "balance:" + customer
-		balance, err := s.Store.Get(ctx, name)
-		if err != nil {
-			return 0, err
-		}
-		return balance + cents, s.Store.Set(ctx, name, balance+cents)
+		return s.add(ctx, customer, cents)
 	}, lockregistry.Wait(patience))
+}
+
+// Transfer moves credit from one customer to another. Two transfers in opposite directions never wait for each other for ever.
+func (s *Service) Transfer(ctx context.Context, from, to string, cents int) error {
+	hold, err := s.Locks.AcquireAll(ctx, []string{"customer:" + from, "customer:" + to}, lockregistry.Wait(patience))
+	if err != nil {
+		return err
+	}
+	held := hold.Context(ctx) // ends when one of the two locks is lost
+	_, err = s.add(held, from, -cents)
+	if err == nil {
+		_, err = s.add(held, to, cents) // a database does both in one transaction
+	}
+	return errors.Join(err, hold.Release(context.WithoutCancel(ctx)))
+}
+
+// add adds to a customer's balance. The caller has the customer's lock.
+func (s *Service) add(ctx context.Context, customer string, cents int) (balance int, err error) {
+	name := "balance:" + customer
+	balance, err = s.Store.Get(ctx, name)
+	if err != nil {
+		return 0, err
+	}
+	return balance + cents, s.Store.Set(ctx, name, balance+cents)
 }
 
 // SetPrice changes the price and its tax, which belong together.

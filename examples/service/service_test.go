@@ -108,6 +108,29 @@ func TestNoCreditIsLost(t *testing.T) {
 	})
 }
 
+func TestTransfersInOppositeDirections(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, store, first, second := instances(t)
+		var all sync.WaitGroup
+		transfer := func(s *Service, path string) {
+			all.Go(func() {
+				if status, text := request(t, s, http.MethodPost, path); status != http.StatusOK {
+					t.Error(path, status, text)
+				}
+			})
+		}
+		for range 10 {
+			transfer(first, "/customers/alice/transfer/bob/3")
+			transfer(second, "/customers/bob/transfer/alice/2")
+			transfer(second, "/customers/alice/credit/5")
+		}
+		all.Wait()
+		if alice, bob := store.number("balance:alice"), store.number("balance:bob"); alice != 40 || bob != 10 {
+			t.Error("balances:", alice, bob)
+		}
+	})
+}
+
 func TestPriceAndTaxFit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, _, first, second := instances(t)
@@ -146,6 +169,7 @@ func TestStatus(t *testing.T) {
 		status(http.MethodPost, "/orders/42/ship", http.StatusOK)
 		status(http.MethodPost, "/customers/alice/credit/much", http.StatusBadRequest)
 		status(http.MethodGet, "/alive", http.StatusOK)
+		status(http.MethodGet, "/stats", http.StatusOK)
 
 		locks.Disconnect()
 		status(http.MethodPost, "/orders/43/ship", http.StatusServiceUnavailable)
