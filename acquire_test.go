@@ -277,6 +277,26 @@ func TestNoDeadlockWithALostHold(t *testing.T) {
 	})
 }
 
+// Neither does one that was locked by Lock or Do: an acquisition does not nest in it.
+func TestAcquiringWithTheContextOfALostLock(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		r := w.registry()
+		l := r.Obtain("42")
+		for _, acquire := range []func(ctx context.Context) (*lockregistry.Hold, error){
+			func(ctx context.Context) (*lockregistry.Hold, error) { return r.Acquire(ctx, "42") },
+			func(ctx context.Context) (*lockregistry.Hold, error) { return r.AcquireAll(ctx, []string{"a", "42"}) },
+		} {
+			w.lock(l, lockregistry.TTL(time.Second))
+			ctx := context.WithoutCancel(l.Context(w.Context()))
+			w.pass(time.Second)
+			next, err := acquire(ctx)
+			require.NoError(w, err)
+			w.releases(next)
+			w.fails(l.Unlock(w.Context()), lockregistry.ErrLockLost, "unlock", theKey)
+		}
+	})
+}
+
 // Of many calls of Release one releases.
 func TestReleasingAtTheSameTime(t *testing.T) {
 	everyKind(t, func(w *world, _ *lockregistry.Registry, l *lockregistry.Lock) {

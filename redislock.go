@@ -289,7 +289,7 @@ func (l *Lock) enter(ctx context.Context, q *request) (in entrance, err error) {
 	if q.lease.ms == "" {
 		q.lease, q.plain = reg.lease, true
 	}
-	if t := c.tenureOf(now); t != nil && t.owner != o {
+	if t := c.tenureOf(now); t != nil && t.owner != o && !o.isValued() { // an acquisition waits until one that is lost is over
 		if nested, err := now.nest(ctx, t, *q); nested {
 			now.unpin() // the hold has a pin already
 			q.how = HowAgain
