@@ -112,7 +112,7 @@ func (t *stray) merge(newer *stray) {
 	}
 	t.failed = 0
 	if newer.late {
-		t.calm = 0
+		t.late, t.calm = true, 0
 	}
 }
 
