@@ -87,6 +87,7 @@ type bundle struct {
 	patient  bool
 	deadline instant
 	began    instant // for an observer; 0: there is none
+	failure  error   // why Redis could not be asked for all at once; nil when it was asked since
 }
 
 // several judges what AcquireAll is given.
@@ -138,9 +139,11 @@ func (b *bundle) obtain(ctx context.Context) ([]*Hold, error) {
 		switch {
 		case err == nil:
 			return holds, nil
-		case b.patient && (err == errBusy || errors.As(err, &late)): //nolint:errorlint // never wrapped
-		case b.patient && (errors.Is(err, ErrLockLost) || errors.Is(err, errLate)):
-		case b.request.wait > 0 && ctx.Err() == nil && errors.Is(err, ErrUnavailable):
+		case b.patient && errors.As(err, &late):
+			b.failure = late.error
+		case b.patient && (err == errBusy || errors.Is(err, ErrLockLost)): //nolint:errorlint // never wrapped
+		case b.patient && errors.Is(err, errLate), b.request.wait > 0 && ctx.Err() == nil && errors.Is(err, ErrUnavailable):
+			b.failure = err
 		default:
 			err = l.gaveUp("acquire", err, b.patient)
 			b.tell(ctx, l, &b.request, b.began, err)
@@ -180,7 +183,7 @@ func (b *bundle) inOrder(ctx context.Context, queued bool) (holds []*Hold, err e
 func (b *bundle) next(ctx context.Context, l *Lock, queued bool) (*Hold, error) {
 	q, began := b.request, b.reg.observed()
 	q.as, q.gathers = newValued(), true
-	err := errBusy
+	err := explain(errBusy, b.failure)
 	if b.deadline != never {
 		q.wait = b.reg.clock.now().until(b.deadline)
 	}
@@ -190,6 +193,7 @@ func (b *bundle) next(ctx context.Context, l *Lock, queued bool) (*Hold, error) 
 			q.how = HowFree
 			err = in.lock.obtain(ctx, &q, in.deadline, queued || in.queued)
 		}
+		b.failure = nil
 	}
 	if err != nil {
 		err = l.gaveUp("acquire", err, true)

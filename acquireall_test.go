@@ -359,6 +359,36 @@ func TestAcquireAllInTime(t *testing.T) {
 	})
 }
 
+// When the wait is over and Redis has not answered, nobody is known to have the paths.
+func TestAcquireAllWhileRedisIsSilent(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		for name, what := range map[string]fate{"silent": silence, "cut": cut, "late": slow(5 * time.Second)} {
+			f := w.flaky()
+			r := f.registry()
+			f.all("obtain", what)
+			start := time.Now()
+			_, err := r.AcquireAll(w.Context(), []string{"a", "b"}, lockregistry.Wait(time.Second))
+			w.fails(err, lockregistry.ErrTimeout, "acquire", "orders:a")
+			require.ErrorIs(w, err, lockregistry.ErrUnavailable, name)
+			require.LessOrEqual(w, time.Since(start), 1500*time.Millisecond)
+			f.heal()
+		}
+	})
+}
+
+// Too few replicas have what the script has written.
+func TestAcquireAllWithoutReplicas(t *testing.T) {
+	realWorlds(t, func(w *world) {
+		r := w.registry(lockregistry.WithReplicas(1, 20*time.Millisecond))
+		for _, opt := range []lockregistry.LockOption{lockregistry.NoWait(), lockregistry.Wait(300 * time.Millisecond)} {
+			_, err := r.AcquireAll(w.Context(), []string{"a", "b"}, opt)
+			require.ErrorIs(w, err, lockregistry.ErrUnavailable)
+			w.awaitGone("orders:a")
+			w.awaitGone("orders:b")
+		}
+	})
+}
+
 // With replicas the holds count once these have what the script has written; else all are given back.
 func TestAcquireAllWithReplicas(t *testing.T) {
 	followedWorlds(t, func(w *followed) {
