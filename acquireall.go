@@ -375,6 +375,8 @@ func (s *slotful) try(b *bundle) {
 	switch {
 	case reply.cut:
 		s.err = explain(ended(first.ctx), outage{errNoAnswer})
+	case granted && reply.short != nil && first.ctx.Err() != nil:
+		s.err = explain(ended(first.ctx), classified(err))
 	case err != nil:
 		s.err = classified(err)
 	case !granted:

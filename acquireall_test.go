@@ -389,6 +389,20 @@ func TestAcquireAllWithoutReplicas(t *testing.T) {
 	})
 }
 
+// A call whose context ends while it waits for replicas says so.
+func TestAcquireAllStopsWaitingForReplicas(t *testing.T) {
+	realWorlds(t, func(w *world) {
+		r := w.registry(lockregistry.WithReplicas(1, 20*time.Second))
+		ctx, cancel := context.WithTimeout(w.Context(), 500*time.Millisecond)
+		defer cancel()
+		_, err := r.AcquireAll(ctx, []string{"a", "b"})
+		w.fails(err, context.DeadlineExceeded, "acquire", "orders:a")
+		require.ErrorIs(w, err, lockregistry.ErrUnavailable)
+		w.awaitGone("orders:a")
+		w.awaitGone("orders:b")
+	})
+}
+
 // With replicas the holds count once these have what the script has written; else all are given back.
 func TestAcquireAllWithReplicas(t *testing.T) {
 	followedWorlds(t, func(w *followed) {
