@@ -365,7 +365,7 @@ func (s *slotful) try(b *bundle) {
 			} else {
 				a.hold.late, s.err = true, classified(errLate)
 			}
-		case granted || unknown(err):
+		case granted || taken == 0 && unknown(err):
 			a.hold.late = true
 		}
 	}
@@ -378,13 +378,14 @@ func (s *slotful) try(b *bundle) {
 	case granted && reply.short != nil && first.ctx.Err() != nil:
 		s.err = explain(ended(first.ctx), classified(err))
 	case err != nil:
-		s.err = classified(err)
+		s.at, s.err = max(0, min(taken, len(s.locks))-1), classified(err)
 	case !granted:
 		s.at, s.err = min(taken, len(s.locks))-1, errBusy
 	}
 }
 
-// readTokens reads the reply of a script that obtains n locks: their tokens, or which of them is taken.
+// readTokens reads the reply of a script that obtains n locks: their tokens, or which of them is taken, with ErrWrongType when it
+// is no such lock.
 func readTokens(result rueidis.RedisResult, n int) (tokens []uint64, taken int, err error) {
 	message, err := result.ToMessage()
 	if err != nil {
@@ -392,6 +393,9 @@ func readTokens(result rueidis.RedisResult, n int) (tokens []uint64, taken int, 
 	}
 	if !message.IsArray() {
 		at, err := message.AsInt64()
+		if at < 0 {
+			return nil, int(-at), ErrWrongType
+		}
 		return nil, int(max(at, 1)), err
 	}
 	values, err := message.ToArray()

@@ -139,9 +139,11 @@ func TestAcquireAllOfBadInput(t *testing.T) {
 		_, err := r.AcquireAll(cancelled, []string{"a", "b"})
 		require.ErrorIs(w, err, context.Canceled)
 		w.do("SADD", "orders:b", "x")
-		_, err = r.AcquireAll(w.Context(), []string{"a", "b"})
-		require.ErrorIs(w, err, lockregistry.ErrWrongType)
-		w.allFree("a")
+		for _, layout := range []lockregistry.Layout{lockregistry.LayoutSpring, lockregistry.LayoutRedisson} {
+			_, err = w.registry(lockregistry.WithLayout(layout)).AcquireAll(w.Context(), []string{"a", "b"})
+			w.fails(err, lockregistry.ErrWrongType, "acquire", "orders:b")
+			w.allFree("a")
+		}
 		w.do("DEL", "orders:b")
 
 		small := w.registry(lockregistry.WithCapacity(2))

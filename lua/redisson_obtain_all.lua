@@ -5,11 +5,14 @@ local n, counter = tonumber(ARGV[1]), ARGV[6 + ARGV[1]] or ''
 -- include redisson_draw
 -- include fence
 for i = 1, n do
-  if redis.call('HEXISTS', KEYS[i], 'mode') == 1 then
-    return redis.error_reply('WRONGTYPE the key holds a read-write lock')
+  local fields, registry, number = redis.pcall('HKEYS', KEYS[i]), string.match(ARGV[5 + i], '^(.*:)(%d+)$')
+  if fields.err then
+    return string.find(fields.err, 'WRONGTYPE') and -i or fields
   end
-  local registry, number = string.match(ARGV[5 + i], '^(.*:)(%d+)$')
-  for _, held in ipairs(redis.call('HKEYS', KEYS[i])) do
+  for _, held in ipairs(fields) do
+    if held == 'mode' then -- a read-write lock
+      return -i
+    end
     local other = string.sub(held, 1, #registry) == registry and tonumber(string.sub(held, #registry + 1))
     if not other or other > tonumber(number) then
       return i

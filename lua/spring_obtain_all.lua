@@ -5,14 +5,17 @@
 -- ARGV[2]  the lease in milliseconds
 -- ARGV[6]  and so on: the holds' values; then for each the key of its fencing counter, if tokens are wanted
 --
--- Replies the tokens, 0 where none is wanted, or, as a number, the place of a key that somebody else holds. Values of the same
+-- Replies the tokens, 0 where none is wanted, or, as a number, the place of a key that somebody else holds, below zero of one that
+-- is no such lock. Values of the same
 -- registry are as in spring_obtain.lua. What the server refuses it refuses for the first key, before anything has changed.
 local n, counter = tonumber(ARGV[1]), ARGV[6 + ARGV[1]] or ''
 -- include draw
 -- include fence
 for i = 1, n do
-  local held, registry, number = redis.call('GET', KEYS[i]), string.match(ARGV[5 + i], '^(.*:)(%d+)$')
-  if held then
+  local held, registry, number = redis.pcall('GET', KEYS[i]), string.match(ARGV[5 + i], '^(.*:)(%d+)$')
+  if type(held) == 'table' then
+    return string.find(held.err, 'WRONGTYPE') and -i or held
+  elseif held then
     local other = string.sub(held, 1, #registry) == registry and tonumber(string.sub(held, #registry + 1))
     if not other or other > tonumber(number) then
       return i
