@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
@@ -776,16 +775,7 @@ func TestAllocationsOfAHold(t *testing.T) {
 // Holds, paths that stay taken and jobs work on a cluster as they do on one server, wherever the key is.
 func TestHoldsOnACluster(t *testing.T) {
 	nodes := redistest.StartCluster(t, 3)
-	registry := func() *lockregistry.Registry {
-		client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{nodes[0].Addr()}, DisableCache: true})
-		require.NoError(t, err)
-		t.Cleanup(client.Close)
-		r, err := lockregistry.New(client, "orders")
-		require.NoError(t, err)
-		t.Cleanup(func() { _ = r.Close() })
-		return r
-	}
-	one, two := registry(), registry()
+	one, two := onCluster(t, nodes), onCluster(t, nodes)
 	const least = 150 * time.Millisecond
 	for _, path := range []string{"a", "b", "c", "{tag}d"} {
 		t.Run(path, func(t *testing.T) {

@@ -27,6 +27,18 @@ func sharded(t *testing.T, server *redistest.Server) bool {
 	return n >= 7
 }
 
+// onCluster returns a registry on a cluster, with a client of its own, both closed at the end of the test.
+func onCluster(t *testing.T, nodes []*redistest.Server, opts ...lockregistry.Option) *lockregistry.Registry {
+	t.Helper()
+	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{nodes[0].Addr()}, DisableCache: true})
+	require.NoError(t, err)
+	t.Cleanup(client.Close)
+	r, err := lockregistry.New(client, "orders", opts...)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = r.Close() })
+	return r
+}
+
 // On a cluster the queue and the channels are in the slot of the key: grants come on the connection to its master, and
 // nothing is sent over the cluster's bus. Each process has its share.
 func TestQueueOnACluster(t *testing.T) {
@@ -94,13 +106,7 @@ func TestAQueueMovesWithItsSlot(t *testing.T) {
 				return // there is no queue
 			}
 			lock := func() *lockregistry.Lock {
-				client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{nodes[0].Addr()}, DisableCache: true})
-				require.NoError(t, err)
-				t.Cleanup(client.Close)
-				r, err := lockregistry.New(client, "orders", lockregistry.WithLayout(layout))
-				require.NoError(t, err)
-				t.Cleanup(func() { _ = r.Close() })
-				return r.Obtain("42")
+				return onCluster(t, nodes, lockregistry.WithLayout(layout)).Obtain("42")
 			}
 			waits := func(l *lockregistry.Lock) <-chan error {
 				done := make(chan error, 1)

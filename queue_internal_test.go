@@ -12,6 +12,20 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// embedded returns a registry on an embedded server, closed at the end of the test.
+func embedded(t *testing.T, opts ...Option) *Registry {
+	t.Helper()
+	client, err := rueidis.NewClient(rueidis.ClientOption{
+		InitAddress: []string{miniredis.RunT(t).Addr()}, ForceSingleClient: true, DisableCache: true,
+	})
+	require.NoError(t, err)
+	t.Cleanup(client.Close)
+	r, err := New(client, "orders", opts...)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, r.Close()) })
+	return r
+}
+
 // waitingCall is a call that waits in the queue, and has looked just now.
 func waitingCall(t *testing.T, l *Lock, as owner) *acquisition {
 	t.Helper()
@@ -62,13 +76,7 @@ func TestGrantIsFoundWhileItsMessageComes(t *testing.T) {
 		"after the last one": {1000, lock, func(a *acquisition) { comes(); ends(a, 0) }, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			server := miniredis.RunT(t)
-			client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{server.Addr()}, DisableCache: true})
-			require.NoError(t, err)
-			defer client.Close()
-			reg, err := New(client, "orders", WithWakeup(WakeupPoll))
-			require.NoError(t, err)
-			defer func() { _ = reg.Close() }()
+			reg := embedded(t, WithWakeup(WakeupPoll))
 			l, me := reg.Obtain("42"), newValued()
 			for range c.rounds {
 				a := waitingCall(t, l, me)

@@ -4,21 +4,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
-	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
 )
 
 // A shorter lease that the master has, and too few replicas, counts whatever becomes of a renewal that was under way with it.
 func TestRenewalsUnderWayThatTooFewReplicasHave(t *testing.T) {
-	client, err := rueidis.NewClient(rueidis.ClientOption{
-		InitAddress: []string{miniredis.RunT(t).Addr()}, ForceSingleClient: true, DisableCache: true,
-	})
-	require.NoError(t, err)
-	defer client.Close()
-	r, err := New(client, "orders")
-	require.NoError(t, err)
-	defer func() { require.NoError(t, r.Close()) }()
+	r := embedded(t)
 	h := r.newLock("42").newHold(&request{lease: leaseOf(time.Minute)})
 	now := r.clock.now()
 	require.True(t, h.grant(now, now))

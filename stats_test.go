@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -196,16 +195,7 @@ func TestStatsOfFailures(t *testing.T) {
 // In a cluster each master is there, with the calls that wait for a word of it, and with its own answers.
 func TestStatsOfACluster(t *testing.T) {
 	servers := redistest.StartCluster(t, 3)
-	made := func() *lockregistry.Registry {
-		client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{servers[0].Addr()}, DisableCache: true})
-		require.NoError(t, err)
-		t.Cleanup(client.Close)
-		r, err := lockregistry.New(client, "orders")
-		require.NoError(t, err)
-		t.Cleanup(func() { _ = r.Close() })
-		return r
-	}
-	r, other := made(), made()
+	r, other := onCluster(t, servers), onCluster(t, servers)
 	addresses := make([]string, len(servers))
 	for i, s := range servers {
 		addresses[i] = s.Addr()

@@ -4,22 +4,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
-	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
 )
 
 // What was left first needs one removal, a ticket for instance; a grant that is abandoned before that is answered may arrive
 // later. So it is looked out for after the answer, too.
 func TestAGrantIsAbandonedDuringARemoval(t *testing.T) {
-	client, err := rueidis.NewClient(rueidis.ClientOption{
-		InitAddress: []string{miniredis.RunT(t).Addr()}, ForceSingleClient: true, DisableCache: true,
-	})
-	require.NoError(t, err)
-	defer client.Close()
-	r, err := New(client, "orders")
-	require.NoError(t, err)
-	defer func() { require.NoError(t, r.Close()) }()
+	r := embedded(t)
 	l := r.newLock("42")
 	abandoned := func(late bool) *stray {
 		s := l.newHold(&request{lease: leaseOf(time.Minute)}).abandoned()
