@@ -2,7 +2,7 @@
 
 ARGS ?=
 FUZZTIME ?= 20s
-TESTTIMEOUT ?= 10m
+TESTTIMEOUT ?= 20m
 
 .DEFAULT_GOAL := help
 
@@ -18,13 +18,13 @@ demo: ## run the demonstration; ARGS="..." is passed on
 service: ## test the example service, two instances of it on a real server, in half a minute
 	@scripts/ensure-cgo.sh
 	@scripts/ensure-redis.sh
-	cd examples/service && GOWORK=off go test -race -count=1 -timeout 1m .
+	cd examples/service && GOWORK=off ../../scripts/go-test.sh -race -count=1 -timeout=1m .
 
 .PHONY: test
 test: ## run all tests of the library with the race detector, on real servers; installs what is missing
 	@scripts/ensure-cgo.sh
 	@scripts/ensure-redis.sh
-	go test -race -timeout $(TESTTIMEOUT) ./...
+	scripts/go-test.sh -race -timeout=$(TESTTIMEOUT) ./...
 
 .PHONY: servers
 servers: ## install Redis 6.2, Redis 8.2 and Valkey into .servers, for the tests; needs python3
@@ -57,14 +57,14 @@ bench-core: ## run the benchmarks of the library's own parts
 torture: ## check histories of many processes under network failures, and that no late command harms a later hold
 	@scripts/ensure-cgo.sh
 	@scripts/ensure-redis.sh
-	cd torture && GOWORK=off go test -race -timeout $(TESTTIMEOUT) ./...
+	cd torture && GOWORK=off ../scripts/go-test.sh -race -timeout=$(TESTTIMEOUT) ./...
 
 .PHONY: adapters
 adapters: ## test the modules for other libraries: gocronlock, lockotel
 	@scripts/ensure-cgo.sh
 	@scripts/ensure-redis.sh
-	cd gocronlock && GOWORK=off go test -race -timeout $(TESTTIMEOUT) ./...
-	cd lockotel && GOWORK=off go test -race -timeout $(TESTTIMEOUT) ./...
+	cd gocronlock && GOWORK=off ../scripts/go-test.sh -race -timeout=$(TESTTIMEOUT) ./...
+	cd lockotel && GOWORK=off ../scripts/go-test.sh -race -timeout=$(TESTTIMEOUT) ./...
 
 SOAK ?= 10m
 
@@ -78,7 +78,7 @@ soak: ## the same for SOAK=10m; prints the seed, SEED=... repeats it
 failover: ## kill, freeze, promote and reshard real clusters and Sentinel deployments, in three to four minutes; prints a table
 	@scripts/ensure-cgo.sh
 	@scripts/ensure-redis.sh
-	cd failover && GOWORK=off go test -race -count=1 -timeout 6m -v .
+	cd failover && GOWORK=off ../scripts/go-test.sh -race -count=1 -timeout=10m -v .
 
 .PHONY: failover-long
 failover-long: ## ten rounds of everything and thirty kills of a master, in about half an hour
@@ -89,14 +89,14 @@ failover-long: ## ten rounds of everything and thirty kills of a master, in abou
 .PHONY: ledger
 ledger: ## test the example of fencing: a SQL table that refuses a writer that was stopped
 	@scripts/ensure-redis.sh
-	cd examples/ledger && GOWORK=off go test -count=1 -timeout $(TESTTIMEOUT) .
+	cd examples/ledger && GOWORK=off ../../scripts/go-test.sh -count=1 -timeout=$(TESTTIMEOUT) .
 
 .PHONY: interop
 interop: ## lock against the real Java libraries, both ways; needs a JDK 17 and Maven
 	@scripts/ensure-cgo.sh
 	@scripts/ensure-redis.sh
 	@scripts/ensure-java.sh
-	cd interop && GOWORK=off go test -race -v -timeout 20m .
+	cd interop && GOWORK=off ../scripts/go-test.sh -race -v -timeout=20m .
 
 .PHONY: interop-all
 interop-all: ## the same, with the long tests for every version of the Java libraries

@@ -751,10 +751,22 @@ func TestAllocationsOfAHold(t *testing.T) {
 				w.Error(err)
 			}
 		}
+		// The race detector empties pools at random, so averages, not whole numbers.
+		var of runtime.MemStats
+		allocations := func(f func()) float64 {
+			runtime.ReadMemStats(&of)
+			before := of.Mallocs
+			for range 100 {
+				f()
+			}
+			runtime.ReadMemStats(&of)
+			return float64(of.Mallocs-before) / 100
+		}
 		least := func(f func()) float64 {
+			f()
 			var all []float64
-			for range 5 {
-				all = append(all, testing.AllocsPerRun(50, f))
+			for range 10 {
+				all = append(all, allocations(f))
 			}
 			return slices.Min(all)
 		}
@@ -768,7 +780,7 @@ func TestAllocationsOfAHold(t *testing.T) {
 			once(h.Release(ctx))
 		})
 		w.Log(locking, acquiring)
-		require.LessOrEqual(w, acquiring, locking+3)
+		require.Less(w, acquiring, locking+3.5)
 	})
 }
 
