@@ -66,6 +66,16 @@ adapters: ## test the modules for other libraries: gocronlock, lockotel
 	cd gocronlock && GOWORK=off ../scripts/go-test.sh -race -timeout=$(TESTTIMEOUT) ./...
 	cd lockotel && GOWORK=off ../scripts/go-test.sh -race -timeout=$(TESTTIMEOUT) ./...
 
+.PHONY: lockreg
+lockreg: ## build the command line into ./lockreg
+	cd cmd/lockreg && GOWORK=off go build -o ../../lockreg .
+
+.PHONY: test-lockreg
+test-lockreg: ## test the command line on real servers
+	@scripts/ensure-cgo.sh
+	@scripts/ensure-redis.sh
+	cd cmd/lockreg && GOWORK=off ../../scripts/go-test.sh -race -timeout=$(TESTTIMEOUT) ./...
+
 SOAK ?= 10m
 
 .PHONY: soak

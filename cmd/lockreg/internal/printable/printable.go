@@ -1,0 +1,79 @@
+// Package printable makes text that came from somewhere else safe to show in a terminal and in logs.
+package printable
+
+import (
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Text is s with everything escaped as in Go that a terminal would act on, or that would not be seen: control characters,
+// those that change the direction of text, invisible ones, line ends, and bytes that are no UTF-8. A backslash is doubled, so
+// that different texts stay different.
+func Text(s string) string {
+	if !strings.ContainsFunc(s, func(r rune) bool { return r == '\\' || hidden(r) }) && utf8.ValidString(s) {
+		return s
+	}
+	quoted := strconv.Quote(s)
+	return strings.ReplaceAll(quoted[1:len(quoted)-1], `\"`, `"`)
+}
+
+// hidden tells whether a character shows as something else than itself.
+func hidden(r rune) bool { return !unicode.IsPrint(r) }
+
+// JSON is a JSON text with the same characters escaped as JSON has it. They can only be within strings there, but for line
+// ends and spaces between the values, which stay.
+func JSON(text []byte) []byte {
+	if !slices.ContainsFunc([]rune(string(text)), hidden) {
+		return text
+	}
+	out := make([]byte, 0, len(text))
+	for _, r := range string(text) {
+		switch {
+		case r == '\n' || !hidden(r):
+			out = utf8.AppendRune(out, r)
+		case r > 0xffff:
+			high, low := surrogates(r)
+			out = appendEscape(appendEscape(out, high), low)
+		default:
+			out = appendEscape(out, r)
+		}
+	}
+	return out
+}
+
+func surrogates(r rune) (high, low rune) {
+	r -= 0x10000
+	return 0xd800 + r>>10, 0xdc00 + r&0x3ff
+}
+
+func appendEscape(out []byte, r rune) []byte {
+	const digits = "0123456789abcdef"
+	return append(out, '\\', 'u', digits[r>>12&15], digits[r>>8&15], digits[r>>4&15], digits[r&15])
+}
+
+// URL is the address of a Redis server without its password, for people: scheme, user, addresses and database. A user without
+// a password is left out, since it often is the password. So is what cannot be read.
+func URL(address string) string {
+	u, err := url.Parse(address)
+	if err != nil || u.Scheme == "" || u.Opaque != "" {
+		return "(an address that cannot be read)"
+	}
+	shown := u.Scheme + "://"
+	if name := u.User.Username(); name != "" {
+		if _, has := u.User.Password(); has {
+			shown += name + ":***@"
+		}
+	}
+	shown += u.Host
+	if _, err := strconv.Atoi(strings.TrimPrefix(u.Path, "/")); err == nil || u.Scheme == "unix" {
+		shown += u.Path
+	}
+	for _, more := range u.Query()["addr"] {
+		shown += "," + more
+	}
+	return Text(shown)
+}

@@ -1,0 +1,74 @@
+package printable_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/printable"
+)
+
+func TestText(t *testing.T) {
+	t.Parallel()
+	for given, want := range map[string]string{
+		"orders:42 ä 锁 \"quoted\"": "orders:42 ä 锁 \"quoted\"",
+		"\x1b[2Jgone":              `\x1b[2Jgone`,
+		"two\nlines\r\t":           `two\nlines\r\t`,
+		"say \"\x07\"":             `say "\a"`,
+		"nel\u0085csi\u009b2J":     `nel\u0085csi\u009b2J`,
+		"user\u202egnp.exe":        `user\u202egnp.exe`,
+		"a\u2066b\u2069":           `a\u2066b\u2069`,
+		"zero\u200bwidth\ufeff":    `zero\u200bwidth\ufeff`,
+		"tag\U000e0041":            `tag\U000e0041`,
+		"nbsp\u00a0line\u2028":     `nbsp\u00a0line\u2028`,
+		"\xff\xfe":                 `\xff\xfe`,
+		"del\x7f":                  `del\x7f`,
+		`\x1b`:                     `\\x1b`,
+		"":                         "",
+	} {
+		assert.Equal(t, want, printable.Text(given))
+	}
+}
+
+func TestJSON(t *testing.T) {
+	t.Parallel()
+	given := map[string]string{"path": "a\x1bb\u009bc\u202ed\U000e0041e\nf<\u00a0> ä 锁 \\ \"", "plain": "x"}
+	text, err := json.MarshalIndent(given, "", "  ")
+	require.NoError(t, err)
+	safe := printable.JSON(text)
+	for _, r := range strings.ReplaceAll(string(safe), "\n", "") {
+		assert.False(t, r < ' ' || r == 0x9b || r == 0x202e || r == 0xe0041 || r == 0xa0, "%U", r)
+	}
+	assert.Contains(t, string(safe), "ä 锁")
+	var back map[string]string
+	require.NoError(t, json.Unmarshal(safe, &back))
+	assert.Equal(t, given, back)
+}
+
+func TestURL(t *testing.T) {
+	t.Parallel()
+	for given, want := range map[string]string{
+		"redis://localhost:6379":                       "redis://localhost:6379",
+		"redis://:secret@redis.internal:6379/3":        "redis://redis.internal:6379/3",
+		"rediss://app:secret@host:1?addr=b:2&addr=c:3": "rediss://app:***@host:1,b:2,c:3",
+		"redis://secret@host":                          "redis://host",
+		"redis://host/secret":                          "redis://host",
+		"redis://host?password=secret#secret":          "redis://host",
+		"unix:///run/redis.sock?db=1":                  "unix:///run/redis.sock",
+		"unix://:secret@/run/redis.sock":               "unix:///run/redis.sock",
+		"redis://:sec/ret@host":                        "(an address that cannot be read)",
+		"redis:secret":                                 "(an address that cannot be read)",
+		"secret":                                       "(an address that cannot be read)",
+		"redis://a%1b%5b2J:secret@host":                `redis://a\x1b[2J:***@host`,
+		"redis://h?addr=b%0a:1":                        `redis://h,b\n:1`,
+		"redis://:sec%ret@host":                        "(an address that cannot be read)",
+		"redis://us:se@cret@host":                      "redis://us:***@host",
+	} {
+		got := printable.URL(given)
+		assert.Equal(t, want, got)
+		assert.NotContains(t, got, "secret")
+	}
+}

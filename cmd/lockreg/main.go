@@ -1,0 +1,190 @@
+// Command lockreg shows and uses the locks of this library from a terminal or a script.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/redis/rueidis"
+	"github.com/spf13/cobra"
+
+	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/connect"
+	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/printable"
+)
+
+// What the program exits with, besides the codes of a command that it ran. The numbers above 60 are those of sysexits.h.
+const (
+	exitFound       = 1  // deadlocks: there is one; doctor: something is wrong; release: nothing was released
+	exitUsage       = 64 // a mistake on the command line
+	exitUnavailable = 69 // Redis cannot be used
+	exitLost        = 70 // the lock was lost while the command ran
+	exitConflict    = 75 // the lock was not obtained
+)
+
+// exit is an error that the program ends with in a particular way. Without err there is nothing to say.
+type exit struct {
+	code int
+	err  error
+}
+
+func (e exit) Error() string {
+	if e.err == nil {
+		return ""
+	}
+	return e.err.Error()
+}
+
+func (e exit) Unwrap() error { return e.err }
+
+func usage(format string, args ...any) error { return exit{exitUsage, fmt.Errorf(format, args...)} }
+
+// app is one run of the program: what it is connected with, and the flags of all commands.
+type app struct {
+	in       io.Reader
+	out, err io.Writer
+
+	url    string
+	json   bool
+	layout string
+}
+
+func main() {
+	a := &app{in: os.Stdin, out: os.Stdout, err: os.Stderr}
+	os.Exit(a.execute(os.Args[1:]))
+}
+
+// execute runs one command line, and returns the code to exit with.
+func (a *app) execute(args []string) int {
+	root := a.root()
+	root.SetArgs(args)
+	root.SetIn(a.in)
+	root.SetOut(a.out)
+	root.SetErr(a.err)
+	return a.tell(root.ExecuteContext(context.Background()))
+}
+
+// tell prints an error, and chooses the code for it.
+func (a *app) tell(err error) int {
+	if err == nil {
+		return 0
+	}
+	code := exitUsage // cobra's own errors, and bad input
+	var chosen exit
+	switch {
+	case errors.As(err, &chosen):
+		code = chosen.code
+	case errors.Is(err, connect.ErrURL):
+	case errors.Is(err, errUnreachable), errors.Is(err, lockregistry.ErrUnavailable):
+		code = exitUnavailable
+	}
+	if err.Error() != "" {
+		fmt.Fprintln(a.err, "lockreg:", printable.Text(err.Error()))
+	}
+	return code
+}
+
+func (a *app) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "lockreg",
+		Short: "Show and use the locks of lockregistry, Spring's RedisLockRegistry and Redisson",
+		Long: `lockreg shows which locks are held in Redis and who waits for them, frees the
+lock of a holder that is gone, and runs a command under a lock.
+
+Redis is found by --url or REDIS_URL:
+
+  redis://user:password@host:6379/0          one server
+  redis://host:6379?addr=host2:6379          a cluster
+  redis://host:26379?master_set=mymaster     Sentinel
+  rediss://host:6379                         TLS
+  unix:///run/redis.sock                     a socket
+
+A registry's locks are the keys PREFIX:PATH.
+
+Exit codes: 0 success, 64 a mistake on the command line, 69 Redis cannot be
+used; each command's help has its others.`,
+		Args:          cobra.NoArgs,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Version:       version(),
+	}
+	root.SetVersionTemplate("lockreg {{.Version}}\n")
+	flags := root.PersistentFlags()
+	flags.StringVar(&a.url, "url", "", "address of Redis (default: the environment's REDIS_URL)")
+	flags.BoolVar(&a.json, "json", false, "print JSON instead of text")
+	flags.StringVar(&a.layout, "layout", "spring", "format of plain locks: spring or redisson")
+	_ = root.RegisterFlagCompletionFunc("layout",
+		cobra.FixedCompletions([]string{"spring", "redisson"}, cobra.ShellCompDirectiveNoFileComp))
+	root.AddCommand(
+		a.versionCommand(),
+	)
+	return root
+}
+
+// errUnreachable: there is no Redis to be used.
+var errUnreachable = errors.New("Redis cannot be used")
+
+// address is the URL that was given.
+func (a *app) address() string {
+	if a.url != "" {
+		return a.url
+	}
+	return os.Getenv("REDIS_URL")
+}
+
+// connect returns a client, which the caller closes.
+func (a *app) connect(ctx context.Context) (rueidis.Client, error) {
+	client, err := connect.Open(ctx, a.address())
+	if err != nil && !errors.Is(err, connect.ErrURL) {
+		err = exit{exitUnavailable, err}
+	}
+	return client, err
+}
+
+// registry returns a registry with the layout that was asked for, and a function that closes it and its client.
+func (a *app) registry(
+	ctx context.Context, prefix string, opts ...lockregistry.Option,
+) (*lockregistry.Registry, func(), error) {
+	layout, err := parseLayout(a.layout)
+	if err != nil {
+		return nil, nil, err
+	}
+	client, err := a.connect(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	r, err := lockregistry.New(client, prefix, append([]lockregistry.Option{lockregistry.WithLayout(layout)}, opts...)...)
+	if err != nil {
+		client.Close()
+		return nil, nil, exit{exitUsage, err}
+	}
+	return r, func() {
+		_ = r.Close()
+		client.Close()
+	}, nil
+}
+
+func parseLayout(name string) (lockregistry.Layout, error) {
+	switch name {
+	case "spring":
+		return lockregistry.LayoutSpring, nil
+	case "redisson":
+		return lockregistry.LayoutRedisson, nil
+	}
+	return 0, usage("--layout is %q: it is spring or redisson", name)
+}
+
+// printJSON prints a value as indented JSON.
+func (a *app) printJSON(value any) error {
+	text, err := json.MarshalIndent(value, "", "  ")
+	if err != nil {
+		return err
+	}
+	_, err = a.out.Write(append(printable.JSON(text), '\n'))
+	return err
+}
