@@ -52,7 +52,8 @@ var (
 
 // LockError says which operation failed on which key. It wraps every error that a lock returns.
 type LockError struct {
-	Op  string // "lock", "trylock", "unlock", "renew", "do", "acquire", "once", "release", "forceunlock" or "leader"
+	// Op is "lock", "trylock", "unlock", "renew", "do", "acquire", "once", "release", "forceunlock", "inspect" or "leader".
+	Op  string
 	Key string // the lock's key in Redis
 	Err error  // why
 }

@@ -88,12 +88,13 @@ func fencing(prefix, key string) string {
 }
 
 // errReserved: a lock of such a path would be in the place of what another one needs.
-var errReserved = errors.New("a path that ends in :waiters or :fencing, with a part in braces before, is reserved for what " +
-	"a lock keeps beside its key")
+var errReserved = errors.New("a path that ends in :waiters, :fencing or :registry, with a part in braces before, is reserved " +
+	"for what locks and registries keep beside the keys")
 
-// reserved tells whether a key may be that of another lock's queue or fencing counter.
+// reserved tells whether a key may be that of another lock's queue or fencing counter, or of the record of a registry.
 func reserved(key string) bool {
-	return (strings.HasSuffix(key, ":waiters") || strings.HasSuffix(key, ":fencing")) && hashed(key) != key
+	return (strings.HasSuffix(key, ":waiters") || strings.HasSuffix(key, ":fencing") || strings.HasSuffix(key, ":registry")) &&
+		hashed(key) != key
 }
 
 // errApart: the fencing counter must be in the slot of its key.

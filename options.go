@@ -41,6 +41,7 @@ type settings struct {
 	replicas   *replicas
 	observer   *Observer
 	fencing    bool
+	name       *string
 }
 
 // WithExpiry sets the lease of a lock: how long it stays locked in Redis when nobody unlocks or renews it. It counts whole
@@ -289,6 +290,7 @@ func (s *settings) check() error {
 		present(s.log),
 		s.replicas.check(),
 		observes(s.observer),
+		nameable(s.name),
 	)
 }
 

@@ -184,13 +184,18 @@ func (l *Lock) IsHeld() bool {
 
 func (l *Lock) fail(op string, err error) error { return &LockError{Op: op, Key: l.key, Err: err} }
 
+var (
+	errNilContext = errors.New("the context is nil")
+	errNoPath     = errors.New("the path is empty")
+)
+
 // check finds what makes every call on l fail.
 func (l *Lock) check(ctx context.Context) error {
 	switch {
 	case ctx == nil:
-		return errors.New("the context is nil")
+		return errNilContext
 	case l.path() == "":
-		return errors.New("the path is empty")
+		return errNoPath
 	case reserved(l.key):
 		return errReserved
 	case !l.fenceable():

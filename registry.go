@@ -40,6 +40,8 @@ type Registry struct {
 	observer  Observer
 	clock     clock
 
+	inspection inspection
+
 	holds     atomic.Uint64 // the number of the newest hold
 	counts    counts
 	cache     cache
@@ -127,6 +129,7 @@ func New(client rueidis.Client, prefix string, opts ...Option) (*Registry, error
 	r.write = &kind{
 		layout: newWriteLayout(client, prefix, &s), watchdog: s.layout == LayoutRedisson, fencing: s.fencing, side: "w",
 	}
+	r.inspection.label = labelOf(values, s.name)
 	r.scheduler = newScheduler(r)
 	r.waker = newWaker(r, s.wakeup, s.log)
 	return r, nil

@@ -1,0 +1,402 @@
+package lockregistry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+// LockInfo is what Redis knows of a path at one moment: who holds it, and who waits for it.
+type LockInfo struct {
+	Path string
+	Key  string // prefix + ":" + path
+
+	// Kind is "lock" for a plain lock, "readwrite" for a read-write lock, and empty when nobody holds it and nobody waits.
+	Kind   string
+	Layout Layout // of a plain lock, as its key has it, or, when nobody holds it, of this registry; that of a read-write lock is LayoutRedisson
+
+	Holders     []HolderInfo // the first 100 in no order; one, but for readers
+	HolderCount int          // all of them
+
+	Waiters     []WaiterInfo // the first 100 in the order of the queue
+	WaiterCount int          // all of them
+}
+
+// HolderInfo is somebody who holds a lock.
+type HolderInfo struct {
+	Holder string // as it is in the key: its value, or a field of the hash. [Registry.ForceUnlockHolder] takes it
+	Label  Label  // of its registry; see [Label.Known]
+	Shared bool   // it is a reader
+
+	// Since is when the call that holds the lock asked for it, by the wall clock of its process: for one that waited in the queue, when
+	// it began to wait, or to wait anew. It may have been handed from one goroutine to another since. Zero: not known, as for
+	// Java and older versions.
+	Since time.Time
+
+	Lease time.Duration // what is left of it, if it is not renewed; negative when it has no end
+	Token uint64        // the last fencing token that was drawn for the path, for its present owner or the next ones, see [WithFencing]; 0: none
+	Kept  bool          // nobody holds the lock any more, and [AtLeast] keeps the path
+}
+
+// WaiterInfo is a call that has a place in the queue of a path. Java, and calls that poll, have none. The place of a process that
+// has died goes when its turn comes.
+type WaiterInfo struct {
+	Registry string    // as in Label
+	Label    Label     // see [Label.Known]
+	Shared   bool      // it wants to read
+	Since    time.Time // since when it has its place, by the server's clock
+}
+
+const (
+	mostNamed   = 100 // holders, and waiters, of a path
+	inspectedAt = 100 // paths that one script reads
+
+	kindLock      = "lock"
+	kindReadWrite = "readwrite"
+)
+
+var inspect = load("inspect")
+
+// inspection is how a registry reads what Redis knows of locks.
+type inspection struct {
+	label    Label
+	readOnly atomic.Bool // the server takes EVALSHA_RO, and refuses this user EVALSHA
+}
+
+// Inspect tells who holds the lock of path, and who waits for it: its plain lock in either layout, or its read-write lock, Java's
+// holders included. It reads, in two round trips, and changes nothing, so a user without permission to write may call it;
+// docs/operations.md names the commands. The holders and waiters are those of one moment, the labels of one just after it.
+//
+// Errors, each within a [*LockError]: [ErrWrongType] when the key is no lock at all, [ErrUnavailable], that of ctx, [ErrClosed],
+// bad input such as an empty path, and other ones of Redis.
+func (r *Registry) Inspect(ctx context.Context, path string) (LockInfo, error) {
+	l := r.newLock(path)
+	info, err := r.inspectOne(ctx, l)
+	if err != nil {
+		return LockInfo{}, l.fail("inspect", err)
+	}
+	return info, nil
+}
+
+func (r *Registry) inspectOne(ctx context.Context, l *Lock) (LockInfo, error) {
+	switch {
+	case ctx == nil:
+		return LockInfo{}, errNilContext
+	case l.path() == "":
+		return LockInfo{}, errNoPath
+	case reserved(l.key):
+		return LockInfo{}, errReserved
+	}
+	if err := l.stopped(ctx); err != nil {
+		return LockInfo{}, err
+	}
+	infos, errs := r.inspectKeys(ctx, []string{l.key})
+	if errs[0] != nil {
+		return LockInfo{}, errs[0]
+	}
+	if err := r.addLabels(ctx, infos, map[string]Label{}); err != nil {
+		return LockInfo{}, err
+	}
+	return infos[0], nil
+}
+
+// Locks is every path of the registry's prefix that is locked or waited for, in no order. It is not made yet.
+func (r *Registry) Locks(ctx context.Context) iter.Seq2[LockInfo, error] {
+	return func(yield func(LockInfo, error) bool) {
+		yield(LockInfo{}, errors.New("lockregistry: locks: not made yet"))
+	}
+}
+
+// inspectKeys reads what there is about some keys, without labels. On a cluster each is read by a script of its own.
+func (r *Registry) inspectKeys(ctx context.Context, keys []string) ([]LockInfo, []error) {
+	infos, errs := make([]LockInfo, len(keys)), make([]error, len(keys))
+	var parts [][]int
+	for i := range keys {
+		if n := len(parts); n == 0 || r.cluster || len(parts[n-1]) == inspectedAt {
+			parts = append(parts, nil)
+		}
+		parts[len(parts)-1] = append(parts[len(parts)-1], i)
+	}
+	sharded := sharding(r.client)
+	firsts := make([]string, len(parts))
+	for n, part := range parts {
+		firsts[n] = keys[part[0]]
+	}
+	build := func(b rueidis.Builder, n int, verb, script string) rueidis.Completed {
+		all := make([]string, len(parts[n]))
+		for k, i := range parts[n] {
+			all[k] = keys[i]
+		}
+		return b.Arbitrary(verb, script, strconv.Itoa(len(all))).Keys(all...).
+			Args(r.prefix, strconv.Itoa(mostNamed), sharded).Build()
+	}
+	r.lookUp(ctx, firsts, func(ctx context.Context, way rueidis.CoreClient, some []int) []rueidis.RedisResult {
+		return r.inspection.run(ctx, way, some, build)
+	}, func(n int, reply rueidis.RedisResult, err error) {
+		var rows []rueidis.RedisMessage
+		if err == nil {
+			rows, err = reply.ToArray()
+		}
+		if err == nil && len(rows) != len(parts[n]) {
+			err = errStrange
+		}
+		for k, i := range parts[n] {
+			if errs[i] = classified(err); err == nil {
+				infos[i], errs[i] = r.readInfo(keys[i], rows[k])
+			}
+		}
+	})
+	return infos, errs
+}
+
+// run runs the script for some groups of keys in one pipeline. A server that does not know it gets the source, and a user who may
+// only read uses the command for that, which is there since Redis 7.
+func (i *inspection) run(
+	ctx context.Context, way rueidis.CoreClient, some []int, build func(b rueidis.Builder, n int, verb, script string) rueidis.Completed,
+) []rueidis.RedisResult {
+	send := func(which []int, verb, script string) []rueidis.RedisResult {
+		if i.readOnly.Load() {
+			verb += "_RO"
+		}
+		commands := make(rueidis.Commands, len(which))
+		for k, n := range which {
+			commands[k] = build(way.B(), n, verb, script)
+		}
+		return way.DoMulti(ctx, commands...)
+	}
+	results := send(some, "EVALSHA", inspect.sha)
+	if !i.readOnly.Load() && forbidden(results[0].Error()) {
+		i.readOnly.Store(true)
+		other := send(some, "EVALSHA", inspect.sha)
+		if err := other[0].Error(); err == nil || noScript(err) {
+			results = other
+		} else {
+			i.readOnly.Store(false)
+		}
+	}
+	var again, places []int
+	for k, result := range results {
+		if noScript(result.Error()) {
+			again, places = append(again, some[k]), append(places, k)
+		}
+	}
+	if len(again) > 0 {
+		for k, result := range send(again, "EVAL", inspect.source) {
+			results[places[k]] = result
+		}
+	}
+	return results
+}
+
+// forbidden tells whether the user has no permission for a command.
+func forbidden(err error) bool {
+	reply, ok := rueidis.IsRedisErr(err)
+	return ok && strings.HasPrefix(reply.Error(), "NOPERM")
+}
+
+// lookUp sends commands that change nothing, one for each key, in one pipeline for each lane, and hands over the replies one after
+// another. It waits for them as long as ctx and the limit of a command let it.
+func (r *Registry) lookUp(
+	ctx context.Context, keys []string,
+	send func(ctx context.Context, way rueidis.CoreClient, some []int) []rueidis.RedisResult,
+	done func(i int, reply rueidis.RedisResult, err error),
+) {
+	t := r.transport
+	groups := map[int][]int{}
+	for i, key := range keys {
+		n := t.laneOf(key)
+		groups[n] = append(groups[n], i)
+	}
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	for n, some := range groups {
+		all.Go(func() {
+			l, p := &t.lanes[n], patience{ctx: ctx, limit: r.limit}
+			e := l.apart(&p, l.places, &sending{send: func(ctx context.Context, way rueidis.CoreClient) []rueidis.RedisResult {
+				return send(ctx, way, some)
+			}})
+			mu.Lock()
+			defer mu.Unlock()
+			for k, i := range some {
+				reply := e.result(k)
+				err := reply.Error()
+				if p.cut(err) {
+					err = explain(ended(ctx), outage{errNoAnswer})
+				}
+				done(i, reply, err)
+			}
+		})
+	}
+	all.Wait()
+}
+
+// errStrange: the script replied something that it does not reply.
+var errStrange = errors.New("a reply of Redis that cannot be read")
+
+// readInfo reads a row of inspect.lua.
+func (r *Registry) readInfo(key string, row rueidis.RedisMessage) (info LockInfo, err error) {
+	values, err := row.ToArray()
+	if err != nil || len(values) != 7 {
+		return info, errors.Join(errStrange, err)
+	}
+	info.Path, info.Key, info.Layout = key[len(r.prefix)+1:], key, r.Layout()
+	kind, err1 := values[0].ToString()
+	token, err2 := values[2].ToString()
+	waiters, err3 := values[3].AsInt64()
+	tickets, err4 := values[4].AsStrSlice()
+	holders, err5 := values[5].AsInt64()
+	fields, err6 := values[6].ToArray()
+	if err := errors.Join(err1, err2, err3, err4, err5, err6); err != nil {
+		return info, errors.Join(errStrange, err)
+	}
+	info.WaiterCount, info.HolderCount = int(waiters), int(holders)
+	switch kind {
+	case "none":
+	case "string":
+		info.Kind, info.Layout = kindLock, LayoutSpring
+	case kindLock, kindReadWrite:
+		info.Kind, info.Layout = kind, LayoutRedisson
+	default:
+		return info, fmt.Errorf("%w: a %s", ErrWrongType, kind)
+	}
+	drawn, _ := strconv.ParseUint(token, 10, 64)
+	for i := 0; i+2 < len(fields); i += 3 {
+		field, err1 := fields[i].ToString()
+		left, err2 := fields[i+2].AsInt64()
+		if err := errors.Join(err1, err2); err != nil {
+			return info, errors.Join(errStrange, err)
+		}
+		h := HolderInfo{Holder: field, Lease: remaining(left), Token: drawn}
+		n := parseName(field)
+		if !n.known && kind != "string" {
+			return info, fmt.Errorf("%w: a hash with the field %.100q", ErrWrongType, field)
+		}
+		h.Since, h.Kept, h.Label.Registry = n.since, n.kept, n.registry
+		if kind == kindReadWrite && !n.writes {
+			h.Shared, h.Token = true, 0
+		}
+		info.Holders = append(info.Holders, h)
+	}
+	for i := 0; i+1 < len(tickets); i += 2 {
+		member, side, _ := strings.Cut(tickets[i], "|")
+		if at := strings.LastIndexByte(tickets[i], '|'); at >= 0 { // a client id may have one, too
+			member, side = tickets[i][:at], tickets[i][at:]
+		}
+		w := WaiterInfo{Registry: parseName(member).registry, Shared: strings.HasSuffix(side, "r")}
+		if micros, err := strconv.ParseFloat(tickets[i+1], 64); err == nil {
+			w.Since = time.UnixMicro(int64(micros))
+		}
+		if info.Kind == "" {
+			if info.Kind = kindLock; strings.HasSuffix(side, "r") || strings.HasSuffix(side, "w") {
+				info.Kind, info.Layout = kindReadWrite, LayoutRedisson
+			}
+		}
+		info.Waiters = append(info.Waiters, w)
+	}
+	return info, nil
+}
+
+// name is what the name of a holder in Redis says.
+type name struct {
+	registry string
+	since    time.Time
+	kept     bool
+	writes   bool
+	known    bool // it has the form that this package and Redisson write
+}
+
+// firstTime is the least number that can be a time: that of the year 2000, in microseconds. Older versions count from 1, Redisson's
+// threads too.
+const firstTime = 946_684_800_000_000
+
+// parseName reads "<registry>:<number>", perhaps with ":write" or ":atleast" behind it; anything else is a registry.
+func parseName(text string) (n name) {
+	text, n.kept = strings.CutSuffix(text, ":atleast")
+	text, n.writes = strings.CutSuffix(text, ":write")
+	n.registry = text
+	at := strings.LastIndexByte(text, ':')
+	if at < 0 {
+		return n
+	}
+	number, err := strconv.ParseUint(text[at+1:], 10, 63)
+	if err != nil {
+		return n
+	}
+	n.registry, n.known = text[:at], true
+	if number >= firstTime {
+		n.since = time.UnixMicro(int64(number))
+	}
+	return n
+}
+
+// addLabels puts the labels of registries in. Known are those that were read before; registries without one among them.
+func (r *Registry) addLabels(ctx context.Context, infos []LockInfo, known map[string]Label) error {
+	own := r.inspection.label
+	known[own.Registry] = own
+	var registries, keys []string
+	want := func(registry string) {
+		if _, ok := known[registry]; !ok {
+			known[registry] = Label{}
+			registries = append(registries, registry)
+			keys = append(keys, recordKey(r.prefix, registry))
+		}
+	}
+	for i := range infos {
+		for k := range infos[i].Holders {
+			want(infos[i].Holders[k].Label.Registry)
+		}
+		for k := range infos[i].Waiters {
+			want(infos[i].Waiters[k].Registry)
+		}
+	}
+	var failure error
+	r.readStrings(ctx, keys, func(i int, text string, err error) {
+		if err != nil {
+			failure = err
+		} else if text != "" {
+			_, known[registries[i]] = parseRecord(registries[i], text)
+		}
+	})
+	if failure != nil {
+		return failure
+	}
+	for i := range infos {
+		for k := range infos[i].Holders {
+			h := &infos[i].Holders[k]
+			h.Label = known[h.Label.Registry]
+		}
+		for k := range infos[i].Waiters {
+			w := &infos[i].Waiters[k]
+			w.Label = known[w.Registry]
+		}
+	}
+	return nil
+}
+
+// readStrings hands over what some keys contain, one after another: nothing where there is no string.
+func (r *Registry) readStrings(ctx context.Context, keys []string, done func(i int, text string, err error)) {
+	r.lookUp(ctx, keys, func(ctx context.Context, way rueidis.CoreClient, some []int) []rueidis.RedisResult {
+		commands := make(rueidis.Commands, len(some))
+		for k, i := range some {
+			commands[k] = way.B().Arbitrary("GET").Keys(keys[i]).Build()
+		}
+		return way.DoMulti(ctx, commands...)
+	}, func(i int, reply rueidis.RedisResult, err error) {
+		text := ""
+		if err == nil {
+			text, err = reply.ToString()
+		}
+		if rueidis.IsRedisNil(err) || wrongType(err) {
+			err = nil
+		}
+		done(i, text, classified(err))
+	})
+}

@@ -1,0 +1,139 @@
+package lockregistry_test
+
+import (
+	"context"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+)
+
+// look inspects a path as another process does.
+func (w *world) look(r *lockregistry.Registry, path string) lockregistry.LockInfo {
+	w.Helper()
+	info, err := r.Inspect(w.Context(), path)
+	require.NoError(w, err)
+	require.Equal(w, path, info.Path)
+	require.Equal(w, "orders:"+path, info.Key)
+	return info
+}
+
+func TestInspectTellsKindsApart(t *testing.T) {
+	worlds(t, func(w *world) {
+		spring := w.registry(lockregistry.WithClientID("billing"))
+		redisson := w.registry(lockregistry.WithLayout(lockregistry.LayoutRedisson))
+		viewer := w.registry()
+
+		info := w.look(viewer, "free")
+		require.Equal(w, lockregistry.LockInfo{Path: "free", Key: "orders:free"}, info)
+
+		w.lock(spring.Obtain("plain"))
+		info = w.look(viewer, "plain")
+		require.Equal(w, "lock", info.Kind)
+		require.Equal(w, lockregistry.LayoutSpring, info.Layout)
+		require.Equal(w, 1, info.HolderCount)
+		require.Equal(w, w.do("GET", "orders:plain"), info.Holders[0].Holder)
+		require.False(w, info.Holders[0].Shared)
+		require.InDelta(w, time.Minute, info.Holders[0].Lease, float64(20*time.Second))
+
+		w.lock(redisson.Obtain("hash"))
+		info = w.look(viewer, "hash")
+		require.Equal(w, "lock", info.Kind)
+		require.Equal(w, lockregistry.LayoutRedisson, info.Layout)
+		require.True(w, strings.HasPrefix(info.Holders[0].Holder, redisson.ClientID()+":"), info.Holders[0].Holder)
+		require.NoError(w, viewer.ForceUnlock(w.Context(), "plain"))
+
+		w.lock(spring.ReadWrite("rw").Reader())
+		w.lock(redisson.ReadWrite("rw").Reader())
+		info = w.look(viewer, "rw")
+		require.Equal(w, "readwrite", info.Kind)
+		require.Equal(w, 2, info.HolderCount)
+		require.Len(w, info.Holders, 2)
+		for _, h := range info.Holders {
+			require.True(w, h.Shared)
+			require.Positive(w, h.Lease)
+		}
+
+		w.lock(spring.ReadWrite("write").Writer())
+		info = w.look(viewer, "write")
+		require.Equal(w, "readwrite", info.Kind)
+		require.False(w, info.Holders[0].Shared)
+		require.True(w, strings.HasSuffix(info.Holders[0].Holder, ":write"))
+
+		hold, err := spring.Acquire(w.Context(), "kept", lockregistry.AtLeast(time.Hour))
+		require.NoError(w, err)
+		require.NoError(w, hold.Release(w.Context()))
+		info = w.look(viewer, "kept")
+		require.True(w, info.Holders[0].Kept)
+		require.Greater(w, info.Holders[0].Lease, 59*time.Minute)
+
+		w.do("SET", "orders:java", "4d3c8a52-96c1-4d0e-9d6b-1f7f6f0f7a55")
+		info = w.look(viewer, "java")
+		require.Equal(w, "lock", info.Kind)
+		require.False(w, info.Holders[0].Label.Known())
+		require.Zero(w, info.Holders[0].Since)
+		require.Negative(w, info.Holders[0].Lease, "it has no end")
+
+		w.do("HSET", "orders:redisson", "4d3c8a52-96c1-4d0e-9d6b-1f7f6f0f7a55:83", "2")
+		info = w.look(viewer, "redisson")
+		require.Equal(w, "lock", info.Kind)
+		require.Zero(w, info.Holders[0].Since, "a thread is no time")
+	})
+}
+
+func TestInspectRefusesWhatIsNoLock(t *testing.T) {
+	worlds(t, func(w *world) {
+		r := w.registry()
+		w.do("RPUSH", "orders:list", "a")
+		w.do("HSET", "orders:hash", "customer", "7")
+		w.do("SET", "orders:long", strings.Repeat("x", 5000))
+		for _, path := range []string{"list", "hash", "long"} {
+			_, err := r.Inspect(w.Context(), path)
+			w.fails(err, lockregistry.ErrWrongType, "inspect", "orders:"+path)
+		}
+		_, err := r.Inspect(w.Context(), "")
+		require.ErrorContains(w, err, "the path is empty")
+		_, err = r.Inspect(w.Context(), "{a}:registry")
+		require.ErrorContains(w, err, "reserved")
+		_, err = r.Inspect(nil, "a") //nolint:staticcheck // that is the case
+		require.ErrorContains(w, err, "the context is nil")
+		over, cancel := context.WithCancel(w.Context())
+		cancel()
+		_, err = r.Inspect(over, "a")
+		w.fails(err, context.Canceled, "inspect", "orders:a")
+		require.NoError(w, r.Close())
+		_, err = r.Inspect(w.Context(), "a")
+		w.fails(err, lockregistry.ErrClosed, "inspect", "orders:a")
+	})
+}
+
+func TestInspectShowsTheQueue(t *testing.T) {
+	realWorlds(t, func(w *world) {
+		holder, viewer := w.registry(lockregistry.WithFencing()), w.registry()
+		l := holder.Obtain("42")
+		w.lock(l)
+		var waiters []*lockregistry.Registry
+		for range 3 {
+			waiter := w.registry()
+			waiters = append(waiters, waiter)
+			done := lockElsewhere(waiter.Obtain("42"), w.Context())
+			w.await("it waits", func() bool { return w.look(viewer, "42").WaiterCount == len(waiters) })
+			defer func() { require.NoError(w, <-done) }()
+		}
+		info := w.look(viewer, "42")
+		for i, waiter := range waiters {
+			require.Equal(w, waiter.ClientID(), info.Waiters[i].Registry, "in order")
+			require.WithinDuration(w, time.Now(), info.Waiters[i].Since, time.Minute)
+			require.False(w, info.Waiters[i].Shared)
+		}
+		require.NotZero(w, info.Holders[0].Token)
+		require.True(w, w.look(holder, "42").Holders[0].Label.Known(), "its own")
+		require.Equal(w, os.Getpid(), w.look(holder, "42").Holders[0].Label.PID)
+
+		require.NoError(w, viewer.ForceUnlock(w.Context(), "42"))
+	})
+}

@@ -1,0 +1,100 @@
+package lockregistry
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"unicode/utf8"
+)
+
+// Label says which process a registry belongs to. The registry keeps it in Redis while it holds a lock or waits for one, see
+// [Registry.Inspect].
+type Label struct {
+	Registry string // what its holds begin with in Redis, before the last colon
+	Host     string // the name of the machine, as the operating system has it; empty when that has none
+	PID      int    // of the process
+	Name     string // given by [WithName]; or empty
+}
+
+// Known tells whether there is a label. There is none for Java, for an older version of this package, and for a registry that has
+// not held a lock or waited for one for a second yet.
+func (l Label) Known() bool { return l.Registry != "" }
+
+// String returns the label for people, such as "billing on web-1, process 4711".
+func (l Label) String() string {
+	if !l.Known() {
+		return "unknown (Java, or an older version)"
+	}
+	var parts []string
+	if l.Name != "" {
+		parts = append(parts, l.Name, "on")
+	}
+	if l.Host != "" {
+		parts = append(parts, l.Host+",")
+	}
+	return strings.Join(append(parts, fmt.Sprint("process ", l.PID)), " ")
+}
+
+const longestName = 100 // bytes
+
+// WithName sets what people see of this registry when they look who holds a lock or waits for one, see [Label]: the name of a
+// service, for instance. Several registries may have the same. It is valid UTF-8 of at most 100 bytes, and not empty. Default:
+// none; the label has the host and the process.
+func WithName(name string) Option { return func(s *settings) { s.name = &name } }
+
+func nameable(name *string) error {
+	switch {
+	case name == nil:
+		return nil
+	case *name == "":
+		return errors.New("WithName(\"\"): the name is empty")
+	case len(*name) > longestName:
+		return fmt.Errorf("WithName: the name has %d bytes, which is more than %d", len(*name), longestName)
+	case !utf8.ValidString(*name):
+		return fmt.Errorf("WithName(%q): the name is no valid UTF-8", *name)
+	}
+	return nil
+}
+
+// labelOf is the label of a registry of this process.
+func labelOf(registry string, name *string) Label {
+	l := Label{Registry: registry, PID: os.Getpid()}
+	l.Host, _ = os.Hostname() // it may have none
+	if name != nil {
+		l.Name = *name
+	}
+	return l
+}
+
+// record is what a registry keeps in Redis about itself: a string with JSON, see docs/wire-format.md.
+type record struct {
+	Host  string        `json:"host"`
+	PID   int           `json:"pid"`
+	Name  string        `json:"name,omitempty"`
+	Waits []waitsRecord `json:"waits,omitempty"`
+}
+
+// waitsRecord is a call that has waited for a second, and whose owner holds something.
+type waitsRecord struct {
+	Path  string   `json:"path"`
+	Kind  string   `json:"kind"`
+	Owner string   `json:"owner"`
+	Since int64    `json:"since"` // microseconds since 1970
+	Holds []string `json:"holds"` // paths
+}
+
+// recordKey is where the record of a registry is.
+func recordKey(prefix, registry string) string { return prefix + ":{" + registry + "}:registry" }
+
+// parseRecord reads the record of a registry. One that is no record is nobody's.
+func parseRecord(registry, text string) (r record, l Label) {
+	if json.Unmarshal([]byte(text), &r) != nil {
+		return record{}, Label{}
+	}
+	return r, Label{Registry: registry, Host: r.Host, PID: r.PID, Name: r.Name}
+}
+
+// waits are those of this registry's calls that its record tells of.
+func (r *Registry) waits() []waitsRecord { return nil }

@@ -1,0 +1,128 @@
+-- Tells who holds some locks and who waits for them, and changes nothing: it has reading commands only.
+--
+-- KEYS     the locks' keys
+-- ARGV[1]  the registry's prefix
+-- ARGV[2]  how many holders and waiters to name for each key
+-- ARGV[3]  S on a cluster
+--
+-- Replies for each key an array:
+--   string, lock (a hash in Redisson's format), readwrite, none, or the name of another type
+--   what the lease of the key has left, in milliseconds; -1: it has no end
+--   the fencing counter, or empty
+--   how many tickets there are, and the first ones with their places, one after the other
+--   how many holders there are, and the first ones, each with its count and what its lease has left
+local prefix, most, sharded = ARGV[1], tonumber(ARGV[2]), ARGV[3] == 'S'
+local LONGEST = 4096 -- a string that is longer is no lock
+
+local function hashed(name)
+  return string.match(name, '^[^{]*{([^}]+)}') or name
+end
+
+local function tagged(key)
+  return string.find(key, '{', 1, true) and key or '{' .. key .. '}'
+end
+
+-- What stands beside a key, see names.lua.
+local function beside(key, what)
+  return hashed(key) ~= key and key .. what or prefix .. ':{' .. key .. '}' .. what
+end
+
+-- Odd braces in a name may have a cluster keep what stands beside a key elsewhere. It is not used then.
+local function here(name, key)
+  return not sharded or hashed(name) == hashed(key)
+end
+
+local function typeOf(key)
+  local kind = redis.call('TYPE', key)
+  return kind.ok or kind
+end
+
+local function tickets(key)
+  local queue = beside(key, ':waiters')
+  if not here(queue, key) or typeOf(queue) ~= 'zset' then
+    return 0, {}
+  end
+  local count = redis.call('ZCOUNT', queue, 0, '+inf')
+  if count == 0 then
+    return 0, {}
+  end
+  local found, first = redis.call('ZRANGEBYSCORE', queue, 0, '+inf', 'WITHSCORES', 'LIMIT', 0, most + 1), {}
+  for i = 1, #found, 2 do
+    if found[i] == 'guest' then -- in front of all others, if it is there
+      count = count - 1
+    elseif #first < 2 * most then
+      first[#first + 1] = found[i]
+      first[#first + 1] = found[i + 1]
+    end
+  end
+  return count, first
+end
+
+-- Some fields of a hash with their values, and how many there are.
+local function fieldsOf(key)
+  local count = redis.call('HLEN', key)
+  if count <= most + 28 then
+    return redis.call('HGETALL', key), count
+  end
+  local cursor, fields = '0', {}
+  repeat
+    local reply = redis.call('HSCAN', key, cursor, 'COUNT', most)
+    cursor = reply[1]
+    for _, word in ipairs(reply[2]) do
+      fields[#fields + 1] = word
+    end
+  until cursor == '0' or #fields >= 2 * most + 4
+  return fields, count
+end
+
+local function holders(key, lease)
+  local fields, count = fieldsOf(key)
+  local mode = redis.call('HGET', key, 'mode')
+  local name = tagged(key)
+  local found, seen = {}, {mode = mode and true}
+  if mode then
+    count = count - 1
+  end
+  for i = 1, #fields, 2 do
+    local field, held, left = fields[i], fields[i + 1], lease
+    if not seen[field] and #found < 3 * most then
+      seen[field] = true
+      if mode and string.sub(field, -6) ~= ':write' and here(name .. ':', key) then
+        left = -2 -- a reader's lease is over when the last of its keys is gone
+        for n = 1, math.min(tonumber(held) or 0, most) do
+          local own = redis.call('PTTL', name .. ':' .. field .. ':rwlock_timeout:' .. n)
+          left = own == -1 and own or left ~= -1 and math.max(left, own) or left
+        end
+      end
+      if left == -2 then
+        count = count - 1
+      else
+        found[#found + 1] = field
+        found[#found + 1] = held
+        found[#found + 1] = left
+      end
+    end
+  end
+  return mode and 'readwrite' or 'lock', count, found
+end
+
+local replies = {}
+for i, key in ipairs(KEYS) do
+  local kind, lease, count, found = typeOf(key), -2, 0, {}
+  if kind == 'string' and redis.call('STRLEN', key) <= LONGEST then
+    lease, count, found = redis.call('PTTL', key), 1, {redis.call('GET', key), '1', redis.call('PTTL', key)}
+  elseif kind == 'string' then
+    kind = 'long string'
+  elseif kind == 'hash' then
+    lease = redis.call('PTTL', key)
+    kind, count, found = holders(key, lease)
+  end
+  local token = ''
+  local counter = kind == 'lock' and 'redisson_lock_token:' .. tagged(key) or beside(key, ':fencing')
+  if here(counter, key) and typeOf(counter) == 'string' then
+    token = redis.call('GET', counter)
+  end
+  local waiters, first = tickets(key)
+  replies[i] = {kind, lease, token, waiters, first, count, found}
+end
+return replies
