@@ -1,6 +1,7 @@
 package lockregistry
 
 import (
+	"strconv"
 	"testing"
 	"time"
 
@@ -24,4 +25,48 @@ func TestRenewalsUnderWayThatTooFewReplicasHave(t *testing.T) {
 	require.NoError(t, h.answered(long, true, nil, false))
 	require.Greater(t, r.clock.now().until(h.until), 50*time.Second, "the next one counts")
 	require.ErrorIs(t, classified(fewReplicasError{}), ErrUnavailable)
+}
+
+// stalled is a renewal that waits for a replica, for as long as the test says.
+type stalled struct {
+	errand
+	until chan struct{}
+	asked chan<- struct{}
+}
+
+func (s stalled) wanted() bool {
+	select {
+	case s.asked <- struct{}{}:
+		<-s.until
+	case <-s.until:
+	}
+	return false
+}
+
+// However many renewals wait for replicas, what is given back is removed at once, and what is given back next too.
+func TestRenewalsThatWaitForReplicasDelayNoRemoval(t *testing.T) {
+	r := embedded(t, WithReplicas(1, time.Minute))
+	until, asked := make(chan struct{}), make(chan struct{})
+	s := r.scheduler
+	s.mu.Lock()
+	for range 2 * maxWorkers * batch {
+		s.renewals = append(s.renewals, stalled{until: until, asked: asked})
+	}
+	for s.hire(false) { //nolint:revive // the condition does the work
+	}
+	s.mu.Unlock()
+	defer close(until)
+	for range maxWorkers - 1 {
+		<-asked
+	}
+	for i := range 4 {
+		l := r.newLock(strconv.Itoa(i))
+		h := l.newHold(&request{lease: leaseOf(time.Minute)})
+		require.NoError(t, r.client.Do(t.Context(), r.client.B().Set().Key(l.key).Value(h.value).Build()).Error())
+		require.True(t, s.sweep(h.removal(func(bool) {})))
+		require.Eventually(t, func() bool {
+			n, err := r.client.Do(t.Context(), r.client.B().Exists().Key(l.key).Build()).AsInt64()
+			return err == nil && n == 0
+		}, 20*time.Second, time.Millisecond, "removal %d", i)
+	}
 }

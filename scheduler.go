@@ -28,7 +28,8 @@ type scheduler struct {
 	strays   map[place]*stray
 	sweeps   dueHeap[*stray] // the strays but for those that are being removed at this moment
 	recess   instant         // no further worker begins to sweep before
-	workers  int             //
+	workers  int             // goroutines that talk to Redis
+	sweepers int             // further ones that only sweep, where renewals wait for replicas
 	running  bool            // the goroutine that sleeps was started
 	closed   bool            //
 	last     instant         // when closed: nothing is sent any more from then on
@@ -203,19 +204,24 @@ func (s *scheduler) turn() instant {
 }
 
 // hire starts one more worker. There is always one more of them than pipelines under way, up to maxWorkers, so that one
-// that is not answered does not keep the others waiting. Where renewals wait for replicas they leave a place to sweeps: a replica
-// that is down must not keep what is given back. The caller holds the mutex.
+// that is not answered does not keep the others waiting. Where renewals wait for replicas other workers sweep: a replica that
+// is down must not keep what is given back. The caller holds the mutex.
 func (s *scheduler) hire(sweeps bool) bool {
-	most := maxWorkers
-	if s.patient() && !sweeps {
-		most--
-	}
-	if s.workers >= most {
+	staff := s.staff(sweeps)
+	if *staff >= maxWorkers {
 		return false
 	}
-	s.workers++
+	*staff++
 	s.done.Go(func() { s.work(sweeps) })
 	return true
+}
+
+// staff counts the workers of one kind. The caller holds the mutex.
+func (s *scheduler) staff(sweeps bool) *int {
+	if sweeps && s.patient() {
+		return &s.sweepers
+	}
+	return &s.workers
 }
 
 // take gives a worker its next pipeline: renewals, which have a time by which they must be done, or else sweeps, if it does
@@ -223,24 +229,21 @@ func (s *scheduler) hire(sweeps bool) bool {
 func (s *scheduler) take(sweeps bool) []errand {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if sweeps && s.patient() {
-		if errands := s.dueSweeps(); errands != nil {
+	if !sweeps || !s.patient() {
+		if n := min(len(s.renewals), batch); n > 0 {
+			errands := s.renewals[:n:n]
+			s.renewals = s.renewals[n:]
 			return errands
 		}
+		s.renewals = nil
 	}
-	if n := min(len(s.renewals), batch); n > 0 {
-		errands := s.renewals[:n:n]
-		s.renewals = s.renewals[n:]
-		return errands
-	}
-	s.renewals = nil
 	if sweeps || s.closed {
 		if errands := s.dueSweeps(); errands != nil {
 			return errands
 		}
 		s.recess = 0
 	}
-	s.workers--
+	*s.staff(sweeps)--
 	return nil
 }
 
