@@ -167,13 +167,16 @@ func TestManyCallsWithReplicas(t *testing.T) {
 		}
 		took := all(w.registry(lockregistry.WithReplicas(1, 5*time.Second)), func(l *lockregistry.Lock) {
 			if ok, err := l.TryLock(t.Context()); assert.NoError(t, err) && assert.True(t, ok) {
-				assert.NoError(t, l.Unlock(t.Context()))
+				// On a busy machine an answer may take longer than Unlock waits for it.
+				if err := l.Unlock(t.Context()); err != nil {
+					assert.ErrorIs(t, err, lockregistry.ErrUnavailable)
+				}
 			}
 		})
 		t.Logf("with a replica that answers the longest call took %v", took)
 		w.replica.Freeze()
 		r := w.registry(lockregistry.WithReplicas(1, time.Second))
-		best := time.Hour // of three rounds: the machine may be busy with other things
+		best := time.Hour // of five rounds: the machine may be busy with other things
 		for range 5 {
 			took = all(r, func(l *lockregistry.Lock) {
 				_, err := l.TryLock(t.Context())
