@@ -137,7 +137,7 @@ const checkLimit = 20 * time.Second
 
 // judge finds out what is wrong with what the processes saw. Restarts are those of the server.
 func judge(sections []section, restarted []span) (wrong []string) {
-	byPath := map[int][]section{}
+	byPath, fenced := map[int][]section{}, map[int][]section{}
 	for _, s := range sections {
 		if s.Wrong != "" {
 			wrong = append(wrong, fmt.Sprintf("path %d, process %d: %s", s.Path, s.Process, s.Wrong))
@@ -148,6 +148,9 @@ func judge(sections []section, restarted []span) (wrong []string) {
 		}
 		if s.Refused && !slices.ContainsFunc(restarted, s.during) {
 			wrong = append(wrong, fmt.Sprintf("path %d, process %d: who writes may not read: %+v", s.Path, s.Process, s))
+		}
+		if s.Fenced {
+			fenced[s.Path] = append(fenced[s.Path], s)
 		}
 		if s.Until >= s.Granted {
 			byPath[s.Path] = append(byPath[s.Path], s)
@@ -163,6 +166,9 @@ func judge(sections []section, restarted []span) (wrong []string) {
 				path, checkLimit, len(of)))
 		}
 		wrong = append(wrong, miscounted(path, of, restarted)...)
+	}
+	for path, of := range fenced {
+		wrong = append(wrong, misfenced(path, of, restarted)...)
 	}
 	return wrong
 }

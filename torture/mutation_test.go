@@ -326,6 +326,62 @@ var mutations = []mutation{
 		"\th.regranted()", "\t_ = h",
 		"TestQueueOutcomes",
 	},
+	{
+		"a range of tokens is drawn twice", "lua/redisson_draw.lua",
+		"counter, 100)\n  return type(last) == 'table' and last or last - 99",
+		"counter, 1)\n  return type(last) == 'table' and last or last",
+		"TestTokensGrow$/redisson",
+	},
+	{
+		"a process uses up its tokens though another one had the lock", "fencing.go",
+		"		h.token, h.spare = first, tokensDrawn-1\n	}\n}",
+		"		all := <-ranges\n		if last := all[h.lock]; last[1] > 0 && first > 0 {\n			first = last[0] + 1\n		}\n" +
+			"		h.token, h.spare = first, tokensDrawn-1\n		all[h.lock] = [2]uint64{first, 1}\n		ranges <- all\n	}\n}\n\n" +
+			"var ranges = make(chan map[*Lock][2]uint64, 1)\n\nfunc init() { ranges <- map[*Lock][2]uint64{} }",
+		"TestTokensGrow$/library",
+	},
+	{
+		"the next owner in the process has the same token", "fencing.go",
+		"	h.token++\n", "",
+		"TestTokensGrow$/library",
+	},
+	{
+		"a call that was granted the lock by another process has no token", "queue.go",
+		"return a.lock.kind.fencing || a.lock.reg.replicas != nil", "return a.lock.reg.replicas != nil",
+		"TestTokensGrow$/redisson",
+	},
+	{
+		"a call that gives up keeps the first of its paths", "acquireall.go",
+		"			giveBack(holds)\n			return nil, err\n		}\n		holds = append",
+		"			return nil, err\n		}\n		holds = append",
+		"TestAllOrNone$",
+	},
+	{
+		"paths whose grant may have been lost are forgotten", "acquireall.go",
+		"case granted || taken == 0 && unknown(err):", "case false:",
+		"TestAllOrNone$",
+	},
+	{
+		"paths are obtained up to the one that is taken", "lua/spring_obtain_all.lua",
+		"      return i\n",
+		"      for k = 1, i - 1 do redis.call('SET', KEYS[k], ARGV[5 + k], 'PX', ARGV[2]) end\n      return i\n",
+		"TestAllOrNone$",
+	},
+	{
+		"a late grant of several paths wins over a later hold", "lua/spring_obtain_all.lua",
+		"if not other or other > tonumber(number) then", "if not other then",
+		"TestAllOrNone$",
+	},
+	{
+		"a late grant of several paths wins over a later hold, in Redisson's format", "lua/redisson_obtain_all.lua",
+		"if not other or other > tonumber(number) then", "if not other then",
+		"TestAllOrNone$",
+	},
+	{
+		"paths are waited for in the order in which they are given", "acquireall.go",
+		"	slices.Sort(sorted)\n", "",
+		"TestNobodyWaitsForEachOther$",
+	},
 }
 
 // TestMutations is for when these tests change: it takes long, and proves nothing about the library.

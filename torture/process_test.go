@@ -46,6 +46,7 @@ type settings struct {
 	Renewal bool
 	Wakeup  lockregistry.Wakeup
 	Handoff time.Duration // negative: the default
+	Fencing bool          // holds have fencing tokens
 	Watched bool          // writers without a lease of their own are renewed, as in Redisson; readers always are
 }
 
@@ -97,6 +98,9 @@ func registry(client rueidis.Client, s settings, format lockregistry.Layout) (*l
 	}
 	if s.Renewal {
 		opts = append(opts, lockregistry.WithRenewal())
+	}
+	if s.Fencing {
+		opts = append(opts, lockregistry.WithFencing())
 	}
 	if s.Handoff >= 0 {
 		opts = append(opts, lockregistry.WithHandoff(s.Handoff))

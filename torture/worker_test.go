@@ -50,6 +50,8 @@ type section struct {
 	Wrote   bool   // the counter was one more then, because of this section
 	Changed bool   // the counter was another one at the end
 	Acted   bool   // the attempt to count, from reading to writing, was certainly under the lock
+	Fenced  bool   // holds have fencing tokens
+	Fence   uint64 // that of this one; 0: it is lost, and never had one perhaps
 	Lost    bool   // the hold was lost before it was given back
 	Stolen  bool   // unlocking said that the hold was lost, when its lease cannot have been over
 	Refused bool   // its owner was not let in to read, although this hold writes
@@ -69,7 +71,7 @@ func (j job) run() (all []section, vain int, err error) {
 		n = calm
 	}
 	client, err := n.dial(j.Addr)
-	for err != nil && time.Now().Before(deadline) { // the storm is blowing already
+	for err != nil && time.Now().Before(deadline.Add(20*time.Second)) { // the storm is blowing already
 		client, err = n.dial(j.Addr)
 	}
 	if err != nil {
@@ -101,6 +103,8 @@ func (j job) run() (all []section, vain int, err error) {
 			once := w.once
 			if both, ok := p.(readWrite); ok {
 				once = func() { w.share(both) }
+			} else if j.Of.Fencing {
+				once = w.onceOrTogether
 			}
 			for time.Now().Before(deadline) {
 				once()
@@ -220,6 +224,8 @@ func (w *worker) enter(v *visit, lease time.Duration) bool {
 		return false
 	}
 	v.alive = v.by.context(v.owner, v.path)
+	v.Fenced = w.Of.Fencing && !v.Reads
+	v.Fence, _ = lockregistry.TokenFrom(v.alive)
 	return true
 }
 
