@@ -44,6 +44,9 @@ type library struct {
 	// release by the same library is sure to wake it; empty where that needs no more
 	// than its tries.
 	sleepsIn string
+	// dozes: a waiter without a thread of its own, for a fencing token too, may miss a
+	// release, and sleeps until the lease that it saw is over.
+	dozes bool
 	// polls: nothing but the time makes a waiter ask again.
 	polls bool
 	// sleepsOutItsLease: a waiter that no message wakes asks again only after the lease
@@ -144,13 +147,14 @@ var (
 	redissonRow  = redisson(jvm.Redisson, shards)
 	oldRedissons = []library{
 		redisson(jvm.Redisson352, shards, cutsReaders, middling),
-		redisson(jvm.Redisson327, cutsReaders, unnoticed, middling),
+		redisson(jvm.Redisson327, cutsReaders, unnoticed, dozes, middling),
 	}
 )
 
 func shards(l *library)      { l.sharded = true }
 func cutsReaders(l *library) { l.cutsReaders = true }
 func unnoticed(l *library)   { l.unnoticed = true }
+func dozes(l *library)       { l.dozes = true }
 
 // redisson is Redisson, which waits on its channel and renews what is taken without
 // a lease.

@@ -335,9 +335,10 @@ var mutations = []mutation{
 	{
 		"a process uses up its tokens though another one had the lock", "fencing.go",
 		"		h.token, h.spare = first, tokensDrawn-1\n	}\n}",
-		"		all := <-ranges\n		if last := all[h.lock]; last[1] > 0 && first > 0 {\n			first = last[0] + 1\n		}\n" +
-			"		h.token, h.spare = first, tokensDrawn-1\n		all[h.lock] = [2]uint64{first, 1}\n		ranges <- all\n	}\n}\n\n" +
-			"var ranges = make(chan map[*Lock][2]uint64, 1)\n\nfunc init() { ranges <- map[*Lock][2]uint64{} }",
+		"		all := <-ranges\n		if last := all[h.lock]; first > 0 && last > 0 {\n			first = last + 1\n		}\n" +
+			"		if first > 0 {\n			all[h.lock] = first\n		}\n" +
+			"		ranges <- all\n		h.token, h.spare = first, tokensDrawn-1\n	}\n}\n\n" +
+			"var ranges = make(chan map[*Lock]uint64, 1)\n\nfunc init() { ranges <- map[*Lock]uint64{} }",
 		"TestTokensGrow$/library",
 	},
 	{
