@@ -5,14 +5,15 @@ go 1.26.0
 replace github.com/lockregistry/lockregistry => ../..
 
 require (
+	github.com/google/uuid v1.6.0
 	github.com/lockregistry/lockregistry v0.0.0
 	github.com/redis/rueidis v1.0.79
 	github.com/spf13/cobra v1.10.2
 	github.com/stretchr/testify v1.12.1
+	go.uber.org/goleak v1.3.0
 )
 
 require (
-	github.com/google/uuid v1.6.0 // indirect
 	github.com/inconshreveable/mousetrap v1.1.0 // indirect
 	github.com/petermattis/goid v0.0.0-20260820044319-269ab09b5261 // indirect
 	github.com/spf13/pflag v1.0.9 // indirect

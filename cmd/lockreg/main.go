@@ -121,6 +121,7 @@ used; each command's help has its others.`,
 	_ = root.RegisterFlagCompletionFunc("layout",
 		cobra.FixedCompletions([]string{"spring", "redisson"}, cobra.ShellCompDirectiveNoFileComp))
 	root.AddCommand(
+		a.doctorCommand(),
 		a.versionCommand(),
 	)
 	return root

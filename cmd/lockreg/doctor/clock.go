@@ -1,0 +1,166 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+)
+
+const (
+	samples     = 20
+	samplePause = 10 * time.Millisecond
+	slowMedian  = 100 * time.Millisecond
+	slowWorst   = time.Second
+	skewLimit   = time.Second
+	jumpLimit   = 500 * time.Millisecond
+)
+
+// sample is one answer to TIME.
+type sample struct {
+	took   time.Duration
+	offset time.Duration // the server's clock less this one's, within half of took
+	told   bool          // the server told its time
+}
+
+// clocks looks at how fast the servers answer, and at their clocks.
+func (x *examination) clocks(ctx context.Context) {
+	type clock struct {
+		n    *node
+		best sample
+	}
+	var known []clock
+	for _, n := range x.nodes {
+		all := x.sample(ctx, n)
+		if len(all) == 0 {
+			continue
+		}
+		x.latency(n, all)
+		all = slices.DeleteFunc(all, func(s sample) bool { return !s.told })
+		if len(all) == 0 {
+			x.miss("+time")
+			continue
+		}
+		x.jumps(n, all)
+		best := slices.MinFunc(all, func(a, b sample) int { return int(a.took - b.took) })
+		known = append(known, clock{n, best})
+		x.found(Finding{ID: "clock", Severity: OK, Seen: "the clocks of the servers and of this host agree"})
+		if skew := best.offset.Abs() - best.took/2; skew > skewLimit {
+			x.found(Finding{
+				ID: "clock", Severity: Warning, Nodes: []string{n.address},
+				Seen: fmt.Sprintf("the server's clock and that of this host differ by %v", best.offset.Abs().Round(100*time.Millisecond)),
+				Why: "Since when a lock is held, or waited for, is shown wrongly: processes write it by their clocks, the queue by the " +
+					"server's. Leases do not depend on it.",
+				Do: "Keep all clocks right by NTP: timedatectl set-ntp true on each host.",
+			})
+		}
+	}
+	margin := max(x.opts.Lease/100, 50*time.Millisecond)
+	for i, a := range known {
+		for _, b := range known[:i] {
+			apart := (a.best.offset - b.best.offset).Abs() - a.best.took/2 - b.best.took/2
+			if apart > margin {
+				x.found(Finding{
+					ID: "clock-servers", Severity: Warning, Nodes: []string{a.n.address, b.n.address},
+					Seen: fmt.Sprintf("the clocks of these servers differ by %v or more", apart.Round(10*time.Millisecond)),
+					Why:  "After a failover to the one that is ahead, leases end that much sooner than their holders believe: two may hold a lock.",
+					Do:   "Keep their clocks right by NTP: timedatectl set-ntp true on each host.",
+				})
+			}
+		}
+	}
+}
+
+func (x *examination) sample(ctx context.Context, n *node) (all []sample) {
+	for range samples {
+		if pause(ctx, samplePause) != nil {
+			return all
+		}
+		began, sent := time.Now(), x.opts.Now()
+		reply, err := n.do(ctx, "TIME").AsStrSlice()
+		took, came := time.Since(began), x.opts.Now()
+		if !answered(err) {
+			continue
+		}
+		s := sample{took: took}
+		if len(reply) == 2 {
+			seconds, err1 := strconv.ParseInt(reply[0], 10, 64)
+			micros, err2 := strconv.ParseInt(reply[1], 10, 64)
+			if err1 == nil && err2 == nil {
+				s.told = true
+				middle := sent.Add(came.Sub(sent) / 2).Round(0) // by the wall
+				s.offset = time.Unix(seconds, micros*1000).Sub(middle)
+			}
+		}
+		all = append(all, s)
+	}
+	return all
+}
+
+func (x *examination) latency(n *node, all []sample) {
+	const id = "latency"
+	var took []time.Duration
+	for _, s := range all {
+		took = append(took, s.took)
+	}
+	slices.Sort(took)
+	median, worst := took[len(took)/2], took[len(took)-1]
+	x.found(Finding{ID: id, Severity: OK, Seen: "the servers answer soon"})
+	switch {
+	case median > x.opts.Lease/10:
+		x.found(Finding{
+			ID: id, Severity: Error, Nodes: []string{n.address},
+			Seen: fmt.Sprintf("half of %d answers took %v or more, with leases of %v", len(took), short(median), x.opts.Lease),
+			Why:  "A lease is over before it is of use, or before it is renewed.",
+			Do:   "Use longer leases, or a server that is nearer or has less to do.",
+		})
+	case median > slowMedian:
+		x.found(Finding{
+			ID: id, Severity: Warning, Nodes: []string{n.address},
+			Seen: fmt.Sprintf("half of %d answers took %v or more", len(took), short(median)),
+			Why:  "A lock and its unlock take twice that. Either the server is far away, or it has too much to do.",
+			Do:   "Run next to the server. Look for slow commands: SLOWLOG GET.",
+		})
+	case worst > slowWorst:
+		x.found(Finding{
+			ID: id, Severity: Warning, Nodes: []string{n.address},
+			Seen: fmt.Sprintf("the slowest of %d answers took %v", len(took), short(worst)),
+			Why:  "A lock that is handed to a waiting call has a lease of a second at first: it is lost when the server stands still for longer.",
+			Do:   "Look for slow commands (SLOWLOG GET), for swapping, and for forks (latest_fork_usec in INFO).",
+		})
+	}
+}
+
+func short(d time.Duration) time.Duration { return d.Round(max(time.Millisecond, d/100)) }
+
+// jumps says whether one of the clocks was set while it was looked at.
+func (x *examination) jumps(n *node, all []sample) {
+	const id = "clock-jumps"
+	x.found(Finding{ID: id, Severity: OK, Seen: "no clock has jumped"})
+	for i, s := range all[1:] {
+		last := all[i]
+		if moved := s.offset - last.offset; moved.Abs()-s.took/2-last.took/2 > jumpLimit {
+			x.found(Finding{
+				ID: id, Severity: Error, Nodes: []string{n.address},
+				Seen: fmt.Sprintf("the clock of the server or of this host has jumped by %v within a moment", moved.Abs().Round(100*time.Millisecond)),
+				Why: "The server counts leases by its clock: when that jumps ahead, locks end while they are held; when it goes back, " +
+					"they stay longer.",
+				Do: "Have NTP slew clocks, not step them (chrony: makestep only at the start), and look for a suspended machine.",
+			})
+			return
+		}
+	}
+}
+
+// pause waits for a while, or until ctx ends.
+func pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

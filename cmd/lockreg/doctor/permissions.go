@@ -1,0 +1,342 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/redis/rueidis"
+
+	"github.com/lockregistry/lockregistry"
+)
+
+// Modes returns the names of what a user can be permitted, see docs/operations.md:
+//
+//	lock       plain locks in the layout
+//	readwrite  read-write locks
+//	queue      a place in the queue of a lock, instead of polling
+//	tracking   waking when the key changes (WakeupTracking, WakeupAuto)
+//	pubsub     waking when Java publishes a release, and telling it (WakeupPubSub, WakeupAuto)
+//	fencing    WithFencing
+//	replicas   WithReplicas
+//	atleast    AtLeast
+//	inspect    Inspect, Locks, Deadlocks: lockreg ls, show, deadlocks and serve
+//	release    ForceUnlock, ForceUnlockHolder: lockreg release
+func Modes() []string {
+	return []string{"lock", "readwrite", "queue", "tracking", "pubsub", "fencing", "replicas", "atleast", "inspect", "release"}
+}
+
+// area is a part of what a mode needs: rules for commands, and the pattern of the keys or channels that they are used with.
+type area struct {
+	rules   []string
+	pattern string // as in an access list; empty: keys and channels do not matter
+	name    string // a key or channel within it
+}
+
+// mode is what a user may be permitted.
+type mode struct {
+	name  string
+	title string
+	why   string // it matters
+	minor bool   // without it nothing fails
+	areas []area
+}
+
+const queueRules = "+exists +pexpire +zadd +zrem +zrange +zrevrange +zrangebyscore +zscore +zrank"
+
+func (x *examination) modes() []mode {
+	prefix, path := x.opts.Prefix, x.scratch
+	pattern, key := literal(prefix), prefix+":"+path
+	redisson, clustered := x.opts.Layout == lockregistry.LayoutRedisson, x.client.Mode() == rueidis.ClientModeCluster
+	sharded := clustered && x.atLeast(7)
+
+	keys := func(rules string) area { return area{strings.Fields(rules), "~" + pattern + ":*", key} }
+	readers := func(rules string) area {
+		return area{strings.Fields(rules), "~{" + pattern + ":*", "{" + key + "}:rwlock_timeout"}
+	}
+	channels := func(rules string) area {
+		return area{strings.Fields(rules), "&" + pattern + "-channel*", prefix + "-channel@" + path}
+	}
+	redissons := func(kind, rules string) area {
+		if sharded {
+			rules = strings.ReplaceAll(rules, "+publish", "+publish +spublish")
+		}
+		return area{strings.Fields(rules), "&" + kind + ":{" + pattern + ":*", kind + ":{" + key + "}"}
+	}
+	anywhere := func(rules string) area { return area{rules: strings.Fields(rules)} }
+
+	lock := []area{keys("+get +set +pttl +pexpire +unlink/+del +evalsha +eval")}
+	fencing := []area{keys("+get +set +evalsha +eval"), anywhere("+time")}
+	atLeast := []area{keys("+set +evalsha +eval")}
+	pubsub := []area{channels("+publish +subscribe +unsubscribe")}
+	if redisson {
+		lock = []area{keys("+exists +hexists +hkeys +hset +del +pexpire +pttl +evalsha +eval")}
+		fencing = []area{{[]string{"+incrby"}, "~redisson_lock_token:{" + pattern + ":*", "redisson_lock_token:{" + key + "}"}}
+		atLeast = []area{keys("+hset +hdel +pexpire +evalsha +eval")}
+		pubsub = []area{redissons("redisson_lock__channel", "+publish +subscribe +unsubscribe")}
+	}
+	if slices.Contains(x.opts.Need, "readwrite") {
+		pubsub = append(pubsub, redissons("redisson_rwlock", "+publish +subscribe +unsubscribe"))
+	}
+	queue := []area{keys(queueRules), channels("+publish +subscribe +unsubscribe"), anywhere("+time +pubsub|numsub")}
+	if sharded {
+		queue = []area{
+			keys(queueRules), channels("+publish +subscribe +unsubscribe +spublish +ssubscribe +sunsubscribe"),
+			anywhere("+time +pubsub|numsub +pubsub|shardnumsub"),
+		}
+	}
+	return []mode{
+		{name: "lock", title: "plain locks", why: "Locking fails, or holds are not renewed.", areas: lock},
+		{
+			name: "readwrite", title: "read-write locks", why: "Locking them fails.", areas: []area{
+				keys("+exists +hget +hgetall +hexists +hkeys +hset +hmset +hdel +hlen +set +del +pexpire +pttl +evalsha +eval"),
+				readers("+set +del +pexpire +pttl"),
+			},
+		},
+		{
+			name: "queue", title: "the queue of a lock", minor: true, areas: queue,
+			why: "Waiting calls are woken by chance, or poll, and nobody is served in order.",
+		},
+		{
+			name: "tracking", title: "waking by tracking", minor: true, areas: []area{anywhere("+client|tracking")},
+			why: "Waiting calls do not hear of a lock that expires or that Java releases; they wake by messages, or poll.",
+		},
+		{
+			name: "pubsub", title: "waking by messages", minor: true, areas: pubsub,
+			why: "Waiting calls do not hear Java's releases, nor Java this library's.",
+		},
+		{name: "fencing", title: "fencing tokens", why: "With WithFencing locking fails.", areas: fencing},
+		{name: "replicas", title: "waiting for replicas", why: "With WithReplicas locking fails.", areas: []area{anywhere("+wait")}},
+		{name: "atleast", title: "paths that stay taken", why: "Unlocking what was locked with AtLeast fails.", areas: atLeast},
+		{
+			name: "inspect", title: "looking at locks", why: "lockreg ls, show, deadlocks and serve fail, or show less.", areas: []area{
+				keys(inspectRules), readers("+pttl"), anywhere("+scan +time"),
+			},
+		},
+		{
+			name: "release", title: "releasing by force", why: "lockreg release fails.", areas: []area{
+				keys("+type +get +pttl +hgetall +hdel +hset +pexpire +unlink/+del +evalsha +eval"), readers("+pttl +unlink/+del"),
+			},
+		},
+	}
+}
+
+const inspectRules = "+type +get +mget +pttl +hgetall +hlen +zrange +zcard +evalsha +eval"
+
+// probe is a command that needs a rule, and that changes nothing: the key does not exist, nobody hears the channel, or the server
+// refuses the command once it has judged the permission. The server judges the command first, then keys, then channels.
+func probe(rule, name string) []string {
+	with := map[string][]string{
+		"+set":                {"SET", name, "v", "lockreg"},                   // a syntax error
+		"+hset":               {"HSET", name, "f", "v", "f"},                   // a field without a value
+		"+hmset":              {"HMSET", name, "f", "v", "f"},                  // likewise
+		"+incrby":             {"INCRBY", name, "lockreg"},                     // no number
+		"+zadd":               {"ZADD", name, "XX", "1", "m"},                  // changes members only that are there
+		"+evalsha":            {"EVALSHA", strings.Repeat("f", 40), "1", name}, // no such script
+		"+eval":               {"EVAL", "return 1", "1", name},
+		"+pexpire":            {"PEXPIRE", name, "1"},
+		"+publish":            {"PUBLISH", name, "lockreg"},
+		"+spublish":           {"SPUBLISH", name, "lockreg"},
+		"+zrange":             {"ZRANGE", name, "0", "0"},
+		"+zrevrange":          {"ZREVRANGE", name, "0", "0"},
+		"+zrangebyscore":      {"ZRANGEBYSCORE", name, "0", "0"},
+		"+zcount":             {"ZCOUNT", name, "0", "0"},
+		"+time":               {"TIME"},
+		"+wait":               {"WAIT", "0", "0"},
+		"+scan":               {"SCAN", "0", "COUNT", "1"},
+		"+client|tracking":    {"CLIENT", "TRACKING", "OFF"},
+		"+pubsub|numsub":      {"PUBSUB", "NUMSUB", "lockreg"},
+		"+pubsub|shardnumsub": {"PUBSUB", "SHARDNUMSUB", "lockreg"},
+	}
+	if command, ok := with[rule]; ok {
+		return command
+	}
+	command := []string{strings.ToUpper(rule[1:]), name}
+	if slices.Contains([]string{"+zrem", "+zscore", "+zrank", "+hexists", "+hget", "+hdel"}, rule) {
+		command = append(command, "m")
+	}
+	return command
+}
+
+// outcome is what the server says to a probe.
+type outcome int
+
+const (
+	unclear   outcome = iota // no answer
+	permitted                // or refused for another reason than permissions
+	noCommand                // the user may not run it
+	noName                   // the user may run it, but not with this key or channel
+	unknown                  // the server does not know the command
+)
+
+// try finds out whether a user may do something. On a cluster, and on a replica, the server judges permissions before it says that
+// the key is elsewhere.
+func (n *node) try(ctx context.Context, rule, name string) outcome {
+	id := rule + " " + name
+	if o, tried := n.tried[id]; tried {
+		return o
+	}
+	ctx, cancel := context.WithTimeout(ctx, answerLimit)
+	defer cancel()
+	own, release := n.client.Dedicate()
+	defer release()
+	var command rueidis.Completed
+	if strings.Contains(rule, "subscribe") || rule == "+client|tracking" {
+		defer own.Close() // a connection in such a state is for nobody else
+	}
+	if strings.Contains(rule, "unsubscribe") {
+		// Rueidis sends a PING behind it, and panics unless the answer to that is one that it knows. A server that cannot write to
+		// its disk refuses PING.
+		if err := own.Do(ctx, own.B().Ping().Build()).Error(); err != nil && judge(err) != noCommand {
+			return unclear
+		}
+	}
+	switch b := own.B(); rule {
+	case "+subscribe":
+		command = b.Subscribe().Channel(name).Build()
+	case "+unsubscribe":
+		command = b.Unsubscribe().Channel(name).Build()
+	case "+ssubscribe":
+		command = b.Ssubscribe().Channel(name).Build()
+	case "+sunsubscribe":
+		command = b.Sunsubscribe().Channel(name).Build()
+	default:
+		command = b.Arbitrary(probe(rule, name)...).Build()
+	}
+	o := judge(own.Do(ctx, command).Error())
+	n.tried[id] = o
+	return o
+}
+
+func judge(err error) outcome {
+	if err == nil || rueidis.IsRedisNil(err) {
+		return permitted
+	}
+	reply, ok := rueidis.IsRedisErr(err)
+	if !ok {
+		return unclear
+	}
+	text := strings.ToLower(reply.Error())
+	switch {
+	case strings.Contains(text, "unknown command"), strings.Contains(text, "unknown subcommand"):
+		return unknown
+	case !strings.HasPrefix(text, "noperm"):
+		return permitted
+	// Redis 6: "this user has no permissions to run the 'get' command or its subcommand", "... to access one of the keys used as
+	// arguments". From 7.0 on: "User app has no permissions to run the 'get' command", "No permissions to access a key".
+	case strings.Contains(text, "to run the"):
+		return noCommand
+	default:
+		return noName
+	}
+}
+
+// lack is what a user lacks for a mode.
+type lack struct {
+	rules    []string
+	patterns []string
+	unproven []string // patterns of which nothing is known, since no command with them is permitted
+	unknown  []string // commands that the server does not know
+}
+
+func (l *lack) empty() bool { return len(l.rules)+len(l.patterns)+len(l.unknown) == 0 }
+
+func (n *node) lacks(ctx context.Context, areas []area) (l lack) {
+	add := func(to *[]string, what string) {
+		if what != "" && !slices.Contains(*to, what) {
+			*to = append(*to, what)
+		}
+	}
+	for _, a := range areas {
+		proven := false
+		for _, rule := range a.rules {
+			first, second, either := strings.Cut(rule, "/")
+			o := n.try(ctx, first, a.name)
+			if o != permitted && either {
+				if other := n.try(ctx, second, a.name); other == permitted || o == noCommand && other == noName {
+					o = other
+				}
+			}
+			switch o {
+			case permitted:
+				proven = proven || !strings.Contains(rule, "unsubscribe") // for which channels do not matter
+			case noCommand:
+				add(&l.rules, first)
+			case noName:
+				add(&l.patterns, a.pattern)
+				proven = true
+			case unknown:
+				add(&l.unknown, strings.ToUpper(strings.ReplaceAll(first[1:], "|", " ")))
+			case unclear:
+			}
+		}
+		if !proven && a.pattern != "" {
+			switch n.reaches(ctx, a) {
+			case permitted:
+			case noName:
+				add(&l.patterns, a.pattern)
+			default:
+				add(&l.unproven, a.pattern)
+			}
+		}
+	}
+	l.unproven = slices.DeleteFunc(l.unproven, func(p string) bool { return slices.Contains(l.patterns, p) })
+	return l
+}
+
+// reaches tells whether a user has a pattern, by commands that the area does not ask for.
+func (n *node) reaches(ctx context.Context, a area) outcome {
+	rules := []string{"+exists", "+get", "+type", "+pttl", "+del", "+unlink", "+eval"}
+	if a.pattern[0] == '&' {
+		rules = []string{"+publish", "+subscribe"}
+	}
+	for _, rule := range rules {
+		if o := n.try(ctx, rule, a.name); o == permitted || o == noName {
+			return o
+		}
+	}
+	return unclear
+}
+
+func (x *examination) permissions(ctx context.Context) {
+	for _, m := range x.modes() {
+		id, needed := "permission-"+m.name, slices.Contains(x.opts.Need, m.name)
+		severity := Info
+		switch {
+		case needed && m.minor:
+			severity = Warning
+		case needed:
+			severity = Error
+		}
+		x.found(Finding{ID: id, Severity: OK, Seen: fmt.Sprintf("user %s has all permissions for %s", x.user, m.title)})
+		for _, n := range x.nodes {
+			l := n.lacks(ctx, m.areas)
+			if len(l.unknown) > 0 {
+				x.found(Finding{
+					ID: id, Severity: severity, Nodes: []string{n.address},
+					Seen: "the server does not know " + strings.Join(l.unknown, ", "),
+					Why:  m.why,
+					Do: "Use a newer server; or, if its redis.conf has rename-command or the provider has disabled it, " +
+						"have the command back.",
+				})
+			}
+			if len(l.rules)+len(l.patterns) == 0 {
+				continue
+			}
+			grant := slices.Concat([]string{"SETUSER", x.user}, l.rules, l.patterns)
+			commands := []string{line("ACL", grant...)}
+			do := "Permit it. ACL SAVE keeps it, where the server has an ACL file; else CONFIG REWRITE."
+			if len(l.unproven) > 0 {
+				commands = append(commands, line("ACL", append([]string{"SETUSER", x.user}, l.unproven...)...))
+				do += " The server may refuse the second line because the user has all keys or channels: then it is not needed."
+			}
+			x.found(Finding{
+				ID: id, Severity: severity, Nodes: []string{n.address},
+				Seen: fmt.Sprintf("user %s lacks permissions for %s: %s",
+					x.user, m.title, strings.Join(slices.Concat(l.rules, l.patterns), " ")),
+				Why: m.why, Do: do, Commands: commands,
+			})
+		}
+	}
+}

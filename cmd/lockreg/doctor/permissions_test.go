@@ -1,0 +1,171 @@
+package doctor_test
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/cmd/lockreg/doctor"
+	"github.com/lockregistry/lockregistry/internal/redistest"
+)
+
+// servers are the default one, those that are named for tests, and those that make servers has installed.
+func servers(t *testing.T) []string {
+	t.Helper()
+	all := redistest.Binaries(t)
+	more, err := filepath.Glob("../../../.servers/*-*")
+	require.NoError(t, err)
+	return append(all, more...)
+}
+
+// as is the option of a client of the user app.
+func as(s *redistest.Server) rueidis.ClientOption {
+	o := option(s.Addr())
+	o.Username, o.Password = "app", "secret"
+	return o
+}
+
+// looking is what the doctor itself needs to see everything.
+const looking = "+info +config|get +acl|whoami +scan +type +pttl +time +ping"
+
+// A user who may do nothing is told, for each mode, what to permit. Once that is permitted as it is written the mode has
+// no finding any more, and nothing else was asked for.
+func TestAdviceForEachMode(t *testing.T) {
+	for _, binary := range servers(t) {
+		t.Run(filepath.Base(binary), func(t *testing.T) {
+			t.Parallel()
+			s := redistest.StartBinary(t, binary, "--appendonly", "yes")
+			for _, layout := range []lockregistry.Layout{lockregistry.LayoutSpring, lockregistry.LayoutRedisson} {
+				for _, mode := range doctor.Modes() {
+					s.Command(t, append([]string{"ACL", "SETUSER", "app", "reset", "on", ">secret"}, strings.Fields("+info +acl|whoami")...)...)
+					needs := func(o *doctor.Options) { o.Need, o.Layout = []string{mode}, layout }
+					severity := doctor.Error
+					if slices.Contains([]string{"queue", "tracking", "pubsub"}, mode) {
+						severity = doctor.Warning
+					}
+					before := examine(t, as(s), needs)
+					f := has(t, before, "permission-"+mode, severity)
+					require.Equal(t, "app", before.User)
+					follow(t, s, f)
+					hasNot(t, examine(t, as(s), needs), "permission-"+mode)
+				}
+			}
+		})
+	}
+}
+
+// Each right that is missing is found, alone, and for no other mode than those that need it.
+func TestEachRightThatIsMissing(t *testing.T) {
+	s := healthy(t)
+	everything := func(o *doctor.Options) { o.Need = doctor.Modes() }
+	s.Command(t, strings.Fields("ACL SETUSER app reset on >secret "+looking)...)
+	for range 2 { // a pattern that nothing is known of comes with the first
+		for _, f := range findings(examine(t, as(s), everything), "") {
+			follow(t, s, f)
+		}
+	}
+	require.Empty(t, findings(examine(t, as(s), everything), ""))
+	for _, right := range strings.Fields("get set exists pexpire pttl evalsha eval publish zadd zrem zrange zrevrange zrangebyscore zscore " +
+		"zrank time pubsub|numsub subscribe unsubscribe client|tracking hget hgetall hexists hkeys hset hmset hdel hlen del type wait scan") {
+		s.Command(t, "ACL", "SETUSER", "app", "-"+right)
+		found := findings(examine(t, as(s), everything), "")
+		require.NotEmpty(t, found, right)
+		for _, f := range found {
+			require.Contains(t, f.Commands[0], "+"+right, "%+v", f)
+			require.Equal(t, []string{"ACL SETUSER app +" + right}, f.Commands, "%+v", f)
+		}
+		follow(t, s, found[0])
+	}
+	require.Empty(t, findings(examine(t, as(s), everything), ""))
+}
+
+// Keys and channels are told apart from commands.
+func TestPatternsThatAreMissing(t *testing.T) {
+	for _, binary := range servers(t) {
+		t.Run(filepath.Base(binary), func(t *testing.T) {
+			t.Parallel()
+			s := redistest.StartBinary(t, binary, "--appendonly", "yes")
+			s.Command(t, strings.Fields("ACL SETUSER app reset on >secret +@all ~other:* resetchannels &other")...)
+			for _, prefix := range []string{"orders", `o[1]*?\ä"'`} {
+				change := func(o *doctor.Options) { o.Prefix, o.Need = prefix, []string{"lock", "queue", "readwrite"} }
+				r := examine(t, as(s), change)
+				lock, queue := has(t, r, "permission-lock", doctor.Error), has(t, r, "permission-queue", doctor.Warning)
+				require.NotContains(t, lock.Commands[0], "+")
+				require.NotContains(t, lock.Commands[0], "&")
+				require.Contains(t, queue.Commands[0], "&")
+				follow(t, s, lock)
+				require.Contains(t, has(t, examine(t, as(s), change), "permission-readwrite", doctor.Error).Commands[0], "~{")
+				follow(t, s, queue)
+				follow(t, s, has(t, r, "permission-readwrite", doctor.Error))
+				r = examine(t, as(s), change)
+				for _, id := range []string{"permission-lock", "permission-queue", "permission-readwrite"} {
+					hasNot(t, r, id)
+				}
+			}
+		})
+	}
+}
+
+// A user that is permitted what docs/operations.md says for a mode is told nothing about it.
+func TestDocumentedUsers(t *testing.T) {
+	page, err := os.ReadFile("../../../docs/operations.md")
+	require.NoError(t, err)
+	s := healthy(t)
+	var users []string
+	for line := range strings.Lines(string(page)) {
+		if rights, ok := strings.CutPrefix(strings.TrimSpace(line), "ACL SETUSER app on >secret "); ok && strings.Contains(rights, "+subscribe") {
+			users = append(users, rights)
+		}
+	}
+	// Spring's format with messages, tracking and both; then one each.
+	require.Len(t, users, 5)
+	for i, rights := range users {
+		s.Command(t, append([]string{"ACL", "SETUSER", "app", "reset", "on", ">secret"}, strings.Fields(rights)...)...)
+		need := []string{"lock", "queue", "pubsub"}
+		if i > 0 {
+			need = append(need, "tracking")
+		}
+		if i < 3 {
+			need = append(need, "fencing", "atleast")
+		}
+		if i == 4 {
+			need = []string{"readwrite", "queue", "pubsub", "tracking"}
+		}
+		r := examine(t, as(s), func(o *doctor.Options) {
+			o.Need = need
+			if i == 3 {
+				o.Layout = lockregistry.LayoutRedisson
+			}
+		})
+		for _, mode := range need {
+			if i == 4 && mode == "pubsub" { // the channels of plain locks are not among these rights
+				continue
+			}
+			hasNot(t, r, "permission-"+mode)
+		}
+	}
+}
+
+// What the doctor itself may not see is said.
+func TestUnseen(t *testing.T) {
+	s := healthy(t)
+	s.Command(t, strings.Fields("ACL SETUSER app reset on >secret ~* &* +@all -info -config -scan")...)
+	r := examine(t, as(s), func(o *doctor.Options) { o.Need = []string{"lock"} })
+	f := has(t, r, "unseen", doctor.Info)
+	require.Empty(t, findings(r, "eviction"))
+	follow(t, s, f)
+	require.Empty(t, findings(examine(t, as(s)), ""))
+}
+
+func TestCommandThatIsNotThere(t *testing.T) {
+	s := healthy(t, "--rename-command", "EVALSHA", "")
+	f := has(t, examine(t, option(s.Addr()), func(o *doctor.Options) { o.Need = []string{"fencing"} }), "permission-fencing", doctor.Error)
+	require.Contains(t, f.Seen, "EVALSHA")
+	require.Contains(t, f.Do, "rename-command")
+}

@@ -1,0 +1,97 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry/cmd/lockreg/doctor"
+	"github.com/lockregistry/lockregistry/internal/redistest"
+)
+
+// doctored runs lockreg doctor with some arguments.
+func doctored(t *testing.T, args ...string) (code int, out, errs string) {
+	t.Helper()
+	var stdout, stderr bytes.Buffer
+	a := &app{in: &bytes.Buffer{}, out: &stdout, err: &stderr}
+	code = a.execute(append([]string{"doctor"}, args...))
+	return code, stdout.String(), stderr.String()
+}
+
+func TestDoctor(t *testing.T) {
+	s := redistest.Start(t, "--appendonly", "yes")
+	address := "redis://" + s.Addr() + "?client_cache=0"
+
+	code, out, errs := doctored(t, "--prefix", "orders", "--url", address)
+	require.Equal(t, 0, code, out)
+	require.Empty(t, errs)
+	require.Contains(t, out, s.Addr()+" master Redis ")
+	require.Contains(t, out, "\nOK: ")
+	require.NotContains(t, out, "WARNING")
+
+	// An info changes nothing about the exit code.
+	code, out, _ = doctored(t, "--prefix", "orders", "--url", "redis://"+s.Addr())
+	require.Equal(t, 0, code, out)
+	require.Contains(t, out, "INFO: client-cache\n")
+
+	s.Command(t, "CONFIG", "SET", "appendonly", "no")
+	s.Command(t, "SET", "orders:\x1b[2J", "by hand")
+	code, out, errs = doctored(t, "--prefix", "orders", "--url", address)
+	require.Equal(t, 1, code, out)
+	require.Empty(t, errs)
+	require.Contains(t, out, "WARNING: persistence\n  at    "+s.Addr()+"\n  seen  appendonly is off\n  why   ")
+	require.Contains(t, out, "        > CONFIG SET appendonly yes\n")
+	require.Contains(t, out, `orders:\x1b[2J (string)`)
+	require.Contains(t, out, `> DEL "orders:\x1b[2J"`)
+	require.NotContains(t, out, "\x1b")
+
+	code, out, _ = doctored(t, "--prefix", "orders", "--url", address, "--json")
+	require.Equal(t, 1, code, out)
+	var report doctor.Report
+	require.NoError(t, json.Unmarshal([]byte(out), &report))
+	require.Equal(t, doctor.Warning, report.Worst())
+	require.NotContains(t, out, "\x1b")
+
+	// What the flags say is looked at.
+	s.Command(t, "CONFIG", "SET", "appendonly", "yes")
+	s.Command(t, "DEL", "orders:\x1b[2J")
+	code, out, _ = doctored(t, "--prefix", "orders", "--url", address, "--replicas", "1")
+	require.Equal(t, 1, code, out)
+	require.Contains(t, out, "ERROR: with-replicas\n")
+	code, out, _ = doctored(t, "--prefix", "orders", "--url", address+"&write_timeout=10s", "--lease", "10s")
+	require.Equal(t, 1, code, out)
+	require.Contains(t, out, "WARNING: client-write-timeout\n")
+	s.Command(t, "ACL", "SETUSER", "app", "on", ">secret", "~*", "&*", "+@all", "-hset")
+	code, out, _ = doctored(t, "--prefix", "orders", "--url", "redis://app:secret@"+s.Addr()+"?client_cache=0", "--need", "lock,readwrite")
+	require.Equal(t, 1, code, out)
+	require.Contains(t, out, "ERROR: permission-readwrite\n")
+	require.Contains(t, out, "> ACL SETUSER app +hset\n")
+	require.NotContains(t, out, "secret")
+	code, out, _ = doctored(t, "--prefix", "orders", "--url", "redis://app:secret@"+s.Addr()+"?client_cache=0")
+	require.Equal(t, 0, code, out)
+	require.Contains(t, out, "INFO: permission-readwrite\n")
+	code, _, _ = doctored(t, "--prefix", "orders", "--url", "redis://app:secret@"+s.Addr()+"?client_cache=0", "--layout", "redisson")
+	require.Equal(t, 1, code)
+
+	for _, args := range [][]string{
+		{"--url", address},
+		{"--url", address, "--prefix", ""},
+		{"--url", address, "--prefix", "orders", "--need", "everything"},
+		{"--url", address, "--prefix", "orders", "--lease", "-1s"},
+		{"--url", address, "--prefix", "orders", "--layout", "other"},
+		{"--url", address, "--prefix", "orders", "more"},
+	} {
+		code, out, errs = doctored(t, args...)
+		require.Equal(t, 64, code, errs)
+		require.Empty(t, out)
+		require.NotEmpty(t, errs)
+	}
+
+	s.Stop()
+	code, out, errs = doctored(t, "--prefix", "orders", "--url", address)
+	require.Equal(t, 69, code)
+	require.Empty(t, out)
+	require.NotEmpty(t, errs)
+}
