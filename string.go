@@ -69,3 +69,6 @@ func (m Wakeup) String() string {
 	}
 	return names[m]
 }
+
+// MarshalText returns what String does: for [Stats] as JSON.
+func (m Wakeup) MarshalText() ([]byte, error) { return []byte(m.String()), nil }

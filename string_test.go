@@ -1,6 +1,7 @@
 package lockregistry_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"testing"
 	"time"
@@ -66,4 +67,10 @@ func TestStringOfWakeup(t *testing.T) {
 	require.Equal(t, "WakeupAuto WakeupPoll WakeupPubSub WakeupTracking Wakeup(4) Wakeup(-1)", fmt.Sprint(
 		lockregistry.WakeupAuto, " ", lockregistry.WakeupPoll, " ", lockregistry.WakeupPubSub, " ", lockregistry.WakeupTracking, " ",
 		lockregistry.Wakeup(4), " ", lockregistry.Wakeup(-1)))
+}
+
+func TestStatsAsJSON(t *testing.T) {
+	text, err := json.Marshal(lockregistry.NodeStats{Address: "redis:6379", Wakeup: lockregistry.WakeupTracking})
+	require.NoError(t, err)
+	require.Contains(t, string(text), `"Wakeup":"WakeupTracking"`)
 }
