@@ -160,6 +160,29 @@ func TestSentinelFailoverWithReplicas(t *testing.T) {
 	})
 }
 
+// The same for a kill. Until the old master is back as a replica nothing is granted.
+func TestSentinelMasterIsKilledWithReplicas(t *testing.T) {
+	if !*long {
+		return
+	}
+	d := redistest.StartSentinels(t, 2, 3)
+	rounds(t, 0, 10, func(t *testing.T, v variant) {
+		v.name = "`WithReplicas(2, 1s)`"
+		v.options = append(v.options, lockregistry.WithReplicas(2, time.Second))
+		f := start(t, d, v, usual, all)
+		master := d.Master("", nil)
+		at := time.Now()
+		master.Kill()
+		_, promoted := d.AwaitPromotion("", master)
+		master.Revive(t)
+		o := f.judge("SIGKILL of a master, restarted once another is promoted, Sentinel", v, at, promoted)
+		assert.Zero(t, o.patient, "errors of calls with Wait")
+		assert.Zero(t, o.doubles, "owners inside at once")
+		assert.Zero(t, o.losers, "holds lost")
+		d.AwaitHealthy()
+	})
+}
+
 // Slots move while replicas must have what is granted.
 func TestClusterReshardWithReplicas(t *testing.T) {
 	d := redistest.StartReplicatedCluster(t, 3, 1)
