@@ -293,7 +293,7 @@ func (r *Registry) newLock(path string) *Lock {
 func (l *Lock) newHold(q *request) *hold {
 	r := l.reg
 	var buf [96]byte // long enough for most, so that the value costs one allocation
-	value := strconv.AppendUint(append(buf[:0], r.values...), r.holds.Add(1), 10)
+	value := strconv.AppendUint(append(buf[:0], r.values...), r.number(), 10)
 	return &hold{
 		lock:    l,
 		value:   string(value),
