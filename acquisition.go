@@ -42,6 +42,7 @@ type pursuit struct {
 	trouble
 	box    mailbox
 	call   bool        // it waits for the lock, not for an answer alone
+	begun  instant     // since when it does
 	ticket atomic.Bool // in the queue
 }
 
@@ -128,7 +129,7 @@ func (l *Lock) pursue(first attempt, q *request, patient bool, deadline instant)
 	if queues {
 		a.box.came = make(chan struct{}, 1)
 	}
-	a.call = true
+	a.call, a.begun = true, l.reg.clock.now()
 	l.anchor().pursuit.Store(&a.pursuit)
 	defer a.end()
 	if queues {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"strconv"
 	"strings"
 	"sync"
@@ -108,13 +107,6 @@ func (r *Registry) inspectOne(ctx context.Context, l *Lock) (LockInfo, error) {
 	return infos[0], nil
 }
 
-// Locks is every path of the registry's prefix that is locked or waited for, in no order. It is not made yet.
-func (r *Registry) Locks(ctx context.Context) iter.Seq2[LockInfo, error] {
-	return func(yield func(LockInfo, error) bool) {
-		yield(LockInfo{}, errors.New("lockregistry: locks: not made yet"))
-	}
-}
-
 // inspectKeys reads what there is about some keys, without labels. On a cluster each is read by a script of its own.
 func (r *Registry) inspectKeys(ctx context.Context, keys []string) ([]LockInfo, []error) {
 	infos, errs := make([]LockInfo, len(keys)), make([]error, len(keys))
@@ -138,7 +130,7 @@ func (r *Registry) inspectKeys(ctx context.Context, keys []string) ([]LockInfo, 
 		return b.Arbitrary(verb, script, strconv.Itoa(len(all))).Keys(all...).
 			Args(r.prefix, strconv.Itoa(mostNamed), sharded).Build()
 	}
-	r.lookUp(ctx, firsts, func(ctx context.Context, way rueidis.CoreClient, some []int) []rueidis.RedisResult {
+	r.transport.sendEach(r.asks(ctx), firsts, func(ctx context.Context, way rueidis.CoreClient, some []int) []rueidis.RedisResult {
 		return r.inspection.run(ctx, way, some, build)
 	}, func(n int, reply rueidis.RedisResult, err error) {
 		var rows []rueidis.RedisMessage
@@ -202,14 +194,12 @@ func forbidden(err error) bool {
 	return ok && strings.HasPrefix(reply.Error(), "NOPERM")
 }
 
-// lookUp sends commands that change nothing, one for each key, in one pipeline for each lane, and hands over the replies one after
-// another. It waits for them as long as ctx and the limit of a command let it.
-func (r *Registry) lookUp(
-	ctx context.Context, keys []string,
+// sendEach sends commands, one for each key, in one pipeline for each lane, and hands over the replies one after another.
+func (t *transport) sendEach(
+	p *patience, keys []string,
 	send func(ctx context.Context, way rueidis.CoreClient, some []int) []rueidis.RedisResult,
 	done func(i int, reply rueidis.RedisResult, err error),
 ) {
-	t := r.transport
 	groups := map[int][]int{}
 	for i, key := range keys {
 		n := t.laneOf(key)
@@ -219,8 +209,8 @@ func (r *Registry) lookUp(
 	var all sync.WaitGroup
 	for n, some := range groups {
 		all.Go(func() {
-			l, p := &t.lanes[n], patience{ctx: ctx, limit: r.limit}
-			e := l.apart(&p, l.places, &sending{send: func(ctx context.Context, way rueidis.CoreClient) []rueidis.RedisResult {
+			l := &t.lanes[n]
+			e := l.apart(p, l.places, &sending{send: func(ctx context.Context, way rueidis.CoreClient) []rueidis.RedisResult {
 				return send(ctx, way, some)
 			}})
 			mu.Lock()
@@ -229,7 +219,7 @@ func (r *Registry) lookUp(
 				reply := e.result(k)
 				err := reply.Error()
 				if p.cut(err) {
-					err = explain(ended(ctx), outage{errNoAnswer})
+					err = explain(ended(p.ctx), outage{errNoAnswer})
 				}
 				done(i, reply, err)
 			}
@@ -237,6 +227,9 @@ func (r *Registry) lookUp(
 	}
 	all.Wait()
 }
+
+// asks is the patience of a call that only asks something.
+func (r *Registry) asks(ctx context.Context) *patience { return &patience{ctx: ctx, limit: r.limit} }
 
 // errStrange: the script replied something that it does not reply.
 var errStrange = errors.New("a reply of Redis that cannot be read")
@@ -383,7 +376,7 @@ func (r *Registry) addLabels(ctx context.Context, infos []LockInfo, known map[st
 
 // readStrings hands over what some keys contain, one after another: nothing where there is no string.
 func (r *Registry) readStrings(ctx context.Context, keys []string, done func(i int, text string, err error)) {
-	r.lookUp(ctx, keys, func(ctx context.Context, way rueidis.CoreClient, some []int) []rueidis.RedisResult {
+	r.transport.sendEach(r.asks(ctx), keys, func(ctx context.Context, way rueidis.CoreClient, some []int) []rueidis.RedisResult {
 		commands := make(rueidis.Commands, len(some))
 		for k, i := range some {
 			commands[k] = way.B().Arbitrary("GET").Keys(keys[i]).Build()

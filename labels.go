@@ -1,7 +1,6 @@
 package lockregistry
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -67,34 +66,3 @@ func labelOf(registry string, name *string) Label {
 	}
 	return l
 }
-
-// record is what a registry keeps in Redis about itself: a string with JSON, see docs/wire-format.md.
-type record struct {
-	Host  string        `json:"host"`
-	PID   int           `json:"pid"`
-	Name  string        `json:"name,omitempty"`
-	Waits []waitsRecord `json:"waits,omitempty"`
-}
-
-// waitsRecord is a call that has waited for a second, and whose owner holds something.
-type waitsRecord struct {
-	Path  string   `json:"path"`
-	Kind  string   `json:"kind"`
-	Owner string   `json:"owner"`
-	Since int64    `json:"since"` // microseconds since 1970
-	Holds []string `json:"holds"` // paths
-}
-
-// recordKey is where the record of a registry is.
-func recordKey(prefix, registry string) string { return prefix + ":{" + registry + "}:registry" }
-
-// parseRecord reads the record of a registry. One that is no record is nobody's.
-func parseRecord(registry, text string) (r record, l Label) {
-	if json.Unmarshal([]byte(text), &r) != nil {
-		return record{}, Label{}
-	}
-	return r, Label{Registry: registry, Host: r.Host, PID: r.PID, Name: r.Name}
-}
-
-// waits are those of this registry's calls that its record tells of.
-func (r *Registry) waits() []waitsRecord { return nil }

@@ -41,6 +41,7 @@ type Registry struct {
 	clock     clock
 
 	inspection inspection
+	recording  recording
 
 	holds     atomic.Uint64 // the number of the newest hold
 	counts    counts
@@ -130,6 +131,7 @@ func New(client rueidis.Client, prefix string, opts ...Option) (*Registry, error
 		layout: newWriteLayout(client, prefix, &s), watchdog: s.layout == LayoutRedisson, fencing: s.fencing, side: "w",
 	}
 	r.inspection.label = labelOf(values, s.name)
+	r.recording.reg = r
 	r.scheduler = newScheduler(r)
 	r.waker = newWaker(r, s.wakeup, s.log)
 	return r, nil
@@ -263,10 +265,12 @@ func (r *Registry) Close() error {
 		close(r.closed)
 		r.waker.close()
 		r.scheduler.close()
+		r.recording.close()
 		ended := make(chan struct{})
 		go func() {
 			r.waker.wait()
 			r.scheduler.done.Wait()
+			r.recording.looks.Wait()
 			close(ended)
 		}()
 		limit := time.NewTimer(closeGrace + unlockGrace)
@@ -294,6 +298,7 @@ func (l *Lock) newHold(q *request) *hold {
 	r := l.reg
 	var buf [96]byte // long enough for most, so that the value costs one allocation
 	value := strconv.AppendUint(append(buf[:0], r.values...), r.number(), 10)
+	r.recording.asked()
 	return &hold{
 		lock:    l,
 		value:   string(value),

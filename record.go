@@ -1,0 +1,194 @@
+package lockregistry
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+// record is what a registry keeps in Redis about itself: a string with JSON, see docs/wire-format.md.
+type record struct {
+	Host  string        `json:"host"`
+	PID   int           `json:"pid"`
+	Name  string        `json:"name,omitempty"`
+	Waits []waitsRecord `json:"waits,omitempty"`
+}
+
+// waitsRecord is a call that has waited for a second, and whose owner holds something.
+type waitsRecord struct {
+	Path  string   `json:"path"`
+	Kind  string   `json:"kind"`
+	Owner string   `json:"owner"`
+	Since int64    `json:"since"` // microseconds since 1970
+	Holds []string `json:"holds"` // paths
+}
+
+// recordKey is where the record of a registry is.
+func recordKey(prefix, registry string) string { return prefix + ":{" + registry + "}:registry" }
+
+// parseRecord reads the record of a registry. One that is no record is nobody's.
+func parseRecord(registry, text string) (r record, l Label) {
+	if json.Unmarshal([]byte(text), &r) != nil {
+		return record{}, Label{}
+	}
+	return r, Label{Registry: registry, Host: r.Host, PID: r.PID, Name: r.Name}
+}
+
+// waits are those of this registry's calls that its record tells of.
+func (r *Registry) waits() []waitsRecord { return nil }
+
+// recording writes the record, for as long as the registry holds a lock, or waits for one, for longer than a second. Locks that are
+// released sooner cost it nothing but a look now and then whether they are: no lock has a timer of its own.
+//
+//	idle ──a hold is asked for──▶ watching ──nothing is held or waited for, and nothing was asked for since the last look──▶ idle
+//
+// While it watches it looks each second, and writes when something has lasted: anew when the record says something else now, and
+// each 10 s. Nobody waits for that. When it fails, the record just expires.
+type recording struct {
+	reg      *Registry
+	watching atomic.Bool
+
+	mu     sync.Mutex
+	timer  *time.Timer // nil until it watches for the first time
+	cancel func()      // ends the look that is under way; nil: none is
+	looks  sync.WaitGroup
+	closed bool
+
+	// Of the looks, one of which is under way at a time.
+	seen    uint64  // the newest number at the last look
+	said    string  // the record as it was written last
+	failed  bool    // that failed
+	again   instant // when to write, although it says nothing new, or the last attempt has failed
+	refused bool    // it was logged that the user may not write it
+}
+
+const (
+	lookEach     = time.Second // at least; and so long a hold or a wait must have lasted
+	lookCosts    = 100         // a look may take this part of the time
+	recordEach   = 10 * time.Second
+	recordFor    = "30000"          // milliseconds
+	recordDenied = 10 * time.Minute // a user without permission leaves a line in the server's log at each attempt
+	recordLimit  = time.Second
+	mostWaits    = 100
+)
+
+// asked is called whenever a hold has drawn its number.
+func (w *recording) asked() {
+	if !w.watching.Load() {
+		w.watch(lookEach)
+	}
+}
+
+// watch sees to it that there is a look.
+func (w *recording) watch(after time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.watching.Store(true) // also when closed: nobody needs to call again
+	switch {
+	case w.closed:
+	case w.timer == nil:
+		w.timer = time.AfterFunc(after, w.look)
+	default:
+		w.timer.Reset(after)
+	}
+}
+
+// look is what the timer calls.
+func (w *recording) look() {
+	w.mu.Lock()
+	if w.closed {
+		w.mu.Unlock()
+		return
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	w.cancel = cancel
+	w.looks.Add(1)
+	defer w.looks.Done()
+	w.mu.Unlock()
+
+	r := w.reg
+	began, newest := r.clock.now(), r.holds.Load()
+	used, lasting := r.inUse(began)
+	took := began.until(r.clock.now())
+	if lasting {
+		w.write(ctx)
+	}
+	if used || newest != w.seen {
+		w.seen = newest
+		w.watch(max(lookEach, lookCosts*took))
+		return
+	}
+	// A call draws its number first, and then looks whether this watches: so one of the two sees the other one.
+	w.watching.Store(false)
+	if r.holds.Load() != newest {
+		w.watch(lookEach)
+	}
+}
+
+// inUse tells whether the registry holds a lock or waits for one, and whether any of that has lasted a second.
+func (r *Registry) inUse(now instant) (used, lasting bool) {
+	for l := range r.cache.all() {
+		if l.anchor().pins.Load() <= 0 {
+			continue
+		}
+		if h := l.hold.Load(); h != nil {
+			h.mu.Lock()
+			if h.fresh() {
+				used, lasting = true, h.since.until(now) >= lookEach
+			}
+			h.mu.Unlock()
+		}
+		if p := l.pursuit.Load(); p != nil && p.call {
+			used, lasting = true, lasting || p.begun.until(now) >= lookEach
+		}
+		if lasting {
+			break
+		}
+	}
+	return used, lasting
+}
+
+// write writes the record, if it is time.
+func (w *recording) write(ctx context.Context) {
+	r := w.reg
+	own := r.inspection.label
+	text, err := json.Marshal(record{own.Host, own.PID, own.Name, r.waits()})
+	now := r.clock.now()
+	if err != nil || now < w.again && (w.failed || string(text) == w.said) {
+		return
+	}
+	w.said, w.again = string(text), now.add(recordEach)
+	key := recordKey(r.prefix, own.Registry)
+	p := patience{ctx: ctx, limit: min(recordLimit, r.limit)}
+	r.transport.sendEach(&p, []string{key}, func(ctx context.Context, way rueidis.CoreClient, _ []int) []rueidis.RedisResult {
+		return []rueidis.RedisResult{way.Do(ctx, way.B().Arbitrary("SET").Keys(key).Args(string(text), "PX", recordFor).Build())}
+	}, func(_ int, _ rueidis.RedisResult, failure error) { err = failure })
+	if w.failed = err != nil; !forbidden(err) {
+		return
+	}
+	w.again = now.add(recordDenied)
+	if !w.refused {
+		w.refused = true
+		r.journal.log(slog.LevelInfo, "Redis refuses the record of this registry's host and process: who looks at its locks does not "+
+			"see them", slog.String("key", key), slog.Any("error", err))
+	}
+}
+
+// close ends the look that is under way. No other one follows.
+func (w *recording) close() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.closed = true
+	if w.timer != nil {
+		w.timer.Stop()
+	}
+	if w.cancel != nil {
+		w.cancel()
+	}
+}

@@ -1,0 +1,80 @@
+package lockregistry_test
+
+import (
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+)
+
+func recordOf(r *lockregistry.Registry) string { return "orders:{" + r.ClientID() + "}:registry" }
+
+func TestRecordIsThereWhileSomethingLasts(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		r, viewer := w.registry(lockregistry.WithName("billing"), lockregistry.WithRenewal()), w.registry()
+		record := recordOf(r)
+		l := r.Obtain("42")
+		for range 100 {
+			w.lock(l)
+			w.pass(20 * time.Millisecond)
+			w.unlock(l)
+		}
+		w.settle()
+		require.Equal(w, "0", w.do("EXISTS", record), "nothing has lasted")
+
+		w.lock(l)
+		w.pass(recorded)
+		w.settle()
+		host, err := os.Hostname()
+		require.NoError(w, err)
+		require.JSONEq(w, fmt.Sprintf(`{"host":%q,"pid":%d,"name":"billing"}`, host, os.Getpid()), w.do("GET", record))
+		label := w.look(viewer, "42").Holders[0].Label
+		require.Equal(w, lockregistry.Label{Registry: r.ClientID(), Host: host, PID: os.Getpid(), Name: "billing"}, label)
+		require.Equal(w, fmt.Sprintf("billing on %s, process %d", host, os.Getpid()), label.String())
+
+		w.pass(10 * time.Minute)
+		w.settle()
+		require.Greater(w, w.pttl(record), 18*time.Second, "it is written each 10 s")
+		w.unlock(l)
+		w.pass(31 * time.Second)
+		w.settle()
+		require.Equal(w, "0", w.do("EXISTS", record), "it expires")
+	})
+}
+
+// recorded is how long a hold lasts for which there is a record.
+const recorded = 2500 * time.Millisecond
+
+func TestRecordOfOneThatWaits(t *testing.T) {
+	realWorlds(t, func(w *world) {
+		holder, waiter, viewer := w.registry(), w.registry(lockregistry.WithName("waits")), w.registry()
+		l := holder.Obtain("42")
+		w.lock(l)
+		done := lockElsewhere(waiter.Obtain("42"), w.Context())
+		w.await("the label of one that waits", func() bool {
+			info := w.look(viewer, "42")
+			return len(info.Waiters) == 1 && info.Waiters[0].Label.Name == "waits" && info.Holders[0].Label.Known()
+		})
+		w.unlock(l)
+		require.NoError(w, <-done)
+	})
+}
+
+func TestRecordThatCannotBeWritten(t *testing.T) {
+	realWorlds(t, func(w *world) {
+		var log journal
+		r := w.registryOn(w.user("resetkeys", "~orders:42"), log.option(), lockregistry.WithExpiry(3*time.Second), lockregistry.WithRenewal())
+		l := r.Obtain("42")
+		w.lock(l)
+		w.await("a line in the log", func() bool { return len(log.lines("refuses the record")) == 1 })
+		before := w.pttl("orders:42")
+		w.await("a renewal", func() bool { return w.pttl("orders:42") > before })
+		require.Equal(w, "0", w.do("EXISTS", recordOf(r)))
+		w.unlock(l)
+		require.Len(w, log.lines(), 1, "nothing else is amiss")
+	})
+}
