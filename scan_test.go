@@ -1,0 +1,239 @@
+package lockregistry_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/internal/redistest"
+)
+
+// paths are those that Locks gives, sorted.
+func pathsOf(t *testing.T, r *lockregistry.Registry) (paths []string) {
+	t.Helper()
+	for info, err := range r.Locks(t.Context()) {
+		require.NoError(t, err)
+		require.NotEmpty(t, info.Kind)
+		paths = append(paths, info.Path)
+	}
+	slices.Sort(paths)
+	return paths
+}
+
+const aUUID = "4d3c8a52-96c1-4d0e-9d6b-1f7f6f0f7a55"
+
+func TestLocksAreThoseThatAreHeldOrWaitedFor(t *testing.T) {
+	worlds(t, func(w *world) {
+		r := w.registry(lockregistry.WithFencing())
+		require.Empty(w, pathsOf(w.T, r))
+
+		w.lock(r.Obtain("plain"))
+		w.lock(r.Obtain("{tag}plain"))
+		w.lock(r.ReadWrite("read").Reader())
+		w.lock(r.ReadWrite("{tag}read").Reader()) // whose lease has a name with the prefix
+		w.lock(w.registry(lockregistry.WithLayout(lockregistry.LayoutRedisson)).Obtain("redisson"))
+		w.lock(w.registry(lockregistry.WithClientID("billing")).Obtain("named"))
+		w.do("SET", "orders:java", aUUID)
+		// Only waited for:
+		w.do("ZADD", "orders:{orders:queue}:waiters", "-5", "open", "-1", "wide", "1795278376064288", aUUID+":5|60000")
+		w.do("ZADD", "orders:{tag}queue:waiters", "1795278376064288", aUUID+":5|60000w")
+		w.do("ZADD", "orders:{orders:gone}:waiters", "-5", "open", "-1", "wide")
+		// Not locks:
+		w.do("SET", "orders:text", "text")
+		w.do("SET", "orders:user", "user:17")
+		w.do("SET", "orders:long", strings.Repeat("x", 10_000))
+		w.do("RPUSH", "orders:list", "a")
+		w.do("HSET", "orders:hash", "a", "1")
+		w.do("HSET", "orders:days", "2026:11", "1")
+		w.do("SET", "orders:{"+aUUID+"}:registry", "{}")
+		w.do("SET", "invoices:1", aUUID)
+		w.do("SET", "orders", aUUID)
+		w.do("SET", "orders:", aUUID)
+		w.do("ZADD", "orders:eu:{orders:eu:7}:waiters", "1795278376064288", aUUID+":5|60000") // of the prefix orders:eu
+		require.Equal(w, []string{"java", "named", "plain", "queue", "read", "redisson", "{tag}plain", "{tag}queue", "{tag}read"},
+			pathsOf(w.T, r))
+
+		for info, err := range r.Locks(w.Context()) {
+			require.NoError(w, err)
+			same, err := r.Inspect(w.Context(), info.Path)
+			require.NoError(w, err)
+			for i := range info.Holders {
+				require.InDelta(w, info.Holders[i].Lease, same.Holders[i].Lease, float64(30*time.Second))
+				info.Holders[i].Lease, same.Holders[i].Lease = 0, 0
+			}
+			require.Equal(w, same, info)
+		}
+	})
+}
+
+func TestLocksOfOddPrefixes(t *testing.T) {
+	worlds(t, func(w *world) {
+		prefixes := []string{"a*", "a?[b]", `a\`, "a^", "{a}", "a", "[a-z]*"}
+		for _, prefix := range prefixes {
+			r, err := lockregistry.New(w.client(), prefix)
+			require.NoError(w, err)
+			defer func() { require.NoError(w, r.Close()) }()
+			w.lock(r.Obtain("1"))
+			w.lock(r.Obtain("2"))
+			require.Equal(w, []string{"1", "2"}, pathsOf(w.T, r), prefix)
+		}
+	})
+}
+
+func TestLocksStop(t *testing.T) {
+	worlds(t, func(w *world) {
+		r := w.registry()
+		for i := range 5 {
+			w.lock(r.Obtain(fmt.Sprint(i)))
+		}
+		seen := 0
+		for range r.Locks(w.Context()) {
+			if seen++; seen == 2 {
+				break
+			}
+		}
+		require.Equal(w, 2, seen)
+
+		fails := func(ctx context.Context, reason error) {
+			w.Helper()
+			var errs []error
+			for info, err := range r.Locks(ctx) {
+				require.Zero(w, info)
+				errs = append(errs, err)
+			}
+			require.Len(w, errs, 1)
+			w.fails(errs[0], reason, "locks", "orders:*")
+		}
+		over, cancel := context.WithCancel(w.Context())
+		cancel()
+		fails(over, context.Canceled)
+		require.NoError(w, r.Close())
+		fails(w.Context(), lockregistry.ErrClosed)
+	})
+}
+
+// More locks than one script reads, each once.
+func TestLocksAreManyAndEachOnce(t *testing.T) {
+	realWorlds(t, func(w *world) {
+		w.do("EVAL", `for i = 1, 12345 do
+			redis.call('SET', 'orders:' .. i, ARGV[1] .. ':' .. i)
+			redis.call('ZADD', 'orders:{orders:' .. i .. '}:waiters', 1, ARGV[1] .. ':1|60000')
+		end`, "0", aUUID)
+		seen := map[string]bool{}
+		before := w.executed("evalsha") + w.executed("eval")
+		for info, err := range w.registry().Locks(w.Context()) {
+			require.NoError(w, err)
+			require.False(w, seen[info.Path], info.Path)
+			seen[info.Path] = true
+			require.Equal(w, 1, info.WaiterCount)
+		}
+		require.Len(w, seen, 12345)
+		require.Less(w, w.executed("evalsha")+w.executed("eval")-before, 260, "a hundred keys at once")
+	})
+}
+
+func TestLocksOnACluster(t *testing.T) {
+	nodes := redistest.StartCluster(t, 3)
+	r := onCluster(t, nodes)
+	var paths []string
+	for i := range 30 {
+		path := fmt.Sprintf("%02d", i)
+		require.NoError(t, r.Obtain(path).Lock(t.Context()))
+		paths = append(paths, path)
+	}
+	require.NoError(t, r.Obtain("e}f").Lock(t.Context()))
+	require.NoError(t, r.ReadWrite("read").Reader().Lock(t.Context()))
+	viewer := onCluster(t, nodes)
+	require.Equal(t, append(paths, "e}f", "read"), pathsOf(t, viewer))
+	info, err := viewer.Inspect(t.Context(), "read")
+	require.NoError(t, err)
+	require.True(t, info.Holders[0].Shared)
+	require.Positive(t, info.Holders[0].Lease)
+}
+
+// A long pass leaves the server nearly all of its time, and a short one does not wait.
+func TestLocksAreSoughtSparingly(t *testing.T) {
+	realWorlds(t, func(w *world) {
+		const others, few = 200_000, 100_000
+		fill := func(from, to int) {
+			w.do("EVAL", `for i = ARGV[1], ARGV[2] do redis.call('SET', 'other:' .. i, '1') end`, "0", fmt.Sprint(from+1), fmt.Sprint(to))
+		}
+		r := w.registry()
+		w.lock(r.Obtain("42"))
+		pass := func() (took, busy time.Duration, calls int) {
+			w.do("CONFIG", "RESETSTAT")
+			start := time.Now()
+			require.Equal(w, []string{"42"}, pathsOf(w.T, r))
+			took = time.Since(start)
+			for _, command := range []string{"scan", "evalsha", "eval", "get"} {
+				busy += time.Duration(w.commandStat(command, "usec")) * time.Microsecond
+			}
+			return took, busy, w.executed("scan")
+		}
+		fill(0, few)
+		took, busy, calls := pass()
+		w.Logf("%d keys: %v, %v of the server, %d calls", few, took, busy, calls)
+		require.InDelta(w, few/500, calls, 30)
+		quickest := took
+		for range 4 {
+			took, _, _ := pass()
+			quickest = min(quickest, took)
+		}
+		require.Less(w, quickest, time.Second)
+
+		fill(few, others)
+		took, busy, calls = pass()
+		w.Logf("%d keys: %v, %v of the server, %d calls", others, took, busy, calls)
+		require.InDelta(w, others/500, calls, 40)
+		require.LessOrEqual(w, busy*20, took)
+	})
+}
+
+// documentedRights are those of a user in the documentation.
+func documentedRights(t *testing.T, user string) []string {
+	t.Helper()
+	page, err := os.ReadFile("docs/operations.md")
+	require.NoError(t, err)
+	_, rest, ok := strings.Cut(string(page), "\nACL SETUSER "+user+" on >secret ")
+	require.True(t, ok, user)
+	rights, _, _ := strings.Cut(rest, "\n")
+	return strings.Fields(rights)
+}
+
+// The rights that the documentation names are enough to look, for users who cannot write.
+func TestInspectPermissions(t *testing.T) {
+	for _, user := range []string{"viewer", "viewer7"} {
+		t.Run(user, func(t *testing.T) { testInspectPermissions(t, user) })
+	}
+}
+
+func testInspectPermissions(t *testing.T, user string) {
+	realWorlds(t, func(w *world) {
+		if user == "viewer7" && !sharded(w.T, w.server) {
+			w.Skip("before Redis 7")
+		}
+		holder := w.registry(lockregistry.WithFencing())
+		w.lock(holder.Obtain("42"))
+		w.lock(holder.ReadWrite("read").Reader())
+		w.lock(w.registry(lockregistry.WithLayout(lockregistry.LayoutRedisson)).Obtain("redisson"))
+		w.do(append([]string{"ACL", "SETUSER", user, "on", ">secret"}, documentedRights(w.T, user)...)...)
+		viewer := w.registryOn(w.clientWith(w.dial, func(o *rueidis.ClientOption) {
+			o.Username, o.Password, o.DisableCache = user, "secret", true
+		}))
+		for range 2 { // the second time with scripts that the server knows
+			for _, path := range []string{"42", "read", "redisson", "free"} {
+				w.look(viewer, path)
+			}
+			require.Equal(w, []string{"42", "read", "redisson"}, pathsOf(w.T, viewer))
+		}
+		require.ErrorContains(w, viewer.Obtain("new").Lock(w.Context()), "NOPERM")
+	})
+}
