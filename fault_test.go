@@ -746,7 +746,7 @@ func TestOnlyTheKeyIsTouched(t *testing.T) {
 		w.unlock(l)
 		require.NoError(w, l.Renew(w.Context(), time.Minute))
 		w.unlock(l)
-		require.Equal(w, "0", w.do("DBSIZE"))
+		require.Equal(w, "0", w.keys())
 		for _, name := range []string{"obtain", "renew", "release"} {
 			for _, c := range f.sent(name) {
 				require.True(w, slices.Contains(c.args, "orders:42"), c.args)

@@ -44,6 +44,9 @@ const anything = "*"
 // grant stands for the name of a message that tells a waiting call of a grant. It can be held up, or be lost.
 const grant = "grant"
 
+// record is the name of a command that writes the record of a registry, about no lock.
+const record = "record"
+
 // command is one that a client sent.
 type command struct {
 	name string // what it does to a lock: "obtain", "renew" or "release"; else its own name
@@ -391,8 +394,11 @@ func nameOf(args []string) string {
 	own := strings.ToUpper(args[0])
 	switch own {
 	case "SET":
-		if slices.Contains(args, "NX") {
+		switch {
+		case slices.Contains(args, "NX"):
 			return "obtain"
+		case strings.HasSuffix(args[1], ":registry"):
+			return record
 		}
 	case "HELLO":
 		if len(args) == 1 {

@@ -218,6 +218,14 @@ func (w *world) leftNothing() {
 		return left`, "0"), "[]\n"))
 }
 
+// keys is how many keys there are, but for the records of registries, which are there when something has lasted a while.
+func (w *world) keys() string {
+	w.Helper()
+	return w.do("EVAL", keysButRecords, "0")
+}
+
+const keysButRecords = `return #redis.call('KEYS', '*') - #redis.call('KEYS', '*:registry')`
+
 // fails checks that an error is the *LockError of an operation on a key, about a reason.
 func (w *world) fails(err, reason error, op, key string) {
 	w.Helper()

@@ -105,7 +105,7 @@ func TestReadersShare(t *testing.T) {
 		require.False(w, w.tryElsewhere(a.writer), "the other process reads on")
 		w.unlock(b.reader)
 		require.True(w, w.free(theKey))
-		require.Equal(w, "0", w.do("DBSIZE"), "nothing stays behind")
+		require.Equal(w, "0", w.keys(), "nothing stays behind")
 		require.True(w, w.tryElsewhere(a.writer))
 	})
 }
@@ -405,7 +405,7 @@ func TestReadWriteRenewal(t *testing.T) {
 			w.unlock(l)
 			w.leftNothing()
 			w.pass(10 * time.Second)
-			require.Equal(w, "0", w.do("DBSIZE"), "renewal ends with the hold")
+			require.Equal(w, "0", w.keys(), "renewal ends with the hold")
 		})
 	})
 }
@@ -421,7 +421,7 @@ func TestReadersRenewTheirOwn(t *testing.T) {
 		require.False(w, crashed.reader.IsHeld())
 		require.False(w, w.tryElsewhere(crashed.writer))
 		w.unlock(renewed.reader)
-		require.Equal(w, "0", w.do("DBSIZE"), "nobody reads with a lease any more")
+		require.Equal(w, "0", w.keys(), "nobody reads with a lease any more")
 		w.fails(crashed.reader.Unlock(w.Context()), lockregistry.ErrLockLost, "unlock", theKey)
 	})
 }
@@ -468,7 +468,7 @@ func TestAReaderWhoseLeaseEndedBesideOthers(t *testing.T) {
 		p := w.pair()
 		w.lock(p.writer)
 		w.lock(p.reader, lockregistry.TTL(50*time.Millisecond))
-		w.await("its lease to read is over", func() bool { return w.do("DBSIZE") == "1" })
+		w.await("its lease to read is over", func() bool { return w.keys() == "1" })
 		w.fails(p.reader.Unlock(w.Context()), lockregistry.ErrLockLost, "unlock", theKey)
 		w.await("nothing stays behind", func() bool { return len(w.holdersOf(theKey)) == 1 })
 		w.unlock(p.writer)
@@ -1077,7 +1077,7 @@ func TestOtherKindsOfLocks(t *testing.T) {
 				if there != "list" {
 					require.Greater(w, w.pttl(theKey), 30*time.Second)
 				}
-				require.Equal(w, "1", w.do("DBSIZE"))
+				require.Equal(w, "1", w.keys())
 			}
 			w.do("DEL", theKey)
 			for _, l := range locks { // the local half is free
@@ -1243,14 +1243,14 @@ func TestLateReadWriteCommands(t *testing.T) {
 				require.InDelta(w, lease, w.pttl(theKey), float64(2*time.Second))
 				require.NoError(w, l.Renew(w.Context(), time.Minute))
 				w.unlock(l)
-				require.Equal(w, "0", w.do("DBSIZE"), "%s late, with %s", what, who)
+				require.Equal(w, "0", w.keys(), "%s late, with %s", what, who)
 			}
 		}
 		// Nobody holds the lock: late removals and renewals do nothing.
 		for what, c := range sent {
 			if !strings.HasSuffix(what, "obtain") {
 				c.arrives(w)
-				require.Equal(w, "0", w.do("DBSIZE"), what)
+				require.Equal(w, "0", w.keys(), what)
 			}
 		}
 	})

@@ -16,7 +16,7 @@ func recordOf(r *lockregistry.Registry) string { return "orders:{" + r.ClientID(
 func TestRecordIsThereWhileSomethingLasts(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		r, viewer := w.registry(lockregistry.WithName("billing"), lockregistry.WithRenewal()), w.registry()
-		record := recordOf(r)
+		key := recordOf(r)
 		l := r.Obtain("42")
 		for range 100 {
 			w.lock(l)
@@ -24,25 +24,25 @@ func TestRecordIsThereWhileSomethingLasts(t *testing.T) {
 			w.unlock(l)
 		}
 		w.settle()
-		require.Equal(w, "0", w.do("EXISTS", record), "nothing has lasted")
+		require.Equal(w, "0", w.do("EXISTS", key), "nothing has lasted")
 
 		w.lock(l)
 		w.pass(recorded)
 		w.settle()
 		host, err := os.Hostname()
 		require.NoError(w, err)
-		require.JSONEq(w, fmt.Sprintf(`{"host":%q,"pid":%d,"name":"billing"}`, host, os.Getpid()), w.do("GET", record))
+		require.JSONEq(w, fmt.Sprintf(`{"host":%q,"pid":%d,"name":"billing"}`, host, os.Getpid()), w.do("GET", key))
 		label := w.look(viewer, "42").Holders[0].Label
 		require.Equal(w, lockregistry.Label{Registry: r.ClientID(), Host: host, PID: os.Getpid(), Name: "billing"}, label)
 		require.Equal(w, fmt.Sprintf("billing on %s, process %d", host, os.Getpid()), label.String())
 
 		w.pass(10 * time.Minute)
 		w.settle()
-		require.Greater(w, w.pttl(record), 18*time.Second, "it is written each 10 s")
+		require.Greater(w, w.pttl(key), 18*time.Second, "it is written each 10 s")
 		w.unlock(l)
 		w.pass(31 * time.Second)
 		w.settle()
-		require.Equal(w, "0", w.do("EXISTS", record), "it expires")
+		require.Equal(w, "0", w.do("EXISTS", key), "it expires")
 	})
 }
 

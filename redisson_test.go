@@ -77,7 +77,7 @@ func TestRedissonLockOnTheWire(t *testing.T) {
 			w.unlock(l)
 			w.unlock(l)
 			w.hears(heard, channel+" 0")
-			require.Equal(w, "0", w.do("DBSIZE"))
+			require.Equal(w, "0", w.keys())
 		}
 	})
 }
@@ -106,14 +106,14 @@ func TestReadWriteLockOnTheWire(t *testing.T) {
 					require.InDelta(w, lease, w.pttl(k), float64(2*time.Second), k)
 				}
 				require.Equal(w, "1", w.do("GET", timeout))
-				require.Equal(w, "2", w.do("DBSIZE"))
+				require.Equal(w, "2", w.keys())
 				require.NoError(w, rw.Reader().Renew(w.Context(), time.Hour))
 				for _, k := range []string{key, timeout} {
 					require.InDelta(w, time.Hour, w.pttl(k), float64(2*time.Second), k)
 				}
 				w.unlock(rw.Reader())
 				w.hears(heard, channel+" 0")
-				require.Equal(w, "0", w.do("DBSIZE"))
+				require.Equal(w, "0", w.keys())
 
 				w.lock(rw.Writer())
 				holders = w.holdersOf(key)
@@ -121,11 +121,11 @@ func TestReadWriteLockOnTheWire(t *testing.T) {
 				require.Regexp(w, "^"+r.ClientID()+`:\d+:write$`, holders[0])
 				require.Equal(w, map[string]string{"mode": "write", holders[0]: "1"}, w.fields(key))
 				require.InDelta(w, lease, w.pttl(key), float64(2*time.Second))
-				require.Equal(w, "1", w.do("DBSIZE"))
+				require.Equal(w, "1", w.keys())
 				w.unlock(rw.Writer())
 				w.hears(heard, channel+" 1")
 				w.hears(heard, channel+" 0") // for a thread of Redisson that is about to sleep
-				require.Equal(w, "0", w.do("DBSIZE"))
+				require.Equal(w, "0", w.keys())
 			}
 		}
 	})
@@ -173,7 +173,7 @@ func TestWatchdog(t *testing.T) {
 					require.True(w, l.IsHeld())
 					w.unlock(l)
 					w.pass(c.lease)
-					require.Equal(w, "0", w.do("DBSIZE"))
+					require.Equal(w, "0", w.keys())
 				}
 			})
 		})
@@ -262,7 +262,7 @@ func TestForeignReadersStay(t *testing.T) {
 		w.unlock(p.reader)
 		require.Equal(w, before, w.fields(theKey))
 		require.InDelta(w, 10*time.Minute, w.pttl(theKey), float64(2*time.Second))
-		require.Equal(w, "4", w.do("DBSIZE"))
+		require.Equal(w, "4", w.keys())
 
 		// A shorter lease of ours cuts none of theirs.
 		w.lock(p.reader, lockregistry.TTL(time.Second))
@@ -336,7 +336,7 @@ func TestWithoutPermissionToSetALease(t *testing.T) {
 		}
 		for name, l := range locks {
 			refused(l, name)
-			require.Equal(w, "0", w.do("DBSIZE"), name)
+			require.Equal(w, "0", w.keys(), name)
 		}
 
 		// Beside a reader of another process, which loses nothing.
@@ -345,7 +345,7 @@ func TestWithoutPermissionToSetALease(t *testing.T) {
 		refused(locks["reader"], "reader")
 		require.Equal(w, before, w.fields(theKey))
 		require.InDelta(w, time.Minute, w.pttl(theKey), float64(20*time.Second))
-		require.Equal(w, "2", w.do("DBSIZE"))
+		require.Equal(w, "2", w.keys())
 		w.unlock(other.reader)
 
 		// Who writes already, when the permission is taken away.
@@ -357,9 +357,9 @@ func TestWithoutPermissionToSetALease(t *testing.T) {
 		refused(locks["reader"], "reader under a writer")
 		require.Equal(w, before, w.fields(theKey))
 		require.Greater(w, w.pttl(theKey), time.Second)
-		require.Equal(w, "1", w.do("DBSIZE"))
+		require.Equal(w, "1", w.keys())
 		w.unlock(locks["writer"])
-		require.Equal(w, "0", w.do("DBSIZE"))
+		require.Equal(w, "0", w.keys())
 	})
 }
 

@@ -195,7 +195,7 @@ func TestManyCallsWithReplicas(t *testing.T) {
 
 func (w *world) leftNothingSoon() {
 	w.Helper()
-	w.await("nothing is left", func() bool { return w.do("DBSIZE") == "0" })
+	w.await("nothing is left", func() bool { return w.keys() == "0" })
 }
 
 // A renewal that too few have is none: the hold is lost when the lease is over that they know of.
