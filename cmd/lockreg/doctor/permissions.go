@@ -21,10 +21,11 @@ import (
 //	fencing    WithFencing
 //	replicas   WithReplicas
 //	atleast    AtLeast
+//	record     saying which host and process a registry belongs to
 //	inspect    Inspect, Locks, Deadlocks: lockreg ls, show, deadlocks and serve
 //	release    ForceUnlock, ForceUnlockHolder: lockreg release
 func Modes() []string {
-	return []string{"lock", "readwrite", "queue", "tracking", "pubsub", "fencing", "replicas", "atleast", "inspect", "release"}
+	return []string{"lock", "readwrite", "queue", "tracking", "pubsub", "fencing", "replicas", "atleast", "record", "inspect", "release"}
 }
 
 // area is a part of what a mode needs: rules for commands, and the pattern of the keys or channels that they are used with.
@@ -110,8 +111,16 @@ func (x *examination) modes() []mode {
 		{name: "replicas", title: "waiting for replicas", why: "With WithReplicas locking fails.", areas: []area{anywhere("+wait")}},
 		{name: "atleast", title: "paths that stay taken", why: "Unlocking what was locked with AtLeast fails.", areas: atLeast},
 		{
-			name: "inspect", title: "looking at locks", why: "lockreg ls, show, deadlocks and serve fail, or show less.", areas: []area{
-				keys(inspectRules), readers("+pttl"), anywhere("+scan +time"),
+			name: "record", title: "the record of a registry", minor: true,
+			why:   "Those who look at a lock do not see which host and process holds it or waits for it.",
+			areas: []area{{[]string{"+set"}, "~" + pattern + ":*", prefix + ":{" + path + "}:registry"}},
+		},
+		{
+			name: "inspect", title: "looking at locks", why: "lockreg ls, show, deadlocks and serve fail.", areas: []area{
+				keys("+evalsha/+evalsha_ro +eval/+eval_ro +type +get +strlen +pttl +hlen +hget +hgetall +hscan +zcount +zrangebyscore"),
+				readers("+pttl"),
+				{[]string{"+type", "+get"}, "~redisson_lock_token:{" + pattern + ":*", "redisson_lock_token:{" + key + "}"},
+				anywhere("+scan"),
 			},
 		},
 		{
@@ -121,8 +130,6 @@ func (x *examination) modes() []mode {
 		},
 	}
 }
-
-const inspectRules = "+type +get +mget +pttl +hgetall +hlen +zrange +zcard +evalsha +eval"
 
 // probe is a command that needs a rule, and that changes nothing: the key does not exist, nobody hears the channel, or the server
 // refuses the command once it has judged the permission. The server judges the command first, then keys, then channels.
@@ -134,7 +141,10 @@ func probe(rule, name string) []string {
 		"+incrby":             {"INCRBY", name, "lockreg"},                     // no number
 		"+zadd":               {"ZADD", name, "XX", "1", "m"},                  // changes members only that are there
 		"+evalsha":            {"EVALSHA", strings.Repeat("f", 40), "1", name}, // no such script
+		"+evalsha_ro":         {"EVALSHA_RO", strings.Repeat("f", 40), "1", name},
 		"+eval":               {"EVAL", "return 1", "1", name},
+		"+eval_ro":            {"EVAL_RO", "return 1", "1", name},
+		"+hscan":              {"HSCAN", name, "0"},
 		"+pexpire":            {"PEXPIRE", name, "1"},
 		"+publish":            {"PUBLISH", name, "lockreg"},
 		"+spublish":           {"SPUBLISH", name, "lockreg"},
@@ -327,9 +337,11 @@ func (x *examination) permissions(ctx context.Context) {
 			grant := slices.Concat([]string{"SETUSER", x.user}, l.rules, l.patterns)
 			commands := []string{line("ACL", grant...)}
 			do := "Permit it. ACL SAVE keeps it, where the server has an ACL file; else CONFIG REWRITE."
+			for _, pattern := range l.unproven { // a line each: the server refuses one that is not needed, with all that is in it
+				commands = append(commands, line("ACL", "SETUSER", x.user, pattern))
+			}
 			if len(l.unproven) > 0 {
-				commands = append(commands, line("ACL", append([]string{"SETUSER", x.user}, l.unproven...)...))
-				do += " The server may refuse the second line because the user has all keys or channels: then it is not needed."
+				do += " The server refuses a pattern when the user has all keys or channels: then it is not needed."
 			}
 			x.found(Finding{
 				ID: id, Severity: severity, Nodes: []string{n.address},

@@ -126,7 +126,7 @@ func (x *examination) memory() {
 			Seen:     "more than 90 % of maxmemory " + bytes(limit) + " is used",
 			Why:      "A full server refuses new locks, or evicts.",
 			Do:       "Give it more memory, or remove what nobody needs.",
-			Commands: []string{fmt.Sprintf("CONFIG SET maxmemory %d", 2*max(used, limit))},
+			Commands: []string{fmt.Sprintf("CONFIG SET maxmemory %d", max(2*max(used, limit), used+leastRoom))},
 		}
 		if used >= limit {
 			f.Severity, f.Seen = Error, "all of maxmemory "+bytes(limit)+" is used"
@@ -135,6 +135,8 @@ func (x *examination) memory() {
 		x.found(f)
 	}
 }
+
+const leastRoom = 64 << 20
 
 func bytes(n int64) string {
 	switch {
