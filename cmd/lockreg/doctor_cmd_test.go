@@ -64,15 +64,16 @@ func TestDoctor(t *testing.T) {
 	require.Equal(t, 1, code, out)
 	require.Contains(t, out, "WARNING: client-write-timeout\n")
 	s.Command(t, "ACL", "SETUSER", "app", "on", ">secret", "~*", "&*", "+@all", "-hset")
-	code, out, _ = doctored(t, "--prefix", "orders", "--url", "redis://app:secret@"+s.Addr()+"?client_cache=0", "--need", "lock,readwrite")
+	app := "redis://app:secret@" + s.Addr() + "?client_cache=0"
+	code, out, _ = doctored(t, "--prefix", "orders", "--url", app, "--need", "lock,readwrite")
 	require.Equal(t, 1, code, out)
 	require.Contains(t, out, "ERROR: permission-readwrite\n")
 	require.Contains(t, out, "> ACL SETUSER app +hset\n")
 	require.NotContains(t, out, "secret")
-	code, out, _ = doctored(t, "--prefix", "orders", "--url", "redis://app:secret@"+s.Addr()+"?client_cache=0")
+	code, out, _ = doctored(t, "--prefix", "orders", "--url", app)
 	require.Equal(t, 0, code, out)
 	require.Contains(t, out, "INFO: permission-readwrite\n")
-	code, _, _ = doctored(t, "--prefix", "orders", "--url", "redis://app:secret@"+s.Addr()+"?client_cache=0", "--layout", "redisson")
+	code, _, _ = doctored(t, "--prefix", "orders", "--url", app, "--layout", "redisson")
 	require.Equal(t, 1, code)
 
 	for _, args := range [][]string{

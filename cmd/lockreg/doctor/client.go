@@ -17,8 +17,8 @@ func (x *examination) clientSettings(o rueidis.ClientOption) {
 	}
 	if !o.DisableCache {
 		say("cache", Info, "the client has a cache: DisableCache is not set",
-			"Each connection has tracking then, which needs Redis 6, RESP3 and +client|tracking, or the client does not connect. This library "+
-				"does not use the cache.",
+			"Each connection has tracking then, which needs Redis 6, RESP3 and +client|tracking, or the client does not connect. "+
+				"This library does not use the cache.",
 			"Set DisableCache: true after rueidis.ParseURL, or client_cache=0 in the address, unless the program calls DoCache.")
 	}
 	if o.AlwaysRESP2 {

@@ -49,7 +49,7 @@ func (x *examination) clocks(ctx context.Context) {
 		if skew := best.offset.Abs() - best.took/2; skew > skewLimit {
 			x.found(Finding{
 				ID: "clock", Severity: Warning, Nodes: []string{n.address},
-				Seen: fmt.Sprintf("the server's clock and that of this host differ by %v", best.offset.Abs().Round(100*time.Millisecond)),
+				Seen: fmt.Sprintf("the server's clock and that of this host differ by %v", best.offset.Abs().Round(jumpLimit/5)),
 				Why: "Since when a lock is held, or waited for, is shown wrongly: processes write it by their clocks, the queue by the " +
 					"server's. Leases do not depend on it.",
 				Do: "Keep all clocks right by NTP: timedatectl set-ntp true on each host.",
@@ -64,8 +64,9 @@ func (x *examination) clocks(ctx context.Context) {
 				x.found(Finding{
 					ID: "clock-servers", Severity: Warning, Nodes: []string{a.n.address, b.n.address},
 					Seen: fmt.Sprintf("the clocks of these servers differ by %v or more", apart.Round(10*time.Millisecond)),
-					Why:  "After a failover to the one that is ahead, leases end that much sooner than their holders believe: two may hold a lock.",
-					Do:   "Keep their clocks right by NTP: timedatectl set-ntp true on each host.",
+					Why: "After a failover to the one that is ahead, leases end that much sooner than their holders believe: two may " +
+						"hold a lock.",
+					Do: "Keep their clocks right by NTP: timedatectl set-ntp true on each host.",
 				})
 			}
 		}
@@ -100,7 +101,7 @@ func (x *examination) sample(ctx context.Context, n *node) (all []sample) {
 
 func (x *examination) latency(n *node, all []sample) {
 	const id = "latency"
-	var took []time.Duration
+	took := make([]time.Duration, 0, len(all))
 	for _, s := range all {
 		took = append(took, s.took)
 	}
@@ -126,8 +127,9 @@ func (x *examination) latency(n *node, all []sample) {
 		x.found(Finding{
 			ID: id, Severity: Warning, Nodes: []string{n.address},
 			Seen: fmt.Sprintf("the slowest of %d answers took %v", len(took), short(worst)),
-			Why:  "A lock that is handed to a waiting call has a lease of a second at first: it is lost when the server stands still for longer.",
-			Do:   "Look for slow commands (SLOWLOG GET), for swapping, and for forks (latest_fork_usec in INFO).",
+			Why: "A lock that is handed to a waiting call has a lease of a second at first: it is lost when the server stands " +
+				"still for longer.",
+			Do: "Look for slow commands (SLOWLOG GET), for swapping, and for forks (latest_fork_usec in INFO).",
 		})
 	}
 }
@@ -143,7 +145,7 @@ func (x *examination) jumps(n *node, all []sample) {
 		if moved := s.offset - last.offset; moved.Abs()-s.took/2-last.took/2 > jumpLimit {
 			x.found(Finding{
 				ID: id, Severity: Error, Nodes: []string{n.address},
-				Seen: fmt.Sprintf("the clock of the server or of this host has jumped by %v within a moment", moved.Abs().Round(100*time.Millisecond)),
+				Seen: fmt.Sprintf("the clock of the server or of this host has jumped by %v", moved.Abs().Round(jumpLimit/5)),
 				Why: "The server counts leases by its clock: when that jumps ahead, locks end while they are held; when it goes back, " +
 					"they stay longer.",
 				Do: "Have NTP slew clocks, not step them (chrony: makestep only at the start), and look for a suspended machine.",

@@ -384,11 +384,13 @@ func (x *examination) addresses() (all []string) {
 
 // line is a command as redis-cli reads it.
 func line(command string, args ...string) string {
-	words := []string{command}
+	var b strings.Builder
+	b.WriteString(command)
 	for _, arg := range args {
-		words = append(words, quoted(arg))
+		b.WriteByte(' ')
+		b.WriteString(quoted(arg))
 	}
-	return strings.Join(words, " ")
+	return b.String()
 }
 
 // quoted is a word as redis-cli reads it.

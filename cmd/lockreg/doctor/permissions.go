@@ -25,7 +25,9 @@ import (
 //	inspect    Inspect, Locks, Deadlocks: lockreg ls, show, deadlocks and serve
 //	release    ForceUnlock, ForceUnlockHolder: lockreg release
 func Modes() []string {
-	return []string{"lock", "readwrite", "queue", "tracking", "pubsub", "fencing", "replicas", "atleast", "record", "inspect", "release"}
+	return []string{
+		"lock", "readwrite", "queue", "tracking", "pubsub", "fencing", "replicas", "atleast", "record", "inspect", "release",
+	}
 }
 
 // area is a part of what a mode needs: rules for commands, and the pattern of the keys or channels that they are used with.
@@ -131,8 +133,8 @@ func (x *examination) modes() []mode {
 	}
 }
 
-// probe is a command that needs a rule, and that changes nothing: the key does not exist, nobody hears the channel, or the server
-// refuses the command once it has judged the permission. The server judges the command first, then keys, then channels.
+// probe is a command that needs a rule, and that changes nothing: the key does not exist, nobody hears the channel, or the
+// server refuses the command once it has judged the permission. The server judges the command first, then keys, then channels.
 func probe(rule, name string) []string {
 	with := map[string][]string{
 		"+set":                {"SET", name, "v", "lockreg"},                   // a syntax error
@@ -180,8 +182,8 @@ const (
 	unknown                  // the server does not know the command
 )
 
-// try finds out whether a user may do something. On a cluster, and on a replica, the server judges permissions before it says that
-// the key is elsewhere.
+// try finds out whether a user may do something. On a cluster, and on a replica, the server judges permissions before it says
+// that the key is elsewhere.
 func (n *node) try(ctx context.Context, rule, name string) outcome {
 	id := rule + " " + name
 	if o, tried := n.tried[id]; tried {
@@ -249,8 +251,6 @@ type lack struct {
 	unproven []string // patterns of which nothing is known, since no command with them is permitted
 	unknown  []string // commands that the server does not know
 }
-
-func (l *lack) empty() bool { return len(l.rules)+len(l.patterns)+len(l.unknown) == 0 }
 
 func (n *node) lacks(ctx context.Context, areas []area) (l lack) {
 	add := func(to *[]string, what string) {

@@ -37,6 +37,7 @@ const looking = "+info +config|get +acl|whoami +scan +type +pttl +time +ping"
 // A user who may do nothing is told, for each mode, what to permit. Once that is permitted as it is written the mode has
 // no finding any more, and nothing else was asked for.
 func TestAdviceForEachMode(t *testing.T) {
+	t.Parallel()
 	for _, binary := range servers(t) {
 		t.Run(filepath.Base(binary), func(t *testing.T) {
 			t.Parallel()
@@ -71,8 +72,9 @@ func TestEachRightThatIsMissing(t *testing.T) {
 		}
 	}
 	require.Empty(t, findings(examine(t, as(s), everything), ""))
-	for _, right := range strings.Fields("get set exists pexpire pttl evalsha eval publish zadd zrem zrange zrevrange zrangebyscore zscore " +
-		"zrank time pubsub|numsub subscribe unsubscribe client|tracking hget hgetall hexists hkeys hset hmset hdel hlen hscan del type wait scan strlen zcount") {
+	for _, right := range strings.Fields("get set exists pexpire pttl evalsha eval publish zadd zrem zrange zrevrange " +
+		"zrangebyscore zscore zrank time pubsub|numsub subscribe unsubscribe client|tracking hget hgetall hexists hkeys hset hmset hdel " +
+		"hlen hscan del type wait scan strlen zcount") {
 		command, _, _ := strings.Cut(right, "|") // before Redis 7 only all of it can be taken
 		s.Command(t, "ACL", "SETUSER", "app", "-"+command)
 		found := findings(examine(t, as(s), everything), "")
@@ -87,6 +89,7 @@ func TestEachRightThatIsMissing(t *testing.T) {
 
 // Keys and channels are told apart from commands.
 func TestPatternsThatAreMissing(t *testing.T) {
+	t.Parallel()
 	for _, binary := range servers(t) {
 		t.Run(filepath.Base(binary), func(t *testing.T) {
 			t.Parallel()
@@ -119,7 +122,8 @@ func TestDocumentedUsers(t *testing.T) {
 	s := healthy(t)
 	var users [][]string
 	for line := range strings.Lines(string(page)) {
-		if rights, ok := strings.CutPrefix(strings.TrimSpace(line), "ACL SETUSER app on >secret "); ok && strings.Contains(rights, "+subscribe") {
+		rights, ok := strings.CutPrefix(strings.TrimSpace(line), "ACL SETUSER app on >secret ")
+		if ok && strings.Contains(rights, "+subscribe") {
 			users = append(users, strings.Fields(rights))
 		}
 	}
@@ -185,7 +189,8 @@ func TestUnseen(t *testing.T) {
 
 func TestCommandThatIsNotThere(t *testing.T) {
 	s := healthy(t, "--rename-command", "EVALSHA", "")
-	f := has(t, examine(t, option(s.Addr()), func(o *doctor.Options) { o.Need = []string{"fencing"} }), "permission-fencing", doctor.Error)
+	r := examine(t, option(s.Addr()), func(o *doctor.Options) { o.Need = []string{"fencing"} })
+	f := has(t, r, "permission-fencing", doctor.Error)
 	require.Contains(t, f.Seen, "EVALSHA")
 	require.Contains(t, f.Do, "rename-command")
 }

@@ -154,7 +154,9 @@ func (n *node) empty() bool {
 func (x *examination) failover(addresses []string, setting string, timeout time.Duration, command string) {
 	const id = "failover-time"
 	takes, left := 2*timeout+time.Second, x.opts.Lease*2/3
-	x.found(Finding{ID: id, Severity: OK, Seen: fmt.Sprintf("%s is %v: a failover is over before a lease of %v", setting, timeout, x.opts.Lease)})
+	x.found(Finding{
+		ID: id, Severity: OK, Seen: fmt.Sprintf("%s is %v: a failover is over before a lease of %v", setting, timeout, x.opts.Lease),
+	})
 	if takes > left {
 		x.found(Finding{
 			ID: id, Severity: Warning, Nodes: addresses,
@@ -263,7 +265,8 @@ func (x *examination) sentinels(ctx context.Context) {
 		}
 		if majority := (others+1)/2 + 1; quorum > others+1 || quorum < 1 {
 			x.found(Finding{
-				ID: id, Severity: Error, Nodes: []string{address}, Seen: fmt.Sprintf("quorum is %d, and there are %d Sentinels", quorum, others+1),
+				ID: id, Severity: Error, Nodes: []string{address},
+				Seen:     fmt.Sprintf("quorum is %d, and there are %d Sentinels", quorum, others+1),
 				Why:      "The master is never found to be down, and nobody is promoted.",
 				Do:       "Set the quorum to a majority, on each Sentinel.",
 				Commands: []string{line("SENTINEL", "SET", option.Sentinel.MasterSet, "quorum", strconv.FormatInt(majority, 10))},

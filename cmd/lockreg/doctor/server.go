@@ -59,8 +59,8 @@ func (x *examination) versions() {
 		case major < 2 || major == 2 && minor < 6:
 			severity, why = Error, "It has no scripts: nothing works."
 		case major < 4:
-			severity, why = Warning, "No UNLINK, so that keys are removed with DEL; no tracking, so that waiting calls do not hear of a lock "+
-				"that expires; and clients connect with DisableCache only. All tests run on Redis 6.2 and newer."
+			severity, why = Warning, "No UNLINK, so that keys are removed with DEL; no tracking, so that waiting calls do not hear of "+
+				"a lock that expires; and clients connect with DisableCache only. All tests run on Redis 6.2 and newer."
 		case major < 6:
 			severity, why = Warning, "No tracking: waiting calls do not hear of a lock that expires, and clients connect with "+
 				"DisableCache only. All tests run on Redis 6.2 and newer."
@@ -75,7 +75,8 @@ func (x *examination) versions() {
 		}
 		if proto := n.hello["proto"]; proto != "3" && (!known || major >= 6) {
 			x.found(Finding{
-				ID: "resp3", Severity: Warning, Nodes: []string{n.address}, Seen: "the connection speaks RESP2, or a proxy does not know HELLO",
+				ID: "resp3", Severity: Warning, Nodes: []string{n.address},
+				Seen: "the connection speaks RESP2, or a proxy does not know HELLO",
 				Why: "Without RESP3 there is no tracking: waiting calls do not hear of a lock that expires. And wake-ups need " +
 					"two connections instead of one.",
 				Do: "Leave out protocol=2 in the address and AlwaysRESP2 in the client. Do not connect through a proxy without RESP3.",
@@ -208,8 +209,9 @@ func (x *examination) settings() {
 			if hard > 0 && hard < leastBuffer || soft > 0 && soft < leastBuffer {
 				x.found(Finding{
 					ID: "buffer-limit", Severity: Warning, Nodes: []string{n.address},
-					Seen:     "client-output-buffer-limit for pubsub is below 1 MiB",
-					Why:      "The server cuts the connection for wake-ups of a process that is slow for a moment; its waiting calls poll meanwhile.",
+					Seen: "client-output-buffer-limit for pubsub is below 1 MiB",
+					Why: "The server cuts the connection for wake-ups of a process that is slow for a moment; its waiting calls " +
+						"poll meanwhile.",
 					Do:       "Set Redis's default, or more. CONFIG REWRITE keeps the change.",
 					Commands: []string{`CONFIG SET client-output-buffer-limit "pubsub 33554432 8388608 60"`},
 				})
@@ -220,8 +222,9 @@ func (x *examination) settings() {
 			if seconds > 0 && time.Duration(seconds)*time.Second < leastTimeout {
 				x.found(Finding{
 					ID: "idle-timeout", Severity: Warning, Nodes: []string{n.address},
-					Seen:     fmt.Sprintf("timeout is %d: the server closes connections that are idle for so many seconds", seconds),
-					Why:      "Connections for wake-ups and for replicas are idle most of the time. Each one that is closed is made again, and calls poll meanwhile.",
+					Seen: fmt.Sprintf("timeout is %d: the server closes connections that are idle for so many seconds", seconds),
+					Why: "Connections for wake-ups and for replicas are idle most of the time. Each one that is closed is made " +
+						"again, and calls poll meanwhile.",
 					Do:       "Switch it off, or allow a minute or more. CONFIG REWRITE keeps the change.",
 					Commands: []string{"CONFIG SET timeout 0"},
 				})

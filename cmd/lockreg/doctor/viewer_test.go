@@ -59,7 +59,8 @@ func lockAll(t *testing.T, s *redistest.Server) map[string]held {
 		holder, waiter := made(), made()
 		suffix := map[lockregistry.Layout]string{lockregistry.LayoutSpring: "spring", lockregistry.LayoutRedisson: "redisson"}[layout]
 		plain, writer, reader := "plain "+suffix, "writer "+suffix, "reader "+suffix
-		all[plain], all[writer], all[reader] = held{layout, "lock", false}, held{layout, "readwrite", false}, held{layout, "readwrite", true}
+		all[plain] = held{layout, "lock", false}
+		all[writer], all[reader] = held{layout, "readwrite", false}, held{layout, "readwrite", true}
 		_, err := holder.Acquire(t.Context(), plain)
 		require.NoError(t, err)
 		require.NoError(t, holder.ReadWrite(writer).Writer().Lock(t.Context()))
@@ -84,6 +85,7 @@ func lockAll(t *testing.T, s *redistest.Server) map[string]held {
 
 // The lines of docs/operations.md are enough: who views sees all, and can change nothing; who releases can do that.
 func TestDocumentedUsersOfLockreg(t *testing.T) {
+	t.Parallel()
 	lines := documentedLines(t)
 	for _, binary := range servers(t) {
 		for title, line := range lines {
