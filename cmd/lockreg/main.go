@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	"github.com/redis/rueidis"
 	"github.com/spf13/cobra"
@@ -79,17 +80,17 @@ func (a *app) tell(err error) int {
 	case errors.As(err, &chosen):
 		code = chosen.code
 	case errors.Is(err, connect.ErrURL):
-	case errors.Is(err, errUnreachable), errors.Is(err, lockregistry.ErrUnavailable):
+	case errors.Is(err, lockregistry.ErrUnavailable):
 		code = exitUnavailable
 	}
 	if err.Error() != "" {
-		fmt.Fprintln(a.err, "lockreg:", printable.Text(err.Error()))
+		fmt.Fprintln(a.err, "lockreg:", printable.Text(strings.ReplaceAll(err.Error(), "\n", "; ")))
 	}
 	return code
 }
 
 func (a *app) root() *cobra.Command {
-	root := &cobra.Command{
+	root := &cobra.Command{ //nolint:gosec // the password is an example
 		Use:   "lockreg",
 		Short: "Show and use the locks of lockregistry, Spring's RedisLockRegistry and Redisson",
 		Long: `lockreg shows which locks are held in Redis and who waits for them, frees the
@@ -122,13 +123,12 @@ used; each command's help has its others.`,
 		cobra.FixedCompletions([]string{"spring", "redisson"}, cobra.ShellCompDirectiveNoFileComp))
 	root.AddCommand(
 		a.doctorCommand(),
+		a.runCommand(),
 		a.versionCommand(),
+		a.guardCommand(),
 	)
 	return root
 }
-
-// errUnreachable: there is no Redis to be used.
-var errUnreachable = errors.New("Redis cannot be used")
 
 // address is the URL that was given.
 func (a *app) address() string {
@@ -178,6 +178,25 @@ func parseLayout(name string) (lockregistry.Layout, error) {
 		return lockregistry.LayoutRedisson, nil
 	}
 	return 0, usage("--layout is %q: it is spring or redisson", name)
+}
+
+// failed chooses the exit code for an error of the library.
+func failed(err error) error {
+	var chosen exit
+	switch {
+	case err == nil || errors.As(err, &chosen):
+		return err
+	case errors.Is(err, lockregistry.ErrWrongType):
+	case errors.Is(err, lockregistry.ErrUnavailable), errors.Is(err, context.DeadlineExceeded), replied(err):
+		return exit{exitUnavailable, err}
+	}
+	return exit{exitUsage, err}
+}
+
+// replied tells whether an error is one that Redis replied with, such as that of a missing permission.
+func replied(err error) bool {
+	var reply *rueidis.RedisError
+	return errors.As(err, &reply)
 }
 
 // printJSON prints a value as indented JSON.

@@ -18,8 +18,8 @@ import (
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/printable"
 )
 
-// ErrURL is for a URL that is missing or cannot be understood: a mistake of the caller. All other errors of this package mean that
-// Redis cannot be used.
+// ErrURL is for a URL that is missing or cannot be understood: a mistake of the caller. All other errors of this package mean
+// that Redis cannot be used.
 var ErrURL = errors.New("no usable address of Redis")
 
 // urlError is an ErrURL that speaks for itself.
@@ -28,7 +28,7 @@ type urlError string
 func (e urlError) Error() string        { return string(e) }
 func (e urlError) Is(target error) bool { return target == ErrURL }
 
-const example = "redis://user:password@host:6379/0"
+const example = "redis://user:password@host:6379/0" //nolint:gosec // an example
 
 // limit bounds connecting, and what a connection does by itself.
 const limit = 5 * time.Second
@@ -110,15 +110,16 @@ func (e explained) Unwrap() error { return e.err }
 
 // explain says what an error of connecting means, and what to do.
 func explain(err error, encrypted bool) error {
-	text := ""
 	var (
+		text      string
 		dns       *net.DNSError
 		authority x509.UnknownAuthorityError
 		name      x509.HostnameError
 		record    tls.RecordHeaderError
 		timeout   net.Error
 	)
-	reply, replied := rueidis.IsRedisErr(err)
+	var reply *rueidis.RedisError
+	replied := errors.As(err, &reply)
 	switch {
 	case replied && strings.HasPrefix(reply.Error(), "WRONGPASS"):
 		text = "the user or the password is wrong"

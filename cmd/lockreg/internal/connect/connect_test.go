@@ -45,7 +45,7 @@ func TestOpen(t *testing.T) {
 	t.Parallel()
 	open, secured := redistest.Start(t), redistest.Start(t, "--requirepass", "correct")
 	for url, want := range map[string]string{
-		"redis://app:secret@" + secured.Addr():                 "redis://app:***@" + secured.Addr() + ": the user or the password is wrong",
+		"redis://app:secret@" + secured.Addr():                 "to redis://app:***@" + secured.Addr() + ": the user or",
 		"redis://:secret@" + secured.Addr():                    "the user or the password is wrong",
 		"redis://" + secured.Addr():                            "asks for a password, and the address has none",
 		"redis://:secret@127.0.0.1:1":                          "cannot connect to redis://127.0.0.1:1: nothing listens there",

@@ -68,12 +68,9 @@ func URL(address string) string {
 			shown += name + ":***@"
 		}
 	}
-	shown += u.Host
+	host := u.Host
 	if _, err := strconv.Atoi(strings.TrimPrefix(u.Path, "/")); err == nil || u.Scheme == "unix" {
-		shown += u.Path
+		host += u.Path
 	}
-	for _, more := range u.Query()["addr"] {
-		shown += "," + more
-	}
-	return Text(shown)
+	return Text(shown + strings.Join(append([]string{host}, u.Query()["addr"]...), ","))
 }

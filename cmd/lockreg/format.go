@@ -1,0 +1,30 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/lockregistry/lockregistry"
+)
+
+// who is a holder for people.
+func who(h lockregistry.HolderInfo) string {
+	if h.Kept {
+		return "nobody: kept for a while after its release"
+	}
+	return h.Label.String()
+}
+
+// short is a duration with as much precision as people need.
+func short(d time.Duration) string {
+	switch {
+	case d < time.Second:
+		return d.Round(time.Millisecond).String()
+	case d < time.Minute:
+		return d.Round(100 * time.Millisecond).String()
+	case d < 48*time.Hour:
+		return strings.TrimSuffix(d.Round(time.Second).String(), "0s")
+	}
+	return fmt.Sprintf("%d days", d/(24*time.Hour))
+}

@@ -1,0 +1,361 @@
+//go:build unix
+
+package main
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lockregistry/lockregistry"
+)
+
+// passed are the signals that go to the command's group, and that end lockreg while it waits for the lock.
+var passed = []os.Signal{
+	unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2,
+}
+
+// inbox is where signals come in.
+type inbox struct {
+	signals  chan os.Signal
+	children chan os.Signal // one is enough: it says that there may be something to wait for
+	pipes    chan os.Signal
+}
+
+// listen begins to catch signals, but for those that lockreg was started without, as by nohup.
+func listen() *inbox {
+	b := &inbox{make(chan os.Signal, 64), make(chan os.Signal, 1), make(chan os.Signal, 1)}
+	for _, s := range passed {
+		if !signal.Ignored(s) {
+			signal.Notify(b.signals, s)
+		}
+	}
+	signal.Notify(b.children, unix.SIGCHLD)
+	signal.Notify(b.pipes, unix.SIGPIPE) // else a line of the log that nobody reads would end lockreg, and not the command
+	return b
+}
+
+// more catches what is of no use before there is a command.
+func (b *inbox) more() { signal.Notify(b.signals, unix.SIGTSTP, unix.SIGCONT) }
+
+func (b *inbox) stop() {
+	signal.Stop(b.signals)
+	signal.Stop(b.children)
+	signal.Stop(b.pipes)
+}
+
+// until is a context that the first signal ends, with a signalError. The function ends the looking out, and returns when nothing
+// takes signals any more.
+func (b *inbox) until(ctx context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	done, gone := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(gone)
+		select {
+		case s := <-b.signals:
+			cancel(signalError{s.(syscall.Signal)})
+		case <-done:
+		}
+	}()
+	return ctx, func() {
+		close(done)
+		<-gone
+	}
+}
+
+// job is a command in a process group of its own, from its start until no process of the group is left:
+//
+//	runs ──command ends──▶ empties ──last process ends──▶ over
+//
+// and beside that its right to work:
+//
+//	granted ──lease nearly over──▶ warned ──lease over──▶ killed
+//	   └──────────lost──────────▶ warned ──grace over──▶ killed
+//
+// Warned has got TERM, killed has got KILL.
+type job struct {
+	runner   *runner
+	hold     *lockregistry.Hold
+	box      *inbox
+	pid      int // of the command; the group has the same
+	terminal terminal
+
+	ended  bool // the command has
+	stands bool // the command is stopped
+	begs   bool // the same, until it has the terminal
+	status syscall.WaitStatus
+
+	pausing bool // the group was told to stop, as lockreg was
+	lost    bool // the lock is
+	warned  bool
+	told    bool // that the lock is kept for processes that the command has left behind
+}
+
+// looking is how often to look for what no signal tells: that the group is empty, that lockreg has the terminal.
+const looking = 100 * time.Millisecond
+
+// supervise runs the command until its group has ended. Failed says that it could not be started.
+func (r *runner) supervise(
+	ctx context.Context, hold *lockregistry.Hold, box *inbox,
+) (status syscall.WaitStatus, lost bool, failed error) {
+	adoptOrphans()
+	guard, err := startGuard()
+	if err != nil {
+		return 0, false, err
+	}
+	defer guard.dismiss()
+	box.more()
+
+	j := &job{runner: r, hold: hold, box: box, terminal: findTerminal()}
+	defer j.terminal.take()
+	if err := j.start(); err != nil {
+		return 0, false, err
+	}
+	guard.watch(j.pid)
+
+	held := hold.Context(ctx)
+	lostNow := held.Done()
+	alarm := time.NewTimer(0)
+	defer alarm.Stop()
+	look := time.NewTicker(looking)
+	defer look.Stop()
+	var kill <-chan time.Time
+	for !j.over() {
+		if look.Stop(); j.ended || j.begs {
+			look.Reset(looking)
+		}
+		select {
+		case <-box.children:
+			j.reap()
+		case <-look.C:
+			j.leftBehind()
+			j.lend()
+		case s := <-box.signals:
+			j.pass(s.(syscall.Signal))
+		case <-alarm.C:
+			if left := j.remaining(); left > r.grace {
+				alarm.Reset(left - r.grace)
+			} else if left > 0 {
+				j.warn("the lock cannot be renewed in time")
+			}
+		case <-lostNow:
+			lostNow = nil
+			j.lost = true
+			if j.warned || r.grace == 0 {
+				j.kill()
+				break
+			}
+			j.warn("the lock is lost")
+			kill = time.After(r.grace)
+		case <-kill:
+			j.kill()
+		}
+	}
+	return j.status, j.lost || j.warned, nil
+}
+
+// start starts the command. Its group has the terminal if lockreg's has, unless lockreg is part of a pipeline.
+func (j *job) start() error {
+	attr := &syscall.SysProcAttr{Setpgid: true}
+	if j.terminal.mine() && hasTerminal(1) {
+		attr.Foreground, attr.Ctty = true, j.terminal.fd
+		j.terminal.given = true
+	}
+	pid, err := syscall.ForkExec(j.runner.program, j.runner.args, &syscall.ProcAttr{ //nolint:gosec // it is the user's own
+		Env: j.runner.environment(j.hold), Files: []uintptr{0, 1, 2}, Sys: attr,
+	})
+	j.pid = pid
+	return err
+}
+
+// over tells whether nothing of the group is left.
+func (j *job) over() bool {
+	return j.ended && errors.Is(unix.Kill(-j.pid, 0), unix.ESRCH)
+}
+
+// leftBehind says why lockreg does not end.
+func (j *job) leftBehind() {
+	if !j.ended || j.told || j.over() {
+		return
+	}
+	j.told = true
+	j.runner.log.Info("the command has ended, and has left processes behind: the lock is kept until they have ended, too",
+		"key", j.hold.Key(), "group", j.pid)
+}
+
+// remaining is for how long the lock is certain.
+func (j *job) remaining() time.Duration { return j.hold.Remaining() }
+
+// reap takes in which children have ended or stopped: the command, and orphans that the kernel has given to lockreg.
+func (j *job) reap() {
+	for {
+		var status syscall.WaitStatus
+		pid, err := syscall.Wait4(-1, &status, syscall.WNOHANG|syscall.WUNTRACED|syscall.WCONTINUED, nil)
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case err != nil || pid <= 0:
+			return
+		case pid != j.pid || j.ended:
+		case status.Continued():
+			j.stands, j.begs = false, false
+		case status.Stopped():
+			j.stands = true
+			j.stopped(status.StopSignal())
+		default:
+			j.ended, j.status = true, status
+		}
+	}
+}
+
+// tell sends a signal to the whole group.
+func (j *job) tell(s syscall.Signal) {
+	if err := unix.Kill(-j.pid, s); err != nil && !errors.Is(err, unix.ESRCH) {
+		j.runner.log.Error("the command cannot be told", "signal", s.String(), "error", err)
+	}
+}
+
+// pass hands a signal on.
+func (j *job) pass(s syscall.Signal) {
+	switch s {
+	case unix.SIGCONT: // lockreg goes on, or somebody wants the command to
+		j.resume()
+	case unix.SIGTSTP:
+		j.pausing = true
+		j.tell(s)
+		if j.ended || j.stands { // else when it has stopped
+			j.pause()
+		}
+	default:
+		j.tell(s)
+	}
+}
+
+// stopped is for a command that has stopped. If the terminal's user has told it to, lockreg stops, too, so that the shell goes
+// on. If anything else has stopped it, the lock is kept; so it is when the command waits in the background for the terminal.
+func (j *job) stopped(by syscall.Signal) {
+	if j.begs = by == unix.SIGTTIN || by == unix.SIGTTOU; j.begs {
+		j.lend()
+	}
+	if j.pausing || j.terminal.given && by == unix.SIGTSTP {
+		j.pause()
+	}
+}
+
+// lend gives the terminal to a command that needs it, if lockreg has it.
+func (j *job) lend() {
+	if j.begs && !j.pausing && j.terminal.mine() {
+		j.terminal.give(j.pid)
+		j.resume()
+	}
+}
+
+// pause stops lockreg until it is told to go on. Nothing renews the lock meanwhile, so no process of the group may work. Where
+// nobody could tell it, as under systemd or with ssh -t, nothing stops.
+func (j *job) pause() {
+	j.pausing = false
+	if !watched() {
+		j.resume()
+		return
+	}
+	j.tell(unix.SIGSTOP)
+	had := j.terminal.given
+	j.terminal.take()
+	stopMyself()
+	ctx, cancel := context.WithTimeout(context.Background(), j.runner.grace+time.Second)
+	_ = j.hold.Renew(ctx, j.runner.lease) // or the lock is lost, which remaining tells
+	cancel()
+	if had && j.terminal.mine() {
+		j.terminal.give(j.pid)
+	}
+	j.resume()
+}
+
+// watched tells whether a shell with job control has started lockreg: its parent is of the same session, and of another group.
+// Without one the kernel would let Ctrl-Z stop nothing either.
+func watched() bool {
+	parent := unix.Getppid()
+	if parent == 0 { // it is in another namespace
+		return false
+	}
+	session, err := unix.Getsid(0)
+	if err != nil {
+		return false
+	}
+	theirs, err := unix.Getsid(parent)
+	if err != nil || theirs != session {
+		return false
+	}
+	group, err := unix.Getpgid(parent)
+	return err == nil && group != unix.Getpgrp()
+}
+
+// resume lets the group go on if it may still work.
+func (j *job) resume() {
+	if j.remaining() > 0 {
+		j.tell(unix.SIGCONT)
+	}
+}
+
+// warn asks the group to end.
+func (j *job) warn(why string) {
+	if j.warned {
+		return
+	}
+	j.warned = true
+	j.runner.log.Warn(why+": the command gets TERM", "key", j.hold.Key(), "remaining", j.remaining())
+	j.tell(unix.SIGTERM)
+	j.tell(unix.SIGCONT) // a process that is stopped cannot end
+}
+
+func (j *job) kill() {
+	j.runner.log.Warn("the command gets KILL", "key", j.hold.Key())
+	j.tell(unix.SIGKILL)
+}
+
+// terminal is the one that lockreg was started from. Its user's keys send signals to one group, which alone may read from it.
+type terminal struct {
+	fd    int // -1: there is none
+	given bool
+}
+
+func findTerminal() terminal {
+	if hasTerminal(0) {
+		return terminal{fd: 0}
+	}
+	return terminal{fd: -1}
+}
+
+// hasTerminal tells whether a file descriptor is the terminal of lockreg's session.
+func hasTerminal(fd int) bool {
+	_, err := unix.IoctlGetInt(fd, unix.TIOCGPGRP)
+	return err == nil
+}
+
+// mine tells whether lockreg's own group has the terminal.
+func (t *terminal) mine() bool {
+	if t.fd < 0 {
+		return false
+	}
+	group, err := unix.IoctlGetInt(t.fd, unix.TIOCGPGRP)
+	return err == nil && group == unix.Getpgrp()
+}
+
+// give gives the terminal to a group. Only for one that is mine.
+func (t *terminal) give(group int) {
+	t.given = unix.IoctlSetPointerInt(t.fd, unix.TIOCSPGRP, group) == nil
+}
+
+// take takes the terminal back from the command's group.
+func (t *terminal) take() {
+	if !t.given {
+		return
+	}
+	t.given = false
+	signal.Ignore(unix.SIGTTOU) // which one who has not the terminal gets for taking it; the command has been started already
+	_ = unix.IoctlSetPointerInt(t.fd, unix.TIOCSPGRP, unix.Getpgrp())
+}

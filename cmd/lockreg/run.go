@@ -1,0 +1,321 @@
+//go:build unix
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockregistry/lockregistry"
+)
+
+// The codes of a shell for a command that cannot be run.
+const (
+	exitNotExecutable = 126
+	exitNotFound      = 127
+	exitSignal        = 128 // and the number of the signal
+)
+
+const (
+	keyVariable   = "LOCKREG_KEY"
+	tokenVariable = "LOCKREG_TOKEN" //nolint:gosec // no credential
+)
+
+// runner is one call of lockreg run.
+type runner struct {
+	*app
+
+	prefix, path string
+	args         []string // the command and its arguments
+	program      string   // where the command is
+
+	lease, wait, grace, once time.Duration
+	noWait, quiet            bool
+	shared, exclusive        bool
+	fencing                  bool
+	conflictCode             int
+
+	log *slog.Logger
+}
+
+func (a *app) runCommand() *cobra.Command {
+	r := &runner{app: a}
+	cmd := &cobra.Command{
+		Use:   "run PREFIX PATH -- COMMAND [ARGUMENT...]",
+		Short: "Run a command under a lock",
+		Long: `Waits for the lock, runs the command, and releases the lock.
+
+The lock's lease is renewed for as long as the command runs. The command is
+started as it is, without a shell, with lockreg's standard input, output and
+error, and with
+
+  LOCKREG_KEY     the key of the lock
+  LOCKREG_TOKEN   its fencing token: larger than those of all earlier holders.
+                  Pass it on to what the lock protects, and have that refuse a
+                  smaller one. Not set with --shared, or without --fencing.
+
+in its environment. It has a process group of its own. INT, TERM, HUP, QUIT, USR1
+and USR2 go to the whole group; INT and TERM do not end lockreg before the
+command. The lock is released when all processes of the group have ended, those
+included that the command has left in the background. Processes that leave the
+group, as daemons do, are not waited for, and not ended.
+
+If the lease cannot be renewed, the group gets TERM when what is left of it is
+--grace, and KILL when nothing is left, so that nothing works when another may
+have the lock. If the lock is taken away, by lockreg release or by a server that
+has lost it, the group gets TERM as soon as that is known, which may take a
+third of the lease, and KILL after --grace. If lockreg is killed, so is the
+group, and the lock is free when its lease is over. If lockreg alone is stopped
+for longer than the lease, the command is not: that is what LOCKREG_TOKEN is for.
+
+As process 1 of a container lockreg reaps the processes that others have left.
+
+With --once the lock is kept for nine tenths of the period, counted from the
+start, also when the command ends sooner: of all machines that start a job at
+about the same time, one runs it. A command that fails counts, too.
+
+Exit codes: the command's own, 128 + n when signal n ended it, or ended the
+waiting; 64 a mistake on the command line; 69 Redis cannot be used; 70 the lock
+was lost while the command ran; 75 the lock was not obtained, or what
+--conflict-code says; 126 the command cannot be run; 127 it is not found.`,
+		Example: `  lockreg run --no-wait --conflict-code 0 shop report -- ./report --yesterday
+  lockreg run --once 10m shop cleanup -- psql -f cleanup.sql
+  lockreg run --wait 30s --shared shop catalogue -- ./export`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if cmd.ArgsLenAtDash() != 2 || len(args) < 3 {
+				return usage("write: lockreg %s", cmd.Use)
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			r.prefix, r.path, r.args = args[0], args[1], args[2:]
+			if !cmd.Flags().Changed("fencing") { // the counter of Redisson's format stays for ever
+				r.fencing = r.layout != "redisson"
+			}
+			if !cmd.Flags().Changed("grace") {
+				r.grace = min(r.lease/6, 10*time.Second)
+			}
+			waits := cmd.Flags().Changed("wait")
+			if err := r.check(waits, cmd.Flags().Changed("once")); err != nil {
+				return err
+			}
+			return r.run(cmd.Context())
+		},
+	}
+	flags := cmd.Flags()
+	flags.DurationVar(&r.wait, "wait", 0, "how long to wait for the lock at most (default: as long as it takes)")
+	flags.BoolVar(&r.noWait, "no-wait", false, "do not wait for the lock")
+	flags.DurationVar(&r.lease, "lease", 30*time.Second, "the lock is free after this time if this machine dies; 1s at least")
+	flags.DurationVar(&r.grace, "grace", 0,
+		"time between TERM and KILL when the lock is lost; less than half of the lease (default: a sixth of it, 10s at most)")
+	flags.DurationVar(&r.once, "once", 0, "run the command once in this period, wherever it is started; does not wait")
+	flags.BoolVar(&r.shared, "shared", false, "lock the reader of a read-write lock")
+	flags.BoolVar(&r.exclusive, "exclusive", false, "lock the writer of a read-write lock")
+	flags.BoolVar(&r.fencing, "fencing", true, "draw a fencing token; with --layout redisson only if it is given")
+	flags.IntVar(&r.conflictCode, "conflict-code", exitConflict, "exit code when the lock is not obtained")
+	flags.BoolVarP(&r.quiet, "quiet", "q", false, "say nothing when the lock is not obtained")
+	return cmd
+}
+
+// leastLease is one that outlasts a slow round trip.
+const leastLease = time.Second
+
+// check judges what is asked for.
+func (r *runner) check(waits, once bool) error {
+	var kind int
+	for _, given := range []bool{r.shared, r.exclusive, once} {
+		if given {
+			kind++
+		}
+	}
+	switch {
+	case r.lease < leastLease:
+		return usage("--lease is %v: it must be %v at least", r.lease, leastLease)
+	case r.grace < 0 || r.grace >= r.lease/2:
+		return usage("--grace is %v: it must be less than half of the lease, which is %v", r.grace, r.lease)
+	case waits && r.noWait:
+		return usage("--wait and --no-wait exclude each other")
+	case waits && r.wait <= 0:
+		return usage("--wait is %v: it must be positive; see --no-wait", r.wait)
+	case waits && once:
+		return usage("--once does not wait: leave out --wait")
+	case kind > 1:
+		return usage("--shared, --exclusive and --once exclude each other")
+	case once && r.once < time.Second:
+		return usage("--once is %v: the period must be %v at least", r.once, time.Second)
+	case r.conflictCode < 0 || r.conflictCode > 255:
+		return usage("--conflict-code is %d: it must be from 0 to 255", r.conflictCode)
+	}
+	_, err := parseLayout(r.layout)
+	return err
+}
+
+// run does all of it. What can be known to fail fails before the lock is taken.
+func (r *runner) run(ctx context.Context) (err error) {
+	if r.program, err = look(r.args[0]); err != nil {
+		return err
+	}
+	r.log = r.logger()
+	box := listen()
+	defer box.stop()
+
+	opts := []lockregistry.Option{
+		lockregistry.WithExpiry(r.lease), lockregistry.WithRenewal(), lockregistry.WithLogger(r.log), lockregistry.WithName(r.name()),
+	}
+	if r.fencing {
+		opts = append(opts, lockregistry.WithFencing())
+	}
+	waiting, cancel := box.until(ctx)
+	registry, closeAll, err := r.registry(waiting, r.prefix, opts...)
+	if err != nil {
+		cancel()
+		return signalled(waiting, err)
+	}
+	defer closeAll()
+	hold, err := r.acquire(waiting, registry)
+	cancel()
+	if err = signalled(waiting, err); err == nil {
+		return r.under(ctx, hold, box)
+	}
+	if hold != nil { // the signal came as the lock did
+		_ = hold.Release(ctx)
+	}
+	return r.notObtained(ctx, registry, err)
+}
+
+func (r *runner) acquire(ctx context.Context, registry *lockregistry.Registry) (*lockregistry.Hold, error) {
+	var opts []lockregistry.LockOption
+	if r.wait > 0 {
+		opts = append(opts, lockregistry.Wait(r.wait))
+	}
+	if r.noWait || r.once > 0 {
+		opts = append(opts, lockregistry.NoWait())
+	}
+	if r.once > 0 { // as [lockregistry.Registry.Once], which has no hold to ask for what is left
+		opts = append(opts, lockregistry.AtLeast(r.once-r.once/10))
+	}
+	switch {
+	case r.shared:
+		return registry.ReadWrite(r.path).Reader().Acquire(ctx, opts...)
+	case r.exclusive:
+		return registry.ReadWrite(r.path).Writer().Acquire(ctx, opts...)
+	}
+	return registry.Acquire(ctx, r.path, opts...)
+}
+
+// notObtained chooses the exit code for an error of Acquire.
+func (r *runner) notObtained(ctx context.Context, registry *lockregistry.Registry, err error) error {
+	switch {
+	case errors.Is(err, lockregistry.ErrUnavailable):
+		return failed(err)
+	case errors.Is(err, lockregistry.ErrTimeout):
+		if r.quiet {
+			return exit{r.conflictCode, nil}
+		}
+		return exit{r.conflictCode, fmt.Errorf("not obtained: %s:%s%s", r.prefix, r.path, r.heldBy(ctx, registry))}
+	case errors.Is(err, lockregistry.ErrLockLost):
+		return exit{exitLost, err}
+	}
+	return failed(err)
+}
+
+// heldBy says who has the lock, if that can be said at once.
+func (r *runner) heldBy(ctx context.Context, registry *lockregistry.Registry) string {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	info, err := registry.Inspect(ctx, r.path)
+	if err != nil || len(info.Holders) == 0 {
+		return ""
+	}
+	h := info.Holders[0]
+	if h.Since.IsZero() {
+		return " is held by " + who(h)
+	}
+	return fmt.Sprintf(" is held by %s, for %s", who(h), short(time.Since(h.Since)))
+}
+
+// under runs the command under the hold, and releases it.
+func (r *runner) under(ctx context.Context, hold *lockregistry.Hold, box *inbox) error {
+	status, lost, failed := r.supervise(ctx, hold, box)
+	switch err := hold.Release(ctx); {
+	case errors.Is(err, lockregistry.ErrLockLost):
+		lost = true
+	case err != nil:
+		r.log.Warn("the lock may stay until its lease is over", "error", err)
+	}
+	switch {
+	case failed != nil:
+		code := exitNotExecutable
+		if errors.Is(failed, fs.ErrNotExist) { // of the script's interpreter, perhaps
+			code = exitNotFound
+		}
+		return exit{code, fmt.Errorf("cannot run %s: %w", r.program, failed)}
+	case lost:
+		return exit{exitLost, fmt.Errorf("%s: the lock was lost while the command ran", hold.Key())}
+	case status.Signaled():
+		return exit{exitSignal + int(status.Signal()), nil}
+	case status.ExitStatus() != 0:
+		return exit{status.ExitStatus(), nil}
+	}
+	return nil
+}
+
+// environment is that of the command. Of a lock in which this one is nested nothing stays.
+func (r *runner) environment(hold *lockregistry.Hold) []string {
+	env := slices.DeleteFunc(os.Environ(), func(s string) bool {
+		return strings.HasPrefix(s, keyVariable+"=") || strings.HasPrefix(s, tokenVariable+"=")
+	})
+	env = append(env, keyVariable+"="+hold.Key())
+	if token := hold.Token(); token > 0 {
+		env = append(env, tokenVariable+"="+strconv.FormatUint(token, 10))
+	}
+	return env
+}
+
+// look finds a command as a shell does.
+func look(name string) (string, error) {
+	path, err := exec.LookPath(name)
+	switch {
+	case err == nil:
+		return path, nil
+	case errors.Is(err, exec.ErrNotFound), errors.Is(err, fs.ErrNotExist):
+		return "", exit{exitNotFound, fmt.Errorf("%s: command not found", name)}
+	}
+	return "", exit{exitNotExecutable, fmt.Errorf("%s cannot be run: %w", name, err)}
+}
+
+// signalled is the error for a wait that a signal has ended, else err.
+func signalled(ctx context.Context, err error) error {
+	if s, ok := errors.AsType[signalError](context.Cause(ctx)); ok {
+		return exit{exitSignal + int(s.signal), nil}
+	}
+	return err
+}
+
+// signalError is the cause of a context that a signal has ended.
+type signalError struct{ signal syscall.Signal }
+
+func (e signalError) Error() string { return "signal: " + e.signal.String() }
+
+// name is what the lock's holder is called: lockreg, and the command without its arguments, which may be secret.
+func (r *runner) name() string {
+	const most = 64
+	base := strings.ToValidUTF8(filepath.Base(r.args[0]), "?")
+	if len(base) > most {
+		base = strings.ToValidUTF8(base[:most], "")
+	}
+	return "lockreg run " + base
+}

@@ -1,0 +1,21 @@
+//go:build !unix
+
+package main
+
+import (
+	"errors"
+
+	"github.com/spf13/cobra"
+)
+
+func (a *app) runCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "run",
+		Short: "Run a command under a lock; not on this system",
+		RunE: func(*cobra.Command, []string) error {
+			return errors.New("run needs process groups and signals, which this system does not have")
+		},
+	}
+}
+
+func (a *app) guardCommand() *cobra.Command { return &cobra.Command{Hidden: true} }

@@ -1,0 +1,510 @@
+//go:build linux
+
+package main_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestRunPassesEverythingOn(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+
+	p := prepare(s.url, "run", "shop", "orders:42", "--", "cat", "-", "/no such file")
+	p.Stdin = strings.NewReader("from standard input")
+	assert.Equal(t, 1, p.begin(t).code(t))
+	assert.Equal(t, "from standard input", p.out.String())
+	assert.Contains(t, p.err.String(), "/no such file")
+
+	// No shell looks at the arguments, and lockreg's own flags are not looked for among them.
+	code, out, _ := lockreg(t, s.url, "run", "shop", "orders:42", "--", "printf", "%s\n", "$HOME; echo *", "--json", "--")
+	assert.Zero(t, code)
+	assert.Equal(t, "$HOME; echo *\n--json\n--\n", out)
+	assert.False(t, s.has(t, "shop:orders:42"), "released")
+}
+
+func TestRunEnvironment(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	var last uint64
+	for range 3 {
+		_, out, _ := lockreg(t, s.url, "run", "shop", "a", "--", "sh", "-c", "echo $LOCKREG_KEY $LOCKREG_TOKEN")
+		var key string
+		var token uint64
+		_, err := fmt.Sscan(out, &key, &token)
+		require.NoError(t, err, out)
+		assert.Equal(t, "shop:a", key)
+		assert.Greater(t, token, last)
+		last = token
+	}
+	nested := []string{"--", binary, "run", "--fencing=false", "shop", "b", "--", "env"}
+	_, out, _ := lockreg(t, s.url, append([]string{"run", "shop", "a"}, nested...)...)
+	assert.Contains(t, out, "LOCKREG_KEY=shop:b\n")
+	assert.NotContains(t, out, "LOCKREG_KEY=shop:a")
+	assert.NotContains(t, out, "LOCKREG_TOKEN", "the outer one's is not the inner one's")
+
+	// Redisson's counter would stay for ever.
+	_, out, _ = lockreg(t, s.url, "run", "--layout", "redisson", "r", "a", "--", "sh", "-c", "echo -$LOCKREG_TOKEN-")
+	assert.Equal(t, "--\n", out)
+	assert.Empty(t, s.Command(t, "KEYS", "redisson_lock_token*"))
+	_, out, _ = lockreg(t, s.url, "run", "--layout", "redisson", "--fencing", "r", "a", "--", "sh", "-c", "echo -$LOCKREG_TOKEN-")
+	assert.Equal(t, "-1-\n", out)
+}
+
+func TestRunExitCodes(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	s.Command(t, "SET", "shop:taken", "somebody", "PX", "600000")
+	s.Command(t, "SADD", "shop:set", "member")
+	dir := t.TempDir()
+	file := func(name, content string, mode os.FileMode) string {
+		path := filepath.Join(dir, name)
+		require.NoError(t, os.WriteFile(path, []byte(content), mode))
+		return path
+	}
+	plain := file("plain", "#!/bin/sh\n", 0o600)
+	broken := file("broken", "#!/no/such/interpreter\n", 0o700)
+	garbage := file("garbage", "\x7fnothing", 0o700)
+
+	const conflict = "not obtained: shop:taken is held by unknown (Java, or an older version)"
+	for _, c := range []struct {
+		code int
+		says string
+		args []string
+	}{
+		{0, "", []string{"run", "shop", "a", "--", "true"}},
+		{1, "", []string{"run", "shop", "a", "--", "false"}},
+		{42, "", []string{"run", "shop", "a", "--", "sh", "-c", "exit 42"}},
+		{137, "", []string{"run", "shop", "a", "--", "sh", "-c", "kill -KILL $$"}},
+		{143, "", []string{"run", "shop", "a", "--", "sh", "-c", "kill -TERM $$"}},
+		{75, conflict, []string{"run", "--no-wait", "shop", "taken", "--", "true"}},
+		{75, conflict, []string{"run", "--wait", "50ms", "shop", "taken", "--", "true"}},
+		{3, conflict, []string{"run", "--no-wait", "--conflict-code", "3", "shop", "taken", "--", "true"}},
+		{0, "", []string{"run", "--no-wait", "-q", "--conflict-code", "0", "shop", "taken", "--", "false"}},
+		{64, "something other than this kind of lock", []string{"run", "shop", "set", "--", "true"}},
+		{64, "write: lockreg run PREFIX PATH", []string{"run", "shop", "a", "true"}},
+		{64, "write: lockreg run PREFIX PATH", []string{"run", "shop", "--", "a", "true"}},
+		{64, "write: lockreg run PREFIX PATH", []string{"run", "shop", "a", "--"}},
+		{64, "unknown flag: --frob", []string{"run", "--frob", "shop", "a", "--", "true"}},
+		{64, "must be 1s at least", []string{"run", "--lease", "10ms", "shop", "a", "--", "true"}},
+		{64, "less than half of the lease", []string{"run", "--lease", "10s", "--grace", "5s", "shop", "a", "--", "true"}},
+		{64, "exclude each other", []string{"run", "--wait", "1s", "--no-wait", "shop", "a", "--", "true"}},
+		{64, "exclude each other", []string{"run", "--shared", "--exclusive", "shop", "a", "--", "true"}},
+		{64, "must be positive", []string{"run", "--wait", "0s", "shop", "a", "--", "true"}},
+		{64, "--once does not wait", []string{"run", "--wait", "1s", "--once", "10m", "shop", "a", "--", "true"}},
+		{64, "must be 1s at least", []string{"run", "--once", "0s", "shop", "a", "--", "true"}},
+		{64, "from 0 to 255", []string{"run", "--conflict-code", "256", "shop", "a", "--", "true"}},
+		{64, "it is spring or redisson", []string{"run", "--layout", "java", "shop", "a", "--", "true"}},
+		{64, "unknown scheme", []string{"run", "--url", "http://:secret@host", "shop", "a", "--", "true"}},
+		{69, "nothing listens there", []string{"run", "--url", "redis://:secret@127.0.0.1:1", "shop", "a", "--", "true"}},
+		{127, "no-such-command: command not found", []string{"run", "shop", "taken", "--", "no-such-command"}},
+		{127, "command not found", []string{"run", "shop", "taken", "--", "/no/such/command"}},
+		{126, "cannot be run", []string{"run", "shop", "taken", "--", plain}},
+		{127, "cannot run", []string{"run", "shop", "a", "--", broken}},
+		{126, "cannot run", []string{"run", "shop", "a", "--", garbage}},
+	} {
+		code, _, text := lockreg(t, s.url, c.args...)
+		assert.Equal(t, c.code, code, "%v: %s", c.args, text)
+		if c.says == "" {
+			assert.Empty(t, text)
+		} else {
+			assert.Contains(t, text, c.says)
+		}
+		assert.NotContains(t, text, "secret")
+		assert.False(t, s.has(t, "shop:a"), "%v leaves the lock", c.args)
+	}
+
+	p := prepare("", "run", "shop", "a", "--", "true").begin(t)
+	assert.Equal(t, 64, p.code(t))
+	assert.Contains(t, p.err.String(), "give --url, or set REDIS_URL")
+}
+
+func TestRunWithoutPermission(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	s.Command(t, "ACL", "SETUSER", "weak", "on", ">secret", "~other:*", "&*", "+@all")
+	code, _, text := lockreg(t, "redis://weak:secret@"+s.Addr(), "run", "shop", "a", "--", "true")
+	assert.Equal(t, 69, code)
+	assert.Contains(t, text, "permissions")
+	assert.NotContains(t, text, "secret")
+}
+
+func TestRunWaits(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	first := prepare(s.url, "run", "shop", "a", "--", "cat")
+	end, err := first.StdinPipe()
+	require.NoError(t, err)
+	first.begin(t)
+	eventually(t, "the lock", func() bool { return s.has(t, "shop:a") })
+
+	second := prepare(s.url, "run", "shop", "a", "--", "echo", "second").begin(t)
+	third := prepare(s.url, "run", "--wait", "1m", "shop", "a", "--", "echo", "third").begin(t)
+	eventually(t, "two wait", func() bool { return s.waiters(t, "shop", "a") == 2 })
+	assert.Empty(t, second.out.String()+third.out.String())
+	require.NoError(t, end.Close())
+	for _, p := range []*program{first, second, third} {
+		assert.Zero(t, p.code(t), p.err.String())
+	}
+	assert.Equal(t, "second\nthird\n", second.out.String()+third.out.String())
+}
+
+// A signal ends the waiting, and nothing is left behind.
+func TestRunSignalWhileWaiting(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	s.Command(t, "SET", "shop:a", "somebody", "PX", "600000")
+	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1} {
+		p := prepare(s.url, "run", "shop", "a", "--", "echo", "ran").begin(t)
+		eventually(t, "it waits", func() bool { return s.waiters(t, "shop", "a") == 1 })
+		require.NoError(t, p.Process.Signal(sig))
+		assert.Equal(t, 128+int(sig), p.code(t))
+		assert.Empty(t, p.out.String())
+		assert.Zero(t, s.waiters(t, "shop", "a"))
+	}
+	assert.Equal(t, "somebody", s.Command(t, "GET", "shop:a"))
+}
+
+func TestRunRenews(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	p := prepare(s.url, "run", "--lease", "3s", "shop", "a", "--", "cat")
+	end, err := p.StdinPipe()
+	require.NoError(t, err)
+	p.begin(t)
+	eventually(t, "the lock", func() bool { return s.has(t, "shop:a") })
+	value := s.Command(t, "GET", "shop:a")
+	last := 1 << 30
+	renewals := 0
+	eventually(t, "four renewals", func() bool {
+		left, err := strconv.Atoi(s.Command(t, "PTTL", "shop:a"))
+		require.NoError(t, err)
+		assert.LessOrEqual(t, left, 3000)
+		if left > last+100 {
+			renewals++
+		}
+		last = left
+		return renewals == 4
+	})
+	assert.Equal(t, value, s.Command(t, "GET", "shop:a"))
+	require.NoError(t, end.Close())
+	assert.Zero(t, p.code(t))
+}
+
+func TestRunSharedAndExclusive(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	start := func(flag string) (*program, func()) {
+		p := prepare(s.url, "run", flag, "shop", "a", "--", "sh", "-c", `echo "in -$LOCKREG_TOKEN-"; cat`)
+		end, err := p.StdinPipe()
+		require.NoError(t, err)
+		p.begin(t)
+		return p, func() { _ = end.Close() }
+	}
+	first, end1 := start("--shared")
+	second, end2 := start("--shared")
+	first.says(t, "in --")
+	second.says(t, "in --")
+	code, _, _ := lockreg(t, s.url, "run", "--no-wait", "--exclusive", "shop", "a", "--", "true")
+	assert.Equal(t, 75, code)
+	code, _, text := lockreg(t, s.url, "run", "--no-wait", "shop", "a", "--", "true")
+	assert.Equal(t, 64, code, "a plain lock is another kind: %s", text)
+	end1()
+	end2()
+	assert.Zero(t, first.code(t))
+	assert.Zero(t, second.code(t))
+	third, end3 := start("--exclusive")
+	third.says(t, "in -1") // a token
+	code, _, _ = lockreg(t, s.url, "run", "--no-wait", "--shared", "shop", "a", "--", "true")
+	assert.Equal(t, 75, code)
+	end3()
+	assert.Zero(t, third.code(t))
+
+	p := prepare(s.url, "run", "--layout", "redisson", "shop", "r", "--", "cat")
+	end, err := p.StdinPipe()
+	require.NoError(t, err)
+	p.begin(t)
+	eventually(t, "the lock", func() bool { return s.Command(t, "TYPE", "shop:r") == "hash" })
+	require.NoError(t, end.Close())
+	assert.Zero(t, p.code(t))
+}
+
+func TestRunOnce(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	for _, c := range []struct{ path, command string }{{"a", "true"}, {"b", "false"}} { // a failure counts, too
+		first, _, _ := lockreg(t, s.url, "run", "--once", "10m", "shop", c.path, "--", c.command)
+		assert.Equal(t, map[string]int{"true": 0, "false": 1}[c.command], first)
+		code, out, _ := lockreg(t, s.url, "run", "--once", "10m", "shop", c.path, "--", "echo", "again")
+		assert.Equal(t, 75, code)
+		assert.Empty(t, out)
+		left, err := strconv.Atoi(s.Command(t, "PTTL", "shop:"+c.path))
+		require.NoError(t, err)
+		assert.LessOrEqual(t, left, 540_000)
+		assert.Greater(t, left, 440_000)
+	}
+}
+
+// family is a command of two processes, which say who they are, which signals they get, and go on until TERM.
+const family = `
+member() {
+	for s in INT HUP QUIT USR1 USR2; do trap "echo $1 $s" $s; done
+	trap "echo $1 TERM; exit 0" TERM
+	echo "pid $2"
+	while :; do sleep 0.05; done
+}
+member child $$ & wait_for=$!
+member parent $$
+`
+
+// stubborn is one that does not end for TERM.
+const stubborn = `
+trap "" TERM
+sh -c 'echo "pid $$"; while :; do sleep 0.05; done' &
+echo "pid $$"
+while :; do sleep 0.05; done
+`
+
+func TestRunSignals(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	p := prepare(s.url, "run", "shop", "a", "--", "sh", "-c", family).begin(t)
+	eventually(t, "both run", func() bool { return len(lines(p.out.String(), "pid")) == 2 })
+	for name, sig := range map[string]syscall.Signal{
+		"INT": syscall.SIGINT, "HUP": syscall.SIGHUP, "QUIT": syscall.SIGQUIT, "USR1": syscall.SIGUSR1, "USR2": syscall.SIGUSR2,
+	} {
+		if name == "INT" || name == "QUIT" { // a shell has its background processes ignore them
+			require.NoError(t, p.Process.Signal(sig))
+			p.says(t, "parent "+name)
+			continue
+		}
+		require.NoError(t, p.Process.Signal(sig))
+		p.says(t, "parent "+name)
+		p.says(t, "child "+name)
+	}
+	assert.True(t, s.has(t, "shop:a"))
+	require.NoError(t, p.Process.Signal(syscall.SIGTERM))
+	assert.Zero(t, p.code(t), "the command's own")
+	assert.Contains(t, p.out.String(), "parent TERM")
+	assert.Contains(t, p.out.String(), "child TERM")
+	assert.False(t, s.has(t, "shop:a"))
+}
+
+// What lockreg was started without, as by nohup, the command is without, too.
+func TestRunIgnoredSignal(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	p := prepare(s.url)
+	p.Path, p.Args = "/bin/sh", []string{"sh", "-c", `trap "" HUP; exec "$@"`, "sh", binary, "run", "shop", "a", "--",
+		"sh", "-c", `echo ready; read x; echo end`}
+	end, err := p.StdinPipe()
+	require.NoError(t, err)
+	p.begin(t)
+	p.says(t, "ready")
+	require.NoError(t, p.Process.Signal(syscall.SIGHUP))
+	require.NoError(t, end.Close())
+	assert.Zero(t, p.code(t))
+	assert.Equal(t, "ready\nend\n", p.out.String())
+}
+
+// The lock is kept for what the command leaves behind.
+func TestRunLeftBehind(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	p := prepare(s.url, "run", "--lease", "1s", "shop", "a", "--",
+		"sh", "-c", `sh -c 'trap "exit 0" USR1; echo "pid $$"; while :; do sleep 0.05; done' & exit 5`).begin(t)
+	p.says(t, "pid")
+	eventually(t, "it says so", func() bool { return strings.Contains(p.err.String(), "left processes behind") })
+	value := s.Command(t, "GET", "shop:a")
+	assert.Contains(t, value, ":")
+	require.NoError(t, p.Process.Signal(syscall.SIGUSR1))
+	assert.Equal(t, 5, p.code(t))
+	assert.False(t, s.has(t, "shop:a"))
+	assert.False(t, alive(lines(p.out.String(), "pid")[0]))
+}
+
+func assertGone(t *testing.T, p *program) {
+	t.Helper()
+	pids := lines(p.out.String(), "pid")
+	require.Len(t, pids, 2)
+	for _, pid := range pids {
+		assert.False(t, alive(pid), pid)
+	}
+}
+
+// The lock is taken away. All get TERM, then KILL.
+func TestRunLost(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	for name, take := range map[string]func(key string){
+		"removed":    func(key string) { s.Command(t, "DEL", key) },
+		"taken over": func(key string) { s.Command(t, "SET", key, "another", "PX", "60000") },
+	} {
+		for script, says := range map[string]string{family: "child TERM", stubborn: "KILL"} {
+			key := "shop:" + name + says
+			p := prepare(s.url, "run", "--lease", "3s", "--grace", "300ms", "shop", name+says, "--", "sh", "-c", script).begin(t)
+			eventually(t, "both run", func() bool { return len(lines(p.out.String(), "pid")) == 2 })
+			take(key)
+			assert.Equal(t, 70, p.code(t))
+			assert.Contains(t, p.out.String()+p.err.String(), says)
+			assert.Contains(t, p.err.String(), "the lock was lost while the command ran")
+			assertGone(t, p)
+			if name == "taken over" {
+				assert.Equal(t, "another", s.Command(t, "GET", key))
+			}
+		}
+	}
+}
+
+// A loss that only the release finds out counts.
+func TestRunLostAtTheEnd(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	p := prepare(s.url, "run", "shop", "a", "--", "cat")
+	end, err := p.StdinPipe()
+	require.NoError(t, err)
+	p.begin(t)
+	eventually(t, "the lock", func() bool { return s.has(t, "shop:a") })
+	s.Command(t, "DEL", "shop:a")
+	require.NoError(t, end.Close())
+	assert.Equal(t, 70, p.code(t))
+}
+
+// Redis does not answer. TERM comes while the lock is certain, KILL when it is no longer.
+func TestRunFrozenServer(t *testing.T) {
+	t.Parallel()
+	for script, says := range map[string]string{family: "child TERM", stubborn: "KILL"} {
+		s := startServer(t)
+		p := prepare(s.url, "run", "--lease", "6s", "--grace", "2s", "shop", "a", "--", "sh", "-c", script).begin(t)
+		eventually(t, "both run", func() bool { return len(lines(p.out.String(), "pid")) == 2 })
+		s.Freeze()
+		assert.Equal(t, 70, p.code(t))
+		assert.Contains(t, p.out.String()+p.err.String(), says)
+		assertGone(t, p)
+		left := regexp.MustCompile(`cannot be renewed in time.* remaining=(\S+)`).FindStringSubmatch(p.err.String())
+		require.Len(t, left, 2, p.err.String())
+		remaining, err := time.ParseDuration(left[1])
+		require.NoError(t, err)
+		assert.Positive(t, remaining)
+		assert.LessOrEqual(t, remaining, 2*time.Second)
+	}
+}
+
+// The server is away for less than the lease. The command does not notice.
+func TestRunServerComesBack(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	p := prepare(s.url, "run", "--lease", "9s", "--grace", "100ms", "shop", "a", "--", "cat")
+	end, err := p.StdinPipe()
+	require.NoError(t, err)
+	p.begin(t)
+	eventually(t, "the lock", func() bool { return s.has(t, "shop:a") })
+	value := s.Command(t, "GET", "shop:a")
+	s.Freeze()
+	<-time.After(3500 * time.Millisecond) // longer than to the first renewal
+	s.Thaw()
+	last := 1 << 30
+	eventually(t, "it is renewed", func() bool {
+		left, err := strconv.Atoi(s.Command(t, "PTTL", "shop:a"))
+		require.NoError(t, err)
+		defer func() { last = left }()
+		return left > last+100
+	})
+	assert.Equal(t, value, s.Command(t, "GET", "shop:a"))
+	require.NoError(t, end.Close())
+	assert.Zero(t, p.code(t), p.err.String())
+}
+
+// Lockreg dies without a word. Nobody renews the lock, and the command, child included, does not go on.
+func TestRunKilled(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	p := prepare(s.url, "run", "--lease", "1m", "shop", "a", "--", "sh", "-c", stubborn).begin(t)
+	eventually(t, "both run", func() bool { return len(lines(p.out.String(), "pid")) == 2 })
+	require.NoError(t, p.Process.Kill())
+	<-p.done
+	for _, pid := range lines(p.out.String(), "pid") {
+		eventually(t, "it is gone", func() bool { return !alive(pid) })
+	}
+	assert.True(t, s.has(t, "shop:a"), "nobody has it before the lease is over")
+}
+
+// No process is left when all is well, the guard included.
+func TestRunLeavesNothing(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	dir := t.TempDir()
+	p := prepare(s.url, "run", "shop", "a", "--", "true")
+	mark := "LOCKREG_TEST=" + dir
+	p.Env = append(p.Env, mark)
+	assert.Zero(t, p.begin(t).code(t))
+	eventually(t, "the guard has ended", func() bool {
+		found, err := exec.Command("grep", "-lsza", mark, "-r", "/proc", "--include=environ").Output()
+		return err != nil && len(found) == 0
+	})
+}
+
+// namespace has a program be process 1 of its own.
+func namespace(t *testing.T) []string {
+	t.Helper()
+	args := []string{"unshare", "--pid", "--fork", "--mount-proc"}
+	if os.Getuid() != 0 {
+		args = []string{"unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc"}
+	}
+	if out, err := exec.Command(args[0], append(args[1:], "true")...).CombinedOutput(); err != nil {
+		t.Fatalf("this test needs process 1 of its own, by unshare of util-linux, as root or with user namespaces: %v: %s", err, out)
+	}
+	return args
+}
+
+func TestRunAsProcessOne(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	outer := namespace(t)
+	start := func(args ...string) *program {
+		p := prepare(s.url)
+		path, err := exec.LookPath(outer[0])
+		require.NoError(t, err)
+		p.Path, p.Args = path, append(append(append([]string{}, outer...), binary), args...)
+		return p.begin(t)
+	}
+
+	// Orphans that have left the group become zombies of process 1, until it reaps them.
+	p := start("run", "shop", "a", "--", "sh", "-c", `
+		echo "parent $PPID"
+		for i in 1 2 3 4 5; do (setsid sh -c 'echo orphan $$' &); done
+		n=0
+		while [ $n -lt 400 ]; do
+			grep -hs State: /proc/[0-9]*/status | grep -q Z || [ $n -lt 20 ] || exit 7
+			n=$((n+1)); sleep 0.05
+		done
+		exit 1`)
+	assert.Equal(t, 7, p.code(t), p.out.String()+p.err.String())
+	assert.Equal(t, []string{"1"}, lines(p.out.String(), "parent"))
+	assert.Len(t, lines(p.out.String(), "orphan"), 5)
+	assert.False(t, s.has(t, "shop:a"))
+
+	// The exit code of one that a signal ends, and a signal that comes from outside.
+	assert.Equal(t, 137, start("run", "shop", "a", "--", "sh", "-c", "kill -KILL $$").code(t))
+	p = start("run", "shop", "a", "--", "sh", "-c", family)
+	eventually(t, "both run", func() bool { return len(lines(p.out.String(), "pid")) == 2 })
+	children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", p.Process.Pid, p.Process.Pid))
+	require.NoError(t, err)
+	one, err := strconv.Atoi(strings.Fields(string(children))[0])
+	require.NoError(t, err)
+	require.NoError(t, syscall.Kill(one, syscall.SIGTERM))
+	assert.Zero(t, p.code(t))
+	assert.Contains(t, p.out.String(), "child TERM")
+}

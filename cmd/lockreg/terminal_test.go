@@ -1,0 +1,119 @@
+//go:build linux
+
+package main_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// session is an interactive shell on a terminal of its own.
+type session struct {
+	*program
+
+	keys *os.File
+}
+
+func startSession(t *testing.T, url string) *session {
+	t.Helper()
+	keys, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
+	require.NoError(t, err)
+	n, err := unix.IoctlGetInt(int(keys.Fd()), unix.TIOCGPTN)
+	require.NoError(t, err)
+	require.NoError(t, unix.IoctlSetPointerInt(int(keys.Fd()), unix.TIOCSPTLCK, 0))
+	screen, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
+	require.NoError(t, err)
+	p := &program{Cmd: exec.Command("bash", "--norc", "--noprofile", "--noediting", "-i"), done: make(chan struct{})}
+	p.Env = append(os.Environ(), "REDIS_URL="+url, "LOCKREG="+binary, "PS1=prompt$((1+1))> ", "HISTFILE=")
+	p.Stdin, p.Stdout, p.Stderr = screen, screen, screen
+	p.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	p.begin(t)
+	require.NoError(t, screen.Close())
+	t.Cleanup(func() { _ = keys.Close() })
+	go func() {
+		buffer := make([]byte, 4096)
+		for {
+			n, err := keys.Read(buffer)
+			_, _ = p.out.Write(buffer[:n])
+			if err != nil {
+				return
+			}
+		}
+	}()
+	s := &session{p, keys}
+	s.says(t, "prompt2>")
+	return s
+}
+
+func (s *session) press(t *testing.T, keys string) {
+	t.Helper()
+	_, err := s.keys.WriteString(keys)
+	require.NoError(t, err)
+}
+
+// after waits until something is said after the last time that it was said.
+func (s *session) after(t *testing.T, keys, what string) {
+	t.Helper()
+	before := strings.Count(s.out.String(), what)
+	s.press(t, keys)
+	eventually(t, fmt.Sprintf("%q is said for %q", what, keys), func() bool {
+		return strings.Count(s.out.String(), what) > before
+	})
+}
+
+// What is run has the terminal: its user's keys, and the shell's job control.
+func TestRunTerminal(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	shell := startSession(t, s.url)
+	shell.after(t, "$LOCKREG run shop a -- sh -c 'echo rea''dy; while read x; do echo got-$x; done'\n", "ready")
+	shell.after(t, "one\n", "got-one")
+	value := s.Command(t, "GET", "shop:a")
+
+	// Ctrl-Z stops the command and lockreg, fg has both go on.
+	shell.after(t, "\x1a", "Stopped")
+	shell.after(t, "echo free-$((20+3))\n", "free-23")
+	shell.after(t, "fg\ntwo\n", "got-two")
+	assert.Equal(t, value, s.Command(t, "GET", "shop:a"))
+
+	// A signal that stops lockreg itself.
+	shell.after(t, "\x1a", "Stopped")
+	shell.after(t, "bg\nkill -TSTP %1; while ! jobs | grep Stop''ped; do sleep 0.05; done\n", "Stopped")
+	shell.after(t, "fg\nthree\n", "got-three")
+
+	// Ctrl-C is for the command.
+	shell.after(t, "\x03", "prompt2>")
+	shell.after(t, "echo code-$?\n", "code-130")
+	assert.False(t, s.has(t, "shop:a"))
+
+	// In a pipeline the command is given the terminal when it asks for it, and the shell has it back afterwards.
+	shell.after(t, "$LOCKREG run shop a -- sh -c 'echo rea''dy; read x; echo got-$x' | cat\n", "ready")
+	shell.after(t, "four\n", "got-four")
+	shell.after(t, "echo code-$((40+2))\n", "code-42")
+
+	// In the background it waits for the terminal, and gets it with lockreg.
+	shell.after(t, "$LOCKREG run shop a -- sh -c 'echo rea''dy; read x; echo got-$x' &\n", "ready")
+	shell.after(t, "fg\nfive\n", "got-five")
+}
+
+// The lock is lost while all is stopped. What goes on then is only the end.
+func TestRunTerminalLost(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	shell := startSession(t, s.url)
+	shell.after(t, "$LOCKREG run shop a -- sh -c 'trap \"echo got-TE''RM; exit 1\" TERM; "+
+		"echo rea''dy; while :; do read x; echo got-$x; done'\n", "ready")
+	shell.after(t, "\x1a", "Stopped")
+	s.Command(t, "DEL", "shop:a")
+	shell.after(t, "fg\n", "got-TERM")
+	shell.after(t, "\necho code-$?\n", "code-70")
+	assert.NotContains(t, shell.out.String(), "got-\r")
+}
