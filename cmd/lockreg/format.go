@@ -28,3 +28,19 @@ func short(d time.Duration) string {
 	}
 	return fmt.Sprintf("%d days", d/(24*time.Hour))
 }
+// ago is how long something has been so.
+func ago(since time.Time) string {
+	if since.IsZero() {
+		return "unknown"
+	}
+	return short(max(0, time.Since(since))) + " ago"
+}
+
+// left is what a lease has left.
+func left(lease time.Duration) string {
+	if lease < 0 {
+		return "no end"
+	}
+	return short(lease)
+}
+

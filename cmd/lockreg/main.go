@@ -124,6 +124,10 @@ used; each command's help has its others.`,
 	root.AddCommand(
 		a.doctorCommand(),
 		a.runCommand(),
+		a.lsCommand(),
+		a.showCommand(),
+		a.releaseCommand(),
+		a.deadlocksCommand(),
 		a.versionCommand(),
 		a.guardCommand(),
 	)

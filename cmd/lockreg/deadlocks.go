@@ -1,0 +1,79 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/view"
+)
+
+func (a *app) deadlocksCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "deadlocks PREFIX",
+		Short: "Find calls that wait for each other",
+		Long: `Finds cycles: calls each of which waits for a path that the next one holds. Only
+calls that have waited for a second are seen, and only what two looks half a
+second apart both show is reported. Java's holders and waiters cannot be seen.
+
+A cycle ends when one of its leases or contexts does, or a process. lockreg
+release frees one of its paths.
+
+Exit codes: 0 there is none, 1 there is at least one, 64 a mistake on the command
+line, 69 Redis cannot be used.`,
+		Args: exactly(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			r, closeAll, err := a.registry(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			defer closeAll()
+			return a.deadlocks(cmd.Context(), r)
+		},
+	}
+}
+
+// finder is what deadlocks needs of a registry.
+type finder interface {
+	Deadlocks(ctx context.Context) ([]lockregistry.Deadlock, error)
+}
+
+func (a *app) deadlocks(ctx context.Context, r finder) error {
+	found, err := r.Deadlocks(ctx)
+	if err != nil {
+		return failed(err)
+	}
+	if a.json {
+		err = a.printJSON(view.OfDeadlocks(found))
+	} else {
+		err = a.printDeadlocks(found)
+	}
+	if err == nil && len(found) > 0 {
+		err = exit{exitFound, nil}
+	}
+	return err
+}
+
+func (a *app) printDeadlocks(found []lockregistry.Deadlock) error {
+	if len(found) == 0 {
+		_, err := fmt.Fprintln(a.out, "no deadlocks")
+		return err
+	}
+	for i, d := range found {
+		if i > 0 {
+			fmt.Fprintln(a.out)
+		}
+		fmt.Fprintf(a.out, "deadlock of %d\n", len(d.Waits))
+		table := a.table("OWNER", "PROCESS", "HOLDS", "WAITS FOR", "SINCE")
+		for _, w := range d.Waits {
+			table.row(w.Owner, w.Label.String(), strings.Join(w.Holds, ", "), w.Path, ago(w.Since))
+		}
+		if err := table.Flush(); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,187 @@
+package main_test
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/view"
+)
+
+// registry is one in this process.
+func (s server) registry(t *testing.T, prefix string, opts ...lockregistry.Option) *lockregistry.Registry {
+	t.Helper()
+	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{s.Addr()}, DisableCache: true})
+	require.NoError(t, err)
+	r, err := lockregistry.New(client, prefix, opts...)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		_ = r.Close()
+		client.Close()
+	})
+	return r
+}
+
+func acquire(t *testing.T, l *lockregistry.Lock) *lockregistry.Hold {
+	t.Helper()
+	h, err := l.Acquire(context.Background(), lockregistry.NoWait())
+	require.NoError(t, err)
+	return h
+}
+
+// queue has a call wait, until the test ends.
+func queue(t *testing.T, s server, prefix string, l *lockregistry.Lock) {
+	t.Helper()
+	before := s.waiters(t, prefix, l.Path())
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, _ = l.Acquire(ctx)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+	})
+	eventually(t, "it waits", func() bool { return s.waiters(t, prefix, l.Path()) > before })
+}
+
+const evil = "\x1b[2Jx\u202e\u009b2J\n\t"
+
+func TestShow(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	one := s.registry(t, "shop", lockregistry.WithFencing(), lockregistry.WithName("billing\u202e"))
+	two := s.registry(t, "shop", lockregistry.WithName("billing"))
+
+	code, out, _ := lockreg(t, s.url, "show", "shop", "a")
+	assert.Zero(t, code)
+	assert.Equal(t, []string{"path", "a", "key", "shop:a", "kind", "free", "nobody", "holds", "it", "nobody", "waits"},
+		strings.Fields(out))
+
+	h := acquire(t, one.Obtain("a"))
+	queue(t, s, "shop", two.Obtain("a"))
+	eventually(t, "labels are known", func() bool {
+		code, out, _ = lockreg(t, s.url, "show", "shop", "a")
+		require.Zero(t, code)
+		return !strings.Contains(out, "unknown")
+	})
+	host, err := os.Hostname()
+	require.NoError(t, err)
+	assert.Contains(t, out, `billing\u202e on `+host)
+	assert.Contains(t, out, "billing on "+host)
+	assert.Contains(t, out, "WAITING")
+	assert.Contains(t, out, one.ClientID()+":")
+	assert.Regexp(t, `\d{16}`, out, "the token")
+	assert.Regexp(t, `ms ago|s ago`, out)
+	require.NotZero(t, h.Token())
+
+	code, out, _ = lockreg(t, s.url, "show", "--json", "shop", "a")
+	assert.Zero(t, code)
+	var lock view.Lock
+	require.NoError(t, json.Unmarshal([]byte(out), &lock))
+	assert.Equal(t, "shop:a", lock.Key)
+	require.Len(t, lock.Holders, 1)
+	assert.Equal(t, "billing\u202e", lock.Holders[0].Label.Name)
+	assert.NotContains(t, out, "\u202e", "escaped in JSON, too")
+	assert.Equal(t, 1, lock.WaiterCount)
+
+	// Java's holders, readers, and names that a terminal would act on.
+	s.Command(t, "SET", "shop:java", evil, "PX", "60000")
+	_, out, _ = lockreg(t, s.url, "show", "shop", "java")
+	assert.Contains(t, out, "unknown (Java, or an older version)")
+	assert.Contains(t, out, `\x1b[2Jx\u202e\u009b2J\n\t`)
+	acquire(t, one.ReadWrite(evil).Reader())
+	acquire(t, two.ReadWrite(evil).Reader())
+	_, out, _ = lockreg(t, s.url, "show", "shop", evil)
+	assert.Contains(t, out, "read-write")
+	assert.Equal(t, 2, strings.Count(out, " reads "), out)
+	assert.Contains(t, out, `\x1b[2Jx\u202e\u009b2J\n\t`)
+	assert.NotContains(t, out, "\x1b")
+
+	code, _, text := lockreg(t, s.url, "show", "shop")
+	assert.Equal(t, 64, code)
+	assert.Contains(t, text, "write: lockreg show PREFIX PATH")
+	s.Command(t, "SADD", "shop:set", "member")
+	code, _, text = lockreg(t, s.url, "show", "shop", "set")
+	assert.Equal(t, 64, code)
+	assert.Contains(t, text, "something other than this kind of lock")
+	code, _, _ = lockreg(t, "redis://127.0.0.1:1", "show", "shop", "a")
+	assert.Equal(t, 69, code)
+}
+
+func TestLs(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	const prefix = "sh*p[a-z]?"
+	code, out, _ := lockreg(t, s.url, "ls", prefix)
+	assert.Zero(t, code)
+	assert.Equal(t, "nothing is locked, and nobody waits\n", out)
+	code, out, _ = lockreg(t, s.url, "ls", "--json", prefix)
+	assert.Zero(t, code)
+	assert.Equal(t, "[]\n", out)
+
+	one, two := s.registry(t, prefix), s.registry(t, prefix)
+	other := s.registry(t, "shopaz")
+	acquire(t, other.Obtain("not this one"))
+	acquire(t, one.Obtain("quiet"))
+	acquire(t, one.Obtain("busy"))
+	queue(t, s, prefix, two.Obtain("busy"))
+	acquire(t, one.ReadWrite(evil).Reader())
+	acquire(t, two.ReadWrite(evil).Reader())
+	s.Command(t, "SET", prefix+":java", "thread-1", "PX", "60000")
+	code, out, _ = lockreg(t, s.url, "ls", prefix)
+	assert.Zero(t, code)
+	rows := strings.Split(strings.TrimSpace(out), "\n")
+	require.Len(t, rows, 5, out)
+	for i, row := range []string{`^PATH +KIND +HOLDER +SINCE +LEASE +WAITING$`, `^busy +lock .* ago +\S+ +1$`,
+		`^\\x1b\[2Jx\\u202e\\u009b2J\\n\\t +read-write +2 readers +0$`,
+		`^java +lock +unknown \(Java, or an older version\) +unknown +\S+ +0$`, `^quiet +lock .* ago +\S+ +0$`} {
+		assert.Regexp(t, row, rows[i])
+	}
+	code, out, _ = lockreg(t, s.url, "ls", "--json", prefix)
+	assert.Zero(t, code)
+	var locks []view.Lock
+	require.NoError(t, json.Unmarshal([]byte(out), &locks))
+	require.Len(t, locks, 4)
+	assert.Equal(t, "busy", locks[0].Path)
+	assert.Equal(t, evil, locks[1].Path)
+
+	code, _, text := lockreg(t, s.url, "ls")
+	assert.Equal(t, 64, code)
+	assert.Contains(t, text, "write: lockreg ls PREFIX")
+	code, _, _ = lockreg(t, "redis://127.0.0.1:1", "ls", "shop")
+	assert.Equal(t, 69, code)
+}
+
+func TestVersionAndHelp(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{{"version"}, {"--version"}, {"version", "--json"}, {"completion", "bash"}} {
+		code, out, _ := lockreg(t, "", args...)
+		assert.Zero(t, code, args)
+		assert.Contains(t, out, map[bool]string{true: "lockreg", false: "version"}[args[0] != "version" || len(args) == 1])
+	}
+	_, help, _ := lockreg(t, "")
+	assert.NotContains(t, help, "guard")
+	for _, command := range []string{"run", "ls", "show", "release", "deadlocks", "version"} {
+		assert.Contains(t, help, "\n  "+command+" ")
+		code, out, _ := lockreg(t, "", command, "--help")
+		assert.Zero(t, code)
+		assert.Contains(t, out, "Usage:")
+		for line := range strings.Lines(out) {
+			if !strings.Contains(line, "--") { // the flags have lines of their own
+				assert.LessOrEqual(t, len(line), 82, "%s: %s", command, line)
+			}
+		}
+	}
+	code, _, text := lockreg(t, "", "frob")
+	assert.Equal(t, 64, code)
+	assert.Contains(t, text, "unknown command")
+}

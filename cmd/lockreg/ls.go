@@ -1,0 +1,228 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/printable"
+	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/view"
+)
+
+// limit bounds a command that looks or releases once.
+const limit = 10 * time.Second
+
+func (a *app) lsCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "ls PREFIX",
+		Short: "List what is locked and what is waited for",
+		Long: `Lists the paths under a prefix that are locked or waited for: those with the
+longest queue first, then by name.
+
+HOLDER is the process that holds the lock, or how many readers do; SINCE is how
+long ago it asked for it; LEASE is what is left of the lease; WAITING is how many
+calls have a place in the queue. Java's waiters have none.
+
+The names of all keys of the database are read, by SCAN: in small steps, which
+take 5 % of the server's time at most. Whatever key patterns a user has, SCAN
+shows the names of all keys.
+
+Exit codes: 0 also when there is nothing, 64 a mistake on the command line, 69
+Redis cannot be used.`,
+		Args: exactly(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			r, closeAll, err := a.registry(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			defer closeAll()
+			infos, err := gather(r.Locks(cmd.Context()))
+			if err != nil {
+				return failed(err)
+			}
+			if a.json {
+				locks := make([]view.Lock, 0, len(infos))
+				for _, info := range infos {
+					locks = append(locks, view.OfLock(info))
+				}
+				return a.printJSON(locks)
+			}
+			return a.printLocks(infos)
+		},
+	}
+}
+
+func (a *app) showCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "show PREFIX PATH",
+		Short: "Show who holds a lock and who waits for it",
+		Long: `Shows everything that Redis knows of one path: its key, kind and format; each
+holder with its process, since when, what is left of its lease, and the last
+fencing token; and the queue. Of holders and of waiters 100 at most are shown.
+
+A holder or waiter that says nothing of itself is "unknown (Java, or an older
+version)"; so is one that has been there for less than a second.
+
+Exit codes: 0 also when nobody holds the lock, 64 a mistake on the command line,
+69 Redis cannot be used.`,
+		Args: exactly(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			r, closeAll, err := a.registry(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			defer closeAll()
+			ctx, cancel := context.WithTimeout(cmd.Context(), limit)
+			defer cancel()
+			info, err := r.Inspect(ctx, args[1])
+			if err != nil {
+				return failed(err)
+			}
+			if a.json {
+				return a.printJSON(view.OfLock(info))
+			}
+			return a.printLock(info)
+		},
+	}
+}
+
+// exactly is for a number of arguments.
+func exactly(n int) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) != n {
+			return usage("write: lockreg %s", cmd.Use)
+		}
+		return nil
+	}
+}
+
+func gather(all iter.Seq2[lockregistry.LockInfo, error]) (infos []lockregistry.LockInfo, err error) {
+	for info, err := range all {
+		if err != nil {
+			return nil, err
+		}
+		infos = append(infos, info)
+	}
+	slices.SortFunc(infos, func(a, b lockregistry.LockInfo) int {
+		if a.WaiterCount != b.WaiterCount {
+			return b.WaiterCount - a.WaiterCount
+		}
+		return strings.Compare(a.Path, b.Path)
+	})
+	return infos, nil
+}
+
+func (a *app) printLocks(infos []lockregistry.LockInfo) error {
+	if len(infos) == 0 {
+		_, err := fmt.Fprintln(a.out, "nothing is locked, and nobody waits")
+		return err
+	}
+	table := a.table("PATH", "KIND", "HOLDER", "SINCE", "LEASE", "WAITING")
+	for _, info := range infos {
+		holder, since, lease := "nobody", "", ""
+		if len(info.Holders) > 0 {
+			first := info.Holders[0]
+			holder, since, lease = who(first), ago(first.Since), left(first.Lease)
+		}
+		if info.HolderCount > 1 {
+			holder, since, lease = fmt.Sprintf("%d readers", info.HolderCount), "", ""
+		}
+		table.row(info.Path, kindOf(info), holder, since, lease, fmt.Sprint(info.WaiterCount))
+	}
+	return table.Flush()
+}
+
+func (a *app) printLock(info lockregistry.LockInfo) error {
+	table := a.table()
+	table.row("path", info.Path)
+	table.row("key", info.Key)
+	table.row("kind", kindOf(info))
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	if info.HolderCount == 0 {
+		fmt.Fprintln(a.out, "\nnobody holds it")
+	} else {
+		fmt.Fprintln(a.out)
+		table = a.table("HELD BY", "", "SINCE", "LEASE", "TOKEN", "IN REDIS")
+		for _, h := range info.Holders {
+			token := "-"
+			if h.Token > 0 {
+				token = fmt.Sprint(h.Token)
+			}
+			table.row(who(h), reads(h.Shared, info.Kind), ago(h.Since), left(h.Lease), token, h.Holder)
+		}
+		if err := table.Flush(); err != nil {
+			return err
+		}
+		a.more(info.HolderCount - len(info.Holders))
+	}
+	if info.WaiterCount == 0 {
+		_, err := fmt.Fprintln(a.out, "nobody waits")
+		return err
+	}
+	fmt.Fprintln(a.out)
+	table = a.table("WAITING", "", "SINCE", "REGISTRY")
+	for _, w := range info.Waiters {
+		table.row(w.Label.String(), reads(w.Shared, info.Kind), ago(w.Since), w.Registry)
+	}
+	err := table.Flush()
+	a.more(info.WaiterCount - len(info.Waiters))
+	return err
+}
+
+// more says how many are not shown.
+func (a *app) more(n int) {
+	if n > 0 {
+		fmt.Fprintln(a.out, "and", n, "more")
+	}
+}
+
+// kindOf is what sort of lock it is, and in which format.
+func kindOf(info lockregistry.LockInfo) string {
+	switch {
+	case info.Kind == "":
+		return "free"
+	case info.Kind == "readwrite":
+		return "read-write"
+	case info.Layout == lockregistry.LayoutRedisson:
+		return "lock (redisson)"
+	}
+	return "lock"
+}
+
+// reads says which side of a read-write lock somebody is on.
+func reads(shared bool, kind string) string {
+	switch {
+	case kind != "readwrite":
+		return ""
+	case shared:
+		return "reads"
+	}
+	return "writes"
+}
+
+// table lines up columns of text, whatever is in it.
+type table struct{ *tabwriter.Writer }
+
+func (a *app) table(head ...string) table {
+	t := table{tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)}
+	if len(head) > 0 {
+		t.row(head...)
+	}
+	return t
+}
+
+func (t table) row(cells ...string) {
+	for i, cell := range cells {
+		cells[i] = printable.Text(cell) // no tab or line end is left
+	}
+	fmt.Fprintln(t, strings.TrimRight(strings.Join(cells, "\t"), "\t"))
+}

@@ -1,0 +1,188 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/user"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/printable"
+	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/view"
+)
+
+// releaser is one call of lockreg release.
+type releaser struct {
+	*app
+
+	path, holder, reason string
+	yes                  bool
+}
+
+func (a *app) releaseCommand() *cobra.Command {
+	r := &releaser{app: a}
+	cmd := &cobra.Command{
+		Use:   "release PREFIX PATH",
+		Short: "Free a lock whose holder is gone",
+		Long: `Shows who holds the lock, asks, and frees it if that holder still has it. It
+is for a holder that is gone, or will never release: a holder that is still at
+work may then no longer be the only one. A holder learns of it at its next
+renewal or when it unlocks.
+
+Without a terminal nobody can be asked, and --yes is needed. If several readers
+hold the lock, --holder says which one is meant, by what show has under IN REDIS.
+
+A line is written to standard error: the time, who has called this (user and
+host), path, key, holder and reason.
+
+Exit codes: 0 the lock was freed, 1 nothing was changed: it is free, the holder
+has changed meanwhile, or the answer was no; 64 a mistake on the command line, 69
+Redis cannot be used.`,
+		Example: `  lockreg release shop orders:42 --reason "web-3 was switched off"
+  lockreg release shop orders:42 --yes --reason "web-3 was switched off"`,
+		Args: exactly(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			registry, closeAll, err := a.registry(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			defer closeAll()
+			r.path = args[1]
+			return r.release(cmd.Context(), registry)
+		},
+	}
+	flags := cmd.Flags()
+	flags.BoolVar(&r.yes, "yes", false, "do not ask")
+	flags.StringVar(&r.reason, "reason", "", "why, for the log")
+	flags.StringVar(&r.holder, "holder", "", "which holder, if there are several")
+	return cmd
+}
+
+// keeper is what release needs of a registry.
+type keeper interface {
+	Inspect(ctx context.Context, path string) (lockregistry.LockInfo, error)
+	ForceUnlockHolder(ctx context.Context, path, holder string) error
+}
+
+func (r *releaser) release(ctx context.Context, registry keeper) error {
+	looking, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	info, err := registry.Inspect(looking, r.path)
+	if err != nil {
+		return failed(err)
+	}
+	h, err := r.choose(info)
+	if err != nil {
+		return err
+	}
+	if err := r.ask(info, h); err != nil {
+		return err
+	}
+	freeing, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	err = registry.ForceUnlockHolder(freeing, r.path, h.Holder)
+	result := "freed"
+	switch {
+	case errors.Is(err, lockregistry.ErrNotOwner):
+		err = exit{exitFound, fmt.Errorf("%s: the holder has changed meanwhile: nothing was changed", info.Key)}
+		result = "not freed"
+	case err != nil:
+		err = failed(err)
+		result = "unknown"
+	}
+	r.logger().Info("release", "caller", caller(), "path", info.Path, "key", info.Key, "holder", h.Holder,
+		"label", h.Label.String(), "reason", r.reason, "result", result)
+	if err == nil {
+		err = r.done(info, h)
+	}
+	return err
+}
+
+// choose finds the holder that is meant.
+func (r *releaser) choose(info lockregistry.LockInfo) (lockregistry.HolderInfo, error) {
+	if info.HolderCount == 0 {
+		return lockregistry.HolderInfo{}, exit{exitFound, fmt.Errorf("%s: nobody holds it: nothing was changed", info.Key)}
+	}
+	if r.holder == "" && info.HolderCount == 1 {
+		return info.Holders[0], nil
+	}
+	for _, h := range info.Holders {
+		if h.Holder == r.holder {
+			return h, nil
+		}
+	}
+	if r.holder != "" {
+		if info.HolderCount > len(info.Holders) { // it may be one of those that are not shown
+			return lockregistry.HolderInfo{Holder: r.holder}, nil
+		}
+		return lockregistry.HolderInfo{}, exit{exitFound, fmt.Errorf("%s: that holder does not have it: nothing was changed", info.Key)}
+	}
+	if err := r.to(r.err).printLock(info); err != nil {
+		return lockregistry.HolderInfo{}, err
+	}
+	return lockregistry.HolderInfo{}, usage("%d readers hold it: say which one with --holder, as it stands under IN REDIS", info.HolderCount)
+}
+
+// to is the same with another output.
+func (a *app) to(w io.Writer) *app {
+	other := *a
+	other.out = w
+	return &other
+}
+
+// ask shows the holder, and asks whether to go on.
+func (r *releaser) ask(info lockregistry.LockInfo, h lockregistry.HolderInfo) error {
+	if r.yes {
+		return nil
+	}
+	if !r.onTerminal() {
+		return usage("nobody can be asked, since standard input is no terminal: give --yes to free it without")
+	}
+	fmt.Fprintf(r.err, "%s\nis held by %s\nsince %s, and its lease has %s left\n",
+		printable.Text(info.Key), printable.Text(who(h)), ago(h.Since), left(h.Lease))
+	if n := info.WaiterCount; n > 0 {
+		fmt.Fprintf(r.err, "%d wait for it\n", n)
+	}
+	fmt.Fprint(r.err, "Free it? If that holder is still at work, another one may work at the same time. [y/N] ")
+	answer, err := bufio.NewReader(r.in).ReadString('\n')
+	if answer = strings.ToLower(strings.TrimSpace(answer)); answer == "y" || answer == "yes" {
+		return nil
+	}
+	if err != nil {
+		fmt.Fprintln(r.err)
+	}
+	return exit{exitFound, errors.New("nothing was changed")}
+}
+
+// onTerminal tells whether somebody can be asked.
+func (r *releaser) onTerminal() bool {
+	file, ok := r.in.(*os.File)
+	return ok && isTerminal(file)
+}
+
+func (r *releaser) done(info lockregistry.LockInfo, h lockregistry.HolderInfo) error {
+	if r.json {
+		return r.printJSON(map[string]any{"freed": view.OfLock(info), "holder": h.Holder})
+	}
+	_, err := fmt.Fprintf(r.out, "%s is free; it was held by %s\n", printable.Text(info.Key), printable.Text(who(h)))
+	return err
+}
+
+// caller is who runs this program, for the log.
+func caller() string {
+	name := "unknown"
+	if u, err := user.Current(); err == nil {
+		name = u.Username
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	return name + "@" + host
+}

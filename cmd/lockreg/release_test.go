@@ -1,0 +1,109 @@
+//go:build linux
+
+package main_test
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"os/user"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestRelease(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	r := s.registry(t, "shop")
+	me, err := user.Current()
+	require.NoError(t, err)
+	host, err := os.Hostname()
+	require.NoError(t, err)
+
+	// Without a terminal it needs --yes.
+	h := acquire(t, r.Obtain("a"))
+	value := s.Command(t, "GET", "shop:a")
+	code, out, text := lockreg(t, s.url, "release", "shop", "a")
+	assert.Equal(t, 64, code)
+	assert.Contains(t, text, "give --yes")
+	assert.Empty(t, out)
+	assert.Equal(t, value, s.Command(t, "GET", "shop:a"))
+
+	code, out, text = lockreg(t, s.url, "release", "shop", "a", "--yes", "--reason", "gone\n"+evil)
+	assert.Zero(t, code, text)
+	assert.Contains(t, out, "shop:a is free")
+	assert.False(t, s.has(t, "shop:a"))
+	require.Len(t, strings.Split(strings.TrimSpace(text), "\n"), 1, text)
+	for _, part := range []string{"time=", "msg=release", "caller=" + me.Username + "@" + host, "path=a", "key=shop:a", "holder=" + value,
+		`reason="gone\n\x1b[2Jx\u202e\u009b2J\n\t"`, "result=freed"} {
+		assert.Contains(t, text, part)
+	}
+	require.Error(t, h.Release(context.Background()))
+
+	// It is free.
+	code, out, text = lockreg(t, s.url, "release", "shop", "a", "--yes")
+	assert.Equal(t, 1, code)
+	assert.Empty(t, out)
+	assert.Contains(t, text, "nobody holds it: nothing was changed")
+
+	// As JSON, in which nothing acts on a terminal either.
+	s.Command(t, "SET", "shop:"+evil, evil, "PX", "60000")
+	code, out, text = lockreg(t, s.url, "release", "shop", evil, "--yes", "--json")
+	assert.Zero(t, code, text)
+	for _, line := range []string{out, text} {
+		var fields map[string]any
+		require.NoError(t, json.Unmarshal([]byte(line), &fields))
+		assert.Equal(t, evil, fields["holder"])
+		assert.NotContains(t, line, "\u202e")
+		assert.NotContains(t, line, "\u009b")
+	}
+}
+
+func TestReleaseOneOfSeveral(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	one, two := s.registry(t, "shop"), s.registry(t, "shop")
+	acquire(t, one.ReadWrite("a").Reader())
+	stays := acquire(t, two.ReadWrite("a").Reader())
+	code, _, text := lockreg(t, s.url, "release", "shop", "a", "--yes")
+	assert.Equal(t, 64, code)
+	assert.Contains(t, text, "2 readers hold it")
+	var holder string
+	for _, field := range strings.Fields(text) {
+		if strings.HasPrefix(field, one.ClientID()+":") {
+			holder = field
+		}
+	}
+	require.NotEmpty(t, holder, text)
+	code, _, text = lockreg(t, s.url, "release", "shop", "a", "--yes", "--holder", "nobody:1")
+	assert.Equal(t, 1, code)
+	assert.Contains(t, text, "that holder does not have it")
+	code, _, text = lockreg(t, s.url, "release", "shop", "a", "--yes", "--holder", holder)
+	assert.Zero(t, code, text)
+	require.NoError(t, stays.Release(context.Background()), "another reader's part stays")
+}
+
+// On a terminal it asks.
+func TestReleaseAsks(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	s.Command(t, "SET", "shop:a", "somebody", "PX", "600000")
+	shell := startSession(t, s.url)
+	shell.after(t, "$LOCKREG release shop a\n", "[y/N]")
+	assert.Contains(t, shell.out.String(), "is held by unknown (Java, or an older version)")
+	shell.after(t, "\necho code-$?\n", "code-1")
+	assert.True(t, s.has(t, "shop:a"))
+
+	// The holder that is shown is the one that is meant, whoever has the lock when the answer comes.
+	shell.after(t, "$LOCKREG release shop a\n", "[y/N]")
+	s.Command(t, "SET", "shop:a", "another", "PX", "600000")
+	shell.after(t, "y\n", "the holder has changed meanwhile")
+	assert.Equal(t, "another", s.Command(t, "GET", "shop:a"))
+
+	shell.after(t, "$LOCKREG release shop a\n", "[y/N]")
+	shell.after(t, "y\n", "shop:a is free")
+	assert.False(t, s.has(t, "shop:a"))
+}
