@@ -1,0 +1,95 @@
+package view_test
+
+import (
+	"encoding/json"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/view"
+	"github.com/stretchr/testify/require"
+)
+
+var (
+	since = time.Date(2026, 9, 21, 14, 30, 5, 123456789, time.FixedZone("CEST", 7200))
+	label = lockregistry.Label{Registry: "r1", Host: "web-1", PID: 4711, Name: "billing"}
+)
+
+func requireJSON(t *testing.T, expected string, v any) {
+	t.Helper()
+	text, err := json.Marshal(v)
+	require.NoError(t, err)
+	require.JSONEq(t, expected, string(text))
+}
+
+func TestLock(t *testing.T) {
+	t.Parallel()
+	requireJSON(t, `{
+		"path": "a", "key": "locks:a", "kind": "readwrite", "layout": "redisson",
+		"holders": [
+			{"holder": "r1:17", "label": {"registry": "r1", "host": "web-1", "pid": 4711, "name": "billing"}, "shared": true,
+				"since": "2026-09-21T12:30:05.123456Z", "leaseMs": 1500, "token": 42, "kept": false},
+			{"holder": "x:1", "label": null, "shared": false, "since": null, "leaseMs": null, "token": 0, "kept": true}
+		],
+		"holderCount": 2,
+		"waiters": [
+			{"registry": "r1", "label": {"registry": "r1", "host": "web-1", "pid": 4711, "name": "billing"}, "shared": true,
+				"since": "2026-09-21T12:30:05.123456Z"},
+			{"registry": "r2", "label": null, "shared": false, "since": null}
+		],
+		"waiterCount": 300
+	}`, view.OfLock(lockregistry.LockInfo{
+		Path: "a", Key: "locks:a", Kind: "readwrite", Layout: lockregistry.LayoutRedisson,
+		Holders: []lockregistry.HolderInfo{
+			{Holder: "r1:17", Label: label, Shared: true, Since: since, Lease: 1500 * time.Millisecond, Token: 42},
+			{Holder: "x:1", Lease: -1, Kept: true},
+		},
+		HolderCount: 2,
+		Waiters: []lockregistry.WaiterInfo{
+			{Registry: "r1", Label: label, Shared: true, Since: since},
+			{Registry: "r2"},
+		},
+		WaiterCount: 300,
+	}))
+}
+
+func TestFreeLockHasEmptyLists(t *testing.T) {
+	t.Parallel()
+	requireJSON(t, `{"path": "a", "key": "locks:a", "kind": "", "layout": "spring", "holders": [], "holderCount": 0,
+		"waiters": [], "waiterCount": 0}`, view.OfLock(lockregistry.LockInfo{Path: "a", Key: "locks:a"}))
+}
+
+func TestLeaseThatHasNotEndedIsNotZero(t *testing.T) {
+	t.Parallel()
+	lock := view.OfLock(lockregistry.LockInfo{Holders: []lockregistry.HolderInfo{{Lease: 1}, {Lease: 0}}})
+	require.EqualValues(t, 1, *lock.Holders[0].LeaseMS)
+	require.EqualValues(t, 0, *lock.Holders[1].LeaseMS)
+}
+
+func TestLocks(t *testing.T) {
+	t.Parallel()
+	failure := errors.New("gone")
+	locks, err := view.OfLocks(func(yield func(lockregistry.LockInfo, error) bool) {
+		_ = yield(lockregistry.LockInfo{Path: "a"}, nil) && yield(lockregistry.LockInfo{}, failure)
+	})
+	require.ErrorIs(t, err, failure)
+	require.Len(t, locks, 1)
+
+	locks, err = view.OfLocks(func(func(lockregistry.LockInfo, error) bool) {})
+	require.NoError(t, err)
+	requireJSON(t, `[]`, locks)
+}
+
+func TestDeadlocks(t *testing.T) {
+	t.Parallel()
+	requireJSON(t, `[]`, view.OfDeadlocks(nil))
+	requireJSON(t, `[{"waits": [
+		{"path": "b", "kind": "lock", "owner": "goroutine 17", "holds": ["a"], "since": "2026-09-21T12:30:05.123456Z",
+			"label": {"registry": "r1", "host": "web-1", "pid": 4711, "name": "billing"}},
+		{"path": "a", "kind": "lock", "owner": "", "holds": [], "since": null, "label": null}
+	]}]`, view.OfDeadlocks([]lockregistry.Deadlock{{Waits: []lockregistry.DeadlockWait{
+		{Path: "b", Kind: "lock", Owner: "goroutine 17", Holds: []string{"a"}, Label: label, Since: since},
+		{Path: "a", Kind: "lock"},
+	}}}))
+}
