@@ -1,0 +1,216 @@
+package page
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// ErrToken is the error of a token that is too weak, or the same as the other one. It does not contain the token.
+var ErrToken = errors.New("page: bad token")
+
+const (
+	session = 12 * time.Hour
+
+	// A wrong token is answered after penance. That many tokens at most are being checked or done penance for, so that in a
+	// second no more than that can be tried, by however many browsers.
+	penance  = time.Second
+	penitent = 16
+)
+
+// gate tells by a cookie what a request may do. The zero gate lets everybody look.
+type gate struct {
+	look, release []byte // SHA-256 of the tokens; nil: none
+	secure        bool
+	root          string
+	name          string // of the cookie; cookies know no ports, and two pages on one host must not overwrite each other's
+	key           []byte // signs cookies
+	attempts      chan struct{}
+}
+
+func newGate(lookToken, releaseToken string, secure bool) (*gate, error) {
+	g := &gate{secure: secure, key: random(), attempts: make(chan struct{}, penitent)}
+	g.name = "lockreg-" + hex.EncodeToString(random()[:4])
+	for _, token := range []struct {
+		text string
+		sum  *[]byte
+	}{{lookToken, &g.look}, {releaseToken, &g.release}} {
+		if token.text == "" {
+			continue
+		}
+		if bits := strength(token.text); bits < 128 {
+			return nil, fmt.Errorf("%w: it has about %d bits, 128 are needed; 32 random hexadecimal digits have them", ErrToken, bits)
+		}
+		sum := sha256.Sum256([]byte(token.text))
+		*token.sum = sum[:]
+	}
+	if lookToken != "" && lookToken == releaseToken {
+		return nil, fmt.Errorf("%w: those for looking and for releasing are the same", ErrToken)
+	}
+	return g, nil
+}
+
+// strength is how many bits a random token of that length and alphabet has. Repeated characters are no random token.
+func strength(token string) int {
+	distinct := map[rune]bool{}
+	hexadecimal := true
+	for _, c := range token {
+		if c <= ' ' || c > '~' {
+			return 0
+		}
+		distinct[c] = true
+		hexadecimal = hexadecimal && strings.ContainsRune("0123456789abcdefABCDEF", c)
+	}
+	switch {
+	case len(distinct) < 8:
+		return len(distinct)
+	case hexadecimal:
+		return 4 * len(token)
+	default:
+		return 6 * len(token)
+	}
+}
+
+// check tells what a token is for, in a time that does not depend on it.
+func (g *gate) check(token string) right {
+	sum := sha256.Sum256([]byte(token))
+	granted := nothing
+	if g.look != nil && subtle.ConstantTimeCompare(sum[:], g.look) == 1 {
+		granted = look
+	}
+	if g.release != nil && subtle.ConstantTimeCompare(sum[:], g.release) == 1 {
+		granted = release
+	}
+	return granted
+}
+
+func (g *gate) rights(r *http.Request) right {
+	granted := nothing
+	if g.look == nil {
+		granted = look
+	}
+	if cookie, err := r.Cookie(g.name); err == nil {
+		signed, _ := g.verify(cookie.Value)
+		granted = max(granted, signed)
+	}
+	return granted
+}
+
+// until is when what the request may do ends; zero: never.
+func (g *gate) until(r *http.Request) time.Time {
+	if cookie, err := r.Cookie(g.name); err == nil {
+		if granted, end := g.verify(cookie.Value); granted != nothing {
+			return end
+		}
+	}
+	return time.Time{}
+}
+
+// sign makes the value of a cookie: "<right>.<end>.<signature>".
+func (g *gate) sign(granted right, end time.Time) string {
+	text := strconv.Itoa(int(granted)) + "." + strconv.FormatInt(end.Unix(), 10)
+	return text + "." + g.signature(text)
+}
+
+func (g *gate) signature(text string) string {
+	mac := hmac.New(sha256.New, g.key)
+	mac.Write([]byte(text))
+	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
+}
+
+func (g *gate) verify(value string) (right, time.Time) {
+	dot := strings.LastIndexByte(value, '.')
+	if g.key == nil || dot < 0 || !hmac.Equal([]byte(g.signature(value[:dot])), []byte(value[dot+1:])) {
+		return nothing, time.Time{}
+	}
+	granted, end, _ := strings.Cut(value[:dot], ".")
+	number, _ := strconv.Atoi(granted)
+	seconds, _ := strconv.ParseInt(end, 10, 64)
+	if !time.Now().Before(time.Unix(seconds, 0)) {
+		return nothing, time.Time{}
+	}
+	return right(number), time.Unix(seconds, 0)
+}
+
+func (g *gate) cookie(value string, age int) *http.Cookie {
+	return &http.Cookie{
+		Name: g.name, Value: value, Path: g.root, MaxAge: age, HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: g.secure,
+	}
+}
+
+// login makes a cookie of a token.
+func (h *Handler) login(w http.ResponseWriter, r *http.Request) {
+	var in struct{ Token string }
+	if !h.read(w, r, &in) {
+		return
+	}
+	if h.gate.attempts == nil {
+		h.refuse(w, r, http.StatusNotFound, "there is nothing to sign in to")
+		return
+	}
+	select {
+	case h.gate.attempts <- struct{}{}:
+		defer func() { <-h.gate.attempts }()
+	default:
+		w.Header().Set("Retry-After", "2")
+		h.refuse(w, r, http.StatusTooManyRequests, "Too many attempts. Try again in a moment.")
+		return
+	}
+	granted := h.gate.check(in.Token)
+	if granted == nothing {
+		// The place is kept also when the browser has gone: a new connection must not be a quicker way.
+		time.Sleep(penance) //nolint:forbidigo // on purpose
+		h.log.Warn("wrong token", "caller", r.RemoteAddr)
+		h.refuse(w, r, http.StatusUnauthorized, "This token is not known.")
+		return
+	}
+	http.SetCookie(w, h.gate.cookie(h.gate.sign(granted, time.Now().Add(session)), int(session.Seconds())))
+	h.answer(w, http.StatusOK, map[string]bool{"release": granted == release})
+}
+
+// logout takes the cookie back.
+func (h *Handler) logout(w http.ResponseWriter, r *http.Request) {
+	if !h.read(w, r, &struct{}{}) {
+		return
+	}
+	http.SetCookie(w, h.gate.cookie("", -1))
+	h.answer(w, http.StatusOK, struct{}{})
+}
+
+// hosts are the names under which the page may be reached.
+type hosts struct{ names []string }
+
+func newHosts(names []string) *hosts {
+	h := &hosts{}
+	for _, name := range names {
+		h.names = append(h.names, bare(name))
+	}
+	return h
+}
+
+func (h *hosts) accept(host string) bool {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	host = bare(host)
+	if address, err := netip.ParseAddr(host); err == nil && address.IsLoopback() {
+		return true
+	}
+	return host == "localhost" || host != "" && slices.Contains(h.names, host)
+}
+
+// bare is a host without what may be written differently.
+func bare(host string) string {
+	return strings.TrimSuffix(strings.ToLower(strings.Trim(host, "[]")), ".")
+}

@@ -1,0 +1,347 @@
+package page_test
+
+import (
+	"bytes"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry/cmd/lockreg/page"
+)
+
+const (
+	lookToken    = "00112233445566778899aabbccddeeff"
+	releaseToken = "ffeeddccbbaa99887766554433221100"
+)
+
+type answered struct{ *httptest.ResponseRecorder }
+
+func (a answered) code() int    { return a.Code }
+func (a answered) body() string { return a.Body.String() }
+
+// request asks a page as its own script would. Text after the URL is the body, of a POST.
+func request(h http.Handler, method, url string, changes ...any) answered {
+	body := ""
+	for _, change := range changes {
+		if text, ok := change.(string); ok {
+			body = text
+		}
+	}
+	r := httptest.NewRequest(method, url, strings.NewReader(body))
+	r.Host = "localhost:8080"
+	if method == http.MethodPost {
+		r.Header.Set("Content-Type", "application/json")
+		r.Header.Set("Lockreg-Request", "1")
+		r.Header.Set("Sec-Fetch-Site", "same-origin")
+	}
+	for _, change := range changes {
+		if f, ok := change.(func(*http.Request)); ok {
+			f(r)
+		}
+	}
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return answered{w}
+}
+
+func with(name, value string) func(*http.Request) {
+	return func(r *http.Request) { r.Header.Set(name, value) }
+}
+
+func host(name string) func(*http.Request) {
+	return func(r *http.Request) { r.Host = name }
+}
+
+// signIn returns what adds the cookie of a token to a request.
+func signIn(t *testing.T, h http.Handler, token string) func(*http.Request) {
+	t.Helper()
+	answer := request(h, "POST", "/login", `{"token":"`+token+`"}`)
+	require.Equal(t, http.StatusOK, answer.code(), answer.body())
+	cookies := answer.Result().Cookies()
+	require.Len(t, cookies, 1)
+	return func(r *http.Request) { r.AddCookie(cookies[0]) }
+}
+
+func everybody(*http.Request) (string, bool) { return "somebody", true }
+
+const releaseOfA = `{"path":"a","holder":"r1:17","reason":"host is gone"}`
+
+func TestHeaders(t *testing.T) {
+	t.Parallel()
+	h := newPage(t, newFake(), page.WithHosts(), page.WithTokens(lookToken, "", false))
+	for _, url := range []string{"/", "/app.js", "/style.css", "/login", "/events", "/lock?path=a", "/nothing"} {
+		for _, name := range []string{"localhost", "elsewhere.example"} {
+			header := request(h, "GET", url, host(name)).Header()
+			assert.Equal(t, "default-src 'self'; frame-ancestors 'none'; base-uri 'none'", header.Get("Content-Security-Policy"), url)
+			assert.Equal(t, "nosniff", header.Get("X-Content-Type-Options"), url)
+			assert.Equal(t, "no-referrer", header.Get("Referrer-Policy"), url)
+			assert.Equal(t, "no-store", header.Get("Cache-Control"), url)
+		}
+	}
+}
+
+// The policy forbids what is inline, so a page that has some would not work; a browser says so only in its console.
+func TestNothingIsInline(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"index.html", "login.html", "icon.svg"} {
+		text, err := os.ReadFile("assets/" + name)
+		require.NoError(t, err)
+		assert.NotRegexp(t, `(?i)\son\w+=|style=|<style|javascript:|<script[^>]*>[^<]|https?://[^w]`, string(text), name)
+	}
+	for _, name := range []string{"app.js", "login.js"} {
+		text, err := os.ReadFile("assets/" + name)
+		require.NoError(t, err)
+		assert.NotRegexp(t, `innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function|setAttribute\("(style|on)`, string(text), name)
+	}
+}
+
+func TestHosts(t *testing.T) {
+	t.Parallel()
+	h := newPage(t, newFake(), page.WithHosts("10.1.2.3", "Locks.Example", "2001:db8::1"))
+	for name, want := range map[string]int{
+		"localhost": 200, "localhost:8080": 200, "LOCALHOST.": 200, "127.0.0.1:8080": 200, "127.9.9.9": 200, "[::1]:8080": 200,
+		"10.1.2.3": 200, "10.1.2.3:8080": 200, "locks.example:443": 200, "[2001:db8::1]:8080": 200, "[2001:db8::1]": 200,
+		"": 421, "10.1.2.4": 421, "evil.example": 421, "localhost.evil.example": 421, "locks.example.evil": 421,
+		"127.0.0.1.evil.example:8080": 421, "0.0.0.0:8080": 421, "[::]": 421,
+	} {
+		for _, url := range []string{"/", "/app.js", "/lock?path=a"} {
+			code := request(h, "GET", url, host(name)).code()
+			if url == "/lock?path=a" && want == 200 {
+				want = 404
+			}
+			assert.Equal(t, want, code, "%s %s", name, url)
+			if want == 404 {
+				want = 200
+			}
+		}
+	}
+	anywhere := newPage(t, newFake())
+	assert.Equal(t, 200, request(anywhere, "GET", "/", host("whatever.example")).code(), "whoever mounts it sees to that")
+}
+
+func TestRoot(t *testing.T) {
+	t.Parallel()
+	h := newPage(t, newFake(), page.WithRoot("/admin/locks/"), page.WithTokens(lookToken, "", false))
+	assert.Equal(t, 200, request(h, "GET", "/admin/locks/app.js").code())
+	assert.Equal(t, 404, request(h, "GET", "/app.js").code())
+	assert.Equal(t, "/admin/locks/login", request(h, "GET", "/admin/locks/").Header().Get("Location"))
+	answer := request(h, "POST", "/admin/locks/login", `{"token":"`+lookToken+`"}`)
+	assert.Equal(t, "/admin/locks/", answer.Result().Cookies()[0].Path)
+	for _, root := range []string{"", "locks", "/locks", "locks/"} {
+		_, err := page.New(newFake(), page.WithRoot(root))
+		assert.Error(t, err, root)
+	}
+}
+
+func TestReleaseNeedsTheRight(t *testing.T) {
+	t.Parallel()
+	source := newFake()
+	source.set(someLock("a", 0))
+	for name, h := range map[string]http.Handler{
+		"without an option": newPage(t, source),
+		"refused":           newPage(t, source, page.WithRelease(func(*http.Request) (string, bool) { return "", false })),
+		"only to look":      newPage(t, source, page.WithTokens(lookToken, "", false)),
+	} {
+		code := request(h, "POST", "/release", releaseOfA).code()
+		assert.Contains(t, []int{401, 403}, code, name)
+	}
+	h := newPage(t, source, page.WithTokens(lookToken, releaseToken, false))
+	assert.Equal(t, 401, request(h, "POST", "/release", releaseOfA).code())
+	assert.Equal(t, 403, request(h, "POST", "/release", releaseOfA, signIn(t, h, lookToken)).code(), "the token to look")
+	assert.Empty(t, source.released)
+	assert.Equal(t, 200, request(h, "POST", "/release", releaseOfA, signIn(t, h, releaseToken)).code())
+	assert.Equal(t, []string{"a"}, source.released)
+}
+
+func TestReleaseIsLogged(t *testing.T) {
+	t.Parallel()
+	var text bytes.Buffer
+	source := newFake()
+	source.set(someLock("a", 0))
+	log := slog.New(slog.NewTextHandler(&text, nil))
+	h := newPage(t, source, page.WithRelease(everybody), page.WithLogger(log))
+	assert.Equal(t, 409, request(h, "POST", "/release", `{"path":"a","holder":"r1:16"}`).code(), "it has changed hands")
+	assert.Empty(t, source.released)
+	text.Reset()
+	assert.Equal(t, 200, request(h, "POST", "/release", `{"path":"a","holder":"r1:17","reason":"gone \u202e\u001b[2J"}`).code())
+	assert.Contains(t, text.String(), `caller=somebody path=a holder=r1:17 reason="gone \u202e\x1b[2J"`)
+	assert.Contains(t, text.String(), "time=")
+}
+
+func TestChangesComeFromThePageItself(t *testing.T) {
+	t.Parallel()
+	source := newFake()
+	source.set(someLock("a", 0))
+	h := newPage(t, source, page.WithRelease(everybody))
+	for name, try := range map[string]struct {
+		code   int
+		change func(*http.Request)
+	}{
+		"no header":           {403, func(r *http.Request) { r.Header.Del("Lockreg-Request") }},
+		"another site":        {403, with("Sec-Fetch-Site", "cross-site")},
+		"a sister site":       {403, with("Sec-Fetch-Site", "same-site")},
+		"an old browser":      {403, func(r *http.Request) { r.Header.Del("Sec-Fetch-Site"); r.Header.Set("Origin", "https://evil.example") }},
+		"a form":              {415, with("Content-Type", "text/plain")},
+		"no type":             {415, func(r *http.Request) { r.Header.Del("Content-Type") }},
+		"a form with its own": {415, with("Content-Type", "application/x-www-form-urlencoded")},
+	} {
+		for _, url := range []string{"/release", "/login", "/logout"} {
+			assert.Equal(t, try.code, request(h, "POST", url, releaseOfA, try.change).code(), "%s %s", url, name)
+		}
+	}
+	for _, method := range []string{"GET", "PUT", "DELETE"} {
+		assert.Contains(t, []int{403, 404, 405}, request(h, method, "/release?path=a&holder=r1:17", releaseOfA).code(), method)
+	}
+	assert.Empty(t, source.released)
+}
+
+func TestBodies(t *testing.T) {
+	t.Parallel()
+	source := newFake()
+	source.set(someLock("a", 0))
+	h := newPage(t, source, page.WithRelease(everybody))
+	for body, code := range map[string]int{
+		``: 400, `{`: 400, `[]`: 400, `{"path":"a"}`: 400, `{"holder":"r1:17"}`: 400, releaseOfA + releaseOfA: 400,
+		`{"path":"a","holder":"r1:17","force":true}`:                                   400,
+		`{"path":"a","holder":"r1:17","reason":"` + strings.Repeat("x", 501) + `"}`:    400,
+		`{"path":"a","holder":"r1:17","reason":"` + strings.Repeat("x", 20_000) + `"}`: 413,
+	} {
+		assert.Equal(t, code, request(h, "POST", "/release", body).code(), "%.80s", body)
+	}
+	assert.Empty(t, source.released)
+}
+
+func TestStreamsAreNotForOtherSites(t *testing.T) {
+	t.Parallel()
+	h := newPage(t, newFake())
+	for _, site := range []string{"cross-site", "same-site"} {
+		b := look(t, h, with("Sec-Fetch-Site", site))
+		<-b.left
+		assert.Equal(t, 403, b.code)
+	}
+}
+
+func TestNobodyLooksWithoutTheToken(t *testing.T) {
+	t.Parallel()
+	source := newFake()
+	source.set(someLock("a", 0))
+	h := newPage(t, source, page.WithTokens(lookToken, releaseToken, false))
+	answer := request(h, "GET", "/")
+	assert.Equal(t, 303, answer.code())
+	assert.Equal(t, "/login", answer.Header().Get("Location"))
+	assert.Equal(t, 401, request(h, "GET", "/events").code())
+	assert.Equal(t, 401, request(h, "GET", "/lock?path=a").code())
+	assert.Equal(t, 401, request(h, "GET", "/lock?path=a&token="+lookToken, with("Authorization", "Bearer "+lookToken)).code())
+	assert.Zero(t, source.passes.Load())
+	assert.Equal(t, 200, request(h, "GET", "/", signIn(t, h, lookToken)).code())
+	assert.Equal(t, 200, request(h, "GET", "/", signIn(t, h, releaseToken)).code())
+	assert.Equal(t, 404, request(h, "GET", "/lock?path=a", signIn(t, h, lookToken)).code())
+}
+
+func TestCookie(t *testing.T) {
+	t.Parallel()
+	for _, secure := range []bool{false, true} {
+		h := newPage(t, newFake(), page.WithTokens(lookToken, releaseToken, secure))
+		cookie := request(h, "POST", "/login", `{"token":"`+lookToken+`"}`).Result().Cookies()[0]
+		assert.True(t, cookie.HttpOnly)
+		assert.Equal(t, http.SameSiteStrictMode, cookie.SameSite)
+		assert.Equal(t, secure, cookie.Secure)
+		assert.Equal(t, "/", cookie.Path)
+		assert.Empty(t, cookie.Domain)
+		assert.NotContains(t, cookie.Value, lookToken)
+
+		// It cannot be changed, nor used with another handler.
+		forged := *cookie
+		forged.Value = "2" + strings.TrimPrefix(cookie.Value, "1")
+		assert.Equal(t, 401, request(h, "POST", "/release", releaseOfA, func(r *http.Request) { r.AddCookie(&forged) }).code())
+		for _, value := range []string{"", ".", "2.99999999999.", "1", cookie.Value + "x"} {
+			forged.Value = value
+			assert.Equal(t, 401, request(h, "GET", "/lock?path=a", func(r *http.Request) { r.AddCookie(&forged) }).code(), value)
+		}
+		other := newPage(t, newFake(), page.WithTokens(lookToken, releaseToken, secure))
+		mine := request(other, "POST", "/login", `{"token":"`+lookToken+`"}`).Result().Cookies()[0]
+		assert.NotEqual(t, mine.Name, cookie.Name, "two pages on one host")
+		mine.Value = cookie.Value
+		assert.Equal(t, 401, request(other, "GET", "/lock?path=a", func(r *http.Request) { r.AddCookie(mine) }).code())
+
+		gone := request(h, "POST", "/logout", `{}`).Result().Cookies()[0]
+		assert.Equal(t, cookie.Name, gone.Name)
+		assert.Negative(t, gone.MaxAge)
+	}
+}
+
+func TestSessionEnds(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := newPage(t, newFake(), page.WithTokens(lookToken, "", false), page.WithInterval(10*time.Minute))
+		in := signIn(t, h, lookToken)
+		b := look(t, h, in)
+		time.Sleep(12*time.Hour - 2*time.Second) //nolint:forbidigo // in a bubble
+		require.Equal(t, 200, request(h, "GET", "/", in).code())
+		time.Sleep(3 * time.Second) //nolint:forbidigo // in a bubble
+		require.Equal(t, 303, request(h, "GET", "/", in).code())
+		<-b.left // the stream, too
+	})
+}
+
+func TestWrongTokensAreSlow(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := newPage(t, newFake(), page.WithTokens(lookToken, releaseToken, false))
+		try := func(token string) (int, time.Duration) {
+			began := time.Now()
+			return request(h, "POST", "/login", `{"token":"`+token+`"}`).code(), time.Since(began)
+		}
+		code, took := try("wrong")
+		require.Equal(t, 401, code)
+		require.GreaterOrEqual(t, took, time.Second)
+		code, took = try(lookToken)
+		require.Equal(t, 200, code)
+		require.Zero(t, took)
+
+		// Nor does it help to try many at a time: a minute's worth of tries by a hundred browsers.
+		checked := 0
+		results := make(chan int, 100)
+		began := time.Now()
+		for time.Since(began) < time.Minute {
+			for range 100 {
+				go func() {
+					code, _ := try("wrong")
+					results <- code
+				}()
+			}
+			for range 100 {
+				if <-results == 401 {
+					checked++
+				}
+			}
+		}
+		require.LessOrEqual(t, checked, 16*61)
+		require.Positive(t, checked)
+	})
+}
+
+func TestTokens(t *testing.T) {
+	t.Parallel()
+	for _, token := range []string{
+		"short", "0123456789abcdef0123456789abcde", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", "with a space 0123456789abcdef0123456789",
+		"ABCDEFGHIJKLMNOPQRSTU", "päärynä0123456789abcdefghijklmnopq",
+	} {
+		for _, option := range []page.Option{page.WithTokens(token, "", false), page.WithTokens(lookToken, token, false)} {
+			_, err := page.New(newFake(), option)
+			require.ErrorIs(t, err, page.ErrToken, token)
+			require.NotContains(t, err.Error(), token)
+		}
+	}
+	_, err := page.New(newFake(), page.WithTokens(lookToken, lookToken, false))
+	require.ErrorIs(t, err, page.ErrToken)
+	newPage(t, newFake(), page.WithTokens("q3-Zk1_vYpQe7RtU0mAxBw", releaseToken, false))
+}

@@ -1,0 +1,360 @@
+package page
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/view"
+)
+
+const (
+	maxStreams = 64
+	maxQueued  = 1 << 20 // bytes that a stream may be behind; past that it gets all anew
+	heartbeat  = 15 * time.Second
+	piece      = 32 << 10 // is written at a time, and has a deadline of its own
+
+	passLimit      = 30 * time.Second
+	betweenCycles  = 2 * time.Second // of asking for deadlocks, which exist for a second before they are recorded
+	betweenSamples = time.Second
+	maxSamples     = 600
+)
+
+var (
+	errFull   = errors.New("too many streams")
+	errClosed = errors.New("closed")
+)
+
+// feed asks the source for as long as there are streams, and tells them what has changed.
+type feed struct {
+	source   Source
+	interval time.Duration
+	log      *slog.Logger
+
+	mu      sync.Mutex
+	streams map[*stream]struct{}
+	now     *state             // after the last pass; nil: none since nobody looked
+	history []sample           // stays when nobody looks
+	asked   chan struct{}      // closed when the poller has ended; nil: there is none
+	stop    context.CancelFunc // ends the poller's pass
+	skip    context.CancelFunc // ends the poller's pause
+	closing chan struct{}      // closed by close
+}
+
+// stream is one browser that looks. The feed's mutex guards what it has.
+type stream struct {
+	wake   chan struct{} // one place: there is something to send
+	queue  [][]byte
+	queued int
+	stale  bool // needs all anew
+}
+
+// sample is a point of the charts: when (Unix ms), locks held, waiters, oldest wait (ms).
+type sample [4]int64
+
+func newFeed(source Source) *feed {
+	return &feed{
+		source: source, interval: 500 * time.Millisecond, log: slog.Default(),
+		streams: map[*stream]struct{}{}, closing: make(chan struct{}), history: []sample{},
+	}
+}
+
+// subscribe adds a stream, and returns it with the history so far.
+func (f *feed) subscribe() (*stream, []sample, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	select {
+	case <-f.closing:
+		return nil, nil, errClosed
+	default:
+	}
+	if len(f.streams) >= maxStreams {
+		return nil, nil, errFull
+	}
+	s := &stream{wake: make(chan struct{}, 1), stale: true}
+	f.streams[s] = struct{}{}
+	if f.now != nil {
+		s.wake <- struct{}{}
+	}
+	if f.asked == nil {
+		f.asked = make(chan struct{})
+		go f.poll(f.asked)
+	}
+	return s, append([]sample{}, f.history...), nil
+}
+
+func (f *feed) unsubscribe(s *stream) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.streams, s)
+	if len(f.streams) == 0 {
+		f.interrupt()
+	}
+}
+
+// interrupt ends the pass or the pause that is under way. With the mutex.
+func (f *feed) interrupt() {
+	if f.stop != nil {
+		f.stop()
+	}
+}
+
+// hurry begins the next pass at once, unless one is under way.
+func (f *feed) hurry() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.skip != nil {
+		f.skip()
+	}
+}
+
+func (f *feed) close() {
+	f.mu.Lock()
+	select {
+	case <-f.closing:
+	default:
+		close(f.closing)
+	}
+	f.interrupt()
+	asked := f.asked
+	f.mu.Unlock()
+	if asked != nil {
+		<-asked
+	}
+}
+
+// begin returns the context of the next pass and the pause after it; false when nobody looks any more. Then the poller has ended: a
+// stream that comes later starts another one, as both happen under the mutex.
+func (f *feed) begin(asked chan struct{}) (context.Context, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	closed := false
+	select {
+	case <-f.closing:
+		closed = true
+	default:
+	}
+	f.interrupt() // the last pass's, for its resources
+	if closed || len(f.streams) == 0 {
+		// What was true then is not shown to somebody who comes later.
+		f.now, f.asked, f.stop, f.skip = nil, nil, nil, nil
+		close(asked)
+		return nil, false
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	f.stop = stop
+	return ctx, true
+}
+
+// poll asks the source again and again, until nobody looks.
+func (f *feed) poll(asked chan struct{}) {
+	var cycles time.Time
+	for {
+		ctx, ok := f.begin(asked)
+		if !ok {
+			return
+		}
+		began := time.Now()
+		due := began.Sub(cycles) >= betweenCycles
+		if due {
+			cycles = began
+		}
+		next := f.pass(ctx, due)
+		if ctx.Err() == nil {
+			f.publish(next)
+		}
+		f.pause(ctx, max(f.interval, time.Since(began)))
+	}
+}
+
+func (f *feed) pause(ctx context.Context, d time.Duration) {
+	ctx, skip := context.WithTimeout(ctx, d)
+	defer skip()
+	f.mu.Lock()
+	f.skip = skip
+	f.mu.Unlock()
+	<-ctx.Done()
+}
+
+// pass asks for everything once. What fails leaves the state as it was, with the error.
+func (f *feed) pass(ctx context.Context, cycles bool) *state {
+	ctx, cancel := context.WithTimeout(ctx, passLimit)
+	defer cancel()
+	f.mu.Lock()
+	last := f.now
+	f.mu.Unlock()
+	if last == nil {
+		last = &state{entries: map[string]*entry{}, deadlocks: json.RawMessage("[]")}
+	}
+
+	began := time.Now()
+	next := &state{entries: make(map[string]*entry, len(last.entries)), deadlocks: last.deadlocks}
+	for info, err := range f.source.Locks(ctx) {
+		if err != nil {
+			return last.failed(err)
+		}
+		next.add(info, time.Now(), last)
+	}
+	if err := ctx.Err(); err != nil {
+		return last.failed(err)
+	}
+	next.at = time.Now()
+	next.took = next.at.Sub(began)
+	if cycles {
+		found, err := f.source.Deadlocks(ctx)
+		if err != nil {
+			next.trouble = err.Error()
+		} else {
+			next.deadlocks = ordered(view.OfDeadlocks(found))
+		}
+	} else {
+		next.trouble = last.cyclesTrouble
+	}
+	next.cyclesTrouble = next.trouble
+	return next
+}
+
+// publish makes a state the present one, and queues what has changed for every stream.
+func (f *feed) publish(next *state) {
+	f.mu.Lock()
+	last := f.now
+	f.mu.Unlock()
+	changes := next.since(last) // only this goroutine sets f.now
+
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if next.trouble != "" && (last == nil || last.trouble != next.trouble) {
+		f.log.Warn("cannot show all locks", "error", next.trouble)
+	}
+	f.now = next
+	if n := len(f.history); !next.at.IsZero() && (n == 0 || next.at.UnixMilli()-f.history[n-1][0] >= betweenSamples.Milliseconds()) {
+		if n == maxSamples {
+			f.history = append(f.history[:0:0], f.history[1:]...)
+		}
+		f.history = append(f.history, next.sample())
+	}
+	for s := range f.streams {
+		switch {
+		case s.stale:
+		case s.queued+len(changes) > maxQueued:
+			s.queue, s.queued, s.stale = nil, 0, true
+		default:
+			s.queue = append(s.queue, changes)
+			s.queued += len(changes)
+		}
+		select {
+		case s.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// take is what a stream has to send now.
+func (f *feed) take(s *stream) []byte {
+	f.mu.Lock()
+	if s.stale && f.now != nil {
+		s.stale = false
+		now := f.now
+		f.mu.Unlock()
+		return now.all()
+	}
+	defer f.mu.Unlock()
+	queue := s.queue
+	s.queue, s.queued = nil, 0
+	return bytes.Join(queue, nil)
+}
+
+// find is what the last pass found out about a path, and when.
+func (f *feed) find(path string) (lockregistry.LockInfo, time.Time, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.now == nil || f.now.entries[path] == nil {
+		return lockregistry.LockInfo{}, time.Time{}, false
+	}
+	e := f.now.entries[path]
+	return e.info, e.at, true
+}
+
+// events is a stream, until the browser goes, the right to look ends, or the handler is closed.
+func (h *Handler) events(w http.ResponseWriter, r *http.Request) {
+	// Another site's page cannot read it, but it could take all the places.
+	if site := r.Header.Get("Sec-Fetch-Site"); site != "" && site != "same-origin" && site != "none" {
+		h.refuse(w, r, http.StatusForbidden, "not from another site")
+		return
+	}
+	if !h.require(w, r, look) {
+		return
+	}
+	s, history, err := h.feed.subscribe()
+	if err != nil {
+		w.Header().Set("Retry-After", "5")
+		h.refuse(w, r, http.StatusServiceUnavailable, err.Error())
+		return
+	}
+	defer h.feed.unsubscribe(s)
+
+	var end <-chan time.Time
+	if until := h.gate.until(r); !until.IsZero() {
+		timer := time.NewTimer(time.Until(until))
+		defer timer.Stop()
+		end = timer.C
+	}
+	w.Header().Set("Content-Type", "text/event-stream")
+	w.Header().Set("X-Accel-Buffering", "no") // proxies pass it on at once
+	control := http.NewResponseController(w)
+	send := func(text []byte) bool {
+		for len(text) > 0 {
+			if err := control.SetWriteDeadline(time.Now().Add(h.patience)); err != nil {
+				h.log.Error("cannot stream: no deadline for writes", "error", err)
+				return false
+			}
+			n := min(piece, len(text))
+			if _, err := w.Write(text[:n]); err != nil {
+				return false
+			}
+			text = text[n:]
+		}
+		return control.Flush() == nil
+	}
+
+	var hello bytes.Buffer
+	event(&hello, "hello", struct {
+		Title   string   `json:"title"`
+		Release string   `json:"release"` // yes, no, or login
+		SignIn  bool     `json:"signedIn"`
+		History []sample `json:"history"`
+	}{h.title, h.releaseState(r), end != nil, history})
+	beat := time.NewTicker(heartbeat)
+	defer beat.Stop()
+	for ok := send(hello.Bytes()); ok; {
+		select {
+		case <-s.wake:
+			ok = send(h.feed.take(s))
+		case <-beat.C:
+			ok = send([]byte(":\n\n"))
+		case <-end:
+			return
+		case <-h.feed.closing:
+			return
+		case <-r.Context().Done():
+			return
+		}
+	}
+}
+
+func (h *Handler) releaseState(r *http.Request) string {
+	switch {
+	case h.rights(r) >= release:
+		return "yes"
+	case h.release == nil && h.gate.release != nil:
+		return "login"
+	default:
+		return "no"
+	}
+}

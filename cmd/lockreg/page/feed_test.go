@@ -1,0 +1,301 @@
+package page_test
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/cmd/lockreg/page"
+)
+
+func TestStreamTellsAllThenWhatChanges(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		source := newFake()
+		source.set(someLock("a", 0), someLock("b", 3))
+		b := look(t, newPage(t, source, page.WithTitle("orders on localhost")))
+		synctest.Wait()
+		text := b.read()
+		require.Contains(t, text, `"title":"orders on localhost"`)
+		require.Contains(t, text, `event: begin`)
+		require.Contains(t, text, `"path":"a"`)
+		require.Contains(t, text, `"path":"b"`)
+		require.Contains(t, text, `"held":2,"waiters":3,"oldest":3000`)
+
+		time.Sleep(time.Second) //nolint:forbidigo // in a bubble
+		synctest.Wait()
+		text = b.read()
+		require.NotContains(t, text, `event: rows`, "leases that run down are no change")
+		require.Contains(t, text, `event: tick`)
+
+		source.set(someLock("b", 4))
+		source.remove("a")
+		time.Sleep(time.Second) //nolint:forbidigo // in a bubble
+		synctest.Wait()
+		text = b.read()
+		require.NotContains(t, text, `event: begin`)
+		require.Contains(t, text, `event: gone`+"\n"+`data: ["a"]`)
+		require.Equal(t, 1, strings.Count(text, `"path":"b"`), "once, as it changed once")
+	})
+}
+
+func TestSourceIsAskedOnceForAllAndNotWhenNobodyLooks(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		source := newFake()
+		h := newPage(t, source)
+		pass := func(d time.Duration) int64 {
+			before := source.passes.Load()
+			time.Sleep(d) //nolint:forbidigo // in a bubble
+			synctest.Wait()
+			return source.passes.Load() - before
+		}
+		require.Zero(t, pass(time.Hour))
+
+		one := look(t, h)
+		synctest.Wait()
+		alone := pass(time.Minute)
+		require.InDelta(t, 120, alone, 2)
+		others := []*browser{look(t, h), look(t, h), look(t, h)}
+		require.InDelta(t, alone, pass(time.Minute), 2)
+
+		one.close()
+		for _, b := range others {
+			b.close()
+		}
+		synctest.Wait()
+		require.Zero(t, pass(time.Hour))
+
+		// It begins again at once, and does not show what was an hour ago.
+		source.set(someLock("new", 0))
+		again := look(t, h)
+		synctest.Wait()
+		require.Contains(t, again.read(), `"path":"new"`)
+	})
+}
+
+func TestPassThatNobodyWaitsForIsEnded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		source := newFake()
+		source.hang = make(chan struct{}) // for ever
+		h := newPage(t, source)
+		b := look(t, h)
+		synctest.Wait()
+		b.close()
+		synctest.Wait()
+		require.EqualValues(t, 1, source.passes.Load())
+		h.Close() // would wait for it
+	})
+}
+
+func TestFailureIsShownAndWhatWasKnownStays(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		source := newFake()
+		source.set(someLock("a", 0))
+		b := look(t, newPage(t, source))
+		synctest.Wait()
+		b.read()
+		source.do(func() { source.failure = errors.New("NOPERM no \x1b[2J") })
+		time.Sleep(time.Second) //nolint:forbidigo // in a bubble
+		synctest.Wait()
+		text := b.read()
+		require.Contains(t, text, `"trouble":"NOPERM no \u001b[2J"`)
+		require.NotContains(t, text, `event: gone`)
+		source.do(func() { source.failure = nil })
+		time.Sleep(time.Second) //nolint:forbidigo // in a bubble
+		synctest.Wait()
+		require.Contains(t, b.read(), `"trouble":""`)
+	})
+}
+
+func TestHeartbeat(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		source := newFake()
+		source.hang = make(chan struct{})
+		b := look(t, newPage(t, source))
+		synctest.Wait()
+		b.read()
+		time.Sleep(14 * time.Second) //nolint:forbidigo // in a bubble
+		synctest.Wait()
+		require.Empty(t, b.read())
+		time.Sleep(2 * time.Second) //nolint:forbidigo // in a bubble
+		synctest.Wait()
+		require.Equal(t, ":\n\n", b.read())
+	})
+}
+
+func TestStreamsAreLimited(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := newPage(t, newFake())
+		first := look(t, h)
+		for range 63 {
+			look(t, h)
+		}
+		synctest.Wait()
+		refused := look(t, h)
+		<-refused.left
+		require.Equal(t, http.StatusServiceUnavailable, refused.code)
+		require.NotEmpty(t, refused.header.Get("Retry-After"))
+		first.close()
+		next := look(t, h)
+		synctest.Wait()
+		require.Zero(t, next.code)
+		require.Contains(t, next.read(), "event: hello")
+	})
+}
+
+// A browser that takes nothing for a while gets everything anew, and the server keeps no more than a megabyte for it.
+func TestStreamThatIsBehindGetsAllAnew(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		source := newFake()
+		long := strings.Repeat("x", 5000)
+		change := func(round int) { // half a megabyte of it
+			for i := range 100 {
+				lock := someLock(fmt.Sprint(long, i), 0)
+				lock.WaiterCount = round
+				source.set(lock)
+			}
+		}
+		change(0)
+		b := look(t, newPage(t, source))
+		synctest.Wait()
+		b.read()
+
+		block := make(chan struct{})
+		b.mu.Lock()
+		b.block = block
+		b.mu.Unlock()
+		for round := range 20 {
+			change(round + 1)
+			time.Sleep(500 * time.Millisecond) //nolint:forbidigo // in a bubble
+		}
+		source.set(someLock("last", 0))
+		time.Sleep(time.Second) //nolint:forbidigo // in a bubble
+		b.mu.Lock()
+		b.block = nil
+		b.mu.Unlock()
+		close(block)
+		synctest.Wait()
+		text := b.read()
+		require.Contains(t, text, "event: begin")
+		require.Contains(t, text, `"path":"last"`)
+		require.Less(t, len(text), 3<<20, "twenty rounds would be ten megabytes")
+	})
+}
+
+// A browser that does not read holds its place until the deadline of a write, no longer.
+func TestStreamThatDoesNotReadEnds(t *testing.T) {
+	t.Parallel()
+	source := newFake()
+	h := newPage(t, source, page.WithPatience(300*time.Millisecond), page.WithInterval(10*time.Millisecond))
+	server := httptest.NewServer(h)
+	defer server.Close()
+	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", server.Listener.Addr().String())
+	require.NoError(t, err)
+	defer conn.Close()
+	_, err = fmt.Fprintf(conn, "GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return h.Streams() == 1 }, 20*time.Second, time.Millisecond)
+
+	done := make(chan struct{})
+	defer close(done)
+	long := strings.Repeat("x", 1000)
+	go func() {
+		for round := 0; ; round++ {
+			select {
+			case <-done:
+				return
+			case <-time.After(5 * time.Millisecond):
+			}
+			for i := range 1000 {
+				source.set(someLock(fmt.Sprint(long, i), round%50))
+			}
+		}
+	}()
+	require.Eventually(t, func() bool { return h.Streams() == 0 }, 30*time.Second, 10*time.Millisecond)
+}
+
+func TestCloseEndsStreams(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := newPage(t, newFake())
+		b := look(t, h)
+		synctest.Wait()
+		h.Close()
+		h.Close()
+		<-b.left
+		refused := look(t, h)
+		<-refused.left
+		require.Equal(t, http.StatusServiceUnavailable, refused.code)
+	})
+}
+
+func TestHistoryIsThereForThoseWhoComeLater(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		source := newFake()
+		source.set(someLock("a", 7))
+		h := newPage(t, source)
+		look(t, h)
+		time.Sleep(20 * time.Minute) //nolint:forbidigo // in a bubble
+		late := look(t, h)
+		synctest.Wait()
+		hello, _, _ := strings.Cut(late.read(), "\n\n")
+		require.Equal(t, 600, strings.Count(hello, ",1,7,"), "ten minutes of samples")
+	})
+}
+
+func TestDeadlocksAreToldWhenTheyChange(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		source := newFake()
+		wait := func(path, holds string) lockregistry.DeadlockWait {
+			return lockregistry.DeadlockWait{Path: path, Kind: "lock", Owner: "goroutine 17", Holds: []string{holds}, Since: time.Now()}
+		}
+		a, b := wait("a", "b"), wait("b", "a")
+		viewer := look(t, newPage(t, source))
+		synctest.Wait()
+		require.Contains(t, viewer.read(), `"deadlocks":[]`)
+		source.do(func() { source.deadlocks = []lockregistry.Deadlock{{Waits: []lockregistry.DeadlockWait{a, b}}} })
+		time.Sleep(3 * time.Second) //nolint:forbidigo // in a bubble
+		synctest.Wait()
+		require.Equal(t, 1, strings.Count(viewer.read(), `"holds":["b"]`))
+		source.do(func() { source.deadlocks = []lockregistry.Deadlock{{Waits: []lockregistry.DeadlockWait{b, a}}} })
+		time.Sleep(10 * time.Second) //nolint:forbidigo // in a bubble
+		synctest.Wait()
+		require.NotContains(t, viewer.read(), `"deadlocks"`, "the same cycle")
+		source.do(func() { source.deadlocks = nil })
+		time.Sleep(3 * time.Second) //nolint:forbidigo // in a bubble
+		synctest.Wait()
+		require.Contains(t, viewer.read(), `"deadlocks":[]`)
+	})
+}
+
+func TestOneLock(t *testing.T) {
+	t.Parallel()
+	source := newFake()
+	source.set(someLock("a b", 2))
+	h := newPage(t, source)
+	require.Equal(t, http.StatusNotFound, request(h, "GET", "/lock?path=a+b").code(), "nobody looks, so nothing is known")
+	look(t, h)
+	require.Eventually(t, func() bool { return request(h, "GET", "/lock?path=a+b").code() == 200 }, 20*time.Second, time.Millisecond)
+	got := request(h, "GET", "/lock?path=a+b")
+	assert.Contains(t, got.body(), `"waiterCount":2`)
+	assert.Contains(t, got.body(), `"key":"orders:a b"`)
+	assert.EqualValues(t, 1, source.passes.Load(), "it is not asked")
+}

@@ -1,0 +1,209 @@
+package page_test
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"log/slog"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/cmd/lockreg/page"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// fake is a source of as many locks as a test likes.
+type fake struct {
+	passes, cycles atomic.Int64
+
+	mu        sync.Mutex
+	locks     map[string]lockregistry.LockInfo
+	since     map[string]time.Time // when each was set
+	deadlocks []lockregistry.Deadlock
+	failure   error
+	hang      chan struct{} // Locks waits until it is closed, or its context ends
+	released  []string
+}
+
+func newFake() *fake {
+	return &fake{locks: map[string]lockregistry.LockInfo{}, since: map[string]time.Time{}}
+}
+
+func (f *fake) Locks(ctx context.Context) iter.Seq2[lockregistry.LockInfo, error] {
+	return func(yield func(lockregistry.LockInfo, error) bool) {
+		f.passes.Add(1)
+		f.mu.Lock()
+		infos, failure, hang := slices.Collect(maps.Values(f.locks)), f.failure, f.hang
+		for i, info := range infos { // leases run down
+			infos[i].Holders = slices.Clone(info.Holders)
+			for k := range info.Holders {
+				infos[i].Holders[k].Lease -= time.Since(f.since[info.Path])
+			}
+		}
+		f.mu.Unlock()
+		if hang != nil {
+			select {
+			case <-hang:
+			case <-ctx.Done():
+				yield(lockregistry.LockInfo{}, ctx.Err())
+				return
+			}
+		}
+		for _, info := range infos {
+			if !yield(info, nil) {
+				return
+			}
+		}
+		if failure != nil {
+			yield(lockregistry.LockInfo{}, failure)
+		}
+	}
+}
+
+func (f *fake) Deadlocks(context.Context) ([]lockregistry.Deadlock, error) {
+	f.cycles.Add(1)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.deadlocks), nil
+}
+
+func (f *fake) ForceUnlockHolder(_ context.Context, path, holder string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	info, ok := f.locks[path]
+	if !ok || info.Holders[0].Holder != holder {
+		return &lockregistry.LockError{Err: lockregistry.ErrNotOwner}
+	}
+	f.released = append(f.released, path)
+	delete(f.locks, path)
+	return nil
+}
+
+func (f *fake) set(infos ...lockregistry.LockInfo) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, info := range infos {
+		f.locks[info.Path], f.since[info.Path] = info, time.Now()
+	}
+}
+
+func (f *fake) remove(path string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.locks, path)
+}
+
+func (f *fake) do(change func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	change()
+}
+
+// someLock is a lock with a holder and some waiters.
+func someLock(path string, waiters int) lockregistry.LockInfo {
+	info := lockregistry.LockInfo{
+		Path: path, Key: "orders:" + path, Kind: "lock", HolderCount: 1,
+		Holders: []lockregistry.HolderInfo{{
+			Holder: "r1:17", Label: lockregistry.Label{Registry: "r1", Host: "web-1", PID: 4711, Name: "billing"},
+			Since: time.Now().Add(-time.Minute), Lease: time.Minute, Token: 42,
+		}},
+		WaiterCount: waiters,
+	}
+	for i := range min(waiters, 100) {
+		name := fmt.Sprintf("r%d", i)
+		info.Waiters = append(info.Waiters, lockregistry.WaiterInfo{
+			Registry: name, Label: lockregistry.Label{Registry: name, Host: "web-2", PID: 100 + i, Name: "mail"},
+			Since: time.Now().Add(-time.Duration(waiters-i) * time.Second),
+		})
+	}
+	return info
+}
+
+// newPage makes a page that is closed with the test.
+func newPage(t testing.TB, source page.Source, options ...page.Option) *page.Handler {
+	t.Helper()
+	h, err := page.New(source, append([]page.Option{page.WithLogger(slog.New(slog.DiscardHandler))}, options...)...)
+	require.NoError(t, err)
+	t.Cleanup(h.Close)
+	return h
+}
+
+// browser is a ResponseWriter that keeps what is streamed to it.
+type browser struct {
+	t      testing.TB
+	h      http.Handler
+	leave  context.CancelFunc
+	left   chan struct{}
+	block  chan struct{} // nil: takes everything at once
+	header http.Header
+
+	mu   sync.Mutex
+	code int
+	text strings.Builder
+}
+
+// look opens the stream of a page.
+func look(t testing.TB, h http.Handler, change ...func(*http.Request)) *browser {
+	t.Helper()
+	ctx, leave := context.WithCancel(t.Context())
+	b := &browser{t: t, h: h, leave: leave, left: make(chan struct{}), header: http.Header{}}
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "/events", nil)
+	require.NoError(t, err)
+	r.Host = "localhost"
+	for _, c := range change {
+		c(r)
+	}
+	go func() {
+		defer close(b.left)
+		h.ServeHTTP(b, r)
+	}()
+	t.Cleanup(b.close)
+	return b
+}
+
+func (b *browser) close() {
+	b.leave()
+	<-b.left
+}
+
+func (b *browser) Header() http.Header              { return b.header }
+func (b *browser) Flush()                           {}
+func (b *browser) SetWriteDeadline(time.Time) error { return nil }
+func (b *browser) SetReadDeadline(time.Time) error  { return nil }
+func (b *browser) WriteHeader(code int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.code = code
+}
+
+func (b *browser) Write(text []byte) (int, error) {
+	b.mu.Lock()
+	block := b.block
+	b.mu.Unlock()
+	if block != nil {
+		<-block
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(text)
+}
+
+// read is all that has come since the last read.
+func (b *browser) read() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	text := b.text.String()
+	b.text.Reset()
+	return text
+}

@@ -1,0 +1,327 @@
+// Package page is the page of `lockreg serve`: who holds which lock, who waits for it, and deadlocks, live, with a button that frees a
+// lock. [New] makes an [http.Handler] of it, for programs that mount it behind a login of their own:
+//
+//	handler, err := page.New(registry, page.WithRoot("/admin/locks/"))
+//	mux.Handle("/admin/locks/", requireAdmin(handler))
+//
+// Redis is asked once for everybody who looks, and not at all when nobody does. Browsers that are not the page's own cannot change
+// anything: a release is a POST of JSON with a header of its own, of the same origin.
+package page
+
+import (
+	"context"
+	"crypto/rand"
+	"embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"log/slog"
+	"mime"
+	"net/http"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/view"
+)
+
+// The page's parts, as they are sent.
+//
+//go:embed assets
+var assets embed.FS
+
+const (
+	maxBody         = 16 << 10
+	defaultPatience = 10 * time.Second // of one write to a browser, and of reading what it sends
+
+	// requestHeader must be 1 in every request that changes something. A form cannot send it, and a script of another origin
+	// has to ask first.
+	requestHeader = "Lockreg-Request"
+)
+
+// Source is what the page shows: a [*lockregistry.Registry].
+type Source interface {
+	Locks(ctx context.Context) iter.Seq2[lockregistry.LockInfo, error]
+	Deadlocks(ctx context.Context) ([]lockregistry.Deadlock, error)
+	ForceUnlockHolder(ctx context.Context, path, holder string) error
+}
+
+// Handler is the page and what it asks for. Close it when it is not served any more.
+type Handler struct {
+	source   Source
+	root     string
+	title    string
+	release  func(*http.Request) (string, bool)
+	patience time.Duration
+	log      *slog.Logger
+	feed     *feed
+	gate     *gate
+	hosts    *hosts
+	handler  http.Handler
+}
+
+// Option changes what [New] makes.
+type Option func(*Handler) error
+
+// WithRoot says under which path the page is mounted, such as /admin/locks/. It begins and ends with a slash. The default is /.
+func WithRoot(root string) Option {
+	return func(h *Handler) error {
+		if !strings.HasPrefix(root, "/") || !strings.HasSuffix(root, "/") {
+			return fmt.Errorf("page: the root %q does not begin and end with a slash", root)
+		}
+		h.root = root
+		return nil
+	}
+}
+
+// WithTitle says what is shown, such as the prefix and the server. The default is nothing.
+func WithTitle(title string) Option {
+	return func(h *Handler) error { h.title = title; return nil }
+}
+
+// WithRelease lets requests that allowed accepts free locks; caller is who did it, for the log. Without it, and without a token for
+// releases, nobody can, and the source needs no right to write. It decides alone: a token for releases is not asked for.
+func WithRelease(allowed func(r *http.Request) (caller string, ok bool)) Option {
+	return func(h *Handler) error { h.release = allowed; return nil }
+}
+
+// WithTokens makes the page ask for a token, which becomes a cookie that ends after twelve hours or with the handler. The first
+// one is for looking, the second one also frees locks. An empty first one lets everybody look, an empty second one nobody free. A
+// token has 128 bits at least, as 32 random hexadecimal digits have, and the two differ; else New fails with [ErrToken]. Secure
+// says that browsers reach the page by HTTPS, by which alone the cookie is sent then.
+func WithTokens(look, release string, secure bool) Option {
+	return func(h *Handler) error {
+		var err error
+		h.gate, err = newGate(look, release, secure)
+		return err
+	}
+}
+
+// WithHosts refuses requests to other hosts with 421, so that a name that somebody else points to this machine does not reach the page
+// in a browser (DNS rebinding). Names of the loopback interface are always accepted. A host is a name or an address without a port.
+// Without the option every host is accepted.
+func WithHosts(names ...string) Option {
+	return func(h *Handler) error { h.hosts = newHosts(names); return nil }
+}
+
+// WithInterval says how long to pause between two passes over the locks. The default is half a second; it is longer when a pass takes
+// longer.
+func WithInterval(d time.Duration) Option {
+	return func(h *Handler) error {
+		if d <= 0 {
+			return fmt.Errorf("page: an interval of %s", d)
+		}
+		h.feed.interval = d
+		return nil
+	}
+}
+
+// WithLogger says where releases, refused requests and failures are logged. The default is [slog.Default].
+func WithLogger(log *slog.Logger) Option {
+	return func(h *Handler) error { h.log = log; return nil }
+}
+
+// New makes the page of a source. Without options it is at /, everybody may look, and nobody may free a lock. It fails only for bad
+// options.
+func New(source Source, options ...Option) (*Handler, error) {
+	h := &Handler{source: source, root: "/", patience: defaultPatience, log: slog.Default(), gate: &gate{}, feed: newFeed(source)}
+	for _, option := range options {
+		if err := option(h); err != nil {
+			return nil, err
+		}
+	}
+	h.feed.log = h.log
+	h.gate.root = h.root
+
+	mux := http.NewServeMux()
+	for path, file := range map[string]string{
+		"/{$}": "index.html", "/app.js": "app.js", "/style.css": "style.css", "/icon.svg": "icon.svg",
+		"/login": "login.html", "/login.js": "login.js",
+	} {
+		mux.Handle("GET "+path, h.file(file))
+	}
+	mux.HandleFunc("GET /events", h.events)
+	mux.HandleFunc("GET /lock", h.lock)
+	mux.HandleFunc("POST /login", h.login)
+	mux.HandleFunc("POST /logout", h.logout)
+	mux.HandleFunc("POST /release", h.free)
+	h.handler = http.StripPrefix(strings.TrimSuffix(h.root, "/"), http.NewCrossOriginProtection().Handler(mux))
+	return h, nil
+}
+
+// Close ends all streams and waits until the source is not asked any more. It is safe to call it twice.
+func (h *Handler) Close() {
+	h.feed.close()
+}
+
+// ServeHTTP serves the page.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	header := w.Header()
+	header.Set("Content-Security-Policy", "default-src 'self'; frame-ancestors 'none'; base-uri 'none'")
+	header.Set("X-Content-Type-Options", "nosniff")
+	header.Set("Referrer-Policy", "no-referrer")
+	header.Set("Cache-Control", "no-store")
+	header.Set("Cross-Origin-Resource-Policy", "same-origin")
+	if h.hosts != nil && !h.hosts.accept(r.Host) {
+		h.refuse(w, r, http.StatusMisdirectedRequest, "this is not a host that the page is served for; see --host")
+		return
+	}
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(h.patience))
+	h.handler.ServeHTTP(w, r)
+}
+
+func (h *Handler) file(name string) http.Handler {
+	content, err := assets.ReadFile("assets/" + name)
+	if err != nil {
+		panic(err)
+	}
+	types := map[string]string{
+		"html": "text/html; charset=utf-8", "js": "text/javascript; charset=utf-8", "css": "text/css; charset=utf-8", "svg": "image/svg+xml",
+	}
+	_, extension, _ := strings.Cut(name, ".")
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if name == "index.html" && h.rights(r) < look {
+			http.Redirect(w, r, h.root+"login", http.StatusSeeOther)
+			return
+		}
+		w.Header().Set("Content-Type", types[extension])
+		_, _ = w.Write(content)
+	})
+}
+
+// right is what a request may do; each includes those before it.
+type right int
+
+const (
+	nothing right = iota
+	look
+	release
+)
+
+func (h *Handler) rights(r *http.Request) right {
+	granted := h.gate.rights(r)
+	if h.release != nil {
+		granted = min(granted, look)
+		if _, ok := h.release(r); ok && granted == look {
+			return release
+		}
+	}
+	return granted
+}
+
+// require answers requests that may do less.
+func (h *Handler) require(w http.ResponseWriter, r *http.Request, needed right) bool {
+	switch granted := h.rights(r); {
+	case granted >= needed:
+		return true
+	case granted == nothing:
+		h.refuse(w, r, http.StatusUnauthorized, "sign in first")
+	default:
+		h.refuse(w, r, http.StatusForbidden, "this needs the right to release")
+	}
+	return false
+}
+
+// lock tells all that the last pass found out about a path. It does not ask the source.
+func (h *Handler) lock(w http.ResponseWriter, r *http.Request) {
+	if !h.require(w, r, look) {
+		return
+	}
+	info, at, ok := h.feed.find(r.URL.Query().Get("path"))
+	if !ok {
+		h.answer(w, http.StatusNotFound, map[string]string{"error": "nobody holds it and nobody waits"})
+		return
+	}
+	h.answer(w, http.StatusOK, struct {
+		At   int64     `json:"at"`
+		Lock view.Lock `json:"lock"`
+	}{at.UnixMilli(), view.OfLock(info)})
+}
+
+// free frees a lock that a holder still has.
+func (h *Handler) free(w http.ResponseWriter, r *http.Request) {
+	if !h.require(w, r, release) {
+		return
+	}
+	var in struct{ Path, Holder, Reason string }
+	if !h.read(w, r, &in) {
+		return
+	}
+	if in.Path == "" || in.Holder == "" || utf8.RuneCountInString(in.Reason) > 500 {
+		h.refuse(w, r, http.StatusBadRequest, "path and holder are needed, and a reason has 500 characters at most")
+		return
+	}
+	caller := r.RemoteAddr
+	if h.release != nil {
+		caller, _ = h.release(r)
+	}
+	// A release that has begun goes on without its browser: whether it took place must not depend on that.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), 5*time.Second)
+	defer cancel()
+	err := h.source.ForceUnlockHolder(ctx, in.Path, in.Holder)
+	log := h.log.With("caller", caller, "path", in.Path, "holder", in.Holder, "reason", in.Reason)
+	if forwarded := r.Header.Get("X-Forwarded-For"); forwarded != "" {
+		log = log.With("forwarded", forwarded)
+	}
+	switch {
+	case err == nil:
+		log.Warn("lock released by hand")
+		h.feed.hurry()
+		h.answer(w, http.StatusOK, map[string]bool{"released": true})
+	case errors.Is(err, lockregistry.ErrNotOwner):
+		log.Info("lock not released: that holder does not have it any more")
+		h.feed.hurry()
+		h.answer(w, http.StatusConflict, map[string]string{"error": "That holder does not have it any more. Nothing was released."})
+	default:
+		log.Error("lock not released", "error", err)
+		h.answer(w, http.StatusBadGateway, map[string]string{"error": err.Error()})
+	}
+}
+
+// read decodes the JSON of a request that changes something, or answers it.
+func (h *Handler) read(w http.ResponseWriter, r *http.Request, into any) bool {
+	if kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); kind != "application/json" {
+		h.refuse(w, r, http.StatusUnsupportedMediaType, "application/json only")
+		return false
+	}
+	if r.Header.Get(requestHeader) != "1" {
+		h.refuse(w, r, http.StatusForbidden, "the header "+requestHeader+" is missing")
+		return false
+	}
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(h.patience))
+	decoder := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody))
+	decoder.DisallowUnknownFields()
+	err := decoder.Decode(into)
+	if err == nil {
+		if _, err = decoder.Token(); errors.Is(err, io.EOF) {
+			return true
+		}
+	}
+	var large *http.MaxBytesError
+	if errors.As(err, &large) {
+		h.refuse(w, r, http.StatusRequestEntityTooLarge, "too large")
+	} else {
+		h.refuse(w, r, http.StatusBadRequest, "not the JSON that is expected")
+	}
+	return false
+}
+
+func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, status int, reason string) {
+	h.log.Debug("request refused", "caller", r.RemoteAddr, "host", r.Host, "url", r.URL.Path, "status", status, "reason", reason)
+	h.answer(w, status, map[string]string{"error": reason})
+}
+
+func (h *Handler) answer(w http.ResponseWriter, status int, body any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(body)
+}
+
+func random() []byte {
+	key := make([]byte, 32)
+	_, _ = rand.Read(key) // never fails
+	return key
+}

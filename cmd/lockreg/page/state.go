@@ -1,0 +1,235 @@
+package page
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/view"
+)
+
+const (
+	// Rows go in pieces that a browser takes in within a few milliseconds.
+	rowsAtOnce = 100
+
+	// A lease's end is known as exactly as the answer was quick. Smaller differences are none.
+	leaseBlur = 250 * time.Millisecond
+)
+
+// state is what a pass found. It does not change once it is published.
+type state struct {
+	at            time.Time // the end of the pass; zero: none has succeeded
+	took          time.Duration
+	entries       map[string]*entry
+	held, waiters int
+	oldest        time.Duration // the longest time that somebody has waited
+	deadlocks     json.RawMessage
+	trouble       string // why the last pass failed, or deadlocks cannot be shown
+	cyclesTrouble string // the latter, until they are asked for again
+
+	once  sync.Once
+	whole []byte // see all
+}
+
+// entry is a lock, as it was at a time. The version is another one after each change.
+type entry struct {
+	info    lockregistry.LockInfo
+	at      time.Time
+	version int
+}
+
+// row is what the list shows of a lock.
+type row struct {
+	Path    string       `json:"path"`
+	Version int          `json:"version"`
+	Kind    string       `json:"kind"`
+	Holders int          `json:"holders"`
+	Holder  *view.Holder `json:"holder"` // the first of them
+	Waiters int          `json:"waiters"`
+	Oldest  *time.Time   `json:"oldest"` // since when the first to come of those listed waits
+	At      int64        `json:"at"`     // when the lease was read, Unix ms
+}
+
+func (s *state) add(info lockregistry.LockInfo, at time.Time, last *state) {
+	// They come in no order. The one that has it longest is shown first.
+	slices.SortFunc(info.Holders, func(a, b lockregistry.HolderInfo) int {
+		return cmp.Or(a.Since.Compare(b.Since), strings.Compare(a.Holder, b.Holder))
+	})
+	e := &entry{info: info, at: at}
+	if before := last.entries[info.Path]; before != nil {
+		e.version = before.version
+		if !e.same(before) {
+			e.version++
+		}
+	}
+	s.entries[info.Path] = e
+	if slices.ContainsFunc(info.Holders, func(h lockregistry.HolderInfo) bool { return !h.Kept }) {
+		s.held++
+	}
+	s.waiters += info.WaiterCount
+	if oldest := e.oldest(); !oldest.IsZero() {
+		s.oldest = max(s.oldest, at.Sub(oldest))
+	}
+}
+
+func (e *entry) oldest() (oldest time.Time) {
+	for _, w := range e.info.Waiters {
+		if !w.Since.IsZero() && (oldest.IsZero() || w.Since.Before(oldest)) {
+			oldest = w.Since
+		}
+	}
+	return oldest
+}
+
+// same tells whether there is nothing new; that leases run down is nothing new.
+func (e *entry) same(before *entry) bool {
+	a, b := e.info, before.info
+	return a.Key == b.Key && a.Kind == b.Kind && a.Layout == b.Layout && a.HolderCount == b.HolderCount &&
+		a.WaiterCount == b.WaiterCount && slices.Equal(a.Waiters, b.Waiters) &&
+		slices.EqualFunc(a.Holders, b.Holders, func(x, y lockregistry.HolderInfo) bool {
+			moved := e.at.Add(x.Lease).Sub(before.at.Add(y.Lease)).Abs()
+			if (x.Lease < 0) != (y.Lease < 0) || x.Lease >= 0 && moved > leaseBlur {
+				return false
+			}
+			x.Lease, y.Lease = 0, 0
+			return x == y
+		})
+}
+
+func (e *entry) row() row {
+	r := row{
+		Path: e.info.Path, Version: e.version, Kind: e.info.Kind, Holders: e.info.HolderCount, Waiters: e.info.WaiterCount,
+		At: e.at.UnixMilli(),
+	}
+	first := e.info
+	first.Holders = first.Holders[:min(1, len(first.Holders))]
+	first.Waiters = nil
+	for _, holder := range view.OfLock(first).Holders {
+		r.Holder = &holder
+	}
+	if oldest := e.oldest(); !oldest.IsZero() {
+		oldest = oldest.UTC()
+		r.Oldest = &oldest
+	}
+	return r
+}
+
+// failed is the state after a pass that failed.
+func (s *state) failed(err error) *state {
+	return &state{
+		at: s.at, took: s.took, entries: s.entries, held: s.held, waiters: s.waiters, oldest: s.oldest, deadlocks: s.deadlocks,
+		trouble: err.Error(), cyclesTrouble: s.cyclesTrouble,
+	}
+}
+
+func (s *state) sample() sample {
+	return sample{s.at.UnixMilli(), int64(s.held), int64(s.waiters), s.oldest.Milliseconds()}
+}
+
+// tick ends what is sent of a state. Deadlocks are left out when they are as before.
+func (s *state) tick(out *bytes.Buffer, deadlocks json.RawMessage) {
+	at := int64(0)
+	if !s.at.IsZero() {
+		at = s.at.UnixMilli()
+	}
+	event(out, "tick", struct {
+		At        int64           `json:"at"` // Unix ms; 0: no pass has succeeded
+		Took      int64           `json:"took"`
+		Locks     int             `json:"locks"`
+		Held      int             `json:"held"`
+		Waiters   int             `json:"waiters"`
+		Oldest    int64           `json:"oldest"`
+		Trouble   string          `json:"trouble"`
+		Deadlocks json.RawMessage `json:"deadlocks,omitempty"`
+	}{at, s.took.Milliseconds(), len(s.entries), s.held, s.waiters, s.oldest.Milliseconds(), s.trouble, deadlocks})
+}
+
+// since is what a stream that was told of the last state is told of this one.
+func (s *state) since(last *state) []byte {
+	var out bytes.Buffer
+	if last == nil {
+		return s.all()
+	}
+	rows := []row{}
+	for path, e := range s.entries {
+		if before := last.entries[path]; before == nil || before.version != e.version {
+			rows = append(rows, e.row())
+		}
+	}
+	sendRows(&out, rows)
+	gone := []string{}
+	for path := range last.entries {
+		if s.entries[path] == nil {
+			gone = append(gone, path)
+		}
+	}
+	for chunk := range slices.Chunk(gone, rowsAtOnce) {
+		event(&out, "gone", chunk)
+	}
+	if bytes.Equal(s.deadlocks, last.deadlocks) {
+		s.tick(&out, nil)
+	} else {
+		s.tick(&out, s.deadlocks)
+	}
+	return out.Bytes()
+}
+
+// all is what a stream that knows nothing, or too little, is told.
+func (s *state) all() []byte {
+	s.once.Do(func() {
+		var out bytes.Buffer
+		event(&out, "begin", struct{}{})
+		rows := make([]row, 0, len(s.entries))
+		for _, e := range s.entries {
+			rows = append(rows, e.row())
+		}
+		sendRows(&out, rows)
+		event(&out, "end", struct{}{})
+		s.tick(&out, s.deadlocks)
+		s.whole = out.Bytes()
+	})
+	return s.whole
+}
+
+// ordered is deadlocks as JSON, in an order that is the same whenever they are.
+func ordered(found []view.Deadlock) json.RawMessage {
+	texts := make([]json.RawMessage, 0, len(found))
+	for _, d := range found {
+		first := 0
+		for i := range d.Waits {
+			if d.Waits[i].Path < d.Waits[first].Path {
+				first = i
+			}
+		}
+		d.Waits = slices.Concat(d.Waits[first:], d.Waits[:first])
+		texts = append(texts, encode(d))
+	}
+	slices.SortFunc(texts, func(a, b json.RawMessage) int { return bytes.Compare(a, b) })
+	return encode(texts)
+}
+
+func encode(data any) []byte {
+	text, err := json.Marshal(data)
+	if err != nil {
+		panic(err) // all that is sent is made here, of what JSON has
+	}
+	return text
+}
+
+func sendRows(out *bytes.Buffer, rows []row) {
+	for chunk := range slices.Chunk(rows, rowsAtOnce) {
+		event(out, "rows", chunk)
+	}
+}
+
+// event writes a server-sent event. JSON has no line ends.
+func event(out *bytes.Buffer, name string, data any) {
+	out.WriteString("event: " + name + "\ndata: ")
+	out.Write(encode(data))
+	out.WriteString("\n\n")
+}
