@@ -230,15 +230,15 @@ func (h *Handler) lock(w http.ResponseWriter, r *http.Request) {
 	if !h.require(w, r, look) {
 		return
 	}
-	info, at, ok := h.feed.find(r.URL.Query().Get("path"))
-	if !ok {
-		h.answer(w, http.StatusNotFound, map[string]string{"error": "nobody holds it and nobody waits"})
-		return
+	var answer struct {
+		At   int64      `json:"at"`
+		Lock *view.Lock `json:"lock"` // null: nobody holds it and nobody waits
 	}
-	h.answer(w, http.StatusOK, struct {
-		At   int64     `json:"at"`
-		Lock view.Lock `json:"lock"`
-	}{at.UnixMilli(), view.OfLock(info)})
+	if info, at, ok := h.feed.find(r.URL.Query().Get("path")); ok {
+		lock := view.OfLock(info)
+		answer.At, answer.Lock = at.UnixMilli(), &lock
+	}
+	h.answer(w, http.StatusOK, answer)
 }
 
 // free frees a lock that a holder still has.

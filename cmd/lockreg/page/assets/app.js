@@ -138,6 +138,7 @@ const handlers = {
     $("sign-out").hidden = !data.signedIn;
     samples = data.history;
     connected = true;
+    charts();
   },
   begin() {
     generation++;
@@ -156,6 +157,7 @@ const handlers = {
     const left = all.filter((lock) => lock.generation !== generation).map((lock) => lock.path);
     for (let i = 0; i < left.length; i += 100) inbox.push(["gone", left.slice(i, i + 100)]);
     listing = false;
+    if (open !== null) refresh();
     dirty();
   },
   tick(data) {
@@ -171,6 +173,7 @@ const handlers = {
     write($("trouble"), data.trouble === "" ? "" : `Redis cannot be asked for everything: ${visible(data.trouble)}`);
     $("trouble").hidden = data.trouble === "";
     if (data.deadlocks) deadlocks(data.deadlocks);
+    age();
     dirty();
   },
 };
@@ -380,21 +383,22 @@ $("filter-form").addEventListener("submit", (event) => {
 let samples = [];
 
 function charts() {
+  if (samples.length === 0) return;
   const end = samples.at(-1)[0];
-  const begin = end - MINUTES * 60_000;
-  chart("held", 1, begin, "Locks held", String);
-  chart("waiters", 2, begin, "Waiting", String);
-  chart("oldest", 3, begin, "Oldest wait", duration);
+  // As much as there is, but for the first minute.
+  const span = Math.min(MINUTES * 60_000, Math.max(60_000, end - samples[0][0]));
+  chart("held", 1, end, span, "Locks held", String);
+  chart("waiters", 2, end, span, "Waiting", String);
+  chart("oldest", 3, end, span, "Oldest wait", duration);
 }
 
-function chart(id, column, begin, name, format) {
+function chart(id, column, end, span, name, format) {
   const most = samples.reduce((m, s) => Math.max(m, s[column]), 0);
   const lines = [];
   const areas = [];
-  let from = 0;
   let before = null;
   for (const sample of samples) {
-    const x = ((sample[0] - begin) / (MINUTES * 60_000)) * 600;
+    const x = 600 - ((end - sample[0]) / span) * 600;
     const y = most === 0 ? 59 : 59 - (sample[column] / most) * 56;
     const point = `${x.toFixed(1)} ${y.toFixed(1)}`;
     if (before === null || sample[0] - before.time > 5000) {
@@ -402,7 +406,6 @@ function chart(id, column, begin, name, format) {
       if (before !== null) areas.push(`L${before.x} 60Z`);
       lines.push(`M${point}`);
       areas.push(`M${x.toFixed(1)} 60L${point}`);
-      from = x;
     } else {
       lines.push(`L${point}`);
       areas.push(`L${point}`);
@@ -415,8 +418,8 @@ function chart(id, column, begin, name, format) {
   svg.querySelector(".area").setAttribute("d", areas.join(""));
   const now = format(samples.at(-1)[column]);
   write($(`${id}-now`), now);
-  write($(`${id}-most`), `most ${format(most)}`);
-  svg.setAttribute("aria-label", `${name} in the last ${MINUTES} minutes: ${now} now, ${format(most)} at most`);
+  write($(`${id}-most`), `peak ${format(most)}`);
+  svg.setAttribute("aria-label", `${name} in the last ${duration(span)}: ${now} now, ${format(most)} at most`);
 }
 
 // ---------- deadlocks ----------
@@ -428,11 +431,14 @@ function pathButton(path) {
   return button;
 }
 
+let told = 0; // how many have been announced
+
 function deadlocks(found) {
   const section = $("deadlocks");
   section.hidden = found.length === 0;
   write($("deadlocks-title"), found.length === 1 ? "A deadlock" : `${found.length} deadlocks`);
-  if (found.length > 0) announce(found.length === 1 ? "There is a deadlock." : `There are ${found.length} deadlocks.`);
+  if (found.length > told) announce(found.length === 1 ? "There is a deadlock." : `There are ${found.length} deadlocks.`);
+  told = found.length;
   const lists = found.slice(0, 20).map((deadlock) => {
     const list = element("ol");
     for (const wait of deadlock.waits.slice(0, 20)) {
@@ -483,15 +489,18 @@ async function refresh() {
     again = false;
     const path = open;
     if (path === null) break;
+    let status = 0;
+    let data = null;
     try {
       const answer = await fetch(`lock?path=${encodeURIComponent(path)}`);
-      const data = await answer.json();
-      if (path !== open) again = true;
-      else if (answer.status === 404) free();
-      else if (answer.ok) detail(data.lock, data.at);
+      status = answer.status;
+      data = await answer.json();
     } catch {
       // The stream tells that the server is away; when it is back, the lock is asked for again.
     }
+    if (path !== open) again = true;
+    else if (status === 200 && data.lock === null) free();
+    else if (status === 200) detail(data.lock, data.at);
   } while (again);
   asking = false;
 }
@@ -530,7 +539,7 @@ function detail(lock, at) {
       const item = person(holder.label, holder.holder, holder.since, holder.shared);
       if (holder.kept) item.querySelector(".who").prepend("Kept after its release, by ");
       const lease = element("span", "quiet");
-      if (holder.leaseMs === null) lease.textContent = "no lease";
+      if (holder.leaseMs === null) lease.textContent = "lease without end";
       else lease.dataset.ends = at + holder.leaseMs;
       item.append(lease);
       if (holder.token > 0) item.append(element("span", "quiet", `token ${holder.token}`));
@@ -556,6 +565,7 @@ function detail(lock, at) {
 }
 
 $("detail").addEventListener("close", () => {
+  if ($("detail").open) return; // it came late, and another lock is shown already
   open = null;
   grid.focus({ preventScroll: true });
 });

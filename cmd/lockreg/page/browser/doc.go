@@ -1,0 +1,2 @@
+// Package browser tests the page in Chromium. Nothing is in it but tests.
+package browser

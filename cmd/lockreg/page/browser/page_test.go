@@ -1,0 +1,251 @@
+package browser
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/chromedp/chromedp"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/cmd/lockreg/page"
+)
+
+func me(*http.Request) (string, bool) { return "me", true }
+
+// clear empties an input.
+func clear(selector string) chromedp.Action[chromedp.Void] {
+	return chromedp.Evaluate[chromedp.Void](fmt.Sprintf(`{
+		const input = document.querySelector(%q);
+		input.value = "";
+		input.dispatchEvent(new Event("input"));
+	}`, selector))
+}
+
+// A name is text, whatever is in it.
+func TestNamesAreText(t *testing.T) {
+	names := []string{
+		`<img src=x onerror="document.title='gone'">`, `<script>document.title="gone"</script>`, `"><svg onload=alert(1)>`, `&lt;b&gt;`,
+		`__proto__`, `constructor`,
+	}
+	source := &fake{}
+	for _, name := range names {
+		lock := made(name, 1)
+		lock.Holders[0].Label, lock.Holders[0].Holder = label(name, 1, name), name
+		lock.Waiters[0].Label = label(name, 1, name)
+		source.set(lock)
+	}
+	source.deadlocks = []lockregistry.Deadlock{{Waits: []lockregistry.DeadlockWait{
+		{Path: names[0], Owner: names[0], Holds: names, Label: label(names[0], 1, names[1])},
+	}}}
+	turned := "user\u202egnp.exe\x1b"
+	source.set(made(turned, 0))
+	b := open(t, serve(t, source, page.WithTitle(names[0]), page.WithRelease(me)), 1200, 900)
+	b.await(`document.querySelectorAll("#rows .row:not([hidden])").length === 7`)
+	for _, name := range names {
+		b.await(row(name))
+	}
+	b.await(row(`user\u{202e}gnp.exe\u{1b}`))
+	b.text("#deadlock-list", names[0])
+	for i := range 7 {
+		b.click("#rows .row:nth-child(" + string(rune('1'+i)) + ")")
+		b.await(`document.querySelectorAll("#holders button").length === 1`)
+		b.click("#holders button")
+		b.click("#confirm-no")
+		b.click("#detail-close")
+	}
+	require.Zero(t, value[int](b, `document.querySelectorAll("main img, main script, dialog img, dialog script, figure ~ svg").length`))
+	require.NotEqual(t, "gone", value[string](b, `document.title`))
+	b.quiet()
+}
+
+func TestFilter(t *testing.T) {
+	source := &fake{}
+	source.set(made("order:1", 2), made("order:2", 0), made("reorder:3", 1), made("cart:4", 0))
+	other := made("cart:5", 0)
+	other.Holders[0].Label = label("web-9", 1, "orderly")
+	source.set(other)
+	b := open(t, serve(t, source), 1200, 900)
+	shown := `[...document.querySelectorAll("#rows .row:not([hidden])")].sort((a, b) => a.ariaRowIndex - b.ariaRowIndex).map(
+		(r) => r.querySelector(".path").textContent).join()`
+	b.await(shown + ` === "order:1,reorder:3,cart:4,cart:5,order:2"`)
+	b.do(chromedp.SendKeys(chromedp.CSS("#filter"), "ORDER"))
+	b.await(shown + ` === "order:1,reorder:3,cart:5,order:2"`)
+	b.text("#count", "4 of 5 locks")
+	b.do(clear("#filter"), chromedp.SendKeys(chromedp.CSS("#filter"), "order"))
+	b.click("#beginning")
+	b.await(shown + ` === "order:1,order:2"`)
+	source.set(made("order:0", 0), made("cart:7", 9)) // what comes later is filtered, too
+	b.await(shown + ` === "order:1,order:0,order:2"`)
+	b.do(clear("#filter"), chromedp.SendKeys(chromedp.CSS("#filter"), "none"))
+	b.text("#empty", "No lock matches")
+	b.quiet()
+}
+
+// Everything can be done by keys.
+func TestKeyboard(t *testing.T) {
+	source := &fake{}
+	for _, path := range []string{"a", "b", "c"} {
+		source.set(made(path, 0))
+	}
+	b := open(t, serve(t, source, page.WithRelease(me)), 1200, 900)
+	b.await(row("c"))
+	b.press("/", "/")
+	b.await(`document.activeElement.id === "filter"`)
+	b.await(`document.activeElement.value === ""`)
+	b.press("Tab", "")
+	b.press("Tab", "")
+	b.await(`document.activeElement.id === "grid"`)
+	chosen := `document.getElementById(document.activeElement.getAttribute("aria-activedescendant"))?.innerText.split("\n")[0]`
+	b.await(chosen + `?.startsWith("a")`)
+	b.press("ArrowDown", "")
+	b.await(chosen + `?.startsWith("b")`)
+	b.press("End", "")
+	b.await(chosen + `?.startsWith("c")`)
+	b.press("ArrowUp", "")
+	b.press("Enter", "\r")
+	b.text("#detail-path", "b")
+	b.await(`document.querySelector("#holders button")`)
+	b.press("Tab", "")
+	b.await(`document.activeElement.textContent === "Release"`)
+	b.press("Enter", "\r")
+	b.await(`document.activeElement.id === "confirm-no"`) // nothing is released by pressing Enter twice
+	b.press("Tab", "")
+	b.press("Enter", "\r")
+	b.text("#status", "Released: b")
+	b.await(`!document.querySelector("#confirm").open`)
+	b.press("Escape", "")
+	b.await(`document.activeElement.id === "grid"`)
+	b.await(`!` + row("b"))
+	b.quiet()
+}
+
+func TestSignIn(t *testing.T) {
+	source := &fake{}
+	source.set(made("a", 0))
+	const look, release = "00112233445566778899aabbccddeeff", "ffeeddccbbaa99887766554433221100"
+	b := open(t, serve(t, source, page.WithTokens(look, release, false)), 1200, 900)
+	enter := func(token string) {
+		b.do(clear("#token"), chromedp.SendKeys(chromedp.CSS("#token"), token), chromedp.Click(chromedp.CSS("#enter")))
+	}
+	enter("wrong")
+	b.text("#error", "not known")
+	enter(look)
+	b.await(row("a"))
+	b.click("#rows .row")
+	b.text("#holders", "billing")
+	require.Zero(t, value[int](b, `document.querySelectorAll("#holders button").length`), "the right to release is missing")
+	code := value[int](b, `fetch("release", {method: "POST", headers: {"Content-Type": "application/json", "Lockreg-Request": "1"},
+		body: JSON.stringify({path: "a", holder: "7f6f0f7a:1795278376064288"})}).then((r) => r.status)`)
+	require.Equal(t, http.StatusForbidden, code)
+	b.await(row("a"))
+	b.click("#detail-close")
+
+	b.click("#sign-in")
+	b.await(`document.querySelector("#token")`)
+	enter(release)
+	b.await(row("a"))
+	b.click("#rows .row")
+	b.click("#holders button")
+	b.click("#confirm-yes")
+	b.text("#status", "Released: a")
+	b.await(`!` + row("a"))
+	b.text("#detail-facts", "Nobody holds it")
+	b.click("#detail-close")
+	b.click("#sign-out")
+	b.await(`document.querySelector("#token")`)
+}
+
+func TestReleaseThatComesTooLate(t *testing.T) {
+	source := &fake{}
+	source.set(made("a", 0))
+	b := open(t, serve(t, source, page.WithRelease(me)), 1200, 900)
+	b.await(row("a"))
+	b.click("#rows .row")
+	b.click("#holders button")
+	b.await(`document.querySelector("#confirm").open`)
+	source.late.Store(true)
+	b.click("#confirm-yes")
+	b.text("#confirm-error", "does not have it any more")
+}
+
+// The page says how old it is, and comes back by itself.
+func TestServerIsAwayForAWhile(t *testing.T) {
+	source := &fake{}
+	source.set(made("a", 0), made("b", 0))
+	h := handler(t, source)
+	server := listen(t, h, "127.0.0.1:0")
+	address := server.Addr
+	b := open(t, "http://"+address+"/", 1200, 900)
+	b.await(row("a"))
+	b.text("#age", "live")
+	require.NoError(t, server.Close())
+	b.text("#age", "connection lost")
+	source.mu.Lock()
+	delete(source.locks, "a")
+	source.mu.Unlock()
+	source.set(made("c", 0))
+	listen(t, h, address)
+	b.await(row("c"))
+	b.await(`!` + row("a"))
+	b.await(row("b"))
+	b.text("#age", "live")
+}
+
+func TestTroubleIsShown(t *testing.T) {
+	source := &fake{}
+	source.set(made("a", 0))
+	b := open(t, serve(t, source), 1200, 900)
+	b.await(row("a"))
+	source.failure.Store(&failing)
+	b.text("#trouble", "NOPERM")
+	b.await(row("a"))
+	source.failure.Store(nil)
+	b.await(`document.querySelector("#trouble").hidden`)
+}
+
+// axe-core looks for what keeps people from using the page.
+func TestAxe(t *testing.T) {
+	script, err := os.ReadFile(filepath.Join("..", "..", "..", "..", ".axe", "axe.min.js"))
+	require.NoError(t, err, "scripts/ensure-axe.sh fetches it")
+	axe := func(b *tab, where string) {
+		t.Helper()
+		found := value[[]string](b, string(script)+`;
+			axe.run(document, {resultTypes: ["violations"]}).then((r) => r.violations.filter((v) => ["serious", "critical"].includes(v.impact)
+				).map((v) => v.id + ": " + v.nodes.map((n) => n.html + " " + n.failureSummary).join("; ")))`)
+		assert.Empty(t, found, "%s", where)
+		less := value[[]string](b, `axe.run(document, {resultTypes: ["violations"]}).then((r) => r.violations.map((v) => v.id + " (" + v.impact + ")"))`)
+		t.Log(where, strings.Join(less, ", "))
+	}
+	source := example()
+	url := serve(t, source, page.WithRelease(me), page.WithTitle("orders"))
+	login := serve(t, source, page.WithTokens("00112233445566778899aabbccddeeff", "", false))
+	for _, scheme := range []string{"light", "dark"} {
+		for _, width := range []int64{390, 1200} {
+			b := open(t, url, width, 900)
+			b.scheme(scheme)
+			b.await(row("order:8812"))
+			b.text("#deadlock-list", "goroutine 44")
+			b.await(`document.querySelector("#held").getAttribute("aria-label")`)
+			axe(b, scheme+" list")
+			b.click("#row-0")
+			b.text("#queue", "mail")
+			axe(b, scheme+" lock")
+			b.click("#holders button")
+			b.await(`document.querySelector("#confirm").open`)
+			axe(b, scheme+" confirmation")
+			b = open(t, login, width, 900)
+			b.scheme(scheme)
+			b.await(`document.querySelector("#token")`)
+			axe(b, scheme+" login")
+		}
+	}
+	empty := open(t, serve(t, &fake{}), 1200, 900)
+	empty.text("#empty", "Nothing is locked")
+	axe(empty, "empty")
+}

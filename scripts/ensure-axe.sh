@@ -1,0 +1,29 @@
+#!/bin/sh
+# Fetches axe-core, which looks for what keeps people from using a page, into .axe, which git ignores. Needs npm.
+set -eu
+cd "$(dirname "$0")/.."
+
+version=4.14.1
+sum=29348999450cdf2849a8e70b7912fc2da85a849da39c0d0d5394f51d4a9ed95c
+
+if [ "$(cat .axe/version 2>/dev/null)" = "$version" ]; then
+	exit 0
+fi
+if ! command -v npm >/dev/null; then
+	if [ "$(uname)" = Darwin ]; then
+		echo "npm is missing; install it: brew install node" >&2
+		exit 1
+	fi
+	scripts/apt-install.sh npm
+fi
+rm -rf .axe
+mkdir .axe
+(cd .axe && npm pack --silent "axe-core@$version" >/dev/null)
+tar -xzf ".axe/axe-core-$version.tgz" -C .axe --strip-components=1 package/axe.min.js package/LICENSE
+rm ".axe/axe-core-$version.tgz"
+if command -v sha256sum >/dev/null && ! echo "$sum  .axe/axe.min.js" | sha256sum --check --status; then
+	echo "axe-core $version is not what it was" >&2
+	rm -rf .axe
+	exit 1
+fi
+echo "$version" >.axe/version
