@@ -128,6 +128,7 @@ used; each command's help has its others.`,
 		a.showCommand(),
 		a.releaseCommand(),
 		a.deadlocksCommand(),
+		a.serveCommand(),
 		a.versionCommand(),
 		a.guardCommand(),
 	)

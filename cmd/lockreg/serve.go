@@ -1,0 +1,239 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/printable"
+	"github.com/lockregistry/lockregistry/cmd/lockreg/page"
+)
+
+// Tokens are never on the command line, where other users of the machine see them.
+const (
+	viewTokenVariable    = "LOCKREG_VIEW_TOKEN"
+	releaseTokenVariable = "LOCKREG_RELEASE_TOKEN"
+)
+
+const (
+	headerTimeout = 5 * time.Second
+	idleTimeout   = time.Minute
+)
+
+// serving is what the flags of serve say.
+type serving struct {
+	listen           string
+	hosts            []string
+	root             string
+	cert, key        string
+	behindProxy      bool
+	allowRelease     bool
+	viewTokenFile    string
+	releaseTokenFile string
+}
+
+func (a *app) serveCommand() *cobra.Command {
+	var s serving
+	cmd := &cobra.Command{
+		Use:   "serve PREFIX",
+		Short: "Show locks and their queues live, on a web page",
+		Long: `serve shows the locks of a prefix on a web page: who holds them, who waits, and
+deadlocks, live. Redis is asked once for everybody who looks, and not at all when
+nobody does.
+
+It listens on the loopback interface. On another address it starts only with TLS
+(--tls-cert, --tls-key) or --behind-proxy, and with a token for viewing. Browsers
+ask for the token once.
+
+Locks can be released on the page with --allow-release and a token for that, which
+is another one and is for viewing, too. Without the flag a user of Redis that
+cannot write is enough.
+
+A token has 128 bits or more, and is in a file or in the environment, never on the
+command line:
+
+  (umask 077; head -c 16 /dev/urandom | od -An -tx1 | tr -d ' \n' >view.token)
+  lockreg serve orders --view-token-file view.token
+
+  ` + viewTokenVariable + `      token for viewing
+  ` + releaseTokenVariable + `   token for releasing
+
+Requests for other hosts than loopback, the address of --listen and those of
+--host are refused with 421: name the host that browsers use.
+
+Exit codes: 0 ended by a signal, 64 a mistake on the command line, 69 Redis cannot
+be used, or the address not be listened on.`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+			defer stop()
+			return a.serve(ctx, args[0], s)
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&s.listen, "listen", "127.0.0.1:8080", "address and port")
+	flags.StringSliceVar(&s.hosts, "host", nil, "name under which browsers reach the page; may be given several times")
+	flags.StringVar(&s.root, "root", "/", "path of the page, such as /locks/")
+	flags.StringVar(&s.cert, "tls-cert", "", "file with the certificate chain, PEM")
+	flags.StringVar(&s.key, "tls-key", "", "file with its key, PEM")
+	flags.BoolVar(&s.behindProxy, "behind-proxy", false, "a proxy before it speaks HTTPS with browsers")
+	flags.BoolVar(&s.allowRelease, "allow-release", false, "let those with the token for releasing release locks")
+	flags.StringVar(&s.viewTokenFile, "view-token-file", "", "file with the token for viewing")
+	flags.StringVar(&s.releaseTokenFile, "release-token-file", "", "file with the token for releasing")
+	return cmd
+}
+
+// options checks the flags. What is not safe is a mistake, not a warning.
+func (s *serving) options() ([]page.Option, error) {
+	host, _, err := net.SplitHostPort(s.listen)
+	if err != nil {
+		return nil, usage("--listen is %q: it is an address and a port, such as 127.0.0.1:8080", s.listen)
+	}
+	encrypted := s.cert != ""
+	if encrypted != (s.key != "") {
+		return nil, usage("--tls-cert and --tls-key need each other")
+	}
+	view, err := token("--view-token-file", s.viewTokenFile, viewTokenVariable)
+	if err != nil {
+		return nil, err
+	}
+	var release string
+	if s.allowRelease {
+		if release, err = token("--release-token-file", s.releaseTokenFile, releaseTokenVariable); err != nil {
+			return nil, err
+		}
+		if release == "" {
+			return nil, usage("--allow-release needs a token for releasing: --release-token-file, or %s", releaseTokenVariable)
+		}
+	} else if s.releaseTokenFile != "" {
+		return nil, usage("--release-token-file is for --allow-release")
+	}
+
+	address, err := netip.ParseAddr(host)
+	local := host == "localhost" || err == nil && address.IsLoopback()
+	everywhere := host == "" || err == nil && address.IsUnspecified()
+	switch {
+	case !local && !encrypted && !s.behindProxy:
+		return nil, usage("--listen %s is not loopback: that needs --tls-cert and --tls-key, or --behind-proxy", s.listen)
+	case !local && view == "":
+		return nil, usage("--listen %s is not loopback: that needs a token: --view-token-file, or %s", s.listen, viewTokenVariable)
+	case s.behindProxy && view == "":
+		return nil, usage("--behind-proxy needs a token: --view-token-file, or %s", viewTokenVariable)
+	case everywhere && len(s.hosts) == 0:
+		return nil, usage("--listen %s has no name: say with --host how browsers reach the page", s.listen)
+	}
+
+	hosts := s.hosts
+	if !everywhere {
+		hosts = append([]string{host}, hosts...)
+	}
+	options := []page.Option{page.WithHosts(hosts...), page.WithRoot(s.root)}
+	if view != "" || release != "" {
+		options = append(options, page.WithTokens(view, release, encrypted || s.behindProxy))
+	}
+	return options, nil
+}
+
+// token reads a token from a file or the environment; empty: neither has one.
+func token(flag, file, variable string) (string, error) {
+	if file == "" {
+		return os.Getenv(variable), nil
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return "", usage("%s: %w", flag, err)
+	}
+	found := strings.TrimRight(string(text), "\r\n")
+	if found == "" {
+		return "", usage("%s: %s is empty", flag, file)
+	}
+	return found, nil
+}
+
+// serve serves the page until the context ends.
+func (a *app) serve(ctx context.Context, prefix string, s serving) error {
+	options, err := s.options()
+	if err != nil {
+		return err
+	}
+	// Options are looked at before Redis is.
+	log := slog.New(slog.NewTextHandler(a.err, nil))
+	options = append(options, page.WithLogger(log), page.WithTitle(prefix+" on "+printable.URL(a.address())))
+	check, err := page.New(nil, options...)
+	if err != nil {
+		return exit{exitUsage, err}
+	}
+	check.Close()
+
+	registry, disconnect, err := a.registry(ctx, prefix)
+	if err != nil {
+		return err
+	}
+	defer disconnect()
+	handler, err := page.New(registry, options...)
+	if err != nil {
+		return exit{exitUsage, err}
+	}
+	defer handler.Close()
+
+	server := newServer(handler, log)
+	scheme := "http"
+	if s.cert != "" {
+		scheme = "https"
+		certificate, err := tls.LoadX509KeyPair(s.cert, s.key)
+		if err != nil {
+			return usage("--tls-cert, --tls-key: %w", err)
+		}
+		server.TLSConfig = &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12}
+	}
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", s.listen)
+	if err != nil {
+		return exit{exitUnavailable, fmt.Errorf("cannot listen on %s: %w", s.listen, err)}
+	}
+	log.Info("serving", "url", scheme+"://"+listener.Addr().String()+s.root, "prefix", prefix, "redis", printable.URL(a.address()))
+
+	failed := make(chan error, 1)
+	go func() {
+		if server.TLSConfig != nil {
+			failed <- server.ServeTLS(listener, "", "")
+		} else {
+			failed <- server.Serve(listener)
+		}
+	}()
+	select {
+	case err = <-failed:
+		return exit{exitUnavailable, err}
+	case <-ctx.Done():
+	}
+	handler.Close() // ends streams, which the server would wait for
+	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), headerTimeout)
+	defer cancel()
+	if err := server.Shutdown(ending); err != nil {
+		_ = server.Close()
+	}
+	if err := <-failed; !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// newServer makes a server that nobody holds up by being slow. It has no time limit for answers, as streams go on for hours; the
+// page has one for each write, and for reading what it is sent.
+func newServer(handler http.Handler, log *slog.Logger) *http.Server {
+	return &http.Server{
+		Handler: handler, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: 16 << 10,
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}
+}

@@ -1,0 +1,297 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"math/big"
+	"net"
+	"net/http"
+	"net/http/cookiejar"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redis/rueidis"
+
+	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/internal/redistest"
+)
+
+const (
+	viewToken    = "00112233445566778899aabbccddeeff"
+	releaseToken = "ffeeddccbbaa99887766554433221100"
+)
+
+func tokenFile(t *testing.T, text string) string {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "token")
+	require.NoError(t, os.WriteFile(name, []byte(text+"\n"), 0o600))
+	return name
+}
+
+// What is not safe does not start, and says what is missing before Redis is asked for anything.
+func TestServeRefusesWhatIsNotSafe(t *testing.T) {
+	view, release := tokenFile(t, viewToken), tokenFile(t, releaseToken)
+	cert, key := certificate(t)
+	for _, try := range []struct{ flags, want string }{
+		{"--listen 10.1.2.3:8080", "needs --tls-cert and --tls-key, or --behind-proxy"},
+		{"--listen 10.1.2.3:8080 --view-token-file " + view, "needs --tls-cert and --tls-key, or --behind-proxy"},
+		{"--listen 10.1.2.3:8080 --behind-proxy", "needs a token"},
+		{"--listen 10.1.2.3:8080 --tls-cert " + cert + " --tls-key " + key, "needs a token"},
+		{"--listen :8080 --view-token-file " + view, "needs --tls-cert"},
+		{"--listen 0.0.0.0:8080 --behind-proxy --view-token-file " + view, "--host"},
+		{"--listen [::]:8080 --behind-proxy --view-token-file " + view, "--host"},
+		{"--listen locks.example:8080", "needs --tls-cert"},
+		{"--listen localhost.evil.example:8080", "needs --tls-cert"},
+		{"--behind-proxy", "needs a token"},
+		{"--listen 8080", "an address and a port"},
+		{"--tls-cert " + cert, "need each other"},
+		{"--tls-key " + key, "need each other"},
+		{"--allow-release", "needs a token for releasing"},
+		{"--allow-release --view-token-file " + view, "needs a token for releasing"},
+		{"--release-token-file " + release, "is for --allow-release"},
+		{"--allow-release --view-token-file " + view + " --release-token-file " + view, "are the same"},
+		{"--view-token-file " + tokenFile(t, "secret"), "128 are needed"},
+		{"--view-token-file " + tokenFile(t, ""), "is empty"},
+		{"--view-token-file /nowhere", "no such file"},
+		{"--view-token " + viewToken, "unknown flag"},
+		{"--root locks", "slash"},
+	} {
+		var said bytes.Buffer
+		a := &app{in: strings.NewReader(""), out: io.Discard, err: &said}
+		code := a.execute(append([]string{"serve", "orders", "--url", "redis://127.0.0.1:1"}, strings.Fields(try.flags)...))
+		assert.Equal(t, exitUsage, code, try.flags)
+		assert.Contains(t, said.String(), try.want, try.flags)
+		assert.NotContains(t, said.String(), "secret", try.flags)
+	}
+}
+
+func TestServeWithoutRedis(t *testing.T) {
+	var said bytes.Buffer
+	a := &app{in: strings.NewReader(""), out: io.Discard, err: &said}
+	require.Equal(t, exitUnavailable, a.execute([]string{"serve", "orders", "--url", "redis://127.0.0.1:1", "--listen", "127.0.0.1:0"}))
+}
+
+// lines is a log that a test reads while it is written.
+type lines struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *lines) Write(text []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(text)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+var servingAt = regexp.MustCompile(`url=(\S+)`)
+
+// start serves until the test ends, and returns the address and what is logged.
+func start(t *testing.T, redis string, s serving) (string, *lines) {
+	t.Helper()
+	log := &lines{}
+	a := &app{in: strings.NewReader(""), out: io.Discard, err: log, url: redis, layout: "spring"}
+	if s.listen == "" {
+		s.listen = "127.0.0.1:0"
+	}
+	if s.root == "" {
+		s.root = "/"
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- a.serve(ctx, "orders", s) }()
+	t.Cleanup(func() {
+		stop()
+		require.NoError(t, <-done)
+	})
+	var url string
+	require.Eventually(t, func() bool {
+		if found := servingAt.FindStringSubmatch(log.String()); found != nil {
+			url = found[1]
+		}
+		return url != ""
+	}, 20*time.Second, time.Millisecond)
+	return url, log
+}
+
+func post(t *testing.T, client *http.Client, url string, body any) int {
+	t.Helper()
+	text, err := json.Marshal(body)
+	require.NoError(t, err)
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, bytes.NewReader(text))
+	require.NoError(t, err)
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("Lockreg-Request", "1")
+	answer, err := client.Do(r)
+	require.NoError(t, err)
+	_ = answer.Body.Close()
+	return answer.StatusCode
+}
+
+// await reads a stream until it says something.
+func await(t *testing.T, client *http.Client, url, want string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"events", nil)
+	require.NoError(t, err)
+	answer, err := client.Do(r)
+	require.NoError(t, err)
+	defer answer.Body.Close()
+	require.Equal(t, http.StatusOK, answer.StatusCode)
+	read := bufio.NewScanner(answer.Body)
+	read.Buffer(nil, 1<<20)
+	for read.Scan() {
+		if strings.Contains(read.Text(), want) {
+			return
+		}
+	}
+	t.Fatalf("%s is not on the stream: %v", want, read.Err())
+}
+
+func TestServe(t *testing.T) {
+	server := redistest.Start(t)
+	redis := "redis://" + server.Addr()
+	url, log := start(t, redis, serving{
+		allowRelease: true, viewTokenFile: tokenFile(t, viewToken), releaseTokenFile: tokenFile(t, releaseToken),
+	})
+	require.Contains(t, log.String(), "prefix=orders")
+	require.NotContains(t, log.String(), viewToken)
+
+	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{server.Addr()}, DisableCache: true})
+	require.NoError(t, err)
+	defer client.Close()
+	registry, err := lockregistry.New(client, "orders")
+	require.NoError(t, err)
+	defer registry.Close()
+	_, err = registry.Acquire(t.Context(), "42")
+	require.NoError(t, err)
+	info, err := registry.Inspect(t.Context(), "42")
+	require.NoError(t, err)
+
+	jar, err := cookiejar.New(nil)
+	require.NoError(t, err)
+	browser := &http.Client{Jar: jar}
+	release := map[string]string{"path": "42", "holder": info.Holders[0].Holder, "reason": "a test"}
+	require.Equal(t, 401, post(t, browser, url+"release", release))
+	require.Equal(t, 200, post(t, browser, url+"login", map[string]string{"token": viewToken}))
+	await(t, browser, url, `"path":"42"`)
+	require.Equal(t, 403, post(t, browser, url+"release", release))
+	require.Equal(t, 200, post(t, browser, url+"login", map[string]string{"token": releaseToken}))
+	require.Equal(t, 200, post(t, browser, url+"release", release))
+	require.Contains(t, log.String(), `path=42`)
+	require.Contains(t, log.String(), `reason="a test"`)
+	info, err = registry.Inspect(t.Context(), "42")
+	require.NoError(t, err)
+	require.Empty(t, info.Holders)
+
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	require.NoError(t, err)
+	r.Host = "evil.example"
+	answer, err := browser.Do(r)
+	require.NoError(t, err)
+	_ = answer.Body.Close()
+	require.Equal(t, http.StatusMisdirectedRequest, answer.StatusCode)
+}
+
+// Without --allow-release a user that cannot write is enough, and nobody releases anything, whatever the token in the environment.
+func TestServeWithoutTheRightToWrite(t *testing.T) {
+	t.Setenv(releaseTokenVariable, releaseToken)
+	server := redistest.Start(t)
+	admin, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{server.Addr()}, DisableCache: true})
+	require.NoError(t, err)
+	defer admin.Close()
+	registry, err := lockregistry.New(admin, "orders")
+	require.NoError(t, err)
+	defer registry.Close()
+	_, err = registry.Acquire(t.Context(), "42")
+	require.NoError(t, err)
+	require.NoError(t, admin.Do(t.Context(), admin.B().Arbitrary("ACL", "SETUSER", "viewer", "on", ">secret", "resetchannels",
+		"~orders:*", "~{orders:*", "~redisson_lock_token:{orders:*", "+evalsha", "+eval", "+scan", "+type", "+get", "+strlen", "+pttl",
+		"+hlen", "+hget", "+hgetall", "+hscan", "+zcount", "+zrangebyscore").Build()).Error())
+
+	url, log := start(t, "redis://viewer:secret@"+server.Addr(), serving{})
+	require.NotContains(t, log.String(), "secret")
+	await(t, http.DefaultClient, url, `"path":"42"`)
+	require.Equal(t, 404, post(t, http.DefaultClient, url+"login", map[string]string{"token": releaseToken}))
+	info, err := registry.Inspect(t.Context(), "42")
+	require.NoError(t, err)
+	release := map[string]string{"path": "42", "holder": info.Holders[0].Holder}
+	require.Equal(t, 403, post(t, http.DefaultClient, url+"release", release))
+}
+
+func TestServeOverTLS(t *testing.T) {
+	server := redistest.Start(t)
+	cert, key := certificate(t)
+	t.Setenv(viewTokenVariable, viewToken)
+	url, _ := start(t, "redis://"+server.Addr(), serving{cert: cert, key: key, root: "/locks/"})
+	require.True(t, strings.HasPrefix(url, "https://") && strings.HasSuffix(url, "/locks/"), url)
+	roots := x509.NewCertPool()
+	text, err := os.ReadFile(cert)
+	require.NoError(t, err)
+	require.True(t, roots.AppendCertsFromPEM(text))
+	jar, err := cookiejar.New(nil)
+	require.NoError(t, err)
+	browser := &http.Client{Jar: jar, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}}}
+	defer browser.CloseIdleConnections()
+	require.Equal(t, 200, post(t, browser, url+"login", map[string]string{"token": viewToken}))
+	await(t, browser, url, "event: tick")
+}
+
+// Whoever begins a request and does not go on is not waited for.
+func TestServeDoesNotWaitForHeaders(t *testing.T) {
+	server := redistest.Start(t)
+	url, _ := start(t, "redis://"+server.Addr(), serving{})
+	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", strings.Trim(strings.TrimPrefix(url, "http:"), "/"))
+	require.NoError(t, err)
+	defer conn.Close()
+	_, err = fmt.Fprint(conn, "GET / HTTP/1.1\r\nHost: localhost\r\nX-Slow: ")
+	require.NoError(t, err)
+	require.NoError(t, conn.SetReadDeadline(time.Now().Add(40*time.Second)))
+	_, err = io.Copy(io.Discard, conn)
+	require.NoError(t, err, "the server ends the connection")
+}
+
+// certificate makes files with a certificate for 127.0.0.1 and its key.
+func certificate(t *testing.T) (cert, key string) {
+	t.Helper()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
+	}
+	public, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
+	require.NoError(t, err)
+	secret, err := x509.MarshalPKCS8PrivateKey(private)
+	require.NoError(t, err)
+	write := func(name, kind string, text []byte) string {
+		name = filepath.Join(t.TempDir(), name)
+		require.NoError(t, os.WriteFile(name, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: text}), 0o600))
+		return name
+	}
+	return write("cert.pem", "CERTIFICATE", public), write("key.pem", "PRIVATE KEY", secret)
+}
