@@ -1,0 +1,110 @@
+package browser
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/cmd/lockreg/page"
+	"github.com/lockregistry/lockregistry/internal/redistest"
+)
+
+func registry(t *testing.T, server *redistest.Server, options ...lockregistry.Option) *lockregistry.Registry {
+	t.Helper()
+	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{server.Addr()}, DisableCache: true})
+	require.NoError(t, err)
+	t.Cleanup(client.Close)
+	r, err := lockregistry.New(client, "orders", options...)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = r.Close() })
+	return r
+}
+
+func TestLocksOfRedis(t *testing.T) {
+	server := redistest.Start(t)
+	b := open(t, serve(t, registry(t, server), page.WithRelease(me)), 1200, 900)
+	b.text("#empty", "Nothing is locked")
+	holder := registry(t, server, lockregistry.WithName("billing"))
+
+	// A lock appears within a second. On a machine that is busy with something else not every time.
+	best := time.Hour
+	for i := 0; i < 10 && best > time.Second; i++ {
+		path := fmt.Sprint("quick:", i)
+		began := time.Now()
+		hold, err := holder.Acquire(t.Context(), path)
+		require.NoError(t, err)
+		b.await(row(path))
+		best = min(best, time.Since(began))
+		require.NoError(t, hold.Release(t.Context()))
+		b.await(`!` + row(path))
+	}
+	require.LessOrEqual(t, best, time.Second)
+
+	// A queue grows and shrinks.
+	hold, err := holder.Acquire(t.Context(), "42")
+	require.NoError(t, err)
+	b.await(row("42"))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var waiting sync.WaitGroup
+	wait := func() {
+		waiter := registry(t, server)
+		waiting.Go(func() {
+			if mine, err := waiter.Acquire(ctx, "42"); err == nil {
+				_ = mine.Release(context.WithoutCancel(ctx))
+			}
+		})
+	}
+	for n := range 3 {
+		wait()
+		b.await(fmt.Sprintf(`document.querySelector("#rows .row:not([hidden]) .queued")?.textContent === "%d"`, n+1))
+	}
+	b.await(row("42") + `.includes("billing")`) // its label comes after a second
+	b.click("#rows .row")
+	b.text("#queue-title", "3 waiting")
+	require.NoError(t, hold.Release(t.Context()))
+	waiting.Wait()
+	b.text("#detail-facts", "Nobody holds it")
+	b.await(`!` + row("42"))
+	b.click("#detail-close")
+
+	// A release works.
+	lost, err := holder.Acquire(t.Context(), "43")
+	require.NoError(t, err)
+	b.await(row("43"))
+	b.click("#rows .row")
+	b.click("#holders button")
+	b.click("#confirm-yes")
+	b.text("#status", "Released: 43")
+	b.await(`!` + row("43"))
+	require.ErrorIs(t, lost.Release(t.Context()), lockregistry.ErrLockLost)
+	b.quiet()
+}
+
+func TestDeadlockIsShown(t *testing.T) {
+	source := example()
+	found := source.deadlocks
+	source.deadlocks = nil
+	b := open(t, serve(t, source), 1200, 900)
+	b.await(row("order:8812"))
+	b.await(`document.querySelector("#deadlocks").hidden`)
+	source.mu.Lock()
+	source.deadlocks = found
+	source.mu.Unlock()
+	b.text("#deadlocks", "goroutine 171 in billing (web-1, pid 4711) holds order:8812 and waits for stock:4711")
+	b.text("#deadlocks", "goroutine 44 in shop (web-3, pid 391) holds stock:4711 and waits for order:8812")
+	b.click("#deadlock-list button")
+	b.await(`document.querySelector("#detail").open`)
+	b.click("#detail-close")
+	source.mu.Lock()
+	source.deadlocks = nil
+	source.mu.Unlock()
+	b.await(`document.querySelector("#deadlocks").hidden`)
+	b.quiet()
+}
