@@ -71,10 +71,25 @@ lockreg: ## build the command line into ./lockreg
 	cd cmd/lockreg && GOWORK=off go build -o ../../lockreg .
 
 .PHONY: test-lockreg
-test-lockreg: ## test the command line on real servers
+test-lockreg: ## test the command line on real servers, and its page in Chromium
 	@scripts/ensure-cgo.sh
 	@scripts/ensure-redis.sh
+	@scripts/ensure-chromium.sh
+	@scripts/ensure-axe.sh
 	cd cmd/lockreg && GOWORK=off ../../scripts/go-test.sh -race -timeout=$(TESTTIMEOUT) ./...
+
+.PHONY: test-page
+test-page: ## test its page alone
+	@scripts/ensure-cgo.sh
+	@scripts/ensure-redis.sh
+	@scripts/ensure-chromium.sh
+	@scripts/ensure-axe.sh
+	cd cmd/lockreg && GOWORK=off ../../scripts/go-test.sh -race -timeout=$(TESTTIMEOUT) ./page/...
+
+.PHONY: pictures
+pictures: ## take the pictures of the page in the README of lockreg
+	@scripts/ensure-chromium.sh
+	cd cmd/lockreg && GOWORK=off go test -count=1 -run Pictures ./page/browser -pictures $(CURDIR)/cmd/lockreg/pictures
 
 SOAK ?= 10m
 

@@ -23,8 +23,8 @@ import (
 
 // Tokens are never on the command line, where other users of the machine see them.
 const (
-	viewTokenVariable    = "LOCKREG_VIEW_TOKEN"
-	releaseTokenVariable = "LOCKREG_RELEASE_TOKEN"
+	viewTokenVariable    = "LOCKREG_VIEW_TOKEN"    //nolint:gosec // the name, not the token
+	releaseTokenVariable = "LOCKREG_RELEASE_TOKEN" //nolint:gosec // the name, not the token
 )
 
 const (
@@ -151,7 +151,7 @@ func token(flag, file, variable string) (string, error) {
 	if file == "" {
 		return os.Getenv(variable), nil
 	}
-	text, err := os.ReadFile(file)
+	text, err := os.ReadFile(file) //nolint:gosec // whoever starts the program says which
 	if err != nil {
 		return "", usage("%s: %w", flag, err)
 	}

@@ -86,7 +86,8 @@ func TestServeRefusesWhatIsNotSafe(t *testing.T) {
 func TestServeWithoutRedis(t *testing.T) {
 	var said bytes.Buffer
 	a := &app{in: strings.NewReader(""), out: io.Discard, err: &said}
-	require.Equal(t, exitUnavailable, a.execute([]string{"serve", "orders", "--url", "redis://127.0.0.1:1", "--listen", "127.0.0.1:0"}))
+	code := a.execute([]string{"serve", "orders", "--url", "redis://127.0.0.1:1", "--listen", "127.0.0.1:0"})
+	require.Equal(t, exitUnavailable, code)
 }
 
 // lines is a log that a test reads while it is written.
@@ -160,7 +161,7 @@ func await(t *testing.T, client *http.Client, url, want string) {
 	require.NoError(t, err)
 	answer, err := client.Do(r)
 	require.NoError(t, err)
-	defer answer.Body.Close()
+	defer func() { _ = answer.Body.Close() }()
 	require.Equal(t, http.StatusOK, answer.StatusCode)
 	read := bufio.NewScanner(answer.Body)
 	read.Buffer(nil, 1<<20)
@@ -186,7 +187,7 @@ func TestServe(t *testing.T) {
 	defer client.Close()
 	registry, err := lockregistry.New(client, "orders")
 	require.NoError(t, err)
-	defer registry.Close()
+	defer func() { _ = registry.Close() }()
 	_, err = registry.Acquire(t.Context(), "42")
 	require.NoError(t, err)
 	info, err := registry.Inspect(t.Context(), "42")
@@ -217,7 +218,8 @@ func TestServe(t *testing.T) {
 	require.Equal(t, http.StatusMisdirectedRequest, answer.StatusCode)
 }
 
-// Without --allow-release a user that cannot write is enough, and nobody releases anything, whatever the token in the environment.
+// Without --allow-release a user that cannot write is enough, and nobody releases anything, whatever the token in the
+// environment.
 func TestServeWithoutTheRightToWrite(t *testing.T) {
 	t.Setenv(releaseTokenVariable, releaseToken)
 	server := redistest.Start(t)
@@ -226,7 +228,7 @@ func TestServeWithoutTheRightToWrite(t *testing.T) {
 	defer admin.Close()
 	registry, err := lockregistry.New(admin, "orders")
 	require.NoError(t, err)
-	defer registry.Close()
+	defer func() { _ = registry.Close() }()
 	_, err = registry.Acquire(t.Context(), "42")
 	require.NoError(t, err)
 	require.NoError(t, admin.Do(t.Context(), admin.B().Arbitrary("ACL", "SETUSER", "viewer", "on", ">secret", "resetchannels",
@@ -267,7 +269,7 @@ func TestServeDoesNotWaitForHeaders(t *testing.T) {
 	url, _ := start(t, "redis://"+server.Addr(), serving{})
 	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", strings.Trim(strings.TrimPrefix(url, "http:"), "/"))
 	require.NoError(t, err)
-	defer conn.Close()
+	defer func() { _ = conn.Close() }()
 	_, err = fmt.Fprint(conn, "GET / HTTP/1.1\r\nHost: localhost\r\nX-Slow: ")
 	require.NoError(t, err)
 	require.NoError(t, conn.SetReadDeadline(time.Now().Add(40*time.Second)))

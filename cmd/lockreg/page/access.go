@@ -144,7 +144,7 @@ func (g *gate) verify(value string) (right, time.Time) {
 }
 
 func (g *gate) cookie(value string, age int) *http.Cookie {
-	return &http.Cookie{
+	return &http.Cookie{ //nolint:gosec // Secure wherever the page is reached by HTTPS; on loopback it need not be
 		Name: g.name, Value: value, Path: g.root, MaxAge: age, HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: g.secure,
 	}
 }
@@ -170,7 +170,7 @@ func (h *Handler) login(w http.ResponseWriter, r *http.Request) {
 	granted := h.gate.check(in.Token)
 	if granted == nothing {
 		// The place is kept also when the browser has gone: a new connection must not be a quicker way.
-		time.Sleep(penance) //nolint:forbidigo // on purpose
+		time.Sleep(penance)
 		h.log.Warn("wrong token", "caller", r.RemoteAddr)
 		h.refuse(w, r, http.StatusUnauthorized, "This token is not known.")
 		return

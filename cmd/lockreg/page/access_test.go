@@ -99,7 +99,8 @@ func TestNothingIsInline(t *testing.T) {
 	for _, name := range []string{"app.js", "login.js"} {
 		text, err := os.ReadFile("assets/" + name)
 		require.NoError(t, err)
-		assert.NotRegexp(t, `innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function|setAttribute\("(style|on)`, string(text), name)
+		assert.NotRegexp(t, `innerHTML|outerHTML|insertAdjacentHTML|document\.write`, string(text), name)
+		assert.NotRegexp(t, `\beval\b|new Function|setAttribute\("(style|on)`, string(text), name)
 	}
 }
 
@@ -178,10 +179,13 @@ func TestChangesComeFromThePageItself(t *testing.T) {
 		code   int
 		change func(*http.Request)
 	}{
-		"no header":           {403, func(r *http.Request) { r.Header.Del("Lockreg-Request") }},
-		"another site":        {403, with("Sec-Fetch-Site", "cross-site")},
-		"a sister site":       {403, with("Sec-Fetch-Site", "same-site")},
-		"an old browser":      {403, func(r *http.Request) { r.Header.Del("Sec-Fetch-Site"); r.Header.Set("Origin", "https://evil.example") }},
+		"no header":     {403, func(r *http.Request) { r.Header.Del("Lockreg-Request") }},
+		"another site":  {403, with("Sec-Fetch-Site", "cross-site")},
+		"a sister site": {403, with("Sec-Fetch-Site", "same-site")},
+		"an old browser": {403, func(r *http.Request) {
+			r.Header.Del("Sec-Fetch-Site")
+			r.Header.Set("Origin", "https://evil.example")
+		}},
 		"a form":              {415, with("Content-Type", "text/plain")},
 		"no type":             {415, func(r *http.Request) { r.Header.Del("Content-Type") }},
 		"a form with its own": {415, with("Content-Type", "application/x-www-form-urlencoded")},
@@ -325,7 +329,8 @@ func TestWrongTokensAreSlow(t *testing.T) {
 func TestTokens(t *testing.T) {
 	t.Parallel()
 	for _, token := range []string{
-		"short", "0123456789abcdef0123456789abcde", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", "with a space 0123456789abcdef0123456789",
+		"short", "0123456789abcdef0123456789abcde", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+		"with a space 0123456789abcdef0123456789",
 		"ABCDEFGHIJKLMNOPQRSTU", "päärynä0123456789abcdefghijklmnopq",
 	} {
 		for _, option := range []page.Option{page.WithTokens(token, "", false), page.WithTokens(lookToken, token, false)} {

@@ -129,8 +129,8 @@ func (f *feed) close() {
 	}
 }
 
-// begin returns the context of the next pass and the pause after it; false when nobody looks any more. Then the poller has ended: a
-// stream that comes later starts another one, as both happen under the mutex.
+// begin returns the context of the next pass and the pause after it; false when nobody looks any more. Then the poller has
+// ended: a stream that comes later starts another one, as both happen under the mutex.
 func (f *feed) begin(asked chan struct{}) (context.Context, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -207,7 +207,7 @@ func TestStreamThatDoesNotReadEnds(t *testing.T) {
 	defer server.Close()
 	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", server.Listener.Addr().String())
 	require.NoError(t, err)
-	defer conn.Close()
+	defer func() { _ = conn.Close() }()
 	_, err = fmt.Fprintf(conn, "GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { return h.Streams() == 1 }, 20*time.Second, time.Millisecond)

@@ -1,11 +1,11 @@
-// Package page is the page of `lockreg serve`: who holds which lock, who waits for it, and deadlocks, live, with a button that frees a
-// lock. [New] makes an [http.Handler] of it, for programs that mount it behind a login of their own:
+// Package page is the page of `lockreg serve`: who holds which lock, who waits for it, and deadlocks, live, with a button that
+// frees a lock. [New] makes an [http.Handler] of it, for programs that mount it behind a login of their own:
 //
 //	handler, err := page.New(registry, page.WithRoot("/admin/locks/"))
 //	mux.Handle("/admin/locks/", requireAdmin(handler))
 //
-// Redis is asked once for everybody who looks, and not at all when nobody does. Browsers that are not the page's own cannot change
-// anything: a release is a POST of JSON with a header of its own, of the same origin.
+// Redis is asked once for everybody who looks, and not at all when nobody does. Browsers that are not the page's own cannot
+// change anything: a release is a POST of JSON with a header of its own, of the same origin.
 package page
 
 import (
@@ -82,8 +82,9 @@ func WithTitle(title string) Option {
 	return func(h *Handler) error { h.title = title; return nil }
 }
 
-// WithRelease lets requests that allowed accepts free locks; caller is who did it, for the log. Without it, and without a token for
-// releases, nobody can, and the source needs no right to write. It decides alone: a token for releases is not asked for.
+// WithRelease lets requests that allowed accepts free locks; caller is who did it, for the log. Without it, and without a
+// token for releases, nobody can, and the source needs no right to write. It decides alone: a token for releases is not asked
+// for.
 func WithRelease(allowed func(r *http.Request) (caller string, ok bool)) Option {
 	return func(h *Handler) error { h.release = allowed; return nil }
 }
@@ -100,15 +101,15 @@ func WithTokens(look, release string, secure bool) Option {
 	}
 }
 
-// WithHosts refuses requests to other hosts with 421, so that a name that somebody else points to this machine does not reach the page
-// in a browser (DNS rebinding). Names of the loopback interface are always accepted. A host is a name or an address without a port.
-// Without the option every host is accepted.
+// WithHosts refuses requests to other hosts with 421, so that a name that somebody else points to this machine does not reach
+// the page in a browser (DNS rebinding). Names of the loopback interface are always accepted. A host is a name or an address
+// without a port. Without the option every host is accepted.
 func WithHosts(names ...string) Option {
 	return func(h *Handler) error { h.hosts = newHosts(names); return nil }
 }
 
-// WithInterval says how long to pause between two passes over the locks. The default is half a second; it is longer when a pass takes
-// longer.
+// WithInterval says how long to pause between two passes over the locks. The default is half a second; it is longer when a
+// pass takes longer.
 func WithInterval(d time.Duration) Option {
 	return func(h *Handler) error {
 		if d <= 0 {
@@ -124,8 +125,8 @@ func WithLogger(log *slog.Logger) Option {
 	return func(h *Handler) error { h.log = log; return nil }
 }
 
-// New makes the page of a source. Without options it is at /, everybody may look, and nobody may free a lock. It fails only for bad
-// options.
+// New makes the page of a source. Without options it is at /, everybody may look, and nobody may free a lock. It fails only
+// for bad options.
 func New(source Source, options ...Option) (*Handler, error) {
 	h := &Handler{source: source, root: "/", patience: defaultPatience, log: slog.Default(), gate: &gate{}, feed: newFeed(source)}
 	for _, option := range options {
@@ -179,7 +180,8 @@ func (h *Handler) file(name string) http.Handler {
 		panic(err)
 	}
 	types := map[string]string{
-		"html": "text/html; charset=utf-8", "js": "text/javascript; charset=utf-8", "css": "text/css; charset=utf-8", "svg": "image/svg+xml",
+		"html": "text/html; charset=utf-8", "js": "text/javascript; charset=utf-8", "css": "text/css; charset=utf-8",
+		"svg": "image/svg+xml",
 	}
 	_, extension, _ := strings.Cut(name, ".")
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -300,8 +302,7 @@ func (h *Handler) read(w http.ResponseWriter, r *http.Request, into any) bool {
 			return true
 		}
 	}
-	var large *http.MaxBytesError
-	if errors.As(err, &large) {
+	if _, large := errors.AsType[*http.MaxBytesError](err); large {
 		h.refuse(w, r, http.StatusRequestEntityTooLarge, "too large")
 	} else {
 		h.refuse(w, r, http.StatusBadRequest, "not the JSON that is expected")
@@ -317,7 +318,7 @@ func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, status int, rea
 func (h *Handler) answer(w http.ResponseWriter, status int, body any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(body)
+	_, _ = w.Write(append(encode(body), '\n'))
 }
 
 func random() []byte {

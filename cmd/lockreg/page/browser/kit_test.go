@@ -194,7 +194,7 @@ type fake struct {
 	late      atomic.Bool // releases come too late
 }
 
-var failing = errors.New("NOPERM this user has no permissions")
+var errRights = errors.New("NOPERM this user has no permissions")
 
 func (f *fake) Locks(context.Context) iter.Seq2[lockregistry.LockInfo, error] {
 	return func(yield func(lockregistry.LockInfo, error) bool) {
@@ -250,7 +250,8 @@ func made(path string, waiters int) lockregistry.LockInfo {
 	}
 	for i := range min(100, waiters) {
 		info.Waiters = append(info.Waiters, lockregistry.WaiterInfo{
-			Registry: fmt.Sprintf("%08x", i), Label: label("web-2", 812+i, "mail"), Since: time.Now().Add(time.Duration(i-waiters) * time.Second),
+			Registry: fmt.Sprintf("%08x", i), Label: label("web-2", 812+i, "mail"),
+			Since: time.Now().Add(time.Duration(i-waiters) * time.Second),
 		})
 	}
 	return info
@@ -268,7 +269,8 @@ func serve(t *testing.T, source page.Source, options ...page.Option) string {
 
 func handler(t *testing.T, source page.Source, options ...page.Option) *page.Handler {
 	t.Helper()
-	h, err := page.New(source, append([]page.Option{page.WithLogger(slog.New(slog.DiscardHandler)), page.WithHosts()}, options...)...)
+	h, err := page.New(source,
+		append([]page.Option{page.WithLogger(slog.New(slog.DiscardHandler)), page.WithHosts()}, options...)...)
 	require.NoError(t, err)
 	t.Cleanup(h.Close)
 	return h
