@@ -464,6 +464,53 @@ func TestALongHoldIsFollowedAtOnce(t *testing.T) {
 	})
 }
 
+// Those who have waited for a second are told when they are the next ones, and a release that tells them needs no more of the
+// server than two commands on top, where no window is due.
+func TestTheNextOneIsTold(t *testing.T) {
+	realWorlds(t, func(w *world) {
+		told := w.heard(func(c rueidis.Client) rueidis.Completed {
+			return c.B().Psubscribe().Pattern("orders-channel@*").Build()
+		}, "", "1")
+		next := func() {
+			w.Helper()
+			for limit := time.After(20 * time.Second); ; {
+				select {
+				case m := <-told:
+					if strings.HasPrefix(strings.Fields(m)[1], "n") {
+						return
+					}
+				case <-limit:
+					require.Fail(w, "nobody was told")
+				}
+			}
+		}
+		holder := w.registry().Obtain("42")
+		quick := false
+		for round := 0; round < 20 && !quick; round++ { // a window is due 100 ms later
+			for len(told) > 0 {
+				<-told
+			}
+			w.lock(holder)
+			first := w.joins(w.Context(), lockregistry.WithPollInterval(noPoll))
+			second := w.joins(w.Context(), lockregistry.WithPollInterval(noPoll))
+			before := w.executed("zrangebyscore")
+			w.do("EVAL", `local time = redis.call('TIME')
+				local now = time[1] * 1000 + math.floor(time[2] / 1000)
+				for i, member in ipairs(redis.call('ZRANGE', KEYS[1], '-2', '-1')) do redis.call('ZINCRBY', KEYS[1], -2000000, member) end
+				return redis.call('ZADD', KEYS[1], -now, 'open', -now, 'wide')`, "1", theQueue)
+			w.unlock(holder)
+			require.NoError(w, <-first.result)
+			if quick = w.executed("zrangebyscore") == before; quick {
+				next()
+			}
+			require.NoError(w, first.unlock(first.lock))
+			require.NoError(w, <-second.result)
+			require.NoError(w, second.unlock(second.lock))
+		}
+		require.True(w, quick)
+	})
+}
+
 // contend has processes lock and unlock without a pause, until the test ends.
 func (w *world) contend(processes int) {
 	w.Helper()

@@ -19,14 +19,14 @@ local function ask(value, lease, kind, how, place, older, left, foreign)
       place = place ~= '' and place or redis.call('ZSCORE', queue, older) or ''
       redis.call('ZREM', queue, older)
     end
-    local last = redis.call('ZREVRANGE', queue, 0, 0, 'WITHSCORES')
+    local last = redis.call('ZREVRANGE', queue, '0', '0', 'WITHSCORES')
     local score = tonumber(last[2])
     if place == '' then
       place = string.format('%.0f', math.max(micros, (score or 0) + 1))
     end
     if not score then
       redis.call('ZADD', queue, -now, 'open', -1, 'wide', place, member)
-    elseif score < -1 and now + score > IDLE and now + redis.call('ZRANGE', queue, 0, 0, 'WITHSCORES')[2] > IDLE then
+    elseif score < -1 and now + score > IDLE and now + redis.call('ZRANGE', queue, '0', '0', 'WITHSCORES')[2] > IDLE then
       redis.call('ZADD', queue, -1, 'wide', place, member) -- it begins anew
     else
       redis.call('ZADD', queue, place, member)
@@ -43,7 +43,7 @@ local function ask(value, lease, kind, how, place, older, left, foreign)
   end
   local ahead = 2 -- the members in front of its own that are no tickets: open and wide
   if free(kind) then
-    local entries = redis.call('ZRANGE', queue, 0, 2, 'WITHSCORES')
+    local entries = redis.call('ZRANGE', queue, '0', '2', 'WITHSCORES')
     local open = 0
     for i = 1, math.min(#entries, 4), 2 do
       open = entries[i] == 'open' and -entries[i + 1] or open
@@ -58,7 +58,7 @@ local function ask(value, lease, kind, how, place, older, left, foreign)
           left, ahead = patience, 3
         else
           dismiss(now)
-          entries = redis.call('ZRANGE', queue, 0, 2, 'WITHSCORES')
+          entries = redis.call('ZRANGE', queue, '0', '2', 'WITHSCORES')
         end
       end
       if how == 'due' and free('w') then -- those in front had their time
@@ -66,14 +66,14 @@ local function ask(value, lease, kind, how, place, older, left, foreign)
           redis.call('ZREM', queue, other)
           warn(other, 'd', 0)
         end
-        entries = redis.call('ZRANGE', queue, 0, 2, 'WITHSCORES')
+        entries = redis.call('ZRANGE', queue, '0', '2', 'WITHSCORES')
       end
       local next, served = serve(micros, member, heads(entries, member))
       if next == member and free(kind) then
         redis.call('ZREM', queue, member)
         own(value, lease, kind)
         if free(kind) then -- other readers
-          serve(micros, nil, heads(redis.call('ZRANGE', queue, 0, 2, 'WITHSCORES')))
+          serve(micros, nil, heads(redis.call('ZRANGE', queue, '0', '2', 'WITHSCORES')))
         else
           warn(redis.call('ZRANGEBYSCORE', queue, 0, '+inf', 'LIMIT', 0, 1)[1], 'n', lease)
         end

@@ -7,7 +7,7 @@
 if prefix ~= '' and (turn or ticket ~= '') then
   -- include names
   if ticket == '+' or redis.pcall('EXISTS', queue) ~= 0 then
-    local entries = redis.pcall('ZRANGE', queue, 0, 2, 'WITHSCORES')
+    local entries = redis.pcall('ZRANGE', queue, '0', '2', 'WITHSCORES')
     if not mine then
       mode = redis.call('HGET', key, 'mode')
     end
@@ -23,7 +23,7 @@ if prefix ~= '' and (turn or ticket ~= '') then
     if ticket ~= '' and ticket ~= '+' then
       -- include leave
       pcall(leave, value, ticket)
-      entries = redis.pcall('ZRANGE', queue, 0, 2, 'WITHSCORES')
+      entries = redis.pcall('ZRANGE', queue, '0', '2', 'WITHSCORES')
       turn = turn or mode == 'read' -- it may have kept readers out
     end
     if entries.err then

@@ -31,12 +31,12 @@ if not redis.REDIS_VERSION_NUM then -- before version 7 a script may be replicat
 end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local entries = redis.call('ZRANGE', queue, 0, 2, 'WITHSCORES')
+local entries = redis.call('ZRANGE', queue, '0', '2', 'WITHSCORES')
 local none = 0
 if entries[5] == 'guest' and now - entries[6] / 1000 >= PATIENCE then
   dismiss(now)
   none = 2
-  entries = redis.call('ZRANGE', queue, 0, 2, 'WITHSCORES')
+  entries = redis.call('ZRANGE', queue, '0', '2', 'WITHSCORES')
 end
 local _, waits = pass(entries, false)
 if waits or redis.call('PUBSUB', 'NUMSUB', ARGV[1])[2] > 0

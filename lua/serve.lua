@@ -63,7 +63,7 @@ local function heads(entries, mine)
       return first, registry, number, lease, kind, place
     end
     redis.call('ZREM', queue, first)
-    entries = redis.call('ZRANGE', queue, 0, 2, 'WITHSCORES')
+    entries = redis.call('ZRANGE', queue, '0', '2', 'WITHSCORES')
   end
 end
 
@@ -83,7 +83,7 @@ local function serve(micros, mine, first, registry, number, lease, kind, place)
     to, what, granted, since = registry, number, tonumber(lease) < tonumber(PROVISIONAL) and lease or PROVISIONAL, place
     own(registry .. ':' .. number, granted, kind)
     if free(kind) then -- other readers
-      first, registry, number, lease, kind, place = heads(redis.call('ZRANGE', queue, 0, 2, 'WITHSCORES'), mine)
+      first, registry, number, lease, kind, place = heads(redis.call('ZRANGE', queue, '0', '2', 'WITHSCORES'), mine)
     else
       first, registry = nil, nil
     end

@@ -42,7 +42,7 @@ if prefix ~= '' and (over or ticket ~= '') then
   -- include names
   local waiting = nil
   if ticket == '+' or redis.pcall('EXISTS', queue) ~= 0 then
-    waiting = redis.pcall('ZRANGE', queue, 0, 2, 'WITHSCORES')
+    waiting = redis.pcall('ZRANGE', queue, '0', '2', 'WITHSCORES')
     reply = waiting.err and 3 or 1
   end
   if waiting and not waiting.err then
@@ -66,7 +66,7 @@ if prefix ~= '' and (over or ticket ~= '') then
     if ticket ~= '' and ticket ~= '+' then
       -- include leave
       pcall(leave, value, ticket)
-      waiting = redis.pcall('ZRANGE', queue, 0, 2, 'WITHSCORES')
+      waiting = redis.pcall('ZRANGE', queue, '0', '2', 'WITHSCORES')
     end
     if over then
       local ok, passed, others = pcall(pass, waiting, ticket == '+')
