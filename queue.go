@@ -162,6 +162,7 @@ func (r *Registry) told(text string) {
 	if !ok || len(m.key) <= len(r.prefix) {
 		return
 	}
+	r.transport.lane(m.key).told.Store(int64(r.clock.now()))
 	path := m.key[len(r.prefix)+1:]
 	var locks []*Lock
 	if plain, ok := r.cache.find(path); ok {

@@ -104,3 +104,25 @@ func TestGrantIsFoundWhileItsMessageComes(t *testing.T) {
 		})
 	}
 }
+
+// A message tells that the server is there, as an answer does, so that who is granted the lock after a silence releases it at
+// once. It does not tell whether connections for commands have been made.
+func TestMessageOnAQuietLane(t *testing.T) {
+	reg := embedded(t, WithWakeup(WakeupPoll))
+	l := reg.transport.lane(reg.prefix + ":42")
+	enters := func() bool { return l.enter(reg.clock.now()) }
+	for known, answers := range map[bool]int32{true: manyAnswers, false: manyAnswers - 1} {
+		l.heard.Store(int64(notHeard))
+		l.told.Store(0)
+		l.answers.Store(answers)
+		require.False(t, enters())
+		require.Eventually(t, func() bool { // else the test was not scheduled for as long as a lane is calm
+			reg.told("g 1 1000 " + reg.prefix + ":42")
+			return enters() == known
+		}, 20*time.Second, time.Millisecond)
+		l.wary.Store(int64(never))
+		reg.told("g 1 1000 " + reg.prefix + ":42")
+		require.False(t, enters())
+		l.wary.Store(0)
+	}
+}

@@ -20,7 +20,7 @@ import (
 // Rueidis does not see to the first: a command waits for room in the queue of its connection, and for a connection that is
 // being made, without a look at its context. So each lane is in one of three states:
 //
-//	calm   it has just been heard from. A caller sends its command itself.
+//	calm   it has just been heard from, by an answer or a message. A caller sends its command itself.
 //	quiet  nothing has been heard for a while, so the next command may hang. It gets a goroutine of its own, for which the
 //	       caller waits no longer than it wants. The number of these goroutines is limited; without a place no command is
 //	       sent. When many commands come at once, all but the first few wait a moment for the lane to be calm again.
@@ -61,6 +61,7 @@ type transport struct {
 type lane struct {
 	transport *transport
 	heard     atomic.Int64  // an instant: when the newest answer came, or an older one of a moment before
+	told      atomic.Int64  // an instant: when the newest message came
 	wary      atomic.Int64  // an instant: until when
 	last      atomic.Int64  // what heard was when a connection broke last
 	answers   atomic.Int32  // since a connection broke; counts to manyAnswers
@@ -96,7 +97,7 @@ type detour struct {
 }
 
 const (
-	calmFor     = 10 * time.Millisecond // after an answer
+	calmFor     = 10 * time.Millisecond // after an answer or a message
 	heardAgain  = calmFor / 8           // an answer so soon after another one is not worth noting
 	manyAnswers = 32
 	tooSoon     = 100 * time.Millisecond // a caller that waits no longer than this learns nothing from it
@@ -306,9 +307,10 @@ func (l *lane) doApart(p *patience, c *call, a *answer) {
 	a.late, a.anew, a.cut = l.judge(err, e.sent, a.came, e.late(p.late)), e.trusted, p.cut(err)
 }
 
-// enter tells whether the lane is calm, and has room for a command that its caller sends itself. That one is counted then.
+// enter tells whether the lane is calm, and has room for a command that its caller sends itself. That one is counted then. In a
+// crowd each process is silent until it is its turn, and then it is a message that tells it so.
 func (l *lane) enter(now instant) bool {
-	if now >= instant(l.heard.Load()).add(calmFor) || l.isWary(now) || !l.known() || l.transport.deaf.Load() {
+	if now >= instant(max(l.heard.Load(), l.told.Load())).add(calmFor) || l.isWary(now) || !l.known() || l.transport.deaf.Load() {
 		return false
 	}
 	if l.direct.Add(1) > mostDirect {
