@@ -64,7 +64,7 @@ func (l *Lock) take(ctx context.Context, op string, o owner) (*Hold, error) {
 		_ = now.depart(ctx, o)
 		return nil, l.fail(op, ErrLockLost)
 	}
-	h := &Hold{lock: now, hold: held, owner: o, token: held.current()}
+	h := &Hold{lock: now, hold: held, owner: o, token: held.taken(o)}
 	h.watch = runtime.AddCleanup(h, strand, stranded{held, o})
 	return h, nil
 }

@@ -42,9 +42,17 @@ var (
 	// expected, a lock of another layout, or no lock at all. Nothing was changed.
 	ErrWrongType = errors.New("the key holds something other than this kind of lock")
 
-	// ErrDeadlock: the context belongs to a hold on the same path, so the call would wait for itself. A [Hold] excludes
-	// everybody, also calls with its own context; only Do and Lock nest, in the contexts of [Registry.Do] and [Lock.Context].
-	ErrDeadlock = errors.New("the context belongs to a hold on this path, so the call would wait for itself")
+	// ErrDeadlock: the call would wait for itself, in one of two ways.
+	//
+	// The context belongs to a hold on the same path. A [Hold] excludes everybody, also calls with its own context; only Do and
+	// Lock nest, in the contexts of [Registry.Do] and [Lock.Context].
+	//
+	// Or goroutines of this process wait for each other: each for a path that the next one holds. The call that closes the cycle
+	// returns this at once, if nothing but a cancelled context, the end of a lease, or ForceUnlock would end it. So every hold in
+	// it is a goroutine's own, by Lock, TryLock or Do, and no call in it has [Wait], a context with a deadline or one of
+	// [NewOwner]. The error names the paths and the goroutines all around; the other calls go on waiting. See
+	// [WithoutDeadlockErrors]; docs/semantics.md has the rest: other cycles are logged, and told to [Observer].
+	ErrDeadlock = errors.New("the call would wait for itself")
 
 	// ErrCapacity: as many locks as the registry may cache are in use; see [WithCapacity].
 	ErrCapacity = errors.New("all locks that the registry may keep are in use: unlock some, or raise the capacity")

@@ -58,19 +58,23 @@ type hold struct {
 	atLeast time.Duration // see [AtLeast]
 	kept    instant       // the path is to stay taken until then; 0 when it is not; its last owner may read it without the mutex
 
+	taker  owner           // the goroutine that has acquired it, if a Hold is the owner
+	takers map[owner]owner // of a reader's, by Hold
+
 	stranded int32 // how many of its owners nobody can reach, see [Hold]
 	stays    bool  // it is not handed over
 
-	owner   instant // since when its owner has it
-	planned bool    // the scheduler knows the hold
-	since   instant // when this process got the key; hand-over does not change it
+	planned    bool // the scheduler knows the hold
+	questioned bool // the server is to be asked whether it has its key still
+
+	owner instant // since when its owner has it
+	since instant // when this process got the key; hand-over does not change it
 
 	due   instant // when the scheduler looks at the hold; guarded by the scheduler's mutex, as is index
 	index int     // in the scheduler's heap, -1 when it is not there
 
-	short      time.Duration // the lease that a release of another process has given it, until it is lengthened; 0 then
-	questioned bool          // the server is to be asked whether it has its key still
-	found      atomic.Int64  // an instant: until when the message of that grant may come although the hold is live
+	short time.Duration // the lease that a release of another process has given it, until it is lengthened; 0 then
+	found atomic.Int64  // an instant: until when the message of that grant may come although the hold is live
 }
 
 type holdState uint8
@@ -290,6 +294,43 @@ func (h *hold) relinquish(limit time.Duration) (can, due bool) {
 	return !due, due
 }
 
+// taken notes the goroutine that has acquired the hold for a [Hold], and returns the owner's token.
+func (h *hold) taken(o owner) (token uint64) {
+	goroutine := owner(goroutineID())
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.lock.kind.side != "r" {
+		h.taker = goroutine
+		return h.token
+	}
+	if h.takers == nil {
+		h.takers = map[owner]owner{}
+	}
+	h.takers[o] = goroutine
+	return h.token
+}
+
+// taker is the goroutine that has acquired the lock for a [Hold]; nobody when that is not known.
+func (l *Lock) taker(o owner) owner {
+	h := l.hold.Load()
+	if h == nil {
+		return nobody
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if l.kind.side != "r" {
+		return h.taker
+	}
+	return h.takers[o]
+}
+
+// stands tells whether the hold is neither lost nor over, as valid does, but does nothing about it.
+func (h *hold) stands() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.fresh()
+}
+
 // longest is the longest lease that a new owner of the hold can have asked for.
 func (h *hold) longest() time.Duration {
 	h.mu.Lock()
@@ -310,6 +351,7 @@ func (h *hold) dismiss(o owner) bool {
 		return false
 	}
 	ends := h.ends.of(o)
+	delete(h.takers, o)
 	h.mu.Unlock()
 	cancelAll(ends, context.Canceled)
 	return true

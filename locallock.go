@@ -81,8 +81,9 @@ type waiter struct {
 	tries       bool          // in a localReadWrite: it waits for no more than an answer that is under way
 	turn        chan entry    // has room for one
 	queued      bool
-	prev, next  *waiter // in the queue
-	left, right *waiter // in the ring of its twins
+	call        blockedCall // whose waiter it is
+	prev, next  *waiter     // in the queue
+	left, right *waiter     // in the ring of its twins
 }
 
 // twin is what waiters have in common that are let in together once their owner is in.

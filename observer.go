@@ -35,6 +35,9 @@ type Observer struct {
 
 	// Renewing is called when renewals and removals in the background begin to fail, and when they succeed again.
 	Renewing func(r Renewing)
+
+	// Deadlocked is called for each cycle of calls that wait for each other that is found, once; see [ErrDeadlock].
+	Deadlocked func(d Deadlock)
 }
 
 // Subject is the lock that an event is about.
@@ -150,7 +153,7 @@ func nameOf[N ~uint8](names []string, n N) string {
 func WithObserver(o Observer) Option { return func(s *settings) { s.observer = &o } }
 
 func observes(o *Observer) error {
-	if o != nil && o.Acquired == nil && o.Released == nil && o.Lost == nil && o.Renewing == nil {
+	if o != nil && o.Acquired == nil && o.Released == nil && o.Lost == nil && o.Renewing == nil && o.Deadlocked == nil {
 		return errors.New("WithObserver: none of the functions is set")
 	}
 	return nil

@@ -42,6 +42,7 @@ type settings struct {
 	observer   *Observer
 	fencing    bool
 	name       *string
+	tolerant   bool // see WithoutDeadlockErrors
 }
 
 // WithExpiry sets the lease of a lock: how long it stays locked in Redis when nobody unlocks or renews it. It counts whole
@@ -212,6 +213,7 @@ type request struct {
 	atLeast time.Duration // 0: no longer than it is held
 	leads   bool          // see hold.leads
 	gathers bool          // the call waits for other paths, and keeps this one for as long
+	blocked instant       // when the call began to wait for anybody; 0: it has not
 
 	// What an observer gets of the call, in the end.
 	how     How

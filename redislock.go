@@ -124,6 +124,15 @@ func (l *Lock) Renew(ctx context.Context, ttl time.Duration) error {
 // nest in the hold while it lasts, whichever goroutine calls. The hold goes on until all nested calls have unlocked.
 // For every other lock, and once the hold is over, the owner is the one that it would be without.
 func (l *Lock) Context(parent context.Context) context.Context {
+	ctx := l.context(parent)
+	if t := carriedBy(ctx).tenureOf(l.reg.cache.current(l)); t != nil {
+		t.lent.Store(true)
+	}
+	return ctx
+}
+
+// context is Context for the goroutine that unlocks itself.
+func (l *Lock) context(parent context.Context) context.Context {
 	if parent == nil {
 		parent = context.Background()
 	}
@@ -308,6 +317,7 @@ func (l *Lock) enter(ctx context.Context, q *request) (in entrance, err error) {
 		}
 		if w != nil {
 			since := reg.observed()
+			w.call.init(ctx, now, w, q, o)
 			how, err = now.queue(ctx, w, deadline)
 			if since != 0 {
 				q.here += since.until(reg.clock.now())
@@ -397,6 +407,13 @@ func (l *Lock) half() localHalf {
 	}
 }
 
+// passed is a time that is over.
+var passed = func() <-chan time.Time {
+	c := make(chan time.Time)
+	close(c)
+	return c
+}()
+
 // queue waits for the local half.
 func (l *Lock) queue(ctx context.Context, w *waiter, deadline instant) (entry, error) {
 	var timeout <-chan time.Time
@@ -405,11 +422,19 @@ func (l *Lock) queue(ctx context.Context, w *waiter, deadline instant) (entry, e
 		defer timer.Stop()
 		timeout = timer.C
 	}
+	deadlock := waiting.enter(&w.call)
+	if deadlock != nil {
+		timeout = passed
+	}
 	how := l.half().wait(ctx, w, timeout, l.reg.closed)
+	waiting.leave(&w.call)
 	if how != refused {
 		return how, nil
 	}
-	return refused, l.stopped(ctx)
+	if err := l.stopped(ctx); err != nil {
+		return refused, err
+	}
+	return refused, deadlock
 }
 
 // stopped is why a call must stop waiting: its context or the registry ended. It is nil when neither did.

@@ -42,6 +42,7 @@ type Registry struct {
 
 	inspection inspection
 	recording  recording
+	tolerant   bool // see WithoutDeadlockErrors
 
 	holds     atomic.Uint64 // the number of the newest hold
 	counts    counts
@@ -103,6 +104,7 @@ func New(client rueidis.Client, prefix string, opts ...Option) (*Registry, error
 		cluster:  client.Mode() == rueidis.ClientModeCluster,
 		cache:    cache{capacity: s.capacity},
 		closed:   make(chan struct{}),
+		tolerant: s.tolerant,
 	}
 	if handler := s.log.Handler(); handler != slog.DiscardHandler {
 		r.journal.handler = handler
@@ -184,7 +186,7 @@ func (r *Registry) Do(ctx context.Context, path string, fn func(context.Context)
 			err = errors.Join(err, unlocking)
 		}
 	}()
-	return fn(l.Context(ctx))
+	return fn(l.context(ctx))
 }
 
 // DoValue is [Registry.Do] for a function that also returns a value. It returns that value whatever the error is: also when

@@ -19,6 +19,7 @@ type tenure struct {
 	hold  *hold
 	token uint64 // the owner's
 	ended atomic.Bool
+	lent  atomic.Bool // another goroutine may unlock for the owner, with a context of Lock.Context
 }
 
 // lasts tells whether the owner still has the hold.
@@ -77,6 +78,18 @@ func (l *Lock) exit(o owner) departure {
 		delete(s.of, o)
 	}
 	return how
+}
+
+// lent tells whether another goroutine may unlock for an owner. The context of Do is not for that: Do unlocks itself.
+func (l *Lock) lent(o owner) bool {
+	s := l.tenures.Load()
+	if s == nil {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := s.of[o]
+	return t != nil && t.lent.Load()
 }
 
 // ownerIn is the owner that a call with ctx acts as, when it is about a hold that is there.

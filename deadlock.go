@@ -1,0 +1,97 @@
+package lockregistry
+
+import (
+	"fmt"
+	"log/slog"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Deadlock is a cycle of calls that wait for each other: each for a path that the next one holds, the last one for one of the
+// first's. A reader may also wait for a writer that waits before it; that one is the next then, and need not hold the path.
+type Deadlock struct {
+	Waits []DeadlockWait
+}
+
+// DeadlockWait is one call in a [Deadlock].
+type DeadlockWait struct {
+	Path  string    // what it waits for
+	Kind  string    // as Subject.Kind
+	Owner string    // who waits, such as "goroutine 17"
+	Holds []string  // paths that it holds, 16 at most; found within the process, those that keep others in the cycle waiting
+	Label Label     // of its registry
+	Since time.Time // since when it waits
+}
+
+// String says who holds and waits for what, in one line. Paths are quoted.
+func (d Deadlock) String() string {
+	var b strings.Builder
+	for i, w := range d.Waits {
+		if i > 0 {
+			b.WriteString("; ")
+		}
+		b.WriteString(w.Owner)
+		if len(w.Holds) > 0 {
+			quoted := make([]string, len(w.Holds))
+			for i, path := range w.Holds {
+				quoted[i] = strconv.Quote(path)
+			}
+			b.WriteString(" holds " + strings.Join(quoted, ", ") + " and")
+		}
+		b.WriteString(" waits for ")
+		if w.Kind != "lock" {
+			b.WriteString("the " + w.Kind + " of ")
+		}
+		b.WriteString(strconv.Quote(w.Path))
+	}
+	return b.String()
+}
+
+// WithoutDeadlockErrors has no call fail because it closes a cycle of goroutines that wait for each other: it waits, until its
+// context or a lease ends. The cycle is logged, and told to an observer, all the same. Calls that ask for a path with the context
+// of a hold on it still fail. Default: such a call returns [ErrDeadlock].
+func WithoutDeadlockErrors() Option { return func(s *settings) { s.tolerant = true } }
+
+// deadlocked is the error of a call that closes a cycle.
+type deadlocked struct{ cycle Deadlock }
+
+func (d deadlocked) Error() string { return "deadlock: " + d.cycle.String() }
+
+func (d deadlocked) Is(target error) bool { return target == ErrDeadlock }
+
+// report tells, in the background, of a cycle that was found for a call of this registry, the first one. The caller holds
+// waitGraph.closing.
+func (r *Registry) report(cycle []step) Deadlock {
+	d := Deadlock{Waits: make([]DeadlockWait, len(cycle))}
+	for i, s := range cycle {
+		s.call.told = true
+		d.Waits[i] = s.call.describe()
+		if s.held != nil {
+			d.Waits[i].Holds = []string{s.held.path()}
+		}
+	}
+	r.tellDeadlock(d)
+	return d
+}
+
+func (r *Registry) tellDeadlock(d Deadlock) {
+	r.journal.log(slog.LevelWarn, "deadlock", slog.String("cycle", d.String()))
+	if r.observer.Deadlocked == nil {
+		return
+	}
+	r.journal.put(func() {
+		defer r.journal.caught("Deadlocked")
+		r.observer.Deadlocked(d)
+	})
+}
+
+func (b *blockedCall) describe() DeadlockWait {
+	who := fmt.Sprintf("goroutine %d", uint64(b.goroutine))
+	if b.owner.shared() {
+		who += fmt.Sprintf(" as owner %d", uint64(b.owner&^made))
+	}
+	s := b.lock.subject()
+	r := b.lock.reg
+	return DeadlockWait{Path: s.Path, Kind: s.Kind, Owner: who, Label: r.inspection.label, Since: r.clock.time(b.since)}
+}
