@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
@@ -525,4 +526,60 @@ func ExampleRegistry_ForceUnlockHolder() {
 	// true
 	// <nil>
 	// true <nil>
+}
+
+// Who has the lock, and since when? For people, and for pages that show it.
+func ExampleRegistry_Inspect() {
+	client, stop := embeddedRedis()
+	defer stop()
+	registry, err := lockregistry.New(client, "orders", lockregistry.WithName("billing"))
+	if err != nil {
+		panic(err)
+	}
+	defer func() { _ = registry.Close() }()
+
+	ctx := context.Background()
+	if err := registry.Obtain("42").Lock(ctx); err != nil {
+		panic(err)
+	}
+	info, err := registry.Inspect(ctx, "42")
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println(info.Kind, info.Key, len(info.Waiters), "wait")
+	for _, h := range info.Holders {
+		fmt.Println(h.Label.Name, time.Since(h.Since) < time.Minute, h.Lease > 0)
+	}
+	// Output:
+	// lock orders:42 0 wait
+	// billing true true
+}
+
+// What is locked, whoever holds it.
+func ExampleRegistry_Locks() {
+	client, stop := embeddedRedis()
+	defer stop()
+	registry, err := lockregistry.New(client, "orders")
+	if err != nil {
+		panic(err)
+	}
+	defer func() { _ = registry.Close() }()
+
+	ctx := context.Background()
+	if err := registry.Obtain("42").Lock(ctx); err != nil {
+		panic(err)
+	}
+	if err := registry.ReadWrite("prices").Reader().Lock(ctx); err != nil {
+		panic(err)
+	}
+	var paths []string
+	for info, err := range registry.Locks(ctx) {
+		if err != nil {
+			panic(err) // it is the last thing that the loop gets
+		}
+		paths = append(paths, info.Path+": "+info.Kind)
+	}
+	slices.Sort(paths)
+	fmt.Println(paths)
+	// Output: [42: lock prices: readwrite]
 }

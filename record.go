@@ -175,8 +175,8 @@ func (w *recording) write(ctx context.Context) {
 	w.again = now.add(recordDenied)
 	if !w.refused {
 		w.refused = true
-		r.journal.log(slog.LevelInfo, "Redis refuses the record of this registry's host and process: who looks at its locks does not "+
-			"see them", slog.String("key", key), slog.Any("error", err))
+		r.journal.log(slog.LevelInfo, "the server refuses the record of this registry's host and process",
+			slog.String("key", key), slog.Any("error", err))
 	}
 }
 

@@ -24,12 +24,12 @@ type mutation struct {
 var mutations = []mutation{
 	{
 		"holds carry only the registry's id", "registry.go",
-		"r.holds.Add(1), 10)", "1, 10)",
+		"r.number(), 10)", "1, 10)",
 		"TestUnknownOutcomes$",
 	},
 	{
 		"holds carry only the registry's id, in a storm", "registry.go",
-		"r.holds.Add(1), 10)", "1, 10)",
+		"r.number(), 10)", "1, 10)",
 		"TestLinearizable$",
 	},
 	{
