@@ -27,6 +27,7 @@ type acquisition struct {
 	slept    bool    // the call has waited for somebody else's hold
 	lapses   instant // when the lease of that is over, as it was seen last; 0 when that is not known
 	wakeups  Wakeups
+	blocked  blockedCall
 
 	// In a queue.
 	older string  // the newest ticket that was asked for, if any: it may be there
@@ -129,6 +130,7 @@ func (l *Lock) pursue(first attempt, q *request, patient bool, deadline instant)
 	if queues {
 		a.box.came = make(chan struct{}, 1)
 	}
+	a.blocks(q)
 	a.call, a.begun = true, l.reg.clock.now()
 	l.anchor().pursuit.Store(&a.pursuit)
 	defer a.end()
@@ -144,6 +146,16 @@ func (l *Lock) pursue(first attempt, q *request, patient bool, deadline instant)
 		return err
 	}
 	return a.patrol()
+}
+
+// blocks puts the call into the graph of those that wait: it waits for another process.
+func (a *acquisition) blocks(q *request) {
+	o := q.as
+	if o == nobody {
+		o = carriedBy(a.ctx).caller()
+	}
+	a.blocked.init(a.ctx, a.lock, nil, q, o)
+	_ = waiting.enter(&a.blocked) // it closes no cycle within the process
 }
 
 // how is how the call got the lock, if it did.
@@ -317,6 +329,9 @@ func (o overdue) Unwrap() error { return o.error }
 
 // end takes the call out of where others see it. If it gives up, nothing of it stays in Redis.
 func (a *acquisition) end() {
+	if a.call {
+		waiting.leave(&a.blocked)
+	}
 	if !a.won {
 		a.leave()
 	}

@@ -3,6 +3,7 @@ package lockregistry
 import (
 	"fmt"
 	"log/slog"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -19,19 +20,23 @@ type DeadlockWait struct {
 	Path  string    // what it waits for
 	Kind  string    // as Subject.Kind
 	Owner string    // who waits, such as "goroutine 17"
-	Holds []string  // paths that it holds, 16 at most; found within the process, those that keep others in the cycle waiting
+	Holds []string  // paths that it holds, 16 at most; where a process finds the cycle by itself, those that the cycle is about
 	Label Label     // of its registry
 	Since time.Time // since when it waits
 }
 
-// String says who holds and waits for what, in one line. Paths are quoted.
+// String says who holds and waits for what, in one line, with the labels if there are several. Paths are quoted.
 func (d Deadlock) String() string {
+	several := slices.ContainsFunc(d.Waits, func(w DeadlockWait) bool { return w.Label != d.Waits[0].Label })
 	var b strings.Builder
 	for i, w := range d.Waits {
 		if i > 0 {
 			b.WriteString("; ")
 		}
-		b.WriteString(w.Owner)
+		b.WriteString(escaped(w.Owner))
+		if several {
+			b.WriteString(" (" + escaped(w.Label.String()) + ")")
+		}
 		if len(w.Holds) > 0 {
 			quoted := make([]string, len(w.Holds))
 			for i, path := range w.Holds {
@@ -46,6 +51,12 @@ func (d Deadlock) String() string {
 		b.WriteString(strconv.Quote(w.Path))
 	}
 	return b.String()
+}
+
+// escaped is a text of another process in which nothing but its letters has an effect.
+func escaped(text string) string {
+	quoted := strconv.Quote(text)
+	return quoted[1 : len(quoted)-1]
 }
 
 // WithoutDeadlockErrors has no call fail because it closes a cycle of goroutines that wait for each other: it waits, until its

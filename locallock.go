@@ -44,6 +44,7 @@ type localHalf interface { //nolint:interfacebloat // each transition of the sta
 	contended() bool
 	queued() int
 	heldBy(o owner) bool
+	owned() []owner
 	nest(o owner) bool
 	expelled(o owner) bool
 }
@@ -240,6 +241,16 @@ func (l *localLock) heldBy(o owner) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.owner == o && l.holds > 0
+}
+
+// owned are those that hold the lock.
+func (l *localLock) owned() []owner {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.holds == 0 {
+		return nil
+	}
+	return []owner{l.owner}
 }
 
 // expelled tells whether o was evicted and has yet to unlock.

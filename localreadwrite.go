@@ -2,6 +2,8 @@ package lockregistry
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -418,6 +420,12 @@ func (l *localReadWrite) heldBy(s *side, o owner) bool {
 	return s.heldBy(o)
 }
 
+func (l *localReadWrite) owned(s *side) []owner {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Collect(maps.Keys(s.owners))
+}
+
 // writing tells whether the writing side is not free.
 func (l *localReadWrite) writing() bool {
 	l.mu.Lock()
@@ -474,6 +482,9 @@ func (w *writeSide) contended() bool { return w.both().contended() }
 
 func (r *readSide) heldBy(o owner) bool  { return r.both().heldBy(&r.read, o) }
 func (w *writeSide) heldBy(o owner) bool { return w.both().heldBy(&w.write, o) }
+
+func (r *readSide) owned() []owner  { return r.both().owned(&r.read) }
+func (w *writeSide) owned() []owner { return w.both().owned(&w.write) }
 
 func (r *readSide) expelled(o owner) bool  { return r.both().expelled(&r.read, o) }
 func (w *writeSide) expelled(o owner) bool { return w.both().expelled(&w.write, o) }

@@ -39,8 +39,16 @@ func parseRecord(registry, text string) (r record, l Label) {
 	return r, Label{Registry: registry, Host: r.Host, PID: r.PID, Name: r.Name}
 }
 
-// waits are those of this registry's calls that its record tells of.
-func (r *Registry) waits() []waitsRecord { return nil }
+// waits are those of this registry's calls that its record tells of. When one ends the record is written anew.
+func (r *Registry) waits() (all []waitsRecord) {
+	for _, w := range r.lastingWaits() {
+		w.call.recorded.Store(true)
+		if waiting.has(w.call) { // else it has ended, perhaps without having seen that
+			all = append(all, w.waitsRecord)
+		}
+	}
+	return all
+}
 
 // recording writes the record, for as long as the registry holds a lock, or waits for one, for longer than a second. Locks that are
 // released sooner cost it nothing but a look now and then whether they are: no lock has a timer of its own.
@@ -60,7 +68,10 @@ type recording struct {
 	closed bool
 
 	// Of the looks, one of which is under way at a time.
-	seen    uint64  // the newest number at the last look
+	seen   uint64  // the newest number at the last look
+	chases instant // when to look for deadlocks next, after an error
+
+	writing sync.Mutex
 	said    string  // the record as it was written last
 	failed  bool    // that failed
 	again   instant // when to write, although it says nothing new, or the last attempt has failed
@@ -118,6 +129,7 @@ func (w *recording) look() {
 	took := began.until(r.clock.now())
 	if lasting {
 		w.write(ctx)
+		w.chase(ctx)
 	}
 	if used || newest != w.seen {
 		w.seen = newest
@@ -154,8 +166,19 @@ func (r *Registry) inUse(now instant) (used, lasting bool) {
 	return used, lasting
 }
 
+// rewrite writes the record anew, in the background, since a wait that it tells of has ended.
+func (w *recording) rewrite() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.closed {
+		w.looks.Go(func() { w.write(context.Background()) })
+	}
+}
+
 // write writes the record, if it is time.
 func (w *recording) write(ctx context.Context) {
+	w.writing.Lock()
+	defer w.writing.Unlock()
 	r := w.reg
 	own := r.inspection.label
 	text, err := json.Marshal(record{own.Host, own.PID, own.Name, r.waits()})

@@ -28,7 +28,12 @@ import (
 // To stop sooner, break out of the loop.
 func (r *Registry) Locks(ctx context.Context) iter.Seq2[LockInfo, error] {
 	return func(yield func(LockInfo, error) bool) {
-		p := pass{reg: r, ctx: ctx, yield: yield, yielded: map[string]bool{}, labels: map[string]Label{}}
+		p := pass{reg: r, ctx: ctx, pattern: everyLock, yield: yield, yielded: map[string]bool{}, labels: map[string]Label{}}
+		p.pick = func(key string) {
+			if lock, ok := r.lockOf(key); ok {
+				p.keys = append(p.keys, lock)
+			}
+		}
 		if err := p.run(); err != nil && !errors.Is(err, errEnough) {
 			yield(LockInfo{}, &LockError{Op: "locks", Key: r.prefix + ":*", Err: err})
 		}
@@ -39,6 +44,8 @@ func (r *Registry) Locks(ctx context.Context) iter.Seq2[LockInfo, error] {
 type pass struct {
 	reg     *Registry
 	ctx     context.Context
+	pattern string           // of the keys, after the prefix
+	pick    func(key string) // takes a key
 	yield   func(LockInfo, error) bool
 	yielded map[string]bool  // keys
 	labels  map[string]Label // by registry
@@ -120,7 +127,7 @@ func (p *pass) nodes() (nodes []node, err error) {
 
 // scan goes through the keys of one server.
 func (p *pass) scan(n node) error {
-	pattern := glob(p.reg.prefix) + everyLock
+	pattern := glob(p.reg.prefix) + p.pattern
 	for cursor := "0"; ; {
 		if err := p.pace(); err != nil {
 			return err
@@ -146,9 +153,7 @@ func (p *pass) scan(n node) error {
 			return err
 		}
 		for _, key := range next.Elements {
-			if lock, ok := p.reg.lockOf(key); ok {
-				p.keys = append(p.keys, lock)
-			}
+			p.pick(key)
 		}
 		for len(p.keys) >= inspectedAt {
 			if err := p.inspect(); err != nil {

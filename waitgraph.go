@@ -2,8 +2,10 @@ package lockregistry
 
 import (
 	"context"
+	"iter"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -59,6 +61,8 @@ type blockedCall struct {
 	look     *time.Timer
 	over     bool
 	told     bool // it is in a cycle that was reported
+
+	recorded atomic.Bool // the record of the registry tells of it
 }
 
 // step is an edge of a cycle: a call, and the lock that the one before waits for, if an owner has it that this call keeps.
@@ -112,7 +116,7 @@ func (g *waitGraph) enter(b *blockedCall) error {
 }
 
 // others are the owners, but for its goroutine, that the call may keep.
-func (b *blockedCall) others() func(yield func(owner) bool) {
+func (b *blockedCall) others() iter.Seq[owner] {
 	return func(yield func(owner) bool) {
 		if b.owner != b.goroutine && !yield(b.owner) {
 			return
@@ -130,6 +134,9 @@ func (g *waitGraph) leave(b *blockedCall) {
 	g.unlink(&b.self)
 	for _, link := range b.more {
 		g.unlink(link)
+	}
+	if b.recorded.Load() {
+		b.lock.reg.recording.rewrite()
 	}
 	if b.look != nil { // set by enter only
 		g.closing.Lock()
@@ -195,6 +202,42 @@ func (g *waitGraph) with(key owner) (calls []*blockedCall) {
 		calls = append(calls, l.call)
 	}
 	return calls
+}
+
+// has tells whether a call is in the graph.
+func (g *waitGraph) has(b *blockedCall) bool {
+	s := g.shard(b.goroutine)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for l := s.calls[b.goroutine]; l != nil; l = l.next {
+		if l == &b.self {
+			return true
+		}
+	}
+	return false
+}
+
+// all are the calls that wait.
+func (g *waitGraph) all() iter.Seq[*blockedCall] {
+	return func(yield func(*blockedCall) bool) {
+		for i := range g.shards {
+			s, calls := &g.shards[i], []*blockedCall(nil)
+			s.mu.Lock()
+			for _, l := range s.calls {
+				for ; l != nil; l = l.next {
+					if l == &l.call.self {
+						calls = append(calls, l.call)
+					}
+				}
+			}
+			s.mu.Unlock()
+			for _, b := range calls {
+				if !yield(b) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // blocks tells whether an obstacle of a call for a lock may wait itself: for a lock other than this one.
