@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/lockregistry/lockregistry"
@@ -23,11 +22,14 @@ func short(d time.Duration) string {
 		return d.Round(time.Millisecond).String()
 	case d < time.Minute:
 		return d.Round(100 * time.Millisecond).String()
+	case d < time.Hour:
+		return fmt.Sprintf("%dm%02ds", d/time.Minute, d%time.Minute/time.Second)
 	case d < 48*time.Hour:
-		return strings.TrimSuffix(d.Round(time.Second).String(), "0s")
+		return fmt.Sprintf("%dh%02dm", d/time.Hour, d%time.Hour/time.Minute)
 	}
 	return fmt.Sprintf("%d days", d/(24*time.Hour))
 }
+
 // ago is how long something has been so.
 func ago(since time.Time) string {
 	if since.IsZero() {
@@ -43,4 +45,3 @@ func left(lease time.Duration) string {
 	}
 	return short(lease)
 }
-

@@ -136,7 +136,7 @@ func TestLs(t *testing.T) {
 	queue(t, s, prefix, two.Obtain("busy"))
 	acquire(t, one.ReadWrite(evil).Reader())
 	acquire(t, two.ReadWrite(evil).Reader())
-	s.Command(t, "SET", prefix+":java", "thread-1", "PX", "60000")
+	s.Command(t, "SET", prefix+":java", "0b6e4bd7-6a8e-4f6e-9f0a-6a2f6d0f4c55", "PX", "60000")
 	code, out, _ = lockreg(t, s.url, "ls", prefix)
 	assert.Zero(t, code)
 	rows := strings.Split(strings.TrimSpace(out), "\n")

@@ -28,7 +28,8 @@ longest queue first, then by name.
 
 HOLDER is the process that holds the lock, or how many readers do; SINCE is how
 long ago it asked for it; LEASE is what is left of the lease; WAITING is how many
-calls have a place in the queue. Java's waiters have none.
+calls have a place in the queue. Java's waiters have none. A plain lock whose
+holder is named as no library names them is not listed; show shows it.
 
 The names of all keys of the database are read, by SCAN: in small steps, which
 take 5 % of the server's time at most. Whatever key patterns a user has, SCAN
