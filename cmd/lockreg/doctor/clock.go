@@ -31,8 +31,19 @@ func (x *examination) clocks(ctx context.Context) {
 		best sample
 	}
 	var known []clock
+	sampled := map[*node][]sample{}
+	for range samples {
+		if pause(ctx, samplePause) != nil {
+			return
+		}
+		for _, n := range x.nodes {
+			if s, ok := x.sample(ctx, n); ok {
+				sampled[n] = append(sampled[n], s)
+			}
+		}
+	}
 	for _, n := range x.nodes {
-		all := x.sample(ctx, n)
+		all := sampled[n]
 		if len(all) == 0 {
 			continue
 		}
@@ -73,30 +84,22 @@ func (x *examination) clocks(ctx context.Context) {
 	}
 }
 
-func (x *examination) sample(ctx context.Context, n *node) (all []sample) {
-	for range samples {
-		if pause(ctx, samplePause) != nil {
-			return all
+// sample asks a server for its time once; false when it does not answer.
+func (x *examination) sample(ctx context.Context, n *node) (s sample, ok bool) {
+	began, sent := time.Now(), x.opts.Now()
+	reply, err := n.do(ctx, "TIME").AsStrSlice()
+	came := x.opts.Now()
+	s.took = time.Since(began)
+	if len(reply) == 2 {
+		seconds, err1 := strconv.ParseInt(reply[0], 10, 64)
+		micros, err2 := strconv.ParseInt(reply[1], 10, 64)
+		if err1 == nil && err2 == nil {
+			s.told = true
+			middle := sent.Add(came.Sub(sent) / 2).Round(0) // by the wall
+			s.offset = time.Unix(seconds, micros*1000).Sub(middle)
 		}
-		began, sent := time.Now(), x.opts.Now()
-		reply, err := n.do(ctx, "TIME").AsStrSlice()
-		took, came := time.Since(began), x.opts.Now()
-		if !answered(err) {
-			continue
-		}
-		s := sample{took: took}
-		if len(reply) == 2 {
-			seconds, err1 := strconv.ParseInt(reply[0], 10, 64)
-			micros, err2 := strconv.ParseInt(reply[1], 10, 64)
-			if err1 == nil && err2 == nil {
-				s.told = true
-				middle := sent.Add(came.Sub(sent) / 2).Round(0) // by the wall
-				s.offset = time.Unix(seconds, micros*1000).Sub(middle)
-			}
-		}
-		all = append(all, s)
 	}
-	return all
+	return s, answered(err)
 }
 
 func (x *examination) latency(n *node, all []sample) {

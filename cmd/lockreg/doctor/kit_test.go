@@ -18,7 +18,10 @@ import (
 	"github.com/lockregistry/lockregistry/internal/redistest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// A client that asks for the nodes of a cluster again waits for a moment before, closed or not.
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/redis/rueidis.(*call).DelayDo.func1"))
+}
 
 // patience is how long a test waits for what must come to be.
 const patience = 40 * time.Second

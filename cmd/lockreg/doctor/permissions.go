@@ -221,6 +221,30 @@ func (n *node) try(ctx context.Context, rule, name string) outcome {
 	return o
 }
 
+// tryAll makes in one round trip those attempts that need no connection of their own.
+func (n *node) tryAll(ctx context.Context, modes []mode) {
+	ctx, cancel := context.WithTimeout(ctx, answerLimit)
+	defer cancel()
+	var ids []string
+	var commands rueidis.Commands
+	for _, m := range modes {
+		for _, a := range m.areas {
+			for rule := range strings.SplitSeq(strings.Join(a.rules, "/"), "/") {
+				id := rule + " " + a.name
+				if strings.Contains(rule, "subscribe") || rule == "+client|tracking" || slices.Contains(ids, id) {
+					continue
+				}
+				ids, commands = append(ids, id), append(commands, n.client.B().Arbitrary(probe(rule, a.name)...).Build())
+			}
+		}
+	}
+	for i, result := range n.client.DoMulti(ctx, commands...) {
+		if o := judge(result.Error()); o != unclear {
+			n.tried[ids[i]] = o
+		}
+	}
+}
+
 func judge(err error) outcome {
 	if err == nil || rueidis.IsRedisNil(err) {
 		return permitted
@@ -310,7 +334,11 @@ func (n *node) reaches(ctx context.Context, a area) outcome {
 }
 
 func (x *examination) permissions(ctx context.Context) {
-	for _, m := range x.modes() {
+	modes := x.modes()
+	for _, n := range x.nodes {
+		n.tryAll(ctx, modes)
+	}
+	for _, m := range modes {
 		id, needed := "permission-"+m.name, slices.Contains(x.opts.Need, m.name)
 		severity := Info
 		switch {

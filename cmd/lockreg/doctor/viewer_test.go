@@ -115,10 +115,16 @@ func TestDocumentedUsersOfLockreg(t *testing.T) {
 					registry, err := lockregistry.New(client, "orders", lockregistry.WithLayout(layout))
 					require.NoError(t, err)
 					defer func() { require.NoError(t, registry.Close()) }()
+					listed := map[string]bool{}
+					for info, err := range registry.Locks(t.Context()) {
+						require.NoError(t, err)
+						listed[info.Path] = true
+					}
 					for path, is := range paths {
 						if is.layout != layout {
 							continue
 						}
+						require.True(t, listed[path], path)
 						info, err := registry.Inspect(t.Context(), path)
 						require.NoError(t, err)
 						require.Equal(t, is.kind, info.Kind)
