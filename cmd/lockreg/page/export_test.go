@@ -13,3 +13,5 @@ func (h *Handler) Streams() int {
 	defer h.feed.mu.Unlock()
 	return len(h.feed.streams)
 }
+
+var PauseAfter = pauseAfter

@@ -20,7 +20,7 @@ const (
 	heartbeat  = 15 * time.Second
 	piece      = 32 << 10 // is written at a time, and has a deadline of its own
 
-	passLimit      = 30 * time.Second
+	passLimit      = 5 * time.Minute // a million keys take 8 s
 	betweenCycles  = 2 * time.Second // of asking for deadlocks, which exist for a second before they are recorded
 	betweenSamples = time.Second
 	maxSamples     = 600
@@ -169,8 +169,14 @@ func (f *feed) poll(asked chan struct{}) {
 		if ctx.Err() == nil {
 			f.publish(next)
 		}
-		f.pause(ctx, max(f.interval, time.Since(began)))
+		f.pause(ctx, pauseAfter(time.Since(began), f.interval))
 	}
+}
+
+// pauseAfter is how long to leave the source alone after a pass. One that took a while is followed by a longer pause, up to that
+// with which everything is still shown within a second, and then by one that is as long as itself.
+func pauseAfter(took, interval time.Duration) time.Duration {
+	return max(interval, min(19*took, interval*3/2), took)
 }
 
 func (f *feed) pause(ctx context.Context, d time.Duration) {

@@ -301,3 +301,14 @@ func TestOneLock(t *testing.T) {
 	assert.Contains(t, got.body(), `"waiterCount":2`)
 	assert.Contains(t, got.body(), `"key":"orders:a b"`)
 }
+
+// A source that is slow is left alone for longer.
+func TestPauses(t *testing.T) {
+	t.Parallel()
+	for took, pause := range map[time.Duration]time.Duration{
+		time.Millisecond: 500 * time.Millisecond, 30 * time.Millisecond: 570 * time.Millisecond,
+		100 * time.Millisecond: 750 * time.Millisecond, time.Second: time.Second, 8 * time.Second: 8 * time.Second,
+	} {
+		assert.Equal(t, pause, page.PauseAfter(took, 500*time.Millisecond), took)
+	}
+}
