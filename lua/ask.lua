@@ -7,12 +7,15 @@
 local IDLE = 1000 -- how long ago the last release was, at least, that somebody waited for, when a queue begins anew
 local function ask(value, lease, kind, how, place, older, left, foreign)
   local member = value .. '|' .. lease .. kind
-  if not redis.REDIS_VERSION_NUM then -- before version 7 a script may be replicated, and then cannot ask for the time
-    redis.replicate_commands()
+  local micros, now = 0, 0
+  if how == 'queue' or free(kind) then
+    if not redis.REDIS_VERSION_NUM then -- before version 7 a script may be replicated, and then cannot ask for the time
+      redis.replicate_commands()
+    end
+    local time = redis.call('TIME')
+    micros = time[1] * 1000000 + time[2]
+    now = math.floor(micros / 1000)
   end
-  local time = redis.call('TIME')
-  local micros = time[1] * 1000000 + time[2]
-  local now = math.floor(micros / 1000)
   local refresh = true
   if how == 'queue' then
     if older ~= '' then
