@@ -772,16 +772,16 @@ type limit struct {
 }
 
 // watch ends limits. Most commands are answered at once, and a timer for each would cost more than the rest of this file: so
-// one timer serves all. It fires at intervals, as long as commands are sent: to stop it and set it again for each would wake
-// threads of an idle process. Only a command that has taken a while gets a timer of its own then, and only then its caller's
-// context is watched, which takes memory, and the mutex of a context that many callers may share.
+// one timer serves all. It fires at intervals, as long as commands are under way, and is never stopped: to stop it and set it
+// again for each would wake threads of an idle process, as each time does that it fires. Only a command that has taken a while
+// gets a timer of its own then, and only then its caller's context is watched, which takes memory, and the mutex of a context
+// that many callers may share.
 type watch struct {
 	clock clock
 	timer *time.Timer
 
 	_       cacheLine
 	running atomic.Bool // the timer, or it has just fired
-	busy    atomic.Bool // commands were sent since it fired last
 	_       cacheLine
 	groups  [8]limitGroup // several, so that callers seldom meet at a mutex
 }
@@ -795,7 +795,7 @@ type limitGroup struct {
 }
 
 const (
-	watchEvery = 25 * time.Millisecond
+	watchEvery = 50 * time.Millisecond
 	watchAfter = 20 * time.Millisecond // more than most answers take on a busy server
 	mostSpare  = 128                   // limits that a group keeps for the next commands
 )
@@ -834,9 +834,6 @@ func (w *watch) limit(p *patience, now instant) *limit {
 
 // run sees to it that there is a round.
 func (w *watch) run() {
-	if !w.busy.Load() {
-		w.busy.Store(true)
-	}
 	if !w.running.Load() && w.running.CompareAndSwap(false, true) {
 		w.timer.Reset(watchEvery)
 	}
@@ -848,7 +845,7 @@ func (w *watch) round() {
 	w.running.Store(false)
 	now := w.clock.now()
 	var slow []*limit
-	more := w.busy.Swap(false)
+	more := false
 	for i := range w.groups {
 		g := &w.groups[i]
 		g.mu.Lock()

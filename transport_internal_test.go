@@ -121,7 +121,7 @@ func TestTheWatchRests(t *testing.T) {
 		way := open(func(context.Context) rueidis.RedisResult { return rueidis.RedisResult{} })
 		way.do(&patience{ctx: t.Context(), limit: time.Second, late: time.Minute}, &call{key: "42"})
 		require.True(t, way.watch.running.Load())
-		<-time.After(2*watchEvery + 1)
+		<-time.After(watchEvery + 1)
 		synctest.Wait()
 		require.False(t, way.watch.running.Load())
 	})
