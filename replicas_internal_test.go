@@ -52,7 +52,7 @@ func TestRenewalsThatWaitForReplicasDelayNoRemoval(t *testing.T) {
 	for range 2 * maxWorkers * batch {
 		s.renewals = append(s.renewals, stalled{until: until, asked: asked})
 	}
-	for s.hire(false) { //nolint:revive // the condition does the work
+	for s.hire(false) {
 	}
 	s.mu.Unlock()
 	defer close(until)
