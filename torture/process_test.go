@@ -216,6 +216,9 @@ func listen(tb testing.TB, backend string) *Proxy {
 func start(tb testing.TB, s system, n network, addr string, with settings) process {
 	tb.Helper()
 	client, err := n.dial(addr)
+	for began := time.Now(); err != nil && time.Since(began) < 20*time.Second; { // a busy machine takes longer than its patience
+		client, err = n.dial(addr)
+	}
 	require.NoError(tb, err)
 	tb.Cleanup(client.Close)
 	p, err := s.open(client, with)
