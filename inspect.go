@@ -19,8 +19,11 @@ type LockInfo struct {
 	Key  string // prefix + ":" + path
 
 	// Kind is "lock" for a plain lock, "readwrite" for a read-write lock, and empty when nobody holds it and nobody waits.
-	Kind   string
-	Layout Layout // of a plain lock, as its key has it, or, when nobody holds it, of this registry; that of a read-write lock is LayoutRedisson
+	Kind string
+
+	// Layout is that of a plain lock, as its key has it, or, when nobody holds it, of this registry. That of a read-write lock
+	// is LayoutRedisson.
+	Layout Layout
 
 	Holders     []HolderInfo // the first 100 in no order; one, but for readers
 	HolderCount int          // all of them
@@ -35,18 +38,21 @@ type HolderInfo struct {
 	Label  Label  // of its registry; see [Label.Known]
 	Shared bool   // it is a reader
 
-	// Since is when the call that holds the lock asked for it, by the wall clock of its process: for one that waited in the queue, when
-	// it began to wait, or to wait anew. It may have been handed from one goroutine to another since. Zero: not known, as for
-	// Java and older versions.
+	// Since is when the call that holds the lock asked for it, by the wall clock of its process: for one that waited in the
+	// queue, when it began to wait, or to wait anew. It may have been handed from one goroutine to another since. Zero: not
+	// known, as for Java and older versions.
 	Since time.Time
 
 	Lease time.Duration // what is left of it, if it is not renewed; negative when it has no end
-	Token uint64        // the last fencing token that was drawn for the path, for its present owner or the next ones, see [WithFencing]; 0: none
 	Kept  bool          // nobody holds the lock any more, and [AtLeast] keeps the path
+
+	// Token is the last fencing token that was drawn for the path; 0: none. They are drawn by the hundred, so that of the
+	// present owner is at most 99 less, see [WithFencing].
+	Token uint64
 }
 
-// WaiterInfo is a call that has a place in the queue of a path. Java, and calls that poll, have none. The place of a process that
-// has died goes when its turn comes.
+// WaiterInfo is a call that has a place in the queue of a path. Java, and calls that poll, have none. The place of a process
+// that has died goes when its turn comes.
 type WaiterInfo struct {
 	Registry string    // as in Label
 	Label    Label     // see [Label.Known]
@@ -70,12 +76,12 @@ type inspection struct {
 	readOnly atomic.Bool // the server takes EVALSHA_RO, and refuses this user EVALSHA
 }
 
-// Inspect tells who holds the lock of path, and who waits for it: its plain lock in either layout, or its read-write lock, Java's
-// holders included. It reads, in two round trips, and changes nothing, so a user without permission to write may call it;
-// docs/operations.md names the commands. The holders and waiters are those of one moment, the labels of one just after it.
+// Inspect tells who holds the lock of path, and who waits for it: its plain lock in either layout, or its read-write lock,
+// Java's holders included. It reads, in two round trips, and changes nothing, so a user without permission to write may call
+// it; docs/operations.md names the commands. The holders and waiters are those of one moment, the labels of one just after it.
 //
-// Errors, each within a [*LockError]: [ErrWrongType] when the key is no lock at all, [ErrUnavailable], that of ctx, [ErrClosed],
-// bad input such as an empty path, and other ones of Redis.
+// Errors, each within a [*LockError]: [ErrWrongType] when the key is no lock at all, [ErrUnavailable], that of ctx,
+// [ErrClosed], bad input such as an empty path, and other ones of Redis.
 func (r *Registry) Inspect(ctx context.Context, path string) (LockInfo, error) {
 	l := r.newLock(path)
 	info, err := r.inspectOne(ctx, l)
@@ -149,10 +155,11 @@ func (r *Registry) inspectKeys(ctx context.Context, keys []string) ([]LockInfo, 
 	return infos, errs
 }
 
-// run runs the script for some groups of keys in one pipeline. A server that does not know it gets the source, and a user who may
-// only read uses the command for that, which is there since Redis 7.
+// run runs the script for some groups of keys in one pipeline. A server that does not know it gets the source, and a user who
+// may only read uses the command for that, which is there since Redis 7.
 func (i *inspection) run(
-	ctx context.Context, way rueidis.CoreClient, some []int, build func(b rueidis.Builder, n int, verb, script string) rueidis.Completed,
+	ctx context.Context, way rueidis.CoreClient, some []int,
+	build func(b rueidis.Builder, n int, verb, script string) rueidis.Completed,
 ) []rueidis.RedisResult {
 	send := func(which []int, verb, script string) []rueidis.RedisResult {
 		if i.readOnly.Load() {
@@ -306,8 +313,8 @@ type name struct {
 	known    bool // it has the form that this package and Redisson write
 }
 
-// firstTime is the least number that can be a time: that of the year 2000, in microseconds. Older versions count from 1, Redisson's
-// threads too.
+// firstTime is the least number that can be a time: that of the year 2000, in microseconds. Older versions count from 1,
+// Redisson's threads too.
 const firstTime = 946_684_800_000_000
 
 // parseName reads "<registry>:<number>", perhaps with ":write" or ":atleast" behind it; anything else is a registry.

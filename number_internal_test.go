@@ -17,13 +17,13 @@ func TestNumbersAreTimesAndAlwaysGrow(t *testing.T) {
 		require.Equal(t, micros(), r.number())
 		require.Equal(t, micros()+1, r.number(), "the clock has not moved")
 		require.Equal(t, micros()+2, r.number())
-		time.Sleep(time.Second)
+		<-time.After(time.Second)
 		require.Equal(t, micros(), r.number(), "the time again")
 
 		ahead := micros() + uint64(time.Hour/time.Microsecond)
 		r.holds.Store(ahead) // as if the clock were set back by an hour now
 		require.Equal(t, ahead+1, r.number())
-		time.Sleep(time.Hour + time.Second)
+		<-time.After(time.Hour + time.Second)
 		require.Equal(t, micros(), r.number(), "the clock has caught up")
 
 		require.Equal(t, micros()+1, r.numberAt(math.MinInt64))

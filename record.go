@@ -50,13 +50,13 @@ func (r *Registry) waits() (all []waitsRecord) {
 	return all
 }
 
-// recording writes the record, for as long as the registry holds a lock, or waits for one, for longer than a second. Locks that are
-// released sooner cost it nothing but a look now and then whether they are: no lock has a timer of its own.
+// recording writes the record, for as long as the registry holds a lock, or waits for one, for longer than a second. Locks
+// that are released sooner cost it nothing but a look now and then whether they are: no lock has a timer of its own.
 //
 //	idle ──a hold is asked for──▶ watching ──nothing is held or waited for, and nothing was asked for since the last look──▶ idle
 //
-// While it watches it looks each second, and writes when something has lasted: anew when the record says something else now, and
-// each 10 s. Nobody waits for that. When it fails, the record just expires.
+// While it watches it looks each second, and writes when something has lasted: anew when the record says something else now,
+// and each 10 s. Nobody waits for that. When it fails, the record just expires.
 type recording struct {
 	reg      *Registry
 	watching atomic.Bool

@@ -67,7 +67,8 @@ func TestRecordOfOneThatWaits(t *testing.T) {
 func TestRecordThatCannotBeWritten(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		var log journal
-		r := w.registryOn(w.user("resetkeys", "~orders:42"), log.option(), lockregistry.WithExpiry(3*time.Second), lockregistry.WithRenewal())
+		r := w.registryOn(w.user("resetkeys", "~orders:42"), log.option(),
+			lockregistry.WithExpiry(3*time.Second), lockregistry.WithRenewal())
 		l := r.Obtain("42")
 		w.lock(l)
 		w.await("a line in the log", func() bool { return len(log.lines("refuses the record")) == 1 })

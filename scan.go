@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"strconv"
 	"strings"
 	"time"
 
@@ -15,17 +16,17 @@ import (
 )
 
 // Locks goes through the paths under the registry's prefix that somebody holds or waits for, in no order, each once, with what
-// [Registry.Inspect] tells of it. It finds them by SCAN, on each master of a cluster: one that is locked all the time is among them, one
-// that is locked or released meanwhile may be. A key that has no lock's content is left out, and so is a plain lock whose holder is named
-// neither as this package, nor as Spring, nor as Redisson name theirs.
+// [Registry.Inspect] tells of it. It finds them by SCAN, on each master of a cluster: one that is locked all the time is among
+// them, one that is locked or released meanwhile may be. A key that has no lock's content is left out, and so is a plain lock
+// whose holder is named neither as this package, nor as Spring, nor as Redisson name theirs.
 //
-// SCAN goes through all keys of the database, 500 in a call, which takes the server about 0.2 ms. The first 250 calls follow one
-// another, enough for 100 000 keys in a fraction of a second. In a database with more, calls are spread so that the pass takes
-// 5 % of the server's time at most: for a million keys about 8 s. The caller should wait between passes, too. SCAN shows a user the names of
-// all keys, whatever the key patterns of the user's access list.
+// SCAN goes through all keys of the database, 500 in a call, which takes the server about 0.2 ms. The first 250 calls follow
+// one another, enough for 100 000 keys in a fraction of a second. In a database with more, calls are spread so that the pass
+// takes 5 % of the server's time at most: for a million keys about 8 s. The caller should wait between passes, too. SCAN shows
+// a user the names of all keys, whatever the key patterns of the user's access list.
 //
-// An error is the last thing that it gives, within a [*LockError]: that of ctx, [ErrUnavailable], [ErrClosed], or another one of Redis.
-// To stop sooner, break out of the loop.
+// An error is the last thing that it gives, within a [*LockError]: that of ctx, [ErrUnavailable], [ErrClosed], or another one
+// of Redis. To stop sooner, break out of the loop.
 func (r *Registry) Locks(ctx context.Context) iter.Seq2[LockInfo, error] {
 	return func(yield func(LockInfo, error) bool) {
 		p := pass{reg: r, ctx: ctx, pattern: everyLock, yield: yield, yielded: map[string]bool{}, labels: map[string]Label{}}
@@ -135,13 +136,14 @@ func (p *pass) scan(n node) error {
 		var next rueidis.ScanEntry
 		err := p.timed(func() error {
 			patience := p.reg.asks(p.ctx)
-			e := n.lane.apart(patience, n.lane.places, &sending{send: func(ctx context.Context, way rueidis.CoreClient) []rueidis.RedisResult {
+			send := func(ctx context.Context, way rueidis.CoreClient) []rueidis.RedisResult {
 				if n.client != nil {
 					way = n.client
 				}
-				return []rueidis.RedisResult{way.Do(ctx, way.B().Arbitrary("SCAN", cursor, "MATCH", pattern, "COUNT", scanCount).Build())}
-			}})
-			entry, err := e.result(0).AsScanEntry()
+				command := way.B().Arbitrary("SCAN", cursor, "MATCH", pattern, "COUNT", scanCount).Build()
+				return []rueidis.RedisResult{way.Do(ctx, command)}
+			}
+			entry, err := n.lane.apart(patience, n.lane.places, &sending{send: send}).result(0).AsScanEntry()
 			if patience.cut(err) {
 				err = explain(ended(p.ctx), outage{errNoAnswer})
 			}
@@ -160,7 +162,7 @@ func (p *pass) scan(n node) error {
 				return err
 			}
 		}
-		if cursor = fmt.Sprint(next.Cursor); next.Cursor == 0 {
+		if cursor = strconv.FormatUint(next.Cursor, 10); next.Cursor == 0 {
 			return nil
 		}
 	}
@@ -255,7 +257,8 @@ func (r *Registry) lockOf(key string) (lock string, ok bool) {
 	if !ok {
 		return "", false
 	}
-	// Of a key without a hash tag, "<prefix>:{<key>}:waiters". The prefix may be that of another registry, which begins with this one.
+	// Of a key without a hash tag, "<prefix>:{<key>}:waiters". The prefix may be that of another registry, which begins with this
+	// one.
 	if prefix, inner, braces := strings.Cut(strings.TrimSuffix(lock, "}"), ":{"); braces && strings.HasPrefix(inner, prefix+":") {
 		lock = inner
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -92,10 +93,11 @@ func TestLocksStop(t *testing.T) {
 	worlds(t, func(w *world) {
 		r := w.registry()
 		for i := range 5 {
-			w.lock(r.Obtain(fmt.Sprint(i)))
+			w.lock(r.Obtain(strconv.Itoa(i)))
 		}
 		seen := 0
-		for range r.Locks(w.Context()) {
+		for _, err := range r.Locks(w.Context()) {
+			require.NoError(w, err)
 			if seen++; seen == 2 {
 				break
 			}
@@ -164,7 +166,8 @@ func TestLocksAreSoughtSparingly(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		const others, few = 200_000, 100_000
 		fill := func(from, to int) {
-			w.do("EVAL", `for i = ARGV[1], ARGV[2] do redis.call('SET', 'other:' .. i, '1') end`, "0", fmt.Sprint(from+1), fmt.Sprint(to))
+			const script = `for i = ARGV[1], ARGV[2] do redis.call('SET', 'other:' .. i, '1') end`
+			w.do("EVAL", script, "0", strconv.Itoa(from+1), strconv.Itoa(to))
 		}
 		r := w.registry()
 		w.lock(r.Obtain("42"))
