@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"iter"
 	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -135,7 +136,7 @@ func (a *app) printLocks(infos []lockregistry.LockInfo) error {
 		if info.HolderCount > 1 {
 			holder, since, lease = fmt.Sprintf("%d readers", info.HolderCount), "", ""
 		}
-		table.row(info.Path, kindOf(info), holder, since, lease, fmt.Sprint(info.WaiterCount))
+		table.row(info.Path, kindOf(info), holder, since, lease, strconv.Itoa(info.WaiterCount))
 	}
 	return table.Flush()
 }
@@ -156,7 +157,7 @@ func (a *app) printLock(info lockregistry.LockInfo) error {
 		for _, h := range info.Holders {
 			token := "-"
 			if h.Token > 0 {
-				token = fmt.Sprint(h.Token)
+				token = strconv.FormatUint(h.Token, 10)
 			}
 			table.row(who(h), reads(h.Shared, info.Kind), ago(h.Since), left(h.Lease), token, h.Holder)
 		}

@@ -126,7 +126,8 @@ func (r *releaser) choose(info lockregistry.LockInfo) (lockregistry.HolderInfo, 
 	if err := r.to(r.err).printLock(info); err != nil {
 		return lockregistry.HolderInfo{}, err
 	}
-	return lockregistry.HolderInfo{}, usage("%d readers hold it: say which one with --holder, as it stands under IN REDIS", info.HolderCount)
+	return lockregistry.HolderInfo{}, usage("%d readers hold it: say which one with --holder, as it stands under IN REDIS",
+		info.HolderCount)
 }
 
 // to is the same with another output.

@@ -37,8 +37,10 @@ func TestRelease(t *testing.T) {
 	assert.Contains(t, out, "shop:a is free")
 	assert.False(t, s.has(t, "shop:a"))
 	require.Len(t, strings.Split(strings.TrimSpace(text), "\n"), 1, text)
-	for _, part := range []string{"time=", "msg=release", "caller=" + me.Username + "@" + host, "path=a", "key=shop:a", "holder=" + value,
-		`reason="gone\n\x1b[2Jx\u202e\u009b2J\n\t"`, "result=freed"} {
+	for _, part := range []string{
+		"time=", "msg=release", "caller=" + me.Username + "@" + host, "path=a", "key=shop:a", "holder=" + value,
+		`reason="gone\n\x1b[2Jx\u202e\u009b2J\n\t"`, "result=freed",
+	} {
 		assert.Contains(t, text, part)
 	}
 	require.Error(t, h.Release(context.Background()))
@@ -72,7 +74,7 @@ func TestReleaseOneOfSeveral(t *testing.T) {
 	assert.Equal(t, 64, code)
 	assert.Contains(t, text, "2 readers hold it")
 	var holder string
-	for _, field := range strings.Fields(text) {
+	for field := range strings.FieldsSeq(text) {
 		if strings.HasPrefix(field, one.ClientID()+":") {
 			holder = field
 		}
