@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/redis/rueidis"
@@ -184,4 +185,47 @@ func TestVersionAndHelp(t *testing.T) {
 	code, _, text := lockreg(t, "", "frob")
 	assert.Equal(t, 64, code)
 	assert.Contains(t, text, "unknown command")
+}
+
+// Two processes, as far as they know, lock two paths in different orders.
+func TestDeadlocks(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	code, out, _ := lockreg(t, s.url, "deadlocks", "shop")
+	assert.Zero(t, code)
+	assert.Equal(t, "no deadlocks\n", out)
+
+	one, two := s.registry(t, "shop", lockregistry.WithName("one")), s.registry(t, "shop", lockregistry.WithName("two"))
+	ctx, cancel := context.WithTimeout(context.Background(), 5*patience)
+	var all, first sync.WaitGroup
+	first.Add(2)
+	for r, paths := range map[*lockregistry.Registry][2]string{one: {"a", "b\x1b"}, two: {"b\x1b", "a"}} {
+		all.Go(func() {
+			assert.NoError(t, r.Obtain(paths[0]).Lock(ctx))
+			first.Done()
+			first.Wait()
+			_ = r.Obtain(paths[1]).Lock(ctx)
+			_ = r.Obtain(paths[0]).Unlock(context.WithoutCancel(ctx))
+		})
+	}
+	eventually(t, "it is found", func() bool {
+		code, out, _ = lockreg(t, s.url, "deadlocks", "shop")
+		return code == 1
+	})
+	assert.Contains(t, out, "deadlock of 2")
+	assert.Regexp(t, `(?m)^goroutine \d+ +one on .* a +b\\x1b +\S+ ago$`, out)
+	assert.Regexp(t, `(?m)^goroutine \d+ +two on .* b\\x1b +a +\S+ ago$`, out)
+	code, out, _ = lockreg(t, s.url, "deadlocks", "--json", "shop")
+	assert.Equal(t, 1, code)
+	var found []view.Deadlock
+	require.NoError(t, json.Unmarshal([]byte(out), &found))
+	require.Len(t, found, 1)
+	assert.Len(t, found[0].Waits, 2)
+
+	cancel()
+	all.Wait()
+	eventually(t, "it is over", func() bool {
+		code, _, _ = lockreg(t, s.url, "deadlocks", "shop")
+		return code == 0
+	})
 }
