@@ -72,9 +72,9 @@ func TestEachRightThatIsMissing(t *testing.T) {
 		}
 	}
 	require.Empty(t, findings(examine(t, as(s), everything), ""))
-	for _, right := range strings.Fields("get set exists pexpire pttl evalsha eval publish zadd zrem zrange zrevrange " +
-		"zrangebyscore zscore zrank time pubsub|numsub subscribe unsubscribe client|tracking hget hgetall hexists hkeys hset hmset hdel " +
-		"hlen hscan del type wait scan strlen zcount") {
+	for right := range strings.FieldsSeq("get set exists pexpire pttl evalsha eval publish zadd zrem zrange zrevrange " +
+		"zrangebyscore zscore zrank time pubsub|numsub subscribe unsubscribe client|tracking hget hgetall hexists hkeys hset " +
+		"hmset hdel hlen hscan del type wait scan strlen zcount") {
 		command, _, _ := strings.Cut(right, "|") // before Redis 7 only all of it can be taken
 		s.Command(t, "ACL", "SETUSER", "app", "-"+command)
 		found := findings(examine(t, as(s), everything), "")
