@@ -120,6 +120,8 @@ func TestDocumentedUsersOfLockreg(t *testing.T) {
 						require.NoError(t, err)
 						listed[info.Path] = true
 					}
+					_, err = registry.Deadlocks(t.Context())
+					require.NoError(t, err)
 					for path, is := range paths {
 						if is.layout != layout {
 							continue
