@@ -108,8 +108,8 @@ func WithHosts(names ...string) Option {
 	return func(h *Handler) error { h.hosts = newHosts(names); return nil }
 }
 
-// WithInterval says how long to pause between two passes over the locks. The default is half a second. It is up to half as much longer
-// after a pass that took a while, and as long as the pass if that took longer still.
+// WithInterval says how long to pause between two passes over the locks. The default is half a second. It is up to half as much
+// longer after a pass that took a while, and as long as the pass if that took longer still.
 func WithInterval(d time.Duration) Option {
 	return func(h *Handler) error {
 		if d <= 0 {

@@ -33,10 +33,10 @@ func fill(t *testing.T, server *redistest.Server, n int) {
 	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{server.Addr()}, DisableCache: true})
 	require.NoError(t, err)
 	defer client.Close()
+	const thousand = "for i = ARGV[1], ARGV[1] + 999 do redis.call('SET', 'session:' .. i, 'x') end return 1"
 	for from := 0; from < n; from += 1000 {
-		err := client.Do(t.Context(), client.B().Eval().Script(
-			"for i = ARGV[1], ARGV[1] + 999 do redis.call('SET', 'session:' .. i, 'x') end return 1").Numkeys(0).Arg(strconv.Itoa(from)).Build()).Error()
-		require.NoError(t, err)
+		command := client.B().Eval().Script(thousand).Numkeys(0).Arg(strconv.Itoa(from)).Build()
+		require.NoError(t, client.Do(t.Context(), command).Error())
 	}
 }
 
@@ -122,6 +122,41 @@ func TestDeadlockIsShown(t *testing.T) {
 	source.mu.Lock()
 	source.deadlocks = nil
 	source.mu.Unlock()
+	b.await(`document.querySelector("#deadlocks").hidden`)
+	b.quiet()
+}
+
+func TestDeadlockOfRedis(t *testing.T) {
+	server := redistest.Start(t)
+	b := open(t, serve(t, registry(t, server)), 1200, 900)
+	ctx, end := context.WithCancel(t.Context())
+	var ended, locked sync.WaitGroup
+	locked.Add(2)
+	for _, process := range []struct{ name, first, second string }{{"billing", "order", "stock"}, {"shop", "stock", "order"}} {
+		r := registry(t, server, lockregistry.WithName(process.name))
+		ended.Go(func() {
+			first, second := r.Obtain(process.first), r.Obtain(process.second)
+			err := first.Lock(ctx)
+			locked.Done()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			locked.Wait()
+			if second.Lock(ctx) == nil {
+				_ = second.Unlock(context.WithoutCancel(ctx))
+			}
+			_ = first.Unlock(context.WithoutCancel(ctx))
+		})
+	}
+	defer ended.Wait()
+	defer end()
+	b.text("#deadlocks-title", "A deadlock")
+	b.text("#deadlock-list", "holds order and waits for stock")
+	b.text("#deadlock-list", "holds stock and waits for order")
+	b.text("#deadlock-list", "in billing (")
+	b.text("#deadlock-list", "in shop (")
+	end()
 	b.await(`document.querySelector("#deadlocks").hidden`)
 	b.quiet()
 }
