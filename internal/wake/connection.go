@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -141,11 +142,20 @@ func (c *connection) serve() error {
 		case <-c.ctx.Done():
 			return context.Cause(c.ctx)
 		}
-		if err := c.leave(n.unused(late)); err != nil {
-			return err
+		leaves := false
+		if late || n.crowded() {
+			var err error
+			if leaves, err = c.mayLeave(); err != nil {
+				return err
+			}
+		}
+		if leaves {
+			if err := c.leave(n.unused(late)); err != nil {
+				return err
+			}
 		}
 		if late {
-			if err := c.leaveOwn(n.silent()); err != nil {
+			if err := c.leaveOwn(n.silent(leaves)); err != nil {
 				return err
 			}
 		}
@@ -164,11 +174,11 @@ func (c *connection) serve() error {
 	}
 }
 
-// unused takes the channels that are to be left.
-func (n *node) unused(tidy bool) (names, sharded []string) {
+// unused takes the channels that are to be left: when it is time to, or when there are many.
+func (n *node) unused(late bool) (names, sharded []string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if !tidy && len(n.idle) < batch {
+	if !late && len(n.idle) < batch {
 		return nil, nil
 	}
 	for _, name := range n.idle {
@@ -183,10 +193,31 @@ func (n *node) unused(tidy bool) (names, sharded []string) {
 	return names, sharded
 }
 
+// crowded tells whether there are many channels to leave.
+func (n *node) crowded() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return len(n.idle) >= batch
+}
+
 func (n *node) untidy() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return len(n.idle)+len(n.quiet)+len(n.later) > 0
+}
+
+// mayLeave tells whether channels can be left now. Rueidis sends PING behind each UNSUBSCRIBE, and when that is refused, for
+// another reason than the three that it knows, it panics, in a goroutine of its own: which would end the program when the
+// server's disk is full, since a master that cannot save refuses PING, too (MISCONF). Then channels stay for the time being.
+func (c *connection) mayLeave() (bool, error) {
+	result := c.client.Do(c.ctx, c.client.B().Ping().Build())
+	if err := result.NonRedisError(); err != nil {
+		return false, err
+	}
+	reply := result.Error()
+	return reply == nil || slices.ContainsFunc([]string{"NOPERM", "LOADING", "BUSY"}, func(known string) bool {
+		return strings.HasPrefix(reply.Error(), known)
+	}), nil
 }
 
 func (c *connection) leave(names, sharded []string) error {

@@ -203,9 +203,9 @@ func (w *Waiter) told() {
 	}
 }
 
-// silent takes the own channels on which nobody has waited for a while, and has those tried again about which the server
-// could not say.
-func (n *node) silent() (names []string) {
+// silent takes the own channels on which nobody has waited for a while, if channels can be left, and has those tried again about
+// which the server could not say.
+func (n *node) silent(leaves bool) (names []string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	quiet := n.quiet
@@ -214,7 +214,7 @@ func (n *node) silent() (names []string) {
 		switch {
 		case len(o.hearers) > 0:
 			o.quiet = false
-		case o.fresh:
+		case o.fresh || !leaves:
 			o.fresh = false
 			n.quiet = append(n.quiet, o)
 		case n.owns[o.name] == o:

@@ -159,13 +159,13 @@ func TestOwnChannelInUse(t *testing.T) {
 	for range 3 {
 		waits()
 		waits()
-		require.Empty(t, n.silent())
+		require.Empty(t, n.silent(true))
 	}
-	require.Equal(t, []string{"own"}, n.silent())
-	require.Empty(t, n.silent())
+	require.Equal(t, []string{"own"}, n.silent(true))
+	require.Empty(t, n.silent(true))
 	waits()
-	require.Empty(t, n.silent())
-	require.Equal(t, []string{"own"}, n.silent())
+	require.Empty(t, n.silent(true))
+	require.Equal(t, []string{"own"}, n.silent(true))
 }
 
 // Who heard wakes when the connection is lost, and hears again on the next.

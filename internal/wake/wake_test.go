@@ -4,6 +4,9 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"os"
+	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -378,4 +381,40 @@ func TestCloseWhileTheServerIsSilent(t *testing.T) {
 	require.Nil(t, l.Waiter(Wait{Key: "late"}))
 	w.Close()
 	other.Close()
+}
+
+// A server that cannot save refuses PING, which rueidis sends when a channel is left. That must not end the program.
+func TestChannelsAreLeftOnceTheServerSavesAgain(t *testing.T) {
+	folder := t.TempDir()
+	server := redistest.Start(t, "--dir", folder, "--save", "3600", "1")
+	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{server.Addr()}})
+	require.NoError(t, err)
+	t.Cleanup(client.Close)
+	b := &bench{T: t, server: server, client: client}
+	l := b.listen(client, subscribing)
+	stays, leaves := b.armed(l, "stays"), b.armed(l, "leaves")
+	obstacle := filepath.Join(folder, "dump.rdb")
+	require.NoError(t, os.Mkdir(obstacle, 0o700))
+	server.Command(t, "BGSAVE")
+	refused := func() bool {
+		_, err := server.Do("PING")
+		return err != nil && strings.HasPrefix(err.Error(), "MISCONF")
+	}
+	b.await("the server cannot save", refused)
+
+	leaves.Close()
+	rejected := regexp.MustCompile(`cmdstat_ping:.*rejected_calls=\d+`)
+	count := func() string { return rejected.FindString(server.Command(t, "INFO", "commandstats")) }
+	before := count()
+	b.await("a channel was to be left", func() bool { return count() != before })
+	require.Equal(t, "channel:leaves\n1", server.Command(t, "PUBSUB", "NUMSUB", "channel:leaves"))
+	server.Command(t, "PUBLISH", "channel:stays", "stays")
+	b.wakes(stays)
+
+	require.NoError(t, os.Remove(obstacle))
+	server.Command(t, "BGSAVE")
+	b.await("it saves again", func() bool { return !refused() })
+	b.await("the channel is left", func() bool {
+		return server.Command(t, "PUBSUB", "NUMSUB", "channel:leaves") == "channel:leaves\n0"
+	})
 }
