@@ -31,16 +31,19 @@ func startGuard() (*guard, error) {
 	if os.Getpid() == 1 {
 		return &guard{}, nil
 	}
-	self, err := os.Executable()
-	if err != nil {
-		return nil, err
+	self := "/proc/self/exe" // this very program, also when its file was replaced meanwhile
+	if _, err := os.Stat(self); err != nil {
+		if self, err = os.Executable(); err != nil {
+			return nil, err
+		}
 	}
 	read, write, err := os.Pipe()
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = read.Close() }()
-	cmd := exec.Command(self, guardCommandName) //nolint:gosec,noctx // it is this program, and outlives everything
+	cmd := exec.Command(self, guardCommandName) //nolint:noctx // it outlives everything
+	cmd.Args[0] = os.Args[0]
 	cmd.Stdin = read
 	cmd.Dir = "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // out of reach of the terminal

@@ -188,9 +188,11 @@ func (r *runner) run(ctx context.Context) (err error) {
 	hold, err := r.acquire(waiting, registry)
 	cancel()
 	if err = signalled(waiting, err); err == nil {
-		return r.under(ctx, hold, box)
+		if err = r.lengthen(ctx, hold); err == nil {
+			return r.under(ctx, hold, box)
+		}
 	}
-	if hold != nil { // the signal came as the lock did
+	if hold != nil { // a signal came as the lock did, or Redis has gone again
 		_ = hold.Release(ctx)
 	}
 	return r.notObtained(ctx, registry, err)
@@ -214,6 +216,17 @@ func (r *runner) acquire(ctx context.Context, registry *lockregistry.Registry) (
 		return registry.ReadWrite(r.path).Writer().Acquire(ctx, opts...)
 	}
 	return registry.Acquire(ctx, r.path, opts...)
+}
+
+// lengthen has the lock last long enough for a start: one that another process's release has granted has a lease of a second at
+// first, which would look as if it could not be renewed.
+func (r *runner) lengthen(ctx context.Context, hold *lockregistry.Hold) error {
+	if hold.Remaining() > r.lease/2 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	return hold.Renew(ctx, r.lease)
 }
 
 // notObtained chooses the exit code for an error of Acquire.

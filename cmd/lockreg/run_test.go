@@ -161,6 +161,35 @@ func TestRunWaits(t *testing.T) {
 	assert.Equal(t, "second\nthird\n", second.out.String()+third.out.String())
 }
 
+// A lock that a release has granted has a short lease at first. The command is not ended for that.
+func TestRunGranted(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	for path, flag := range map[string]string{"a": "--fencing=false", "b": "--layout=redisson", "c": "--exclusive"} {
+		start := func() (*program, func()) {
+			p := prepare(s.url, "run", flag, "shop", path, "--", "sh", "-c", "echo in; cat; echo end")
+			end, err := p.StdinPipe()
+			require.NoError(t, err)
+			return p.begin(t), func() { _ = end.Close() }
+		}
+		first, end1 := start()
+		first.says(t, "in")
+		second, end2 := start()
+		eventually(t, "it waits", func() bool { return s.waiters(t, "shop", path) == 1 })
+		end1()
+		assert.Zero(t, first.code(t))
+		second.says(t, "in")
+		eventually(t, "a whole lease", func() bool {
+			left, err := strconv.Atoi(s.Command(t, "PTTL", "shop:"+path))
+			return err == nil && left > 15_000
+		})
+		end2()
+		assert.Zero(t, second.code(t), second.err.String())
+		assert.Equal(t, "in\nend\n", second.out.String())
+		assert.Empty(t, second.err.String())
+	}
+}
+
 // A signal ends the waiting, and nothing is left behind.
 func TestRunSignalWhileWaiting(t *testing.T) {
 	t.Parallel()
