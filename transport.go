@@ -795,7 +795,7 @@ type limitGroup struct {
 }
 
 const (
-	watchEvery = 50 * time.Millisecond
+	watchEvery = 40 * time.Millisecond
 	watchAfter = 20 * time.Millisecond // more than most answers take on a busy server
 	mostSpare  = 128                   // limits that a group keeps for the next commands
 )
