@@ -137,3 +137,48 @@ func TestInspectShowsTheQueue(t *testing.T) {
 		require.NoError(w, viewer.ForceUnlock(w.Context(), "42"))
 	})
 }
+
+// A reader whose own lease is over holds nothing, although the hash names it for as long as others read.
+func TestInspectLeavesOutReadersWhoseLeaseIsOver(t *testing.T) {
+	worlds(t, func(w *world) {
+		a, b := w.registry(), w.registry()
+		w.lock(a.ReadWrite("42").Reader())
+		w.lock(b.ReadWrite("42").Reader())
+		for _, h := range w.look(a, "42").Holders {
+			if strings.HasPrefix(h.Holder, a.ClientID()) {
+				w.do("DEL", "{orders:42}:"+h.Holder+":rwlock_timeout:1")
+			}
+		}
+		info := w.look(a, "42")
+		require.Equal(w, 1, info.HolderCount)
+		require.Len(w, info.Holders, 1)
+		require.True(w, strings.HasPrefix(info.Holders[0].Holder, b.ClientID()))
+	})
+}
+
+// The first hundred of many, and how many there are.
+func TestInspectOfACrowd(t *testing.T) {
+	worlds(t, func(w *world) {
+		const many = 1000
+		w.do("EVAL", `redis.call('HSET', 'orders:42', 'mode', 'read')
+			for i = 1, 1000 do
+				redis.call('HSET', 'orders:42', ARGV[1] .. ':' .. i, '1')
+				redis.call('SET', '{orders:42}:' .. ARGV[1] .. ':' .. i .. ':rwlock_timeout:1', '1', 'PX', 1000 * i + 60000)
+				redis.call('ZADD', 'orders:{orders:42}:waiters', 1795278376000000 + i, ARGV[1] .. ':' .. (5000 + i) .. '|60000w')
+			end
+			redis.call('ZADD', 'orders:{orders:42}:waiters', -5, 'open', -1, 'wide', 1795278376000000, 'guest')`, "0", aUUID)
+		info := w.look(w.registry(), "42")
+		require.Equal(w, many, info.HolderCount)
+		require.Equal(w, many, info.WaiterCount)
+		require.Len(w, info.Holders, 100)
+		require.Len(w, info.Waiters, 100)
+		seen := map[string]bool{}
+		for i := range 100 {
+			require.False(w, seen[info.Holders[i].Holder])
+			seen[info.Holders[i].Holder] = true
+			require.Greater(w, info.Holders[i].Lease, 30*time.Second)
+			require.Equal(w, time.UnixMicro(1795278376000001+int64(i)), info.Waiters[i].Since)
+			require.False(w, info.Waiters[i].Shared)
+		}
+	})
+}
