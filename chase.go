@@ -3,20 +3,21 @@ package lockregistry
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
 )
 
-// A cycle over several processes is found from what their registries write about themselves, see record: which of their calls wait,
-// and what the owners of these hold. From a call that waits a chain leads to the registry that holds the path in Redis, to the calls
-// of that one which keep the path, and on to the paths that these wait for. Redis and the records are not of one moment. So a cycle
-// counts when two looks show the same calls, half a second apart: a call that has ended is taken out of its record at once.
+// A cycle over several processes is found from what their registries write about themselves, see record: which of their calls
+// wait, and what the owners of these hold. From a call that waits a chain leads to the registry that holds the path in Redis,
+// to the calls of that one which keep the path, and on to the paths that these wait for. Redis and the records are not of one
+// moment. So a cycle counts when two looks show the same calls, half a second apart: a call that has ended is taken out of its
+// record at once.
 //
-// A chain ends at a holder without a record: Java, an older version of this package, a process that is gone. It ends at a registry of
-// another prefix, too.
+// A chain ends at a holder without a record: Java, an older version of this package, a process that is gone. It ends at a
+// registry of another prefix, too.
 
 // farWait is a call of some registry of the prefix that waits.
 type farWait struct {
@@ -26,7 +27,8 @@ type farWait struct {
 	call  *blockedCall // of this registry
 }
 
-// lastingWaits are the calls of this registry that have waited for a second, and whose owners hold something: the oldest ones first.
+// lastingWaits are the calls of this registry that have waited for a second, and whose owners hold something: the oldest ones
+// first.
 func (r *Registry) lastingWaits() (all []*farWait) {
 	now := r.clock.now()
 	lasting := map[*blockedCall]*farWait{}
@@ -77,8 +79,7 @@ const (
 
 // name tells the call from others, of whichever registry.
 func (w *farWait) name() string {
-	text, _ := json.Marshal([]any{w.label.Registry, w.Path, w.Kind, w.Owner, w.Since})
-	return string(text)
+	return fmt.Sprintf("%q %q %s %q %d", w.label.Registry, w.Path, w.Kind, w.Owner, w.Since)
 }
 
 // chase is one look at the chains.
@@ -291,12 +292,12 @@ func (r *Registry) untoldCycles(ctx context.Context) (cycles [][]*farWait, err e
 	return slices.DeleteFunc(c.cycles(own), func(cycle []*farWait) bool { return !untold(cycle) }), err
 }
 
-// Deadlocks tells of cycles of calls that wait for each other, in all processes that have registries with this prefix. It finds them by
-// what the registries write about themselves: so each call in a cycle has waited for one second at least, two most likely. It looks
-// twice, half a second apart, when the first look shows any.
+// Deadlocks tells of cycles of calls that wait for each other, in all processes that have registries with this prefix. It
+// finds them by what the registries write about themselves: so each call in a cycle has waited for one second at least, two
+// most likely. It looks twice, half a second apart, when the first look shows any.
 //
-// It sees no call of Java, nor of an older version of this package, nor a path of another prefix. A cycle of a single process, see
-// [ErrDeadlock], is among them while it lasts. [Observer] has a function that is called for cycles that a registry is in.
+// It sees no call of Java, nor of an older version of this package, nor a path of another prefix. A cycle of a single process,
+// see [ErrDeadlock], is among them while it lasts. [Observer] has a function that is called for cycles that a registry is in.
 //
 // It uses SCAN as [Registry.Locks] does, and takes as long. The errors are those of Locks.
 func (r *Registry) Deadlocks(ctx context.Context) (all []Deadlock, err error) {
