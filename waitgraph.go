@@ -185,12 +185,18 @@ func (g *waitGraph) unlink(l *waitLink) {
 	l.prev, l.next = nil, nil
 }
 
-// any tells whether there are calls with a key.
-func (g *waitGraph) any(key owner) bool {
+// any tells whether there are calls with a key, other than for a lock that their own owner has just been given: those are about
+// to leave the graph.
+func (g *waitGraph) any(key owner, l *Lock, holder owner) bool {
 	s := g.shard(key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.calls[key] != nil
+	for link := s.calls[key]; link != nil; link = link.next {
+		if link.call.lock != l || link.call.owner != holder {
+			return true
+		}
+	}
+	return false
 }
 
 // with returns the calls with a key.
@@ -251,14 +257,14 @@ func (g *waitGraph) blocks(l *Lock, o obstacle) bool {
 		}
 		return false
 	}
-	if g.any(o.owner) {
+	if g.any(o.owner, o.held, o.owner) {
 		return true
 	}
 	if !o.owner.isValued() {
 		return false
 	}
 	taker := o.held.taker(o.owner)
-	return taker != nobody && g.any(taker)
+	return taker != nobody && g.any(taker, o.held, o.owner)
 }
 
 // keepers are the calls that keep an owner from unlocking a lock, and those that surely do.
