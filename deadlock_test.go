@@ -407,6 +407,33 @@ func TestNoDeadlockOfAHoldThatIsPassedOn(t *testing.T) {
 	})
 }
 
+// Who nests in the hold of Do in a goroutine that outlasts fn unlocks it: the goroutine that waits meanwhile is not all that keeps
+// it.
+func TestNoDeadlockOfADoThatIsOutlasted(t *testing.T) {
+	t.Parallel()
+	fakeWorld(t, func(w *world) {
+		r := w.registry()
+		a, b := r.Obtain("a"), r.Obtain("b")
+		one, two, child := w.goroutine(), w.goroutine(), w.goroutine()
+		var inner context.Context
+		require.NoError(w, one.do(func() error {
+			return r.Do(w.Context(), "a", func(ctx context.Context) error {
+				inner = ctx
+				return child.do(func() error { return a.Lock(ctx) })
+			})
+		}))
+		require.NoError(w, two.lock(b))
+		first := one.starts(b)
+		w.settle()
+		second := two.starts(a)
+		w.settle()
+		require.NoError(w, child.do(func() error { return a.Unlock(inner) }))
+		require.NoError(w, <-second)
+		require.NoError(w, two.unlock(b))
+		require.NoError(w, <-first)
+	})
+}
+
 func TestNoEdges(t *testing.T) {
 	t.Parallel()
 	fakeWorld(t, func(w *world) {

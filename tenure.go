@@ -19,7 +19,7 @@ type tenure struct {
 	hold  *hold
 	token uint64 // the owner's
 	ended atomic.Bool
-	lent  atomic.Bool // another goroutine may unlock for the owner, with a context of Lock.Context
+	lent  atomic.Bool // another goroutine may unlock for the owner, with a context of Lock.Context or since it nests
 }
 
 // lasts tells whether the owner still has the hold.
@@ -80,7 +80,8 @@ func (l *Lock) exit(o owner) departure {
 	return how
 }
 
-// lent tells whether another goroutine may unlock for an owner. The context of Do is not for that: Do unlocks itself.
+// lent tells whether another goroutine may unlock for an owner. The context of Do is not for that by itself: Do unlocks what it has
+// locked.
 func (l *Lock) lent(o owner) bool {
 	s := l.tenures.Load()
 	if s == nil {
@@ -114,7 +115,9 @@ func (l *Lock) carry(parent context.Context, o owner, h *hold) context.Context {
 func (l *Lock) nest(ctx context.Context, t *tenure, q request) (nested bool, err error) {
 	s := l.tenures.Load() // the tenure is one of them
 	s.mu.Lock()
-	nested = t.lasts() && l.half().nest(t.owner)
+	if nested = t.lasts() && l.half().nest(t.owner); nested {
+		t.lent.Store(true)
+	}
 	s.mu.Unlock()
 	if !nested {
 		return false, nil
