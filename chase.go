@@ -242,7 +242,7 @@ func both(earlier, later [][]*farWait) (cycles [][]*farWait) {
 
 func deadlockOf(cycle []*farWait) (d Deadlock) {
 	for _, w := range cycle {
-		d.Waits = append(d.Waits, DeadlockWait{w.Path, w.Kind, w.Owner, w.Holds, w.label, time.UnixMicro(w.Since)})
+		d.Waits = append(d.Waits, DeadlockWait{w.Path, w.Kind, w.Owner, w.Holds, w.label, wallTime(w.Since)})
 	}
 	return d
 }

@@ -292,7 +292,7 @@ func (r *Registry) readInfo(key string, row rueidis.RedisMessage) (info LockInfo
 		}
 		w := WaiterInfo{Registry: parseName(member).registry, Shared: strings.HasSuffix(side, "r")}
 		if micros, err := strconv.ParseFloat(tickets[i+1], 64); err == nil {
-			w.Since = time.UnixMicro(int64(micros))
+			w.Since = wallTime(int64(micros))
 		}
 		if info.Kind == "" {
 			if info.Kind = kindLock; strings.HasSuffix(side, "r") || strings.HasSuffix(side, "w") {
@@ -317,6 +317,14 @@ type name struct {
 // Redisson's threads too.
 const firstTime = 946_684_800_000_000
 
+// wallTime is when some microseconds since 1970 had passed: unknown if that is no time at which this package has written anything.
+func wallTime(micros int64) time.Time {
+	if micros < firstTime || micros > lastTime {
+		return time.Time{}
+	}
+	return time.UnixMicro(micros)
+}
+
 // parseName reads "<registry>:<number>", perhaps with ":write" or ":atleast" behind it; anything else is a registry.
 func parseName(text string) (n name) {
 	text, n.kept = strings.CutSuffix(text, ":atleast")
@@ -331,9 +339,7 @@ func parseName(text string) (n name) {
 		return n
 	}
 	n.registry, n.known = text[:at], true
-	if number >= firstTime {
-		n.since = time.UnixMicro(int64(number))
-	}
+	n.since = wallTime(int64(number))
 	return n
 }
 

@@ -82,6 +82,11 @@ func TestInspectTellsKindsApart(t *testing.T) {
 		info = w.look(viewer, "redisson")
 		require.Equal(w, "lock", info.Kind)
 		require.Zero(w, info.Holders[0].Since, "a thread is no time")
+		w.do("SET", "orders:far", "4d3c8a52-96c1-4d0e-9d6b-1f7f6f0f7a55:4611686018427387904")
+		w.do("ZADD", "orders:{orders:far}:waiters", "4611686018427387904", "4d3c8a52-96c1-4d0e-9d6b-1f7f6f0f7a55:1")
+		info = w.look(viewer, "far")
+		require.Zero(w, info.Holders[0].Since, "in 148107 nobody is left")
+		require.Zero(w, info.Waiters[0].Since)
 	})
 }
 

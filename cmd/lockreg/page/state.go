@@ -112,10 +112,7 @@ func (e *entry) row() row {
 	for _, holder := range view.OfLock(first).Holders {
 		r.Holder = &holder
 	}
-	if oldest := e.oldest(); !oldest.IsZero() {
-		oldest = oldest.UTC()
-		r.Oldest = &oldest
-	}
+	r.Oldest = view.OfTime(e.oldest())
 	return r
 }
 

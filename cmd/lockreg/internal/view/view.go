@@ -73,13 +73,13 @@ func OfLock(info lockregistry.LockInfo) Lock {
 	}
 	for _, h := range info.Holders {
 		lock.Holders = append(lock.Holders, Holder{
-			Holder: h.Holder, Label: ofLabel(h.Label), Shared: h.Shared, Since: ofTime(h.Since), LeaseMS: ofLease(h.Lease),
+			Holder: h.Holder, Label: ofLabel(h.Label), Shared: h.Shared, Since: OfTime(h.Since), LeaseMS: ofLease(h.Lease),
 			Token: h.Token, Kept: h.Kept,
 		})
 	}
 	for _, w := range info.Waiters {
 		lock.Waiters = append(lock.Waiters, Waiter{
-			Registry: w.Registry, Label: ofLabel(w.Label), Shared: w.Shared, Since: ofTime(w.Since),
+			Registry: w.Registry, Label: ofLabel(w.Label), Shared: w.Shared, Since: OfTime(w.Since),
 		})
 	}
 	return lock
@@ -105,7 +105,7 @@ func OfDeadlocks(found []lockregistry.Deadlock) []Deadlock {
 		for _, w := range d.Waits {
 			deadlock.Waits = append(deadlock.Waits, Wait{
 				Path: w.Path, Kind: w.Kind, Owner: w.Owner, Holds: append([]string{}, w.Holds...), Label: ofLabel(w.Label),
-				Since: ofTime(w.Since),
+				Since: OfTime(w.Since),
 			})
 		}
 		deadlocks = append(deadlocks, deadlock)
@@ -128,11 +128,12 @@ func ofLabel(l lockregistry.Label) *Label {
 	return &Label{Registry: l.Registry, Host: l.Host, PID: l.PID, Name: l.Name}
 }
 
-func ofTime(t time.Time) *time.Time {
-	if t.IsZero() {
+// OfTime is null when t is unknown, or when JSON has no form for it.
+func OfTime(t time.Time) *time.Time {
+	t = t.UTC().Truncate(time.Microsecond)
+	if t.IsZero() || t.Year() < 0 || t.Year() > 9999 {
 		return nil
 	}
-	t = t.UTC().Truncate(time.Microsecond)
 	return &t
 }
 
