@@ -125,11 +125,18 @@ func TestRoot(t *testing.T) {
 	t.Parallel()
 	h := newPage(t, newFake(), page.WithRoot("/admin/locks/"), page.WithTokens(lookToken, "", false))
 	assert.Equal(t, 200, request(h, "GET", "/admin/locks/app.js").code())
-	assert.Equal(t, 404, request(h, "GET", "/app.js").code())
+	for _, outside := range []string{"/app.js", "/", "/admin/locksapp.js", "/admin/"} {
+		assert.Equal(t, 404, request(h, "GET", outside).code(), outside)
+	}
+	for url, to := range map[string]string{
+		"/admin/locks": "/admin/locks/", "/admin/locks//app.js": "/admin/locks/app.js", "/admin/locks/x/../login": "/admin/locks/login",
+	} {
+		assert.Equal(t, to, request(h, "GET", url).Header().Get("Location"), "%s is under the root, and so is where it leads", url)
+	}
 	assert.Equal(t, "/admin/locks/login", request(h, "GET", "/admin/locks/").Header().Get("Location"))
 	answer := request(h, "POST", "/admin/locks/login", `{"token":"`+lookToken+`"}`)
 	assert.Equal(t, "/admin/locks/", answer.Result().Cookies()[0].Path)
-	for _, root := range []string{"", "locks", "/locks", "locks/"} {
+	for _, root := range []string{"", "locks", "/locks", "locks/", "//locks/", "/a/../locks/", "/{a}/"} {
 		_, err := page.New(newFake(), page.WithRoot(root))
 		assert.Error(t, err, root)
 	}

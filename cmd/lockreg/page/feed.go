@@ -326,7 +326,8 @@ func (h *Handler) events(w http.ResponseWriter, r *http.Request) {
 			}
 			text = text[n:]
 		}
-		return control.Flush() == nil
+		// Until the next one there is none: with HTTP/2 it would end the stream.
+		return control.Flush() == nil && control.SetWriteDeadline(time.Time{}) == nil
 	}
 
 	var hello bytes.Buffer

@@ -1,6 +1,7 @@
 package page_test
 
 import (
+	"bufio"
 	"errors"
 	"fmt"
 	"net"
@@ -134,6 +135,58 @@ func TestHeartbeat(t *testing.T) {
 		time.Sleep(2 * time.Second) //nolint:forbidigo // in a bubble
 		synctest.Wait()
 		require.Equal(t, ":\n\n", b.read())
+	})
+}
+
+// A stream on which nothing is sent for longer than a write may take goes on, with HTTP/2 as well.
+func TestStreamThatIsQuietGoesOn(t *testing.T) {
+	t.Parallel()
+	source := newFake()
+	source.set(someLock("a", 0))
+	source.hang = make(chan struct{})
+	h := newPage(t, source, page.WithPatience(time.Second))
+	server := httptest.NewUnstartedServer(h)
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	defer server.Close()
+	defer h.Close()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+"/events", nil)
+	require.NoError(t, err)
+	answer, err := server.Client().Do(r)
+	require.NoError(t, err)
+	defer func() { _ = answer.Body.Close() }()
+	require.Equal(t, 2, answer.ProtoMajor)
+	read := bufio.NewScanner(answer.Body)
+	until := func(want string) {
+		for read.Scan() {
+			if strings.Contains(read.Text(), want) {
+				return
+			}
+		}
+		t.Fatalf("the stream ends before %q: %v", want, read.Err())
+	}
+	until("event: hello")
+	<-time.After(2 * time.Second)
+	close(source.hang)
+	until(`"path":"a"`)
+}
+
+// Whoever may write to Redis may write any number, also where a time is expected.
+func TestTimesThatJSONDoesNotHave(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		source := newFake()
+		far := time.UnixMicro(1 << 62)
+		lock := someLock("a", 1)
+		lock.Holders[0].Since, lock.Waiters[0].Since = far, far
+		source.set(lock)
+		source.deadlocks = []lockregistry.Deadlock{{Waits: []lockregistry.DeadlockWait{{Path: "b", Since: far}}}}
+		b := look(t, newPage(t, source))
+		synctest.Wait()
+		text := b.read()
+		require.Contains(t, text, `"path":"a"`)
+		require.Contains(t, text, `"path":"b"`)
+		require.Contains(t, text, `"since":null`)
 	})
 }
 

@@ -20,6 +20,7 @@ import (
 	"log/slog"
 	"mime"
 	"net/http"
+	"path"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -71,6 +72,9 @@ func WithRoot(root string) Option {
 	return func(h *Handler) error {
 		if !strings.HasPrefix(root, "/") || !strings.HasSuffix(root, "/") {
 			return fmt.Errorf("page: the root %q does not begin and end with a slash", root)
+		}
+		if root != "/" && path.Clean(root)+"/" != root || strings.ContainsAny(root, "{}") {
+			return fmt.Errorf("page: the root %q has empty parts, dots or braces", root)
 		}
 		h.root = root
 		return nil
@@ -138,18 +142,21 @@ func New(source Source, options ...Option) (*Handler, error) {
 	h.gate.root = h.root
 
 	mux := http.NewServeMux()
-	for path, file := range map[string]string{
-		"/{$}": "index.html", "/app.js": "app.js", "/style.css": "style.css", "/icon.svg": "icon.svg",
-		"/login": "login.html", "/login.js": "login.js",
+	for name, file := range map[string]string{
+		"{$}": "index.html", "app.js": "app.js", "style.css": "style.css", "icon.svg": "icon.svg",
+		"login": "login.html", "login.js": "login.js",
 	} {
-		mux.Handle("GET "+path, h.file(file))
+		mux.Handle("GET "+h.root+name, h.file(file))
 	}
-	mux.HandleFunc("GET /events", h.events)
-	mux.HandleFunc("GET /lock", h.lock)
-	mux.HandleFunc("POST /login", h.login)
-	mux.HandleFunc("POST /logout", h.logout)
-	mux.HandleFunc("POST /release", h.free)
-	h.handler = http.StripPrefix(strings.TrimSuffix(h.root, "/"), http.NewCrossOriginProtection().Handler(mux))
+	if h.root != "/" {
+		mux.Handle("GET "+strings.TrimSuffix(h.root, "/"), http.RedirectHandler(h.root, http.StatusSeeOther))
+	}
+	mux.HandleFunc("GET "+h.root+"events", h.events)
+	mux.HandleFunc("GET "+h.root+"lock", h.lock)
+	mux.HandleFunc("POST "+h.root+"login", h.login)
+	mux.HandleFunc("POST "+h.root+"logout", h.logout)
+	mux.HandleFunc("POST "+h.root+"release", h.free)
+	h.handler = http.NewCrossOriginProtection().Handler(mux)
 	return h, nil
 }
 
