@@ -161,6 +161,9 @@ func (r *runner) supervise(
 
 // start starts the command. Its group has the terminal if lockreg's has, unless lockreg is part of a pipeline.
 func (j *job) start() error {
+	if j.remaining() == 0 { // lockreg was stopped since it got the lock
+		return lockregistry.ErrLockLost
+	}
 	attr := &syscall.SysProcAttr{Setpgid: true}
 	if j.terminal.mine() && hasTerminal(1) {
 		attr.Foreground, attr.Ctty = true, j.terminal.fd

@@ -270,6 +270,8 @@ func (r *runner) under(ctx context.Context, hold *lockregistry.Hold, box *inbox)
 		r.log.Warn("the lock may stay until its lease is over", "error", err)
 	}
 	switch {
+	case errors.Is(failed, lockregistry.ErrLockLost):
+		return exit{exitLost, fmt.Errorf("%s: the lock was lost before the command started", hold.Key())}
 	case failed != nil:
 		code := exitNotExecutable
 		if errors.Is(failed, fs.ErrNotExist) { // of the script's interpreter, perhaps

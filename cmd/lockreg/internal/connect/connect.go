@@ -50,7 +50,7 @@ func Parse(url string) (rueidis.ClientOption, error) {
 			printable.Text(scheme), strings.Join(schemes, ", ")))
 	}
 	option, err := rueidis.ParseURL(url)
-	if err != nil {
+	if err != nil || stray(url) {
 		return option, urlError("the address of Redis cannot be read: write it as in " + example +
 			", with every special character of the password as %XX")
 	}
@@ -65,6 +65,14 @@ func Parse(url string) (rueidis.ClientOption, error) {
 		option.ConnWriteTimeout = limit
 	}
 	return option, nil
+}
+
+// stray tells whether a URL has an @ after its host, or a fragment: then the password has a special character, and what comes
+// before that was taken for the host and its port, which messages name.
+func stray(url string) bool {
+	_, rest, _ := strings.Cut(url, "://")
+	end := strings.IndexAny(rest, "/?#")
+	return strings.Contains(rest, "#") || end >= 0 && strings.Contains(rest[end:], "@") && !strings.HasPrefix(url, "unix:")
 }
 
 // Open returns a client that has reached Redis. The caller closes it. It gives up when ctx ends; a connection that is being made

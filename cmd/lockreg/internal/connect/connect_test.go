@@ -22,6 +22,9 @@ func TestParse(t *testing.T) {
 		"redis://:se/cret@host":     "cannot be read",
 		"redis://:se%cret@host":     "cannot be read",
 		"redis://host/secret/other": "cannot be read",
+		"redis://user:12#cret@host": "cannot be read",
+		"redis://user:12?cret@host": "cannot be read",
+		"redis://:12/3?cret@host":   "cannot be read",
 	} {
 		_, err := connect.Parse(url)
 		require.ErrorIs(t, err, connect.ErrURL, url)
