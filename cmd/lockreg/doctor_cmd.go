@@ -30,7 +30,12 @@ What it may not look at is said; it needs +info +config|get +scan +type +pttl
 
 Exit codes: 0 nothing worse than info, 1 a warning or an error, 64 a mistake on
 the command line, 69 Redis cannot be used.`,
-		Args: cobra.NoArgs,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 || !cmd.Flags().Changed("prefix") {
+				return usage("write: lockreg %s", cmd.Use)
+			}
+			return nil
+		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			layout, err := parseLayout(a.layout)
 			if err != nil {
@@ -47,7 +52,6 @@ the command line, 69 Redis cannot be used.`,
 	flags.IntVar(&o.Replicas, "replicas", 0, "number of replicas that WithReplicas is given (default: it is not used)")
 	flags.DurationVar(&o.Lease, "lease", 0, "lease of the locks (default: 60s; 30s with --layout redisson)")
 	flags.DurationVar(&o.ScanFor, "scan-for", 10*time.Second, "how long to look for keys that were left over, at most")
-	_ = cmd.MarkFlagRequired("prefix")
 	_ = cmd.RegisterFlagCompletionFunc("need", cobra.FixedCompletions(doctor.Modes(), cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -89,10 +90,42 @@ func TestDoctor(t *testing.T) {
 		require.Empty(t, out)
 		require.NotEmpty(t, errs)
 	}
+	_, _, errs = doctored(t, "--url", address, "orders")
+	require.Equal(t, "lockreg: write: lockreg doctor --prefix PREFIX\n", errs)
 
 	s.Stop()
 	code, out, errs = doctored(t, "--prefix", "orders", "--url", address)
 	require.Equal(t, 69, code)
 	require.Empty(t, out)
 	require.NotEmpty(t, errs)
+}
+
+// A user with the permissions that the doctor asks for can release a lock.
+func TestDoctorPermitsRelease(t *testing.T) {
+	s := redistest.Start(t, "--appendonly", "yes")
+	s.Command(t, "ACL", "SETUSER", "operator", "on", ">secret")
+	s.Command(t, "SET", "orders:42", "0b6e4bd7-6a8e-4f6e-9f0a-6a2f6d0f4c55", "PX", "600000")
+	address := "redis://operator:secret@" + s.Addr() + "?client_cache=0"
+	release := func() (int, string) {
+		var stdout, stderr bytes.Buffer
+		a := &app{in: &bytes.Buffer{}, out: &stdout, err: &stderr}
+		return a.execute([]string{"release", "orders", "42", "--yes", "--url", address}), stderr.String()
+	}
+	code, errs := release()
+	require.Equal(t, exitUnavailable, code)
+	require.Contains(t, errs, "lockreg doctor says what this user is not permitted")
+
+	code, out, errs := doctored(t, "--prefix", "orders", "--need", "release", "--url", address, "--json")
+	require.Equal(t, 1, code, errs)
+	var report doctor.Report
+	require.NoError(t, json.Unmarshal([]byte(out), &report))
+	for _, f := range report.Findings {
+		if f.ID == "permission-release" {
+			for _, line := range f.Commands {
+				s.Command(t, strings.Fields(line)...)
+			}
+		}
+	}
+	code, errs = release()
+	require.Equal(t, 0, code, errs)
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"strings"
 
 	"github.com/redis/rueidis"
@@ -193,9 +194,17 @@ func failed(err error) error {
 		return err
 	case errors.Is(err, lockregistry.ErrWrongType):
 	case errors.Is(err, lockregistry.ErrUnavailable), errors.Is(err, context.DeadlineExceeded), replied(err):
+		if denied(err) {
+			err = fmt.Errorf("%w; lockreg doctor says what this user is not permitted", err)
+		}
 		return exit{exitUnavailable, err}
 	}
 	return exit{exitUsage, err}
+}
+
+// denied tells whether an error is that of a missing permission, by the words of all servers.
+func denied(err error) bool {
+	return regexp.MustCompile("NOPERM|can't (run this command|access)|ACL failure").MatchString(err.Error())
 }
 
 // replied tells whether an error is one that Redis replied with, such as that of a missing permission.

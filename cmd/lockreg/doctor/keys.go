@@ -68,7 +68,7 @@ func (x *examination) leftovers(n *node, id string, all []leftover, what, why st
 	}
 	f := Finding{
 		ID: id, Severity: Warning, Nodes: []string{n.address}, Seen: seen, Why: why,
-		Do: "Find out who made them. Remove them if nobody needs them; who removes a lock that is held lets a second one in.",
+		Do: "Find out who made them. Remove them if nobody needs them; removing a lock that is held lets a second owner in.",
 	}
 	for _, key := range keys { // one by one: on a cluster they are in different slots
 		f.Commands = append(f.Commands, line("DEL", key))

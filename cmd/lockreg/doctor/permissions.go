@@ -23,7 +23,7 @@ import (
 //	atleast    AtLeast
 //	record     saying which host and process a registry belongs to
 //	inspect    Inspect, Locks, Deadlocks: lockreg ls, show, deadlocks and serve
-//	release    ForceUnlock, ForceUnlockHolder: lockreg release
+//	release    ForceUnlock, ForceUnlockHolder, Inspect: lockreg release
 func Modes() []string {
 	return []string{
 		"lock", "readwrite", "queue", "tracking", "pubsub", "fencing", "replicas", "atleast", "record", "inspect", "release",
@@ -68,6 +68,11 @@ func (x *examination) modes() []mode {
 		return area{strings.Fields(rules), "&" + kind + ":{" + pattern + ":*", kind + ":{" + key + "}"}
 	}
 	anywhere := func(rules string) area { return area{rules: strings.Fields(rules)} }
+	look := []area{
+		keys("+evalsha/+evalsha_ro +eval/+eval_ro +type +get +strlen +pttl +hlen +hget +hgetall +hscan +zcount +zrangebyscore"),
+		readers("+pttl"),
+		{[]string{"+type", "+get"}, "~redisson_lock_token:{" + pattern + ":*", "redisson_lock_token:{" + key + "}"},
+	}
 
 	lock := []area{keys("+get +set +pttl +pexpire +unlink/+del +evalsha +eval")}
 	fencing := []area{keys("+get +set +evalsha +eval"), anywhere("+time")}
@@ -118,17 +123,13 @@ func (x *examination) modes() []mode {
 			areas: []area{{[]string{"+set"}, "~" + pattern + ":*", prefix + ":{" + path + "}:registry"}},
 		},
 		{
-			name: "inspect", title: "looking at locks", why: "lockreg ls, show, deadlocks and serve fail.", areas: []area{
-				keys("+evalsha/+evalsha_ro +eval/+eval_ro +type +get +strlen +pttl +hlen +hget +hgetall +hscan +zcount +zrangebyscore"),
-				readers("+pttl"),
-				{[]string{"+type", "+get"}, "~redisson_lock_token:{" + pattern + ":*", "redisson_lock_token:{" + key + "}"},
-				anywhere("+scan"),
-			},
+			name: "inspect", title: "looking at locks", why: "lockreg ls, show, deadlocks and serve fail.",
+			areas: slices.Concat(look, []area{anywhere("+scan")}),
 		},
-		{
-			name: "release", title: "releasing by force", why: "lockreg release fails.", areas: []area{
+		{ // which shows the holder first
+			name: "release", title: "releasing by force", why: "lockreg release fails.", areas: slices.Concat(look, []area{
 				keys("+type +get +pttl +hgetall +hdel +hset +pexpire +unlink/+del +evalsha +eval"), readers("+pttl +unlink/+del"),
-			},
+			}),
 		},
 	}
 }
