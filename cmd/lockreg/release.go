@@ -81,6 +81,9 @@ func (r *releaser) release(ctx context.Context, registry keeper) error {
 	if err != nil {
 		return err
 	}
+	if other := r.otherLayout(info); other != "" {
+		return usage("%s is a lock in another format: pass --layout %s", info.Key, other)
+	}
 	if err := r.ask(info, h); err != nil {
 		return err
 	}
@@ -92,6 +95,9 @@ func (r *releaser) release(ctx context.Context, registry keeper) error {
 	case errors.Is(err, lockregistry.ErrNotOwner):
 		err = exit{exitFound, fmt.Errorf("%s: the holder has changed meanwhile: nothing was changed", info.Key)}
 		result = "not freed"
+	case errors.Is(err, lockregistry.ErrWrongType):
+		err = failed(err)
+		result = "not freed"
 	case err != nil:
 		err = failed(err)
 		result = "unknown"
@@ -102,6 +108,17 @@ func (r *releaser) release(ctx context.Context, registry keeper) error {
 		err = r.done(info, h)
 	}
 	return err
+}
+
+// otherLayout is the format of a plain lock that is not in that of --layout.
+func (r *releaser) otherLayout(info lockregistry.LockInfo) string {
+	for _, name := range []string{"spring", "redisson"} {
+		layout, err := parseLayout(name)
+		if err == nil && info.Kind == "lock" && info.Layout == layout && r.layout != name {
+			return name
+		}
+	}
+	return ""
 }
 
 // choose finds the holder that is meant.
@@ -145,7 +162,7 @@ func (r *releaser) ask(info lockregistry.LockInfo, h lockregistry.HolderInfo) er
 	if !r.onTerminal() {
 		return usage("nobody can be asked, since standard input is no terminal: give --yes to free it without")
 	}
-	fmt.Fprintf(r.err, "%s\nis held by %s\nsince %s, and its lease has %s left\n",
+	fmt.Fprintf(r.err, "%s\nis held by %s\nwhich asked for it %s; its lease: %s\n",
 		printable.Text(info.Key), printable.Text(who(h)), ago(h.Since), left(h.Lease))
 	if n := info.WaiterCount; n > 0 {
 		fmt.Fprintf(r.err, "%d wait for it\n", n)
@@ -171,7 +188,7 @@ func (r *releaser) done(info lockregistry.LockInfo, h lockregistry.HolderInfo) e
 	if r.json {
 		return r.printJSON(map[string]any{"freed": view.OfLock(info), "holder": h.Holder})
 	}
-	_, err := fmt.Fprintf(r.out, "%s is free; it was held by %s\n", printable.Text(info.Key), printable.Text(who(h)))
+	_, err := fmt.Fprintf(r.out, "%s is released; it was held by %s\n", printable.Text(info.Key), printable.Text(who(h)))
 	return err
 }
 

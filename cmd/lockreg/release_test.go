@@ -34,7 +34,7 @@ func TestRelease(t *testing.T) {
 
 	code, out, text = lockreg(t, s.url, "release", "shop", "a", "--yes", "--reason", "gone\n"+evil)
 	assert.Zero(t, code, text)
-	assert.Contains(t, out, "shop:a is free")
+	assert.Contains(t, out, "shop:a is released")
 	assert.False(t, s.has(t, "shop:a"))
 	require.Len(t, strings.Split(strings.TrimSpace(text), "\n"), 1, text)
 	for _, part := range []string{
@@ -50,6 +50,14 @@ func TestRelease(t *testing.T) {
 	assert.Equal(t, 1, code)
 	assert.Empty(t, out)
 	assert.Contains(t, text, "nobody holds it: nothing was changed")
+
+	// A lock in the other format is not touched.
+	s.Command(t, "HSET", "shop:java", "0b6e4bd7-6a8e-4f6e-9f0a-6a2f6d0f4c55:1", "1")
+	code, _, text = lockreg(t, s.url, "release", "shop", "java", "--yes")
+	assert.Equal(t, 64, code)
+	assert.Equal(t, "lockreg: shop:java is a lock in another format: pass --layout redisson\n", text)
+	code, _, text = lockreg(t, s.url, "release", "shop", "java", "--yes", "--layout", "redisson")
+	assert.Zero(t, code, text)
 
 	// As JSON, in which nothing acts on a terminal either.
 	s.Command(t, "SET", "shop:"+evil, evil, "PX", "60000")
@@ -106,6 +114,6 @@ func TestReleaseAsks(t *testing.T) {
 	assert.Equal(t, "another", s.Command(t, "GET", "shop:a"))
 
 	shell.after(t, "$LOCKREG release shop a\n", "[y/N]")
-	shell.after(t, "y\n", "shop:a is free")
+	shell.after(t, "y\n", "shop:a is released")
 	assert.False(t, s.has(t, "shop:a"))
 }

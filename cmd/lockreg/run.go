@@ -241,6 +241,13 @@ func (r *runner) notObtained(ctx context.Context, registry *lockregistry.Registr
 		return exit{r.conflictCode, fmt.Errorf("not obtained: %s:%s%s", r.prefix, r.path, r.heldBy(ctx, registry))}
 	case errors.Is(err, lockregistry.ErrLockLost):
 		return exit{exitLost, err}
+	case errors.Is(err, lockregistry.ErrWrongType):
+		kind := "plain lock in the format of --layout " + r.layout
+		if r.shared || r.exclusive {
+			kind = "read-write lock"
+		}
+		return usage("%s:%s is not a %s: a read-write lock needs --shared or --exclusive, a plain lock the right --layout",
+			r.prefix, r.path, kind)
 	}
 	return failed(err)
 }
@@ -253,11 +260,18 @@ func (r *runner) heldBy(ctx context.Context, registry *lockregistry.Registry) st
 	if err != nil || len(info.Holders) == 0 {
 		return ""
 	}
-	h := info.Holders[0]
-	if h.Since.IsZero() {
+	switch h := info.Holders[0]; {
+	case h.Kept:
+		return fmt.Sprintf(" stays taken after its release, for another %s", left(h.Lease))
+	case h.Shared && r.shared && info.WaiterCount > 0:
+		return " has readers, and a writer that waits: it comes first"
+	case info.HolderCount > 1:
+		return fmt.Sprintf(" is held by %d readers", info.HolderCount)
+	case h.Since.IsZero():
 		return " is held by " + who(h)
+	default: // it may have waited
+		return fmt.Sprintf(" is held by %s, which asked for it %s", who(h), ago(h.Since))
 	}
-	return fmt.Sprintf(" is held by %s, for %s", who(h), short(time.Since(h.Since)))
 }
 
 // under runs the command under the hold, and releases it.

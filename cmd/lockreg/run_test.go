@@ -93,7 +93,8 @@ func TestRunExitCodes(t *testing.T) {
 		{75, conflict, []string{"run", "--wait", "50ms", "shop", "taken", "--", "true"}},
 		{3, conflict, []string{"run", "--no-wait", "--conflict-code", "3", "shop", "taken", "--", "true"}},
 		{0, "", []string{"run", "--no-wait", "-q", "--conflict-code", "0", "shop", "taken", "--", "false"}},
-		{64, "something other than this kind of lock", []string{"run", "shop", "set", "--", "true"}},
+		{64, "shop:set is not a plain lock in the format of --layout spring", []string{"run", "shop", "set", "--", "true"}},
+		{64, "shop:set is not a read-write lock: ", []string{"run", "--shared", "shop", "set", "--", "true"}},
 		{64, "write: lockreg run PREFIX PATH", []string{"run", "shop", "a", "true"}},
 		{64, "write: lockreg run PREFIX PATH", []string{"run", "shop", "--", "a", "true"}},
 		{64, "write: lockreg run PREFIX PATH", []string{"run", "shop", "a", "--"}},
@@ -536,4 +537,27 @@ func TestRunAsProcessOne(t *testing.T) {
 	require.NoError(t, syscall.Kill(one, syscall.SIGTERM))
 	assert.Zero(t, p.code(t))
 	assert.Contains(t, p.out.String(), "child TERM")
+}
+
+// TestRunSaysWhy: what is said of a lock that was not obtained.
+func TestRunSaysWhy(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	r := s.registry(t, "shop")
+	says := func(what string, args ...string) {
+		t.Helper()
+		code, _, text := lockreg(t, s.url, append([]string{"run", "--no-wait"}, args...)...)
+		assert.Equal(t, 75, code, text)
+		assert.Regexp(t, "^lockreg: not obtained: shop:"+what+"\n$", text)
+	}
+	acquire(t, r.Obtain("a"))
+	says("a is held by .*, which asked for it [0-9.]+m?s ago", "shop", "a", "--", "true")
+	acquire(t, r.ReadWrite("read").Reader())
+	acquire(t, s.registry(t, "shop").ReadWrite("read").Reader())
+	says("read is held by 2 readers", "--exclusive", "shop", "read", "--", "true")
+	code, _, text := lockreg(t, s.url, "run", "--once", "10m", "shop", "job", "--", "true")
+	require.Zero(t, code, text)
+	code, _, text = lockreg(t, s.url, "run", "--once", "10m", "shop", "job", "--", "true")
+	assert.Equal(t, 75, code)
+	assert.Regexp(t, `^lockreg: not obtained: shop:job stays taken after its release, for another 8m5\ds\n$`, text)
 }
