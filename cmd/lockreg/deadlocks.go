@@ -16,8 +16,8 @@ func (a *app) deadlocksCommand() *cobra.Command {
 		Use:   "deadlocks PREFIX",
 		Short: "Find calls that wait for each other",
 		Long: `Finds cycles: calls each of which waits for a path that the next one holds. Only
-calls that have waited for a second are seen, and only what two looks half a
-second apart both show is reported. Java's holders and waiters cannot be seen.
+calls that have waited for a second or two are seen, and only what two looks half
+a second apart both show is reported. Java's holders and waiters cannot be seen.
 
 A cycle ends when one of its leases or contexts does, or a process. lockreg
 release frees one of its paths.
