@@ -123,7 +123,8 @@ func (x *examination) modes() []mode {
 			areas: []area{{[]string{"+set"}, "~" + pattern + ":*", prefix + ":{" + path + "}:registry"}},
 		},
 		{
-			name: "inspect", title: "looking at locks", why: "Deadlocks over several processes are not reported, and lockreg ls, show, deadlocks and serve fail.",
+			name: "inspect", title: "looking at locks",
+			why:   "Deadlocks over several processes are not reported, and lockreg ls, show, deadlocks and serve fail.",
 			areas: slices.Concat(look, []area{anywhere("+scan")}),
 		},
 		{ // which shows the holder first

@@ -579,8 +579,9 @@ $("detail").addEventListener("click", (event) => {
 function ask(path, holder) {
   chosen = { path, holder: holder.holder };
   write($("confirm-path"), visible(path));
-  const since = holder.since === null ? "" : `, for ${ago(moment(holder.since))}`;
-  write($("confirm-text"), `It is held by ${process(holder.label, holder.since, holder.holder)}${since}.`);
+  const since = holder.since === null ? "" : `, which asked for it ${ago(moment(holder.since))} ago`;
+  const held = `It is held by ${process(holder.label, holder.since, holder.holder)}${since}.`;
+  write($("confirm-text"), holder.kept ? "Nobody holds it: it stays taken after its release." : held);
   $("confirm-error").hidden = true;
   $("reason").value = "";
   $("confirm").showModal();

@@ -168,6 +168,7 @@ func TestReleaseThatComesTooLate(t *testing.T) {
 	b.click("#rows .row")
 	b.click("#holders button")
 	b.await(`document.querySelector("#confirm").open`)
+	b.text("#confirm-text", "which asked for it ")
 	source.late.Store(true)
 	b.click("#confirm-yes")
 	b.text("#confirm-error", "does not have it any more")
