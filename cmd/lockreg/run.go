@@ -262,7 +262,7 @@ func (r *runner) heldBy(ctx context.Context, registry *lockregistry.Registry) st
 	}
 	switch h := info.Holders[0]; {
 	case h.Kept:
-		return fmt.Sprintf(" stays taken after its release, for another %s", left(h.Lease))
+		return " stays taken after its release, for another " + left(h.Lease)
 	case h.Shared && r.shared && info.WaiterCount > 0:
 		return " has readers, and a writer that waits: it comes first"
 	case info.HolderCount > 1:
