@@ -155,17 +155,18 @@ func (f *feed) begin(asked chan struct{}) (context.Context, bool) {
 // poll asks the source again and again, until nobody looks.
 func (f *feed) poll(asked chan struct{}) {
 	var cycles time.Time
+	rest := betweenCycles
 	for {
 		ctx, ok := f.begin(asked)
 		if !ok {
 			return
 		}
 		began := time.Now()
-		due := began.Sub(cycles) >= betweenCycles
-		if due {
-			cycles = began
-		}
+		due := began.Sub(cycles) >= rest
 		next := f.pass(ctx, due)
+		if due { // it goes through all keys, too: long ones are rare
+			cycles, rest = began, min(max(betweenCycles, 40*(time.Since(began)-next.took)), 15*betweenCycles)
+		}
 		if ctx.Err() == nil {
 			f.publish(next)
 		}
