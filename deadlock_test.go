@@ -434,6 +434,32 @@ func TestNoDeadlockOfADoThatIsOutlasted(t *testing.T) {
 	})
 }
 
+// Who writes reads anew while its last hold on reading is still being removed, and another goroutine waits to write: it waits for the
+// removal only.
+func TestNoDeadlockOfAWriterThatReads(t *testing.T) {
+	t.Parallel()
+	fakeWorld(t, func(w *world) {
+		f := w.flaky()
+		p := pairOf(f.registry())
+		g, other := w.goroutine(), w.goroutine()
+		require.NoError(w, g.lock(p.writer))
+		require.NoError(w, g.lock(p.reader))
+		waits := other.starts(p.writer)
+		w.settle()
+		until := make(chan struct{})
+		f.all("read", heldUp(until))
+		require.ErrorIs(w, g.unlock(p.reader), lockregistry.ErrUnavailable)
+		again := g.starts(p.reader)
+		w.settle()
+		f.heal()
+		close(until)
+		require.NoError(w, <-again)
+		require.NoError(w, g.unlock(p.reader))
+		require.NoError(w, g.unlock(p.writer))
+		require.NoError(w, <-waits)
+	})
+}
+
 func TestNoEdges(t *testing.T) {
 	t.Parallel()
 	fakeWorld(t, func(w *world) {

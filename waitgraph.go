@@ -51,8 +51,9 @@ type blockedCall struct {
 	goroutine owner   // that is blocked
 	owner     owner   // to be
 	carried   *carried
-	ends      bool    // by itself: it has a deadline
-	since     instant // when it began to wait
+	done      <-chan struct{} // when it is closed the call is about to end
+	ends      bool            // by itself: it has a deadline
+	since     instant         // when it began to wait
 
 	self waitLink
 	more []*waitLink
@@ -84,7 +85,7 @@ type obstacle struct {
 func (b *blockedCall) init(ctx context.Context, l *Lock, w *waiter, q *request, o owner) {
 	_, timed := ctx.Deadline()
 	b.lock, b.place, b.owner, b.goroutine, b.carried = l, w, o, o, carriedBy(ctx)
-	b.ends = timed || q.wait > 0
+	b.done, b.ends = ctx.Done(), timed || q.wait > 0
 	if o&(made|valued) != 0 {
 		b.goroutine = owner(goroutineID())
 	}
@@ -305,9 +306,21 @@ const (
 	endless        // of these, those of calls that never end by themselves, and whose owner is no other goroutine's
 )
 
+// stops tells whether the call is about to end without the lock: its goroutine may have yet to see that.
+func (b *blockedCall) stops() bool {
+	select {
+	case <-b.done:
+		return true
+	case <-b.lock.reg.closed:
+		return true
+	default:
+		return false
+	}
+}
+
 // next are the calls that keep what a call waits for.
 func (g *waitGraph) next(b *blockedCall, r rigor) (steps []step) {
-	if b.place == nil || r == endless && (b.ends || b.owner.shared()) {
+	if b.place == nil || r == endless && (b.ends || b.owner.shared()) || b.stops() {
 		return nil
 	}
 	for _, o := range b.lock.obstacles(b.place, nil) {
@@ -440,7 +453,8 @@ func (rw *ReadWriteLock) obstacles(w *waiter, into []obstacle) []obstacle {
 		}
 	}
 	if !w.writes {
-		if first := l.queue.first; first.writes {
+		// Who writes already waits for nobody here, but for the removal of its last hold on reading.
+		if first := l.queue.first; first.writes && !l.write.heldBy(w.owner) {
 			into = append(into, obstacle{owner: first.owner, ahead: first})
 		}
 		return into
