@@ -116,6 +116,22 @@ func TestInspectRefusesWhatIsNoLock(t *testing.T) {
 	})
 }
 
+// A record has the registry in braces at the end of its key. Braces elsewhere, as those of a prefix on a cluster, reserve nothing.
+func TestAPathThatEndsAsARecordDoes(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		r, err := lockregistry.New(w.client(), "{app}:locks")
+		require.NoError(w, err)
+		defer func() { require.NoError(w, r.Close()) }()
+		l := r.Obtain("docker:registry")
+		w.lock(l)
+		info, err := r.Inspect(w.Context(), "docker:registry")
+		require.NoError(w, err)
+		require.Equal(w, 1, info.HolderCount)
+		w.unlock(l)
+		require.ErrorContains(w, r.Obtain("{docker}:registry").Lock(w.Context()), "reserved")
+	})
+}
+
 func TestInspectShowsTheQueue(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		holder, viewer := w.registry(lockregistry.WithFencing()), w.registry()

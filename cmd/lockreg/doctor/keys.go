@@ -172,7 +172,7 @@ func (x *examination) meaning(key string) meaning {
 	switch rest, own := strings.CutPrefix(key, prefix); {
 	case own && tagged(key) && strings.HasSuffix(rest, ":waiters"):
 		return queue
-	case own && tagged(key) && (strings.HasSuffix(rest, ":fencing") || strings.HasSuffix(rest, ":registry")):
+	case own && tagged(key) && (strings.HasSuffix(rest, ":fencing") || strings.HasSuffix(rest, "}:registry")):
 		return record
 	case own && strings.Contains(rest, ":rwlock_timeout:"):
 		return reader
