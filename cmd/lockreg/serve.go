@@ -169,7 +169,7 @@ func (a *app) serve(ctx context.Context, prefix string, s serving) error {
 		return err
 	}
 	// Options are looked at before Redis is.
-	log := slog.New(slog.NewTextHandler(a.err, nil))
+	log := a.logger()
 	options = append(options, page.WithLogger(log), page.WithTitle(prefix+" on "+printable.URL(a.address())))
 	check, err := page.New(nil, options...)
 	if err != nil {

@@ -83,6 +83,20 @@ func TestServeRefusesWhatIsNotSafe(t *testing.T) {
 	}
 }
 
+func TestServeLogsJSON(t *testing.T) {
+	server := redistest.Start(t)
+	log := &lines{}
+	a := &app{in: strings.NewReader(""), out: io.Discard, err: log, url: "redis://" + server.Addr(), layout: "spring", json: true}
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- a.serve(ctx, "orders", serving{listen: "127.0.0.1:0", root: "/"}) }()
+	require.Eventually(t, func() bool { return strings.Contains(log.String(), "serving") }, 20*time.Second, time.Millisecond)
+	stop()
+	require.NoError(t, <-done)
+	line, _, _ := strings.Cut(log.String(), "\n")
+	require.True(t, json.Valid([]byte(line)), line)
+}
+
 func TestServeWithoutRedis(t *testing.T) {
 	var said bytes.Buffer
 	a := &app{in: strings.NewReader(""), out: io.Discard, err: &said}
@@ -272,6 +286,26 @@ func TestServeOverTLS(t *testing.T) {
 	defer browser.CloseIdleConnections()
 	require.Equal(t, 200, post(t, browser, url+"login", map[string]string{"token": viewToken}))
 	await(t, browser, url, "event: tick")
+}
+
+// Behind a proxy the cookie is for HTTPS alone, and the page is there under the proxy's name.
+func TestServeBehindAProxy(t *testing.T) {
+	server := redistest.Start(t)
+	view := tokenFile(t, viewToken)
+	for _, proxy := range []bool{true, false} {
+		url, _ := start(t, "redis://"+server.Addr(), serving{viewTokenFile: view, behindProxy: proxy, hosts: []string{"locks.example"}})
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url+"login", strings.NewReader(`{"token":"`+viewToken+`"}`))
+		require.NoError(t, err)
+		r.Host = "locks.example"
+		r.Header.Set("Content-Type", "application/json")
+		r.Header.Set("Lockreg-Request", "1")
+		answer, err := http.DefaultClient.Do(r)
+		require.NoError(t, err)
+		_ = answer.Body.Close()
+		require.Equal(t, http.StatusOK, answer.StatusCode)
+		require.Len(t, answer.Cookies(), 1)
+		require.Equal(t, proxy, answer.Cookies()[0].Secure)
+	}
 }
 
 // Whoever begins a request and does not go on is not waited for.

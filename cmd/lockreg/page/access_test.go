@@ -2,7 +2,10 @@ package page_test
 
 import (
 	"bytes"
+	"fmt"
+	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -221,6 +224,29 @@ func TestBodies(t *testing.T) {
 		assert.Equal(t, code, request(h, "POST", "/release", body).code(), "%.80s", body)
 	}
 	assert.Empty(t, source.released)
+}
+
+// Whoever announces a body and does not send it is not waited for, whatever the request is for.
+func TestBodiesThatDoNotCome(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(newPage(t, newFake(), page.WithHosts(), page.WithPatience(300*time.Millisecond)))
+	defer server.Close()
+	for name, begin := range map[string]string{
+		"wanted":       "POST /logout HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nLockreg-Request: 1\r\n",
+		"no header":    "POST /logout HTTP/1.1\r\nHost: localhost\r\n",
+		"another host": "POST /logout HTTP/1.1\r\nHost: evil.example\r\n",
+		"of a GET":     "GET / HTTP/1.1\r\nHost: localhost\r\n",
+		"of nothing":   "GET /nothing HTTP/1.1\r\nHost: localhost\r\n",
+	} {
+		conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", server.Listener.Addr().String())
+		require.NoError(t, err)
+		_, err = fmt.Fprint(conn, begin+"Content-Length: 1000\r\n\r\n{")
+		require.NoError(t, err)
+		require.NoError(t, conn.SetReadDeadline(time.Now().Add(20*time.Second)))
+		_, err = io.Copy(io.Discard, conn)
+		assert.NoError(t, err, "%s: the server ends the connection", name)
+		assert.NoError(t, conn.Close())
+	}
 }
 
 func TestStreamsAreNotForOtherSites(t *testing.T) {

@@ -173,6 +173,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	header.Set("Referrer-Policy", "no-referrer")
 	header.Set("Cache-Control", "no-store")
 	header.Set("Cross-Origin-Resource-Policy", "same-origin")
+	if r.ContentLength != 0 { // the server waits for all of it before it answers, whether anybody wants it or not
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(h.patience))
+	}
 	if h.hosts != nil && !h.hosts.accept(r.Host) {
 		h.refuse(w, r, http.StatusMisdirectedRequest, "this is not a host that the page is served for; see --host")
 		return
@@ -300,7 +303,6 @@ func (h *Handler) read(w http.ResponseWriter, r *http.Request, into any) bool {
 		h.refuse(w, r, http.StatusForbidden, "the header "+requestHeader+" is missing")
 		return false
 	}
-	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(h.patience))
 	decoder := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody))
 	decoder.DisallowUnknownFields()
 	err := decoder.Decode(into)
