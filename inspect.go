@@ -317,7 +317,7 @@ type name struct {
 // Redisson's threads too.
 const firstTime = 946_684_800_000_000
 
-// wallTime is when some microseconds since 1970 had passed: unknown if that is no time at which this package has written anything.
+// wallTime is when some microseconds since 1970 had passed: unknown if this package cannot have written anything then.
 func wallTime(micros int64) time.Time {
 	if micros < firstTime || micros > lastTime {
 		return time.Time{}
