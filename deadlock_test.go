@@ -407,8 +407,8 @@ func TestNoDeadlockOfAHoldThatIsPassedOn(t *testing.T) {
 	})
 }
 
-// Who nests in the hold of Do in a goroutine that outlasts fn unlocks it: the goroutine that waits meanwhile is not all that keeps
-// it.
+// Who nests in the hold of Do in a goroutine that outlasts fn unlocks it: the goroutine that waits meanwhile is not all that
+// keeps it.
 func TestNoDeadlockOfADoThatIsOutlasted(t *testing.T) {
 	t.Parallel()
 	fakeWorld(t, func(w *world) {
@@ -434,8 +434,8 @@ func TestNoDeadlockOfADoThatIsOutlasted(t *testing.T) {
 	})
 }
 
-// Who writes reads anew while its last hold on reading is still being removed, and another goroutine waits to write: it waits for the
-// removal only.
+// Who writes reads anew while its last hold on reading is still being removed, and another goroutine waits to write: it waits
+// for the removal only.
 func TestNoDeadlockOfAWriterThatReads(t *testing.T) {
 	t.Parallel()
 	fakeWorld(t, func(w *world) {

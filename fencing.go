@@ -88,8 +88,8 @@ func fencing(prefix, key string) string {
 }
 
 // errReserved: a lock of such a path would be in the place of what another one needs.
-var errReserved = errors.New("a path that ends in :waiters or :fencing, with a part in braces before, or in }:registry, is reserved " +
-	"for what locks and registries keep beside the keys")
+var errReserved = errors.New("a path that ends in :waiters or :fencing, with a part in braces before, or in }:registry, is " +
+	"reserved for what locks and registries keep beside the keys")
 
 // reserved tells whether a key may be that of another lock's queue or fencing counter, or of the record of a registry.
 func reserved(key string) bool {

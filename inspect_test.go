@@ -116,7 +116,8 @@ func TestInspectRefusesWhatIsNoLock(t *testing.T) {
 	})
 }
 
-// A record has the registry in braces at the end of its key. Braces elsewhere, as those of a prefix on a cluster, reserve nothing.
+// A record has the registry in braces at the end of its key. Braces elsewhere, as those of a prefix on a cluster, reserve
+// nothing.
 func TestAPathThatEndsAsARecordDoes(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		r, err := lockregistry.New(w.client(), "{app}:locks")

@@ -80,8 +80,8 @@ func (l *Lock) exit(o owner) departure {
 	return how
 }
 
-// lent tells whether another goroutine may unlock for an owner. The context of Do is not for that by itself: Do unlocks what it has
-// locked.
+// lent tells whether another goroutine may unlock for an owner. The context of Do is not for that by itself: Do unlocks what it
+// has locked.
 func (l *Lock) lent(o owner) bool {
 	s := l.tenures.Load()
 	if s == nil {

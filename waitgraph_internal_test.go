@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A call whose context is cancelled, or whose registry is closed, is about to end, although its goroutine has yet to see that: it is
-// part of no cycle.
+// A call whose context is cancelled, or whose registry is closed, is about to end, although its goroutine has yet to see that: it
+// is part of no cycle.
 func TestACallThatIsAboutToEndIsInNoCycle(t *testing.T) {
 	for name, end := range map[string]func(cancel func(), r *Registry){
 		"nothing ends":             func(func(), *Registry) {},
