@@ -75,7 +75,8 @@ func (b *inbox) until(ctx context.Context) (context.Context, func()) {
 // and beside that its right to work:
 //
 //	granted ──lease nearly over──▶ warned ──lease over──▶ killed
-//	   └──────────lost──────────▶ warned ──grace over──▶ killed
+//	   ├──────────lost──────────▶ warned ──grace over──▶ killed
+//	   └──lost, and lockreg stood still meanwhile, for longer than the lease──▶ killed
 //
 // Warned has got TERM, killed has got KILL.
 type job struct {
@@ -90,8 +91,9 @@ type job struct {
 	begs   bool // the same, until it has the terminal
 	status syscall.WaitStatus
 
-	pausing bool // the group was told to stop, as lockreg was
-	lost    bool // the lock is
+	pausing bool      // the group was told to stop, as lockreg was
+	until   time.Time // the lock is certain, or was renewed since
+	lost    bool      // the lock is
 	warned  bool
 	told    bool // that the lock is kept for processes that the command has left behind
 }
@@ -117,6 +119,7 @@ func (r *runner) supervise(
 		return 0, false, err
 	}
 	guard.watch(j.pid)
+	j.until = time.Now().Add(j.remaining())
 
 	held := hold.Context(ctx)
 	lostNow := held.Done()
@@ -138,7 +141,11 @@ func (r *runner) supervise(
 		case s := <-box.signals:
 			j.pass(s.(syscall.Signal))
 		case <-alarm.C:
-			if left := j.remaining(); left > r.grace {
+			left := j.remaining()
+			if left > 0 {
+				j.until = time.Now().Add(left)
+			}
+			if left > r.grace {
 				alarm.Reset(left - r.grace)
 			} else if left > 0 {
 				j.warn("the lock cannot be renewed in time")
@@ -146,7 +153,7 @@ func (r *runner) supervise(
 		case <-lostNow:
 			lostNow = nil
 			j.lost = true
-			if j.warned || r.grace == 0 {
+			if j.warned || r.grace == 0 || time.Now().After(j.until) {
 				j.kill()
 				break
 			}

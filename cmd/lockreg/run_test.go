@@ -398,6 +398,20 @@ func TestRunLost(t *testing.T) {
 	}
 }
 
+// After a standstill that has outlasted the lease another may work, so the command gets no grace.
+func TestRunStandsStill(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	p := prepare(s.url, "run", "--lease", "3s", "--grace", "1400ms", "shop", "a", "--", "sh", "-c", family).begin(t)
+	eventually(t, "both run", func() bool { return len(lines(p.out.String(), "pid")) == 2 })
+	require.NoError(t, p.Process.Signal(syscall.SIGSTOP))
+	eventually(t, "the lease is over", func() bool { return !s.has(t, "shop:a") })
+	require.NoError(t, p.Process.Signal(syscall.SIGCONT))
+	assert.Equal(t, 70, p.code(t))
+	assert.NotContains(t, p.out.String(), "TERM")
+	assertGone(t, p)
+}
+
 // A loss that only the release finds out counts.
 func TestRunLostAtTheEnd(t *testing.T) {
 	t.Parallel()
