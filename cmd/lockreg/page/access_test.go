@@ -314,9 +314,9 @@ func TestSessionEnds(t *testing.T) {
 		h := newPage(t, newFake(), page.WithTokens(lookToken, "", false), page.WithInterval(10*time.Minute))
 		in := signIn(t, h, lookToken)
 		b := look(t, h, in)
-		time.Sleep(12*time.Hour - 2*time.Second) //nolint:forbidigo // in a bubble
+		<-time.After(12*time.Hour - 2*time.Second)
 		require.Equal(t, 200, request(h, "GET", "/", in).code())
-		time.Sleep(3 * time.Second) //nolint:forbidigo // in a bubble
+		<-time.After(3 * time.Second)
 		require.Equal(t, 303, request(h, "GET", "/", in).code())
 		<-b.left // the stream, too
 	})

