@@ -139,12 +139,14 @@ func TestInspectShowsTheQueue(t *testing.T) {
 		l := holder.Obtain("42")
 		w.lock(l)
 		var waiters []*lockregistry.Registry
+		var owners []context.Context
+		var locked []<-chan error
 		for range 3 {
 			waiter := w.registry()
 			waiters = append(waiters, waiter)
-			done := lockElsewhere(waiter.Obtain("42"), w.Context())
+			owners = append(owners, lockregistry.NewOwner(w.Context()))
+			locked = append(locked, lockElsewhere(waiter.Obtain("42"), owners[len(owners)-1]))
 			w.await("it waits", func() bool { return w.look(viewer, "42").WaiterCount == len(waiters) })
-			defer func() { require.NoError(w, <-done) }()
 		}
 		info := w.look(viewer, "42")
 		for i, waiter := range waiters {
@@ -157,6 +159,10 @@ func TestInspectShowsTheQueue(t *testing.T) {
 		require.Equal(w, os.Getpid(), w.look(holder, "42").Holders[0].Label.PID)
 
 		require.NoError(w, viewer.ForceUnlock(w.Context(), "42"))
+		for i, waiter := range waiters {
+			require.NoError(w, <-locked[i])
+			require.NoError(w, waiter.Obtain("42").Unlock(owners[i]))
+		}
 	})
 }
 
