@@ -28,7 +28,6 @@ func example() *fake {
 	}
 	busy("order:8812", 7, 51, 42)
 	busy("invoice:2026-11", 3, 38, 19)
-	busy("stock:4711", 1, 47, 58)
 	for i, path := range []string{
 		"nightly-report", "customer:17", "customer:99", "mail:outbox", "cart:a81f", "cart:b220", "export:eu", "import:feeds",
 	} {
@@ -45,6 +44,11 @@ func example() *fake {
 	readers.Holders[0].Shared = true
 	source.set(java, readers)
 	since := time.Now().Add(-42 * time.Second)
+	stock := made("stock:4711", 1)
+	stock.Holders[0].Lease, stock.Holders[0].Since = 47*time.Second, since.Add(-16*time.Second)
+	stock.Holders[0].Label = label("web-3", 391, "shop")
+	stock.Waiters[0].Label, stock.Waiters[0].Since = label("web-1", 4711, "billing"), since
+	source.set(stock)
 	source.deadlocks = []lockregistry.Deadlock{{Waits: []lockregistry.DeadlockWait{
 		{
 			Path: "stock:4711", Kind: "lock", Owner: "goroutine 171", Holds: []string{"order:8812"},
@@ -71,9 +75,11 @@ func TestPictures(t *testing.T) {
 		require.NoError(t, os.WriteFile(filepath.Join(*pictures, name+".png"), text, 0o644))
 	}
 	b := open(t, url, 1200, 800)
+	first := source.deadlocks[0].Waits[1]
 	for i := range 90 { // some history
 		lock := made("order:8812", 7+i%25/4-i%7/3)
-		lock.Holders[0].Lease = time.Duration(60-i%20) * time.Second
+		lock.Holders[0].Lease, lock.Holders[0].Since = time.Duration(60-i%20)*time.Second, first.Since.Add(-5*time.Second)
+		lock.Waiters[0].Label, lock.Waiters[0].Since = first.Label, first.Since
 		source.set(lock)
 		if i%9 < 6 {
 			job := made(fmt.Sprint("cart:c", i%9), 0)
