@@ -465,7 +465,7 @@ func TestALongHoldIsFollowedAtOnce(t *testing.T) {
 }
 
 // Those who have waited for a second are told when they are the next ones, and a release that tells them needs no more of the
-// server than two commands on top, where no window is due.
+// server than two commands on top, where no window is due: since Redis 7, see lua/heir.lua.
 func TestTheNextOneIsTold(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		told := w.heard(func(c rueidis.Client) rueidis.Completed {
@@ -485,6 +485,7 @@ func TestTheNextOneIsTold(t *testing.T) {
 			}
 		}
 		holder := w.registry().Obtain("42")
+		knows := w.do("EVAL", "return redis.REDIS_VERSION_NUM and 1 or 0", "0") == "1"
 		quick := false
 		for round := 0; round < 20 && !quick; round++ { // a window is due 100 ms later
 			for len(told) > 0 {
@@ -500,7 +501,7 @@ func TestTheNextOneIsTold(t *testing.T) {
 				return redis.call('ZADD', KEYS[1], -now, 'open', -now, 'wide')`, "1", theQueue)
 			w.unlock(holder)
 			require.NoError(w, <-first.result)
-			if quick = w.executed("zrangebyscore") == before; quick {
+			if quick = !knows || w.executed("zrangebyscore") == before; quick {
 				next()
 			}
 			require.NoError(w, first.unlock(first.lock))
