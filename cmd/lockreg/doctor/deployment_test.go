@@ -1,6 +1,7 @@
 package doctor_test
 
 import (
+	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -118,6 +119,27 @@ func TestCluster(t *testing.T) {
 	unaware := o
 	unaware.ClusterOption.ShardsRefreshInterval = 0
 	has(t, examine(t, unaware), "client-refresh", doctor.Info)
+	database := o
+	database.SelectDB = 1
+	r, err := doctor.Check(t.Context(), dial(t, o), doctor.Options{Prefix: "orders", Client: &database})
+	require.NoError(t, err)
+	has(t, r, "client-database", doctor.Error)
+	require.Empty(t, findings(examine(t, o), "client-database"))
+
+	// The clock of one server is far ahead.
+	skewed := through(o, func(c net.Conn) net.Conn {
+		if c.RemoteAddr().String() != d.Servers[1].Addr() {
+			return c
+		}
+		return pretending{c, "$10\r\n1", "$10\r\n2"}
+	})
+	apart := findings(examine(t, skewed), "clock-servers")
+	require.NotEmpty(t, apart)
+	for _, f := range apart {
+		require.Equal(t, doctor.Warning, f.Severity)
+		require.Contains(t, f.Nodes, d.Servers[1].Addr())
+	}
+	require.Empty(t, findings(examine(t, o), "clock-servers"))
 
 	// A replica that does not answer.
 	client := dial(t, o)
