@@ -1,8 +1,12 @@
 package browser
 
 import (
+	"bytes"
 	"flag"
 	"fmt"
+	"image"
+	"image/color"
+	"image/png"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -62,21 +66,27 @@ func example() *fake {
 	return source
 }
 
+// The pictures for the READMEs. Without a folder for them they are taken all the same, with less of a history.
 func TestPictures(t *testing.T) {
-	if *pictures == "" {
-		t.Skip("no folder for them; see -pictures")
+	folder, steps := *pictures, 90
+	if folder == "" {
+		folder, steps = t.TempDir(), 4
 	}
 	source := example()
 	url := serve(t, source, page.WithTitle("orders on redis.internal:6379"),
 		page.WithRelease(func(*http.Request) (string, bool) { return "me", true }))
 	save := func(b *tab, name string) {
-		text, err := b.shoot()
+		shot, err := b.shoot()
 		require.NoError(t, err)
-		require.NoError(t, os.WriteFile(filepath.Join(*pictures, name+".png"), text, 0o644))
+		require.Less(t, len(shot), 150_000, "it is loaded with the README")
+		drawn, err := png.Decode(bytes.NewReader(shot))
+		require.NoError(t, err)
+		require.Greater(t, colours(drawn), 50, "something is on it")
+		require.NoError(t, os.WriteFile(filepath.Join(folder, name+".png"), shot, 0o644))
 	}
 	b := open(t, url, 1200, 800)
 	first := source.deadlocks[0].Waits[1]
-	for i := range 90 { // some history
+	for i := range steps {
 		lock := made("order:8812", 7+i%25/4-i%7/3)
 		lock.Holders[0].Lease, lock.Holders[0].Since = time.Duration(60-i%20)*time.Second, first.Since.Add(-5*time.Second)
 		lock.Waiters[0].Label, lock.Waiters[0].Since = first.Label, first.Since
@@ -103,4 +113,14 @@ func TestPictures(t *testing.T) {
 	phone.text("#rows", "order")
 	phone.await(`document.querySelector("#status").textContent === ""`)
 	save(phone, "phone")
+}
+
+func colours(of image.Image) int {
+	seen := map[color.Color]bool{}
+	for y := of.Bounds().Min.Y; y < of.Bounds().Max.Y; y++ {
+		for x := of.Bounds().Min.X; x < of.Bounds().Max.X; x++ {
+			seen[of.At(x, y)] = true
+		}
+	}
+	return len(seen)
 }
