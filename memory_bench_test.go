@@ -34,6 +34,20 @@ func BenchmarkServerMemory(b *testing.B) {
 			h.each(func(path string) error { return r.Do(b.Context(), path, func(context.Context) error { return nil }) })
 		}), "B/counter")
 	})
+	b.Run("record", func(b *testing.B) {
+		h := newHoard(b)
+		r := h.registry(lockregistry.WithName("billing"))
+		held, err := r.Acquire(b.Context(), "42")
+		require.NoError(b, err)
+		key := "orders:{" + r.ClientID() + "}:registry"
+		for h.do("EXISTS", key) == "0" {
+			<-time.After(10 * time.Millisecond)
+		}
+		bytes, err := strconv.ParseFloat(h.do("MEMORY", "USAGE", key), 64)
+		require.NoError(b, err)
+		b.ReportMetric(bytes, "B/record")
+		require.NoError(b, held.Release(b.Context()))
+	})
 	b.Run("queue without tickets", func(b *testing.B) {
 		h := newHoard(b)
 		first, second := h.registry(), h.registry()

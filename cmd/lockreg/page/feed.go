@@ -20,7 +20,7 @@ const (
 	heartbeat  = 15 * time.Second
 	piece      = 32 << 10 // is written at a time, and has a deadline of its own
 
-	passLimit      = 5 * time.Minute // a million keys take 8 s
+	passLimit      = 5 * time.Minute // a million keys take half a minute
 	betweenCycles  = 2 * time.Second // of asking for deadlocks, which exist for a second before they are recorded
 	betweenSamples = time.Second
 	maxSamples     = 600
