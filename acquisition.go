@@ -30,6 +30,7 @@ type acquisition struct {
 	blocked  blockedCall
 
 	// In a queue.
+	asked instant // when it was asked for, if it is at the place that it got then; else 0
 	older string  // the newest ticket that was asked for, if any: it may be there
 	place string  // of it; empty when that is not known
 	base  instant // when the last command was sent whose reply showed it there

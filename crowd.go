@@ -12,10 +12,12 @@ import (
 // from each other, must leave others their chance now and then.
 type crowd struct {
 	contested atomic.Bool  // others waited when the lock was last released: the next call asks for a ticket at once
+	since     atomic.Int64 // an instant: when that was, the last time
 	deaf      atomic.Bool  // no message of a grant can reach the calls of this process, so they do not queue
 	queueless atomic.Int64 // an instant: until when there is no queue, because the server has refused it
 	yields    atomic.Bool  // without a queue: the next call stands back first
 	yielded   atomic.Int64 // an instant: since when the process has had the lock without a chance for others
+	gap       gap          // for the call that has the local half
 	keeping   atomic.Pointer[keeping]
 	expected  atomic.Pointer[expected]
 }
@@ -63,6 +65,26 @@ func (l *Lock) keeping() *keeping {
 	return c.keeping.Load()
 }
 
+// gap is what this process knows of when the lock is next left to those without a ticket.
+type gap struct {
+	due  instant // not before this
+	text string  // the same, in milliseconds of the server's clock
+}
+
+// mostDue is how long after a release the next window is due, at most; see OFTEN in lua/pass.lua.
+const mostDue = 100 * time.Millisecond
+
+// foresee takes in when the next window is due by the server's clock. A ticket that was asked for at asked has got a place that is
+// the time of that clock in microseconds, or later; so the window is not due before what this makes of it.
+func (l *Lock) foresee(asked instant, place, due string) {
+	micros, err := strconv.ParseInt(place, 10, 64)
+	ms, err2 := strconv.ParseInt(due, 10, 64)
+	if err == nil && err2 == nil {
+		at := asked.add(time.Duration(ms*1000-micros) * time.Microsecond)
+		l.company().gap = gap{min(at, l.reg.clock.now().add(mostDue)), due}
+	}
+}
+
 // queuelessFor is for how long a path goes without a queue after the server has refused one.
 const queuelessFor = time.Minute
 
@@ -76,10 +98,23 @@ func (l *Lock) company() *crowd {
 }
 
 // contested tells whether a call is not to try first, but to wait in the queue or to stand back, since others waited when the
-// lock was last released.
+// lock was last released, or a moment ago.
 func (l *Lock) contested() bool {
 	c := l.anchor().crowd.Load()
-	return c != nil && (c.contested.Load() || c.yields.Load())
+	return c != nil && (c.contested.Load() || c.yields.Load() || l.busy())
+}
+
+// busyFor is for how long others most likely go on waiting for a lock after they did; see IDLE in lua/ask.lua.
+const busyFor = 500 * time.Millisecond
+
+// busy tells whether others have waited for the lock just now, so that its queue is there.
+func (l *Lock) busy() bool {
+	c := l.anchor().crowd.Load()
+	if c == nil {
+		return false
+	}
+	since := instant(c.since.Load())
+	return since != 0 && since.until(l.reg.clock.now()) < busyFor
 }
 
 // queues tells whether calls of l may wait in a queue.
@@ -118,7 +153,7 @@ func (l *Lock) deaf(is bool) {
 // crowded takes in what a release has replied, and whether goroutines of this process wait that were not to have the lock at
 // once, because it has had it for a handoff limit or, without hand-over, has released it. Without a queue they stand back each
 // 100 ms at most.
-func (l *Lock) crowded(reply int64, others bool) {
+func (l *Lock) crowded(reply int64, others bool, at instant) {
 	c := l.anchor().crowd.Load()
 	if c == nil {
 		if !others && reply != contested && reply != queueless {
@@ -128,6 +163,9 @@ func (l *Lock) crowded(reply int64, others bool) {
 	}
 	if was := c.contested.Load(); was != (reply == contested) {
 		c.contested.Store(!was)
+	}
+	if reply == contested {
+		c.since.Store(int64(at))
 	}
 	if reply == queueless {
 		l.noQueue("the release could not read it")

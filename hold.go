@@ -31,10 +31,11 @@ import (
 //   - commands that will never be answered (doubt). They may come at any time, until the hold is over.
 type hold struct {
 	lock    *Lock
-	value   string // what the key contains: names this very hold
-	renewed bool   // the scheduler renews it
-	late    bool   // a grant of this hold may still arrive; written only by the call that obtains it
-	leads   bool   // it is a leader's: renewed, and its release leaves no long window; written before its owner has it
+	value   string  // what the key contains: names this very hold
+	renewed bool    // the scheduler renews it
+	late    bool    // a grant of this hold may still arrive; written only by the call that obtains it
+	inLine  instant // when it was asked for in the queue, which others in there now have joined later; 0: that is not known
+	leads   bool    // it is a leader's: renewed, and its release leaves no long window; written before its owner has it
 
 	mu      sync.Mutex
 	state   holdState

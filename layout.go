@@ -19,7 +19,7 @@ type layout interface {
 
 	// release is the call that passes the key, if it is the hold's, to the first waiter in its queue, or removes it, or keeps it
 	// for nobody. It replies 0 when it was not the hold's; else 1, contested when others wait in the queue or one of them has
-	// the key now, or queueless.
+	// the key now, or queueless. One that is to be brief takes fewer steps where that is enough.
 	release(r removal) call
 
 	// renew is the call that sets the lease anew if the key is the hold's. It replies 1 when it was, else 0.
@@ -75,6 +75,7 @@ type wish struct {
 	asks  asking
 	place string // where the ticket was, for one that is asked for anew; or empty
 	older string // a ticket that it replaces; or empty
+	brief bool   // the queue is most likely there, and the place is to be the last one
 }
 
 // asking is what a bid asks of the queue, in the words of the scripts.
@@ -95,6 +96,27 @@ type removal struct {
 	ticket     string // what to remove from it: a ticket, allTickets or none; or yields, or atOnce
 
 	keep time.Duration // how long the path is to stay taken, see [AtLeast]; 0: it is not
+
+	brief briefness
+	due   string // with forHeir: when the next window is, by the server's clock
+	warns bool   // with forHeir: the one behind it has waited for long, too
+}
+
+// briefness is what a release may rely on to do with few steps.
+type briefness uint8
+
+const (
+	inFull  briefness = iota // on nothing
+	alone                    // others are unlikely to wait
+	forHeir                  // others wait, and no window is open or due
+)
+
+// warning is what warns is in the words of the scripts.
+func (r removal) warning() string {
+	if r.warns {
+		return "n"
+	}
+	return ""
 }
 
 // keeping is how long that is, in the words of the scripts: whole milliseconds, or empty.
@@ -119,3 +141,15 @@ const (
 
 // ticket is that of a bid, as it is in the queue.
 func (b bid) ticket() string { return b.value + "|" + b.lease.ms + b.side }
+
+// briefly is the call for a ticket, or for a lock that is free, that takes few steps. An empty counter: no token is wanted.
+func briefly(script *script, b bid, prefix, sharded, counter string) call {
+	c := call{script: script, key: b.key, args: arguments{b.value, b.lease.ms, prefix, sharded, counter}}
+	if sharded != "" {
+		c.queue = queueOf(prefix, b.key)
+	}
+	if counter != "" {
+		c.counts(counter, sharded)
+	}
+	return c
+}

@@ -27,7 +27,12 @@ var (
 	holder = load("holder")
 )
 
-var redissonObtainAll = load("redisson_obtain_all")
+// These are for plain locks.
+var (
+	redissonObtainAll = load("redisson_obtain_all")
+	redissonTicket    = load("redisson_obtain_ticket")
+	redissonHeir      = load("redisson_release_heir")
+)
 
 type redissonScripts struct{ obtain, release, renew *script }
 
@@ -78,6 +83,9 @@ func publishing(client rueidis.Client, published bool) string {
 }
 
 func (r *redissonLayout) obtain(b bid, _ bool) call {
+	if b.brief && r.plain() {
+		return briefly(redissonTicket, b, r.prefix, r.sharded, r.counting(b.key))
+	}
 	c := call{script: r.scripts.obtain, key: b.key, args: arguments{b.value, b.lease.ms, tagged(b.key), b.under}}
 	switch b.asks {
 	case forNothing:
@@ -108,6 +116,11 @@ func (r *redissonLayout) obtainAll(bids []bid) call {
 }
 
 func (r *redissonLayout) release(m removal) call {
+	if m.brief == forHeir && r.plain() {
+		c := call{script: redissonHeir, key: m.key, args: arguments{m.value, r.publish, r.channel(m.key), r.prefix, r.sharded}}
+		c.more = []string{m.due, m.warning()}
+		return c
+	}
 	c := call{script: r.scripts.release, key: m.key, args: arguments{m.value, r.publish, r.channel(m.key), tagged(m.key)}}
 	if m.queue {
 		c.args[4] = r.prefix
@@ -134,10 +147,21 @@ func (r *redissonLayout) fence(key, value string, l lease) call {
 
 // counter is that of Redisson's RFencedLock for a plain lock. Its read-write locks have none.
 func (r *redissonLayout) counter(key string) string {
-	if r.scripts == &redissonLock {
+	if r.plain() {
 		return "redisson_lock_token:" + tagged(key)
 	}
 	return fencing(r.prefix, key)
+}
+
+// plain tells whether the locks are no read-write locks.
+func (r *redissonLayout) plain() bool { return r.scripts == &redissonLock }
+
+// counting is counter where grants draw tokens, else empty.
+func (r *redissonLayout) counting(key string) string {
+	if !r.fencing {
+		return ""
+	}
+	return r.counter(key)
 }
 
 func (r *redissonLayout) holds(key, value string) call {

@@ -19,7 +19,10 @@ type springLayout struct {
 var (
 	springObtain    = load("spring_obtain")
 	springObtainAll = load("spring_obtain_all")
+	springTicket    = load("spring_obtain_ticket")
 	springRelease   = load("spring_release")
+	springAlone     = load("spring_release_alone")
+	springHeir      = load("spring_release_heir")
 	springRenew     = load("spring_renew")
 )
 
@@ -41,6 +44,13 @@ func newSpringLayout(t *transport, prefix string, s *settings, j *journal) layou
 func (s *springLayout) obtain(b bid, quick bool) call {
 	if quick && !s.fencing {
 		return call{key: b.key, args: arguments{b.value, b.lease.ms}}
+	}
+	if b.brief {
+		counter := ""
+		if s.fencing {
+			counter = s.counter(b.key)
+		}
+		return briefly(springTicket, b, s.prefix, s.sharded, counter)
 	}
 	c := call{script: springObtain, key: b.key, args: arguments{b.value, b.lease.ms}}
 	if b.asks != forNothing {
@@ -70,8 +80,17 @@ func (s *springLayout) release(r removal) call {
 	if r.queue {
 		c.args = arguments{r.value, s.publish, s.prefix, s.sharded, r.ticket}
 	}
-	if removal := s.transport.removal(s.journal); removal != "UNLINK" || s.publishOld != "" || r.keep > 0 {
+	removal := s.transport.removal(s.journal)
+	switch {
+	case removal != "UNLINK" || s.publishOld != "" || r.keep > 0:
 		c.more = []string{removal, s.publishOld, r.keeping()}
+	case r.brief == alone:
+		c.script = springAlone
+	case r.brief == forHeir:
+		c.script, c.args[4] = springHeir, r.due
+		if r.warns {
+			c.more = []string{r.warning()}
+		}
 	}
 	if r.ticket == yields && s.sharded != "" {
 		c.queue = queueOf(s.prefix, r.key)

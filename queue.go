@@ -59,6 +59,7 @@ type message struct {
 	what   byte // one of the constants below
 	number string
 	time   time.Duration
+	due    string
 	key    string
 }
 
@@ -68,16 +69,17 @@ const (
 	tellsGone  = 'd' // its ticket was taken out, because its time was over
 )
 
-// parseMessage reads "<what> <number> <milliseconds> <key>".
+// parseMessage reads "<what> <number> <milliseconds> <key>", with "@" and due behind the milliseconds where it is known.
 func parseMessage(text string) (m message, ok bool) {
 	what, rest, ok1 := strings.Cut(text, " ")
 	number, rest, ok2 := strings.Cut(rest, " ")
 	ms, key, ok3 := strings.Cut(rest, " ")
+	ms, due, _ := strings.Cut(ms, "@")
 	n, err := strconv.ParseUint(ms, 10, 32)
 	if !ok1 || !ok2 || !ok3 || err != nil || len(what) != 1 {
 		return m, false
 	}
-	return message{what[0], number, time.Duration(n) * time.Millisecond, key}, true
+	return message{what[0], number, time.Duration(n) * time.Millisecond, due, key}, true
 }
 
 // mailbox takes the messages for a waiting call.
@@ -93,6 +95,7 @@ type mailbox struct {
 // mail is what messages have said since it was last taken.
 type mail struct {
 	granted time.Duration // the call's hold owns the key, with a lease of so long; 0: it does not
+	due     string        // with granted, when the next window is, if that is known: in milliseconds of the server's clock
 	next    time.Duration // the ticket is the next one, which may look when so long is over
 	isNext  bool
 	look    bool // something happened that only a look tells
@@ -120,7 +123,7 @@ func (b *mailbox) put(m message) bool {
 	switch {
 	case !mine:
 	case m.what == tellsGrant:
-		b.mail.granted = m.time
+		b.mail.granted, b.mail.due = m.time, m.due
 	case m.what == tellsNext:
 		b.mail.isNext, b.mail.next = true, m.time
 	default:
@@ -245,7 +248,7 @@ func (a *acquisition) inLine() error {
 		if next != forTicket { // of two things that woke the call, the other may have been a grant
 			if m := a.box.take(); m.granted > 0 {
 				var err error
-				if next, err = a.granted(m.granted); err != nil || a.won {
+				if next, err = a.granted(m); err != nil || a.won {
 					return err
 				}
 				continue
@@ -354,12 +357,22 @@ func (a *acquisition) ask(what asking) error {
 			a.renumber()
 		}
 		w.place, w.older = a.place, a.older
+		w.brief = w.place == "" && w.older == "" && a.lock.busy()
 		a.older, a.fresh = a.bid(w).ticket(), true
 		a.box.open(a.hold.number())
 	}
 	err := a.try(w, false, a.deadline)
+	if a.won && w.brief { // nobody waited
+		a.hold.inLine = a.began
+	}
 	queued := err == nil && a.at.state == isQueued
 	if queued {
+		if what == forTicket {
+			a.asked = a.began
+			if w.place != "" { // which says nothing about the server's clock
+				a.asked = 0
+			}
+		}
 		a.place, a.base = a.at.place, a.began
 	}
 	a.ticket.Store(queued)
@@ -403,7 +416,7 @@ func (a *acquisition) asleep() (next asking, err error) {
 		now := clock.now()
 		switch m := a.box.take(); {
 		case m.granted > 0:
-			return a.granted(m.granted)
+			return a.granted(m)
 		case m.look:
 			a.woken = true
 			return toLook, nil
@@ -454,12 +467,15 @@ func (a *acquisition) asleep() (next asking, err error) {
 // the server has served it later. When too little of it is certain, it is renewed before anybody relies on it; so too when
 // a server may have told it that is the master no more, when the hold is to have a fencing token, and when replicas must have it:
 // the release that granted it does not wait for them, and WAIT counts what its own connection has written.
-func (a *acquisition) granted(lease time.Duration) (next asking, err error) {
+func (a *acquisition) granted(m mail) (next asking, err error) {
 	l := a.lock
 	l.reg.counts.grants.Add(1)
 	wary := l.reg.transport.lane(l.key).isWary(l.reg.clock.now())
-	if !wary && !a.writes() && a.hold.grantShort(a.base, lease) {
+	if !wary && !a.writes() && a.hold.grantShort(a.base, m.granted) {
 		a.served = true
+		if a.hold.inLine = a.asked; a.asked != 0 {
+			l.foresee(a.asked, a.place, m.due)
+		}
 		a.win(a.base)
 		return "", nil
 	}

@@ -573,10 +573,13 @@ func (l *Lock) release(ctx context.Context) (End, error) {
 	case due && l.half().contended():
 		m.ticket = yields
 	}
+	if m.ticket == "" && m.keep == 0 && m.queue {
+		l.brief(&m, h, begun)
+	}
 	removal := l.kind.layout.release(m) // which may have to ask the server for its version
 	reply := reg.transport.do(&p, &removal)
 	n, err := confirmed(reply.RedisResult)
-	l.crowded(n, m.ticket == yields)
+	l.crowded(n, m.ticket == yields, reply.came)
 	if err == nil && !reply.late {
 		l.released(h.number(), reply.came)
 		if h.late {
@@ -593,6 +596,17 @@ func (l *Lock) release(ctx context.Context) (End, error) {
 		return EndKept, nil
 	default:
 		return EndReleased, nil
+	}
+}
+
+// longWait is from when on who waits is told that it is the next one: until then it looks by itself, see firstLook.
+const longWait = firstLook
+
+// brief has the release of a hold rely on what is known of others. A window that is due is left to a release in full.
+func (l *Lock) brief(m *removal, h *hold, now instant) {
+	m.brief = alone
+	if c := l.anchor().crowd.Load(); c != nil && h.inLine != 0 && now < c.gap.due {
+		m.brief, m.due, m.warns = forHeir, c.gap.text, h.inLine.until(now) >= longWait
 	}
 }
 

@@ -228,7 +228,7 @@ type sweeping struct {
 
 func (e sweeping) call() call {
 	keep := e.kept.after(e.lock.reg.clock.now())
-	return e.place.kind.layout.release(removal{e.place.key, e.value, true, e.ticket, keep})
+	return e.place.kind.layout.release(removal{key: e.place.key, value: e.value, queue: true, ticket: e.ticket, keep: keep})
 }
 
 func (e sweeping) late() time.Duration { return lateFor(e.longest) }

@@ -49,9 +49,22 @@ func (f *flaky) scripts(what string) (n int) {
 	defer f.mu.Unlock()
 	for name, body := range sources() {
 		for _, c := range f.seen {
-			if strings.HasSuffix(name, "_"+what) && len(c.args) > 1 && (c.args[1] == digest(body) || c.args[1] == body) {
+			if strings.Contains(name+"_", "_"+what+"_") && len(c.args) > 1 && (c.args[1] == digest(body) || c.args[1] == body) {
 				n++
 			}
+		}
+	}
+	return n
+}
+
+// named is how often a script was sent.
+func (f *flaky) named(script string) (n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	body := sources()[script]
+	for _, c := range f.seen {
+		if len(c.args) > 1 && (c.args[1] == digest(body) || c.args[1] == body) {
+			n++
 		}
 	}
 	return n

@@ -45,6 +45,7 @@ local function pass(entries, yields)
       window = SHORT
     else
       redis.call('ZADD', queue, -now, 'open') -- nobody hears of it: a window of no length
+      open = now
     end
   end
   if first == 'guest' then
@@ -63,6 +64,7 @@ local function pass(entries, yields)
     warn(next[2], 'n', window + STEP)
     return false, true
   end
+  due = string.format('%.0f', math.min(open + OFTEN, wide + RARELY))
   local _, served = serve(time[1] * 1000000 + time[2], nil, first, registry, number, lease, kind, place)
   return served, served
 end

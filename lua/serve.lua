@@ -23,8 +23,10 @@ local function channel(registry)
   return prefix .. '-channel@' .. registry
 end
 
--- Tells the process of a ticket "<what> <number> <ms> <key>": g for a grant with a lease of so long; n that the ticket is the
--- next one, and may look when so long is over; d that it was taken out.
+local due = 0 -- when the next window is, if that is known: in milliseconds of the server's clock
+
+-- Tells the process of a ticket "<what> <number> <ms> <key>": g for a grant with a lease of so long, "<ms>@<due>"; n that the ticket
+-- is the next one, and may look when so long is over; d that it was taken out.
 local function tell(registry, number, what, ms)
   redis.call(sharded and 'SPUBLISH' or 'PUBLISH', channel(registry), what .. ' ' .. number .. ' ' .. ms .. ' ' .. key)
 end
@@ -78,7 +80,7 @@ local function serve(micros, mine, first, registry, number, lease, kind, place)
     count = count + 1
     redis.call('ZREM', queue, first)
     if to then
-      tell(to, what, 'g', granted)
+      tell(to, what, 'g', granted .. '@' .. due)
     end
     to, what, granted, since = registry, number, tonumber(lease) < tonumber(PROVISIONAL) and lease or PROVISIONAL, place
     own(registry .. ':' .. number, granted, kind)
@@ -97,7 +99,7 @@ local function serve(micros, mine, first, registry, number, lease, kind, place)
         warn(next, 'n', granted)
       end
     end
-    tell(to, what, 'g', granted)
+    tell(to, what, 'g', granted .. '@' .. due)
   end
   return first, to ~= nil
 end

@@ -43,12 +43,12 @@ var mutations = []mutation{
 		"TestUnknownOutcomes$",
 	},
 	{
-		"a late grant wins over a later hold", "lua/spring_obtain.lua",
+		"a late grant wins over a later hold", "lua/spring_claim.lua",
 		"taken = not other or other > tonumber(number)", "taken = not other",
 		"TestUnknownOutcomes$",
 	},
 	{
-		"a late grant wins over a later hold, in Redisson's format", "lua/redisson_obtain.lua",
+		"a late grant wins over a later hold, in Redisson's format", "lua/redisson_claim.lua",
 		"if not n or n > tonumber(number) then", "if not n then",
 		"TestUnknownOutcomes$",
 	},
@@ -95,7 +95,7 @@ var mutations = []mutation{
 	},
 	{
 		"who is to stand back tries first", "crowd.go",
-		"(c.contested.Load() || c.yields.Load())", "c.contested.Load()",
+		"(c.contested.Load() || c.yields.Load() || l.busy())", "(c.contested.Load() || l.busy())",
 		"TestHandoffIsFair",
 	},
 	{
@@ -210,7 +210,7 @@ var mutations = []mutation{
 	},
 	{
 		"a grant counts from its message", "queue.go",
-		"a.hold.grantShort(a.base, lease)", "a.hold.grantShort(a.lock.reg.clock.now(), lease)",
+		"a.hold.grantShort(a.base, m.granted)", "a.hold.grantShort(a.lock.reg.clock.now(), m.granted)",
 		"TestQueueOutcomes",
 	},
 	{
@@ -219,12 +219,22 @@ var mutations = []mutation{
 		"TestQueueOutcomes",
 	},
 	{
-		"a call that gives up does not pass on a grant", "lua/spring_release.lua",
+		"a short release does not mind whose key it is", "lua/spring_release_alone.lua",
+		"if redis.call('GET', key) == value then", "if true then",
+		"TestUnknownOutcomes$|TestLinearizable$",
+	},
+	{
+		"who asks for a ticket takes the key in passing", "lua/spring_obtain_ticket.lua",
+		"if held then", "if held and false then",
+		"TestLinearizable$",
+	},
+	{
+		"a call that gives up does not pass on a grant", "lua/spring_end.lua",
 		"if over then\n      local ok", "if over and (ticket == '' or ticket == '+') then\n      local ok",
 		"TestQueueOutcomes",
 	},
 	{
-		"a call that gives up does not pass on a grant, in Redisson's format", "lua/redisson_release.lua",
+		"a call that gives up does not pass on a grant, in Redisson's format", "lua/redisson_end.lua",
 		"if over then\n      local ok", "if over and (ticket == '' or ticket == '+') then\n      local ok",
 		"TestQueueOutcomes",
 	},
@@ -274,12 +284,12 @@ var mutations = []mutation{
 		"TestReadingUnderGrantedWriter",
 	},
 	{
-		"a path that stays taken has an older hold of its registry", "lua/spring_release.lua",
+		"a path that stays taken has an older hold of its registry", "lua/spring_end.lua",
 		"value .. ':atleast', 'PX', keep", "value, 'PX', keep",
 		"TestReleasesOfUnknownOutcome",
 	},
 	{
-		"a path that stays taken has an older hold of its registry, in Redisson's format", "lua/redisson_release.lua",
+		"a path that stays taken has an older hold of its registry, in Redisson's format", "lua/redisson_end.lua",
 		"redis.call('HSET', key, field .. ':atleast', '1')\n  redis.call('HDEL', key, field)", "redis.call('HSET', key, field, '1')",
 		"TestReleasesOfUnknownOutcome",
 	},

@@ -1,0 +1,259 @@
+package lockregistry_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+)
+
+// The short scripts, and what they leave to the long ones. Here holds are of the registries a, b and c, of which a and b listen.
+
+// scripted is a server on which scripts run that are given what registries would give them.
+type scripted struct {
+	*world
+	redisson bool
+}
+
+func eachScripted(t *testing.T, test func(s *scripted)) {
+	t.Helper()
+	for name, redisson := range map[string]bool{"Spring": false, "Redisson": true} {
+		t.Run(name, func(t *testing.T) {
+			realWorlds(t, func(w *world) {
+				for _, r := range []string{"a", "b"} {
+					w.attends(w.client(), r)
+				}
+				test(&scripted{w, redisson})
+			})
+		})
+	}
+}
+
+// attends has a process listen for its grants.
+func (w *world) attends(client rueidis.Client, registry string) <-chan string {
+	w.Helper()
+	channel := "orders-channel@" + registry
+	return w.heardBy(client, func(c rueidis.Client) rueidis.Completed { return c.B().Subscribe().Channel(channel).Build() },
+		func() bool { return said(client, "PUBSUB", "NUMSUB", channel) == "["+channel+" 1]" })
+}
+
+// heardBy is what a client hears on a subscription, which is there once confirmed says so.
+func (w *world) heardBy(client rueidis.Client, subscribe func(c rueidis.Client) rueidis.Completed, confirmed func() bool) <-chan string {
+	w.Helper()
+	heard := make(chan string, 64)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = client.Receive(w.Context(), subscribe(client), func(m rueidis.PubSubMessage) { heard <- m.Message })
+	}()
+	w.Cleanup(func() { <-done })
+	w.await("a subscription", confirmed)
+	return heard
+}
+
+// begins has a hold own the key, and tickets be in the queue, in this order. An empty value: the key is free.
+func (s *scripted) begins(value string, tickets ...string) {
+	s.Helper()
+	s.do("DEL", theKey, theQueue)
+	switch {
+	case value == "":
+	case s.redisson:
+		s.do("HSET", theKey, value, "1")
+	default:
+		s.do("SET", theKey, value)
+	}
+	if len(tickets) > 0 { // a moment after the newest window
+		s.do(append([]string{"EVAL", `local time = redis.call('TIME')
+			local now = time[1] * 1000 + math.floor(time[2] / 1000)
+			redis.call('ZADD', KEYS[1], -now, 'open', -now, 'wide')
+			for i, ticket in ipairs(ARGV) do redis.call('ZADD', KEYS[1], string.format('%.0f', now * 1000 + i), ticket) end`,
+			"1", theQueue}, tickets...)...)
+	}
+}
+
+// runs runs a script of the layout.
+func (s *scripted) runs(script string, args ...string) string {
+	s.Helper()
+	if s.redisson {
+		script = "redisson_" + script
+	} else {
+		script = "spring_" + script
+	}
+	require.Contains(s, sources(), script)
+	return s.do(append([]string{"EVAL", sources()[script], "1", theKey}, args...)...)
+}
+
+// gives has a hold end by the short release that gives the lock to the first who waits.
+func (s *scripted) gives(value string) string {
+	s.Helper()
+	if s.redisson {
+		return s.runs("release_heir", value, "PUBLISH", "redisson_lock__channel:{"+theKey+"}", "orders", "", "99")
+	}
+	return s.runs("release_heir", value, "orders-channel:", "orders", "", "99")
+}
+
+// asks has a hold ask for the lock, or a ticket.
+func (s *scripted) asks(value string) string {
+	s.Helper()
+	return s.runs("obtain_ticket", value, "60000", "orders")
+}
+
+// owner is whose the key is; empty when it is free.
+func (s *scripted) owner() string {
+	s.Helper()
+	if s.redisson {
+		return s.do("HKEYS", theKey)
+	}
+	return strings.TrimSuffix(s.do("GET", theKey), "(nil)")
+}
+
+// queue is who has tickets.
+func (s *scripted) queue() string {
+	s.Helper()
+	return strings.Join(strings.Fields(s.do("ZRANGEBYSCORE", theQueue, "0", "+inf")), " ")
+}
+
+func TestShortRelease(t *testing.T) {
+	for name, c := range map[string]struct {
+		owner   string // of the key, before
+		tickets []string
+		reply   string
+		after   string // the owner
+		left    string // tickets
+	}{
+		"the first one":                {"a:1", []string{"b:2|60000", "a:3|60000"}, "2", "b:2", "a:3|60000"},
+		"nobody waits":                 {"a:1", nil, "1", "", ""},
+		"nobody waits any more":        {"a:1", []string{}, "1", "", ""},
+		"the key is another's":         {"b:9", []string{"b:2|60000"}, "0", "b:9", "b:2|60000"},
+		"the key is a later hold's":    {"a:4", []string{"b:2|60000"}, "0", "a:4", "b:2|60000"},
+		"the key is gone":              {"", []string{"b:2|60000"}, "0", "", "b:2|60000"},
+		"a process that is gone":       {"a:1", []string{"c:2|60000", "b:3|60000", "b:4|60000"}, "2", "b:3", "b:4|60000"},
+		"for less time than a grant's": {"a:1", []string{"b:2|700"}, "2", "b:2", ""},
+		"of a newer version":           {"a:1", []string{"b:2|60000;x", "b:3|60000"}, "2", "", "b:2|60000;x b:3|60000"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			eachScripted(t, func(s *scripted) {
+				s.begins(c.owner, c.tickets...)
+				require.Equal(s, c.reply, s.gives("a:1"))
+				require.Equal(s, c.after, s.owner())
+				require.Equal(s, c.left, s.queue())
+			})
+		})
+	}
+}
+
+// A short release says what long ones do, and when the next window is due.
+func TestShortReleaseTells(t *testing.T) {
+	eachScripted(t, func(s *scripted) {
+		heard := s.attends(s.client(), "d")
+		s.begins("a:1", "d:2|60000")
+		require.Equal(s, "2", s.gives("a:1"))
+		require.Equal(s, "g 2 1000@99 "+theKey, <-heard)
+		require.LessOrEqual(s, s.pttl(theKey).Milliseconds(), int64(1000))
+	})
+}
+
+// A process that listens to a replica, or to a master of before, hears what is published. So nothing is published for a ticket that
+// gets nothing.
+func TestNobodyHearsOfAGrantThatIsNotHis(t *testing.T) {
+	followedWorlds(t, func(f *followed) {
+		client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{f.replica.Addr()}, ForceSingleClient: true})
+		require.NoError(f, err)
+		defer client.Close()
+		heard := f.attends(client, "c")
+		for _, redisson := range []bool{false, true} {
+			for _, release := range []string{"release", "release_heir"} {
+				s := &scripted{f.world, redisson}
+				s.begins("a:1", "c:2|60000")
+				if release == "release_heir" {
+					require.Equal(f, "1", s.gives("a:1"))
+				} else if redisson {
+					require.Equal(f, "1", s.runs(release, "a:1", "PUBLISH", "redisson_lock__channel:{"+theKey+"}", "", "orders"))
+				} else {
+					require.Equal(f, "1", s.runs(release, "a:1", "orders-channel:", "orders"))
+				}
+				f.do("PUBLISH", "orders-channel@c", "the end")
+				require.Equal(f, "the end", <-heard)
+			}
+		}
+	})
+}
+
+func TestShortAsk(t *testing.T) {
+
+	for name, c := range map[string]struct {
+		owner   string
+		tickets []string
+		reply   string
+		after   string
+		left    string
+	}{
+		"behind the holder":          {"b:1", []string{}, "queued -1 0 PLACE 0", "b:1", "a:5|60000"},
+		"behind others":              {"b:1", []string{"b:2|60000", "b:3|60000"}, "queued -1 1 PLACE 0", "b:1", "b:2|60000 b:3|60000 a:5|60000"},
+		"the lock is free":           {"", nil, "(nil)", "a:5", ""},
+		"others wait for a free one": {"", []string{"b:2|60000"}, "queued 1000 0 PLACE 0", "b:2", "a:5|60000"},
+		"its own hold, of before":    {"a:4", []string{"b:2|60000"}, "(nil)", "a:5", "b:2|60000"},
+		"its own hold, of later":     {"a:6", []string{"b:2|60000"}, "refused", "a:6", "b:2|60000"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			eachScripted(t, func(s *scripted) {
+				s.begins(c.owner, c.tickets...)
+				reply := strings.Fields(s.asks("a:5"))
+				if len(reply) == 5 {
+					reply[3] = "PLACE"
+				}
+				require.Equal(s, c.reply, strings.Join(reply, " "))
+				require.Equal(s, c.after, s.owner())
+				require.Equal(s, c.left, s.queue())
+			})
+		})
+	}
+}
+
+// Where the queue is gone a new one begins, with all that belongs to it.
+func TestShortAskBeginsAQueue(t *testing.T) {
+	eachScripted(t, func(s *scripted) {
+		s.begins("b:1")
+		s.asks("a:5")
+		require.Len(s, strings.Fields(s.do("ZRANGE", theQueue, "0", "-1")), 3)
+		require.Positive(s, s.pttl(theQueue))
+	})
+}
+
+// When the server's clock goes back, a ticket still comes last.
+func TestShortAskWhenTheClockGoesBack(t *testing.T) {
+	eachScripted(t, func(s *scripted) {
+		s.begins("b:1", "b:2|60000")
+		const later = 4_000_000_000_000_000
+		s.do("ZADD", theQueue, fmt.Sprint(later), "b:3|60000")
+		require.Contains(s, s.asks("a:5"), fmt.Sprint(later+1))
+		require.Equal(s, "b:2|60000 b:3|60000 a:5|60000", s.queue())
+	})
+}
+
+func TestShortReleaseOfOneThatNobodyWaitsFor(t *testing.T) {
+	for name, c := range map[string]struct {
+		owner   string
+		tickets []string
+		reply   string
+		after   string
+	}{
+		"nobody waits":          {"a:1", nil, "1", ""},
+		"nobody waits any more": {"a:1", []string{}, "1", ""},
+		"others wait":           {"a:1", []string{"b:2|60000"}, "2", "b:2"},
+		"the key is another's":  {"b:9", nil, "0", "b:9"},
+		"a late grant":          {"a:0", nil, "0", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			realWorlds(t, func(w *world) {
+				s := &scripted{w, false}
+				s.attends(s.client(), "b")
+				s.begins(c.owner, c.tickets...)
+				require.Equal(s, c.reply, s.runs("release_alone", "a:1", "orders-channel:", "orders"))
+				require.Equal(s, c.after, s.owner())
+			})
+		})
+	}
+}

@@ -1,0 +1,15 @@
+-- As spring_obtain_ticket.lua, of a lock in Redisson's format.
+--
+-- KEYS[1]             the lock's name: a hash
+-- ARGV[1] to ARGV[5]  as those of spring_obtain_ticket.lua
+local key, field, lease, prefix, sharded, counter = KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4] == 'S', ARGV[5] or ''
+local holders = redis.call('HKEYS', key)
+if holders[1] and not holders[2] and holders[1] ~= 'mode' then
+  local value, registry, foreign = field, string.match(field, '^(.*:)'), 0 -- whether it is Redisson's does not show
+  if string.sub(holders[1], 1, #registry) ~= registry then
+    -- include names
+    -- include ticket
+  end
+end
+local how, place, older = 'queue', '', ''
+-- include redisson_claim

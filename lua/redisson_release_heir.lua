@@ -1,0 +1,28 @@
+-- As spring_release_heir.lua, of a lock in Redisson's format.
+--
+-- KEYS[1]             the lock's name: a hash
+-- ARGV[1] to ARGV[3]  as those of redisson_release.lua
+-- ARGV[4] to ARGV[7]  as ARGV[3] to ARGV[6] of spring_release_heir.lua
+local key, field, command, news, prefix, sharded, due = KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5] == 'S', ARGV[6]
+if redis.call('HEXISTS', key, field) == 1 and redis.call('HEXISTS', key, 'mode') == 0 then
+  -- include names
+  local first = redis.pcall('ZRANGE', queue, '2', ARGV[7] == 'n' and '3' or '2') -- those in front are no tickets, see serve.lua
+  if first[1] then
+    local value, holder = field, field
+    local function own(other, lease)
+      if type(redis.pcall('HSET', key, other, '1')) == 'table' then
+        return false
+      end
+      if type(redis.pcall('HDEL', key, holder)) == 'table' then -- it is forbidden
+        redis.call('DEL', key)
+        redis.call('HSET', key, other, '1')
+      end
+      redis.call('PEXPIRE', key, lease)
+      holder = other
+      return true
+    end
+    -- include heir
+  end
+end
+local ticket, keep = '', ''
+-- include redisson_end

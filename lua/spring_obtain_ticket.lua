@@ -1,0 +1,27 @@
+-- Has a hold own a lock for which others waited a moment ago, or wait in its queue. When it waits the reply tells neither what the
+-- holder's lease has left nor how many tickets are in front, but whether there are any. Where more is to be done it is as
+-- spring_obtain.lua: others wait for a free lock, a hold of this registry has it, there is no queue any more, or a token is wanted.
+--
+-- KEYS[1]  the lock's key
+-- ARGV[1]  the hold's value
+-- ARGV[2]  the lease in milliseconds
+-- ARGV[3]  the registry's prefix
+-- ARGV[4]  S on a cluster
+-- ARGV[5]  the key of the fencing counter; empty or missing: no token is wanted
+local key, value, lease, prefix, sharded, counter = KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4] == 'S', ARGV[5] or ''
+local held = redis.call('GET', key)
+-- include names
+if held then
+  local registry, foreign = string.match(value, '^(.*:)'), string.find(held, ':%d+$') and 0 or 1
+  if string.sub(held, 1, #registry) ~= registry then
+    -- include ticket
+  end
+elseif counter == '' then
+  local first = redis.pcall('ZRANGE', queue, '2', '2') -- those in front are no tickets, see serve.lua
+  if not first[1] and not first.err then
+    redis.call('SET', key, value, 'PX', lease)
+    return nil
+  end
+end
+local how, place, older = 'queue', '', ''
+-- include spring_claim
