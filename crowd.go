@@ -190,9 +190,8 @@ func (l *Lock) standsBack() bool {
 	return c != nil && c.yields.Swap(false)
 }
 
-// released notes that the key of a hold was removed.
-func (l *Lock) released(number string, at instant) {
-	n, _ := strconv.ParseUint(number, 10, 64) // this package has made it
+// released notes that the key of the hold with a number was removed.
+func (l *Lock) released(n uint64, at instant) {
 	if n >= l.last.Load() {
 		l.last.Store(n)
 		l.lastAt.Store(int64(at))

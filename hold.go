@@ -32,50 +32,49 @@ import (
 type hold struct {
 	lock    *Lock
 	value   string  // what the key contains: names this very hold
+	serial  uint64  // the number in it
 	renewed bool    // the scheduler renews it
 	late    bool    // a grant of this hold may still arrive; written only by the call that obtains it
 	inLine  instant // when it was asked for in the queue, which others in there now have joined later; 0: that is not known
 	leads   bool    // it is a leader's: renewed, and its release leaves no long window; written before its owner has it
 
-	mu      sync.Mutex
-	state   holdState
-	lease   lease         // that of the next renewal: what the owner asked for last, of what was granted
-	chosen  instant       // when the command was sent that set lease
-	until   instant       // the hold is valid before this
-	doubt   time.Duration // the shortest lease among commands that will never be answered; 0 when there is none
-	flying  int           // renewals that are under way
-	flight  time.Duration // the shortest lease among all since none was; meaningless while none is
-	sure    instant       // what until is again when the server has refused all of them
-	most    time.Duration // the longest lease that was ever asked for
-	next    instant       // when to renew; never without renewal, and while the scheduler's own is under way
-	failed  int           // renewals of the scheduler in a row that were not answered
-	ends    endings       // the contexts that end with this hold
-	awaited bool          // another goroutine of this process waits for its end
-	sound   bool          // when over: it was valid until then
+	// What every lock and unlock needs comes first, in few cache lines.
+	mu         sync.Mutex
+	state      holdState
+	awaited    bool          // another goroutine of this process waits for its end
+	sound      bool          // when over: it was valid until then
+	stays      bool          // it is not handed over
+	planned    bool          // the scheduler knows the hold
+	questioned bool          // the server is to be asked whether it has its key still
+	stranded   int32         // how many of its owners nobody can reach, see [Hold]
+	until      instant       // the hold is valid before this
+	lease      lease         // that of the next renewal: what the owner asked for last, of what was granted
+	chosen     instant       // when the command was sent that set lease
+	owner      instant       // since when its owner has it
+	since      instant       // when this process got the key; hand-over does not change it
+	next       instant       // when to renew; never without renewal, and while the scheduler's own is under way
+	short      time.Duration // the lease that a release of another process has given it, until it is lengthened; 0 then
+	kept       instant       // the path is to stay taken until then; 0 when it is not; its last owner may read it without the mutex
+	atLeast    time.Duration // see [AtLeast]
+	doubt      time.Duration // the shortest lease among commands that will never be answered; 0 when there is none
+	ends       endings       // the contexts that end with this hold
+
+	flight time.Duration // the shortest lease among all renewals since none was under way; meaningless while none is
+	sure   instant       // what until is again when the server has refused all of them
+	most   time.Duration // the longest lease that was ever asked for
+	flying int32         // renewals that are under way
+	failed int32         // renewals of the scheduler in a row that were not answered
 
 	token uint64 // the owner's fencing token; 0: it has none
-	spare int    // how many more of them there are, for the owners to which the hold is handed
+	spare int32  // how many more of them there are, for the owners to which the hold is handed
 
-	atLeast time.Duration // see [AtLeast]
-	kept    instant       // the path is to stay taken until then; 0 when it is not; its last owner may read it without the mutex
+	index int32   // in the scheduler's heap, -1 when it is not there; guarded by the scheduler's mutex,
+	due   instant // as is when the scheduler looks at the hold
 
 	taker  owner           // the goroutine that has acquired it, if a Hold is the owner
 	takers map[owner]owner // of a reader's, by Hold
 
-	stranded int32 // how many of its owners nobody can reach, see [Hold]
-	stays    bool  // it is not handed over
-
-	planned    bool // the scheduler knows the hold
-	questioned bool // the server is to be asked whether it has its key still
-
-	owner instant // since when its owner has it
-	since instant // when this process got the key; hand-over does not change it
-
-	due   instant // when the scheduler looks at the hold; guarded by the scheduler's mutex, as is index
-	index int     // in the scheduler's heap, -1 when it is not there
-
-	short time.Duration // the lease that a release of another process has given it, until it is lengthened; 0 then
-	found atomic.Int64  // an instant: until when the message of that grant may come although the hold is live
+	found atomic.Int64 // an instant: until when the message of that grant may come although the hold is live
 }
 
 type holdState uint8
@@ -567,7 +566,7 @@ func (q question) done(a answer, was bool, err error) {
 		h.questioned = false
 	case err != nil || a.late:
 		h.failed++
-		h.next = min(h.next, h.lock.reg.clock.now().add(backoff(h.failed, h.lease.length)))
+		h.next = min(h.next, h.lock.reg.clock.now().add(backoff(int(h.failed), h.lease.length)))
 	case !was:
 		h.unlockLose(KeyGone)
 		return
@@ -686,7 +685,7 @@ func (h *hold) answered(r renewal, was bool, err error, late bool) error {
 		}
 		if h.tended() && (r.scheduled || h.next != never) {
 			h.failed++
-			h.next = min(h.next, now.add(backoff(h.failed, r.lease.length)))
+			h.next = min(h.next, now.add(backoff(int(h.failed), r.lease.length)))
 		}
 		h.unlockPlanned()
 		return err

@@ -299,11 +299,13 @@ func (r *Registry) newLock(path string) *Lock {
 func (l *Lock) newHold(q *request) *hold {
 	r := l.reg
 	var buf [96]byte // long enough for most, so that the value costs one allocation
-	value := strconv.AppendUint(append(buf[:0], r.values...), r.number(), 10)
+	serial := r.number()
+	value := strconv.AppendUint(append(buf[:0], r.values...), serial, 10)
 	r.recording.asked()
 	return &hold{
 		lock:    l,
 		value:   string(value),
+		serial:  serial,
 		lease:   q.lease,
 		renewed: r.renews(l.kind, q),
 		atLeast: q.atLeast,

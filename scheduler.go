@@ -75,7 +75,7 @@ func (s *scheduler) set(h *hold, due instant) bool {
 	if h.index < 0 {
 		heap.Push(&s.holds, h)
 	} else {
-		heap.Fix(&s.holds, h.index)
+		heap.Fix(&s.holds, int(h.index))
 	}
 	if s.switches.watched {
 		due = min(due, s.reg.clock.now().add(switchEvery))
@@ -88,7 +88,7 @@ func (s *scheduler) drop(h *hold) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if h.index >= 0 {
-		heap.Remove(&s.holds, h.index)
+		heap.Remove(&s.holds, int(h.index))
 	}
 }
 
@@ -401,4 +401,4 @@ func (q *dueHeap[T]) Pop() any {
 }
 
 func (h *hold) dueAt() instant  { return h.due }
-func (h *hold) moved(index int) { h.index = index }
+func (h *hold) moved(index int) { h.index = int32(index) } //nolint:gosec // no process has so many

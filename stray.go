@@ -2,6 +2,7 @@ package lockregistry
 
 import (
 	"container/heap"
+	"strconv"
 	"time"
 )
 
@@ -241,7 +242,8 @@ func (e sweeping) done(a answer, _ bool, err error) {
 	}
 	s := e.lock.reg.scheduler
 	if err == nil {
-		e.lock.released(e.value[len(e.lock.reg.values):], a.came)
+		n, _ := strconv.ParseUint(e.value[len(e.lock.reg.values):], 10, 64) // this package has made it
+		e.lock.released(n, a.came)
 	}
 	s.mu.Lock()
 	freed := s.swept(e, err)
