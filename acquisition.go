@@ -18,8 +18,8 @@ type acquisition struct {
 	request  request
 	patient  bool
 	deadline instant // the last moment to begin a try, but for the first
-	ear      *listener
-	timer    *time.Timer
+	ear      listener
+	spare    *spare // its timer; nil before the first pause
 	failed   int     // tries in a row that failed
 	closing  instant // since when they do because the client is closed; 0 when they do not
 	waits    bool    // the local half knows that this call waits
@@ -127,9 +127,10 @@ func (l *Lock) pursue(first attempt, q *request, patient bool, deadline instant)
 		return a.patrol()
 	}
 	a.ear = l.reg.waker.listener(l)
-	queues := a.ear != nil && l.queues()
+	queues := a.ear.Waiter != nil && l.queues()
 	if queues {
-		a.box.came = make(chan struct{}, 1)
+		a.spare = l.spare()
+		a.box.came = a.spare.came
 	}
 	a.blocks(q)
 	a.call, a.begun = true, l.reg.clock.now()
@@ -239,7 +240,7 @@ func (a *acquisition) patrol() error {
 		}
 		// The key is free, most likely, or another waiter was quicker; then arming shows what is left of their lease. But
 		// what only a thorough try finds out must not wait for longer than a poll interval.
-		quick = woken && a.exclusive() && a.ear.looks() && a.lock.reg.clock.now() < looked.add(a.lock.reg.poll)
+		quick = woken && a.exclusive() && a.ear.Looks() && a.lock.reg.clock.now() < looked.add(a.lock.reg.poll)
 	}
 }
 
@@ -340,9 +341,9 @@ func (a *acquisition) end() {
 	if m := a.box.close(); a.won && m.granted > 0 { // it came after the last look into the box
 		a.hold.regranted()
 	}
-	a.ear.close()
-	if a.timer != nil {
-		a.timer.Stop()
+	a.ear.Close()
+	if a.spare != nil {
+		a.lock.putBack(a.spare)
 	}
 }
 
@@ -479,7 +480,7 @@ func (a *acquisition) sleep(left time.Duration) (woken bool, err error) {
 		pause = min(pause, left+time.Millisecond)
 	}
 	a.sleeps(a.began, left)
-	why, err := a.pause(pause, a.ear.wakeup(), nil)
+	why, err := a.pause(pause, a.ear.Wakeup(), nil)
 	if err == nil {
 		a.woke(why)
 		if why == byTime {
@@ -514,13 +515,12 @@ func (a *acquisition) pause(d time.Duration, wake, mail <-chan struct{}) (why re
 		a.waits = true
 		a.lock.half().waits()
 	}
-	if a.timer == nil {
-		a.timer = time.NewTimer(d)
-	} else {
-		a.timer.Reset(d)
+	if a.spare == nil {
+		a.spare = a.lock.spare()
 	}
+	a.spare.timer.Reset(d)
 	select {
-	case <-a.timer.C:
+	case <-a.spare.timer.C:
 		return byTime, nil
 	case <-wake:
 		return byWakeup, nil
@@ -541,13 +541,12 @@ type trouble struct {
 }
 
 func (t *trouble) note(failure error) {
-	if failure == nil {
-		if t.failure.Load() != nil {
-			t.failure.Store(nil)
-		}
-		return
+	if failure != nil {
+		noted := failure // so that nil, which is usual, takes no memory
+		t.failure.Store(&noted)
+	} else if t.failure.Load() != nil {
+		t.failure.Store(nil)
 	}
-	t.failure.Store(&failure)
 }
 
 // trouble is why the last try of the goroutine that asks Redis for the lock failed, nil when it did not. When none has ended,

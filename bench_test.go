@@ -263,6 +263,62 @@ func BenchmarkOnePath(b *testing.B) {
 	require.Equal(b, b.N, inside)
 }
 
+// instantClient answers at once that a lock was taken, or released; the server is asked only for what else there is.
+type instantClient struct {
+	rueidis.Client
+	taken, released rueidis.RedisResult
+}
+
+func newInstantClient(b *testing.B) rueidis.Client {
+	b.Helper()
+	c := benchClient(b)
+	return &instantClient{
+		Client:   c,
+		taken:    c.Do(b.Context(), c.B().Set().Key("key").Value("").Build()),
+		released: c.Do(b.Context(), c.B().Del().Key("key").Build()),
+	}
+}
+
+func (c *instantClient) Do(ctx context.Context, command rueidis.Completed) rueidis.RedisResult {
+	runtime.Gosched() // as while it waits for the answer
+	switch command.Commands()[0] {
+	case "SET":
+		return c.taken
+	case "EVALSHA":
+		return c.released
+	default:
+		return c.Client.Do(ctx, command)
+	}
+}
+
+// BenchmarkOwnWork is what a lock and unlock cost this process besides the client, with that many paths in use at once: much of
+// it is that the processor's caches have been used by others meanwhile.
+func BenchmarkOwnWork(b *testing.B) {
+	for _, paths := range []int{1, 512} {
+		b.Run(strconv.Itoa(paths)+"-paths", func(b *testing.B) {
+			r := benchRegistry(b, newInstantClient(b))
+			ctx, cancel := context.WithCancel(context.Background())
+			defer cancel()
+			var all sync.WaitGroup
+			b.ReportAllocs()
+			for i := range paths {
+				l := r.Obtain(strconv.Itoa(i))
+				all.Go(func() {
+					for range b.N / paths {
+						if err := l.Lock(ctx); err != nil {
+							b.Error(err)
+						}
+						if err := l.Unlock(ctx); err != nil {
+							b.Error(err)
+						}
+					}
+				})
+			}
+			all.Wait()
+		})
+	}
+}
+
 // BenchmarkAcquireRelease is for profiles and allocations, beside BenchmarkLockUnlock.
 func BenchmarkAcquireRelease(b *testing.B) {
 	l := benchRegistry(b, benchClient(b)).Obtain("42")
@@ -277,4 +333,29 @@ func BenchmarkAcquireRelease(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
+}
+
+// BenchmarkRush is two registries whose goroutines both want one path all the time, as two processes would: almost every lock
+// waits for the other one's unlock. It is for profiles and allocations.
+func BenchmarkRush(b *testing.B) {
+	server := redistest.Start(b)
+	var all sync.WaitGroup
+	b.ReportAllocs()
+	for range 2 {
+		client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{server.Addr()}, ForceSingleClient: true})
+		require.NoError(b, err)
+		b.Cleanup(client.Close)
+		l := benchRegistry(b, client).Obtain("42")
+		all.Go(func() {
+			for range b.N / 2 {
+				if err := l.Lock(b.Context()); err != nil {
+					b.Error(err)
+				}
+				if err := l.Unlock(b.Context()); err != nil {
+					b.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
 }

@@ -232,7 +232,7 @@ func (a *acquisition) inLine() error {
 		if err := a.over(); err != nil {
 			return err
 		}
-		heard := a.ear.hear(a.ctx, a.listening())
+		heard := a.ear.Hear(a.ctx, a.listening())
 		a.lock.deaf(heard == wake.Deaf)
 		switch heard {
 		case wake.Heard:
@@ -296,7 +296,7 @@ func (a *acquisition) unheard() error {
 	a.older = ""
 	a.renumber()
 	if a.lock.contested() { // there may be a window for others
-		why, err := a.pause(min(longWindow, max(0, a.lock.reg.clock.now().until(a.deadline))), a.ear.wakeup(), nil)
+		why, err := a.pause(min(longWindow, max(0, a.lock.reg.clock.now().until(a.deadline))), a.ear.Wakeup(), nil)
 		if err != nil || why == byWakeup {
 			return err
 		}
@@ -387,7 +387,7 @@ func (a *acquisition) asleep() (next asking, err error) {
 	at := &a.at
 	defer func() { a.fresh = false }()
 	lane := a.lock.reg.transport.lane(a.lock.key)
-	lane.sleep(a.lock.kind.layout.holds(a.lock.key, ""))
+	lane.sleep(a.lock)
 	defer lane.wake()
 	a.failed, a.woken = 0, false
 	a.sleeps(a.base, at.left)
@@ -451,7 +451,7 @@ func (a *acquisition) asleep() (next asking, err error) {
 			}
 			continue
 		}
-		why, err := a.pause(now.until(min(due, refresh, watch, a.deadline)), a.ear.wakeup(), a.box.came)
+		why, err := a.pause(now.until(min(due, refresh, watch, a.deadline)), a.ear.Wakeup(), a.box.came)
 		if err != nil {
 			return "", err
 		}

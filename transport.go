@@ -427,10 +427,11 @@ const pulseEvery = lateAnswer
 
 // sleep is for a call that waits for a message. A process that sends nothing while its server is frozen does not know that
 // another one has taken over, and would believe the grant that the first one, which goes on, tells it then. So the lane is
-// asked something now and then: a server that does not answer makes it wary. Question is what to ask.
-func (l *lane) sleep(question call) {
+// asked something now and then, about that call's lock: a server that does not answer makes it wary.
+func (l *lane) sleep(of *Lock) {
 	l.sleepers.Add(1)
 	if !l.pulsing.Load() && l.pulsing.CompareAndSwap(false, true) {
+		question := of.kind.layout.holds(of.key, "")
 		time.AfterFunc(pulseEvery, func() { l.pulse(question) })
 	}
 }

@@ -13,13 +13,13 @@ import (
 // of its lock, and for messages to itself. See package wake, which does the listening for all registries on a client.
 type waker struct {
 	listening *wake.Listener // nil when calls only poll
-	own       string         // what the names of the channels begin with on which grants reach this registry
+	own       string         // the channel on which grants reach this registry; of several, what their names begin with
 	id        string         // and how they end
 	sharded   bool           // they are in the slots of the keys
 	wait      func()         // returns when what close has ended is over; for use after close
 }
 
-// listener is one waiting call; nil when there will be no wake-ups.
+// listener is one waiting call; one of nil when there will be no wake-ups.
 type listener struct{ *wake.Waiter }
 
 // sight is what there was to be seen of a key when its listener was armed.
@@ -35,6 +35,9 @@ func newWaker(r *Registry, m Wakeup, log *slog.Logger) *waker {
 		id:      strings.TrimSuffix(r.values, ":"),
 		sharded: r.cluster,
 		wait:    func() {},
+	}
+	if !w.sharded {
+		w.own += w.id
 	}
 	o := wake.Options{
 		Track:     m == WakeupAuto || m == WakeupTracking,
@@ -56,53 +59,23 @@ func newWaker(r *Registry, m Wakeup, log *slog.Logger) *waker {
 	return w
 }
 
-// listener returns a new listener for a lock, not armed, or nil when there will be no wake-ups.
-func (w *waker) listener(l *Lock) *listener {
+// listener returns a new listener for a lock, not armed, or one of nil when there will be no wake-ups.
+func (w *waker) listener(l *Lock) listener {
 	if w.listening == nil {
-		return nil
+		return listener{}
 	}
-	wait := wake.Wait{Key: l.key, Channel: l.kind.layout.channel(l.key), Own: w.own + w.id}
+	wait := wake.Wait{Key: l.key, Channel: l.kind.layout.channel(l.key), Own: w.own}
 	if w.sharded {
 		wait.Own = w.own + "{" + hashed(l.key) + "}" + w.id
 	}
-	waiter := w.listening.Waiter(wait)
-	if waiter == nil {
-		return nil
-	}
-	return &listener{waiter}
-}
-
-// close ends the listener. A nil listener has nothing to end.
-func (l *listener) close() {
-	if l != nil {
-		l.Close()
-	}
-}
-
-// wakeup is the channel on which the listener wakes; nil, which never does, for a nil listener.
-func (l *listener) wakeup() <-chan struct{} {
-	if l == nil {
-		return nil
-	}
-	return l.Wakeup()
+	return listener{w.listening.Waiter(wait)}
 }
 
 // arm sees to it that every change of the key from now on wakes the listener; see wake.Waiter.Arm.
-func (l *listener) arm(ctx context.Context, limit time.Duration) sight {
-	if l == nil {
-		return sight{}
-	}
+func (l listener) arm(ctx context.Context, limit time.Duration) sight {
 	seen := l.Arm(ctx, limit)
 	return sight{armed: seen.Armed, taken: seen.Taken, left: seen.Left}
 }
-
-// hear sees to it that messages of grants reach the registry; see wake.Waiter.Hear.
-func (l *listener) hear(ctx context.Context, limit time.Duration) wake.Hearing {
-	return l.Hear(ctx, limit)
-}
-
-// looks tells whether arming the listener shows the key, too.
-func (l *listener) looks() bool { return l != nil && l.Looks() }
 
 // close ends the listening, which may take a while: see wait.
 func (w *waker) close() {

@@ -185,6 +185,9 @@ func (n *node) ask(w *Waiter) bool {
 			default:
 			}
 		}
+		if w.ready == nil {
+			w.ready = make(chan Sight, 1)
+		}
 		select {
 		case <-w.ready: // an answer that came too late
 		default:

@@ -158,6 +158,9 @@ func (n *node) listen(w *Waiter) (hearing Hearing, ask bool) {
 		n.wanted = append(n.wanted, o)
 		n.poke()
 	}
+	if w.answered == nil {
+		w.answered = make(chan struct{}, 1)
+	}
 	w.waits = true
 	select {
 	case <-w.answered: // an answer that came too late

@@ -20,8 +20,8 @@ type Waiter struct {
 	slot     uint16        // of the key, in a cluster
 	sharded  bool          // the channel is in the key's slot, and may be published on there only
 	wake     chan struct{} // has room for one
-	ready    chan Sight    // has room for one: the answer to Arm
-	answered chan struct{} // has room for one: there is an answer to Hear
+	ready    chan Sight    // has room for one: the answer to Arm; nil before it had to ask
+	answered chan struct{} // has room for one: there is an answer to Hear; nil before it had to ask
 
 	// Guarded by the hub's mutex.
 	node   *node // nil when it is closed, or while nobody knows which one it is

@@ -106,7 +106,7 @@ type Wait struct {
 // Waiter returns a waiter that is not armed, or nil when there will be no wake-ups: the server allows none of the ways that
 // the listener asks for. The methods of a nil Waiter do nothing.
 func (l *Listener) Waiter(wait Wait) *Waiter {
-	w := &Waiter{Wait: wait, listener: l, wake: make(chan struct{}, 1), ready: make(chan Sight, 1), answered: make(chan struct{}, 1)}
+	w := &Waiter{Wait: wait, listener: l, wake: make(chan struct{}, 1)}
 	w.doubt.poll = l.options.Poll
 	if !l.hub.add(w) {
 		return nil
