@@ -69,8 +69,11 @@ type lane struct {
 
 	_      cacheLine
 	direct atomic.Int32 // commands that their callers send themselves
+	run    atomic.Int32 // how many of them have come one at a time, without a pause
 	_      cacheLine
 	scouts atomic.Int32 // commands that have a goroutine, or wait for a place
+
+	private privacy
 
 	sleepers atomic.Int32 // calls that wait for a message, and send nothing meanwhile
 	pulsing  atomic.Bool  // a timer runs that asks for them; see sleep
@@ -197,6 +200,7 @@ func newTransport(client rueidis.Client) *transport {
 		l.transport = t
 		l.heard.Store(int64(notHeard))
 		l.places = make(chan struct{}, mostApart)
+		l.private.possible = plain(client)
 	}
 	return t
 }
@@ -239,14 +243,20 @@ func (t *transport) do(p *patience, c *call) (a answer) {
 		a.sent = t.clock.now()
 		calm = l.enter(a.sent)
 	}
-	if calm {
+	switch {
+	case !calm:
+		l.doApart(p, c, &a)
+	default:
+		if w := l.privately(p, a.sent); w != nil {
+			l.doPrivately(w, p, c, &a)
+			l.direct.Add(-1)
+			break
+		}
 		end := t.watch.limit(p, a.sent)
 		a.RedisResult = c.send(end, t.client)
 		end.stop()
 		l.direct.Add(-1)
 		l.takeIn(p, end, &a)
-	} else {
-		l.doApart(p, c, &a)
 	}
 	return a
 }
@@ -299,6 +309,7 @@ func (l *lane) tellNews() {
 
 // doApart is do for a lane that is not calm.
 func (l *lane) doApart(p *patience, c *call, a *answer) {
+	l.run.Store(0)
 	l.scouts.Add(1)
 	defer l.scouts.Add(-1)
 	e := l.apart(p, l.places, &sending{call: *c})
@@ -402,6 +413,7 @@ func (l *lane) judge(err error, sent, came instant, late time.Duration) bool {
 		l.last.Store(max(l.last.Load(), l.heard.Load()))
 		l.heard.Store(int64(notHeard))
 		l.answers.Store(0)
+		l.drop()
 		if l.transport.guide != nil {
 			l.beWary(came)
 		}
@@ -465,6 +477,7 @@ func (l *lane) beWary(now instant) {
 	if l.closed {
 		return
 	}
+	l.drop()
 	first := !l.isWary(now)
 	l.wary.Store(int64(now.add(waryFor)))
 	// A detour that was late itself is as good as the client's own connections, unless it has just been made.
@@ -706,14 +719,20 @@ func (l *lane) dedicate(since instant) rueidis.DedicatedClient {
 			client.Close()
 			continue
 		}
-		_, after, told := strings.Cut(info, " age=")
-		digits, _, _ := strings.Cut(after, " ")
-		age, bad := strconv.Atoi(digits)
-		if err != nil || !told || bad != nil || time.Duration(age-1)*time.Second <= since.until(t.clock.now()) {
+		age, untold := ageOf(info)
+		if err != nil || untold != nil || age-time.Second <= since.until(t.clock.now()) {
 			return client
 		}
 		client.Close()
 	}
+}
+
+// ageOf reads the age of a connection from the reply of CLIENT INFO.
+func ageOf(info string) (time.Duration, error) {
+	_, after, _ := strings.Cut(info, " age=")
+	digits, _, _ := strings.Cut(after, " ")
+	age, err := strconv.Atoi(digits)
+	return time.Duration(age) * time.Second, err
 }
 
 // tidy gives the detour back when the lane is no longer wary.
@@ -743,6 +762,7 @@ func (l *lane) close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.closed = true
+	l.drop()
 	l.wary.Store(0)
 	if l.fresh != nil {
 		l.abandon(l.fresh)
@@ -763,6 +783,7 @@ type limit struct {
 	began instant
 	due   instant // when it ends
 
+	way     *private // which it closes; nil: none
 	grace   time.Duration
 	asks    *atomic.Pointer[pursuit] // see patience
 	silence *pursuit                 // what was put there
@@ -811,7 +832,10 @@ func (w *watch) begin(c clock) {
 }
 
 // limit begins one, which the caller must stop.
-func (w *watch) limit(p *patience, now instant) *limit {
+func (w *watch) limit(p *patience, now instant) *limit { return w.limitOf(p, now, nil) }
+
+// limitOf begins one that closes a private connection when it ends.
+func (w *watch) limitOf(p *patience, now instant, way *private) *limit {
 	since := now
 	if p.since > 0 {
 		since = p.since
@@ -824,8 +848,8 @@ func (w *watch) limit(p *patience, now instant) *limit {
 	if deadline, ok := p.ctx.Deadline(); ok {
 		next = min(next, w.clock.at(deadline))
 	}
-	soon := now.until(next) < watchAfter+watchEvery                 // before a round is sure to have looked
-	l := w.groups[rand.IntN(len(w.groups))].take(p, now, due, soon) //nolint:gosec // no secret
+	soon := now.until(next) < watchAfter+watchEvery                      // before a round is sure to have looked
+	l := w.groups[rand.IntN(len(w.groups))].take(p, now, due, way, soon) //nolint:gosec // no secret
 	if soon {
 		l.watchContext()
 	}
@@ -870,7 +894,7 @@ func (w *watch) round() {
 	}
 }
 
-func (g *limitGroup) take(p *patience, now, due instant, slow bool) *limit {
+func (g *limitGroup) take(p *patience, now, due instant, way *private, slow bool) *limit {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.used == len(g.limits) {
@@ -882,15 +906,15 @@ func (g *limitGroup) take(p *patience, now, due instant, slow bool) *limit {
 		g.limits[g.used] = l
 	}
 	g.used++
-	l.ctx, l.grace, l.asks, l.began, l.due = p.ctx, p.grace, p.asks, now, due
+	l.ctx, l.grace, l.asks, l.began, l.due, l.way = p.ctx, p.grace, p.asks, now, due, way
 	if slow {
 		l.setTimer(now)
 	}
 	return l
 }
 
-// stop is for when nobody waits any more.
-func (l *limit) stop() {
+// stop is for when nobody waits any more. It tells whether the limit has ended before.
+func (l *limit) stop() (over bool) {
 	g := l.group
 	g.mu.Lock()
 	g.used--
@@ -898,12 +922,12 @@ func (l *limit) stop() {
 	g.limits[l.place], last.place = last, l.place
 	g.limits[g.used], l.place = l, g.used
 	if !l.slow {
-		l.ctx = nil
+		l.ctx, l.way = nil, nil
 		if g.used >= mostSpare {
 			g.limits[g.used] = nil
 		}
 		g.mu.Unlock()
-		return
+		return false
 	}
 	g.limits[g.used] = nil
 	l.stopped = true
@@ -911,11 +935,12 @@ func (l *limit) stop() {
 	if l.asks != nil {
 		l.asks.CompareAndSwap(l.silence, nil)
 	}
-	leave := l.leave
+	leave, over := l.leave, l.over.Load()
 	g.mu.Unlock()
 	if leave != nil {
 		leave()
 	}
+	return over
 }
 
 // setTimer ends the limit in time. The caller holds the mutex.
@@ -969,6 +994,9 @@ func (l *limit) end() {
 		l.ended = now
 		l.over.Store(true)
 		close(l.done)
+		if l.way != nil {
+			go l.way.Close()
+		}
 	}
 }
 

@@ -900,8 +900,8 @@ func TestOneConnectionMore(t *testing.T) {
 	for name, mode := range wakeups {
 		t.Run(name, func(t *testing.T) {
 			realWorlds(t, func(w *world) {
-				client := w.clientWith(w.dial, called("waits"))
-				const registries = 3 // on one client
+				client := wrapper{w.clientWith(w.dial, called("waits"))} // has no connection for single commands
+				const registries = 3                                     // on one client
 				waits := make([]*lockregistry.Registry, 0, registries)
 				for range registries {
 					waits = append(waits, w.registryOn(client, lockregistry.WithWakeup(mode), lockregistry.WithPollInterval(noPoll)))

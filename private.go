@@ -1,0 +1,277 @@
+package lockregistry
+
+import (
+	"context"
+	"reflect"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+// private is a connection of a lane for commands that come one at a time. Rueidis leaves a connection that all share to two
+// goroutines of its own, which is best for many commands at once; a single one costs more wake-ups of goroutines and threads
+// than everything else. Here the caller of a command writes and reads by itself.
+//
+// To give a command up, its limit closes the connection, which ends the caller's read at once. Rueidis marks a connection as
+// broken before it closes it, and from then on neither sends anything on it nor keeps it in its pool. So nobody can take the
+// reply to a command that was given up for that to his own. The server may still execute that command, before or after what
+// follows on other connections: as when a reply is lost, the caller knows nothing.
+//
+// Nobody reads an idle connection. So that it was closed shows with the next command only, which fails then. Therefore it is
+// used for as long after its own last answer as a lane is calm; later the shared ones are, until it has answered a question.
+// When the lane becomes wary, or any of its connections breaks, it is dropped. So what is said of deposed masters holds for it
+// as it does for the shared ones. And every second a few commands go over those: were they closed, or do they break because
+// another server is there now, it is noticed.
+//
+// It is for clients of one address, as rueidis makes them. One of Sentinel does not close such a connection when it changes to
+// another master, and a wrapper may want to see each command.
+type private struct {
+	rueidis.DedicatedClient
+	made  instant
+	busy  atomic.Bool // somebody uses it, or it is closed
+	unfit atomic.Bool // whoever uses it closes it
+	heard instant     // when the newest answer came; guarded by busy
+}
+
+// privacy is what a lane has for its private connection.
+type privacy struct {
+	possible  bool // the client is one for which there may be one
+	way       atomic.Pointer[private]
+	preparing atomic.Bool // a goroutine makes it, or asks it something
+	again     instant     // not before is another one made; guarded by preparing
+	tended    bool        // a timer runs that looks after it; guarded by the lane's mutex
+}
+
+const (
+	privateRun   = 8                     // so many commands must have come one at a time, without a pause, for it to be used
+	privateMake  = 64                    // and for it to be made
+	privateFor   = 50 * time.Millisecond // after its own last answer it is used, while the lane is calm
+	privateTend  = time.Second           // how often it is looked after
+	privateIdle  = 10 * time.Second      // without an answer for so long it is closed
+	privateLife  = 30 * time.Second      // rueidis renews no credentials on it, and the address may lead elsewhere meanwhile
+	privatePause = time.Minute           // after none was to be had
+	privateLimit = 10 * time.Second      // rueidis gives up a shared connection that is silent for as long, so it is for longer waits
+	mostPooled   = 8                     // connections of the client's pool that are looked at to get a new one
+)
+
+// plain tells whether a client is one for which there may be a private connection.
+func plain(client rueidis.Client) bool {
+	return reflect.TypeOf(client).String() == "*rueidis.singleClient"
+}
+
+// privately returns the lane's private connection, if there is one, for a command that is the only one under way. The caller
+// must leave it.
+func (l *lane) privately(p *patience, now instant) *private {
+	if !l.private.possible || p.limit > privateLimit {
+		return nil
+	}
+	if l.direct.Load() > 1 {
+		if l.run.Load() != 0 {
+			l.run.Store(0)
+		}
+		return nil
+	}
+	n := l.run.Add(1)
+	if n < privateRun {
+		return nil
+	}
+	enough := int32(privateRun)
+	switch w := l.private.way.Load(); {
+	case w == nil:
+		enough = privateMake
+	case w.take():
+		if now < w.heard.add(privateFor) {
+			return w
+		}
+		w.leave()
+	}
+	if n == enough {
+		l.prepare(now)
+	} else if n > enough && !l.private.preparing.Load() {
+		l.run.Store(0)
+	}
+	return nil
+}
+
+// take tells whether nobody else uses the connection.
+func (w *private) take() bool {
+	if !w.busy.CompareAndSwap(false, true) {
+		return false
+	}
+	if w.unfit.Load() {
+		w.leave()
+		return false
+	}
+	return true
+}
+
+// leave is for whoever has taken the connection. Drop marks it as unfit before it tries to take it, so one of the two closes it.
+func (w *private) leave() {
+	w.busy.Store(false)
+	if w.unfit.Load() {
+		w.discard()
+	}
+}
+
+// discard closes the connection, unless somebody uses it: who does closes it then.
+func (w *private) discard() {
+	w.unfit.Store(true)
+	if w.busy.CompareAndSwap(false, true) {
+		go w.Close()
+	}
+}
+
+// drop gives the private connection up.
+func (l *lane) drop() {
+	if w := l.private.way.Swap(nil); w != nil {
+		w.discard()
+	}
+}
+
+// doPrivately is do over the private connection. No context goes with the command: with one that can end rueidis would have
+// goroutines of its own on the connection. That it counts as blocking has rueidis close the connection without waiting for it.
+func (l *lane) doPrivately(w *private, p *patience, c *call, a *answer) {
+	t := l.transport
+	end := t.watch.limitOf(p, a.sent, w)
+	a.RedisResult = w.Do(context.Background(), c.blocking(w.B()))
+	if noScript(a.Error()) {
+		a.RedisResult = c.send(end, t.client)
+	}
+	over := end.stop()
+	err := a.Error()
+	if over {
+		l.drop() // it is closed
+		if !answered(err) {
+			a.RedisResult = rueidis.NewErrorResult(errNoAnswer)
+			err = errNoAnswer
+		}
+	}
+	a.came = t.clock.now()
+	a.late = l.judge(err, a.sent, a.came, p.late)
+	a.cut = p.cut(err)
+	w.heard = a.came
+	w.leave()
+}
+
+// blocking is the command of a call, marked as one that may block.
+func (c *call) blocking(b rueidis.Builder) rueidis.Completed {
+	switch {
+	case c.script == nil:
+		return b.Arbitrary("SET").Keys(c.key).Args(c.args[0], "NX", "PX", c.args[1]).Blocking()
+	case c.queue != "" || c.others != nil:
+		keys := c.keys()
+		return b.Arbitrary("EVALSHA", c.script.sha, strconv.Itoa(len(keys))).Keys(keys...).Args(c.given()...).Blocking()
+	}
+	return b.Arbitrary("EVALSHA", c.script.sha, "1").Keys(c.key).Args(c.given()...).Blocking()
+}
+
+// prepare has a private connection made, or asks the one that there is something, so that it can be used. It may hang, when the
+// client has no connection to give: nobody waits for it.
+func (l *lane) prepare(now instant) {
+	own := &l.private
+	if !own.preparing.CompareAndSwap(false, true) {
+		return
+	}
+	w := own.way.Load()
+	if w == nil && now < own.again {
+		own.preparing.Store(false)
+		return
+	}
+	go func() {
+		defer own.preparing.Store(false)
+		switch {
+		case w == nil:
+			if w = l.procure(now); w == nil {
+				own.again = l.transport.clock.now().add(privatePause)
+				return
+			}
+			l.install(w)
+		case w.take():
+			if _, err := l.ask(w); err != nil {
+				l.drop()
+			}
+			w.leave()
+		}
+	}()
+}
+
+// procure gets a connection that was made just now. Those that the client has in its pool may be in any state; they are given
+// back.
+func (l *lane) procure(now instant) *private {
+	var pooled []func()
+	defer func() {
+		for _, giveBack := range pooled {
+			giveBack()
+		}
+	}()
+	for len(pooled) < mostPooled {
+		client, giveBack := l.transport.client.Dedicate()
+		w := &private{DedicatedClient: client, made: now}
+		age, err := l.ask(w)
+		if err != nil {
+			client.Close()
+			return nil
+		}
+		if age <= now.until(w.heard)+time.Second { // it is told in whole seconds
+			return w
+		}
+		pooled = append(pooled, giveBack)
+	}
+	return nil
+}
+
+// ask has the server say how old a private connection is. The caller has taken it.
+func (l *lane) ask(w *private) (age time.Duration, err error) {
+	t := l.transport
+	now := t.clock.now()
+	end := t.watch.limitOf(&patience{ctx: context.Background(), limit: lateAnswer}, now, w)
+	info, err := w.Do(context.Background(), w.B().Arbitrary("CLIENT", "INFO").Blocking()).ToString()
+	if end.stop() {
+		err = errNoAnswer
+	}
+	w.heard = t.clock.now()
+	if err != nil {
+		return 0, err
+	}
+	return ageOf(info)
+}
+
+// install makes a connection the lane's private one, unless it came too late for that.
+func (l *lane) install(w *private) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := l.transport.clock.now()
+	if l.closed || l.isWary(now) || !l.known() || w.made.until(now) >= detourWait {
+		w.discard()
+		return
+	}
+	l.private.way.Store(w)
+	if !l.private.tended {
+		l.private.tended = true
+		time.AfterFunc(privateTend, l.tend)
+	}
+}
+
+// tend closes the private connection when it is idle or old, and has the next few commands go over the shared ones.
+func (l *lane) tend() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	w := l.private.way.Load()
+	if w == nil {
+		l.private.tended = false
+		return
+	}
+	l.run.Store(0)
+	now := l.transport.clock.now()
+	old := w.made.until(now) >= privateLife
+	if !old && w.take() {
+		old = w.heard.until(now) >= privateIdle
+		w.leave()
+	}
+	if old {
+		l.drop()
+	}
+	time.AfterFunc(privateTend, l.tend)
+}

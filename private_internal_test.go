@@ -1,0 +1,72 @@
+package lockregistry
+
+import (
+	"context"
+	"crypto/sha1"
+	"encoding/hex"
+	"errors"
+	"math/rand/v2"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry/internal/redistest"
+)
+
+// Each command gets its own reply, or none, however many are given up at any moment.
+func TestEachReplyIsThatOfItsCommand(t *testing.T) {
+	source := "for i = 1, ARGV[2] do redis.call('EXISTS', KEYS[1]) end return ARGV[1]"
+	sum := sha1.Sum([]byte(source))
+	echo := &script{source: source, sha: hex.EncodeToString(sum[:])}
+	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{redistest.Start(t).Addr()}, DisableCache: true})
+	require.NoError(t, err)
+	defer client.Close()
+	way := newTransport(client)
+	defer way.dismiss()
+	l := &way.lanes[0]
+	own := map[*private]bool{}
+	var last, unanswered atomic.Int64
+	one := func() {
+		text := strconv.FormatInt(last.Add(1), 10)
+		p := patience{ctx: context.Background(), limit: 5 * time.Second, late: time.Minute}
+		work := rand.IntN(20)
+		if rand.IntN(100) == 0 {
+			p.limit, work = time.Duration(rand.Int64N(int64(2*time.Millisecond))), 2000
+		}
+		a := way.do(&p, &call{script: echo, key: "42", args: arguments{text, strconv.Itoa(work)}})
+		said, err := a.ToString()
+		switch {
+		case err == nil:
+			assert.Equal(t, text, said)
+		case errors.Is(err, errNoAnswer) && p.limit < time.Second:
+			unanswered.Add(1)
+		default:
+			assert.NoError(t, err)
+		}
+	}
+	for deadline := time.Now().Add(time.Minute); len(own) < 10 && time.Now().Before(deadline) && !t.Failed(); {
+		for range 300 {
+			one()
+			if w := l.private.way.Load(); w != nil {
+				own[w] = true
+			}
+		}
+		var all sync.WaitGroup
+		for range 8 {
+			all.Go(func() {
+				for range 20 {
+					one()
+				}
+			})
+		}
+		all.Wait()
+	}
+	require.GreaterOrEqual(t, len(own), 10, "each is closed with a command that is given up")
+	require.Positive(t, unanswered.Load())
+}
