@@ -51,8 +51,8 @@ const (
 	privateTend  = time.Second           // how often it is looked after
 	privateIdle  = 10 * time.Second      // without an answer for so long it is closed
 	privateLife  = 30 * time.Second      // rueidis renews no credentials on it, and the address may lead elsewhere meanwhile
-	privatePause = time.Minute           // after none was to be had
-	privateLimit = 10 * time.Second      // rueidis gives up a shared connection that is silent for as long, so it is for longer waits
+	privatePause = 10 * time.Minute      // after none was to be had
+	privateLimit = 10 * time.Second      // longer waits are for the shared ones, which rueidis gives up when silent for as long
 	mostPooled   = 8                     // connections of the client's pool that are looked at to get a new one
 )
 
@@ -139,7 +139,7 @@ func (l *lane) doPrivately(w *private, p *patience, c *call, a *answer) {
 	if noScript(a.Error()) {
 		a.RedisResult = c.send(end, t.client)
 	}
-	over := end.stop()
+	over := end.stop() // from here on the limit closes nothing
 	err := a.Error()
 	if over {
 		l.drop() // it is closed

@@ -83,7 +83,9 @@ func TestSingleCommandsHaveAConnection(t *testing.T) {
 		require.True(w, slices.Contains(f.carriers("release")[over:], own))
 		require.Len(w, f.connections(), before)
 		require.NoError(w, r.Close())
+		start := time.Now()
 		w.await("it is closed", func() bool { return !f.isOpen(own) })
+		require.Less(w, time.Since(start), 5*time.Second, "not because it is idle")
 	})
 }
 

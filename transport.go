@@ -37,6 +37,9 @@ import (
 // connection are believed although they take long. In a cluster, commands on a wary lane go to the node that most nodes say is
 // the master; see guide. There a connection that breaks makes the lane wary, too.
 //
+// On a calm lane of a single server, commands that come one at a time go over a connection of their own, see private. It is
+// dropped when the lane becomes wary.
+//
 // A process that sends nothing while the master is frozen cannot know that there was a failover. What it asks the old
 // master afterwards, on a connection that it has kept, is answered in time and believed. While calls wait it sends something:
 // see sleep.
