@@ -19,7 +19,7 @@ type acquisition struct {
 	patient  bool
 	deadline instant // the last moment to begin a try, but for the first
 	ear      listener
-	spare    *spare // its timer; nil before the first pause
+	spare    *spare  // its timer; nil before the first pause
 	failed   int     // tries in a row that failed
 	closing  instant // since when they do because the client is closed; 0 when they do not
 	waits    bool    // the local half knows that this call waits

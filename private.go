@@ -45,15 +45,15 @@ type privacy struct {
 }
 
 const (
-	privateRun   = 8                     // so many commands must have come one at a time, without a pause, for it to be used
-	privateMake  = 64                    // and for it to be made
-	privateFor   = 50 * time.Millisecond // after its own last answer it is used, while the lane is calm
-	privateTend  = time.Second           // how often it is looked after
-	privateIdle  = 10 * time.Second      // without an answer for so long it is closed
-	privateLife  = 30 * time.Second      // rueidis renews no credentials on it, and the address may lead elsewhere meanwhile
-	privatePause = 10 * time.Minute      // after none was to be had
-	privateLimit = 10 * time.Second      // longer waits are for the shared ones, which rueidis gives up when silent for as long
-	mostPooled   = 8                     // connections of the client's pool that are looked at to get a new one
+	privateRun   = 8                      // so many commands must have come one at a time, without a pause, for it to be used
+	privateMake  = 64                     // and for it to be made
+	privateFor   = 120 * time.Millisecond // after its own last answer it is used, while the lane is calm
+	privateTend  = time.Second            // how often it is looked after
+	privateIdle  = 10 * time.Second       // without an answer for so long it is closed
+	privateLife  = 30 * time.Second       // rueidis renews no credentials on it, and the address may lead elsewhere meanwhile
+	privatePause = 10 * time.Minute       // after none was to be had
+	privateLimit = 10 * time.Second       // longer waits are for the shared ones, which rueidis gives up when silent for as long
+	mostPooled   = 8                      // connections of the client's pool that are looked at to get a new one
 )
 
 // plain tells whether a client is one for which there may be a private connection.

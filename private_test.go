@@ -320,7 +320,7 @@ func TestAnIdleConnectionForSingleCommandsBreaks(t *testing.T) {
 		f := w.flaky()
 		r, own := f.alone()
 		for range 20 {
-			w.pass(60 * time.Millisecond)
+			w.pass(130 * time.Millisecond)
 			own.close()
 			f.sections(r, 100)
 			own = f.becomesAlone(r, own)
