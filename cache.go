@@ -116,6 +116,18 @@ func (c *cache) findReadWrite(path string) (*Lock, bool) {
 	return found.(*Lock), true
 }
 
+// of goes through the locks of a path: the plain one first, which most are.
+func (c *cache) of(path string) iter.Seq[*Lock] {
+	return func(yield func(*Lock) bool) {
+		if plain, ok := c.find(path); ok && !yield(plain) {
+			return
+		}
+		if writer, ok := c.findReadWrite(path); ok && yield(&writer.pair.reader) {
+			yield(writer)
+		}
+	}
+}
+
 // all goes through the locks that are kept, those of each pair by themselves.
 func (c *cache) all() iter.Seq[*Lock] {
 	return func(yield func(*Lock) bool) {

@@ -167,14 +167,7 @@ func (r *Registry) told(text string) {
 	}
 	r.transport.lane(m.key).told.Store(int64(r.clock.now()))
 	path := m.key[len(r.prefix)+1:]
-	var locks []*Lock
-	if plain, ok := r.cache.find(path); ok {
-		locks = append(locks, plain)
-	}
-	if writer, ok := r.cache.findReadWrite(path); ok {
-		locks = append(locks, &writer.pair.reader, writer)
-	}
-	for _, l := range locks {
+	for l := range r.cache.of(path) {
 		if l.told(m) {
 			return
 		}
@@ -182,14 +175,14 @@ func (r *Registry) told(text string) {
 	if m.what != tellsGrant {
 		return
 	}
-	for _, l := range locks {
+	for l := range r.cache.of(path) {
 		if box := l.box(); box != nil {
 			box.stir()
 			return
 		}
 	}
 	// Nobody waits for it. The call that gave up has had it removed, or will have; this is quicker. It may be of any of the kinds.
-	for _, l := range locks {
+	for l := range r.cache.of(path) {
 		r.scheduler.claim(l.unclaimed(m.number))
 	}
 }
