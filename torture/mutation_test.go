@@ -24,12 +24,12 @@ type mutation struct {
 var mutations = []mutation{
 	{
 		"holds carry only the registry's id", "registry.go",
-		"r.number(), 10)", "1, 10)",
+		"serial := r.number()", "serial := uint64(1)",
 		"TestUnknownOutcomes$",
 	},
 	{
 		"holds carry only the registry's id, in a storm", "registry.go",
-		"r.number(), 10)", "1, 10)",
+		"serial := r.number()", "serial := uint64(1)",
 		"TestLinearizable$",
 	},
 	{
