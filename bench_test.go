@@ -297,8 +297,7 @@ func BenchmarkOwnWork(b *testing.B) {
 	for _, paths := range []int{1, 512} {
 		b.Run(strconv.Itoa(paths)+"-paths", func(b *testing.B) {
 			r := benchRegistry(b, newInstantClient(b))
-			ctx, cancel := context.WithCancel(context.Background())
-			defer cancel()
+			ctx := b.Context()
 			var all sync.WaitGroup
 			b.ReportAllocs()
 			for i := range paths {
