@@ -29,6 +29,7 @@ func main() {
 
 func run() error {
 	quick := flag.Bool("quick", false, "take about four minutes instead of twelve: fewer rounds, smaller crowds")
+	deadlines := flag.Bool("deadlines", false, "in a rush, give calls contexts that have a deadline instead of such as can be cancelled only")
 	only := flag.String("only", "", "run only the scenarios whose name starts with this: "+scenarioNames())
 	seed := flag.Uint64("seed", uint64(time.Now().UnixNano()), "of the order in which contenders take turns")
 	into := flag.String("write", "", "write the results into the repository in this folder: bench/RESULTS.md, docs/performance.md and its charts, README.md")
@@ -56,7 +57,7 @@ func run() error {
 	defer o.client.Close()
 
 	s := &suite{
-		ctx: ctx, addr: redis.Addr(), binary: *server, observer: o, quick: *quick, narration: os.Stderr,
+		ctx: ctx, addr: redis.Addr(), binary: *server, observer: o, quick: *quick, deadlines: *deadlines, narration: os.Stderr,
 		random: rand.New(rand.NewPCG(*seed, *seed)),
 	}
 	var (

@@ -239,6 +239,9 @@ func (s *suite) rushWith(workers fleet, of []contender, section time.Duration) (
 				"the part of sections before which another process had the lock: a contender that seldom lets others have it is quick, since the " +
 				"next section needs no hand-over. Shares are parts of an even share: 100 % is fair, 0 % was starved. " +
 				"“Client CPU” is that of all the processes together, for each section.",
+			"Calls get contexts like those of HTTP requests, which have no deadline and can be cancelled at any time. With contexts that " +
+				"have a deadline, rueidis lets the floors' goroutines read their connections themselves, and does not look at a cancellation; " +
+				"the directed floor then has up to a fourth more sections (`-deadlines`).",
 		},
 	}
 	if section > 0 {
@@ -249,7 +252,7 @@ func (s *suite) rushWith(workers fleet, of []contender, section time.Duration) (
 	}
 	err := turns(s, rounds, of, func(round int, c contender) error {
 		path := fmt.Sprintf("%s-%d", r.scenario, round)
-		values, err := s.compete(workers, contention{registry: c.name, path: path, goroutines: 1, section: section}, length)
+		values, err := s.compete(workers, contention{registry: c.name, path: path, goroutines: 1, section: section, deadlines: s.deadlines}, length)
 		if err != nil {
 			return fmt.Errorf("%s: %w", c.name, err)
 		}

@@ -16,6 +16,7 @@ type suite struct {
 	observer  observer
 	random    *rand.Rand
 	quick     bool
+	deadlines bool      // see contention
 	narration io.Writer // what is being done right now
 }
 

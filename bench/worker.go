@@ -130,6 +130,7 @@ type contention struct {
 	section        time.Duration // how long each section takes
 	as             int           // the number of this process
 	meeting        string        // the file that the processes share
+	deadlines      bool          // calls get contexts that have a deadline, not such as can be cancelled only
 }
 
 func (c contention) fields() peer.Fields {
@@ -137,11 +138,13 @@ func (c contention) fields() peer.Fields {
 		"registry": c.registry, "path": c.path, "goroutines": strconv.Itoa(c.goroutines), "as": strconv.Itoa(c.as),
 		"from": strconv.FormatInt(c.from.UnixMicro(), 10), "to": strconv.FormatInt(c.to.UnixMicro(), 10),
 		"readers": strconv.FormatBool(c.readers), "meeting": c.meeting, "section": peer.InMillis(c.section),
+		"deadlines": strconv.FormatBool(c.deadlines),
 	}
 }
 
 func contentionOf(f peer.Fields) (c contention, err error) {
 	c = contention{registry: f["registry"], path: f["path"], readers: f["readers"] == "true", meeting: f["meeting"]}
+	c.deadlines = f["deadlines"] == "true"
 	var errs [5]error
 	c.goroutines, errs[0] = strconv.Atoi(f["goroutines"])
 	c.as, errs[1] = strconv.Atoi(f["as"])
@@ -149,6 +152,17 @@ func contentionOf(f peer.Fields) (c contention, err error) {
 	c.to, errs[3] = f.Time("to")
 	c.section, _, errs[4] = f.Millis("section")
 	return c, errors.Join(errs[:]...)
+}
+
+// context is what calls get. As that of an HTTP request it has no deadline, and can be cancelled at any time.
+func (c contention) context(ctx context.Context) (limited context.Context, cancel context.CancelFunc) {
+	end := c.to.Add(drainLimit)
+	if c.deadlines {
+		return context.WithDeadline(ctx, end)
+	}
+	ctx, cancel = context.WithCancel(ctx)
+	timer := time.AfterFunc(time.Until(end), cancel)
+	return ctx, func() { timer.Stop(); cancel() }
 }
 
 // contend counts the sections that begin before the end. Who still waits then goes on until its turn comes, or gives up.
@@ -161,7 +175,7 @@ func contend(ctx context.Context, ls locks, request peer.Fields) (peer.Fields, e
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithDeadline(ctx, c.to.Add(drainLimit))
+	ctx, cancel := c.context(ctx)
 	defer cancel()
 	var (
 		done   sync.WaitGroup
