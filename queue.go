@@ -464,11 +464,11 @@ func (a *acquisition) granted(m mail) (next asking, err error) {
 	l := a.lock
 	l.reg.counts.grants.Add(1)
 	wary := l.reg.transport.lane(l.key).isWary(l.reg.clock.now())
+	if a.hold.inLine = a.asked; a.asked != 0 {
+		l.foresee(a.asked, a.place, m.due)
+	}
 	if !wary && !a.writes() && a.hold.grantShort(a.base, m.granted) {
 		a.served = true
-		if a.hold.inLine = a.asked; a.asked != 0 {
-			l.foresee(a.asked, a.place, m.due)
-		}
 		a.win(a.base)
 		return "", nil
 	}

@@ -115,14 +115,16 @@ func (c *crowd) run(request peer.Fields) (peer.Fields, error) {
 	case doFirst:
 		return peer.Fields{"at": strconv.FormatInt((<-c.locked).UnixMicro(), 10)}, nil
 	case doPass:
-		from, err1 := request.Time("from")
-		to, err2 := request.Time("to")
-		if err := errors.Join(err1, err2); err != nil {
+		begin, err1 := request.Time("begin")
+		from, err2 := request.Time("from")
+		to, err3 := request.Time("to")
+		if err := errors.Join(err1, err2, err3); err != nil {
 			return nil, err
 		}
-		before := c.passed.Load()
-		time.Sleep(time.Until(from))
+		time.Sleep(time.Until(begin))
 		close(c.pass)
+		time.Sleep(time.Until(from))
+		before := c.passed.Load()
 		time.Sleep(time.Until(to))
 		c.mu.Lock()
 		c.pass = make(chan struct{})

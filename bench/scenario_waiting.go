@@ -37,7 +37,8 @@ func (s *suite) waiting() ([]*result, error) {
 		scenario: "waiting",
 		title:    "What a release costs the server, against how many registries wait",
 		how: fmt.Sprintf("Crowds of registries, each crowd in %d processes and on a path of its own; in each process they share a client. The holder "+
-			"releases at once and waits again, so that as many always wait; one crowd at a time does so, in shuffled order, in %d rounds of %v. For each "+
+			"releases at once and waits again, so that as many always wait; one crowd at a time does so, in shuffled order, in %d rounds of %v, "+
+			"after all have had their turn since they came. For each "+
 			"release: commands, those that scripts call included, and CPU of the server, less what all crowds cost for as long while nothing "+
 			"happens. “Grow by” is the greatest ratio of such a figure to that of a smaller crowd.", crowdProcesses, rounds, length),
 		floor:   directedFloor.name,
@@ -104,7 +105,7 @@ func (s *suite) costsOfRelease(r *result, c contender, crowds []int, rounds int,
 		which[i] = i
 	}
 	return turns(s, rounds, which, func(_, i int) error {
-		load, releases, err := s.passOn(all[i], length)
+		load, releases, err := s.passOn(all[i], time.Duration(crowds[i])*turnOfOne, length)
 		if err != nil {
 			return fmt.Errorf("%d waiting: %w", crowds[i], err)
 		}
@@ -116,22 +117,26 @@ func (s *suite) costsOfRelease(r *result, c contender, crowds []int, rounds int,
 	})
 }
 
-// passOn has a crowd pass its lock on for some time.
-func (s *suite) passOn(workers fleet, length time.Duration) (load serverLoad, releases float64, err error) {
-	from := time.Now().Add(20 * time.Millisecond)
+// turnOfOne is ample for one registry's turn where a release wakes the next one only.
+const turnOfOne = 400 * time.Microsecond
+
+// passOn has a crowd pass its lock on, first for some time until all have had their turn, and then while it is measured.
+func (s *suite) passOn(workers fleet, warm, length time.Duration) (load serverLoad, releases float64, err error) {
+	begin := time.Now().Add(20 * time.Millisecond)
+	from := begin.Add(warm)
 	to := from.Add(length)
-	before, err := s.observer.load(s.ctx)
-	if err != nil {
-		return load, 0, err
-	}
 	calls := make([]*peer.Call, len(workers))
 	for i, p := range workers {
 		calls[i] = p.Send("main", doPass, peer.Fields{
-			"from": strconv.FormatInt(from.UnixMicro(), 10), "to": strconv.FormatInt(to.UnixMicro(), 10),
+			"begin": strconv.FormatInt(begin.UnixMicro(), 10),
+			"from":  strconv.FormatInt(from.UnixMicro(), 10), "to": strconv.FormatInt(to.UnixMicro(), 10),
 		})
 	}
+	time.Sleep(time.Until(from))
+	before, err := s.observer.load(s.ctx)
 	time.Sleep(time.Until(to))
-	after, err := s.observer.load(s.ctx)
+	after, err2 := s.observer.load(s.ctx)
+	err = errors.Join(err, err2)
 	for _, call := range calls {
 		reply, failed := call.Wait(s.ctx)
 		n, unread := strconv.ParseFloat(reply.Fields["sections"], 64)
@@ -144,7 +149,7 @@ func (s *suite) passOn(workers fleet, length time.Duration) (load serverLoad, re
 
 // idleLoad lets a crowd come to rest and then looks at what it costs the server.
 func (s *suite) idleLoad(waiters int, length time.Duration) (serverLoad, error) {
-	time.Sleep(500*time.Millisecond + time.Duration(waiters)*300*time.Microsecond)
+	time.Sleep(3*time.Second + time.Duration(waiters)*300*time.Microsecond) // this library's waiters look within two seconds of their coming
 	before, err := s.observer.load(s.ctx)
 	if err != nil {
 		return serverLoad{}, err

@@ -155,12 +155,12 @@ func contentionOf(f peer.Fields) (c contention, err error) {
 }
 
 // context is what calls get. As that of an HTTP request it has no deadline, and can be cancelled at any time.
-func (c contention) context(ctx context.Context) (limited context.Context, cancel context.CancelFunc) {
+func (c contention) context(ctx context.Context) (context.Context, context.CancelFunc) {
 	end := c.to.Add(drainLimit)
 	if c.deadlines {
 		return context.WithDeadline(ctx, end)
 	}
-	ctx, cancel = context.WithCancel(ctx)
+	ctx, cancel := context.WithCancel(ctx)
 	timer := time.AfterFunc(time.Until(end), cancel)
 	return ctx, func() { timer.Stop(); cancel() }
 }
