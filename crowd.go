@@ -103,8 +103,9 @@ type gap struct {
 // mostDue is how long after a release the next window is due, at most; see OFTEN in lua/pass.lua.
 const mostDue = 100 * time.Millisecond
 
-// foresee takes in when the next window is due by the server's clock. A ticket that was asked for at asked has got a place that is
-// the time of that clock in microseconds, or later; so the window is not due before what this makes of it.
+// foresee takes in when the next window is due by the server's clock. A ticket that was asked for at asked has got a place that
+// is the time of that clock in microseconds then, or later: by this process's clock the window is not due before what is noted
+// here.
 func (l *Lock) foresee(asked instant, place, due string) {
 	micros, err := strconv.ParseInt(place, 10, 64)
 	ms, err2 := strconv.ParseInt(due, 10, 64)
