@@ -183,6 +183,9 @@ func Scripts(folder string) (map[string]string, error) {
 		if err != nil {
 			return nil, err
 		}
+		for _, variant := range []string{"_alone", "_heir", "_ticket"} { // for a part of the cases
+			name = strings.TrimSuffix(name, variant)
+		}
 		scripts[body] = name[strings.LastIndexByte(name, '_')+1:]
 	}
 	return scripts, nil
