@@ -235,6 +235,38 @@ func TestShortAskWhenTheClockGoesBack(t *testing.T) {
 	})
 }
 
+// Windows that end in an hour are of a clock that went back since: the queue goes on, and there are windows as before.
+func TestWindowsWhenTheClockGoesBack(t *testing.T) {
+	eachScripted(t, func(s *scripted) {
+		later := func() {
+			s.do("EVAL", `local time = redis.call('TIME')
+				local ends = -(time[1] * 1000 + 3600000)
+				return redis.call('ZADD', KEYS[1], 'XX', ends, 'open', ends, 'wide')`, "1", theQueue)
+		}
+		s.begins("", "b:2|60000")
+		later()
+		require.Contains(s, s.asks("a:5"), "queued")
+		require.Equal(s, "b:2", s.owner())
+
+		s.begins("a:1", "b:2|60000")
+		later()
+		if s.redisson {
+			require.Equal(s, "2", s.runs("release", "a:1", "PUBLISH", "redisson_lock__channel:{"+theKey+"}", "", "orders"))
+		} else {
+			require.Equal(s, "2", s.runs("release", "a:1", "orders-channel:", "orders"))
+		}
+		require.Equal(s, "b:2", s.owner())
+		now := s.do("TIME")
+		for _, window := range []string{"open", "wide"} {
+			ends, err := strconv.ParseInt(s.do("ZSCORE", theQueue, window), 10, 64)
+			require.NoError(s, err)
+			seconds, err := strconv.ParseInt(strings.Fields(now)[0], 10, 64)
+			require.NoError(s, err)
+			require.LessOrEqual(s, -ends/1000, seconds+1)
+		}
+	})
+}
+
 func TestShortReleaseOfOneThatNobodyWaitsFor(t *testing.T) {
 	for name, c := range map[string]struct {
 		owner   string

@@ -103,15 +103,23 @@ type gap struct {
 // mostDue is how long after a release the next window is due, at most; see OFTEN in lua/pass.lua.
 const mostDue = 100 * time.Millisecond
 
-// foresee takes in when the next window is due by the server's clock. A ticket that was asked for at asked has got a place that
-// is the time of that clock in microseconds then, or later: by this process's clock the window is not due before what is noted
-// here.
-func (l *Lock) foresee(asked instant, place, due string) {
+// gapOf is what a process knows now that is told when the next window is due by the server's clock. A ticket that was asked for at
+// asked has got a place that is the time of that clock in microseconds then, or later: so what is noted is not later than it is. What
+// is further away than a window can be is of a clock that went back since.
+func gapOf(asked, now instant, place, due string) (g gap, known bool) {
 	micros, err := strconv.ParseInt(place, 10, 64)
 	ms, err2 := strconv.ParseInt(due, 10, 64)
-	if err == nil && err2 == nil {
-		at := asked.add(time.Duration(ms*1000-micros) * time.Microsecond)
-		l.company().gap = gap{min(at, l.reg.clock.now().add(mostDue)), due}
+	at := asked.add(time.Duration(ms*1000-micros) * time.Microsecond)
+	if err != nil || err2 != nil || at > now.add(mostDue) {
+		return gap{}, false
+	}
+	return gap{at, due}, true
+}
+
+// foresee notes when the next window is due.
+func (l *Lock) foresee(asked instant, place, due string) {
+	if g, known := gapOf(asked, l.reg.clock.now(), place, due); known || l.anchor().crowd.Load() != nil {
+		l.company().gap = g
 	}
 }
 

@@ -350,7 +350,7 @@ func (a *acquisition) ask(what asking) error {
 			a.renumber()
 		}
 		w.place, w.older = a.place, a.older
-		w.brief = w.place == "" && w.older == "" && a.lock.busy()
+		w.brief = a.lock.pair == nil && w.place == "" && w.older == "" && a.lock.busy()
 		a.older, a.fresh = a.bid(w).ticket(), true
 		a.box.open(a.hold.number())
 	}
@@ -464,7 +464,7 @@ func (a *acquisition) granted(m mail) (next asking, err error) {
 	l := a.lock
 	l.reg.counts.grants.Add(1)
 	wary := l.reg.transport.lane(l.key).isWary(l.reg.clock.now())
-	if a.hold.inLine = a.asked; a.asked != 0 {
+	if a.hold.inLine = a.asked; a.asked != 0 && l.pair == nil {
 		l.foresee(a.asked, a.place, m.due)
 	}
 	if !wary && !a.writes() && a.hold.grantShort(a.base, m.granted) {

@@ -573,7 +573,7 @@ func (l *Lock) release(ctx context.Context) (End, error) {
 	case due && l.half().contended():
 		m.ticket = yields
 	}
-	if m.ticket == "" && m.keep == 0 && m.queue {
+	if l.pair == nil && m.ticket == "" && m.keep == 0 && m.queue {
 		l.brief(&m, h, begun)
 	}
 	removal := l.kind.layout.release(m) // which may have to ask the server for its version

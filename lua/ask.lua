@@ -5,6 +5,7 @@
 --   left, foreign       what the holder's lease has left, and whether that may not know of the queue
 -- Replies nothing when its hold owns the key now.
 local IDLE = 1000 -- how long ago the last release was, at least, that somebody waited for, when a queue begins anew
+local LONGEST = 110 -- of windows; when one ends later the server's clock went back
 local function ask(value, lease, kind, how, place, older, left, foreign)
   local member = value .. '|' .. lease .. kind
   local micros, now = 0, 0
@@ -51,7 +52,7 @@ local function ask(value, lease, kind, how, place, older, left, foreign)
     for i = 1, math.min(#entries, 4), 2 do
       open = entries[i] == 'open' and -entries[i + 1] or open
     end
-    if now < open and free('w') then
+    if now < open and open - now <= LONGEST and free('w') then
       left = open - now
     else
       -- include serve

@@ -31,8 +31,9 @@ local function pass(entries, yields)
     local next, served = serve(time[1] * 1000000 + time[2], nil, first, registry, number, lease, kind, place)
     return served, next ~= nil
   end
-  if wide <= 1 then -- the first one since the queue began: from now on tickets keep others out
-    open, wide = open == 0 and now - OFTEN or open, now
+  local back = math.max(open, wide) - now > WIDE -- no window is as long: the server's clock went back
+  if wide <= 1 or back then -- the first one since the queue began: from now on tickets keep others out
+    open, wide = (open == 0 or back) and now - OFTEN or open, now
     redis.call('ZADD', queue, -open, 'open', -wide, 'wide')
     redis.call('PEXPIRE', queue, 120000)
   end
