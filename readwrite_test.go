@@ -127,7 +127,7 @@ func TestAWriterExcludesAll(t *testing.T) {
 			w.fails(w.goroutine().unlock(p.reader), lockregistry.ErrNotOwner, "unlock", theKey)
 		}
 		w.unlock(a.writer)
-		w.leftNothing()
+		w.leftNothingSoon()
 		require.True(w, w.tryElsewhere(b.writer))
 		require.True(w, w.tryElsewhere(a.reader))
 	})
