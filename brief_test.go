@@ -224,6 +224,23 @@ func TestShortAskBeginsAQueue(t *testing.T) {
 	})
 }
 
+// While a window is open a free lock is left to those without a ticket, although nobody waits in the queue: goroutines of the
+// process that has opened it come at once.
+func TestShortAskInAWindow(t *testing.T) {
+	eachScripted(t, func(s *scripted) {
+		s.begins("")
+		for _, window := range []string{"open", "wide"} {
+			s.do("EVAL", `local time = redis.call('TIME')
+				local now = time[1] * 1000 + math.floor(time[2] / 1000)
+				local ends = -(now + 100)
+				redis.call('ZADD', KEYS[1], ends, 'open', ARGV[1] == 'wide' and ends or -now, 'wide')`, "1", theQueue, window)
+			require.Contains(s, s.asks("a:5"), "queued")
+			require.Empty(s, s.owner())
+			s.do("DEL", theQueue)
+		}
+	})
+}
+
 // When the server's clock goes back, a ticket still comes last.
 func TestShortAskWhenTheClockGoesBack(t *testing.T) {
 	eachScripted(t, func(s *scripted) {

@@ -2,6 +2,7 @@ package lockregistry_test
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -569,29 +570,31 @@ func TestThoseWithoutATicketDoNotStarve(t *testing.T) {
 			return tries
 		}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			realWorlds(t, func(w *world) {
-				w.contend(4)
-				java := w.client()
-				tries := c.tries(w)
-				var all []time.Duration
-				for range 5 {
-					for start := time.Now(); ; {
-						<-tries
-						if said(java, "SET", theKey, "java", "NX", "PX", "10000") == "OK" {
-							all = append(all, time.Since(start))
-							break
+		for _, processes := range []int{1, 4} {
+			t.Run(fmt.Sprint(name, ", against ", processes), func(t *testing.T) {
+				realWorlds(t, func(w *world) {
+					w.contend(processes)
+					java := w.client()
+					tries := c.tries(w)
+					var all []time.Duration
+					for range 5 {
+						for start := time.Now(); ; {
+							<-tries
+							if said(java, "SET", theKey, "java", "NX", "PX", "10000") == "OK" {
+								all = append(all, time.Since(start))
+								break
+							}
+							require.Less(w, time.Since(start), c.limit+allowance, "%v", all)
 						}
-						require.Less(w, time.Since(start), c.limit+allowance, "%v", all)
+						said(java, "EVAL", "redis.call('DEL', KEYS[1]) redis.call('PUBLISH', ARGV[1], KEYS[1])", "1", theKey, theChannel)
+						<-tries // its own message, maybe
 					}
-					said(java, "EVAL", "redis.call('DEL', KEYS[1]) redis.call('PUBLISH', ARGV[1], KEYS[1])", "1", theKey, theChannel)
-					<-tries // its own message, maybe
-				}
-				w.Log(all)
-				slices.Sort(all)
-				require.LessOrEqual(w, all[len(all)/2], c.limit)
+					w.Log(all)
+					slices.Sort(all)
+					require.LessOrEqual(w, all[len(all)/2], c.limit)
+				})
 			})
-		})
+		}
 	}
 }
 

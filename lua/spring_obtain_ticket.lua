@@ -17,10 +17,16 @@ if held then
     -- include ticket
   end
 elseif counter == '' then
-  local first = redis.pcall('ZRANGE', queue, '2', '2') -- those in front are no tickets, see serve.lua
-  if not first[1] and not first.err then
-    redis.call('SET', key, value, 'PX', lease)
-    return nil
+  local first = redis.pcall('ZRANGE', queue, '0', '2', 'WITHSCORES') -- the first two are no tickets, see serve.lua
+  if not first[5] and not first.err then
+    if not redis.REDIS_VERSION_NUM then -- before version 7 a script may be replicated, and then cannot ask for the time
+      redis.replicate_commands()
+    end
+    local time = redis.pcall('TIME')
+    if time[1] and time[1] * 1000 + math.floor(time[2] / 1000) >= -(first[2] or 0) then -- else a window is open
+      redis.call('SET', key, value, 'PX', lease)
+      return nil
+    end
   end
 end
 local how, place, older = 'queue', '', ''
