@@ -308,3 +308,17 @@ func TestShortReleaseOfOneThatNobodyWaitsFor(t *testing.T) {
 		})
 	}
 }
+
+// Where the user may not ask for the time any more there is no queue to be had, which is no error.
+func TestShortAskWithoutPermission(t *testing.T) {
+	eachScripted(t, func(s *scripted) {
+		for _, owner := range []string{"b:1", ""} {
+			s.begins(owner, "b:2|60000")
+			s.do("ACL", "SETUSER", "default", "-time")
+			reply := s.asks("a:5")
+			s.do("ACL", "SETUSER", "default", "+time")
+			require.Contains(s, reply, "error", "%q", owner)
+			require.Equal(s, "b:2|60000", s.queue())
+		}
+	})
+}

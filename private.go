@@ -141,12 +141,12 @@ func (l *lane) doPrivately(w *private, p *patience, c *call, a *answer) {
 	}
 	over := end.stop() // from here on the limit closes nothing
 	err := a.Error()
-	if over {
-		l.drop() // it is closed
-		if !answered(err) {
-			a.RedisResult = rueidis.NewErrorResult(errNoAnswer)
-			err = errNoAnswer
-		}
+	if over || !answered(err) {
+		l.drop() // it is closed, or broken
+	}
+	if over && !answered(err) {
+		a.RedisResult = rueidis.NewErrorResult(errNoAnswer)
+		err = errNoAnswer
 	}
 	a.came = t.clock.now()
 	a.late = l.judge(err, a.sent, a.came, p.late)

@@ -460,3 +460,17 @@ func TestALongCommandTimeout(t *testing.T) {
 		require.Same(w, shared, f.newest("obtain"))
 	})
 }
+
+// The same when an answer would have been late, for a short lease: no call after that uses it.
+func TestTheConnectionOfASingleCommandBreaksLate(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		f := w.flaky()
+		r, own := f.alone()
+		until := make(chan struct{})
+		time.AfterFunc(150*time.Millisecond, func() { close(until) })
+		f.next("obtain", fate{wait: until, lost: true, thenCut: true})
+		w.unavailable(r.Obtain("42").Lock(w.Context(), lockregistry.TTL(300*time.Millisecond)), "lock")
+		require.Same(w, own, f.newest("obtain"))
+		f.sections(r, 20)
+	})
+}

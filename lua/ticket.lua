@@ -3,9 +3,9 @@
 if not redis.REDIS_VERSION_NUM then -- before version 7 a script may be replicated, and then cannot ask for the time
   redis.replicate_commands()
 end
-local time, ticket = redis.call('TIME'), value .. '|' .. lease
-local place = string.format('%.0f', time[1] * 1000000 + time[2])
-if redis.pcall('ZADD', queue, place, ticket) == 1 then
+local time, ticket = redis.pcall('TIME'), value .. '|' .. lease
+local place = time[1] and string.format('%.0f', time[1] * 1000000 + time[2])
+if place and redis.pcall('ZADD', queue, place, ticket) == 1 then
   local last = redis.call('ZRANGE', queue, '-2', '-1')
   if last[2] == ticket then
     return {'queued', -1, (last[1] == 'open' or last[1] == 'wide') and 0 or 1, place, foreign}
