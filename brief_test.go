@@ -322,3 +322,15 @@ func TestShortAskWithoutPermission(t *testing.T) {
 		}
 	})
 }
+
+// Only the first two watch the key of a holder that does not know of the queue: so the others are told how many are in front.
+func TestShortAskBehindAForeignHolder(t *testing.T) {
+	realWorlds(t, func(w *world) {
+		s := &scripted{w, false}
+		s.begins("java", "b:2|60000", "b:3|60000", "b:4|60000")
+		reply := strings.Fields(s.asks("a:5"))
+		require.Len(s, reply, 5)
+		require.Equal(s, []string{"queued", "-1", "3"}, reply[:3])
+		require.Equal(s, "1", reply[4])
+	})
+}

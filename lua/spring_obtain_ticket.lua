@@ -12,8 +12,8 @@ local key, value, lease, prefix, sharded, counter = KEYS[1], ARGV[1], ARGV[2], A
 local held = redis.call('GET', key)
 -- include names
 if held then
-  local registry, foreign = string.match(value, '^(.*:)'), string.find(held, ':%d+$') and 0 or 1
-  if string.sub(held, 1, #registry) ~= registry then
+  local registry, foreign = string.match(value, '^(.*:)'), 0
+  if string.sub(held, 1, #registry) ~= registry and string.find(held, ':%d+$') then -- else the place in the queue matters
     -- include ticket
   end
 elseif counter == '' then
