@@ -71,18 +71,22 @@ func (d deadlocked) Error() string { return "deadlock: " + d.cycle.String() }
 
 func (d deadlocked) Is(target error) bool { return target == ErrDeadlock }
 
-// report tells, in the background, of a cycle that was found for a call of this registry, the first one. The caller holds
-// waitGraph.closing.
+// report tells, in the background, of a cycle that was found for a call of this registry, the first one. It does so once: calls
+// that are put into the graph at the same time may all find the cycle. The caller holds waitGraph.closing.
 func (r *Registry) report(cycle []step) Deadlock {
 	d := Deadlock{Waits: make([]DeadlockWait, len(cycle))}
+	first := false
 	for i, s := range cycle {
+		first = first || !s.call.told
 		s.call.told = true
 		d.Waits[i] = s.call.describe()
 		if s.held != nil {
 			d.Waits[i].Holds = []string{s.held.path()}
 		}
 	}
-	r.tellDeadlock(d)
+	if first {
+		r.tellDeadlock(d)
+	}
 	return d
 }
 

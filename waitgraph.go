@@ -388,6 +388,10 @@ func (g *waitGraph) stands(cycle []step, r rigor) bool {
 func (g *waitGraph) judge(b *blockedCall) error {
 	g.closing.Lock()
 	defer g.closing.Unlock()
+	// The strictest search is the last one: another call may close a cycle between two of them, and it must not be taken for one
+	// that may end.
+	suspects := g.cycle(b, anyEdge)
+	own := g.cycle(b, ownHolds)
 	if found := g.cycle(b, endless); found != nil {
 		d := b.lock.reg.report(found)
 		if b.lock.reg.tolerant {
@@ -396,11 +400,11 @@ func (g *waitGraph) judge(b *blockedCall) error {
 		g.leave(b)
 		return deadlocked{d}
 	}
-	if found := g.cycle(b, ownHolds); found != nil {
-		b.lock.reg.report(found)
-		return nil
-	}
-	if b.suspects = g.cycle(b, anyEdge); b.suspects != nil {
+	switch {
+	case own != nil:
+		b.lock.reg.report(own)
+	case suspects != nil:
+		b.suspects = suspects
 		b.look = time.AfterFunc(secondLook, func() { g.lookAgain(b) })
 	}
 	return nil
