@@ -2,8 +2,10 @@ package lockregistry
 
 import (
 	"context"
+	"errors"
 	"reflect"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -197,8 +199,8 @@ func (l *lane) prepare(now instant) {
 	}()
 }
 
-// procure gets a connection that was made just now. Those that the client has in its pool may be in any state; they are given
-// back.
+// procure gets a connection that was made just now. Those that the client has in its pool may be in any state, and lead to another
+// database; they are given back.
 func (l *lane) procure(now instant) *private {
 	var pooled []func()
 	defer func() {
@@ -209,12 +211,14 @@ func (l *lane) procure(now instant) *private {
 	for len(pooled) < mostPooled {
 		client, giveBack := l.transport.client.Dedicate()
 		w := &private{DedicatedClient: client, made: now}
-		age, err := l.ask(w)
+		info, err := l.ask(w)
+		age, err2 := ageOf(info)
+		err = errors.Join(err, err2)
 		if err != nil {
 			client.Close()
 			return nil
 		}
-		if age <= now.until(w.heard)+time.Second { // it is told in whole seconds
+		if age <= now.until(w.heard)+time.Second && l.alike(info) { // the age is told in whole seconds
 			return w
 		}
 		pooled = append(pooled, giveBack)
@@ -222,20 +226,17 @@ func (l *lane) procure(now instant) *private {
 	return nil
 }
 
-// ask has the server say how old a private connection is. The caller has taken it.
-func (l *lane) ask(w *private) (age time.Duration, err error) {
+// ask has the server describe a private connection. The caller has taken it.
+func (l *lane) ask(w *private) (info string, err error) {
 	t := l.transport
 	now := t.clock.now()
 	end := t.watch.limitOf(&patience{ctx: context.Background(), limit: lateAnswer}, now, w)
-	info, err := w.Do(context.Background(), w.B().Arbitrary("CLIENT", "INFO").Blocking()).ToString()
+	info, err = w.Do(context.Background(), w.B().Arbitrary("CLIENT", "INFO").Blocking()).ToString()
 	if end.stop() {
 		err = errNoAnswer
 	}
 	w.heard = t.clock.now()
-	if err != nil {
-		return 0, err
-	}
-	return ageOf(info)
+	return info, err
 }
 
 // install makes a connection the lane's private one, unless it came too late for that.
@@ -274,4 +275,19 @@ func (l *lane) tend() {
 		l.drop()
 	}
 	time.AfterFunc(privateTend, l.tend)
+}
+
+// alike tells whether a connection that is described so leads to the same database as the shared ones.
+func (l *lane) alike(info string) bool {
+	shared, err := l.transport.ask(func(ctx context.Context, way rueidis.CoreClient) rueidis.RedisResult {
+		return way.Do(ctx, way.B().Arbitrary("CLIENT", "INFO").Build())
+	}).ToString()
+	return err == nil && database(info) == database(shared)
+}
+
+// database is the one that a connection leads to, by its description.
+func database(info string) string {
+	_, after, _ := strings.Cut(info, " db=")
+	number, _, _ := strings.Cut(after, " ")
+	return number
 }

@@ -158,6 +158,18 @@ func TestNoConnectionForSingleCommands(t *testing.T) {
 
 // Connections that the client has in its pool may be in any state.
 func TestPooledConnectionsAreGivenBack(t *testing.T) {
+	const elsewhere = "id=7 age=0 db=5 sub=0"
+	for name, says := range map[string]fate{
+		"old":                 aged(60),
+		"of another database": {lost: true, reply: fmt.Sprintf("$%d\r\n%s\r\n", len(elsewhere), elsewhere)},
+	} {
+		t.Run(name, func(t *testing.T) { givesBack(t, says) })
+	}
+}
+
+// givesBack shows that a connection in the pool of which the server says so is not taken.
+func givesBack(t *testing.T, says fate) {
+	t.Helper()
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
 		client := f.client(oneConnection)
@@ -165,7 +177,7 @@ func TestPooledConnectionsAreGivenBack(t *testing.T) {
 		require.NoError(w, pooled.Do(context.Background(), client.B().Arbitrary("SELECT", "5").Build()).Error())
 		old := f.newest("SELECT")
 		giveBack()
-		f.next("CLIENT", aged(60))
+		f.next("CLIENT", says)
 		_, own := f.aloneOn(client)
 		require.NotSame(w, old, own)
 		require.True(w, f.isOpen(old))
