@@ -92,7 +92,7 @@ func TestACycleThatSeveralCallsFindIsReportedOnce(t *testing.T) {
 				call := func(i int) *blockedCall { return ring.call(t.Context(), i, c.wait) }
 				reported := func(times int) {
 					t.Helper()
-					time.Sleep(2 * secondLook)
+					<-time.After(2 * secondLook)
 					synctest.Wait()
 					require.Len(t, ring.alarms, times)
 				}
