@@ -103,9 +103,9 @@ type gap struct {
 // mostDue is how long after a release the next window is due, at most; see OFTEN in lua/pass.lua.
 const mostDue = 100 * time.Millisecond
 
-// gapOf is what a process knows now that is told when the next window is due by the server's clock. A ticket that was asked for at
-// asked has got a place that is the time of that clock in microseconds then, or later: so what is noted is not later than it is. What
-// is further away than a window can be is of a clock that went back since.
+// gapOf is what a process knows now that is told when the next window is due by the server's clock. A ticket that was asked for
+// at asked has got a place that is the time of that clock in microseconds then, or later: so what is noted is not later than it
+// is. What is further away than a window can be is of a clock that went back since.
 func gapOf(asked, now instant, place, due string) (g gap, known bool) {
 	micros, err := strconv.ParseInt(place, 10, 64)
 	ms, err2 := strconv.ParseInt(due, 10, 64)

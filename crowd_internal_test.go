@@ -41,8 +41,8 @@ func TestNoTroubleTakesNoMemory(t *testing.T) {
 	require.Nil(t, trouble.failure.Load())
 }
 
-// A process knows from the server's clock when the next window is due, and errs to the early side. What is of a clock that went back
-// counts for nothing.
+// A process knows from the server's clock when the next window is due, and errs to the early side. What is of a clock that went
+// back counts for nothing.
 func TestWhenTheNextWindowIsDue(t *testing.T) {
 	const ms = instant(time.Millisecond)
 	for name, c := range map[string]struct {

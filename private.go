@@ -199,8 +199,8 @@ func (l *lane) prepare(now instant) {
 	}()
 }
 
-// procure gets a connection that was made just now. Those that the client has in its pool may be in any state, and lead to another
-// database; they are given back.
+// procure gets a connection that was made just now. Those that the client has in its pool may be in any state, and lead to
+// another database; they are given back.
 func (l *lane) procure(now instant) *private {
 	var pooled []func()
 	defer func() {

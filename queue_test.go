@@ -575,7 +575,7 @@ func TestThoseWithoutATicketDoNotStarve(t *testing.T) {
 				realWorlds(t, func(w *world) {
 					if processes == 1 { // whose goroutines hand the lock to each other, and have no tickets
 						ctx, cancel := context.WithCancel(context.Background())
-						done := w.saturate(ctx, w.registry(), func() { time.Sleep(500 * time.Microsecond) })
+						done := w.saturate(ctx, w.registry(), func() { <-time.After(500 * time.Microsecond) })
 						w.Cleanup(func() { cancel(); done.Wait() })
 					} else {
 						w.contend(processes)
