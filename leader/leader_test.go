@@ -403,6 +403,7 @@ func TestPanics(t *testing.T) {
 func TestCallbacksThatBlock(t *testing.T) {
 	worlds(t, func(w *world) {
 		release := make(chan struct{})
+		defer close(release) // also when the test fails
 		block := func() { <-release }
 		r := w.registry()
 		granted := w.campaigns(r, untilEnd, leader.OnGranted(func(context.Context) { block() }))
@@ -412,13 +413,18 @@ func TestCallbacksThatBlock(t *testing.T) {
 
 		revoked := w.campaigns(w.registry(), untilEnd, leader.OnRevoked(func(error) { block() }))
 		w.leads(revoked)
-		failed := w.campaigns(w.registry(), untilEnd, leader.OnFailed(func(error) { block() }))
+		blocks := make(chan error, 1)
+		failed := w.campaigns(w.registry(), untilEnd, leader.OnFailed(func(err error) {
+			blocks <- err
+			block()
+		}))
+		// Before the role is free: else it may be the next leader itself.
+		require.ErrorIs(w, within(w, "it fails", blocks), leader.ErrTaken)
 		next := w.campaigns(w.registry(), untilEnd)
 		require.ErrorIs(w, within(w, "it fails", next.failed), leader.ErrTaken)
 		revoked.Yield()
 		w.leads(next)
 		require.False(w, failed.IsLeader())
-		close(release)
 	})
 }
 
