@@ -204,18 +204,24 @@ func (w *world) free(key string) bool {
 	return w.do("EXISTS", key) == "0"
 }
 
-// leftNothing checks that there is nothing of a lock, and no ticket. A queue without any stays for a while, since it says when
-// there was a window for those without a ticket. So does the record of a registry, which is about no lock.
+// leftNothing checks that there is nothing of a lock, and no ticket.
 func (w *world) leftNothing() {
 	w.Helper()
-	require.Empty(w, strings.Trim(w.do("EVAL", `local left = {}
+	require.Empty(w, w.left())
+}
+
+// left is what there is of locks, and queues with tickets. A queue without any stays for a while, since it says when there was a
+// window for those without a ticket. So does the record of a registry, which is about no lock.
+func (w *world) left() string {
+	w.Helper()
+	return strings.Trim(w.do("EVAL", `local left = {}
 		for _, key in ipairs(redis.call('KEYS', '*')) do
 			local queue = string.find(key, ':waiters$')
 			if queue and redis.call('ZCOUNT', key, 0, '+inf') > 0 or not queue and not string.find(key, ':registry$') then
 				left[#left + 1] = key
 			end
 		end
-		return left`, "0"), "[]\n"))
+		return left`, "0"), "[]\n")
 }
 
 // keys is how many keys there are, but for the records of registries, which are there when something has lasted a while.

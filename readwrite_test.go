@@ -127,7 +127,7 @@ func TestAWriterExcludesAll(t *testing.T) {
 			w.fails(w.goroutine().unlock(p.reader), lockregistry.ErrNotOwner, "unlock", theKey)
 		}
 		w.unlock(a.writer)
-		w.leftNothingSoon()
+		w.await("nothing is left", func() bool { return w.left() == "" }) // the tickets of those who gave up go in the background
 		require.True(w, w.tryElsewhere(b.writer))
 		require.True(w, w.tryElsewhere(a.reader))
 	})
