@@ -17,7 +17,7 @@ type scripted struct {
 	redisson bool
 }
 
-func eachScripted(t *testing.T, test func(s *scripted)) {
+func scriptedWorlds(t *testing.T, test func(s *scripted)) {
 	t.Helper()
 	for name, redisson := range map[string]bool{"Spring": false, "Redisson": true} {
 		t.Run(name, func(t *testing.T) {
@@ -136,7 +136,7 @@ func TestShortRelease(t *testing.T) {
 		"of a newer version":           {"a:1", []string{"b:2|60000;x", "b:3|60000"}, "2", "", "b:2|60000;x b:3|60000"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			eachScripted(t, func(s *scripted) {
+			scriptedWorlds(t, func(s *scripted) {
 				s.begins(c.owner, c.tickets...)
 				require.Equal(s, c.reply, s.gives("a:1"))
 				require.Equal(s, c.after, s.owner())
@@ -148,7 +148,7 @@ func TestShortRelease(t *testing.T) {
 
 // A short release says what long ones do, and when the next window is due.
 func TestShortReleaseTells(t *testing.T) {
-	eachScripted(t, func(s *scripted) {
+	scriptedWorlds(t, func(s *scripted) {
 		heard := s.attends(s.client(), "d")
 		s.begins("a:1", "d:2|60000")
 		require.Equal(s, "2", s.gives("a:1"))
@@ -200,7 +200,7 @@ func TestShortAsk(t *testing.T) {
 		"its own hold, of later":     {"a:6", []string{"b:2|60000"}, "refused", "a:6", "b:2|60000"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			eachScripted(t, func(s *scripted) {
+			scriptedWorlds(t, func(s *scripted) {
 				s.begins(c.owner, c.tickets...)
 				reply := strings.Fields(s.asks("a:5"))
 				if len(reply) == 5 {
@@ -216,7 +216,7 @@ func TestShortAsk(t *testing.T) {
 
 // Where the queue is gone a new one begins, with all that belongs to it.
 func TestShortAskBeginsAQueue(t *testing.T) {
-	eachScripted(t, func(s *scripted) {
+	scriptedWorlds(t, func(s *scripted) {
 		s.begins("b:1")
 		s.asks("a:5")
 		require.Len(s, strings.Fields(s.do("ZRANGE", theQueue, "0", "-1")), 3)
@@ -227,7 +227,7 @@ func TestShortAskBeginsAQueue(t *testing.T) {
 // While a window is open a free lock is left to those without a ticket, although nobody waits in the queue: goroutines of the
 // process that has opened it come at once.
 func TestShortAskInAWindow(t *testing.T) {
-	eachScripted(t, func(s *scripted) {
+	scriptedWorlds(t, func(s *scripted) {
 		s.begins("")
 		for _, window := range []string{"open", "wide"} {
 			s.do("EVAL", `local time = redis.call('TIME')
@@ -243,7 +243,7 @@ func TestShortAskInAWindow(t *testing.T) {
 
 // When the server's clock goes back, a ticket still comes last.
 func TestShortAskWhenTheClockGoesBack(t *testing.T) {
-	eachScripted(t, func(s *scripted) {
+	scriptedWorlds(t, func(s *scripted) {
 		s.begins("b:1", "b:2|60000")
 		const later = 4_000_000_000_000_000
 		s.do("ZADD", theQueue, strconv.Itoa(later), "b:3|60000")
@@ -254,7 +254,7 @@ func TestShortAskWhenTheClockGoesBack(t *testing.T) {
 
 // Windows that end in an hour are of a clock that went back since: the queue goes on, and there are windows as before.
 func TestWindowsWhenTheClockGoesBack(t *testing.T) {
-	eachScripted(t, func(s *scripted) {
+	scriptedWorlds(t, func(s *scripted) {
 		later := func() {
 			s.do("EVAL", `local time = redis.call('TIME')
 				local ends = -(time[1] * 1000 + 3600000)
@@ -311,7 +311,7 @@ func TestShortReleaseOfOneThatNobodyWaitsFor(t *testing.T) {
 
 // Where the user may not ask for the time any more there is no queue to be had, which is no error.
 func TestShortAskWithoutPermission(t *testing.T) {
-	eachScripted(t, func(s *scripted) {
+	scriptedWorlds(t, func(s *scripted) {
 		for _, owner := range []string{"b:1", ""} {
 			s.begins(owner, "b:2|60000")
 			s.do("ACL", "SETUSER", "default", "-time")
