@@ -48,7 +48,7 @@ const (
 
 	// lengthenAfter is how long after a grant its short lease is lengthened: most holds are over by then, and the timer has not
 	// been set for each of them.
-	lengthenAfter = 100 * time.Millisecond
+	lengthenAfter = 200 * time.Millisecond
 
 	// suspicion is for how long the message of a grant that was found by looking may still come.
 	suspicion = time.Second

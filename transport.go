@@ -820,8 +820,8 @@ type limitGroup struct {
 }
 
 const (
-	watchEvery = 40 * time.Millisecond
-	watchAfter = 20 * time.Millisecond // more than most answers take on a busy server
+	watchEvery = 90 * time.Millisecond // with watchAfter no more than unlockGrace
+	watchAfter = 10 * time.Millisecond // more than most answers take
 	mostSpare  = 128                   // limits that a group keeps for the next commands
 )
 
