@@ -136,7 +136,7 @@ func (l *lane) drop() {
 // goroutines of its own on the connection. That it counts as blocking has rueidis close the connection without waiting for it.
 func (l *lane) doPrivately(w *private, p *patience, c *call, a *answer) {
 	t := l.transport
-	end := t.watch.limitOf(p, a.sent, w)
+	end := t.watch.limitOf(p, a.sent, w, true)
 	a.RedisResult = w.Do(context.Background(), c.blocking(w.B()))
 	if noScript(a.Error()) {
 		a.RedisResult = c.send(end, t.client)
@@ -230,7 +230,7 @@ func (l *lane) procure(now instant) *private {
 func (l *lane) ask(w *private) (info string, err error) {
 	t := l.transport
 	now := t.clock.now()
-	end := t.watch.limitOf(&patience{ctx: context.Background(), limit: lateAnswer}, now, w)
+	end := t.watch.limitOf(&patience{ctx: context.Background(), limit: lateAnswer}, now, w, true)
 	info, err = w.Do(context.Background(), w.B().Arbitrary("CLIENT", "INFO").Blocking()).ToString()
 	if end.stop() {
 		err = errNoAnswer

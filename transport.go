@@ -255,7 +255,7 @@ func (t *transport) do(p *patience, c *call) (a answer) {
 			l.direct.Add(-1)
 			break
 		}
-		end := t.watch.limit(p, a.sent)
+		end := t.watch.limitOf(p, a.sent, nil, true)
 		a.RedisResult = c.send(end, t.client)
 		end.stop()
 		l.direct.Add(-1)
@@ -820,7 +820,7 @@ type limitGroup struct {
 }
 
 const (
-	watchEvery = 90 * time.Millisecond // with watchAfter no more than unlockGrace
+	watchEvery = 90 * time.Millisecond
 	watchAfter = 10 * time.Millisecond // more than most answers take
 	mostSpare  = 128                   // limits that a group keeps for the next commands
 )
@@ -834,11 +834,12 @@ func (w *watch) begin(c clock) {
 	w.timer.Stop()
 }
 
-// limit begins one, which the caller must stop.
-func (w *watch) limit(p *patience, now instant) *limit { return w.limitOf(p, now, nil) }
+// limit begins one, which the caller must stop, with a timer of its own.
+func (w *watch) limit(p *patience, now instant) *limit { return w.limitOf(p, now, nil, false) }
 
-// limitOf begins one that closes a private connection when it ends.
-func (w *watch) limitOf(p *patience, now instant, way *private) *limit {
+// limitOf begins one that closes a private connection when it ends, if there is one. Where most commands are brisk, answered at
+// once, it is left to a round to find that a context has ended: the caller waits longer then, by up to watchAfter and watchEvery.
+func (w *watch) limitOf(p *patience, now instant, way *private, brisk bool) *limit {
 	since := now
 	if p.since > 0 {
 		since = p.since
@@ -851,12 +852,13 @@ func (w *watch) limitOf(p *patience, now instant, way *private) *limit {
 	if deadline, ok := p.ctx.Deadline(); ok {
 		next = min(next, w.clock.at(deadline))
 	}
-	soon := now.until(next) < watchAfter+watchEvery                      // before a round is sure to have looked
-	l := w.groups[rand.IntN(len(w.groups))].take(p, now, due, way, soon) //nolint:gosec // no secret
-	if soon {
+	alone := !brisk || now.until(next) < watchAfter+watchEvery            // before a round is sure to have looked
+	l := w.groups[rand.IntN(len(w.groups))].take(p, now, due, way, alone) //nolint:gosec // no secret
+	if alone {
 		l.watchContext()
+	} else {
+		w.run()
 	}
-	w.run()
 	return l
 }
 
@@ -962,11 +964,7 @@ func (l *limit) watchContext() {
 	if l.ctx.Done() == nil {
 		return
 	}
-	if l.ctx.Err() != nil {
-		l.hurry(l.began) // it may have ended any time since
-		return
-	}
-	leave := context.AfterFunc(l.ctx, func() { l.hurry(0) })
+	leave := context.AfterFunc(l.ctx, l.hurry) // at once, if it has ended since
 	l.group.mu.Lock()
 	l.leave = leave
 	stopped := l.stopped
@@ -976,17 +974,13 @@ func (l *limit) watchContext() {
 	}
 }
 
-// hurry is for when the caller's context has ended: at that time, or now if it is 0.
-func (l *limit) hurry(ended instant) {
+// hurry is for when the caller's context is found to have ended.
+func (l *limit) hurry() {
 	l.group.mu.Lock()
 	defer l.group.mu.Unlock()
-	now := l.group.clock.now()
-	if ended == 0 {
-		ended = now
-	}
-	if due := max(now, ended.add(l.grace)); !l.stopped && due < l.due {
+	if due := l.group.clock.now().add(l.grace); !l.stopped && due < l.due {
 		l.due = due
-		l.timer.Reset(now.until(due))
+		l.timer.Reset(l.grace)
 	}
 }
 
