@@ -48,7 +48,7 @@ type privacy struct {
 
 const (
 	privateRun   = 8                      // so many commands must have come one at a time, without a pause, for it to be used
-	privateMake  = 64                     // and for it to be made
+	privateMake  = 24                     // and for it to be made
 	privateFor   = 120 * time.Millisecond // after its own last answer it is used, while the lane is calm
 	privateTend  = time.Second            // how often it is looked after
 	privateIdle  = 10 * time.Second       // without an answer for so long it is closed

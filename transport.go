@@ -820,7 +820,7 @@ type limitGroup struct {
 }
 
 const (
-	watchEvery = 90 * time.Millisecond
+	watchEvery = 90 * time.Millisecond // with watchAfter no more than unlockGrace
 	watchAfter = 10 * time.Millisecond // more than most answers take
 	mostSpare  = 128                   // limits that a group keeps for the next commands
 )
@@ -838,7 +838,8 @@ func (w *watch) begin(c clock) {
 func (w *watch) limit(p *patience, now instant) *limit { return w.limitOf(p, now, nil, false) }
 
 // limitOf begins one that closes a private connection when it ends, if there is one. Where most commands are brisk, answered at
-// once, it is left to a round to find that a context has ended: the caller waits longer then, by up to watchAfter and watchEvery.
+// once, it is left to a round to find that a context has ended. A caller without grace waits longer then, by up to watchAfter and
+// watchEvery; from the grace of others, which is no shorter, as much may be missing.
 func (w *watch) limitOf(p *patience, now instant, way *private, brisk bool) *limit {
 	since := now
 	if p.since > 0 {
@@ -964,7 +965,11 @@ func (l *limit) watchContext() {
 	if l.ctx.Done() == nil {
 		return
 	}
-	leave := context.AfterFunc(l.ctx, l.hurry) // at once, if it has ended since
+	if l.ctx.Err() != nil {
+		l.hurry(l.began) // it may have ended any time since
+		return
+	}
+	leave := context.AfterFunc(l.ctx, func() { l.hurry(0) })
 	l.group.mu.Lock()
 	l.leave = leave
 	stopped := l.stopped
@@ -974,13 +979,17 @@ func (l *limit) watchContext() {
 	}
 }
 
-// hurry is for when the caller's context is found to have ended.
-func (l *limit) hurry() {
+// hurry is for when the caller's context has ended: at that time, or now if it is 0.
+func (l *limit) hurry(ended instant) {
 	l.group.mu.Lock()
 	defer l.group.mu.Unlock()
-	if due := l.group.clock.now().add(l.grace); !l.stopped && due < l.due {
+	now := l.group.clock.now()
+	if ended == 0 {
+		ended = now
+	}
+	if due := max(now, ended.add(l.grace)); !l.stopped && due < l.due {
 		l.due = due
-		l.timer.Reset(l.grace)
+		l.timer.Reset(now.until(due))
 	}
 }
 
