@@ -71,7 +71,10 @@ type recording struct {
 	seen   uint64  // the newest number at the last look
 	chases instant // when to look for deadlocks next, after an error
 
-	writing sync.Mutex
+	writes bool // somebody writes the record; guarded by mu,
+	more   bool // as is that it may have changed since
+
+	// Of the one who writes.
 	said    string  // the record as it was written last
 	failed  bool    // that failed
 	again   instant // when to write, although it says nothing new, or the last attempt has failed
@@ -175,10 +178,22 @@ func (w *recording) rewrite() {
 	}
 }
 
-// write writes the record, if it is time.
+// write writes the record, or leaves it to somebody who does so already. Nobody waits for them with a mutex: in a test with fake
+// time that would keep the time from going on.
 func (w *recording) write(ctx context.Context) {
-	w.writing.Lock()
-	defer w.writing.Unlock()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for w.more = true; w.more && !w.writes; {
+		w.writes, w.more = true, false
+		w.mu.Unlock()
+		w.put(ctx)
+		w.mu.Lock()
+		w.writes = false
+	}
+}
+
+// put writes the record, if it is time.
+func (w *recording) put(ctx context.Context) {
 	r := w.reg
 	own := r.inspection.label
 	text, err := json.Marshal(record{own.Host, own.PID, own.Name, r.waits()})
