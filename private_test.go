@@ -241,16 +241,16 @@ func TestGivingUpASingleCommand(t *testing.T) {
 				fakeWorld(t, func(w *world) {
 					f := w.flaky()
 					r, own := f.aloneOn(f.client(change))
-					f.next("obtain", slow(80*time.Millisecond)) // the server grants, and says so when nobody listens
+					f.next("obtain", slow(180*time.Millisecond)) // the server grants, and says so when nobody listens
 					ctx, cancel := ends(w.Context())
 					defer cancel()
 					start := time.Now()
 					ok, err := r.Obtain("42").TryLock(ctx)
 					require.False(w, ok)
 					require.ErrorIs(w, err, ctx.Err())
-					require.Less(w, time.Since(start), 100*time.Millisecond)
+					require.Less(w, time.Since(start), 150*time.Millisecond)
 					require.Same(w, own, f.newest("obtain"))
-					w.pass(100 * time.Millisecond)
+					w.pass(200 * time.Millisecond)
 					require.False(w, f.isOpen(own))
 
 					w.do("SET", "orders:43", "another")
