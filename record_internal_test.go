@@ -19,7 +19,7 @@ func TestARecordThatIsBeingWritten(t *testing.T) {
 	defer client.Close()
 	var writes atomic.Int32
 	under, answer := make(chan struct{}), make(chan struct{})
-	r, err := New(stubClient{client, func(ctx context.Context) rueidis.RedisResult {
+	r, err := New(stubClient{client, func(context.Context) rueidis.RedisResult {
 		if writes.Add(1) == 1 {
 			close(under)
 		}
@@ -27,7 +27,7 @@ func TestARecordThatIsBeingWritten(t *testing.T) {
 		return rueidis.NewErrorResult(errNoAnswer)
 	}}, "orders")
 	require.NoError(t, err)
-	defer r.Close()
+	defer func() { require.NoError(t, r.Close()) }()
 	first := make(chan struct{})
 	go func() {
 		defer close(first)
