@@ -103,8 +103,6 @@ func classified(err error) error {
 		return err
 	case wrongType(err):
 		return errors.Join(ErrWrongType, err)
-	case errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled): // rueidis has limits of its own
-		return outage{errNoAnswer}
 	case transient(err):
 		return outage{err}
 	default:

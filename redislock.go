@@ -624,6 +624,9 @@ func (l *Lock) removeLater(p patience, h *hold, failure error) error {
 	if failure == nil { // the answer came late: a master that is none any more may have given it
 		stray.late, failure = true, errLate
 	}
+	if errors.Is(failure, context.DeadlineExceeded) || errors.Is(failure, context.Canceled) { // the client's: it has limits of its own
+		failure = errNoAnswer
+	}
 	if failure = classified(failure); errors.Is(failure, ErrUnavailable) {
 		silent.note(failure)
 		l.anchor().pursuit.CompareAndSwap(nil, silent)
