@@ -624,7 +624,7 @@ func (l *Lock) removeLater(p patience, h *hold, failure error) error {
 	if failure == nil { // the answer came late: a master that is none any more may have given it
 		stray.late, failure = true, errLate
 	}
-	if errors.Is(failure, context.DeadlineExceeded) || errors.Is(failure, context.Canceled) { // the client's: it has limits of its own
+	if errors.Is(failure, context.DeadlineExceeded) || errors.Is(failure, context.Canceled) { // the client has limits
 		failure = errNoAnswer
 	}
 	if failure = classified(failure); errors.Is(failure, ErrUnavailable) {
