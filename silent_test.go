@@ -9,9 +9,11 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
@@ -195,6 +197,37 @@ func TestUnlockAtTheEndOfAProgram(t *testing.T) {
 			require.NoError(w, l.Unlock(ctx))
 			require.True(w, w.free(theKey), "at once")
 		}
+	})
+}
+
+// limitedClient fails for a limit of its own, as rueidis does when a connection is silent.
+type limitedClient struct {
+	rueidis.Client
+	fails atomic.Bool
+}
+
+func (c *limitedClient) Do(ctx context.Context, command rueidis.Completed) rueidis.RedisResult {
+	if c.fails.Load() {
+		return rueidis.NewErrorResult(context.DeadlineExceeded)
+	}
+	return c.Client.Do(ctx, command)
+}
+
+func (c *limitedClient) DoMulti(ctx context.Context, commands ...rueidis.Completed) []rueidis.RedisResult {
+	if c.fails.Load() {
+		return slices.Repeat([]rueidis.RedisResult{rueidis.NewErrorResult(context.DeadlineExceeded)}, len(commands))
+	}
+	return c.Client.DoMulti(ctx, commands...)
+}
+
+// That is not the end of the caller's context.
+func TestUnlockWhenTheClientHasALimit(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		c := &limitedClient{Client: w.client()}
+		l := w.registryOn(c).Obtain("42")
+		w.lock(l)
+		c.fails.Store(true)
+		w.unavailable(l.Unlock(w.Context()), "unlock")
 	})
 }
 

@@ -798,9 +798,9 @@ type limit struct {
 
 // watch ends limits. Most commands are answered at once, and a timer for each would cost more than the rest of this file: so
 // one timer serves all. It fires at intervals, as long as commands are under way, and is never stopped: to stop it and set it
-// again for each would wake threads of an idle process, as each time does that it fires. Only a command that has taken a while
-// gets a timer of its own then, and only then its caller's context is watched, which takes memory, and the mutex of a context
-// that many callers may share.
+// again for each would wake threads of an idle process, as each time does that it fires. Only a command that has taken a while,
+// or need not be answered at once, gets a timer of its own, and only then its caller's context is watched, which takes memory, and
+// the mutex of a context that many callers may share.
 type watch struct {
 	clock clock
 	timer *time.Timer
