@@ -63,7 +63,7 @@ mutant() {
 	shift 3
 	name=without-$guard-$property
 	began=$(date +%s)
-	configuration "$question.cfg" "Without={\"$guard\"}" "$@" |
+	configuration "$question.cfg" "Without={\"$(echo "$guard" | sed 's/+/", "/g')\"}" "$@" |
 		sed -e '/^INVARIANTS/d' -e '/^PROPERTIES/d' >"$tlc/$name.cfg"
 	kind=PROPERTY
 	grep -q "^INVARIANTS.* $property\( \|$\)" "$question.cfg" && kind=INVARIANT

@@ -112,6 +112,7 @@ Rank(q, t) == (CHOOSE i \in 1..Len(q) : q[i] = t) - 1
 
 Empty == [key |-> Nobody, ttl |-> 0,   \* the key's value, <<registry, number>>, and what its lease has left
           granted |-> FALSE,           \* ghost: by a release, and not lengthened since
+          awaited |-> FALSE,           \* the value's mark: others waited when somebody last looked, or may do so (Q2)
           queue |-> <<>>,              \* <key>:waiters, the values of the tickets in order
           young |-> {},                \* those that are younger than a second (by their places), where time passes
           open |-> 0,                  \* the member of it that says for how long a window is open still
@@ -132,7 +133,13 @@ Changed == [m |-> "changed", n |-> 0, left |-> 0]      \* tracking: the key chan
 Warn(q, left) == IF q = <<>> \/ Lacks("first") THEN Quiet ELSE To(q[1], First(q[1][2], left))
 
 Key(D, v, ttl, granted) == [D EXCEPT !.key = v, !.ttl = ttl, !.granted = granted]
-NoKey(D) == Key(D, Nobody, 0, FALSE)
+NoKey(D) == [Key(D, Nobody, 0, FALSE) EXCEPT !.awaited = FALSE]
+
+\* mark, in spring_claim.lua (Q2): whoever finds the key taken, and waits, marks the value of its holder, unless that is Java's.
+Mark(D) == IF D.key[1] \in Go /\ ~Lacks("mark") THEN [D EXCEPT !.awaited = TRUE] ELSE D
+
+\* A hold that comes from the queue has the mark from the beginning.
+Awaited(D) == IF Lacks("mark") THEN D ELSE [D EXCEPT !.awaited = TRUE]
 
 \* heads, in serve.lua (R1): the queue without the tickets in front of the first that is served, or that is v. Those are of
 \* processes whose channels nobody subscribes to.
@@ -143,7 +150,7 @@ Heads(D, v) ==
 \* serve, in serve.lua: removes the first ticket of q, SET, PUBLISH. Provisional is the lease of the grant (Q6). Two
 \* processes are told, whatever the length of the queue (Q3). The new first one need not be if it is young: r.tells.
 Serve(D, q, r) ==
-  [db |-> [Key(D, q[1], IF Lacks("provisional") THEN Lease ELSE Provisional, TRUE)
+  [db |-> [Awaited(Key(D, q[1], IF Lacks("provisional") THEN Lease ELSE Provisional, TRUE))
              EXCEPT !.queue = IF Lacks("remove") THEN q ELSE Tail(q)],
    out |-> Join(IF Len(q) > 1 /\ (r.tells \/ q[2] \notin D.young) THEN Warn(Tail(q), Provisional) ELSE Quiet,
                 To(q[1], Grant(q[1][2])))]
@@ -173,7 +180,7 @@ Mine(D, r) == D.key[1] = r.p /\ D.key[2] <= r.n
 
 \* The ticket v waits: for a lease to end, or a window.
 Queued(D, v, out) ==
-  [db |-> D, out |-> out,
+  [db |-> Mark(D), out |-> out,
    re |-> [op |-> "reply", to |-> "queued", rank |-> Rank(D.queue, v),
            left |-> IF D.key = Nobody THEN Max2(D.open - 1, 0) ELSE D.ttl]]
 
@@ -186,7 +193,7 @@ Take(D, q, v) ==
   LET front == SubSeq(q, 1, Rank(q, v))
       rest == Strip(SubSeq(q, Rank(q, v) + 2, Len(q)), v)
       told(p) == {i \in 1..Len(front) : front[i][1] = p}
-  IN Reply([Key(D, v, Lease, FALSE) EXCEPT !.queue = rest], "granted", 0,
+  IN Reply([Awaited(Key(D, v, Lease, FALSE)) EXCEPT !.queue = rest], "granted", 0,
            Join([p \in Go |-> IF told(p) = {} THEN <<>> ELSE <<Dropped(front[Max(told(p))][2])>>], Warn(rest, Lease)))
 
 \* ask.lua, for a ticket v that is in the queue: when the key is free and no window is open, the first ticket is served, or v
@@ -221,13 +228,14 @@ RunLook(D, r) ==
        [] OTHER -> Reply(D, "missing", 0, Quiet)
 
 \* spring_release.lua: the end of a hold, and of a call that gives up (R10), whose tickets leave.lua removes: who is first by
-\* that is told.
+\* that is told. Most holds have no mark: their release asks for no queue (spring_release_alone.lua).
 RunRelease(D, r) ==
   LET q == IF r.leave THEN Strip(D.queue, <<r.p, r.n>>) ELSE D.queue
       D1 == [D EXCEPT !.queue = q]
       next == IF q # <<>> /\ q[1] # D.queue[1] THEN Warn(q, D.ttl) ELSE Quiet
       over == IF Lacks("value") THEN D.key # Nobody ELSE Mine(D, r) /\ ~(Lacks("leave") /\ r.leave)
-  IN IF over
+  IN IF over /\ ~D.awaited /\ ~r.leave /\ ~r.yields THEN Reply(NoKey(D), "done", 0, Quiet)
+     ELSE IF over
      THEN LET x == Pass(D1, r) IN Reply(x.db, "done", x.others, Join(next, x.out))
      ELSE Reply(D1, "gone", 0, next)
 
