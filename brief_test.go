@@ -55,7 +55,8 @@ func (w *world) heardBy(
 	return heard
 }
 
-// begins has a hold own the key, and tickets be in the queue, in this order. An empty value: the key is free.
+// begins has a hold own the key, and tickets be in the queue, in this order. An empty value: the key is free. Where others wait the
+// value has the mark, if it is of this library.
 func (s *scripted) begins(value string, tickets ...string) {
 	s.Helper()
 	s.do("DEL", theKey, theQueue)
@@ -63,6 +64,8 @@ func (s *scripted) begins(value string, tickets ...string) {
 	case value == "":
 	case s.redisson:
 		s.do("HSET", theKey, value, "1")
+	case len(tickets) > 0 && strings.Contains(value, ":"):
+		s.do("SET", theKey, value+"+")
 	default:
 		s.do("SET", theKey, value)
 	}
@@ -102,13 +105,13 @@ func (s *scripted) asks(value string) string {
 	return s.runs("obtain_ticket", value, "60000", "orders")
 }
 
-// owner is whose the key is; empty when it is free.
+// owner is whose the key is, without the mark; empty when it is free.
 func (s *scripted) owner() string {
 	s.Helper()
 	if s.redisson {
 		return s.do("HKEYS", theKey)
 	}
-	return strings.TrimSuffix(s.do("GET", theKey), "(nil)")
+	return strings.TrimSuffix(strings.TrimSuffix(s.do("GET", theKey), "(nil)"), "+")
 }
 
 // queue is who has tickets.
@@ -333,4 +336,77 @@ func TestShortAskBehindAForeignHolder(t *testing.T) {
 		require.Equal(s, []string{"queued", "-1", "3"}, reply[:3])
 		require.Equal(s, "1", reply[4])
 	})
+}
+
+// The value of a holder has a mark from when on others wait, by whatever script they ask. Java's and those of old versions, which
+// count their holds from 1, stay as they are.
+func TestMark(t *testing.T) {
+	const held, ours, theirs = "b:1795278371204117", "a:1795278371204118", "a:1795278371204119"
+	for name, c := range map[string]struct {
+		owner, after string
+		asks         func(s *scripted) string
+	}{
+		"a ticket":                      {held, held + "+", func(s *scripted) string { return s.runs("obtain", ours, "60000", "queue", "orders") }},
+		"a short one":                   {held, held + "+", func(s *scripted) string { return s.asks(ours) }},
+		"a look":                        {held, held + "+", func(s *scripted) string { return s.runs("obtain", ours, "60000", "look", "orders") }},
+		"one more":                      {held + "+", held + "+", func(s *scripted) string { return s.asks(ours) }},
+		"a try":                         {held, held, func(s *scripted) string { return s.runs("obtain", ours, "60000") }},
+		"Java":                          {"4d3c8a52-96c1", "4d3c8a52-96c1", func(s *scripted) string { return s.asks(ours) }},
+		"an old version":                {"b:17", "b:17", func(s *scripted) string { return s.asks(ours) }},
+		"a path that stays taken":       {held + ":atleast", held + ":atleast", func(s *scripted) string { return s.asks(ours) }},
+		"the lock was free":             {"", ours + "+", func(s *scripted) string { return s.asks(ours) }},
+		"a hold of before":              {ours, theirs, func(s *scripted) string { return s.runs("obtain", theirs, "60000") }},
+		"a hold of before, with a mark": {ours + "+", theirs + "+", func(s *scripted) string { return s.runs("obtain", theirs, "60000") }},
+		"several locks":                 {held + "+", held + "+", func(s *scripted) string { return s.runs("obtain_all", "1", "60000", "", "", "", ours) }},
+		"several, and a hold of before": {ours + "+", theirs + "+", func(s *scripted) string { return s.runs("obtain_all", "1", "60000", "", "", "", theirs) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			realWorlds(t, func(w *world) {
+				s := &scripted{w, false}
+				if c.owner != "" {
+					s.do("SET", theKey, c.owner, "PX", "50000")
+				}
+				s.do("ZADD", theQueue, "-1", "open", "-1", "wide", "7", ours+"|60000")
+				c.asks(s)
+				require.Equal(s, c.after, s.do("GET", theKey))
+				require.Positive(s, s.pttl(theKey))
+				if strings.TrimSuffix(c.after, "+") == c.owner {
+					require.LessOrEqual(s, s.pttl(theKey).Milliseconds(), int64(50000))
+				}
+			})
+		})
+	}
+}
+
+// A hold is what it was, with a mark and without it.
+func TestAMarkChangesNothingElse(t *testing.T) {
+	for _, mark := range []string{"", "+"} {
+		realWorlds(t, func(w *world) {
+			s := &scripted{w, false}
+			own := func(value string) { s.do("SET", theKey, value+mark, "PX", "50000") }
+			own("a:5")
+			require.Equal(s, "1", s.runs("renew", "a:5", "70000"))
+			require.Greater(s, s.pttl(theKey).Milliseconds(), int64(50000))
+			require.Equal(s, "a:5"+mark, s.do("GET", theKey))
+			require.Equal(s, "1", s.do("EVAL", sources()["holds"], "1", theKey, "a:5"))
+			require.Equal(s, "a:5", s.do("EVAL", sources()["holder"], "1", theKey))
+			require.Contains(s, s.do("EVAL", sources()["inspect"], "1", theKey, "orders", "9"), "\na:5\n1\n")
+			require.Equal(s, "0", s.runs("renew", "a:6", "70000"))
+			require.Equal(s, "0", s.do("EVAL", sources()["holds"], "1", theKey, "a:6"))
+			require.Equal(s, "0", s.runs("release", "a:4", "", "orders"))
+			for _, release := range []string{"release", "release_alone", "release_heir"} {
+				own("a:5")
+				require.Equal(s, "1", s.runs(release, "a:5", "", "orders", "", "", ""), release)
+				require.Empty(s, s.owner(), release)
+				own("a:4")
+				require.Equal(s, "0", s.runs(release, "a:5", "", "orders", "", "", ""), release)
+				require.Empty(s, s.owner(), "a hold of before: %s", release)
+			}
+			for _, holder := range []string{"a:5", "a:5+", ""} {
+				own("a:5")
+				require.Equal(s, "a:5", s.do("EVAL", sources()["force_unlock"], "1", theKey, holder, "", "", "orders-channel"))
+				require.Empty(s, s.owner())
+			}
+		})
+	}
 }

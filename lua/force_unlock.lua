@@ -1,12 +1,12 @@
 -- Removes a lock whoever holds it, or one holder's part of it, and publishes that in the lock's format.
 --
 -- KEYS[1]  the lock's key
--- ARGV[1]  the holder that is to go, as it is in the key: its value, or a field; empty: all of them
+-- ARGV[1]  the holder that is to go, as it is in the key: its value, with the mark or without it, or a field; empty: all of them
 -- ARGV[2]  the name as it stands in derived keys, see redisson_read_obtain.lua
 -- ARGV[3]  PUBLISH, SPUBLISH to publish in Redisson's format in both ways, or empty
 -- ARGV[4]  the channel of all plain locks in Spring's format; empty or missing: plain locks are in Redisson's
 --
--- Replies the holders that are gone now, as they were in the key: none when the lock was free, or not that holder's.
+-- Replies the holders that are gone now, as they were in the key, but without the mark: none when the lock was free, or not that holder's.
 local key, holder, name = KEYS[1], ARGV[1], ARGV[2]
 local how, common = ARGV[3] or '', ARGV[4] or ''
 
@@ -29,8 +29,9 @@ if kind == 'none' then
   return {}
 end
 if kind == 'string' and common ~= '' then
-  local value = redis.call('GET', key)
-  if holder ~= '' and holder ~= value then
+  local function unmarked(value) return string.match(value, '^(.*:%d+)%+$') or value end
+  local value = unmarked(redis.call('GET', key))
+  if holder ~= '' and unmarked(holder) ~= value then
     return {}
   end
   remove(key)

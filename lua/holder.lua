@@ -3,9 +3,10 @@
 -- KEYS[1]  the lock's key
 -- ARGV[1]  hash, where the lock is one; empty or missing: it is a string
 --
--- Replies the holder as it is in the key: its value, or its field; nil when the lock is free.
+-- Replies the holder as it is in the key: its value without the mark, or its field; nil when the lock is free.
 if ARGV[1] ~= 'hash' then
-  return redis.call('GET', KEYS[1])
+  local held = redis.call('GET', KEYS[1])
+  return held and string.match(held, '^(.*:%d+)%+$') or held
 end
 local fields = redis.call('HKEYS', KEYS[1])
 for _, field in ipairs(fields) do

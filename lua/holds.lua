@@ -8,4 +8,5 @@
 if ARGV[2] == 'hash' then
   return redis.call('HEXISTS', KEYS[1], ARGV[1])
 end
-return redis.call('GET', KEYS[1]) == ARGV[1] and 1 or 0
+local held = redis.call('GET', KEYS[1])
+return (held == ARGV[1] or held == ARGV[1] .. '+') and 1 or 0

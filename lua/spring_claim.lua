@@ -2,7 +2,7 @@
 -- given.
 -- include draw
 -- include fence
-local held = redis.call('GET', key)
+-- include held
 local taken = false
 if held and held ~= value then
   local registry, number = string.match(value, '^(.*:)(%d+)$')
@@ -22,7 +22,7 @@ if how == '' then
   if refused then
     return refused
   end
-  redis.call('SET', key, value, 'PX', lease)
+  redis.call('SET', key, awaited and value .. '+' or value, 'PX', lease)
   return granted()
 end
 -- include names
@@ -39,8 +39,11 @@ if held and not taken then
   if refused then
     return refused
   end
-  redis.call('SET', key, value, 'PX', lease)
+  redis.call('SET', key, value .. '+', 'PX', lease)
   return granted()
+end
+if taken then
+  -- include mark
 end
 local function free() return not taken end
 local function own(other, milliseconds)
@@ -48,7 +51,7 @@ local function own(other, milliseconds)
   if refused then
     error(refused)
   end
-  redis.call('SET', key, other, 'PX', milliseconds)
+  redis.call('SET', key, other .. '+', 'PX', milliseconds)
   taken = true
 end
 -- include ask

@@ -1,6 +1,6 @@
 -- What spring_release.lua does, in a part that other scripts have, too, for what they do not decide. Those have defined what it is
 -- given.
-local held = redis.call('GET', key)
+-- include held
 local mine, over = held == value, held == value
 if held and not mine then
   local registry, number = string.match(value, '^(.*:)(%d+)$')
@@ -29,7 +29,7 @@ if prefix ~= '' and (over or ticket ~= '') then
   if waiting and not waiting.err then
     local served = false
     local function own(other, lease)
-      redis.call('SET', key, other, 'PX', lease)
+      redis.call('SET', key, other .. '+', 'PX', lease)
       served = true
     end
     local function announce()

@@ -11,11 +11,15 @@
 local n, counter = tonumber(ARGV[1]), ARGV[6 + ARGV[1]] or ''
 -- include draw
 -- include fence
+local marks = {} -- see held.lua
 for i = 1, n do
   local held, registry, number = redis.pcall('GET', KEYS[i]), string.match(ARGV[5 + i], '^(.*:)(%d+)$')
   if type(held) == 'table' then
     return string.find(held.err, 'WRONGTYPE') and -i or held
   elseif held then
+    if string.sub(held, -1) == '+' then
+      held, marks[i] = string.sub(held, 1, -2), '+'
+    end
     local other = string.sub(held, 1, #registry) == registry and tonumber(string.sub(held, #registry + 1))
     if not other or other > tonumber(number) then
       return i
@@ -32,6 +36,6 @@ for i = 1, n do
   tokens[i] = token or 0
 end
 for i = 1, n do
-  redis.call('SET', KEYS[i], ARGV[5 + i], 'PX', ARGV[2])
+  redis.call('SET', KEYS[i], ARGV[5 + i] .. (marks[i] or ''), 'PX', ARGV[2])
 end
 return tokens

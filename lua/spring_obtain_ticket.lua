@@ -9,11 +9,12 @@
 -- ARGV[4]  S on a cluster
 -- ARGV[5]  the key of the fencing counter; empty or missing: no token is wanted
 local key, value, lease, prefix, sharded, counter = KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4] == 'S', ARGV[5] or ''
-local held = redis.call('GET', key)
+-- include held
 -- include names
 if held then
   local registry, foreign = string.match(value, '^(.*:)'), 0
   if string.sub(held, 1, #registry) ~= registry and string.find(held, ':%d+$') then -- else the place in the queue matters
+    -- include mark
     -- include ticket
   end
 elseif counter == '' then
@@ -24,7 +25,7 @@ elseif counter == '' then
     end
     local time = redis.pcall('TIME')
     if time[1] and time[1] * 1000 + math.floor(time[2] / 1000) >= -(first[2] or 0) then -- else a window is open
-      redis.call('SET', key, value, 'PX', lease)
+      redis.call('SET', key, value .. '+', 'PX', lease)
       return nil
     end
   end

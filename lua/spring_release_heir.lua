@@ -6,12 +6,12 @@
 -- ARGV[5]             when the next window is due, in milliseconds of the server's clock
 -- ARGV[6]             n when the one behind the first is to be told that it is the next one; empty or missing: it is not
 local key, value, publish, prefix, sharded, due = KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4] == 'S', ARGV[5]
-if redis.call('GET', key) == value then
+if redis.call('GET', key) == value .. '+' then -- else the long way is the right one
   -- include names
   local first = redis.pcall('ZRANGE', queue, '2', ARGV[6] == 'n' and '3' or '2') -- those in front are no tickets, see serve.lua
   if first[1] then
     local function own(other, lease)
-      return not redis.pcall('SET', key, other, 'PX', lease).err
+      return not redis.pcall('SET', key, other .. '+', 'PX', lease).err
     end
     -- include heir
   elseif not first.err then
