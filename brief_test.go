@@ -55,8 +55,8 @@ func (w *world) heardBy(
 	return heard
 }
 
-// begins has a hold own the key, and tickets be in the queue, in this order. An empty value: the key is free. Where others wait the
-// value has the mark, if it is of this library.
+// begins has a hold own the key, and tickets be in the queue, in this order. An empty value: the key is free. Where others wait
+// the value has the mark, if it is of this library.
 func (s *scripted) begins(value string, tickets ...string) {
 	s.Helper()
 	s.do("DEL", theKey, theQueue)
@@ -338,27 +338,30 @@ func TestShortAskBehindAForeignHolder(t *testing.T) {
 	})
 }
 
+// several has a hold ask for the lock as one of several.
+func (s *scripted) several(value string) { s.runs("obtain_all", "1", "60000", "", "", "", value) }
+
 // The value of a holder has a mark from when on others wait, by whatever script they ask. Java's and those of old versions, which
 // count their holds from 1, stay as they are.
 func TestMark(t *testing.T) {
 	const held, ours, theirs = "b:1795278371204117", "a:1795278371204118", "a:1795278371204119"
 	for name, c := range map[string]struct {
 		owner, after string
-		asks         func(s *scripted) string
+		asks         func(s *scripted)
 	}{
-		"a ticket":                      {held, held + "+", func(s *scripted) string { return s.runs("obtain", ours, "60000", "queue", "orders") }},
-		"a short one":                   {held, held + "+", func(s *scripted) string { return s.asks(ours) }},
-		"a look":                        {held, held + "+", func(s *scripted) string { return s.runs("obtain", ours, "60000", "look", "orders") }},
-		"one more":                      {held + "+", held + "+", func(s *scripted) string { return s.asks(ours) }},
-		"a try":                         {held, held, func(s *scripted) string { return s.runs("obtain", ours, "60000") }},
-		"Java":                          {"4d3c8a52-96c1", "4d3c8a52-96c1", func(s *scripted) string { return s.asks(ours) }},
-		"an old version":                {"b:17", "b:17", func(s *scripted) string { return s.asks(ours) }},
-		"a path that stays taken":       {held + ":atleast", held + ":atleast", func(s *scripted) string { return s.asks(ours) }},
-		"the lock was free":             {"", ours + "+", func(s *scripted) string { return s.asks(ours) }},
-		"a hold of before":              {ours, theirs, func(s *scripted) string { return s.runs("obtain", theirs, "60000") }},
-		"a hold of before, with a mark": {ours + "+", theirs + "+", func(s *scripted) string { return s.runs("obtain", theirs, "60000") }},
-		"several locks":                 {held + "+", held + "+", func(s *scripted) string { return s.runs("obtain_all", "1", "60000", "", "", "", ours) }},
-		"several, and a hold of before": {ours + "+", theirs + "+", func(s *scripted) string { return s.runs("obtain_all", "1", "60000", "", "", "", theirs) }},
+		"a ticket":                {held, held + "+", func(s *scripted) { s.runs("obtain", ours, "60000", "queue", "orders") }},
+		"a short one":             {held, held + "+", func(s *scripted) { s.asks(ours) }},
+		"a look":                  {held, held + "+", func(s *scripted) { s.runs("obtain", ours, "60000", "look", "orders") }},
+		"one more":                {held + "+", held + "+", func(s *scripted) { s.asks(ours) }},
+		"a try":                   {held, held, func(s *scripted) { s.runs("obtain", ours, "60000") }},
+		"Java":                    {"4d3c8a52-96c1", "4d3c8a52-96c1", func(s *scripted) { s.asks(ours) }},
+		"an old version":          {"b:17", "b:17", func(s *scripted) { s.asks(ours) }},
+		"a path that stays taken": {held + ":atleast", held + ":atleast", func(s *scripted) { s.asks(ours) }},
+		"the lock was free":       {"", ours + "+", func(s *scripted) { s.asks(ours) }},
+		"a hold of before":        {ours, theirs, func(s *scripted) { s.runs("obtain", theirs, "60000") }},
+		"one with a mark":         {ours + "+", theirs + "+", func(s *scripted) { s.runs("obtain", theirs, "60000") }},
+		"several locks":           {held + "+", held + "+", func(s *scripted) { s.several(ours) }},
+		"several, one of before":  {ours + "+", theirs + "+", func(s *scripted) { s.several(theirs) }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			realWorlds(t, func(w *world) {

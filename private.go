@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"reflect"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -65,11 +64,11 @@ func plain(client rueidis.Client) bool {
 
 // privately returns the lane's private connection, if there is one, for a command that is the only one under way. The caller
 // must leave it.
-func (l *lane) privately(p *patience, now instant) *private {
+func (l *lane) privately(p *patience, now instant, of *limit) *private {
 	if !l.private.possible || p.limit > privateLimit {
 		return nil
 	}
-	if l.direct.Load() > 1 {
+	if !l.alone(of) {
 		if l.run.Load() != 0 {
 			l.run.Store(0)
 		}
@@ -134,10 +133,10 @@ func (l *lane) drop() {
 
 // doPrivately is do over the private connection. No context goes with the command: with one that can end rueidis would have
 // goroutines of its own on the connection. That it counts as blocking has rueidis close the connection without waiting for it.
-func (l *lane) doPrivately(w *private, p *patience, c *call, a *answer) {
+func (l *lane) doPrivately(w *private, p *patience, c *call, end *limit, a *answer) {
 	t := l.transport
-	end := t.watch.limitOf(p, a.sent, w, true)
-	a.RedisResult = w.Do(context.Background(), c.blocking(w.B()))
+	end.begin(p, a.sent, w, true)
+	a.RedisResult = w.Do(context.Background(), c.command(w.B(), true))
 	if noScript(a.Error()) {
 		a.RedisResult = c.send(end, t.client)
 	}
@@ -155,18 +154,6 @@ func (l *lane) doPrivately(w *private, p *patience, c *call, a *answer) {
 	a.cut = p.cut(err)
 	w.heard = a.came
 	w.leave()
-}
-
-// blocking is the command of a call, marked as one that may block.
-func (c *call) blocking(b rueidis.Builder) rueidis.Completed {
-	switch {
-	case c.script == nil:
-		return b.Arbitrary("SET").Keys(c.key).Args(c.args[0], "NX", "PX", c.args[1]).Blocking()
-	case c.queue != "" || c.others != nil:
-		keys := c.keys()
-		return b.Arbitrary("EVALSHA", c.script.sha, strconv.Itoa(len(keys))).Keys(keys...).Args(c.given()...).Blocking()
-	}
-	return b.Arbitrary("EVALSHA", c.script.sha, "1").Keys(c.key).Args(c.given()...).Blocking()
 }
 
 // prepare has a private connection made, or asks the one that there is something, so that it can be used. It may hang, when the
@@ -230,7 +217,7 @@ func (l *lane) procure(now instant) *private {
 func (l *lane) ask(w *private) (info string, err error) {
 	t := l.transport
 	now := t.clock.now()
-	end := t.watch.limitOf(&patience{ctx: context.Background(), limit: lateAnswer}, now, w, true)
+	end := t.watch.limit(&patience{ctx: context.Background(), limit: lateAnswer}, now, w)
 	info, err = w.Do(context.Background(), w.B().Arbitrary("CLIENT", "INFO").Blocking()).ToString()
 	if end.stop() {
 		err = errNoAnswer

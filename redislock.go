@@ -639,7 +639,7 @@ func (l *Lock) removeLater(p patience, h *hold, failure error) error {
 }
 
 func (t *transport) removedWithin(p *patience, removed <-chan bool) bool {
-	end := t.watch.limit(p, t.clock.now())
+	end := t.watch.limit(p, t.clock.now(), nil)
 	defer end.stop()
 	select {
 	case gone := <-removed:

@@ -168,7 +168,7 @@ func (r *Registry) acknowledging() time.Duration {
 //go:noinline
 func (t *transport) doReplicated(p *patience, c *call) (a answer) {
 	l, began := t.lane(c.key), t.clock.now()
-	end := t.watch.limit(p, began)
+	end := t.watch.limit(p, began, nil)
 	defer end.stop()
 	e := &replication{call: *c, wrote: c.wrote, done: make(chan struct{}), sent: began}
 	over := time.NewTimer(c.replicas.timeout)
@@ -403,7 +403,7 @@ func (c *courier) round(client rueidis.DedicatedClient) bool {
 			e.bySource, r.knows[e.call.script] = true, true
 			commands = append(commands, e.call.bySource(client.B()))
 		} else {
-			commands = append(commands, e.call.command(client.B()))
+			commands = append(commands, e.call.command(client.B(), false))
 		}
 	}
 	mu.Unlock()

@@ -6,6 +6,7 @@ import (
 	"embed"
 	"encoding/hex"
 	"io/fs"
+	"strconv"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -40,6 +41,7 @@ type call struct {
 	key    string
 	args   arguments
 	more   []string // what follows them, in calls that are rare
+	lone   bool     // one server has all keys, so the client need not compute the slot of this one
 
 	// While a slot of a cluster moves, a script with the one key goes to where that is, or, when it is gone, to where the slot
 	// goes. There it must not begin a queue while another one is on its way: the server that moves them would stop with an error.
@@ -88,26 +90,47 @@ func (c *call) given() []string {
 
 // send runs a call: a script by its digest where the server knows it.
 func (c *call) send(ctx context.Context, way rueidis.CoreClient) (result rueidis.RedisResult) {
-	result = way.Do(ctx, c.command(way.B()))
+	result = way.Do(ctx, c.command(way.B(), false))
 	if c.script != nil && noScript(result.Error()) {
 		result = way.Do(ctx, c.bySource(way.B()))
 	}
 	return result
 }
 
-func (c *call) command(b rueidis.Builder) rueidis.Completed {
-	if c.script == nil {
-		return b.Arbitrary("SET").Keys(c.key).Args(c.args[0], "NX", "PX", c.args[1]).Build()
+// command is that of a call: SET, or a script by its digest. One that blocks has a connection of its own.
+func (c *call) command(b rueidis.Builder, blocks bool) rueidis.Completed {
+	name := "SET"
+	if c.script != nil {
+		name = "EVALSHA"
 	}
-	return c.bySum(b)
+	command := b.Arbitrary(name)
+	if c.script != nil {
+		command = command.Args(c.script.sha, c.numKeys())
+	}
+	switch {
+	case c.queue != "" || c.others != nil:
+		command = command.Keys(c.keys()...)
+	case c.lone:
+		command = command.Args(c.key)
+	default:
+		command = command.Keys(c.key)
+	}
+	if c.script == nil {
+		command = command.Args(c.args[0], "NX", "PX", c.args[1])
+	} else {
+		command = command.Args(c.given()...)
+	}
+	if blocks {
+		return command.Blocking()
+	}
+	return command.Build()
 }
 
-func (c *call) bySum(b rueidis.Builder) rueidis.Completed {
-	if c.queue != "" || c.others != nil {
-		keys := c.keys()
-		return b.Evalsha().Sha1(c.script.sha).Numkeys(int64(len(keys))).Key(keys...).Arg(c.given()...).Build()
+func (c *call) numKeys() string {
+	if c.queue == "" && c.others == nil {
+		return "1"
 	}
-	return b.Evalsha().Sha1(c.script.sha).Numkeys(1).Key(c.key).Arg(c.given()...).Build()
+	return strconv.Itoa(len(c.keys()))
 }
 
 func (c *call) keys() []string {
@@ -137,7 +160,7 @@ func noScript(err error) bool {
 func sendAll(ctx context.Context, way rueidis.CoreClient, calls []call, wanted func(i int) bool) []rueidis.RedisResult {
 	commands := make(rueidis.Commands, len(calls))
 	for i, c := range calls {
-		commands[i] = c.bySum(way.B())
+		commands[i] = c.command(way.B(), false)
 	}
 	results := way.DoMulti(ctx, commands...)
 	var again []int

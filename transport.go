@@ -3,7 +3,6 @@ package lockregistry
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"reflect"
 	"strconv"
 	"strings"
@@ -70,9 +69,10 @@ type lane struct {
 	answers   atomic.Int32  // since a connection broke; counts to manyAnswers
 	places    chan struct{} // one is taken by each command that has a goroutine
 
+	limits [mostDirect / placesOfAGroup]atomic.Pointer[limitGroup] // of the commands that their callers send themselves
+
 	_      cacheLine
-	direct atomic.Int32 // commands that their callers send themselves
-	run    atomic.Int32 // how many of them have come one at a time, without a pause
+	run    atomic.Int32 // how many of those have come one at a time, without a pause
 	_      cacheLine
 	scouts atomic.Int32 // commands that have a goroutine, or wait for a place
 
@@ -190,7 +190,6 @@ func transportOf(client rueidis.Client) *transport {
 
 func newTransport(client rueidis.Client) *transport {
 	t := &transport{client: client, clock: newClock(), batches: make(chan struct{}, mostBatch)}
-	t.watch.begin(t.clock)
 	t.ctx = lasting{context.Background(), make(chan struct{})}
 	n := 1
 	if client.Mode() == rueidis.ClientModeCluster {
@@ -198,6 +197,7 @@ func newTransport(client rueidis.Client) *transport {
 		t.guide = newGuide(t)
 	}
 	t.lanes = make([]lane, n)
+	t.watch.begin(t)
 	for i := range t.lanes {
 		l := &t.lanes[i]
 		l.transport = t
@@ -240,34 +240,33 @@ func (t *transport) do(p *patience, c *call) (a answer) {
 		return t.doReplicated(p, c)
 	}
 	l := t.lane(c.key)
+	c.lone = t.guide == nil
 	a.sent = t.clock.now()
-	calm := l.enter(a.sent)
-	if !calm && l.scouts.Load() >= mostScouts && l.awaitNews(a.sent) {
+	end := l.enter(a.sent)
+	if end == nil && l.scouts.Load() >= mostScouts && l.awaitNews(a.sent) {
 		a.sent = t.clock.now()
-		calm = l.enter(a.sent)
+		end = l.enter(a.sent)
 	}
-	switch {
-	case !calm:
+	if end == nil {
 		l.doApart(p, c, &a)
-	default:
-		if w := l.privately(p, a.sent); w != nil {
-			l.doPrivately(w, p, c, &a)
-			l.direct.Add(-1)
-			break
-		}
-		end := t.watch.limitOf(p, a.sent, nil, true)
-		a.RedisResult = c.send(end, t.client)
-		end.stop()
-		l.direct.Add(-1)
-		l.takeIn(p, end, &a)
+		return a
 	}
+	if w := l.privately(p, a.sent, end); w != nil {
+		l.doPrivately(w, p, c, end, &a)
+		return a
+	}
+	end.begin(p, a.sent, nil, true)
+	a.RedisResult = c.send(end, t.client)
+	overdue := end.overdue()
+	end.stop()
+	l.takeIn(p, overdue, &a)
 	return a
 }
 
-// takeIn completes the answer to a command that its caller has sent.
-func (l *lane) takeIn(p *patience, end *limit, a *answer) {
+// takeIn completes the answer to a command that its caller has sent. Overdue tells that its limit had ended.
+func (l *lane) takeIn(p *patience, overdue bool, a *answer) {
 	t, err := l.transport, a.Error()
-	if end.overdue() && !errors.Is(err, errNoAnswer) {
+	if overdue && !errors.Is(err, errNoAnswer) {
 		t.deaf.Store(true)
 	}
 	a.came = t.clock.now()
@@ -321,17 +320,13 @@ func (l *lane) doApart(p *patience, c *call, a *answer) {
 	a.late, a.anew, a.cut = l.judge(err, e.sent, a.came, e.late(p.late)), e.trusted, p.cut(err)
 }
 
-// enter tells whether the lane is calm, and has room for a command that its caller sends itself. That one is counted then. In a
-// crowd each process is silent until it is its turn, and then it is a message that tells it so.
-func (l *lane) enter(now instant) bool {
+// enter returns the limit for a command that its caller sends itself, who must begin it and stop it, if the lane is calm and has
+// room for one. In a crowd each process is silent until it is its turn, and then it is a message that tells it so.
+func (l *lane) enter(now instant) *limit {
 	if now >= instant(max(l.heard.Load(), l.told.Load())).add(calmFor) || l.isWary(now) || !l.known() || l.transport.deaf.Load() {
-		return false
+		return nil
 	}
-	if l.direct.Add(1) > mostDirect {
-		l.direct.Add(-1)
-		return false
-	}
-	return true
+	return l.place()
 }
 
 // doAll sends scripts, in one pipeline for each lane, and hands over the answers to each as soon as they are there. It
@@ -520,7 +515,7 @@ func (e *sending) late(usual time.Duration) time.Duration {
 func (l *lane) apart(p *patience, places chan struct{}, e *sending) *sending {
 	t := l.transport
 	began := t.clock.now()
-	end := t.watch.limit(p, began)
+	end := t.watch.limit(p, began, nil)
 	defer end.stop()
 	select {
 	case places <- struct{}{}:
@@ -715,7 +710,7 @@ func (l *lane) dedicate(since instant) rueidis.DedicatedClient {
 	for {
 		client, _ := l.transport.client.Dedicate() // closing it gives it back
 		t := l.transport
-		end := t.watch.limit(&patience{ctx: context.Background(), limit: askLimit}, t.clock.now())
+		end := t.watch.limit(&patience{ctx: context.Background(), limit: askLimit}, t.clock.now(), nil)
 		info, err := client.Do(end, client.B().Arbitrary("CLIENT", "INFO").Build()).ToString()
 		end.stop()
 		if errors.Is(err, errNoAnswer) { // a new one answers
@@ -770,256 +765,4 @@ func (l *lane) close() {
 	if l.fresh != nil {
 		l.abandon(l.fresh)
 	}
-}
-
-// limit is the context of a command: it ends with the patience of its caller. It has no deadline, because rueidis closes
-// the connection of a command whose deadline is over, which other commands use too.
-//
-// What every command uses comes first, in one cache line.
-type limit struct {
-	done  chan struct{}
-	over  atomic.Bool // done is closed
-	slow  bool        // guarded by the mutex of the group, like the rest: it has a timer, and is not used again
-	place int         // in the group
-	group *limitGroup
-	ctx   context.Context
-	began instant
-	due   instant // when it ends
-
-	way     *private // which it closes; nil: none
-	grace   time.Duration
-	asks    *atomic.Pointer[pursuit] // see patience
-	silence *pursuit                 // what was put there
-	timer   *time.Timer
-	leave   func() bool // ends the wait for the end of ctx; nil: there is none
-	ended   instant     // when it did
-	stopped bool        // nobody waits any more
-}
-
-// watch ends limits. Most commands are answered at once, and a timer for each would cost more than the rest of this file: so
-// one timer serves all. It fires at intervals, as long as commands are under way, and is never stopped: to stop it and set it
-// again for each would wake threads of an idle process, as each time does that it fires. Only a command that has taken a while,
-// or need not be answered at once, gets a timer of its own, and only then its caller's context is watched, which takes memory, and
-// the mutex of a context that many callers may share.
-type watch struct {
-	clock clock
-	timer *time.Timer
-
-	_       cacheLine
-	running atomic.Bool // the timer, or it has just fired
-	_       cacheLine
-	groups  [8]limitGroup // several, so that callers seldom meet at a mutex
-}
-
-type limitGroup struct {
-	clock  clock
-	mu     sync.Mutex
-	limits []*limit // those in use, then some for the next commands; nil where there is none
-	used   int
-	_      cacheLine
-}
-
-const (
-	watchEvery = 90 * time.Millisecond // with watchAfter no more than unlockGrace
-	watchAfter = 10 * time.Millisecond // more than most answers take
-	mostSpare  = 128                   // limits that a group keeps for the next commands
-)
-
-func (w *watch) begin(c clock) {
-	w.clock = c
-	for i := range w.groups {
-		w.groups[i].clock = c
-	}
-	w.timer = time.AfterFunc(time.Hour, w.round)
-	w.timer.Stop()
-}
-
-// limit begins one, which the caller must stop, with a timer of its own.
-func (w *watch) limit(p *patience, now instant) *limit { return w.limitOf(p, now, nil, false) }
-
-// limitOf begins one that closes a private connection when it ends, if there is one. Where most commands are brisk, answered at
-// once, it is left to a round to find that a context has ended. A caller without grace waits longer then, by up to watchAfter and
-// watchEvery; from the grace of others, which is no shorter, as much may be missing.
-func (w *watch) limitOf(p *patience, now instant, way *private, brisk bool) *limit {
-	since := now
-	if p.since > 0 {
-		since = p.since
-	}
-	due := since.add(p.limit)
-	if p.ctx.Err() != nil {
-		due = min(due, since.add(p.grace))
-	}
-	next := due
-	if deadline, ok := p.ctx.Deadline(); ok {
-		next = min(next, w.clock.at(deadline))
-	}
-	alone := !brisk || now.until(next) < watchAfter+watchEvery            // before a round is sure to have looked
-	l := w.groups[rand.IntN(len(w.groups))].take(p, now, due, way, alone) //nolint:gosec // no secret
-	if alone {
-		l.watchContext()
-	} else {
-		w.run()
-	}
-	return l
-}
-
-// run sees to it that there is a round.
-func (w *watch) run() {
-	if !w.running.Load() && w.running.CompareAndSwap(false, true) {
-		w.timer.Reset(watchEvery)
-	}
-}
-
-// round looks for commands that have taken a while. A caller that finds the watch running has put its limit into a group
-// before, so either this round meets the limit, or running was false already.
-func (w *watch) round() {
-	w.running.Store(false)
-	now := w.clock.now()
-	var slow []*limit
-	more := false
-	for i := range w.groups {
-		g := &w.groups[i]
-		g.mu.Lock()
-		for _, l := range g.limits[:g.used] {
-			switch {
-			case l.slow:
-			case l.began.until(now) < watchAfter:
-				more = true
-			default:
-				l.setTimer(now)
-				slow = append(slow, l)
-			}
-		}
-		g.mu.Unlock()
-	}
-	for _, l := range slow { // without the mutex: a context may be of any type
-		l.watchContext()
-	}
-	if more && w.running.CompareAndSwap(false, true) {
-		w.timer.Reset(watchEvery)
-	}
-}
-
-func (g *limitGroup) take(p *patience, now, due instant, way *private, slow bool) *limit {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.used == len(g.limits) {
-		g.limits = append(g.limits, nil)
-	}
-	l := g.limits[g.used]
-	if l == nil {
-		l = &limit{group: g, place: g.used, done: make(chan struct{})}
-		g.limits[g.used] = l
-	}
-	g.used++
-	l.ctx, l.grace, l.asks, l.began, l.due, l.way = p.ctx, p.grace, p.asks, now, due, way
-	if slow {
-		l.setTimer(now)
-	}
-	return l
-}
-
-// stop is for when nobody waits any more. It tells whether the limit has ended before.
-func (l *limit) stop() (over bool) {
-	g := l.group
-	g.mu.Lock()
-	g.used--
-	last := g.limits[g.used]
-	g.limits[l.place], last.place = last, l.place
-	g.limits[g.used], l.place = l, g.used
-	if !l.slow {
-		l.ctx, l.way = nil, nil
-		if g.used >= mostSpare {
-			g.limits[g.used] = nil
-		}
-		g.mu.Unlock()
-		return false
-	}
-	g.limits[g.used] = nil
-	l.stopped = true
-	l.timer.Stop()
-	if l.asks != nil {
-		l.asks.CompareAndSwap(l.silence, nil)
-	}
-	leave, over := l.leave, l.over.Load()
-	g.mu.Unlock()
-	if leave != nil {
-		leave()
-	}
-	return over
-}
-
-// setTimer ends the limit in time. The caller holds the mutex.
-func (l *limit) setTimer(now instant) {
-	l.slow = true
-	l.timer = time.AfterFunc(time.Hour, l.end)
-	l.timer.Reset(now.until(l.due)) // unlike AfterFunc, in fake time, this lets others finish first what they do at this instant
-	if l.asks != nil {
-		l.silence = &pursuit{trouble: trouble{since: l.began}}
-		l.asks.CompareAndSwap(nil, l.silence)
-	}
-}
-
-// watchContext waits for the end of the caller's context.
-func (l *limit) watchContext() {
-	if l.ctx.Done() == nil {
-		return
-	}
-	if l.ctx.Err() != nil {
-		l.hurry(l.began) // it may have ended any time since
-		return
-	}
-	leave := context.AfterFunc(l.ctx, func() { l.hurry(0) })
-	l.group.mu.Lock()
-	l.leave = leave
-	stopped := l.stopped
-	l.group.mu.Unlock()
-	if stopped {
-		leave()
-	}
-}
-
-// hurry is for when the caller's context has ended: at that time, or now if it is 0.
-func (l *limit) hurry(ended instant) {
-	l.group.mu.Lock()
-	defer l.group.mu.Unlock()
-	now := l.group.clock.now()
-	if ended == 0 {
-		ended = now
-	}
-	if due := max(now, ended.add(l.grace)); !l.stopped && due < l.due {
-		l.due = due
-		l.timer.Reset(now.until(due))
-	}
-}
-
-func (l *limit) end() {
-	l.group.mu.Lock()
-	defer l.group.mu.Unlock()
-	if now := l.group.clock.now(); !l.stopped && !l.over.Load() && now >= l.due {
-		l.ended = now
-		l.over.Store(true)
-		close(l.done)
-		if l.way != nil {
-			go l.way.Close()
-		}
-	}
-}
-
-// overdue tells whether the limit has ended a while ago. An answer that comes just then is a coincidence.
-func (l *limit) overdue() bool {
-	return l.over.Load() && l.ended.until(l.group.clock.now()) >= tooSoon
-}
-
-func (l *limit) Deadline() (deadline time.Time, ok bool) { return time.Time{}, false }
-
-func (l *limit) Done() <-chan struct{} { return l.done }
-
-func (l *limit) Value(any) any { return nil }
-
-func (l *limit) Err() error {
-	if l.over.Load() {
-		return errNoAnswer
-	}
-	return nil
 }

@@ -1,0 +1,328 @@
+package lockregistry
+
+import (
+	"context"
+	"math/bits"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// limit is the context of a command: it ends with the patience of its caller. It has no deadline, because rueidis closes
+// the connection of a command whose deadline is over, which other commands use too.
+//
+//	idle ──begin──▶ brisk ──stop──▶ idle
+//	  │               └──round──▶ slow ──stop──▶ not used again
+//	  └────────begin──────────────▶┘
+//
+// Most commands are answered at once, while their limits are brisk. Such a limit has a place in its lane, and is used again.
+// Until it is slow only the caller writes it, and who makes it slow reads what the caller has written before it became brisk.
+type limit struct {
+	done  chan struct{}
+	over  atomic.Bool // done is closed
+	phase atomic.Uint32
+	began atomic.Int64 // an instant
+	due   instant      // when it ends
+	ctx   context.Context
+	asks  *atomic.Pointer[pursuit] // see patience
+	grace time.Duration
+	way   *private // which it closes; nil: none
+	watch *watch
+	group *limitGroup // where its place is; nil: it has none
+	place int
+
+	mu      sync.Mutex
+	silence *pursuit // what was put into asks
+	timer   *time.Timer
+	leave   func() bool // ends the wait for the end of ctx; nil: there is none
+	ended   instant     // when it did
+	stopped bool        // nobody waits any more
+}
+
+// The phases.
+const (
+	idle uint32 = iota
+	brisk
+	slow
+)
+
+// limitGroup has places for limits. A lane has several, so that cores seldom meet at one.
+type limitGroup struct {
+	taken  atomic.Uint64 // a bit for each place
+	_      cacheLine
+	limits [placesOfAGroup]atomic.Pointer[limit] // nil: one has yet to be made
+	_      cacheLine
+}
+
+// watch ends limits. A timer for each command would cost more than the rest of this file: so one timer serves all that are brisk.
+// It fires at intervals, as long as commands are under way, and is never stopped: to stop it and set it again for each would wake
+// threads of an idle process, as each time does that it fires. Only a command that has taken a while, or need not be answered at
+// once, gets a timer of its own, and only then its caller's context is watched, which takes memory, and the mutex of a context
+// that many callers may share.
+type watch struct {
+	transport *transport
+	timer     *time.Timer
+	near      sync.Pool // of *int, a group of places: each core has its own at hand
+	groups    atomic.Int64
+
+	_       cacheLine
+	running atomic.Bool // the timer, or it has just fired
+	_       cacheLine
+}
+
+const (
+	watchEvery     = 90 * time.Millisecond // with watchAfter no more than unlockGrace
+	watchAfter     = 10 * time.Millisecond // more than most answers take
+	placesOfAGroup = 64
+)
+
+func (w *watch) begin(t *transport) {
+	w.transport = t
+	w.near.New = func() any {
+		group := int(w.groups.Add(1))
+		return &group
+	}
+	w.timer = time.AfterFunc(time.Hour, w.round)
+	w.timer.Stop()
+}
+
+// place returns an idle limit with a place, or nil where there is none left.
+func (l *lane) place() *limit {
+	w := &l.transport.watch
+	near, _ := w.near.Get().(*int)
+	first := *near
+	w.near.Put(near)
+	for i := range l.limits {
+		n := (first + i) % len(l.limits)
+		g := l.limits[n].Load()
+		if g == nil {
+			l.limits[n].CompareAndSwap(nil, &limitGroup{})
+			g = l.limits[n].Load()
+		}
+		if end := g.take(w); end != nil {
+			return end
+		}
+	}
+	return nil
+}
+
+func (g *limitGroup) take(w *watch) *limit {
+	for {
+		taken := g.taken.Load()
+		n := bits.TrailingZeros64(^taken)
+		if n == placesOfAGroup {
+			return nil
+		}
+		if !g.taken.CompareAndSwap(taken, taken|1<<n) {
+			continue
+		}
+		l := g.limits[n].Load()
+		if l == nil {
+			l = &limit{done: make(chan struct{}), watch: w, group: g, place: n}
+			g.limits[n].Store(l)
+		}
+		return l
+	}
+}
+
+// free gives the place back.
+func (l *limit) free() { l.group.taken.And(^(uint64(1) << l.place)) }
+
+// alone tells whether a command is the only one under way that its caller has sent itself.
+func (l *lane) alone(of *limit) bool {
+	if of.group.taken.Load() != 1<<of.place {
+		return false
+	}
+	for i := range l.limits {
+		if g := l.limits[i].Load(); g != nil && g != of.group && g.taken.Load() != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// limit begins one with a timer of its own, which the caller must stop.
+func (w *watch) limit(p *patience, now instant, way *private) *limit {
+	l := &limit{done: make(chan struct{}), watch: w}
+	l.begin(p, now, way, false)
+	return l
+}
+
+// begin has a limit count, and close a private connection when it ends, if there is one. Where most commands are answered at
+// once, it is left to a round to find that a context has ended. A caller without grace waits longer then, by up to watchAfter and
+// watchEvery; from the grace of others, which is no shorter, as much may be missing.
+func (l *limit) begin(p *patience, now instant, way *private, most bool) {
+	since := now
+	if p.since > 0 {
+		since = p.since
+	}
+	due := since.add(p.limit)
+	if p.ctx.Err() != nil {
+		due = min(due, since.add(p.grace))
+	}
+	next := due
+	if deadline, ok := p.ctx.Deadline(); ok {
+		next = min(next, l.watch.transport.clock.at(deadline))
+	}
+	l.ctx, l.grace, l.asks, l.due, l.way = p.ctx, p.grace, p.asks, due, way
+	l.began.Store(int64(now))
+	if most && now.until(next) >= watchAfter+watchEvery { // by then a round is sure to have looked
+		l.phase.Store(brisk)
+		l.watch.run()
+		return
+	}
+	l.phase.Store(slow)
+	l.mu.Lock()
+	l.setTimer(now)
+	l.mu.Unlock()
+	l.watchContext()
+}
+
+// stop is for when nobody waits any more. It tells whether the limit has ended before.
+func (l *limit) stop() (over bool) {
+	if l.phase.CompareAndSwap(brisk, idle) {
+		l.ctx, l.asks, l.way = nil, nil, nil
+		l.free()
+		return false
+	}
+	l.mu.Lock()
+	l.stopped = true
+	if l.timer != nil { // else a round is about to set it
+		l.timer.Stop()
+	}
+	if l.silence != nil {
+		l.asks.CompareAndSwap(l.silence, nil)
+	}
+	leave, over := l.leave, l.over.Load()
+	l.mu.Unlock()
+	if leave != nil {
+		leave()
+	}
+	if l.group != nil {
+		l.group.limits[l.place].Store(nil)
+		l.free()
+	}
+	return over
+}
+
+// run sees to it that there is a round.
+func (w *watch) run() {
+	if !w.running.Load() && w.running.CompareAndSwap(false, true) {
+		w.timer.Reset(watchEvery)
+	}
+}
+
+// round looks for commands that have taken a while. A caller that finds the watch running has made its limit brisk
+// before, so either this round meets the limit, or running was false already.
+func (w *watch) round() {
+	w.running.Store(false)
+	now := w.transport.clock.now()
+	more := false
+	for i := range w.transport.lanes {
+		for k := range w.transport.lanes[i].limits {
+			if g := w.transport.lanes[i].limits[k].Load(); g != nil {
+				more = g.round(now) || more
+			}
+		}
+	}
+	if more {
+		w.run()
+	}
+}
+
+// round has a timer for each command that has taken a while, and tells whether there are any that have not.
+func (g *limitGroup) round(now instant) (more bool) {
+	for taken := g.taken.Load(); taken != 0; taken &= taken - 1 {
+		l := g.limits[bits.TrailingZeros64(taken)].Load()
+		switch {
+		case l == nil || l.phase.Load() != brisk:
+		case instant(l.began.Load()).until(now) < watchAfter:
+			more = true
+		case l.phase.CompareAndSwap(brisk, slow):
+			l.mu.Lock()
+			stopped := l.stopped
+			if !stopped {
+				l.setTimer(now)
+			}
+			l.mu.Unlock()
+			if !stopped {
+				l.watchContext() // without the mutex: a context may be of any type
+			}
+		}
+	}
+	return more
+}
+
+// setTimer ends the limit in time. The caller holds the mutex.
+func (l *limit) setTimer(now instant) {
+	l.timer = time.AfterFunc(time.Hour, l.end)
+	l.timer.Reset(now.until(l.due)) // unlike AfterFunc, in fake time, this lets others finish first what they do at this instant
+	if l.asks != nil {
+		l.silence = &pursuit{trouble: trouble{since: instant(l.began.Load())}}
+		l.asks.CompareAndSwap(nil, l.silence)
+	}
+}
+
+// watchContext waits for the end of the caller's context.
+func (l *limit) watchContext() {
+	if l.ctx.Done() == nil {
+		return
+	}
+	if l.ctx.Err() != nil {
+		l.hurry(instant(l.began.Load())) // it may have ended any time since
+		return
+	}
+	leave := context.AfterFunc(l.ctx, func() { l.hurry(0) })
+	l.mu.Lock()
+	l.leave = leave
+	stopped := l.stopped
+	l.mu.Unlock()
+	if stopped {
+		leave()
+	}
+}
+
+// hurry is for when the caller's context has ended: at that time, or now if it is 0.
+func (l *limit) hurry(ended instant) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := l.watch.transport.clock.now()
+	if ended == 0 {
+		ended = now
+	}
+	if due := max(now, ended.add(l.grace)); !l.stopped && due < l.due {
+		l.due = due
+		l.timer.Reset(now.until(due))
+	}
+}
+
+func (l *limit) end() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if now := l.watch.transport.clock.now(); !l.stopped && !l.over.Load() && now >= l.due {
+		l.ended = now
+		l.over.Store(true)
+		close(l.done)
+		if l.way != nil {
+			go l.way.Close()
+		}
+	}
+}
+
+// overdue tells whether the limit has ended a while ago. An answer that comes just then is a coincidence.
+func (l *limit) overdue() bool {
+	return l.over.Load() && l.ended.until(l.watch.transport.clock.now()) >= tooSoon
+}
+
+func (l *limit) Deadline() (deadline time.Time, ok bool) { return time.Time{}, false }
+
+func (l *limit) Done() <-chan struct{} { return l.done }
+
+func (l *limit) Value(any) any { return nil }
+
+func (l *limit) Err() error {
+	if l.over.Load() {
+		return errNoAnswer
+	}
+	return nil
+}

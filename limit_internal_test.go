@@ -1,0 +1,104 @@
+package lockregistry
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+)
+
+// Nobody gets a limit that another one has, however rounds come in between, and each place is free in the end.
+func TestALimitHasOneOwner(t *testing.T) {
+	const owners, times = 64, 500
+	inLanes(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *transport) {
+		way := open(nil)
+		l := &way.lanes[0]
+		var has sync.Map
+		var over, slows atomic.Int32
+		var all sync.WaitGroup
+		stop := make(chan struct{})
+		rounds := make(chan struct{})
+		go func() {
+			defer close(rounds)
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+					way.watch.round()
+				}
+			}
+		}()
+		for range owners {
+			all.Go(func() {
+				p := patience{ctx: t.Context(), limit: time.Hour}
+				for range times {
+					end := l.place()
+					_, taken := has.LoadOrStore(end, true)
+					end.begin(&p, way.clock.now()-instant(2*watchAfter), nil, true) // a round takes it for slow
+					has.Delete(end)
+					if taken || end.stop() {
+						over.Add(1)
+					}
+					if end.phase.Load() == slow && end.stopped {
+						slows.Add(1)
+					}
+				}
+			})
+		}
+		all.Wait()
+		close(stop)
+		<-rounds
+		require.Zero(t, over.Load())
+		require.NotZero(t, slows.Load())
+		for i := range l.limits {
+			if g := l.limits[i].Load(); g != nil {
+				require.Zero(t, g.taken.Load())
+			}
+		}
+	})
+}
+
+func TestPlacesForLimits(t *testing.T) {
+	inLanes(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *transport) {
+		l := &open(nil).lanes[0]
+		first := l.place()
+		require.True(t, l.alone(first))
+		last := l.place()
+		require.False(t, l.alone(first))
+		for range mostDirect - 2 {
+			last = l.place()
+			require.NotNil(t, last)
+		}
+		require.Nil(t, l.place())
+		last.free()
+		require.Same(t, last, l.place())
+	})
+}
+
+// A limit that has ended, or waits for the end of a context, is not used again.
+func TestASlowLimitIsNotUsedAgain(t *testing.T) {
+	inLanes(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *transport) {
+		way := open(nil)
+		l := &way.lanes[0]
+		end := l.place()
+		p := patience{ctx: t.Context(), limit: time.Minute}
+		end.begin(&p, way.clock.now(), nil, true)
+		require.False(t, end.stop())
+		again := l.place()
+		require.Same(t, end, again)
+		again.begin(&p, way.clock.now(), nil, true)
+		<-time.After(2 * watchEvery)
+		synctest.Wait()
+		require.Equal(t, slow, again.phase.Load())
+		<-again.Done()
+		require.ErrorIs(t, again.Err(), errNoAnswer)
+		require.True(t, again.stop())
+		require.NotSame(t, again, l.place())
+	})
+}
