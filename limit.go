@@ -3,6 +3,7 @@ package lockregistry
 import (
 	"context"
 	"math/bits"
+	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -46,7 +47,7 @@ const (
 	slow
 )
 
-// limitGroup has places for limits. A lane has several, so that cores seldom meet at one.
+// limitGroup has places for limits. A lane has several, of which a command takes any, so that cores seldom meet at one.
 type limitGroup struct {
 	taken  atomic.Uint64 // a bit for each place
 	_      cacheLine
@@ -62,8 +63,6 @@ type limitGroup struct {
 type watch struct {
 	transport *transport
 	timer     *time.Timer
-	near      sync.Pool // of *int, a group of places: each core has its own at hand
-	groups    atomic.Int64
 
 	_       cacheLine
 	running atomic.Bool // the timer, or it has just fired
@@ -78,20 +77,13 @@ const (
 
 func (w *watch) begin(t *transport) {
 	w.transport = t
-	w.near.New = func() any {
-		group := int(w.groups.Add(1))
-		return &group
-	}
 	w.timer = time.AfterFunc(time.Hour, w.round)
 	w.timer.Stop()
 }
 
 // place returns an idle limit with a place, or nil where there is none left.
 func (l *lane) place() *limit {
-	w := &l.transport.watch
-	near, _ := w.near.Get().(*int)
-	first := *near
-	w.near.Put(near)
+	first := rand.IntN(len(l.limits)) //nolint:gosec // no secret
 	for i := range l.limits {
 		n := (first + i) % len(l.limits)
 		g := l.limits[n].Load()
@@ -99,7 +91,7 @@ func (l *lane) place() *limit {
 			l.limits[n].CompareAndSwap(nil, &limitGroup{})
 			g = l.limits[n].Load()
 		}
-		if end := g.take(w); end != nil {
+		if end := g.take(&l.transport.watch); end != nil {
 			return end
 		}
 	}

@@ -41,7 +41,6 @@ type call struct {
 	key    string
 	args   arguments
 	more   []string // what follows them, in calls that are rare
-	lone   bool     // one server has all keys, so the client need not compute the slot of this one
 
 	// While a slot of a cluster moves, a script with the one key goes to where that is, or, when it is gone, to where the slot
 	// goes. There it must not begin a queue while another one is on its way: the server that moves them would stop with an error.
@@ -107,13 +106,10 @@ func (c *call) command(b rueidis.Builder, blocks bool) rueidis.Completed {
 	if c.script != nil {
 		command = command.Args(c.script.sha, c.numKeys())
 	}
-	switch {
-	case c.queue != "" || c.others != nil:
-		command = command.Keys(c.keys()...)
-	case c.lone:
-		command = command.Args(c.key)
-	default:
+	if c.queue == "" && c.others == nil { // Keys, also for a single server: among its connections rueidis chooses by them
 		command = command.Keys(c.key)
+	} else {
+		command = command.Keys(c.keys()...)
 	}
 	if c.script == nil {
 		command = command.Args(c.args[0], "NX", "PX", c.args[1])

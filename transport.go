@@ -240,7 +240,6 @@ func (t *transport) do(p *patience, c *call) (a answer) {
 		return t.doReplicated(p, c)
 	}
 	l := t.lane(c.key)
-	c.lone = t.guide == nil
 	a.sent = t.clock.now()
 	end := l.enter(a.sent)
 	if end == nil && l.scouts.Load() >= mostScouts && l.awaitNews(a.sent) {

@@ -1,12 +1,12 @@
 -- Tells whether a hold still has its lock, and changes nothing.
 --
 -- KEYS[1]  the lock's key
--- ARGV[1]  the hold's value; or its field
+-- ARGV[1]  the hold's value, or its field; empty or missing: that of no hold
 -- ARGV[2]  hash, where the key is one; empty or missing: it is a string
 --
 -- Replies 1 if so, else 0.
 if ARGV[2] == 'hash' then
   return redis.call('HEXISTS', KEYS[1], ARGV[1])
 end
-local held = redis.call('GET', KEYS[1])
-return (held == ARGV[1] or held == ARGV[1] .. '+') and 1 or 0
+local held, value = redis.call('GET', KEYS[1]), ARGV[1] or ''
+return (held == value or held == value .. '+') and 1 or 0
