@@ -352,6 +352,7 @@ func TestMark(t *testing.T) {
 		"a ticket":                {held, held + "+", func(s *scripted) { s.runs("obtain", ours, "60000", "queue", "orders") }},
 		"a short one":             {held, held + "+", func(s *scripted) { s.asks(ours) }},
 		"a look":                  {held, held + "+", func(s *scripted) { s.runs("obtain", ours, "60000", "look", "orders") }},
+		"a late look":             {held, held, func(s *scripted) { s.runs("obtain", theirs, "60000", "look", "orders") }},
 		"one more":                {held + "+", held + "+", func(s *scripted) { s.asks(ours) }},
 		"a try":                   {held, held, func(s *scripted) { s.runs("obtain", ours, "60000") }},
 		"Java":                    {"4d3c8a52-96c1", "4d3c8a52-96c1", func(s *scripted) { s.asks(ours) }},

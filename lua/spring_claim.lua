@@ -42,7 +42,7 @@ if held and not taken then
   redis.call('SET', key, value .. '+', 'PX', lease)
   return granted()
 end
-if taken then
+if taken and (how == 'queue' or type(redis.pcall('ZSCORE', queue, member)) == 'string') then -- a look without a ticket is late
   -- include mark
 end
 local function free() return not taken end
