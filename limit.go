@@ -136,14 +136,14 @@ func (l *lane) alone(of *limit) bool {
 // limit begins one with a timer of its own, which the caller must stop.
 func (w *watch) limit(p *patience, now instant, way *private) *limit {
 	l := &limit{done: make(chan struct{}), watch: w}
-	l.begin(p, now, way, false)
+	l.begin(p, now, way)
 	return l
 }
 
-// begin has a limit count, and close a private connection when it ends, if there is one. Where most commands are answered at
-// once, it is left to a round to find that a context has ended. A caller without grace waits longer then, by up to watchAfter and
-// watchEvery; from the grace of others, which is no shorter, as much may be missing.
-func (l *limit) begin(p *patience, now instant, way *private, most bool) {
+// begin has a limit count, and close a private connection when it ends, if there is one. With a place, where most commands are
+// answered at once, it is left to a round to find that a context has ended. A caller without grace waits longer then, by up to
+// watchAfter and watchEvery; from the grace of others, which is no shorter, as much may be missing.
+func (l *limit) begin(p *patience, now instant, way *private) {
 	since := now
 	if p.since > 0 {
 		since = p.since
@@ -158,7 +158,7 @@ func (l *limit) begin(p *patience, now instant, way *private, most bool) {
 	}
 	l.ctx, l.grace, l.asks, l.due, l.way = p.ctx, p.grace, p.asks, due, way
 	l.began.Store(int64(now))
-	if most && now.until(next) >= watchAfter+watchEvery { // by then a round is sure to have looked
+	if l.group != nil && now.until(next) >= watchAfter+watchEvery { // by then a round is sure to have looked
 		l.phase.Store(brisk)
 		l.watch.run()
 		return

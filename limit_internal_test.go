@@ -40,7 +40,7 @@ func TestALimitHasOneOwner(t *testing.T) {
 				for range times {
 					end := l.place()
 					_, taken := has.LoadOrStore(end, true)
-					end.begin(&p, way.clock.now()-instant(2*watchAfter), nil, true) // a round takes it for slow
+					end.begin(&p, way.clock.now()-instant(2*watchAfter), nil) // a round takes it for slow
 					if end.phase.Load() == slow {
 						slows.Add(1)
 					}
@@ -87,11 +87,11 @@ func TestASlowLimitIsNotUsedAgain(t *testing.T) {
 		way := open(nil)
 		end := way.lanes[0].place()
 		p := patience{ctx: t.Context(), limit: time.Minute}
-		end.begin(&p, way.clock.now(), nil, true)
+		end.begin(&p, way.clock.now(), nil)
 		require.False(t, end.stop())
 		again := end.group.take(&way.watch)
 		require.Same(t, end, again)
-		again.begin(&p, way.clock.now(), nil, true)
+		again.begin(&p, way.clock.now(), nil)
 		<-time.After(2 * watchEvery)
 		synctest.Wait()
 		require.Equal(t, slow, again.phase.Load())

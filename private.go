@@ -135,7 +135,7 @@ func (l *lane) drop() {
 // goroutines of its own on the connection. That it counts as blocking has rueidis close the connection without waiting for it.
 func (l *lane) doPrivately(w *private, p *patience, c *call, end *limit, a *answer) {
 	t := l.transport
-	end.begin(p, a.sent, w, true)
+	end.begin(p, a.sent, w)
 	a.RedisResult = w.Do(context.Background(), c.command(w.B(), true))
 	if noScript(a.Error()) {
 		a.RedisResult = c.send(end, t.client)

@@ -254,7 +254,7 @@ func (t *transport) do(p *patience, c *call) (a answer) {
 		l.doPrivately(w, p, c, end, &a)
 		return a
 	}
-	end.begin(p, a.sent, nil, true)
+	end.begin(p, a.sent, nil)
 	a.RedisResult = c.send(end, t.client)
 	overdue := end.overdue()
 	end.stop()
