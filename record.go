@@ -56,7 +56,7 @@ func (r *Registry) waits() (all []waitsRecord) {
 //	idle ──a hold is asked for──▶ watching ──nothing is held or waited for, and nothing was asked for since the last look──▶ idle
 //
 // While it watches it looks each second, and writes when something has lasted: anew when the record says something else now,
-// and each 10 s. Nobody waits for that. When it fails, the record just expires.
+// and each 20 s. Nobody waits for that. When it fails, the record just expires.
 type recording struct {
 	reg      *Registry
 	watching atomic.Bool
@@ -84,8 +84,8 @@ type recording struct {
 const (
 	lookEach     = time.Second // at least; and so long a hold or a wait must have lasted
 	lookCosts    = 100         // a look may take this part of the time
-	recordEach   = 10 * time.Second
-	recordFor    = "30000"          // milliseconds
+	recordEach   = 20 * time.Second
+	recordFor    = "60000"          // milliseconds: as long as the locks of a process that has crashed, by default
 	recordDenied = 10 * time.Minute // a user without permission leaves a line in the server's log at each attempt
 	recordLimit  = time.Second
 	mostWaits    = 100
