@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"math"
 	"strings"
 	"sync"
 	"testing"
@@ -445,16 +446,18 @@ func TestAllocationsOfAnObserver(t *testing.T) {
 				})
 			}
 		}
-		bare := allocs()
-		observed := allocs(lockregistry.WithObserver(lockregistry.Observer{
-			Acquired: func(context.Context, lockregistry.Acquired) { events++ },
-			Released: func(context.Context, lockregistry.Released) { events++ },
-			Lost:     func(lockregistry.Lost) {},
-			Renewing: func(lockregistry.Renewing) {},
-		}))
-		without, with := bare(), observed()
-		for round := 0; round < 100 && (round < 10 || with > without); round++ { // goroutines of other tests may allocate meanwhile
-			without, with = min(without, bare()), min(with, observed())
+		without, with := math.Inf(1), math.Inf(1)
+		for try := 0; try < 10 && (try == 0 || with > without); try++ { // whether a client gets a private connection matters, too
+			bare := allocs()
+			observed := allocs(lockregistry.WithObserver(lockregistry.Observer{
+				Acquired: func(context.Context, lockregistry.Acquired) { events++ },
+				Released: func(context.Context, lockregistry.Released) { events++ },
+				Lost:     func(lockregistry.Lost) {},
+				Renewing: func(lockregistry.Renewing) {},
+			}))
+			for round := 0; round < 20 && (round < 10 || with > without); round++ { // goroutines of other tests may allocate meanwhile
+				without, with = min(without, bare()), min(with, observed())
+			}
 		}
 		require.LessOrEqual(w, with, without)
 		require.GreaterOrEqual(w, events, 500)
