@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/redis/rueidis"
 )
 
 // limit is the context of a command: it ends with the patience of its caller. It has no deadline, because rueidis closes
@@ -19,18 +21,19 @@ import (
 // Most commands are answered at once, while their limits are brisk. Such a limit has a place in its lane, and is used again.
 // Until it is slow only the caller writes it, and who makes it slow reads what the caller has written before it became brisk.
 type limit struct {
-	done  chan struct{}
-	over  atomic.Bool // done is closed
-	phase atomic.Uint32
-	began atomic.Int64 // an instant
-	due   instant      // when it ends
-	ctx   context.Context
-	asks  *atomic.Pointer[pursuit] // see patience
-	grace time.Duration
-	way   *private // which it closes; nil: none
-	watch *watch
-	group *limitGroup // where its place is; nil: it has none
-	place int
+	done   chan struct{}
+	over   atomic.Bool // done is closed
+	phase  atomic.Uint32
+	began  atomic.Int64 // an instant
+	due    instant      // when it ends
+	ctx    context.Context
+	asks   *atomic.Pointer[pursuit] // see patience
+	grace  time.Duration
+	way    *private // which it closes; nil: none
+	watch  *watch
+	group  *limitGroup // where its place is; nil: it has none
+	place  int
+	parcel parcel
 
 	mu      sync.Mutex
 	silence *pursuit // what was put into asks
@@ -211,6 +214,9 @@ func (w *watch) round() {
 	now := w.transport.clock.now()
 	more := false
 	for i := range w.transport.lanes {
+		if b := w.transport.lanes[i].coalescing.Load(); b != nil && b.hasten(now) {
+			more = true
+		}
 		for k := range w.transport.lanes[i].limits {
 			if g := w.transport.lanes[i].limits[k].Load(); g != nil {
 				more = g.round(now) || more
@@ -295,10 +301,20 @@ func (l *limit) end() {
 		l.ended = now
 		l.over.Store(true)
 		close(l.done)
+		if l.parcel.answers != nil {
+			l.parcel.answers <- rueidis.NewErrorResult(errNoAnswer)
+		}
 		if l.way != nil {
 			go l.way.Close()
 		}
 	}
+}
+
+// left is how much of a limit is left.
+func (l *limit) left(now instant) time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return max(0, now.until(l.due))
 }
 
 // overdue tells whether the limit has ended a while ago. An answer that comes just then is a coincidence.

@@ -89,7 +89,11 @@ func (c *call) given() []string {
 
 // send runs a call: a script by its digest where the server knows it.
 func (c *call) send(ctx context.Context, way rueidis.CoreClient) (result rueidis.RedisResult) {
-	result = way.Do(ctx, c.command(way.B(), false))
+	return c.repair(ctx, way, way.Do(ctx, c.command(way.B(), false)))
+}
+
+// repair runs a script by its source when the server has said that it does not know its digest.
+func (c *call) repair(ctx context.Context, way rueidis.CoreClient, result rueidis.RedisResult) rueidis.RedisResult {
 	if c.script != nil && noScript(result.Error()) {
 		result = way.Do(ctx, c.bySource(way.B()))
 	}

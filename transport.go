@@ -36,8 +36,8 @@ import (
 // connection are believed although they take long. In a cluster, commands on a wary lane go to the node that most nodes say is
 // the master; see guide. There a connection that breaks makes the lane wary, too.
 //
-// On a calm lane of a single server, commands that come one at a time go over a connection of their own, see private. It is
-// dropped when the lane becomes wary.
+// On a calm lane of a single server, commands that come one at a time go over a connection of their own, see private, and
+// where there are many at a time, they go together, see coalescer. Both are dropped when the lane becomes wary.
 //
 // A process that sends nothing while the master is frozen cannot know that there was a failover. What it asks the old
 // master afterwards, on a connection that it has kept, is answered in time and believed. While calls wait it sends something:
@@ -76,7 +76,9 @@ type lane struct {
 	_      cacheLine
 	scouts atomic.Int32 // commands that have a goroutine, or wait for a place
 
-	private privacy
+	private    privacy
+	coalescing atomic.Pointer[coalescer] // nil: none
+	senders    atomic.Int32              // of it, and of those before
 
 	sleepers atomic.Int32 // calls that wait for a message, and send nothing meanwhile
 	pulsing  atomic.Bool  // a timer runs that asks for them; see sleep
@@ -254,8 +256,23 @@ func (t *transport) do(p *patience, c *call) (a answer) {
 		l.doPrivately(w, p, c, end, &a)
 		return a
 	}
+	b := l.coalescer(end)
+	if b != nil {
+		end.pack(c)
+	}
 	end.begin(p, a.sent, nil)
-	a.RedisResult = c.send(end, t.client)
+	if b != nil {
+		a.RedisResult = c.repair(end, t.client, b.do(end))
+	} else {
+		a.RedisResult = c.send(end, t.client)
+	}
+	if errors.Is(a.Error(), errNotSent) { // the lane has become wary
+		rest := *p
+		rest.since, rest.limit = 0, end.left(t.clock.now())
+		end.stop()
+		l.doApart(&rest, c, &a)
+		return a
+	}
 	overdue := end.overdue()
 	end.stop()
 	l.takeIn(p, overdue, &a)
@@ -477,6 +494,7 @@ func (l *lane) beWary(now instant) {
 	l.drop()
 	first := !l.isWary(now)
 	l.wary.Store(int64(now.add(waryFor)))
+	l.scatter()
 	// A detour that was late itself is as good as the client's own connections, unless it has just been made.
 	if f := l.fresh; f != nil && (first || f.since.until(now) > lateDetour) {
 		l.abandon(f)

@@ -1,0 +1,271 @@
+package lockregistry
+
+import (
+	"context"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+)
+
+// office answers each command with what a server has said to its key before, once a test lets it.
+type office struct {
+	rueidis.Client
+	replies map[string]rueidis.RedisResult
+	one     func(key string)    // before a command that comes by itself is answered
+	many    func(keys []string) // before those of a pipeline are
+
+	mu   sync.Mutex
+	kept []kept
+}
+
+// kept is a pipeline, as it was when it was sent.
+type kept struct {
+	commands []rueidis.Completed
+	was      []rueidis.Completed
+}
+
+func (c *office) Do(_ context.Context, command rueidis.Completed) rueidis.RedisResult {
+	key := command.Commands()[1]
+	c.one(key)
+	return c.replies[key]
+}
+
+func (c *office) DoMulti(_ context.Context, commands ...rueidis.Completed) (results []rueidis.RedisResult) {
+	keys := make([]string, len(commands))
+	for i, command := range commands {
+		keys[i] = command.Commands()[1]
+		results = append(results, c.replies[keys[i]])
+	}
+	c.mu.Lock()
+	c.kept = append(c.kept, kept{commands, slices.Clone(commands)})
+	c.mu.Unlock()
+	c.many(keys)
+	return results
+}
+
+// askingFor sends a command for a key, with a limit, and returns the answer.
+type askingFor func(ctx context.Context, key int, limit time.Duration) (answer string, err error)
+
+// shipping runs a test in fake time with a lane on which commands may go together.
+func shipping(t *testing.T, many int, test func(t *testing.T, way *transport, c *office, ask askingFor)) {
+	t.Helper()
+	client, err := rueidis.NewClient(rueidis.ClientOption{
+		InitAddress: []string{miniredis.RunT(t).Addr()}, ForceSingleClient: true, DisableCache: true,
+	})
+	require.NoError(t, err)
+	defer client.Close()
+	c := &office{Client: client, replies: map[string]rueidis.RedisResult{}, one: func(string) {}, many: func([]string) {}}
+	for i := range many {
+		key := strconv.Itoa(i)
+		c.replies[key] = client.Do(t.Context(), client.B().Echo().Message(key).Build())
+	}
+	synctest.Test(t, func(t *testing.T) {
+		way := newTransport(c)
+		l := &way.lanes[0]
+		l.heard.Store(int64(way.clock.now()))
+		l.answers.Store(manyAnswers)
+		l.private.possible = true
+		test(t, way, c, func(ctx context.Context, i int, limit time.Duration) (string, error) {
+			p := patience{ctx: ctx, limit: limit, late: time.Hour}
+			a := way.do(&p, &call{key: strconv.Itoa(i)})
+			return a.ToString()
+		})
+		for i := range l.limits {
+			if g := l.limits[i].Load(); g != nil {
+				require.Zero(t, g.taken.Load())
+			}
+		}
+		for _, k := range c.kept {
+			require.Equal(t, k.was, k.commands, "rueidis may still read what it was given")
+			require.True(t, k.commands[0].IsPipe(), "it goes over the connections that all share")
+		}
+	})
+}
+
+// Where many commands are under way they go in few pipelines, and each caller gets its own answer. When there are few again they
+// are sent by themselves.
+func TestManyCommandsGoTogether(t *testing.T) {
+	const many = 300
+	shipping(t, many, func(t *testing.T, way *transport, c *office, ask askingFor) {
+		var alone, shipments, together, most atomic.Int32
+		gate := make(chan struct{})
+		c.one = func(string) {
+			alone.Add(1)
+			<-gate
+		}
+		c.many = func(keys []string) {
+			shipments.Add(1)
+			together.Add(int32(len(keys)))
+			most.Store(max(most.Load(), int32(len(keys))))
+			<-gate
+		}
+		var all sync.WaitGroup
+		for i := range many {
+			all.Go(func() {
+				answer, err := ask(t.Context(), i, time.Minute)
+				if err != nil || answer != strconv.Itoa(i) {
+					t.Errorf("%d got %q, %v", i, answer, err)
+				}
+			})
+		}
+		synctest.Wait()
+		require.LessOrEqual(t, shipments.Load(), int32(mostSenders))
+		close(gate)
+		all.Wait()
+		require.Less(t, alone.Load(), int32(2*coalesceFrom))
+		require.Equal(t, int32(many), alone.Load()+together.Load())
+		require.Less(t, shipments.Load(), int32(many/10))
+		require.LessOrEqual(t, most.Load(), int32(mostAtOnce))
+		synctest.Wait()
+		b := way.lanes[0].coalescing.Load()
+		require.Zero(t, b.flying)
+		require.Zero(t, b.senders)
+		require.Zero(t, way.lanes[0].senders.Load())
+
+		before := alone.Load()
+		for i := range 10 {
+			_, err := ask(t.Context(), i, time.Minute)
+			require.NoError(t, err)
+		}
+		require.GreaterOrEqual(t, alone.Load(), before+9)
+	})
+}
+
+// Senders that hang keep nobody but those whose commands they have taken, and these for no longer than their limits.
+func TestSendersThatHang(t *testing.T) {
+	const many, limit = 450, 5 * time.Second
+	shipping(t, many, func(t *testing.T, _ *transport, c *office, ask askingFor) {
+		silent, held := make(chan struct{}), make(chan struct{})
+		c.one = func(string) { <-held }
+		var shipments, hung atomic.Int32
+		c.many = func(keys []string) {
+			if shipments.Add(1) <= mostSenders {
+				hung.Add(int32(len(keys)))
+				<-silent
+			}
+		}
+		var all sync.WaitGroup
+		var answered, unanswered atomic.Int32
+		begun := time.Now()
+		for wave := range many / 50 { // else the first sender takes all
+			for i := range 50 {
+				all.Go(func() {
+					key := 50*wave + i
+					if answer, err := ask(t.Context(), key, limit); err != nil {
+						unanswered.Add(1)
+						if took := time.Since(begun); took != limit {
+							t.Errorf("%v after %v", err, took)
+						}
+					} else if answer != strconv.Itoa(key) {
+						t.Errorf("%d got %q", key, answer)
+					} else {
+						answered.Add(1)
+					}
+				})
+			}
+			synctest.Wait()
+		}
+		require.Equal(t, int32(mostSenders), shipments.Load())
+		close(held)
+		<-time.After(2 * watchEvery)
+		synctest.Wait()
+		require.NotZero(t, hung.Load())
+		require.Equal(t, many-hung.Load(), answered.Load())
+		all.Wait()
+		require.Equal(t, hung.Load(), unanswered.Load())
+		close(silent)
+	})
+}
+
+// away is a coalescer whose senders all hang.
+func away(l *lane) *coalescer {
+	b := &coalescer{lane: l, flying: coalesceTo, senders: mostSenders}
+	l.senders.Store(mostSenders)
+	b.on.Store(true)
+	l.coalescing.Store(b)
+	return b
+}
+
+// A command whose caller has given up is not sent.
+func TestNobodyWaitsForTheCommand(t *testing.T) {
+	shipping(t, 1, func(t *testing.T, way *transport, c *office, ask askingFor) {
+		b := away(&way.lanes[0])
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		_, err := ask(ctx, 0, time.Second)
+		require.ErrorIs(t, err, errNoAnswer)
+		b.send()
+		require.Empty(t, c.kept)
+	})
+}
+
+// What nobody has taken when the lane becomes wary goes another way, for as long as its limit lasts, and no longer.
+func TestCommandsThatNobodyHasTaken(t *testing.T) {
+	const ms = time.Millisecond
+	shipping(t, 2, func(t *testing.T, way *transport, c *office, _ askingFor) {
+		l := &way.lanes[0]
+		for name, silent := range map[string]bool{"answered": false, "silent": true} {
+			c.one = func(string) {
+				if silent {
+					<-time.After(time.Minute)
+				}
+			}
+			b := away(l)
+			b.came = way.clock.now().add(time.Hour) // so that none is added
+			begun := time.Now()
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan error, 1)
+			go func() {
+				p := patience{ctx: ctx, limit: 5 * time.Second, grace: 100 * ms, late: time.Hour}
+				a := way.do(&p, &call{key: "1"})
+				done <- a.Error()
+			}()
+			<-time.After(450 * ms)
+			synctest.Wait()
+			require.Len(t, b.waiting, 1)
+			cancel()
+			<-time.After(50 * ms)
+			l.scatter()
+			err := <-done
+			if silent {
+				require.ErrorIs(t, err, errNoAnswer, name)
+				require.Equal(t, 550*ms, time.Since(begun), name)
+			} else {
+				require.NoError(t, err, name)
+			}
+			require.Empty(t, c.kept)
+			end := l.place()
+			require.ErrorIs(t, b.do(end).Error(), errNotSent)
+			end.free()
+			l.heard.Store(int64(way.clock.now())) // else no command goes with others
+		}
+		<-time.After(time.Minute)
+	})
+}
+
+// A caller that was kept from running after its limit began finds the watch stopped.
+func TestTheWatchGoesOnWhileSomethingWaits(t *testing.T) {
+	shipping(t, 1, func(t *testing.T, way *transport, _ *office, _ askingFor) {
+		l := &way.lanes[0]
+		b := away(l)
+		end := l.place()
+		end.pack(&call{key: "0"})
+		p := patience{ctx: t.Context(), limit: 5 * time.Second}
+		end.begin(&p, way.clock.now(), nil)
+		<-time.After(2 * watchEvery)
+		synctest.Wait()
+		require.False(t, way.watch.running.Load())
+		begun := time.Now()
+		require.NoError(t, b.do(end).Error())
+		require.LessOrEqual(t, time.Since(begun), 2*watchEvery)
+		end.stop()
+	})
+}
