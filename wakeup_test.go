@@ -1156,7 +1156,9 @@ func TestSubscriptionsOfWhoGaveUp(t *testing.T) {
 func TestPulse(t *testing.T) {
 	for _, layout := range []lockregistry.Layout{lockregistry.LayoutSpring, lockregistry.LayoutRedisson} {
 		realWorlds(t, func(w *world) {
-			holder, waiter := w.registry(lockregistry.WithLayout(layout)), w.registry(lockregistry.WithLayout(layout))
+			one := func(o *rueidis.ClientOption) { o.PipelineMultiplex = -1 } // to make another connection has errors on old servers
+			holder := w.registryOn(w.clientWith(w.dial, one), lockregistry.WithLayout(layout))
+			waiter := w.registryOn(w.clientWith(w.dial, one), lockregistry.WithLayout(layout))
 			w.lock(holder.Obtain("42"))
 			result := lockElsewhere(waiter.Obtain("42"), w.Context())
 			w.await("a ticket", func() bool { return w.do("ZCARD", theQueue) != "0" })
