@@ -1,6 +1,7 @@
 package lockregistry
 
 import (
+	"errors"
 	"math/bits"
 	"runtime"
 	"sync"
@@ -96,6 +97,23 @@ func (l *lane) scatter() {
 		end.parcel.answers <- rueidis.NewErrorResult(errNotSent)
 	}
 	b.waiting = nil
+}
+
+// doTogether is do for a command that goes with others.
+func (l *lane) doTogether(b *coalescer, p *patience, c *call, end *limit, a *answer) {
+	t := l.transport
+	end.pack(c)
+	end.begin(p, a.sent, nil)
+	a.RedisResult = c.repair(end, t.client, b.do(end))
+	if errors.Is(a.Error(), errNotSent) { // the lane has become wary
+		rest := *p
+		rest.since, rest.limit = 0, end.left(t.clock.now())
+		end.stop()
+		l.doApart(&rest, c, a)
+		return
+	}
+	end.stop()
+	l.takeIn(p, false, a) // whether the client heeds contexts does not show: it was given none that ends
 }
 
 // pack readies a limit that is idle for a command that goes with others.

@@ -10,7 +10,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
 )
@@ -57,11 +56,7 @@ type askingFor func(ctx context.Context, key int, limit time.Duration) (answer s
 // shipping runs a test in fake time with a lane on which commands may go together.
 func shipping(t *testing.T, many int, test func(t *testing.T, way *transport, c *office, ask askingFor)) {
 	t.Helper()
-	client, err := rueidis.NewClient(rueidis.ClientOption{
-		InitAddress: []string{miniredis.RunT(t).Addr()}, ForceSingleClient: true, DisableCache: true,
-	})
-	require.NoError(t, err)
-	defer client.Close()
+	client := onMiniredis(t)
 	c := &office{Client: client, replies: map[string]rueidis.RedisResult{}, one: func(string) {}, many: func([]string) {}}
 	for i := range many {
 		key := strconv.Itoa(i)
@@ -141,13 +136,13 @@ func TestManyCommandsGoTogether(t *testing.T) {
 
 // Senders that hang keep nobody but those whose commands they have taken, and these for no longer than their limits.
 func TestSendersThatHang(t *testing.T) {
-	const many, limit = 450, 5 * time.Second
+	const many, limit = 550, 5 * time.Second
 	shipping(t, many, func(t *testing.T, _ *transport, c *office, ask askingFor) {
 		silent, held := make(chan struct{}), make(chan struct{})
 		c.one = func(string) { <-held }
 		var shipments, hung atomic.Int32
 		c.many = func(keys []string) {
-			if shipments.Add(1) <= mostSenders {
+			if shipments.Add(1) <= mostSenders+1 {
 				hung.Add(int32(len(keys)))
 				<-silent
 			}
@@ -175,7 +170,7 @@ func TestSendersThatHang(t *testing.T) {
 		}
 		require.Equal(t, int32(mostSenders), shipments.Load())
 		close(held)
-		<-time.After(2 * watchEvery)
+		<-time.After(3 * watchEvery)
 		synctest.Wait()
 		require.NotZero(t, hung.Load())
 		require.Equal(t, many-hung.Load(), answered.Load())
@@ -210,45 +205,46 @@ func TestNobodyWaitsForTheCommand(t *testing.T) {
 // What nobody has taken when the lane becomes wary goes another way, for as long as its limit lasts, and no longer.
 func TestCommandsThatNobodyHasTaken(t *testing.T) {
 	const ms = time.Millisecond
-	shipping(t, 2, func(t *testing.T, way *transport, c *office, _ askingFor) {
-		l := &way.lanes[0]
-		for name, silent := range map[string]bool{"answered": false, "silent": true} {
-			c.one = func(string) {
-				if silent {
-					<-time.After(time.Minute)
+	for name, silent := range map[string]bool{"answered": false, "silent": true} {
+		t.Run(name, func(t *testing.T) {
+			shipping(t, 2, func(t *testing.T, way *transport, c *office, _ askingFor) {
+				c.one = func(string) {
+					if silent {
+						<-time.After(time.Minute)
+					}
 				}
-			}
-			b := away(l)
-			b.came = way.clock.now().add(time.Hour) // so that none is added
-			begun := time.Now()
-			ctx, cancel := context.WithCancel(t.Context())
-			done := make(chan error, 1)
-			go func() {
-				p := patience{ctx: ctx, limit: 5 * time.Second, grace: 100 * ms, late: time.Hour}
-				a := way.do(&p, &call{key: "1"})
-				done <- a.Error()
-			}()
-			<-time.After(450 * ms)
-			synctest.Wait()
-			require.Len(t, b.waiting, 1)
-			cancel()
-			<-time.After(50 * ms)
-			l.scatter()
-			err := <-done
-			if silent {
-				require.ErrorIs(t, err, errNoAnswer, name)
-				require.Equal(t, 550*ms, time.Since(begun), name)
-			} else {
-				require.NoError(t, err, name)
-			}
-			require.Empty(t, c.kept)
-			end := l.place()
-			require.ErrorIs(t, b.do(end).Error(), errNotSent)
-			end.free()
-			l.heard.Store(int64(way.clock.now())) // else no command goes with others
-		}
-		<-time.After(time.Minute)
-	})
+				l := &way.lanes[0]
+				b := away(l)
+				b.came = way.clock.now().add(time.Hour) // so that none is added
+				begun := time.Now()
+				ctx, cancel := context.WithCancel(t.Context())
+				done := make(chan error, 1)
+				go func() {
+					p := patience{ctx: ctx, limit: 5 * time.Second, grace: 100 * ms, late: time.Hour}
+					a := way.do(&p, &call{key: "1"})
+					done <- a.Error()
+				}()
+				<-time.After(450 * ms)
+				synctest.Wait()
+				require.Len(t, b.waiting, 1)
+				cancel()
+				<-time.After(50 * ms)
+				l.scatter()
+				err := <-done
+				if silent {
+					require.ErrorIs(t, err, errNoAnswer)
+					require.Equal(t, 550*ms, time.Since(begun))
+				} else {
+					require.NoError(t, err)
+				}
+				require.Empty(t, c.kept)
+				end := l.place()
+				require.ErrorIs(t, b.do(end).Error(), errNotSent)
+				end.free()
+				<-time.After(time.Minute)
+			})
+		})
+	}
 }
 
 // A caller that was kept from running after its limit began finds the watch stopped.

@@ -256,23 +256,12 @@ func (t *transport) do(p *patience, c *call) (a answer) {
 		l.doPrivately(w, p, c, end, &a)
 		return a
 	}
-	b := l.coalescer(end)
-	if b != nil {
-		end.pack(c)
-	}
-	end.begin(p, a.sent, nil)
-	if b != nil {
-		a.RedisResult = c.repair(end, t.client, b.do(end))
-	} else {
-		a.RedisResult = c.send(end, t.client)
-	}
-	if errors.Is(a.Error(), errNotSent) { // the lane has become wary
-		rest := *p
-		rest.since, rest.limit = 0, end.left(t.clock.now())
-		end.stop()
-		l.doApart(&rest, c, &a)
+	if b := l.coalescer(end); b != nil {
+		l.doTogether(b, p, c, end, &a)
 		return a
 	}
+	end.begin(p, a.sent, nil)
+	a.RedisResult = c.send(end, t.client)
 	overdue := end.overdue()
 	end.stop()
 	l.takeIn(p, overdue, &a)

@@ -13,6 +13,17 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// onMiniredis returns a client, made outside of fake time.
+func onMiniredis(t *testing.T) rueidis.Client {
+	t.Helper()
+	client, err := rueidis.NewClient(rueidis.ClientOption{
+		InitAddress: []string{miniredis.RunT(t).Addr()}, ForceSingleClient: true, DisableCache: true,
+	})
+	require.NoError(t, err)
+	t.Cleanup(client.Close)
+	return client
+}
+
 // lateClient answers when the context of a command ends, or a while after that.
 type lateClient struct {
 	rueidis.Client
@@ -27,11 +38,7 @@ func (c lateClient) Do(ctx context.Context, _ rueidis.Completed) rueidis.RedisRe
 
 // An answer that comes at the moment at which nobody waits for it any more does not mean that the client ignores contexts.
 func TestAnswersAtTheEndOfAContext(t *testing.T) {
-	client, err := rueidis.NewClient(rueidis.ClientOption{
-		InitAddress: []string{miniredis.RunT(t).Addr()}, ForceSingleClient: true, DisableCache: true,
-	})
-	require.NoError(t, err)
-	defer client.Close()
+	client := onMiniredis(t)
 	for after, deaf := range map[time.Duration]bool{0: false, time.Second: true} {
 		synctest.Test(t, func(t *testing.T) {
 			way := newTransport(lateClient{client, after})
@@ -58,11 +65,7 @@ func (c stubClient) Do(ctx context.Context, _ rueidis.Completed) rueidis.RedisRe
 // inLanes runs a test in fake time, with a lane on which all connections have been made, and from which it was heard now.
 func inLanes(t *testing.T, test func(t *testing.T, open func(do func(context.Context) rueidis.RedisResult) *transport)) {
 	t.Helper()
-	client, err := rueidis.NewClient(rueidis.ClientOption{
-		InitAddress: []string{miniredis.RunT(t).Addr()}, ForceSingleClient: true, DisableCache: true,
-	})
-	require.NoError(t, err)
-	defer client.Close()
+	client := onMiniredis(t)
 	synctest.Test(t, func(t *testing.T) {
 		test(t, func(do func(context.Context) rueidis.RedisResult) *transport {
 			way := newTransport(stubClient{client, do})
