@@ -152,11 +152,11 @@ func (l *Lock) pursue(first attempt, q *request, patient bool, deadline instant)
 
 // blocks puts the call into the graph of those that wait: it waits for another process.
 func (a *acquisition) blocks(q *request) {
-	o := q.as
+	c, o := carriedBy(a.ctx), q.as
 	if o == nobody {
-		o = carriedBy(a.ctx).caller()
+		o = c.caller()
 	}
-	a.blocked.init(a.ctx, a.lock, nil, q, o)
+	a.blocked.init(a.ctx, c, a.lock, nil, q, o)
 	_ = waiting.enter(&a.blocked) // it closes no cycle within the process
 }
 

@@ -42,6 +42,7 @@ type hold struct {
 	mu         sync.Mutex
 	state      holdState
 	awaited    bool          // another goroutine of this process waits for its end
+	watched    atomic.Bool   // it is live, and the scheduler looks at it for those that wait
 	sound      bool          // when over: it was valid until then
 	stays      bool          // it is not handed over
 	planned    bool          // the scheduler knows the hold
@@ -191,9 +192,9 @@ func (h *hold) regranted() {
 func (h *hold) tended() bool { return h.renewed || h.short > 0 || h.questioned }
 
 // fresh tells whether the hold is live and its time is not over. The caller holds the mutex.
-func (h *hold) fresh() bool {
-	return h.state == live && h.lock.reg.clock.now() < h.until
-}
+func (h *hold) fresh() bool { return h.freshAt(h.lock.reg.clock.now()) }
+
+func (h *hold) freshAt(now instant) bool { return h.state == live && now < h.until }
 
 // goesOn tells whether the hold is neither lost nor over.
 func (h *hold) goesOn() bool {
@@ -220,6 +221,7 @@ func (h *hold) unlockLose(why Loss) {
 		return
 	}
 	h.state = lost
+	h.watched.Store(false) // before it looks whether somebody waits; see attend
 	awaited, held := h.awaited, h.owner.until(h.lock.reg.clock.now())
 	h.unlockEnds(ErrLockLost)
 	if awaited && h.lock.half().contended() {
@@ -246,14 +248,18 @@ func (h *hold) end(now instant) bool {
 // adopt makes a hold that was handed to another owner what that one asked for: of this length from the next renewal on,
 // renewed or not, kept, and a leader's or not. It reports false when the hold was lost on the way.
 func (h *hold) adopt(q *request, renewed bool) bool {
-	l := q.lease
+	l, now := q.lease, h.lock.reg.clock.now()
+	h.lock.anchor().lockedAt.Store(int64(now))
 	h.mu.Lock()
-	h.atLeast, h.leads = q.atLeast, q.leads
-	h.owner = h.lock.reg.clock.now()
-	h.keep(h.owner)
-	if fresh := h.fresh(); !fresh || h.lease == l && h.renewed == renewed {
+	if !h.freshAt(now) {
 		h.mu.Unlock()
-		return fresh
+		return false
+	}
+	h.atLeast, h.leads, h.owner = q.atLeast, q.leads, now
+	h.keep(now)
+	if h.lease == l && h.renewed == renewed {
+		h.mu.Unlock()
+		return true
 	}
 	h.lease, h.renewed = l, renewed
 	switch {
@@ -269,9 +275,9 @@ func (h *hold) adopt(q *request, renewed bool) bool {
 
 // relinquish ends what the owner that leaves has of the hold, which may go to another owner of this process: its contexts.
 // It tells whether it may go on: it is fresh, with at least half of its lease left, and the process has had the key for
-// less than limit. Due tells that the process has had it long enough, so that others must have their chance before its own
-// next waiter.
-func (h *hold) relinquish(limit time.Duration) (can, due bool) {
+// less than limit; and what its lease is then. Due tells that the process has had it long enough, so that others must have
+// their chance before its own next waiter.
+func (h *hold) relinquish(limit time.Duration) (can, due bool, running time.Duration) {
 	h.mu.Lock()
 	now := h.lock.reg.clock.now()
 	length := h.lease.length
@@ -282,16 +288,16 @@ func (h *hold) relinquish(limit time.Duration) (can, due bool) {
 	due = h.since.until(now) >= limit || half
 	if h.state != live || now >= h.until || half || h.stays || now < h.kept {
 		h.mu.Unlock() // its end is near, and decides the cause of its contexts
-		return false, due
+		return false, due, 0
 	}
 	if !due && !h.nextToken() {
 		h.mu.Unlock()
-		return false, false
+		return false, false, 0
 	}
-	ends := h.ends.all()
+	ends, running := h.ends.all(), h.effective(h.lease)
 	h.mu.Unlock()
 	cancelAll(ends, context.Canceled)
-	return !due, due
+	return !due, due, running
 }
 
 // taken notes the goroutine that has acquired the hold for a [Hold], and returns the owner's token.
@@ -478,9 +484,10 @@ func (h *hold) watch(parent, base context.Context, o owner) (context.Context, er
 }
 
 // attend is for another owner that finds the lock held. When the hold is lost, its owners are evicted. Otherwise, if the
-// other one waits, the scheduler watches over the hold from now on, so that they are when it is lost.
+// other one waits, the scheduler watches over the hold from now on, so that they are when it is lost. If it does already there
+// is nothing to do: whoever finds the hold lost looks for waiters after watched is false again.
 func (h *hold) attend(waits bool) {
-	if h == nil {
+	if h == nil || waits && h.watched.Load() {
 		return
 	}
 	h.mu.Lock()
@@ -491,7 +498,7 @@ func (h *hold) attend(waits bool) {
 	}
 	if waits && !h.awaited {
 		h.awaited = true
-		h.plan()
+		h.watched.Store(h.plan())
 	}
 	h.mu.Unlock()
 }

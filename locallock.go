@@ -33,14 +33,15 @@ type localLock struct {
 // localHalf is what a [Lock] needs of its local half. A plain lock's is a localLock, that of a reader or a writer is its
 // side of a localReadWrite.
 type localHalf interface { //nolint:interfacebloat // each transition of the state machine, and what is asked of it
-	enter(o owner, lease time.Duration, wait bool) (entry, *waiter)
-	wait(ctx context.Context, w *waiter, timeout <-chan time.Time, closed <-chan struct{}) entry
+	enter(o owner, lease time.Duration, wait bool, pool *waiterPool) (entry, *waiter)
+	wait(ctx context.Context, w *waiter, timeout <-chan time.Time) entry
+	turnAway(w *waiter)
 	waits()
 	granted() (contended bool)
 	exit(o owner) departure
 	evict(lost func() bool) bool
 	free()
-	pass(longest time.Duration) bool
+	pass(h *hold, running time.Duration) bool
 	contended() bool
 	queued() int
 	heldBy(o owner) bool
@@ -81,6 +82,7 @@ type waiter struct {
 	lease       time.Duration // what it asks for
 	tries       bool          // in a localReadWrite: it waits for no more than an answer that is under way
 	turn        chan entry    // has room for one
+	hold        *hold         // that it is handed
 	queued      bool
 	call        blockedCall // whose waiter it is
 	prev, next  *waiter     // in the queue
@@ -94,8 +96,8 @@ type twin struct {
 }
 
 // enter lets o in when that needs no waiting. Otherwise, when wait is set, it queues o and returns its waiter, with which
-// the caller must call wait. Lease is what it asks for.
-func (l *localLock) enter(o owner, lease time.Duration, wait bool) (entry, *waiter) {
+// the caller must call wait. Lease is what it asks for; its waiter may come from the pool.
+func (l *localLock) enter(o owner, lease time.Duration, wait bool, pool *waiterPool) (entry, *waiter) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
@@ -112,13 +114,13 @@ func (l *localLock) enter(o owner, lease time.Duration, wait bool) (entry, *wait
 	}
 	// Also here: a second goroutine of the same shared owner, while the first one still asks Redis. It must not believe
 	// that it holds the lock before the answer is there; granted admits it.
-	return refused, l.queue.push(twin{owner: o}, lease, o.shared())
+	return refused, l.queue.push(twin{owner: o}, lease, o.shared(), pool)
 }
 
-// wait waits for the turn of w. When ctx is done, timeout fires or closed is closed first, it returns refused and leaves
+// wait waits for the turn of w. When ctx is done, timeout fires or w is turned away first, it returns refused and leaves
 // nothing behind: if the turn came at the same moment, it is passed on as if it had never come.
-func (l *localLock) wait(ctx context.Context, w *waiter, timeout <-chan time.Time, closed <-chan struct{}) entry {
-	if how := w.await(ctx, timeout, closed); how != refused {
+func (l *localLock) wait(ctx context.Context, w *waiter, timeout <-chan time.Time) entry {
+	if how, came := w.await(ctx, timeout); came {
 		return how
 	}
 	l.mu.Lock()
@@ -133,16 +135,23 @@ func (l *localLock) wait(ctx context.Context, w *waiter, timeout <-chan time.Tim
 	return how
 }
 
-// await waits until w has its turn. It returns refused when w is to give up first.
-func (w *waiter) await(ctx context.Context, timeout <-chan time.Time, closed <-chan struct{}) entry {
+// await waits until w has its turn, or is turned away. Otherwise w is to give up.
+func (w *waiter) await(ctx context.Context, timeout <-chan time.Time) (how entry, came bool) {
 	select {
-	case how := <-w.turn:
-		return how
+	case how = <-w.turn:
+		return how, true
 	case <-ctx.Done():
 	case <-timeout:
-	case <-closed:
 	}
-	return refused
+	return refused, false
+}
+
+// turnAway ends the waiting of w, if it waits still: the registry is closed. The end of the registry is not among what a waiter
+// waits for itself, since a select with one channel more costs as much as several transitions.
+func (l *localLock) turnAway(w *waiter) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.queue.turnAway(w)
 }
 
 // suits tells whether a waiter may take over a hold with a lease of some length: no shorter than the one that it asks for,
@@ -163,16 +172,16 @@ func (l *localLock) granted() (contended bool) {
 	return l.queue.first != nil
 }
 
-// pass turns leaving into held by the first waiter, if there is one and the running lease suits it. It reports whether it
-// did.
-func (l *localLock) pass(running time.Duration) bool {
+// pass turns leaving into held by the first waiter, if there is one and the running lease of the hold suits it. It reports
+// whether it did.
+func (l *localLock) pass(h *hold, running time.Duration) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	w := l.queue.first
 	if w == nil || !w.suits(running) {
 		return false
 	}
-	l.owner = w.owner
+	l.owner, w.hold = w.owner, h
 	l.queue.admit(w, handed)
 	l.hold()
 	return true

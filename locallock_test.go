@@ -45,7 +45,7 @@ func looks(t *testing.T, l *localLock, o owner, holds int32, queue ...owner) {
 // in enters where that must not need waiting, and checks how.
 func in(t *testing.T, l *localLock, o owner, want entry) {
 	t.Helper()
-	how, w := l.enter(o, 0, false)
+	how, w := l.enter(o, 0, false, nil)
 	require.Equal(t, want, how)
 	require.Nil(t, w)
 }
@@ -53,7 +53,7 @@ func in(t *testing.T, l *localLock, o owner, want entry) {
 // queue enters where that must need waiting.
 func queue(t *testing.T, l *localLock, o owner) *waiter {
 	t.Helper()
-	how, w := l.enter(o, time.Second, true)
+	how, w := l.enter(o, time.Second, true, nil)
 	require.Equal(t, refused, how)
 	require.NotNil(t, w)
 	require.Equal(t, o, w.owner)
@@ -79,7 +79,7 @@ func TestLocalLockFreeToAcquiring(t *testing.T) {
 	for _, wait := range []bool{false, true} {
 		l := &localLock{}
 		looks(t, l, nobody, 0)
-		how, w := l.enter(anna, 0, wait)
+		how, w := l.enter(anna, 0, wait, nil)
 		require.Equal(t, entered, how)
 		require.Nil(t, w)
 		looks(t, l, anna, 0)
@@ -115,7 +115,7 @@ func TestLocalLockAcquiringFails(t *testing.T) {
 	w := queue(t, l, cleo)
 	l.free()
 	looks(t, l, cleo, 0)
-	require.Equal(t, entered, l.wait(t.Context(), w, nil, nil))
+	require.Equal(t, entered, l.wait(t.Context(), w, nil))
 }
 
 func TestLocalLockRefusesOthers(t *testing.T) {
@@ -133,7 +133,7 @@ func TestLocalLockRefusesOthers(t *testing.T) {
 			in(t, l, cleo, refused)
 			looks(t, l, before, holds, bert)
 			l.free()
-			require.Equal(t, entered, l.wait(t.Context(), w, nil, nil))
+			require.Equal(t, entered, l.wait(t.Context(), w, nil))
 			looks(t, l, bert, 0)
 		})
 	}
@@ -146,7 +146,7 @@ func TestLocalLockOwnerCannotReenterWhileLeaving(t *testing.T) {
 	looks(t, l, leaving, 0)
 	w := queue(t, l, anna)
 	l.free()
-	require.Equal(t, entered, l.wait(t.Context(), w, nil, nil))
+	require.Equal(t, entered, l.wait(t.Context(), w, nil))
 	looks(t, l, anna, 0)
 }
 
@@ -189,7 +189,7 @@ func TestLocalLockExitByOthersChangesNothing(t *testing.T) {
 	waits := func(t *testing.T, l *localLock) {
 		t.Helper()
 		l.mu.Lock()
-		l.queue.push(twin{owner: dora}, 0, false)
+		l.queue.push(twin{owner: dora}, 0, false, nil)
 		l.mu.Unlock()
 	}
 
@@ -230,9 +230,9 @@ func TestLocalLockIsFirstInFirstOut(t *testing.T) {
 		for i := range goroutines {
 			o := owner(1000 + i)
 			done.Go(func() {
-				how, w := l.enter(o, 0, true)
+				how, w := l.enter(o, 0, true, nil)
 				assert.Equal(t, refused, how)
-				assert.Equal(t, entered, l.wait(context.Background(), w, nil, nil))
+				assert.Equal(t, entered, l.wait(context.Background(), w, nil))
 				order = append(order, o)
 				l.granted()
 				last, ok := exit(l, o)
@@ -265,9 +265,9 @@ func TestLocalLockNobodyOvertakes(t *testing.T) {
 	in(t, l, anna, refused)
 	late := queue(t, l, cleo)
 	looks(t, l, bert, 0, cleo)
-	require.Equal(t, entered, l.wait(t.Context(), w, nil, nil))
+	require.Equal(t, entered, l.wait(t.Context(), w, nil))
 	l.free()
-	require.Equal(t, entered, l.wait(t.Context(), late, nil, nil))
+	require.Equal(t, entered, l.wait(t.Context(), late, nil))
 	looks(t, l, cleo, 0)
 }
 
@@ -281,7 +281,7 @@ func TestLocalLockWaiterThatGivesUpCostsTheOthersNothing(t *testing.T) {
 				<-stop
 				cancel()
 			}()
-			return l.wait(ctx, w, nil, nil)
+			return l.wait(ctx, w, nil)
 		},
 		"timeout": func(l *localLock, w *waiter, stop <-chan struct{}) entry {
 			timeout := make(chan time.Time, 1)
@@ -289,10 +289,14 @@ func TestLocalLockWaiterThatGivesUpCostsTheOthersNothing(t *testing.T) {
 				<-stop
 				timeout <- time.Time{}
 			}()
-			return l.wait(context.Background(), w, timeout, nil)
+			return l.wait(context.Background(), w, timeout)
 		},
-		"closed": func(l *localLock, w *waiter, stop <-chan struct{}) entry {
-			return l.wait(context.Background(), w, nil, stop)
+		"turned away": func(l *localLock, w *waiter, stop <-chan struct{}) entry {
+			go func() {
+				<-stop
+				l.turnAway(w)
+			}()
+			return l.wait(context.Background(), w, nil)
 		},
 	}
 	for name, wait := range reasons {
@@ -330,7 +334,7 @@ func TestLocalLockWaiterThatGivesUpCostsTheOthersNothing(t *testing.T) {
 						close(stops[i])
 					}
 					l.free()
-					require.Equal(t, entered, l.wait(context.Background(), late, nil, nil))
+					require.Equal(t, entered, l.wait(context.Background(), late, nil))
 					l.free()
 					looks(t, l, nobody, 0)
 				})
@@ -343,13 +347,13 @@ func TestLocalLockEveryWaiterGivesUp(t *testing.T) {
 	l := held(t, anna)
 	waiting := []*waiter{queue(t, l, bert), queue(t, l, cleo), queue(t, l, dora)}
 	for _, w := range slices.Backward(waiting) {
-		require.Equal(t, refused, l.wait(cancelled(), w, nil, nil))
+		require.Equal(t, refused, l.wait(cancelled(), w, nil))
 	}
 	looks(t, l, anna, 1)
 	w := queue(t, l, bert)
 	_, _ = exit(l, anna)
 	l.free()
-	require.Equal(t, entered, l.wait(t.Context(), w, nil, nil))
+	require.Equal(t, entered, l.wait(t.Context(), w, nil))
 	l.free()
 	looks(t, l, nobody, 0)
 }
@@ -358,10 +362,10 @@ func TestLocalLockEveryWaiterGivesUp(t *testing.T) {
 func TestLocalLockCancelledBeforeTheTurn(t *testing.T) {
 	l := held(t, anna)
 	w, next := queue(t, l, bert), queue(t, l, cleo)
-	require.Equal(t, refused, l.wait(cancelled(), w, nil, nil))
+	require.Equal(t, refused, l.wait(cancelled(), w, nil))
 	_, _ = exit(l, anna)
 	l.free()
-	require.Equal(t, entered, l.wait(t.Context(), next, nil, nil))
+	require.Equal(t, entered, l.wait(t.Context(), next, nil))
 	looks(t, l, cleo, 0)
 }
 
@@ -383,7 +387,7 @@ func cancelledThenTurn(l *localLock, w *waiter, turn func()) entry {
 		// The select of wait looks at the old channel, in which nothing ever comes.
 		w.turn = make(chan entry, 1)
 		turn()
-	}}, w, nil, nil)
+	}}, w, nil)
 }
 
 func TestLocalLockTurnBeforeTheCancelledWaiterLeft(t *testing.T) {
@@ -395,7 +399,7 @@ func TestLocalLockTurnBeforeTheCancelledWaiterLeft(t *testing.T) {
 		looks(t, l, bert, 0, cleo)
 	}))
 	looks(t, l, cleo, 0)
-	require.Equal(t, entered, l.wait(t.Context(), next, nil, nil))
+	require.Equal(t, entered, l.wait(t.Context(), next, nil))
 	l.free()
 
 	// With nobody behind, the lock is free.
@@ -414,7 +418,7 @@ func TestLocalLockTurnAndCancellationAtOnce(t *testing.T) {
 		w, next := queue(t, l, bert), queue(t, l, cleo)
 		_, _ = exit(l, anna)
 		l.free()
-		how := l.wait(cancelled(), w, nil, nil)
+		how := l.wait(cancelled(), w, nil)
 		seen[how] = true
 		switch how {
 		case entered:
@@ -425,7 +429,7 @@ func TestLocalLockTurnAndCancellationAtOnce(t *testing.T) {
 		default:
 			t.Fatal(how)
 		}
-		require.Equal(t, entered, l.wait(t.Context(), next, nil, nil))
+		require.Equal(t, entered, l.wait(t.Context(), next, nil))
 		l.free()
 		looks(t, l, nobody, 0)
 	}
@@ -454,7 +458,7 @@ func TestLocalLockSharedOwnerQueuesWhileItAcquires(t *testing.T) {
 		results := make(chan entry, 2)
 		for range 2 {
 			w := queue(t, l, team)
-			go func() { results <- l.wait(context.Background(), w, nil, nil) }()
+			go func() { results <- l.wait(context.Background(), w, nil) }()
 		}
 		synctest.Wait()
 		looks(t, l, team, 0, team, team)
@@ -478,7 +482,7 @@ func TestLocalLockSharedOwnerFailsToAcquire(t *testing.T) {
 	in(t, l, team, entered)
 	w := queue(t, l, team)
 	l.free()
-	require.Equal(t, entered, l.wait(t.Context(), w, nil, nil))
+	require.Equal(t, entered, l.wait(t.Context(), w, nil))
 	looks(t, l, team, 0)
 }
 
@@ -533,28 +537,28 @@ func TestLocalLockGrantedAdmitsItsOwnersWaitersOnly(t *testing.T) {
 func TestLocalLockPass(t *testing.T) {
 	l := held(t, anna)
 	require.False(t, l.contended())
-	_, short := l.enter(bert, time.Second, true)
-	_, long := l.enter(cleo, 2*time.Second, true)
+	_, short := l.enter(bert, time.Second, true, nil)
+	_, long := l.enter(cleo, 2*time.Second, true, nil)
 	require.True(t, l.contended())
 
 	_, _ = exit(l, anna)
-	require.True(t, l.pass(time.Second), "asks for no longer a lease than that")
+	require.True(t, l.pass(nil, time.Second), "asks for no longer a lease than that")
 	looks(t, l, bert, 1, cleo)
 	require.True(t, l.heldBy(bert), "before it even runs")
-	require.Equal(t, handed, l.wait(t.Context(), short, nil, nil))
+	require.Equal(t, handed, l.wait(t.Context(), short, nil))
 	in(t, l, bert, reentered)
 	_, _ = exit(l, bert)
 
 	_, _ = exit(l, bert)
-	require.False(t, l.pass(2*time.Second-1), "asks for a longer lease")
+	require.False(t, l.pass(nil, 2*time.Second-1), "asks for a longer lease")
 	looks(t, l, leaving, 0, cleo)
 	require.True(t, l.contended())
 	l.free()
-	require.Equal(t, entered, l.wait(t.Context(), long, nil, nil))
+	require.Equal(t, entered, l.wait(t.Context(), long, nil))
 	l.granted()
 	_, _ = exit(l, cleo)
 	require.False(t, l.contended())
-	require.False(t, l.pass(time.Hour), "nobody waits")
+	require.False(t, l.pass(nil, time.Hour), "nobody waits")
 	looks(t, l, leaving, 0)
 	l.free()
 	looks(t, l, nobody, 0)
@@ -563,14 +567,14 @@ func TestLocalLockPass(t *testing.T) {
 // Only the first waiter counts: to pass over it would break the order.
 func TestLocalLockPassKeepsTheOrder(t *testing.T) {
 	l := held(t, anna)
-	_, first := l.enter(bert, time.Hour, true)
+	_, first := l.enter(bert, time.Hour, true, nil)
 	queue(t, l, cleo)
 	_, _ = exit(l, anna)
-	require.False(t, l.pass(time.Second))
+	require.False(t, l.pass(nil, time.Second))
 	looks(t, l, leaving, 0, bert, cleo)
 
-	require.Equal(t, refused, l.wait(cancelled(), first, nil, nil)) // now cleo is first
-	require.True(t, l.pass(time.Second))
+	require.Equal(t, refused, l.wait(cancelled(), first, nil)) // now cleo is first
+	require.True(t, l.pass(nil, time.Second))
 	looks(t, l, cleo, 1)
 }
 
@@ -578,10 +582,10 @@ func TestLocalLockPassAdmitsAllOfItsNextOwner(t *testing.T) {
 	l := held(t, anna)
 	waiting := []*waiter{queue(t, l, team), queue(t, l, bert), queue(t, l, team), queue(t, l, crew)}
 	_, _ = exit(l, anna)
-	require.True(t, l.pass(time.Second))
+	require.True(t, l.pass(nil, time.Second))
 	looks(t, l, team, 2, bert, crew)
-	require.Equal(t, handed, l.wait(t.Context(), waiting[0], nil, nil))
-	require.Equal(t, reentered, l.wait(t.Context(), waiting[2], nil, nil))
+	require.Equal(t, handed, l.wait(t.Context(), waiting[0], nil))
+	require.Equal(t, reentered, l.wait(t.Context(), waiting[2], nil))
 }
 
 // The hold is passed on to a waiter that is being cancelled: it has the lock then, and must give it back itself.
@@ -590,7 +594,7 @@ func TestLocalLockCancelledWaiterThatWasHandedTheHold(t *testing.T) {
 	w := queue(t, l, bert)
 	queue(t, l, cleo)
 	_, _ = exit(l, anna)
-	require.Equal(t, handed, cancelledThenTurn(l, w, func() { require.True(t, l.pass(time.Second)) }))
+	require.Equal(t, handed, cancelledThenTurn(l, w, func() { require.True(t, l.pass(nil, time.Second)) }))
 	looks(t, l, bert, 1, cleo)
 	last, ok := exit(l, bert)
 	require.True(t, last && ok)
@@ -611,13 +615,38 @@ func TestSharedOwners(t *testing.T) {
 	require.Equal(t, owner(goroutineID()), ownerOf(t.Context()))
 }
 
+// A waiter that is done is used again, unless somebody has found it in the graph of those that wait, and may look at it yet.
+func TestWaitersThatAreDone(t *testing.T) {
+	for _, known := range []bool{false, true} {
+		l := held(t, anna)
+		var pool waiterPool
+		_, w := l.enter(bert, time.Second, true, &pool)
+		w.call.goroutine, w.call.lock = bert, &Lock{}
+		var g waitGraph
+		g.link(&waitLink{call: &w.call, key: bert})
+		if known {
+			require.Equal(t, []*blockedCall{&w.call}, g.with(bert))
+		}
+		require.Equal(t, refused, l.wait(cancelled(), w, nil))
+		pool.put(w)
+		require.Equal(t, known, w.call.lock != nil)
+		for range 10 { // the race detector has a pool drop some
+			again := pool.get()
+			require.False(t, known && again == w)
+			require.Empty(t, again.turn)
+			require.Zero(t, again.twin)
+			require.Zero(t, again.lease)
+		}
+	}
+}
+
 // Many goroutines, some of them with a shared owner, do everything at once. The race detector sees it when two are in.
 func TestLocalLockHammer(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	const goroutines, rounds = 32, 400
 	l := &localLock{}
-	closed := make(chan struct{})
+	var pool waiterPool
 	var (
 		plain   int        // not atomic: only who is alone in touches it
 		inside  owner      // who holds, written by the first of its owner and by the last
@@ -659,8 +688,7 @@ func TestLocalLockHammer(t *testing.T) {
 			for range rounds {
 				ctx, cancel := context.WithCancel(context.Background())
 				var timeout <-chan time.Time
-				var closing <-chan struct{} = closed
-				how, w := l.enter(o, time.Duration(dice.IntN(3)), dice.IntN(8) > 0)
+				how, w := l.enter(o, time.Duration(dice.IntN(3)), dice.IntN(8) > 0, &pool)
 				if w != nil {
 					switch dice.IntN(4) {
 					case 0:
@@ -668,11 +696,11 @@ func TestLocalLockHammer(t *testing.T) {
 					case 1:
 						timeout = time.After(time.Duration(dice.IntN(50)) * time.Microsecond)
 					case 2:
-						shut := make(chan struct{})
-						closing = shut
-						go close(shut)
+						w.call.known.Store(true)
+						go l.turnAway(w)
 					}
-					how = l.wait(ctx, w, timeout, closing)
+					how = l.wait(ctx, w, timeout)
+					pool.put(w)
 				}
 				cancel()
 				switch how {
@@ -696,7 +724,7 @@ func TestLocalLockHammer(t *testing.T) {
 				}
 				again := 0
 				for dice.IntN(3) == 0 {
-					got, _ := l.enter(o, 0, false)
+					got, _ := l.enter(o, 0, false, nil)
 					assert.Equal(t, reentered, got)
 					again++
 				}
@@ -713,7 +741,7 @@ func TestLocalLockHammer(t *testing.T) {
 				assert.True(t, ok)
 				if last {
 					plain++ // leaving: alone too
-					if dice.IntN(2) == 0 || !l.pass(1) {
+					if dice.IntN(2) == 0 || !l.pass(nil, 1) {
 						l.free()
 					}
 				}
@@ -766,9 +794,9 @@ func TestLocalLockDoesConstantWork(t *testing.T) {
 	behind := []*waiter{queue(t, l, dora), queue(t, l, team), queue(t, l, crew)}
 	untie := knot(middle)
 	looksAtNobody(t, func() {
-		assert.Equal(t, refused, l.wait(cancelled(), behind[2], nil, nil))
+		assert.Equal(t, refused, l.wait(cancelled(), behind[2], nil))
 		l.exit(anna)
-		assert.True(t, l.pass(time.Second)) // to team
+		assert.True(t, l.pass(nil, time.Second)) // to team
 		assert.Equal(t, reentered, turn(twins[0]))
 		assert.Equal(t, reentered, turn(twins[1]))
 		assert.Equal(t, reentered, turn(behind[1]))
@@ -845,7 +873,7 @@ func TestLocalLockIndex(t *testing.T) {
 	waiting := []*waiter{queue(t, l, team), queue(t, l, crew), queue(t, l, team), queue(t, l, bert), queue(t, l, team)}
 	require.Len(t, l.queue.rings, 2)
 	for _, i := range []int{2, 0, 4, 3, 1} {
-		require.Equal(t, refused, l.wait(cancelled(), waiting[i], nil, nil))
+		require.Equal(t, refused, l.wait(cancelled(), waiting[i], nil))
 		var found []*waiter
 		for who := range l.queue.rings {
 			for w, first := l.queue.rings[who], true; first || w != l.queue.rings[who]; w, first = w.right, false {

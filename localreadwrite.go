@@ -192,7 +192,7 @@ func (l *localReadWrite) enter(o owner, lease time.Duration, writes, wait bool) 
 	}
 	// A goroutine that is its own owner waits once, and is not in. One case is left: it writes, and waits for the removal of
 	// its last hold on reading.
-	w := l.queue.push(twin{o, writes}, lease, o.shared() || l.write.heldBy(o))
+	w := l.queue.push(twin{o, writes}, lease, o.shared() || l.write.heldBy(o), nil)
 	w.tries = tries
 	if !writes && l.barred {
 		l.lookOut(false)
@@ -357,8 +357,8 @@ func (l *localReadWrite) free(s *side) {
 }
 
 // wait waits for the turn of w, like [localLock.wait].
-func (l *localReadWrite) wait(ctx context.Context, w *waiter, timeout <-chan time.Time, closed <-chan struct{}) entry {
-	if how := w.await(ctx, timeout, closed); how != refused {
+func (l *localReadWrite) wait(ctx context.Context, w *waiter, timeout <-chan time.Time) entry {
+	if how, came := w.await(ctx, timeout); came {
 		return how
 	}
 	l.mu.Lock()
@@ -374,6 +374,14 @@ func (l *localReadWrite) wait(ctx context.Context, w *waiter, timeout <-chan tim
 	return how
 }
 
+// turnAway is [localLock.turnAway].
+func (l *localReadWrite) turnAway(w *waiter) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.queue.turnAway(w)
+	l.admit() // the next one may have waited for w only
+}
+
 // contended tells whether somebody waits.
 func (l *localReadWrite) contended() bool {
 	l.mu.Lock()
@@ -382,7 +390,7 @@ func (l *localReadWrite) contended() bool {
 }
 
 // pass hands the writing side, which is leaving, to the first waiter, if that one writes too and the running lease suits it.
-func (l *localReadWrite) pass(running time.Duration) bool {
+func (l *localReadWrite) pass(h *hold, running time.Duration) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	w := l.queue.first
@@ -391,6 +399,7 @@ func (l *localReadWrite) pass(running time.Duration) bool {
 	}
 	l.write.phase = phaseHeld
 	l.write.add(w.owner)
+	w.hold = h
 	l.queue.admit(w, handed)
 	l.welcome(w.owner)
 	l.admit()
@@ -442,21 +451,24 @@ func (l *localReadWrite) expelled(s *side, o owner) bool {
 func (r *readSide) both() *localReadWrite  { return (*localReadWrite)(r) }
 func (w *writeSide) both() *localReadWrite { return (*localReadWrite)(w) }
 
-func (r *readSide) enter(o owner, lease time.Duration, wait bool) (entry, *waiter) {
+func (r *readSide) enter(o owner, lease time.Duration, wait bool, _ *waiterPool) (entry, *waiter) {
 	return r.both().enter(o, lease, false, wait)
 }
 
-func (w *writeSide) enter(o owner, lease time.Duration, wait bool) (entry, *waiter) {
+func (w *writeSide) enter(o owner, lease time.Duration, wait bool, _ *waiterPool) (entry, *waiter) {
 	return w.both().enter(o, lease, true, wait)
 }
 
-func (r *readSide) wait(ctx context.Context, w *waiter, timeout <-chan time.Time, closed <-chan struct{}) entry {
-	return r.both().wait(ctx, w, timeout, closed)
+func (r *readSide) wait(ctx context.Context, w *waiter, timeout <-chan time.Time) entry {
+	return r.both().wait(ctx, w, timeout)
 }
 
-func (w *writeSide) wait(ctx context.Context, q *waiter, timeout <-chan time.Time, closed <-chan struct{}) entry {
-	return w.both().wait(ctx, q, timeout, closed)
+func (w *writeSide) wait(ctx context.Context, q *waiter, timeout <-chan time.Time) entry {
+	return w.both().wait(ctx, q, timeout)
 }
+
+func (r *readSide) turnAway(w *waiter)  { r.both().turnAway(w) }
+func (w *writeSide) turnAway(q *waiter) { w.both().turnAway(q) }
 
 func (r *readSide) waits()  { r.both().waits(&r.read) }
 func (w *writeSide) waits() { w.both().waits(&w.write) }
@@ -474,8 +486,9 @@ func (r *readSide) free()  { r.both().free(&r.read) }
 func (w *writeSide) free() { w.both().free(&w.write) }
 
 // pass does nothing: a new reader joins the others, and no other owner can take over a hold on reading.
-func (r *readSide) pass(time.Duration) bool          { return false }
-func (w *writeSide) pass(longest time.Duration) bool { return w.both().pass(longest) }
+func (r *readSide) pass(*hold, time.Duration) bool { return false }
+
+func (w *writeSide) pass(h *hold, running time.Duration) bool { return w.both().pass(h, running) }
 
 func (r *readSide) contended() bool  { return r.both().contended() }
 func (w *writeSide) contended() bool { return w.both().contended() }

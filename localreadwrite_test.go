@@ -103,7 +103,7 @@ const (
 // in enters where that must not need waiting.
 func (h *rwHalf) in(t *testing.T, o owner, writes bool, want entry) {
 	t.Helper()
-	how, w := h.side(writes).enter(o, 0, false)
+	how, w := h.side(writes).enter(o, 0, false, nil)
 	require.Equal(t, want, how)
 	require.Nil(t, w)
 }
@@ -111,7 +111,7 @@ func (h *rwHalf) in(t *testing.T, o owner, writes bool, want entry) {
 // waits enters where that must need waiting.
 func (h *rwHalf) waits(t *testing.T, o owner, writes bool) *waiter {
 	t.Helper()
-	how, w := h.side(writes).enter(o, 0, true)
+	how, w := h.side(writes).enter(o, 0, true, nil)
 	require.Equal(t, refused, how)
 	require.NotNil(t, w)
 	require.Equal(t, o, w.owner)
@@ -173,7 +173,7 @@ func TestReadWriteTransitions(t *testing.T) {
 				h.looks(t, read, write, queue...)
 			}
 			is(aFree)
-			how, w := h.side(writes).enter(anna, 0, wait)
+			how, w := h.side(writes).enter(anna, 0, wait, nil)
 			require.Equal(t, entered, how)
 			require.Nil(t, w)
 			is(acquiring(anna))
@@ -208,7 +208,7 @@ func TestReadWriteTransitions(t *testing.T) {
 			h.side(writes).free()
 			is(acquiring(cleo))
 			require.False(t, h.side(writes).contended())
-			require.Equal(t, entered, h.side(writes).wait(t.Context(), next, nil, nil))
+			require.Equal(t, entered, h.side(writes).wait(t.Context(), next, nil))
 		}
 	})
 }
@@ -367,7 +367,7 @@ func TestReadersCannotBecomeWriters(t *testing.T) {
 	for _, o := range []owner{anna, team} {
 		h := rwHeld(t, reads, o, bert)
 		for _, wait := range []bool{false, true} {
-			how, w := h.writing().enter(o, 0, wait)
+			how, w := h.writing().enter(o, 0, wait, nil)
 			require.Equal(t, upgrade, how)
 			require.Nil(t, w)
 		}
@@ -441,7 +441,7 @@ var givingUp = map[string]func(h localHalf, w *waiter, stop <-chan struct{}) ent
 			<-stop
 			cancel()
 		}()
-		return h.wait(ctx, w, nil, nil)
+		return h.wait(ctx, w, nil)
 	},
 	"timeout": func(h localHalf, w *waiter, stop <-chan struct{}) entry {
 		timeout := make(chan time.Time, 1)
@@ -449,10 +449,14 @@ var givingUp = map[string]func(h localHalf, w *waiter, stop <-chan struct{}) ent
 			<-stop
 			timeout <- time.Time{}
 		}()
-		return h.wait(context.Background(), w, timeout, nil)
+		return h.wait(context.Background(), w, timeout)
 	},
-	"closed": func(h localHalf, w *waiter, stop <-chan struct{}) entry {
-		return h.wait(context.Background(), w, nil, stop)
+	"turned away": func(h localHalf, w *waiter, stop <-chan struct{}) entry {
+		go func() {
+			<-stop
+			h.turnAway(w)
+		}()
+		return h.wait(context.Background(), w, nil)
 	},
 }
 
@@ -523,7 +527,7 @@ func TestReadWriteTurnBeforeTheCancelledWaiterLeft(t *testing.T) {
 			how := h.side(mine).wait(tooLate{cancelled(), func() {
 				w.turn = make(chan entry, 1) // the select looks at the old one, in which nothing ever comes
 				h.writing().free()
-			}}, w, nil, nil)
+			}}, w, nil)
 			require.Equal(t, refused, how)
 			read, write := sides(next, acquiring(cleo))
 			h.looks(t, read, write)
@@ -537,7 +541,7 @@ func TestReadWriteTurnBeforeTheCancelledWaiterLeft(t *testing.T) {
 	how := h.reading().wait(tooLate{cancelled(), func() {
 		w.turn = make(chan entry, 1)
 		h.reading().granted()
-	}}, w, nil, nil)
+	}}, w, nil)
 	require.Equal(t, joined, how)
 	h.looks(t, has(holders{anna: 1, bert: 1}), aFree)
 }
@@ -606,7 +610,7 @@ func TestReadWriteSharedOwners(t *testing.T) {
 		first, bystander := h.waits(t, team, writes), h.waits(t, bert, writes)
 		twin, reader := h.waits(t, team, writes), h.waits(t, team, reads)
 		h.out(t, anna, writes, last)
-		require.True(t, h.writing().pass(0))
+		require.True(t, h.writing().pass(nil, 0))
 		require.Equal(t, handed, turn(first))
 		require.Equal(t, reentered, turn(twin))
 		require.Equal(t, entered, turn(reader))
@@ -618,27 +622,27 @@ func TestReadWriteSharedOwners(t *testing.T) {
 func TestWriterHandsOver(t *testing.T) {
 	h := rwHeld(t, writes, anna)
 	h.out(t, anna, writes, last)
-	require.False(t, h.writing().pass(time.Hour), "nobody waits")
+	require.False(t, h.writing().pass(nil, time.Hour), "nobody waits")
 	h.looks(t, aFree, aLeaving)
 
-	how, w := h.writing().enter(bert, time.Minute, true)
+	how, w := h.writing().enter(bert, time.Minute, true, nil)
 	require.Equal(t, refused, how)
 	reader := h.waits(t, cleo, reads)
-	require.False(t, h.writing().pass(time.Minute-1), "it asks for a longer lease")
+	require.False(t, h.writing().pass(nil, time.Minute-1), "it asks for a longer lease")
 	h.looks(t, aFree, aLeaving, bert, cleo)
-	require.True(t, h.writing().pass(time.Minute))
+	require.True(t, h.writing().pass(nil, time.Minute))
 	require.Equal(t, handed, turn(w))
 	h.looks(t, aFree, has(holders{bert: 1}), cleo)
 
 	h.out(t, bert, writes, last)
-	require.False(t, h.writing().pass(time.Hour), "a reader is next")
+	require.False(t, h.writing().pass(nil, time.Hour), "a reader is next")
 	h.writing().free()
 	require.Equal(t, entered, turn(reader))
 	h.reading().granted()
 
 	h.waits(t, dora, writes)
 	h.out(t, cleo, reads, last)
-	require.False(t, h.reading().pass(time.Hour), "a reader has nothing to hand over")
+	require.False(t, h.reading().pass(nil, time.Hour), "a reader has nothing to hand over")
 
 	// Who goes on reading cannot hand over what it wrote with.
 	h = rwHeld(t, writes, anna)
@@ -646,7 +650,7 @@ func TestWriterHandsOver(t *testing.T) {
 	h.reading().granted()
 	h.waits(t, bert, writes)
 	h.out(t, anna, writes, last)
-	require.False(t, h.writing().pass(time.Hour))
+	require.False(t, h.writing().pass(nil, time.Hour))
 	h.writing().free()
 	h.looks(t, has(holders{anna: 1}), aFree, bert)
 }
@@ -670,7 +674,7 @@ func TestReadersAreKeptOutForAWriterElsewhere(t *testing.T) {
 		for _, o := range []owner{bert, cleo} {
 			w := h.waits(t, o, reads)
 			go func() {
-				assert.Equal(t, joined, h.reading().wait(context.Background(), w, nil, nil))
+				assert.Equal(t, joined, h.reading().wait(context.Background(), w, nil))
 				results <- o
 			}()
 		}
@@ -698,7 +702,7 @@ func TestReadersAreKeptOutForAWriterElsewhere(t *testing.T) {
 		h.told(true)
 		w := h.waits(t, dora, reads)
 		timed(true)
-		require.Equal(t, refused, h.reading().wait(cancelled(), w, nil, nil))
+		require.Equal(t, refused, h.reading().wait(cancelled(), w, nil))
 		timed(false)
 
 		// A newcomer asks, too, if nobody has for a while, and does not wait for the timer.
@@ -716,7 +720,7 @@ func TestReadersAreKeptOutForAWriterElsewhere(t *testing.T) {
 		h.told(true)
 		first, second := h.waits(t, team, writes), h.waits(t, crew, reads)
 		timed(false)
-		require.Equal(t, refused, h.writing().wait(cancelled(), first, nil, nil))
+		require.Equal(t, refused, h.writing().wait(cancelled(), first, nil))
 		timed(true)
 		h.told(false)
 		require.Equal(t, joined, turn(second))
@@ -730,7 +734,7 @@ func TestReadersAreKeptOutForAWriterElsewhere(t *testing.T) {
 		timed(false)
 		h.told(true) // too late
 		h.reading().free()
-		require.Equal(t, entered, h.reading().wait(t.Context(), w, nil, nil))
+		require.Equal(t, entered, h.reading().wait(t.Context(), w, nil))
 		h.reading().granted()
 		h.in(t, cleo, reads, joined)
 
@@ -803,9 +807,9 @@ func TestReadWriteHammer(t *testing.T) {
 				defer cancel()
 				ctx = limited
 			}
-			how, w := h.side(writes).enter(o, 0, dice.IntN(5) > 0)
+			how, w := h.side(writes).enter(o, 0, dice.IntN(5) > 0, nil)
 			if w != nil {
-				how = h.side(writes).wait(ctx, w, nil, nil)
+				how = h.side(writes).wait(ctx, w, nil)
 			}
 			switch how {
 			case refused, upgrade, denied, outcast:
@@ -833,7 +837,7 @@ func TestReadWriteHammer(t *testing.T) {
 		unlock := func(writes bool) {
 			switch h.side(writes).exit(o) {
 			case last:
-				if !writes || !h.writing().pass(0) {
+				if !writes || !h.writing().pass(nil, 0) {
 					h.side(writes).free()
 				}
 			case notIn, evicted:
@@ -855,7 +859,7 @@ func TestReadWriteHammer(t *testing.T) {
 						unlock(reads)
 					}
 					if dice.IntN(5) == 0 {
-						how, _ := h.writing().enter(o, 0, true)
+						how, _ := h.writing().enter(o, 0, true, nil)
 						assert.Equal(t, upgrade, how)
 					}
 					readers.Add(-1)
@@ -936,7 +940,7 @@ func TestSeveralReaders(t *testing.T) {
 // tries enters as one who cannot wait for others, but waits for the answer that is under way.
 func (h *rwHalf) tries(t *testing.T, o owner) *waiter {
 	t.Helper()
-	how, w := h.reading().enter(o, 0, false)
+	how, w := h.reading().enter(o, 0, false, nil)
 	require.Equal(t, refused, how)
 	require.NotNil(t, w)
 	require.True(t, w.tries)
@@ -1029,7 +1033,7 @@ func TestReadWriteDoesConstantWork(t *testing.T) {
 	untie := knot(middle)
 	looksAtNobody(t, func() {
 		h.in(t, 30, reads, refused)
-		assert.Equal(t, refused, h.reading().wait(cancelled(), h.waits(t, 31, reads), nil, nil))
+		assert.Equal(t, refused, h.reading().wait(cancelled(), h.waits(t, 31, reads), nil))
 		h.reading().waits()
 		h.out(t, anna, reads, leaves)
 		h.out(t, bert, reads, last)
@@ -1069,11 +1073,11 @@ func TestWaitingReadersCostNothing(t *testing.T) {
 		var all sync.WaitGroup
 		for i := range owner(readers) {
 			w := h.waits(t, 1000+i, reads)
-			all.Go(func() { assert.Equal(t, joined, h.reading().wait(context.Background(), w, nil, nil)) })
+			all.Go(func() { assert.Equal(t, joined, h.reading().wait(context.Background(), w, nil)) })
 		}
 		<-time.After(time.Hour)
 		require.Zero(t, h.asked)
-		require.Equal(t, refused, h.writing().wait(cancelled(), writer, nil, nil))
+		require.Equal(t, refused, h.writing().wait(cancelled(), writer, nil))
 		<-time.After(heldBackFor)
 		synctest.Wait()
 		require.Equal(t, 1, h.asked)

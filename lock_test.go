@@ -651,6 +651,44 @@ func TestClose(t *testing.T) {
 	})
 }
 
+// whenQueued is a context that does something once its call is in the queue, and before it waits there.
+type whenQueued struct {
+	context.Context
+	lock *lockregistry.Lock
+	then func()
+}
+
+func (c whenQueued) Deadline() (time.Time, bool) {
+	if lockregistry.Contended(c.lock) {
+		c.then()
+	}
+	return c.Context.Deadline()
+}
+
+// The registry closes when a call is in the queue already, but not among those that Close finds waiting.
+func TestCloseWhenACallIsAboutToWait(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		for _, which := range []string{"plain", "write", "read"} {
+			r := w.registry()
+			l := map[string]*lockregistry.Lock{
+				"plain": r.Obtain("a"), "write": r.ReadWrite("b").Writer(), "read": r.ReadWrite("c").Reader(),
+			}[which]
+			held := l
+			if which == "read" {
+				held = r.ReadWrite("c").Writer()
+			}
+			w.lock(held)
+			failed := make(chan error, 1)
+			go func() {
+				closing := whenQueued{w.Context(), l, func() { assert.NoError(w, r.Close()) }}
+				failed <- l.Lock(closing)
+			}()
+			w.fails(<-failed, lockregistry.ErrClosed, "lock", l.Key())
+			w.unlock(held)
+		}
+	})
+}
+
 func TestCloseAtOnceFromManyGoroutines(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		r := w.registry(lockregistry.WithRenewal())

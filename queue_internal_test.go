@@ -29,7 +29,7 @@ func embedded(t *testing.T, opts ...Option) *Registry {
 // waitingCall is a call that waits in the queue, and has looked just now.
 func waitingCall(t *testing.T, l *Lock, as owner) *acquisition {
 	t.Helper()
-	how, _ := l.local.enter(as, l.reg.lease.length, false)
+	how, _ := l.local.enter(as, l.reg.lease.length, false, nil)
 	require.Equal(t, entered, how)
 	a := &acquisition{attempt: attempt{lock: l, hold: l.newHold(&request{lease: l.reg.lease}), ctx: context.Background()}}
 	a.woken, a.waits, a.began = true, true, l.reg.clock.now()

@@ -311,14 +311,18 @@ func (l *Lock) enter(ctx context.Context, q *request) (in entrance, err error) {
 		}
 	}
 	for {
-		how, w := now.half().enter(o, q.lease.length, q.wait != notAtAll)
+		var taken *hold
+		how, w := now.half().enter(o, q.lease.length, q.wait != notAtAll, &reg.waiters)
 		if how == refused {
 			now.attend(w != nil)
 		}
 		if w != nil {
 			since := reg.observed()
-			w.call.init(ctx, now, w, q, o)
+			w.call.init(ctx, c, now, w, q, o)
 			how, err = now.queue(ctx, w, deadline)
+			if taken = w.hold; now.pair == nil {
+				reg.waiters.put(w)
+			}
 			if since != 0 {
 				q.here += since.until(reg.clock.now())
 			}
@@ -328,8 +332,7 @@ func (l *Lock) enter(ctx context.Context, q *request) (in entrance, err error) {
 			return entrance{now, deadline, w != nil}, nil
 		case handed: // likewise
 			q.how = HowHandedOver
-			now.anchor().lockedAt.Store(int64(reg.clock.now()))
-			if h := now.heldBy(o); h != nil && h.adopt(q, reg.renews(now.kind, q)) {
+			if taken.adopt(q, reg.renews(now.kind, q)) {
 				return in, nil
 			}
 			_ = now.depart(ctx, o) // lost while this one came in: it never held it, and its pin went with the hold
@@ -423,10 +426,10 @@ func (l *Lock) queue(ctx context.Context, w *waiter, deadline instant) (entry, e
 		timeout = timer.C
 	}
 	deadlock := waiting.enter(&w.call)
-	if deadlock != nil {
+	if deadlock != nil || l.reg.isClosed() { // Close turns away those that it finds in the graph
 		timeout = passed
 	}
-	how := l.half().wait(ctx, w, timeout, l.reg.closed)
+	how := l.half().wait(ctx, w, timeout)
 	waiting.leave(&w.call)
 	if how != refused {
 		return how, nil
@@ -439,11 +442,10 @@ func (l *Lock) queue(ctx context.Context, w *waiter, deadline instant) (entry, e
 
 // stopped is why a call must stop waiting: its context or the registry ended. It is nil when neither did.
 func (l *Lock) stopped(ctx context.Context) error {
-	if ctx.Err() != nil {
+	switch {
+	case ctx.Err() != nil:
 		return ended(ctx)
-	}
-	select {
-	case <-l.reg.closed:
+	case l.reg.isClosed():
 		return ErrClosed
 	default:
 		return nil
@@ -550,9 +552,10 @@ func (l *Lock) release(ctx context.Context) (End, error) {
 	reg := l.reg
 	h := l.hold.Load()
 	due := reg.handoff == 0
-	if reg.handoff > 0 && l.half().contended() {
+	if reg.handoff > 0 && h.watched.Load() { // somebody waits, or did
 		var can bool
-		if can, due = h.relinquish(reg.handoff); can && l.half().pass(h.longest()) {
+		var running time.Duration
+		if can, due, running = h.relinquish(reg.handoff); can && l.half().pass(h, running) {
 			reg.counts.handOvers.Add(1)
 			l.unpin() // the next owner brings its own
 			return EndHandedOver, nil

@@ -49,6 +49,7 @@ type Registry struct {
 	cache     cache
 	scheduler *scheduler
 	waker     *waker
+	waiters   waiterPool
 	closed    chan struct{}
 	closing   sync.Once
 }
@@ -265,6 +266,11 @@ func (r *Registry) Layout() Layout {
 func (r *Registry) Close() error {
 	r.closing.Do(func() {
 		close(r.closed)
+		for b := range waiting.all() {
+			if b.lock.reg == r && b.place != nil {
+				b.lock.half().turnAway(b.place)
+			}
+		}
 		r.waker.close()
 		r.scheduler.close()
 		r.recording.close()
@@ -285,6 +291,15 @@ func (r *Registry) Close() error {
 		r.journal.flush()
 	})
 	return nil
+}
+
+func (r *Registry) isClosed() bool {
+	select {
+	case <-r.closed:
+		return true
+	default:
+		return false
+	}
 }
 
 func (r *Registry) newLock(path string) *Lock {

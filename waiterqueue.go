@@ -2,6 +2,7 @@ package lockregistry
 
 import (
 	"iter"
+	"sync"
 	"time"
 )
 
@@ -13,9 +14,35 @@ type waiterQueue struct {
 	rings       map[twin]*waiter // of those that can be found by owner: the first; its twins form a ring with it
 }
 
+// waiterPool keeps waiters that are done for the next ones of plain locks: where goroutines pass a lock to each other, memory
+// for those that wait would take a good part of the time. Each registry has its own pool, so that no channel gets out of a
+// bubble of testing/synctest.
+type waiterPool struct{ pool sync.Pool }
+
+// get returns a waiter that is in no queue. The pool may be nil.
+func (p *waiterPool) get() *waiter {
+	if p != nil {
+		if w, ok := p.pool.Get().(*waiter); ok {
+			return w
+		}
+	}
+	return &waiter{turn: make(chan entry, 1)}
+}
+
+// put is for a waiter of a plain lock that is neither in the queue nor in the graph of those that wait, and whose turn, if
+// it came, was taken. Nobody else knows it then, unless somebody has found it in the graph.
+func (p *waiterPool) put(w *waiter) {
+	if w.call.known.Load() {
+		return
+	}
+	*w = waiter{turn: w.turn}
+	p.pool.Put(w)
+}
+
 // push adds a waiter at the end. Findable is for one whose owner may come in otherwise than through it: twins finds it then.
-func (q *waiterQueue) push(who twin, lease time.Duration, findable bool) *waiter {
-	w := &waiter{twin: who, lease: lease, turn: make(chan entry, 1), prev: q.last, queued: true}
+func (q *waiterQueue) push(who twin, lease time.Duration, findable bool, pool *waiterPool) *waiter {
+	w := pool.get()
+	w.twin, w.lease, w.prev, w.queued = who, lease, q.last, true
 	if q.last == nil {
 		q.first = w
 	} else {
@@ -42,6 +69,13 @@ func (q *waiterQueue) leave(w *waiter) entry {
 		return refused
 	}
 	return <-w.turn // sent before w left the queue
+}
+
+// turnAway takes a waiter that waits still out of the queue for good.
+func (q *waiterQueue) turnAway(w *waiter) {
+	if w.queued {
+		q.admit(w, refused)
+	}
 }
 
 func (q *waiterQueue) remove(w *waiter) {

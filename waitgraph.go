@@ -23,25 +23,28 @@ import (
 var waiting waitGraph
 
 type waitGraph struct {
-	shards [64]waitShard
+	shards [1 << shardBits]waitShard
 
 	// closing is held by the call, or the second look, that judges cycles: one that is refused is out of the graph before
 	// the next one judges. The mutexes of shards and locks may be taken with it, one at a time.
 	closing sync.Mutex
 }
 
-// waitShard finds the calls that an owner may be kept by.
+// shardBits: with 50 000 calls that wait there are twelve in a shard.
+const shardBits = 12
+
+// waitShard finds the calls that an owner may be kept by. It is a list of links, most of which are of that owner: a call that
+// waits for microseconds should not pay for a map.
 type waitShard struct {
 	mu    sync.Mutex
-	calls map[owner]*waitLink
-	most  int      // that there were
-	_     [40]byte // the next shard is in another cache line
+	first *waitLink
 }
 
 type waitLink struct {
 	call       *blockedCall
 	key        owner
 	prev, next *waitLink
+	linked     bool
 }
 
 // blockedCall is a call that waits. What is set before it is in the graph stays so.
@@ -64,6 +67,7 @@ type blockedCall struct {
 	told     bool // it is in a cycle that was reported
 
 	recorded atomic.Bool // the record of the registry tells of it
+	known    atomic.Bool // somebody may look at it although it has left the graph
 }
 
 // step is an edge of a cycle: a call, and the lock that the one before waits for, if an owner has it that this call keeps.
@@ -82,9 +86,9 @@ type obstacle struct {
 	ahead *waiter
 }
 
-func (b *blockedCall) init(ctx context.Context, l *Lock, w *waiter, q *request, o owner) {
+func (b *blockedCall) init(ctx context.Context, c *carried, l *Lock, w *waiter, q *request, o owner) {
 	_, timed := ctx.Deadline()
-	b.lock, b.place, b.owner, b.goroutine, b.carried = l, w, o, o, carriedBy(ctx)
+	b.lock, b.place, b.owner, b.goroutine, b.carried = l, w, o, o, c
 	b.done, b.ends = ctx.Done(), timed || q.wait > 0
 	if o&(made|valued) != 0 {
 		b.goroutine = owner(goroutineID())
@@ -147,43 +151,49 @@ func (g *waitGraph) leave(b *blockedCall) {
 	}
 }
 
-func (g *waitGraph) shard(o owner) *waitShard { return &g.shards[uint64(o)%uint64(len(g.shards))] }
+// shard spreads numbers that follow each other, as those of goroutines do, by a multiplication with 2^64 divided by the golden
+// ratio.
+func (g *waitGraph) shard(o owner) *waitShard {
+	return &g.shards[uint64(o)*0x9e3779b97f4a7c15>>(64-shardBits)]
+}
+
+// of goes through the links of an owner. The caller holds the mutex.
+func (s *waitShard) of(key owner) iter.Seq[*waitLink] {
+	return func(yield func(*waitLink) bool) {
+		for l := s.first; l != nil; l = l.next {
+			if l.key == key && !yield(l) {
+				return
+			}
+		}
+	}
+}
 
 func (g *waitGraph) link(l *waitLink) {
 	s := g.shard(l.key)
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.calls == nil {
-		s.calls = map[owner]*waitLink{}
-	}
-	if l.next = s.calls[l.key]; l.next != nil {
+	if l.next = s.first; l.next != nil {
 		l.next.prev = l
 	}
-	s.calls[l.key] = l
-	s.most = max(s.most, len(s.calls))
+	s.first, l.linked = l, true
+	s.mu.Unlock()
 }
 
 func (g *waitGraph) unlink(l *waitLink) {
 	s := g.shard(l.key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	switch {
-	case l.prev != nil:
-		l.prev.next = l.next
-	case s.calls[l.key] != l: // it is out already
+	if !l.linked { // it is out already
 		return
-	case l.next != nil:
-		s.calls[l.key] = l.next
-	default:
-		delete(s.calls, l.key)
-		if len(s.calls) == 0 && s.most > 100 { // a map never shrinks
-			s.calls, s.most = nil, 0
-		}
+	}
+	if l.prev == nil {
+		s.first = l.next
+	} else {
+		l.prev.next = l.next
 	}
 	if l.next != nil {
 		l.next.prev = l.prev
 	}
-	l.prev, l.next = nil, nil
+	l.prev, l.next, l.linked = nil, nil, false
 }
 
 // any tells whether there are calls with a key, other than for a lock that their own owner has just been given: those are about
@@ -192,7 +202,7 @@ func (g *waitGraph) any(key owner, l *Lock, holder owner) bool {
 	s := g.shard(key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for link := s.calls[key]; link != nil; link = link.next {
+	for link := range s.of(key) {
 		if link.call.lock != l || link.call.owner != holder {
 			return true
 		}
@@ -205,7 +215,8 @@ func (g *waitGraph) with(key owner) (calls []*blockedCall) {
 	s := g.shard(key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for l := s.calls[key]; l != nil; l = l.next {
+	for l := range s.of(key) {
+		l.call.known.Store(true)
 		calls = append(calls, l.call)
 	}
 	return calls
@@ -216,12 +227,7 @@ func (g *waitGraph) has(b *blockedCall) bool {
 	s := g.shard(b.goroutine)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for l := s.calls[b.goroutine]; l != nil; l = l.next {
-		if l == &b.self {
-			return true
-		}
-	}
-	return false
+	return b.self.linked
 }
 
 // all are the calls that wait.
@@ -230,11 +236,10 @@ func (g *waitGraph) all() iter.Seq[*blockedCall] {
 		for i := range g.shards {
 			s, calls := &g.shards[i], []*blockedCall(nil)
 			s.mu.Lock()
-			for _, l := range s.calls {
-				for ; l != nil; l = l.next {
-					if l == &l.call.self {
-						calls = append(calls, l.call)
-					}
+			for l := s.first; l != nil; l = l.next {
+				if l == &l.call.self {
+					l.call.known.Store(true)
+					calls = append(calls, l.call)
 				}
 			}
 			s.mu.Unlock()
@@ -311,10 +316,8 @@ func (b *blockedCall) stops() bool {
 	select {
 	case <-b.done:
 		return true
-	case <-b.lock.reg.closed:
-		return true
 	default:
-		return false
+		return b.lock.reg.isClosed()
 	}
 }
 
@@ -388,6 +391,7 @@ func (g *waitGraph) stands(cycle []step, r rigor) bool {
 func (g *waitGraph) judge(b *blockedCall) error {
 	g.closing.Lock()
 	defer g.closing.Unlock()
+	b.known.Store(true)
 	// The strictest search is the last one: another call may close a cycle between two of them, and it must not be taken for one
 	// that may end.
 	suspects := g.cycle(b, anyEdge)

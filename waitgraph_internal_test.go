@@ -42,7 +42,7 @@ func newRing(owners ...owner) *graphRing {
 func (ring *graphRing) call(ctx context.Context, i int, wait time.Duration) *blockedCall {
 	l, o := ring.locks[(i+1)%len(ring.locks)], ring.owners[i]
 	b := &blockedCall{}
-	b.init(ctx, l, l.local.queue.push(twin{owner: o}, 0, false), &request{wait: wait}, o)
+	b.init(ctx, carriedBy(ctx), l, l.local.queue.push(twin{owner: o}, 0, false, nil), &request{wait: wait}, o)
 	return b
 }
 
