@@ -37,7 +37,7 @@ const shardBits = 12
 // waits for microseconds should not pay for a map.
 type waitShard struct {
 	mu    sync.Mutex
-	first *waitLink
+	first atomic.Pointer[waitLink] // written with the mutex held. Where nobody waits it is nil, and who looks need not take that
 }
 
 type waitLink struct {
@@ -160,7 +160,7 @@ func (g *waitGraph) shard(o owner) *waitShard {
 // of goes through the links of an owner. The caller holds the mutex.
 func (s *waitShard) of(key owner) iter.Seq[*waitLink] {
 	return func(yield func(*waitLink) bool) {
-		for l := s.first; l != nil; l = l.next {
+		for l := s.first.Load(); l != nil; l = l.next {
 			if l.key == key && !yield(l) {
 				return
 			}
@@ -171,10 +171,11 @@ func (s *waitShard) of(key owner) iter.Seq[*waitLink] {
 func (g *waitGraph) link(l *waitLink) {
 	s := g.shard(l.key)
 	s.mu.Lock()
-	if l.next = s.first; l.next != nil {
+	if l.next = s.first.Load(); l.next != nil {
 		l.next.prev = l
 	}
-	s.first, l.linked = l, true
+	l.linked = true
+	s.first.Store(l)
 	s.mu.Unlock()
 }
 
@@ -186,7 +187,7 @@ func (g *waitGraph) unlink(l *waitLink) {
 		return
 	}
 	if l.prev == nil {
-		s.first = l.next
+		s.first.Store(l.next)
 	} else {
 		l.prev.next = l.next
 	}
@@ -200,6 +201,9 @@ func (g *waitGraph) unlink(l *waitLink) {
 // to leave the graph.
 func (g *waitGraph) any(key owner, l *Lock, holder owner) bool {
 	s := g.shard(key)
+	if s.first.Load() == nil {
+		return false
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for link := range s.of(key) {
@@ -235,8 +239,11 @@ func (g *waitGraph) all() iter.Seq[*blockedCall] {
 	return func(yield func(*blockedCall) bool) {
 		for i := range g.shards {
 			s, calls := &g.shards[i], []*blockedCall(nil)
+			if s.first.Load() == nil {
+				continue
+			}
 			s.mu.Lock()
-			for l := s.first; l != nil; l = l.next {
+			for l := s.first.Load(); l != nil; l = l.next {
 				if l == &l.call.self {
 					l.call.known.Store(true)
 					calls = append(calls, l.call)
