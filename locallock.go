@@ -41,7 +41,7 @@ type localHalf interface { //nolint:interfacebloat // each transition of the sta
 	exit(o owner) departure
 	evict(lost func() bool) bool
 	free()
-	pass(h *hold, running time.Duration) bool
+	pass(running time.Duration) bool
 	contended() bool
 	queued() int
 	heldBy(o owner) bool
@@ -82,7 +82,6 @@ type waiter struct {
 	lease       time.Duration // what it asks for
 	tries       bool          // in a localReadWrite: it waits for no more than an answer that is under way
 	turn        chan entry    // has room for one
-	hold        *hold         // that it is handed
 	queued      bool
 	call        blockedCall // whose waiter it is
 	prev, next  *waiter     // in the queue
@@ -172,16 +171,16 @@ func (l *localLock) granted() (contended bool) {
 	return l.queue.first != nil
 }
 
-// pass turns leaving into held by the first waiter, if there is one and the running lease of the hold suits it. It reports
-// whether it did.
-func (l *localLock) pass(h *hold, running time.Duration) bool {
+// pass turns leaving into held by the first waiter, if there is one and the running lease suits it. It reports whether it
+// did.
+func (l *localLock) pass(running time.Duration) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	w := l.queue.first
 	if w == nil || !w.suits(running) {
 		return false
 	}
-	l.owner, w.hold = w.owner, h
+	l.owner = w.owner
 	l.queue.admit(w, handed)
 	l.hold()
 	return true

@@ -542,7 +542,7 @@ func TestLocalLockPass(t *testing.T) {
 	require.True(t, l.contended())
 
 	_, _ = exit(l, anna)
-	require.True(t, l.pass(nil, time.Second), "asks for no longer a lease than that")
+	require.True(t, l.pass(time.Second), "asks for no longer a lease than that")
 	looks(t, l, bert, 1, cleo)
 	require.True(t, l.heldBy(bert), "before it even runs")
 	require.Equal(t, handed, l.wait(t.Context(), short, nil))
@@ -550,7 +550,7 @@ func TestLocalLockPass(t *testing.T) {
 	_, _ = exit(l, bert)
 
 	_, _ = exit(l, bert)
-	require.False(t, l.pass(nil, 2*time.Second-1), "asks for a longer lease")
+	require.False(t, l.pass(2*time.Second-1), "asks for a longer lease")
 	looks(t, l, leaving, 0, cleo)
 	require.True(t, l.contended())
 	l.free()
@@ -558,7 +558,7 @@ func TestLocalLockPass(t *testing.T) {
 	l.granted()
 	_, _ = exit(l, cleo)
 	require.False(t, l.contended())
-	require.False(t, l.pass(nil, time.Hour), "nobody waits")
+	require.False(t, l.pass(time.Hour), "nobody waits")
 	looks(t, l, leaving, 0)
 	l.free()
 	looks(t, l, nobody, 0)
@@ -570,11 +570,11 @@ func TestLocalLockPassKeepsTheOrder(t *testing.T) {
 	_, first := l.enter(bert, time.Hour, true, nil)
 	queue(t, l, cleo)
 	_, _ = exit(l, anna)
-	require.False(t, l.pass(nil, time.Second))
+	require.False(t, l.pass(time.Second))
 	looks(t, l, leaving, 0, bert, cleo)
 
 	require.Equal(t, refused, l.wait(cancelled(), first, nil)) // now cleo is first
-	require.True(t, l.pass(nil, time.Second))
+	require.True(t, l.pass(time.Second))
 	looks(t, l, cleo, 1)
 }
 
@@ -582,7 +582,7 @@ func TestLocalLockPassAdmitsAllOfItsNextOwner(t *testing.T) {
 	l := held(t, anna)
 	waiting := []*waiter{queue(t, l, team), queue(t, l, bert), queue(t, l, team), queue(t, l, crew)}
 	_, _ = exit(l, anna)
-	require.True(t, l.pass(nil, time.Second))
+	require.True(t, l.pass(time.Second))
 	looks(t, l, team, 2, bert, crew)
 	require.Equal(t, handed, l.wait(t.Context(), waiting[0], nil))
 	require.Equal(t, reentered, l.wait(t.Context(), waiting[2], nil))
@@ -594,7 +594,7 @@ func TestLocalLockCancelledWaiterThatWasHandedTheHold(t *testing.T) {
 	w := queue(t, l, bert)
 	queue(t, l, cleo)
 	_, _ = exit(l, anna)
-	require.Equal(t, handed, cancelledThenTurn(l, w, func() { require.True(t, l.pass(nil, time.Second)) }))
+	require.Equal(t, handed, cancelledThenTurn(l, w, func() { require.True(t, l.pass(time.Second)) }))
 	looks(t, l, bert, 1, cleo)
 	last, ok := exit(l, bert)
 	require.True(t, last && ok)
@@ -741,7 +741,7 @@ func TestLocalLockHammer(t *testing.T) {
 				assert.True(t, ok)
 				if last {
 					plain++ // leaving: alone too
-					if dice.IntN(2) == 0 || !l.pass(nil, 1) {
+					if dice.IntN(2) == 0 || !l.pass(1) {
 						l.free()
 					}
 				}
@@ -796,7 +796,7 @@ func TestLocalLockDoesConstantWork(t *testing.T) {
 	looksAtNobody(t, func() {
 		assert.Equal(t, refused, l.wait(cancelled(), behind[2], nil))
 		l.exit(anna)
-		assert.True(t, l.pass(nil, time.Second)) // to team
+		assert.True(t, l.pass(time.Second)) // to team
 		assert.Equal(t, reentered, turn(twins[0]))
 		assert.Equal(t, reentered, turn(twins[1]))
 		assert.Equal(t, reentered, turn(behind[1]))

@@ -390,7 +390,7 @@ func (l *localReadWrite) contended() bool {
 }
 
 // pass hands the writing side, which is leaving, to the first waiter, if that one writes too and the running lease suits it.
-func (l *localReadWrite) pass(h *hold, running time.Duration) bool {
+func (l *localReadWrite) pass(running time.Duration) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	w := l.queue.first
@@ -399,7 +399,6 @@ func (l *localReadWrite) pass(h *hold, running time.Duration) bool {
 	}
 	l.write.phase = phaseHeld
 	l.write.add(w.owner)
-	w.hold = h
 	l.queue.admit(w, handed)
 	l.welcome(w.owner)
 	l.admit()
@@ -486,9 +485,8 @@ func (r *readSide) free()  { r.both().free(&r.read) }
 func (w *writeSide) free() { w.both().free(&w.write) }
 
 // pass does nothing: a new reader joins the others, and no other owner can take over a hold on reading.
-func (r *readSide) pass(*hold, time.Duration) bool { return false }
-
-func (w *writeSide) pass(h *hold, running time.Duration) bool { return w.both().pass(h, running) }
+func (r *readSide) pass(time.Duration) bool          { return false }
+func (w *writeSide) pass(running time.Duration) bool { return w.both().pass(running) }
 
 func (r *readSide) contended() bool  { return r.both().contended() }
 func (w *writeSide) contended() bool { return w.both().contended() }

@@ -610,7 +610,7 @@ func TestReadWriteSharedOwners(t *testing.T) {
 		first, bystander := h.waits(t, team, writes), h.waits(t, bert, writes)
 		twin, reader := h.waits(t, team, writes), h.waits(t, team, reads)
 		h.out(t, anna, writes, last)
-		require.True(t, h.writing().pass(nil, 0))
+		require.True(t, h.writing().pass(0))
 		require.Equal(t, handed, turn(first))
 		require.Equal(t, reentered, turn(twin))
 		require.Equal(t, entered, turn(reader))
@@ -622,27 +622,27 @@ func TestReadWriteSharedOwners(t *testing.T) {
 func TestWriterHandsOver(t *testing.T) {
 	h := rwHeld(t, writes, anna)
 	h.out(t, anna, writes, last)
-	require.False(t, h.writing().pass(nil, time.Hour), "nobody waits")
+	require.False(t, h.writing().pass(time.Hour), "nobody waits")
 	h.looks(t, aFree, aLeaving)
 
 	how, w := h.writing().enter(bert, time.Minute, true, nil)
 	require.Equal(t, refused, how)
 	reader := h.waits(t, cleo, reads)
-	require.False(t, h.writing().pass(nil, time.Minute-1), "it asks for a longer lease")
+	require.False(t, h.writing().pass(time.Minute-1), "it asks for a longer lease")
 	h.looks(t, aFree, aLeaving, bert, cleo)
-	require.True(t, h.writing().pass(nil, time.Minute))
+	require.True(t, h.writing().pass(time.Minute))
 	require.Equal(t, handed, turn(w))
 	h.looks(t, aFree, has(holders{bert: 1}), cleo)
 
 	h.out(t, bert, writes, last)
-	require.False(t, h.writing().pass(nil, time.Hour), "a reader is next")
+	require.False(t, h.writing().pass(time.Hour), "a reader is next")
 	h.writing().free()
 	require.Equal(t, entered, turn(reader))
 	h.reading().granted()
 
 	h.waits(t, dora, writes)
 	h.out(t, cleo, reads, last)
-	require.False(t, h.reading().pass(nil, time.Hour), "a reader has nothing to hand over")
+	require.False(t, h.reading().pass(time.Hour), "a reader has nothing to hand over")
 
 	// Who goes on reading cannot hand over what it wrote with.
 	h = rwHeld(t, writes, anna)
@@ -650,7 +650,7 @@ func TestWriterHandsOver(t *testing.T) {
 	h.reading().granted()
 	h.waits(t, bert, writes)
 	h.out(t, anna, writes, last)
-	require.False(t, h.writing().pass(nil, time.Hour))
+	require.False(t, h.writing().pass(time.Hour))
 	h.writing().free()
 	h.looks(t, has(holders{anna: 1}), aFree, bert)
 }
@@ -837,7 +837,7 @@ func TestReadWriteHammer(t *testing.T) {
 		unlock := func(writes bool) {
 			switch h.side(writes).exit(o) {
 			case last:
-				if !writes || !h.writing().pass(nil, 0) {
+				if !writes || !h.writing().pass(0) {
 					h.side(writes).free()
 				}
 			case notIn, evicted:

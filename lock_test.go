@@ -665,6 +665,40 @@ func (c whenQueued) Deadline() (time.Time, bool) {
 	return c.Context.Deadline()
 }
 
+// whenWaiting is a context that does something once its call is about to wait in the queue, where others find it.
+type whenWaiting struct {
+	context.Context
+	times *int // that its channel was asked for
+	then  func()
+}
+
+func (c whenWaiting) Done() <-chan struct{} {
+	if *c.times++; *c.times == 2 {
+		c.then()
+	}
+	return c.Context.Done()
+}
+
+// A call that waits for others of its process has its turn, and then the registry closes, before the call knows.
+func TestNobodyGetsInAfterClose(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		r := w.registry(lockregistry.WithHandoff(0))
+		l, holds := r.Obtain("42"), w.goroutine()
+		require.NoError(w, holds.lock(l))
+		failed, asked := make(chan error, 1), 0
+		go func() {
+			failed <- l.Lock(whenWaiting{w.Context(), &asked, func() {
+				assert.True(w, lockregistry.Contended(l))
+				assert.NoError(w, holds.unlock(l))
+				assert.False(w, lockregistry.Contended(l), "it is its turn")
+				assert.NoError(w, r.Close())
+			}})
+		}()
+		w.fails(<-failed, lockregistry.ErrClosed, "lock", l.Key())
+		require.True(w, w.free(theKey))
+	})
+}
+
 // The registry closes when a call is in the queue already, but not among those that Close finds waiting.
 func TestCloseWhenACallIsAboutToWait(t *testing.T) {
 	fakeWorld(t, func(w *world) {

@@ -311,8 +311,7 @@ func (l *Lock) enter(ctx context.Context, q *request) (in entrance, err error) {
 		}
 	}
 	for {
-		var taken *hold
-		how, w := now.half().enter(o, q.lease.length, q.wait != notAtAll, &reg.waiters)
+		how, w := now.half().enter(o, q.lease.length, q.wait != notAtAll, reg.waiters)
 		if how == refused {
 			now.attend(w != nil)
 		}
@@ -320,7 +319,7 @@ func (l *Lock) enter(ctx context.Context, q *request) (in entrance, err error) {
 			since := reg.observed()
 			w.call.init(ctx, c, now, w, q, o)
 			how, err = now.queue(ctx, w, deadline)
-			if taken = w.hold; now.pair == nil {
+			if now.pair == nil {
 				reg.waiters.put(w)
 			}
 			if since != 0 {
@@ -332,7 +331,7 @@ func (l *Lock) enter(ctx context.Context, q *request) (in entrance, err error) {
 			return entrance{now, deadline, w != nil}, nil
 		case handed: // likewise
 			q.how = HowHandedOver
-			if taken.adopt(q, reg.renews(now.kind, q)) {
+			if h := now.heldBy(o); h != nil && h.adopt(q, reg.renews(now.kind, q)) {
 				return in, nil
 			}
 			_ = now.depart(ctx, o) // lost while this one came in: it never held it, and its pin went with the hold
@@ -431,6 +430,10 @@ func (l *Lock) queue(ctx context.Context, w *waiter, deadline instant) (entry, e
 	}
 	how := l.half().wait(ctx, w, timeout)
 	waiting.leave(&w.call)
+	if how == entered && l.reg.isClosed() { // before Close came to it: who gave up has let it in
+		l.half().free()
+		how = refused
+	}
 	if how != refused {
 		return how, nil
 	}
@@ -555,7 +558,7 @@ func (l *Lock) release(ctx context.Context) (End, error) {
 	if reg.handoff > 0 && h.watched.Load() { // somebody waits, or did
 		var can bool
 		var running time.Duration
-		if can, due, running = h.relinquish(reg.handoff); can && l.half().pass(h, running) {
+		if can, due, running = h.relinquish(reg.handoff); can && l.half().pass(running) {
 			reg.counts.handOvers.Add(1)
 			l.unpin() // the next owner brings its own
 			return EndHandedOver, nil

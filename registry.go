@@ -49,7 +49,7 @@ type Registry struct {
 	cache     cache
 	scheduler *scheduler
 	waker     *waker
-	waiters   waiterPool
+	waiters   *waiterPool
 	closed    chan struct{}
 	closing   sync.Once
 }
@@ -104,6 +104,7 @@ func New(client rueidis.Client, prefix string, opts ...Option) (*Registry, error
 		replicas: s.replicas,
 		cluster:  client.Mode() == rueidis.ClientModeCluster,
 		cache:    cache{capacity: s.capacity},
+		waiters:  &waiterPool{},
 		closed:   make(chan struct{}),
 		tolerant: s.tolerant,
 	}

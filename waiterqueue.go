@@ -16,7 +16,7 @@ type waiterQueue struct {
 
 // waiterPool keeps waiters that are done for the next ones of plain locks: where goroutines pass a lock to each other, memory
 // for those that wait would take a good part of the time. Each registry has its own pool, so that no channel gets out of a
-// bubble of testing/synctest.
+// bubble of testing/synctest. It is not within its registry, which the runtime would keep for as long as a pool.
 type waiterPool struct{ pool sync.Pool }
 
 // get returns a waiter that is in no queue. The pool may be nil.
