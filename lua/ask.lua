@@ -65,7 +65,7 @@ local function ask(value, lease, kind, how, place, older, left, foreign)
           entries = redis.call('ZRANGE', queue, '0', '2', 'WITHSCORES')
         end
       end
-      if how == 'due' and free('w') then -- those in front had their time
+      if how == 'due' and entries[5] ~= member and free('w') then -- those in front had their time
         for _, other in ipairs(redis.call('ZRANGEBYSCORE', queue, 0, '(' .. place)) do
           redis.call('ZREM', queue, other)
           warn(other, 'd', 0)
