@@ -414,3 +414,40 @@ func TestAMarkChangesNothingElse(t *testing.T) {
 		})
 	}
 }
+
+// A call that looks because its time has come takes the free lock and the tickets in front of it, whose processes are told. The one
+// that is first finds none.
+func TestThoseInFrontHadTheirTime(t *testing.T) {
+	for name, redisson := range map[string]bool{"Spring": false, "Redisson": true} {
+		t.Run(name, func(t *testing.T) {
+			realWorlds(t, func(w *world) {
+				s := &scripted{w, redisson}
+				first, second := w.attends(w.client(), "a"), w.attends(w.client(), "b")
+				s.begins("", "a:1|60000", "a:2|60000", "b:3|60000", "b:4|60000")
+				obtains := func(value, how string) string {
+					if redisson {
+						return s.runs("obtain", value, "60000", "", "", how, "orders")
+					}
+					return s.runs("obtain", value, "60000", how, "orders")
+				}
+				require.Contains(s, obtains("b:3", "look"), "queued")
+				w.hears(first, "g 1 1000@0 orders:42")
+				require.Equal(s, "a:1", s.owner())
+
+				s.do("DEL", theKey)
+				require.Equal(s, "(nil)", obtains("b:3", "due"))
+				w.hears(first, "d 2 0 orders:42")
+				w.hears(second, "n 4 60000 orders:42")
+				require.Equal(s, "b:3", s.owner())
+				require.Equal(s, "b:4|60000", s.queue())
+
+				s.do("DEL", theKey)
+				require.Equal(s, "(nil)", obtains("b:4", "due"))
+				require.Equal(s, "b:4", s.owner())
+				require.Empty(s, s.queue())
+				require.Empty(s, first)
+				require.Empty(s, second)
+			})
+		})
+	}
+}

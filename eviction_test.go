@@ -47,7 +47,7 @@ func TestAWaiterDoesNotWaitForAnOwnerThatIsGone(t *testing.T) {
 					has := next.starts(waiting, lockregistry.TTL(lease))
 					w.settle()
 					third := lockElsewhere(waiting, w.Context())
-					w.pass(time.Until(start.Add(lease - margin(lease) - time.Millisecond)))
+					w.pass(time.Until(start.Add(lease - margin(lease) - 2*time.Millisecond)))
 					w.pending(has)
 					require.NoError(w, <-has)
 					require.LessOrEqual(w, time.Since(start), lease)
