@@ -415,8 +415,8 @@ func TestAMarkChangesNothingElse(t *testing.T) {
 	}
 }
 
-// A call that looks because its time has come takes the free lock and the tickets in front of it, whose processes are told. The one
-// that is first finds none.
+// A call that looks because its time has come takes the free lock, and the tickets in front of it out of the queue: their
+// processes are told. The one that is first finds none.
 func TestThoseInFrontHadTheirTime(t *testing.T) {
 	for name, redisson := range map[string]bool{"Spring": false, "Redisson": true} {
 		t.Run(name, func(t *testing.T) {

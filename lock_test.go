@@ -686,15 +686,18 @@ func TestNobodyGetsInAfterClose(t *testing.T) {
 		l, holds := r.Obtain("42"), w.goroutine()
 		require.NoError(w, holds.lock(l))
 		failed, asked := make(chan error, 1), 0
+		var unlocked, closed error
 		go func() {
 			failed <- l.Lock(whenWaiting{w.Context(), &asked, func() {
 				assert.True(w, lockregistry.Contended(l))
-				assert.NoError(w, holds.unlock(l))
+				unlocked = holds.unlock(l)
 				assert.False(w, lockregistry.Contended(l), "it is its turn")
-				assert.NoError(w, r.Close())
+				closed = r.Close()
 			}})
 		}()
 		w.fails(<-failed, lockregistry.ErrClosed, "lock", l.Key())
+		require.NoError(w, unlocked)
+		require.NoError(w, closed)
 		require.True(w, w.free(theKey))
 	})
 }
