@@ -35,8 +35,8 @@ type hold struct {
 	serial  uint64  // the number in it
 	renewed bool    // the scheduler renews it
 	late    bool    // a grant of this hold may still arrive; written only by the call that obtains it
-	inLine  instant // when it was asked for in the queue, which others in there now have joined later; 0: that is not known
 	leads   bool    // it is a leader's: renewed, and its release leaves no long window; written before its owner has it
+	inLine  instant // when it was asked for in the queue, which others in there now have joined later; 0: that is not known
 
 	// What every lock and unlock needs comes first, in few cache lines.
 	mu         sync.Mutex

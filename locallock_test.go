@@ -8,6 +8,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unsafe"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -613,6 +614,12 @@ func TestSharedOwners(t *testing.T) {
 	require.Equal(t, ownerOf(ctx), ownerOf(child))
 	require.False(t, ownerOf(t.Context()).shared())
 	require.Equal(t, owner(goroutineID()), ownerOf(t.Context()))
+}
+
+// A process may hold very many locks. The allocator gives 288 bytes for what takes more than 256.
+func TestMemoryOfAHold(t *testing.T) {
+	require.LessOrEqual(t, unsafe.Sizeof(hold{}), uintptr(256))
+	require.LessOrEqual(t, unsafe.Sizeof(waiter{}), uintptr(256))
 }
 
 // A waiter that is done is used again, unless somebody has found it in the graph of those that wait, and may look at it yet.
