@@ -52,6 +52,9 @@ type library struct {
 	// sleepsOutItsLease: a waiter that no message wakes asks again only after the lease
 	// of its own registry.
 	sleepsOutItsLease bool
+	// queues: a waiter has a place in the queue in Redis, before which its tries do
+	// not count.
+	queues bool
 	// eager are settings with which a side that polls has its turn more often.
 	eager peer.Fields
 	// unhurried are settings with which polling comes too late to explain a waiter
@@ -199,6 +202,7 @@ func golang(wakeup string) library {
 		notHeld:    peer.RemoteError{Class: "ErrNotOwner", Message: "not the owner of the lock"},
 		tries:      1,
 		polls:      wakeup == "poll",
+		queues:     wakeup != "poll",
 		unhurried:  peer.Fields{"idle": "10000"},
 	}
 }

@@ -193,7 +193,7 @@ func requireFailure(t *testing.T, known peer.RemoteError, err error) {
 }
 
 // startWaiting makes a side wait for a lock that is held, and returns once it has
-// seen that it must wait.
+// seen that it must wait, and has its place among those who wait.
 func (s *side) startWaiting(t *testing.T, watch *monitor.Monitor, path string) *peer.Call {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), callLimit)
@@ -201,7 +201,7 @@ func (s *side) startWaiting(t *testing.T, watch *monitor.Monitor, path string) *
 	mark := watch.Mark()
 	call := s.startLock(path)
 	_, err := watch.Await(ctx, mark, s.tries, func(c monitor.Command) bool {
-		return strings.HasPrefix(c.Words[0], "EVAL") && c.Mentions(s.key(path))
+		return strings.HasPrefix(c.Words[0], "EVAL") && c.Mentions(s.key(path)) && (!s.queues || c.Mentions("queue"))
 	})
 	require.NoError(t, err, "the waiter never asked Redis")
 	requireWaiting(t, call)
