@@ -1,9 +1,11 @@
 package lockregistry_test
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
@@ -286,6 +288,85 @@ func TestWindowsWhenTheClockGoesBack(t *testing.T) {
 		}
 	})
 }
+
+// A long window is due when tickets have kept the lock from others for 1.7 s, however long each of them has had it. When the hold
+// that ends came long after the newest release that is known, nobody was kept out by a ticket before.
+func TestLongWindow(t *testing.T) {
+	for name, c := range map[string]struct {
+		wide, open time.Duration // how long ago the newest windows were
+		held       string
+		yields     bool // others wait in the process, and nobody in the queue
+		window     bool
+	}{
+		"not yet":                            {wide: 1500 * time.Millisecond, held: ""},
+		"due after short holds":              {wide: 2 * time.Second, open: 90 * time.Millisecond, window: true},
+		"due after a long hold":              {wide: 5 * time.Second, open: 5 * time.Second, held: "4990", window: true},
+		"after a short hold of a free lock":  {wide: 5 * time.Second, open: 5 * time.Second},
+		"after a long hold of a free lock":   {wide: 5 * time.Second, open: 5 * time.Second, held: "4500"},
+		"due, in a process":                  {wide: 2 * time.Second, open: 90 * time.Millisecond, yields: true, window: true},
+		"due after a long hold in a process": {wide: 5 * time.Second, open: 5 * time.Second, held: "4990", yields: true, window: true},
+		"the first in a process":             {wide: 5 * time.Second, open: 5 * time.Second, held: "100", yields: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			scriptedWorlds(t, func(s *scripted) {
+				s.begins("a:1", "b:2|60000")
+				s.do("EVAL", "return redis.call('ZINCRBY', KEYS[1], ARGV[1], 'wide') + redis.call('ZINCRBY', KEYS[1], ARGV[2], 'open')",
+					"1", theQueue, strconv.FormatInt(c.wide.Milliseconds(), 10), strconv.FormatInt(c.open.Milliseconds(), 10))
+				s.do("ZREM", theQueue, "b:2|60000")
+				owner, ticket := "b:2", ""
+				switch {
+				case c.yields:
+					owner, ticket = "", yielding
+				case s.redisson:
+					s.runs("obtain", "b:2", "60000", "{"+theKey+"}", "", "queue", "orders")
+				default:
+					s.runs("obtain", "b:2", "60000", "queue", "orders")
+				}
+				if c.window {
+					owner = ""
+				}
+				if s.redisson {
+					s.runs("release", "a:1", "PUBLISH", "redisson_lock__channel:{"+theKey+"}", "", "orders", "", ticket, "", c.held)
+				} else {
+					s.runs("release", "a:1", "orders-channel:", "orders", "", ticket, "", "", "", c.held)
+				}
+				require.Equal(s, owner, s.owner())
+				ends := s.do("EVAL", `local time = redis.call('TIME')
+					return -redis.call('ZSCORE', KEYS[1], 'open') - time[1] * 1000 - math.floor(time[2] / 1000)`, "1", theQueue)
+				left, err := strconv.Atoi(ends)
+				require.NoError(s, err)
+				require.Equal(s, c.window, left > 0, "the window ends in %d ms", left)
+			})
+		})
+	}
+}
+
+// So it is behind readers and writers.
+func TestLongWindowOfAReadWriteLock(t *testing.T) {
+	for script, holder := range map[string][]string{
+		"redisson_read_release":  {"mode", "read", "a:1", "1"},
+		"redisson_write_release": {"mode", "write", "a:1:write", "1"},
+	} {
+		for held, owner := range map[string]string{"4990": "", "100": "b:2:write"} {
+			t.Run(script+" "+held, func(t *testing.T) {
+				realWorlds(t, func(w *world) {
+					w.attends(w.client(), "b")
+					w.do(append([]string{"HSET", theKey}, holder...)...)
+					w.do("EVAL", `local time = redis.call('TIME')
+						local past = time[1] * 1000 + math.floor(time[2] / 1000) - 5000
+						redis.call('ZADD', KEYS[1], -past, 'open', -past, 'wide', string.format('%.0f', past * 1000), 'b:2|60000w')`, "1", theQueue)
+					channel, name := "redisson_rwlock:{"+theKey+"}", "{"+theKey+"}"
+					w.do("EVAL", sources()[script], "1", theKey, "a:1", "PUBLISH", channel, name, "orders", "", "", "", held)
+					fields := strings.Fields(strings.Trim(w.do("HKEYS", theKey), "[]"))
+					require.Equal(w, owner, strings.Join(slices.DeleteFunc(fields, func(f string) bool { return f == "mode" }), " "))
+				})
+			})
+		}
+	}
+}
+
+// yielding tells a release that others wait in its process.
+const yielding = "+"
 
 func TestShortReleaseOfOneThatNobodyWaitsFor(t *testing.T) {
 	for name, c := range map[string]struct {

@@ -142,7 +142,7 @@ func (l *Lock) contested() bool {
 	return c != nil && (c.contested.Load() || c.yields.Load() || l.busy())
 }
 
-// busyFor is for how long others most likely go on waiting for a lock after they did; see IDLE in lua/ask.lua.
+// busyFor is for how long others most likely go on waiting for a lock after they did.
 const busyFor = 500 * time.Millisecond
 
 // busy tells whether others have waited for the lock just now, so that its queue is there.

@@ -125,8 +125,8 @@ func (r *redissonLayout) release(m removal) call {
 	if m.queue {
 		c.args[4] = r.prefix
 	}
-	if m.keep > 0 || m.queue && (r.sharded != "" || m.ticket != "") {
-		c.more = []string{r.sharded, m.ticket, m.keeping()}
+	if m.keep > 0 || m.queue && (r.sharded != "" || m.ticket != "" || m.age > shortAge) {
+		c.more = []string{r.sharded, m.ticket, m.keeping(), m.aged()}
 	}
 	if m.ticket == yields && r.sharded != "" {
 		c.queue = queueOf(r.prefix, m.key)

@@ -82,10 +82,10 @@ func (s *springLayout) release(r removal) call {
 	}
 	removal := s.transport.removal(s.journal)
 	switch {
-	case removal != "UNLINK" || s.publishOld != "" || r.keep > 0:
-		c.more = []string{removal, s.publishOld, r.keeping()}
+	case removal != "UNLINK" || s.publishOld != "" || r.keep > 0 || r.brief == inFull && r.age > shortAge:
+		c.more = []string{removal, s.publishOld, r.keeping(), r.aged()}
 	case r.brief == alone:
-		c.script = springAlone
+		c.script, c.args[4] = springAlone, r.aged()
 	case r.brief == forHeir:
 		c.script, c.args[4] = springHeir, r.due
 		if r.warns {

@@ -572,7 +572,7 @@ func (l *Lock) release(ctx context.Context) (End, error) {
 		return EndLost, ErrLockLost
 	}
 	p := patience{ctx: ctx, since: begun, limit: unlockLimit, grace: unlockGrace, late: lateFor(h.lease.length)}
-	m := removal{key: l.key, value: h.value, queue: l.queues(), keep: h.kept.after(begun)}
+	m := removal{key: l.key, value: h.value, queue: l.queues(), keep: h.kept.after(begun), age: h.since.until(begun)}
 	switch {
 	case h.leads:
 		m.ticket = atOnce

@@ -108,7 +108,11 @@ func TestStatsOfWakeups(t *testing.T) {
 			{lockregistry.WakeupPubSub, func(u lockregistry.WakeupCounts) uint64 { return u.ByMessage }},
 			{lockregistry.WakeupPoll, func(u lockregistry.WakeupCounts) uint64 { return u.ByPoll }},
 		} {
-			r := w.registry(lockregistry.WithWakeup(c.how))
+			opts := []lockregistry.Option{lockregistry.WithWakeup(c.how)}
+			if c.how != lockregistry.WakeupPoll { // else it may come first
+				opts = append(opts, lockregistry.WithPollInterval(noPoll))
+			}
+			r := w.registry(opts...)
 			l, owner := r.Obtain("42"), lockregistry.NewOwner(t.Context())
 			w.do("SET", "orders:42", "java", "PX", "600000")
 			waits := lockElsewhere(l, owner)

@@ -4,7 +4,6 @@
 --   place, older        where its ticket was; and one that it replaces
 --   left, foreign       what the holder's lease has left, and whether that may not know of the queue
 -- Replies nothing when its hold owns the key now.
-local IDLE = 1000 -- how long ago the last release was, at least, that somebody waited for, when a queue begins anew
 local LONGEST = 110 -- of windows; when one ends later the server's clock went back
 local function ask(value, lease, kind, how, place, older, left, foreign)
   local member = value .. '|' .. lease .. kind
@@ -30,8 +29,6 @@ local function ask(value, lease, kind, how, place, older, left, foreign)
     end
     if not score then
       redis.call('ZADD', queue, -now, 'open', -1, 'wide', place, member)
-    elseif score < -1 and now + score > IDLE and now + redis.call('ZRANGE', queue, '0', '0', 'WITHSCORES')[2] > IDLE then
-      redis.call('ZADD', queue, -1, 'wide', place, member) -- it begins anew
     else
       redis.call('ZADD', queue, place, member)
       refresh = score < 0 and now + score > 30000 -- those who wait see to it else

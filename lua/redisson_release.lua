@@ -8,6 +8,7 @@
 -- ARGV[4]  is for read-write locks
 -- ARGV[5]  for the queue, and so on, as ARGV[3] to ARGV[5] of spring_release.lua
 -- ARGV[8]  how long the path is to stay taken, in milliseconds; empty or missing: no longer
+-- ARGV[9]  as that of spring_release.lua
 --
 -- Replies 0 when the lock was not the hold's. When it was the reply is 1, 2 when others wait in the queue or one of them
 -- has the lock now, or 3 when there can be no queue.
@@ -16,5 +17,5 @@
 -- path that is to stay taken gets the field "<field>:atleast". That is published, since Redisson's waiters sleep for as long as
 -- the lease that they have seen.
 local key, field, command, news, prefix, sharded = KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[5] or '', ARGV[6] == 'S'
-local ticket, keep = ARGV[7] or '', ARGV[8] or ''
+local ticket, keep, age = ARGV[7] or '', ARGV[8] or '', tonumber(ARGV[9]) or 0
 -- include redisson_end

@@ -24,5 +24,5 @@ if redis.call('HEXISTS', key, field) == 1 and redis.call('HEXISTS', key, 'mode')
     -- include heir
   end
 end
-local ticket, keep = '', ''
+local ticket, keep, age = '', '', 0
 -- include redisson_end

@@ -6,7 +6,8 @@
 -- ARGV[2]  PUBLISH, SPUBLISH to publish in both ways, or empty
 -- ARGV[3]  the lock's channel
 -- ARGV[4]  the name as it stands in derived keys
--- ARGV[5]  and so on, and the reply: for the queue, as ARGV[3] and so on of spring_release.lua
+-- ARGV[5]  and so on, and the reply: for the queue, as ARGV[3] to ARGV[5] of spring_release.lua
+-- ARGV[9]  as that of spring_release.lua
 --
 -- Replies 0 when the hold was not there. When it was it is gone now, and the reply is 1, 2 when others wait in the queue or
 -- have the lock now, or 3 when there can be no queue.
@@ -15,7 +16,7 @@
 -- threads that sleep at this moment. One that has just tried in vain and is about to sleep is not among them, and would
 -- sleep until the lease that it saw is over. 0 wakes one more thread, and if none sleeps, the next one that is about to.
 local key, value, name, prefix, sharded = KEYS[1], ARGV[1], ARGV[4], ARGV[5] or '', ARGV[6] == 'S'
-local ticket, message, announced, reply = ARGV[7] or '', '1', false, 1
+local age, ticket, message, announced, reply = tonumber(ARGV[9]) or 0, ARGV[7] or '', '1', false, 1
 local mine, mode = redis.call('HDEL', key, value .. ':write') == 1, false
 if mine and redis.call('HLEN', key) > 1 then -- the mode, and its reader
   -- include settle

@@ -22,6 +22,7 @@ end
 -- include names
 -- include grant
 -- include admit
+local age = 0
 local function announce()
   return 0
 end

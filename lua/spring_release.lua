@@ -11,6 +11,7 @@
 -- ARGV[6]  the command that removes a key; empty or missing: UNLINK
 -- ARGV[7]  one more channel to publish on; empty or missing: none
 -- ARGV[8]  how long the path is to stay taken, in milliseconds; empty or missing: no longer
+-- ARGV[9]  for how long the hold had the lock, in milliseconds; empty or missing: not for long, or that is not known
 --
 -- Replies 0 when the key was not the hold's. When it was the reply is 1, 2 when others wait in the queue or one of them has
 -- the key now, or 3 when there can be no queue.
@@ -21,6 +22,6 @@
 -- A path that is to stay taken gets the value "<value>:atleast": no registry takes that for one of its own, since no number
 -- follows the last colon. Nobody is granted the lock, or told that it is free: who waits sees that the lease has changed.
 local key, value, publish, prefix, sharded = KEYS[1], ARGV[1], ARGV[2] or '', ARGV[3] or '', ARGV[4] == 'S'
-local ticket, old, keep = ARGV[5] or '', ARGV[7] or '', ARGV[8] or ''
+local ticket, old, keep, age = ARGV[5] or '', ARGV[7] or '', ARGV[8] or '', tonumber(ARGV[9]) or 0
 local removal = (ARGV[6] or '') ~= '' and ARGV[6] or 'UNLINK'
 -- include spring_end

@@ -3,9 +3,10 @@
 --
 -- KEYS[1]             the lock's key
 -- ARGV[1] to ARGV[4]  as those of spring_release.lua
+-- ARGV[5]             as ARGV[9] of that
 local key, value, publish = KEYS[1], ARGV[1], ARGV[2]
 if redis.call('GET', key) == value then
   -- include spring_remove
 end
-local prefix, sharded, ticket, removal, old, keep = ARGV[3], ARGV[4] == 'S', '', 'UNLINK', '', ''
+local prefix, sharded, ticket, removal, old, keep, age = ARGV[3], ARGV[4] == 'S', '', 'UNLINK', '', '', tonumber(ARGV[5]) or 0
 -- include spring_end

@@ -18,5 +18,5 @@ if redis.call('GET', key) == value .. '+' then -- else the long way is the right
     -- include spring_remove
   end
 end
-local ticket, removal, old, keep = '', 'UNLINK', '', ''
+local ticket, removal, old, keep, age = '', 'UNLINK', '', '', 0
 -- include spring_end
