@@ -16,7 +16,7 @@ local function ask(value, lease, kind, how, place, older, left, foreign)
     micros = time[1] * 1000000 + time[2]
     now = math.floor(micros / 1000)
   end
-  local refresh = true
+  local entries = nil
   if how == 'queue' then
     if older ~= '' then
       place = place ~= '' and place or redis.call('ZSCORE', queue, older) or ''
@@ -27,24 +27,26 @@ local function ask(value, lease, kind, how, place, older, left, foreign)
     if place == '' then
       place = string.format('%.0f', math.max(micros, (score or 0) + 1))
     end
+    local refresh = true
     if not score then
       redis.call('ZADD', queue, -now, 'open', -1, 'wide', place, member)
     else
       redis.call('ZADD', queue, place, member)
       refresh = score < 0 and now + score > 30000 -- those who wait see to it else
     end
+    if refresh then
+      redis.call('PEXPIRE', queue, 120000)
+    end
   else
-    place = redis.call('ZSCORE', queue, member)
+    entries = free(kind) and redis.call('ZRANGE', queue, '0', '3', 'WITHSCORES') or {}
+    place = entries[5] == member and entries[6] or redis.call('ZSCORE', queue, member)
     if not place then
       return {'missing'}
     end
   end
-  if refresh then
-    redis.call('PEXPIRE', queue, 120000)
-  end
   local ahead = 2 -- the members in front of its own that are no tickets: open and wide
   if free(kind) then
-    local entries = redis.call('ZRANGE', queue, '0', '2', 'WITHSCORES')
+    entries = entries or redis.call('ZRANGE', queue, '0', '3', 'WITHSCORES')
     local open = 0
     for i = 1, math.min(#entries, 4), 2 do
       open = entries[i] == 'open' and -entries[i + 1] or open
@@ -59,7 +61,7 @@ local function ask(value, lease, kind, how, place, older, left, foreign)
           left, ahead = patience, 3
         else
           dismiss(now)
-          entries = redis.call('ZRANGE', queue, '0', '2', 'WITHSCORES')
+          entries = redis.call('ZRANGE', queue, '0', '3', 'WITHSCORES')
         end
       end
       if how == 'due' and entries[5] ~= member and free('w') then -- those in front had their time
@@ -67,7 +69,7 @@ local function ask(value, lease, kind, how, place, older, left, foreign)
           redis.call('ZREM', queue, other)
           warn(other, 'd', 0)
         end
-        entries = redis.call('ZRANGE', queue, '0', '2', 'WITHSCORES')
+        entries = redis.call('ZRANGE', queue, '0', '3', 'WITHSCORES')
       end
       local next, served = serve(micros, member, heads(entries, member))
       if next == member and free(kind) then
@@ -76,7 +78,8 @@ local function ask(value, lease, kind, how, place, older, left, foreign)
         if free(kind) then -- other readers
           serve(micros, nil, heads(redis.call('ZRANGE', queue, '0', '2', 'WITHSCORES')))
         else
-          warn(redis.call('ZRANGEBYSCORE', queue, 0, '+inf', 'LIMIT', 0, 1)[1], 'n', lease)
+          local behind = entries[5] == member and {entries[7]} or redis.call('ZRANGEBYSCORE', queue, 0, '+inf', 'LIMIT', 0, 1)
+          warn(behind[1], 'n', lease)
         end
         return nil
       end
@@ -84,6 +87,9 @@ local function ask(value, lease, kind, how, place, older, left, foreign)
         left, foreign = tonumber(PROVISIONAL), false
       end
     end
+  end
+  if how ~= 'queue' then
+    redis.call('PEXPIRE', queue, 120000)
   end
   return {'queued', left, redis.call('ZRANK', queue, member) - ahead, place, foreign and 1 or 0}
 end
