@@ -36,6 +36,7 @@ type hold struct {
 	renewed bool    // the scheduler renews it
 	late    bool    // a grant of this hold may still arrive; written only by the call that obtains it
 	leads   bool    // it is a leader's: renewed, and its release leaves no long window; written before its owner has it
+	waited  uint32  // for how many milliseconds its call waited in the queue, at least; written as late is
 	inLine  instant // when it was asked for in the queue, which others in there now have joined later; 0: that is not known
 
 	// What every lock and unlock needs comes first, in few cache lines.
@@ -162,6 +163,11 @@ func (h *hold) grantShort(base instant, lease time.Duration) bool {
 	}
 	h.plan()
 	return true
+}
+
+// wanted is for how long the hold had the key, and its call waited for it before.
+func (h *hold) wanted(now instant) time.Duration {
+	return h.since.until(now) + time.Duration(h.waited)*time.Millisecond
 }
 
 // keep notes until when the path is to stay taken for an owner that has obtained it now.

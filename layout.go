@@ -96,7 +96,7 @@ type removal struct {
 	ticket     string // what to remove from it: a ticket, allTickets or none; or yields, or atOnce
 
 	keep time.Duration // how long the path is to stay taken, see [AtLeast]; 0: it is not
-	age  time.Duration // for how long the process had the key; 0 when that is not known
+	age  time.Duration // of the hold; 0 when that is not known
 
 	brief briefness
 	due   string // with forHeir: when the next window is, by the server's clock
@@ -128,10 +128,10 @@ func (r removal) keeping() string {
 	return strconv.FormatInt((r.keep-1).Milliseconds()+1, 10)
 }
 
-// shortAge is for how long a hold may have had the key without its release saying so. See PAUSE in lua/pass.lua.
+// shortAge is how old a hold may be without its release saying so. See PAUSE in lua/pass.lua.
 const shortAge = 10 * time.Millisecond
 
-// aged is the hold's age in the words of the scripts: whole milliseconds, or empty.
+// aged is that in the words of the scripts: whole milliseconds, or empty.
 func (r removal) aged() string {
 	if r.age <= shortAge {
 		return ""

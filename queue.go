@@ -3,6 +3,7 @@ package lockregistry
 import (
 	"context"
 	"errors"
+	"math"
 	"strconv"
 	"strings"
 	"sync"
@@ -354,6 +355,7 @@ func (a *acquisition) ask(what asking) error {
 		a.older, a.fresh = a.bid(w).ticket(), true
 		a.box.open(a.hold.number())
 	}
+	a.await()
 	err := a.try(w, false, a.deadline)
 	if a.won && w.brief { // nobody waited
 		a.hold.inLine = a.began
@@ -373,6 +375,12 @@ func (a *acquisition) ask(what asking) error {
 		a.hold.late = false
 	}
 	return err
+}
+
+// await notes in the hold for how long the call has waited, before that may own the key.
+func (a *acquisition) await() {
+	ms := a.begun.until(a.lock.reg.clock.now()).Milliseconds()
+	a.hold.waited = uint32(min(max(ms, 0), math.MaxUint32))
 }
 
 // asleep waits until it is time to look, or the hold is granted.
@@ -463,6 +471,7 @@ func (a *acquisition) asleep() (next asking, err error) {
 func (a *acquisition) granted(m mail) (next asking, err error) {
 	l := a.lock
 	l.reg.counts.grants.Add(1)
+	a.await()
 	wary := l.reg.transport.lane(l.key).isWary(l.reg.clock.now())
 	if a.hold.inLine = a.asked; a.asked != 0 && l.pair == nil {
 		l.foresee(a.asked, a.place, m.due)
@@ -479,6 +488,7 @@ func (a *acquisition) granted(m mail) (next asking, err error) {
 // look, the message has gone astray: the connection is suspect.
 func (a *acquisition) found(left time.Duration) (next asking, err error) {
 	a.lock.reg.counts.grants.Add(1)
+	a.await()
 	if a.box.take().granted == 0 { // it may still come, once
 		a.hold.found.Store(int64(a.lock.reg.clock.now().add(suspicion + a.lock.reg.acknowledging())))
 		if !a.woken {

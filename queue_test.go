@@ -448,7 +448,7 @@ func TestALongHoldIsFollowedAtOnce(t *testing.T) {
 			w.unlock(holder)
 			all = append(all, w.takes(start, m.result))
 			require.NoError(w, m.unlock(m.lock))
-			passes(2*time.Second, "open", "wide")
+			passes(3*time.Second, "open", "wide")
 		}
 		w.within(50*time.Millisecond, all)
 
@@ -463,18 +463,21 @@ func TestALongHoldIsFollowedAtOnce(t *testing.T) {
 			w.unlock(holder)
 			all = append(all, w.takes(start, next))
 			require.NoError(w, g.unlock(holder))
-			passes(2*time.Second, "open", "wide")
+			passes(3*time.Second, "open", "wide")
 		}
 		w.within(50*time.Millisecond, all)
 
 		// Those who take the lock from each other leave a window when it is time, however long each has it.
 		w.lock(holder)
+		since := time.Now()
 		a, b := w.joins(w.Context(), lockregistry.WithPollInterval(noPoll)), w.joins(w.Context(), lockregistry.WithPollInterval(noPoll))
+		w.await("it has waited", func() bool { return time.Since(since) > 300*time.Millisecond })
 		w.unlock(holder)
 		require.NoError(w, <-a.result)
 		granted := time.Now()
-		passes(2*time.Second, "wide")
-		w.await("longer than a lock is free by chance", func() bool { return time.Since(granted) > 400*time.Millisecond })
+		passes(5*time.Second, "wide")
+		passes(1100*time.Millisecond, "open") // as if the grant had been on its way for so long
+		w.await("longer than a lock is free by chance", func() bool { return time.Since(granted) > 700*time.Millisecond })
 		start := time.Now()
 		require.NoError(w, a.unlock(a.lock))
 		require.GreaterOrEqual(w, w.takes(start, b.result), 100*time.Millisecond)
@@ -587,16 +590,35 @@ func TestThoseWithoutATicketDoNotStarve(t *testing.T) {
 			return tries
 		}},
 	} {
-		for _, processes := range []int{1, 4} {
+		for _, processes := range []int{0, 1, 4} {
+			if processes == 0 && name != "polls" {
+				continue
+			}
 			t.Run(fmt.Sprint(name, ", against ", processes), func(t *testing.T) {
 				realWorlds(t, func(w *world) {
-					if processes == 1 { // whose goroutines hand the lock to each other, and have no tickets
-						ctx, cancel := context.WithCancel(context.Background())
-						done := w.saturate(ctx, w.registry(), func() { <-time.After(500 * time.Microsecond) })
-						w.Cleanup(func() { cancel(); done.Wait() })
-					} else {
+					ctx, cancel := context.WithCancel(context.Background())
+					var done *sync.WaitGroup
+					switch processes {
+					case 0: // one, whose goroutines ask for leases with which they cannot hand the lock to each other
+						done = new(sync.WaitGroup)
+						l := w.registry().Obtain("42")
+						for i := range 4 {
+							done.Go(func() {
+								for l.Lock(ctx, lockregistry.TTL(time.Duration(1+i*i)*10*time.Second)) == nil {
+									<-time.After(80 * time.Millisecond)
+									if err := l.Unlock(context.WithoutCancel(ctx)); err != nil {
+										w.Error(err)
+									}
+								}
+							})
+						}
+					case 1: // whose goroutines hand the lock to each other, and have no tickets
+						done = w.saturate(ctx, w.registry(), func() { <-time.After(500 * time.Microsecond) })
+					default:
+						done = new(sync.WaitGroup)
 						w.contend(processes)
 					}
+					w.Cleanup(func() { cancel(); done.Wait() })
 					java := w.client()
 					tries := c.tries(w)
 					var all []time.Duration

@@ -572,11 +572,11 @@ func (l *Lock) release(ctx context.Context) (End, error) {
 		return EndLost, ErrLockLost
 	}
 	p := patience{ctx: ctx, since: begun, limit: unlockLimit, grace: unlockGrace, late: lateFor(h.lease.length)}
-	m := removal{key: l.key, value: h.value, queue: l.queues(), keep: h.kept.after(begun), age: h.since.until(begun)}
+	m := removal{key: l.key, value: h.value, queue: l.queues(), keep: h.kept.after(begun), age: h.wanted(begun)}
 	switch {
 	case h.leads:
 		m.ticket = atOnce
-	case due && l.half().contended():
+	case (due || l.pair == nil) && l.half().contended(): // who waits comes at once, with a lease for which it could not be passed on
 		m.ticket = yields
 	}
 	if l.pair == nil && m.ticket == "" && m.keep == 0 && m.queue {

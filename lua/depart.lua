@@ -3,7 +3,7 @@
 --   turn                             somebody may come in who could not before
 --   reply                            what it replies, which changes
 --   message, announced               what is published, and whether it has been
---   age                              for how long the hold had the lock, see pass.lua
+--   age                              see pass.lua
 --   mode                             that of the lock now, if the hold was there
 if prefix ~= '' and (turn or ticket ~= '') then
   -- include names

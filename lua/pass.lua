@@ -1,7 +1,8 @@
 -- include serve
 local WIDE = 110             -- a window in which who tries each 100 ms has its chance
 local SHORT, OFTEN = 10, 100 -- the same for who is told of releases, and how rarely there is one
-local PAUSE = 250            -- what a poller needs that has no window: OFTEN, in which nothing is written down, and more than WIDE
+local PAUSE = 1000           -- how long that moment is: more than OFTEN, in which nothing is written down, and what messages take
+local LATE = 2500            -- a window that is due for less is not put off: a process may see its time late
 local STEP = 100             -- how much longer than the one in front of it who waits leaves a free key alone
 
 -- For a release: makes the holds of the first tickets the owners. Entries are the first members of the queue. Replies whether
@@ -10,8 +11,8 @@ local STEP = 100             -- how much longer than the one in front of it who 
 -- no long window is due: that hold was a leader's, and it matters that somebody leads, not who.
 --
 -- The script has also defined announce(), which publishes that the lock is free, and returns how many were told, and age, for how
--- many milliseconds the hold had the lock. When the queue had not given it to that hold a moment after a release, nor to the one that
--- had it before, nobody was kept out by tickets then: the long windows are counted from now on.
+-- many milliseconds the hold had the lock, and its call waited for it. When no release with a waiter is known of the moment before
+-- that call came, tickets kept nobody out then: the long windows are counted from now on, but for one that has just come due.
 local function pass(entries, yields)
   local open, wide = 0, 0
   for i = 1, math.min(#entries, 4), 2 do
@@ -35,7 +36,7 @@ local function pass(entries, yields)
     return served, next ~= nil
   end
   local back = math.max(open, wide) - now > WIDE -- no window is as long: the server's clock went back
-  if wide <= 1 or back or now - age - math.max(open, wide) >= PAUSE then -- from now on tickets keep others out
+  if wide <= 1 or back or now - age - math.max(open, wide) >= PAUSE and now - wide >= LATE then -- from now on tickets keep others out
     open, wide = (open == 0 or back) and now - OFTEN or open, now
     redis.call('ZADD', queue, -open, 'open', -wide, 'wide')
     redis.call('PEXPIRE', queue, 120000)

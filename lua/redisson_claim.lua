@@ -63,7 +63,7 @@ local function own(other, lease)
 end
 -- include ask
 -- Whether the holder is Redisson's does not show.
-local ok, reply = pcall(ask, field, lease, '', how, place, older, taken and redis.call('PTTL', key) or 0, false)
+local ok, reply = pcall(ask, field, lease, '', how, place, older, taken and redis.call('PTTL', key) or -2, false)
 if not ok then
   return unfenced or {'error', type(reply) == 'table' and reply.err or reply}
 end

@@ -11,7 +11,8 @@
 -- ARGV[6]  the command that removes a key; empty or missing: UNLINK
 -- ARGV[7]  one more channel to publish on; empty or missing: none
 -- ARGV[8]  how long the path is to stay taken, in milliseconds; empty or missing: no longer
--- ARGV[9]  for how long the hold had the lock, in milliseconds; empty or missing: not for long, or that is not known
+-- ARGV[9]  for how long the hold had the lock, and its call waited for it in the queue, in milliseconds; empty or missing: not for
+--          long, or that is not known
 --
 -- Replies 0 when the key was not the hold's. When it was the reply is 1, 2 when others wait in the queue or one of them has
 -- the key now, or 3 when there can be no queue.
