@@ -355,7 +355,7 @@ func (a *acquisition) ask(what asking) error {
 		a.older, a.fresh = a.bid(w).ticket(), true
 		a.box.open(a.hold.number())
 	}
-	a.await()
+	a.noteWait()
 	err := a.try(w, false, a.deadline)
 	if a.won && w.brief { // nobody waited
 		a.hold.inLine = a.began
@@ -377,8 +377,8 @@ func (a *acquisition) ask(what asking) error {
 	return err
 }
 
-// await notes in the hold for how long the call has waited, before that may own the key.
-func (a *acquisition) await() {
+// noteWait notes in the hold for how long the call has waited, before that may own the key.
+func (a *acquisition) noteWait() {
 	ms := a.begun.until(a.lock.reg.clock.now()).Milliseconds()
 	a.hold.waited = uint32(min(max(ms, 0), math.MaxUint32))
 }
@@ -471,7 +471,7 @@ func (a *acquisition) asleep() (next asking, err error) {
 func (a *acquisition) granted(m mail) (next asking, err error) {
 	l := a.lock
 	l.reg.counts.grants.Add(1)
-	a.await()
+	a.noteWait()
 	wary := l.reg.transport.lane(l.key).isWary(l.reg.clock.now())
 	if a.hold.inLine = a.asked; a.asked != 0 && l.pair == nil {
 		l.foresee(a.asked, a.place, m.due)
@@ -488,7 +488,7 @@ func (a *acquisition) granted(m mail) (next asking, err error) {
 // look, the message has gone astray: the connection is suspect.
 func (a *acquisition) found(left time.Duration) (next asking, err error) {
 	a.lock.reg.counts.grants.Add(1)
-	a.await()
+	a.noteWait()
 	if a.box.take().granted == 0 { // it may still come, once
 		a.hold.found.Store(int64(a.lock.reg.clock.now().add(suspicion + a.lock.reg.acknowledging())))
 		if !a.woken {

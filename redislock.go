@@ -576,7 +576,7 @@ func (l *Lock) release(ctx context.Context) (End, error) {
 	switch {
 	case h.leads:
 		m.ticket = atOnce
-	case (due || l.pair == nil) && l.half().contended(): // who waits comes at once, with a lease for which it could not be passed on
+	case (due || l.pair == nil && h.watched.Load()) && l.half().contended(): // or its lease does not suit who waits
 		m.ticket = yields
 	}
 	if l.pair == nil && m.ticket == "" && m.keep == 0 && m.queue {
