@@ -564,7 +564,11 @@ type question struct{ hold *hold }
 
 func (q question) call() call { return q.hold.lock.kind.layout.holds(q.hold.lock.key, q.hold.value) }
 
-func (q question) late() time.Duration { return lateFor(q.hold.lease.length) }
+func (q question) late() time.Duration {
+	q.hold.mu.Lock()
+	defer q.hold.mu.Unlock()
+	return lateFor(q.hold.lease.length) // which its owner may be changing
+}
 
 func (q question) wanted() bool { return q.hold.goesOn() }
 

@@ -126,3 +126,15 @@ func TestMessageOnAQuietLane(t *testing.T) {
 		l.wary.Store(0)
 	}
 }
+
+// The server is asked whether a hold has its key still, while its owner changes the lease. The race detector tells.
+func TestALeaseThatChangesWhileTheHoldIsAskedFor(t *testing.T) {
+	l := embedded(t).Obtain("42")
+	require.NoError(t, l.Lock(t.Context()))
+	defer func() { require.NoError(t, l.Unlock(t.Context())) }()
+	h := l.hold.Load()
+	asked := make(chan time.Duration)
+	go func() { asked <- question{h}.late() }()
+	require.NoError(t, l.Renew(t.Context(), 300*time.Millisecond))
+	require.Contains(t, []time.Duration{lateAnswer, 100 * time.Millisecond}, <-asked)
+}
