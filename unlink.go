@@ -18,7 +18,8 @@ type remover struct {
 }
 
 // removal returns the command that removes a key. The first call asks the server; calls that come while it does take
-// DEL. When the network fails, the next call asks again.
+// DEL, and so does that one when the answer takes longer than a call waits for it: the answer is for those that follow. When
+// the network fails, the next call asks again.
 func (t *transport) removal(log *journal) string {
 	r := &t.remove
 	if command := r.command.Load(); command != nil {
@@ -32,22 +33,30 @@ func (t *transport) removal(log *journal) string {
 		return *command
 	}
 
-	reply := t.ask(func(ctx context.Context, way rueidis.CoreClient) rueidis.RedisResult {
-		return way.Do(ctx, way.B().Info().Section("server").Build())
+	t.ask(func(ctx context.Context, way rueidis.CoreClient) rueidis.RedisResult {
+		reply := way.Do(ctx, way.B().Info().Section("server").Build())
+		r.learn(reply, log)
+		return reply
 	})
+	if command := r.command.Load(); command != nil {
+		return *command
+	}
+	return "DEL"
+}
+
+// learn takes in what the server has answered, if it has.
+func (r *remover) learn(reply rueidis.RedisResult, log *journal) {
 	info, err := reply.ToString()
+	if !answered(err) && !rueidis.IsParseErr(err) {
+		return
+	}
 	command := "DEL"
 	if err == nil && hasUnlink(info) {
 		command = "UNLINK"
 	}
-
-	if answered(err) || rueidis.IsParseErr(err) {
-		r.command.Store(&command)
-		if command == "DEL" {
-			log.log(slog.LevelInfo, "keys are removed with DEL: INFO does not report a server that has UNLINK", slog.Any("error", err))
-		}
+	if r.command.Swap(&command) == nil && command == "DEL" {
+		log.log(slog.LevelInfo, "keys are removed with DEL: INFO does not report a server that has UNLINK", slog.Any("error", err))
 	}
-	return command
 }
 
 // hasUnlink reads from the reply of INFO whether the server is of version 4 or newer. Valkey and development builds

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/alicebob/miniredis/v2/server"
@@ -273,4 +274,20 @@ func TestRemovalWithFewPermissions(t *testing.T) {
 			})
 		})
 	}
+}
+
+// An answer that takes longer than an unlock waits for it is for those that follow.
+func TestTheServerIsSlowToSayWhatItIs(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		f := w.flaky()
+		l := f.registry().Obtain("42")
+		f.all("INFO", slow(150*time.Millisecond))
+		w.lock(l)
+		w.unlock(l)
+		w.pass(time.Second)
+		w.lock(l)
+		start := time.Now()
+		w.unlock(l)
+		require.Zero(w, time.Since(start))
+	})
 }
