@@ -428,7 +428,7 @@ func TestGrantIsLengthened(t *testing.T) {
 }
 
 // A window for those without a ticket is due when tickets have kept the key from them for a while. A long hold of a lock that was
-// free has not, so the one who waits behind it has the lock at once; and so it is whenever the lock was free for a moment.
+// free has not, so the one who waits behind it has the lock at once; and so it is whenever nobody has waited for a while.
 func TestALongHoldIsFollowedAtOnce(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		// passes makes times in the queue as old as if the server's clock had gone on.
