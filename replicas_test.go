@@ -147,7 +147,10 @@ func TestReplicasDelayNobodyElse(t *testing.T) {
 
 func TestManyCallsWithReplicas(t *testing.T) {
 	followedWorlds(t, func(w *followed) {
-		const calls = 2000
+		const (
+			calls  = 2000
+			enough = 1500 * time.Millisecond // if one call waited for another, that took two seconds
+		)
 		all := func(r *lockregistry.Registry, each func(l *lockregistry.Lock)) (longest time.Duration) {
 			var running sync.WaitGroup
 			var mu sync.Mutex
@@ -183,11 +186,11 @@ func TestManyCallsWithReplicas(t *testing.T) {
 				assert.ErrorIs(t, err, lockregistry.ErrUnavailable)
 			})
 			t.Logf("with one that does not %v", took)
-			if best = min(best, took); best < time.Second+slack {
+			if best = min(best, took); best < enough {
 				break
 			}
 		}
-		assert.Less(t, best, time.Second+slack)
+		assert.Less(t, best, enough)
 		w.replica.Thaw()
 		w.leftNothingSoon()
 	})
