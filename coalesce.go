@@ -107,7 +107,9 @@ func (l *lane) doTogether(b *coalescer, p *patience, c *call, end *limit, a *ans
 	a.RedisResult = c.repair(end, t.client, b.do(end))
 	if errors.Is(a.Error(), errNotSent) { // the lane has become wary
 		rest := *p
-		rest.since, rest.limit = 0, end.left(t.clock.now())
+		if rest.since == 0 {
+			rest.since = a.sent
+		}
 		end.stop()
 		l.doApart(&rest, c, a)
 		return

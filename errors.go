@@ -103,6 +103,8 @@ func classified(err error) error {
 		return err
 	case wrongType(err):
 		return errors.Join(ErrWrongType, err)
+	case errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded): // not the caller's, see explain: the client's
+		return outage{errors.New(err.Error())}
 	case transient(err):
 		return outage{err}
 	default:

@@ -24,13 +24,14 @@ import (
 // used for as long after its own last answer as a lane is calm; later the shared ones are, until it has answered a question.
 // When the lane becomes wary, or any of its connections breaks, it is dropped. So what is said of deposed masters holds for it
 // as it does for the shared ones. And every second a few commands go over those: were they closed, or do they break because
-// another server is there now, it is noticed.
+// another server is there now, it is noticed; and one of them is asked for its age, see compare.
 //
 // It is for clients of one address, as rueidis makes them. One of Sentinel does not close such a connection when it changes to
 // another master, and a wrapper may want to see each command.
 type private struct {
 	rueidis.DedicatedClient
-	made  instant
+	made  instant     // not before it
+	since instant     // it was there then
 	busy  atomic.Bool // somebody uses it, or it is closed
 	unfit atomic.Bool // whoever uses it closes it
 	heard instant     // when the newest answer came; guarded by busy
@@ -187,29 +188,38 @@ func (l *lane) prepare(now instant) {
 }
 
 // procure gets a connection that was made just now. Those that the client has in its pool may be in any state, and lead to
-// another database; they are given back.
+// another database; they are given back. Where these are all that the client may have, there is none to be had.
 func (l *lane) procure(now instant) *private {
 	var pooled []func()
-	defer func() {
-		for _, giveBack := range pooled {
-			giveBack()
+	giveBack := func() {
+		for _, one := range pooled {
+			one()
 		}
-	}()
+	}
 	for len(pooled) < mostPooled {
-		client, giveBack := l.transport.client.Dedicate()
+		alarm := time.AfterFunc(lateAnswer, giveBack) // else it would wait for itself
+		client, back := l.transport.client.Dedicate()
+		if !alarm.Stop() {
+			back()
+			return nil
+		}
 		w := &private{DedicatedClient: client, made: now}
 		info, err := l.ask(w)
 		age, err2 := ageOf(info)
 		err = errors.Join(err, err2)
 		if err != nil {
 			client.Close()
+			giveBack()
 			return nil
 		}
 		if age <= now.until(w.heard)+time.Second && l.alike(info) { // the age is told in whole seconds
+			giveBack()
+			w.since = w.heard
 			return w
 		}
-		pooled = append(pooled, giveBack)
+		pooled = append(pooled, back)
 	}
+	giveBack()
 	return nil
 }
 
@@ -236,6 +246,9 @@ func (l *lane) install(w *private) {
 		return
 	}
 	l.private.way.Store(w)
+	if !l.known() { // one has broken meanwhile, which has dropped the one before
+		l.drop()
+	}
 	if !l.private.tended {
 		l.private.tended = true
 		time.AfterFunc(privateTend, l.tend)
@@ -253,27 +266,62 @@ func (l *lane) tend() {
 	}
 	l.run.Store(0)
 	now := l.transport.clock.now()
-	old := w.made.until(now) >= privateLife
+	old, used := w.made.until(now) >= privateLife, true
 	if !old && w.take() {
-		old = w.heard.until(now) >= privateIdle
+		idle := w.heard.until(now)
+		old, used = idle >= privateIdle, idle < privateTend
 		w.leave()
 	}
 	if old {
 		l.drop()
+	} else if used {
+		go l.compare(w)
 	}
 	time.AfterFunc(privateTend, l.tend)
 }
 
-// alike tells whether a connection that is described so leads to the same database as the shared ones.
-func (l *lane) alike(info string) bool {
-	shared, err := l.transport.ask(func(ctx context.Context, way rueidis.CoreClient) rueidis.RedisResult {
-		return way.Do(ctx, way.B().Arbitrary("CLIENT", "INFO").Build())
-	}).ToString()
-	return err == nil && database(info) == database(shared)
+// compare drops the private connection when a shared one is younger, which may lead elsewhere: one that is closed while nothing is
+// under way rueidis replaces in silence.
+func (l *lane) compare(w *private) {
+	info, err := l.transport.describe()
+	age, err2 := ageOf(info)
+	if err != nil || err2 != nil || age+time.Second >= w.since.until(l.transport.clock.now()) { // it is told in whole seconds
+		return
+	}
+	if l.private.way.CompareAndSwap(w, nil) {
+		w.discard()
+	}
 }
 
-// database is the one that a connection leads to, by its description.
-func database(info string) string {
+// alike tells whether a connection that is described so leads to the same database as the shared ones.
+func (l *lane) alike(info string) bool {
+	shared := l.transport.database()
+	return shared != "" && databaseIn(info) == shared
+}
+
+// database is the one to which the shared connections lead; empty when that is not known. The client's options decide, so it is
+// asked for once.
+func (t *transport) database() string {
+	if known := t.selected.Load(); known != nil {
+		return *known
+	}
+	info, err := t.describe()
+	number := databaseIn(info)
+	if answered(err) { // also by a server that does not tell
+		t.selected.Store(&number)
+	}
+	return number
+}
+
+// describe has the server describe a shared connection.
+func (t *transport) describe() (info string, err error) {
+	return t.ask(func(ctx context.Context, way rueidis.CoreClient) rueidis.RedisResult {
+		return way.Do(ctx, way.B().Arbitrary("CLIENT", "INFO").Build())
+	}).ToString()
+}
+
+// databaseIn is the one that a connection leads to, by its description.
+func databaseIn(info string) string {
 	_, after, _ := strings.Cut(info, " db=")
 	number, _, _ := strings.Cut(after, " ")
 	return number

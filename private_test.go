@@ -18,7 +18,7 @@ import (
 
 // aged is the reply of a server that tells the age of a connection, as miniredis does not.
 func aged(seconds int) fate {
-	text := fmt.Sprintf("id=7 age=%d idle=0", seconds)
+	text := fmt.Sprintf("id=7 age=%d idle=0 db=0", seconds)
 	return fate{lost: true, reply: fmt.Sprintf("$%d\r\n%s\r\n", len(text), text)}
 }
 
@@ -485,4 +485,23 @@ func TestTheConnectionOfASingleCommandBreaksLate(t *testing.T) {
 		require.Same(w, own, f.newest("obtain"))
 		f.sections(r, 20)
 	})
+}
+
+// A shared connection that is younger may lead elsewhere: the one for single commands is given up within a moment. One that is
+// older says nothing.
+func TestASharedConnectionIsMadeAnew(t *testing.T) {
+	for age, stays := range map[int]bool{0: false, 3600: true} {
+		t.Run(strconv.Itoa(age), func(t *testing.T) {
+			fakeWorld(t, func(w *world) {
+				f := w.flaky()
+				r, own := f.alone()
+				f.all("CLIENT", aged(age))
+				for range 700 {
+					f.sections(r, 1)
+					w.pass(5 * time.Millisecond)
+				}
+				require.Equal(w, stays, f.isOpen(own))
+			})
+		})
+	}
 }

@@ -120,6 +120,7 @@ type courier struct {
 	trusted    bool
 	since      instant // when its present step began
 	connected  bool
+	database   string   // to be selected on its connection; empty: none
 	servers    []string // of a client of Sentinels, when it began
 	written    []*replication
 	nudge      chan struct{} // has room for one: a caller waits no longer
@@ -355,8 +356,9 @@ func (c *courier) dedicate() (client rueidis.DedicatedClient, release func()) {
 		if node == nil {
 			return nil, nil
 		}
-		return node.Dedicate()
+		return node.Dedicate() // a cluster has one database
 	}
+	c.database = t.database()
 	if t.client.Mode() == rueidis.ClientModeSentinel {
 		c.servers = topology.Servers(t.client)
 	}
@@ -389,6 +391,11 @@ func (c *courier) round(client rueidis.DedicatedClient) bool {
 		return false
 	}
 	var commands rueidis.Commands
+	selects := c.database != "" // what comes from the client's pool may have another one selected
+	if selects {
+		commands = append(commands, client.B().Arbitrary("SELECT").Args(c.database).Build())
+		c.database = ""
+	}
 	n, slice := 1, waitSlice
 	for _, e := range slices.Concat(c.written, batch) {
 		n, slice = max(n, e.call.replicas.n), min(slice, e.call.replicas.timeout)
@@ -410,6 +417,9 @@ func (c *courier) round(client rueidis.DedicatedClient) bool {
 	commands = append(commands, client.B().Arbitrary("WAIT").
 		Args(strconv.Itoa(n), strconv.FormatInt(slice.Milliseconds(), 10)).Build())
 	results := client.DoMulti(t.ctx, commands...)
+	if selects { // it is forbidden to all who share the pool, or done
+		results = results[1:]
+	}
 	return c.takeIn(batch, results, now)
 }
 
@@ -420,7 +430,11 @@ func (c *courier) takeIn(batch []*replication, results []rueidis.RedisResult, be
 	mu := &t.replicators.mu
 	acks, err := results[len(results)-1].AsInt64()
 	broken := !answered(err)
-	var moved []*replication
+	type move struct {
+		e      *replication
+		result rueidis.RedisResult
+	}
+	var moved []move
 	mu.Lock()
 	now := t.clock.now()
 	i := 0
@@ -448,7 +462,7 @@ func (c *courier) takeIn(batch []*replication, results []rueidis.RedisResult, be
 			r.add(c.lane, e)
 		case elsewhere(result.Error()) && e.hops < mostHops:
 			e.result, e.state = result, isWaiting
-			moved = append(moved, e)
+			moved = append(moved, move{e, result})
 		case !e.wrote(&e.call, result):
 			e.settle(result, nil)
 		default:
@@ -472,8 +486,8 @@ func (c *courier) takeIn(batch []*replication, results []rueidis.RedisResult, be
 	}
 	c.written = slices.DeleteFunc(c.written, func(e *replication) bool { return e.state == isSettled })
 	mu.Unlock()
-	for _, e := range moved {
-		t.redirect(e)
+	for _, m := range moved { // one by one, while the limits of the others may end
+		t.redirect(m.e, m.result)
 	}
 	if broken {
 		if t.guide != nil {
@@ -507,9 +521,8 @@ func (c *courier) takeIn(batch []*replication, results []rueidis.RedisResult, be
 }
 
 // redirect sends a command to the node of a cluster that has the key by the word of the one that was asked.
-func (t *transport) redirect(e *replication) {
-	failure := e.result.Error()
-	reply, _ := rueidis.IsRedisErr(failure)
+func (t *transport) redirect(e *replication, result rueidis.RedisResult) {
+	reply, _ := rueidis.IsRedisErr(result.Error())
 	address, moved := reply.IsMoved()
 	if !moved {
 		address, _ = reply.IsAsk()
@@ -529,7 +542,7 @@ func (t *transport) redirect(e *replication) {
 	switch {
 	case e.state == isSettled:
 	case t.client.Nodes()[address] == nil:
-		e.settle(e.result, nil)
+		e.settle(result, nil)
 	default:
 		e.hops++
 		e.asking = !moved

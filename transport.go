@@ -54,7 +54,9 @@ type transport struct {
 	deaf    atomic.Bool // the client has ignored a context, as it does with DisableAutoPipelining: every command gets a goroutine
 	watch   watch
 	batches chan struct{}
-	users   int // registries; guarded by transportsMu
+	// selected is the database of the client's shared connections; nil: it is not known yet.
+	selected atomic.Pointer[string]
+	users    int // registries; guarded by transportsMu
 
 	replicators replicators
 }
@@ -263,7 +265,15 @@ func (t *transport) do(p *patience, c *call) (a answer) {
 	end.begin(p, a.sent, nil)
 	a.RedisResult = c.send(end, t.client)
 	overdue := end.overdue()
-	end.stop()
+	if over := end.stop(); !over && errors.Is(a.Error(), errNoAnswer) {
+		// Another command's limit has ended while the client made a connection for both, and this one was not sent.
+		rest := *p
+		if rest.since == 0 {
+			rest.since = a.sent
+		}
+		l.doApart(&rest, c, &a)
+		return a
+	}
 	l.takeIn(p, overdue, &a)
 	return a
 }
@@ -724,6 +734,10 @@ func (l *lane) dedicate(since instant) rueidis.DedicatedClient {
 			continue
 		}
 		age, untold := ageOf(info)
+		if known := t.selected.Load(); err == nil && known != nil && *known != "" && databaseIn(info) != *known { // somebody has selected another one
+			client.Close()
+			continue
+		}
 		if err != nil || untold != nil || age-time.Second <= since.until(t.clock.now()) {
 			return client
 		}
