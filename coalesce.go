@@ -107,9 +107,7 @@ func (l *lane) doTogether(b *coalescer, p *patience, c *call, end *limit, a *ans
 	a.RedisResult = c.repair(end, t.client, b.do(end))
 	if errors.Is(a.Error(), errNotSent) { // the lane has become wary
 		rest := *p
-		if rest.since == 0 {
-			rest.since = a.sent
-		}
+		rest.since, rest.limit = 0, end.left(t.clock.now())
 		end.stop()
 		l.doApart(&rest, c, a)
 		return

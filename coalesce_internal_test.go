@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/redis/rueidis"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -264,34 +263,5 @@ func TestTheWatchGoesOnWhileSomethingWaits(t *testing.T) {
 		require.NoError(t, b.do(end).Error())
 		require.LessOrEqual(t, time.Since(begun), 2*watchEvery)
 		end.stop()
-	})
-}
-
-// A command that had to wait for its turn, and then goes another way, has the grace that it had in all.
-func TestScatteredCommandsKeepTheirGrace(t *testing.T) {
-	const ms = time.Millisecond
-	shipping(t, 2, func(t *testing.T, way *transport, c *office, _ askingFor) {
-		c.one = func(string) { <-time.After(time.Minute) }
-		l := &way.lanes[0]
-		b := away(l)
-		b.came = way.clock.now().add(time.Hour)
-		way.watch.run()
-		<-time.After(85 * ms) // its next round comes soon
-		l.heard.Store(int64(way.clock.now()))
-		ctx, cancel := context.WithCancel(t.Context())
-		begun, took := time.Now(), make(chan time.Duration, 1)
-		go func() {
-			p := patience{ctx: ctx, since: way.clock.now(), limit: time.Second, grace: 100 * ms, late: time.Hour}
-			a := way.do(&p, &call{key: "1"})
-			assert.ErrorIs(t, a.Error(), errNoAnswer)
-			took <- time.Since(begun)
-		}()
-		<-time.After(ms)
-		cancel()
-		<-time.After(93 * ms)
-		synctest.Wait()
-		l.scatter()
-		require.LessOrEqual(t, <-took, 101*ms)
-		<-time.After(2 * time.Minute)
 	})
 }

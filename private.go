@@ -280,8 +280,8 @@ func (l *lane) tend() {
 	time.AfterFunc(privateTend, l.tend)
 }
 
-// compare drops the private connection when a shared one is younger, which may lead elsewhere: one that is closed while nothing is
-// under way rueidis replaces in silence.
+// compare drops the private connection when a shared one is younger, which may lead elsewhere: one that is closed while nothing
+// is under way is replaced by rueidis in silence.
 func (l *lane) compare(w *private) {
 	info, err := l.transport.describe()
 	age, err2 := ageOf(info)

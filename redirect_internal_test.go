@@ -23,7 +23,7 @@ func (c *movingCluster) Mode() rueidis.ClientMode { return rueidis.ClientModeClu
 func (c *movingCluster) Nodes() map[string]rueidis.Client {
 	return map[string]rueidis.Client{"a:1": c.node}
 }
-func (c *movingCluster) Do(ctx context.Context, _ rueidis.Completed) rueidis.RedisResult {
+func (c *movingCluster) Do(_ context.Context, _ rueidis.Completed) rueidis.RedisResult {
 	<-time.After(c.ptl) // it is to find out where a key is
 	return rueidis.NewErrorResult(context.DeadlineExceeded)
 }

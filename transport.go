@@ -734,8 +734,8 @@ func (l *lane) dedicate(since instant) rueidis.DedicatedClient {
 			continue
 		}
 		age, untold := ageOf(info)
-		if known := t.selected.Load(); err == nil && known != nil && *known != "" && databaseIn(info) != *known { // somebody has selected another one
-			client.Close()
+		if known := t.selected.Load(); err == nil && known != nil && *known != "" && databaseIn(info) != *known {
+			client.Close() // somebody has selected another one
 			continue
 		}
 		if err != nil || untold != nil || age-time.Second <= since.until(t.clock.now()) {
