@@ -128,6 +128,10 @@ func (l *Lock) pursue(first attempt, q *request, patient bool, deadline instant)
 	}
 	a.ear = l.reg.waker.listener(l)
 	queues := a.ear.Waiter != nil && l.queues()
+	if queues && l.reg.cluster && queueOf(l.reg.prefix, l.key) == "" {
+		l.noQueue("a cluster would keep it in another slot than the lock, because of the braces in the path")
+		queues = false
+	}
 	if queues {
 		a.spare = l.spare()
 		a.box.came = a.spare.came

@@ -94,6 +94,27 @@ func TestQueueOnACluster(t *testing.T) {
 	}
 }
 
+// Where braces put the queue of a path into another slot there is none, and a log line says so. Calls wake by tracking.
+func TestBracesThatForbidAQueue(t *testing.T) {
+	nodes := redistest.StartCluster(t, 3)
+	for _, layout := range []lockregistry.Layout{lockregistry.LayoutSpring, lockregistry.LayoutRedisson} {
+		t.Run(strconv.Itoa(int(layout)), func(t *testing.T) {
+			var log journal
+			holder := onCluster(t, nodes, lockregistry.WithLayout(layout)).Obtain("e}1")
+			waits := onCluster(
+				t, nodes, lockregistry.WithLayout(layout), log.option(), lockregistry.WithPollInterval(noPoll)).Obtain("e}1")
+			owner := lockregistry.NewOwner(t.Context())
+			require.NoError(t, holder.Lock(t.Context()))
+			got := make(chan error, 1)
+			go func() { got <- waits.Lock(owner, lockregistry.Wait(10*time.Second)) }()
+			require.Eventually(t, func() bool { return len(log.lines("because of the braces")) == 1 }, 10*time.Second, time.Millisecond)
+			require.NoError(t, holder.Unlock(t.Context()))
+			require.NoError(t, <-got)
+			require.NoError(t, waits.Unlock(owner))
+		})
+	}
+}
+
 // While a slot moves, no second queue begins where it goes: the keys of the first one could not be moved there any more, and
 // those who wait in one know nothing of the other.
 func TestAQueueMovesWithItsSlot(t *testing.T) {
