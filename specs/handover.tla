@@ -5,8 +5,8 @@
 (* what is modelled and what is not, PROTOCOL.md what follows for the code.*)
 (*                                                                         *)
 (* A comment above an action or an operator names the function or script   *)
-(* that it stands for. R1 to R18 and Q1 to Q11 are the rules and           *)
-(* properties that PROTOCOL.md lists.                                      *)
+(* that it stands for. R1 to R18 are the rules that PROTOCOL.md lists, S,  *)
+(* L and Q the guarantees and properties in docs/semantics.md.             *)
 (***************************************************************************)
 EXTENDS Integers, Sequences, FiniteSets, TLC
 
