@@ -64,6 +64,8 @@ func TestTargetHoldsWithAFigureThatIsEnough(t *testing.T) {
 	r := comparison([]float64{20}, []float64{10}, nil, nil)
 	assert.Equal(t, "yes", holds(target{metric: timePerOp.name, toFloor: 1.5, enough: 20}, r))
 	assert.Equal(t, "no", holds(target{metric: timePerOp.name, toFloor: 1.5, enough: 19}, r))
+	assert.Equal(t, "yes", holds(target{metric: timePerOp.name, toFloor: 1.5, window: 20, enough: 20}, r))
+	assert.Equal(t, "no", holds(target{metric: timePerOp.name, toFloor: 1.5, window: 21, enough: 30}, r))
 }
 
 func TestResultNamesItsFloor(t *testing.T) {
