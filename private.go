@@ -196,6 +196,7 @@ func (l *lane) procure(now instant) *private {
 			one()
 		}
 	}
+	defer giveBack() // twice is as good as once
 	for len(pooled) < mostPooled {
 		alarm := time.AfterFunc(lateAnswer, giveBack) // else it would wait for itself
 		client, back := l.transport.client.Dedicate()
@@ -209,17 +210,14 @@ func (l *lane) procure(now instant) *private {
 		err = errors.Join(err, err2)
 		if err != nil {
 			client.Close()
-			giveBack()
 			return nil
 		}
 		if age <= now.until(w.heard)+time.Second && l.alike(info) { // the age is told in whole seconds
-			giveBack()
 			w.since = w.heard
 			return w
 		}
 		pooled = append(pooled, back)
 	}
-	giveBack()
 	return nil
 }
 
@@ -307,7 +305,7 @@ func (t *transport) database() string {
 	}
 	info, err := t.describe()
 	number := databaseIn(info)
-	if answered(err) { // also by a server that does not tell
+	if err == nil || !transient(err) { // also when the server does not tell
 		t.selected.Store(&number)
 	}
 	return number

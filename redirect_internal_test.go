@@ -16,7 +16,6 @@ import (
 type movingCluster struct {
 	rueidis.Client
 	node *movingNode
-	ptl  time.Duration
 }
 
 func (c *movingCluster) Mode() rueidis.ClientMode { return rueidis.ClientModeCluster }
@@ -24,13 +23,13 @@ func (c *movingCluster) Nodes() map[string]rueidis.Client {
 	return map[string]rueidis.Client{"a:1": c.node}
 }
 func (c *movingCluster) Do(_ context.Context, _ rueidis.Completed) rueidis.RedisResult {
-	<-time.After(c.ptl) // it is to find out where a key is
+	<-time.After(10 * time.Second) // it is to find out where a key is
 	return rueidis.NewErrorResult(context.DeadlineExceeded)
 }
 
 type movingNode struct {
-	slotMoved bool
 	rueidis.Client
+	slotMoved          bool
 	slots, moved, zero rueidis.RedisResult
 }
 
@@ -70,7 +69,7 @@ func TestLimitsThatEndDuringARedirection(t *testing.T) {
 		moved: eval("return redis.error_reply('MOVED 7 b:1')"),
 		zero:  eval("return 0")}
 	synctest.Test(t, func(t *testing.T) {
-		c := &movingCluster{Client: client, node: n, ptl: 10 * time.Second}
+		c := &movingCluster{Client: client, node: n}
 		way := newTransport(c)
 		var all sync.WaitGroup
 		for i := range 3 {

@@ -88,7 +88,7 @@ func TestWithoutLocksTheCheckFindsWhatIsLost(t *testing.T) {
 	assert.EqualValues(t, workers, j.done.Load())
 	assert.EqualValues(t, 1, j.counters[0].final, "all of them read 0 and wrote 1")
 	assert.EqualValues(t, workers-1, j.lost())
-	assert.Empty(t, locks(t, embedded), "the job leaves locks behind")
+	assert.Empty(t, embedded.Keys(), "the job leaves keys behind")
 }
 
 func TestInterruptedJobKeepsItsBooksAndCleansUp(t *testing.T) {
@@ -114,7 +114,7 @@ func TestPrefixInUseIsRefused(t *testing.T) {
 	err := j.run(t.Context(), server.connect)
 
 	require.ErrorContains(t, err, "p-counter:account-2 exists already")
-	assert.Equal(t, []string{"p-counter:account-2"}, locks(t, embedded), "only what the job made is removed")
+	assert.Equal(t, []string{"p-counter:account-2"}, embedded.Keys(), "only what the job made is removed")
 }
 
 func TestExitCodes(t *testing.T) {
