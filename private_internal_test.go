@@ -70,3 +70,30 @@ func TestEachReplyIsThatOfItsCommand(t *testing.T) {
 	require.GreaterOrEqual(t, len(own), 10, "each is closed with a command that is given up")
 	require.Positive(t, unanswered.Load())
 }
+
+// telling is a client whose server gives these answers, one after the other.
+type telling struct {
+	rueidis.Client
+	answers []rueidis.RedisResult
+}
+
+func (c *telling) Do(context.Context, rueidis.Completed) (answer rueidis.RedisResult) {
+	answer, c.answers = c.answers[0], c.answers[1:]
+	return answer
+}
+
+// A server that is about to tell is asked again, one that has told, or does not tell, is not.
+func TestTheDatabaseIsAskedForOnce(t *testing.T) {
+	client := onMiniredis(t)
+	says := func(script string) rueidis.RedisResult {
+		return client.Do(t.Context(), client.B().Eval().Script(script).Numkeys(0).Build())
+	}
+	loading, refused := "return redis.error_reply('LOADING it starts')", "return redis.error_reply('NOPERM no')"
+	way := newTransport(&telling{client, []rueidis.RedisResult{says(loading), says("return 'id=7 db=3 x=1'")}})
+	require.Empty(t, way.database())
+	require.Equal(t, "3", way.database())
+	require.Equal(t, "3", way.database())
+	way = newTransport(&telling{client, []rueidis.RedisResult{says(refused)}})
+	require.Empty(t, way.database())
+	require.Empty(t, way.database())
+}
