@@ -341,6 +341,7 @@ func (s *slotful) try(b *bundle) {
 	}
 	first := s.tries[0]
 	c := first.lock.kind.layout.obtainAll(bids)
+	c.vain = true
 	b.reg.demand(&c, func(_ *call, result rueidis.RedisResult) bool {
 		_, taken, err := readTokens(result, len(bids))
 		return err == nil && taken == 0

@@ -374,6 +374,7 @@ func (a *attempt) try(w wish, quick bool, deadline instant) error {
 //go:noinline
 func (a *attempt) prepare(c *call, w wish, quick bool) {
 	*c = a.lock.kind.layout.obtain(a.bid(w), quick)
+	c.vain = true
 	a.lock.reg.demand(c, grants)
 	a.sent = true
 }

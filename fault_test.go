@@ -108,6 +108,43 @@ func TestTheNextHoldTakesAnAbandonedGrantOver(t *testing.T) {
 	})
 }
 
+// A script that the server does not know is not sent again for a call that has given up. The removal of what it may have got
+// would come first, and when the registry is closed that is the last one.
+func TestWhoHasGivenUpDoesNotTryOnceMore(t *testing.T) {
+	for name, lock := range map[string]func(w *world, r *lockregistry.Registry) error{
+		"one": func(w *world, r *lockregistry.Registry) error {
+			_, err := r.Obtain("42").TryLock(w.Context(), lockregistry.Wait(time.Second))
+			return err
+		},
+		"several": func(w *world, r *lockregistry.Registry) error {
+			_, err := r.AcquireAll(w.Context(), []string{"42", "43"}, lockregistry.Wait(time.Second))
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			fakeWorld(t, func(w *world) {
+				f := w.flaky()
+				r := f.registry()
+				w.do("SET", "orders:42", "another's")
+				answer := make(chan struct{})
+				if name == "one" {
+					f.next("obtain", delivered) // a SET
+				}
+				f.all("obtain", fate{wait: answer, lost: true, reply: "-NOSCRIPT No matching script. Please use EVAL.\r\n"})
+				given := w.goroutine().start(func() error { return lock(w, r) })
+				w.settle()
+				require.Positive(w, f.count("obtain"))
+				w.pass(5 * time.Second)
+				require.ErrorIs(w, <-given, lockregistry.ErrUnavailable)
+				sent := f.count("obtain")
+				close(answer)
+				w.settle()
+				require.Equal(w, sent, f.count("obtain"))
+			})
+		})
+	}
+}
+
 // Failures while waiting.
 
 func TestPassingFailuresWhileWaiting(t *testing.T) {

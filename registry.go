@@ -273,6 +273,9 @@ func (r *Registry) Close() error {
 			}
 		}
 		r.waker.close()
+		limit := time.NewTimer(closeGrace + unlockGrace)
+		defer limit.Stop()
+		r.transport.orphans.await(unlockGrace)
 		r.scheduler.close()
 		r.recording.close()
 		ended := make(chan struct{})
@@ -282,8 +285,6 @@ func (r *Registry) Close() error {
 			r.recording.looks.Wait()
 			close(ended)
 		}()
-		limit := time.NewTimer(closeGrace + unlockGrace)
-		defer limit.Stop()
 		select {
 		case <-ended:
 		case <-limit.C: // a connection is being made; it ends by itself

@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"io/fs"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -47,6 +48,10 @@ type call struct {
 	// So a call that may begin one names the queue too. It is refused then unless both are there. A call that waits tries again,
 	// and a release does so without the queue, see removeLater.
 	queue string // its key; empty: the call begins none
+
+	// Of a call that obtains: a script that the server does not know is not sent again once nobody waits for the answer. The
+	// removal of what it may have got is on its way then, and would come first.
+	vain bool
 
 	replicas *replicas // which must have what it writes before it counts; nil: none
 	wrote    func(c *call, result rueidis.RedisResult) bool
@@ -90,6 +95,15 @@ func (c *call) given() []string {
 // send runs a call: a script by its digest where the server knows it.
 func (c *call) send(ctx context.Context, way rueidis.CoreClient) (result rueidis.RedisResult) {
 	return c.repair(ctx, way, way.Do(ctx, c.command(way.B(), false)))
+}
+
+// sendApart is send in a goroutine of its own: ctx does not end when nobody waits any more.
+func (c *call) sendApart(ctx context.Context, way rueidis.CoreClient, gone *atomic.Bool) (result rueidis.RedisResult) {
+	result = way.Do(ctx, c.command(way.B(), false))
+	if c.vain && gone.Load() {
+		return result
+	}
+	return c.repair(ctx, way, result)
 }
 
 // repair runs a script by its source when the server has said that it does not know its digest.

@@ -200,7 +200,7 @@ func (s *scheduler) dueSweeps() (errands []errand) {
 	now := s.reg.clock.now()
 	for len(s.sweeps) > 0 && len(errands) < batch && (s.closed || s.sweeps[0].due <= now) {
 		t := heap.Pop(&s.sweeps).(*stray)
-		errands = append(errands, sweeping{t, t.value, t.ticket, t.lease, t.kept})
+		errands = append(errands, sweeping{t, t.value, t.ticket, t.lease, t.kept, s.closed})
 	}
 	return errands
 }
@@ -210,8 +210,11 @@ func (r *Registry) sweep(t *stray, p patience) {
 	if r.scheduler.sweep(t) {
 		return
 	}
+	if t.freed == nil {
+		r.transport.orphans.await(unlockGrace)
+	}
 	p.late = lateFor(t.lease)
-	c := sweeping{t, t.value, t.ticket, t.lease, t.kept}.call()
+	c := sweeping{t, t.value, t.ticket, t.lease, t.kept, true}.call()
 	a := r.transport.do(&p, &c)
 	if t.freed != nil {
 		t.freed(a.Error() == nil && !a.late)
@@ -225,6 +228,7 @@ type sweeping struct {
 	ticket  string
 	longest time.Duration
 	kept    instant
+	last    bool // the registry is closed: what was given up has arrived by now, or is not waited for
 }
 
 func (e sweeping) call() call {
@@ -262,7 +266,7 @@ func (s *scheduler) swept(e sweeping, err error) (freed func(gone bool)) {
 	}
 	// No more than a pipeline of them in each pause, or, when Redis begins to answer, as fast as it does: see hasten.
 	pause := strayPace
-	finished := s.closed
+	finished := s.closed && (e.last || !t.late)
 	if err != nil {
 		t.failed++
 		t.calm = 0

@@ -22,7 +22,7 @@ func TestAGrantIsAbandonedDuringARemoval(t *testing.T) {
 		s.merge(abandoned(c.newer))
 		r.scheduler.mu.Lock()
 		r.scheduler.strays[s.place] = s
-		r.scheduler.swept(sweeping{s, s.value, s.ticket, s.lease, s.kept}, nil)
+		r.scheduler.swept(sweeping{s, s.value, s.ticket, s.lease, s.kept, false}, nil)
 		_, goesOn := r.scheduler.strays[s.place]
 		if goesOn {
 			delete(r.scheduler.strays, s.place)

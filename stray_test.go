@@ -1,6 +1,7 @@
 package lockregistry_test
 
 import (
+	"context"
 	"strconv"
 	"testing"
 	"time"
@@ -205,6 +206,51 @@ func TestAbandonedGrantsAtClose(t *testing.T) {
 		require.NoError(w, r.Close())
 		require.Equal(w, "0", w.keys())
 	})
+}
+
+// The last removal does not overtake a command that was given up before, be it that the call gives up before Close, that a
+// removal is even under way when Close begins, or that the call gives up after Close.
+func TestCloseWaitsForWhatWasGivenUp(t *testing.T) {
+	for _, when := range []string{"before", "before that, and is being removed", "after"} {
+		t.Run(when, func(t *testing.T) {
+			fakeWorld(t, func(w *world) {
+				f := w.flaky()
+				r := w.registryOn(f.client(ownConnections))
+				w.lock(r.Obtain("43"))
+				w.unlock(r.Obtain("43")) // the server knows the script from now on
+				released := f.count("release")
+				delivery := make(chan struct{})
+				f.all("obtain", heldUp(delivery))
+				ctx, cancel := context.WithCancel(w.Context())
+				locked := w.goroutine().start(func() error { return r.Obtain("42").Lock(ctx) })
+				w.settle()
+				var waits <-chan error
+				if when == "after" {
+					require.NoError(w, r.Close())
+					cancel()
+					waits = locked
+				} else {
+					if when != "before" {
+						f.next("release", slow(50*time.Millisecond))
+					}
+					cancel()
+					require.ErrorIs(w, <-locked, context.Canceled)
+					w.settle()
+					require.Equal(w, released+1, f.count("release"))
+					waits = w.goroutine().start(r.Close)
+				}
+				w.settle()
+				w.pending(waits)
+				close(delivery)
+				if err := <-waits; when == "after" {
+					require.ErrorIs(w, err, context.Canceled)
+				} else {
+					require.NoError(w, err)
+				}
+				require.True(w, w.free("orders:42"))
+			})
+		})
+	}
 }
 
 // A hold's own removal takes an older one's late grant along, and says that the hold was lost.

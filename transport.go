@@ -57,6 +57,7 @@ type transport struct {
 	// selected is the database of the client's shared connections; nil: it is not known yet.
 	selected atomic.Pointer[string]
 	users    int // registries; guarded by transportsMu
+	orphans  orphans
 
 	replicators replicators
 }
@@ -546,14 +547,64 @@ func (l *lane) apart(p *patience, places chan struct{}, e *sending) *sending {
 	go func() {
 		defer func() { <-places }()
 		l.carryOut(e)
+		if e.call.vain && e.gone.Swap(true) {
+			t.orphans.remove()
+		}
 		arrived <- struct{}{}
 	}()
 	select {
 	case <-arrived:
 		return e
 	case <-end.Done():
-		e.gone.Store(true)
+		if !e.call.vain {
+			e.gone.Store(true)
+		} else if t.orphans.add(); e.gone.Swap(true) { // it has just been answered
+			t.orphans.remove()
+		}
 		return &sending{err: errNoAnswer, sent: began}
+	}
+}
+
+// orphans counts the commands that obtain, have a goroutine, and have been given up. Such a goroutine may only be about to send
+// its command when the removal of what that may get is sent: so the last removal, when a registry is closed, waits for them.
+type orphans struct {
+	mu   sync.Mutex
+	n    int
+	none chan struct{} // closed when there are none; nil: nobody waits for that
+}
+
+func (o *orphans) add() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.n++
+}
+
+func (o *orphans) remove() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.n--; o.n == 0 && o.none != nil {
+		close(o.none)
+		o.none = nil
+	}
+}
+
+// await waits until there are none, for a while.
+func (o *orphans) await(limit time.Duration) {
+	o.mu.Lock()
+	if o.n == 0 {
+		o.mu.Unlock()
+		return
+	}
+	if o.none == nil {
+		o.none = make(chan struct{})
+	}
+	none := o.none
+	o.mu.Unlock()
+	end := time.NewTimer(limit)
+	defer end.Stop()
+	select {
+	case <-none:
+	case <-end.C:
 	}
 }
 
@@ -593,7 +644,7 @@ func (l *lane) carryOut(e *sending) {
 	if e.send != nil {
 		e.results = e.send(t.ctx, way)
 	} else {
-		e.first[0] = e.call.send(t.ctx, way)
+		e.first[0] = e.call.sendApart(t.ctx, way, &e.gone)
 		e.results = e.first[:]
 	}
 	err := e.results[0].Error()
@@ -603,7 +654,7 @@ func (l *lane) carryOut(e *sending) {
 	if guided && (!answered(err) || elsewhere(err)) {
 		t.guide.forget()
 		if e.send == nil && elsewhere(err) { // it was not executed; the client finds the way by itself
-			e.first[0] = e.call.send(t.ctx, t.client)
+			e.first[0] = e.call.sendApart(t.ctx, t.client, &e.gone)
 		}
 	}
 }
