@@ -149,6 +149,11 @@ bench: ## this library beside its peers, in about a quarter of an hour; writes b
 	@scripts/ensure-redis.sh
 	cd bench && GOWORK=off go run . -write ..
 
+.PHONY: bench-before
+bench-before: ## this library beside its version before waiting calls queued in Redis; ARGS="-only paths" runs less
+	@scripts/ensure-redis.sh
+	scripts/bench-before.sh $(ARGS)
+
 .PHONY: bench-quick
 bench-quick: ## the same in about four minutes; only prints; ARGS="-only rush" runs less
 	@scripts/ensure-redis.sh

@@ -92,7 +92,7 @@ func (l *Lock) obtain(ctx context.Context, q *request, deadline instant, queued 
 	var err error
 	patient := q.wait != notAtAll
 	if !patient || first.under != "" || !l.contested() { // most locks are free
-		err = first.try(wish{asks: first.plainly(patient)}, true, deadline)
+		err = first.try(wish{asks: first.plainly(patient, false)}, true, deadline)
 	}
 	if first.won {
 		return nil
@@ -213,7 +213,7 @@ func (a *acquisition) patrol() error {
 		if !quick {
 			looked = a.lock.reg.clock.now()
 		}
-		err := a.try(wish{asks: a.plainly(a.patient)}, quick, a.deadline)
+		err := a.try(wish{asks: a.plainly(a.patient, true)}, quick, a.deadline)
 		if a.won {
 			return nil
 		}
@@ -253,13 +253,20 @@ func (a *attempt) bid(w wish) bid {
 	return bid{key: a.lock.key, value: a.hold.value, lease: a.hold.lease, under: a.under, side: a.lock.kind.side, wish: w}
 }
 
-// plainly is what a try asks for that has no ticket. A reader that waits anyway does not overtake a writer that waits, although
-// others read already.
-func (a *attempt) plainly(patient bool) asking {
-	if patient && a.lock.kind.side == "r" && a.lock.queues() {
+// plainly is what a try asks for that has no ticket, and will get none if it polls. A reader that waits anyway does not overtake
+// a writer that waits, although others read already; and who reads is not to keep out for ever a writer that only polls.
+func (a *attempt) plainly(patient, polls bool) asking {
+	side := a.lock.kind.side
+	switch {
+	case !patient || side == "" || !a.lock.queues():
+		return forNothing
+	case side == "r":
 		return forTry
+	case polls:
+		return forGuest
+	default:
+		return forNothing
 	}
-	return forNothing
 }
 
 // passing tells whether a call that waits tries again after err.

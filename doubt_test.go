@@ -22,18 +22,20 @@ func TestALostConnectionHasHoldsLookedAt(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			realWorlds(t, func(w *world) {
 				r := w.registry(opts...)
-				gone, kept := r.Obtain("42"), r.Obtain("43")
+				gone, kept, silent := r.Obtain("42"), r.Obtain("43"), r.Obtain("44")
 				w.lock(gone)
 				w.lock(kept)
+				w.lock(silent) // without a context
 				told, goesOn := gone.Context(w.Context()), kept.Context(w.Context())
 				elsewhere := w.registry(opts...).Obtain("46")
 				w.lock(elsewhere)
 				waiter := lockElsewhere(r.Obtain("46"), w.Context())
 				w.await("it listens", func() bool { return strings.Contains(w.do("PUBSUB", "CHANNELS", "orders-channel@*"), "@") })
-				w.do("DEL", theKey)
+				w.do("DEL", theKey, "orders:44")
 				start := time.Now()
 				w.do("CLIENT", "KILL", "TYPE", "pubsub")
 				<-told.Done()
+				w.await("the loss of the other one", func() bool { return !silent.IsHeld() })
 				require.ErrorIs(w, context.Cause(told), lockregistry.ErrLockLost)
 				require.Less(w, time.Since(start), time.Second)
 				require.NoError(w, goesOn.Err())

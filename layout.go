@@ -84,6 +84,7 @@ type asking string
 const (
 	forNothing asking = ""      // there is none, or it is not to wait
 	forTry     asking = "try"   // nothing, but not to overtake those that wait in it; for readers
+	forGuest   asking = "guest" // to wait without a ticket; for writers
 	forTicket  asking = "queue" //
 	toLook     asking = "look"  // what became of its ticket
 	whenDue    asking = "due"   // the same, when those in front of it had their time

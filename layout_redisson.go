@@ -89,15 +89,15 @@ func (r *redissonLayout) obtain(b bid, _ bool) call {
 	c := call{script: r.scripts.obtain, key: b.key, args: arguments{b.value, b.lease.ms, tagged(b.key), b.under}}
 	switch b.asks {
 	case forNothing:
-	case forTry:
-		c.args[4] = string(forTry)
+	case forTry, forGuest:
+		c.args[4] = string(b.asks)
 		c.more = []string{r.prefix}
 	default:
 		c.args[4] = string(b.asks)
 		c.more = []string{r.prefix, r.sharded, b.place, b.older}
-		if b.asks == forTicket && r.sharded != "" {
-			c.queue = queueOf(r.prefix, b.key)
-		}
+	}
+	if r.sharded != "" && (b.asks == forTicket || b.asks == forGuest) {
+		c.queue = queueOf(r.prefix, b.key)
 	}
 	if r.fencing {
 		counter := r.counter(b.key)

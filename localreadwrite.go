@@ -28,9 +28,9 @@ import (
 // A transition looks at no waiter but those that it lets in, and at the one behind them. So the work under the mutex is
 // constant for each lock, unlock and cancellation.
 type localReadWrite struct {
-	fresh func() bool                  // whether the hold on reading can be shared
-	seek  func(churns, must bool) bool // see [ReadWriteLock.seek]
-	every time.Duration                // how often to seek while readers are kept out
+	fresh func() bool          // whether the hold on reading can be shared
+	seek  func(must bool) bool // see [ReadWriteLock.seek]
+	every time.Duration        // how often to seek while readers are kept out
 
 	mu    sync.Mutex
 	read  side
@@ -40,8 +40,6 @@ type localReadWrite struct {
 	// Of the readers.
 	barred  bool        // a writer waits elsewhere: no reader joins them
 	seeking bool        // Redis is asked about that
-	witness owner       // one of the readers when it was last asked
-	churns  bool        // and reads no more
 	timer   *time.Timer // when to ask again; nil while nobody is kept out
 }
 
@@ -257,16 +255,7 @@ func (l *localReadWrite) admit() {
 
 // lookOut has Redis asked whether a writer waits elsewhere. The caller holds the mutex.
 func (l *localReadWrite) lookOut(must bool) {
-	if l.seeking {
-		return
-	}
-	if l.seeking = l.seek(l.churns, must); !l.seeking || !l.churns {
-		return
-	}
-	for o := range l.read.owners {
-		l.witness, l.churns = o, false
-		break
-	}
+	l.seeking = l.seeking || l.seek(must)
 }
 
 // told takes in the answer: while a writer waits elsewhere no reader joins the others.
@@ -335,9 +324,6 @@ func (l *localReadWrite) granted(s *side) (contended bool) {
 	defer l.mu.Unlock()
 	s.phase = phaseHeld
 	s.add(s.asking)
-	if s == &l.read {
-		l.witness, l.churns = s.asking, false
-	}
 	l.welcome(s.asking)
 	l.admit()
 	return l.queue.first != nil
@@ -409,7 +395,6 @@ func (l *localReadWrite) exit(s *side, o owner) departure {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	d := s.exit(o)
-	l.churns = l.churns || s == &l.read && o == l.witness && d != stays
 	l.holdBack()
 	return d
 }

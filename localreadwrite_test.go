@@ -17,21 +17,19 @@ import (
 // rwHalf is the local half of a read-write lock. Until a test says otherwise, nobody asks about writers elsewhere.
 type rwHalf struct {
 	*localReadWrite
-	asks    bool // it is time to ask, unless somebody must
-	asked   int  // how often that was done
-	churned bool // what was told the last time
+	asks  bool // it is time to ask, unless somebody must
+	asked int  // how often that was done
 }
 
 const heldBackFor = time.Second
 
 func newRWHalf() *rwHalf {
 	h := &rwHalf{localReadWrite: &localReadWrite{fresh: func() bool { return true }, every: heldBackFor}}
-	h.seek = func(churns, must bool) bool {
+	h.seek = func(must bool) bool {
 		if !h.asks && !must {
 			return false
 		}
 		h.asked++
-		h.churned = churns
 		return true
 	}
 	return h
@@ -762,26 +760,6 @@ func TestReadersAreKeptOutForAWriterElsewhere(t *testing.T) {
 	})
 }
 
-// Whether readers come and go shows by one of them.
-func TestReadersThatComeAndGo(t *testing.T) {
-	h := rwHeld(t, reads, anna)
-	h.asks = true
-	ask := func(want bool) {
-		t.Helper()
-		h.in(t, team, reads, joined)
-		require.Equal(t, want, h.churned)
-		h.told(false)
-		h.out(t, team, reads, leaves)
-	}
-	ask(false)
-	ask(false)
-	h.in(t, bert, reads, joined)
-	h.told(false)
-	h.out(t, anna, reads, leaves)
-	ask(true)
-	h.out(t, bert, reads, last)
-}
-
 // Goroutines of all kinds, and one who looks: readers, or one writer, and nobody else.
 func TestReadWriteHammer(t *testing.T) {
 	const goroutines, rounds = 12, 300
@@ -789,7 +767,7 @@ func TestReadWriteHammer(t *testing.T) {
 	var asked atomic.Int64
 	var all sync.WaitGroup
 	h.every = 50 * time.Microsecond
-	h.seek = func(bool, bool) bool {
+	h.seek = func(bool) bool {
 		asked.Add(1)
 		all.Go(func() { h.told(asked.Load()%3 == 0) })
 		return true
@@ -914,7 +892,7 @@ func TestSeveralReaders(t *testing.T) {
 	rw := &ReadWriteLock{}
 	rw.reader.pair, rw.writer.pair = rw, rw
 	rw.local.fresh = func() bool { return true }
-	rw.local.seek = func(bool, bool) bool { return false }
+	rw.local.seek = func(bool) bool { return false }
 	h := &rwHalf{localReadWrite: &rw.local}
 	h.in(t, anna, writes, entered)
 	h.writing().granted()

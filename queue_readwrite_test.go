@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
@@ -308,50 +309,135 @@ func TestReadersElsewhereLetAWriterIn(t *testing.T) {
 	})
 }
 
-// Nobody is told of a writer that only tries now and then. The readers of all processes leave it a window.
+// readOn has goroutines of two processes read without a pause, until the function that it returns is called.
+func (w *world) readOn(opts ...lockregistry.Option) (stop func()) {
+	stopped := make(chan struct{})
+	var all sync.WaitGroup
+	for range 2 {
+		p := w.pair(opts...)
+		for range 3 {
+			all.Go(func() {
+				for {
+					select {
+					case <-stopped:
+						return
+					default:
+					}
+					if err := p.reader.Lock(w.Context()); err != nil {
+						w.Error(err)
+						return
+					}
+					<-time.After(time.Duration(5+rand.IntN(10)) * time.Millisecond)
+					if err := p.reader.Unlock(w.Context()); err != nil {
+						w.Error(err)
+					}
+				}
+			})
+		}
+	}
+	return func() {
+		close(stopped)
+		all.Wait()
+	}
+}
+
+// Readers of several processes come and go. While no writer waits nobody keeps them out: there is no queue.
+func TestReadersThatComeAndGoAreNotHeldBackWithoutAWriter(t *testing.T) {
+	realWorlds(t, func(w *world) {
+		stop := w.readOn()
+		for start := time.Now(); time.Since(start) < 4*time.Second; {
+			<-time.After(20 * time.Millisecond)
+			require.Equal(w, "0", w.do("EXISTS", rwQueue))
+		}
+		stop()
+		w.leftNothing()
+	})
+}
+
+// A writer that polls has no ticket. The readers of all processes leave it a window.
 func TestReadersLetAPollingWriterIn(t *testing.T) {
 	realWorlds(t, func(w *world) {
-		stop := make(chan struct{})
-		var all sync.WaitGroup
-		for range 2 {
-			p := w.pair()
-			for range 3 {
-				all.Go(func() {
-					for {
-						select {
-						case <-stop:
-							return
-						default:
-						}
-						if err := p.reader.Lock(w.Context()); err != nil {
-							w.Error(err)
-							return
-						}
-						<-time.After(time.Duration(5+rand.IntN(10)) * time.Millisecond)
-						if err := p.reader.Unlock(w.Context()); err != nil {
-							w.Error(err)
-						}
-					}
-				})
-			}
-		}
+		stop := w.readOn()
 		writer := w.pair(polling).writer
 		var waits []time.Duration
 		for range 5 {
 			start := time.Now()
-			for ok := false; !ok; {
-				<-time.After(100 * time.Millisecond)
-				var err error
-				ok, err = writer.TryLock(w.Context())
-				require.NoError(w, err)
-			}
+			w.lock(writer)
 			waits = append(waits, time.Since(start))
 			w.unlock(writer)
+			<-time.After(50 * time.Millisecond)
 		}
-		close(stop)
-		all.Wait()
+		stop()
 		w.Log(waits)
-		require.Less(w, slices.Max(waits), 3*time.Second)
+		require.Less(w, slices.Max(waits), 2*time.Second)
+	})
+}
+
+// A writer that polls keeps those who come to read waiting while another one reads on, but not for long, be it that they have
+// tickets or poll, too.
+func TestAPollingWriterDoesNotKeepReadersOut(t *testing.T) {
+	for name, opts := range map[string][]lockregistry.Option{"tickets": nil, "polling": {polling}} {
+		t.Run(name, func(t *testing.T) {
+			realWorlds(t, func(w *world) {
+				holder := w.pair()
+				w.lock(holder.reader)
+				ctx, cancel := context.WithCancel(w.Context())
+				writes := w.goroutine().start(func() error { return w.pair(polling).writer.Lock(ctx) })
+				w.await("its guest", func() bool { return w.do("ZSCORE", rwQueue, "guest") != "(nil)" })
+				r := w.pair(opts...).reader
+				var waited time.Duration
+				for range 6 {
+					start := time.Now()
+					w.lock(r)
+					waited += time.Since(start)
+					w.unlock(r)
+					<-time.After(100 * time.Millisecond) // it tries again
+				}
+				require.Less(w, waited, 1000*time.Millisecond, "half of the time, at most")
+				w.pending(writes)
+				w.unlock(holder.reader)
+				require.NoError(w, <-writes)
+				cancel()
+			})
+		})
+	}
+}
+
+// What is left of a writer that polled and gave up does not keep the first one in the queue from listening to the key.
+func TestATicketBehindAGuest(t *testing.T) {
+	realWorlds(t, func(w *world) {
+		holder, waiter := w.pair(), w.pair(lockregistry.WithPollInterval(noPoll))
+		w.lock(holder.reader)
+		ctx, cancel := context.WithCancel(w.Context())
+		polls := w.goroutine().start(func() error { return w.pair(polling).writer.Lock(ctx) })
+		w.await("its guest", func() bool { return w.do("ZSCORE", rwQueue, "guest") != "(nil)" })
+		cancel()
+		require.ErrorIs(w, <-polls, context.Canceled)
+		g := w.goroutine()
+		writes := g.starts(waiter.writer)
+		w.watched()
+		w.do("DEL", theKey)
+		w.soon(writes)
+		require.NoError(w, g.unlock(waiter.writer))
+	})
+}
+
+// A writer of a version without tickets listens on a channel of its own.
+func TestReadersLetAWriterOfAnOlderVersionIn(t *testing.T) {
+	realWorlds(t, func(w *world) {
+		stop := w.readOn()
+		defer stop()
+		listener := w.client()
+		ctx, cancel := context.WithCancel(w.Context())
+		listens := w.goroutine().start(func() error {
+			channel := listener.B().Subscribe().Channel("redisson_rwlock:{orders:42}:waiting").Build()
+			return listener.Receive(ctx, channel, func(rueidis.PubSubMessage) {})
+		})
+		start := time.Now()
+		w.await("that nobody reads", func() bool { return w.do("EXISTS", theKey) == "0" })
+		require.Less(w, time.Since(start), 3*time.Second)
+		cancel()
+		require.ErrorIs(w, <-listens, context.Canceled)
 	})
 }
 

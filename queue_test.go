@@ -722,3 +722,52 @@ func TestFirstInTheQueuePolls(t *testing.T) {
 		w.leftNothing()
 	})
 }
+
+// A server before version 7 may replicate scripts whole, and then refuses what they write once they have asked for the time,
+// unless they have said before that their commands are to be replicated. Queues, windows and grants work all the same. Newer
+// servers do not know the setting.
+func TestQueuesWhereScriptsAreReplicatedWhole(t *testing.T) {
+	for name, locks := range map[string]func(r *lockregistry.Registry) []*lockregistry.Lock{
+		"plain": func(r *lockregistry.Registry) []*lockregistry.Lock { return []*lockregistry.Lock{r.Obtain("42")} },
+		"read-write": func(r *lockregistry.Registry) []*lockregistry.Lock {
+			return []*lockregistry.Lock{r.ReadWrite("42").Reader(), r.ReadWrite("42").Writer()}
+		},
+	} {
+		for _, layout := range []lockregistry.Layout{lockregistry.LayoutSpring, lockregistry.LayoutRedisson} {
+			t.Run(fmt.Sprint(name, ", ", layout), func(t *testing.T) {
+				realWorlds(t, func(w *world) {
+					lasts := 200 * time.Millisecond
+					if w.do("EVAL", "return redis.REDIS_VERSION_NUM and 'yes' or 'no'", "0") == "no" {
+						w.do("CONFIG", "SET", "lua-replicate-commands", "no")
+						defer w.do("CONFIG", "SET", "lua-replicate-commands", "yes")
+						lasts = 2500 * time.Millisecond // windows of both kinds
+					}
+					var log journal
+					var all sync.WaitGroup
+					var sections atomic.Int64
+					end := time.Now().Add(lasts)
+					for range 3 {
+						r := w.registry(log.option(), lockregistry.WithLayout(layout), lockregistry.WithPollInterval(noPoll))
+						for _, l := range locks(r) {
+							all.Go(func() {
+								for time.Now().Before(end) {
+									if err := l.Lock(w.Context()); err != nil {
+										w.Error(err)
+										return
+									}
+									sections.Add(1)
+									if err := l.Unlock(w.Context()); err != nil {
+										w.Error(err)
+									}
+								}
+							})
+						}
+					}
+					all.Wait()
+					require.Empty(w, log.lines())
+					require.Greater(w, sections.Load(), int64(100))
+				})
+			})
+		}
+	}
+}

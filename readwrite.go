@@ -2,8 +2,6 @@ package lockregistry
 
 import (
 	"context"
-	"sync/atomic"
-	"time"
 )
 
 // ReadWriteLock is a pair of locks on one path: any number of owners may hold the reader at a time, or one may hold the
@@ -15,9 +13,9 @@ import (
 // The goroutines of this process are served in the order in which they come, so that readers do not starve writers.
 // So are processes: readers do not overtake a waiting writer. The readers of a process share one hold in Redis. While they
 // come and go the process asks Redis, as often as [WithHandoff] says (with 0 every 100 ms), whether a writer waits elsewhere.
-// If so, new readers wait until the others have left and the writer has had its turn. A writer that only tries now and then
-// cannot be seen. For it all readers wait every 1.7 s until the lock has been free for 110 ms, unless one of them goes on
-// reading for 200 ms; then they do not do so for 10 s.
+// If so, new readers wait until the others have left and the writer has had its turn. For a writer that polls, see [WakeupPoll],
+// and for Redisson's, new readers wait for 300 ms at most, then may read for as long, and so on. A writer that only tries now and
+// then cannot be seen, and gets in when nobody reads, as in Redisson.
 //
 // In Redis it is Redisson's RReadWriteLock: one hash, and a key per read hold for its lease, all in one slot of a cluster. A
 // name with braces that do not hold it together, such as "a{b" or "{}a", gets an error there.
@@ -33,10 +31,9 @@ type ReadWriteLock struct {
 	reader    Lock
 	writer    Lock
 	local     localReadWrite
-	wrote     string       // value of the newest hold that was granted the writer; for the only goroutine that asks Redis for either
-	scattered bool         // see errScattered
-	sought    instant      // when Redis was last asked whether a writer waits elsewhere; the local half's mutex guards it
-	rests     atomic.Int64 // an instant, see pollersRest
+	wrote     string  // value of the newest hold that was granted the writer; for the only goroutine that asks Redis for either
+	scattered bool    // see errScattered
+	sought    instant // when Redis was last asked whether a writer waits elsewhere; the local half's mutex guards it
 }
 
 func (r *Registry) newReadWrite(path string) *ReadWriteLock {
@@ -91,20 +88,13 @@ func (l *Lock) sharable() bool {
 	return ok
 }
 
-// pollersTurn is how long readers share a hold before writers that only poll are to have a chance; see
-// lua/redisson_writer_waits.lua.
-const pollersTurn = 1700 * time.Millisecond
-
-// pollersRest is for how long they are to have none when readers went on all the same.
-const pollersRest = 10 * time.Second
-
 var writerWaits = load("redisson_writer_waits")
 
 // seek asks Redis in the background whether a writer waits elsewhere, and tells the local half: if so nobody else shares the
 // hold, which ends when those that do have left. Unless it must, it does so only when the hold is a while old and nobody has
 // asked for as long. So a writer waits for little more than twice that time and the sections that are under way. It reports
-// whether it asks. Churns says that one that read the last time reads no more. The caller holds the local half's mutex.
-func (rw *ReadWriteLock) seek(churns, must bool) bool {
+// whether it asks. The caller holds the local half's mutex.
+func (rw *ReadWriteLock) seek(must bool) bool {
 	r, now := rw.reader.reg, rw.reader.reg.clock.now()
 	if !must && now < rw.sought.add(rw.local.every) {
 		return false
@@ -113,8 +103,7 @@ func (rw *ReadWriteLock) seek(churns, must bool) bool {
 	if h == nil {
 		return false
 	}
-	age := h.age()
-	if !must && age < rw.local.every {
+	if !must && h.age() < rw.local.every {
 		return false
 	}
 	select {
@@ -123,12 +112,12 @@ func (rw *ReadWriteLock) seek(churns, must bool) bool {
 	default:
 	}
 	rw.sought = now
-	go rw.ask(churns && age >= pollersTurn && now >= instant(rw.rests.Load()))
+	go rw.ask()
 	return true
 }
 
-// ask asks Redis whether a writer waits elsewhere. Guest tells that a writer that nobody sees is to have its chance.
-func (rw *ReadWriteLock) ask(guest bool) {
+// ask asks Redis whether a writer waits elsewhere.
+func (rw *ReadWriteLock) ask() {
 	l := &rw.reader
 	layout := l.kind.layout.(*redissonLayout)
 	if !l.queues() {
@@ -139,19 +128,13 @@ func (rw *ReadWriteLock) ask(guest bool) {
 		script: writerWaits, key: l.key,
 		args: arguments{layout.channel(l.key), tagged(l.key), layout.prefix, layout.sharded},
 	}
-	if guest {
-		c.args[4] = "guest"
-		if layout.sharded != "" {
-			c.queue = queueOf(layout.prefix, l.key)
-		}
+	if layout.sharded != "" {
+		c.queue = queueOf(layout.prefix, l.key)
 	}
 	p := patience{ctx: context.Background(), limit: l.reg.limit, late: lateFor(l.reg.lease.length)}
 	n, err := confirmed(l.reg.transport.do(&p, &c).RedisResult)
 	switch {
 	case err == nil:
-		if n == 2 {
-			rw.rests.Store(int64(l.reg.clock.now().add(pollersRest)))
-		}
 		rw.local.told(n == 1)
 		return
 	case !transient(classified(err)):

@@ -113,18 +113,14 @@ func strand(gone stranded) {
 	}
 }
 
-// doubt is for when the connection for wake-ups is lost, or leads to a server that is the master no more: it has what the
-// scheduler watches over looked at, and sends removals of just now once more. A hold that is neither renewed nor has a context
-// is not among it: there is nobody to tell.
+// doubt is for when the connection for wake-ups is lost, or leads to a server that is the master no more: it has all holds
+// looked at, and sends removals of just now once more.
 func (s *scheduler) doubt() {
-	s.mu.Lock()
-	holds := slices.Clone(s.holds)
-	s.mu.Unlock()
-	for _, h := range holds {
-		h.doubtServer()
-	}
 	now := s.reg.clock.now()
 	for l := range s.reg.cache.all() {
+		if h := l.hold.Load(); h != nil {
+			h.doubtServer()
+		}
 		l.recall(now)
 	}
 }

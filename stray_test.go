@@ -39,7 +39,7 @@ func TestManyAbandonedGrantsOfOnePath(t *testing.T) {
 		require.Error(w, l.Lock(w.Context(), lockregistry.TTL(time.Hour)))
 		late := f.sent("obtain")[1:]
 		require.Equal(w, calls+1, len(late)) //nolint:testifylint // not to print them all
-		require.LessOrEqual(w, f.count("release"), 2*calls+2, "no more than are due at a failure and at the poll interval")
+		require.LessOrEqual(w, f.count("release"), 2*calls+calls/100, "hardly more than are due at a failure and at the poll interval")
 
 		// One of the grants has been executed when the network is back.
 		require.Equal(w, "OK", late[calls/2].arrives(w))

@@ -62,8 +62,6 @@ func TestClusterWaiterWakesAtOnce(t *testing.T) {
 	for _, r := range bothWays(pairs, always) {
 		t.Run(r.String(), func(t *testing.T) {
 			t.Parallel()
-			// Of a release on a sharded channel this library learns when it polls.
-			unhurried := r.holder.module == "" || !servers.sharded
 			sharded := 0
 			if servers.sharded {
 				sharded = 1 // the release by this library
@@ -73,7 +71,7 @@ func TestClusterWaiterWakesAtOnce(t *testing.T) {
 			}
 			for _, c := range kinds {
 				prefix := uniquePrefix()
-				o := opening{prefix: prefix, unhurried: unhurried, at: servers.nodes[0]}
+				o := opening{prefix: prefix, unhurried: true, at: servers.nodes[0]}
 				holder := c.from(open(t, onCluster(r.holder), o))
 				waiter := c.to(open(t, onCluster(r.waiter), o))
 				for _, path := range []string{"a", "b", "c", "{tag}", "d e"} {

@@ -1,11 +1,15 @@
 package interop
 
 import (
+	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry/interop/monitor"
@@ -475,6 +479,52 @@ func TestOtherKindIsLeftAlone(t *testing.T) {
 			}
 			java.unlock(t, "path")
 			requireKey(t, java.key("path"), false)
+		})
+	}
+}
+
+// Threads of two Go processes read without a pause between them. Redisson's writer has no ticket, but listens: it gets its turn.
+func TestRedissonWritesWhileGoReadersComeAndGo(t *testing.T) {
+	t.Parallel()
+	for _, p := range readWritePairs() {
+		t.Run(p.golang.name+" and "+p.java.name, func(t *testing.T) {
+			t.Parallel()
+			o := opening{prefix: uniquePrefix(), lease: 10 * time.Second, renewal: true}
+			stop := make(chan struct{})
+			var all sync.WaitGroup
+			for n := range 2 {
+				s := openOn(t, peers.get(t, p.golang, n+1), p.golang, o)
+				for thread := range 3 {
+					reader := s.reader().on(fmt.Sprint("reader ", thread))
+					all.Go(func() {
+						for {
+							select {
+							case <-stop:
+								return
+							case <-time.After(time.Millisecond):
+							}
+							_, err := reader.do(t, "lock", with("path"))
+							if err != nil {
+								t.Error(err)
+								return
+							}
+							<-time.After(time.Duration(10+rand.IntN(10)) * time.Millisecond)
+							_, err = reader.do(t, "unlock", with("path"))
+							assert.NoError(t, err)
+						}
+					})
+				}
+			}
+			writer := open(t, p.java, o).writer()
+			for range 4 {
+				began := time.Now()
+				writer.lock(t, "path")
+				assert.Less(t, time.Since(began), 2*time.Second)
+				writer.unlock(t, "path")
+				<-time.After(300 * time.Millisecond)
+			}
+			close(stop)
+			all.Wait()
 		})
 	}
 }

@@ -9,9 +9,6 @@ local function ask(value, lease, kind, how, place, older, left, foreign)
   local member = value .. '|' .. lease .. kind
   local micros, now = 0, 0
   if how == 'queue' or free(kind) then
-    if not redis.REDIS_VERSION_NUM then -- before version 7 a script may be replicated, and then cannot ask for the time
-      redis.replicate_commands()
-    end
     local time = redis.call('TIME')
     micros = time[1] * 1000000 + time[2]
     now = math.floor(micros / 1000)
@@ -44,7 +41,10 @@ local function ask(value, lease, kind, how, place, older, left, foreign)
       return {'missing'}
     end
   end
-  local ahead = 2 -- the members in front of its own that are no tickets: open and wide
+  local ahead = 2 -- the members in front of its own that are no tickets: open and wide, and a guest
+  if kind ~= '' and redis.call('ZSCORE', queue, 'guest') then
+    ahead = 3
+  end
   if free(kind) then
     entries = entries or redis.call('ZRANGE', queue, '0', '3', 'WITHSCORES')
     local open = 0
@@ -58,8 +58,9 @@ local function ask(value, lease, kind, how, place, older, left, foreign)
       if entries[5] == 'guest' then
         local patience = entries[6] / 1000 + PATIENCE - now
         if patience > 0 then
-          left, ahead = patience, 3
+          left = patience
         else
+          ahead = 2
           dismiss(now)
           entries = redis.call('ZRANGE', queue, '0', '3', 'WITHSCORES')
         end

@@ -1,9 +1,6 @@
 -- A draw for fence.lua: tokens grow with each one, and are no less than the server's time in microseconds. So they go on growing when
 -- the counter has expired, or the server has forgotten it. The counter lives for an hour, and for longer by as much as it is ahead
 -- of the clock, where more than 10 000 a second are drawn or the clock was set back.
-if counter ~= '' and not redis.REDIS_VERSION_NUM then -- before version 7 a script may be replicated, and then cannot ask for the time
-  redis.replicate_commands()
-end
 local function draw()
   local last = redis.pcall('GET', counter)
   if type(last) == 'table' then

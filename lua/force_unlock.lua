@@ -7,6 +7,7 @@
 -- ARGV[4]  the channel of all plain locks in Spring's format; empty or missing: plain locks are in Redisson's
 --
 -- Replies the holders that are gone now, as they were in the key, but without the mark: none when the lock was free, or not that holder's.
+-- include effects
 local key, holder, name = KEYS[1], ARGV[1], ARGV[2]
 local how, common = ARGV[3] or '', ARGV[4] or ''
 

@@ -2,8 +2,5 @@
 -- Java knows no mark, nor do versions whose holds had short numbers. Where it is refused a release does not wake who waits, but
 -- tracking does. A part of scripts that have included held.lua.
 if not awaited and string.find(held, ':%d%d%d%d%d%d%d%d%d%d%d%d%d%d+$') then
-  if not redis.REDIS_VERSION_NUM then -- before version 7 a script may be replicated, and then cannot ask for the time after this
-    redis.replicate_commands()
-  end
   redis.pcall('SET', key, held .. '+', 'XX', 'KEEPTTL')
 end

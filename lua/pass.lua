@@ -26,9 +26,6 @@ local function pass(entries, yields)
   if not first and not yields then
     return false, false
   end
-  if not redis.REDIS_VERSION_NUM then -- before version 7 a script may be replicated, and then cannot ask for the time
-    redis.replicate_commands()
-  end
   local time = redis.call('TIME')
   local now, window = time[1] * 1000 + math.floor(time[2] / 1000), nil
   if not free('w') then -- nobody is kept out who could come in without a ticket

@@ -10,6 +10,7 @@
 --
 -- A field of the same registry with a smaller number is a grant whose reply was lost, and is taken over; a larger number
 -- means that this very command is late.
+-- include effects
 local key, field, lease, how, prefix, sharded = KEYS[1], ARGV[1], ARGV[2], ARGV[5] or '', ARGV[6], ARGV[7] == 'S'
 local place, older, counter = ARGV[8] or '', ARGV[9] or '', ARGV[10] or ''
 -- include redisson_claim

@@ -10,6 +10,7 @@
 --          who wait in it
 --
 -- Replies nil when granted, else without a queue the milliseconds that the lock has left (-1: it has no end).
+-- include effects
 local key, field, name, how = KEYS[1], ARGV[1], ARGV[3], ARGV[5] or ''
 local mode, own = redis.call('HGET', key, 'mode'), name .. ':' .. field .. ':rwlock_timeout:1'
 -- include grant
@@ -45,7 +46,16 @@ if how == '' or how == 'try' then
   if how == 'try' and mode == 'read' then
     local prefix = ARGV[6]
     -- include names
-    waits = redis.pcall('ZRANGEBYSCORE', queue, 0, '+inf', 'LIMIT', 0, 1)[1]
+    local first = redis.pcall('ZRANGEBYSCORE', queue, 0, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+    waits = first[1]
+    if waits == 'guest' then
+      -- include chance
+      local time = redis.call('TIME')
+      local now = time[1] * 1000 + math.floor(time[2] / 1000)
+      if now - first[2] / 1000 >= PATIENCE then
+        waits = not pcall(dismiss, now)
+      end
+    end
   end
   if (not mode or mode == 'read' or under) and not waits then
     return grant(field, ARGV[2], 'r')

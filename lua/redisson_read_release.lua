@@ -7,11 +7,13 @@
 -- ARGV[3]  the lock's channel
 -- ARGV[4]  the name as it stands in derived keys
 -- ARGV[5]  and so on, and the reply: for the queue, as ARGV[3] to ARGV[5] of spring_release.lua
+-- ARGV[8]  is for plain locks
 -- ARGV[9]  as that of spring_release.lua
 --
 -- Replies 0 when the hold was not there, or its lease was over: other readers keep the lock then, but not for this one. Else
 -- the reply is 1, 2 when others wait in the queue or have the lock now, or 3 when there can be no queue. In any case the hold
 -- is gone now.
+-- include effects
 local key, value, name, prefix, sharded = KEYS[1], ARGV[1], ARGV[4], ARGV[5] or '', ARGV[6] == 'S'
 local age, ticket, message, announced, reply = tonumber(ARGV[9]) or 0, ARGV[7] or '', '0', false, 1
 local was = redis.call('DEL', name .. ':' .. value .. ':rwlock_timeout:1')

@@ -8,6 +8,7 @@
 --
 -- Replies 1 when renewed, 0 when the hold is not there (any more), or its lease is over: that other readers keep the lock
 -- does not bring it back.
+-- include effects
 if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then
   return 0
 end

@@ -16,6 +16,7 @@
 -- A field of the same registry with a smaller number is a grant that came late, and is removed too; see spring_release.lua. A
 -- path that is to stay taken gets the field "<field>:atleast". That is published, since Redisson's waiters sleep for as long as
 -- the lease that they have seen.
+-- include effects
 local key, field, command, news, prefix, sharded = KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[5] or '', ARGV[6] == 'S'
 local ticket, keep, age = ARGV[7] or '', ARGV[8] or '', tonumber(ARGV[9]) or 0
 -- include redisson_end

@@ -3,6 +3,7 @@
 -- KEYS[1]             the lock's name: a hash
 -- ARGV[1] to ARGV[3]  as those of redisson_release.lua
 -- ARGV[4] to ARGV[7]  as ARGV[3] to ARGV[6] of spring_release_heir.lua
+-- include effects
 local key, field, command, news, prefix, sharded, due = KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5] == 'S', ARGV[6]
 if redis.call('HEXISTS', key, field) == 1 and redis.call('HEXISTS', key, 'mode') == 0 then
   -- include names

@@ -6,9 +6,11 @@
 -- ARGV[2]  the lease in milliseconds
 -- ARGV[3]  the name as it stands in derived keys
 -- ARGV[4]  is for readers
--- ARGV[5]  and so on, and the reply: for the queue, and ARGV[10] for the token, as ARGV[3] and so on of spring_obtain.lua
+-- ARGV[5]  and so on, and the reply: for the queue, and ARGV[10] for the token, as ARGV[3] and so on of spring_obtain.lua; or
+--          guest, to wait without a ticket
 --
 -- Replies nil when granted, or "granted" and the token, else without a queue the milliseconds that the lock has left (-1: it has no end).
+-- include effects
 local key, value, name, how, counter = KEYS[1], ARGV[1], ARGV[3], ARGV[5] or '', ARGV[10] or ''
 -- include draw
 -- include fence
@@ -51,7 +53,17 @@ if mode and not again then
     mode = false
   end
 end
-if how == '' then
+if how == '' or how == 'guest' then
+  if how == 'guest' then
+    local prefix = ARGV[6]
+    -- include names
+    -- include guest
+    if not others then
+      redis.pcall('ZREM', queue, 'guest')
+    elseif mode == 'read' then
+      pcall(invite)
+    end
+  end
   if others then
     return redis.call('PTTL', key)
   end

@@ -7,6 +7,7 @@
 -- ARGV[3]  the lock's channel
 -- ARGV[4]  the name as it stands in derived keys
 -- ARGV[5]  and so on, and the reply: for the queue, as ARGV[3] to ARGV[5] of spring_release.lua
+-- ARGV[8]  is for plain locks
 -- ARGV[9]  as that of spring_release.lua
 --
 -- Replies 0 when the hold was not there. When it was it is gone now, and the reply is 1, 2 when others wait in the queue or
@@ -15,6 +16,7 @@
 -- Where somebody receives the message, which is 1, another one follows, 0. To a client of Redisson, 1 means to wake the
 -- threads that sleep at this moment. One that has just tried in vain and is about to sleep is not among them, and would
 -- sleep until the lease that it saw is over. 0 wakes one more thread, and if none sleeps, the next one that is about to.
+-- include effects
 local key, value, name, prefix, sharded = KEYS[1], ARGV[1], ARGV[4], ARGV[5] or '', ARGV[6] == 'S'
 local age, ticket, message, announced, reply = tonumber(ARGV[9]) or 0, ARGV[7] or '', '1', false, 1
 local mine, mode = redis.call('HDEL', key, value .. ':write') == 1, false

@@ -8,6 +8,7 @@
 -- ARGV[4]  the key of the fencing counter, from which the hold gets a token; empty or missing: it wants none
 --
 -- Replies 1, or the token, when renewed, 0 when the hold is not there (any more).
+-- include effects
 if redis.call('HEXISTS', KEYS[1], ARGV[1] .. ':write') == 0 then
   return 0
 end

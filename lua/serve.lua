@@ -3,7 +3,7 @@
 --
 -- A ticket is a member of the sorted set queue, "<value>|<lease ms>", of a read-write lock with an r or a w behind it. Its
 -- score is its place. A member guest among those of a read-write lock keeps a place for writers without a ticket, see
--- redisson_writer_waits.lua. Two members with negative scores sort before all tickets: open, minus the end of the newest window in
+-- guest.lua. Two members with negative scores sort before all tickets: open, minus the end of the newest window in
 -- which the key is left to those without a ticket, or the time at which nobody would have heard of one, and wide, minus that of the
 -- newest long one or of the first release since the queue began, in milliseconds; -1 before that.
 --
@@ -13,8 +13,7 @@
 --   own(value, lease, kind)            makes a hold its owner
 local PROVISIONAL = '1000' -- the lease of a grant, until the grantee lengthens it
 local AT_ONCE = 64       -- how many readers one script serves
-local RARELY = 1700      -- how rarely there is a window for who tries each 100 ms
-local PATIENCE = 200     -- for how long a guest stays in front of those who could read
+-- include chance
 
 local function channel(registry)
   if sharded then
@@ -38,12 +37,6 @@ local function warn(member, what, ms)
   if registry then
     tell(registry, number, what, ms)
   end
-end
-
--- Removes a guest for which the lock has not become free.
-local function dismiss(now)
-  redis.call('ZREM', queue, 'guest')
-  redis.call('ZADD', queue, -now, 'wide')
 end
 
 -- The first ticket among the first members of the queue, what it says, and its place. Those in front of which no process is there

@@ -18,6 +18,7 @@
 -- A value of the same registry with a smaller number is a grant whose reply was lost: the registry only asks while
 -- it has the path to itself, so nobody uses that hold, and this one takes over. A larger number can only mean that
 -- this very command was delayed until after a later hold: it must not win.
+-- include effects
 local key, value, lease, how, prefix, sharded = KEYS[1], ARGV[1], ARGV[2], ARGV[3] or '', ARGV[4], ARGV[5] == 'S'
 local place, older, counter = ARGV[6] or '', ARGV[7] or '', ARGV[8] or ''
 -- include spring_claim

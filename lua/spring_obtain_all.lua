@@ -8,6 +8,7 @@
 -- Replies the tokens, 0 where none is wanted, or, as a number, the place of a key that somebody else holds, below zero of one that
 -- is no such lock. Values of the same
 -- registry are as in spring_obtain.lua. What the server refuses it refuses for the first key, before anything has changed.
+-- include effects
 local n, counter = tonumber(ARGV[1]), ARGV[6 + ARGV[1]] or ''
 -- include draw
 -- include fence

@@ -8,6 +8,7 @@
 -- ARGV[3]  the registry's prefix
 -- ARGV[4]  S on a cluster
 -- ARGV[5]  the key of the fencing counter; empty or missing: no token is wanted
+-- include effects
 local key, value, lease, prefix, sharded, counter = KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4] == 'S', ARGV[5] or ''
 -- include held
 -- include names
@@ -20,9 +21,6 @@ if held then
 elseif counter == '' then
   local first = redis.pcall('ZRANGE', queue, '0', '2', 'WITHSCORES') -- the first two are no tickets, see serve.lua
   if not first[5] and not first.err then
-    if not redis.REDIS_VERSION_NUM then -- before version 7 a script may be replicated, and then cannot ask for the time
-      redis.replicate_commands()
-    end
     local time = redis.pcall('TIME')
     if time[1] and time[1] * 1000 + math.floor(time[2] / 1000) >= -(first[2] or 0) then -- else a window is open
       redis.call('SET', key, value .. '+', 'PX', lease)

@@ -22,6 +22,7 @@
 --
 -- A path that is to stay taken gets the value "<value>:atleast": no registry takes that for one of its own, since no number
 -- follows the last colon. Nobody is granted the lock, or told that it is free: who waits sees that the lease has changed.
+-- include effects
 local key, value, publish, prefix, sharded = KEYS[1], ARGV[1], ARGV[2] or '', ARGV[3] or '', ARGV[4] == 'S'
 local ticket, old, keep, age = ARGV[5] or '', ARGV[7] or '', ARGV[8] or '', tonumber(ARGV[9]) or 0
 local removal = (ARGV[6] or '') ~= '' and ARGV[6] or 'UNLINK'

@@ -8,5 +8,6 @@ local key, value, publish = KEYS[1], ARGV[1], ARGV[2]
 if redis.call('GET', key) == value then
   -- include spring_remove
 end
+-- include effects
 local prefix, sharded, ticket, removal, old, keep, age = ARGV[3], ARGV[4] == 'S', '', 'UNLINK', '', '', tonumber(ARGV[5]) or 0
 -- include spring_end

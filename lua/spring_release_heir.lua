@@ -5,6 +5,7 @@
 -- ARGV[1] to ARGV[4]  as those of spring_release.lua
 -- ARGV[5]             when the next window is due, in milliseconds of the server's clock
 -- ARGV[6]             n when the one behind the first is to be told that it is the next one; empty or missing: it is not
+-- include effects
 local key, value, publish, prefix, sharded, due = KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4] == 'S', ARGV[5]
 if redis.call('GET', key) == value .. '+' then -- else the long way is the right one
   -- include names

@@ -6,6 +6,7 @@
 -- ARGV[3]  the key of the fencing counter, from which the hold gets a token; empty or missing: it wants none
 --
 -- Replies 1, or the token, when renewed, 0 when the key is not the hold's (any more).
+-- include effects
 local held = redis.call('GET', KEYS[1])
 if held ~= ARGV[1] and held ~= ARGV[1] .. '+' then
   return 0

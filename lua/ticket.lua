@@ -1,8 +1,5 @@
 -- Puts a ticket at the end of a queue in which others waited a moment ago, and replies, unless the queue is gone, or the server's
 -- clock went back: then it changes nothing. Of what is in front it tells only whether there is any ticket. A part of scripts.
-if not redis.REDIS_VERSION_NUM then -- before version 7 a script may be replicated, and then cannot ask for the time
-  redis.replicate_commands()
-end
 local time, ticket = redis.pcall('TIME'), value .. '|' .. lease
 local place = time[1] and string.format('%.0f', time[1] * 1000000 + time[2])
 if place and redis.pcall('ZADD', queue, place, ticket) == 1 then

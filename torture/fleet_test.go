@@ -18,7 +18,8 @@ import (
 // before is the library as it was before waiting calls queued in Redis: what git archive makes of commit 315ec02, less tests.
 const before = "testdata/before-the-queue.tar.gz"
 
-// peerProgram locks and unlocks a path for a while, and prints what it has seen.
+// peerProgram locks and unlocks a path for a while, and prints what it has seen. Who writes, as all do but readers, counts for a
+// thousand.
 const peerProgram = `package main
 
 import (
@@ -39,11 +40,21 @@ func main() {
 	if err != nil {
 		panic(err)
 	}
-	r, err := lockregistry.New(client, "fleet")
+	layout := lockregistry.LayoutSpring
+	if os.Args[4] == "redisson" {
+		layout = lockregistry.LayoutRedisson
+	}
+	r, err := lockregistry.New(client, "fleet", lockregistry.WithLayout(layout))
 	if err != nil {
 		panic(err)
 	}
-	ctx, l := context.Background(), r.Obtain("path")
+	ctx, l, weight := context.Background(), r.Obtain("path"), int64(1000)
+	switch os.Args[4] {
+	case "writer":
+		l = r.ReadWrite("path").Writer()
+	case "reader":
+		l, weight = r.ReadWrite("path").Reader(), 1
+	}
 	var seen struct {
 		Sections, Together int
 		Longest            time.Duration
@@ -54,15 +65,15 @@ func main() {
 			panic(err)
 		}
 		seen.Longest = max(seen.Longest, time.Since(asked))
-		n, err := client.Do(ctx, client.B().Incr().Key("inside").Build()).AsInt64()
+		n, err := client.Do(ctx, client.B().Incrby().Key("inside").Increment(weight).Build()).AsInt64()
 		if err != nil {
 			panic(err)
 		}
-		if n != 1 {
+		if n > 1000 || weight == 1000 && n != 1000 {
 			seen.Together++
 		}
 		time.Sleep(section)
-		client.Do(ctx, client.B().Decr().Key("inside").Build())
+		client.Do(ctx, client.B().Decrby().Key("inside").Decrement(weight).Build())
 		seen.Sections++
 		if err := l.Unlock(ctx); err != nil {
 			panic(err)
@@ -100,24 +111,32 @@ func tree(t *testing.T, archive string) string {
 }
 
 // While a fleet is updated, processes of the version before contend with those that queue. They have no tickets, and are woken
-// whenever the key changes. Nobody is inside with another, and nobody starves: who has no ticket gets the lock in one of the
-// windows that releases leave.
+// whenever the key changes. Nobody is inside with another who must not be, and nobody starves: who has no ticket gets the lock in
+// one of the windows that releases leave.
 func TestAFleetThatIsBeingUpdated(t *testing.T) {
-	for name, section := range map[string]time.Duration{"empty sections": 0, "sections of 2 ms": 2 * time.Millisecond} {
+	now, err := filepath.Abs("..")
+	require.NoError(t, err)
+	programs := map[string]string{"before": peer(t, tree(t, before)), "now": peer(t, now)}
+	for name, c := range map[string]struct {
+		section time.Duration
+		of      []string // what three processes of each version lock
+	}{
+		"empty sections":            {0, []string{"spring", "spring", "spring"}},
+		"sections of 2 ms":          {2 * time.Millisecond, []string{"spring", "spring", "spring"}},
+		"in Redisson's format":      {2 * time.Millisecond, []string{"redisson", "redisson", "redisson"}},
+		"those who read, and write": {5 * time.Millisecond, []string{"reader", "reader", "writer"}},
+	} {
 		t.Run(name, func(t *testing.T) {
 			server := redistest.Start(t)
-			now, err := filepath.Abs("..")
-			require.NoError(t, err)
-			programs := map[string]string{"before": peer(t, tree(t, before)), "now": peer(t, now)}
 			type run struct {
-				version string
-				out     bytes.Buffer
-				command *exec.Cmd
+				version, of string
+				out         bytes.Buffer
+				command     *exec.Cmd
 			}
 			var runs []*run
-			for range 3 {
+			for _, of := range c.of {
 				for version, program := range programs {
-					r := &run{version: version, command: exec.Command(program, server.Addr(), "6s", section.String())}
+					r := &run{version: version, of: of, command: exec.Command(program, server.Addr(), "6s", c.section.String(), of)}
 					r.command.Stdout, r.command.Stderr = &r.out, os.Stderr
 					require.NoError(t, r.command.Start())
 					runs = append(runs, r)
@@ -131,7 +150,7 @@ func TestAFleetThatIsBeingUpdated(t *testing.T) {
 					Longest  time.Duration `json:"longest"`
 				}
 				require.NoError(t, json.Unmarshal(r.out.Bytes(), &seen))
-				t.Log(r.version, seen.Sections, seen.Longest)
+				t.Log(r.version, r.of, seen.Sections, seen.Longest)
 				assert.Zero(t, seen.Together, r.version)
 				assert.Positive(t, seen.Sections, r.version)
 				assert.Less(t, seen.Longest, 4*time.Second, "%s: two seconds at p99, and a machine may be busy", r.version)

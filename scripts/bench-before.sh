@@ -1,0 +1,37 @@
+#!/bin/sh
+# Measures this library beside its version before waiting calls queued in Redis, in one run: the tree in torture/testdata, as a
+# contender in the place of the peers. Arguments go to the program; see bench/README.md.
+set -eu
+cd "$(dirname "$0")/../bench"
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+# The old tree, as a module of another name.
+mkdir "$work/before"
+tar -xzf ../torture/testdata/before-the-queue.tar.gz -C "$work/before"
+find "$work/before" -name '*.go' -o -name go.mod | while read -r file; do
+	sed -i 's#lockregistry/lockregistry#lockregistry/before#' "$file"
+done
+
+# The contender is what this library's is, with other names.
+sed -e 's#"github.com/lockregistry/lockregistry"#lockregistry "github.com/lockregistry/before"#' \
+	-e 's/"lockregistry"/"before"/' -e 's/role:     subject/role:     rival/' \
+	-e 's/thisLibrary/before/g' -e 's/openRegistry/openBefore/g' -e 's/registryLocks/beforeLocks/g' \
+	-e 's/registrySession/beforeSession/g' -e 's/registryReaders/beforeReaders/g' -e 's/readerSession/beforeReaderSession/g' \
+	lockregistry.go >"$work/contender.go"
+cat >>"$work/contender.go" <<'END'
+
+func init() { contenders = []contender{bareFloor, directedFloor, before, thisLibrary} }
+END
+printf '{"Replace": {"%s/before.go": "%s/contender.go"}}\n' "$PWD" "$work" >"$work/overlay.json"
+
+sed "s#=> \.\./#=> $(cd .. && pwd)/#" go.mod >"$work/bench.mod"
+cp go.sum "$work/bench.sum"
+{
+	echo 'require github.com/lockregistry/before v0.0.0'
+	echo "replace github.com/lockregistry/before => $work/before"
+} >>"$work/bench.mod"
+
+GOWORK=off go build -modfile="$work/bench.mod" -overlay="$work/overlay.json" -o "$work/bench" .
+"$work/bench" "$@"
