@@ -1,7 +1,7 @@
 #!/bin/sh
 # Checks the specification of directed hand-over with TLC: every question in specs/ must pass, and every mutant in
 # specs/mutants.txt must violate the property that the file names. With "large" as its argument the questions of
-# specs/large run instead; with names of questions, or of mutants as guard:property, only those.
+# specs/large run instead; with names of questions, or of mutants as guard:property or guard:property:question, only those.
 #
 # TLC and its state go to specs/.tlc, which git ignores. JOBS says how many run at a time.
 set -eu
@@ -40,7 +40,7 @@ check() {
 	rm -rf "${tlc:?}/$1"
 }
 
-report() { printf '%-22s %-34s %4s s  %s\n' "$1" "$2" "$(($(date +%s) - began))" "$3"; }
+report() { printf '%-30s %-34s %4s s  %s\n' "$1" "$2" "$(($(date +%s) - began))" "$3"; }
 
 states() { sed -n 's/.* \([0-9,]* distinct states found\), 0 states left on queue\./\1/p' "$tlc/$1.log" | tail -n 1; }
 
@@ -61,7 +61,7 @@ question() {
 mutant() {
 	guard=$1 question=$2 property=$3
 	shift 3
-	name=without-$guard-$property
+	name=without-$guard-$property-${question##*/}
 	began=$(date +%s)
 	configuration "$question.cfg" "Without={\"$(echo "$guard" | sed 's/+/", "/g')\"}" "$@" |
 		sed -e '/^INVARIANTS/d' -e '/^PROPERTIES/d' >"$tlc/$name.cfg"
@@ -83,7 +83,8 @@ one() {
 	case $1 in
 	large/*) question "large-${1#large/}" "$1.cfg" ;;
 	*:*)
-		line=$(awk -v guard="${1%%:*}" -v property="${1#*:}" '$1 == guard && $3 == property' mutants.txt)
+		line=$(echo "$1" | tr : ' ' | awk 'NR == FNR { guard = $1; property = $2; question = $3; next }
+			$1 == guard && $3 == property && (question == "" || $2 == question) { print; exit }' - mutants.txt)
 		# shellcheck disable=SC2086 # its words
 		mutant $line
 		;;
@@ -104,12 +105,12 @@ fi
 
 case ${1:-} in
 '') runs=$({
-	awk '!/^#/ && $2 !~ /^large/ { print $1 ":" $3 }' mutants.txt
+	awk '!/^#/ && $2 !~ /^large/ { print $1 ":" $3 ":" $2 }' mutants.txt
 	ls ./*.cfg | sed -n 's/^\.\/\(.*\)\.cfg$/\1/p' | grep -v '^common$'
 }) ;;
 large) runs=$({
 	ls large/*.cfg | sed 's/\.cfg$//'
-	awk '$2 ~ /^large/ { print $1 ":" $3 }' mutants.txt
+	awk '$2 ~ /^large/ { print $1 ":" $3 ":" $2 }' mutants.txt
 }) ;;
 *) runs=$* ;;
 esac

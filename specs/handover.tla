@@ -101,6 +101,7 @@ Min(S) == CHOOSE x \in S : \A y \in S : x <= y
 Min2(a, b) == IF a < b THEN a ELSE b
 Max2(a, b) == IF a > b THEN a ELSE b
 
+Drop(q, v) == SelectSeq(q, LAMBDA t : t # v)
 \* A queue without the tickets of a registry up to a number: its own, and those that it could not remove before (R4).
 Strip(q, v) == SelectSeq(q, LAMBDA t : t[1] # v[1] \/ t[2] > v[2])
 In(q, t) == \E i \in 1..Len(q) : q[i] = t
@@ -185,13 +186,13 @@ Queued(D, v, out) ==
            left |-> IF D.key = Nobody THEN Max2(D.open - 1, 0) ELSE D.ttl]]
 
 \* V, whose registry has the key by an older attempt, takes that over.
-TakeOver(D, v) == Reply([Key(D, v, Lease, FALSE) EXCEPT !.queue = Strip(@, v)], "granted", 0, Quiet)
+TakeOver(D, v) == Reply([Key(D, v, Lease, FALSE) EXCEPT !.queue = Drop(@, v)], "granted", 0, Quiet)
 
 \* V becomes the owner by its own command. The tickets in front of it had their time and did not take the key: they are
 \* removed, and told. So is the new first one.
 Take(D, q, v) ==
   LET front == SubSeq(q, 1, Rank(q, v))
-      rest == Strip(SubSeq(q, Rank(q, v) + 2, Len(q)), v)
+      rest == SubSeq(q, Rank(q, v) + 2, Len(q))
       told(p) == {i \in 1..Len(front) : front[i][1] = p}
   IN Reply([Awaited(Key(D, v, Lease, FALSE)) EXCEPT !.queue = rest], "granted", 0,
            Join([p \in Go |-> IF told(p) = {} THEN <<>> ELSE <<Dropped(front[Max(told(p))][2])>>], Warn(rest, Lease)))
@@ -205,14 +206,12 @@ Ask(D, r, v) ==
      ELSE IF due \/ q[1] = v THEN Take(D, q, v)
      ELSE LET x == Serve(D, q, r) IN Queued(x.db, v, x.out)
 
-\* spring_obtain.lua, to queue: a new ticket comes last (R8), or takes the place of an older one of its registry.
+\* spring_obtain.lua, to queue: a new ticket comes last (R8). Those of older attempts stay until they are swept. (The script also
+\* removes one that the call names.)
 RunObtain(D, r) ==
   LET v == <<r.p, r.n>>
-      old == {i \in 1..Len(D.queue) : D.queue[i][1] = r.p /\ D.queue[i][2] <= r.n}
-      q == IF old = {} THEN Append(D.queue, v)
-           ELSE LET i == Min(old)
-                IN Strip(SubSeq(D.queue, 1, i - 1), v) \o <<v>> \o Strip(SubSeq(D.queue, i + 1, Len(D.queue)), v)
-      young == Clock /\ \A i \in old : D.queue[i] \in D.young
+      q == IF In(D.queue, v) THEN D.queue ELSE Append(D.queue, v)
+      young == Clock /\ (In(D.queue, v) => v \in D.young)
   IN CASE D.key[1] = r.p /\ D.key[2] > r.n /\ ~Lacks("order") -> Reply(D, "refused", 0, Quiet)   \* R4: late
        [] D.key = v -> Reply(D, "owner", D.ttl, Quiet)             \* only in a mutant: a number is used once
        [] D.key[1] = r.p /\ D.key # v -> TakeOver(D, v)            \* a grant that this call missed
