@@ -502,16 +502,6 @@ func (a *acquisition) sleep(left time.Duration) (woken bool, err error) {
 	return why == byWakeup, err
 }
 
-// standBack gives others their chance, where there is no queue: this process has had the lock for as long as its goroutines
-// may hand it to each other, and has released it for that reason.
-func (a *acquisition) standBack() error {
-	if !a.lock.standsBack() {
-		return nil
-	}
-	_, err := a.pause(min(a.lock.reg.standBack, max(0, a.lock.reg.clock.now().until(a.deadline))), nil, nil)
-	return err
-}
-
 // reason is why a pause is over.
 type reason uint8
 

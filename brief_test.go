@@ -235,11 +235,18 @@ func TestShortAskInAWindow(t *testing.T) {
 	scriptedWorlds(t, func(s *scripted) {
 		s.begins("")
 		for _, window := range []string{"open", "wide"} {
-			s.do("EVAL", `local time = redis.call('TIME')
-				local now = time[1] * 1000 + math.floor(time[2] / 1000)
-				local ends = -(now + 100)
-				redis.call('ZADD', KEYS[1], ends, 'open', ARGV[1] == 'wide' and ends or -now, 'wide')`, "1", theQueue, window)
-			require.Contains(s, s.asks("a:5"), "queued")
+			var reply string
+			for took := time.Hour; took > 90*time.Millisecond; { // else the window may be over
+				s.do("DEL", theKey, theQueue)
+				start := time.Now()
+				s.do("EVAL", `local time = redis.call('TIME')
+					local now = time[1] * 1000 + math.floor(time[2] / 1000)
+					local ends = -(now + 100)
+					redis.call('ZADD', KEYS[1], ends, 'open', ARGV[1] == 'wide' and ends or -now, 'wide')`, "1", theQueue, window)
+				reply = s.asks("a:5")
+				took = time.Since(start)
+			}
+			require.Contains(s, reply, "queued")
 			require.Empty(s, s.owner())
 			s.do("DEL", theQueue)
 		}

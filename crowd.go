@@ -94,35 +94,6 @@ func (l *Lock) keeping() *keeping {
 	return c.keeping.Load()
 }
 
-// gap is what this process knows of when the lock is next left to those without a ticket.
-type gap struct {
-	due  instant // not before this
-	text string  // the same, in milliseconds of the server's clock
-}
-
-// mostDue is how long after a release the next window is due, at most; see OFTEN in lua/pass.lua.
-const mostDue = 100 * time.Millisecond
-
-// gapOf is what a process knows now that is told when the next window is due by the server's clock. A ticket that was asked for
-// at asked has got a place that is the time of that clock in microseconds then, or later: so what is noted is not later than it
-// is. What is further away than a window can be is of a clock that went back since.
-func gapOf(asked, now instant, place, due string) (g gap, known bool) {
-	micros, err := strconv.ParseInt(place, 10, 64)
-	ms, err2 := strconv.ParseInt(due, 10, 64)
-	at := asked.add(time.Duration(ms*1000-micros) * time.Microsecond)
-	if err != nil || err2 != nil || at > now.add(mostDue) {
-		return gap{}, false
-	}
-	return gap{at, due}, true
-}
-
-// foresee notes when the next window is due.
-func (l *Lock) foresee(asked instant, place, due string) {
-	if g, known := gapOf(asked, l.reg.clock.now(), place, due); known || l.anchor().crowd.Load() != nil {
-		l.company().gap = g
-	}
-}
-
 // queuelessFor is for how long a path goes without a queue after the server has refused one.
 const queuelessFor = time.Minute
 
@@ -189,8 +160,7 @@ func (l *Lock) deaf(is bool) {
 }
 
 // crowded takes in what a release has replied, and whether goroutines of this process wait that were not to have the lock at
-// once, because it has had it for a handoff limit or, without hand-over, has released it. Without a queue they stand back each
-// 100 ms at most.
+// once, because it has had it for a handoff limit or, without hand-over, has released it.
 func (l *Lock) crowded(reply int64, others bool, at instant) {
 	c := l.anchor().crowd.Load()
 	if c == nil {
@@ -208,24 +178,9 @@ func (l *Lock) crowded(reply int64, others bool, at instant) {
 	if reply == queueless {
 		l.noQueue("the release could not read it")
 	}
-	if l.queues() && l.reg.waker.listening != nil && !c.deaf.Load() {
-		return
+	if !l.queues() || l.reg.waker.listening == nil || c.deaf.Load() {
+		c.released(others, reply == contested, l.reg.clock.now())
 	}
-	now := l.reg.clock.now()
-	since := instant(c.yielded.Load())
-	due := since != 0 && since.until(now) >= defaultHandoff
-	if others && (due || reply == contested) { // there is a window, or others have the lock
-		c.yields.Store(true)
-	} else if others && since != 0 {
-		return
-	}
-	c.yielded.Store(int64(now))
-}
-
-// standsBack tells, once, whether a call without a queue is to leave others their chance.
-func (l *Lock) standsBack() bool {
-	c := l.anchor().crowd.Load()
-	return c != nil && c.yields.Swap(false)
 }
 
 // released notes that the key of the hold with a number was removed.

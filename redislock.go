@@ -573,15 +573,7 @@ func (l *Lock) release(ctx context.Context) (End, error) {
 	}
 	p := patience{ctx: ctx, since: begun, limit: unlockLimit, grace: unlockGrace, late: lateFor(h.lease.length)}
 	m := removal{key: l.key, value: h.value, queue: l.queues(), keep: h.kept.after(begun), age: h.wanted(begun)}
-	switch {
-	case h.leads:
-		m.ticket = atOnce
-	case (due || l.pair == nil && h.watched.Load()) && l.half().contended(): // or its lease does not suit who waits
-		m.ticket = yields
-	}
-	if l.pair == nil && m.ticket == "" && m.keep == 0 && m.queue {
-		l.brief(&m, h, begun)
-	}
+	l.chances(&m, h, due, begun)
 	removal := l.kind.layout.release(m) // which may have to ask the server for its version
 	reply := reg.transport.do(&p, &removal)
 	n, err := confirmed(reply.RedisResult)
@@ -602,17 +594,6 @@ func (l *Lock) release(ctx context.Context) (End, error) {
 		return EndKept, nil
 	default:
 		return EndReleased, nil
-	}
-}
-
-// longWait is from when on who waits is told that it is the next one: until then it looks by itself, see firstLook.
-const longWait = firstLook
-
-// brief has the release of a hold rely on what is known of others. A window that is due is left to a release in full.
-func (l *Lock) brief(m *removal, h *hold, now instant) {
-	m.brief = alone
-	if c := l.anchor().crowd.Load(); c != nil && h.inLine != 0 && now < c.gap.due {
-		m.brief, m.due, m.warns = forHeir, c.gap.text, h.inLine.until(now) >= longWait
 	}
 }
 

@@ -89,7 +89,7 @@ var mutations = []mutation{
 		"TestDisturbedWhileWaiting|TestUnknownOutcomes$",
 	},
 	{
-		"nobody stands back", "crowd.go",
+		"nobody stands back", "chances.go",
 		"return c != nil && c.yields.Swap(false)", "return c != nil && false",
 		"TestHandoffIsFair",
 	},
