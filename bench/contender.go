@@ -44,7 +44,9 @@ type opening struct {
 	// listens tells the floor that other processes want the same path, so that it publishes on release and subscribes.
 	listens bool
 	renew   bool // renew held locks, where that has to be asked for
-	held    int  // how many locks will be held or cached at once; 0: few
+	// redisson asks this library for locks in Redisson's format.
+	redisson bool
+	held     int // how many locks will be held or cached at once; 0: few
 	// client is for who can share one with others of this process; nil: a client of its own.
 	client rueidis.Client
 }

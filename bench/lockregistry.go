@@ -41,6 +41,9 @@ func openRegistry(o opening) (registryLocks, error) {
 	if o.renew {
 		options = append(options, lockregistry.WithRenewal())
 	}
+	if o.redisson {
+		options = append(options, lockregistry.WithLayout(lockregistry.LayoutRedisson))
+	}
 	if o.held != 0 {
 		options = append(options, lockregistry.WithCapacity(o.held))
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -32,6 +33,9 @@ const (
 	loadSection   = 2 * time.Millisecond
 )
 
+// redissonFormat is the layout that a worker is asked for.
+const redissonFormat = "redisson"
+
 // clusterWake measures how soon a waiter has a lock that was released, on a cluster and on a single server in turns, while other
 // registries pass locks on.
 func (s *suite) clusterWake() ([]*result, error) {
@@ -52,7 +56,8 @@ func (s *suite) clusterWake() ([]*result, error) {
 			return nil, err
 		}
 		defer d.client.Close()
-		open = append(open, peer.Fields{"registry": d.name, "contender": thisLibrary.name, "addr": d.addr})
+		open = append(open, peer.Fields{"registry": d.name, "contender": thisLibrary.name, "addr": d.addr},
+			peer.Fields{"registry": d.inRedisson(), "contender": thisLibrary.name, "addr": d.addr, "layout": redissonFormat})
 	}
 	measured, err := s.fleet(2, open...)
 	if err != nil {
@@ -75,6 +80,12 @@ func (s *suite) clusterWake() ([]*result, error) {
 		how:     "From the moment at which DEL is sent to the moment at which lock returns. " + beside,
 		metrics: []metric{handOverMedian, handOverTail, handOvers},
 	}
+	published := &result{
+		scenario: "cluster-wake-published", title: "A cluster beside load: Redisson unlocks", floor: singleServer.name,
+		how: "From the moment at which a script is sent that does what Redisson's does, DEL, and SPUBLISH on the cluster or PUBLISH on the single server, " +
+			"to the moment at which lock returns. " + beside,
+		metrics: deleted.metrics,
+	}
 	passed := &result{
 		scenario: "cluster-wake-handover", title: "A cluster beside load: hand-over, 2 processes, one path", floor: singleServer.name,
 		how: "From before unlock to after lock in the other process. " + beside +
@@ -82,17 +93,22 @@ func (s *suite) clusterWake() ([]*result, error) {
 		metrics: deleted.metrics,
 	}
 	for round := range rounds + 1 {
-		took := [2]map[string][]time.Duration{{}, {}}
+		took := [3]map[string][]time.Duration{{}, {}, {}}
 		err := turns(s, turnsEach, sides, func(turn int, d side) error {
 			path := fmt.Sprintf("%d-%d", round, turn)
 			return s.besideLoad(load, d, path, func() error {
-				woken, err := s.wakes(measured[0], d, "deleted-"+path, each)
+				woken, err := s.wakes(measured[0], d.name, javas(d, "deleted-"+path), each)
+				if err != nil {
+					return err
+				}
+				told, err := s.wakes(measured[0], d.inRedisson(), redissons(d, "published-"+path), each)
 				if err != nil {
 					return err
 				}
 				more, err := relay{s, measured, d.name, "relay-" + path, wakeSettling, 0}.run(each, 2*time.Second)
 				took[0][d.name] = append(took[0][d.name], woken...)
-				took[1][d.name] = append(took[1][d.name], more...)
+				took[1][d.name] = append(took[1][d.name], told...)
+				took[2][d.name] = append(took[2][d.name], more...)
 				return err
 			})
 		})
@@ -102,31 +118,72 @@ func (s *suite) clusterWake() ([]*result, error) {
 		for _, d := range sides {
 			if round > 0 { // the first only warms up
 				deleted.record(d.contender, latencies(took[0][d.name]))
-				passed.record(d.contender, latencies(took[1][d.name]))
+				published.record(d.contender, latencies(took[1][d.name]))
+				passed.record(d.contender, latencies(took[2][d.name]))
 			}
 		}
 	}
-	deleted.inOrder()
-	passed.inOrder()
-	return []*result{deleted, passed}, nil
+	for _, r := range []*result{deleted, published, passed} {
+		r.inOrder()
+	}
+	return []*result{deleted, published, passed}, nil
 }
 
 // wakeSettling is ample for a process to have begun to wait, beside load.
 const wakeSettling = 10 * time.Millisecond
 
-// wakes has a process wait for a key of Java's, so many times, and deletes it.
-func (s *suite) wakes(p process, d side, path string, n int) ([]time.Duration, error) {
+func (d side) inRedisson() string { return d.name + " in Redisson's format" }
+
+// foreigner holds a path as another library does.
+type foreigner struct {
+	path          string
+	lock, release func(ctx context.Context) error
+}
+
+// javas deletes its key, and publishes nothing.
+func javas(d side, path string) foreigner {
+	key := thisLibrary.name + ":" + path
+	return foreigner{
+		path,
+		func(ctx context.Context) error {
+			return d.client.Do(ctx, d.client.B().Set().Key(key).Value("ad5f8a4e-6c0f-4ab2-8a55-9d0f6a1a7c11").PxMilliseconds(60000).Build()).Error()
+		},
+		func(ctx context.Context) error {
+			return d.client.Do(ctx, d.client.B().Del().Key(key).Build()).Error()
+		},
+	}
+}
+
+// redissons does what the scripts of Redisson do.
+func redissons(d side, path string) foreigner {
+	key, channel, publish := thisLibrary.name+":"+path, "redisson_lock__channel:{"+thisLibrary.name+":"+path+"}", "PUBLISH"
+	if d.client.Mode() == rueidis.ClientModeCluster {
+		publish = "SPUBLISH"
+	}
+	eval := func(script string, args ...string) func(context.Context) error {
+		return func(ctx context.Context) error {
+			return d.client.Do(ctx, d.client.B().Eval().Script(script).Numkeys(2).Key(key, channel).Arg(args...).Build()).Error()
+		}
+	}
+	return foreigner{
+		path,
+		eval(`redis.call('HINCRBY', KEYS[1], ARGV[1], 1) return redis.call('PEXPIRE', KEYS[1], 60000)`, "ad5f8a4e-6c0f-4ab2-8a55-9d0f6a1a7c11:1"),
+		eval(`redis.call('DEL', KEYS[1]) return redis.call(ARGV[1], KEYS[2], '0')`, publish),
+	}
+}
+
+// wakes has a process wait for a path that another library holds, so many times.
+func (s *suite) wakes(p process, registry string, holder foreigner, n int) ([]time.Duration, error) {
 	took := make([]time.Duration, 0, n)
-	key, fields := thisLibrary.name+":"+path, peer.Fields{"registry": d.name, "path": path}
+	fields := peer.Fields{"registry": registry, "path": holder.path}
 	for range n {
-		set := d.client.B().Set().Key(key).Value("ad5f8a4e-6c0f-4ab2-8a55-9d0f6a1a7c11").PxMilliseconds(60000).Build()
-		if err := d.client.Do(s.ctx, set).Error(); err != nil {
+		if err := holder.lock(s.ctx); err != nil {
 			return nil, err
 		}
-		call := p.Send(path, doLock, fields)
+		call := p.Send(holder.path, doLock, fields)
 		time.Sleep(wakeSettling)
 		began := time.Now()
-		if err := d.client.Do(s.ctx, d.client.B().Del().Key(key).Build()).Error(); err != nil {
+		if err := holder.release(s.ctx); err != nil {
 			return nil, err
 		}
 		reply, err := call.Wait(s.ctx)
@@ -134,7 +191,7 @@ func (s *suite) wakes(p process, d side, path string, n int) ([]time.Duration, e
 			return nil, err
 		}
 		took = append(took, reply.End.Sub(began))
-		if _, err := p.ask(s.ctx, path, doUnlock, fields); err != nil {
+		if _, err := p.ask(s.ctx, holder.path, doUnlock, fields); err != nil {
 			return nil, err
 		}
 	}

@@ -72,6 +72,8 @@ var crowdTargets = []target{
 	{title: "server CPU for each release, 2 to 2 000 waiting", scenario: "waiting", metric: cpuGrows.name, limit: 1.2},
 	{title: "a key deleted on a cluster beside load, p50", scenario: "cluster-wake", metric: handOverMedian.name, toFloor: 1.3},
 	{title: "a key deleted on a cluster beside load, p99", scenario: "cluster-wake", metric: handOverTail.name, toFloor: 2},
+	{title: "Redisson unlocks on a cluster beside load, p50", scenario: "cluster-wake-published", metric: handOverMedian.name, toFloor: 1.3},
+	{title: "Redisson unlocks on a cluster beside load, p99", scenario: "cluster-wake-published", metric: handOverTail.name, toFloor: 2},
 	{title: "hand-over on a cluster beside load, p50", scenario: "cluster-wake-handover", metric: handOverMedian.name, toFloor: 1.3},
 	{title: "hand-over on a cluster beside load, p99", scenario: "cluster-wake-handover", metric: handOverTail.name, toFloor: 2},
 	{title: "server CPU, 10 000 registries wait for one path", scenario: "idle-registries", metric: shareOfCore.name, limit: 0.02},

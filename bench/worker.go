@@ -87,7 +87,7 @@ func (w *worker) open(request peer.Fields) error {
 	if err != nil {
 		return err
 	}
-	o := opening{addr: request["addr"], lease: lease, listens: true}
+	o := opening{addr: request["addr"], lease: lease, listens: true, redisson: request["layout"] == redissonFormat}
 	start := c.open
 	if request["readers"] != "" {
 		start = c.openReaders
