@@ -203,6 +203,7 @@ func (a *acquisition) woke(why reason) {
 func (a *acquisition) patrol() error {
 	a.arm()
 	var looked instant // when the last thorough try began
+	polls := true
 	for quick := false; ; {
 		if a.failure != nil {
 			if err := a.recover(); err != nil {
@@ -213,9 +214,14 @@ func (a *acquisition) patrol() error {
 		if !quick {
 			looked = a.lock.reg.clock.now()
 		}
-		err := a.try(wish{asks: a.plainly(a.patient, true)}, quick, a.deadline)
+		asks := a.plainly(a.patient, polls)
+		err := a.try(wish{asks: asks}, quick, a.deadline)
 		if a.won {
 			return nil
+		}
+		if refusal := (*rueidis.RedisError)(nil); asks == forGuest && errors.As(err, &refusal) && !a.cut {
+			polls, a.failure = false, nil // a cluster refuses the queue, by permissions, or while its slot moves
+			continue
 		}
 		if err != nil {
 			if !a.patient || !a.passing(err) {
@@ -253,8 +259,9 @@ func (a *attempt) bid(w wish) bid {
 	return bid{key: a.lock.key, value: a.hold.value, lease: a.hold.lease, under: a.under, side: a.lock.kind.side, wish: w}
 }
 
-// plainly is what a try asks for that has no ticket, and will get none if it polls. A reader that waits anyway does not overtake
-// a writer that waits, although others read already; and who reads is not to keep out for ever a writer that only polls.
+// plainly is what a try asks for that has no ticket. Polls tells that it has been trying, and goes on so for now. A reader that
+// waits anyway does not overtake a writer that waits, although others read already; and who reads is not to keep out for ever a
+// writer that only polls.
 func (a *attempt) plainly(patient, polls bool) asking {
 	side := a.lock.kind.side
 	switch {

@@ -295,7 +295,7 @@ func (a *acquisition) unheard() error {
 			return err
 		}
 	}
-	err := a.try(wish{asks: a.plainly(true, false)}, false, a.deadline)
+	err := a.try(wish{asks: a.plainly(true, a.slept && !a.lock.reg.cluster)}, false, a.deadline)
 	switch {
 	case a.won:
 		return nil

@@ -12,10 +12,11 @@ import (
 //
 // The goroutines of this process are served in the order in which they come, so that readers do not starve writers.
 // So are processes: readers do not overtake a waiting writer. The readers of a process share one hold in Redis. While they
-// come and go the process asks Redis, as often as [WithHandoff] says (with 0 every 100 ms), whether a writer waits elsewhere.
-// If so, new readers wait until the others have left and the writer has had its turn. For a writer that polls, see [WakeupPoll],
-// and for Redisson's, new readers wait for 300 ms at most, then may read for as long, and so on. A writer that only tries now and
-// then cannot be seen, and gets in when nobody reads, as in Redisson.
+// come and go the process asks Redis every 100 ms, or as often as [WithHandoff] says, whether a writer waits elsewhere.
+// If so, new readers wait until the others have left and the writer has had its turn. For a writer that polls every 100 ms, see
+// [WakeupPoll], and for Redisson's, which nobody sees while readers of no process share, new readers wait for 300 ms at most,
+// then may read for as long, and so on. A writer that only tries now and then cannot be seen, and gets in when nobody reads, as
+// in Redisson.
 //
 // In Redis it is Redisson's RReadWriteLock: one hash, and a key per read hold for its lease, all in one slot of a cluster. A
 // name with braces that do not hold it together, such as "a{b" or "{}a", gets an error there.
@@ -51,7 +52,7 @@ func (r *Registry) newReadWrite(path string) *ReadWriteLock {
 	}
 	rw.local.fresh = rw.reader.sharable
 	rw.local.seek = rw.seek
-	if rw.local.every = r.handoff; r.handoff == 0 {
+	if rw.local.every = min(r.handoff, defaultHandoff); r.handoff == 0 {
 		rw.local.every = defaultHandoff
 	}
 	return rw

@@ -854,9 +854,9 @@ func TestReadersLetAWriterElsewhereIn(t *testing.T) {
 		opts  []lockregistry.Option
 		limit time.Duration
 	}{
-		"by default": {nil, 400 * time.Millisecond},
+		"by default": {nil, 450 * time.Millisecond},
 		"polling":    {[]lockregistry.Option{polling}, 2 * time.Second},
-		"sooner":     {[]lockregistry.Option{lockregistry.WithHandoff(30 * time.Millisecond)}, 400 * time.Millisecond},
+		"sooner":     {[]lockregistry.Option{lockregistry.WithHandoff(30 * time.Millisecond)}, 450 * time.Millisecond},
 	} {
 		t.Run(name, func(t *testing.T) {
 			fakeWorld(t, func(w *world) {

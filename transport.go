@@ -653,7 +653,7 @@ func (l *lane) carryOut(e *sending) {
 	}
 	if guided && (!answered(err) || elsewhere(err)) {
 		t.guide.forget()
-		if e.send == nil && elsewhere(err) { // it was not executed; the client finds the way by itself
+		if e.send == nil && elsewhere(err) && (!e.call.vain || !e.gone.Load()) { // it was not executed; the client finds the way
 			e.first[0] = e.call.sendApart(t.ctx, t.client, &e.gone)
 		}
 	}

@@ -41,8 +41,9 @@ local function ask(value, lease, kind, how, place, older, left, foreign)
       return {'missing'}
     end
   end
-  local ahead = 2 -- the members in front of its own that are no tickets: open and wide, and a guest
-  if kind ~= '' and redis.call('ZSCORE', queue, 'guest') then
+  local ahead = 2 -- the members in front of its own that are no tickets: open and wide, and a guest that came before
+  local guest = kind ~= '' and redis.call('ZSCORE', queue, 'guest')
+  if guest and tonumber(guest) < tonumber(place) then
     ahead = 3
   end
   if free(kind) then
@@ -57,7 +58,7 @@ local function ask(value, lease, kind, how, place, older, left, foreign)
       -- include serve
       if entries[5] == 'guest' then
         local patience = entries[6] / 1000 + PATIENCE - now
-        if patience > 0 then
+        if patience > 0 and patience <= PATIENCE then -- else the server's clock went back
           left = patience
         else
           ahead = 2

@@ -6,7 +6,7 @@ local function invite()
   local time = redis.call('TIME')
   local now = time[1] * 1000 + math.floor(time[2] / 1000)
   local wide = tonumber(redis.call('ZSCORE', queue, 'wide') or -1)
-  if now + wide >= RESPITE and not redis.call('ZRANGEBYSCORE', queue, 0, '+inf', 'LIMIT', 0, 1)[1] then
+  if (now + wide >= RESPITE or now + wide < -RESPITE) and not redis.call('ZRANGEBYSCORE', queue, 0, '+inf', 'LIMIT', 0, 1)[1] then
     redis.call('ZADD', queue, 'NX', -now, 'open', -now, 'wide', string.format('%.0f', time[1] * 1000000 + time[2]), 'guest')
     redis.call('PEXPIRE', queue, 120000)
   end

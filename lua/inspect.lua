@@ -48,7 +48,7 @@ local function tickets(key)
   end
   local found, first = redis.call('ZRANGEBYSCORE', queue, 0, '+inf', 'WITHSCORES', 'LIMIT', 0, most + 1), {}
   for i = 1, #found, 2 do
-    if found[i] == 'guest' then -- in front of all others, if it is there
+    if found[i] == 'guest' then
       count = count - 1
     elseif #first < 2 * most then
       first[#first + 1] = found[i]

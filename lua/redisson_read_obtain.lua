@@ -50,10 +50,10 @@ if how == '' or how == 'try' then
     waits = first[1]
     if waits == 'guest' then
       -- include chance
-      local time = redis.call('TIME')
-      local now = time[1] * 1000 + math.floor(time[2] / 1000)
-      if now - first[2] / 1000 >= PATIENCE then
-        waits = not pcall(dismiss, now)
+      local time = redis.pcall('TIME')
+      local now = time[1] and time[1] * 1000 + math.floor(time[2] / 1000)
+      if not now or stale(first[2], now) then
+        waits = now and not pcall(dismiss, now)
       end
     end
   end

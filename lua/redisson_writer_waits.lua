@@ -30,7 +30,7 @@ end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local entries = redis.call('ZRANGE', queue, '0', '2', 'WITHSCORES')
-if entries[5] == 'guest' and now - entries[6] / 1000 >= PATIENCE then
+if entries[5] == 'guest' and stale(entries[6], now) then
   dismiss(now)
   entries = redis.call('ZRANGE', queue, '0', '2', 'WITHSCORES')
 end
@@ -41,8 +41,8 @@ end
 for _, numsub in ipairs(sharded and {'NUMSUB', 'SHARDNUMSUB'} or {'NUMSUB'}) do
   local counts = redis.call('PUBSUB', numsub, ARGV[1], ARGV[1] .. ':waiting')
   if counts[2] > 0 or counts[4] > 0 then
-    pcall(invite)
-    return 1
+    local invited = pcall(invite)
+    return (not invited or redis.call('ZSCORE', queue, 'guest')) and 1 or 0
   end
 end
 return 0

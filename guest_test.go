@@ -1,0 +1,232 @@
+package lockregistry_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/internal/redistest"
+)
+
+// Guests: places in the queue for writers that have no ticket.
+
+// invited has a writer poll that has a guest in the queue, until the function that it returns is called.
+func (w *world) invited() (gone func()) {
+	w.Helper()
+	ctx, cancel := context.WithCancel(w.Context())
+	polls := w.goroutine().start(func() error { return w.pair(polling).writer.Lock(ctx) })
+	w.await("its guest", func() bool { return w.do("ZSCORE", rwQueue, "guest") != "(nil)" })
+	return func() {
+		cancel()
+		require.ErrorIs(w, <-polls, context.Canceled)
+	}
+}
+
+func (w *world) calls(command string) int {
+	_, after, _ := strings.Cut(w.do("INFO", "commandstats"), "cmdstat_"+command+":calls=")
+	n, _, _ := strings.Cut(after, ",")
+	calls, err := strconv.Atoi(n)
+	require.NoError(w, err)
+	return calls
+}
+
+// A ticket that was lost comes back to its place, in front of a guest that has come in the meantime.
+func TestATicketInFrontOfAGuest(t *testing.T) {
+	realWorlds(t, func(w *world) {
+		holder, waiter := w.pair(lockregistry.WithExpiry(20*time.Second)), w.pair(lockregistry.WithPollInterval(noPoll))
+		w.lock(holder.reader)
+		g := w.goroutine()
+		writes := g.starts(waiter.writer)
+		w.watched()
+		ticket := strings.Trim(w.do("ZRANGEBYSCORE", rwQueue, "0", "+inf"), "[]")
+		w.do("ZREM", rwQueue, ticket)
+		w.invited()()
+		w.do("CLIENT", "KILL", "TYPE", "pubsub") // so that it looks
+		w.await("its ticket", func() bool { return w.do("ZCOUNT", rwQueue, "0", "+inf") == "2" })
+		before := w.calls("evalsha")
+		<-time.After(time.Second)
+		require.Less(w, w.calls("evalsha")-before, 30)
+		w.unlock(holder.reader)
+		w.soon(writes)
+		require.NoError(w, g.unlock(waiter.writer))
+	})
+}
+
+// On a cluster a guest's key is named, and may be refused: the writer polls without one.
+func TestAGuestThatIsRefused(t *testing.T) {
+	nodes := redistest.StartCluster(t, 3)
+	for _, n := range nodes {
+		n.Command(t, "ACL", "SETUSER", "app", "on", ">secret", "~orders:42", "~{orders:42}:*", "&*", "+@all")
+	}
+	for name, change := range map[string]func(o *rueidis.ClientOption){
+		"permission": func(o *rueidis.ClientOption) { o.Username, o.Password = "app", "secret" },
+		"moving": func(*rueidis.ClientOption) {
+			i := slices.IndexFunc(nodes, func(n *redistest.Server) bool { _, err := n.Do("EXISTS", theKey); return err == nil })
+			from, to := nodes[i], nodes[(i+1)%3]
+			slot := from.Command(t, "CLUSTER", "KEYSLOT", theKey)
+			to.Command(t, "CLUSTER", "SETSLOT", slot, "IMPORTING", from.Command(t, "CLUSTER", "MYID"))
+			from.Command(t, "CLUSTER", "SETSLOT", slot, "MIGRATING", to.Command(t, "CLUSTER", "MYID"))
+			t.Cleanup(func() {
+				from.Command(t, "CLUSTER", "SETSLOT", slot, "STABLE")
+				to.Command(t, "CLUSTER", "SETSLOT", slot, "STABLE")
+			})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			made := func(change func(*rueidis.ClientOption), opts ...lockregistry.Option) *lockregistry.ReadWriteLock {
+				o := rueidis.ClientOption{InitAddress: []string{nodes[0].Addr()}, DisableCache: true}
+				change(&o)
+				client, err := rueidis.NewClient(o)
+				require.NoError(t, err)
+				t.Cleanup(client.Close)
+				r, err := lockregistry.New(client, "orders", opts...)
+				require.NoError(t, err)
+				t.Cleanup(func() { require.NoError(t, r.Close()) })
+				return r.ReadWrite("42")
+			}
+			reader := made(func(*rueidis.ClientOption) {}).Reader()
+			require.NoError(t, reader.Lock(t.Context()))
+			owner, got := lockregistry.NewOwner(t.Context()), make(chan error, 1)
+			writer := made(change, polling).Writer()
+			go func() { got <- writer.Lock(owner, lockregistry.Wait(10*time.Second)) }()
+			select {
+			case err := <-got:
+				require.FailNow(t, "it does not wait", "%v", err)
+			case <-time.After(500 * time.Millisecond):
+			}
+			require.NoError(t, reader.Unlock(t.Context()))
+			require.NoError(t, <-got)
+			require.NoError(t, writer.Unlock(owner))
+		})
+	}
+}
+
+// Readers that hand the lock on for long still ask often enough to see a guest.
+func TestAGuestOfReadersWithALongHandoff(t *testing.T) {
+	realWorlds(t, func(w *world) {
+		stop := w.readOn(lockregistry.WithHandoff(time.Second))
+		defer stop()
+		writer := w.pair(polling).writer
+		for range 2 {
+			ok, err := writer.TryLock(w.Context(), lockregistry.Wait(5*time.Second))
+			require.NoError(w, err)
+			require.True(w, ok)
+			w.unlock(writer)
+		}
+	})
+}
+
+// A writer whose connection for wake-ups cannot be made polls, and has a guest, too.
+func TestAGuestOfAWriterWithoutItsConnection(t *testing.T) {
+	realWorlds(t, func(w *world) {
+		var shut atomic.Bool
+		dial := func(ctx context.Context) (net.Conn, error) {
+			if shut.Load() {
+				return nil, errors.New("no more connections")
+			}
+			return w.dial(ctx)
+		}
+		r := w.registryOn(w.clientWith(dial))
+		var all sync.WaitGroup
+		for i := range 64 { // all the client's connections for commands
+			all.Go(func() {
+				l := r.Obtain(strconv.Itoa(i))
+				for range 20 {
+					if err := errors.Join(l.Lock(w.Context()), l.Unlock(w.Context())); err != nil {
+						w.Error(err)
+					}
+				}
+			})
+		}
+		all.Wait()
+		shut.Store(true)
+		defer w.readOn()()
+		defer w.readOn()()
+		writer := r.ReadWrite("42").Writer()
+		for range 2 {
+			ok, err := writer.TryLock(w.Context(), lockregistry.Wait(8*time.Second))
+			require.NoError(w, err)
+			require.True(w, ok)
+			require.NoError(w, writer.Unlock(w.Context()))
+			<-time.After(50 * time.Millisecond)
+		}
+	})
+}
+
+// A reader that may not ask for the time does not fail for a guest.
+func TestAGuestAndAReaderWithoutPermissions(t *testing.T) {
+	realWorlds(t, func(w *world) {
+		holder := w.pair()
+		w.lock(holder.reader)
+		gone := w.invited()
+		reader := pairOf(w.registryOn(w.clientWith(w.dial, w.allowed("-time")))).reader
+		for range 3 {
+			ok, err := reader.TryLock(w.Context(), lockregistry.Wait(2*time.Second))
+			require.NoError(w, err)
+			require.True(w, ok)
+			w.unlock(reader)
+		}
+		gone()
+		w.unlock(holder.reader)
+	})
+}
+
+// A guest that came in an hour's time is of a clock that went back since.
+func TestAGuestWhenTheClockGoesBack(t *testing.T) {
+	for name, opts := range map[string][]lockregistry.Option{"tickets": nil, "polling": {polling}} {
+		t.Run(name, func(t *testing.T) {
+			realWorlds(t, func(w *world) {
+				holder := w.pair()
+				w.lock(holder.reader)
+				at := time.Now().Add(time.Hour)
+				ends := strconv.FormatInt(-at.UnixMilli(), 10)
+				w.do("ZADD", rwQueue, ends, "open", ends, "wide", strconv.FormatInt(at.UnixMicro(), 10), "guest")
+				reader := w.pair(opts...).reader
+				ok, err := reader.TryLock(w.Context(), lockregistry.Wait(5*time.Second))
+				require.NoError(w, err)
+				require.True(w, ok)
+				w.unlock(reader)
+
+				w.do("DEL", rwQueue)
+				w.do("ZADD", rwQueue, ends, "open", ends, "wide")
+				w.invited()()
+				w.unlock(holder.reader)
+			})
+		})
+	}
+}
+
+// Who is subscribed as a writer is keeps the readers of a process waiting for half of the time, while one of them reads on.
+func TestASubscribedWriterDoesNotKeepReadersOut(t *testing.T) {
+	realWorlds(t, func(w *world) {
+		p, listener := w.pair(), w.client()
+		ctx, cancel := context.WithCancel(w.Context())
+		listens := w.goroutine().start(func() error {
+			channel := listener.B().Subscribe().Channel("redisson_rwlock:{orders:42}").Build()
+			return listener.Receive(ctx, channel, func(rueidis.PubSubMessage) {})
+		})
+		w.lock(p.reader)
+		for range 8 {
+			g := w.goroutine()
+			ok, err := g.try(p.reader, lockregistry.Wait(2*time.Second))
+			require.NoError(w, err)
+			require.True(w, ok)
+			require.NoError(w, g.unlock(p.reader))
+			<-time.After(100 * time.Millisecond)
+		}
+		w.unlock(p.reader)
+		cancel()
+		require.ErrorIs(w, <-listens, context.Canceled)
+	})
+}
