@@ -219,8 +219,9 @@ func (a *acquisition) patrol() error {
 		if a.won {
 			return nil
 		}
-		if refusal := (*rueidis.RedisError)(nil); asks == forGuest && errors.As(err, &refusal) && !a.cut {
-			polls, a.failure = false, nil // a cluster refuses the queue, by permissions, or while its slot moves
+		refusal := (*rueidis.RedisError)(nil)
+		if asks == forGuest && a.lock.reg.cluster && errors.As(err, &refusal) && !a.cut {
+			polls, a.failure = false, nil // the queue is refused, by permissions, or while its slot moves
 			continue
 		}
 		if err != nil {
