@@ -115,7 +115,7 @@ func TestAGuestThatIsRefused(t *testing.T) {
 // Readers that hand the lock on for long still ask often enough to see a guest.
 func TestAGuestOfReadersWithALongHandoff(t *testing.T) {
 	realWorlds(t, func(w *world) {
-		stop := w.readOn(lockregistry.WithHandoff(time.Second))
+		_, stop := w.readOn(lockregistry.WithHandoff(time.Second))
 		defer stop()
 		writer := w.pair(polling).writer
 		for range 2 {
@@ -151,8 +151,10 @@ func TestAGuestOfAWriterWithoutItsConnection(t *testing.T) {
 		}
 		all.Wait()
 		shut.Store(true)
-		defer w.readOn()()
-		defer w.readOn()()
+		for range 2 {
+			_, stop := w.readOn()
+			defer stop()
+		}
 		writer := r.ReadWrite("42").Writer()
 		for range 2 {
 			ok, err := writer.TryLock(w.Context(), lockregistry.Wait(8*time.Second))

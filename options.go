@@ -95,8 +95,8 @@ func WithLayout(l Layout) Option { return func(s *settings) { s.layout = l } }
 
 // WithClientID sets the name that the registry's values in Redis begin with, for people who look at them. It must not be
 // empty, and may be any other text. Two registries never share holds, whatever their ids: with an id of yours the values
-// carry a random UUID as well. With an id of more than four bytes, the queue in which the registry waits takes a kilobyte more in
-// Redis. Default: that UUID alone.
+// carry a random UUID as well. With an id of more than four bytes, the queue in which the registry waits takes more memory in
+// Redis, which keeps sets compact while their members are no longer than 64 bytes. Default: that UUID alone.
 func WithClientID(id string) Option { return func(s *settings) { s.clientID = &id } }
 
 // WithLogger sets where the registry writes about events that no call can return, such as a lock lost in the background. It

@@ -268,32 +268,7 @@ func TestLostGrantsOfReadersAndWriters(t *testing.T) {
 // Readers that overlap without end, in two processes, and a writer in a third one.
 func TestReadersElsewhereLetAWriterIn(t *testing.T) {
 	realWorlds(t, func(w *world) {
-		stop := make(chan struct{})
-		var all sync.WaitGroup
-		var reads atomic.Int64
-		for range 2 {
-			p := w.pair()
-			for range 3 {
-				all.Go(func() {
-					for {
-						select {
-						case <-stop:
-							return
-						default:
-						}
-						if err := p.reader.Lock(w.Context()); err != nil {
-							w.Error(err)
-							return
-						}
-						<-time.After(time.Duration(5+rand.IntN(10)) * time.Millisecond)
-						reads.Add(1)
-						if err := p.reader.Unlock(w.Context()); err != nil {
-							w.Error(err)
-						}
-					}
-				})
-			}
-		}
+		reads, stop := w.readOn()
 		writer := w.pair().writer
 		for range 10 {
 			<-time.After(50 * time.Millisecond)
@@ -304,17 +279,21 @@ func TestReadersElsewhereLetAWriterIn(t *testing.T) {
 			w.unlock(writer)
 			w.await("they read again", func() bool { return reads.Load() > before+6 })
 		}
-		close(stop)
-		all.Wait()
+		stop()
 	})
 }
 
-// readOn has goroutines of two processes read without a pause, until the function that it returns is called.
-func (w *world) readOn(opts ...lockregistry.Option) (stop func()) {
+// readOn has goroutines of two processes read without a pause.
+func (w *world) readOn(opts ...lockregistry.Option) (reads *atomic.Int64, stop func()) {
+	return w.readWith(w.pair(opts...).reader, w.pair(opts...).reader)
+}
+
+// readWith has three goroutines with each lock read without a pause, until stop is called. Reads counts how often they did.
+func (w *world) readWith(readers ...*lockregistry.Lock) (reads *atomic.Int64, stop func()) {
+	reads = new(atomic.Int64)
 	stopped := make(chan struct{})
 	var all sync.WaitGroup
-	for range 2 {
-		p := w.pair(opts...)
+	for _, l := range readers {
 		for range 3 {
 			all.Go(func() {
 				for {
@@ -323,19 +302,20 @@ func (w *world) readOn(opts ...lockregistry.Option) (stop func()) {
 						return
 					default:
 					}
-					if err := p.reader.Lock(w.Context()); err != nil {
+					if err := l.Lock(w.Context()); err != nil {
 						w.Error(err)
 						return
 					}
 					<-time.After(time.Duration(5+rand.IntN(10)) * time.Millisecond)
-					if err := p.reader.Unlock(w.Context()); err != nil {
+					reads.Add(1)
+					if err := l.Unlock(w.Context()); err != nil {
 						w.Error(err)
 					}
 				}
 			})
 		}
 	}
-	return func() {
+	return reads, func() {
 		close(stopped)
 		all.Wait()
 	}
@@ -344,7 +324,7 @@ func (w *world) readOn(opts ...lockregistry.Option) (stop func()) {
 // Readers of several processes come and go. While no writer waits nobody keeps them out: there is no queue.
 func TestReadersThatComeAndGoAreNotHeldBackWithoutAWriter(t *testing.T) {
 	realWorlds(t, func(w *world) {
-		stop := w.readOn()
+		_, stop := w.readOn()
 		for start := time.Now(); time.Since(start) < 4*time.Second; {
 			<-time.After(20 * time.Millisecond)
 			require.Equal(w, "0", w.do("EXISTS", rwQueue))
@@ -357,7 +337,7 @@ func TestReadersThatComeAndGoAreNotHeldBackWithoutAWriter(t *testing.T) {
 // A writer that polls has no ticket. The readers of all processes leave it a window.
 func TestReadersLetAPollingWriterIn(t *testing.T) {
 	realWorlds(t, func(w *world) {
-		stop := w.readOn()
+		_, stop := w.readOn()
 		writer := w.pair(polling).writer
 		var waits []time.Duration
 		for range 5 {
@@ -425,7 +405,7 @@ func TestATicketBehindAGuest(t *testing.T) {
 // A writer of a version without tickets listens on a channel of its own.
 func TestReadersLetAWriterOfAnOlderVersionIn(t *testing.T) {
 	realWorlds(t, func(w *world) {
-		stop := w.readOn()
+		_, stop := w.readOn()
 		defer stop()
 		listener := w.client()
 		ctx, cancel := context.WithCancel(w.Context())
@@ -520,27 +500,7 @@ func TestReadWriteLocksWithoutPermissionForTheQueue(t *testing.T) {
 		w.leftNothing()
 
 		// Readers still come and go, and a writer gets in.
-		stop := make(chan struct{})
-		var all sync.WaitGroup
-		for range 3 {
-			all.Go(func() {
-				for {
-					select {
-					case <-stop:
-						return
-					default:
-					}
-					if err := a.reader.Lock(w.Context()); err != nil {
-						w.Error(err)
-						return
-					}
-					<-time.After(time.Duration(5+rand.IntN(10)) * time.Millisecond)
-					if err := a.reader.Unlock(w.Context()); err != nil {
-						w.Error(err)
-					}
-				}
-			})
-		}
+		_, stop := w.readWith(a.reader)
 		for range 3 {
 			<-time.After(10 * time.Millisecond)
 			start := time.Now()
@@ -548,7 +508,6 @@ func TestReadWriteLocksWithoutPermissionForTheQueue(t *testing.T) {
 			require.Less(w, time.Since(start), 3*time.Second)
 			w.unlock(b.writer)
 		}
-		close(stop)
-		all.Wait()
+		stop()
 	})
 }

@@ -1,7 +1,7 @@
 -- For a writer that has no ticket, but tries again soon, or is told when the lock is free: puts a guest in a queue without
 -- tickets. Readers do not come in past it, and when all are out the release leaves the lock free for 110 ms. When they are not out
 -- after 300 ms it goes, and for as long nobody is kept out then.
--- include chance
+-- Scripts have included chance.lua.
 local function invite()
   local time = redis.call('TIME')
   local now = time[1] * 1000 + math.floor(time[2] / 1000)

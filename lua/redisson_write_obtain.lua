@@ -57,6 +57,7 @@ if how == '' or how == 'guest' then
   if how == 'guest' then
     local prefix = ARGV[6]
     -- include names
+    -- include chance
     -- include guest
     if not others then
       redis.pcall('ZREM', queue, 'guest')
