@@ -310,11 +310,15 @@ func (l *limit) end() {
 	}
 }
 
-// left is how much of a limit is left.
+// left is how much of a limit is left, for its caller.
 func (l *limit) left(now instant) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return max(0, now.until(l.due))
+	due := l.due
+	if l.phase.Load() == brisk && l.ctx.Err() != nil { // which no round has seen yet
+		due = min(due, instant(l.began.Load()).add(l.grace))
+	}
+	return max(0, now.until(due))
 }
 
 // overdue tells whether the limit has ended a while ago. An answer that comes just then is a coincidence.

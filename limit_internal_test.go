@@ -101,3 +101,28 @@ func TestASlowLimitIsNotUsedAgain(t *testing.T) {
 		require.NotSame(t, again, end.group.take(&way.watch))
 	})
 }
+
+// What is left when a command goes another way is what its caller has been promised: the limit, or the grace after the end of
+// its context, whether or not a round has seen that yet.
+func TestWhatIsLeftOfALimit(t *testing.T) {
+	inLanes(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *transport) {
+		const grace, limit = 10 * watchEvery, time.Minute
+		way := open(nil)
+		for _, rounds := range []bool{false, true} {
+			end, now := way.lanes[0].place(), way.clock.now()
+			ctx, cancel := context.WithCancel(t.Context())
+			end.begin(&patience{ctx: ctx, limit: limit, grace: grace}, now, nil)
+			require.Equal(t, limit-watchAfter, end.left(now.add(watchAfter)))
+			cancel()
+			if rounds {
+				<-time.After(2 * watchEvery)
+				now = way.clock.now()
+				require.Equal(t, slow, end.phase.Load())
+			}
+			require.LessOrEqual(t, end.left(now.add(watchAfter)), grace-watchAfter)
+			require.Positive(t, end.left(now.add(watchAfter)))
+			require.Zero(t, end.left(now.add(limit)))
+			end.stop()
+		}
+	})
+}
