@@ -4,18 +4,21 @@ import (
 	"context"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // movingCluster has one node, which says that the slots are at another one now, of which the client does not know.
 type movingCluster struct {
 	rueidis.Client
-	node *movingNode
+	node  *movingNode
+	asked atomic.Int32 // how many commands it was to find the way for
 }
 
 func (c *movingCluster) Mode() rueidis.ClientMode { return rueidis.ClientModeCluster }
@@ -23,6 +26,7 @@ func (c *movingCluster) Nodes() map[string]rueidis.Client {
 	return map[string]rueidis.Client{"a:1": c.node}
 }
 func (c *movingCluster) Do(_ context.Context, _ rueidis.Completed) rueidis.RedisResult {
+	c.asked.Add(1)
 	<-time.After(10 * time.Second) // it is to find out where a key is
 	return rueidis.NewErrorResult(context.DeadlineExceeded)
 }
@@ -33,7 +37,13 @@ type movingNode struct {
 	slots, moved, zero rueidis.RedisResult
 }
 
-func (n *movingNode) Do(context.Context, rueidis.Completed) rueidis.RedisResult { return n.slots }
+func (n *movingNode) Do(_ context.Context, c rueidis.Completed) rueidis.RedisResult {
+	if c.Commands()[0] == "CLUSTER" {
+		return n.slots
+	}
+	<-time.After(2 * time.Second)
+	return n.moved
+}
 func (n *movingNode) Dedicate() (rueidis.DedicatedClient, func()) {
 	return &movingWire{n: n}, func() {}
 }
@@ -58,8 +68,9 @@ func (d *movingWire) DoMulti(_ context.Context, cs ...rueidis.Completed) (rs []r
 	return append(rs, d.n.zero)
 }
 
-// While one command is sent elsewhere, the limits of others that are to follow end.
-func TestLimitsThatEndDuringARedirection(t *testing.T) {
+// moving runs a test in fake time with such a cluster.
+func moving(t *testing.T, test func(c *movingCluster, way *transport)) {
+	t.Helper()
 	client := onMiniredis(t)
 	eval := func(s string) rueidis.RedisResult {
 		return client.Do(t.Context(), client.B().Eval().Script(s).Numkeys(0).Build())
@@ -68,9 +79,16 @@ func TestLimitsThatEndDuringARedirection(t *testing.T) {
 		slots: eval("return {{0, 16383, {'a', 1, 'id'}}}"),
 		moved: eval("return redis.error_reply('MOVED 7 b:1')"),
 		zero:  eval("return 0")}
-	synctest.Test(t, func(t *testing.T) {
+	synctest.Test(t, func(*testing.T) {
 		c := &movingCluster{Client: client, node: n}
-		way := newTransport(c)
+		test(c, newTransport(c))
+		<-time.After(time.Minute)
+	})
+}
+
+// While one command is sent elsewhere, the limits of others that are to follow end.
+func TestLimitsThatEndDuringARedirection(t *testing.T) {
+	moving(t, func(_ *movingCluster, way *transport) {
 		var all sync.WaitGroup
 		for i := range 3 {
 			all.Go(func() {
@@ -84,6 +102,26 @@ func TestLimitsThatEndDuringARedirection(t *testing.T) {
 			})
 		}
 		all.Wait()
-		<-time.After(time.Minute)
 	})
+}
+
+// A node may refuse a command as that of another one when nobody waits for it any more. A lock is not asked for then; a key is
+// still removed.
+func TestWhoHasGivenUpIsNotSentElsewhere(t *testing.T) {
+	for _, limit := range []time.Duration{time.Second, 30 * time.Second} {
+		for _, vain := range []bool{false, true} {
+			moving(t, func(c *movingCluster, way *transport) {
+				way.lane("k").beWary(way.clock.now())
+				p := patience{ctx: t.Context(), limit: limit, late: time.Hour}
+				a := way.do(&p, &call{key: "k", args: arguments{"v", "1000"}, vain: vain})
+				require.Error(t, a.Error())
+				<-time.After(time.Minute)
+				if vain && limit < 2*time.Second {
+					require.Zero(t, c.asked.Load())
+				} else {
+					require.Equal(t, int32(1), c.asked.Load())
+				}
+			})
+		}
+	}
 }
