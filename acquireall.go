@@ -120,7 +120,7 @@ func (r *Registry) several(ctx context.Context, paths []string, opts []LockOptio
 		}
 		b.locks = append(b.locks, l)
 	}
-	if q.lease.ms == "" {
+	if q.lease == nil {
 		q.lease, q.plain = r.lease, true
 	}
 	b.request, b.patient = q, q.wait != notAtAll
@@ -221,7 +221,7 @@ func (b *bundle) settle(ctx context.Context, holds []*Hold) error {
 		}
 		length := b.request.lease.length
 		if h.Remaining() < length-length/10 {
-			if err := h.hold.renew(ctx, lease{}); errors.Is(err, ErrLockLost) {
+			if err := h.hold.renew(ctx, nil); errors.Is(err, ErrLockLost) {
 				return h.lock.fail("acquire", err)
 			}
 		}

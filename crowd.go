@@ -65,14 +65,21 @@ type keeping struct {
 	until  instant
 }
 
-// keep notes that for a hold that is about to be over, if so.
-func (l *Lock) keep(h *hold) {
-	if h.kept != 0 {
-		l.company().keeping.Store(&keeping{h.number(), h.kept})
+// keep notes that for a hold that is about to be over, if so, and returns until when; 0: it is not.
+func (l *Lock) keep(h *hold) (until instant) {
+	if h.extras.Load() == nil { // what concerns this here was noted before the owner had the hold, if at all
+		return 0
 	}
-	if until := instant(h.found.Load()); until != 0 {
-		l.company().expected.Store(&expected{h.number(), until})
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	e := h.extra()
+	if e.kept != 0 {
+		l.company().keeping.Store(&keeping{h.number(), e.kept})
 	}
+	if e.found != 0 {
+		l.company().expected.Store(&expected{h.number(), e.found})
+	}
+	return e.kept
 }
 
 // expects tells whether the message of a grant was to come.
@@ -184,7 +191,8 @@ func (l *Lock) crowded(reply int64, others bool, at instant) {
 }
 
 // released notes that the key of the hold with a number was removed.
-func (l *Lock) released(n uint64, at instant) {
+func (l *Lock) released(number string, at instant) {
+	n, _ := strconv.ParseUint(number, 10, 64) // this package has made it
 	if n >= l.last.Load() {
 		l.last.Store(n)
 		l.lastAt.Store(int64(at))

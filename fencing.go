@@ -55,7 +55,8 @@ func TokenFrom(ctx context.Context) (uint64, bool) {
 // draw gives the hold tokens, from this one on. Nobody but the call that obtains it knows the hold yet.
 func (h *hold) draw(first uint64) {
 	if h.lock.kind.fencing {
-		h.token, h.spare = first, tokensDrawn-1
+		e := h.own()
+		e.token, e.spare = first, tokensDrawn-1
 	}
 }
 
@@ -63,7 +64,7 @@ func (h *hold) draw(first uint64) {
 func (h *hold) current() uint64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.token
+	return h.extra().token
 }
 
 // nextToken makes the next token that of the owner to be. It reports false when there is none left. The caller holds the mutex.
@@ -71,11 +72,12 @@ func (h *hold) nextToken() bool {
 	if !h.lock.kind.fencing {
 		return true
 	}
-	if h.spare == 0 {
+	if h.extra().spare == 0 {
 		return false
 	}
-	h.token++
-	h.spare--
+	e := h.own()
+	e.token++
+	e.spare--
 	return true
 }
 

@@ -26,57 +26,91 @@ import (
 // before the other one. So after a command that was sent at some time, the key lives at least until that time plus the
 // shortest lease among this command and those that may come after it. Two kinds may:
 //
-//   - renewals that were under way at the same time (flight). When all of them are answered none can come any more, and
+//   - renewals that were under way at the same time (flights). When all of them are answered none can come any more, and
 //     the next one, which is sent after that, is executed after all of them.
 //   - commands that will never be answered (doubt). They may come at any time, until the hold is over.
 type hold struct {
-	lock    *Lock
-	value   string  // what the key contains: names this very hold
-	serial  uint64  // the number in it
+	lock  *Lock
+	value string // what the key contains: names this very hold
+
+	inLine  instant // when it was asked for in the queue, which others in there now have joined later; 0: that is not known
+	waited  uint32  // for how many milliseconds its call waited in the queue, at least; written as late is
 	renewed bool    // the scheduler renews it
 	late    bool    // a grant of this hold may still arrive; written only by the call that obtains it
 	leads   bool    // it is a leader's: renewed, and its release leaves no long window; written before its owner has it
-	waited  uint32  // for how many milliseconds its call waited in the queue, at least; written as late is
-	inLine  instant // when it was asked for in the queue, which others in there now have joined later; 0: that is not known
 
-	// What every lock and unlock needs comes first, in few cache lines.
-	mu         sync.Mutex
+	// The mutex guards the rest.
 	state      holdState
-	awaited    bool          // another goroutine of this process waits for its end
-	watched    atomic.Bool   // it is live, and the scheduler looks at it for those that wait
-	sound      bool          // when over: it was valid until then
-	stays      bool          // it is not handed over
-	planned    bool          // the scheduler knows the hold
-	questioned bool          // the server is to be asked whether it has its key still
-	stranded   int32         // how many of its owners nobody can reach, see [Hold]
-	until      instant       // the hold is valid before this
-	lease      lease         // that of the next renewal: what the owner asked for last, of what was granted
-	chosen     instant       // when the command was sent that set lease
-	owner      instant       // since when its owner has it
-	since      instant       // when this process got the key; hand-over does not change it
-	next       instant       // when to renew; never without renewal, and while the scheduler's own is under way
-	short      time.Duration // the lease that a release of another process has given it, until it is lengthened; 0 then
-	kept       instant       // the path is to stay taken until then; 0 when it is not; its last owner may read it without the mutex
-	atLeast    time.Duration // see [AtLeast]
-	doubt      time.Duration // the shortest lease among commands that will never be answered; 0 when there is none
-	ends       endings       // the contexts that end with this hold
+	awaited    bool // another goroutine of this process waits for its end
+	sound      bool // when over: it was valid until then
+	stays      bool // it is not handed over
+	planned    bool // the scheduler knows the hold
+	questioned bool // the server is to be asked whether it has its key still
+	failed     failedInARow
+	watched    atomic.Bool // it is live, and the scheduler looks at it for those that wait
+	index      int32       // in the scheduler's heap, -1 when it is not there; guarded by the scheduler's mutex,
+	due        instant     // as is when the scheduler looks at the hold
 
-	flight time.Duration // the shortest lease among all renewals since none was under way; meaningless while none is
+	mu     sync.Mutex
+	until  instant                // the hold is valid before this
+	lease  *lease                 // that of the next renewal: what the owner asked for last, of what was granted
+	chosen instant                // when the command was sent that set lease
+	owner  instant                // since when its owner has it
+	since  instant                // when this process got the key; hand-over does not change it
+	next   instant                // when to renew; never without renewal, and while the scheduler's own is under way
+	short  time.Duration          // the lease that a release of another process has given it, until it is lengthened; 0 then
+	taker  owner                  // the goroutine that has acquired it, if a Hold is the owner
+	ends   endings                // the contexts that end with this hold
+	flying *flights               // the renewals that are under way; nil while none is
+	extras atomic.Pointer[extras] // nil in most; whether it is may be asked without the mutex
+}
+
+// flights are renewals that are under way at the same time.
+type flights struct {
+	number int
+	lease  time.Duration // the shortest among all since none was under way
 	sure   instant       // what until is again when the server has refused all of them
-	most   time.Duration // the longest lease that was ever asked for
-	flying int32         // renewals that are under way
-	failed int32         // renewals of the scheduler in a row that were not answered
+}
 
-	token uint64 // the owner's fencing token; 0: it has none
-	spare int32  // how many more of them there are, for the owners to which the hold is handed
+// extras is what few holds have. The hold's mutex guards it.
+type extras struct {
+	kept     instant         // the path is to stay taken until then; 0 when it is not
+	atLeast  time.Duration   // see [AtLeast]
+	doubt    time.Duration   // the shortest lease among commands that will never be answered; 0 when there is none
+	most     time.Duration   // the longest lease that was asked for, if that was longer than the hold's lease is now
+	found    instant         // until when the message of the grant may come although the hold is live
+	token    uint64          // the owner's fencing token; 0: it has none
+	spare    int32           // how many more of them there are, for the owners to which the hold is handed
+	stranded int32           // how many of its owners nobody can reach, see [Hold]
+	takers   map[owner]owner // of a reader's: the goroutines that have acquired it, by Hold
+}
 
-	index int32   // in the scheduler's heap, -1 when it is not there; guarded by the scheduler's mutex,
-	due   instant // as is when the scheduler looks at the hold
+// extra is what a hold has of that, to be read. The caller holds the mutex.
+func (h *hold) extra() extras {
+	if e := h.extras.Load(); e != nil {
+		return *e
+	}
+	return extras{}
+}
 
-	taker  owner           // the goroutine that has acquired it, if a Hold is the owner
-	takers map[owner]owner // of a reader's, by Hold
+// own is the same, to be changed. The caller holds the mutex, or nobody else knows the hold yet.
+func (h *hold) own() *extras {
+	e := h.extras.Load()
+	if e == nil {
+		e = &extras{}
+		h.extras.Store(e)
+	}
+	return e
+}
 
-	found atomic.Int64 // an instant: until when the message of that grant may come although the hold is live
+// failedInARow counts renewals of the scheduler that were not answered.
+type failedInARow uint16
+
+func (f *failedInARow) another() int {
+	if *f < math.MaxUint16 {
+		*f++
+	}
+	return int(*f)
 }
 
 type holdState uint8
@@ -95,25 +129,25 @@ const never = instant(math.MaxInt64)
 func margin(lease time.Duration) time.Duration { return lease/100 + time.Millisecond }
 
 // effective is the lease that the hold may count on, from when it was sent, when a command with l was executed.
-func (h *hold) effective(l lease) time.Duration {
+func (h *hold) effective(l *lease) time.Duration {
 	length := l.length
-	if h.flying > 0 {
-		length = min(length, h.flight)
+	if h.flying != nil {
+		length = min(length, h.flying.lease)
 	}
-	if h.doubt > 0 {
-		length = min(length, h.doubt)
+	if doubt := h.extra().doubt; doubt > 0 {
+		length = min(length, doubt)
 	}
 	return length
 }
 
 func (h *hold) distrust(l time.Duration) {
-	if h.doubt == 0 || l < h.doubt {
-		h.doubt = l
+	if e := h.own(); e.doubt == 0 || l < e.doubt {
+		e.doubt = l
 	}
 }
 
 // prolong takes in that the server has executed a command with l that was sent at sent. What was true before stays so.
-func (h *hold) prolong(sent instant, l lease) {
+func (h *hold) prolong(sent instant, l *lease) {
 	length := h.effective(l)
 	h.until = max(h.until, sent.add(length-margin(length)))
 	h.next, h.short, h.questioned = never, 0, false
@@ -172,25 +206,42 @@ func (h *hold) wanted(now instant) time.Duration {
 
 // keep notes until when the path is to stay taken for an owner that has obtained it now.
 func (h *hold) keep(now instant) {
-	if h.kept = 0; h.atLeast > 0 {
-		h.kept = now.add(h.atLeast)
+	switch e := h.extra(); {
+	case e.atLeast > 0:
+		h.own().kept = now.add(e.atLeast)
+	case e.kept != 0: // by the owner before
+		h.own().kept = 0
 	}
 }
 
 // unkeep has the path free when the hold is over.
 func (h *hold) unkeep() {
 	h.mu.Lock()
-	h.atLeast, h.kept = 0, 0
+	if e := h.extras.Load(); e != nil {
+		e.atLeast, e.kept = 0, 0
+	}
+	h.mu.Unlock()
+}
+
+// awaitMessage notes until when the message of the hold's grant may come, which a look has found before.
+func (h *hold) awaitMessage(until instant) {
+	h.mu.Lock()
+	h.own().found = until
 	h.mu.Unlock()
 }
 
 // regranted is for a grant that arrives for a live hold. Unless it is the one that a look has found before, another server,
 // which is the master now, has granted the hold once more, with a lease that this process does not know.
 func (h *hold) regranted() {
-	if h.lock.reg.clock.now() < instant(h.found.Swap(0)) {
-		return
-	}
 	h.mu.Lock()
+	if e := h.extras.Load(); e != nil {
+		until := e.found
+		e.found = 0
+		if h.lock.reg.clock.now() < until {
+			h.mu.Unlock()
+			return
+		}
+	}
 	h.unlockLose(GrantedTwice)
 }
 
@@ -261,13 +312,17 @@ func (h *hold) adopt(q *request, renewed bool) bool {
 		h.mu.Unlock()
 		return false
 	}
-	h.atLeast, h.leads, h.owner = q.atLeast, q.leads, now
+	h.leads, h.owner = q.leads, now
+	if h.extra().atLeast != q.atLeast {
+		h.own().atLeast = q.atLeast
+	}
 	h.keep(now)
-	if h.lease == l && h.renewed == renewed {
+	if h.lease.length == l.length && h.renewed == renewed {
 		h.mu.Unlock()
 		return true
 	}
-	h.lease, h.renewed = l, renewed
+	h.renewed = renewed
+	h.choose(l)
 	switch {
 	case h.short > 0: // to be lengthened soon
 	case !renewed:
@@ -292,7 +347,7 @@ func (h *hold) relinquish(limit time.Duration) (can, due bool, running time.Dura
 	}
 	half := now.until(h.until) < length/2
 	due = h.since.until(now) >= limit || half
-	if h.state != live || now >= h.until || half || h.stays || now < h.kept {
+	if h.state != live || now >= h.until || half || h.stays || now < h.extra().kept {
 		h.mu.Unlock() // its end is near, and decides the cause of its contexts
 		return false, due, 0
 	}
@@ -313,13 +368,14 @@ func (h *hold) taken(o owner) (token uint64) {
 	defer h.mu.Unlock()
 	if h.lock.kind.side != "r" {
 		h.taker = goroutine
-		return h.token
+		return h.extra().token
 	}
-	if h.takers == nil {
-		h.takers = map[owner]owner{}
+	e := h.own()
+	if e.takers == nil {
+		e.takers = map[owner]owner{}
 	}
-	h.takers[o] = goroutine
-	return h.token
+	e.takers[o] = goroutine
+	return e.token
 }
 
 // taker is the goroutine that has acquired the lock for a [Hold]; nobody when that is not known.
@@ -333,7 +389,7 @@ func (l *Lock) taker(o owner) owner {
 	if l.kind.side != "r" {
 		return h.taker
 	}
-	return h.takers[o]
+	return h.extra().takers[o]
 }
 
 // stands tells whether the hold is neither lost nor over, as valid does, but does nothing about it.
@@ -363,7 +419,7 @@ func (h *hold) dismiss(o owner) bool {
 		return false
 	}
 	ends := h.ends.of(o)
-	delete(h.takers, o)
+	delete(h.extra().takers, o)
 	h.mu.Unlock()
 	cancelAll(ends, context.Canceled)
 	return true
@@ -371,7 +427,7 @@ func (h *hold) dismiss(o owner) bool {
 
 // keepRenewed has the hold renewed from now on: an owner that shares it expects that. It reports whether the hold must be
 // renewed at once, because it was not so far, the renewals are behind, or its lease is shorter than the one asked for.
-func (h *hold) keepRenewed(l lease) (atOnce bool) {
+func (h *hold) keepRenewed(asked time.Duration) (atOnce bool) {
 	h.mu.Lock()
 	if h.state == live && !h.renewed {
 		h.renewed = true
@@ -380,25 +436,25 @@ func (h *hold) keepRenewed(l lease) (atOnce bool) {
 		return true
 	}
 	left := h.lock.reg.clock.now().until(h.until)
-	length := l.length
+	length := asked
 	if h.short > 0 { // to be lengthened soon
 		length = h.short
 	}
-	atOnce = left < length/2 || h.effective(h.lease) < l.length
+	atOnce = left < length/2 || h.effective(h.lease) < asked
 	h.mu.Unlock()
 	return atOnce
 }
 
 // shared tells whether one more owner may share the hold now, and whether it must be renewed first so that at least nine
 // tenths of the lease that the owner asks for are left.
-func (h *hold) shared(l lease) (ok, renew bool) {
+func (h *hold) shared(asked time.Duration) (ok, renew bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	left := h.lock.reg.clock.now().until(h.until)
-	if renew = h.effective(h.lease) < l.length; h.short > 0 { // to be lengthened soon
+	if renew = h.effective(h.lease) < asked; h.short > 0 { // to be lengthened soon
 		return h.fresh(), renew || left < h.short/2
 	}
-	return h.fresh(), renew || left < l.length-l.length/10
+	return h.fresh(), renew || left < asked-asked/10
 }
 
 // left is for how long the hold can still be relied on.
@@ -436,7 +492,7 @@ func (h *hold) strand(o owner) {
 		h.unlockLose(LeaseOver)
 		return
 	}
-	h.stranded++
+	h.own().stranded++
 	ends := h.ends.of(o)
 	h.mu.Unlock()
 	cancelAll(ends, ErrLockLost)
@@ -445,7 +501,10 @@ func (h *hold) strand(o owner) {
 }
 
 // deserted tells whether nobody can reach any owner. The number of owners needs no mutex: see several.
-func (h *hold) deserted() bool { return h.stranded > 0 && int64(h.stranded) >= h.lock.owners() }
+func (h *hold) deserted() bool {
+	stranded := int64(h.extra().stranded)
+	return stranded > 0 && stranded >= h.lock.owners()
+}
 
 // age is how long this process has had the key.
 func (h *hold) age() time.Duration {
@@ -582,8 +641,7 @@ func (q question) done(a answer, was bool, err error) {
 	case err != nil && !transient(err): // it cannot be asked
 		h.questioned = false
 	case err != nil || a.late:
-		h.failed++
-		h.next = min(h.next, h.lock.reg.clock.now().add(backoff(int(h.failed), h.lease.length)))
+		h.next = min(h.next, h.lock.reg.clock.now().add(backoff(h.failed.another(), h.lease.length)))
 	case !was:
 		h.unlockLose(KeyGone)
 		return
@@ -606,7 +664,7 @@ func (h *hold) unlockPlanned() {
 // renewal is one command that renews a hold.
 type renewal struct {
 	hold      *hold
-	lease     lease
+	lease     *lease
 	sent      instant
 	scheduled bool // sent by the scheduler
 	chosen    bool // the owner wants this lease, for the renewals that follow too
@@ -614,14 +672,14 @@ type renewal struct {
 
 // takeOff notes that a renewal is about to be sent, and when. The server may execute it long before it is answered, and
 // then a shorter lease than the running one counts.
-func (h *hold) takeOff(l lease) renewal {
+func (h *hold) takeOff(l *lease) renewal {
 	sent := h.lock.reg.clock.now()
-	if h.flying == 0 {
-		h.sure, h.flight = h.until, l.length
+	if h.flying == nil {
+		h.flying = &flights{lease: l.length, sure: h.until}
 	}
-	h.flying++
-	h.flight = min(h.flight, l.length)
-	h.most = max(h.most, l.length)
+	h.flying.number++
+	h.flying.lease = min(h.flying.lease, l.length)
+	h.exceed(l)
 	h.until = min(h.until, sent.add(l.length-margin(l.length)))
 	if h.next != never { // the scheduler does not wait for the answer to the owner's renewal
 		h.next = min(h.next, sent.add(l.length/3))
@@ -629,8 +687,25 @@ func (h *hold) takeOff(l lease) renewal {
 	return renewal{hold: h, lease: l, sent: sent}
 }
 
+// choose makes l the lease of the renewals that follow.
+func (h *hold) choose(l *lease) {
+	former := h.lease
+	h.lease = l
+	h.exceed(former)
+}
+
+// exceed notes that l was asked for, in case it is longer than the hold's lease.
+func (h *hold) exceed(l *lease) {
+	if longest := h.longestEver(); l.length > longest {
+		h.own().most = l.length
+	}
+}
+
+// longestEver is the longest lease that was ever asked for. The caller holds the mutex.
+func (h *hold) longestEver() time.Duration { return max(h.lease.length, h.extra().most) }
+
 // renew sets the lease anew, now. When the answer comes late it does so once more, to be sure.
-func (h *hold) renew(ctx context.Context, l lease) error {
+func (h *hold) renew(ctx context.Context, l *lease) error {
 	err := h.renewOnce(ctx, l)
 	if errors.Is(err, errLate) {
 		err = h.renewOnce(ctx, l)
@@ -638,7 +713,7 @@ func (h *hold) renew(ctx context.Context, l lease) error {
 	return classified(err)
 }
 
-func (h *hold) renewOnce(ctx context.Context, l lease) error {
+func (h *hold) renewOnce(ctx context.Context, l *lease) error {
 	if ctx.Err() != nil {
 		return ended(ctx)
 	}
@@ -647,7 +722,7 @@ func (h *hold) renewOnce(ctx context.Context, l lease) error {
 		h.unlockLose(LeaseOver)
 		return ErrLockLost
 	}
-	chosen := l.ms != ""
+	chosen := l != nil
 	if !chosen || l.length < h.lease.length && h.lock.several() {
 		l = h.lease // as long as it was: others that share the hold may rely on it
 	}
@@ -673,18 +748,22 @@ func (h *hold) renewOnce(ctx context.Context, l lease) error {
 // was done, with an error: too few replicas have it.
 func (h *hold) answered(r renewal, was bool, err error, late bool) error {
 	h.mu.Lock()
+	flying := h.flying
 	// An answer that comes after the old validity is over cannot revive the hold, even if the new one would reach further.
 	if err == nil && was && h.fresh() {
 		if !late {
 			h.prolong(r.sent, r.lease)
 			h.failed = 0
 		}
-		h.sure = h.until
+		flying.sure = h.until
 		if r.chosen && r.sent >= h.chosen {
-			h.lease, h.chosen = r.lease, r.sent
+			h.choose(r.lease)
+			h.chosen = r.sent
 		}
 	}
-	h.flying--
+	if flying.number--; flying.number == 0 {
+		h.flying = nil
+	}
 	now := h.lock.reg.clock.now()
 	switch {
 	case h.state != live:
@@ -693,16 +772,15 @@ func (h *hold) answered(r renewal, was bool, err error, late bool) error {
 	case err != nil:
 		switch {
 		case was: // it may have shortened the lease
-			h.sure = h.until
+			flying.sure = h.until
 		case unknown(err): // it may shorten the lease yet
 			h.distrust(r.lease.length)
-			h.sure = h.until
-		case h.flying == 0: // none that may is left
-			h.until = h.sure
+			flying.sure = h.until
+		case h.flying == nil: // none that may is left
+			h.until = flying.sure
 		}
 		if h.tended() && (r.scheduled || h.next != never) {
-			h.failed++
-			h.next = min(h.next, now.add(backoff(int(h.failed), r.lease.length)))
+			h.next = min(h.next, now.add(backoff(h.failed.another(), r.lease.length)))
 		}
 		h.unlockPlanned()
 		return err

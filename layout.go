@@ -23,10 +23,10 @@ type layout interface {
 	release(r removal) call
 
 	// renew is the call that sets the lease anew if the key is the hold's. It replies 1 when it was, else 0.
-	renew(key, value string, l lease) call
+	renew(key, value string, l *lease) call
 
 	// fence is a renewal that also draws tokens for the hold, of which it replies the first one.
-	fence(key, value string, l lease) call
+	fence(key, value string, l *lease) call
 
 	// counter is the key of the fencing counter of a key.
 	counter(key string) string
@@ -64,7 +64,7 @@ func remaining(pttl int64) time.Duration {
 type bid struct {
 	key   string
 	value string
-	lease lease
+	lease *lease
 	under string // to read: the value of the hold with which the same owner writes already
 	side  string // see kind
 	wish

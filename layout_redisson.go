@@ -134,11 +134,11 @@ func (r *redissonLayout) release(m removal) call {
 	return c
 }
 
-func (r *redissonLayout) renew(key, value string, l lease) call {
+func (r *redissonLayout) renew(key, value string, l *lease) call {
 	return call{script: r.scripts.renew, key: key, args: arguments{value, l.ms, tagged(key)}}
 }
 
-func (r *redissonLayout) fence(key, value string, l lease) call {
+func (r *redissonLayout) fence(key, value string, l *lease) call {
 	counter := r.counter(key)
 	c := call{script: r.scripts.renew, key: key, args: arguments{value, l.ms, tagged(key), counter}}
 	c.counts(counter, r.sharded)

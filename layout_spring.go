@@ -98,11 +98,11 @@ func (s *springLayout) release(r removal) call {
 	return c
 }
 
-func (s *springLayout) renew(key, value string, l lease) call {
+func (s *springLayout) renew(key, value string, l *lease) call {
 	return call{script: springRenew, key: key, args: arguments{value, l.ms}}
 }
 
-func (s *springLayout) fence(key, value string, l lease) call {
+func (s *springLayout) fence(key, value string, l *lease) call {
 	counter := s.counter(key)
 	c := call{script: springRenew, key: key, args: arguments{value, l.ms, counter}}
 	c.counts(counter, s.sharded)

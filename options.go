@@ -206,7 +206,7 @@ func AtLeast(d time.Duration) LockOption {
 
 // request is what the options of a call that locks add up to.
 type request struct {
-	lease lease         // none: the registry's, or the hold's
+	lease *lease        // nil: the registry's, or the hold's
 	plain bool          // the call named no lease, so this is the registry's
 	wait  time.Duration // 0: not at all; negative: until the context ends
 	as    owner         // of a Hold, or of a run of Once; nobody: the caller
@@ -355,7 +355,7 @@ func present(log *slog.Logger) error {
 }
 
 // leaseOf cuts a lease to the whole milliseconds that Redis counts.
-func leaseOf(d time.Duration) lease {
+func leaseOf(d time.Duration) *lease {
 	ms := d.Milliseconds()
-	return lease{length: time.Duration(ms) * time.Millisecond, ms: strconv.FormatInt(ms, 10)}
+	return &lease{length: time.Duration(ms) * time.Millisecond, ms: strconv.FormatInt(ms, 10)}
 }

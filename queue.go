@@ -490,7 +490,7 @@ func (a *acquisition) found(left time.Duration) (next asking, err error) {
 	a.lock.reg.counts.grants.Add(1)
 	a.noteWait()
 	if a.box.take().granted == 0 { // it may still come, once
-		a.hold.found.Store(int64(a.lock.reg.clock.now().add(suspicion + a.lock.reg.acknowledging())))
+		a.hold.awaitMessage(a.lock.reg.clock.now().add(suspicion + a.lock.reg.acknowledging()))
 		if !a.woken {
 			a.ear.Suspect()
 		}

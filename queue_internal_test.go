@@ -56,7 +56,7 @@ func TestGrantIsFoundWhileItsMessageComes(t *testing.T) {
 	}
 	ends := func(a *acquisition, found instant) {
 		now := a.lock.reg.clock.now()
-		a.hold.found.Store(int64(found))
+		a.hold.awaitMessage(found)
 		require.True(t, a.hold.grantShort(now, time.Second))
 		a.win(now)
 		comes()

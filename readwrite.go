@@ -85,7 +85,7 @@ func (l *Lock) sharable() bool {
 	if h == nil {
 		return false
 	}
-	ok, _ := h.shared(lease{})
+	ok, _ := h.shared(0)
 	return ok
 }
 

@@ -300,7 +300,7 @@ func (l *Lock) enter(ctx context.Context, q *request) (in entrance, err error) {
 		}
 		return in, ErrDeadlock
 	}
-	if q.lease.ms == "" {
+	if q.lease == nil {
 		q.lease, q.plain = reg.lease, true
 	}
 	if t := c.tenureOf(now); t != nil && t.owner != o && !o.isValued() { // an acquisition waits until one that is lost is over
@@ -378,12 +378,12 @@ func (l *Lock) refresh(ctx context.Context, o owner, q request, how entry) error
 		return ErrLockLost
 	}
 	if how == joined {
-		ok, renew := h.shared(q.lease)
+		ok, renew := h.shared(q.lease.length)
 		if !ok {
 			return ErrLockLost
 		}
 		if q.plain && l.kind.watchdog {
-			renew = h.keepRenewed(q.lease)
+			renew = h.keepRenewed(q.lease.length)
 		}
 		if !renew {
 			l.anchor().lockedAt.Store(int64(l.reg.clock.now()))
@@ -392,7 +392,7 @@ func (l *Lock) refresh(ctx context.Context, o owner, q request, how entry) error
 		q.plain = q.lease.length < h.longest()
 	}
 	if q.plain { // with the lease that the hold has
-		q.lease = lease{}
+		q.lease = nil
 	}
 	return h.renew(ctx, q.lease)
 }
@@ -565,21 +565,21 @@ func (l *Lock) release(ctx context.Context) (End, error) {
 		}
 	}
 	begun := reg.clock.now()
-	l.keep(h)
+	kept := l.keep(h)
 	l.hold.Store(nil)
 	if !h.end(begun) {
 		l.abandon(h)
 		return EndLost, ErrLockLost
 	}
 	p := patience{ctx: ctx, since: begun, limit: unlockLimit, grace: unlockGrace, late: lateFor(h.lease.length)}
-	m := removal{key: l.key, value: h.value, queue: l.queues(), keep: h.kept.after(begun), age: h.wanted(begun)}
+	m := removal{key: l.key, value: h.value, queue: l.queues(), keep: kept.after(begun), age: h.wanted(begun)}
 	l.chances(&m, h, due, begun)
 	removal := l.kind.layout.release(m) // which may have to ask the server for its version
 	reply := reg.transport.do(&p, &removal)
 	n, err := confirmed(reply.RedisResult)
 	l.crowded(n, m.ticket == yields, reply.came)
 	if err == nil && !reply.late {
-		l.released(h.serial, reply.came)
+		l.released(h.number(), reply.came)
 		if h.late {
 			reg.scheduler.sweep(h.abandoned())
 		}

@@ -23,7 +23,7 @@ type Registry struct {
 	prefix    string
 	clientID  string
 	values    string // what the values of all holds of this registry begin with, and of no other's
-	lease     lease
+	lease     *lease
 	poll      time.Duration
 	handoff   time.Duration
 	// how long to leave the lock to others after the handoff limit: a waiter that polls needs a poll interval to notice
@@ -316,24 +316,25 @@ func (r *Registry) newLock(path string) *Lock {
 func (l *Lock) newHold(q *request) *hold {
 	r := l.reg
 	var buf [96]byte // long enough for most, so that the value costs one allocation
-	serial := r.number()
-	value := strconv.AppendUint(append(buf[:0], r.values...), serial, 10)
+	value := strconv.AppendUint(append(buf[:0], r.values...), r.number(), 10)
 	r.recording.asked()
-	return &hold{
+	h := &hold{
 		lock:    l,
 		value:   string(value),
-		serial:  serial,
 		lease:   q.lease,
 		renewed: r.renews(l.kind, q),
-		atLeast: q.atLeast,
 		leads:   q.leads,
 		index:   -1,
 	}
+	if q.atLeast > 0 {
+		h.own().atLeast = q.atLeast
+	}
+	return h
 }
 
 // again is a hold that asks for the same.
 func (h *hold) again() *hold {
-	next := h.lock.newHold(&request{lease: h.lease, atLeast: h.atLeast, leads: h.leads})
+	next := h.lock.newHold(&request{lease: h.lease, atLeast: h.extra().atLeast, leads: h.leads})
 	next.renewed = h.renewed
 	return next
 }

@@ -2,7 +2,6 @@ package lockregistry
 
 import (
 	"container/heap"
-	"strconv"
 	"time"
 )
 
@@ -71,7 +70,7 @@ func (h *hold) abandoned() *stray {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	l := h.lock
-	longest := max(h.lease.length, h.most)
+	longest := h.longestEver()
 	s := &stray{
 		lock:  l,
 		place: place{kind: l.kind, key: l.key},
@@ -79,7 +78,7 @@ func (h *hold) abandoned() *stray {
 		lease: longest,
 		gone:  l.reg.clock.now().add(longest).add(margin(longest)),
 		late:  true,
-		kept:  h.kept,
+		kept:  h.extra().kept,
 		watch: max(h.lease.length, strayWatch),
 		index: -1,
 	}
@@ -246,8 +245,7 @@ func (e sweeping) done(a answer, _ bool, err error) {
 	}
 	s := e.lock.reg.scheduler
 	if err == nil {
-		n, _ := strconv.ParseUint(e.value[len(e.lock.reg.values):], 10, 64) // this package has made it
-		e.lock.released(n, a.came)
+		e.lock.released(e.value[len(e.lock.reg.values):], a.came)
 	}
 	s.mu.Lock()
 	freed := s.swept(e, err)

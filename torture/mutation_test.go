@@ -24,12 +24,12 @@ type mutation struct {
 var mutations = []mutation{
 	{
 		"holds carry only the registry's id", "registry.go",
-		"serial := r.number()", "serial := uint64(1)",
+		"r.values...), r.number(), 10)", "r.values...), 1, 10)",
 		"TestUnknownOutcomes$",
 	},
 	{
 		"holds carry only the registry's id, in a storm", "registry.go",
-		"serial := r.number()", "serial := uint64(1)",
+		"r.values...), r.number(), 10)", "r.values...), 1, 10)",
 		"TestLinearizable$",
 	},
 	{
@@ -275,7 +275,7 @@ var mutations = []mutation{
 	},
 	{
 		"a hold that was found is lost with its own message", "queue.go",
-		"a.hold.found.Store(int64(a.lock.reg.clock.now().add(suspicion + a.lock.reg.acknowledging())))", "a.hold.found.Store(0)",
+		"a.hold.awaitMessage(a.lock.reg.clock.now().add(suspicion + a.lock.reg.acknowledging()))", "a.hold.awaitMessage(0)",
 		"TestQueueOutcomes",
 	},
 	{
@@ -295,7 +295,7 @@ var mutations = []mutation{
 	},
 	{
 		"a release that is tried again does not keep the path", "stray.go",
-		"kept:  h.kept,", "",
+		"kept:  h.extra().kept,", "",
 		"TestReleasesOfUnknownOutcome",
 	},
 	{
@@ -344,16 +344,16 @@ var mutations = []mutation{
 	},
 	{
 		"a process uses up its tokens though another one had the lock", "fencing.go",
-		"		h.token, h.spare = first, tokensDrawn-1\n	}\n}",
+		"		e := h.own()\n		e.token, e.spare = first, tokensDrawn-1\n	}\n}",
 		"		all := <-ranges\n		if last := all[h.lock]; first > 0 && last > 0 {\n			first = last + 1\n		}\n" +
 			"		if first > 0 {\n			all[h.lock] = first\n		}\n" +
-			"		ranges <- all\n		h.token, h.spare = first, tokensDrawn-1\n	}\n}\n\n" +
+			"		ranges <- all\n		e := h.own()\n		e.token, e.spare = first, tokensDrawn-1\n	}\n}\n\n" +
 			"var ranges = make(chan map[*Lock]uint64, 1)\n\nfunc init() { ranges <- map[*Lock]uint64{} }",
 		"TestTokensGrow$/library",
 	},
 	{
 		"the next owner in the process has the same token", "fencing.go",
-		"	h.token++\n", "",
+		"	e.token++\n", "",
 		"TestTokensGrow$/library",
 	},
 	{
