@@ -67,9 +67,10 @@ type hold struct {
 
 // flights are renewals that are under way at the same time.
 type flights struct {
-	number int
-	lease  time.Duration // the shortest among all since none was under way
-	sure   instant       // what until is again when the server has refused all of them
+	number  int32
+	several bool          // there were two at once
+	lease   time.Duration // the shortest among all since none was under way
+	sure    instant       // what until is again when the server has refused all of them
 }
 
 // extras is what few holds have. The hold's mutex guards it.
@@ -321,8 +322,9 @@ func (h *hold) adopt(q *request, renewed bool) bool {
 		h.mu.Unlock()
 		return true
 	}
-	h.renewed = renewed
-	h.choose(l)
+	former := h.lease
+	h.lease, h.renewed = l, renewed
+	h.exceed(former)
 	switch {
 	case h.short > 0: // to be lengthened soon
 	case !renewed:
@@ -678,6 +680,7 @@ func (h *hold) takeOff(l *lease) renewal {
 		h.flying = &flights{lease: l.length, sure: h.until}
 	}
 	h.flying.number++
+	h.flying.several = h.flying.number > 1 || h.flying.several
 	h.flying.lease = min(h.flying.lease, l.length)
 	h.exceed(l)
 	h.until = min(h.until, sent.add(l.length-margin(l.length)))
@@ -685,13 +688,6 @@ func (h *hold) takeOff(l *lease) renewal {
 		h.next = min(h.next, sent.add(l.length/3))
 	}
 	return renewal{hold: h, lease: l, sent: sent}
-}
-
-// choose makes l the lease of the renewals that follow.
-func (h *hold) choose(l *lease) {
-	former := h.lease
-	h.lease = l
-	h.exceed(former)
 }
 
 // exceed notes that l was asked for, in case it is longer than the hold's lease.
@@ -757,8 +753,11 @@ func (h *hold) answered(r renewal, was bool, err error, late bool) error {
 		}
 		flying.sure = h.until
 		if r.chosen && r.sent >= h.chosen {
-			h.choose(r.lease)
-			h.chosen = r.sent
+			former := h.lease
+			h.lease, h.chosen = r.lease, r.sent
+			if late || flying.several || h.extra().doubt > 0 { // else the key has this lease, and no longer one comes
+				h.exceed(former)
+			}
 		}
 	}
 	if flying.number--; flying.number == 0 {
