@@ -190,9 +190,9 @@ func (l *Lock) crowded(reply int64, others bool, at instant) {
 	}
 }
 
-// released notes that the key of the hold with a number was removed.
-func (l *Lock) released(number string, at instant) {
-	n, _ := strconv.ParseUint(number, 10, 64) // this package has made it
+// released notes that the key of the hold with a value was removed.
+func (l *Lock) released(value string, at instant) {
+	n, _ := strconv.ParseUint(value[len(l.reg.values):], 10, 64) // this package has made it
 	if n >= l.last.Load() {
 		l.last.Store(n)
 		l.lastAt.Store(int64(at))

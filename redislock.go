@@ -579,7 +579,7 @@ func (l *Lock) release(ctx context.Context) (End, error) {
 	n, err := confirmed(reply.RedisResult)
 	l.crowded(n, m.ticket == yields, reply.came)
 	if err == nil && !reply.late {
-		l.released(h.number(), reply.came)
+		l.released(h.value, reply.came)
 		if h.late {
 			reg.scheduler.sweep(h.abandoned())
 		}

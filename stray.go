@@ -245,7 +245,7 @@ func (e sweeping) done(a answer, _ bool, err error) {
 	}
 	s := e.lock.reg.scheduler
 	if err == nil {
-		e.lock.released(e.value[len(e.lock.reg.values):], a.came)
+		e.lock.released(e.value, a.came)
 	}
 	s.mu.Lock()
 	freed := s.swept(e, err)
