@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"io/fs"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -233,6 +234,12 @@ func (c *call) decode(result rueidis.RedisResult) (s standing, err error) {
 		return s, nil
 	case err != nil:
 		return s, err
+	case message.IsString():
+		reply, err := message.ToString()
+		if err == nil {
+			s, err = readShort(reply)
+		}
+		return s, err
 	case !message.IsArray():
 		pttl, err := message.AsInt64()
 		s.left = remaining(pttl)
@@ -242,6 +249,14 @@ func (c *call) decode(result rueidis.RedisResult) (s standing, err error) {
 	if err == nil {
 		s, err = readStanding(values)
 	}
+	return s, err
+}
+
+// readShort reads the reply to a ticket of which the script has asked little, see lua/ticket.lua.
+func readShort(reply string) (s standing, err error) {
+	ahead, place, _ := strings.Cut(reply, " ")
+	s.state, s.left, s.place = isQueued, remaining(-1), place
+	s.rank, err = strconv.Atoi(ahead)
 	return s, err
 }
 

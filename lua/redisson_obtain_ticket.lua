@@ -6,8 +6,8 @@
 local key, field, lease, prefix, sharded, counter = KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4] == 'S', ARGV[5] or ''
 local holders = redis.call('HKEYS', key)
 if holders[1] and not holders[2] and holders[1] ~= 'mode' then
-  local value, registry, foreign = field, string.match(field, '^(.*:)'), 0 -- whether it is Redisson's does not show
-  if string.sub(holders[1], 1, #registry) ~= registry then
+  local value, registry = field, string.match(field, '^(.*:)')
+  if string.find(holders[1], registry, 1, true) ~= 1 then -- whether it is Redisson's does not show
     -- include names
     -- include ticket
   end

@@ -9,17 +9,17 @@ if redis.call('HEXISTS', key, field) == 1 and redis.call('HEXISTS', key, 'mode')
   -- include names
   local first = redis.pcall('ZRANGE', queue, '2', ARGV[7] == 'n' and '3' or '2') -- those in front are no tickets, see serve.lua
   if first[1] then
-    local value, holder = field, field
-    local function own(other, lease)
-      if type(redis.pcall('HSET', key, other, '1')) == 'table' then
+    local value, holder, mark = field, field, ''
+    local function own(name, lease)
+      if type(redis.pcall('HSET', key, name, '1')) == 'table' then
         return false
       end
       if type(redis.pcall('HDEL', key, holder)) == 'table' then -- it is forbidden
         redis.call('DEL', key)
-        redis.call('HSET', key, other, '1')
+        redis.call('HSET', key, name, '1')
       end
       redis.call('PEXPIRE', key, lease)
-      holder = other
+      holder = name
       return true
     end
     -- include heir

@@ -15,12 +15,7 @@ local PROVISIONAL = '1000' -- the lease of a grant, until the grantee lengthens 
 local AT_ONCE = 64       -- how many readers one script serves
 -- include chance
 
-local function channel(registry)
-  if sharded then
-    return prefix .. '-channel@{' .. (tag or key) .. '}' .. registry
-  end
-  return prefix .. '-channel@' .. registry
-end
+-- include channel
 
 local due = 0 -- when the next window is, if that is known: in milliseconds of the server's clock
 

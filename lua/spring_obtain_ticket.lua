@@ -1,6 +1,6 @@
--- Has a hold own a lock for which others waited a moment ago, or wait in its queue. When it waits the reply tells neither what the
--- holder's lease has left nor how many tickets are in front, but whether there are any. Where more is to be done it is as
--- spring_obtain.lua: others wait for a free lock, a hold of this registry has it, there is no queue any more, or a token is wanted.
+-- Has a hold own a lock for which others waited a moment ago, or wait in its queue. When it waits the reply is "<any> <place>": 1 when
+-- there are tickets in front, else 0, and its place. Where more is to be done it is as spring_obtain.lua: others wait for a free lock,
+-- the holder's value has no mark, a hold of this registry has it, there is no queue any more, or a token is wanted.
 --
 -- KEYS[1]  the lock's key
 -- ARGV[1]  the hold's value
@@ -10,15 +10,15 @@
 -- ARGV[5]  the key of the fencing counter; empty or missing: no token is wanted
 -- include effects
 local key, value, lease, prefix, sharded, counter = KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4] == 'S', ARGV[5] or ''
--- include held
--- include names
+local held = redis.call('GET', key)
 if held then
-  local registry, foreign = string.match(value, '^(.*:)'), 0
-  if string.sub(held, 1, #registry) ~= registry and string.find(held, ':%d+$') then -- else the place in the queue matters
-    -- include mark
+  local registry = string.match(value, '^(.*:)')
+  if string.sub(held, -1) == '+' and string.find(held, registry, 1, true) ~= 1 then
+    -- include names
     -- include ticket
   end
 elseif counter == '' then
+  -- include names
   local first = redis.pcall('ZRANGE', queue, '0', '2', 'WITHSCORES') -- the first two are no tickets, see serve.lua
   if not first[5] and not first.err then
     local time = redis.pcall('TIME')

@@ -11,8 +11,9 @@ if redis.call('GET', key) == value .. '+' then -- else the long way is the right
   -- include names
   local first = redis.pcall('ZRANGE', queue, '2', ARGV[6] == 'n' and '3' or '2') -- those in front are no tickets, see serve.lua
   if first[1] then
-    local function own(other, lease)
-      return not redis.pcall('SET', key, other .. '+', 'PX', lease).err
+    local mark = '+'
+    local function own(name, lease)
+      return not redis.pcall('SET', key, name, 'PX', lease).err
     end
     -- include heir
   elseif not first.err then
