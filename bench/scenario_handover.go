@@ -222,7 +222,7 @@ func (s *suite) rush(processes int) ([]*result, error) {
 }
 
 func (s *suite) rushWith(workers fleet, of []contender, section time.Duration) (*result, error) {
-	rounds, length := either(s, 6, 4), either(s, 500*time.Millisecond, 250*time.Millisecond)
+	rounds, length := either(s, 10, 4), either(s, 500*time.Millisecond, 250*time.Millisecond)
 	if section > 0 { // fewer and longer, or there are too few sections for each process
 		rounds, length = rounds/2, 4*length
 	}
