@@ -57,8 +57,9 @@ func (w *world) heardBy(
 	return heard
 }
 
-// begins has a hold own the key, and tickets be in the queue, in this order. An empty value: the key is free. Without tickets there is
-// no queue, and with an empty slice nobody waits in it any more. Where there is one the value has the mark, if it is of this library.
+// begins has a hold own the key, and tickets be in the queue, in this order. An empty value: the key is free. Without tickets
+// there is no queue, and with an empty slice nobody waits in it any more. Where there is one the value has the mark, if it is of
+// this library.
 func (s *scripted) begins(value string, tickets ...string) {
 	s.Helper()
 	s.do("DEL", theKey, theQueue)

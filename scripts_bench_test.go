@@ -12,8 +12,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// BenchmarkQueueScripts is what the two scripts of a hand-over take the server: the release that makes the first who waits the owner,
-// and the ticket with which its process comes back. The metric "server-µs/op" is for both together, by the server's own measure.
+// BenchmarkQueueScripts is what the two scripts of a hand-over take the server: the release that makes the first who waits the
+// owner, and the ticket with which its process comes back. The metric "server-µs/op" is for both together, by the server's own
+// measure.
 func BenchmarkQueueScripts(b *testing.B) {
 	for _, waiting := range []int{1, 7, 31} {
 		b.Run(fmt.Sprintf("%d-waiting", waiting), func(b *testing.B) {
