@@ -220,6 +220,30 @@ func TestShortAsk(t *testing.T) {
 	}
 }
 
+// The place is the server's time in microseconds, also at the beginning of a second, when these have few digits.
+func TestShortAskTellsThePlace(t *testing.T) {
+	scriptedWorlds(t, func(s *scripted) {
+		now := func() (micros int, few bool) {
+			parts := strings.Fields(s.do("TIME"))
+			seconds, err := strconv.Atoi(parts[0])
+			require.NoError(s, err)
+			rest, err := strconv.Atoi(parts[1])
+			require.NoError(s, err)
+			return seconds*1_000_000 + rest, len(parts[1]) < 6
+		}
+		s.begins("b:1", []string{}...)
+		before, few := now()
+		for ; !few; before, few = now() { //nolint:revive // for a second at most
+		}
+		_, place, _ := strings.Cut(s.asks("a:5"), " ")
+		after, _ := now()
+		at, err := strconv.Atoi(place)
+		require.NoError(s, err)
+		require.LessOrEqual(s, before, at)
+		require.LessOrEqual(s, at, after)
+	})
+}
+
 // Where the queue is gone a new one begins, with all that belongs to it.
 func TestShortAskBeginsAQueue(t *testing.T) {
 	scriptedWorlds(t, func(s *scripted) {
