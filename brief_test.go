@@ -159,7 +159,34 @@ func TestShortReleaseTells(t *testing.T) {
 		s.begins("a:1", "d:2|60000")
 		require.Equal(s, "2", s.gives("a:1"))
 		require.Equal(s, "g 2 1000@99 "+theKey, <-heard)
+		if !s.redisson {
+			require.Equal(s, "d:2+", s.do("GET", theKey), "with the mark, so that its release looks for the queue")
+		}
 		require.LessOrEqual(s, s.pttl(theKey).Milliseconds(), int64(1000))
+	})
+}
+
+// On a cluster a grant is told in the slot of the key: by the key's hash tag, if it has one.
+func TestShortReleaseTellsInTheSlotOfTheKey(t *testing.T) {
+	realWorlds(t, func(w *world) {
+		if strings.Contains(said(w.client(), "PUBSUB", "SHARDNUMSUB"), "nknown subcommand") {
+			return // a server before 7, on which clusters have no queue
+		}
+		for key, tag := range map[string]string{"orders:{7}:x": "{7}", "orders:7": "{orders:7}"} {
+			queue, channel := "orders:{"+key+"}:waiters", "orders-channel@"+tag+"d"
+			if tag != "{"+key+"}" {
+				queue = key + ":waiters"
+			}
+			client := w.client()
+			heard := w.heardBy(client,
+				func(c rueidis.Client) rueidis.Completed { return c.B().Ssubscribe().Channel(channel).Build() },
+				func() bool { return said(client, "PUBSUB", "SHARDNUMSUB", channel) == "["+channel+" 1]" })
+			w.do("SET", key, "a:1+")
+			w.do("ZADD", queue, "-1", "open", "-1", "wide", "7", "d:2|60000")
+			release := sources()["spring_release_heir"]
+			require.Equal(w, "2", w.do("EVAL", release, "1", key, "a:1", "orders-channel:", "orders", "S", "99"))
+			require.Equal(w, "g 2 1000@99 "+key, <-heard)
+		}
 	})
 }
 
@@ -233,7 +260,8 @@ func TestShortAskTellsThePlace(t *testing.T) {
 		}
 		s.begins("b:1", []string{}...)
 		before, few := now()
-		for ; !few; before, few = now() { //nolint:revive // for a second at most
+		for !few { // for a second at most
+			before, few = now()
 		}
 		_, place, _ := strings.Cut(s.asks("a:5"), " ")
 		after, _ := now()
