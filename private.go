@@ -47,7 +47,7 @@ type privacy struct {
 }
 
 const (
-	privateRun   = 8                      // so many commands must have come one at a time, without a pause, for it to be used
+	privateRun   = 4                      // so many commands must have come one at a time, without a pause, for it to be used
 	privateMake  = 24                     // and for it to be made
 	privateFor   = 120 * time.Millisecond // after its own last answer it is used, while the lane is calm
 	privateTend  = time.Second            // how often it is looked after
