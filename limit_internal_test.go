@@ -126,3 +126,60 @@ func TestWhatIsLeftOfALimit(t *testing.T) {
 		}
 	})
 }
+
+// A process that waits for a message is not woken by rounds that have nothing to look for.
+func TestTheWatchRestsWhileAProcessSleeps(t *testing.T) {
+	inLanes(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *transport) {
+		way := open(nil)
+		p := patience{ctx: t.Context(), limit: time.Minute}
+		begin := func() *limit {
+			end := way.lanes[0].place()
+			end.begin(&p, way.clock.now(), nil)
+			return end
+		}
+		end := begin()
+		require.False(t, end.stop())
+		require.True(t, way.watch.running.Load())
+		way.watch.rest()
+		require.False(t, way.watch.running.Load())
+		require.False(t, way.watch.timer.Stop(), "it goes on")
+		way.watch.rest()
+
+		end, others := begin(), time.NewTicker(watchAfter/2)
+		defer others.Stop()
+		for began := time.Now(); time.Since(began) < watchAfter+watchEvery; { // others go to sleep all the time
+			<-others.C
+			way.watch.rest()
+		}
+		synctest.Wait()
+		require.Equal(t, slow, end.phase.Load())
+		require.False(t, end.stop())
+	})
+}
+
+// Whoever sends a command while the watch is about to rest has a round all the same.
+func TestTheWatchDoesNotRestWhileACommandBegins(t *testing.T) {
+	inLanes(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *transport) {
+		way := open(nil)
+		p := patience{ctx: t.Context(), limit: time.Minute}
+		var left int
+		for range 20_000 {
+			way.watch.run()
+			end := way.lanes[0].place()
+			end.free()
+			var both sync.WaitGroup
+			both.Go(way.watch.rest)
+			both.Go(func() {
+				end = way.lanes[0].place()
+				end.begin(&p, way.clock.now(), nil)
+			})
+			both.Wait()
+			if !way.watch.running.Load() || !way.watch.timer.Stop() {
+				left++
+			}
+			way.watch.running.Store(false)
+			require.False(t, end.stop())
+		}
+		require.Zero(t, left)
+	})
+}
