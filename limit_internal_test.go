@@ -131,6 +131,7 @@ func TestWhatIsLeftOfALimit(t *testing.T) {
 func TestTheWatchRestsWhileAProcessSleeps(t *testing.T) {
 	inLanes(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *transport) {
 		way := open(nil)
+		way.lanes[0].pulsing.Store(true) // so that it asks nothing
 		p := patience{ctx: t.Context(), limit: time.Minute}
 		begin := func() *limit {
 			end := way.lanes[0].place()
@@ -140,16 +141,16 @@ func TestTheWatchRestsWhileAProcessSleeps(t *testing.T) {
 		end := begin()
 		require.False(t, end.stop())
 		require.True(t, way.watch.running.Load())
-		way.watch.rest()
+		way.lanes[0].sleep(nil)
 		require.False(t, way.watch.running.Load())
 		require.False(t, way.watch.timer.Stop(), "it goes on")
-		way.watch.rest()
+		way.lanes[0].sleep(nil)
 
 		end, others := begin(), time.NewTicker(watchAfter/2)
 		defer others.Stop()
 		for began := time.Now(); time.Since(began) < watchAfter+watchEvery; { // others go to sleep all the time
 			<-others.C
-			way.watch.rest()
+			way.lanes[0].sleep(nil)
 		}
 		synctest.Wait()
 		require.Equal(t, slow, end.phase.Load())

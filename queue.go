@@ -390,7 +390,6 @@ func (a *acquisition) asleep() (next asking, err error) {
 	lane := a.lock.reg.transport.lane(a.lock.key)
 	lane.sleep(a.lock)
 	defer lane.wake()
-	lane.transport.watch.rest()
 	a.failed, a.woken = 0, false
 	a.sleeps(a.base, at.left)
 	a.note(nil)

@@ -32,7 +32,7 @@ func cpuWith(waiters int) metric {
 // waiting looks at what a release costs the server when few and when many registries wait for the path.
 func (s *suite) waiting() ([]*result, error) {
 	crowds := []int{2, 32, 256, 2000}
-	rounds, length := either(s, 8, 4), 150*time.Millisecond
+	rounds, length := either(s, 8, 2), 150*time.Millisecond
 	r := &result{
 		scenario: "waiting",
 		title:    "What a release costs the server, against how many registries wait",
