@@ -30,6 +30,13 @@ func (i instant) add(d time.Duration) instant {
 // after is how long after another instant i is, if it is.
 func (i instant) after(earlier instant) time.Duration { return max(0, earlier.until(i)) }
 
+// tick divides the time of a clock for what is done in the background now and then. As far as it can, that falls on the same
+// instants: to wake a process that sleeps wakes several of its threads, which costs more than what it does then.
+const tick = 500 * time.Millisecond
+
+// ticked is the last tick that is no later than i.
+func (i instant) ticked() instant { return i - i%instant(tick) }
+
 func (i instant) until(later instant) time.Duration { return time.Duration(later - i) }
 
 // lease is the time that a key lives in Redis, and the same in the form that commands carry.

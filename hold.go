@@ -192,12 +192,18 @@ func (h *hold) grantShort(base instant, lease time.Duration) bool {
 	h.next = never
 	if lease < h.lease.length {
 		h.short = lease
-		h.next = now.add(lengthenAfter)
+		h.next = lengthening(now, until)
 	} else if h.renewed {
 		h.next = base.add(lease / 3)
 	}
 	h.plan()
 	return true
+}
+
+// lengthening is when to lengthen the short lease of a hold that is granted now: at a tick, unless that is too late for it.
+func lengthening(now, until instant) instant {
+	left := now.until(until)
+	return min(now.add(left/lengthenPart+tick).ticked(), now.add(left/2))
 }
 
 // wanted is for how long the hold had the key, and its call waited for it before.

@@ -23,7 +23,7 @@ import (
 // Nobody reads an idle connection. So that it was closed shows with the next command only, which fails then. Therefore it is
 // used for as long after its own last answer as a lane is calm; later the shared ones are, until it has answered a question.
 // When the lane becomes wary, or any of its connections breaks, it is dropped. So what is said of deposed masters holds for it
-// as it does for the shared ones. And every second a few commands go over those: were they closed, or do they break because
+// as it does for the shared ones. And every second a command goes over those: were they closed, or do they break because
 // another server is there now, it is noticed; and one of them is asked for its age, see compare.
 //
 // It is for clients of one address, as rueidis makes them. One of Sentinel does not close such a connection when it changes to
@@ -42,6 +42,7 @@ type privacy struct {
 	possible  bool // the client is one for which there may be one
 	way       atomic.Pointer[private]
 	preparing atomic.Bool // a goroutine makes it, or asks it something
+	owed      atomic.Bool // the next command that obtains a lock is not for it, see tend
 	again     instant     // not before is another one made; guarded by preparing
 	tended    bool        // a timer runs that looks after it; guarded by the lane's mutex
 }
@@ -65,7 +66,7 @@ func plain(client rueidis.Client) bool {
 
 // privately returns the lane's private connection, if there is one, for a command that is the only one under way. The caller
 // must leave it.
-func (l *lane) privately(p *patience, now instant, of *limit) *private {
+func (l *lane) privately(p *patience, c *call, now instant, of *limit) *private {
 	if !l.private.possible || p.limit > privateLimit {
 		return nil
 	}
@@ -76,7 +77,7 @@ func (l *lane) privately(p *patience, now instant, of *limit) *private {
 		return nil
 	}
 	n := l.run.Add(1)
-	if n < privateRun {
+	if n < privateRun || c.vain && l.private.owed.Load() && l.private.owed.Swap(false) {
 		return nil
 	}
 	enough := int32(privateRun)
@@ -249,11 +250,16 @@ func (l *lane) install(w *private) {
 	}
 	if !l.private.tended {
 		l.private.tended = true
-		time.AfterFunc(privateTend, l.tend)
+		l.tendLater(now)
 	}
 }
 
-// tend closes the private connection when it is idle or old, and has the next few commands go over the shared ones.
+func (l *lane) tendLater(now instant) {
+	time.AfterFunc(now.until(now.add(privateTend).ticked()), l.tend)
+}
+
+// tend closes the private connection when it is idle or old, and has the next command that obtains a lock go over the shared
+// ones: that, not a release, for which others may wait. When none has come since the last time it is the next few commands.
 func (l *lane) tend() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -262,7 +268,6 @@ func (l *lane) tend() {
 		l.private.tended = false
 		return
 	}
-	l.run.Store(0)
 	now := l.transport.clock.now()
 	old, used := w.made.until(now) >= privateLife, true
 	if !old && w.take() {
@@ -270,12 +275,15 @@ func (l *lane) tend() {
 		old, used = idle >= privateIdle, idle < privateTend
 		w.leave()
 	}
+	if l.private.owed.Swap(true) {
+		l.run.Store(0)
+	}
 	if old {
 		l.drop()
 	} else if used {
 		go l.compare(w)
 	}
-	time.AfterFunc(privateTend, l.tend)
+	l.tendLater(now)
 }
 
 // compare drops the private connection when a shared one is younger, which may lead elsewhere: one that is closed while nothing

@@ -376,7 +376,43 @@ func TestAConnectionForSingleCommandsIsReplaced(t *testing.T) {
 	})
 }
 
-// Every second a few commands go over the shared connections, so that a client that was closed is noticed.
+// Every second a command goes over the shared connections: one that obtains a lock, since nobody waits for that lock yet.
+func TestACommandGoesOverTheSharedConnections(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		f := w.flaky()
+		r, own := f.alone()
+		f.all("CLIENT", aged(3600)) // the shared ones are older
+		others := func(name string, from int) (n int) {
+			for _, over := range f.carriers(name)[from:] {
+				if over != own {
+					n++
+				}
+			}
+			return n
+		}
+		obtained, released := f.count("obtain"), f.count("release")
+		l := r.Obtain("single")
+		for range 2000 {
+			w.lock(l)
+			w.pass(3 * time.Millisecond)
+			w.unlock(l)
+			w.pass(2 * time.Millisecond)
+		}
+		require.InDelta(w, 10, others("obtain", obtained), 1)
+		require.Zero(w, others("release", released))
+
+		w.lock(l) // from now on no call obtains anything
+		renewed := f.count("renew")
+		for range 2000 {
+			require.NoError(w, l.Renew(w.Context(), time.Minute))
+			w.pass(5 * time.Millisecond)
+		}
+		require.GreaterOrEqual(w, others("renew", renewed), 9)
+		w.unlock(l)
+	})
+}
+
+// A few commands over the shared connections suffice for a client that was closed to be noticed.
 func TestSingleCommandsEndWithTheClient(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()

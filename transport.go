@@ -255,7 +255,7 @@ func (t *transport) do(p *patience, c *call) (a answer) {
 		l.doApart(p, c, &a)
 		return a
 	}
-	if w := l.privately(p, a.sent, end); w != nil {
+	if w := l.privately(p, c, a.sent, end); w != nil {
 		l.doPrivately(w, p, c, end, &a)
 		return a
 	}
@@ -459,7 +459,7 @@ func (l *lane) sleep(of *Lock) {
 	l.sleepers.Add(1)
 	if !l.pulsing.Load() && l.pulsing.CompareAndSwap(false, true) {
 		question := of.kind.layout.holds(of.key, "")
-		time.AfterFunc(pulseEvery, func() { l.pulse(question) })
+		l.pulseLater(question)
 	}
 }
 
@@ -477,7 +477,12 @@ func (l *lane) pulse(question call) {
 		p := patience{ctx: context.Background(), limit: lateAnswer, late: lateAnswer}
 		t.do(&p, &question)
 	}
-	time.AfterFunc(pulseEvery, func() { l.pulse(question) })
+	l.pulseLater(question)
+}
+
+func (l *lane) pulseLater(question call) {
+	now := l.transport.clock.now()
+	time.AfterFunc(now.until(now.add(pulseEvery).ticked()), func() { l.pulse(question) })
 }
 
 func (l *lane) isWary(now instant) bool { return now < instant(l.wary.Load()) }

@@ -255,7 +255,7 @@ var mutations = []mutation{
 	},
 	{
 		"a granted hold is not lengthened", "hold.go",
-		"h.next = now.add(lengthenAfter)", "h.next = never",
+		"h.next = lengthening(now, until)", "h.next = never",
 		"TestQueueOutcomes",
 	},
 	{
