@@ -37,6 +37,12 @@ const tick = 500 * time.Millisecond
 // ticked is the last tick that is no later than i.
 func (i instant) ticked() instant { return i - i%instant(tick) }
 
+// untilTick is how long it is until the last tick within d from now.
+func (c clock) untilTick(d time.Duration) time.Duration {
+	now := c.now()
+	return now.until(now.add(d).ticked())
+}
+
 func (i instant) until(later instant) time.Duration { return time.Duration(later - i) }
 
 // lease is the time that a key lives in Redis, and the same in the form that commands carry.

@@ -250,12 +250,8 @@ func (l *lane) install(w *private) {
 	}
 	if !l.private.tended {
 		l.private.tended = true
-		l.tendLater(now)
+		time.AfterFunc(l.transport.clock.untilTick(privateTend), l.tend)
 	}
-}
-
-func (l *lane) tendLater(now instant) {
-	time.AfterFunc(now.until(now.add(privateTend).ticked()), l.tend)
 }
 
 // tend closes the private connection when it is idle or old, and has the next command that obtains a lock go over the shared
@@ -283,7 +279,7 @@ func (l *lane) tend() {
 	} else if used {
 		go l.compare(w)
 	}
-	l.tendLater(now)
+	time.AfterFunc(l.transport.clock.untilTick(privateTend), l.tend)
 }
 
 // compare drops the private connection when a shared one is younger, which may lead elsewhere: one that is closed while nothing

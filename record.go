@@ -103,8 +103,7 @@ func (w *recording) watch(after time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.watching.Store(true) // also when closed: nobody needs to call again
-	now := w.reg.clock.now()
-	after = now.until(now.add(after + tick/2).ticked())
+	after = w.reg.clock.untilTick(after + tick/2)
 	switch {
 	case w.closed:
 	case w.timer == nil:

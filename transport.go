@@ -481,8 +481,7 @@ func (l *lane) pulse(question call) {
 }
 
 func (l *lane) pulseLater(question call) {
-	now := l.transport.clock.now()
-	time.AfterFunc(now.until(now.add(pulseEvery).ticked()), func() { l.pulse(question) })
+	time.AfterFunc(l.transport.clock.untilTick(pulseEvery), func() { l.pulse(question) })
 }
 
 func (l *lane) isWary(now instant) bool { return now < instant(l.wary.Load()) }
