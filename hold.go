@@ -558,22 +558,23 @@ func (h *hold) watch(parent, base context.Context, o owner) (context.Context, er
 
 // attend is for another owner that finds the lock held. When the hold is lost, its owners are evicted. Otherwise, if the
 // other one waits, the scheduler watches over the hold from now on, so that they are when it is lost. If it does already there
-// is nothing to do: whoever finds the hold lost looks for waiters after watched is false again.
-func (h *hold) attend(waits bool) {
+// is nothing to do: whoever finds the hold lost looks for waiters after watched is false again. It reports whether it has
+// evicted the owners.
+func (h *hold) attend(waits bool) (evicted bool) {
 	if h == nil || waits && h.watched.Load() {
-		return
+		return false
 	}
 	h.mu.Lock()
 	if !h.fresh() {
 		h.unlockLose(LeaseOver)
-		h.lock.evict()
-		return
+		return h.lock.evict()
 	}
 	if waits && !h.awaited {
 		h.awaited = true
 		h.watched.Store(h.plan())
 	}
 	h.mu.Unlock()
+	return false
 }
 
 // plan tells the scheduler when to look at the hold next: when to renew it, and when to announce that it is

@@ -312,8 +312,9 @@ func (l *Lock) enter(ctx context.Context, q *request) (in entrance, err error) {
 	}
 	for {
 		how, w := now.half().enter(o, q.lease.length, q.wait != notAtAll, reg.waiters)
-		if how == refused {
-			now.attend(w != nil)
+		if how == refused && now.attend(w != nil) && w == nil {
+			// The lock is free now. If it is refused again, another call was quicker.
+			how, w = now.half().enter(o, q.lease.length, false, reg.waiters)
 		}
 		if w != nil {
 			since := reg.observed()
@@ -509,22 +510,22 @@ func (l *Lock) depart(ctx context.Context, o owner) error {
 
 // attend sees to it that whoever finds the lock held, or waits for it, gets in when the hold that is in the way is lost,
 // although its owner may be gone. It follows enter, and granted: so whichever of a waiter and a new hold comes last finds
-// the other one.
-func (l *Lock) attend(waits bool) {
+// the other one. It reports whether it has evicted the owners of a lost hold, so that a call that does not wait may enter again.
+func (l *Lock) attend(waits bool) (evicted bool) {
 	if l.pair == nil {
-		l.hold.Load().attend(waits)
-		return
+		return l.hold.Load().attend(waits)
 	}
-	l.pair.reader.hold.Load().attend(waits)
-	l.pair.writer.hold.Load().attend(waits)
+	evicted = l.pair.reader.hold.Load().attend(waits)
+	return l.pair.writer.hold.Load().attend(waits) || evicted
 }
 
 // evict puts out the owners of a hold that is lost. The next ones get in at once.
-func (l *Lock) evict() {
+func (l *Lock) evict() (evicted bool) {
 	if !l.half().evict(l.lost) {
-		return
+		return false
 	}
 	l.abandon(l.hold.Swap(nil))
+	return true
 }
 
 // lost tells whether the hold is lost.

@@ -262,3 +262,17 @@ func TestIsLeaderDoesNotAskRedis(t *testing.T) {
 		locks.Reconnect()
 	})
 }
+
+// A run that was lost, and whose unlock has yet to come, does not keep the next one of its node out.
+func TestLocker_LostRunIsNotInTheWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		locker := gocronlock.NewLocker(locktest.New(t).Registry, lockregistry.TTL(time.Second))
+		first, err := locker.Lock(t.Context(), "report")
+		require.NoError(t, err)
+		<-time.After(time.Minute)
+		second, err := locker.Lock(t.Context(), "report")
+		require.NoError(t, err)
+		require.NoError(t, second.Unlock(t.Context()))
+		require.ErrorIs(t, first.Unlock(t.Context()), lockregistry.ErrLockLost)
+	})
+}
