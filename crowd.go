@@ -139,10 +139,19 @@ func (l *Lock) queues() bool {
 	return c == nil || l.reg.clock.now() >= instant(c.queueless.Load())
 }
 
-// noQueue is for when the server has refused the queue of a path.
+// noQueue is for when the server has refused the queue of a path. What it refuses for now only, out of memory for instance, costs
+// nobody their place: who waits looks again. That is logged once a minute at most.
 func (l *Lock) noQueue(why string) {
 	r := l.reg
-	l.company().queueless.Store(int64(r.clock.now().add(queuelessFor)))
+	now := r.clock.now()
+	if passes(why, true) {
+		if next := instant(r.postponed.Load()); now >= next && r.postponed.CompareAndSwap(int64(next), int64(now.add(queuelessFor))) {
+			r.journal.log(slog.LevelWarn, "the server refuses the queue of a lock for now: who waits looks again",
+				slog.String("key", l.key), slog.String("error", why))
+		}
+		return
+	}
+	l.company().queueless.Store(int64(now.add(queuelessFor)))
 	if !r.unqueued.Swap(true) {
 		r.journal.log(slog.LevelWarn, "the server refuses the queue of a lock: its waiters are woken by chance, or poll",
 			slog.String("key", l.key), slog.String("error", why))
@@ -176,14 +185,11 @@ func (l *Lock) crowded(reply int64, others bool, at instant) {
 		}
 		c = l.company()
 	}
-	if was := c.contested.Load(); was != (reply == contested) {
+	if was := c.contested.Load(); reply != queueless && was != (reply == contested) {
 		c.contested.Store(!was)
 	}
 	if reply == contested {
 		c.since.Store(int64(at))
-	}
-	if reply == queueless {
-		l.noQueue("the release could not read it")
 	}
 	if !l.queues() || l.reg.waker.listening == nil || c.deaf.Load() {
 		c.released(others, reply == contested, l.reg.clock.now())

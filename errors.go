@@ -119,6 +119,9 @@ var passing = []string{
 	"OOM", "MISCONF", "UNBLOCKED", "max number of clients",
 }
 
+// nonLocal is in the text with which a script is refused a key that it has not named, while the slot of the key moves.
+const nonLocal = "attempted to access a non local key in a cluster"
+
 // failed begins the text with which servers before version 7 wrap an error within a script: the word comes later then,
 // after a hyphen.
 const failed = "Error running script"
@@ -129,9 +132,15 @@ func transient(err error) bool {
 	if !ok {
 		return !errors.Is(err, ErrWrongType)
 	}
-	text := strings.TrimPrefix(reply.Error(), "ERR ")
-	return slices.ContainsFunc(passing, func(word string) bool {
-		return strings.HasPrefix(text, word) || strings.HasPrefix(text, failed) && strings.Contains(text, "-"+word+" ")
+	text := reply.Error()
+	return passes(strings.TrimPrefix(text, "ERR "), strings.HasPrefix(text, failed))
+}
+
+// passes tells whether the text of an error says that the same command may succeed later. Within is for the text of one that a
+// script has met, or may have: servers before version 7 put where it was in front of the word.
+func passes(text string, within bool) bool {
+	return strings.Contains(text, nonLocal) || slices.ContainsFunc(passing, func(word string) bool {
+		return strings.HasPrefix(text, word) || within && strings.Contains(text, "-"+word+" ")
 	})
 }
 

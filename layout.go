@@ -146,7 +146,7 @@ const (
 	atOnce     = "!" // none: the first of the queue is to have the lock without a long window before
 )
 
-// What a release replies when the key was the hold's.
+// What a release replies when the key was the hold's. Queueless stands for a text that says why.
 const (
 	contested = 2
 	queueless = 3

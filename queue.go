@@ -263,7 +263,6 @@ func (a *acquisition) inLine() error {
 		}
 		switch a.at.state {
 		case isFailing:
-			a.lock.noQueue(a.at.why)
 			return errNoQueue
 		case isOwner:
 			next, err = a.found(a.at.left)
@@ -360,6 +359,12 @@ func (a *acquisition) ask(what asking) error {
 	if a.won && w.brief { // nobody waited
 		a.hold.inLine = a.began
 	}
+	if err == nil && a.at.state == isFailing {
+		if a.lock.noQueue(a.at.why); passes(a.at.why, true) {
+			a.failure = outage{errors.New(a.at.why)}
+			err = a.failure
+		}
+	}
 	queued := err == nil && a.at.state == isQueued
 	if queued {
 		if what == forTicket {
@@ -370,9 +375,14 @@ func (a *acquisition) ask(what asking) error {
 		}
 		a.place, a.base = a.at.place, a.began
 	}
-	a.ticket.Store(queued)
-	if what != forTicket { // a look that is late does nothing: it needs the ticket
+	switch {
+	case what != forTicket: // a look that is late does nothing: it needs the ticket
 		a.hold.late = false
+	case err != nil && !a.hold.late: // it has changed nothing
+		a.older = w.older
+	}
+	if err == nil || what == forTicket {
+		a.ticket.Store(queued)
 	}
 	return err
 }

@@ -578,6 +578,9 @@ func (l *Lock) release(ctx context.Context) (End, error) {
 	removal := l.kind.layout.release(m) // which may have to ask the server for its version
 	reply := reg.transport.do(&p, &removal)
 	n, err := confirmed(reply.RedisResult)
+	if why := unqueued(reply.RedisResult); why != "" {
+		l.noQueue(why)
+	}
 	l.crowded(n, m.ticket == yields, reply.came)
 	if err == nil && !reply.late {
 		l.released(h.value, reply.came)

@@ -34,8 +34,9 @@ type Registry struct {
 	plain     *kind
 	read      *kind
 	write     *kind
-	publish   string      // as in redissonLayout; for ForceUnlock
-	unqueued  atomic.Bool // it was logged that the server refuses a queue
+	publish   string       // as in redissonLayout; for ForceUnlock
+	unqueued  atomic.Bool  // it was logged that the server refuses a queue
+	postponed atomic.Int64 // an instant: not before then it is logged again that it does so for now
 	journal   journal
 	observer  Observer
 	clock     clock

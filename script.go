@@ -294,9 +294,21 @@ func readStanding(values []rueidis.RedisMessage) (s standing, err error) {
 // confirmed decodes the reply of a release or a renewal: 0 means that the key was not the hold's, as does a key of another
 // type, which somebody put in its place.
 func confirmed(result rueidis.RedisResult) (int64, error) {
+	if unqueued(result) != "" {
+		return queueless, nil
+	}
 	n, err := result.AsInt64()
 	if wrongType(err) {
 		return 0, nil
 	}
 	return n, err
+}
+
+// unqueued is why there is no queue, when that is what a release has replied.
+func unqueued(result rueidis.RedisResult) string {
+	why, err := result.ToString()
+	if err != nil { // it is a number, or an error
+		return ""
+	}
+	return why
 }

@@ -28,10 +28,10 @@ if prefix ~= '' and (turn or ticket ~= '') then
       turn = turn or mode == 'read' -- it may have kept readers out
     end
     if entries.err then
-      reply = 3
+      reply = entries.err
     elseif turn then
       local ok, served, others = pcall(pass, entries, ticket == '+')
-      reply = not ok and 3 or (served or others) and 2 or 1
+      reply = not ok and (type(served) == 'table' and served.err or served) or (served or others) and 2 or 1
     elseif entries[5] then
       reply = 2
     end

@@ -25,7 +25,7 @@ if prefix ~= '' and (over or ticket ~= '') then
   local waiting = nil
   if ticket == '+' or redis.pcall('EXISTS', queue) ~= 0 then
     waiting = redis.pcall('ZRANGE', queue, '0', '2', 'WITHSCORES')
-    reply = waiting.err and 3 or 1
+    reply = waiting.err or 1
   end
   if waiting and not waiting.err then
     local served = false
@@ -58,7 +58,7 @@ if prefix ~= '' and (over or ticket ~= '') then
       if ok and passed then
         return mine and 2 or 0
       end
-      reply = not ok and 3 or others and 2 or 1
+      reply = not ok and (type(passed) == 'table' and passed.err or passed) or others and 2 or 1
     end
   end
 end

@@ -11,7 +11,7 @@
 -- ARGV[9]  as that of spring_release.lua
 --
 -- Replies 0 when the hold was not there, or its lease was over: other readers keep the lock then, but not for this one. Else
--- the reply is 1, 2 when others wait in the queue or have the lock now, or 3 when there can be no queue. In any case the hold
+-- the reply is 1, 2 when others wait in the queue or have the lock now, or a text that says why there is no queue. In any case the hold
 -- is gone now.
 -- include effects
 local key, value, name, prefix, sharded = KEYS[1], ARGV[1], ARGV[4], ARGV[5] or '', ARGV[6] == 'S'

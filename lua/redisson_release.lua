@@ -11,7 +11,7 @@
 -- ARGV[9]  as that of spring_release.lua
 --
 -- Replies 0 when the lock was not the hold's. When it was the reply is 1, 2 when others wait in the queue or one of them
--- has the lock now, or 3 when there can be no queue.
+-- has the lock now, or a text that says why there is no queue.
 --
 -- A field of the same registry with a smaller number is a grant that came late, and is removed too; see spring_release.lua. A
 -- path that is to stay taken gets the field "<field>:atleast". That is published, since Redisson's waiters sleep for as long as

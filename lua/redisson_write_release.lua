@@ -11,7 +11,7 @@
 -- ARGV[9]  as that of spring_release.lua
 --
 -- Replies 0 when the hold was not there. When it was it is gone now, and the reply is 1, 2 when others wait in the queue or
--- have the lock now, or 3 when there can be no queue.
+-- have the lock now, or a text that says why there is no queue.
 --
 -- Where somebody receives the message, which is 1, another one follows, 0. To a client of Redisson, 1 means to wake the
 -- threads that sleep at this moment. One that has just tried in vain and is about to sleep is not among them, and would

@@ -15,7 +15,7 @@
 --          long, or that is not known
 --
 -- Replies 0 when the key was not the hold's. When it was the reply is 1, 2 when others wait in the queue or one of them has
--- the key now, or 3 when there can be no queue.
+-- the key now, or a text that says why there is no queue.
 --
 -- A value of the same registry with a smaller number is a grant that came late, as in spring_obtain.lua. The registry asks
 -- for this removal only when all holds of the path up to this one are over, so nobody uses it, and it is removed too.

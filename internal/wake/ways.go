@@ -153,7 +153,7 @@ func (n *node) hear(name string) {
 
 // passing are the first words of replies after which the same command may succeed later.
 var passing = []string{
-	"LOADING", "BUSY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK", "READONLY", "OOM", "MISCONF", "UNBLOCKED",
+	"LOADING", "BUSY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK", "READONLY", "OOM", "MISCONF", "UNBLOCKED", "NOREPLICAS",
 	"max number of clients",
 }
 

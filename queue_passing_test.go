@@ -1,0 +1,94 @@
+package lockregistry_test
+
+import (
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+)
+
+// inQueue returns the tickets of the first lock, the first one first.
+func (w *world) inQueue() []string {
+	w.Helper()
+	return strings.Fields(strings.Trim(w.do("ZRANGEBYSCORE", theQueue, "0", "+inf"), "[]"))
+}
+
+// prompt has a waiting call look after its ticket, as a script does that has taken it out.
+func (w *world) prompt(ticket string) {
+	w.Helper()
+	parts := regexp.MustCompile(`^(.*):(\d+)\|`).FindStringSubmatch(ticket)
+	require.Len(w, parts, 3, ticket)
+	require.Equal(w, "1", w.do("PUBLISH", "orders-channel@"+parts[1], "d "+parts[2]+" 0 "+theKey))
+}
+
+// passingFaults are what a server refuses for a while, each with what begins and ends it.
+var passingFaults = map[string]struct{ begins, ends []string }{
+	"NOREPLICAS": {[]string{"CONFIG", "SET", "min-replicas-to-write", "1"}, []string{"CONFIG", "SET", "min-replicas-to-write", "0"}},
+	"READONLY":   {[]string{"REPLICAOF", "127.0.0.1", "1"}, []string{"REPLICAOF", "NO", "ONE"}},
+	"OOM":        {[]string{"CONFIG", "SET", "maxmemory", "1"}, []string{"CONFIG", "SET", "maxmemory", "0"}},
+}
+
+// What passes while calls wait in the queue costs none of them its ticket, nor the path its queue: they look again.
+func TestQueue_WhatPassesCostsNobodyThePlace(t *testing.T) {
+	for name, fault := range passingFaults {
+		t.Run(name, func(t *testing.T) {
+			realWorlds(t, func(w *world) {
+				var log journal
+				holder := w.registry().Obtain("42")
+				w.lock(holder)
+				queue := make([]*member, 0, 3)
+				for range cap(queue) {
+					queue = append(queue, w.joins(w.Context(), lockregistry.WithPollInterval(noPoll), log.option()))
+				}
+				tickets := w.inQueue()
+				w.do(fault.begins...)
+				looks := w.executed("evalsha")
+				for _, ticket := range tickets {
+					w.prompt(ticket)
+				}
+				w.await("each looks twice", func() bool { return w.executed("evalsha") >= looks+2*len(queue) })
+				late := w.goroutine()
+				last := late.starts(w.registry(lockregistry.WithPollInterval(noPoll), log.option()).Obtain("42"), lockregistry.Wait(time.Minute))
+				w.await("the log says what it is", func() bool { return len(log.lines(name)) > 0 })
+				w.do(fault.ends...)
+				w.await("who came meanwhile waits too", func() bool { return w.tickets() == len(queue)+1 })
+				require.Equal(w, tickets, w.inQueue()[:len(queue)])
+				w.unlock(holder)
+				for i, m := range queue {
+					require.NoError(w, <-m.result)
+					for _, other := range queue[i+1:] {
+						w.pending(other.result)
+					}
+					w.pending(last)
+					require.NoError(w, m.unlock(m.lock))
+				}
+				require.NoError(w, <-last)
+				require.Len(w, log.lines("for now"), len(log.lines()), "%s", log.lines())
+			})
+		})
+	}
+}
+
+// A release that is refused the queue in passing leaves the path its queue.
+func TestQueue_ReleaseWithoutMemory(t *testing.T) {
+	realWorlds(t, func(w *world) {
+		var log journal
+		r := w.registry(lockregistry.WithHandoff(0), lockregistry.WithPollInterval(noPoll), log.option())
+		g, l := w.goroutine(), r.Obtain("42")
+		require.NoError(w, g.lock(l))
+		waits := w.joins(w.Context(), lockregistry.WithPollInterval(noPoll))
+		w.do("CONFIG", "SET", "maxmemory", "1")
+		require.NoError(w, g.unlock(l))
+		w.await("the log says what it was", func() bool { return len(log.lines("OOM")) == 1 })
+		w.do("CONFIG", "SET", "maxmemory", "0")
+		require.NoError(w, <-waits.result)
+		again := g.starts(l)
+		w.await("it waits in the queue", func() bool { return r.Stats().Tickets == 1 })
+		require.NoError(w, waits.unlock(waits.lock))
+		require.NoError(w, <-again)
+	})
+}
