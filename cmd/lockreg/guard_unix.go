@@ -12,38 +12,40 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
-	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 )
 
 // guard is a process that kills the command's group when lockreg is gone without a word: nobody renews the lock any more. It
 // learns that from its standard input, whose other end nobody but lockreg has.
 type guard struct {
-	pipe *os.File
-	pid  int
+	pipe  *os.File // nil: process 1 needs none, since the kernel kills all others when it ends
+	pid   int
+	began time.Time
+	gone  bool
 }
 
-const guardCommandName = "guard-a-group"
+// guardName is the whole command line of a guard. Nothing of it says lockreg: a pattern that finds lockreg must not find both.
+const guardName = "process-group-guard"
 
-// startGuard starts one. Process 1 needs none: when it ends the kernel kills all others.
+// startGuard starts one.
 func startGuard() (*guard, error) {
 	if os.Getpid() == 1 {
 		return &guard{}, nil
 	}
-	self := "/proc/self/exe" // this very program, also when its file was replaced meanwhile
-	if _, err := os.Stat(self); err != nil {
-		if self, err = os.Executable(); err != nil {
-			return nil, err
-		}
+	self, err := myself()
+	if err != nil {
+		return nil, err
 	}
 	read, write, err := os.Pipe()
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = read.Close() }()
-	cmd := exec.Command(self, guardCommandName) //nolint:noctx // it outlives everything
-	cmd.Args[0] = os.Args[0]
+	cmd := exec.Command(self) //nolint:noctx // it outlives everything
+	cmd.Args = []string{guardName}
+	cmd.Env = withoutRedis(os.Environ())
 	cmd.Stdin = read
 	cmd.Dir = "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // out of reach of the terminal
@@ -51,10 +53,19 @@ func startGuard() (*guard, error) {
 		_ = write.Close()
 		return nil, err
 	}
-	return &guard{pipe: write, pid: cmd.Process.Pid}, nil
+	return &guard{pipe: write, pid: cmd.Process.Pid, began: time.Now()}, nil
 }
 
-// watch names the group.
+// myself is a name of this program that can be run.
+func myself() (string, error) {
+	const self = "/proc/self/exe" // this very program, also when its file was replaced meanwhile
+	if _, err := os.Stat(self); err == nil {
+		return self, nil
+	}
+	return os.Executable()
+}
+
+// watch names the group. Once it is in the pipe the guard acts on it, also when lockreg ends at once.
 func (g *guard) watch(group int) {
 	if g.pipe != nil {
 		_, _ = fmt.Fprintln(g.pipe, group)
@@ -69,19 +80,24 @@ func (g *guard) dismiss() {
 	}
 }
 
-// guardCommand is what the guard runs. It is for lockreg alone.
-func (a *app) guardCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:    guardCommandName,
-		Hidden: true,
-		Args:   cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
-			signal.Ignore(unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT, unix.SIGPIPE)
-			if group := lastGroup(a.in); group > 1 {
-				return unix.Kill(-group, unix.SIGKILL)
-			}
-			return nil
-		},
+// changed takes in what a wait has found out about the guard, and tells whether it is gone.
+func (g *guard) changed(status syscall.WaitStatus) bool {
+	if status.Stopped() { // it would not notice anything
+		_ = unix.Kill(g.pid, unix.SIGCONT)
+		return false
+	}
+	g.gone = !status.Continued()
+	return g.gone
+}
+
+func (g *guard) age() time.Duration { return time.Since(g.began) }
+
+// guardGroup is what the guard runs.
+func guardGroup(in io.Reader) {
+	nameProcess(guardName)
+	signal.Ignore(unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT, unix.SIGPIPE)
+	if group := lastGroup(in); group > 1 {
+		_ = unix.Kill(-group, unix.SIGKILL)
 	}
 }
 

@@ -4,7 +4,9 @@ package main
 
 import (
 	"log/slog"
+	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 
 	"github.com/redis/rueidis"
@@ -13,6 +15,32 @@ import (
 	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/internal/redistest"
 )
+
+// The program of the tests is what a job starts as a guard or a starter.
+func init() { //nolint:gochecknoinits // before the tests' own main function
+	if attend(os.Args) {
+		os.Exit(0)
+	}
+}
+
+// Lockreg is killed after the fork: the command does not run. Lockreg goes on: it does.
+func TestRunNothingRunsBeforeTheGuardKnows(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "ran")
+	begin := func() *starter {
+		s, err := prepareCommand("/usr/bin/touch", []string{"touch", file}, os.Environ(), &syscall.SysProcAttr{Setpgid: true})
+		require.NoError(t, err)
+		group, err := syscall.Getpgid(s.pid)
+		require.NoError(t, err)
+		require.Equal(t, s.pid, group, "there is a group to name")
+		return s
+	}
+	begin().abandon()
+	require.NoFileExists(t, file)
+	s := begin()
+	require.NoError(t, s.proceed())
+	s.reap()
+	require.FileExists(t, file)
+}
 
 // Lockreg is stopped between the grant and the start, until the lock is gone.
 func TestRunDoesNotStartWithoutTheLock(t *testing.T) {

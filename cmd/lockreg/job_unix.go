@@ -83,6 +83,7 @@ type job struct {
 	runner   *runner
 	hold     *lockregistry.Hold
 	box      *inbox
+	guard    *guard
 	pid      int // of the command; the group has the same
 	terminal terminal
 
@@ -110,35 +111,39 @@ func (r *runner) supervise(
 	if err != nil {
 		return 0, false, err
 	}
-	defer guard.dismiss()
 	box.more()
 
-	j := &job{runner: r, hold: hold, box: box, terminal: findTerminal()}
+	j := &job{runner: r, hold: hold, box: box, guard: guard, terminal: findTerminal()}
+	defer func() { j.guard.dismiss() }() // the one that there is then
 	defer j.terminal.take()
 	if err := j.start(); err != nil {
 		return 0, false, err
 	}
-	guard.watch(j.pid)
 	j.until = time.Now().Add(j.remaining())
+	lost = j.watch(hold.Context(ctx).Done())
+	return j.status, lost, nil
+}
 
-	held := hold.Context(ctx)
-	lostNow := held.Done()
+// watch goes on until the group has ended, and tells whether the lock was lost before.
+func (j *job) watch(lostNow <-chan struct{}) (lost bool) {
+	r := j.runner
 	alarm := time.NewTimer(0)
 	defer alarm.Stop()
 	look := time.NewTicker(looking)
 	defer look.Stop()
 	var kill <-chan time.Time
 	for !j.over() {
-		if look.Stop(); j.ended || j.begs {
+		if look.Stop(); j.ended || j.begs || j.guard.gone {
 			look.Reset(looking)
 		}
 		select {
-		case <-box.children:
+		case <-j.box.children:
 			j.reap()
 		case <-look.C:
 			j.leftBehind()
 			j.lend()
-		case s := <-box.signals:
+			j.guardAgain()
+		case s := <-j.box.signals:
 			j.pass(s.(syscall.Signal))
 		case <-alarm.C:
 			left := j.remaining()
@@ -163,24 +168,51 @@ func (r *runner) supervise(
 			j.kill()
 		}
 	}
-	return j.status, j.lost || j.warned, nil
+	return j.lost || j.warned
 }
 
-// start starts the command. Its group has the terminal if lockreg's has, unless lockreg is part of a pipeline.
+// start starts the command. Its group has the terminal if lockreg's has, unless lockreg is part of a pipeline. The guard knows
+// the group before anything of the command runs: else lockreg could be killed in between, and leave a group without a guard.
 func (j *job) start() error {
 	if j.remaining() == 0 { // lockreg was stopped since it got the lock
 		return lockregistry.ErrLockLost
 	}
 	attr := &syscall.SysProcAttr{Setpgid: true}
+	endWithParent(attr)
 	if j.terminal.mine() && hasTerminal(1) {
 		attr.Foreground, attr.Ctty = true, j.terminal.fd
 		j.terminal.given = true
 	}
-	pid, err := syscall.ForkExec(j.runner.program, j.runner.args, &syscall.ProcAttr{ //nolint:gosec // it is the user's own
-		Env: j.runner.environment(j.hold), Files: []uintptr{0, 1, 2}, Sys: attr,
-	})
-	j.pid = pid
-	return err
+	s, err := prepareCommand(j.runner.program, j.runner.args, j.runner.environment(j.hold), attr)
+	if err != nil {
+		return err
+	}
+	j.guard.watch(s.pid)
+	if j.remaining() == 0 {
+		s.abandon()
+		return lockregistry.ErrLockLost
+	}
+	if err := s.proceed(); err != nil {
+		return err
+	}
+	j.pid = s.pid
+	return nil
+}
+
+// guardAgain replaces a guard that is gone.
+func (j *job) guardAgain() {
+	if !j.guard.gone {
+		return
+	}
+	next, err := startGuard()
+	if err != nil {
+		j.runner.log.Error("the command has no guard: it would go on if lockreg were killed", "error", err)
+		return
+	}
+	next.watch(j.pid)
+	j.guard.dismiss()
+	j.guard = next
+	j.runner.log.Warn("the guard of the command was gone: it has another one", "key", j.hold.Key())
 }
 
 // over tells whether nothing of the group is left.
@@ -210,6 +242,10 @@ func (j *job) reap() {
 		case errors.Is(err, unix.EINTR):
 		case err != nil || pid <= 0:
 			return
+		case pid == j.guard.pid && pid != 0:
+			if j.guard.changed(status) && j.guard.age() >= looking { // one that does not live that long is replaced at the next look
+				j.guardAgain()
+			}
 		case pid != j.pid || j.ended:
 		case status.Continued():
 			j.stands, j.begs = false, false

@@ -28,6 +28,9 @@ const (
 	exitConflict    = 75 // the lock was not obtained
 )
 
+// urlVariable has the address of Redis, unless --url does.
+const urlVariable = "REDIS_URL"
+
 // exit is an error that the program ends with in a particular way. Without err there is nothing to say.
 type exit struct {
 	code int
@@ -56,6 +59,9 @@ type app struct {
 }
 
 func main() {
+	if attend(os.Args) {
+		return
+	}
 	a := &app{in: os.Stdin, out: os.Stdout, err: os.Stderr}
 	os.Exit(a.execute(os.Args[1:]))
 }
@@ -131,7 +137,6 @@ used; each command's help has its others.`,
 		a.deadlocksCommand(),
 		a.serveCommand(),
 		a.versionCommand(),
-		a.guardCommand(),
 	)
 	return root
 }
@@ -141,7 +146,7 @@ func (a *app) address() string {
 	if a.url != "" {
 		return a.url
 	}
-	return os.Getenv("REDIS_URL")
+	return os.Getenv(urlVariable)
 }
 
 // connect returns a client, which the caller closes.

@@ -46,6 +46,7 @@ type runner struct {
 	noWait, quiet            bool
 	shared, exclusive        bool
 	fencing                  bool
+	passURL                  bool
 	conflictCode             int
 
 	log *slog.Logger
@@ -67,11 +68,12 @@ error, and with
                   Pass it on to what the lock protects, and have that refuse a
                   smaller one. Not set with --shared, or without --fencing.
 
-in its environment. It has a process group of its own. INT, TERM, HUP, QUIT, USR1
-and USR2 go to the whole group; INT and TERM do not end lockreg before the
-command. The lock is released when all processes of the group have ended, those
-included that the command has left in the background. Processes that leave the
-group, as daemons do, are not waited for, and not ended.
+in its environment. REDIS_URL, which may have a password in it, is left out
+unless --pass-redis-url is given. The command has a process group of its own. INT,
+TERM, HUP, QUIT, USR1 and USR2 go to the whole group; INT and TERM do not end
+lockreg before the command. The lock is released when all processes of the group have ended,
+those included that the command has left in the background. Processes that leave
+the group, as daemons do, are not waited for, and not ended.
 
 If the lease cannot be renewed, the group gets TERM when what is left of it is
 --grace, and KILL when nothing is left, so that nothing works when another may
@@ -126,6 +128,7 @@ was lost while the command ran; 75 the lock was not obtained, or what
 	flags.BoolVar(&r.exclusive, "exclusive", false, "lock the writer of a read-write lock")
 	flags.BoolVar(&r.fencing, "fencing", true, "draw a fencing token; with --layout redisson only if it is given")
 	flags.IntVar(&r.conflictCode, "conflict-code", exitConflict, "exit code when the lock is not obtained")
+	flags.BoolVar(&r.passURL, "pass-redis-url", false, "leave REDIS_URL in the command's environment")
 	flags.BoolVarP(&r.quiet, "quiet", "q", false, "say nothing when the lock is not obtained")
 	return cmd
 }
@@ -307,11 +310,19 @@ func (r *runner) environment(hold *lockregistry.Hold) []string {
 	env := slices.DeleteFunc(os.Environ(), func(s string) bool {
 		return strings.HasPrefix(s, keyVariable+"=") || strings.HasPrefix(s, tokenVariable+"=")
 	})
+	if !r.passURL {
+		env = withoutRedis(env)
+	}
 	env = append(env, keyVariable+"="+hold.Key())
 	if token := hold.Token(); token > 0 {
 		env = append(env, tokenVariable+"="+strconv.FormatUint(token, 10))
 	}
 	return env
+}
+
+// withoutRedis leaves out the address of Redis, which may have a password in it.
+func withoutRedis(env []string) []string {
+	return slices.DeleteFunc(env, func(s string) bool { return strings.HasPrefix(s, urlVariable+"=") })
 }
 
 // look finds a command as a shell does.

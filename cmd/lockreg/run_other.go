@@ -18,4 +18,4 @@ func (a *app) runCommand() *cobra.Command {
 	}
 }
 
-func (a *app) guardCommand() *cobra.Command { return &cobra.Command{Hidden: true} }
+func attend([]string) bool { return false }

@@ -50,10 +50,13 @@ func TestRunEnvironment(t *testing.T) {
 		last = token
 	}
 	nested := []string{"--", binary, "run", "--fencing=false", "shop", "b", "--", "env"}
-	_, out, _ := lockreg(t, s.url, append([]string{"run", "shop", "a"}, nested...)...)
+	_, out, _ := lockreg(t, s.url, append([]string{"run", "--pass-redis-url", "shop", "a"}, nested...)...)
 	assert.Contains(t, out, "LOCKREG_KEY=shop:b\n")
 	assert.NotContains(t, out, "LOCKREG_KEY=shop:a")
 	assert.NotContains(t, out, "LOCKREG_TOKEN", "the outer one's is not the inner one's")
+	assert.NotContains(t, out, "REDIS_URL", "it may have a password in it, and was asked for by the outer one alone")
+	_, out, _ = lockreg(t, s.url, "run", "--pass-redis-url", "shop", "a", "--", "env")
+	assert.Contains(t, out, "REDIS_URL="+s.url+"\n")
 
 	// Redisson's counter would stay for ever.
 	_, out, _ = lockreg(t, s.url, "run", "--layout", "redisson", "r", "a", "--", "sh", "-c", "echo -$LOCKREG_TOKEN-")
@@ -469,35 +472,6 @@ func TestRunServerComesBack(t *testing.T) {
 	assert.Equal(t, value, s.Command(t, "GET", "shop:a"))
 	require.NoError(t, end.Close())
 	assert.Zero(t, p.code(t), p.err.String())
-}
-
-// Lockreg dies without a word. Nobody renews the lock, and the command, child included, does not go on.
-func TestRunKilled(t *testing.T) {
-	t.Parallel()
-	s := startServer(t)
-	p := prepare(s.url, "run", "--lease", "1m", "shop", "a", "--", "sh", "-c", stubborn).begin(t)
-	eventually(t, "both run", func() bool { return len(lines(p.out.String(), "pid")) == 2 })
-	require.NoError(t, p.Process.Kill())
-	<-p.done
-	for _, pid := range lines(p.out.String(), "pid") {
-		eventually(t, "it is gone", func() bool { return !alive(pid) })
-	}
-	assert.True(t, s.has(t, "shop:a"), "nobody has it before the lease is over")
-}
-
-// No process is left when all is well, the guard included.
-func TestRunLeavesNothing(t *testing.T) {
-	t.Parallel()
-	s := startServer(t)
-	dir := t.TempDir()
-	p := prepare(s.url, "run", "shop", "a", "--", "true")
-	mark := "LOCKREG_TEST=" + dir
-	p.Env = append(p.Env, mark)
-	assert.Zero(t, p.begin(t).code(t))
-	eventually(t, "the guard has ended", func() bool {
-		found, err := exec.Command("grep", "-lsza", mark, "-r", "/proc", "--include=environ").Output()
-		return err != nil && len(found) == 0
-	})
 }
 
 // namespace has a program be process 1 of its own.
