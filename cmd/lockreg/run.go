@@ -69,11 +69,11 @@ error, and with
                   smaller one. Not set with --shared, or without --fencing.
 
 in its environment. REDIS_URL, which may have a password in it, is left out
-unless --pass-redis-url is given. The command has a process group of its own. INT,
-TERM, HUP, QUIT, USR1 and USR2 go to the whole group; INT and TERM do not end
-lockreg before the command. The lock is released when all processes of the group have ended,
-those included that the command has left in the background. Processes that leave
-the group, as daemons do, are not waited for, and not ended.
+unless --pass-redis-url is given. The command has a process group of its own.
+INT, TERM, HUP, QUIT, USR1 and USR2 go to the whole group; INT and TERM do not
+end lockreg before the command. The lock is released when all processes of the
+group have ended, those included that the command has left in the background.
+Processes that leave the group, as daemons do, are not waited for, and not ended.
 
 If the lease cannot be renewed, the group gets TERM when what is left of it is
 --grace, and KILL when nothing is left, so that nothing works when another may
