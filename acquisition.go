@@ -30,13 +30,14 @@ type acquisition struct {
 	blocked  blockedCall
 
 	// In a queue.
-	asked instant // when it was asked for, if it is at the place that it got then; else 0
-	older string  // the newest ticket that was asked for, if any: it may be there
-	place string  // of it; empty when that is not known
-	base  instant // when the last command was sent whose reply showed it there
-	woken bool    // it looks because of a message
-	sees  bool    // the server tells of any change of the key, as long as nothing wakes the call
-	fresh bool    // it has not looked after its ticket yet
+	asked  instant // when it was asked for, if it is at the place that it got then; else 0
+	older  string  // the newest ticket that was asked for, if any: it may be there
+	place  string  // of it; empty when that is not known
+	base   instant // when the last command was sent whose reply showed it there
+	woken  bool    // it looks because of a message
+	moving instant // since when the key and the queue are at two nodes; 0: they are not, as far as is known
+	sees   bool    // the server tells of any change of the key, as long as nothing wakes the call
+	fresh  bool    // it has not looked after its ticket yet
 }
 
 // pursuit is the part of an acquisition that others see.
@@ -144,9 +145,7 @@ func (l *Lock) pursue(first attempt, q *request, patient bool, deadline instant)
 		if err = a.inLine(); !errors.Is(err, errNoQueue) {
 			return err
 		}
-		a.leave()
-		a.older = ""
-		a.renumber()
+		a.drop()
 	}
 	if err := a.standBack(); err != nil {
 		return err

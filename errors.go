@@ -144,6 +144,12 @@ func passes(text string, within bool) bool {
 	})
 }
 
+// betweenNodes tells whether an error is that of a command whose keys are at two nodes, because their slot moves.
+func betweenNodes(err error) bool {
+	text := err.Error()
+	return strings.Contains(text, nonLocal) || strings.Contains(text, "TRYAGAIN") || strings.Contains(text, "ASK ")
+}
+
 // unknown tells whether the server may have executed a command that ended with err, or may still do so: it may unless it
 // said itself that it failed, or the command never left. [rueidis.ErrClosing] does not say so: commands that were pending
 // on a connection that rueidis replaces end with it too. Scripts of this package fail before they write, or take back what

@@ -256,11 +256,17 @@ func (a *acquisition) inLine() error {
 			if next == forTicket { // it may be executed yet
 				a.abandon()
 			}
-			if err := a.recover(); err != nil {
+			if a.halfMoved(err) {
+				next, err = forTicket, a.unqueued()
+			} else {
+				err = a.recover()
+			}
+			if err != nil || a.won {
 				return err
 			}
 			continue
 		}
+		a.moving = 0
 		switch a.at.state {
 		case isFailing:
 			return errNoQueue
@@ -285,16 +291,51 @@ func (a *acquisition) listening() time.Duration {
 
 // unheard tries once without the queue, because the connection for messages is not there, and waits for it.
 func (a *acquisition) unheard() error {
-	a.leave()
-	a.older = ""
-	a.renumber()
+	a.drop()
 	if a.lock.contested() { // there may be a window for others
 		why, err := a.pause(min(longWindow, max(0, a.lock.reg.clock.now().until(a.deadline))), a.ear.Wakeup(), nil)
 		if err != nil || why == byWakeup {
 			return err
 		}
 	}
-	err := a.try(wish{asks: a.plainly(true, a.slept && !a.lock.reg.cluster)}, false, a.deadline)
+	return a.tryOnce(wish{asks: a.plainly(true, a.slept && !a.lock.reg.cluster)})
+}
+
+// movingFor is for how long a slot of a cluster may be at two nodes before calls go on without the queue. A slot of many keys is for
+// some seconds; one whose move was given up is until somebody mends it.
+const movingFor = 500 * time.Millisecond
+
+// halfMoved tells whether the server has refused to look for so long because the lock's key is at one node and its queue at another.
+func (a *acquisition) halfMoved(err error) bool {
+	if !a.lock.reg.cluster || !betweenNodes(err) {
+		a.moving = 0
+		return false
+	}
+	now := a.lock.reg.clock.now()
+	if a.moving == 0 {
+		a.moving = now
+	}
+	return a.moving.until(now) >= movingFor
+}
+
+// unqueued tries once with a command that needs no key but the lock's, which the client finds at either node. The call keeps its
+// place: it asks for it again after each try. Its ticket may stay where it cannot be reached now. If that is granted later nobody
+// waits for it, and it is passed on at once, see told.
+func (a *acquisition) unqueued() error {
+	a.drop()
+	return a.tryOnce(wish{})
+}
+
+// drop gives up the ticket, but not the place, and begins another attempt.
+func (a *acquisition) drop() {
+	a.leave()
+	a.older = ""
+	a.renumber()
+}
+
+// tryOnce tries once without the queue, and waits until it is time for the next look.
+func (a *acquisition) tryOnce(w wish) error {
+	err := a.try(w, false, a.deadline)
 	switch {
 	case a.won:
 		return nil
