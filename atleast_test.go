@@ -3,6 +3,7 @@ package lockregistry_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -251,8 +252,8 @@ func TestAtLeastIsNotHandedOver(t *testing.T) {
 // The release is lost, or only its answer is: the path stays taken all the same, for the same time.
 func TestAtLeastWhenTheReleaseIsNotAnswered(t *testing.T) {
 	for name, what := range map[string]fate{"lost": cut, "reply lost": cutAfter, "silence": silence, "LOADING": refused(loading)} {
-		t.Run(name, func(t *testing.T) {
-			for _, layout := range []lockregistry.Layout{lockregistry.LayoutSpring, lockregistry.LayoutRedisson} {
+		for _, layout := range []lockregistry.Layout{lockregistry.LayoutSpring, lockregistry.LayoutRedisson} {
+			t.Run(fmt.Sprint(name, " ", layout), func(t *testing.T) {
 				fakeWorld(t, func(w *world) {
 					f := w.flaky()
 					r, other := f.registry(lockregistry.WithLayout(layout)), w.registry(lockregistry.WithLayout(layout))
@@ -280,8 +281,8 @@ func TestAtLeastWhenTheReleaseIsNotAnswered(t *testing.T) {
 					require.Positive(w, next.Remaining(), "no late removal has touched it")
 					w.releases(next)
 				})
-			}
-		})
+			})
+		}
 	}
 }
 
@@ -317,14 +318,16 @@ func TestAtLeastThatIsNotObtained(t *testing.T) {
 		w.releases(held)
 		w.leftNothing()
 	})
-	fakeWorld(t, func(w *world) {
-		f := w.flaky()
-		r := f.registry()
-		w.known(r)
-		f.next("obtain", cutAfter)
-		_, err := r.Acquire(w.Context(), "42", lockregistry.AtLeast(time.Hour))
-		w.unavailable(err, "acquire")
-		w.awaitGone(theKey)
+	t.Run("without an answer", func(t *testing.T) {
+		fakeWorld(t, func(w *world) {
+			f := w.flaky()
+			r := f.registry()
+			w.known(r)
+			f.next("obtain", cutAfter)
+			_, err := r.Acquire(w.Context(), "42", lockregistry.AtLeast(time.Hour))
+			w.unavailable(err, "acquire")
+			w.awaitGone(theKey)
+		})
 	})
 }
 

@@ -528,32 +528,34 @@ func TestMark(t *testing.T) {
 // A hold is what it was, with a mark and without it.
 func TestAMarkChangesNothingElse(t *testing.T) {
 	for _, mark := range []string{"", "+"} {
-		realWorlds(t, func(w *world) {
-			s := &scripted{w, false}
-			own := func(value string) { s.do("SET", theKey, value+mark, "PX", "50000") }
-			own("a:5")
-			require.Equal(s, "1", s.runs("renew", "a:5", "70000"))
-			require.Greater(s, s.pttl(theKey).Milliseconds(), int64(50000))
-			require.Equal(s, "a:5"+mark, s.do("GET", theKey))
-			require.Equal(s, "1", s.do("EVAL", sources()["holds"], "1", theKey, "a:5"))
-			require.Equal(s, "a:5", s.do("EVAL", sources()["holder"], "1", theKey))
-			require.Contains(s, s.do("EVAL", sources()["inspect"], "1", theKey, "orders", "9"), "\na:5\n1\n")
-			require.Equal(s, "0", s.runs("renew", "a:6", "70000"))
-			require.Equal(s, "0", s.do("EVAL", sources()["holds"], "1", theKey, "a:6"))
-			require.Equal(s, "0", s.runs("release", "a:4", "", "orders"))
-			for _, release := range []string{"release", "release_alone", "release_heir"} {
+		t.Run("mark "+mark, func(t *testing.T) {
+			realWorlds(t, func(w *world) {
+				s := &scripted{w, false}
+				own := func(value string) { s.do("SET", theKey, value+mark, "PX", "50000") }
 				own("a:5")
-				require.Equal(s, "1", s.runs(release, "a:5", "", "orders", "", "", ""), release)
-				require.Empty(s, s.owner(), release)
-				own("a:4")
-				require.Equal(s, "0", s.runs(release, "a:5", "", "orders", "", "", ""), release)
-				require.Empty(s, s.owner(), "a hold of before: %s", release)
-			}
-			for _, holder := range []string{"a:5", "a:5+", ""} {
-				own("a:5")
-				require.Equal(s, "a:5", s.do("EVAL", sources()["force_unlock"], "1", theKey, holder, "", "", "orders-channel"))
-				require.Empty(s, s.owner())
-			}
+				require.Equal(s, "1", s.runs("renew", "a:5", "70000"))
+				require.Greater(s, s.pttl(theKey).Milliseconds(), int64(50000))
+				require.Equal(s, "a:5"+mark, s.do("GET", theKey))
+				require.Equal(s, "1", s.do("EVAL", sources()["holds"], "1", theKey, "a:5"))
+				require.Equal(s, "a:5", s.do("EVAL", sources()["holder"], "1", theKey))
+				require.Contains(s, s.do("EVAL", sources()["inspect"], "1", theKey, "orders", "9"), "\na:5\n1\n")
+				require.Equal(s, "0", s.runs("renew", "a:6", "70000"))
+				require.Equal(s, "0", s.do("EVAL", sources()["holds"], "1", theKey, "a:6"))
+				require.Equal(s, "0", s.runs("release", "a:4", "", "orders"))
+				for _, release := range []string{"release", "release_alone", "release_heir"} {
+					own("a:5")
+					require.Equal(s, "1", s.runs(release, "a:5", "", "orders", "", "", ""), release)
+					require.Empty(s, s.owner(), release)
+					own("a:4")
+					require.Equal(s, "0", s.runs(release, "a:5", "", "orders", "", "", ""), release)
+					require.Empty(s, s.owner(), "a hold of before: %s", release)
+				}
+				for _, holder := range []string{"a:5", "a:5+", ""} {
+					own("a:5")
+					require.Equal(s, "a:5", s.do("EVAL", sources()["force_unlock"], "1", theKey, holder, "", "", "orders-channel"))
+					require.Empty(s, s.owner())
+				}
+			})
 		})
 	}
 }

@@ -34,7 +34,6 @@ func TestDeadlockOverProcesses(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ owners, processes int }{"two": {2, 2}, "five": {5, 5}, "five in two": {5, 2}} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			worlds(t, func(w *world) {
 				registries, all := w.processes(c.processes)
 				in := func(i int) *lockregistry.Registry { return registries[i%c.processes] }
@@ -76,7 +75,6 @@ func TestDeadlockOverProcesses(t *testing.T) {
 
 // One that another process has held all the time is in no cycle, nor is a call that gives up and comes again.
 func TestNoDeadlockOverProcesses(t *testing.T) {
-	t.Parallel()
 	fakeWorld(t, func(w *world) {
 		registries, all := w.processes(2)
 		one, two := w.goroutine(), w.goroutine()
@@ -105,7 +103,6 @@ func TestNoDeadlockOverProcesses(t *testing.T) {
 
 // A cycle of readers and writers.
 func TestDeadlockOfReadersOverProcesses(t *testing.T) {
-	t.Parallel()
 	fakeWorld(t, func(w *world) {
 		registries, all := w.processes(3)
 		one, two, three := w.goroutine(), w.goroutine(), w.goroutine()
@@ -128,7 +125,6 @@ func TestDeadlockOfReadersOverProcesses(t *testing.T) {
 
 // Java's holders have no record: a cycle with one of them is not seen, by anybody.
 func TestDeadlockWithJavaIsNotSeen(t *testing.T) {
-	t.Parallel()
 	fakeWorld(t, func(w *world) {
 		registries, all := w.processes(1)
 		r, g := registries[0], w.goroutine()
@@ -147,7 +143,6 @@ func TestDeadlockWithJavaIsNotSeen(t *testing.T) {
 
 // A record says within a moment that a wait is over: nobody sees it for longer.
 func TestRecordOfAWaitThatIsOver(t *testing.T) {
-	t.Parallel()
 	fakeWorld(t, func(w *world) {
 		registries, _ := w.processes(2)
 		one, two := w.goroutine(), w.goroutine()

@@ -110,7 +110,6 @@ func TestDeadlockOfGoroutines(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{1, 2, 5} {
 		t.Run(strconv.Itoa(n), func(t *testing.T) {
-			t.Parallel()
 			worlds(t, func(w *world) {
 				var a alarms
 				r := w.registry(a.option())
@@ -157,7 +156,6 @@ func TestDeadlockOfGoroutines(t *testing.T) {
 
 // A cycle may go over several registries of a process.
 func TestDeadlockOverRegistries(t *testing.T) {
-	t.Parallel()
 	fakeWorld(t, func(w *world) {
 		var a alarms
 		registries := []*lockregistry.Registry{w.registry(a.option()), w.registry()}
@@ -179,7 +177,6 @@ func TestDeadlockOverRegistries(t *testing.T) {
 }
 
 func TestDeadlockOfDo(t *testing.T) {
-	t.Parallel()
 	fakeWorld(t, func(w *world) {
 		r := w.registry()
 		var both sync.WaitGroup
@@ -210,7 +207,6 @@ func TestDeadlockOfReadersAndWriters(t *testing.T) {
 		return reader, other
 	}
 	t.Run("a writer waits for each reader", func(t *testing.T) {
-		t.Parallel()
 		fakeWorld(t, func(w *world) {
 			var a alarms
 			r := w.registry(a.option())
@@ -228,7 +224,6 @@ func TestDeadlockOfReadersAndWriters(t *testing.T) {
 		})
 	})
 	t.Run("a reader waits for the writer", func(t *testing.T) {
-		t.Parallel()
 		fakeWorld(t, func(w *world) {
 			r := w.registry()
 			writer, other := w.goroutine(), w.goroutine()
@@ -244,7 +239,6 @@ func TestDeadlockOfReadersAndWriters(t *testing.T) {
 	// Three calls: the reader of 42 waits for 43, whose owner waits to read 42, behind a writer that waits for the reader.
 	for name, wait := range map[string][]lockregistry.LockOption{"endless": nil, "timed": {lockregistry.Wait(20 * time.Second)}} {
 		t.Run("a reader waits for a writer that waits, "+name, func(t *testing.T) {
-			t.Parallel()
 			fakeWorld(t, func(w *world) {
 				var a alarms
 				r := w.registry(a.option())
@@ -275,7 +269,6 @@ func TestDeadlockOfReadersAndWriters(t *testing.T) {
 		})
 	}
 	t.Run("nobody waits for the readers behind a writer", func(t *testing.T) {
-		t.Parallel()
 		fakeWorld(t, func(w *world) {
 			var a alarms
 			r := w.registry(a.option())
@@ -336,7 +329,6 @@ func TestDeadlockThatMayEnd(t *testing.T) {
 		"the option": {same, lock, lock, []lockregistry.Option{lockregistry.WithoutDeadlockErrors()}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			fakeWorld(t, func(w *world) {
 				var a alarms
 				var lines strings.Builder
@@ -366,7 +358,6 @@ func TestDeadlockThatMayEnd(t *testing.T) {
 
 // A call with the context of a hold waits for that hold's sake, in whichever goroutine.
 func TestDeadlockByContext(t *testing.T) {
-	t.Parallel()
 	fakeWorld(t, func(w *world) {
 		var a alarms
 		r := w.registry(a.option())
@@ -387,7 +378,6 @@ func TestDeadlockByContext(t *testing.T) {
 
 // A hold that its goroutine has passed on, and that another one releases within half a second, is no alarm.
 func TestNoDeadlockOfAHoldThatIsPassedOn(t *testing.T) {
-	t.Parallel()
 	fakeWorld(t, func(w *world) {
 		var a alarms
 		r := w.registry(a.option())
@@ -410,7 +400,6 @@ func TestNoDeadlockOfAHoldThatIsPassedOn(t *testing.T) {
 // Who nests in the hold of Do in a goroutine that outlasts fn unlocks it: the goroutine that waits meanwhile is not all that
 // keeps it.
 func TestNoDeadlockOfADoThatIsOutlasted(t *testing.T) {
-	t.Parallel()
 	fakeWorld(t, func(w *world) {
 		r := w.registry()
 		a, b := r.Obtain("a"), r.Obtain("b")
@@ -437,7 +426,6 @@ func TestNoDeadlockOfADoThatIsOutlasted(t *testing.T) {
 // Who writes reads anew while its last hold on reading is still being removed, and another goroutine waits to write: it waits
 // for the removal only.
 func TestNoDeadlockOfAWriterThatReads(t *testing.T) {
-	t.Parallel()
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
 		p := pairOf(f.registry())
@@ -461,7 +449,6 @@ func TestNoDeadlockOfAWriterThatReads(t *testing.T) {
 }
 
 func TestNoEdges(t *testing.T) {
-	t.Parallel()
 	fakeWorld(t, func(w *world) {
 		var a alarms
 		r := w.registry(a.option())
@@ -482,7 +469,6 @@ func TestNoEdges(t *testing.T) {
 
 // A goroutine that has the local half, and waits for another process, may get the lock: those behind it are in no cycle.
 func TestNoDeadlockOfACallThatWaitsForRedis(t *testing.T) {
-	t.Parallel()
 	fakeWorld(t, func(w *world) {
 		var a alarms
 		r, elsewhere := w.registry(a.option()), w.registry()
@@ -502,7 +488,6 @@ func TestNoDeadlockOfACallThatWaitsForRedis(t *testing.T) {
 
 // A hold that is lost is no edge: whoever waits for it gets in.
 func TestALostHoldIsNoEdge(t *testing.T) {
-	t.Parallel()
 	fakeWorld(t, func(w *world) {
 		var a alarms
 		r := w.registry(a.option())
@@ -524,13 +509,15 @@ func TestNoFalseAlarm(t *testing.T) {
 	t.Parallel()
 	const runs, batch = 1000, 100
 	for first := 0; first < runs; first += batch {
-		fakeWorld(t, func(w *world) {
-			var a alarms
-			client := w.client()
-			for run := range batch {
-				acyclic(w, client, a.option(), uint64(first+run))
-			}
-			require.Empty(w, a.list())
+		t.Run(fmt.Sprint(first), func(t *testing.T) {
+			fakeWorld(t, func(w *world) {
+				var a alarms
+				client := w.client()
+				for run := range batch {
+					acyclic(w, client, a.option(), uint64(first+run))
+				}
+				require.Empty(w, a.list())
+			})
 		})
 	}
 }

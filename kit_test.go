@@ -3,9 +3,11 @@ package lockregistry_test
 import (
 	"context"
 	"crypto/tls"
+	"flag"
 	"fmt"
 	"net"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -22,6 +24,15 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	flag.Parse()
+	// Most of the time a test on a real server waits, and one in fake time computes: so there is enough to do for each core.
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
+	if !given {
+		if err := flag.Set("test.parallel", strconv.Itoa(4*runtime.GOMAXPROCS(0))); err != nil {
+			panic(err)
+		}
+	}
 	// A cluster client of rueidis closes connections that it no longer needs five seconds later, also after its Close.
 	goleak.VerifyTestMain(m,
 		goleak.IgnoreAnyFunction("github.com/redis/rueidis.(*clusterClient)._refresh.func2"),
@@ -30,7 +41,8 @@ func TestMain(m *testing.M) {
 }
 
 // world is a server for a test and what the test may do with it. Most tests run in several worlds: on miniredis in fake
-// time, and on real servers.
+// time, and on real servers. They run at the same time as other tests. One that measures what the process does, such as its
+// goroutines, memory or time, runs alone: fakeWorldAlone, realWorldsAlone.
 type world struct {
 	*testing.T
 	dial   func(ctx context.Context) (net.Conn, error)
@@ -42,6 +54,12 @@ type world struct {
 
 // fakeWorld runs a test on miniredis in a bubble of fake time.
 func fakeWorld(t *testing.T, test func(w *world)) {
+	t.Helper()
+	t.Parallel()
+	fakeWorldAlone(t, test)
+}
+
+func fakeWorldAlone(t *testing.T, test func(w *world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		m := miniredis.NewMiniRedis()
@@ -62,10 +80,26 @@ func fakeWorld(t *testing.T, test func(w *world)) {
 // realWorlds runs a test on every real server that there is, in real time.
 func realWorlds(t *testing.T, test func(w *world)) {
 	t.Helper()
-	for _, binary := range redistest.Binaries(t) {
-		t.Run(filepath.Base(binary), func(t *testing.T) {
-			test(realWorld(t, redistest.StartBinary(t, binary)))
-		})
+	t.Parallel()
+	onServers(t, func(t *testing.T, server string) {
+		t.Helper()
+		t.Parallel()
+		test(realWorld(t, redistest.StartBinary(t, server)))
+	})
+}
+
+func realWorldsAlone(t *testing.T, test func(w *world)) {
+	t.Helper()
+	onServers(t, func(t *testing.T, server string) {
+		t.Helper()
+		test(realWorld(t, redistest.StartBinary(t, server)))
+	})
+}
+
+func onServers(t *testing.T, test func(t *testing.T, server string)) {
+	t.Helper()
+	for _, server := range redistest.Binaries(t) {
+		t.Run(filepath.Base(server), func(t *testing.T) { test(t, server) })
 	}
 }
 

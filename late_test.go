@@ -2,6 +2,7 @@ package lockregistry_test
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -71,15 +72,17 @@ func TestWhenAnAnswerIsLate(t *testing.T) {
 		{900 * time.Millisecond, 290 * time.Millisecond, false},
 		{900 * time.Millisecond, 300 * time.Millisecond, true},
 	} {
-		fakeWorld(t, func(w *world) {
-			f := w.flaky()
-			r := f.registry()
-			w.known(r)
-			renewals := f.count("renew")
-			f.next("obtain", slow(c.took))
-			w.lock(r.Obtain("42"), lockregistry.TTL(c.lease))
-			confirmed := f.count("renew") > renewals
-			require.Equal(w, c.late, confirmed, "%v of %v", c.took, c.lease)
+		t.Run(fmt.Sprint(c.took, " of ", c.lease), func(t *testing.T) {
+			fakeWorld(t, func(w *world) {
+				f := w.flaky()
+				r := f.registry()
+				w.known(r)
+				renewals := f.count("renew")
+				f.next("obtain", slow(c.took))
+				w.lock(r.Obtain("42"), lockregistry.TTL(c.lease))
+				confirmed := f.count("renew") > renewals
+				require.Equal(w, c.late, confirmed)
+			})
 		})
 	}
 }

@@ -298,59 +298,61 @@ func TestARefusedRenewalBesideAShorterOne(t *testing.T) {
 // Whatever renewals are under way at once, and whatever becomes of them: when the loss is announced, the key is there.
 func TestRenewalsInAnyOrderAreHonest(t *testing.T) {
 	for seed := range uint64(8) {
-		fakeWorld(t, func(w *world) {
-			random := rand.New(rand.NewPCG(seed, 1))
-			upTo := func(d time.Duration) time.Duration { return time.Duration(random.Int64N(int64(d))) }
-			f := w.flaky()
-			opts := []lockregistry.Option{lockregistry.WithExpiry(30 * time.Second)}
-			if seed%4 == 0 {
-				opts = append(opts, lockregistry.WithRenewal())
-			}
-			r := w.registryOn(f.client(ownConnections), opts...)
-			l := r.Obtain("42")
-			for round := range 40 {
-				w.lock(l)
-				ended := w.watch(l.Context(w.Context()), "orders:42")
-				var all sync.WaitGroup
-				for range 2 + random.IntN(4) {
-					while, patience := upTo(9*time.Second), time.Minute
-					late := make(chan struct{})
-					time.AfterFunc(while, func() { close(late) })
-					switch random.IntN(7) {
-					case 0:
-						f.next("renew", delivered)
-					case 1:
-						f.next("renew", slow(while))
-					case 2:
-						f.next("renew", heldUp(late))
-					case 3: // nobody waits for the answer any more, but the server gets it
-						f.next("renew", heldUp(late))
-						patience = while / 2
-					case 4:
-						f.next("renew", slow(while))
-						patience = while / 2
-					case 5:
-						f.next("renew", cutAfter)
-					default:
-						f.next("renew", fate{wait: late, lost: true, reply: "-LOADING Redis is loading the dataset in memory\r\n"})
-					}
-					ttl := []time.Duration{10 * time.Second, 15 * time.Second, 30 * time.Second}[random.IntN(3)]
-					all.Go(func() {
-						ctx, cancel := context.WithTimeout(w.Context(), patience)
-						defer cancel()
-						_ = r.Renew(ctx, "42", ttl)
-					})
-					w.settle()
-					w.pass(upTo(4 * time.Second))
+		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
+			fakeWorld(t, func(w *world) {
+				random := rand.New(rand.NewPCG(seed, 1))
+				upTo := func(d time.Duration) time.Duration { return time.Duration(random.Int64N(int64(d))) }
+				f := w.flaky()
+				opts := []lockregistry.Option{lockregistry.WithExpiry(30 * time.Second)}
+				if seed%4 == 0 {
+					opts = append(opts, lockregistry.WithRenewal())
 				}
-				f.all("renew", cut)
-				end := <-ended
-				require.Equal(w, lockregistry.ErrLockLost, end.cause)
-				require.Positive(w, end.left, "seed %d, round %d", seed, round)
-				all.Wait()
-				f.heal()
-				_ = l.Unlock(w.Context())
-			}
+				r := w.registryOn(f.client(ownConnections), opts...)
+				l := r.Obtain("42")
+				for round := range 40 {
+					w.lock(l)
+					ended := w.watch(l.Context(w.Context()), "orders:42")
+					var all sync.WaitGroup
+					for range 2 + random.IntN(4) {
+						while, patience := upTo(9*time.Second), time.Minute
+						late := make(chan struct{})
+						time.AfterFunc(while, func() { close(late) })
+						switch random.IntN(7) {
+						case 0:
+							f.next("renew", delivered)
+						case 1:
+							f.next("renew", slow(while))
+						case 2:
+							f.next("renew", heldUp(late))
+						case 3: // nobody waits for the answer any more, but the server gets it
+							f.next("renew", heldUp(late))
+							patience = while / 2
+						case 4:
+							f.next("renew", slow(while))
+							patience = while / 2
+						case 5:
+							f.next("renew", cutAfter)
+						default:
+							f.next("renew", fate{wait: late, lost: true, reply: "-LOADING Redis is loading the dataset in memory\r\n"})
+						}
+						ttl := []time.Duration{10 * time.Second, 15 * time.Second, 30 * time.Second}[random.IntN(3)]
+						all.Go(func() {
+							ctx, cancel := context.WithTimeout(w.Context(), patience)
+							defer cancel()
+							_ = r.Renew(ctx, "42", ttl)
+						})
+						w.settle()
+						w.pass(upTo(4 * time.Second))
+					}
+					f.all("renew", cut)
+					end := <-ended
+					require.Equal(w, lockregistry.ErrLockLost, end.cause)
+					require.Positive(w, end.left, "seed %d, round %d", seed, round)
+					all.Wait()
+					f.heal()
+					_ = l.Unlock(w.Context())
+				}
+			})
 		})
 	}
 }
@@ -740,7 +742,7 @@ func TestRenewalAfterASilence(t *testing.T) {
 
 // Many locks are renewed together, and each in time.
 func TestRenewalOfManyLocks(t *testing.T) {
-	fakeWorld(t, func(w *world) {
+	fakeWorldAlone(t, func(w *world) {
 		const locks = 600
 		r := w.registry(lockregistry.WithRenewal(), lockregistry.WithExpiry(9*time.Second))
 		goroutines := runtime.NumGoroutine()
@@ -762,20 +764,22 @@ func TestRenewalOfManyLocks(t *testing.T) {
 // The holder is gone without a word. Who waits gets the lock when the lease is over.
 func TestALockOutlivesItsHolderForALeaseAtMost(t *testing.T) {
 	for _, mode := range []lockregistry.Wakeup{lockregistry.WakeupPoll, lockregistry.WakeupAuto} {
-		fakeWorld(t, func(w *world) {
-			const lease, poll = 5 * time.Second, 100 * time.Millisecond
-			crashing := w.registry(lockregistry.WithRenewal(), lockregistry.WithExpiry(lease))
-			l := w.registry(lockregistry.WithWakeup(mode), lockregistry.WithPollInterval(poll)).Obtain("42")
-			w.lock(crashing.Obtain("42"))
-			locked := w.goroutine().starts(l)
-			w.pass(13 * time.Second)
-			w.pending(locked)
-			require.NoError(w, crashing.Close()) // no renewal any more, and nobody unlocks
-			left := w.pttl("orders:42")
-			start := time.Now()
-			require.NoError(w, <-locked)
-			require.GreaterOrEqual(w, time.Since(start), left)
-			require.LessOrEqual(w, time.Since(start), left+poll)
+		t.Run(strconv.Itoa(int(mode)), func(t *testing.T) {
+			fakeWorld(t, func(w *world) {
+				const lease, poll = 5 * time.Second, 100 * time.Millisecond
+				crashing := w.registry(lockregistry.WithRenewal(), lockregistry.WithExpiry(lease))
+				l := w.registry(lockregistry.WithWakeup(mode), lockregistry.WithPollInterval(poll)).Obtain("42")
+				w.lock(crashing.Obtain("42"))
+				locked := w.goroutine().starts(l)
+				w.pass(13 * time.Second)
+				w.pending(locked)
+				require.NoError(w, crashing.Close()) // no renewal any more, and nobody unlocks
+				left := w.pttl("orders:42")
+				start := time.Now()
+				require.NoError(w, <-locked)
+				require.GreaterOrEqual(w, time.Since(start), left)
+				require.LessOrEqual(w, time.Since(start), left+poll)
+			})
 		})
 	}
 }

@@ -433,7 +433,7 @@ func (f writerFunc) Write(p []byte) (int, error) {
 
 // An observer costs no allocation.
 func TestAllocationsOfAnObserver(t *testing.T) {
-	realWorlds(t, func(w *world) {
+	realWorldsAlone(t, func(w *world) {
 		var events int
 		allocs := func(opts ...lockregistry.Option) func() float64 {
 			l := w.registry(opts...).Obtain("42")

@@ -735,7 +735,7 @@ func TestQueuesWhereScriptsAreReplicatedWhole(t *testing.T) {
 	} {
 		for _, layout := range []lockregistry.Layout{lockregistry.LayoutSpring, lockregistry.LayoutRedisson} {
 			t.Run(fmt.Sprint(name, ", ", layout), func(t *testing.T) {
-				realWorlds(t, func(w *world) {
+				realWorldsAlone(t, func(w *world) {
 					lasts := 200 * time.Millisecond
 					if w.do("EVAL", "return redis.REDIS_VERSION_NUM and 'yes' or 'no'", "0") == "no" {
 						w.do("CONFIG", "SET", "lua-replicate-commands", "no")

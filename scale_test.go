@@ -45,7 +45,7 @@ func TestManyWaiters(t *testing.T) {
 	}
 	for name, mode := range wakeups {
 		t.Run(name, func(t *testing.T) {
-			realWorlds(t, func(w *world) {
+			realWorldsAlone(t, func(w *world) {
 				r := w.registryOn(w.clientWith(w.dial, called("waits")),
 					lockregistry.WithWakeup(mode), lockregistry.WithPollInterval(noPoll))
 				subscriptions := map[lockregistry.Wakeup]int{
@@ -284,7 +284,7 @@ func TestOthersAreNotStarved(t *testing.T) {
 					}
 				}
 				if mode != lockregistry.WakeupPoll && (limit == 0 || limit == 100*time.Millisecond) {
-					realWorlds(t, func(w *world) { test(w, 5, time.Millisecond, 500*time.Millisecond) })
+					realWorldsAlone(t, func(w *world) { test(w, 5, time.Millisecond, 500*time.Millisecond) })
 				}
 			})
 		}
@@ -297,7 +297,7 @@ func TestRenewalAtScale(t *testing.T) {
 	if large() {
 		locks = 100_000
 	}
-	realWorlds(t, func(w *world) {
+	realWorldsAlone(t, func(w *world) {
 		const goroutines = 64
 		each := func(count int, do func(i int, ctx context.Context) error) {
 			var all sync.WaitGroup

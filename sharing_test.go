@@ -43,7 +43,7 @@ func TestRegistriesOfOneClientInAllModes(t *testing.T) {
 
 // A thousand registries on a client share its connection for wake-ups, and are small.
 func TestManyRegistriesOfOneClient(t *testing.T) {
-	realWorlds(t, func(w *world) {
+	realWorldsAlone(t, func(w *world) {
 		const registries = 1000
 		client := w.clientWith(w.dial, called("waits"), func(o *rueidis.ClientOption) { o.BlockingPoolSize = 1 })
 		w.setAll(registries)

@@ -1155,21 +1155,23 @@ func TestSubscriptionsOfWhoGaveUp(t *testing.T) {
 // While calls wait the server is asked something now and then, which it answers.
 func TestPulse(t *testing.T) {
 	for _, layout := range []lockregistry.Layout{lockregistry.LayoutSpring, lockregistry.LayoutRedisson} {
-		realWorlds(t, func(w *world) {
-			one := func(o *rueidis.ClientOption) { o.PipelineMultiplex = -1 } // to make another connection has errors on old servers
-			holder := w.registryOn(w.clientWith(w.dial, one), lockregistry.WithLayout(layout))
-			waiter := w.registryOn(w.clientWith(w.dial, one), lockregistry.WithLayout(layout))
-			w.lock(holder.Obtain("42"))
-			result := lockElsewhere(waiter.Obtain("42"), w.Context())
-			w.await("a ticket", func() bool { return w.do("ZCARD", theQueue) != "0" })
-			w.do("CONFIG", "RESETSTAT")
-			w.await("a pulse", func() bool {
-				stats := w.do("INFO", "commandstats")
-				return strings.Contains(stats, "cmdstat_get:") || strings.Contains(stats, "cmdstat_hexists:")
+		t.Run(fmt.Sprint(layout), func(t *testing.T) {
+			realWorlds(t, func(w *world) {
+				one := func(o *rueidis.ClientOption) { o.PipelineMultiplex = -1 } // to make another connection has errors on old servers
+				holder := w.registryOn(w.clientWith(w.dial, one), lockregistry.WithLayout(layout))
+				waiter := w.registryOn(w.clientWith(w.dial, one), lockregistry.WithLayout(layout))
+				w.lock(holder.Obtain("42"))
+				result := lockElsewhere(waiter.Obtain("42"), w.Context())
+				w.await("a ticket", func() bool { return w.do("ZCARD", theQueue) != "0" })
+				w.do("CONFIG", "RESETSTAT")
+				w.await("a pulse", func() bool {
+					stats := w.do("INFO", "commandstats")
+					return strings.Contains(stats, "cmdstat_get:") || strings.Contains(stats, "cmdstat_hexists:")
+				})
+				require.NotContains(w, w.do("INFO", "errorstats"), "errorstat_ERR")
+				w.unlock(holder.Obtain("42"))
+				require.NoError(w, <-result)
 			})
-			require.NotContains(w, w.do("INFO", "errorstats"), "errorstat_ERR")
-			w.unlock(holder.Obtain("42"))
-			require.NoError(w, <-result)
 		})
 	}
 }
