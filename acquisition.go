@@ -496,7 +496,7 @@ func (a *acquisition) sleep(left time.Duration) (woken bool, err error) {
 	}
 	pause := min(a.lock.reg.poll, a.lock.reg.clock.now().until(a.deadline))
 	if left > 0 { // Redis counts whole milliseconds, and removes a key after its last one
-		pause = min(pause, left+time.Millisecond)
+		pause = min(pause, plus(left, time.Millisecond))
 	}
 	a.sleeps(a.began, left)
 	why, err := a.pause(pause, a.ear.Wakeup(), nil)

@@ -1,6 +1,9 @@
 package lockregistry
 
-import "time"
+import (
+	"math"
+	"time"
+)
 
 // instant is a moment on the monotonic clock, as the time since a clock's start: eight bytes, and no wall clock
 // that could jump. Those that a clock tells are later than zero, which can stand for none.
@@ -25,6 +28,33 @@ func (i instant) add(d time.Duration) instant {
 		return never
 	}
 	return sum
+}
+
+// longest is the longest duration. What would be longer, by options near it or by what the server says, is as long.
+const longest = time.Duration(math.MaxInt64)
+
+// plus is the sum of durations that are not negative.
+func plus(a, b time.Duration) time.Duration {
+	if a > longest-b {
+		return longest
+	}
+	return a + b
+}
+
+// times is a duration that is not negative, n times.
+func times(n int, d time.Duration) time.Duration {
+	if n > 0 && d > longest/time.Duration(n) {
+		return longest
+	}
+	return time.Duration(n) * d
+}
+
+// milliseconds is how long so many are; -1 for all that are negative.
+func milliseconds(n int64) time.Duration {
+	if n > longest.Milliseconds() {
+		return longest
+	}
+	return time.Duration(max(n, -1)) * time.Millisecond
 }
 
 // after is how long after another instant i is, if it is.

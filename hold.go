@@ -336,7 +336,10 @@ func (h *hold) adopt(q *request, renewed bool) bool {
 	case !renewed:
 		h.next = never
 	default: // when a third of a lease of that length would be over
-		h.next = h.until.add(-l.length * 2 / 3)
+		h.next = h.until.add(l.length/3 - l.length)
+	}
+	if h.questioned { // the answer is still to come, whoever has the hold
+		h.next = now
 	}
 	h.unlockPlanned()
 	return true

@@ -57,7 +57,7 @@ func remaining(pttl int64) time.Duration {
 	if pttl == 0 {
 		pttl = 1
 	}
-	return time.Duration(pttl) * time.Millisecond
+	return milliseconds(pttl)
 }
 
 // bid is what a hold asks for.

@@ -76,11 +76,11 @@ func parseMessage(text string) (m message, ok bool) {
 	number, rest, ok2 := strings.Cut(rest, " ")
 	ms, key, ok3 := strings.Cut(rest, " ")
 	ms, due, _ := strings.Cut(ms, "@")
-	n, err := strconv.ParseUint(ms, 10, 32)
-	if !ok1 || !ok2 || !ok3 || err != nil || len(what) != 1 {
+	n, err := strconv.ParseFloat(ms, 64) // as Lua writes it: with an exponent, from 15 digits on
+	if !ok1 || !ok2 || !ok3 || err != nil || !(n >= 0) || len(what) != 1 {
 		return m, false
 	}
-	return message{what[0], number, time.Duration(n) * time.Millisecond, due, key}, true
+	return message{what[0], number, milliseconds(int64(min(n, math.MaxInt64/2))), due, key}, true
 }
 
 // mailbox takes the messages for a waiting call.
@@ -446,9 +446,9 @@ func (a *acquisition) asleep() (next asking, err error) {
 	a.note(nil)
 	clock := &a.lock.reg.clock
 	refresh, due, watch := clock.now().add(refreshing), never, never
-	patience := time.Duration(at.rank) * a.lock.reg.poll // longer than the lease: those in front look first
+	patience := plus(times(at.rank, a.lock.reg.poll), time.Millisecond) // longer than the lease: those in front look first
 	if at.left > 0 {
-		due = a.base.add(at.left + time.Millisecond + patience)
+		due = a.base.add(plus(at.left, patience))
 	}
 	switch {
 	case at.rank > 0 && a.fresh:
@@ -473,7 +473,7 @@ func (a *acquisition) asleep() (next asking, err error) {
 			a.woken = true
 			return toLook, nil
 		case m.isNext:
-			due, watch, patience = now.add(m.next+time.Millisecond), now.add(watchAfterFirst), 0
+			due, watch, patience = now.add(plus(m.next, time.Millisecond)), now.add(watchAfterFirst), time.Millisecond
 			a.lapses = 0
 		}
 		switch {
@@ -496,9 +496,9 @@ func (a *acquisition) asleep() (next asking, err error) {
 				a.sees = true
 				if seen.left > 0 {
 					a.lapses = now.add(seen.left)
-					due = clock.now().add(seen.left + time.Millisecond + patience)
+					due = clock.now().add(plus(seen.left, patience))
 				}
-			case patience == 0: // nothing tells of a key that goes away in silence
+			case patience == time.Millisecond: // it is the next one, and nothing tells of a key that goes away in silence
 				refresh = min(refresh, clock.now().add(a.lock.reg.poll))
 			}
 			continue
@@ -541,7 +541,7 @@ func (a *acquisition) found(left time.Duration) (next asking, err error) {
 	a.lock.reg.counts.grants.Add(1)
 	a.noteWait()
 	if a.box.take().granted == 0 { // it may still come, once
-		a.hold.awaitMessage(a.lock.reg.clock.now().add(suspicion + a.lock.reg.acknowledging()))
+		a.hold.awaitMessage(a.lock.reg.clock.now().add(plus(a.lock.reg.acknowledging(), suspicion)))
 		if !a.woken {
 			a.ear.Suspect()
 		}

@@ -138,3 +138,39 @@ func TestALeaseThatChangesWhileTheHoldIsAskedFor(t *testing.T) {
 	require.NoError(t, l.Renew(t.Context(), 300*time.Millisecond))
 	require.Contains(t, []time.Duration{lateAnswer, 100 * time.Millisecond}, <-asked)
 }
+
+// What a script tells may be longer than 49 days, and so long that Lua writes it with an exponent.
+func TestMessagesOfLongLeases(t *testing.T) {
+	for ms, want := range map[string]time.Duration{
+		"0": 0, "1000": time.Second, "4294967296": 1 << 32 * time.Millisecond, "9223372036854775": longest, "1e+18": longest,
+	} {
+		m, ok := parseMessage("n 7 " + ms + " orders:4 2")
+		require.True(t, ok, ms)
+		require.Equal(t, message{tellsNext, "7", want, "", "orders:4 2"}, m, ms)
+	}
+	for _, ms := range []string{"", "-1", "nan", "x"} {
+		_, ok := parseMessage("n 7 " + ms + " orders:42")
+		require.False(t, ok, ms)
+	}
+}
+
+// A hold that goes to another goroutine is still to be asked for when the server may have lost it; and with a lease that is very long it
+// is renewed when a third of that is over.
+func TestAHoldThatIsHandedOver(t *testing.T) {
+	reg := embedded(t)
+	require.NoError(t, reg.Close()) // nobody else looks at the hold
+	now := reg.clock.now()
+	held := func() *hold {
+		return &hold{lock: reg.newLock("42"), lease: leaseOf(time.Minute), state: live, until: now.add(time.Minute), next: never, index: -1}
+	}
+	for _, renewed := range []bool{false, true} {
+		h := held()
+		h.questioned, h.next = true, now
+		require.True(t, h.adopt(&request{lease: leaseOf(time.Hour)}, renewed))
+		require.LessOrEqual(t, h.next, reg.clock.now())
+	}
+	h := held()
+	h.until = never
+	require.True(t, h.adopt(&request{lease: leaseOf(longest)}, true))
+	require.InDelta(t, float64(longest/3), float64(h.next), float64(time.Minute))
+}

@@ -1,6 +1,7 @@
 package lockregistry_test
 
 import (
+	"math"
 	"regexp"
 	"strings"
 	"testing"
@@ -90,5 +91,24 @@ func TestQueue_ReleaseWithoutMemory(t *testing.T) {
 		w.await("it waits in the queue", func() bool { return r.Stats().Tickets == 1 })
 		require.NoError(w, waits.unlock(waits.lock))
 		require.NoError(w, <-again)
+	})
+}
+
+// Calls that wait with the longest poll interval ask for nothing meanwhile.
+func TestQueue_LongestPollInterval(t *testing.T) {
+	realWorlds(t, func(w *world) {
+		holder := w.registry().Obtain("42")
+		w.lock(holder)
+		queue := make([]*member, 0, 4)
+		for range cap(queue) {
+			queue = append(queue, w.joins(w.Context(), lockregistry.WithPollInterval(math.MaxInt64)))
+		}
+		before := w.executed("evalsha")
+		require.Never(w, func() bool { return w.executed("evalsha") > before+2*len(queue) }, 200*time.Millisecond, 10*time.Millisecond)
+		w.unlock(holder)
+		for _, m := range queue {
+			require.NoError(w, <-m.result)
+			require.NoError(w, m.unlock(m.lock))
+		}
 	})
 }

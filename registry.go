@@ -121,7 +121,7 @@ func New(client rueidis.Client, prefix string, opts ...Option) (*Registry, error
 	}
 	r.standBack = turnaround
 	if s.wakeup == WakeupPoll {
-		r.standBack = s.poll + s.poll/10 // so that it surely polls once meanwhile
+		r.standBack = plus(s.poll, s.poll/10) // so that it surely polls once meanwhile
 	}
 	r.publish = publishing(client, s.wakeup.publishes())
 	r.transport = transportOf(client)

@@ -129,7 +129,7 @@ func (w *Waiter) saw(pttl int64, sent, replied time.Time) {
 	if changed && w.asking == asksItself {
 		w.invalidated()
 	}
-	left := time.Duration(max(pttl, -1)) * time.Millisecond
+	left := milliseconds(max(pttl, -1))
 	if pttl == 0 { // its last millisecond; which is not the same as no end
 		left = time.Millisecond
 	}

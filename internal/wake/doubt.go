@@ -1,6 +1,9 @@
 package wake
 
-import "time"
+import (
+	"math"
+	"time"
+)
 
 // doubt tells a waiter's wake-ups by tracking that were about a change of the key from those that were not. The server sends
 // the latter when its tracking table is full and drops the key, and when a key of the same name changes in another
@@ -43,7 +46,7 @@ func expiry(sent, replied time.Time, pttl int64) span {
 	if pttl < 0 {
 		return span{none: true}
 	}
-	left := time.Duration(pttl) * time.Millisecond // the server counts whole ones of its clock
+	left := milliseconds(pttl) // the server counts whole ones of its clock
 	return span{earliest: sent.Add(left - time.Millisecond), last: replied.Add(left)}
 }
 
@@ -80,3 +83,11 @@ func (d *doubt) woken(now time.Time) time.Duration {
 
 // in tells whether the waiter is in doubt.
 func (d *doubt) in() bool { return d.open > patience }
+
+// milliseconds is how long so many are. What is too long for a duration is as long as it can be.
+func milliseconds(n int64) time.Duration {
+	if n > math.MaxInt64/int64(time.Millisecond) {
+		return math.MaxInt64
+	}
+	return time.Duration(n) * time.Millisecond
+}
