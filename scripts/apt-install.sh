@@ -22,8 +22,14 @@ elif [ "$(id -u)" -ne 0 ]; then
 	as_root="sudo -n"
 fi
 
+# One at a time: several may want something at once.
+if command -v flock >/dev/null; then
+	exec 9>"${TMPDIR:-/tmp}/lockregistry-apt-install.$(id -u).lock"
+	flock 9
+fi
+
 echo "installing $*"
 # Quiet, but not about errors; nothing may wait for an answer.
-$as_root apt-get -qq update
+$as_root apt-get -qq update 9>&-
 $as_root env DEBIAN_FRONTEND=noninteractive \
-	apt-get -qq install --yes --no-install-recommends -o Dpkg::Use-Pty=0 "$@" </dev/null >/dev/null
+	apt-get -qq install --yes --no-install-recommends -o Dpkg::Use-Pty=0 "$@" </dev/null >/dev/null 9>&-

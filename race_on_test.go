@@ -1,0 +1,5 @@
+//go:build race
+
+package lockregistry_test
+
+const raceDetector = true
