@@ -304,11 +304,12 @@ func confirmed(result rueidis.RedisResult) (int64, error) {
 	return n, err
 }
 
-// unqueued is why there is no queue, when that is what a release has replied.
+// unqueued is why there is no queue, when that is what a release has replied. Most replies are numbers, and cost no allocation here.
 func unqueued(result rueidis.RedisResult) string {
-	why, err := result.ToString()
-	if err != nil { // it is a number, or an error
+	reply, err := result.ToMessage()
+	if err != nil || !reply.IsString() {
 		return ""
 	}
+	why, _ := reply.ToString() // which cannot fail: it is a string
 	return why
 }
