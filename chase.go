@@ -149,7 +149,7 @@ func (c *chase) read(ctx context.Context, registries []string) (failure error) {
 	for i, registry := range registries {
 		keys[i] = recordKey(c.reg.prefix, registry)
 	}
-	c.reg.readStrings(ctx, keys, func(i int, text string, err error) {
+	c.reg.readRecords(ctx, keys, func(i int, text string, err error) {
 		if err != nil {
 			failure = err
 			return

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -18,7 +19,8 @@ type LockInfo struct {
 	Path string
 	Key  string // prefix + ":" + path
 
-	// Kind is "lock" for a plain lock, "readwrite" for a read-write lock, and empty when nobody holds it and nobody waits.
+	// Kind is "lock" for a plain lock, "readwrite" for a read-write lock, and empty when nobody holds it and nobody waits. It is
+	// "too long" for a key whose name has more than 8192 bytes, of which [Registry.Locks] tells no more than the beginning.
 	Kind string
 
 	// Layout is that of a plain lock, as its key has it, or, when nobody holds it, of this registry. That of a read-write lock
@@ -30,6 +32,10 @@ type LockInfo struct {
 
 	Waiters     []WaiterInfo // the first 100 in the order of the queue
 	WaiterCount int          // all of them
+
+	// TooLong names what is longer in Redis than this package or its peers make it, "key", "token", "holder",
+	// "waiter", or "record". It is not read: of names there is the beginning, and the rest is as if it were not there.
+	TooLong []string
 }
 
 // HolderInfo is somebody who holds a lock.
@@ -68,7 +74,30 @@ const (
 	kindReadWrite = "readwrite"
 )
 
-var inspect = load("inspect")
+// What is longer is not sent by the server, so that a value that is wrong, or malicious, costs no memory here.
+const (
+	mostRecord  = 1 << 20
+	mostHost    = 255
+	tooLong     = "too long"
+	tooLongEnds = " bytes)" // of a name that the scripts have cut
+)
+
+// isCut tells whether a script has left out the end of a name.
+func isCut(name string) bool {
+	return strings.HasSuffix(name, tooLongEnds) && strings.Contains(name, " ("+tooLong+": ")
+}
+
+// note adds to what is too long.
+func (i *LockInfo) note(what string) {
+	if !slices.Contains(i.TooLong, what) {
+		i.TooLong = append(i.TooLong, what)
+	}
+}
+
+var (
+	inspect = load("inspect")
+	records = load("records")
+)
 
 // inspection is how a registry reads what Redis knows of locks.
 type inspection struct {
@@ -116,28 +145,14 @@ func (r *Registry) inspectOne(ctx context.Context, l *Lock) (LockInfo, error) {
 // inspectKeys reads what there is about some keys, without labels. On a cluster each is read by a script of its own.
 func (r *Registry) inspectKeys(ctx context.Context, keys []string) ([]LockInfo, []error) {
 	infos, errs := make([]LockInfo, len(keys)), make([]error, len(keys))
-	var parts [][]int
-	for i := range keys {
-		if n := len(parts); n == 0 || r.cluster || len(parts[n-1]) == inspectedAt {
-			parts = append(parts, nil)
-		}
-		parts[len(parts)-1] = append(parts[len(parts)-1], i)
-	}
+	parts, firsts := r.parts(keys)
 	sharded := sharding(r.client)
-	firsts := make([]string, len(parts))
-	for n, part := range parts {
-		firsts[n] = keys[part[0]]
-	}
 	build := func(b rueidis.Builder, n int, verb, script string) rueidis.Completed {
-		all := make([]string, len(parts[n]))
-		for k, i := range parts[n] {
-			all[k] = keys[i]
-		}
-		return b.Arbitrary(verb, script, strconv.Itoa(len(all))).Keys(all...).
+		return b.Arbitrary(verb, script, strconv.Itoa(len(parts[n]))).Keys(parts[n]...).
 			Args(r.prefix, strconv.Itoa(mostNamed), sharded).Build()
 	}
 	r.transport.sendEach(r.asks(ctx), firsts, func(ctx context.Context, way rueidis.CoreClient, some []int) []rueidis.RedisResult {
-		return r.inspection.run(ctx, way, some, build)
+		return r.inspection.run(ctx, way, inspect, some, build)
 	}, func(n int, reply rueidis.RedisResult, err error) {
 		var rows []rueidis.RedisMessage
 		if err == nil {
@@ -146,19 +161,20 @@ func (r *Registry) inspectKeys(ctx context.Context, keys []string) ([]LockInfo, 
 		if err == nil && len(rows) != len(parts[n]) {
 			err = errStrange
 		}
-		for k, i := range parts[n] {
+		for k, key := range parts[n] {
+			i := n*r.together() + k
 			if errs[i] = classified(err); err == nil {
-				infos[i], errs[i] = r.readInfo(keys[i], rows[k])
+				infos[i], errs[i] = r.readInfo(key, rows[k])
 			}
 		}
 	})
 	return infos, errs
 }
 
-// run runs the script for some groups of keys in one pipeline. A server that does not know it gets the source, and a user who
+// run runs a script that only reads for some groups of keys in one pipeline. A server that does not know it gets the source, and a user who
 // may only read uses the command for that, which is there since Redis 7.
 func (i *inspection) run(
-	ctx context.Context, way rueidis.CoreClient, some []int,
+	ctx context.Context, way rueidis.CoreClient, what *script, some []int,
 	build func(b rueidis.Builder, n int, verb, script string) rueidis.Completed,
 ) []rueidis.RedisResult {
 	send := func(which []int, verb, script string) []rueidis.RedisResult {
@@ -171,10 +187,10 @@ func (i *inspection) run(
 		}
 		return way.DoMulti(ctx, commands...)
 	}
-	results := send(some, "EVALSHA", inspect.sha)
+	results := send(some, "EVALSHA", what.sha)
 	if !i.readOnly.Load() && forbidden(results[0].Error()) {
 		i.readOnly.Store(true)
-		other := send(some, "EVALSHA", inspect.sha)
+		other := send(some, "EVALSHA", what.sha)
 		if err := other[0].Error(); err == nil || noScript(err) {
 			results = other
 		} else {
@@ -188,7 +204,7 @@ func (i *inspection) run(
 		}
 	}
 	if len(again) > 0 {
-		for k, result := range send(again, "EVAL", inspect.source) {
+		for k, result := range send(again, "EVAL", what.source) {
 			results[places[k]] = result
 		}
 	}
@@ -268,40 +284,63 @@ func (r *Registry) readInfo(key string, row rueidis.RedisMessage) (info LockInfo
 		return info, fmt.Errorf("%w: a %s", ErrWrongType, kind)
 	}
 	drawn, _ := strconv.ParseUint(token, 10, 64)
+	if token == tooLong {
+		info.note("token")
+	}
 	for i := 0; i+2 < len(fields); i += 3 {
 		field, err1 := fields[i].ToString()
 		left, err2 := fields[i+2].AsInt64()
 		if err := errors.Join(err1, err2); err != nil {
 			return info, errors.Join(errStrange, err)
 		}
-		h := HolderInfo{Holder: field, Lease: remaining(left), Token: drawn}
-		n := parseName(field)
-		if !n.known && kind != "string" {
-			return info, fmt.Errorf("%w: a hash with the field %.100q", ErrWrongType, field)
+		if err := info.addHolder(field, kind, left, drawn); err != nil {
+			return info, err
 		}
-		h.Since, h.Kept, h.Label.Registry = n.since, n.kept, n.registry
-		if kind == kindReadWrite && !n.writes {
-			h.Shared, h.Token = true, 0
-		}
-		info.Holders = append(info.Holders, h)
 	}
 	for i := 0; i+1 < len(tickets); i += 2 {
-		member, side, _ := strings.Cut(tickets[i], "|")
-		if at := strings.LastIndexByte(tickets[i], '|'); at >= 0 { // a client id may have one, too
-			member, side = tickets[i][:at], tickets[i][at:]
-		}
-		w := WaiterInfo{Registry: parseName(member).registry, Shared: strings.HasSuffix(side, "r")}
-		if micros, err := strconv.ParseFloat(tickets[i+1], 64); err == nil {
-			w.Since = wallTime(int64(micros))
-		}
-		if info.Kind == "" {
-			if info.Kind = kindLock; strings.HasSuffix(side, "r") || strings.HasSuffix(side, "w") {
-				info.Kind, info.Layout = kindReadWrite, LayoutRedisson
-			}
-		}
-		info.Waiters = append(info.Waiters, w)
+		info.addWaiter(tickets[i], tickets[i+1])
 	}
 	return info, nil
+}
+
+// addHolder reads the value of a key of this kind, or a field of the hash.
+func (i *LockInfo) addHolder(field, kind string, left int64, drawn uint64) error {
+	h := HolderInfo{Holder: field, Lease: remaining(left), Token: drawn}
+	n := parseName(field)
+	if isCut(field) {
+		n = name{registry: field}
+		i.note("holder")
+	} else if !n.known && kind != "string" {
+		return fmt.Errorf("%w: a hash with the field %.100q", ErrWrongType, field)
+	}
+	h.Since, h.Kept, h.Label.Registry = n.since, n.kept, n.registry
+	if kind == kindReadWrite && !n.writes {
+		h.Shared, h.Token = true, 0
+	}
+	i.Holders = append(i.Holders, h)
+	return nil
+}
+
+// addWaiter reads a ticket, and its place in the queue.
+func (i *LockInfo) addWaiter(ticket, place string) {
+	member, side, _ := strings.Cut(ticket, "|")
+	if at := strings.LastIndexByte(ticket, '|'); at >= 0 { // a client id may have one, too
+		member, side = ticket[:at], ticket[at:]
+	}
+	w := WaiterInfo{Registry: parseName(member).registry, Shared: strings.HasSuffix(side, "r")}
+	if isCut(ticket) {
+		w.Registry, side = ticket, ""
+		i.note("waiter")
+	}
+	if micros, err := strconv.ParseFloat(place, 64); err == nil {
+		w.Since = wallTime(int64(micros))
+	}
+	if i.Kind == "" {
+		if i.Kind = kindLock; strings.HasSuffix(side, "r") || strings.HasSuffix(side, "w") {
+			i.Kind, i.Layout = kindReadWrite, LayoutRedisson
+		}
+	}
+	i.Waiters = append(i.Waiters, w)
 }
 
 // name is what the name of a holder in Redis says.
@@ -349,7 +388,7 @@ func (r *Registry) addLabels(ctx context.Context, infos []LockInfo, known map[st
 	known[own.Registry] = own
 	var registries, keys []string
 	want := func(registry string) {
-		if _, ok := known[registry]; !ok {
+		if _, ok := known[registry]; !ok && !isCut(registry) {
 			known[registry] = Label{}
 			registries = append(registries, registry)
 			keys = append(keys, recordKey(r.prefix, registry))
@@ -364,7 +403,7 @@ func (r *Registry) addLabels(ctx context.Context, infos []LockInfo, known map[st
 		}
 	}
 	var failure error
-	r.readStrings(ctx, keys, func(i int, text string, err error) {
+	r.readRecords(ctx, keys, func(i int, text string, err error) {
 		if err != nil {
 			failure = err
 		} else if text != "" {
@@ -375,34 +414,62 @@ func (r *Registry) addLabels(ctx context.Context, infos []LockInfo, known map[st
 		return failure
 	}
 	for i := range infos {
-		for k := range infos[i].Holders {
-			h := &infos[i].Holders[k]
-			h.Label = known[h.Label.Registry]
+		info := &infos[i]
+		label := func(registry string) Label {
+			l := known[registry]
+			if l.long() {
+				info.note("record")
+			}
+			return l
 		}
-		for k := range infos[i].Waiters {
-			w := &infos[i].Waiters[k]
-			w.Label = known[w.Registry]
+		for k := range info.Holders {
+			info.Holders[k].Label = label(info.Holders[k].Label.Registry)
+		}
+		for k := range info.Waiters {
+			info.Waiters[k].Label = label(info.Waiters[k].Registry)
 		}
 	}
 	return nil
 }
 
-// readStrings hands over what some keys contain, one after another: nothing where there is no string.
-func (r *Registry) readStrings(ctx context.Context, keys []string, done func(i int, text string, err error)) {
-	r.transport.sendEach(r.asks(ctx), keys, func(ctx context.Context, way rueidis.CoreClient, some []int) []rueidis.RedisResult {
-		commands := make(rueidis.Commands, len(some))
-		for k, i := range some {
-			commands[k] = way.B().Arbitrary("GET").Keys(keys[i]).Build()
-		}
-		return way.DoMulti(ctx, commands...)
-	}, func(i int, reply rueidis.RedisResult, err error) {
-		text := ""
+// readRecords hands over what some records contain, one after another: nothing where there is none, and [tooLong].
+func (r *Registry) readRecords(ctx context.Context, keys []string, done func(i int, text string, err error)) {
+	parts, firsts := r.parts(keys)
+	build := func(b rueidis.Builder, n int, verb, script string) rueidis.Completed {
+		return b.Arbitrary(verb, script, strconv.Itoa(len(parts[n]))).Keys(parts[n]...).Args(strconv.Itoa(mostRecord)).Build()
+	}
+	r.transport.sendEach(r.asks(ctx), firsts, func(ctx context.Context, way rueidis.CoreClient, some []int) []rueidis.RedisResult {
+		return r.inspection.run(ctx, way, records, some, build)
+	}, func(n int, reply rueidis.RedisResult, err error) {
+		var rows []rueidis.RedisMessage
 		if err == nil {
-			text, err = reply.ToString()
+			rows, err = reply.ToArray()
 		}
-		if rueidis.IsRedisNil(err) || wrongType(err) {
-			err = nil
+		if err == nil && len(rows) != len(parts[n]) {
+			err = errStrange
 		}
-		done(i, text, classified(err))
+		for k := range parts[n] {
+			text := tooLong
+			if err == nil && !rows[k].IsInt64() {
+				text, err = rows[k].ToString()
+			}
+			done(n*r.together()+k, text, classified(err))
+		}
 	})
+}
+
+// together is how many keys one script reads: on a cluster they are in different slots.
+func (r *Registry) together() int {
+	if r.cluster {
+		return 1
+	}
+	return inspectedAt
+}
+
+// parts are keys in groups that one script reads each, and the first key of each group.
+func (r *Registry) parts(keys []string) (parts [][]string, firsts []string) {
+	for part := range slices.Chunk(keys, r.together()) {
+		parts, firsts = append(parts, part), append(firsts, part[0])
+	}
+	return parts, firsts
 }

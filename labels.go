@@ -21,10 +21,16 @@ type Label struct {
 // not held a lock or waited for one for a second yet.
 func (l Label) Known() bool { return l.Registry != "" }
 
+// long tells whether the record of the registry could not be read for its length.
+func (l Label) long() bool { return l.PID == 0 && l.Name == tooLong }
+
 // String returns the label for people, such as "billing on web-1, process 4711".
 func (l Label) String() string {
 	if !l.Known() {
 		return "unknown (Java, or an older version)"
+	}
+	if l.long() {
+		return tooLong
 	}
 	var parts []string
 	if l.Name != "" {

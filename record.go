@@ -33,8 +33,17 @@ func recordKey(prefix, registry string) string { return prefix + ":{" + registry
 
 // parseRecord reads the record of a registry. One that is no record is nobody's.
 func parseRecord(registry, text string) (r record, l Label) {
+	if text == tooLong {
+		return record{}, Label{Registry: registry, Name: tooLong}
+	}
 	if json.Unmarshal([]byte(text), &r) != nil {
 		return record{}, Label{}
+	}
+	if len(r.Host) > mostHost {
+		r.Host = tooLong
+	}
+	if len(r.Name) > longestName {
+		r.Name = tooLong
 	}
 	return r, Label{Registry: registry, Host: r.Host, PID: r.PID, Name: r.Name}
 }
@@ -197,7 +206,12 @@ func (w *recording) write(ctx context.Context) {
 func (w *recording) put(ctx context.Context) {
 	r := w.reg
 	own := r.inspection.label
-	text, err := json.Marshal(record{own.Host, own.PID, own.Name, r.waits()})
+	waits := r.waits()
+	text, err := json.Marshal(record{own.Host, own.PID, own.Name, waits})
+	for len(text) > mostRecord && len(waits) > 0 { // of long paths: a longer record is not read
+		waits = waits[:len(waits)/2]
+		text, err = json.Marshal(record{own.Host, own.PID, own.Name, waits})
+	}
 	now := r.clock.now()
 	if err != nil || now < w.again && (w.failed || string(text) == w.said) {
 		return

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"strconv"
 	"strings"
 	"time"
 
@@ -21,8 +20,8 @@ import (
 // whose holder is named neither as this package, nor as Spring, nor as Redisson name theirs.
 //
 // SCAN goes through all keys of the database, 500 in a call. The first 250 calls follow one another, enough for 100 000 keys in a
-// fraction of a second. In a database with more, calls are spread so that the pass takes 5 % of the server's time at most:
-// docs/operations.md has figures. The caller should wait between passes, too. SCAN shows a user the names of all keys, whatever
+// fraction of a second. In a database with more, the further calls are spread so that they take 5 % of the server's time at most:
+// docs/operations.md has figures. Locks are told as they are found. The caller should wait between passes, too. SCAN shows a user the names of all keys, whatever
 // the key patterns of the user's access list.
 //
 // An error is the last thing that it gives, within a [*LockError]: that of ctx, [ErrUnavailable], [ErrClosed], or another one
@@ -52,9 +51,9 @@ type pass struct {
 	labels  map[string]Label // by registry
 	keys    []string         // yet to be inspected
 
-	began instant
-	calls int           // of SCAN
-	busy  time.Duration // how long the server has worked for it, at most
+	calls int     // of SCAN
+	due   instant // when the next call may be sent, once the pass is a long one
+	told  instant // when keys were inspected last
 }
 
 const (
@@ -62,9 +61,12 @@ const (
 	unpaced    = 250                  // so many calls of SCAN follow one another
 	shareOf    = 20                   // then the pass may take this part of the server's time
 	mostBusy   = 5 * time.Millisecond // that a command can have taken; when it took longer, the network or this process did
+	tellEach   = 500 * time.Millisecond
 	everyLock  = ":*"
 	waitersEnd = ":waiters"
 )
+
+var keysOf = load("keys")
 
 // errEnough: the caller wants no more.
 var errEnough = errors.New("the loop was left")
@@ -73,7 +75,7 @@ func (p *pass) run() error {
 	if p.ctx == nil {
 		return errNilContext
 	}
-	p.began = p.reg.clock.now()
+	p.told = p.reg.clock.now()
 	nodes, err := p.nodes()
 	if err != nil {
 		return err
@@ -128,44 +130,88 @@ func (p *pass) nodes() (nodes []node, err error) {
 
 // scan goes through the keys of one server.
 func (p *pass) scan(n node) error {
-	pattern := glob(p.reg.prefix) + p.pattern
 	for cursor := "0"; ; {
 		if err := p.pace(); err != nil {
 			return err
 		}
-		var next rueidis.ScanEntry
-		err := p.timed(func() error {
-			patience := p.reg.asks(p.ctx)
-			send := func(ctx context.Context, way rueidis.CoreClient) []rueidis.RedisResult {
-				if n.client != nil {
-					way = n.client
-				}
-				command := way.B().Arbitrary("SCAN", cursor, "MATCH", pattern, "COUNT", scanCount).Build()
-				return []rueidis.RedisResult{way.Do(ctx, command)}
-			}
-			entry, err := n.lane.apart(patience, n.lane.places, &sending{send: send}).result(0).AsScanEntry()
-			if patience.cut(err) {
-				err = explain(ended(p.ctx), outage{errNoAnswer})
-			}
-			next = entry
-			return classified(err)
+		var next keysStep
+		err := p.timed(func() (err error) {
+			next, err = p.step(n, cursor)
+			return err
 		})
 		p.calls++
 		if err != nil {
 			return err
 		}
-		for _, key := range next.Elements {
+		for _, key := range next.keys {
 			p.pick(key)
 		}
-		for len(p.keys) >= inspectedAt {
+		if err := p.tellLong(next.long); err != nil {
+			return err
+		}
+		// What was found is told soon, also when little is.
+		for len(p.keys) >= inspectedAt || len(p.keys) > 0 && p.told.until(p.reg.clock.now()) >= tellEach {
 			if err := p.inspect(); err != nil {
 				return err
 			}
 		}
-		if cursor = strconv.FormatUint(next.Cursor, 10); next.Cursor == 0 {
+		if cursor = next.cursor; cursor == "0" {
 			return nil
 		}
 	}
+}
+
+// keysStep is what one call of SCAN replies.
+type keysStep struct {
+	cursor string
+	keys   []string
+	long   []string // the beginnings of names that are too long
+}
+
+// step calls SCAN once, in a script, since SCAN itself would send names of any length.
+func (p *pass) step(n node, cursor string) (next keysStep, err error) {
+	patience := p.reg.asks(p.ctx)
+	build := func(b rueidis.Builder, _ int, verb, script string) rueidis.Completed {
+		return b.Arbitrary(verb, script, "0", cursor, glob(p.reg.prefix)+p.pattern, scanCount).Build()
+	}
+	send := func(ctx context.Context, way rueidis.CoreClient) []rueidis.RedisResult {
+		if n.client != nil {
+			way = n.client
+		}
+		return p.reg.inspection.run(ctx, way, keysOf, []int{0}, build)
+	}
+	rows, err := n.lane.apart(patience, n.lane.places, &sending{send: send}).result(0).ToArray()
+	switch {
+	case patience.cut(err):
+		return next, explain(ended(p.ctx), outage{errNoAnswer})
+	case err != nil:
+		return next, classified(err)
+	case len(rows) != 3:
+		return next, errStrange
+	}
+	var err1, err2, err3 error
+	next.cursor, err1 = rows[0].ToString()
+	next.keys, err2 = rows[1].AsStrSlice()
+	next.long, err3 = rows[2].AsStrSlice()
+	if err := errors.Join(err1, err2, err3); err != nil {
+		return next, errors.Join(errStrange, err)
+	}
+	return next, nil
+}
+
+// tellLong tells the caller of keys with names that are too long. Nothing more is known of them.
+func (p *pass) tellLong(names []string) error {
+	for _, key := range names {
+		if p.yielded == nil || p.yielded[key] { // nobody asks for locks, or it is known
+			continue
+		}
+		p.yielded[key] = true
+		info := LockInfo{Path: strings.TrimPrefix(key, p.reg.prefix+":"), Key: key, Kind: tooLong, TooLong: []string{"key"}}
+		if !p.yield(info, nil) {
+			return errEnough
+		}
+	}
+	return nil
 }
 
 // inspect tells the caller of the first keys that were found.
@@ -173,6 +219,7 @@ func (p *pass) inspect() error {
 	if err := p.pace(); err != nil {
 		return err
 	}
+	p.told = p.reg.clock.now()
 	keys := p.keys[:min(len(p.keys), inspectedAt)]
 	p.keys = p.keys[len(keys):]
 	var infos []LockInfo
@@ -200,26 +247,28 @@ func (p *pass) inspect() error {
 	return nil
 }
 
-// timed notes how long the server may have worked.
+// timed notes how long the server may have worked, and when it may be asked again for that: a while later, once the pass is a
+// long one. What came before that is not made up for. It would be due at once, a minute of it when many locks were found.
 func (p *pass) timed(do func() error) error {
 	began := p.reg.clock.now()
 	err := do()
-	p.busy += min(mostBusy, began.until(p.reg.clock.now()))
+	now := p.reg.clock.now()
+	p.due = now
+	if p.calls >= unpaced {
+		p.due = now.add((shareOf - 1) * min(mostBusy, began.until(now)))
+	}
 	return err
 }
 
-// pace waits until the pass has taken a small part of the server's time, once it is a long one.
+// pace waits until the pass has left the server alone for long enough.
 func (p *pass) pace() error {
-	if p.calls >= unpaced {
-		now := p.reg.clock.now()
-		if rest := now.until(p.began.add(shareOf * p.busy)); rest > 0 {
-			timer := time.NewTimer(rest)
-			defer timer.Stop()
-			select {
-			case <-timer.C:
-			case <-p.ctx.Done():
-			case <-p.reg.closed:
-			}
+	if rest := p.reg.clock.now().until(p.due); rest > 0 {
+		timer := time.NewTimer(rest)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-p.ctx.Done():
+		case <-p.reg.closed:
 		}
 	}
 	return (&Lock{reg: p.reg}).stopped(p.ctx)
@@ -231,13 +280,18 @@ func (i *LockInfo) isLock() bool {
 	if i.WaiterCount > 0 {
 		return true
 	}
+	certain := false
 	for _, h := range i.Holders {
+		if isCut(h.Holder) {
+			continue
+		}
+		certain = true
 		registry := parseName(h.Holder).registry
 		if n := len(registry) - uuidLength; n < 0 || n > 0 && registry[n-1] != ':' || uuid.Validate(registry[n:]) != nil {
 			return false
 		}
 	}
-	return i.HolderCount > 0
+	return certain || len(i.Holders) == 0 && i.HolderCount > 0
 }
 
 const uuidLength = 36

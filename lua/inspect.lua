@@ -8,11 +8,20 @@
 -- Replies for each key an array:
 --   string, lock (a hash in Redisson's format), readwrite, none, or the name of another type
 --   what the lease of the key has left, in milliseconds; -1: it has no end
---   the fencing counter, or empty
+--   the fencing counter; empty: there is none
 --   how many tickets there are, and the first ones with their places, one after the other
 --   how many holders there are, and the first ones, each with its count and what its lease has left
+-- Nothing that is longer than a lock's own is among that: see bounded.
 local prefix, most, sharded = ARGV[1], tonumber(ARGV[2]), ARGV[3] == 'S'
-local LONGEST = 4096 -- a string that is longer is no lock
+local LONGEST, HEAD = 4096, 100 -- a string that is longer is no lock
+
+-- A name that is too long is told by its beginning, so that nobody is sent a hundred megabytes. Go knows it by its end.
+local function bounded(name)
+  if #name <= LONGEST then
+    return name
+  end
+  return string.sub(name, 1, HEAD) .. ' (too long: ' .. #name .. ' bytes)'
+end
 
 local function hashed(name)
   return string.match(name, '^[^{]*{([^}]+)}') or name
@@ -51,7 +60,7 @@ local function tickets(key)
     if found[i] == 'guest' then
       count = count - 1
     elseif #first < 2 * most then
-      first[#first + 1] = found[i]
+      first[#first + 1] = bounded(found[i])
       first[#first + 1] = found[i + 1]
     end
   end
@@ -87,7 +96,7 @@ local function holders(key, lease)
     local field, held, left = fields[i], fields[i + 1], lease
     if not seen[field] and #found < 3 * most then
       seen[field] = true
-      if mode and string.sub(field, -6) ~= ':write' and here(name .. ':', key) then
+      if mode and #field <= LONGEST and string.sub(field, -6) ~= ':write' and here(name .. ':', key) then
         left = -2 -- a reader's lease is over when the last of its keys is gone
         for n = 1, math.min(tonumber(held) or 0, most) do
           local own = redis.call('PTTL', name .. ':' .. field .. ':rwlock_timeout:' .. n)
@@ -97,8 +106,8 @@ local function holders(key, lease)
       if left == -2 then
         count = count - 1
       else
-        found[#found + 1] = field
-        found[#found + 1] = held
+        found[#found + 1] = bounded(field)
+        found[#found + 1] = bounded(held)
         found[#found + 1] = left
       end
     end
@@ -121,7 +130,7 @@ for i, key in ipairs(KEYS) do
   local token = ''
   local counter = kind == 'lock' and 'redisson_lock_token:' .. tagged(key) or beside(key, ':fencing')
   if here(counter, key) and typeOf(counter) == 'string' then
-    token = redis.call('GET', counter)
+    token = redis.call('STRLEN', counter) <= 20 and redis.call('GET', counter) or 'too long'
   end
   local waiters, first = tickets(key)
   replies[i] = {kind, lease, token, waiters, first, count, found}

@@ -162,6 +162,26 @@ func TestLs(t *testing.T) {
 	assert.Equal(t, 69, code)
 }
 
+// What somebody has written to Redis, and is longer than a lock's own, is not shown in its length.
+func TestLookAtWhatIsTooLong(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	acquire(t, s.registry(t, "shop").Obtain("a"))
+	s.Command(t, "EVAL", `local long = string.rep('x', 1e6)
+		redis.call('SET', 'shop:{shop:a}:fencing', long)
+		redis.call('ZADD', 'shop:{shop:a}:waiters', 1795278376064288, long)
+		redis.call('SET', 'shop:' .. long, '1')`, "0")
+	code, out, _ := lockreg(t, s.url, "ls", "shop")
+	assert.Zero(t, code)
+	assert.Less(t, len(out), 2000)
+	assert.Regexp(t, `(?m)^x+ \(too long: 1000005 bytes\) +too long +unknown +0$`, out)
+	code, out, _ = lockreg(t, s.url, "show", "shop", "a")
+	assert.Zero(t, code)
+	assert.Less(t, len(out), 2000)
+	assert.Regexp(t, `too long +\S+:\d+\n`, out, "the token")
+	assert.Contains(t, out, "x (too long: 1000000 bytes)")
+}
+
 func TestVersionAndHelp(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{{"version"}, {"--version"}, {"version", "--json"}, {"completion", "bash"}} {

@@ -33,7 +33,7 @@ calls have a place in the queue. Java's waiters have none. A plain lock whose
 holder is named as no library names them is not listed; show shows it.
 
 The names of all keys of the database are read, by SCAN: in small steps, which
-take 5 % of the server's time at most. Whatever key patterns a user has, SCAN
+from the 250th on take 5 % of the server's time at most. Whatever key patterns a user has, SCAN
 shows the names of all keys.
 
 Exit codes: 0 also when there is nothing, 64 a mistake on the command line, 69
@@ -70,7 +70,8 @@ holder with its process, since when, what is left of its lease, and the last
 fencing token; and the queue. Of holders and of waiters 100 at most are shown.
 
 A holder or waiter that says nothing of itself is "unknown (Java, or an older
-version)"; so is one that has been there for less than a second.
+version)"; so is one that has been there for less than a second. What is longer
+than a lock's own, as somebody may have written it to Redis, is "too long".
 
 Exit codes: 0 also when nobody holds the lock, 64 a mistake on the command line,
 69 Redis cannot be used.`,
@@ -133,6 +134,9 @@ func (a *app) printLocks(infos []lockregistry.LockInfo) error {
 			first := info.Holders[0]
 			holder, since, lease = who(first), ago(first.Since), left(first.Lease)
 		}
+		if info.Kind == tooLong {
+			holder = "unknown"
+		}
 		if info.HolderCount > 1 {
 			holder, since, lease = fmt.Sprintf("%d readers", info.HolderCount), "", ""
 		}
@@ -158,6 +162,8 @@ func (a *app) printLock(info lockregistry.LockInfo) error {
 			token := "-"
 			if h.Token > 0 {
 				token = strconv.FormatUint(h.Token, 10)
+			} else if !h.Shared && slices.Contains(info.TooLong, "token") {
+				token = tooLong
 			}
 			table.row(who(h), reads(h.Shared, info.Kind), ago(h.Since), left(h.Lease), token, h.Holder)
 		}
@@ -180,6 +186,9 @@ func (a *app) printLock(info lockregistry.LockInfo) error {
 	return err
 }
 
+// tooLong is shown for what is longer than a lock's own.
+const tooLong = "too long"
+
 // more says how many are not shown.
 func (a *app) more(n int) {
 	if n > 0 {
@@ -194,6 +203,8 @@ func kindOf(info lockregistry.LockInfo) string {
 		return "free"
 	case info.Kind == "readwrite":
 		return "read-write"
+	case info.Kind == tooLong:
+		return tooLong
 	case info.Layout == lockregistry.LayoutRedisson:
 		return "lock (redisson)"
 	}

@@ -90,7 +90,7 @@ func (e *entry) oldest() (oldest time.Time) {
 func (e *entry) same(before *entry) bool {
 	a, b := e.info, before.info
 	return a.Key == b.Key && a.Kind == b.Kind && a.Layout == b.Layout && a.HolderCount == b.HolderCount &&
-		a.WaiterCount == b.WaiterCount && slices.Equal(a.Waiters, b.Waiters) &&
+		a.WaiterCount == b.WaiterCount && slices.Equal(a.Waiters, b.Waiters) && slices.Equal(a.TooLong, b.TooLong) &&
 		slices.EqualFunc(a.Holders, b.Holders, func(x, y lockregistry.HolderInfo) bool {
 			moved := e.at.Add(x.Lease).Sub(before.at.Add(y.Lease)).Abs()
 			if (x.Lease < 0) != (y.Lease < 0) || x.Lease >= 0 && moved > leaseBlur {

@@ -13,13 +13,15 @@ import (
 type Lock struct {
 	Path   string `json:"path"`
 	Key    string `json:"key"`
-	Kind   string `json:"kind"`   // lock, readwrite, or nothing: nobody holds it and nobody waits
+	Kind   string `json:"kind"`   // lock, readwrite, too long, or nothing: nobody holds it and nobody waits
 	Layout string `json:"layout"` // spring or redisson
 
 	Holders     []Holder `json:"holders"`     // 100 at most
 	HolderCount int      `json:"holderCount"` // all of them
 	Waiters     []Waiter `json:"waiters"`     // in order, 100 at most
 	WaiterCount int      `json:"waiterCount"` // all of them
+
+	TooLong []string `json:"tooLong"` // what is longer than a lock's own, and is not shown: see lockregistry.LockInfo
 }
 
 // Holder is a hold of a lock: the only one, or one of several readers.
@@ -70,6 +72,7 @@ func OfLock(info lockregistry.LockInfo) Lock {
 		Path: info.Path, Key: info.Key, Kind: info.Kind, Layout: OfLayout(info.Layout),
 		Holders: make([]Holder, 0, len(info.Holders)), HolderCount: info.HolderCount,
 		Waiters: make([]Waiter, 0, len(info.Waiters)), WaiterCount: info.WaiterCount,
+		TooLong: append([]string{}, info.TooLong...),
 	}
 	for _, h := range info.Holders {
 		lock.Holders = append(lock.Holders, Holder{

@@ -38,7 +38,7 @@ func TestLock(t *testing.T) {
 				"since": "2026-09-21T12:30:05.123456Z"},
 			{"registry": "r2", "label": null, "shared": false, "since": null}
 		],
-		"waiterCount": 300
+		"waiterCount": 300, "tooLong": ["token"]
 	}`, view.OfLock(lockregistry.LockInfo{
 		Path: "a", Key: "locks:a", Kind: "readwrite", Layout: lockregistry.LayoutRedisson,
 		Holders: []lockregistry.HolderInfo{
@@ -50,14 +50,14 @@ func TestLock(t *testing.T) {
 			{Registry: "r1", Label: label, Shared: true, Since: since},
 			{Registry: "r2"},
 		},
-		WaiterCount: 300,
+		WaiterCount: 300, TooLong: []string{"token"},
 	}))
 }
 
 func TestFreeLockHasEmptyLists(t *testing.T) {
 	t.Parallel()
 	requireJSON(t, `{"path": "a", "key": "locks:a", "kind": "", "layout": "spring", "holders": [], "holderCount": 0,
-		"waiters": [], "waiterCount": 0}`, view.OfLock(lockregistry.LockInfo{Path: "a", Key: "locks:a"}))
+		"waiters": [], "waiterCount": 0, "tooLong": []}`, view.OfLock(lockregistry.LockInfo{Path: "a", Key: "locks:a"}))
 }
 
 func TestLeaseThatHasNotEndedIsNotZero(t *testing.T) {

@@ -317,7 +317,7 @@ function fill(row, index, lock) {
   if (row.lock !== lock) {
     row.lock = lock;
     write(row.path, visible(lock.path));
-    write(row.kind, lock.kind === "readwrite" ? "read-write" : "");
+    write(row.kind, { readwrite: "read-write", "too long": "too long" }[lock.kind] ?? "");
     cells[0].title = visible(lock.path);
     const others = lock.holders - 1;
     const who = others > 0 ? `${lock.who} and ${others} more` : lock.who || "nobody";
@@ -531,8 +531,9 @@ function person(label, value, since, shared) {
 function detail(lock, at) {
   const focused = document.activeElement?.dataset?.holder;
   const layout = lock.layout === "redisson" ? "Redisson's format" : "Spring's format";
-  const kind = { readwrite: "read-write lock", lock: `lock in ${layout}` }[lock.kind] ?? "free";
-  write($("detail-facts"), `${kind}, key ${visible(lock.key)}`);
+  const kind = { readwrite: "read-write lock", lock: `lock in ${layout}`, "too long": "a name that is too long" }[lock.kind] ?? "free";
+  const long = lock.tooLong.length > 0 ? `; too long to be shown: ${lock.tooLong.join(", ")}` : "";
+  write($("detail-facts"), `${kind}, key ${visible(lock.key)}${long}`);
   write($("holders-title"), lock.holderCount === 1 ? "Holder" : `${lock.holderCount} holders`);
   $("holders").replaceChildren(
     ...lock.holders.map((holder) => {

@@ -1,0 +1,19 @@
+-- A step of a pass through the keys of the database, with names of any length. It changes nothing.
+--
+-- ARGV[1]  the cursor
+-- ARGV[2]  the pattern
+-- ARGV[3]  how many keys to look at
+--
+-- Replies the next cursor, the names that are found, and the beginnings of names that are too long.
+local MOST, HEAD = 8192, 100
+
+local reply = redis.call('SCAN', ARGV[1], 'MATCH', ARGV[2], 'COUNT', ARGV[3])
+local names, long = {}, {}
+for _, name in ipairs(reply[2]) do
+  if #name <= MOST then
+    names[#names + 1] = name
+  else
+    long[#long + 1] = string.sub(name, 1, HEAD) .. ' (too long: ' .. #name .. ' bytes)'
+  end
+end
+return {reply[1], names, long}
