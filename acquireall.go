@@ -8,6 +8,8 @@ import (
 	"sync"
 
 	"github.com/redis/rueidis"
+
+	"github.com/lockregistry/lockregistry/internal/fault"
 )
 
 // Several paths are obtained in one of two ways:
@@ -237,7 +239,7 @@ func each(holds []*Hold, do func(h *Hold) error) error {
 		all.Go(func() { errs[i] = do(h) })
 	}
 	all.Wait()
-	return errors.Join(errs...)
+	return fault.Join(errs...)
 }
 
 // giveBack releases holds that are of no use. The call may have no time left, so it waits for that no longer than Unlock does
@@ -402,7 +404,7 @@ func readTokens(result rueidis.RedisResult, n int) (tokens []uint64, taken int, 
 	values, err := message.ToArray()
 	for i := range values {
 		token, failed := values[i].AsUint64()
-		tokens, err = append(tokens, token), errors.Join(err, failed)
+		tokens, err = append(tokens, token), fault.Join(err, failed)
 	}
 	if err == nil && len(tokens) != n {
 		err = errors.New("a reply of another length")

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/redis/rueidis"
+
+	"github.com/lockregistry/lockregistry/internal/fault"
 )
 
 // acquisition is one call's way to the hold in Redis, with the local half held, once it is not to be had at the first
@@ -338,7 +340,7 @@ func explain(why, failure error) error {
 	case why == errBusy: //nolint:errorlint // never wrapped
 		return overdue{failure}
 	default:
-		return errors.Join(why, failure)
+		return fault.Join(why, failure)
 	}
 }
 

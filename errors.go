@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/redis/rueidis"
+
+	"github.com/lockregistry/lockregistry/internal/fault"
 )
 
 // What a lock's errors are about. Each arrives wrapped in a [*LockError]; test for it with [errors.Is].
@@ -78,9 +80,17 @@ func (e *LockError) Unwrap() error { return e.Err }
 func ended(ctx context.Context) error {
 	err := ctx.Err()
 	if cause := context.Cause(ctx); !errors.Is(err, cause) {
-		return errors.Join(err, cause)
+		return fault.Join(err, cause)
 	}
 	return err
+}
+
+// withEnd adds to an error that the context is done, if it is.
+func withEnd(ctx context.Context, err error) error {
+	if ctx.Err() == nil {
+		return err
+	}
+	return fault.Join(err, ended(ctx))
 }
 
 // errLate: an answer took so long that a failover may have happened meanwhile, and could not be confirmed since, or a grant
@@ -102,7 +112,7 @@ func classified(err error) error {
 	case err == nil || errors.Is(err, ErrUnavailable):
 		return err
 	case wrongType(err):
-		return errors.Join(ErrWrongType, err)
+		return fault.Join(ErrWrongType, err)
 	case errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded): // not the caller's, see explain: the client's
 		return outage{errors.New(err.Error())}
 	case transient(err):

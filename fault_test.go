@@ -241,9 +241,9 @@ func TestTheClientIsClosedWhileWaiting(t *testing.T) {
 		w.settle()
 		client.Close()
 		start := time.Now()
-		w.fails(<-locked, rueidis.ErrClosing, "lock", "orders:42")
+		w.fails(<-locked, rueidis.ErrClosing, "lock", "orders:42", lockregistry.ErrUnavailable)
 		require.InDelta(w, time.Second, time.Since(start), float64(time.Second), "rueidis says so in passing, too")
-		w.fails(l.Lock(w.Context()), rueidis.ErrClosing, "lock", "orders:42")
+		w.fails(l.Lock(w.Context()), rueidis.ErrClosing, "lock", "orders:42", lockregistry.ErrUnavailable)
 	})
 }
 
@@ -606,7 +606,9 @@ func TestALateGrantIsRemoved(t *testing.T) {
 				f.all("obtain", silence)
 				ctx, cancel := context.WithTimeout(w.Context(), time.Second)
 				defer cancel()
-				w.fails(l.Lock(ctx, lockregistry.TTL(time.Hour)), context.DeadlineExceeded, "lock", "orders:42")
+				err := l.Lock(ctx, lockregistry.TTL(time.Hour))
+				require.ErrorIs(w, err, context.DeadlineExceeded)
+				require.Equal(w, !waiting, errors.Is(err, lockregistry.ErrUnavailable), "a try that was answered said that another owner has it")
 				sent := f.sent("obtain")
 				late := sent[len(sent)-1]
 				require.Equal(w, waiting, late.args[0] != "SET")

@@ -716,17 +716,18 @@ func (h *hold) renew(ctx context.Context, l *lease) error {
 	if errors.Is(err, errLate) {
 		err = h.renewOnce(ctx, l)
 	}
-	return classified(err)
+	return err
 }
 
 func (h *hold) renewOnce(ctx context.Context, l *lease) error {
-	if ctx.Err() != nil {
-		return ended(ctx)
-	}
 	h.mu.Lock()
 	if !h.fresh() {
 		h.unlockLose(LeaseOver)
-		return ErrLockLost
+		return withEnd(ctx, ErrLockLost)
+	}
+	if ctx.Err() != nil {
+		h.mu.Unlock()
+		return ended(ctx)
 	}
 	chosen := l != nil
 	if !chosen || l.length < h.lease.length && h.lock.several() {
@@ -743,10 +744,15 @@ func (h *hold) renewOnce(ctx context.Context, l *lease) error {
 	if err == nil {
 		err = reply.short
 	}
-	if err = h.answered(r, n > 0, err, reply.late); reply.cut && !errors.Is(err, ErrLockLost) {
+	err = h.answered(r, n > 0, err, reply.late)
+	switch {
+	case errors.Is(err, ErrLockLost):
+		return withEnd(ctx, err)
+	case reply.cut:
 		return explain(ended(ctx), outage{errNoAnswer})
+	default:
+		return classified(err)
 	}
-	return err
 }
 
 // answered takes in the answer to a renewal: whether the key was the hold's, or what went wrong. A late answer does not

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/redis/rueidis"
+
+	"github.com/lockregistry/lockregistry/internal/fault"
 )
 
 // LockInfo is what Redis knows of a path at one moment: who holds it, and who waits for it.
@@ -261,7 +263,7 @@ var errStrange = errors.New("a reply of Redis that cannot be read")
 func (r *Registry) readInfo(key string, row rueidis.RedisMessage) (info LockInfo, err error) {
 	values, err := row.ToArray()
 	if err != nil || len(values) != 7 {
-		return info, errors.Join(errStrange, err)
+		return info, fault.Join(errStrange, err)
 	}
 	info.Path, info.Key, info.Layout = key[len(r.prefix)+1:], key, r.Layout()
 	kind, err1 := values[0].ToString()
@@ -270,8 +272,8 @@ func (r *Registry) readInfo(key string, row rueidis.RedisMessage) (info LockInfo
 	tickets, err4 := values[4].AsStrSlice()
 	holders, err5 := values[5].AsInt64()
 	fields, err6 := values[6].ToArray()
-	if err := errors.Join(err1, err2, err3, err4, err5, err6); err != nil {
-		return info, errors.Join(errStrange, err)
+	if err := fault.Join(err1, err2, err3, err4, err5, err6); err != nil {
+		return info, fault.Join(errStrange, err)
 	}
 	info.WaiterCount, info.HolderCount = int(waiters), int(holders)
 	switch kind {
@@ -290,8 +292,8 @@ func (r *Registry) readInfo(key string, row rueidis.RedisMessage) (info LockInfo
 	for i := 0; i+2 < len(fields); i += 3 {
 		field, err1 := fields[i].ToString()
 		left, err2 := fields[i+2].AsInt64()
-		if err := errors.Join(err1, err2); err != nil {
-			return info, errors.Join(errStrange, err)
+		if err := fault.Join(err1, err2); err != nil {
+			return info, fault.Join(errStrange, err)
 		}
 		if err := info.addHolder(field, kind, left, drawn); err != nil {
 			return info, err

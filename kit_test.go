@@ -3,11 +3,13 @@ package lockregistry_test
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"flag"
 	"fmt"
 	"net"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -266,10 +268,35 @@ func (w *world) keys() string {
 
 const keysButRecords = `return #redis.call('KEYS', '*') - #redis.call('KEYS', '*:registry')`
 
-// fails checks that an error is the *LockError of an operation on a key, about a reason.
-func (w *world) fails(err, reason error, op, key string) {
+// sentinels are what callers tell errors apart by.
+var sentinels = []error{
+	lockregistry.ErrNotOwner, lockregistry.ErrLockLost, lockregistry.ErrTimeout, lockregistry.ErrClosed, lockregistry.ErrCapacity,
+	lockregistry.ErrUnavailable, lockregistry.ErrDeadlock, lockregistry.ErrUpgrade, lockregistry.ErrWrongType,
+	context.Canceled, context.DeadlineExceeded,
+}
+
+// about are the sentinels that an error matches.
+func about(err error) (all []error) {
+	for _, s := range sentinels {
+		if errors.Is(err, s) {
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+// fails checks that an error is the *LockError of an operation on a key, about a reason, and about nothing else that a caller may
+// test for but what is named here.
+func (w *world) fails(err, reason error, op, key string, also ...error) {
 	w.Helper()
 	require.ErrorIs(w, err, reason)
+	for _, s := range about(err) {
+		require.True(w, errors.Is(reason, s) || slices.Contains(also, s), "%v is about %v, too", err, s)
+	}
+	for _, s := range also {
+		require.ErrorIs(w, err, s)
+	}
+	require.NotContains(w, err.Error(), "\n")
 	var failed *lockregistry.LockError
 	require.ErrorAs(w, err, &failed)
 	require.Equal(w, op, failed.Op)

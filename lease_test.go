@@ -193,7 +193,7 @@ func TestARenewalThatMayArriveLateLimitsTheNextOnes(t *testing.T) {
 		f.next("renew", silence)
 		ctx, cancel := context.WithTimeout(w.Context(), time.Second)
 		defer cancel()
-		w.fails(l.Renew(ctx, 10*time.Second), context.DeadlineExceeded, "renew", "orders:42")
+		w.fails(l.Renew(ctx, 10*time.Second), context.DeadlineExceeded, "renew", "orders:42", lockregistry.ErrUnavailable)
 		sent := f.sent("renew")
 		f.reconnect()
 		require.NoError(w, l.Renew(w.Context(), time.Hour))

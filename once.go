@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/lockregistry/lockregistry/internal/fault"
 )
 
 // leastPeriod is the shortest period of [Registry.Once]: of a shorter one hardly anything is left beside the time that Redis
@@ -59,7 +61,7 @@ func (r *Registry) Once(
 			h.hold.unkeep()
 		}
 		if released := h.Release(context.WithoutCancel(ctx)); released != nil {
-			err = errors.Join(err, released)
+			err = fault.Join(err, released)
 		}
 	}()
 	err = fn(h.Context(ctx))
@@ -73,16 +75,16 @@ func onceWith(every time.Duration, fn func(context.Context) error, opts []LockOp
 		err = errors.New("the function is nil")
 	}
 	if every < leastPeriod {
-		err = errors.Join(err, fmt.Errorf("every(%v): the period must be at least %v", every, leastPeriod))
+		err = fault.Join(err, fmt.Errorf("every(%v): the period must be at least %v", every, leastPeriod))
 	}
 	for _, o := range opts {
 		switch o.name {
 		case "RetryOnError":
 			retries = true
 		case "Wait":
-			err = errors.Join(err, errors.New("Wait: Once never waits"))
+			err = fault.Join(err, errors.New("Wait: Once never waits"))
 		case "AtLeast":
-			err = errors.Join(err, errors.New("AtLeast: Once keeps the path for nine tenths of the period"))
+			err = fault.Join(err, errors.New("AtLeast: Once keeps the path for nine tenths of the period"))
 		}
 	}
 	return retries, err

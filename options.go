@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"strconv"
 	"time"
+
+	"github.com/lockregistry/lockregistry/internal/fault"
 )
 
 // The defaults are Spring's.
@@ -281,7 +283,7 @@ func (s *settings) commandLimit() time.Duration {
 }
 
 func (s *settings) check() error {
-	return errors.Join(
+	return fault.Join(
 		leasable("WithExpiry", s.lease()),
 		positive("WithPollInterval", s.poll),
 		positiveIfSet("WithCommandTimeout", s.limit),

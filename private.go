@@ -2,13 +2,14 @@ package lockregistry
 
 import (
 	"context"
-	"errors"
 	"reflect"
 	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/redis/rueidis"
+
+	"github.com/lockregistry/lockregistry/internal/fault"
 )
 
 // private is a connection of a lane for commands that come one at a time. Rueidis leaves a connection that all share to two
@@ -208,7 +209,7 @@ func (l *lane) procure(now instant) *private {
 		w := &private{DedicatedClient: client, made: now}
 		info, err := l.ask(w)
 		age, err2 := ageOf(info)
-		err = errors.Join(err, err2)
+		err = fault.Join(err, err2)
 		if err != nil {
 			client.Close()
 			return nil

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/lockregistry/lockregistry/internal/fault"
 )
 
 // Lock is the lock of one path. It is safe for use by many goroutines; get it from [Registry.Obtain].
@@ -262,7 +264,7 @@ func (l *Lock) gaveUp(op string, err error, waited bool) error {
 	case op == "trylock" || !waited:
 		return l.fail(op, late.error)
 	default:
-		return l.fail(op, errors.Join(ErrTimeout, late.error))
+		return l.fail(op, fault.Join(ErrTimeout, late.error))
 	}
 }
 
@@ -345,10 +347,10 @@ func (l *Lock) enter(ctx context.Context, q *request) (in entrance, err error) {
 				q.how = HowShared
 			}
 			err = now.refresh(ctx, o, *q, how)
-			if err != nil {
-				if leaving := now.depart(ctx, o); how == reentered && !errors.Is(err, leaving) {
-					err = errors.Join(err, leaving)
-				}
+			if err != nil && how == reentered {
+				err = now.retreat(ctx, o, err)
+			} else if err != nil {
+				_ = now.depart(ctx, o)
 			}
 			if how == joined && errors.Is(err, ErrLockLost) {
 				err = nil
@@ -367,6 +369,15 @@ func (l *Lock) enter(ctx context.Context, q *request) (in entrance, err error) {
 		now.unpin()
 		return in, err
 	}
+}
+
+// retreat takes back a nested lock that has failed, and adds to its error what that shows.
+func (l *Lock) retreat(ctx context.Context, o owner, failure error) error {
+	leaving := l.depart(ctx, o)
+	if leaving == nil || errors.Is(failure, ErrLockLost) && errors.Is(leaving, ErrLockLost) {
+		return failure
+	}
+	return fault.Join(failure, leaving)
 }
 
 // refresh renews the hold for an owner that has come in to it.

@@ -12,6 +12,8 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/redis/rueidis"
+
+	"github.com/lockregistry/lockregistry/internal/fault"
 )
 
 // Registry hands out the locks of one prefix. It is safe for use by many goroutines. Services that are to exclude each
@@ -77,12 +79,12 @@ func New(client rueidis.Client, prefix string, opts ...Option) (*Registry, error
 		o(&s)
 	}
 	if client == nil {
-		err = errors.Join(err, errors.New("the client is nil"))
+		err = fault.Join(err, errors.New("the client is nil"))
 	}
 	if prefix == "" {
-		err = errors.Join(err, errors.New("the prefix is empty"))
+		err = fault.Join(err, errors.New("the prefix is empty"))
 	}
-	if err = errors.Join(err, s.check()); err != nil {
+	if err = fault.Join(err, s.check()); err != nil {
 		return nil, fmt.Errorf("lockregistry: new: %w", err)
 	}
 
@@ -186,7 +188,7 @@ func (r *Registry) Do(ctx context.Context, path string, fn func(context.Context)
 	}
 	defer func() {
 		if unlocking := l.Unlock(context.WithoutCancel(ctx)); unlocking != nil {
-			err = errors.Join(err, unlocking)
+			err = fault.Join(err, unlocking)
 		}
 	}()
 	return fn(l.context(ctx))

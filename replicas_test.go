@@ -89,7 +89,7 @@ func TestReplicasThatStop(t *testing.T) {
 
 		began = time.Now()
 		err = l.Lock(t.Context(), lockregistry.Wait(time.Second))
-		w.fails(err, lockregistry.ErrTimeout, "lock", "orders:42")
+		w.fails(err, lockregistry.ErrTimeout, "lock", "orders:42", lockregistry.ErrUnavailable)
 		require.ErrorIs(t, err, lockregistry.ErrUnavailable)
 		assert.Less(t, time.Since(began), time.Second+500*time.Millisecond)
 		w.awaitGone("orders:42")
@@ -97,7 +97,7 @@ func TestReplicasThatStop(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), acknowledging/3)
 		defer cancel()
 		err = l.Lock(ctx)
-		w.fails(err, context.DeadlineExceeded, "lock", "orders:42")
+		w.fails(err, context.DeadlineExceeded, "lock", "orders:42", lockregistry.ErrUnavailable)
 		require.ErrorIs(t, err, lockregistry.ErrUnavailable)
 		w.awaitGone("orders:42")
 
@@ -430,7 +430,7 @@ func TestNoReplicas(t *testing.T) {
 		_, err := r.Obtain("42").TryLock(w.Context())
 		w.fails(err, lockregistry.ErrUnavailable, "trylock", "orders:42")
 		err = r.Do(w.Context(), "42", func(context.Context) error { panic("locked") }, lockregistry.Wait(500*time.Millisecond))
-		w.fails(err, lockregistry.ErrTimeout, "do", "orders:42")
+		w.fails(err, lockregistry.ErrTimeout, "do", "orders:42", lockregistry.ErrUnavailable)
 		w.awaitGone("orders:42")
 	})
 }

@@ -2,7 +2,6 @@ package lockregistry
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"sync/atomic"
 )
@@ -123,7 +122,7 @@ func (l *Lock) nest(ctx context.Context, t *tenure, q request) (nested bool, err
 		return false, nil
 	}
 	if err = l.refresh(ctx, t.owner, q, reentered); err != nil {
-		err = errors.Join(err, l.depart(ctx, t.owner))
+		err = l.retreat(ctx, t.owner, err)
 	}
 	return true, err
 }

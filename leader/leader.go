@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/seam"
 )
 
@@ -88,15 +89,15 @@ func New(r *lockregistry.Registry, role string, lead func(context.Context) error
 		o(&c.settings)
 	}
 	if r == nil {
-		err = errors.Join(err, errors.New("the registry is nil"))
+		err = fault.Join(err, errors.New("the registry is nil"))
 	}
 	if role == "" {
-		err = errors.Join(err, errors.New("the role is empty"))
+		err = fault.Join(err, errors.New("the role is empty"))
 	}
 	if lead == nil {
-		err = errors.Join(err, errors.New("lead is nil"))
+		err = fault.Join(err, errors.New("lead is nil"))
 	}
-	if err = errors.Join(err, c.check()); err != nil {
+	if err = fault.Join(err, c.check()); err != nil {
 		return nil, fmt.Errorf("leader: new: %w", err)
 	}
 	c.key = r.Obtain(role).Key()
@@ -193,7 +194,7 @@ func (c *Candidate) campaign(ctx context.Context) (*lockregistry.Hold, error) {
 			c.failed(err)
 		}
 		if !rest(ctx, pause) {
-			return nil, c.fail(errors.Join(ended(ctx), err))
+			return nil, c.fail(fault.Join(ended(ctx), err))
 		}
 	}
 }
@@ -221,7 +222,7 @@ func (c *Candidate) reign(ctx context.Context, hold *lockregistry.Hold) (how out
 		// Only now: nobody else may lead before lead has returned.
 		released := hold.Release(context.WithoutCancel(ctx))
 		if !errors.Is(released, lockregistry.ErrLockLost) || !errors.Is(err, lockregistry.ErrLockLost) {
-			err = errors.Join(err, released)
+			err = fault.Join(err, released)
 		}
 		if c.revoked != nil {
 			c.revoked(err)
@@ -238,7 +239,7 @@ func (c *Candidate) reign(ctx context.Context, hold *lockregistry.Hold) (how out
 	case returned == nil || returned == t.led.Err(): //nolint:errorlint // one that is wrapped may say more
 		err = c.fail(why)
 	case !errors.Is(returned, why):
-		err = errors.Join(c.fail(why), returned)
+		err = fault.Join(c.fail(why), returned)
 	}
 	return how, err
 }
@@ -300,7 +301,7 @@ func (c *Candidate) fail(err error) error { return fmt.Errorf("leader: %s: %w", 
 func ended(ctx context.Context) error {
 	err := ctx.Err()
 	if cause := context.Cause(ctx); !errors.Is(err, cause) {
-		return errors.Join(err, cause)
+		return fault.Join(err, cause)
 	}
 	return err
 }

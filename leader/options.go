@@ -2,12 +2,12 @@ package leader
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/seam"
 )
 
@@ -80,7 +80,7 @@ func (s *settings) check() (err error) {
 	switch {
 	case s.lease == nil:
 	case *s.lease < leastLease:
-		err = errors.Join(err, fmt.Errorf("WithLease(%v): a lease must be at least %v", *s.lease, leastLease))
+		err = fault.Join(err, fmt.Errorf("WithLease(%v): a lease must be at least %v", *s.lease, leastLease))
 	default:
 		s.locking = append(s.locking, lockregistry.TTL(*s.lease))
 	}

@@ -1,0 +1,306 @@
+package lockregistry_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+)
+
+// What each call answers in each situation: the sentinels that its error matches, and no others.
+
+// caller is an owner of the lock "42" and what it calls with.
+type caller struct {
+	*world
+	flaky *flaky
+	reg   *lockregistry.Registry
+	lock  *lockregistry.Lock
+	owner context.Context // that holds lock
+	hold  *lockregistry.Hold
+	all   *lockregistry.Hold
+	other *lockregistry.Registry // another process
+}
+
+// held are the calls of an owner.
+var held = map[string]func(ctx context.Context, c *caller) error{
+	"Lock":    func(ctx context.Context, c *caller) error { return c.lock.Lock(ctx) },
+	"TryLock": func(ctx context.Context, c *caller) error { return c.try(c.lock.TryLock(ctx)) },
+	"Do": func(ctx context.Context, c *caller) error {
+		if c.lock != c.reg.Obtain("42") { // it is for plain locks
+			return c.lock.Lock(ctx)
+		}
+		return c.reg.Do(ctx, "42", func(context.Context) error { return nil })
+	},
+	"Lock.Renew": func(ctx context.Context, c *caller) error { return c.lock.Renew(ctx, callerLease) },
+	"Unlock":     func(ctx context.Context, c *caller) error { return c.lock.Unlock(ctx) },
+}
+
+// values are those of a Hold, on the paths "43", and "44" with "45".
+var values = map[string]func(ctx context.Context, c *caller) error{
+	"Registry.Renew":     func(ctx context.Context, c *caller) error { return c.reg.Renew(ctx, "43", callerLease) },
+	"Hold.Renew":         func(ctx context.Context, c *caller) error { return c.hold.Renew(ctx, callerLease) },
+	"Release":            func(ctx context.Context, c *caller) error { return c.hold.Release(ctx) },
+	"Hold.Renew of all":  func(ctx context.Context, c *caller) error { return c.all.Renew(ctx, callerLease) },
+	"Release of several": func(ctx context.Context, c *caller) error { return c.all.Release(ctx) },
+}
+
+// obtaining are the calls of one that does not hold the lock.
+var obtaining = map[string]func(ctx context.Context, c *caller, opts ...lockregistry.LockOption) error{
+	"Lock": func(ctx context.Context, c *caller, opts ...lockregistry.LockOption) error {
+		return c.lock.Lock(ctx, opts...)
+	},
+	"TryLock": func(ctx context.Context, c *caller, opts ...lockregistry.LockOption) error {
+		return c.try(c.lock.TryLock(ctx, opts...))
+	},
+	"Acquire": func(ctx context.Context, c *caller, opts ...lockregistry.LockOption) error {
+		_, err := c.lock.Acquire(ctx, opts...)
+		return err
+	},
+	"AcquireAll": func(ctx context.Context, c *caller, opts ...lockregistry.LockOption) error {
+		if c.lock != c.reg.Obtain("42") {
+			return c.lock.Lock(ctx, opts...)
+		}
+		_, err := c.reg.AcquireAll(ctx, []string{"41", "42"}, opts...)
+		return err
+	},
+	"Do": func(ctx context.Context, c *caller, opts ...lockregistry.LockOption) error {
+		if c.lock != c.reg.Obtain("42") {
+			return c.lock.Lock(ctx, opts...)
+		}
+		return c.reg.Do(ctx, "42", func(context.Context) error { return nil }, opts...)
+	},
+}
+
+const callerLease = 10 * time.Second
+
+func (c *caller) try(ok bool, err error) error {
+	require.NotEqual(c, err == nil, !ok, "false without an error is for a lock that is taken")
+	return err
+}
+
+// answers runs a test of one call in a world of its own, for each kind of lock.
+func answers(t *testing.T, name string, test func(c *caller)) {
+	t.Helper()
+	for kind, pick := range kinds {
+		t.Run(fmt.Sprint(name, ", ", kind), func(t *testing.T) {
+			fakeWorld(t, func(w *world) {
+				f := w.flaky()
+				r := f.registry(polling, lockregistry.WithExpiry(callerLease), lockregistry.WithCommandTimeout(time.Second))
+				w.known(r)
+				test(&caller{world: w, flaky: f, reg: r, lock: pick(r), other: w.registry()})
+			})
+		})
+	}
+}
+
+// holds makes the caller an owner.
+func (c *caller) holds() (err error) {
+	c.owner = c.gone(c.lock, 1, lockregistry.TTL(callerLease))
+	if c.hold, err = c.reg.Acquire(c.Context(), "43"); err == nil {
+		c.all, err = c.reg.AcquireAll(c.Context(), []string{"44", "45"})
+	}
+	return err
+}
+
+// matches checks which sentinels an error is about.
+func (c *caller) matches(err error, want ...error) {
+	c.Helper()
+	require.Equal(c, want, about(err), "%v", err)
+	if err != nil {
+		require.NotContains(c, err.Error(), "\n")
+		require.NotContains(c, err.Error(), "::")
+	}
+}
+
+// silent has the server answer nothing from now on.
+func (c *caller) silent() { c.flaky.all(anything, silence) }
+
+func done(ctx context.Context) context.Context {
+	ended, end := context.WithCancel(ctx)
+	end()
+	return ended
+}
+
+func within(ctx context.Context, d time.Duration) context.Context {
+	ends, cancel := context.WithTimeout(ctx, d)
+	context.AfterFunc(ends, cancel)
+	return ends
+}
+
+func TestLock_AnswersToItsOwner(t *testing.T) {
+	asItIs := func(ctx context.Context) context.Context { return ctx }
+	soon := func(ctx context.Context) context.Context { return within(ctx, 300*time.Millisecond) }
+	type errs = []error
+	for name, s := range map[string]struct {
+		happens                 func(c *caller)
+		with                    func(ctx context.Context) context.Context
+		nested, renewed, undone []error
+	}{
+		"nothing happens": {func(*caller) {}, asItIs, nil, nil, nil},
+		"lost":            {func(c *caller) { c.pass(2 * callerLease) }, asItIs, errs{lockregistry.ErrLockLost}, errs{lockregistry.ErrLockLost}, errs{lockregistry.ErrLockLost}},
+		"lost, and the context is done": {
+			func(c *caller) { c.pass(2 * callerLease) }, done,
+			errs{context.Canceled}, errs{lockregistry.ErrLockLost, context.Canceled}, errs{lockregistry.ErrLockLost},
+		},
+		"lost, and no answer": {
+			func(c *caller) { c.silent(); c.pass(2 * callerLease) }, soon,
+			errs{lockregistry.ErrLockLost}, errs{lockregistry.ErrLockLost}, errs{lockregistry.ErrLockLost},
+		},
+		"the key is gone": {func(c *caller) { c.do("FLUSHALL") }, asItIs, errs{lockregistry.ErrLockLost}, errs{lockregistry.ErrLockLost}, errs{lockregistry.ErrLockLost}},
+		"the context is done": {
+			func(*caller) {}, done, errs{context.Canceled}, errs{context.Canceled}, nil,
+		},
+		"no answer": {
+			(*caller).silent, asItIs, errs{lockregistry.ErrUnavailable}, errs{lockregistry.ErrUnavailable}, errs{lockregistry.ErrUnavailable},
+		},
+		"no answer before the context ends": {
+			(*caller).silent, soon,
+			errs{lockregistry.ErrUnavailable, context.DeadlineExceeded}, errs{lockregistry.ErrUnavailable, context.DeadlineExceeded},
+			errs{lockregistry.ErrUnavailable},
+		},
+		"closed": {func(c *caller) { require.NoError(c, c.reg.Close()) }, asItIs, errs{lockregistry.ErrClosed}, nil, nil},
+	} {
+		for call, does := range held {
+			answers(t, name+": "+call, func(c *caller) {
+				require.NoError(c, c.holds())
+				s.happens(c)
+				want := map[string][]error{"Lock.Renew": s.renewed, "Unlock": s.undone}
+				if _, ok := want[call]; !ok {
+					want[call] = s.nested
+				}
+				c.matches(does(s.with(c.owner), c), want[call]...)
+			})
+		}
+		for call, does := range values {
+			answers(t, name+": "+call, func(c *caller) {
+				require.NoError(c, c.holds())
+				s.happens(c)
+				want := s.renewed
+				if call == "Release" || call == "Release of several" {
+					want = s.undone
+				}
+				c.matches(does(s.with(c.Context()), c), want...)
+			})
+		}
+	}
+}
+
+func TestLock_AnswersToOneThatIsNotItsOwner(t *testing.T) {
+	for _, call := range []string{"Lock.Renew", "Unlock"} {
+		answers(t, call, func(c *caller) { c.matches(held[call](c.Context(), c), lockregistry.ErrNotOwner) })
+	}
+	for call, does := range values {
+		answers(t, call, func(c *caller) {
+			require.NoError(c, c.holds())
+			require.NoError(c, c.hold.Release(c.Context()))
+			require.NoError(c, c.all.Release(c.Context()))
+			c.matches(does(c.Context(), c), lockregistry.ErrNotOwner)
+		})
+	}
+}
+
+func TestLock_AnswersToOneThatWantsIt(t *testing.T) {
+	for name, s := range map[string]struct {
+		happens func(c *caller)
+		with    func(ctx context.Context) context.Context
+		opts    []lockregistry.LockOption
+		want    []error
+		tried   bool // TryLock returns false and no error instead
+	}{
+		"taken here": {
+			happens: func(c *caller) { c.gone(c.writer(c.reg), 1, lockregistry.TTL(time.Hour)) },
+			opts:    []lockregistry.LockOption{lockregistry.NoWait()}, want: []error{lockregistry.ErrTimeout}, tried: true,
+		},
+		"taken here for as long as it waits": {
+			happens: func(c *caller) { c.gone(c.writer(c.reg), 1, lockregistry.TTL(time.Hour)) },
+			opts:    []lockregistry.LockOption{lockregistry.Wait(time.Second)}, want: []error{lockregistry.ErrTimeout}, tried: true,
+		},
+		"taken elsewhere": {
+			happens: func(c *caller) { c.gone(c.writer(c.other), 1, lockregistry.TTL(time.Hour)) },
+			opts:    []lockregistry.LockOption{lockregistry.NoWait()}, want: []error{lockregistry.ErrTimeout}, tried: true,
+		},
+		"taken elsewhere for as long as it waits": {
+			happens: func(c *caller) { c.gone(c.writer(c.other), 1, lockregistry.TTL(time.Hour)) },
+			opts:    []lockregistry.LockOption{lockregistry.Wait(time.Second)}, want: []error{lockregistry.ErrTimeout}, tried: true,
+		},
+		"taken elsewhere until the context ends": {
+			happens: func(c *caller) { c.gone(c.writer(c.other), 1, lockregistry.TTL(time.Hour)) },
+			with:    func(ctx context.Context) context.Context { return within(ctx, time.Second) },
+			opts:    []lockregistry.LockOption{lockregistry.Wait(time.Minute)}, want: []error{context.DeadlineExceeded},
+		},
+		"the context is done": {with: done, want: []error{context.Canceled}},
+		"no answer":           {happens: (*caller).silent, want: []error{lockregistry.ErrUnavailable}},
+		"no answer for as long as it waits": {
+			happens: (*caller).silent, opts: []lockregistry.LockOption{lockregistry.Wait(2 * time.Second)},
+			want: []error{lockregistry.ErrTimeout, lockregistry.ErrUnavailable},
+		},
+		"no answer before the context ends": {
+			happens: (*caller).silent, with: func(ctx context.Context) context.Context { return within(ctx, 300*time.Millisecond) },
+			want: []error{lockregistry.ErrUnavailable, context.DeadlineExceeded},
+		},
+		"closed": {happens: func(c *caller) { require.NoError(c, c.reg.Close()) }, want: []error{lockregistry.ErrClosed}},
+		"full": {
+			happens: func(c *caller) {
+				require.NoError(c, c.reg.SetCapacity(1))
+				c.gone(c.reg.Obtain("another"), 1)
+			},
+			want: []error{lockregistry.ErrCapacity},
+		},
+		"something else": {
+			happens: func(c *caller) { c.do("ZADD", theKey, "1", "one") }, want: []error{lockregistry.ErrWrongType},
+		},
+	} {
+		for call, asks := range obtaining {
+			answers(t, name+": "+call, func(c *caller) {
+				if s.happens != nil {
+					s.happens(c)
+				}
+				ctx := c.Context()
+				if s.with != nil {
+					ctx = s.with(ctx)
+				}
+				if call == "TryLock" && s.tried {
+					ok, err := c.lock.TryLock(ctx, s.opts...)
+					require.NoError(c, err)
+					require.False(c, ok)
+					return
+				}
+				want := s.want
+				if call == "TryLock" && len(want) > 1 && want[0] == lockregistry.ErrTimeout { //nolint:errorlint // it is the sentinel
+					want = want[1:]
+				}
+				c.matches(asks(ctx, c, s.opts...), want...)
+			})
+		}
+	}
+}
+
+// writer is the lock of a registry that keeps the caller's lock from being had.
+func (c *caller) writer(r *lockregistry.Registry) *lockregistry.Lock {
+	if c.lock == c.reg.Obtain("42") {
+		return r.Obtain("42")
+	}
+	return r.ReadWrite("42").Writer()
+}
+
+func TestLock_AnswersToOneThatWouldWaitForItself(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		p := w.pair()
+		w.lock(p.reader)
+		w.fails(p.writer.Lock(w.Context()), lockregistry.ErrUpgrade, "lock", theKey)
+		w.unlock(p.reader)
+		r := w.registry()
+		h, err := r.Acquire(w.Context(), "42")
+		require.NoError(w, err)
+		for call, asks := range obtaining {
+			c := &caller{world: w, reg: r, lock: r.Obtain("42")}
+			c.matches(asks(h.Context(w.Context()), c), lockregistry.ErrDeadlock)
+			require.NotEmpty(w, call)
+		}
+		require.NoError(w, h.Release(w.Context()))
+	})
+}

@@ -1,0 +1,35 @@
+// Package fault has what the packages of this module share about errors.
+package fault
+
+import "strings"
+
+// Join is [errors.Join] on one line: a log line, and a line of a command's output, is about one failure. Nil errors do not count,
+// and a single error stays as it is.
+func Join(errs ...error) error {
+	var all []error
+	for _, err := range errs {
+		if err != nil {
+			all = append(all, err)
+		}
+	}
+	switch len(all) {
+	case 0:
+		return nil
+	case 1:
+		return all[0]
+	default:
+		return &joined{all}
+	}
+}
+
+type joined struct{ errs []error }
+
+func (j *joined) Error() string {
+	texts := make([]string, len(j.errs))
+	for i, err := range j.errs {
+		texts[i] = err.Error()
+	}
+	return strings.Join(texts, "; ")
+}
+
+func (j *joined) Unwrap() []error { return j.errs }
