@@ -509,7 +509,7 @@ func TestNoFalseAlarm(t *testing.T) {
 	t.Parallel()
 	const runs, batch = 1000, 100
 	for first := 0; first < runs; first += batch {
-		t.Run(fmt.Sprint(first), func(t *testing.T) {
+		t.Run(strconv.Itoa(first), func(t *testing.T) {
 			fakeWorld(t, func(w *world) {
 				var a alarms
 				client := w.client()

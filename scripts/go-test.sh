@@ -1,19 +1,35 @@
 #!/usr/bin/env bash
 # Runs go test: scripts/go-test.sh [-FLAG[=VALUE]...] PACKAGE...
-# Packages have their turns one after another, since many tests are about time. A test that fails on a machine that is busy
-# with something else has two more chances, alone; all that was printed stays to be read. A data race has none.
+# Two packages at a time, since many tests wait. It tells now and then where it is, and at the end how long it took and what was
+# tried again. A test that fails on a machine that is busy with something else has two more chances, alone; all that was
+# printed stays to be read. A data race has none.
 set -euo pipefail
 
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+root=$(cd "$(dirname "$0")/.." && pwd)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+log=$work/log
+again=
+
+flags=()
+verbose=
+for arg in "$@"; do
+	[[ $arg != -* ]] || flags+=("$arg")
+	[[ $arg != -v ]] || verbose=yes
+done
+if [ -z "$verbose" ]; then
+	GOWORK=off go -C "$root" build -o "$work/progress" ./scripts/progress
+fi
 
 # run ARG... is go test, and keeps what it prints.
 run() {
-	if go test "$@" 2>&1 | tee "$log"; then
-		return 0
+	if [ -n "$verbose" ]; then
+		go test "$@" 2>&1 | tee "$log" && return 0
+	else
+		go test -json "$@" 2>&1 | "$work/progress" | tee "$log" && return 0
 	fi
-	if grep -q '^WARNING: DATA RACE' "$log"; then
-		exit 1
+	if grep -q '^ *WARNING: DATA RACE' "$log"; then
+		finish failed
 	fi
 	return 1
 }
@@ -22,7 +38,7 @@ run() {
 # than with its tests.
 failed() {
 	awk '
-		/^--- FAIL: / { tests = tests (tests == "" ? "" : "|") $3 }
+		/^--- FAIL: / && $3 !~ "/" { tests = tests (tests == "" ? "" : "|") $3 }
 		/^(panic|fatal error): / { broken = 1 }
 		/^FAIL\t/ {
 			print $2, tests == "" || broken ? "." : "^(" tests ")$"
@@ -31,32 +47,35 @@ failed() {
 	' "$log"
 }
 
-flags=()
-for arg in "$@"; do
-	[[ $arg != -* ]] || flags+=("$arg")
-done
+# finish RESULT ends the script with a line that tells the result.
+finish() {
+	printf '%s after %d s; tried again: %s\n' "$1" "$SECONDS" "${again:-nothing}"
+	[ "$1" = passed ]
+	exit
+}
 
 # All cores build what the packages need.
 go test -run '^$' "$@" >/dev/null 2>&1 || true
-if run -p 1 "$@"; then
-	exit 0
+if run -p 2 "$@"; then
+	finish passed
 fi
 lost=$(failed)
 for _ in 1 2; do
 	if [ -z "$lost" ]; then
-		exit 1 # no package could be tested
+		finish failed # no package could be tested
 	fi
 	list=$lost
 	lost=
 	while read -r package tests; do
 		printf '+ again, alone: %s %s\n' "$package" "$tests"
+		again+="${again:+, }${package##*/} $tests"
 		if ! run -count=1 "${flags[@]}" -run "$tests" "$package"; then
 			lost+=${lost:+$'\n'}$(failed)
 		fi
 	done <<<"$list"
 	if [ -z "$lost" ]; then
-		exit 0
+		finish passed
 	fi
 done
 printf 'failed:\n%s\n' "$lost" >&2
-exit 1
+finish failed
