@@ -3,9 +3,11 @@ package lockregistry
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 
 	"github.com/redis/rueidis"
 
@@ -14,8 +16,8 @@ import (
 
 // Several paths are obtained in one of two ways:
 //
-//   - At once: the call gets the local halves of all, if it need not wait for any, and then asks Redis with one script for each
-//     slot. It never waits for an owner meanwhile.
+//   - At once: the call gets the local halves of all, if it need not wait for any, and then asks Redis with one script for up to
+//     a thousand of them, on a cluster for those of a slot. It never waits for an owner meanwhile.
 //   - In order: one after the other in the order of their keys, each as by Acquire. What the call has is renewed while it waits
 //     for the next.
 //
@@ -26,14 +28,14 @@ import (
 // of AcquireAll with the same paths in any order never wait for each other forever: it waits for one path after the other, in
 // the order of their keys as bytes. A caller that already holds one of the prefix's locks has no such promise.
 //
-// When all are free it takes one script, on a cluster one for each slot. While it waits, the paths that it has already are
+// When all are free it takes one script for each thousand of them, on a cluster at least one for each slot. While it waits, the paths that it has already are
 // renewed. When one of them is lost then, it releases all and begins anew, until the wait ends. With NoWait it tries at once
 // only.
 //
 // A path that is given twice counts once. Plain locks only. The [Hold] is that of the first path given, with the others in it:
 // Release, Renew and Context are for all of them, see [Hold.Paths]. It is lost when one of them is.
 //
-// Options are [TTL], [Wait] and [NoWait]; [AtLeast] is bad input, as are an empty list and an empty path. Each path needs room,
+// Options are [TTL], [Wait] and [NoWait]; [AtLeast] is bad input, as are an empty list, an empty path, and more than 20 000 paths. Each path needs room,
 // see [WithCapacity]. The errors are those of Acquire, with the key that they are about.
 func (r *Registry) AcquireAll(ctx context.Context, paths []string, opts ...LockOption) (*Hold, error) {
 	b, err := r.several(ctx, paths, opts)
@@ -92,6 +94,12 @@ type bundle struct {
 	failure  error   // why Redis could not be asked for all at once; nil when it was asked since
 }
 
+const (
+	mostPaths    = 20_000 // of one call: in order each takes a round trip
+	mostInScript = 1000   // the server serves nobody else for some milliseconds
+	mostTogether = 256    // commands about the paths of one hold that are under way, so that others have their turn
+)
+
 // several judges what AcquireAll is given.
 func (r *Registry) several(ctx context.Context, paths []string, opts []LockOption) (*bundle, error) {
 	b := &bundle{reg: r, deadline: never, began: r.observed()}
@@ -108,7 +116,11 @@ func (r *Registry) several(ctx context.Context, paths []string, opts []LockOptio
 	if ctx != nil {
 		carried = carriedBy(ctx)
 	}
-	for _, path := range slices.Compact(sorted) {
+	sorted = slices.Compact(sorted)
+	if len(sorted) > mostPaths {
+		return nil, r.newLock(sorted[0]).fail("acquire", fmt.Errorf("%d paths: AcquireAll takes %d at most", len(sorted), mostPaths))
+	}
+	for _, path := range sorted {
 		l := r.Obtain(path)
 		switch failed := l.check(ctx); {
 		case err != nil:
@@ -163,8 +175,14 @@ func (b *bundle) obtain(ctx context.Context) ([]*Hold, error) {
 // inOrder gets one lock after the other. It fails with ErrLockLost when one is lost while it waits for another one. Queued
 // tells that the call has waited before.
 func (b *bundle) inOrder(ctx context.Context, queued bool) (holds []*Hold, err error) {
-	waiting, end := context.WithCancel(ctx) // and when one of them is lost
-	defer end()
+	waiting, end := context.WithCancelCause(ctx) // and when one of them is lost
+	var heed []func() bool
+	defer func() {
+		for _, stop := range heed {
+			stop()
+		}
+		end(nil)
+	}()
 	for i, l := range b.locks {
 		h, err := b.next(waiting, l, queued || i > 0)
 		if err != nil {
@@ -172,7 +190,10 @@ func (b *bundle) inOrder(ctx context.Context, queued bool) (holds []*Hold, err e
 			return nil, err
 		}
 		holds = append(holds, h)
-		waiting = h.Context(waiting) //nolint:fatcontext // it is to end with any of them
+		// Each beside the others, not within: a chain of contexts takes time and stack for each of its links. The deadlock detection
+		// knows by the goroutine what this call has already.
+		has := h.context(waiting)
+		heed = append(heed, context.AfterFunc(has, func() { end(context.Cause(has)) }))
 	}
 	if err := b.settle(ctx, holds); err != nil {
 		giveBack(holds)
@@ -231,12 +252,26 @@ func (b *bundle) settle(ctx context.Context, holds []*Hold) error {
 	})
 }
 
-// each does something with several holds at the same time, and returns the errors, joined in their order.
+// each does something with several holds, with many of them at the same time, and returns the errors, joined in their order. When
+// Redis does not answer for one it goes on with all that are left at once, so that the call takes no longer than for two.
 func each(holds []*Hold, do func(h *Hold) error) error {
 	errs := make([]error, len(holds))
+	places := make(chan struct{}, mostTogether)
 	var all sync.WaitGroup
+	var silent atomic.Bool
 	for i, h := range holds {
-		all.Go(func() { errs[i] = do(h) })
+		placed := !silent.Load()
+		if placed {
+			places <- struct{}{}
+		}
+		all.Go(func() {
+			if errs[i] = do(h); errors.Is(errs[i], ErrUnavailable) {
+				silent.Store(true)
+			}
+			if placed {
+				<-places
+			}
+		})
 	}
 	all.Wait()
 	return fault.Join(errs...)
@@ -245,10 +280,15 @@ func each(holds []*Hold, do func(h *Hold) error) error {
 // giveBack releases holds that are of no use. The call may have no time left, so it waits for that no longer than Unlock does
 // once its context is done; then each removal is tried again in the background until it is confirmed.
 func giveBack(holds []*Hold) {
-	done, end := context.WithCancel(context.Background())
-	end()
-	_ = each(holds, func(h *Hold) error { return h.release(done) })
+	_ = each(holds, func(h *Hold) error { return h.release(noTime) })
 }
+
+// noTime is a context that has ended.
+var noTime = func() context.Context {
+	ctx, end := context.WithCancel(context.Background())
+	end()
+	return ctx
+}()
 
 // atOnce gets all locks if all are free. Otherwise it says for which lock it failed, and why: errBusy when another owner has it.
 // Whatever Redis may have granted is released then.
@@ -309,7 +349,7 @@ func (b *bundle) atOnce(ctx context.Context) ([]*Hold, *Lock, error) {
 	return holds, nil, nil
 }
 
-// slotful are the locks of a call that are in one slot, or all of them where there are no slots.
+// slotful are the locks of a call that one script asks for: of those in one slot, where there are slots, a thousand at most.
 type slotful struct {
 	locks []*Lock
 	tries []*attempt
@@ -324,7 +364,7 @@ func (b *bundle) slots() (groups []*slotful) {
 		if b.reg.cluster {
 			slot = slotOf(l.key)
 		}
-		if of[slot] == nil {
+		if of[slot] == nil || len(of[slot].locks) == mostInScript {
 			of[slot] = &slotful{}
 			groups = append(groups, of[slot])
 		}
@@ -432,14 +472,20 @@ func allOf(s *script, bids []bid, counter func(key string) string, sharded strin
 	return c
 }
 
-// releaseAll is Release for several paths. The removals go at the same time, so it waits no longer than for one.
+// releaseAll is Release for several paths. The removals go at the same time, and when the time of an Unlock is over none is waited
+// for longer than once its context is done.
 func (h *Hold) releaseAll(ctx context.Context) error {
 	before, err := h.claim()
 	if err != nil {
 		return h.lock.fail("release", err)
 	}
+	clock := &h.lock.reg.clock
+	begun := clock.now()
 	return each(h.parts(), func(part *Hold) error {
-		var err error
+		ctx, err := ctx, error(nil)
+		if begun.until(clock.now()) >= unlockLimit {
+			ctx = noTime
+		}
 		if part == h {
 			err = h.giveUp(ctx, before)
 		} else {

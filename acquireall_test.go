@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -112,6 +113,14 @@ func TestAcquireAllOfBadInput(t *testing.T) {
 			"reserved":                   func() error { _, err := r.AcquireAll(w.Context(), []string{"a", "{b}:waiters"}); return err },
 			"the context is nil": func() error {
 				_, err := r.AcquireAll(nil, []string{"a"}) //nolint:staticcheck // bad input
+				return err
+			},
+			"20001 paths": func() error {
+				paths := make([]string, 20_001)
+				for i := range paths {
+					paths[i] = strconv.Itoa(i)
+				}
+				_, err := r.AcquireAll(w.Context(), append(paths, paths...))
 				return err
 			},
 			"AtLeast": func() error {
@@ -231,6 +240,45 @@ func TestAcquireAllInOrder(t *testing.T) {
 		require.ErrorIs(w, h.Release(w.Context()), lockregistry.ErrLockLost)
 		w.pass(lease)
 		w.allFree("a", "b", "c")
+	})
+}
+
+// What a call in order has already does not slow down what it does next: the contexts of its paths are no chain.
+func TestAcquireAllOfManyPaths(t *testing.T) {
+	realWorlds(t, func(w *world) {
+		const paths = 3000 // more than one script has
+		var lookups []time.Duration
+		r, other := w.registry(lockregistry.WithObserver(lockregistry.Observer{
+			Acquired: func(ctx context.Context, _ lockregistry.Acquired) {
+				start := time.Now()
+				require.Nil(w, ctx.Value(w))
+				lookups = append(lookups, time.Since(start))
+			},
+		})), w.registry().Obtain("0000")
+		w.lock(other)
+		all := make([]string, paths)
+		for i := range all {
+			all[i] = fmt.Sprintf("%04d", i)
+		}
+		g := w.goroutine()
+		var h *lockregistry.Hold
+		got := g.start(func() (err error) {
+			h, err = r.AcquireAll(w.Context(), all)
+			return err
+		})
+		w.await("it waits for the first path", func() bool { return r.Stats().Tickets == 1 })
+		w.unlock(other)
+		require.NoError(w, <-got)
+		require.GreaterOrEqual(w, len(lookups), paths)
+		first, last := slices.Min(lookups), slices.Min(lookups[len(lookups)-100:])
+		require.Less(w, last, 20*first)
+		require.Len(w, h.Paths(), paths)
+		w.released(h)
+
+		h, err := r.AcquireAll(w.Context(), all, lockregistry.NoWait())
+		require.NoError(w, err)
+		w.released(h)
+		require.Empty(w, w.left())
 	})
 }
 
