@@ -33,8 +33,8 @@ calls have a place in the queue. Java's waiters have none. A plain lock whose
 holder is named as no library names them is not listed; show shows it.
 
 The names of all keys of the database are read, by SCAN: in small steps, which
-from the 250th on take 5 % of the server's time at most. Whatever key patterns a user has, SCAN
-shows the names of all keys.
+from the 250th on take 5 % of the server's time at most. Whatever key patterns a
+user has, SCAN shows the names of all keys.
 
 Exit codes: 0 also when there is nothing, 64 a mistake on the command line, 69
 Redis cannot be used.`,

@@ -11,7 +11,6 @@ import (
 	"net/netip"
 	"os"
 	"os/signal"
-	"strings"
 	"syscall"
 	"time"
 
@@ -55,14 +54,14 @@ nobody does.
 
 It listens on the loopback interface. On another address it starts only with TLS
 (--tls-cert, --tls-key) or --behind-proxy, and with a token for viewing. Browsers
-ask for the token once.
+ask for the token once. A certificate that is renewed is read again.
 
 Locks can be released on the page with --allow-release and a token for that, which
 is another one and is for viewing, too. Without the flag a user of Redis that
 cannot write is enough.
 
-A token has 128 bits or more, and is in a file or in the environment, never on the
-command line:
+A token has 128 bits or more, and is in the environment, never on the command
+line, or in a file that others cannot read:
 
   (umask 077; head -c 16 /dev/urandom | od -An -tx1 | tr -d ' \n' >view.token)
   lockreg serve orders --view-token-file view.token
@@ -146,22 +145,6 @@ func (s *serving) options() ([]page.Option, error) {
 	return options, nil
 }
 
-// token reads a token from a file or the environment; empty: neither has one.
-func token(flag, file, variable string) (string, error) {
-	if file == "" {
-		return os.Getenv(variable), nil
-	}
-	text, err := os.ReadFile(file) //nolint:gosec // whoever starts the program says which
-	if err != nil {
-		return "", usage("%s: %w", flag, err)
-	}
-	found := strings.TrimRight(string(text), "\r\n")
-	if found == "" {
-		return "", usage("%s: %s is empty", flag, file)
-	}
-	return found, nil
-}
-
 // serve serves the page until the context ends.
 func (a *app) serve(ctx context.Context, prefix string, s serving) error {
 	options, err := s.options()
@@ -176,6 +159,14 @@ func (a *app) serve(ctx context.Context, prefix string, s serving) error {
 		return exit{exitUsage, err}
 	}
 	check.Close()
+	var encryption *tls.Config
+	if s.cert != "" {
+		certificate, err := newCertificate(s.cert, s.key, log)
+		if err != nil {
+			return usage("--tls-cert, --tls-key: %w", err)
+		}
+		encryption = &tls.Config{GetCertificate: certificate.get, MinVersion: tls.VersionTLS12}
+	}
 
 	registry, disconnect, err := a.registry(ctx, prefix)
 	if err != nil {
@@ -189,21 +180,21 @@ func (a *app) serve(ctx context.Context, prefix string, s serving) error {
 	defer handler.Close()
 
 	server := newServer(handler, log)
+	server.TLSConfig = encryption
 	scheme := "http"
-	if s.cert != "" {
+	if encryption != nil {
 		scheme = "https"
-		certificate, err := tls.LoadX509KeyPair(s.cert, s.key)
-		if err != nil {
-			return usage("--tls-cert, --tls-key: %w", err)
-		}
-		server.TLSConfig = &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12}
 	}
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", s.listen)
 	if err != nil {
 		return exit{exitUnavailable, fmt.Errorf("cannot listen on %s: %w", s.listen, err)}
 	}
 	log.Info("serving", "url", scheme+"://"+listener.Addr().String()+s.root, "prefix", prefix, "redis", printable.URL(a.address()))
+	return serveOn(ctx, listener, server, handler)
+}
 
+// serveOn serves until the context ends, and closes the page.
+func serveOn(ctx context.Context, listener net.Listener, server *http.Server, handler *page.Handler) (err error) {
 	failed := make(chan error, 1)
 	go func() {
 		if server.TLSConfig != nil {

@@ -13,6 +13,7 @@ import (
 	"encoding/pem"
 	"fmt"
 	"io"
+	"log/slog"
 	"math/big"
 	"net"
 	"net/http"
@@ -49,7 +50,7 @@ func tokenFile(t *testing.T, text string) string {
 // What is not safe does not start, and says what is missing before Redis is asked for anything.
 func TestServeRefusesWhatIsNotSafe(t *testing.T) {
 	view, release := tokenFile(t, viewToken), tokenFile(t, releaseToken)
-	cert, key := certificate(t)
+	cert, key := certificateFiles(t)
 	for _, try := range []struct{ flags, want string }{
 		{"--listen 10.1.2.3:8080", "needs --tls-cert and --tls-key, or --behind-proxy"},
 		{"--listen 10.1.2.3:8080 --view-token-file " + view, "needs --tls-cert and --tls-key, or --behind-proxy"},
@@ -272,7 +273,7 @@ func TestServeWithoutTheRightToWrite(t *testing.T) {
 
 func TestServeOverTLS(t *testing.T) {
 	server := redistest.Start(t)
-	cert, key := certificate(t)
+	cert, key := certificateFiles(t)
 	t.Setenv(viewTokenVariable, viewToken)
 	url, _ := start(t, "redis://"+server.Addr(), serving{cert: cert, key: key, root: "/locks/"})
 	require.True(t, strings.HasPrefix(url, "https://") && strings.HasSuffix(url, "/locks/"), url)
@@ -286,6 +287,69 @@ func TestServeOverTLS(t *testing.T) {
 	defer browser.CloseIdleConnections()
 	require.Equal(t, 200, post(t, browser, url+"login", map[string]string{"token": viewToken}))
 	await(t, browser, url, "event: tick")
+}
+
+// A file with a secret is for its owner, and perhaps a group.
+func TestServeRefusesSecretsThatOthersCanRead(t *testing.T) {
+	cert, key := certificateFiles(t)
+	view := tokenFile(t, viewToken)
+	try := func(file string, mode os.FileMode) (said string) {
+		require.NoError(t, os.Chmod(file, mode))
+		defer func() { require.NoError(t, os.Chmod(file, 0o600)) }()
+		var text bytes.Buffer
+		a := &app{in: strings.NewReader(""), out: io.Discard, err: &text}
+		code := a.execute([]string{
+			"serve", "orders", "--url", "redis://127.0.0.1:1", "--view-token-file", view, "--tls-cert", cert, "--tls-key", key,
+		})
+		require.Contains(t, []int{exitUsage, exitUnavailable}, code, text.String())
+		require.NotContains(t, text.String(), viewToken)
+		return text.String()
+	}
+	for _, file := range []string{view, key} {
+		for _, mode := range []os.FileMode{0o644, 0o604, 0o602, 0o620, 0o666} {
+			require.Contains(t, try(file, mode), "is open to others")
+		}
+		for _, mode := range []os.FileMode{0o600, 0o400, 0o640, 0o440} {
+			require.Contains(t, try(file, mode), "nothing listens there", "it comes as far as to Redis")
+		}
+	}
+	require.NotContains(t, try(cert, 0o644), "is open to others", "it is no secret")
+}
+
+// The certificate is renewed while the page is served.
+func TestServeReadsTheCertificateAgain(t *testing.T) {
+	cert, key := certificateFiles(t)
+	var log lines
+	c, err := newCertificate(cert, key, slog.New(slog.NewTextHandler(&log, nil)))
+	require.NoError(t, err)
+	get := func() []byte {
+		c.looked = time.Time{} // as after a second
+		found, err := c.get(nil)
+		require.NoError(t, err)
+		return found.Certificate[0]
+	}
+	first := get()
+	require.Equal(t, first, get())
+	require.Empty(t, log.String())
+
+	newCert, newKey := certificateFiles(t)
+	require.NoError(t, os.Rename(newKey, key))
+	require.Equal(t, first, get(), "half of it is there")
+	require.Contains(t, log.String(), "the old one stays")
+	require.NoError(t, os.Rename(newCert, cert))
+	second := get()
+	require.NotEqual(t, first, second)
+	require.Contains(t, log.String(), "was read again")
+	require.NoError(t, os.Remove(cert))
+	require.Equal(t, second, get())
+
+	// Not each connection looks.
+	_, third := certificateFiles(t)
+	require.NoError(t, os.Rename(third, key))
+	before := log.String()
+	_, err = c.get(nil)
+	require.NoError(t, err)
+	require.Equal(t, before, log.String())
 }
 
 // Behind a proxy the cookie is for HTTPS alone, and the page is there under the proxy's name.
@@ -322,8 +386,8 @@ func TestServeDoesNotWaitForHeaders(t *testing.T) {
 	require.NoError(t, err, "the server ends the connection")
 }
 
-// certificate makes files with a certificate for 127.0.0.1 and its key.
-func certificate(t *testing.T) (cert, key string) {
+// certificateFiles makes files with a certificate for 127.0.0.1 and its key.
+func certificateFiles(t *testing.T) (cert, key string) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)

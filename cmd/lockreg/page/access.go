@@ -1,10 +1,8 @@
 package page
 
 import (
-	"crypto/hmac"
 	"crypto/sha256"
 	"crypto/subtle"
-	"encoding/base64"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -12,7 +10,6 @@ import (
 	"net/http"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 )
@@ -21,8 +18,6 @@ import (
 var ErrToken = errors.New("page: bad token")
 
 const (
-	session = 12 * time.Hour
-
 	// A wrong token is answered after penance. That many tokens at most are being checked or done penance for, so that in a
 	// second no more than that can be tried, by however many browsers.
 	penance  = time.Second
@@ -35,12 +30,12 @@ type gate struct {
 	secure        bool
 	root          string
 	name          string // of the cookie; cookies know no ports, and two pages on one host must not overwrite each other's
-	key           []byte // signs cookies
+	sessions      sessions
 	attempts      chan struct{}
 }
 
 func newGate(lookToken, releaseToken string, secure bool) (*gate, error) {
-	g := &gate{secure: secure, key: random(), attempts: make(chan struct{}, penitent)}
+	g := &gate{secure: secure, attempts: make(chan struct{}, penitent)}
 	g.name = "lockreg-" + hex.EncodeToString(random()[:4])
 	for _, token := range []struct {
 		text string
@@ -100,47 +95,10 @@ func (g *gate) rights(r *http.Request) right {
 	if g.look == nil {
 		granted = look
 	}
-	if cookie, err := r.Cookie(g.name); err == nil {
-		signed, _ := g.verify(cookie.Value)
-		granted = max(granted, signed)
+	if one := g.session(r); one != nil {
+		granted = max(granted, one.granted)
 	}
 	return granted
-}
-
-// until is when what the request may do ends; zero: never.
-func (g *gate) until(r *http.Request) time.Time {
-	if cookie, err := r.Cookie(g.name); err == nil {
-		if granted, end := g.verify(cookie.Value); granted != nothing {
-			return end
-		}
-	}
-	return time.Time{}
-}
-
-// sign makes the value of a cookie: "<right>.<end>.<signature>".
-func (g *gate) sign(granted right, end time.Time) string {
-	text := strconv.Itoa(int(granted)) + "." + strconv.FormatInt(end.Unix(), 10)
-	return text + "." + g.signature(text)
-}
-
-func (g *gate) signature(text string) string {
-	mac := hmac.New(sha256.New, g.key)
-	mac.Write([]byte(text))
-	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
-}
-
-func (g *gate) verify(value string) (right, time.Time) {
-	dot := strings.LastIndexByte(value, '.')
-	if g.key == nil || dot < 0 || !hmac.Equal([]byte(g.signature(value[:dot])), []byte(value[dot+1:])) {
-		return nothing, time.Time{}
-	}
-	granted, end, _ := strings.Cut(value[:dot], ".")
-	number, _ := strconv.Atoi(granted)
-	seconds, _ := strconv.ParseInt(end, 10, 64)
-	if !time.Now().Before(time.Unix(seconds, 0)) {
-		return nothing, time.Time{}
-	}
-	return right(number), time.Unix(seconds, 0)
 }
 
 func (g *gate) cookie(value string, age int) *http.Cookie {
@@ -171,18 +129,23 @@ func (h *Handler) login(w http.ResponseWriter, r *http.Request) {
 	if granted == nothing {
 		// The place is kept also when the browser has gone: a new connection must not be a quicker way.
 		time.Sleep(penance)
-		h.log.Warn("wrong token", "caller", r.RemoteAddr)
+		callerIn(h.log, r).Warn("wrong token")
 		h.refuse(w, r, http.StatusUnauthorized, "This token is not known.")
 		return
 	}
-	http.SetCookie(w, h.gate.cookie(h.gate.sign(granted, time.Now().Add(session)), int(session.Seconds())))
+	h.gate.forget(r)
+	http.SetCookie(w, h.gate.cookie(h.gate.sessions.begin(granted), int(sessionLength.Seconds())))
+	callerIn(h.log, r).Info("signed in", "release", granted == release)
 	h.answer(w, http.StatusOK, map[string]bool{"release": granted == release})
 }
 
-// logout takes the cookie back.
+// logout ends the session, and takes the cookie back.
 func (h *Handler) logout(w http.ResponseWriter, r *http.Request) {
 	if !h.read(w, r, &struct{}{}) {
 		return
+	}
+	if h.gate.forget(r) {
+		callerIn(h.log, r).Info("signed out")
 	}
 	http.SetCookie(w, h.gate.cookie("", -1))
 	h.answer(w, http.StatusOK, struct{}{})

@@ -290,9 +290,7 @@ func TestCookie(t *testing.T) {
 
 		// It cannot be changed, nor used with another handler.
 		forged := *cookie
-		forged.Value = "2" + strings.TrimPrefix(cookie.Value, "1")
-		assert.Equal(t, 401, request(h, "POST", "/release", releaseOfA, func(r *http.Request) { r.AddCookie(&forged) }).code())
-		for _, value := range []string{"", ".", "2.99999999999.", "1", cookie.Value + "x"} {
+		for _, value := range []string{"", ".", "2.99999999999.", "1", cookie.Value + "x", cookie.Value[1:]} {
 			forged.Value = value
 			assert.Equal(t, 401, request(h, "GET", "/lock?path=a", func(r *http.Request) { r.AddCookie(&forged) }).code(), value)
 		}
@@ -319,6 +317,105 @@ func TestSessionEnds(t *testing.T) {
 		<-time.After(3 * time.Second)
 		require.Equal(t, 303, request(h, "GET", "/", in).code())
 		<-b.left // the stream, too
+	})
+}
+
+// After it has signed out a browser's cookie is worth nothing, also where somebody has a copy of it.
+func TestSignOutEndsTheSession(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := newPage(t, newFake(), page.WithTokens(lookToken, releaseToken, false))
+		in, other := signIn(t, h, releaseToken), signIn(t, h, releaseToken)
+		b, others := look(t, h, in), look(t, h, other)
+		synctest.Wait()
+		require.Equal(t, 200, request(h, "POST", "/logout", `{}`, in).code())
+		<-b.left
+		require.Equal(t, 401, request(h, "GET", "/lock?path=a", in).code())
+		require.Equal(t, 401, request(h, "POST", "/release", releaseOfA, in).code())
+		require.Equal(t, 200, request(h, "GET", "/lock?path=a", other).code())
+		synctest.Wait()
+		select {
+		case <-others.left:
+			t.Fatal("another session ends, too")
+		default:
+		}
+		require.Equal(t, 200, request(h, "POST", "/logout", `{}`, in).code(), "again")
+
+		// One that signs in anew, as for releasing, has its new session alone.
+		anew := request(h, "POST", "/login", `{"token":"`+lookToken+`"}`, other).Result().Cookies()[0]
+		<-others.left
+		require.Equal(t, 401, request(h, "GET", "/lock?path=a", other).code())
+		require.Equal(t, 200, request(h, "GET", "/lock?path=a", func(r *http.Request) { r.AddCookie(anew) }).code())
+	})
+}
+
+// However often somebody signs in, the server keeps a bounded number of sessions, the newest ones.
+func TestSessionsAreLimited(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := newPage(t, newFake(), page.WithTokens(lookToken, "", false))
+		first := signIn(t, h, lookToken)
+		<-time.After(time.Second)
+		second := signIn(t, h, lookToken)
+		for range 998 {
+			signIn(t, h, lookToken)
+		}
+		require.Equal(t, 200, request(h, "GET", "/lock?path=a", first).code())
+		signIn(t, h, lookToken)
+		require.Equal(t, 401, request(h, "GET", "/lock?path=a", first).code())
+		require.Equal(t, 200, request(h, "GET", "/lock?path=a", second).code())
+	})
+}
+
+// One session has eight streams, and leaves the other places to others.
+func TestStreamsOfASessionAreLimited(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := newPage(t, newFake(), page.WithTokens(lookToken, "", false))
+		in, other := signIn(t, h, lookToken), signIn(t, h, lookToken)
+		first := look(t, h, in)
+		for range 7 {
+			look(t, h, in)
+		}
+		synctest.Wait()
+		refused := look(t, h, in)
+		<-refused.left
+		require.Equal(t, http.StatusServiceUnavailable, refused.code)
+		require.NotEmpty(t, refused.header.Get("Retry-After"))
+		require.Equal(t, 8, h.Streams())
+		look(t, h, other)
+		first.close()
+		look(t, h, in)
+		synctest.Wait()
+		require.Equal(t, 9, h.Streams())
+	})
+}
+
+// Who comes in, and which releases are refused, is in the log.
+func TestSignInsAndRefusedReleasesAreLogged(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var text bytes.Buffer
+		h := newPage(t, newFake(), page.WithTokens(lookToken, releaseToken, false), page.WithHosts(),
+			page.WithLogger(slog.New(slog.NewTextHandler(&text, nil))))
+		says := func(want string, code int, method, url string, changes ...any) {
+			t.Helper()
+			text.Reset()
+			changes = append(changes, with("X-Forwarded-For", "10.9.8.7"))
+			require.Equal(t, code, request(h, method, url, changes...).code())
+			require.Contains(t, text.String(), want)
+			require.Contains(t, text.String(), "caller=192.0.2.1:1234 forwarded=10.9.8.7")
+			require.NotContains(t, text.String(), releaseToken)
+		}
+		looks := signIn(t, h, lookToken)
+		says(`msg="signed in"`, 200, "POST", "/login", `{"token":"`+releaseToken+`"}`)
+		require.Contains(t, text.String(), "release=true")
+		says(`msg="wrong token"`, 401, "POST", "/login", `{"token":"no"}`)
+		says(`msg="release refused"`, 401, "POST", "/release", releaseOfA)
+		says(`msg="release refused"`, 403, "POST", "/release", releaseOfA, looks)
+		says(`msg="release refused"`, 403, "POST", "/release", releaseOfA, looks, with("Sec-Fetch-Site", "cross-site"))
+		says(`msg="release refused"`, 421, "POST", "/release", releaseOfA, looks, host("evil.example"))
+		says(`msg="signed out"`, 200, "POST", "/logout", `{}`, looks)
 	})
 }
 

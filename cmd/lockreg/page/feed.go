@@ -298,6 +298,19 @@ func (h *Handler) events(w http.ResponseWriter, r *http.Request) {
 	if !h.require(w, r, look) {
 		return
 	}
+	var end <-chan time.Time
+	var over <-chan struct{}
+	if one := h.gate.session(r); one != nil {
+		if !h.gate.sessions.join(one) {
+			w.Header().Set("Retry-After", "5")
+			h.refuse(w, r, http.StatusServiceUnavailable, "too many streams of this session")
+			return
+		}
+		defer h.gate.sessions.part(one)
+		timer := time.NewTimer(time.Until(one.end))
+		defer timer.Stop()
+		end, over = timer.C, one.over
+	}
 	s, history, err := h.feed.subscribe()
 	if err != nil {
 		w.Header().Set("Retry-After", "5")
@@ -306,31 +319,7 @@ func (h *Handler) events(w http.ResponseWriter, r *http.Request) {
 	}
 	defer h.feed.unsubscribe(s)
 
-	var end <-chan time.Time
-	if until := h.gate.until(r); !until.IsZero() {
-		timer := time.NewTimer(time.Until(until))
-		defer timer.Stop()
-		end = timer.C
-	}
-	w.Header().Set("Content-Type", "text/event-stream")
-	w.Header().Set("X-Accel-Buffering", "no") // proxies pass it on at once
-	control := http.NewResponseController(w)
-	send := func(text []byte) bool {
-		for len(text) > 0 {
-			if err := control.SetWriteDeadline(time.Now().Add(h.patience)); err != nil {
-				h.log.Error("cannot stream: no deadline for writes", "error", err)
-				return false
-			}
-			n := min(piece, len(text))
-			if _, err := w.Write(text[:n]); err != nil {
-				return false
-			}
-			text = text[n:]
-		}
-		// Until the next one there is none: with HTTP/2 it would end the stream.
-		return control.Flush() == nil && control.SetWriteDeadline(time.Time{}) == nil
-	}
-
+	send := h.sender(w)
 	var hello bytes.Buffer
 	event(&hello, "hello", struct {
 		Title   string   `json:"title"`
@@ -348,11 +337,35 @@ func (h *Handler) events(w http.ResponseWriter, r *http.Request) {
 			ok = send([]byte(":\n\n"))
 		case <-end:
 			return
+		case <-over:
+			return
 		case <-h.feed.closing:
 			return
 		case <-r.Context().Done():
 			return
 		}
+	}
+}
+
+// sender begins an answer that is a stream, and returns what sends on it; false: it is over.
+func (h *Handler) sender(w http.ResponseWriter) func(text []byte) bool {
+	w.Header().Set("Content-Type", "text/event-stream")
+	w.Header().Set("X-Accel-Buffering", "no") // proxies pass it on at once
+	control := http.NewResponseController(w)
+	return func(text []byte) bool {
+		for len(text) > 0 {
+			if err := control.SetWriteDeadline(time.Now().Add(h.patience)); err != nil {
+				h.log.Error("cannot stream: no deadline for writes", "error", err)
+				return false
+			}
+			n := min(piece, len(text))
+			if _, err := w.Write(text[:n]); err != nil {
+				return false
+			}
+			text = text[n:]
+		}
+		// Until the next one there is none: with HTTP/2 it would end the stream.
+		return control.Flush() == nil && control.SetWriteDeadline(time.Time{}) == nil
 	}
 }
 

@@ -93,7 +93,8 @@ func WithRelease(allowed func(r *http.Request) (caller string, ok bool)) Option 
 	return func(h *Handler) error { h.release = allowed; return nil }
 }
 
-// WithTokens makes the page ask for a token, which becomes a cookie that ends after twelve hours or with the handler. The first
+// WithTokens makes the page ask for a token, for a session that ends after twelve hours, when the browser
+// signs out, or with the handler. The first
 // one is for looking, the second one also frees locks. An empty first one lets everybody look, an empty second one nobody free. A
 // token has 128 bits at least, as 32 random hexadecimal digits have, and the two differ; else New fails with [ErrToken]. Secure
 // says that browsers reach the page by HTTPS, by which alone the cookie is sent then.
@@ -124,7 +125,7 @@ func WithInterval(d time.Duration) Option {
 	}
 }
 
-// WithLogger says where releases, refused requests and failures are logged. The default is [slog.Default].
+// WithLogger says where releases, sign-ins, refused requests and failures are logged. The default is [slog.Default].
 func WithLogger(log *slog.Logger) Option {
 	return func(h *Handler) error { h.log = log; return nil }
 }
@@ -156,7 +157,11 @@ func New(source Source, options ...Option) (*Handler, error) {
 	mux.HandleFunc("POST "+h.root+"login", h.login)
 	mux.HandleFunc("POST "+h.root+"logout", h.logout)
 	mux.HandleFunc("POST "+h.root+"release", h.free)
-	h.handler = http.NewCrossOriginProtection().Handler(mux)
+	protection := http.NewCrossOriginProtection()
+	protection.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h.refuse(w, r, http.StatusForbidden, "not from another site")
+	}))
+	h.handler = protection.Handler(mux)
 	return h, nil
 }
 
@@ -274,10 +279,7 @@ func (h *Handler) free(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), 5*time.Second)
 	defer cancel()
 	err := h.source.ForceUnlockHolder(ctx, in.Path, in.Holder)
-	log := h.log.With("caller", caller, "path", in.Path, "holder", in.Holder, "reason", in.Reason)
-	if forwarded := r.Header.Get("X-Forwarded-For"); forwarded != "" {
-		log = log.With("forwarded", forwarded)
-	}
+	log := forwardedIn(h.log.With("caller", caller, "path", in.Path, "holder", in.Holder, "reason", in.Reason), r)
 	switch {
 	case err == nil:
 		log.Warn("lock released by hand")
@@ -319,9 +321,27 @@ func (h *Handler) read(w http.ResponseWriter, r *http.Request, into any) bool {
 	return false
 }
 
+// refuse answers a request that nothing is done for. One for a release is told to those who run the server.
 func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, status int, reason string) {
-	h.log.Debug("request refused", "caller", r.RemoteAddr, "host", r.Host, "url", r.URL.Path, "status", status, "reason", reason)
+	level, what := slog.LevelDebug, "request refused"
+	if r.URL.Path == h.root+"release" && r.Method == http.MethodPost {
+		level, what = slog.LevelWarn, "release refused"
+	}
+	callerIn(h.log, r).Log(r.Context(), level, what, "host", r.Host, "url", r.URL.Path, "status", status, "reason", reason)
 	h.answer(w, status, map[string]string{"error": reason})
+}
+
+// callerIn is a log whose lines say who has sent a request.
+func callerIn(log *slog.Logger, r *http.Request) *slog.Logger {
+	return forwardedIn(log.With("caller", r.RemoteAddr), r)
+}
+
+// forwardedIn is a log whose lines say for whom a proxy has sent a request, as far as that can be believed.
+func forwardedIn(log *slog.Logger, r *http.Request) *slog.Logger {
+	if forwarded := r.Header.Get("X-Forwarded-For"); forwarded != "" {
+		return log.With("forwarded", forwarded)
+	}
+	return log
 }
 
 func (h *Handler) answer(w http.ResponseWriter, status int, body any) {
