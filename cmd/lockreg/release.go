@@ -102,8 +102,8 @@ func (r *releaser) release(ctx context.Context, registry keeper) error {
 		err = failed(err)
 		result = "unknown"
 	}
-	r.logger().Info("release", "caller", caller(), "path", info.Path, "key", info.Key, "holder", h.Holder,
-		"label", h.Label.String(), "reason", r.reason, "result", result)
+	r.logger().Info("release", "caller", caller(), "path", printable.Valid(info.Path), "key", printable.Valid(info.Key),
+		"holder", printable.Valid(h.Holder), "label", h.Label.String(), "reason", r.reason, "result", result)
 	if err == nil {
 		err = r.done(info, h)
 	}
@@ -186,7 +186,7 @@ func (r *releaser) onTerminal() bool {
 
 func (r *releaser) done(info lockregistry.LockInfo, h lockregistry.HolderInfo) error {
 	if r.json {
-		return r.printJSON(map[string]any{"freed": view.OfLock(info), "holder": h.Holder})
+		return r.printJSON(map[string]any{"freed": view.OfLock(info), "holder": printable.Valid(h.Holder)})
 	}
 	_, err := fmt.Fprintf(r.out, "%s is released; it was held by %s\n", printable.Text(info.Key), printable.Text(who(h)))
 	return err

@@ -339,6 +339,32 @@ func TestDeadlocksAreToldWhenTheyChange(t *testing.T) {
 	})
 }
 
+// Paths that are no UTF-8 do not collapse into one, and each can be asked for and released.
+func TestPathsThatAreNoUTF8(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		source := newFake()
+		for i, path := range []string{"a\xff", "a\xfe", "a\ufffd"} {
+			source.set(someLock(path, i))
+		}
+		h := newPage(t, source, page.WithRelease(everybody))
+		b := look(t, h)
+		synctest.Wait()
+		text := b.read()
+		for i, id := range []string{"a%FF", "a%FE", "a%EF%BF%BD"} {
+			require.Contains(t, text, fmt.Sprintf(`"id":"%s"`, id))
+			require.Contains(t, request(h, "GET", "/lock?path="+id).body(), fmt.Sprintf(`"waiterCount":%d`, i))
+		}
+		require.Contains(t, text, `"path":"a\\xff"`)
+		require.Equal(t, 200, request(h, "POST", "/release", `{"id":"a%FE","holderId":"r1%3A17"}`).code())
+		require.Equal(t, []string{"a\xfe"}, source.released)
+		require.Equal(t, 400, request(h, "POST", "/release", `{"id":"a%F","holderId":"r1%3A17"}`).code())
+		<-time.After(time.Second)
+		synctest.Wait()
+		require.Contains(t, b.read(), "event: gone\ndata: [\"a%FE\"]")
+	})
+}
+
 func TestOneLock(t *testing.T) {
 	t.Parallel()
 	source := newFake()

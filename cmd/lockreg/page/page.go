@@ -26,6 +26,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/printable"
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/view"
 )
 
@@ -263,9 +264,14 @@ func (h *Handler) free(w http.ResponseWriter, r *http.Request) {
 	if !h.require(w, r, release) {
 		return
 	}
-	var in struct{ Path, Holder, Reason string }
+	var in struct{ Path, ID, Holder, HolderID, Reason string } // an id counts where there is one: a text may not be faithful
 	if !h.read(w, r, &in) {
 		return
+	}
+	for _, text := range []struct{ id, into *string }{{&in.ID, &in.Path}, {&in.HolderID, &in.Holder}} {
+		if *text.id != "" {
+			*text.into, _ = view.OfID(*text.id) // empty when it is none
+		}
 	}
 	if in.Path == "" || in.Holder == "" || utf8.RuneCountInString(in.Reason) > 500 {
 		h.refuse(w, r, http.StatusBadRequest, "path and holder are needed, and a reason has 500 characters at most")
@@ -279,7 +285,7 @@ func (h *Handler) free(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), 5*time.Second)
 	defer cancel()
 	err := h.source.ForceUnlockHolder(ctx, in.Path, in.Holder)
-	log := forwardedIn(h.log.With("caller", caller, "path", in.Path, "holder", in.Holder, "reason", in.Reason), r)
+	log := forwardedIn(h.log.With("caller", caller, "path", printable.Valid(in.Path), "holder", printable.Valid(in.Holder), "reason", in.Reason), r)
 	switch {
 	case err == nil:
 		log.Warn("lock released by hand")

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/printable"
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/view"
 )
 
@@ -46,6 +47,7 @@ type entry struct {
 // row is what the list shows of a lock.
 type row struct {
 	Path    string       `json:"path"`
+	ID      string       `json:"id"` // the same, see view.ID
 	Version int          `json:"version"`
 	Kind    string       `json:"kind"`
 	Holders int          `json:"holders"`
@@ -103,7 +105,7 @@ func (e *entry) same(before *entry) bool {
 
 func (e *entry) row() row {
 	r := row{
-		Path: e.info.Path, Version: e.version, Kind: e.info.Kind, Holders: e.info.HolderCount, Waiters: e.info.WaiterCount,
+		Path: printable.Valid(e.info.Path), ID: view.ID(e.info.Path), Version: e.version, Kind: e.info.Kind, Holders: e.info.HolderCount, Waiters: e.info.WaiterCount,
 		At: e.at.UnixMilli(),
 	}
 	first := e.info
@@ -162,7 +164,7 @@ func (s *state) since(last *state) []byte {
 	gone := []string{}
 	for path := range last.entries {
 		if s.entries[path] == nil {
-			gone = append(gone, path)
+			gone = append(gone, view.ID(path))
 		}
 	}
 	for chunk := range slices.Chunk(gone, rowsAtOnce) {

@@ -2,6 +2,7 @@
 package printable
 
 import (
+	"fmt"
 	"net/url"
 	"slices"
 	"strconv"
@@ -18,11 +19,62 @@ func Text(s string) string {
 		return s
 	}
 	quoted := strconv.Quote(s)
-	return strings.ReplaceAll(quoted[1:len(quoted)-1], `\"`, `"`)
+	return string(Line([]byte(strings.ReplaceAll(quoted[1:len(quoted)-1], `\"`, `"`))))
 }
 
-// hidden tells whether a character shows as something else than itself.
-func hidden(r rune) bool { return !unicode.IsPrint(r) }
+// hidden tells whether a character shows as something else than itself: not at all, as a space, or by what it does to others.
+func hidden(r rune) bool {
+	if r < 0x80 {
+		return r < ' ' || r == 0x7f
+	}
+	return !unicode.IsPrint(r) || unicode.In(r, unicode.Other_Default_Ignorable_Code_Point, unicode.Variation_Selector) ||
+		r == 0x2800 || r == 0x16fe4 || r == 0x1d159 // letters that are blank: of Braille, of Khitan, of music
+}
+
+// Valid is s with each byte that is no UTF-8 written as in Go, for formats that have UTF-8 alone.
+func Valid(s string) string {
+	if utf8.ValidString(s) {
+		return s
+	}
+	var out strings.Builder
+	for i, r := range s {
+		if _, size := utf8.DecodeRuneInString(s[i:]); r == utf8.RuneError && size == 1 {
+			fmt.Fprintf(&out, `\x%02x`, s[i])
+		} else {
+			out.WriteRune(r)
+		}
+	}
+	return out.String()
+}
+
+// Line is a line of a log whose texts are quoted where Go does so, with the rest escaped, too.
+func Line(line []byte) []byte {
+	if !slices.ContainsFunc([]rune(string(line)), hidden) {
+		return line
+	}
+	out := make([]byte, 0, len(line))
+	for _, r := range string(line) {
+		if r == '\n' || !hidden(r) {
+			out = utf8.AppendRune(out, r)
+			continue
+		}
+		quoted := escaped(r)
+		out = append(out, quoted...)
+	}
+	return out
+}
+
+// escaped is a hidden character as Go writes those that it takes for such.
+func escaped(r rune) string {
+	if r > 0xffff {
+		return fmt.Sprintf(`\U%08x`, r)
+	}
+	if r < 0x80 || !unicode.IsPrint(r) {
+		quoted := strconv.QuoteRune(r)
+		return quoted[1 : len(quoted)-1]
+	}
+	return fmt.Sprintf(`\u%04x`, r)
+}
 
 // JSON is a JSON text with the same characters escaped as JSON has it. They can only be within strings there, but for line
 // ends and spaces between the values, which stay.

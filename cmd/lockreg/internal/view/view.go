@@ -4,14 +4,18 @@ package view
 
 import (
 	"iter"
+	"net/url"
+	"strings"
 	"time"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/printable"
 )
 
 // Lock is a path and everybody who holds it or waits for it.
 type Lock struct {
 	Path   string `json:"path"`
+	ID     string `json:"id"` // the path, see ID
 	Key    string `json:"key"`
 	Kind   string `json:"kind"`   // lock, readwrite, too long, or nothing: nobody holds it and nobody waits
 	Layout string `json:"layout"` // spring or redisson
@@ -27,6 +31,7 @@ type Lock struct {
 // Holder is a hold of a lock: the only one, or one of several readers.
 type Holder struct {
 	Holder  string     `json:"holder"` // as in Redis, the value or the field of the key
+	ID      string     `json:"id"`     // the same, see ID
 	Label   *Label     `json:"label"`  // null: Java, or an older version
 	Shared  bool       `json:"shared"` // a reader
 	Since   *time.Time `json:"since"`
@@ -59,30 +64,39 @@ type Deadlock struct {
 // Wait is one call of a deadlock.
 type Wait struct {
 	Path  string     `json:"path"` // what it waits for
+	ID    string     `json:"id"`   // the same, see ID
 	Kind  string     `json:"kind"`
 	Owner string     `json:"owner"`
 	Holds []string   `json:"holds"`
+	IDs   []string   `json:"holdIds"` // the same
 	Label *Label     `json:"label"`
 	Since *time.Time `json:"since"`
 }
 
+// ID is a text of Redis, percent-encoded: all bytes but letters, digits, and -_.~ are %XX. It is another one for every other
+// text, also where that is no UTF-8, which JSON cannot have, and whose bytes are shown as \xff. It can stand in a query.
+func ID(text string) string { return strings.ReplaceAll(url.QueryEscape(text), "+", "%20") }
+
+// OfID is the inverse of ID.
+func OfID(id string) (string, error) { return url.PathUnescape(id) }
+
 // OfLock is the view of a lock. Empty lists are [], never null.
 func OfLock(info lockregistry.LockInfo) Lock {
 	lock := Lock{
-		Path: info.Path, Key: info.Key, Kind: info.Kind, Layout: OfLayout(info.Layout),
+		Path: printable.Valid(info.Path), ID: ID(info.Path), Key: printable.Valid(info.Key), Kind: info.Kind, Layout: OfLayout(info.Layout),
 		Holders: make([]Holder, 0, len(info.Holders)), HolderCount: info.HolderCount,
 		Waiters: make([]Waiter, 0, len(info.Waiters)), WaiterCount: info.WaiterCount,
 		TooLong: append([]string{}, info.TooLong...),
 	}
 	for _, h := range info.Holders {
 		lock.Holders = append(lock.Holders, Holder{
-			Holder: h.Holder, Label: ofLabel(h.Label), Shared: h.Shared, Since: OfTime(h.Since), LeaseMS: ofLease(h.Lease),
+			Holder: printable.Valid(h.Holder), ID: ID(h.Holder), Label: ofLabel(h.Label), Shared: h.Shared, Since: OfTime(h.Since), LeaseMS: ofLease(h.Lease),
 			Token: h.Token, Kept: h.Kept,
 		})
 	}
 	for _, w := range info.Waiters {
 		lock.Waiters = append(lock.Waiters, Waiter{
-			Registry: w.Registry, Label: ofLabel(w.Label), Shared: w.Shared, Since: OfTime(w.Since),
+			Registry: printable.Valid(w.Registry), Label: ofLabel(w.Label), Shared: w.Shared, Since: OfTime(w.Since),
 		})
 	}
 	return lock
@@ -106,10 +120,15 @@ func OfDeadlocks(found []lockregistry.Deadlock) []Deadlock {
 	for _, d := range found {
 		deadlock := Deadlock{Waits: make([]Wait, 0, len(d.Waits))}
 		for _, w := range d.Waits {
-			deadlock.Waits = append(deadlock.Waits, Wait{
-				Path: w.Path, Kind: w.Kind, Owner: w.Owner, Holds: append([]string{}, w.Holds...), Label: ofLabel(w.Label),
-				Since: OfTime(w.Since),
-			})
+			wait := Wait{
+				Path: printable.Valid(w.Path), ID: ID(w.Path), Kind: w.Kind, Owner: printable.Valid(w.Owner),
+				Holds: make([]string, 0, len(w.Holds)), IDs: make([]string, 0, len(w.Holds)),
+				Label: ofLabel(w.Label), Since: OfTime(w.Since),
+			}
+			for _, path := range w.Holds {
+				wait.Holds, wait.IDs = append(wait.Holds, printable.Valid(path)), append(wait.IDs, ID(path))
+			}
+			deadlock.Waits = append(deadlock.Waits, wait)
 		}
 		deadlocks = append(deadlocks, deadlock)
 	}
@@ -128,7 +147,7 @@ func ofLabel(l lockregistry.Label) *Label {
 	if !l.Known() {
 		return nil
 	}
-	return &Label{Registry: l.Registry, Host: l.Host, PID: l.PID, Name: l.Name}
+	return &Label{Registry: printable.Valid(l.Registry), Host: l.Host, PID: l.PID, Name: l.Name}
 }
 
 // OfTime is null when t is unknown, or when JSON has no form for it.

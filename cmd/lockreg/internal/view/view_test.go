@@ -3,6 +3,7 @@ package view_test
 import (
 	"encoding/json"
 	"errors"
+	"net/url"
 	"testing"
 	"time"
 
@@ -26,11 +27,11 @@ func requireJSON(t *testing.T, expected string, v any) {
 func TestLock(t *testing.T) {
 	t.Parallel()
 	requireJSON(t, `{
-		"path": "a", "key": "locks:a", "kind": "readwrite", "layout": "redisson",
+		"path": "a", "id": "a", "key": "locks:a", "kind": "readwrite", "layout": "redisson",
 		"holders": [
-			{"holder": "r1:17", "label": {"registry": "r1", "host": "web-1", "pid": 4711, "name": "billing"}, "shared": true,
+			{"holder": "r1:17", "id": "r1%3A17", "label": {"registry": "r1", "host": "web-1", "pid": 4711, "name": "billing"}, "shared": true,
 				"since": "2026-09-21T12:30:05.123456Z", "leaseMs": 1500, "token": 42, "kept": false},
-			{"holder": "x:1", "label": null, "shared": false, "since": null, "leaseMs": null, "token": 0, "kept": true}
+			{"holder": "x:1", "id": "x%3A1", "label": null, "shared": false, "since": null, "leaseMs": null, "token": 0, "kept": true}
 		],
 		"holderCount": 2,
 		"waiters": [
@@ -56,7 +57,7 @@ func TestLock(t *testing.T) {
 
 func TestFreeLockHasEmptyLists(t *testing.T) {
 	t.Parallel()
-	requireJSON(t, `{"path": "a", "key": "locks:a", "kind": "", "layout": "spring", "holders": [], "holderCount": 0,
+	requireJSON(t, `{"path": "a", "id": "a", "key": "locks:a", "kind": "", "layout": "spring", "holders": [], "holderCount": 0,
 		"waiters": [], "waiterCount": 0, "tooLong": []}`, view.OfLock(lockregistry.LockInfo{Path: "a", Key: "locks:a"}))
 }
 
@@ -85,11 +86,33 @@ func TestDeadlocks(t *testing.T) {
 	t.Parallel()
 	requireJSON(t, `[]`, view.OfDeadlocks(nil))
 	requireJSON(t, `[{"waits": [
-		{"path": "b", "kind": "lock", "owner": "goroutine 17", "holds": ["a"], "since": "2026-09-21T12:30:05.123456Z",
+		{"path": "b", "id": "b", "kind": "lock", "owner": "goroutine 17", "holds": ["a"], "holdIds": ["a"], "since": "2026-09-21T12:30:05.123456Z",
 			"label": {"registry": "r1", "host": "web-1", "pid": 4711, "name": "billing"}},
-		{"path": "a", "kind": "lock", "owner": "", "holds": [], "since": null, "label": null}
+		{"path": "a", "id": "a", "kind": "lock", "owner": "", "holds": [], "holdIds": [], "since": null, "label": null}
 	]}]`, view.OfDeadlocks([]lockregistry.Deadlock{{Waits: []lockregistry.DeadlockWait{
 		{Path: "b", Kind: "lock", Owner: "goroutine 17", Holds: []string{"a"}, Label: label, Since: since},
 		{Path: "a", Kind: "lock"},
 	}}}))
+}
+
+// What JSON cannot have is told apart all the same.
+func TestTextsThatAreNoUTF8(t *testing.T) {
+	t.Parallel()
+	seen := map[string]bool{}
+	for _, path := range []string{"a\xff", "a\xfe", "a\ufffd", "a%ff", "a b", "a+b", "ä&=?#/;", "", "\x00"} {
+		text, err := json.Marshal(view.OfLock(lockregistry.LockInfo{Path: path, Holders: []lockregistry.HolderInfo{{Holder: path}}}))
+		require.NoError(t, err)
+		var back view.Lock
+		require.NoError(t, json.Unmarshal(text, &back))
+		require.False(t, seen[back.ID], path)
+		seen[back.ID] = true
+		found, err := view.OfID(back.ID)
+		require.NoError(t, err)
+		require.Equal(t, path, found)
+		require.Equal(t, back.ID, back.Holders[0].ID)
+		values, err := url.ParseQuery("path=" + back.ID)
+		require.NoError(t, err)
+		require.Equal(t, path, values.Get("path"), "it can stand in a query")
+	}
+	require.Equal(t, `a\xff`, view.OfLock(lockregistry.LockInfo{Path: "a\xff"}).Path)
 }

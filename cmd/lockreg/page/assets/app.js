@@ -27,9 +27,10 @@ const moment = (text) => (text === null ? null : Date.parse(text));
 
 // ---------- names ----------
 
-// Characters that are not seen, or that turn the direction of others, are shown by their numbers.
-const visible = (text) =>
-  text.replace(/[\p{Cc}\p{Cf}\p{Co}\p{Zl}\p{Zp}]/gu, (c) => `\\u{${c.codePointAt(0).toString(16)}}`);
+// Characters that are not seen, or that turn the direction of others, are shown by their numbers. So are blanks but the space.
+const HIDDEN =
+  /(?! )[\p{Cc}\p{Cf}\p{Cn}\p{Co}\p{Zs}\p{Zl}\p{Zp}\p{Default_Ignorable_Code_Point}\u{2800}\u{16fe4}\u{1d159}]/gu;
+const visible = (text) => text.replace(HIDDEN, (c) => `\\u{${c.codePointAt(0).toString(16)}}`);
 
 // A registry tells its label when it has held or waited for a second. Java and older versions never do, nor since when they hold.
 function process(label, since, registry) {
@@ -53,19 +54,21 @@ function element(name, className, text) {
 
 // ---------- the locks ----------
 
-const locks = new Map(); // by path
+const locks = new Map(); // by id, as a path may be no text
 let all = []; // sorted
 let shown = []; // those of all that the filter lets through
 let generation = 0; // grows with each complete listing
 let listing = false; // one is under way
-let active = null; // the path that the keyboard is on
+let active = null; // the id of the one that the keyboard is on
 let wanted = "";
 let beginning = false;
 
-// The most contended first. Paths differ, so the order is total, and a lock is found again by halving.
+// The most contended first. Ids differ, so the order is total, and a lock is found again by halving.
 function compare(a, b) {
-  return b.waiters - a.waiters || a.oldestOrder - b.oldestOrder || (a.path < b.path ? -1 : a.path > b.path ? 1 : 0);
+  return b.waiters - a.waiters || a.oldestOrder - b.oldestOrder || order(a.path, b.path) || order(a.id, b.id);
 }
+
+const order = (a, b) => (a < b ? -1 : a > b ? 1 : 0);
 
 function place(list, lock) {
   let low = 0;
@@ -88,7 +91,7 @@ function take(list, lock) {
 }
 
 function put(row) {
-  const old = locks.get(row.path);
+  const old = locks.get(row.id);
   const oldest = moment(row.oldest);
   const holder = row.holder;
   const lock = {
@@ -105,19 +108,19 @@ function put(row) {
     take(all, old);
     take(shown, old);
   }
-  locks.set(row.path, lock);
+  locks.set(row.id, lock);
   all.splice(place(all, lock), 0, lock);
   if (matches(lock)) shown.splice(place(shown, lock), 0, lock);
-  if (row.path === open && (!old || old.version !== row.version)) refresh();
+  if (row.id === open && (!old || old.version !== row.version)) refresh();
 }
 
-function drop(path) {
-  const lock = locks.get(path);
+function drop(id) {
+  const lock = locks.get(id);
   if (!lock) return;
-  locks.delete(path);
+  locks.delete(id);
   take(all, lock);
   take(shown, lock);
-  if (path === open) refresh();
+  if (id === open) refresh();
 }
 
 function filter() {
@@ -148,13 +151,13 @@ const handlers = {
     for (const row of rows) put(row);
     dirty();
   },
-  gone(paths) {
-    for (const path of paths) drop(path);
+  gone(ids) {
+    for (const id of ids) drop(id);
     dirty();
   },
   end() {
     // What the listing did not name is not there any more. Looking for it is work for a slice of its own.
-    const left = all.filter((lock) => lock.generation !== generation).map((lock) => lock.path);
+    const left = all.filter((lock) => lock.generation !== generation).map((lock) => lock.id);
     for (let i = 0; i < left.length; i += 100) inbox.push(["gone", left.slice(i, i + 100)]);
     listing = false;
     if (open !== null) refresh();
@@ -258,8 +261,8 @@ function newRow(number) {
   const row = { node, cells, path, kind, lock: null, index: -1 };
   node.addEventListener("click", () => {
     if (row.lock === null) return;
-    active = row.lock.path;
-    show(row.lock.path);
+    active = row.lock.id;
+    show(row.lock.id, row.lock.path);
   });
   body.append(node);
   return row;
@@ -287,7 +290,7 @@ function paint() {
       row.node.hidden = true;
       row.lock = null;
     }
-    const on = row.lock !== null && row.lock.path === active;
+    const on = row.lock !== null && row.lock.id === active;
     if (on) activeNode = row.node;
     if (row.active !== on) {
       row.active = on;
@@ -342,7 +345,7 @@ function measure() {
 function go(index) {
   if (shown.length === 0) return;
   const bounded = Math.min(shown.length - 1, Math.max(0, index));
-  active = shown[bounded].path;
+  active = shown[bounded].id;
   const top = body.getBoundingClientRect().top + bounded * rowHeight;
   const above = document.querySelector(".bar").getBoundingClientRect().height;
   if (top < above) scrollBy(0, top - above);
@@ -357,7 +360,7 @@ grid.addEventListener("keydown", (event) => {
   const page = Math.max(1, Math.floor(innerHeight / rowHeight) - 3);
   const steps = { ArrowDown: at + 1, ArrowUp: at - 1, PageDown: at + page, PageUp: at - page, Home: 0, End: shown.length - 1 };
   if (event.key in steps) go(steps[event.key]);
-  else if ((event.key === "Enter" || event.key === " ") && at >= 0) show(active);
+  else if ((event.key === "Enter" || event.key === " ") && at >= 0) show(lock.id, lock.path);
   else return;
   event.preventDefault();
 });
@@ -424,10 +427,10 @@ function chart(id, column, end, span, name, format) {
 
 // ---------- deadlocks ----------
 
-function pathButton(path) {
+function pathButton(path, id) {
   const button = element("button", "path", visible(path));
   button.type = "button";
-  button.addEventListener("click", () => show(path));
+  button.addEventListener("click", () => show(id, path));
   return button;
 }
 
@@ -444,8 +447,8 @@ function deadlocks(found) {
     for (const wait of deadlock.waits.slice(0, 20)) {
       const item = element("li");
       item.append(`${visible(wait.owner)} in ${process(wait.label, null, "")} holds `);
-      wait.holds.forEach((path, i) => item.append(i > 0 ? ", " : "", pathButton(path)));
-      item.append(" and waits for ", pathButton(wait.path));
+      wait.holds.forEach((path, i) => item.append(i > 0 ? ", " : "", pathButton(path, wait.holdIds[i])));
+      item.append(" and waits for ", pathButton(wait.path, wait.id));
       if (wait.since !== null) {
         const since = element("span");
         since.dataset.since = moment(wait.since);
@@ -461,14 +464,14 @@ function deadlocks(found) {
 
 // ---------- a lock ----------
 
-let open = null; // the path in the dialog
+let open = null; // the id of the lock in the dialog
 let asking = false;
 let again = false;
 let release = "no";
 let chosen = null; // the holder to be released
 
-function show(path) {
-  open = path;
+function show(id, path) {
+  open = id;
   write($("detail-path"), visible(path));
   $("detail-facts").textContent = "";
   $("holders").replaceChildren();
@@ -487,18 +490,18 @@ async function refresh() {
   asking = true;
   do {
     again = false;
-    const path = open;
-    if (path === null) break;
+    const id = open;
+    if (id === null) break;
     let status = 0;
     let data = null;
     try {
-      const answer = await fetch(`lock?path=${encodeURIComponent(path)}`);
+      const answer = await fetch(`lock?path=${id}`);
       status = answer.status;
       data = await answer.json();
     } catch {
       // The stream tells that the server is away; when it is back, the lock is asked for again.
     }
-    if (path !== open) again = true;
+    if (id !== open) again = true;
     else if (status === 200 && data.lock === null) free();
     else if (status === 200) detail(data.lock, data.at);
   } while (again);
@@ -547,8 +550,8 @@ function detail(lock, at) {
       if (release === "yes") {
         const button = element("button", "", "Release");
         button.type = "button";
-        button.dataset.holder = holder.holder;
-        button.addEventListener("click", () => ask(lock.path, holder));
+        button.dataset.holder = holder.id;
+        button.addEventListener("click", () => ask(lock, holder));
         item.append(button);
       }
       return item;
@@ -577,9 +580,9 @@ $("detail").addEventListener("click", (event) => {
 
 // ---------- release ----------
 
-function ask(path, holder) {
-  chosen = { path, holder: holder.holder };
-  write($("confirm-path"), visible(path));
+function ask(lock, holder) {
+  chosen = { path: lock.path, id: lock.id, holder: holder.id };
+  write($("confirm-path"), visible(lock.path));
   const since = holder.since === null ? "" : `, which asked for it ${ago(moment(holder.since))} ago`;
   const held = `It is held by ${process(holder.label, holder.since, holder.holder)}${since}.`;
   write($("confirm-text"), holder.kept ? "Nobody holds it: it stays taken after its release." : held);
@@ -600,10 +603,10 @@ async function change(url, body) {
 $("confirm-no").addEventListener("click", () => $("confirm").close());
 $("confirm-form").addEventListener("submit", async (event) => {
   event.preventDefault();
-  const { path, holder } = chosen;
+  const { path, id, holder } = chosen;
   $("confirm-yes").disabled = true;
   try {
-    await change("release", { path, holder, reason: $("reason").value });
+    await change("release", { id, holderId: holder, reason: $("reason").value });
     $("confirm").close();
     announce(`Released: ${visible(path)}`);
   } catch (error) {

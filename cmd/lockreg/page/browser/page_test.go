@@ -42,14 +42,14 @@ func TestNamesAreText(t *testing.T) {
 	source.deadlocks = []lockregistry.Deadlock{{Waits: []lockregistry.DeadlockWait{
 		{Path: names[0], Owner: names[0], Holds: names, Label: label(names[0], 1, names[1])},
 	}}}
-	turned := "user\u202egnp.exe\x1b"
+	turned := "user\u202egnp.exe\x1b\u3164\u2800\ufe0f\u034f\u00a0"
 	source.set(made(turned, 0))
 	b := open(t, serve(t, source, page.WithTitle(names[0]), page.WithRelease(me)), 1200, 900)
 	b.await(`document.querySelectorAll("#rows .row:not([hidden])").length === 7`)
 	for _, name := range names {
 		b.await(row(name))
 	}
-	b.await(row(`user\u{202e}gnp.exe\u{1b}`))
+	b.await(row(`user\u{202e}gnp.exe\u{1b}\u{3164}\u{2800}\u{fe0f}\u{34f}\u{a0}`))
 	b.text("#deadlock-list", names[0])
 	for i := range 7 {
 		b.click("#rows .row:nth-child(" + string(rune('1'+i)) + ")")
