@@ -44,6 +44,7 @@ type Registry struct {
 	clock     clock
 
 	inspection inspection
+	master     masterOf
 	recording  recording
 	tolerant   bool // see WithoutDeadlockErrors
 

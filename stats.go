@@ -2,10 +2,13 @@ package lockregistry
 
 import (
 	"cmp"
+	"context"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/redis/rueidis"
 
 	"github.com/lockregistry/lockregistry/internal/topology"
 )
@@ -34,7 +37,7 @@ type WakeupCounts struct {
 // NodeStats is about one server: a single one, the master that Sentinels name, or a master of a cluster. A server that calls wait
 // for a word of is there although it is no master any more.
 type NodeStats struct {
-	Address string // host and port; empty: a part of the cluster of which nobody knows the master
+	Address string // host and port; empty: nobody knows the master, or the client does not name its servers
 
 	// Wakeup is how waiting calls of this registry learn of changes: WakeupTracking or WakeupPubSub with a connection, else
 	// WakeupPoll. The connection is that of all registries on the client.
@@ -58,8 +61,9 @@ type counts struct {
 	handOvers, grants, polls atomic.Uint64
 }
 
-// Stats tells what the registry does. It sends nothing, except in a cluster: there it asks the nodes once a second at most which
-// slots they have. The first time it waits for their answers, for 0.3 s at most, later it does not. It looks at each lock that
+// Stats tells what the registry does. It sends nothing, except where the client has several servers. In a cluster it asks the
+// nodes once a second at most which slots they have; the first time it waits for their answers, for 0.3 s at most, later it does
+// not. Where the client has replicas, too, it asks as often which server is the master (ROLE), for 0.3 s at most. It looks at each lock that
 // the registry keeps, which takes about 0.1 µs for each, and 1 µs for each in use, and disturbs no other call. The numbers
 // belong to about the same moment. They are there after Close, too.
 func (r *Registry) Stats() Stats {
@@ -71,13 +75,17 @@ func (r *Registry) Stats() Stats {
 	s.Strays = len(r.scheduler.strays)
 	r.scheduler.mu.Unlock()
 	s.Wakeups = WakeupCounts{ByGrant: r.counts.grants.Load(), ByPoll: r.counts.polls.Load()}
-	nodes := r.masters()
+	server := ""
+	if !r.cluster {
+		server = r.master.of(r.client, r.clock)
+	}
+	nodes := r.masters(server)
 	if r.waker.listening != nil {
 		states, messages, invalidations := r.waker.listening.States()
 		s.Wakeups.ByMessage, s.Wakeups.ByInvalidation = messages, invalidations
 		for _, state := range states {
 			if !r.cluster { // there is one
-				state.Node = topology.Servers(r.client)[0]
+				state.Node = server
 			}
 			n := nodes.at(state.Node)
 			n.Waiters, n.Lost = state.Waiters, state.Lost
@@ -145,10 +153,10 @@ func (n nodesStats) at(address string) *NodeStats {
 	return n[address]
 }
 
-// masters are the servers that have the lanes, with what is known of those.
-func (r *Registry) masters() nodesStats {
+// masters are the servers that have the lanes, with what is known of those. Outside of a cluster there is one, the given one.
+func (r *Registry) masters(server string) nodesStats {
 	nodes, t := nodesStats{}, r.transport
-	owners := topology.Servers(r.client)
+	owners := []string{server}
 	if t.guide != nil {
 		owners = t.guide.owners()
 	}
@@ -231,3 +239,34 @@ func (s *scheduler) note(e errand, key string, succeeded, failed bool) {
 		(*since)[lane] = now
 	}
 }
+
+// masterOf is which server of a client outside of a cluster takes writes, where replicas are among its servers.
+type masterOf struct {
+	mu      sync.Mutex
+	servers []string // that were asked
+	at      instant  // when
+	address string
+}
+
+// of returns the address of the server; empty when nobody knows it.
+func (m *masterOf) of(client rueidis.Client, c clock) string {
+	servers := topology.Servers(client)
+	switch len(servers) {
+	case 0:
+		return ""
+	case 1:
+		return servers[0]
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := c.now()
+	if !slices.Equal(servers, m.servers) || m.at.until(now) >= guideFor {
+		ctx, end := context.WithTimeout(context.Background(), masterLimit)
+		defer end()
+		m.servers, m.at, m.address = servers, now, topology.Master(ctx, client)
+	}
+	return m.address
+}
+
+// masterLimit is how long [Registry.Stats] waits for the servers to say which of them is the master.
+const masterLimit = 300 * time.Millisecond

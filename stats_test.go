@@ -3,6 +3,7 @@ package lockregistry_test
 import (
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -296,5 +298,52 @@ func BenchmarkStats(b *testing.B) {
 				r.Stats()
 			}
 		})
+	}
+}
+
+// nameless is a client that does not name its servers, as one that wraps another may be.
+type nameless struct{ rueidis.Client }
+
+func (nameless) Nodes() map[string]rueidis.Client { return nil }
+
+func TestStats_ClientWithoutNodes(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		r := w.registryOn(nameless{w.client()})
+		l := r.Obtain("42")
+		w.lock(l)
+		has := w.goroutine().starts(l)
+		w.settle()
+		nodes := r.Stats().Nodes
+		require.Len(t, nodes, 1)
+		require.Empty(t, nodes[0].Address)
+		require.NotZero(t, nodes[0].LastAnswer)
+		w.unlock(l)
+		require.NoError(t, <-has)
+	})
+}
+
+// A client with replicas has its master in the figures, whichever address sorts first.
+func TestStats_ReplicaAddress(t *testing.T) {
+	servers := []*redistest.Server{redistest.Start(t), redistest.Start(t)}
+	for i, master := range servers {
+		replica := servers[1-i]
+		host, port, err := net.SplitHostPort(master.Addr())
+		require.NoError(t, err)
+		master.Command(t, "REPLICAOF", "NO", "ONE")
+		replica.Command(t, "REPLICAOF", host, port)
+		w := realWorld(t, master)
+		client, err := rueidis.NewClient(rueidis.ClientOption{
+			InitAddress: []string{master.Addr()}, DisableCache: true,
+			Standalone:     rueidis.StandaloneOption{ReplicaAddress: []string{replica.Addr()}},
+			SendToReplicas: func(rueidis.Completed) bool { return false },
+		})
+		require.NoError(t, err)
+		t.Cleanup(client.Close)
+		r := w.registryOn(client)
+		w.lock(r.Obtain("42"))
+		nodes := r.Stats().Nodes
+		require.Len(t, nodes, 1)
+		require.Equal(t, master.Addr(), nodes[0].Address)
+		w.unlock(r.Obtain("42"))
 	}
 }

@@ -3,6 +3,7 @@ package topology
 
 import (
 	"cmp"
+	"context"
 	"maps"
 	"net"
 	"slices"
@@ -13,6 +14,32 @@ import (
 
 // Servers returns the addresses of the servers that a client uses, in order: one of Sentinel changes them with the master.
 func Servers(client rueidis.Client) []string { return slices.Sorted(maps.Keys(client.Nodes())) }
+
+// Master asks the servers of a client at the same time, and returns the address of the one that says that it is a master; nothing
+// when none does.
+func Master(ctx context.Context, client rueidis.Client) string {
+	nodes := client.Nodes()
+	says := make(chan string, len(nodes))
+	for address, node := range nodes {
+		go func() {
+			reply, err := node.Do(ctx, node.B().Role().Build()).ToArray()
+			if err != nil || len(reply) == 0 {
+				says <- ""
+				return
+			}
+			if role, _ := reply[0].ToString(); role != "master" {
+				address = ""
+			}
+			says <- address
+		}()
+	}
+	for range nodes {
+		if address := <-says; address != "" {
+			return address
+		}
+	}
+	return ""
+}
 
 // Range is a range of a cluster's slots and the address of the master that has them.
 type Range struct {
