@@ -426,6 +426,23 @@ func TestNoCounter(t *testing.T) {
 	})
 }
 
+// A counter that holds no number is not overwritten, also when Lua would take it for one. It can be seen, and is removed by people.
+func TestFencing_CounterThatIsNoNumber(t *testing.T) {
+	fencedWorlds(t, func(w *world, f fenced) {
+		l := f.lock(w)
+		for _, text := range []string{"abc", "nan", "inf", "0x10", "1e5", "-1", "12345678901234567", ""} {
+			if f.name == "redisson" && (text == "-1" || text == "12345678901234567") {
+				continue // numbers to INCRBY
+			}
+			w.do("SET", f.counter, text)
+			err := l.Lock(w.Context())
+			require.ErrorContains(w, err, "fencing counter", text)
+			require.Equal(w, text, w.do("GET", f.counter))
+			require.Empty(w, about(err))
+		}
+	})
+}
+
 func TestReservedPaths(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		r := w.registry()

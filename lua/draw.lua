@@ -6,6 +6,9 @@ local function draw()
   if type(last) == 'table' then
     return last
   end
+  if last and (#last > 16 or not string.find(last, '^%d+$')) then -- tonumber takes nan and 0x1 for numbers
+    return redis.error_reply('ERR value is not an integer')
+  end
   local time = redis.call('TIME')
   local micros = time[1] * 1000000 + time[2]
   local first = math.max(micros, (tonumber(last or '') or 0) + 1)
