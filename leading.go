@@ -12,6 +12,10 @@ import (
 // What package leader needs.
 func init() { //nolint:gochecknoinits // it sets what other packages cannot import
 	seam.Lockregistry.Leads = LockOption{"Leads", 1, func(q *request, _ time.Duration) { q.leads = true }}
+	seam.Lockregistry.Lockable = func(registry any, path string) error {
+		r, _ := registry.(*Registry)
+		return r.newLock(path).check(context.Background())
+	}
 	seam.Lockregistry.Holder = func(ctx context.Context, registry any, path, op string) (string, error) {
 		r, _ := registry.(*Registry)
 		return r.holder(ctx, path, op)

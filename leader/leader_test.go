@@ -627,6 +627,10 @@ func TestBadInput(t *testing.T) {
 		} {
 			require.ErrorContains(w, err, wrong)
 		}
+		for _, reserved := range []string{"{a}:waiters", "{a}:fencing", "{a}:registry"} { // it would retry for ever
+			_, err = leader.New(r, reserved, untilEnd)
+			require.ErrorContains(w, err, "reserved")
+		}
 		_, err = leader.New(r, role, untilEnd, leader.WithBackoff(2*time.Second, time.Second))
 		require.ErrorContains(w, err, "WithBackoff(2s, 1s)")
 		_, err = leader.New(r, role, untilEnd, leader.WithLease(2*time.Millisecond), leader.WithBackoff(time.Second, time.Second))

@@ -10,6 +10,9 @@ var Lockregistry struct {
 	// serves the queue at once, without the window of 110 ms for those who only poll.
 	Leads any
 
+	// Lockable says why no plain lock of the registry can have a path, if so.
+	Lockable func(registry any, path string) error
+
 	// Holder returns who has the plain lock of path in Redis, as it is there, or nothing. The registry is a
 	// *lockregistry.Registry. Op is for the error.
 	Holder func(ctx context.Context, registry any, path, op string) (string, error)
