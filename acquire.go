@@ -3,6 +3,7 @@ package lockregistry
 import (
 	"context"
 	"errors"
+	"fmt"
 	"runtime"
 	"sync/atomic"
 	"time"
@@ -21,6 +22,8 @@ import (
 // by the garbage collector some time later. That is logged; the hold is no longer renewed, its contexts end with the cause
 // [ErrLockLost], and its key stays until its lease is over, since the work may still be running. A context keeps the hold
 // reachable; so does a context that is derived from it, until it ends, and one that the hold itself was put into.
+//
+// A nil *Hold, as a failed Acquire returns it, is one that was released.
 type Hold struct {
 	lock  *Lock
 	hold  *hold
@@ -31,6 +34,9 @@ type Hold struct {
 	calls atomic.Int32 // of Renew that are under way, and released
 	watch runtime.Cleanup
 }
+
+// errNilHold is what methods of a nil *Hold return: a Release that was deferred before the error of Acquire was looked at, say.
+var errNilHold = fmt.Errorf("%w: the Hold is nil", ErrNotOwner)
 
 // released is set in Hold.calls once Release was called.
 const released = 1 << 30
@@ -71,8 +77,11 @@ func (l *Lock) take(ctx context.Context, op string, o owner) (*Hold, error) {
 
 // Release releases the lock, from any goroutine. Whatever it returns, the hold is over. Nil means what it does for
 // [Lock.Unlock], and so do the errors: [ErrLockLost], [ErrUnavailable], and others of Redis. [ErrNotOwner] says that Release was
-// called before. Only a nil context, which is bad input, changes nothing. Release waits as long as Unlock.
+// called before, or that h is nil. Only a nil context, which is bad input, changes nothing. Release waits as long as Unlock.
 func (h *Hold) Release(ctx context.Context) error {
+	if h == nil {
+		return fmt.Errorf("lockregistry: release: %w", errNilHold)
+	}
 	defer runtime.KeepAlive(h)
 	err := h.lock.check(ctx)
 	if err == nil {
@@ -123,6 +132,9 @@ func (h *Hold) isReleased() bool { return h.calls.Load()&released != 0 }
 // was called, [ErrLockLost] when the lease is over or the key is no longer this hold's, that of ctx, that of a ttl that is too
 // short, and those of Redis; after one of the last the hold stays valid for as long as it certainly is.
 func (h *Hold) Renew(ctx context.Context, ttl time.Duration) error {
+	if h == nil {
+		return fmt.Errorf("lockregistry: renew: %w", errNilHold)
+	}
 	defer runtime.KeepAlive(h)
 	l := h.lock
 	if err := l.check(ctx); err != nil {
@@ -146,6 +158,9 @@ func (h *Hold) renew(ctx context.Context, ttl time.Duration) error {
 // Remaining is for how long the hold can still be relied on if nobody renews it: what is left of its lease, less a margin for
 // clocks. It is 0 once the hold is lost or released. It does not ask Redis.
 func (h *Hold) Remaining() time.Duration {
+	if h == nil {
+		return 0
+	}
 	defer runtime.KeepAlive(h)
 	left := h.hold.left()
 	for _, other := range h.more {
@@ -158,10 +173,20 @@ func (h *Hold) Remaining() time.Duration {
 }
 
 // Key returns the lock's key in Redis, prefix + ":" + path.
-func (h *Hold) Key() string { return h.lock.key }
+func (h *Hold) Key() string {
+	if h == nil {
+		return ""
+	}
+	return h.lock.key
+}
 
 // Path returns the path that was acquired.
-func (h *Hold) Path() string { return h.lock.path() }
+func (h *Hold) Path() string {
+	if h == nil {
+		return ""
+	}
+	return h.lock.path()
+}
 
 // Context returns a child of parent that ends with the hold, like [Lock.Context]: with the cause [ErrLockLost] as soon as the
 // hold can no longer be guaranteed, [context.Canceled] when it is released, and [ErrClosed] when the registry is closed. Once
@@ -172,6 +197,11 @@ func (h *Hold) Context(parent context.Context) context.Context {
 	defer runtime.KeepAlive(h)
 	if parent == nil {
 		parent = context.Background()
+	}
+	if h == nil {
+		ctx, cancel := context.WithCancelCause(parent)
+		cancel(errNilHold)
+		return ctx
 	}
 	if own, ok := parent.Value(ownContext{h}).(*holdContext); ok && own.Done() == parent.Done() {
 		return parent // it is one, and a second one of it would keep it

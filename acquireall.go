@@ -81,7 +81,12 @@ func (h *Hold) TokenOf(path string) uint64 {
 }
 
 // parts are the holds of all paths.
-func (h *Hold) parts() []*Hold { return append([]*Hold{h}, h.more...) }
+func (h *Hold) parts() []*Hold {
+	if h == nil {
+		return nil
+	}
+	return append([]*Hold{h}, h.more...)
+}
 
 // bundle is one call of AcquireAll.
 type bundle struct {
@@ -109,8 +114,8 @@ func (r *Registry) several(ctx context.Context, paths []string, opts []LockOptio
 	sorted := slices.Clone(paths)
 	slices.Sort(sorted)
 	q, err := request{wait: untilDone}.with(opts)
-	if err == nil && q.atLeast > 0 {
-		err = errors.New("AtLeast: it is for a single path")
+	if q.atLeast > 0 {
+		err = fault.Join(err, errors.New("AtLeast: it is for a single path"))
 	}
 	var carried *carried
 	if ctx != nil {
@@ -123,9 +128,8 @@ func (r *Registry) several(ctx context.Context, paths []string, opts []LockOptio
 	for _, path := range sorted {
 		l := r.Obtain(path)
 		switch failed := l.check(ctx); {
-		case err != nil:
-		case failed != nil:
-			err = failed
+		case err != nil || failed != nil:
+			err = fault.Join(err, failed)
 		case carried.deadlock(r.cache.current(l), valued) != nil:
 			err = ErrDeadlock
 		}

@@ -131,7 +131,7 @@ func TestAcquireAllOfBadInput(t *testing.T) {
 				_, err := r.AcquireAll(w.Context(), []string{"a"}, lockregistry.RetryOnError())
 				return err
 			},
-			"must be positive": func() error { _, err := r.AcquireAll(w.Context(), []string{"a"}, lockregistry.Wait(0)); return err },
+			"must be positive": func() error { _, err := r.AcquireAll(w.Context(), []string{"a"}, lockregistry.TTL(0)); return err },
 			"NoWait and Wait": func() error {
 				_, err := r.AcquireAll(w.Context(), []string{"a"}, lockregistry.Wait(time.Second), lockregistry.NoWait())
 				return err

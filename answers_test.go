@@ -215,6 +215,14 @@ func TestLock_AnswersToOneThatWantsIt(t *testing.T) {
 			happens: func(c *caller) { c.gone(c.writer(c.reg), 1, lockregistry.TTL(time.Hour)) },
 			opts:    []lockregistry.LockOption{lockregistry.NoWait()}, want: []error{lockregistry.ErrTimeout}, tried: true,
 		},
+		"taken here, and the wait was over before": {
+			happens: func(c *caller) { c.gone(c.writer(c.reg), 1, lockregistry.TTL(time.Hour)) },
+			opts:    []lockregistry.LockOption{lockregistry.Wait(-time.Second)}, want: []error{lockregistry.ErrTimeout}, tried: true,
+		},
+		"taken elsewhere, and nothing is left to wait": {
+			happens: func(c *caller) { c.gone(c.writer(c.other), 1, lockregistry.TTL(time.Hour)) },
+			opts:    []lockregistry.LockOption{lockregistry.Wait(0)}, want: []error{lockregistry.ErrTimeout}, tried: true,
+		},
 		"taken here for as long as it waits": {
 			happens: func(c *caller) { c.gone(c.writer(c.reg), 1, lockregistry.TTL(time.Hour)) },
 			opts:    []lockregistry.LockOption{lockregistry.Wait(time.Second)}, want: []error{lockregistry.ErrTimeout}, tried: true,
@@ -302,5 +310,63 @@ func TestLock_AnswersToOneThatWouldWaitForItself(t *testing.T) {
 			require.NotEmpty(w, call)
 		}
 		require.NoError(w, h.Release(w.Context()))
+	})
+}
+
+// A wait that was over before the call takes no time.
+func TestLock_WaitThatIsOver(t *testing.T) {
+	for _, wait := range []time.Duration{0, -1, -time.Hour} {
+		answers(t, wait.String(), func(c *caller) {
+			c.gone(c.writer(c.other), 1, lockregistry.TTL(time.Hour))
+			start := time.Now()
+			ok, err := c.lock.TryLock(c.Context(), lockregistry.Wait(wait))
+			require.NoError(c, err)
+			require.False(c, ok)
+			require.ErrorIs(c, c.lock.Lock(c.Context(), lockregistry.Wait(wait)), lockregistry.ErrTimeout)
+			require.Equal(c, start, time.Now())
+			require.NotContains(c, c.left(), "waiters")
+		})
+	}
+}
+
+// Methods of a nil Hold say what is wrong, and do not panic.
+func TestLock_NilHold(t *testing.T) {
+	var h *lockregistry.Hold
+	require.ErrorIs(t, h.Release(t.Context()), lockregistry.ErrNotOwner)
+	require.EqualError(t, h.Renew(t.Context(), time.Minute), "lockregistry: renew: not the owner of the lock: the Hold is nil")
+	require.ErrorIs(t, context.Cause(h.Context(t.Context())), lockregistry.ErrNotOwner)
+	require.Zero(t, h.Remaining())
+	require.Zero(t, h.Token())
+	require.Zero(t, h.TokenOf("42"))
+	require.Empty(t, h.Key())
+	require.Empty(t, h.Path())
+	require.Empty(t, h.Paths())
+	require.Equal(t, "Hold(nil)", fmt.Sprint(h))
+}
+
+// A call says all that is wrong with it, on one line, as New does.
+func TestLock_AllBadOptions(t *testing.T) {
+	r := unusedRegistry(t)
+	for op, locks := range lockings(r, "42") {
+		refuses(t, locks(t.Context(), lockregistry.TTL(-1), lockregistry.AtLeast(0), lockregistry.NoWait(), lockregistry.Wait(1)),
+			op, "orders:42", "TTL(-1ns): the duration must be positive; AtLeast(0s): the duration must be positive; NoWait and Wait: ")
+	}
+	_, err := r.Acquire(t.Context(), "", lockregistry.TTL(-1))
+	require.EqualError(t, err, `lockregistry: acquire "orders:": TTL(-1ns): the duration must be positive; the path is empty`)
+	_, err = r.AcquireAll(t.Context(), []string{"a", ""})
+	require.EqualError(t, err, `lockregistry: acquire "orders:": the path is empty`)
+	_, err = r.AcquireAll(t.Context(), nil)
+	require.EqualError(t, err, `lockregistry: acquire "orders:": the list of paths is empty`)
+}
+
+// The error of a key of another type has no trace of a script.
+func TestLock_WrongTypeText(t *testing.T) {
+	worlds(t, func(w *world) {
+		w.do("ZADD", theKey, "1", "one")
+		for _, l := range locksOf(w.registry(), "42") {
+			if err := l.Lock(w.Context(), lockregistry.NoWait()); l.Key() == theKey {
+				require.EqualError(w, err, "lockregistry: lock orders:42: the key holds something other than this kind of lock")
+			}
+		}
 	})
 }

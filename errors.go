@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/redis/rueidis"
@@ -70,7 +71,11 @@ type LockError struct {
 }
 
 func (e *LockError) Error() string {
-	return "lockregistry: " + e.Op + " " + e.Key + ": " + e.Err.Error()
+	key := e.Key
+	if strings.HasSuffix(key, ":") { // no colon is to follow it
+		key = strconv.Quote(key)
+	}
+	return "lockregistry: " + e.Op + " " + key + ": " + e.Err.Error()
 }
 
 // Unwrap returns the reason.
@@ -112,7 +117,7 @@ func classified(err error) error {
 	case err == nil || errors.Is(err, ErrUnavailable):
 		return err
 	case wrongType(err):
-		return fault.Join(ErrWrongType, err)
+		return ErrWrongType // the server's text is that of a script
 	case errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded): // not the caller's, see explain: the client's
 		return outage{errors.New(err.Error())}
 	case transient(err):

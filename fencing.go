@@ -35,7 +35,12 @@ func WithFencing() Option { return func(s *settings) { s.fencing = true } }
 
 // Token returns the hold's fencing token, see [WithFencing]; 0 for a registry without it and for the reader of a
 // [ReadWriteLock]. It stays what it is when the hold is lost or released. Of a hold on several paths it is that of [Hold.Path].
-func (h *Hold) Token() uint64 { return h.token }
+func (h *Hold) Token() uint64 {
+	if h == nil {
+		return 0
+	}
+	return h.token
+}
 
 // TokenFrom returns the fencing token of the hold whose context ctx is, or is derived from: of [Registry.Do], [Lock.Context] or
 // [Hold.Context], the innermost one if there are several. It is false when there is none, or when that hold has no token, see

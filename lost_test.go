@@ -43,6 +43,14 @@ var impatient = map[string]func(w *world, r *lockregistry.Registry, l *lockregis
 		}
 		return ok
 	},
+	"TryLock, Wait(0)": func(w *world, _ *lockregistry.Registry, l *lockregistry.Lock) bool {
+		ok, err := l.TryLock(w.Context(), lockregistry.Wait(0))
+		require.NoError(w, err)
+		if ok {
+			w.unlock(l)
+		}
+		return ok
+	},
 	"Lock": func(w *world, _ *lockregistry.Registry, l *lockregistry.Lock) bool {
 		w.lock(l, lockregistry.NoWait())
 		w.unlock(l)

@@ -96,7 +96,7 @@ func WithHandoff(limit time.Duration) Option { return func(s *settings) { s.hand
 func WithLayout(l Layout) Option { return func(s *settings) { s.layout = l } }
 
 // WithClientID sets the name that the registry's values in Redis begin with, for people who look at them. It must not be
-// empty, and may be any other text. Two registries never share holds, whatever their ids: with an id of yours the values
+// empty, and may be any other text of 1024 bytes at most: each key, ticket and message has it. Two registries never share holds, whatever their ids: with an id of yours the values
 // carry a random UUID as well. With an id of more than four bytes, the queue in which the registry waits takes more memory in
 // Redis, which keeps sets compact while their members are no longer than 64 bytes. Default: that UUID alone.
 func WithClientID(id string) Option { return func(s *settings) { s.clientID = &id } }
@@ -180,11 +180,11 @@ func TTL(d time.Duration) LockOption {
 	return LockOption{"TTL", d, func(q *request, d time.Duration) { q.lease = leaseOf(d) }}
 }
 
-// Wait sets how long the call waits at most, for local holders and for Redis together. It must be positive. TryLock then
-// returns false, Do and Lock return [ErrTimeout]. Default: TryLock does not wait at all, Lock and Do wait as long as their
+// Wait sets how long the call waits at most, for local holders and for Redis together. When it is not positive, as what is left
+// until a deadline may be, the call does not wait, as with [NoWait]. TryLock then returns false, Do and Lock return [ErrTimeout]. Default: TryLock does not wait at all, Lock and Do wait as long as their
 // context lets them. See also [NoWait].
 func Wait(d time.Duration) LockOption {
-	return LockOption{"Wait", d, func(q *request, d time.Duration) { q.wait = d }}
+	return LockOption{"Wait", d, func(q *request, d time.Duration) { q.wait = max(d, notAtAll) }}
 }
 
 // NoWait has the call try once, without a place in any queue, here or in Redis: Lock and Do return [ErrTimeout] at once when
@@ -225,15 +225,18 @@ type request struct {
 }
 
 // with returns the request that the options make of q. It is apart from the caller so that a call without options needs no
-// memory for it.
-func (q request) with(opts []LockOption) (request, error) {
+// memory for it. The error says all that is wrong.
+func (q request) with(opts []LockOption) (_ request, failed error) {
 	var waits, tries bool
 	for _, o := range opts {
 		if o.set == nil {
-			return q, errors.New("a LockOption that no function of this package made")
+			failed = fault.Join(failed, errors.New("a LockOption that no function of this package made"))
+			continue
 		}
 		var err error
 		switch o.name {
+		case "Wait":
+			waits = true
 		case "NoWait":
 			tries = true
 		case "RetryOnError":
@@ -245,18 +248,15 @@ func (q request) with(opts []LockOption) (request, error) {
 				err = leasable(o.name, o.value)
 			}
 		default:
-			waits = waits || o.name == "Wait"
 			err = positive(o.name, o.value)
 		}
-		if err != nil {
-			return q, err
-		}
+		failed = fault.Join(failed, err)
 		o.set(&q, o.value)
 	}
 	if waits && tries {
-		return q, errors.New("NoWait and Wait: a call cannot have both")
+		failed = fault.Join(failed, errors.New("NoWait and Wait: a call cannot have both"))
 	}
-	return q, nil
+	return q, failed
 }
 
 // lease is that of a lock whose call names none.
@@ -342,9 +342,17 @@ func known(name string, value, last int) error {
 	return nil
 }
 
+// mostClientID is how many bytes a client's id may have.
+const mostClientID = 1 << 10
+
 func named(clientID *string) error {
-	if clientID != nil && *clientID == "" {
+	switch {
+	case clientID == nil:
+		return nil
+	case *clientID == "":
 		return errors.New("WithClientID(\"\"): the id is empty")
+	case len(*clientID) > mostClientID:
+		return fmt.Errorf("WithClientID(%q...): the id has %d bytes, more than %d", (*clientID)[:20], len(*clientID), mostClientID)
 	}
 	return nil
 }

@@ -61,7 +61,7 @@ var errBusy = errors.New("busy")
 //   - [ErrClosed], when the registry is closed
 //   - [ErrUpgrade], [ErrDeadlock] and [ErrWrongType]
 //   - another error of Redis, a missing permission for instance
-//   - bad input: an empty path, a nil context, a lease under two milliseconds, a wait that is not positive, Wait and NoWait
+//   - bad input: an empty path, a nil context, a lease under two milliseconds, Wait and NoWait; the error says all that is wrong
 func (l *Lock) Lock(ctx context.Context, opts ...LockOption) error {
 	_, err := l.acquire(ctx, "lock", opts, untilDone, nobody)
 	return err
@@ -225,12 +225,12 @@ func (l *Lock) acquire(
 	q, began := request{wait: wait, as: as}, l.reg.observed()
 	if len(opts) > 0 {
 		q, err = q.with(opts)
-		if err == nil && q.atLeast > 0 && l.pair != nil {
-			err = errors.New("AtLeast: it is for plain locks only")
+		if q.atLeast > 0 && l.pair != nil {
+			err = fault.Join(err, errors.New("AtLeast: it is for plain locks only"))
 		}
 	}
-	if err == nil {
-		err = l.check(ctx)
+	if unusable := l.check(ctx); unusable != nil {
+		err = fault.Join(err, unusable)
 	}
 	if err == nil {
 		var in entrance

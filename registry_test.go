@@ -855,8 +855,6 @@ func TestLocksRefuseBadInput(t *testing.T) {
 			"TTL(0s)":         {l.Lock(w.Context(), lockregistry.TTL(0))},
 			"TTL(-1s)":        {r.Do(w.Context(), "42", nothing, lockregistry.TTL(-time.Second))},
 			"TTL(1µs)":        {badTry},
-			"Wait(0s)":        {l.Lock(w.Context(), lockregistry.Wait(0))},
-			"Wait(-1s)":       {l.Lock(w.Context(), lockregistry.Wait(-time.Second))},
 			"Renew(1µs)":      {l.Renew(w.Context(), time.Microsecond)},
 			"Renew(-1s)":      {r.Renew(w.Context(), "42", -time.Second)},
 			"LockOption":      {l.Lock(w.Context(), lockregistry.LockOption{})},

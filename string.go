@@ -41,6 +41,9 @@ func (rw *ReadWriteLock) String() string {
 
 // String returns the key, and whether the hold can still be relied on.
 func (h *Hold) String() string {
+	if h == nil {
+		return "Hold(nil)"
+	}
 	h.hold.mu.Lock()
 	fresh := h.hold.fresh()
 	h.hold.mu.Unlock()
