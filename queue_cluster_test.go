@@ -282,3 +282,39 @@ func TestReadersAndWritersOfManyProcessesOnACluster(t *testing.T) {
 		}
 	}
 }
+
+// A hash tag may begin in the prefix and end in the path. The channels are in the slot of the key all the same.
+func TestQueue_BracesInThePrefixOfACluster(t *testing.T) {
+	nodes := redistest.StartCluster(t, 3)
+	if !sharded(t, nodes[0]) {
+		return // there is no queue
+	}
+	for name, layout := range layouts {
+		for prefix, path := range map[string]string{"p{q": "a}b", "{": "}", "{p}{q": "a}b", "p": "{a}b", "p{": "a}b{c}"} {
+			t.Run(name+" "+prefix+" "+path, func(t *testing.T) {
+				registry := func() *lockregistry.Registry {
+					client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{nodes[0].Addr()}, DisableCache: true})
+					require.NoError(t, err)
+					t.Cleanup(client.Close)
+					r, err := lockregistry.New(client, prefix, lockregistry.WithLayout(layout), lockregistry.WithHandoff(0))
+					require.NoError(t, err)
+					t.Cleanup(func() { _ = r.Close() })
+					return r
+				}
+				holder, waits := registry().Obtain(path), registry()
+				for range 10 { // at first, and each 100 ms, the lock is left to those without a ticket for a moment
+					require.NoError(t, holder.Lock(t.Context()))
+					got := make(chan error, 1)
+					go func() {
+						err := waits.Do(t.Context(), path, func(context.Context) error { return nil }, lockregistry.Wait(20*time.Second))
+						got <- err
+					}()
+					require.Eventually(t, func() bool { return waits.Stats().Tickets == 1 }, 10*time.Second, time.Millisecond)
+					require.NoError(t, holder.Unlock(t.Context()))
+					require.NoError(t, <-got)
+				}
+				require.Positive(t, waits.Stats().Wakeups.ByGrant)
+			})
+		}
+	}
+}

@@ -13,9 +13,9 @@ import (
 // of its lock, and for messages to itself. See package wake, which does the listening for all registries on a client.
 type waker struct {
 	listening *wake.Listener // nil when calls only poll
-	own       string         // the channel on which grants reach this registry; of several, what their names begin with
-	id        string         // and how they end
-	sharded   bool           // they are in the slots of the keys
+	own       string         // the channel on which grants reach this registry, unless there are several
+	id        string         // how the names of all end
+	sharded   bool           // there are several, in the slots of the keys
 	wait      func()         // returns when what close has ended is over; for use after close
 }
 
@@ -31,14 +31,11 @@ type sight struct {
 
 func newWaker(r *Registry, m Wakeup, log *slog.Logger) *waker {
 	w := &waker{
-		own:     r.prefix + "-channel@",
 		id:      strings.TrimSuffix(r.values, ":"),
 		sharded: r.cluster,
 		wait:    func() {},
 	}
-	if !w.sharded {
-		w.own += w.id
-	}
+	w.own = r.prefix + "-channel@" + w.id
 	o := wake.Options{
 		Track:     m == WakeupAuto || m == WakeupTracking,
 		Subscribe: m == WakeupAuto || m == WakeupPubSub,
@@ -66,7 +63,7 @@ func (w *waker) listener(l *Lock) listener {
 	}
 	wait := wake.Wait{Key: l.key, Channel: l.kind.layout.channel(l.key), Own: w.own}
 	if w.sharded {
-		wait.Own = w.own + "{" + hashed(l.key) + "}" + w.id
+		wait.Own = ownChannel(l.reg.prefix, l.key, w.id)
 	}
 	return listener{w.listening.Waiter(wait)}
 }
@@ -75,6 +72,16 @@ func (w *waker) listener(l *Lock) listener {
 func (l listener) arm(ctx context.Context, limit time.Duration) sight {
 	seen := l.Arm(ctx, limit)
 	return sight{armed: seen.Armed, taken: seen.Taken, left: seen.Left}
+}
+
+// ownChannel is where scripts on a cluster publish messages for a registry about a key: in the slot of the key. Where the tag of the
+// key begins within the prefix, a channel that begins with the prefix, as access lists expect, is in that slot only if it begins with
+// the key. See lua/channel.lua.
+func ownChannel(prefix, key, registry string) string {
+	if _, tag, begins := strings.Cut(prefix, "{"); begins && !strings.Contains(tag, "}") {
+		return key + "-channel@" + registry
+	}
+	return prefix + "-channel@{" + hashed(key) + "}" + registry
 }
 
 // close ends the listening, which may take a while: see wait.
