@@ -1,9 +1,10 @@
 package main
 
 import (
+	"bufio"
 	"context"
+	"encoding/json"
 	"fmt"
-	"iter"
 	"slices"
 	"strconv"
 	"strings"
@@ -25,7 +26,8 @@ func (a *app) lsCommand() *cobra.Command {
 		Use:   "ls PREFIX",
 		Short: "List what is locked and what is waited for",
 		Long: `Lists the paths under a prefix that are locked or waited for: those with the
-longest queue first, then by name.
+longest queue first, then by name. A listing that takes longer than a second
+comes in parts, each in this order, and names the longest queues at its end.
 
 HOLDER is the process that holds the lock, or how many readers do; SINCE is how
 long ago it asked for it; LEASE is what is left of the lease; WAITING is how many
@@ -45,18 +47,17 @@ Redis cannot be used.`,
 				return err
 			}
 			defer closeAll()
-			infos, err := gather(r.Locks(cmd.Context()))
+			p := a.progress()
+			defer p.end()
+			if !a.json {
+				return failed(a.list(r.Locks(cmd.Context()), p))
+			}
+			infos, err := gather(r.Locks(cmd.Context()), p)
 			if err != nil {
 				return failed(err)
 			}
-			if a.json {
-				locks := make([]view.Lock, 0, len(infos))
-				for _, info := range infos {
-					locks = append(locks, view.OfLock(info))
-				}
-				return a.printJSON(locks)
-			}
-			return a.printLocks(infos)
+			p.clear()
+			return a.printLocksJSON(infos)
 		},
 	}
 }
@@ -106,20 +107,25 @@ func exactly(n int) cobra.PositionalArgs {
 	}
 }
 
-func gather(all iter.Seq2[lockregistry.LockInfo, error]) (infos []lockregistry.LockInfo, err error) {
-	for info, err := range all {
+// printLocksJSON prints an array, one by one: all at once would be in memory several times.
+func (a *app) printLocksJSON(infos []lockregistry.LockInfo) error {
+	out := bufio.NewWriter(a.out)
+	between := "[\n  "
+	for _, info := range infos {
+		text, err := json.MarshalIndent(view.OfLock(info), "  ", "  ")
 		if err != nil {
-			return nil, err
+			return err
 		}
-		infos = append(infos, info)
+		_, _ = out.WriteString(between) // Flush tells of an error
+		_, _ = out.Write(printable.JSON(text))
+		between = ",\n  "
 	}
-	slices.SortFunc(infos, func(a, b lockregistry.LockInfo) int {
-		if a.WaiterCount != b.WaiterCount {
-			return b.WaiterCount - a.WaiterCount
-		}
-		return strings.Compare(a.Path, b.Path)
-	})
-	return infos, nil
+	end := "\n]\n"
+	if len(infos) == 0 {
+		end = "[]\n"
+	}
+	_, _ = out.WriteString(end)
+	return out.Flush()
 }
 
 func (a *app) printLocks(infos []lockregistry.LockInfo) error {

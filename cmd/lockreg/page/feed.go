@@ -16,11 +16,12 @@ import (
 
 const (
 	maxStreams = 64
-	maxQueued  = 1 << 20 // bytes that a stream may be behind; past that it gets all anew
+	maxQueued  = 1 << 20 // bytes that a stream may be behind, by more than one pass; past that it gets all anew
 	heartbeat  = 15 * time.Second
 	piece      = 32 << 10 // is written at a time, and has a deadline of its own
 
-	passLimit      = 5 * time.Minute // a million keys take half a minute
+	passLimit      = time.Hour       // a million keys take half a minute, a million held locks two
+	tellEach       = time.Second     // what a pass has found so far
 	betweenCycles  = 2 * time.Second // of asking for deadlocks, which exist for a second before they are recorded
 	betweenSamples = time.Second
 	maxSamples     = 600
@@ -189,7 +190,8 @@ func (f *feed) pause(ctx context.Context, d time.Duration) {
 	<-ctx.Done()
 }
 
-// pass asks for everything once. What fails leaves the state as it was, with the error.
+// pass asks for everything once, and publishes what there is meanwhile when that takes long. What fails leaves the state as it was,
+// with the error.
 func (f *feed) pass(ctx context.Context, cycles bool) *state {
 	ctx, cancel := context.WithTimeout(ctx, passLimit)
 	defer cancel()
@@ -202,26 +204,38 @@ func (f *feed) pass(ctx context.Context, cycles bool) *state {
 
 	began := time.Now()
 	next := &state{entries: make(map[string]*entry, len(last.entries)), deadlocks: last.deadlocks}
+	told := began
 	for info, err := range f.source.Locks(ctx) {
 		if err != nil {
 			return last.failed(err)
 		}
-		next.add(info, time.Now(), last)
+		now := time.Now()
+		next.add(info, now, last)
+		if now.Sub(told) >= tellEach {
+			last = last.underWay(next)
+			f.publish(last)
+			told = time.Now()
+		}
 	}
 	if err := ctx.Err(); err != nil {
 		return last.failed(err)
 	}
 	next.at = time.Now()
 	next.took = next.at.Sub(began)
-	if cycles {
-		found, err := f.source.Deadlocks(ctx)
-		if err != nil {
-			next.trouble = err.Error()
-		} else {
-			next.deadlocks = ordered(view.OfDeadlocks(found))
-		}
+	next.trouble, next.cyclesTrouble = last.cyclesTrouble, last.cyclesTrouble
+	if !cycles {
+		return next
+	}
+	if next.took >= tellEach { // deadlocks take about as long
+		f.publish(next)
+		next = next.copied()
+	}
+	found, err := f.source.Deadlocks(ctx)
+	next.trouble = ""
+	if err != nil {
+		next.trouble = err.Error()
 	} else {
-		next.trouble = last.cyclesTrouble
+		next.deadlocks = ordered(view.OfDeadlocks(found))
 	}
 	next.cyclesTrouble = next.trouble
 	return next
@@ -249,7 +263,7 @@ func (f *feed) publish(next *state) {
 	for s := range f.streams {
 		switch {
 		case s.stale:
-		case s.queued+len(changes) > maxQueued:
+		case s.queued > 0 && s.queued+len(changes) > maxQueued: // one that keeps up gets them however long they are
 			s.queue, s.queued, s.stale = nil, 0, true
 		default:
 			s.queue = append(s.queue, changes)

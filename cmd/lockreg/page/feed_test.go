@@ -339,6 +339,68 @@ func TestDeadlocksAreToldWhenTheyChange(t *testing.T) {
 	})
 }
 
+// What a long pass has found is shown before it is over.
+func TestLongPassIsShownInParts(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		source := newFake()
+		for i := range 100 {
+			source.set(someLock(fmt.Sprint("p", i), 1))
+		}
+		source.each = 100 * time.Millisecond
+		b := look(t, newPage(t, source))
+		<-time.After(2 * time.Second)
+		synctest.Wait()
+		text := b.read()
+		require.GreaterOrEqual(t, strings.Count(text, `"path":`), 10)
+		require.Contains(t, text, `{"at":0,"took":0,"locks":10,"held":10,"waiters":10,"oldest":`)
+		require.Contains(t, text, `"found":10,`)
+		late := look(t, b.h)
+		synctest.Wait()
+		require.Contains(t, late.read(), `"path":`, "also to those who come meanwhile")
+		<-time.After(8500 * time.Millisecond)
+		synctest.Wait()
+		text += b.read()
+		require.Equal(t, 100, strings.Count(text, `"path":`), "each once")
+		require.Contains(t, text, `"locks":100,"held":100,"waiters":100,`)
+		require.Contains(t, text, `"took":10000,"locks":100,"held":100,"waiters":100,"oldest":11000,"found":0,"trouble":""}`)
+
+		// In the next pass what it has not come to stays, also when it fails.
+		source.remove("p7")
+		source.do(func() { source.failure = errors.New("gone") })
+		<-time.After(20 * time.Second)
+		synctest.Wait()
+		text = b.read()
+		require.Contains(t, text, `"found":`)
+		require.Contains(t, text, `"trouble":"gone"`)
+		require.NotContains(t, text, "event: gone")
+		source.do(func() { source.failure = nil })
+		<-time.After(30 * time.Second)
+		synctest.Wait()
+		require.Contains(t, b.read(), `data: ["p7"]`)
+	})
+}
+
+// A browser that keeps up gets each lock once, however many come at a time.
+func TestMuchAtATimeIsNotSentTwice(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		source := newFake()
+		b := look(t, newPage(t, source))
+		synctest.Wait()
+		long := strings.Repeat("x", 4000)
+		for i := range 500 { // two megabytes
+			source.set(someLock(fmt.Sprint(long, i), 0))
+		}
+		b.read()
+		<-time.After(time.Second)
+		synctest.Wait()
+		text := b.read()
+		require.Equal(t, 500, strings.Count(text, `"path":`))
+		require.NotContains(t, text, "event: begin")
+	})
+}
+
 // Paths that are no UTF-8 do not collapse into one, and each can be asked for and released.
 func TestPathsThatAreNoUTF8(t *testing.T) {
 	t.Parallel()

@@ -32,6 +32,7 @@ type fake struct {
 	since     map[string]time.Time // when each was set
 	deadlocks []lockregistry.Deadlock
 	failure   error
+	each      time.Duration // Locks takes so long for a lock
 	hang      chan struct{} // Locks waits until it is closed, or its context ends
 	released  []string
 }
@@ -44,7 +45,7 @@ func (f *fake) Locks(ctx context.Context) iter.Seq2[lockregistry.LockInfo, error
 	return func(yield func(lockregistry.LockInfo, error) bool) {
 		f.passes.Add(1)
 		f.mu.Lock()
-		infos, failure, hang := slices.Collect(maps.Values(f.locks)), f.failure, f.hang
+		infos, failure, each, hang := slices.Collect(maps.Values(f.locks)), f.failure, f.each, f.hang
 		for i, info := range infos { // leases run down
 			infos[i].Holders = slices.Clone(info.Holders)
 			for k := range info.Holders {
@@ -61,6 +62,9 @@ func (f *fake) Locks(ctx context.Context) iter.Seq2[lockregistry.LockInfo, error
 			}
 		}
 		for _, info := range infos {
+			if each > 0 {
+				<-time.After(each)
+			}
 			if !yield(info, nil) {
 				return
 			}

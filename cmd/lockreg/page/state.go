@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -32,6 +33,7 @@ type state struct {
 	deadlocks     json.RawMessage
 	trouble       string // why the last pass failed, or deadlocks cannot be shown
 	cyclesTrouble string // the latter, until they are asked for again
+	found         int    // locks that the pass which is under way has found so far; 0: it is over
 
 	once  sync.Once
 	whole []byte // see all
@@ -118,12 +120,32 @@ func (e *entry) row() row {
 	return r
 }
 
-// failed is the state after a pass that failed.
-func (s *state) failed(err error) *state {
+// copied is a state that may be changed until it is published.
+func (s *state) copied() *state {
 	return &state{
 		at: s.at, took: s.took, entries: s.entries, held: s.held, waiters: s.waiters, oldest: s.oldest, deadlocks: s.deadlocks,
-		trouble: err.Error(), cyclesTrouble: s.cyclesTrouble,
+		trouble: s.trouble, cyclesTrouble: s.cyclesTrouble,
 	}
+}
+
+// failed is the state after a pass that failed.
+func (s *state) failed(err error) *state {
+	next := s.copied()
+	next.trouble = err.Error()
+	return next
+}
+
+// underWay is the state after a part of a pass that has found what next has: what it has not come to is as it was before. The sums
+// are those of the last whole pass, if there was one.
+func (s *state) underWay(next *state) *state {
+	part := s.copied()
+	part.entries = maps.Clone(s.entries)
+	maps.Copy(part.entries, next.entries)
+	part.found = len(next.entries)
+	if part.at.IsZero() {
+		part.held, part.waiters, part.oldest = next.held, next.waiters, next.oldest
+	}
+	return part
 }
 
 func (s *state) sample() sample {
@@ -143,9 +165,10 @@ func (s *state) tick(out *bytes.Buffer, deadlocks json.RawMessage) {
 		Held      int             `json:"held"`
 		Waiters   int             `json:"waiters"`
 		Oldest    int64           `json:"oldest"`
+		Found     int             `json:"found"` // locks, by the pass that is under way; 0: it is over, or quick
 		Trouble   string          `json:"trouble"`
 		Deadlocks json.RawMessage `json:"deadlocks,omitempty"`
-	}{at, s.took.Milliseconds(), len(s.entries), s.held, s.waiters, s.oldest.Milliseconds(), s.trouble, deadlocks})
+	}{at, s.took.Milliseconds(), len(s.entries), s.held, s.waiters, s.oldest.Milliseconds(), s.found, s.trouble, deadlocks})
 }
 
 // since is what a stream that was told of the last state is told of this one.

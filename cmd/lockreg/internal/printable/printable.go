@@ -4,7 +4,6 @@ package printable
 import (
 	"fmt"
 	"net/url"
-	"slices"
 	"strconv"
 	"strings"
 	"unicode"
@@ -31,6 +30,16 @@ func hidden(r rune) bool {
 		r == 0x2800 || r == 0x16fe4 || r == 0x1d159 // letters that are blank: of Braille, of Khitan, of music
 }
 
+// hides tells whether a text has hidden characters but for line ends.
+func hides(text []byte) bool {
+	for _, r := range string(text) { // no copy is made for a loop
+		if r != '\n' && hidden(r) {
+			return true
+		}
+	}
+	return false
+}
+
 // Valid is s with each byte that is no UTF-8 written as in Go, for formats that have UTF-8 alone.
 func Valid(s string) string {
 	if utf8.ValidString(s) {
@@ -49,7 +58,7 @@ func Valid(s string) string {
 
 // Line is a line of a log whose texts are quoted where Go does so, with the rest escaped, too.
 func Line(line []byte) []byte {
-	if !slices.ContainsFunc([]rune(string(line)), hidden) {
+	if !hides(line) {
 		return line
 	}
 	out := make([]byte, 0, len(line))
@@ -79,7 +88,7 @@ func escaped(r rune) string {
 // JSON is a JSON text with the same characters escaped as JSON has it. They can only be within strings there, but for line
 // ends and spaces between the values, which stay.
 func JSON(text []byte) []byte {
-	if !slices.ContainsFunc([]rune(string(text)), hidden) {
+	if !hides(text) {
 		return text
 	}
 	out := make([]byte, 0, len(text))

@@ -11,6 +11,8 @@ const SLICE = 8; // ms of work at a time, so that the page answers to keys and f
 let offset = -Infinity;
 let lastPass = 0; // when the last pass ended, by the server's clock
 let connected = false;
+let began = 0; // when the connection did, by this clock
+let found = 0; // locks, by the pass that is under way; 0: it is over, or quick
 
 const serverNow = () => Date.now() + (Number.isFinite(offset) ? offset : 0);
 
@@ -141,6 +143,7 @@ const handlers = {
     $("sign-out").hidden = !data.signedIn;
     samples = data.history;
     connected = true;
+    began = Date.now();
     charts();
   },
   begin() {
@@ -164,6 +167,7 @@ const handlers = {
     dirty();
   },
   tick(data) {
+    found = data.found;
     if (data.at > 0) {
       lastPass = data.at;
       const last = samples.at(-1);
@@ -641,8 +645,11 @@ function age() {
   const current = connected && lastPass > 0 && old < 5000;
   $("dot").className = current ? "dot live" : lastPass > 0 || !connected ? "dot old" : "dot";
   let text = "connecting";
+  const reading = `reading, ${found} ${found === 1 ? "lock" : "locks"} so far`;
+  if (connected && lastPass === 0) text = `${reading}, for ${duration(Date.now() - began)}`;
   if (lastPass > 0) text = old < 10_000 ? `${(Math.max(0, old) / 1000).toFixed(1)} s old` : `${duration(old)} old`;
   if (current) text = `live, ${text}`;
+  else if (connected && lastPass > 0 && found > 0) text = `${text}, ${reading}`;
   else if (!connected && lastPass > 0) text = `connection lost, ${text}`;
   write($("age"), text);
 }

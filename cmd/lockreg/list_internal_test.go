@@ -1,0 +1,71 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+)
+
+// slowly tells of locks, one each ten milliseconds.
+func slowly(n int, failure error) func(yield func(lockregistry.LockInfo, error) bool) {
+	return func(yield func(lockregistry.LockInfo, error) bool) {
+		for i := range n {
+			<-time.After(10 * time.Millisecond)
+			if !yield(lockregistry.LockInfo{Path: fmt.Sprintf("p%03d", i), Kind: "lock", WaiterCount: i % 50}, nil) {
+				return
+			}
+		}
+		if failure != nil {
+			yield(lockregistry.LockInfo{}, failure)
+		}
+	}
+}
+
+// A listing that takes long prints its first rows soon, and says on a terminal how far it is.
+func TestListInParts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		out, errs := &lines{}, &lines{}
+		a := &app{out: out, err: errs}
+		p := &progress{to: errs, began: time.Now(), done: make(chan struct{})}
+		p.begin()
+		done := make(chan error)
+		go func() { done <- a.list(slowly(300, nil), p) }()
+		<-time.After(1500 * time.Millisecond)
+		synctest.Wait()
+		require.Equal(t, 101, strings.Count(out.String(), "\n"), "the first second")
+		require.NoError(t, <-done)
+		p.end()
+		text := out.String()
+		require.Contains(t, errs.String(), "lockreg: reading for 2s, ")
+		require.True(t, strings.HasSuffix(errs.String(), "\r\x1b[K"), "nothing of it is left")
+		_, end, found := strings.Cut(text, "\n300 locks\n\nthe longest queues:\n")
+		require.True(t, found, text)
+		require.Regexp(t, `^PATH .*\np049 .*49\np099 .*49\np149 `, end)
+		require.Equal(t, 21, strings.Count(end, "\n"))
+
+		failure := errors.New("gone")
+		require.ErrorIs(t, a.list(slowly(150, failure), &progress{}), failure)
+	})
+}
+
+// A quick one is one table, in order.
+func TestListAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out, errs bytes.Buffer
+		a := &app{out: &out, err: &errs}
+		p := a.progress()
+		require.NoError(t, a.list(slowly(60, nil), p))
+		p.end()
+		require.Equal(t, 61, strings.Count(out.String(), "\n"))
+		require.Regexp(t, `^PATH .*\np049 `, out.String())
+		require.Empty(t, errs.String())
+	})
+}
