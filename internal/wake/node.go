@@ -38,6 +38,7 @@ type node struct {
 	running   bool
 	current   *connection         // while the state is on
 	since     time.Time           // when it was
+	suspected *connection         // a message did not arrive on it, and none has since
 	lost      uint64              // connections
 	tracks    bool                // the connection tracks
 	listeners map[*Listener]*part // those that are open
@@ -344,7 +345,7 @@ func (n *node) forget() {
 	if n.current != nil {
 		n.lost++
 	}
-	n.current, n.tracks = nil, false
+	n.current, n.suspected, n.tracks = nil, nil, false
 	clear(n.channels)
 	n.idle = nil
 	clear(n.asked)
@@ -399,6 +400,7 @@ func (c *connection) published(m rueidis.PubSubMessage) {
 		return
 	}
 	if o := n.owns[m.Channel]; o != nil {
+		n.suspected = nil
 		if m.Message == probe {
 			o.echoed = true
 			n.mu.Unlock()

@@ -64,8 +64,9 @@ func (w *Waiter) Hear(ctx context.Context, limit time.Duration) Hearing {
 	return h.heard(w)
 }
 
-// Suspect is told that a message on the waiter's own channel, or a wake-up, did not arrive though it should have. The connection
-// is made again, unless it is new, and those who rely on it wake.
+// Suspect is told that a message on the waiter's own channel, or a wake-up, did not arrive though it should have. When that is so
+// twice in a row, with no message on an own channel in between, the connection is made again, unless it is new, and those who rely on
+// it wake. Once it may be no more than late: on a busy machine the caller looked before the message was read.
 func (w *Waiter) Suspect() {
 	if w == nil {
 		return
@@ -73,15 +74,20 @@ func (w *Waiter) Suspect() {
 	mu := &w.listener.hub.mu
 	mu.Lock()
 	defer mu.Unlock()
-	if n := w.node; n != nil && n.current != nil && time.Since(n.since) >= trusted {
+	n := w.node
+	if n == nil || n.current == nil || time.Since(n.since) < trusted {
+		return
+	}
+	if n.suspected == n.current {
 		n.current.drop(errSuspect)
 	}
+	n.suspected = n.current
 }
 
 // trusted is how long a connection is not suspected. The message may have been missed before it was made.
 const trusted = time.Second
 
-var errSuspect = errors.New("a message did not arrive")
+var errSuspect = errors.New("messages did not arrive, twice in a row")
 
 // take hands a message to the listener.
 func (l *Listener) take(m rueidis.PubSubMessage) {

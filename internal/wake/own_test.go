@@ -407,6 +407,8 @@ func TestSuspectASilentServer(t *testing.T) {
 	require.Equal(t, NotYet, other.Hear(t.Context(), time.Millisecond)) // the goroutine waits for the server now
 	start := time.Now()
 	w.Suspect()
+	require.Empty(t, news, "once it may be late")
+	w.Suspect()
 	require.ErrorIs(t, (<-news).Err, errSuspect)
 	b.wakes(w)
 	require.Less(t, time.Since(start), time.Second/2)
@@ -470,6 +472,7 @@ func TestSuspectAHalfOpenConnection(t *testing.T) {
 		<-w.Wakeup()
 	}
 	start := time.Now()
+	w.Suspect()
 	w.Suspect()
 	b.wakes(w)
 	b.hears(w)
@@ -656,4 +659,28 @@ func TestManyHear(t *testing.T) {
 	b.wakes(waiters[0])
 	b.hears(waiters[0])
 	require.Equal(t, "0", b.do("PUBSUB", "CHANNELS"))
+}
+
+// A message that is missed once may be no more than late, and any other one shows that the connection is alive.
+func TestSuspectedOnceInAWhile(t *testing.T) {
+	b := newBench(t)
+	news := make(chan Connection, 8)
+	o := either
+	o.Connection = func(c Connection) { news <- c }
+	l, m := b.hearer(b.client, o)
+	w := b.hearing(l, Wait{Key: "key", Own: "own"})
+	require.True(t, (<-news).Up)
+	l.hub.mu.Lock()
+	l.hub.nodes[""].since = time.Now().Add(-trusted)
+	l.hub.mu.Unlock()
+	for range 3 {
+		w.Suspect()
+		b.do("PUBLISH", "own", "message")
+		b.takes(m, "own: message")
+	}
+	require.Empty(t, news)
+	w.Suspect()
+	w.Suspect()
+	require.ErrorIs(t, (<-news).Err, errSuspect)
+	w.Close()
 }
