@@ -120,7 +120,7 @@ func (h *Hold) giveUp(ctx context.Context, before int32) error {
 	}
 	err := h.lock.depart(ctx, h.owner)
 	if errors.Is(err, ErrNotOwner) { // it was lost so long ago that nobody remembers
-		return ErrLockLost
+		return h.hold.lostError()
 	}
 	return err
 }

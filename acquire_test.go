@@ -458,8 +458,8 @@ func TestAHoldThatIsLost(t *testing.T) {
 			h := w.acquires(l, lockregistry.TTL(lease), lockregistry.Wait(time.Minute))
 			ctx := h.Context(w.Context())
 			w.releases(w.acquires(exclusive)) // once it is lost
-			require.Equal(w, lockregistry.ErrLockLost, context.Cause(ctx))
-			require.Equal(w, lockregistry.ErrLockLost, context.Cause(h.Context(w.Context())))
+			require.ErrorIs(w, context.Cause(ctx), lockregistry.ErrLockLost)
+			require.ErrorIs(w, context.Cause(h.Context(w.Context())), lockregistry.ErrLockLost)
 			require.Zero(w, h.Remaining())
 			lost = append(lost, h)
 		}

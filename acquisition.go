@@ -471,7 +471,7 @@ func (a *attempt) confirm(deadline instant, took time.Duration) (sent instant, g
 	switch {
 	case err == nil && reply.short != nil:
 		return reply.sent, false, a.giveBack(reply.short)
-	case err == nil && (reply.late || n == 0), err == nil && took >= lateAnswer && !reply.anew:
+	case err == nil && (reply.late || n <= 0), err == nil && took >= lateAnswer && !reply.anew:
 		return reply.sent, false, errLate // the deposed master may be the one that answers again
 	default:
 		return reply.sent, err == nil, err

@@ -370,3 +370,56 @@ func TestLock_WrongTypeText(t *testing.T) {
 		}
 	})
 }
+
+// ErrLockLost says how the lock was lost, whoever asks: the owner, one that was evicted, and a context.
+func TestLock_LostSaysHow(t *testing.T) {
+	for how, does := range map[lockregistry.Loss]func(c *caller){
+		lockregistry.LeaseOver: func(c *caller) { c.pass(2 * callerLease) },
+		lockregistry.KeyGone: func(c *caller) {
+			c.do("FLUSHALL")
+			_ = c.lock.Renew(c.owner, callerLease)
+		},
+		lockregistry.KeyTaken: func(c *caller) {
+			c.do("FLUSHALL")
+			c.takes(c.other)
+			_ = c.lock.Renew(c.owner, callerLease)
+		},
+		lockregistry.Forced: func(c *caller) { require.NoError(c, c.reg.ForceUnlock(c.Context(), "42")) },
+	} {
+		for _, evicts := range []bool{false, true} {
+			answers(t, fmt.Sprint(how, evicts), func(c *caller) {
+				c.owner = c.gone(c.lock, 1, lockregistry.TTL(callerLease))
+				ctx := c.lock.Context(c.owner)
+				does(c)
+				if evicts {
+					_, _ = c.lock.TryLock(c.Context())
+				}
+				text := "the lock was lost: " + string(how)
+				require.EqualError(c, context.Cause(ctx), text)
+				require.EqualError(c, c.lock.Renew(c.owner, callerLease), "lockregistry: renew orders:42: "+text)
+				require.EqualError(c, context.Cause(c.lock.Context(c.owner)), text)
+				if evicts {
+					require.EqualError(c, c.lock.Lock(c.owner), "lockregistry: lock orders:42: "+text)
+				}
+				require.EqualError(c, c.lock.Unlock(c.owner), "lockregistry: unlock orders:42: "+text)
+			})
+		}
+	}
+}
+
+// Unlock and Release that find out say how, too.
+func TestLock_UnlockSaysHowItWasLost(t *testing.T) {
+	for how, does := range map[lockregistry.Loss]func(c *caller){
+		lockregistry.KeyGone:  func(c *caller) { c.do("FLUSHALL") },
+		lockregistry.KeyTaken: func(c *caller) { c.do("FLUSHALL"); c.takes(c.other) },
+	} {
+		answers(t, string(how), func(c *caller) {
+			c.owner = c.gone(c.lock, 1, lockregistry.TTL(callerLease))
+			does(c)
+			require.EqualError(c, c.lock.Unlock(c.owner), "lockregistry: unlock orders:42: the lock was lost: "+string(how))
+		})
+	}
+}
+
+// takes has another owner of the same kind of lock take it.
+func (c *caller) takes(r *lockregistry.Registry) { c.gone(c.writer(r), 1) }

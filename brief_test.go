@@ -134,8 +134,8 @@ func TestShortRelease(t *testing.T) {
 		"the first one":                {"a:1", []string{"b:2|60000", "a:3|60000"}, "2", "b:2", "a:3|60000"},
 		"nobody waits":                 {"a:1", nil, "1", "", ""},
 		"nobody waits any more":        {"a:1", []string{}, "1", "", ""},
-		"the key is another's":         {"b:9", []string{"b:2|60000"}, "0", "b:9", "b:2|60000"},
-		"the key is a later hold's":    {"a:4", []string{"b:2|60000"}, "0", "a:4", "b:2|60000"},
+		"the key is another's":         {"b:9", []string{"b:2|60000"}, "-1", "b:9", "b:2|60000"},
+		"the key is a later hold's":    {"a:4", []string{"b:2|60000"}, "-1", "a:4", "b:2|60000"},
 		"the key is gone":              {"", []string{"b:2|60000"}, "0", "", "b:2|60000"},
 		"a process that is gone":       {"a:1", []string{"c:2|60000", "b:3|60000", "b:4|60000"}, "2", "b:3", "b:4|60000"},
 		"for less time than a grant's": {"a:1", []string{"b:2|700"}, "2", "b:2", ""},
@@ -440,7 +440,7 @@ func TestShortReleaseOfOneThatNobodyWaitsFor(t *testing.T) {
 		"nobody waits":          {"a:1", nil, "1", ""},
 		"nobody waits any more": {"a:1", []string{}, "1", ""},
 		"others wait":           {"a:1", []string{"b:2|60000"}, "2", "b:2"},
-		"the key is another's":  {"b:9", nil, "0", "b:9"},
+		"the key is another's":  {"b:9", nil, "-1", "b:9"},
 		"a late grant":          {"a:0", nil, "0", ""},
 	} {
 		t.Run(name, func(t *testing.T) {

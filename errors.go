@@ -3,6 +3,7 @@ package lockregistry
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"slices"
 	"strconv"
@@ -22,7 +23,8 @@ var (
 	// ErrLockLost: the lease ended, or the key was removed or taken over, while the lock was held. Another owner may have
 	// worked on what the lock protects. Spring throws ConcurrentModificationException ("Lock was released in
 	// the store due to expiration ...") here. It is also the cause of the contexts that [Lock.Context] makes.
-	ErrLockLost = errors.New("the lock was lost: its lease is over, or Redis no longer has this hold")
+	// The text says how, in the words of [Loss]. Compare with errors.Is, not with ==.
+	ErrLockLost = errors.New("the lock was lost")
 
 	// ErrTimeout: the time given by [Wait] is over, and the lock was not free in time; or another owner has it, and the call
 	// does not wait, see [NoWait]. With [ErrUnavailable] Redis could not be asked before the wait was over.
@@ -80,6 +82,47 @@ func (e *LockError) Error() string {
 
 // Unwrap returns the reason.
 func (e *LockError) Unwrap() error { return e.Err }
+
+// loss is why a hold was lost.
+type loss uint8
+
+const (
+	notLost loss = iota
+	somehow      // nobody knows any more
+	leaseOver
+	keyGone
+	keyTaken
+	renewedTooLate
+	forced
+	grantedTwice
+	unreachable
+)
+
+// losses are their names, and lostErrors what callers get.
+var (
+	losses = [...]Loss{
+		leaseOver: LeaseOver, keyGone: KeyGone, keyTaken: KeyTaken, renewedTooLate: RenewedTooLate, forced: Forced,
+		grantedTwice: GrantedTwice, unreachable: "nobody can reach the hold",
+	}
+	lostErrors = func() (all [len(losses)]error) {
+		for i, why := range losses {
+			if all[i] = ErrLockLost; why != "" {
+				all[i] = fmt.Errorf("%w: %s", ErrLockLost, string(why))
+			}
+		}
+		return all
+	}()
+)
+
+// without is the loss that a reply shows which says that the key is not the hold's; see confirmed.
+func without(n int64) loss {
+	if n < 0 {
+		return keyTaken
+	}
+	return keyGone
+}
+
+func (l loss) err() error { return lostErrors[l] }
 
 // ended is the error for a context that is done: its error, with the cause when there is another one.
 func ended(ctx context.Context) error {

@@ -57,7 +57,7 @@ func TestAWaiterDoesNotWaitForAnOwnerThatIsGone(t *testing.T) {
 					_, err := l.TryLock(owner)
 					w.fails(err, lockregistry.ErrLockLost, "trylock", theKey)
 					w.fails(l.Renew(owner, time.Minute), lockregistry.ErrLockLost, "renew", theKey)
-					require.Equal(w, lockregistry.ErrLockLost, context.Cause(l.Context(owner)))
+					require.ErrorIs(w, context.Cause(l.Context(owner)), lockregistry.ErrLockLost)
 					for range 3 {
 						w.fails(l.Unlock(owner), lockregistry.ErrLockLost, "unlock", theKey)
 					}
@@ -158,7 +158,7 @@ func TestEvictionDoesNotWaitForTheRemoval(t *testing.T) {
 		close(arrive)
 		w.settle()
 		for _, c := range f.sent("release") {
-			require.Equal(w, "0", c.arrives(w))
+			require.Equal(w, "-1", c.arrives(w))
 		}
 		require.Equal(w, value, w.do("GET", theKey))
 	})

@@ -10,24 +10,33 @@ type evictions []eviction
 type eviction struct {
 	owner owner
 	holds int32
+	why   loss
 }
 
 // mostEvictions is how many owners are remembered. One that may be gone for ever must not cost memory for ever.
 const mostEvictions = 16
 
 // add remembers one more owner, and forgets the oldest one when there is no room.
-func (e *evictions) add(o owner, holds int32) *evictions {
+func (e *evictions) add(o owner, holds int32, why loss) *evictions {
 	if e == nil {
 		e = &evictions{}
 	}
 	if len(*e) == mostEvictions {
 		*e = slices.Delete(*e, 0, 1)
 	}
-	*e = append(*e, eviction{o, holds})
+	*e = append(*e, eviction{o, holds, why})
 	return e
 }
 
 func (e *evictions) has(o owner) bool { return e.find(o) >= 0 }
+
+// why tells why the hold of an owner was lost.
+func (e *evictions) why(o owner) loss {
+	if i := e.find(o); i >= 0 {
+		return (*e)[i].why
+	}
+	return notLost
+}
 
 func (e *evictions) find(o owner) int {
 	if e == nil {
@@ -37,13 +46,14 @@ func (e *evictions) find(o owner) int {
 }
 
 // exit is an unlock by an owner that does not hold the lock.
-func (e *evictions) exit(o owner) departure {
+func (e *evictions) exit(o owner) (departure, loss) {
 	i := e.find(o)
 	if i < 0 {
-		return notIn
+		return notIn, notLost
 	}
+	why := (*e)[i].why
 	if (*e)[i].holds--; (*e)[i].holds == 0 {
 		*e = slices.Delete(*e, i, i+1)
 	}
-	return evicted
+	return evicted, why
 }

@@ -111,5 +111,5 @@ func (r *Registry) holders(l *Lock) map[string]*hold {
 // rob tells that the hold's key was taken from it.
 func (h *hold) rob() {
 	h.mu.Lock()
-	h.unlockLose(Forced)
+	h.unlockLose(forced)
 }

@@ -46,6 +46,7 @@ type hold struct {
 	stays      bool // it is not handed over
 	planned    bool // the scheduler knows the hold
 	questioned bool // the server is to be asked whether it has its key still
+	why        loss // why it was lost
 	failed     failedInARow
 	watched    atomic.Bool // it is live, and the scheduler looks at it for those that wait
 	index      int32       // in the scheduler's heap, -1 when it is not there; guarded by the scheduler's mutex,
@@ -249,7 +250,7 @@ func (h *hold) regranted() {
 			return
 		}
 	}
-	h.unlockLose(GrantedTwice)
+	h.unlockLose(grantedTwice)
 }
 
 // tended tells whether the scheduler is to send something for the hold.
@@ -274,40 +275,52 @@ func (h *hold) valid() bool {
 		h.mu.Unlock()
 		return true
 	}
-	h.unlockLose(LeaseOver)
+	h.unlockLose(leaseOver)
 	return false
 }
 
 // unlockLose turns live into lost, and unlocks the mutex.
-func (h *hold) unlockLose(why Loss) {
+func (h *hold) unlockLose(why loss) {
 	if h.state != live {
 		h.mu.Unlock()
 		return
 	}
-	h.state = lost
+	h.state, h.why = lost, why
 	h.watched.Store(false) // before it looks whether somebody waits; see attend
 	awaited, held := h.awaited, h.owner.until(h.lock.reg.clock.now())
-	h.unlockEnds(ErrLockLost)
+	h.unlockEnds(why.err())
 	if awaited && h.lock.half().contended() {
 		h.lock.evict()
 	}
-	h.lock.reg.journal.log(slog.LevelWarn, "lock lost", slog.String("key", h.lock.key), slog.String("reason", string(why)))
-	h.tellLost(held, why)
+	h.lock.reg.journal.log(slog.LevelWarn, "lock lost", slog.String("key", h.lock.key), slog.String("reason", string(losses[why])))
+	h.tellLost(held, losses[why])
 }
 
 // end turns any state into over: the owner releases the lock. It reports whether the hold was valid until then.
 func (h *hold) end(now instant) bool {
 	h.mu.Lock()
 	h.sound = h.state == live && now < h.until // those that share it ask, too
+	if h.state == live && !h.sound {
+		h.why = leaseOver
+	}
 	sound := h.sound
 	h.state = over
 	if sound {
 		h.unlockEnds(context.Canceled)
 	} else {
-		h.unlockEnds(ErrLockLost)
+		h.unlockEnds(h.why.err())
 	}
 	return sound
 }
+
+// lossOf is why the hold was lost.
+func (h *hold) lossOf() loss {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return max(h.why, somehow)
+}
+
+func (h *hold) lostError() error { return h.lossOf().err() }
 
 // adopt makes a hold that was handed to another owner what that one asked for: of this length from the next renewal on,
 // renewed or not, kept, and a leader's or not. It reports false when the hold was lost on the way.
@@ -426,7 +439,7 @@ func (h *hold) dismiss(o owner) bool {
 		return sound
 	}
 	if !h.fresh() {
-		h.unlockLose(LeaseOver)
+		h.unlockLose(leaseOver)
 		return false
 	}
 	ends := h.ends.of(o)
@@ -472,7 +485,7 @@ func (h *hold) shared(asked time.Duration) (ok, renew bool) {
 func (h *hold) left() time.Duration {
 	h.mu.Lock()
 	if !h.fresh() {
-		h.unlockLose(LeaseOver)
+		h.unlockLose(leaseOver)
 		return 0
 	}
 	left := h.lock.reg.clock.now().until(h.until)
@@ -500,13 +513,13 @@ func (h *hold) forget(o owner) {
 func (h *hold) strand(o owner) {
 	h.mu.Lock()
 	if !h.fresh() {
-		h.unlockLose(LeaseOver)
+		h.unlockLose(leaseOver)
 		return
 	}
 	h.own().stranded++
 	ends := h.ends.of(o)
 	h.mu.Unlock()
-	cancelAll(ends, ErrLockLost)
+	cancelAll(ends, unreachable.err())
 	h.lock.reg.journal.log(slog.LevelWarn, "a hold was not released, and nobody can reach it: its key is left to its lease",
 		slog.String("key", h.lock.key))
 }
@@ -547,8 +560,8 @@ func (h *hold) unlockEnds(cause error) {
 func (h *hold) watch(parent, base context.Context, o owner) (context.Context, error) {
 	h.mu.Lock()
 	if !h.fresh() {
-		h.unlockLose(LeaseOver)
-		return nil, ErrLockLost
+		h.unlockLose(leaseOver)
+		return nil, h.lostError()
 	}
 	ctx := h.ends.add(parent, base, o, h)
 	if !h.plan() {
@@ -569,7 +582,7 @@ func (h *hold) attend(waits bool) (evicted bool) {
 	}
 	h.mu.Lock()
 	if !h.fresh() {
-		h.unlockLose(LeaseOver)
+		h.unlockLose(leaseOver)
 		return h.lock.evict()
 	}
 	if waits && !h.awaited {
@@ -597,7 +610,7 @@ func (h *hold) plan() bool {
 func (h *hold) tick() (e errand) {
 	h.mu.Lock()
 	if !h.fresh() {
-		h.unlockLose(LeaseOver)
+		h.unlockLose(leaseOver)
 		return nil
 	}
 	if h.next <= h.lock.reg.clock.now() {
@@ -643,7 +656,7 @@ func (q question) late() time.Duration {
 
 func (q question) wanted() bool { return q.hold.goesOn() }
 
-func (q question) done(a answer, was bool, err error) {
+func (q question) done(a answer, n int64, err error) {
 	h := q.hold
 	h.mu.Lock()
 	switch {
@@ -654,8 +667,8 @@ func (q question) done(a answer, was bool, err error) {
 		h.questioned = false
 	case err != nil || a.late:
 		h.next = min(h.next, h.lock.reg.clock.now().add(backoff(h.failed.another(), h.lease.length)))
-	case !was:
-		h.unlockLose(KeyGone)
+	case n <= 0:
+		h.unlockLose(without(n))
 		return
 	default:
 		h.questioned, h.failed = false, 0
@@ -722,8 +735,8 @@ func (h *hold) renew(ctx context.Context, l *lease) error {
 func (h *hold) renewOnce(ctx context.Context, l *lease) error {
 	h.mu.Lock()
 	if !h.fresh() {
-		h.unlockLose(LeaseOver)
-		return withEnd(ctx, ErrLockLost)
+		h.unlockLose(leaseOver)
+		return withEnd(ctx, h.lostError())
 	}
 	if ctx.Err() != nil {
 		h.mu.Unlock()
@@ -744,7 +757,7 @@ func (h *hold) renewOnce(ctx context.Context, l *lease) error {
 	if err == nil {
 		err = reply.short
 	}
-	err = h.answered(r, n > 0, err, reply.late)
+	err = h.answered(r, n, err, reply.late)
 	switch {
 	case errors.Is(err, ErrLockLost):
 		return withEnd(ctx, err)
@@ -758,7 +771,8 @@ func (h *hold) renewOnce(ctx context.Context, l *lease) error {
 // answered takes in the answer to a renewal: whether the key was the hold's, or what went wrong. A late answer does not
 // prolong the hold, since a master that is none any more may have given it; the hold is renewed again. Nor does a renewal that
 // was done, with an error: too few replicas have it.
-func (h *hold) answered(r renewal, was bool, err error, late bool) error {
+func (h *hold) answered(r renewal, n int64, err error, late bool) error {
+	was := n > 0
 	h.mu.Lock()
 	flying := h.flying
 	// An answer that comes after the old validity is over cannot revive the hold, even if the new one would reach further.
@@ -783,7 +797,7 @@ func (h *hold) answered(r renewal, was bool, err error, late bool) error {
 	switch {
 	case h.state != live:
 		h.mu.Unlock()
-		return ErrLockLost
+		return h.lostError()
 	case err != nil:
 		switch {
 		case was: // it may have shortened the lease
@@ -800,11 +814,11 @@ func (h *hold) answered(r renewal, was bool, err error, late bool) error {
 		h.unlockPlanned()
 		return err
 	case !was:
-		h.unlockLose(KeyGone)
-		return ErrLockLost
+		h.unlockLose(without(n))
+		return h.lostError()
 	case now >= h.until:
-		h.unlockLose(RenewedTooLate)
-		return ErrLockLost
+		h.unlockLose(renewedTooLate)
+		return h.lostError()
 	case late:
 		if h.tended() && (r.scheduled || h.next != never) {
 			h.next = now

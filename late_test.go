@@ -177,7 +177,7 @@ func TestALateRenewal(t *testing.T) {
 			f.all("renew", silence)
 			f.next("renew", deposed(":1\r\n"))
 			end := <-w.watch(l.Context(w.Context()), theKey)
-			require.Equal(w, lockregistry.ErrLockLost, end.cause)
+			require.ErrorIs(w, end.cause, lockregistry.ErrLockLost)
 			require.Less(w, time.Since(start), lease, "the late answer prolongs nothing")
 			require.Positive(w, end.left)
 		})

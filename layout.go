@@ -18,11 +18,11 @@ type layout interface {
 	obtainAll(bids []bid) call
 
 	// release is the call that passes the key, if it is the hold's, to the first waiter in its queue, or removes it, or keeps it
-	// for nobody. It replies 0 when it was not the hold's; else 1, contested when others wait in the queue or one of them has
+	// for nobody. It replies no more than 0 when it was not the hold's, see confirmed; else 1, contested when others wait in the queue or one of them has
 	// the key now, or queueless. One that is to be brief takes fewer steps where that is enough.
 	release(r removal) call
 
-	// renew is the call that sets the lease anew if the key is the hold's. It replies 1 when it was, else 0.
+	// renew is the call that sets the lease anew if the key is the hold's. It replies 1 when it was, else no more than 0, see confirmed.
 	renew(key, value string, l *lease) call
 
 	// fence is a renewal that also draws tokens for the hold, of which it replies the first one.
@@ -31,7 +31,7 @@ type layout interface {
 	// counter is the key of the fencing counter of a key.
 	counter(key string) string
 
-	// holds is the call that tells whether the key is the hold's. It replies 1 if so, else 0.
+	// holds is the call that tells whether the key is the hold's. It replies 1 if so, else no more than 0, see confirmed.
 	holds(key, value string) call
 
 	// holder is the call that returns the holder of a plain lock, as it is in the key; nil when it is free.

@@ -38,8 +38,8 @@ type localHalf interface { //nolint:interfacebloat // each transition of the sta
 	turnAway(w *waiter)
 	waits()
 	granted() (contended bool)
-	exit(o owner) departure
-	evict(lost func() bool) bool
+	exit(o owner) (departure, loss)
+	evict(lost func() loss) bool
 	free()
 	pass(running time.Duration) bool
 	contended() bool
@@ -47,7 +47,7 @@ type localHalf interface { //nolint:interfacebloat // each transition of the sta
 	heldBy(o owner) bool
 	owned() []owner
 	nest(o owner) bool
-	expelled(o owner) bool
+	expelled(o owner) loss
 }
 
 // entry says how a goroutine came into the local half.
@@ -197,7 +197,7 @@ func (l *localLock) hold() {
 
 // exit undoes one lock of o. When it was the last one, the state is leaving, and the caller must call free once the
 // outcome of the removal from Redis is known.
-func (l *localLock) exit(o owner) departure {
+func (l *localLock) exit(o owner) (departure, loss) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.owner != o || l.holds == 0 {
@@ -205,21 +205,25 @@ func (l *localLock) exit(o owner) departure {
 	}
 	l.holds--
 	if l.holds > 0 {
-		return stays
+		return stays, notLost
 	}
 	l.owner = leaving
-	return last
+	return last, notLost
 }
 
-// evict turns held into leaving although the owner has not unlocked, if lost says that the hold is lost: the owner may
+// evict turns held into leaving although the owner has not unlocked, if lost says why the hold is lost: the owner may
 // never unlock. When evict reports true, the caller must do what it would do after the last exit.
-func (l *localLock) evict(lost func() bool) bool {
+func (l *localLock) evict(lost func() loss) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.holds == 0 || !lost() {
+	if l.holds == 0 {
 		return false
 	}
-	l.evicted = l.evicted.add(l.owner, l.holds)
+	why := lost()
+	if why == notLost {
+		return false
+	}
+	l.evicted = l.evicted.add(l.owner, l.holds, why)
 	l.owner, l.holds = leaving, 0
 	return true
 }
@@ -261,9 +265,9 @@ func (l *localLock) owned() []owner {
 	return []owner{l.owner}
 }
 
-// expelled tells whether o was evicted and has yet to unlock.
-func (l *localLock) expelled(o owner) bool {
+// expelled tells why o was evicted, if it was and has yet to unlock.
+func (l *localLock) expelled(o owner) loss {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.evicted.has(o)
+	return l.evicted.why(o)
 }

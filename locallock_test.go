@@ -768,7 +768,7 @@ func TestLocalLockHammer(t *testing.T) {
 
 // exit is what [localLock.exit] tells, as two answers.
 func exit(l *localLock, o owner) (isLast, ok bool) {
-	d := l.exit(o)
+	d, _ := l.exit(o)
 	return d == last, d != notIn
 }
 
@@ -824,8 +824,11 @@ func TestLocalLockDoesConstantWork(t *testing.T) {
 	require.Empty(t, l.queue.rings)
 }
 
-func always() bool  { return true }
-func notLost() bool { return false }
+func always() loss { return leaseOver }
+func still() loss  { return notLost }
+
+// leavesHow is how an owner left.
+func leavesHow(how departure, _ loss) departure { return how }
 
 func TestLocalLockEvicts(t *testing.T) {
 	l := &localLock{}
@@ -835,14 +838,14 @@ func TestLocalLockEvicts(t *testing.T) {
 	l.granted()
 	in(t, l, anna, reentered)
 	w := queue(t, l, bert)
-	require.False(t, l.evict(notLost), "the hold is not lost")
+	require.False(t, l.evict(still), "the hold is not lost")
 	looks(t, l, anna, 2, bert)
 	require.True(t, l.evict(always))
 	looks(t, l, leaving, 0, bert)
 	require.Equal(t, refused, turn(w), "the key may be there still")
 	require.False(t, l.evict(always))
 	require.False(t, l.heldBy(anna))
-	require.True(t, l.expelled(anna))
+	require.Equal(t, leaseOver, l.expelled(anna))
 	l.free()
 	require.Equal(t, entered, turn(w))
 	l.granted()
@@ -850,13 +853,13 @@ func TestLocalLockEvicts(t *testing.T) {
 	// She learns of it until she has unlocked as often as she has locked.
 	for range 2 {
 		in(t, l, anna, outcast)
-		require.Equal(t, evicted, l.exit(anna))
+		require.Equal(t, evicted, leavesHow(l.exit(anna)))
 	}
-	require.Equal(t, notIn, l.exit(anna))
-	require.False(t, l.expelled(anna))
+	require.Equal(t, notIn, leavesHow(l.exit(anna)))
+	require.Equal(t, notLost, l.expelled(anna))
 	in(t, l, anna, refused)
 	looks(t, l, bert, 1)
-	require.Equal(t, last, l.exit(bert))
+	require.Equal(t, last, leavesHow(l.exit(bert)))
 	require.False(t, l.evict(always), "he is out by himself")
 }
 
@@ -869,11 +872,11 @@ func TestEvictionsAreForgotten(t *testing.T) {
 		require.True(t, l.evict(always))
 		l.free()
 	}
-	require.Equal(t, notIn, l.exit(1000))
+	require.Equal(t, notIn, leavesHow(l.exit(1000)))
 	in(t, l, 1000, entered)
 	l.free()
 	for o := range owner(mostEvictions) {
-		require.Equal(t, evicted, l.exit(1001+o))
+		require.Equal(t, evicted, leavesHow(l.exit(1001+o)))
 	}
 	require.Empty(t, *l.evicted)
 }

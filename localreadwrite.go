@@ -77,30 +77,34 @@ func (s *side) add(o owner) {
 	s.crowd.Store(int64(len(s.owners)))
 }
 
-func (s *side) exit(o owner) departure {
+func (s *side) exit(o owner) (departure, loss) {
 	if !s.heldBy(o) {
 		return s.evicted.exit(o)
 	}
 	s.owners[o]--
 	if s.owners[o] > 0 {
-		return stays
+		return stays, notLost
 	}
 	delete(s.owners, o)
 	s.crowd.Store(int64(len(s.owners)))
 	if len(s.owners) > 0 {
-		return leaves
+		return leaves, notLost
 	}
 	s.phase = phaseLeaving
-	return last
+	return last, notLost
 }
 
 // evict puts out all owners of the side, like [localLock.evict].
-func (s *side) evict(lost func() bool) bool {
-	if s.phase != phaseHeld || !lost() {
+func (s *side) evict(lost func() loss) bool {
+	if s.phase != phaseHeld {
+		return false
+	}
+	why := lost()
+	if why == notLost {
 		return false
 	}
 	for o, holds := range s.owners {
-		s.evicted = s.evicted.add(o, holds)
+		s.evicted = s.evicted.add(o, holds, why)
 	}
 	s.owners = nil
 	s.crowd.Store(0)
@@ -391,15 +395,15 @@ func (l *localReadWrite) pass(running time.Duration) bool {
 	return true
 }
 
-func (l *localReadWrite) exit(s *side, o owner) departure {
+func (l *localReadWrite) exit(s *side, o owner) (departure, loss) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	d := s.exit(o)
+	d, why := s.exit(o)
 	l.holdBack()
-	return d
+	return d, why
 }
 
-func (l *localReadWrite) evict(s *side, lost func() bool) bool {
+func (l *localReadWrite) evict(s *side, lost func() loss) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	done := s.evict(lost)
@@ -426,10 +430,10 @@ func (l *localReadWrite) writing() bool {
 	return l.write.phase != phaseFree
 }
 
-func (l *localReadWrite) expelled(s *side, o owner) bool {
+func (l *localReadWrite) expelled(s *side, o owner) loss {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return s.evicted.has(o)
+	return s.evicted.why(o)
 }
 
 func (r *readSide) both() *localReadWrite  { return (*localReadWrite)(r) }
@@ -460,11 +464,11 @@ func (w *writeSide) waits() { w.both().waits(&w.write) }
 func (r *readSide) granted() bool  { return r.both().granted(&r.read) }
 func (w *writeSide) granted() bool { return w.both().granted(&w.write) }
 
-func (r *readSide) exit(o owner) departure  { return r.both().exit(&r.read, o) }
-func (w *writeSide) exit(o owner) departure { return w.both().exit(&w.write, o) }
+func (r *readSide) exit(o owner) (departure, loss)  { return r.both().exit(&r.read, o) }
+func (w *writeSide) exit(o owner) (departure, loss) { return w.both().exit(&w.write, o) }
 
-func (r *readSide) evict(lost func() bool) bool  { return r.both().evict(&r.read, lost) }
-func (w *writeSide) evict(lost func() bool) bool { return w.both().evict(&w.write, lost) }
+func (r *readSide) evict(lost func() loss) bool  { return r.both().evict(&r.read, lost) }
+func (w *writeSide) evict(lost func() loss) bool { return w.both().evict(&w.write, lost) }
 
 func (r *readSide) free()  { r.both().free(&r.read) }
 func (w *writeSide) free() { w.both().free(&w.write) }
@@ -482,5 +486,5 @@ func (w *writeSide) heldBy(o owner) bool { return w.both().heldBy(&w.write, o) }
 func (r *readSide) owned() []owner  { return r.both().owned(&r.read) }
 func (w *writeSide) owned() []owner { return w.both().owned(&w.write) }
 
-func (r *readSide) expelled(o owner) bool  { return r.both().expelled(&r.read, o) }
-func (w *writeSide) expelled(o owner) bool { return w.both().expelled(&w.write, o) }
+func (r *readSide) expelled(o owner) loss  { return r.both().expelled(&r.read, o) }
+func (w *writeSide) expelled(o owner) loss { return w.both().expelled(&w.write, o) }

@@ -144,7 +144,7 @@ func rwHeld(t *testing.T, writes bool, owners ...owner) *rwHalf {
 
 func (h *rwHalf) out(t *testing.T, o owner, writes bool, want departure) {
 	t.Helper()
-	require.Equal(t, want, h.side(writes).exit(o))
+	require.Equal(t, want, leavesHow(h.side(writes).exit(o)))
 }
 
 func eachSide(t *testing.T, test func(t *testing.T, writes bool)) {
@@ -813,7 +813,7 @@ func TestReadWriteHammer(t *testing.T) {
 			return true
 		}
 		unlock := func(writes bool) {
-			switch h.side(writes).exit(o) {
+			switch leavesHow(h.side(writes).exit(o)) {
 			case last:
 				if !writes || !h.writing().pass(0) {
 					h.side(writes).free()
@@ -874,7 +874,7 @@ func TestLeavingAHoldThatOthersHaveEnded(t *testing.T) {
 		sound     bool
 	}{
 		"in time": {func(*hold) {}, true},
-		"lost":    {func(h *hold) { h.mu.Lock(); h.unlockLose("somebody removed it") }, false},
+		"lost":    {func(h *hold) { h.mu.Lock(); h.unlockLose(keyGone) }, false},
 		"late":    {func(h *hold) { h.until = 0 }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -1069,7 +1069,7 @@ func TestReadWriteEvicts(t *testing.T) {
 	h := rwHeld(t, reads, anna, bert)
 	h.in(t, bert, reads, reentered)
 	require.False(t, h.writing().evict(always))
-	require.False(t, h.reading().evict(notLost))
+	require.False(t, h.reading().evict(still))
 	w := h.waits(t, cleo, writes)
 	require.True(t, h.reading().evict(always))
 	h.looks(t, aLeaving, aFree, cleo)
@@ -1082,7 +1082,7 @@ func TestReadWriteEvicts(t *testing.T) {
 	h.out(t, anna, reads, evicted)
 	h.out(t, anna, reads, notIn)
 	h.in(t, anna, reads, refused)
-	require.True(t, h.reading().expelled(bert))
+	require.Equal(t, leaseOver, h.reading().expelled(bert))
 	h.out(t, bert, reads, evicted)
 	h.out(t, bert, reads, evicted)
 	h.out(t, bert, reads, notIn)

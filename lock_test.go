@@ -799,7 +799,7 @@ func TestContextWithoutAHold(t *testing.T) {
 		require.Equal(w, lockregistry.ErrNotOwner, elsewhere(func() error { return context.Cause(l.Context(w.Context())) }))
 		w.do("DEL", "orders:42")
 		require.Error(w, l.Renew(w.Context(), time.Minute))
-		require.Equal(w, lockregistry.ErrLockLost, context.Cause(l.Context(w.Context())))
+		require.ErrorIs(w, context.Cause(l.Context(w.Context())), lockregistry.ErrLockLost)
 	})
 }
 
@@ -816,8 +816,8 @@ func TestContextsLearnOfALoss(t *testing.T) {
 			another := l.Context(w.Context())
 			w.do("DEL", "orders:42")
 			require.ErrorIs(w, findOut(), lockregistry.ErrLockLost)
-			require.Equal(w, lockregistry.ErrLockLost, context.Cause(ctx), name)
-			require.Equal(w, lockregistry.ErrLockLost, context.Cause(another), name)
+			require.ErrorIs(w, context.Cause(ctx), lockregistry.ErrLockLost, name)
+			require.ErrorIs(w, context.Cause(another), lockregistry.ErrLockLost, name)
 			require.ErrorIs(w, l.Unlock(w.Context()), lockregistry.ErrLockLost)
 		}
 	})

@@ -88,7 +88,7 @@ func TestGrantIsFoundWhileItsMessageComes(t *testing.T) {
 					told.Wait()
 				}
 				sound := a.hold.goesOn()
-				require.Equal(t, last, l.exit(me))
+				require.Equal(t, last, leavesHow(l.exit(me)))
 				l.keep(a.hold)
 				l.hold.Store(nil)
 				sound = a.hold.end(reg.clock.now()) && sound

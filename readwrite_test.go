@@ -273,7 +273,7 @@ func TestReadersHaveContextsOfTheirOwn(t *testing.T) {
 
 		w.do("DEL", theKey)
 		w.fails(p.reader.Renew(anna, time.Minute), lockregistry.ErrLockLost, "renew", theKey)
-		require.Equal(w, lockregistry.ErrLockLost, context.Cause(annas))
+		require.ErrorIs(w, context.Cause(annas), lockregistry.ErrLockLost)
 		w.fails(p.reader.Unlock(anna), lockregistry.ErrLockLost, "unlock", theKey)
 
 		// The writer's ends with the writing, though its owner reads on.
@@ -300,7 +300,7 @@ func TestEveryReaderLearnsOfALoss(t *testing.T) {
 		}
 		for _, ended := range ends {
 			end := <-ended
-			require.Equal(w, lockregistry.ErrLockLost, end.cause)
+			require.ErrorIs(w, end.cause, lockregistry.ErrLockLost)
 			require.Greater(w, end.left, margin(lease), "before the key expires")
 			require.Less(w, end.left, 3*margin(lease))
 		}

@@ -111,8 +111,10 @@ func (l *Lock) Renew(ctx context.Context, ttl time.Duration) error {
 	now := l.reg.cache.current(l)
 	o := now.ownerIn(ctx)
 	h := now.heldBy(o)
-	if h == nil && now.half().expelled(o) {
-		return l.fail("renew", ErrLockLost)
+	if h == nil {
+		if why := now.half().expelled(o); why != notLost {
+			return l.fail("renew", why.err())
+		}
 	}
 	return l.renew(ctx, h, ttl)
 }
@@ -144,8 +146,8 @@ func (l *Lock) context(parent context.Context) context.Context {
 	err := ErrNotOwner
 	if h := now.heldBy(o); h != nil {
 		ctx, err = h.watch(parent, now.carry(parent, o, h), o)
-	} else if now.half().expelled(o) {
-		err = ErrLockLost
+	} else if why := now.half().expelled(o); why != notLost {
+		err = why.err()
 	}
 	if err != nil {
 		var cancel context.CancelCauseFunc
@@ -359,7 +361,7 @@ func (l *Lock) enter(ctx context.Context, q *request) (in entrance, err error) {
 		case upgrade:
 			err = ErrUpgrade
 		case outcast:
-			err = ErrLockLost
+			err = max(now.half().expelled(o), somehow).err()
 		default: // refused
 			if err == nil {
 				err = errBusy
@@ -498,12 +500,15 @@ func (l *Lock) renew(ctx context.Context, h *hold, ttl time.Duration) error {
 // depart undoes one lock of an owner.
 func (l *Lock) depart(ctx context.Context, o owner) error {
 	h := l.hold.Load() // before others can end it
-	switch l.exit(o) {
+	switch how, why := l.exit(o); how {
 	case stays:
 		return nil
 	case leaves: // the hold goes on for others
-		if h == nil || !h.dismiss(o) {
+		if h == nil {
 			return ErrLockLost
+		}
+		if !h.dismiss(o) {
+			return h.lostError()
 		}
 		return nil
 	case last:
@@ -513,7 +518,7 @@ func (l *Lock) depart(ctx context.Context, o owner) error {
 		_, err := l.release(ctx)
 		return err
 	case evicted:
-		return ErrLockLost
+		return why.err()
 	default:
 		return ErrNotOwner
 	}
@@ -539,10 +544,13 @@ func (l *Lock) evict() (evicted bool) {
 	return true
 }
 
-// lost tells whether the hold is lost.
-func (l *Lock) lost() bool {
+// lost tells why the hold is lost, if it is.
+func (l *Lock) lost() loss {
 	h := l.hold.Load()
-	return h != nil && !h.goesOn()
+	if h == nil || h.goesOn() {
+		return notLost
+	}
+	return h.lossOf()
 }
 
 // abandon ends a hold that is lost and frees the local half. What is left of its key is removed in the background, for which
@@ -581,7 +589,7 @@ func (l *Lock) release(ctx context.Context) (End, error) {
 	l.hold.Store(nil)
 	if !h.end(begun) {
 		l.abandon(h)
-		return EndLost, ErrLockLost
+		return EndLost, h.lostError()
 	}
 	p := patience{ctx: ctx, since: begun, limit: unlockLimit, grace: unlockGrace, late: lateFor(h.lease.length)}
 	m := removal{key: l.key, value: h.value, queue: l.queues(), keep: kept.after(begun), age: h.wanted(begun)}
@@ -603,8 +611,8 @@ func (l *Lock) release(ctx context.Context) (End, error) {
 		return EndUnknown, err
 	}
 	switch {
-	case n == 0 && err == nil && reply.Error() == nil:
-		return EndLost, ErrLockLost
+	case n <= 0 && err == nil && (reply.Error() == nil || wrongType(reply.Error())):
+		return EndLost, without(n).err()
 	case m.keep > 0:
 		return EndKept, nil
 	default:

@@ -17,12 +17,12 @@ func TestRenewalsUnderWayThatTooFewReplicasHave(t *testing.T) {
 
 	short := h.takeOff(leaseOf(time.Second))
 	long := h.takeOff(leaseOf(time.Minute))
-	require.Error(t, h.answered(short, true, fewReplicasError{0, replicas{1, time.Second}}, false))
-	require.Error(t, h.answered(long, false, errNotSent, false))
+	require.Error(t, h.answered(short, 1, fewReplicasError{0, replicas{1, time.Second}}, false))
+	require.Error(t, h.answered(long, 0, errNotSent, false))
 	require.LessOrEqual(t, r.clock.now().until(h.until), time.Second)
 
 	long = h.takeOff(leaseOf(time.Minute))
-	require.NoError(t, h.answered(long, true, nil, false))
+	require.NoError(t, h.answered(long, 1, nil, false))
 	require.Greater(t, r.clock.now().until(h.until), 50*time.Second, "the next one counts")
 	require.ErrorIs(t, classified(fewReplicasError{}), ErrUnavailable)
 }

@@ -43,9 +43,9 @@ type scheduler struct {
 // errand is something to ask of Redis that nobody waits for.
 type errand interface {
 	call() call
-	late() time.Duration // an answer that takes as long is late
-	wanted() bool        // whether it is of any use still
-	done(a answer, was bool, err error)
+	late() time.Duration               // an answer that takes as long is late
+	wanted() bool                      // whether it is of any use still
+	done(a answer, n int64, err error) // n: see confirmed
 }
 
 const (
@@ -255,7 +255,7 @@ func (s *scheduler) work(sweeps bool) {
 		}
 		if s.overdue() {
 			for _, e := range errands {
-				e.done(answer{}, false, ErrClosed)
+				e.done(answer{}, 0, ErrClosed)
 			}
 			continue
 		}
@@ -274,7 +274,7 @@ func (s *scheduler) work(sweeps bool) {
 				if err == nil {
 					err = a.short
 				}
-				errands[i].done(a, n > 0, err)
+				errands[i].done(a, n, err)
 				failed := err != nil && errands[i].wanted()
 				s.note(errands[i], calls[i].key, err == nil, failed)
 				mu.Lock()
@@ -358,9 +358,9 @@ func (r renewal) late() time.Duration { return lateFor(r.lease.length) }
 // it may prolong the key, but the stray that this leaves is asked for until it has been.
 func (r renewal) wanted() bool { return r.hold.goesOn() }
 
-func (r renewal) done(a answer, was bool, err error) {
+func (r renewal) done(a answer, n int64, err error) {
 	r.sent = a.sent
-	_ = r.hold.answered(r, was, err, a.late) // a failure is tried again, a loss is announced by the hold itself
+	_ = r.hold.answered(r, n, err, a.late) // a failure is tried again, a loss is announced by the hold itself
 }
 
 // dueHeap is a heap of what has a time at which it is due, for container/heap.

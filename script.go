@@ -291,15 +291,15 @@ func readStanding(values []rueidis.RedisMessage) (s standing, err error) {
 	return s, nil
 }
 
-// confirmed decodes the reply of a release or a renewal: 0 means that the key was not the hold's, as does a key of another
-// type, which somebody put in its place.
+// confirmed decodes the reply of a release or a renewal: when the key was not the hold's, 0 means that it is gone, and less that
+// another has it, as does a key of another type, which somebody put in its place.
 func confirmed(result rueidis.RedisResult) (int64, error) {
 	if unqueued(result) != "" {
 		return queueless, nil
 	}
 	n, err := result.AsInt64()
 	if wrongType(err) {
-		return 0, nil
+		return -1, nil
 	}
 	return n, err
 }

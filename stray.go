@@ -239,7 +239,7 @@ func (e sweeping) late() time.Duration { return lateFor(e.longest) }
 
 func (e sweeping) wanted() bool { return true }
 
-func (e sweeping) done(a answer, _ bool, err error) {
+func (e sweeping) done(a answer, _ int64, err error) {
 	if err == nil && a.late {
 		err = errLate // a master that is none any more may have said so
 	}

@@ -41,7 +41,7 @@ func TestTheLongestLeaseOfAHold(t *testing.T) {
 	confirmed := func(h *hold) {
 		renewal := h.takeOff(short)
 		renewal.chosen = true
-		require.NoError(t, h.answered(renewal, true, nil, false))
+		require.NoError(t, h.answered(renewal, 1, nil, false))
 	}
 	cases := map[string]struct {
 		happens func(h *hold)
@@ -60,17 +60,17 @@ func TestTheLongestLeaseOfAHold(t *testing.T) {
 			renewal := h.takeOff(h.lease)
 			other := h.takeOff(short)
 			other.chosen = true
-			require.NoError(t, h.answered(renewal, true, nil, false))
-			require.NoError(t, h.answered(other, true, nil, false))
+			require.NoError(t, h.answered(renewal, 1, nil, false))
+			require.NoError(t, h.answered(other, 1, nil, false))
 		}, time.Minute},
 		"shortened while the longer one is in doubt": {func(h *hold) {
-			require.Error(t, h.answered(h.takeOff(h.lease), false, errNoAnswer, false))
+			require.Error(t, h.answered(h.takeOff(h.lease), 0, errNoAnswer, false))
 			confirmed(h)
 		}, time.Minute},
 		"shortened, as a late answer says": {func(h *hold) {
 			renewal := h.takeOff(short)
 			renewal.chosen = true
-			require.ErrorIs(t, h.answered(renewal, true, nil, true), errLate)
+			require.ErrorIs(t, h.answered(renewal, 1, nil, true), errLate)
 		}, time.Minute},
 	}
 	for name, c := range cases {

@@ -64,19 +64,19 @@ func (l *Lock) tenure(o owner, h *hold, token uint64) *tenure {
 //
 // When the first tenure of a lock is made at this moment, it may not be found here. It is over all the same once the hold is
 // another one; and while the hold goes on, because readers share it, calls nest in it only if its owner is in again.
-func (l *Lock) exit(o owner) departure {
+func (l *Lock) exit(o owner) (departure, loss) {
 	s := l.tenures.Load()
 	if s == nil { // most locks
 		return l.half().exit(o)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	how := l.half().exit(o)
+	how, why := l.half().exit(o)
 	if t := s.of[o]; t != nil && (how == leaves || how == last) {
 		t.ended.Store(true)
 		delete(s.of, o)
 	}
-	return how
+	return how, why
 }
 
 // lent tells whether another goroutine may unlock for an owner. The context of Do is not for that by itself: Do unlocks what it

@@ -17,8 +17,8 @@
 //     "message", "change" or "timeout", see [lockregistry.Wakeups]
 //   - lockregistry.hold.duration, a histogram: how long locks were held. lockregistry.release.how is [lockregistry.End];
 //     error.type
-//   - lockregistry.hold.losses, a counter. lockregistry.loss.reason is "lease_over", "key_gone", "renewed_too_late", "forced" or
-//     "granted_twice", see [lockregistry.Loss]
+//   - lockregistry.hold.losses, a counter. lockregistry.loss.reason is "lease_over", "key_gone", "key_taken", "renewed_too_late",
+//     "forced" or "granted_twice", see [lockregistry.Loss]
 //   - lockregistry.renewal.outages, a counter: how often renewals and removals in the background began to fail, without
 //     lockregistry.kind and lockregistry.prefix. error.type
 //
@@ -274,6 +274,7 @@ func (r *reporter) released(ctx context.Context, e lockregistry.Released) {
 var losses = map[lockregistry.Loss]string{
 	lockregistry.LeaseOver:      "lease_over",
 	lockregistry.KeyGone:        "key_gone",
+	lockregistry.KeyTaken:       "key_taken",
 	lockregistry.RenewedTooLate: "renewed_too_late",
 	lockregistry.Forced:         "forced",
 	lockregistry.GrantedTwice:   "granted_twice",

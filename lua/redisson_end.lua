@@ -65,7 +65,7 @@ end
 if over then
   redis.call('DEL', key)
 elseif keep == '' then
-  return 0
+  return -redis.call('EXISTS', key)
 end
 if not announced and command ~= '' then -- to publish may be forbidden; the lock is released all the same
   redis.pcall('PUBLISH', news, '0')

@@ -10,7 +10,7 @@
 -- ARGV[8]  is for plain locks
 -- ARGV[9]  as that of spring_release.lua
 --
--- Replies 0 when the hold was not there, or its lease was over: other readers keep the lock then, but not for this one. Else
+-- Replies 0 when nobody has the lock, -1 when others have, and the hold was not there or its lease was over. Else
 -- the reply is 1, 2 when others wait in the queue or have the lock now, or a text that says why there is no queue. In any case the hold
 -- is gone now.
 -- include effects
@@ -32,4 +32,4 @@ if mine and not mode and not announced and ARGV[2] ~= '' then -- which may be fo
     redis.pcall('SPUBLISH', ARGV[3], '0')
   end
 end
-return mine and was == 1 and reply or 0
+return mine and was == 1 and reply or -redis.call('EXISTS', key)

@@ -6,11 +6,11 @@
 -- ARGV[2]  the lease in milliseconds
 -- ARGV[3]  the name as it stands in derived keys
 --
--- Replies 1 when renewed, 0 when the hold is not there (any more), or its lease is over: that other readers keep the lock
+-- Replies 1 when renewed, -1 when others have the lock, 0 when nobody has, or the hold's lease is over: that other readers keep the lock
 -- does not bring it back.
 -- include effects
 if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then
-  return 0
+  return -redis.call('EXISTS', KEYS[1])
 end
 -- PEXPIRE, unlike SET, is allowed when the server is out of memory.
 if redis.call('PEXPIRE', ARGV[3] .. ':' .. ARGV[1] .. ':rwlock_timeout:1', ARGV[2]) == 0 then

@@ -10,7 +10,7 @@
 -- ARGV[8]  how long the path is to stay taken, in milliseconds; empty or missing: no longer
 -- ARGV[9]  as that of spring_release.lua
 --
--- Replies 0 when the lock was not the hold's. When it was the reply is 1, 2 when others wait in the queue or one of them
+-- Replies 0 when the lock was not the hold's, or -1 when it is another's. When it was the reply is 1, 2 when others wait in the queue or one of them
 -- has the lock now, or a text that says why there is no queue.
 --
 -- A field of the same registry with a smaller number is a grant that came late, and is removed too; see spring_release.lua. A

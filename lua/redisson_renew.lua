@@ -6,9 +6,9 @@
 -- ARGV[3]  is for read-write locks
 -- ARGV[4]  the key of the fencing counter, from which the hold gets a token; empty or missing: it wants none
 --
--- Replies 1, or the token, when renewed, 0 when the lock is not the hold's (any more).
+-- Replies 1, or the token, when renewed, 0 when the key is gone, -1 when the lock is another's.
 if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then
-  return 0
+  return -redis.call('EXISTS', KEYS[1])
 end
 local counter = ARGV[4] or ''
 -- include redisson_draw

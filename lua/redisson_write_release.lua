@@ -10,7 +10,7 @@
 -- ARGV[8]  is for plain locks
 -- ARGV[9]  as that of spring_release.lua
 --
--- Replies 0 when the hold was not there. When it was it is gone now, and the reply is 1, 2 when others wait in the queue or
+-- Replies 0 when the hold was not there, -1 when others have the lock. When it was it is gone now, and the reply is 1, 2 when others wait in the queue or
 -- have the lock now, or a text that says why there is no queue.
 --
 -- Where somebody receives the message, which is 1, another one follows, 0. To a client of Redisson, 1 means to wake the
@@ -32,4 +32,4 @@ if mine and mode ~= 'write' and not announced then -- others may read, or nobody
   -- include publish
   publish()
 end
-return mine and reply or 0
+return mine and reply or -redis.call('EXISTS', key)

@@ -7,10 +7,10 @@
 -- ARGV[3]  is for readers
 -- ARGV[4]  the key of the fencing counter, from which the hold gets a token; empty or missing: it wants none
 --
--- Replies 1, or the token, when renewed, 0 when the hold is not there (any more).
+-- Replies 1, or the token, when renewed, 0 when nobody has the lock, -1 when others have.
 -- include effects
 if redis.call('HEXISTS', KEYS[1], ARGV[1] .. ':write') == 0 then
-  return 0
+  return -redis.call('EXISTS', KEYS[1])
 end
 local counter = ARGV[4] or ''
 -- include draw

@@ -58,7 +58,7 @@ if prefix ~= '' and (over or ticket ~= '') then
   end
 end
 if not over then
-  return keep ~= '' and 1 or 0
+  return keep ~= '' and 1 or held and -1 or 0
 end
 -- The server's ACL may forbid a user either command, but not both: who may not do the one can do the other.
 local removed = redis.pcall(removal, key)

@@ -14,7 +14,7 @@
 -- ARGV[9]  for how long the hold had the lock, and its call waited for it in the queue, in milliseconds; empty or missing: not for
 --          long, or that is not known
 --
--- Replies 0 when the key was not the hold's. When it was the reply is 1, 2 when others wait in the queue or one of them has
+-- Replies 0 when the key was not the hold's, or -1 when it is another's. When it was the reply is 1, 2 when others wait in the queue or one of them has
 -- the key now, or a text that says why there is no queue.
 --
 -- A value of the same registry with a smaller number is a grant that came late, as in spring_obtain.lua. The registry asks

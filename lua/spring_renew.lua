@@ -5,11 +5,11 @@
 -- ARGV[2]  the lease in milliseconds
 -- ARGV[3]  the key of the fencing counter, from which the hold gets a token; empty or missing: it wants none
 --
--- Replies 1, or the token, when renewed, 0 when the key is not the hold's (any more).
+-- Replies 1, or the token, when renewed, 0 when the key is gone, -1 when it is another's.
 -- include effects
 local held = redis.call('GET', KEYS[1])
 if held ~= ARGV[1] and held ~= ARGV[1] .. '+' then
-  return 0
+  return held and -1 or 0
 end
 local counter = ARGV[3] or ''
 -- include draw
