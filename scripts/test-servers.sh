@@ -1,14 +1,17 @@
 #!/bin/sh
 # Runs the tests on other servers than the system's, see install-servers.sh:
-#   scripts/test-servers.sh        the tests of the library that use a real server
+#   scripts/test-servers.sh        the tests of the library that use a real server and may end otherwise on another one
 #   scripts/test-servers.sh all    all tests of the library, and torture
 # In the first case miniredis is left out: what runs there is the same on every
-# server, and make test has run it.
+# server, and make test has run it. So are the tests below: what they load, repeat or wait for is this library's, and the commands
+# they send to a server are those of the other tests.
 set -eu
 cd "$(dirname "$0")/.."
 
 servers=$(scripts/install-servers.sh)
 failed=
+same_files="acquire atleast deadlock_far doubt journal manypaths observer once scale stress tenure"
+same_tests="TestThoseWithoutATicketDoNotStarve TestGivingUpInTheQueue"
 
 if [ "${1:-}" = all ]; then
 	for server in $servers; do
@@ -18,10 +21,15 @@ if [ "${1:-}" = all ]; then
 	done
 else
 	# A test that uses a real server says so in its body; see kit_test.go.
-	names=$(awk '
+	names=$(awk -v files="$same_files" -v tests="$same_tests" '
+		BEGIN {
+			split(files " ", part, " "); for (i in part) same["./" part[i] "_test.go"] = 1
+			split(tests, part, " "); for (i in part) same[part[i]] = 1
+		}
+		same[FILENAME] { nextfile }
 		/^func / { name = "" }
-		/^func Test[^(]*\(t \*testing\.T\)/ { name = $2; sub(/\(.*/, "", name) }
-		name != "" && /[wW]orlds\(|realWorld\(|redistest\.Start/ { print name; name = "" }
+		/^func Test[^(]*\(t \*testing\.T\)/ { name = $2; sub(/\(.*/, "", name); if (same[name]) name = "" }
+		name != "" && /[wW]orlds(Alone)?\(|realWorld\(|redistest\.Start/ { print name; name = "" }
 	' ./*_test.go | sort -u)
 	if [ -z "$names" ]; then
 		echo "no test of the root package uses a real server" >&2
@@ -31,16 +39,17 @@ else
 	work=$(mktemp -d)
 	trap 'rm -rf "$work"' EXIT
 	go test -race -c -o "$work/tests" .
-	run() { # run SERVER NAMES
-		LOCKREGISTRY_REDIS_SERVER=$1 "$work/tests" -test.timeout 15m -test.run "^($2)\$" \
+	run() { # run SERVER NAMES AT_A_TIME
+		LOCKREGISTRY_REDIS_SERVER=$1 "$work/tests" -test.timeout 15m -test.parallel "$3" -test.run "^($2)\$" \
 			-test.skip '/^miniredis$|//^miniredis$|///^miniredis$'
 	}
 	# Most of the time tests wait, so the servers have their turns at the same time. Tests are about time, too: those that fail on the
-	# busy machine have two more chances, alone.
+	# busy machine have two more chances, alone. The last line tells which had them.
+	repeated=
 	n=0
 	for server in $servers; do
 		n=$((n + 1))
-		run "$server" "$names" >"$work/$n" 2>&1 || touch "$work/$n.failed" &
+		run "$server" "$names" 4 >"$work/$n" 2>&1 || touch "$work/$n.failed" &
 	done
 	wait
 	n=0
@@ -53,9 +62,11 @@ else
 			grep -q '^panic: ' "$work/$n" && again=
 			cat "$work/$n"
 			echo "again on $server: ${again:-all}"
-			run "$server" "${again:-$names}" || run "$server" "${again:-$names}" || failed=yes
+			repeated="$repeated ${server##*/}: ${again:-all}"
+			run "$server" "${again:-$names}" 2 || run "$server" "${again:-$names}" 1 || failed=yes
 		fi
 	done
+	echo "$(echo "$names" | tr '|' '\n' | wc -l) tests on each server; tried again:${repeated:- nothing}"
 fi
 if [ -n "$failed" ]; then
 	echo "test-servers: see above" >&2
