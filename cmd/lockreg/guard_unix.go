@@ -43,7 +43,7 @@ func startGuard() (*guard, error) {
 		return nil, err
 	}
 	defer func() { _ = read.Close() }()
-	cmd := exec.Command(self) //nolint:noctx // it outlives everything
+	cmd := exec.Command(self) //nolint:gosec,noctx // this program; it outlives everything
 	cmd.Args = []string{guardName}
 	cmd.Env = withoutRedis(os.Environ())
 	cmd.Stdin = read
@@ -83,10 +83,9 @@ func (g *guard) dismiss() {
 // changed takes in what a wait has found out about the guard, and tells whether it is gone.
 func (g *guard) changed(status syscall.WaitStatus) bool {
 	if status.Stopped() { // it would not notice anything
-		_ = unix.Kill(g.pid, unix.SIGCONT)
-		return false
+		_ = unix.Kill(g.pid, unix.SIGKILL)
 	}
-	g.gone = !status.Continued()
+	g.gone = status.Exited() || status.Signaled()
 	return g.gone
 }
 

@@ -21,8 +21,8 @@ func stopMyself() {
 }
 
 // endWithParent has the kernel kill the process that is started when lockreg ends: also when the guard was killed, too. It kills
-// that one alone, not its group, and a program with the set-user-ID bit escapes it. It counts as lockreg's end when the thread ends
-// that has started the process: so this one belongs to the caller from now on.
+// that one alone, not its group, and a program with the set-user-ID bit escapes it. It counts as lockreg's end when the thread
+// ends that has started the process: so this one belongs to the caller from now on.
 func endWithParent(attr *syscall.SysProcAttr) {
 	runtime.LockOSThread()
 	attr.Pdeathsig = unix.SIGKILL

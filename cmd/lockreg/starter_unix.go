@@ -49,7 +49,8 @@ func prepareCommand(program string, args, env []string, attr *syscall.SysProcAtt
 	}
 	defer func() { _ = whyWrite.Close() }()
 	s := &starter{say: say, why: why}
-	s.pid, err = syscall.ForkExec(self, append([]string{starterName, program}, args...), &syscall.ProcAttr{
+	words := append([]string{starterName, program}, args...)
+	s.pid, err = syscall.ForkExec(self, words, &syscall.ProcAttr{ //nolint:gosec // this program
 		Env: env, Files: []uintptr{0, 1, 2, sayRead.Fd(), whyWrite.Fd()}, Sys: attr,
 	})
 	if err != nil {
@@ -98,7 +99,7 @@ func becomeCommand(program string, args []string) {
 	}
 	var number syscall.Errno
 	if err := syscall.Exec(program, args, os.Environ()); errors.As(err, &number) { //nolint:gosec // it is the user's own
-		_ = binary.Write(why, binary.NativeEndian, uint32(number)) //nolint:gosec // error numbers are small
+		_ = binary.Write(why, binary.NativeEndian, uint32(number))
 	}
 }
 

@@ -190,8 +190,8 @@ func (f *feed) pause(ctx context.Context, d time.Duration) {
 	<-ctx.Done()
 }
 
-// pass asks for everything once, and publishes what there is meanwhile when that takes long. What fails leaves the state as it was,
-// with the error.
+// pass asks for everything once, and publishes what there is meanwhile when that takes long. What fails leaves the state as it
+// was, with the error.
 func (f *feed) pass(ctx context.Context, cycles bool) *state {
 	ctx, cancel := context.WithTimeout(ctx, passLimit)
 	defer cancel()

@@ -285,7 +285,8 @@ func (h *Handler) free(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), 5*time.Second)
 	defer cancel()
 	err := h.source.ForceUnlockHolder(ctx, in.Path, in.Holder)
-	log := forwardedIn(h.log.With("caller", caller, "path", printable.Valid(in.Path), "holder", printable.Valid(in.Holder), "reason", in.Reason), r)
+	log := forwardedIn(h.log.With("caller", caller, "path", printable.Valid(in.Path), "holder", printable.Valid(in.Holder),
+		"reason", in.Reason), r)
 	switch {
 	case err == nil:
 		log.Warn("lock released by hand")

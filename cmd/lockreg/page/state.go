@@ -107,7 +107,8 @@ func (e *entry) same(before *entry) bool {
 
 func (e *entry) row() row {
 	r := row{
-		Path: printable.Valid(e.info.Path), ID: view.ID(e.info.Path), Version: e.version, Kind: e.info.Kind, Holders: e.info.HolderCount, Waiters: e.info.WaiterCount,
+		Path: printable.Valid(e.info.Path), ID: view.ID(e.info.Path), Version: e.version, Kind: e.info.Kind,
+		Holders: e.info.HolderCount, Waiters: e.info.WaiterCount,
 		At: e.at.UnixMilli(),
 	}
 	first := e.info
@@ -135,8 +136,8 @@ func (s *state) failed(err error) *state {
 	return next
 }
 
-// underWay is the state after a part of a pass that has found what next has: what it has not come to is as it was before. The sums
-// are those of the last whole pass, if there was one.
+// underWay is the state after a part of a pass that has found what next has: what it has not come to is as it was before. The
+// sums are those of the last whole pass, if there was one.
 func (s *state) underWay(next *state) *state {
 	part := s.copied()
 	part.entries = maps.Clone(s.entries)

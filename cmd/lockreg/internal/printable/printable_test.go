@@ -59,7 +59,7 @@ func TestJSON(t *testing.T) {
 	require.NoError(t, err)
 	safe := printable.JSON(text)
 	for _, r := range strings.ReplaceAll(string(safe), "\n", "") {
-		assert.False(t, r < ' ' || r == 0x9b || r == 0x202e || r == 0xe0041 || r == 0xa0 || r == 0x3164 || r == 0x2800 || r == 0xfe0f, "%U", r)
+		assert.False(t, r < ' ' || strings.ContainsRune("\u009b\u202e\U000e0041\u00a0\u3164\u2800\ufe0f", r), "%U", r)
 	}
 	assert.Contains(t, string(safe), "ä é")
 	var back map[string]string

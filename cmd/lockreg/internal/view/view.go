@@ -83,14 +83,16 @@ func OfID(id string) (string, error) { return url.PathUnescape(id) }
 // OfLock is the view of a lock. Empty lists are [], never null.
 func OfLock(info lockregistry.LockInfo) Lock {
 	lock := Lock{
-		Path: printable.Valid(info.Path), ID: ID(info.Path), Key: printable.Valid(info.Key), Kind: info.Kind, Layout: OfLayout(info.Layout),
+		Path: printable.Valid(info.Path), ID: ID(info.Path), Key: printable.Valid(info.Key),
+		Kind: info.Kind, Layout: OfLayout(info.Layout),
 		Holders: make([]Holder, 0, len(info.Holders)), HolderCount: info.HolderCount,
 		Waiters: make([]Waiter, 0, len(info.Waiters)), WaiterCount: info.WaiterCount,
 		TooLong: append([]string{}, info.TooLong...),
 	}
 	for _, h := range info.Holders {
 		lock.Holders = append(lock.Holders, Holder{
-			Holder: printable.Valid(h.Holder), ID: ID(h.Holder), Label: ofLabel(h.Label), Shared: h.Shared, Since: OfTime(h.Since), LeaseMS: ofLease(h.Lease),
+			Holder: printable.Valid(h.Holder), ID: ID(h.Holder), Label: ofLabel(h.Label),
+			Shared: h.Shared, Since: OfTime(h.Since), LeaseMS: ofLease(h.Lease),
 			Token: h.Token, Kept: h.Kept,
 		})
 	}

@@ -29,14 +29,14 @@ func TestLock(t *testing.T) {
 	requireJSON(t, `{
 		"path": "a", "id": "a", "key": "locks:a", "kind": "readwrite", "layout": "redisson",
 		"holders": [
-			{"holder": "r1:17", "id": "r1%3A17", "label": {"registry": "r1", "host": "web-1", "pid": 4711, "name": "billing"}, "shared": true,
-				"since": "2026-09-21T12:30:05.123456Z", "leaseMs": 1500, "token": 42, "kept": false},
+			{"holder": "r1:17", "id": "r1%3A17", "label": {"registry": "r1", "host": "web-1", "pid": 4711, "name": "billing"},
+				"shared": true, "since": "2026-09-21T12:30:05.123456Z", "leaseMs": 1500, "token": 42, "kept": false},
 			{"holder": "x:1", "id": "x%3A1", "label": null, "shared": false, "since": null, "leaseMs": null, "token": 0, "kept": true}
 		],
 		"holderCount": 2,
 		"waiters": [
-			{"registry": "r1", "label": {"registry": "r1", "host": "web-1", "pid": 4711, "name": "billing"}, "shared": true,
-				"since": "2026-09-21T12:30:05.123456Z"},
+			{"registry": "r1", "label": {"registry": "r1", "host": "web-1", "pid": 4711, "name": "billing"},
+				"shared": true, "since": "2026-09-21T12:30:05.123456Z"},
 			{"registry": "r2", "label": null, "shared": false, "since": null}
 		],
 		"waiterCount": 300, "tooLong": ["token"]
@@ -86,7 +86,8 @@ func TestDeadlocks(t *testing.T) {
 	t.Parallel()
 	requireJSON(t, `[]`, view.OfDeadlocks(nil))
 	requireJSON(t, `[{"waits": [
-		{"path": "b", "id": "b", "kind": "lock", "owner": "goroutine 17", "holds": ["a"], "holdIds": ["a"], "since": "2026-09-21T12:30:05.123456Z",
+		{"path": "b", "id": "b", "kind": "lock", "owner": "goroutine 17", "holds": ["a"], "holdIds": ["a"],
+			"since": "2026-09-21T12:30:05.123456Z",
 			"label": {"registry": "r1", "host": "web-1", "pid": 4711, "name": "billing"}},
 		{"path": "a", "id": "a", "kind": "lock", "owner": "", "holds": [], "holdIds": [], "since": null, "label": null}
 	]}]`, view.OfDeadlocks([]lockregistry.Deadlock{{Waits: []lockregistry.DeadlockWait{
