@@ -30,7 +30,7 @@ type Hold struct {
 	owner owner
 	token uint64
 	more  []*Hold // those of the other paths, see [Registry.AcquireAll]
-	last  atomic.Pointer[endsWith]
+	last  atomic.Pointer[contextFor]
 	calls atomic.Int32 // of Renew that are under way, and released
 	watch runtime.Cleanup
 }

@@ -502,8 +502,8 @@ func (h *Hold) releaseAll(ctx context.Context) error {
 	})
 }
 
-// endsWith is the last context of several paths.
-type endsWith struct{ parent, ctx context.Context }
+// contextFor is the last context of several paths.
+type contextFor struct{ parent, ctx context.Context }
 
 // contextOfAll returns a context that ends with the first of the paths that is lost, and carries them all, the first one given
 // innermost. When the last one was for the same parent it is that one again, so that a program that asks for one before each
@@ -517,6 +517,6 @@ func (h *Hold) contextOfAll(parent context.Context) context.Context {
 		ctx = other.context(ctx) //nolint:fatcontext // it is to end with any of them
 	}
 	ctx = h.context(ctx)
-	h.last.Store(&endsWith{parent, ctx})
+	h.last.Store(&contextFor{parent, ctx})
 	return ctx
 }

@@ -10,38 +10,83 @@ import (
 type endings map[owner]*ending
 
 // ending is one such context. It leaves its ring when its parent ends, or when the owner unlocks, or when the hold is lost.
+//
+// Its parent may be of any type, whose methods may block, or ask the lock. The methods are called in three places, each without
+// a mutex: by the goroutine that asks for the context, in newEnding; by those that use it; and by one of its own, which takes the
+// context off its parent when it is over. The end itself calls none of them: the Context is a child of one of package context,
+// or of one that never ends. So a hold's loss is announced, and its release goes on, whatever its owner's contexts do.
 type ending struct {
+	context.Context
+
 	hold       *hold
 	owner      owner
 	parent     context.Context
-	ctx        context.Context
 	cancel     context.CancelCauseFunc
-	forget     func() bool // stops waiting for the end of the parent
-	prev, next *ending     // nil when it is in no ring
+	unlink     context.CancelFunc // takes what lies between off the parent; nil when the parent never ends
+	forget     func() bool        // stops waiting for the end of the parent; nil, too, then
+	over       bool               // the parent has ended; guarded by the hold's mutex, as what follows
+	prev, next *ending            // nil when it is in no ring
 }
 
-// add makes a context for an owner. When the last one was for the same parent it is that one again: so a program that asks
-// for one before each of its steps does not fill the memory.
-func (e *endings) add(parent, base context.Context, o owner, h *hold) context.Context {
-	last := (*e)[o]
-	if last != nil && last.ctx.Err() == nil && same(last.parent, parent) {
-		return last.ctx
+// unending is a context that never ends, by the word of its type: package context asks no other one.
+type unending struct{ context.Context }
+
+func (unending) Done() <-chan struct{} { return nil }
+
+// endsWith is the key under which an ending finds itself.
+type endsWith struct {
+	hold  *hold
+	owner owner
+}
+
+// newEnding makes a context for an owner, which is in no ring yet.
+func newEnding(parent, base context.Context, o owner, h *hold) *ending {
+	e := &ending{hold: h, owner: o, parent: parent}
+	if parent.Done() == nil {
+		e.Context, e.cancel = context.WithCancelCause(unending{base})
+		return e
 	}
-	end := &ending{hold: h, owner: o, parent: parent}
-	end.ctx, end.cancel = context.WithCancelCause(base)
+	between, unlink := context.WithCancel(base)
+	e.unlink = unlink
+	e.Context, e.cancel = context.WithCancelCause(between)
+	e.forget = context.AfterFunc(between, e.parentEnded)
+	return e
+}
+
+func (e *ending) Value(key any) any {
+	if key == (endsWith{e.hold, e.owner}) {
+		return e
+	}
+	return e.Context.Value(key)
+}
+
+func (e *ending) String() string { return e.hold.lock.key + ".Context" }
+
+// endsAnyway tells whether a context ends with the hold, as one that was made for the owner does.
+func (h *hold) endsAnyway(ctx context.Context, o owner) bool {
+	e, ok := ctx.Value(endsWith{h, o}).(*ending)
+	return ok && e.Done() == ctx.Done()
+}
+
+// last is the newest context of an owner, if it was made for the same parent and goes on.
+func (e endings) last(parent context.Context, o owner) *ending {
+	if last := e[o]; last != nil && last.Err() == nil && same(last.parent, parent) {
+		return last
+	}
+	return nil
+}
+
+// add puts a context into its ring.
+func (e *endings) add(end *ending) {
 	end.prev, end.next = end, end
-	if last != nil {
+	if last := (*e)[end.owner]; last != nil {
 		end.prev, end.next = last, last.next
 		last.next.prev, last.next = end, end
 	}
 	if *e == nil {
 		*e = endings{}
 	}
-	(*e)[o] = end
-	if parent.Done() != nil {
-		end.forget = context.AfterFunc(parent, end.over)
-	}
-	return end.ctx
+	(*e)[end.owner] = end
 }
 
 // same tells whether two contexts are one. A context may be of a type that cannot be compared.
@@ -49,11 +94,11 @@ func same(a, b context.Context) bool {
 	return reflect.ValueOf(a).Comparable() && reflect.ValueOf(b).Comparable() && a == b
 }
 
-// over is for when the parent has ended.
-func (e *ending) over() {
+func (e *ending) parentEnded() {
 	e.hold.mu.Lock()
 	defer e.hold.mu.Unlock()
-	if e.next != nil { // else the one that took it ends it
+	e.over = true
+	if e.next != nil { // else the one that took it ends it, or it is not in yet
 		e.hold.ends.remove(e)
 	}
 }
@@ -86,12 +131,26 @@ func (e *endings) all() (ends []*ending) {
 	return ends
 }
 
-// cancelAll ends contexts that were taken out. No mutex may be held: what hangs on a context is not this package's code.
+// cancelAll ends contexts that were taken out. It waits for nothing of the user's; a child of the context may start goroutines.
 func cancelAll(ends []*ending, cause error) {
 	for _, end := range ends {
-		if end.forget != nil {
-			end.forget()
-		}
-		end.cancel(cause)
+		end.end(cause)
+	}
+}
+
+// discard is for one that was in no ring, if there is one: another one was there before, or the hold is over.
+func (e *ending) discard() {
+	if e != nil {
+		e.end(context.Canceled)
+	}
+}
+
+func (e *ending) end(cause error) {
+	if e.forget != nil {
+		e.forget()
+	}
+	e.cancel(cause)
+	if e.unlink != nil {
+		go e.unlink()
 	}
 }

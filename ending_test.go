@@ -28,11 +28,9 @@ func TestEndingsAreForgotten(t *testing.T) {
 		for i := range parents {
 			var parent context.Context
 			parent, stops[i] = context.WithCancel(t.Context())
-			h.mu.Lock()
-			ctx := h.ends.add(parent, parent, anna, h)
-			require.Same(t, ctx, h.ends.add(parent, parent, anna, h))
-			require.NotSame(t, ctx, h.ends.add(parent, parent, team, h), "another owner's ends at another time")
-			h.mu.Unlock()
+			ctx := h.linked(parent, anna)
+			require.Same(t, ctx, h.linked(parent, anna))
+			require.NotSame(t, ctx, h.linked(parent, team), "another owner's ends at another time")
 		}
 		require.Equal(t, parents, count(anna))
 		for i := range parents {
@@ -54,6 +52,21 @@ func TestEndingsAreForgotten(t *testing.T) {
 	})
 }
 
+// linked is watch for a hold without a lock.
+func (h *hold) linked(parent context.Context, o owner) context.Context {
+	h.mu.Lock()
+	last := h.ends.last(parent, o)
+	h.mu.Unlock()
+	if last != nil {
+		return last
+	}
+	made := newEnding(parent, parent, o, h)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.ends.add(made)
+	return made
+}
+
 // uncomparable is a context that cannot be compared with another one.
 type uncomparable struct {
 	context.Context
@@ -65,17 +78,17 @@ func TestEndingsOfStrangeParents(t *testing.T) {
 	parent, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	strange := uncomparable{parent, []string{"a"}}
-	first, second := h.ends.add(strange, strange, anna, h), h.ends.add(strange, strange, anna, h)
+	first, second := h.linked(strange, anna), h.linked(strange, anna)
 	require.NotSame(t, first, second)
-	background := h.ends.add(context.Background(), context.Background(), anna, h)
-	require.Same(t, background, h.ends.add(context.Background(), context.Background(), anna, h))
+	background := h.linked(context.Background(), anna)
+	require.Same(t, background, h.linked(context.Background(), anna))
 	cause := errors.New("why")
 	cancelAll(h.ends.all(), cause)
 	require.Empty(t, h.ends)
 	for _, ctx := range []context.Context{first, second, background} {
 		require.Equal(t, cause, context.Cause(ctx))
 	}
-	again := h.ends.add(context.Background(), context.Background(), anna, h)
+	again := h.linked(context.Background(), anna)
 	require.NoError(t, again.Err())
 	cancelAll(h.ends.of(anna), cause)
 }

@@ -598,33 +598,18 @@ func TestLostDuringHandOver(t *testing.T) {
 				r := w.registry(lockregistry.WithHandoff(time.Hour))
 				l := r.Obtain("42")
 				w.lock(l)
-				l.Context(noticing{l.Context(w.Context()), sync.OnceFunc(func() { lose(w, r) })})
+				ctx := l.Context(w.Context())
 				g := w.goroutine()
 				next := g.starts(l)
 				w.settle()
-				w.unlock(l)
+				require.True(w, lockregistry.HandOver(l, func() { lose(w, r) }))
+				require.Equal(w, context.Canceled, context.Cause(ctx))
 				require.NoError(w, <-next)
 				require.True(w, l.IsHeld())
 				require.NoError(w, g.unlock(l))
 				require.True(w, w.free("orders:42"))
 			})
 		})
-	}
-}
-
-// noticing is a context that does something when a child of it ends. Unlock ends the contexts of a hold before it hands the
-// hold over.
-type noticing struct {
-	context.Context
-	child func()
-}
-
-func (n noticing) Done() <-chan struct{} { return make(chan struct{}) }
-
-func (n noticing) AfterFunc(func()) (stop func() bool) {
-	return func() bool {
-		n.child()
-		return true
 	}
 }
 

@@ -543,8 +543,7 @@ func (h *hold) forsake() {
 	h.unlockEnds(ErrClosed)
 }
 
-// unlockEnds stops watching over the hold and cancels its contexts. It unlocks the mutex before it does, because what
-// hangs on a context is not this package's code.
+// unlockEnds stops watching over the hold and cancels its contexts. It unlocks the mutex before it does.
 func (h *hold) unlockEnds(cause error) {
 	ends := h.ends.all()
 	if h.planned {
@@ -556,20 +555,41 @@ func (h *hold) unlockEnds(cause error) {
 }
 
 // watch returns a child of base that ends with the hold. Base is what parent becomes when it carries the hold; when the last
-// one for the owner was for the same parent, it is that one again. It fails when the hold is lost or nobody watches over it.
+// one for the owner was for the same parent, it is that one again: so a program that asks for one before each of its steps does
+// not fill the memory. It fails when the hold is lost or nobody watches over it.
+//
+// The context is made without the mutex, since that calls methods of parent. What was true of the hold and of the last context
+// may be over then, so both are looked at again.
 func (h *hold) watch(parent, base context.Context, o owner) (context.Context, error) {
-	h.mu.Lock()
-	if !h.fresh() {
-		h.unlockLose(leaseOver)
-		return nil, h.lostError()
+	var made *ending
+	for {
+		h.mu.Lock()
+		if !h.fresh() {
+			h.unlockLose(leaseOver)
+			made.discard()
+			return nil, h.lostError()
+		}
+		if last := h.ends.last(parent, o); last != nil {
+			h.mu.Unlock()
+			made.discard()
+			return last, nil
+		}
+		if made != nil {
+			break
+		}
+		h.mu.Unlock()
+		made = newEnding(parent, base, o, h)
 	}
-	ctx := h.ends.add(parent, base, o, h)
+	if !made.over { // else nobody would take it out
+		h.ends.add(made)
+	}
 	if !h.plan() {
 		h.unlockEnds(ErrClosed)
+		made.discard()
 		return nil, ErrClosed
 	}
 	h.mu.Unlock()
-	return ctx, nil
+	return made, nil
 }
 
 // attend is for another owner that finds the lock held. When the hold is lost, its owners are evicted. Otherwise, if the
@@ -657,13 +677,13 @@ func (q question) late() time.Duration {
 func (q question) wanted() bool { return q.hold.goesOn() }
 
 func (q question) done(a answer, n int64, err error) {
-	h := q.hold
+	h, refused := q.hold, err != nil && !transient(err) // an error of a client's hook may be of any type: not under the mutex
 	h.mu.Lock()
 	switch {
 	case h.state != live:
 		h.mu.Unlock()
 		return
-	case err != nil && !transient(err): // it cannot be asked
+	case refused: // it cannot be asked
 		h.questioned = false
 	case err != nil || a.late:
 		h.next = min(h.next, h.lock.reg.clock.now().add(backoff(h.failed.another(), h.lease.length)))
@@ -733,12 +753,13 @@ func (h *hold) renew(ctx context.Context, l *lease) error {
 }
 
 func (h *hold) renewOnce(ctx context.Context, l *lease) error {
+	stopped := ctx.Err() != nil // not under the mutex: a context may be of any type
 	h.mu.Lock()
 	if !h.fresh() {
 		h.unlockLose(leaseOver)
 		return withEnd(ctx, h.lostError())
 	}
-	if ctx.Err() != nil {
+	if stopped {
 		h.mu.Unlock()
 		return ended(ctx)
 	}
@@ -773,6 +794,7 @@ func (h *hold) renewOnce(ctx context.Context, l *lease) error {
 // was done, with an error: too few replicas have it.
 func (h *hold) answered(r renewal, n int64, err error, late bool) error {
 	was := n > 0
+	open := unknown(err) // an error of a client's hook may be of any type: not under the mutex
 	h.mu.Lock()
 	flying := h.flying
 	// An answer that comes after the old validity is over cannot revive the hold, even if the new one would reach further.
@@ -802,7 +824,7 @@ func (h *hold) answered(r renewal, n int64, err error, late bool) error {
 		switch {
 		case was: // it may have shortened the lease
 			flying.sure = h.until
-		case unknown(err): // it may shorten the lease yet
+		case open: // it may shorten the lease yet
 			h.distrust(r.lease.length)
 			flying.sure = h.until
 		case h.flying == nil: // none that may is left

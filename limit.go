@@ -268,7 +268,7 @@ func (g *limitGroup) round(now instant) (more bool) {
 			}
 			l.mu.Unlock()
 			if !stopped {
-				l.watchContext() // without the mutex: a context may be of any type
+				go l.watchContext() // a context may be of any type, and block: the limits of other commands do not wait for it
 			}
 		}
 	}
@@ -336,10 +336,11 @@ func (l *limit) end() {
 
 // left is how much of a limit is left, for its caller.
 func (l *limit) left(now instant) time.Duration {
+	over := l.phase.Load() == brisk && l.ctx.Err() != nil // which no round has seen yet
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	due := l.due
-	if l.phase.Load() == brisk && l.ctx.Err() != nil { // which no round has seen yet
+	if over {
 		due = min(due, instant(l.began.Load()).add(l.grace))
 	}
 	return max(0, now.until(due))

@@ -145,7 +145,11 @@ func (l *Lock) context(parent context.Context) context.Context {
 	var ctx context.Context
 	err := ErrNotOwner
 	if h := now.heldBy(o); h != nil {
-		ctx, err = h.watch(parent, now.carry(parent, o, h), o)
+		base, carries := now.carry(parent, o, h)
+		if carries && h.endsAnyway(parent, o) && h.valid() {
+			return parent // in a loop, a child of the one before would keep that one, and all before it
+		}
+		ctx, err = h.watch(parent, base, o)
 	} else if why := now.half().expelled(o); why != notLost {
 		err = why.err()
 	}

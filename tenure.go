@@ -101,13 +101,14 @@ func (l *Lock) ownerIn(ctx context.Context) owner {
 	return c.caller()
 }
 
-// carry returns a child of parent that carries the tenure of an owner. With a token it is the innermost one that does.
-func (l *Lock) carry(parent context.Context, o owner, h *hold) context.Context {
+// carry returns a child of parent that carries the tenure of an owner, or parent, when that does already. With a token it is the
+// innermost one that does.
+func (l *Lock) carry(parent context.Context, o owner, h *hold) (ctx context.Context, already bool) {
 	c, t := carriedBy(parent), l.tenure(o, h, h.current())
 	if c.tenureOf(l) == t && (c.tenure == t || t.token == 0) {
-		return parent
+		return parent, true
 	}
-	return context.WithValue(parent, carriedKey{}, c.with(t))
+	return context.WithValue(parent, carriedKey{}, c.with(t)), false
 }
 
 // nest locks once more for the owner of a tenure, unless the tenure is over: then it does nothing and reports false.

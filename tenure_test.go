@@ -212,3 +212,31 @@ func TestNestingInALostHold(t *testing.T) {
 		require.True(w, w.tries(ctx, l))
 	})
 }
+
+// A context that is made from the one before, in a loop, is that one: it ends with the hold already.
+func TestLock_ContextInALoopDoesNotGrow(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		l := w.registry().Obtain("42")
+		w.lock(l)
+		parent, cancel := context.WithCancel(w.Context())
+		defer cancel()
+		first := l.Context(parent)
+		require.Same(w, first, l.Context(first))
+		value := context.WithValue(first, valueKey{}, "a")
+		require.Same(w, value, l.Context(value))
+		other := l.Context(w.Context())
+		require.NotSame(w, first, other)
+		require.Same(w, first, l.Context(first), "also when another one is newer")
+		child, stop := context.WithCancel(first)
+		stop()
+		require.Error(w, l.Context(child).Err(), "a child that ends sooner is another one")
+		w.unlock(l)
+		require.Equal(w, context.Canceled, context.Cause(first))
+		require.Equal(w, lockregistry.ErrNotOwner, context.Cause(l.Context(w.Context())))
+		w.lock(l)
+		require.NotSame(w, first, l.Context(first), "of a hold that is over")
+		w.unlock(l)
+	})
+}
+
+type valueKey struct{}

@@ -1,0 +1,362 @@
+package lockregistry_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+)
+
+// gate is in code of the user: contexts, hooks, handlers. It counts the calls, and one of them blocks, those that follow, too, if
+// told so.
+type gate struct {
+	mu      sync.Mutex
+	at      int // the first one is 0
+	beyond  bool
+	calls   int
+	blocked bool
+	open    chan struct{}
+}
+
+func (g *gate) pass() {
+	g.mu.Lock()
+	n := g.calls
+	g.calls++
+	blocks := n == g.at || n > g.at && g.beyond
+	g.blocked = g.blocked || blocks
+	g.mu.Unlock()
+	if blocks {
+		<-g.open
+	}
+}
+
+// gated is a context whose methods go through a gate.
+type gated struct {
+	context.Context
+	gate *gate
+}
+
+func (c gated) Deadline() (time.Time, bool) {
+	c.gate.pass()
+	return c.Context.Deadline()
+}
+
+func (c gated) Done() <-chan struct{} {
+	c.gate.pass()
+	return c.Context.Done()
+}
+
+func (c gated) Err() error {
+	c.gate.pass()
+	return c.Context.Err()
+}
+
+func (c gated) Value(key any) any {
+	c.gate.pass()
+	return c.Context.Value(key)
+}
+
+// hooked is a client with a hook, as rueidishook makes one.
+type hooked struct {
+	rueidis.Client
+	gate *gate
+}
+
+func (c hooked) Do(ctx context.Context, command rueidis.Completed) rueidis.RedisResult {
+	c.gate.pass()
+	return c.Client.Do(ctx, command)
+}
+
+func (c hooked) DoMulti(ctx context.Context, commands ...rueidis.Completed) []rueidis.RedisResult {
+	c.gate.pass()
+	return c.Client.DoMulti(ctx, commands...)
+}
+
+// handler is one for logs.
+type handler struct{ gate *gate }
+
+func (h handler) Enabled(context.Context, slog.Level) bool {
+	h.gate.pass()
+	return true
+}
+
+func (h handler) Handle(context.Context, slog.Record) error {
+	h.gate.pass()
+	return nil
+}
+
+func (h handler) WithAttrs([]slog.Attr) slog.Handler { return h }
+func (h handler) WithGroup(string) slog.Handler      { return h }
+
+// spoken is a value that is asked what it is called.
+type spoken struct{ gate *gate }
+
+func (s spoken) String() string {
+	s.gate.pass()
+	return "spoken"
+}
+
+// bystander has a hold that is renewed, with a context, and shares a hold on reading with the one whose code blocks.
+type bystander struct {
+	*world
+	reg  *lockregistry.Registry
+	gate *gate
+	held *lockregistry.Hold
+	ctx  context.Context
+}
+
+// foreignCode does something again and again: each time code of the user blocks that is called one call later, until there are
+// no more calls. Meanwhile another hold of the registry must be renewed, and when its key is removed it must be told.
+func foreignCode(
+	t *testing.T, beyond bool, do func(b *bystander), opts func(g *gate) []lockregistry.Option, hook bool,
+) {
+	t.Helper()
+	const (
+		lease = 12 * time.Second
+		most  = 30 // renewals go on, so hooks are called as long as the test lasts
+	)
+	t.Parallel()
+	for at, more := 0, true; more && at < most && !t.Failed(); at++ {
+		fakeWorldAlone(t, func(w *world) {
+			g := &gate{at: -1, open: make(chan struct{})}
+			client := w.client()
+			if hook {
+				client = hooked{client, g}
+			}
+			options := []lockregistry.Option{lockregistry.WithExpiry(lease), lockregistry.WithRenewal()}
+			if opts != nil {
+				options = append(options, opts(g)...)
+			}
+			b := &bystander{world: w, gate: g, reg: w.registryOn(client, options...)}
+			var err error
+			b.held, err = b.reg.Acquire(w.Context(), "bystander")
+			require.NoError(w, err)
+			b.ctx = b.held.Context(w.Context())
+			w.settle()
+			g.mu.Lock()
+			g.at, g.beyond, g.calls = at, beyond, 0
+			g.mu.Unlock()
+
+			var done sync.WaitGroup
+			done.Go(func() { do(b) })
+			w.pass(2*lease + lease/2)
+			require.NoError(w, b.ctx.Err(), "call %d", at)
+			require.Positive(w, b.held.Remaining(), "call %d", at)
+			require.Positive(w, w.pttl("orders:bystander"), "call %d", at)
+			w.do("DEL", "orders:bystander")
+			w.pass(lease)
+			require.ErrorIs(w, context.Cause(b.ctx), lockregistry.ErrLockLost, "call %d", at)
+
+			g.mu.Lock()
+			more = g.blocked
+			g.mu.Unlock()
+			close(g.open)
+			done.Wait()
+		})
+	}
+}
+
+func TestLock_BlockedContextDisturbsNoOtherHold(t *testing.T) {
+	t.Parallel()
+	for name, do := range map[string]func(b *bystander, ctx context.Context, cancel func()){
+		"Hold.Context": func(b *bystander, ctx context.Context, cancel func()) {
+			h, err := b.reg.Acquire(context.Background(), "blocked")
+			require.NoError(b, err)
+			h.Context(ctx)
+			cancel()
+			h.Context(ctx)
+			_ = h.Release(context.Background())
+		},
+		"Hold.Context, lost": func(b *bystander, ctx context.Context, _ func()) {
+			h, err := b.reg.Acquire(context.Background(), "blocked")
+			require.NoError(b, err)
+			h.Context(ctx)
+			b.do("DEL", "orders:blocked")
+			<-h.Context(context.Background()).Done()
+			_ = h.Release(context.Background())
+		},
+		"Lock.Context": func(b *bystander, ctx context.Context, _ func()) {
+			l := b.reg.Obtain("blocked")
+			b.lock(l)
+			for range 2 {
+				l.Context(l.Context(ctx))
+			}
+			b.unlock(l)
+		},
+		"the context of readers": func(b *bystander, _ context.Context, _ func()) {
+			reader, mine := b.reg.ReadWrite("shared").Reader(), lockregistry.NewOwner(context.Background())
+			require.NoError(b, reader.Lock(mine))
+			other := b.goroutine()
+			require.NoError(b, other.lock(reader))
+			var shares context.Context
+			require.NoError(b, other.do(func() error { shares = reader.Context(context.Background()); return nil }))
+			go reader.Context(gated{mine, b.gate})
+			b.settle()
+			b.do("DEL", "orders:shared")
+			<-time.After(5 * time.Second)
+			require.ErrorIs(b, context.Cause(shares), lockregistry.ErrLockLost)
+			require.ErrorIs(b, other.unlock(reader), lockregistry.ErrLockLost)
+			require.ErrorIs(b, reader.Unlock(mine), lockregistry.ErrLockLost)
+		},
+		"Do": func(b *bystander, ctx context.Context, _ func()) {
+			_ = b.reg.Do(ctx, "blocked", func(context.Context) error { return nil })
+		},
+		"Do, lost": func(b *bystander, ctx context.Context, _ func()) {
+			_ = b.reg.Do(ctx, "blocked", func(ctx context.Context) error {
+				b.do("DEL", "orders:blocked")
+				<-ctx.Done()
+				return ctx.Err()
+			})
+		},
+		"Lock and Unlock": func(b *bystander, ctx context.Context, _ func()) {
+			l := b.reg.Obtain("blocked")
+			if l.Lock(ctx) == nil {
+				_ = l.Renew(ctx, time.Minute)
+				_ = l.Unlock(ctx)
+			}
+		},
+		"Lock that waits here": func(b *bystander, ctx context.Context, _ func()) {
+			l := b.reg.Obtain("blocked")
+			b.lock(l)
+			done := lockElsewhere(l, ctx, lockregistry.Wait(time.Second))
+			<-time.After(500 * time.Millisecond)
+			b.unlock(l)
+			<-done
+		},
+		"Lock that waits for others": func(b *bystander, ctx context.Context, _ func()) {
+			b.do("SET", "orders:blocked", "another", "PX", "200")
+			h, err := b.reg.Acquire(ctx, "blocked", lockregistry.Wait(time.Second))
+			if err == nil {
+				_ = h.Release(ctx)
+			}
+		},
+		"Lock without an answer": func(b *bystander, ctx context.Context, cancel func()) {
+			h, err := b.reg.Acquire(context.Background(), "blocked")
+			require.NoError(b, err)
+			b.loading()
+			_ = h.Renew(ctx, time.Minute)
+			_, _ = b.reg.Obtain("another").TryLock(ctx)
+			cancel()
+			_ = h.Release(ctx)
+		},
+		"AcquireAll": func(b *bystander, ctx context.Context, _ func()) {
+			if h, err := b.reg.AcquireAll(ctx, []string{"blocked", "too"}); err == nil {
+				h.Context(ctx)
+				_ = h.Release(ctx)
+			}
+		},
+		"Once": func(b *bystander, ctx context.Context, _ func()) {
+			_, _ = b.reg.Once(ctx, "blocked", time.Second, func(context.Context) error { return nil })
+		},
+		"questions": func(b *bystander, ctx context.Context, _ func()) {
+			_, _ = b.reg.Inspect(ctx, "blocked")
+			_ = b.reg.ForceUnlock(ctx, "blocked")
+			_, _ = b.reg.Deadlocks(ctx)
+			for _, err := range b.reg.Locks(ctx) {
+				_ = err
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			foreignCode(t, true, func(b *bystander) {
+				ctx, cancel := context.WithCancel(context.Background())
+				defer cancel()
+				do(b, gated{ctx, b.gate}, cancel)
+			}, nil, false)
+		})
+	}
+}
+
+// The methods of a context may ask the lock that the context is made for.
+func TestHold_ContextWhoseMethodsAskTheHold(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		r := w.registry()
+		h, err := r.Acquire(w.Context(), "42")
+		require.NoError(w, err)
+		ctx := h.Context(asking{w.Context(), func() { _, _ = h.Remaining(), r.Obtain("42").IsHeld() }})
+		require.NoError(w, ctx.Err())
+		require.NoError(w, h.Release(w.Context()))
+		require.Equal(w, context.Canceled, context.Cause(ctx))
+	})
+}
+
+type asking struct {
+	context.Context
+	ask func()
+}
+
+func (a asking) Done() <-chan struct{} { a.ask(); return a.Context.Done() }
+func (a asking) Err() error            { a.ask(); return a.Context.Err() }
+func (a asking) Value(key any) any     { a.ask(); return a.Context.Value(key) }
+
+// events has everything happen that an observer or a log hears of.
+func (b *bystander) events() {
+	_ = b.reg.Do(context.Background(), "quiet", func(context.Context) error { return nil })
+	h, err := b.reg.Acquire(context.Background(), "lost")
+	if err != nil {
+		return
+	}
+	b.do("DEL", "orders:lost")
+	<-h.Context(context.Background()).Done()
+	_ = h.Release(context.Background())
+	b.loading()
+	<-time.After(10 * time.Second)
+}
+
+// loading has the server refuse everything for a while.
+func (b *bystander) loading() {
+	b.mini.SetError("LOADING")
+	time.AfterFunc(5*time.Second, func() { b.mini.SetError("") })
+}
+
+func TestLock_BlockedObserverDisturbsNoOtherHold(t *testing.T) {
+	t.Parallel()
+	for name, pass := range map[string]func(g *gate){
+		"that blocks": (*gate).pass,
+		"that panics with a value that blocks": func(g *gate) {
+			panic(spoken{g})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			foreignCode(t, true, (*bystander).events, func(g *gate) []lockregistry.Option {
+				return []lockregistry.Option{lockregistry.WithObserver(lockregistry.Observer{
+					Acquired: func(_ context.Context, a lockregistry.Acquired) {
+						if a.Path != "bystander" {
+							pass(g)
+						}
+					},
+					Released:   func(context.Context, lockregistry.Released) { pass(g) },
+					Lost:       func(lockregistry.Lost) { pass(g) },
+					Renewing:   func(lockregistry.Renewing) { pass(g) },
+					Deadlocked: func(lockregistry.Deadlock) { pass(g) },
+				}), lockregistry.WithLogger(slog.New(handler{&gate{at: -1}}))}
+			}, false)
+		})
+	}
+}
+
+func TestLock_BlockedLogDisturbsNoOtherHold(t *testing.T) {
+	foreignCode(t, true, (*bystander).events, func(g *gate) []lockregistry.Option {
+		return []lockregistry.Option{lockregistry.WithLogger(slog.New(handler{g}))}
+	}, false)
+}
+
+// A hook that never returns is a server that does not answer that command.
+func TestLock_BlockedHookDisturbsNoOtherHold(t *testing.T) {
+	foreignCode(t, false, func(b *bystander) {
+		err := b.reg.Do(context.Background(), "blocked", func(context.Context) error {
+			<-time.After(10 * time.Second)
+			return nil
+		})
+		if err != nil && !errors.Is(err, lockregistry.ErrUnavailable) {
+			require.ErrorIs(b, err, lockregistry.ErrLockLost)
+		}
+	}, nil, true)
+}
