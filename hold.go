@@ -289,6 +289,9 @@ func (h *hold) unlockLose(why loss) {
 	h.watched.Store(false) // before it looks whether somebody waits; see attend
 	awaited, held := h.awaited, h.owner.until(h.lock.reg.clock.now())
 	h.unlockEnds(why.err())
+	if why == keyGone {
+		h.lock.reg.recording.doubted.Store(true)
+	}
 	if awaited && h.lock.half().contended() {
 		h.lock.evict()
 	}

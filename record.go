@@ -65,10 +65,11 @@ func (r *Registry) waits() (all []waitsRecord) {
 //	idle ──a hold is asked for──▶ watching ──nothing is held or waited for, and nothing was asked for since the last look──▶ idle
 //
 // While it watches it looks each second, and writes when something has lasted: anew when the record says something else now,
-// and each 20 s. Nobody waits for that. When it fails, the record just expires.
+// and each 20 s, or at once when a connection or a key is gone: the server may have come back empty. Nobody waits for that.
 type recording struct {
 	reg      *Registry
 	watching atomic.Bool
+	doubted  atomic.Bool // a key or the connection for wake-ups was gone: the server may have restarted, without the record
 
 	mu     sync.Mutex
 	timer  *time.Timer // nil until it watches for the first time
@@ -86,6 +87,7 @@ type recording struct {
 	// Of the one who writes.
 	said    string  // the record as it was written last
 	failed  bool    // that failed
+	broke   instant // what the lane said then of its last connection that broke
 	again   instant // when to write, although it says nothing new, or the last attempt has failed
 	refused bool    // it was logged that the user may not write it
 }
@@ -213,16 +215,21 @@ func (w *recording) put(ctx context.Context) {
 		text, err = json.Marshal(record{own.Host, own.PID, own.Name, waits})
 	}
 	now := r.clock.now()
-	if err != nil || now < w.again && (w.failed || string(text) == w.said) {
+	key := recordKey(r.prefix, own.Registry)
+	broke := instant(r.transport.lane(key).last.Load())
+	doubted := w.doubted.Swap(false) || broke != w.broke
+	if err != nil || now < w.again && !doubted && (w.failed || string(text) == w.said) {
 		return
 	}
-	w.said, w.again = string(text), now.add(recordEach)
-	key := recordKey(r.prefix, own.Registry)
+	w.said, w.again, w.broke = string(text), now.add(recordEach), broke
 	p := patience{ctx: ctx, limit: min(recordLimit, r.limit)}
 	r.transport.sendEach(&p, []string{key}, func(ctx context.Context, way rueidis.CoreClient, _ []int) []rueidis.RedisResult {
 		return []rueidis.RedisResult{way.Do(ctx, way.B().Arbitrary("SET").Keys(key).Args(string(text), "PX", recordFor).Build())}
 	}, func(_ int, _ rueidis.RedisResult, failure error) { err = failure })
 	if w.failed = err != nil; !forbidden(err) {
+		if w.failed {
+			w.again = now.add(lookEach)
+		}
 		return
 	}
 	w.again = now.add(recordDenied)

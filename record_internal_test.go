@@ -36,7 +36,7 @@ func TestARecordThatIsBeingWritten(t *testing.T) {
 	<-under
 	r.recording.write(t.Context())
 	require.EqualValues(t, 1, writes.Load())
-	r.recording.again = 0 // time has passed
+	r.recording.doubted.Store(true) // it is time
 	close(answer)
 	<-first
 	require.EqualValues(t, 2, writes.Load())

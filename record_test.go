@@ -84,3 +84,28 @@ func TestRecordThatCannotBeWritten(t *testing.T) {
 		require.Len(w, log.lines(), 1, "nothing else is amiss")
 	})
 }
+
+// A server that comes back may come back empty. The record is there again at once, not at the next time that it is due.
+func TestRecordAfterARestart(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		f := w.flaky()
+		r := f.registry(lockregistry.WithExpiry(3*time.Second), lockregistry.WithRenewal())
+		l := r.Obtain("42")
+		w.lock(l)
+		w.pass(recorded)
+		w.settle()
+		require.Equal(w, "1", w.do("EXISTS", recordOf(r)))
+		for _, outage := range []time.Duration{0, 30 * time.Second} {
+			f.cut()
+			w.do("FLUSHALL")
+			w.pass(outage)
+			f.heal()
+			_ = l.Unlock(w.Context())
+			w.lock(l, lockregistry.Wait(10*time.Second))
+			w.pass(recorded)
+			w.settle()
+			require.Equal(w, "1", w.do("EXISTS", recordOf(r)), outage)
+		}
+		w.unlock(l)
+	})
+}

@@ -616,6 +616,7 @@ func (l *Lock) release(ctx context.Context) (End, error) {
 	}
 	switch {
 	case n <= 0 && err == nil && (reply.Error() == nil || wrongType(reply.Error())):
+		reg.recording.doubted.Store(true)
 		return EndLost, without(n).err()
 	case m.keep > 0:
 		return EndKept, nil

@@ -46,6 +46,7 @@ func newWaker(r *Registry, m Wakeup, log *slog.Logger) *waker {
 		Message:   func(_, text string) { r.told(text) },
 		Connection: func(c wake.Connection) {
 			if !c.Up {
+				r.recording.doubted.Store(true)
 				r.scheduler.doubt()
 			}
 		},
