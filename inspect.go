@@ -173,8 +173,8 @@ func (r *Registry) inspectKeys(ctx context.Context, keys []string) ([]LockInfo, 
 	return infos, errs
 }
 
-// run runs a script that only reads for some groups of keys in one pipeline. A server that does not know it gets the source, and a user who
-// may only read uses the command for that, which is there since Redis 7.
+// run runs a script that only reads for some groups of keys in one pipeline. A server that does not know it gets the source,
+// and a user who may only read uses the command for that, which is there since Redis 7.
 func (i *inspection) run(
 	ctx context.Context, way rueidis.CoreClient, what *script, some []int,
 	build func(b rueidis.Builder, n int, verb, script string) rueidis.Completed,
@@ -202,7 +202,7 @@ func (i *inspection) run(
 	var again, places []int
 	for k, result := range results {
 		if noScript(result.Error()) {
-			again, places = append(again, some[k]), append(places, k)
+			again, places = append(again, some[k]), append(places, k) //nolint:gosec // there is one result for each
 		}
 	}
 	if len(again) > 0 {

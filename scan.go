@@ -19,10 +19,10 @@ import (
 // them, one that is locked or released meanwhile may be. A key that has no lock's content is left out, and so is a plain lock
 // whose holder is named neither as this package, nor as Spring, nor as Redisson name theirs.
 //
-// SCAN goes through all keys of the database, 500 in a call. The first 250 calls follow one another, enough for 100 000 keys in a
-// fraction of a second. In a database with more, the further calls are spread so that they take 5 % of the server's time at most:
-// docs/operations.md has figures. Locks are told as they are found. The caller should wait between passes, too. SCAN shows a user the names of all keys, whatever
-// the key patterns of the user's access list.
+// SCAN goes through all keys of the database, 500 in a call. The first 250 calls follow one another, enough for 100 000 keys
+// in a fraction of a second. In a database with more, the further calls are spread so that they take 5 % of the server's time
+// at most: docs/operations.md has figures. Locks are told as they are found. The caller should wait between passes, too. SCAN
+// shows a user the names of all keys, whatever the key patterns of the user's access list.
 //
 // An error is the last thing that it gives, within a [*LockError]: that of ctx, [ErrUnavailable], [ErrClosed], or another one
 // of Redis. To stop sooner, break out of the loop.

@@ -84,16 +84,12 @@ func TestRunGuardIsReplaced(t *testing.T) {
 	s := startServer(t)
 	p := prepare(s.url, "run", "--lease", "1m", "shop", "a", "--", "sh", "-c", stubborn).begin(t)
 	eventually(t, "both run", func() bool { return len(lines(p.out.String(), "pid")) == 2 })
-	for i, sig := range []syscall.Signal{syscall.SIGKILL, syscall.SIGKILL, syscall.SIGSTOP, syscall.SIGTERM} {
+	for i, sig := range []syscall.Signal{syscall.SIGKILL, syscall.SIGKILL, syscall.SIGSTOP} {
 		before := guards(t, p)
 		require.Len(t, before, 1)
-		if sig == syscall.SIGTERM {
-			require.NoError(t, syscall.Kill(before[0], sig), "it goes on")
-			break
-		}
 		require.NoError(t, syscall.Kill(before[0], sig))
-		eventually(t, "another guard", func() bool {
-			return strings.Count(p.err.String(), "the guard of the command was gone") == i+1 // which it says once the guard knows the group
+		eventually(t, "another guard, which knows the group", func() bool {
+			return strings.Count(p.err.String(), "the guard of the command was gone") == i+1
 		})
 		require.NotEqual(t, before, guards(t, p))
 	}
