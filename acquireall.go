@@ -163,7 +163,7 @@ func (b *bundle) obtain(ctx context.Context) ([]*Hold, error) {
 		case b.patient && errors.Is(err, errLate), b.request.wait > 0 && ctx.Err() == nil && errors.Is(err, ErrUnavailable):
 			b.failure = err
 		default:
-			err = l.gaveUp("acquire", err, b.patient)
+			err = l.gaveUp("acquire", err, b.request.wait, false)
 			b.tell(ctx, l, &b.request, b.began, err)
 			return nil, err
 		}
@@ -210,20 +210,21 @@ func (b *bundle) inOrder(ctx context.Context, queued bool) (holds []*Hold, err e
 func (b *bundle) next(ctx context.Context, l *Lock, queued bool) (*Hold, error) {
 	q, began := b.request, b.reg.observed()
 	q.as, q.gathers = newValued(), true
-	err := explain(errBusy, b.failure)
+	err, asked := explain(errBusy, b.failure), false
 	if b.deadline != never {
 		q.wait = b.reg.clock.now().until(b.deadline)
 	}
 	if q.wait != 0 && b.deadline > b.reg.clock.now() {
 		var in entrance
-		if in, err = l.enter(ctx, &q); in.lock != nil {
+		in, err = l.enter(ctx, &q)
+		if asked = in.lock != nil; asked {
 			q.how = HowFree
 			err = in.lock.obtain(ctx, &q, in.deadline, queued || in.queued)
 		}
 		b.failure = nil
 	}
 	if err != nil {
-		err = l.gaveUp("acquire", err, true)
+		err = l.gaveUp("acquire", err, b.request.wait, asked)
 	}
 	b.tell(ctx, l, &q, began, err)
 	if err != nil {

@@ -423,3 +423,30 @@ func TestLock_UnlockSaysHowItWasLost(t *testing.T) {
 
 // takes has another owner of the same kind of lock take it.
 func (c *caller) takes(r *lockregistry.Registry) { c.gone(c.writer(r), 1) }
+
+// ErrTimeout says how long the call waited, and who has the lock.
+func TestLock_TimeoutSaysWho(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		r := w.registry()
+		l := r.Obtain("42")
+		h, err := r.Acquire(w.Context(), "42")
+		require.NoError(w, err)
+		for text, opt := range map[string]lockregistry.LockOption{
+			"lockregistry: lock orders:42: the lock was not free: ":           lockregistry.NoWait(),
+			"lockregistry: lock orders:42: the lock was not free within 1s: ": lockregistry.Wait(time.Second),
+		} {
+			require.Regexp(w, "^"+text+"a Hold of goroutine [0-9]+ of this process has it$", l.Lock(w.Context(), opt).Error())
+		}
+		require.NoError(w, h.Release(w.Context()))
+		g := w.goroutine()
+		require.NoError(w, g.lock(l))
+		require.Regexp(w, ": goroutine [0-9]+ of this process has it$", l.Lock(w.Context(), lockregistry.NoWait()).Error())
+		require.Regexp(w, ": it is taken in Redis$", w.registry().Obtain("42").Lock(w.Context(), lockregistry.NoWait()).Error())
+		_, err = r.AcquireAll(w.Context(), []string{"42", "43"}, lockregistry.Wait(time.Second))
+		require.Regexp(w, "within 1s: goroutine [0-9]+ of this process has it$", err.Error())
+		require.NoError(w, g.unlock(l))
+		w.gone(r.ReadWrite("42").Reader(), 1)
+		require.Regexp(w, ": owner [0-9]+ of this process has it$",
+			r.ReadWrite("42").Writer().Lock(w.Context(), lockregistry.NoWait()).Error())
+	})
+}

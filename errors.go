@@ -28,6 +28,7 @@ var (
 
 	// ErrTimeout: the time given by [Wait] is over, and the lock was not free in time; or another owner has it, and the call
 	// does not wait, see [NoWait]. With [ErrUnavailable] Redis could not be asked before the wait was over.
+	// The text says how long the call waited, and which owner of this process has the lock, or that it is taken in Redis.
 	ErrTimeout = errors.New("the lock was not free in time")
 
 	// ErrUnavailable: Redis did not answer, or cannot serve now: a broken connection, no answer in time, a failover

@@ -3,6 +3,7 @@ package lockregistry
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -238,9 +239,11 @@ func (l *Lock) acquire(
 	if unusable := l.check(ctx); unusable != nil {
 		err = fault.Join(err, unusable)
 	}
+	asked := false
 	if err == nil {
 		var in entrance
-		if in, err = l.enter(ctx, &q); in.lock != nil {
+		in, err = l.enter(ctx, &q)
+		if asked = in.lock != nil; asked {
 			q.how = HowFree
 			err = in.lock.obtain(ctx, &q, in.deadline, in.queued)
 		}
@@ -251,7 +254,7 @@ func (l *Lock) acquire(
 	case err == errBusy && (op == "trylock" || as.isOnce()): //nolint:errorlint // never wrapped
 		err = nil
 	default:
-		err = l.gaveUp(op, err, q.wait != notAtAll)
+		err = l.gaveUp(op, err, q.wait, asked)
 	}
 	if began != 0 {
 		l.tellAcquired(ctx, op, &q, began, got, err)
@@ -259,18 +262,70 @@ func (l *Lock) acquire(
 	return got, err
 }
 
-// gaveUp is the error of a call that did not get the lock, and may have waited for it.
-func (l *Lock) gaveUp(op string, err error, waited bool) error {
+// gaveUp is the error of a call that did not get the lock, and may have waited for it for so long. Asked tells that Redis was
+// asked, not only the goroutines of this process.
+func (l *Lock) gaveUp(op string, err error, wait time.Duration, asked bool) error {
 	var late overdue
 	switch {
 	case err == errBusy: //nolint:errorlint // never wrapped
-		return l.fail(op, ErrTimeout)
+		return l.fail(op, timedOut{wait, l.reg.cache.current(l).keeper(asked)})
 	case !errors.As(err, &late):
 		return l.fail(op, err)
-	case op == "trylock" || !waited:
+	case op == "trylock" || wait == notAtAll:
 		return l.fail(op, late.error)
 	default:
-		return l.fail(op, fault.Join(ErrTimeout, late.error))
+		return l.fail(op, fault.Join(timedOut{wait, ""}, late.error))
+	}
+}
+
+// timedOut is [ErrTimeout], with how long the call waited, and who has the lock, as far as that is known.
+type timedOut struct {
+	wait   time.Duration
+	keeper string
+}
+
+func (t timedOut) Is(target error) bool { return target == ErrTimeout }
+
+func (t timedOut) Error() string {
+	text := "the lock was not free"
+	if t.wait > 0 {
+		text += " within " + t.wait.String()
+	}
+	if t.keeper != "" {
+		text += ": " + t.keeper
+	}
+	return text
+}
+
+// keeper is who has the lock, in words, as far as that is known.
+func (l *Lock) keeper(asked bool) string {
+	locks := []*Lock{l}
+	if l.pair != nil {
+		locks = []*Lock{&l.pair.writer, &l.pair.reader}
+	}
+	for _, l := range locks {
+		if h := l.hold.Load(); h == nil || !h.stands() {
+			continue
+		}
+		for _, o := range l.half().owned() {
+			return l.describe(o) + " has it"
+		}
+	}
+	if asked { // another process has it, or it is kept, see AtLeast
+		return "it is taken in Redis"
+	}
+	return ""
+}
+
+// describe names an owner that holds the lock.
+func (l *Lock) describe(o owner) string {
+	switch {
+	case o.shared():
+		return fmt.Sprintf("owner %d of this process", uint64(o&^made))
+	case o.isValued():
+		return fmt.Sprintf("a Hold of goroutine %d of this process", uint64(l.taker(o)))
+	default:
+		return fmt.Sprintf("goroutine %d of this process", uint64(o))
 	}
 }
 
