@@ -450,3 +450,37 @@ func TestLock_TimeoutSaysWho(t *testing.T) {
 			r.ReadWrite("42").Writer().Lock(w.Context(), lockregistry.NoWait()).Error())
 	})
 }
+
+// A hand-over does not ask Redis: an Unlock notices a key that is gone once the handoff limit is over, and each one without it.
+func TestLock_KeyGoneAtAHandOver(t *testing.T) {
+	const limit = 50 * time.Millisecond
+	for name, c := range map[string]struct {
+		handoff, after time.Duration
+		noticed        bool
+	}{
+		"within the limit":    {limit, 0, false},
+		"after the limit":     {limit, limit, true},
+		"without a hand-over": {0, 0, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			fakeWorld(t, func(w *world) {
+				l := w.registry(lockregistry.WithHandoff(c.handoff)).Obtain("42")
+				w.lock(l)
+				g := w.goroutine()
+				has := g.starts(l)
+				w.settle()
+				w.do("FLUSHALL")
+				w.pass(c.after)
+				err := l.Unlock(w.Context())
+				require.NoError(w, <-has)
+				if !c.noticed {
+					require.NoError(w, err)
+					w.fails(g.unlock(l), lockregistry.ErrLockLost, "unlock", theKey) // nobody waits: Redis is asked
+					return
+				}
+				w.fails(err, lockregistry.ErrLockLost, "unlock", theKey)
+				require.NoError(w, g.unlock(l))
+			})
+		})
+	}
+}

@@ -13,7 +13,8 @@ var forceUnlock = load("force_unlock")
 // that know that the holder is gone. A holder that is not gone may no longer be the only one. It is Redisson's forceUnlock.
 //
 // Waiters wake as after any release. A holder of this registry loses the lock at once: its contexts end with the cause
-// [ErrLockLost], and its Unlock returns that error. Other holders learn of it at their next renewal or unlock, and so does a
+// [ErrLockLost], and its Unlock returns that error. Other holders learn of it at their next renewal or unlock, but not at an
+// unlock that hands the lock over to the next goroutine of their process, for as long as their [WithHandoff] says; and so does a
 // call of this registry that is being granted the lock at this very moment.
 //
 // It returns nil for a path that is free. Errors, each within a [*LockError]: [ErrWrongType] when the key is something else,

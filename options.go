@@ -87,8 +87,8 @@ func WithOldChannel() Option { return func(s *settings) { s.oldChannel = true } 
 // this time, counted from when the process got the key, it is the turn of the next process that waits. It
 // also is when less than half of the lease is left, and when the next owner asks for a longer lease than the running one,
 // or for one that is shorter by more than a third. The next owner's lease is renewed as if it had obtained the lock itself.
-// 0 turns it off: every unlock releases the key. It must not be
-// negative. Default: 100 ms.
+// 0 turns it off: every unlock releases the key. Otherwise a key that somebody has removed meanwhile is noticed that much later,
+// see [Lock.Unlock]. It must not be negative. Default: 100 ms.
 func WithHandoff(limit time.Duration) Option { return func(s *settings) { s.handoff = &limit } }
 
 // WithLayout sets the format of plain locks in Redis: one of the constants of [Layout]. Read-write locks have Redisson's in

@@ -77,7 +77,9 @@ func (l *Lock) TryLock(ctx context.Context, opts ...LockOption) (bool, error) {
 
 // Unlock undoes one Lock of the owner; the last one releases the lock and removes its key from Redis. Whatever it returns
 // then, the owner does not hold the lock any more. Nil means that the key is gone, and was this hold's, or keeps the path as
-// [AtLeast] asks for, or that the next goroutine of this process has it now, see [WithHandoff]. The errors, each within a
+// [AtLeast] asks for, or that the next goroutine of this process has it now, see [WithHandoff]. Redis is not asked then: a key that
+// was removed within the time of WithHandoff, by FLUSHALL or by ForceUnlock of another process, is noticed by the last of these
+// Unlocks, by a renewal, or by what checks fencing tokens. With WithHandoff(0) each Unlock notices. The errors, each within a
 // [*LockError]:
 //
 //   - [ErrNotOwner]: the caller does not hold the lock; nothing was changed
