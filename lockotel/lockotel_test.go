@@ -230,7 +230,7 @@ func TestErrors(t *testing.T) {
 		spans := m.spans.GetSpans()
 		require.Len(m, spans, 1)
 		require.Equal(m, codes.Error, spans[0].Status.Code)
-		require.Equal(m, lockregistry.ErrTimeout.Error(), spans[0].Status.Description)
+		require.Equal(m, "the lock was not free within 1s: it is taken in Redis", spans[0].Status.Description)
 		require.Contains(m, spans[0].Attributes, attribute.String("error.type", "timeout"))
 
 		locks.Hang()
