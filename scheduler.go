@@ -36,6 +36,7 @@ type scheduler struct {
 	armed    instant         // when that goroutine wakes by itself
 	stranded []stranded      // yet to be announced
 	failing  bool            // pipelines fail, which is logged once
+	refused  instant         // when one did last because the server refused what it was to write; 0: not since they succeed
 	switches switches
 	failures failures
 }
@@ -53,6 +54,7 @@ const (
 	maxWorkers = 4           // pipelines under way
 	pipeline   = time.Second // how long one may take
 	closeGrace = time.Second
+	refusedFor = 5 * time.Second // longer than the longest pause between two removals of what is refused
 )
 
 func newScheduler(r *Registry) *scheduler {
@@ -265,7 +267,7 @@ func (s *scheduler) work(sweeps bool) {
 		}
 		var mu sync.Mutex // answers may come from several nodes of a cluster at once
 		var failure error
-		succeeded := false
+		succeeded, wrote := false, false
 		s.reg.transport.doAll(pipeline, calls,
 			func(i int) time.Duration { return errands[i].late() },
 			func(i int) bool { return errands[i].wanted() },
@@ -280,12 +282,13 @@ func (s *scheduler) work(sweeps bool) {
 				mu.Lock()
 				defer mu.Unlock()
 				if err == nil {
-					succeeded = true
+					_, asks := errands[i].(question)
+					succeeded, wrote = true, wrote || n > 0 && !asks
 				} else if failed {
 					failure = err
 				}
 			})
-		s.report(len(errands), failure, succeeded)
+		s.report(len(errands), failure, succeeded, wrote)
 	}
 }
 
@@ -298,8 +301,20 @@ func (s *scheduler) overdue() bool {
 
 // report logs when errands begin to fail, and when they succeed again. Only an answer is an all-clear: that nothing is
 // left to fail, because a hold was lost, is none.
-func (s *scheduler) report(n int, failure error, succeeded bool) {
+//
+// A server that takes no writes for now (MISCONF, NOREPLICAS) answers questions, and removals that find nothing to remove. That is no
+// all-clear, unless it has refused nothing for a while.
+func (s *scheduler) report(n int, failure error, succeeded, wrote bool) {
 	s.mu.Lock()
+	now := s.reg.clock.now()
+	if failure != nil && answered(failure) {
+		s.refused = now
+	}
+	if failure == nil && succeeded && s.refused != 0 {
+		if succeeded = wrote || s.refused.until(now) >= refusedFor; succeeded {
+			s.refused = 0
+		}
+	}
 	failing := failure != nil || s.failing && !succeeded
 	changed := s.failing != failing && !s.closed
 	s.failing = failing

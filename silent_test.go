@@ -452,3 +452,24 @@ func TestNoFalseAllClear(t *testing.T) {
 		require.Equal(w, 1, logged(silent))
 	})
 }
+
+// While a server takes no writes it says yes to removals that find nothing. That is no all-clear.
+func TestQueue_RefusalsAreToldOnce(t *testing.T) {
+	realWorlds(t, func(w *world) {
+		var log journal
+		f := w.flaky()
+		r := f.registry(log.option(), lockregistry.WithRenewal(), lockregistry.WithExpiry(600*time.Millisecond))
+		l := r.Obtain("42")
+		w.lock(l)
+		f.next("obtain", fate{lost: true}) // its removal is tried again and again
+		ctx, cancel := context.WithTimeout(w.Context(), 50*time.Millisecond)
+		defer cancel()
+		require.Error(w, r.Obtain("43").Lock(ctx))
+		w.do("CONFIG", "SET", "min-replicas-to-write", "1")
+		w.await("the log says so", func() bool { return len(log.lines("are tried again")) > 0 })
+		require.Never(w, func() bool { return len(log.lines("takes renewals and removals again")) > 0 }, 400*time.Millisecond, time.Millisecond)
+		require.Len(w, log.lines("are tried again"), 1)
+		w.do("CONFIG", "SET", "min-replicas-to-write", "0")
+		require.NoError(w, r.Close())
+	})
+}
