@@ -28,15 +28,15 @@ import (
 // of AcquireAll with the same paths in any order never wait for each other forever: it waits for one path after the other, in
 // the order of their keys as bytes. A caller that already holds one of the prefix's locks has no such promise.
 //
-// When all are free it takes one script for each thousand of them, on a cluster at least one for each slot. While it waits, the paths that it has already are
-// renewed. When one of them is lost then, it releases all and begins anew, until the wait ends. With NoWait it tries at once
-// only.
+// When all are free it takes one script for each thousand of them, on a cluster at least one for each slot. While it waits,
+// the paths that it has already are renewed. When one of them is lost then, it releases all and begins anew, until the wait
+// ends. With NoWait it tries at once only.
 //
 // A path that is given twice counts once. Plain locks only. The [Hold] is that of the first path given, with the others in it:
 // Release, Renew and Context are for all of them, see [Hold.Paths]. It is lost when one of them is.
 //
-// Options are [TTL], [Wait] and [NoWait]; [AtLeast] is bad input, as are an empty list, an empty path, and more than 20 000 paths. Each path needs room,
-// see [WithCapacity]. The errors are those of Acquire, with the key that they are about.
+// Options are [TTL], [Wait] and [NoWait]; [AtLeast] is bad input, as are an empty list, an empty path, and more than 20 000
+// paths. Each path needs room, see [WithCapacity]. The errors are those of Acquire, with the key that they are about.
 func (r *Registry) AcquireAll(ctx context.Context, paths []string, opts ...LockOption) (*Hold, error) {
 	b, err := r.several(ctx, paths, opts)
 	if err != nil {
@@ -477,8 +477,8 @@ func allOf(s *script, bids []bid, counter func(key string) string, sharded strin
 	return c
 }
 
-// releaseAll is Release for several paths. The removals go at the same time, and when the time of an Unlock is over none is waited
-// for longer than once its context is done.
+// releaseAll is Release for several paths. The removals go at the same time, and when the time of an Unlock is over none is
+// waited for longer than once its context is done.
 func (h *Hold) releaseAll(ctx context.Context) error {
 	before, err := h.claim()
 	if err != nil {
@@ -487,7 +487,8 @@ func (h *Hold) releaseAll(ctx context.Context) error {
 	clock := &h.lock.reg.clock
 	begun := clock.now()
 	return each(h.parts(), func(part *Hold) error {
-		ctx, err := ctx, error(nil)
+		var err error
+		ctx := ctx
 		if begun.until(clock.now()) >= unlockLimit {
 			ctx = noTime
 		}

@@ -116,9 +116,9 @@ func TestAcquireAllOfBadInput(t *testing.T) {
 				return err
 			},
 			"20001 paths": func() error {
-				paths := make([]string, 20_001)
-				for i := range paths {
-					paths[i] = strconv.Itoa(i)
+				var paths []string
+				for i := range 20_001 {
+					paths = append(paths, strconv.Itoa(i))
 				}
 				_, err := r.AcquireAll(w.Context(), append(paths, paths...))
 				return err

@@ -135,27 +135,28 @@ func TestLock_AnswersToItsOwner(t *testing.T) {
 	asItIs := func(ctx context.Context) context.Context { return ctx }
 	soon := func(ctx context.Context) context.Context { return within(ctx, 300*time.Millisecond) }
 	type errs = []error
+	lost, unavailable := errs{lockregistry.ErrLockLost}, errs{lockregistry.ErrUnavailable}
 	for name, s := range map[string]struct {
 		happens                 func(c *caller)
 		with                    func(ctx context.Context) context.Context
 		nested, renewed, undone []error
 	}{
 		"nothing happens": {func(*caller) {}, asItIs, nil, nil, nil},
-		"lost":            {func(c *caller) { c.pass(2 * callerLease) }, asItIs, errs{lockregistry.ErrLockLost}, errs{lockregistry.ErrLockLost}, errs{lockregistry.ErrLockLost}},
+		"lost":            {func(c *caller) { c.pass(2 * callerLease) }, asItIs, lost, lost, lost},
 		"lost, and the context is done": {
 			func(c *caller) { c.pass(2 * callerLease) }, done,
 			errs{context.Canceled}, errs{lockregistry.ErrLockLost, context.Canceled}, errs{lockregistry.ErrLockLost},
 		},
 		"lost, and no answer": {
 			func(c *caller) { c.silent(); c.pass(2 * callerLease) }, soon,
-			errs{lockregistry.ErrLockLost}, errs{lockregistry.ErrLockLost}, errs{lockregistry.ErrLockLost},
+			lost, lost, lost,
 		},
-		"the key is gone": {func(c *caller) { c.do("FLUSHALL") }, asItIs, errs{lockregistry.ErrLockLost}, errs{lockregistry.ErrLockLost}, errs{lockregistry.ErrLockLost}},
+		"the key is gone": {func(c *caller) { c.do("FLUSHALL") }, asItIs, lost, lost, lost},
 		"the context is done": {
 			func(*caller) {}, done, errs{context.Canceled}, errs{context.Canceled}, nil,
 		},
 		"no answer": {
-			(*caller).silent, asItIs, errs{lockregistry.ErrUnavailable}, errs{lockregistry.ErrUnavailable}, errs{lockregistry.ErrUnavailable},
+			(*caller).silent, asItIs, unavailable, unavailable, unavailable,
 		},
 		"no answer before the context ends": {
 			(*caller).silent, soon,

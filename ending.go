@@ -7,7 +7,7 @@ import (
 
 // endings are the contexts that end with a hold, by owner: for each owner a ring, of which this is the newest. The hold's
 // mutex guards them. Adding and removing one is constant work.
-type endings map[owner]*ending
+type endings map[owner]*ending //nolint:recvcheck // only what may make the map needs its address
 
 // ending is one such context. It leaves its ring when its parent ends, or when the owner unlocks, or when the hold is lost.
 //

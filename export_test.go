@@ -3,7 +3,8 @@ package lockregistry
 // Contended tells whether somebody of this process waits for a lock.
 func Contended(l *Lock) bool { return l.half().contended() }
 
-// HandOver is Unlock by the goroutine that calls, whose hold goes to the next one of this process. In between it calls a function.
+// HandOver is Unlock by the goroutine that calls, whose hold goes to the next one of this process. In between it calls a
+// function.
 func HandOver(l *Lock, between func()) bool {
 	h := l.hold.Load()
 	if how, _ := l.exit(owner(goroutineID())); how != last {

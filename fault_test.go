@@ -608,7 +608,7 @@ func TestALateGrantIsRemoved(t *testing.T) {
 				defer cancel()
 				err := l.Lock(ctx, lockregistry.TTL(time.Hour))
 				require.ErrorIs(w, err, context.DeadlineExceeded)
-				require.Equal(w, !waiting, errors.Is(err, lockregistry.ErrUnavailable), "a try that was answered said that another owner has it")
+				require.Equal(w, !waiting, errors.Is(err, lockregistry.ErrUnavailable), "one that was answered: another owner has it")
 				sent := f.sent("obtain")
 				late := sent[len(sent)-1]
 				require.Equal(w, waiting, late.args[0] != "SET")

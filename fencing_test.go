@@ -426,7 +426,8 @@ func TestNoCounter(t *testing.T) {
 	})
 }
 
-// A counter that holds no number is not overwritten, also when Lua would take it for one. It can be seen, and is removed by people.
+// A counter that holds no number is not overwritten, also when Lua would take it for one. It can be seen, and is removed by
+// people.
 func TestFencing_CounterThatIsNoNumber(t *testing.T) {
 	fencedWorlds(t, func(w *world, f fenced) {
 		l := f.lock(w)

@@ -18,11 +18,12 @@ type layout interface {
 	obtainAll(bids []bid) call
 
 	// release is the call that passes the key, if it is the hold's, to the first waiter in its queue, or removes it, or keeps it
-	// for nobody. It replies no more than 0 when it was not the hold's, see confirmed; else 1, contested when others wait in the queue or one of them has
-	// the key now, or queueless. One that is to be brief takes fewer steps where that is enough.
+	// for nobody. It replies no more than 0 when it was not the hold's, see confirmed; else 1, contested when others wait in
+	// the queue or one of them has the key now, or queueless. One that is to be brief takes fewer steps where that is enough.
 	release(r removal) call
 
-	// renew is the call that sets the lease anew if the key is the hold's. It replies 1 when it was, else no more than 0, see confirmed.
+	// renew is the call that sets the lease anew if the key is the hold's. It replies 1 when it was, else no more than 0, see
+	// confirmed.
 	renew(key, value string, l *lease) call
 
 	// fence is a renewal that also draws tokens for the hold, of which it replies the first one.

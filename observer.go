@@ -129,8 +129,8 @@ type Loss string
 // The reasons.
 const (
 	LeaseOver      Loss = "the lease is over"                                  // nobody renewed it, or Redis could not be asked
-	KeyGone        Loss = "the key is gone"                                    // it was removed or has expired, or a failover has lost it
-	KeyTaken       Loss = "another owner has the key"                          // the same, and since then another one has got the lock
+	KeyGone        Loss = "the key is gone"                                    // removed, expired, or lost by a failover
+	KeyTaken       Loss = "another owner has the key"                          // the same, and another one got the lock
 	RenewedTooLate Loss = "the lease was over before its renewal was answered" // the lease is too short for Redis or the network
 	Forced         Loss = "the lock was removed by force"                      // by ForceUnlock of this registry
 	GrantedTwice   Loss = "another server has granted it once more"            // a failover brought an old queue back

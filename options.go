@@ -96,9 +96,10 @@ func WithHandoff(limit time.Duration) Option { return func(s *settings) { s.hand
 func WithLayout(l Layout) Option { return func(s *settings) { s.layout = l } }
 
 // WithClientID sets the name that the registry's values in Redis begin with, for people who look at them. It must not be
-// empty, and may be any other text of 1024 bytes at most: each key, ticket and message has it. Two registries never share holds, whatever their ids: with an id of yours the values
-// carry a random UUID as well. With an id of more than four bytes, the queue in which the registry waits takes more memory in
-// Redis, which keeps sets compact while their members are no longer than 64 bytes. Default: that UUID alone.
+// empty, and may be any other text of 1024 bytes at most: each key, ticket and message has it. Two registries never share
+// holds, whatever their ids: with an id of yours the values carry a random UUID as well. With an id of more than four bytes,
+// the queue in which the registry waits takes more memory in Redis, which keeps sets compact while their members are no
+// longer than 64 bytes. Default: that UUID alone.
 func WithClientID(id string) Option { return func(s *settings) { s.clientID = &id } }
 
 // WithLogger sets where the registry writes about events that no call can return, such as a lock lost in the background. It
@@ -181,8 +182,9 @@ func TTL(d time.Duration) LockOption {
 }
 
 // Wait sets how long the call waits at most, for local holders and for Redis together. When it is not positive, as what is left
-// until a deadline may be, the call does not wait, as with [NoWait]. TryLock then returns false, Do and Lock return [ErrTimeout]. Default: TryLock does not wait at all, Lock and Do wait as long as their
-// context lets them. See also [NoWait].
+// until a deadline may be, the call does not wait, as with [NoWait]. TryLock then returns false, Do and Lock return
+// [ErrTimeout]. Default: TryLock does not wait at all, Lock and Do wait as long as their context lets them. See also
+// [NoWait].
 func Wait(d time.Duration) LockOption {
 	return LockOption{"Wait", d, func(q *request, d time.Duration) { q.wait = max(d, notAtAll) }}
 }

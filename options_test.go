@@ -54,7 +54,10 @@ func TestNewWithOptionsThatMakeNoSense(t *testing.T) {
 		{lockregistry.WithWakeup(1000), "WithWakeup(1000): there is no such value"},
 		{lockregistry.WithLayout(-1), "WithLayout(-1): there is no such value"},
 		{lockregistry.WithLayout(1000), "WithLayout(1000): there is no such value"},
-		{lockregistry.WithClientID(strings.Repeat("x", 1025)), `WithClientID("xxxxxxxxxxxxxxxxxxxx"...): the id has 1025 bytes, more than 1024`},
+		{
+			lockregistry.WithClientID(strings.Repeat("x", 1025)),
+			`WithClientID("xxxxxxxxxxxxxxxxxxxx"...): the id has 1025 bytes, more than 1024`,
+		},
 		{lockregistry.WithClientID(""), `WithClientID(""): the id is empty`},
 		{lockregistry.WithLogger(nil), "WithLogger(nil)"},
 		{lockregistry.WithReplicas(0, time.Second), "WithReplicas(0, 1s): the number of replicas must be positive"},

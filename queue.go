@@ -301,11 +301,12 @@ func (a *acquisition) unheard() error {
 	return a.tryOnce(wish{asks: a.plainly(true, a.slept && !a.lock.reg.cluster)})
 }
 
-// movingFor is for how long a slot of a cluster may be at two nodes before calls go on without the queue. A slot of many keys is for
-// some seconds; one whose move was given up is until somebody mends it.
+// movingFor is for how long a slot of a cluster may be at two nodes before calls go on without the queue. A slot of many
+// keys is for some seconds; one whose move was given up is until somebody mends it.
 const movingFor = 500 * time.Millisecond
 
-// halfMoved tells whether the server has refused to look for so long because the lock's key is at one node and its queue at another.
+// halfMoved tells whether the server has refused to look for so long because the lock's key is at one node and its queue at
+// another.
 func (a *acquisition) halfMoved(err error) bool {
 	if !a.lock.reg.cluster || !betweenNodes(err) {
 		a.moving = 0

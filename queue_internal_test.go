@@ -154,14 +154,16 @@ func TestMessagesOfLongLeases(t *testing.T) {
 	}
 }
 
-// A hold that goes to another goroutine is still to be asked for when the server may have lost it; and with a lease that is very long it
-// is renewed when a third of that is over.
+// A hold that goes to another goroutine is still to be asked for when the server may have lost it; and with a lease that is
+// very long it is renewed when a third of that is over.
 func TestAHoldThatIsHandedOver(t *testing.T) {
 	reg := embedded(t)
 	require.NoError(t, reg.Close()) // nobody else looks at the hold
 	now := reg.clock.now()
 	held := func() *hold {
-		return &hold{lock: reg.newLock("42"), lease: leaseOf(time.Minute), state: live, until: now.add(time.Minute), next: never, index: -1}
+		return &hold{
+			lock: reg.newLock("42"), lease: leaseOf(time.Minute), state: live, until: now.add(time.Minute), next: never, index: -1,
+		}
 	}
 	for _, renewed := range []bool{false, true} {
 		h := held()

@@ -53,7 +53,8 @@ func TestQueue_WhatPassesCostsNobodyThePlace(t *testing.T) {
 				}
 				w.await("each looks twice", func() bool { return w.executed("evalsha") >= looks+2*len(queue) })
 				late := w.goroutine()
-				last := late.starts(w.registry(lockregistry.WithPollInterval(noPoll), log.option()).Obtain("42"), lockregistry.Wait(time.Minute))
+				last := late.starts(w.registry(lockregistry.WithPollInterval(noPoll), log.option()).Obtain("42"),
+					lockregistry.Wait(time.Minute))
 				w.await("the log says what it is", func() bool { return len(log.lines(name)) > 0 })
 				w.do(fault.ends...)
 				w.await("who came meanwhile waits too", func() bool { return w.tickets() == len(queue)+1 })

@@ -77,10 +77,10 @@ func (l *Lock) TryLock(ctx context.Context, opts ...LockOption) (bool, error) {
 
 // Unlock undoes one Lock of the owner; the last one releases the lock and removes its key from Redis. Whatever it returns
 // then, the owner does not hold the lock any more. Nil means that the key is gone, and was this hold's, or keeps the path as
-// [AtLeast] asks for, or that the next goroutine of this process has it now, see [WithHandoff]. Redis is not asked then: a key that
-// was removed within the time of WithHandoff, by FLUSHALL or by ForceUnlock of another process, is noticed by the last of these
-// Unlocks, by a renewal, or by what checks fencing tokens. With WithHandoff(0) each Unlock notices. The errors, each within a
-// [*LockError]:
+// [AtLeast] asks for, or that the next goroutine of this process has it now, see [WithHandoff]. Redis is not asked then: a
+// key that was removed within the time of WithHandoff, by FLUSHALL or by ForceUnlock of another process, is noticed by the
+// last of these Unlocks, by a renewal, or by what checks fencing tokens. With WithHandoff(0) each Unlock notices. The
+// errors, each within a [*LockError]:
 //
 //   - [ErrNotOwner]: the caller does not hold the lock; nothing was changed
 //   - [ErrLockLost]: the hold was lost before, so others may have had the lock meanwhile: its lease was over by this
@@ -270,25 +270,25 @@ func (l *Lock) gaveUp(op string, err error, wait time.Duration, asked bool) erro
 	var late overdue
 	switch {
 	case err == errBusy: //nolint:errorlint // never wrapped
-		return l.fail(op, timedOut{wait, l.reg.cache.current(l).keeper(asked)})
+		return l.fail(op, timeoutError{wait, l.reg.cache.current(l).keeper(asked)})
 	case !errors.As(err, &late):
 		return l.fail(op, err)
 	case op == "trylock" || wait == notAtAll:
 		return l.fail(op, late.error)
 	default:
-		return l.fail(op, fault.Join(timedOut{wait, ""}, late.error))
+		return l.fail(op, fault.Join(timeoutError{wait, ""}, late.error))
 	}
 }
 
-// timedOut is [ErrTimeout], with how long the call waited, and who has the lock, as far as that is known.
-type timedOut struct {
+// timeoutError is [ErrTimeout], with how long the call waited, and who has the lock, as far as that is known.
+type timeoutError struct {
 	wait   time.Duration
 	keeper string
 }
 
-func (t timedOut) Is(target error) bool { return target == ErrTimeout }
+func (t timeoutError) Is(target error) bool { return target == ErrTimeout }
 
-func (t timedOut) Error() string {
+func (t timeoutError) Error() string {
 	text := "the lock was not free"
 	if t.wait > 0 {
 		text += " within " + t.wait.String()

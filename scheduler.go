@@ -302,8 +302,8 @@ func (s *scheduler) overdue() bool {
 // report logs when errands begin to fail, and when they succeed again. Only an answer is an all-clear: that nothing is
 // left to fail, because a hold was lost, is none.
 //
-// A server that takes no writes for now (MISCONF, NOREPLICAS) answers questions, and removals that find nothing to remove. That is no
-// all-clear, unless it has refused nothing for a while.
+// A server that takes no writes for now (MISCONF, NOREPLICAS) answers questions, and removals that find nothing to remove.
+// That is no all-clear, unless it has refused nothing for a while.
 func (s *scheduler) report(n int, failure error, succeeded, wrote bool) {
 	s.mu.Lock()
 	now := s.reg.clock.now()

@@ -304,7 +304,8 @@ func confirmed(result rueidis.RedisResult) (int64, error) {
 	return n, err
 }
 
-// unqueued is why there is no queue, when that is what a release has replied. Most replies are numbers, and cost no allocation here.
+// unqueued is why there is no queue, when that is what a release has replied. Most replies are numbers, and cost no
+// allocation here.
 func unqueued(result rueidis.RedisResult) string {
 	reply, err := result.ToMessage()
 	if err != nil || !reply.IsString() {

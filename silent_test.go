@@ -467,7 +467,8 @@ func TestQueue_RefusalsAreToldOnce(t *testing.T) {
 		require.Error(w, r.Obtain("43").Lock(ctx))
 		w.do("CONFIG", "SET", "min-replicas-to-write", "1")
 		w.await("the log says so", func() bool { return len(log.lines("are tried again")) > 0 })
-		require.Never(w, func() bool { return len(log.lines("takes renewals and removals again")) > 0 }, 400*time.Millisecond, time.Millisecond)
+		require.Never(w, func() bool { return len(log.lines("takes renewals and removals again")) > 0 },
+			400*time.Millisecond, time.Millisecond)
 		require.Len(w, log.lines("are tried again"), 1)
 		w.do("CONFIG", "SET", "min-replicas-to-write", "0")
 		require.NoError(w, r.Close())

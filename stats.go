@@ -63,9 +63,9 @@ type counts struct {
 
 // Stats tells what the registry does. It sends nothing, except where the client has several servers. In a cluster it asks the
 // nodes once a second at most which slots they have; the first time it waits for their answers, for 0.3 s at most, later it does
-// not. Where the client has replicas, too, it asks as often which server is the master (ROLE), for 0.3 s at most. It looks at each lock that
-// the registry keeps, which takes about 0.1 µs for each, and 1 µs for each in use, and disturbs no other call. The numbers
-// belong to about the same moment. They are there after Close, too.
+// not. Where the client has replicas, too, it asks as often which server is the master (ROLE), for 0.3 s at most. It looks
+// at each lock that the registry keeps, which takes about 0.1 µs for each, and 1 µs for each in use, and disturbs no other
+// call. The numbers belong to about the same moment. They are there after Close, too.
 func (r *Registry) Stats() Stats {
 	s := Stats{Locks: r.Len(), HandOvers: r.counts.handOvers.Load()}
 	for l := range r.cache.all() {

@@ -75,9 +75,9 @@ func (l listener) arm(ctx context.Context, limit time.Duration) sight {
 	return sight{armed: seen.Armed, taken: seen.Taken, left: seen.Left}
 }
 
-// ownChannel is where scripts on a cluster publish messages for a registry about a key: in the slot of the key. Where the tag of the
-// key begins within the prefix, a channel that begins with the prefix, as access lists expect, is in that slot only if it begins with
-// the key. See lua/channel.lua.
+// ownChannel is where scripts on a cluster publish messages for a registry about a key: in the slot of the key. Where the
+// tag of the key begins within the prefix, a channel that begins with the prefix, as access lists expect, is in that slot
+// only if it begins with the key. See lua/channel.lua.
 func ownChannel(prefix, key, registry string) string {
 	if _, tag, begins := strings.Cut(prefix, "{"); begins && !strings.Contains(tag, "}") {
 		return key + "-channel@" + registry

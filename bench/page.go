@@ -15,8 +15,8 @@ const (
 )
 
 // write writes what was measured into the repository at root: all of it to bench/RESULTS.md, the charts to docs/performance, what
-// most readers want to docs/performance.md, and three figures to README.md. The last two are written between markers; what a person
-// wrote around those stays.
+// most readers want to docs/performance.md, and three figures to README.md. The last two are written between markers; what a
+// person wrote around those stays.
 func write(root string, around surroundings, results []*result) error {
 	charts, err := draw(filepath.Join(root, "docs", "performance"), results)
 	if err != nil {

@@ -77,7 +77,8 @@ type term struct {
 //   - once its context has ended, either does what the end asks for: after a loss the candidate campaigns again at once, after
 //     Yield it does so after the shortest pause, and Run returns when its own context or the registry ended
 //
-// New fails when r or lead is nil, role is empty or no lock can have it as its path, or an option is out of its bounds; the error says all that is wrong.
+// New fails when r or lead is nil, role is empty or no lock can have it as its path, or an option is out of its bounds; the
+// error says all that is wrong.
 func New(r *lockregistry.Registry, role string, lead func(context.Context) error, opts ...Option) (*Candidate, error) {
 	c := &Candidate{settings: defaults(), reg: r, role: role, lead: lead}
 	var err error

@@ -65,8 +65,8 @@ func (w *Waiter) Hear(ctx context.Context, limit time.Duration) Hearing {
 }
 
 // Suspect is told that a message on the waiter's own channel, or a wake-up, did not arrive though it should have. When that is so
-// twice in a row, with no message on an own channel in between, the connection is made again, unless it is new, and those who rely on
-// it wake. Once it may be no more than late: on a busy machine the caller looked before the message was read.
+// twice in a row, with no message on an own channel in between, the connection is made again, unless it is new, and those
+// who rely on it wake. Once it may be no more than late: on a busy machine the caller looked before the message was read.
 func (w *Waiter) Suspect() {
 	if w == nil {
 		return

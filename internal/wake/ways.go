@@ -153,8 +153,8 @@ func (n *node) hear(name string) {
 
 // passing are the first words of replies after which the same command may succeed later.
 var passing = []string{
-	"LOADING", "BUSY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK", "READONLY", "OOM", "MISCONF", "UNBLOCKED", "NOREPLICAS",
-	"max number of clients",
+	"LOADING", "BUSY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK", "READONLY", "OOM", "MISCONF", "UNBLOCKED",
+	"NOREPLICAS", "max number of clients",
 }
 
 // refusal tells whether the server does not know a command, or does not permit it; other errors are the network's, or those
