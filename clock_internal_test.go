@@ -31,9 +31,9 @@ func TestPulsesFallOnTicks(t *testing.T) {
 			})
 			<-time.After(asleep)
 			l := &Lock{key: "orders:42", kind: &kind{layout: &springLayout{}}}
-			way.lanes[0].sleep(l)
+			way.first.sleep(l)
 			<-time.After(3 * time.Second)
-			way.lanes[0].wake()
+			way.first.wake()
 			<-time.After(time.Second)
 			require.Len(t, asked, 6, asleep)
 			for range 6 {

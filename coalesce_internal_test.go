@@ -64,7 +64,7 @@ func shipping(t *testing.T, many int, test func(t *testing.T, way *transport, c 
 	}
 	synctest.Test(t, func(t *testing.T) {
 		way := newTransport(c)
-		l := &way.lanes[0]
+		l := way.first
 		l.heard.Store(int64(way.clock.now()))
 		l.answers.Store(manyAnswers)
 		l.private.possible = true
@@ -120,10 +120,10 @@ func TestManyCommandsGoTogether(t *testing.T) {
 		require.Less(t, shipments.Load(), int32(many/10))
 		require.LessOrEqual(t, most.Load(), int32(mostAtOnce))
 		synctest.Wait()
-		b := way.lanes[0].coalescing.Load()
+		b := way.first.coalescing.Load()
 		require.Zero(t, b.flying)
 		require.Zero(t, b.senders)
-		require.Zero(t, way.lanes[0].senders.Load())
+		require.Zero(t, way.first.senders.Load())
 
 		before := alone.Load()
 		for i := range 10 {
@@ -192,7 +192,7 @@ func away(l *lane) *coalescer {
 // A command whose caller has given up is not sent.
 func TestNobodyWaitsForTheCommand(t *testing.T) {
 	shipping(t, 1, func(t *testing.T, way *transport, c *office, ask askingFor) {
-		b := away(&way.lanes[0])
+		b := away(way.first)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
 		_, err := ask(ctx, 0, time.Second)
@@ -213,7 +213,7 @@ func TestCommandsThatNobodyHasTaken(t *testing.T) {
 						<-time.After(time.Minute)
 					}
 				}
-				l := &way.lanes[0]
+				l := way.first
 				b := away(l)
 				b.came = way.clock.now().add(time.Hour) // so that none is added
 				begun := time.Now()
@@ -250,7 +250,7 @@ func TestCommandsThatNobodyHasTaken(t *testing.T) {
 // A caller that was kept from running after its limit began finds the watch stopped.
 func TestTheWatchGoesOnWhileSomethingWaits(t *testing.T) {
 	shipping(t, 1, func(t *testing.T, way *transport, _ *office, _ askingFor) {
-		l := &way.lanes[0]
+		l := way.first
 		b := away(l)
 		end := l.place()
 		end.pack(&call{key: "0"})

@@ -21,13 +21,23 @@ type guide struct {
 	client rueidis.Client
 	clock  clock
 	ctx    context.Context
+	found  func(topology.Map) // is told what most nodes say
 
 	mu      sync.Mutex
-	said    map[string]topology.Map // by the address of the node that said so; never changed
-	at      instant                 // when they were asked
-	asking  chan struct{}           // closed when they have been asked; nil: nobody asks
-	pending map[string]instant      // those that have not answered yet, and when they were asked
-	failed  map[string]bool         // those whose connections broke when they were asked last
+	said    topology.Map       // what most nodes that answered have said when some did last; never changed
+	heard   instant            // when they were asked
+	several bool               // more than one of them has answered, or there is but one
+	at      instant            // when nodes were asked last, whether any answered or not
+	asking  chan struct{}      // closed when they have been asked; nil: nobody asks
+	pending map[string]instant // those that have not answered yet, and when they were asked
+	failed  map[string]bool    // those whose connections broke when they were asked last
+}
+
+// mastery is which node is the master of a slot, as far as is known.
+type mastery struct {
+	address string // empty: nobody knows
+	silent  bool   // it does not answer
+	trusted bool   // most of the nodes have said so just now, and not that node alone
 }
 
 const (
@@ -41,82 +51,79 @@ const (
 
 func newGuide(t *transport) *guide {
 	return &guide{
-		client: t.client, clock: t.clock, ctx: t.ctx,
-		at: notHeard, pending: map[string]instant{}, failed: map[string]bool{},
+		client: t.client, clock: t.clock, ctx: t.ctx, found: t.reroute,
+		at: notHeard, heard: notHeard, pending: map[string]instant{}, failed: map[string]bool{},
 	}
 }
 
-// way is how to reach the master of some slots; the client itself, which follows the nodes, when nobody knows or there are
-// several. It reports false when that master is silent.
-func (g *guide) way(first, last uint16) (way rueidis.CoreClient, ok bool) {
-	owner, silent := g.master(first, last)
-	if silent {
-		return nil, false
+// way is how to reach the master of a slot. When nobody knows it, that is the client itself, which follows the nodes, and may
+// lead to a master that is deposed: it is not trusted. It reports false when the master is silent.
+func (g *guide) way(slot uint16) (way rueidis.CoreClient, owner mastery, ok bool) {
+	owner = g.master(slot)
+	if owner.silent {
+		return nil, owner, false
 	}
-	if node := g.client.Nodes()[owner]; owner != "" && node != nil {
-		return node, true
+	if node := g.client.Nodes()[owner.address]; owner.address != "" && node != nil {
+		return node, owner, true
 	}
-	return g.client, true
+	owner.trusted = false
+	return g.client, owner, true
 }
 
-// master is the node that has all of some slots, if anybody knows it; and whether that node is silent.
-func (g *guide) master(first, last uint16) (owner string, silent bool) {
-	said, at := g.hear(guideFor)
-	owner, silent = g.owner(said, first, last)
-	if silent && at.until(g.clock.now()) >= guideAgain {
-		said, _ = g.hear(guideAgain)
-		owner, silent = g.owner(said, first, last)
+// master is the node that has a slot.
+func (g *guide) master(slot uint16) mastery {
+	at := g.hear(guideFor)
+	owner := g.owner(slot)
+	if owner.silent && at.until(g.clock.now()) >= guideAgain {
+		g.hear(guideAgain)
+		owner = g.owner(slot)
 	}
-	return owner, silent
+	return owner
 }
 
 // usual is the same for a lane that is not wary: what the nodes have said some time ago will do. They are asked again meanwhile.
-func (g *guide) usual(slot uint16) (owner string, silent bool) {
-	if said, age := g.last(); age < guideKept {
-		if owner, silent = g.owner(said, slot, slot); owner != "" && !silent {
-			return owner, false
+func (g *guide) usual(slot uint16) mastery {
+	g.refresh(guideFor)
+	g.mu.Lock()
+	kept := g.heard.until(g.clock.now()) < guideKept
+	g.mu.Unlock()
+	if kept {
+		if owner := g.owner(slot); owner.address != "" && !owner.silent {
+			return owner
 		}
 	}
-	return g.master(slot, slot)
+	return g.master(slot)
 }
 
-// last returns what the nodes have said last, and how long ago. They are asked again meanwhile.
-func (g *guide) last() (said map[string]topology.Map, age time.Duration) {
+// refresh has the nodes asked in the background, if they were not within some time.
+func (g *guide) refresh(within time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	age = g.at.until(g.clock.now())
-	if age >= guideFor && g.asking == nil {
+	if g.asking == nil && g.at.until(g.clock.now()) >= within {
 		g.asking = make(chan struct{})
 		go g.ask(g.asking)
 	}
-	return g.said, age
 }
 
-// owner is the node that has all of some slots by the word of most that answered, if any; and whether that node is silent.
-func (g *guide) owner(said map[string]topology.Map, first, last uint16) (owner string, silent bool) {
-	votes := map[string]int{}
-	for _, m := range said {
-		if named := m.OwnerOfAll(first, last); named != "" {
-			votes[named]++
-		}
-	}
-	for named, n := range votes {
-		if n*2 > len(said) {
-			owner = named
-		}
-	}
+// owner is the node that has a slot by what was said last.
+func (g *guide) owner(slot uint16) mastery {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	owner := g.said.Owner(slot)
 	asked, pending := g.pending[owner]
-	return owner, g.failed[owner] || pending && asked.until(g.clock.now()) >= silentFor
+	return mastery{
+		address: owner,
+		silent:  g.failed[owner] || pending && asked.until(g.clock.now()) >= silentFor,
+		trusted: owner != "" && g.several && g.heard == g.at,
+	}
 }
 
-// hear returns what the nodes have said, not longer ago than that.
-func (g *guide) hear(within time.Duration) (said map[string]topology.Map, at instant) {
+// hear asks the nodes, if they were not within some time, and tells when they were.
+func (g *guide) hear(within time.Duration) instant {
 	g.mu.Lock()
-	if now := g.clock.now(); g.at.until(now) < within {
+	if g.at.until(g.clock.now()) < within {
 		defer g.mu.Unlock()
-		return g.said, g.at
+		return g.at
 	}
 	asking := g.asking
 	if asking == nil {
@@ -128,7 +135,7 @@ func (g *guide) hear(within time.Duration) (said map[string]topology.Map, at ins
 	<-asking
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.said, g.at
+	return g.at
 }
 
 // forget has the nodes asked again: the one that was named does not answer, or says that it is another one.
@@ -140,10 +147,7 @@ func (g *guide) forget() {
 
 // ask asks all nodes, but for those that have not answered yet.
 func (g *guide) ask(asking chan struct{}) {
-	type answer struct {
-		address string
-		said    topology.Map
-	}
+	type answer struct{ said topology.Map }
 	nodes, now := g.client.Nodes(), g.clock.now()
 	answers, asked := make(chan answer, len(nodes)), 0
 	g.mu.Lock()
@@ -159,18 +163,18 @@ func (g *guide) ask(asking chan struct{}) {
 			delete(g.pending, address)
 			g.failed[address] = !answered(err)
 			g.mu.Unlock()
-			answers <- answer{address, topology.Parse(reply, address)}
+			answers <- answer{topology.Parse(reply, address)}
 		}()
 	}
 	g.mu.Unlock()
-	said := map[string]topology.Map{}
+	var said []topology.Map
 	over := time.NewTimer(guideWait)
 	defer over.Stop()
 	for waiting := true; waiting && asked > 0; asked-- {
 		select {
 		case a := <-answers:
 			if len(a.said) > 0 {
-				said[a.address] = a.said
+				said = append(said, a.said)
 			}
 			if len(said)*2 > len(nodes) && len(said)*2-2 <= len(nodes) {
 				over.Reset(guideRest)
@@ -179,8 +183,15 @@ func (g *guide) ask(asking chan struct{}) {
 			waiting = false
 		}
 	}
+	all := topology.Agree(said)
+	if len(all) > 0 {
+		g.found(all)
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.said, g.at, g.asking = said, now, nil
+	if len(all) > 0 { // else what was said before is worth more than nothing, but is not trusted
+		g.said, g.heard, g.several = all, now, len(said) > 1 || len(nodes) == 1
+	}
+	g.at, g.asking = now, nil
 	close(asking)
 }

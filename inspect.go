@@ -225,30 +225,33 @@ func (t *transport) sendEach(
 	send func(ctx context.Context, way rueidis.CoreClient, some []int) []rueidis.RedisResult,
 	done func(i int, reply rueidis.RedisResult, err error),
 ) {
-	groups := map[int][]int{}
+	groups := map[*lane][]int{}
 	for i, key := range keys {
-		n := t.laneOf(key)
-		groups[n] = append(groups[n], i)
+		l := t.lane(key)
+		groups[l] = append(groups[l], i)
 	}
 	var mu sync.Mutex
 	var all sync.WaitGroup
-	for n, some := range groups {
-		all.Go(func() {
-			l := &t.lanes[n]
-			e := l.apart(p, l.places, &sending{send: func(ctx context.Context, way rueidis.CoreClient) []rueidis.RedisResult {
+	sendSome := func(l *lane, some []int) {
+		e := l.apart(p, l.places, &sending{
+			key: keys[some[0]],
+			send: func(ctx context.Context, way rueidis.CoreClient) []rueidis.RedisResult {
 				return send(ctx, way, some)
-			}})
-			mu.Lock()
-			defer mu.Unlock()
-			for k, i := range some {
-				reply := e.result(k)
-				err := reply.Error()
-				if p.cut(err) {
-					err = explain(ended(p.ctx), outage{errNoAnswer})
-				}
-				done(i, reply, err)
-			}
+			},
 		})
+		mu.Lock()
+		defer mu.Unlock()
+		for k, i := range some {
+			reply := e.result(k)
+			err := reply.Error()
+			if p.cut(err) {
+				err = explain(ended(p.ctx), outage{errNoAnswer})
+			}
+			done(i, reply, err)
+		}
+	}
+	for l, some := range groups {
+		all.Go(func() { t.regroup(l, some, func(i int) string { return keys[i] }, sendSome) })
 	}
 	all.Wait()
 }

@@ -221,12 +221,12 @@ func (w *watch) run() {
 // that are under way already keep their round. One that begins just now has taken its place before it asks whether the watch
 // runs: so it is seen here, or finds that the watch does not run.
 func (w *watch) rest() {
-	lanes := w.transport.lanes
-	if len(lanes) > 1 || lanes[0].coalescing.Load() != nil || !lanes[0].vacant() || !w.timer.Stop() {
+	l := w.transport.first
+	if w.transport.guide != nil || l.coalescing.Load() != nil || !l.vacant() || !w.timer.Stop() {
 		return
 	}
 	w.running.Store(false)
-	if !lanes[0].vacant() {
+	if !l.vacant() {
 		w.run()
 	}
 }
@@ -237,12 +237,15 @@ func (w *watch) round() {
 	w.running.Store(false)
 	now := w.transport.clock.now()
 	more := false
-	for i := range w.transport.lanes {
-		if b := w.transport.lanes[i].coalescing.Load(); b != nil && b.hasten(now) {
+	if w.transport.guide != nil {
+		w.transport.guide.refresh(guideKept)
+	}
+	for _, l := range w.transport.lanes() {
+		if b := l.coalescing.Load(); b != nil && b.hasten(now) {
 			more = true
 		}
-		for k := range w.transport.lanes[i].limits {
-			if g := w.transport.lanes[i].limits[k].Load(); g != nil {
+		for k := range l.limits {
+			if g := l.limits[k].Load(); g != nil {
 				more = g.round(now) || more
 			}
 		}

@@ -17,7 +17,7 @@ func TestALimitHasOneOwner(t *testing.T) {
 	const owners, times = 64, 500
 	inLanes(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *transport) {
 		way := open(nil)
-		l := &way.lanes[0]
+		l := way.first
 		var has sync.Map
 		var over, slows atomic.Int32
 		var all sync.WaitGroup
@@ -66,7 +66,7 @@ func TestALimitHasOneOwner(t *testing.T) {
 
 func TestPlacesForLimits(t *testing.T) {
 	inLanes(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *transport) {
-		l := &open(nil).lanes[0]
+		l := open(nil).first
 		first := l.place()
 		require.True(t, l.alone(first))
 		last := l.place()
@@ -85,7 +85,7 @@ func TestPlacesForLimits(t *testing.T) {
 func TestASlowLimitIsNotUsedAgain(t *testing.T) {
 	inLanes(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *transport) {
 		way := open(nil)
-		end := way.lanes[0].place()
+		end := way.first.place()
 		p := patience{ctx: t.Context(), limit: time.Minute}
 		end.begin(&p, way.clock.now(), nil)
 		require.False(t, end.stop())
@@ -109,7 +109,7 @@ func TestWhatIsLeftOfALimit(t *testing.T) {
 		const grace, limit = 10 * watchEvery, time.Minute
 		way := open(nil)
 		for _, rounds := range []bool{false, true} {
-			end, now := way.lanes[0].place(), way.clock.now()
+			end, now := way.first.place(), way.clock.now()
 			ctx, cancel := context.WithCancel(t.Context())
 			end.begin(&patience{ctx: ctx, limit: limit, grace: grace}, now, nil)
 			require.Equal(t, limit-watchAfter, end.left(now.add(watchAfter)))
@@ -131,26 +131,26 @@ func TestWhatIsLeftOfALimit(t *testing.T) {
 func TestTheWatchRestsWhileAProcessSleeps(t *testing.T) {
 	inLanes(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *transport) {
 		way := open(nil)
-		way.lanes[0].pulsing.Store(true) // so that it asks nothing
+		way.first.pulsing.Store(true) // so that it asks nothing
 		p := patience{ctx: t.Context(), limit: time.Minute}
 		begin := func() *limit {
-			end := way.lanes[0].place()
+			end := way.first.place()
 			end.begin(&p, way.clock.now(), nil)
 			return end
 		}
 		end := begin()
 		require.False(t, end.stop())
 		require.True(t, way.watch.running.Load())
-		way.lanes[0].sleep(nil)
+		way.first.sleep(nil)
 		require.False(t, way.watch.running.Load())
 		require.False(t, way.watch.timer.Stop(), "it goes on")
-		way.lanes[0].sleep(nil)
+		way.first.sleep(nil)
 
 		end, others := begin(), time.NewTicker(watchAfter/2)
 		defer others.Stop()
 		for began := time.Now(); time.Since(began) < watchAfter+watchEvery; { // others go to sleep all the time
 			<-others.C
-			way.lanes[0].sleep(nil)
+			way.first.sleep(nil)
 		}
 		synctest.Wait()
 		require.Equal(t, slow, end.phase.Load())
@@ -166,12 +166,12 @@ func TestTheWatchDoesNotRestWhileACommandBegins(t *testing.T) {
 		var left int
 		for range 20_000 {
 			way.watch.run()
-			end := way.lanes[0].place()
+			end := way.first.place()
 			end.free()
 			var both sync.WaitGroup
 			both.Go(way.watch.rest)
 			both.Go(func() {
-				end = way.lanes[0].place()
+				end = way.first.place()
 				end.begin(&p, way.clock.now(), nil)
 			})
 			both.Wait()

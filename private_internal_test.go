@@ -29,7 +29,7 @@ func TestEachReplyIsThatOfItsCommand(t *testing.T) {
 	defer client.Close()
 	way := newTransport(client)
 	defer way.dismiss()
-	l := &way.lanes[0]
+	l := way.first
 	own := map[*private]bool{}
 	var last, unanswered atomic.Int64
 	one := func() {

@@ -203,23 +203,23 @@ func (t *transport) doReplicated(p *patience, c *call) (a answer) {
 
 // replicate hands a command to the courier of the server that has its key.
 func (t *transport) replicate(l *lane, e *replication) {
-	address, silent := "", false
+	var owner mastery
 	wary := l.isWary(t.clock.now())
 	switch slot := slotOf(e.call.key); {
 	case t.guide == nil:
 	case wary:
-		address, silent = t.guide.master(slot, slot)
+		owner = t.guide.master(slot)
 	default:
-		address, silent = t.guide.usual(slot)
+		owner = t.guide.usual(slot)
 	}
 	t.replicators.mu.Lock()
 	defer t.replicators.mu.Unlock()
-	if t.guide != nil && (silent || address == "") {
+	if t.guide != nil && (owner.silent || owner.address == "") {
 		e.fail(errNotSent)
 		return
 	}
-	e.trusted = t.guide != nil && wary
-	t.replicators.at(t, address).add(l, e)
+	e.trusted = wary && owner.trusted
+	t.replicators.at(t, owner.address).add(l, e)
 }
 
 // at returns the replicator of a server. The caller holds the mutex, as that of what follows.
@@ -535,7 +535,7 @@ func (t *transport) redirect(e *replication, result rueidis.RedisResult) {
 		ask := func(ctx context.Context, _ rueidis.CoreClient) []rueidis.RedisResult {
 			return []rueidis.RedisResult{t.client.Do(ctx, t.client.B().Pttl().Key(key).Build())}
 		}
-		l.apart(&p, l.places, &sending{send: ask})
+		l.apart(&p, l.places, &sending{key: key, send: ask})
 	}
 	t.replicators.mu.Lock()
 	defer t.replicators.mu.Unlock()

@@ -105,7 +105,7 @@ func (p *pass) nodes() (nodes []node, err error) {
 		return nil, err
 	}
 	if !r.cluster {
-		return []node{{lane: &t.lanes[0]}}, nil
+		return []node{{lane: t.first}}, nil
 	}
 	reply, err := t.ask(func(ctx context.Context, way rueidis.CoreClient) rueidis.RedisResult {
 		return way.Do(ctx, way.B().ClusterSlots().Build())
@@ -123,7 +123,7 @@ func (p *pass) nodes() (nodes []node, err error) {
 		if client == nil {
 			return nil, outage{fmt.Errorf("the client does not know the master %s yet", part.Address)}
 		}
-		nodes = append(nodes, node{&t.lanes[int(part.First)/(slots/lanesOfACluster)], client})
+		nodes = append(nodes, node{t.laneAt(part.Address), client})
 	}
 	return nodes, nil
 }

@@ -156,16 +156,27 @@ func (n nodesStats) at(address string) *NodeStats {
 // masters are the servers that have the lanes, with what is known of those. Outside of a cluster there is one, the given one.
 func (r *Registry) masters(server string) nodesStats {
 	nodes, t := nodesStats{}, r.transport
-	owners := []string{server}
+	lanes := t.lanes()
 	if t.guide != nil {
-		owners = t.guide.owners()
+		if len(lanes) == 1 {
+			t.guide.hear(guideFor)
+		}
+		t.guide.refresh(guideFor)
+		lanes = t.lanes()
 	}
-	for i := range t.lanes {
-		l, n := &t.lanes[i], nodes.at(owners[i])
+	for _, l := range lanes {
+		address := l.address
+		switch {
+		case t.guide == nil:
+			address = server
+		case l == t.first && len(lanes) > 1:
+			continue // nothing is left for it
+		}
+		n := nodes.at(address)
 		if last := max(instant(l.heard.Load()), instant(l.last.Load())); last > 0 {
 			n.LastAnswer = latest(n.LastAnswer, r.clock.time(last))
 		}
-		renewals, removals := r.scheduler.failures.of(i)
+		renewals, removals := r.scheduler.failures.of(l)
 		n.RenewalsFailing = earliest(n.RenewalsFailing, renewals, r.clock)
 		n.RemovalsFailing = earliest(n.RemovalsFailing, removals, r.clock)
 	}
@@ -190,38 +201,22 @@ func earliest(a time.Time, i instant, c clock) time.Time {
 	return a
 }
 
-// owners are the nodes that have the lanes, or the first slot of each, by the word of most.
-func (g *guide) owners() (owners []string) {
-	g.mu.Lock()
-	known := g.at != notHeard
-	g.mu.Unlock()
-	if !known {
-		g.hear(guideFor)
-	}
-	said, _ := g.last()
-	for slot := uint16(0); slot < slots; slot += slots / lanesOfACluster {
-		address, _ := g.owner(said, slot, slot)
-		owners = append(owners, address)
-	}
-	return owners
-}
-
 // failures tells since when errands fail, by lane.
 type failures struct {
 	mu       sync.Mutex
-	renewals map[int]instant
-	removals map[int]instant
+	renewals map[*lane]instant
+	removals map[*lane]instant
 }
 
-func (f *failures) of(lane int) (renewals, removals instant) {
+func (f *failures) of(l *lane) (renewals, removals instant) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.renewals[lane], f.removals[lane]
+	return f.renewals[l], f.removals[l]
 }
 
 // note takes down what became of an errand.
 func (s *scheduler) note(e errand, key string, succeeded, failed bool) {
-	lane, now := s.reg.transport.laneOf(key), s.reg.clock.now()
+	l, now := s.reg.transport.lane(key), s.reg.clock.now()
 	f := &s.failures
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -231,12 +226,12 @@ func (s *scheduler) note(e errand, key string, succeeded, failed bool) {
 	}
 	switch {
 	case succeeded:
-		delete(*since, lane)
-	case failed && (*since)[lane] == 0:
+		delete(*since, l)
+	case failed && (*since)[l] == 0:
 		if *since == nil {
-			*since = map[int]instant{}
+			*since = map[*lane]instant{}
 		}
-		(*since)[lane] = now
+		(*since)[l] = now
 	}
 }
 

@@ -46,7 +46,8 @@ type transport struct {
 	client rueidis.Client
 	clock  clock
 	remove remover
-	lanes  []lane
+	routes atomic.Pointer[routes]
+	first  *lane  // of a single server the only one; of a cluster that of slots whose master nobody knows
 	guide  *guide // of a cluster
 	// ctx never ends, but rueidis does not know that: for a context that cannot end it reads a connection only while a command
 	// is under way, and so finds out with the next command that the connection was closed.
@@ -62,9 +63,10 @@ type transport struct {
 	replicators replicators
 }
 
-// lane is the way to the keys of some slots of a cluster, or to all keys of a single server.
+// lane is the way to a master; see routes.
 type lane struct {
 	transport *transport
+	address   string        // of the node of a cluster; empty for a single server, and while that is not known
 	heard     atomic.Int64  // an instant: when the newest answer came, or an older one of a moment before
 	told      atomic.Int64  // an instant: when the newest message came
 	wary      atomic.Int64  // an instant: until when
@@ -126,8 +128,6 @@ const (
 	mostMaking = 8                      // goroutines that make one
 
 	notHeard = instant(-time.Hour) // when the newest answer came, if there is none
-
-	lanesOfACluster = 64
 )
 
 // A lane is wary for longer than a deposed master can answer on the client's own connections. Rueidis breaks those that have
@@ -196,21 +196,22 @@ func transportOf(client rueidis.Client) *transport {
 func newTransport(client rueidis.Client) *transport {
 	t := &transport{client: client, clock: newClock(), batches: make(chan struct{}, mostBatch)}
 	t.ctx = lasting{context.Background(), make(chan struct{})}
-	n := 1
+	t.first = newLane(t, "")
+	all := &routes{lanes: []*lane{t.first}}
 	if client.Mode() == rueidis.ClientModeCluster {
-		n = lanesOfACluster
+		all.of = &[slots]uint16{}
 		t.guide = newGuide(t)
 	}
-	t.lanes = make([]lane, n)
+	t.routes.Store(all)
 	t.watch.begin(t)
-	for i := range t.lanes {
-		l := &t.lanes[i]
-		l.transport = t
-		l.heard.Store(int64(notHeard))
-		l.places = make(chan struct{}, mostApart)
-		l.private.possible = plain(client)
-	}
 	return t
+}
+
+func newLane(t *transport, address string) *lane {
+	l := &lane{transport: t, address: address, places: make(chan struct{}, mostApart)}
+	l.heard.Store(int64(notHeard))
+	l.private.possible = plain(t.client)
+	return l
 }
 
 // dismiss is called when a registry no longer needs the transport, which goes on working for what it still unlocks.
@@ -223,19 +224,9 @@ func (t *transport) dismiss() {
 	if t.users == 0 { // else it is in no map, see transportOf
 		delete(transports, t.client)
 	}
-	for i := range t.lanes {
-		t.lanes[i].close()
+	for _, l := range t.lanes() {
+		l.close()
 	}
-}
-
-// lane returns the lane of a key.
-func (t *transport) lane(key string) *lane { return &t.lanes[t.laneOf(key)] }
-
-func (t *transport) laneOf(key string) int {
-	if len(t.lanes) == 1 {
-		return 0
-	}
-	return int(slotOf(key)) / (slots / lanesOfACluster)
 }
 
 // do sends a command and waits for the answer as p says. Without one its error is errNoAnswer, or
@@ -330,9 +321,10 @@ func (l *lane) doApart(p *patience, c *call, a *answer) {
 	l.run.Store(0)
 	l.scouts.Add(1)
 	defer l.scouts.Add(-1)
-	e := l.apart(p, l.places, &sending{call: *c})
+	e := l.apart(p, l.places, &sending{call: *c, key: c.key})
 	a.RedisResult, a.came = e.result(0), l.transport.clock.now()
 	err := a.Error()
+	l = e.lane
 	a.late, a.anew, a.cut = l.judge(err, e.sent, a.came, e.late(p.late)), e.trusted, p.cut(err)
 }
 
@@ -350,7 +342,7 @@ func (l *lane) enter(now instant) *limit {
 func (t *transport) doAll(
 	limit time.Duration, calls []call, late func(i int) time.Duration, wanted func(i int) bool, done func(i int, a answer),
 ) {
-	groups := map[int][]int{}
+	groups := map[*lane][]int{}
 	var all sync.WaitGroup
 	for i, c := range calls {
 		if c.replicas != nil {
@@ -360,26 +352,52 @@ func (t *transport) doAll(
 			})
 			continue
 		}
-		n := t.laneOf(c.key)
-		groups[n] = append(groups[n], i)
+		l := t.lane(c.key)
+		groups[l] = append(groups[l], i)
 	}
-	for n, group := range groups {
+	p := patience{ctx: context.Background(), limit: limit}
+	send := func(l *lane, group []int) {
 		some := make([]call, len(group))
 		for k, i := range group {
 			some[k] = calls[i]
 		}
-		all.Go(func() {
-			l, from := &t.lanes[n], t.clock.now()
-			p := patience{ctx: context.Background(), limit: limit}
-			e := l.apart(&p, t.batches, &sending{send: func(ctx context.Context, way rueidis.CoreClient) []rueidis.RedisResult {
+		from := t.clock.now()
+		e := l.apart(&p, t.batches, &sending{
+			key: some[0].key,
+			send: func(ctx context.Context, way rueidis.CoreClient) []rueidis.RedisResult {
 				return sendAll(ctx, way, some, func(k int) bool { return wanted(group[k]) })
-			}})
-			came := t.clock.now()
-			for k, i := range group {
-				r := e.result(k)
-				done(i, answer{r, from, came, l.judge(r.Error(), e.sent, came, e.late(late(i))), e.trusted, false, nil})
-			}
+			},
 		})
+		came := t.clock.now()
+		for k, i := range group {
+			r := e.result(k)
+			done(i, answer{r, from, came, e.lane.judge(r.Error(), e.sent, came, e.late(late(i))), e.trusted, false, nil})
+		}
+	}
+	for l, group := range groups {
+		all.Go(func() {
+			t.regroup(l, group, func(i int) string { return calls[i].key }, send)
+		})
+	}
+	all.Wait()
+}
+
+// regroup sends some commands for a lane in one pipeline, or, if it is wary, in one for each master that has their keys by the
+// word of the nodes now.
+func (t *transport) regroup(l *lane, group []int, key func(i int) string, send func(l *lane, group []int)) {
+	if t.guide == nil || !l.isWary(t.clock.now()) {
+		send(l, group)
+		return
+	}
+	t.guide.hear(guideFor)
+	groups := map[*lane][]int{}
+	for _, i := range group {
+		l := t.lane(key(i))
+		groups[l] = append(groups[l], i)
+	}
+	var all sync.WaitGroup
+	for l, group := range groups {
+		all.Go(func() { send(l, group) })
 	}
 	all.Wait()
 }
@@ -389,7 +407,7 @@ const askLimit = unlockGrace
 
 // ask asks a server, any one of a cluster, something that is about no key.
 func (t *transport) ask(question func(context.Context, rueidis.CoreClient) rueidis.RedisResult) rueidis.RedisResult {
-	l := &t.lanes[0]
+	l := t.first
 	p := patience{ctx: context.Background(), limit: askLimit}
 	return l.apart(&p, l.places, &sending{send: func(ctx context.Context, way rueidis.CoreClient) []rueidis.RedisResult {
 		return []rueidis.RedisResult{question(ctx, way)}
@@ -487,10 +505,6 @@ func (l *lane) pulseLater(question call) {
 func (l *lane) isWary(now instant) bool { return now < instant(l.wary.Load()) }
 
 func (l *lane) beWary(now instant) {
-	if len(l.transport.lanes) > 1 {
-		l.wary.Store(int64(now.add(waryFor)))
-		return
-	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
@@ -508,7 +522,9 @@ func (l *lane) beWary(now instant) {
 
 // sending is what is sent in a goroutine of its own, and what became of it.
 type sending struct {
-	call    call // unless send is there
+	call    call   // unless send is there
+	key     string // that it is about; empty: it is about none
+	lane    *lane  // whose master it was sent to
 	send    func(context.Context, rueidis.CoreClient) []rueidis.RedisResult
 	gone    atomic.Bool // nobody waits for the answer any more
 	first   [1]rueidis.RedisResult
@@ -545,7 +561,7 @@ func (l *lane) apart(p *patience, places chan struct{}, e *sending) *sending {
 		select {
 		case places <- struct{}{}:
 		case <-end.Done():
-			return &sending{err: errNotSent, sent: began}
+			return &sending{err: errNotSent, sent: began, lane: l}
 		}
 	}
 	arrived := make(chan struct{}, 1)
@@ -566,7 +582,7 @@ func (l *lane) apart(p *patience, places chan struct{}, e *sending) *sending {
 		} else if t.orphans.add(); e.gone.Swap(true) { // it has just been answered
 			t.orphans.remove()
 		}
-		return &sending{err: errNoAnswer, sent: began}
+		return &sending{err: errNoAnswer, sent: began, lane: l}
 	}
 }
 
@@ -619,29 +635,32 @@ func (l *lane) carryOut(e *sending) {
 	var way rueidis.CoreClient = t.client
 	var fresh *detour
 	guided := false
-	e.sent = t.clock.now()
-	if l.isWary(e.sent) {
-		e.trusted = true
-		if len(t.lanes) == 1 {
-			var none bool
-			switch fresh, none = l.detour(&e.gone); {
-			case fresh != nil:
-				way = fresh
-			case none:
-				e.trusted = false
-			default:
-				e.err, e.trusted = errNotSent, false
-				return
-			}
-			e.sent = t.clock.now()
-		} else {
-			guided = true
-			if way, e.trusted = t.guide.way(l.slots(e)); !e.trusted {
-				e.err = errNotSent
-				return
-			}
-			e.sent = t.clock.now()
+	e.sent, e.lane = t.clock.now(), l
+	switch {
+	case t.guide == nil && l.isWary(e.sent):
+		var none bool
+		switch fresh, none = l.detour(&e.gone); {
+		case fresh != nil:
+			way, e.trusted = fresh, true
+		case !none:
+			e.err = errNotSent
+			return
 		}
+		e.sent = t.clock.now()
+	case t.guide != nil && e.key != "" && l.isWary(e.sent):
+		var owner mastery
+		if way, owner, guided = t.guide.way(slotOf(e.key)); !guided {
+			e.err = errNotSent
+			return
+		}
+		e.trusted = owner.trusted
+		if owner.address != "" {
+			e.lane = t.laneAt(owner.address)
+		}
+		e.sent = t.clock.now()
+	case t.guide != nil && e.key != "" && l == t.first: // which is for those of whom nobody has told yet
+		t.guide.hear(guideFor)
+		e.sent, e.lane = t.clock.now(), t.lane(e.key)
 	}
 	if e.gone.Load() {
 		return
@@ -662,21 +681,6 @@ func (l *lane) carryOut(e *sending) {
 			e.first[0] = e.call.sendApart(t.ctx, t.client, &e.gone)
 		}
 	}
-}
-
-// slots are those of what is sent: the first and the last one.
-func (l *lane) slots(e *sending) (first, last uint16) {
-	if e.send == nil {
-		slot := slotOf(e.call.key)
-		return slot, slot
-	}
-	const width = slots / lanesOfACluster
-	for i := range l.transport.lanes {
-		if l == &l.transport.lanes[i] {
-			first = uint16(i * width)
-		}
-	}
-	return first, first + width - 1
 }
 
 // elsewhere tells whether a node of a cluster said that another one has the key.

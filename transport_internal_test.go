@@ -42,8 +42,8 @@ func TestAnswersAtTheEndOfAContext(t *testing.T) {
 	for after, deaf := range map[time.Duration]bool{0: false, time.Second: true} {
 		synctest.Test(t, func(t *testing.T) {
 			way := newTransport(lateClient{client, after})
-			way.lanes[0].heard.Store(int64(way.clock.now()))
-			way.lanes[0].answers.Store(manyAnswers)
+			way.first.heard.Store(int64(way.clock.now()))
+			way.first.answers.Store(manyAnswers)
 			ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 			defer cancel()
 			way.do(&patience{ctx: ctx, limit: time.Minute, late: time.Minute}, &call{key: "42"})
@@ -69,8 +69,8 @@ func inLanes(t *testing.T, test func(t *testing.T, open func(do func(context.Con
 	synctest.Test(t, func(t *testing.T) {
 		test(t, func(do func(context.Context) rueidis.RedisResult) *transport {
 			way := newTransport(stubClient{client, do})
-			way.lanes[0].heard.Store(int64(way.clock.now()))
-			way.lanes[0].answers.Store(manyAnswers)
+			way.first.heard.Store(int64(way.clock.now()))
+			way.first.answers.Store(manyAnswers)
 			return way
 		})
 	})

@@ -79,13 +79,44 @@ func Parse(reply []rueidis.RedisMessage, asked string) (all Map) {
 }
 
 // Owner returns the address of the master that has a slot, or nothing.
-func (m Map) Owner(slot uint16) (address string) { return m.OwnerOfAll(slot, slot) }
+func (m Map) Owner(slot uint16) (address string) { return m.owner(int64(slot), int64(slot)) }
 
-// OwnerOfAll returns the address of the master that has all slots from the first to the last one, or nothing.
-func (m Map) OwnerOfAll(first, last uint16) (address string) {
-	i, _ := slices.BinarySearchFunc(m, int64(first), func(r Range, slot int64) int { return cmp.Compare(r.Last, slot) })
-	if i == len(m) || int64(first) < m[i].First || m[i].Last < int64(last) {
+// owner is the master that has all slots from the first to the last one.
+func (m Map) owner(first, last int64) (address string) {
+	i, _ := slices.BinarySearchFunc(m, first, func(r Range, slot int64) int { return cmp.Compare(r.Last, slot) })
+	if i == len(m) || first < m[i].First || m[i].Last < last {
 		return ""
 	}
 	return m[i].Address
+}
+
+// Agree returns what more than half of some nodes say. Slots about which no such majority agrees are missing.
+func Agree(said []Map) (all Map) {
+	var cuts []int64 // between two of them all nodes name one master for all slots, if any
+	for _, m := range said {
+		for _, r := range m {
+			cuts = append(cuts, r.First, r.Last+1)
+		}
+	}
+	slices.Sort(cuts)
+	cuts = slices.Compact(cuts)
+	for i := 1; i < len(cuts); i++ {
+		first, last := cuts[i-1], cuts[i]-1
+		votes := map[string]int{}
+		for _, m := range said {
+			votes[m.owner(first, last)]++
+		}
+		delete(votes, "")
+		for address, n := range votes {
+			if n*2 <= len(said) {
+				continue
+			}
+			if before := len(all) - 1; before >= 0 && all[before].Last == first-1 && all[before].Address == address {
+				all[before].Last = last
+			} else {
+				all = append(all, Range{first, last, address})
+			}
+		}
+	}
+	return all
 }

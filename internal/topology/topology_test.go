@@ -12,7 +12,22 @@ func TestOwners(t *testing.T) {
 		require.Equal(t, owner, all.Owner(slot), slot)
 	}
 	require.Empty(t, Map(nil).Owner(0))
-	require.Equal(t, "a", all.OwnerOfAll(2, 10))
-	require.Empty(t, all.OwnerOfAll(2, 30), "one in between has another owner")
-	require.Empty(t, all.OwnerOfAll(12, 30))
+}
+
+func TestAgree(t *testing.T) {
+	for name, c := range map[string]struct {
+		said []Map
+		all  Map
+	}{
+		"nobody":        {nil, nil},
+		"one":           {[]Map{{{0, 9, "a"}, {10, 19, "b"}}}, Map{{0, 9, "a"}, {10, 19, "b"}}},
+		"two of three":  {[]Map{{{0, 9, "a"}}, {{0, 9, "b"}}, {{0, 9, "b"}}}, Map{{0, 9, "b"}}},
+		"one of two":    {[]Map{{{0, 9, "a"}}, {{0, 9, "b"}}}, nil},
+		"with holes":    {[]Map{{{0, 9, "a"}}, {{5, 6, "a"}}, {}}, Map{{5, 6, "a"}}},
+		"cut elsewhere": {[]Map{{{0, 3, "a"}, {4, 9, "b"}}, {{0, 9, "b"}}, {{0, 5, "b"}, {6, 9, "b"}}}, Map{{0, 9, "b"}}},
+		"a slot moved": {[]Map{{{0, 9, "a"}}, {{0, 3, "a"}, {4, 4, "b"}, {5, 9, "a"}}, {{0, 3, "a"}, {4, 4, "b"}, {5, 9, "a"}}},
+			Map{{0, 3, "a"}, {4, 4, "b"}, {5, 9, "a"}}},
+	} {
+		require.Equal(t, c.all, Agree(c.said), name)
+	}
 }
