@@ -66,21 +66,37 @@ func (h *hub) waits() bool {
 	return len(h.waiters) > 0
 }
 
-// topology asks the servers, one after the other, until one names a master for each key that is waited for: a server that
-// was taken out of the cluster does not. When none does, part of the cluster is down, and the one that names most counts. It
-// reports false when that is refused.
+// topology asks all servers at once, until one names a master for each key that is waited for: a server that was taken out of
+// the cluster does not. When none does, part of the cluster is down, and the one that names most counts. It reports false when
+// that is refused.
 func (h *hub) topology() (best topology.Map, known bool) {
+	type answer struct {
+		all topology.Map
+		err error
+	}
+	nodes := h.client.Nodes()
+	answers := make(chan answer, len(nodes))
+	ctx, cancel := context.WithTimeout(h.ctx, askLimit)
+	defer cancel() // the others are no longer needed
+	for address, client := range nodes {
+		go func() {
+			reply, err := client.Do(ctx, client.B().ClusterSlots().Build()).ToArray()
+			answers <- answer{topology.Parse(reply, address), err}
+		}()
+	}
 	fewest := math.MaxInt
-	for address, client := range h.client.Nodes() {
-		ctx, cancel := context.WithTimeout(h.ctx, askLimit)
-		reply, err := client.Do(ctx, client.B().ClusterSlots().Build()).ToArray()
-		cancel()
-		if refusal(err) {
+	for range nodes {
+		var a answer
+		select {
+		case a = <-answers:
+		case <-ctx.Done(): // rueidis may not heed it while it connects
+			return best, true
+		}
+		if refusal(a.err) {
 			return nil, false
 		}
-		all := topology.Parse(reply, address)
-		if without := h.without(all); err == nil && without < fewest {
-			best, fewest = all, without
+		if without := h.without(a.all); a.err == nil && without < fewest {
+			best, fewest = a.all, without
 		}
 		if fewest == 0 {
 			break
