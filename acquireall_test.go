@@ -398,6 +398,7 @@ func TestAcquireAllInTime(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
 		r := f.registry()
+		w.known(r)
 		b := w.acquired(w.registry().Obtain("b"))
 		f.all("release", slow(10*time.Second))
 		start := time.Now()

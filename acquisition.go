@@ -380,11 +380,59 @@ func (a *attempt) try(w wish, quick bool, deadline instant) error {
 		a.cut = true
 		return a.explained(ended(a.ctx))
 	}
+	p := a.patience(deadline)
+	if err := a.tooFar(&p); err != nil {
+		return err
+	}
 	var c call
 	a.prepare(&c, w, quick)
-	p := a.patience(deadline)
 	reply := a.lock.reg.transport.do(&p, &c)
 	return a.judge(&c, &reply, deadline)
+}
+
+// tooFar is why nothing is sent, if so, because the server is far away: the lease is too short to be of use, or the answer would come
+// when the call is over. What that obtained would be nobody's, and keep others out until its removal arrives. In that case the call
+// waits for its end, of which its caller has been told nothing but that Redis could not be asked.
+func (a *attempt) tooFar(p *patience) error {
+	reg := a.lock.reg
+	trip := reg.transport.lane(a.lock.key).trip()
+	if lease := a.hold.lease.length; lease < trip.shortest() {
+		return shortLeaseError{lease, trip}
+	}
+	left := p.limit
+	if deadline, ok := a.ctx.Deadline(); ok {
+		left = min(left, reg.clock.now().until(reg.clock.at(deadline)))
+	}
+	if !trip.useless(left) {
+		return nil
+	}
+	return a.outwait(left, trip)
+}
+
+// outwait waits for the end of a call that sends nothing.
+//
+//go:noinline
+func (a *attempt) outwait(left time.Duration, t trip) error {
+	end := time.NewTimer(left)
+	defer end.Stop()
+	select {
+	case <-a.ctx.Done():
+	case <-end.C:
+		if deadline, ok := a.ctx.Deadline(); ok && a.lock.reg.clock.now() >= a.lock.reg.clock.at(deadline) {
+			<-a.ctx.Done() // its own timer is about to fire
+		}
+	case <-a.lock.reg.closed:
+		return ErrClosed
+	}
+	failure := outage{tooLittleTimeError{t}}
+	if !a.asked { // else something is known of the lock
+		a.failure = failure
+	}
+	if a.ctx.Err() == nil {
+		return failure
+	}
+	a.cut = true
+	return explain(ended(a.ctx), a.failure)
 }
 
 //go:noinline
@@ -408,7 +456,7 @@ func (a *attempt) judge(c *call, reply *answer, deadline instant) (err error) {
 		err = a.giveBack(reply.short)
 	case err != nil || !reply.late:
 	case a.at.granted:
-		a.began, a.at.granted, err = a.confirm(deadline, a.began.until(came))
+		a.began, a.at.granted, err = a.confirm(deadline, reply.doubtful)
 		came = l.reg.clock.now()
 		h.late = h.late || !a.at.granted // whatever the answer: the key may be there
 	case a.at.state != "": // a server may have said so that is the master no more
@@ -449,32 +497,39 @@ func (a *attempt) win(since instant) {
 // patience is how long to wait for the answer to a command that is sent now.
 func (a *attempt) patience(deadline instant) patience {
 	reg := a.lock.reg
-	p := patience{ctx: a.ctx, limit: reg.limit, late: lateFor(a.hold.lease.length), asks: &a.lock.anchor().pursuit}
+	to := reg.transport.lane(a.lock.key)
+	p := patience{ctx: a.ctx, limit: reg.patience(to), lease: a.hold.lease.length, gets: true, asks: &a.lock.anchor().pursuit}
 	if deadline != never {
-		p.limit = min(p.limit, reg.clock.now().until(deadline.add(answerGrace)))
+		p.limit = min(p.limit, reg.clock.now().until(deadline.add(to.trip().plus(answerGrace))))
 	}
 	return p
 }
 
 // confirm makes sure of a grant whose answer came late: it renews the hold by a command that is sent after that. The hold
 // counts from then.
-func (a *attempt) confirm(deadline instant, took time.Duration) (sent instant, granted bool, err error) {
+func (a *attempt) confirm(deadline instant, doubtful bool) (sent instant, granted bool, err error) {
 	l, h := a.lock, a.hold
 	p, c := a.patience(deadline), l.kind.layout.renew(l.key, h.value, h.lease)
 	if l.kind.fencing { // a token of a master that is none any more would be worth nothing
 		c = l.kind.layout.fence(l.key, h.value, h.lease)
 	}
+	p.gets, p.since = false, l.reg.clock.now() // all tries have one limit
+	end := p.since.add(p.limit)
 	l.reg.demand(&c, renews)
-	reply := l.reg.transport.do(&p, &c)
-	n, err := confirmed(reply.RedisResult)
-	h.draw(uint64(max(n, 0)))
-	switch {
-	case err == nil && reply.short != nil:
-		return reply.sent, false, a.giveBack(reply.short)
-	case err == nil && (reply.late || n <= 0), err == nil && took >= lateAnswer && !reply.anew:
-		return reply.sent, false, errLate // the deposed master may be the one that answers again
-	default:
-		return reply.sent, err == nil, err
+	for {
+		reply := l.reg.transport.do(&p, &c)
+		n, err := confirmed(reply.RedisResult)
+		h.draw(uint64(max(n, 0)))
+		switch {
+		case err == nil && reply.short != nil:
+			return reply.sent, false, a.giveBack(reply.short)
+		case err == nil && reply.late && !reply.doubtful && n > 0 && reply.came < end && a.ctx.Err() == nil:
+			// The way is long, or this process stood still, but the server is not suspect: it is asked once more.
+		case err == nil && (reply.late || n <= 0), err == nil && doubtful && !reply.anew:
+			return reply.sent, false, errLate // the deposed master may be the one that answers again
+		default:
+			return reply.sent, err == nil, err
+		}
 	}
 }
 
@@ -575,7 +630,7 @@ func (l *Lock) trouble() error {
 	if failure := t.failure.Load(); failure != nil {
 		return *failure
 	}
-	if t.since != 0 && t.since.until(l.reg.clock.now()) >= tooSoon {
+	if t.since != 0 && t.since.until(l.reg.clock.now()) >= l.reg.transport.lane(l.key).trip().plus(tooSoon) {
 		return outage{errNoAnswer}
 	}
 	return nil

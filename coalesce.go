@@ -112,8 +112,10 @@ func (l *lane) doTogether(b *coalescer, p *patience, c *call, end *limit, a *ans
 		l.doApart(&rest, c, a)
 		return
 	}
+	a.came = t.clock.now()
+	excused := end.excuses(a.sent, a.came)
 	end.stop()
-	l.takeIn(p, false, a) // whether the client heeds contexts does not show: it was given none that ends
+	l.takeIn(p, excused, a)
 }
 
 // pack readies a limit that is idle for a command that goes with others.

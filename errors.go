@@ -189,7 +189,8 @@ const failed = "Error running script"
 func transient(err error) bool {
 	reply, ok := rueidis.IsRedisErr(err)
 	if !ok {
-		return !errors.Is(err, ErrWrongType)
+		short := shortLeaseError{}
+		return !errors.Is(err, ErrWrongType) && !errors.As(err, &short)
 	}
 	text := reply.Error()
 	return passes(strings.TrimPrefix(text, "ERR "), strings.HasPrefix(text, failed))

@@ -22,6 +22,7 @@ type guide struct {
 	clock  clock
 	ctx    context.Context
 	found  func(topology.Map) // is told what most nodes say
+	trip   func() trip        // tells how far the nodes are away
 
 	mu      sync.Mutex
 	said    topology.Map       // what most nodes that answered have said when some did last; never changed
@@ -44,14 +45,14 @@ const (
 	guideFor   = time.Second            // for so long what the nodes have said is believed, when they had a master that answers
 	guideKept  = 10 * time.Second       // and while nothing is amiss
 	guideAgain = 100 * time.Millisecond // and otherwise
-	guideWait  = 300 * time.Millisecond // how long to wait for the nodes
+	guideWait  = 300 * time.Millisecond // how long to wait for the nodes, and two round trips
 	guideRest  = 10 * time.Millisecond  // and for the rest of them, when most have answered
-	silentFor  = time.Second            // a node that has not answered for so long is silent
+	silentFor  = time.Second            // a node that has not answered for so long, and two round trips, is silent
 )
 
 func newGuide(t *transport) *guide {
 	return &guide{
-		client: t.client, clock: t.clock, ctx: t.ctx, found: t.reroute,
+		client: t.client, clock: t.clock, ctx: t.ctx, found: t.reroute, trip: func() trip { return t.farthest().trip() },
 		at: notHeard, heard: notHeard, pending: map[string]instant{}, failed: map[string]bool{},
 	}
 }
@@ -113,7 +114,7 @@ func (g *guide) owner(slot uint16) mastery {
 	asked, pending := g.pending[owner]
 	return mastery{
 		address: owner,
-		silent:  g.failed[owner] || pending && asked.until(g.clock.now()) >= silentFor,
+		silent:  g.failed[owner] || pending && asked.until(g.clock.now()) >= g.trip().plus(silentFor),
 		trusted: owner != "" && g.several && g.heard == g.at,
 	}
 }
@@ -168,7 +169,7 @@ func (g *guide) ask(asking chan struct{}) {
 	}
 	g.mu.Unlock()
 	var said []topology.Map
-	over := time.NewTimer(guideWait)
+	over := time.NewTimer(g.trip().plus(guideWait))
 	defer over.Stop()
 	for waiting := true; waiting && asked > 0; asked-- {
 		select {

@@ -671,10 +671,10 @@ type question struct{ hold *hold }
 
 func (q question) call() call { return q.hold.lock.kind.layout.holds(q.hold.lock.key, q.hold.value) }
 
-func (q question) late() time.Duration {
+func (q question) term() time.Duration {
 	q.hold.mu.Lock()
 	defer q.hold.mu.Unlock()
-	return lateFor(q.hold.lease.length) // which its owner may be changing
+	return q.hold.lease.length // which its owner may be changing
 }
 
 func (q question) wanted() bool { return q.hold.goesOn() }
@@ -775,7 +775,8 @@ func (h *hold) renewOnce(ctx context.Context, l *lease) error {
 	h.unlockPlanned()
 
 	reg := h.lock.reg
-	p, c := patience{ctx: ctx, limit: reg.limit, late: r.late()}, r.call()
+	c := r.call()
+	p := patience{ctx: ctx, limit: reg.patience(reg.transport.lane(c.key)), lease: l.length}
 	reply := reg.transport.do(&p, &c)
 	n, err := confirmed(reply.RedisResult)
 	if err == nil {

@@ -257,7 +257,9 @@ func (t *transport) sendEach(
 }
 
 // asks is the patience of a call that only asks something.
-func (r *Registry) asks(ctx context.Context) *patience { return &patience{ctx: ctx, limit: r.limit} }
+func (r *Registry) asks(ctx context.Context) *patience {
+	return &patience{ctx: ctx, limit: r.patience(r.transport.farthest())}
+}
 
 // errStrange: the script replied something that it does not reply.
 var errStrange = errors.New("a reply of Redis that cannot be read")

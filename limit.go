@@ -30,7 +30,11 @@ type limit struct {
 	asks   *atomic.Pointer[pursuit] // see patience
 	grace  time.Duration
 	way    *private // which it closes; nil: none
+	holds  time.Duration
+	probe  instant
 	watch  *watch
+	lane   *lane       // whose silence it notices; nil: none
+	of     *sending    // which has a goroutine; nil: none
 	group  *limitGroup // where its place is; nil: it has none
 	place  int
 	parcel parcel
@@ -40,6 +44,9 @@ type limit struct {
 	timer   *time.Timer
 	leave   func() bool // ends the wait for the end of ctx; nil: there is none
 	ended   instant     // when it did
+	alarm   instant     // when the server has been silent for too long, see ring
+	rang    bool        // it has been
+	excused bool        // the timer was late
 	stopped bool        // nobody waits any more
 }
 
@@ -76,6 +83,9 @@ const (
 	watchEvery     = 90 * time.Millisecond // with watchAfter no more than unlockGrace
 	watchAfter     = 10 * time.Millisecond // more than most answers take
 	placesOfAGroup = 64
+
+	timerSlack = 100 * time.Millisecond  // a timer that fires so late tells that this process, or its machine, stood still
+	pauseMost  = 2500 * time.Millisecond // after a longer stop a master may be none any more without having been silent
 )
 
 func (w *watch) begin(t *transport) {
@@ -94,14 +104,14 @@ func (l *lane) place() *limit {
 			l.limits[n].CompareAndSwap(nil, &limitGroup{})
 			g = l.limits[n].Load()
 		}
-		if end := g.take(&l.transport.watch); end != nil {
+		if end := g.take(l); end != nil {
 			return end
 		}
 	}
 	return nil
 }
 
-func (g *limitGroup) take(w *watch) *limit {
+func (g *limitGroup) take(of *lane) *limit {
 	for {
 		taken := g.taken.Load()
 		n := bits.TrailingZeros64(^taken)
@@ -113,7 +123,7 @@ func (g *limitGroup) take(w *watch) *limit {
 		}
 		l := g.limits[n].Load()
 		if l == nil {
-			l = &limit{done: make(chan struct{}), watch: w, group: g, place: n}
+			l = &limit{done: make(chan struct{}), watch: &of.transport.watch, lane: of, group: g, place: n}
 			g.limits[n].Store(l)
 		}
 		return l
@@ -153,6 +163,13 @@ func (w *watch) limit(p *patience, now instant, way *private) *limit {
 	return l
 }
 
+// limit is the same for commands that have a goroutine, and are sent to a server whose silence is to be noticed.
+func (l *lane) limit(p *patience, now instant, of *sending) *limit {
+	end := &limit{done: make(chan struct{}), watch: &l.transport.watch, lane: l, of: of}
+	end.begin(p, now, nil)
+	return end
+}
+
 // begin has a limit count, and close a private connection when it ends, if there is one. With a place, where most commands are
 // answered at once, it is left to a round to find that a context has ended. A caller without grace waits longer then, by up to
 // watchAfter and watchEvery; from the grace of others, which is no shorter, as much may be missing.
@@ -169,7 +186,7 @@ func (l *limit) begin(p *patience, now instant, way *private) {
 	if deadline, ok := p.ctx.Deadline(); ok {
 		next = min(next, l.watch.transport.clock.at(deadline))
 	}
-	l.ctx, l.grace, l.asks, l.due, l.way = p.ctx, p.grace, p.asks, due, way
+	l.ctx, l.grace, l.asks, l.due, l.way, l.holds, l.probe = p.ctx, p.grace, p.asks, due, way, p.holds, p.probe
 	l.began.Store(int64(now))
 	if l.group != nil && now.until(next) >= watchAfter+watchEvery { // by then a round is sure to have looked
 		l.phase.Store(brisk)
@@ -281,11 +298,72 @@ func (g *limitGroup) round(now instant) (more bool) {
 // setTimer ends the limit in time. The caller holds the mutex.
 func (l *limit) setTimer(now instant) {
 	l.timer = time.AfterFunc(time.Hour, l.end)
-	l.timer.Reset(now.until(l.due)) // unlike AfterFunc, in fake time, this lets others finish first what they do at this instant
+	if l.alarm = never; l.lane != nil {
+		l.alarm = l.silentAt(now)
+	}
+	l.wait(now)
 	if l.asks != nil {
 		l.silence = &pursuit{trouble: trouble{since: instant(l.began.Load())}}
 		l.asks.CompareAndSwap(nil, l.silence)
 	}
+}
+
+// wait sets the timer. Unlike AfterFunc, in fake time, Reset lets others finish first what they do at this instant.
+func (l *limit) wait(now instant) { l.timer.Reset(now.until(min(l.due, l.alarm))) }
+
+// silentAt is when the server has been silent for too long. While nothing has been sent yet that is not before now. A probe is sent
+// because an earlier command was given up: the silence began with that. But it must have had time for its own answer.
+func (l *limit) silentAt(now instant) instant {
+	trip, sent := l.lane.trip(), instant(l.began.Load())
+	if l.of != nil {
+		if sent = instant(l.of.begun.Load()); sent == 0 {
+			sent = now
+		}
+	}
+	if l.probe != 0 {
+		return max(l.probe.add(l.lane.silence(trip)), sent.add(trip.sure()+tooSoon))
+	}
+	return sent.add(l.lane.silence(trip) + l.holds)
+}
+
+// ring is for when the server has been silent for too long, whether the caller goes on waiting or not. It tells whether the lane
+// is to be suspect. A timer that fires late has learned nothing about the server: this process stood still, or its machine did. But
+// when that took very long a failover may have passed unnoticed. The caller holds the mutex.
+func (l *limit) ring(now instant) bool {
+	if l.stopped || now < l.alarm {
+		return false
+	}
+	if due := l.silentAt(now); now < due { // it was sent later, or more is known than when the timer was set
+		l.alarm = due
+		return false
+	}
+	if l.late(l.alarm.until(now)) {
+		l.excused, l.alarm = true, now.add(l.lane.silence(l.lane.trip()))
+		return false
+	}
+	l.rang, l.alarm = true, never
+	return l.of == nil || !l.of.plain || !l.lane.isWary(now)
+}
+
+// late tells whether a timer that fires so much after its time excuses the server.
+func (*limit) late(by time.Duration) bool { return by >= timerSlack && by <= pauseMost }
+
+// excuses tells whether an answer to a command that was sent at some time may have come late because this process stood still: the
+// timer of its silence should have fired a while ago, and has not, or has fired late.
+func (l *limit) excuses(sent, came instant) bool {
+	if sent.until(came) < lateAnswer {
+		return false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.rang || l.lane == nil {
+		return false
+	}
+	due := l.alarm
+	if l.phase.Load() == brisk { // no timer was set, as a round would have seen to, if there had been any
+		due = sent.add(l.lane.silence(l.lane.trip()) + l.holds)
+	}
+	return l.excused || l.late(due.until(came))
 }
 
 // watchContext waits for the end of the caller's context.
@@ -317,14 +395,19 @@ func (l *limit) hurry(ended instant) {
 	}
 	if due := max(now, ended.add(l.grace)); !l.stopped && due < l.due {
 		l.due = due
-		l.timer.Reset(now.until(due))
+		l.wait(now)
 	}
 }
 
 func (l *limit) end() {
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	if now := l.watch.transport.clock.now(); !l.stopped && !l.over.Load() && now >= l.due {
+	now := l.watch.transport.clock.now()
+	silent := l.ring(now)
+	switch {
+	case l.stopped || l.over.Load():
+	case now < l.due:
+		l.wait(now)
+	default:
 		l.ended = now
 		l.over.Store(true)
 		close(l.done)
@@ -335,6 +418,19 @@ func (l *limit) end() {
 			go l.way.Close()
 		}
 	}
+	l.mu.Unlock()
+	if silent {
+		l.suspect(now)
+	}
+}
+
+// suspect makes the lane suspect to which the command was sent.
+func (l *limit) suspect(now instant) {
+	to, sent := l.lane, instant(l.began.Load())
+	if l.of != nil {
+		to, sent = l.of.lane, instant(l.of.begun.Load())
+	}
+	to.suspect(sent, now)
 }
 
 // left is how much of a limit is left, for its caller.

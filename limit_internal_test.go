@@ -89,7 +89,7 @@ func TestASlowLimitIsNotUsedAgain(t *testing.T) {
 		p := patience{ctx: t.Context(), limit: time.Minute}
 		end.begin(&p, way.clock.now(), nil)
 		require.False(t, end.stop())
-		again := end.group.take(&way.watch)
+		again := end.group.take(way.first)
 		require.Same(t, end, again)
 		again.begin(&p, way.clock.now(), nil)
 		<-time.After(2 * watchEvery)
@@ -98,7 +98,7 @@ func TestASlowLimitIsNotUsedAgain(t *testing.T) {
 		<-again.Done()
 		require.ErrorIs(t, again.Err(), errNoAnswer)
 		require.True(t, again.stop())
-		require.NotSame(t, again, end.group.take(&way.watch))
+		require.NotSame(t, again, end.group.take(way.first))
 	})
 }
 

@@ -60,7 +60,8 @@ func WithPollInterval(d time.Duration) Option { return func(s *settings) { s.pol
 // WithCommandTimeout sets how long one command waits for the answer of Redis, whatever the context of the call: longer than
 // nothing. A call whose first command is not answered in that time returns [ErrUnavailable]; one that waits tries again.
 // Neither the command nor its connection is ended by it: the server may still execute it, which harms no later hold.
-// Unlock has limits of its own. Default: 5 s, or a third of the lease that [WithExpiry] sets, if that is shorter.
+// Unlock has limits of its own. Default: 5 s, or a third of the lease that [WithExpiry] sets, if that is shorter, and two round
+// trips to the server.
 func WithCommandTimeout(d time.Duration) Option { return func(s *settings) { s.limit = &d } }
 
 // WithCapacity sets how many lock objects the registry keeps, at least one. To make room the least recently obtained one

@@ -57,6 +57,7 @@ const (
 	privateLife  = 30 * time.Second       // rueidis renews no credentials on it, and the address may lead elsewhere meanwhile
 	privatePause = 10 * time.Minute       // after none was to be had
 	privateLimit = 10 * time.Second       // longer waits are for the shared ones, which rueidis gives up when silent for as long
+	privateNear  = 10 * time.Millisecond  // where a round trip takes as long, microseconds are not worth a connection
 	mostPooled   = 8                      // connections of the client's pool that are looked at to get a new one
 )
 
@@ -68,7 +69,7 @@ func plain(client rueidis.Client) bool {
 // privately returns the lane's private connection, if there is one, for a command that is the only one under way. The caller
 // must leave it.
 func (l *lane) privately(p *patience, c *call, now instant, of *limit) *private {
-	if !l.private.possible || p.limit > privateLimit {
+	if !l.private.possible || p.limit > privateLimit || l.trip().base >= privateNear {
 		return nil
 	}
 	if !l.alone(of) {
@@ -143,6 +144,8 @@ func (l *lane) doPrivately(w *private, p *patience, c *call, end *limit, a *answ
 	if noScript(a.Error()) {
 		a.RedisResult = c.send(end, t.client)
 	}
+	a.came = t.clock.now()
+	excused := end.excuses(a.sent, a.came)
 	over := end.stop() // from here on the limit closes nothing
 	err := a.Error()
 	if over || !answered(err) {
@@ -150,11 +153,8 @@ func (l *lane) doPrivately(w *private, p *patience, c *call, end *limit, a *answ
 	}
 	if over && !answered(err) {
 		a.RedisResult = rueidis.NewErrorResult(errNoAnswer)
-		err = errNoAnswer
 	}
-	a.came = t.clock.now()
-	a.late = l.judge(err, a.sent, a.came, p.late)
-	a.cut = p.cut(err)
+	l.takeIn(p, excused, a)
 	w.heard = a.came
 	w.leave()
 }
@@ -227,7 +227,7 @@ func (l *lane) procure(now instant) *private {
 func (l *lane) ask(w *private) (info string, err error) {
 	t := l.transport
 	now := t.clock.now()
-	end := t.watch.limit(&patience{ctx: context.Background(), limit: lateAnswer}, now, w)
+	end := t.watch.limit(&patience{ctx: context.Background(), limit: l.trip().plus(lateAnswer)}, now, w)
 	info, err = w.Do(context.Background(), w.B().Arbitrary("CLIENT", "INFO").Blocking()).ToString()
 	if end.stop() {
 		err = errNoAnswer
@@ -241,7 +241,7 @@ func (l *lane) install(w *private) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := l.transport.clock.now()
-	if l.closed || l.isWary(now) || !l.known() || w.made.until(now) >= detourWait {
+	if l.closed || l.isWary(now) || !l.known() || w.made.until(now) >= l.trip().connect() {
 		w.discard()
 		return
 	}

@@ -34,7 +34,7 @@ func TestEachReplyIsThatOfItsCommand(t *testing.T) {
 	var last, unanswered atomic.Int64
 	one := func() {
 		text := strconv.FormatInt(last.Add(1), 10)
-		p := patience{ctx: context.Background(), limit: 5 * time.Second, late: time.Minute}
+		p := patience{ctx: context.Background(), limit: 5 * time.Second}
 		work := rand.IntN(20)
 		if rand.IntN(100) == 0 {
 			p.limit, work = time.Duration(rand.Int64N(int64(2*time.Millisecond))), 2000

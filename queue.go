@@ -561,7 +561,7 @@ func (a *acquisition) writes() bool { return a.lock.kind.fencing || a.lock.reg.r
 // sure renews a hold that is the owner, or was, and has it draw its fencing token.
 func (a *acquisition) sure() (next asking, err error) {
 	h := a.hold
-	sent, granted, err := a.confirm(a.deadline, 0)
+	sent, granted, err := a.confirm(a.deadline, false)
 	if granted && h.grant(sent, a.lock.reg.clock.now()) {
 		a.served = true
 		a.win(sent)

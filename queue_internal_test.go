@@ -134,9 +134,9 @@ func TestALeaseThatChangesWhileTheHoldIsAskedFor(t *testing.T) {
 	defer func() { require.NoError(t, l.Unlock(t.Context())) }()
 	h := l.hold.Load()
 	asked := make(chan time.Duration)
-	go func() { asked <- question{h}.late() }()
+	go func() { asked <- question{h}.term() }()
 	require.NoError(t, l.Renew(t.Context(), 300*time.Millisecond))
-	require.Contains(t, []time.Duration{lateAnswer, 100 * time.Millisecond}, <-asked)
+	require.Contains(t, []time.Duration{time.Minute, 300 * time.Millisecond}, <-asked)
 }
 
 // What a script tells may be longer than 49 days, and so long that Lua writes it with an exponent.

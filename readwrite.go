@@ -132,7 +132,7 @@ func (rw *ReadWriteLock) ask() {
 	if layout.sharded != "" {
 		c.queue = queueOf(layout.prefix, l.key)
 	}
-	p := patience{ctx: context.Background(), limit: l.reg.limit, late: lateFor(l.reg.lease.length)}
+	p := patience{ctx: context.Background(), limit: l.reg.patience(l.reg.transport.lane(c.key)), lease: l.reg.lease.length}
 	n, err := confirmed(l.reg.transport.do(&p, &c).RedisResult)
 	switch {
 	case err == nil:

@@ -222,7 +222,7 @@ func (w *recording) put(ctx context.Context) {
 		return
 	}
 	w.said, w.again, w.broke = string(text), now.add(recordEach), broke
-	p := patience{ctx: ctx, limit: min(recordLimit, r.limit)}
+	p := patience{ctx: ctx, limit: r.transport.lane(key).trip().plus(min(recordLimit, r.limit))}
 	r.transport.sendEach(&p, []string{key}, func(ctx context.Context, way rueidis.CoreClient, _ []int) []rueidis.RedisResult {
 		return []rueidis.RedisResult{way.Do(ctx, way.B().Arbitrary("SET").Keys(key).Args(string(text), "PX", recordFor).Build())}
 	}, func(_ int, _ rueidis.RedisResult, failure error) { err = failure })

@@ -92,7 +92,7 @@ func TestLimitsThatEndDuringARedirection(t *testing.T) {
 		var all sync.WaitGroup
 		for i := range 3 {
 			all.Go(func() {
-				p := patience{ctx: t.Context(), limit: 5 * time.Second, late: time.Hour}
+				p := patience{ctx: t.Context(), limit: 5 * time.Second}
 				k := &call{key: "k" + strconv.Itoa(i), args: arguments{"v", "1000"}}
 				k.replicas, k.wrote = &replicas{1, 50 * time.Millisecond}, grants
 				a := way.do(&p, k)
@@ -112,7 +112,7 @@ func TestWhoHasGivenUpIsNotSentElsewhere(t *testing.T) {
 		for _, vain := range []bool{false, true} {
 			moving(t, func(c *movingCluster, way *transport) {
 				way.lane("k").beWary(way.clock.now())
-				p := patience{ctx: t.Context(), limit: limit, late: time.Hour}
+				p := patience{ctx: t.Context(), limit: limit}
 				a := way.do(&p, &call{key: "k", args: arguments{"v", "1000"}, vain: vain})
 				require.Error(t, a.Error())
 				<-time.After(time.Minute)

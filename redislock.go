@@ -623,7 +623,7 @@ func (l *Lock) abandon(h *hold) {
 	l.letGo(false)
 }
 
-// How long Unlock waits for Redis: at all, and once its context is done.
+// How long Unlock waits for Redis: at all, and once its context is done; and two round trips.
 const (
 	unlockLimit = time.Second
 	unlockGrace = 100 * time.Millisecond
@@ -652,7 +652,8 @@ func (l *Lock) release(ctx context.Context) (End, error) {
 		l.abandon(h)
 		return EndLost, h.lostError()
 	}
-	p := patience{ctx: ctx, since: begun, limit: unlockLimit, grace: unlockGrace, late: lateFor(h.lease.length)}
+	trip := reg.transport.lane(l.key).trip()
+	p := patience{ctx: ctx, since: begun, limit: reg.transport.lane(l.key).plus(unlockLimit), grace: trip.plus(unlockGrace), lease: h.lease.length}
 	m := removal{key: l.key, value: h.value, queue: l.queues(), keep: kept.after(begun), age: h.wanted(begun)}
 	l.chances(&m, h, due, begun)
 	removal := l.kind.layout.release(m) // which may have to ask the server for its version

@@ -22,6 +22,7 @@ type Registry struct {
 	client    rueidis.Client
 	transport *transport
 	limit     time.Duration // of a command
+	usual     bool          // that is the default, to which two round trips are added
 	prefix    string
 	clientID  string
 	values    string // what the values of all holds of this registry begin with, and of no other's
@@ -104,6 +105,7 @@ func New(client rueidis.Client, prefix string, opts ...Option) (*Registry, error
 		lease:    leaseOf(s.lease()),
 		poll:     s.poll,
 		limit:    s.commandLimit(),
+		usual:    s.limit == nil,
 		renewal:  s.renewal,
 		replicas: s.replicas,
 		cluster:  client.Mode() == rueidis.ClientModeCluster,
@@ -277,9 +279,10 @@ func (r *Registry) Close() error {
 			}
 		}
 		r.waker.close()
-		limit := time.NewTimer(closeGrace + unlockGrace)
+		trip := r.transport.farthest().trip()
+		limit := time.NewTimer(trip.plus(closeGrace) + trip.plus(unlockGrace))
 		defer limit.Stop()
-		r.transport.orphans.await(unlockGrace)
+		r.transport.orphans.await(trip.plus(unlockGrace))
 		r.scheduler.close()
 		r.recording.close()
 		ended := make(chan struct{})

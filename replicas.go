@@ -2,7 +2,6 @@ package lockregistry
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -132,7 +131,7 @@ const (
 	waitSlice  = 25 * time.Millisecond
 	waitAtMost = waitSlice + 100*time.Millisecond
 
-	stuckFor    = time.Second // a courier that takes so long for a step is replaced
+	stuckFor    = time.Second // a courier that takes so long for a step, and two round trips, is replaced
 	mostHanging = 8           // couriers to a server that do not come back
 	mostHops    = 4
 )
@@ -187,16 +186,13 @@ func (t *transport) doReplicated(p *patience, c *call) (a answer) {
 	}
 	a = answer{RedisResult: e.result, sent: e.sent, came: t.clock.now(), anew: e.trusted, short: e.short}
 	err := a.Error()
-	came, late := a.came, p.late
+	came := a.came
 	if e.answered != 0 { // to wait for replicas is no sign of a slow server
 		came = e.answered
 	}
-	if e.trusted {
-		late = max(late, lateDetour)
-	}
-	if !errors.Is(err, errNoAnswer) || e.sent.until(came) >= tooSoon+waitAtMost { // else it may be WAIT that takes so long
-		a.late = l.judge(err, e.sent, came, late)
-	}
+	p.holds = waitAtMost // the answer comes with that of WAIT
+	a.late = l.judge(p, err, exchange{sent: e.sent, came: came, trip: l.trip()})
+	a.doubtful = a.late && l.isWary(a.came)
 	a.cut = p.cut(err)
 	return a
 }
@@ -261,7 +257,7 @@ func (r *replicator) start(l *lane, now instant) {
 	go r.courier.run()
 }
 
-func (c *courier) stuck(now instant) bool { return c.since.until(now) >= stuckFor }
+func (c *courier) stuck(now instant) bool { return c.since.until(now) >= c.lane.trip().plus(stuckFor) }
 
 // doubtful tells whether what comes is to go another way.
 func (c *courier) doubtful(now instant) bool {
@@ -342,7 +338,7 @@ func (c *courier) run() {
 // it gets after that may lead to a master that is none any more, and is not used.
 func (c *courier) connect() (client rueidis.DedicatedClient, release func()) {
 	client, release = c.dedicate()
-	if client != nil && c.since.until(c.replicator.transport.clock.now()) >= detourWait {
+	if client != nil && c.since.until(c.replicator.transport.clock.now()) >= c.lane.trip().connect() {
 		go client.Close()
 		return nil, nil
 	}
@@ -365,7 +361,9 @@ func (c *courier) dedicate() (client rueidis.DedicatedClient, release func()) {
 	if !c.lane.isWary(c.since) {
 		return t.client.Dedicate()
 	}
-	client = c.lane.dedicate(c.since)
+	if client = c.lane.dedicate(c.since); client == nil {
+		return nil, nil
+	}
 	t.replicators.mu.Lock()
 	defer t.replicators.mu.Unlock()
 	c.trusted = true
@@ -531,7 +529,7 @@ func (t *transport) redirect(e *replication, result rueidis.RedisResult) {
 	l := t.lane(e.call.key)
 	if t.client.Nodes()[address] == nil { // the client has it shown to itself
 		key := e.call.key
-		p := patience{ctx: context.Background(), limit: askLimit}
+		p := patience{ctx: context.Background(), limit: l.trip().plus(askLimit)}
 		ask := func(ctx context.Context, _ rueidis.CoreClient) []rueidis.RedisResult {
 			return []rueidis.RedisResult{t.client.Do(ctx, t.client.B().Pttl().Key(key).Build())}
 		}

@@ -30,6 +30,17 @@ func (t *transport) lane(key string) *lane {
 // lanes are those that there are now.
 func (t *transport) lanes() []*lane { return t.routes.Load().lanes }
 
+// farthest is the lane of the master that is farthest away.
+func (t *transport) farthest() *lane {
+	most := t.first
+	for _, l := range t.lanes() {
+		if l.trip().base > most.trip().base {
+			most = l
+		}
+	}
+	return most
+}
+
 // laneAt returns the lane of a node of a cluster, or the first one where it is no master that is known.
 func (t *transport) laneAt(address string) *lane {
 	lanes := t.lanes()
@@ -50,6 +61,9 @@ func (t *transport) reroute(all topology.Map) {
 			lanes = append(lanes, newLane(t, r.Address))
 		}
 		for slot := max(r.First, 0); slot <= min(r.Last, slots-1); slot++ {
+			if wary := lanes[of[slot]].wary.Load(); wary > lanes[n].wary.Load() {
+				lanes[n].wary.Store(wary) // the client may not have heard of it, and go on to ask the former one
+			}
 			of[slot] = uint16(n) //nolint:gosec // a cluster has no more masters than slots
 		}
 	}

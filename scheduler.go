@@ -44,16 +44,16 @@ type scheduler struct {
 // errand is something to ask of Redis that nobody waits for.
 type errand interface {
 	call() call
-	late() time.Duration               // an answer that takes as long is late
+	term() time.Duration               // the lease that the answer is about, see trip.late
 	wanted() bool                      // whether it is of any use still
 	done(a answer, n int64, err error) // n: see confirmed
 }
 
 const (
-	batch      = 256         // errands in one pipeline
-	maxWorkers = 4           // pipelines under way
-	pipeline   = time.Second // how long one may take
-	closeGrace = time.Second
+	batch      = 256             // errands in one pipeline
+	maxWorkers = 4               // pipelines under way
+	pipeline   = time.Second     // how long one may take, and two round trips
+	closeGrace = time.Second     // and two round trips
 	refusedFor = 5 * time.Second // longer than the longest pause between two removals of what is refused
 )
 
@@ -115,11 +115,15 @@ func strand(gone stranded) {
 	}
 }
 
-// doubt is for when the connection for wake-ups is lost, or leads to a server that is the master no more: it has all holds
-// looked at, and sends removals of just now once more.
-func (s *scheduler) doubt() {
+// doubt is for when the connection for wake-ups is lost, or leads to a server that is the master no more: it has all holds of
+// that server looked at, and sends removals of just now once more. That of a cluster is named by its address; holds of which
+// it is not known on which server they are may be there.
+func (s *scheduler) doubt(server string) {
 	now := s.reg.clock.now()
 	for l := range s.reg.cache.all() {
+		if at := s.reg.transport.lane(l.key).address; server != "" && at != "" && at != server {
+			continue
+		}
 		if h := l.hold.Load(); h != nil {
 			h.doubtServer()
 		}
@@ -163,8 +167,8 @@ func (s *scheduler) sleep() {
 // turn does what is due and returns when it is to be called next.
 func (s *scheduler) turn() instant {
 	now := s.reg.clock.now()
-	if s.switches.look(now) {
-		s.doubt()
+	if s.switches.look(now, s.reg.transport.first.trip().silence()) {
+		s.doubt("")
 	}
 	s.mu.Lock()
 	var due []*hold
@@ -269,7 +273,7 @@ func (s *scheduler) work(sweeps bool) {
 		var failure error
 		succeeded, wrote := false, false
 		s.reg.transport.doAll(pipeline, calls,
-			func(i int) time.Duration { return errands[i].late() },
+			func(i int) time.Duration { return errands[i].term() },
 			func(i int) bool { return errands[i].wanted() },
 			func(i int, a answer) {
 				n, err := confirmed(a.RedisResult)
@@ -341,7 +345,7 @@ func (s *scheduler) report(n int, failure error, succeeded, wrote bool) {
 // close stops the goroutines. What was left behind in Redis gets a last chance to be removed, for as long as closeGrace.
 func (s *scheduler) close() {
 	s.mu.Lock()
-	s.closed, s.last = true, s.reg.clock.now().add(closeGrace)
+	s.closed, s.last = true, s.reg.clock.now().add(s.reg.transport.farthest().trip().plus(closeGrace))
 	close(s.quit)
 	for n := len(s.sweeps); n > 0 && s.hire(true); n -= batch { //nolint:revive // the condition does the work
 	}
@@ -365,7 +369,7 @@ func (r renewal) call() call {
 	return c
 }
 
-func (r renewal) late() time.Duration { return lateFor(r.lease.length) }
+func (r renewal) term() time.Duration { return r.lease.length }
 
 // What is lost or over is not renewed. But the owner may unlock at the moment at which the renewal leaves, and that is
 // harmless, because it names the hold's value: when the server executes it before the removal, the removal removes the key

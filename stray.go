@@ -210,9 +210,12 @@ func (r *Registry) sweep(t *stray, p patience) {
 		return
 	}
 	if t.freed == nil {
-		r.transport.orphans.await(unlockGrace)
+		r.transport.orphans.await(r.transport.lane(t.place.key).trip().plus(unlockGrace))
 	}
-	p.late = lateFor(t.lease)
+	p.lease = t.lease
+	if t.freed == nil { // else it is the rest of an Unlock's
+		p.limit = r.transport.lane(t.place.key).trip().plus(unlockGrace)
+	}
 	c := sweeping{t, t.value, t.ticket, t.lease, t.kept, true}.call()
 	a := r.transport.do(&p, &c)
 	if t.freed != nil {
@@ -235,7 +238,7 @@ func (e sweeping) call() call {
 	return e.place.kind.layout.release(removal{key: e.place.key, value: e.value, queue: true, ticket: e.ticket, keep: keep})
 }
 
-func (e sweeping) late() time.Duration { return lateFor(e.longest) }
+func (e sweeping) term() time.Duration { return e.longest }
 
 func (e sweeping) wanted() bool { return true }
 

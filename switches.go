@@ -35,14 +35,14 @@ func switchesOf(client rueidis.Client) switches {
 	return w
 }
 
-// look tells whether the holds are to be looked at.
-func (w *switches) look(now instant) bool {
+// look tells whether the holds are to be looked at. An answer that takes longer than silence is late.
+func (w *switches) look(now instant, silence time.Duration) bool {
 	if !w.watched {
 		return false
 	}
 	if servers := topology.Servers(w.client); !slices.Equal(servers, w.servers) {
 		w.servers = servers
-		w.again = []instant{now.add(switchAgain), now.add(lateAnswer + switchAgain)}
+		w.again = []instant{now.add(switchAgain), now.add(silence + switchAgain)}
 		return true
 	}
 	if len(w.again) > 0 && w.again[0] <= now {

@@ -66,10 +66,13 @@ type transport struct {
 // lane is the way to a master; see routes.
 type lane struct {
 	transport *transport
-	address   string        // of the node of a cluster; empty for a single server, and while that is not known
-	heard     atomic.Int64  // an instant: when the newest answer came, or an older one of a moment before
-	told      atomic.Int64  // an instant: when the newest message came
-	wary      atomic.Int64  // an instant: until when
+	address   string       // of the node of a cluster; empty for a single server, and while that is not known
+	heard     atomic.Int64 // an instant: when the newest answer came, or an older one of a moment before
+	told      atomic.Int64 // an instant: when the newest message came
+	wary      atomic.Int64 // an instant: until when
+	suspected atomic.Int64 // an instant: when a command had had no answer for too long; an answer to what was sent before is late
+	trips     roundTrips
+	probes    prober
 	last      atomic.Int64  // what heard was when a connection broke last
 	answers   atomic.Int32  // since a connection broke; counts to manyAnswers
 	places    chan struct{} // one is taken by each command that has a goroutine
@@ -93,6 +96,8 @@ type lane struct {
 	fresh   *detour       // nil: none
 	making  chan struct{} // closed when the detour that is being made is there, or is not to be had; nil: none is being made
 	began   instant       // when making it began
+	failed  int           // how often that has failed in a row
+	again   instant       // not before is another one made
 	hanging int           // goroutines that make detours, those of which nothing is expected any more among them
 	stuck   int           // those of them that have hung for so long that the client must have no connection left
 	tidying bool          // a timer runs that gives the detour back
@@ -113,7 +118,7 @@ const (
 	calmFor     = 10 * time.Millisecond // after an answer or a message
 	heardAgain  = calmFor / 8           // an answer so soon after another one is not worth noting
 	manyAnswers = 32
-	tooSoon     = 100 * time.Millisecond // a caller that waits no longer than this learns nothing from it
+	tooSoon     = 100 * time.Millisecond // who waits no longer than this learns nothing from it
 	waryFor     = 30 * time.Second       // after a late or missing one; see below
 	mostDirect  = 640                    // a connection's queue has room for 1 024 by default
 	mostApart   = 256
@@ -121,10 +126,9 @@ const (
 	newsWait    = 5 * time.Millisecond // for so long
 	mostBatch   = 64                   // pipelines that have a goroutine
 
-	lateAnswer = 500 * time.Millisecond // from then on an answer is late, or from a third of the lease on
-	lateDetour = 2 * time.Second        // the same for one that came over a connection made since
+	lateAnswer = 500 * time.Millisecond // from then and two round trips on an answer is late; see trip
 	poolWait   = 6 * time.Second        // longer than it takes to connect, or to fail to
-	detourWait = time.Second            // how long making such a connection may take
+	detourWait = time.Second            // how long making such a connection may take, and six round trips
 	mostMaking = 8                      // goroutines that make one
 
 	notHeard = instant(-time.Hour) // when the newest answer came, if there is none
@@ -139,7 +143,8 @@ type answer struct {
 	rueidis.RedisResult
 	sent, came instant // on the registry's clock; the server executed the command in between, if it answered
 	late       bool    // it came so late that it must be checked
-	anew       bool    // it came on a way that was made since an answer was late
+	doubtful   bool    // and by a command on a way that was chosen since
+	anew       bool    // it came on such a way
 	cut        bool    // there is none, because the caller's context ended
 	short      error   // why what the server has done does not count: too few replicas have it, see WithReplicas
 }
@@ -151,7 +156,10 @@ type patience struct {
 	since instant // from when on the limit counts, and the grace when ctx has ended by then; 0: from now on
 	limit time.Duration
 	grace time.Duration            // how long after the end of ctx
-	late  time.Duration            // an answer that takes as long is late
+	lease time.Duration            // that the answer is about, see trip.late; 0: it is about none
+	holds time.Duration            // for so long the command itself may wait at the server
+	gets  bool                     // it may make somebody the owner of a lock, and says whether it has
+	probe instant                  // it is sent because another command was given up, which was sent then; 0: it is not
 	asks  *atomic.Pointer[pursuit] // tells others of the command once it has taken a while; nil: nobody wants to know
 }
 
@@ -160,9 +168,6 @@ var errNoAnswer = errors.New("no answer from Redis in time")
 
 // errNotSent: too many commands wait for an answer already, or there is no detour, so this one was not sent.
 var errNotSent = errors.New("no answer from Redis to earlier commands, so this one was not sent")
-
-// lateFor is how long an answer about a lease may take before it is late.
-func lateFor(lease time.Duration) time.Duration { return min(lateAnswer, lease/3) }
 
 // lasting is a context that could end and never does.
 type lasting struct {
@@ -257,6 +262,8 @@ func (t *transport) do(p *patience, c *call) (a answer) {
 	end.begin(p, a.sent, nil)
 	a.RedisResult = c.send(end, t.client)
 	overdue := end.overdue()
+	a.came = t.clock.now()
+	excused := end.excuses(a.sent, a.came)
 	if over := end.stop(); !over && errors.Is(a.Error(), errNoAnswer) {
 		// Another command's limit has ended while the client made a connection for both, and this one was not sent.
 		rest := *p
@@ -266,19 +273,30 @@ func (t *transport) do(p *patience, c *call) (a answer) {
 		l.doApart(&rest, c, &a)
 		return a
 	}
-	l.takeIn(p, overdue, &a)
+	if overdue && !errors.Is(a.Error(), errNoAnswer) {
+		t.deaf.Store(true)
+	}
+	l.takeIn(p, excused, &a)
 	return a
 }
 
-// takeIn completes the answer to a command that its caller has sent. Overdue tells that its limit had ended.
-func (l *lane) takeIn(p *patience, overdue bool, a *answer) {
-	t, err := l.transport, a.Error()
-	if overdue && !errors.Is(err, errNoAnswer) {
-		t.deaf.Store(true)
+// takeIn completes the answer to a command that its caller has sent, which has just come.
+func (l *lane) takeIn(p *patience, excused bool, a *answer) {
+	err := a.Error()
+	x := exchange{sent: a.sent, came: a.came, trip: l.trip(), excused: excused}
+	if answered(err) && !excused {
+		l.trips.sample(a.sent, a.came)
 	}
-	a.came = t.clock.now()
-	a.late = l.judge(err, a.sent, a.came, p.late)
+	a.late = l.judge(p, err, x)
+	a.doubtful = a.late && l.isWary(a.came)
 	a.cut = p.cut(err)
+}
+
+// exchange is when a command was sent and answered.
+type exchange struct {
+	sent, came instant
+	trip       trip // what was known of the way before the answer
+	excused    bool // see limit.excuses
 }
 
 // cut tells whether there is no answer because the caller's context ended.
@@ -325,7 +343,8 @@ func (l *lane) doApart(p *patience, c *call, a *answer) {
 	a.RedisResult, a.came = e.result(0), l.transport.clock.now()
 	err := a.Error()
 	l = e.lane
-	a.late, a.anew, a.cut = l.judge(err, e.sent, a.came, e.late(p.late)), e.trusted, p.cut(err)
+	a.late, a.anew, a.cut = l.judge(p, err, e.at(a.came)), e.trusted, p.cut(err)
+	a.doubtful = a.late && l.isWary(a.came)
 }
 
 // enter returns the limit for a command that its caller sends itself, who must begin it and stop it, if the lane is calm and has
@@ -340,14 +359,14 @@ func (l *lane) enter(now instant) *limit {
 // doAll sends scripts, in one pipeline for each lane, and hands over the answers to each as soon as they are there. It
 // returns when all are, after limit at most. Of those that the server does not know yet it runs what is wanted still.
 func (t *transport) doAll(
-	limit time.Duration, calls []call, late func(i int) time.Duration, wanted func(i int) bool, done func(i int, a answer),
+	limit time.Duration, calls []call, lease func(i int) time.Duration, wanted func(i int) bool, done func(i int, a answer),
 ) {
 	groups := map[*lane][]int{}
 	var all sync.WaitGroup
 	for i, c := range calls {
 		if c.replicas != nil {
 			all.Go(func() {
-				p := patience{ctx: context.Background(), limit: limit, late: late(i)}
+				p := patience{ctx: context.Background(), limit: t.lane(c.key).plus(limit), lease: lease(i)}
 				done(i, t.doReplicated(&p, &c))
 			})
 			continue
@@ -355,8 +374,8 @@ func (t *transport) doAll(
 		l := t.lane(c.key)
 		groups[l] = append(groups[l], i)
 	}
-	p := patience{ctx: context.Background(), limit: limit}
 	send := func(l *lane, group []int) {
+		p := patience{ctx: context.Background(), limit: l.plus(limit)}
 		some := make([]call, len(group))
 		for k, i := range group {
 			some[k] = calls[i]
@@ -371,7 +390,9 @@ func (t *transport) doAll(
 		came := t.clock.now()
 		for k, i := range group {
 			r := e.result(k)
-			done(i, answer{r, from, came, e.lane.judge(r.Error(), e.sent, came, e.late(late(i))), e.trusted, false, nil})
+			p.lease = lease(i)
+			late := e.lane.judge(&p, r.Error(), e.at(came))
+			done(i, answer{RedisResult: r, sent: from, came: came, late: late, anew: e.trusted})
 		}
 	}
 	for l, group := range groups {
@@ -408,27 +429,32 @@ const askLimit = unlockGrace
 // ask asks a server, any one of a cluster, something that is about no key.
 func (t *transport) ask(question func(context.Context, rueidis.CoreClient) rueidis.RedisResult) rueidis.RedisResult {
 	l := t.first
-	p := patience{ctx: context.Background(), limit: askLimit}
+	p := patience{ctx: context.Background(), limit: l.trip().plus(askLimit)}
 	return l.apart(&p, l.places, &sending{send: func(ctx context.Context, way rueidis.CoreClient) []rueidis.RedisResult {
 		return []rueidis.RedisResult{question(ctx, way)}
 	}}).result(0)
 }
 
-// judge takes in an answer, or that there was none in time, and tells whether it is late.
-func (l *lane) judge(err error, sent, came instant, late time.Duration) bool {
-	took := sent.until(came)
+// judge takes in an answer, or that there was none while its caller waited, and tells whether it is late. That a caller has
+// gone says nothing about the server: see prober. Excused tells that it may have taken so long because this process stood still.
+// Then it is late all the same, and asked for again.
+func (l *lane) judge(p *patience, err error, x exchange) bool {
+	came, took := x.came, x.sent.until(x.came)
 	switch {
 	case errors.Is(err, errNotSent):
 		return false
 	case errors.Is(err, errNoAnswer):
-		if took >= tooSoon {
-			l.beWary(came)
+		if p.probe == 0 {
+			l.probe(x.sent)
 		}
 		return false
-	case took >= late:
-		if took >= lateAnswer { // long enough for a failover; a short lease asks for less
-			l.beWary(came)
-		}
+	case took >= l.silence(x.trip)+p.holds && !x.excused: // the timer that tells so is about to
+		l.suspect(x.sent, came)
+		return true
+	case took >= x.trip.late(p.lease)+p.holds, p.gets && !x.trip.known && took >= lateAnswer:
+		return true
+	case x.sent < instant(l.suspected.Load()):
+		// Its master was silent for long enough for a failover, whatever this answer took.
 		return true
 	}
 	if answered(err) {
@@ -452,6 +478,27 @@ func (l *lane) judge(err error, sent, came instant, late time.Duration) bool {
 	}
 	return false
 }
+
+// silence is for how long a command may have no answer until the lane is suspect. Until all connections have surely been made it
+// may have to wait for its own: that is no silence, but its answer is late as any other that takes so long.
+func (l *lane) silence(t trip) time.Duration {
+	if l.known() {
+		return t.silence()
+	}
+	return t.silence() + 4*t.sure()
+}
+
+// plus is a time for an answer that was chosen for a server nearby, with a connection that may have to be made.
+func (l *lane) plus(d time.Duration) time.Duration {
+	t := l.trip()
+	if l.known() {
+		return t.plus(d)
+	}
+	return t.plus(d) + 4*t.base
+}
+
+// trip is what is known of the way to the master.
+func (l *lane) trip() trip { return l.trips.trip() }
 
 // known tells whether there have been so many answers since a connection broke that each of the few connections among which
 // rueidis chooses has surely been made.
@@ -492,7 +539,7 @@ func (l *lane) pulse(question call) {
 	}
 	t := l.transport
 	if instant(l.heard.Load()).until(t.clock.now()) >= pulseEvery/2 {
-		p := patience{ctx: context.Background(), limit: lateAnswer, late: lateAnswer}
+		p := patience{ctx: context.Background(), limit: l.trip().silence()}
 		t.do(&p, &question)
 	}
 	l.pulseLater(question)
@@ -504,20 +551,39 @@ func (l *lane) pulseLater(question call) {
 
 func (l *lane) isWary(now instant) bool { return now < instant(l.wary.Load()) }
 
+// beWary has commands go another way.
 func (l *lane) beWary(now instant) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.closed {
+		l.wary.Store(int64(now.add(waryFor)))
+		l.drop()
+		l.scatter()
+	}
+}
+
+// suspect is for when a command that was sent at some time has had no answer for too long. What was sent before now is late, if
+// it is answered at all, even if it has not taken long: a master that was frozen answers all that was sent to it in between as soon
+// as it goes on. While the lane is wary, only a command that was sent since tells anything new: that the detour, if there was one
+// by then, is silent as well.
+func (l *lane) suspect(sent, now instant) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
 		return
 	}
-	l.drop()
-	first := !l.isWary(now)
+	known := l.isWary(now) && sent < instant(l.suspected.Load())
 	l.wary.Store(int64(now.add(waryFor)))
+	if known {
+		return
+	}
+	l.suspected.Store(int64(now))
+	l.drop()
 	l.scatter()
-	// A detour that was late itself is as good as the client's own connections, unless it has just been made.
-	if f := l.fresh; f != nil && (first || f.since.until(now) > lateDetour) {
+	if f := l.fresh; f != nil && f.since <= sent {
 		l.abandon(f)
 	}
+	l.learn()
 }
 
 // sending is what is sent in a goroutine of its own, and what became of it.
@@ -529,10 +595,28 @@ type sending struct {
 	gone    atomic.Bool // nobody waits for the answer any more
 	first   [1]rueidis.RedisResult
 	results []rueidis.RedisResult
-	err     error   // why there are none
-	sent    instant // when the goroutine sent them
-	trusted bool    // on a way that was made since the lane is wary
+	err     error        // why there are none
+	sent    instant      // when the goroutine sent them
+	begun   atomic.Int64 // the same, once it has; from then on lane and sent do not change
+	trip    trip         // what was known of the way before the answer
+	excused bool         // see limit.excuses
+	trusted bool         // on a way that was made since the lane is wary
+	plain   bool         // over the client's own connections, also when the lane is wary
 }
+
+// came takes in that the answer has come.
+func (e *sending) came(now instant, end *limit) {
+	if e.err != nil || e.results == nil { // nothing was sent
+		return
+	}
+	e.trip, e.excused = e.lane.trip(), end.excuses(e.sent, now)
+	if !e.excused && end.holds == 0 && answered(e.result(0).Error()) {
+		e.lane.trips.sample(e.sent, now)
+	}
+}
+
+// at is when the commands were sent, and their answers were taken.
+func (e *sending) at(came instant) exchange { return exchange{e.sent, came, e.trip, e.excused} }
 
 func (e *sending) result(i int) rueidis.RedisResult {
 	if e.err != nil {
@@ -541,19 +625,12 @@ func (e *sending) result(i int) rueidis.RedisResult {
 	return e.results[i]
 }
 
-func (e *sending) late(usual time.Duration) time.Duration {
-	if e.trusted {
-		return max(usual, lateDetour)
-	}
-	return usual
-}
-
 // apart sends commands in a goroutine of their own, if the lane is wary over the detour, where there is one. The goroutine
 // ends with the answer, since rueidis closes a connection that stays silent.
 func (l *lane) apart(p *patience, places chan struct{}, e *sending) *sending {
 	t := l.transport
 	began := t.clock.now()
-	end := t.watch.limit(p, began, nil)
+	end := l.limit(p, began, e)
 	defer end.stop()
 	select {
 	case places <- struct{}{}:
@@ -568,6 +645,7 @@ func (l *lane) apart(p *patience, places chan struct{}, e *sending) *sending {
 	go func() {
 		defer func() { <-places }()
 		l.carryOut(e)
+		e.came(t.clock.now(), end)
 		if e.call.vain && e.gone.Swap(true) {
 			t.orphans.remove()
 		}
@@ -637,6 +715,10 @@ func (l *lane) carryOut(e *sending) {
 	guided := false
 	e.sent, e.lane = t.clock.now(), l
 	switch {
+	case e.plain:
+		if node := t.client.Nodes()[l.address]; l.address != "" && node != nil {
+			way = node
+		}
 	case t.guide == nil && l.isWary(e.sent):
 		var none bool
 		switch fresh, none = l.detour(&e.gone); {
@@ -662,6 +744,7 @@ func (l *lane) carryOut(e *sending) {
 		t.guide.hear(guideFor)
 		e.sent, e.lane = t.clock.now(), t.lane(e.key)
 	}
+	e.begun.Store(int64(e.sent))
 	if e.gone.Load() {
 		return
 	}
@@ -712,10 +795,11 @@ func (l *lane) detour(gone *atomic.Bool) (fresh *detour, none bool) {
 			return nil, true
 		}
 		now := l.transport.clock.now()
-		if l.making != nil && l.began.until(now) >= detourWait {
-			l.giveUp()
+		due := l.began.add(l.trip().connect())
+		if l.making != nil && now >= due {
+			l.giveUp(now)
 		}
-		if l.making == nil {
+		if l.making == nil && now >= l.again {
 			if l.hanging == mostMaking {
 				l.mu.Unlock()
 				return nil, false
@@ -723,10 +807,14 @@ func (l *lane) detour(gone *atomic.Bool) (fresh *detour, none bool) {
 			l.making, l.began = make(chan struct{}), now
 			l.hanging++
 			go l.make(l.making, now)
+			due = now.add(l.trip().connect())
 		}
-		making, left := l.making, now.until(l.began.add(detourWait))
+		making := l.making // nil, which nothing comes from, until it is time for another one
+		if making == nil {
+			due = l.again
+		}
 		l.mu.Unlock()
-		limit := time.NewTimer(left)
+		limit := time.NewTimer(now.until(due))
 		select {
 		case <-making:
 			limit.Stop()
@@ -736,10 +824,14 @@ func (l *lane) detour(gone *atomic.Bool) (fresh *detour, none bool) {
 	return nil, false
 }
 
-// giveUp no longer expects the detour that is being made. The caller holds the mutex.
-func (l *lane) giveUp() {
+// giveUp no longer expects the detour that is being made, which has failed. The way may have become longer: it is measured anew.
+// The caller holds the mutex.
+func (l *lane) giveUp(now instant) {
 	close(l.making)
 	l.making = nil
+	l.failed++
+	l.again = now.add(backoff(l.failed, time.Hour))
+	l.learn()
 }
 
 // make makes a detour. It may hang: for some seconds when the server is frozen, or for as long as the client has no
@@ -765,14 +857,17 @@ func (l *lane) make(making chan struct{}, since instant) {
 		l.stuck--
 	}
 	now := l.transport.clock.now()
-	expected := l.making == making
-	if expected {
-		l.giveUp()
-	}
-	if !expected || since.until(now) >= detourWait || l.closed || !l.isWary(now) {
-		go client.Close()
+	if l.making != making { // nobody expects it any more
+		go closeAll(client)
 		return
 	}
+	if client == nil || since.until(now) >= l.trip().connect() || l.closed || !l.isWary(now) {
+		l.giveUp(now)
+		go closeAll(client)
+		return
+	}
+	close(l.making)
+	l.making, l.failed, l.again = nil, 0, 0
 	l.fresh = &detour{DedicatedClient: client, since: since}
 	if !l.tidying {
 		l.tidying = true
@@ -781,16 +876,19 @@ func (l *lane) make(making chan struct{}, since instant) {
 }
 
 // dedicate gets a connection that was made since some time. The client may have older ones in its pool, so the server is
-// asked for the age, in whole seconds; one that does not tell is believed.
+// asked for the age, in whole seconds; one that does not tell is believed. It returns nil when none was to be had in time.
 func (l *lane) dedicate(since instant) rueidis.DedicatedClient {
 	for {
 		client, _ := l.transport.client.Dedicate() // closing it gives it back
-		t := l.transport
-		end := t.watch.limit(&patience{ctx: context.Background(), limit: askLimit}, t.clock.now(), nil)
+		t, trip := l.transport, l.trip()
+		end := t.watch.limit(&patience{ctx: context.Background(), limit: trip.plus(askLimit)}, t.clock.now(), nil)
 		info, err := client.Do(end, client.B().Arbitrary("CLIENT", "INFO").Build()).ToString()
 		end.stop()
 		if errors.Is(err, errNoAnswer) { // a new one answers
 			client.Close()
+			if since.until(t.clock.now()) >= trip.connect() {
+				return nil
+			}
 			continue
 		}
 		age, untold := ageOf(info)
@@ -811,6 +909,13 @@ func ageOf(info string) (time.Duration, error) {
 	digits, _, _ := strings.Cut(after, " ")
 	age, err := strconv.Atoi(digits)
 	return time.Duration(age) * time.Second, err
+}
+
+// closeAll closes a connection, if it is there.
+func closeAll(client rueidis.DedicatedClient) {
+	if client != nil {
+		client.Close()
+	}
 }
 
 // tidy gives the detour back when the lane is no longer wary.

@@ -46,7 +46,7 @@ func TestAnswersAtTheEndOfAContext(t *testing.T) {
 			way.first.answers.Store(manyAnswers)
 			ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 			defer cancel()
-			way.do(&patience{ctx: ctx, limit: time.Minute, late: time.Minute}, &call{key: "42"})
+			way.do(&patience{ctx: ctx, limit: time.Minute}, &call{key: "42"})
 			require.Equal(t, deaf, way.deaf.Load())
 		})
 	}
@@ -58,7 +58,10 @@ type stubClient struct {
 	do func(context.Context) rueidis.RedisResult
 }
 
-func (c stubClient) Do(ctx context.Context, _ rueidis.Completed) rueidis.RedisResult {
+func (c stubClient) Do(ctx context.Context, command rueidis.Completed) rueidis.RedisResult {
+	if c.do == nil || command.Commands()[0] == "PING" { // after a command was given up
+		return rueidis.RedisResult{}
+	}
 	return c.do(ctx)
 }
 
@@ -109,7 +112,7 @@ func TestLimits(t *testing.T) {
 					time.AfterFunc(c.cancelled, cancel)
 				}
 				began := time.Now()
-				a := way.do(&patience{ctx: ctx, limit: c.limit, grace: c.grace, late: time.Minute}, &call{key: "42"})
+				a := way.do(&patience{ctx: ctx, limit: c.limit, grace: c.grace}, &call{key: "42"})
 				require.ErrorIs(t, a.Error(), errNoAnswer)
 				require.GreaterOrEqual(t, time.Since(began), c.took)
 				require.LessOrEqual(t, time.Since(began), max(c.took, c.most))
@@ -122,7 +125,7 @@ func TestLimits(t *testing.T) {
 func TestTheWatchRests(t *testing.T) {
 	inLanes(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *transport) {
 		way := open(func(context.Context) rueidis.RedisResult { return rueidis.RedisResult{} })
-		way.do(&patience{ctx: t.Context(), limit: time.Second, late: time.Minute}, &call{key: "42"})
+		way.do(&patience{ctx: t.Context(), limit: time.Second}, &call{key: "42"})
 		require.True(t, way.watch.running.Load())
 		<-time.After(watchEvery + 1)
 		synctest.Wait()
@@ -152,7 +155,7 @@ func TestManyOnAQuietLane(t *testing.T) {
 			var all sync.WaitGroup
 			for range many {
 				all.Go(func() {
-					way.do(&patience{ctx: t.Context(), limit: time.Minute, late: time.Minute}, &call{key: "42"})
+					way.do(&patience{ctx: t.Context(), limit: time.Minute}, &call{key: "42"})
 				})
 				synctest.Wait()
 			}

@@ -47,7 +47,7 @@ func newWaker(r *Registry, m Wakeup, log *slog.Logger) *waker {
 		Connection: func(c wake.Connection) {
 			if !c.Up {
 				r.recording.doubted.Store(true)
-				r.scheduler.doubt()
+				r.scheduler.doubt(c.Node)
 			}
 		},
 	}

@@ -1,0 +1,270 @@
+package lockregistry
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+)
+
+func TestRoundTrips(t *testing.T) {
+	const ms, s = time.Millisecond, time.Second
+	type exchanges [][2]time.Duration // when a command was sent, and answered
+	for name, c := range map[string]struct {
+		samples exchanges
+		base    time.Duration
+		known   bool
+	}{
+		"none":                       {nil, 0, false},
+		"two":                        {exchanges{{0, 20 * ms}, {s, s + 10*ms}}, 10 * ms, false},
+		"three":                      {exchanges{{0, 20 * ms}, {s, s + 10*ms}, {2 * s, 2*s + 30*ms}}, 10 * ms, true},
+		"the last three":             {exchanges{{0, ms}, {s, s + 20*ms}, {2 * s, 2*s + 30*ms}, {3 * s, 3*s + 40*ms}}, 20 * ms, true},
+		"a freeze":                   {exchanges{{0, ms}, {s, s + ms}, {2 * s, 2*s + ms}, {3 * s, 6 * s}, {3*s + ms, 6 * s}, {4 * s, 6 * s}, {5 * s, 6 * s}}, ms, true},
+		"a step":                     {exchanges{{0, ms}, {s, s + ms}, {2 * s, 2*s + ms}, {3 * s, 3*s + 900*ms}, {4 * s, 4*s + 900*ms}, {5 * s, 5*s + 900*ms}}, 900 * ms, true},
+		"back at once":               {exchanges{{0, s}, {s, 2 * s}, {2 * s, 3 * s}, {3 * s, 3*s + 2*ms}}, 2 * ms, true},
+		"farther than is supported":  {exchanges{{0, 3 * s}, {3 * s, 6 * s}, {6 * s, 9 * s}}, s, true},
+		"at the same time":           {exchanges{{0, 0}, {0, 0}, {0, 0}}, 0, true},
+		"one that overlaps is none":  {exchanges{{0, 100 * ms}, {50 * ms, 110 * ms}, {s, s + 70*ms}, {2 * s, 2*s + 80*ms}}, 70 * ms, true},
+		"soon after another is none": {exchanges{{0, 5 * ms}, {s, s + 5*ms}, {2 * s, 2*s + 5*ms}, {2*s + 5*ms, 2*s + 6*ms}}, 5 * ms, true},
+	} {
+		var r roundTrips
+		for _, x := range c.samples {
+			r.sample(instant(s+x[0]), instant(s+x[1]))
+		}
+		require.Equal(t, trip{c.base, c.known}, r.trip(), name)
+	}
+}
+
+func TestWhatFollowsFromARoundTrip(t *testing.T) {
+	const ms, s = time.Millisecond, time.Second
+	unknown, near, far := trip{}, trip{ms, true}, trip{900 * ms, true}
+	for _, c := range []struct {
+		name      string
+		got, want time.Duration
+	}{
+		{"silence, unknown", unknown.silence(), 2500 * ms},
+		{"silence, near", near.silence(), 502 * ms},
+		{"silence, far", far.silence(), 2300 * ms},
+		{"late without a lease", far.late(0), 2300 * ms},
+		{"late, long lease", near.late(time.Minute), 502 * ms},
+		{"late, short lease", near.late(900 * ms), 300 * ms},
+		{"late, short lease, far", far.late(5400 * ms), 1800 * ms},
+		{"a grace, unknown", unknown.plus(s), s},
+		{"a grace, far", far.plus(s), 2800 * ms},
+		{"a connection, far", far.connect(), 6400 * ms},
+		{"the shortest lease, unknown", unknown.shortest(), 0},
+		{"the shortest lease, far", far.shortest(), 5400 * ms},
+	} {
+		require.Equal(t, c.want, c.got, c.name)
+	}
+	require.True(t, far.useless(899*ms))
+	require.False(t, far.useless(900*ms))
+	require.False(t, unknown.useless(0))
+	require.Equal(t, "a round trip to Redis takes 900ms", far.String())
+	require.Contains(t, trip{s, true}.String(), "not supported")
+}
+
+// distant is a server that answers after a while, which may change, or not at all.
+type distant struct {
+	trip  atomic.Int64
+	mu    sync.Mutex
+	until chan struct{} // until this is closed nothing is answered; nil: all is
+}
+
+func (d *distant) answer(context.Context) rueidis.RedisResult {
+	d.mu.Lock()
+	until := d.until
+	d.mu.Unlock()
+	<-time.After(time.Duration(d.trip.Load()))
+	if until != nil {
+		<-until
+	}
+	return rueidis.RedisResult{}
+}
+
+// freeze has nothing answered until it is called again.
+func (d *distant) freeze() (thaw func()) {
+	until := make(chan struct{})
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.until = until
+	return func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.until = nil
+		close(until)
+	}
+}
+
+// Do is what commands do, and probes too, whose contexts do not end; others are given up with their contexts.
+func (d *distant) Do(ctx context.Context) rueidis.RedisResult {
+	answered := make(chan rueidis.RedisResult, 1)
+	go func() { answered <- d.answer(ctx) }()
+	select {
+	case r := <-answered:
+		return r
+	case <-ctx.Done():
+		return rueidis.NewErrorResult(ctx.Err())
+	}
+}
+
+// distantClient asks the same for whatever it is told to.
+type distantClient struct {
+	rueidis.Client
+	d *distant
+}
+
+func (c distantClient) Do(ctx context.Context, _ rueidis.Completed) rueidis.RedisResult {
+	return c.d.Do(ctx)
+}
+
+func (c distantClient) Dedicate() (rueidis.DedicatedClient, func()) {
+	return distantWire{c: c}, func() {}
+}
+
+type distantWire struct {
+	rueidis.DedicatedClient
+	c distantClient
+}
+
+func (w distantWire) B() rueidis.Builder { return w.c.B() }
+func (w distantWire) Close()             {}
+func (w distantWire) Do(ctx context.Context, _ rueidis.Completed) rueidis.RedisResult {
+	return w.c.d.Do(ctx)
+}
+
+// fromAfar runs a test in fake time with a lane of a server that is known to be so far away.
+func fromAfar(t *testing.T, trip time.Duration, test func(t *testing.T, way *transport, d *distant, ask func(context.Context, time.Duration) answer)) {
+	t.Helper()
+	client := onMiniredis(t)
+	synctest.Test(t, func(t *testing.T) {
+		d := &distant{}
+		d.trip.Store(int64(trip))
+		way := newTransport(distantClient{client, d})
+		ask := func(ctx context.Context, limit time.Duration) answer {
+			return way.do(&patience{ctx: ctx, limit: limit}, &call{key: "42"})
+		}
+		for range manyAnswers {
+			require.NoError(t, ask(t.Context(), time.Minute).Error())
+		}
+		require.Equal(t, trip, way.first.trip().base)
+		test(t, way, d, ask)
+		<-time.After(time.Minute)
+	})
+}
+
+var distances = []time.Duration{0, 50 * time.Millisecond, 400 * time.Millisecond, 900 * time.Millisecond}
+
+// That a caller has gone says nothing about the server.
+func TestACallThatIsGivenUpMakesNobodySuspect(t *testing.T) {
+	for _, trip := range distances[1:] {
+		fromAfar(t, trip, func(t *testing.T, way *transport, _ *distant, ask func(context.Context, time.Duration) answer) {
+			for range 50 {
+				ctx, cancel := context.WithTimeout(t.Context(), trip/2)
+				require.ErrorIs(t, ask(ctx, time.Minute).Error(), errNoAnswer)
+				cancel()
+				require.False(t, way.first.isWary(way.clock.now()))
+			}
+			require.False(t, ask(t.Context(), time.Minute).late)
+		})
+	}
+}
+
+// A server that is silent is suspect when the oldest command has had no answer for too long, whether its caller waits or not. What
+// was sent before and is answered after that is late, whatever it took.
+func TestASilentServerIsSuspect(t *testing.T) {
+	for _, trip := range distances {
+		for name, patience := range map[string]time.Duration{"its caller waits": time.Minute, "its caller has gone": 60 * time.Millisecond} {
+			t.Run(trip.String()+", "+name, func(t *testing.T) {
+				fromAfar(t, trip, func(t *testing.T, way *transport, d *distant, ask func(context.Context, time.Duration) answer) {
+					l := way.first
+					thaw := d.freeze()
+					silence := l.trip().silence()
+					begun := way.clock.now()
+					go ask(t.Context(), patience)
+					<-time.After(silence - time.Millisecond)
+					synctest.Wait()
+					require.False(t, l.isWary(way.clock.now()))
+					last := make(chan answer, 1)
+					go func() { last <- ask(t.Context(), time.Minute) }()
+					for !l.isWary(way.clock.now()) {
+						<-time.After(time.Millisecond)
+						synctest.Wait()
+					}
+					require.LessOrEqual(t, begun.until(way.clock.now()), silence+2*time.Millisecond)
+					thaw()
+					a := <-last
+					require.NoError(t, a.Error())
+					require.True(t, a.late, "it took %v", a.sent.until(a.came))
+				})
+			})
+		}
+	}
+}
+
+// A freeze does not make a server that is near a distant one.
+func TestWhatIsLearnedOfAFreeze(t *testing.T) {
+	fromAfar(t, time.Millisecond, func(t *testing.T, way *transport, d *distant, ask func(context.Context, time.Duration) answer) {
+		thaw := d.freeze()
+		for range 20 {
+			go ask(t.Context(), time.Minute)
+			<-time.After(150 * time.Millisecond)
+		}
+		thaw()
+		synctest.Wait()
+		require.Less(t, way.first.trip().base, 2*time.Millisecond)
+	})
+}
+
+// A way that becomes longer is learned from three round trips.
+func TestWhatIsLearnedOfALongWay(t *testing.T) {
+	fromAfar(t, time.Millisecond, func(t *testing.T, way *transport, d *distant, ask func(context.Context, time.Duration) answer) {
+		d.trip.Store(int64(900 * time.Millisecond))
+		go ask(t.Context(), time.Minute)
+		<-time.After(4 * time.Second)
+		synctest.Wait()
+		require.Equal(t, 900*time.Millisecond, way.first.trip().base)
+	})
+}
+
+// When this process itself stood still, an answer is late, but says nothing about the server, unless that took very long.
+func TestAPauseOfTheProcess(t *testing.T) {
+	client := onMiniredis(t)
+	synctest.Test(t, func(t *testing.T) {
+		way := newTransport(distantClient{client, &distant{}})
+		l := way.first
+		l.answers.Store(manyAnswers)
+		for i := range 3 {
+			l.trips.sample(instant(i+1)*instant(time.Second), instant(i+1)*instant(time.Second))
+		}
+		for stood, excused := range map[time.Duration]bool{
+			550 * time.Millisecond: false, time.Second: true, 2900 * time.Millisecond: true, 3100 * time.Millisecond: false,
+		} {
+			end := l.place()
+			begun := way.clock.now()
+			end.begin(&patience{ctx: t.Context(), limit: time.Minute}, begun, nil) // its timer is not there yet
+			require.Equal(t, excused, end.excuses(begun, begun.add(stood)), stood)
+			end.stop()
+
+			end = l.place()
+			end.begin(&patience{ctx: t.Context(), limit: time.Minute}, begun, nil)
+			require.True(t, end.phase.CompareAndSwap(brisk, slow))
+			end.mu.Lock()
+			end.setTimer(begun)
+			rings := end.ring(begun.add(stood)) // it fires so late
+			end.mu.Unlock()
+			require.Equal(t, !excused, rings, stood)
+			require.Equal(t, excused, end.excuses(begun, begun.add(stood)), stood)
+			end.stop()
+		}
+		x := exchange{sent: way.clock.now(), came: way.clock.now().add(time.Second), trip: l.trip(), excused: true}
+		require.True(t, l.judge(&patience{}, nil, x))
+		require.False(t, l.isWary(x.came))
+		<-time.After(time.Minute)
+	})
+}

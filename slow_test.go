@@ -1,0 +1,272 @@
+package lockregistry_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+)
+
+// A slow link is no outage: calls fail by their own ends only, however long a round trip takes, up to a second.
+
+// distance is how long a round trip takes, which may change.
+type distance struct{ trip atomic.Int64 }
+
+func (d *distance) set(trip time.Duration) { d.trip.Store(int64(trip)) }
+
+// far returns what dials the server of a world from so far away.
+func (w *world) far(trip time.Duration) (dial func(context.Context) (net.Conn, error), d *distance) {
+	d = &distance{}
+	d.set(trip)
+	return func(ctx context.Context) (net.Conn, error) {
+		<-time.After(time.Duration(d.trip.Load()))
+		server, err := w.dial(ctx)
+		if err != nil {
+			return nil, err
+		}
+		client, inner := net.Pipe()
+		go d.carry(inner, server)
+		go d.carry(server, inner)
+		return client, nil
+	}, d
+}
+
+// carry takes what one end says to the other one, which takes half of a round trip.
+func (d *distance) carry(from, to net.Conn) {
+	type chunk struct {
+		said []byte
+		due  time.Time
+	}
+	under := make(chan chunk, 10_000)
+	go func() {
+		defer to.Close()
+		for c := range under {
+			<-time.After(time.Until(c.due))
+			if _, err := to.Write(c.said); err != nil {
+				break
+			}
+		}
+		for range under { //nolint:revive // so that nobody waits for room
+		}
+	}()
+	defer close(under)
+	defer from.Close()
+	for {
+		said := make([]byte, 32<<10)
+		n, err := from.Read(said)
+		if err != nil {
+			return
+		}
+		under <- chunk{said[:n], time.Now().Add(time.Duration(d.trip.Load()) / 2)}
+	}
+}
+
+var trips = []time.Duration{1, 50, 150, 400, 900}
+
+// eachTrip runs a test in fake time with a registry that knows how far away its server is.
+func eachTrip(t *testing.T, test func(w *world, trip time.Duration, registry func(...lockregistry.Option) *lockregistry.Registry)) {
+	t.Helper()
+	for _, trip := range trips {
+		trip *= time.Millisecond
+		t.Run(trip.String(), func(t *testing.T) {
+			fakeWorld(t, func(w *world) {
+				test(w, trip, func(opts ...lockregistry.Option) *lockregistry.Registry {
+					dial, _ := w.far(trip)
+					r := w.registryOn(w.clientWith(dial), opts...)
+					w.known(r)
+					return r
+				})
+			})
+		})
+	}
+}
+
+// Calls that their contexts end before they are answered do not disturb the others, of the same paths or not.
+func TestShortContextsOnASlowLink(t *testing.T) {
+	for _, contended := range []bool{false, true} {
+		for _, short := range []time.Duration{40 * time.Millisecond, 160 * time.Millisecond, 410 * time.Millisecond, 2 * time.Second} {
+			t.Run(fmt.Sprintf("contended %v, contexts of %v", contended, short), func(t *testing.T) {
+				eachTrip(t, func(w *world, trip time.Duration, registry func(...lockregistry.Option) *lockregistry.Registry) {
+					r := registry(lockregistry.WithExpiry(20*time.Second), lockregistry.WithRenewal())
+					end := time.Now().Add(12 * time.Second)
+					var all sync.WaitGroup
+					var got atomic.Int32
+					for i := range 3 {
+						all.Go(func() { w.unhurried(r.Obtain(fmt.Sprint(i)), trip, end, contended, &got) })
+						path := fmt.Sprint("other", i)
+						if contended {
+							path = fmt.Sprint(i)
+						}
+						all.Go(func() { w.hurried(r.Obtain(path), short, end) })
+					}
+					all.Wait()
+					require.Positive(w, got.Load())
+					w.pass(90 * time.Second)
+					w.leftNothing()
+				})
+			})
+		}
+	}
+}
+
+// unhurried locks and unlocks by calls that nothing ends.
+func (w *world) unhurried(l *lockregistry.Lock, trip time.Duration, end time.Time, contended bool, got *atomic.Int32) {
+	for time.Now().Before(end) {
+		ctx := lockregistry.NewOwner(w.Context())
+		begun := time.Now()
+		ok, err := l.TryLock(ctx)
+		if err != nil || !ok && !contended || time.Since(begun) > 2*trip+100*time.Millisecond {
+			w.Errorf("TryLock: %v, %v after %v", ok, err, time.Since(begun))
+		}
+		if ok {
+			got.Add(1)
+			begun = time.Now()
+			if err := l.Unlock(ctx); err != nil || time.Since(begun) > 2*trip+100*time.Millisecond {
+				w.Errorf("Unlock: %v after %v", err, time.Since(begun))
+			}
+		}
+		<-time.After(50 * time.Millisecond)
+	}
+}
+
+// hurried does so with contexts that end soon.
+func (w *world) hurried(l *lockregistry.Lock, short time.Duration, end time.Time) {
+	for time.Now().Before(end) {
+		ctx, cancel := context.WithTimeout(lockregistry.NewOwner(w.Context()), short)
+		begun := time.Now()
+		err := l.Lock(ctx)
+		took := time.Since(begun)
+		if err == nil {
+			_ = l.Unlock(ctx)
+		} else if !errors.Is(err, context.DeadlineExceeded) || took != short {
+			w.Errorf("Lock failed after %v: %v", took, err)
+		}
+		cancel()
+		<-time.After(70 * time.Millisecond)
+	}
+}
+
+// A call that could not have its answer in time sends nothing, and says nothing about the lock.
+func TestACallThatIsShorterThanARoundTrip(t *testing.T) {
+	eachTrip(t, func(w *world, trip time.Duration, registry func(...lockregistry.Option) *lockregistry.Registry) {
+		r := registry()
+		ctx, cancel := context.WithTimeout(w.Context(), trip*9/10)
+		defer cancel()
+		begun := time.Now()
+		ok, err := r.Obtain("42").TryLock(ctx)
+		require.False(w, ok)
+		w.fails(err, lockregistry.ErrUnavailable, "trylock", theKey, context.DeadlineExceeded)
+		require.ErrorContains(w, err, "a round trip to Redis takes")
+		require.Equal(w, trip*9/10, time.Since(begun))
+		w.pass(2 * trip)
+		require.Equal(w, "0", w.keys(), "nothing was sent")
+	})
+}
+
+func TestALeaseThatIsTooShortForTheLink(t *testing.T) {
+	eachTrip(t, func(w *world, trip time.Duration, registry func(...lockregistry.Option) *lockregistry.Registry) {
+		l := registry().Obtain("42")
+		begun := time.Now()
+		err := l.Lock(w.Context(), lockregistry.TTL(6*trip-time.Millisecond))
+		require.Error(w, err)
+		require.NotErrorIs(w, err, lockregistry.ErrUnavailable)
+		require.ErrorContains(w, err, "a lease of")
+		require.ErrorContains(w, err, "a round trip to Redis takes")
+		require.Zero(w, time.Since(begun))
+		w.lock(l, lockregistry.TTL(6*trip+10*time.Millisecond))
+		w.unlock(l)
+	})
+}
+
+// Holds are renewed and unlocked.
+func TestRenewalOnASlowLink(t *testing.T) {
+	eachTrip(t, func(w *world, trip time.Duration, registry func(...lockregistry.Option) *lockregistry.Registry) {
+		lease := max(6*trip+10*time.Millisecond, 100*time.Millisecond)
+		r := registry(lockregistry.WithRenewal())
+		l := r.Obtain("42")
+		w.lock(l, lockregistry.TTL(lease))
+		alive := l.Context(w.Context())
+		w.pass(20 * lease)
+		require.NoError(w, alive.Err())
+		require.NoError(w, l.Renew(w.Context(), time.Minute))
+		w.unlock(l)
+		w.pass(2 * trip)
+		w.leftNothing()
+	})
+}
+
+// The lock goes from process to process.
+func TestHandOverOnASlowLink(t *testing.T) {
+	eachTrip(t, func(w *world, trip time.Duration, registry func(...lockregistry.Option) *lockregistry.Registry) {
+		const processes, each = 3, 4
+		var inside, entered atomic.Int32
+		var all sync.WaitGroup
+		begun := time.Now()
+		for range processes {
+			l := registry(lockregistry.WithExpiry(30*time.Second), lockregistry.WithRenewal()).Obtain("42")
+			all.Go(func() {
+				for range each {
+					ctx := lockregistry.NewOwner(w.Context())
+					if err := l.Lock(ctx); err != nil {
+						w.Error(err)
+						return
+					}
+					if inside.Add(1) != 1 {
+						w.Error("two are inside")
+					}
+					<-time.After(10 * time.Millisecond)
+					inside.Add(-1)
+					entered.Add(1)
+					if err := l.Unlock(ctx); err != nil {
+						w.Error(err)
+					}
+				}
+			})
+		}
+		all.Wait()
+		require.EqualValues(w, processes*each, entered.Load())
+		w.Logf("%v a section at %v", time.Since(begun)/(processes*each), trip)
+	})
+}
+
+// A way that becomes long is learned within a few round trips; calls that wait get through meanwhile.
+func TestALinkThatBecomesSlow(t *testing.T) {
+	for _, trip := range trips {
+		trip *= time.Millisecond
+		t.Run(trip.String(), func(t *testing.T) {
+			fakeWorld(t, func(w *world) {
+				dial, d := w.far(time.Millisecond)
+				r := w.registryOn(w.clientWith(dial), lockregistry.WithRenewal(), lockregistry.WithExpiry(30*time.Second))
+				w.known(r)
+				held := r.Obtain("held")
+				w.lock(held)
+				alive := held.Context(w.Context())
+				d.set(trip)
+				begun := time.Now()
+				l := r.Obtain("42")
+				w.lock(l, lockregistry.Wait(time.Minute))
+				require.Less(w, time.Since(begun), 4*time.Second+6*trip)
+				w.unlock(l)
+				for range 20 {
+					begun = time.Now()
+					ok, err := l.TryLock(w.Context())
+					require.NoError(w, err)
+					require.True(w, ok)
+					w.unlock(l)
+					require.Less(w, time.Since(begun), 4*trip+100*time.Millisecond)
+				}
+				w.pass(time.Minute)
+				require.NoError(w, alive.Err())
+				w.unlock(held)
+			})
+		})
+	}
+}
