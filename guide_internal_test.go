@@ -1,0 +1,89 @@
+package lockregistry
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+)
+
+// spoken is a cluster whose nodes say what a test wants, or nothing.
+type spoken struct {
+	rueidis.Client
+	nodes map[string]rueidis.Client
+}
+
+func (c *spoken) Mode() rueidis.ClientMode         { return rueidis.ClientModeCluster }
+func (c *spoken) Nodes() map[string]rueidis.Client { return c.nodes }
+
+type speaker struct {
+	rueidis.Client
+	says   atomic.Pointer[rueidis.RedisResult]
+	silent atomic.Bool
+}
+
+func (s *speaker) Do(context.Context, rueidis.Completed) rueidis.RedisResult {
+	if s.silent.Load() {
+		<-time.After(20 * time.Second)
+		return rueidis.NewErrorResult(context.DeadlineExceeded)
+	}
+	return *s.says.Load()
+}
+
+// Only what most of several nodes say just now makes a way trusted. When none answers, or none knows the master, commands follow what
+// was known, or the client, and late answers are not believed.
+func TestWhichWayIsTrusted(t *testing.T) {
+	client := onMiniredis(t)
+	eval := func(s string) *rueidis.RedisResult {
+		r := client.Do(t.Context(), client.B().Eval().Script(s).Numkeys(0).Build())
+		return &r
+	}
+	all, moved, none := eval("return {{0, 99, {'a', 1, 'i'}}, {100, 16383, {'b', 1, 'j'}}}"),
+		eval("return {{0, 16383, {'b', 1, 'j'}}}"), eval("return {}")
+	synctest.Test(t, func(t *testing.T) {
+		a, b := &speaker{Client: client}, &speaker{Client: client}
+		way := newTransport(&spoken{client, map[string]rueidis.Client{"a:1": a, "b:1": b}})
+		say := func(by *speaker, what *rueidis.RedisResult) {
+			by.says.Store(what)
+			by.silent.Store(what == nil)
+		}
+		master := func() mastery {
+			<-time.After(guideFor)
+			return way.guide.master(7)
+		}
+		say(a, none)
+		say(b, none)
+		require.Equal(t, mastery{}, master())
+		to, owner, ok := way.guide.way(7)
+		require.True(t, ok)
+		require.False(t, owner.trusted, "the client may lead to a master that is deposed")
+		require.Equal(t, way.client, to)
+		require.Len(t, way.lanes(), 1)
+
+		say(a, all)
+		say(b, all)
+		require.Equal(t, mastery{address: "a:1", trusted: true}, master())
+		require.Len(t, way.lanes(), 3, "one for each master")
+
+		say(b, none)
+		require.Equal(t, mastery{address: "a:1"}, master(), "by its own word alone")
+
+		way.laneAt("a:1").suspect(way.clock.now(), way.clock.now())
+		say(a, moved)
+		say(b, moved)
+		require.Equal(t, mastery{address: "b:1", trusted: true}, master())
+		require.True(t, way.laneAt("b:1").isWary(way.clock.now()), "the client may not know yet")
+		require.Equal(t, "a:1", way.laneAt("a:1").address, "what is known of it is kept")
+
+		say(a, nil)
+		say(b, nil)
+		owner = master()
+		require.Equal(t, "b:1", owner.address, "a map is not replaced by none")
+		require.False(t, owner.trusted)
+		<-time.After(time.Minute)
+	})
+}
