@@ -459,6 +459,7 @@ func TestQueue_RefusalsAreToldOnce(t *testing.T) {
 		var log journal
 		f := w.flaky()
 		r := f.registry(log.option(), lockregistry.WithRenewal(), lockregistry.WithExpiry(600*time.Millisecond))
+		w.known(r)
 		l := r.Obtain("42")
 		w.lock(l)
 		f.next("obtain", fate{lost: true}) // its removal is tried again and again
