@@ -68,22 +68,22 @@ func connect() error {
 	return errors.Join(acquire(context.Background(), locks), lock(context.Background(), locks))
 }
 
-func acquire(ctx context.Context, locks *lockregistry.Registry) error {
+func acquire(ctx context.Context, locks *lockregistry.Registry) (err error) {
 	hold, err := locks.Acquire(ctx, "42")
 	if err != nil {
 		return err
 	}
-	err = ship(hold.Context(ctx))
-	return errors.Join(err, hold.Release(ctx))
+	defer func() { err = errors.Join(err, hold.Release(context.WithoutCancel(ctx))) }()
+	return ship(hold.Context(ctx))
 }
 
-func lock(ctx context.Context, locks *lockregistry.Registry) error {
+func lock(ctx context.Context, locks *lockregistry.Registry) (err error) {
 	lock := locks.Obtain("42")
 	if err := lock.Lock(ctx); err != nil {
 		return err
 	}
-	err := ship(lock.Context(ctx))
-	return errors.Join(err, lock.Unlock(ctx))
+	defer func() { err = errors.Join(err, lock.Unlock(context.WithoutCancel(ctx))) }()
+	return ship(lock.Context(ctx))
 }
 
 func ship(context.Context) error {

@@ -106,7 +106,7 @@ func newChecker(t *testing.T) func(code string) []error {
 	return func(code string) (found []error) {
 		file, err := parser.ParseFile(files, "block.go", header+code, parser.SkipObjectResolution)
 		if err != nil {
-			body := header + "func _() error {\n" + code + "\nreturn nil\n}\n"
+			body := header + "func _() (err error) {\n" + code + "\nreturn nil\n}\n"
 			if file, err = parser.ParseFile(files, "block.go", body, parser.SkipObjectResolution); err != nil {
 				return []error{err}
 			}
