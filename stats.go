@@ -19,7 +19,12 @@ type Stats struct {
 	Holds   int // locks, readers and writers that are held here, with a lease that is not over; readers that share count as one
 	Waiters int // calls that wait: for an owner in this process, or for one elsewhere
 	Tickets int // of these, calls with a place in a queue in Redis
-	Strays  int // removals that are not confirmed, and grants without an answer, that are removed in the background
+
+	Strays int // removals that are not confirmed, and grants without an answer, that are removed in the background
+
+	// Oldest is the age of the oldest of the holds, since its owner has it; of one that readers share, since the first of them had it.
+	// It is 0 without holds. One that is much older than its work takes is of an owner that hangs, or that has forgotten to unlock.
+	Oldest time.Duration
 
 	HandOvers uint64 // holds that went from one goroutine of this process to the next
 	Wakeups   WakeupCounts
@@ -113,6 +118,7 @@ func (l *Lock) count(s *Stats) {
 		h.mu.Lock()
 		if h.fresh() {
 			s.Holds++
+			s.Oldest = max(s.Oldest, h.owner.until(h.lock.reg.clock.now()))
 		}
 		h.mu.Unlock()
 	}

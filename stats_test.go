@@ -347,3 +347,26 @@ func TestStats_ReplicaAddress(t *testing.T) {
 		w.unlock(r.Obtain("42"))
 	}
 }
+
+func TestStatsOfTheOldestHold(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		r := w.registry(lockregistry.WithHandoff(time.Hour))
+		first, err := r.Acquire(w.Context(), "first")
+		require.NoError(w, err)
+		w.pass(time.Second)
+		l := r.Obtain("second")
+		w.lock(l)
+		w.pass(time.Second)
+		require.Equal(w, 2*time.Second, r.Stats().Oldest.Round(100*time.Millisecond))
+		require.NoError(w, first.Release(w.Context()))
+		require.Equal(w, time.Second, r.Stats().Oldest.Round(100*time.Millisecond))
+		g := w.goroutine()
+		next := g.starts(l)
+		w.settle()
+		w.unlock(l)
+		require.NoError(w, <-next)
+		require.Zero(w, r.Stats().Oldest.Round(100*time.Millisecond), "the next owner has it since now")
+		require.NoError(w, g.unlock(l))
+		require.Zero(w, r.Stats().Oldest)
+	})
+}

@@ -109,6 +109,48 @@ func WithPath() Option { return func(s *settings) { s.paths = true } }
 // New makes an observer for one registry or for many. It fails when an option is wrong, or the meter provider refuses an
 // instrument.
 func New(opts ...Option) (lockregistry.Observer, error) {
+	s, err := settingsOf(opts)
+	if err != nil {
+		return lockregistry.Observer{}, fmt.Errorf("lockotel: new: %w", err)
+	}
+	r := &reporter{paths: s.paths, tracer: s.tracers.Tracer(scope)}
+	if err := r.instruments(s.meters.Meter(scope)); err != nil {
+		return lockregistry.Observer{}, fmt.Errorf("lockotel: new: %w", err)
+	}
+	return lockregistry.Observer{Acquired: r.acquired, Released: r.released, Lost: r.lost, Renewing: r.renewing}, nil
+}
+
+// ReportOldest reports the gauge lockregistry.hold.oldest, with the attribute lockregistry.prefix: the age of the oldest hold of a
+// registry, whose [lockregistry.Registry.Stats] is asked each time that metrics are collected. Unregister what it returns before
+// the registry is closed. Of the options only [WithMeterProvider] matters.
+func ReportOldest(
+	prefix string, stats func() lockregistry.Stats, opts ...Option,
+) (metric.Registration, error) {
+	s, err := settingsOf(opts)
+	if err == nil && stats == nil {
+		err = errors.New("the function is nil")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("lockotel: oldest: %w", err)
+	}
+	m := s.meters.Meter(scope)
+	oldest, err := m.Float64ObservableGauge("lockregistry.hold.oldest", metric.WithUnit("s"),
+		metric.WithDescription("The age of the oldest hold."))
+	if err != nil {
+		return nil, fmt.Errorf("lockotel: oldest: %w", err)
+	}
+	attributes := metric.WithAttributes(prefixKey.String(prefix))
+	registration, err := m.RegisterCallback(func(_ context.Context, o metric.Observer) error {
+		o.ObserveFloat64(oldest, stats().Oldest.Seconds(), attributes)
+		return nil
+	}, oldest)
+	if err != nil {
+		return nil, fmt.Errorf("lockotel: oldest: %w", err)
+	}
+	return registration, nil
+}
+
+func settingsOf(opts []Option) (settings, error) {
 	s := settings{meters: otel.GetMeterProvider(), tracers: otel.GetTracerProvider()}
 	for _, o := range opts {
 		if o == nil {
@@ -117,14 +159,7 @@ func New(opts ...Option) (lockregistry.Observer, error) {
 		}
 		o(&s)
 	}
-	if s.err != nil {
-		return lockregistry.Observer{}, fmt.Errorf("lockotel: new: %w", s.err)
-	}
-	r := &reporter{paths: s.paths, tracer: s.tracers.Tracer(scope)}
-	if err := r.instruments(s.meters.Meter(scope)); err != nil {
-		return lockregistry.Observer{}, fmt.Errorf("lockotel: new: %w", err)
-	}
-	return lockregistry.Observer{Acquired: r.acquired, Released: r.released, Lost: r.lost, Renewing: r.renewing}, nil
+	return s, s.err
 }
 
 // reporter is what the functions of the observer share.

@@ -350,3 +350,30 @@ func events() (lockregistry.Acquired, lockregistry.Released) {
 	return lockregistry.Acquired{Subject: s, Op: "lock", How: lockregistry.HowFree, Redis: 100 * time.Microsecond},
 		lockregistry.Released{Subject: s, Held: time.Millisecond}
 }
+
+func TestOldestHold(t *testing.T) {
+	world(t, func(m *telemetry, locks *locktest.Registry) {
+		oldest, err := lockotel.ReportOldest("orders", locks.Stats, lockotel.WithMeterProvider(m.meter))
+		require.NoError(m, err)
+		age := func() float64 {
+			one := m.metric("lockregistry.hold.oldest")
+			require.Equal(m, "s", one.Unit)
+			points := one.Data.(metricdata.Gauge[float64]).DataPoints
+			require.Len(m, points, 1)
+			require.True(m, points[0].Attributes.Equals(set("prefix", "orders")))
+			return points[0].Value
+		}
+		require.Zero(m, age())
+		hold, err := locks.Acquire(m.Context(), "42")
+		require.NoError(m, err)
+		<-time.After(3 * time.Second)
+		require.InDelta(m, 3, age(), 0.1)
+		require.NoError(m, hold.Release(m.Context()))
+		require.Zero(m, age())
+		require.NoError(m, oldest.Unregister())
+		_, err = lockotel.ReportOldest("orders", nil)
+		require.Error(m, err)
+		_, err = lockotel.ReportOldest("orders", locks.Stats, nil)
+		require.Error(m, err)
+	})
+}
