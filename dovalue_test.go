@@ -49,8 +49,8 @@ func TestDoValueWhenUnlockingFails(t *testing.T) {
 func TestDoValueThatDoesNotRun(t *testing.T) {
 	r := unusedRegistry(t)
 	runs := func(context.Context) (int, error) { return 42, nil }
-	value, err := lockregistry.DoValue(t.Context(), r, "42", runs, lockregistry.Wait(-1))
-	refuses(t, err, "do", "orders:42", "Wait(-1ns)")
+	value, err := lockregistry.DoValue(t.Context(), r, "42", runs, lockregistry.TTL(-1))
+	refuses(t, err, "do", "orders:42", "TTL(-1ns)")
 	require.Zero(t, value)
 	_, err = lockregistry.DoValue[int](t.Context(), r, "42", nil)
 	refuses(t, err, "do", "orders:42", "the function is nil")

@@ -300,8 +300,8 @@ func TestDefaultClientIDs(t *testing.T) {
 }
 
 // Registries of one client id stay apart although their UUIDs agree in all but the last bytes.
-func TestClientIDsThatAgree(t *testing.T) {
-	fakeWorld(t, func(w *world) {
+func TestClientIDsThatAgree(t *testing.T) { // alone: what draws UUIDs is the process's
+	fakeWorldAlone(t, func(w *world) {
 		named := func(last byte) *lockregistry.Registry {
 			uuid.SetRand(bytes.NewReader(append(bytes.Repeat([]byte{7}, 14), last, last)))
 			defer uuid.SetRand(nil)

@@ -471,9 +471,9 @@ func TestKeyOfAnotherType(t *testing.T) {
 		}
 		ok, err := l.TryLock(w.Context())
 		require.False(w, ok)
-		require.ErrorContains(w, err, "WRONGTYPE")
+		require.ErrorIs(w, err, lockregistry.ErrWrongType)
 		require.ErrorContains(w, err, "orders:42")
-		require.ErrorContains(w, l.Lock(w.Context()), "WRONGTYPE", "Lock does not wait for it to go away")
+		require.ErrorIs(w, l.Lock(w.Context()), lockregistry.ErrWrongType, "Lock does not wait for it to go away")
 		unharmed()
 		w.do("DEL", "orders:42")
 		require.True(w, w.tryElsewhere(l), "the local half is free")
