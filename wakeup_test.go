@@ -79,13 +79,6 @@ func (w *world) executed(command string) int {
 	return w.commandStat(command, "calls")
 }
 
-// failed is how often a command ended with an error of its own. INFO errorstats does not say which error it was before
-// version 7, where a script is concerned.
-func (w *world) failed(command string) int {
-	w.Helper()
-	return w.commandStat(command, "failed_calls")
-}
-
 // commandStat is a figure that the server keeps of a command; 0 as long as nobody has sent it.
 func (w *world) commandStat(command, name string) int {
 	w.Helper()
