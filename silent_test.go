@@ -187,8 +187,8 @@ func TestUnlockWithADoneContextTellsWhatItKnows(t *testing.T) {
 
 // A program that is told to end unlocks with a context that is done, and is gone when Unlock returns. The registry has never
 // unlocked before, so it has yet to ask the server for its version.
-func TestUnlockAtTheEndOfAProgram(t *testing.T) {
-	realWorlds(t, func(w *world) {
+func TestUnlockAtTheEndOfAProgram(t *testing.T) { // alone: Unlock waits for 100 ms then
+	realWorldsAlone(t, func(w *world) {
 		for range 20 {
 			l := w.registry().Obtain("42")
 			ctx, cancel := context.WithCancel(w.Context())
