@@ -123,6 +123,9 @@ func without(n int64) loss {
 	return keyGone
 }
 
+// keeps tells whether the key may still be there although the hold is lost.
+func (l loss) keeps() bool { return l == leaseOver || l == renewedTooLate || l == grantedTwice }
+
 func (l loss) err() error { return lostErrors[l] }
 
 // ended is the error for a context that is done: its error, with the cause when there is another one.

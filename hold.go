@@ -58,7 +58,7 @@ type hold struct {
 	chosen instant                // when the command was sent that set lease
 	owner  instant                // since when its owner has it
 	since  instant                // when this process got the key; hand-over does not change it
-	next   instant                // when to renew; never without renewal, and while the scheduler's own is under way
+	next   instant                // when to renew; never without renewal, and while the scheduler's own is under way; lost: see clear
 	short  time.Duration          // the lease that a release of another process has given it, until it is lengthened; 0 then
 	taker  owner                  // the goroutine that has acquired it, if a Hold is the owner
 	ends   endings                // the contexts that end with this hold
@@ -288,7 +288,10 @@ func (h *hold) unlockLose(why loss) {
 	h.state, h.why = lost, why
 	h.watched.Store(false) // before it looks whether somebody waits; see attend
 	awaited, held := h.awaited, h.owner.until(h.lock.reg.clock.now())
-	h.unlockEnds(why.err())
+	ends := h.ends.all()
+	h.planClear()
+	h.mu.Unlock()
+	cancelAll(ends, why.err())
 	if why == keyGone {
 		h.lock.reg.recording.doubted.Store(true)
 	}
@@ -297,6 +300,37 @@ func (h *hold) unlockLose(why loss) {
 	}
 	h.lock.reg.journal.log(slog.LevelWarn, "lock lost", slog.String("key", h.lock.key), slog.String("reason", string(losses[why])))
 	h.tellLost(held, losses[why])
+}
+
+// planClear has the scheduler look at a hold that is lost once more, to remove its key, unless Redis has said that it is gone. A key
+// can outlive its lease by far, when the server's clock was set back, and nobody knows when the owner releases the hold.
+//
+// The owner may be at work until the lease ends on the server. That is after until, by no more than the margin and by what the
+// answer took on which until relies; the other margin is for the clocks. What is to stay taken for longer is left until then.
+func (h *hold) planClear() {
+	l, longest := h.lock, h.longestEver()
+	h.next = never
+	if h.why.keeps() {
+		late := l.reg.transport.lane(l.key).trip().late(longest)
+		h.next = max(h.until.add(2*margin(longest)).add(late), h.extra().kept)
+		h.planned = l.reg.scheduler.set(h, h.next)
+	} else if h.planned {
+		h.planned = false
+		l.reg.scheduler.drop(h)
+	}
+}
+
+// clear has the key of a lost hold removed in the background, when it is time. The owner that releases the hold has that done as
+// well; the first of the two that is confirmed is enough, since a renewal that arrives later finds no key. The caller holds the
+// mutex: so this comes before the end of the hold, and before whatever a later hold leaves.
+func (h *hold) clear() {
+	if h.next > h.lock.reg.clock.now() { // it was due before, as a live one
+		return
+	}
+	h.next, h.planned = never, false
+	s := h.leftover()
+	s.late = false
+	h.lock.reg.scheduler.sweep(s)
 }
 
 // end turns any state into over: the owner releases the lock. It reports whether the hold was valid until then.
@@ -632,6 +666,11 @@ func (h *hold) plan() bool {
 // tick is what the scheduler calls when the hold is due. It returns what is to be sent, if it is time for something.
 func (h *hold) tick() (e errand) {
 	h.mu.Lock()
+	if h.state == lost {
+		h.clear()
+		h.mu.Unlock()
+		return nil
+	}
 	if !h.fresh() {
 		h.unlockLose(leaseOver)
 		return nil

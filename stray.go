@@ -13,14 +13,15 @@ import (
 // this registry has left there, see spring_release.lua, so it is enough to ask for that of the newest. This harms nobody.
 // A call draws the number of its hold while it has the local half, and frees that only when the hold is over or
 // abandoned. So when there is a stray with some number, all holds of this path with smaller ones are over, and those to
-// come have larger ones, which no removal of this stray touches, however late it arrives.
+// come have larger ones, which no removal of this stray touches, however late it arrives. One of a hold that is lost, and whose
+// owner has not released it, has the largest number that was drawn so far: so that is true of it, too.
 type stray struct {
 	lock  *Lock
 	place place
 
 	// The scheduler's mutex guards the rest.
 
-	value  string          // of the newest hold that is over
+	value  string          // of the newest hold that is over, or lost
 	lease  time.Duration   // the longest that this hold has had
 	gone   instant         // removals only: when the key has expired even if no command ever arrives
 	freed  func(gone bool) // removals only: frees the local half; gone: the key is known to be gone; nil once called
@@ -69,6 +70,11 @@ func (h *hold) removal(freed func(gone bool)) *stray {
 func (h *hold) abandoned() *stray {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	return h.leftover()
+}
+
+// leftover is what a hold leaves behind. The caller holds the mutex.
+func (h *hold) leftover() *stray {
 	l := h.lock
 	longest := h.longestEver()
 	s := &stray{
@@ -101,7 +107,8 @@ func (l *Lock) unclaimed(number string) *stray {
 
 // merge makes the stray of an older hold that of a newer one too. The older one's local half is free, since the newer one
 // had it, so what remains of the older one is a grant that may arrive. The answer to a removal of the older one that is under
-// way counts no more: it says nothing about the newer one.
+// way counts no more: it says nothing about the newer one. It does if both are of the same hold, which was lost first; then
+// another removal may be under way, too, and the first that is answered ends the stray.
 func (t *stray) merge(newer *stray) {
 	t.value, t.lease, t.gone, t.freed, t.kept = newer.value, newer.lease, newer.gone, newer.freed, newer.kept
 	t.watch = max(t.watch, newer.watch)
@@ -262,7 +269,7 @@ func (e sweeping) done(a answer, _ int64, err error) {
 // now, if anything. The caller holds the mutex.
 func (s *scheduler) swept(e sweeping, err error) (freed func(gone bool)) {
 	t, now := e.stray, s.reg.clock.now()
-	if e.value != t.value { // see merge
+	if e.value != t.value || s.strays[t.place] != t { // see merge
 		return nil
 	}
 	// No more than a pipeline of them in each pause, or, when Redis begins to answer, as fast as it does: see hasten.
@@ -290,6 +297,9 @@ func (s *scheduler) swept(e sweeping, err error) (freed func(gone bool)) {
 	}
 	if finished {
 		delete(s.strays, t.place)
+		if t.index >= 0 {
+			heap.Remove(&s.sweeps, t.index)
+		}
 	} else {
 		s.sweepAt(t, now.add(pause*time.Duration(max(1, len(s.strays)/batch))))
 		s.soon(t.due)

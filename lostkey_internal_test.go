@@ -1,0 +1,68 @@
+package lockregistry
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Only where the key of a lost hold may still be there it is to be removed, and at a time that no earlier look of the scheduler
+// takes for now.
+func TestLock_WhichLossMayLeaveTheKey(t *testing.T) {
+	r := embedded(t)
+	for _, c := range []struct {
+		why   loss
+		keeps bool
+	}{
+		{leaseOver, true},
+		{renewedTooLate, true},
+		{grantedTwice, true},
+		{keyGone, false},
+		{keyTaken, false},
+		{forced, false},
+	} {
+		h := r.newLock("42").newHold(&request{lease: leaseOf(time.Hour)})
+		now := r.clock.now()
+		require.True(t, h.grant(now, now))
+		h.mu.Lock()
+		h.unlockLose(c.why)
+		r.scheduler.mu.Lock()
+		planned := h.index >= 0
+		r.scheduler.mu.Unlock()
+		require.Equal(t, c.keeps, planned, losses[c.why])
+		require.Equal(t, c.keeps, h.next != never, losses[c.why])
+		require.Nil(t, h.tick()) // it was due before, and another call has found the loss
+		require.Zero(t, r.Stats().Strays, losses[c.why])
+		h.end(now)
+		require.Negative(t, h.index)
+	}
+}
+
+// The removal of a lost hold is under way when its owner has it removed, too. The first answer ends both, and the second one is
+// not about what a later hold leaves.
+func TestLock_TwoRemovalsOfALostHold(t *testing.T) {
+	r := embedded(t)
+	l, s := r.newLock("42"), r.scheduler
+	left := func() *stray {
+		t := l.newHold(&request{lease: leaseOf(time.Minute)}).abandoned()
+		t.late = false
+		return t
+	}
+	first, later := left(), left()
+	e := sweeping{first, first.value, first.ticket, first.lease, first.kept, false}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	defer clear(s.strays)
+	s.strays[first.place] = first
+	s.sweepAt(first, never)
+	s.swept(e, nil)
+	require.Empty(t, s.strays)
+	require.Empty(t, s.sweeps)
+	s.strays[later.place] = later
+	for _, err := range []error{nil, errNoAnswer} {
+		s.swept(e, err)
+		require.Same(t, later, s.strays[later.place])
+		require.Empty(t, s.sweeps)
+	}
+}
