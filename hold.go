@@ -58,7 +58,7 @@ type hold struct {
 	chosen instant                // when the command was sent that set lease
 	owner  instant                // since when its owner has it
 	since  instant                // when this process got the key; hand-over does not change it
-	next   instant                // when to renew; never without renewal, and while the scheduler's own is under way; lost: see clear
+	next   instant                // when to renew; never without renewal, and while the scheduler's is under way; lost: see clear
 	short  time.Duration          // the lease that a release of another process has given it, until it is lengthened; 0 then
 	taker  owner                  // the goroutine that has acquired it, if a Hold is the owner
 	ends   endings                // the contexts that end with this hold
@@ -302,7 +302,7 @@ func (h *hold) unlockLose(why loss) {
 	h.tellLost(held, losses[why])
 }
 
-// planClear has the scheduler look at a hold that is lost once more, to remove its key, unless Redis has said that it is gone. A key
+// planClear has the scheduler look at a lost hold once more, to remove its key, unless Redis has said that it is gone. A key
 // can outlive its lease by far, when the server's clock was set back, and nobody knows when the owner releases the hold.
 //
 // The owner may be at work until the lease ends on the server. That is after until, by no more than the margin and by what the

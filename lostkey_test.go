@@ -125,7 +125,7 @@ func TestLock_NothingIsSentForAKeyThatIsGone(t *testing.T) {
 	}
 }
 
-// An owner that unlocks before it is time has the key removed at once, and nothing is sent later. Close leaves the key to its lease.
+// An owner that unlocks before it is time has the key removed at once, and nothing is sent later. Close leaves it to its lease.
 func TestLock_TheKeyOfALostHoldIsRemovedOnce(t *testing.T) {
 	for name, c := range map[string]struct {
 		ends  func(r *lockregistry.Registry, l *lockregistry.Lock, ctx context.Context) error
@@ -160,7 +160,7 @@ func TestLock_TheKeyOfALostHoldIsRemovedOnce(t *testing.T) {
 	}
 }
 
-// The owner unlocks while the removal is under way, and another hold follows: whatever answer comes first, both are done with, and
+// The owner unlocks while the removal is under way, and another hold follows: whichever is answered first, both are over, and
 // the later hold is not touched.
 func TestLock_ALostHoldIsUnlockedDuringItsRemoval(t *testing.T) {
 	for name, fates := range map[string][]fate{
