@@ -390,9 +390,9 @@ func (a *attempt) try(w wish, quick bool, deadline instant) error {
 	return a.judge(&c, &reply, deadline)
 }
 
-// tooFar is why nothing is sent, if so, because the server is far away: the lease is too short to be of use, or the answer would come
-// when the call is over. What that obtained would be nobody's, and keep others out until its removal arrives. In that case the call
-// waits for its end, of which its caller has been told nothing but that Redis could not be asked.
+// tooFar is why nothing is sent, if so, because the server is far away: the lease is too short to be of use, or the answer
+// would come when the call is over. What that obtained would be nobody's, and keep others out until its removal arrives. In
+// that case the call waits for its end, of which its caller has been told nothing but that Redis could not be asked.
 func (a *attempt) tooFar(p *patience) error {
 	reg := a.lock.reg
 	trip := reg.transport.lane(a.lock.key).trip()

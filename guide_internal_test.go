@@ -34,8 +34,8 @@ func (s *speaker) Do(context.Context, rueidis.Completed) rueidis.RedisResult {
 	return *s.says.Load()
 }
 
-// Only what most of several nodes say just now makes a way trusted. When none answers, or none knows the master, commands follow what
-// was known, or the client, and late answers are not believed.
+// Only what most of several nodes say just now makes a way trusted. When none answers, or none knows the master, commands
+// follow what was known, or the client, and late answers are not believed.
 func TestWhichWayIsTrusted(t *testing.T) {
 	client := onMiniredis(t)
 	eval := func(s string) *rueidis.RedisResult {

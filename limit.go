@@ -311,8 +311,9 @@ func (l *limit) setTimer(now instant) {
 // wait sets the timer. Unlike AfterFunc, in fake time, Reset lets others finish first what they do at this instant.
 func (l *limit) wait(now instant) { l.timer.Reset(now.until(min(l.due, l.alarm))) }
 
-// silentAt is when the server has been silent for too long. While nothing has been sent yet that is not before now. A probe is sent
-// because an earlier command was given up: the silence began with that. But it must have had time for its own answer.
+// silentAt is when the server has been silent for too long. While nothing has been sent yet that is not before now. A probe
+// is sent because an earlier command was given up: the silence began with that. But it must have had time for its own
+// answer.
 func (l *limit) silentAt(now instant) instant {
 	trip, sent := l.lane.trip(), instant(l.began.Load())
 	if l.of != nil {
@@ -327,8 +328,8 @@ func (l *limit) silentAt(now instant) instant {
 }
 
 // ring is for when the server has been silent for too long, whether the caller goes on waiting or not. It tells whether the lane
-// is to be suspect. A timer that fires late has learned nothing about the server: this process stood still, or its machine did. But
-// when that took very long a failover may have passed unnoticed. The caller holds the mutex.
+// is to be suspect. A timer that fires late has learned nothing about the server: this process stood still, or its machine
+// did. But when that took very long a failover may have passed unnoticed. The caller holds the mutex.
 func (l *limit) ring(now instant) bool {
 	if l.stopped || now < l.alarm {
 		return false
@@ -348,8 +349,8 @@ func (l *limit) ring(now instant) bool {
 // late tells whether a timer that fires so much after its time excuses the server.
 func (*limit) late(by time.Duration) bool { return by >= timerSlack && by <= pauseMost }
 
-// excuses tells whether an answer to a command that was sent at some time may have come late because this process stood still: the
-// timer of its silence should have fired a while ago, and has not, or has fired late.
+// excuses tells whether an answer to a command that was sent at some time may have come late because this process stood
+// still: the timer of its silence should have fired a while ago, and has not, or has fired late.
 func (l *limit) excuses(sent, came instant) bool {
 	if sent.until(came) < lateAnswer {
 		return false

@@ -10,12 +10,13 @@ import (
 // prober sends commands of its own to the master of a lane, one after the other, for two purposes.
 //
 // A caller that has gone before its command was answered says nothing about the server. But a command that nobody waits for any
-// more must be answered as one that somebody waits for, or a server that is frozen would not be noticed where all calls are short.
-// Rueidis does not tell of it. So another command is sent, as if that were the one that was given up: see limit.silence.
+// more must be answered as one that somebody waits for, or a server that is frozen would not be noticed where all calls are
+// short. Rueidis does not tell of it. So another command is sent, as if that were the one that was given up: see
+// limit.silence.
 //
-// And when a lane becomes suspect, that may be because the way has become longer. What is sent on the detour tells nothing until there
-// is one, for which it must be known how far the server is. So three round trips are measured over the client's own connections;
-// their answers are of no other use, since they may come from a master that was deposed.
+// And when a lane becomes suspect, that may be because the way has become longer. What is sent on the detour tells nothing
+// until there is one, for which it must be known how far the server is. So three round trips are measured over the client's
+// own connections; their answers are of no other use, since they may come from a master that was deposed.
 type prober struct {
 	owed    atomic.Int64 // an instant: when a command was sent that was given up since the last probe; 0: there is none
 	lessons atomic.Int32 // round trips that are yet to be measured
@@ -46,8 +47,8 @@ func (l *lane) runProber() {
 	}
 }
 
-// probing is the goroutine that probes, until there is no need to. Who has found it busy has said before what is to be done: so it is
-// seen here, or finds that it is not busy.
+// probing is the goroutine that probes, until there is no need to. Who has found it busy has said before what is to be done:
+// so it is seen here, or finds that it is not busy.
 func (l *lane) probing() {
 	p := &l.probes
 	for {

@@ -653,7 +653,10 @@ func (l *Lock) release(ctx context.Context) (End, error) {
 		return EndLost, h.lostError()
 	}
 	trip := reg.transport.lane(l.key).trip()
-	p := patience{ctx: ctx, since: begun, limit: reg.transport.lane(l.key).plus(unlockLimit), grace: trip.plus(unlockGrace), lease: h.lease.length}
+	p := patience{
+		ctx: ctx, since: begun, limit: reg.transport.lane(l.key).plus(unlockLimit), grace: trip.plus(unlockGrace),
+		lease: h.lease.length,
+	}
 	m := removal{key: l.key, value: h.value, queue: l.queues(), keep: kept.after(begun), age: h.wanted(begun)}
 	l.chances(&m, h, due, begun)
 	removal := l.kind.layout.release(m) // which may have to ask the server for its version

@@ -41,7 +41,7 @@ func (r *roundTrips) sample(sent, came instant) {
 		return
 	}
 	took := min(max(sent.until(came), 0), farthest)
-	r.last.Store(last<<tripBits&(1<<(3*tripBits)-1) | uint64(took/tripUnit+1)) //nolint:gosec // it is positive
+	r.last.Store(last<<tripBits&(1<<(3*tripBits)-1) | uint64(took/tripUnit+1))
 }
 
 // trip is what is known of the way to a master at some moment.
@@ -55,11 +55,11 @@ func (r *roundTrips) trip() trip {
 	a, b, c := last&tripMask, last>>tripBits&tripMask, last>>(2*tripBits)
 	switch {
 	case c != 0:
-		return trip{time.Duration(min(a, b, c)-1) * tripUnit, true} //nolint:gosec // 21 bits
+		return trip{time.Duration(min(a, b, c)-1) * tripUnit, true}
 	case b != 0:
-		return trip{time.Duration(min(a, b)-1) * tripUnit, false} //nolint:gosec // 21 bits
+		return trip{time.Duration(min(a, b)-1) * tripUnit, false}
 	case a != 0:
-		return trip{time.Duration(a-1) * tripUnit, false} //nolint:gosec // 21 bits
+		return trip{time.Duration(a-1) * tripUnit, false}
 	default:
 		return trip{}
 	}

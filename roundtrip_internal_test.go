@@ -20,17 +20,32 @@ func TestRoundTrips(t *testing.T) {
 		base    time.Duration
 		known   bool
 	}{
-		"none":                       {nil, 0, false},
-		"two":                        {exchanges{{0, 20 * ms}, {s, s + 10*ms}}, 10 * ms, false},
-		"three":                      {exchanges{{0, 20 * ms}, {s, s + 10*ms}, {2 * s, 2*s + 30*ms}}, 10 * ms, true},
-		"the last three":             {exchanges{{0, ms}, {s, s + 20*ms}, {2 * s, 2*s + 30*ms}, {3 * s, 3*s + 40*ms}}, 20 * ms, true},
-		"a freeze":                   {exchanges{{0, ms}, {s, s + ms}, {2 * s, 2*s + ms}, {3 * s, 6 * s}, {3*s + ms, 6 * s}, {4 * s, 6 * s}, {5 * s, 6 * s}}, ms, true},
-		"a step":                     {exchanges{{0, ms}, {s, s + ms}, {2 * s, 2*s + ms}, {3 * s, 3*s + 900*ms}, {4 * s, 4*s + 900*ms}, {5 * s, 5*s + 900*ms}}, 900 * ms, true},
-		"back at once":               {exchanges{{0, s}, {s, 2 * s}, {2 * s, 3 * s}, {3 * s, 3*s + 2*ms}}, 2 * ms, true},
-		"farther than is supported":  {exchanges{{0, 3 * s}, {3 * s, 6 * s}, {6 * s, 9 * s}}, s, true},
-		"at the same time":           {exchanges{{0, 0}, {0, 0}, {0, 0}}, 0, true},
-		"one that overlaps is none":  {exchanges{{0, 100 * ms}, {50 * ms, 110 * ms}, {s, s + 70*ms}, {2 * s, 2*s + 80*ms}}, 70 * ms, true},
-		"soon after another is none": {exchanges{{0, 5 * ms}, {s, s + 5*ms}, {2 * s, 2*s + 5*ms}, {2*s + 5*ms, 2*s + 6*ms}}, 5 * ms, true},
+		"none":  {nil, 0, false},
+		"two":   {exchanges{{0, 20 * ms}, {s, s + 10*ms}}, 10 * ms, false},
+		"three": {exchanges{{0, 20 * ms}, {s, s + 10*ms}, {2 * s, 2*s + 30*ms}}, 10 * ms, true},
+		"the last three": {
+			exchanges{{0, ms}, {s, s + 20*ms}, {2 * s, 2*s + 30*ms}, {3 * s, 3*s + 40*ms}},
+			20 * ms, true,
+		},
+		"a freeze": {
+			exchanges{{0, ms}, {s, s + ms}, {2 * s, 2*s + ms}, {3 * s, 6 * s}, {3*s + ms, 6 * s}, {4 * s, 6 * s}, {5 * s, 6 * s}},
+			ms, true,
+		},
+		"a step": {
+			exchanges{{0, ms}, {s, s + ms}, {2 * s, 2*s + ms}, {3 * s, 3*s + 900*ms}, {4 * s, 4*s + 900*ms}, {5 * s, 5*s + 900*ms}},
+			900 * ms, true,
+		},
+		"back at once":              {exchanges{{0, s}, {s, 2 * s}, {2 * s, 3 * s}, {3 * s, 3*s + 2*ms}}, 2 * ms, true},
+		"farther than is supported": {exchanges{{0, 3 * s}, {3 * s, 6 * s}, {6 * s, 9 * s}}, s, true},
+		"at the same time":          {exchanges{{0, 0}, {0, 0}, {0, 0}}, 0, true},
+		"one that overlaps is none": {
+			exchanges{{0, 100 * ms}, {50 * ms, 110 * ms}, {s, s + 70*ms}, {2 * s, 2*s + 80*ms}},
+			70 * ms, true,
+		},
+		"soon after another is none": {
+			exchanges{{0, 5 * ms}, {s, s + 5*ms}, {2 * s, 2*s + 5*ms}, {2*s + 5*ms, 2*s + 6*ms}},
+			5 * ms, true,
+		},
 	} {
 		var r roundTrips
 		for _, x := range c.samples {
@@ -139,7 +154,10 @@ func (w distantWire) Do(ctx context.Context, _ rueidis.Completed) rueidis.RedisR
 }
 
 // fromAfar runs a test in fake time with a lane of a server that is known to be so far away.
-func fromAfar(t *testing.T, trip time.Duration, test func(t *testing.T, way *transport, d *distant, ask func(context.Context, time.Duration) answer)) {
+func fromAfar(
+	t *testing.T, trip time.Duration,
+	test func(t *testing.T, way *transport, d *distant, ask func(context.Context, time.Duration) answer),
+) {
 	t.Helper()
 	client := onMiniredis(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -175,11 +193,13 @@ func TestACallThatIsGivenUpMakesNobodySuspect(t *testing.T) {
 	}
 }
 
-// A server that is silent is suspect when the oldest command has had no answer for too long, whether its caller waits or not. What
-// was sent before and is answered after that is late, whatever it took.
+// A server that is silent is suspect when the oldest command has had no answer for too long, whether its caller waits or
+// not. What was sent before and is answered after that is late, whatever it took.
 func TestASilentServerIsSuspect(t *testing.T) {
 	for _, trip := range distances {
-		for name, patience := range map[string]time.Duration{"its caller waits": time.Minute, "its caller has gone": 60 * time.Millisecond} {
+		for name, patience := range map[string]time.Duration{
+			"its caller waits": time.Minute, "its caller has gone": 60 * time.Millisecond,
+		} {
 			t.Run(trip.String()+", "+name, func(t *testing.T) {
 				fromAfar(t, trip, func(t *testing.T, way *transport, d *distant, ask func(context.Context, time.Duration) answer) {
 					l := way.first

@@ -48,8 +48,8 @@ func (t *transport) laneAt(address string) *lane {
 }
 
 // reroute takes in which masters the nodes name. Slots that are missing keep their lanes: while nodes disagree, what is known of
-// the master that they had is of use. So do lanes that are wary: the word of nodes may change back. Only one goroutine calls it at
-// a time.
+// the master that they had is of use. So do lanes that are wary: the word of nodes may change back. Only one goroutine calls
+// it at a time.
 func (t *transport) reroute(all topology.Map) {
 	old := t.routes.Load()
 	of := *old.of

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -47,18 +48,18 @@ func (d *distance) carry(from, to net.Conn) {
 	}
 	under := make(chan chunk, 10_000)
 	go func() {
-		defer to.Close()
+		defer func() { _ = to.Close() }()
 		for c := range under {
 			<-time.After(time.Until(c.due))
 			if _, err := to.Write(c.said); err != nil {
 				break
 			}
 		}
-		for range under { //nolint:revive // so that nobody waits for room
+		for range under { // so that nobody waits for room
 		}
 	}()
 	defer close(under)
-	defer from.Close()
+	defer func() { _ = from.Close() }()
 	for {
 		said := make([]byte, 32<<10)
 		n, err := from.Read(said)
@@ -69,13 +70,16 @@ func (d *distance) carry(from, to net.Conn) {
 	}
 }
 
-var trips = []time.Duration{1, 50, 150, 400, 900}
+var trips = []time.Duration{
+	time.Millisecond, 50 * time.Millisecond, 150 * time.Millisecond, 400 * time.Millisecond, 900 * time.Millisecond,
+}
 
 // eachTrip runs a test in fake time with a registry that knows how far away its server is.
-func eachTrip(t *testing.T, test func(w *world, trip time.Duration, registry func(...lockregistry.Option) *lockregistry.Registry)) {
+func eachTrip(
+	t *testing.T, test func(w *world, trip time.Duration, registry func(...lockregistry.Option) *lockregistry.Registry),
+) {
 	t.Helper()
 	for _, trip := range trips {
-		trip *= time.Millisecond
 		t.Run(trip.String(), func(t *testing.T) {
 			fakeWorld(t, func(w *world) {
 				test(w, trip, func(opts ...lockregistry.Option) *lockregistry.Registry {
@@ -100,10 +104,10 @@ func TestShortContextsOnASlowLink(t *testing.T) {
 					var all sync.WaitGroup
 					var got atomic.Int32
 					for i := range 3 {
-						all.Go(func() { w.unhurried(r.Obtain(fmt.Sprint(i)), trip, end, contended, &got) })
-						path := fmt.Sprint("other", i)
+						all.Go(func() { w.unhurried(r.Obtain(strconv.Itoa(i)), trip, end, contended, &got) })
+						path := "other" + strconv.Itoa(i)
 						if contended {
-							path = fmt.Sprint(i)
+							path = strconv.Itoa(i)
 						}
 						all.Go(func() { w.hurried(r.Obtain(path), short, end) })
 					}
@@ -240,7 +244,6 @@ func TestHandOverOnASlowLink(t *testing.T) {
 // A way that becomes long is learned within a few round trips; calls that wait get through meanwhile.
 func TestALinkThatBecomesSlow(t *testing.T) {
 	for _, trip := range trips {
-		trip *= time.Millisecond
 		t.Run(trip.String(), func(t *testing.T) {
 			fakeWorld(t, func(w *world) {
 				dial, d := w.far(time.Millisecond)

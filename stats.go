@@ -22,8 +22,9 @@ type Stats struct {
 
 	Strays int // removals that are not confirmed, and grants without an answer, that are removed in the background
 
-	// Oldest is the age of the oldest of the holds, since its owner has it; of one that readers share, since the first of them had it.
-	// It is 0 without holds. One that is much older than its work takes is of an owner that hangs, or that has forgotten to unlock.
+	// Oldest is the age of the oldest of the holds, since its owner has it; of one that readers share, since the first of them
+	// had it. It is 0 without holds. One that is much older than its work takes is of an owner that hangs, or that has
+	// forgotten to unlock.
 	Oldest time.Duration
 
 	HandOvers uint64 // holds that went from one goroutine of this process to the next

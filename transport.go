@@ -70,7 +70,7 @@ type lane struct {
 	heard     atomic.Int64 // an instant: when the newest answer came, or an older one of a moment before
 	told      atomic.Int64 // an instant: when the newest message came
 	wary      atomic.Int64 // an instant: until when
-	suspected atomic.Int64 // an instant: when a command had had no answer for too long; an answer to what was sent before is late
+	suspected atomic.Int64 // an instant: when the server was found silent; an answer to what was sent before is late
 	trips     roundTrips
 	probes    prober
 	last      atomic.Int64  // what heard was when a connection broke last
@@ -563,9 +563,9 @@ func (l *lane) beWary(now instant) {
 }
 
 // suspect is for when a command that was sent at some time has had no answer for too long. What was sent before now is late, if
-// it is answered at all, even if it has not taken long: a master that was frozen answers all that was sent to it in between as soon
-// as it goes on. While the lane is wary, only a command that was sent since tells anything new: that the detour, if there was one
-// by then, is silent as well.
+// it is answered at all, even if it has not taken long: a master that was frozen answers all that was sent to it in between
+// as soon as it goes on. While the lane is wary, only a command that was sent since tells anything new: that the detour, if
+// there was one by then, is silent as well.
 func (l *lane) suspect(sent, now instant) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -120,9 +120,9 @@ func New(opts ...Option) (lockregistry.Observer, error) {
 	return lockregistry.Observer{Acquired: r.acquired, Released: r.released, Lost: r.lost, Renewing: r.renewing}, nil
 }
 
-// ReportOldest reports the gauge lockregistry.hold.oldest, with the attribute lockregistry.prefix: the age of the oldest hold of a
-// registry, whose [lockregistry.Registry.Stats] is asked each time that metrics are collected. Unregister what it returns before
-// the registry is closed. Of the options only [WithMeterProvider] matters.
+// ReportOldest reports the gauge lockregistry.hold.oldest, with the attribute lockregistry.prefix: the age of the oldest
+// hold of a registry, whose [lockregistry.Registry.Stats] is asked each time that metrics are collected. Unregister what it
+// returns before the registry is closed. Of the options only [WithMeterProvider] matters.
 func ReportOldest(
 	prefix string, stats func() lockregistry.Stats, opts ...Option,
 ) (metric.Registration, error) {
