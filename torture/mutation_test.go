@@ -75,7 +75,7 @@ var mutations = []mutation{
 	},
 	{
 		"renewals of unknown outcome are forgotten", "hold.go",
-		"case unknown(err): // it may shorten the lease yet", "case false:",
+		"open := unknown(err) // an error", "open := err == nil // an error",
 		"TestOvertakenRenewal",
 	},
 	{
@@ -180,7 +180,7 @@ var mutations = []mutation{
 	},
 	{
 		"no answer is late", "transport.go",
-		"case took >= late:", "case false:",
+		"came, took := x.came, x.sent.until(x.came)\n", "came, took := x.came, time.Duration(0)\n\tx.sent = came\n",
 		"TestOutage$",
 	},
 	{
@@ -190,12 +190,12 @@ var mutations = []mutation{
 	},
 	{
 		"commands keep to the connections that were silent", "transport.go",
-		"\t\t\t\tway = fresh", "\t\t\t\t_ = way",
+		"\t\t\tway, e.trusted = fresh, true", "\t\t\te.trusted = true",
 		"TestOutage$",
 	},
 	{
 		"a connection that the old master has greeted late is used", "transport.go",
-		"if !expected || since.until(now) >= detourWait || l.closed", "if now < since || l.closed",
+		"if client == nil || since.until(now) >= l.trip().connect() || l.closed", "if client == nil || l.closed",
 		"TestOutage$",
 	},
 	{
@@ -275,7 +275,7 @@ var mutations = []mutation{
 	},
 	{
 		"a hold that was found is lost with its own message", "queue.go",
-		"a.hold.awaitMessage(a.lock.reg.clock.now().add(suspicion + a.lock.reg.acknowledging()))", "a.hold.awaitMessage(0)",
+		"a.hold.awaitMessage(a.lock.reg.clock.now().add(plus(a.lock.reg.acknowledging(), suspicion)))", "a.hold.awaitMessage(0)",
 		"TestQueueOutcomes",
 	},
 	{
