@@ -185,7 +185,7 @@ func TestLockerWithBadInput(t *testing.T) {
 	_, err := gocronlock.NewLocker(locks.Registry).Lock(t.Context(), "")
 	require.ErrorContains(t, err, "the path is empty")
 	_, err = gocronlock.NewElector(nil, "", leader.WithLease(-1))
-	require.ErrorContains(t, err, "gocronlock: elector: leader: new: the registry is nil\nthe role is empty\nWithLease(-1ns)")
+	require.ErrorContains(t, err, "gocronlock: elector: leader: new: the registry is nil; the role is empty; WithLease(-1ns)")
 }
 
 // One node runs all jobs; when it ends, the other one does from the next tick on.
