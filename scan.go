@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/redis/rueidis"
 
+	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/topology"
 )
 
@@ -193,8 +194,8 @@ func (p *pass) step(n node, cursor string) (next keysStep, err error) {
 	next.cursor, err1 = rows[0].ToString()
 	next.keys, err2 = rows[1].AsStrSlice()
 	next.long, err3 = rows[2].AsStrSlice()
-	if err := errors.Join(err1, err2, err3); err != nil {
-		return next, errors.Join(errStrange, err)
+	if err := fault.Join(err1, err2, err3); err != nil {
+		return next, fault.Join(errStrange, err)
 	}
 	return next, nil
 }

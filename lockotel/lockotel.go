@@ -48,6 +48,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/internal/fault"
 )
 
 // scope names the meter and the tracer.
@@ -85,7 +86,7 @@ type settings struct {
 func WithMeterProvider(p metric.MeterProvider) Option {
 	return func(s *settings) {
 		if p == nil {
-			s.err = errors.Join(s.err, errors.New("WithMeterProvider(nil): leave the option out for the global one"))
+			s.err = fault.Join(s.err, errors.New("WithMeterProvider(nil): leave the option out for the global one"))
 		}
 		s.meters = p
 	}
@@ -96,7 +97,7 @@ func WithMeterProvider(p metric.MeterProvider) Option {
 func WithTracerProvider(p trace.TracerProvider) Option {
 	return func(s *settings) {
 		if p == nil {
-			s.err = errors.Join(s.err, errors.New("WithTracerProvider(nil): leave the option out for the global one"))
+			s.err = fault.Join(s.err, errors.New("WithTracerProvider(nil): leave the option out for the global one"))
 		}
 		s.tracers = p
 	}
@@ -154,7 +155,7 @@ func settingsOf(opts []Option) (settings, error) {
 	s := settings{meters: otel.GetMeterProvider(), tracers: otel.GetTracerProvider()}
 	for _, o := range opts {
 		if o == nil {
-			s.err = errors.Join(s.err, errors.New("an option is nil"))
+			s.err = fault.Join(s.err, errors.New("an option is nil"))
 			continue
 		}
 		o(&s)
@@ -184,12 +185,12 @@ func (r *reporter) instruments(m metric.Meter) error {
 	histogram := func(name, what string) metric.Float64Histogram {
 		h, err := m.Float64Histogram(name, metric.WithUnit("s"), metric.WithDescription(what),
 			metric.WithExplicitBucketBoundaries(buckets...))
-		failed = errors.Join(failed, err)
+		failed = fault.Join(failed, err)
 		return h
 	}
 	counter := func(name, unit, what string) metric.Int64Counter {
 		c, err := m.Int64Counter(name, metric.WithUnit(unit), metric.WithDescription(what))
-		failed = errors.Join(failed, err)
+		failed = fault.Join(failed, err)
 		return c
 	}
 	r.acquire = histogram("lockregistry.acquire.duration", "How long calls took to get their lock, or not to get it.")

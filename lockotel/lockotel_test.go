@@ -318,8 +318,8 @@ func (refusingMeter) Float64Histogram(string, ...metric.Float64HistogramOption) 
 
 func TestNewWithBadInput(t *testing.T) {
 	_, err := lockotel.New(nil, lockotel.WithMeterProvider(nil), lockotel.WithTracerProvider(nil))
-	require.EqualError(t, err, "lockotel: new: an option is nil\n"+
-		"WithMeterProvider(nil): leave the option out for the global one\n"+
+	require.EqualError(t, err, "lockotel: new: an option is nil; "+
+		"WithMeterProvider(nil): leave the option out for the global one; "+
 		"WithTracerProvider(nil): leave the option out for the global one")
 	_, err = lockotel.New(lockotel.WithMeterProvider(refusing{}))
 	require.ErrorContains(t, err, "lockotel: new: no histograms")

@@ -55,8 +55,8 @@ func (s *service) addOneLocked(ctx context.Context, c *counter) (waited time.Dur
 	// The context that the lock gives ends when the lock is lost: then nothing more is written.
 	ctx, cancel := finishing(ctx)
 	defer cancel()
-	err = s.addOne(lock.Context(ctx), c)
-	return waited, errors.Join(err, lock.Unlock(ctx))
+	defer func() { err = errors.Join(err, lock.Unlock(ctx)) }()
+	return waited, s.addOne(lock.Context(ctx), c)
 }
 
 func (s *service) addOneUnlocked(ctx context.Context, c *counter) error {
