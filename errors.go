@@ -97,6 +97,7 @@ const (
 	forced
 	grantedTwice
 	unreachable
+	goroutineGone
 )
 
 // losses are their names, and lostErrors what callers get.
@@ -104,6 +105,7 @@ var (
 	losses = [...]Loss{
 		leaseOver: LeaseOver, keyGone: KeyGone, keyTaken: KeyTaken, renewedTooLate: RenewedTooLate, forced: Forced,
 		grantedTwice: GrantedTwice, unreachable: "nobody can reach the hold",
+		goroutineGone: "its goroutine has ended without Unlock",
 	}
 	lostErrors = func() (all [len(losses)]error) {
 		for i, why := range losses {

@@ -18,3 +18,6 @@ func HandOver(l *Lock, between func()) bool {
 	l.unpin()
 	return true
 }
+
+// ManyGoroutines has a registry believe that the process has too many goroutines to look at them. It has done nothing before.
+func ManyGoroutines(r *Registry) { r.scheduler.most = 0 }

@@ -83,8 +83,8 @@ type extras struct {
 	found    instant         // until when the message of the grant may come although the hold is live
 	token    uint64          // the owner's fencing token; 0: it has none
 	spare    int32           // how many more of them there are, for the owners to which the hold is handed
-	stranded int32           // how many of its owners nobody can reach, see [Hold]
 	takers   map[owner]owner // of a reader's: the goroutines that have acquired it, by Hold
+	stranded map[owner]bool  // its owners that will never release it, see strand
 }
 
 // extra is what a hold has of that, to be read. The caller holds the mutex.
@@ -370,6 +370,9 @@ func (h *hold) adopt(q *request, renewed bool) bool {
 		return false
 	}
 	h.leads, h.owner = q.leads, now
+	if h.extra().stranded != nil { // the owner before was, and yet another goroutine has unlocked for it
+		h.own().stranded = nil
+	}
 	if h.extra().atLeast != q.atLeast {
 		h.own().atLeast = q.atLeast
 	}
@@ -545,25 +548,42 @@ func (h *hold) forget(o owner) {
 	cancelAll(ends, context.Canceled)
 }
 
-// strand is for an owner that nobody can reach, and that will never release its part of the hold: its contexts end. Its work
-// may still be running, so the hold goes on for as long as its lease, or longer if others share it; then it is lost.
+// strand is for an owner that will never release its part of the hold, because nobody can reach it, or since its goroutine has
+// ended: its contexts end. Its work may still be running, so the hold goes on for as long as its lease, or longer if others
+// share it; then it is lost.
 func (h *hold) strand(o owner) {
 	h.mu.Lock()
 	if !h.fresh() {
 		h.unlockLose(leaseOver)
 		return
 	}
-	h.own().stranded++
+	e := h.own()
+	if e.stranded == nil {
+		e.stranded = map[owner]bool{}
+	}
+	e.stranded[o] = true
 	ends := h.ends.of(o)
 	h.mu.Unlock()
+	key := slog.String("key", h.lock.key)
+	if o.isGoroutine() {
+		cancelAll(ends, goroutineGone.err())
+		h.lock.reg.journal.log(slog.LevelWarn, "a goroutine has ended without Unlock: the key of its lock is left to its lease",
+			key, slog.Uint64("goroutine", uint64(o)))
+		return
+	}
 	cancelAll(ends, unreachable.err())
-	h.lock.reg.journal.log(slog.LevelWarn, "a hold was not released, and nobody can reach it: its key is left to its lease",
-		slog.String("key", h.lock.key))
+	h.lock.reg.journal.log(slog.LevelWarn, "a hold was not released, and nobody can reach it: its key is left to its lease", key)
 }
 
-// deserted tells whether nobody can reach any owner. The number of owners needs no mutex: see several.
+func (h *hold) isStranded(o owner) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.extra().stranded[o]
+}
+
+// deserted tells whether no owner will release the hold. The number of owners needs no mutex: see several.
 func (h *hold) deserted() bool {
-	stranded := int64(h.extra().stranded)
+	stranded := int64(len(h.extra().stranded))
 	return stranded > 0 && stranded >= h.lock.owners()
 }
 

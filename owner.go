@@ -22,6 +22,9 @@ func newValued() owner { return valued | owner(lastOwner.Add(1)) }
 // isValued tells whether a Hold is the owner. No call can act as it: it locks once, and unlocks by Release.
 func (o owner) isValued() bool { return o&(made|valued) == valued }
 
+// isGoroutine tells whether a goroutine is the owner, by its number.
+func (o owner) isGoroutine() bool { return o&(made|valued) == 0 && o != nobody }
+
 // newOnce is the owner of one run of Once.
 func newOnce() owner { return newValued() | single }
 

@@ -18,6 +18,7 @@ import (
 type scheduler struct {
 	reg  *Registry
 	fake bool          // time is that of a test, see strand
+	most int           // with more goroutines none is looked for that is gone; see gone.go
 	wake chan struct{} // has room for one
 	quit chan struct{}
 	done sync.WaitGroup
@@ -37,6 +38,7 @@ type scheduler struct {
 	stranded []stranded      // yet to be announced
 	failing  bool            // pipelines fail, which is logged once
 	refused  instant         // when one did last because the server refused what it was to write; 0: not since they succeed
+	nextLook instant         // when to look for goroutines that are gone; never while one looks
 	switches switches
 	failures failures
 }
@@ -62,7 +64,7 @@ func newScheduler(r *Registry) *scheduler {
 	fake := now == now.Round(0) //nolint:staticcheck // Equal does not compare the monotonic part
 	return &scheduler{
 		reg: r, fake: fake, wake: make(chan struct{}, 1), quit: make(chan struct{}), armed: never,
-		strays: map[place]*stray{}, switches: switchesOf(r.client),
+		strays: map[place]*stray{}, most: goneMost, switches: switchesOf(r.client),
 	}
 }
 
@@ -194,6 +196,10 @@ func (s *scheduler) turn() instant {
 	defer s.mu.Unlock()
 	s.renewals = append(s.renewals, renewals...)
 	for n := len(s.renewals); n > 0 && s.hire(false); n -= batch { //nolint:revive // the condition does the work
+	}
+	if len(due) > 0 && now >= s.nextLook {
+		s.nextLook = never
+		s.done.Go(s.lookForGone)
 	}
 	s.armed = s.clean(now)
 	if len(s.holds) > 0 {

@@ -1,0 +1,111 @@
+package lockregistry
+
+import (
+	"bytes"
+	"runtime"
+	"strconv"
+	"time"
+)
+
+// A goroutine that locks, and ends without unlocking, has left a hold behind that would be renewed for as long as its process
+// lives: a handler that panics, say, where net/http recovers. The runtime tells nobody that a goroutine has ended. But it prints
+// the stacks of those that live, with their numbers, and no number is used twice. For that it stops the program, for 1 to 2 ms
+// per thousand goroutines with short stacks. So it is asked now and then, only while a goroutine has had a renewed hold for
+// longer than a lease, and never where goroutines are too many.
+const (
+	// With a third of a lease to the next turn of the scheduler, a goroutine that is gone is noticed within two leases, or a
+	// minute if that is longer.
+	goneEvery = 20 * time.Second
+	goneShare = 1000  // the program is stopped for a thousandth of the time at most
+	goneMost  = 10000 // goroutines
+)
+
+// lookForGone is what a goroutine of its own does for the scheduler.
+func (s *scheduler) lookForGone() {
+	pause := goneEvery
+	if suspects := s.suspects(); len(suspects) > 0 {
+		began := s.reg.clock.now()
+		living := livingGoroutines(s.most)
+		pause = max(pause, goneShare*began.until(s.reg.clock.now()))
+		if living != nil {
+			strandGone(suspects, living)
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.nextLook = s.reg.clock.now().add(pause)
+}
+
+// suspects are the goroutines that have had a renewed hold for longer than its lease.
+func (s *scheduler) suspects() (all []stranded) {
+	s.mu.Lock()
+	holds := append([]*hold(nil), s.holds...) // one that is renewed is in there until it is lost or over
+	s.mu.Unlock()
+	for _, h := range holds {
+		if !h.mayBeLeft() {
+			continue
+		}
+		for _, o := range h.lock.half().owned() {
+			if o.isGoroutine() && !h.isStranded(o) {
+				all = append(all, stranded{h, o})
+			}
+		}
+	}
+	return all
+}
+
+func (h *hold) mayBeLeft() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	now := h.lock.reg.clock.now()
+	return h.renewed && h.freshAt(now) && h.owner.until(now) >= h.lease.length
+}
+
+// strandGone strands those of the suspects whose goroutines have ended.
+//
+// Such a goroutine may have unlocked before it ended, and another owner may have the hold by now. So it is asked here whether the
+// hold is still the goroutine's: if it is, it stays so until it is lost, since no call comes from a goroutine that has ended, and
+// the others that may unlock for it have the context of Lock.Context, or have nested in the hold: then it is left alone. A
+// goroutine that does either only from now on, with a context of Do that has outlived it, finds that the hold is lost with
+// its lease; and when it unlocks sooner, and hands the hold over, adopt undoes this.
+func strandGone(suspects []stranded, living map[owner]bool) {
+	for _, g := range suspects {
+		l := g.hold.lock
+		if !living[g.owner] && l.heldBy(g.owner) == g.hold && !l.lent(g.owner) {
+			g.hold.strand(g.owner)
+		}
+	}
+}
+
+// livingGoroutines are all of this process, also those outside of the bubble of a test with testing/synctest. It is nil when
+// that is not known: there are more than limit, or the runtime prints them in a way that is not known here.
+func livingGoroutines(limit int) map[owner]bool {
+	n := runtime.NumGoroutine()
+	if n > limit {
+		return nil
+	}
+	const usual, most = 1 << 10, 1 << 13 // bytes for each
+	for each := usual; each <= most; each *= 2 {
+		buf := make([]byte, 1<<16+n*each)
+		if printed := runtime.Stack(buf, true); printed < len(buf) { // or else some may be missing
+			return goroutinesOf(buf[:printed])
+		}
+	}
+	return nil
+}
+
+// goroutinesOf takes the numbers from stacks, each of which begins with a line like "goroutine 42 [running]:".
+func goroutinesOf(stacks []byte) map[owner]bool {
+	living := map[owner]bool{}
+	for line := range bytes.Lines(stacks) {
+		rest, ok := bytes.CutPrefix(line, []byte("goroutine "))
+		number, _, _ := bytes.Cut(rest, []byte(" "))
+		if id, err := strconv.ParseUint(string(number), 10, 64); ok && err == nil {
+			living[owner(id)] = true
+		}
+	}
+	if !living[owner(goroutineID())] {
+		return nil
+	}
+	return living
+}

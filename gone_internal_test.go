@@ -1,0 +1,43 @@
+package lockregistry
+
+import (
+	"fmt"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestLivingGoroutines(t *testing.T) {
+	numbers, quit, done := make(chan owner), make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		numbers <- owner(goroutineID())
+		<-quit
+	}()
+	other := <-numbers
+	living := livingGoroutines(math.MaxInt)
+	require.True(t, living[other])
+	require.True(t, living[owner(goroutineID())])
+	close(quit)
+	<-done
+	require.Eventually(t, func() bool {
+		living := livingGoroutines(math.MaxInt)
+		return living != nil && !living[other]
+	}, 10*time.Second, time.Millisecond)
+	require.Nil(t, livingGoroutines(1))
+}
+
+// What cannot be read tells nothing: nobody is taken for gone because of it.
+func TestGoroutinesOfWhatIsPrinted(t *testing.T) {
+	own := owner(goroutineID())
+	for printed, want := range map[string]map[owner]bool{
+		"goroutine %d [running]:\nmain.main()\n\t/goroutine 9 x.go:1\ncreated by main in goroutine 8\n\n" +
+			"goroutine 7 [select, 3 minutes]:\n": {own: true, 7: true},
+		"goroutine %d gp=0xc0 m=0 mp=0x1 [running]:\n\ngoroutine 7 gp=0xc1 m=nil [sleep]:\n": {own: true, 7: true},
+		"fiber %d [running]:\n\ngoroutine 7 [sleep]:\n":                                      nil,
+	} {
+		require.Equal(t, want, goroutinesOf(fmt.Appendf(nil, printed, own)))
+	}
+}

@@ -1,0 +1,185 @@
+package lockregistry_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+)
+
+const ended = "a goroutine has ended without Unlock"
+
+// leftBehind are the locks of a path that a goroutine can leave behind.
+var leftBehind = map[string]func(r *lockregistry.Registry) *lockregistry.Lock{
+	"plain":  func(r *lockregistry.Registry) *lockregistry.Lock { return r.Obtain("42") },
+	"reader": func(r *lockregistry.Registry) *lockregistry.Lock { return r.ReadWrite("42").Reader() },
+	"writer": func(r *lockregistry.Registry) *lockregistry.Lock { return r.ReadWrite("42").Writer() },
+}
+
+// leaves has a goroutine lock and end. It returns a context that was made in Do, within the hold.
+func leaves(w *world, r *lockregistry.Registry, l *lockregistry.Lock) (within context.Context) {
+	w.Helper()
+	require.NoError(w, elsewhere(func() error {
+		if err := l.Lock(w.Context()); err != nil || l != r.Obtain("42") {
+			return err
+		}
+		return r.Do(w.Context(), "42", func(ctx context.Context) error {
+			within = ctx
+			return nil
+		})
+	}))
+	return within
+}
+
+// It is logged and renewed no more, its contexts end, and the next caller gets in with the end of the lease.
+func TestAGoroutineThatIsGone(t *testing.T) {
+	for name, of := range leftBehind {
+		for _, lease := range []time.Duration{time.Second, 30 * time.Second, 5 * time.Minute} {
+			t.Run(name+" "+lease.String(), func(t *testing.T) {
+				fakeWorld(t, func(w *world) {
+					var log journal
+					opts := []lockregistry.Option{lockregistry.WithRenewal(), lockregistry.WithExpiry(lease)}
+					r, other := w.registry(append(opts, log.option())...), w.registry(opts...)
+					w.pass(lease/2 + time.Second)
+					within := leaves(w, r, of(r))
+					began, limit := time.Now(), max(2*lease, time.Minute)+time.Second
+					for len(log.lines(ended, theKey, "goroutine=")) == 0 {
+						require.Less(w, time.Since(began), limit)
+						w.pass(time.Second / 4)
+					}
+					require.GreaterOrEqual(w, time.Since(began), lease)
+					if within != nil {
+						w.settle()
+						require.ErrorIs(w, context.Cause(within), lockregistry.ErrLockLost)
+						require.ErrorContains(w, context.Cause(within), "goroutine has ended")
+					}
+					require.False(w, w.free(theKey)) // its work may still be running
+					next := r.ReadWrite("42").Writer()
+					if name == "plain" {
+						next = other.Obtain("42")
+					}
+					began = time.Now()
+					w.lock(next, lockregistry.Wait(2*lease))
+					require.LessOrEqual(w, time.Since(began), lease+time.Second)
+					w.pass(2 * limit)
+					w.unlock(next)
+					require.Len(w, log.lines(ended), 1)
+				})
+			})
+		}
+	}
+}
+
+// A hold is not left behind while its owner can unlock, or another goroutine can for it.
+func TestAHoldThatIsNotLeftBehind(t *testing.T) {
+	for name, hold := range map[string]func(w *world, r *lockregistry.Registry) (unlock func() error){
+		"its goroutine sleeps": func(w *world, r *lockregistry.Registry) func() error {
+			g, l := w.goroutine(), r.Obtain("42")
+			require.NoError(w, g.lock(l))
+			woken := g.start(func() error {
+				w.pass(5 * time.Minute)
+				return nil
+			})
+			return func() error {
+				require.NoError(w, <-woken)
+				return g.unlock(l)
+			}
+		},
+		"NewOwner": func(w *world, r *lockregistry.Registry) func() error {
+			ctx, l := lockregistry.NewOwner(w.Context()), r.Obtain("42")
+			require.NoError(w, <-lockElsewhere(l, ctx))
+			return func() error { return l.Unlock(ctx) }
+		},
+		"Acquire": func(w *world, r *lockregistry.Registry) func() error {
+			h := elsewhere(func() *lockregistry.Hold {
+				h, err := r.Acquire(w.Context(), "42")
+				if err != nil {
+					w.Error(err)
+				}
+				return h
+			})
+			return func() error { return h.Release(w.Context()) }
+		},
+		"the context of Lock.Context": func(w *world, r *lockregistry.Registry) func() error {
+			l := r.Obtain("42")
+			ctx := elsewhere(func() context.Context {
+				w.lock(l)
+				return l.Context(w.Context())
+			})
+			return func() error { return l.Unlock(ctx) }
+		},
+		"a call that nests outlives Do": func(w *world, r *lockregistry.Registry) func() error {
+			l := r.Obtain("42")
+			var within context.Context
+			require.NoError(w, elsewhere(func() error {
+				return r.Do(w.Context(), "42", func(ctx context.Context) error {
+					within = ctx
+					return <-lockElsewhere(l, ctx)
+				})
+			}))
+			return func() error { return l.Unlock(within) }
+		},
+		"there are too many goroutines to look at": func(w *world, r *lockregistry.Registry) func() error {
+			lockregistry.ManyGoroutines(r)
+			leaves(w, r, r.Obtain("42"))
+			return func() error { return nil }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			fakeWorld(t, func(w *world) {
+				var log journal
+				r := w.registry(log.option(), lockregistry.WithRenewal(), lockregistry.WithExpiry(time.Second))
+				unlock := hold(w, r)
+				w.pass(5 * time.Minute)
+				require.True(w, r.Obtain("42").IsHeld())
+				require.NoError(w, unlock())
+				require.Empty(w, log.lines(ended))
+				require.Empty(w, log.lines("lock lost"))
+			})
+		})
+	}
+}
+
+// The hold of several readers goes on for those that live, and is left to its lease with the last of them.
+func TestAReaderWhoseGoroutineIsGone(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		const lease = 3 * time.Second
+		var log journal
+		r := w.registry(log.option(), lockregistry.WithExpiry(lease))
+		l, g := r.ReadWrite("42").Reader(), w.goroutine()
+		leaves(w, r, l)
+		require.NoError(w, g.lock(l))
+		w.pass(5 * time.Minute)
+		require.Len(w, log.lines(ended, theKey), 1)
+		require.True(w, l.IsHeld())
+		require.NoError(w, g.unlock(l))
+		w.pass(2 * lease)
+		require.True(w, w.free(theKey))
+		require.NotEmpty(w, log.lines("lock lost"))
+	})
+}
+
+// With a context of Do that has outlived it another goroutine can unlock after all. The next owner has a hold like any other.
+func TestUnlockForAGoroutineThatIsGone(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		const lease = 30 * time.Second
+		var log journal
+		r := w.registry(log.option(), lockregistry.WithRenewal(), lockregistry.WithExpiry(lease), lockregistry.WithHandoff(time.Hour))
+		l, g := r.Obtain("42"), w.goroutine()
+		within := leaves(w, r, l)
+		locked := g.starts(l)
+		for len(log.lines(ended)) == 0 {
+			w.pass(time.Second / 4)
+		}
+		w.pending(locked)
+		require.NoError(w, l.Unlock(within))
+		require.NoError(w, <-locked)
+		require.Equal(w, uint64(1), r.Stats().HandOvers)
+		w.pass(5 * time.Minute)
+		require.NoError(w, g.unlock(l))
+		require.Len(w, log.lines(ended), 1)
+	})
+}
