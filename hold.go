@@ -308,9 +308,10 @@ func (h *hold) unlockLose(why loss) {
 // The owner may be at work until the lease ends on the server. That is after until, by no more than the margin and by what the
 // answer took on which until relies; the other margin is for the clocks. What is to stay taken for longer is left until then.
 func (h *hold) planClear() {
-	l, longest := h.lock, h.longestEver()
+	l := h.lock
 	h.next = never
 	if h.why.keeps() {
+		longest := h.longestEver()
 		late := l.reg.transport.lane(l.key).trip().late(longest)
 		h.next = max(h.until.add(2*margin(longest)).add(late), h.extra().kept)
 		h.planned = l.reg.scheduler.set(h, h.next)

@@ -124,6 +124,12 @@ func worlds(t *testing.T, test func(w *world)) {
 	realWorlds(t, test)
 }
 
+func worldsAlone(t *testing.T, test func(w *world)) {
+	t.Helper()
+	t.Run("miniredis", func(t *testing.T) { fakeWorldAlone(t, test) })
+	realWorldsAlone(t, test)
+}
+
 // said is the reply of a command as text, "(nil)" for a null.
 func said(c rueidis.Client, args ...string) string {
 	reply, err := c.Do(context.Background(), c.B().Arbitrary(args...).Build()).ToAny()

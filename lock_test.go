@@ -499,8 +499,8 @@ func TestUnlockWithADoneContext(t *testing.T) {
 	})
 }
 
-func TestUnlockWithADoneContextRemovesTheKey(t *testing.T) {
-	worlds(t, func(w *world) {
+func TestUnlockWithADoneContextRemovesTheKey(t *testing.T) { // alone: Unlock waits for 100 ms then
+	worldsAlone(t, func(w *world) {
 		l := w.registry().Obtain("42")
 		ctx, cancel := context.WithCancel(w.Context())
 		require.NoError(w, l.Lock(ctx))

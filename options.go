@@ -121,7 +121,7 @@ func WithLogger(l *slog.Logger) Option { return func(s *settings) { s.log = l } 
 // servers, and one more connection to each master while calls are under way; the user needs the right to WAIT. Default: a hold
 // counts once the master has it, as in Spring. Redisson waits for replicas, too: docs/migration/redisson.md.
 func WithReplicas(n int, timeout time.Duration) Option {
-	return func(s *settings) { s.replicas = &replicas{n, timeout} }
+	return func(s *settings) { s.replicas = &replicas{n: n, timeout: timeout} }
 }
 
 // Wakeup is how a waiting call learns that the lock is free. Except with WakeupPoll, calls wait in a queue in Redis: a release

@@ -94,7 +94,7 @@ func TestLimitsThatEndDuringARedirection(t *testing.T) {
 			all.Go(func() {
 				p := patience{ctx: t.Context(), limit: 5 * time.Second}
 				k := &call{key: "k" + strconv.Itoa(i), args: arguments{"v", "1000"}}
-				k.replicas, k.wrote = &replicas{1, 50 * time.Millisecond}, grants
+				k.replicas, k.wrote = &replicas{1, 50 * time.Millisecond, func(error) {}}, grants
 				a := way.do(&p, k)
 				if err := a.Error(); err != nil {
 					assert.ErrorIs(t, err, errNotSent)

@@ -33,7 +33,8 @@ type Registry struct {
 	standBack time.Duration
 	renewal   bool
 	replicas  *replicas // nil: holds count at once
-	cluster   bool      // the client's keys are in slots
+	shortage  shortage
+	cluster   bool // the client's keys are in slots
 	plain     *kind
 	read      *kind
 	write     *kind
@@ -129,6 +130,9 @@ func New(client rueidis.Client, prefix string, opts ...Option) (*Registry, error
 		r.standBack = plus(s.poll, s.poll/10) // so that it surely polls once meanwhile
 	}
 	r.publish = publishing(client, s.wakeup.publishes())
+	if r.replicas != nil {
+		r.replicas.told = r.replicated
+	}
 	r.transport = transportOf(client)
 	r.clock = r.transport.clock // it says when a command was sent
 	r.plain = &kind{layout: newSpringLayout(r.transport, prefix, &s, &r.journal), fencing: s.fencing}

@@ -17,6 +17,7 @@ import (
 type replicas struct {
 	n       int
 	timeout time.Duration
+	told    func(why error) // of each write that was waited for: why it does not count, or nil
 }
 
 func (r *replicas) check() error {
@@ -34,12 +35,11 @@ func (r *replicas) check() error {
 
 // fewReplicasError: too few have acknowledged a write in time. The master has it.
 type fewReplicasError struct {
-	acknowledged int
-	replicas
+	acknowledged, wanted int
 }
 
 func (f fewReplicasError) Error() string {
-	return fmt.Sprintf("too few replicas have it: %d of %d", f.acknowledged, f.n)
+	return fmt.Sprintf("too few replicas have it: %d of %d", f.acknowledged, f.wanted)
 }
 
 // replication is a command whose write counts once replicas have it.
@@ -194,6 +194,12 @@ func (t *transport) doReplicated(p *patience, c *call) (a answer) {
 	a.late = l.judge(p, err, exchange{sent: e.sent, came: came, trip: l.trip()})
 	a.doubtful = a.late && l.isWary(a.came)
 	a.cut = p.cut(err)
+	switch {
+	case e.short != nil:
+		c.replicas.told(e.short)
+	case e.acks >= c.replicas.n:
+		c.replicas.told(nil)
+	}
 	return a
 }
 
@@ -281,7 +287,7 @@ func (s *replicators) expire(e *replication) {
 
 // runShort is for when nobody waits for replicas any more.
 func (e *replication) runShort() {
-	e.settle(e.result, fewReplicasError{e.acks, *e.call.replicas})
+	e.settle(e.result, fewReplicasError{e.acks, e.call.replicas.n})
 	select {
 	case e.by.nudge <- struct{}{}:
 	default:
@@ -479,7 +485,7 @@ func (c *courier) takeIn(batch []*replication, results []rueidis.RedisResult, be
 		case e.acks >= e.call.replicas.n:
 			e.settle(e.result, nil)
 		case e.overdue:
-			e.settle(e.result, fewReplicasError{e.acks, *e.call.replicas})
+			e.settle(e.result, fewReplicasError{e.acks, e.call.replicas.n})
 		}
 	}
 	c.written = slices.DeleteFunc(c.written, func(e *replication) bool { return e.state == isSettled })

@@ -17,7 +17,7 @@ func TestRenewalsUnderWayThatTooFewReplicasHave(t *testing.T) {
 
 	short := h.takeOff(leaseOf(time.Second))
 	long := h.takeOff(leaseOf(time.Minute))
-	require.Error(t, h.answered(short, 1, fewReplicasError{0, replicas{1, time.Second}}, false))
+	require.Error(t, h.answered(short, 1, fewReplicasError{0, 1}, false))
 	require.Error(t, h.answered(long, 0, errNotSent, false))
 	require.LessOrEqual(t, r.clock.now().until(h.until), time.Second)
 

@@ -464,3 +464,27 @@ func TestReplicasAndForgottenScripts(t *testing.T) {
 		})
 	})
 }
+
+// That no call has enough replicas is logged once it has lasted for a while, and so is its end.
+func TestReplicas_ShortageIsLogged(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		var log journal
+		r := w.registry(log.option(), lockregistry.WithReplicas(1, 50*time.Millisecond))
+		try := func(wait time.Duration) {
+			_, err := r.Acquire(w.Context(), "42", lockregistry.Wait(wait))
+			require.ErrorIs(w, err, lockregistry.ErrUnavailable)
+		}
+		try(2 * time.Second)
+		lockregistry.Acknowledged(r)
+		try(2 * time.Second)
+		w.settle()
+		require.Empty(w, log.lines("replicas"), "it has not lasted")
+		try(2 * time.Second)
+		w.settle()
+		require.Len(w, log.lines("too few replicas acknowledge locks", "0 of 1"), 1)
+		lockregistry.Acknowledged(r)
+		lockregistry.Acknowledged(r)
+		w.settle()
+		require.Len(w, log.lines("replicas acknowledge locks again"), 1)
+	})
+}

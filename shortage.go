@@ -1,0 +1,35 @@
+package lockregistry
+
+import (
+	"log/slog"
+	"sync/atomic"
+	"time"
+)
+
+// shortage is for how long too few replicas have acknowledged what a registry writes, see [WithReplicas]. One call that
+// fails says so itself; that all do for seconds is logged, once, and so is that it is over.
+type shortage struct {
+	since  atomic.Int64 // an instant; 0: there is none
+	logged atomic.Bool
+}
+
+// shortFor is how long a shortage lasts before it is logged.
+const shortFor = 3 * time.Second
+
+// replicated is told of each write for which replicas were waited for: why it does not count, or nil.
+func (r *Registry) replicated(why error) {
+	s, now := &r.shortage, r.clock.now()
+	if why == nil {
+		s.since.Store(0)
+		if s.logged.Swap(false) {
+			r.journal.log(slog.LevelInfo, "replicas acknowledge locks again")
+		}
+		return
+	}
+	if s.since.CompareAndSwap(0, int64(now)) {
+		return
+	}
+	if since := instant(s.since.Load()); since != 0 && since.until(now) >= shortFor && !s.logged.Swap(true) {
+		r.journal.log(slog.LevelWarn, "too few replicas acknowledge locks: none is granted", slog.Any("error", why))
+	}
+}
