@@ -447,7 +447,7 @@ func TestAHoldThatIsLost(t *testing.T) {
 	everyKind(t, func(w *world, r *lockregistry.Registry, l *lockregistry.Lock) {
 		lease := 50 * time.Millisecond
 		if !w.fake {
-			lease *= 4 // an answer that takes a third of it is not believed, and the call tries again
+			lease *= 8 // it must be six round trips at least, which take their time on a busy machine
 		}
 		exclusive := l
 		if isReader(l) {
