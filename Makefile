@@ -24,7 +24,7 @@ service: ## test the example service, two instances of it on a real server, in h
 test: ## run all tests of the library with the race detector, on real servers; installs what is missing
 	@scripts/ensure-cgo.sh
 	@scripts/ensure-redis.sh
-	@echo "All tests of the library take about five minutes on two cores."
+	@echo "All tests of the library take about seven minutes on two cores."
 	scripts/go-test.sh -race -timeout=$(TESTTIMEOUT) ./...
 
 .PHONY: servers
