@@ -484,12 +484,12 @@ func (h *Hold) releaseAll(ctx context.Context) error {
 	if err != nil {
 		return h.lock.fail("release", err)
 	}
-	clock := &h.lock.reg.clock
-	begun := clock.now()
+	reg := h.lock.reg
+	begun := reg.clock.now()
 	return each(h.parts(), func(part *Hold) error {
 		var err error
 		ctx := ctx
-		if begun.until(clock.now()) >= unlockLimit {
+		if begun.until(reg.clock.now()) >= unlockLimit {
 			ctx = noTime
 		}
 		if part == h {

@@ -9,6 +9,9 @@ import (
 // that could jump. Those that a clock tells are later than zero, which can stand for none.
 type instant time.Duration
 
+// never is later than all instants of a clock.
+const never = instant(math.MaxInt64)
+
 // clock tells the instants of one transport, and of all registries that use it.
 type clock struct{ start time.Time }
 
@@ -74,9 +77,3 @@ func (c clock) untilTick(d time.Duration) time.Duration {
 }
 
 func (i instant) until(later instant) time.Duration { return time.Duration(later - i) }
-
-// lease is the time that a key lives in Redis, and the same in the form that commands carry.
-type lease struct {
-	length time.Duration // whole milliseconds
-	ms     string
-}

@@ -124,8 +124,6 @@ const (
 	over
 )
 
-const never = instant(math.MaxInt64)
-
 // margin is what a lease is shortened by, so that this process sees its end before the server does: clocks that differ
 // by up to 1 % in rate, and the server's counting in whole milliseconds.
 func margin(lease time.Duration) time.Duration { return lease/100 + time.Millisecond }

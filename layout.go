@@ -61,6 +61,12 @@ func remaining(pttl int64) time.Duration {
 	return milliseconds(pttl)
 }
 
+// lease is the time that a key lives in Redis, and the same in the form that commands carry.
+type lease struct {
+	length time.Duration // whole milliseconds
+	ms     string
+}
+
 // bid is what a hold asks for.
 type bid struct {
 	key   string

@@ -878,7 +878,7 @@ func TestLeavingAHoldThatOthersHaveEnded(t *testing.T) {
 		"late":    {func(h *hold) { h.until = 0 }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			reg := &Registry{clock: clock{time.Now()}}
+			reg := &Registry{clock: newClock()}
 			h := &hold{lock: &Lock{reg: reg, pair: &ReadWriteLock{}}, state: live, until: never}
 			c.meanwhile(h)
 			h.end(h.lock.reg.clock.now())

@@ -445,19 +445,19 @@ func (a *acquisition) asleep() (next asking, err error) {
 	a.failed, a.woken = 0, false
 	a.sleeps(a.base, at.left)
 	a.note(nil)
-	clock := &a.lock.reg.clock
-	refresh, due, watch := clock.now().add(refreshing), never, never
-	patience := plus(times(at.rank, a.lock.reg.poll), time.Millisecond) // longer than the lease: those in front look first
+	reg := a.lock.reg
+	refresh, due, watch := reg.clock.now().add(refreshing), never, never
+	patience := plus(times(at.rank, reg.poll), time.Millisecond) // longer than the lease: those in front look first
 	if at.left > 0 {
 		due = a.base.add(plus(at.left, patience))
 	}
 	switch {
 	case at.rank > 0 && a.fresh:
-		refresh = clock.now().add(firstLook + time.Duration(min(at.rank, 10))*lookStep)
+		refresh = reg.clock.now().add(firstLook + time.Duration(min(at.rank, 10))*lookStep)
 	case at.rank > 0:
-		refresh = clock.now().add(min(refreshing, time.Duration(at.rank)*lookEvery))
+		refresh = reg.clock.now().add(min(refreshing, time.Duration(at.rank)*lookEvery))
 	case !at.foreign:
-		watch = clock.now().add(watchAfterFirst)
+		watch = reg.clock.now().add(watchAfterFirst)
 	}
 	if at.foreign && at.rank < 2 { // its release passes nobody over whose process is dead: the second one does
 		watch = 0
@@ -466,7 +466,7 @@ func (a *acquisition) asleep() (next asking, err error) {
 		if err := a.over(); err != nil {
 			return "", err
 		}
-		now := clock.now()
+		now := reg.clock.now()
 		switch m := a.box.take(); {
 		case m.granted > 0:
 			return a.granted(m)
@@ -497,10 +497,10 @@ func (a *acquisition) asleep() (next asking, err error) {
 				a.sees = true
 				if seen.left > 0 {
 					a.lapses = now.add(seen.left)
-					due = clock.now().add(plus(seen.left, patience))
+					due = reg.clock.now().add(plus(seen.left, patience))
 				}
 			case patience == time.Millisecond: // it is the next one, and nothing tells of a key that goes away in silence
-				refresh = min(refresh, clock.now().add(a.lock.reg.poll))
+				refresh = min(refresh, reg.clock.now().add(reg.poll))
 			}
 			continue
 		}
