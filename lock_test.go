@@ -446,25 +446,19 @@ func TestNobodyOvertakesWhoWaits(t *testing.T) {
 		locked := w.goroutine().starts(l)
 		w.settle()
 		delivery, turn := make(chan struct{}), make(chan struct{})
-		f.next("release", heldUp(delivery))
+		f.all("release", heldUp(delivery))
 		f.next("obtain", heldUp(turn))
-		overtakes := func() bool { // it may be told that Redis has not answered the other one
-			return elsewhere(func() bool {
-				ok, _ := l.TryLock(w.Context())
-				return ok
-			})
-		}
 		ctx, cancel := context.WithCancel(w.Context())
 		cancel()
-		if err := l.Unlock(ctx); err != nil { // it goes on in the background
-			require.ErrorIs(w, err, lockregistry.ErrUnavailable)
-		}
+		w.unavailable(l.Unlock(ctx), "unlock") // goes on in the background
 		w.settle()
-		require.False(w, overtakes())
+		ok, err := w.goroutine().try(l)
+		require.False(w, ok)
+		w.fails(err, lockregistry.ErrUnavailable, "trylock", theKey)
 		w.pending(locked)
 		close(delivery)
 		w.settle()
-		require.False(w, overtakes())
+		require.False(w, w.tryElsewhere(l))
 		w.pending(locked)
 		close(turn)
 		require.NoError(w, <-locked)
@@ -505,6 +499,28 @@ func TestUnlockWithADoneContext(t *testing.T) {
 		require.NoError(w, <-locked)
 		require.True(w, l.IsHeld())
 	})
+}
+
+// When the time is over without an answer, Unlock says so, whichever connection the next removal takes.
+func TestUnlock_OneConnectionIsStuck(t *testing.T) {
+	for range 10 { // the client chooses a connection by chance
+		t.Run("", func(t *testing.T) {
+			fakeWorld(t, func(w *world) {
+				f := w.flaky()
+				l := f.registry(lockregistry.WithHandoff(0)).Obtain("42")
+				w.lock(l)
+				delivery := make(chan struct{})
+				f.next("release", heldUp(delivery))
+				ctx, cancel := context.WithCancel(w.Context())
+				cancel()
+				start := time.Now()
+				w.unavailable(l.Unlock(ctx), "unlock")
+				require.Equal(w, 100*time.Millisecond, time.Since(start))
+				close(delivery)
+				w.awaitGone(theKey)
+			})
+		})
+	}
 }
 
 func TestUnlockWithADoneContextRemovesTheKey(t *testing.T) { // alone: Unlock waits for 100 ms then
