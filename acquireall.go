@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"sync"
 	"sync/atomic"
 
@@ -455,26 +454,6 @@ func readTokens(result rueidis.RedisResult, n int) (tokens []uint64, taken int, 
 		err = errors.New("a reply of another length")
 	}
 	return tokens, 0, err
-}
-
-// allOf puts a call together that obtains several locks; see lua/spring_obtain_all.lua.
-func allOf(s *script, bids []bid, counter func(key string) string, sharded string) call {
-	c := call{script: s, key: bids[0].key, args: arguments{strconv.Itoa(len(bids)), bids[0].lease.ms}}
-	var counters []string
-	for _, b := range bids {
-		c.more = append(c.more, b.value)
-		if b.key != c.key {
-			c.others = append(c.others, b.key)
-		}
-		if counter != nil {
-			counters = append(counters, counter(b.key))
-		}
-	}
-	c.more = append(c.more, counters...)
-	if sharded != "" {
-		c.others = append(c.others, counters...)
-	}
-	return c
 }
 
 // releaseAll is Release for several paths. The removals go at the same time, and when the time of an Unlock is over none is

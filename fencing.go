@@ -86,14 +86,6 @@ func (h *hold) nextToken() bool {
 	return true
 }
 
-// fencing tells the name of a key's fencing counter: in its slot, and of the form that is reserved for what stands beside keys.
-func fencing(prefix, key string) string {
-	if hashed(key) != key {
-		return key + ":fencing"
-	}
-	return prefix + ":{" + key + "}:fencing"
-}
-
 // errReserved: a lock of such a path would be in the place of what another one needs.
 var errReserved = errors.New("a path that ends in :waiters or :fencing, with a part in braces before, or in }:registry, is " +
 	"reserved for what locks and registries keep beside the keys")

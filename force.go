@@ -56,7 +56,7 @@ func (r *Registry) remove(ctx context.Context, l *Lock, holder string) error {
 	before := r.holders(l)
 	removal := call{
 		script: forceUnlock, key: l.key,
-		args: arguments{holder, tagged(l.key), r.publish, r.plain.layout.commonChannel()},
+		args: arguments{holder, tagged(l.key), r.formats.publish(), r.plain.layout.commonChannel()},
 	}
 	p := patience{ctx: ctx, limit: r.patience(r.transport.lane(l.key)), lease: r.lease.length}
 	reply := r.transport.do(&p, &removal)

@@ -148,10 +148,9 @@ func (r *Registry) inspectOne(ctx context.Context, l *Lock) (LockInfo, error) {
 func (r *Registry) inspectKeys(ctx context.Context, keys []string) ([]LockInfo, []error) {
 	infos, errs := make([]LockInfo, len(keys)), make([]error, len(keys))
 	parts, firsts := r.parts(keys)
-	sharded := sharding(r.client)
 	build := func(b rueidis.Builder, n int, verb, script string) rueidis.Completed {
 		return b.Arbitrary(verb, script, strconv.Itoa(len(parts[n]))).Keys(parts[n]...).
-			Args(r.prefix, strconv.Itoa(mostNamed), sharded).Build()
+			Args(r.prefix, strconv.Itoa(mostNamed), r.formats.sharded()).Build()
 	}
 	r.transport.sendEach(r.asks(ctx), firsts, func(ctx context.Context, way rueidis.CoreClient, some []int) []rueidis.RedisResult {
 		return r.inspection.run(ctx, way, inspect, some, build)

@@ -42,6 +42,39 @@ type layout interface {
 	// message.
 	channel(key string) string
 	commonChannel() string
+
+	// removesOlder tells whether the removal of a value also removes what an older hold of the same registry has left.
+	removesOlder() bool
+}
+
+// config is what the formats of a registry are made from.
+type config struct {
+	prefix     string
+	cluster    bool
+	publishes  bool          // releases are published
+	oldChannel bool          // in Spring's format on its single channel, too
+	fencing    bool          // a grant draws tokens
+	remove     func() string // the command that removes a key: UNLINK or DEL
+}
+
+// sharded tells scripts whether channels are in slots.
+func (c *config) sharded() string {
+	if c.cluster {
+		return "S"
+	}
+	return ""
+}
+
+// publish is how releases are published in Redisson's format: PUBLISH, SPUBLISH to reach Redisson in a cluster too, or empty.
+func (c *config) publish() string {
+	switch {
+	case !c.publishes:
+		return ""
+	case c.cluster:
+		return "SPUBLISH"
+	default:
+		return "PUBLISH"
+	}
 }
 
 // kind is what all locks of a registry have in common that work in the same way.
@@ -169,7 +202,35 @@ func briefly(script *script, b bid, prefix, sharded, counter string) call {
 		c.queue = queueOf(prefix, b.key)
 	}
 	if counter != "" {
-		c.counts(counter, sharded)
+		c.counts(counter, sharded != "")
 	}
 	return c
+}
+
+// allOf puts a call together that obtains several locks; see lua/spring_obtain_all.lua.
+func allOf(s *script, bids []bid, counter func(key string) string, cluster bool) call {
+	c := call{script: s, key: bids[0].key, args: arguments{strconv.Itoa(len(bids)), bids[0].lease.ms}}
+	var counters []string
+	for _, b := range bids {
+		c.more = append(c.more, b.value)
+		if b.key != c.key {
+			c.others = append(c.others, b.key)
+		}
+		if counter != nil {
+			counters = append(counters, counter(b.key))
+		}
+	}
+	c.more = append(c.more, counters...)
+	if cluster {
+		c.others = append(c.others, counters...)
+	}
+	return c
+}
+
+// fencingCounter is the name of a key's fencing counter: in its slot, and of the form that is reserved for what stands beside keys.
+func fencingCounter(prefix, key string) string {
+	if hashed(key) != key {
+		return key + ":fencing"
+	}
+	return prefix + ":{" + key + "}:fencing"
 }

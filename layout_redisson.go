@@ -3,8 +3,6 @@ package lockregistry
 import (
 	"errors"
 	"strings"
-
-	"github.com/redis/rueidis"
 )
 
 // redissonLayout keeps a lock as Redisson does: a hash with a field per holder, and for read-write locks one that tells the
@@ -13,12 +11,9 @@ import (
 // A holder's field is "<client uuid>:<thread id>" in Redisson; here it is the hold's value, with the number in the place of
 // the thread. Its count is always 1: how often an owner has locked is counted in this process.
 type redissonLayout struct {
+	config
 	scripts  *redissonScripts
 	channels string // what the names of channels begin with
-	publish  string // PUBLISH, SPUBLISH to reach Redisson in a cluster too, or empty
-	prefix   string
-	sharded  string // S on a cluster
-	fencing  bool   // a grant draws tokens
 }
 
 // These are the same for all layouts.
@@ -27,11 +22,12 @@ var (
 	holder = load("holder")
 )
 
-// These are for plain locks.
+// These are for plain locks, but for the last one.
 var (
 	redissonObtainAll = load("redisson_obtain_all")
 	redissonTicket    = load("redisson_obtain_ticket")
 	redissonHeir      = load("redisson_release_heir")
+	writerWaits       = load("redisson_writer_waits")
 )
 
 type redissonScripts struct{ obtain, release, renew *script }
@@ -42,49 +38,22 @@ var (
 	redissonWrite = redissonScripts{load("redisson_write_obtain"), load("redisson_write_release"), load("redisson_write_renew")}
 )
 
-func newRedissonLayout(client rueidis.Client, prefix string, s *settings) layout {
-	return newRedisson(client, prefix, &redissonLock, "redisson_lock__channel", s)
+func newRedissonLayout(c config) layout {
+	return &redissonLayout{config: c, scripts: &redissonLock, channels: "redisson_lock__channel"}
 }
 
-func newReadLayout(client rueidis.Client, prefix string, s *settings) layout {
-	return newRedisson(client, prefix, &redissonRead, "redisson_rwlock", s)
+func newReadLayout(c config) layout {
+	c.fencing = false
+	return &redissonLayout{config: c, scripts: &redissonRead, channels: "redisson_rwlock"}
 }
 
-func newWriteLayout(client rueidis.Client, prefix string, s *settings) layout {
-	return newRedisson(client, prefix, &redissonWrite, "redisson_rwlock", s)
-}
-
-func newRedisson(client rueidis.Client, prefix string, scripts *redissonScripts, channels string, s *settings) layout {
-	published := s.wakeup.publishes()
-	return &redissonLayout{
-		scripts: scripts, channels: channels, publish: publishing(client, published), prefix: prefix, sharded: sharding(client),
-		fencing: s.fencing && scripts != &redissonRead,
-	}
-}
-
-// sharding tells scripts whether channels are in slots.
-func sharding(client rueidis.Client) string {
-	if client.Mode() == rueidis.ClientModeCluster {
-		return "S"
-	}
-	return ""
-}
-
-// publishing is how releases are published in Redisson's format; see redissonLayout.publish.
-func publishing(client rueidis.Client, published bool) string {
-	switch {
-	case !published:
-		return ""
-	case client.Mode() == rueidis.ClientModeCluster:
-		return "SPUBLISH"
-	default:
-		return "PUBLISH"
-	}
+func newWriteLayout(c config) layout {
+	return &redissonLayout{config: c, scripts: &redissonWrite, channels: "redisson_rwlock"}
 }
 
 func (r *redissonLayout) obtain(b bid, _ bool) call {
 	if b.brief && r.plain() {
-		return briefly(redissonTicket, b, r.prefix, r.sharded, r.counting(b.key))
+		return briefly(redissonTicket, b, r.prefix, r.sharded(), r.counting(b.key))
 	}
 	c := call{script: r.scripts.obtain, key: b.key, args: arguments{b.value, b.lease.ms, tagged(b.key), b.under}}
 	switch b.asks {
@@ -94,15 +63,15 @@ func (r *redissonLayout) obtain(b bid, _ bool) call {
 		c.more = []string{r.prefix}
 	default:
 		c.args[4] = string(b.asks)
-		c.more = []string{r.prefix, r.sharded, b.place, b.older}
+		c.more = []string{r.prefix, r.sharded(), b.place, b.older}
 	}
-	if r.sharded != "" && (b.asks == forTicket || b.asks == forGuest) {
+	if r.cluster && (b.asks == forTicket || b.asks == forGuest) {
 		c.queue = queueOf(r.prefix, b.key)
 	}
 	if r.fencing {
 		counter := r.counter(b.key)
-		c.more = []string{r.prefix, r.sharded, b.place, b.older, counter}
-		c.counts(counter, r.sharded)
+		c.more = []string{r.prefix, r.sharded(), b.place, b.older, counter}
+		c.counts(counter, r.cluster)
 	}
 	return c
 }
@@ -110,25 +79,25 @@ func (r *redissonLayout) obtain(b bid, _ bool) call {
 // obtainAll is for plain locks.
 func (r *redissonLayout) obtainAll(bids []bid) call {
 	if !r.fencing {
-		return allOf(redissonObtainAll, bids, nil, "")
+		return allOf(redissonObtainAll, bids, nil, false)
 	}
-	return allOf(redissonObtainAll, bids, r.counter, r.sharded)
+	return allOf(redissonObtainAll, bids, r.counter, r.cluster)
 }
 
 func (r *redissonLayout) release(m removal) call {
 	if m.brief == forHeir && r.plain() {
-		c := call{script: redissonHeir, key: m.key, args: arguments{m.value, r.publish, r.channel(m.key), r.prefix, r.sharded}}
+		c := call{script: redissonHeir, key: m.key, args: arguments{m.value, r.publish(), r.channel(m.key), r.prefix, r.sharded()}}
 		c.more = []string{m.due, m.warning()}
 		return c
 	}
-	c := call{script: r.scripts.release, key: m.key, args: arguments{m.value, r.publish, r.channel(m.key), tagged(m.key)}}
+	c := call{script: r.scripts.release, key: m.key, args: arguments{m.value, r.publish(), r.channel(m.key), tagged(m.key)}}
 	if m.queue {
 		c.args[4] = r.prefix
 	}
-	if m.keep > 0 || m.queue && (r.sharded != "" || m.ticket != "" || m.age > shortAge) {
-		c.more = []string{r.sharded, m.ticket, m.keeping(), m.aged()}
+	if m.keep > 0 || m.queue && (r.cluster || m.ticket != "" || m.age > shortAge) {
+		c.more = []string{r.sharded(), m.ticket, m.keeping(), m.aged()}
 	}
-	if m.ticket == yields && r.sharded != "" {
+	if m.ticket == yields && r.cluster {
 		c.queue = queueOf(r.prefix, m.key)
 	}
 	return c
@@ -141,7 +110,7 @@ func (r *redissonLayout) renew(key, value string, l *lease) call {
 func (r *redissonLayout) fence(key, value string, l *lease) call {
 	counter := r.counter(key)
 	c := call{script: r.scripts.renew, key: key, args: arguments{value, l.ms, tagged(key), counter}}
-	c.counts(counter, r.sharded)
+	c.counts(counter, r.cluster)
 	return c
 }
 
@@ -150,7 +119,7 @@ func (r *redissonLayout) counter(key string) string {
 	if r.plain() {
 		return "redisson_lock_token:" + tagged(key)
 	}
-	return fencing(r.prefix, key)
+	return fencingCounter(r.prefix, key)
 }
 
 // plain tells whether the locks are no read-write locks.
@@ -178,6 +147,20 @@ func (r *redissonLayout) holder(key string) call {
 func (r *redissonLayout) channel(key string) string { return r.channels + ":" + tagged(key) }
 
 func (r *redissonLayout) commonChannel() string { return "" }
+
+// writerWaits is the call that tells whether a writer waits elsewhere, if the key is read. It replies 1 if so.
+func (c config) writerWaits(key string) call {
+	w := call{
+		script: writerWaits, key: key,
+		args: arguments{newReadLayout(c).channel(key), tagged(key), c.prefix, c.sharded()},
+	}
+	if c.cluster {
+		w.queue = queueOf(c.prefix, key)
+	}
+	return w
+}
+
+func (r *redissonLayout) removesOlder() bool { return r.plain() }
 
 // tagged is a name as it stands in the names that Redisson derives from it: in braces, so that they are in the same slot of
 // a cluster, unless it has some of its own.

@@ -6,14 +6,10 @@ package lockregistry
 // Its channels are those of PUB_SUB_LOCK: one per key, "<prefix>-channel:<key>", and, before Spring Integration 6.4.8,
 // 6.5.3 and 7.0.0, a single one, "<prefix>-channel". The message is the key on both.
 type springLayout struct {
-	transport  *transport
-	journal    *journal
+	config
 	common     string // the single channel
-	publish    string // what channels begin with when releases are published, else empty
+	channels   string // what channels begin with when releases are published, else empty
 	publishOld string // the single channel when releases are published there too, else empty
-	prefix     string
-	sharded    string // S on a cluster
-	fencing    bool   // a grant draws tokens
 }
 
 var (
@@ -26,13 +22,11 @@ var (
 	springRenew     = load("spring_renew")
 )
 
-func newSpringLayout(t *transport, prefix string, s *settings, j *journal) layout {
-	l := &springLayout{
-		transport: t, journal: j, common: prefix + "-channel", prefix: prefix, sharded: sharding(t.client), fencing: s.fencing,
-	}
-	if s.wakeup.publishes() {
-		l.publish = l.common + ":"
-		if s.oldChannel {
+func newSpringLayout(c config) layout {
+	l := &springLayout{config: c, common: c.prefix + "-channel"}
+	if c.publishes {
+		l.channels = l.common + ":"
+		if c.oldChannel {
 			l.publishOld = l.common
 		}
 	}
@@ -50,37 +44,37 @@ func (s *springLayout) obtain(b bid, quick bool) call {
 		if s.fencing {
 			counter = s.counter(b.key)
 		}
-		return briefly(springTicket, b, s.prefix, s.sharded, counter)
+		return briefly(springTicket, b, s.prefix, s.sharded(), counter)
 	}
 	c := call{script: springObtain, key: b.key, args: arguments{b.value, b.lease.ms}}
 	if b.asks != forNothing {
-		c.args = arguments{b.value, b.lease.ms, string(b.asks), s.prefix, s.sharded}
+		c.args = arguments{b.value, b.lease.ms, string(b.asks), s.prefix, s.sharded()}
 		c.more = []string{b.place, b.older}
-		if b.asks == forTicket && s.sharded != "" {
+		if b.asks == forTicket && s.cluster {
 			c.queue = queueOf(s.prefix, b.key)
 		}
 	}
 	if s.fencing {
 		counter := s.counter(b.key)
 		c.more = []string{b.place, b.older, counter}
-		c.counts(counter, s.sharded)
+		c.counts(counter, s.cluster)
 	}
 	return c
 }
 
 func (s *springLayout) obtainAll(bids []bid) call {
 	if !s.fencing {
-		return allOf(springObtainAll, bids, nil, "")
+		return allOf(springObtainAll, bids, nil, false)
 	}
-	return allOf(springObtainAll, bids, s.counter, s.sharded)
+	return allOf(springObtainAll, bids, s.counter, s.cluster)
 }
 
 func (s *springLayout) release(r removal) call {
-	c := call{script: springRelease, key: r.key, args: arguments{r.value, s.publish}}
+	c := call{script: springRelease, key: r.key, args: arguments{r.value, s.channels}}
 	if r.queue {
-		c.args = arguments{r.value, s.publish, s.prefix, s.sharded, r.ticket}
+		c.args = arguments{r.value, s.channels, s.prefix, s.sharded(), r.ticket}
 	}
-	removal := s.transport.removal(s.journal)
+	removal := s.remove()
 	switch {
 	case removal != "UNLINK" || s.publishOld != "" || r.keep > 0 || r.brief == inFull && r.age > shortAge:
 		c.more = []string{removal, s.publishOld, r.keeping(), r.aged()}
@@ -92,7 +86,7 @@ func (s *springLayout) release(r removal) call {
 			c.more = []string{r.warning()}
 		}
 	}
-	if r.ticket == yields && s.sharded != "" {
+	if r.ticket == yields && s.cluster {
 		c.queue = queueOf(s.prefix, r.key)
 	}
 	return c
@@ -105,11 +99,11 @@ func (s *springLayout) renew(key, value string, l *lease) call {
 func (s *springLayout) fence(key, value string, l *lease) call {
 	counter := s.counter(key)
 	c := call{script: springRenew, key: key, args: arguments{value, l.ms, counter}}
-	c.counts(counter, s.sharded)
+	c.counts(counter, s.cluster)
 	return c
 }
 
-func (s *springLayout) counter(key string) string { return fencing(s.prefix, key) }
+func (s *springLayout) counter(key string) string { return fencingCounter(s.prefix, key) }
 
 func (s *springLayout) holds(key, value string) call {
 	return call{script: holds, key: key, args: arguments{value}}
@@ -120,3 +114,5 @@ func (s *springLayout) holder(key string) call { return call{script: holder, key
 func (s *springLayout) channel(key string) string { return s.common + ":" + key }
 
 func (s *springLayout) commonChannel() string { return s.common }
+
+func (s *springLayout) removesOlder() bool { return true }

@@ -89,8 +89,6 @@ func (l *Lock) sharable() bool {
 	return ok
 }
 
-var writerWaits = load("redisson_writer_waits")
-
 // seek asks Redis in the background whether a writer waits elsewhere, and tells the local half: if so nobody else shares the
 // hold, which ends when those that do have left. Unless it must, it does so only when the hold is a while old and nobody has
 // asked for as long. So a writer waits for little more than twice that time and the sections that are under way. It reports
@@ -120,18 +118,11 @@ func (rw *ReadWriteLock) seek(must bool) bool {
 // ask asks Redis whether a writer waits elsewhere.
 func (rw *ReadWriteLock) ask() {
 	l := &rw.reader
-	layout := l.kind.layout.(*redissonLayout)
 	if !l.queues() {
 		rw.local.unknown()
 		return
 	}
-	c := call{
-		script: writerWaits, key: l.key,
-		args: arguments{layout.channel(l.key), tagged(l.key), layout.prefix, layout.sharded},
-	}
-	if layout.sharded != "" {
-		c.queue = queueOf(layout.prefix, l.key)
-	}
+	c := l.reg.formats.writerWaits(l.key)
 	p := patience{ctx: context.Background(), limit: l.reg.patience(l.reg.transport.lane(c.key)), lease: l.reg.lease.length}
 	n, err := confirmed(l.reg.transport.do(&p, &c).RedisResult)
 	switch {

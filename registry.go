@@ -38,7 +38,7 @@ type Registry struct {
 	plain     *kind
 	read      *kind
 	write     *kind
-	publish   string       // as in redissonLayout; for ForceUnlock
+	formats   config
 	unqueued  atomic.Bool  // it was logged that the server refuses a queue
 	postponed atomic.Int64 // an instant: not before then it is logged again that it does so for now
 	journal   journal
@@ -129,20 +129,23 @@ func New(client rueidis.Client, prefix string, opts ...Option) (*Registry, error
 	if s.wakeup == WakeupPoll {
 		r.standBack = plus(s.poll, s.poll/10) // so that it surely polls once meanwhile
 	}
-	r.publish = publishing(client, s.wakeup.publishes())
 	if r.replicas != nil {
 		r.replicas.told = r.replicated
 	}
 	r.transport = transportOf(client)
 	r.clock = r.transport.clock // it says when a command was sent
-	r.plain = &kind{layout: newSpringLayout(r.transport, prefix, &s, &r.journal), fencing: s.fencing}
+	r.formats = config{
+		prefix: prefix, cluster: r.cluster, publishes: s.wakeup.publishes(), oldChannel: s.oldChannel, fencing: s.fencing,
+		remove: func() string { return r.transport.removal(&r.journal) },
+	}
+	r.plain = &kind{layout: newSpringLayout(r.formats), fencing: s.fencing}
 	if s.layout == LayoutRedisson {
-		r.plain = &kind{layout: newRedissonLayout(client, prefix, &s), watchdog: true, fencing: s.fencing}
+		r.plain = &kind{layout: newRedissonLayout(r.formats), watchdog: true, fencing: s.fencing}
 	}
 	// Readers are renewed in either layout: see ReadWriteLock.
-	r.read = &kind{layout: newReadLayout(client, prefix, &s), watchdog: true, side: "r"}
+	r.read = &kind{layout: newReadLayout(r.formats), watchdog: true, side: "r"}
 	r.write = &kind{
-		layout: newWriteLayout(client, prefix, &s), watchdog: s.layout == LayoutRedisson, fencing: s.fencing, side: "w",
+		layout: newWriteLayout(r.formats), watchdog: s.layout == LayoutRedisson, fencing: s.fencing, side: "w",
 	}
 	r.inspection.label = labelOf(values, s.name)
 	r.recording.reg = r

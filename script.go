@@ -60,8 +60,8 @@ type call struct {
 }
 
 // counts notes that a call may begin a fencing counter.
-func (c *call) counts(counter, sharded string) {
-	if sharded != "" {
+func (c *call) counts(counter string, cluster bool) {
+	if cluster {
 		c.others = []string{counter}
 	}
 }

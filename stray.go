@@ -51,13 +51,6 @@ const (
 	strayEase  = 8                      // afterwards the pause is this fraction of the calm
 )
 
-// thorough is a layout whose removal of a value also removes what an older hold of the same registry has left.
-type thorough interface{ removesOlder() bool }
-
-func (s *springLayout) removesOlder() bool { return true }
-
-func (r *redissonLayout) removesOlder() bool { return r.scripts == &redissonLock }
-
 // removal is the stray of a hold that is over and whose key is still to be removed.
 func (h *hold) removal(freed func(gone bool)) *stray {
 	s := h.abandoned()
@@ -88,7 +81,7 @@ func (h *hold) leftover() *stray {
 		watch: max(h.lease.length, strayWatch),
 		index: -1,
 	}
-	if layout, ok := l.kind.layout.(thorough); !ok || !layout.removesOlder() {
+	if !l.kind.layout.removesOlder() {
 		s.place.value = h.value
 	}
 	return s
