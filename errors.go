@@ -229,9 +229,3 @@ func unknown(err error) bool {
 	var dial *net.OpError
 	return !errors.As(err, &dial) || dial.Op != "dial"
 }
-
-// wrongType tells whether the key holds something that is no lock of this layout.
-func wrongType(err error) bool {
-	reply, ok := rueidis.IsRedisErr(err)
-	return ok && strings.Contains(reply.Error(), "WRONGTYPE")
-}

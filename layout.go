@@ -77,14 +77,6 @@ func (c *config) publish() string {
 	}
 }
 
-// kind is what all locks of a registry have in common that work in the same way.
-type kind struct {
-	layout   layout
-	watchdog bool   // without TTL a lock is renewed, as in Redisson
-	fencing  bool   // holds have tokens
-	side     string // r for readers, w for writers, in tickets
-}
-
 // remaining is what the server says that a lease has left: whole milliseconds, of which the last one is 0; negative when it
 // has no end.
 func remaining(pttl int64) time.Duration {
@@ -98,6 +90,12 @@ func remaining(pttl int64) time.Duration {
 type lease struct {
 	length time.Duration // whole milliseconds
 	ms     string
+}
+
+// leaseOf cuts a lease to the whole milliseconds that Redis counts.
+func leaseOf(d time.Duration) *lease {
+	ms := d.Milliseconds()
+	return &lease{length: time.Duration(ms) * time.Millisecond, ms: strconv.FormatInt(ms, 10)}
 }
 
 // bid is what a hold asks for.

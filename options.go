@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strconv"
 	"time"
 
 	"github.com/lockregistry/lockregistry/internal/fault"
@@ -365,10 +364,4 @@ func present(log *slog.Logger) error {
 		return errors.New("WithLogger(nil): leave the option out to have no log")
 	}
 	return nil
-}
-
-// leaseOf cuts a lease to the whole milliseconds that Redis counts.
-func leaseOf(d time.Duration) *lease {
-	ms := d.Milliseconds()
-	return &lease{length: time.Duration(ms) * time.Millisecond, ms: strconv.FormatInt(ms, 10)}
 }

@@ -2,8 +2,6 @@ package lockregistry
 
 import (
 	"context"
-	"crypto/sha1"
-	"encoding/hex"
 	"errors"
 	"math/rand/v2"
 	"strconv"
@@ -22,8 +20,7 @@ import (
 // Each command gets its own reply, or none, however many are given up at any moment.
 func TestEachReplyIsThatOfItsCommand(t *testing.T) {
 	source := "for i = 1, ARGV[2] do redis.call('EXISTS', KEYS[1]) end return ARGV[1]"
-	sum := sha1.Sum([]byte(source))
-	echo := &script{source: source, sha: hex.EncodeToString(sum[:])}
+	echo := scriptOf(source)
 	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{redistest.Start(t).Addr()}, DisableCache: true})
 	require.NoError(t, err)
 	defer client.Close()

@@ -154,6 +154,14 @@ func New(client rueidis.Client, prefix string, opts ...Option) (*Registry, error
 	return r, nil
 }
 
+// kind is what all locks of a registry have in common that work in the same way.
+type kind struct {
+	layout   layout
+	watchdog bool   // without TTL a lock is renewed, as in Redisson
+	fencing  bool   // holds have tokens
+	side     string // r for readers, w for writers, in tickets
+}
+
 // Obtain returns the lock of a path. It never returns nil, never fails and never talks to Redis: the lock reports what is
 // wrong, an empty path for instance. Calls with the same path return the same lock for as long as the registry
 // keeps it; a lock that it has dropped keeps working.

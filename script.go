@@ -30,11 +30,15 @@ func load(name string) *script {
 	if err == nil {
 		var source string
 		if source, err = lua.Script(folder, name); err == nil {
-			sum := sha1.Sum([]byte(source))
-			return &script{source: source, sha: hex.EncodeToString(sum[:])}
+			return scriptOf(source)
 		}
 	}
 	panic(err) // only a broken build can lack it
+}
+
+func scriptOf(source string) *script {
+	sum := sha1.Sum([]byte(source))
+	return &script{source: source, sha: hex.EncodeToString(sum[:])}
 }
 
 // call is a command about one key: a script with its arguments, or, without a script, the SET that takes a free lock.
@@ -168,6 +172,12 @@ func (c *call) bySource(b rueidis.Builder) rueidis.Completed {
 func noScript(err error) bool {
 	reply, ok := rueidis.IsRedisErr(err)
 	return ok && reply.IsNoScript()
+}
+
+// wrongType tells whether the key holds something that is no lock of this layout.
+func wrongType(err error) bool {
+	reply, ok := rueidis.IsRedisErr(err)
+	return ok && strings.Contains(reply.Error(), "WRONGTYPE")
 }
 
 // sendAll runs scripts in one pipeline. Those that the server does not know run again in a second one, if they are wanted

@@ -20,7 +20,7 @@ func TestPulsesFallOnTicks(t *testing.T) {
 				return rueidis.RedisResult{}
 			})
 			<-time.After(asleep)
-			l := &Lock{key: "orders:42", kind: &kind{layout: &springLayout{}}}
+			l := &Lock{key: "orders:42", kind: &kind{layout: newSpringLayout(config{})}}
 			way.first.sleep(l)
 			<-time.After(3 * time.Second)
 			way.first.wake()
