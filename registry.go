@@ -39,6 +39,7 @@ type Registry struct {
 	read      *kind
 	write     *kind
 	formats   config
+	layout    Layout       // of plain locks
 	unqueued  atomic.Bool  // it was logged that the server refuses a queue
 	postponed atomic.Int64 // an instant: not before then it is logged again that it does so for now
 	journal   journal
@@ -106,6 +107,7 @@ func New(client rueidis.Client, prefix string, opts ...Option) (*Registry, error
 		lease:    leaseOf(s.lease()),
 		poll:     s.poll,
 		limit:    s.commandLimit(),
+		layout:   s.layout,
 		usual:    s.limit == nil,
 		renewal:  s.renewal,
 		replicas: s.replicas,
@@ -273,12 +275,7 @@ func (r *Registry) Len() int { return r.cache.len() }
 func (r *Registry) ClientID() string { return r.clientID }
 
 // Layout returns the format of the registry's plain locks in Redis: what [WithLayout] has set.
-func (r *Registry) Layout() Layout {
-	if _, ok := r.plain.layout.(*redissonLayout); ok {
-		return LayoutRedisson
-	}
-	return LayoutSpring
-}
+func (r *Registry) Layout() Layout { return r.layout }
 
 // Close ends the registry's background work. Calls that wait, and calls that lock later, return [ErrClosed]; a call whose
 // command is under way returns when that is answered. Locks that are held are left to their leases, no longer renewed, and
