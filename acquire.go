@@ -107,7 +107,7 @@ func (h *Hold) release(ctx context.Context) error {
 // claim is for the one call that releases the hold. It returns how many calls of Renew are under way.
 func (h *Hold) claim() (before int32, err error) {
 	before = h.calls.Or(released)
-	if before&released != 0 {
+	if before&released != 0 { // mutant: released twice
 		return 0, ErrNotOwner
 	}
 	return before, nil

@@ -111,7 +111,7 @@ func (r *Registry) several(ctx context.Context, paths []string, opts []LockOptio
 		return nil, r.newLock("").fail("acquire", errors.New("the list of paths is empty"))
 	}
 	sorted := slices.Clone(paths)
-	slices.Sort(sorted)
+	slices.Sort(sorted) // mutant: unsorted
 	q, err := request{wait: untilDone}.with(opts)
 	if q.atLeast > 0 {
 		err = fault.Join(err, errors.New("AtLeast: it is for a single path"))
@@ -189,7 +189,7 @@ func (b *bundle) inOrder(ctx context.Context, queued bool) (holds []*Hold, err e
 	for i, l := range b.locks {
 		h, err := b.next(waiting, l, queued || i > 0)
 		if err != nil {
-			giveBack(holds)
+			giveBack(holds) // mutant: first path kept
 			return nil, err
 		}
 		holds = append(holds, h)
@@ -412,7 +412,7 @@ func (s *slotful) try(b *bundle) {
 			} else {
 				a.hold.late, s.err = true, classified(errLate)
 			}
-		case granted || taken == 0 && unknown(err):
+		case granted || taken == 0 && unknown(err): // mutant: paths forgotten
 			a.hold.late = true
 		}
 	}

@@ -90,7 +90,7 @@ const closingGrace = time.Second
 func (l *Lock) obtain(ctx context.Context, q *request, deadline instant, queued bool) error {
 	first := attempt{lock: l, hold: l.newHold(q), ctx: ctx}
 	if l.pair != nil && l == &l.pair.reader {
-		first.under = l.pair.under()
+		first.under = l.pair.under() // mutant: writer not told
 	}
 	var err error
 	patient := q.wait != notAtAll
@@ -109,7 +109,7 @@ func (l *Lock) obtainLater(first *attempt, err error, q *request, deadline insta
 	// A call that waits for a while tries again after a failure that passes, another one returns the first.
 	if err == nil || patient && (q.wait > 0 || queued) && first.passing(err) {
 		err = l.pursue(*first, q, patient, deadline)
-	} else if first.hold.late {
+	} else if first.hold.late { // mutant: grant left behind
 		l.reg.sweep(first.hold.abandoned(), patience{ctx: context.Background(), limit: unlockGrace})
 	}
 	if err != nil {
@@ -279,7 +279,7 @@ func (a *attempt) plainly(patient, polls bool) asking {
 }
 
 // passing tells whether a call that waits tries again after err.
-func (a *attempt) passing(err error) bool { return !a.cut && transient(err) }
+func (a *attempt) passing(err error) bool { return !a.cut && transient(err) } // mutant: failure ends the wait
 
 // recover waits until it is time for another try after one that failed.
 func (a *acquisition) recover() error {
@@ -453,8 +453,8 @@ func (a *attempt) judge(c *call, reply *answer, deadline instant) (err error) {
 	h.draw(a.at.token)
 	switch {
 	case err == nil && reply.short != nil:
-		err = a.giveBack(reply.short)
-	case err != nil || !reply.late:
+		err = a.giveBack(reply.short) // mutant: short grant
+	case err != nil || !reply.late: // mutant: late grant believed
 	case a.at.granted:
 		a.began, a.at.granted, err = a.confirm(deadline, reply.doubtful)
 		came = l.reg.clock.now()
@@ -485,7 +485,7 @@ func (a *attempt) win(since instant) {
 	l := a.lock
 	a.won = true
 	if l.pair != nil && l == &l.pair.writer {
-		l.pair.wrote = a.hold.value
+		l.pair.wrote = a.hold.value // mutant: writer forgotten
 	}
 	l.hold.Store(a.hold)
 	l.anchor().lockedAt.Store(int64(since))
@@ -538,7 +538,7 @@ func (a *attempt) confirm(deadline instant, doubtful bool) (sent instant, grante
 func (a *attempt) giveBack(why error) error {
 	s := a.hold.abandoned()
 	s.late = a.hold.late
-	a.lock.reg.sweep(s, patience{ctx: context.Background(), limit: unlockGrace})
+	a.lock.reg.sweep(s, patience{ctx: context.Background(), limit: unlockGrace}) // mutant: short grant kept
 	a.hold, a.at = a.hold.again(), standing{}
 	return why
 }

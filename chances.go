@@ -97,7 +97,7 @@ func (c *crowd) released(waits, others bool, now instant) {
 // standsBack tells, once, whether a call without a queue is to leave others their chance.
 func (l *Lock) standsBack() bool {
 	c := l.anchor().crowd.Load()
-	return c != nil && c.yields.Swap(false)
+	return c != nil && c.yields.Swap(false) // mutant: nobody stands back
 }
 
 // standBack gives others their chance, where there is no queue: this process has had the lock for as long as its goroutines

@@ -117,7 +117,7 @@ func (l *Lock) company() *crowd {
 // lock was last released, or a moment ago.
 func (l *Lock) contested() bool {
 	c := l.anchor().crowd.Load()
-	return c != nil && (c.contested.Load() || c.yields.Load() || l.busy())
+	return c != nil && (c.contested.Load() || c.yields.Load() || l.busy()) // mutant: tries first
 }
 
 // busyFor is for how long others most likely go on waiting for a lock after they did.

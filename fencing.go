@@ -60,7 +60,7 @@ func TokenFrom(ctx context.Context) (uint64, bool) {
 // draw gives the hold tokens, from this one on. Nobody but the call that obtains it knows the hold yet.
 func (h *hold) draw(first uint64) {
 	if h.lock.kind.fencing {
-		e := h.own()
+		e := h.own() // mutant: tokens used up
 		e.token, e.spare = first, tokensDrawn-1
 	}
 }
@@ -81,7 +81,7 @@ func (h *hold) nextToken() bool {
 		return false
 	}
 	e := h.own()
-	e.token++
+	e.token++ // mutant: same token
 	e.spare--
 	return true
 }

@@ -126,7 +126,7 @@ const (
 
 // margin is what a lease is shortened by, so that this process sees its end before the server does: clocks that differ
 // by up to 1 % in rate, and the server's counting in whole milliseconds.
-func margin(lease time.Duration) time.Duration { return lease/100 + time.Millisecond }
+func margin(lease time.Duration) time.Duration { return lease/100 + time.Millisecond } // mutant: no margin
 
 // effective is the lease that the hold may count on, from when it was sent, when a command with l was executed.
 func (h *hold) effective(l *lease) time.Duration {
@@ -149,7 +149,7 @@ func (h *hold) distrust(l time.Duration) {
 // prolong takes in that the server has executed a command with l that was sent at sent. What was true before stays so.
 func (h *hold) prolong(sent instant, l *lease) {
 	length := h.effective(l)
-	h.until = max(h.until, sent.add(length-margin(length)))
+	h.until = max(h.until, sent.add(length-margin(length))) // mutant: lease from the reply
 	h.next, h.short, h.questioned = never, 0, false
 	if h.renewed {
 		h.next = sent.add(length / 3)
@@ -161,7 +161,7 @@ func (h *hold) prolong(sent instant, l *lease) {
 func (h *hold) grant(sent, came instant) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.late {
+	if h.late { // mutant: late grant forgotten
 		h.distrust(h.lease.length)
 	}
 	h.prolong(sent, h.lease)
@@ -191,7 +191,7 @@ func (h *hold) grantShort(base instant, lease time.Duration) bool {
 	h.next = never
 	if lease < h.lease.length {
 		h.short = lease
-		h.next = lengthening(now, until)
+		h.next = lengthening(now, until) // mutant: grant not lengthened
 	} else if h.renewed {
 		h.next = base.add(lease / 3)
 	}
@@ -409,7 +409,7 @@ func (h *hold) relinquish(limit time.Duration) (can, due bool, running time.Dura
 		length = h.short
 	}
 	half := now.until(h.until) < length/2
-	due = h.since.until(now) >= limit || half
+	due = h.since.until(now) >= limit || half // mutant: handed on without end
 	if h.state != live || now >= h.until || half || h.stays || now < h.extra().kept {
 		h.mu.Unlock() // its end is near, and decides the cause of its contexts
 		return false, due, 0
@@ -838,7 +838,7 @@ func (h *hold) renewOnce(ctx context.Context, l *lease) error {
 	reply := reg.transport.do(&p, &c)
 	n, err := confirmed(reply.RedisResult)
 	if err == nil {
-		err = reply.short
+		err = reply.short // mutant: short renewal
 	}
 	err = h.answered(r, n, err, reply.late)
 	switch {
@@ -856,7 +856,7 @@ func (h *hold) renewOnce(ctx context.Context, l *lease) error {
 // was done, with an error: too few replicas have it.
 func (h *hold) answered(r renewal, n int64, err error, late bool) error {
 	was := n > 0
-	open := unknown(err) // an error of a client's hook may be of any type: not under the mutex
+	open := unknown(err) // an error of a client's hook may be of any type: not under the mutex // mutant: renewal forgotten
 	h.mu.Lock()
 	flying := h.flying
 	// An answer that comes after the old validity is over cannot revive the hold, even if the new one would reach further.

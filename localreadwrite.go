@@ -87,7 +87,7 @@ func (s *side) exit(o owner) (departure, loss) {
 	}
 	delete(s.owners, o)
 	s.crowd.Store(int64(len(s.owners)))
-	if len(s.owners) > 0 {
+	if len(s.owners) > 0 { // mutant: first reader ends all
 		return leaves, notLost
 	}
 	s.phase = phaseLeaving
@@ -130,7 +130,7 @@ func (l *localReadWrite) may(o owner, writes bool) entry {
 
 func (l *localReadWrite) mayRead(o owner) entry {
 	switch {
-	case l.write.phase != phaseFree && !l.write.heldBy(o):
+	case l.write.phase != phaseFree && !l.write.heldBy(o): // mutant: local reader beside a writer
 		return refused
 	case l.read.phase == phaseFree:
 		l.read.phase, l.read.asking, l.read.stuck = phaseAcquiring, o, false
@@ -145,7 +145,7 @@ func (l *localReadWrite) mayRead(o owner) entry {
 }
 
 func (l *localReadWrite) mayWrite(o owner) entry {
-	if l.write.phase != phaseFree || l.read.phase != phaseFree {
+	if l.write.phase != phaseFree || l.read.phase != phaseFree { // mutant: local writer beside readers
 		return refused
 	}
 	l.write.phase, l.write.asking = phaseAcquiring, o

@@ -184,7 +184,7 @@ func (r *Registry) told(text string) {
 	}
 	// Nobody waits for it. The call that gave up has had it removed, or will have; this is quicker. It may be of any of the kinds.
 	for l := range r.cache.of(path) {
-		r.scheduler.claim(l.unclaimed(m.number))
+		r.scheduler.claim(l.unclaimed(m.number)) // mutant: grant to nobody
 	}
 }
 
@@ -198,7 +198,7 @@ func (l *Lock) told(m message) bool {
 		return false
 	}
 	if h := l.hold.Load(); h != nil && h.numbered(m.number) {
-		h.regranted()
+		h.regranted() // mutant: granted once more
 		return true
 	}
 	return l.expects(m.number)
@@ -363,7 +363,7 @@ func (a *acquisition) abandon() {
 	if a.hold.late {
 		s := a.hold.abandoned()
 		s.ticket = allTickets
-		a.lock.reg.sweep(s, patience{ctx: context.Background(), limit: unlockGrace})
+		a.lock.reg.sweep(s, patience{ctx: context.Background(), limit: unlockGrace}) // mutant: abandoned ticket left
 		a.hold.late = false
 	}
 }
@@ -375,7 +375,7 @@ func (a *acquisition) leave() {
 		a.abandon()
 		return
 	}
-	a.box.open("")
+	a.box.open("") // mutant: ticket left
 	if a.older == "" {
 		return
 	}
@@ -389,7 +389,7 @@ func (a *acquisition) ask(what asking) error {
 	w := wish{asks: what}
 	if what == forTicket {
 		if a.sent { // else the attempt is new
-			a.renumber()
+			a.renumber() // mutant: one number twice
 		}
 		w.place, w.older = a.place, a.older
 		w.brief = a.lock.pair == nil && w.place == "" && w.older == "" && a.lock.busy()
@@ -528,7 +528,7 @@ func (a *acquisition) granted(m mail) (next asking, err error) {
 	if a.hold.inLine = a.asked; a.asked != 0 && l.pair == nil {
 		l.foresee(a.asked, a.place, m.due)
 	}
-	if !wary && !a.writes() && a.hold.grantShort(a.base, m.granted) {
+	if !wary && !a.writes() && a.hold.grantShort(a.base, m.granted) { // mutant: grant counts from its message; unwritten grant
 		a.served = true
 		a.win(a.base)
 		return "", nil
@@ -542,7 +542,7 @@ func (a *acquisition) found(left time.Duration) (next asking, err error) {
 	a.lock.reg.counts.grants.Add(1)
 	a.noteWait()
 	if a.box.take().granted == 0 { // it may still come, once
-		a.hold.awaitMessage(a.lock.reg.clock.now().add(plus(a.lock.reg.acknowledging(), suspicion)))
+		a.hold.awaitMessage(a.lock.reg.clock.now().add(plus(a.lock.reg.acknowledging(), suspicion))) // mutant: found hold lost
 		if !a.woken {
 			a.ear.Suspect()
 		}
@@ -556,7 +556,7 @@ func (a *acquisition) found(left time.Duration) (next asking, err error) {
 }
 
 // writes tells whether the holder of a grant by another process is to write something of its own before it counts.
-func (a *acquisition) writes() bool { return a.lock.kind.fencing || a.lock.reg.replicas != nil }
+func (a *acquisition) writes() bool { return a.lock.kind.fencing || a.lock.reg.replicas != nil } // mutant: no token
 
 // sure renews a hold that is the owner, or was, and has it draw its fencing token.
 func (a *acquisition) sure() (next asking, err error) {

@@ -666,7 +666,7 @@ func (l *Lock) release(ctx context.Context) (End, error) {
 		l.noQueue(why)
 	}
 	l.crowded(n, m.ticket == yields, reply.came)
-	if err == nil && !reply.late {
+	if err == nil && !reply.late { // mutant: late removal believed
 		l.released(h.value, reply.came)
 		if h.late {
 			reg.scheduler.sweep(h.abandoned())

@@ -334,8 +334,9 @@ func (r *Registry) newLock(path string) *Lock {
 //go:noinline
 func (l *Lock) newHold(q *request) *hold {
 	r := l.reg
-	var buf [96]byte // long enough for most, so that the value costs one allocation
-	value := strconv.AppendUint(append(buf[:0], r.values...), r.number(), 10)
+	// The buffer is long enough for most, so that the value costs one allocation.
+	var buf [96]byte
+	value := strconv.AppendUint(append(buf[:0], r.values...), r.number(), 10) // mutant: no number
 	r.recording.asked()
 	h := &hold{
 		lock:    l,

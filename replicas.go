@@ -420,8 +420,9 @@ func (c *courier) round(client rueidis.DedicatedClient) bool {
 	mu.Unlock()
 	commands = append(commands, client.B().Arbitrary("WAIT").
 		Args(strconv.Itoa(n), strconv.FormatInt(slice.Milliseconds(), 10)).Build())
-	results := client.DoMulti(t.ctx, commands...)
-	if selects { // it is forbidden to all who share the pool, or done
+	results := client.DoMulti(t.ctx, commands...) // mutant: other connection
+	// It is forbidden to all who share the pool, or done.
+	if selects {
 		results = results[1:]
 	}
 	return c.takeIn(batch, results, now)

@@ -55,7 +55,7 @@ const (
 func (h *hold) removal(freed func(gone bool)) *stray {
 	s := h.abandoned()
 	// The field of a hold that writes can outlive its lease: a reader under it keeps the hash.
-	s.freed, s.late = freed, h.late || h.lock.pair != nil
+	s.freed, s.late = freed, h.late || h.lock.pair != nil // mutant: free too soon
 	return s
 }
 
@@ -77,7 +77,7 @@ func (h *hold) leftover() *stray {
 		lease: longest,
 		gone:  l.reg.clock.now().add(longest).add(margin(longest)),
 		late:  true,
-		kept:  h.extra().kept,
+		kept:  h.extra().kept, // mutant: kept path let go
 		watch: max(h.lease.length, strayWatch),
 		index: -1,
 	}
@@ -271,12 +271,12 @@ func (s *scheduler) swept(e sweeping, err error) (freed func(gone bool)) {
 	if err != nil {
 		t.failed++
 		t.calm = 0
-		pause = backoff(t.failed, t.lease)
+		pause = backoff(t.failed, t.lease) // mutant: removal after a minute
 		finished = finished || !t.late && now >= t.gone
 	} else {
 		t.failed = 0
 		switch {
-		case !t.late:
+		case !t.late: // mutant: one removal
 			finished = true
 		case t.calm == 0:
 			t.calm = now

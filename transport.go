@@ -119,7 +119,7 @@ const (
 	heardAgain  = calmFor / 8           // an answer so soon after another one is not worth noting
 	manyAnswers = 32
 	tooSoon     = 100 * time.Millisecond // who waits no longer than this learns nothing from it
-	waryFor     = 30 * time.Second       // after a late or missing one; see below
+	waryFor     = 30 * time.Second       // after a late or missing one; see below // mutant: trusted too soon
 	mostDirect  = 640                    // a connection's queue has room for 1 024 by default
 	mostApart   = 256
 	mostScouts  = 8                    // with so many under way on a quiet lane, others wait for news of them
@@ -439,7 +439,7 @@ func (t *transport) ask(question func(context.Context, rueidis.CoreClient) rueid
 // gone says nothing about the server: see prober. Excused tells that it may have taken so long because this process stood still.
 // Then it is late all the same, and asked for again.
 func (l *lane) judge(p *patience, err error, x exchange) bool {
-	came, took := x.came, x.sent.until(x.came)
+	came, took := x.came, x.sent.until(x.came) // mutant: no answer is late
 	switch {
 	case errors.Is(err, errNotSent):
 		return false
@@ -723,7 +723,7 @@ func (l *lane) carryOut(e *sending) {
 		var none bool
 		switch fresh, none = l.detour(&e.gone); {
 		case fresh != nil:
-			way, e.trusted = fresh, true
+			way, e.trusted = fresh, true // mutant: silent connection kept
 		case !none:
 			e.err = errNotSent
 			return
@@ -861,7 +861,7 @@ func (l *lane) make(making chan struct{}, since instant) {
 		go closeAll(client)
 		return
 	}
-	if client == nil || since.until(now) >= l.trip().connect() || l.closed || !l.isWary(now) {
+	if client == nil || since.until(now) >= l.trip().connect() || l.closed || !l.isWary(now) { // mutant: late greeting
 		l.giveUp(now)
 		go closeAll(client)
 		return

@@ -16,7 +16,7 @@ local function grant(value, lease, kind)
   redis.call('SET', own, '1', 'PX', lease)
   redis.call('HMSET', key, 'mode', mode or 'read', value, '1')
   if left ~= -1 then
-    local done = redis.pcall('PEXPIRE', key, math.max(left, tonumber(lease)))
+    local done = redis.pcall('PEXPIRE', key, math.max(left, tonumber(lease))) -- mutant: lease ends others
     if type(done) == 'table' then
       redis.call('DEL', own)
       redis.call('HDEL', key, value)

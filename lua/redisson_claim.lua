@@ -27,7 +27,7 @@ if not mine and redis.call('EXISTS', key) == 1 then
       n = tonumber(string.sub(other, #registry + 1))
     end
     holder = other
-    if not n or n > tonumber(number) then
+    if not n or n > tonumber(number) then -- mutant: late grant wins, Redisson
       if how == '' then
         return redis.call('PTTL', key)
       elseif n then

@@ -13,7 +13,7 @@ if not mine then
   keep = ''
 end
 if keep ~= '' then -- in this order: a server that is out of memory refuses the first, and then nothing has changed
-  redis.call('HSET', key, field .. ':atleast', '1')
+  redis.call('HSET', key, field .. ':atleast', '1') -- mutant: kept path is a hold, Redisson
   redis.call('HDEL', key, field)
   redis.call('PEXPIRE', key, keep)
   over = false -- for all that follows nothing is released
@@ -53,7 +53,7 @@ if prefix ~= '' and (over or ticket ~= '') then
       pcall(leave, field, ticket)
       waiting = redis.pcall('ZRANGE', queue, '0', '2', 'WITHSCORES')
     end
-    if over then
+    if over then -- mutant: grant not passed on, Redisson
       local ok, passed, others = pcall(pass, waiting, ticket == '+')
       if ok and passed then
         return mine and 2 or 0

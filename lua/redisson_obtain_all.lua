@@ -14,7 +14,7 @@ for i = 1, n do
       return -i
     end
     local other = string.sub(held, 1, #registry) == registry and tonumber(string.sub(held, #registry + 1))
-    if not other or other > tonumber(number) then
+    if not other or other > tonumber(number) then -- mutant: late paths win, Redisson
       return i
     end
   end

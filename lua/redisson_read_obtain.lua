@@ -30,7 +30,7 @@ if mode == 'write' and not under then
       if string.sub(other, 1, #registry) == registry then
         n = tonumber(string.match(string.sub(other, #registry + 1), '^(%d+):write$') or '')
       end
-      lost = lost and n and n < tonumber(number)
+      lost = lost and n and n < tonumber(number) -- mutant: later writer is lost
       late = late or n and n > tonumber(number)
     end
   end
@@ -57,7 +57,7 @@ if how == '' or how == 'try' then
       end
     end
   end
-  if (not mode or mode == 'read' or under) and not waits then
+  if (not mode or mode == 'read' or under) and not waits then -- mutant: reader beside a writer
     return grant(field, ARGV[2], 'r')
   end
   return left

@@ -16,7 +16,7 @@ end
 if redis.call('PEXPIRE', ARGV[3] .. ':' .. ARGV[1] .. ':rwlock_timeout:1', ARGV[2]) == 0 then
   return 0
 end
-if redis.call('HLEN', KEYS[1]) == 2 or redis.call('PTTL', KEYS[1]) < tonumber(ARGV[2]) then
+if redis.call('HLEN', KEYS[1]) == 2 or redis.call('PTTL', KEYS[1]) < tonumber(ARGV[2]) then -- mutant: reading renewal ends others
   redis.call('PEXPIRE', KEYS[1], ARGV[2])
 end
 return 1

@@ -32,10 +32,10 @@ if mode and not again then
       if string.sub(other, 1, #registry) == registry then
         n = tonumber(string.match(string.sub(other, #registry + 1), '^%d+') or '')
       end
-      if n and n < tonumber(number) then
+      if n and n < tonumber(number) then -- mutant: later hold is lost
         lost[#lost + 1] = other
       else
-        others = true
+        others = true -- mutant: writer beside readers
         late = late or n
       end
     end

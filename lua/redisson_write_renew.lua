@@ -19,7 +19,7 @@ local refused = fence()
 if refused then
   return refused
 end
-if redis.call('HLEN', KEYS[1]) == 2 or redis.call('PTTL', KEYS[1]) < tonumber(ARGV[2]) then
+if redis.call('HLEN', KEYS[1]) == 2 or redis.call('PTTL', KEYS[1]) < tonumber(ARGV[2]) then -- mutant: writing renewal ends reading
   redis.call('PEXPIRE', KEYS[1], ARGV[2])
 end
 return token or 1

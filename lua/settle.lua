@@ -6,7 +6,7 @@ local function settle()
   for i = 1, #fields, 2 do
     if fields[i] == 'mode' then
       mode = fields[i + 1]
-    elseif string.sub(fields[i], -6) == ':write' then
+    elseif string.sub(fields[i], -6) == ':write' then -- mutant: reader takes its writer along
       return 'write'
     else
       for n = 1, tonumber(fields[i + 1]) or 0 do
@@ -14,7 +14,7 @@ local function settle()
       end
     end
   end
-  if longest == 0 then
+  if longest == 0 then -- mutant: lock goes with one
     redis.call('DEL', key)
     return false
   end

@@ -10,7 +10,7 @@ if held and held ~= value then
   if string.sub(held, 1, #registry) == registry then
     other = tonumber(string.sub(held, #registry + 1))
   end
-  taken = not other or other > tonumber(number)
+  taken = not other or other > tonumber(number) -- mutant: late grant wins
   if taken and how == '' then
     return redis.call('PTTL', key)
   elseif taken and other then

@@ -14,7 +14,7 @@ if not mine then
   keep = ''
 end
 if keep ~= '' then
-  redis.call('SET', key, value .. ':atleast', 'PX', keep)
+  redis.call('SET', key, value .. ':atleast', 'PX', keep) -- mutant: kept path is a hold
   over = false -- for all that follows nothing is released
 end
 local announced = false
@@ -48,7 +48,7 @@ if prefix ~= '' and (over or ticket ~= '') then
       pcall(leave, value, ticket)
       waiting = redis.pcall('ZRANGE', queue, '0', '2', 'WITHSCORES')
     end
-    if over then
+    if over then -- mutant: grant not passed on
       local ok, passed, others = pcall(pass, waiting, ticket == '+')
       if ok and passed then
         return mine and 2 or 0

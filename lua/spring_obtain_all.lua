@@ -22,8 +22,8 @@ for i = 1, n do
       held, marks[i] = string.sub(held, 1, -2), '+'
     end
     local other = string.sub(held, 1, #registry) == registry and tonumber(string.sub(held, #registry + 1))
-    if not other or other > tonumber(number) then
-      return i
+    if not other or other > tonumber(number) then -- mutant: late paths win
+      return i -- mutant: paths obtained in part
     end
   end
 end

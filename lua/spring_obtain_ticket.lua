@@ -11,7 +11,7 @@
 -- include effects
 local key, value, lease, prefix, sharded, counter = KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4] == 'S', ARGV[5] or ''
 local held = redis.call('GET', key)
-if held then
+if held then -- mutant: key taken in passing
   local registry = string.match(value, '^(.*:)')
   if string.sub(held, -1) == '+' and string.find(held, registry, 1, true) ~= 1 then
     -- include names

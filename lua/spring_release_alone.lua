@@ -5,7 +5,7 @@
 -- ARGV[1] to ARGV[4]  as those of spring_release.lua
 -- ARGV[5]             as ARGV[9] of that
 local key, value, publish = KEYS[1], ARGV[1], ARGV[2]
-if redis.call('GET', key) == value then
+if redis.call('GET', key) == value then -- mutant: anybody's key removed
   -- include spring_remove
 end
 -- include effects

@@ -184,14 +184,17 @@ func (n network) dial(addr string) (rueidis.Client, error) {
 	return rueidis.NewClient(option)
 }
 
-// luaVariable names the folder of the library's scripts when it is not the usual one.
-const luaVariable = "LOCKREGISTRY_TORTURE_LUA"
+// luaFolder has the library's scripts; luaVariable names another one.
+const (
+	luaFolder   = "../lua"
+	luaVariable = "LOCKREGISTRY_TORTURE_LUA"
+)
 
 // scripts are what the library's scripts and the naive lock's do, by their bodies.
 var scripts = sync.OnceValue(func() map[string]string {
 	folder := os.Getenv(luaVariable)
 	if folder == "" {
-		folder = "../lua"
+		folder = luaFolder
 	}
 	found, err := Scripts(folder)
 	if err != nil {

@@ -1,0 +1,384 @@
+package torture
+
+// mutation is one way to break the library: a text and what to put in its place. The text begins in the line of the library, in
+// Go or Lua, that ends with the comment "mutant: " and the name; further names follow a semicolon.
+type mutation struct {
+	name, what, old, new string
+	caught               string // by which tests: each of these patterns must find it
+}
+
+var mutations = []mutation{
+	{
+		"no number", "holds carry only the registry's id",
+		"r.number()", "1",
+		"TestUnknownOutcomes$ TestLinearizable$",
+	},
+	{
+		"grant left behind", "abandoned grants are left behind",
+		"first.hold.late", "false",
+		"TestUnknownOutcomes$",
+	},
+	{
+		"free too soon", "the local half is free before the removal is known",
+		"s.freed, s.late = freed, h.late", "freed(true)\n\ts.late = h.late",
+		"TestUnknownOutcomes$",
+	},
+	{
+		"late grant wins", "a late grant wins over a later hold",
+		" or other > tonumber(number)", "",
+		"TestUnknownOutcomes$",
+	},
+	{
+		"late grant wins, Redisson", "a late grant wins over a later hold, in Redisson's format",
+		" or n > tonumber(number)", "",
+		"TestUnknownOutcomes$",
+	},
+	{
+		"removal after a minute", "removals are tried again after a minute",
+		"backoff(t.failed, t.lease)", "t.watch",
+		"TestUnknownOutcomes$",
+	},
+	{
+		"one removal", "one removal is enough for a late grant",
+		"!t.late", "true",
+		"TestUnknownOutcomes$",
+	},
+	{
+		"no margin", "leases have no margin",
+		"lease/100 + time.Millisecond", "0 * lease",
+		"TestFrozen|TestOvertaken",
+	},
+	{
+		"lease from the reply", "leases count from the reply",
+		"sent.add(", "h.lock.reg.clock.now().add(",
+		"TestLateReply|TestLinearizable$",
+	},
+	{
+		"renewal forgotten", "renewals of unknown outcome are forgotten",
+		"unknown(err)", "err == nil",
+		"TestOvertakenRenewal",
+	},
+	{
+		"late grant forgotten", "late grants are forgotten",
+		"h.late", "false",
+		"TestOvertakenGrant",
+	},
+	{
+		"failure ends the wait", "a transient failure ends the wait",
+		"!a.cut && transient(err)", "false",
+		"TestDisturbedWhileWaiting|TestUnknownOutcomes$",
+	},
+	{
+		"nobody stands back", "nobody stands back",
+		"c.yields.Swap(false)", "false",
+		"TestHandoffIsFair",
+	},
+	{
+		"tries first", "who is to stand back tries first",
+		"c.yields.Load() || ", "",
+		"TestHandoffIsFair",
+	},
+	{
+		"handed on without end", "the lock is handed on without end",
+		"h.since.until(now) >= limit", "false",
+		"TestHandoffIsFair",
+	},
+	{
+		"writer beside readers", "a writer does not mind readers",
+		"true", "mode == 'write'",
+		"TestReadWriteLinearizable/library$",
+	},
+	{
+		"later hold is lost", "a writer takes later holds of its registry for lost ones",
+		" and n < tonumber(number)", "",
+		"TestUnknownOutcomes$/sharing",
+	},
+	{
+		"later writer is lost", "a reader takes a later writer of its registry for a lost one",
+		" and n < tonumber(number)", "",
+		"TestLateReader$",
+	},
+	{
+		"reader beside a writer", "a reader does not mind a writer",
+		"(not mode or mode == 'read' or under) and ", "",
+		"TestReadWriteLinearizable/library$",
+	},
+	{
+		"admitted beside a writer", "a reader with a ticket does not mind a writer",
+		" and mode == 'read'", "",
+		"TestReadWriteLinearizable/library$",
+	},
+	{
+		"lease ends others", "the lease of a reader ends others'",
+		"math.max(left, tonumber(lease))", "lease",
+		"TestReadingBesideLongerLease",
+	},
+	{
+		"reading renewal ends others", "the renewal of a reader ends others'",
+		"redis.call('HLEN', KEYS[1]) == 2", "true",
+		"TestReadingOn",
+	},
+	{
+		"writing renewal ends reading", "the renewal of a writer ends its reader",
+		"redis.call('HLEN', KEYS[1]) == 2", "true",
+		"TestRenewalUnderReader",
+	},
+	{
+		"lock goes with one", "a reader that leaves takes the others' lock",
+		"longest == 0", "true",
+		"TestReadWriteLinearizable/library$ TestReadingOn",
+	},
+	{
+		"reader takes its writer along", "a reader that leaves takes its own writer's lock",
+		"string.sub(fields[i], -6) == ':write'", "false",
+		"TestReadWriteLinearizable/library$",
+	},
+	{
+		"local reader beside a writer", "readers do not wait for a writer of the same process",
+		"l.write.phase != phaseFree && !l.write.heldBy(o)", "false",
+		"TestReadWriteLinearizable/library$",
+	},
+	{
+		"local writer beside readers", "writers do not wait for readers of the same process",
+		" || l.read.phase != phaseFree", "",
+		"TestReadWriteLinearizable/library$",
+	},
+	{
+		"first reader ends all", "the first reader that leaves ends the hold of all",
+		"len(s.owners) > 0", "false",
+		"TestReadWriteLinearizable/library$",
+	},
+	{
+		"writer not told", "what a reader has under its own writer is not told to Redis",
+		"first.under = l.pair.under()", "_ = l.pair.under()",
+		"TestReadWriteLinearizable/library$",
+	},
+	{
+		"no answer is late", "no answer is late",
+		"came, took := x.came, x.sent.until(x.came)", "came, took := x.came, time.Duration(0)\n\tx.sent = came",
+		"TestOutage$",
+	},
+	{
+		"late grant believed", "a late grant is believed at once",
+		"err != nil || !reply.late", "true",
+		"TestDeposed$|TestOutage$",
+	},
+	{
+		"silent connection kept", "commands keep to the connections that were silent",
+		"way, e.trusted = fresh, true", "e.trusted = true",
+		"TestOutage$",
+	},
+	{
+		"late greeting", "a connection that the old master has greeted late is used",
+		"since.until(now) >= l.trip().connect() || ", "",
+		"TestOutage$",
+	},
+	{
+		"trusted too soon", "the old master is believed again before it is demoted",
+		"30 * time.Second", "5 * time.Second",
+		"TestOutage$",
+	},
+	{
+		"late removal believed", "a late removal is believed at once",
+		" && !reply.late", "",
+		"TestDeposed$",
+	},
+	{
+		"grant counts from its message", "a grant counts from its message",
+		"a.base", "a.lock.reg.clock.now()",
+		"TestQueueOutcomes",
+	},
+	{
+		"ticket left", "a call that gives up leaves its ticket",
+		"a.box.open(\"\")\n\tif a.older == \"\" {", "if true {",
+		"TestQueueOutcomes",
+	},
+	{
+		"anybody's key removed", "a short release does not mind whose key it is",
+		"redis.call('GET', key) == value", "true",
+		"TestUnknownOutcomes$|TestLinearizable$",
+	},
+	{
+		"key taken in passing", "who asks for a ticket takes the key in passing",
+		"held", "false",
+		"TestLinearizable$",
+	},
+	{
+		"grant not passed on", "a call that gives up does not pass on a grant",
+		"over", "over and (ticket == '' or ticket == '+')",
+		"TestQueueOutcomes",
+	},
+	{
+		"grant not passed on, Redisson", "a call that gives up does not pass on a grant, in Redisson's format",
+		"over", "over and (ticket == '' or ticket == '+')",
+		"TestQueueOutcomes",
+	},
+	{
+		"served ticket stays", "a ticket that is served stays",
+		"redis.call('ZREM', queue, first)\n", "",
+		"TestQueueOutcomes",
+	},
+	{
+		"dead are served", "the dead are served",
+		"> 0", ">= 0",
+		"TestQueueOutcomes",
+	},
+	{
+		"grant of a whole lease", "a grant has the whole lease",
+		"tonumber(lease) < tonumber(PROVISIONAL) and lease or PROVISIONAL", "lease",
+		"TestNothingStaysBlocked",
+	},
+	{
+		"grant not lengthened", "a granted hold is not lengthened",
+		"h.next = lengthening(now, until)", "h.next = never",
+		"TestQueueOutcomes",
+	},
+	{
+		"one number twice", "one number for two attempts",
+		"a.renumber()", "",
+		"TestQueueOutcomes",
+	},
+	{
+		"abandoned ticket left", "the ticket of an abandoned attempt stays",
+		"a.lock.reg.sweep(s, patience{ctx: context.Background(), limit: unlockGrace})", "_ = s",
+		"TestQueueOutcomes",
+	},
+	{
+		"grant to nobody", "a grant to nobody is kept",
+		"r.scheduler.claim(l.unclaimed(m.number))", "_ = l",
+		"TestQueueOutcomes",
+	},
+	{
+		"found hold lost", "a hold that was found is lost with its own message",
+		"a.hold.awaitMessage(a.lock.reg.clock.now().add(plus(a.lock.reg.acknowledging(), suspicion)))", "a.hold.awaitMessage(0)",
+		"TestQueueOutcomes",
+	},
+	{
+		"writer forgotten", "who reads does not know that its owner was granted the writer",
+		"l.pair.wrote = a.hold.value", "_ = a.hold.value",
+		"TestReadingUnderGrantedWriter",
+	},
+	{
+		"kept path is a hold", "a path that stays taken has an older hold of its registry",
+		" .. ':atleast'", "",
+		"TestReleasesOfUnknownOutcome",
+	},
+	{
+		"kept path is a hold, Redisson", "a path that stays taken has an older hold of its registry, in Redisson's format",
+		"redis.call('HSET', key, field .. ':atleast', '1')\n  redis.call('HDEL', key, field)", "redis.call('HSET', key, field, '1')",
+		"TestReleasesOfUnknownOutcome",
+	},
+	{
+		"kept path let go", "a release that is tried again does not keep the path",
+		"kept:  h.extra().kept,", "",
+		"TestReleasesOfUnknownOutcome",
+	},
+	{
+		"released twice", "a hold is released twice",
+		"before&released != 0", "false",
+		"TestReleasesOfUnknownOutcome",
+	},
+	{
+		"other connection", "replicas are waited for on another connection",
+		"results := client.DoMulti(t.ctx, commands...)", `last := len(commands) - 1
+	var results []rueidis.RedisResult
+	if last > 0 {
+		results = client.DoMulti(t.ctx, commands[:last]...)
+	}
+	results = append(results,
+		t.client.Do(t.ctx, t.client.B().Wait().Numreplicas(int64(n)).Timeout(slice.Milliseconds()).Build()))`,
+		"TestReplicas$",
+	},
+	{
+		"short grant", "what too few replicas have is granted",
+		"err = a.giveBack(reply.short)", "_ = a.giveBack",
+		"TestReplicas$",
+	},
+	{
+		"short grant kept", "what too few replicas have is not given back",
+		"a.lock.reg.sweep(s, patience{ctx: context.Background(), limit: unlockGrace})", "_ = s",
+		"TestReplicas$",
+	},
+	{
+		"short renewal", "a renewal counts that too few replicas have",
+		"err = reply.short", "",
+		"TestReplicas$",
+	},
+	{
+		"unwritten grant", "a grant counts although no replica is known to have it",
+		" && !a.writes()", "",
+		"TestReplicas$",
+	},
+	{
+		"granted once more", "a hold that is granted once more goes on",
+		"h.regranted()", "_ = h",
+		"TestQueueOutcomes",
+	},
+	{
+		"tokens drawn twice", "a range of tokens is drawn twice",
+		"counter, 100)\n  return type(last) == 'table' and last or last - 99",
+		"counter, 1)\n  return type(last) == 'table' and last or last",
+		"TestTokensGrow$/redisson",
+	},
+	{
+		"tokens used up", "a process uses up its tokens though another one had the lock",
+		"e := h.own()\n\t\te.token, e.spare = first, tokensDrawn-1\n\t}\n}",
+		`all := <-ranges
+		if last := all[h.lock]; first > 0 && last > 0 {
+			first = last + 1
+		}
+		if first > 0 {
+			all[h.lock] = first
+		}
+		ranges <- all
+		e := h.own()
+		e.token, e.spare = first, tokensDrawn-1
+	}
+}
+
+var ranges = make(chan map[*Lock]uint64, 1)
+
+func init() { ranges <- map[*Lock]uint64{} }`,
+		"TestTokensGrow$/library",
+	},
+	{
+		"same token", "the next owner in the process has the same token",
+		"e.token++", "",
+		"TestTokensGrow$/library",
+	},
+	{
+		"no token", "a call that was granted the lock by another process has no token",
+		"a.lock.kind.fencing || ", "",
+		"TestTokensGrow$/redisson",
+	},
+	{
+		"first path kept", "a call that gives up keeps the first of its paths",
+		"giveBack(holds)", "",
+		"TestAllOrNone$",
+	},
+	{
+		"paths forgotten", "paths whose grant may have been lost are forgotten",
+		"granted || taken == 0 && unknown(err)", "false",
+		"TestAllOrNone$",
+	},
+	{
+		"paths obtained in part", "paths are obtained up to the one that is taken",
+		"return i", "for k = 1, i - 1 do redis.call('SET', KEYS[k], ARGV[5 + k], 'PX', ARGV[2]) end\n      return i",
+		"TestAllOrNone$",
+	},
+	{
+		"late paths win", "a late grant of several paths wins over a later hold",
+		" or other > tonumber(number)", "",
+		"TestAllOrNone$",
+	},
+	{
+		"late paths win, Redisson", "a late grant of several paths wins over a later hold, in Redisson's format",
+		" or other > tonumber(number)", "",
+		"TestAllOrNone$",
+	},
+	{
+		"unsorted", "paths are waited for in the order in which they are given",
+		"slices.Sort(sorted)", "",
+		"TestNobodyWaitsForEachOther$",
+	},
+}
