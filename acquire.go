@@ -19,9 +19,9 @@ import (
 // A hold of [Registry.AcquireAll] is on several paths: its methods are for all of them, and it is lost when one of them is.
 //
 // Release it. A Hold that was not released, and that the program can no longer reach, nor a context made from it, is noticed
-// by the garbage collector some time later. That is logged; the hold is no longer renewed, its contexts end with the cause
-// [ErrLockLost], and its key stays until its lease is over, since the work may still be running. A context keeps the hold
-// reachable; so does a context that is derived from it, until it ends, and one that the hold itself was put into.
+// by the garbage collector some time later. That is logged; the hold is no longer renewed, and its key stays until its lease is
+// over, since the work may still be running. A context keeps the hold reachable; so does a goroutine that waits for its end, a
+// context that is derived from it, until that ends, and one that the hold itself was put into.
 //
 // A nil *Hold, as a failed Acquire returns it, is one that was released.
 type Hold struct {

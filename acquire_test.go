@@ -537,24 +537,35 @@ func doneOf(w *world) func(h *lockregistry.Hold) <-chan struct{} {
 	return func(h *lockregistry.Hold) <-chan struct{} { return h.Context(w.Context()).Done() }
 }
 
-// collected tells whether a channel is closed, after a garbage collection and, where time is fake, some of that.
-func (w *world) collected(done <-chan struct{}) bool {
+// withContext makes a context of a hold, and keeps nothing of either.
+func withContext(w *world) func(h *lockregistry.Hold) any {
+	return func(h *lockregistry.Hold) any {
+		select {
+		case <-h.Context(w.Context()).Done():
+		default:
+		}
+		return nil
+	}
+}
+
+// collect collects garbage, and lets some time pass where that is fake: it is only then that the registry hears of it.
+func (w *world) collect() {
 	runtime.GC()
 	if w.fake {
 		w.pass(10 * time.Millisecond)
 	}
-	select {
-	case <-done:
-		return true
-	default:
-		return false
-	}
+}
+
+// noticed tells whether it has been logged of a hold that nobody can reach it, after a garbage collection.
+func (w *world) noticed(log *journal) bool {
+	w.collect()
+	return len(log.lines(forgotten, theKey)) == 1
 }
 
 // forgotten is what the log says of it.
 const forgotten = "a hold was not released, and nobody can reach it"
 
-// It is logged, its contexts end, it is renewed no more, and its key is left to its lease: until then nobody gets in, here or
+// It is logged, it is renewed no more, and its key is left to its lease: until then nobody gets in, here or
 // elsewhere, and then at once.
 func TestAHoldThatNobodyCanReach(t *testing.T) {
 	const lease = 3 * time.Second
@@ -565,9 +576,8 @@ func TestAHoldThatNobodyCanReach(t *testing.T) {
 				f := w.flaky()
 				opts := []lockregistry.Option{lockregistry.WithRenewal(), lockregistry.WithExpiry(lease)}
 				r, other := f.registry(append(opts, log.option())...), w.registry(opts...)
-				done := forgets(w, of(r), doneOf(w))
-				w.await("it is noticed", func() bool { return w.collected(done) })
-				w.await("it is logged", func() bool { return len(log.lines(forgotten, theKey)) == 1 })
+				forgets(w, of(r), withContext(w))
+				w.await("it is noticed", func() bool { return w.noticed(&log) })
 				renewed := f.count("renew")
 				here, there := r.Obtain("42"), other.Obtain("42")
 				if name != "plain" {
@@ -644,7 +654,7 @@ func TestAHoldThatIsReachable(t *testing.T) {
 		runtime.KeepAlive(derived)
 		cancel()
 		w.await("all are noticed", func() bool {
-			w.collected(nil)
+			w.collect()
 			return len(log.lines(forgotten)) == 3
 		})
 	})
@@ -712,9 +722,8 @@ func TestAReaderThatNobodyCanReach(t *testing.T) {
 		l, writer := r.ReadWrite("42").Reader(), w.registry().ReadWrite("42").Writer()
 		reader := w.acquires(l)
 		ctx := reader.Context(w.Context())
-		done := forgets(w, l, doneOf(w))
-		w.await("it is noticed", func() bool { return w.collected(done) })
-		require.Len(w, log.lines(forgotten), 1)
+		forgets(w, l, withContext(w))
+		w.await("it is noticed", func() bool { return w.noticed(&log) })
 		w.pass(10 * lease)
 		require.NoError(w, ctx.Err(), "the other one is renewed")
 		w.releases(reader)

@@ -3,6 +3,7 @@ package lockregistry
 import (
 	"context"
 	"reflect"
+	"weak"
 )
 
 // endings are the contexts that end with a hold, by owner: for each owner a ring, of which this is the newest. The hold's
@@ -25,6 +26,8 @@ type ending struct {
 	unlink     context.CancelFunc // takes what lies between off the parent; nil when the parent never ends
 	forget     func() bool        // stops waiting for the end of the parent; nil, too, then
 	over       bool               // the parent has ended; guarded by the hold's mutex, as what follows
+	pass       func()             // ends the context as its parent has ended; nil where package context does; see tied
+	listened   weak.Pointer[byte] // its channel, once the Context is nil; see loosen
 	prev, next *ending            // nil when it is in no ring
 }
 
@@ -48,8 +51,20 @@ func newEnding(parent, base context.Context, o owner, h *hold) *ending {
 	}
 	between, unlink := context.WithCancel(base)
 	e.unlink = unlink
-	e.Context, e.cancel = context.WithCancelCause(between)
+	if o.isValued() {
+		e.tie(base, between)
+	} else {
+		e.Context, e.cancel = context.WithCancelCause(between)
+	}
 	e.forget = context.AfterFunc(between, e.parentEnded)
+	return e
+}
+
+// given is what the owner gets. The caller holds the mutex.
+func (e *ending) given() context.Context {
+	if e.owner.isValued() {
+		return e.Context // of the ending the Context may be taken away
+	}
 	return e
 }
 
@@ -96,10 +111,14 @@ func same(a, b context.Context) bool {
 
 func (e *ending) parentEnded() {
 	e.hold.mu.Lock()
-	defer e.hold.mu.Unlock()
 	e.over = true
 	if e.next != nil { // else the one that took it ends it, or it is not in yet
 		e.hold.ends.remove(e)
+	}
+	pass := e.pass
+	e.hold.mu.Unlock()
+	if pass != nil {
+		pass()
 	}
 }
 

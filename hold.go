@@ -556,6 +556,10 @@ func (h *hold) strand(o owner) {
 		h.unlockLose(leaseOver)
 		return
 	}
+	if h.extra().stranded[o] || o.isValued() && h.ends.listened(o) {
+		h.mu.Unlock()
+		return
+	}
 	e := h.own()
 	if e.stranded == nil {
 		e.stranded = map[owner]bool{}
@@ -626,9 +630,10 @@ func (h *hold) watch(parent, base context.Context, o owner) (context.Context, er
 			return nil, h.lostError()
 		}
 		if last := h.ends.last(parent, o); last != nil {
+			ctx := last.given()
 			h.mu.Unlock()
 			made.discard()
-			return last, nil
+			return ctx, nil
 		}
 		if made != nil {
 			break
@@ -644,8 +649,9 @@ func (h *hold) watch(parent, base context.Context, o owner) (context.Context, er
 		made.discard()
 		return nil, ErrClosed
 	}
+	ctx := made.given()
 	h.mu.Unlock()
-	return made, nil
+	return ctx, nil
 }
 
 // attend is for another owner that finds the lock held. When the hold is lost, its owners are evicted. Otherwise, if the

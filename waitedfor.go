@@ -1,0 +1,107 @@
+package lockregistry
+
+import (
+	"context"
+	"runtime"
+	"sync"
+	"unsafe"
+	"weak"
+)
+
+// A goroutine that waits for the end of a Hold's context may have nothing left of it but the channel of its Done, which leads
+// neither to the context nor to the Hold. The garbage collector then finds that nobody can reach the Hold, although somebody
+// relies on it. So from then on the library keeps that channel by a weak pointer only, and lets go of the context, of which the
+// program has nothing left but the channel: a child of it would lead to the Hold. Once the channel is out of reach as well,
+// nobody waits.
+//
+// Package context lets no context go before its parent has ended. So a Hold's is a child not of its parent but of a bond.
+
+// bond is the parent of a Hold's context, and ends when between does. Package context hands it, by AfterFunc, what is to end
+// the child.
+type bond struct {
+	context.Context // where its values are from
+	between         context.Context
+	pass            func()
+}
+
+func (b *bond) Done() <-chan struct{} { return b.between.Done() }
+func (b *bond) Err() error            { return b.between.Err() }
+
+func (b *bond) AfterFunc(pass func()) (stop func() bool) {
+	b.pass = pass
+	return func() bool { return true }
+}
+
+// tied is a Hold's context. Its parent's end reaches it by a goroutine of its own, or earlier, when it is asked.
+type tied struct {
+	context.Context
+	bond *bond
+}
+
+func (e *ending) tie(base, between context.Context) {
+	b := &bond{Context: base, between: between}
+	ctx, cancel := context.WithCancelCause(b)
+	e.Context, e.cancel, e.pass = tied{ctx, b}, cancel, b.pass
+}
+
+func (t tied) follow() {
+	if t.bond.pass != nil && t.bond.between.Err() != nil {
+		t.bond.pass()
+	}
+}
+
+func (t tied) Done() <-chan struct{} {
+	t.follow()
+	return t.Context.Done()
+}
+
+func (t tied) Err() error {
+	t.follow()
+	return t.Context.Err()
+}
+
+func (t tied) Value(key any) any {
+	t.follow() // package context asks for the cause in this way
+	return t.Context.Value(key)
+}
+
+// listened is for an owner whose Hold nobody can reach. It tells whether somebody may still wait for the end of one of its
+// contexts. If so, the scheduler hears of it again when nobody does. The caller holds the mutex.
+func (e *endings) listened(o owner) bool {
+	listened := false
+	for end, first := (*e)[o], true; end != nil && (first || end != (*e)[o]); end, first = end.next, false {
+		if end.Context != nil {
+			listened = end.loosen() || listened
+		} else if end.listened.Value() != nil {
+			listened = true
+		}
+	}
+	return listened
+}
+
+// loosen leaves nothing of the context but a weak pointer to its channel, unless it has ended. Nobody else ends it meanwhile:
+// whatever does takes it out of its ring before.
+func (e *ending) loosen() bool {
+	if e.Err() != nil {
+		return false
+	}
+	done := addressOf(e.Done())
+	e.Context, e.listened = nil, weak.Make(done)
+	finish := sync.OnceFunc(func() {
+		if done := e.listened.Value(); done != nil {
+			close(channelAt(done))
+		}
+	})
+	e.cancel = func(error) { finish() } // nobody can ask for the cause
+	if e.pass != nil {
+		e.pass = finish
+	}
+	runtime.AddCleanup(done, strand, stranded{e.hold, e.owner})
+	return true
+}
+
+// addressOf and channelAt rely on a channel being a pointer, which package reflect says, too (Value.UnsafePointer). There are no
+// weak pointers to channels, and no cleanups of them, without that.
+func addressOf(c <-chan struct{}) *byte { return *(**byte)(unsafe.Pointer(&c)) } //nolint:gosec // see above
+
+func channelAt(address *byte) chan struct{} { return *(*chan struct{})(unsafe.Pointer(&address)) } //nolint:gosec // likewise
