@@ -104,7 +104,7 @@ func (r *Registry) tellDeadlock(d Deadlock) {
 func (b *blockedCall) describe() DeadlockWait {
 	who := fmt.Sprintf("goroutine %d", uint64(b.goroutine))
 	if b.owner.shared() {
-		who += fmt.Sprintf(" as owner %d", uint64(b.owner&^made))
+		who += fmt.Sprintf(" as owner %d", b.owner.number())
 	}
 	s := b.lock.subject()
 	r := b.lock.reg

@@ -7,7 +7,7 @@ func Contended(l *Lock) bool { return l.half().contended() }
 // function.
 func HandOver(l *Lock, between func()) bool {
 	h := l.hold.Load()
-	if how, _ := l.exit(owner(goroutineID())); how != last {
+	if how, _ := l.exit(callingGoroutine()); how != last {
 		return false
 	}
 	can, _, running := h.relinquish(l.reg.handoff)

@@ -104,7 +104,7 @@ func goroutinesOf(stacks []byte) map[owner]bool {
 			living[owner(id)] = true
 		}
 	}
-	if !living[owner(goroutineID())] {
+	if !living[callingGoroutine()] {
 		return nil
 	}
 	return living

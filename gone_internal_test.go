@@ -13,13 +13,13 @@ func TestLivingGoroutines(t *testing.T) {
 	numbers, quit, done := make(chan owner), make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
-		numbers <- owner(goroutineID())
+		numbers <- callingGoroutine()
 		<-quit
 	}()
 	other := <-numbers
 	living := livingGoroutines(math.MaxInt)
 	require.True(t, living[other])
-	require.True(t, living[owner(goroutineID())])
+	require.True(t, living[callingGoroutine()])
 	close(quit)
 	<-done
 	require.Eventually(t, func() bool {
@@ -31,7 +31,7 @@ func TestLivingGoroutines(t *testing.T) {
 
 // What cannot be read tells nothing: nobody is taken for gone because of it.
 func TestGoroutinesOfWhatIsPrinted(t *testing.T) {
-	own := owner(goroutineID())
+	own := callingGoroutine()
 	for printed, want := range map[string]map[owner]bool{
 		"goroutine %d [running]:\nmain.main()\n\t/goroutine 9 x.go:1\ncreated by main in goroutine 8\n\n" +
 			"goroutine 7 [select, 3 minutes]:\n": {own: true, 7: true},

@@ -426,7 +426,7 @@ func (h *hold) relinquish(limit time.Duration) (can, due bool, running time.Dura
 
 // taken notes the goroutine that has acquired the hold for a [Hold], and returns the owner's token.
 func (h *hold) taken(o owner) (token uint64) {
-	goroutine := owner(goroutineID())
+	goroutine := callingGoroutine()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.lock.kind.side != "r" {

@@ -613,7 +613,7 @@ func TestSharedOwners(t *testing.T) {
 	defer cancel()
 	require.Equal(t, ownerOf(ctx), ownerOf(child))
 	require.False(t, ownerOf(t.Context()).shared())
-	require.Equal(t, owner(goroutineID()), ownerOf(t.Context()))
+	require.Equal(t, callingGoroutine(), ownerOf(t.Context()))
 }
 
 // A process may hold very many locks, and each Lock makes a hold. The allocator gives 176 bytes for what takes more than 160.

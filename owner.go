@@ -2,35 +2,7 @@ package lockregistry
 
 import (
 	"context"
-	"sync/atomic"
 )
-
-// owner holds or waits for a lock: a goroutine, by its number, or a number that NewOwner made, or that of a [Hold].
-type owner uint64
-
-const (
-	nobody  owner = 0
-	leaving owner = 1<<64 - 1 // stands in for the last owner while its removal from Redis is under way
-	made    owner = 1 << 63   // set in the owners that NewOwner made; goroutine numbers stay far below
-	valued  owner = 1 << 62   // set, without made, in those of a Hold
-	single  owner = 1 << 61   // set, too, in those of a run of Once
-)
-
-// newValued is the owner of one Hold.
-func newValued() owner { return valued | owner(lastOwner.Add(1)) }
-
-// isValued tells whether a Hold is the owner. No call can act as it: it locks once, and unlocks by Release.
-func (o owner) isValued() bool { return o&(made|valued) == valued }
-
-// isGoroutine tells whether a goroutine is the owner, by its number.
-func (o owner) isGoroutine() bool { return o&(made|valued) == 0 && o != nobody }
-
-// newOnce is the owner of one run of Once.
-func newOnce() owner { return newValued() | single }
-
-func (o owner) isOnce() bool { return o.isValued() && o&single != 0 }
-
-var lastOwner atomic.Uint64
 
 // carried is what a context says about its caller: an owner that NewOwner made, or one of the holds that it is the context
 // of, and through outer what the context says that it was made from.
@@ -90,7 +62,7 @@ func NewOwner(ctx context.Context) context.Context {
 	if ctx == nil {
 		ctx = context.Background()
 	}
-	return context.WithValue(ctx, carriedKey{}, &carried{owner: made | owner(lastOwner.Add(1)), outer: carriedBy(ctx)})
+	return context.WithValue(ctx, carriedKey{}, &carried{owner: madeOwner(), outer: carriedBy(ctx)})
 }
 
 // caller is the owner that calls, whatever hold the context carries.
@@ -98,8 +70,5 @@ func (c *carried) caller() owner {
 	if c != nil && c.owner != nobody {
 		return c.owner
 	}
-	return owner(goroutineID())
+	return callingGoroutine()
 }
-
-// shared tells whether several goroutines can act as this owner at the same time.
-func (o owner) shared() bool { return o&made != 0 && o != leaving }

@@ -323,7 +323,7 @@ func (l *Lock) keeper(asked bool) string {
 func (l *Lock) describe(o owner) string {
 	switch {
 	case o.shared():
-		return fmt.Sprintf("owner %d of this process", uint64(o&^made))
+		return fmt.Sprintf("owner %d of this process", o.number())
 	case o.isValued():
 		return fmt.Sprintf("a Hold of goroutine %d of this process", uint64(l.taker(o)))
 	default:

@@ -90,8 +90,8 @@ func (b *blockedCall) init(ctx context.Context, c *carried, l *Lock, w *waiter, 
 	_, timed := ctx.Deadline()
 	b.lock, b.place, b.owner, b.goroutine, b.carried = l, w, o, o, c
 	b.done, b.ends = ctx.Done(), timed || q.wait > 0
-	if o&(made|valued) != 0 {
-		b.goroutine = owner(goroutineID())
+	if !o.isGoroutine() {
+		b.goroutine = callingGoroutine()
 	}
 	if q.blocked == 0 {
 		q.blocked = l.reg.clock.now()
