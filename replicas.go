@@ -9,8 +9,6 @@ import (
 	"time"
 
 	"github.com/redis/rueidis"
-
-	"github.com/lockregistry/lockregistry/internal/topology"
 )
 
 // replicas is what [WithReplicas] asks for: how many must have a write, and within what time.
@@ -44,17 +42,16 @@ func (f fewReplicasError) Error() string {
 
 // replication is a command whose write counts once replicas have it.
 //
-//	queued ──▶ sent ──answered──▶ written ──acknowledged──▶ settled
-//	  │          │                   │                         ▲
-//	  └──────────┴──nothing written, or time is over───────────┘
+//	waiting ──▶ sent ──answered──▶ written ──acknowledged──▶ settled
+//	   │          │                   │                         ▲
+//	   └──────────┴──nothing written, or time is over───────────┘
 //
 // WAIT counts the replicas that have what its own connection has written, and keeps that connection from everything else. So
 // the commands to a server go over a connection that no other code uses, all that are there at once in one pipeline, with a WAIT
 // behind them. What has been written before on that connection counts with it.
 type replication struct {
-	call  call
-	wrote func(c *call, result rueidis.RedisResult) bool // whether the answer says that there is something to acknowledge
-	done  chan struct{}                                  // closed when it is settled
+	call call
+	done chan struct{} // closed when it is settled
 
 	// The mutex of the replicators guards the rest, until it is settled.
 
@@ -65,11 +62,10 @@ type replication struct {
 	sent     instant // when the pipeline was
 	answered instant // when the server had answered
 	trusted  bool    // on a way that was chosen since the lane is wary
-	by       *courier
-	overdue  bool // its time is over: it is settled with the answer
-	bySource bool // the server does not know the script
-	asking   bool // the slot is on its way to the server
-	hops     int  // servers that said that another one has the key
+	overdue  bool    // its time is over: it is settled with the answer
+	bySource bool    // the server does not know the script
+	asking   bool    // the slot is on its way to the server
+	hops     int     // servers that said that another one has the key
 }
 
 type replicationState uint8
@@ -81,7 +77,7 @@ const (
 	isSettled
 )
 
-// settle ends it. The caller holds the mutex.
+// settle ends it. The caller holds the mutex, as that of what follows.
 func (e *replication) settle(result rueidis.RedisResult, short error) {
 	if e.state != isSettled {
 		e.state, e.result, e.short = isSettled, result, short
@@ -91,49 +87,60 @@ func (e *replication) settle(result rueidis.RedisResult, short error) {
 
 func (e *replication) fail(err error) { e.settle(rueidis.NewErrorResult(err), nil) }
 
+// count takes in how many replicas have what was written.
+func (e *replication) count(acks int, err error) {
+	if e.state != isWritten {
+		return
+	}
+	e.acks = acks
+	switch {
+	case err != nil: // the connection is broken, or WAIT is not permitted
+		e.settle(e.result, err)
+	case acks >= e.call.replicas.n:
+		e.settle(e.result, nil)
+	case e.overdue:
+		e.settle(e.result, fewReplicasError{acks, e.call.replicas.n})
+	}
+}
+
 // replicators send such commands, one for each server: it is named by its address in a cluster, else by nothing.
 type replicators struct {
 	mu sync.Mutex
 	of map[string]*replicator
 }
 
-// replicator is the way to one server. Its courier is the goroutine that goes there, with a connection of its own, for as long
-// as there is something to do.
+// replicator is the way to one server.
 type replicator struct {
 	transport *transport
 	address   string
 	queue     []*replication
-	courier   *courier // takes what comes next; nil: there is none
-	hanging   int      // couriers that were replaced and are not back yet
-
-	// knows has the scripts that the server knows, most likely. Elsewhere a script is sent by its digest first; here the answer that
-	// it is not known comes with that of WAIT, when there may be no time left for the source.
-	knows map[*script]bool
+	sender    *replicaSender // takes what is queued; nil: there is none
+	senders   int            // with those that were replaced and have not ended
 }
 
-// courier goes to a server and back. When another one has replaced it, because it hangs or its connection may lead to a master
-// that is none any more, it takes nothing new, and ends when what it has written is settled.
-type courier struct {
-	replicator *replicator
-	lane       *lane
-	trusted    bool
-	since      instant // when its present step began
-	connected  bool
-	database   string   // to be selected on its connection; empty: none
-	servers    []string // of a client of Sentinels, when it began
-	written    []*replication
-	nudge      chan struct{} // has room for one: a caller waits no longer
+// replicaSender is a goroutine with a connection of its own, which sends what is queued until there is nothing left to do. When
+// another one has replaced it, it takes nothing new, and ends when what it has written is settled.
+type replicaSender struct {
+	*replicator
+	lane    *lane
+	since   instant
+	trusted bool // its connection was made since the lane is wary
+
+	database string // to be selected on it; empty: none
+	commands rueidis.Commands
+	of       []*replication // whose each of the commands is; nil: its own
+	batch    []*replication // that it has taken, and are not settled
 }
 
 const (
-	// waitSlice is how long one WAIT blocks the connection of a courier. Meanwhile no new command is sent on it. A server that has
-	// nothing else to do notices the end 100 ms later.
+	// waitSlice is how long one WAIT blocks a connection. Meanwhile no new command is sent on it. A server that has nothing else to
+	// do notices the end 100 ms later.
 	waitSlice  = 25 * time.Millisecond
 	waitAtMost = waitSlice + 100*time.Millisecond
 
-	stuckFor    = time.Second // a courier that takes so long for a step, and two round trips, is replaced
-	mostHanging = 8           // couriers to a server that do not come back
-	mostHops    = 4
+	senderFor          = time.Second // and two round trips, until it is replaced: it may hang, or its replicas have another master
+	mostReplicaSenders = 16          // to a server; rueidis closes a connection that hangs after 12 s
+	mostHops           = 4
 )
 
 // grants and renews tell whether there is something to acknowledge.
@@ -170,7 +177,7 @@ func (t *transport) doReplicated(p *patience, c *call) (a answer) {
 	l, began := t.lane(c.key), t.clock.now()
 	end := t.watch.limit(p, began, nil)
 	defer end.stop()
-	e := &replication{call: *c, wrote: c.wrote, done: make(chan struct{}), sent: began}
+	e := &replication{call: *c, done: make(chan struct{}), sent: began}
 	over := time.NewTimer(c.replicas.timeout)
 	defer over.Stop()
 	t.replicate(l, e)
@@ -179,9 +186,9 @@ func (t *transport) doReplicated(p *patience, c *call) (a answer) {
 		case <-e.done:
 			waiting = false
 		case <-over.C:
-			t.replicators.expire(e)
+			t.replicators.expire(e, nil)
 		case <-end.Done():
-			t.replicators.giveUp(e)
+			t.replicators.expire(e, errNoAnswer)
 		}
 	}
 	a = answer{RedisResult: e.result, sent: e.sent, came: t.clock.now(), anew: e.trusted, short: e.short}
@@ -203,7 +210,7 @@ func (t *transport) doReplicated(p *patience, c *call) (a answer) {
 	return a
 }
 
-// replicate hands a command to the courier of the server that has its key.
+// replicate hands a command to the replicator of the server that has its key.
 func (t *transport) replicate(l *lane, e *replication) {
 	var owner mastery
 	wary := l.isWary(t.clock.now())
@@ -224,305 +231,198 @@ func (t *transport) replicate(l *lane, e *replication) {
 	t.replicators.at(t, owner.address).add(l, e)
 }
 
-// at returns the replicator of a server. The caller holds the mutex, as that of what follows.
+// expire is for when the time of replicas is over, or, with an error for it, when the caller waits for no answer any longer.
+func (s *replicators) expire(e *replication, unanswered error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e.overdue = true
+	switch {
+	case e.state == isWaiting:
+		e.fail(errNotSent)
+	case e.state == isSent && unanswered != nil:
+		e.fail(unanswered)
+	default:
+		e.count(e.acks, nil)
+	}
+}
+
+// at returns the replicator of a server. The caller holds the mutex, as that of add and begin.
 func (s *replicators) at(t *transport, address string) *replicator {
 	r := s.of[address]
 	if r == nil {
 		if s.of == nil {
 			s.of = map[string]*replicator{}
 		}
-		r = &replicator{transport: t, address: address, knows: map[*script]bool{}}
+		r = &replicator{transport: t, address: address}
 		s.of[address] = r
 	}
 	return r
 }
 
-// add queues a command, and sees to it that there is a courier for it.
+// add queues a command, and sees to it that there is a sender for it.
 func (r *replicator) add(l *lane, e *replication) {
-	now := r.transport.clock.now()
-	if c := r.courier; c != nil && c.doubtful(now) {
-		if r.hanging == mostHanging {
+	if r.sender != nil && r.sender.stale() {
+		if r.senders == mostReplicaSenders {
 			e.fail(errNotSent)
 			return
 		}
-		r.courier = nil
-		r.hanging++
-		if c.connected && c.stuck(now) { // else the client may have no connection to give
-			go l.beWary(now) // which may take the lane's mutex
-		}
+		r.sender = nil
 	}
 	e.state = isWaiting
 	r.queue = append(r.queue, e)
-	if r.courier == nil {
-		r.start(l, now)
+	r.begin(l)
+}
+
+// begin starts a sender where there is none and something is queued.
+func (r *replicator) begin(l *lane) {
+	if r.sender == nil && len(r.queue) > 0 {
+		if r.address != "" {
+			l = r.transport.laneAt(r.address)
+		}
+		now := r.transport.clock.now()
+		r.sender = &replicaSender{replicator: r, lane: l, since: now, trusted: r.address == "" && l.isWary(now)}
+		r.senders++
+		go r.sender.run()
 	}
 }
 
-func (r *replicator) start(l *lane, now instant) {
-	r.courier = &courier{replicator: r, lane: l, since: now, nudge: make(chan struct{}, 1)}
-	go r.courier.run()
+// stale tells whether what comes is to go another way.
+func (s *replicaSender) stale() bool {
+	now := s.transport.clock.now()
+	return s.since.until(now) >= s.lane.trip().plus(senderFor) || s.address == "" && !s.trusted && s.lane.isWary(now)
 }
 
-func (c *courier) stuck(now instant) bool { return c.since.until(now) >= c.lane.trip().plus(stuckFor) }
-
-// doubtful tells whether what comes is to go another way.
-func (c *courier) doubtful(now instant) bool {
-	return c.stuck(now) || c.replicator.address == "" && !c.trusted && c.lane.isWary(now)
-}
-
-// expire is for when too few replicas have acknowledged in time.
-func (s *replicators) expire(e *replication) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	switch e.state {
-	case isWaiting:
-		e.fail(errNotSent)
-	case isSent:
-		e.overdue = true
-	case isWritten:
-		e.runShort()
-	case isSettled:
-	}
-}
-
-// runShort is for when nobody waits for replicas any more.
-func (e *replication) runShort() {
-	e.settle(e.result, fewReplicasError{e.acks, e.call.replicas.n})
-	select {
-	case e.by.nudge <- struct{}{}:
-	default:
-	}
-}
-
-// giveUp is for when the caller waits no longer for any answer.
-func (s *replicators) giveUp(e *replication) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	switch e.state {
-	case isWaiting:
-		e.fail(errNotSent)
-	case isSent:
-		e.fail(errNoAnswer)
-	case isWritten:
-		e.runShort()
-	case isSettled:
-	}
-}
-
-// run is the goroutine of a courier.
-func (c *courier) run() {
-	r := c.replicator
-	mu := &r.transport.replicators.mu
-	client, release := c.connect()
+func (s *replicaSender) run() {
+	mu := &s.transport.replicators.mu
+	client, release := s.connect()
 	if client != nil {
-		for goes := true; goes; {
-			goes = c.round(client)
+		for s.take(client) {
+			s.send(client)
 		}
 		release()
 	}
 	mu.Lock()
 	defer mu.Unlock()
-	if r.courier != c {
-		r.hanging--
+	s.senders--
+	if s.sender != s {
 		return
 	}
-	r.courier = nil
-	if client == nil {
-		for _, e := range r.queue {
-			if e.state == isWaiting {
-				e.fail(errNotSent)
-			}
-		}
-		r.queue = nil
+	s.sender = nil
+	for ; client == nil && len(s.queue) > 0; s.queue = s.queue[1:] {
+		s.queue[0].fail(errNotSent)
 	}
-	if len(r.queue) > 0 {
-		r.start(c.lane, r.transport.clock.now())
-	}
+	s.begin(s.lane)
 }
 
 // connect gets a connection that no other code uses; while the lane of a single server is wary, one made since. It may hang. What
 // it gets after that may lead to a master that is none any more, and is not used.
-func (c *courier) connect() (client rueidis.DedicatedClient, release func()) {
-	client, release = c.dedicate()
-	if client != nil && c.since.until(c.replicator.transport.clock.now()) >= c.lane.trip().connect() {
+func (s *replicaSender) connect() (client rueidis.DedicatedClient, release func()) {
+	t := s.transport
+	switch {
+	case s.trusted:
+		if client = s.lane.dedicate(s.since); client != nil {
+			release = client.Close
+		}
+	case s.address == "":
+		s.database = t.database()
+		client, release = t.client.Dedicate()
+	case t.client.Nodes()[s.address] != nil: // a cluster has one database
+		client, release = t.client.Nodes()[s.address].Dedicate()
+	}
+	if client != nil && s.since.until(t.clock.now()) >= s.lane.trip().connect() {
 		go client.Close()
 		return nil, nil
 	}
 	return client, release
 }
 
-func (c *courier) dedicate() (client rueidis.DedicatedClient, release func()) {
-	t := c.replicator.transport
-	if address := c.replicator.address; address != "" {
-		node := t.client.Nodes()[address]
-		if node == nil {
-			return nil, nil
+func (s *replicaSender) push(command rueidis.Completed, of *replication) {
+	s.commands, s.of = append(s.commands, command), append(s.of, of)
+}
+
+// take readies a pipeline: what is queued, and a WAIT for that and for what was written before. It reports false when there is
+// nothing left to do on this connection.
+func (s *replicaSender) take(client rueidis.DedicatedClient) bool {
+	s.transport.replicators.mu.Lock()
+	defer s.transport.replicators.mu.Unlock()
+	if s.sender == s && !s.stale() {
+		s.batch, s.queue = append(s.batch, s.queue...), nil
+	}
+	s.batch = slices.DeleteFunc(s.batch, func(e *replication) bool { return e.state == isSettled })
+	s.commands = make(rueidis.Commands, 0, 2*len(s.batch)+2) // rueidis may read those before still, when the connection has broken
+	s.of = s.of[:0]
+	if s.database != "" { // what comes from the client's pool may have another one selected
+		s.push(client.B().Arbitrary("SELECT").Args(s.database).Build(), nil)
+		s.database = ""
+	}
+	n, slice, now := 1, waitSlice, s.transport.clock.now()
+	for _, e := range s.batch {
+		n, slice = max(n, e.call.replicas.n), min(slice, e.call.replicas.timeout)
+		if e.state == isWritten {
+			continue
 		}
-		return node.Dedicate() // a cluster has one database
+		e.state, e.sent, e.trusted = isSent, now, e.trusted || s.trusted
+		if e.asking {
+			s.push(client.B().Arbitrary("ASKING").Build(), nil)
+		}
+		if e.bySource {
+			s.push(e.call.bySource(client.B()), e)
+		} else {
+			s.push(e.call.command(client.B(), false), e)
+		}
 	}
-	c.database = t.database()
-	if t.client.Mode() == rueidis.ClientModeSentinel {
-		c.servers = topology.Servers(t.client)
-	}
-	if !c.lane.isWary(c.since) {
-		return t.client.Dedicate()
-	}
-	if client = c.lane.dedicate(c.since); client == nil {
-		return nil, nil
+	s.push(client.B().Arbitrary("WAIT").Args(strconv.Itoa(n), strconv.FormatInt(slice.Milliseconds(), 10)).Build(), nil)
+	return len(s.batch) > 0
+}
+
+// send sends what was readied. A server that does not wait is asked again after a while.
+func (s *replicaSender) send(client rueidis.DedicatedClient) {
+	t := s.transport
+	began := t.clock.now()
+	p := patience{ctx: t.ctx, limit: s.lane.trip().plus(senderFor), holds: waitAtMost}
+	end := s.lane.limit(&p, began, nil)             // it notices that the server is silent
+	results := client.DoMulti(t.ctx, s.commands...) // mutant: other connection
+	end.stop()
+	acks, err := results[len(results)-1].AsInt64()
+	if !answered(err) && t.guide != nil {
+		t.guide.forget()
 	}
 	t.replicators.mu.Lock()
-	defer t.replicators.mu.Unlock()
-	c.trusted = true
-	return client, client.Close
+	for i, result := range results {
+		if e := s.of[i]; e != nil && e.state != isSettled { // else its caller has not waited
+			s.takeIn(e, result)
+		}
+	}
+	s.batch = slices.DeleteFunc(s.batch, func(e *replication) bool { return e.state == isWaiting }) // another one may take it
+	pending := false
+	for _, e := range s.batch {
+		e.count(int(acks), err)
+		pending = pending || e.state == isWritten
+	}
+	t.replicators.mu.Unlock()
+	if rest := waitSlice - began.until(t.clock.now()); pending && rest > 0 {
+		<-time.After(rest)
+	}
 }
 
-// round sends what is there, and waits for a moment until replicas have what was written. It reports false when there is
-// nothing left to do on this connection.
-func (c *courier) round(client rueidis.DedicatedClient) bool {
-	r := c.replicator
-	t := r.transport
-	mu := &t.replicators.mu
-	mu.Lock()
-	now := t.clock.now()
-	c.since, c.connected = now, true
-	c.written = slices.DeleteFunc(c.written, func(e *replication) bool { return e.state == isSettled })
-	var batch []*replication
-	if r.courier == c && !c.doubtful(now) {
-		batch, r.queue = slices.DeleteFunc(r.queue, func(e *replication) bool { return e.state == isSettled }), nil
+// takeIn takes in the answer to a command of the batch. The caller holds the mutex.
+func (s *replicaSender) takeIn(e *replication, result rueidis.RedisResult) {
+	err := result.Error()
+	if answered(err) {
+		e.answered = s.transport.clock.now()
 	}
-	if len(batch) == 0 && len(c.written) == 0 {
-		mu.Unlock()
-		return false
+	switch {
+	case noScript(err) && e.call.script != nil && !e.bySource:
+		e.bySource = true
+		s.add(s.lane, e)
+	case elsewhere(err) && e.hops < mostHops:
+		e.state = isWaiting
+		go s.transport.redirect(e, result)
+	case e.call.wrote(&e.call, result):
+		e.result, e.state = result, isWritten
+	default:
+		e.settle(result, nil)
 	}
-	var commands rueidis.Commands
-	selects := c.database != "" // what comes from the client's pool may have another one selected
-	if selects {
-		commands = append(commands, client.B().Arbitrary("SELECT").Args(c.database).Build())
-		c.database = ""
-	}
-	n, slice := 1, waitSlice
-	for _, e := range slices.Concat(c.written, batch) {
-		n, slice = max(n, e.call.replicas.n), min(slice, e.call.replicas.timeout)
-	}
-	for _, e := range batch {
-		e.state, e.sent = isSent, now
-		e.trusted = e.trusted || c.trusted
-		if e.asking {
-			commands = append(commands, client.B().Arbitrary("ASKING").Build())
-		}
-		if e.bySource || e.call.script != nil && !r.knows[e.call.script] {
-			e.bySource, r.knows[e.call.script] = true, true
-			commands = append(commands, e.call.bySource(client.B()))
-		} else {
-			commands = append(commands, e.call.command(client.B(), false))
-		}
-	}
-	mu.Unlock()
-	commands = append(commands, client.B().Arbitrary("WAIT").
-		Args(strconv.Itoa(n), strconv.FormatInt(slice.Milliseconds(), 10)).Build())
-	results := client.DoMulti(t.ctx, commands...) // mutant: other connection
-	// It is forbidden to all who share the pool, or done.
-	if selects {
-		results = results[1:]
-	}
-	return c.takeIn(batch, results, now)
-}
-
-// takeIn takes in the answers to a pipeline, the last of which is that of WAIT.
-func (c *courier) takeIn(batch []*replication, results []rueidis.RedisResult, began instant) bool {
-	r := c.replicator
-	t := r.transport
-	mu := &t.replicators.mu
-	acks, err := results[len(results)-1].AsInt64()
-	broken := !answered(err)
-	type move struct {
-		e      *replication
-		result rueidis.RedisResult
-	}
-	var moved []move
-	mu.Lock()
-	now := t.clock.now()
-	i := 0
-	for _, e := range batch {
-		if e.asking {
-			i++
-		}
-		result := results[i]
-		i++
-		if noScript(result.Error()) {
-			delete(r.knows, e.call.script)
-		}
-		if e.state == isSettled { // its caller has not waited
-			continue
-		}
-		if answered(result.Error()) {
-			e.answered = now
-		}
-		cold := noScript(result.Error()) && e.call.script != nil && !e.bySource
-		switch {
-		case cold && e.overdue:
-			e.fail(errNotSent)
-		case cold && !broken:
-			e.bySource = true
-			r.add(c.lane, e)
-		case elsewhere(result.Error()) && e.hops < mostHops:
-			e.result, e.state = result, isWaiting
-			moved = append(moved, move{e, result})
-		case !e.wrote(&e.call, result):
-			e.settle(result, nil)
-		default:
-			e.result, e.state, e.by = result, isWritten, c
-			c.written = append(c.written, e)
-		}
-	}
-	for _, e := range c.written {
-		if e.state == isSettled {
-			continue
-		}
-		e.acks = int(acks)
-		switch {
-		case err != nil: // the connection is broken, or WAIT is not permitted
-			e.settle(e.result, err)
-		case e.acks >= e.call.replicas.n:
-			e.settle(e.result, nil)
-		case e.overdue:
-			e.settle(e.result, fewReplicasError{e.acks, e.call.replicas.n})
-		}
-	}
-	c.written = slices.DeleteFunc(c.written, func(e *replication) bool { return e.state == isSettled })
-	mu.Unlock()
-	for _, m := range moved { // one by one, while the limits of the others may end
-		t.redirect(m.e, m.result)
-	}
-	if broken {
-		if t.guide != nil {
-			t.guide.forget()
-		}
-		return false
-	}
-	if len(c.written) == 0 {
-		return true
-	}
-	if c.servers != nil && !slices.Equal(c.servers, topology.Servers(t.client)) {
-		mu.Lock()
-		if r.courier == c { // its replicas have another master
-			r.courier = nil
-			r.hanging++
-			if len(r.queue) > 0 {
-				r.start(c.lane, t.clock.now())
-			}
-		}
-		mu.Unlock()
-	}
-	if rest := waitSlice - began.until(now); rest > 0 { // a server that does not wait
-		timer := time.NewTimer(rest)
-		defer timer.Stop()
-		select {
-		case <-timer.C:
-		case <-c.nudge:
-		}
-	}
-	return true
 }
 
 // redirect sends a command to the node of a cluster that has the key by the word of the one that was asked.

@@ -26,7 +26,7 @@ func BenchmarkReplicas(b *testing.B) {
 	for name, opts := range map[string][]lockregistry.Option{
 		"without": nil, "with": {lockregistry.WithReplicas(1, time.Second)},
 	} {
-		for _, goroutines := range []int{1, 64} {
+		for _, goroutines := range []int{1, 8, 64} {
 			b.Run(name+"/"+strconv.Itoa(goroutines), func(b *testing.B) {
 				client, err := rueidis.NewClient(rueidis.ClientOption{
 					InitAddress: []string{server.Addr()}, ForceSingleClient: true, DisableCache: true,

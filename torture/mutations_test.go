@@ -280,13 +280,12 @@ var mutations = []mutation{
 	},
 	{
 		"other connection", "replicas are waited for on another connection",
-		"results := client.DoMulti(t.ctx, commands...)", `last := len(commands) - 1
+		"results := client.DoMulti(t.ctx, s.commands...)", `last := len(s.commands) - 1
 	var results []rueidis.RedisResult
 	if last > 0 {
-		results = client.DoMulti(t.ctx, commands[:last]...)
+		results = client.DoMulti(t.ctx, s.commands[:last]...)
 	}
-	results = append(results,
-		t.client.Do(t.ctx, t.client.B().Wait().Numreplicas(int64(n)).Timeout(slice.Milliseconds()).Build()))`,
+	results = append(results, t.client.Do(t.ctx, s.commands[last]))`,
 		"TestReplicas$",
 	},
 	{
