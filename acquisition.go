@@ -498,9 +498,12 @@ func (a *attempt) win(since instant) {
 func (a *attempt) patience(deadline instant) patience {
 	reg := a.lock.reg
 	to := reg.transport.lane(a.lock.key)
-	p := patience{ctx: a.ctx, limit: reg.patience(to), lease: a.hold.lease.length, gets: true, asks: &a.lock.anchor().pursuit}
+	p := reg.patience(a.ctx, to)
+	p.lease, p.gets, p.asks = a.hold.lease.length, true, &a.lock.anchor().pursuit
 	if deadline != never {
-		p.limit = min(p.limit, reg.clock.now().until(deadline.add(to.trip().plus(answerGrace))))
+		if left := reg.clock.now().until(deadline.add(to.trip().plus(answerGrace))); left < p.limit {
+			p.limit, p.near = left, 0
+		}
 	}
 	return p
 }

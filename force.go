@@ -58,7 +58,8 @@ func (r *Registry) remove(ctx context.Context, l *Lock, holder string) error {
 		script: forceUnlock, key: l.key,
 		args: arguments{holder, tagged(l.key), r.formats.publish(), r.plain.layout.commonChannel()},
 	}
-	p := patience{ctx: ctx, limit: r.patience(r.transport.lane(l.key)), lease: r.lease.length}
+	p := r.patience(ctx, r.transport.lane(l.key))
+	p.lease = r.lease.length
 	reply := r.transport.do(&p, &removal)
 	gone, err := reply.AsStrSlice()
 	if err == nil && reply.late { // a master that is none any more may have answered; asking again changes nothing if not

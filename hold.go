@@ -840,7 +840,8 @@ func (h *hold) renewOnce(ctx context.Context, l *lease) error {
 
 	reg := h.lock.reg
 	c := r.call()
-	p := patience{ctx: ctx, limit: reg.patience(reg.transport.lane(c.key)), lease: l.length}
+	p := reg.patience(ctx, reg.transport.lane(c.key))
+	p.lease = l.length
 	reply := reg.transport.do(&p, &c)
 	n, err := confirmed(reply.RedisResult)
 	if err == nil {

@@ -257,7 +257,8 @@ func (t *transport) sendEach(
 
 // asks is the patience of a call that only asks something.
 func (r *Registry) asks(ctx context.Context) *patience {
-	return &patience{ctx: ctx, limit: r.patience(r.transport.farthest())}
+	p := r.patience(ctx, r.transport.farthest())
+	return &p
 }
 
 // errStrange: the script replied something that it does not reply.

@@ -39,7 +39,8 @@ func (r *Registry) look(ctx context.Context, l *Lock) (name string, err error) {
 	if err = l.stopped(ctx); err != nil {
 		return "", err
 	}
-	p := patience{ctx: ctx, limit: r.patience(r.transport.lane(l.key)), lease: r.lease.length}
+	p := r.patience(ctx, r.transport.lane(l.key))
+	p.lease = r.lease.length
 	c := r.plain.layout.holder(l.key)
 	reply := r.transport.do(&p, &c)
 	if reply.late { // a master that is none any more may have answered

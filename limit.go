@@ -26,6 +26,7 @@ type limit struct {
 	phase  atomic.Uint32
 	began  atomic.Int64 // an instant
 	due    instant      // when it ends
+	near   instant      // when it would if the server were nearby; 0: that makes no difference
 	ctx    context.Context
 	asks   *atomic.Pointer[pursuit] // see patience
 	grace  time.Duration
@@ -179,8 +180,11 @@ func (l *limit) begin(p *patience, now instant, way *private) {
 		since = p.since
 	}
 	due := since.add(p.limit)
+	if l.near = 0; p.near > 0 {
+		l.near = since.add(p.near)
+	}
 	if p.ctx.Err() != nil {
-		due = min(due, since.add(p.grace))
+		due, l.near = min(due, since.add(p.grace)), 0
 	}
 	next := due
 	if deadline, ok := p.ctx.Deadline(); ok {
@@ -394,6 +398,7 @@ func (l *limit) hurry(ended instant) {
 	if ended == 0 {
 		ended = now
 	}
+	l.near = 0
 	if due := max(now, ended.add(l.grace)); !l.stopped && due < l.due {
 		l.due = due
 		l.wait(now)
@@ -404,6 +409,9 @@ func (l *limit) end() {
 	l.mu.Lock()
 	now := l.watch.transport.clock.now()
 	silent := l.ring(now)
+	if l.near != 0 && l.lane != nil { // the way may be longer than was known when the limit began
+		l.due = max(l.due, l.near.add(l.lane.plus(0)))
+	}
 	switch {
 	case l.stopped || l.over.Load():
 	case now < l.due:

@@ -123,7 +123,8 @@ func (rw *ReadWriteLock) ask() {
 		return
 	}
 	c := l.reg.formats.writerWaits(l.key)
-	p := patience{ctx: context.Background(), limit: l.reg.patience(l.reg.transport.lane(c.key)), lease: l.reg.lease.length}
+	p := l.reg.patience(context.Background(), l.reg.transport.lane(c.key))
+	p.lease = l.reg.lease.length
 	n, err := confirmed(l.reg.transport.do(&p, &c).RedisResult)
 	switch {
 	case err == nil:

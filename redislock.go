@@ -654,7 +654,7 @@ func (l *Lock) release(ctx context.Context) (End, error) {
 	}
 	trip := reg.transport.lane(l.key).trip()
 	p := patience{
-		ctx: ctx, since: begun, limit: reg.transport.lane(l.key).plus(unlockLimit), grace: trip.plus(unlockGrace),
+		ctx: ctx, since: begun, limit: reg.transport.lane(l.key).plus(unlockLimit), near: unlockLimit, grace: trip.plus(unlockGrace),
 		lease: h.lease.length,
 	}
 	m := removal{key: l.key, value: h.value, queue: l.queues(), keep: kept.after(begun), age: h.wanted(begun)}

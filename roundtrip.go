@@ -1,6 +1,7 @@
 package lockregistry
 
 import (
+	"context"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -89,11 +90,11 @@ func (t trip) late(lease time.Duration) time.Duration {
 func (t trip) plus(d time.Duration) time.Duration { return d + 2*t.base }
 
 // patience is how long a command of the registry waits for its answer.
-func (r *Registry) patience(l *lane) time.Duration {
+func (r *Registry) patience(ctx context.Context, l *lane) patience {
 	if r.usual {
-		return l.plus(r.limit)
+		return patience{ctx: ctx, limit: l.plus(r.limit), near: r.limit}
 	}
-	return r.limit
+	return patience{ctx: ctx, limit: r.limit}
 }
 
 // connect is how long it may take to make a connection: TCP, TLS, HELLO and CLIENT INFO are five round trips.

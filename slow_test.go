@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -269,6 +270,34 @@ func TestALinkThatBecomesSlow(t *testing.T) {
 				w.pass(time.Minute)
 				require.NoError(w, alive.Err())
 				w.unlock(held)
+			})
+		})
+	}
+}
+
+// Calls that are under way when the way becomes long are late, and are confirmed.
+func TestLock_UnderWayWhenTheLinkBecomesSlow(t *testing.T) {
+	for _, trip := range append(slices.Clone(trips), 300*time.Millisecond, 600*time.Millisecond, 800*time.Millisecond) {
+		t.Run(trip.String(), func(t *testing.T) {
+			fakeWorld(t, func(w *world) {
+				dial, d := w.far(time.Millisecond)
+				r := w.registryOn(w.clientWith(dial), lockregistry.WithExpiry(30*time.Second))
+				w.known(r)
+				d.set(trip)
+				start := time.Now()
+				var all sync.WaitGroup
+				for i := range 40 {
+					l := r.Obtain(strconv.Itoa(i))
+					all.Go(func() {
+						w.pass(time.Duration(i) * 50 * time.Millisecond)
+						begun := time.Now()
+						if ok, err := l.TryLock(w.Context()); err != nil || !ok {
+							w.Errorf("TryLock: %v, %v from %v to %v", ok, err, begun.Sub(start), time.Since(start))
+						}
+					})
+				}
+				all.Wait()
+				w.Logf("after %v", time.Since(start))
 			})
 		})
 	}
