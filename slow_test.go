@@ -7,11 +7,13 @@ import (
 	"net"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/alicebob/miniredis/v2/server"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
@@ -208,15 +210,41 @@ func TestRenewalOnASlowLink(t *testing.T) {
 	})
 }
 
+// withQueues makes miniredis one in whose queues calls wait. It lets no connection that has subscribed run a script, as the one does
+// that proves that messages arrive. Nobody listens to releases, as where the server tells of changes: so they leave no short windows.
+func (w *world) withQueues() {
+	w.mini.Server().SetPreHook(func(c *server.Peer, cmd string, args ...string) bool {
+		switch {
+		case cmd == "EVAL" && len(args) == 6 && args[2] == "NUMSUB":
+			told := w.mini.Publish(args[4], args[5])
+			c.Block(func(out *server.Writer) {
+				out.WriteLen(2)
+				out.WriteInt(told)
+				out.WriteInt(told)
+			})
+			return true
+		case cmd == "PUBLISH" && strings.HasPrefix(args[0], "orders-channel:"):
+			c.WriteInt(0)
+			return true
+		default:
+			return false
+		}
+	})
+}
+
 // The lock goes from process to process.
 func TestHandOverOnASlowLink(t *testing.T) {
 	eachTrip(t, func(w *world, trip time.Duration, registry func(...lockregistry.Option) *lockregistry.Registry) {
 		const processes, each = 3, 4
+		w.withQueues()
 		var inside, entered atomic.Int32
 		var all sync.WaitGroup
+		locks := make([]*lockregistry.Lock, processes)
+		for i := range locks {
+			locks[i] = registry(lockregistry.WithExpiry(30*time.Second), lockregistry.WithRenewal()).Obtain("42")
+		}
 		begun := time.Now()
-		for range processes {
-			l := registry(lockregistry.WithExpiry(30*time.Second), lockregistry.WithRenewal()).Obtain("42")
+		for _, l := range locks {
 			all.Go(func() {
 				for range each {
 					ctx := lockregistry.NewOwner(w.Context())
