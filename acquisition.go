@@ -35,6 +35,7 @@ type acquisition struct {
 	asked  instant // when it was asked for, if it is at the place that it got then; else 0
 	older  string  // the newest ticket that was asked for, if any: it may be there
 	place  string  // of it; empty when that is not known
+	zeros  string  // in it, see trip.zeros
 	base   instant // when the last command was sent whose reply showed it there
 	woken  bool    // it looks because of a message
 	moving instant // since when the key and the queue are at two nodes; 0: they are not, as far as is known

@@ -191,7 +191,7 @@ func (h *hold) grantShort(base instant, lease time.Duration) bool {
 	h.next = never
 	if lease < h.lease.length {
 		h.short = lease
-		h.next = lengthening(now, until) // mutant: grant not lengthened
+		h.next = lengthening(now, until, h.lock.reg.transport.lane(h.lock.key).trip()) // mutant: grant not lengthened
 	} else if h.renewed {
 		h.next = base.add(lease / 3)
 	}
@@ -199,9 +199,13 @@ func (h *hold) grantShort(base instant, lease time.Duration) bool {
 	return true
 }
 
-// lengthening is when to lengthen the short lease of a hold that is granted now: at a tick, unless that is too late for it.
-func lengthening(now, until instant) instant {
+// lengthening is when to lengthen the short lease of a hold that is granted now: at a tick, unless that is too late for it, and at
+// once where it is over after three round trips.
+func lengthening(now, until instant, t trip) instant {
 	left := now.until(until)
+	if left < 3*t.base {
+		return now
+	}
 	return min(now.add(left/lengthenPart+tick).ticked(), now.add(left/2))
 }
 

@@ -113,6 +113,7 @@ type wish struct {
 	asks  asking
 	place string // where the ticket was, for one that is asked for anew; or empty
 	older string // a ticket that it replaces; or empty
+	zeros string // in front of the lease in the ticket, see trip.zeros
 	brief bool   // the queue is most likely there, and the place is to be the last one
 }
 
@@ -191,7 +192,7 @@ const (
 )
 
 // ticket is that of a bid, as it is in the queue.
-func (b bid) ticket() string { return b.value + "|" + b.lease.ms + b.side }
+func (b bid) ticket() string { return b.value + "|" + b.zeros + b.lease.ms + b.side }
 
 // briefly is the call for a ticket, or for a lock that is free, that takes few steps. An empty counter: no token is wanted.
 func briefly(script *script, b bid, prefix, sharded, counter string) call {

@@ -63,14 +63,14 @@ func (r *redissonLayout) obtain(b bid, _ bool) call {
 		c.more = []string{r.prefix}
 	default:
 		c.args[4] = string(b.asks)
-		c.more = []string{r.prefix, r.sharded(), b.place, b.older}
+		c.more = []string{r.prefix, r.sharded(), b.place, b.older, "", b.zeros}
 	}
 	if r.cluster && (b.asks == forTicket || b.asks == forGuest) {
 		c.queue = queueOf(r.prefix, b.key)
 	}
 	if r.fencing {
 		counter := r.counter(b.key)
-		c.more = []string{r.prefix, r.sharded(), b.place, b.older, counter}
+		c.more = []string{r.prefix, r.sharded(), b.place, b.older, counter, b.zeros}
 		c.counts(counter, r.cluster)
 	}
 	return c

@@ -49,14 +49,14 @@ func (s *springLayout) obtain(b bid, quick bool) call {
 	c := call{script: springObtain, key: b.key, args: arguments{b.value, b.lease.ms}}
 	if b.asks != forNothing {
 		c.args = arguments{b.value, b.lease.ms, string(b.asks), s.prefix, s.sharded()}
-		c.more = []string{b.place, b.older}
+		c.more = []string{b.place, b.older, "", b.zeros}
 		if b.asks == forTicket && s.cluster {
 			c.queue = queueOf(s.prefix, b.key)
 		}
 	}
 	if s.fencing {
 		counter := s.counter(b.key)
-		c.more = []string{b.place, b.older, counter}
+		c.more = []string{b.place, b.older, counter, b.zeros}
 		c.counts(counter, s.cluster)
 	}
 	return c

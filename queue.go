@@ -47,6 +47,9 @@ const (
 	// longWindow is the longest window that a release leaves to those without a ticket.
 	longWindow = 110 * time.Millisecond
 
+	// shortLease is that of a grant to a process that is not far away, see trip.zeros.
+	shortLease = time.Second
+
 	// lengthenPart is which part of what is certain of a grant passes before its short lease is lengthened, at least; half of it
 	// does at most. Most holds are over by then, and the timer has not been set for each of them.
 	lengthenPart = 10
@@ -386,13 +389,16 @@ func (a *acquisition) leave() {
 
 // ask asks something of the queue: for a ticket, or what became of it.
 func (a *acquisition) ask(what asking) error {
-	w := wish{asks: what}
+	if what == forTicket {
+		a.zeros = a.lock.reg.transport.lane(a.lock.key).trip().zeros(a.hold.lease.length)
+	}
+	w := wish{asks: what, zeros: a.zeros}
 	if what == forTicket {
 		if a.sent { // else the attempt is new
 			a.renumber() // mutant: one number twice
 		}
 		w.place, w.older = a.place, a.older
-		w.brief = a.lock.pair == nil && w.place == "" && w.older == "" && a.lock.busy()
+		w.brief = a.lock.pair == nil && w.place == "" && w.older == "" && w.zeros == "" && a.lock.busy()
 		a.older, a.fresh = a.bid(w).ticket(), true
 		a.box.open(a.hold.number())
 	}

@@ -87,14 +87,15 @@ func queueOf(prefix, key string) string {
 type arguments [5]string
 
 func (c *call) given() []string {
+	given := c.args[:]
 	if c.more != nil {
-		return append(c.args[:len(c.args):len(c.args)], c.more...)
+		given = append(c.args[:len(c.args):len(c.args)], c.more...)
 	}
-	n := len(c.args)
-	for n > 0 && c.args[n-1] == "" {
+	n := len(given)
+	for n > 0 && given[n-1] == "" {
 		n--
 	}
-	return c.args[:n]
+	return given[:n]
 }
 
 // send runs a call: a script by its digest where the server knows it.

@@ -39,7 +39,7 @@ func TestGrantsAreLengthenedOnTicks(t *testing.T) {
 	for _, certain := range []time.Duration{time.Second, time.Second / 2} {
 		onTicks := 0
 		for now := 10 * instant(tick); now < 11*instant(tick); now += instant(time.Millisecond) {
-			at := lengthening(now, now.add(certain))
+			at := lengthening(now, now.add(certain), trip{certain / 4, true})
 			require.GreaterOrEqual(t, now.until(at), certain/lengthenPart, now)
 			require.LessOrEqual(t, now.until(at), certain/2, now)
 			if now.until(at) < certain/2 {
@@ -48,5 +48,7 @@ func TestGrantsAreLengthenedOnTicks(t *testing.T) {
 			}
 		}
 		require.Greater(t, onTicks, 190, certain)
+		now := instant(tick)
+		require.Equal(t, now, lengthening(now, now.add(certain), trip{certain/3 + 1, true}), "from far away at once")
 	}
 }

@@ -1,12 +1,12 @@
 -- For a call that waits: puts its ticket in the queue, or looks after it, and serves the first tickets if the lock is free.
+--   member              its ticket
 --   value, lease, kind  its hold
 --   how                 queue, look, or due when it looks because its time has come
 --   place, older        where its ticket was; and one that it replaces
 --   left, foreign       what the holder's lease has left, and whether that may not know of the queue
 -- Replies nothing when its hold owns the key now.
 local LONGEST = 110 -- of windows; when one ends later the server's clock went back
-local function ask(value, lease, kind, how, place, older, left, foreign)
-  local member = value .. '|' .. lease .. kind
+local function ask(member, value, lease, kind, how, place, older, left, foreign)
   local micros, now = 0, 0
   if how == 'queue' or free(kind) then
     local time = redis.call('TIME')
@@ -86,7 +86,7 @@ local function ask(value, lease, kind, how, place, older, left, foreign)
         return nil
       end
       if served then
-        left, foreign = tonumber(PROVISIONAL), false
+        left, foreign = tonumber(served), false
       end
     end
   end

@@ -3,16 +3,16 @@
 -- be gone. The script has defined own(name, lease), which tells whether it was not refused, and mark, which stands behind a value in the
 -- name of an owner. To make strings is much of what a script takes its time for: so here each is made once.
 -- include channel
-local TICKET = '^(.*):(%d+)|(%d+)$'
-local registry, number, lease = string.match(first[1], TICKET)
-if registry and #lease > 3 then -- no less than that of a grant
+-- Its lease is no shorter than that of a grant, which is a second long.
+local registry, number = string.match(first[1], '^(.*):(%d+)|[1-9]%d%d%d+$')
+if registry then
   local to = channel(registry)
   local listening = redis.pcall('PUBSUB', sharded and 'SHARDNUMSUB' or 'NUMSUB', to)[2]
   if listening and listening > 0 and redis.pcall('ZREM', queue, first[1]) == 1 and own(registry .. ':' .. number .. mark, '1000') then
     local publisher = sharded and 'SPUBLISH' or 'PUBLISH'
     local told = redis.pcall(publisher, to, 'g ' .. number .. ' 1000@' .. due .. ' ' .. key)
     if type(told) == 'number' then
-      registry, number = string.match(first[2] or '', TICKET)
+      registry, number = string.match(first[2] or '', '^(.*):(%d+)|%d+$')
       if registry then
         redis.pcall(publisher, channel(registry), 'n ' .. number .. ' 1000 ' .. key)
       end

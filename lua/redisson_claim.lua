@@ -42,8 +42,9 @@ if how == '' then
   return own(field, lease) or granted()
 end
 -- include names
+local member = field .. '|' .. zeros .. lease
 if mine or holder and not taken then
-  redis.pcall('ZREM', queue, field .. '|' .. lease)
+  redis.pcall('ZREM', queue, member)
   if older ~= '' then
     redis.pcall('ZREM', queue, older)
   end
@@ -63,7 +64,7 @@ local function own(other, lease)
 end
 -- include ask
 -- Whether the holder is Redisson's does not show.
-local ok, reply = pcall(ask, field, lease, '', how, place, older, taken and redis.call('PTTL', key) or -2, false)
+local ok, reply = pcall(ask, member, field, lease, '', how, place, older, taken and redis.call('PTTL', key) or -2, false)
 if not ok then
   return unfenced or {'error', type(reply) == 'table' and reply.err or reply}
 end

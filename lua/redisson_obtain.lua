@@ -4,7 +4,8 @@
 -- ARGV[1]  the hold's field, "<registry>:<number>"
 -- ARGV[2]  the lease in milliseconds
 -- ARGV[3], ARGV[4]  are for read-write locks
--- ARGV[5]  and so on, and the reply: for the queue, and ARGV[10] for the token, as ARGV[3] and so on of spring_obtain.lua
+-- ARGV[5]  and so on, and the reply: for the queue, ARGV[10] for the token and ARGV[11] for the ticket, as ARGV[3] and so on of
+--          spring_obtain.lua
 --
 -- Replies nil when granted, or "granted" and the token, else without a queue the milliseconds that the holder's lease has left (-1: it has no end).
 --
@@ -12,5 +13,5 @@
 -- means that this very command is late.
 -- include effects
 local key, field, lease, how, prefix, sharded = KEYS[1], ARGV[1], ARGV[2], ARGV[5] or '', ARGV[6], ARGV[7] == 'S'
-local place, older, counter = ARGV[8] or '', ARGV[9] or '', ARGV[10] or ''
+local place, older, counter, zeros = ARGV[8] or '', ARGV[9] or '', ARGV[10] or '', ARGV[11] or ''
 -- include redisson_claim

@@ -6,7 +6,7 @@
 -- ARGV[3]  the name as it stands in derived keys. "<this>:<field>:rwlock_timeout:<n>" lives as long as the n-th lease of a
 --          reader, so that the hash can be kept for as long as the longest one
 -- ARGV[4]  the field of the hold with which the same owner writes already, less ':write'; or empty
--- ARGV[5]  and so on, and the reply: for the queue, as ARGV[3] and so on of spring_obtain.lua; or try, not to overtake those
+-- ARGV[5]  and so on, and the reply: for the queue, and ARGV[11] for the ticket, as ARGV[3] and so on of spring_obtain.lua; or try, not to overtake those
 --          who wait in it
 --
 -- Replies nil when granted, else without a queue the milliseconds that the lock has left (-1: it has no end).
@@ -76,8 +76,9 @@ if redis.call('HEXISTS', key, field) == 1 then
     mode = settle()
   end
 end
+local member = field .. '|' .. (ARGV[11] or '') .. ARGV[2] .. 'r'
 if under or lost or mine ~= -2 then
-  redis.pcall('ZREM', queue, field .. '|' .. ARGV[2] .. 'r')
+  redis.pcall('ZREM', queue, member)
   if (ARGV[9] or '') ~= '' then
     redis.pcall('ZREM', queue, ARGV[9])
   end
@@ -90,7 +91,7 @@ end
 -- include ask
 -- Whether a holder is Redisson's does not show.
 left = mode and redis.call('PTTL', key) or 0
-local ok, reply = pcall(ask, field, ARGV[2], 'r', how, ARGV[8] or '', ARGV[9] or '', left, false)
+local ok, reply = pcall(ask, member, field, ARGV[2], 'r', how, ARGV[8] or '', ARGV[9] or '', left, false)
 if not ok then
   return {'error', type(reply) == 'table' and reply.err or reply}
 end

@@ -6,7 +6,7 @@
 -- ARGV[2]  the lease in milliseconds
 -- ARGV[3]  the name as it stands in derived keys
 -- ARGV[4]  is for readers
--- ARGV[5]  and so on, and the reply: for the queue, and ARGV[10] for the token, as ARGV[3] and so on of spring_obtain.lua; or
+-- ARGV[5]  and so on, and the reply: for the queue, ARGV[10] for the token and ARGV[11] for the ticket, as ARGV[3] and so on of spring_obtain.lua; or
 --          guest, to wait without a ticket
 --
 -- Replies nil when granted, or "granted" and the token, else without a queue the milliseconds that the lock has left (-1: it has no end).
@@ -82,8 +82,9 @@ local prefix, sharded = ARGV[6], ARGV[7] == 'S'
 if late then
   return {'refused'}
 end
+local member = value .. '|' .. (ARGV[11] or '') .. ARGV[2] .. 'w'
 if again or #lost > 0 and not others then
-  redis.pcall('ZREM', queue, value .. '|' .. ARGV[2] .. 'w')
+  redis.pcall('ZREM', queue, member)
   if (ARGV[9] or '') ~= '' then
     redis.pcall('ZREM', queue, ARGV[9])
   end
@@ -104,7 +105,7 @@ end
 -- include ask
 -- Whether a holder is Redisson's does not show.
 local left = mode and redis.call('PTTL', key) or 0
-local ok, reply = pcall(ask, value, ARGV[2], 'w', how, ARGV[8] or '', ARGV[9] or '', left, false)
+local ok, reply = pcall(ask, member, value, ARGV[2], 'w', how, ARGV[8] or '', ARGV[9] or '', left, false)
 if not ok then
   return unfenced or {'error', type(reply) == 'table' and reply.err or reply}
 end

@@ -2,7 +2,8 @@
 -- to do, and why in this order.
 --
 -- A ticket is a member of the sorted set queue, "<value>|<lease ms>", of a read-write lock with an r or a w behind it. Its
--- score is its place. A member guest among those of a read-write lock keeps a place for writers without a ticket, see
+-- score is its place. Each zero in front of the lease makes the short lease of its grant twice as long, up to eight times: its process
+-- is far away. Versions that do not know this read the same lease. A member guest among those of a read-write lock keeps a place for writers without a ticket, see
 -- guest.lua. Two members with negative scores sort before all tickets: open, minus the end of the newest window in
 -- which the key is left to those without a ticket, or the time at which nobody would have heard of one, and wide, minus that of the
 -- newest long one or of the first release since the queue began, in milliseconds; -1 before that.
@@ -58,7 +59,7 @@ local function heads(entries, mine)
 end
 
 -- Serves tickets from the first one on, for as long as the lock is free for them, up to the ticket mine. It returns the first
--- one that it leaves there while the lock is free, and whether it served any. A ticket is removed before its hold owns the key:
+-- one that it leaves there while the lock is free, and the lease of the last grant, if there was any. A ticket is removed before its hold owns the key:
 -- where the server is out of memory, the latter alone would be refused. The messages come last. Who has had its ticket for less
 -- than a second is not told that it is the next one now: it looks soon, see queue.go, and most are granted the lock before. Where
 -- there are very many readers the next one looks at once, and goes on with those behind it.
@@ -71,6 +72,9 @@ local function serve(micros, mine, first, registry, number, lease, kind, place)
       tell(to, what, 'g', granted .. '@' .. due)
     end
     to, what, granted, since = registry, number, tonumber(lease) < tonumber(PROVISIONAL) and lease or PROVISIONAL, place -- mutant: grant of a whole lease
+    if string.byte(lease) == 48 then -- a zero
+      granted = math.min(tonumber(lease), PROVISIONAL * 2 ^ math.min(3, #string.match(lease, '^0+')))
+    end
     own(registry .. ':' .. number, granted, kind)
     if free(kind) then -- other readers
       first, registry, number, lease, kind, place = heads(redis.call('ZRANGE', queue, '0', '2', 'WITHSCORES'), mine)
@@ -89,5 +93,5 @@ local function serve(micros, mine, first, registry, number, lease, kind, place)
     end
     tell(to, what, 'g', granted .. '@' .. due)
   end
-  return first, to ~= nil
+  return first, granted
 end

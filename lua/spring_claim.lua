@@ -26,7 +26,7 @@ if how == '' then
   return granted()
 end
 -- include names
-local member = value .. '|' .. lease
+local member = value .. '|' .. zeros .. lease
 if held and not taken then
   redis.pcall('ZREM', queue, member)
   if older ~= '' then
@@ -56,7 +56,7 @@ local function own(other, milliseconds)
 end
 -- include ask
 local foreign = held and not string.find(held, ':%d+$')
-local ok, reply = pcall(ask, value, lease, '', how, place, older, held and redis.call('PTTL', key) or -2, foreign)
+local ok, reply = pcall(ask, member, value, lease, '', how, place, older, held and redis.call('PTTL', key) or -2, foreign)
 if not ok then
   return unfenced or {'error', type(reply) == 'table' and reply.err or reply}
 end

@@ -9,6 +9,7 @@
 -- ARGV[6]  queue: the place where the ticket was, or empty
 -- ARGV[7]  queue: an older ticket of this call, which it replaces, or empty
 -- ARGV[8]  the key of the fencing counter; empty or missing: no token is wanted
+-- ARGV[9]  the zeros in front of the lease in the ticket, see serve.lua; missing: none
 --
 -- Replies nil when granted, or "granted" and the token. Else without a queue the milliseconds that the holder's lease has left (-1: it has no end), and
 -- with one an array: "queued", those milliseconds, how many tickets are in front, the place, and 1 when the holder may not
@@ -20,5 +21,5 @@
 -- this very command was delayed until after a later hold: it must not win.
 -- include effects
 local key, value, lease, how, prefix, sharded = KEYS[1], ARGV[1], ARGV[2], ARGV[3] or '', ARGV[4], ARGV[5] == 'S'
-local place, older, counter = ARGV[6] or '', ARGV[7] or '', ARGV[8] or ''
+local place, older, counter, zeros = ARGV[6] or '', ARGV[7] or '', ARGV[8] or '', ARGV[9] or ''
 -- include spring_claim

@@ -28,5 +28,5 @@ elseif counter == '' then
     end
   end
 end
-local how, place, older = 'queue', '', ''
+local how, place, older, zeros = 'queue', '', '', ''
 -- include spring_claim

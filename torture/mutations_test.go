@@ -230,7 +230,7 @@ var mutations = []mutation{
 	},
 	{
 		"grant not lengthened", "a granted hold is not lengthened",
-		"h.next = lengthening(now, until)", "h.next = never",
+		"h.next = lengthening(now, until, h.lock.reg.transport.lane(h.lock.key).trip())", "h.next = never",
 		"TestQueueOutcomes",
 	},
 	{
