@@ -38,7 +38,7 @@ func TestShell(t *testing.T) {
 				target, _, _ = strings.Cut(target, " ")
 				if !strings.Contains(makefile, "\n"+target+": ##") {
 					t.Errorf("%s: the Makefile has no target %s", where, target)
-				} else if inCI := `(?m)^(tests|computes)=\((.* )?` + target + `( .*)?\)$`; notInCI[target] == "" &&
+				} else if inCI := `(?m)^(tests|computes|either)=\((.* )?` + target + `( .*)?\)$`; notInCI[target] == "" &&
 					!regexp.MustCompile(inCI).MatchString(ci) {
 					t.Errorf("%s: .ci/run does not run make %s", where, target)
 				}
