@@ -101,7 +101,7 @@ soak: ## the same for SOAK=10m; prints the seed, SEED=... repeats it
 	cd torture && GOWORK=off go test -race -timeout 0 -v -run Soak . -soak $(SOAK) $(if $(SEED),-seed $(SEED))
 
 .PHONY: failover
-failover: ## kill, freeze, promote and reshard real clusters and Sentinel deployments, in three to four minutes; prints a table
+failover: ## kill, freeze, promote and reshard real clusters and Sentinel deployments, in about a minute; prints a table
 	@scripts/ensure-cgo.sh
 	@scripts/ensure-redis.sh
 	cd failover && GOWORK=off ../scripts/go-test.sh -race -count=1 -timeout=10m -v .

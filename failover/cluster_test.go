@@ -40,8 +40,9 @@ func with(d *redistest.Deployment, master *redistest.Server) func(path string) b
 const soon = time.Second
 
 func TestClusterMasterIsKilled(t *testing.T) {
+	t.Parallel()
 	d := redistest.StartReplicatedCluster(t, 3, 1)
-	rounds(t, 2, 30, func(t *testing.T, v variant) {
+	rounds(t, 1, 30, func(t *testing.T, v variant) {
 		master := d.Master(keyOf("one"), nil)
 		f := start(t, d, v, usual, with(d, master))
 		at := time.Now()
@@ -56,6 +57,7 @@ func TestClusterMasterIsKilled(t *testing.T) {
 }
 
 func TestClusterMasterIsStopped(t *testing.T) {
+	t.Parallel()
 	d := redistest.StartReplicatedCluster(t, 3, 1)
 	rounds(t, 1, 10, func(t *testing.T, v variant) {
 		master := d.Master(keyOf("one"), nil)
@@ -76,6 +78,7 @@ func TestClusterMasterIsStopped(t *testing.T) {
 }
 
 func TestClusterReshard(t *testing.T) {
+	t.Parallel()
 	d := redistest.StartReplicatedCluster(t, 3, 1)
 	check := func(o outcome) {
 		assert.Zero(t, o.patient+o.first+o.unlock, "errors")
@@ -113,8 +116,10 @@ func TestClusterReshard(t *testing.T) {
 
 // The poll interval is so long here that a waiter which stays with the node, and polls, shows.
 func TestClusterNodeIsRemoved(t *testing.T) {
+	t.Parallel()
 	for name, reset := range map[string]bool{"a node is removed": true, "a node is removed, and not told": false} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			d := redistest.StartReplicatedCluster(t, 3, 1)
 			rounds(t, 1, 10, func(t *testing.T, v variant) {
 				heir := d.Master(keyOf("one"), nil)
@@ -154,6 +159,7 @@ func TestClusterNodeIsRemoved(t *testing.T) {
 }
 
 func TestClusterIsRestarted(t *testing.T) {
+	t.Parallel()
 	d := redistest.StartReplicatedCluster(t, 3, 1)
 	rounds(t, 1, 10, func(t *testing.T, v variant) {
 		f := start(t, d, v, usual, func(string) bool { return true })

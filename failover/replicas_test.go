@@ -35,9 +35,10 @@ func nothing(context.Context) error { return nil }
 // A master is killed while others write, right after a lock was granted or, each second time, while its replica does not keep up:
 // what was granted is on its successor.
 func TestGrantedKeysOutliveTheirMaster(t *testing.T) {
+	t.Parallel()
 	d := redistest.StartReplicatedCluster(t, 3, 1)
 	granted, round := 0, 0
-	rounds(t, 5, 30, func(t *testing.T, v variant) {
+	rounds(t, 2, 30, func(t *testing.T, v variant) {
 		r := newProcess(t, d, append(v.options, lockregistry.WithReplicas(1, 500*time.Millisecond))...)
 		master := d.Master(keyOf("{one}"), nil)
 		ctx, stop := context.WithCancel(t.Context())
@@ -99,6 +100,7 @@ func TestGrantedKeysOutliveTheirMaster(t *testing.T) {
 
 // While a replica is stopped nothing is granted in its shard, and nothing is otherwise in the others.
 func TestClusterReplicaIsStopped(t *testing.T) {
+	t.Parallel()
 	d := redistest.StartReplicatedCluster(t, 3, 1)
 	master := d.Master(keyOf("one"), nil)
 	of := with(d, master)
@@ -143,8 +145,9 @@ func TestClusterReplicaIsStopped(t *testing.T) {
 
 // Both replicas must have what is granted: so the one that is promoted has it, whatever the old master grants meanwhile.
 func TestSentinelFailoverWithReplicas(t *testing.T) {
+	t.Parallel()
 	d := redistest.StartSentinels(t, 2, 3)
-	rounds(t, 2, 10, func(t *testing.T, v variant) {
+	rounds(t, 1, 10, func(t *testing.T, v variant) {
 		v.name = "`WithReplicas(2, 1s)`"
 		v.options = append(v.options, lockregistry.WithReplicas(2, time.Second))
 		p := usual
@@ -162,6 +165,7 @@ func TestSentinelFailoverWithReplicas(t *testing.T) {
 
 // The same for a kill. Until the old master is back as a replica nothing is granted.
 func TestSentinelMasterIsKilledWithReplicas(t *testing.T) {
+	t.Parallel()
 	if !*long {
 		return
 	}
@@ -185,6 +189,7 @@ func TestSentinelMasterIsKilledWithReplicas(t *testing.T) {
 
 // Slots move while replicas must have what is granted.
 func TestClusterReshardWithReplicas(t *testing.T) {
+	t.Parallel()
 	d := redistest.StartReplicatedCluster(t, 3, 1)
 	rounds(t, 1, 10, func(t *testing.T, v variant) {
 		v.name = "`WithReplicas(1, 1s)`"

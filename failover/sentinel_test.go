@@ -19,6 +19,7 @@ const sentinelsTell = 3 * time.Second
 const told = 100 * time.Millisecond
 
 func TestSentinelMasterIsKilled(t *testing.T) {
+	t.Parallel()
 	d := redistest.StartSentinels(t, 2, 3)
 	rounds(t, 1, 10, func(t *testing.T, v variant) {
 		f := start(t, d, v, usual, all)
@@ -35,6 +36,7 @@ func TestSentinelMasterIsKilled(t *testing.T) {
 }
 
 func TestSentinelMasterIsStopped(t *testing.T) {
+	t.Parallel()
 	d := redistest.StartSentinels(t, 2, 3)
 	rounds(t, 1, 10, func(t *testing.T, v variant) {
 		f := start(t, d, v, usual, all)
@@ -56,8 +58,9 @@ func TestSentinelMasterIsStopped(t *testing.T) {
 }
 
 func TestSentinelFailover(t *testing.T) {
+	t.Parallel()
 	d := redistest.StartSentinels(t, 2, 3)
-	rounds(t, 2, 10, func(t *testing.T, v variant) {
+	rounds(t, 1, 10, func(t *testing.T, v variant) {
 		p := usual
 		p.stayed = 16 // so that many are locked between the promotion and the switch
 		f := start(t, d, v, p, all)
@@ -71,6 +74,7 @@ func TestSentinelFailover(t *testing.T) {
 }
 
 func TestSentinelIsRestarted(t *testing.T) {
+	t.Parallel()
 	d := redistest.StartSentinels(t, 2, 3)
 	rounds(t, 1, 10, func(t *testing.T, v variant) {
 		f := start(t, d, v, usual, all)

@@ -20,6 +20,14 @@ var (
 
 func TestMain(m *testing.M) {
 	flag.Parse()
+	// Tests wait for servers, most of the time. What a long run prints is measured: there they have the machine to themselves.
+	atOnce := "4"
+	if *long {
+		atOnce = "1"
+	}
+	if err := flag.Set("test.parallel", atOnce); err != nil {
+		panic(err)
+	}
 	code := m.Run()
 	text := results.text()
 	fmt.Print(text)
