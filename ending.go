@@ -52,7 +52,7 @@ func newEnding(parent, base context.Context, o owner, h *hold) *ending {
 	between, unlink := context.WithCancel(base)
 	e.unlink = unlink
 	if o.isValued() {
-		e.tie(base, between)
+		e.tie(between)
 	} else {
 		e.Context, e.cancel = context.WithCancelCause(between)
 	}

@@ -16,16 +16,20 @@ import (
 //
 // Package context lets no context go before its parent has ended. So a Hold's is a child not of its parent but of a bond.
 
-// bond is the parent of a Hold's context, and ends when between does. Package context hands it, by AfterFunc, what is to end
-// the child.
+// bond is the parent of a Hold's context, and ends when the Context does. Package context hands it, by AfterFunc, what is to end
+// the child, which calls nothing of the user's.
 type bond struct {
-	context.Context // where its values are from
-	between         context.Context
-	pass            func()
+	context.Context
+	pass func()
 }
 
-func (b *bond) Done() <-chan struct{} { return b.between.Done() }
-func (b *bond) Err() error            { return b.between.Err() }
+// Value hides the Context from package context, which would tie the child to it, until the child is made.
+func (b *bond) Value(key any) any {
+	if b.pass == nil && b.Err() == nil {
+		return nil
+	}
+	return b.Context.Value(key)
+}
 
 func (b *bond) AfterFunc(pass func()) (stop func() bool) {
 	b.pass = pass
@@ -38,14 +42,14 @@ type tied struct {
 	bond *bond
 }
 
-func (e *ending) tie(base, between context.Context) {
-	b := &bond{Context: base, between: between}
+func (e *ending) tie(between context.Context) {
+	b := &bond{Context: between}
 	ctx, cancel := context.WithCancelCause(b)
 	e.Context, e.cancel, e.pass = tied{ctx, b}, cancel, b.pass
 }
 
 func (t tied) follow() {
-	if t.bond.pass != nil && t.bond.between.Err() != nil {
+	if t.bond.pass != nil && t.bond.Err() != nil {
 		t.bond.pass()
 	}
 }
