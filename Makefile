@@ -58,7 +58,13 @@ bench-core: ## run the benchmarks of the library's own parts
 torture: ## check histories of many processes under network failures, and that no late command harms a later hold
 	@scripts/ensure-cgo.sh
 	@scripts/ensure-redis.sh
-	cd torture && GOWORK=off ../scripts/go-test.sh -race -timeout=$(TESTTIMEOUT) ./...
+	cd torture && GOWORK=off ../scripts/go-test.sh -race -count=1 -timeout=$(TESTTIMEOUT) ./...
+
+.PHONY: torture-full
+torture-full: ## the same, with all cases of fairness and of fleets
+	@scripts/ensure-cgo.sh
+	@scripts/ensure-redis.sh
+	cd torture && GOWORK=off go test -race -count=1 -timeout=$(TESTTIMEOUT) ./... -full
 
 .PHONY: adapters
 adapters: ## test the modules for other libraries: gocronlock, lockotel

@@ -16,6 +16,7 @@ import (
 var (
 	seed = flag.Uint64("seed", 0, "what the storms begin with; 0: something new, which is printed")
 	soak = flag.Duration("soak", 0, "how long TestSoak takes")
+	full = flag.Bool("full", false, "all cases of turns and fleets")
 )
 
 // firstSeed is the seed that was asked for, or a new one.
@@ -56,23 +57,18 @@ func keep(t *testing.T, w weather, all []section, restarted []span) string {
 	return name
 }
 
-func TestLinearizable(t *testing.T) {
+func TestLinearizable(t *testing.T) { //nolint:tparallel // beside each other, but not beside all other tests
 	first := firstSeed()
-	weathered(t, weather{system: library, seed: first, lasts: 6 * time.Second, outside: 1})
-}
-
-func TestLinearizableWithRestarts(t *testing.T) {
-	first := firstSeed()
-	weathered(t, weather{system: redisson, seed: first, lasts: 5 * time.Second, outside: 1, restarts: true})
-}
-
-// Calls that wait in long queues.
-func TestQueueLinearizable(t *testing.T) { //nolint:tparallel // beside each other, but not beside all other tests
-	first := firstSeed()
-	for i, system := range []system{library, redisson} {
-		t.Run(system.name, func(t *testing.T) {
+	for i, w := range []weather{
+		{system: library},
+		{system: redisson, restarts: true},
+		{system: library, mild: true}, // calls that wait in long queues
+		{system: redisson, mild: true},
+	} {
+		w.seed, w.lasts, w.outside = first+uint64(i), 6*time.Second, 1
+		t.Run(fmt.Sprintf("%s, restarts: %t, mild: %t", w.system.name, w.restarts, w.mild), func(t *testing.T) {
 			t.Parallel()
-			weathered(t, weather{system: system, seed: first + uint64(i), lasts: 4 * time.Second, outside: 1, mild: true})
+			weathered(t, w)
 		})
 	}
 }

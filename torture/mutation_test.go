@@ -44,7 +44,7 @@ func TestMutations(t *testing.T) {
 			list := filepath.Join(t.TempDir(), "overlay.json")
 			require.NoError(t, os.WriteFile(list, overlay, 0o600))
 			for caught := range strings.FieldsSeq(m.caught) {
-				test := exec.Command("go", "test", "-race", "-count=1", "-overlay", list, "-run", caught, ".")
+				test := exec.Command("go", "test", "-race", "-count=1", "-overlay", list, "-run", caught, ".", "-full")
 				test.Env = append(os.Environ(), luaVariable+"="+folder)
 				output, err := test.CombinedOutput()
 				var failed *exec.ExitError

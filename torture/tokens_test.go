@@ -109,7 +109,7 @@ type valueProcess struct {
 
 func (p valueProcess) held(string) bool { return p.hold.Remaining() > 0 }
 
-func TestTokensGrow(t *testing.T) {
+func TestTokensGrow(t *testing.T) { //nolint:tparallel // beside each other, but not beside all other tests
 	first := firstSeed()
 	for i, w := range []weather{
 		{system: library, restarts: true},
@@ -117,6 +117,9 @@ func TestTokensGrow(t *testing.T) {
 		{system: sharing},
 	} {
 		w.seed, w.lasts, w.outside, w.fenced = first+uint64(i), 3*time.Second, 1, true
-		t.Run(w.system.name, func(t *testing.T) { weathered(t, w) })
+		t.Run(w.system.name, func(t *testing.T) {
+			t.Parallel()
+			weathered(t, w)
+		})
 	}
 }
