@@ -10,6 +10,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
 )
 
@@ -93,9 +94,9 @@ type bundle struct {
 	locks    []*Lock // in the order of their keys
 	request  request
 	patient  bool
-	deadline instant
-	began    instant // for an observer; 0: there is none
-	failure  error   // why Redis could not be asked for all at once; nil when it was asked since
+	deadline clock.Instant
+	began    clock.Instant // for an observer; 0: there is none
+	failure  error         // why Redis could not be asked for all at once; nil when it was asked since
 }
 
 const (
@@ -106,7 +107,7 @@ const (
 
 // several judges what AcquireAll is given.
 func (r *Registry) several(ctx context.Context, paths []string, opts []LockOption) (*bundle, error) {
-	b := &bundle{reg: r, deadline: never, began: r.observed()}
+	b := &bundle{reg: r, deadline: clock.Never, began: r.observed()}
 	if len(paths) == 0 {
 		return nil, r.newLock("").fail("acquire", errors.New("the list of paths is empty"))
 	}
@@ -142,7 +143,7 @@ func (r *Registry) several(ctx context.Context, paths []string, opts []LockOptio
 	}
 	b.request, b.patient = q, q.wait != notAtAll
 	if q.wait > 0 {
-		b.deadline = r.clock.now().add(q.wait)
+		b.deadline = r.clock.Now().Add(q.wait)
 	}
 	return b, nil
 }
@@ -210,10 +211,10 @@ func (b *bundle) next(ctx context.Context, l *Lock, queued bool) (*Hold, error) 
 	q, began := b.request, b.reg.observed()
 	q.as, q.gathers = newValued(), true
 	err, asked := explain(errBusy, b.failure), false
-	if b.deadline != never {
-		q.wait = b.reg.clock.now().until(b.deadline)
+	if b.deadline != clock.Never {
+		q.wait = b.reg.clock.Now().Until(b.deadline)
 	}
-	if q.wait != 0 && b.deadline > b.reg.clock.now() {
+	if q.wait != 0 && b.deadline > b.reg.clock.Now() {
 		var in entrance
 		in, err = l.enter(ctx, &q)
 		if asked = in.lock != nil; asked {
@@ -233,7 +234,7 @@ func (b *bundle) next(ctx context.Context, l *Lock, queued bool) (*Hold, error) 
 }
 
 // tell calls an observer, for each path by itself.
-func (b *bundle) tell(ctx context.Context, l *Lock, q *request, began instant, err error) {
+func (b *bundle) tell(ctx context.Context, l *Lock, q *request, began clock.Instant, err error) {
 	if began != 0 {
 		l.tellAcquired(ctx, "acquire", q, began, err == nil, err)
 	}
@@ -464,11 +465,11 @@ func (h *Hold) releaseAll(ctx context.Context) error {
 		return h.lock.fail("release", err)
 	}
 	reg := h.lock.reg
-	begun := reg.clock.now()
+	begun := reg.clock.Now()
 	return each(h.parts(), func(part *Hold) error {
 		var err error
 		ctx := ctx
-		if begun.until(reg.clock.now()) >= unlockLimit {
+		if begun.Until(reg.clock.Now()) >= unlockLimit {
 			ctx = noTime
 		}
 		if part == h {

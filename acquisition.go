@@ -8,6 +8,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
 )
 
@@ -19,37 +20,37 @@ type acquisition struct {
 	pursuit
 	request  request
 	patient  bool
-	deadline instant // the last moment to begin a try, but for the first
+	deadline clock.Instant // the last moment to begin a try, but for the first
 	ear      listener
-	spare    *spare  // its timer; nil before the first pause
-	failed   int     // tries in a row that failed
-	closing  instant // since when they do because the client is closed; 0 when they do not
-	waits    bool    // the local half knows that this call waits
-	served   bool    // the hold was granted, by another process
-	slept    bool    // the call has waited for somebody else's hold
-	lapses   instant // when the lease of that is over, as it was seen last; 0 when that is not known
+	spare    *spare        // its timer; nil before the first pause
+	failed   int           // tries in a row that failed
+	closing  clock.Instant // since when they do because the client is closed; 0 when they do not
+	waits    bool          // the local half knows that this call waits
+	served   bool          // the hold was granted, by another process
+	slept    bool          // the call has waited for somebody else's hold
+	lapses   clock.Instant // when the lease of that is over, as it was seen last; 0 when that is not known
 	wakeups  Wakeups
 	blocked  blockedCall
 
 	// In a queue.
-	asked  instant // when it was asked for, if it is at the place that it got then; else 0
-	older  string  // the newest ticket that was asked for, if any: it may be there
-	place  string  // of it; empty when that is not known
-	zeros  string  // in it, see trip.zeros
-	base   instant // when the last command was sent whose reply showed it there
-	woken  bool    // it looks because of a message
-	moving instant // since when the key and the queue are at two nodes; 0: they are not, as far as is known
-	sees   bool    // the server tells of any change of the key, as long as nothing wakes the call
-	fresh  bool    // it has not looked after its ticket yet
+	asked  clock.Instant // when it was asked for, if it is at the place that it got then; else 0
+	older  string        // the newest ticket that was asked for, if any: it may be there
+	place  string        // of it; empty when that is not known
+	zeros  string        // in it, see trip.zeros
+	base   clock.Instant // when the last command was sent whose reply showed it there
+	woken  bool          // it looks because of a message
+	moving clock.Instant // since when the key and the queue are at two nodes; 0: they are not, as far as is known
+	sees   bool          // the server tells of any change of the key, as long as nothing wakes the call
+	fresh  bool          // it has not looked after its ticket yet
 }
 
 // pursuit is the part of an acquisition that others see.
 type pursuit struct {
 	trouble
 	box    mailbox
-	call   bool        // it waits for the lock, not for an answer alone
-	begun  instant     // since when it does
-	ticket atomic.Bool // in the queue
+	call   bool          // it waits for the lock, not for an answer alone
+	begun  clock.Instant // since when it does
+	ticket atomic.Bool   // in the queue
 }
 
 // attempt is what all tries of a call have in common.
@@ -63,7 +64,7 @@ type attempt struct {
 	cut   bool            // the last one has not, because ctx ended
 	won   bool            // the hold is granted
 	as    owner           // for whom; set only where several are obtained at once
-	began instant         // when the last one was sent
+	began clock.Instant   // when the last one was sent
 	at    standing        // what the last one that was answered has shown
 	// failure is why the last one that ended said nothing about the lock; nil when it said that another owner has it.
 	failure error
@@ -88,7 +89,7 @@ const closingGrace = time.Second
 // obtain gets the hold in Redis for the holder of the local half, or frees that. When it fails nothing stays behind in Redis:
 // if a grant may have happened, or may happen yet, the scheduler removes it. Queued says that the call has waited in this
 // process before.
-func (l *Lock) obtain(ctx context.Context, q *request, deadline instant, queued bool) error {
+func (l *Lock) obtain(ctx context.Context, q *request, deadline clock.Instant, queued bool) error {
 	first := attempt{lock: l, hold: l.newHold(q), ctx: ctx}
 	if l.pair != nil && l == &l.pair.reader {
 		first.under = l.pair.under() // mutant: writer not told
@@ -105,7 +106,7 @@ func (l *Lock) obtain(ctx context.Context, q *request, deadline instant, queued 
 }
 
 // obtainLater is what follows when the first try has not got the hold.
-func (l *Lock) obtainLater(first *attempt, err error, q *request, deadline instant, queued bool) error {
+func (l *Lock) obtainLater(first *attempt, err error, q *request, deadline clock.Instant, queued bool) error {
 	patient := q.wait != notAtAll
 	// A call that waits for a while tries again after a failure that passes, another one returns the first.
 	if err == nil || patient && (q.wait > 0 || queued) && first.passing(err) {
@@ -123,7 +124,7 @@ func (l *Lock) obtainLater(first *attempt, err error, q *request, deadline insta
 }
 
 // pursue goes on until the hold is granted, or not to be had.
-func (l *Lock) pursue(first attempt, q *request, patient bool, deadline instant) (err error) {
+func (l *Lock) pursue(first attempt, q *request, patient bool, deadline clock.Instant) (err error) {
 	a := &acquisition{attempt: first, request: *q, patient: patient, deadline: deadline}
 	defer func() { q.how, q.wakeups = a.how(), a.wakeups }()
 	if !patient {
@@ -141,7 +142,7 @@ func (l *Lock) pursue(first attempt, q *request, patient bool, deadline instant)
 		a.box.came = a.spare.came
 	}
 	a.blocks(q)
-	a.call, a.begun = true, l.reg.clock.now()
+	a.call, a.begun = true, l.reg.clock.Now()
 	l.anchor().pursuit.Store(&a.pursuit)
 	defer a.end()
 	if queues {
@@ -181,10 +182,10 @@ func (a *acquisition) how() How {
 }
 
 // sleeps is for when the call waits for a hold whose lease was seen to have so much left at some time, if it has an end.
-func (a *acquisition) sleeps(seen instant, left time.Duration) {
+func (a *acquisition) sleeps(seen clock.Instant, left time.Duration) {
 	a.slept, a.lapses = true, 0
 	if left > 0 {
-		a.lapses = seen.add(left)
+		a.lapses = seen.Add(left)
 	}
 }
 
@@ -204,7 +205,7 @@ func (a *acquisition) woke(why reason) {
 // there is no queue.
 func (a *acquisition) patrol() error {
 	a.arm()
-	var looked instant // when the last thorough try began
+	var looked clock.Instant // when the last thorough try began
 	polls := true
 	for quick := false; ; {
 		if a.failure != nil {
@@ -214,7 +215,7 @@ func (a *acquisition) patrol() error {
 			quick = false
 		}
 		if !quick {
-			looked = a.lock.reg.clock.now()
+			looked = a.lock.reg.clock.Now()
 		}
 		asks := a.plainly(a.patient, polls)
 		err := a.try(wish{asks: asks}, quick, a.deadline)
@@ -253,7 +254,7 @@ func (a *acquisition) patrol() error {
 		}
 		// The key is free, most likely, or another waiter was quicker; then arming shows what is left of their lease. But
 		// what only a thorough try finds out must not wait for longer than a poll interval.
-		quick = woken && a.exclusive() && a.ear.Looks() && a.lock.reg.clock.now() < looked.add(a.lock.reg.poll)
+		quick = woken && a.exclusive() && a.ear.Looks() && a.lock.reg.clock.Now() < looked.Add(a.lock.reg.poll)
 	}
 }
 
@@ -284,13 +285,13 @@ func (a *attempt) passing(err error) bool { return !a.cut && transient(err) } //
 
 // recover waits until it is time for another try after one that failed.
 func (a *acquisition) recover() error {
-	now := a.lock.reg.clock.now()
+	now := a.lock.reg.clock.Now()
 	switch {
 	case !errors.Is(a.failure, rueidis.ErrClosing):
 		a.closing = 0
 	case a.closing == 0:
 		a.closing = now
-	case a.closing.until(now) >= closingGrace:
+	case a.closing.Until(now) >= closingGrace:
 		return a.failure
 	}
 	a.failed++
@@ -298,7 +299,7 @@ func (a *acquisition) recover() error {
 	if err := a.over(); err != nil {
 		return err
 	}
-	pause := min(backoff(a.failed, a.hold.lease.length), now.until(a.deadline))
+	pause := min(clock.Backoff(a.failed, a.hold.lease.length), now.Until(a.deadline))
 	if errors.Is(a.failure, errNotSent) { // nobody is bothered by the next try
 		pause = min(pause, notSentPause)
 	}
@@ -317,7 +318,7 @@ func (a *acquisition) over() error {
 	if err := a.lock.stopped(a.ctx); err != nil {
 		return a.explained(err)
 	}
-	if a.patient && a.lock.reg.clock.now() < a.deadline {
+	if a.patient && a.lock.reg.clock.Now() < a.deadline {
 		return nil
 	}
 	return a.explained(errBusy)
@@ -370,13 +371,13 @@ func (a *acquisition) end() {
 
 // arm listens; see listener.arm.
 func (a *acquisition) arm() sight {
-	return a.ear.arm(a.ctx, min(a.lock.reg.poll, armLimit, a.lock.reg.clock.now().until(a.deadline)))
+	return a.ear.arm(a.ctx, min(a.lock.reg.poll, armLimit, a.lock.reg.clock.Now().Until(a.deadline)))
 }
 
 // try asks Redis once, quickly when the key is most likely free; see layout.obtain. It waits for the answer until a little
 // after the deadline. What is done before and after that is apart, because the stack of a call that waits for an answer
 // must be small: with thousands of them its size decides how much of the processor's cache is left.
-func (a *attempt) try(w wish, quick bool, deadline instant) error {
+func (a *attempt) try(w wish, quick bool, deadline clock.Instant) error {
 	if a.ctx.Err() != nil {
 		a.cut = true
 		return a.explained(ended(a.ctx))
@@ -402,7 +403,7 @@ func (a *attempt) tooFar(p *patience) error {
 	}
 	left := p.limit
 	if deadline, ok := a.ctx.Deadline(); ok {
-		left = min(left, reg.clock.now().until(reg.clock.at(deadline)))
+		left = min(left, reg.clock.Now().Until(reg.clock.At(deadline)))
 	}
 	if !trip.useless(left) {
 		return nil
@@ -419,7 +420,7 @@ func (a *attempt) outwait(left time.Duration, t trip) error {
 	select {
 	case <-a.ctx.Done():
 	case <-end.C:
-		if deadline, ok := a.ctx.Deadline(); ok && a.lock.reg.clock.now() >= a.lock.reg.clock.at(deadline) {
+		if deadline, ok := a.ctx.Deadline(); ok && a.lock.reg.clock.Now() >= a.lock.reg.clock.At(deadline) {
 			<-a.ctx.Done() // its own timer is about to fire
 		}
 	case <-a.lock.reg.closed:
@@ -447,7 +448,7 @@ func (a *attempt) prepare(c *call, w wish, quick bool) {
 // judge takes in the answer to a try.
 //
 //go:noinline
-func (a *attempt) judge(c *call, reply *answer, deadline instant) (err error) {
+func (a *attempt) judge(c *call, reply *answer, deadline clock.Instant) (err error) {
 	l, h, came := a.lock, a.hold, reply.came
 	a.began = reply.sent
 	a.at, err = c.decode(reply.RedisResult)
@@ -458,7 +459,7 @@ func (a *attempt) judge(c *call, reply *answer, deadline instant) (err error) {
 	case err != nil || !reply.late: // mutant: late grant believed
 	case a.at.granted:
 		a.began, a.at.granted, err = a.confirm(deadline, reply.doubtful)
-		came = l.reg.clock.now()
+		came = l.reg.clock.Now()
 		h.late = h.late || !a.at.granted // whatever the answer: the key may be there
 	case a.at.state != "": // a server may have said so that is the master no more
 		err = errLate
@@ -482,7 +483,7 @@ func (a *attempt) judge(c *call, reply *answer, deadline instant) (err error) {
 }
 
 // win makes the hold, which is live, the lock's.
-func (a *attempt) win(since instant) {
+func (a *attempt) win(since clock.Instant) {
 	l := a.lock
 	a.won = true
 	if l.pair != nil && l == &l.pair.writer {
@@ -496,13 +497,13 @@ func (a *attempt) win(since instant) {
 }
 
 // patience is how long to wait for the answer to a command that is sent now.
-func (a *attempt) patience(deadline instant) patience {
+func (a *attempt) patience(deadline clock.Instant) patience {
 	reg := a.lock.reg
 	to := reg.transport.lane(a.lock.key)
 	p := reg.patience(a.ctx, to)
 	p.lease, p.gets, p.asks = a.hold.lease.length, true, &a.lock.anchor().pursuit
-	if deadline != never {
-		if left := reg.clock.now().until(deadline.add(to.trip().plus(answerGrace))); left < p.limit {
+	if deadline != clock.Never {
+		if left := reg.clock.Now().Until(deadline.Add(to.trip().plus(answerGrace))); left < p.limit {
 			p.limit, p.near = left, 0
 		}
 	}
@@ -511,14 +512,14 @@ func (a *attempt) patience(deadline instant) patience {
 
 // confirm makes sure of a grant whose answer came late: it renews the hold by a command that is sent after that. The hold
 // counts from then.
-func (a *attempt) confirm(deadline instant, doubtful bool) (sent instant, granted bool, err error) {
+func (a *attempt) confirm(deadline clock.Instant, doubtful bool) (sent clock.Instant, granted bool, err error) {
 	l, h := a.lock, a.hold
 	p, c := a.patience(deadline), l.kind.layout.renew(l.key, h.value, h.lease)
 	if l.kind.fencing { // a token of a master that is none any more would be worth nothing
 		c = l.kind.layout.fence(l.key, h.value, h.lease)
 	}
-	p.gets, p.since = false, l.reg.clock.now() // all tries have one limit
-	end := p.since.add(p.limit)
+	p.gets, p.since = false, l.reg.clock.Now() // all tries have one limit
+	end := p.since.Add(p.limit)
 	l.reg.demand(&c, renews)
 	for {
 		reply := l.reg.transport.do(&p, &c)
@@ -555,9 +556,9 @@ func (a *acquisition) sleep(left time.Duration) (woken bool, err error) {
 	if err := a.over(); err != nil {
 		return false, err
 	}
-	pause := min(a.lock.reg.poll, a.lock.reg.clock.now().until(a.deadline))
+	pause := min(a.lock.reg.poll, a.lock.reg.clock.Now().Until(a.deadline))
 	if left > 0 { // Redis counts whole milliseconds, and removes a key after its last one
-		pause = min(pause, plus(left, time.Millisecond))
+		pause = min(pause, clock.Plus(left, time.Millisecond))
 	}
 	a.sleeps(a.began, left)
 	why, err := a.pause(pause, a.ear.Wakeup(), nil)
@@ -606,7 +607,7 @@ func (a *acquisition) pause(d time.Duration, wake, mail <-chan struct{}) (why re
 // trouble is what the goroutine that asks Redis for a path tells the others of its process, which wait for it or try: why its
 // last try failed, if it did. When it is about no more than the first try, which is not answered yet, it says since when.
 type trouble struct {
-	since   instant // 0: it is about more
+	since   clock.Instant // 0: it is about more
 	failure atomic.Pointer[error]
 }
 
@@ -634,7 +635,7 @@ func (l *Lock) trouble() error {
 	if failure := t.failure.Load(); failure != nil {
 		return *failure
 	}
-	if t.since != 0 && t.since.until(l.reg.clock.now()) >= l.reg.transport.lane(l.key).trip().plus(tooSoon) {
+	if t.since != 0 && t.since.Until(l.reg.clock.Now()) >= l.reg.transport.lane(l.key).trip().plus(tooSoon) {
 		return outage{errNoAnswer}
 	}
 	return nil

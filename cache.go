@@ -6,6 +6,8 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
+
+	"github.com/lockregistry/lockregistry/internal/clock"
 )
 
 // cache keeps the locks of a registry by path, at most as many as its capacity, and drops the least recently obtained
@@ -289,7 +291,7 @@ func (c *cache) breathe() {
 // dropUnused drops every lock that is not in use and was last locked before an instant, in portions. It takes the locks from
 // the end of the rest, which stays a heap without them, and puts those that stay into the queue: so at any time each lock
 // that may be dropped is in one of the two.
-func (c *cache) dropUnused(before instant) (count int) {
+func (c *cache) dropUnused(before clock.Instant) (count int) {
 	c.expiring.Lock()
 	defer c.expiring.Unlock()
 	n := c.len()
@@ -300,7 +302,7 @@ func (c *cache) dropUnused(before instant) (count int) {
 	c.rest, c.queue = c.queue, kept
 	for step := 1; len(c.rest) > 0; step++ {
 		last := c.rest.takeLast()
-		if instant(last.lock.lockedAt.Load()) > before || !c.drop(last.lock) {
+		if clock.Instant(last.lock.lockedAt.Load()) > before || !c.drop(last.lock) {
 			c.queue.add(last)
 		} else {
 			count++

@@ -17,11 +17,13 @@ import (
 	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry/internal/clock"
 )
 
 // newCached is a registry, for its cache: the cache itself never talks to Redis, so there is none.
 func newCached(capacity int) *Registry {
-	return &Registry{prefix: "orders", clock: newClock(), cache: cache{capacity: capacity}}
+	return &Registry{prefix: "orders", clock: clock.New(), cache: cache{capacity: capacity}}
 }
 
 // sound checks that the parts of a cache agree with each other.
@@ -156,13 +158,13 @@ func modelled(t *testing.T, dice *rand.Rand, capacity int) {
 			r.cache.resize(m.capacity)
 			m.shrink(m.capacity)
 		case action < 96:
-			before := instant(dice.IntN(3) - 1)
+			before := clock.Instant(dice.IntN(3) - 1)
 			for _, l := range m.order {
 				l.lockedAt.Store(int64(dice.IntN(3) - 1))
 			}
 			want := 0
 			m.order = slices.DeleteFunc(m.order, func(l *Lock) bool {
-				if m.pins[l] > 0 || instant(l.lockedAt.Load()) > before {
+				if m.pins[l] > 0 || clock.Instant(l.lockedAt.Load()) > before {
 					return false
 				}
 				want++
@@ -465,7 +467,7 @@ func TestExpireUnusedBoundaries(t *testing.T) {
 		made, locked := r.Obtain("made"), r.Obtain("locked long ago")
 		<-time.After(age - 1)
 		require.Zero(t, r.ExpireUnusedOlderThan(age))
-		locked.lockedAt.Store(int64(r.clock.now()))
+		locked.lockedAt.Store(int64(r.clock.Now()))
 		<-time.After(1)
 		require.Equal(t, 1, r.ExpireUnusedOlderThan(age), "the one that was made exactly so long ago and never locked")
 		require.NotSame(t, made, r.Obtain("made"))
@@ -582,7 +584,7 @@ func TestCachePinAgainstDrop(t *testing.T) {
 	var wrong atomic.Int64
 	dropping.Go(func() {
 		for !stop.Load() {
-			r.cache.dropUnused(never)
+			r.cache.dropUnused(clock.Never)
 		}
 	})
 	old := r.Obtain("42")

@@ -3,6 +3,8 @@ package lockregistry
 import (
 	"strconv"
 	"time"
+
+	"github.com/lockregistry/lockregistry/internal/clock"
 )
 
 // Tickets, and goroutines of one process, would pass a lock on among themselves for ever. Others must have their chance: those in
@@ -30,7 +32,7 @@ import (
 //	keeps ──goroutines wait, and the last chance was 100 ms ago──▶ yields ──the next call pauses first──▶ keeps
 
 // chances notes what the release of a hold is to do about others. Due tells that this process has had the lock for long enough.
-func (l *Lock) chances(m *removal, h *hold, due bool, now instant) {
+func (l *Lock) chances(m *removal, h *hold, due bool, now clock.Instant) {
 	switch {
 	case h.leads:
 		m.ticket = atOnce
@@ -45,17 +47,17 @@ func (l *Lock) chances(m *removal, h *hold, due bool, now instant) {
 const longWait = firstLook
 
 // brief has the release of a hold rely on what is known of others. A window that is due is left to a release in full.
-func (l *Lock) brief(m *removal, h *hold, now instant) {
+func (l *Lock) brief(m *removal, h *hold, now clock.Instant) {
 	m.brief = alone
 	if c := l.anchor().crowd.Load(); c != nil && h.inLine != 0 && now < c.gap.due {
-		m.brief, m.due, m.warns = forHeir, c.gap.text, h.inLine.until(now) >= longWait
+		m.brief, m.due, m.warns = forHeir, c.gap.text, h.inLine.Until(now) >= longWait
 	}
 }
 
 // gap is what this process knows of when the lock is next left to those without a ticket.
 type gap struct {
-	due  instant // not before this
-	text string  // the same, in milliseconds of the server's clock
+	due  clock.Instant // not before this
+	text string        // the same, in milliseconds of the server's clock
 }
 
 // mostDue is how long after a release the next window is due, at most; see OFTEN in lua/pass.lua.
@@ -64,28 +66,28 @@ const mostDue = 100 * time.Millisecond
 // gapOf is what a process knows now that is told when the next window is due by the server's clock. A ticket that was asked for
 // at asked has got a place that is the time of that clock in microseconds then, or later: so what is noted is not later than it
 // is. What is further away than a window can be is of a clock that went back since.
-func gapOf(asked, now instant, place, due string) (g gap, known bool) {
+func gapOf(asked, now clock.Instant, place, due string) (g gap, known bool) {
 	micros, err := strconv.ParseInt(place, 10, 64)
 	ms, err2 := strconv.ParseInt(due, 10, 64)
-	at := asked.add(time.Duration(ms*1000-micros) * time.Microsecond)
-	if err != nil || err2 != nil || at > now.add(mostDue) {
+	at := asked.Add(time.Duration(ms*1000-micros) * time.Microsecond)
+	if err != nil || err2 != nil || at > now.Add(mostDue) {
 		return gap{}, false
 	}
 	return gap{at, due}, true
 }
 
 // foresee notes when the next window is due.
-func (l *Lock) foresee(asked instant, place, due string) {
-	if g, known := gapOf(asked, l.reg.clock.now(), place, due); known || l.anchor().crowd.Load() != nil {
+func (l *Lock) foresee(asked clock.Instant, place, due string) {
+	if g, known := gapOf(asked, l.reg.clock.Now(), place, due); known || l.anchor().crowd.Load() != nil {
 		l.company().gap = g
 	}
 }
 
 // released is for a release without a queue: goroutines of this process wait that are not to have the lock at once, or not; and
 // it is known that there is a window, or that others have the lock.
-func (c *crowd) released(waits, others bool, now instant) {
-	since := instant(c.yielded.Load())
-	due := since != 0 && since.until(now) >= defaultHandoff
+func (c *crowd) released(waits, others bool, now clock.Instant) {
+	since := clock.Instant(c.yielded.Load())
+	due := since != 0 && since.Until(now) >= defaultHandoff
 	if waits && (due || others) {
 		c.yields.Store(true)
 	} else if waits && since != 0 {
@@ -106,6 +108,6 @@ func (a *acquisition) standBack() error {
 	if !a.lock.standsBack() {
 		return nil
 	}
-	_, err := a.pause(min(a.lock.reg.standBack, max(0, a.lock.reg.clock.now().until(a.deadline))), nil, nil)
+	_, err := a.pause(min(a.lock.reg.standBack, max(0, a.lock.reg.clock.Now().Until(a.deadline))), nil, nil)
 	return err
 }

@@ -30,10 +30,10 @@ type farWait struct {
 // lastingWaits are the calls of this registry that have waited for a second, and whose owners hold something: the oldest ones
 // first.
 func (r *Registry) lastingWaits() (all []*farWait) {
-	now := r.clock.now()
+	now := r.clock.Now()
 	lasting := map[*blockedCall]*farWait{}
 	for b := range waiting.all() {
-		if b.lock.reg == r && b.since.until(now) >= lookEach {
+		if b.lock.reg == r && b.since.Until(now) >= lookEach {
 			lasting[b] = nil
 		}
 	}
@@ -250,7 +250,7 @@ func deadlockOf(cycle []*farWait) (d Deadlock) {
 // chase follows the chains from the registry's own calls, and reports cycles that have not been reported.
 func (w *recording) chase(ctx context.Context) {
 	r := w.reg
-	if now := r.clock.now(); now < w.chases {
+	if now := r.clock.Now(); now < w.chases {
 		return
 	}
 	found, err := r.untoldCycles(ctx)
@@ -264,7 +264,7 @@ func (w *recording) chase(ctx context.Context) {
 		}
 	}
 	if err != nil && !transient(err) { // there is no permission
-		w.chases = r.clock.now().add(recordDenied)
+		w.chases = r.clock.Now().Add(recordDenied)
 	}
 }
 

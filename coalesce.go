@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 
 	"github.com/redis/rueidis"
+
+	"github.com/lockregistry/lockregistry/internal/clock"
 )
 
 // coalescer sends the commands of many callers together. Rueidis has them share connections, but each goes through a queue by
@@ -34,7 +36,7 @@ type coalescer struct {
 	waiting []*limit // of commands that nobody has taken yet
 	flying  int      // how many these are, and those under way
 	senders int
-	came    instant // when one of them took something last
+	came    clock.Instant // when one of them took something last
 }
 
 const (
@@ -107,12 +109,12 @@ func (l *lane) doTogether(b *coalescer, p *patience, c *call, end *limit, a *ans
 	a.RedisResult = c.repair(end, t.client, b.do(end))
 	if errors.Is(a.Error(), errNotSent) { // the lane has become wary
 		rest := *p
-		rest.since, rest.limit = 0, end.left(t.clock.now())
+		rest.since, rest.limit = 0, end.left(t.clock.Now())
 		end.stop()
 		l.doApart(&rest, c, a)
 		return
 	}
-	a.came = t.clock.now()
+	a.came = t.clock.Now()
 	excused := end.excuses(a.sent, a.came)
 	end.stop()
 	l.takeIn(p, excused, a)
@@ -151,10 +153,10 @@ func (b *coalescer) do(end *limit) rueidis.RedisResult {
 }
 
 // hasten adds a sender when something waits, and none has come for it for a while. It tells whether something waits.
-func (b *coalescer) hasten(now instant) bool {
+func (b *coalescer) hasten(now clock.Instant) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if len(b.waiting) > 0 && b.came.until(now) >= watchAfter && b.lane.senders.Load() < mostStuck {
+	if len(b.waiting) > 0 && b.came.Until(now) >= watchAfter && b.lane.senders.Load() < mostStuck {
 		b.begin()
 	}
 	return len(b.waiting) > 0
@@ -199,7 +201,7 @@ func (b *coalescer) take(of []*limit) []*limit {
 		b.senders--
 		return nil
 	}
-	b.came = b.lane.transport.clock.now()
+	b.came = b.lane.transport.clock.Now()
 	n := min(len(b.waiting), mostAtOnce)
 	of = append(of[:0], b.waiting[:n]...)
 	b.waiting = append(b.waiting[:0], b.waiting[n:]...)

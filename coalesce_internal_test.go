@@ -68,7 +68,7 @@ func shipping(t *testing.T, many int, test func(t *testing.T, way *transport, c 
 	synctest.Test(t, func(t *testing.T) {
 		way := newTransport(c)
 		l := way.first
-		l.heard.Store(int64(way.clock.now()))
+		l.heard.Store(int64(way.clock.Now()))
 		l.answers.Store(manyAnswers)
 		l.private.possible = true
 		test(t, way, c, func(ctx context.Context, i int, limit time.Duration) (string, error) {
@@ -218,7 +218,7 @@ func TestCommandsThatNobodyHasTaken(t *testing.T) {
 				}
 				l := way.first
 				b := away(l)
-				b.came = way.clock.now().add(time.Hour) // so that none is added
+				b.came = way.clock.Now().Add(time.Hour) // so that none is added
 				begun := time.Now()
 				ctx, cancel := context.WithCancel(t.Context())
 				done := make(chan error, 1)
@@ -258,7 +258,7 @@ func TestTheWatchGoesOnWhileSomethingWaits(t *testing.T) {
 		end := l.place()
 		end.pack(&call{key: "0"})
 		p := patience{ctx: t.Context(), limit: 5 * time.Second}
-		end.begin(&p, way.clock.now(), nil)
+		end.begin(&p, way.clock.Now(), nil)
 		<-time.After(2 * watchEvery)
 		synctest.Wait()
 		require.False(t, way.watch.running.Load())

@@ -5,6 +5,8 @@ import (
 	"strconv"
 	"sync/atomic"
 	"time"
+
+	"github.com/lockregistry/lockregistry/internal/clock"
 )
 
 // crowd is what a path of this process knows of others that want it. Where there is a queue the scripts decide who is next, and
@@ -55,18 +57,18 @@ func (l *Lock) putBack(s *spare) {
 // the grant of a hold that is nobody's: the removal which is under way would find nothing to remove.
 type expected struct {
 	number string
-	until  instant
+	until  clock.Instant
 }
 
 // keeping is that the removal of a hold leaves its path taken until some time. Whoever else removes that hold, because they know
 // no more of it than its number, has to do the same.
 type keeping struct {
 	number string
-	until  instant
+	until  clock.Instant
 }
 
 // keep notes that for a hold that is about to be over, if so, and returns until when; 0: it is not.
-func (l *Lock) keep(h *hold) (until instant) {
+func (l *Lock) keep(h *hold) (until clock.Instant) {
 	if h.extras.Load() == nil { // what concerns this here was noted before the owner had the hold, if at all
 		return 0
 	}
@@ -89,7 +91,7 @@ func (l *Lock) expects(number string) bool {
 		return false
 	}
 	e := c.expected.Load()
-	return e != nil && e.number == number && l.reg.clock.now() < e.until
+	return e != nil && e.number == number && l.reg.clock.Now() < e.until
 }
 
 // keeping is the newest of the path.
@@ -129,29 +131,30 @@ func (l *Lock) busy() bool {
 	if c == nil {
 		return false
 	}
-	since := instant(c.since.Load())
-	return since != 0 && since.until(l.reg.clock.now()) < busyFor
+	since := clock.Instant(c.since.Load())
+	return since != 0 && since.Until(l.reg.clock.Now()) < busyFor
 }
 
 // queues tells whether calls of l may wait in a queue.
 func (l *Lock) queues() bool {
 	c := l.anchor().crowd.Load()
-	return c == nil || l.reg.clock.now() >= instant(c.queueless.Load())
+	return c == nil || l.reg.clock.Now() >= clock.Instant(c.queueless.Load())
 }
 
 // noQueue is for when the server has refused the queue of a path. What it refuses for now only, out of memory for instance, costs
 // nobody their place: who waits looks again. That is logged once a minute at most.
 func (l *Lock) noQueue(why string) {
 	r := l.reg
-	now := r.clock.now()
+	now := r.clock.Now()
 	if passes(why, true) {
-		if next := instant(r.postponed.Load()); now >= next && r.postponed.CompareAndSwap(int64(next), int64(now.add(queuelessFor))) {
+		next := clock.Instant(r.postponed.Load())
+		if now >= next && r.postponed.CompareAndSwap(int64(next), int64(now.Add(queuelessFor))) {
 			r.journal.log(slog.LevelWarn, "the server refuses the queue of a lock for now: who waits looks again",
 				slog.String("key", l.key), slog.String("error", why))
 		}
 		return
 	}
-	l.company().queueless.Store(int64(now.add(queuelessFor)))
+	l.company().queueless.Store(int64(now.Add(queuelessFor)))
 	if !r.unqueued.Swap(true) {
 		r.journal.log(slog.LevelWarn, "the server refuses the queue of a lock: its waiters are woken by chance, or poll",
 			slog.String("key", l.key), slog.String("error", why))
@@ -177,7 +180,7 @@ func (l *Lock) deaf(is bool) {
 
 // crowded takes in what a release has replied, and whether goroutines of this process wait that were not to have the lock at
 // once, because it has had it for a handoff limit or, without hand-over, has released it.
-func (l *Lock) crowded(reply int64, others bool, at instant) {
+func (l *Lock) crowded(reply int64, others bool, at clock.Instant) {
 	c := l.anchor().crowd.Load()
 	if c == nil {
 		if !others && reply != contested && reply != queueless {
@@ -192,12 +195,12 @@ func (l *Lock) crowded(reply int64, others bool, at instant) {
 		c.since.Store(int64(at))
 	}
 	if !l.queues() || l.reg.waker.listening == nil || c.deaf.Load() {
-		c.released(others, reply == contested, l.reg.clock.now())
+		c.released(others, reply == contested, l.reg.clock.Now())
 	}
 }
 
 // released notes that the key of the hold with a value was removed.
-func (l *Lock) released(value string, at instant) {
+func (l *Lock) released(value string, at clock.Instant) {
 	n, _ := strconv.ParseUint(value[len(l.reg.values):], 10, 64) // this package has made it
 	if n >= l.last.Load() {
 		l.last.Store(n)
@@ -210,8 +213,8 @@ const recallFor = 2 * time.Second
 
 // recall has removals sent once more that were confirmed just now, since a server may have taken over that has not got them.
 // Later holds have larger numbers, and are not touched.
-func (l *Lock) recall(now instant) {
-	if n := l.last.Load(); n > 0 && instant(l.lastAt.Load()).until(now) < recallFor {
+func (l *Lock) recall(now clock.Instant) {
+	if n := l.last.Load(); n > 0 && clock.Instant(l.lastAt.Load()).Until(now) < recallFor {
 		l.reg.scheduler.claim(l.unclaimed(strconv.FormatUint(n, 10)))
 	}
 }

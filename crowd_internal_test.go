@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry/internal/clock"
 )
 
 func TestWhatACallNeedsToWaitIsKeptForTheNextOne(t *testing.T) {
@@ -44,11 +46,11 @@ func TestNoTroubleTakesNoMemory(t *testing.T) {
 // A process knows from the server's clock when the next window is due, and errs to the early side. What is of a clock that went
 // back counts for nothing.
 func TestWhenTheNextWindowIsDue(t *testing.T) {
-	const ms = instant(time.Millisecond)
+	const ms = clock.Instant(time.Millisecond)
 	for name, c := range map[string]struct {
-		now instant
+		now clock.Instant
 		due string
-		at  instant
+		at  clock.Instant
 	}{
 		"soon":                {1010 * ms, "1795322775625", 1050 * ms},
 		"a long wait before":  {9000 * ms, "1795322783600", 9025 * ms},

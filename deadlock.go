@@ -108,5 +108,5 @@ func (b *blockedCall) describe() DeadlockWait {
 	}
 	s := b.lock.subject()
 	r := b.lock.reg
-	return DeadlockWait{Path: s.Path, Kind: s.Kind, Owner: who, Label: r.inspection.label, Since: r.clock.time(b.since)}
+	return DeadlockWait{Path: s.Path, Kind: s.Kind, Owner: who, Label: r.inspection.label, Since: r.clock.Time(b.since)}
 }

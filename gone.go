@@ -24,16 +24,16 @@ const (
 func (s *scheduler) lookForGone() {
 	pause := goneEvery
 	if suspects := s.suspects(); len(suspects) > 0 {
-		began := s.reg.clock.now()
+		began := s.reg.clock.Now()
 		living := livingGoroutines(s.most)
-		pause = max(pause, goneShare*began.until(s.reg.clock.now()))
+		pause = max(pause, goneShare*began.Until(s.reg.clock.Now()))
 		if living != nil {
 			strandGone(suspects, living)
 		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.nextLook = s.reg.clock.now().add(pause)
+	s.nextLook = s.reg.clock.Now().Add(pause)
 }
 
 // suspects are the goroutines that have had a renewed hold for longer than its lease.
@@ -57,8 +57,8 @@ func (s *scheduler) suspects() (all []stranded) {
 func (h *hold) mayBeLeft() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	now := h.lock.reg.clock.now()
-	return h.renewed && h.freshAt(now) && h.owner.until(now) >= h.lease.length
+	now := h.lock.reg.clock.Now()
+	return h.renewed && h.freshAt(now) && h.owner.Until(now) >= h.lease.length
 }
 
 // strandGone strands those of the suspects whose goroutines have ended.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/topology"
 )
 
@@ -19,19 +20,19 @@ import (
 // successor. So no command is under way to a silent node, for which its caller would wait, when there is one.
 type guide struct {
 	client rueidis.Client
-	clock  clock
+	clock  clock.Clock
 	ctx    context.Context
 	found  func(topology.Map) // is told what most nodes say
 	trip   func() trip        // tells how far the nodes are away
 
 	mu      sync.Mutex
-	said    topology.Map       // what most nodes that answered have said when some did last; never changed
-	heard   instant            // when they were asked
-	several bool               // more than one of them has answered, or there is but one
-	at      instant            // when nodes were asked last, whether any answered or not
-	asking  chan struct{}      // closed when they have been asked; nil: nobody asks
-	pending map[string]instant // those that have not answered yet, and when they were asked
-	failed  map[string]bool    // those whose connections broke when they were asked last
+	said    topology.Map             // what most nodes that answered have said when some did last; never changed
+	heard   clock.Instant            // when they were asked
+	several bool                     // more than one of them has answered, or there is but one
+	at      clock.Instant            // when nodes were asked last, whether any answered or not
+	asking  chan struct{}            // closed when they have been asked; nil: nobody asks
+	pending map[string]clock.Instant // those that have not answered yet, and when they were asked
+	failed  map[string]bool          // those whose connections broke when they were asked last
 }
 
 // mastery is which node is the master of a slot, as far as is known.
@@ -53,7 +54,7 @@ const (
 func newGuide(t *transport) *guide {
 	return &guide{
 		client: t.client, clock: t.clock, ctx: t.ctx, found: t.reroute, trip: func() trip { return t.farthest().trip() },
-		at: notHeard, heard: notHeard, pending: map[string]instant{}, failed: map[string]bool{},
+		at: notHeard, heard: notHeard, pending: map[string]clock.Instant{}, failed: map[string]bool{},
 	}
 }
 
@@ -75,7 +76,7 @@ func (g *guide) way(slot uint16) (way rueidis.CoreClient, owner mastery, ok bool
 func (g *guide) master(slot uint16) mastery {
 	at := g.hear(guideFor)
 	owner := g.owner(slot)
-	if owner.silent && at.until(g.clock.now()) >= guideAgain {
+	if owner.silent && at.Until(g.clock.Now()) >= guideAgain {
 		g.hear(guideAgain)
 		owner = g.owner(slot)
 	}
@@ -86,7 +87,7 @@ func (g *guide) master(slot uint16) mastery {
 func (g *guide) usual(slot uint16) mastery {
 	g.refresh(guideFor)
 	g.mu.Lock()
-	kept := g.heard.until(g.clock.now()) < guideKept
+	kept := g.heard.Until(g.clock.Now()) < guideKept
 	g.mu.Unlock()
 	if kept {
 		if owner := g.owner(slot); owner.address != "" && !owner.silent {
@@ -100,7 +101,7 @@ func (g *guide) usual(slot uint16) mastery {
 func (g *guide) refresh(within time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.asking == nil && g.at.until(g.clock.now()) >= within {
+	if g.asking == nil && g.at.Until(g.clock.Now()) >= within {
 		g.asking = make(chan struct{})
 		go g.ask(g.asking)
 	}
@@ -114,15 +115,15 @@ func (g *guide) owner(slot uint16) mastery {
 	asked, pending := g.pending[owner]
 	return mastery{
 		address: owner,
-		silent:  g.failed[owner] || pending && asked.until(g.clock.now()) >= g.trip().plus(silentFor),
+		silent:  g.failed[owner] || pending && asked.Until(g.clock.Now()) >= g.trip().plus(silentFor),
 		trusted: owner != "" && g.several && g.heard == g.at,
 	}
 }
 
 // hear asks the nodes, if they were not within some time, and tells when they were.
-func (g *guide) hear(within time.Duration) instant {
+func (g *guide) hear(within time.Duration) clock.Instant {
 	g.mu.Lock()
-	if g.at.until(g.clock.now()) < within {
+	if g.at.Until(g.clock.Now()) < within {
 		defer g.mu.Unlock()
 		return g.at
 	}
@@ -143,13 +144,13 @@ func (g *guide) hear(within time.Duration) instant {
 func (g *guide) forget() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.at = min(g.at, g.clock.now().add(-guideFor+guideAgain)) // but no more often than that
+	g.at = min(g.at, g.clock.Now().Add(-guideFor+guideAgain)) // but no more often than that
 }
 
 // ask asks all nodes, but for those that have not answered yet.
 func (g *guide) ask(asking chan struct{}) {
 	type answer struct{ said topology.Map }
-	nodes, now := g.client.Nodes(), g.clock.now()
+	nodes, now := g.client.Nodes(), g.clock.Now()
 	answers, asked := make(chan answer, len(nodes)), 0
 	g.mu.Lock()
 	for address, node := range nodes {

@@ -72,11 +72,11 @@ func TestWhichWayIsTrusted(t *testing.T) {
 		say(b, none)
 		require.Equal(t, mastery{address: "a:1"}, master(), "by its own word alone")
 
-		way.laneAt("a:1").suspect(way.clock.now(), way.clock.now())
+		way.laneAt("a:1").suspect(way.clock.Now(), way.clock.Now())
 		say(a, moved)
 		say(b, moved)
 		require.Equal(t, mastery{address: "b:1", trusted: true}, master())
-		require.True(t, way.laneAt("b:1").isWary(way.clock.now()), "the client may not know yet")
+		require.True(t, way.laneAt("b:1").isWary(way.clock.Now()), "the client may not know yet")
 		require.Equal(t, "a:1", way.laneAt("a:1").address, "what is known of it is kept")
 
 		say(a, nil)

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/lockregistry/lockregistry/internal/clock"
 )
 
 // hold is this process's possession of a lock's key, from the command that asked for it to its end:
@@ -33,11 +35,11 @@ type hold struct {
 	lock  *Lock
 	value string // what the key contains: names this very hold
 
-	inLine  instant // when it was asked for in the queue, which others in there now have joined later; 0: that is not known
-	waited  uint32  // for how many milliseconds its call waited in the queue, at least; written as late is
-	renewed bool    // the scheduler renews it
-	late    bool    // a grant of this hold may still arrive; written only by the call that obtains it
-	leads   bool    // it is a leader's: renewed, and its release leaves no long window; written before its owner has it
+	inLine  clock.Instant // when it was asked for in the queue, which others in there now have joined later; 0: that is not known
+	waited  uint32        // for how many milliseconds its call waited in the queue, at least; written as late is
+	renewed bool          // the scheduler renews it
+	late    bool          // a grant of this hold may still arrive; written only by the call that obtains it
+	leads   bool          // it is a leader's: renewed, and its release leaves no long window; written before its owner has it
 
 	// The mutex guards the rest.
 	state      holdState
@@ -48,17 +50,17 @@ type hold struct {
 	questioned bool // the server is to be asked whether it has its key still
 	why        loss // why it was lost
 	failed     failedInARow
-	watched    atomic.Bool // it is live, and the scheduler looks at it for those that wait
-	index      int32       // in the scheduler's heap, -1 when it is not there; guarded by the scheduler's mutex,
-	due        instant     // as is when the scheduler looks at the hold
+	watched    atomic.Bool   // it is live, and the scheduler looks at it for those that wait
+	index      int32         // in the scheduler's heap, -1 when it is not there; guarded by the scheduler's mutex,
+	due        clock.Instant // as is when the scheduler looks at the hold
 
 	mu     sync.Mutex
-	until  instant                // the hold is valid before this
+	until  clock.Instant          // the hold is valid before this
 	lease  *lease                 // that of the next renewal: what the owner asked for last, of what was granted
-	chosen instant                // when the command was sent that set lease
-	owner  instant                // since when its owner has it
-	since  instant                // when this process got the key; hand-over does not change it
-	next   instant                // when to renew; never without renewal, and while the scheduler's is under way; lost: see clear
+	chosen clock.Instant          // when the command was sent that set lease
+	owner  clock.Instant          // since when its owner has it
+	since  clock.Instant          // when this process got the key; hand-over does not change it
+	next   clock.Instant          // when to renew; never without renewal, and while the scheduler's is under way; lost: see clear
 	short  time.Duration          // the lease that a release of another process has given it, until it is lengthened; 0 then
 	taker  owner                  // the goroutine that has acquired it, if a Hold is the owner
 	ends   endings                // the contexts that end with this hold
@@ -71,16 +73,16 @@ type flights struct {
 	number  int32
 	several bool          // there were two at once
 	lease   time.Duration // the shortest among all since none was under way
-	sure    instant       // what until is again when the server has refused all of them
+	sure    clock.Instant // what until is again when the server has refused all of them
 }
 
 // extras is what few holds have. The hold's mutex guards it.
 type extras struct {
-	kept     instant         // the path is to stay taken until then; 0 when it is not
+	kept     clock.Instant   // the path is to stay taken until then; 0 when it is not
 	atLeast  time.Duration   // see [AtLeast]
 	doubt    time.Duration   // the shortest lease among commands that will never be answered; 0 when there is none
 	most     time.Duration   // the longest lease that was asked for, if that was longer than the hold's lease is now
-	found    instant         // until when the message of the grant may come although the hold is live
+	found    clock.Instant   // until when the message of the grant may come although the hold is live
 	token    uint64          // the owner's fencing token; 0: it has none
 	spare    int32           // how many more of them there are, for the owners to which the hold is handed
 	takers   map[owner]owner // of a reader's: the goroutines that have acquired it, by Hold
@@ -147,18 +149,18 @@ func (h *hold) distrust(l time.Duration) {
 }
 
 // prolong takes in that the server has executed a command with l that was sent at sent. What was true before stays so.
-func (h *hold) prolong(sent instant, l *lease) {
+func (h *hold) prolong(sent clock.Instant, l *lease) {
 	length := h.effective(l)
-	h.until = max(h.until, sent.add(length-margin(length))) // mutant: lease from the reply
-	h.next, h.short, h.questioned = never, 0, false
+	h.until = max(h.until, sent.Add(length-margin(length))) // mutant: lease from the reply
+	h.next, h.short, h.questioned = clock.Never, 0, false
 	if h.renewed {
-		h.next = sent.add(length / 3)
+		h.next = sent.Add(length / 3)
 	}
 }
 
 // grant turns asked into live, with the answer that came to a command that was sent at sent. It reports false when the
 // answer came too late to be one.
-func (h *hold) grant(sent, came instant) bool {
+func (h *hold) grant(sent, came clock.Instant) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.late { // mutant: late grant forgotten
@@ -177,23 +179,23 @@ func (h *hold) grant(sent, came instant) bool {
 // grantShort turns asked into live, for a hold that another process's release has made the owner, with a lease that counts
 // from base. It is lengthened a little later, if the hold is not over by then. It reports false when less than half of the
 // lease is certain.
-func (h *hold) grantShort(base instant, lease time.Duration) bool {
+func (h *hold) grantShort(base clock.Instant, lease time.Duration) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	now := h.lock.reg.clock.now()
-	until := base.add(lease - margin(lease))
-	if now.until(until) < lease/2 {
+	now := h.lock.reg.clock.Now()
+	until := base.Add(lease - margin(lease))
+	if now.Until(until) < lease/2 {
 		return false
 	}
 	h.until = until
 	h.state, h.since, h.owner, h.chosen = live, now, now, base
 	h.keep(now)
-	h.next = never
+	h.next = clock.Never
 	if lease < h.lease.length {
 		h.short = lease
 		h.next = lengthening(now, until, h.lock.reg.transport.lane(h.lock.key).trip()) // mutant: grant not lengthened
 	} else if h.renewed {
-		h.next = base.add(lease / 3)
+		h.next = base.Add(lease / 3)
 	}
 	h.plan()
 	return true
@@ -201,24 +203,24 @@ func (h *hold) grantShort(base instant, lease time.Duration) bool {
 
 // lengthening is when to lengthen the short lease of a hold that is granted now: at a tick, unless that is too late for it, and at
 // once where it is over after three round trips.
-func lengthening(now, until instant, t trip) instant {
-	left := now.until(until)
+func lengthening(now, until clock.Instant, t trip) clock.Instant {
+	left := now.Until(until)
 	if left < 3*t.base {
 		return now
 	}
-	return min(now.add(left/lengthenPart+tick).ticked(), now.add(left/2))
+	return min(now.Add(left/lengthenPart+clock.Tick).Ticked(), now.Add(left/2))
 }
 
 // wanted is for how long the hold had the key, and its call waited for it before.
-func (h *hold) wanted(now instant) time.Duration {
-	return h.since.until(now) + time.Duration(h.waited)*time.Millisecond
+func (h *hold) wanted(now clock.Instant) time.Duration {
+	return h.since.Until(now) + time.Duration(h.waited)*time.Millisecond
 }
 
 // keep notes until when the path is to stay taken for an owner that has obtained it now.
-func (h *hold) keep(now instant) {
+func (h *hold) keep(now clock.Instant) {
 	switch e := h.extra(); {
 	case e.atLeast > 0:
-		h.own().kept = now.add(e.atLeast)
+		h.own().kept = now.Add(e.atLeast)
 	case e.kept != 0: // by the owner before
 		h.own().kept = 0
 	}
@@ -234,7 +236,7 @@ func (h *hold) unkeep() {
 }
 
 // awaitMessage notes until when the message of the hold's grant may come, which a look has found before.
-func (h *hold) awaitMessage(until instant) {
+func (h *hold) awaitMessage(until clock.Instant) {
 	h.mu.Lock()
 	h.own().found = until
 	h.mu.Unlock()
@@ -247,7 +249,7 @@ func (h *hold) regranted() {
 	if e := h.extras.Load(); e != nil {
 		until := e.found
 		e.found = 0
-		if h.lock.reg.clock.now() < until {
+		if h.lock.reg.clock.Now() < until {
 			h.mu.Unlock()
 			return
 		}
@@ -259,9 +261,9 @@ func (h *hold) regranted() {
 func (h *hold) tended() bool { return h.renewed || h.short > 0 || h.questioned }
 
 // fresh tells whether the hold is live and its time is not over. The caller holds the mutex.
-func (h *hold) fresh() bool { return h.freshAt(h.lock.reg.clock.now()) }
+func (h *hold) fresh() bool { return h.freshAt(h.lock.reg.clock.Now()) }
 
-func (h *hold) freshAt(now instant) bool { return h.state == live && now < h.until }
+func (h *hold) freshAt(now clock.Instant) bool { return h.state == live && now < h.until }
 
 // goesOn tells whether the hold is neither lost nor over.
 func (h *hold) goesOn() bool {
@@ -289,7 +291,7 @@ func (h *hold) unlockLose(why loss) {
 	}
 	h.state, h.why = lost, why
 	h.watched.Store(false) // before it looks whether somebody waits; see attend
-	awaited, held := h.awaited, h.owner.until(h.lock.reg.clock.now())
+	awaited, held := h.awaited, h.owner.Until(h.lock.reg.clock.Now())
 	ends := h.ends.all()
 	h.planClear()
 	h.mu.Unlock()
@@ -311,11 +313,11 @@ func (h *hold) unlockLose(why loss) {
 // answer took on which until relies; the other margin is for the clocks. What is to stay taken for longer is left until then.
 func (h *hold) planClear() {
 	l := h.lock
-	h.next = never
+	h.next = clock.Never
 	if h.why.keeps() {
 		longest := h.longestEver()
 		late := l.reg.transport.lane(l.key).trip().late(longest)
-		h.next = max(h.until.add(2*margin(longest)).add(late), h.extra().kept)
+		h.next = max(h.until.Add(2*margin(longest)).Add(late), h.extra().kept)
 		h.planned = l.reg.scheduler.set(h, h.next)
 	} else if h.planned {
 		h.planned = false
@@ -327,17 +329,17 @@ func (h *hold) planClear() {
 // well; the first of the two that is confirmed is enough, since a renewal that arrives later finds no key. The caller holds the
 // mutex: so this comes before the end of the hold, and before whatever a later hold leaves.
 func (h *hold) clear() {
-	if h.next > h.lock.reg.clock.now() { // it was due before, as a live one
+	if h.next > h.lock.reg.clock.Now() { // it was due before, as a live one
 		return
 	}
-	h.next, h.planned = never, false
+	h.next, h.planned = clock.Never, false
 	s := h.leftover()
 	s.late = false
 	h.lock.reg.scheduler.sweep(s)
 }
 
 // end turns any state into over: the owner releases the lock. It reports whether the hold was valid until then.
-func (h *hold) end(now instant) bool {
+func (h *hold) end(now clock.Instant) bool {
 	h.mu.Lock()
 	h.sound = h.state == live && now < h.until // those that share it ask, too
 	if h.state == live && !h.sound {
@@ -365,7 +367,7 @@ func (h *hold) lostError() error { return h.lossOf().err() }
 // adopt makes a hold that was handed to another owner what that one asked for: of this length from the next renewal on,
 // renewed or not, kept, and a leader's or not. It reports false when the hold was lost on the way.
 func (h *hold) adopt(q *request, renewed bool) bool {
-	l, now := q.lease, h.lock.reg.clock.now()
+	l, now := q.lease, h.lock.reg.clock.Now()
 	h.lock.anchor().lockedAt.Store(int64(now))
 	h.mu.Lock()
 	if !h.freshAt(now) {
@@ -390,9 +392,9 @@ func (h *hold) adopt(q *request, renewed bool) bool {
 	switch {
 	case h.short > 0: // to be lengthened soon
 	case !renewed:
-		h.next = never
+		h.next = clock.Never
 	default: // when a third of a lease of that length would be over
-		h.next = h.until.add(l.length/3 - l.length)
+		h.next = h.until.Add(l.length/3 - l.length)
 	}
 	if h.questioned { // the answer is still to come, whoever has the hold
 		h.next = now
@@ -407,13 +409,13 @@ func (h *hold) adopt(q *request, renewed bool) bool {
 // their chance before its own next waiter.
 func (h *hold) relinquish(limit time.Duration) (can, due bool, running time.Duration) {
 	h.mu.Lock()
-	now := h.lock.reg.clock.now()
+	now := h.lock.reg.clock.Now()
 	length := h.lease.length
 	if h.short > 0 {
 		length = h.short
 	}
-	half := now.until(h.until) < length/2
-	due = h.since.until(now) >= limit || half // mutant: handed on without end
+	half := now.Until(h.until) < length/2
+	due = h.since.Until(now) >= limit || half // mutant: handed on without end
 	if h.state != live || now >= h.until || half || h.stays || now < h.extra().kept {
 		h.mu.Unlock() // its end is near, and decides the cause of its contexts
 		return false, due, 0
@@ -498,11 +500,11 @@ func (h *hold) keepRenewed(asked time.Duration) (atOnce bool) {
 	h.mu.Lock()
 	if h.state == live && !h.renewed {
 		h.renewed = true
-		h.next = h.lock.reg.clock.now()
+		h.next = h.lock.reg.clock.Now()
 		h.unlockPlanned()
 		return true
 	}
-	left := h.lock.reg.clock.now().until(h.until)
+	left := h.lock.reg.clock.Now().Until(h.until)
 	length := asked
 	if h.short > 0 { // to be lengthened soon
 		length = h.short
@@ -517,7 +519,7 @@ func (h *hold) keepRenewed(asked time.Duration) (atOnce bool) {
 func (h *hold) shared(asked time.Duration) (ok, renew bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	left := h.lock.reg.clock.now().until(h.until)
+	left := h.lock.reg.clock.Now().Until(h.until)
 	if renew = h.effective(h.lease) < asked; h.short > 0 { // to be lengthened soon
 		return h.fresh(), renew || left < h.short/2
 	}
@@ -531,7 +533,7 @@ func (h *hold) left() time.Duration {
 		h.unlockLose(leaseOver)
 		return 0
 	}
-	left := h.lock.reg.clock.now().until(h.until)
+	left := h.lock.reg.clock.Now().Until(h.until)
 	h.mu.Unlock()
 	return left
 }
@@ -598,7 +600,7 @@ func (h *hold) deserted() bool {
 func (h *hold) age() time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.since.until(h.lock.reg.clock.now())
+	return h.since.Until(h.lock.reg.clock.Now())
 }
 
 // forsake leaves the hold to its lease, because the registry is closed and nobody would announce its loss any more.
@@ -704,15 +706,15 @@ func (h *hold) tick() (e errand) {
 		h.unlockLose(leaseOver)
 		return nil
 	}
-	if h.next <= h.lock.reg.clock.now() {
-		h.next = never
+	if h.next <= h.lock.reg.clock.Now() {
+		h.next = clock.Never
 		switch {
 		case h.short > 0 || h.renewed && !h.deserted():
 			r := h.takeOff(h.lease)
 			r.scheduled = true
 			e = r
 		case h.renewed: // another owner may share it yet
-			h.next = h.lock.reg.clock.now().add(h.lease.length / 3)
+			h.next = h.lock.reg.clock.Now().Add(h.lease.length / 3)
 		default:
 			e = question{h}
 		}
@@ -730,7 +732,7 @@ func (h *hold) doubtServer() {
 		return
 	}
 	h.questioned = true
-	h.next = min(h.next, h.lock.reg.clock.now())
+	h.next = min(h.next, h.lock.reg.clock.Now())
 	h.unlockPlanned()
 }
 
@@ -757,7 +759,7 @@ func (q question) done(a answer, n int64, err error) {
 	case refused: // it cannot be asked
 		h.questioned = false
 	case err != nil || a.late:
-		h.next = min(h.next, h.lock.reg.clock.now().add(backoff(h.failed.another(), h.lease.length)))
+		h.next = min(h.next, h.lock.reg.clock.Now().Add(clock.Backoff(h.failed.another(), h.lease.length)))
 	case n <= 0:
 		h.unlockLose(without(n))
 		return
@@ -781,7 +783,7 @@ func (h *hold) unlockPlanned() {
 type renewal struct {
 	hold      *hold
 	lease     *lease
-	sent      instant
+	sent      clock.Instant
 	scheduled bool // sent by the scheduler
 	chosen    bool // the owner wants this lease, for the renewals that follow too
 }
@@ -789,7 +791,7 @@ type renewal struct {
 // takeOff notes that a renewal is about to be sent, and when. The server may execute it long before it is answered, and
 // then a shorter lease than the running one counts.
 func (h *hold) takeOff(l *lease) renewal {
-	sent := h.lock.reg.clock.now()
+	sent := h.lock.reg.clock.Now()
 	if h.flying == nil {
 		h.flying = &flights{lease: l.length, sure: h.until}
 	}
@@ -797,9 +799,9 @@ func (h *hold) takeOff(l *lease) renewal {
 	h.flying.several = h.flying.number > 1 || h.flying.several
 	h.flying.lease = min(h.flying.lease, l.length)
 	h.exceed(l)
-	h.until = min(h.until, sent.add(l.length-margin(l.length)))
-	if h.next != never { // the scheduler does not wait for the answer to the owner's renewal
-		h.next = min(h.next, sent.add(l.length/3))
+	h.until = min(h.until, sent.Add(l.length-margin(l.length)))
+	if h.next != clock.Never { // the scheduler does not wait for the answer to the owner's renewal
+		h.next = min(h.next, sent.Add(l.length/3))
 	}
 	return renewal{hold: h, lease: l, sent: sent}
 }
@@ -888,7 +890,7 @@ func (h *hold) answered(r renewal, n int64, err error, late bool) error {
 	if flying.number--; flying.number == 0 {
 		h.flying = nil
 	}
-	now := h.lock.reg.clock.now()
+	now := h.lock.reg.clock.Now()
 	switch {
 	case h.state != live:
 		h.mu.Unlock()
@@ -903,8 +905,8 @@ func (h *hold) answered(r renewal, n int64, err error, late bool) error {
 		case h.flying == nil: // none that may is left
 			h.until = flying.sure
 		}
-		if h.tended() && (r.scheduled || h.next != never) {
-			h.next = min(h.next, now.add(backoff(h.failed.another(), r.lease.length)))
+		if h.tended() && (r.scheduled || h.next != clock.Never) {
+			h.next = min(h.next, now.Add(clock.Backoff(h.failed.another(), r.lease.length)))
 		}
 		h.unlockPlanned()
 		return err
@@ -915,7 +917,7 @@ func (h *hold) answered(r renewal, n int64, err error, late bool) error {
 		h.unlockLose(renewedTooLate)
 		return h.lostError()
 	case late:
-		if h.tended() && (r.scheduled || h.next != never) {
+		if h.tended() && (r.scheduled || h.next != clock.Never) {
 			h.next = now
 		}
 		h.unlockPlanned()

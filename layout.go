@@ -3,12 +3,14 @@ package lockregistry
 import (
 	"strconv"
 	"time"
+
+	"github.com/lockregistry/lockregistry/internal/clock"
 )
 
 // layout is the format of a lock in Redis. Nothing else in this package knows which one it runs on.
 //
 // A hold is named by its value, "<registry>:<number>", which no other hold ever has.
-type layout interface {
+type layout interface { //nolint:interfacebloat // what can be done with a lock
 	// obtain is the call that makes the bidding hold the owner of its key, unless another one has it; see call.decode.
 	// Quick says that the key is most likely free; the call may do less then, and leave out what is only needed when it is
 	// not: what it refuses is tried again otherwise.
@@ -83,7 +85,7 @@ func remaining(pttl int64) time.Duration {
 	if pttl == 0 {
 		pttl = 1
 	}
-	return milliseconds(pttl)
+	return clock.Milliseconds(pttl)
 }
 
 // lease is the time that a key lives in Redis, and the same in the form that commands carry.
@@ -226,7 +228,8 @@ func allOf(s *script, bids []bid, counter func(key string) string, cluster bool)
 	return c
 }
 
-// fencingCounter is the name of a key's fencing counter: in its slot, and of the form that is reserved for what stands beside keys.
+// fencingCounter is the name of a key's fencing counter: in its slot, and of the form that is reserved for what stands beside
+// keys.
 func fencingCounter(prefix, key string) string {
 	if hashed(key) != key {
 		return key + ":fencing"

@@ -149,10 +149,10 @@ func (r *redissonLayout) channel(key string) string { return r.channels + ":" + 
 func (r *redissonLayout) commonChannel() string { return "" }
 
 // writerWaits is the call that tells whether a writer waits elsewhere, if the key is read. It replies 1 if so.
-func (c config) writerWaits(key string) call {
+func (c *config) writerWaits(key string) call {
 	w := call{
 		script: writerWaits, key: key,
-		args: arguments{newReadLayout(c).channel(key), tagged(key), c.prefix, c.sharded()},
+		args: arguments{newReadLayout(*c).channel(key), tagged(key), c.prefix, c.sharded()},
 	}
 	if c.cluster {
 		w.queue = queueOf(c.prefix, key)

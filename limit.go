@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/redis/rueidis"
+
+	"github.com/lockregistry/lockregistry/internal/clock"
 )
 
 // limit is the context of a command: it ends with the patience of its caller. It has no deadline, because rueidis closes
@@ -24,15 +26,15 @@ type limit struct {
 	done   chan struct{}
 	over   atomic.Bool // done is closed
 	phase  atomic.Uint32
-	began  atomic.Int64 // an instant
-	due    instant      // when it ends
-	near   instant      // when it would if the server were nearby; 0: that makes no difference
+	began  atomic.Int64  // an instant
+	due    clock.Instant // when it ends
+	near   clock.Instant // when it would if the server were nearby; 0: that makes no difference
 	ctx    context.Context
 	asks   *atomic.Pointer[pursuit] // see patience
 	grace  time.Duration
 	way    *private // which it closes; nil: none
 	holds  time.Duration
-	probe  instant
+	probe  clock.Instant
 	watch  *watch
 	lane   *lane       // whose silence it notices; nil: none
 	of     *sending    // which has a goroutine; nil: none
@@ -43,12 +45,12 @@ type limit struct {
 	mu      sync.Mutex
 	silence *pursuit // what was put into asks
 	timer   *time.Timer
-	leave   func() bool // ends the wait for the end of ctx; nil: there is none
-	ended   instant     // when it did
-	alarm   instant     // when the server has been silent for too long, see ring
-	rang    bool        // it has been
-	excused bool        // the timer was late
-	stopped bool        // nobody waits any more
+	leave   func() bool   // ends the wait for the end of ctx; nil: there is none
+	ended   clock.Instant // when it did
+	alarm   clock.Instant // when the server has been silent for too long, see ring
+	rang    bool          // it has been
+	excused bool          // the timer was late
+	stopped bool          // nobody waits any more
 }
 
 // The phases.
@@ -158,14 +160,14 @@ func (l *lane) alone(of *limit) bool {
 }
 
 // limit begins one with a timer of its own, which the caller must stop.
-func (w *watch) limit(p *patience, now instant, way *private) *limit {
+func (w *watch) limit(p *patience, now clock.Instant, way *private) *limit {
 	l := &limit{done: make(chan struct{}), watch: w}
 	l.begin(p, now, way)
 	return l
 }
 
 // limit is the same for commands that have a goroutine, and are sent to a server whose silence is to be noticed.
-func (l *lane) limit(p *patience, now instant, of *sending) *limit {
+func (l *lane) limit(p *patience, now clock.Instant, of *sending) *limit {
 	end := &limit{done: make(chan struct{}), watch: &l.transport.watch, lane: l, of: of}
 	end.begin(p, now, nil)
 	return end
@@ -174,25 +176,25 @@ func (l *lane) limit(p *patience, now instant, of *sending) *limit {
 // begin has a limit count, and close a private connection when it ends, if there is one. With a place, where most commands are
 // answered at once, it is left to a round to find that a context has ended. A caller without grace waits longer then, by up to
 // watchAfter and watchEvery; from the grace of others, which is no shorter, as much may be missing.
-func (l *limit) begin(p *patience, now instant, way *private) {
+func (l *limit) begin(p *patience, now clock.Instant, way *private) {
 	since := now
 	if p.since > 0 {
 		since = p.since
 	}
-	due := since.add(p.limit)
+	due := since.Add(p.limit)
 	if l.near = 0; p.near > 0 {
-		l.near = since.add(p.near)
+		l.near = since.Add(p.near)
 	}
 	if p.ctx.Err() != nil {
-		due, l.near = min(due, since.add(p.grace)), 0
+		due, l.near = min(due, since.Add(p.grace)), 0
 	}
 	next := due
 	if deadline, ok := p.ctx.Deadline(); ok {
-		next = min(next, l.watch.transport.clock.at(deadline))
+		next = min(next, l.watch.transport.clock.At(deadline))
 	}
 	l.ctx, l.grace, l.asks, l.due, l.way, l.holds, l.probe = p.ctx, p.grace, p.asks, due, way, p.holds, p.probe
 	l.began.Store(int64(now))
-	if l.group != nil && now.until(next) >= watchAfter+watchEvery { // by then a round is sure to have looked
+	if l.group != nil && now.Until(next) >= watchAfter+watchEvery { // by then a round is sure to have looked
 		l.phase.Store(brisk)
 		l.watch.run()
 		return
@@ -256,7 +258,7 @@ func (w *watch) rest() {
 // before, so either this round meets the limit, or running was false already.
 func (w *watch) round() {
 	w.running.Store(false)
-	now := w.transport.clock.now()
+	now := w.transport.clock.Now()
 	more := false
 	if w.transport.guide != nil {
 		w.transport.guide.refresh(guideKept)
@@ -277,12 +279,12 @@ func (w *watch) round() {
 }
 
 // round has a timer for each command that has taken a while, and tells whether there are any that have not.
-func (g *limitGroup) round(now instant) (more bool) {
+func (g *limitGroup) round(now clock.Instant) (more bool) {
 	for taken := g.taken.Load(); taken != 0; taken &= taken - 1 {
 		l := g.limits[bits.TrailingZeros64(taken)].Load()
 		switch {
 		case l == nil || l.phase.Load() != brisk:
-		case instant(l.began.Load()).until(now) < watchAfter:
+		case clock.Instant(l.began.Load()).Until(now) < watchAfter:
 			more = true
 		case l.phase.CompareAndSwap(brisk, slow):
 			l.mu.Lock()
@@ -300,41 +302,41 @@ func (g *limitGroup) round(now instant) (more bool) {
 }
 
 // setTimer ends the limit in time. The caller holds the mutex.
-func (l *limit) setTimer(now instant) {
+func (l *limit) setTimer(now clock.Instant) {
 	l.timer = time.AfterFunc(time.Hour, l.end)
-	if l.alarm = never; l.lane != nil {
+	if l.alarm = clock.Never; l.lane != nil {
 		l.alarm = l.silentAt(now)
 	}
 	l.wait(now)
 	if l.asks != nil {
-		l.silence = &pursuit{trouble: trouble{since: instant(l.began.Load())}}
+		l.silence = &pursuit{trouble: trouble{since: clock.Instant(l.began.Load())}}
 		l.asks.CompareAndSwap(nil, l.silence)
 	}
 }
 
 // wait sets the timer. Unlike AfterFunc, in fake time, Reset lets others finish first what they do at this instant.
-func (l *limit) wait(now instant) { l.timer.Reset(now.until(min(l.due, l.alarm))) }
+func (l *limit) wait(now clock.Instant) { l.timer.Reset(now.Until(min(l.due, l.alarm))) }
 
 // silentAt is when the server has been silent for too long. While nothing has been sent yet that is not before now. A probe
 // is sent because an earlier command was given up: the silence began with that. But it must have had time for its own
 // answer.
-func (l *limit) silentAt(now instant) instant {
-	trip, sent := l.lane.trip(), instant(l.began.Load())
+func (l *limit) silentAt(now clock.Instant) clock.Instant {
+	trip, sent := l.lane.trip(), clock.Instant(l.began.Load())
 	if l.of != nil {
-		if sent = instant(l.of.begun.Load()); sent == 0 {
+		if sent = clock.Instant(l.of.begun.Load()); sent == 0 {
 			sent = now
 		}
 	}
 	if l.probe != 0 {
-		return max(l.probe.add(l.lane.silence(trip)), sent.add(trip.sure()+tooSoon))
+		return max(l.probe.Add(l.lane.silence(trip)), sent.Add(trip.sure()+tooSoon))
 	}
-	return sent.add(l.lane.silence(trip) + l.holds)
+	return sent.Add(l.lane.silence(trip) + l.holds)
 }
 
 // ring is for when the server has been silent for too long, whether the caller goes on waiting or not. It tells whether the lane
 // is to be suspect. A timer that fires late has learned nothing about the server: this process stood still, or its machine
 // did. But when that took very long a failover may have passed unnoticed. The caller holds the mutex.
-func (l *limit) ring(now instant) bool {
+func (l *limit) ring(now clock.Instant) bool {
 	if l.stopped || now < l.alarm {
 		return false
 	}
@@ -342,11 +344,11 @@ func (l *limit) ring(now instant) bool {
 		l.alarm = due
 		return false
 	}
-	if l.late(l.alarm.until(now)) {
-		l.excused, l.alarm = true, now.add(l.lane.silence(l.lane.trip()))
+	if l.late(l.alarm.Until(now)) {
+		l.excused, l.alarm = true, now.Add(l.lane.silence(l.lane.trip()))
 		return false
 	}
-	l.rang, l.alarm = true, never
+	l.rang, l.alarm = true, clock.Never
 	return l.of == nil || !l.of.plain || !l.lane.isWary(now)
 }
 
@@ -355,8 +357,8 @@ func (*limit) late(by time.Duration) bool { return by >= timerSlack && by <= pau
 
 // excuses tells whether an answer to a command that was sent at some time may have come late because this process stood
 // still: the timer of its silence should have fired a while ago, and has not, or has fired late.
-func (l *limit) excuses(sent, came instant) bool {
-	if sent.until(came) < lateAnswer {
+func (l *limit) excuses(sent, came clock.Instant) bool {
+	if sent.Until(came) < lateAnswer {
 		return false
 	}
 	l.mu.Lock()
@@ -366,9 +368,9 @@ func (l *limit) excuses(sent, came instant) bool {
 	}
 	due := l.alarm
 	if l.phase.Load() == brisk { // no timer was set, as a round would have seen to, if there had been any
-		due = sent.add(l.lane.silence(l.lane.trip()) + l.holds)
+		due = sent.Add(l.lane.silence(l.lane.trip()) + l.holds)
 	}
-	return l.excused || l.late(due.until(came))
+	return l.excused || l.late(due.Until(came))
 }
 
 // watchContext waits for the end of the caller's context.
@@ -377,7 +379,7 @@ func (l *limit) watchContext() {
 		return
 	}
 	if l.ctx.Err() != nil {
-		l.hurry(instant(l.began.Load())) // it may have ended any time since
+		l.hurry(clock.Instant(l.began.Load())) // it may have ended any time since
 		return
 	}
 	leave := context.AfterFunc(l.ctx, func() { l.hurry(0) })
@@ -391,15 +393,15 @@ func (l *limit) watchContext() {
 }
 
 // hurry is for when the caller's context has ended: at that time, or now if it is 0.
-func (l *limit) hurry(ended instant) {
+func (l *limit) hurry(ended clock.Instant) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	now := l.watch.transport.clock.now()
+	now := l.watch.transport.clock.Now()
 	if ended == 0 {
 		ended = now
 	}
 	l.near = 0
-	if due := max(now, ended.add(l.grace)); !l.stopped && due < l.due {
+	if due := max(now, ended.Add(l.grace)); !l.stopped && due < l.due {
 		l.due = due
 		l.wait(now)
 	}
@@ -407,10 +409,10 @@ func (l *limit) hurry(ended instant) {
 
 func (l *limit) end() {
 	l.mu.Lock()
-	now := l.watch.transport.clock.now()
+	now := l.watch.transport.clock.Now()
 	silent := l.ring(now)
 	if l.near != 0 && l.lane != nil { // the way may be longer than was known when the limit began
-		l.due = max(l.due, l.near.add(l.lane.plus(0)))
+		l.due = max(l.due, l.near.Add(l.lane.plus(0)))
 	}
 	switch {
 	case l.stopped || l.over.Load():
@@ -434,29 +436,29 @@ func (l *limit) end() {
 }
 
 // suspect makes the lane suspect to which the command was sent.
-func (l *limit) suspect(now instant) {
-	to, sent := l.lane, instant(l.began.Load())
+func (l *limit) suspect(now clock.Instant) {
+	to, sent := l.lane, clock.Instant(l.began.Load())
 	if l.of != nil {
-		to, sent = l.of.lane, instant(l.of.begun.Load())
+		to, sent = l.of.lane, clock.Instant(l.of.begun.Load())
 	}
 	to.suspect(sent, now)
 }
 
 // left is how much of a limit is left, for its caller.
-func (l *limit) left(now instant) time.Duration {
+func (l *limit) left(now clock.Instant) time.Duration {
 	over := l.phase.Load() == brisk && l.ctx.Err() != nil // which no round has seen yet
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	due := l.due
 	if over {
-		due = min(due, instant(l.began.Load()).add(l.grace))
+		due = min(due, clock.Instant(l.began.Load()).Add(l.grace))
 	}
-	return max(0, now.until(due))
+	return max(0, now.Until(due))
 }
 
 // overdue tells whether the limit has ended a while ago. An answer that comes just then is a coincidence.
 func (l *limit) overdue() bool {
-	return l.over.Load() && l.ended.until(l.watch.transport.clock.now()) >= tooSoon
+	return l.over.Load() && l.ended.Until(l.watch.transport.clock.Now()) >= tooSoon
 }
 
 func (l *limit) Deadline() (deadline time.Time, ok bool) { return time.Time{}, false }

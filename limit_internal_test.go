@@ -10,6 +10,8 @@ import (
 
 	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry/internal/clock"
 )
 
 // Nobody gets a limit that another one has, however rounds come in between, and each place is free in the end.
@@ -40,7 +42,7 @@ func TestALimitHasOneOwner(t *testing.T) {
 				for range times {
 					end := l.place()
 					_, taken := has.LoadOrStore(end, true)
-					end.begin(&p, way.clock.now()-instant(2*watchAfter), nil) // a round takes it for slow
+					end.begin(&p, way.clock.Now()-clock.Instant(2*watchAfter), nil) // a round takes it for slow
 					if end.phase.Load() == slow {
 						slows.Add(1)
 					}
@@ -87,11 +89,11 @@ func TestASlowLimitIsNotUsedAgain(t *testing.T) {
 		way := open(nil)
 		end := way.first.place()
 		p := patience{ctx: t.Context(), limit: time.Minute}
-		end.begin(&p, way.clock.now(), nil)
+		end.begin(&p, way.clock.Now(), nil)
 		require.False(t, end.stop())
 		again := end.group.take(way.first)
 		require.Same(t, end, again)
-		again.begin(&p, way.clock.now(), nil)
+		again.begin(&p, way.clock.Now(), nil)
 		<-time.After(2 * watchEvery)
 		synctest.Wait()
 		require.Equal(t, slow, again.phase.Load())
@@ -109,19 +111,19 @@ func TestWhatIsLeftOfALimit(t *testing.T) {
 		const grace, limit = 10 * watchEvery, time.Minute
 		way := open(nil)
 		for _, rounds := range []bool{false, true} {
-			end, now := way.first.place(), way.clock.now()
+			end, now := way.first.place(), way.clock.Now()
 			ctx, cancel := context.WithCancel(t.Context())
 			end.begin(&patience{ctx: ctx, limit: limit, grace: grace}, now, nil)
-			require.Equal(t, limit-watchAfter, end.left(now.add(watchAfter)))
+			require.Equal(t, limit-watchAfter, end.left(now.Add(watchAfter)))
 			cancel()
 			if rounds {
 				<-time.After(2 * watchEvery)
-				now = way.clock.now()
+				now = way.clock.Now()
 				require.Equal(t, slow, end.phase.Load())
 			}
-			require.LessOrEqual(t, end.left(now.add(watchAfter)), grace-watchAfter)
-			require.Positive(t, end.left(now.add(watchAfter)))
-			require.Zero(t, end.left(now.add(limit)))
+			require.LessOrEqual(t, end.left(now.Add(watchAfter)), grace-watchAfter)
+			require.Positive(t, end.left(now.Add(watchAfter)))
+			require.Zero(t, end.left(now.Add(limit)))
 			end.stop()
 		}
 	})
@@ -135,7 +137,7 @@ func TestTheWatchRestsWhileAProcessSleeps(t *testing.T) {
 		p := patience{ctx: t.Context(), limit: time.Minute}
 		begin := func() *limit {
 			end := way.first.place()
-			end.begin(&p, way.clock.now(), nil)
+			end.begin(&p, way.clock.Now(), nil)
 			return end
 		}
 		end := begin()
@@ -172,7 +174,7 @@ func TestTheWatchDoesNotRestWhileACommandBegins(t *testing.T) {
 			both.Go(way.watch.rest)
 			both.Go(func() {
 				end = way.first.place()
-				end.begin(&p, way.clock.now(), nil)
+				end.begin(&p, way.clock.Now(), nil)
 			})
 			both.Wait()
 			if !way.watch.running.Load() || !way.watch.timer.Stop() {

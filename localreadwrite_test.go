@@ -12,6 +12,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry/internal/clock"
 )
 
 // rwHalf is the local half of a read-write lock. Until a test says otherwise, nobody asks about writers elsewhere.
@@ -878,10 +880,10 @@ func TestLeavingAHoldThatOthersHaveEnded(t *testing.T) {
 		"late":    {func(h *hold) { h.until = 0 }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			reg := &Registry{clock: newClock()}
-			h := &hold{lock: &Lock{reg: reg, pair: &ReadWriteLock{}}, state: live, until: never}
+			reg := &Registry{clock: clock.New()}
+			h := &hold{lock: &Lock{reg: reg, pair: &ReadWriteLock{}}, state: live, until: clock.Never}
 			c.meanwhile(h)
-			h.end(h.lock.reg.clock.now())
+			h.end(h.lock.reg.clock.Now())
 			require.Equal(t, c.sound, h.dismiss(anna))
 		})
 	}

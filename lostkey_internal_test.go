@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry/internal/clock"
 )
 
 // Only where the key of a lost hold may still be there it is to be removed, and at a time that no earlier look of the scheduler
@@ -23,7 +25,7 @@ func TestLock_WhichLossMayLeaveTheKey(t *testing.T) {
 		{forced, false},
 	} {
 		h := r.newLock("42").newHold(&request{lease: leaseOf(time.Hour)})
-		now := r.clock.now()
+		now := r.clock.Now()
 		require.True(t, h.grant(now, now))
 		h.mu.Lock()
 		h.unlockLose(c.why)
@@ -31,7 +33,7 @@ func TestLock_WhichLossMayLeaveTheKey(t *testing.T) {
 		planned := h.index >= 0
 		r.scheduler.mu.Unlock()
 		require.Equal(t, c.keeps, planned, losses[c.why])
-		require.Equal(t, c.keeps, h.next != never, losses[c.why])
+		require.Equal(t, c.keeps, h.next != clock.Never, losses[c.why])
 		require.Nil(t, h.tick()) // it was due before, and another call has found the loss
 		require.Zero(t, r.Stats().Strays, losses[c.why])
 		h.end(now)
@@ -55,7 +57,7 @@ func TestLock_TwoRemovalsOfALostHold(t *testing.T) {
 	defer s.mu.Unlock()
 	defer clear(s.strays)
 	s.strays[first.place] = first
-	s.sweepAt(first, never)
+	s.sweepAt(first, clock.Never)
 	s.swept(e, nil)
 	require.Empty(t, s.strays)
 	require.Empty(t, s.sweeps)

@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"strconv"
 	"time"
+
+	"github.com/lockregistry/lockregistry/internal/clock"
 )
 
 // Observer has functions that are called when something happens inside a registry: see [WithObserver]. Any of its functions may
@@ -161,11 +163,11 @@ func observes(o *Observer) error {
 }
 
 // observed is when something begins whose time an observer gets; 0 when there is none.
-func (r *Registry) observed() instant {
+func (r *Registry) observed() clock.Instant {
 	if r.observer.Acquired == nil {
 		return 0
 	}
-	return r.clock.now()
+	return r.clock.Now()
 }
 
 func (l *Lock) subject() Subject {
@@ -182,9 +184,9 @@ func (l *Lock) subject() Subject {
 // tellAcquired is for the end of a call that began at some time. It is apart from the call so that its stack stays small.
 //
 //go:noinline
-func (l *Lock) tellAcquired(ctx context.Context, op string, q *request, began instant, got bool, err error) {
+func (l *Lock) tellAcquired(ctx context.Context, op string, q *request, began clock.Instant, got bool, err error) {
 	a := Acquired{
-		Subject: l.subject(), Op: op, How: q.how, Here: q.here, Redis: began.until(l.reg.clock.now()) - q.here,
+		Subject: l.subject(), Op: op, How: q.how, Here: q.here, Redis: began.Until(l.reg.clock.Now()) - q.here,
 		Wakeups: q.wakeups, Err: err,
 	}
 	if !got {
@@ -212,7 +214,7 @@ func (l *Lock) tellReleased(ctx context.Context) (err error) { // also when the 
 func (h *hold) owned() time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.owner.until(h.lock.reg.clock.now())
+	return h.owner.Until(h.lock.reg.clock.Now())
 }
 
 func (h *hold) tellLost(held time.Duration, why Loss) {

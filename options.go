@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
 )
 
@@ -218,7 +219,7 @@ type request struct {
 	atLeast time.Duration // 0: no longer than it is held
 	leads   bool          // see hold.leads
 	gathers bool          // the call waits for other paths, and keeps this one for as long
-	blocked instant       // when the call began to wait for anybody; 0: it has not
+	blocked clock.Instant // when the call began to wait for anybody; 0: it has not
 
 	// What an observer gets of the call, in the end.
 	how     How

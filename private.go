@@ -9,6 +9,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
 )
 
@@ -31,21 +32,21 @@ import (
 // another master, and a wrapper may want to see each command.
 type private struct {
 	rueidis.DedicatedClient
-	made  instant     // not before it
-	since instant     // it was there then
-	busy  atomic.Bool // somebody uses it, or it is closed
-	unfit atomic.Bool // whoever uses it closes it
-	heard instant     // when the newest answer came; guarded by busy
+	made  clock.Instant // not before it
+	since clock.Instant // it was there then
+	busy  atomic.Bool   // somebody uses it, or it is closed
+	unfit atomic.Bool   // whoever uses it closes it
+	heard clock.Instant // when the newest answer came; guarded by busy
 }
 
 // privacy is what a lane has for its private connection.
 type privacy struct {
 	possible  bool // the client is one for which there may be one
 	way       atomic.Pointer[private]
-	preparing atomic.Bool // a goroutine makes it, or asks it something
-	owed      atomic.Bool // the next command that obtains a lock is not for it, see tend
-	again     instant     // not before is another one made; guarded by preparing
-	tended    bool        // a timer runs that looks after it; guarded by the lane's mutex
+	preparing atomic.Bool   // a goroutine makes it, or asks it something
+	owed      atomic.Bool   // the next command that obtains a lock is not for it, see tend
+	again     clock.Instant // not before is another one made; guarded by preparing
+	tended    bool          // a timer runs that looks after it; guarded by the lane's mutex
 }
 
 const (
@@ -68,7 +69,7 @@ func plain(client rueidis.Client) bool {
 
 // privately returns the lane's private connection, if there is one, for a command that is the only one under way. The caller
 // must leave it.
-func (l *lane) privately(p *patience, c *call, now instant, of *limit) *private {
+func (l *lane) privately(p *patience, c *call, now clock.Instant, of *limit) *private {
 	if !l.private.possible || p.limit > privateLimit || l.trip().base >= privateNear {
 		return nil
 	}
@@ -87,7 +88,7 @@ func (l *lane) privately(p *patience, c *call, now instant, of *limit) *private 
 	case w == nil:
 		enough = privateMake
 	case w.take():
-		if now < w.heard.add(privateFor) {
+		if now < w.heard.Add(privateFor) {
 			return w
 		}
 		w.leave()
@@ -144,7 +145,7 @@ func (l *lane) doPrivately(w *private, p *patience, c *call, end *limit, a *answ
 	if noScript(a.Error()) {
 		a.RedisResult = c.send(end, t.client)
 	}
-	a.came = t.clock.now()
+	a.came = t.clock.Now()
 	excused := end.excuses(a.sent, a.came)
 	over := end.stop() // from here on the limit closes nothing
 	err := a.Error()
@@ -161,7 +162,7 @@ func (l *lane) doPrivately(w *private, p *patience, c *call, end *limit, a *answ
 
 // prepare has a private connection made, or asks the one that there is something, so that it can be used. It may hang, when the
 // client has no connection to give: nobody waits for it.
-func (l *lane) prepare(now instant) {
+func (l *lane) prepare(now clock.Instant) {
 	own := &l.private
 	if !own.preparing.CompareAndSwap(false, true) {
 		return
@@ -176,7 +177,7 @@ func (l *lane) prepare(now instant) {
 		switch {
 		case w == nil:
 			if w = l.procure(now); w == nil {
-				own.again = l.transport.clock.now().add(privatePause)
+				own.again = l.transport.clock.Now().Add(privatePause)
 				return
 			}
 			l.install(w)
@@ -191,7 +192,7 @@ func (l *lane) prepare(now instant) {
 
 // procure gets a connection that was made just now. Those that the client has in its pool may be in any state, and lead to
 // another database; they are given back. Where these are all that the client may have, there is none to be had.
-func (l *lane) procure(now instant) *private {
+func (l *lane) procure(now clock.Instant) *private {
 	var pooled []func()
 	giveBack := func() {
 		for _, one := range pooled {
@@ -214,7 +215,7 @@ func (l *lane) procure(now instant) *private {
 			client.Close()
 			return nil
 		}
-		if age <= now.until(w.heard)+time.Second && l.alike(info) { // the age is told in whole seconds
+		if age <= now.Until(w.heard)+time.Second && l.alike(info) { // the age is told in whole seconds
 			w.since = w.heard
 			return w
 		}
@@ -226,13 +227,13 @@ func (l *lane) procure(now instant) *private {
 // ask has the server describe a private connection. The caller has taken it.
 func (l *lane) ask(w *private) (info string, err error) {
 	t := l.transport
-	now := t.clock.now()
+	now := t.clock.Now()
 	end := t.watch.limit(&patience{ctx: context.Background(), limit: l.trip().plus(lateAnswer)}, now, w)
 	info, err = w.Do(context.Background(), w.B().Arbitrary("CLIENT", "INFO").Blocking()).ToString()
 	if end.stop() {
 		err = errNoAnswer
 	}
-	w.heard = t.clock.now()
+	w.heard = t.clock.Now()
 	return info, err
 }
 
@@ -240,8 +241,8 @@ func (l *lane) ask(w *private) (info string, err error) {
 func (l *lane) install(w *private) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	now := l.transport.clock.now()
-	if l.closed || l.isWary(now) || !l.known() || w.made.until(now) >= l.trip().connect() {
+	now := l.transport.clock.Now()
+	if l.closed || l.isWary(now) || !l.known() || w.made.Until(now) >= l.trip().connect() {
 		w.discard()
 		return
 	}
@@ -251,7 +252,7 @@ func (l *lane) install(w *private) {
 	}
 	if !l.private.tended {
 		l.private.tended = true
-		time.AfterFunc(l.transport.clock.untilTick(privateTend), l.tend)
+		time.AfterFunc(l.transport.clock.UntilTick(privateTend), l.tend)
 	}
 }
 
@@ -265,10 +266,10 @@ func (l *lane) tend() {
 		l.private.tended = false
 		return
 	}
-	now := l.transport.clock.now()
-	old, used := w.made.until(now) >= privateLife, true
+	now := l.transport.clock.Now()
+	old, used := w.made.Until(now) >= privateLife, true
 	if !old && w.take() {
-		idle := w.heard.until(now)
+		idle := w.heard.Until(now)
 		old, used = idle >= privateIdle, idle < privateTend
 		w.leave()
 	}
@@ -280,7 +281,7 @@ func (l *lane) tend() {
 	} else if used {
 		go l.compare(w)
 	}
-	time.AfterFunc(l.transport.clock.untilTick(privateTend), l.tend)
+	time.AfterFunc(l.transport.clock.UntilTick(privateTend), l.tend)
 }
 
 // compare drops the private connection when a shared one is younger, which may lead elsewhere: one that is closed while nothing
@@ -288,7 +289,7 @@ func (l *lane) tend() {
 func (l *lane) compare(w *private) {
 	info, err := l.transport.describe()
 	age, err2 := ageOf(info)
-	if err != nil || err2 != nil || age+time.Second >= w.since.until(l.transport.clock.now()) { // it is told in whole seconds
+	if err != nil || err2 != nil || age+time.Second >= w.since.Until(l.transport.clock.Now()) { // it is told in whole seconds
 		return
 	}
 	if l.private.way.CompareAndSwap(w, nil) {

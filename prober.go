@@ -5,6 +5,8 @@ import (
 	"sync/atomic"
 
 	"github.com/redis/rueidis"
+
+	"github.com/lockregistry/lockregistry/internal/clock"
 )
 
 // prober sends commands of its own to the master of a lane, one after the other, for two purposes.
@@ -27,7 +29,7 @@ type prober struct {
 const probeLimit = lateAnswer + 6*farthest
 
 // probe has the server asked for a sign of life, because a command was given up that was sent at some time.
-func (l *lane) probe(sent instant) {
+func (l *lane) probe(sent clock.Instant) {
 	l.probes.owed.CompareAndSwap(0, int64(sent))
 	l.runProber()
 }
@@ -52,7 +54,7 @@ func (l *lane) runProber() {
 func (l *lane) probing() {
 	p := &l.probes
 	for {
-		owed, lessons := instant(p.owed.Swap(0)), p.lessons.Load()
+		owed, lessons := clock.Instant(p.owed.Swap(0)), p.lessons.Load()
 		if owed == 0 && lessons <= 0 {
 			p.busy.Store(false)
 			if p.owed.Load() == 0 && p.lessons.Load() <= 0 || !p.busy.CompareAndSwap(false, true) {
@@ -70,8 +72,8 @@ func (l *lane) probing() {
 }
 
 // probeOnce asks the server something and tells whether it has answered.
-func (l *lane) probeOnce(owed instant) bool {
-	now := l.transport.clock.now()
+func (l *lane) probeOnce(owed clock.Instant) bool {
+	now := l.transport.clock.Now()
 	p := patience{ctx: context.Background(), limit: probeLimit, probe: now}
 	if owed != 0 {
 		p.probe = owed
@@ -80,6 +82,6 @@ func (l *lane) probeOnce(owed instant) bool {
 		return []rueidis.RedisResult{way.Do(ctx, way.B().Ping().Build())}
 	}})
 	err := e.result(0).Error()
-	l.judge(&p, err, e.at(l.transport.clock.now()))
+	l.judge(&p, err, e.at(l.transport.clock.Now()))
 	return answered(err)
 }

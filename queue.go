@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/wake"
 )
 
@@ -83,7 +84,7 @@ func parseMessage(text string) (m message, ok bool) {
 	if !ok1 || !ok2 || !ok3 || err != nil || !(n >= 0) || len(what) != 1 {
 		return m, false
 	}
-	return message{what[0], number, milliseconds(int64(min(n, math.MaxInt64/2))), due, key}, true
+	return message{what[0], number, clock.Milliseconds(int64(min(n, math.MaxInt64/2))), due, key}, true
 }
 
 // mailbox takes the messages for a waiting call.
@@ -169,7 +170,7 @@ func (r *Registry) told(text string) {
 	if !ok || len(m.key) <= len(r.prefix) {
 		return
 	}
-	r.transport.lane(m.key).told.Store(int64(r.clock.now()))
+	r.transport.lane(m.key).told.Store(int64(r.clock.Now()))
 	path := m.key[len(r.prefix)+1:]
 	for l := range r.cache.of(path) {
 		if l.told(m) {
@@ -289,14 +290,14 @@ func (a *acquisition) inLine() error {
 // listening is how long a call waits for the connection on which grants are announced.
 func (a *acquisition) listening() time.Duration {
 	reg := a.lock.reg
-	return min(reg.poll, armLimit, reg.clock.now().until(a.deadline))
+	return min(reg.poll, armLimit, reg.clock.Now().Until(a.deadline))
 }
 
 // unheard tries once without the queue, because the connection for messages is not there, and waits for it.
 func (a *acquisition) unheard() error {
 	a.drop()
 	if a.lock.contested() { // there may be a window for others
-		why, err := a.pause(min(longWindow, max(0, a.lock.reg.clock.now().until(a.deadline))), a.ear.Wakeup(), nil)
+		why, err := a.pause(min(longWindow, max(0, a.lock.reg.clock.Now().Until(a.deadline))), a.ear.Wakeup(), nil)
 		if err != nil || why == byWakeup {
 			return err
 		}
@@ -315,11 +316,11 @@ func (a *acquisition) halfMoved(err error) bool {
 		a.moving = 0
 		return false
 	}
-	now := a.lock.reg.clock.now()
+	now := a.lock.reg.clock.Now()
 	if a.moving == 0 {
 		a.moving = now
 	}
-	return a.moving.until(now) >= movingFor
+	return a.moving.Until(now) >= movingFor
 }
 
 // unqueued tries once with a command that needs no key but the lock's, which the client finds at either node. The call keeps its
@@ -437,7 +438,7 @@ func (a *acquisition) ask(what asking) error {
 
 // noteWait notes in the hold for how long the call has waited, before that may own the key.
 func (a *acquisition) noteWait() {
-	ms := a.begun.until(a.lock.reg.clock.now()).Milliseconds()
+	ms := a.begun.Until(a.lock.reg.clock.Now()).Milliseconds()
 	a.hold.waited = uint32(min(max(ms, 0), math.MaxUint32))
 }
 
@@ -452,18 +453,18 @@ func (a *acquisition) asleep() (next asking, err error) {
 	a.sleeps(a.base, at.left)
 	a.note(nil)
 	reg := a.lock.reg
-	refresh, due, watch := reg.clock.now().add(refreshing), never, never
-	patience := plus(times(at.rank, reg.poll), time.Millisecond) // longer than the lease: those in front look first
+	refresh, due, watch := reg.clock.Now().Add(refreshing), clock.Never, clock.Never
+	patience := clock.Plus(clock.Times(at.rank, reg.poll), time.Millisecond) // longer than the lease: those in front look first
 	if at.left > 0 {
-		due = a.base.add(plus(at.left, patience))
+		due = a.base.Add(clock.Plus(at.left, patience))
 	}
 	switch {
 	case at.rank > 0 && a.fresh:
-		refresh = reg.clock.now().add(firstLook + time.Duration(min(at.rank, 10))*lookStep)
+		refresh = reg.clock.Now().Add(firstLook + time.Duration(min(at.rank, 10))*lookStep)
 	case at.rank > 0:
-		refresh = reg.clock.now().add(min(refreshing, time.Duration(at.rank)*lookEvery))
+		refresh = reg.clock.Now().Add(min(refreshing, time.Duration(at.rank)*lookEvery))
 	case !at.foreign:
-		watch = reg.clock.now().add(watchAfterFirst)
+		watch = reg.clock.Now().Add(watchAfterFirst)
 	}
 	if at.foreign && at.rank < 2 { // its release passes nobody over whose process is dead: the second one does
 		watch = 0
@@ -472,7 +473,7 @@ func (a *acquisition) asleep() (next asking, err error) {
 		if err := a.over(); err != nil {
 			return "", err
 		}
-		now := reg.clock.now()
+		now := reg.clock.Now()
 		switch m := a.box.take(); {
 		case m.granted > 0:
 			return a.granted(m)
@@ -480,7 +481,7 @@ func (a *acquisition) asleep() (next asking, err error) {
 			a.woken = true
 			return toLook, nil
 		case m.isNext:
-			due, watch, patience = now.add(plus(m.next, time.Millisecond)), now.add(watchAfterFirst), time.Millisecond
+			due, watch, patience = now.Add(clock.Plus(m.next, time.Millisecond)), now.Add(watchAfterFirst), time.Millisecond
 			a.lapses = 0
 		}
 		switch {
@@ -491,7 +492,7 @@ func (a *acquisition) asleep() (next asking, err error) {
 			a.lock.reg.counts.polls.Add(1)
 			return toLook, nil
 		case watch <= now:
-			watch = never
+			watch = clock.Never
 			if a.sees {
 				continue
 			}
@@ -502,15 +503,15 @@ func (a *acquisition) asleep() (next asking, err error) {
 			case seen.armed:
 				a.sees = true
 				if seen.left > 0 {
-					a.lapses = now.add(seen.left)
-					due = reg.clock.now().add(plus(seen.left, patience))
+					a.lapses = now.Add(seen.left)
+					due = reg.clock.Now().Add(clock.Plus(seen.left, patience))
 				}
 			case patience == time.Millisecond: // it is the next one, and nothing tells of a key that goes away in silence
-				refresh = min(refresh, reg.clock.now().add(reg.poll))
+				refresh = min(refresh, reg.clock.Now().Add(reg.poll))
 			}
 			continue
 		}
-		why, err := a.pause(now.until(min(due, refresh, watch, a.deadline)), a.ear.Wakeup(), a.box.came)
+		why, err := a.pause(now.Until(min(due, refresh, watch, a.deadline)), a.ear.Wakeup(), a.box.came)
 		if err != nil {
 			return "", err
 		}
@@ -530,7 +531,7 @@ func (a *acquisition) granted(m mail) (next asking, err error) {
 	l := a.lock
 	l.reg.counts.grants.Add(1)
 	a.noteWait()
-	wary := l.reg.transport.lane(l.key).isWary(l.reg.clock.now())
+	wary := l.reg.transport.lane(l.key).isWary(l.reg.clock.Now())
 	if a.hold.inLine = a.asked; a.asked != 0 && l.pair == nil {
 		l.foresee(a.asked, a.place, m.due)
 	}
@@ -548,7 +549,7 @@ func (a *acquisition) found(left time.Duration) (next asking, err error) {
 	a.lock.reg.counts.grants.Add(1)
 	a.noteWait()
 	if a.box.take().granted == 0 { // it may still come, once
-		a.hold.awaitMessage(a.lock.reg.clock.now().add(plus(a.lock.reg.acknowledging(), suspicion))) // mutant: found hold lost
+		a.hold.awaitMessage(a.lock.reg.clock.Now().Add(clock.Plus(a.lock.reg.acknowledging(), suspicion))) // mutant: found hold lost
 		if !a.woken {
 			a.ear.Suspect()
 		}
@@ -568,7 +569,7 @@ func (a *acquisition) writes() bool { return a.lock.kind.fencing || a.lock.reg.r
 func (a *acquisition) sure() (next asking, err error) {
 	h := a.hold
 	sent, granted, err := a.confirm(a.deadline, false)
-	if granted && h.grant(sent, a.lock.reg.clock.now()) {
+	if granted && h.grant(sent, a.lock.reg.clock.Now()) {
 		a.served = true
 		a.win(sent)
 		return "", nil

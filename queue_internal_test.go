@@ -10,6 +10,8 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry/internal/clock"
 )
 
 // embedded returns a registry on an embedded server, closed at the end of the test.
@@ -32,7 +34,7 @@ func waitingCall(t *testing.T, l *Lock, as owner) *acquisition {
 	how, _ := l.local.enter(as, l.reg.lease.length, false, nil)
 	require.Equal(t, entered, how)
 	a := &acquisition{attempt: attempt{lock: l, hold: l.newHold(&request{lease: l.reg.lease}), ctx: context.Background()}}
-	a.woken, a.waits, a.began = true, true, l.reg.clock.now()
+	a.woken, a.waits, a.began = true, true, l.reg.clock.Now()
 	a.box.came = make(chan struct{}, 1)
 	a.box.open(a.hold.number())
 	l.pursuit.Store(&a.pursuit)
@@ -54,8 +56,8 @@ func TestGrantIsFoundWhileItsMessageComes(t *testing.T) {
 			runtime.Gosched()
 		}
 	}
-	ends := func(a *acquisition, found instant) {
-		now := a.lock.reg.clock.now()
+	ends := func(a *acquisition, found clock.Instant) {
+		now := a.lock.reg.clock.Now()
 		a.hold.awaitMessage(found)
 		require.True(t, a.hold.grantShort(now, time.Second))
 		a.win(now)
@@ -72,7 +74,7 @@ func TestGrantIsFoundWhileItsMessageComes(t *testing.T) {
 	}{
 		"any moment":         {20_000, func(*acquisition) {}, finds, false},
 		"before the look":    {1000, lock, func(a *acquisition) { comes(); a.box.mu.Unlock(); finds(a) }, false},
-		"after the look":     {1000, lock, func(a *acquisition) { comes(); ends(a, never) }, false},
+		"after the look":     {1000, lock, func(a *acquisition) { comes(); ends(a, clock.Never) }, false},
 		"after the last one": {1000, lock, func(a *acquisition) { comes(); ends(a, 0) }, true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -91,7 +93,7 @@ func TestGrantIsFoundWhileItsMessageComes(t *testing.T) {
 				require.Equal(t, last, leavesHow(l.exit(me)))
 				l.keep(a.hold)
 				l.hold.Store(nil)
-				sound = a.hold.end(reg.clock.now()) && sound
+				sound = a.hold.end(reg.clock.Now()) && sound
 				told.Wait()
 
 				require.Equal(t, !c.second, sound, "whether the hold went on until its end")
@@ -110,7 +112,7 @@ func TestGrantIsFoundWhileItsMessageComes(t *testing.T) {
 func TestMessageOnAQuietLane(t *testing.T) {
 	reg := embedded(t, WithWakeup(WakeupPoll))
 	l := reg.transport.lane(reg.prefix + ":42")
-	enters := func() bool { return l.enter(reg.clock.now()) != nil }
+	enters := func() bool { return l.enter(reg.clock.Now()) != nil }
 	for known, answers := range map[bool]int32{true: manyAnswers, false: manyAnswers - 1} {
 		l.heard.Store(int64(notHeard))
 		l.told.Store(0)
@@ -120,7 +122,7 @@ func TestMessageOnAQuietLane(t *testing.T) {
 			reg.told("g 1 1000 " + reg.prefix + ":42")
 			return enters() == known
 		}, 20*time.Second, time.Millisecond)
-		l.wary.Store(int64(never))
+		l.wary.Store(int64(clock.Never))
 		reg.told("g 1 1000 " + reg.prefix + ":42")
 		require.False(t, enters())
 		l.wary.Store(0)
@@ -142,7 +144,8 @@ func TestALeaseThatChangesWhileTheHoldIsAskedFor(t *testing.T) {
 // What a script tells may be longer than 49 days, and so long that Lua writes it with an exponent.
 func TestMessagesOfLongLeases(t *testing.T) {
 	for ms, want := range map[string]time.Duration{
-		"0": 0, "1000": time.Second, "4294967296": 1 << 32 * time.Millisecond, "9223372036854775": longest, "1e+18": longest,
+		"0": 0, "1000": time.Second, "4294967296": 1 << 32 * time.Millisecond, "9223372036854775": clock.Longest,
+		"1e+18": clock.Longest,
 	} {
 		m, ok := parseMessage("n 7 " + ms + " orders:4 2")
 		require.True(t, ok, ms)
@@ -159,20 +162,20 @@ func TestMessagesOfLongLeases(t *testing.T) {
 func TestAHoldThatIsHandedOver(t *testing.T) {
 	reg := embedded(t)
 	require.NoError(t, reg.Close()) // nobody else looks at the hold
-	now := reg.clock.now()
+	now := reg.clock.Now()
 	held := func() *hold {
 		return &hold{
-			lock: reg.newLock("42"), lease: leaseOf(time.Minute), state: live, until: now.add(time.Minute), next: never, index: -1,
+			lock: reg.newLock("42"), lease: leaseOf(time.Minute), state: live, until: now.Add(time.Minute), next: clock.Never, index: -1,
 		}
 	}
 	for _, renewed := range []bool{false, true} {
 		h := held()
 		h.questioned, h.next = true, now
 		require.True(t, h.adopt(&request{lease: leaseOf(time.Hour)}, renewed))
-		require.LessOrEqual(t, h.next, reg.clock.now())
+		require.LessOrEqual(t, h.next, reg.clock.Now())
 	}
 	h := held()
-	h.until = never
-	require.True(t, h.adopt(&request{lease: leaseOf(longest)}, true))
-	require.InDelta(t, float64(longest/3), float64(h.next), float64(time.Minute))
+	h.until = clock.Never
+	require.True(t, h.adopt(&request{lease: leaseOf(clock.Longest)}, true))
+	require.InDelta(t, float64(clock.Longest/3), float64(h.next), float64(time.Minute))
 }

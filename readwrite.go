@@ -2,6 +2,8 @@ package lockregistry
 
 import (
 	"context"
+
+	"github.com/lockregistry/lockregistry/internal/clock"
 )
 
 // ReadWriteLock is a pair of locks on one path: any number of owners may hold the reader at a time, or one may hold the
@@ -32,9 +34,9 @@ type ReadWriteLock struct {
 	reader    Lock
 	writer    Lock
 	local     localReadWrite
-	wrote     string  // value of the newest hold that was granted the writer; for the only goroutine that asks Redis for either
-	scattered bool    // see errScattered
-	sought    instant // when Redis was last asked whether a writer waits elsewhere; the local half's mutex guards it
+	wrote     string        // value of the newest hold that was granted the writer; for the goroutine that asks Redis for either
+	scattered bool          // see errScattered
+	sought    clock.Instant // when Redis was last asked whether a writer waits elsewhere; the local half's mutex guards it
 }
 
 func (r *Registry) newReadWrite(path string) *ReadWriteLock {
@@ -48,7 +50,7 @@ func (r *Registry) newReadWrite(path string) *ReadWriteLock {
 		side.lock.kind = side.kind
 		side.lock.key = key
 		side.lock.pair = rw
-		side.lock.lockedAt.Store(int64(r.clock.now()))
+		side.lock.lockedAt.Store(int64(r.clock.Now()))
 	}
 	rw.local.fresh = rw.reader.sharable
 	rw.local.seek = rw.seek
@@ -94,8 +96,8 @@ func (l *Lock) sharable() bool {
 // asked for as long. So a writer waits for little more than twice that time and the sections that are under way. It reports
 // whether it asks. The caller holds the local half's mutex.
 func (rw *ReadWriteLock) seek(must bool) bool {
-	r, now := rw.reader.reg, rw.reader.reg.clock.now()
-	if !must && now < rw.sought.add(rw.local.every) {
+	r, now := rw.reader.reg, rw.reader.reg.clock.Now()
+	if !must && now < rw.sought.Add(rw.local.every) {
 		return false
 	}
 	h := rw.reader.hold.Load()

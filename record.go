@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/redis/rueidis"
+
+	"github.com/lockregistry/lockregistry/internal/clock"
 )
 
 // record is what a registry keeps in Redis about itself: a string with JSON, see docs/wire-format.md.
@@ -78,18 +80,18 @@ type recording struct {
 	closed bool
 
 	// Of the looks, one of which is under way at a time.
-	seen   uint64  // the newest number at the last look
-	chases instant // when to look for deadlocks next, after an error
+	seen   uint64        // the newest number at the last look
+	chases clock.Instant // when to look for deadlocks next, after an error
 
 	writes bool // somebody writes the record; guarded by mu,
 	more   bool // as is that it may have changed since
 
 	// Of the one who writes.
-	said    string  // the record as it was written last
-	failed  bool    // that failed
-	broke   instant // what the lane said then of its last connection that broke
-	again   instant // when to write, although it says nothing new, or the last attempt has failed
-	refused bool    // it was logged that the user may not write it
+	said    string        // the record as it was written last
+	failed  bool          // that failed
+	broke   clock.Instant // what the lane said then of its last connection that broke
+	again   clock.Instant // when to write, although it says nothing new, or the last attempt has failed
+	refused bool          // it was logged that the user may not write it
 }
 
 const (
@@ -114,7 +116,7 @@ func (w *recording) watch(after time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.watching.Store(true) // also when closed: nobody needs to call again
-	after = w.reg.clock.untilTick(after + tick/2)
+	after = w.reg.clock.UntilTick(after + clock.Tick/2)
 	switch {
 	case w.closed:
 	case w.timer == nil:
@@ -139,9 +141,9 @@ func (w *recording) look() {
 	w.mu.Unlock()
 
 	r := w.reg
-	began, newest := r.clock.now(), r.holds.Load()
+	began, newest := r.clock.Now(), r.holds.Load()
 	used, lasting := r.inUse(began)
-	took := began.until(r.clock.now())
+	took := began.Until(r.clock.Now())
 	if lasting {
 		w.write(ctx)
 		w.chase(ctx)
@@ -159,7 +161,7 @@ func (w *recording) look() {
 }
 
 // inUse tells whether the registry holds a lock or waits for one, and whether any of that has lasted a second.
-func (r *Registry) inUse(now instant) (used, lasting bool) {
+func (r *Registry) inUse(now clock.Instant) (used, lasting bool) {
 	for l := range r.cache.all() {
 		if l.anchor().pins.Load() <= 0 {
 			continue
@@ -167,12 +169,12 @@ func (r *Registry) inUse(now instant) (used, lasting bool) {
 		if h := l.hold.Load(); h != nil {
 			h.mu.Lock()
 			if h.fresh() {
-				used, lasting = true, h.since.until(now) >= lookEach
+				used, lasting = true, h.since.Until(now) >= lookEach
 			}
 			h.mu.Unlock()
 		}
 		if p := l.pursuit.Load(); p != nil && p.call {
-			used, lasting = true, lasting || p.begun.until(now) >= lookEach
+			used, lasting = true, lasting || p.begun.Until(now) >= lookEach
 		}
 		if lasting {
 			break
@@ -214,25 +216,25 @@ func (w *recording) put(ctx context.Context) {
 		waits = waits[:len(waits)/2]
 		text, err = json.Marshal(record{own.Host, own.PID, own.Name, waits})
 	}
-	now := r.clock.now()
+	now := r.clock.Now()
 	key := recordKey(r.prefix, own.Registry)
-	broke := instant(r.transport.lane(key).last.Load())
+	broke := clock.Instant(r.transport.lane(key).last.Load())
 	doubted := w.doubted.Swap(false) || broke != w.broke
 	if err != nil || now < w.again && !doubted && (w.failed || string(text) == w.said) {
 		return
 	}
-	w.said, w.again, w.broke = string(text), now.add(recordEach), broke
+	w.said, w.again, w.broke = string(text), now.Add(recordEach), broke
 	p := patience{ctx: ctx, limit: r.transport.lane(key).trip().plus(min(recordLimit, r.limit))}
 	r.transport.sendEach(&p, []string{key}, func(ctx context.Context, way rueidis.CoreClient, _ []int) []rueidis.RedisResult {
 		return []rueidis.RedisResult{way.Do(ctx, way.B().Arbitrary("SET").Keys(key).Args(string(text), "PX", recordFor).Build())}
 	}, func(_ int, _ rueidis.RedisResult, failure error) { err = failure })
 	if w.failed = err != nil; !forbidden(err) {
 		if w.failed {
-			w.again = now.add(lookEach)
+			w.again = now.Add(lookEach)
 		}
 		return
 	}
-	w.again = now.add(recordDenied)
+	w.again = now.Add(recordDenied)
 	if !w.refused {
 		w.refused = true
 		r.journal.log(slog.LevelInfo, "the server refuses the record of this registry's host and process",

@@ -111,7 +111,7 @@ func TestWhoHasGivenUpIsNotSentElsewhere(t *testing.T) {
 	for _, limit := range []time.Duration{time.Second, 30 * time.Second} {
 		for _, vain := range []bool{false, true} {
 			moving(t, func(c *movingCluster, way *transport) {
-				way.lane("k").beWary(way.clock.now())
+				way.lane("k").beWary(way.clock.Now())
 				p := patience{ctx: t.Context(), limit: limit}
 				a := way.do(&p, &call{key: "k", args: arguments{"v", "1000"}, vain: vain})
 				require.Error(t, a.Error())

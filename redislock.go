@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
 )
 
@@ -334,7 +335,7 @@ func (l *Lock) describe(o owner) string {
 // entrance says what is left to do for a call that came into the local half.
 type entrance struct {
 	lock     *Lock // the path's lock of today, whose hold is to be obtained; nil when there is nothing to do
-	deadline instant
+	deadline clock.Instant
 	queued   bool // the call has waited for the local half
 }
 
@@ -350,9 +351,9 @@ func (l *Lock) enter(ctx context.Context, q *request) (in entrance, err error) {
 	if err != nil {
 		return in, err
 	}
-	deadline := never
+	deadline := clock.Never
 	if q.wait > 0 {
-		deadline = reg.clock.now().add(q.wait)
+		deadline = reg.clock.Now().Add(q.wait)
 	}
 	c, o := carriedBy(ctx), q.as
 	if o == nobody {
@@ -389,7 +390,7 @@ func (l *Lock) enter(ctx context.Context, q *request) (in entrance, err error) {
 				reg.waiters.put(w)
 			}
 			if since != 0 {
-				q.here += since.until(reg.clock.now())
+				q.here += since.Until(reg.clock.Now())
 			}
 		}
 		switch how {
@@ -461,7 +462,7 @@ func (l *Lock) refresh(ctx context.Context, o owner, q request, how entry) error
 			renew = h.keepRenewed(q.lease.length)
 		}
 		if !renew {
-			l.anchor().lockedAt.Store(int64(l.reg.clock.now()))
+			l.anchor().lockedAt.Store(int64(l.reg.clock.Now()))
 			return nil
 		}
 		q.plain = q.lease.length < h.longest()
@@ -492,10 +493,10 @@ var passed = func() <-chan time.Time {
 }()
 
 // queue waits for the local half.
-func (l *Lock) queue(ctx context.Context, w *waiter, deadline instant) (entry, error) {
+func (l *Lock) queue(ctx context.Context, w *waiter, deadline clock.Instant) (entry, error) {
 	var timeout <-chan time.Time
-	if deadline != never {
-		timer := time.NewTimer(l.reg.clock.now().until(deadline))
+	if deadline != clock.Never {
+		timer := time.NewTimer(l.reg.clock.Now().Until(deadline))
 		defer timer.Stop()
 		timeout = timer.C
 	}
@@ -618,7 +619,7 @@ func (l *Lock) lost() loss {
 // nobody needs to wait: the removal names this hold, and the next one, which has a larger number, takes the key over if it
 // comes first. When the registry is closed the key is left to its lease.
 func (l *Lock) abandon(h *hold) {
-	h.end(l.reg.clock.now())
+	h.end(l.reg.clock.Now())
 	l.reg.scheduler.sweep(h.removal(nil))
 	l.letGo(false)
 }
@@ -645,7 +646,7 @@ func (l *Lock) release(ctx context.Context) (End, error) {
 			return EndHandedOver, nil
 		}
 	}
-	begun := reg.clock.now()
+	begun := reg.clock.Now()
 	kept := l.keep(h)
 	l.hold.Store(nil)
 	if !h.end(begun) {
@@ -657,7 +658,7 @@ func (l *Lock) release(ctx context.Context) (End, error) {
 		ctx: ctx, since: begun, limit: reg.transport.lane(l.key).plus(unlockLimit), near: unlockLimit, grace: trip.plus(unlockGrace),
 		lease: h.lease.length,
 	}
-	m := removal{key: l.key, value: h.value, queue: l.queues(), keep: kept.after(begun), age: h.wanted(begun)}
+	m := removal{key: l.key, value: h.value, queue: l.queues(), keep: kept.After(begun), age: h.wanted(begun)}
 	l.chances(&m, h, due, begun)
 	removal := l.kind.layout.release(m) // which may have to ask the server for its version
 	reply := reg.transport.do(&p, &removal)
@@ -717,7 +718,7 @@ func (l *Lock) removeLater(p patience, h *hold, failure error) error {
 // removedWithin waits for the outcome. When no time is left it does not: a removal that is answered at this very moment was sent
 // after the end of the time, and whether it is stuck behind the one before depends on the connection that it got.
 func (t *transport) removedWithin(p *patience, removed <-chan bool) bool {
-	now := t.clock.now()
+	now := t.clock.Now()
 	end := t.watch.limit(p, now, nil)
 	defer end.stop()
 	if end.left(now) == 0 {

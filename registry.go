@@ -13,6 +13,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/redis/rueidis"
 
+	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
 )
 
@@ -44,7 +45,7 @@ type Registry struct {
 	postponed atomic.Int64 // an instant: not before then it is logged again that it does so for now
 	journal   journal
 	observer  Observer
-	clock     clock
+	clock     clock.Clock
 
 	inspection inspection
 	master     masterOf
@@ -129,7 +130,7 @@ func New(client rueidis.Client, prefix string, opts ...Option) (*Registry, error
 	}
 	r.standBack = turnaround
 	if s.wakeup == WakeupPoll {
-		r.standBack = plus(s.poll, s.poll/10) // so that it surely polls once meanwhile
+		r.standBack = clock.Plus(s.poll, s.poll/10) // so that it surely polls once meanwhile
 	}
 	if r.replicas != nil {
 		r.replicas.told = r.replicated
@@ -255,7 +256,7 @@ func (r *Registry) Renew(ctx context.Context, path string, ttl time.Duration) er
 // is Spring's method of that name. It frees memory only: nothing changes in Redis, and a dropped lock keeps working. Other
 // calls go on meanwhile, also when there are millions of locks.
 func (r *Registry) ExpireUnusedOlderThan(age time.Duration) int {
-	return r.cache.dropUnused(r.clock.now().add(-max(age, 0)))
+	return r.cache.dropUnused(r.clock.Now().Add(-max(age, 0)))
 }
 
 // SetCapacity changes how many lock objects the registry keeps, see [WithCapacity]. When it keeps more, it drops those that
@@ -325,7 +326,7 @@ func (r *Registry) isClosed() bool {
 
 func (r *Registry) newLock(path string) *Lock {
 	l := &Lock{reg: r, key: r.prefix + ":" + path, kind: r.plain}
-	l.lockedAt.Store(int64(r.clock.now()))
+	l.lockedAt.Store(int64(r.clock.Now()))
 	return l
 }
 

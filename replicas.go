@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/redis/rueidis"
+
+	"github.com/lockregistry/lockregistry/internal/clock"
 )
 
 // replicas is what [WithReplicas] asks for: how many must have a write, and within what time.
@@ -57,15 +59,15 @@ type replication struct {
 
 	state    replicationState
 	result   rueidis.RedisResult
-	short    error   // why what the server has done does not count
-	acks     int     // replicas that have it
-	sent     instant // when the pipeline was
-	answered instant // when the server had answered
-	trusted  bool    // on a way that was chosen since the lane is wary
-	overdue  bool    // its time is over: it is settled with the answer
-	bySource bool    // the server does not know the script
-	asking   bool    // the slot is on its way to the server
-	hops     int     // servers that said that another one has the key
+	short    error         // why what the server has done does not count
+	acks     int           // replicas that have it
+	sent     clock.Instant // when the pipeline was
+	answered clock.Instant // when the server had answered
+	trusted  bool          // on a way that was chosen since the lane is wary
+	overdue  bool          // its time is over: it is settled with the answer
+	bySource bool          // the server does not know the script
+	asking   bool          // the slot is on its way to the server
+	hops     int           // servers that said that another one has the key
 }
 
 type replicationState uint8
@@ -123,7 +125,7 @@ type replicator struct {
 type replicaSender struct {
 	*replicator
 	lane    *lane
-	since   instant
+	since   clock.Instant
 	trusted bool // its connection was made since the lane is wary
 
 	database string // to be selected on it; empty: none
@@ -174,7 +176,7 @@ func (r *Registry) acknowledging() time.Duration {
 //
 //go:noinline
 func (t *transport) doReplicated(p *patience, c *call) (a answer) {
-	l, began := t.lane(c.key), t.clock.now()
+	l, began := t.lane(c.key), t.clock.Now()
 	end := t.watch.limit(p, began, nil)
 	defer end.stop()
 	e := &replication{call: *c, done: make(chan struct{}), sent: began}
@@ -191,7 +193,7 @@ func (t *transport) doReplicated(p *patience, c *call) (a answer) {
 			t.replicators.expire(e, errNoAnswer)
 		}
 	}
-	a = answer{RedisResult: e.result, sent: e.sent, came: t.clock.now(), anew: e.trusted, short: e.short}
+	a = answer{RedisResult: e.result, sent: e.sent, came: t.clock.Now(), anew: e.trusted, short: e.short}
 	err := a.Error()
 	came := a.came
 	if e.answered != 0 { // to wait for replicas is no sign of a slow server
@@ -213,7 +215,7 @@ func (t *transport) doReplicated(p *patience, c *call) (a answer) {
 // replicate hands a command to the replicator of the server that has its key.
 func (t *transport) replicate(l *lane, e *replication) {
 	var owner mastery
-	wary := l.isWary(t.clock.now())
+	wary := l.isWary(t.clock.Now())
 	switch slot := slotOf(e.call.key); {
 	case t.guide == nil:
 	case wary:
@@ -279,7 +281,7 @@ func (r *replicator) begin(l *lane) {
 		if r.address != "" {
 			l = r.transport.laneAt(r.address)
 		}
-		now := r.transport.clock.now()
+		now := r.transport.clock.Now()
 		r.sender = &replicaSender{replicator: r, lane: l, since: now, trusted: r.address == "" && l.isWary(now)}
 		r.senders++
 		go r.sender.run()
@@ -288,8 +290,8 @@ func (r *replicator) begin(l *lane) {
 
 // stale tells whether what comes is to go another way.
 func (s *replicaSender) stale() bool {
-	now := s.transport.clock.now()
-	return s.since.until(now) >= s.lane.trip().plus(senderFor) || s.address == "" && !s.trusted && s.lane.isWary(now)
+	now := s.transport.clock.Now()
+	return s.since.Until(now) >= s.lane.trip().plus(senderFor) || s.address == "" && !s.trusted && s.lane.isWary(now)
 }
 
 func (s *replicaSender) run() {
@@ -329,7 +331,7 @@ func (s *replicaSender) connect() (client rueidis.DedicatedClient, release func(
 	case t.client.Nodes()[s.address] != nil: // a cluster has one database
 		client, release = t.client.Nodes()[s.address].Dedicate()
 	}
-	if client != nil && s.since.until(t.clock.now()) >= s.lane.trip().connect() {
+	if client != nil && s.since.Until(t.clock.Now()) >= s.lane.trip().connect() {
 		go client.Close()
 		return nil, nil
 	}
@@ -355,7 +357,7 @@ func (s *replicaSender) take(client rueidis.DedicatedClient) bool {
 		s.push(client.B().Arbitrary("SELECT").Args(s.database).Build(), nil)
 		s.database = ""
 	}
-	n, slice, now := 1, waitSlice, s.transport.clock.now()
+	n, slice, now := 1, waitSlice, s.transport.clock.Now()
 	for _, e := range s.batch {
 		n, slice = max(n, e.call.replicas.n), min(slice, e.call.replicas.timeout)
 		if e.state == isWritten {
@@ -378,7 +380,7 @@ func (s *replicaSender) take(client rueidis.DedicatedClient) bool {
 // send sends what was readied. A server that does not wait is asked again after a while.
 func (s *replicaSender) send(client rueidis.DedicatedClient) {
 	t := s.transport
-	began := t.clock.now()
+	began := t.clock.Now()
 	p := patience{ctx: t.ctx, limit: s.lane.trip().plus(senderFor), holds: waitAtMost}
 	end := s.lane.limit(&p, began, nil)             // it notices that the server is silent
 	results := client.DoMulti(t.ctx, s.commands...) // mutant: other connection
@@ -400,7 +402,7 @@ func (s *replicaSender) send(client rueidis.DedicatedClient) {
 		pending = pending || e.state == isWritten
 	}
 	t.replicators.mu.Unlock()
-	if rest := waitSlice - began.until(t.clock.now()); pending && rest > 0 {
+	if rest := waitSlice - began.Until(t.clock.Now()); pending && rest > 0 {
 		<-time.After(rest)
 	}
 }
@@ -409,7 +411,7 @@ func (s *replicaSender) send(client rueidis.DedicatedClient) {
 func (s *replicaSender) takeIn(e *replication, result rueidis.RedisResult) {
 	err := result.Error()
 	if answered(err) {
-		e.answered = s.transport.clock.now()
+		e.answered = s.transport.clock.Now()
 	}
 	switch {
 	case noScript(err) && e.call.script != nil && !e.bySource:

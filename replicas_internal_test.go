@@ -12,18 +12,18 @@ import (
 func TestRenewalsUnderWayThatTooFewReplicasHave(t *testing.T) {
 	r := embedded(t)
 	h := r.newLock("42").newHold(&request{lease: leaseOf(time.Minute)})
-	now := r.clock.now()
+	now := r.clock.Now()
 	require.True(t, h.grant(now, now))
 
 	short := h.takeOff(leaseOf(time.Second))
 	long := h.takeOff(leaseOf(time.Minute))
 	require.Error(t, h.answered(short, 1, fewReplicasError{0, 1}, false))
 	require.Error(t, h.answered(long, 0, errNotSent, false))
-	require.LessOrEqual(t, r.clock.now().until(h.until), time.Second)
+	require.LessOrEqual(t, r.clock.Now().Until(h.until), time.Second)
 
 	long = h.takeOff(leaseOf(time.Minute))
 	require.NoError(t, h.answered(long, 1, nil, false))
-	require.Greater(t, r.clock.now().until(h.until), 50*time.Second, "the next one counts")
+	require.Greater(t, r.clock.Now().Until(h.until), 50*time.Second, "the next one counts")
 	require.ErrorIs(t, classified(fewReplicasError{}), ErrUnavailable)
 }
 

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"sync/atomic"
 	"time"
+
+	"github.com/lockregistry/lockregistry/internal/clock"
 )
 
 // roundTrips measures how far away a master is. What counts is the least of the last three round trips that followed each
@@ -29,19 +31,19 @@ const (
 )
 
 // sample takes in a round trip. Of two that come at the same time one may be lost.
-func (r *roundTrips) sample(sent, came instant) {
-	newest := instant(r.came.Load())
+func (r *roundTrips) sample(sent, came clock.Instant) {
+	newest := clock.Instant(r.came.Load())
 	if sent < newest {
 		return
 	}
 	last := r.last.Load()
-	if last>>(2*tripBits) != 0 && newest.until(came) < sampleRest {
+	if last>>(2*tripBits) != 0 && newest.Until(came) < sampleRest {
 		return
 	}
 	if !r.came.CompareAndSwap(int64(newest), int64(came)) {
 		return
 	}
-	took := min(max(sent.until(came), 0), farthest)
+	took := min(max(sent.Until(came), 0), farthest)
 	r.last.Store(last<<tripBits&(1<<(3*tripBits)-1) | uint64(took/tripUnit+1))
 }
 

@@ -10,6 +10,8 @@ import (
 
 	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry/internal/clock"
 )
 
 func TestRoundTrips(t *testing.T) {
@@ -49,7 +51,7 @@ func TestRoundTrips(t *testing.T) {
 	} {
 		var r roundTrips
 		for _, x := range c.samples {
-			r.sample(instant(s+x[0]), instant(s+x[1]))
+			r.sample(clock.Instant(s+x[0]), clock.Instant(s+x[1]))
 		}
 		require.Equal(t, trip{c.base, c.known}, r.trip(), name)
 	}
@@ -192,7 +194,7 @@ func TestACallThatIsGivenUpMakesNobodySuspect(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), trip/2)
 				require.ErrorIs(t, ask(ctx, time.Minute).Error(), errNoAnswer)
 				cancel()
-				require.False(t, way.first.isWary(way.clock.now()))
+				require.False(t, way.first.isWary(way.clock.Now()))
 			}
 			require.False(t, ask(t.Context(), time.Minute).late)
 		})
@@ -211,22 +213,22 @@ func TestASilentServerIsSuspect(t *testing.T) {
 					l := way.first
 					thaw := d.freeze()
 					silence := l.trip().silence()
-					begun := way.clock.now()
+					begun := way.clock.Now()
 					go ask(t.Context(), patience)
 					<-time.After(silence - time.Millisecond)
 					synctest.Wait()
-					require.False(t, l.isWary(way.clock.now()))
+					require.False(t, l.isWary(way.clock.Now()))
 					last := make(chan answer, 1)
 					go func() { last <- ask(t.Context(), time.Minute) }()
-					for !l.isWary(way.clock.now()) {
+					for !l.isWary(way.clock.Now()) {
 						<-time.After(time.Millisecond)
 						synctest.Wait()
 					}
-					require.LessOrEqual(t, begun.until(way.clock.now()), silence+2*time.Millisecond)
+					require.LessOrEqual(t, begun.Until(way.clock.Now()), silence+2*time.Millisecond)
 					thaw()
 					a := <-last
 					require.NoError(t, a.Error())
-					require.True(t, a.late, "it took %v", a.sent.until(a.came))
+					require.True(t, a.late, "it took %v", a.sent.Until(a.came))
 				})
 			})
 		}
@@ -266,15 +268,15 @@ func TestAPauseOfTheProcess(t *testing.T) {
 		l := way.first
 		l.answers.Store(manyAnswers)
 		for i := range 3 {
-			l.trips.sample(instant(i+1)*instant(time.Second), instant(i+1)*instant(time.Second))
+			l.trips.sample(clock.Instant(i+1)*clock.Instant(time.Second), clock.Instant(i+1)*clock.Instant(time.Second))
 		}
 		for stood, excused := range map[time.Duration]bool{
 			550 * time.Millisecond: false, time.Second: true, 2900 * time.Millisecond: true, 3100 * time.Millisecond: false,
 		} {
 			end := l.place()
-			begun := way.clock.now()
+			begun := way.clock.Now()
 			end.begin(&patience{ctx: t.Context(), limit: time.Minute}, begun, nil) // its timer is not there yet
-			require.Equal(t, excused, end.excuses(begun, begun.add(stood)), stood)
+			require.Equal(t, excused, end.excuses(begun, begun.Add(stood)), stood)
 			end.stop()
 
 			end = l.place()
@@ -282,13 +284,13 @@ func TestAPauseOfTheProcess(t *testing.T) {
 			require.True(t, end.phase.CompareAndSwap(brisk, slow))
 			end.mu.Lock()
 			end.setTimer(begun)
-			rings := end.ring(begun.add(stood)) // it fires so late
+			rings := end.ring(begun.Add(stood)) // it fires so late
 			end.mu.Unlock()
 			require.Equal(t, !excused, rings, stood)
-			require.Equal(t, excused, end.excuses(begun, begun.add(stood)), stood)
+			require.Equal(t, excused, end.excuses(begun, begun.Add(stood)), stood)
 			end.stop()
 		}
-		x := exchange{sent: way.clock.now(), came: way.clock.now().add(time.Second), trip: l.trip(), excused: true}
+		x := exchange{sent: way.clock.Now(), came: way.clock.Now().Add(time.Second), trip: l.trip(), excused: true}
 		require.True(t, l.judge(&patience{}, nil, x))
 		require.False(t, l.isWary(x.came))
 		<-time.After(time.Minute)

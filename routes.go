@@ -76,7 +76,7 @@ func (t *transport) reroute(all topology.Map) {
 	}
 	next, place := &routes{of: &of}, make([]uint16, len(lanes))
 	for n, l := range lanes {
-		if n == 0 || used[n] || l.isWary(t.clock.now()) {
+		if n == 0 || used[n] || l.isWary(t.clock.Now()) {
 			place[n] = uint16(len(next.lanes)) //nolint:gosec // as above
 			next.lanes = append(next.lanes, l)
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/redis/rueidis"
 
+	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/topology"
 )
@@ -52,9 +53,9 @@ type pass struct {
 	labels  map[string]Label // by registry
 	keys    []string         // yet to be inspected
 
-	calls int     // of SCAN
-	due   instant // when the next call may be sent, once the pass is a long one
-	told  instant // when keys were inspected last
+	calls int           // of SCAN
+	due   clock.Instant // when the next call may be sent, once the pass is a long one
+	told  clock.Instant // when keys were inspected last
 }
 
 const (
@@ -76,7 +77,7 @@ func (p *pass) run() error {
 	if p.ctx == nil {
 		return errNilContext
 	}
-	p.told = p.reg.clock.now()
+	p.told = p.reg.clock.Now()
 	nodes, err := p.nodes()
 	if err != nil {
 		return err
@@ -151,7 +152,7 @@ func (p *pass) scan(n node) error {
 			return err
 		}
 		// What was found is told soon, also when little is.
-		for len(p.keys) >= inspectedAt || len(p.keys) > 0 && p.told.until(p.reg.clock.now()) >= tellEach {
+		for len(p.keys) >= inspectedAt || len(p.keys) > 0 && p.told.Until(p.reg.clock.Now()) >= tellEach {
 			if err := p.inspect(); err != nil {
 				return err
 			}
@@ -220,7 +221,7 @@ func (p *pass) inspect() error {
 	if err := p.pace(); err != nil {
 		return err
 	}
-	p.told = p.reg.clock.now()
+	p.told = p.reg.clock.Now()
 	keys := p.keys[:min(len(p.keys), inspectedAt)]
 	p.keys = p.keys[len(keys):]
 	var infos []LockInfo
@@ -251,19 +252,19 @@ func (p *pass) inspect() error {
 // timed notes how long the server may have worked, and when it may be asked again for that: a while later, once the pass is a
 // long one. What came before that is not made up for. It would be due at once, a minute of it when many locks were found.
 func (p *pass) timed(do func() error) error {
-	began := p.reg.clock.now()
+	began := p.reg.clock.Now()
 	err := do()
-	now := p.reg.clock.now()
+	now := p.reg.clock.Now()
 	p.due = now
 	if p.calls >= unpaced {
-		p.due = now.add((shareOf - 1) * min(mostBusy, began.until(now)))
+		p.due = now.Add((shareOf - 1) * min(mostBusy, began.Until(now)))
 	}
 	return err
 }
 
 // pace waits until the pass has left the server alone for long enough.
 func (p *pass) pace() error {
-	if rest := p.reg.clock.now().until(p.due); rest > 0 {
+	if rest := p.reg.clock.Now().Until(p.due); rest > 0 {
 		timer := time.NewTimer(rest)
 		defer timer.Stop()
 		select {

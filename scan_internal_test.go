@@ -6,13 +6,15 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry/internal/clock"
 )
 
 // What the first calls have cost is not made up for, whatever it was: the calls after them leave the server alone for as long as
 // each of them says.
 func TestLocksPaceHasNoDebt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := &Registry{clock: newClock(), closed: make(chan struct{})}
+		r := &Registry{clock: clock.New(), closed: make(chan struct{})}
 		p := pass{reg: r, ctx: t.Context()}
 		call := func() (pause time.Duration) {
 			require.NoError(t, p.timed(func() error { <-time.After(4 * time.Millisecond); return nil }))

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/lockregistry/lockregistry/internal/clock"
 )
 
 // scheduler does everything of a registry that is due at some time, with one goroutine that sleeps and a few that talk to
@@ -28,17 +30,17 @@ type scheduler struct {
 	renewals []errand // due, and waiting for a worker
 	strays   map[place]*stray
 	sweeps   dueHeap[*stray] // the strays but for those that are being removed at this moment
-	recess   instant         // no further worker begins to sweep before
+	recess   clock.Instant   // no further worker begins to sweep before
 	workers  int             // goroutines that talk to Redis
 	sweepers int             // further ones that only sweep, where renewals wait for replicas
 	running  bool            // the goroutine that sleeps was started
 	closed   bool            //
-	last     instant         // when closed: nothing is sent any more from then on
-	armed    instant         // when that goroutine wakes by itself
+	last     clock.Instant   // when closed: nothing is sent any more from then on
+	armed    clock.Instant   // when that goroutine wakes by itself
 	stranded []stranded      // yet to be announced
 	failing  bool            // pipelines fail, which is logged once
-	refused  instant         // when one did last because the server refused what it was to write; 0: not since they succeed
-	nextLook instant         // when to look for goroutines that are gone; never while one looks
+	refused  clock.Instant   // when one did last because the server refused what it was to write; 0: not since they succeed
+	nextLook clock.Instant   // when to look for goroutines that are gone; never while one looks
 	switches switches
 	failures failures
 }
@@ -63,13 +65,13 @@ func newScheduler(r *Registry) *scheduler {
 	now := time.Now()
 	fake := now == now.Round(0) //nolint:staticcheck // Equal does not compare the monotonic part
 	return &scheduler{
-		reg: r, fake: fake, wake: make(chan struct{}, 1), quit: make(chan struct{}), armed: never,
+		reg: r, fake: fake, wake: make(chan struct{}, 1), quit: make(chan struct{}), armed: clock.Never,
 		strays: map[place]*stray{}, most: goneMost, switches: switchesOf(r.client),
 	}
 }
 
 // set makes a hold due at a time; drop makes it due no more. After close nothing is due, and set reports false.
-func (s *scheduler) set(h *hold, due instant) bool {
+func (s *scheduler) set(h *hold, due clock.Instant) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -82,7 +84,7 @@ func (s *scheduler) set(h *hold, due instant) bool {
 		heap.Fix(&s.holds, int(h.index))
 	}
 	if s.switches.watched {
-		due = min(due, s.reg.clock.now().add(switchEvery))
+		due = min(due, s.reg.clock.Now().Add(switchEvery))
 	}
 	s.soon(due)
 	return true
@@ -113,7 +115,7 @@ func strand(gone stranded) {
 	}
 	s.stranded = append(s.stranded, gone)
 	if !s.fake {
-		s.soon(s.reg.clock.now())
+		s.soon(s.reg.clock.Now())
 	}
 }
 
@@ -121,7 +123,7 @@ func strand(gone stranded) {
 // that server looked at, and sends removals of just now once more. That of a cluster is named by its address; holds of which
 // it is not known on which server they are may be there.
 func (s *scheduler) doubt(server string) {
-	now := s.reg.clock.now()
+	now := s.reg.clock.Now()
 	for l := range s.reg.cache.all() {
 		if at := s.reg.transport.lane(l.key).address; server != "" && at != "" && at != server {
 			continue
@@ -135,7 +137,7 @@ func (s *scheduler) doubt(server string) {
 
 // soon sees to it that the goroutine that sleeps is there and wakes by due. When the first thing due goes away it still
 // wakes for it, once, and finds nothing to do: cheaper than waking it for every change.
-func (s *scheduler) soon(due instant) {
+func (s *scheduler) soon(due clock.Instant) {
 	if due >= s.armed {
 		return
 	}
@@ -162,13 +164,13 @@ func (s *scheduler) sleep() {
 		case <-s.quit:
 			return
 		}
-		timer.Reset(s.reg.clock.now().until(s.turn()))
+		timer.Reset(s.reg.clock.Now().Until(s.turn()))
 	}
 }
 
 // turn does what is due and returns when it is to be called next.
-func (s *scheduler) turn() instant {
-	now := s.reg.clock.now()
+func (s *scheduler) turn() clock.Instant {
+	now := s.reg.clock.Now()
 	if s.switches.look(now, s.reg.transport.first.trip().silence()) {
 		s.doubt("")
 	}
@@ -198,14 +200,14 @@ func (s *scheduler) turn() instant {
 	for n := len(s.renewals); n > 0 && s.hire(false); n -= batch { //nolint:revive // the condition does the work
 	}
 	if len(due) > 0 && now >= s.nextLook {
-		s.nextLook = never
+		s.nextLook = clock.Never
 		s.done.Go(s.lookForGone)
 	}
 	s.armed = s.clean(now)
 	if len(s.holds) > 0 {
 		s.armed = min(s.armed, s.holds[0].due)
 		if s.switches.watched {
-			s.armed = min(s.armed, now.add(switchEvery))
+			s.armed = min(s.armed, now.Add(switchEvery))
 		}
 	}
 	return s.armed
@@ -306,7 +308,7 @@ func (s *scheduler) work(sweeps bool) {
 func (s *scheduler) overdue() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.closed && s.reg.clock.now() >= s.last
+	return s.closed && s.reg.clock.Now() >= s.last
 }
 
 // report logs when errands begin to fail, and when they succeed again. Only an answer is an all-clear: that nothing is
@@ -316,12 +318,12 @@ func (s *scheduler) overdue() bool {
 // That is no all-clear, unless it has refused nothing for a while.
 func (s *scheduler) report(n int, failure error, succeeded, wrote bool) {
 	s.mu.Lock()
-	now := s.reg.clock.now()
+	now := s.reg.clock.Now()
 	if failure != nil && answered(failure) {
 		s.refused = now
 	}
 	if failure == nil && succeeded && s.refused != 0 {
-		if succeeded = wrote || s.refused.until(now) >= refusedFor; succeeded {
+		if succeeded = wrote || s.refused.Until(now) >= refusedFor; succeeded {
 			s.refused = 0
 		}
 	}
@@ -351,7 +353,7 @@ func (s *scheduler) report(n int, failure error, succeeded, wrote bool) {
 // close stops the goroutines. What was left behind in Redis gets a last chance to be removed, for as long as closeGrace.
 func (s *scheduler) close() {
 	s.mu.Lock()
-	s.closed, s.last = true, s.reg.clock.now().add(s.reg.transport.farthest().trip().plus(closeGrace))
+	s.closed, s.last = true, s.reg.clock.Now().Add(s.reg.transport.farthest().trip().plus(closeGrace))
 	close(s.quit)
 	for n := len(s.sweeps); n > 0 && s.hire(true); n -= batch { //nolint:revive // the condition does the work
 	}
@@ -392,7 +394,7 @@ func (r renewal) done(a answer, n int64, err error) {
 type dueHeap[T timed] []T
 
 type timed interface {
-	dueAt() instant
+	dueAt() clock.Instant
 	moved(index int) // where it is in the heap now, -1 when it is not there
 }
 
@@ -421,5 +423,5 @@ func (q *dueHeap[T]) Pop() any {
 	return t
 }
 
-func (h *hold) dueAt() instant  { return h.due }
-func (h *hold) moved(index int) { h.index = int32(index) } //nolint:gosec // no process has so many
+func (h *hold) dueAt() clock.Instant { return h.due }
+func (h *hold) moved(index int)      { h.index = int32(index) } //nolint:gosec // no process has so many

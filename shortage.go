@@ -4,6 +4,8 @@ import (
 	"log/slog"
 	"sync/atomic"
 	"time"
+
+	"github.com/lockregistry/lockregistry/internal/clock"
 )
 
 // shortage is for how long too few replicas have acknowledged what a registry writes, see [WithReplicas]. One call that
@@ -18,7 +20,7 @@ const shortFor = 3 * time.Second
 
 // replicated is told of each write for which replicas were waited for: why it does not count, or nil.
 func (r *Registry) replicated(why error) {
-	s, now := &r.shortage, r.clock.now()
+	s, now := &r.shortage, r.clock.Now()
 	if why == nil {
 		s.since.Store(0)
 		if s.logged.Swap(false) {
@@ -29,7 +31,7 @@ func (r *Registry) replicated(why error) {
 	if s.since.CompareAndSwap(0, int64(now)) {
 		return
 	}
-	if since := instant(s.since.Load()); since != 0 && since.until(now) >= shortFor && !s.logged.Swap(true) {
+	if since := clock.Instant(s.since.Load()); since != 0 && since.Until(now) >= shortFor && !s.logged.Swap(true) {
 		r.journal.log(slog.LevelWarn, "too few replicas acknowledge locks: none is granted", slog.Any("error", why))
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/topology"
 )
 
@@ -119,7 +120,7 @@ func (l *Lock) count(s *Stats) {
 		h.mu.Lock()
 		if h.fresh() {
 			s.Holds++
-			s.Oldest = max(s.Oldest, h.owner.until(h.lock.reg.clock.now()))
+			s.Oldest = max(s.Oldest, h.owner.Until(h.lock.reg.clock.Now()))
 		}
 		h.mu.Unlock()
 	}
@@ -180,8 +181,8 @@ func (r *Registry) masters(server string) nodesStats {
 			continue // nothing is left for it
 		}
 		n := nodes.at(address)
-		if last := max(instant(l.heard.Load()), instant(l.last.Load())); last > 0 {
-			n.LastAnswer = latest(n.LastAnswer, r.clock.time(last))
+		if last := max(clock.Instant(l.heard.Load()), clock.Instant(l.last.Load())); last > 0 {
+			n.LastAnswer = latest(n.LastAnswer, r.clock.Time(last))
 		}
 		renewals, removals := r.scheduler.failures.of(l)
 		n.RenewalsFailing = earliest(n.RenewalsFailing, renewals, r.clock)
@@ -198,11 +199,11 @@ func latest(a, b time.Time) time.Time {
 }
 
 // earliest is the earlier one of two times, each of which may be none.
-func earliest(a time.Time, i instant, c clock) time.Time {
+func earliest(a time.Time, i clock.Instant, c clock.Clock) time.Time {
 	if i == 0 {
 		return a
 	}
-	if b := c.time(i); a.IsZero() || b.Before(a) {
+	if b := c.Time(i); a.IsZero() || b.Before(a) {
 		return b
 	}
 	return a
@@ -211,11 +212,11 @@ func earliest(a time.Time, i instant, c clock) time.Time {
 // failures tells since when errands fail, by lane.
 type failures struct {
 	mu       sync.Mutex
-	renewals map[*lane]instant
-	removals map[*lane]instant
+	renewals map[*lane]clock.Instant
+	removals map[*lane]clock.Instant
 }
 
-func (f *failures) of(l *lane) (renewals, removals instant) {
+func (f *failures) of(l *lane) (renewals, removals clock.Instant) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.renewals[l], f.removals[l]
@@ -223,7 +224,7 @@ func (f *failures) of(l *lane) (renewals, removals instant) {
 
 // note takes down what became of an errand.
 func (s *scheduler) note(e errand, key string, succeeded, failed bool) {
-	l, now := s.reg.transport.lane(key), s.reg.clock.now()
+	l, now := s.reg.transport.lane(key), s.reg.clock.Now()
 	f := &s.failures
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -236,7 +237,7 @@ func (s *scheduler) note(e errand, key string, succeeded, failed bool) {
 		delete(*since, l)
 	case failed && (*since)[l] == 0:
 		if *since == nil {
-			*since = map[*lane]instant{}
+			*since = map[*lane]clock.Instant{}
 		}
 		(*since)[l] = now
 	}
@@ -245,13 +246,13 @@ func (s *scheduler) note(e errand, key string, succeeded, failed bool) {
 // masterOf is which server of a client outside of a cluster takes writes, where replicas are among its servers.
 type masterOf struct {
 	mu      sync.Mutex
-	servers []string // that were asked
-	at      instant  // when
+	servers []string      // that were asked
+	at      clock.Instant // when
 	address string
 }
 
 // of returns the address of the server; empty when nobody knows it.
-func (m *masterOf) of(client rueidis.Client, c clock) string {
+func (m *masterOf) of(client rueidis.Client, c clock.Clock) string {
 	servers := topology.Servers(client)
 	switch len(servers) {
 	case 0:
@@ -261,8 +262,8 @@ func (m *masterOf) of(client rueidis.Client, c clock) string {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	now := c.now()
-	if !slices.Equal(servers, m.servers) || m.at.until(now) >= guideFor {
+	now := c.Now()
+	if !slices.Equal(servers, m.servers) || m.at.Until(now) >= guideFor {
 		ctx, end := context.WithTimeout(context.Background(), masterLimit)
 		defer end()
 		m.servers, m.at, m.address = servers, now, topology.Master(ctx, client)

@@ -3,6 +3,8 @@ package lockregistry
 import (
 	"container/heap"
 	"time"
+
+	"github.com/lockregistry/lockregistry/internal/clock"
 )
 
 // stray is what may be in Redis although nobody holds it: the removal of a hold has not been confirmed, or a grant whose
@@ -23,16 +25,16 @@ type stray struct {
 
 	value  string          // of the newest hold that is over, or lost
 	lease  time.Duration   // the longest that this hold has had
-	gone   instant         // removals only: when the key has expired even if no command ever arrives
+	gone   clock.Instant   // removals only: when the key has expired even if no command ever arrives
 	freed  func(gone bool) // removals only: frees the local half; gone: the key is known to be gone; nil once called
 	late   bool            // a grant may arrive yet, so one removal is not enough
 	watch  time.Duration   // for how long to look out for it, once Redis answers
 	ticket string          // what to remove from the queue, see removal
-	kept   instant         // until when the path is to stay taken, if the key is that of value; 0: it is not
-	calm   instant         // since when Redis answers; 0 while it does not
+	kept   clock.Instant   // until when the path is to stay taken, if the key is that of value; 0: it is not
+	calm   clock.Instant   // since when Redis answers; 0 while it does not
 	failed int             // removals in a row that were not answered
 
-	due   instant
+	due   clock.Instant
 	index int // among the scheduler's sweeps, -1 while the removal of value is under way
 }
 
@@ -75,7 +77,7 @@ func (h *hold) leftover() *stray {
 		place: place{kind: l.kind, key: l.key},
 		value: h.value,
 		lease: longest,
-		gone:  l.reg.clock.now().add(longest).add(margin(longest)),
+		gone:  l.reg.clock.Now().Add(longest).Add(margin(longest)),
 		late:  true,
 		kept:  h.extra().kept, // mutant: kept path let go
 		watch: max(h.lease.length, strayWatch),
@@ -123,7 +125,7 @@ func (s *scheduler) sweep(t *stray) bool {
 	if s.closed {
 		return false
 	}
-	now := s.reg.clock.now()
+	now := s.reg.clock.Now()
 	if older := s.strays[t.place]; older == nil {
 		s.strays[t.place] = t
 	} else {
@@ -152,13 +154,13 @@ func (s *scheduler) claim(t *stray) {
 	default:
 		t = known
 	}
-	now := s.reg.clock.now()
+	now := s.reg.clock.Now()
 	s.sweepAt(t, now)
 	s.soon(s.clean(now))
 }
 
 // sweepAt makes a stray due. The caller holds the mutex.
-func (s *scheduler) sweepAt(t *stray, due instant) {
+func (s *scheduler) sweepAt(t *stray, due clock.Instant) {
 	t.due = due
 	if t.index < 0 {
 		heap.Push(&s.sweeps, t)
@@ -169,21 +171,21 @@ func (s *scheduler) sweepAt(t *stray, due instant) {
 
 // clean has a worker sweep if that is due, and returns when to look again. The worker goes on until nothing is due; when
 // it is held up by a server that does not answer, the next one comes a moment later. The caller holds the mutex.
-func (s *scheduler) clean(now instant) (again instant) {
+func (s *scheduler) clean(now clock.Instant) (again clock.Instant) {
 	if len(s.sweeps) == 0 {
-		return never
+		return clock.Never
 	}
 	if due := max(s.sweeps[0].due, s.recess); due > now {
 		return due
 	}
 	s.hire(true)
-	s.recess = now.add(strayPace)
+	s.recess = now.Add(strayPace)
 	return s.recess
 }
 
 // hasten makes everything due that Redis has not answered to, since it answers again. The caller holds the mutex.
 func (s *scheduler) hasten() {
-	now := s.reg.clock.now()
+	now := s.reg.clock.Now()
 	for _, t := range s.sweeps {
 		if t.calm == 0 {
 			t.due = min(t.due, now)
@@ -196,7 +198,7 @@ func (s *scheduler) hasten() {
 // dueSweeps returns what is to be removed now, a pipeline at most. After close that is everything. The caller holds the
 // mutex.
 func (s *scheduler) dueSweeps() (errands []errand) {
-	now := s.reg.clock.now()
+	now := s.reg.clock.Now()
 	for len(s.sweeps) > 0 && len(errands) < batch && (s.closed || s.sweeps[0].due <= now) {
 		t := heap.Pop(&s.sweeps).(*stray)
 		errands = append(errands, sweeping{t, t.value, t.ticket, t.lease, t.kept, s.closed})
@@ -229,12 +231,12 @@ type sweeping struct {
 	value   string
 	ticket  string
 	longest time.Duration
-	kept    instant
+	kept    clock.Instant
 	last    bool // the registry is closed: what was given up has arrived by now, or is not waited for
 }
 
 func (e sweeping) call() call {
-	keep := e.kept.after(e.lock.reg.clock.now())
+	keep := e.kept.After(e.lock.reg.clock.Now())
 	return e.place.kind.layout.release(removal{key: e.place.key, value: e.value, queue: true, ticket: e.ticket, keep: keep})
 }
 
@@ -261,7 +263,7 @@ func (e sweeping) done(a answer, _ int64, err error) {
 // swept takes in the answer to a removal, and decides when the next one follows, if any. It returns what is to be called
 // now, if anything. The caller holds the mutex.
 func (s *scheduler) swept(e sweeping, err error) (freed func(gone bool)) {
-	t, now := e.stray, s.reg.clock.now()
+	t, now := e.stray, s.reg.clock.Now()
 	if e.value != t.value || s.strays[t.place] != t { // see merge
 		return nil
 	}
@@ -271,7 +273,7 @@ func (s *scheduler) swept(e sweeping, err error) (freed func(gone bool)) {
 	if err != nil {
 		t.failed++
 		t.calm = 0
-		pause = backoff(t.failed, t.lease) // mutant: removal after a minute
+		pause = clock.Backoff(t.failed, t.lease) // mutant: removal after a minute
 		finished = finished || !t.late && now >= t.gone
 	} else {
 		t.failed = 0
@@ -281,7 +283,7 @@ func (s *scheduler) swept(e sweeping, err error) (freed func(gone bool)) {
 		case t.calm == 0:
 			t.calm = now
 		default:
-			calm := t.calm.until(now)
+			calm := t.calm.Until(now)
 			if calm > strayHaste {
 				pause = max(pause, calm/strayEase)
 			}
@@ -294,7 +296,7 @@ func (s *scheduler) swept(e sweeping, err error) (freed func(gone bool)) {
 			heap.Remove(&s.sweeps, t.index)
 		}
 	} else {
-		s.sweepAt(t, now.add(pause*time.Duration(max(1, len(s.strays)/batch))))
+		s.sweepAt(t, now.Add(pause*time.Duration(max(1, len(s.strays)/batch))))
 		s.soon(t.due)
 	}
 	if err == nil || now >= t.gone || finished {
@@ -303,5 +305,5 @@ func (s *scheduler) swept(e sweeping, err error) (freed func(gone bool)) {
 	return freed
 }
 
-func (t *stray) dueAt() instant  { return t.due }
-func (t *stray) moved(index int) { t.index = index }
+func (t *stray) dueAt() clock.Instant { return t.due }
+func (t *stray) moved(index int)      { t.index = index }

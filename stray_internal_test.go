@@ -76,7 +76,7 @@ func TestTheLongestLeaseOfAHold(t *testing.T) {
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			h := r.newLock("42").newHold(&request{lease: leaseOf(time.Minute)})
-			now := r.clock.now()
+			now := r.clock.Now()
 			require.True(t, h.grant(now, now))
 			c.happens(h)
 			require.Equal(t, c.longest, h.abandoned().lease)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/topology"
 )
 
@@ -19,7 +20,7 @@ type switches struct {
 	watched bool
 	client  rueidis.Client
 	servers []string
-	again   []instant // when to look at the holds once more
+	again   []clock.Instant // when to look at the holds once more
 }
 
 const (
@@ -36,13 +37,13 @@ func switchesOf(client rueidis.Client) switches {
 }
 
 // look tells whether the holds are to be looked at. An answer that takes longer than silence is late.
-func (w *switches) look(now instant, silence time.Duration) bool {
+func (w *switches) look(now clock.Instant, silence time.Duration) bool {
 	if !w.watched {
 		return false
 	}
 	if servers := topology.Servers(w.client); !slices.Equal(servers, w.servers) {
 		w.servers = servers
-		w.again = []instant{now.add(switchAgain), now.add(silence + switchAgain)}
+		w.again = []clock.Instant{now.Add(switchAgain), now.Add(silence + switchAgain)}
 		return true
 	}
 	if len(w.again) > 0 && w.again[0] <= now {

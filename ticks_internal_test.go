@@ -7,16 +7,18 @@ import (
 
 	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry/internal/clock"
 )
 
 // What a process asks while its calls sleep falls on ticks, whenever they went to sleep.
 func TestPulsesFallOnTicks(t *testing.T) {
 	inLanes(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *transport) {
-		for _, asleep := range []time.Duration{time.Millisecond, tick / 3, tick - time.Millisecond} {
+		for _, asleep := range []time.Duration{time.Millisecond, clock.Tick / 3, clock.Tick - time.Millisecond} {
 			var way *transport
-			asked := make(chan instant, 100)
+			asked := make(chan clock.Instant, 100)
 			way = open(func(context.Context) rueidis.RedisResult {
-				asked <- way.clock.now()
+				asked <- way.clock.Now()
 				return rueidis.RedisResult{}
 			})
 			<-time.After(asleep)
@@ -28,7 +30,7 @@ func TestPulsesFallOnTicks(t *testing.T) {
 			require.Len(t, asked, 6, asleep)
 			for range 6 {
 				at := <-asked
-				require.Equal(t, at.ticked(), at, asleep)
+				require.Equal(t, at.Ticked(), at, asleep)
 			}
 		}
 	})
@@ -38,17 +40,17 @@ func TestPulsesFallOnTicks(t *testing.T) {
 func TestGrantsAreLengthenedOnTicks(t *testing.T) {
 	for _, certain := range []time.Duration{time.Second, time.Second / 2} {
 		onTicks := 0
-		for now := 10 * instant(tick); now < 11*instant(tick); now += instant(time.Millisecond) {
-			at := lengthening(now, now.add(certain), trip{certain / 4, true})
-			require.GreaterOrEqual(t, now.until(at), certain/lengthenPart, now)
-			require.LessOrEqual(t, now.until(at), certain/2, now)
-			if now.until(at) < certain/2 {
-				require.Equal(t, at.ticked(), at, now)
+		for now := 10 * clock.Instant(clock.Tick); now < 11*clock.Instant(clock.Tick); now += clock.Instant(time.Millisecond) {
+			at := lengthening(now, now.Add(certain), trip{certain / 4, true})
+			require.GreaterOrEqual(t, now.Until(at), certain/lengthenPart, now)
+			require.LessOrEqual(t, now.Until(at), certain/2, now)
+			if now.Until(at) < certain/2 {
+				require.Equal(t, at.Ticked(), at, now)
 				onTicks++
 			}
 		}
 		require.Greater(t, onTicks, 190, certain)
-		now := instant(tick)
-		require.Equal(t, now, lengthening(now, now.add(certain), trip{certain/3 + 1, true}), "from far away at once")
+		now := clock.Instant(clock.Tick)
+		require.Equal(t, now, lengthening(now, now.Add(certain), trip{certain/3 + 1, true}), "from far away at once")
 	}
 }

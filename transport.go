@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/redis/rueidis"
+
+	"github.com/lockregistry/lockregistry/internal/clock"
 )
 
 // transport sends the commands of all registries on one client. It sees to it that nothing a server does keeps a caller for
@@ -44,7 +46,7 @@ import (
 // see sleep.
 type transport struct {
 	client rueidis.Client
-	clock  clock
+	clock  clock.Clock
 	remove remover
 	routes atomic.Pointer[routes]
 	first  *lane  // of a single server the only one; of a cluster that of slots whose master nobody knows
@@ -95,9 +97,9 @@ type lane struct {
 	news    chan struct{} // closed when it is time to look at the lane again; nil: nobody waits for that
 	fresh   *detour       // nil: none
 	making  chan struct{} // closed when the detour that is being made is there, or is not to be had; nil: none is being made
-	began   instant       // when making it began
+	began   clock.Instant // when making it began
 	failed  int           // how often that has failed in a row
-	again   instant       // not before is another one made
+	again   clock.Instant // not before is another one made
 	hanging int           // goroutines that make detours, those of which nothing is expected any more among them
 	stuck   int           // those of them that have hung for so long that the client must have no connection left
 	tidying bool          // a timer runs that gives the detour back
@@ -110,7 +112,7 @@ type cacheLine [64]byte
 // detour is a connection made while the lane is wary.
 type detour struct {
 	rueidis.DedicatedClient
-	since  instant
+	since  clock.Instant
 	broken atomic.Bool
 }
 
@@ -131,7 +133,7 @@ const (
 	detourWait = time.Second            // how long making such a connection may take, and six round trips
 	mostMaking = 8                      // goroutines that make one
 
-	notHeard = instant(-time.Hour) // when the newest answer came, if there is none
+	notHeard = clock.Instant(-time.Hour) // when the newest answer came, if there is none
 )
 
 // A lane is wary for longer than a deposed master can answer on the client's own connections. Rueidis breaks those that have
@@ -141,26 +143,26 @@ const (
 // answer is what became of a command.
 type answer struct {
 	rueidis.RedisResult
-	sent, came instant // on the registry's clock; the server executed the command in between, if it answered
-	late       bool    // it came so late that it must be checked
-	doubtful   bool    // and by a command on a way that was chosen since
-	anew       bool    // it came on such a way
-	cut        bool    // there is none, because the caller's context ended
-	short      error   // why what the server has done does not count: too few replicas have it, see WithReplicas
+	sent, came clock.Instant // on the registry's clock; the server executed the command in between, if it answered
+	late       bool          // it came so late that it must be checked
+	doubtful   bool          // and by a command on a way that was chosen since
+	anew       bool          // it came on such a way
+	cut        bool          // there is none, because the caller's context ended
+	short      error         // why what the server has done does not count: too few replicas have it, see WithReplicas
 }
 
 // patience is how long a caller waits for an answer: until a while after its context's end, and for no longer than the
 // limit.
 type patience struct {
 	ctx   context.Context
-	since instant // from when on the limit counts, and the grace when ctx has ended by then; 0: from now on
+	since clock.Instant // from when on the limit counts, and the grace when ctx has ended by then; 0: from now on
 	limit time.Duration
 	near  time.Duration            // that limit without the time for the way, which may turn out to be longer; 0: it does not depend on it
 	grace time.Duration            // how long after the end of ctx
 	lease time.Duration            // that the answer is about, see trip.late; 0: it is about none
 	holds time.Duration            // for so long the command itself may wait at the server
 	gets  bool                     // it may make somebody the owner of a lock, and says whether it has
-	probe instant                  // it is sent because another command was given up, which was sent then; 0: it is not
+	probe clock.Instant            // it is sent because another command was given up, which was sent then; 0: it is not
 	asks  *atomic.Pointer[pursuit] // tells others of the command once it has taken a while; nil: nobody wants to know
 }
 
@@ -200,7 +202,7 @@ func transportOf(client rueidis.Client) *transport {
 }
 
 func newTransport(client rueidis.Client) *transport {
-	t := &transport{client: client, clock: newClock(), batches: make(chan struct{}, mostBatch)}
+	t := &transport{client: client, clock: clock.New(), batches: make(chan struct{}, mostBatch)}
 	t.ctx = lasting{context.Background(), make(chan struct{})}
 	t.first = newLane(t, "")
 	all := &routes{lanes: []*lane{t.first}}
@@ -242,10 +244,10 @@ func (t *transport) do(p *patience, c *call) (a answer) {
 		return t.doReplicated(p, c)
 	}
 	l := t.lane(c.key)
-	a.sent = t.clock.now()
+	a.sent = t.clock.Now()
 	end := l.enter(a.sent)
 	if end == nil && l.scouts.Load() >= mostScouts && l.awaitNews(a.sent) {
-		a.sent = t.clock.now()
+		a.sent = t.clock.Now()
 		end = l.enter(a.sent)
 	}
 	if end == nil {
@@ -263,7 +265,7 @@ func (t *transport) do(p *patience, c *call) (a answer) {
 	end.begin(p, a.sent, nil)
 	a.RedisResult = c.send(end, t.client)
 	overdue := end.overdue()
-	a.came = t.clock.now()
+	a.came = t.clock.Now()
 	excused := end.excuses(a.sent, a.came)
 	if over := end.stop(); !over && errors.Is(a.Error(), errNoAnswer) {
 		// Another command's limit has ended while the client made a connection for both, and this one was not sent.
@@ -295,7 +297,7 @@ func (l *lane) takeIn(p *patience, excused bool, a *answer) {
 
 // exchange is when a command was sent and answered.
 type exchange struct {
-	sent, came instant
+	sent, came clock.Instant
 	trip       trip // what was known of the way before the answer
 	excused    bool // see limit.excuses
 }
@@ -307,12 +309,12 @@ func (p *patience) cut(err error) bool {
 
 // awaitNews waits a moment until the lane is calm again, if it is quiet: when many come at once, an answer to the first is
 // sooner there than goroutines for all. It reports false when it has not waited.
-func (l *lane) awaitNews(now instant) bool {
+func (l *lane) awaitNews(now clock.Instant) bool {
 	if l.isWary(now) || !l.known() || l.transport.deaf.Load() {
 		return false
 	}
 	l.mu.Lock()
-	if now < instant(l.heard.Load()).add(calmFor) { // tellNews comes after that changes
+	if now < clock.Instant(l.heard.Load()).Add(calmFor) { // tellNews comes after that changes
 		l.mu.Unlock()
 		return true
 	}
@@ -341,7 +343,7 @@ func (l *lane) doApart(p *patience, c *call, a *answer) {
 	l.scouts.Add(1)
 	defer l.scouts.Add(-1)
 	e := l.apart(p, l.places, &sending{call: *c, key: c.key})
-	a.RedisResult, a.came = e.result(0), l.transport.clock.now()
+	a.RedisResult, a.came = e.result(0), l.transport.clock.Now()
 	err := a.Error()
 	l = e.lane
 	a.late, a.anew, a.cut = l.judge(p, err, e.at(a.came)), e.trusted, p.cut(err)
@@ -350,8 +352,9 @@ func (l *lane) doApart(p *patience, c *call, a *answer) {
 
 // enter returns the limit for a command that its caller sends itself, who must begin it and stop it, if the lane is calm and has
 // room for one. In a crowd each process is silent until it is its turn, and then it is a message that tells it so.
-func (l *lane) enter(now instant) *limit {
-	if now >= instant(max(l.heard.Load(), l.told.Load())).add(calmFor) || l.isWary(now) || !l.known() || l.transport.deaf.Load() {
+func (l *lane) enter(now clock.Instant) *limit {
+	news := clock.Instant(max(l.heard.Load(), l.told.Load()))
+	if now >= news.Add(calmFor) || l.isWary(now) || !l.known() || l.transport.deaf.Load() {
 		return nil
 	}
 	return l.place()
@@ -381,14 +384,14 @@ func (t *transport) doAll(
 		for k, i := range group {
 			some[k] = calls[i]
 		}
-		from := t.clock.now()
+		from := t.clock.Now()
 		e := l.apart(&p, t.batches, &sending{
 			key: some[0].key,
 			send: func(ctx context.Context, way rueidis.CoreClient) []rueidis.RedisResult {
 				return sendAll(ctx, way, some, func(k int) bool { return wanted(group[k]) })
 			},
 		})
-		came := t.clock.now()
+		came := t.clock.Now()
 		for k, i := range group {
 			r := e.result(k)
 			p.lease = lease(i)
@@ -407,7 +410,7 @@ func (t *transport) doAll(
 // regroup sends some commands for a lane in one pipeline, or, if it is wary, in one for each master that has their keys by the
 // word of the nodes now.
 func (t *transport) regroup(l *lane, group []int, key func(i int) string, send func(l *lane, group []int)) {
-	if t.guide == nil || !l.isWary(t.clock.now()) {
+	if t.guide == nil || !l.isWary(t.clock.Now()) {
 		send(l, group)
 		return
 	}
@@ -440,7 +443,7 @@ func (t *transport) ask(question func(context.Context, rueidis.CoreClient) rueid
 // gone says nothing about the server: see prober. Excused tells that it may have taken so long because this process stood still.
 // Then it is late all the same, and asked for again.
 func (l *lane) judge(p *patience, err error, x exchange) bool {
-	came, took := x.came, x.sent.until(x.came) // mutant: no answer is late
+	came, took := x.came, x.sent.Until(x.came) // mutant: no answer is late
 	switch {
 	case errors.Is(err, errNotSent):
 		return false
@@ -454,12 +457,12 @@ func (l *lane) judge(p *patience, err error, x exchange) bool {
 		return true
 	case took >= x.trip.late(p.lease)+p.holds, p.gets && !x.trip.known && took >= lateAnswer:
 		return true
-	case x.sent < instant(l.suspected.Load()):
+	case x.sent < clock.Instant(l.suspected.Load()):
 		// Its master was silent for long enough for a failover, whatever this answer took.
 		return true
 	}
 	if answered(err) {
-		if pause := instant(l.heard.Load()).until(came); pause >= heardAgain {
+		if pause := clock.Instant(l.heard.Load()).Until(came); pause >= heardAgain {
 			l.heard.Store(int64(came))
 			if pause >= calmFor {
 				l.tellNews()
@@ -539,7 +542,7 @@ func (l *lane) pulse(question call) {
 		}
 	}
 	t := l.transport
-	if instant(l.heard.Load()).until(t.clock.now()) >= pulseEvery/2 {
+	if clock.Instant(l.heard.Load()).Until(t.clock.Now()) >= pulseEvery/2 {
 		p := patience{ctx: context.Background(), limit: l.trip().silence()}
 		t.do(&p, &question)
 	}
@@ -547,17 +550,17 @@ func (l *lane) pulse(question call) {
 }
 
 func (l *lane) pulseLater(question call) {
-	time.AfterFunc(l.transport.clock.untilTick(pulseEvery), func() { l.pulse(question) })
+	time.AfterFunc(l.transport.clock.UntilTick(pulseEvery), func() { l.pulse(question) })
 }
 
-func (l *lane) isWary(now instant) bool { return now < instant(l.wary.Load()) }
+func (l *lane) isWary(now clock.Instant) bool { return now < clock.Instant(l.wary.Load()) }
 
 // beWary has commands go another way.
-func (l *lane) beWary(now instant) {
+func (l *lane) beWary(now clock.Instant) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.closed {
-		l.wary.Store(int64(now.add(waryFor)))
+		l.wary.Store(int64(now.Add(waryFor)))
 		l.drop()
 		l.scatter()
 	}
@@ -567,14 +570,14 @@ func (l *lane) beWary(now instant) {
 // it is answered at all, even if it has not taken long: a master that was frozen answers all that was sent to it in between
 // as soon as it goes on. While the lane is wary, only a command that was sent since tells anything new: that the detour, if
 // there was one by then, is silent as well.
-func (l *lane) suspect(sent, now instant) {
+func (l *lane) suspect(sent, now clock.Instant) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
 		return
 	}
-	known := l.isWary(now) && sent < instant(l.suspected.Load())
-	l.wary.Store(int64(now.add(waryFor)))
+	known := l.isWary(now) && sent < clock.Instant(l.suspected.Load())
+	l.wary.Store(int64(now.Add(waryFor)))
 	if known {
 		return
 	}
@@ -596,17 +599,17 @@ type sending struct {
 	gone    atomic.Bool // nobody waits for the answer any more
 	first   [1]rueidis.RedisResult
 	results []rueidis.RedisResult
-	err     error        // why there are none
-	sent    instant      // when the goroutine sent them
-	begun   atomic.Int64 // the same, once it has; from then on lane and sent do not change
-	trip    trip         // what was known of the way before the answer
-	excused bool         // see limit.excuses
-	trusted bool         // on a way that was made since the lane is wary
-	plain   bool         // over the client's own connections, also when the lane is wary
+	err     error         // why there are none
+	sent    clock.Instant // when the goroutine sent them
+	begun   atomic.Int64  // the same, once it has; from then on lane and sent do not change
+	trip    trip          // what was known of the way before the answer
+	excused bool          // see limit.excuses
+	trusted bool          // on a way that was made since the lane is wary
+	plain   bool          // over the client's own connections, also when the lane is wary
 }
 
 // came takes in that the answer has come.
-func (e *sending) came(now instant, end *limit) {
+func (e *sending) came(now clock.Instant, end *limit) {
 	if e.err != nil || e.results == nil { // nothing was sent
 		return
 	}
@@ -617,7 +620,7 @@ func (e *sending) came(now instant, end *limit) {
 }
 
 // at is when the commands were sent, and their answers were taken.
-func (e *sending) at(came instant) exchange { return exchange{e.sent, came, e.trip, e.excused} }
+func (e *sending) at(came clock.Instant) exchange { return exchange{e.sent, came, e.trip, e.excused} }
 
 func (e *sending) result(i int) rueidis.RedisResult {
 	if e.err != nil {
@@ -630,7 +633,7 @@ func (e *sending) result(i int) rueidis.RedisResult {
 // ends with the answer, since rueidis closes a connection that stays silent.
 func (l *lane) apart(p *patience, places chan struct{}, e *sending) *sending {
 	t := l.transport
-	began := t.clock.now()
+	began := t.clock.Now()
 	end := l.limit(p, began, e)
 	defer end.stop()
 	select {
@@ -646,7 +649,7 @@ func (l *lane) apart(p *patience, places chan struct{}, e *sending) *sending {
 	go func() {
 		defer func() { <-places }()
 		l.carryOut(e)
-		e.came(t.clock.now(), end)
+		e.came(t.clock.Now(), end)
 		if e.call.vain && e.gone.Swap(true) {
 			t.orphans.remove()
 		}
@@ -714,7 +717,7 @@ func (l *lane) carryOut(e *sending) {
 	var way rueidis.CoreClient = t.client
 	var fresh *detour
 	guided := false
-	e.sent, e.lane = t.clock.now(), l
+	e.sent, e.lane = t.clock.Now(), l
 	switch {
 	case e.plain:
 		if node := t.client.Nodes()[l.address]; l.address != "" && node != nil {
@@ -729,7 +732,7 @@ func (l *lane) carryOut(e *sending) {
 			e.err = errNotSent
 			return
 		}
-		e.sent = t.clock.now()
+		e.sent = t.clock.Now()
 	case t.guide != nil && e.key != "" && l.isWary(e.sent):
 		var owner mastery
 		if way, owner, guided = t.guide.way(slotOf(e.key)); !guided {
@@ -740,10 +743,10 @@ func (l *lane) carryOut(e *sending) {
 		if owner.address != "" {
 			e.lane = t.laneAt(owner.address)
 		}
-		e.sent = t.clock.now()
+		e.sent = t.clock.Now()
 	case t.guide != nil && e.key != "" && l == t.first: // which is for those of whom nobody has told yet
 		t.guide.hear(guideFor)
-		e.sent, e.lane = t.clock.now(), t.lane(e.key)
+		e.sent, e.lane = t.clock.Now(), t.lane(e.key)
 	}
 	e.begun.Store(int64(e.sent))
 	if e.gone.Load() {
@@ -795,8 +798,8 @@ func (l *lane) detour(gone *atomic.Bool) (fresh *detour, none bool) {
 			l.mu.Unlock()
 			return nil, true
 		}
-		now := l.transport.clock.now()
-		due := l.began.add(l.trip().connect())
+		now := l.transport.clock.Now()
+		due := l.began.Add(l.trip().connect())
 		if l.making != nil && now >= due {
 			l.giveUp(now)
 		}
@@ -808,14 +811,14 @@ func (l *lane) detour(gone *atomic.Bool) (fresh *detour, none bool) {
 			l.making, l.began = make(chan struct{}), now
 			l.hanging++
 			go l.make(l.making, now)
-			due = now.add(l.trip().connect())
+			due = now.Add(l.trip().connect())
 		}
 		making := l.making // nil, which nothing comes from, until it is time for another one
 		if making == nil {
 			due = l.again
 		}
 		l.mu.Unlock()
-		limit := time.NewTimer(now.until(due))
+		limit := time.NewTimer(now.Until(due))
 		select {
 		case <-making:
 			limit.Stop()
@@ -827,18 +830,18 @@ func (l *lane) detour(gone *atomic.Bool) (fresh *detour, none bool) {
 
 // giveUp no longer expects the detour that is being made, which has failed. The way may have become longer: it is measured anew.
 // The caller holds the mutex.
-func (l *lane) giveUp(now instant) {
+func (l *lane) giveUp(now clock.Instant) {
 	close(l.making)
 	l.making = nil
 	l.failed++
-	l.again = now.add(backoff(l.failed, time.Hour))
+	l.again = now.Add(clock.Backoff(l.failed, time.Hour))
 	l.learn()
 }
 
 // make makes a detour. It may hang: for some seconds when the server is frozen, or for as long as the client has no
 // connection to give. What it gets after that leads to the old master, perhaps, which has come back meanwhile; so nobody
 // expects it any more.
-func (l *lane) make(making chan struct{}, since instant) {
+func (l *lane) make(making chan struct{}, since clock.Instant) {
 	stuck, over := false, false
 	alarm := time.AfterFunc(poolWait, func() {
 		l.mu.Lock()
@@ -857,12 +860,12 @@ func (l *lane) make(making chan struct{}, since instant) {
 	if stuck {
 		l.stuck--
 	}
-	now := l.transport.clock.now()
+	now := l.transport.clock.Now()
 	if l.making != making { // nobody expects it any more
 		go closeAll(client)
 		return
 	}
-	if client == nil || since.until(now) >= l.trip().connect() || l.closed || !l.isWary(now) { // mutant: late greeting
+	if client == nil || since.Until(now) >= l.trip().connect() || l.closed || !l.isWary(now) { // mutant: late greeting
 		l.giveUp(now)
 		go closeAll(client)
 		return
@@ -878,16 +881,16 @@ func (l *lane) make(making chan struct{}, since instant) {
 
 // dedicate gets a connection that was made since some time. The client may have older ones in its pool, so the server is
 // asked for the age, in whole seconds; one that does not tell is believed. It returns nil when none was to be had in time.
-func (l *lane) dedicate(since instant) rueidis.DedicatedClient {
+func (l *lane) dedicate(since clock.Instant) rueidis.DedicatedClient {
 	for {
 		client, _ := l.transport.client.Dedicate() // closing it gives it back
 		t, trip := l.transport, l.trip()
-		end := t.watch.limit(&patience{ctx: context.Background(), limit: trip.plus(askLimit)}, t.clock.now(), nil)
+		end := t.watch.limit(&patience{ctx: context.Background(), limit: trip.plus(askLimit)}, t.clock.Now(), nil)
 		info, err := client.Do(end, client.B().Arbitrary("CLIENT", "INFO").Build()).ToString()
 		end.stop()
 		if errors.Is(err, errNoAnswer) { // a new one answers
 			client.Close()
-			if since.until(t.clock.now()) >= trip.connect() {
+			if since.Until(t.clock.Now()) >= trip.connect() {
 				return nil
 			}
 			continue
@@ -897,7 +900,7 @@ func (l *lane) dedicate(since instant) rueidis.DedicatedClient {
 			client.Close() // somebody has selected another one
 			continue
 		}
-		if err != nil || untold != nil || age-time.Second <= since.until(t.clock.now()) {
+		if err != nil || untold != nil || age-time.Second <= since.Until(t.clock.Now()) {
 			return client
 		}
 		client.Close()
@@ -923,12 +926,12 @@ func closeAll(client rueidis.DedicatedClient) {
 func (l *lane) tidy() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	now := l.transport.clock.now()
-	switch wary := instant(l.wary.Load()); {
+	now := l.transport.clock.Now()
+	switch wary := clock.Instant(l.wary.Load()); {
 	case l.fresh == nil:
 		l.tidying = false
 	case now < wary:
-		time.AfterFunc(now.until(wary), l.tidy)
+		time.AfterFunc(now.Until(wary), l.tidy)
 	default:
 		l.tidying = false
 		l.abandon(l.fresh)

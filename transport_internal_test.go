@@ -42,7 +42,7 @@ func TestAnswersAtTheEndOfAContext(t *testing.T) {
 	for after, deaf := range map[time.Duration]bool{0: false, time.Second: true} {
 		synctest.Test(t, func(t *testing.T) {
 			way := newTransport(lateClient{client, after})
-			way.first.heard.Store(int64(way.clock.now()))
+			way.first.heard.Store(int64(way.clock.Now()))
 			way.first.answers.Store(manyAnswers)
 			ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 			defer cancel()
@@ -72,7 +72,7 @@ func inLanes(t *testing.T, test func(t *testing.T, open func(do func(context.Con
 	synctest.Test(t, func(t *testing.T) {
 		test(t, func(do func(context.Context) rueidis.RedisResult) *transport {
 			way := newTransport(stubClient{client, do})
-			way.first.heard.Store(int64(way.clock.now()))
+			way.first.heard.Store(int64(way.clock.Now()))
 			way.first.answers.Store(manyAnswers)
 			return way
 		})

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/lockregistry/lockregistry/internal/clock"
 )
 
 // waiting is the graph of the calls of this process that wait, of all its registries: it finds cycles among them. A call is in it
@@ -56,7 +58,7 @@ type blockedCall struct {
 	carried   *carried
 	done      <-chan struct{} // when it is closed the call is about to end
 	ends      bool            // by itself: it has a deadline
-	since     instant         // when it began to wait
+	since     clock.Instant   // when it began to wait
 
 	self waitLink
 	more []*waitLink
@@ -94,7 +96,7 @@ func (b *blockedCall) init(ctx context.Context, c *carried, l *Lock, w *waiter, 
 		b.goroutine = callingGoroutine()
 	}
 	if q.blocked == 0 {
-		q.blocked = l.reg.clock.now()
+		q.blocked = l.reg.clock.Now()
 	}
 	b.since = q.blocked
 }

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry/internal/clock"
 )
 
 // graphRing is a ring of owners, each of which has a lock and waits for that of the next one.
@@ -24,7 +26,7 @@ func newRing(owners ...owner) *graphRing {
 	ring := &graphRing{owners: owners}
 	var mu sync.Mutex
 	for i, o := range owners {
-		r := &Registry{prefix: "orders", closed: make(chan struct{}), clock: newClock()}
+		r := &Registry{prefix: "orders", closed: make(chan struct{}), clock: clock.New()}
 		r.observer.Deadlocked = func(d Deadlock) {
 			mu.Lock()
 			defer mu.Unlock()
@@ -32,7 +34,7 @@ func newRing(owners ...owner) *graphRing {
 		}
 		l := &Lock{reg: r, key: fmt.Sprint("orders:", i), kind: &kind{}}
 		l.local.owner, l.local.holds = o, 1
-		l.hold.Store(&hold{lock: l, state: live, until: never})
+		l.hold.Store(&hold{lock: l, state: live, until: clock.Never})
 		ring.locks = append(ring.locks, l)
 	}
 	return ring

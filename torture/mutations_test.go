@@ -35,7 +35,7 @@ var mutations = []mutation{
 	},
 	{
 		"removal after a minute", "removals are tried again after a minute",
-		"backoff(t.failed, t.lease)", "t.watch",
+		"clock.Backoff(t.failed, t.lease)", "t.watch",
 		"TestUnknownOutcomes$",
 	},
 	{
@@ -50,7 +50,7 @@ var mutations = []mutation{
 	},
 	{
 		"lease from the reply", "leases count from the reply",
-		"sent.add(", "h.lock.reg.clock.now().add(",
+		"sent.Add(", "h.lock.reg.clock.Now().Add(",
 		"TestLateReply|TestLinearizable$",
 	},
 	{
@@ -80,7 +80,7 @@ var mutations = []mutation{
 	},
 	{
 		"handed on without end", "the lock is handed on without end",
-		"h.since.until(now) >= limit", "false",
+		"h.since.Until(now) >= limit", "false",
 		"TestHandoffIsFair",
 	},
 	{
@@ -155,7 +155,7 @@ var mutations = []mutation{
 	},
 	{
 		"no answer is late", "no answer is late",
-		"came, took := x.came, x.sent.until(x.came)", "came, took := x.came, time.Duration(0)\n\tx.sent = came",
+		"came, took := x.came, x.sent.Until(x.came)", "came, took := x.came, time.Duration(0)\n\tx.sent = came",
 		"TestOutage$",
 	},
 	{
@@ -170,7 +170,7 @@ var mutations = []mutation{
 	},
 	{
 		"late greeting", "a connection that the old master has greeted late is used",
-		"since.until(now) >= l.trip().connect() || ", "",
+		"since.Until(now) >= l.trip().connect() || ", "",
 		"TestOutage$",
 	},
 	{
@@ -185,7 +185,7 @@ var mutations = []mutation{
 	},
 	{
 		"grant counts from its message", "a grant counts from its message",
-		"a.base", "a.lock.reg.clock.now()",
+		"a.base", "a.lock.reg.clock.Now()",
 		"TestQueueOutcomes",
 	},
 	{
@@ -230,7 +230,7 @@ var mutations = []mutation{
 	},
 	{
 		"grant not lengthened", "a granted hold is not lengthened",
-		"h.next = lengthening(now, until, h.lock.reg.transport.lane(h.lock.key).trip())", "h.next = never",
+		"h.next = lengthening(now, until, h.lock.reg.transport.lane(h.lock.key).trip())", "h.next = clock.Never",
 		"TestQueueOutcomes",
 	},
 	{
@@ -250,7 +250,7 @@ var mutations = []mutation{
 	},
 	{
 		"found hold lost", "a hold that was found is lost with its own message",
-		"a.hold.awaitMessage(a.lock.reg.clock.now().add(plus(a.lock.reg.acknowledging(), suspicion)))", "a.hold.awaitMessage(0)",
+		"a.hold.awaitMessage(a.lock.reg.clock.Now().Add(clock.Plus(a.lock.reg.acknowledging(), suspicion)))", "a.hold.awaitMessage(0)",
 		"TestQueueOutcomes",
 	},
 	{

@@ -1,4 +1,4 @@
-package lockregistry
+package clock
 
 import (
 	"testing"
@@ -28,7 +28,7 @@ func TestBackoff(t *testing.T) {
 	} {
 		least, most := time.Hour, time.Duration(0)
 		for range 2000 {
-			pause := backoff(c.failed, c.lease)
+			pause := Backoff(c.failed, c.lease)
 			least, most = min(least, pause), max(most, pause)
 		}
 		require.LessOrEqual(t, most, c.most, c)

@@ -1,4 +1,4 @@
-package lockregistry
+package clock
 
 import (
 	"math/rand/v2"
@@ -10,10 +10,10 @@ const (
 	mostPause  = time.Second
 )
 
-// backoff is the pause before something that has failed so often in a row is tried again: 50 ms, then twice as long each
+// Backoff is the pause before something that has failed so often in a row is tried again: 50 ms, then twice as long each
 // time, but never longer than a second nor than a tenth of the lease that is at stake. Up to a quarter of it is left to
 // chance, so that many calls that failed together do not come back together.
-func backoff(failed int, lease time.Duration) time.Duration {
+func Backoff(failed int, lease time.Duration) time.Duration {
 	pause := firstPause << min(max(failed-1, 0), 5)
 	pause = max(min(pause, mostPause, lease/10), time.Millisecond)
 	return pause - rand.N(pause/4+1) //nolint:gosec // no secret
