@@ -379,30 +379,42 @@ func (b *bundle) slots() (groups []*slotful) {
 	return groups
 }
 
-// try asks Redis once for the locks of a slot. An answer that comes late is not believed: a master that is none any more may
-// have given it.
+// try asks Redis once for the locks of a slot. An answer that comes late is confirmed: a master that is none any more may have
+// given it.
 func (s *slotful) try(b *bundle) {
 	bids := make([]bid, len(s.tries))
 	for i, a := range s.tries {
 		bids[i] = a.bid(wish{})
 	}
 	first := s.tries[0]
+	p := first.patience(b.deadline)
+	p.asks = nil
+	if s.err = first.tooFar(&p); s.err != nil {
+		return
+	}
 	c := first.lock.kind.layout.obtainAll(bids)
 	c.vain = true
 	b.reg.demand(&c, func(_ *call, result rueidis.RedisResult) bool {
 		_, taken, err := readTokens(result, len(bids))
 		return err == nil && taken == 0
 	})
-	p := first.patience(b.deadline)
-	p.asks = nil
 	reply := b.reg.transport.do(&p, &c)
 	tokens, taken, err := readTokens(reply.RedisResult, len(bids))
+	for p.since = reply.sent; reply.late && err == nil && taken > 0; { // a server may have said so that is the master no more
+		if left := b.reg.timeLeft(&p); left <= 0 || first.ctx.Err() != nil {
+			taken, err = 0, errLate
+			break
+		}
+		reply = b.reg.transport.do(&p, &c)
+		tokens, taken, err = readTokens(reply.RedisResult, len(bids))
+	}
 	granted := err == nil && taken == 0
 	switch {
 	case granted && reply.short != nil: // the master has it
 		err = reply.short
 	case granted && reply.late:
-		err = errLate
+		s.confirm(b, tokens, reply.doubtful)
+		return
 	}
 	for i, a := range s.tries {
 		switch {
@@ -429,6 +441,29 @@ func (s *slotful) try(b *bundle) {
 		s.at, s.err = max(0, min(taken, len(s.locks))-1), classified(err)
 	case !granted:
 		s.at, s.err = min(taken, len(s.locks))-1, errBusy
+	}
+}
+
+// confirm makes sure of grants whose answer came late, each as that of a single lock.
+func (s *slotful) confirm(b *bundle, tokens []uint64, doubtful bool) {
+	errs, places := make([]error, len(s.tries)), make(chan struct{}, mostTogether)
+	var all sync.WaitGroup
+	for i, a := range s.tries {
+		places <- struct{}{}
+		all.Go(func() {
+			a.hold.draw(tokens[i])
+			errs[i] = a.confirmGrant(b.deadline, doubtful)
+			<-places
+		})
+	}
+	all.Wait()
+	for i, err := range errs {
+		if err != nil && s.err == nil {
+			s.at, s.err = i, classified(err)
+		}
+	}
+	if ctx := s.tries[0].ctx; s.err != nil && ctx.Err() != nil {
+		s.err = explain(ended(ctx), s.err)
 	}
 }
 

@@ -62,6 +62,7 @@ type attempt struct {
 	sent  bool            // a try has begun
 	asked bool            // and one has ended
 	cut   bool            // the last one has not, because ctx ended
+	again bool            // the last one was told late that the lock is taken
 	won   bool            // the hold is granted
 	as    owner           // for whom; set only where several are obtained at once
 	began clock.Instant   // when the last one was sent
@@ -389,7 +390,30 @@ func (a *attempt) try(w wish, quick bool, deadline clock.Instant) error {
 	var c call
 	a.prepare(&c, w, quick)
 	reply := a.lock.reg.transport.do(&p, &c)
-	return a.judge(&c, &reply, deadline)
+	err := a.judge(&c, &reply, deadline)
+	if a.again && !a.cut { // on a stack that those do not need which were answered in time
+		return a.askAgain(&p, w, quick, deadline)
+	}
+	return err
+}
+
+// askAgain is for when a server said late that the lock is taken: it may be the master no more.
+//
+//go:noinline
+func (a *attempt) askAgain(p *patience, w wish, quick bool, deadline clock.Instant) (err error) {
+	for p.since = a.began; a.again; {
+		if err = a.tooFar(p); err != nil {
+			return err
+		}
+		var c call
+		a.prepare(&c, w, quick)
+		reply := a.lock.reg.transport.do(p, &c)
+		err = a.judge(&c, &reply, deadline)
+		if a.cut || a.lock.reg.timeLeft(p) <= 0 {
+			break
+		}
+	}
+	return err
 }
 
 // tooFar is why nothing is sent, if so, because the server is far away: the lease is too short to be of use, or the answer
@@ -401,10 +425,7 @@ func (a *attempt) tooFar(p *patience) error {
 	if lease := a.hold.lease.length; lease < trip.shortest() {
 		return shortLeaseError{lease, trip}
 	}
-	left := p.limit
-	if deadline, ok := a.ctx.Deadline(); ok {
-		left = min(left, reg.clock.Now().Until(reg.clock.At(deadline)))
-	}
+	left := reg.timeLeft(p)
 	if !trip.useless(left) {
 		return nil
 	}
@@ -415,16 +436,8 @@ func (a *attempt) tooFar(p *patience) error {
 //
 //go:noinline
 func (a *attempt) outwait(left time.Duration, t trip) error {
-	end := time.NewTimer(left)
-	defer end.Stop()
-	select {
-	case <-a.ctx.Done():
-	case <-end.C:
-		if deadline, ok := a.ctx.Deadline(); ok && a.lock.reg.clock.Now() >= a.lock.reg.clock.At(deadline) {
-			<-a.ctx.Done() // its own timer is about to fire
-		}
-	case <-a.lock.reg.closed:
-		return ErrClosed
+	if err := a.lock.reg.outwait(a.ctx, left); err != nil {
+		return err
 	}
 	failure := outage{tooLittleTimeError{t}}
 	if !a.asked { // else something is known of the lock
@@ -435,6 +448,34 @@ func (a *attempt) outwait(left time.Duration, t trip) error {
 	}
 	a.cut = true
 	return explain(ended(a.ctx), a.failure)
+}
+
+// timeLeft is how much of its time a call has left that is about to send a command.
+func (r *Registry) timeLeft(p *patience) time.Duration {
+	now, left := r.clock.Now(), p.limit
+	if p.since != 0 {
+		left = now.Until(p.since.Add(p.limit))
+	}
+	if deadline, ok := p.ctx.Deadline(); ok {
+		left = min(left, now.Until(r.clock.At(deadline)))
+	}
+	return left
+}
+
+// outwait waits for the end of a call that sends nothing. It fails when the registry is closed first.
+func (r *Registry) outwait(ctx context.Context, left time.Duration) error {
+	end := time.NewTimer(left)
+	defer end.Stop()
+	select {
+	case <-ctx.Done():
+	case <-end.C:
+		if deadline, ok := ctx.Deadline(); ok && r.clock.Now() >= r.clock.At(deadline) {
+			<-ctx.Done() // its own timer is about to fire
+		}
+	case <-r.closed:
+		return ErrClosed
+	}
+	return nil
 }
 
 //go:noinline
@@ -449,8 +490,8 @@ func (a *attempt) prepare(c *call, w wish, quick bool) {
 //
 //go:noinline
 func (a *attempt) judge(c *call, reply *answer, deadline clock.Instant) (err error) {
-	l, h, came := a.lock, a.hold, reply.came
-	a.began = reply.sent
+	h, came := a.hold, reply.came
+	a.began, a.again = reply.sent, false
 	a.at, err = c.decode(reply.RedisResult)
 	h.draw(a.at.token)
 	switch {
@@ -458,11 +499,12 @@ func (a *attempt) judge(c *call, reply *answer, deadline clock.Instant) (err err
 		err = a.giveBack(reply.short) // mutant: short grant
 	case err != nil || !reply.late: // mutant: late grant believed
 	case a.at.granted:
-		a.began, a.at.granted, err = a.confirm(deadline, reply.doubtful)
-		came = l.reg.clock.Now()
-		h.late = h.late || !a.at.granted // whatever the answer: the key may be there
+		if err = a.confirmGrant(deadline, reply.doubtful); err == nil {
+			return nil
+		}
+		a.at.granted = false
 	case a.at.state != "": // a server may have said so that is the master no more
-		err = errLate
+		err, a.again = errLate, true
 	}
 	if a.at.granted && h.grant(a.began, came) {
 		a.win(a.began)
@@ -476,7 +518,7 @@ func (a *attempt) judge(c *call, reply *answer, deadline clock.Instant) (err err
 		return a.explained(ended(a.ctx))
 	}
 	a.asked, a.failure = true, classified(err)
-	if a.cut = reply.short != nil && a.ctx.Err() != nil; a.cut {
+	if a.cut = err != nil && (reply.short != nil || reply.late) && a.ctx.Err() != nil; a.cut {
 		return a.explained(ended(a.ctx))
 	}
 	return a.failure
@@ -508,6 +550,21 @@ func (a *attempt) patience(deadline clock.Instant) patience {
 		}
 	}
 	return p
+}
+
+// confirmGrant makes sure of a grant whose answer came late, and has the hold count from then.
+func (a *attempt) confirmGrant(deadline clock.Instant, doubtful bool) error {
+	h := a.hold
+	sent, granted, err := a.confirm(deadline, doubtful)
+	if granted && h.grant(sent, a.lock.reg.clock.Now()) {
+		a.win(sent)
+		return nil
+	}
+	h.late = true // whatever the answer: the key may be there
+	if granted {
+		return errLate
+	}
+	return err
 }
 
 // confirm makes sure of a grant whose answer came late: it renews the hold by a command that is sent after that. The hold

@@ -816,16 +816,43 @@ func (h *hold) exceed(l *lease) {
 // longestEver is the longest lease that was ever asked for. The caller holds the mutex.
 func (h *hold) longestEver() time.Duration { return max(h.lease.length, h.extra().most) }
 
-// renew sets the lease anew, now. When the answer comes late it does so once more, to be sure.
+// renew sets the lease anew, now. When the answer comes late it does so once more, to be sure, until the call's time is over.
 func (h *hold) renew(ctx context.Context, l *lease) error {
-	err := h.renewOnce(ctx, l)
-	if errors.Is(err, errLate) {
-		err = h.renewOnce(ctx, l)
+	reg := h.lock.reg
+	p := reg.patience(ctx, reg.transport.lane(h.lock.key))
+	p.since = reg.clock.Now()
+	for {
+		if err := h.tooFar(&p); err != nil {
+			return err
+		}
+		if err := h.renewOnce(&p, l); !errors.Is(err, errLate) || reg.timeLeft(&p) <= 0 || ctx.Err() != nil {
+			return err
+		}
 	}
-	return err
 }
 
-func (h *hold) renewOnce(ctx context.Context, l *lease) error {
+// tooFar is why a renewal is not sent, if so: its answer would come when the call is over. The call waits for its end then.
+func (h *hold) tooFar(p *patience) error {
+	reg := h.lock.reg
+	trip, left := reg.transport.lane(h.lock.key).trip(), reg.timeLeft(p)
+	if !trip.useless(left) || p.ctx.Err() != nil || !h.valid() { // of which it is to tell at once
+		return nil
+	}
+	if err := reg.outwait(p.ctx, left); err != nil {
+		return err
+	}
+	if !h.valid() {
+		return withEnd(p.ctx, h.lostError())
+	}
+	failure := outage{tooLittleTimeError{trip}}
+	if p.ctx.Err() == nil {
+		return failure
+	}
+	return explain(ended(p.ctx), failure)
+}
+
+func (h *hold) renewOnce(p *patience, l *lease) error {
+	ctx := p.ctx
 	stopped := ctx.Err() != nil // not under the mutex: a context may be of any type
 	h.mu.Lock()
 	if !h.fresh() {
@@ -844,11 +871,9 @@ func (h *hold) renewOnce(ctx context.Context, l *lease) error {
 	r.chosen = chosen
 	h.unlockPlanned()
 
-	reg := h.lock.reg
 	c := r.call()
-	p := reg.patience(ctx, reg.transport.lane(c.key))
 	p.lease = l.length
-	reply := reg.transport.do(&p, &c)
+	reply := h.lock.reg.transport.do(p, &c)
 	n, err := confirmed(reply.RedisResult)
 	if err == nil {
 		err = reply.short // mutant: short renewal

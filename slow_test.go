@@ -330,3 +330,164 @@ func TestLock_UnderWayWhenTheLinkBecomesSlow(t *testing.T) {
 		})
 	}
 }
+
+// lateWorld runs a test in fake time with a registry that has just learned how near its server is.
+func lateWorld(t *testing.T, test func(w *world, f *flaky, r *lockregistry.Registry)) {
+	t.Helper()
+	fakeWorld(t, func(w *world) {
+		f := w.flaky()
+		r := f.registry()
+		w.known(r)
+		test(w, f, r)
+	})
+}
+
+// That a lock is taken is asked again when a server said so late.
+func TestLock_TakenByALateAnswer(t *testing.T) {
+	lateWorld(t, func(w *world, f *flaky, r *lockregistry.Registry) {
+		other := w.registry().Obtain("42")
+		w.lock(other, lockregistry.TTL(time.Hour))
+		for name, call := range map[string]func() error{
+			"TryLock": func() error {
+				ok, err := r.Obtain("42").TryLock(w.Context())
+				require.False(w, ok)
+				return err
+			},
+			"AcquireAll": func() error {
+				_, err := r.AcquireAll(w.Context(), []string{"41", "42"}, lockregistry.NoWait())
+				w.fails(err, lockregistry.ErrTimeout, "acquire", theKey)
+				return nil
+			},
+		} {
+			w.pass(time.Minute) // no server is suspect any more
+			w.known(r)
+			f.next("obtain", slow(late))
+			start := time.Now()
+			require.NoError(w, call(), name)
+			require.Equal(w, late, time.Since(start), name)
+		}
+		require.True(w, w.free("orders:41"))
+		w.unlock(other)
+	})
+}
+
+// So is what a server granted late.
+func TestAcquireAll_ALateGrantIsConfirmed(t *testing.T) {
+	lateWorld(t, func(w *world, f *flaky, r *lockregistry.Registry) {
+		renewals := f.count("renew")
+		f.next("obtain", slow(late))
+		start := time.Now()
+		h, err := r.AcquireAll(w.Context(), []string{"a", "b"}, lockregistry.NoWait(), lockregistry.TTL(10*time.Second))
+		require.NoError(w, err)
+		require.Equal(w, late, time.Since(start))
+		require.Equal(w, 2, f.count("renew")-renewals)
+		require.Equal(w, 10*time.Second, w.pttl("orders:a"), "it counts from then")
+		w.released(h)
+		w.awaitGone("orders:a")
+		w.awaitGone("orders:b")
+	})
+}
+
+// One that is not confirmed is none, of neither.
+func TestAcquireAll_ALateGrantThatIsNotConfirmed(t *testing.T) {
+	for name, what := range map[string]fate{
+		"the key is another's": {lost: true, reply: ":0\r\n"}, "no answer": silence, "refused": refused(loading),
+	} {
+		t.Run(name, func(t *testing.T) {
+			lateWorld(t, func(w *world, f *flaky, r *lockregistry.Registry) {
+				f.next("obtain", slow(late))
+				f.next("renew", what)
+				_, err := r.AcquireAll(w.Context(), []string{"a", "b"}, lockregistry.NoWait(), lockregistry.TTL(time.Hour))
+				require.ErrorIs(w, err, lockregistry.ErrUnavailable)
+				w.awaitGone("orders:a")
+				w.awaitGone("orders:b")
+			})
+		})
+	}
+}
+
+// The time of a call whose context ends while it confirms is over: its error says so.
+func TestAcquireAll_EndsWhileItConfirms(t *testing.T) {
+	for name, call := range map[string]func(context.Context, *lockregistry.Registry) error{
+		"AcquireAll": func(ctx context.Context, r *lockregistry.Registry) error {
+			_, err := r.AcquireAll(ctx, []string{"a", "b"}, lockregistry.NoWait())
+			return err
+		},
+		"TryLock": func(ctx context.Context, r *lockregistry.Registry) error {
+			_, err := r.Obtain("a").TryLock(ctx)
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			lateWorld(t, func(w *world, f *flaky, r *lockregistry.Registry) {
+				f.next("obtain", slow(late))
+				f.all("renew", silence)
+				ctx, cancel := context.WithTimeout(w.Context(), time.Second)
+				defer cancel()
+				start := time.Now()
+				err := call(ctx, r)
+				require.ErrorIs(w, err, lockregistry.ErrUnavailable)
+				require.ErrorIs(w, err, context.DeadlineExceeded)
+				require.Equal(w, time.Second, time.Since(start))
+				w.awaitGone("orders:a")
+				w.awaitGone("orders:b")
+			})
+		})
+	}
+}
+
+// A call that could not have its answer in time sends nothing.
+func TestAcquireAll_ShorterThanARoundTrip(t *testing.T) {
+	eachTrip(t, func(w *world, trip time.Duration, registry func(...lockregistry.Option) *lockregistry.Registry) {
+		r := registry()
+		for _, opts := range [][]lockregistry.LockOption{nil, {lockregistry.NoWait()}} {
+			ctx, cancel := context.WithTimeout(w.Context(), trip*9/10)
+			begun := time.Now()
+			_, err := r.AcquireAll(ctx, []string{"42", "43"}, opts...)
+			w.fails(err, lockregistry.ErrUnavailable, "acquire", theKey, context.DeadlineExceeded)
+			require.ErrorContains(w, err, "a round trip to Redis takes")
+			require.Equal(w, trip*9/10, time.Since(begun))
+			cancel()
+		}
+		w.pass(2 * trip)
+		require.Equal(w, "0", w.keys(), "nothing was sent")
+	})
+}
+
+func TestRenew_ShorterThanARoundTrip(t *testing.T) {
+	eachTrip(t, func(w *world, trip time.Duration, registry func(...lockregistry.Option) *lockregistry.Registry) {
+		l := registry().Obtain("42")
+		w.lock(l, lockregistry.TTL(time.Minute))
+		ctx, cancel := context.WithTimeout(w.Context(), trip*9/10)
+		defer cancel()
+		begun := time.Now()
+		err := l.Renew(ctx, time.Hour)
+		w.fails(err, lockregistry.ErrUnavailable, "renew", theKey, context.DeadlineExceeded)
+		require.ErrorContains(w, err, "a round trip to Redis takes")
+		require.Equal(w, trip*9/10, time.Since(begun))
+		w.pass(2 * trip)
+		require.Less(w, w.pttl(theKey), time.Minute, "nothing was sent")
+		require.True(w, l.IsHeld())
+		w.unlock(l)
+	})
+}
+
+// Renew goes on asking for as long as answers are late.
+func TestRenew_WhenTheLinkBecomesSlow(t *testing.T) {
+	for _, trip := range trips {
+		t.Run(trip.String(), func(t *testing.T) {
+			fakeWorld(t, func(w *world) {
+				dial, d := w.far(time.Millisecond)
+				r := w.registryOn(w.clientWith(dial))
+				w.known(r)
+				l := r.Obtain("42")
+				w.lock(l, lockregistry.TTL(time.Minute))
+				d.set(trip)
+				require.NoError(w, l.Renew(w.Context(), time.Hour))
+				require.Greater(w, w.pttl(theKey), time.Minute)
+				w.pass(time.Minute)
+				w.unlock(l)
+			})
+		})
+	}
+}
