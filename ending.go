@@ -28,7 +28,8 @@ type ending struct {
 	over       bool               // the parent has ended; guarded by the hold's mutex, as what follows
 	pass       func()             // ends the context as its parent has ended; nil where package context does; see tied
 	listened   weak.Pointer[byte] // its channel, once the Context is nil; see loosen
-	prev, next *ending            // nil when it is in no ring
+	lent       weak.Pointer[lentContext]
+	prev, next *ending // nil when it is in no ring
 }
 
 // unending is a context that never ends, by the word of its type: package context asks no other one.

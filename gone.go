@@ -2,6 +2,7 @@ package lockregistry
 
 import (
 	"bytes"
+	"log/slog"
 	"runtime"
 	"strconv"
 	"time"
@@ -29,6 +30,11 @@ func (s *scheduler) lookForGone() {
 		pause = max(pause, goneShare*began.Until(s.reg.clock.Now()))
 		if living != nil {
 			strandGone(suspects, living)
+		} else {
+			s.blind.Do(func() {
+				s.reg.journal.log(slog.LevelWarn, "goroutines that have ended without Unlock are not looked for: there are too many",
+					slog.Int("goroutines", runtime.NumGoroutine()), slog.Int("limit", s.most))
+			})
 		}
 	}
 	s.mu.Lock()
@@ -46,7 +52,7 @@ func (s *scheduler) suspects() (all []stranded) {
 			continue
 		}
 		for _, o := range h.lock.half().owned() {
-			if o.isGoroutine() && !h.isStranded(o) {
+			if o.isGoroutine() && !h.isStranded(o) && !h.lock.lent(o) {
 				all = append(all, stranded{h, o})
 			}
 		}
@@ -65,7 +71,7 @@ func (h *hold) mayBeLeft() bool {
 //
 // Such a goroutine may have unlocked before it ended, and another owner may have the hold by now. So it is asked here whether the
 // hold is still the goroutine's: if it is, it stays so until it is lost, since no call comes from a goroutine that has ended, and
-// the others that may unlock for it have the context of Lock.Context, or have nested in the hold: then it is left alone. A
+// the others that may unlock for it can reach a context of Lock.Context, or have nested in the hold: then it is left alone. A
 // goroutine that does either only from now on, with a context of Do that has outlived it, finds that the hold is lost with
 // its lease; and when it unlocks sooner, and hands the hold over, adopt undoes this.
 func strandGone(suspects []stranded, living map[owner]bool) {

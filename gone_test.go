@@ -2,6 +2,7 @@ package lockregistry_test
 
 import (
 	"context"
+	"runtime"
 	"testing"
 	"time"
 
@@ -75,8 +76,8 @@ func TestAGoroutineThatIsGone(t *testing.T) {
 
 // A hold is not left behind while its owner can unlock, or another goroutine can for it.
 func TestAHoldThatIsNotLeftBehind(t *testing.T) {
-	for name, hold := range map[string]func(w *world, r *lockregistry.Registry) (unlock func() error){
-		"its goroutine sleeps": func(w *world, r *lockregistry.Registry) func() error {
+	for name, hold := range map[string]func(w *world, r *lockregistry.Registry, log *journal) (unlock func() error){
+		"its goroutine sleeps": func(w *world, r *lockregistry.Registry, _ *journal) func() error {
 			g, l := w.goroutine(), r.Obtain("42")
 			require.NoError(w, g.lock(l))
 			woken := g.start(func() error {
@@ -88,12 +89,12 @@ func TestAHoldThatIsNotLeftBehind(t *testing.T) {
 				return g.unlock(l)
 			}
 		},
-		"NewOwner": func(w *world, r *lockregistry.Registry) func() error {
+		"NewOwner": func(w *world, r *lockregistry.Registry, _ *journal) func() error {
 			ctx, l := lockregistry.NewOwner(w.Context()), r.Obtain("42")
 			require.NoError(w, <-lockElsewhere(l, ctx))
 			return func() error { return l.Unlock(ctx) }
 		},
-		"Acquire": func(w *world, r *lockregistry.Registry) func() error {
+		"Acquire": func(w *world, r *lockregistry.Registry, _ *journal) func() error {
 			h := elsewhere(func() *lockregistry.Hold {
 				h, err := r.Acquire(w.Context(), "42")
 				if err != nil {
@@ -103,7 +104,7 @@ func TestAHoldThatIsNotLeftBehind(t *testing.T) {
 			})
 			return func() error { return h.Release(w.Context()) }
 		},
-		"the context of Lock.Context": func(w *world, r *lockregistry.Registry) func() error {
+		"the context of Lock.Context": func(w *world, r *lockregistry.Registry, _ *journal) func() error {
 			l := r.Obtain("42")
 			ctx := elsewhere(func() context.Context {
 				w.lock(l)
@@ -111,7 +112,29 @@ func TestAHoldThatIsNotLeftBehind(t *testing.T) {
 			})
 			return func() error { return l.Unlock(ctx) }
 		},
-		"a call that nests outlives Do": func(w *world, r *lockregistry.Registry) func() error {
+		"a child of the context of Lock.Context": func(w *world, r *lockregistry.Registry, _ *journal) func() error {
+			l := r.Obtain("42")
+			ctx := elsewhere(func() context.Context {
+				parent, cancel := context.WithCancel(w.Context())
+				defer cancel()
+				w.lock(l)
+				return context.WithoutCancel(l.Context(parent))
+			})
+			return func() error { return l.Unlock(ctx) }
+		},
+		"Lock.Context within Do": func(w *world, r *lockregistry.Registry, _ *journal) func() error {
+			l := r.Obtain("42")
+			var within context.Context
+			require.NoError(w, elsewhere(func() error {
+				w.lock(l)
+				return r.Do(w.Context(), "42", func(ctx context.Context) error {
+					within = l.Context(context.WithValue(ctx, valueKey{}, "a"))
+					return nil
+				})
+			}))
+			return func() error { return l.Unlock(within) }
+		},
+		"a call that nests outlives Do": func(w *world, r *lockregistry.Registry, _ *journal) func() error {
 			l := r.Obtain("42")
 			var within context.Context
 			require.NoError(w, elsewhere(func() error {
@@ -122,24 +145,80 @@ func TestAHoldThatIsNotLeftBehind(t *testing.T) {
 			}))
 			return func() error { return l.Unlock(within) }
 		},
-		"there are too many goroutines to look at": func(w *world, r *lockregistry.Registry) func() error {
+		"there are too many goroutines to look at": func(w *world, r *lockregistry.Registry, log *journal) func() error {
 			lockregistry.ManyGoroutines(r)
 			leaves(w, r, r.Obtain("42"))
-			return func() error { return nil }
+			return func() error {
+				require.Len(w, log.lines("are not looked for", "limit="), 1)
+				return nil
+			}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			fakeWorld(t, func(w *world) {
 				var log journal
 				r := w.registry(log.option(), lockregistry.WithRenewal(), lockregistry.WithExpiry(time.Second))
-				unlock := hold(w, r)
-				w.pass(5 * time.Minute)
+				unlock := hold(w, r, &log)
+				for range 5 {
+					runtime.GC()
+					w.pass(time.Minute)
+				}
 				require.True(w, r.Obtain("42").IsHeld())
 				require.NoError(w, unlock())
 				require.Empty(w, log.lines(ended))
 				require.Empty(w, log.lines("lock lost"))
 			})
 		})
+	}
+}
+
+// A goroutine that has made contexts of its hold is gone when nobody can unlock with one of them any more.
+func TestLock_ContextsOfAGoroutineThatIsGone(t *testing.T) {
+	for name, work := range map[string]func(w *world, l *lockregistry.Lock, ctx context.Context){
+		"one": func(*world, *lockregistry.Lock, context.Context) {},
+		"several": func(w *world, l *lockregistry.Lock, _ context.Context) {
+			l.Context(context.WithValue(context.Background(), valueKey{}, "a"))
+			l.Context(w.Context())
+		},
+		"a call that has nested": func(w *world, l *lockregistry.Lock, ctx context.Context) {
+			require.NoError(w, l.Lock(ctx))
+			require.NoError(w, l.Unlock(ctx))
+		},
+		"another goroutine has nested": func(w *world, l *lockregistry.Lock, ctx context.Context) {
+			require.NoError(w, <-lockElsewhere(l, ctx))
+			require.NoError(w, l.Unlock(ctx))
+		},
+		"another one's": func(w *world, _ *lockregistry.Lock, ctx context.Context) {
+			other := w.registry().Obtain("another")
+			require.NoError(w, other.Lock(ctx))
+			other.Context(ctx)
+			require.NoError(w, other.Unlock(ctx))
+		},
+	} {
+		for kind, of := range leftBehind {
+			t.Run(name+" "+kind, func(t *testing.T) {
+				fakeWorld(t, func(w *world) {
+					const lease = time.Second
+					var log journal
+					r := w.registry(log.option(), lockregistry.WithRenewal(), lockregistry.WithExpiry(lease))
+					elsewhere(func() (recovered any) { // as a handler of net/http does
+						defer func() { recovered = recover() }()
+						request, end := context.WithCancel(w.Context())
+						defer end()
+						l := of(r)
+						w.lock(l)
+						work(w, l, l.Context(request))
+						panic("a handler's")
+					})
+					for began := time.Now(); len(log.lines(ended, theKey)) == 0; w.pass(lease) {
+						require.Less(w, time.Since(began), 2*time.Minute)
+						runtime.GC()
+					}
+					w.pass(2 * lease)
+					require.True(w, w.free(theKey))
+				})
+			})
+		}
 	}
 }
 

@@ -134,7 +134,7 @@ func (l *Lock) Renew(ctx context.Context, ttl time.Duration) error {
 func (l *Lock) Context(parent context.Context) context.Context {
 	ctx := l.context(parent)
 	if t := carriedBy(ctx).tenureOf(l.reg.cache.current(l)); t != nil {
-		t.lent.Store(true)
+		return t.lend(ctx)
 	}
 	return ctx
 }

@@ -18,12 +18,13 @@ import (
 //
 // A hold's mutex may be held while the scheduler's is taken, never the other way round.
 type scheduler struct {
-	reg  *Registry
-	fake bool          // time is that of a test, see strand
-	most int           // with more goroutines none is looked for that is gone; see gone.go
-	wake chan struct{} // has room for one
-	quit chan struct{}
-	done sync.WaitGroup
+	reg   *Registry
+	fake  bool          // time is that of a test, see strand
+	most  int           // with more goroutines none is looked for that is gone; see gone.go
+	blind sync.Once     // tells that in the log
+	wake  chan struct{} // has room for one
+	quit  chan struct{}
+	done  sync.WaitGroup
 
 	mu       sync.Mutex
 	holds    dueHeap[*hold]

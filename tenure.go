@@ -2,8 +2,10 @@ package lockregistry
 
 import (
 	"context"
+	"runtime"
 	"sync"
 	"sync/atomic"
+	"weak"
 )
 
 // tenure is the time for which an owner has a hold: from its first Lock to its last Unlock. A hold can have several, since
@@ -18,7 +20,11 @@ type tenure struct {
 	hold  *hold
 	token uint64 // the owner's
 	ended atomic.Bool
-	lent  atomic.Bool // another goroutine may unlock for the owner, with a context of Lock.Context or since it nests
+
+	// Another goroutine may unlock for the owner with a context of Lock.Context, of which so many are reachable; or since it
+	// nests with another one.
+	contexts atomic.Int32
+	nested   atomic.Bool
 }
 
 // lasts tells whether the owner still has the hold.
@@ -79,8 +85,46 @@ func (l *Lock) exit(o owner) (departure, loss) {
 	return how, why
 }
 
+// lentContext is what Lock.Context makes for a goroutine. Whoever can reach it can unlock.
+type lentContext struct {
+	*ending
+	tenure *tenure
+}
+
+// lends is the key under which one finds itself.
+type lends struct{ tenure *tenure }
+
+func (c *lentContext) Value(key any) any {
+	if key == (lends{c.tenure}) {
+		return c
+	}
+	return c.ending.Value(key)
+}
+
+// lend makes such a context of one that carries the tenure, unless it is one.
+func (t *tenure) lend(ctx context.Context) context.Context {
+	if !t.owner.isGoroutine() || ctx.Value(lends{t}) != nil {
+		return ctx
+	}
+	e, ok := ctx.(*ending)
+	if !ok { // a child of one of Do, of which each would be another one
+		t.nested.Store(true)
+		return ctx
+	}
+	t.hold.mu.Lock()
+	defer t.hold.mu.Unlock()
+	if c := e.lent.Value(); c != nil {
+		return c
+	}
+	c := &lentContext{e, t}
+	t.contexts.Add(1)
+	runtime.AddCleanup(c, func(t *tenure) { t.contexts.Add(-1) }, t)
+	e.lent = weak.Make(c)
+	return c
+}
+
 // lent tells whether another goroutine may unlock for an owner. The context of Do is not for that by itself: Do unlocks what it
-// has locked.
+// has locked. A call that is about to unlock may have let go of its context already; it ends the tenure all the same.
 func (l *Lock) lent(o owner) bool {
 	s := l.tenures.Load()
 	if s == nil {
@@ -89,7 +133,7 @@ func (l *Lock) lent(o owner) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t := s.of[o]
-	return t != nil && t.lent.Load()
+	return t != nil && t.lasts() && (t.nested.Load() || t.contexts.Load() > 0)
 }
 
 // ownerIn is the owner that a call with ctx acts as, when it is about a hold that is there.
@@ -113,10 +157,11 @@ func (l *Lock) carry(parent context.Context, o owner, h *hold) (ctx context.Cont
 
 // nest locks once more for the owner of a tenure, unless the tenure is over: then it does nothing and reports false.
 func (l *Lock) nest(ctx context.Context, t *tenure, q request) (nested bool, err error) {
-	s := l.tenures.Load() // the tenure is one of them
+	lent := ctx.Value(lends{t}) != nil // and it is needed to unlock
+	s := l.tenures.Load()              // the tenure is one of them
 	s.mu.Lock()
-	if nested = t.lasts() && l.half().nest(t.owner); nested {
-		t.lent.Store(true)
+	if nested = t.lasts() && l.half().nest(t.owner); nested && !lent {
+		t.nested.Store(true)
 	}
 	s.mu.Unlock()
 	if !nested {
