@@ -203,7 +203,9 @@ func (l *Lock) IsHeld() bool {
 	return h != nil && h.valid()
 }
 
-func (l *Lock) fail(op string, err error) error { return &LockError{Op: op, Key: l.key, Err: err} }
+func (l *Lock) fail(op string, err error) error {
+	return &LockError{Op: op, Key: l.key, Err: l.reg.transport.lane(l.key).unsupported(err)}
+}
 
 var (
 	errNilContext = errors.New("the context is nil")

@@ -2,6 +2,7 @@ package lockregistry
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -137,6 +138,24 @@ func (t trip) String() string {
 		return fmt.Sprintf("a round trip to Redis takes %v or more, which is not supported", farthest)
 	}
 	return fmt.Sprintf("a round trip to Redis takes %v", t.base.Round(time.Millisecond/10))
+}
+
+// farError: Redis did not answer in time, and is farther away than is supported.
+type farError struct {
+	error
+	trip trip
+}
+
+func (e farError) Error() string { return e.error.Error() + "; " + e.trip.String() }
+
+func (e farError) Unwrap() error { return e.error }
+
+// unsupported adds to an error of a command without an answer in time that the master is too far away, if it is.
+func (l *lane) unsupported(err error) error {
+	if trip := l.trip(); trip.far() && (errors.Is(err, errNoAnswer) || errors.Is(err, errNotSent) || errors.Is(err, errLate)) {
+		return farError{err, trip}
+	}
+	return err
 }
 
 // shortLeaseError: a lease is so short that it could be over before its owner has done anything.

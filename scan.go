@@ -37,7 +37,7 @@ func (r *Registry) Locks(ctx context.Context) iter.Seq2[LockInfo, error] {
 			}
 		}
 		if err := p.run(); err != nil && !errors.Is(err, errEnough) {
-			yield(LockInfo{}, &LockError{Op: "locks", Key: r.prefix + ":*", Err: err})
+			yield(LockInfo{}, &LockError{Op: "locks", Key: r.prefix + ":*", Err: r.transport.farthest().unsupported(err)})
 		}
 	}
 }

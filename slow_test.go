@@ -491,3 +491,31 @@ func TestRenew_WhenTheLinkBecomesSlow(t *testing.T) {
 		})
 	}
 }
+
+// Errors say when a server is farther away than is supported.
+func TestLock_AServerThatIsTooFarAway(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		dial, d := w.far(time.Millisecond)
+		r := w.registryOn(w.clientWith(dial), lockregistry.WithCommandTimeout(2*time.Second))
+		w.known(r)
+		l := r.Obtain("42")
+		const text = "; a round trip to Redis takes 1s or more, which is not supported"
+		d.set(3 * time.Second)
+		_, err := l.TryLock(w.Context())
+		w.unavailable(err, "trylock")
+		require.NotContains(w, err.Error(), text, "it is not known yet")
+		w.pass(15 * time.Second)
+		_, err = l.TryLock(w.Context())
+		w.unavailable(err, "trylock")
+		require.ErrorContains(w, err, text)
+		d.set(time.Millisecond)
+		w.pass(3 * time.Minute)
+		w.known(r)
+		d.set(time.Minute)
+		_, err = l.TryLock(w.Context())
+		w.unavailable(err, "trylock")
+		require.NotContains(w, err.Error(), text, "it is silent")
+		d.set(time.Millisecond)
+		w.pass(3 * time.Minute)
+	})
+}
