@@ -63,7 +63,8 @@ type replication struct {
 	acks     int           // replicas that have it
 	sent     clock.Instant // when the pipeline was
 	answered clock.Instant // when the server had answered
-	trusted  bool          // on a way that was chosen since the lane is wary
+	rumor    bool          // that this server is the master of the key is not certain
+	trusted  bool          // on a way that was made since the lane is wary
 	overdue  bool          // its time is over: it is settled with the answer
 	bySource bool          // the server does not know the script
 	asking   bool          // the slot is on its way to the server
@@ -229,7 +230,7 @@ func (t *transport) replicate(l *lane, e *replication) {
 		e.fail(errNotSent)
 		return
 	}
-	e.trusted = wary && owner.trusted
+	e.rumor = t.guide != nil && !owner.trusted
 	t.replicators.at(t, owner.address).add(l, e)
 }
 
@@ -282,7 +283,7 @@ func (r *replicator) begin(l *lane) {
 			l = r.transport.laneAt(r.address)
 		}
 		now := r.transport.clock.Now()
-		r.sender = &replicaSender{replicator: r, lane: l, since: now, trusted: r.address == "" && l.isWary(now)}
+		r.sender = &replicaSender{replicator: r, lane: l, since: now, trusted: l.address == r.address && l.isWary(now)}
 		r.senders++
 		go r.sender.run()
 	}
@@ -291,7 +292,7 @@ func (r *replicator) begin(l *lane) {
 // stale tells whether what comes is to go another way.
 func (s *replicaSender) stale() bool {
 	now := s.transport.clock.Now()
-	return s.since.Until(now) >= s.lane.trip().plus(senderFor) || s.address == "" && !s.trusted && s.lane.isWary(now)
+	return s.since.Until(now) >= s.lane.trip().plus(senderFor) || !s.trusted && s.lane.address == s.address && s.lane.isWary(now)
 }
 
 func (s *replicaSender) run() {
@@ -316,7 +317,7 @@ func (s *replicaSender) run() {
 	s.begin(s.lane)
 }
 
-// connect gets a connection that no other code uses; while the lane of a single server is wary, one made since. It may hang. What
+// connect gets a connection that no other code uses; while the lane is wary, one made since. It may hang. What
 // it gets after that may lead to a master that is none any more, and is not used.
 func (s *replicaSender) connect() (client rueidis.DedicatedClient, release func()) {
 	t := s.transport
@@ -363,7 +364,7 @@ func (s *replicaSender) take(client rueidis.DedicatedClient) bool {
 		if e.state == isWritten {
 			continue
 		}
-		e.state, e.sent, e.trusted = isSent, now, e.trusted || s.trusted
+		e.state, e.sent, e.trusted = isSent, now, s.trusted && !e.rumor
 		if e.asking {
 			s.push(client.B().Arbitrary("ASKING").Build(), nil)
 		}

@@ -35,8 +35,8 @@ import (
 // it. Until it is demoted it answers everything, as a master, on the connections that it has. So what comes late is not
 // believed, and while a lane is wary its commands go over a connection made since, and over no other: the client's address,
 // or its Sentinels, lead that one to the new master. Where the server has been slow all the time, answers on that
-// connection are believed although they take long. In a cluster, commands on a wary lane go to the node that most nodes say is
-// the master; see guide. There a connection that breaks makes the lane wary, too.
+// connection are believed although they take long. In a cluster, commands on a wary lane go over one to the node that most nodes say
+// is the master; see guide. There a connection that breaks makes the lane wary, too.
 //
 // On a calm lane of a single server, commands that come one at a time go over a connection of their own, see private, and
 // where there are many at a time, they go together, see coalescer. Both are dropped when the lane becomes wary.
@@ -604,7 +604,7 @@ type sending struct {
 	begun   atomic.Int64  // the same, once it has; from then on lane and sent do not change
 	trip    trip          // what was known of the way before the answer
 	excused bool          // see limit.excuses
-	trusted bool          // on a way that was made since the lane is wary
+	trusted bool          // on a way that was made since the lane is wary, or to another master
 	plain   bool          // over the client's own connections, also when the lane is wary
 }
 
@@ -720,12 +720,12 @@ func (l *lane) carryOut(e *sending) {
 	e.sent, e.lane = t.clock.Now(), l
 	switch {
 	case e.plain:
-		if node := t.client.Nodes()[l.address]; l.address != "" && node != nil {
+		if node := l.client(); node != nil {
 			way = node
 		}
 	case t.guide == nil && l.isWary(e.sent):
 		var none bool
-		switch fresh, none = l.detour(&e.gone); {
+		switch fresh, none = l.detour(e.gone.Load); {
 		case fresh != nil:
 			way, e.trusted = fresh, true // mutant: silent connection kept
 		case !none:
@@ -734,14 +734,9 @@ func (l *lane) carryOut(e *sending) {
 		}
 		e.sent = t.clock.Now()
 	case t.guide != nil && e.key != "" && l.isWary(e.sent):
-		var owner mastery
-		if way, owner, guided = t.guide.way(slotOf(e.key)); !guided {
+		if way, fresh, guided = l.guided(e); !guided {
 			e.err = errNotSent
 			return
-		}
-		e.trusted = owner.trusted
-		if owner.address != "" {
-			e.lane = t.laneAt(owner.address)
 		}
 		e.sent = t.clock.Now()
 	case t.guide != nil && e.key != "" && l == t.first: // which is for those of whom nobody has told yet
@@ -770,6 +765,36 @@ func (l *lane) carryOut(e *sending) {
 	}
 }
 
+// guided is how to reach the master that has a key by the word of the nodes, whose lane it notes: over the detour, if that lane is
+// wary, since the node's address may lead to another server by now. It reports false when there is no way now.
+func (l *lane) guided(e *sending) (way rueidis.CoreClient, fresh *detour, ok bool) {
+	t, slot := l.transport, slotOf(e.key)
+	for !e.gone.Load() {
+		way, owner, ok := t.guide.way(slot)
+		if !ok {
+			return nil, nil, false
+		}
+		if owner.address != "" {
+			e.lane = t.laneAt(owner.address)
+		}
+		if e.trusted = owner.trusted; !owner.trusted || e.lane.address != owner.address || !e.lane.isWary(t.clock.Now()) {
+			return way, nil, true
+		}
+		fresh, none := e.lane.detour(func() bool {
+			now := t.guide.master(slot)
+			return e.gone.Load() || now.silent || now.address != owner.address
+		})
+		switch {
+		case fresh != nil:
+			return fresh, fresh, true
+		case none:
+			e.trusted = false
+			return way, nil, true
+		}
+	}
+	return nil, nil, false
+}
+
 // elsewhere tells whether a node of a cluster said that another one has the key.
 func elsewhere(err error) bool {
 	reply, ok := rueidis.IsRedisErr(err)
@@ -781,11 +806,11 @@ func elsewhere(err error) bool {
 	return moved || asks
 }
 
-// detour returns a connection made since the lane is wary, or nil when there is none to be had while somebody wants it. None
+// detour returns a connection made since the lane is wary, or nil when there is none to be had until it is over. None
 // tells that there will be none, because the client's pool is empty: to send nothing at all would be worse then than to
 // believe the connections that there are.
-func (l *lane) detour(gone *atomic.Bool) (fresh *detour, none bool) {
-	for !gone.Load() {
+func (l *lane) detour(over func() bool) (fresh *detour, none bool) {
+	for !over() {
 		l.mu.Lock()
 		if f := l.fresh; f != nil {
 			if !f.broken.Load() {
@@ -818,7 +843,11 @@ func (l *lane) detour(gone *atomic.Bool) (fresh *detour, none bool) {
 			due = l.again
 		}
 		l.mu.Unlock()
-		limit := time.NewTimer(now.Until(due))
+		wait := now.Until(due)
+		if l.transport.guide != nil { // there may be a successor
+			wait = min(wait, guideAgain)
+		}
+		limit := time.NewTimer(wait)
 		select {
 		case <-making:
 			limit.Stop()
@@ -883,7 +912,11 @@ func (l *lane) make(making chan struct{}, since clock.Instant) {
 // asked for the age, in whole seconds; one that does not tell is believed. It returns nil when none was to be had in time.
 func (l *lane) dedicate(since clock.Instant) rueidis.DedicatedClient {
 	for {
-		client, _ := l.transport.client.Dedicate() // closing it gives it back
+		node := l.client()
+		if node == nil {
+			return nil
+		}
+		client, _ := node.Dedicate() // closing it gives it back
 		t, trip := l.transport, l.trip()
 		end := t.watch.limit(&patience{ctx: context.Background(), limit: trip.plus(askLimit)}, t.clock.Now(), nil)
 		info, err := client.Do(end, client.B().Arbitrary("CLIENT", "INFO").Build()).ToString()
@@ -905,6 +938,14 @@ func (l *lane) dedicate(since clock.Instant) rueidis.DedicatedClient {
 		}
 		client.Close()
 	}
+}
+
+// client is the client of the server that the lane leads to; nil when rueidis does not know that node of a cluster.
+func (l *lane) client() rueidis.Client {
+	if l.address == "" {
+		return l.transport.client
+	}
+	return l.transport.client.Nodes()[l.address]
 }
 
 // ageOf reads the age of a connection from the reply of CLIENT INFO.

@@ -220,7 +220,9 @@ func replicated(t *testing.T) (older, newer *redistest.Server) {
 // promote makes the replica the master to which new connections lead.
 func promote(t *testing.T, newer *redistest.Server, proxies ...*Proxy) {
 	t.Helper()
-	newer.Command(t, "REPLICAOF", "NO", "ONE")
+	if told(t, newer, "role") == "slave" {
+		newer.Command(t, "REPLICAOF", "NO", "ONE")
+	}
 	for _, p := range proxies {
 		p.Lead(newer.Addr())
 	}
@@ -361,7 +363,11 @@ func late(t *testing.T, p *Proxy, newer *redistest.Server, command string, call 
 	p.Next(Match{Name: command}, Fate{Held: h})
 	result := make(chan error, 1)
 	go func() { result <- call() }()
-	<-h.Arrived()
+	select {
+	case <-h.Arrived():
+	case err := <-result:
+		t.Fatal("it was not sent: ", err)
+	}
 	promote(t, newer, p)
 	meanwhile()
 	wait(tardy)

@@ -1,0 +1,105 @@
+package torture
+
+import (
+	"context"
+	"net"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/internal/redistest"
+)
+
+// twofold is a cluster with two masters behind one address: the older one is deposed, and does not know of it. New connections lead to
+// the newer one, which has the same slots by the word of all nodes.
+type twofold struct {
+	proxy        *Proxy
+	older, newer *redistest.Server
+	path         string // of the slots that they have
+	client       rueidis.Client
+}
+
+func openTwofold(t *testing.T) *twofold {
+	t.Helper()
+	nodes := redistest.StartCluster(t, 3)
+	f := &twofold{older: nodes[0], newer: redistest.StartCluster(t, 1)[0]}
+	f.proxy = listen(t, f.older.Addr())
+	_, port, err := net.SplitHostPort(f.proxy.Addr())
+	require.NoError(t, err)
+	for _, s := range []*redistest.Server{f.older, f.newer} {
+		s.Command(t, "CONFIG", "SET", "cluster-announce-port", port)
+		for body := range scripts() {
+			s.Command(t, "SCRIPT", "LOAD", body)
+		}
+	}
+	for _, s := range append(nodes, f.newer) {
+		require.Eventually(t, func() bool { return strings.Contains(s.Command(t, "CLUSTER", "SLOTS"), port) }, 20*time.Second, 10*time.Millisecond)
+	}
+	for i := 0; f.path == ""; i++ { // the first third of the slots is its
+		slot, err := strconv.Atoi(f.older.Command(t, "CLUSTER", "KEYSLOT", keyOf(strconv.Itoa(i))))
+		require.NoError(t, err)
+		if slot < 16384/3 {
+			f.path = strconv.Itoa(i)
+		}
+	}
+	f.client, err = rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{f.proxy.Addr()}, DisableCache: true})
+	require.NoError(t, err)
+	t.Cleanup(f.client.Close)
+	require.Equal(t, rueidis.ClientModeCluster, f.client.Mode())
+	return f
+}
+
+// Nothing is believed of the deposed one, which all nodes name.
+func TestDeposedBehindTheAddressOfANode(t *testing.T) {
+	t.Parallel()
+	of := settings{Lease: outageLease, Poll: poll, Handoff: -1}
+	open := func(t *testing.T, opts ...lockregistry.Option) (*twofold, *lockregistry.Lock, context.Context) {
+		t.Helper()
+		ctx := lockregistry.NewOwner(t.Context())
+		f := openTwofold(t)
+		r, err := lockregistry.New(f.client, prefix, append([]lockregistry.Option{lockregistry.WithExpiry(of.Lease)}, opts...)...)
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = r.Close() })
+		l := r.Obtain(f.path)
+		for range 3 { // so that it is known how far away it is
+			require.NoError(t, l.Lock(ctx))
+			require.NoError(t, l.Unlock(ctx))
+		}
+		return f, l, ctx
+	}
+	t.Run("grant", func(t *testing.T) {
+		t.Parallel()
+		f, l, ctx := open(t)
+		err := late(t, f.proxy, f.newer, "obtain", func() error { return l.Lock(ctx) }, func() {
+			f.newer.Command(t, "SET", l.Key(), "another:1", "PX", "60000")
+		})
+		require.ErrorIs(t, err, lockregistry.ErrUnavailable)
+		require.Equal(t, "another:1", f.newer.Command(t, "GET", l.Key()))
+	})
+	t.Run("renewal", func(t *testing.T) {
+		t.Parallel()
+		f, l, ctx := open(t)
+		require.NoError(t, l.Lock(ctx))
+		alive := l.Context(ctx)
+		err := late(t, f.proxy, f.newer, "renew", func() error { return l.Renew(ctx, of.Lease) }, func() {
+			f.newer.Command(t, "SET", l.Key(), "another:1", "PX", "60000")
+		})
+		require.ErrorIs(t, err, lockregistry.ErrLockLost)
+		require.Error(t, alive.Err())
+	})
+	t.Run("unlock", func(t *testing.T) {
+		t.Parallel()
+		f, l, ctx := open(t)
+		require.NoError(t, l.Lock(ctx))
+		value := f.older.Command(t, "GET", l.Key())
+		_ = late(t, f.proxy, f.newer, "release", func() error { return l.Unlock(ctx) }, func() {
+			f.newer.Command(t, "SET", l.Key(), value, "PX", "60000") // as it was replicated
+		})
+		require.Eventually(t, func() bool { return f.newer.Command(t, "EXISTS", l.Key()) == "0" }, outageFree, time.Millisecond)
+	})
+}
