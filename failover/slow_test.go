@@ -1,0 +1,199 @@
+package failover
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/internal/redistest"
+)
+
+// distant dials servers and Sentinels so that a round trip takes so long.
+func distant(trip time.Duration) func(context.Context, string, *net.Dialer, *tls.Config) (net.Conn, error) {
+	return func(ctx context.Context, address string, dialer *net.Dialer, _ *tls.Config) (net.Conn, error) {
+		wait(trip)
+		server, err := dialer.DialContext(ctx, "tcp", address)
+		if err != nil {
+			return nil, err
+		}
+		near, far := net.Pipe()
+		go carry(far, server, trip/2)
+		go carry(server, far, trip/2)
+		return near, nil
+	}
+}
+
+// carry takes what one end says to the other one, which takes so long.
+func carry(from, to net.Conn, takes time.Duration) {
+	type chunk struct {
+		said []byte
+		due  time.Time
+	}
+	under := make(chan chunk, 10_000)
+	go func() {
+		defer func() { _ = to.Close() }()
+		for c := range under {
+			wait(time.Until(c.due))
+			if _, err := to.Write(c.said); err != nil {
+				break
+			}
+		}
+		for range under { // so that nobody waits for room
+		}
+	}()
+	defer close(under)
+	defer func() { _ = from.Close() }()
+	for {
+		said := make([]byte, 32<<10)
+		n, err := from.Read(said)
+		if err != nil {
+			return
+		}
+		under <- chunk{said[:n], time.Now().Add(takes)}
+	}
+}
+
+// far is some processes that lock from far away.
+type far struct {
+	*testing.T
+	trip    time.Duration
+	ctx     context.Context
+	running sync.WaitGroup
+	outage  atomic.Bool // calls that do not wait may fail
+	inside  atomic.Int32
+	entered [2]atomic.Int64 // when each process last had the path for which both contend, in Unix milliseconds
+	free    atomic.Int32    // how often a path of its own was had
+}
+
+// contends locks a path that others want, by calls that wait, and by others whose contexts end sooner than they can be answered.
+func (f *far) contends(process int, l *lockregistry.Lock) {
+	for f.ctx.Err() == nil {
+		owner := lockregistry.NewOwner(f.ctx)
+		short, cancel := context.WithTimeout(owner, f.trip/2)
+		if err := l.Lock(short); err == nil {
+			f.Error("a lock in less than a round trip")
+		} else if !errors.Is(err, context.DeadlineExceeded) && f.ctx.Err() == nil && !f.outage.Load() {
+			f.Errorf("a call failed before its context's end: %v", err)
+		}
+		cancel()
+		err := l.Lock(owner, lockregistry.Wait(time.Minute))
+		if f.ctx.Err() != nil {
+			_ = l.Unlock(context.WithoutCancel(owner))
+			return
+		}
+		if err != nil {
+			f.Errorf("a call that waits failed: %v", err)
+			return
+		}
+		if f.inside.Add(1) != 1 {
+			f.Error("two are inside")
+		}
+		f.entered[process].Store(time.Now().UnixMilli())
+		wait(5 * time.Millisecond)
+		f.inside.Add(-1)
+		if err := l.Unlock(context.WithoutCancel(owner)); err != nil && !f.outage.Load() {
+			f.Errorf("unlock: %v", err)
+		}
+	}
+}
+
+// alone locks a path that nobody else wants, by calls that do not wait.
+func (f *far) alone(l *lockregistry.Lock) {
+	for f.ctx.Err() == nil {
+		owner := lockregistry.NewOwner(context.WithoutCancel(f.ctx))
+		ok, err := l.TryLock(owner)
+		if ok {
+			f.free.Add(1)
+			err = l.Unlock(owner)
+		}
+		if (!ok || err != nil) && !f.outage.Load() {
+			f.Errorf("a path of its own: %v, %v", ok, err)
+		}
+		wait(20 * time.Millisecond)
+	}
+}
+
+// From far away calls fail by their own ends only, holds outlive a failover, and it is noticed as soon as by those nearby, but for
+// some round trips.
+func TestSentinelFromFarAway(t *testing.T) {
+	for _, trip := range []time.Duration{150 * time.Millisecond, 400 * time.Millisecond} {
+		t.Run(trip.String(), func(t *testing.T) {
+			t.Parallel()
+			d := redistest.StartSentinels(t, 1, 3)
+			ctx, stop := context.WithCancel(t.Context())
+			f := &far{T: t, trip: trip, ctx: ctx}
+			kept, alive := make([]*lockregistry.Lock, 2), make([]context.Context, 2)
+			owner := lockregistry.NewOwner(t.Context())
+			var begins sync.WaitGroup
+			for i := range kept {
+				begins.Go(func() {
+					r := f.registry(d)
+					kept[i] = r.Obtain([]string{"kept0", "kept1"}[i])
+					for range 2 { // so that it is known how far away it is
+						assert.NoError(t, kept[i].Lock(owner, lockregistry.Wait(time.Minute)))
+						assert.NoError(t, kept[i].Unlock(owner))
+					}
+					assert.NoError(t, kept[i].Lock(owner))
+					alive[i] = kept[i].Context(owner)
+					shared, own := r.Obtain("shared"), r.Obtain([]string{"own0", "own1"}[i])
+					f.running.Go(func() { f.contends(i, shared) })
+					f.running.Go(func() { f.alone(own) })
+				})
+			}
+			begins.Wait()
+			wait(2*time.Second + 8*trip)
+			assert.Positive(t, f.free.Load())
+			require.NotZero(t, f.entered[0].Load())
+			require.NotZero(t, f.entered[1].Load())
+
+			f.outage.Store(true)
+			master := d.Master("", nil)
+			d.Settle(master, time.Second)
+			master.Kill()
+			_, promoted := d.AwaitPromotion("", master)
+			served := func() bool {
+				return min(f.entered[0].Load(), f.entered[1].Load()) > promoted.UnixMilli()
+			}
+			require.Eventually(t, served, sentinelsTell+30*trip, 10*time.Millisecond)
+			t.Logf("served %v after the promotion", time.Since(promoted))
+			wait(4 * trip)
+			f.outage.Store(false)
+			before := f.free.Load()
+			require.Eventually(t, func() bool { return f.free.Load() > before+1 }, 5*time.Second+8*trip, 10*time.Millisecond)
+			stop()
+			f.running.Wait()
+			for i, l := range kept {
+				require.NoError(t, alive[i].Err(), "it was replicated")
+				require.NoError(t, l.Unlock(owner))
+			}
+		})
+	}
+}
+
+func (f *far) registry(d *redistest.Deployment) *lockregistry.Registry {
+	dialer := net.Dialer{Timeout: 5 * time.Second, KeepAlive: time.Second}
+	var c rueidis.Client
+	assert.Eventually(f, func() bool {
+		var err error
+		c, err = rueidis.NewClient(rueidis.ClientOption{
+			InitAddress: d.Addresses(), DisableCache: true, Dialer: dialer, ConnWriteTimeout: 3 * time.Second, DialCtxFn: distant(f.trip),
+			Sentinel: rueidis.SentinelOption{MasterSet: redistest.MasterSet, Dialer: dialer, TopologyRefreshInterval: 5 * time.Second},
+		})
+		return err == nil
+	}, time.Minute, time.Millisecond)
+	f.Cleanup(c.Close)
+	r, err := lockregistry.New(c, prefix, lockregistry.WithRenewal(), lockregistry.WithExpiry(lease))
+	assert.NoError(f, err)
+	f.Cleanup(func() { _ = r.Close() })
+	return r
+}
