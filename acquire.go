@@ -7,6 +7,8 @@ import (
 	"runtime"
 	"sync/atomic"
 	"time"
+
+	"github.com/lockregistry/lockregistry/internal/owner"
 )
 
 // Hold is a lock that is held, as a value. Any goroutine may use it, and Release ends it. Get it from [Registry.Acquire] or
@@ -27,7 +29,7 @@ import (
 type Hold struct {
 	lock  *Lock
 	hold  *hold
-	owner owner
+	owner owner.ID
 	token uint64
 	more  []*Hold // those of the other paths, see [Registry.AcquireAll]
 	last  atomic.Pointer[contextFor]
@@ -51,11 +53,11 @@ func (r *Registry) Acquire(ctx context.Context, path string, opts ...LockOption)
 // another hold on this path, be it one of [Hold.Context], [Registry.Do] or [Lock.Context]: an acquisition never nests. It
 // returns [ErrLockLost] when the lock was lost before Acquire could return.
 func (l *Lock) Acquire(ctx context.Context, opts ...LockOption) (*Hold, error) {
-	return l.acquireAs(ctx, "acquire", opts, untilDone, newValued())
+	return l.acquireAs(ctx, "acquire", opts, untilDone, owner.NewHold())
 }
 
 // acquireAs is Acquire for such an owner. It returns no hold and no error when Once finds the lock taken.
-func (l *Lock) acquireAs(ctx context.Context, op string, opts []LockOption, wait time.Duration, o owner) (*Hold, error) {
+func (l *Lock) acquireAs(ctx context.Context, op string, opts []LockOption, wait time.Duration, o owner.ID) (*Hold, error) {
 	if ok, err := l.acquire(ctx, op, opts, wait, o); !ok {
 		return nil, err
 	}
@@ -63,7 +65,7 @@ func (l *Lock) acquireAs(ctx context.Context, op string, opts []LockOption, wait
 }
 
 // take is the hold of an owner that has acquired the lock.
-func (l *Lock) take(ctx context.Context, op string, o owner) (*Hold, error) {
+func (l *Lock) take(ctx context.Context, op string, o owner.ID) (*Hold, error) {
 	now := l.reg.cache.current(l)
 	held := now.heldBy(o)
 	if held == nil {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/owner"
 )
 
 // Several paths are obtained in one of two ways:
@@ -130,7 +131,7 @@ func (r *Registry) several(ctx context.Context, paths []string, opts []LockOptio
 		switch failed := l.check(ctx); {
 		case err != nil || failed != nil:
 			err = fault.Join(err, failed)
-		case carried.deadlock(r.cache.current(l), valued) != nil:
+		case carried.deadlock(r.cache.current(l), owner.AnyHold) != nil:
 			err = ErrDeadlock
 		}
 		if err != nil {
@@ -209,7 +210,7 @@ func (b *bundle) inOrder(ctx context.Context, queued bool) (holds []*Hold, err e
 // next gets one lock, which is renewed until the call has all.
 func (b *bundle) next(ctx context.Context, l *Lock, queued bool) (*Hold, error) {
 	q, began := b.request, b.reg.observed()
-	q.as, q.gathers = newValued(), true
+	q.as, q.gathers = owner.NewHold(), true
 	err, asked := explain(errBusy, b.failure), false
 	if b.deadline != clock.Never {
 		q.wait = b.reg.clock.Now().Until(b.deadline)
@@ -303,7 +304,7 @@ func (b *bundle) atOnce(ctx context.Context) ([]*Hold, *Lock, error) {
 	for _, group := range groups {
 		for i, l := range group.locks {
 			q := b.request
-			q.as, q.wait = newValued(), notAtAll
+			q.as, q.wait = owner.NewHold(), notAtAll
 			in, err := l.enter(ctx, &q)
 			if err != nil {
 				for _, a := range tries {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/owner"
 )
 
 // acquisition is one call's way to the hold in Redis, with the local half held, once it is not to be had at the first
@@ -64,7 +65,7 @@ type attempt struct {
 	cut   bool            // the last one has not, because ctx ended
 	again bool            // the last one was told late that the lock is taken
 	won   bool            // the hold is granted
-	as    owner           // for whom; set only where several are obtained at once
+	as    owner.ID        // for whom; set only where several are obtained at once
 	began clock.Instant   // when the last one was sent
 	at    standing        // what the last one that was answered has shown
 	// failure is why the last one that ended said nothing about the lock; nil when it said that another owner has it.
@@ -161,7 +162,7 @@ func (l *Lock) pursue(first attempt, q *request, patient bool, deadline clock.In
 // blocks puts the call into the graph of those that wait: it waits for another process.
 func (a *acquisition) blocks(q *request) {
 	c, o := carriedBy(a.ctx), q.as
-	if o == nobody {
+	if o == owner.Nobody {
 		o = c.caller()
 	}
 	a.blocked.init(a.ctx, c, a.lock, nil, q, o)

@@ -103,8 +103,8 @@ func (r *Registry) tellDeadlock(d Deadlock) {
 
 func (b *blockedCall) describe() DeadlockWait {
 	who := fmt.Sprintf("goroutine %d", uint64(b.goroutine))
-	if b.owner.shared() {
-		who += fmt.Sprintf(" as owner %d", b.owner.number())
+	if b.owner.Shared() {
+		who += fmt.Sprintf(" as owner %d", b.owner.Number())
 	}
 	s := b.lock.subject()
 	r := b.lock.reg

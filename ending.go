@@ -4,11 +4,13 @@ import (
 	"context"
 	"reflect"
 	"weak"
+
+	"github.com/lockregistry/lockregistry/internal/owner"
 )
 
 // endings are the contexts that end with a hold, by owner: for each owner a ring, of which this is the newest. The hold's
 // mutex guards them. Adding and removing one is constant work.
-type endings map[owner]*ending //nolint:recvcheck // only what may make the map needs its address
+type endings map[owner.ID]*ending //nolint:recvcheck // only what may make the map needs its address
 
 // ending is one such context. It leaves its ring when its parent ends, or when the owner unlocks, or when the hold is lost.
 //
@@ -20,7 +22,7 @@ type ending struct {
 	context.Context
 
 	hold       *hold
-	owner      owner
+	owner      owner.ID
 	parent     context.Context
 	cancel     context.CancelCauseFunc
 	unlink     context.CancelFunc // takes what lies between off the parent; nil when the parent never ends
@@ -40,11 +42,11 @@ func (unending) Done() <-chan struct{} { return nil }
 // endsWith is the key under which an ending finds itself.
 type endsWith struct {
 	hold  *hold
-	owner owner
+	owner owner.ID
 }
 
 // newEnding makes a context for an owner, which is in no ring yet.
-func newEnding(parent, base context.Context, o owner, h *hold) *ending {
+func newEnding(parent, base context.Context, o owner.ID, h *hold) *ending {
 	e := &ending{hold: h, owner: o, parent: parent}
 	if parent.Done() == nil {
 		e.Context, e.cancel = context.WithCancelCause(unending{base})
@@ -52,7 +54,7 @@ func newEnding(parent, base context.Context, o owner, h *hold) *ending {
 	}
 	between, unlink := context.WithCancel(base)
 	e.unlink = unlink
-	if o.isValued() {
+	if o.IsHold() {
 		e.tie(between)
 	} else {
 		e.Context, e.cancel = context.WithCancelCause(between)
@@ -63,7 +65,7 @@ func newEnding(parent, base context.Context, o owner, h *hold) *ending {
 
 // given is what the owner gets. The caller holds the mutex.
 func (e *ending) given() context.Context {
-	if e.owner.isValued() {
+	if e.owner.IsHold() {
 		return e.Context // of the ending the Context may be taken away
 	}
 	return e
@@ -79,13 +81,13 @@ func (e *ending) Value(key any) any {
 func (e *ending) String() string { return e.hold.lock.key + ".Context" }
 
 // endsAnyway tells whether a context ends with the hold, as one that was made for the owner does.
-func (h *hold) endsAnyway(ctx context.Context, o owner) bool {
+func (h *hold) endsAnyway(ctx context.Context, o owner.ID) bool {
 	e, ok := ctx.Value(endsWith{h, o}).(*ending)
 	return ok && e.Done() == ctx.Done()
 }
 
 // last is the newest context of an owner, if it was made for the same parent and goes on.
-func (e endings) last(parent context.Context, o owner) *ending {
+func (e endings) last(parent context.Context, o owner.ID) *ending {
 	if last := e[o]; last != nil && last.Err() == nil && same(last.parent, parent) {
 		return last
 	}
@@ -135,7 +137,7 @@ func (e *endings) remove(end *ending) {
 }
 
 // of takes out those of one owner.
-func (e *endings) of(o owner) (ends []*ending) {
+func (e *endings) of(o owner.ID) (ends []*ending) {
 	for end := (*e)[o]; end != nil; end = (*e)[o] {
 		e.remove(end)
 		ends = append(ends, end)

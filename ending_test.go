@@ -7,6 +7,8 @@ import (
 	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry/internal/owner"
 )
 
 // A hold keeps nothing of a context whose parent has ended, nor of one whose owner has left, and one for all that have the
@@ -15,7 +17,7 @@ func TestEndingsAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const parents = 100
 		h := &hold{}
-		count := func(o owner) (n int) {
+		count := func(o owner.ID) (n int) {
 			h.mu.Lock()
 			defer h.mu.Unlock()
 			for e, first := h.ends[o], true; e != nil && (first || e != h.ends[o]); e, first = e.next, false {
@@ -53,7 +55,7 @@ func TestEndingsAreForgotten(t *testing.T) {
 }
 
 // linked is watch for a hold without a lock.
-func (h *hold) linked(parent context.Context, o owner) context.Context {
+func (h *hold) linked(parent context.Context, o owner.ID) context.Context {
 	h.mu.Lock()
 	last := h.ends.last(parent, o)
 	h.mu.Unlock()

@@ -1,6 +1,10 @@
 package lockregistry
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/lockregistry/lockregistry/internal/owner"
+)
 
 // evictions are the last owners of a lock that were evicted because the hold was lost, and have yet to unlock. They learn of
 // the loss when they lock or unlock: for that they are remembered, the oldest first, with how often they had locked. Nil
@@ -8,7 +12,7 @@ import "slices"
 type evictions []eviction
 
 type eviction struct {
-	owner owner
+	owner owner.ID
 	holds int32
 	why   loss
 }
@@ -17,7 +21,7 @@ type eviction struct {
 const mostEvictions = 16
 
 // add remembers one more owner, and forgets the oldest one when there is no room.
-func (e *evictions) add(o owner, holds int32, why loss) *evictions {
+func (e *evictions) add(o owner.ID, holds int32, why loss) *evictions {
 	if e == nil {
 		e = &evictions{}
 	}
@@ -28,17 +32,17 @@ func (e *evictions) add(o owner, holds int32, why loss) *evictions {
 	return e
 }
 
-func (e *evictions) has(o owner) bool { return e.find(o) >= 0 }
+func (e *evictions) has(o owner.ID) bool { return e.find(o) >= 0 }
 
 // why tells why the hold of an owner was lost.
-func (e *evictions) why(o owner) loss {
+func (e *evictions) why(o owner.ID) loss {
 	if i := e.find(o); i >= 0 {
 		return (*e)[i].why
 	}
 	return notLost
 }
 
-func (e *evictions) find(o owner) int {
+func (e *evictions) find(o owner.ID) int {
 	if e == nil {
 		return -1
 	}
@@ -46,7 +50,7 @@ func (e *evictions) find(o owner) int {
 }
 
 // exit is an unlock by an owner that does not hold the lock.
-func (e *evictions) exit(o owner) (departure, loss) {
+func (e *evictions) exit(o owner.ID) (departure, loss) {
 	i := e.find(o)
 	if i < 0 {
 		return notIn, notLost

@@ -1,5 +1,7 @@
 package lockregistry
 
+import "github.com/lockregistry/lockregistry/internal/owner"
+
 // Contended tells whether somebody of this process waits for a lock.
 func Contended(l *Lock) bool { return l.half().contended() }
 
@@ -7,7 +9,7 @@ func Contended(l *Lock) bool { return l.half().contended() }
 // function.
 func HandOver(l *Lock, between func()) bool {
 	h := l.hold.Load()
-	if how, _ := l.exit(callingGoroutine()); how != last {
+	if how, _ := l.exit(owner.Calling()); how != last {
 		return false
 	}
 	can, _, running := h.relinquish(l.reg.handoff)

@@ -126,8 +126,8 @@ func TestTicketsFromFarAwayAndTheVersionBefore(t *testing.T) {
 	})
 }
 
-// A hand-over takes what the round trips need, whatever the waiting call does when the lock is released: half of one to the server,
-// half of one for the message, one for what the call asks at that moment, and one to make the lease long.
+// A hand-over takes what the round trips need, whatever the waiting call does when the lock is released: half of one to the
+// server, half of one for the message, one for what the call asks at that moment, and one to make the lease long.
 func TestGrantsFromFarAwayAreTaken(t *testing.T) {
 	eachTrip(t, func(w *world, trip time.Duration, registry func(...lockregistry.Option) *lockregistry.Registry) {
 		w.withQueues()

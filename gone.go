@@ -6,6 +6,8 @@ import (
 	"runtime"
 	"strconv"
 	"time"
+
+	"github.com/lockregistry/lockregistry/internal/owner"
 )
 
 // A goroutine that locks, and ends without unlocking, has left a hold behind that would be renewed for as long as its process
@@ -52,7 +54,7 @@ func (s *scheduler) suspects() (all []stranded) {
 			continue
 		}
 		for _, o := range h.lock.half().owned() {
-			if o.isGoroutine() && !h.isStranded(o) && !h.lock.lent(o) {
+			if o.IsGoroutine() && !h.isStranded(o) && !h.lock.lent(o) {
 				all = append(all, stranded{h, o})
 			}
 		}
@@ -74,7 +76,7 @@ func (h *hold) mayBeLeft() bool {
 // the others that may unlock for it can reach a context of Lock.Context, or have nested in the hold: then it is left alone. A
 // goroutine that does either only from now on, with a context of Do that has outlived it, finds that the hold is lost with
 // its lease; and when it unlocks sooner, and hands the hold over, adopt undoes this.
-func strandGone(suspects []stranded, living map[owner]bool) {
+func strandGone(suspects []stranded, living map[owner.ID]bool) {
 	for _, g := range suspects {
 		l := g.hold.lock
 		if !living[g.owner] && l.heldBy(g.owner) == g.hold && !l.lent(g.owner) {
@@ -85,7 +87,7 @@ func strandGone(suspects []stranded, living map[owner]bool) {
 
 // livingGoroutines are all of this process, also those outside of the bubble of a test with testing/synctest. It is nil when
 // that is not known: there are more than limit, or the runtime prints them in a way that is not known here.
-func livingGoroutines(limit int) map[owner]bool {
+func livingGoroutines(limit int) map[owner.ID]bool {
 	n := runtime.NumGoroutine()
 	if n > limit {
 		return nil
@@ -101,16 +103,16 @@ func livingGoroutines(limit int) map[owner]bool {
 }
 
 // goroutinesOf takes the numbers from stacks, each of which begins with a line like "goroutine 42 [running]:".
-func goroutinesOf(stacks []byte) map[owner]bool {
-	living := map[owner]bool{}
+func goroutinesOf(stacks []byte) map[owner.ID]bool {
+	living := map[owner.ID]bool{}
 	for line := range bytes.Lines(stacks) {
 		rest, ok := bytes.CutPrefix(line, []byte("goroutine "))
 		number, _, _ := bytes.Cut(rest, []byte(" "))
 		if id, err := strconv.ParseUint(string(number), 10, 64); ok && err == nil {
-			living[owner(id)] = true
+			living[owner.ID(id)] = true
 		}
 	}
-	if !living[callingGoroutine()] {
+	if !living[owner.Calling()] {
 		return nil
 	}
 	return living

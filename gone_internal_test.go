@@ -7,19 +7,21 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry/internal/owner"
 )
 
 func TestLivingGoroutines(t *testing.T) {
-	numbers, quit, done := make(chan owner), make(chan struct{}), make(chan struct{})
+	numbers, quit, done := make(chan owner.ID), make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
-		numbers <- callingGoroutine()
+		numbers <- owner.Calling()
 		<-quit
 	}()
 	other := <-numbers
 	living := livingGoroutines(math.MaxInt)
 	require.True(t, living[other])
-	require.True(t, living[callingGoroutine()])
+	require.True(t, living[owner.Calling()])
 	close(quit)
 	<-done
 	require.Eventually(t, func() bool {
@@ -31,8 +33,8 @@ func TestLivingGoroutines(t *testing.T) {
 
 // What cannot be read tells nothing: nobody is taken for gone because of it.
 func TestGoroutinesOfWhatIsPrinted(t *testing.T) {
-	own := callingGoroutine()
-	for printed, want := range map[string]map[owner]bool{
+	own := owner.Calling()
+	for printed, want := range map[string]map[owner.ID]bool{
 		"goroutine %d [running]:\nmain.main()\n\t/goroutine 9 x.go:1\ncreated by main in goroutine 8\n\n" +
 			"goroutine 7 [select, 3 minutes]:\n": {own: true, 7: true},
 		"goroutine %d gp=0xc0 m=0 mp=0x1 [running]:\n\ngoroutine 7 gp=0xc1 m=nil [sleep]:\n": {own: true, 7: true},

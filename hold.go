@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/owner"
 )
 
 // hold is this process's possession of a lock's key, from the command that asked for it to its end:
@@ -62,7 +63,7 @@ type hold struct {
 	since  clock.Instant          // when this process got the key; hand-over does not change it
 	next   clock.Instant          // when to renew; never without renewal, and while the scheduler's is under way; lost: see clear
 	short  time.Duration          // the lease that a release of another process has given it, until it is lengthened; 0 then
-	taker  owner                  // the goroutine that has acquired it, if a Hold is the owner
+	taker  owner.ID               // the goroutine that has acquired it, if a Hold is the owner
 	ends   endings                // the contexts that end with this hold
 	flying *flights               // the renewals that are under way; nil while none is
 	extras atomic.Pointer[extras] // nil in most; whether it is may be asked without the mutex
@@ -78,15 +79,15 @@ type flights struct {
 
 // extras is what few holds have. The hold's mutex guards it.
 type extras struct {
-	kept     clock.Instant   // the path is to stay taken until then; 0 when it is not
-	atLeast  time.Duration   // see [AtLeast]
-	doubt    time.Duration   // the shortest lease among commands that will never be answered; 0 when there is none
-	most     time.Duration   // the longest lease that was asked for, if that was longer than the hold's lease is now
-	found    clock.Instant   // until when the message of the grant may come although the hold is live
-	token    uint64          // the owner's fencing token; 0: it has none
-	spare    int32           // how many more of them there are, for the owners to which the hold is handed
-	takers   map[owner]owner // of a reader's: the goroutines that have acquired it, by Hold
-	stranded map[owner]bool  // its owners that will never release it, see strand
+	kept     clock.Instant         // the path is to stay taken until then; 0 when it is not
+	atLeast  time.Duration         // see [AtLeast]
+	doubt    time.Duration         // the shortest lease among commands that will never be answered; 0 when there is none
+	most     time.Duration         // the longest lease that was asked for, if that was longer than the hold's lease is now
+	found    clock.Instant         // until when the message of the grant may come although the hold is live
+	token    uint64                // the owner's fencing token; 0: it has none
+	spare    int32                 // how many more of them there are, for the owners to which the hold is handed
+	takers   map[owner.ID]owner.ID // of a reader's: the goroutines that have acquired it, by Hold
+	stranded map[owner.ID]bool     // its owners that will never release it, see strand
 }
 
 // extra is what a hold has of that, to be read. The caller holds the mutex.
@@ -201,8 +202,8 @@ func (h *hold) grantShort(base clock.Instant, lease time.Duration) bool {
 	return true
 }
 
-// lengthening is when to lengthen the short lease of a hold that is granted now: at a tick, unless that is too late for it, and at
-// once where it is over after three round trips.
+// lengthening is when to lengthen the short lease of a hold that is granted now: at a tick, unless that is too late for it,
+// and at once where it is over after three round trips.
 func lengthening(now, until clock.Instant, t trip) clock.Instant {
 	left := now.Until(until)
 	if left < 3*t.base {
@@ -431,8 +432,8 @@ func (h *hold) relinquish(limit time.Duration) (can, due bool, running time.Dura
 }
 
 // taken notes the goroutine that has acquired the hold for a [Hold], and returns the owner's token.
-func (h *hold) taken(o owner) (token uint64) {
-	goroutine := callingGoroutine()
+func (h *hold) taken(o owner.ID) (token uint64) {
+	goroutine := owner.Calling()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.lock.kind.side != "r" {
@@ -441,17 +442,17 @@ func (h *hold) taken(o owner) (token uint64) {
 	}
 	e := h.own()
 	if e.takers == nil {
-		e.takers = map[owner]owner{}
+		e.takers = map[owner.ID]owner.ID{}
 	}
 	e.takers[o] = goroutine
 	return e.token
 }
 
 // taker is the goroutine that has acquired the lock for a [Hold]; nobody when that is not known.
-func (l *Lock) taker(o owner) owner {
+func (l *Lock) taker(o owner.ID) owner.ID {
 	h := l.hold.Load()
 	if h == nil {
-		return nobody
+		return owner.Nobody
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -476,7 +477,7 @@ func (h *hold) longest() time.Duration {
 }
 
 // dismiss ends the contexts of an owner that leaves while others stay. It reports whether the hold was valid until then.
-func (h *hold) dismiss(o owner) bool {
+func (h *hold) dismiss(o owner.ID) bool {
 	h.mu.Lock()
 	if h.state == over { // the others have left as well, in the meantime
 		sound := h.sound
@@ -546,7 +547,7 @@ func (h *hold) stay() {
 }
 
 // forget ends the contexts of an owner that is no longer one.
-func (h *hold) forget(o owner) {
+func (h *hold) forget(o owner.ID) {
 	h.mu.Lock()
 	ends := h.ends.of(o)
 	h.mu.Unlock()
@@ -556,25 +557,25 @@ func (h *hold) forget(o owner) {
 // strand is for an owner that will never release its part of the hold, because nobody can reach it, or since its goroutine has
 // ended: its contexts end. Its work may still be running, so the hold goes on for as long as its lease, or longer if others
 // share it; then it is lost.
-func (h *hold) strand(o owner) {
+func (h *hold) strand(o owner.ID) {
 	h.mu.Lock()
 	if !h.fresh() {
 		h.unlockLose(leaseOver)
 		return
 	}
-	if h.extra().stranded[o] || o.isValued() && h.ends.listened(o) {
+	if h.extra().stranded[o] || o.IsHold() && h.ends.listened(o) {
 		h.mu.Unlock()
 		return
 	}
 	e := h.own()
 	if e.stranded == nil {
-		e.stranded = map[owner]bool{}
+		e.stranded = map[owner.ID]bool{}
 	}
 	e.stranded[o] = true
 	ends := h.ends.of(o)
 	h.mu.Unlock()
 	key := slog.String("key", h.lock.key)
-	if o.isGoroutine() {
+	if o.IsGoroutine() {
 		cancelAll(ends, goroutineGone.err())
 		h.lock.reg.journal.log(slog.LevelWarn, "a goroutine has ended without Unlock: the key of its lock is left to its lease",
 			key, slog.Uint64("goroutine", uint64(o)))
@@ -584,7 +585,7 @@ func (h *hold) strand(o owner) {
 	h.lock.reg.journal.log(slog.LevelWarn, "a hold was not released, and nobody can reach it: its key is left to its lease", key)
 }
 
-func (h *hold) isStranded(o owner) bool {
+func (h *hold) isStranded(o owner.ID) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.extra().stranded[o]
@@ -626,7 +627,7 @@ func (h *hold) unlockEnds(cause error) {
 //
 // The context is made without the mutex, since that calls methods of parent. What was true of the hold and of the last context
 // may be over then, so both are looked at again.
-func (h *hold) watch(parent, base context.Context, o owner) (context.Context, error) {
+func (h *hold) watch(parent, base context.Context, o owner.ID) (context.Context, error) {
 	var made *ending
 	for {
 		h.mu.Lock()

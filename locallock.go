@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/lockregistry/lockregistry/internal/owner"
 )
 
 // localLock is the local half of a lock: a reentrant mutex that serves the goroutines of this process in the order in
@@ -24,7 +26,7 @@ import (
 // cancellation.
 type localLock struct {
 	mu      sync.Mutex
-	owner   owner
+	owner   owner.ID
 	holds   int32 // how often owner locked, less how often it unlocked
 	queue   waiterQueue
 	evicted *evictions // nil until one was
@@ -33,21 +35,21 @@ type localLock struct {
 // localHalf is what a [Lock] needs of its local half. A plain lock's is a localLock, that of a reader or a writer is its
 // side of a localReadWrite.
 type localHalf interface { //nolint:interfacebloat // each transition of the state machine, and what is asked of it
-	enter(o owner, lease time.Duration, wait bool, pool *waiterPool) (entry, *waiter)
+	enter(o owner.ID, lease time.Duration, wait bool, pool *waiterPool) (entry, *waiter)
 	wait(ctx context.Context, w *waiter, timeout <-chan time.Time) entry
 	turnAway(w *waiter)
 	waits()
 	granted() (contended bool)
-	exit(o owner) (departure, loss)
+	exit(o owner.ID) (departure, loss)
 	evict(lost func() loss) bool
 	free()
 	pass(running time.Duration) bool
 	contended() bool
 	queued() int
-	heldBy(o owner) bool
-	owned() []owner
-	nest(o owner) bool
-	expelled(o owner) loss
+	heldBy(o owner.ID) bool
+	owned() []owner.ID
+	nest(o owner.ID) bool
+	expelled(o owner.ID) loss
 }
 
 // entry says how a goroutine came into the local half.
@@ -90,19 +92,19 @@ type waiter struct {
 
 // twin is what waiters have in common that are let in together once their owner is in.
 type twin struct {
-	owner  owner
+	owner  owner.ID
 	writes bool // in a localReadWrite: it asks to write
 }
 
 // enter lets o in when that needs no waiting. Otherwise, when wait is set, it queues o and returns its waiter, with which
 // the caller must call wait. Lease is what it asks for; its waiter may come from the pool.
-func (l *localLock) enter(o owner, lease time.Duration, wait bool, pool *waiterPool) (entry, *waiter) {
+func (l *localLock) enter(o owner.ID, lease time.Duration, wait bool, pool *waiterPool) (entry, *waiter) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
 	case l.evicted.has(o):
 		return outcast, nil
-	case l.owner == nobody:
+	case l.owner == owner.Nobody:
 		l.owner = o
 		return entered, nil
 	case l.owner == o && l.holds > 0:
@@ -113,7 +115,7 @@ func (l *localLock) enter(o owner, lease time.Duration, wait bool, pool *waiterP
 	}
 	// Also here: a second goroutine of the same shared owner, while the first one still asks Redis. It must not believe
 	// that it holds the lock before the answer is there; granted admits it.
-	return refused, l.queue.push(twin{owner: o}, lease, o.shared(), pool)
+	return refused, l.queue.push(twin{owner: o}, lease, o.Shared(), pool)
 }
 
 // wait waits for the turn of w. When ctx is done, timeout fires or w is turned away first, it returns refused and leaves
@@ -197,7 +199,7 @@ func (l *localLock) hold() {
 
 // exit undoes one lock of o. When it was the last one, the state is leaving, and the caller must call free once the
 // outcome of the removal from Redis is known.
-func (l *localLock) exit(o owner) (departure, loss) {
+func (l *localLock) exit(o owner.ID) (departure, loss) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.owner != o || l.holds == 0 {
@@ -207,7 +209,7 @@ func (l *localLock) exit(o owner) (departure, loss) {
 	if l.holds > 0 {
 		return stays, notLost
 	}
-	l.owner = leaving
+	l.owner = owner.Leaving
 	return last, notLost
 }
 
@@ -224,7 +226,7 @@ func (l *localLock) evict(lost func() loss) bool {
 		return false
 	}
 	l.evicted = l.evicted.add(l.owner, l.holds, why)
-	l.owner, l.holds = leaving, 0
+	l.owner, l.holds = owner.Leaving, 0
 	return true
 }
 
@@ -238,7 +240,7 @@ func (l *localLock) free() {
 		l.queue.admit(w, entered)
 		return
 	}
-	l.owner = nobody
+	l.owner = owner.Nobody
 }
 
 // contended reports whether there are waiters.
@@ -249,24 +251,24 @@ func (l *localLock) contended() bool {
 }
 
 // heldBy tells whether o holds the lock.
-func (l *localLock) heldBy(o owner) bool {
+func (l *localLock) heldBy(o owner.ID) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.owner == o && l.holds > 0
 }
 
 // owned are those that hold the lock.
-func (l *localLock) owned() []owner {
+func (l *localLock) owned() []owner.ID {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.holds == 0 {
 		return nil
 	}
-	return []owner{l.owner}
+	return []owner.ID{l.owner}
 }
 
 // expelled tells why o was evicted, if it was and has yet to unlock.
-func (l *localLock) expelled(o owner) loss {
+func (l *localLock) expelled(o owner.ID) loss {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.evicted.why(o)

@@ -12,39 +12,41 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry/internal/owner"
 )
 
 // Owners as goroutines have them, and as NewOwner makes them.
 const (
-	anna owner = iota + 1
+	anna owner.ID = iota + 1
 	bert
 	cleo
 	dora
-	team = made | 1
-	crew = made | 2
+	team = owner.Made | 1
+	crew = owner.Made | 2
 )
 
 // looks checks everything that a localLock knows, and that its queue is a proper doubly linked list.
-func looks(t *testing.T, l *localLock, o owner, holds int32, queue ...owner) {
+func looks(t *testing.T, l *localLock, o owner.ID, holds int32, queue ...owner.ID) {
 	t.Helper()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	require.Equal(t, o, l.owner, "owner")
 	require.Equal(t, holds, l.holds, "holds")
-	var forward, backward []owner
+	var forward, backward []owner.ID
 	for w := l.queue.first; w != nil; w = w.next {
 		require.True(t, w.queued)
 		forward = append(forward, w.owner)
 	}
 	for w := l.queue.last; w != nil; w = w.prev {
-		backward = append([]owner{w.owner}, backward...)
+		backward = append([]owner.ID{w.owner}, backward...)
 	}
 	require.Equal(t, queue, forward, "queue")
 	require.Equal(t, forward, backward, "queue from the end")
 }
 
 // in enters where that must not need waiting, and checks how.
-func in(t *testing.T, l *localLock, o owner, want entry) {
+func in(t *testing.T, l *localLock, o owner.ID, want entry) {
 	t.Helper()
 	how, w := l.enter(o, 0, false, nil)
 	require.Equal(t, want, how)
@@ -52,7 +54,7 @@ func in(t *testing.T, l *localLock, o owner, want entry) {
 }
 
 // queue enters where that must need waiting.
-func queue(t *testing.T, l *localLock, o owner) *waiter {
+func queue(t *testing.T, l *localLock, o owner.ID) *waiter {
 	t.Helper()
 	how, w := l.enter(o, time.Second, true, nil)
 	require.Equal(t, refused, how)
@@ -62,7 +64,7 @@ func queue(t *testing.T, l *localLock, o owner) *waiter {
 }
 
 // held is a lock that o holds.
-func held(t *testing.T, o owner) *localLock {
+func held(t *testing.T, o owner.ID) *localLock {
 	t.Helper()
 	l := &localLock{}
 	in(t, l, o, entered)
@@ -79,7 +81,7 @@ func cancelled() context.Context {
 func TestLocalLockFreeToAcquiring(t *testing.T) {
 	for _, wait := range []bool{false, true} {
 		l := &localLock{}
-		looks(t, l, nobody, 0)
+		looks(t, l, owner.Nobody, 0)
 		how, w := l.enter(anna, 0, wait, nil)
 		require.Equal(t, entered, how)
 		require.Nil(t, w)
@@ -97,11 +99,11 @@ func TestLocalLockAcquiringToHeldAndBack(t *testing.T) {
 	last, ok := exit(l, anna)
 	require.True(t, ok)
 	require.True(t, last)
-	looks(t, l, leaving, 0)
+	looks(t, l, owner.Leaving, 0)
 	require.False(t, l.heldBy(anna))
 
 	l.free()
-	looks(t, l, nobody, 0)
+	looks(t, l, owner.Nobody, 0)
 	in(t, l, bert, entered)
 }
 
@@ -109,7 +111,7 @@ func TestLocalLockAcquiringFails(t *testing.T) {
 	l := &localLock{}
 	in(t, l, anna, entered)
 	l.free()
-	looks(t, l, nobody, 0)
+	looks(t, l, owner.Nobody, 0)
 	in(t, l, bert, entered)
 
 	// With somebody in the queue, the next one tries.
@@ -144,7 +146,7 @@ func TestLocalLockOwnerCannotReenterWhileLeaving(t *testing.T) {
 	l := held(t, anna)
 	_, _ = exit(l, anna)
 	in(t, l, anna, refused)
-	looks(t, l, leaving, 0)
+	looks(t, l, owner.Leaving, 0)
 	w := queue(t, l, anna)
 	l.free()
 	require.Equal(t, entered, l.wait(t.Context(), w, nil))
@@ -152,7 +154,7 @@ func TestLocalLockOwnerCannotReenterWhileLeaving(t *testing.T) {
 }
 
 func TestLocalLockReentrancy(t *testing.T) {
-	for _, o := range []owner{anna, team} {
+	for _, o := range []owner.ID{anna, team} {
 		l := held(t, o)
 		const depth = 5
 		for i := range depth {
@@ -170,14 +172,14 @@ func TestLocalLockReentrancy(t *testing.T) {
 		last, ok := exit(l, o)
 		require.True(t, ok)
 		require.True(t, last)
-		looks(t, l, leaving, 0, bert)
+		looks(t, l, owner.Leaving, 0, bert)
 		l.free()
 		looks(t, l, bert, 0)
 	}
 }
 
 func TestLocalLockExitByOthersChangesNothing(t *testing.T) {
-	exits := func(t *testing.T, l *localLock, who ...owner) {
+	exits := func(t *testing.T, l *localLock, who ...owner.ID) {
 		t.Helper()
 		before, holds := l.owner, l.holds
 		for _, o := range who {
@@ -195,41 +197,41 @@ func TestLocalLockExitByOthersChangesNothing(t *testing.T) {
 	}
 
 	free := &localLock{}
-	for _, o := range []owner{nobody, anna, team, leaving} {
+	for _, o := range []owner.ID{owner.Nobody, anna, team, owner.Leaving} {
 		last, ok := exit(free, o)
 		require.False(t, ok)
 		require.False(t, last)
-		looks(t, free, nobody, 0)
+		looks(t, free, owner.Nobody, 0)
 	}
 
 	acquiring := &localLock{}
 	in(t, acquiring, anna, entered)
 	waits(t, acquiring)
-	exits(t, acquiring, nobody, anna, bert, team, leaving, dora) // not even anna: she holds nothing yet
+	exits(t, acquiring, owner.Nobody, anna, bert, team, owner.Leaving, dora) // not even anna: she holds nothing yet
 
 	one := held(t, anna)
 	waits(t, one)
-	exits(t, one, nobody, bert, team, leaving, dora)
+	exits(t, one, owner.Nobody, bert, team, owner.Leaving, dora)
 
 	shared := held(t, team)
 	in(t, shared, team, reentered)
 	waits(t, shared)
-	exits(t, shared, nobody, anna, crew, leaving, dora)
+	exits(t, shared, owner.Nobody, anna, crew, owner.Leaving, dora)
 
 	exiting := held(t, anna)
 	_, _ = exit(exiting, anna)
 	waits(t, exiting)
-	exits(t, exiting, nobody, anna, leaving, dora)
+	exits(t, exiting, owner.Nobody, anna, owner.Leaving, dora)
 }
 
 func TestLocalLockIsFirstInFirstOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const goroutines = 200
 		l := held(t, anna)
-		var order []owner // guarded by the lock itself
+		var order []owner.ID // guarded by the lock itself
 		var done sync.WaitGroup
 		for i := range goroutines {
-			o := owner(1000 + i)
+			o := owner.ID(1000 + i)
 			done.Go(func() {
 				how, w := l.enter(o, 0, true, nil)
 				assert.Equal(t, refused, how)
@@ -247,12 +249,12 @@ func TestLocalLockIsFirstInFirstOut(t *testing.T) {
 		require.Empty(t, order, "nobody is let in while the removal is under way")
 		l.free()
 		done.Wait()
-		want := make([]owner, goroutines)
+		want := make([]owner.ID, goroutines)
 		for i := range want {
-			want[i] = owner(1000 + i)
+			want[i] = owner.ID(1000 + i)
 		}
 		require.Equal(t, want, order)
-		looks(t, l, nobody, 0)
+		looks(t, l, owner.Nobody, 0)
 	})
 }
 
@@ -273,7 +275,7 @@ func TestLocalLockNobodyOvertakes(t *testing.T) {
 }
 
 func TestLocalLockWaiterThatGivesUpCostsTheOthersNothing(t *testing.T) {
-	all := []owner{bert, cleo, dora}
+	all := []owner.ID{bert, cleo, dora}
 	reasons := map[string]func(l *localLock, w *waiter, stop <-chan struct{}) entry{
 		"context": func(l *localLock, w *waiter, stop <-chan struct{}) entry {
 			ctx, cancel := context.WithCancel(context.Background())
@@ -318,7 +320,7 @@ func TestLocalLockWaiterThatGivesUpCostsTheOthersNothing(t *testing.T) {
 					close(stops[quitter])
 					require.Equal(t, refused, <-results[quitter])
 					var left []int
-					var queued []owner
+					var queued []owner.ID
 					for i, o := range all {
 						if i != quitter {
 							left, queued = append(left, i), append(queued, o)
@@ -337,7 +339,7 @@ func TestLocalLockWaiterThatGivesUpCostsTheOthersNothing(t *testing.T) {
 					l.free()
 					require.Equal(t, entered, l.wait(context.Background(), late, nil))
 					l.free()
-					looks(t, l, nobody, 0)
+					looks(t, l, owner.Nobody, 0)
 				})
 			})
 		}
@@ -356,7 +358,7 @@ func TestLocalLockEveryWaiterGivesUp(t *testing.T) {
 	l.free()
 	require.Equal(t, entered, l.wait(t.Context(), w, nil))
 	l.free()
-	looks(t, l, nobody, 0)
+	looks(t, l, owner.Nobody, 0)
 }
 
 // Cancelled first: the turn goes to the next waiter as if the first one had not been there.
@@ -407,7 +409,7 @@ func TestLocalLockTurnBeforeTheCancelledWaiterLeft(t *testing.T) {
 	in(t, l, anna, entered)
 	w = queue(t, l, bert)
 	require.Equal(t, refused, cancelledThenTurn(l, w, l.free))
-	looks(t, l, nobody, 0)
+	looks(t, l, owner.Nobody, 0)
 }
 
 // Turn and cancellation both there before wait looks: select takes either, and both are right.
@@ -432,7 +434,7 @@ func TestLocalLockTurnAndCancellationAtOnce(t *testing.T) {
 		}
 		require.Equal(t, entered, l.wait(t.Context(), next, nil))
 		l.free()
-		looks(t, l, nobody, 0)
+		looks(t, l, owner.Nobody, 0)
 	}
 }
 
@@ -492,7 +494,7 @@ func TestLocalLockGrantedAdmitsItsOwnersWaitersOnly(t *testing.T) {
 	waiting := map[string]*waiter{}
 	for _, q := range []struct {
 		name string
-		o    owner
+		o    owner.ID
 	}{{"bert", bert}, {"team 1", team}, {"crew 1", crew}, {"team 2", team}, {"cleo", cleo}, {"team 3", team}, {"crew 2", crew}} {
 		waiting[q.name] = queue(t, l, q.o)
 	}
@@ -521,7 +523,7 @@ func TestLocalLockGrantedAdmitsItsOwnersWaitersOnly(t *testing.T) {
 	for range 3 {
 		_, _ = exit(l, team)
 	}
-	looks(t, l, leaving, 0, crew, cleo, crew)
+	looks(t, l, owner.Leaving, 0, crew, cleo, crew)
 	l.free()
 	comes("crew 1", entered)
 	l.granted()
@@ -532,7 +534,7 @@ func TestLocalLockGrantedAdmitsItsOwnersWaitersOnly(t *testing.T) {
 	l.free()
 	comes("cleo", entered)
 	l.free()
-	looks(t, l, nobody, 0)
+	looks(t, l, owner.Nobody, 0)
 }
 
 func TestLocalLockPass(t *testing.T) {
@@ -552,7 +554,7 @@ func TestLocalLockPass(t *testing.T) {
 
 	_, _ = exit(l, bert)
 	require.False(t, l.pass(2*time.Second-1), "asks for a longer lease")
-	looks(t, l, leaving, 0, cleo)
+	looks(t, l, owner.Leaving, 0, cleo)
 	require.True(t, l.contended())
 	l.free()
 	require.Equal(t, entered, l.wait(t.Context(), long, nil))
@@ -560,9 +562,9 @@ func TestLocalLockPass(t *testing.T) {
 	_, _ = exit(l, cleo)
 	require.False(t, l.contended())
 	require.False(t, l.pass(time.Hour), "nobody waits")
-	looks(t, l, leaving, 0)
+	looks(t, l, owner.Leaving, 0)
 	l.free()
-	looks(t, l, nobody, 0)
+	looks(t, l, owner.Nobody, 0)
 }
 
 // Only the first waiter counts: to pass over it would break the order.
@@ -572,7 +574,7 @@ func TestLocalLockPassKeepsTheOrder(t *testing.T) {
 	queue(t, l, cleo)
 	_, _ = exit(l, anna)
 	require.False(t, l.pass(time.Second))
-	looks(t, l, leaving, 0, bert, cleo)
+	looks(t, l, owner.Leaving, 0, bert, cleo)
 
 	require.Equal(t, refused, l.wait(cancelled(), first, nil)) // now cleo is first
 	require.True(t, l.pass(time.Second))
@@ -602,18 +604,20 @@ func TestLocalLockCancelledWaiterThatWasHandedTheHold(t *testing.T) {
 }
 
 func TestSharedOwners(t *testing.T) {
-	for o, want := range map[owner]bool{nobody: false, anna: false, made - 1: false, team: true, leaving - 1: true, leaving: false} {
-		require.Equal(t, want, o.shared(), "%x", uint64(o))
+	for o, want := range map[owner.ID]bool{
+		owner.Nobody: false, anna: false, owner.Made - 1: false, team: true, owner.Leaving - 1: true, owner.Leaving: false,
+	} {
+		require.Equal(t, want, o.Shared(), "%x", uint64(o))
 	}
 	ctx := NewOwner(t.Context())
-	ownerOf := func(ctx context.Context) owner { return carriedBy(ctx).caller() }
-	require.True(t, ownerOf(ctx).shared())
+	ownerOf := func(ctx context.Context) owner.ID { return carriedBy(ctx).caller() }
+	require.True(t, ownerOf(ctx).Shared())
 	require.NotEqual(t, ownerOf(ctx), ownerOf(NewOwner(ctx)))
 	child, cancel := context.WithCancel(ctx)
 	defer cancel()
 	require.Equal(t, ownerOf(ctx), ownerOf(child))
-	require.False(t, ownerOf(t.Context()).shared())
-	require.Equal(t, callingGoroutine(), ownerOf(t.Context()))
+	require.False(t, ownerOf(t.Context()).Shared())
+	require.Equal(t, owner.Calling(), ownerOf(t.Context()))
 }
 
 // A process may hold very many locks, and each Lock makes a hold. The allocator gives 176 bytes for what takes more than 160.
@@ -660,13 +664,13 @@ func TestLocalLockHammer(t *testing.T) {
 	var pool waiterPool
 	var (
 		plain   int        // not atomic: only who is alone in touches it
-		inside  owner      // who holds, written by the first of its owner and by the last
+		inside  owner.ID   // who holds, written by the first of its owner and by the last
 		mu      sync.Mutex // goroutines of one shared owner hold together
 		users   int        // how many, under mu
-		holding = map[owner]int{}
+		holding = map[owner.ID]int{}
 	)
 	// Each goroutine of a shared owner leaves by itself, so who comes last is not who came first.
-	arrive := func(o owner, alone bool) {
+	arrive := func(o owner.ID, alone bool) {
 		mu.Lock()
 		defer mu.Unlock()
 		if alone {
@@ -679,7 +683,7 @@ func TestLocalLockHammer(t *testing.T) {
 		users++
 		holding[o]++
 	}
-	depart := func(o owner) {
+	depart := func(o owner.ID) {
 		mu.Lock()
 		defer mu.Unlock()
 		assert.Equal(t, inside, o, "two owners held")
@@ -692,9 +696,9 @@ func TestLocalLockHammer(t *testing.T) {
 	for g := range goroutines {
 		done.Go(func() {
 			dice := rand.New(rand.NewPCG(seed, uint64(g)))
-			o := owner(1000 + g)
+			o := owner.ID(1000 + g)
 			if g%4 == 0 {
-				o = made | owner(1+g%8) // two shared owners with several goroutines each
+				o = owner.Made | owner.ID(1+g%8) // two shared owners with several goroutines each
 			}
 			for range rounds {
 				ctx, cancel := context.WithCancel(context.Background())
@@ -760,14 +764,14 @@ func TestLocalLockHammer(t *testing.T) {
 		})
 	}
 	done.Wait()
-	looks(t, l, nobody, 0)
+	looks(t, l, owner.Nobody, 0)
 	require.Zero(t, users)
 	require.Empty(t, holding)
 	require.Positive(t, plain)
 }
 
 // exit is what [localLock.exit] tells, as two answers.
-func exit(l *localLock, o owner) (isLast, ok bool) {
+func exit(l *localLock, o owner.ID) (isLast, ok bool) {
 	d, _ := l.exit(o)
 	return d == last, d != notIn
 }
@@ -841,7 +845,7 @@ func TestLocalLockEvicts(t *testing.T) {
 	require.False(t, l.evict(still), "the hold is not lost")
 	looks(t, l, anna, 2, bert)
 	require.True(t, l.evict(always))
-	looks(t, l, leaving, 0, bert)
+	looks(t, l, owner.Leaving, 0, bert)
 	require.Equal(t, refused, turn(w), "the key may be there still")
 	require.False(t, l.evict(always))
 	require.False(t, l.heldBy(anna))
@@ -866,7 +870,7 @@ func TestLocalLockEvicts(t *testing.T) {
 // Only the last owners that were evicted are remembered.
 func TestEvictionsAreForgotten(t *testing.T) {
 	l := &localLock{}
-	for o := range owner(mostEvictions + 1) {
+	for o := range owner.ID(mostEvictions + 1) {
 		in(t, l, 1000+o, entered)
 		l.granted()
 		require.True(t, l.evict(always))
@@ -875,7 +879,7 @@ func TestEvictionsAreForgotten(t *testing.T) {
 	require.Equal(t, notIn, leavesHow(l.exit(1000)))
 	in(t, l, 1000, entered)
 	l.free()
-	for o := range owner(mostEvictions) {
+	for o := range owner.ID(mostEvictions) {
 		require.Equal(t, evicted, leavesHow(l.exit(1001+o)))
 	}
 	require.Empty(t, *l.evicted)
@@ -898,7 +902,7 @@ func TestLocalLockIndex(t *testing.T) {
 		}
 		want := 0
 		for w := l.queue.first; w != nil; w = w.next {
-			if w.owner.shared() {
+			if w.owner.Shared() {
 				want++
 				require.Contains(t, found, w)
 			}

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/lockregistry/lockregistry/internal/owner"
 )
 
 // localReadWrite is the local half of a read-write lock. It has two sides, each with a half in Redis, and one queue for
@@ -45,11 +47,11 @@ type localReadWrite struct {
 
 type side struct {
 	phase   phase
-	asking  owner           // that acquires it
-	stuck   bool            // and waits for others, elsewhere
-	owners  map[owner]int32 // its holders, and how often each holds it
-	crowd   atomic.Int64    // how many these are, to be read without the mutex
-	evicted *evictions      // nil until one was
+	asking  owner.ID           // that acquires it
+	stuck   bool               // and waits for others, elsewhere
+	owners  map[owner.ID]int32 // its holders, and how often each holds it
+	crowd   atomic.Int64       // how many these are, to be read without the mutex
+	evicted *evictions         // nil until one was
 }
 
 type phase uint8
@@ -67,17 +69,17 @@ type (
 	writeSide localReadWrite
 )
 
-func (s *side) heldBy(o owner) bool { return s.phase == phaseHeld && s.owners[o] > 0 }
+func (s *side) heldBy(o owner.ID) bool { return s.phase == phaseHeld && s.owners[o] > 0 }
 
-func (s *side) add(o owner) {
+func (s *side) add(o owner.ID) {
 	if s.owners == nil {
-		s.owners = map[owner]int32{}
+		s.owners = map[owner.ID]int32{}
 	}
 	s.owners[o]++
 	s.crowd.Store(int64(len(s.owners)))
 }
 
-func (s *side) exit(o owner) (departure, loss) {
+func (s *side) exit(o owner.ID) (departure, loss) {
 	if !s.heldBy(o) {
 		return s.evicted.exit(o)
 	}
@@ -121,14 +123,14 @@ func (l *localReadWrite) side(writes bool) *side {
 }
 
 // may lets o into a side if nothing but the queue is in its way.
-func (l *localReadWrite) may(o owner, writes bool) entry {
+func (l *localReadWrite) may(o owner.ID, writes bool) entry {
 	if writes {
 		return l.mayWrite(o)
 	}
 	return l.mayRead(o)
 }
 
-func (l *localReadWrite) mayRead(o owner) entry {
+func (l *localReadWrite) mayRead(o owner.ID) entry {
 	switch {
 	case l.write.phase != phaseFree && !l.write.heldBy(o): // mutant: local reader beside a writer
 		return refused
@@ -144,7 +146,7 @@ func (l *localReadWrite) mayRead(o owner) entry {
 	}
 }
 
-func (l *localReadWrite) mayWrite(o owner) entry {
+func (l *localReadWrite) mayWrite(o owner.ID) entry {
 	if l.write.phase != phaseFree || l.read.phase != phaseFree { // mutant: local writer beside readers
 		return refused
 	}
@@ -153,7 +155,7 @@ func (l *localReadWrite) mayWrite(o owner) entry {
 }
 
 // mayAgain lets o into a side if it is in already, on that side or on the other one, or tells why it never will be.
-func (l *localReadWrite) mayAgain(o owner, writes bool) entry {
+func (l *localReadWrite) mayAgain(o owner.ID, writes bool) entry {
 	mine := l.side(writes)
 	switch {
 	case mine.heldBy(o):
@@ -171,7 +173,7 @@ func (l *localReadWrite) mayAgain(o owner, writes bool) entry {
 }
 
 // enter lets o in on one side, or queues it.
-func (l *localReadWrite) enter(o owner, lease time.Duration, writes, wait bool) (entry, *waiter) {
+func (l *localReadWrite) enter(o owner.ID, lease time.Duration, writes, wait bool) (entry, *waiter) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	how := l.mayAgain(o, writes)
@@ -194,7 +196,7 @@ func (l *localReadWrite) enter(o owner, lease time.Duration, writes, wait bool) 
 	}
 	// A goroutine that is its own owner waits once, and is not in. One case is left: it writes, and waits for the removal of
 	// its last hold on reading.
-	w := l.queue.push(twin{o, writes}, lease, o.shared() || l.write.heldBy(o), nil)
+	w := l.queue.push(twin{o, writes}, lease, o.Shared() || l.write.heldBy(o), nil)
 	w.tries = tries
 	if !writes && l.barred {
 		l.lookOut(false)
@@ -229,7 +231,7 @@ func (l *localReadWrite) waits(s *side) {
 
 // welcome lets in the waiters of an owner that has come in, or that may go on to read, wherever they stand in the queue. The
 // caller holds the mutex.
-func (l *localReadWrite) welcome(o owner) {
+func (l *localReadWrite) welcome(o owner.ID) {
 	for _, who := range []twin{{o, true}, {o, false}} {
 		for w := range l.queue.twins(who) {
 			how := l.mayAgain(o, who.writes)
@@ -395,7 +397,7 @@ func (l *localReadWrite) pass(running time.Duration) bool {
 	return true
 }
 
-func (l *localReadWrite) exit(s *side, o owner) (departure, loss) {
+func (l *localReadWrite) exit(s *side, o owner.ID) (departure, loss) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	d, why := s.exit(o)
@@ -411,13 +413,13 @@ func (l *localReadWrite) evict(s *side, lost func() loss) bool {
 	return done
 }
 
-func (l *localReadWrite) heldBy(s *side, o owner) bool {
+func (l *localReadWrite) heldBy(s *side, o owner.ID) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return s.heldBy(o)
 }
 
-func (l *localReadWrite) owned(s *side) []owner {
+func (l *localReadWrite) owned(s *side) []owner.ID {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Collect(maps.Keys(s.owners))
@@ -430,7 +432,7 @@ func (l *localReadWrite) writing() bool {
 	return l.write.phase != phaseFree
 }
 
-func (l *localReadWrite) expelled(s *side, o owner) loss {
+func (l *localReadWrite) expelled(s *side, o owner.ID) loss {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return s.evicted.why(o)
@@ -439,11 +441,11 @@ func (l *localReadWrite) expelled(s *side, o owner) loss {
 func (r *readSide) both() *localReadWrite  { return (*localReadWrite)(r) }
 func (w *writeSide) both() *localReadWrite { return (*localReadWrite)(w) }
 
-func (r *readSide) enter(o owner, lease time.Duration, wait bool, _ *waiterPool) (entry, *waiter) {
+func (r *readSide) enter(o owner.ID, lease time.Duration, wait bool, _ *waiterPool) (entry, *waiter) {
 	return r.both().enter(o, lease, false, wait)
 }
 
-func (w *writeSide) enter(o owner, lease time.Duration, wait bool, _ *waiterPool) (entry, *waiter) {
+func (w *writeSide) enter(o owner.ID, lease time.Duration, wait bool, _ *waiterPool) (entry, *waiter) {
 	return w.both().enter(o, lease, true, wait)
 }
 
@@ -464,8 +466,8 @@ func (w *writeSide) waits() { w.both().waits(&w.write) }
 func (r *readSide) granted() bool  { return r.both().granted(&r.read) }
 func (w *writeSide) granted() bool { return w.both().granted(&w.write) }
 
-func (r *readSide) exit(o owner) (departure, loss)  { return r.both().exit(&r.read, o) }
-func (w *writeSide) exit(o owner) (departure, loss) { return w.both().exit(&w.write, o) }
+func (r *readSide) exit(o owner.ID) (departure, loss)  { return r.both().exit(&r.read, o) }
+func (w *writeSide) exit(o owner.ID) (departure, loss) { return w.both().exit(&w.write, o) }
 
 func (r *readSide) evict(lost func() loss) bool  { return r.both().evict(&r.read, lost) }
 func (w *writeSide) evict(lost func() loss) bool { return w.both().evict(&w.write, lost) }
@@ -480,11 +482,11 @@ func (w *writeSide) pass(running time.Duration) bool { return w.both().pass(runn
 func (r *readSide) contended() bool  { return r.both().contended() }
 func (w *writeSide) contended() bool { return w.both().contended() }
 
-func (r *readSide) heldBy(o owner) bool  { return r.both().heldBy(&r.read, o) }
-func (w *writeSide) heldBy(o owner) bool { return w.both().heldBy(&w.write, o) }
+func (r *readSide) heldBy(o owner.ID) bool  { return r.both().heldBy(&r.read, o) }
+func (w *writeSide) heldBy(o owner.ID) bool { return w.both().heldBy(&w.write, o) }
 
-func (r *readSide) owned() []owner  { return r.both().owned(&r.read) }
-func (w *writeSide) owned() []owner { return w.both().owned(&w.write) }
+func (r *readSide) owned() []owner.ID  { return r.both().owned(&r.read) }
+func (w *writeSide) owned() []owner.ID { return w.both().owned(&w.write) }
 
-func (r *readSide) expelled(o owner) loss  { return r.both().expelled(&r.read, o) }
-func (w *writeSide) expelled(o owner) loss { return w.both().expelled(&w.write, o) }
+func (r *readSide) expelled(o owner.ID) loss  { return r.both().expelled(&r.read, o) }
+func (w *writeSide) expelled(o owner.ID) loss { return w.both().expelled(&w.write, o) }

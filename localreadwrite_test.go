@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/owner"
 )
 
 // rwHalf is the local half of a read-write lock. Until a test says otherwise, nobody asks about writers elsewhere.
@@ -49,24 +50,24 @@ func (h *rwHalf) side(writes bool) localHalf {
 }
 
 // holders are owners and how often each has locked.
-type holders map[owner]int32
+type holders map[owner.ID]int32
 
 // look is what a side of a localReadWrite should look like.
 type look struct {
 	phase  phase
-	asking owner // when it is acquiring
+	asking owner.ID // when it is acquiring
 	owners holders
 }
 
 var aFree = look{phase: phaseFree}
 
-func acquiring(o owner) look { return look{phase: phaseAcquiring, asking: o} }
-func has(o holders) look     { return look{phase: phaseHeld, owners: o} }
+func acquiring(o owner.ID) look { return look{phase: phaseAcquiring, asking: o} }
+func has(o holders) look        { return look{phase: phaseHeld, owners: o} }
 
 var aLeaving = look{phase: phaseLeaving}
 
 // looks checks everything that both sides and the queue know. Those who wait to write are told by writer.
-func (h *rwHalf) looks(t *testing.T, read, write look, queue ...owner) {
+func (h *rwHalf) looks(t *testing.T, read, write look, queue ...owner.ID) {
 	t.Helper()
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -83,13 +84,13 @@ func (h *rwHalf) looks(t *testing.T, read, write look, queue ...owner) {
 			require.Equal(t, n, c.got.owners[o], name)
 		}
 	}
-	var forward, backward []owner
+	var forward, backward []owner.ID
 	for w := h.queue.first; w != nil; w = w.next {
 		require.True(t, w.queued)
 		forward = append(forward, w.owner)
 	}
 	for w := h.queue.last; w != nil; w = w.prev {
-		backward = append([]owner{w.owner}, backward...)
+		backward = append([]owner.ID{w.owner}, backward...)
 	}
 	require.Equal(t, queue, forward, "queue")
 	require.Equal(t, forward, backward, "queue from the end")
@@ -101,7 +102,7 @@ const (
 )
 
 // in enters where that must not need waiting.
-func (h *rwHalf) in(t *testing.T, o owner, writes bool, want entry) {
+func (h *rwHalf) in(t *testing.T, o owner.ID, writes bool, want entry) {
 	t.Helper()
 	how, w := h.side(writes).enter(o, 0, false, nil)
 	require.Equal(t, want, how)
@@ -109,7 +110,7 @@ func (h *rwHalf) in(t *testing.T, o owner, writes bool, want entry) {
 }
 
 // waits enters where that must need waiting.
-func (h *rwHalf) waits(t *testing.T, o owner, writes bool) *waiter {
+func (h *rwHalf) waits(t *testing.T, o owner.ID, writes bool) *waiter {
 	t.Helper()
 	how, w := h.side(writes).enter(o, 0, true, nil)
 	require.Equal(t, refused, how)
@@ -130,7 +131,7 @@ func turn(w *waiter) entry {
 }
 
 // held is a lock that the owners read, or that the first one writes.
-func rwHeld(t *testing.T, writes bool, owners ...owner) *rwHalf {
+func rwHeld(t *testing.T, writes bool, owners ...owner.ID) *rwHalf {
 	t.Helper()
 	h := newRWHalf()
 	for i, o := range owners {
@@ -144,7 +145,7 @@ func rwHeld(t *testing.T, writes bool, owners ...owner) *rwHalf {
 	return h
 }
 
-func (h *rwHalf) out(t *testing.T, o owner, writes bool, want departure) {
+func (h *rwHalf) out(t *testing.T, o owner.ID, writes bool, want departure) {
 	t.Helper()
 	require.Equal(t, want, leavesHow(h.side(writes).exit(o)))
 }
@@ -167,7 +168,7 @@ func TestReadWriteTransitions(t *testing.T) {
 	eachSide(t, func(t *testing.T, writes bool) {
 		for _, wait := range []bool{false, true} {
 			h := newRWHalf()
-			is := func(mine look, queue ...owner) {
+			is := func(mine look, queue ...owner.ID) {
 				t.Helper()
 				read, write := sides(writes, mine)
 				h.looks(t, read, write, queue...)
@@ -270,7 +271,7 @@ func TestWriterExcludes(t *testing.T) {
 
 func TestReadWriteReentrancy(t *testing.T) {
 	eachSide(t, func(t *testing.T, writes bool) {
-		for _, o := range []owner{anna, team} {
+		for _, o := range []owner.ID{anna, team} {
 			h := rwHeld(t, writes, o)
 			const depth = 5
 			for i := range depth {
@@ -300,7 +301,7 @@ func TestReadWriteReentrancy(t *testing.T) {
 }
 
 func TestWriterReads(t *testing.T) {
-	for _, o := range []owner{anna, team} {
+	for _, o := range []owner.ID{anna, team} {
 		h := rwHeld(t, writes, o)
 		first, second, other := h.waits(t, bert, reads), h.waits(t, cleo, writes), h.waits(t, dora, reads)
 		h.in(t, o, reads, entered) // the queue waits for o
@@ -348,7 +349,7 @@ func TestWriterReads(t *testing.T) {
 // A writer that wants to read anew waits for the removal of its last hold on reading, which may go on in the background.
 // It must not wait for those in the queue: they wait for it.
 func TestWriterReadsAgainPastTheQueue(t *testing.T) {
-	for _, o := range []owner{anna, team} {
+	for _, o := range []owner.ID{anna, team} {
 		h := rwHeld(t, writes, o)
 		h.in(t, o, reads, entered)
 		h.reading().granted()
@@ -364,7 +365,7 @@ func TestWriterReadsAgainPastTheQueue(t *testing.T) {
 }
 
 func TestReadersCannotBecomeWriters(t *testing.T) {
-	for _, o := range []owner{anna, team} {
+	for _, o := range []owner.ID{anna, team} {
 		h := rwHeld(t, reads, o, bert)
 		for _, wait := range []bool{false, true} {
 			how, w := h.writing().enter(o, 0, wait, nil)
@@ -380,10 +381,10 @@ func TestReadersCannotBecomeWriters(t *testing.T) {
 // Readers and writers in the order in which they came; readers next to each other together.
 func TestReadWriteIsFirstInFirstOut(t *testing.T) {
 	h := rwHeld(t, reads, anna)
-	const r1, w1, r2, r3, w2, w3, r4 owner = 11, 12, 13, 14, 15, 16, 17
+	const r1, w1, r2, r3, w2, w3, r4 owner.ID = 11, 12, 13, 14, 15, 16, 17
 	h.in(t, r1, reads, joined)
-	waiting := map[owner]*waiter{}
-	for _, o := range []owner{w1, r2, r3, w2, w3, r4} {
+	waiting := map[owner.ID]*waiter{}
+	for _, o := range []owner.ID{w1, r2, r3, w2, w3, r4} {
 		waiting[o] = h.waits(t, o, o == w1 || o == w2 || o == w3)
 	}
 	h.in(t, 99, reads, refused)
@@ -410,21 +411,21 @@ func TestReadWriteIsFirstInFirstOut(t *testing.T) {
 	h.looks(t, aFree, acquiring(w3), r4)
 	h.writing().free() // gives up while it asks Redis
 	h.looks(t, acquiring(r4), aFree)
-	for o, how := range map[owner]entry{w1: entered, r2: entered, r3: joined, w2: entered, w3: entered, r4: entered} {
+	for o, how := range map[owner.ID]entry{w1: entered, r2: entered, r3: joined, w2: entered, w3: entered, r4: entered} {
 		require.Equal(t, how, turn(waiting[o]), "%d", o)
 	}
 }
 
 func TestReadWriteExitByOthersChangesNothing(t *testing.T) {
 	h := rwHeld(t, reads, anna, team)
-	for _, o := range []owner{nobody, bert, crew, leaving} {
+	for _, o := range []owner.ID{owner.Nobody, bert, crew, owner.Leaving} {
 		h.out(t, o, reads, notIn)
 		h.out(t, o, writes, notIn)
 	}
 	h.out(t, anna, writes, notIn)
 	h.looks(t, has(holders{anna: 1, team: 1}), aFree)
 	h = rwHeld(t, writes, anna)
-	for _, o := range []owner{nobody, bert, team, leaving} {
+	for _, o := range []owner.ID{owner.Nobody, bert, team, owner.Leaving} {
 		h.out(t, o, reads, notIn)
 		h.out(t, o, writes, notIn)
 	}
@@ -462,7 +463,7 @@ var givingUp = map[string]func(h localHalf, w *waiter, stop <-chan struct{}) ent
 
 // Anna reads. A writer or reader in the queue gives up, wherever it stands.
 func TestReadWriteWaiterGivesUp(t *testing.T) {
-	all := []owner{bert, cleo, dora}
+	all := []owner.ID{bert, cleo, dora}
 	for name, wait := range givingUp {
 		for kinds := range 8 { // who writes, as bits
 			for quitter := range all {
@@ -487,7 +488,7 @@ func TestReadWriteWaiterGivesUp(t *testing.T) {
 
 						// The readers who are at the head now join at once.
 						reading := holders{anna: 1}
-						var left []owner
+						var left []owner.ID
 						for i, o := range all {
 							switch {
 							case i == quitter:
@@ -670,8 +671,8 @@ func TestReadersAreKeptOutForAWriterElsewhere(t *testing.T) {
 			require.Equal(t, want, h.timer != nil)
 		}
 		timed(false)
-		results := make(chan owner, 3)
-		for _, o := range []owner{bert, cleo} {
+		results := make(chan owner.ID, 3)
+		for _, o := range []owner.ID{bert, cleo} {
 			w := h.waits(t, o, reads)
 			go func() {
 				assert.Equal(t, joined, h.reading().wait(context.Background(), w, nil))
@@ -778,7 +779,7 @@ func TestReadWriteHammer(t *testing.T) {
 	var redis atomic.Int32 // who asks or has been asked: the two sides never do at once, but for one owner
 	guarded := 0           // writers change it, readers read it: the race detector looks as well
 	for i := range goroutines {
-		o := owner(100 + i)
+		o := owner.ID(100 + i)
 		dice := rand.New(rand.NewPCG(7, uint64(i)))
 		lock := func(writes bool) bool {
 			ctx := t.Context()
@@ -918,7 +919,7 @@ func TestSeveralReaders(t *testing.T) {
 }
 
 // tries enters as one who cannot wait for others, but waits for the answer that is under way.
-func (h *rwHalf) tries(t *testing.T, o owner) *waiter {
+func (h *rwHalf) tries(t *testing.T, o owner.ID) *waiter {
 	t.Helper()
 	how, w := h.reading().enter(o, 0, false, nil)
 	require.Equal(t, refused, how)
@@ -1051,7 +1052,7 @@ func TestWaitingReadersCostNothing(t *testing.T) {
 		h.told(true)
 		writer := h.waits(t, bert, writes)
 		var all sync.WaitGroup
-		for i := range owner(readers) {
+		for i := range owner.ID(readers) {
 			w := h.waits(t, 1000+i, reads)
 			all.Go(func() { assert.Equal(t, joined, h.reading().wait(context.Background(), w, nil)) })
 		}

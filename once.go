@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/owner"
 )
 
 // leastPeriod is the shortest period of [Registry.Once]: of a shorter one hardly anything is left beside the time that Redis
@@ -51,7 +52,7 @@ func (r *Registry) Once(
 	if err != nil {
 		return false, l.fail("once", err)
 	}
-	h, err := l.acquireAs(ctx, "once", append(slices.Clip(opts), AtLeast(every-every/10)), notAtAll, newOnce())
+	h, err := l.acquireAs(ctx, "once", append(slices.Clip(opts), AtLeast(every-every/10)), notAtAll, owner.NewOnce())
 	if h == nil {
 		return false, err
 	}

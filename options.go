@@ -8,6 +8,7 @@ import (
 
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/owner"
 )
 
 // The defaults are Spring's.
@@ -214,7 +215,7 @@ type request struct {
 	lease *lease        // nil: the registry's, or the hold's
 	plain bool          // the call named no lease, so this is the registry's
 	wait  time.Duration // 0: not at all; negative: until the context ends
-	as    owner         // of a Hold, or of a run of Once; nobody: the caller
+	as    owner.ID      // of a Hold, or of a run of Once; nobody: the caller
 
 	atLeast time.Duration // 0: no longer than it is held
 	leads   bool          // see hold.leads
@@ -243,7 +244,7 @@ func (q request) with(opts []LockOption) (_ request, failed error) {
 		case "NoWait":
 			tries = true
 		case "RetryOnError":
-			if !q.as.isOnce() {
+			if !q.as.IsOnce() {
 				err = errors.New("RetryOnError: it is for Once only")
 			}
 		case "TTL":

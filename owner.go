@@ -2,13 +2,15 @@ package lockregistry
 
 import (
 	"context"
+
+	"github.com/lockregistry/lockregistry/internal/owner"
 )
 
 // carried is what a context says about its caller: an owner that NewOwner made, or one of the holds that it is the context
 // of, and through outer what the context says that it was made from.
 type carried struct {
-	owner  owner   // that the innermost NewOwner made, or nobody
-	tenure *tenure // nil in what NewOwner made
+	owner  owner.ID // that the innermost NewOwner made, or nobody
+	tenure *tenure  // nil in what NewOwner made
 	outer  *carried
 }
 
@@ -23,7 +25,7 @@ func carriedBy(ctx context.Context) *carried {
 // hides it: a call that asks for a new owner does not want to be an existing one.
 func (c *carried) tenureOf(l *Lock) *tenure {
 	for ; c != nil && c.tenure != nil; c = c.outer {
-		if c.tenure.lock == l && c.tenure.lasts() && !c.tenure.owner.isValued() {
+		if c.tenure.lock == l && c.tenure.lasts() && !c.tenure.owner.IsHold() {
 			return c.tenure
 		}
 	}
@@ -32,10 +34,10 @@ func (c *carried) tenureOf(l *Lock) *tenure {
 
 // deadlock finds the tenure on the path of l that the context of a call carries, and for whose end the call would wait that
 // asks for l as o. Only what is locked by Lock and Do nests, and only in what was. Nobody waits for a hold that is lost.
-func (c *carried) deadlock(l *Lock, o owner) *tenure {
+func (c *carried) deadlock(l *Lock, o owner.ID) *tenure {
 	for ; c != nil && c.tenure != nil; c = c.outer {
 		t := c.tenure
-		if t.lock.anchor() == l.anchor() && (t.owner.isValued() || o.isValued()) && t.lasts() && t.hold.valid() {
+		if t.lock.anchor() == l.anchor() && (t.owner.IsHold() || o.IsHold()) && t.lasts() && t.hold.valid() {
 			return t
 		}
 	}
@@ -62,13 +64,13 @@ func NewOwner(ctx context.Context) context.Context {
 	if ctx == nil {
 		ctx = context.Background()
 	}
-	return context.WithValue(ctx, carriedKey{}, &carried{owner: madeOwner(), outer: carriedBy(ctx)})
+	return context.WithValue(ctx, carriedKey{}, &carried{owner: owner.New(), outer: carriedBy(ctx)})
 }
 
 // caller is the owner that calls, whatever hold the context carries.
-func (c *carried) caller() owner {
-	if c != nil && c.owner != nobody {
+func (c *carried) caller() owner.ID {
+	if c != nil && c.owner != owner.Nobody {
 		return c.owner
 	}
-	return callingGoroutine()
+	return owner.Calling()
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/owner"
 )
 
 // embedded returns a registry on an embedded server, closed at the end of the test.
@@ -29,7 +30,7 @@ func embedded(t *testing.T, opts ...Option) *Registry {
 }
 
 // waitingCall is a call that waits in the queue, and has looked just now.
-func waitingCall(t *testing.T, l *Lock, as owner) *acquisition {
+func waitingCall(t *testing.T, l *Lock, as owner.ID) *acquisition {
 	t.Helper()
 	how, _ := l.local.enter(as, l.reg.lease.length, false, nil)
 	require.Equal(t, entered, how)
@@ -79,7 +80,7 @@ func TestGrantIsFoundWhileItsMessageComes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			reg := embedded(t, WithWakeup(WakeupPoll))
-			l, me := reg.Obtain("42"), newValued()
+			l, me := reg.Obtain("42"), owner.NewHold()
 			for range c.rounds {
 				a := waitingCall(t, l, me)
 				var told sync.WaitGroup

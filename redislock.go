@@ -10,6 +10,7 @@ import (
 
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/owner"
 )
 
 // Lock is the lock of one path. It is safe for use by many goroutines; get it from [Registry.Obtain].
@@ -65,7 +66,7 @@ var errBusy = errors.New("busy")
 //   - another error of Redis, a missing permission for instance
 //   - bad input: an empty path, a nil context, a lease under two milliseconds, Wait and NoWait; the error says all that is wrong
 func (l *Lock) Lock(ctx context.Context, opts ...LockOption) error {
-	_, err := l.acquire(ctx, "lock", opts, untilDone, nobody)
+	_, err := l.acquire(ctx, "lock", opts, untilDone, owner.Nobody)
 	return err
 }
 
@@ -73,7 +74,7 @@ func (l *Lock) Lock(ctx context.Context, opts ...LockOption) error {
 // error means that another owner holds the lock. It is Spring's tryLock. It returns the errors of Lock, but never ErrTimeout:
 // when Redis could not be asked, that is [ErrUnavailable] alone.
 func (l *Lock) TryLock(ctx context.Context, opts ...LockOption) (bool, error) {
-	return l.acquire(ctx, "trylock", opts, notAtAll, nobody)
+	return l.acquire(ctx, "trylock", opts, notAtAll, owner.Nobody)
 }
 
 // Unlock undoes one Lock of the owner; the last one releases the lock and removes its key from Redis. Whatever it returns
@@ -232,7 +233,7 @@ func (l *Lock) check(ctx context.Context) error {
 // acquire is Lock and TryLock, and the first part of Do and Acquire, which is an owner of its own. It gets one half after the
 // other; see attempt.try on the size of its stack.
 func (l *Lock) acquire(
-	ctx context.Context, op string, opts []LockOption, wait time.Duration, as owner,
+	ctx context.Context, op string, opts []LockOption, wait time.Duration, as owner.ID,
 ) (got bool, err error) {
 	q, began := request{wait: wait, as: as}, l.reg.observed()
 	if len(opts) > 0 {
@@ -256,7 +257,7 @@ func (l *Lock) acquire(
 	switch {
 	case err == nil:
 		got = true
-	case err == errBusy && (op == "trylock" || as.isOnce()): //nolint:errorlint // never wrapped
+	case err == errBusy && (op == "trylock" || as.IsOnce()): //nolint:errorlint // never wrapped
 		err = nil
 	default:
 		err = l.gaveUp(op, err, q.wait, asked)
@@ -323,11 +324,11 @@ func (l *Lock) keeper(asked bool) string {
 }
 
 // describe names an owner that holds the lock.
-func (l *Lock) describe(o owner) string {
+func (l *Lock) describe(o owner.ID) string {
 	switch {
-	case o.shared():
-		return fmt.Sprintf("owner %d of this process", o.number())
-	case o.isValued():
+	case o.Shared():
+		return fmt.Sprintf("owner %d of this process", o.Number())
+	case o.IsHold():
 		return fmt.Sprintf("a Hold of goroutine %d of this process", uint64(l.taker(o)))
 	default:
 		return fmt.Sprintf("goroutine %d of this process", uint64(o))
@@ -358,12 +359,12 @@ func (l *Lock) enter(ctx context.Context, q *request) (in entrance, err error) {
 		deadline = reg.clock.Now().Add(q.wait)
 	}
 	c, o := carriedBy(ctx), q.as
-	if o == nobody {
+	if o == owner.Nobody {
 		o = c.caller()
 	}
 	if t := c.deadlock(now, o); t != nil {
 		now.unpin()
-		if o.isOnce() && t.owner.isOnce() { // it does not wait for itself: its answer is that the job runs
+		if o.IsOnce() && t.owner.IsOnce() { // it does not wait for itself: its answer is that the job runs
 			return in, errBusy
 		}
 		return in, ErrDeadlock
@@ -371,7 +372,7 @@ func (l *Lock) enter(ctx context.Context, q *request) (in entrance, err error) {
 	if q.lease == nil {
 		q.lease, q.plain = reg.lease, true
 	}
-	if t := c.tenureOf(now); t != nil && t.owner != o && !o.isValued() { // an acquisition waits until one that is lost is over
+	if t := c.tenureOf(now); t != nil && t.owner != o && !o.IsHold() { // an acquisition waits until one that is lost is over
 		if nested, err := now.nest(ctx, t, *q); nested {
 			now.unpin() // the hold has a pin already
 			q.how = HowAgain
@@ -438,7 +439,7 @@ func (l *Lock) enter(ctx context.Context, q *request) (in entrance, err error) {
 }
 
 // retreat takes back a nested lock that has failed, and adds to its error what that shows.
-func (l *Lock) retreat(ctx context.Context, o owner, failure error) error {
+func (l *Lock) retreat(ctx context.Context, o owner.ID, failure error) error {
 	leaving := l.depart(ctx, o)
 	if leaving == nil || errors.Is(failure, ErrLockLost) && errors.Is(leaving, ErrLockLost) {
 		return failure
@@ -447,7 +448,7 @@ func (l *Lock) retreat(ctx context.Context, o owner, failure error) error {
 }
 
 // refresh renews the hold for an owner that has come in to it.
-func (l *Lock) refresh(ctx context.Context, o owner, q request, how entry) error {
+func (l *Lock) refresh(ctx context.Context, o owner.ID, q request, how entry) error {
 	if q.atLeast > 0 {
 		return errors.New("AtLeast: the owner holds the lock already")
 	}
@@ -534,7 +535,7 @@ func (l *Lock) stopped(ctx context.Context) error {
 }
 
 // heldBy returns the hold if o has it.
-func (l *Lock) heldBy(o owner) *hold {
+func (l *Lock) heldBy(o owner.ID) *hold {
 	for {
 		h := l.hold.Load()
 		if !l.half().heldBy(o) {
@@ -562,7 +563,7 @@ func (l *Lock) renew(ctx context.Context, h *hold, ttl time.Duration) error {
 }
 
 // depart undoes one lock of an owner.
-func (l *Lock) depart(ctx context.Context, o owner) error {
+func (l *Lock) depart(ctx context.Context, o owner.ID) error {
 	h := l.hold.Load() // before others can end it
 	switch how, why := l.exit(o); how {
 	case stays:

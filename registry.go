@@ -15,6 +15,7 @@ import (
 
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/owner"
 )
 
 // Registry hands out the locks of one prefix. It is safe for use by many goroutines. Services that are to exclude each
@@ -204,7 +205,7 @@ func (r *Registry) Do(ctx context.Context, path string, fn func(context.Context)
 	if fn == nil {
 		return l.fail("do", errors.New("the function is nil"))
 	}
-	if _, err := l.acquire(ctx, "do", opts, untilDone, nobody); err != nil {
+	if _, err := l.acquire(ctx, "do", opts, untilDone, owner.Nobody); err != nil {
 		return err
 	}
 	defer func() {
@@ -362,5 +363,5 @@ func (h *hold) again() *hold {
 
 // renews tells whether the hold that a call asks for is to be renewed.
 func (r *Registry) renews(k *kind, q *request) bool {
-	return r.renewal || q.leads || q.gathers || q.as.isOnce() || k.watchdog && q.plain
+	return r.renewal || q.leads || q.gathers || q.as.IsOnce() || k.watchdog && q.plain
 }

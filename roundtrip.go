@@ -111,9 +111,9 @@ func (t trip) shortest() time.Duration {
 	return 6 * t.base
 }
 
-// zeros stand in front of the lease in a ticket. A release gives it a short lease, until this process lengthens that: a second, and
-// twice as long for each zero, so that it is more than four round trips, up to eight seconds. Versions that do not know this read the
-// same lease.
+// zeros stand in front of the lease in a ticket. A release gives it a short lease, until this process lengthens that: a
+// second, and twice as long for each zero, so that it is more than four round trips, up to eight seconds. Versions that do
+// not know this read the same lease.
 func (t trip) zeros(lease time.Duration) string {
 	const most = "000"
 	if !t.known || lease <= shortLease { // which is what it gets

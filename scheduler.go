@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/owner"
 )
 
 // scheduler does everything of a registry that is due at some time, with one goroutine that sleeps and a few that talk to
@@ -102,7 +103,7 @@ func (s *scheduler) drop(h *hold) {
 // stranded is what a [Hold] was that nobody can reach any more.
 type stranded struct {
 	hold  *hold
-	owner owner
+	owner owner.ID
 }
 
 // strand is what the garbage collector calls for it. In a test with testing/synctest that is outside of the bubble, from where

@@ -87,9 +87,9 @@ func queueOf(prefix, key string) string {
 type arguments [5]string
 
 func (c *call) given() []string {
-	given := c.args[:]
+	given := c.args[:len(c.args):len(c.args)]
 	if c.more != nil {
-		given = append(c.args[:len(c.args):len(c.args)], c.more...)
+		given = append(given, c.more...)
 	}
 	n := len(given)
 	for n > 0 && given[n-1] == "" {

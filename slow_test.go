@@ -210,8 +210,9 @@ func TestRenewalOnASlowLink(t *testing.T) {
 	})
 }
 
-// withQueues makes miniredis one in whose queues calls wait. It lets no connection that has subscribed run a script, as the one does
-// that proves that messages arrive. Nobody listens to releases, as where the server tells of changes: so they leave no short windows.
+// withQueues makes miniredis one in whose queues calls wait. It lets no connection that has subscribed run a script, as the
+// one does that proves that messages arrive. Nobody listens to releases, as where the server tells of changes: so they leave
+// no short windows.
 func (w *world) withQueues() {
 	w.mini.Server().SetPreHook(func(c *server.Peer, cmd string, args ...string) bool {
 		switch {

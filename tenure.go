@@ -6,6 +6,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"weak"
+
+	"github.com/lockregistry/lockregistry/internal/owner"
 )
 
 // tenure is the time for which an owner has a hold: from its first Lock to its last Unlock. A hold can have several, since
@@ -16,7 +18,7 @@ import (
 // unlocks before: nobody is left with a hold that is another's.
 type tenure struct {
 	lock  *Lock
-	owner owner
+	owner owner.ID
 	hold  *hold
 	token uint64 // the owner's
 	ended atomic.Bool
@@ -36,11 +38,11 @@ func (t *tenure) lasts() bool { return !t.ended.Load() && t.lock.hold.Load() == 
 type tenures struct {
 	mu   sync.Mutex
 	hold *hold // that all of them are of
-	of   map[owner]*tenure
+	of   map[owner.ID]*tenure
 }
 
 // tenure returns that of an owner that has a hold, with its token; one that is over when it has unlocked in the meantime.
-func (l *Lock) tenure(o owner, h *hold, token uint64) *tenure {
+func (l *Lock) tenure(o owner.ID, h *hold, token uint64) *tenure {
 	s := l.tenures.Load()
 	if s == nil {
 		l.tenures.CompareAndSwap(nil, &tenures{})
@@ -54,13 +56,13 @@ func (l *Lock) tenure(o owner, h *hold, token uint64) *tenure {
 	t := &tenure{lock: l, owner: o, hold: h, token: token}
 	if !l.half().heldBy(o) {
 		t.ended.Store(true)
-		if !o.isValued() { // it may be the token of the next owner
+		if !o.IsHold() { // it may be the token of the next owner
 			t.token = 0
 		}
 		return t
 	}
 	if s.hold != h { // what is left is of holds that were lost, and whose owners never came back
-		s.hold, s.of = h, map[owner]*tenure{}
+		s.hold, s.of = h, map[owner.ID]*tenure{}
 	}
 	s.of[o] = t
 	return t
@@ -70,7 +72,7 @@ func (l *Lock) tenure(o owner, h *hold, token uint64) *tenure {
 //
 // When the first tenure of a lock is made at this moment, it may not be found here. It is over all the same once the hold is
 // another one; and while the hold goes on, because readers share it, calls nest in it only if its owner is in again.
-func (l *Lock) exit(o owner) (departure, loss) {
+func (l *Lock) exit(o owner.ID) (departure, loss) {
 	s := l.tenures.Load()
 	if s == nil { // most locks
 		return l.half().exit(o)
@@ -103,7 +105,7 @@ func (c *lentContext) Value(key any) any {
 
 // lend makes such a context of one that carries the tenure, unless it is one.
 func (t *tenure) lend(ctx context.Context) context.Context {
-	if !t.owner.isGoroutine() || ctx.Value(lends{t}) != nil {
+	if !t.owner.IsGoroutine() || ctx.Value(lends{t}) != nil {
 		return ctx
 	}
 	e, ok := ctx.(*ending)
@@ -125,7 +127,7 @@ func (t *tenure) lend(ctx context.Context) context.Context {
 
 // lent tells whether another goroutine may unlock for an owner. The context of Do is not for that by itself: Do unlocks what it
 // has locked. A call that is about to unlock may have let go of its context already; it ends the tenure all the same.
-func (l *Lock) lent(o owner) bool {
+func (l *Lock) lent(o owner.ID) bool {
 	s := l.tenures.Load()
 	if s == nil {
 		return false
@@ -137,7 +139,7 @@ func (l *Lock) lent(o owner) bool {
 }
 
 // ownerIn is the owner that a call with ctx acts as, when it is about a hold that is there.
-func (l *Lock) ownerIn(ctx context.Context) owner {
+func (l *Lock) ownerIn(ctx context.Context) owner.ID {
 	c := carriedBy(ctx)
 	if t := c.tenureOf(l); t != nil {
 		return t.owner
@@ -147,7 +149,7 @@ func (l *Lock) ownerIn(ctx context.Context) owner {
 
 // carry returns a child of parent that carries the tenure of an owner, or parent, when that does already. With a token it is the
 // innermost one that does.
-func (l *Lock) carry(parent context.Context, o owner, h *hold) (ctx context.Context, already bool) {
+func (l *Lock) carry(parent context.Context, o owner.ID, h *hold) (ctx context.Context, already bool) {
 	c, t := carriedBy(parent), l.tenure(o, h, h.current())
 	if c.tenureOf(l) == t && (c.tenure == t || t.token == 0) {
 		return parent, true
@@ -174,7 +176,7 @@ func (l *Lock) nest(ctx context.Context, t *tenure, q request) (nested bool, err
 }
 
 // nest counts one more lock of an owner that holds the lock, and reports false when it does not.
-func (l *localLock) nest(o owner) bool {
+func (l *localLock) nest(o owner.ID) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.owner != o || l.holds == 0 {
@@ -184,7 +186,7 @@ func (l *localLock) nest(o owner) bool {
 	return true
 }
 
-func (l *localReadWrite) nest(s *side, o owner) bool {
+func (l *localReadWrite) nest(s *side, o owner.ID) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !s.heldBy(o) {
@@ -194,5 +196,5 @@ func (l *localReadWrite) nest(s *side, o owner) bool {
 	return true
 }
 
-func (r *readSide) nest(o owner) bool  { return r.both().nest(&r.read, o) }
-func (w *writeSide) nest(o owner) bool { return w.both().nest(&w.write, o) }
+func (r *readSide) nest(o owner.ID) bool  { return r.both().nest(&r.read, o) }
+func (w *writeSide) nest(o owner.ID) bool { return w.both().nest(&w.write, o) }

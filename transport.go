@@ -157,7 +157,7 @@ type patience struct {
 	ctx   context.Context
 	since clock.Instant // from when on the limit counts, and the grace when ctx has ended by then; 0: from now on
 	limit time.Duration
-	near  time.Duration            // that limit without the time for the way, which may turn out to be longer; 0: it does not depend on it
+	near  time.Duration            // that limit without the time for the way, which may turn out longer; 0: it does not depend on it
 	grace time.Duration            // how long after the end of ctx
 	lease time.Duration            // that the answer is about, see trip.late; 0: it is about none
 	holds time.Duration            // for so long the command itself may wait at the server

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"unsafe"
 	"weak"
+
+	"github.com/lockregistry/lockregistry/internal/owner"
 )
 
 // A goroutine that waits for the end of a Hold's context may have nothing left of it but the channel of its Done, which leads
@@ -71,7 +73,7 @@ func (t tied) Value(key any) any {
 
 // listened is for an owner whose Hold nobody can reach. It tells whether somebody may still wait for the end of one of its
 // contexts. If so, the scheduler hears of it again when nobody does. The caller holds the mutex.
-func (e *endings) listened(o owner) bool {
+func (e *endings) listened(o owner.ID) bool {
 	listened := false
 	for end, first := (*e)[o], true; end != nil && (first || end != (*e)[o]); end, first = end.next, false {
 		if end.Context != nil {

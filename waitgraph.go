@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/owner"
 )
 
 // waiting is the graph of the calls of this process that wait, of all its registries: it finds cycles among them. A call is in it
@@ -44,7 +45,7 @@ type waitShard struct {
 
 type waitLink struct {
 	call       *blockedCall
-	key        owner
+	key        owner.ID
 	prev, next *waitLink
 	linked     bool
 }
@@ -52,9 +53,9 @@ type waitLink struct {
 // blockedCall is a call that waits. What is set before it is in the graph stays so.
 type blockedCall struct {
 	lock      *Lock
-	place     *waiter // in the local queue; nil when the call has the local half and waits for Redis
-	goroutine owner   // that is blocked
-	owner     owner   // to be
+	place     *waiter  // in the local queue; nil when the call has the local half and waits for Redis
+	goroutine owner.ID // that is blocked
+	owner     owner.ID // to be
 	carried   *carried
 	done      <-chan struct{} // when it is closed the call is about to end
 	ends      bool            // by itself: it has a deadline
@@ -83,17 +84,17 @@ const secondLook = 500 * time.Millisecond
 
 // obstacle is in the way of a call that waits in a local queue: an owner that has a lock, or a writer in front of a reader.
 type obstacle struct {
-	owner owner
+	owner owner.ID
 	held  *Lock
 	ahead *waiter
 }
 
-func (b *blockedCall) init(ctx context.Context, c *carried, l *Lock, w *waiter, q *request, o owner) {
+func (b *blockedCall) init(ctx context.Context, c *carried, l *Lock, w *waiter, q *request, o owner.ID) {
 	_, timed := ctx.Deadline()
 	b.lock, b.place, b.owner, b.goroutine, b.carried = l, w, o, o, c
 	b.done, b.ends = ctx.Done(), timed || q.wait > 0
-	if !o.isGoroutine() {
-		b.goroutine = callingGoroutine()
+	if !o.IsGoroutine() {
+		b.goroutine = owner.Calling()
 	}
 	if q.blocked == 0 {
 		q.blocked = l.reg.clock.Now()
@@ -123,8 +124,8 @@ func (g *waitGraph) enter(b *blockedCall) error {
 }
 
 // others are the owners, but for its goroutine, that the call may keep.
-func (b *blockedCall) others() iter.Seq[owner] {
-	return func(yield func(owner) bool) {
+func (b *blockedCall) others() iter.Seq[owner.ID] {
+	return func(yield func(owner.ID) bool) {
 		if b.owner != b.goroutine && !yield(b.owner) {
 			return
 		}
@@ -155,12 +156,12 @@ func (g *waitGraph) leave(b *blockedCall) {
 
 // shard spreads numbers that follow each other, as those of goroutines do, by a multiplication with 2^64 divided by the golden
 // ratio.
-func (g *waitGraph) shard(o owner) *waitShard {
+func (g *waitGraph) shard(o owner.ID) *waitShard {
 	return &g.shards[uint64(o)*0x9e3779b97f4a7c15>>(64-shardBits)]
 }
 
 // of goes through the links of an owner. The caller holds the mutex.
-func (s *waitShard) of(key owner) iter.Seq[*waitLink] {
+func (s *waitShard) of(key owner.ID) iter.Seq[*waitLink] {
 	return func(yield func(*waitLink) bool) {
 		for l := s.first.Load(); l != nil; l = l.next {
 			if l.key == key && !yield(l) {
@@ -201,7 +202,7 @@ func (g *waitGraph) unlink(l *waitLink) {
 
 // any tells whether there are calls with a key, other than for a lock that their own owner has just been given: those are about
 // to leave the graph.
-func (g *waitGraph) any(key owner, l *Lock, holder owner) bool {
+func (g *waitGraph) any(key owner.ID, l *Lock, holder owner.ID) bool {
 	s := g.shard(key)
 	if s.first.Load() == nil {
 		return false
@@ -217,7 +218,7 @@ func (g *waitGraph) any(key owner, l *Lock, holder owner) bool {
 }
 
 // with returns the calls with a key.
-func (g *waitGraph) with(key owner) (calls []*blockedCall) {
+func (g *waitGraph) with(key owner.ID) (calls []*blockedCall) {
 	s := g.shard(key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -275,26 +276,26 @@ func (g *waitGraph) blocks(l *Lock, o obstacle) bool {
 	if g.any(o.owner, o.held, o.owner) {
 		return true
 	}
-	if !o.owner.isValued() {
+	if !o.owner.IsHold() {
 		return false
 	}
 	taker := o.held.taker(o.owner)
-	return taker != nobody && g.any(taker, o.held, o.owner)
+	return taker != owner.Nobody && g.any(taker, o.held, o.owner)
 }
 
 // keepers are the calls that keep an owner from unlocking a lock, and those that surely do.
-func (g *waitGraph) keepers(l *Lock, o owner) (calls, sure []*blockedCall) {
+func (g *waitGraph) keepers(l *Lock, o owner.ID) (calls, sure []*blockedCall) {
 	for _, b := range g.with(o) {
 		switch {
 		case b.goroutine == o && !l.lent(o):
 			sure = append(sure, b)
 			fallthrough
-		case b.goroutine == o, b.owner == o && !o.isValued(), b.within(l, o):
+		case b.goroutine == o, b.owner == o && !o.IsHold(), b.within(l, o):
 			calls = append(calls, b)
 		}
 	}
-	if o.isValued() {
-		if taker := l.taker(o); taker != nobody {
+	if o.IsHold() {
+		if taker := l.taker(o); taker != owner.Nobody {
 			calls = append(calls, g.with(taker)...)
 		}
 	}
@@ -302,7 +303,7 @@ func (g *waitGraph) keepers(l *Lock, o owner) (calls, sure []*blockedCall) {
 }
 
 // within tells whether the context of the call is that of an owner's hold on a lock.
-func (b *blockedCall) within(l *Lock, o owner) bool {
+func (b *blockedCall) within(l *Lock, o owner.ID) bool {
 	for c := b.carried; c != nil; c = c.outer {
 		if t := c.tenure; t != nil && t.owner == o && t.lock == l && t.lasts() {
 			return true
@@ -332,7 +333,7 @@ func (b *blockedCall) stops() bool {
 
 // next are the calls that keep what a call waits for.
 func (g *waitGraph) next(b *blockedCall, r rigor) (steps []step) {
-	if b.place == nil || r == endless && (b.ends || b.owner.shared()) || b.stops() {
+	if b.place == nil || r == endless && (b.ends || b.owner.Shared()) || b.stops() {
 		return nil
 	}
 	for _, o := range b.lock.obstacles(b.place, nil) {

@@ -11,18 +11,19 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/owner"
 )
 
 // graphRing is a ring of owners, each of which has a lock and waits for that of the next one.
 type graphRing struct {
 	g      waitGraph
-	owners []owner
+	owners []owner.ID
 	locks  []*Lock
 	alarms []Deadlock // of all registries, in a bubble of synctest
 }
 
 // newRing makes a ring of locks that each have a registry of their own.
-func newRing(owners ...owner) *graphRing {
+func newRing(owners ...owner.ID) *graphRing {
 	ring := &graphRing{owners: owners}
 	var mu sync.Mutex
 	for i, o := range owners {
@@ -75,14 +76,14 @@ func TestACallThatIsAboutToEndIsInNoCycle(t *testing.T) {
 // Calls that are put into the graph at the same time see each other, and all find the cycle that they close together.
 func TestACycleThatSeveralCallsFindIsReportedOnce(t *testing.T) {
 	for name, c := range map[string]struct {
-		owner    owner // or'ed to both
+		owner    owner.ID // or'ed to both
 		wait     time.Duration
 		tolerant bool
 		err      error
 	}{
 		"nothing ends it":   {wait: untilDone, err: ErrDeadlock},
 		"it ends by itself": {wait: time.Minute},
-		"others may end it": {wait: untilDone, owner: made},
+		"others may end it": {wait: untilDone, owner: owner.Made},
 		"the option":        {wait: untilDone, tolerant: true},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -15,8 +15,9 @@ import (
 // waiter is not woken; then this package looks itself, and wakes it only if the key is gone or has surely changed. The pause
 // doubles up to a poll interval, and ends with a change, or when nothing has come for a poll interval.
 //
-// Without the look, a pause between all wake-ups has a waiter miss releases: beside an owner of another library, which had the key
-// for 3 ms and left it for 2 ms, a call waited for 8 to 12 ms, and with a pause of half a poll interval for 55 to 60 ms.
+// Without the look, a pause between all wake-ups has a waiter miss releases: beside an owner of another library, which had
+// the key for 3 ms and left it for 2 ms, a call waited for 8 to 12 ms, and with a pause of half a poll interval for 55 to 60
+// ms.
 type doubt struct {
 	poll   time.Duration
 	expiry span          // of the key, when a look last showed a change
