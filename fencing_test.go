@@ -38,8 +38,8 @@ func fencedLocks() []fenced {
 	return []fenced{
 		{"spring", "orders:{orders:42}:fencing", "GET", "obtain", nil, plain},
 		{"redisson", "redisson_lock_token:{orders:42}", "HKEYS", "obtain", redisson, plain},
-		{"writer", "orders:{orders:42}:fencing", "HKEYS", "write", nil, writer},
-		{"redisson writer", "orders:{orders:42}:fencing", "HKEYS", "write", redisson, writer},
+		{"writer", "orders:{orders:42}:fencing", "HKEYS", "write_obtain", nil, writer},
+		{"redisson writer", "orders:{orders:42}:fencing", "HKEYS", "write_obtain", redisson, writer},
 	}
 }
 

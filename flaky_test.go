@@ -32,7 +32,7 @@ type flaky struct {
 
 	mu    sync.Mutex
 	seen  []command
-	once  map[string][]fate // for the next commands of a name, one each
+	once  map[string][]fate // for the next commands of a name, or of a script, one each; see scriptOf
 	every map[string]fate   // for all others of a name, see anything
 	down  bool              // nobody can connect
 	links map[*link]bool
@@ -194,6 +194,13 @@ func (f *flaky) fateOf(c command) fate {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.seen = append(f.seen, c)
+	if len(f.once) > 0 {
+		if name := scriptOf(c.args); len(f.once[name]) > 0 {
+			next := f.once[name]
+			f.once[name] = next[1:]
+			return next[0]
+		}
+	}
 	if next := f.once[c.name]; len(next) > 0 {
 		f.once[c.name] = next[1:]
 		return next[0]
@@ -405,15 +412,26 @@ func nameOf(args []string) string {
 			return "bare HELLO"
 		}
 	case "EVAL", "EVALSHA":
-		for script, body := range sources() {
-			if args[1] == body || args[1] == digest(body) {
-				_, what, _ := strings.Cut(script, "_") // the layout goes before, a variant may follow
-				what, _, _ = strings.Cut(what, "_")
-				return what
-			}
+		if script := scriptOf(args); script != "" {
+			what, _, _ := strings.Cut(script, "_") // a variant may follow
+			return what
 		}
 	}
 	return own
+}
+
+// scriptOf is the script that a command runs, without the layout: "write_obtain"; empty when it runs none of this library's.
+func scriptOf(args []string) string {
+	if len(args) < 2 || !strings.HasPrefix(strings.ToUpper(args[0]), "EVAL") {
+		return ""
+	}
+	for script, body := range sources() {
+		if args[1] == body || args[1] == digest(body) {
+			_, what, _ := strings.Cut(script, "_")
+			return what
+		}
+	}
+	return ""
 }
 
 // readCommand reads an array of strings.
