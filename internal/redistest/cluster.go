@@ -12,7 +12,7 @@ import (
 
 const (
 	clusterSlots = 16384
-	clusterLimit = 60 * time.Second
+	clusterLimit = 2 * time.Minute
 	clusterPause = 20 * time.Millisecond
 )
 

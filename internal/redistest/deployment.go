@@ -24,7 +24,7 @@ var saving = []string{
 const NodeTimeout = 2 * time.Second
 
 // Deployment is a Redis Cluster with replicas, or a master with replicas and their Sentinels. Its methods are for one
-// goroutine at a time. Those that wait fail the test after a minute.
+// goroutine at a time. Those that wait fail the test after two minutes.
 type Deployment struct {
 	tb        testing.TB
 	Servers   []*Server // masters and replicas, also those that are killed or removed
@@ -258,7 +258,7 @@ func (d *Deployment) watches(s *Server) bool {
 // member is what one node of a cluster says about another, or itself.
 type member struct {
 	id, address, master string
-	failed              bool
+	failed              bool // by the word of most: one node alone may have been kept waiting
 	slots               []string
 }
 
@@ -271,7 +271,7 @@ func (d *Deployment) view(s *Server) (all []member) {
 			continue
 		}
 		address, _, _ := strings.Cut(words[1], "@")
-		all = append(all, member{words[0], address, strings.TrimPrefix(words[3], "-"), strings.Contains(words[2], "fail"), words[8:]})
+		all = append(all, member{words[0], address, strings.TrimPrefix(words[3], "-"), slices.Contains(strings.Split(words[2], ","), "fail"), words[8:]})
 	}
 	return all
 }
@@ -355,11 +355,17 @@ func (d *Deployment) Replicas(of *Server) (all []*Server) {
 // itself, and returns when.
 func (d *Deployment) AwaitPromotion(key string, of *Server) (promoted *Server, at time.Time) {
 	d.tb.Helper()
+	return d.awaitPromotion(key, of, func() {})
+}
+
+func (d *Deployment) awaitPromotion(key string, of *Server, urge func()) (promoted *Server, at time.Time) {
+	d.tb.Helper()
 	slot := 0
 	if d.cluster() {
 		slot = d.Slot(key)
 	}
 	d.await("that another than "+of.Addr()+" is the master", func() bool {
+		urge()
 		for _, s := range d.Servers {
 			if s != of && s.Running() && !s.Frozen() && d.leads(s, slot) {
 				promoted, at = s, time.Now()
@@ -416,13 +422,17 @@ func (d *Deployment) Settle(master *Server, moment time.Duration) {
 func (d *Deployment) Failover(key string) (promoted *Server, at time.Time) {
 	d.tb.Helper()
 	old := d.Master(key, nil)
+	asked, command := d.Sentinels, []string{"SENTINEL", "FAILOVER", MasterSet}
 	if d.cluster() {
-		replicas := d.Replicas(old)
-		replicas[0].Command(d.tb, "CLUSTER", "FAILOVER")
-	} else {
-		d.Sentinels[0].Command(d.tb, "SENTINEL", "FAILOVER", MasterSet)
+		asked, command = d.Replicas(old), []string{"CLUSTER", "FAILOVER"}
 	}
-	return d.AwaitPromotion(key, old)
+	again := time.Now()
+	return d.awaitPromotion(key, old, func() {
+		if !time.Now().Before(again) { // on a busy machine one is refused, or given up after 5 s, without a word
+			_, _ = asked[0].Do(command...)
+			again = time.Now().Add(6 * time.Second)
+		}
+	})
 }
 
 // Add starts another master of a cluster, which has no slots yet.

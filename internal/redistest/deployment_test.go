@@ -22,7 +22,7 @@ func TestReplicatedCluster(t *testing.T) {
 	old := d.Master(key, nil)
 	require.Len(t, d.Replicas(old), 1)
 	heir := d.Replicas(old)[0]
-	d.Settle(old, time.Second)
+	d.Settle(old, 5*time.Second)
 	old.Freeze()
 	promoted, _ := d.AwaitPromotion(key, old)
 	require.Equal(t, heir, promoted)
