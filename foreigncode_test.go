@@ -115,7 +115,8 @@ type bystander struct {
 // foreignCode does something again and again: each time code of the user blocks that is called one call later, until there are
 // no more calls. Meanwhile another hold of the registry must be renewed, and when its key is removed it must be told.
 func foreignCode(
-	t *testing.T, beyond bool, do func(b *bystander), opts func(g *gate) []lockregistry.Option, hook bool,
+	t *testing.T, beyond bool, do func(b *bystander), opts func(g *gate) []lockregistry.Option,
+	wrap func(c rueidis.Client, g *gate) rueidis.Client,
 ) {
 	t.Helper()
 	const (
@@ -127,8 +128,8 @@ func foreignCode(
 		fakeWorldAlone(t, func(w *world) {
 			g := &gate{at: -1, open: make(chan struct{})}
 			client := w.client()
-			if hook {
-				client = hooked{client, g}
+			if wrap != nil {
+				client = wrap(client, g)
 			}
 			options := []lockregistry.Option{lockregistry.WithExpiry(lease), lockregistry.WithRenewal()}
 			if opts != nil {
@@ -269,7 +270,7 @@ func TestLock_BlockedContextDisturbsNoOtherHold(t *testing.T) {
 				ctx, cancel := context.WithCancel(context.Background())
 				defer cancel()
 				do(b, gated{ctx, b.gate}, cancel)
-			}, nil, false)
+			}, nil, nil)
 		})
 	}
 }
@@ -337,7 +338,7 @@ func TestLock_BlockedObserverDisturbsNoOtherHold(t *testing.T) {
 					Renewing:   func(lockregistry.Renewing) { pass(g) },
 					Deadlocked: func(lockregistry.Deadlock) { pass(g) },
 				}), lockregistry.WithLogger(slog.New(handler{&gate{at: -1}}))}
-			}, false)
+			}, nil)
 		})
 	}
 }
@@ -345,7 +346,7 @@ func TestLock_BlockedObserverDisturbsNoOtherHold(t *testing.T) {
 func TestLock_BlockedLogDisturbsNoOtherHold(t *testing.T) {
 	foreignCode(t, true, (*bystander).events, func(g *gate) []lockregistry.Option {
 		return []lockregistry.Option{lockregistry.WithLogger(slog.New(handler{g}))}
-	}, false)
+	}, nil)
 }
 
 // A hook that never returns is a server that does not answer that command.
@@ -358,5 +359,88 @@ func TestLock_BlockedHookDisturbsNoOtherHold(t *testing.T) {
 		if err != nil && !errors.Is(err, lockregistry.ErrUnavailable) {
 			require.ErrorIs(b, err, lockregistry.ErrLockLost)
 		}
-	}, nil, true)
+	}, nil, func(c rueidis.Client, g *gate) rueidis.Client { return hooked{c, g} })
+}
+
+// describing is a client whose answers about itself go through a gate. It seems to be one for Sentinel, which is asked all the time.
+type describing struct {
+	rueidis.Client
+	gate *gate
+}
+
+func (c *describing) Mode() rueidis.ClientMode {
+	c.gate.pass()
+	return rueidis.ClientModeSentinel
+}
+
+func (c *describing) Nodes() map[string]rueidis.Client {
+	c.gate.pass()
+	return map[string]rueidis.Client{"": c.Client}
+}
+
+func TestLock_BlockedQuestionToTheClientDisturbsNoOtherHold(t *testing.T) {
+	foreignCode(t, true, func(b *bystander) {
+		l := b.reg.Obtain("blocked")
+		b.lock(l)
+		waits := lockElsewhere(l, b.Context(), lockregistry.Wait(time.Second))
+		go b.reg.Stats()
+		<-waits //nolint:errcheck // it does not get the lock
+		b.unlock(l)
+	}, nil, func(c rueidis.Client, g *gate) rueidis.Client { return &describing{c, g} })
+}
+
+// A registry for a client whose methods block, and a call that waits there, are in the way of no other client's.
+func TestNew_BlockedClientDisturbsNoOtherOne(t *testing.T) {
+	t.Parallel()
+	for at, more := 0, true; more && at < 30; at++ {
+		fakeWorldAlone(t, func(w *world) {
+			g := &gate{at: at, beyond: true, open: make(chan struct{})}
+			client, other := &describing{w.client(), g}, w.client()
+			blocked := make(chan *lockregistry.Registry, 1)
+			go func() {
+				r, err := lockregistry.New(client, "orders")
+				if err != nil {
+					w.Error(err)
+				} else {
+					w.do("SET", "orders:blocked", "another", "PX", "200")
+					err = r.Obtain("blocked").Lock(w.Context(), lockregistry.Wait(time.Second))
+				}
+				if err == nil {
+					err = r.Obtain("blocked").Unlock(context.WithoutCancel(w.Context()))
+				}
+				blocked <- r
+			}()
+			w.settle()
+			done := make(chan error, 1)
+			go func() {
+				r, err := lockregistry.New(other, "orders")
+				if err == nil {
+					w.do("SET", "orders:free", "another", "PX", "200")
+					err = r.Obtain("free").Lock(w.Context(), lockregistry.Wait(time.Second))
+				}
+				if err == nil {
+					err = r.Obtain("free").Unlock(w.Context())
+				}
+				if err == nil {
+					err = r.Close()
+				}
+				done <- err
+			}()
+			w.pass(5 * time.Second)
+			select {
+			case err := <-done:
+				done <- err
+			default:
+				w.Errorf("call %d is in the way", at)
+			}
+			g.mu.Lock()
+			more = g.blocked
+			g.mu.Unlock()
+			close(g.open)
+			if r := <-blocked; r != nil {
+				require.NoError(w, r.Close())
+			}
+			require.NoError(w, <-done)
+		})
+	}
 }

@@ -445,11 +445,12 @@ func (t *transport) redirect(e *replication, result rueidis.RedisResult) {
 		}
 		l.apart(&p, l.places, &sending{key: key, send: ask})
 	}
+	known := t.client.Nodes()[address] != nil // not under the mutex: a wrapper's may block
 	t.replicators.mu.Lock()
 	defer t.replicators.mu.Unlock()
 	switch {
 	case e.state == isSettled:
-	case t.client.Nodes()[address] == nil:
+	case !known:
 		e.settle(result, nil)
 	default:
 		e.hops++

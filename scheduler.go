@@ -149,6 +149,11 @@ func (s *scheduler) soon(due clock.Instant) {
 		s.done.Go(s.sleep)
 		return
 	}
+	s.nudge()
+}
+
+// nudge wakes the goroutine that sleeps.
+func (s *scheduler) nudge() {
 	select {
 	case s.wake <- struct{}{}:
 	default:
@@ -173,7 +178,7 @@ func (s *scheduler) sleep() {
 // turn does what is due and returns when it is to be called next.
 func (s *scheduler) turn() clock.Instant {
 	now := s.reg.clock.Now()
-	if s.switches.look(now, s.reg.transport.first.trip().silence()) {
+	if s.switches.look(now, s.reg.transport.first.trip().silence(), s.nudge) {
 		s.doubt("")
 	}
 	s.mu.Lock()

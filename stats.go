@@ -260,15 +260,20 @@ func (m *masterOf) of(client rueidis.Client, c clock.Clock) string {
 	case 1:
 		return servers[0]
 	}
+	now := c.Now()
+	m.mu.Lock()
+	address, fresh := m.address, slices.Equal(servers, m.servers) && m.at.Until(now) < guideFor
+	m.mu.Unlock()
+	if fresh {
+		return address
+	}
+	ctx, end := context.WithTimeout(context.Background(), masterLimit)
+	defer end()
+	address = topology.Master(ctx, client)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	now := c.Now()
-	if !slices.Equal(servers, m.servers) || m.at.Until(now) >= guideFor {
-		ctx, end := context.WithTimeout(context.Background(), masterLimit)
-		defer end()
-		m.servers, m.at, m.address = servers, now, topology.Master(ctx, client)
-	}
-	return m.address
+	m.servers, m.at, m.address = servers, now, address
+	return address
 }
 
 // masterLimit is how long [Registry.Stats] waits for the servers to say which of them is the master.

@@ -12,7 +12,8 @@ import (
 
 // switches notices when a client for Sentinel has changed to another master, which has not got what the one before granted
 // last: a planned failover waits for nobody. The holds that the scheduler watches over are looked at then, so that a loss is
-// announced at once. To look at the client costs less than a command. Only the scheduler's goroutine that sleeps uses it.
+// announced at once. To look at the client costs less than a command. Only the scheduler's goroutine that sleeps uses it. It does not ask the client itself: a
+// wrapper's methods may block.
 //
 // A grant may be on its way from the old master when the client changes. So the holds are looked at twice more: a moment later,
 // and when an answer from before would be late, which is not believed.
@@ -20,6 +21,8 @@ type switches struct {
 	watched bool
 	client  rueidis.Client
 	servers []string
+	asking  bool
+	said    chan []string   // has room for one
 	again   []clock.Instant // when to look at the holds once more
 }
 
@@ -31,18 +34,28 @@ const (
 func switchesOf(client rueidis.Client) switches {
 	w := switches{watched: client.Mode() == rueidis.ClientModeSentinel, client: client}
 	if w.watched {
-		w.servers = topology.Servers(client)
+		w.servers, w.said = topology.Servers(client), make(chan []string, 1)
 	}
 	return w
 }
 
-// look tells whether the holds are to be looked at. An answer that takes longer than silence is late.
-func (w *switches) look(now clock.Instant, silence time.Duration) bool {
+// look tells whether the holds are to be looked at. An answer that takes longer than silence is late. It is to be called again soon
+// once changed was called.
+func (w *switches) look(now clock.Instant, silence time.Duration, changed func()) bool {
 	if !w.watched {
 		return false
 	}
-	if servers := topology.Servers(w.client); !slices.Equal(servers, w.servers) {
-		w.servers = servers
+	known := w.servers
+	select {
+	case w.servers = <-w.said:
+		w.asking = false
+	default:
+	}
+	if !w.asking {
+		w.asking = true
+		go w.ask(w.servers, changed)
+	}
+	if !slices.Equal(w.servers, known) {
 		w.again = []clock.Instant{now.Add(switchAgain), now.Add(silence + switchAgain)}
 		return true
 	}
@@ -51,4 +64,12 @@ func (w *switches) look(now clock.Instant, silence time.Duration) bool {
 		return true
 	}
 	return false
+}
+
+func (w *switches) ask(known []string, changed func()) {
+	servers := topology.Servers(w.client)
+	w.said <- servers
+	if !slices.Equal(servers, known) {
+		changed()
+	}
 }

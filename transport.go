@@ -187,14 +187,15 @@ var (
 )
 
 func transportOf(client rueidis.Client) *transport {
-	if !reflect.ValueOf(client).Comparable() { // a wrapper by value, which no map can have for a key
-		return newTransport(client)
+	cluster := client.Mode() == rueidis.ClientModeCluster // not under the mutex: a wrapper's may block
+	if !reflect.ValueOf(client).Comparable() {            // a wrapper by value, which no map can have for a key
+		return makeTransport(client, cluster)
 	}
 	transportsMu.Lock()
 	defer transportsMu.Unlock()
 	t := transports[client]
 	if t == nil {
-		t = newTransport(client)
+		t = makeTransport(client, cluster)
 		transports[client] = t
 	}
 	t.users++
@@ -202,11 +203,15 @@ func transportOf(client rueidis.Client) *transport {
 }
 
 func newTransport(client rueidis.Client) *transport {
+	return makeTransport(client, client.Mode() == rueidis.ClientModeCluster)
+}
+
+func makeTransport(client rueidis.Client, cluster bool) *transport {
 	t := &transport{client: client, clock: clock.New(), batches: make(chan struct{}, mostBatch)}
 	t.ctx = lasting{context.Background(), make(chan struct{})}
 	t.first = newLane(t, "")
 	all := &routes{lanes: []*lane{t.first}}
-	if client.Mode() == rueidis.ClientModeCluster {
+	if cluster {
 		all.of = &[slots]uint16{}
 		t.guide = newGuide(t)
 	}

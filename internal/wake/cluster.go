@@ -131,12 +131,13 @@ func (h *hub) acquaint(keys map[string]string) bool {
 // route sends each waiter to the server that has its key, and gives up servers that have none any more. It returns a key of
 // each server that rueidis does not know.
 func (h *hub) route(all topology.Map, known bool) (unknown map[string]string) {
+	clients := h.client.Nodes() // not under the mutex: a wrapper's may block
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.closed || known && all == nil {
 		return nil
 	}
-	h.slots, h.anywhere = all, !known
+	h.slots, h.anywhere, h.clients = all, !known, clients
 	unknown = map[string]string{}
 	for w := range h.waiters {
 		owner := all.Owner(w.slot)
@@ -172,7 +173,7 @@ func (h *hub) nodeOf(slot uint16) *node {
 			return nil
 		}
 		if h.nodes[address] == nil {
-			client = h.client.Nodes()[address]
+			client = h.clients[address]
 		}
 	}
 	n := h.nodes[address]

@@ -25,6 +25,7 @@ type hub struct {
 	listeners map[*Listener]map[string]bool // with the ways about which each was told that they are missing
 	nodes     map[string]*node              // by address; one without when it is not a cluster, or one is as good as another
 	waiters   map[*Waiter]struct{}          // on a cluster, all
+	clients   map[string]rueidis.Client     // of a cluster's servers, as rueidis knew them when slots were learnt
 	slots     topology.Map                  // which server has which keys of a cluster; empty when not known yet
 	anywhere  bool                          // it cannot be known
 	following bool                          // the goroutine runs that finds it out
@@ -37,11 +38,11 @@ var (
 	hubs   = map[rueidis.Client]*hub{}
 )
 
-func newHub(client rueidis.Client) *hub {
+func newHub(client rueidis.Client, cluster bool) *hub {
 	ctx, stop := context.WithCancel(context.Background())
 	h := &hub{
 		client:    client,
-		cluster:   client.Mode() == rueidis.ClientModeCluster,
+		cluster:   cluster,
 		ctx:       ctx,
 		stop:      stop,
 		nudge:     make(chan struct{}, 1),
@@ -57,6 +58,7 @@ func newHub(client rueidis.Client) *hub {
 
 // join returns the hub of a client. A wrapper by value, which no map can have for a key, gets one for each listener.
 func join(client rueidis.Client, l *Listener) *hub {
+	cluster := client.Mode() == rueidis.ClientModeCluster // not under the mutex: a wrapper's may block
 	hubsMu.Lock()
 	defer hubsMu.Unlock()
 	shared := reflect.ValueOf(client).Comparable()
@@ -65,7 +67,7 @@ func join(client rueidis.Client, l *Listener) *hub {
 		h = hubs[client]
 	}
 	if h == nil {
-		h = newHub(client)
+		h = newHub(client, cluster)
 		if shared {
 			hubs[client] = h
 		}
