@@ -314,6 +314,7 @@ func (p *patience) cut(err error) bool {
 
 // awaitNews waits a moment until the lane is calm again, if it is quiet: when many come at once, an answer to the first is
 // sooner there than goroutines for all. It reports false when it has not waited.
+// Without it 64 calls that come at once after a pause take 1.1 times the time and 1.3 times the processor, 512 take 1.6 and 1.7.
 func (l *lane) awaitNews(now clock.Instant) bool {
 	if l.isWary(now) || !l.known() || l.transport.deaf.Load() {
 		return false
@@ -675,6 +676,7 @@ func (l *lane) apart(p *patience, places chan struct{}, e *sending) *sending {
 
 // orphans counts the commands that obtain, have a goroutine, and have been given up. Such a goroutine may only be about to send
 // its command when the removal of what that may get is sent: so the last removal, when a registry is closed, waits for them.
+// Else what it gets stays taken for a whole lease.
 type orphans struct {
 	mu   sync.Mutex
 	n    int
