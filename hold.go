@@ -202,14 +202,13 @@ func (h *hold) grantShort(base clock.Instant, lease time.Duration) bool {
 	return true
 }
 
-// lengthening is when to lengthen the short lease of a hold that is granted now: at a tick, unless that is too late for it,
-// and at once where it is over after three round trips.
+// lengthening is when to lengthen the short lease of a hold that is granted now: at once where it is over after three round trips.
 func lengthening(now, until clock.Instant, t trip) clock.Instant {
 	left := now.Until(until)
 	if left < 3*t.base {
 		return now
 	}
-	return min(now.Add(left/lengthenPart+clock.Tick).Ticked(), now.Add(left/2))
+	return now.Add(left / lengthenPart)
 }
 
 // wanted is for how long the hold had the key, and its call waited for it before.

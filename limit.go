@@ -70,8 +70,7 @@ type limitGroup struct {
 
 // watch ends limits. A timer for each command would cost more than the rest of this file: so one timer serves all that are brisk.
 // It fires at intervals, as long as commands are under way, and is not stopped when they are answered: to stop it and set it
-// again for each would wake threads of an idle process, as each time does that it fires. So it rests only while a process waits
-// for a message. Only a command that has taken a while, or need not be answered at once, gets a timer of its own, and only then
+// again for each would wake threads of an idle process. Only a command that has taken a while, or need not be answered at once, gets a timer of its own, and only then
 // its caller's context is watched, which takes memory, and the mutex of a context that many callers may share.
 type watch struct {
 	transport *transport
@@ -135,16 +134,6 @@ func (g *limitGroup) take(of *lane) *limit {
 
 // free gives the place back.
 func (l *limit) free() { l.group.taken.And(^(uint64(1) << l.place)) }
-
-// vacant tells whether no command is under way that its caller has sent itself.
-func (l *lane) vacant() bool {
-	for i := range l.limits {
-		if g := l.limits[i].Load(); g != nil && g.taken.Load() != 0 {
-			return false
-		}
-	}
-	return true
-}
 
 // alone tells whether a command is the only one under way that its caller has sent itself.
 func (l *lane) alone(of *limit) bool {
@@ -237,20 +226,6 @@ func (l *limit) stop() (over bool) {
 func (w *watch) run() {
 	if !w.running.Load() && w.running.CompareAndSwap(false, true) {
 		w.timer.Reset(watchEvery)
-	}
-}
-
-// rest has no round come as long as no command is under way, for a process that goes to sleep until it is told something. Those
-// that are under way already keep their round. One that begins just now has taken its place before it asks whether the watch
-// runs: so it is seen here, or finds that the watch does not run.
-func (w *watch) rest() {
-	l := w.transport.first
-	if w.transport.guide != nil || l.coalescing.Load() != nil || !l.vacant() || !w.timer.Stop() {
-		return
-	}
-	w.running.Store(false)
-	if !l.vacant() {
-		w.run()
 	}
 }
 

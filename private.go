@@ -252,7 +252,7 @@ func (l *lane) install(w *private) {
 	}
 	if !l.private.tended {
 		l.private.tended = true
-		time.AfterFunc(l.transport.clock.UntilTick(privateTend), l.tend)
+		time.AfterFunc(privateTend, l.tend)
 	}
 }
 
@@ -281,7 +281,7 @@ func (l *lane) tend() {
 	} else if used {
 		go l.compare(w)
 	}
-	time.AfterFunc(l.transport.clock.UntilTick(privateTend), l.tend)
+	time.AfterFunc(privateTend, l.tend)
 }
 
 // compare drops the private connection when a shared one is younger, which may lead elsewhere: one that is closed while nothing

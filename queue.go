@@ -51,9 +51,9 @@ const (
 	// shortLease is that of a grant to a process that is not far away, see trip.zeros.
 	shortLease = time.Second
 
-	// lengthenPart is which part of what is certain of a grant passes before its short lease is lengthened, at least; half of it
-	// does at most. Most holds are over by then, and the timer has not been set for each of them.
-	lengthenPart = 10
+	// lengthenPart is which part of what is certain of a grant passes before its short lease is lengthened. Most holds are over
+	// by then, and the timer has not been set for each of them.
+	lengthenPart = 3
 
 	// suspicion is for how long the message of a grant that was found by looking may still come.
 	suspicion = time.Second

@@ -95,7 +95,7 @@ type recording struct {
 }
 
 const (
-	lookEach     = time.Second // about, see tick; and so long a hold or a wait must have lasted
+	lookEach     = time.Second // and so long a hold or a wait must have lasted
 	lookCosts    = 100         // a look may take this part of the time
 	recordEach   = 20 * time.Second
 	recordFor    = "60000"          // milliseconds: as long as the locks of a process that has crashed, by default
@@ -111,12 +111,11 @@ func (w *recording) asked() {
 	}
 }
 
-// watch sees to it that there is a look, at a tick.
+// watch sees to it that there is a look.
 func (w *recording) watch(after time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.watching.Store(true) // also when closed: nobody needs to call again
-	after = w.reg.clock.UntilTick(after + clock.Tick/2)
 	switch {
 	case w.closed:
 	case w.timer == nil:

@@ -530,7 +530,6 @@ const pulseEvery = lateAnswer
 // another one has taken over, and would believe the grant that the first one, which goes on, tells it then. So the lane is
 // asked something now and then, about that call's lock: a server that does not answer makes it wary.
 func (l *lane) sleep(of *Lock) {
-	l.transport.watch.rest()
 	l.sleepers.Add(1)
 	if !l.pulsing.Load() && l.pulsing.CompareAndSwap(false, true) {
 		question := of.kind.layout.holds(of.key, "")
@@ -556,7 +555,7 @@ func (l *lane) pulse(question call) {
 }
 
 func (l *lane) pulseLater(question call) {
-	time.AfterFunc(l.transport.clock.UntilTick(pulseEvery), func() { l.pulse(question) })
+	time.AfterFunc(pulseEvery, func() { l.pulse(question) })
 }
 
 func (l *lane) isWary(now clock.Instant) bool { return now < clock.Instant(l.wary.Load()) }

@@ -68,18 +68,5 @@ func Milliseconds(n int64) time.Duration {
 // After is how long after another instant i is, if it is.
 func (i Instant) After(earlier Instant) time.Duration { return max(0, earlier.Until(i)) }
 
-// Tick divides the time of a clock for what is done in the background now and then. As far as it can, that falls on the same
-// instants: to wake a process that sleeps wakes several of its threads, which costs more than what it does then.
-const Tick = 500 * time.Millisecond
-
-// Ticked is the last tick that is no later than i.
-func (i Instant) Ticked() Instant { return i - i%Instant(Tick) }
-
-// UntilTick is how long it is until the last tick within d from now.
-func (c Clock) UntilTick(d time.Duration) time.Duration {
-	now := c.Now()
-	return now.Until(now.Add(d).Ticked())
-}
-
 // Until is how long it is until another instant; negative when that is earlier.
 func (i Instant) Until(later Instant) time.Duration { return time.Duration(later - i) }

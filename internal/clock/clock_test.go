@@ -8,15 +8,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestTicks(t *testing.T) {
-	for i, want := range map[Instant]Instant{
-		1: 0, Instant(Tick - 1): 0, Instant(Tick): Instant(Tick), Instant(Tick + 1): Instant(Tick),
-		Instant(7*Tick - 1): Instant(6 * Tick),
-	} {
-		require.Equal(t, want, i.Ticked(), i)
-	}
-}
-
 func TestDurationsStopAtTheLongest(t *testing.T) {
 	require.Equal(t, 3*time.Second, Plus(time.Second, 2*time.Second))
 	require.Equal(t, Longest, Plus(Longest-time.Second, 2*time.Second))
