@@ -35,8 +35,8 @@ import (
 // it. Until it is demoted it answers everything, as a master, on the connections that it has. So what comes late is not
 // believed, and while a lane is wary its commands go over a connection made since, and over no other: the client's address,
 // or its Sentinels, lead that one to the new master. Where the server has been slow all the time, answers on that
-// connection are believed although they take long. In a cluster, commands on a wary lane go over one to the node that most nodes say
-// is the master; see guide. There a connection that breaks makes the lane wary, too.
+// connection are believed although they take long. In a cluster, commands on a wary lane go over one to the node that most nodes
+// say is the master; see guide. There a connection that breaks makes the lane wary, too.
 //
 // On a calm lane of a single server, commands that come one at a time go over a connection of their own, see private, and
 // where there are many at a time, they go together, see coalescer. Both are dropped when the lane becomes wary.
@@ -771,8 +771,8 @@ func (l *lane) carryOut(e *sending) {
 	}
 }
 
-// guided is how to reach the master that has a key by the word of the nodes, whose lane it notes: over the detour, if that lane is
-// wary, since the node's address may lead to another server by now. It reports false when there is no way now.
+// guided is how to reach the master that has a key by the word of the nodes, whose lane it notes: over the detour, if that lane
+// is wary, since the node's address may lead to another server by now. It reports false when there is no way now.
 func (l *lane) guided(e *sending) (way rueidis.CoreClient, fresh *detour, ok bool) {
 	t, slot := l.transport, slotOf(e.key)
 	for !e.gone.Load() {

@@ -15,8 +15,8 @@ import (
 	"github.com/lockregistry/lockregistry/internal/redistest"
 )
 
-// twofold is a cluster with two masters behind one address: the older one is deposed, and does not know of it. New connections lead to
-// the newer one, which has the same slots by the word of all nodes.
+// twofold is a cluster with two masters behind one address: the older one is deposed, and does not know of it. New connections lead
+// to the newer one, which has the same slots by the word of all nodes.
 type twofold struct {
 	proxy        *Proxy
 	older, newer *redistest.Server
@@ -38,7 +38,8 @@ func openTwofold(t *testing.T) *twofold {
 		}
 	}
 	for _, s := range append(nodes, f.newer) {
-		require.Eventually(t, func() bool { return strings.Contains(s.Command(t, "CLUSTER", "SLOTS"), port) }, 20*time.Second, 10*time.Millisecond)
+		told := func() bool { return strings.Contains(s.Command(t, "CLUSTER", "SLOTS"), port) }
+		require.Eventually(t, told, 20*time.Second, 10*time.Millisecond)
 	}
 	for i := 0; f.path == ""; i++ { // the first third of the slots is its
 		slot, err := strconv.Atoi(f.older.Command(t, "CLUSTER", "KEYSLOT", keyOf(strconv.Itoa(i))))

@@ -271,7 +271,8 @@ func (d *Deployment) view(s *Server) (all []member) {
 			continue
 		}
 		address, _, _ := strings.Cut(words[1], "@")
-		all = append(all, member{words[0], address, strings.TrimPrefix(words[3], "-"), slices.Contains(strings.Split(words[2], ","), "fail"), words[8:]})
+		failed := slices.Contains(strings.Split(words[2], ","), "fail")
+		all = append(all, member{words[0], address, strings.TrimPrefix(words[3], "-"), failed, words[8:]})
 	}
 	return all
 }
