@@ -568,6 +568,7 @@ const forgotten = "a hold was not released, and nobody can reach it"
 // It is logged, it is renewed no more, and its key is left to its lease: until then nobody gets in, here or
 // elsewhere, and then at once.
 func TestAHoldThatNobodyCanReach(t *testing.T) {
+	t.Parallel()
 	const lease = 3 * time.Second
 	for name, of := range kinds {
 		t.Run(name, func(t *testing.T) {
@@ -798,6 +799,7 @@ func TestAllocationsOfAHold(t *testing.T) {
 
 // Holds, paths that stay taken and jobs work on a cluster as they do on one server, wherever the key is.
 func TestHoldsOnACluster(t *testing.T) {
+	t.Parallel()
 	nodes := redistest.StartCluster(t, 3)
 	one, two := onCluster(t, nodes), onCluster(t, nodes)
 	const least = 150 * time.Millisecond

@@ -48,6 +48,7 @@ func (w *world) allFree(paths ...string) {
 }
 
 func TestAcquireAll(t *testing.T) {
+	t.Parallel()
 	plainLayouts(t, func(w *world, opts ...lockregistry.Option) {
 		f := w.flaky()
 		r, other := f.registry(opts...), w.registry(opts...)
@@ -170,6 +171,7 @@ func TestAcquireAllOfBadInput(t *testing.T) {
 
 // All or none, at once or until the wait is over.
 func TestAcquireAllWhenOneIsTaken(t *testing.T) {
+	t.Parallel()
 	plainLayouts(t, func(w *world, opts ...lockregistry.Option) {
 		r, other := w.registry(opts...), w.registry(opts...)
 		for name, holder := range map[string]*lockregistry.Registry{"here": r, "elsewhere": other} {
@@ -212,6 +214,7 @@ func (w *world) allOf(
 
 // A call that waits has nothing but what sorts before what it waits for, and that is renewed meanwhile, and only then.
 func TestAcquireAllInOrder(t *testing.T) {
+	t.Parallel()
 	plainLayouts(t, func(w *world, opts ...lockregistry.Option) {
 		if !w.fake {
 			return
@@ -284,6 +287,7 @@ func TestAcquireAllOfManyPaths(t *testing.T) {
 
 // One that is lost while the call waits for another gives all back, and the call begins anew.
 func TestAcquireAllLosesOneWhileItWaits(t *testing.T) {
+	t.Parallel()
 	plainLayouts(t, func(w *world, opts ...lockregistry.Option) {
 		if !w.fake {
 			return
@@ -325,6 +329,7 @@ func (w *world) noLocks() {
 
 // A hold on several paths is lost when one of them is; the others are protected until they are released.
 func TestAcquireAllAndOneIsLost(t *testing.T) {
+	t.Parallel()
 	plainLayouts(t, func(w *world, opts ...lockregistry.Option) {
 		r, other := w.registry(opts...), w.registry(opts...)
 		for _, lost := range []string{"a", "b", "c"} {
@@ -350,6 +355,7 @@ func TestAcquireAllAndOneIsLost(t *testing.T) {
 
 // The outcome of the script is not known: what it may have granted is given back.
 func TestAcquireAllWithALostReply(t *testing.T) {
+	t.Parallel()
 	plainLayouts(t, func(w *world, opts ...lockregistry.Option) {
 		f := w.flaky()
 		r := f.registry(opts...)
@@ -535,6 +541,7 @@ func some() (which []int, paths []string) {
 // Many callers of several processes ask for several paths each, in any order: nobody waits for ever, and nobody meets another
 // one.
 func TestAcquireAllHasNoDeadlock(t *testing.T) {
+	t.Parallel()
 	for name, opts := range map[string][]lockregistry.Option{
 		"spring":           nil,
 		"redisson fenced":  {lockregistry.WithLayout(lockregistry.LayoutRedisson), lockregistry.WithFencing()},
@@ -577,6 +584,7 @@ func TestAcquireAllHasNoDeadlock(t *testing.T) {
 // The same on a network that fails, with contexts that end at any time: whoever is told that it has the paths has them alone,
 // and in the end nothing is left.
 func TestAcquireAllAlone(t *testing.T) {
+	t.Parallel()
 	plainLayouts(t, func(w *world, opts ...lockregistry.Option) {
 		if !w.fake {
 			return
@@ -646,6 +654,7 @@ func TestAcquireAllAlone(t *testing.T) {
 
 // On a cluster the paths are in several slots: each is asked once, and nothing is kept when one of them is taken.
 func TestAcquireAllOnACluster(t *testing.T) {
+	t.Parallel()
 	nodes := redistest.StartCluster(t, 3)
 	for name, opts := range map[string][]lockregistry.Option{
 		"spring":          nil,

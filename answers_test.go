@@ -132,6 +132,7 @@ func within(ctx context.Context, d time.Duration) context.Context {
 }
 
 func TestLock_AnswersToItsOwner(t *testing.T) {
+	t.Parallel()
 	asItIs := func(ctx context.Context) context.Context { return ctx }
 	soon := func(ctx context.Context) context.Context { return within(ctx, 300*time.Millisecond) }
 	type errs = []error
@@ -191,6 +192,7 @@ func TestLock_AnswersToItsOwner(t *testing.T) {
 }
 
 func TestLock_AnswersToOneThatIsNotItsOwner(t *testing.T) {
+	t.Parallel()
 	for _, call := range []string{"Lock.Renew", "Unlock"} {
 		answers(t, call, func(c *caller) { c.matches(held[call](c.Context(), c), lockregistry.ErrNotOwner) })
 	}
@@ -205,6 +207,7 @@ func TestLock_AnswersToOneThatIsNotItsOwner(t *testing.T) {
 }
 
 func TestLock_AnswersToOneThatWantsIt(t *testing.T) {
+	t.Parallel()
 	for name, s := range map[string]struct {
 		happens func(c *caller)
 		with    func(ctx context.Context) context.Context
@@ -316,6 +319,7 @@ func TestLock_AnswersToOneThatWouldWaitForItself(t *testing.T) {
 
 // A wait that was over before the call takes no time.
 func TestLock_WaitThatIsOver(t *testing.T) {
+	t.Parallel()
 	for _, wait := range []time.Duration{0, -1, -time.Hour} {
 		answers(t, wait.String(), func(c *caller) {
 			c.gone(c.writer(c.other), 1, lockregistry.TTL(time.Hour))
@@ -374,6 +378,7 @@ func TestLock_WrongTypeText(t *testing.T) {
 
 // ErrLockLost says how the lock was lost, whoever asks: the owner, one that was evicted, and a context.
 func TestLock_LostSaysHow(t *testing.T) {
+	t.Parallel()
 	for how, does := range map[lockregistry.Loss]func(c *caller){
 		lockregistry.LeaseOver: func(c *caller) { c.pass(2 * callerLease) },
 		lockregistry.KeyGone: func(c *caller) {
@@ -410,6 +415,7 @@ func TestLock_LostSaysHow(t *testing.T) {
 
 // Unlock and Release that find out say how, too.
 func TestLock_UnlockSaysHowItWasLost(t *testing.T) {
+	t.Parallel()
 	for how, does := range map[lockregistry.Loss]func(c *caller){
 		lockregistry.KeyGone:  func(c *caller) { c.do("FLUSHALL") },
 		lockregistry.KeyTaken: func(c *caller) { c.do("FLUSHALL"); c.takes(c.other) },
@@ -454,6 +460,7 @@ func TestLock_TimeoutSaysWho(t *testing.T) {
 
 // A hand-over does not ask Redis: an Unlock notices a key that is gone once the handoff limit is over, and each one without it.
 func TestLock_KeyGoneAtAHandOver(t *testing.T) {
+	t.Parallel()
 	const limit = 50 * time.Millisecond
 	for name, c := range map[string]struct {
 		handoff, after time.Duration

@@ -118,6 +118,7 @@ func TestReadersLeasesEndByThemselves(t *testing.T) {
 
 // On a cluster all keys of a lock are in one slot, whatever the path, so that a script may use them all.
 func TestReadWriteLocksOnACluster(t *testing.T) {
+	t.Parallel()
 	nodes := redistest.StartCluster(t, 3)
 	pairOn := func(path string) pair {
 		client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{nodes[0].Addr()}})

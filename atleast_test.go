@@ -53,6 +53,7 @@ func (w *world) refusedBy(registries ...*lockregistry.Registry) {
 
 // Released early, the path is taken by nobody for what is left of the time, and free after that to the millisecond.
 func TestAtLeast(t *testing.T) {
+	t.Parallel()
 	bothLayouts(t, fakeWorld, func(w *world, r, other *lockregistry.Registry) {
 		h := w.acquires(r.Obtain("42"), lockregistry.AtLeast(10*time.Second+time.Microsecond))
 		mine := w.holder(theKey)
@@ -75,6 +76,7 @@ func TestAtLeast(t *testing.T) {
 
 // Released late, it is free at once. A crash leaves the ordinary lease.
 func TestAtLeastThatIsOver(t *testing.T) {
+	t.Parallel()
 	bothLayouts(t, fakeWorld, func(w *world, r, other *lockregistry.Registry) {
 		w.lock(r.Obtain("42"), lockregistry.AtLeast(time.Second), lockregistry.TTL(5*time.Second))
 		require.Equal(w, 5*time.Second, w.pttl(theKey))
@@ -92,6 +94,7 @@ func TestAtLeastThatIsOver(t *testing.T) {
 
 // It may be longer than the lease, and works for all calls.
 func TestAtLeastForAllCalls(t *testing.T) {
+	t.Parallel()
 	bothLayouts(t, fakeWorld, func(w *world, r, other *lockregistry.Registry) {
 		for _, call := range locking {
 			require.NoError(w, call(w.Context(), r, lockregistry.AtLeast(time.Hour), lockregistry.TTL(time.Second)))
@@ -144,6 +147,7 @@ func TestAtLeastForAnOwner(t *testing.T) {
 
 // Who waits in this process is not handed the lock before the time is over, nor any other; then who comes first gets it.
 func TestWaitingForAPathThatStaysTaken(t *testing.T) {
+	t.Parallel()
 	const least = 500 * time.Millisecond
 	modes := maps.Clone(wakeups)
 	modes["poll"] = lockregistry.WakeupPoll
@@ -207,6 +211,7 @@ func TestAtLeastAmongManyProcesses(t *testing.T) {
 
 // The next owner in this process has the time from when it was handed the lock, and hands it on only when that is over.
 func TestAtLeastAfterAHandOver(t *testing.T) {
+	t.Parallel()
 	bothLayouts(t, fakeWorld, func(w *world, r, _ *lockregistry.Registry) {
 		first := w.acquires(r.Obtain("42"), lockregistry.AtLeast(20*time.Millisecond))
 		value := w.holder(theKey)
@@ -251,6 +256,7 @@ func TestAtLeastIsNotHandedOver(t *testing.T) {
 
 // The release is lost, or only its answer is: the path stays taken all the same, for the same time.
 func TestAtLeastWhenTheReleaseIsNotAnswered(t *testing.T) {
+	t.Parallel()
 	for name, what := range map[string]fate{"lost": cut, "reply lost": cutAfter, "silence": silence, "LOADING": refused(loading)} {
 		for _, layout := range []lockregistry.Layout{lockregistry.LayoutSpring, lockregistry.LayoutRedisson} {
 			t.Run(fmt.Sprint(name, " ", layout), func(t *testing.T) {
@@ -311,6 +317,7 @@ func TestAtLeastWhileTheRegistryCloses(t *testing.T) {
 
 // A call that asks for it and gives up leaves nothing, also when its grant arrives late.
 func TestAtLeastThatIsNotObtained(t *testing.T) {
+	t.Parallel()
 	bothLayouts(t, fakeWorld, func(w *world, r, other *lockregistry.Registry) {
 		held := w.acquires(other.Obtain("42"))
 		_, err := r.Acquire(w.Context(), "42", lockregistry.AtLeast(time.Hour), lockregistry.Wait(time.Second))
@@ -364,6 +371,7 @@ func TestAtLeastWhenARemovalIsSentOnceMore(t *testing.T) {
 
 // A server without memory to spare refuses to mark the path. It stays taken by the hold's lease meanwhile.
 func TestAtLeastOutOfMemory(t *testing.T) {
+	t.Parallel()
 	bothLayouts(t, realWorlds, func(w *world, r, other *lockregistry.Registry) {
 		h := w.acquires(r.Obtain("42"), lockregistry.AtLeast(time.Minute))
 		value := w.holder(theKey)

@@ -30,6 +30,7 @@ var kinds = map[string]func(r *lockregistry.Registry) *lockregistry.Lock{
 
 // An owner that never unlocks keeps a waiter out until its hold is lost, and no longer, although nobody calls.
 func TestAWaiterDoesNotWaitForAnOwnerThatIsGone(t *testing.T) {
+	t.Parallel()
 	for name, pick := range kinds {
 		for _, layout := range []lockregistry.Layout{lockregistry.LayoutSpring, lockregistry.LayoutRedisson} {
 			t.Run(fmt.Sprint(name, layout), func(t *testing.T) {
@@ -79,6 +80,7 @@ func TestAWaiterDoesNotWaitForAnOwnerThatIsGone(t *testing.T) {
 
 // With nobody there at the loss, the next one that comes does not wait either; not even one that only tries, again and again.
 func TestANewcomerDoesNotWaitForAnOwnerThatIsGone(t *testing.T) {
+	t.Parallel()
 	for name, pick := range kinds {
 		t.Run(name, func(t *testing.T) {
 			fakeWorld(t, func(w *world) {

@@ -111,6 +111,7 @@ func TestTheNextHoldTakesAnAbandonedGrantOver(t *testing.T) {
 // A script that the server does not know is not sent again for a call that has given up. The removal of what it may have got
 // would come first, and when the registry is closed that is the last one.
 func TestWhoHasGivenUpDoesNotTryOnceMore(t *testing.T) {
+	t.Parallel()
 	for name, lock := range map[string]func(w *world, r *lockregistry.Registry) error{
 		"one": func(w *world, r *lockregistry.Registry) error {
 			_, err := r.Obtain("42").TryLock(w.Context(), lockregistry.Wait(time.Second))
@@ -148,6 +149,7 @@ func TestWhoHasGivenUpDoesNotTryOnceMore(t *testing.T) {
 // Failures while waiting.
 
 func TestPassingFailuresWhileWaiting(t *testing.T) {
+	t.Parallel()
 	failures := map[string]fate{"cut": cut, "lost reply": cutAfter}
 	for _, text := range []string{
 		loading,
@@ -207,6 +209,7 @@ func TestFailuresUntilTheWaitIsOver(t *testing.T) {
 }
 
 func TestLastingFailuresWhileWaiting(t *testing.T) {
+	t.Parallel()
 	for _, text := range []string{
 		"NOPERM this user has no permissions to run the 'evalsha' command",
 		"NOAUTH Authentication required.",
@@ -435,6 +438,7 @@ func TestTheServerIsAskedOnceForItsVersion(t *testing.T) {
 }
 
 func TestInfoIsOfNoUse(t *testing.T) {
+	t.Parallel()
 	for name, answer := range map[string]fate{
 		"forbidden":  refused("NOPERM this user has no permissions to run the 'info' command"),
 		"unknown":    refused("ERR unknown command 'INFO'"),
@@ -567,6 +571,7 @@ func lateRemoval(w *world, f *flaky, l *lockregistry.Lock) command {
 }
 
 func TestALateRemovalDoesNotTouchTheNextHold(t *testing.T) {
+	t.Parallel()
 	for _, here := range []bool{true, false} {
 		t.Run(map[bool]string{true: "of this process", false: "of another"}[here], func(t *testing.T) {
 			fakeWorld(t, func(w *world) {
@@ -595,6 +600,7 @@ func TestALateRemovalDoesNotTouchTheNextHold(t *testing.T) {
 // Grants whose outcome is unknown.
 
 func TestALateGrantIsRemoved(t *testing.T) {
+	t.Parallel()
 	for name, waiting := range map[string]bool{"first attempt": false, "later attempt": true} {
 		t.Run(name, func(t *testing.T) {
 			fakeWorld(t, func(w *world) {
@@ -729,6 +735,7 @@ func TestCancelWhileTheServerIsSilent(t *testing.T) {
 
 // The connection for wake-ups hangs: the wait that a call was given ends all the same.
 func TestTheConnectionForWakeupsIsSilent(t *testing.T) {
+	t.Parallel()
 	for name, fates := range map[string][]fate{
 		"at once":           {silence},
 		"when it is in use": {delivered, silence},
@@ -797,6 +804,7 @@ func TestOnlyTheKeyIsTouched(t *testing.T) {
 
 // The wait counts from the first command on, and for the confirmation of a late grant.
 func TestASilentServerDoesNotOutlastTheWait(t *testing.T) {
+	t.Parallel()
 	silent := map[string]func(w *world, f *flaky){
 		"at the first try": func(_ *world, f *flaky) { f.all("obtain", silence) },
 		"at the confirmation": func(w *world, f *flaky) {

@@ -528,6 +528,7 @@ func TestNoHolderIsRefused(t *testing.T) {
 
 // On a cluster the counter is in the slot of its key.
 func TestTokensOnACluster(t *testing.T) {
+	t.Parallel()
 	nodes := redistest.StartCluster(t, 3)
 	for _, f := range fencedLocks() {
 		for _, path := range []string{"a", "b", "c", "{tag}d", "e}f"} {
@@ -576,6 +577,7 @@ func TestTokensOnACluster(t *testing.T) {
 // While a slot moves, no second counter begins where it goes: the first one could not be moved there any more, and its tokens
 // would be forgotten.
 func TestACounterMovesWithItsSlot(t *testing.T) {
+	t.Parallel()
 	nodes := redistest.StartCluster(t, 3)
 	for _, f := range fencedLocks()[:2] {
 		t.Run(f.name, func(t *testing.T) {

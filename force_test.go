@@ -255,6 +255,7 @@ func TestForceUnlockWithoutAnAnswer(t *testing.T) {
 }
 
 func TestForceUnlockOnACluster(t *testing.T) {
+	t.Parallel()
 	nodes := redistest.StartCluster(t, 3)
 	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{nodes[0].Addr()}})
 	require.NoError(t, err)

@@ -58,6 +58,7 @@ func TestReplicasOnAConnectionOfAnotherDatabase(t *testing.T) {
 // The client makes one connection for all who want it. Whoever asked for it first may give up meanwhile: nobody else fails, and
 // nobody is told that a context of theirs has ended.
 func TestAConnectionThatSomebodyElseGivesUp(t *testing.T) {
+	t.Parallel()
 	for name, byCall := range map[string]bool{"a call": true, "the application": false} {
 		t.Run(name, func(t *testing.T) {
 			fakeWorld(t, func(w *world) {

@@ -37,6 +37,7 @@ func leaves(w *world, r *lockregistry.Registry, l *lockregistry.Lock) (within co
 
 // It is logged and renewed no more, its contexts end, and the next caller gets in with the end of the lease.
 func TestAGoroutineThatIsGone(t *testing.T) {
+	t.Parallel()
 	for name, of := range leftBehind {
 		for _, lease := range []time.Duration{time.Second, 30 * time.Second, 5 * time.Minute} {
 			t.Run(name+" "+lease.String(), func(t *testing.T) {
@@ -76,6 +77,7 @@ func TestAGoroutineThatIsGone(t *testing.T) {
 
 // A hold is not left behind while its owner can unlock, or another goroutine can for it.
 func TestAHoldThatIsNotLeftBehind(t *testing.T) {
+	t.Parallel()
 	for name, hold := range map[string]func(w *world, r *lockregistry.Registry, log *journal) (unlock func() error){
 		"its goroutine sleeps": func(w *world, r *lockregistry.Registry, _ *journal) func() error {
 			g, l := w.goroutine(), r.Obtain("42")

@@ -15,6 +15,7 @@ import (
 // When a master does not answer any more, or is gone, and has a successor, commands go there at once, although the client
 // notices only much later.
 func TestCommandsGoToTheSuccessor(t *testing.T) {
+	t.Parallel()
 	const limit = 500 * time.Millisecond
 	for name, end := range map[string]func(*redistest.Server){
 		"frozen": (*redistest.Server).Freeze, "killed": (*redistest.Server).Kill,
@@ -57,6 +58,7 @@ func TestCommandsGoToTheSuccessor(t *testing.T) {
 
 // While a lane is wary, renewals follow a slot of it that moves, too, although its neighbours stay.
 func TestRenewalsFollowASlot(t *testing.T) {
+	t.Parallel()
 	const lease = 3 * time.Second
 	d := redistest.StartReplicatedCluster(t, 2, 1)
 	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: d.Addresses(), DisableCache: true})

@@ -260,6 +260,7 @@ func TestContextAtHandOverOfNestedLocks(t *testing.T) {
 }
 
 func TestHandOverEndsWithTheLimit(t *testing.T) {
+	t.Parallel()
 	const limit = 250 * time.Millisecond
 	for name, c := range map[string]struct {
 		options []lockregistry.Option
@@ -327,6 +328,7 @@ func TestHandOverNeedsHalfALease(t *testing.T) {
 }
 
 func TestNoHandOverOfALostLock(t *testing.T) {
+	t.Parallel()
 	for name, lose := range map[string]func(h *handoff, owner *goroutine){
 		"the lease is over":        func(h *handoff, _ *goroutine) { h.world.pass(61 * time.Second) },
 		"the lease is almost over": func(h *handoff, _ *goroutine) { h.world.pass(60*time.Second - time.Millisecond) },
@@ -445,6 +447,7 @@ func TestRenewalGoesOnAcrossHandOver(t *testing.T) {
 
 // A waiter that gives up at the very moment at which the lock is handed to it has it or does not; there is no third way.
 func TestGivingUpAtHandOver(t *testing.T) {
+	t.Parallel()
 	for _, limit := range []time.Duration{time.Hour, 0} {
 		for name, give := range map[string]struct {
 			wait   []lockregistry.LockOption
@@ -588,6 +591,7 @@ func TestDoHandsOver(t *testing.T) {
 
 // A hold that is lost while it is handed over is nobody's: the next owner obtains one of its own.
 func TestLostDuringHandOver(t *testing.T) {
+	t.Parallel()
 	losses := map[string]func(w *world, r *lockregistry.Registry){
 		"removed by force":  func(w *world, r *lockregistry.Registry) { require.NoError(w, r.ForceUnlock(w.Context(), "42")) },
 		"the lease is over": func(w *world, _ *lockregistry.Registry) { w.pass(time.Minute) },

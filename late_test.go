@@ -29,6 +29,7 @@ func (f *flaky) carriers(name string) (over []*link) {
 }
 
 func TestALateGrantIsConfirmed(t *testing.T) {
+	t.Parallel()
 	const lease = 10 * time.Second
 	layouts := map[string][]lockregistry.Option{
 		"Spring":   nil,
@@ -63,6 +64,7 @@ func TestALateGrantIsConfirmed(t *testing.T) {
 
 // Half a second is late, or a third of the lease.
 func TestWhenAnAnswerIsLate(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		lease, took time.Duration
 		late        bool
@@ -117,6 +119,7 @@ func TestALateGrantThatIsNotConfirmed(t *testing.T) {
 
 // The master that granted is none any more, and its successor grants the lock to somebody else.
 func TestAGrantByADeposedMaster(t *testing.T) {
+	t.Parallel()
 	for name, wait := range map[string][]lockregistry.LockOption{
 		"without Wait": nil,
 		"with Wait":    {lockregistry.Wait(2 * time.Second)},
@@ -145,6 +148,7 @@ func TestAGrantByADeposedMaster(t *testing.T) {
 
 // A renewal that is answered late prolongs nothing, and is sent again.
 func TestALateRenewal(t *testing.T) {
+	t.Parallel()
 	const lease = 9 * time.Second
 	t.Run("the scheduler's", func(t *testing.T) {
 		fakeWorld(t, func(w *world) {
@@ -233,6 +237,7 @@ func TestALateRenewal(t *testing.T) {
 
 // A removal that is answered late is followed by another one, where the successor is.
 func TestALateRemoval(t *testing.T) {
+	t.Parallel()
 	t.Run("answered", func(t *testing.T) {
 		fakeWorld(t, func(w *world) {
 			f := w.flaky()

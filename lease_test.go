@@ -57,6 +57,7 @@ func (w *world) unended(e <-chan ending) {
 func margin(lease time.Duration) time.Duration { return lease / 100 }
 
 func TestLossIsAnnouncedBeforeTheKeyExpires(t *testing.T) {
+	t.Parallel()
 	for _, lease := range []time.Duration{50 * time.Millisecond, time.Second, 10 * time.Second, time.Hour} {
 		t.Run(lease.String(), func(t *testing.T) {
 			fakeWorld(t, func(w *world) {
@@ -82,6 +83,7 @@ func TestLossIsAnnouncedBeforeTheKeyExpires(t *testing.T) {
 }
 
 func TestLossIsAnnouncedWhileRedisIsSilent(t *testing.T) {
+	t.Parallel()
 	for _, renewal := range []bool{false, true} {
 		t.Run(map[bool]string{false: "without renewal", true: "with renewal"}[renewal], func(t *testing.T) {
 			fakeWorld(t, func(w *world) {
@@ -123,6 +125,7 @@ func TestLossWithoutAContext(t *testing.T) {
 }
 
 func TestRenewingPutsTheAnnouncementOff(t *testing.T) {
+	t.Parallel()
 	for name, renew := range map[string]func(r *lockregistry.Registry, l *lockregistry.Lock, ctx context.Context) error{
 		"lock": func(_ *lockregistry.Registry, l *lockregistry.Lock, ctx context.Context) error {
 			return l.Renew(ctx, 20*time.Second)
@@ -207,6 +210,7 @@ func TestARenewalThatMayArriveLateLimitsTheNextOnes(t *testing.T) {
 
 // Two renewals under way at once: nobody knows which of them the server executes last, until both are answered.
 func TestRenewalsThatOverlap(t *testing.T) {
+	t.Parallel()
 	const short, long = 10 * time.Second, time.Hour
 	for name, c := range map[string]struct{ first, second time.Duration }{
 		"a shorter one first":  {short, long},
@@ -260,6 +264,7 @@ func TestRenewalsThatOverlap(t *testing.T) {
 
 // A renewal that is refused changes nothing, but what another one has done at the same time stays done.
 func TestARefusedRenewalBesideAShorterOne(t *testing.T) {
+	t.Parallel()
 	const short = 10 * time.Second
 	for name, c := range map[string]struct {
 		patience time.Duration // of the shorter one
@@ -297,6 +302,7 @@ func TestARefusedRenewalBesideAShorterOne(t *testing.T) {
 
 // Whatever renewals are under way at once, and whatever becomes of them: when the loss is announced, the key is there.
 func TestRenewalsInAnyOrderAreHonest(t *testing.T) {
+	t.Parallel()
 	for seed := range uint64(8) {
 		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
 			fakeWorld(t, func(w *world) {
@@ -384,6 +390,7 @@ func TestTheOwnersLeaseOutlastsTheSchedulersRenewal(t *testing.T) {
 
 // A renewal by the owner that hangs does not keep the scheduler from renewing.
 func TestTheSchedulerGoesOnBesideARenewalThatHangs(t *testing.T) {
+	t.Parallel()
 	for name, ttl := range map[string]time.Duration{
 		"as long":                         6 * time.Second,
 		"shorter":                         3 * time.Second,
@@ -416,6 +423,7 @@ func TestTheSchedulerGoesOnBesideARenewalThatHangs(t *testing.T) {
 
 // What is released while its renewal waits to be sent, or to be sent once more, is not renewed.
 func TestWhatIsReleasedMeanwhileIsNotRenewed(t *testing.T) {
+	t.Parallel()
 	for name, again := range map[string]bool{"all workers are busy": false, "the server does not know the script": true} {
 		t.Run(name, func(t *testing.T) {
 			fakeWorld(t, func(w *world) {
@@ -649,6 +657,7 @@ func TestALateRenewalDoesNotTouchTheNextHold(t *testing.T) {
 
 // The server renews, but its reply comes when the hold is lost already: it stays lost.
 func TestALateRenewalDoesNotReviveALostHold(t *testing.T) {
+	t.Parallel()
 	for _, byItself := range []bool{true, false} {
 		t.Run(map[bool]string{true: "scheduled", false: "called"}[byItself], func(t *testing.T) {
 			fakeWorld(t, func(w *world) {
@@ -684,6 +693,7 @@ func TestALateRenewalDoesNotReviveALostHold(t *testing.T) {
 }
 
 func TestRenewalOutlastsFailures(t *testing.T) {
+	t.Parallel()
 	for name, failing := range map[string]fate{
 		"loading":    refused("LOADING Redis is loading the dataset in memory"),
 		"readonly":   refused("READONLY You can't write against a read only replica."),
@@ -763,6 +773,7 @@ func TestRenewalOfManyLocks(t *testing.T) {
 
 // The holder is gone without a word. Who waits gets the lock when the lease is over.
 func TestALockOutlivesItsHolderForALeaseAtMost(t *testing.T) {
+	t.Parallel()
 	for _, mode := range []lockregistry.Wakeup{lockregistry.WakeupPoll, lockregistry.WakeupAuto} {
 		t.Run(strconv.Itoa(int(mode)), func(t *testing.T) {
 			fakeWorld(t, func(w *world) {

@@ -503,6 +503,7 @@ func TestUnlockWithADoneContext(t *testing.T) {
 
 // When the time is over without an answer, Unlock says so, whichever connection the next removal takes.
 func TestUnlock_OneConnectionIsStuck(t *testing.T) {
+	t.Parallel()
 	for range 10 { // the client chooses a connection by chance
 		t.Run("", func(t *testing.T) {
 			fakeWorld(t, func(w *world) {
@@ -538,6 +539,7 @@ func TestUnlockWithADoneContextRemovesTheKey(t *testing.T) { // alone: Unlock wa
 
 // Also when the context ends while Unlock waits for Redis.
 func TestContextEndsDuringUnlock(t *testing.T) {
+	t.Parallel()
 	for _, deadline := range []bool{false, true} {
 		t.Run(map[bool]string{false: "cancelled", true: "deadline"}[deadline], func(t *testing.T) {
 			fakeWorld(t, func(w *world) {

@@ -13,6 +13,7 @@ import (
 // The poll interval is the pause of a waiter that nothing else would wake. Nothing else depends on it.
 
 func TestRenewalsDoNotWaitForAPollInterval(t *testing.T) {
+	t.Parallel()
 	const lease = 30 * time.Second
 	for name, what := range map[string]fate{"cut": cut, "refused": refused(loading)} {
 		t.Run(name, func(t *testing.T) {
@@ -37,6 +38,7 @@ func TestRenewalsDoNotWaitForAPollInterval(t *testing.T) {
 }
 
 func TestRemovalsDoNotWaitForAPollInterval(t *testing.T) {
+	t.Parallel()
 	for name, what := range map[string]fate{"cut": cut, "refused": refused(loading)} {
 		t.Run(name, func(t *testing.T) {
 			fakeWorld(t, func(w *world) {

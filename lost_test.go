@@ -85,6 +85,7 @@ var impatientPlain = map[string]func(w *world, r *lockregistry.Registry, l *lock
 
 // A lock whose owner has lost it and has not unlocked is free. The first call has it, also one that does not wait.
 func TestLock_LostIsFreeAtTheFirstCall(t *testing.T) {
+	t.Parallel()
 	for layout, wakeup := range map[lockregistry.Layout]lockregistry.Wakeup{
 		lockregistry.LayoutSpring: lockregistry.WakeupAuto, lockregistry.LayoutRedisson: lockregistry.WakeupPoll,
 	} {

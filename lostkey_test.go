@@ -104,6 +104,7 @@ func TestLock_TheKeyOfALostHoldIsRemovedAfterAnOutage(t *testing.T) {
 
 // Where Redis has said that the key is not the hold's, nothing is to be removed.
 func TestLock_NothingIsSentForAKeyThatIsGone(t *testing.T) {
+	t.Parallel()
 	for name, lose := range map[string]func(w *world, r *lockregistry.Registry){
 		"gone":   func(w *world, _ *lockregistry.Registry) { w.do("DEL", theKey) },
 		"taken":  func(w *world, _ *lockregistry.Registry) { w.do("SET", theKey, "x:1", "PX", "600000") },
@@ -127,6 +128,7 @@ func TestLock_NothingIsSentForAKeyThatIsGone(t *testing.T) {
 
 // An owner that unlocks before it is time has the key removed at once, and nothing is sent later. Close leaves it to its lease.
 func TestLock_TheKeyOfALostHoldIsRemovedOnce(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		ends  func(r *lockregistry.Registry, l *lockregistry.Lock, ctx context.Context) error
 		sends int
@@ -163,6 +165,7 @@ func TestLock_TheKeyOfALostHoldIsRemovedOnce(t *testing.T) {
 // The owner unlocks while the removal is under way, and another hold follows: whichever is answered first, both are over, and
 // the later hold is not touched.
 func TestLock_ALostHoldIsUnlockedDuringItsRemoval(t *testing.T) {
+	t.Parallel()
 	for name, fates := range map[string][]fate{
 		"the first is answered first": {slow(300 * time.Millisecond), slow(600 * time.Millisecond)},
 		"the first is answered last":  {slow(300 * time.Millisecond), delivered},

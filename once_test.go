@@ -27,6 +27,7 @@ func (w *world) once(r *lockregistry.Registry, every time.Duration, opts ...lock
 
 // The clocks of three nodes differ by up to 3 % of the period. Each tick has one run, and none is skipped.
 func TestOnceEachTick(t *testing.T) {
+	t.Parallel()
 	const (
 		every = time.Minute
 		ticks = 100
@@ -66,6 +67,7 @@ func TestOnceEachTick(t *testing.T) {
 
 // The mark lives for nine tenths of the period, from when it was obtained, for everybody; or until fn returns, if that is later.
 func TestTheMarkOfOnce(t *testing.T) {
+	t.Parallel()
 	bothLayouts(t, fakeWorld, func(w *world, r, other *lockregistry.Registry) {
 		const every = 10 * time.Second
 		ran, err := r.Once(w.Context(), "42", every, func(context.Context) error {
@@ -94,6 +96,7 @@ func TestTheMarkOfOnce(t *testing.T) {
 }
 
 func TestOnceOnRealServers(t *testing.T) {
+	t.Parallel()
 	bothLayouts(t, realWorlds, func(w *world, r, other *lockregistry.Registry) {
 		const every = time.Second
 		var runs atomic.Int32
@@ -120,6 +123,7 @@ func TestOnceOnRealServers(t *testing.T) {
 
 // It is renewed while fn runs, though the registry renews nothing, and however short its lease is.
 func TestOnceIsRenewed(t *testing.T) {
+	t.Parallel()
 	bothLayouts(t, fakeWorld, func(w *world, r, other *lockregistry.Registry) {
 		ran, err := r.Once(w.Context(), "42", time.Hour, func(ctx context.Context) error {
 			for range 100 {
@@ -136,6 +140,7 @@ func TestOnceIsRenewed(t *testing.T) {
 
 // A failed run is told to its caller. It counts like any other one, but with RetryOnError.
 func TestOnceThatFails(t *testing.T) {
+	t.Parallel()
 	bothLayouts(t, fakeWorld, func(w *world, r, other *lockregistry.Registry) {
 		const every = time.Minute
 		enough := errors.New("enough")

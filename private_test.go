@@ -129,6 +129,7 @@ type wrapper struct{ rueidis.Client }
 
 // Nor one whose client has been wrapped, which may want to see each command, or cannot tell how old a connection is.
 func TestNoConnectionForSingleCommands(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		wrap func(rueidis.Client) rueidis.Client
 		tell fate
@@ -158,6 +159,7 @@ func TestNoConnectionForSingleCommands(t *testing.T) {
 
 // Connections that the client has in its pool may be in any state.
 func TestPooledConnectionsAreGivenBack(t *testing.T) {
+	t.Parallel()
 	const elsewhere = "id=7 age=0 db=5 sub=0"
 	for name, says := range map[string]fate{
 		"old":                 aged(60),
@@ -190,6 +192,7 @@ func givesBack(t *testing.T, says fate) {
 
 // A pool without a connection to give delays nobody. One that it gives too late is given back.
 func TestNoConnectionLeftForSingleCommands(t *testing.T) {
+	t.Parallel()
 	for name, meanwhile := range map[string]func(w *world, r *lockregistry.Registry){
 		"closed": func(w *world, r *lockregistry.Registry) { require.NoError(w, r.Close()) },
 		"later":  func(w *world, _ *lockregistry.Registry) { w.pass(2 * time.Second) },
@@ -310,6 +313,7 @@ func TestGivingUpASingleCommandOnAFrozenServer(t *testing.T) {
 
 // The connection breaks while a command is under way: as on every other, nobody knows the outcome.
 func TestTheConnectionOfASingleCommandBreaks(t *testing.T) {
+	t.Parallel()
 	for name, what := range map[string]fate{"before": cut, "after": cutAfter} {
 		t.Run(name, func(t *testing.T) {
 			fakeWorld(t, func(w *world) {
@@ -554,6 +558,7 @@ func TestTheConnectionOfASingleCommandBreaksLate(t *testing.T) {
 // A shared connection that is younger may lead elsewhere: the one for single commands is given up within a moment. One that is
 // older says nothing.
 func TestASharedConnectionIsMadeAnew(t *testing.T) {
+	t.Parallel()
 	for age, stays := range map[int]bool{0: false, 3600: true} {
 		t.Run(strconv.Itoa(age), func(t *testing.T) {
 			fakeWorld(t, func(w *world) {

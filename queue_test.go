@@ -211,6 +211,7 @@ func TestLostGrant(t *testing.T) {
 // A process that stands still, while the server counts it as a subscriber, is granted the lock in vain, and blocks those behind
 // it for not much longer than the short lease of a grant.
 func TestGrantToAProcessThatStandsStill(t *testing.T) {
+	t.Parallel()
 	for dead, limit := range map[int]time.Duration{1: 1500 * time.Millisecond, 5: 3500 * time.Millisecond} {
 		t.Run(strconv.Itoa(dead), func(t *testing.T) {
 			realWorlds(t, func(w *world) {

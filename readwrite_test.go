@@ -348,6 +348,7 @@ func TestALossFoundWhileJoining(t *testing.T) {
 
 // A reader whose lease ends does not end that of another process: the writer gets in when the longest ends.
 func TestTheLongestLeaseOfReadersCounts(t *testing.T) {
+	t.Parallel()
 	for name, first := range map[string]int{"the longest first": 0, "the longest last": 1} {
 		t.Run(name, func(t *testing.T) {
 			fakeWorld(t, func(w *world) {
@@ -386,6 +387,7 @@ func TestTheLeaseOfThoseWhoStay(t *testing.T) {
 }
 
 func TestReadWriteRenewal(t *testing.T) {
+	t.Parallel()
 	each(t, func(t *testing.T, pick func(pair) *lockregistry.Lock) {
 		fakeWorld(t, func(w *world) {
 			l := pick(w.pair(lockregistry.WithRenewal(), lockregistry.WithExpiry(3*time.Second)))
@@ -589,6 +591,7 @@ func TestJoiningWithALongerLease(t *testing.T) {
 // A reader without a lease of its own is renewed, in Spring's layout too: the renewals of Java readers would cut it. A
 // writer, whom nobody renews but its owner, has the registry's lease, as a plain lock.
 func TestReadersAreRenewedByDefault(t *testing.T) {
+	t.Parallel()
 	const lease = 9 * time.Second
 	ttl := []lockregistry.LockOption{lockregistry.TTL(lease)}
 	for name, c := range map[string]struct {
@@ -849,6 +852,7 @@ func TestWritersHandOver(t *testing.T) {
 // Readers of one process overlap without end, on a server without a queue. A writer elsewhere gets its turn soon, and one that
 // only polls within two seconds.
 func TestReadersLetAWriterElsewhereIn(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		opts  []lockregistry.Option
 		limit time.Duration
@@ -1005,6 +1009,7 @@ func TestReadWriteEvictionAllowsNoTwoWriters(t *testing.T) {
 }
 
 func TestReadWriteBadInput(t *testing.T) {
+	t.Parallel()
 	each(t, func(t *testing.T, pick func(pair) *lockregistry.Lock) {
 		fakeWorld(t, func(w *world) {
 			r := w.registry()
@@ -1154,6 +1159,7 @@ func TestAbandonedReadWriteGrantsAreRemoved(t *testing.T) {
 
 // Before it is removed, it does not keep its own process out.
 func TestAbandonedReadWriteGrantsAreTakenOver(t *testing.T) {
+	t.Parallel()
 	for _, first := range []string{"read", "write"} {
 		for _, second := range []string{"read", "write"} {
 			t.Run(first+" then "+second, func(t *testing.T) {
@@ -1255,6 +1261,7 @@ func TestLateReadWriteCommands(t *testing.T) {
 
 // The removal is not confirmed: it goes on in the background, and nobody of this process is let in before.
 func TestReadWriteRemovalInTheBackground(t *testing.T) {
+	t.Parallel()
 	each(t, func(t *testing.T, pick func(pair) *lockregistry.Lock) {
 		fakeWorld(t, func(w *world) {
 			w.loaded()
@@ -1315,6 +1322,7 @@ func TestReadersWithoutPermission(t *testing.T) {
 
 // Two goroutines that try to read at the same moment both may.
 func TestReadersThatTryAtOnce(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		taken bool // by a writer elsewhere
 		waits bool // who asks first

@@ -133,6 +133,7 @@ func TestReadWriteLockOnTheWire(t *testing.T) {
 
 // Redisson's watchdog: who names no lease has one of 30 s that is renewed each third; one that is given ends.
 func TestWatchdog(t *testing.T) {
+	t.Parallel()
 	locks := func(r *lockregistry.Registry) map[string]*lockregistry.Lock {
 		return map[string]*lockregistry.Lock{
 			"plain": r.Obtain("plain"), "reader": r.ReadWrite("reader").Reader(), "writer": r.ReadWrite("writer").Writer(),
@@ -366,6 +367,7 @@ func TestWithoutPermissionToSetALease(t *testing.T) {
 // On a cluster a read-write lock whose braces put its keys into different slots is refused by name; others work, plain locks
 // always do.
 func TestBracesOnACluster(t *testing.T) {
+	t.Parallel()
 	nodes := redistest.StartCluster(t, 3)
 	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{nodes[0].Addr()}})
 	require.NoError(t, err)
@@ -396,6 +398,7 @@ func TestBracesOnACluster(t *testing.T) {
 // this library, whatever node they listen to, and on the key's own node to those of Redisson. Servers before version 7
 // have no sharded channels: there Redisson subscribes as this library does, and hears of a release once.
 func TestRedissonLocksOnACluster(t *testing.T) {
+	t.Parallel()
 	nodes := redistest.StartCluster(t, 3)
 	sharded := nodes[0].Command(t, "COMMAND", "INFO", "SPUBLISH") != "(nil)"
 	client := func(t *testing.T) rueidis.Client {
@@ -523,6 +526,7 @@ func TestRedissonFormatWithoutPublishing(t *testing.T) {
 
 // What Redisson releases on a cluster it publishes on the key's own node only, and wakes all the same.
 func TestReleaseByRedissonOnACluster(t *testing.T) {
+	t.Parallel()
 	nodes := redistest.StartCluster(t, 3)
 	publish, subscribers := "SPUBLISH", "SHARDNUMSUB"
 	if nodes[0].Command(t, "COMMAND", "INFO", "SPUBLISH") == "(nil)" { // before version 7

@@ -144,6 +144,7 @@ func TestLocksAreManyAndEachOnce(t *testing.T) {
 }
 
 func TestLocksOnACluster(t *testing.T) {
+	t.Parallel()
 	nodes := redistest.StartCluster(t, 3)
 	r := onCluster(t, nodes)
 	var paths []string

@@ -127,6 +127,7 @@ func TestNoConnectionLeft(t *testing.T) {
 // A peer that breaks the connection for wake-ups as soon as something is sent on it is left in peace for longer each time,
 // and waiting calls poll.
 func TestConnectionsThatDoNotLast(t *testing.T) {
+	t.Parallel()
 	for command, mode := range map[string]lockregistry.Wakeup{
 		"SUBSCRIBE": lockregistry.WakeupPubSub,
 		"PTTL":      lockregistry.WakeupAuto,

@@ -55,6 +55,7 @@ func (w *world) unavailable(err error, op string) {
 
 // A hold that is known to be lost is nobody's to wait for.
 func TestUnlockOfALostHoldOnASilentServer(t *testing.T) {
+	t.Parallel()
 	const lease = time.Hour
 	for name, announced := range map[string]bool{"announced": true, "by the clock only": false} {
 		t.Run(name, func(t *testing.T) {
@@ -87,6 +88,7 @@ func TestUnlockOfALostHoldOnASilentServer(t *testing.T) {
 }
 
 func TestUnlockOnASilentServer(t *testing.T) {
+	t.Parallel()
 	contexts := map[string]struct {
 		ends time.Duration // after Unlock begins; negative: it does not
 		took time.Duration
@@ -147,6 +149,7 @@ func TestUnlockOnASilentServer(t *testing.T) {
 
 // With a context that is done, Unlock tells what it knows after 100 ms, or as soon as it knows.
 func TestUnlockWithADoneContextTellsWhatItKnows(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		answers, took time.Duration
 		gone          bool // before
@@ -232,6 +235,7 @@ func TestUnlockWhenTheClientHasALimit(t *testing.T) {
 }
 
 func TestDoOnASilentServer(t *testing.T) {
+	t.Parallel()
 	for name, known := range map[string]bool{"known server": true, "unknown server": false} {
 		t.Run(name, func(t *testing.T) {
 			fakeWorld(t, func(w *world) {
@@ -328,6 +332,7 @@ func (f *flaky) connections() []*link {
 
 // The limit of a command does not end its connection: others use it.
 func TestALimitDoesNotEndTheConnection(t *testing.T) {
+	t.Parallel()
 	for name, alone := range map[string]bool{"another command is under way": false, "none is yet": true} {
 		t.Run(name, func(t *testing.T) {
 			fakeWorld(t, func(w *world) {

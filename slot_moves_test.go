@@ -53,6 +53,7 @@ func (m *migration) end() {
 
 // A slot of which half is moved, and which stays so, does not keep its paths still: calls go on one by one, without the queue.
 func TestQueue_HalfASlotIsMoved(t *testing.T) {
+	t.Parallel()
 	for name, layout := range layouts {
 		for _, moved := range []string{theQueue, theKey} {
 			t.Run(name+" "+moved, func(t *testing.T) {

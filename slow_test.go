@@ -98,6 +98,7 @@ func eachTrip(
 
 // Calls that their contexts end before they are answered do not disturb the others, of the same paths or not.
 func TestShortContextsOnASlowLink(t *testing.T) {
+	t.Parallel()
 	for _, contended := range []bool{false, true} {
 		for _, short := range []time.Duration{40 * time.Millisecond, 160 * time.Millisecond, 410 * time.Millisecond, 2 * time.Second} {
 			t.Run(fmt.Sprintf("contended %v, contexts of %v", contended, short), func(t *testing.T) {
@@ -163,6 +164,7 @@ func (w *world) hurried(l *lockregistry.Lock, short time.Duration, end time.Time
 
 // A call that could not have its answer in time sends nothing, and says nothing about the lock.
 func TestACallThatIsShorterThanARoundTrip(t *testing.T) {
+	t.Parallel()
 	eachTrip(t, func(w *world, trip time.Duration, registry func(...lockregistry.Option) *lockregistry.Registry) {
 		r := registry()
 		ctx, cancel := context.WithTimeout(w.Context(), trip*9/10)
@@ -179,6 +181,7 @@ func TestACallThatIsShorterThanARoundTrip(t *testing.T) {
 }
 
 func TestALeaseThatIsTooShortForTheLink(t *testing.T) {
+	t.Parallel()
 	eachTrip(t, func(w *world, trip time.Duration, registry func(...lockregistry.Option) *lockregistry.Registry) {
 		l := registry().Obtain("42")
 		begun := time.Now()
@@ -195,6 +198,7 @@ func TestALeaseThatIsTooShortForTheLink(t *testing.T) {
 
 // Holds are renewed and unlocked.
 func TestRenewalOnASlowLink(t *testing.T) {
+	t.Parallel()
 	eachTrip(t, func(w *world, trip time.Duration, registry func(...lockregistry.Option) *lockregistry.Registry) {
 		lease := max(6*trip+10*time.Millisecond, 100*time.Millisecond)
 		r := registry(lockregistry.WithRenewal())
@@ -235,6 +239,7 @@ func (w *world) withQueues() {
 
 // The lock goes from process to process.
 func TestHandOverOnASlowLink(t *testing.T) {
+	t.Parallel()
 	eachTrip(t, func(w *world, trip time.Duration, registry func(...lockregistry.Option) *lockregistry.Registry) {
 		const processes, each = 3, 4
 		w.withQueues()
@@ -273,6 +278,7 @@ func TestHandOverOnASlowLink(t *testing.T) {
 
 // A way that becomes long is learned within a few round trips; calls that wait get through meanwhile.
 func TestALinkThatBecomesSlow(t *testing.T) {
+	t.Parallel()
 	for _, trip := range trips {
 		t.Run(trip.String(), func(t *testing.T) {
 			fakeWorld(t, func(w *world) {

@@ -200,6 +200,7 @@ func TestStatsOfFailures(t *testing.T) {
 
 // In a cluster each master is there, with the calls that wait for a word of it, and with its own answers.
 func TestStatsOfACluster(t *testing.T) {
+	t.Parallel()
 	servers := redistest.StartCluster(t, 3)
 	r, other := onCluster(t, servers), onCluster(t, servers)
 	addresses := make([]string, len(servers))

@@ -105,6 +105,7 @@ func (w *world) awaitRemoval(key string, within time.Duration) {
 // While the answer to the removal of an older grant is on its way, a newer one is abandoned, or released with a context that
 // is done. That does not wait for the answer, and the answer says nothing about it.
 func TestSomethingIsLeftDuringARemoval(t *testing.T) {
+	t.Parallel()
 	during := func(w *world, test func(f *flaky, l *lockregistry.Lock)) {
 		f := w.flaky()
 		l := w.registryOn(f.client(ownConnections), polling).Obtain("42")
@@ -211,6 +212,7 @@ func TestAbandonedGrantsAtClose(t *testing.T) {
 // The last removal does not overtake a command that was given up before, be it that the call gives up before Close, that a
 // removal is even under way when Close begins, or that the call gives up after Close.
 func TestCloseWaitsForWhatWasGivenUp(t *testing.T) {
+	t.Parallel()
 	for _, when := range []string{"before", "before that, and is being removed", "after"} {
 		t.Run(when, func(t *testing.T) {
 			fakeWorld(t, func(w *world) {

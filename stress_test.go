@@ -18,6 +18,7 @@ import (
 // Registries, as processes would have them, and goroutines all add one to the same counter, in two steps that only a lock
 // makes one.
 func TestNoUpdateIsLost(t *testing.T) {
+	t.Parallel()
 	for name, opts := range map[string][]lockregistry.Option{
 		"default":           nil,
 		"polling":           {polling},

@@ -37,6 +37,7 @@ func (s *ofSentinel) change(master string) {
 // A planned failover breaks no connection, and the process may do nothing else: its holds are looked at all the same, those
 // for which the old master's answer has come after the change too.
 func TestAnotherMasterHasHoldsLookedAt(t *testing.T) {
+	t.Parallel()
 	for name, opts := range map[string][]lockregistry.Option{
 		"with a context": nil,
 		"renewed":        {lockregistry.WithRenewal()},

@@ -85,6 +85,7 @@ func (f *flaky) handTo(l *lockregistry.Lock, opts ...lockregistry.LockOption) (g
 
 // An owner that is renewed stays so, although the one before was not.
 func TestHandOverBeginsRenewals(t *testing.T) {
+	t.Parallel()
 	const lease = time.Second
 	for name, c := range map[string]struct {
 		ttl  time.Duration
@@ -112,6 +113,7 @@ func TestHandOverBeginsRenewals(t *testing.T) {
 
 // An owner that is not renewed is not, although the one before was.
 func TestHandOverEndsRenewals(t *testing.T) {
+	t.Parallel()
 	const lease = time.Second
 	for name, c := range map[string]struct {
 		ttl  time.Duration
@@ -140,6 +142,7 @@ func TestHandOverEndsRenewals(t *testing.T) {
 
 // The crash of an owner that asked for a short lease blocks nobody for the long one of the owner before.
 func TestHandOverKeepsNoLongLease(t *testing.T) {
+	t.Parallel()
 	terms(t, time.Minute, false, func(w *world, f *flaky, l *lockregistry.Lock) {
 		for _, c := range []struct {
 			before, after time.Duration

@@ -191,6 +191,7 @@ func TestContextsThatEndDuringAnOutage(t *testing.T) {
 
 // A try that has not ended says nothing: the one before does, when there is one.
 func TestContextsThatEndBeforeTheAnswer(t *testing.T) {
+	t.Parallel()
 	for name, held := range map[string]bool{"the first try": false, "after another one": true} {
 		t.Run(name, func(t *testing.T) {
 			fakeWorld(t, func(w *world) {
@@ -217,6 +218,7 @@ func TestContextsThatEndBeforeTheAnswer(t *testing.T) {
 
 // A goroutine that waits behind another one of its process, which asks Redis, says what that one knows.
 func TestWaitingBehindAGoroutineDuringAnOutage(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		fate        fate
 		unavailable bool
@@ -344,6 +346,7 @@ func TestWaitsThatEndDuringAnOutage(t *testing.T) {
 
 // A call with Wait makes nothing of a first try that fails in passing; one without is told of it at once.
 func TestWaitTriesAgain(t *testing.T) {
+	t.Parallel()
 	for name, what := range outages {
 		for op, call := range locking {
 			t.Run(name+"/"+op, func(t *testing.T) {
@@ -387,6 +390,7 @@ func TestWaitTriesAgain(t *testing.T) {
 
 // A call that has queued in its process for a while waits already when its first try fails.
 func TestAFirstTryAfterQueueing(t *testing.T) {
+	t.Parallel()
 	for name, what := range outages {
 		t.Run(name, func(t *testing.T) {
 			fakeWorld(t, func(w *world) {
@@ -421,6 +425,7 @@ func (c *closing) Do(ctx context.Context, command rueidis.Completed) rueidis.Red
 }
 
 func TestTheClientIsClosedInPassing(t *testing.T) {
+	t.Parallel()
 	for op, call := range locking {
 		t.Run(op, func(t *testing.T) {
 			fakeWorld(t, func(w *world) {

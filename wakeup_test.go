@@ -432,6 +432,7 @@ func TestTrackingWakesOnAnyRemoval(t *testing.T) {
 
 // A holder that crashes says nothing any more, and its key stays until the lease ends.
 func TestCrashOfTheHolder(t *testing.T) {
+	t.Parallel()
 	modes := map[string]lockregistry.Wakeup{"poll": lockregistry.WakeupPoll}
 	maps.Copy(modes, wakeups)
 	for name, mode := range modes {
@@ -501,6 +502,7 @@ func (w *world) allowed(rights ...string) func(*rueidis.ClientOption) {
 // Whatever the user may not do, and the server cannot do, waiting calls wake in the way that is left, or poll, and locks
 // work; the log tells what is missing, once.
 func TestFallbacks(t *testing.T) {
+	t.Parallel()
 	const (
 		noSubscribing = "way=subscribing"
 		noTracking    = "way=tracking"
@@ -650,6 +652,7 @@ func (w *world) listens(path string) {
 
 // What the server does not know is found out from its answer.
 func TestServerWithoutTracking(t *testing.T) {
+	t.Parallel()
 	for name, mode := range wakeups {
 		t.Run(name, func(t *testing.T) {
 			fakeWorld(t, func(w *world) {
@@ -736,6 +739,7 @@ func TestProtocolWithoutTracking(t *testing.T) {
 }
 
 func TestCluster(t *testing.T) {
+	t.Parallel()
 	nodes := redistest.StartCluster(t, 3)
 	addresses := make([]string, 0, len(nodes))
 	for _, node := range nodes {
@@ -1043,6 +1047,7 @@ func (c *deafConn) Read(p []byte) (int, error) {
 }
 
 func TestLostWakeups(t *testing.T) {
+	t.Parallel()
 	for name, mode := range wakeups {
 		t.Run(name, func(t *testing.T) {
 			test := func(w *world) {
