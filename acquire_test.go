@@ -611,7 +611,8 @@ func TestAHoldThatIsReachable(t *testing.T) {
 	worlds(t, func(w *world) {
 		var log journal
 		f := w.flaky()
-		r := f.registry(log.option(), lockregistry.WithRenewal(), lockregistry.WithExpiry(600*time.Millisecond))
+		const lease = 1800 * time.Millisecond // longer than a busy machine keeps a renewal waiting
+		r := f.registry(log.option(), lockregistry.WithRenewal(), lockregistry.WithExpiry(lease))
 		w.known(r)
 		forgets(w, r.Obtain("released"), func(h *lockregistry.Hold) any {
 			w.releases(h)
@@ -641,7 +642,7 @@ func TestAHoldThatIsReachable(t *testing.T) {
 			require.NoError(w, <-releasing)
 		}
 		for range 5 {
-			w.awaitRenewal("orders:child", 600*time.Millisecond)
+			w.awaitRenewal("orders:child", lease)
 			runtime.GC()
 		}
 		for _, path := range []string{"direct", "derived", "child"} {

@@ -15,7 +15,7 @@ import (
 	"github.com/lockregistry/lockregistry/interop/peer"
 )
 
-var rounds = flag.Int("rounds", 20, "how many hand-overs TestHandOverLatency measures for each direction and mode")
+var rounds = flag.Int("rounds", 5, "how many hand-overs TestHandOverLatency measures for each direction and mode")
 
 // TestHandOverLatency measures the time from the moment a holder asks for the
 // release to the moment a waiter of the other language has the lock, by the wall

@@ -12,7 +12,7 @@ import (
 	"github.com/lockregistry/lockregistry/interop/peer"
 )
 
-var sections = flag.Int("sections", 20_000, "how many sections each soak runs under locks")
+var sections = flag.Int("sections", 10_000, "how many sections each soak runs under locks")
 
 // TestSoak lets two JVMs and two Go processes add to four counters that only the
 // locks protect. A single lost update, or any error, fails it.
