@@ -135,7 +135,7 @@ interop-all: ## the same, with the long tests for every version of the Java libr
 	@scripts/ensure-cgo.sh
 	@scripts/ensure-redis.sh
 	@scripts/ensure-java.sh
-	cd interop && GOWORK=off go test -race -v -timeout 40m . -all
+	cd interop && GOWORK=off go test -race -v -timeout 40m . -all -rounds 20 -sections 20000
 
 .PHONY: soak-interop
 soak-interop: ## a million sections of Java and Go processes together
