@@ -79,7 +79,7 @@ const turnaround = 10 * time.Millisecond
 const answerGrace = 250 * time.Millisecond
 
 // armLimit is how long a waiter waits for the connection for wake-ups.
-const armLimit = time.Second
+func (l *Lock) armLimit() time.Duration { return l.reg.transport.lane(l.key).trip().connect() }
 
 // notSentPause is the longest pause after a try of which nothing was sent to Redis.
 const notSentPause = 200 * time.Millisecond
@@ -373,7 +373,7 @@ func (a *acquisition) end() {
 
 // arm listens; see listener.arm.
 func (a *acquisition) arm() sight {
-	return a.ear.arm(a.ctx, min(a.lock.reg.poll, armLimit, a.lock.reg.clock.Now().Until(a.deadline)))
+	return a.ear.arm(a.ctx, min(a.lock.reg.poll, a.lock.armLimit(), a.lock.reg.clock.Now().Until(a.deadline)))
 }
 
 // try asks Redis once, quickly when the key is most likely free; see layout.obtain. It waits for the answer until a little

@@ -55,7 +55,7 @@ const (
 	// by then, and the timer has not been set for each of them.
 	lengthenPart = 3
 
-	// suspicion is for how long the message of a grant that was found by looking may still come.
+	// suspicion is for how long the message of a grant that was found by looking may still come, and two round trips.
 	suspicion = time.Second
 )
 
@@ -290,7 +290,7 @@ func (a *acquisition) inLine() error {
 // listening is how long a call waits for the connection on which grants are announced.
 func (a *acquisition) listening() time.Duration {
 	reg := a.lock.reg
-	return min(reg.poll, armLimit, reg.clock.Now().Until(a.deadline))
+	return min(reg.poll, a.lock.armLimit(), reg.clock.Now().Until(a.deadline))
 }
 
 // unheard tries once without the queue, because the connection for messages is not there, and waits for it.
@@ -549,7 +549,7 @@ func (a *acquisition) found(left time.Duration) (next asking, err error) {
 	a.lock.reg.counts.grants.Add(1)
 	a.noteWait()
 	if a.box.take().granted == 0 { // it may still come, once
-		a.hold.awaitMessage(a.lock.reg.clock.Now().Add(clock.Plus(a.lock.reg.acknowledging(), suspicion))) // mutant: found hold lost
+		a.hold.awaitMessage(a.lock.reg.clock.Now().Add(clock.Plus(a.lock.reg.acknowledging(), a.lock.reg.transport.lane(a.lock.key).trip().plus(suspicion)))) // mutant: found hold lost
 		if !a.woken {
 			a.ear.Suspect()
 		}

@@ -526,3 +526,19 @@ func TestLock_AServerThatIsTooFarAway(t *testing.T) {
 		w.pass(3 * time.Minute)
 	})
 }
+
+// The connection for wake-ups is made on a slow link, and calls that wait are woken over it.
+func TestWakeup_OnASlowLink(t *testing.T) {
+	eachTrip(t, func(w *world, trip time.Duration, registry func(...lockregistry.Option) *lockregistry.Registry) {
+		poll := lockregistry.WithPollInterval(time.Hour)
+		held, l := registry(poll).Obtain("42"), registry(poll).Obtain("42")
+		w.lock(held, lockregistry.TTL(10*time.Minute))
+		locked := w.goroutine().starts(l)
+		w.pass(20 * trip)
+		w.pending(locked)
+		begun := time.Now()
+		w.unlock(held)
+		require.NoError(w, <-locked)
+		require.LessOrEqual(w, time.Since(begun), 3*trip+100*time.Millisecond)
+	})
+}

@@ -36,11 +36,13 @@ func newWaker(r *Registry, m Wakeup, log *slog.Logger) *waker {
 		wait:    func() {},
 	}
 	w.own = r.prefix + "-channel@" + w.id
+	to := r.transport
 	o := wake.Options{
 		Track:     m == WakeupAuto || m == WakeupTracking,
 		Subscribe: m == WakeupAuto || m == WakeupPubSub,
 		Common:    r.plain.layout.commonChannel(),
 		Poll:      r.poll,
+		RoundTrip: func() time.Duration { return to.farthest().trip().base },
 		Log:       r.journal.log,
 		Sink:      log,
 		Message:   func(_, text string) { r.told(text) },

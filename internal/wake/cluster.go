@@ -16,7 +16,7 @@ const (
 	looking = 2 * time.Second
 	hurry   = 50 * time.Millisecond
 
-	askLimit = 2 * time.Second
+	askLimit = 2 * time.Second // and two round trips
 )
 
 // slot is a key's, which rueidis computes.
@@ -76,7 +76,7 @@ func (h *hub) topology() (best topology.Map, known bool) {
 	}
 	nodes := h.client.Nodes()
 	answers := make(chan answer, len(nodes))
-	ctx, cancel := context.WithTimeout(h.ctx, askLimit)
+	ctx, cancel := context.WithTimeout(h.ctx, h.plus(askLimit, 2))
 	defer cancel() // the others are no longer needed
 	for address, client := range nodes {
 		go func() {
@@ -121,7 +121,7 @@ func (h *hub) without(all topology.Map) (n int) {
 // tells it that they moved.
 func (h *hub) acquaint(keys map[string]string) bool {
 	for _, key := range keys {
-		ctx, cancel := context.WithTimeout(h.ctx, askLimit)
+		ctx, cancel := context.WithTimeout(h.ctx, h.plus(askLimit, 2))
 		h.client.Do(ctx, h.client.B().Pttl().Key(key).Build())
 		cancel()
 	}

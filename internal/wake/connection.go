@@ -35,14 +35,14 @@ var (
 		"for blocking commands (BlockingPoolSize) are taken")
 )
 
-// dialLimit is how long it may take to get a connection.
+// dialLimit is how long it may take to get a connection, and six round trips.
 const dialLimit = 5 * time.Second
 
 // dial gets a connection from the client's pool. When all that the pool may have are taken, rueidis's Dedicate waits
 // without end, so a goroutine of its own calls it; there is one at most, and it gives back what nobody wants any more. It
 // does not even begin to wait when a command that takes a connection from the same pool, and heeds its context, gets none.
 func (n *node) dial() (*connection, error) {
-	ctx, cancel := context.WithTimeout(n.ctx, dialLimit)
+	ctx, cancel := context.WithTimeout(n.ctx, n.hub.plus(dialLimit, 6))
 	defer cancel()
 	client := n.source()
 	ping := client.B().Arbitrary("PING").Blocking()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"reflect"
 	"sync"
+	"time"
 
 	"github.com/redis/rueidis"
 
@@ -20,6 +21,7 @@ type hub struct {
 	stop  context.CancelFunc
 	nudge chan struct{}  // has room for one: see follow
 	done  sync.WaitGroup // all goroutines
+	trip  func() time.Duration
 
 	mu        sync.Mutex                    // of the hub, its nodes and its waiters
 	listeners map[*Listener]map[string]bool // with the ways about which each was told that they are missing
@@ -38,10 +40,20 @@ var (
 	hubs   = map[rueidis.Client]*hub{}
 )
 
-func newHub(client rueidis.Client, cluster bool) *hub {
+// plus is a time for an answer that was chosen for a server nearby, with what so many round trips take.
+func (h *hub) plus(d, trips time.Duration) time.Duration {
+	if h.trip == nil {
+		return d
+	}
+	return d + trips*h.trip()
+}
+
+// newHub makes a hub; trip is as in [Options].
+func newHub(client rueidis.Client, cluster bool, trip func() time.Duration) *hub {
 	ctx, stop := context.WithCancel(context.Background())
 	h := &hub{
 		client:    client,
+		trip:      trip,
 		cluster:   cluster,
 		ctx:       ctx,
 		stop:      stop,
@@ -67,7 +79,7 @@ func join(client rueidis.Client, l *Listener) *hub {
 		h = hubs[client]
 	}
 	if h == nil {
-		h = newHub(client, cluster)
+		h = newHub(client, cluster, l.options.RoundTrip)
 		if shared {
 			hubs[client] = h
 		}

@@ -75,7 +75,7 @@ func (w *Waiter) Suspect() {
 	mu.Lock()
 	defer mu.Unlock()
 	n := w.node
-	if n == nil || n.current == nil || time.Since(n.since) < trusted {
+	if n == nil || n.current == nil || time.Since(n.since) < n.hub.plus(trusted, 2) {
 		return
 	}
 	if n.suspected == n.current {
@@ -84,7 +84,7 @@ func (w *Waiter) Suspect() {
 	n.suspected = n.current
 }
 
-// trusted is how long a connection is not suspected. The message may have been missed before it was made.
+// trusted is how long a connection is not suspected, and two round trips. The message may have been missed before it was made.
 const trusted = time.Second
 
 var errSuspect = errors.New("messages did not arrive, twice in a row")
@@ -337,7 +337,7 @@ const (
 	// the message.
 	probing = "local n = redis.call('PUBSUB', ARGV[1], ARGV[3]) return {n[2], redis.call(ARGV[2], ARGV[3], ARGV[4])}"
 
-	// echoing is how long the message may take.
+	// echoing is how long the message may take, and two round trips.
 	echoing = time.Second
 )
 
@@ -392,7 +392,7 @@ func (c *connection) prove(pending []*own) error {
 
 // await waits for the messages of the proof to arrive on channels.
 func (c *connection) await(sent []*own) error {
-	timer := time.NewTimer(echoing)
+	timer := time.NewTimer(c.node.hub.plus(echoing, 2))
 	defer timer.Stop()
 	for late := false; ; {
 		if sent = c.node.unechoed(sent); len(sent) == 0 {

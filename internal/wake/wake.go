@@ -43,6 +43,10 @@ type Options struct {
 	// down to that.
 	Poll time.Duration
 
+	// RoundTrip, when set, is how far away the farthest server of the client is, as far as that is known: what waits for an answer
+	// waits for longer. It must be the same for all listeners of a client, and must not block.
+	RoundTrip func() time.Duration
+
 	// Log takes a line for the user. What is the same for several listeners is told once to each Sink, which is what a
 	// line ends up in: a *slog.Logger, for instance. Log must not block.
 	Log  func(level slog.Level, message string, attributes ...slog.Attr)

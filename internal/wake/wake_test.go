@@ -418,3 +418,14 @@ func TestChannelsAreLeftOnceTheServerSavesAgain(t *testing.T) {
 		return server.Command(t, "PUBSUB", "NUMSUB", "channel:leaves") == "channel:leaves\n0"
 	})
 }
+
+// What waits for an answer waits for longer where the server is far away.
+func TestHub_LimitsGrowWithTheRoundTrip(t *testing.T) {
+	trip := time.Duration(0)
+	for _, h := range []*hub{{}, {trip: func() time.Duration { return trip }}} {
+		require.Equal(t, time.Second, h.plus(time.Second, 6))
+	}
+	h := &hub{trip: func() time.Duration { return trip }}
+	trip = 500 * time.Millisecond
+	require.Equal(t, 4*time.Second, h.plus(time.Second, 6))
+}
