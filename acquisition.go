@@ -140,7 +140,7 @@ func (l *Lock) pursue(first attempt, q *request, patient bool, deadline clock.In
 		queues = false
 	}
 	if queues {
-		a.spare = l.spare()
+		a.spare = l.reg.spare()
 		a.box.came = a.spare.came
 	}
 	a.blocks(q)
@@ -367,7 +367,7 @@ func (a *acquisition) end() {
 	}
 	a.ear.Close()
 	if a.spare != nil {
-		a.lock.putBack(a.spare)
+		a.lock.reg.putBack(a.spare)
 	}
 }
 
@@ -645,7 +645,7 @@ func (a *acquisition) pause(d time.Duration, wake, mail <-chan struct{}) (why re
 		a.lock.half().waits()
 	}
 	if a.spare == nil {
-		a.spare = a.lock.spare()
+		a.spare = a.lock.reg.spare()
 	}
 	a.spare.timer.Reset(d)
 	select {

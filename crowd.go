@@ -22,35 +22,31 @@ type crowd struct {
 	gap       gap          // for the call that has the local half
 	keeping   atomic.Pointer[keeping]
 	expected  atomic.Pointer[expected]
-	spare     atomic.Pointer[spare] // nil: none, or a call has it
 }
 
-// spare is what a call needs to wait, kept for the next one on a path where others wait often.
+// spare is what a call needs to wait.
 type spare struct {
 	timer *time.Timer   // stopped
 	came  chan struct{} // see mailbox. A message for an earlier call may yet wake a later one, once, which finds no mail then
 }
 
-func (l *Lock) spare() *spare {
-	if c := l.anchor().crowd.Load(); c != nil {
-		if s := c.spare.Swap(nil); s != nil {
-			return s
-		}
+// spare takes what the call before has put back, where there is one.
+func (r *Registry) spare() *spare {
+	if s, ok := r.spares.Get().(*spare); ok {
+		return s
 	}
 	s := &spare{time.NewTimer(time.Hour), make(chan struct{}, 1)}
 	s.timer.Stop()
 	return s
 }
 
-func (l *Lock) putBack(s *spare) {
+func (r *Registry) putBack(s *spare) {
 	s.timer.Stop()
 	select {
 	case <-s.came:
 	default:
 	}
-	if c := l.anchor().crowd.Load(); c != nil {
-		c.spare.Store(s)
-	}
+	r.spares.Put(s)
 }
 
 // expected is a hold that was found by a look, and may be over before the message of its grant comes. That must not be taken for

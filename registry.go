@@ -59,6 +59,7 @@ type Registry struct {
 	scheduler *scheduler
 	waker     *waker
 	waiters   *waiterPool
+	spares    sync.Pool // of *spare
 	closed    chan struct{}
 	closing   sync.Once
 }
