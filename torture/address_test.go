@@ -15,8 +15,8 @@ import (
 	"github.com/lockregistry/lockregistry/internal/redistest"
 )
 
-// twofold is a cluster with two masters behind one address: the older one is deposed, and does not know of it. New connections lead
-// to the newer one, which has the same slots by the word of all nodes.
+// twofold is a cluster with two masters behind one address: the older one is deposed, and does not know of it. New connections
+// lead to the newer one, which has the same slots by the word of all nodes.
 type twofold struct {
 	proxy        *Proxy
 	older, newer *redistest.Server
