@@ -507,7 +507,7 @@ func TestALostHoldIsNoEdge(t *testing.T) {
 // with contexts that are cancelled, deadlines, holds as values, and owners.
 func TestNoFalseAlarm(t *testing.T) {
 	t.Parallel()
-	const runs, batch = 1000, 100
+	const runs, batch = 400, 100
 	for first := 0; first < runs; first += batch {
 		t.Run(strconv.Itoa(first), func(t *testing.T) {
 			fakeWorld(t, func(w *world) {

@@ -104,7 +104,7 @@ func TestShortContextsOnASlowLink(t *testing.T) {
 			t.Run(fmt.Sprintf("contended %v, contexts of %v", contended, short), func(t *testing.T) {
 				eachTrip(t, func(w *world, trip time.Duration, registry func(...lockregistry.Option) *lockregistry.Registry) {
 					r := registry(lockregistry.WithExpiry(20*time.Second), lockregistry.WithRenewal())
-					end := time.Now().Add(12 * time.Second)
+					end := time.Now().Add(6 * time.Second)
 					var all sync.WaitGroup
 					var got atomic.Int32
 					for i := range 3 {

@@ -162,7 +162,7 @@ func TestSomethingIsLeftDuringARemoval(t *testing.T) {
 // After an outage the paths do not wait for each other.
 func TestAbandonedGrantsOfManyPaths(t *testing.T) {
 	fakeWorld(t, func(w *world) {
-		const paths = 1500
+		const paths = 700 // more than two pipelines
 		f := w.flaky()
 		r := w.registryOn(f.client(pipelining), polling)
 		w.lock(r.Obtain("42"))

@@ -11,7 +11,8 @@ cd "$(dirname "$0")/.."
 servers=$(scripts/install-servers.sh)
 failed=
 same_files="acquire atleast deadlock_far doubt journal manypaths observer once scale stress tenure"
-same_tests="TestThoseWithoutATicketDoNotStarve TestGivingUpInTheQueue"
+same_tests="TestThoseWithoutATicketDoNotStarve TestGivingUpInTheQueue TestManyRegistriesOfOneClient TestManyCallsOnAFrozenServer"
+same_tests="$same_tests TestManyCallsWithReplicas TestAcquireAllHasNoDeadlock TestCommandsGoToTheSuccessor TestReadersAndWritersOfManyProcessesOnACluster"
 
 if [ "${1:-}" = all ]; then
 	for server in $servers; do
