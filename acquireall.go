@@ -13,6 +13,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/owner"
+	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
 // Several paths are obtained in one of two ways:
@@ -248,7 +249,7 @@ func (b *bundle) settle(ctx context.Context, holds []*Hold) error {
 		if !h.hold.adopt(&b.request, b.reg.renews(h.lock.kind, &b.request)) {
 			return h.lock.fail("acquire", ErrLockLost)
 		}
-		length := b.request.lease.length
+		length := b.request.lease.Length
 		if h.Remaining() < length-length/10 {
 			if err := h.hold.renew(ctx, nil); errors.Is(err, ErrLockLost) {
 				return h.lock.fail("acquire", err)
@@ -368,7 +369,7 @@ func (b *bundle) slots() (groups []*slotful) {
 	for _, l := range b.locks {
 		var slot uint16
 		if b.reg.cluster {
-			slot = slotOf(l.key)
+			slot = protocol.Slot(l.key)
 		}
 		if of[slot] == nil || len(of[slot].locks) == mostInScript {
 			of[slot] = &slotful{}
@@ -383,9 +384,9 @@ func (b *bundle) slots() (groups []*slotful) {
 // try asks Redis once for the locks of a slot. An answer that comes late is confirmed: a master that is none any more may have
 // given it.
 func (s *slotful) try(b *bundle) {
-	bids := make([]bid, len(s.tries))
+	bids := make([]protocol.Request, len(s.tries))
 	for i, a := range s.tries {
-		bids[i] = a.bid(wish{})
+		bids[i] = a.bid(protocol.Queueing{})
 	}
 	first := s.tries[0]
 	p := first.patience(b.deadline)
@@ -393,9 +394,9 @@ func (s *slotful) try(b *bundle) {
 	if s.err = first.tooFar(&p); s.err != nil {
 		return
 	}
-	c := first.lock.kind.layout.obtainAll(bids)
-	c.vain = true
-	b.reg.demand(&c, func(_ *call, result rueidis.RedisResult) bool {
+	c := first.lock.kind.layout.ObtainAll(bids)
+	c.DropIfAbandoned = true
+	b.reg.demand(&c, func(_ *protocol.Call, result rueidis.RedisResult) bool {
 		_, taken, err := readTokens(result, len(bids))
 		return err == nil && taken == 0
 	})

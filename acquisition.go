@@ -11,6 +11,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/owner"
+	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
 // acquisition is one call's way to the hold in Redis, with the local half held, once it is not to be had at the first
@@ -67,7 +68,7 @@ type attempt struct {
 	won   bool            // the hold is granted
 	as    owner.ID        // for whom; set only where several are obtained at once
 	began clock.Instant   // when the last one was sent
-	at    standing        // what the last one that was answered has shown
+	at    protocol.Reply  // what the last one that was answered has shown
 	// failure is why the last one that ended said nothing about the lock; nil when it said that another owner has it.
 	failure error
 }
@@ -99,7 +100,7 @@ func (l *Lock) obtain(ctx context.Context, q *request, deadline clock.Instant, q
 	var err error
 	patient := q.wait != notAtAll
 	if !patient || first.under != "" || !l.contested() { // most locks are free
-		err = first.try(wish{asks: first.plainly(patient, false)}, true, deadline)
+		err = first.try(protocol.Queueing{Mode: first.plainly(patient, false)}, true, deadline)
 	}
 	if first.won {
 		return nil
@@ -135,7 +136,7 @@ func (l *Lock) pursue(first attempt, q *request, patient bool, deadline clock.In
 	}
 	a.ear = l.reg.waker.listener(l)
 	queues := a.ear.Waiter != nil && l.queues()
-	if queues && l.reg.cluster && queueOf(l.reg.prefix, l.key) == "" {
+	if queues && l.reg.cluster && protocol.QueueKey(l.reg.prefix, l.key) == "" {
 		l.noQueue("a cluster would keep it in another slot than the lock, because of the braces in the path")
 		queues = false
 	}
@@ -220,12 +221,12 @@ func (a *acquisition) patrol() error {
 			looked = a.lock.reg.clock.Now()
 		}
 		asks := a.plainly(a.patient, polls)
-		err := a.try(wish{asks: asks}, quick, a.deadline)
+		err := a.try(protocol.Queueing{Mode: asks}, quick, a.deadline)
 		if a.won {
 			return nil
 		}
 		refusal := (*rueidis.RedisError)(nil)
-		if asks == forGuest && a.lock.reg.cluster && errors.As(err, &refusal) && !a.cut {
+		if asks == protocol.ModeReserve && a.lock.reg.cluster && errors.As(err, &refusal) && !a.cut {
 			polls, a.failure = false, nil // the queue is refused, by permissions, or while its slot moves
 			continue
 		}
@@ -247,10 +248,10 @@ func (a *acquisition) patrol() error {
 				continue
 			}
 			if certain {
-				a.at.left = seen.left
+				a.at.Left = seen.left
 			}
 		}
-		woken, err := a.sleep(a.at.left)
+		woken, err := a.sleep(a.at.Left)
 		if err != nil {
 			return err
 		}
@@ -261,24 +262,26 @@ func (a *acquisition) patrol() error {
 }
 
 // bid is what a try asks for.
-func (a *attempt) bid(w wish) bid {
-	return bid{key: a.lock.key, value: a.hold.value, lease: a.hold.lease, under: a.under, side: a.lock.kind.side, wish: w}
+func (a *attempt) bid(w protocol.Queueing) protocol.Request {
+	return protocol.Request{
+		Key: a.lock.key, Value: a.hold.value, Lease: a.hold.lease, Under: a.under, Side: a.lock.kind.side, Queueing: w,
+	}
 }
 
 // plainly is what a try asks for that has no ticket. Polls tells that it has been trying, and goes on so for now. A reader that
 // waits anyway does not overtake a writer that waits, although others read already; and who reads is not to keep out for ever a
 // writer that only polls.
-func (a *attempt) plainly(patient, polls bool) asking {
+func (a *attempt) plainly(patient, polls bool) protocol.Mode {
 	side := a.lock.kind.side
 	switch {
 	case !patient || side == "" || !a.lock.queues():
-		return forNothing
+		return protocol.ModeNone
 	case side == "r":
-		return forTry
+		return protocol.ModeTry
 	case polls:
-		return forGuest
+		return protocol.ModeReserve
 	default:
-		return forNothing
+		return protocol.ModeNone
 	}
 }
 
@@ -301,7 +304,7 @@ func (a *acquisition) recover() error {
 	if err := a.over(); err != nil {
 		return err
 	}
-	pause := min(clock.Backoff(a.failed, a.hold.lease.length), now.Until(a.deadline))
+	pause := min(clock.Backoff(a.failed, a.hold.lease.Length), now.Until(a.deadline))
 	if errors.Is(a.failure, errNotSent) { // nobody is bothered by the next try
 		pause = min(pause, notSentPause)
 	}
@@ -379,7 +382,7 @@ func (a *acquisition) arm() sight {
 // try asks Redis once, quickly when the key is most likely free; see layout.obtain. It waits for the answer until a little
 // after the deadline. What is done before and after that is apart, because the stack of a call that waits for an answer
 // must be small: with thousands of them its size decides how much of the processor's cache is left.
-func (a *attempt) try(w wish, quick bool, deadline clock.Instant) error {
+func (a *attempt) try(w protocol.Queueing, quick bool, deadline clock.Instant) error {
 	if a.ctx.Err() != nil {
 		a.cut = true
 		return a.explained(ended(a.ctx))
@@ -388,7 +391,7 @@ func (a *attempt) try(w wish, quick bool, deadline clock.Instant) error {
 	if err := a.tooFar(&p); err != nil {
 		return err
 	}
-	var c call
+	var c protocol.Call
 	a.prepare(&c, w, quick)
 	reply := a.lock.reg.transport.do(&p, &c)
 	err := a.judge(&c, &reply, deadline)
@@ -401,12 +404,12 @@ func (a *attempt) try(w wish, quick bool, deadline clock.Instant) error {
 // askAgain is for when a server said late that the lock is taken: it may be the master no more.
 //
 //go:noinline
-func (a *attempt) askAgain(p *patience, w wish, quick bool, deadline clock.Instant) (err error) {
+func (a *attempt) askAgain(p *patience, w protocol.Queueing, quick bool, deadline clock.Instant) (err error) {
 	for p.since = a.began; a.again; {
 		if err = a.tooFar(p); err != nil {
 			return err
 		}
-		var c call
+		var c protocol.Call
 		a.prepare(&c, w, quick)
 		reply := a.lock.reg.transport.do(p, &c)
 		err = a.judge(&c, &reply, deadline)
@@ -423,7 +426,7 @@ func (a *attempt) askAgain(p *patience, w wish, quick bool, deadline clock.Insta
 func (a *attempt) tooFar(p *patience) error {
 	reg := a.lock.reg
 	trip := reg.transport.lane(a.lock.key).trip()
-	if lease := a.hold.lease.length; lease < trip.shortest() {
+	if lease := a.hold.lease.Length; lease < trip.shortest() {
 		return shortLeaseError{lease, trip}
 	}
 	left := reg.timeLeft(p)
@@ -480,9 +483,9 @@ func (r *Registry) outwait(ctx context.Context, left time.Duration) error {
 }
 
 //go:noinline
-func (a *attempt) prepare(c *call, w wish, quick bool) {
-	*c = a.lock.kind.layout.obtain(a.bid(w), quick)
-	c.vain = true
+func (a *attempt) prepare(c *protocol.Call, w protocol.Queueing, quick bool) {
+	*c = a.lock.kind.layout.Obtain(a.bid(w), quick)
+	c.DropIfAbandoned = true
 	a.lock.reg.demand(c, grants)
 	a.sent = true
 }
@@ -490,29 +493,29 @@ func (a *attempt) prepare(c *call, w wish, quick bool) {
 // judge takes in the answer to a try.
 //
 //go:noinline
-func (a *attempt) judge(c *call, reply *answer, deadline clock.Instant) (err error) {
+func (a *attempt) judge(c *protocol.Call, reply *answer, deadline clock.Instant) (err error) {
 	h, came := a.hold, reply.came
 	a.began, a.again = reply.sent, false
-	a.at, err = c.decode(reply.RedisResult)
-	h.draw(a.at.token)
+	a.at, err = c.Decode(reply.RedisResult)
+	h.draw(a.at.Token)
 	switch {
 	case err == nil && reply.short != nil:
 		err = a.giveBack(reply.short) // mutant: short grant
 	case err != nil || !reply.late: // mutant: late grant believed
-	case a.at.granted:
+	case a.at.Granted:
 		if err = a.confirmGrant(deadline, reply.doubtful); err == nil {
 			return nil
 		}
-		a.at.granted = false
-	case a.at.state != "": // a server may have said so that is the master no more
+		a.at.Granted = false
+	case a.at.State != "": // a server may have said so that is the master no more
 		err, a.again = errLate, true
 	}
-	if a.at.granted && h.grant(a.began, came) {
+	if a.at.Granted && h.grant(a.began, came) {
 		a.win(a.began)
 		return nil
 	}
-	if a.at.granted {
-		a.at.granted, err = false, errLate
+	if a.at.Granted {
+		a.at.Granted, err = false, errLate
 	}
 	h.late = h.late || unknown(err)
 	if a.cut = reply.cut; a.cut {
@@ -544,7 +547,7 @@ func (a *attempt) patience(deadline clock.Instant) patience {
 	reg := a.lock.reg
 	to := reg.transport.lane(a.lock.key)
 	p := reg.patience(a.ctx, to)
-	p.lease, p.gets, p.asks = a.hold.lease.length, true, &a.lock.anchor().pursuit
+	p.lease, p.gets, p.asks = a.hold.lease.Length, true, &a.lock.anchor().pursuit
 	if deadline != clock.Never {
 		if left := reg.clock.Now().Until(deadline.Add(to.trip().plus(answerGrace))); left < p.limit {
 			p.limit, p.near = left, 0
@@ -572,16 +575,16 @@ func (a *attempt) confirmGrant(deadline clock.Instant, doubtful bool) error {
 // counts from then.
 func (a *attempt) confirm(deadline clock.Instant, doubtful bool) (sent clock.Instant, granted bool, err error) {
 	l, h := a.lock, a.hold
-	p, c := a.patience(deadline), l.kind.layout.renew(l.key, h.value, h.lease)
+	p, c := a.patience(deadline), l.kind.layout.Renew(l.key, h.value, h.lease)
 	if l.kind.fencing { // a token of a master that is none any more would be worth nothing
-		c = l.kind.layout.fence(l.key, h.value, h.lease)
+		c = l.kind.layout.Fence(l.key, h.value, h.lease)
 	}
 	p.gets, p.since = false, l.reg.clock.Now() // all tries have one limit
 	end := p.since.Add(p.limit)
 	l.reg.demand(&c, renews)
 	for {
 		reply := l.reg.transport.do(&p, &c)
-		n, err := confirmed(reply.RedisResult)
+		n, err := protocol.Confirmed(reply.RedisResult)
 		h.draw(uint64(max(n, 0)))
 		switch {
 		case err == nil && reply.short != nil:
@@ -602,7 +605,7 @@ func (a *attempt) giveBack(why error) error {
 	s := a.hold.abandoned()
 	s.late = a.hold.late
 	a.lock.reg.sweep(s, patience{ctx: context.Background(), limit: unlockGrace}) // mutant: short grant kept
-	a.hold, a.at = a.hold.again(), standing{}
+	a.hold, a.at = a.hold.again(), protocol.Reply{}
 	return why
 }
 

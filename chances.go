@@ -5,14 +5,15 @@ import (
 	"time"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
 // Tickets, and goroutines of one process, would pass a lock on among themselves for ever. Others must have their chance: those in
 // the queue before the next goroutine of a process, and those who have no ticket, Java's and calls that poll. What a process does
 // about that when it releases is decided here.
 //
-// Where there is a queue the server decides, in lua/pass.lua, by what the queue has noted of the newest windows. From a release
-// with tickets on:
+// Where there is a queue the server decides, in internal/protocol/lua/pass.lua, by what the queue has noted of the newest
+// windows. From a release with tickets on:
 //
 //	shut ──100 ms after the last window, and somebody listens for releases──▶ open for 10 ms ──▶ shut
 //	 │ ╰───100 ms, and nobody listens──▶ noted, and shut
@@ -20,7 +21,7 @@ import (
 //
 // While it is shut a release serves the first ticket. While it is open the key is removed, and free for whoever takes it; the
 // first ticket looks when that is over. Readers leave no windows: for a writer without a ticket there is a guest in the queue,
-// see lua/guest.lua. The process says what it knows, see chances:
+// see internal/protocol/lua/guest.lua. The process says what it knows, see chances:
 //
 //	at once     the hold was a leader's: there is no long window
 //	yields      goroutines of this process wait, and have had the lock for as long as they may
@@ -32,13 +33,13 @@ import (
 //	keeps ──goroutines wait, and the last chance was 100 ms ago──▶ yields ──the next call pauses first──▶ keeps
 
 // chances notes what the release of a hold is to do about others. Due tells that this process has had the lock for long enough.
-func (l *Lock) chances(m *removal, h *hold, due bool, now clock.Instant) {
+func (l *Lock) chances(m *protocol.Release, h *hold, due bool, now clock.Instant) {
 	switch {
 	case h.leads:
-		m.ticket = atOnce
+		m.Ticket = protocol.AtOnce
 	case (due || l.pair == nil && h.watched.Load()) && l.half().contended(): // or its lease does not suit who waits
-		m.ticket = yields
-	case l.pair == nil && m.keep == 0 && m.queue:
+		m.Ticket = protocol.Yield
+	case l.pair == nil && m.Keep == 0 && m.Queued:
 		l.brief(m, h, now)
 	}
 }
@@ -47,10 +48,10 @@ func (l *Lock) chances(m *removal, h *hold, due bool, now clock.Instant) {
 const longWait = firstLook
 
 // brief has the release of a hold rely on what is known of others. A window that is due is left to a release in full.
-func (l *Lock) brief(m *removal, h *hold, now clock.Instant) {
-	m.brief = alone
+func (l *Lock) brief(m *protocol.Release, h *hold, now clock.Instant) {
+	m.Steps = protocol.Uncontended
 	if c := l.anchor().crowd.Load(); c != nil && h.inLine != 0 && now < c.gap.due {
-		m.brief, m.due, m.warns = forHeir, c.gap.text, h.inLine.Until(now) >= longWait
+		m.Steps, m.Due, m.Warns = protocol.Direct, c.gap.text, h.inLine.Until(now) >= longWait
 	}
 }
 
@@ -60,7 +61,7 @@ type gap struct {
 	text string        // the same, in milliseconds of the server's clock
 }
 
-// mostDue is how long after a release the next window is due, at most; see OFTEN in lua/pass.lua.
+// mostDue is how long after a release the next window is due, at most; see OFTEN in internal/protocol/lua/pass.lua.
 const mostDue = 100 * time.Millisecond
 
 // gapOf is what a process knows now that is told when the next window is due by the server's clock. A ticket that was asked for

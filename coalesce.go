@@ -10,6 +10,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
 // coalescer sends the commands of many callers together. Rueidis has them share connections, but each goes through a queue by
@@ -102,11 +103,11 @@ func (l *lane) scatter() {
 }
 
 // doTogether is do for a command that goes with others.
-func (l *lane) doTogether(b *coalescer, p *patience, c *call, end *limit, a *answer) {
+func (l *lane) doTogether(b *coalescer, p *patience, c *protocol.Call, end *limit, a *answer) {
 	t := l.transport
 	end.pack(c)
 	end.begin(p, a.sent, nil)
-	a.RedisResult = c.repair(end, t.client, b.do(end))
+	a.RedisResult = c.Repair(end, t.client, b.do(end))
 	if errors.Is(a.Error(), errNotSent) { // the lane has become wary
 		rest := *p
 		rest.since, rest.limit = 0, end.left(t.clock.Now())
@@ -121,12 +122,12 @@ func (l *lane) doTogether(b *coalescer, p *patience, c *call, end *limit, a *ans
 }
 
 // pack readies a limit that is idle for a command that goes with others.
-func (l *limit) pack(c *call) {
+func (l *limit) pack(c *protocol.Call) {
 	if l.parcel.answers == nil {
 		l.parcel.answers = make(chan rueidis.RedisResult, 2)
 	}
 	// For the connections that all share, however the client is made: what comes from its pool may be in any state, see private.
-	l.parcel.command = c.command(l.watch.transport.client.B(), false).ToPipe()
+	l.parcel.command = c.Command(l.watch.transport.client.B(), false).ToPipe()
 }
 
 // do has the command of a limit sent, and waits until it is answered or the limit ends. With errNotSent it is to go another way.

@@ -12,6 +12,8 @@ import (
 
 	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
 // office answers each command with what a server has said to its key before, once a test lets it.
@@ -73,7 +75,7 @@ func shipping(t *testing.T, many int, test func(t *testing.T, way *transport, c 
 		l.private.possible = true
 		test(t, way, c, func(ctx context.Context, i int, limit time.Duration) (string, error) {
 			p := patience{ctx: ctx, limit: limit}
-			a := way.do(&p, &call{key: strconv.Itoa(i)})
+			a := way.do(&p, &protocol.Call{Key: strconv.Itoa(i)})
 			return a.ToString()
 		})
 		for i := range l.limits {
@@ -224,7 +226,7 @@ func TestCommandsThatNobodyHasTaken(t *testing.T) {
 				done := make(chan error, 1)
 				go func() {
 					p := patience{ctx: ctx, limit: 5 * time.Second, grace: 100 * ms}
-					a := way.do(&p, &call{key: "1"})
+					a := way.do(&p, &protocol.Call{Key: "1"})
 					done <- a.Error()
 				}()
 				<-time.After(450 * ms)
@@ -256,7 +258,7 @@ func TestTheWatchGoesOnWhileSomethingWaits(t *testing.T) {
 		l := way.first
 		b := away(l)
 		end := l.place()
-		end.pack(&call{key: "0"})
+		end.pack(&protocol.Call{Key: "0"})
 		p := patience{ctx: t.Context(), limit: 5 * time.Second}
 		end.begin(&p, way.clock.Now(), nil)
 		<-time.After(2 * watchEvery)

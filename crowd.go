@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
 // crowd is what a path of this process knows of others that want it. Where there is a queue the scripts decide who is next, and
@@ -179,19 +180,19 @@ func (l *Lock) deaf(is bool) {
 func (l *Lock) crowded(reply int64, others bool, at clock.Instant) {
 	c := l.anchor().crowd.Load()
 	if c == nil {
-		if !others && reply != contested && reply != queueless {
+		if !others && reply != protocol.Contended && reply != protocol.NoQueue {
 			return
 		}
 		c = l.company()
 	}
-	if was := c.contested.Load(); reply != queueless && was != (reply == contested) {
+	if was := c.contested.Load(); reply != protocol.NoQueue && was != (reply == protocol.Contended) {
 		c.contested.Store(!was)
 	}
-	if reply == contested {
+	if reply == protocol.Contended {
 		c.since.Store(int64(at))
 	}
 	if !l.queues() || l.reg.waker.listening == nil || c.deaf.Load() {
-		c.released(others, reply == contested, l.reg.clock.Now())
+		c.released(others, reply == protocol.Contended, l.reg.clock.Now())
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
 // What a lock's errors are about. Each arrives wrapped in a [*LockError]; test for it with [errors.Is].
@@ -165,7 +166,7 @@ func classified(err error) error {
 	switch {
 	case err == nil || errors.Is(err, ErrUnavailable):
 		return err
-	case wrongType(err):
+	case protocol.WrongType(err):
 		return ErrWrongType // the server's text is that of a script
 	case errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded): // not the caller's, see explain: the client's
 		return outage{errors.New(err.Error())}

@@ -25,4 +25,4 @@ func HandOver(l *Lock, between func()) bool {
 func ManyGoroutines(r *Registry) { r.scheduler.most = 0 }
 
 // Acknowledged is what happens when replicas have what a registry has written.
-func Acknowledged(r *Registry) { r.replicas.told(nil) }
+func Acknowledged(r *Registry) { r.replicas.Told(nil) }

@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"strings"
+
+	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
-// A hold's fencing token is drawn by a script while the hold owns the key, or as it becomes the owner; see lua/fence.lua. So
-// later owners draw later, and each draw gives more than all before. The scripts that make other holds the owner, of waiting
-// calls, draw nothing: the grantee does so itself before its call returns. So the granter need not know about tokens.
-// Docs/semantics.md has the cases.
+// A hold's fencing token is drawn by a script while the hold owns the key, or as it becomes the owner; see
+// internal/protocol/lua/fence.lua. So later owners draw later, and each draw gives more than all before. The scripts that
+// make other holds the owner, of waiting calls, draw nothing: the grantee does so itself before its call returns. So the
+// granter need not know about tokens. Docs/semantics.md has the cases.
 //
 // One draw gives tokensDrawn tokens in a row. Those after the first are for the next owners of this process to whom the hold is
 // handed. They are more than those of earlier owners and less than those of any later draw, for as long as the hold has
@@ -93,7 +95,7 @@ var errReserved = errors.New("a path that ends in :waiters or :fencing, with a p
 // reserved tells whether a key may be that of another lock's queue or fencing counter, or of the record of a registry.
 func reserved(key string) bool {
 	return (strings.HasSuffix(key, ":waiters") || strings.HasSuffix(key, ":fencing") || strings.HasSuffix(key, "}:registry")) &&
-		hashed(key) != key
+		protocol.HashTag(key) != key
 }
 
 // errApart: the fencing counter must be in the slot of its key.
@@ -102,5 +104,5 @@ var errApart = errors.New("a cluster keeps the fencing counter of this lock in a
 
 // fenceable tells whether the counter of a lock that wants tokens is within reach.
 func (l *Lock) fenceable() bool {
-	return !l.kind.fencing || !l.reg.cluster || hashed(l.kind.layout.counter(l.key)) == hashed(l.key)
+	return !l.kind.fencing || !l.reg.cluster || protocol.HashTag(l.kind.layout.Counter(l.key)) == protocol.HashTag(l.key)
 }

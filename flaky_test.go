@@ -375,14 +375,14 @@ var scripts = sync.OnceValue(func() map[string]string {
 
 // sources are the bodies of this library's scripts by their names.
 var sources = sync.OnceValue(func() map[string]string {
-	files, err := filepath.Glob("lua/*.lua")
+	files, err := filepath.Glob("internal/protocol/lua/*.lua")
 	if err != nil || len(files) == 0 {
 		panic(fmt.Sprint("no scripts: ", err))
 	}
 	bodies := map[string]string{}
 	for _, file := range files {
 		name := strings.TrimSuffix(filepath.Base(file), ".lua")
-		body, err := lua.Script(os.DirFS("lua"), name)
+		body, err := lua.Script(os.DirFS("internal/protocol/lua"), name)
 		if err != nil {
 			panic(err)
 		}

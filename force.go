@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"slices"
+
+	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
-var forceUnlock = load("force_unlock")
+var forceUnlock = protocol.Load("force_unlock")
 
 // ForceUnlock removes the lock of path whoever holds it, in this process or elsewhere, Java included: the plain lock in the
 // registry's layout, or the path's read-write lock with all its readers or its writer. It is for people and programs
@@ -54,12 +56,12 @@ func (r *Registry) remove(ctx context.Context, l *Lock, holder string) error {
 		return ended(ctx)
 	}
 	before := r.holders(l)
-	removal := call{
-		script: forceUnlock, key: l.key,
-		args: arguments{holder, tagged(l.key), r.formats.publish(), r.plain.layout.commonChannel()},
+	removal := protocol.Call{
+		Script: forceUnlock, Key: l.key,
+		Args: protocol.Args{holder, protocol.Tagged(l.key), r.formats.Publish(), r.plain.layout.CommonChannel()},
 	}
 	p := r.patience(ctx, r.transport.lane(l.key))
-	p.lease = r.lease.length
+	p.lease = r.lease.Length
 	reply := r.transport.do(&p, &removal)
 	gone, err := reply.AsStrSlice()
 	if err == nil && reply.late { // a master that is none any more may have answered; asking again changes nothing if not

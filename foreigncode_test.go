@@ -281,21 +281,21 @@ func TestHold_ContextWhoseMethodsAskTheHold(t *testing.T) {
 		r := w.registry()
 		h, err := r.Acquire(w.Context(), "42")
 		require.NoError(w, err)
-		ctx := h.Context(asking{w.Context(), func() { _, _ = h.Remaining(), r.Obtain("42").IsHeld() }})
+		ctx := h.Context(Mode{w.Context(), func() { _, _ = h.Remaining(), r.Obtain("42").IsHeld() }})
 		require.NoError(w, ctx.Err())
 		require.NoError(w, h.Release(w.Context()))
 		require.Equal(w, context.Canceled, context.Cause(ctx))
 	})
 }
 
-type asking struct {
+type Mode struct {
 	context.Context
 	ask func()
 }
 
-func (a asking) Done() <-chan struct{} { a.ask(); return a.Context.Done() }
-func (a asking) Err() error            { a.ask(); return a.Context.Err() }
-func (a asking) Value(key any) any     { a.ask(); return a.Context.Value(key) }
+func (a Mode) Done() <-chan struct{} { a.ask(); return a.Context.Done() }
+func (a Mode) Err() error            { a.ask(); return a.Context.Err() }
+func (a Mode) Value(key any) any     { a.ask(); return a.Context.Value(key) }
 
 // events has everything happen that an observer or a log hears of.
 func (b *bystander) events() {

@@ -66,7 +66,7 @@ func (h *hold) mayBeLeft() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	now := h.lock.reg.clock.Now()
-	return h.renewed && h.freshAt(now) && h.owner.Until(now) >= h.lease.length
+	return h.renewed && h.freshAt(now) && h.owner.Until(now) >= h.lease.Length
 }
 
 // strandGone strands those of the suspects whose goroutines have ended.

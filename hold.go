@@ -11,6 +11,7 @@ import (
 
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/owner"
+	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
 // hold is this process's possession of a lock's key, from the command that asked for it to its end:
@@ -57,7 +58,7 @@ type hold struct {
 
 	mu     sync.Mutex
 	until  clock.Instant          // the hold is valid before this
-	lease  *lease                 // that of the next renewal: what the owner asked for last, of what was granted
+	lease  *protocol.Lease        // that of the next renewal: what the owner asked for last, of what was granted
 	chosen clock.Instant          // when the command was sent that set lease
 	owner  clock.Instant          // since when its owner has it
 	since  clock.Instant          // when this process got the key; hand-over does not change it
@@ -132,8 +133,8 @@ const (
 func margin(lease time.Duration) time.Duration { return lease/100 + time.Millisecond } // mutant: no margin
 
 // effective is the lease that the hold may count on, from when it was sent, when a command with l was executed.
-func (h *hold) effective(l *lease) time.Duration {
-	length := l.length
+func (h *hold) effective(l *protocol.Lease) time.Duration {
+	length := l.Length
 	if h.flying != nil {
 		length = min(length, h.flying.lease)
 	}
@@ -150,7 +151,7 @@ func (h *hold) distrust(l time.Duration) {
 }
 
 // prolong takes in that the server has executed a command with l that was sent at sent. What was true before stays so.
-func (h *hold) prolong(sent clock.Instant, l *lease) {
+func (h *hold) prolong(sent clock.Instant, l *protocol.Lease) {
 	length := h.effective(l)
 	h.until = max(h.until, sent.Add(length-margin(length))) // mutant: lease from the reply
 	h.next, h.short, h.questioned = clock.Never, 0, false
@@ -165,7 +166,7 @@ func (h *hold) grant(sent, came clock.Instant) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.late { // mutant: late grant forgotten
-		h.distrust(h.lease.length)
+		h.distrust(h.lease.Length)
 	}
 	h.prolong(sent, h.lease)
 	if came >= h.until {
@@ -192,7 +193,7 @@ func (h *hold) grantShort(base clock.Instant, lease time.Duration) bool {
 	h.state, h.since, h.owner, h.chosen = live, now, now, base
 	h.keep(now)
 	h.next = clock.Never
-	if lease < h.lease.length {
+	if lease < h.lease.Length {
 		h.short = lease
 		h.next = lengthening(now, until, h.lock.reg.transport.lane(h.lock.key).trip()) // mutant: grant not lengthened
 	} else if h.renewed {
@@ -382,7 +383,7 @@ func (h *hold) adopt(q *request, renewed bool) bool {
 		h.own().atLeast = q.atLeast
 	}
 	h.keep(now)
-	if h.lease.length == l.length && h.renewed == renewed {
+	if h.lease.Length == l.Length && h.renewed == renewed {
 		h.mu.Unlock()
 		return true
 	}
@@ -394,7 +395,7 @@ func (h *hold) adopt(q *request, renewed bool) bool {
 	case !renewed:
 		h.next = clock.Never
 	default: // when a third of a lease of that length would be over
-		h.next = h.until.Add(l.length/3 - l.length)
+		h.next = h.until.Add(l.Length/3 - l.Length)
 	}
 	if h.questioned { // the answer is still to come, whoever has the hold
 		h.next = now
@@ -410,7 +411,7 @@ func (h *hold) adopt(q *request, renewed bool) bool {
 func (h *hold) relinquish(limit time.Duration) (can, due bool, running time.Duration) {
 	h.mu.Lock()
 	now := h.lock.reg.clock.Now()
-	length := h.lease.length
+	length := h.lease.Length
 	if h.short > 0 {
 		length = h.short
 	}
@@ -714,7 +715,7 @@ func (h *hold) tick() (e errand) {
 			r.scheduled = true
 			e = r
 		case h.renewed: // another owner may share it yet
-			h.next = h.lock.reg.clock.Now().Add(h.lease.length / 3)
+			h.next = h.lock.reg.clock.Now().Add(h.lease.Length / 3)
 		default:
 			e = question{h}
 		}
@@ -739,12 +740,14 @@ func (h *hold) doubtServer() {
 // question is an errand: whether a hold still has its key.
 type question struct{ hold *hold }
 
-func (q question) call() call { return q.hold.lock.kind.layout.holds(q.hold.lock.key, q.hold.value) }
+func (q question) call() protocol.Call {
+	return q.hold.lock.kind.layout.Holds(q.hold.lock.key, q.hold.value)
+}
 
 func (q question) term() time.Duration {
 	q.hold.mu.Lock()
 	defer q.hold.mu.Unlock()
-	return q.hold.lease.length // which its owner may be changing
+	return q.hold.lease.Length // which its owner may be changing
 }
 
 func (q question) wanted() bool { return q.hold.goesOn() }
@@ -759,7 +762,7 @@ func (q question) done(a answer, n int64, err error) {
 	case refused: // it cannot be asked
 		h.questioned = false
 	case err != nil || a.late:
-		h.next = min(h.next, h.lock.reg.clock.Now().Add(clock.Backoff(h.failed.another(), h.lease.length)))
+		h.next = min(h.next, h.lock.reg.clock.Now().Add(clock.Backoff(h.failed.another(), h.lease.Length)))
 	case n <= 0:
 		h.unlockLose(without(n))
 		return
@@ -782,7 +785,7 @@ func (h *hold) unlockPlanned() {
 // renewal is one command that renews a hold.
 type renewal struct {
 	hold      *hold
-	lease     *lease
+	lease     *protocol.Lease
 	sent      clock.Instant
 	scheduled bool // sent by the scheduler
 	chosen    bool // the owner wants this lease, for the renewals that follow too
@@ -790,34 +793,34 @@ type renewal struct {
 
 // takeOff notes that a renewal is about to be sent, and when. The server may execute it long before it is answered, and
 // then a shorter lease than the running one counts.
-func (h *hold) takeOff(l *lease) renewal {
+func (h *hold) takeOff(l *protocol.Lease) renewal {
 	sent := h.lock.reg.clock.Now()
 	if h.flying == nil {
-		h.flying = &flights{lease: l.length, sure: h.until}
+		h.flying = &flights{lease: l.Length, sure: h.until}
 	}
 	h.flying.number++
 	h.flying.several = h.flying.number > 1 || h.flying.several
-	h.flying.lease = min(h.flying.lease, l.length)
+	h.flying.lease = min(h.flying.lease, l.Length)
 	h.exceed(l)
-	h.until = min(h.until, sent.Add(l.length-margin(l.length)))
+	h.until = min(h.until, sent.Add(l.Length-margin(l.Length)))
 	if h.next != clock.Never { // the scheduler does not wait for the answer to the owner's renewal
-		h.next = min(h.next, sent.Add(l.length/3))
+		h.next = min(h.next, sent.Add(l.Length/3))
 	}
 	return renewal{hold: h, lease: l, sent: sent}
 }
 
 // exceed notes that l was asked for, in case it is longer than the hold's lease.
-func (h *hold) exceed(l *lease) {
-	if longest := h.longestEver(); l.length > longest {
-		h.own().most = l.length
+func (h *hold) exceed(l *protocol.Lease) {
+	if longest := h.longestEver(); l.Length > longest {
+		h.own().most = l.Length
 	}
 }
 
 // longestEver is the longest lease that was ever asked for. The caller holds the mutex.
-func (h *hold) longestEver() time.Duration { return max(h.lease.length, h.extra().most) }
+func (h *hold) longestEver() time.Duration { return max(h.lease.Length, h.extra().most) }
 
 // renew sets the lease anew, now. When the answer comes late it does so once more, to be sure, until the call's time is over.
-func (h *hold) renew(ctx context.Context, l *lease) error {
+func (h *hold) renew(ctx context.Context, l *protocol.Lease) error {
 	reg := h.lock.reg
 	p := reg.patience(ctx, reg.transport.lane(h.lock.key))
 	p.since = reg.clock.Now()
@@ -851,7 +854,7 @@ func (h *hold) tooFar(p *patience) error {
 	return explain(ended(p.ctx), failure)
 }
 
-func (h *hold) renewOnce(p *patience, l *lease) error {
+func (h *hold) renewOnce(p *patience, l *protocol.Lease) error {
 	ctx := p.ctx
 	stopped := ctx.Err() != nil // not under the mutex: a context may be of any type
 	h.mu.Lock()
@@ -864,7 +867,7 @@ func (h *hold) renewOnce(p *patience, l *lease) error {
 		return ended(ctx)
 	}
 	chosen := l != nil
-	if !chosen || l.length < h.lease.length && h.lock.several() {
+	if !chosen || l.Length < h.lease.Length && h.lock.several() {
 		l = h.lease // as long as it was: others that share the hold may rely on it
 	}
 	r := h.takeOff(l)
@@ -872,9 +875,9 @@ func (h *hold) renewOnce(p *patience, l *lease) error {
 	h.unlockPlanned()
 
 	c := r.call()
-	p.lease = l.length
+	p.lease = l.Length
 	reply := h.lock.reg.transport.do(p, &c)
-	n, err := confirmed(reply.RedisResult)
+	n, err := protocol.Confirmed(reply.RedisResult)
 	if err == nil {
 		err = reply.short // mutant: short renewal
 	}
@@ -925,13 +928,13 @@ func (h *hold) answered(r renewal, n int64, err error, late bool) error {
 		case was: // it may have shortened the lease
 			flying.sure = h.until
 		case open: // it may shorten the lease yet
-			h.distrust(r.lease.length)
+			h.distrust(r.lease.Length)
 			flying.sure = h.until
 		case h.flying == nil: // none that may is left
 			h.until = flying.sure
 		}
 		if h.tended() && (r.scheduled || h.next != clock.Never) {
-			h.next = min(h.next, now.Add(clock.Backoff(h.failed.another(), r.lease.length)))
+			h.next = min(h.next, now.Add(clock.Backoff(h.failed.another(), r.lease.Length)))
 		}
 		h.unlockPlanned()
 		return err

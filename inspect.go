@@ -14,6 +14,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
 // LockInfo is what Redis knows of a path at one moment: who holds it, and who waits for it.
@@ -97,8 +98,8 @@ func (i *LockInfo) note(what string) {
 }
 
 var (
-	inspect = load("inspect")
-	records = load("records")
+	inspect = protocol.Load("inspect")
+	records = protocol.Load("records")
 )
 
 // inspection is how a registry reads what Redis knows of locks.
@@ -150,7 +151,7 @@ func (r *Registry) inspectKeys(ctx context.Context, keys []string) ([]LockInfo, 
 	parts, firsts := r.parts(keys)
 	build := func(b rueidis.Builder, n int, verb, script string) rueidis.Completed {
 		return b.Arbitrary(verb, script, strconv.Itoa(len(parts[n]))).Keys(parts[n]...).
-			Args(r.prefix, strconv.Itoa(mostNamed), r.formats.sharded()).Build()
+			Args(r.prefix, strconv.Itoa(mostNamed), r.formats.Sharded()).Build()
 	}
 	r.transport.sendEach(r.asks(ctx), firsts, func(ctx context.Context, way rueidis.CoreClient, some []int) []rueidis.RedisResult {
 		return r.inspection.run(ctx, way, inspect, some, build)
@@ -175,7 +176,7 @@ func (r *Registry) inspectKeys(ctx context.Context, keys []string) ([]LockInfo, 
 // run runs a script that only reads for some groups of keys in one pipeline. A server that does not know it gets the source,
 // and a user who may only read uses the command for that, which is there since Redis 7.
 func (i *inspection) run(
-	ctx context.Context, way rueidis.CoreClient, what *script, some []int,
+	ctx context.Context, way rueidis.CoreClient, what *protocol.Script, some []int,
 	build func(b rueidis.Builder, n int, verb, script string) rueidis.Completed,
 ) []rueidis.RedisResult {
 	send := func(which []int, verb, script string) []rueidis.RedisResult {
@@ -188,11 +189,11 @@ func (i *inspection) run(
 		}
 		return way.DoMulti(ctx, commands...)
 	}
-	results := send(some, "EVALSHA", what.sha)
+	results := send(some, "EVALSHA", what.SHA)
 	if !i.readOnly.Load() && forbidden(results[0].Error()) {
 		i.readOnly.Store(true)
-		other := send(some, "EVALSHA", what.sha)
-		if err := other[0].Error(); err == nil || noScript(err) {
+		other := send(some, "EVALSHA", what.SHA)
+		if err := other[0].Error(); err == nil || protocol.NoScript(err) {
 			results = other
 		} else {
 			i.readOnly.Store(false)
@@ -200,12 +201,12 @@ func (i *inspection) run(
 	}
 	var again, places []int
 	for k, result := range results {
-		if noScript(result.Error()) {
+		if protocol.NoScript(result.Error()) {
 			again, places = append(again, some[k]), append(places, k) //nolint:gosec // there is one result for each
 		}
 	}
 	if len(again) > 0 {
-		for k, result := range send(again, "EVAL", what.source) {
+		for k, result := range send(again, "EVAL", what.Source) {
 			results[places[k]] = result
 		}
 	}
@@ -312,7 +313,7 @@ func (r *Registry) readInfo(key string, row rueidis.RedisMessage) (info LockInfo
 
 // addHolder reads the value of a key of this kind, or a field of the hash.
 func (i *LockInfo) addHolder(field, kind string, left int64, drawn uint64) error {
-	h := HolderInfo{Holder: field, Lease: remaining(left), Token: drawn}
+	h := HolderInfo{Holder: field, Lease: protocol.Remaining(left), Token: drawn}
 	n := parseName(field)
 	if isCut(field) {
 		n = name{registry: field}

@@ -40,8 +40,8 @@ func (r *Registry) look(ctx context.Context, l *Lock) (name string, err error) {
 		return "", err
 	}
 	p := r.patience(ctx, r.transport.lane(l.key))
-	p.lease = r.lease.length
-	c := r.plain.layout.holder(l.key)
+	p.lease = r.lease.Length
+	c := r.plain.layout.Holder(l.key)
 	reply := r.transport.do(&p, &c)
 	if reply.late { // a master that is none any more may have answered
 		reply = r.transport.do(&p, &c)

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
 // Only where the key of a lost hold may still be there it is to be removed, and at a time that no earlier look of the scheduler
@@ -24,7 +25,7 @@ func TestLock_WhichLossMayLeaveTheKey(t *testing.T) {
 		{keyTaken, false},
 		{forced, false},
 	} {
-		h := r.newLock("42").newHold(&request{lease: leaseOf(time.Hour)})
+		h := r.newLock("42").newHold(&request{lease: protocol.NewLease(time.Hour)})
 		now := r.clock.Now()
 		require.True(t, h.grant(now, now))
 		h.mu.Lock()
@@ -47,7 +48,7 @@ func TestLock_TwoRemovalsOfALostHold(t *testing.T) {
 	r := embedded(t)
 	l, s := r.newLock("42"), r.scheduler
 	left := func() *stray {
-		t := l.newHold(&request{lease: leaseOf(time.Minute)}).abandoned()
+		t := l.newHold(&request{lease: protocol.NewLease(time.Minute)}).abandoned()
 		t.late = false
 		return t
 	}

@@ -59,7 +59,7 @@ func BenchmarkServerMemory(b *testing.B) {
 				}
 				waits := make(chan error, 1)
 				go func() { waits <- second.Do(b.Context(), path, func(context.Context) error { return nil }) }()
-				for h.do("ZCOUNT", queueOf(path), "0", "+inf") == "0" {
+				for h.do("ZCOUNT", QueueKey(path), "0", "+inf") == "0" {
 					<-time.After(time.Millisecond)
 				}
 				if err := held.Release(b.Context()); err != nil {
@@ -71,7 +71,7 @@ func BenchmarkServerMemory(b *testing.B) {
 	})
 }
 
-func queueOf(path string) string { return "orders:{orders:" + path + "}:waiters" }
+func QueueKey(path string) string { return "orders:{orders:" + path + "}:waiters" }
 
 // hoard is a server whose memory is measured.
 type hoard struct {
@@ -175,7 +175,7 @@ func (h *hoard) waiting(mode lockregistry.Wakeup) (ticket, rest float64) {
 	})
 	ticket = -h.grows(func() {
 		h.each(func(path string) error {
-			return h.client.Do(h.Context(), h.client.B().Del().Key(queueOf(path)).Build()).Error()
+			return h.client.Do(h.Context(), h.client.B().Del().Key(QueueKey(path)).Build()).Error()
 		})
 	})
 	cancel()

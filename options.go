@@ -9,6 +9,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/owner"
+	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
 // The defaults are Spring's.
@@ -41,7 +42,7 @@ type settings struct {
 	layout     Layout
 	clientID   *string
 	log        *slog.Logger
-	replicas   *replicas
+	replicas   *protocol.Replicas
 	observer   *Observer
 	fencing    bool
 	name       *string
@@ -122,7 +123,7 @@ func WithLogger(l *slog.Logger) Option { return func(s *settings) { s.log = l } 
 // servers, and one more connection to each master while calls are under way; the user needs the right to WAIT. Default: a hold
 // counts once the master has it, as in Spring. Redisson waits for replicas, too: docs/migration/redisson.md.
 func WithReplicas(n int, timeout time.Duration) Option {
-	return func(s *settings) { s.replicas = &replicas{n: n, timeout: timeout} }
+	return func(s *settings) { s.replicas = &protocol.Replicas{N: n, Timeout: timeout} }
 }
 
 // Wakeup is how a waiting call learns that the lock is free. Except with WakeupPoll, calls wait in a queue in Redis: a release
@@ -180,7 +181,7 @@ type LockOption struct {
 // TTL sets the lease of this acquisition, in whole milliseconds, at least two, see [WithExpiry]. What is finer is cut off.
 // Default: the registry's lease; for an owner that locks again, the lease that its hold has.
 func TTL(d time.Duration) LockOption {
-	return LockOption{"TTL", d, func(q *request, d time.Duration) { q.lease = leaseOf(d) }}
+	return LockOption{"TTL", d, func(q *request, d time.Duration) { q.lease = protocol.NewLease(d) }}
 }
 
 // Wait sets how long the call waits at most, for local holders and for Redis together. When it is not positive, as what is left
@@ -212,10 +213,10 @@ func AtLeast(d time.Duration) LockOption {
 
 // request is what the options of a call that locks add up to.
 type request struct {
-	lease *lease        // nil: the registry's, or the hold's
-	plain bool          // the call named no lease, so this is the registry's
-	wait  time.Duration // 0: not at all; negative: until the context ends
-	as    owner.ID      // of a Hold, or of a run of Once; nobody: the caller
+	lease *protocol.Lease // nil: the registry's, or the hold's
+	plain bool            // the call named no lease, so this is the registry's
+	wait  time.Duration   // 0: not at all; negative: until the context ends
+	as    owner.ID        // of a Hold, or of a run of Once; nobody: the caller
 
 	atLeast time.Duration // 0: no longer than it is held
 	leads   bool          // see hold.leads
@@ -297,7 +298,7 @@ func (s *settings) check() error {
 		known("WithLayout", int(s.layout), int(LayoutRedisson)),
 		named(s.clientID),
 		present(s.log),
-		s.replicas.check(),
+		checkReplicas(s.replicas),
 		observes(s.observer),
 		nameable(s.name),
 	)
@@ -366,4 +367,17 @@ func present(log *slog.Logger) error {
 		return errors.New("WithLogger(nil): leave the option out to have no log")
 	}
 	return nil
+}
+
+func checkReplicas(r *protocol.Replicas) error {
+	switch {
+	case r == nil:
+		return nil
+	case r.N <= 0:
+		return fmt.Errorf("WithReplicas(%d, %v): the number of replicas must be positive", r.N, r.Timeout)
+	case r.Timeout < time.Millisecond:
+		return fmt.Errorf("WithReplicas(%d, %v): the timeout must be at least a millisecond", r.N, r.Timeout)
+	default:
+		return nil
+	}
 }

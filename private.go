@@ -11,6 +11,7 @@ import (
 
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
 // private is a connection of a lane for commands that come one at a time. Rueidis leaves a connection that all share to two
@@ -69,7 +70,7 @@ func plain(client rueidis.Client) bool {
 
 // privately returns the lane's private connection, if there is one, for a command that is the only one under way. The caller
 // must leave it.
-func (l *lane) privately(p *patience, c *call, now clock.Instant, of *limit) *private {
+func (l *lane) privately(p *patience, c *protocol.Call, now clock.Instant, of *limit) *private {
 	if !l.private.possible || p.limit > privateLimit || l.trip().base >= privateNear {
 		return nil
 	}
@@ -80,7 +81,7 @@ func (l *lane) privately(p *patience, c *call, now clock.Instant, of *limit) *pr
 		return nil
 	}
 	n := l.run.Add(1)
-	if n < privateRun || c.vain && l.private.owed.Load() && l.private.owed.Swap(false) {
+	if n < privateRun || c.DropIfAbandoned && l.private.owed.Load() && l.private.owed.Swap(false) {
 		return nil
 	}
 	enough := int32(privateRun)
@@ -138,12 +139,12 @@ func (l *lane) drop() {
 
 // doPrivately is do over the private connection. No context goes with the command: with one that can end rueidis would have
 // goroutines of its own on the connection. That it counts as blocking has rueidis close the connection without waiting for it.
-func (l *lane) doPrivately(w *private, p *patience, c *call, end *limit, a *answer) {
+func (l *lane) doPrivately(w *private, p *patience, c *protocol.Call, end *limit, a *answer) {
 	t := l.transport
 	end.begin(p, a.sent, w)
-	a.RedisResult = w.Do(context.Background(), c.command(w.B(), true))
-	if noScript(a.Error()) {
-		a.RedisResult = c.send(end, t.client)
+	a.RedisResult = w.Do(context.Background(), c.Command(w.B(), true))
+	if protocol.NoScript(a.Error()) {
+		a.RedisResult = c.Send(end, t.client)
 	}
 	a.came = t.clock.Now()
 	excused := end.excuses(a.sent, a.came)

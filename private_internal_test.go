@@ -14,13 +14,14 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/redistest"
 )
 
 // Each command gets its own reply, or none, however many are given up at any moment.
 func TestEachReplyIsThatOfItsCommand(t *testing.T) {
 	source := "for i = 1, ARGV[2] do redis.call('EXISTS', KEYS[1]) end return ARGV[1]"
-	echo := scriptOf(source)
+	echo := protocol.NewScript(source)
 	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{redistest.Start(t).Addr()}, DisableCache: true})
 	require.NoError(t, err)
 	defer client.Close()
@@ -36,7 +37,7 @@ func TestEachReplyIsThatOfItsCommand(t *testing.T) {
 		if rand.IntN(100) == 0 {
 			p.limit, work = time.Duration(rand.Int64N(int64(2*time.Millisecond))), 2000
 		}
-		a := way.do(&p, &call{script: echo, key: "42", args: arguments{text, strconv.Itoa(work)}})
+		a := way.do(&p, &protocol.Call{Script: echo, Key: "42", Args: protocol.Args{text, strconv.Itoa(work)}})
 		said, err := a.ToString()
 		switch {
 		case err == nil:

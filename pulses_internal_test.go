@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
 // A process whose calls sleep asks something twice a second, and nothing once they are awake.
@@ -19,7 +20,7 @@ func TestPulsesWhileCallsSleep(t *testing.T) {
 			asked <- struct{}{}
 			return rueidis.RedisResult{}
 		})
-		way.first.sleep(&Lock{key: "orders:42", kind: &kind{layout: newSpringLayout(config{})}})
+		way.first.sleep(&Lock{key: "orders:42", kind: &kind{layout: protocol.NewSpring(protocol.Config{})}})
 		<-time.After(3*time.Second + time.Millisecond)
 		way.first.wake()
 		<-time.After(time.Second)

@@ -10,12 +10,13 @@ import (
 	"time"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/wake"
 )
 
 // The queue of a path in Redis has a ticket for each waiting call, one for a process at most, since a call asks Redis only
 // while it has the local half. A release makes the hold of the first ticket the owner of the key, and tells its process by
-// a message; see lua/serve.lua. specs/PROTOCOL.md says what each side does, and specs/handover.tla is checked.
+// a message; see internal/protocol/lua/serve.lua. specs/PROTOCOL.md says what each side does, and specs/handover.tla is checked.
 //
 // A waiting call is in one of these states:
 //
@@ -37,7 +38,7 @@ const (
 	lookEvery  = 5 * time.Second
 
 	// firstLook is when a call looks after its ticket for the first time, and how much later for each ticket in front of it,
-	// ten at most. Until then a release does not tell it that it is the next one: see lua/serve.lua.
+	// ten at most. Until then a release does not tell it that it is the next one: see internal/protocol/lua/serve.lua.
 	firstLook = time.Second
 	lookStep  = 100 * time.Millisecond
 
@@ -226,7 +227,7 @@ var errNoQueue = errors.New("no queue to wait in")
 
 // inLine waits in the queue until the hold is granted, or not to be had. It returns errNoQueue when there is no queue.
 func (a *acquisition) inLine() error {
-	for next := forTicket; ; {
+	for next := protocol.ModeEnqueue; ; {
 		if err := a.over(); err != nil {
 			return err
 		}
@@ -237,13 +238,13 @@ func (a *acquisition) inLine() error {
 		case wake.Deaf:
 			return errNoQueue
 		case wake.NotYet:
-			next = forTicket
+			next = protocol.ModeEnqueue
 			if err := a.unheard(); err != nil || a.won {
 				return err
 			}
 			continue
 		}
-		if next != forTicket { // of two things that woke the call, the other may have been a grant
+		if next != protocol.ModeEnqueue { // of two things that woke the call, the other may have been a grant
 			if m := a.box.take(); m.granted > 0 {
 				var err error
 				if next, err = a.granted(m); err != nil || a.won {
@@ -257,11 +258,11 @@ func (a *acquisition) inLine() error {
 			if !a.passing(err) {
 				return err
 			}
-			if next == forTicket { // it may be executed yet
+			if next == protocol.ModeEnqueue { // it may be executed yet
 				a.abandon()
 			}
 			if a.halfMoved(err) {
-				next, err = forTicket, a.unqueued()
+				next, err = protocol.ModeEnqueue, a.unqueued()
 			} else {
 				err = a.recover()
 			}
@@ -271,15 +272,15 @@ func (a *acquisition) inLine() error {
 			continue
 		}
 		a.moving = 0
-		switch a.at.state {
-		case isFailing:
+		switch a.at.State {
+		case protocol.StateFailing:
 			return errNoQueue
-		case isOwner:
-			next, err = a.found(a.at.left)
-		case isQueued:
+		case protocol.StateOwner:
+			next, err = a.found(a.at.Left)
+		case protocol.StateQueued:
 			next, err = a.asleep()
 		default: // missing: it was granted and the grant is over, or it was taken out
-			next = forTicket
+			next = protocol.ModeEnqueue
 		}
 		if err != nil || a.won {
 			return err
@@ -302,7 +303,7 @@ func (a *acquisition) unheard() error {
 			return err
 		}
 	}
-	return a.tryOnce(wish{asks: a.plainly(true, a.slept && !a.lock.reg.cluster)})
+	return a.tryOnce(protocol.Queueing{Mode: a.plainly(true, a.slept && !a.lock.reg.cluster)})
 }
 
 // movingFor is for how long a slot of a cluster may be at two nodes before calls go on without the queue. A slot of many
@@ -328,7 +329,7 @@ func (a *acquisition) halfMoved(err error) bool {
 // waits for it, and it is passed on at once, see told.
 func (a *acquisition) unqueued() error {
 	a.drop()
-	return a.tryOnce(wish{})
+	return a.tryOnce(protocol.Queueing{})
 }
 
 // drop gives up the ticket, but not the place, and begins another attempt.
@@ -339,7 +340,7 @@ func (a *acquisition) drop() {
 }
 
 // tryOnce tries once without the queue, and waits until it is time for the next look.
-func (a *acquisition) tryOnce(w wish) error {
+func (a *acquisition) tryOnce(w protocol.Queueing) error {
 	err := a.try(w, false, a.deadline)
 	switch {
 	case a.won:
@@ -350,7 +351,7 @@ func (a *acquisition) tryOnce(w wish) error {
 	case err != nil:
 		return err
 	}
-	_, err = a.sleep(a.at.left)
+	_, err = a.sleep(a.at.Left)
 	return err
 }
 
@@ -366,7 +367,7 @@ func (a *acquisition) abandon() {
 	a.box.open("")
 	if a.hold.late {
 		s := a.hold.abandoned()
-		s.ticket = allTickets
+		s.ticket = protocol.AllTickets
 		a.lock.reg.sweep(s, patience{ctx: context.Background(), limit: unlockGrace}) // mutant: abandoned ticket left
 		a.hold.late = false
 	}
@@ -389,48 +390,48 @@ func (a *acquisition) leave() {
 }
 
 // ask asks something of the queue: for a ticket, or what became of it.
-func (a *acquisition) ask(what asking) error {
-	if what == forTicket {
-		a.zeros = a.lock.reg.transport.lane(a.lock.key).trip().zeros(a.hold.lease.length)
+func (a *acquisition) ask(what protocol.Mode) error {
+	if what == protocol.ModeEnqueue {
+		a.zeros = a.lock.reg.transport.lane(a.lock.key).trip().zeros(a.hold.lease.Length)
 	}
-	w := wish{asks: what, zeros: a.zeros}
-	if what == forTicket {
+	w := protocol.Queueing{Mode: what, Zeros: a.zeros}
+	if what == protocol.ModeEnqueue {
 		if a.sent { // else the attempt is new
 			a.renumber() // mutant: one number twice
 		}
-		w.place, w.older = a.place, a.older
-		w.brief = a.lock.pair == nil && w.place == "" && w.older == "" && w.zeros == "" && a.lock.busy()
-		a.older, a.fresh = a.bid(w).ticket(), true
+		w.Place, w.Replaces = a.place, a.older
+		w.Fast = a.lock.pair == nil && w.Place == "" && w.Replaces == "" && w.Zeros == "" && a.lock.busy()
+		a.older, a.fresh = a.bid(w).Ticket(), true
 		a.box.open(a.hold.number())
 	}
 	a.noteWait()
 	err := a.try(w, false, a.deadline)
-	if a.won && w.brief { // nobody waited
+	if a.won && w.Fast { // nobody waited
 		a.hold.inLine = a.began
 	}
-	if err == nil && a.at.state == isFailing {
-		if a.lock.noQueue(a.at.why); passes(a.at.why, true) {
-			a.failure = outage{errors.New(a.at.why)}
+	if err == nil && a.at.State == protocol.StateFailing {
+		if a.lock.noQueue(a.at.Why); passes(a.at.Why, true) {
+			a.failure = outage{errors.New(a.at.Why)}
 			err = a.failure
 		}
 	}
-	queued := err == nil && a.at.state == isQueued
+	queued := err == nil && a.at.State == protocol.StateQueued
 	if queued {
-		if what == forTicket {
+		if what == protocol.ModeEnqueue {
 			a.asked = a.began
-			if w.place != "" { // which says nothing about the server's clock
+			if w.Place != "" { // which says nothing about the server's clock
 				a.asked = 0
 			}
 		}
-		a.place, a.base = a.at.place, a.began
+		a.place, a.base = a.at.Place, a.began
 	}
 	switch {
-	case what != forTicket: // a look that is late does nothing: it needs the ticket
+	case what != protocol.ModeEnqueue: // a look that is late does nothing: it needs the ticket
 		a.hold.late = false
 	case err != nil && !a.hold.late: // it has changed nothing
-		a.older = w.older
+		a.older = w.Replaces
 	}
-	if err == nil || what == forTicket {
+	if err == nil || what == protocol.ModeEnqueue {
 		a.ticket.Store(queued)
 	}
 	return err
@@ -443,30 +444,30 @@ func (a *acquisition) noteWait() {
 }
 
 // asleep waits until it is time to look, or the hold is granted.
-func (a *acquisition) asleep() (next asking, err error) {
+func (a *acquisition) asleep() (next protocol.Mode, err error) {
 	at := &a.at
 	defer func() { a.fresh = false }()
 	lane := a.lock.reg.transport.lane(a.lock.key)
 	lane.sleep(a.lock)
 	defer lane.wake()
 	a.failed, a.woken = 0, false
-	a.sleeps(a.base, at.left)
+	a.sleeps(a.base, at.Left)
 	a.note(nil)
 	reg := a.lock.reg
 	refresh, due, watch := reg.clock.Now().Add(refreshing), clock.Never, clock.Never
-	patience := clock.Plus(clock.Times(at.rank, reg.poll), time.Millisecond) // longer than the lease: those in front look first
-	if at.left > 0 {
-		due = a.base.Add(clock.Plus(at.left, patience))
+	patience := clock.Plus(clock.Times(at.Rank, reg.poll), time.Millisecond) // longer than the lease: those in front look first
+	if at.Left > 0 {
+		due = a.base.Add(clock.Plus(at.Left, patience))
 	}
 	switch {
-	case at.rank > 0 && a.fresh:
-		refresh = reg.clock.Now().Add(firstLook + time.Duration(min(at.rank, 10))*lookStep)
-	case at.rank > 0:
-		refresh = reg.clock.Now().Add(min(refreshing, time.Duration(at.rank)*lookEvery))
-	case !at.foreign:
+	case at.Rank > 0 && a.fresh:
+		refresh = reg.clock.Now().Add(firstLook + time.Duration(min(at.Rank, 10))*lookStep)
+	case at.Rank > 0:
+		refresh = reg.clock.Now().Add(min(refreshing, time.Duration(at.Rank)*lookEvery))
+	case !at.Foreign:
 		watch = reg.clock.Now().Add(watchAfterFirst)
 	}
-	if at.foreign && at.rank < 2 { // its release passes nobody over whose process is dead: the second one does
+	if at.Foreign && at.Rank < 2 { // its release passes nobody over whose process is dead: the second one does
 		watch = 0
 	}
 	for {
@@ -479,7 +480,7 @@ func (a *acquisition) asleep() (next asking, err error) {
 			return a.granted(m)
 		case m.look:
 			a.woken = true
-			return toLook, nil
+			return protocol.ModeCheck, nil
 		case m.isNext:
 			due, watch, patience = now.Add(clock.Plus(m.next, time.Millisecond)), now.Add(watchAfterFirst), time.Millisecond
 			a.lapses = 0
@@ -487,10 +488,10 @@ func (a *acquisition) asleep() (next asking, err error) {
 		switch {
 		case due <= now:
 			a.lock.reg.counts.polls.Add(1)
-			return whenDue, nil
+			return protocol.ModeCheckDue, nil
 		case refresh <= now:
 			a.lock.reg.counts.polls.Add(1)
-			return toLook, nil
+			return protocol.ModeCheck, nil
 		case watch <= now:
 			watch = clock.Never
 			if a.sees {
@@ -499,7 +500,7 @@ func (a *acquisition) asleep() (next asking, err error) {
 			switch seen := a.arm(); {
 			case seen.armed && (!seen.taken || !a.exclusive()): // or nobody has looked, or it may be free for a reader
 				a.sees = seen.taken
-				return toLook, nil
+				return protocol.ModeCheck, nil
 			case seen.armed:
 				a.sees = true
 				if seen.left > 0 {
@@ -518,7 +519,7 @@ func (a *acquisition) asleep() (next asking, err error) {
 		a.woke(why)
 		if why == byWakeup { // the key has changed, or the connection
 			a.woken, a.sees = true, false
-			return toLook, nil
+			return protocol.ModeCheck, nil
 		}
 	}
 }
@@ -527,7 +528,7 @@ func (a *acquisition) asleep() (next asking, err error) {
 // the server has served it later. When too little of it is certain, it is renewed before anybody relies on it; so too when
 // a server may have told it that is the master no more, when the hold is to have a fencing token, and when replicas must have it:
 // the release that granted it does not wait for them, and WAIT counts what its own connection has written.
-func (a *acquisition) granted(m mail) (next asking, err error) {
+func (a *acquisition) granted(m mail) (next protocol.Mode, err error) {
 	l := a.lock
 	l.reg.counts.grants.Add(1)
 	a.noteWait()
@@ -545,7 +546,7 @@ func (a *acquisition) granted(m mail) (next asking, err error) {
 
 // found takes a hold that a look has shown to be the owner, with a lease of so long. When nothing but its time made the call
 // look, the message has gone astray: the connection is suspect.
-func (a *acquisition) found(left time.Duration) (next asking, err error) {
+func (a *acquisition) found(left time.Duration) (next protocol.Mode, err error) {
 	a.lock.reg.counts.grants.Add(1)
 	a.noteWait()
 	if a.box.take().granted == 0 { // it may still come, once
@@ -566,7 +567,7 @@ func (a *acquisition) found(left time.Duration) (next asking, err error) {
 func (a *acquisition) writes() bool { return a.lock.kind.fencing || a.lock.reg.replicas != nil } // mutant: no token
 
 // sure renews a hold that is the owner, or was, and has it draw its fencing token.
-func (a *acquisition) sure() (next asking, err error) {
+func (a *acquisition) sure() (next protocol.Mode, err error) {
 	h := a.hold
 	sent, granted, err := a.confirm(a.deadline, false)
 	if granted && h.grant(sent, a.lock.reg.clock.Now()) {
@@ -578,12 +579,12 @@ func (a *acquisition) sure() (next asking, err error) {
 	switch {
 	case a.hold != h && a.passing(err): // it was given back
 		a.failure = classified(err)
-		return forTicket, a.recover()
+		return protocol.ModeEnqueue, a.recover()
 	case err == nil || errors.Is(err, errLate):
-		return forTicket, nil
+		return protocol.ModeEnqueue, nil
 	case a.passing(err):
 		a.failure = classified(err)
-		return toLook, a.recover()
+		return protocol.ModeCheck, a.recover()
 	default:
 		return "", classified(err)
 	}

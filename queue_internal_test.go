@@ -13,6 +13,7 @@ import (
 
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/owner"
+	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
 // embedded returns a registry on an embedded server, closed at the end of the test.
@@ -32,7 +33,7 @@ func embedded(t *testing.T, opts ...Option) *Registry {
 // waitingCall is a call that waits in the queue, and has looked just now.
 func waitingCall(t *testing.T, l *Lock, as owner.ID) *acquisition {
 	t.Helper()
-	how, _ := l.local.enter(as, l.reg.lease.length, false, nil)
+	how, _ := l.local.enter(as, l.reg.lease.Length, false, nil)
 	require.Equal(t, entered, how)
 	a := &acquisition{attempt: attempt{lock: l, hold: l.newHold(&request{lease: l.reg.lease}), ctx: context.Background()}}
 	a.woken, a.waits, a.began = true, true, l.reg.clock.Now()
@@ -166,17 +167,18 @@ func TestAHoldThatIsHandedOver(t *testing.T) {
 	now := reg.clock.Now()
 	held := func() *hold {
 		return &hold{
-			lock: reg.newLock("42"), lease: leaseOf(time.Minute), state: live, until: now.Add(time.Minute), next: clock.Never, index: -1,
+			lock: reg.newLock("42"), lease: protocol.NewLease(time.Minute), state: live, until: now.Add(time.Minute),
+			next: clock.Never, index: -1,
 		}
 	}
 	for _, renewed := range []bool{false, true} {
 		h := held()
 		h.questioned, h.next = true, now
-		require.True(t, h.adopt(&request{lease: leaseOf(time.Hour)}, renewed))
+		require.True(t, h.adopt(&request{lease: protocol.NewLease(time.Hour)}, renewed))
 		require.LessOrEqual(t, h.next, reg.clock.Now())
 	}
 	h := held()
 	h.until = clock.Never
-	require.True(t, h.adopt(&request{lease: leaseOf(clock.Longest)}, true))
+	require.True(t, h.adopt(&request{lease: protocol.NewLease(clock.Longest)}, true))
 	require.InDelta(t, float64(clock.Longest/3), float64(h.next), float64(time.Minute))
 }

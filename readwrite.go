@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
 // ReadWriteLock is a pair of locks on one path: any number of owners may hold the reader at a time, or one may hold the
@@ -41,7 +42,7 @@ type ReadWriteLock struct {
 
 func (r *Registry) newReadWrite(path string) *ReadWriteLock {
 	key := r.prefix + ":" + path
-	rw := &ReadWriteLock{scattered: r.cluster && scattered(key)}
+	rw := &ReadWriteLock{scattered: r.cluster && protocol.Scattered(key)}
 	for _, side := range []struct {
 		lock *Lock
 		kind *kind
@@ -124,10 +125,10 @@ func (rw *ReadWriteLock) ask() {
 		rw.local.unknown()
 		return
 	}
-	c := l.reg.formats.writerWaits(l.key)
-	p := l.reg.patience(context.Background(), l.reg.transport.lane(c.key))
-	p.lease = l.reg.lease.length
-	n, err := confirmed(l.reg.transport.do(&p, &c).RedisResult)
+	c := l.reg.formats.WriterWaits(l.key)
+	p := l.reg.patience(context.Background(), l.reg.transport.lane(c.Key))
+	p.lease = l.reg.lease.Length
+	n, err := protocol.Confirmed(l.reg.transport.do(&p, &c).RedisResult)
 	switch {
 	case err == nil:
 		rw.local.told(n == 1)

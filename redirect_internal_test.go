@@ -12,6 +12,8 @@ import (
 	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
 // movingCluster has one node, which says that the slots are at another one now, of which the client does not know.
@@ -93,8 +95,8 @@ func TestLimitsThatEndDuringARedirection(t *testing.T) {
 		for i := range 3 {
 			all.Go(func() {
 				p := patience{ctx: t.Context(), limit: 5 * time.Second}
-				k := &call{key: "k" + strconv.Itoa(i), args: arguments{"v", "1000"}}
-				k.replicas, k.wrote = &replicas{1, 50 * time.Millisecond, func(error) {}}, grants
+				k := &protocol.Call{Key: "k" + strconv.Itoa(i), Args: protocol.Args{"v", "1000"}}
+				k.Replicas, k.Wrote = &protocol.Replicas{N: 1, Timeout: 50 * time.Millisecond, Told: func(error) {}}, grants
 				a := way.do(&p, k)
 				if err := a.Error(); err != nil {
 					assert.ErrorIs(t, err, errNotSent)
@@ -113,7 +115,7 @@ func TestWhoHasGivenUpIsNotSentElsewhere(t *testing.T) {
 			moving(t, func(c *movingCluster, way *transport) {
 				way.lane("k").beWary(way.clock.Now())
 				p := patience{ctx: t.Context(), limit: limit}
-				a := way.do(&p, &call{key: "k", args: arguments{"v", "1000"}, vain: vain})
+				a := way.do(&p, &protocol.Call{Key: "k", Args: protocol.Args{"v", "1000"}, DropIfAbandoned: vain})
 				require.Error(t, a.Error())
 				<-time.After(time.Minute)
 				if vain && limit < 2*time.Second {

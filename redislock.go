@@ -11,6 +11,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/owner"
+	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
 // Lock is the lock of one path. It is safe for use by many goroutines; get it from [Registry.Obtain].
@@ -225,7 +226,7 @@ func (l *Lock) check(ctx context.Context) error {
 	case !l.fenceable():
 		return errApart
 	case l.pair != nil && l.pair.scattered:
-		return errScattered
+		return protocol.ErrScattered
 	}
 	return nil
 }
@@ -380,10 +381,10 @@ func (l *Lock) enter(ctx context.Context, q *request) (in entrance, err error) {
 		}
 	}
 	for {
-		how, w := now.half().enter(o, q.lease.length, q.wait != notAtAll, reg.waiters)
+		how, w := now.half().enter(o, q.lease.Length, q.wait != notAtAll, reg.waiters)
 		if how == refused && now.attend(w != nil) && w == nil {
 			// The lock is free now. If it is refused again, another call was quicker.
-			how, w = now.half().enter(o, q.lease.length, false, reg.waiters)
+			how, w = now.half().enter(o, q.lease.Length, false, reg.waiters)
 		}
 		if w != nil {
 			since := reg.observed()
@@ -457,18 +458,18 @@ func (l *Lock) refresh(ctx context.Context, o owner.ID, q request, how entry) er
 		return ErrLockLost
 	}
 	if how == joined {
-		ok, renew := h.shared(q.lease.length)
+		ok, renew := h.shared(q.lease.Length)
 		if !ok {
 			return ErrLockLost
 		}
 		if q.plain && l.kind.watchdog {
-			renew = h.keepRenewed(q.lease.length)
+			renew = h.keepRenewed(q.lease.Length)
 		}
 		if !renew {
 			l.anchor().lockedAt.Store(int64(l.reg.clock.Now()))
 			return nil
 		}
-		q.plain = q.lease.length < h.longest()
+		q.plain = q.lease.Length < h.longest()
 	}
 	if q.plain { // with the lease that the hold has
 		q.lease = nil
@@ -554,7 +555,7 @@ func (l *Lock) renew(ctx context.Context, h *hold, ttl time.Duration) error {
 	case h == nil:
 		err = ErrNotOwner
 	default:
-		err = h.renew(ctx, leaseOf(ttl))
+		err = h.renew(ctx, protocol.NewLease(ttl))
 	}
 	if err != nil {
 		return l.fail("renew", err)
@@ -659,17 +660,17 @@ func (l *Lock) release(ctx context.Context) (End, error) {
 	trip := reg.transport.lane(l.key).trip()
 	p := patience{
 		ctx: ctx, since: begun, limit: reg.transport.lane(l.key).plus(unlockLimit), near: unlockLimit, grace: trip.plus(unlockGrace),
-		lease: h.lease.length,
+		lease: h.lease.Length,
 	}
-	m := removal{key: l.key, value: h.value, queue: l.queues(), keep: kept.After(begun), age: h.wanted(begun)}
+	m := protocol.Release{Key: l.key, Value: h.value, Queued: l.queues(), Keep: kept.After(begun), Age: h.wanted(begun)}
 	l.chances(&m, h, due, begun)
-	removal := l.kind.layout.release(m) // which may have to ask the server for its version
+	removal := l.kind.layout.Release(m) // which may have to ask the server for its version
 	reply := reg.transport.do(&p, &removal)
-	n, err := confirmed(reply.RedisResult)
-	if why := unqueued(reply.RedisResult); why != "" {
+	n, err := protocol.Confirmed(reply.RedisResult)
+	if why := protocol.WhyNoQueue(reply.RedisResult); why != "" {
 		l.noQueue(why)
 	}
-	l.crowded(n, m.ticket == yields, reply.came)
+	l.crowded(n, m.Ticket == protocol.Yield, reply.came)
 	if err == nil && !reply.late { // mutant: late removal believed
 		l.released(h.value, reply.came)
 		if h.late {
@@ -680,10 +681,10 @@ func (l *Lock) release(ctx context.Context) (End, error) {
 		return EndUnknown, err
 	}
 	switch {
-	case n <= 0 && err == nil && (reply.Error() == nil || wrongType(reply.Error())):
+	case n <= 0 && err == nil && (reply.Error() == nil || protocol.WrongType(reply.Error())):
 		reg.recording.doubted.Store(true)
 		return EndLost, without(n).err()
-	case m.keep > 0:
+	case m.Keep > 0:
 		return EndKept, nil
 	default:
 		return EndReleased, nil

@@ -16,6 +16,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/owner"
+	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
 // Registry hands out the locks of one prefix. It is safe for use by many goroutines. Services that are to exclude each
@@ -28,19 +29,19 @@ type Registry struct {
 	prefix    string
 	clientID  string
 	values    string // what the values of all holds of this registry begin with, and of no other's
-	lease     *lease
+	lease     *protocol.Lease
 	poll      time.Duration
 	handoff   time.Duration
 	// how long to leave the lock to others after the handoff limit: a waiter that polls needs a poll interval to notice
 	standBack time.Duration
 	renewal   bool
-	replicas  *replicas // nil: holds count at once
+	replicas  *protocol.Replicas // nil: holds count at once
 	shortage  shortage
 	cluster   bool // the client's keys are in slots
 	plain     *kind
 	read      *kind
 	write     *kind
-	formats   config
+	formats   protocol.Config
 	layout    Layout       // of plain locks
 	unqueued  atomic.Bool  // it was logged that the server refuses a queue
 	postponed atomic.Int64 // an instant: not before then it is logged again that it does so for now
@@ -107,7 +108,7 @@ func New(client rueidis.Client, prefix string, opts ...Option) (*Registry, error
 		prefix:   prefix,
 		clientID: id,
 		values:   values + ":",
-		lease:    leaseOf(s.lease()),
+		lease:    protocol.NewLease(s.lease()),
 		poll:     s.poll,
 		limit:    s.commandLimit(),
 		layout:   s.layout,
@@ -135,22 +136,22 @@ func New(client rueidis.Client, prefix string, opts ...Option) (*Registry, error
 		r.standBack = clock.Plus(s.poll, s.poll/10) // so that it surely polls once meanwhile
 	}
 	if r.replicas != nil {
-		r.replicas.told = r.replicated
+		r.replicas.Told = r.replicated
 	}
 	r.transport = transportOf(client)
 	r.clock = r.transport.clock // it says when a command was sent
-	r.formats = config{
-		prefix: prefix, cluster: r.cluster, publishes: s.wakeup.publishes(), oldChannel: s.oldChannel, fencing: s.fencing,
-		remove: func() string { return r.transport.removal(&r.journal) },
+	r.formats = protocol.Config{
+		Prefix: prefix, Cluster: r.cluster, Publishes: s.wakeup.publishes(), OldChannel: s.oldChannel, Fencing: s.fencing,
+		Remove: func() string { return r.transport.removal(&r.journal) },
 	}
-	r.plain = &kind{layout: newSpringLayout(r.formats), fencing: s.fencing}
+	r.plain = &kind{layout: protocol.NewSpring(r.formats), fencing: s.fencing}
 	if s.layout == LayoutRedisson {
-		r.plain = &kind{layout: newRedissonLayout(r.formats), watchdog: true, fencing: s.fencing}
+		r.plain = &kind{layout: protocol.NewRedisson(r.formats), watchdog: true, fencing: s.fencing}
 	}
 	// Readers are renewed in either layout: see ReadWriteLock.
-	r.read = &kind{layout: newReadLayout(r.formats), watchdog: true, side: "r"}
+	r.read = &kind{layout: protocol.NewRead(r.formats), watchdog: true, side: "r"}
 	r.write = &kind{
-		layout: newWriteLayout(r.formats), watchdog: s.layout == LayoutRedisson, fencing: s.fencing, side: "w",
+		layout: protocol.NewWrite(r.formats), watchdog: s.layout == LayoutRedisson, fencing: s.fencing, side: "w",
 	}
 	r.inspection.label = labelOf(values, s.name)
 	r.recording.reg = r
@@ -161,7 +162,7 @@ func New(client rueidis.Client, prefix string, opts ...Option) (*Registry, error
 
 // kind is what all locks of a registry have in common that work in the same way.
 type kind struct {
-	layout   layout
+	layout   protocol.Format
 	watchdog bool   // without TTL a lock is renewed, as in Redisson
 	fencing  bool   // holds have tokens
 	side     string // r for readers, w for writers, in tickets

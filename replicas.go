@@ -11,27 +11,8 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/protocol"
 )
-
-// replicas is what [WithReplicas] asks for: how many must have a write, and within what time.
-type replicas struct {
-	n       int
-	timeout time.Duration
-	told    func(why error) // of each write that was waited for: why it does not count, or nil
-}
-
-func (r *replicas) check() error {
-	switch {
-	case r == nil:
-		return nil
-	case r.n <= 0:
-		return fmt.Errorf("WithReplicas(%d, %v): the number of replicas must be positive", r.n, r.timeout)
-	case r.timeout < time.Millisecond:
-		return fmt.Errorf("WithReplicas(%d, %v): the timeout must be at least a millisecond", r.n, r.timeout)
-	default:
-		return nil
-	}
-}
 
 // fewReplicasError: too few have acknowledged a write in time. The master has it.
 type fewReplicasError struct {
@@ -52,7 +33,7 @@ func (f fewReplicasError) Error() string {
 // the commands to a server go over a connection that no other code uses, all that are there at once in one pipeline, with a WAIT
 // behind them. What has been written before on that connection counts with it.
 type replication struct {
-	call call
+	call protocol.Call
 	done chan struct{} // closed when it is settled
 
 	// The mutex of the replicators guards the rest, until it is settled.
@@ -99,10 +80,10 @@ func (e *replication) count(acks int, err error) {
 	switch {
 	case err != nil: // the connection is broken, or WAIT is not permitted
 		e.settle(e.result, err)
-	case acks >= e.call.replicas.n:
+	case acks >= e.call.Replicas.N:
 		e.settle(e.result, nil)
 	case e.overdue:
-		e.settle(e.result, fewReplicasError{acks, e.call.replicas.n})
+		e.settle(e.result, fewReplicasError{acks, e.call.Replicas.N})
 	}
 }
 
@@ -147,20 +128,20 @@ const (
 )
 
 // grants and renews tell whether there is something to acknowledge.
-func grants(c *call, result rueidis.RedisResult) bool {
-	s, err := c.decode(result)
-	return err == nil && s.granted
+func grants(c *protocol.Call, result rueidis.RedisResult) bool {
+	s, err := c.Decode(result)
+	return err == nil && s.Granted
 }
 
-func renews(_ *call, result rueidis.RedisResult) bool {
+func renews(_ *protocol.Call, result rueidis.RedisResult) bool {
 	n, err := result.AsInt64()
 	return err == nil && n > 0
 }
 
 // demand has replicas have what a call writes, if the registry wants that. Wrote tells whether it has written.
-func (r *Registry) demand(c *call, wrote func(*call, rueidis.RedisResult) bool) {
+func (r *Registry) demand(c *protocol.Call, wrote func(*protocol.Call, rueidis.RedisResult) bool) {
 	if r.replicas != nil {
-		c.replicas, c.wrote = r.replicas, wrote
+		c.Replicas, c.Wrote = r.replicas, wrote
 	}
 }
 
@@ -169,19 +150,19 @@ func (r *Registry) acknowledging() time.Duration {
 	if r.replicas == nil {
 		return 0
 	}
-	return r.replicas.timeout + waitAtMost
+	return r.replicas.Timeout + waitAtMost
 }
 
 // doReplicated is do for a command whose write replicas must have. When the server has done it and too few have, the answer
 // says why in short. It waits for them as long as it is told, and for the answer as any command.
 //
 //go:noinline
-func (t *transport) doReplicated(p *patience, c *call) (a answer) {
-	l, began := t.lane(c.key), t.clock.Now()
+func (t *transport) doReplicated(p *patience, c *protocol.Call) (a answer) {
+	l, began := t.lane(c.Key), t.clock.Now()
 	end := t.watch.limit(p, began, nil)
 	defer end.stop()
 	e := &replication{call: *c, done: make(chan struct{}), sent: began}
-	over := time.NewTimer(c.replicas.timeout)
+	over := time.NewTimer(c.Replicas.Timeout)
 	defer over.Stop()
 	t.replicate(l, e)
 	for waiting := true; waiting; {
@@ -206,9 +187,9 @@ func (t *transport) doReplicated(p *patience, c *call) (a answer) {
 	a.cut = p.cut(err)
 	switch {
 	case e.short != nil:
-		c.replicas.told(e.short)
-	case e.acks >= c.replicas.n:
-		c.replicas.told(nil)
+		c.Replicas.Told(e.short)
+	case e.acks >= c.Replicas.N:
+		c.Replicas.Told(nil)
 	}
 	return a
 }
@@ -217,7 +198,7 @@ func (t *transport) doReplicated(p *patience, c *call) (a answer) {
 func (t *transport) replicate(l *lane, e *replication) {
 	var owner mastery
 	wary := l.isWary(t.clock.Now())
-	switch slot := slotOf(e.call.key); {
+	switch slot := protocol.Slot(e.call.Key); {
 	case t.guide == nil:
 	case wary:
 		owner = t.guide.master(slot)
@@ -360,7 +341,7 @@ func (s *replicaSender) take(client rueidis.DedicatedClient) bool {
 	}
 	n, slice, now := 1, waitSlice, s.transport.clock.Now()
 	for _, e := range s.batch {
-		n, slice = max(n, e.call.replicas.n), min(slice, e.call.replicas.timeout)
+		n, slice = max(n, e.call.Replicas.N), min(slice, e.call.Replicas.Timeout)
 		if e.state == isWritten {
 			continue
 		}
@@ -369,9 +350,9 @@ func (s *replicaSender) take(client rueidis.DedicatedClient) bool {
 			s.push(client.B().Arbitrary("ASKING").Build(), nil)
 		}
 		if e.bySource {
-			s.push(e.call.bySource(client.B()), e)
+			s.push(e.call.BySource(client.B()), e)
 		} else {
-			s.push(e.call.command(client.B(), false), e)
+			s.push(e.call.Command(client.B(), false), e)
 		}
 	}
 	s.push(client.B().Arbitrary("WAIT").Args(strconv.Itoa(n), strconv.FormatInt(slice.Milliseconds(), 10)).Build(), nil)
@@ -415,13 +396,13 @@ func (s *replicaSender) takeIn(e *replication, result rueidis.RedisResult) {
 		e.answered = s.transport.clock.Now()
 	}
 	switch {
-	case noScript(err) && e.call.script != nil && !e.bySource:
+	case protocol.NoScript(err) && e.call.Script != nil && !e.bySource:
 		e.bySource = true
 		s.add(s.lane, e)
 	case elsewhere(err) && e.hops < mostHops:
 		e.state = isWaiting
 		go s.transport.redirect(e, result)
-	case e.call.wrote(&e.call, result):
+	case e.call.Wrote(&e.call, result):
 		e.result, e.state = result, isWritten
 	default:
 		e.settle(result, nil)
@@ -436,9 +417,9 @@ func (t *transport) redirect(e *replication, result rueidis.RedisResult) {
 		address, _ = reply.IsAsk()
 	}
 	t.guide.forget()
-	l := t.lane(e.call.key)
+	l := t.lane(e.call.Key)
 	if t.client.Nodes()[address] == nil { // the client has it shown to itself
-		key := e.call.key
+		key := e.call.Key
 		p := patience{ctx: context.Background(), limit: l.trip().plus(askLimit)}
 		ask := func(ctx context.Context, _ rueidis.CoreClient) []rueidis.RedisResult {
 			return []rueidis.RedisResult{t.client.Do(ctx, t.client.B().Pttl().Key(key).Build())}

@@ -6,22 +6,24 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
 // A shorter lease that the master has, and too few replicas, counts whatever becomes of a renewal that was under way with it.
 func TestRenewalsUnderWayThatTooFewReplicasHave(t *testing.T) {
 	r := embedded(t)
-	h := r.newLock("42").newHold(&request{lease: leaseOf(time.Minute)})
+	h := r.newLock("42").newHold(&request{lease: protocol.NewLease(time.Minute)})
 	now := r.clock.Now()
 	require.True(t, h.grant(now, now))
 
-	short := h.takeOff(leaseOf(time.Second))
-	long := h.takeOff(leaseOf(time.Minute))
+	short := h.takeOff(protocol.NewLease(time.Second))
+	long := h.takeOff(protocol.NewLease(time.Minute))
 	require.Error(t, h.answered(short, 1, fewReplicasError{0, 1}, false))
 	require.Error(t, h.answered(long, 0, errNotSent, false))
 	require.LessOrEqual(t, r.clock.Now().Until(h.until), time.Second)
 
-	long = h.takeOff(leaseOf(time.Minute))
+	long = h.takeOff(protocol.NewLease(time.Minute))
 	require.NoError(t, h.answered(long, 1, nil, false))
 	require.Greater(t, r.clock.Now().Until(h.until), 50*time.Second, "the next one counts")
 	require.ErrorIs(t, classified(fewReplicasError{}), ErrUnavailable)
@@ -61,7 +63,7 @@ func TestRenewalsThatWaitForReplicasDelayNoRemoval(t *testing.T) {
 	}
 	for i := range 4 {
 		l := r.newLock(strconv.Itoa(i))
-		h := l.newHold(&request{lease: leaseOf(time.Minute)})
+		h := l.newHold(&request{lease: protocol.NewLease(time.Minute)})
 		require.NoError(t, r.client.Do(t.Context(), r.client.B().Set().Key(l.key).Value(h.value).Build()).Error())
 		require.True(t, s.sweep(h.removal(func(bool) {})))
 		require.Eventually(t, func() bool {

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
 func TestRoundTrips(t *testing.T) {
@@ -173,7 +174,7 @@ func fromAfar(
 		d.trip.Store(int64(trip))
 		way := newTransport(distantClient{client, d})
 		ask := func(ctx context.Context, limit time.Duration) answer {
-			return way.do(&patience{ctx: ctx, limit: limit}, &call{key: "42"})
+			return way.do(&patience{ctx: ctx, limit: limit}, &protocol.Call{Key: "42"})
 		}
 		for range manyAnswers {
 			require.NoError(t, ask(t.Context(), time.Minute).Error())

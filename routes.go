@@ -3,6 +3,7 @@ package lockregistry
 import (
 	"slices"
 
+	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/topology"
 )
 
@@ -15,7 +16,7 @@ import (
 // only makes it stricter, and one that took long is late.
 type routes struct {
 	lanes []*lane
-	of    *[slots]uint16 // which lane each slot has; nil: not a cluster
+	of    *[protocol.Slots]uint16 // which lane each slot has; nil: not a cluster
 }
 
 // lane returns the lane of a key.
@@ -24,7 +25,7 @@ func (t *transport) lane(key string) *lane {
 	if r.of == nil {
 		return r.lanes[0]
 	}
-	return r.lanes[r.of[slotOf(key)]]
+	return r.lanes[r.of[protocol.Slot(key)]]
 }
 
 // lanes are those that there are now.
@@ -60,7 +61,7 @@ func (t *transport) reroute(all topology.Map) {
 			n = len(lanes)
 			lanes = append(lanes, newLane(t, r.Address))
 		}
-		for slot := max(r.First, 0); slot <= min(r.Last, slots-1); slot++ {
+		for slot := max(r.First, 0); slot <= min(r.Last, protocol.Slots-1); slot++ {
 			if wary := lanes[of[slot]].wary.Load(); wary > lanes[n].wary.Load() {
 				lanes[n].wary.Store(wary) // the client may not have heard of it, and go on to ask the former one
 			}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/topology"
 )
 
@@ -68,7 +69,7 @@ const (
 	waitersEnd = ":waiters"
 )
 
-var keysOf = load("keys")
+var keysOf = protocol.Load("keys")
 
 // errEnough: the caller wants no more.
 var errEnough = errors.New("the loop was left")
@@ -318,7 +319,7 @@ func (r *Registry) lockOf(key string) (lock string, ok bool) {
 	if prefix, inner, braces := strings.Cut(strings.TrimSuffix(lock, "}"), ":{"); braces && strings.HasPrefix(inner, prefix+":") {
 		lock = inner
 	}
-	return lock, queueOf(r.prefix, lock) == key
+	return lock, protocol.QueueKey(r.prefix, lock) == key
 }
 
 // glob is a text as it stands in a pattern of Redis.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/owner"
+	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
 // scheduler does everything of a registry that is due at some time, with one goroutine that sleeps and a few that talk to
@@ -49,7 +50,7 @@ type scheduler struct {
 
 // errand is something to ask of Redis that nobody waits for.
 type errand interface {
-	call() call
+	call() protocol.Call
 	term() time.Duration               // the lease that the answer is about, see trip.late
 	wanted() bool                      // whether it is of any use still
 	done(a answer, n int64, err error) // n: see confirmed
@@ -280,7 +281,7 @@ func (s *scheduler) work(sweeps bool) {
 			}
 			continue
 		}
-		calls := make([]call, len(errands))
+		calls := make([]protocol.Call, len(errands))
 		for i, e := range errands {
 			calls[i] = e.call()
 		}
@@ -291,13 +292,13 @@ func (s *scheduler) work(sweeps bool) {
 			func(i int) time.Duration { return errands[i].term() },
 			func(i int) bool { return errands[i].wanted() },
 			func(i int, a answer) {
-				n, err := confirmed(a.RedisResult)
+				n, err := protocol.Confirmed(a.RedisResult)
 				if err == nil {
 					err = a.short
 				}
 				errands[i].done(a, n, err)
 				failed := err != nil && errands[i].wanted()
-				s.note(errands[i], calls[i].key, err == nil, failed)
+				s.note(errands[i], calls[i].Key, err == nil, failed)
 				mu.Lock()
 				defer mu.Unlock()
 				if err == nil {
@@ -377,14 +378,14 @@ func (s *scheduler) close() {
 
 // As an errand, a renewal is one that the scheduler sends.
 
-func (r renewal) call() call {
+func (r renewal) call() protocol.Call {
 	l := r.hold.lock
-	c := l.kind.layout.renew(l.key, r.hold.value, r.lease)
+	c := l.kind.layout.Renew(l.key, r.hold.value, r.lease)
 	l.reg.demand(&c, renews)
 	return c
 }
 
-func (r renewal) term() time.Duration { return r.lease.length }
+func (r renewal) term() time.Duration { return r.lease.Length }
 
 // What is lost or over is not renewed. But the owner may unlock at the moment at which the renewal leaves, and that is
 // harmless, because it names the hold's value: when the server executes it before the removal, the removal removes the key

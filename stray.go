@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
 // stray is what may be in Redis although nobody holds it: the removal of a hold has not been confirmed, or a grant whose
@@ -80,10 +81,10 @@ func (h *hold) leftover() *stray {
 		gone:  l.reg.clock.Now().Add(longest).Add(margin(longest)),
 		late:  true,
 		kept:  h.extra().kept, // mutant: kept path let go
-		watch: max(h.lease.length, strayWatch),
+		watch: max(h.lease.Length, strayWatch),
 		index: -1,
 	}
-	if !l.kind.layout.removesOlder() {
+	if !l.kind.layout.RemovesOlder() {
 		s.place.value = h.value
 	}
 	return s
@@ -108,7 +109,7 @@ func (t *stray) merge(newer *stray) {
 	t.value, t.lease, t.gone, t.freed, t.kept = newer.value, newer.lease, newer.gone, newer.freed, newer.kept
 	t.watch = max(t.watch, newer.watch)
 	if t.ticket != newer.ticket && t.ticket != "" {
-		t.ticket = allTickets
+		t.ticket = protocol.AllTickets
 	} else {
 		t.ticket = newer.ticket
 	}
@@ -235,9 +236,11 @@ type sweeping struct {
 	last    bool // the registry is closed: what was given up has arrived by now, or is not waited for
 }
 
-func (e sweeping) call() call {
+func (e sweeping) call() protocol.Call {
 	keep := e.kept.After(e.lock.reg.clock.Now())
-	return e.place.kind.layout.release(removal{key: e.place.key, value: e.value, queue: true, ticket: e.ticket, keep: keep})
+	return e.place.kind.layout.Release(protocol.Release{
+		Key: e.place.key, Value: e.value, Queued: true, Ticket: e.ticket, Keep: keep,
+	})
 }
 
 func (e sweeping) term() time.Duration { return e.longest }

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
 // What was left first needs one removal, a ticket for instance; a grant that is abandoned before that is answered may arrive
@@ -13,7 +15,7 @@ func TestAGrantIsAbandonedDuringARemoval(t *testing.T) {
 	r := embedded(t)
 	l := r.newLock("42")
 	abandoned := func(late bool) *stray {
-		s := l.newHold(&request{lease: leaseOf(time.Minute)}).abandoned()
+		s := l.newHold(&request{lease: protocol.NewLease(time.Minute)}).abandoned()
 		s.late = late
 		return s
 	}
@@ -37,7 +39,7 @@ func TestAGrantIsAbandonedDuringARemoval(t *testing.T) {
 // another one can have come after it.
 func TestTheLongestLeaseOfAHold(t *testing.T) {
 	r := embedded(t)
-	short := leaseOf(2 * time.Second)
+	short := protocol.NewLease(2 * time.Second)
 	confirmed := func(h *hold) {
 		renewal := h.takeOff(short)
 		renewal.chosen = true
@@ -51,7 +53,7 @@ func TestTheLongestLeaseOfAHold(t *testing.T) {
 		"shortened": {confirmed, 2 * time.Second},
 		"lengthened": {func(h *hold) {
 			confirmed(h)
-			_ = h.takeOff(leaseOf(time.Hour))
+			_ = h.takeOff(protocol.NewLease(time.Hour))
 		}, time.Hour},
 		"shortened for the next owner only": {func(h *hold) {
 			require.True(t, h.adopt(&request{lease: short}, false))
@@ -75,7 +77,7 @@ func TestTheLongestLeaseOfAHold(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			h := r.newLock("42").newHold(&request{lease: leaseOf(time.Minute)})
+			h := r.newLock("42").newHold(&request{lease: protocol.NewLease(time.Minute)})
 			now := r.clock.Now()
 			require.True(t, h.grant(now, now))
 			c.happens(h)

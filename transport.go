@@ -13,6 +13,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
 // transport sends the commands of all registries on one client. It sees to it that nothing a server does keeps a caller for
@@ -212,7 +213,7 @@ func makeTransport(client rueidis.Client, cluster bool) *transport {
 	t.first = newLane(t, "")
 	all := &routes{lanes: []*lane{t.first}}
 	if cluster {
-		all.of = &[slots]uint16{}
+		all.of = &[protocol.Slots]uint16{}
 		t.guide = newGuide(t)
 	}
 	t.routes.Store(all)
@@ -244,11 +245,11 @@ func (t *transport) dismiss() {
 
 // do sends a command and waits for the answer as p says. Without one its error is errNoAnswer, or
 // errNotSent.
-func (t *transport) do(p *patience, c *call) (a answer) {
-	if c.replicas != nil {
+func (t *transport) do(p *patience, c *protocol.Call) (a answer) {
+	if c.Replicas != nil {
 		return t.doReplicated(p, c)
 	}
-	l := t.lane(c.key)
+	l := t.lane(c.Key)
 	a.sent = t.clock.Now()
 	end := l.enter(a.sent)
 	if end == nil && l.scouts.Load() >= mostScouts && l.awaitNews(a.sent) {
@@ -268,7 +269,7 @@ func (t *transport) do(p *patience, c *call) (a answer) {
 		return a
 	}
 	end.begin(p, a.sent, nil)
-	a.RedisResult = c.send(end, t.client)
+	a.RedisResult = c.Send(end, t.client)
 	overdue := end.overdue()
 	a.came = t.clock.Now()
 	excused := end.excuses(a.sent, a.came)
@@ -344,11 +345,11 @@ func (l *lane) tellNews() {
 }
 
 // doApart is do for a lane that is not calm.
-func (l *lane) doApart(p *patience, c *call, a *answer) {
+func (l *lane) doApart(p *patience, c *protocol.Call, a *answer) {
 	l.run.Store(0)
 	l.scouts.Add(1)
 	defer l.scouts.Add(-1)
-	e := l.apart(p, l.places, &sending{call: *c, key: c.key})
+	e := l.apart(p, l.places, &sending{call: *c, key: c.Key})
 	a.RedisResult, a.came = e.result(0), l.transport.clock.Now()
 	err := a.Error()
 	l = e.lane
@@ -369,32 +370,32 @@ func (l *lane) enter(now clock.Instant) *limit {
 // doAll sends scripts, in one pipeline for each lane, and hands over the answers to each as soon as they are there. It
 // returns when all are, after limit at most. Of those that the server does not know yet it runs what is wanted still.
 func (t *transport) doAll(
-	limit time.Duration, calls []call, lease func(i int) time.Duration, wanted func(i int) bool, done func(i int, a answer),
+	limit time.Duration, calls []protocol.Call, lease func(i int) time.Duration, wanted func(i int) bool, done func(i int, a answer),
 ) {
 	groups := map[*lane][]int{}
 	var all sync.WaitGroup
 	for i, c := range calls {
-		if c.replicas != nil {
+		if c.Replicas != nil {
 			all.Go(func() {
-				p := patience{ctx: context.Background(), limit: t.lane(c.key).plus(limit), lease: lease(i)}
+				p := patience{ctx: context.Background(), limit: t.lane(c.Key).plus(limit), lease: lease(i)}
 				done(i, t.doReplicated(&p, &c))
 			})
 			continue
 		}
-		l := t.lane(c.key)
+		l := t.lane(c.Key)
 		groups[l] = append(groups[l], i)
 	}
 	send := func(l *lane, group []int) {
 		p := patience{ctx: context.Background(), limit: l.plus(limit)}
-		some := make([]call, len(group))
+		some := make([]protocol.Call, len(group))
 		for k, i := range group {
 			some[k] = calls[i]
 		}
 		from := t.clock.Now()
 		e := l.apart(&p, t.batches, &sending{
-			key: some[0].key,
+			key: some[0].Key,
 			send: func(ctx context.Context, way rueidis.CoreClient) []rueidis.RedisResult {
-				return sendAll(ctx, way, some, func(k int) bool { return wanted(group[k]) })
+				return protocol.SendAll(ctx, way, some, func(k int) bool { return wanted(group[k]) })
 			},
 		})
 		came := t.clock.Now()
@@ -407,7 +408,7 @@ func (t *transport) doAll(
 	}
 	for l, group := range groups {
 		all.Go(func() {
-			t.regroup(l, group, func(i int) string { return calls[i].key }, send)
+			t.regroup(l, group, func(i int) string { return calls[i].Key }, send)
 		})
 	}
 	all.Wait()
@@ -532,14 +533,14 @@ const pulseEvery = lateAnswer
 func (l *lane) sleep(of *Lock) {
 	l.sleepers.Add(1)
 	if !l.pulsing.Load() && l.pulsing.CompareAndSwap(false, true) {
-		question := of.kind.layout.holds(of.key, "")
+		question := of.kind.layout.Holds(of.key, "")
 		l.pulseLater(question)
 	}
 }
 
 func (l *lane) wake() { l.sleepers.Add(-1) }
 
-func (l *lane) pulse(question call) {
+func (l *lane) pulse(question protocol.Call) {
 	if l.sleepers.Load() == 0 {
 		l.pulsing.Store(false)
 		if l.sleepers.Load() == 0 || !l.pulsing.CompareAndSwap(false, true) {
@@ -554,7 +555,7 @@ func (l *lane) pulse(question call) {
 	l.pulseLater(question)
 }
 
-func (l *lane) pulseLater(question call) {
+func (l *lane) pulseLater(question protocol.Call) {
 	time.AfterFunc(pulseEvery, func() { l.pulse(question) })
 }
 
@@ -597,9 +598,9 @@ func (l *lane) suspect(sent, now clock.Instant) {
 
 // sending is what is sent in a goroutine of its own, and what became of it.
 type sending struct {
-	call    call   // unless send is there
-	key     string // that it is about; empty: it is about none
-	lane    *lane  // whose master it was sent to
+	call    protocol.Call // unless send is there
+	key     string        // that it is about; empty: it is about none
+	lane    *lane         // whose master it was sent to
 	send    func(context.Context, rueidis.CoreClient) []rueidis.RedisResult
 	gone    atomic.Bool // nobody waits for the answer any more
 	first   [1]rueidis.RedisResult
@@ -655,7 +656,7 @@ func (l *lane) apart(p *patience, places chan struct{}, e *sending) *sending {
 		defer func() { <-places }()
 		l.carryOut(e)
 		e.came(t.clock.Now(), end)
-		if e.call.vain && e.gone.Swap(true) {
+		if e.call.DropIfAbandoned && e.gone.Swap(true) {
 			t.orphans.remove()
 		}
 		arrived <- struct{}{}
@@ -664,7 +665,7 @@ func (l *lane) apart(p *patience, places chan struct{}, e *sending) *sending {
 	case <-arrived:
 		return e
 	case <-end.Done():
-		if !e.call.vain {
+		if !e.call.DropIfAbandoned {
 			e.gone.Store(true)
 		} else if t.orphans.add(); e.gone.Swap(true) { // it has just been answered
 			t.orphans.remove()
@@ -756,7 +757,7 @@ func (l *lane) carryOut(e *sending) {
 	if e.send != nil {
 		e.results = e.send(t.ctx, way)
 	} else {
-		e.first[0] = e.call.sendApart(t.ctx, way, &e.gone)
+		e.first[0] = e.call.SendAsync(t.ctx, way, &e.gone)
 		e.results = e.first[:]
 	}
 	err := e.results[0].Error()
@@ -765,8 +766,8 @@ func (l *lane) carryOut(e *sending) {
 	}
 	if guided && (!answered(err) || elsewhere(err)) {
 		t.guide.forget()
-		if e.send == nil && elsewhere(err) && (!e.call.vain || !e.gone.Load()) { // it was not executed; the client finds the way
-			e.first[0] = e.call.sendApart(t.ctx, t.client, &e.gone)
+		if e.send == nil && elsewhere(err) && (!e.call.DropIfAbandoned || !e.gone.Load()) { // not executed; the client finds the way
+			e.first[0] = e.call.SendAsync(t.ctx, t.client, &e.gone)
 		}
 	}
 }
@@ -774,7 +775,7 @@ func (l *lane) carryOut(e *sending) {
 // guided is how to reach the master that has a key by the word of the nodes, whose lane it notes: over the detour, if that lane
 // is wary, since the node's address may lead to another server by now. It reports false when there is no way now.
 func (l *lane) guided(e *sending) (way rueidis.CoreClient, fresh *detour, ok bool) {
-	t, slot := l.transport, slotOf(e.key)
+	t, slot := l.transport, protocol.Slot(e.key)
 	for !e.gone.Load() {
 		way, owner, ok := t.guide.way(slot)
 		if !ok {

@@ -11,6 +11,8 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
 // onMiniredis returns a client, made outside of fake time.
@@ -46,7 +48,7 @@ func TestAnswersAtTheEndOfAContext(t *testing.T) {
 			way.first.answers.Store(manyAnswers)
 			ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 			defer cancel()
-			way.do(&patience{ctx: ctx, limit: time.Minute}, &call{key: "42"})
+			way.do(&patience{ctx: ctx, limit: time.Minute}, &protocol.Call{Key: "42"})
 			require.Equal(t, deaf, way.deaf.Load())
 		})
 	}
@@ -112,7 +114,7 @@ func TestLimits(t *testing.T) {
 					time.AfterFunc(c.cancelled, cancel)
 				}
 				began := time.Now()
-				a := way.do(&patience{ctx: ctx, limit: c.limit, grace: c.grace}, &call{key: "42"})
+				a := way.do(&patience{ctx: ctx, limit: c.limit, grace: c.grace}, &protocol.Call{Key: "42"})
 				require.ErrorIs(t, a.Error(), errNoAnswer)
 				require.GreaterOrEqual(t, time.Since(began), c.took)
 				require.LessOrEqual(t, time.Since(began), max(c.took, c.most))
@@ -125,7 +127,7 @@ func TestLimits(t *testing.T) {
 func TestTheWatchRests(t *testing.T) {
 	inLanes(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *transport) {
 		way := open(func(context.Context) rueidis.RedisResult { return rueidis.RedisResult{} })
-		way.do(&patience{ctx: t.Context(), limit: time.Second}, &call{key: "42"})
+		way.do(&patience{ctx: t.Context(), limit: time.Second}, &protocol.Call{Key: "42"})
 		require.True(t, way.watch.running.Load())
 		<-time.After(watchEvery + 1)
 		synctest.Wait()
@@ -155,7 +157,7 @@ func TestManyOnAQuietLane(t *testing.T) {
 			var all sync.WaitGroup
 			for range many {
 				all.Go(func() {
-					way.do(&patience{ctx: t.Context(), limit: time.Minute}, &call{key: "42"})
+					way.do(&patience{ctx: t.Context(), limit: time.Minute}, &protocol.Call{Key: "42"})
 				})
 				synctest.Wait()
 			}

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/wake"
 )
 
@@ -40,7 +41,7 @@ func newWaker(r *Registry, m Wakeup, log *slog.Logger) *waker {
 	o := wake.Options{
 		Track:     m == WakeupAuto || m == WakeupTracking,
 		Subscribe: m == WakeupAuto || m == WakeupPubSub,
-		Common:    r.plain.layout.commonChannel(),
+		Common:    r.plain.layout.CommonChannel(),
 		Poll:      r.poll,
 		RoundTrip: func() time.Duration { return to.farthest().trip().base },
 		Log:       r.journal.log,
@@ -64,7 +65,7 @@ func (w *waker) listener(l *Lock) listener {
 	if w.listening == nil {
 		return listener{}
 	}
-	wait := wake.Wait{Key: l.key, Channel: l.kind.layout.channel(l.key), Own: w.own}
+	wait := wake.Wait{Key: l.key, Channel: l.kind.layout.Channel(l.key), Own: w.own}
 	if w.sharded {
 		wait.Own = ownChannel(l.reg.prefix, l.key, w.id)
 	}
@@ -79,12 +80,12 @@ func (l listener) arm(ctx context.Context, limit time.Duration) sight {
 
 // ownChannel is where scripts on a cluster publish messages for a registry about a key: in the slot of the key. Where the
 // tag of the key begins within the prefix, a channel that begins with the prefix, as access lists expect, is in that slot
-// only if it begins with the key. See lua/channel.lua.
+// only if it begins with the key. See internal/protocol/lua/channel.lua.
 func ownChannel(prefix, key, registry string) string {
 	if _, tag, begins := strings.Cut(prefix, "{"); begins && !strings.Contains(tag, "}") {
 		return key + "-channel@" + registry
 	}
-	return prefix + "-channel@{" + hashed(key) + "}" + registry
+	return prefix + "-channel@{" + protocol.HashTag(key) + "}" + registry
 }
 
 // close ends the listening, which may take a while: see wait.

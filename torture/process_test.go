@@ -186,7 +186,7 @@ func (n network) dial(addr string) (rueidis.Client, error) {
 
 // luaFolder has the library's scripts; luaVariable names another one.
 const (
-	luaFolder   = "../lua"
+	luaFolder   = "../internal/protocol/lua"
 	luaVariable = "LOCKREGISTRY_TORTURE_LUA"
 )
 

@@ -1,13 +1,13 @@
-package lockregistry
+package protocol
 
 import "strings"
 
-// slots is how many slots a cluster has.
-const slots = 16384
+// Slots is how many slots a cluster has.
+const Slots = 16384
 
-// slotOf returns the slot of a key in a cluster: CRC16 (XMODEM) of the key, or of its hash tag, the text between the first
+// Slot returns the slot of a key in a cluster: CRC16 (XMODEM) of the key, or of its hash tag, the text between the first
 // brace and the next closing one, unless that is empty.
-func slotOf(key string) uint16 {
+func Slot(key string) uint16 {
 	if start := strings.IndexByte(key, '{'); start >= 0 {
 		if tag, _, ok := strings.Cut(key[start+1:], "}"); ok && tag != "" {
 			key = tag
@@ -24,5 +24,5 @@ func slotOf(key string) uint16 {
 			}
 		}
 	}
-	return crc % slots
+	return crc % Slots
 }
