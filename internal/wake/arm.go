@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/redis/rueidis"
+
+	"github.com/lockregistry/lockregistry/internal/clock"
 )
 
 // arm arms waiters that have asked for it.
@@ -129,7 +131,7 @@ func (w *Waiter) saw(pttl int64, sent, replied time.Time) {
 	if changed && w.asking == asksItself {
 		w.invalidated()
 	}
-	left := milliseconds(max(pttl, -1))
+	left := clock.Milliseconds(pttl)
 	if pttl == 0 { // its last millisecond; which is not the same as no end
 		left = time.Millisecond
 	}

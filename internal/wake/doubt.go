@@ -1,8 +1,9 @@
 package wake
 
 import (
-	"math"
 	"time"
+
+	"github.com/lockregistry/lockregistry/internal/clock"
 )
 
 // doubt tells a waiter's wake-ups by tracking that were about a change of the key from those that were not. The server sends
@@ -41,7 +42,7 @@ func expiry(sent, replied time.Time, pttl int64) span {
 	if pttl < 0 {
 		return span{none: true}
 	}
-	left := milliseconds(pttl) // the server counts whole ones of its clock
+	left := clock.Milliseconds(pttl) // the server counts whole ones of its clock
 	return span{earliest: sent.Add(left - time.Millisecond), last: replied.Add(left)}
 }
 
@@ -75,11 +76,3 @@ func (d *doubt) woken(now time.Time) time.Duration {
 
 // in tells whether the waiter has been in doubt for a while.
 func (d *doubt) in() bool { return d.pause > longDoubt }
-
-// milliseconds is how long so many are. What is too long for a duration is as long as it can be.
-func milliseconds(n int64) time.Duration {
-	if n > math.MaxInt64/int64(time.Millisecond) {
-		return math.MaxInt64
-	}
-	return time.Duration(n) * time.Millisecond
-}

@@ -72,5 +72,5 @@ func TestBackoff(t *testing.T) {
 		want := time.Duration(ms) * time.Millisecond
 		require.InDelta(t, want, b.after(lasting-1), float64(want)/4)
 	}
-	require.InDelta(t, shortestPause, b.after(lasting), float64(shortestPause)/4)
+	require.InDelta(t, 50*time.Millisecond, b.after(lasting), float64(50*time.Millisecond)/4)
 }
