@@ -550,7 +550,9 @@ func (a *acquisition) found(left time.Duration) (next protocol.Mode, err error) 
 	a.lock.reg.counts.grants.Add(1)
 	a.noteWait()
 	if a.box.take().granted == 0 { // it may still come, once
-		a.hold.awaitMessage(a.lock.reg.clock.Now().Add(clock.Plus(a.lock.reg.acknowledging(), a.lock.reg.transport.lane(a.lock.key).trip().plus(suspicion)))) // mutant: found hold lost
+		patience := a.lock.reg.transport.lane(a.lock.key).trip().plus(suspicion)
+		due := a.lock.reg.clock.Now().Add(clock.Plus(a.lock.reg.acknowledging(), patience))
+		a.hold.awaitMessage(due) // mutant: found hold lost
 		if !a.woken {
 			a.ear.Suspect()
 		}

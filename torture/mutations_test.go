@@ -250,7 +250,7 @@ var mutations = []mutation{
 	},
 	{
 		"found hold lost", "a hold that was found is lost with its own message",
-		"a.hold.awaitMessage(a.lock.reg.clock.Now().Add(clock.Plus(a.lock.reg.acknowledging(), suspicion)))", "a.hold.awaitMessage(0)",
+		"a.hold.awaitMessage(due)", "a.hold.awaitMessage(due-due)",
 		"TestQueueOutcomes",
 	},
 	{
