@@ -362,7 +362,8 @@ func TestLock_BlockedHookDisturbsNoOtherHold(t *testing.T) {
 	}, nil, func(c rueidis.Client, g *gate) rueidis.Client { return hooked{c, g} })
 }
 
-// describing is a client whose answers about itself go through a gate. It seems to be one for Sentinel, which is asked all the time.
+// describing is a client whose answers about itself go through a gate. It seems to be one for Sentinel, which is asked all the
+// time.
 type describing struct {
 	rueidis.Client
 	gate *gate

@@ -75,6 +75,51 @@ func TestQueue_WhatPassesCostsNobodyThePlace(t *testing.T) {
 	}
 }
 
+// Nor does a server that refuses every script for a while.
+func TestQueue_RefusedLooksCostNobodyThePlace(t *testing.T) {
+	for _, refusal := range []string{
+		"MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk",
+		"LOADING Redis is loading the dataset in memory",
+		"BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
+	} {
+		name, _, _ := strings.Cut(refusal, " ")
+		t.Run(name, func(t *testing.T) {
+			realWorlds(t, func(w *world) {
+				holder := w.registry().Obtain("42")
+				w.lock(holder)
+				queue := make([]*member, 0, 3)
+				for range cap(queue) {
+					queue = append(queue, w.joins(w.Context(), lockregistry.WithPollInterval(noPoll)))
+				}
+				tickets := w.inQueue()
+				looks := make([]int, len(queue))
+				for i, m := range queue {
+					m.net.all("obtain", refused(refusal))
+					looks[i] = m.net.count("obtain")
+				}
+				for _, ticket := range tickets {
+					w.prompt(ticket)
+				}
+				for i, m := range queue {
+					w.await("it looks twice", func() bool { return m.net.count("obtain") >= looks[i]+2 })
+				}
+				for _, m := range queue {
+					m.net.heal()
+				}
+				require.Equal(w, tickets, w.inQueue())
+				w.unlock(holder)
+				for i, m := range queue {
+					require.NoError(w, <-m.result)
+					for _, other := range queue[i+1:] {
+						w.pending(other.result)
+					}
+					require.NoError(w, m.unlock(m.lock))
+				}
+			})
+		})
+	}
+}
+
 // A release that is refused the queue in passing leaves the path its queue.
 func TestQueue_ReleaseWithoutMemory(t *testing.T) {
 	realWorlds(t, func(w *world) {

@@ -39,8 +39,8 @@ func switchesOf(client rueidis.Client) switches {
 	return w
 }
 
-// look tells whether the holds are to be looked at. An answer that takes longer than silence is late. It is to be called again soon
-// once changed was called.
+// look tells whether the holds are to be looked at. An answer that takes longer than silence is late. Once changed was called, it
+// is to be called again soon.
 func (w *switches) look(now clock.Instant, silence time.Duration, changed func()) bool {
 	if !w.watched {
 		return false
