@@ -19,12 +19,6 @@ const (
 	askLimit = 2 * time.Second // and two round trips
 )
 
-// slot is a key's, which rueidis computes.
-func (h *hub) slot(key string) uint16 {
-	command := h.client.B().Pttl().Key(key).Build()
-	return command.Slot()
-}
-
 var errLeft = errors.New("the server is no master of the cluster any more")
 
 func (h *hub) poke() {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/topology"
 )
 
@@ -137,9 +138,9 @@ func (h *hub) add(w *Waiter) bool {
 	if !h.cluster {
 		return h.nodes[""].add(w)
 	}
-	w.slot = h.slot(w.Key)
-	w.sharded = w.Channel != "" && h.slot(w.Channel) == w.slot
-	if w.Own != "" && h.slot(w.Own) != w.slot { // no script can use both
+	w.slot = protocol.Slot(w.Key)
+	w.sharded = w.Channel != "" && protocol.Slot(w.Channel) == w.slot
+	if w.Own != "" && protocol.Slot(w.Own) != w.slot { // no script can use both
 		w.Own = ""
 	}
 	if n := h.nodeOf(w.slot); n != nil && !n.add(w) {
