@@ -838,7 +838,8 @@ func (h *hold) renew(ctx context.Context, l *protocol.Lease) error {
 func (h *hold) tooFar(p *patience) error {
 	reg := h.lock.reg
 	trip, left := reg.transport.lane(h.lock.key).trip(), reg.timeLeft(p)
-	if !trip.useless(left) || p.ctx.Err() != nil || !h.valid() { // of which it is to tell at once
+	over := p.ctx.Err() != nil
+	if over || !trip.useless(left) || !h.valid() { // of which it is to tell at once
 		return nil
 	}
 	if err := reg.outwait(p.ctx, left); err != nil {
