@@ -203,7 +203,8 @@ func (h *hold) grantShort(base clock.Instant, lease time.Duration) bool {
 	return true
 }
 
-// lengthening is when to lengthen the short lease of a hold that is granted now: at once where it is over after three round trips.
+// lengthening is when to lengthen the short lease of a hold that is granted now: at once where it is over after three round
+// trips.
 func lengthening(now, until clock.Instant, t trip) clock.Instant {
 	left := now.Until(until)
 	if left < 3*t.base {
