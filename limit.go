@@ -71,7 +71,8 @@ type limitGroup struct {
 // watch ends limits. A timer for each command would cost more than the rest of this file: so one timer serves all that are brisk.
 // It fires at intervals, as long as commands are under way, and is not stopped when they are answered: to stop it and set it
 // again for each would wake threads of an idle process. Only a command that has taken a while, or need not be answered at
-// once, gets a timer of its own, and only then its caller's context is watched, which takes memory, and the mutex of a context that many callers may share.
+// once, gets a timer of its own, and only then its caller's context is watched, which takes memory, and the mutex of a
+// context that many callers may share.
 type watch struct {
 	transport *transport
 	timer     *time.Timer
