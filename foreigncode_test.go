@@ -407,7 +407,7 @@ func TestNew_BlockedClientDisturbsNoOtherOne(t *testing.T) {
 					err = r.Obtain("blocked").Lock(w.Context(), lockregistry.Wait(time.Second))
 				}
 				if err == nil {
-					err = r.Obtain("blocked").Unlock(context.WithoutCancel(w.Context()))
+					_ = r.Obtain("blocked").Unlock(context.WithoutCancel(w.Context()))
 				}
 				blocked <- r
 			}()

@@ -841,7 +841,7 @@ func (h *hold) tooFar(p *patience) error {
 	trip, left := reg.transport.lane(h.lock.key).trip(), reg.timeLeft(p)
 	over := p.ctx.Err() != nil
 	if over || !trip.useless(left) || !h.valid() { // of which it is to tell at once
-		return nil
+		return nil //nolint:nilerr // the call tells of its end itself
 	}
 	if err := reg.outwait(p.ctx, left); err != nil {
 		return err

@@ -12,8 +12,8 @@ import (
 
 // switches notices when a client for Sentinel has changed to another master, which has not got what the one before granted
 // last: a planned failover waits for nobody. The holds that the scheduler watches over are looked at then, so that a loss is
-// announced at once. To look at the client costs less than a command. Only the scheduler's goroutine that sleeps uses it. It does not ask the client itself: a
-// wrapper's methods may block.
+// announced at once. To look at the client costs less than a command. Only the scheduler's goroutine that sleeps uses it. It
+// does not ask the client itself: a wrapper's methods may block.
 //
 // A grant may be on its way from the old master when the client changes. So the holds are looked at twice more: a moment later,
 // and when an answer from before would be late, which is not believed.

@@ -174,8 +174,8 @@ func Tagged(name string) string {
 	return "{" + name + "}"
 }
 
-// ErrScattered means that the keys of a read-write lock must be in one slot of a cluster, since its scripts work on all of them, and
-// the braces in its name put them into several.
+// ErrScattered means that the keys of a read-write lock must be in one slot of a cluster, since its scripts work on all of
+// them, and the braces in its name put them into several.
 var ErrScattered = errors.New("a cluster keeps the keys of this read-write lock in different slots, because of the braces in " +
 	"its name: leave them out, or put a part of the name into one pair of them, such as {order}42")
 

@@ -42,11 +42,11 @@ var (
 )
 
 // plus is a time for an answer that was chosen for a server nearby, with what so many round trips take.
-func (h *hub) plus(d, trips time.Duration) time.Duration {
+func (h *hub) plus(d time.Duration, trips int) time.Duration {
 	if h.trip == nil {
 		return d
 	}
-	return d + trips*h.trip()
+	return d + time.Duration(trips)*h.trip()
 }
 
 // newHub makes a hub; trip is as in [Options].
