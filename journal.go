@@ -2,6 +2,7 @@ package lockregistry
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"runtime"
 	"sync"
@@ -18,14 +19,13 @@ type journal struct {
 	handler slog.Handler // nil: nobody reads
 
 	mu      sync.Mutex
-	batch   []func()      // to be called next
-	queue   []func()      // to be called after batch; no more than backlog
-	dropped int           // since queue was full
+	queue   []func()
+	dropped int           // calls that found the queue full; the line that tells so is in the queue while there are some
 	idle    chan struct{} // closed when the goroutine has made every call; nil when there is none
 }
 
 const (
-	backlog      = 1024                   // calls that may wait; as many again may be in the batch
+	backlog      = 1024                   // calls that may wait
 	journalGrace = 100 * time.Millisecond // how long Close waits for them
 )
 
@@ -55,15 +55,30 @@ func (j *journal) write(line slog.Record) {
 func (j *journal) put(call func()) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if len(j.queue) == backlog {
-		j.dropped++
-		return
+	room := backlog
+	if j.dropped > 0 {
+		room++ // for the line that tells so
 	}
-	j.queue = append(j.queue, call)
+	if len(j.queue) < room {
+		j.queue = append(j.queue, call)
+	} else if j.dropped++; j.dropped == 1 {
+		j.queue = append(j.queue, j.tellDropped)
+	}
 	if j.idle == nil {
 		j.idle = make(chan struct{})
 		go j.run()
 	}
+}
+
+// tellDropped logs how many calls were dropped. It stands in the queue after those that came before them.
+func (j *journal) tellDropped() {
+	j.mu.Lock()
+	n := j.dropped
+	j.dropped = 0
+	j.mu.Unlock()
+	line := slog.NewRecord(time.Now(), slog.LevelWarn, "log lines dropped: the handler did not keep up", 0)
+	line.AddAttrs(slog.Int("lines", n))
+	j.write(line)
 }
 
 // run is the goroutine. A call that panics, or ends its goroutine, ends this one only: another one goes on.
@@ -85,23 +100,14 @@ func (j *journal) run() {
 func (j *journal) next() func() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if len(j.batch) == 0 {
-		j.batch, j.queue = j.queue, nil
-		if n := j.dropped; n > 0 { // they came after what was in the queue
-			j.dropped = 0
-			line := slog.NewRecord(time.Now(), slog.LevelWarn, "log lines dropped: the handler did not keep up", 0)
-			line.AddAttrs(slog.Int("lines", n))
-			j.batch = append(j.batch, func() { j.write(line) })
-		}
-	}
-	if len(j.batch) == 0 {
+	if len(j.queue) == 0 {
 		close(j.idle)
-		j.idle = nil
+		j.idle, j.queue = nil, nil
 		return nil
 	}
-	call := j.batch[0]
-	j.batch[0] = nil
-	j.batch = j.batch[1:]
+	call := j.queue[0]
+	j.queue[0] = nil // what it holds on to can go
+	j.queue = j.queue[1:]
 	return call
 }
 
@@ -118,5 +124,13 @@ func (j *journal) flush() {
 	select {
 	case <-idle:
 	case <-limit.C:
+	}
+}
+
+// caught logs the panic of a function of an observer. It is to be deferred.
+func (j *journal) caught(function string) {
+	if panicked := recover(); panicked != nil {
+		j.log(slog.LevelError, "a function of the observer has panicked",
+			slog.String("function", function), slog.String("panic", fmt.Sprint(panicked)))
 	}
 }

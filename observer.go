@@ -3,8 +3,6 @@ package lockregistry
 import (
 	"context"
 	"errors"
-	"fmt"
-	"log/slog"
 	"strconv"
 	"time"
 
@@ -238,12 +236,4 @@ func (r *Registry) tellRenewing(n int, failure error) {
 		defer r.journal.caught("Renewing")
 		r.observer.Renewing(e)
 	})
-}
-
-// caught logs the panic of a function of an observer. It is to be deferred.
-func (j *journal) caught(function string) {
-	if panicked := recover(); panicked != nil {
-		j.log(slog.LevelError, "a function of the observer has panicked",
-			slog.String("function", function), slog.String("panic", fmt.Sprint(panicked)))
-	}
 }
