@@ -146,14 +146,14 @@ func (l *Lock) noQueue(why string) {
 	if passes(why, true) {
 		next := clock.Instant(r.postponed.Load())
 		if now >= next && r.postponed.CompareAndSwap(int64(next), int64(now.Add(queuelessFor))) {
-			r.journal.log(slog.LevelWarn, "the server refuses the queue of a lock for now: who waits looks again",
+			r.dispatch.Log(slog.LevelWarn, "the server refuses the queue of a lock for now: who waits looks again",
 				slog.String("key", l.key), slog.String("error", why))
 		}
 		return
 	}
 	l.company().queueless.Store(int64(now.Add(queuelessFor)))
 	if !r.unqueued.Swap(true) {
-		r.journal.log(slog.LevelWarn, "the server refuses the queue of a lock: its waiters are woken by chance, or poll",
+		r.dispatch.Log(slog.LevelWarn, "the server refuses the queue of a lock: its waiters are woken by chance, or poll",
 			slog.String("key", l.key), slog.String("error", why))
 	}
 }

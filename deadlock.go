@@ -91,12 +91,12 @@ func (r *Registry) report(cycle []step) Deadlock {
 }
 
 func (r *Registry) tellDeadlock(d Deadlock) {
-	r.journal.log(slog.LevelWarn, "deadlock", slog.String("cycle", d.String()))
+	r.dispatch.Log(slog.LevelWarn, "deadlock", slog.String("cycle", d.String()))
 	if r.observer.Deadlocked == nil {
 		return
 	}
-	r.journal.put(func() {
-		defer r.journal.caught("Deadlocked")
+	r.dispatch.Put(func() {
+		defer r.dispatch.Caught("Deadlocked")
 		r.observer.Deadlocked(d)
 	})
 }

@@ -34,7 +34,7 @@ func (s *scheduler) lookForGone() {
 			strandGone(suspects, living)
 		} else {
 			s.blind.Do(func() {
-				s.reg.journal.log(slog.LevelWarn, "goroutines that have ended without Unlock are not looked for: there are too many",
+				s.reg.dispatch.Log(slog.LevelWarn, "goroutines that have ended without Unlock are not looked for: there are too many",
 					slog.Int("goroutines", runtime.NumGoroutine()), slog.Int("limit", s.most))
 			})
 		}

@@ -304,7 +304,7 @@ func (h *hold) unlockLose(why loss) {
 	if awaited && h.lock.half().contended() {
 		h.lock.evict()
 	}
-	h.lock.reg.journal.log(slog.LevelWarn, "lock lost", slog.String("key", h.lock.key), slog.String("reason", string(losses[why])))
+	h.lock.reg.dispatch.Log(slog.LevelWarn, "lock lost", slog.String("key", h.lock.key), slog.String("reason", string(losses[why])))
 	h.tellLost(held, losses[why])
 }
 
@@ -578,12 +578,12 @@ func (h *hold) strand(o owner.ID) {
 	key := slog.String("key", h.lock.key)
 	if o.IsGoroutine() {
 		cancelAll(ends, goroutineGone.err())
-		h.lock.reg.journal.log(slog.LevelWarn, "a goroutine has ended without Unlock: the key of its lock is left to its lease",
+		h.lock.reg.dispatch.Log(slog.LevelWarn, "a goroutine has ended without Unlock: the key of its lock is left to its lease",
 			key, slog.Uint64("goroutine", uint64(o)))
 		return
 	}
 	cancelAll(ends, unreachable.err())
-	h.lock.reg.journal.log(slog.LevelWarn, "a hold was not released, and nobody can reach it: its key is left to its lease", key)
+	h.lock.reg.dispatch.Log(slog.LevelWarn, "a hold was not released, and nobody can reach it: its key is left to its lease", key)
 }
 
 func (h *hold) isStranded(o owner.ID) bool {

@@ -193,7 +193,7 @@ func (l *Lock) tellAcquired(ctx context.Context, op string, q *request, began cl
 	if ctx == nil { // that is what is wrong
 		ctx = context.Background()
 	}
-	defer l.reg.journal.caught("Acquired")
+	defer l.reg.dispatch.Caught("Acquired")
 	l.reg.observer.Acquired(ctx, a)
 }
 
@@ -203,7 +203,7 @@ func (l *Lock) tellReleased(ctx context.Context) (err error) { // also when the 
 	r := Released{Subject: l.subject(), Held: h.owned()}
 	r.How, err = l.release(ctx)
 	r.Err = err
-	defer l.reg.journal.caught("Released")
+	defer l.reg.dispatch.Caught("Released")
 	l.reg.observer.Released(ctx, r)
 	return err
 }
@@ -221,8 +221,8 @@ func (h *hold) tellLost(held time.Duration, why Loss) {
 		return
 	}
 	l := Lost{Subject: h.lock.subject(), Held: held, Why: why}
-	r.journal.put(func() {
-		defer r.journal.caught("Lost")
+	r.dispatch.Put(func() {
+		defer r.dispatch.Caught("Lost")
 		r.observer.Lost(l)
 	})
 }
@@ -232,8 +232,8 @@ func (r *Registry) tellRenewing(n int, failure error) {
 		return
 	}
 	e := Renewing{classified(failure), n}
-	r.journal.put(func() {
-		defer r.journal.caught("Renewing")
+	r.dispatch.Put(func() {
+		defer r.dispatch.Caught("Renewing")
 		r.observer.Renewing(e)
 	})
 }

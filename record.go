@@ -236,7 +236,7 @@ func (w *recording) put(ctx context.Context) {
 	w.again = now.Add(recordDenied)
 	if !w.refused {
 		w.refused = true
-		r.journal.log(slog.LevelInfo, "the server refuses the record of this registry's host and process",
+		r.dispatch.Log(slog.LevelInfo, "the server refuses the record of this registry's host and process",
 			slog.String("key", key), slog.Any("error", err))
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/dispatch"
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/owner"
 	"github.com/lockregistry/lockregistry/internal/protocol"
@@ -45,7 +46,7 @@ type Registry struct {
 	layout    Layout       // of plain locks
 	unqueued  atomic.Bool  // it was logged that the server refuses a queue
 	postponed atomic.Int64 // an instant: not before then it is logged again that it does so for now
-	journal   journal
+	dispatch  dispatch.Queue
 	observer  Observer
 	clock     clock.Clock
 
@@ -122,7 +123,7 @@ func New(client rueidis.Client, prefix string, opts ...Option) (*Registry, error
 		tolerant: s.tolerant,
 	}
 	if handler := s.log.Handler(); handler != slog.DiscardHandler {
-		r.journal.handler = handler
+		r.dispatch.Handler = handler
 	}
 	if s.observer != nil {
 		r.observer = *s.observer
@@ -142,7 +143,7 @@ func New(client rueidis.Client, prefix string, opts ...Option) (*Registry, error
 	r.clock = r.transport.clock // it says when a command was sent
 	r.formats = protocol.Config{
 		Prefix: prefix, Cluster: r.cluster, Publishes: s.wakeup.publishes(), OldChannel: s.oldChannel, Fencing: s.fencing,
-		Remove: func() string { return r.transport.removal(&r.journal) },
+		Remove: func() string { return r.transport.removal(&r.dispatch) },
 	}
 	r.plain = &kind{layout: protocol.NewSpring(r.formats), fencing: s.fencing}
 	if s.layout == LayoutRedisson {
@@ -313,7 +314,7 @@ func (r *Registry) Close() error {
 		case <-limit.C: // a connection is being made; it ends by itself
 		}
 		r.transport.dismiss()
-		r.journal.flush()
+		r.dispatch.Flush()
 	})
 	return nil
 }

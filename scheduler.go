@@ -348,12 +348,12 @@ func (s *scheduler) report(n int, failure error, succeeded, wrote bool) {
 	switch {
 	case !changed:
 	case failure == nil:
-		s.reg.journal.log(slog.LevelInfo, "Redis takes renewals and removals again")
+		s.reg.dispatch.Log(slog.LevelInfo, "Redis takes renewals and removals again")
 	case answered(failure):
-		s.reg.journal.log(slog.LevelWarn, "Redis refuses renewals or removals; they are tried again",
+		s.reg.dispatch.Log(slog.LevelWarn, "Redis refuses renewals or removals; they are tried again",
 			slog.Any("error", failure), slog.Int("commands", n))
 	default:
-		s.reg.journal.log(slog.LevelWarn, "Redis does not answer renewals or removals; they are tried again",
+		s.reg.dispatch.Log(slog.LevelWarn, "Redis does not answer renewals or removals; they are tried again",
 			slog.Any("error", failure), slog.Int("commands", n))
 	}
 }

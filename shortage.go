@@ -24,7 +24,7 @@ func (r *Registry) replicated(why error) {
 	if why == nil {
 		s.since.Store(0)
 		if s.logged.Swap(false) {
-			r.journal.log(slog.LevelInfo, "replicas acknowledge locks again")
+			r.dispatch.Log(slog.LevelInfo, "replicas acknowledge locks again")
 		}
 		return
 	}
@@ -32,6 +32,6 @@ func (r *Registry) replicated(why error) {
 		return
 	}
 	if since := clock.Instant(s.since.Load()); since != 0 && since.Until(now) >= shortFor && !s.logged.Swap(true) {
-		r.journal.log(slog.LevelWarn, "too few replicas acknowledge locks: none is granted", slog.Any("error", why))
+		r.dispatch.Log(slog.LevelWarn, "too few replicas acknowledge locks: none is granted", slog.Any("error", why))
 	}
 }

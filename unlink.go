@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 
 	"github.com/redis/rueidis"
+
+	"github.com/lockregistry/lockregistry/internal/dispatch"
 )
 
 // remover knows the command that removes a key on the server of one client: UNLINK, which frees the memory in the
@@ -20,7 +22,7 @@ type remover struct {
 // removal returns the command that removes a key. The first call asks the server; calls that come while it does take
 // DEL, and so does that one when the answer takes longer than a call waits for it: the answer is for those that follow. When
 // the network fails, the next call asks again.
-func (t *transport) removal(log *journal) string {
+func (t *transport) removal(log *dispatch.Queue) string {
 	r := &t.remove
 	if command := r.command.Load(); command != nil {
 		return *command
@@ -45,7 +47,7 @@ func (t *transport) removal(log *journal) string {
 }
 
 // learn takes in what the server has answered, if it has.
-func (r *remover) learn(reply rueidis.RedisResult, log *journal) {
+func (r *remover) learn(reply rueidis.RedisResult, log *dispatch.Queue) {
 	info, err := reply.ToString()
 	if !answered(err) && !rueidis.IsParseErr(err) {
 		return
@@ -55,7 +57,7 @@ func (r *remover) learn(reply rueidis.RedisResult, log *journal) {
 		command = "UNLINK"
 	}
 	if r.command.Swap(&command) == nil && command == "DEL" {
-		log.log(slog.LevelInfo, "keys are removed with DEL: INFO does not report a server that has UNLINK", slog.Any("error", err))
+		log.Log(slog.LevelInfo, "keys are removed with DEL: INFO does not report a server that has UNLINK", slog.Any("error", err))
 	}
 }
 

@@ -8,6 +8,8 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry/internal/dispatch"
 )
 
 func TestHasUnlink(t *testing.T) {
@@ -98,7 +100,7 @@ func FuzzHasUnlink(f *testing.F) {
 func TestRemovalWhileAnotherCallAsks(t *testing.T) {
 	way := &transport{}
 	way.remove.asking.Store(true)
-	log := &journal{}
+	log := &dispatch.Queue{}
 	require.Equal(t, "DEL", way.removal(log), "it does not ask: there is no client")
 	unlink := "UNLINK"
 	way.remove.command.Store(&unlink)

@@ -44,7 +44,7 @@ func newWaker(r *Registry, m Wakeup, log *slog.Logger) *waker {
 		Common:    r.plain.layout.CommonChannel(),
 		Poll:      r.poll,
 		RoundTrip: func() time.Duration { return to.farthest().trip().base },
-		Log:       r.journal.log,
+		Log:       r.dispatch.Log,
 		Sink:      log,
 		Message:   func(_, text string) { r.told(text) },
 		Connection: func(c wake.Connection) {

@@ -10,7 +10,7 @@ cd "$(dirname "$0")/.."
 
 servers=$(scripts/install-servers.sh)
 failed=
-same_files="acquire atleast deadlock_far doubt journal manypaths observer once scale stress tenure"
+same_files="acquire atleast deadlock_far dispatch doubt manypaths observer once scale stress tenure"
 same_tests="TestThoseWithoutATicketDoNotStarve TestGivingUpInTheQueue TestManyRegistriesOfOneClient TestManyCallsOnAFrozenServer"
 same_tests="$same_tests TestManyCallsWithReplicas TestAcquireAllHasNoDeadlock TestCommandsGoToTheSuccessor TestReadersAndWritersOfManyProcessesOnACluster"
 

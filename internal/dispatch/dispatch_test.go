@@ -1,4 +1,4 @@
-package lockregistry
+package dispatch
 
 import (
 	"context"
@@ -16,7 +16,7 @@ import (
 type pages struct {
 	enabled func()
 	handle  func(line string)
-	lines   []string // for the goroutine of the journal, and for a test once that is idle or blocked
+	lines   []string // for the goroutine of the queue, and for a test once that is idle or blocked
 }
 
 func (p *pages) Enabled(context.Context, slog.Level) bool {
@@ -42,28 +42,28 @@ func (p *pages) Handle(_ context.Context, r slog.Record) error {
 func (p *pages) WithAttrs([]slog.Attr) slog.Handler { return p }
 func (p *pages) WithGroup(string) slog.Handler      { return p }
 
-func TestJournalWritesInOrder(t *testing.T) {
+func TestQueue_WritesInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &pages{}
-		j := &journal{handler: p}
+		q := &Queue{Handler: p}
 		var want []string
 		for i := range 10 {
-			j.log(slog.LevelInfo, "line", slog.Int("n", i))
+			q.Log(slog.LevelInfo, "line", slog.Int("n", i))
 			want = append(want, "line n="+strconv.Itoa(i))
 		}
 		synctest.Wait()
 		require.Equal(t, want, p.lines)
-		require.Nil(t, j.idle, "the goroutine has ended")
-		j.log(slog.LevelInfo, "one more")
+		require.Nil(t, q.idle, "the goroutine has ended")
+		q.Log(slog.LevelInfo, "one more")
 		synctest.Wait()
 		require.Equal(t, append(want, "one more"), p.lines)
-		require.Nil(t, j.idle)
+		require.Nil(t, q.idle)
 	})
 }
 
 // A handler that blocks, also where it is asked whether it is enabled, blocks nobody who logs. What it misses is counted
 // after the lines that came before, and before those that come later.
-func TestJournalCountsWhatItDrops(t *testing.T) {
+func TestQueue_CountsWhatItDrops(t *testing.T) {
 	for _, where := range []string{"Handle", "Enabled"} {
 		synctest.Test(t, func(t *testing.T) {
 			release := make(chan struct{})
@@ -72,16 +72,16 @@ func TestJournalCountsWhatItDrops(t *testing.T) {
 			if where == "Handle" {
 				p = &pages{handle: func(string) { wait() }}
 			}
-			j := &journal{handler: p}
-			j.log(slog.LevelInfo, "blocks")
+			q := &Queue{Handler: p}
+			q.Log(slog.LevelInfo, "blocks")
 			synctest.Wait()
 			const lost = 7
 			for range backlog + lost {
-				j.log(slog.LevelInfo, "waits")
+				q.Log(slog.LevelInfo, "waits")
 			}
 			release <- struct{}{}
 			synctest.Wait()
-			j.log(slog.LevelInfo, "later")
+			q.Log(slog.LevelInfo, "later")
 			close(release)
 			synctest.Wait()
 			require.Len(t, p.lines, 1+backlog+1+1, where)
@@ -93,7 +93,7 @@ func TestJournalCountsWhatItDrops(t *testing.T) {
 }
 
 // A call that panics, or ends its goroutine, takes no later line with it.
-func TestJournalOutlivesPanics(t *testing.T) {
+func TestQueue_OutlivesPanics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &pages{handle: func(line string) {
 			switch line {
@@ -103,34 +103,34 @@ func TestJournalOutlivesPanics(t *testing.T) {
 				runtime.Goexit()
 			}
 		}}
-		j := &journal{handler: p}
+		q := &Queue{Handler: p}
 		for _, line := range []string{"first", "panics", "second", "exits", "third", "panics"} {
-			j.log(slog.LevelInfo, line)
+			q.Log(slog.LevelInfo, line)
 		}
 		synctest.Wait()
 		require.Equal(t, []string{"first", "second", "third"}, p.lines)
-		require.Nil(t, j.idle)
+		require.Nil(t, q.idle)
 	})
 }
 
-func TestJournalFlush(t *testing.T) {
+func TestQueue_Flush(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &pages{handle: func(string) { <-time.After(30 * time.Millisecond) }}
-		j := &journal{handler: p}
+		q := &Queue{Handler: p}
 		took := func() time.Duration {
 			start := time.Now()
-			j.flush()
+			q.Flush()
 			return time.Since(start)
 		}
 		require.Zero(t, took(), "nothing to wait for")
-		j.log(slog.LevelInfo, "one")
-		j.log(slog.LevelInfo, "two")
+		q.Log(slog.LevelInfo, "one")
+		q.Log(slog.LevelInfo, "two")
 		require.Equal(t, 60*time.Millisecond, took())
 		require.Equal(t, []string{"one", "two"}, p.lines)
 		for range 10 {
-			j.log(slog.LevelInfo, "slow")
+			q.Log(slog.LevelInfo, "slow")
 		}
-		require.Equal(t, journalGrace, took(), "no longer than this")
+		require.Equal(t, grace, took(), "no longer than this")
 		<-time.After(time.Second)
 		synctest.Wait()
 		require.Len(t, p.lines, 12)
@@ -138,13 +138,13 @@ func TestJournalFlush(t *testing.T) {
 }
 
 // The line knows where it comes from, for handlers with AddSource.
-func TestJournalKnowsTheSource(t *testing.T) {
+func TestQueue_KnowsTheSource(t *testing.T) {
 	var line slog.Record
-	j := &journal{handler: recorder{func(r slog.Record) { line = r }}}
-	j.log(slog.LevelInfo, "here")
-	j.flush()
+	q := &Queue{Handler: recorder{func(r slog.Record) { line = r }}}
+	q.Log(slog.LevelInfo, "here")
+	q.Flush()
 	frame, _ := runtime.CallersFrames([]uintptr{line.PC}).Next()
-	require.Contains(t, frame.Function, "TestJournalKnowsTheSource")
+	require.Contains(t, frame.Function, "TestQueue_KnowsTheSource")
 }
 
 type recorder struct{ record func(r slog.Record) }
@@ -157,11 +157,11 @@ func (h recorder) Handle(_ context.Context, r slog.Record) error {
 func (h recorder) WithAttrs([]slog.Attr) slog.Handler { return h }
 func (h recorder) WithGroup(string) slog.Handler      { return h }
 
-func TestNoLoggerCostsNothing(t *testing.T) {
-	j := &journal{}
+func TestQueue_WithoutHandlerCostsNothing(t *testing.T) {
+	q := &Queue{}
 	key, failure := "orders:"+strconv.Itoa(int(time.Now().UnixNano())), context.Canceled
 	require.Zero(t, testing.AllocsPerRun(100, func() {
-		j.log(slog.LevelWarn, "lock lost", slog.String("key", key), slog.Any("error", failure))
+		q.Log(slog.LevelWarn, "lock lost", slog.String("key", key), slog.Any("error", failure))
 	}))
-	require.Nil(t, j.idle)
+	require.Nil(t, q.idle)
 }

@@ -1,0 +1,138 @@
+// Package dispatch makes calls that nobody may wait for: lines for a log handler, and functions of an observer. It knows
+// nothing of locks.
+package dispatch
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"sync"
+	"time"
+)
+
+// Queue calls code of the user that nobody may wait for, a log handler or an observer: it may block forever, and it may panic.
+// One goroutine makes the calls in order, under no mutex; it exists only while there are some. So logging never blocks, and may
+// be done with a mutex held. A call that finds the queue full, because an earlier one does not return, is dropped and
+// counted; the count is logged once the calls go on.
+//
+// The zero Queue is silent: it allocates nothing and starts no goroutine.
+type Queue struct {
+	Handler slog.Handler // nil: nobody reads; not changed after the first call
+
+	mu      sync.Mutex
+	queue   []func()
+	dropped int           // calls that found the queue full; the line that tells so is in the queue while there are some
+	idle    chan struct{} // closed when the goroutine has made every call; nil when there is none
+}
+
+const (
+	backlog = 1024                   // calls that may wait
+	grace   = 100 * time.Millisecond // how long Flush waits for them
+)
+
+// Log queues a line, unless there is no handler. It does not ask the handler whether it is enabled: that is code of the user
+// too, and is asked by the goroutine. Lines are rare (a loss, a change), so it does not matter that one which nobody wants
+// takes a place for a moment.
+func (q *Queue) Log(level slog.Level, message string, attrs ...slog.Attr) {
+	if q.Handler == nil {
+		return
+	}
+	var caller [1]uintptr
+	runtime.Callers(2, caller[:]) // past Callers and Log
+	line := slog.NewRecord(time.Now(), level, message, caller[0])
+	line.AddAttrs(attrs...)
+	q.Put(func() { q.write(line) })
+}
+
+// write has the handler write a line, in the goroutine.
+func (q *Queue) write(line slog.Record) {
+	ctx := context.Background()
+	if q.Handler != nil && q.Handler.Enabled(ctx, line.Level) {
+		_ = q.Handler.Handle(ctx, line) // nowhere to report it
+	}
+}
+
+// Put queues a call, or drops it.
+func (q *Queue) Put(call func()) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	room := backlog
+	if q.dropped > 0 {
+		room++ // for the line that tells so
+	}
+	if len(q.queue) < room {
+		q.queue = append(q.queue, call)
+	} else if q.dropped++; q.dropped == 1 {
+		q.queue = append(q.queue, q.tellDropped)
+	}
+	if q.idle == nil {
+		q.idle = make(chan struct{})
+		go q.run()
+	}
+}
+
+// tellDropped logs how many calls were dropped. It stands in the queue after those that came before them.
+func (q *Queue) tellDropped() {
+	q.mu.Lock()
+	n := q.dropped
+	q.dropped = 0
+	q.mu.Unlock()
+	line := slog.NewRecord(time.Now(), slog.LevelWarn, "log lines dropped: the handler did not keep up", 0)
+	line.AddAttrs(slog.Int("lines", n))
+	q.write(line)
+}
+
+// run is the goroutine. A call that panics, or ends its goroutine, ends this one only: another one goes on.
+func (q *Queue) run() {
+	finished := false
+	defer func() {
+		if !finished {
+			_ = recover() // it is the user's panic, and must not end the program
+			go q.run()
+		}
+	}()
+	for call := q.next(); call != nil; call = q.next() {
+		call()
+	}
+	finished = true
+}
+
+// next takes the next call, or nil when there is none: the goroutine ends then.
+func (q *Queue) next() func() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.queue) == 0 {
+		close(q.idle)
+		q.idle, q.queue = nil, nil
+		return nil
+	}
+	call := q.queue[0]
+	q.queue[0] = nil // what it holds on to can go
+	q.queue = q.queue[1:]
+	return call
+}
+
+// Flush waits until every call is made, for a tenth of a second at most.
+func (q *Queue) Flush() {
+	q.mu.Lock()
+	idle := q.idle
+	q.mu.Unlock()
+	if idle == nil {
+		return
+	}
+	limit := time.NewTimer(grace)
+	defer limit.Stop()
+	select {
+	case <-idle:
+	case <-limit.C:
+	}
+}
+
+// Caught logs the panic of a function of an observer. It is to be deferred.
+func (q *Queue) Caught(function string) {
+	if panicked := recover(); panicked != nil {
+		q.Log(slog.LevelError, "a function of the observer has panicked",
+			slog.String("function", function), slog.String("panic", fmt.Sprint(panicked)))
+	}
+}
