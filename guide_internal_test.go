@@ -24,9 +24,11 @@ type speaker struct {
 	rueidis.Client
 	says   atomic.Pointer[rueidis.RedisResult]
 	silent atomic.Bool
+	asked  atomic.Int32
 }
 
 func (s *speaker) Do(context.Context, rueidis.Completed) rueidis.RedisResult {
+	s.asked.Add(1)
 	if s.silent.Load() {
 		<-time.After(20 * time.Second)
 		return rueidis.NewErrorResult(context.DeadlineExceeded)

@@ -41,7 +41,7 @@ func (l *lane) learn() {
 }
 
 func (l *lane) runProber() {
-	if l.transport.guide != nil && l.address == "" { // it is nobody's
+	if l.nobodys() {
 		return
 	}
 	if l.probes.busy.CompareAndSwap(false, true) {
@@ -78,10 +78,16 @@ func (l *lane) probeOnce(owed clock.Instant) bool {
 	if owed != 0 {
 		p.probe = owed
 	}
-	e := l.apart(&p, l.places, &sending{plain: true, send: func(ctx context.Context, way rueidis.CoreClient) []rueidis.RedisResult {
+	return answered(l.ping(&p, true))
+}
+
+// ping asks the lane's server whether it is there, and takes in whether it is. Plain is over the client's own connections, also
+// when the lane is wary.
+func (l *lane) ping(p *patience, plain bool) error {
+	e := l.apart(p, l.places, &sending{plain: plain, send: func(ctx context.Context, way rueidis.CoreClient) []rueidis.RedisResult {
 		return []rueidis.RedisResult{way.Do(ctx, way.B().Ping().Build())}
 	}})
 	err := e.result(0).Error()
-	l.judge(&p, err, e.at(l.transport.clock.Now()))
-	return answered(err)
+	l.judge(p, err, e.at(l.transport.clock.Now()))
+	return err
 }

@@ -1,8 +1,8 @@
 package lockregistry
 
 import (
-	"context"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -10,21 +10,63 @@ import (
 
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/protocol"
+	"github.com/lockregistry/lockregistry/internal/topology"
 )
 
 // A process whose calls sleep asks something twice a second, and nothing once they are awake.
 func TestPulsesWhileCallsSleep(t *testing.T) {
-	inLanes(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *transport) {
-		asked := make(chan struct{}, 100)
-		way := open(func(context.Context) rueidis.RedisResult {
-			asked <- struct{}{}
-			return rueidis.RedisResult{}
-		})
-		way.first.sleep(&Lock{key: "orders:42", kind: &kind{layout: protocol.NewSpring(protocol.Config{})}})
+	client := onMiniredis(t)
+	said := client.Do(t.Context(), client.B().Ping().Build())
+	synctest.Test(t, func(t *testing.T) {
+		server := &speaker{Client: client}
+		server.says.Store(&said)
+		way := newTransport(server)
+		way.first.sleep()
 		<-time.After(3*time.Second + time.Millisecond)
 		way.first.wake()
 		<-time.After(time.Second)
-		require.Len(t, asked, 6)
+		require.EqualValues(t, 6, server.asked.Load())
+	})
+}
+
+// The lane of a node asks that node, whatever becomes of the slots of the calls that sleep there. A node that the client no
+// longer knows is not asked for by asking another one, and the lane of slots that nobody has asks nothing.
+func TestPulsesAreForTheLanesOwnServer(t *testing.T) {
+	client := onMiniredis(t)
+	said := client.Do(t.Context(), client.B().Ping().Build())
+	synctest.Test(t, func(t *testing.T) {
+		a, b := &speaker{Client: client}, &speaker{Client: client}
+		nodes := map[string]rueidis.Client{"a:1": a, "b:1": b}
+		way := newTransport(&spoken{client, nodes})
+		for _, node := range []*speaker{a, b} {
+			node.says.Store(&said)
+		}
+		asked := func(l *lane) [2]int32 {
+			ofA, ofB := a.asked.Load(), b.asked.Load()
+			l.sleep()
+			<-time.After(2*time.Second + time.Millisecond)
+			l.wake()
+			<-time.After(time.Second)
+			return [2]int32{a.asked.Load() - ofA, b.asked.Load() - ofB}
+		}
+		require.Zero(t, asked(way.first))
+
+		way.reroute(topology.Map{{Last: protocol.Slots - 1, Address: "a:1"}})
+		ofA := way.laneAt("a:1")
+		way.reroute(topology.Map{{Last: protocol.Slots - 1, Address: "b:1"}})
+		require.Equal(t, [2]int32{4, 0}, asked(ofA))
+		require.Equal(t, [2]int32{0, 4}, asked(way.laneAt("b:1")))
+
+		a.silent.Store(true)
+		asked(ofA)
+		require.True(t, ofA.isWary(way.clock.Now()), "its server is silent")
+		require.False(t, way.laneAt("b:1").isWary(way.clock.Now()))
+		<-time.After(time.Minute)
+
+		heard := ofA.heard.Load()
+		delete(nodes, "a:1")
+		require.Zero(t, asked(ofA))
+		require.Equal(t, heard, ofA.heard.Load(), "another one's answer is none of its server's")
 	})
 }
 

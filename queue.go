@@ -448,7 +448,7 @@ func (a *acquisition) asleep() (next protocol.Mode, err error) {
 	at := &a.at
 	defer func() { a.fresh = false }()
 	lane := a.lock.reg.transport.lane(a.lock.key)
-	lane.sleep(a.lock)
+	lane.sleep()
 	defer lane.wake()
 	a.failed, a.woken = 0, false
 	a.sleeps(a.base, at.Left)

@@ -528,36 +528,36 @@ func answered(err error) bool {
 const pulseEvery = lateAnswer
 
 // sleep is for a call that waits for a message. A process that sends nothing while its server is frozen does not know that
-// another one has taken over, and would believe the grant that the first one, which goes on, tells it then. So the lane is
-// asked something now and then, about that call's lock: a server that does not answer makes it wary.
-func (l *lane) sleep(of *Lock) {
+// another one has taken over, and would believe the grant that the first one, which goes on, tells it then. So the lane's own
+// server is asked now and then, wherever the slots of those calls are by now: one that does not answer makes the lane wary. The
+// first lane of a cluster is no server's, and asks nothing.
+func (l *lane) sleep() {
 	l.sleepers.Add(1)
-	if !l.pulsing.Load() && l.pulsing.CompareAndSwap(false, true) {
-		question := of.kind.layout.Holds(of.key, "")
-		l.pulseLater(question)
+	if !l.pulsing.Load() && !l.nobodys() && l.pulsing.CompareAndSwap(false, true) {
+		l.pulseLater()
 	}
 }
 
 func (l *lane) wake() { l.sleepers.Add(-1) }
 
-func (l *lane) pulse(question protocol.Call) {
+func (l *lane) pulse() {
 	if l.sleepers.Load() == 0 {
 		l.pulsing.Store(false)
 		if l.sleepers.Load() == 0 || !l.pulsing.CompareAndSwap(false, true) {
 			return
 		}
 	}
-	t := l.transport
-	if clock.Instant(l.heard.Load()).Until(t.clock.Now()) >= pulseEvery/2 {
+	if clock.Instant(l.heard.Load()).Until(l.transport.clock.Now()) >= pulseEvery/2 {
 		p := patience{ctx: context.Background(), limit: l.trip().silence()}
-		t.do(&p, &question)
+		_ = l.ping(&p, l.address != "") // judged there; the connection made since, of a wary lane of a single server, may be silent, too
 	}
-	l.pulseLater(question)
+	l.pulseLater()
 }
 
-func (l *lane) pulseLater(question protocol.Call) {
-	time.AfterFunc(pulseEvery, func() { l.pulse(question) })
-}
+func (l *lane) pulseLater() { time.AfterFunc(pulseEvery, l.pulse) }
+
+// nobodys tells whether the lane leads to no server in particular: the first one of a cluster.
+func (l *lane) nobodys() bool { return l.transport.guide != nil && l.address == "" }
 
 func (l *lane) isWary(now clock.Instant) bool { return now < clock.Instant(l.wary.Load()) }
 
@@ -727,9 +727,12 @@ func (l *lane) carryOut(e *sending) {
 	e.sent, e.lane = t.clock.Now(), l
 	switch {
 	case e.plain:
-		if node := l.client(); node != nil {
-			way = node
+		node := l.client()
+		if node == nil { // another one's answer says nothing about it
+			e.err = errNotSent
+			return
 		}
+		way = node
 	case t.guide == nil && l.isWary(e.sent):
 		var none bool
 		switch fresh, none = l.detour(e.gone.Load); {
