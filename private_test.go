@@ -417,33 +417,6 @@ func TestACommandGoesOverTheSharedConnections(t *testing.T) {
 	})
 }
 
-// What a process does in the background once a second falls on the same instants: the care for its connection, and its record.
-func TestTheBackgroundKeepsTime(t *testing.T) {
-	fakeWorld(t, func(w *world) {
-		f := w.flaky()
-		client := f.client(oneConnection)
-		w.registryOn(client) // since then the clock of both goes
-		w.pass(123 * time.Millisecond)
-		r, _ := f.aloneOn(client)
-		f.all("CLIENT", aged(3600))
-		l := r.Obtain("single")
-		w.lock(l)
-		cares := f.count("CLIENT")
-		for range 1000 {
-			require.NoError(w, l.Renew(w.Context(), time.Minute))
-			w.pass(5 * time.Millisecond)
-		}
-		background := slices.Concat(f.sent("CLIENT")[cares:], f.sent(record))
-		kinds := map[string]int{}
-		for _, c := range background {
-			kinds[c.name]++
-			require.Zero(w, c.sent.Sub(background[0].sent)%(500*time.Millisecond), "%v", c.args)
-		}
-		require.Len(w, kinds, 2, kinds)
-		w.unlock(l)
-	})
-}
-
 // A few commands over the shared connections suffice for a client that was closed to be noticed.
 func TestSingleCommandsEndWithTheClient(t *testing.T) {
 	fakeWorld(t, func(w *world) {
