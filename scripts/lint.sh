@@ -15,6 +15,10 @@ for module in $modules; do
 	(cd "$module" && "$linter" run --allow-parallel-runners ./...) || failed=yes
 done
 
+# Which package imports which, and how long files and functions are.
+echo "go test in internal/arch"
+go test ./internal/arch || failed=yes
+
 # A module is used without the workspace by everybody but us, so it has to be
 # right on its own. With -e, because tests of some dependencies import what not
 # every proxy has, or not always; that concerns nothing that is built here.
