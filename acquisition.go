@@ -9,6 +9,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/deadlock"
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/owner"
 	"github.com/lockregistry/lockregistry/internal/protocol"
@@ -32,7 +33,7 @@ type acquisition struct {
 	slept    bool          // the call has waited for somebody else's hold
 	lapses   clock.Instant // when the lease of that is over, as it was seen last; 0 when that is not known
 	wakeups  Wakeups
-	blocked  blockedCall
+	blocked  deadlock.Call
 
 	// In a queue.
 	asked  clock.Instant // when it was asked for, if it is at the place that it got then; else 0
@@ -166,8 +167,8 @@ func (a *acquisition) blocks(q *request) {
 	if o == owner.Nobody {
 		o = c.caller()
 	}
-	a.blocked.init(a.ctx, c, a.lock, nil, q, o)
-	_ = waiting.enter(&a.blocked) // it closes no cycle within the process
+	a.lock.beginWait(a.ctx, &a.blocked, c, q, o)
+	_ = waiting.Enter(&a.blocked) // it closes no cycle within the process
 }
 
 // how is how the call got the lock, if it did.
@@ -359,7 +360,7 @@ func (o overdue) Unwrap() error { return o.error }
 // end takes the call out of where others see it. If it gives up, nothing of it stays in Redis.
 func (a *acquisition) end() {
 	if a.call {
-		waiting.leave(&a.blocked)
+		a.lock.endWait(&a.blocked)
 	}
 	if !a.won {
 		a.leave()

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/lockregistry/lockregistry/internal/deadlock"
 )
 
 // A cycle over several processes is found from what their registries write about themselves, see record: which of their calls
@@ -24,17 +26,17 @@ type farWait struct {
 	waitsRecord
 
 	label Label
-	call  *blockedCall // of this registry
+	call  *deadlock.Call // of this registry
 }
 
 // lastingWaits are the calls of this registry that have waited for a second, and whose owners hold something: the oldest ones
 // first.
 func (r *Registry) lastingWaits() (all []*farWait) {
 	now := r.clock.Now()
-	lasting := map[*blockedCall]*farWait{}
-	for b := range waiting.all() {
-		if b.lock.reg == r && b.since.Until(now) >= lookEach {
-			lasting[b] = nil
+	lasting := map[*deadlock.Call]*farWait{}
+	for call := range waiting.All() {
+		if lockOf(call.Lock).reg == r && call.Since.Until(now) >= lookEach {
+			lasting[call] = nil
 		}
 	}
 	if len(lasting) == 0 {
@@ -45,16 +47,16 @@ func (r *Registry) lastingWaits() (all []*farWait) {
 			continue
 		}
 		for _, o := range l.half().owned() {
-			calls, _ := waiting.keepers(l, o)
-			for _, b := range calls {
-				w, lasts := lasting[b]
+			calls, _ := waiting.Blockers(waited{l}, o)
+			for _, call := range calls {
+				w, lasts := lasting[call]
 				if !lasts {
 					continue
 				}
 				if w == nil {
-					d := b.describe()
-					w = &farWait{waitsRecord{d.Path, d.Kind, d.Owner, d.Since.UnixMicro(), nil}, d.Label, b}
-					lasting[b], all = w, append(all, w)
+					d := describeWait(call)
+					w = &farWait{waitsRecord{d.Path, d.Kind, d.Owner, d.Since.UnixMicro(), nil}, d.Label, call}
+					lasting[call], all = w, append(all, w)
 				}
 				if path := l.path(); len(w.Holds) < mostHolds && !slices.Contains(w.Holds, path) {
 					w.Holds = append(w.Holds, path)
@@ -258,7 +260,7 @@ func (w *recording) chase(ctx context.Context) {
 		var later [][]*farWait
 		later, err = r.untoldCycles(ctx)
 		for _, cycle := range both(found, later) {
-			if markTold(cycle) {
+			if waiting.Tell(ownCalls(cycle)) {
 				r.tellDeadlock(deadlockOf(cycle))
 			}
 		}
@@ -270,7 +272,7 @@ func (w *recording) chase(ctx context.Context) {
 
 // rest waits until it is time for a second look. It is false when there is to be none.
 func (r *Registry) rest(ctx context.Context) bool {
-	pause := time.NewTimer(secondLook)
+	pause := time.NewTimer(deadlock.SecondLook)
 	defer pause.Stop()
 	select {
 	case <-pause.C:
@@ -289,7 +291,7 @@ func (r *Registry) untoldCycles(ctx context.Context) (cycles [][]*farWait, err e
 	}
 	c := r.newChase(own)
 	err = c.follow(ctx, own)
-	return slices.DeleteFunc(c.cycles(own), func(cycle []*farWait) bool { return !untold(cycle) }), err
+	return slices.DeleteFunc(c.cycles(own), func(cycle []*farWait) bool { return !waiting.Untold(ownCalls(cycle)) }), err
 }
 
 // Deadlocks tells of cycles of calls that wait for each other, in all processes that have registries with this prefix. It
@@ -345,21 +347,12 @@ func (r *Registry) allCycles(ctx context.Context) ([][]*farWait, error) {
 	return c.cycles(all), err
 }
 
-// untold tells whether a cycle has a call of this registry that is in no cycle which was reported.
-func untold(cycle []*farWait) bool {
-	waiting.closing.Lock()
-	defer waiting.closing.Unlock()
-	return slices.ContainsFunc(cycle, func(w *farWait) bool { return w.call != nil && !w.call.told })
-}
-
-// markTold notes that a cycle is reported. It is false when it was before.
-func markTold(cycle []*farWait) (first bool) {
-	waiting.closing.Lock()
-	defer waiting.closing.Unlock()
+// ownCalls are the calls of this registry in a cycle.
+func ownCalls(cycle []*farWait) (calls []*deadlock.Call) {
 	for _, w := range cycle {
-		if w.call != nil && !w.call.told {
-			w.call.told, first = true, true
+		if w.call != nil {
+			calls = append(calls, w.call)
 		}
 	}
-	return first
+	return calls
 }

@@ -1,12 +1,16 @@
 package lockregistry
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/lockregistry/lockregistry/internal/deadlock"
+	"github.com/lockregistry/lockregistry/internal/owner"
 )
 
 // Deadlock is a cycle of calls that wait for each other: each for a path that the next one holds, the last one for one of the
@@ -71,23 +75,90 @@ func (d deadlocked) Error() string { return "deadlock: " + d.cycle.String() }
 
 func (d deadlocked) Is(target error) bool { return target == ErrDeadlock }
 
-// report tells, in the background, of a cycle that was found for a call of this registry, the first one. It does so once: calls
-// that are put into the graph at the same time may all find the cycle. The caller holds waitGraph.closing.
-func (r *Registry) report(cycle []step) Deadlock {
+// waiting is the graph of the calls of this process that wait, of all its registries.
+var waiting deadlock.Graph
+
+// waited is a lock as the graph knows it.
+type waited struct{ lock *Lock }
+
+func (w waited) Obstacles(c *deadlock.Call) deadlock.Obstacles {
+	l, place := w.lock, c.Place.(*waiter)
+	if l.pair == nil {
+		return l.local.obstacles(place, w)
+	}
+	return l.pair.local.obstacles(place, waited{&l.pair.reader}, waited{&l.pair.writer})
+}
+
+func (w waited) Stands() bool {
+	h := w.lock.hold.Load()
+	return h != nil && h.stands()
+}
+
+func (w waited) Taker(o owner.ID) owner.ID { return w.lock.taker(o) }
+func (w waited) Delegated(o owner.ID) bool { return w.lock.lent(o) }
+func (w waited) Closed() bool              { return w.lock.reg.isClosed() }
+func (w waited) Tolerant() bool            { return w.lock.reg.tolerant }
+
+// Report tells of a cycle in the background, unless that was done.
+func (w waited) Report(cycle []deadlock.Step, first bool) error {
 	d := Deadlock{Waits: make([]DeadlockWait, len(cycle))}
-	first := false
 	for i, s := range cycle {
-		first = first || !s.call.told
-		s.call.told = true
-		d.Waits[i] = s.call.describe()
-		if s.held != nil {
-			d.Waits[i].Holds = []string{s.held.path()}
+		d.Waits[i] = describeWait(s.Call)
+		if s.Held != nil {
+			d.Waits[i].Holds = []string{lockOf(s.Held).path()}
 		}
 	}
 	if first {
-		r.tellDeadlock(d)
+		w.lock.reg.tellDeadlock(d)
 	}
-	return d
+	return deadlocked{d}
+}
+
+// lockOf is the lock that the graph knows.
+func lockOf(l deadlock.Lock) *Lock { return l.(waited).lock }
+
+// Owners are those of the holds that last, for the graph.
+func (c *carried) Owners() (owners []owner.ID) {
+	for ; c != nil; c = c.outer {
+		if t := c.tenure; t != nil && t.lasts() {
+			owners = append(owners, t.owner)
+		}
+	}
+	return owners
+}
+
+// Within tells the graph whether one of the holds is an owner's on a lock, and lasts.
+func (c *carried) Within(l deadlock.Lock, o owner.ID) bool {
+	for ; c != nil; c = c.outer {
+		if t := c.tenure; t != nil && t.owner == o && t.lock == lockOf(l) && t.lasts() {
+			return true
+		}
+	}
+	return false
+}
+
+// beginWait sets what the graph is to know of a call for l that is about to wait.
+func (l *Lock) beginWait(ctx context.Context, call *deadlock.Call, c *carried, q *request, o owner.ID) {
+	_, timed := ctx.Deadline()
+	call.Lock, call.Owner, call.Goroutine = waited{l}, o, o
+	if c != nil {
+		call.Holds = c
+	}
+	call.Done, call.Ends = ctx.Done(), timed || q.wait > 0
+	if !o.IsGoroutine() {
+		call.Goroutine = owner.Calling()
+	}
+	if q.blocked == 0 {
+		q.blocked = l.reg.clock.Now()
+	}
+	call.Since = q.blocked
+}
+
+// endWait takes a call for l out of the graph.
+func (l *Lock) endWait(call *deadlock.Call) {
+	if waiting.Leave(call) {
+		l.reg.recording.rewrite()
+	}
 }
 
 func (r *Registry) tellDeadlock(d Deadlock) {
@@ -101,12 +172,12 @@ func (r *Registry) tellDeadlock(d Deadlock) {
 	})
 }
 
-func (b *blockedCall) describe() DeadlockWait {
-	who := fmt.Sprintf("goroutine %d", uint64(b.goroutine))
-	if b.owner.Shared() {
-		who += fmt.Sprintf(" as owner %d", b.owner.Number())
+func describeWait(c *deadlock.Call) DeadlockWait {
+	who := fmt.Sprintf("goroutine %d", uint64(c.Goroutine))
+	if c.Owner.Shared() {
+		who += fmt.Sprintf(" as owner %d", c.Owner.Number())
 	}
-	s := b.lock.subject()
-	r := b.lock.reg
-	return DeadlockWait{Path: s.Path, Kind: s.Kind, Owner: who, Label: r.inspection.label, Since: r.clock.Time(b.since)}
+	l := lockOf(c.Lock)
+	s, r := l.subject(), l.reg
+	return DeadlockWait{Path: s.Path, Kind: s.Kind, Owner: who, Label: r.inspection.label, Since: r.clock.Time(c.Since)}
 }

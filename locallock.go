@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/lockregistry/lockregistry/internal/deadlock"
 	"github.com/lockregistry/lockregistry/internal/owner"
 )
 
@@ -85,9 +86,9 @@ type waiter struct {
 	tries       bool          // in a localReadWrite: it waits for no more than an answer that is under way
 	turn        chan entry    // has room for one
 	queued      bool
-	call        blockedCall // whose waiter it is
-	prev, next  *waiter     // in the queue
-	left, right *waiter     // in the ring of its twins
+	call        deadlock.Call // whose waiter it is
+	prev, next  *waiter       // in the queue
+	left, right *waiter       // in the ring of its twins
 }
 
 // twin is what waiters have in common that are let in together once their owner is in.
@@ -134,6 +135,17 @@ func (l *localLock) wait(ctx context.Context, w *waiter, timeout <-chan time.Tim
 	// Unless refused, the owner holds the lock through w. Giving that up may end the hold, which is more than the local
 	// half can do: the caller got the lock at the very moment at which its time was over.
 	return how
+}
+
+// obstacles are what is in the way of a waiter of l, the local half of a lock; none when its turn has come.
+func (l *localLock) obstacles(w *waiter, of deadlock.Lock) (all deadlock.Obstacles) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	// An owner that has yet to get the hold in Redis waits for nobody here.
+	if w.queued && l.holds > 0 {
+		all.Add(deadlock.Obstacle{Owner: l.owner, Held: of})
+	}
+	return all
 }
 
 // await waits until w has its turn, or is turned away. Otherwise w is to give up.

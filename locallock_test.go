@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockregistry/lockregistry/internal/deadlock"
 	"github.com/lockregistry/lockregistry/internal/owner"
 )
 
@@ -634,15 +635,16 @@ func TestWaitersThatAreDone(t *testing.T) {
 			l := held(t, anna)
 			var pool waiterPool
 			_, w := l.enter(bert, time.Second, true, &pool)
-			w.call.lock = &Lock{}
-			var g waitGraph
-			g.link(&waitLink{call: &w.call, key: bert})
+			w.call.Lock, w.call.Goroutine = waited{&Lock{}}, bert
+			var g deadlock.Graph
+			require.NoError(t, g.Enter(&w.call))
 			if known {
-				require.Equal(t, []*blockedCall{&w.call}, g.with(bert))
+				require.Equal(t, []*deadlock.Call{&w.call}, slices.Collect(g.All()))
 			}
+			g.Leave(&w.call)
 			require.Equal(t, refused, l.wait(cancelled(), w, nil))
 			pool.put(w)
-			require.Equal(t, known, w.call.lock != nil)
+			require.Equal(t, known, w.call.Lock != nil)
 			next := pool.get()
 			if next == w {
 				again++
@@ -705,17 +707,20 @@ func TestLocalLockHammer(t *testing.T) {
 				var timeout <-chan time.Time
 				how, w := l.enter(o, time.Duration(dice.IntN(3)), dice.IntN(8) > 0, &pool)
 				if w != nil {
+					known := false
 					switch dice.IntN(4) {
 					case 0:
 						go cancel()
 					case 1:
 						timeout = time.After(time.Duration(dice.IntN(50)) * time.Microsecond)
 					case 2:
-						w.call.known.Store(true)
+						known = true // as by Close, which has found it in the graph
 						go l.turnAway(w)
 					}
 					how = l.wait(ctx, w, timeout)
-					pool.put(w)
+					if !known {
+						pool.put(w)
+					}
 				}
 				cancel()
 				switch how {

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/lockregistry/lockregistry/internal/deadlock"
 	"github.com/lockregistry/lockregistry/internal/owner"
 )
 
@@ -372,6 +373,40 @@ func (l *localReadWrite) turnAway(w *waiter) {
 	defer l.mu.Unlock()
 	l.queue.turnAway(w)
 	l.admit() // the next one may have waited for w only
+}
+
+// mostReaders is how many of the readers that share a lock are looked at, so that a call does not take long to wait.
+const mostReaders = 1000
+
+// obstacles of a writer are all owners of reader and writer, the locks of the two sides; those of a reader are the writer, or
+// the one at the head of the queue, which waits for all owners in turn. A waiter never waits for its own owner.
+func (l *localReadWrite) obstacles(w *waiter, reader, writer deadlock.Lock) (all deadlock.Obstacles) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !w.queued {
+		return all
+	}
+	for o := range l.write.owners {
+		if o != w.owner {
+			all.Add(deadlock.Obstacle{Owner: o, Held: writer})
+		}
+	}
+	if !w.writes {
+		// Who writes already waits for nobody here, but for the removal of its last hold on reading.
+		if first := l.queue.first; first.writes && !l.write.heldBy(w.owner) {
+			all.Add(deadlock.Obstacle{Owner: first.owner, Ahead: &first.call})
+		}
+		return all
+	}
+	for o := range l.read.owners { // in no order
+		if all.Len() == mostReaders {
+			break
+		}
+		if o != w.owner {
+			all.Add(deadlock.Obstacle{Owner: o, Held: reader})
+		}
+	}
+	return all
 }
 
 // contended tells whether somebody waits.

@@ -53,8 +53,7 @@ func parseRecord(registry, text string) (r record, l Label) {
 // waits are those of this registry's calls that its record tells of. When one ends the record is written anew.
 func (r *Registry) waits() (all []waitsRecord) {
 	for _, w := range r.lastingWaits() {
-		w.call.recorded.Store(true)
-		if waiting.has(w.call) { // else it has ended, perhaps without having seen that
+		if waiting.Record(w.call) {
 			all = append(all, w.waitsRecord)
 		}
 	}

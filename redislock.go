@@ -388,7 +388,7 @@ func (l *Lock) enter(ctx context.Context, q *request) (in entrance, err error) {
 		}
 		if w != nil {
 			since := reg.observed()
-			w.call.init(ctx, c, now, w, q, o)
+			now.beginWait(ctx, &w.call, c, q, o)
 			how, err = now.queue(ctx, w, deadline)
 			if now.pair == nil {
 				reg.waiters.put(w)
@@ -504,12 +504,12 @@ func (l *Lock) queue(ctx context.Context, w *waiter, deadline clock.Instant) (en
 		defer timer.Stop()
 		timeout = timer.C
 	}
-	deadlock := waiting.enter(&w.call)
-	if deadlock != nil || l.reg.isClosed() { // Close turns away those that it finds in the graph
+	refusal := waiting.Enter(&w.call)       // it closes a cycle
+	if refusal != nil || l.reg.isClosed() { // Close turns away those that it finds in the graph
 		timeout = passed
 	}
 	how := l.half().wait(ctx, w, timeout)
-	waiting.leave(&w.call)
+	l.endWait(&w.call)
 	if how == entered && l.reg.isClosed() { // before Close came to it: who gave up has let it in
 		l.half().free()
 		how = refused
@@ -520,7 +520,7 @@ func (l *Lock) queue(ctx context.Context, w *waiter, deadline clock.Instant) (en
 	if err := l.stopped(ctx); err != nil {
 		return refused, err
 	}
-	return refused, deadlock
+	return refused, refusal
 }
 
 // stopped is why a call must stop waiting: its context or the registry ended. It is nil when neither did.

@@ -290,9 +290,9 @@ func (r *Registry) Layout() Layout { return r.layout }
 func (r *Registry) Close() error {
 	r.closing.Do(func() {
 		close(r.closed)
-		for b := range waiting.all() {
-			if b.lock.reg == r && b.place != nil {
-				b.lock.half().turnAway(b.place)
+		for call := range waiting.All() {
+			if l := lockOf(call.Lock); l.reg == r && call.Place != nil {
+				l.half().turnAway(call.Place.(*waiter))
 			}
 		}
 		r.waker.close()

@@ -32,7 +32,7 @@ func (p *waiterPool) get() *waiter {
 // put is for a waiter of a plain lock that is neither in the queue nor in the graph of those that wait, and whose turn, if
 // it came, was taken. Nobody else knows it then, unless somebody has found it in the graph.
 func (p *waiterPool) put(w *waiter) {
-	if w.call.known.Load() {
+	if w.call.Known() {
 		return
 	}
 	*w = waiter{turn: w.turn}
@@ -43,6 +43,7 @@ func (p *waiterPool) put(w *waiter) {
 func (q *waiterQueue) push(who twin, lease time.Duration, findable bool, pool *waiterPool) *waiter {
 	w := pool.get()
 	w.twin, w.lease, w.prev, w.queued = who, lease, q.last, true
+	w.call.Place = w
 	if q.last == nil {
 		q.first = w
 	} else {
