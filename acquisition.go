@@ -65,7 +65,7 @@ type attempt struct {
 	sent  bool            // a try has begun
 	asked bool            // and one has ended
 	cut   bool            // the last one has not, because ctx ended
-	again bool            // the last one was told late that the lock is taken
+	again bool            // the last one was told late that the lock is taken, and asked again
 	won   bool            // the hold is granted
 	as    owner.ID        // for whom; set only where several are obtained at once
 	began clock.Instant   // when the last one was sent
@@ -402,10 +402,16 @@ func (a *attempt) try(w protocol.Queueing, quick bool, deadline clock.Instant) e
 	return err
 }
 
-// askAgain is for when a server said late that the lock is taken: it may be the master no more.
+// askAgain is for when a server said late that the lock is taken: it may be the master no more. A ticket is looked after then, and not
+// asked for once more: it may have been served in between, and one of the same number would make what the message says of that
+// grant, which may be over by now, count from today.
 //
 //go:noinline
 func (a *attempt) askAgain(p *patience, w protocol.Queueing, quick bool, deadline clock.Instant) (err error) {
+	defer func() { a.again = true }()
+	if w.Mode == protocol.ModeEnqueue {
+		w = protocol.Queueing{Mode: protocol.ModeCheck, Zeros: w.Zeros}
+	}
 	for p.since = a.began; a.again; {
 		if err = a.tooFar(p); err != nil {
 			return err

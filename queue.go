@@ -406,7 +406,7 @@ func (a *acquisition) ask(what protocol.Mode) error {
 	}
 	a.noteWait()
 	err := a.try(w, false, a.deadline)
-	if a.won && w.Fast { // nobody waited
+	if a.won && w.Fast && !a.again { // nobody waited
 		a.hold.inLine = a.began
 	}
 	if err == nil && a.at.State == protocol.StateFailing {
@@ -419,7 +419,7 @@ func (a *acquisition) ask(what protocol.Mode) error {
 	if queued {
 		if what == protocol.ModeEnqueue {
 			a.asked = a.began
-			if w.Place != "" { // which says nothing about the server's clock
+			if w.Place != "" || a.again { // which says nothing about the server's clock
 				a.asked = 0
 			}
 		}
