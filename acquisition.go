@@ -161,16 +161,6 @@ func (l *Lock) pursue(first attempt, q *request, patient bool, deadline clock.In
 	return a.patrol()
 }
 
-// blocks puts the call into the graph of those that wait: it waits for another process.
-func (a *acquisition) blocks(q *request) {
-	c, o := carriedBy(a.ctx), q.as
-	if o == owner.Nobody {
-		o = c.caller()
-	}
-	a.lock.beginWait(a.ctx, &a.blocked, c, q, o)
-	_ = waiting.Enter(&a.blocked) // it closes no cycle within the process
-}
-
 // how is how the call got the lock, if it did.
 func (a *acquisition) how() How {
 	switch {

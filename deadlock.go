@@ -154,6 +154,16 @@ func (l *Lock) beginWait(ctx context.Context, call *deadlock.Call, c *carried, q
 	call.Since = q.blocked
 }
 
+// blocks puts the call into the graph of those that wait: it waits for another process.
+func (a *acquisition) blocks(q *request) {
+	c, o := carriedBy(a.ctx), q.as
+	if o == owner.Nobody {
+		o = c.caller()
+	}
+	a.lock.beginWait(a.ctx, &a.blocked, c, q, o)
+	_ = waiting.Enter(&a.blocked) // it closes no cycle within the process
+}
+
 // endWait takes a call for l out of the graph.
 func (l *Lock) endWait(call *deadlock.Call) {
 	if waiting.Leave(call) {

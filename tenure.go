@@ -195,6 +195,3 @@ func (l *localReadWrite) nest(s *side, o owner.ID) bool {
 	s.add(o)
 	return true
 }
-
-func (r *readSide) nest(o owner.ID) bool  { return r.both().nest(&r.read, o) }
-func (w *writeSide) nest(o owner.ID) bool { return w.both().nest(&w.write, o) }
