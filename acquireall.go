@@ -162,7 +162,7 @@ func (b *bundle) obtain(ctx context.Context) ([]*Hold, error) {
 		case b.patient && errors.As(err, &late):
 			b.failure = late.error
 		case b.patient && (err == errBusy || errors.Is(err, ErrLockLost)): //nolint:errorlint // never wrapped
-		case b.patient && errors.Is(err, errLate), b.request.wait > 0 && ctx.Err() == nil && errors.Is(err, ErrUnavailable):
+		case b.patient && errors.Is(err, fault.Late), b.request.wait > 0 && ctx.Err() == nil && errors.Is(err, ErrUnavailable):
 			b.failure = err
 		default:
 			err = l.gaveUp("acquire", err, b.request.wait, false)
@@ -404,7 +404,7 @@ func (s *slotful) try(b *bundle) {
 	tokens, taken, err := readTokens(reply.RedisResult, len(bids))
 	for p.since = reply.sent; reply.late && err == nil && taken > 0; { // a server may have said so that is the master no more
 		if left := b.reg.timeLeft(&p); left <= 0 || first.ctx.Err() != nil {
-			taken, err = 0, errLate
+			taken, err = 0, fault.Late
 			break
 		}
 		reply = b.reg.transport.do(&p, &c)
@@ -425,9 +425,9 @@ func (s *slotful) try(b *bundle) {
 			if a.hold.grant(reply.sent, reply.came) {
 				a.win(reply.sent)
 			} else {
-				a.hold.late, s.err = true, classified(errLate)
+				a.hold.late, s.err = true, fault.Classify(fault.Late)
 			}
-		case granted || taken == 0 && unknown(err): // mutant: paths forgotten
+		case granted || taken == 0 && fault.OutcomeUnknown(err): // mutant: paths forgotten
 			a.hold.late = true
 		}
 	}
@@ -436,11 +436,11 @@ func (s *slotful) try(b *bundle) {
 	}
 	switch {
 	case reply.cut:
-		s.err = explain(ended(first.ctx), outage{errNoAnswer})
+		s.err = explain(fault.Ended(first.ctx), fault.AsUnavailable(fault.NoAnswer))
 	case granted && reply.short != nil && first.ctx.Err() != nil:
-		s.err = explain(ended(first.ctx), classified(err))
+		s.err = explain(fault.Ended(first.ctx), fault.Classify(err))
 	case err != nil:
-		s.at, s.err = max(0, min(taken, len(s.locks))-1), classified(err)
+		s.at, s.err = max(0, min(taken, len(s.locks))-1), fault.Classify(err)
 	case !granted:
 		s.at, s.err = min(taken, len(s.locks))-1, errBusy
 	}
@@ -461,11 +461,11 @@ func (s *slotful) confirm(b *bundle, tokens []uint64, doubtful bool) {
 	all.Wait()
 	for i, err := range errs {
 		if err != nil && s.err == nil {
-			s.at, s.err = i, classified(err)
+			s.at, s.err = i, fault.Classify(err)
 		}
 	}
 	if ctx := s.tries[0].ctx; s.err != nil && ctx.Err() != nil {
-		s.err = explain(ended(ctx), s.err)
+		s.err = explain(fault.Ended(ctx), s.err)
 	}
 }
 

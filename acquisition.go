@@ -277,7 +277,7 @@ func (a *attempt) plainly(patient, polls bool) protocol.Mode {
 }
 
 // passing tells whether a call that waits tries again after err.
-func (a *attempt) passing(err error) bool { return !a.cut && transient(err) } // mutant: failure ends the wait
+func (a *attempt) passing(err error) bool { return !a.cut && fault.Transient(err) } // mutant: failure ends the wait
 
 // recover waits until it is time for another try after one that failed.
 func (a *acquisition) recover() error {
@@ -296,7 +296,7 @@ func (a *acquisition) recover() error {
 		return err
 	}
 	pause := min(clock.Backoff(a.failed, a.hold.lease.Length), now.Until(a.deadline))
-	if errors.Is(a.failure, errNotSent) { // nobody is bothered by the next try
+	if errors.Is(a.failure, fault.NotSent) { // nobody is bothered by the next try
 		pause = min(pause, notSentPause)
 	}
 	_, err := a.pause(pause, nil, a.box.came)
@@ -325,7 +325,7 @@ func (a *acquisition) over() error {
 func (a *attempt) explained(why error) error {
 	failure := a.failure
 	if a.sent && !a.asked {
-		failure = outage{errNoAnswer}
+		failure = fault.AsUnavailable(fault.NoAnswer)
 	}
 	return explain(why, failure)
 }
@@ -376,7 +376,7 @@ func (a *acquisition) arm() sight {
 func (a *attempt) try(w protocol.Queueing, quick bool, deadline clock.Instant) error {
 	if a.ctx.Err() != nil {
 		a.cut = true
-		return a.explained(ended(a.ctx))
+		return a.explained(fault.Ended(a.ctx))
 	}
 	p := a.patience(deadline)
 	if err := a.tooFar(&p); err != nil {
@@ -440,7 +440,7 @@ func (a *attempt) outwait(left time.Duration, t trip) error {
 	if err := a.lock.reg.outwait(a.ctx, left); err != nil {
 		return err
 	}
-	failure := outage{tooLittleTimeError{t}}
+	failure := fault.AsUnavailable(tooLittleTimeError{t})
 	if !a.asked { // else something is known of the lock
 		a.failure = failure
 	}
@@ -448,7 +448,7 @@ func (a *attempt) outwait(left time.Duration, t trip) error {
 		return failure
 	}
 	a.cut = true
-	return explain(ended(a.ctx), a.failure)
+	return explain(fault.Ended(a.ctx), a.failure)
 }
 
 // timeLeft is how much of its time a call has left that is about to send a command.
@@ -505,22 +505,22 @@ func (a *attempt) judge(c *protocol.Call, reply *answer, deadline clock.Instant)
 		}
 		a.at.Granted = false
 	case a.at.State != "": // a server may have said so that is the master no more
-		err, a.again = errLate, true
+		err, a.again = fault.Late, true
 	}
 	if a.at.Granted && h.grant(a.began, came) {
 		a.win(a.began)
 		return nil
 	}
 	if a.at.Granted {
-		a.at.Granted, err = false, errLate
+		a.at.Granted, err = false, fault.Late
 	}
-	h.late = h.late || unknown(err)
+	h.late = h.late || fault.OutcomeUnknown(err)
 	if a.cut = reply.cut; a.cut {
-		return a.explained(ended(a.ctx))
+		return a.explained(fault.Ended(a.ctx))
 	}
-	a.asked, a.failure = true, classified(err)
+	a.asked, a.failure = true, fault.Classify(err)
 	if a.cut = err != nil && (reply.short != nil || reply.late) && a.ctx.Err() != nil; a.cut {
-		return a.explained(ended(a.ctx))
+		return a.explained(fault.Ended(a.ctx))
 	}
 	return a.failure
 }
@@ -563,7 +563,7 @@ func (a *attempt) confirmGrant(deadline clock.Instant, doubtful bool) error {
 	}
 	h.late = true // whatever the answer: the key may be there
 	if granted {
-		return errLate
+		return fault.Late
 	}
 	return err
 }
@@ -589,7 +589,7 @@ func (a *attempt) confirm(deadline clock.Instant, doubtful bool) (sent clock.Ins
 		case err == nil && reply.late && !reply.doubtful && n > 0 && reply.came < end && a.ctx.Err() == nil:
 			// The way is long, or this process stood still, but the server is not suspect: it is asked once more.
 		case err == nil && (reply.late || n <= 0), err == nil && doubtful && !reply.anew:
-			return reply.sent, false, errLate // the deposed master may be the one that answers again
+			return reply.sent, false, fault.Late // the deposed master may be the one that answers again
 		default:
 			return reply.sent, err == nil, err
 		}
@@ -656,7 +656,7 @@ func (a *acquisition) pause(d time.Duration, wake, mail <-chan struct{}) (why re
 	case <-mail:
 		return byMail, nil
 	case <-a.ctx.Done():
-		return byTime, a.explained(ended(a.ctx))
+		return byTime, a.explained(fault.Ended(a.ctx))
 	case <-a.lock.reg.closed:
 		return byTime, ErrClosed
 	}
@@ -694,7 +694,7 @@ func (l *Lock) trouble() error {
 		return *failure
 	}
 	if t.since != 0 && t.since.Until(l.reg.clock.Now()) >= l.reg.transport.lane(l.key).trip().plus(tooSoon) {
-		return outage{errNoAnswer}
+		return fault.AsUnavailable(fault.NoAnswer)
 	}
 	return nil
 }

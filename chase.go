@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/lockregistry/lockregistry/internal/deadlock"
+	"github.com/lockregistry/lockregistry/internal/fault"
 )
 
 // A cycle over several processes is found from what their registries write about themselves, see record: which of their calls
@@ -265,7 +266,7 @@ func (w *recording) chase(ctx context.Context) {
 			}
 		}
 	}
-	if err != nil && !transient(err) { // there is no permission
+	if err != nil && !fault.Transient(err) { // there is no permission
 		w.chases = r.clock.Now().Add(recordDenied)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
@@ -97,7 +98,7 @@ func (l *lane) scatter() {
 	defer b.mu.Unlock()
 	b.over = true
 	for _, end := range b.waiting {
-		end.parcel.answers <- rueidis.NewErrorResult(errNotSent)
+		end.parcel.answers <- rueidis.NewErrorResult(fault.NotSent)
 	}
 	b.waiting = nil
 }
@@ -108,7 +109,7 @@ func (l *lane) doTogether(b *coalescer, p *patience, c *protocol.Call, end *limi
 	end.pack(c)
 	end.begin(p, a.sent, nil)
 	a.RedisResult = c.Repair(end, t.client, b.do(end))
-	if errors.Is(a.Error(), errNotSent) { // the lane has become wary
+	if errors.Is(a.Error(), fault.NotSent) { // the lane has become wary
 		rest := *p
 		rest.since, rest.limit = 0, end.left(t.clock.Now())
 		end.stop()
@@ -130,12 +131,13 @@ func (l *limit) pack(c *protocol.Call) {
 	l.parcel.command = c.Command(l.watch.transport.client.B(), false).ToPipe()
 }
 
-// do has the command of a limit sent, and waits until it is answered or the limit ends. With errNotSent it is to go another way.
+// do has the command of a limit sent, and waits until it is answered or the limit ends. With fault.NotSent it is to go
+// another way.
 func (b *coalescer) do(end *limit) rueidis.RedisResult {
 	b.mu.Lock()
 	if b.over {
 		b.mu.Unlock()
-		return rueidis.NewErrorResult(errNotSent)
+		return rueidis.NewErrorResult(fault.NotSent)
 	}
 	b.waiting = append(b.waiting, end)
 	b.flying++

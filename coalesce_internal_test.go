@@ -13,6 +13,7 @@ import (
 	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
@@ -201,7 +202,7 @@ func TestNobodyWaitsForTheCommand(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
 		_, err := ask(ctx, 0, time.Second)
-		require.ErrorIs(t, err, errNoAnswer)
+		require.ErrorIs(t, err, fault.NoAnswer)
 		b.send()
 		require.Empty(t, c.kept)
 	})
@@ -237,14 +238,14 @@ func TestCommandsThatNobodyHasTaken(t *testing.T) {
 				l.scatter()
 				err := <-done
 				if silent {
-					require.ErrorIs(t, err, errNoAnswer)
+					require.ErrorIs(t, err, fault.NoAnswer)
 					require.Equal(t, 550*ms, time.Since(begun))
 				} else {
 					require.NoError(t, err)
 				}
 				require.Empty(t, c.kept)
 				end := l.place()
-				require.ErrorIs(t, b.do(end).Error(), errNotSent)
+				require.ErrorIs(t, b.do(end).Error(), fault.NotSent)
 				end.free()
 				<-time.After(time.Minute)
 			})

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
@@ -143,7 +144,7 @@ func (l *Lock) queues() bool {
 func (l *Lock) noQueue(why string) {
 	r := l.reg
 	now := r.clock.Now()
-	if passes(why, true) {
+	if fault.Passes(why, true) {
 		next := clock.Instant(r.postponed.Load())
 		if now >= next && r.postponed.CompareAndSwap(int64(next), int64(now.Add(queuelessFor))) {
 			r.dispatch.Log(slog.LevelWarn, "the server refuses the queue of a lock for now: who waits looks again",

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/fault"
 )
 
 func TestWhatACallNeededToWaitIsKeptAsNew(t *testing.T) {
@@ -27,8 +28,8 @@ func TestWhatACallNeededToWaitIsKeptAsNew(t *testing.T) {
 func TestNoTroubleTakesNoMemory(t *testing.T) {
 	var trouble trouble
 	require.Zero(t, testing.AllocsPerRun(100, func() { trouble.note(nil) }))
-	trouble.note(errNoAnswer)
-	require.ErrorIs(t, *trouble.failure.Load(), errNoAnswer)
+	trouble.note(fault.NoAnswer)
+	require.ErrorIs(t, *trouble.failure.Load(), fault.NoAnswer)
 	trouble.note(nil)
 	require.Nil(t, trouble.failure.Load())
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 
+	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
@@ -53,7 +54,7 @@ func (r *Registry) force(ctx context.Context, path, holder string) error {
 // come meanwhile, whose holds go on.
 func (r *Registry) remove(ctx context.Context, l *Lock, holder string) error {
 	if ctx.Err() != nil {
-		return ended(ctx)
+		return fault.Ended(ctx)
 	}
 	before := r.holders(l)
 	removal := protocol.Call{
@@ -70,7 +71,7 @@ func (r *Registry) remove(ctx context.Context, l *Lock, holder string) error {
 		more, err = reply.AsStrSlice()
 		gone = append(gone, more...)
 	}
-	if unknown(err) { // it may be gone, or may go yet
+	if fault.OutcomeUnknown(err) { // it may be gone, or may go yet
 		for name, h := range before {
 			if holder == "" || holder == name {
 				h.rob()
@@ -79,9 +80,9 @@ func (r *Registry) remove(ctx context.Context, l *Lock, holder string) error {
 	}
 	switch {
 	case reply.cut:
-		return explain(ended(ctx), outage{errNoAnswer})
+		return explain(fault.Ended(ctx), fault.AsUnavailable(fault.NoAnswer))
 	case err != nil:
-		return classified(err)
+		return fault.Classify(err)
 	case len(gone) == 0 && holder != "":
 		return ErrNotOwner
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/topology"
 )
 
@@ -163,7 +164,7 @@ func (g *guide) ask(asking chan struct{}) {
 			reply, err := node.Do(g.ctx, node.B().ClusterSlots().Build()).ToArray()
 			g.mu.Lock()
 			delete(g.pending, address)
-			g.failed[address] = !answered(err)
+			g.failed[address] = !fault.Answered(err)
 			g.mu.Unlock()
 			answers <- answer{topology.Parse(reply, address)}
 		}()

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/owner"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 )
@@ -754,7 +755,7 @@ func (q question) term() time.Duration {
 func (q question) wanted() bool { return q.hold.goesOn() }
 
 func (q question) done(a answer, n int64, err error) {
-	h, refused := q.hold, err != nil && !transient(err) // an error of a client's hook may be of any type: not under the mutex
+	h, refused := q.hold, err != nil && !fault.Transient(err) // an error of a client's hook may be of any type: not under the mutex
 	h.mu.Lock()
 	switch {
 	case h.state != live:
@@ -829,7 +830,7 @@ func (h *hold) renew(ctx context.Context, l *protocol.Lease) error {
 		if err := h.tooFar(&p); err != nil {
 			return err
 		}
-		if err := h.renewOnce(&p, l); !errors.Is(err, errLate) || reg.timeLeft(&p) <= 0 || ctx.Err() != nil {
+		if err := h.renewOnce(&p, l); !errors.Is(err, fault.Late) || reg.timeLeft(&p) <= 0 || ctx.Err() != nil {
 			return err
 		}
 	}
@@ -847,13 +848,13 @@ func (h *hold) tooFar(p *patience) error {
 		return err
 	}
 	if !h.valid() {
-		return withEnd(p.ctx, h.lostError())
+		return fault.WithEnd(p.ctx, h.lostError())
 	}
-	failure := outage{tooLittleTimeError{trip}}
+	failure := fault.AsUnavailable(tooLittleTimeError{trip})
 	if p.ctx.Err() == nil {
 		return failure
 	}
-	return explain(ended(p.ctx), failure)
+	return explain(fault.Ended(p.ctx), failure)
 }
 
 func (h *hold) renewOnce(p *patience, l *protocol.Lease) error {
@@ -862,11 +863,11 @@ func (h *hold) renewOnce(p *patience, l *protocol.Lease) error {
 	h.mu.Lock()
 	if !h.fresh() {
 		h.unlockLose(leaseOver)
-		return withEnd(ctx, h.lostError())
+		return fault.WithEnd(ctx, h.lostError())
 	}
 	if stopped {
 		h.mu.Unlock()
-		return ended(ctx)
+		return fault.Ended(ctx)
 	}
 	chosen := l != nil
 	if !chosen || l.Length < h.lease.Length && h.lock.several() {
@@ -886,11 +887,11 @@ func (h *hold) renewOnce(p *patience, l *protocol.Lease) error {
 	err = h.answered(r, n, err, reply.late)
 	switch {
 	case errors.Is(err, ErrLockLost):
-		return withEnd(ctx, err)
+		return fault.WithEnd(ctx, err)
 	case reply.cut:
-		return explain(ended(ctx), outage{errNoAnswer})
+		return explain(fault.Ended(ctx), fault.AsUnavailable(fault.NoAnswer))
 	default:
-		return classified(err)
+		return fault.Classify(err)
 	}
 }
 
@@ -899,7 +900,7 @@ func (h *hold) renewOnce(p *patience, l *protocol.Lease) error {
 // was done, with an error: too few replicas have it.
 func (h *hold) answered(r renewal, n int64, err error, late bool) error {
 	was := n > 0
-	open := unknown(err) // an error of a client's hook may be of any type: not under the mutex // mutant: renewal forgotten
+	open := fault.OutcomeUnknown(err) // a client's hook may return any type: not under the mutex // mutant: renewal forgotten
 	h.mu.Lock()
 	flying := h.flying
 	// An answer that comes after the old validity is over cannot revive the hold, even if the new one would reach further.
@@ -951,7 +952,7 @@ func (h *hold) answered(r renewal, n int64, err error, late bool) error {
 			h.next = now
 		}
 		h.unlockPlanned()
-		return errLate
+		return fault.Late
 	default:
 		h.unlockPlanned()
 		return nil

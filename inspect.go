@@ -165,7 +165,7 @@ func (r *Registry) inspectKeys(ctx context.Context, keys []string) ([]LockInfo, 
 		}
 		for k, key := range parts[n] {
 			i := n*r.together() + k
-			if errs[i] = classified(err); err == nil {
+			if errs[i] = fault.Classify(err); err == nil {
 				infos[i], errs[i] = r.readInfo(key, rows[k])
 			}
 		}
@@ -245,7 +245,7 @@ func (t *transport) sendEach(
 			reply := e.result(k)
 			err := reply.Error()
 			if p.cut(err) {
-				err = explain(ended(p.ctx), outage{errNoAnswer})
+				err = explain(fault.Ended(p.ctx), fault.AsUnavailable(fault.NoAnswer))
 			}
 			done(i, reply, err)
 		}
@@ -461,7 +461,7 @@ func (r *Registry) readRecords(ctx context.Context, keys []string, done func(i i
 			if err == nil && !rows[k].IsInt64() {
 				text, err = rows[k].ToString()
 			}
-			done(n*r.together()+k, text, classified(err))
+			done(n*r.together()+k, text, fault.Classify(err))
 		}
 	})
 }

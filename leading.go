@@ -6,6 +6,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/seam"
 )
 
@@ -49,10 +50,10 @@ func (r *Registry) look(ctx context.Context, l *Lock) (name string, err error) {
 	name, err = reply.ToString()
 	switch {
 	case reply.cut:
-		return "", explain(ended(ctx), outage{errNoAnswer})
+		return "", explain(fault.Ended(ctx), fault.AsUnavailable(fault.NoAnswer))
 	case rueidis.IsRedisNil(err):
 		return "", nil
 	default:
-		return name, classified(err)
+		return name, fault.Classify(err)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/fault"
 )
 
 // limit is the context of a command: it ends with the patience of its caller. It has no deadline, because rueidis closes
@@ -399,7 +400,7 @@ func (l *limit) end() {
 		l.over.Store(true)
 		close(l.done)
 		if l.parcel.answers != nil {
-			l.parcel.answers <- rueidis.NewErrorResult(errNoAnswer)
+			l.parcel.answers <- rueidis.NewErrorResult(fault.NoAnswer)
 		}
 		if l.way != nil {
 			go l.way.Close()
@@ -445,7 +446,7 @@ func (l *limit) Value(any) any { return nil }
 
 func (l *limit) Err() error {
 	if l.over.Load() {
-		return errNoAnswer
+		return fault.NoAnswer
 	}
 	return nil
 }

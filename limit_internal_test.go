@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/fault"
 )
 
 // Nobody gets a limit that another one has, however rounds come in between, and each place is free in the end.
@@ -98,7 +99,7 @@ func TestASlowLimitIsNotUsedAgain(t *testing.T) {
 		synctest.Wait()
 		require.Equal(t, slow, again.phase.Load())
 		<-again.Done()
-		require.ErrorIs(t, again.Err(), errNoAnswer)
+		require.ErrorIs(t, again.Err(), fault.NoAnswer)
 		require.True(t, again.stop())
 		require.NotSame(t, again, end.group.take(way.first))
 	})

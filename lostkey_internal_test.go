@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
@@ -63,7 +64,7 @@ func TestLock_TwoRemovalsOfALostHold(t *testing.T) {
 	require.Empty(t, s.strays)
 	require.Empty(t, s.sweeps)
 	s.strays[later.place] = later
-	for _, err := range []error{nil, errNoAnswer} {
+	for _, err := range []error{nil, fault.NoAnswer} {
 		s.swept(e, err)
 		require.Same(t, later, s.strays[later.place])
 		require.Empty(t, s.sweeps)

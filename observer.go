@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/fault"
 )
 
 // Observer has functions that are called when something happens inside a registry: see [WithObserver]. Any of its functions may
@@ -231,7 +232,7 @@ func (r *Registry) tellRenewing(n int, failure error) {
 	if r.observer.Renewing == nil {
 		return
 	}
-	e := Renewing{classified(failure), n}
+	e := Renewing{fault.Classify(failure), n}
 	r.dispatch.Put(func() {
 		defer r.dispatch.Caught("Renewing")
 		r.observer.Renewing(e)

@@ -150,11 +150,11 @@ func (l *lane) doPrivately(w *private, p *patience, c *protocol.Call, end *limit
 	excused := end.excuses(a.sent, a.came)
 	over := end.stop() // from here on the limit closes nothing
 	err := a.Error()
-	if over || !answered(err) {
+	if over || !fault.Answered(err) {
 		l.drop() // it is closed, or broken
 	}
-	if over && !answered(err) {
-		a.RedisResult = rueidis.NewErrorResult(errNoAnswer)
+	if over && !fault.Answered(err) {
+		a.RedisResult = rueidis.NewErrorResult(fault.NoAnswer)
 	}
 	l.takeIn(p, excused, a)
 	w.heard = a.came
@@ -232,7 +232,7 @@ func (l *lane) ask(w *private) (info string, err error) {
 	end := t.watch.limit(&patience{ctx: context.Background(), limit: l.trip().plus(lateAnswer)}, now, w)
 	info, err = w.Do(context.Background(), w.B().Arbitrary("CLIENT", "INFO").Blocking()).ToString()
 	if end.stop() {
-		err = errNoAnswer
+		err = fault.NoAnswer
 	}
 	w.heard = t.clock.Now()
 	return info, err
@@ -312,7 +312,7 @@ func (t *transport) database() string {
 	}
 	info, err := t.describe()
 	number := databaseIn(info)
-	if err == nil || !transient(err) { // also when the server does not tell
+	if err == nil || !fault.Transient(err) { // also when the server does not tell
 		t.selected.Store(&number)
 	}
 	return number

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/redistest"
 )
@@ -42,7 +43,7 @@ func TestEachReplyIsThatOfItsCommand(t *testing.T) {
 		switch {
 		case err == nil:
 			assert.Equal(t, text, said)
-		case errors.Is(err, errNoAnswer) && p.limit < time.Second:
+		case errors.Is(err, fault.NoAnswer) && p.limit < time.Second:
 			unanswered.Add(1)
 		default:
 			assert.NoError(t, err)

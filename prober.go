@@ -7,6 +7,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/fault"
 )
 
 // prober sends commands of its own to the master of a lane, one after the other, for two purposes.
@@ -78,7 +79,7 @@ func (l *lane) probeOnce(owed clock.Instant) bool {
 	if owed != 0 {
 		p.probe = owed
 	}
-	return answered(l.ping(&p, true))
+	return fault.Answered(l.ping(&p, true))
 }
 
 // ping asks the lane's server whether it is there, and takes in whether it is. Plain is over the client's own connections, also

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/wake"
 )
@@ -313,7 +314,7 @@ const movingFor = 500 * time.Millisecond
 // halfMoved tells whether the server has refused to look for so long because the lock's key is at one node and its queue at
 // another.
 func (a *acquisition) halfMoved(err error) bool {
-	if !a.lock.reg.cluster || !betweenNodes(err) {
+	if !a.lock.reg.cluster || !fault.BetweenNodes(err) {
 		a.moving = 0
 		return false
 	}
@@ -410,8 +411,8 @@ func (a *acquisition) ask(what protocol.Mode) error {
 		a.hold.inLine = a.began
 	}
 	if err == nil && a.at.State == protocol.StateFailing {
-		if a.lock.noQueue(a.at.Why); passes(a.at.Why, true) {
-			a.failure = outage{errors.New(a.at.Why)}
+		if a.lock.noQueue(a.at.Why); fault.Passes(a.at.Why, true) {
+			a.failure = fault.AsUnavailable(errors.New(a.at.Why))
 			err = a.failure
 		}
 	}
@@ -580,14 +581,14 @@ func (a *acquisition) sure() (next protocol.Mode, err error) {
 	h.late = true // it may be the owner still
 	switch {
 	case a.hold != h && a.passing(err): // it was given back
-		a.failure = classified(err)
+		a.failure = fault.Classify(err)
 		return protocol.ModeEnqueue, a.recover()
-	case err == nil || errors.Is(err, errLate):
+	case err == nil || errors.Is(err, fault.Late):
 		return protocol.ModeEnqueue, nil
 	case a.passing(err):
-		a.failure = classified(err)
+		a.failure = fault.Classify(err)
 		return protocol.ModeCheck, a.recover()
 	default:
-		return "", classified(err)
+		return "", fault.Classify(err)
 	}
 }

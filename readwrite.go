@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
@@ -133,7 +134,7 @@ func (rw *ReadWriteLock) ask() {
 	case err == nil:
 		rw.local.told(n == 1)
 		return
-	case !transient(classified(err)):
+	case !fault.Transient(fault.Classify(err)):
 		l.noQueue(err.Error())
 	}
 	rw.local.unknown()

@@ -8,6 +8,8 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry/internal/fault"
 )
 
 // Who finds that the record is being written does not wait, and it is written once more.
@@ -24,7 +26,7 @@ func TestARecordThatIsBeingWritten(t *testing.T) {
 			close(under)
 		}
 		<-answer
-		return rueidis.NewErrorResult(errNoAnswer)
+		return rueidis.NewErrorResult(fault.NoAnswer)
 	}}, "orders")
 	require.NoError(t, err)
 	defer func() { require.NoError(t, r.Close()) }()

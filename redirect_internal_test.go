@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
@@ -106,7 +107,7 @@ func TestLimitsThatEndDuringARedirection(t *testing.T) {
 				k.Replicas, k.Wrote = &protocol.Replicas{N: 1, Timeout: 50 * time.Millisecond, Told: func(error) {}}, grants
 				a := way.do(&p, k)
 				if err := a.Error(); err != nil {
-					assert.ErrorIs(t, err, errNotSent)
+					assert.ErrorIs(t, err, fault.NotSent)
 				}
 			})
 		}

@@ -527,7 +527,7 @@ func (l *Lock) queue(ctx context.Context, w *waiter, deadline clock.Instant) (en
 func (l *Lock) stopped(ctx context.Context) error {
 	switch {
 	case ctx.Err() != nil:
-		return ended(ctx)
+		return fault.Ended(ctx)
 	case l.reg.isClosed():
 		return ErrClosed
 	default:
@@ -681,7 +681,7 @@ func (l *Lock) release(ctx context.Context) (End, error) {
 		return EndUnknown, err
 	}
 	switch {
-	case n <= 0 && err == nil && (reply.Error() == nil || protocol.WrongType(reply.Error())):
+	case n <= 0 && err == nil && (reply.Error() == nil || fault.IsWrongType(reply.Error())):
 		reg.recording.doubted.Store(true)
 		return EndLost, without(n).err()
 	case m.Keep > 0:
@@ -703,12 +703,12 @@ func (l *Lock) removeLater(p patience, h *hold, failure error) error {
 		removed <- gone
 	})
 	if failure == nil { // the answer came late: a master that is none any more may have given it
-		stray.late, failure = true, errLate
+		stray.late, failure = true, fault.Late
 	}
 	if errors.Is(failure, context.DeadlineExceeded) || errors.Is(failure, context.Canceled) { // the client has limits
-		failure = errNoAnswer
+		failure = fault.NoAnswer
 	}
-	if failure = classified(failure); errors.Is(failure, ErrUnavailable) {
+	if failure = fault.Classify(failure); errors.Is(failure, ErrUnavailable) {
 		silent.note(failure)
 		l.anchor().pursuit.CompareAndSwap(nil, silent)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
@@ -172,7 +173,7 @@ func (t *transport) doReplicated(p *patience, c *protocol.Call) (a answer) {
 		case <-over.C:
 			t.replicators.expire(e, nil)
 		case <-end.Done():
-			t.replicators.expire(e, errNoAnswer)
+			t.replicators.expire(e, fault.NoAnswer)
 		}
 	}
 	a = answer{RedisResult: e.result, sent: e.sent, came: t.clock.Now(), anew: e.trusted, short: e.short}
@@ -208,7 +209,7 @@ func (t *transport) replicate(l *lane, e *replication) {
 	t.replicators.mu.Lock()
 	defer t.replicators.mu.Unlock()
 	if t.guide != nil && (owner.silent || owner.address == "") {
-		e.fail(errNotSent)
+		e.fail(fault.NotSent)
 		return
 	}
 	e.rumor = t.guide != nil && !owner.trusted
@@ -222,7 +223,7 @@ func (s *replicators) expire(e *replication, unanswered error) {
 	e.overdue = true
 	switch {
 	case e.state == isWaiting:
-		e.fail(errNotSent)
+		e.fail(fault.NotSent)
 	case e.state == isSent && unanswered != nil:
 		e.fail(unanswered)
 	default:
@@ -247,7 +248,7 @@ func (s *replicators) at(t *transport, address string) *replicator {
 func (r *replicator) add(l *lane, e *replication) {
 	if r.sender != nil && r.sender.stale() {
 		if r.senders == mostReplicaSenders {
-			e.fail(errNotSent)
+			e.fail(fault.NotSent)
 			return
 		}
 		r.sender = nil
@@ -293,7 +294,7 @@ func (s *replicaSender) run() {
 	}
 	s.sender = nil
 	for ; client == nil && len(s.queue) > 0; s.queue = s.queue[1:] {
-		s.queue[0].fail(errNotSent)
+		s.queue[0].fail(fault.NotSent)
 	}
 	s.begin(s.lane)
 }
@@ -368,7 +369,7 @@ func (s *replicaSender) send(client rueidis.DedicatedClient) {
 	results := client.DoMulti(t.ctx, s.commands...) // mutant: other connection
 	end.stop()
 	acks, err := results[len(results)-1].AsInt64()
-	if !answered(err) && t.guide != nil {
+	if !fault.Answered(err) && t.guide != nil {
 		t.guide.forget()
 	}
 	t.replicators.mu.Lock()
@@ -392,14 +393,14 @@ func (s *replicaSender) send(client rueidis.DedicatedClient) {
 // takeIn takes in the answer to a command of the batch. The caller holds the mutex.
 func (s *replicaSender) takeIn(e *replication, result rueidis.RedisResult) {
 	err := result.Error()
-	if answered(err) {
+	if fault.Answered(err) {
 		e.answered = s.transport.clock.Now()
 	}
 	switch {
 	case protocol.NoScript(err) && e.call.Script != nil && !e.bySource:
 		e.bySource = true
 		s.add(s.lane, e)
-	case elsewhere(err) && e.hops < mostHops:
+	case fault.Elsewhere(err) && e.hops < mostHops:
 		e.state = isWaiting
 		go s.transport.redirect(e, result)
 	case e.call.Wrote(&e.call, result):

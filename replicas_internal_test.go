@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
@@ -20,13 +21,13 @@ func TestRenewalsUnderWayThatTooFewReplicasHave(t *testing.T) {
 	short := h.takeOff(protocol.NewLease(time.Second))
 	long := h.takeOff(protocol.NewLease(time.Minute))
 	require.Error(t, h.answered(short, 1, fewReplicasError{0, 1}, false))
-	require.Error(t, h.answered(long, 0, errNotSent, false))
+	require.Error(t, h.answered(long, 0, fault.NotSent, false))
 	require.LessOrEqual(t, r.clock.Now().Until(h.until), time.Second)
 
 	long = h.takeOff(protocol.NewLease(time.Minute))
 	require.NoError(t, h.answered(long, 1, nil, false))
 	require.Greater(t, r.clock.Now().Until(h.until), 50*time.Second, "the next one counts")
-	require.ErrorIs(t, classified(fewReplicasError{}), ErrUnavailable)
+	require.ErrorIs(t, fault.Classify(fewReplicasError{}), ErrUnavailable)
 }
 
 // stalled is a renewal that waits for a replica, for as long as the test says.

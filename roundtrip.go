@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/fault"
 )
 
 // roundTrips measures how far away a master is. What counts is the least of the last three round trips that followed each
@@ -152,10 +153,11 @@ func (e farError) Unwrap() error { return e.error }
 
 // unsupported adds to an error of a command without an answer in time that the master is too far away, if it is.
 func (l *lane) unsupported(err error) error {
-	if trip := l.trip(); trip.far() && (errors.Is(err, errNoAnswer) || errors.Is(err, errNotSent) || errors.Is(err, errLate)) {
-		return farError{err, trip}
+	trip := l.trip()
+	if !trip.far() || !errors.Is(err, fault.NoAnswer) && !errors.Is(err, fault.NotSent) && !errors.Is(err, fault.Late) {
+		return err
 	}
-	return err
+	return farError{err, trip}
 }
 
 // shortLeaseError: a lease is so short that it could be over before its owner has done anything.
@@ -167,6 +169,9 @@ type shortLeaseError struct {
 func (e shortLeaseError) Error() string {
 	return fmt.Sprintf("a lease of %v is too short: %v, and it must be at least %v", e.lease, e.trip, e.trip.shortest())
 }
+
+// Is has no call wait for the lease to become long enough.
+func (shortLeaseError) Is(target error) bool { return target == fault.Lasting }
 
 // tooLittleTimeError: less time was left than one round trip takes, so that nothing was sent.
 type tooLittleTimeError struct{ trip trip }

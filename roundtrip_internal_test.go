@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
@@ -193,7 +194,7 @@ func TestACallThatIsGivenUpMakesNobodySuspect(t *testing.T) {
 		fromAfar(t, trip, func(t *testing.T, way *transport, _ *distant, ask func(context.Context, time.Duration) answer) {
 			for range 50 {
 				ctx, cancel := context.WithTimeout(t.Context(), trip/2)
-				require.ErrorIs(t, ask(ctx, time.Minute).Error(), errNoAnswer)
+				require.ErrorIs(t, ask(ctx, time.Minute).Error(), fault.NoAnswer)
 				cancel()
 				require.False(t, way.first.isWary(way.clock.Now()))
 			}

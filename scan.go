@@ -114,7 +114,7 @@ func (p *pass) nodes() (nodes []node, err error) {
 		return way.Do(ctx, way.B().ClusterSlots().Build())
 	}).ToArray()
 	if err != nil {
-		return nil, classified(err)
+		return nil, fault.Classify(err)
 	}
 	known, seen := r.client.Nodes(), map[string]bool{}
 	for _, part := range topology.Parse(reply, "") {
@@ -124,7 +124,7 @@ func (p *pass) nodes() (nodes []node, err error) {
 		seen[part.Address] = true
 		client := known[part.Address]
 		if client == nil {
-			return nil, outage{fmt.Errorf("the client does not know the master %s yet", part.Address)}
+			return nil, fault.AsUnavailable(fmt.Errorf("the client does not know the master %s yet", part.Address))
 		}
 		nodes = append(nodes, node{t.laneAt(part.Address), client})
 	}
@@ -186,9 +186,9 @@ func (p *pass) step(n node, cursor string) (next keysStep, err error) {
 	rows, err := n.lane.apart(patience, n.lane.places, &sending{send: send}).result(0).ToArray()
 	switch {
 	case patience.cut(err):
-		return next, explain(ended(p.ctx), outage{errNoAnswer})
+		return next, explain(fault.Ended(p.ctx), fault.AsUnavailable(fault.NoAnswer))
 	case err != nil:
-		return next, classified(err)
+		return next, fault.Classify(err)
 	case len(rows) != 3:
 		return next, errStrange
 	}

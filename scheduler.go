@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/owner"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 )
@@ -327,7 +328,7 @@ func (s *scheduler) overdue() bool {
 func (s *scheduler) report(n int, failure error, succeeded, wrote bool) {
 	s.mu.Lock()
 	now := s.reg.clock.Now()
-	if failure != nil && answered(failure) {
+	if failure != nil && fault.Answered(failure) {
 		s.refused = now
 	}
 	if failure == nil && succeeded && s.refused != 0 {
@@ -349,7 +350,7 @@ func (s *scheduler) report(n int, failure error, succeeded, wrote bool) {
 	case !changed:
 	case failure == nil:
 		s.reg.dispatch.Log(slog.LevelInfo, "Redis takes renewals and removals again")
-	case answered(failure):
+	case fault.Answered(failure):
 		s.reg.dispatch.Log(slog.LevelWarn, "Redis refuses renewals or removals; they are tried again",
 			slog.Any("error", failure), slog.Int("commands", n))
 	default:

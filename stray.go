@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
@@ -249,7 +250,7 @@ func (e sweeping) wanted() bool { return true }
 
 func (e sweeping) done(a answer, _ int64, err error) {
 	if err == nil && a.late {
-		err = errLate // a master that is none any more may have said so
+		err = fault.Late // a master that is none any more may have said so
 	}
 	s := e.lock.reg.scheduler
 	if err == nil {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
@@ -66,13 +67,13 @@ func TestTheLongestLeaseOfAHold(t *testing.T) {
 			require.NoError(t, h.answered(other, 1, nil, false))
 		}, time.Minute},
 		"shortened while the longer one is in doubt": {func(h *hold) {
-			require.Error(t, h.answered(h.takeOff(h.lease), 0, errNoAnswer, false))
+			require.Error(t, h.answered(h.takeOff(h.lease), 0, fault.NoAnswer, false))
 			confirmed(h)
 		}, time.Minute},
 		"shortened, as a late answer says": {func(h *hold) {
 			renewal := h.takeOff(short)
 			renewal.chosen = true
-			require.ErrorIs(t, h.answered(renewal, 1, nil, true), errLate)
+			require.ErrorIs(t, h.answered(renewal, 1, nil, true), fault.Late)
 		}, time.Minute},
 	}
 	for name, c := range cases {

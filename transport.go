@@ -13,6 +13,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
@@ -167,12 +168,6 @@ type patience struct {
 	asks  *atomic.Pointer[pursuit] // tells others of the command once it has taken a while; nil: nobody wants to know
 }
 
-// errNoAnswer: the server did not answer in time. It may still execute the command.
-var errNoAnswer = errors.New("no answer from Redis in time")
-
-// errNotSent: too many commands wait for an answer already, or there is no detour, so this one was not sent.
-var errNotSent = errors.New("no answer from Redis to earlier commands, so this one was not sent")
-
 // lasting is a context that could end and never does.
 type lasting struct {
 	context.Context
@@ -243,8 +238,8 @@ func (t *transport) dismiss() {
 	}
 }
 
-// do sends a command and waits for the answer as p says. Without one its error is errNoAnswer, or
-// errNotSent.
+// do sends a command and waits for the answer as p says. Without one its error is fault.NoAnswer, or
+// fault.NotSent.
 func (t *transport) do(p *patience, c *protocol.Call) (a answer) {
 	if c.Replicas != nil {
 		return t.doReplicated(p, c)
@@ -273,7 +268,7 @@ func (t *transport) do(p *patience, c *protocol.Call) (a answer) {
 	overdue := end.overdue()
 	a.came = t.clock.Now()
 	excused := end.excuses(a.sent, a.came)
-	if over := end.stop(); !over && errors.Is(a.Error(), errNoAnswer) {
+	if over := end.stop(); !over && errors.Is(a.Error(), fault.NoAnswer) {
 		// Another command's limit has ended while the client made a connection for both, and this one was not sent.
 		rest := *p
 		if rest.since == 0 {
@@ -282,7 +277,7 @@ func (t *transport) do(p *patience, c *protocol.Call) (a answer) {
 		l.doApart(&rest, c, &a)
 		return a
 	}
-	if overdue && !errors.Is(a.Error(), errNoAnswer) {
+	if overdue && !errors.Is(a.Error(), fault.NoAnswer) {
 		t.deaf.Store(true)
 	}
 	l.takeIn(p, excused, &a)
@@ -293,7 +288,7 @@ func (t *transport) do(p *patience, c *protocol.Call) (a answer) {
 func (l *lane) takeIn(p *patience, excused bool, a *answer) {
 	err := a.Error()
 	x := exchange{sent: a.sent, came: a.came, trip: l.trip(), excused: excused}
-	if answered(err) && !excused {
+	if fault.Answered(err) && !excused {
 		l.trips.sample(a.sent, a.came)
 	}
 	a.late = l.judge(p, err, x)
@@ -310,7 +305,7 @@ type exchange struct {
 
 // cut tells whether there is no answer because the caller's context ended.
 func (p *patience) cut(err error) bool {
-	return err != nil && p.grace == 0 && (errors.Is(err, errNoAnswer) || errors.Is(err, errNotSent)) && p.ctx.Err() != nil
+	return err != nil && p.grace == 0 && (errors.Is(err, fault.NoAnswer) || errors.Is(err, fault.NotSent)) && p.ctx.Err() != nil
 }
 
 // awaitNews waits a moment until the lane is calm again, if it is quiet: when many come at once, an answer to the first is
@@ -452,9 +447,9 @@ func (t *transport) ask(question func(context.Context, rueidis.CoreClient) rueid
 func (l *lane) judge(p *patience, err error, x exchange) bool {
 	came, took := x.came, x.sent.Until(x.came) // mutant: no answer is late
 	switch {
-	case errors.Is(err, errNotSent):
+	case errors.Is(err, fault.NotSent):
 		return false
-	case errors.Is(err, errNoAnswer):
+	case errors.Is(err, fault.NoAnswer):
 		if p.probe == 0 {
 			l.probe(x.sent)
 		}
@@ -468,7 +463,7 @@ func (l *lane) judge(p *patience, err error, x exchange) bool {
 		// Its master was silent for long enough for a failover, whatever this answer took.
 		return true
 	}
-	if answered(err) {
+	if fault.Answered(err) {
 		if pause := clock.Instant(l.heard.Load()).Until(came); pause >= heardAgain {
 			l.heard.Store(int64(came))
 			if pause >= calmFor {
@@ -515,15 +510,6 @@ func (l *lane) trip() trip { return l.trips.trip() }
 // rueidis chooses has surely been made.
 func (l *lane) known() bool { return l.answers.Load() >= manyAnswers }
 
-// answered tells whether it was the server that said so.
-func answered(err error) bool {
-	if err == nil {
-		return true
-	}
-	_, ok := rueidis.IsRedisErr(err)
-	return ok || rueidis.IsRedisNil(err)
-}
-
 // pulseEvery is how often a lane is heard from while calls sleep.
 const pulseEvery = lateAnswer
 
@@ -549,7 +535,7 @@ func (l *lane) pulse() {
 	}
 	if clock.Instant(l.heard.Load()).Until(l.transport.clock.Now()) >= pulseEvery/2 {
 		p := patience{ctx: context.Background(), limit: l.trip().silence()}
-		_ = l.ping(&p, l.address != "") // judged there; the connection made since, of a wary lane of a single server, may be silent, too
+		_ = l.ping(&p, l.address != "") // it is judged there; the detour of a single server may be silent, too
 	}
 	l.pulseLater()
 }
@@ -620,7 +606,7 @@ func (e *sending) came(now clock.Instant, end *limit) {
 		return
 	}
 	e.trip, e.excused = e.lane.trip(), end.excuses(e.sent, now)
-	if !e.excused && end.holds == 0 && answered(e.result(0).Error()) {
+	if !e.excused && end.holds == 0 && fault.Answered(e.result(0).Error()) {
 		e.lane.trips.sample(e.sent, now)
 	}
 }
@@ -648,7 +634,7 @@ func (l *lane) apart(p *patience, places chan struct{}, e *sending) *sending {
 		select {
 		case places <- struct{}{}:
 		case <-end.Done():
-			return &sending{err: errNotSent, sent: began, lane: l}
+			return &sending{err: fault.NotSent, sent: began, lane: l}
 		}
 	}
 	arrived := make(chan struct{}, 1)
@@ -670,7 +656,7 @@ func (l *lane) apart(p *patience, places chan struct{}, e *sending) *sending {
 		} else if t.orphans.add(); e.gone.Swap(true) { // it has just been answered
 			t.orphans.remove()
 		}
-		return &sending{err: errNoAnswer, sent: began, lane: l}
+		return &sending{err: fault.NoAnswer, sent: began, lane: l}
 	}
 }
 
@@ -729,7 +715,7 @@ func (l *lane) carryOut(e *sending) {
 	case e.plain:
 		node := l.client()
 		if node == nil { // another one's answer says nothing about it
-			e.err = errNotSent
+			e.err = fault.NotSent
 			return
 		}
 		way = node
@@ -739,13 +725,13 @@ func (l *lane) carryOut(e *sending) {
 		case fresh != nil:
 			way, e.trusted = fresh, true // mutant: silent connection kept
 		case !none:
-			e.err = errNotSent
+			e.err = fault.NotSent
 			return
 		}
 		e.sent = t.clock.Now()
 	case t.guide != nil && e.key != "" && l.isWary(e.sent):
 		if way, fresh, guided = l.guided(e); !guided {
-			e.err = errNotSent
+			e.err = fault.NotSent
 			return
 		}
 		e.sent = t.clock.Now()
@@ -764,12 +750,12 @@ func (l *lane) carryOut(e *sending) {
 		e.results = e.first[:]
 	}
 	err := e.results[0].Error()
-	if fresh != nil && !answered(err) {
+	if fresh != nil && !fault.Answered(err) {
 		fresh.broken.Store(true)
 	}
-	if guided && (!answered(err) || elsewhere(err)) {
+	if guided && (!fault.Answered(err) || fault.Elsewhere(err)) {
 		t.guide.forget()
-		if e.send == nil && elsewhere(err) && (!e.call.DropIfAbandoned || !e.gone.Load()) { // not executed; the client finds the way
+		if e.send == nil && fault.Elsewhere(err) && (!e.call.DropIfAbandoned || !e.gone.Load()) { // the client finds the way
 			e.first[0] = e.call.SendAsync(t.ctx, t.client, &e.gone)
 		}
 	}
@@ -803,17 +789,6 @@ func (l *lane) guided(e *sending) (way rueidis.CoreClient, fresh *detour, ok boo
 		}
 	}
 	return nil, nil, false
-}
-
-// elsewhere tells whether a node of a cluster said that another one has the key.
-func elsewhere(err error) bool {
-	reply, ok := rueidis.IsRedisErr(err)
-	if !ok {
-		return false
-	}
-	_, moved := reply.IsMoved()
-	_, asks := reply.IsAsk()
-	return moved || asks
 }
 
 // detour returns a connection made since the lane is wary, or nil when there is none to be had until it is over. None
@@ -931,7 +906,7 @@ func (l *lane) dedicate(since clock.Instant) rueidis.DedicatedClient {
 		end := t.watch.limit(&patience{ctx: context.Background(), limit: trip.plus(askLimit)}, t.clock.Now(), nil)
 		info, err := client.Do(end, client.B().Arbitrary("CLIENT", "INFO").Build()).ToString()
 		end.stop()
-		if errors.Is(err, errNoAnswer) { // a new one answers
+		if errors.Is(err, fault.NoAnswer) { // a new one answers
 			client.Close()
 			if since.Until(t.clock.Now()) >= trip.connect() {
 				return nil

@@ -12,6 +12,7 @@ import (
 	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
@@ -115,7 +116,7 @@ func TestLimits(t *testing.T) {
 				}
 				began := time.Now()
 				a := way.do(&patience{ctx: ctx, limit: c.limit, grace: c.grace}, &protocol.Call{Key: "42"})
-				require.ErrorIs(t, a.Error(), errNoAnswer)
+				require.ErrorIs(t, a.Error(), fault.NoAnswer)
 				require.GreaterOrEqual(t, time.Since(began), c.took)
 				require.LessOrEqual(t, time.Since(began), max(c.took, c.most))
 			})

@@ -10,6 +10,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/lockregistry/lockregistry/internal/dispatch"
+	"github.com/lockregistry/lockregistry/internal/fault"
 )
 
 // remover knows the command that removes a key on the server of one client: UNLINK, which frees the memory in the
@@ -49,7 +50,7 @@ func (t *transport) removal(log *dispatch.Queue) string {
 // learn takes in what the server has answered, if it has.
 func (r *remover) learn(reply rueidis.RedisResult, log *dispatch.Queue) {
 	info, err := reply.ToString()
-	if !answered(err) && !rueidis.IsParseErr(err) {
+	if !fault.Answered(err) && !rueidis.IsParseErr(err) {
 		return
 	}
 	command := "DEL"

@@ -55,7 +55,7 @@ var mutations = []mutation{
 	},
 	{
 		"renewal forgotten", "renewals of unknown outcome are forgotten",
-		"unknown(err)", "err == nil",
+		"fault.OutcomeUnknown(err)", "err == nil",
 		"TestOvertakenRenewal",
 	},
 	{
@@ -65,7 +65,7 @@ var mutations = []mutation{
 	},
 	{
 		"failure ends the wait", "a transient failure ends the wait",
-		"!a.cut && transient(err)", "false",
+		"!a.cut && fault.Transient(err)", "false",
 		"TestDisturbedWhileWaiting|TestUnknownOutcomes$",
 	},
 	{
@@ -357,7 +357,7 @@ func init() { ranges <- map[*Lock]uint64{} }`,
 	},
 	{
 		"paths forgotten", "paths whose grant may have been lost are forgotten",
-		"granted || taken == 0 && unknown(err)", "false",
+		"granted || taken == 0 && fault.OutcomeUnknown(err)", "false",
 		"TestAllOrNone$",
 	},
 	{

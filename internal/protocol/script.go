@@ -13,6 +13,8 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/lockregistry/lockregistry/internal/fault"
+
 	"github.com/lockregistry/lockregistry/internal/lua"
 )
 
@@ -185,12 +187,6 @@ func NoScript(err error) bool {
 	return ok && reply.IsNoScript()
 }
 
-// WrongType tells whether the key holds something that is no lock of this layout.
-func WrongType(err error) bool {
-	reply, ok := rueidis.IsRedisErr(err)
-	return ok && strings.Contains(reply.Error(), "WRONGTYPE")
-}
-
 // SendAll runs scripts in one pipeline. Those that the server does not know run again in a second one, if they are wanted
 // still.
 func SendAll(ctx context.Context, way rueidis.CoreClient, calls []Call, wanted func(i int) bool) []rueidis.RedisResult {
@@ -319,7 +315,7 @@ func Confirmed(result rueidis.RedisResult) (int64, error) {
 		return NoQueue, nil
 	}
 	n, err := result.AsInt64()
-	if WrongType(err) {
+	if fault.IsWrongType(err) {
 		return -1, nil
 	}
 	return n, err

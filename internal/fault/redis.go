@@ -1,0 +1,164 @@
+package fault
+
+import (
+	"context"
+	"errors"
+	"net"
+	"slices"
+	"strings"
+
+	"github.com/redis/rueidis"
+)
+
+// What the errors of a lock are about. The package lockregistry has them under its own names, and says there when callers
+// get each.
+var (
+	NotOwner    = errors.New("not the owner of the lock")
+	Lost        = errors.New("the lock was lost")
+	Timeout     = errors.New("the lock was not free in time")
+	Unavailable = errors.New("no answer from Redis, or it cannot serve now")
+	Closed      = errors.New("the registry is closed")
+	Upgrade     = errors.New("cannot lock the writer while holding the reader; unlock the reader first")
+	WrongType   = errors.New("the key holds something other than this kind of lock")
+	Deadlock    = errors.New("the call would wait for itself")
+	Capacity    = errors.New("all locks that the registry may keep are in use: unlock some, or raise the capacity")
+)
+
+// What became of a command without an answer that counts.
+var (
+	// NoAnswer is that the server did not answer in time. It may still execute the command.
+	NoAnswer = errors.New("no answer from Redis in time")
+
+	// NotSent is that too many commands wait for an answer already, or there is no way to the server.
+	NotSent = errors.New("no answer from Redis to earlier commands, so this one was not sent")
+
+	// Late is that an answer took so long that a failover may have happened meanwhile, and could not be confirmed since, or that
+	// a grant arrived when its lease was over.
+	Late = errors.New("the answer of Redis came too late")
+)
+
+// Lasting matches errors after which the same call does not succeed later, although Redis has not said so.
+var Lasting = errors.New("it will not succeed later")
+
+// Answered tells whether it was the server that said so.
+func Answered(err error) bool {
+	if err == nil {
+		return true
+	}
+	_, ok := rueidis.IsRedisErr(err)
+	return ok || rueidis.IsRedisNil(err)
+}
+
+// IsWrongType tells whether the key holds something that is no lock of the layout.
+func IsWrongType(err error) bool {
+	reply, ok := rueidis.IsRedisErr(err)
+	return ok && strings.Contains(reply.Error(), "WRONGTYPE")
+}
+
+// Elsewhere tells whether a node of a cluster said that another one has the key.
+func Elsewhere(err error) bool {
+	reply, ok := rueidis.IsRedisErr(err)
+	if !ok {
+		return false
+	}
+	_, moved := reply.IsMoved()
+	_, asks := reply.IsAsk()
+	return moved || asks
+}
+
+// Ended is the error for a context that is done: its error, with the cause when there is another one.
+func Ended(ctx context.Context) error {
+	err := ctx.Err()
+	if cause := context.Cause(ctx); !errors.Is(err, cause) {
+		return Join(err, cause)
+	}
+	return err
+}
+
+// WithEnd adds to an error that the context is done, if it is.
+func WithEnd(ctx context.Context, err error) error {
+	if ctx.Err() == nil {
+		return err
+	}
+	return Join(err, Ended(ctx))
+}
+
+// AsUnavailable makes an error one that says that Redis did not answer or cannot serve now: it matches [Unavailable].
+func AsUnavailable(err error) error { return unavailable{err} }
+
+type unavailable struct{ error }
+
+func (u unavailable) Error() string { return Unavailable.Error() + ": " + u.error.Error() }
+
+func (u unavailable) Is(target error) bool { return target == Unavailable }
+
+func (u unavailable) Unwrap() error { return u.error }
+
+// Classify makes an error of Redis or the network one that says what it means: that it is not available, when that may pass.
+func Classify(err error) error {
+	switch {
+	case err == nil || errors.Is(err, Unavailable):
+		return err
+	case IsWrongType(err):
+		return WrongType // the server's text is that of a script
+	case errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded): // the client's, not the caller's
+		return AsUnavailable(errors.New(err.Error()))
+	case Transient(err):
+		return AsUnavailable(err)
+	default:
+		return err
+	}
+}
+
+// passing are the first words of replies after which the same command may succeed later: the server starts, fails over,
+// or lacks something for now.
+var passing = []string{
+	"LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK", "NOREPLICAS", "BUSY", "NOSCRIPT",
+	"OOM", "MISCONF", "UNBLOCKED", "max number of clients",
+}
+
+// nonLocal is in the text with which a script is refused a key that it has not named, while the slot of the key moves.
+const nonLocal = "attempted to access a non local key in a cluster"
+
+// failed begins the text with which servers before version 7 wrap an error within a script: the word comes later then,
+// after a hyphen.
+const failed = "Error running script"
+
+// Transient tells whether a call that waits anyway should try again after err: one of the network, or one that passes.
+func Transient(err error) bool {
+	reply, ok := rueidis.IsRedisErr(err)
+	if !ok {
+		return !errors.Is(err, WrongType) && !errors.Is(err, Lasting)
+	}
+	text := reply.Error()
+	return Passes(strings.TrimPrefix(text, "ERR "), strings.HasPrefix(text, failed))
+}
+
+// Passes tells whether the text of an error says that the same command may succeed later. Within is for the text of one that a
+// script has met, or may have: servers before version 7 put where it was in front of the word.
+func Passes(text string, within bool) bool {
+	return strings.Contains(text, nonLocal) || slices.ContainsFunc(passing, func(word string) bool {
+		return strings.HasPrefix(text, word) || within && strings.Contains(text, "-"+word+" ")
+	})
+}
+
+// BetweenNodes tells whether an error is that of a command whose keys are at two nodes, because their slot moves.
+func BetweenNodes(err error) bool {
+	text := err.Error()
+	return strings.Contains(text, nonLocal) || strings.Contains(text, "TRYAGAIN") || strings.Contains(text, "ASK ")
+}
+
+// OutcomeUnknown tells whether the server may have executed a command that ended with err, or may still do so: it may unless it
+// said itself that it failed, or the command never left. [rueidis.ErrClosing] does not say so: commands that were pending
+// on a connection that rueidis replaces end with it too. Scripts of this package fail before they write, or take back what
+// they wrote.
+func OutcomeUnknown(err error) bool {
+	if err == nil || errors.Is(err, NotSent) {
+		return false
+	}
+	if _, ok := rueidis.IsRedisErr(err); ok {
+		return false
+	}
+	var dial *net.OpError
+	return !errors.As(err, &dial) || dial.Op != "dial"
+}
