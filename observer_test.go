@@ -172,7 +172,7 @@ func TestObserveTimes(t *testing.T) {
 
 // What ended the waiting for another process.
 func TestObserveWaitingForOthers(t *testing.T) {
-	realWorlds(t, func(w *world) {
+	realWorldsAlone(t, func(w *world) {
 		o := w.witness()
 		l, other := o.registry().Obtain("42"), w.registry().Obtain("42")
 		queued := func() { w.await("a ticket", func() bool { return w.tickets() == 1 }) }

@@ -262,7 +262,9 @@ func TestGivingUpInTheQueue(t *testing.T) {
 					l := r.Obtain("42")
 					for range goroutines {
 						all.Go(func() {
-							for time.Since(begin) < lasts {
+							// On a busy machine few of these calls have the time for a lock.
+							rare := func() bool { return min(entered.Load(), gaveUp.Load()) <= 100 && time.Since(begin) < time.Minute }
+							for time.Since(begin) < lasts || rare() {
 								if c.losses && rand.N(20) == 0 {
 									f.next(grant, fate{lost: true})
 								}
@@ -330,7 +332,7 @@ func TestDeadProcessIsSkipped(t *testing.T) {
 
 // The release of a Java holder skips nobody: the second one in the queue does, when the process of the first one is dead.
 func TestDeadProcessBehindAJavaHolder(t *testing.T) {
-	realWorlds(t, func(w *world) {
+	realWorldsAlone(t, func(w *world) {
 		var all []time.Duration
 		for range 3 {
 			w.do("SET", theKey, "ad5f8a4e-6c0f-4ab2-8a55-9d0f6a1a7c11", "PX", "60000")
@@ -646,7 +648,7 @@ func TestThoseWithoutATicketDoNotStarve(t *testing.T) {
 
 // A process that comes has its turn after those that were there.
 func TestNewProcessHasItsTurn(t *testing.T) {
-	realWorlds(t, func(w *world) {
+	realWorldsAlone(t, func(w *world) {
 		const processes = 4
 		w.contend(processes)
 		var all []time.Duration

@@ -434,7 +434,7 @@ func TestAReaderWhoseLeaseEndedBesideOthers(t *testing.T) {
 		for _, first := range []pair{short, long} {
 			second := map[pair]pair{short: long, long: short}[first]
 			for _, p := range []pair{first, second} {
-				w.lock(p.reader, lockregistry.TTL(map[pair]time.Duration{short: 100 * time.Millisecond, long: time.Hour}[p]))
+				w.lock(p.reader, lockregistry.TTL(map[pair]time.Duration{short: time.Second, long: time.Hour}[p]))
 			}
 			holders := w.holdersOf(theKey)
 			require.Len(w, holders, 2)
@@ -445,7 +445,7 @@ func TestAReaderWhoseLeaseEndedBesideOthers(t *testing.T) {
 				}
 			}
 			lease := "{orders:42}:" + own + ":rwlock_timeout:1"
-			require.NoError(w, short.reader.Renew(w.Context(), 100*time.Millisecond))
+			require.NoError(w, short.reader.Renew(w.Context(), time.Second))
 			renewals := f.scriptsSent("redisson_read_renew")
 			w.awaitGone(lease)
 
@@ -466,7 +466,7 @@ func TestAReaderWhoseLeaseEndedBesideOthers(t *testing.T) {
 		// The same for one who also writes.
 		p := w.pair()
 		w.lock(p.writer)
-		w.lock(p.reader, lockregistry.TTL(50*time.Millisecond))
+		w.lock(p.reader, lockregistry.TTL(500*time.Millisecond))
 		w.await("its lease to read is over", func() bool { return w.keys() == "1" })
 		w.fails(p.reader.Unlock(w.Context()), lockregistry.ErrLockLost, "unlock", theKey)
 		w.await("nothing stays behind", func() bool { return len(w.holdersOf(theKey)) == 1 })
