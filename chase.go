@@ -11,6 +11,7 @@ import (
 
 	"github.com/lockregistry/lockregistry/internal/deadlock"
 	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/scan"
 )
 
 // A cycle over several processes is found from what their registries write about themselves, see record: which of their calls
@@ -325,14 +326,16 @@ func (r *Registry) allCycles(ctx context.Context) ([][]*farWait, error) {
 	own := r.lastingWaits()
 	c := r.newChase(own)
 	var registries []string
-	p := pass{reg: r, ctx: ctx, pattern: ":{*}:registry"}
-	p.pick = func(key string) {
-		registry := strings.TrimSuffix(strings.TrimPrefix(key, r.prefix+":{"), "}:registry")
-		if _, known := c.waits[registry]; !known {
-			registries = append(registries, registry)
-		}
+	pick := func(key string) (registry string, unread bool) {
+		registry = strings.TrimSuffix(strings.TrimPrefix(key, r.prefix+":{"), "}:registry")
+		_, known := c.waits[registry]
+		return registry, !known
 	}
-	if err := p.run(); err != nil {
+	read := func(found []string) error {
+		registries = append(registries, found...)
+		return nil
+	}
+	if err := r.scan(ctx, ":{*}:registry", &scan.Pass{Pick: pick, Read: read}); err != nil {
 		return nil, err
 	}
 	slices.Sort(registries)

@@ -11,9 +11,9 @@ import (
 	"github.com/google/uuid"
 	"github.com/redis/rueidis"
 
-	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/protocol"
+	"github.com/lockregistry/lockregistry/internal/scan"
 	"github.com/lockregistry/lockregistry/internal/topology"
 )
 
@@ -31,40 +31,26 @@ import (
 // of Redis. To stop sooner, break out of the loop.
 func (r *Registry) Locks(ctx context.Context) iter.Seq2[LockInfo, error] {
 	return func(yield func(LockInfo, error) bool) {
-		p := pass{reg: r, ctx: ctx, pattern: everyLock, yield: yield, yielded: map[string]bool{}, labels: map[string]Label{}}
-		p.pick = func(key string) {
-			if lock, ok := r.lockOf(key); ok {
-				p.keys = append(p.keys, lock)
-			}
-		}
-		if err := p.run(); err != nil && !errors.Is(err, errEnough) {
+		l := listing{reg: r, ctx: ctx, yield: yield, yielded: map[string]bool{}, labels: map[string]Label{}}
+		err := r.scan(ctx, everyLock, &scan.Pass{Pick: r.lockOf, Read: l.read, Tell: l.tell, TooLong: l.tellLong})
+		if err != nil && !errors.Is(err, errEnough) {
 			yield(LockInfo{}, &LockError{Op: "locks", Key: r.prefix + ":*", Err: r.transport.farthest().unsupported(err)})
 		}
 	}
 }
 
-// pass is one time through the keys of the database.
-type pass struct {
+// listing is one loop over [Registry.Locks].
+type listing struct {
 	reg     *Registry
 	ctx     context.Context
-	pattern string           // of the keys, after the prefix
-	pick    func(key string) // takes a key
 	yield   func(LockInfo, error) bool
 	yielded map[string]bool  // keys
 	labels  map[string]Label // by registry
-	keys    []string         // yet to be inspected
-
-	calls int           // of SCAN
-	due   clock.Instant // when the next call may be sent, once the pass is a long one
-	told  clock.Instant // when keys were inspected last
+	infos   []LockInfo       // yet to be yielded
 }
 
 const (
 	scanCount  = "500"
-	unpaced    = 250                  // so many calls of SCAN follow one another
-	shareOf    = 20                   // then the pass may take this part of the server's time
-	mostBusy   = 5 * time.Millisecond // that a command can have taken; when it took longer, the network or this process did
-	tellEach   = 500 * time.Millisecond
 	everyLock  = ":*"
 	waitersEnd = ":waiters"
 )
@@ -74,24 +60,35 @@ var keysOf = protocol.Load("keys")
 // errEnough: the caller wants no more.
 var errEnough = errors.New("the loop was left")
 
-func (p *pass) run() error {
-	if p.ctx == nil {
+// scan has a pass go through the keys of all masters that match a pattern behind the prefix.
+func (r *Registry) scan(ctx context.Context, pattern string, p *scan.Pass) error {
+	if ctx == nil {
 		return errNilContext
 	}
-	p.told = p.reg.clock.Now()
-	nodes, err := p.nodes()
+	nodes, err := r.nodes(ctx)
 	if err != nil {
 		return err
 	}
+	p.Clock, p.Batch = r.clock, inspectedAt
+	p.Pause = func(d time.Duration) error { return r.pause(ctx, d) }
 	for _, n := range nodes {
-		if err := p.scan(n); err != nil {
-			return err
+		p.Servers = append(p.Servers, func(cursor string) (scan.Step, error) { return r.scanOnce(ctx, n, cursor, pattern) })
+	}
+	return p.Run()
+}
+
+// pause waits for a while, and tells why to go no further, if so.
+func (r *Registry) pause(ctx context.Context, d time.Duration) error {
+	if d > 0 {
+		timer := time.NewTimer(d)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+		case <-r.closed:
 		}
 	}
-	if len(p.keys) == 0 {
-		return nil
-	}
-	return p.inspect()
+	return (&Lock{reg: r}).stopped(ctx)
 }
 
 // node is a server whose keys are to be gone through.
@@ -100,11 +97,10 @@ type node struct {
 	client rueidis.CoreClient // nil: whichever the lane leads to
 }
 
-// nodes are the masters.
-func (p *pass) nodes() (nodes []node, err error) {
-	r := p.reg
+// nodes are the servers of all keys.
+func (r *Registry) nodes(ctx context.Context) (nodes []node, err error) {
 	t := r.transport
-	if err := (&Lock{reg: r}).stopped(p.ctx); err != nil {
+	if err := (&Lock{reg: r}).stopped(ctx); err != nil {
 		return nil, err
 	}
 	if !r.cluster {
@@ -131,71 +127,31 @@ func (p *pass) nodes() (nodes []node, err error) {
 	return nodes, nil
 }
 
-// scan goes through the keys of one server.
-func (p *pass) scan(n node) error {
-	for cursor := "0"; ; {
-		if err := p.pace(); err != nil {
-			return err
-		}
-		var next keysStep
-		err := p.timed(func() (err error) {
-			next, err = p.step(n, cursor)
-			return err
-		})
-		p.calls++
-		if err != nil {
-			return err
-		}
-		for _, key := range next.keys {
-			p.pick(key)
-		}
-		if err := p.tellLong(next.long); err != nil {
-			return err
-		}
-		// What was found is told soon, also when little is.
-		for len(p.keys) >= inspectedAt || len(p.keys) > 0 && p.told.Until(p.reg.clock.Now()) >= tellEach {
-			if err := p.inspect(); err != nil {
-				return err
-			}
-		}
-		if cursor = next.cursor; cursor == "0" {
-			return nil
-		}
-	}
-}
-
-// keysStep is what one call of SCAN replies.
-type keysStep struct {
-	cursor string
-	keys   []string
-	long   []string // the beginnings of names that are too long
-}
-
-// step calls SCAN once, in a script, since SCAN itself would send names of any length.
-func (p *pass) step(n node, cursor string) (next keysStep, err error) {
-	patience := p.reg.asks(p.ctx)
+// scanOnce calls SCAN once, in a script, since SCAN itself would send names of any length.
+func (r *Registry) scanOnce(ctx context.Context, n node, cursor, pattern string) (next scan.Step, err error) {
+	patience := r.asks(ctx)
 	build := func(b rueidis.Builder, _ int, verb, script string) rueidis.Completed {
-		return b.Arbitrary(verb, script, "0", cursor, glob(p.reg.prefix)+p.pattern, scanCount).Build()
+		return b.Arbitrary(verb, script, "0", cursor, glob(r.prefix)+pattern, scanCount).Build()
 	}
 	send := func(ctx context.Context, way rueidis.CoreClient) []rueidis.RedisResult {
 		if n.client != nil {
 			way = n.client
 		}
-		return p.reg.inspection.run(ctx, way, keysOf, []int{0}, build)
+		return r.inspection.run(ctx, way, keysOf, []int{0}, build)
 	}
 	rows, err := n.lane.apart(patience, n.lane.places, &sending{send: send}).result(0).ToArray()
 	switch {
 	case patience.cut(err):
-		return next, explain(fault.Ended(p.ctx), fault.AsUnavailable(fault.NoAnswer))
+		return next, explain(fault.Ended(ctx), fault.AsUnavailable(fault.NoAnswer))
 	case err != nil:
 		return next, fault.Classify(err)
 	case len(rows) != 3:
 		return next, errStrange
 	}
 	var err1, err2, err3 error
-	next.cursor, err1 = rows[0].ToString()
-	next.keys, err2 = rows[1].AsStrSlice()
-	next.long, err3 = rows[2].AsStrSlice()
+	next.Cursor, err1 = rows[0].ToString()
+	next.Keys, err2 = rows[1].AsStrSlice()
+	next.TooLong, err3 = rows[2].AsStrSlice()
 	if err := fault.Join(err1, err2, err3); err != nil {
 		return next, fault.Join(errStrange, err)
 	}
@@ -203,78 +159,45 @@ func (p *pass) step(n node, cursor string) (next keysStep, err error) {
 }
 
 // tellLong tells the caller of keys with names that are too long. Nothing more is known of them.
-func (p *pass) tellLong(names []string) error {
+func (l *listing) tellLong(names []string) error {
 	for _, key := range names {
-		if p.yielded == nil || p.yielded[key] { // nobody asks for locks, or it is known
+		if l.yielded[key] {
 			continue
 		}
-		p.yielded[key] = true
-		info := LockInfo{Path: strings.TrimPrefix(key, p.reg.prefix+":"), Key: key, Kind: tooLong, TooLong: []string{"key"}}
-		if !p.yield(info, nil) {
+		l.yielded[key] = true
+		info := LockInfo{Path: strings.TrimPrefix(key, l.reg.prefix+":"), Key: key, Kind: tooLong, TooLong: []string{"key"}}
+		if !l.yield(info, nil) {
 			return errEnough
 		}
 	}
 	return nil
 }
 
-// inspect tells the caller of the first keys that were found.
-func (p *pass) inspect() error {
-	if err := p.pace(); err != nil {
-		return err
-	}
-	p.told = p.reg.clock.Now()
-	keys := p.keys[:min(len(p.keys), inspectedAt)]
-	p.keys = p.keys[len(keys):]
-	var infos []LockInfo
-	err := p.timed(func() error {
-		found, errs := p.reg.inspectKeys(p.ctx, keys)
-		for i, info := range found {
-			if errs[i] != nil && !errors.Is(errs[i], ErrWrongType) {
-				return errs[i]
-			}
-			if errs[i] == nil && info.isLock() && !p.yielded[info.Key] {
-				p.yielded[info.Key] = true
-				infos = append(infos, info)
-			}
+// read reads what there is about the locks with some keys.
+func (l *listing) read(keys []string) error {
+	found, errs := l.reg.inspectKeys(l.ctx, keys)
+	for i, info := range found {
+		if errs[i] != nil && !errors.Is(errs[i], ErrWrongType) {
+			return errs[i]
 		}
-		return p.reg.addLabels(p.ctx, infos, p.labels)
-	})
-	if err != nil {
-		return err
+		if errs[i] == nil && info.isLock() && !l.yielded[info.Key] {
+			l.yielded[info.Key] = true
+			l.infos = append(l.infos, info)
+		}
 	}
+	return l.reg.addLabels(l.ctx, l.infos, l.labels)
+}
+
+// tell tells the caller of the locks that were read.
+func (l *listing) tell() error {
+	infos := l.infos
+	l.infos = nil
 	for _, info := range infos {
-		if !p.yield(info, nil) {
+		if !l.yield(info, nil) {
 			return errEnough
 		}
 	}
 	return nil
-}
-
-// timed notes how long the server may have worked, and when it may be asked again for that: a while later, once the pass is a
-// long one. What came before that is not made up for. It would be due at once, a minute of it when many locks were found.
-func (p *pass) timed(do func() error) error {
-	began := p.reg.clock.Now()
-	err := do()
-	now := p.reg.clock.Now()
-	p.due = now
-	if p.calls >= unpaced {
-		p.due = now.Add((shareOf - 1) * min(mostBusy, began.Until(now)))
-	}
-	return err
-}
-
-// pace waits until the pass has left the server alone for long enough.
-func (p *pass) pace() error {
-	if rest := p.reg.clock.Now().Until(p.due); rest > 0 {
-		timer := time.NewTimer(rest)
-		defer timer.Stop()
-		select {
-		case <-timer.C:
-		case <-p.ctx.Done():
-		case <-p.reg.closed:
-		}
-	}
-	return (&Lock{reg: p.reg}).stopped(p.ctx)
 }
 
 // isLock tells whether somebody holds the lock or waits for it, and that it is one for certain: other strings and hashes may

@@ -1,4 +1,5 @@
-// Package arch keeps the packages of this module as docs/architecture.md says that they are, and files, functions and structs short.
+// Package arch keeps the packages of this module as docs/architecture.md says that they are, and files, functions and structs
+// short.
 package arch
 
 import (
