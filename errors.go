@@ -78,28 +78,12 @@ func (e *LockError) Error() string {
 // Unwrap returns the reason.
 func (e *LockError) Unwrap() error { return e.Err }
 
-// loss is why a hold was lost.
-type loss uint8
-
-const (
-	notLost loss = iota
-	somehow      // nobody knows any more
-	leaseOver
-	keyGone
-	keyTaken
-	renewedTooLate
-	forced
-	grantedTwice
-	unreachable
-	goroutineGone
-)
-
-// losses are their names, and lostErrors what callers get.
+// losses are the names of why a hold was lost, and lostErrors what callers get.
 var (
 	losses = [...]Loss{
-		leaseOver: LeaseOver, keyGone: KeyGone, keyTaken: KeyTaken, renewedTooLate: RenewedTooLate, forced: Forced,
-		grantedTwice: GrantedTwice, unreachable: "nobody can reach the hold",
-		goroutineGone: "its goroutine has ended without Unlock",
+		fault.LeaseOver: LeaseOver, fault.KeyGone: KeyGone, fault.KeyTaken: KeyTaken, fault.RenewedTooLate: RenewedTooLate, fault.Forced: Forced,
+		fault.GrantedTwice: GrantedTwice, fault.Unreachable: "nobody can reach the hold",
+		fault.GoroutineGone: "its goroutine has ended without Unlock",
 	}
 	lostErrors = func() (all [len(losses)]error) {
 		for i, why := range losses {
@@ -112,14 +96,14 @@ var (
 )
 
 // without is the loss that a reply shows which says that the key is not the hold's; see confirmed.
-func without(n int64) loss {
+func without(n int64) fault.Loss {
 	if n < 0 {
-		return keyTaken
+		return fault.KeyTaken
 	}
-	return keyGone
+	return fault.KeyGone
 }
 
-// keeps tells whether the key may still be there although the hold is lost.
-func (l loss) keeps() bool { return l == leaseOver || l == renewedTooLate || l == grantedTwice }
+// lostBecause is the error of a hold that was lost.
+func lostBecause(why fault.Loss) error { return lostErrors[why] }
 
-func (l loss) err() error { return lostErrors[l] }
+func (h *hold) lostError() error { return lostBecause(h.lossOf()) }

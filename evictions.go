@@ -3,6 +3,7 @@ package lockregistry
 import (
 	"slices"
 
+	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/owner"
 )
 
@@ -14,14 +15,14 @@ type evictions []eviction
 type eviction struct {
 	owner owner.ID
 	holds int32
-	why   loss
+	why   fault.Loss
 }
 
 // mostEvictions is how many owners are remembered. One that may be gone for ever must not cost memory for ever.
 const mostEvictions = 16
 
 // add remembers one more owner, and forgets the oldest one when there is no room.
-func (e *evictions) add(o owner.ID, holds int32, why loss) *evictions {
+func (e *evictions) add(o owner.ID, holds int32, why fault.Loss) *evictions {
 	if e == nil {
 		e = &evictions{}
 	}
@@ -35,11 +36,11 @@ func (e *evictions) add(o owner.ID, holds int32, why loss) *evictions {
 func (e *evictions) has(o owner.ID) bool { return e.find(o) >= 0 }
 
 // why tells why the hold of an owner was lost.
-func (e *evictions) why(o owner.ID) loss {
+func (e *evictions) why(o owner.ID) fault.Loss {
 	if i := e.find(o); i >= 0 {
 		return (*e)[i].why
 	}
-	return notLost
+	return fault.NotLost
 }
 
 func (e *evictions) find(o owner.ID) int {
@@ -50,10 +51,10 @@ func (e *evictions) find(o owner.ID) int {
 }
 
 // exit is an unlock by an owner that does not hold the lock.
-func (e *evictions) exit(o owner.ID) (departure, loss) {
+func (e *evictions) exit(o owner.ID) (departure, fault.Loss) {
 	i := e.find(o)
 	if i < 0 {
-		return notIn, notLost
+		return notIn, fault.NotLost
 	}
 	why := (*e)[i].why
 	if (*e)[i].holds--; (*e)[i].holds == 0 {

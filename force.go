@@ -116,5 +116,5 @@ func (r *Registry) holders(l *Lock) map[string]*hold {
 // rob tells that the hold's key was taken from it.
 func (h *hold) rob() {
 	h.mu.Lock()
-	h.unlockLose(forced)
+	h.unlockLose(fault.Forced)
 }

@@ -46,12 +46,12 @@ type hold struct {
 
 	// The mutex guards the rest.
 	state      holdState
-	awaited    bool // another goroutine of this process waits for its end
-	sound      bool // when over: it was valid until then
-	stays      bool // it is not handed over
-	planned    bool // the scheduler knows the hold
-	questioned bool // the server is to be asked whether it has its key still
-	why        loss // why it was lost
+	awaited    bool       // another goroutine of this process waits for its end
+	sound      bool       // when over: it was valid until then
+	stays      bool       // it is not handed over
+	planned    bool       // the scheduler knows the hold
+	questioned bool       // the server is to be asked whether it has its key still
+	why        fault.Loss // why it was lost
 	failed     failedInARow
 	watched    atomic.Bool   // it is live, and the scheduler looks at it for those that wait
 	index      int32         // in the scheduler's heap, -1 when it is not there; guarded by the scheduler's mutex,
@@ -257,7 +257,7 @@ func (h *hold) regranted() {
 			return
 		}
 	}
-	h.unlockLose(grantedTwice)
+	h.unlockLose(fault.GrantedTwice)
 }
 
 // tended tells whether the scheduler is to send something for the hold.
@@ -282,12 +282,12 @@ func (h *hold) valid() bool {
 		h.mu.Unlock()
 		return true
 	}
-	h.unlockLose(leaseOver)
+	h.unlockLose(fault.LeaseOver)
 	return false
 }
 
 // unlockLose turns live into lost, and unlocks the mutex.
-func (h *hold) unlockLose(why loss) {
+func (h *hold) unlockLose(why fault.Loss) {
 	if h.state != live {
 		h.mu.Unlock()
 		return
@@ -298,8 +298,8 @@ func (h *hold) unlockLose(why loss) {
 	ends := h.ends.all()
 	h.planClear()
 	h.mu.Unlock()
-	cancelAll(ends, why.err())
-	if why == keyGone {
+	cancelAll(ends, lostBecause(why))
+	if why == fault.KeyGone {
 		h.lock.reg.recording.doubted.Store(true)
 	}
 	if awaited && h.lock.half().contended() {
@@ -317,7 +317,7 @@ func (h *hold) unlockLose(why loss) {
 func (h *hold) planClear() {
 	l := h.lock
 	h.next = clock.Never
-	if h.why.keeps() {
+	if h.why.KeepsKey() {
 		longest := h.longestEver()
 		late := l.reg.transport.lane(l.key).trip().late(longest)
 		h.next = max(h.until.Add(2*margin(longest)).Add(late), h.extra().kept)
@@ -346,26 +346,24 @@ func (h *hold) end(now clock.Instant) bool {
 	h.mu.Lock()
 	h.sound = h.state == live && now < h.until // those that share it ask, too
 	if h.state == live && !h.sound {
-		h.why = leaseOver
+		h.why = fault.LeaseOver
 	}
 	sound := h.sound
 	h.state = over
 	if sound {
 		h.unlockEnds(context.Canceled)
 	} else {
-		h.unlockEnds(h.why.err())
+		h.unlockEnds(lostBecause(h.why))
 	}
 	return sound
 }
 
 // lossOf is why the hold was lost.
-func (h *hold) lossOf() loss {
+func (h *hold) lossOf() fault.Loss {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return max(h.why, somehow)
+	return max(h.why, fault.Somehow)
 }
-
-func (h *hold) lostError() error { return h.lossOf().err() }
 
 // adopt makes a hold that was handed to another owner what that one asked for: of this length from the next renewal on,
 // renewed or not, kept, and a leader's or not. It reports false when the hold was lost on the way.
@@ -487,7 +485,7 @@ func (h *hold) dismiss(o owner.ID) bool {
 		return sound
 	}
 	if !h.fresh() {
-		h.unlockLose(leaseOver)
+		h.unlockLose(fault.LeaseOver)
 		return false
 	}
 	ends := h.ends.of(o)
@@ -533,7 +531,7 @@ func (h *hold) shared(asked time.Duration) (ok, renew bool) {
 func (h *hold) left() time.Duration {
 	h.mu.Lock()
 	if !h.fresh() {
-		h.unlockLose(leaseOver)
+		h.unlockLose(fault.LeaseOver)
 		return 0
 	}
 	left := h.lock.reg.clock.Now().Until(h.until)
@@ -562,7 +560,7 @@ func (h *hold) forget(o owner.ID) {
 func (h *hold) strand(o owner.ID) {
 	h.mu.Lock()
 	if !h.fresh() {
-		h.unlockLose(leaseOver)
+		h.unlockLose(fault.LeaseOver)
 		return
 	}
 	if h.extra().stranded[o] || o.IsHold() && h.ends.listened(o) {
@@ -578,12 +576,12 @@ func (h *hold) strand(o owner.ID) {
 	h.mu.Unlock()
 	key := slog.String("key", h.lock.key)
 	if o.IsGoroutine() {
-		cancelAll(ends, goroutineGone.err())
+		cancelAll(ends, lostBecause(fault.GoroutineGone))
 		h.lock.reg.dispatch.Log(slog.LevelWarn, "a goroutine has ended without Unlock: the key of its lock is left to its lease",
 			key, slog.Uint64("goroutine", uint64(o)))
 		return
 	}
-	cancelAll(ends, unreachable.err())
+	cancelAll(ends, lostBecause(fault.Unreachable))
 	h.lock.reg.dispatch.Log(slog.LevelWarn, "a hold was not released, and nobody can reach it: its key is left to its lease", key)
 }
 
@@ -634,7 +632,7 @@ func (h *hold) watch(parent, base context.Context, o owner.ID) (context.Context,
 	for {
 		h.mu.Lock()
 		if !h.fresh() {
-			h.unlockLose(leaseOver)
+			h.unlockLose(fault.LeaseOver)
 			made.discard()
 			return nil, h.lostError()
 		}
@@ -673,7 +671,7 @@ func (h *hold) attend(waits bool) (evicted bool) {
 	}
 	h.mu.Lock()
 	if !h.fresh() {
-		h.unlockLose(leaseOver)
+		h.unlockLose(fault.LeaseOver)
 		return h.lock.evict()
 	}
 	if waits && !h.awaited {
@@ -706,7 +704,7 @@ func (h *hold) tick() (e errand) {
 		return nil
 	}
 	if !h.fresh() {
-		h.unlockLose(leaseOver)
+		h.unlockLose(fault.LeaseOver)
 		return nil
 	}
 	if h.next <= h.lock.reg.clock.Now() {
@@ -862,7 +860,7 @@ func (h *hold) renewOnce(p *patience, l *protocol.Lease) error {
 	stopped := ctx.Err() != nil // not under the mutex: a context may be of any type
 	h.mu.Lock()
 	if !h.fresh() {
-		h.unlockLose(leaseOver)
+		h.unlockLose(fault.LeaseOver)
 		return fault.WithEnd(ctx, h.lostError())
 	}
 	if stopped {
@@ -945,7 +943,7 @@ func (h *hold) answered(r renewal, n int64, err error, late bool) error {
 		h.unlockLose(without(n))
 		return h.lostError()
 	case now >= h.until:
-		h.unlockLose(renewedTooLate)
+		h.unlockLose(fault.RenewedTooLate)
 		return h.lostError()
 	case late:
 		if h.tended() && (r.scheduled || h.next != clock.Never) {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/lockregistry/lockregistry/internal/deadlock"
+	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/owner"
 )
 
@@ -41,8 +42,8 @@ type localHalf interface { //nolint:interfacebloat // each transition of the sta
 	turnAway(w *waiter)
 	waits()
 	granted() (contended bool)
-	exit(o owner.ID) (departure, loss)
-	evict(lost func() loss) bool
+	exit(o owner.ID) (departure, fault.Loss)
+	evict(lost func() fault.Loss) bool
 	free()
 	pass(running time.Duration) bool
 	contended() bool
@@ -50,7 +51,7 @@ type localHalf interface { //nolint:interfacebloat // each transition of the sta
 	heldBy(o owner.ID) bool
 	owned() []owner.ID
 	nest(o owner.ID) bool
-	expelled(o owner.ID) loss
+	expelled(o owner.ID) fault.Loss
 }
 
 // entry says how a goroutine came into the local half.
@@ -211,7 +212,7 @@ func (l *localLock) hold() {
 
 // exit undoes one lock of o. When it was the last one, the state is leaving, and the caller must call free once the
 // outcome of the removal from Redis is known.
-func (l *localLock) exit(o owner.ID) (departure, loss) {
+func (l *localLock) exit(o owner.ID) (departure, fault.Loss) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.owner != o || l.holds == 0 {
@@ -219,22 +220,22 @@ func (l *localLock) exit(o owner.ID) (departure, loss) {
 	}
 	l.holds--
 	if l.holds > 0 {
-		return stays, notLost
+		return stays, fault.NotLost
 	}
 	l.owner = owner.Leaving
-	return last, notLost
+	return last, fault.NotLost
 }
 
 // evict turns held into leaving although the owner has not unlocked, if lost says why the hold is lost: the owner may
 // never unlock. When evict reports true, the caller must do what it would do after the last exit.
-func (l *localLock) evict(lost func() loss) bool {
+func (l *localLock) evict(lost func() fault.Loss) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.holds == 0 {
 		return false
 	}
 	why := lost()
-	if why == notLost {
+	if why == fault.NotLost {
 		return false
 	}
 	l.evicted = l.evicted.add(l.owner, l.holds, why)
@@ -280,7 +281,7 @@ func (l *localLock) owned() []owner.ID {
 }
 
 // expelled tells why o was evicted, if it was and has yet to unlock.
-func (l *localLock) expelled(o owner.ID) loss {
+func (l *localLock) expelled(o owner.ID) fault.Loss {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.evicted.why(o)

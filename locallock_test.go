@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry/internal/deadlock"
+	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/owner"
 )
 
@@ -833,11 +834,11 @@ func TestLocalLockDoesConstantWork(t *testing.T) {
 	require.Empty(t, l.queue.rings)
 }
 
-func always() loss { return leaseOver }
-func still() loss  { return notLost }
+func always() fault.Loss { return fault.LeaseOver }
+func still() fault.Loss  { return fault.NotLost }
 
 // leavesHow is how an owner left.
-func leavesHow(how departure, _ loss) departure { return how }
+func leavesHow(how departure, _ fault.Loss) departure { return how }
 
 func TestLocalLockEvicts(t *testing.T) {
 	l := &localLock{}
@@ -854,7 +855,7 @@ func TestLocalLockEvicts(t *testing.T) {
 	require.Equal(t, refused, turn(w), "the key may be there still")
 	require.False(t, l.evict(always))
 	require.False(t, l.heldBy(anna))
-	require.Equal(t, leaseOver, l.expelled(anna))
+	require.Equal(t, fault.LeaseOver, l.expelled(anna))
 	l.free()
 	require.Equal(t, entered, turn(w))
 	l.granted()
@@ -865,7 +866,7 @@ func TestLocalLockEvicts(t *testing.T) {
 		require.Equal(t, evicted, leavesHow(l.exit(anna)))
 	}
 	require.Equal(t, notIn, leavesHow(l.exit(anna)))
-	require.Equal(t, notLost, l.expelled(anna))
+	require.Equal(t, fault.NotLost, l.expelled(anna))
 	in(t, l, anna, refused)
 	looks(t, l, bert, 1)
 	require.Equal(t, last, leavesHow(l.exit(bert)))

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lockregistry/lockregistry/internal/deadlock"
+	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/owner"
 )
 
@@ -74,30 +75,30 @@ func (s *side) add(o owner.ID) {
 	s.crowd.Store(int64(len(s.owners)))
 }
 
-func (s *side) exit(o owner.ID) (departure, loss) {
+func (s *side) exit(o owner.ID) (departure, fault.Loss) {
 	if !s.heldBy(o) {
 		return s.evicted.exit(o)
 	}
 	s.owners[o]--
 	if s.owners[o] > 0 {
-		return stays, notLost
+		return stays, fault.NotLost
 	}
 	delete(s.owners, o)
 	s.crowd.Store(int64(len(s.owners)))
 	if len(s.owners) > 0 { // mutant: first reader ends all
-		return leaves, notLost
+		return leaves, fault.NotLost
 	}
 	s.phase = phaseLeaving
-	return last, notLost
+	return last, fault.NotLost
 }
 
 // evict puts out all owners of the side, like [localLock.evict].
-func (s *side) evict(lost func() loss) bool {
+func (s *side) evict(lost func() fault.Loss) bool {
 	if s.phase != phaseHeld {
 		return false
 	}
 	why := lost()
-	if why == notLost {
+	if why == fault.NotLost {
 		return false
 	}
 	for o, holds := range s.owners {
@@ -426,7 +427,7 @@ func (l *localReadWrite) pass(running time.Duration) bool {
 	return true
 }
 
-func (l *localReadWrite) exit(s *side, o owner.ID) (departure, loss) {
+func (l *localReadWrite) exit(s *side, o owner.ID) (departure, fault.Loss) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	d, why := s.exit(o)
@@ -434,7 +435,7 @@ func (l *localReadWrite) exit(s *side, o owner.ID) (departure, loss) {
 	return d, why
 }
 
-func (l *localReadWrite) evict(s *side, lost func() loss) bool {
+func (l *localReadWrite) evict(s *side, lost func() fault.Loss) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	done := s.evict(lost)
@@ -461,7 +462,7 @@ func (l *localReadWrite) writing() bool {
 	return l.write.phase != phaseFree
 }
 
-func (l *localReadWrite) expelled(s *side, o owner.ID) loss {
+func (l *localReadWrite) expelled(s *side, o owner.ID) fault.Loss {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return s.evicted.why(o)

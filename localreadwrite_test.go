@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/owner"
 )
 
@@ -877,7 +878,7 @@ func TestLeavingAHoldThatOthersHaveEnded(t *testing.T) {
 		sound     bool
 	}{
 		"in time": {func(*hold) {}, true},
-		"lost":    {func(h *hold) { h.mu.Lock(); h.unlockLose(keyGone) }, false},
+		"lost":    {func(h *hold) { h.mu.Lock(); h.unlockLose(fault.KeyGone) }, false},
 		"late":    {func(h *hold) { h.until = 0 }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -1085,7 +1086,7 @@ func TestReadWriteEvicts(t *testing.T) {
 	h.out(t, anna, reads, evicted)
 	h.out(t, anna, reads, notIn)
 	h.in(t, anna, reads, refused)
-	require.Equal(t, leaseOver, h.reading().expelled(bert))
+	require.Equal(t, fault.LeaseOver, h.reading().expelled(bert))
 	h.out(t, bert, reads, evicted)
 	h.out(t, bert, reads, evicted)
 	h.out(t, bert, reads, notIn)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/owner"
 )
 
@@ -41,11 +42,11 @@ func (w *writeSide) waits() { w.both().waits(&w.write) }
 func (r *readSide) granted() bool  { return r.both().granted(&r.read) }
 func (w *writeSide) granted() bool { return w.both().granted(&w.write) }
 
-func (r *readSide) exit(o owner.ID) (departure, loss)  { return r.both().exit(&r.read, o) }
-func (w *writeSide) exit(o owner.ID) (departure, loss) { return w.both().exit(&w.write, o) }
+func (r *readSide) exit(o owner.ID) (departure, fault.Loss)  { return r.both().exit(&r.read, o) }
+func (w *writeSide) exit(o owner.ID) (departure, fault.Loss) { return w.both().exit(&w.write, o) }
 
-func (r *readSide) evict(lost func() loss) bool  { return r.both().evict(&r.read, lost) }
-func (w *writeSide) evict(lost func() loss) bool { return w.both().evict(&w.write, lost) }
+func (r *readSide) evict(lost func() fault.Loss) bool  { return r.both().evict(&r.read, lost) }
+func (w *writeSide) evict(lost func() fault.Loss) bool { return w.both().evict(&w.write, lost) }
 
 func (r *readSide) free()  { r.both().free(&r.read) }
 func (w *writeSide) free() { w.both().free(&w.write) }
@@ -63,8 +64,8 @@ func (w *writeSide) heldBy(o owner.ID) bool { return w.both().heldBy(&w.write, o
 func (r *readSide) owned() []owner.ID  { return r.both().owned(&r.read) }
 func (w *writeSide) owned() []owner.ID { return w.both().owned(&w.write) }
 
-func (r *readSide) expelled(o owner.ID) loss  { return r.both().expelled(&r.read, o) }
-func (w *writeSide) expelled(o owner.ID) loss { return w.both().expelled(&w.write, o) }
+func (r *readSide) expelled(o owner.ID) fault.Loss  { return r.both().expelled(&r.read, o) }
+func (w *writeSide) expelled(o owner.ID) fault.Loss { return w.both().expelled(&w.write, o) }
 
 func (r *readSide) nest(o owner.ID) bool  { return r.both().nest(&r.read, o) }
 func (w *writeSide) nest(o owner.ID) bool { return w.both().nest(&w.write, o) }

@@ -16,15 +16,15 @@ import (
 func TestLock_WhichLossMayLeaveTheKey(t *testing.T) {
 	r := embedded(t)
 	for _, c := range []struct {
-		why   loss
+		why   fault.Loss
 		keeps bool
 	}{
-		{leaseOver, true},
-		{renewedTooLate, true},
-		{grantedTwice, true},
-		{keyGone, false},
-		{keyTaken, false},
-		{forced, false},
+		{fault.LeaseOver, true},
+		{fault.RenewedTooLate, true},
+		{fault.GrantedTwice, true},
+		{fault.KeyGone, false},
+		{fault.KeyTaken, false},
+		{fault.Forced, false},
 	} {
 		h := r.newLock("42").newHold(&request{lease: protocol.NewLease(time.Hour)})
 		now := r.clock.Now()

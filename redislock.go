@@ -118,8 +118,8 @@ func (l *Lock) Renew(ctx context.Context, ttl time.Duration) error {
 	o := now.ownerIn(ctx)
 	h := now.heldBy(o)
 	if h == nil {
-		if why := now.half().expelled(o); why != notLost {
-			return l.fail("renew", why.err())
+		if why := now.half().expelled(o); why != fault.NotLost {
+			return l.fail("renew", lostBecause(why))
 		}
 	}
 	return l.renew(ctx, h, ttl)
@@ -156,8 +156,8 @@ func (l *Lock) context(parent context.Context) context.Context {
 			return parent // in a loop, a child of the one before would keep that one, and all before it
 		}
 		ctx, err = h.watch(parent, base, o)
-	} else if why := now.half().expelled(o); why != notLost {
-		err = why.err()
+	} else if why := now.half().expelled(o); why != fault.NotLost {
+		err = lostBecause(why)
 	}
 	if err != nil {
 		var cancel context.CancelCauseFunc
@@ -427,7 +427,7 @@ func (l *Lock) enter(ctx context.Context, q *request) (in entrance, err error) {
 		case upgrade:
 			err = ErrUpgrade
 		case outcast:
-			err = max(now.half().expelled(o), somehow).err()
+			err = lostBecause(max(now.half().expelled(o), fault.Somehow))
 		default: // refused
 			if err == nil {
 				err = errBusy
@@ -584,7 +584,7 @@ func (l *Lock) depart(ctx context.Context, o owner.ID) error {
 		_, err := l.release(ctx)
 		return err
 	case evicted:
-		return why.err()
+		return lostBecause(why)
 	default:
 		return ErrNotOwner
 	}
@@ -611,10 +611,10 @@ func (l *Lock) evict() (evicted bool) {
 }
 
 // lost tells why the hold is lost, if it is.
-func (l *Lock) lost() loss {
+func (l *Lock) lost() fault.Loss {
 	h := l.hold.Load()
 	if h == nil || h.goesOn() {
-		return notLost
+		return fault.NotLost
 	}
 	return h.lossOf()
 }
@@ -683,7 +683,7 @@ func (l *Lock) release(ctx context.Context) (End, error) {
 	switch {
 	case n <= 0 && err == nil && (reply.Error() == nil || fault.IsWrongType(reply.Error())):
 		reg.recording.doubted.Store(true)
-		return EndLost, without(n).err()
+		return EndLost, lostBecause(without(n))
 	case m.Keep > 0:
 		return EndKept, nil
 	default:

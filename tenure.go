@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"weak"
 
+	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/owner"
 )
 
@@ -72,7 +73,7 @@ func (l *Lock) tenure(o owner.ID, h *hold, token uint64) *tenure {
 //
 // When the first tenure of a lock is made at this moment, it may not be found here. It is over all the same once the hold is
 // another one; and while the hold goes on, because readers share it, calls nest in it only if its owner is in again.
-func (l *Lock) exit(o owner.ID) (departure, loss) {
+func (l *Lock) exit(o owner.ID) (departure, fault.Loss) {
 	s := l.tenures.Load()
 	if s == nil { // most locks
 		return l.half().exit(o)
