@@ -25,7 +25,7 @@ persistence, replication, Sentinels, latency, clocks, settings, and keys of the
 prefix that were left over. It changes nothing.
 
 Give it the address that the program uses, user included, to see what that lacks.
-What it may not look at is said; it needs +info +config|get +scan +type +pttl
+What it may not look at is said; it needs +info +config|get +eval +scan +type +pttl
 +time for all.
 
 Exit codes: 0 nothing worse than info, 1 a warning or an error, 64 a mistake on

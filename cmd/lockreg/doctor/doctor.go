@@ -348,7 +348,7 @@ func (x *examination) report() Report {
 		x.found(Finding{
 			ID: "unseen", Severity: Info, Nodes: x.addresses(),
 			Seen:     "this user may not see everything; some checks were left out",
-			Why:      "Without +info and +config|get the settings of the server are not checked, without +scan and +type its keys.",
+			Why:      "Without +info and +config|get the settings of the server are not checked, without +eval, +scan and +type its keys.",
 			Do:       "Run this command as another user, or permit it.",
 			Commands: []string{line("ACL", append([]string{"SETUSER", x.user}, x.unseen...)...)},
 		})

@@ -162,6 +162,26 @@ func TestLeftoversOnly(t *testing.T) {
 	require.Equal(t, []string{"DEL ord*rs:42"}, f.Commands)
 }
 
+// Names of any length are not shown in full, nor sent, and many leftovers are counted.
+func TestLongNames(t *testing.T) {
+	t.Parallel()
+	s := healthy(t)
+	s.Command(t, "EVAL", `for i = 1, 20 do redis.call('SET', 'orders:' .. 100 + i .. string.rep('x', 1e6), '1') end
+		redis.call('SET', 'other:' .. string.rep('x', 1e6), '1')
+		for i = 1, 300 do redis.call('SET', 'orders:' .. i, '1') end`, "0")
+	s.Command(t, "CONFIG", "RESETSTAT")
+	r := examine(t, option(s.Addr()))
+	f := has(t, r, "key-name", doctor.Warning)
+	require.Contains(t, f.Seen, "20 keys have names that are too long: orders:101xxx")
+	require.Contains(t, f.Seen, "xxx (too long: 1000010 bytes), orders:102xxx")
+	require.Empty(t, f.Commands)
+	require.Less(t, len(f.Seen), 2000)
+	require.Contains(t, has(t, r, "key-lease", doctor.Warning).Seen, "300 keys have no lease: orders:1 (string), orders:10 (string)")
+	sent, err := strconv.Atoi(infoOf(t, s, "total_net_output_bytes"))
+	require.NoError(t, err)
+	require.Less(t, sent, 1_000_000)
+}
+
 // Looking for leftovers ends when its time is over, and takes a small part of the server's.
 func TestManyKeys(t *testing.T) {
 	s := healthy(t)

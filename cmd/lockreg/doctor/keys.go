@@ -2,13 +2,17 @@ package doctor
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"hash/maphash"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/redis/rueidis"
+
+	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
 const (
@@ -18,10 +22,46 @@ const (
 	keysShown = 10
 )
 
+// scanStep calls SCAN once, and cuts off what is too long of the names.
+var scanStep = protocol.Load("keys").Source
+
 // leftover is a key that nothing of this library or of its peers leaves like that.
 type leftover struct {
 	key  string
 	kind string // its type
+}
+
+// leftovers are how many there are, and the first ones in the order of their names.
+type leftovers struct {
+	count int
+	first []leftover
+}
+
+func (l *leftovers) add(key, kind string) {
+	l.count++
+	at, _ := slices.BinarySearchFunc(l.first, key, func(o leftover, key string) int { return strings.Compare(o.key, key) })
+	if at < keysShown {
+		l.first = slices.Insert(l.first, at, leftover{key, kind})
+		l.first = l.first[:min(len(l.first), keysShown)]
+	}
+}
+
+// looked is what a look at the keys of a node has found.
+type looked struct {
+	forever, strange, long leftovers // without a lease, of a type that no lock has, with a name that is too long
+	known                  map[uint64]bool
+	seed                   maphash.Seed
+	steps                  int
+}
+
+// repeats tells whether SCAN has shown a key before.
+func (l *looked) repeats(key string) bool {
+	sum := maphash.String(l.seed, key)
+	known := l.known[sum]
+	if !known && len(l.known) < 1_000_000 {
+		l.known[sum] = true
+	}
+	return known
 }
 
 // keys goes through the keys of the prefix.
@@ -31,39 +71,43 @@ func (x *examination) keys(ctx context.Context) {
 		if n.role() == "replica" {
 			continue
 		}
-		var forever, strange []leftover
-		seen, done := x.scan(ctx, n, until, &forever, &strange)
+		all := looked{known: map[uint64]bool{}, seed: maphash.MakeSeed()}
+		done := x.scan(ctx, n, until, &all)
 		x.found(Finding{ID: "key-lease", Severity: OK, Seen: "all keys of the prefix have a lease"})
 		x.found(Finding{ID: "key-type", Severity: OK, Seen: "all keys of the prefix are of this library, or of its peers"})
-		if !done && seen > 0 {
+		if !done && all.steps > 0 {
 			x.found(Finding{
 				ID: "keys-unseen", Severity: Info, Nodes: []string{n.address},
 				Seen: fmt.Sprintf("not all keys of the database were looked at in %v", x.opts.ScanFor),
 				Why:  "Others may be left over, too.", Do: "Take more time for it: lockreg doctor --scan-for 10m.",
 			})
 		}
-		x.leftovers(n, "key-lease", forever, "have no lease",
+		x.leftovers(n, "key-lease", all.forever, "have no lease",
 			"Nobody removes them, so that their paths stay taken for ever. No registry makes such keys: somebody set them by hand.")
-		x.leftovers(n, "key-type", strange, "are of a type that no lock has",
+		x.leftovers(n, "key-type", all.strange, "are of a type that no lock has",
 			"Locking their paths fails with ErrWrongType, or their queue cannot be had.")
+		x.leftovers(n, "key-name", all.long, "have names that are too long", "They were not looked at any further.")
 	}
 }
 
-func (x *examination) leftovers(n *node, id string, all []leftover, what, why string) {
-	if len(all) == 0 {
+func (x *examination) leftovers(n *node, id string, all leftovers, what, why string) {
+	if all.count == 0 {
 		return
 	}
-	slices.SortFunc(all, func(a, b leftover) int { return strings.Compare(a.key, b.key) })
-	shown := all[:min(len(all), keysShown)]
 	var names, keys []string
-	for _, l := range shown {
+	for _, l := range all.first {
+		if l.kind == "" { // its name is cut
+			names = append(names, l.key)
+			continue
+		}
 		names, keys = append(names, fmt.Sprintf("%s (%s)", l.key, l.kind)), append(keys, l.key)
 	}
-	seen := fmt.Sprintf("%d keys %s: %s", len(all), what, strings.Join(names, ", "))
-	if len(all) == 1 {
-		seen = "1 key " + strings.Replace(strings.Replace(what, "have", "has", 1), "are", "is", 1) + ": " + names[0]
+	seen := fmt.Sprintf("%d keys %s: %s", all.count, what, strings.Join(names, ", "))
+	if all.count == 1 {
+		what = strings.NewReplacer("have names that are", "has a name that is", "have", "has", "are", "is").Replace(what)
+		seen = "1 key " + what + ": " + names[0]
 	}
-	if len(all) > len(shown) {
+	if all.count > len(names) {
 		seen += " and others"
 	}
 	f := Finding{
@@ -76,43 +120,70 @@ func (x *examination) leftovers(n *node, id string, all []leftover, what, why st
 	x.found(f)
 }
 
-// scan looks at keys until it is through, or the time is over. It tells how many it saw, and whether that was all.
-func (x *examination) scan(ctx context.Context, n *node, until time.Time, forever, strange *[]leftover) (seen int, done bool) {
+// scan looks at keys until it is through, or the time is over. It tells whether that was all.
+func (x *examination) scan(ctx context.Context, n *node, until time.Time, all *looked) (done bool) {
 	pattern := "*" + literal(x.opts.Prefix) + ":*" // readers' keys, and Redisson's counters, begin otherwise
-	found := map[string]bool{}                     // SCAN may show a key twice
-	for cursor := uint64(0); ; {
+	for cursor := "0"; ; {
 		began := time.Now()
-		reply := n.do(ctx, "SCAN", strconv.FormatUint(cursor, 10), "MATCH", pattern, "COUNT", strconv.Itoa(scanCount))
-		entry, err := reply.AsScanEntry()
+		names, long, next, err := n.step(ctx, cursor, pattern)
 		if err != nil {
-			if answered(err) {
-				x.miss("+scan")
-			}
-			return seen, false
+			x.missScan(err)
+			return false
 		}
-		keys := slices.DeleteFunc(entry.Elements, func(key string) bool {
-			known := found[key]
-			if !known && len(found) < 1_000_000 {
-				found[key] = true
+		for _, name := range long {
+			if !all.repeats(name) && x.meaning(name) != foreign {
+				all.long.add(name, "")
 			}
-			return known || x.meaning(key) == foreign
-		})
-		if !x.look(ctx, n, keys, forever, strange) {
-			return seen, false
 		}
-		seen++
-		cursor = entry.Cursor
-		if cursor == 0 {
-			return seen, true
+		names = slices.DeleteFunc(names, func(key string) bool { return all.repeats(key) || x.meaning(key) == foreign })
+		if !x.look(ctx, n, names, all) {
+			return false
+		}
+		all.steps++
+		if cursor = next; cursor == "0" {
+			return true
 		}
 		if time.Now().After(until) || pause(ctx, min(scanShare*time.Since(began), scanPause)) != nil {
-			return seen, false
+			return false
 		}
 	}
 }
 
+// step calls SCAN once, in a script, since SCAN itself sends names of any length. A user who may only read uses the command for
+// that.
+func (n *node) step(ctx context.Context, cursor, pattern string) (names, long []string, next string, err error) {
+	var reply []rueidis.RedisMessage
+	for _, verb := range []string{"EVAL", "EVAL_RO"} {
+		reply, err = n.do(ctx, verb, scanStep, "0", cursor, pattern, strconv.Itoa(scanCount)).ToArray()
+		if refused, ok := rueidis.IsRedisErr(err); !ok || !strings.HasPrefix(refused.Error(), "NOPERM") {
+			break
+		}
+	}
+	if err != nil {
+		return nil, nil, "", err
+	}
+	if len(reply) != 3 {
+		return nil, nil, "", errors.New("a reply of another length")
+	}
+	next, err1 := reply[0].ToString()
+	names, err2 := reply[1].AsStrSlice()
+	long, err3 := reply[2].AsStrSlice()
+	return names, long, next, errors.Join(err1, err2, err3)
+}
+
+// missScan notes what the user needs to look at keys, if that is why it failed.
+func (x *examination) missScan(err error) {
+	switch refused, ok := rueidis.IsRedisErr(err); {
+	case !ok:
+	case strings.HasPrefix(refused.Error(), "NOPERM"):
+		x.miss("+eval")
+	default: // the script may run, but not this
+		x.miss("+scan")
+	}
+}
+
 // look asks for the types and leases of keys.
-func (x *examination) look(ctx context.Context, n *node, keys []string, forever, strange *[]leftover) bool {
+func (x *examination) look(ctx context.Context, n *node, keys []string, all *looked) bool {
 	if len(keys) == 0 {
 		return true
 	}
@@ -136,9 +207,9 @@ func (x *examination) look(ctx context.Context, n *node, keys []string, forever,
 			continue
 		}
 		if types := x.meaning(key).types(); !slices.Contains(types, kind) {
-			*strange = append(*strange, leftover{key, kind})
+			all.strange.add(key, kind)
 		} else if lease == -1 && x.meaning(key) != counter {
-			*forever = append(*forever, leftover{key, kind})
+			all.forever.add(key, kind)
 		}
 	}
 	return true

@@ -32,7 +32,7 @@ func as(s *redistest.Server) rueidis.ClientOption {
 }
 
 // looking is what the doctor itself needs to see everything.
-const looking = "+info +config|get +acl|whoami +scan +type +pttl +time +ping"
+const looking = "+info +config|get +acl|whoami +eval +scan +type +pttl +time +ping"
 
 // A user who may do nothing is told, for each mode, what to permit. Once that is permitted as it is written the mode has
 // no finding any more, and nothing else was asked for.
@@ -185,6 +185,15 @@ func TestUnseen(t *testing.T) {
 	require.Empty(t, findings(r, "eviction"))
 	follow(t, s, f)
 	require.Empty(t, findings(examine(t, as(s)), ""))
+
+	// Without permission for scripts that write it uses those that read.
+	s.Command(t, strings.Fields("ACL SETUSER app -eval")...)
+	require.Empty(t, findings(examine(t, as(s), func(o *doctor.Options) { o.Need = []string{} }), "unseen"))
+	s.Command(t, strings.Fields("ACL SETUSER app -eval_ro")...)
+	f = has(t, examine(t, as(s), func(o *doctor.Options) { o.Need = []string{} }), "unseen", doctor.Info)
+	require.Equal(t, []string{"ACL SETUSER app +eval"}, f.Commands)
+	follow(t, s, f)
+	require.Empty(t, findings(examine(t, as(s), func(o *doctor.Options) { o.Need = []string{} }), "unseen"))
 }
 
 func TestCommandThatIsNotThere(t *testing.T) {
