@@ -59,7 +59,7 @@ func (r *Registry) remove(ctx context.Context, l *Lock, holder string) error {
 	before := r.holders(l)
 	removal := protocol.Call{
 		Script: forceUnlock, Key: l.key,
-		Args: protocol.Args{holder, protocol.Tagged(l.key), r.formats.Publish(), r.plain.layout.CommonChannel()},
+		Args: protocol.Args{holder, protocol.Tagged(l.key), r.formats.Publish(), r.plain.layout.CommonChannel(), r.values},
 	}
 	p := r.patience(ctx, r.transport.lane(l.key))
 	p.lease = r.lease.Length

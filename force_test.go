@@ -278,6 +278,34 @@ func TestForceUnlockOnACluster(t *testing.T) {
 	}
 }
 
+// The names of other holders, of any length, are not sent. Each of them is removed, and ErrNotOwner means that it was not there.
+func TestForceUnlock_LongNames(t *testing.T) {
+	for name, layout := range layouts {
+		t.Run(name, func(t *testing.T) {
+			realWorlds(t, func(w *world) {
+				r := w.registry(lockregistry.WithLayout(layout))
+				require.ErrorIs(w, r.ForceUnlockHolder(w.Context(), "42", "x"), lockregistry.ErrNotOwner)
+				w.do("CONFIG", "RESETSTAT")
+				for range 3 {
+					w.do("EVAL", `local long = string.rep('x', 1e6)
+						if ARGV[1] == 'spring' then return redis.call('SET', KEYS[1], long) end
+						redis.call('HSET', KEYS[1], 'f', '1', 'g' .. long, '1')`, "1", theKey, name)
+					require.NoError(w, r.ForceUnlock(w.Context(), "42"))
+					require.True(w, w.free(theKey))
+				}
+				w.do("HSET", theKey, "mode", "read", "one", "1", "two", "1")
+				w.do("SET", "{"+theKey+"}:two:rwlock_timeout:1", "1", "PX", "60000")
+				require.NoError(w, r.ForceUnlockHolder(w.Context(), "42", "one"))
+				require.ErrorIs(w, r.ForceUnlockHolder(w.Context(), "42", "one"), lockregistry.ErrNotOwner)
+				require.NoError(w, r.ForceUnlockHolder(w.Context(), "42", "two"))
+				_, sent, _ := strings.Cut(w.do("INFO", "stats"), "total_net_output_bytes:")
+				sent, _, _ = strings.Cut(sent, "\r")
+				require.Less(w, len(sent), len("1000000"), sent)
+			})
+		})
+	}
+}
+
 // The rights that the documentation names are enough.
 func TestForceUnlockPermissions(t *testing.T) {
 	for _, user := range documentedUsers(t) {

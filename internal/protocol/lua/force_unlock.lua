@@ -5,11 +5,14 @@
 -- ARGV[2]  the name as it stands in derived keys, see redisson_read_obtain.lua
 -- ARGV[3]  PUBLISH, SPUBLISH to publish in Redisson's format in both ways, or empty
 -- ARGV[4]  the channel of all plain locks in Spring's format; empty or missing: plain locks are in Redisson's
+-- ARGV[5]  what the values of the registry's own holds begin with
 --
--- Replies the holders that are gone now, as they were in the key, but without the mark: none when the lock was free, or not that holder's.
+-- Replies those of the holders that are gone now that are the registry's own, as they were in the key, but without the mark. If none
+-- is, the beginning of one of them: nothing when the lock was free, or not that holder's. Others may be of any length.
 -- include effects
 local key, holder, name = KEYS[1], ARGV[1], ARGV[2]
-local how, common = ARGV[3] or '', ARGV[4] or ''
+local how, common, registry = ARGV[3] or '', ARGV[4] or '', ARGV[5] or ''
+local LONGEST, HEAD = 4096, 100 -- as in inspect.lua
 
 -- The server's ACL may forbid a user either command, but not both, and old servers have one only.
 local function remove(k)
@@ -22,6 +25,16 @@ end
 local function publish(command, channel, message) -- which may be forbidden; the lock is removed all the same
   local received = redis.pcall(command, channel, message)
   return type(received) == 'number' and received > 0
+end
+
+local function told(gone)
+  local own = {}
+  for _, name in ipairs(gone) do
+    if #name <= LONGEST and string.sub(name, 1, #registry) == registry then
+      own[#own + 1] = name
+    end
+  end
+  return own[1] and own or {gone[1] and string.sub(gone[1], 1, HEAD)}
 end
 
 local kind = redis.call('TYPE', key)
@@ -40,7 +53,7 @@ if kind == 'string' and common ~= '' then
     publish('PUBLISH', common .. ':' .. key, key)
     publish('PUBLISH', common, key) -- for old Java peers
   end
-  return {value}
+  return told({value})
 end
 
 local mode, holders, counts = nil, {}, {}
@@ -74,7 +87,7 @@ end
 if not mode then
   remove(key)
   announce('redisson_lock__channel:' .. name, false)
-  return holders
+  return told(holders)
 end
 
 local function lease(field, n)
@@ -96,7 +109,7 @@ if holder ~= '' then
   for _, field in ipairs(holders) do
     if field ~= holder then
       if string.sub(field, -6) == ':write' then
-        return gone
+        return told(gone)
       end
       for n = 1, counts[field] do
         longest = math.max(longest, redis.call('PTTL', lease(field, n)))
@@ -109,9 +122,9 @@ if holder ~= '' then
       redis.call('HSET', key, 'mode', 'read')
       announce('redisson_rwlock:' .. name, true)
     end
-    return gone
+    return told(gone)
   end
 end
 remove(key)
 announce('redisson_rwlock:' .. name, true)
-return gone
+return told(gone)
