@@ -392,9 +392,9 @@ func (a *attempt) try(w protocol.Queueing, quick bool, deadline clock.Instant) e
 	return err
 }
 
-// askAgain is for when a server said late that the lock is taken: it may be the master no more. A ticket is looked after then, and not
-// asked for once more: it may have been served in between, and one of the same number would make what the message says of that
-// grant, which may be over by now, count from today.
+// askAgain is for when a server said late that the lock is taken: it may be the master no more. A ticket is looked after
+// then, and not asked for once more: it may have been served in between, and one of the same number would make what the
+// message says of that grant, which may be over by now, count from today.
 //
 //go:noinline
 func (a *attempt) askAgain(p *patience, w protocol.Queueing, quick bool, deadline clock.Instant) (err error) {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/topology"
 )
 
 // limit is the context of a command: it ends with the patience of its caller. It has no deadline, because rueidis closes
@@ -237,8 +238,8 @@ func (w *watch) round() {
 	w.running.Store(false)
 	now := w.transport.clock.Now()
 	more := false
-	if w.transport.guide != nil {
-		w.transport.guide.refresh(guideKept)
+	if w.transport.resolver != nil {
+		w.transport.resolver.Refresh(topology.KeptFor)
 	}
 	for _, l := range w.transport.lanes() {
 		if b := l.coalescing.Load(); b != nil && b.hasten(now) {

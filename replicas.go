@@ -13,6 +13,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/protocol"
+	"github.com/lockregistry/lockregistry/internal/topology"
 )
 
 // fewReplicasError: too few have acknowledged a write in time. The master has it.
@@ -197,23 +198,23 @@ func (t *transport) doReplicated(p *patience, c *protocol.Call) (a answer) {
 
 // replicate hands a command to the replicator of the server that has its key.
 func (t *transport) replicate(l *lane, e *replication) {
-	var owner mastery
+	var owner topology.Owner
 	wary := l.isWary(t.clock.Now())
 	switch slot := protocol.Slot(e.call.Key); {
-	case t.guide == nil:
+	case t.resolver == nil:
 	case wary:
-		owner = t.guide.master(slot)
+		owner = t.resolver.Master(slot)
 	default:
-		owner = t.guide.usual(slot)
+		owner = t.resolver.Usual(slot)
 	}
 	t.replicators.mu.Lock()
 	defer t.replicators.mu.Unlock()
-	if t.guide != nil && (owner.silent || owner.address == "") {
+	if t.resolver != nil && (owner.Silent || owner.Address == "") {
 		e.fail(fault.NotSent)
 		return
 	}
-	e.rumor = t.guide != nil && !owner.trusted
-	t.replicators.at(t, owner.address).add(l, e)
+	e.rumor = t.resolver != nil && !owner.Trusted
+	t.replicators.at(t, owner.Address).add(l, e)
 }
 
 // expire is for when the time of replicas is over, or, with an error for it, when the caller waits for no answer any longer.
@@ -369,8 +370,8 @@ func (s *replicaSender) send(client rueidis.DedicatedClient) {
 	results := client.DoMulti(t.ctx, s.commands...) // mutant: other connection
 	end.stop()
 	acks, err := results[len(results)-1].AsInt64()
-	if !fault.Answered(err) && t.guide != nil {
-		t.guide.forget()
+	if !fault.Answered(err) && t.resolver != nil {
+		t.resolver.Forget()
 	}
 	t.replicators.mu.Lock()
 	for i, result := range results {
@@ -417,7 +418,7 @@ func (t *transport) redirect(e *replication, result rueidis.RedisResult) {
 	if !moved {
 		address, _ = reply.IsAsk()
 	}
-	t.guide.forget()
+	t.resolver.Forget()
 	l := t.lane(e.call.Key)
 	if t.client.Nodes()[address] == nil { // the client has it shown to itself
 		key := e.call.Key

@@ -11,6 +11,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/owner"
 	"github.com/lockregistry/lockregistry/internal/protocol"
+	"github.com/lockregistry/lockregistry/internal/topology"
 )
 
 // scheduler does everything of a registry that is due at some time, with one goroutine that sleeps and a few that talk to
@@ -45,7 +46,7 @@ type scheduler struct {
 	failing  bool            // pipelines fail, which is logged once
 	refused  clock.Instant   // when one did last because the server refused what it was to write; 0: not since they succeed
 	nextLook clock.Instant   // when to look for goroutines that are gone; never while one looks
-	switches switches
+	switches topology.Switches
 	failures failures
 }
 
@@ -70,7 +71,7 @@ func newScheduler(r *Registry) *scheduler {
 	fake := now == now.Round(0) //nolint:staticcheck // Equal does not compare the monotonic part
 	return &scheduler{
 		reg: r, fake: fake, wake: make(chan struct{}, 1), quit: make(chan struct{}), armed: clock.Never,
-		strays: map[place]*stray{}, most: goneMost, switches: switchesOf(r.client),
+		strays: map[place]*stray{}, most: goneMost, switches: topology.WatchSwitches(r.client),
 	}
 }
 
@@ -87,8 +88,8 @@ func (s *scheduler) set(h *hold, due clock.Instant) bool {
 	} else {
 		heap.Fix(&s.holds, int(h.index))
 	}
-	if s.switches.watched {
-		due = min(due, s.reg.clock.Now().Add(switchEvery))
+	if s.switches.Watched {
+		due = min(due, s.reg.clock.Now().Add(topology.SwitchEvery))
 	}
 	s.soon(due)
 	return true
@@ -180,7 +181,7 @@ func (s *scheduler) sleep() {
 // turn does what is due and returns when it is to be called next.
 func (s *scheduler) turn() clock.Instant {
 	now := s.reg.clock.Now()
-	if s.switches.look(now, s.reg.transport.first.trip().silence(), s.nudge) {
+	if s.switches.Look(now, s.reg.transport.first.trip().silence(), s.nudge) {
 		s.doubt("")
 	}
 	s.mu.Lock()
@@ -215,8 +216,8 @@ func (s *scheduler) turn() clock.Instant {
 	s.armed = s.clean(now)
 	if len(s.holds) > 0 {
 		s.armed = min(s.armed, s.holds[0].due)
-		if s.switches.watched {
-			s.armed = min(s.armed, now.Add(switchEvery))
+		if s.switches.Watched {
+			s.armed = min(s.armed, now.Add(topology.SwitchEvery))
 		}
 	}
 	return s.armed

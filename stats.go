@@ -165,17 +165,17 @@ func (n nodesStats) at(address string) *NodeStats {
 func (r *Registry) masters(server string) nodesStats {
 	nodes, t := nodesStats{}, r.transport
 	lanes := t.lanes()
-	if t.guide != nil {
+	if t.resolver != nil {
 		if len(lanes) == 1 {
-			t.guide.hear(guideFor)
+			t.resolver.Hear(topology.FreshFor)
 		}
-		t.guide.refresh(guideFor)
+		t.resolver.Refresh(topology.FreshFor)
 		lanes = t.lanes()
 	}
 	for _, l := range lanes {
 		address := l.address
 		switch {
-		case t.guide == nil:
+		case t.resolver == nil:
 			address = server
 		case l == t.first && len(lanes) > 1:
 			continue // nothing is left for it
@@ -262,7 +262,7 @@ func (m *masterOf) of(client rueidis.Client, c clock.Clock) string {
 	}
 	now := c.Now()
 	m.mu.Lock()
-	address, fresh := m.address, slices.Equal(servers, m.servers) && m.at.Until(now) < guideFor
+	address, fresh := m.address, slices.Equal(servers, m.servers) && m.at.Until(now) < topology.FreshFor
 	m.mu.Unlock()
 	if fresh {
 		return address

@@ -15,6 +15,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/protocol"
+	"github.com/lockregistry/lockregistry/internal/topology"
 )
 
 // transport sends the commands of all registries on one client. It sees to it that nothing a server does keeps a caller for
@@ -38,7 +39,7 @@ import (
 // believed, and while a lane is wary its commands go over a connection made since, and over no other: the client's address,
 // or its Sentinels, lead that one to the new master. Where the server has been slow all the time, answers on that
 // connection are believed although they take long. In a cluster, commands on a wary lane go over one to the node that most nodes
-// say is the master; see guide. There a connection that breaks makes the lane wary, too.
+// say is the master; see topology.Resolver. There a connection that breaks makes the lane wary, too.
 //
 // On a calm lane of a single server, commands that come one at a time go over a connection of their own, see private, and
 // where there are many at a time, they go together, see coalescer. Both are dropped when the lane becomes wary.
@@ -47,12 +48,12 @@ import (
 // master afterwards, on a connection that it has kept, is answered in time and believed. While calls wait it sends something:
 // see sleep.
 type transport struct {
-	client rueidis.Client
-	clock  clock.Clock
-	remove remover
-	routes atomic.Pointer[routes]
-	first  *lane  // of a single server the only one; of a cluster that of slots whose master nobody knows
-	guide  *guide // of a cluster
+	client   rueidis.Client
+	clock    clock.Clock
+	remove   remover
+	routes   atomic.Pointer[routes]
+	first    *lane              // of a single server the only one; of a cluster that of slots whose master nobody knows
+	resolver *topology.Resolver // of a cluster
 	// ctx never ends, but rueidis does not know that: for a context that cannot end it reads a connection only while a command
 	// is under way, and so finds out with the next command that the connection was closed.
 	ctx     context.Context
@@ -209,7 +210,8 @@ func makeTransport(client rueidis.Client, cluster bool) *transport {
 	all := &routes{lanes: []*lane{t.first}}
 	if cluster {
 		all.of = &[protocol.Slots]uint16{}
-		t.guide = newGuide(t)
+		away := func() time.Duration { return t.farthest().trip().plus(0) }
+		t.resolver = topology.NewResolver(t.ctx, client, t.clock, t.reroute, away)
 	}
 	t.routes.Store(all)
 	t.watch.begin(t)
@@ -412,11 +414,11 @@ func (t *transport) doAll(
 // regroup sends some commands for a lane in one pipeline, or, if it is wary, in one for each master that has their keys by the
 // word of the nodes now.
 func (t *transport) regroup(l *lane, group []int, key func(i int) string, send func(l *lane, group []int)) {
-	if t.guide == nil || !l.isWary(t.clock.Now()) {
+	if t.resolver == nil || !l.isWary(t.clock.Now()) {
 		send(l, group)
 		return
 	}
-	t.guide.hear(guideFor)
+	t.resolver.Hear(topology.FreshFor)
 	groups := map[*lane][]int{}
 	for _, i := range group {
 		l := t.lane(key(i))
@@ -478,7 +480,7 @@ func (l *lane) judge(p *patience, err error, x exchange) bool {
 		l.heard.Store(int64(notHeard))
 		l.answers.Store(0)
 		l.drop()
-		if l.transport.guide != nil {
+		if l.transport.resolver != nil {
 			l.beWary(came)
 		}
 	}
@@ -543,7 +545,7 @@ func (l *lane) pulse() {
 func (l *lane) pulseLater() { time.AfterFunc(pulseEvery, l.pulse) }
 
 // nobodys tells whether the lane leads to no server in particular: the first one of a cluster.
-func (l *lane) nobodys() bool { return l.transport.guide != nil && l.address == "" }
+func (l *lane) nobodys() bool { return l.transport.resolver != nil && l.address == "" }
 
 func (l *lane) isWary(now clock.Instant) bool { return now < clock.Instant(l.wary.Load()) }
 
@@ -709,7 +711,7 @@ func (l *lane) carryOut(e *sending) {
 	t := l.transport
 	var way rueidis.CoreClient = t.client
 	var fresh *detour
-	guided := false
+	resolved := false
 	e.sent, e.lane = t.clock.Now(), l
 	switch {
 	case e.plain:
@@ -719,7 +721,7 @@ func (l *lane) carryOut(e *sending) {
 			return
 		}
 		way = node
-	case t.guide == nil && l.isWary(e.sent):
+	case t.resolver == nil && l.isWary(e.sent):
 		var none bool
 		switch fresh, none = l.detour(e.gone.Load); {
 		case fresh != nil:
@@ -729,14 +731,14 @@ func (l *lane) carryOut(e *sending) {
 			return
 		}
 		e.sent = t.clock.Now()
-	case t.guide != nil && e.key != "" && l.isWary(e.sent):
-		if way, fresh, guided = l.guided(e); !guided {
+	case t.resolver != nil && e.key != "" && l.isWary(e.sent):
+		if way, fresh, resolved = l.resolved(e); !resolved {
 			e.err = fault.NotSent
 			return
 		}
 		e.sent = t.clock.Now()
-	case t.guide != nil && e.key != "" && l == t.first: // which is for those of whom nobody has told yet
-		t.guide.hear(guideFor)
+	case t.resolver != nil && e.key != "" && l == t.first: // which is for those of whom nobody has told yet
+		t.resolver.Hear(topology.FreshFor)
 		e.sent, e.lane = t.clock.Now(), t.lane(e.key)
 	}
 	e.begun.Store(int64(e.sent))
@@ -753,32 +755,32 @@ func (l *lane) carryOut(e *sending) {
 	if fresh != nil && !fault.Answered(err) {
 		fresh.broken.Store(true)
 	}
-	if guided && (!fault.Answered(err) || fault.Elsewhere(err)) {
-		t.guide.forget()
+	if resolved && (!fault.Answered(err) || fault.Elsewhere(err)) {
+		t.resolver.Forget()
 		if e.send == nil && fault.Elsewhere(err) && (!e.call.DropIfAbandoned || !e.gone.Load()) { // the client finds the way
 			e.first[0] = e.call.SendAsync(t.ctx, t.client, &e.gone)
 		}
 	}
 }
 
-// guided is how to reach the master that has a key by the word of the nodes, whose lane it notes: over the detour, if that lane
+// resolved is how to reach the master that has a key by the word of the nodes, whose lane it notes: over the detour, if that lane
 // is wary, since the node's address may lead to another server by now. It reports false when there is no way now.
-func (l *lane) guided(e *sending) (way rueidis.CoreClient, fresh *detour, ok bool) {
+func (l *lane) resolved(e *sending) (way rueidis.CoreClient, fresh *detour, ok bool) {
 	t, slot := l.transport, protocol.Slot(e.key)
 	for !e.gone.Load() {
-		way, owner, ok := t.guide.way(slot)
+		way, owner, ok := t.resolver.Way(slot)
 		if !ok {
 			return nil, nil, false
 		}
-		if owner.address != "" {
-			e.lane = t.laneAt(owner.address)
+		if owner.Address != "" {
+			e.lane = t.laneAt(owner.Address)
 		}
-		if e.trusted = owner.trusted; !owner.trusted || e.lane.address != owner.address || !e.lane.isWary(t.clock.Now()) {
+		if e.trusted = owner.Trusted; !owner.Trusted || e.lane.address != owner.Address || !e.lane.isWary(t.clock.Now()) {
 			return way, nil, true
 		}
 		fresh, none := e.lane.detour(func() bool {
-			now := t.guide.master(slot)
-			return e.gone.Load() || now.silent || now.address != owner.address
+			now := t.resolver.Master(slot)
+			return e.gone.Load() || now.Silent || now.Address != owner.Address
 		})
 		switch {
 		case fresh != nil:
@@ -829,8 +831,8 @@ func (l *lane) detour(over func() bool) (fresh *detour, none bool) {
 		}
 		l.mu.Unlock()
 		wait := now.Until(due)
-		if l.transport.guide != nil { // there may be a successor
-			wait = min(wait, guideAgain)
+		if l.transport.resolver != nil { // there may be a successor
+			wait = min(wait, topology.AskPause)
 		}
 		limit := time.NewTimer(wait)
 		select {

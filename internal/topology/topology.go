@@ -1,4 +1,5 @@
-// Package topology tells which servers a client uses, and reads what nodes of a Redis Cluster say about who has which keys.
+// Package topology tells which servers a client uses, and knows by the word of most nodes of a Redis Cluster which
+// one is the master of a slot.
 package topology
 
 import (

@@ -9,6 +9,8 @@ import (
 
 	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry/internal/topology"
 )
 
 // spoken is a cluster whose nodes say what a test wants, or nothing.
@@ -53,39 +55,39 @@ func TestWhichWayIsTrusted(t *testing.T) {
 			by.says.Store(what)
 			by.silent.Store(what == nil)
 		}
-		master := func() mastery {
-			<-time.After(guideFor)
-			return way.guide.master(7)
+		master := func() topology.Owner {
+			<-time.After(topology.FreshFor)
+			return way.resolver.Master(7)
 		}
 		say(a, none)
 		say(b, none)
-		require.Equal(t, mastery{}, master())
-		to, owner, ok := way.guide.way(7)
+		require.Equal(t, topology.Owner{}, master())
+		to, owner, ok := way.resolver.Way(7)
 		require.True(t, ok)
-		require.False(t, owner.trusted, "the client may lead to a master that is deposed")
+		require.False(t, owner.Trusted, "the client may lead to a master that is deposed")
 		require.Equal(t, way.client, to)
 		require.Len(t, way.lanes(), 1)
 
 		say(a, all)
 		say(b, all)
-		require.Equal(t, mastery{address: "a:1", trusted: true}, master())
+		require.Equal(t, topology.Owner{Address: "a:1", Trusted: true}, master())
 		require.Len(t, way.lanes(), 3, "one for each master")
 
 		say(b, none)
-		require.Equal(t, mastery{address: "a:1"}, master(), "by its own word alone")
+		require.Equal(t, topology.Owner{Address: "a:1"}, master(), "by its own word alone")
 
 		way.laneAt("a:1").suspect(way.clock.Now(), way.clock.Now())
 		say(a, moved)
 		say(b, moved)
-		require.Equal(t, mastery{address: "b:1", trusted: true}, master())
+		require.Equal(t, topology.Owner{Address: "b:1", Trusted: true}, master())
 		require.True(t, way.laneAt("b:1").isWary(way.clock.Now()), "the client may not know yet")
 		require.Equal(t, "a:1", way.laneAt("a:1").address, "what is known of it is kept")
 
 		say(a, nil)
 		say(b, nil)
 		owner = master()
-		require.Equal(t, "b:1", owner.address, "a map is not replaced by none")
-		require.False(t, owner.trusted)
+		require.Equal(t, "b:1", owner.Address, "a map is not replaced by none")
+		require.False(t, owner.Trusted)
 		<-time.After(time.Minute)
 	})
 }

@@ -1,4 +1,4 @@
-package lockregistry
+package topology
 
 import (
 	"slices"
@@ -7,18 +7,17 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
-	"github.com/lockregistry/lockregistry/internal/topology"
 )
 
-// switches notices when a client for Sentinel has changed to another master, which has not got what the one before granted
+// Switches notices when a client for Sentinel has changed to another master, which has not got what the one before granted
 // last: a planned failover waits for nobody. The holds that the scheduler watches over are looked at then, so that a loss is
 // announced at once. To look at the client costs less than a command. Only the scheduler's goroutine that sleeps uses it. It
 // does not ask the client itself: a wrapper's methods may block.
 //
 // A grant may be on its way from the old master when the client changes. So the holds are looked at twice more: a moment later,
 // and when an answer from before would be late, which is not believed.
-type switches struct {
-	watched bool
+type Switches struct {
+	Watched bool // the client is for Sentinel
 	client  rueidis.Client
 	servers []string
 	asking  bool
@@ -26,23 +25,25 @@ type switches struct {
 	again   []clock.Instant // when to look at the holds once more
 }
 
+// When to look at the client again, and after a change at the holds.
 const (
-	switchEvery = 20 * time.Millisecond
+	SwitchEvery = 20 * time.Millisecond
 	switchAgain = 60 * time.Millisecond
 )
 
-func switchesOf(client rueidis.Client) switches {
-	w := switches{watched: client.Mode() == rueidis.ClientModeSentinel, client: client}
-	if w.watched {
-		w.servers, w.said = topology.Servers(client), make(chan []string, 1)
+// WatchSwitches begins with the master that a client has now. Of a client that is not for Sentinel nothing is watched.
+func WatchSwitches(client rueidis.Client) Switches {
+	w := Switches{Watched: client.Mode() == rueidis.ClientModeSentinel, client: client}
+	if w.Watched {
+		w.servers, w.said = Servers(client), make(chan []string, 1)
 	}
 	return w
 }
 
-// look tells whether the holds are to be looked at. An answer that takes longer than silence is late. Once changed was called, it
+// Look tells whether the holds are to be looked at. An answer that takes longer than silence is late. Once changed was called, it
 // is to be called again soon.
-func (w *switches) look(now clock.Instant, silence time.Duration, changed func()) bool {
-	if !w.watched {
+func (w *Switches) Look(now clock.Instant, silence time.Duration, changed func()) bool {
+	if !w.Watched {
 		return false
 	}
 	known := w.servers
@@ -66,8 +67,8 @@ func (w *switches) look(now clock.Instant, silence time.Duration, changed func()
 	return false
 }
 
-func (w *switches) ask(known []string, changed func()) {
-	servers := topology.Servers(w.client)
+func (w *Switches) ask(known []string, changed func()) {
+	servers := Servers(w.client)
 	w.said <- servers
 	if !slices.Equal(servers, known) {
 		changed()
