@@ -162,6 +162,38 @@ func TestLock_TheKeyOfALostHoldIsRemovedOnce(t *testing.T) {
 	}
 }
 
+// Without renewal, a context or a waiter nobody notices that the lease is over. The key stays until somebody does.
+func TestLock_TheKeyOfALossThatNobodyNoticed(t *testing.T) {
+	for name, notices := range map[string]func(w *world, l *lockregistry.Lock){
+		"unlock": func(w *world, l *lockregistry.Lock) {
+			w.fails(l.Unlock(w.Context()), lockregistry.ErrLockLost, "unlock", l.Key())
+		},
+		"renew": func(w *world, l *lockregistry.Lock) {
+			w.fails(l.Renew(w.Context(), time.Minute), lockregistry.ErrLockLost, "renew", l.Key())
+		},
+		"IsHeld":  func(w *world, l *lockregistry.Lock) { require.False(w, l.IsHeld()) },
+		"Context": func(w *world, l *lockregistry.Lock) { require.Error(w, l.Context(w.Context()).Err()) },
+		"a try of another goroutine": func(w *world, l *lockregistry.Lock) {
+			require.True(w, w.tryElsewhere(l))
+		},
+	} {
+		for kind, pick := range kinds {
+			t.Run(name+"/"+kind, func(t *testing.T) {
+				fakeWorld(t, func(w *world) {
+					l := pick(w.registry(polling))
+					w.lock(l, lockregistry.TTL(lostLease))
+					w.outlive()
+					w.pass(time.Minute)
+					require.False(w, w.free(l.Key()), "nobody has noticed")
+					notices(w, l)
+					w.pass(time.Second)
+					require.True(w, w.free(l.Key()))
+				})
+			})
+		}
+	}
+}
+
 // The owner unlocks while the removal is under way, and another hold follows: whichever is answered first, both are over, and
 // the later hold is not touched.
 func TestLock_ALostHoldIsUnlockedDuringItsRemoval(t *testing.T) {
