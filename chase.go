@@ -11,6 +11,7 @@ import (
 
 	"github.com/lockregistry/lockregistry/internal/deadlock"
 	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/presence"
 	"github.com/lockregistry/lockregistry/internal/scan"
 )
 
@@ -25,7 +26,7 @@ import (
 
 // farWait is a call of some registry of the prefix that waits.
 type farWait struct {
-	waitsRecord
+	presence.Wait
 
 	label Label
 	call  *deadlock.Call // of this registry
@@ -37,7 +38,7 @@ func (r *Registry) lastingWaits() (all []*farWait) {
 	now := r.clock.Now()
 	lasting := map[*deadlock.Call]*farWait{}
 	for call := range waiting.All() {
-		if lockOf(call.Lock).reg == r && call.Since.Until(now) >= lookEach {
+		if lockOf(call.Lock).reg == r && call.Since.Until(now) >= presence.Lasting {
 			lasting[call] = nil
 		}
 	}
@@ -57,7 +58,7 @@ func (r *Registry) lastingWaits() (all []*farWait) {
 				}
 				if w == nil {
 					d := describeWait(call)
-					w = &farWait{waitsRecord{d.Path, d.Kind, d.Owner, d.Since.UnixMicro(), nil}, d.Label, call}
+					w = &farWait{presence.Wait{Path: d.Path, Kind: d.Kind, Owner: d.Owner, Since: d.Since.UnixMicro()}, d.Label, call}
 					lasting[call], all = w, append(all, w)
 				}
 				if path := l.path(); len(w.Holds) < mostHolds && !slices.Contains(w.Holds, path) {
@@ -69,7 +70,7 @@ func (r *Registry) lastingWaits() (all []*farWait) {
 	slices.SortFunc(all, func(a, b *farWait) int {
 		return cmp.Or(cmp.Compare(a.Since, b.Since), strings.Compare(a.name(), b.name()))
 	})
-	all = all[:min(len(all), mostWaits)]
+	all = all[:min(len(all), presence.MostWaits)]
 	for _, w := range all {
 		slices.Sort(w.Holds)
 	}
@@ -151,7 +152,7 @@ func (c *chase) follow(ctx context.Context, from []*farWait) error {
 func (c *chase) read(ctx context.Context, registries []string) (failure error) {
 	keys := make([]string, len(registries))
 	for i, registry := range registries {
-		keys[i] = recordKey(c.reg.prefix, registry)
+		keys[i] = presence.Key(c.reg.prefix, registry)
 	}
 	c.reg.readRecords(ctx, keys, func(i int, text string, err error) {
 		if err != nil {
@@ -167,8 +168,8 @@ func (c *chase) read(ctx context.Context, registries []string) (failure error) {
 func (c *chase) take(registry, text string) {
 	r, label := parseRecord(registry, text)
 	c.waits[registry] = nil
-	for _, w := range r.Waits[:min(len(r.Waits), mostWaits)] {
-		c.waits[registry] = append(c.waits[registry], &farWait{waitsRecord: w, label: label})
+	for _, w := range r.Waits {
+		c.waits[registry] = append(c.waits[registry], &farWait{Wait: w, label: label})
 	}
 }
 
@@ -252,7 +253,7 @@ func deadlockOf(cycle []*farWait) (d Deadlock) {
 }
 
 // chase follows the chains from the registry's own calls, and reports cycles that have not been reported.
-func (w *recording) chase(ctx context.Context) {
+func (w *recorded) chase(ctx context.Context) {
 	r := w.reg
 	if now := r.clock.Now(); now < w.chases {
 		return
@@ -268,7 +269,7 @@ func (w *recording) chase(ctx context.Context) {
 		}
 	}
 	if err != nil && !fault.Transient(err) { // there is no permission
-		w.chases = r.clock.Now().Add(recordDenied)
+		w.chases = r.clock.Now().Add(presence.Denied)
 	}
 }
 
@@ -327,7 +328,7 @@ func (r *Registry) allCycles(ctx context.Context) ([][]*farWait, error) {
 	c := r.newChase(own)
 	var registries []string
 	pick := func(key string) (registry string, unread bool) {
-		registry = strings.TrimSuffix(strings.TrimPrefix(key, r.prefix+":{"), "}:registry")
+		registry = presence.Owner(r.prefix, key)
 		_, known := c.waits[registry]
 		return registry, !known
 	}
@@ -335,7 +336,7 @@ func (r *Registry) allCycles(ctx context.Context) ([][]*farWait, error) {
 		registries = append(registries, found...)
 		return nil
 	}
-	if err := r.scan(ctx, ":{*}:registry", &scan.Pass{Pick: pick, Read: read}); err != nil {
+	if err := r.scan(ctx, presence.Pattern, &scan.Pass{Pick: pick, Read: read}); err != nil {
 		return nil, err
 	}
 	slices.Sort(registries)

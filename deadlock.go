@@ -167,7 +167,7 @@ func (a *acquisition) blocks(q *request) {
 // endWait takes a call for l out of the graph.
 func (l *Lock) endWait(call *deadlock.Call) {
 	if waiting.Leave(call) {
-		l.reg.recording.rewrite()
+		l.reg.presence.Rewrite()
 	}
 }
 

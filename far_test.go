@@ -30,8 +30,8 @@ var releases = map[string][]string{
 	"redisson_write_release": {"a:1", "PUBLISH", "c", "{" + theKey + "}", "orders"},
 }
 
-// grants has the release of a version serve a ticket in a window that is over, with a short lease of so many milliseconds, and tells
-// what was told.
+// grants has the release of a version serve a ticket in a window that is over, with a short lease of so many milliseconds,
+// and tells what was told.
 func (w *world) grants(heard <-chan string, scripts map[string]string, name, ticket string, lease int) (told string) {
 	w.Helper()
 	s := &scripted{w, strings.HasPrefix(name, "redisson")}

@@ -300,7 +300,7 @@ func (h *hold) unlockLose(why fault.Loss) {
 	h.mu.Unlock()
 	cancelAll(ends, lostBecause(why))
 	if why == fault.KeyGone {
-		h.lock.reg.recording.doubted.Store(true)
+		h.lock.reg.presence.Doubt()
 	}
 	if awaited && h.lock.half().contended() {
 		h.lock.evict()

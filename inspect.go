@@ -14,6 +14,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/presence"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
@@ -79,7 +80,6 @@ const (
 
 // What is longer is not sent by the server, so that a value that is wrong, or malicious, costs no memory here.
 const (
-	mostRecord  = 1 << 20
 	mostHost    = 255
 	tooLong     = "too long"
 	tooLongEnds = " bytes)" // of a name that the scripts have cut
@@ -399,7 +399,7 @@ func (r *Registry) addLabels(ctx context.Context, infos []LockInfo, known map[st
 		if _, ok := known[registry]; !ok && !isCut(registry) {
 			known[registry] = Label{}
 			registries = append(registries, registry)
-			keys = append(keys, recordKey(r.prefix, registry))
+			keys = append(keys, presence.Key(r.prefix, registry))
 		}
 	}
 	for i := range infos {
@@ -444,7 +444,7 @@ func (r *Registry) addLabels(ctx context.Context, infos []LockInfo, known map[st
 func (r *Registry) readRecords(ctx context.Context, keys []string, done func(i int, text string, err error)) {
 	parts, firsts := r.parts(keys)
 	build := func(b rueidis.Builder, n int, verb, script string) rueidis.Completed {
-		return b.Arbitrary(verb, script, strconv.Itoa(len(parts[n]))).Keys(parts[n]...).Args(strconv.Itoa(mostRecord)).Build()
+		return b.Arbitrary(verb, script, strconv.Itoa(len(parts[n]))).Keys(parts[n]...).Args(strconv.Itoa(presence.MostBytes)).Build()
 	}
 	r.transport.sendEach(r.asks(ctx), firsts, func(ctx context.Context, way rueidis.CoreClient, some []int) []rueidis.RedisResult {
 		return r.inspection.run(ctx, way, records, some, build)

@@ -682,7 +682,7 @@ func (l *Lock) release(ctx context.Context) (End, error) {
 	}
 	switch {
 	case n <= 0 && err == nil && (reply.Error() == nil || fault.IsWrongType(reply.Error())):
-		reg.recording.doubted.Store(true)
+		reg.presence.Doubt()
 		return EndLost, lostBecause(without(n))
 	case m.Keep > 0:
 		return EndKept, nil

@@ -17,6 +17,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/dispatch"
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/owner"
+	"github.com/lockregistry/lockregistry/internal/presence"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
@@ -52,7 +53,7 @@ type Registry struct {
 
 	inspection inspection
 	master     masterOf
-	recording  recording
+	presence   presence.Recorder
 	tolerant   bool // see WithoutDeadlockErrors
 
 	holds     atomic.Uint64 // the number of the newest hold
@@ -155,7 +156,7 @@ func New(client rueidis.Client, prefix string, opts ...Option) (*Registry, error
 		layout: protocol.NewWrite(r.formats), watchdog: s.layout == LayoutRedisson, fencing: s.fencing, side: "w",
 	}
 	r.inspection.label = labelOf(values, s.name)
-	r.recording.reg = r
+	r.present()
 	r.scheduler = newScheduler(r)
 	r.waker = newWaker(r, s.wakeup, s.log)
 	return r, nil
@@ -301,12 +302,12 @@ func (r *Registry) Close() error {
 		defer limit.Stop()
 		r.transport.orphans.await(trip.plus(unlockGrace))
 		r.scheduler.close()
-		r.recording.close()
+		r.presence.Close()
 		ended := make(chan struct{})
 		go func() {
 			r.waker.wait()
 			r.scheduler.done.Wait()
-			r.recording.looks.Wait()
+			r.presence.Wait()
 			close(ended)
 		}()
 		select {
@@ -342,7 +343,7 @@ func (l *Lock) newHold(q *request) *hold {
 	// The buffer is long enough for most, so that the value costs one allocation.
 	var buf [96]byte
 	value := strconv.AppendUint(append(buf[:0], r.values...), r.number(), 10) // mutant: no number
-	r.recording.asked()
+	r.presence.Asked()
 	h := &hold{
 		lock:    l,
 		value:   string(value),

@@ -49,7 +49,7 @@ func newWaker(r *Registry, m Wakeup, log *slog.Logger) *waker {
 		Message:   func(_, text string) { r.told(text) },
 		Connection: func(c wake.Connection) {
 			if !c.Up {
-				r.recording.doubted.Store(true)
+				r.presence.Doubt()
 				r.scheduler.doubt(c.Node)
 			}
 		},

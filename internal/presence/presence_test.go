@@ -1,0 +1,226 @@
+package presence
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry/internal/clock"
+)
+
+// registry is a made-up one.
+type registry struct {
+	Recorder
+
+	newest atomic.Uint64
+
+	mu      sync.Mutex
+	used    bool // it holds something, which has lasted for a second
+	lasting bool
+	waits   []Wait
+	broke   clock.Instant
+	writing func(text string) (refused bool, err error) // when set: what becomes of it
+
+	writes  []time.Duration // when, since the start
+	texts   []string
+	lasts   int
+	refused int
+	start   time.Time
+}
+
+// started is a registry whose record is looked after until the test ends.
+func started(t *testing.T) *registry {
+	t.Helper()
+	r := &registry{start: time.Now()}
+	r.Start(r, clock.New(), Record{Host: "web-1", PID: 4711})
+	t.Cleanup(func() {
+		r.Close()
+		r.Wait()
+	})
+	return r
+}
+
+func (r *registry) Newest() uint64 { return r.newest.Load() }
+
+func (r *registry) InUse(clock.Instant) (used, lasting bool) {
+	r.set(func() { used, lasting = r.used, r.lasting })
+	return used, lasting
+}
+
+func (r *registry) Waits() (waits []Wait) {
+	r.set(func() { waits = r.waits })
+	return waits
+}
+
+func (r *registry) Broke() (at clock.Instant) {
+	r.set(func() { at = r.broke })
+	return at
+}
+
+func (r *registry) Lasts(context.Context) { r.set(func() { r.lasts++ }) }
+func (r *registry) Refused(error)         { r.set(func() { r.refused++ }) }
+
+func (r *registry) Write(_ context.Context, text string) (refused bool, err error) {
+	r.mu.Lock()
+	r.writes, r.texts = append(r.writes, time.Since(r.start)), append(r.texts, text)
+	writing := r.writing
+	r.mu.Unlock()
+	if writing == nil {
+		return false, nil
+	}
+	return writing(text)
+}
+
+func (r *registry) set(do func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	do()
+}
+
+// holds has it hold something that has lasted for a second.
+func (r *registry) holds() {
+	r.set(func() { r.used, r.lasting = true, true })
+	r.Asked()
+}
+
+// after lets some time pass, and returns when the record was written meanwhile.
+func (r *registry) after(d time.Duration) (writes []time.Duration) {
+	<-time.After(d)
+	synctest.Wait()
+	r.set(func() { writes, r.writes = r.writes, nil })
+	return writes
+}
+
+func TestRecorder_WritesWhatLasts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := started(t)
+		require.Empty(t, r.after(time.Minute), "nothing was asked for")
+		r.set(func() { r.start, r.used = time.Now(), true })
+		r.Asked()
+		require.Empty(t, r.after(1500*time.Millisecond), "nothing has lasted")
+		r.set(func() { r.lasting = true })
+		require.Equal(t, []time.Duration{2 * time.Second, 22 * time.Second}, r.after(30*time.Second))
+		require.JSONEq(t, `{"host": "web-1", "pid": 4711}`, r.texts[0])
+		require.Equal(t, 30, r.lasts, "cycles are looked for each second")
+		r.set(func() { r.used, r.lasting = false, false })
+		require.Empty(t, r.after(time.Minute))
+		require.False(t, r.watching.Load())
+	})
+}
+
+func TestRecorder_WritesChangesAtOnce(t *testing.T) {
+	for name, change := range map[string]func(r *registry){
+		"a wait":                 func(r *registry) { r.set(func() { r.waits = []Wait{{Path: "a"}} }) },
+		"a key is gone":          func(r *registry) { r.Doubt() },
+		"a connection has gone":  func(r *registry) { r.set(func() { r.broke++ }) },
+		"a wait that it told of": func(r *registry) { r.set(func() { r.waits = []Wait{{Path: "b"}} }); r.Rewrite() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := started(t)
+				r.holds()
+				require.Len(t, r.after(2500*time.Millisecond), 1)
+				change(r)
+				require.Len(t, r.after(time.Second), 1)
+				require.Empty(t, r.after(10*time.Second))
+			})
+		})
+	}
+}
+
+func TestRecorder_TriesAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := started(t)
+		var refused atomic.Bool
+		r.writing = func(string) (bool, error) { return refused.Load(), errors.New("no") }
+		r.holds()
+		require.Len(t, r.after(5500*time.Millisecond), 5, "each second")
+		refused.Store(true)
+		require.Len(t, r.after(Denied), 1, "it may not")
+		require.Len(t, r.after(Denied), 1)
+		require.Equal(t, 1, r.refused, "which is told once")
+	})
+}
+
+// Who finds that the record is being written does not wait, and it is written once more.
+func TestRecorder_IsBeingWritten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := started(t)
+		answer := make(chan struct{})
+		r.writing = func(string) (bool, error) { <-answer; return false, errors.New("no") }
+		go r.write(t.Context())
+		synctest.Wait()
+		r.write(t.Context())
+		require.Len(t, r.writes, 1)
+		r.Doubt() // it is time
+		close(answer)
+		synctest.Wait()
+		require.Len(t, r.writes, 2)
+	})
+}
+
+func TestRecorder_WatchesWhileHoldsAreAskedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := started(t)
+		r.Asked()
+		for range 3 {
+			r.newest.Add(1)
+			r.Asked()
+			<-time.After(Lasting)
+			synctest.Wait()
+			require.True(t, r.watching.Load(), "something was asked for since the last look")
+		}
+		<-time.After(Lasting)
+		synctest.Wait()
+		require.False(t, r.watching.Load())
+	})
+}
+
+func TestRecorder_LeavesOutWaitsOfLongPaths(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := started(t)
+		for range 8 {
+			r.waits = append(r.waits, Wait{Path: strings.Repeat("a", MostBytes/5)})
+		}
+		r.holds()
+		require.Len(t, r.after(1500*time.Millisecond), 1)
+		require.LessOrEqual(t, len(r.texts[0]), MostBytes)
+		record, ok := Parse(r.texts[0])
+		require.True(t, ok)
+		require.Len(t, record.Waits, 4)
+	})
+}
+
+func TestRecorder_EndsAtClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := started(t)
+		r.holds()
+		require.Len(t, r.after(1500*time.Millisecond), 1)
+		r.Close()
+		r.Wait()
+		r.Asked()
+		r.Rewrite()
+		require.Empty(t, r.after(time.Minute))
+	})
+}
+
+func TestParse(t *testing.T) {
+	_, ok := Parse("no record")
+	require.False(t, ok)
+	r, ok := Parse(`{"host": "h", "pid": 1, "waits": [` + strings.Repeat(`{}, `, MostWaits) + `{}]}`)
+	require.True(t, ok)
+	require.Equal(t, "h", r.Host)
+	require.Len(t, r.Waits, MostWaits)
+}
+
+func TestKey(t *testing.T) {
+	require.Equal(t, "orders:{billing:1}:registry", Key("orders", "billing:1"))
+	require.Equal(t, "billing:1", Owner("orders", Key("orders", "billing:1")))
+}
