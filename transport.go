@@ -135,6 +135,7 @@ const (
 	poolWait   = 6 * time.Second        // longer than it takes to connect, or to fail to
 	detourWait = time.Second            // how long making such a connection may take, and six round trips
 	mostMaking = 8                      // goroutines that make one
+	mostUnfit  = 1024                   // old connections in the client's pool, by default
 
 	notHeard = clock.Instant(-time.Hour) // when the newest answer came, if there is none
 )
@@ -898,12 +899,12 @@ func (l *lane) make(making chan struct{}, since clock.Instant) {
 // dedicate gets a connection that was made since some time. The client may have older ones in its pool, so the server is
 // asked for the age, in whole seconds; one that does not tell is believed. It returns nil when none was to be had in time.
 func (l *lane) dedicate(since clock.Instant) rueidis.DedicatedClient {
-	for {
+	for unfit := 0; ; {
 		node := l.client()
 		if node == nil {
 			return nil
 		}
-		client, _ := node.Dedicate() // closing it gives it back
+		client, _ := node.Dedicate() // closing it takes it out of the pool
 		t, trip := l.transport, l.trip()
 		end := t.watch.limit(&patience{ctx: context.Background(), limit: trip.plus(askLimit)}, t.clock.Now(), nil)
 		info, err := client.Do(end, client.B().Arbitrary("CLIENT", "INFO").Build()).ToString()
@@ -916,15 +917,23 @@ func (l *lane) dedicate(since clock.Instant) rueidis.DedicatedClient {
 			continue
 		}
 		age, untold := ageOf(info)
-		if known := t.selected.Load(); err == nil && known != nil && *known != "" && databaseIn(info) != *known {
-			client.Close() // somebody has selected another one
-			continue
-		}
-		if err != nil || untold != nil || age-time.Second <= since.Until(t.clock.Now()) {
+		known := t.selected.Load()
+		another := err == nil && known != nil && *known != "" && databaseIn(info) != *known // which somebody has selected
+		if !another && (err != nil || untold != nil || age-time.Second <= since.Until(t.clock.Now())) {
 			return client
 		}
 		client.Close()
+		if unfit++; unfit > mostUnfit && !l.stillWary(unfit-mostUnfit) {
+			return nil
+		}
 	}
+}
+
+// stillWary waits for a while, which grows with the number of times, and tells whether the lane is wary then. Where even new connections
+// look like old ones, because a proxy or something else tells its own age, they are not asked for without a pause.
+func (l *lane) stillWary(times int) bool {
+	<-time.After(clock.Pause(times, time.Second))
+	return l.isWary(l.transport.clock.Now())
 }
 
 // client is the client of the server that the lane leads to; nil when rueidis does not know that node of a cluster.

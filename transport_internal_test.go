@@ -175,3 +175,39 @@ func TestManyOnAQuietLane(t *testing.T) {
 		})
 	}
 }
+
+// oldClient is one for which all connections look old, as behind a proxy that tells the age of its own.
+type oldClient struct {
+	rueidis.Client
+	info rueidis.RedisResult
+	made *atomic.Int32
+}
+
+type oldConnection struct {
+	rueidis.DedicatedClient
+	of oldClient
+}
+
+func (c oldClient) Dedicate() (rueidis.DedicatedClient, func()) {
+	c.made.Add(1)
+	return oldConnection{nil, c}, func() {}
+}
+
+func (c oldConnection) B() rueidis.Builder                                        { return c.of.B() }
+func (c oldConnection) Do(context.Context, rueidis.Completed) rueidis.RedisResult { return c.of.info }
+func (oldConnection) Close()                                                      {}
+
+// Where no connection looks new, they are not made without a pause, and for no longer than the lane is wary.
+func TestNoConnectionLooksNew(t *testing.T) {
+	client := onMiniredis(t)
+	info := client.Do(t.Context(), client.B().Eval().Script("return 'id=1 age=86400 db=0'").Numkeys(0).Build())
+	synctest.Test(t, func(t *testing.T) {
+		var made atomic.Int32
+		way := newTransport(oldClient{client, info, &made})
+		now := way.clock.Now()
+		way.first.wary.Store(int64(now.Add(waryFor)))
+		require.Nil(t, way.first.dedicate(now))
+		require.Less(t, now.Until(way.clock.Now()), waryFor+2*time.Second)
+		require.Less(t, made.Load(), int32(mostUnfit+100))
+	})
+}
