@@ -26,7 +26,9 @@ func (w *world) rwTickets() string {
 	w.Helper()
 	var kinds strings.Builder
 	for member := range strings.FieldsSeq(strings.Trim(w.do("ZRANGEBYSCORE", rwQueue, "0", "+inf"), "[]")) {
-		kinds.WriteString(member[len(member)-1:])
+		if strings.Contains(member, "|") { // else it notes that a writer waits without a ticket
+			kinds.WriteString(member[len(member)-1:])
+		}
 	}
 	return kinds.String()
 }

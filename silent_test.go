@@ -463,7 +463,7 @@ func TestQueue_RefusalsAreToldOnce(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		var log journal
 		f := w.flaky()
-		r := f.registry(log.option(), lockregistry.WithRenewal(), lockregistry.WithExpiry(600*time.Millisecond))
+		r := f.registry(log.option(), lockregistry.WithRenewal(), lockregistry.WithExpiry(3*time.Second))
 		w.known(r)
 		l := r.Obtain("42")
 		w.lock(l)
