@@ -417,40 +417,6 @@ func (a *attempt) askAgain(p *patience, w protocol.Queueing, quick bool, deadlin
 	return err
 }
 
-// tooFar is why nothing is sent, if so, because the server is far away: the lease is too short to be of use, or the answer
-// would come when the call is over. What that obtained would be nobody's, and keep others out until its removal arrives. In
-// that case the call waits for its end, of which its caller has been told nothing but that Redis could not be asked.
-func (a *attempt) tooFar(p *patience) error {
-	reg := a.lock.reg
-	trip := reg.transport.lane(a.lock.key).trip()
-	if lease := a.hold.lease.Length; lease < trip.shortest() {
-		return shortLeaseError{lease, trip}
-	}
-	left := reg.timeLeft(p)
-	if !trip.useless(left) {
-		return nil
-	}
-	return a.outwait(left, trip)
-}
-
-// outwait waits for the end of a call that sends nothing.
-//
-//go:noinline
-func (a *attempt) outwait(left time.Duration, t trip) error {
-	if err := a.lock.reg.outwait(a.ctx, left); err != nil {
-		return err
-	}
-	failure := fault.AsUnavailable(tooLittleTimeError{t})
-	if !a.asked { // else something is known of the lock
-		a.failure = failure
-	}
-	if a.ctx.Err() == nil {
-		return failure
-	}
-	a.cut = true
-	return explain(fault.Ended(a.ctx), a.failure)
-}
-
 // timeLeft is how much of its time a call has left that is about to send a command.
 func (r *Registry) timeLeft(p *patience) time.Duration {
 	now, left := r.clock.Now(), p.limit

@@ -81,7 +81,8 @@ func (e *LockError) Unwrap() error { return e.Err }
 // losses are the names of why a hold was lost, and lostErrors what callers get.
 var (
 	losses = [...]Loss{
-		fault.LeaseOver: LeaseOver, fault.KeyGone: KeyGone, fault.KeyTaken: KeyTaken, fault.RenewedTooLate: RenewedTooLate, fault.Forced: Forced,
+		fault.LeaseOver: LeaseOver, fault.KeyGone: KeyGone, fault.KeyTaken: KeyTaken,
+		fault.RenewedTooLate: RenewedTooLate, fault.Forced: Forced,
 		fault.GrantedTwice: GrantedTwice, fault.Unreachable: "nobody can reach the hold",
 		fault.GoroutineGone: "its goroutine has ended without Unlock",
 	}

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"runtime"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/lockregistry/lockregistry/internal/owner"
@@ -14,7 +15,8 @@ import (
 // lives: a handler that panics, say, where net/http recovers. The runtime tells nobody that a goroutine has ended. But it prints
 // the stacks of those that live, with their numbers, and no number is used twice. For that it stops the program, for 1 to 2 ms
 // per thousand goroutines with short stacks. So it is asked now and then, only while a goroutine has had a renewed hold for
-// longer than a lease, and never where goroutines are too many.
+// longer than a lease, and never where goroutines are too many. All registries of a process share the time for that: where
+// they are many, and goroutines too, it takes longer until one that is gone is noticed.
 const (
 	// With a third of a lease to the next turn of the scheduler, a goroutine that is gone is noticed within two leases, or a
 	// minute if that is longer.
@@ -23,19 +25,53 @@ const (
 	goneMost  = 10000 // goroutines
 )
 
+// goneWatch is how a scheduler looks for goroutines that are gone.
+type goneWatch struct {
+	census *census
+	most   int       // with more goroutines none is looked for
+	blind  sync.Once // tells that in the log
+}
+
+// census has the living counted for all registries of a process, one at a time.
+type census struct {
+	mu   sync.Mutex
+	next time.Time // none begins before
+}
+
+// theCensus is that of this process. In a test in fake time each registry has its own.
+var theCensus census
+
+// look returns the goroutines that there are, as livingGoroutines does, and for how long none is to follow; or nothing, when it
+// is too early.
+func (c *census) look(limit int) (living map[owner.ID]bool, rest time.Duration, looked bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	began := time.Now()
+	if rest = c.next.Sub(began); rest > 0 {
+		return nil, rest, false
+	}
+	living = livingGoroutines(limit)
+	now := time.Now()
+	rest = goneShare * now.Sub(began)
+	c.next = now.Add(rest)
+	return living, rest, true
+}
+
 // lookForGone is what a goroutine of its own does for the scheduler.
 func (s *scheduler) lookForGone() {
 	pause := goneEvery
 	if suspects := s.suspects(); len(suspects) > 0 {
-		began := s.reg.clock.Now()
-		living := livingGoroutines(s.most)
-		pause = max(pause, goneShare*began.Until(s.reg.clock.Now()))
+		living, rest, looked := s.gone.census.look(s.gone.most)
+		if looked {
+			rest = max(pause, rest)
+		}
+		pause = rest
 		if living != nil {
 			strandGone(suspects, living)
-		} else {
-			s.blind.Do(func() {
+		} else if looked {
+			s.gone.blind.Do(func() {
 				s.reg.dispatch.Log(slog.LevelWarn, "goroutines that have ended without Unlock are not looked for: there are too many",
-					slog.Int("goroutines", runtime.NumGoroutine()), slog.Int("limit", s.most))
+					slog.Int("goroutines", runtime.NumGoroutine()), slog.Int("limit", s.gone.most))
 			})
 		}
 	}

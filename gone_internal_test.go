@@ -43,3 +43,26 @@ func TestGoroutinesOfWhatIsPrinted(t *testing.T) {
 		require.Equal(t, want, goroutinesOf(fmt.Appendf(nil, printed, own)))
 	}
 }
+
+// The program is stopped for a thousandth of the time, however many registries look for goroutines that are gone.
+func TestRegistriesShareTheirLooks(t *testing.T) {
+	var c census
+	living, rest, looked := c.look(math.MaxInt)
+	require.True(t, looked)
+	require.True(t, living[owner.Calling()])
+	require.Positive(t, rest)
+	c.next = time.Now().Add(time.Minute) // a long rest
+	living, rest, looked = c.look(math.MaxInt)
+	require.False(t, looked)
+	require.Nil(t, living)
+	require.InDelta(t, time.Minute, rest, float64(10*time.Second))
+	c.next = time.Time{}
+	living, rest, looked = c.look(0)
+	require.True(t, looked)
+	require.Nil(t, living, "there are too many")
+	require.Less(t, rest, time.Minute)
+
+	client := onMiniredis(t)
+	one, other := newScheduler(&Registry{client: client}), newScheduler(&Registry{client: client})
+	require.Same(t, one.gone.census, other.gone.census)
+}

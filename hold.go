@@ -834,27 +834,6 @@ func (h *hold) renew(ctx context.Context, l *protocol.Lease) error {
 	}
 }
 
-// tooFar is why a renewal is not sent, if so: its answer would come when the call is over. The call waits for its end then.
-func (h *hold) tooFar(p *patience) error {
-	reg := h.lock.reg
-	trip, left := reg.transport.lane(h.lock.key).trip(), reg.timeLeft(p)
-	over := p.ctx.Err() != nil
-	if over || !trip.useless(left) || !h.valid() { // of which it is to tell at once
-		return nil //nolint:nilerr // the call tells of its end itself
-	}
-	if err := reg.outwait(p.ctx, left); err != nil {
-		return err
-	}
-	if !h.valid() {
-		return fault.WithEnd(p.ctx, h.lostError())
-	}
-	failure := fault.AsUnavailable(tooLittleTimeError{trip})
-	if p.ctx.Err() == nil {
-		return failure
-	}
-	return explain(fault.Ended(p.ctx), failure)
-}
-
 func (h *hold) renewOnce(p *patience, l *protocol.Lease) error {
 	ctx := p.ctx
 	stopped := ctx.Err() != nil // not under the mutex: a context may be of any type

@@ -3,6 +3,7 @@ package lockregistry
 import (
 	"context"
 	"sync/atomic"
+	"time"
 
 	"github.com/redis/rueidis"
 
@@ -29,6 +30,9 @@ type prober struct {
 // probeLimit is how long one waits for its answer: longer than any way that is supported lets it take.
 const probeLimit = lateAnswer + 6*farthest
 
+// relearnEvery is the least time from the newest measurement to another one for calls that are not sent.
+const relearnEvery = 100 * time.Millisecond
+
 // probe has the server asked for a sign of life, because a command was given up that was sent at some time.
 func (l *lane) probe(sent clock.Instant) {
 	l.probes.owed.CompareAndSwap(0, int64(sent))
@@ -39,6 +43,14 @@ func (l *lane) probe(sent clock.Instant) {
 func (l *lane) learn() {
 	l.probes.lessons.Store(3)
 	l.runProber()
+}
+
+// relearn has the way to the server measured anew, where what is known of it keeps calls from being sent: else nothing would show
+// that it is short again, or always was, and three answers were late because the process had just started.
+func (l *lane) relearn() {
+	if clock.Instant(l.trips.came.Load()).Until(l.transport.clock.Now()) >= relearnEvery {
+		l.learn()
+	}
 }
 
 func (l *lane) runProber() {

@@ -179,3 +179,63 @@ type tooLittleTimeError struct{ trip trip }
 func (e tooLittleTimeError) Error() string {
 	return fmt.Sprintf("there was no time for an answer: %v", e.trip)
 }
+
+// tooFar is why nothing is sent, if so, because the server is far away: the lease is too short to be of use, or the answer
+// would come when the call is over. What that obtained would be nobody's, and keep others out until its removal arrives. In
+// that case the call waits for its end, of which its caller has been told nothing but that Redis could not be asked.
+func (a *attempt) tooFar(p *patience) error {
+	reg := a.lock.reg
+	way := reg.transport.lane(a.lock.key)
+	trip := way.trip()
+	if lease := a.hold.lease.Length; lease < trip.shortest() {
+		way.relearn()
+		return shortLeaseError{lease, trip}
+	}
+	left := reg.timeLeft(p)
+	if !trip.useless(left) {
+		return nil
+	}
+	way.relearn()
+	return a.outwait(left, trip)
+}
+
+// outwait waits for the end of a call that sends nothing.
+//
+//go:noinline
+func (a *attempt) outwait(left time.Duration, t trip) error {
+	if err := a.lock.reg.outwait(a.ctx, left); err != nil {
+		return err
+	}
+	failure := fault.AsUnavailable(tooLittleTimeError{t})
+	if !a.asked { // else something is known of the lock
+		a.failure = failure
+	}
+	if a.ctx.Err() == nil {
+		return failure
+	}
+	a.cut = true
+	return explain(fault.Ended(a.ctx), a.failure)
+}
+
+// tooFar is why a renewal is not sent, if so: its answer would come when the call is over. The call waits for its end then.
+func (h *hold) tooFar(p *patience) error {
+	reg := h.lock.reg
+	way := reg.transport.lane(h.lock.key)
+	trip, left := way.trip(), reg.timeLeft(p)
+	over := p.ctx.Err() != nil
+	if over || !trip.useless(left) || !h.valid() { // of which it is to tell at once
+		return nil //nolint:nilerr // the call tells of its end itself
+	}
+	way.relearn()
+	if err := reg.outwait(p.ctx, left); err != nil {
+		return err
+	}
+	if !h.valid() {
+		return fault.WithEnd(p.ctx, h.lostError())
+	}
+	failure := fault.AsUnavailable(tooLittleTimeError{trip})
+	if p.ctx.Err() == nil {
+		return failure
+	}
+	return explain(fault.Ended(p.ctx), failure)
+}

@@ -22,13 +22,12 @@ import (
 //
 // A hold's mutex may be held while the scheduler's is taken, never the other way round.
 type scheduler struct {
-	reg   *Registry
-	fake  bool          // time is that of a test, see strand
-	most  int           // with more goroutines none is looked for that is gone; see gone.go
-	blind sync.Once     // tells that in the log
-	wake  chan struct{} // has room for one
-	quit  chan struct{}
-	done  sync.WaitGroup
+	reg  *Registry
+	fake bool          // time is that of a test, see strand
+	wake chan struct{} // has room for one
+	quit chan struct{}
+	done sync.WaitGroup
+	gone goneWatch
 
 	mu       sync.Mutex
 	holds    dueHeap[*hold]
@@ -69,9 +68,14 @@ const (
 func newScheduler(r *Registry) *scheduler {
 	now := time.Now()
 	fake := now == now.Round(0) //nolint:staticcheck // Equal does not compare the monotonic part
+	shared := &theCensus
+	if fake {
+		shared = &census{}
+	}
 	return &scheduler{
 		reg: r, fake: fake, wake: make(chan struct{}, 1), quit: make(chan struct{}), armed: clock.Never,
-		strays: map[place]*stray{}, most: goneMost, switches: topology.WatchSwitches(r.client),
+		gone:   goneWatch{census: shared, most: goneMost},
+		strays: map[place]*stray{}, switches: topology.WatchSwitches(r.client),
 	}
 }
 
