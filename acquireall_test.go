@@ -177,7 +177,7 @@ func TestAcquireAllWhenOneIsTaken(t *testing.T) {
 		for name, holder := range map[string]*lockregistry.Registry{"here": r, "elsewhere": other} {
 			for _, path := range []string{"a", "b", "c"} {
 				held := w.acquired(holder.Obtain(path))
-				for _, opt := range []lockregistry.LockOption{lockregistry.NoWait(), lockregistry.Wait(30 * time.Millisecond)} {
+				for _, opt := range []lockregistry.LockOption{lockregistry.NoWait(), lockregistry.Wait(300 * time.Millisecond)} {
 					_, err := r.AcquireAll(w.Context(), []string{"c", "b", "a"}, opt)
 					w.fails(err, lockregistry.ErrTimeout, "acquire", "orders:"+path)
 					require.NotErrorIs(w, err, lockregistry.ErrUnavailable, name)

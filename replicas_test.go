@@ -122,7 +122,7 @@ func TestReplicasThatStop(t *testing.T) { // alone: it measures times
 func TestReplicasDelayNobodyElse(t *testing.T) {
 	followedWorlds(t, func(w *followed) {
 		client := w.client()
-		r := w.registryOn(client, lockregistry.WithReplicas(1, 5*time.Second), lockregistry.WithCommandTimeout(10*time.Second))
+		r := w.registryOn(client, lockregistry.WithReplicas(1, time.Minute), lockregistry.WithCommandTimeout(time.Minute))
 		without := w.registryOn(client)
 		held := without.Obtain("held")
 		w.lock(held)

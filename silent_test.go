@@ -463,7 +463,7 @@ func TestQueue_RefusalsAreToldOnce(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		var log journal
 		f := w.flaky()
-		r := f.registry(log.option(), lockregistry.WithRenewal(), lockregistry.WithExpiry(3*time.Second))
+		r := f.registry(log.option(), lockregistry.WithRenewal(), lockregistry.WithExpiry(1500*time.Millisecond))
 		w.known(r)
 		l := r.Obtain("42")
 		w.lock(l)
@@ -472,7 +472,7 @@ func TestQueue_RefusalsAreToldOnce(t *testing.T) {
 		defer cancel()
 		require.Error(w, r.Obtain("43").Lock(ctx))
 		w.do("CONFIG", "SET", "min-replicas-to-write", "1")
-		w.await("the log says so", func() bool { return len(log.lines("are tried again")) > 0 })
+		w.await("the log says so", func() bool { return len(log.lines("refuses renewals or removals")) > 0 })
 		require.Never(w, func() bool { return len(log.lines("takes renewals and removals again")) > 0 },
 			400*time.Millisecond, time.Millisecond)
 		require.Len(w, log.lines("are tried again"), 1)
