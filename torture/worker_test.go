@@ -219,7 +219,10 @@ func (w *worker) enter(v *visit, lease time.Duration) bool {
 		}
 		v.Refused = err == nil
 		if err != nil {
-			w.pause(w.some(w.Of.Poll)) // the network is down; not for nothing in a circle
+			w.pause(w.some(w.Of.Poll))                        // the network is down; not for nothing in a circle
+			if v.Granted-v.Called < int64(time.Millisecond) { // nothing was sent: the server seems to be too far for the lease
+				w.pause(20 * time.Millisecond)
+			}
 		}
 		return false
 	}
