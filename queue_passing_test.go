@@ -2,6 +2,8 @@ package lockregistry_test
 
 import (
 	"math"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -26,16 +28,40 @@ func (w *world) prompt(ticket string) {
 	require.Equal(w, "1", w.do("PUBLISH", "orders-channel@"+parts[1], "d "+parts[2]+" 0 "+theKey))
 }
 
-// passingFaults are what a server refuses for a while, each with what begins and ends it.
-var passingFaults = map[string]struct{ begins, ends []string }{
-	"NOREPLICAS": {[]string{"CONFIG", "SET", "min-replicas-to-write", "1"}, []string{"CONFIG", "SET", "min-replicas-to-write", "0"}},
-	"READONLY":   {[]string{"REPLICAOF", "127.0.0.1", "1"}, []string{"REPLICAOF", "NO", "ONE"}},
-	"OOM":        {[]string{"CONFIG", "SET", "maxmemory", "1"}, []string{"CONFIG", "SET", "maxmemory", "0"}},
+// passingFaults have a server refuse something for a while, until what they return is called.
+var passingFaults = map[string]func(w *world) (ends func()){
+	"NOREPLICAS": func(w *world) func() { return w.configured("min-replicas-to-write", "1", "0") },
+	"OOM":        func(w *world) func() { return w.configured("maxmemory", "1", "0") },
+	"READONLY": func(w *world) func() {
+		w.do("REPLICAOF", "127.0.0.1", "1")
+		return func() { w.do("REPLICAOF", "NO", "ONE") }
+	},
+	"MISCONF": (*world).withoutDisk,
+}
+
+func (w *world) configured(name, value, former string) (ends func()) {
+	w.Helper()
+	require.Equal(w, "OK", w.do("CONFIG", "SET", name, value))
+	return func() { require.Equal(w, "OK", w.do("CONFIG", "SET", name, former)) }
+}
+
+// withoutDisk has the server fail to save, because a directory has the name of its file.
+func (w *world) withoutDisk() (ends func()) {
+	w.Helper()
+	setting := func(name string) string {
+		_, value, _ := strings.Cut(w.do("CONFIG", "GET", name), "\n")
+		return value
+	}
+	require.NoError(w, os.Mkdir(filepath.Join(setting("dir"), setting("dbfilename")), 0o700))
+	ends = w.configured("save", "3600 1000000", "") // without it the server does not mind
+	w.do("BGSAVE")
+	w.await("it cannot save", func() bool { return strings.Contains(w.do("INFO", "persistence"), "rdb_last_bgsave_status:err") })
+	return ends
 }
 
 // What passes while calls wait in the queue costs none of them its ticket, nor the path its queue: they look again.
 func TestQueue_WhatPassesCostsNobodyThePlace(t *testing.T) {
-	for name, fault := range passingFaults {
+	for name, begins := range passingFaults {
 		t.Run(name, func(t *testing.T) {
 			realWorlds(t, func(w *world) {
 				var log journal
@@ -46,7 +72,7 @@ func TestQueue_WhatPassesCostsNobodyThePlace(t *testing.T) {
 					queue = append(queue, w.joins(w.Context(), lockregistry.WithPollInterval(noPoll), log.option()))
 				}
 				tickets := w.inQueue()
-				w.do(fault.begins...)
+				ends := begins(w)
 				looks := w.executed("evalsha")
 				for _, ticket := range tickets {
 					w.prompt(ticket)
@@ -56,7 +82,7 @@ func TestQueue_WhatPassesCostsNobodyThePlace(t *testing.T) {
 				last := late.starts(w.registry(lockregistry.WithPollInterval(noPoll), log.option()).Obtain("42"),
 					lockregistry.Wait(time.Minute))
 				w.await("the log says what it is", func() bool { return len(log.lines(name)) > 0 })
-				w.do(fault.ends...)
+				ends()
 				w.await("who came meanwhile waits too", func() bool { return w.tickets() == len(queue)+1 })
 				require.Equal(w, tickets, w.inQueue()[:len(queue)])
 				w.unlock(holder)
