@@ -33,7 +33,7 @@ func TestLock_AServerThatIsNearAgain(t *testing.T) {
 				l := r.Obtain("42")
 				require.Error(w, try(w, l))
 				require.Error(w, try(w, l))
-				d.set(time.Millisecond)
+				d.Set(time.Millisecond)
 				begun := time.Now()
 				for try(w, l) != nil {
 					require.Less(w, time.Since(begun), 2*time.Second)

@@ -17,60 +17,15 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/internal/redistest"
 )
 
 // A slow link is no outage: calls fail by their own ends only, however long a round trip takes, up to a second.
 
-// distance is how long a round trip takes, which may change.
-type distance struct{ trip atomic.Int64 }
-
-func (d *distance) set(trip time.Duration) { d.trip.Store(int64(trip)) }
-
 // far returns what dials the server of a world from so far away.
-func (w *world) far(trip time.Duration) (dial func(context.Context) (net.Conn, error), d *distance) {
-	d = &distance{}
-	d.set(trip)
-	return func(ctx context.Context) (net.Conn, error) {
-		<-time.After(time.Duration(d.trip.Load()))
-		server, err := w.dial(ctx)
-		if err != nil {
-			return nil, err
-		}
-		client, inner := net.Pipe()
-		go d.carry(inner, server)
-		go d.carry(server, inner)
-		return client, nil
-	}, d
-}
-
-// carry takes what one end says to the other one, which takes half of a round trip.
-func (d *distance) carry(from, to net.Conn) {
-	type chunk struct {
-		said []byte
-		due  time.Time
-	}
-	under := make(chan chunk, 10_000)
-	go func() {
-		defer func() { _ = to.Close() }()
-		for c := range under {
-			<-time.After(time.Until(c.due))
-			if _, err := to.Write(c.said); err != nil {
-				break
-			}
-		}
-		for range under { // so that nobody waits for room
-		}
-	}()
-	defer close(under)
-	defer func() { _ = from.Close() }()
-	for {
-		said := make([]byte, 32<<10)
-		n, err := from.Read(said)
-		if err != nil {
-			return
-		}
-		under <- chunk{said[:n], time.Now().Add(time.Duration(d.trip.Load()) / 2)}
-	}
+func (w *world) far(trip time.Duration) (dial func(context.Context) (net.Conn, error), d *redistest.Distance) {
+	d = redistest.NewDistance(trip)
+	return func(ctx context.Context) (net.Conn, error) { return d.Dial(ctx, w.dial) }, d
 }
 
 var trips = []time.Duration{
@@ -288,7 +243,7 @@ func TestALinkThatBecomesSlow(t *testing.T) {
 				held := r.Obtain("held")
 				w.lock(held)
 				alive := held.Context(w.Context())
-				d.set(trip)
+				d.Set(trip)
 				begun := time.Now()
 				l := r.Obtain("42")
 				w.lock(l, lockregistry.Wait(time.Minute))
@@ -318,7 +273,7 @@ func TestLock_UnderWayWhenTheLinkBecomesSlow(t *testing.T) {
 				dial, d := w.far(time.Millisecond)
 				r := w.registryOn(w.clientWith(dial), lockregistry.WithExpiry(30*time.Second))
 				w.known(r)
-				d.set(trip)
+				d.Set(trip)
 				start := time.Now()
 				var all sync.WaitGroup
 				for i := range 40 {
@@ -489,7 +444,7 @@ func TestRenew_WhenTheLinkBecomesSlow(t *testing.T) {
 				w.known(r)
 				l := r.Obtain("42")
 				w.lock(l, lockregistry.TTL(time.Minute))
-				d.set(trip)
+				d.Set(trip)
 				require.NoError(w, l.Renew(w.Context(), time.Hour))
 				require.Greater(w, w.pttl(theKey), time.Minute)
 				w.pass(time.Minute)
@@ -507,7 +462,7 @@ func TestLock_AServerThatIsTooFarAway(t *testing.T) {
 		w.known(r)
 		l := r.Obtain("42")
 		const text = "; a round trip to Redis takes 1s or more, which is not supported"
-		d.set(3 * time.Second)
+		d.Set(3 * time.Second)
 		_, err := l.TryLock(w.Context())
 		w.unavailable(err, "trylock")
 		require.NotContains(w, err.Error(), text, "it is not known yet")
@@ -515,14 +470,14 @@ func TestLock_AServerThatIsTooFarAway(t *testing.T) {
 		_, err = l.TryLock(w.Context())
 		w.unavailable(err, "trylock")
 		require.ErrorContains(w, err, text)
-		d.set(time.Millisecond)
+		d.Set(time.Millisecond)
 		w.pass(3 * time.Minute)
 		w.known(r)
-		d.set(time.Minute)
+		d.Set(time.Minute)
 		_, err = l.TryLock(w.Context())
 		w.unavailable(err, "trylock")
 		require.NotContains(w, err.Error(), text, "it is silent")
-		d.set(time.Millisecond)
+		d.Set(time.Millisecond)
 		w.pass(3 * time.Minute)
 	})
 }

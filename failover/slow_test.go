@@ -20,46 +20,9 @@ import (
 
 // distant dials servers and Sentinels so that a round trip takes so long.
 func distant(trip time.Duration) func(context.Context, string, *net.Dialer, *tls.Config) (net.Conn, error) {
+	d := redistest.NewDistance(trip)
 	return func(ctx context.Context, address string, dialer *net.Dialer, _ *tls.Config) (net.Conn, error) {
-		wait(trip)
-		server, err := dialer.DialContext(ctx, "tcp", address)
-		if err != nil {
-			return nil, err
-		}
-		near, far := net.Pipe()
-		go carry(far, server, trip/2)
-		go carry(server, far, trip/2)
-		return near, nil
-	}
-}
-
-// carry takes what one end says to the other one, which takes so long.
-func carry(from, to net.Conn, takes time.Duration) {
-	type chunk struct {
-		said []byte
-		due  time.Time
-	}
-	under := make(chan chunk, 10_000)
-	go func() {
-		defer func() { _ = to.Close() }()
-		for c := range under {
-			wait(time.Until(c.due))
-			if _, err := to.Write(c.said); err != nil {
-				break
-			}
-		}
-		for range under { // so that nobody waits for room
-		}
-	}()
-	defer close(under)
-	defer func() { _ = from.Close() }()
-	for {
-		said := make([]byte, 32<<10)
-		n, err := from.Read(said)
-		if err != nil {
-			return
-		}
-		under <- chunk{said[:n], time.Now().Add(takes)}
+		return d.Dial(ctx, func(ctx context.Context) (net.Conn, error) { return dialer.DialContext(ctx, "tcp", address) })
 	}
 }
 

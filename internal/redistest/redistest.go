@@ -1,8 +1,9 @@
 // Package redistest starts real Redis servers for tests, on loopback ports of
 // their own, with nothing saved to disk.
 //
-// Nothing here runs a goroutine once the call that started it has returned, so
-// a test may look for leaked goroutines while its server is still up.
+// Nothing here but the connections of a Distance runs a goroutine once the call
+// that started it has returned, so a test may look for leaked goroutines while
+// its server is still up.
 package redistest
 
 import (

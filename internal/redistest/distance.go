@@ -1,0 +1,65 @@
+package redistest
+
+import (
+	"context"
+	"net"
+	"sync/atomic"
+	"time"
+)
+
+// Distance is how far away a server is: how long a round trip takes on the connections that it dials. A connection has
+// two goroutines until either end is closed.
+type Distance struct{ trip atomic.Int64 }
+
+// NewDistance returns a distance at which a round trip takes so long.
+func NewDistance(trip time.Duration) *Distance {
+	d := &Distance{}
+	d.Set(trip)
+	return d
+}
+
+// Set changes how long a round trip takes, for all that is sent from now on.
+func (d *Distance) Set(trip time.Duration) { d.trip.Store(int64(trip)) }
+
+// Dial dials a server in the given way, from so far away.
+func (d *Distance) Dial(ctx context.Context, dial func(context.Context) (net.Conn, error)) (net.Conn, error) {
+	<-time.After(time.Duration(d.trip.Load()))
+	server, err := dial(ctx)
+	if err != nil {
+		return nil, err
+	}
+	client, inner := net.Pipe()
+	go d.carry(inner, server)
+	go d.carry(server, inner)
+	return client, nil
+}
+
+// carry takes what one end says to the other one, which takes half of a round trip.
+func (d *Distance) carry(from, to net.Conn) {
+	type chunk struct {
+		said []byte
+		due  time.Time
+	}
+	under := make(chan chunk, 10_000)
+	go func() {
+		defer func() { _ = to.Close() }()
+		for c := range under {
+			<-time.After(time.Until(c.due))
+			if _, err := to.Write(c.said); err != nil {
+				break
+			}
+		}
+		for range under { // so that nobody waits for room
+		}
+	}()
+	defer close(under)
+	defer func() { _ = from.Close() }()
+	for {
+		said := make([]byte, 32<<10)
+		n, err := from.Read(said)
+		if err != nil {
+			return
+		}
+		under <- chunk{said[:n], time.Now().Add(time.Duration(d.trip.Load()) / 2)}
+	}
+}
