@@ -54,6 +54,11 @@ fuzz: ## run each fuzz test for a while; FUZZTIME=20s
 bench-core: ## run the benchmarks of the library's own parts
 	go test -run '^$$' -bench . -benchmem .
 
+.PHONY: bench-scripts
+bench-scripts: ## measure the scripts beside those of COMMIT=...: server time and bytes of each; ONLY=spring measures some
+	@scripts/ensure-redis.sh
+	scripts/bench-scripts.sh $(COMMIT) $(ONLY)
+
 .PHONY: torture
 torture: ## check histories of many processes under network failures, and that no late command harms a later hold
 	@scripts/ensure-cgo.sh
