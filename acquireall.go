@@ -403,7 +403,7 @@ func (s *slotful) try(b *bundle) {
 	reply := b.reg.transport.do(&p, &c)
 	tokens, taken, err := readTokens(reply.RedisResult, len(bids))
 	for p.since = reply.sent; reply.late && err == nil && taken > 0; { // a server may have said so that is the master no more
-		if left := b.reg.timeLeft(&p); left <= 0 || first.ctx.Err() != nil {
+		if left := p.left(b.reg.clock); left <= 0 || first.ctx.Err() != nil {
 			taken, err = 0, fault.Late
 			break
 		}

@@ -410,39 +410,11 @@ func (a *attempt) askAgain(p *patience, w protocol.Queueing, quick bool, deadlin
 		a.prepare(&c, w, quick)
 		reply := a.lock.reg.transport.do(p, &c)
 		err = a.judge(&c, &reply, deadline)
-		if a.cut || a.lock.reg.timeLeft(p) <= 0 {
+		if a.cut || p.left(a.lock.reg.clock) <= 0 {
 			break
 		}
 	}
 	return err
-}
-
-// timeLeft is how much of its time a call has left that is about to send a command.
-func (r *Registry) timeLeft(p *patience) time.Duration {
-	now, left := r.clock.Now(), p.limit
-	if p.since != 0 {
-		left = now.Until(p.since.Add(p.limit))
-	}
-	if deadline, ok := p.ctx.Deadline(); ok {
-		left = min(left, now.Until(r.clock.At(deadline)))
-	}
-	return left
-}
-
-// outwait waits for the end of a call that sends nothing. It fails when the registry is closed first.
-func (r *Registry) outwait(ctx context.Context, left time.Duration) error {
-	end := time.NewTimer(left)
-	defer end.Stop()
-	select {
-	case <-ctx.Done():
-	case <-end.C:
-		if deadline, ok := ctx.Deadline(); ok && r.clock.Now() >= r.clock.At(deadline) {
-			<-ctx.Done() // its own timer is about to fire
-		}
-	case <-r.closed:
-		return ErrClosed
-	}
-	return nil
 }
 
 //go:noinline
@@ -510,7 +482,7 @@ func (a *attempt) patience(deadline clock.Instant) patience {
 	reg := a.lock.reg
 	to := reg.transport.lane(a.lock.key)
 	p := reg.patience(a.ctx, to)
-	p.lease, p.gets, p.asks = a.hold.lease.Length, true, &a.lock.anchor().pursuit
+	p.lease, p.gets, p.asks = a.hold.lease.Length, true, (*silence)(a.lock.anchor())
 	if deadline != clock.Never {
 		if left := reg.clock.Now().Until(deadline.Add(to.trip().plus(answerGrace))); left < p.limit {
 			p.limit, p.near = left, 0
@@ -635,6 +607,19 @@ type trouble struct {
 	failure atomic.Pointer[error]
 }
 
+// silence is a lock to which it is noted that the first try is not answered. A pursuit takes the place of that note.
+type silence Lock
+
+func (s *silence) unanswered(since clock.Instant) {
+	s.pursuit.CompareAndSwap(nil, &pursuit{trouble: trouble{since: since}})
+}
+
+func (s *silence) answered(since clock.Instant) {
+	if noted := s.pursuit.Load(); noted != nil && noted.since == since {
+		s.pursuit.CompareAndSwap(noted, nil)
+	}
+}
+
 func (t *trouble) note(failure error) {
 	if failure != nil {
 		noted := failure // so that nil, which is usual, takes no memory
@@ -659,7 +644,7 @@ func (l *Lock) trouble() error {
 	if failure := t.failure.Load(); failure != nil {
 		return *failure
 	}
-	if t.since != 0 && t.since.Until(l.reg.clock.Now()) >= l.reg.transport.lane(l.key).trip().plus(tooSoon) {
+	if t.since != 0 && l.reg.transport.lane(l.key).overdue(t.since) {
 		return fault.AsUnavailable(fault.NoAnswer)
 	}
 	return nil

@@ -62,7 +62,7 @@ func TestRegistriesShareTheirLooks(t *testing.T) {
 	require.Nil(t, living, "there are too many")
 	require.Less(t, rest, time.Minute)
 
-	client := onMiniredis(t)
+	client := embedded(t).client
 	one, other := newScheduler(&Registry{client: client}), newScheduler(&Registry{client: client})
 	require.Same(t, one.gone.census, other.gone.census)
 }

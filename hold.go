@@ -828,7 +828,7 @@ func (h *hold) renew(ctx context.Context, l *protocol.Lease) error {
 		if err := h.tooFar(&p); err != nil {
 			return err
 		}
-		if err := h.renewOnce(&p, l); !errors.Is(err, fault.Late) || reg.timeLeft(&p) <= 0 || ctx.Err() != nil {
+		if err := h.renewOnce(&p, l); !errors.Is(err, fault.Late) || p.left(reg.clock) <= 0 || ctx.Err() != nil {
 			return err
 		}
 	}

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -153,7 +152,7 @@ func (r *Registry) inspectKeys(ctx context.Context, keys []string) ([]LockInfo, 
 		return b.Arbitrary(verb, script, strconv.Itoa(len(parts[n]))).Keys(parts[n]...).
 			Args(r.prefix, strconv.Itoa(mostNamed), r.formats.Sharded()).Build()
 	}
-	r.transport.sendEach(r.asks(ctx), firsts, func(ctx context.Context, way rueidis.CoreClient, some []int) []rueidis.RedisResult {
+	r.askEach(r.asks(ctx), firsts, func(ctx context.Context, way rueidis.CoreClient, some []int) []rueidis.RedisResult {
 		return r.inspection.run(ctx, way, inspect, some, build)
 	}, func(n int, reply rueidis.RedisResult, err error) {
 		var rows []rueidis.RedisMessage
@@ -219,41 +218,19 @@ func forbidden(err error) bool {
 	return ok && strings.HasPrefix(reply.Error(), "NOPERM")
 }
 
-// sendEach sends commands, one for each key, in one pipeline for each lane, and hands over the replies one after another.
-func (t *transport) sendEach(
+// askEach asks about keys, see transport.sendEach, and hands over why there is no answer.
+func (r *Registry) askEach(
 	p *patience, keys []string,
 	send func(ctx context.Context, way rueidis.CoreClient, some []int) []rueidis.RedisResult,
 	done func(i int, reply rueidis.RedisResult, err error),
 ) {
-	groups := map[*lane][]int{}
-	for i, key := range keys {
-		l := t.lane(key)
-		groups[l] = append(groups[l], i)
-	}
-	var mu sync.Mutex
-	var all sync.WaitGroup
-	sendSome := func(l *lane, some []int) {
-		e := l.apart(p, l.places, &sending{
-			key: keys[some[0]],
-			send: func(ctx context.Context, way rueidis.CoreClient) []rueidis.RedisResult {
-				return send(ctx, way, some)
-			},
-		})
-		mu.Lock()
-		defer mu.Unlock()
-		for k, i := range some {
-			reply := e.result(k)
-			err := reply.Error()
-			if p.cut(err) {
-				err = explain(fault.Ended(p.ctx), fault.AsUnavailable(fault.NoAnswer))
-			}
-			done(i, reply, err)
+	r.transport.sendEach(p, keys, send, func(i int, reply rueidis.RedisResult, cut bool) {
+		err := reply.Error()
+		if cut {
+			err = explain(fault.Ended(p.ctx), fault.AsUnavailable(fault.NoAnswer))
 		}
-	}
-	for l, some := range groups {
-		all.Go(func() { t.regroup(l, some, func(i int) string { return keys[i] }, sendSome) })
-	}
-	all.Wait()
+		done(i, reply, err)
+	})
 }
 
 // asks is the patience of a call that only asks something.
@@ -446,7 +423,7 @@ func (r *Registry) readRecords(ctx context.Context, keys []string, done func(i i
 	build := func(b rueidis.Builder, n int, verb, script string) rueidis.Completed {
 		return b.Arbitrary(verb, script, strconv.Itoa(len(parts[n]))).Keys(parts[n]...).Args(strconv.Itoa(presence.MostBytes)).Build()
 	}
-	r.transport.sendEach(r.asks(ctx), firsts, func(ctx context.Context, way rueidis.CoreClient, some []int) []rueidis.RedisResult {
+	r.askEach(r.asks(ctx), firsts, func(ctx context.Context, way rueidis.CoreClient, some []int) []rueidis.RedisResult {
 		return r.inspection.run(ctx, way, records, some, build)
 	}, func(n int, reply rueidis.RedisResult, err error) {
 		var rows []rueidis.RedisMessage

@@ -32,7 +32,7 @@ type limit struct {
 	due    clock.Instant // when it ends
 	near   clock.Instant // when it would if the server were nearby; 0: that makes no difference
 	ctx    context.Context
-	asks   *atomic.Pointer[pursuit] // see patience
+	asks   asking // see patience
 	grace  time.Duration
 	way    *private // which it closes; nil: none
 	holds  time.Duration
@@ -45,7 +45,7 @@ type limit struct {
 	parcel parcel
 
 	mu      sync.Mutex
-	silence *pursuit // what was put into asks
+	noted   bool // asks was told
 	timer   *time.Timer
 	leave   func() bool   // ends the wait for the end of ctx; nil: there is none
 	ended   clock.Instant // when it did
@@ -210,8 +210,8 @@ func (l *limit) stop() (over bool) {
 	if l.timer != nil { // else a round is about to set it
 		l.timer.Stop()
 	}
-	if l.silence != nil {
-		l.asks.CompareAndSwap(l.silence, nil)
+	if l.noted {
+		l.asks.answered(clock.Instant(l.began.Load()))
 	}
 	leave, over := l.leave, l.over.Load()
 	l.mu.Unlock()
@@ -287,8 +287,8 @@ func (l *limit) setTimer(now clock.Instant) {
 	}
 	l.wait(now)
 	if l.asks != nil {
-		l.silence = &pursuit{trouble: trouble{since: clock.Instant(l.began.Load())}}
-		l.asks.CompareAndSwap(nil, l.silence)
+		l.noted = true
+		l.asks.unanswered(clock.Instant(l.began.Load()))
 	}
 }
 

@@ -183,7 +183,7 @@ func (l *lane) prepare(now clock.Instant) {
 			}
 			l.install(w)
 		case w.take():
-			if _, err := l.ask(w); err != nil {
+			if _, err := l.describe(w); err != nil {
 				l.drop()
 			}
 			w.leave()
@@ -209,7 +209,7 @@ func (l *lane) procure(now clock.Instant) *private {
 			return nil
 		}
 		w := &private{DedicatedClient: client, made: now}
-		info, err := l.ask(w)
+		info, err := l.describe(w)
 		age, err2 := ageOf(info)
 		err = fault.Join(err, err2)
 		if err != nil {
@@ -225,8 +225,8 @@ func (l *lane) procure(now clock.Instant) *private {
 	return nil
 }
 
-// ask has the server describe a private connection. The caller has taken it.
-func (l *lane) ask(w *private) (info string, err error) {
+// describe has the server describe a private connection. The caller has taken it.
+func (l *lane) describe(w *private) (info string, err error) {
 	t := l.transport
 	now := t.clock.Now()
 	end := t.watch.limit(&patience{ctx: context.Background(), limit: l.trip().plus(lateAnswer)}, now, w)

@@ -27,7 +27,7 @@ func TestEachReplyIsThatOfItsCommand(t *testing.T) {
 	require.NoError(t, err)
 	defer client.Close()
 	way := newTransport(client)
-	defer way.dismiss()
+	defer way.close()
 	l := way.first
 	own := map[*private]bool{}
 	var last, unanswered atomic.Int64

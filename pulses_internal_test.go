@@ -8,7 +8,6 @@ import (
 	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/topology"
 )
@@ -68,12 +67,4 @@ func TestPulsesAreForTheLanesOwnServer(t *testing.T) {
 		require.Zero(t, asked(ofA))
 		require.Equal(t, heard, ofA.heard.Load(), "another one's answer is none of its server's")
 	})
-}
-
-func TestWhenGrantsAreLengthened(t *testing.T) {
-	now := clock.Instant(time.Minute)
-	for _, certain := range []time.Duration{time.Second, time.Second / 2} {
-		require.Equal(t, now.Add(certain/3), lengthening(now, now.Add(certain), trip{certain / 4, true}))
-		require.Equal(t, now, lengthening(now, now.Add(certain), trip{certain/3 + 1, true}), "from far away at once")
-	}
 }

@@ -172,7 +172,7 @@ func (r *Registry) told(text string) {
 	if !ok || len(m.key) <= len(r.prefix) {
 		return
 	}
-	r.transport.lane(m.key).told.Store(int64(r.clock.Now()))
+	r.transport.lane(m.key).tell(r.clock.Now())
 	path := m.key[len(r.prefix)+1:]
 	for l := range r.cache.of(path) {
 		if l.told(m) {
@@ -393,7 +393,7 @@ func (a *acquisition) leave() {
 // ask asks something of the queue: for a ticket, or what became of it.
 func (a *acquisition) ask(what protocol.Mode) error {
 	if what == protocol.ModeEnqueue {
-		a.zeros = a.lock.reg.transport.lane(a.lock.key).trip().zeros(a.hold.lease.Length)
+		a.zeros = zerosFor(a.lock.reg.transport.lane(a.lock.key).trip(), a.hold.lease.Length)
 	}
 	w := protocol.Queueing{Mode: what, Zeros: a.zeros}
 	if what == protocol.ModeEnqueue {

@@ -109,26 +109,21 @@ func TestGrantIsFoundWhileItsMessageComes(t *testing.T) {
 	}
 }
 
-// A message tells that the server is there, as an answer does, so that who is granted the lock after a silence releases it at
-// once. It does not tell whether connections for commands have been made.
+// A message makes a lane calm, as an answer does, so that who is granted the lock after a silence releases it at once.
 func TestMessageOnAQuietLane(t *testing.T) {
 	reg := embedded(t, WithWakeup(WakeupPoll))
-	l := reg.transport.lane(reg.prefix + ":42")
-	enters := func() bool { return l.enter(reg.clock.Now()) != nil }
-	for known, answers := range map[bool]int32{true: manyAnswers, false: manyAnswers - 1} {
-		l.heard.Store(int64(notHeard))
-		l.told.Store(0)
-		l.answers.Store(answers)
-		require.False(t, enters())
-		require.Eventually(t, func() bool { // else the test was not scheduled for as long as a lane is calm
-			reg.told("g 1 1000 " + reg.prefix + ":42")
-			return enters() == known
-		}, 20*time.Second, time.Millisecond)
-		l.wary.Store(int64(clock.Never))
-		reg.told("g 1 1000 " + reg.prefix + ":42")
-		require.False(t, enters())
-		l.wary.Store(0)
+	lock := reg.Obtain("42")
+	for range 20 { // so that all connections have surely been made
+		require.NoError(t, lock.Lock(t.Context()))
+		require.NoError(t, lock.Unlock(t.Context()))
 	}
+	way := reg.transport.lane(lock.key)
+	quiet := func() bool { return !way.calm(reg.clock.Now()) }
+	require.Eventually(t, quiet, 20*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { // else the test was not scheduled for as long as a lane is calm
+		reg.told("n 1 1000 " + lock.key + " 1") // nothing is sent because of it
+		return !quiet()
+	}, 20*time.Second, time.Millisecond)
 }
 
 // The server is asked whether a hold has its key still, while its owner changes the lease. The race detector tells.

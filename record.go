@@ -88,7 +88,7 @@ func (w *recorded) InUse(now clock.Instant) (used, lasting bool) {
 func (w *recorded) Write(ctx context.Context, text string) (refused bool, err error) {
 	t := w.reg.transport
 	p := patience{ctx: ctx, limit: t.lane(w.key).trip().plus(min(recordLimit, w.reg.limit))}
-	t.sendEach(&p, []string{w.key}, func(ctx context.Context, way rueidis.CoreClient, _ []int) []rueidis.RedisResult {
+	w.reg.askEach(&p, []string{w.key}, func(ctx context.Context, way rueidis.CoreClient, _ []int) []rueidis.RedisResult {
 		return []rueidis.RedisResult{way.Do(ctx, way.B().Arbitrary("SET").Keys(w.key).Args(text, "PX", recordFor).Build())}
 	}, func(_ int, _ rueidis.RedisResult, failure error) { err = failure })
 	return forbidden(err), err
@@ -96,7 +96,7 @@ func (w *recorded) Write(ctx context.Context, text string) (refused bool, err er
 
 // Broke is what the lane says of its last connection that broke.
 func (w *recorded) Broke() clock.Instant {
-	return clock.Instant(w.reg.transport.lane(w.key).last.Load())
+	return w.reg.transport.lane(w.key).broke()
 }
 
 // Lasts looks for cycles with calls of this registry.

@@ -104,7 +104,8 @@ func TestLimitsThatEndDuringARedirection(t *testing.T) {
 			all.Go(func() {
 				p := patience{ctx: t.Context(), limit: 5 * time.Second}
 				k := &protocol.Call{Key: "k" + strconv.Itoa(i), Args: protocol.Args{"v", "1000"}}
-				k.Replicas, k.Wrote = &protocol.Replicas{N: 1, Timeout: 50 * time.Millisecond, Told: func(error) {}}, grants
+				k.Replicas = &protocol.Replicas{N: 1, Timeout: 50 * time.Millisecond, Told: func(error) {}}
+				k.Wrote = func(_ *protocol.Call, r rueidis.RedisResult) bool { return r.Error() == nil }
 				a := way.do(&p, k)
 				if err := a.Error(); err != nil {
 					assert.ErrorIs(t, err, fault.NotSent)

@@ -713,27 +713,10 @@ func (l *Lock) removeLater(p patience, h *hold, failure error) error {
 		l.anchor().pursuit.CompareAndSwap(nil, silent)
 	}
 	reg.sweep(stray, p)
-	if reg.transport.removedWithin(&p, removed) {
+	if reg.transport.within(&p, removed) {
 		return nil
 	}
 	return failure
-}
-
-// removedWithin waits for the outcome. When no time is left it does not: a removal that is answered at this very moment was sent
-// after the end of the time, and whether it is stuck behind the one before depends on the connection that it got.
-func (t *transport) removedWithin(p *patience, removed <-chan bool) bool {
-	now := t.clock.Now()
-	end := t.watch.limit(p, now, nil)
-	defer end.stop()
-	if end.left(now) == 0 {
-		return false
-	}
-	select {
-	case gone := <-removed:
-		return gone
-	case <-end.Done():
-		return false
-	}
 }
 
 // letGo frees the local half and ends the use of the lock that began with it.

@@ -25,7 +25,7 @@ import (
 // other use the same prefix on the same Redis database, and each has a registry of its own.
 type Registry struct {
 	client    rueidis.Client
-	transport *transport
+	transport *shared
 	limit     time.Duration // of a command
 	usual     bool          // that is the default, to which two round trips are added
 	prefix    string
@@ -140,7 +140,7 @@ func New(client rueidis.Client, prefix string, opts ...Option) (*Registry, error
 	if r.replicas != nil {
 		r.replicas.Told = r.replicated
 	}
-	r.transport = transportOf(client)
+	r.transport = sharedOf(client)
 	r.clock = r.transport.clock // it says when a command was sent
 	r.formats = protocol.Config{
 		Prefix: prefix, Cluster: r.cluster, Publishes: s.wakeup.publishes(), OldChannel: s.oldChannel, Fencing: s.fencing,
@@ -300,7 +300,7 @@ func (r *Registry) Close() error {
 		trip := r.transport.farthest().trip()
 		limit := time.NewTimer(trip.plus(closeGrace) + trip.plus(unlockGrace))
 		defer limit.Stop()
-		r.transport.orphans.await(trip.plus(unlockGrace))
+		r.transport.awaitOrphans(trip.plus(unlockGrace))
 		r.scheduler.close()
 		r.presence.Close()
 		ended := make(chan struct{})
@@ -314,7 +314,7 @@ func (r *Registry) Close() error {
 		case <-ended:
 		case <-limit.C: // a connection is being made; it ends by itself
 		}
-		r.transport.dismiss()
+		r.transport.dismiss(r.client)
 		r.dispatch.Flush()
 	})
 	return nil

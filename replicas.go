@@ -129,32 +129,6 @@ const (
 	mostHops           = 4
 )
 
-// grants and renews tell whether there is something to acknowledge.
-func grants(c *protocol.Call, result rueidis.RedisResult) bool {
-	s, err := c.Decode(result)
-	return err == nil && s.Granted
-}
-
-func renews(_ *protocol.Call, result rueidis.RedisResult) bool {
-	n, err := result.AsInt64()
-	return err == nil && n > 0
-}
-
-// demand has replicas have what a call writes, if the registry wants that. Wrote tells whether it has written.
-func (r *Registry) demand(c *protocol.Call, wrote func(*protocol.Call, rueidis.RedisResult) bool) {
-	if r.replicas != nil {
-		c.Replicas, c.Wrote = r.replicas, wrote
-	}
-}
-
-// acknowledging is how long a renewal may wait for replicas.
-func (r *Registry) acknowledging() time.Duration {
-	if r.replicas == nil {
-		return 0
-	}
-	return r.replicas.Timeout + waitAtMost
-}
-
 // doReplicated is do for a command whose write replicas must have. When the server has done it and too few have, the answer
 // says why in short. It waits for them as long as it is told, and for the answer as any command.
 //

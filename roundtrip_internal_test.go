@@ -77,12 +77,6 @@ func TestWhatFollowsFromARoundTrip(t *testing.T) {
 		{"a grace, far", far.plus(s), 2800 * ms},
 		{"a connection, far", far.connect(), 6400 * ms},
 		{"the shortest lease, unknown", unknown.shortest(), 0},
-		{"no zeros, unknown", time.Duration(len(trip{s, false}.zeros(time.Minute))), 0},
-		{"no zeros, near", time.Duration(len(trip{249 * ms, true}.zeros(time.Minute))), 0},
-		{"zeros for two seconds", time.Duration(len(trip{250 * ms, true}.zeros(time.Minute))), 1},
-		{"zeros for four seconds", time.Duration(len(far.zeros(time.Minute))), 2},
-		{"zeros for eight seconds", time.Duration(len(trip{s, true}.zeros(time.Minute))), 3},
-		{"no zeros, for a second", time.Duration(len(far.zeros(s))), 0},
 		{"the shortest lease, far", far.shortest(), 5400 * ms},
 	} {
 		require.Equal(t, c.want, c.got, c.name)

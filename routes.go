@@ -31,6 +31,19 @@ func (t *transport) lane(key string) *lane {
 // lanes are those that there are now.
 func (t *transport) lanes() []*lane { return t.routes.Load().lanes }
 
+// masters are the lanes that lead to servers, by what the nodes of a cluster say now, or will have said at the next call.
+func (t *transport) masters() []*lane {
+	if t.resolver == nil {
+		return t.lanes()
+	}
+	if len(t.lanes()) == 1 {
+		t.resolver.Hear(topology.FreshFor)
+	}
+	t.resolver.Refresh(topology.FreshFor)
+	lanes := t.lanes()
+	return lanes[min(1, len(lanes)-1):] // nothing is left for the first
+}
+
 // farthest is the lane of the master that is farthest away.
 func (t *transport) farthest() *lane {
 	most := t.first

@@ -133,15 +133,15 @@ func (r *Registry) scanOnce(ctx context.Context, n node, cursor, pattern string)
 	build := func(b rueidis.Builder, _ int, verb, script string) rueidis.Completed {
 		return b.Arbitrary(verb, script, "0", cursor, glob(r.prefix)+pattern, scanCount).Build()
 	}
-	send := func(ctx context.Context, way rueidis.CoreClient) []rueidis.RedisResult {
+	reply, cut := n.lane.ask(patience, func(ctx context.Context, way rueidis.CoreClient) rueidis.RedisResult {
 		if n.client != nil {
 			way = n.client
 		}
-		return r.inspection.run(ctx, way, keysOf, []int{0}, build)
-	}
-	rows, err := n.lane.apart(patience, n.lane.places, &sending{send: send}).result(0).ToArray()
+		return r.inspection.run(ctx, way, keysOf, []int{0}, build)[0]
+	})
+	rows, err := reply.ToArray()
 	switch {
-	case patience.cut(err):
+	case cut:
 		return next, explain(fault.Ended(ctx), fault.AsUnavailable(fault.NoAnswer))
 	case err != nil:
 		return next, fault.Classify(err)

@@ -163,25 +163,14 @@ func (n nodesStats) at(address string) *NodeStats {
 
 // masters are the servers that have the lanes, with what is known of those. Outside of a cluster there is one, the given one.
 func (r *Registry) masters(server string) nodesStats {
-	nodes, t := nodesStats{}, r.transport
-	lanes := t.lanes()
-	if t.resolver != nil {
-		if len(lanes) == 1 {
-			t.resolver.Hear(topology.FreshFor)
-		}
-		t.resolver.Refresh(topology.FreshFor)
-		lanes = t.lanes()
-	}
-	for _, l := range lanes {
+	nodes := nodesStats{}
+	for _, l := range r.transport.masters() {
 		address := l.address
-		switch {
-		case t.resolver == nil:
+		if !r.cluster {
 			address = server
-		case l == t.first && len(lanes) > 1:
-			continue // nothing is left for it
 		}
 		n := nodes.at(address)
-		if last := max(clock.Instant(l.heard.Load()), clock.Instant(l.last.Load())); last > 0 {
+		if last := l.newest(); last > 0 {
 			n.LastAnswer = latest(n.LastAnswer, r.clock.Time(last))
 		}
 		renewals, removals := r.scheduler.failures.of(l)

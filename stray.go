@@ -214,7 +214,7 @@ func (r *Registry) sweep(t *stray, p patience) {
 		return
 	}
 	if t.freed == nil {
-		r.transport.orphans.await(r.transport.lane(t.place.key).trip().plus(unlockGrace))
+		r.transport.awaitOrphans(r.transport.lane(t.place.key).trip().plus(unlockGrace))
 	}
 	p.lease = t.lease
 	if t.freed == nil { // else it is the rest of an Unlock's

@@ -3,7 +3,6 @@ package lockregistry
 import (
 	"context"
 	"errors"
-	"reflect"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -48,7 +47,6 @@ import (
 type transport struct {
 	client   rueidis.Client
 	clock    clock.Clock
-	remove   remover
 	routes   atomic.Pointer[routes]
 	first    *lane              // of a single server the only one; of a cluster that of slots whose master nobody knows
 	resolver *topology.Resolver // of a cluster
@@ -60,7 +58,6 @@ type transport struct {
 	batches chan struct{}
 	// selected is the database of the client's shared connections; nil: it is not known yet.
 	selected atomic.Pointer[string]
-	users    int // registries; guarded by transportsMu
 	orphans  orphans
 
 	replicators replicators
@@ -159,13 +156,32 @@ type patience struct {
 	ctx   context.Context
 	since clock.Instant // from when on the limit counts, and the grace when ctx has ended by then; 0: from now on
 	limit time.Duration
-	near  time.Duration            // that limit without the time for the way, which may turn out longer; 0: it does not depend on it
-	grace time.Duration            // how long after the end of ctx
-	lease time.Duration            // that the answer is about, see trip.late; 0: it is about none
-	holds time.Duration            // for so long the command itself may wait at the server
-	gets  bool                     // it may make somebody the owner of a lock, and says whether it has
-	probe clock.Instant            // it is sent because another command was given up, which was sent then; 0: it is not
-	asks  *atomic.Pointer[pursuit] // tells others of the command once it has taken a while; nil: nobody wants to know
+	near  time.Duration // that limit without the time for the way, which may turn out longer; 0: it does not depend on it
+	grace time.Duration // how long after the end of ctx
+	lease time.Duration // that the answer is about, see trip.late; 0: it is about none
+	holds time.Duration // for so long the command itself may wait at the server
+	gets  bool          // it may make somebody the owner of a lock, and says whether it has
+	probe clock.Instant // it is sent because another command was given up, which was sent then; 0: it is not
+	asks  asking        // told of the command once it has taken a while; nil: nobody wants to know
+}
+
+// asking is told when a command that was sent at some time has had no answer for a while, and, if so, when it has one, or its
+// caller waits no longer. It must not block.
+type asking interface {
+	unanswered(since clock.Instant)
+	answered(since clock.Instant)
+}
+
+// left is how much of its time a call has left that is about to send a command.
+func (p *patience) left(c clock.Clock) time.Duration {
+	now, left := c.Now(), p.limit
+	if p.since != 0 {
+		left = now.Until(p.since.Add(p.limit))
+	}
+	if deadline, ok := p.ctx.Deadline(); ok {
+		left = min(left, now.Until(c.At(deadline)))
+	}
+	return left
 }
 
 // lasting is a context that could end and never does.
@@ -176,38 +192,13 @@ type lasting struct {
 
 func (l lasting) Done() <-chan struct{} { return l.done }
 
-// transports has one transport for a client. An entry lives as long as a registry that uses it is open.
-var (
-	transportsMu sync.Mutex
-	transports   = map[rueidis.Client]*transport{}
-)
-
-func transportOf(client rueidis.Client) *transport {
-	cluster := client.Mode() == rueidis.ClientModeCluster // not under the mutex: a wrapper's may block
-	if !reflect.ValueOf(client).Comparable() {            // a wrapper by value, which no map can have for a key
-		return makeTransport(client, cluster)
-	}
-	transportsMu.Lock()
-	defer transportsMu.Unlock()
-	t := transports[client]
-	if t == nil {
-		t = makeTransport(client, cluster)
-		transports[client] = t
-	}
-	t.users++
-	return t
-}
-
+// newTransport is the transport of a client, whose mode it asks for: a wrapper's may block.
 func newTransport(client rueidis.Client) *transport {
-	return makeTransport(client, client.Mode() == rueidis.ClientModeCluster)
-}
-
-func makeTransport(client rueidis.Client, cluster bool) *transport {
 	t := &transport{client: client, clock: clock.New(), batches: make(chan struct{}, mostBatch)}
 	t.ctx = lasting{context.Background(), make(chan struct{})}
 	t.first = newLane(t, "")
 	all := &routes{lanes: []*lane{t.first}}
-	if cluster {
+	if client.Mode() == rueidis.ClientModeCluster {
 		all.of = &[protocol.Slots]uint16{}
 		away := func() time.Duration { return t.farthest().trip().plus(0) }
 		t.resolver = topology.NewResolver(t.ctx, client, t.clock, t.reroute, away)
@@ -224,16 +215,8 @@ func newLane(t *transport, address string) *lane {
 	return l
 }
 
-// dismiss is called when a registry no longer needs the transport, which goes on working for what it still unlocks.
-func (t *transport) dismiss() {
-	transportsMu.Lock()
-	defer transportsMu.Unlock()
-	if t.users--; t.users > 0 {
-		return
-	}
-	if t.users == 0 { // else it is in no map, see transportOf
-		delete(transports, t.client)
-	}
+// close is for when no registry needs the transport any more. It goes on working for what they still unlock.
+func (t *transport) close() {
 	for _, l := range t.lanes() {
 		l.close()
 	}
@@ -353,93 +336,58 @@ func (l *lane) doApart(p *patience, c *protocol.Call, a *answer) {
 	a.doubtful = a.late && l.isWary(a.came)
 }
 
-// enter returns the limit for a command that its caller sends itself, who must begin it and stop it, if the lane is calm and has
-// room for one. In a crowd each process is silent until it is its turn, and then it is a message that tells it so.
-func (l *lane) enter(now clock.Instant) *limit {
+// calm tells whether the lane is calm. In a crowd each process is silent until it is its turn, and then it is a message that
+// tells it so.
+func (l *lane) calm(now clock.Instant) bool {
 	news := clock.Instant(max(l.heard.Load(), l.told.Load()))
-	if now >= news.Add(calmFor) || l.isWary(now) || !l.known() || l.transport.deaf.Load() {
+	return now < news.Add(calmFor) && !l.isWary(now) && l.known()
+}
+
+// enter returns the limit for a command that its caller sends itself, who must begin it and stop it, if the lane is calm and has
+// room for one.
+func (l *lane) enter(now clock.Instant) *limit {
+	if !l.calm(now) || l.transport.deaf.Load() {
 		return nil
 	}
 	return l.place()
 }
 
-// doAll sends scripts, in one pipeline for each lane, and hands over the answers to each as soon as they are there. It
-// returns when all are, after limit at most. Of those that the server does not know yet it runs what is wanted still.
-func (t *transport) doAll(
-	limit time.Duration, calls []protocol.Call, lease func(i int) time.Duration, wanted func(i int) bool, done func(i int, a answer),
-) {
-	groups := map[*lane][]int{}
-	var all sync.WaitGroup
-	for i, c := range calls {
-		if c.Replicas != nil {
-			all.Go(func() {
-				p := patience{ctx: context.Background(), limit: t.lane(c.Key).plus(limit), lease: lease(i)}
-				done(i, t.doReplicated(&p, &c))
-			})
-			continue
-		}
-		l := t.lane(c.Key)
-		groups[l] = append(groups[l], i)
+// within waits for the outcome of another command for as long as p says. When no time is left it does not: a command that is
+// answered at this very moment was sent after the end of the time, and whether it is stuck behind the one before depends on the
+// connection that it got.
+func (t *transport) within(p *patience, outcome <-chan bool) bool {
+	now := t.clock.Now()
+	end := t.watch.limit(p, now, nil)
+	defer end.stop()
+	if end.left(now) == 0 {
+		return false
 	}
-	send := func(l *lane, group []int) {
-		p := patience{ctx: context.Background(), limit: l.plus(limit)}
-		some := make([]protocol.Call, len(group))
-		for k, i := range group {
-			some[k] = calls[i]
-		}
-		from := t.clock.Now()
-		e := l.apart(&p, t.batches, &sending{
-			key: some[0].Key,
-			send: func(ctx context.Context, way rueidis.CoreClient) []rueidis.RedisResult {
-				return protocol.SendAll(ctx, way, some, func(k int) bool { return wanted(group[k]) })
-			},
-		})
-		came := t.clock.Now()
-		for k, i := range group {
-			r := e.result(k)
-			p.lease = lease(i)
-			late := e.lane.judge(&p, r.Error(), e.at(came))
-			done(i, answer{RedisResult: r, sent: from, came: came, late: late, anew: e.trusted})
-		}
+	select {
+	case good := <-outcome:
+		return good
+	case <-end.Done():
+		return false
 	}
-	for l, group := range groups {
-		all.Go(func() {
-			t.regroup(l, group, func(i int) string { return calls[i].Key }, send)
-		})
-	}
-	all.Wait()
-}
-
-// regroup sends some commands for a lane in one pipeline, or, if it is wary, in one for each master that has their keys by the
-// word of the nodes now.
-func (t *transport) regroup(l *lane, group []int, key func(i int) string, send func(l *lane, group []int)) {
-	if t.resolver == nil || !l.isWary(t.clock.Now()) {
-		send(l, group)
-		return
-	}
-	t.resolver.Hear(topology.FreshFor)
-	groups := map[*lane][]int{}
-	for _, i := range group {
-		l := t.lane(key(i))
-		groups[l] = append(groups[l], i)
-	}
-	var all sync.WaitGroup
-	for l, group := range groups {
-		all.Go(func() { send(l, group) })
-	}
-	all.Wait()
 }
 
 // askLimit is how long a call waits for the answer to a question without which it can go on.
-const askLimit = unlockGrace
+const askLimit = 100 * time.Millisecond
 
-// ask asks a server, any one of a cluster, something that is about no key.
-func (t *transport) ask(question func(context.Context, rueidis.CoreClient) rueidis.RedisResult) rueidis.RedisResult {
-	l := t.first
-	p := patience{ctx: context.Background(), limit: l.trip().plus(askLimit)}
-	return l.apart(&p, l.places, &sending{send: func(ctx context.Context, way rueidis.CoreClient) []rueidis.RedisResult {
+// asker asks a server something that is about no key.
+type asker func(context.Context, rueidis.CoreClient) rueidis.RedisResult
+
+// ask asks any server of a cluster.
+func (t *transport) ask(question asker) rueidis.RedisResult {
+	reply, _ := t.first.ask(&patience{ctx: context.Background(), limit: t.first.trip().plus(askLimit)}, question)
+	return reply
+}
+
+// ask asks the server of the lane, and tells whether there is no answer because the caller's context ended.
+func (l *lane) ask(p *patience, question asker) (reply rueidis.RedisResult, cut bool) {
+	reply = l.apart(p, l.places, &sending{send: func(ctx context.Context, way rueidis.CoreClient) []rueidis.RedisResult {
 		return []rueidis.RedisResult{question(ctx, way)}
 	}}).result(0)
+	return reply, p.cut(reply.Error())
 }
 
 // judge takes in an answer, or that there was none while its caller waited, and tells whether it is late. That a caller has
@@ -511,37 +459,21 @@ func (l *lane) trip() trip { return l.trips.trip() }
 // rueidis chooses has surely been made.
 func (l *lane) known() bool { return l.answers.Load() >= manyAnswers }
 
-// pulseEvery is how often a lane is heard from while calls sleep.
-const pulseEvery = lateAnswer
+// tell is for when a message has come from the lane's server.
+func (l *lane) tell(now clock.Instant) { l.told.Store(int64(now)) }
 
-// sleep is for a call that waits for a message. A process that sends nothing while its server is frozen does not know that
-// another one has taken over, and would believe the grant that the first one, which goes on, tells it then. So the lane's own
-// server is asked now and then, wherever the slots of those calls are by now: one that does not answer makes the lane wary. The
-// first lane of a cluster is no server's, and asks nothing.
-func (l *lane) sleep() {
-	l.sleepers.Add(1)
-	if !l.pulsing.Load() && !l.nobodys() && l.pulsing.CompareAndSwap(false, true) {
-		l.pulseLater()
-	}
+// newest is when the newest answer came; not positive: there is none.
+func (l *lane) newest() clock.Instant {
+	return clock.Instant(max(l.heard.Load(), l.last.Load()))
 }
 
-func (l *lane) wake() { l.sleepers.Add(-1) }
+// broke is when the newest answer before one of its connections broke came; 0: none has broken.
+func (l *lane) broke() clock.Instant { return clock.Instant(l.last.Load()) }
 
-func (l *lane) pulse() {
-	if l.sleepers.Load() == 0 {
-		l.pulsing.Store(false)
-		if l.sleepers.Load() == 0 || !l.pulsing.CompareAndSwap(false, true) {
-			return
-		}
-	}
-	if clock.Instant(l.heard.Load()).Until(l.transport.clock.Now()) >= pulseEvery/2 {
-		p := patience{ctx: context.Background(), limit: l.trip().silence()}
-		_ = l.ping(&p, l.address != "") // it is judged there; the detour of a single server may be silent, too
-	}
-	l.pulseLater()
+// overdue tells whether a command that was sent at some time would be answered by now, if the server were there.
+func (l *lane) overdue(sent clock.Instant) bool {
+	return sent.Until(l.transport.clock.Now()) >= l.trip().plus(tooSoon)
 }
-
-func (l *lane) pulseLater() { time.AfterFunc(pulseEvery, l.pulse) }
 
 // nobodys tells whether the lane leads to no server in particular: the first one of a cluster.
 func (l *lane) nobodys() bool { return l.transport.resolver != nil && l.address == "" }
@@ -658,50 +590,6 @@ func (l *lane) apart(p *patience, places chan struct{}, e *sending) *sending {
 			t.orphans.remove()
 		}
 		return &sending{err: fault.NoAnswer, sent: began, lane: l}
-	}
-}
-
-// orphans counts the commands that obtain, have a goroutine, and have been given up. Such a goroutine may only be about to send
-// its command when the removal of what that may get is sent: so the last removal, when a registry is closed, waits for them.
-// Else what it gets stays taken for a whole lease.
-type orphans struct {
-	mu   sync.Mutex
-	n    int
-	none chan struct{} // closed when there are none; nil: nobody waits for that
-}
-
-func (o *orphans) add() {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.n++
-}
-
-func (o *orphans) remove() {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.n--; o.n == 0 && o.none != nil {
-		close(o.none)
-		o.none = nil
-	}
-}
-
-// await waits until there are none, for a while.
-func (o *orphans) await(limit time.Duration) {
-	o.mu.Lock()
-	if o.n == 0 {
-		o.mu.Unlock()
-		return
-	}
-	if o.none == nil {
-		o.none = make(chan struct{})
-	}
-	none := o.none
-	o.mu.Unlock()
-	end := time.NewTimer(limit)
-	defer end.Stop()
-	select {
-	case <-none:
-	case <-end.C:
 	}
 }
 

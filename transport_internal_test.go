@@ -12,6 +12,7 @@ import (
 	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 )
@@ -174,6 +175,27 @@ func TestManyOnAQuietLane(t *testing.T) {
 			require.Equal(t, frozen, direct.Load() == 0)
 		})
 	}
+}
+
+// A message tells that the server is there, as an answer does. It does not tell whether connections for commands have been made.
+func TestAMessageMakesAQuietLaneCalm(t *testing.T) {
+	inLanes(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *transport) {
+		way := open(nil)
+		l := way.first
+		enters := func() bool { return l.enter(way.clock.Now()) != nil }
+		for known, answers := range map[bool]int32{true: manyAnswers, false: manyAnswers - 1} {
+			l.heard.Store(int64(notHeard))
+			l.told.Store(0)
+			l.answers.Store(answers)
+			require.False(t, enters())
+			l.tell(way.clock.Now())
+			require.Equal(t, known, enters())
+			l.wary.Store(int64(clock.Never))
+			l.tell(way.clock.Now())
+			require.False(t, enters())
+			l.wary.Store(0)
+		}
+	})
 }
 
 // oldClient is one for which all connections look old, as behind a proxy that tells the age of its own.

@@ -23,8 +23,8 @@ type remover struct {
 // removal returns the command that removes a key. The first call asks the server; calls that come while it does take
 // DEL, and so does that one when the answer takes longer than a call waits for it: the answer is for those that follow. When
 // the network fails, the next call asks again.
-func (t *transport) removal(log *dispatch.Queue) string {
-	r := &t.remove
+func (s *shared) removal(log *dispatch.Queue) string {
+	r := &s.remove
 	if command := r.command.Load(); command != nil {
 		return *command
 	}
@@ -36,7 +36,7 @@ func (t *transport) removal(log *dispatch.Queue) string {
 		return *command
 	}
 
-	t.ask(func(ctx context.Context, way rueidis.CoreClient) rueidis.RedisResult {
+	s.ask(func(ctx context.Context, way rueidis.CoreClient) rueidis.RedisResult {
 		reply := way.Do(ctx, way.B().Info().Section("server").Build())
 		r.learn(reply, log)
 		return reply

@@ -98,7 +98,7 @@ func FuzzHasUnlink(f *testing.F) {
 
 // A call that comes while another one asks the server does not wait for the answer.
 func TestRemovalWhileAnotherCallAsks(t *testing.T) {
-	way := &transport{}
+	way := &shared{}
 	way.remove.asking.Store(true)
 	log := &dispatch.Queue{}
 	require.Equal(t, "DEL", way.removal(log), "it does not ask: there is no client")
@@ -118,10 +118,10 @@ func TestTransportsAreForgotten(t *testing.T) {
 		t.Cleanup(client.Close)
 		return client
 	}
-	known := func(client rueidis.Client) *transport {
-		transportsMu.Lock()
-		defer transportsMu.Unlock()
-		return transports[client]
+	known := func(client rueidis.Client) *shared {
+		sharedMu.Lock()
+		defer sharedMu.Unlock()
+		return shares[client]
 	}
 	open := func(client rueidis.Client) *Registry {
 		r, err := New(client, "orders")

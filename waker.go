@@ -37,7 +37,7 @@ func newWaker(r *Registry, m Wakeup, log *slog.Logger) *waker {
 		wait:    func() {},
 	}
 	w.own = r.prefix + "-channel@" + w.id
-	to := r.transport
+	to := r.transport.transport
 	o := wake.Options{
 		Track:     m == WakeupAuto || m == WakeupTracking,
 		Subscribe: m == WakeupAuto || m == WakeupPubSub,

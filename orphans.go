@@ -1,0 +1,52 @@
+package lockregistry
+
+import (
+	"sync"
+	"time"
+)
+
+// orphans counts the commands that obtain, have a goroutine, and have been given up. Such a goroutine may only be about to send
+// its command when the removal of what that may get is sent: so the last removal, when a registry is closed, waits for them.
+// Else what it gets stays taken for a whole lease.
+type orphans struct {
+	mu   sync.Mutex
+	n    int
+	none chan struct{} // closed when there are none; nil: nobody waits for that
+}
+
+func (o *orphans) add() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.n++
+}
+
+func (o *orphans) remove() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.n--; o.n == 0 && o.none != nil {
+		close(o.none)
+		o.none = nil
+	}
+}
+
+// awaitOrphans waits until there are none, for a while.
+func (t *transport) awaitOrphans(limit time.Duration) { t.orphans.await(limit) }
+
+func (o *orphans) await(limit time.Duration) {
+	o.mu.Lock()
+	if o.n == 0 {
+		o.mu.Unlock()
+		return
+	}
+	if o.none == nil {
+		o.none = make(chan struct{})
+	}
+	none := o.none
+	o.mu.Unlock()
+	end := time.NewTimer(limit)
+	defer end.Stop()
+	select {
+	case <-none:
+	case <-end.C:
+	}
+}
