@@ -69,7 +69,7 @@ func (l *Lock) take(ctx context.Context, op string, o owner.ID) (*Hold, error) {
 	now := l.reg.cache.current(l)
 	held := now.heldBy(o)
 	if held == nil {
-		_ = now.depart(ctx, o)
+		_ = now.unlock(ctx, o)
 		return nil, l.fail(op, ErrLockLost)
 	}
 	h := &Hold{lock: now, hold: held, owner: o, token: held.taken(o)}
@@ -120,7 +120,7 @@ func (h *Hold) giveUp(ctx context.Context, before int32) error {
 	if before > 0 { // a renewal is under way that must not meet the next owner
 		h.hold.stay()
 	}
-	err := h.lock.depart(ctx, h.owner)
+	err := h.lock.unlock(ctx, h.owner)
 	if errors.Is(err, ErrNotOwner) { // it was lost so long ago that nobody remembers
 		return h.hold.lostError()
 	}

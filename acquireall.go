@@ -217,7 +217,7 @@ func (b *bundle) next(ctx context.Context, l *Lock, queued bool) (*Hold, error) 
 		q.wait = b.reg.clock.Now().Until(b.deadline)
 	}
 	if q.wait != 0 && b.deadline > b.reg.clock.Now() {
-		var in entrance
+		var in admission
 		in, err = l.enter(ctx, &q)
 		if asked = in.lock != nil; asked {
 			q.how = HowFree
@@ -309,7 +309,7 @@ func (b *bundle) atOnce(ctx context.Context) ([]*Hold, *Lock, error) {
 			in, err := l.enter(ctx, &q)
 			if err != nil {
 				for _, a := range tries {
-					a.lock.letGo(true)
+					a.lock.freeLocal()
 				}
 				return nil, l, err
 			}
@@ -336,7 +336,7 @@ func (b *bundle) atOnce(ctx context.Context) ([]*Hold, *Lock, error) {
 				if a.hold.late {
 					b.reg.sweep(a.hold.abandoned(), patience{ctx: context.Background(), limit: unlockGrace})
 				}
-				a.lock.letGo(true)
+				a.lock.freeLocal()
 			default:
 				b.tell(ctx, a.lock, &request{how: HowFree}, b.began, nil)
 				h, err := a.lock.take(ctx, "acquire", a.as)

@@ -120,9 +120,9 @@ func (l *Lock) obtainLater(first *attempt, err error, q *request, deadline clock
 	}
 	if err != nil {
 		if errors.Is(err, errBusy) { // for those, too, that came to hear the same answer
-			l.half().waits()
+			l.half().Taken()
 		}
-		l.letGo(true)
+		l.freeLocal()
 	}
 	return err
 }
@@ -472,7 +472,7 @@ func (a *attempt) win(since clock.Instant) {
 	}
 	l.hold.Store(a.hold)
 	l.anchor().lockedAt.Store(int64(since))
-	if l.half().granted() {
+	if l.half().Granted() {
 		l.attend(true)
 	}
 }
@@ -580,7 +580,7 @@ const (
 func (a *acquisition) pause(d time.Duration, wake, mail <-chan struct{}) (why reason, err error) {
 	if !a.waits {
 		a.waits = true
-		a.lock.half().waits()
+		a.lock.half().Taken()
 	}
 	if a.spare == nil {
 		a.spare = a.lock.reg.spare()

@@ -37,7 +37,7 @@ func (l *Lock) chances(m *protocol.Release, h *hold, due bool, now clock.Instant
 	switch {
 	case h.leads:
 		m.Ticket = protocol.AtOnce
-	case (due || l.pair == nil && h.watched.Load()) && l.half().contended(): // or its lease does not suit who waits
+	case (due || l.pair == nil && h.watched.Load()) && l.half().Contended(): // or its lease does not suit who waits
 		m.Ticket = protocol.Yield
 	case l.pair == nil && m.Keep == 0 && m.Queued:
 		l.brief(m, h, now)

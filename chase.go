@@ -49,7 +49,7 @@ func (r *Registry) lastingWaits() (all []*farWait) {
 		if l.anchor().pins.Load() <= 0 {
 			continue
 		}
-		for _, o := range l.half().owned() {
+		for _, o := range l.half().Owners() {
 			calls, _ := waiting.Blockers(waited{l}, o)
 			for _, call := range calls {
 				w, lasts := lasting[call]

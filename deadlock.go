@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/lockregistry/lockregistry/internal/deadlock"
+	"github.com/lockregistry/lockregistry/internal/local"
 	"github.com/lockregistry/lockregistry/internal/owner"
 )
 
@@ -82,11 +83,11 @@ var waiting deadlock.Graph
 type waited struct{ lock *Lock }
 
 func (w waited) Obstacles(c *deadlock.Call) deadlock.Obstacles {
-	l, place := w.lock, c.Place.(*waiter)
+	l, place := w.lock, c.Place.(*local.Waiter)
 	if l.pair == nil {
-		return l.local.obstacles(place, w)
+		return l.local.Obstacles(place, w)
 	}
-	return l.pair.local.obstacles(place, waited{&l.pair.reader}, waited{&l.pair.writer})
+	return l.pair.local.Obstacles(place, waited{&l.pair.reader}, waited{&l.pair.writer})
 }
 
 func (w waited) Stands() bool {

@@ -1,20 +1,23 @@
 package lockregistry
 
-import "github.com/lockregistry/lockregistry/internal/owner"
+import (
+	"github.com/lockregistry/lockregistry/internal/local"
+	"github.com/lockregistry/lockregistry/internal/owner"
+)
 
 // Contended tells whether somebody of this process waits for a lock.
-func Contended(l *Lock) bool { return l.half().contended() }
+func Contended(l *Lock) bool { return l.half().Contended() }
 
 // HandOver is Unlock by the goroutine that calls, whose hold goes to the next one of this process. In between it calls a
 // function.
 func HandOver(l *Lock, between func()) bool {
 	h := l.hold.Load()
-	if how, _ := l.exit(owner.Calling()); how != last {
+	if how, _ := l.exit(owner.Calling()); how != local.Last {
 		return false
 	}
 	can, _, running := h.relinquish(l.reg.handoff)
 	between()
-	if !can || !l.half().pass(running) {
+	if !can || !l.half().Pass(running) {
 		return false
 	}
 	l.unpin()

@@ -89,7 +89,7 @@ func (s *scheduler) suspects() (all []stranded) {
 		if !h.mayBeLeft() {
 			continue
 		}
-		for _, o := range h.lock.half().owned() {
+		for _, o := range h.lock.half().Owners() {
 			if o.IsGoroutine() && !h.isStranded(o) && !h.lock.lent(o) {
 				all = append(all, stranded{h, o})
 			}

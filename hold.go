@@ -302,7 +302,7 @@ func (h *hold) unlockLose(why fault.Loss) {
 	if why == fault.KeyGone {
 		h.lock.reg.presence.Doubt()
 	}
-	if awaited && h.lock.half().contended() {
+	if awaited && h.lock.half().Contended() {
 		h.lock.evict()
 	}
 	h.lock.reg.dispatch.Log(slog.LevelWarn, "lock lost", slog.String("key", h.lock.key), slog.String("reason", string(losses[why])))

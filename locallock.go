@@ -7,6 +7,7 @@ import (
 
 	"github.com/lockregistry/lockregistry/internal/deadlock"
 	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/local"
 	"github.com/lockregistry/lockregistry/internal/owner"
 )
 
@@ -27,176 +28,104 @@ import (
 // is never held while this process talks to Redis or sleeps. The work under it is constant for each lock, unlock and
 // cancellation.
 type localLock struct {
-	mu      sync.Mutex
-	owner   owner.ID
-	holds   int32 // how often owner locked, less how often it unlocked
-	queue   waiterQueue
-	evicted *evictions // nil until one was
+	mu        sync.Mutex
+	owner     owner.ID
+	holds     int32 // how often owner locked, less how often it unlocked
+	queue     local.Queue
+	evictions local.Evictions
 }
 
 // localHalf is what a [Lock] needs of its local half. A plain lock's is a localLock, that of a reader or a writer is its
-// side of a localReadWrite.
+// side of a [local.ReadWrite].
 type localHalf interface { //nolint:interfacebloat // each transition of the state machine, and what is asked of it
-	enter(o owner.ID, lease time.Duration, wait bool, pool *waiterPool) (entry, *waiter)
-	wait(ctx context.Context, w *waiter, timeout <-chan time.Time) entry
-	turnAway(w *waiter)
-	waits()
-	granted() (contended bool)
-	exit(o owner.ID) (departure, fault.Loss)
-	evict(lost func() fault.Loss) bool
-	free()
-	pass(running time.Duration) bool
-	contended() bool
-	queued() int
-	heldBy(o owner.ID) bool
-	owned() []owner.ID
-	nest(o owner.ID) bool
-	expelled(o owner.ID) fault.Loss
+	Enter(o owner.ID, lease time.Duration, wait bool, pool *local.Pool) (local.Admission, *local.Waiter)
+	Wait(ctx context.Context, w *local.Waiter, timeout <-chan time.Time) local.Admission
+	Cancel(w *local.Waiter)
+	Taken()
+	Granted() (contended bool)
+	Exit(o owner.ID) (local.Departure, fault.Loss)
+	Evict(lost func() fault.Loss) bool
+	Free()
+	Pass(running time.Duration) bool
+	Contended() bool
+	Queued() int
+	HeldBy(o owner.ID) bool
+	Owners() []owner.ID
+	Nest(o owner.ID) bool
+	Lost(o owner.ID) fault.Loss
 }
 
-// entry says how a goroutine came into the local half.
-type entry uint8
-
-const (
-	refused   entry = iota // it did not: another owner is in
-	entered                // it is alone in, and the Redis half has yet to be obtained
-	reentered              // its owner held the lock already and holds it once more now
-	handed                 // it is in, and has taken over the hold of the one that left
-	joined                 // it is in with others, whose hold it shares
-	upgrade                // it is not and would wait for itself: it reads, and asks to write
-	denied                 // it is not, and does not wait any longer: see localReadWrite.enter
-	outcast                // it is not: its owner lost the lock, was evicted, and has yet to unlock
-)
-
-// departure says what an owner that unlocked leaves behind.
-type departure uint8
-
-const (
-	notIn   departure = iota // nothing happened: it did not hold the lock
-	stays                    // it holds the lock still, having locked it more often
-	leaves                   // it is out; others hold the lock still
-	last                     // it is out, and nobody holds the lock: the hold is to be released, then free to be called
-	evicted                  // nothing happened: it was evicted before, because the hold was lost
-)
-
-// waiter is one goroutine in the queue. Taking it out of the queue, under mu, decides what becomes of it: either it takes
-// itself out and leaves, or it is admitted and finds in turn how. So a waiter is never both, and turn never blocks.
-type waiter struct {
-	twin
-	lease       time.Duration // what it asks for
-	tries       bool          // in a localReadWrite: it waits for no more than an answer that is under way
-	turn        chan entry    // has room for one
-	queued      bool
-	call        deadlock.Call // whose waiter it is
-	prev, next  *waiter       // in the queue
-	left, right *waiter       // in the ring of its twins
-}
-
-// twin is what waiters have in common that are let in together once their owner is in.
-type twin struct {
-	owner  owner.ID
-	writes bool // in a localReadWrite: it asks to write
-}
-
-// enter lets o in when that needs no waiting. Otherwise, when wait is set, it queues o and returns its waiter, with which
-// the caller must call wait. Lease is what it asks for; its waiter may come from the pool.
-func (l *localLock) enter(o owner.ID, lease time.Duration, wait bool, pool *waiterPool) (entry, *waiter) {
+// Enter lets o in when that needs no waiting. Otherwise, when wait is set, it queues o and returns its waiter, with which
+// the caller must call Wait. Lease is what it asks for; its waiter may come from the pool.
+func (l *localLock) Enter(o owner.ID, lease time.Duration, wait bool, pool *local.Pool) (local.Admission, *local.Waiter) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
-	case l.evicted.has(o):
-		return outcast, nil
+	case l.evictions.Why(o) != fault.NotLost:
+		return local.Evicted, nil
 	case l.owner == owner.Nobody:
 		l.owner = o
-		return entered, nil
+		return local.Entered, nil
 	case l.owner == o && l.holds > 0:
 		l.holds++
-		return reentered, nil
+		return local.Reentered, nil
 	case !wait:
-		return refused, nil
+		return local.Refused, nil
 	}
 	// Also here: a second goroutine of the same shared owner, while the first one still asks Redis. It must not believe
-	// that it holds the lock before the answer is there; granted admits it.
-	return refused, l.queue.push(twin{owner: o}, lease, o.Shared(), pool)
+	// that it holds the lock before the reply is there; Granted admits it.
+	return local.Refused, l.queue.Push(o, lease, pool)
 }
 
-// wait waits for the turn of w. When ctx is done, timeout fires or w is turned away first, it returns refused and leaves
+// Wait waits for the turn of w. When ctx is done, timeout fires or w is cancelled first, it returns Refused and leaves
 // nothing behind: if the turn came at the same moment, it is passed on as if it had never come.
-func (l *localLock) wait(ctx context.Context, w *waiter, timeout <-chan time.Time) entry {
-	if how, came := w.await(ctx, timeout); came {
+func (l *localLock) Wait(ctx context.Context, w *local.Waiter, timeout <-chan time.Time) local.Admission {
+	if how, came := w.Await(ctx, timeout); came {
 		return how
 	}
 	l.mu.Lock()
-	how := l.queue.leave(w)
+	how := l.queue.Leave(w)
 	l.mu.Unlock()
-	if how == entered {
-		l.free()
-		return refused
+	if how == local.Entered {
+		l.Free()
+		return local.Refused
 	}
-	// Unless refused, the owner holds the lock through w. Giving that up may end the hold, which is more than the local
+	// Unless Refused, the owner holds the lock through w. Giving that up may end the hold, which is more than the local
 	// half can do: the caller got the lock at the very moment at which its time was over.
 	return how
 }
 
-// obstacles are what is in the way of a waiter of l, the local half of a lock; none when its turn has come.
-func (l *localLock) obstacles(w *waiter, of deadlock.Lock) (all deadlock.Obstacles) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	// An owner that has yet to get the hold in Redis waits for nobody here.
-	if w.queued && l.holds > 0 {
-		all.Add(deadlock.Obstacle{Owner: l.owner, Held: of})
-	}
-	return all
-}
-
-// await waits until w has its turn, or is turned away. Otherwise w is to give up.
-func (w *waiter) await(ctx context.Context, timeout <-chan time.Time) (how entry, came bool) {
-	select {
-	case how = <-w.turn:
-		return how, true
-	case <-ctx.Done():
-	case <-timeout:
-	}
-	return refused, false
-}
-
-// turnAway ends the waiting of w, if it waits still: the registry is closed. The end of the registry is not among what a waiter
+// Cancel ends the waiting of w, if it waits still: the registry is closed. The end of the registry is not among what a waiter
 // waits for itself, since a select with one channel more costs as much as several transitions.
-func (l *localLock) turnAway(w *waiter) {
+func (l *localLock) Cancel(w *local.Waiter) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.queue.turnAway(w)
+	l.queue.Cancel(w)
 }
 
-// suits tells whether a waiter may take over a hold with a lease of some length: no shorter than the one that it asks for,
-// and not longer by more than a half, since its crash would keep everybody out for as long.
-func (w *waiter) suits(running time.Duration) bool {
-	return w.lease <= running && running-w.lease <= w.lease/2
-}
+// Taken is for the goroutine that acquires: it waits for others, which have the Redis half.
+func (l *localLock) Taken() {}
 
-// waits: the goroutine that is acquiring has learned that others have the Redis half, and waits for them.
-func (l *localLock) waits() {}
-
-// granted turns acquiring into held: the Redis half is obtained. Other goroutines of the same owner that queued
+// Granted turns acquiring into held: the Redis half is obtained. Other goroutines of the same owner that queued
 // meanwhile hold it too now; they would wait for themselves otherwise. It tells whether others wait still.
-func (l *localLock) granted() (contended bool) {
+func (l *localLock) Granted() (contended bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.hold()
-	return l.queue.first != nil
+	return l.queue.Len() > 0
 }
 
-// pass turns leaving into held by the first waiter, if there is one and the running lease suits it. It reports whether it
+// Pass turns leaving into held by the first waiter, if there is one and the running lease suits it. It reports whether it
 // did.
-func (l *localLock) pass(running time.Duration) bool {
+func (l *localLock) Pass(running time.Duration) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	w := l.queue.first
-	if w == nil || !w.suits(running) {
+	w := l.queue.First()
+	if w == nil || !w.Suits(running) {
 		return false
 	}
-	l.owner = w.owner
-	l.queue.admit(w, handed)
+	l.owner = w.Owner()
+	l.queue.Admit(w, local.HandedOver)
 	l.hold()
 	return true
 }
@@ -204,31 +133,31 @@ func (l *localLock) pass(running time.Duration) bool {
 // hold makes the owner hold the lock, and with it every waiter of the same owner. The caller holds the mutex.
 func (l *localLock) hold() {
 	l.holds = 1
-	for w := range l.queue.twins(twin{owner: l.owner}) {
+	for w := range l.queue.SameOwner(l.owner) {
 		l.holds++
-		l.queue.admit(w, reentered)
+		l.queue.Admit(w, local.Reentered)
 	}
 }
 
-// exit undoes one lock of o. When it was the last one, the state is leaving, and the caller must call free once the
+// Exit undoes one lock of o. When it was the last one, the state is leaving, and the caller must call free once the
 // outcome of the removal from Redis is known.
-func (l *localLock) exit(o owner.ID) (departure, fault.Loss) {
+func (l *localLock) Exit(o owner.ID) (local.Departure, fault.Loss) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.owner != o || l.holds == 0 {
-		return l.evicted.exit(o)
+		return l.evictions.Exit(o)
 	}
 	l.holds--
 	if l.holds > 0 {
-		return stays, fault.NotLost
+		return local.Stays, fault.NotLost
 	}
 	l.owner = owner.Leaving
-	return last, fault.NotLost
+	return local.Last, fault.NotLost
 }
 
-// evict turns held into leaving although the owner has not unlocked, if lost says why the hold is lost: the owner may
+// Evict turns held into leaving although the owner has not unlocked, if lost says why the hold is lost: the owner may
 // never unlock. When evict reports true, the caller must do what it would do after the last exit.
-func (l *localLock) evict(lost func() fault.Loss) bool {
+func (l *localLock) Evict(lost func() fault.Loss) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.holds == 0 {
@@ -238,40 +167,40 @@ func (l *localLock) evict(lost func() fault.Loss) bool {
 	if why == fault.NotLost {
 		return false
 	}
-	l.evicted = l.evicted.add(l.owner, l.holds, why)
+	l.evictions.Add(l.owner, l.holds, why)
 	l.owner, l.holds = owner.Leaving, 0
 	return true
 }
 
-// free passes the local half to the first waiter, which is then acquiring, or to nobody.
-func (l *localLock) free() {
+// Free passes the local half to the first waiter, which is then acquiring, or to nobody.
+func (l *localLock) Free() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.holds = 0
-	if w := l.queue.first; w != nil {
-		l.owner = w.owner
-		l.queue.admit(w, entered)
+	if w := l.queue.First(); w != nil {
+		l.owner = w.Owner()
+		l.queue.Admit(w, local.Entered)
 		return
 	}
 	l.owner = owner.Nobody
 }
 
-// contended reports whether there are waiters.
-func (l *localLock) contended() bool {
+// Contended reports whether there are waiters.
+func (l *localLock) Contended() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.queue.first != nil
+	return l.queue.Len() > 0
 }
 
-// heldBy tells whether o holds the lock.
-func (l *localLock) heldBy(o owner.ID) bool {
+// HeldBy tells whether o holds the lock.
+func (l *localLock) HeldBy(o owner.ID) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.owner == o && l.holds > 0
 }
 
-// owned are those that hold the lock.
-func (l *localLock) owned() []owner.ID {
+// Owners are those that hold the lock.
+func (l *localLock) Owners() []owner.ID {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.holds == 0 {
@@ -280,9 +209,38 @@ func (l *localLock) owned() []owner.ID {
 	return []owner.ID{l.owner}
 }
 
-// expelled tells why o was evicted, if it was and has yet to unlock.
-func (l *localLock) expelled(o owner.ID) fault.Loss {
+// Lost tells why o was evicted, if it was and has yet to unlock.
+func (l *localLock) Lost(o owner.ID) fault.Loss {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.evicted.why(o)
+	return l.evictions.Why(o)
+}
+
+// Queued is how many wait.
+func (l *localLock) Queued() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.queue.Len()
+}
+
+// Nest counts one more lock of an owner that holds the lock, and reports false when it does not.
+func (l *localLock) Nest(o owner.ID) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.owner != o || l.holds == 0 {
+		return false
+	}
+	l.holds++
+	return true
+}
+
+// Obstacles are what is in the way of a waiter of l, the local half of a lock; none when its turn has come.
+func (l *localLock) Obstacles(w *local.Waiter, of deadlock.Lock) (all deadlock.Obstacles) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	// An owner that has yet to get the hold in Redis waits for nobody here.
+	if w.Queued() && l.holds > 0 {
+		all.Add(deadlock.Obstacle{Owner: l.owner, Held: of})
+	}
+	return all
 }

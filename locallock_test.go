@@ -3,6 +3,7 @@ package lockregistry
 import (
 	"context"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"sync"
 	"testing"
@@ -13,8 +14,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockregistry/lockregistry/internal/deadlock"
 	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/local"
 	"github.com/lockregistry/lockregistry/internal/owner"
 )
 
@@ -36,32 +37,32 @@ func looks(t *testing.T, l *localLock, o owner.ID, holds int32, queue ...owner.I
 	require.Equal(t, o, l.owner, "owner")
 	require.Equal(t, holds, l.holds, "holds")
 	var forward, backward []owner.ID
-	for w := l.queue.first; w != nil; w = w.next {
-		require.True(t, w.queued)
-		forward = append(forward, w.owner)
+	for w := l.queue.First(); w != nil; w = *field[*local.Waiter](w, "next") {
+		require.True(t, w.Queued())
+		forward = append(forward, w.Owner())
 	}
-	for w := l.queue.last; w != nil; w = w.prev {
-		backward = append([]owner.ID{w.owner}, backward...)
+	for w := *field[*local.Waiter](&l.queue, "last"); w != nil; w = *field[*local.Waiter](w, "prev") {
+		backward = append([]owner.ID{w.Owner()}, backward...)
 	}
 	require.Equal(t, queue, forward, "queue")
 	require.Equal(t, forward, backward, "queue from the end")
 }
 
 // in enters where that must not need waiting, and checks how.
-func in(t *testing.T, l *localLock, o owner.ID, want entry) {
+func in(t *testing.T, l *localLock, o owner.ID, want local.Admission) {
 	t.Helper()
-	how, w := l.enter(o, 0, false, nil)
+	how, w := l.Enter(o, 0, false, nil)
 	require.Equal(t, want, how)
 	require.Nil(t, w)
 }
 
 // queue enters where that must need waiting.
-func queue(t *testing.T, l *localLock, o owner.ID) *waiter {
+func queue(t *testing.T, l *localLock, o owner.ID) *local.Waiter {
 	t.Helper()
-	how, w := l.enter(o, time.Second, true, nil)
-	require.Equal(t, refused, how)
+	how, w := l.Enter(o, time.Second, true, nil)
+	require.Equal(t, local.Refused, how)
 	require.NotNil(t, w)
-	require.Equal(t, o, w.owner)
+	require.Equal(t, o, w.Owner())
 	return w
 }
 
@@ -69,8 +70,8 @@ func queue(t *testing.T, l *localLock, o owner.ID) *waiter {
 func held(t *testing.T, o owner.ID) *localLock {
 	t.Helper()
 	l := &localLock{}
-	in(t, l, o, entered)
-	l.granted()
+	in(t, l, o, local.Entered)
+	l.Granted()
 	return l
 }
 
@@ -80,91 +81,91 @@ func cancelled() context.Context {
 	return ctx
 }
 
-func TestLocalLockFreeToAcquiring(t *testing.T) {
+func TestLocalLock_FreeToAcquiring(t *testing.T) {
 	for _, wait := range []bool{false, true} {
 		l := &localLock{}
 		looks(t, l, owner.Nobody, 0)
-		how, w := l.enter(anna, 0, wait, nil)
-		require.Equal(t, entered, how)
+		how, w := l.Enter(anna, 0, wait, nil)
+		require.Equal(t, local.Entered, how)
 		require.Nil(t, w)
 		looks(t, l, anna, 0)
-		require.False(t, l.heldBy(anna), "who has no grant yet holds nothing")
+		require.False(t, l.HeldBy(anna), "who has no grant yet holds nothing")
 	}
 }
 
-func TestLocalLockAcquiringToHeldAndBack(t *testing.T) {
+func TestLocalLock_AcquiringToHeldAndBack(t *testing.T) {
 	l := held(t, anna)
 	looks(t, l, anna, 1)
-	require.True(t, l.heldBy(anna))
-	require.False(t, l.heldBy(bert))
+	require.True(t, l.HeldBy(anna))
+	require.False(t, l.HeldBy(bert))
 
 	last, ok := exit(l, anna)
 	require.True(t, ok)
 	require.True(t, last)
 	looks(t, l, owner.Leaving, 0)
-	require.False(t, l.heldBy(anna))
+	require.False(t, l.HeldBy(anna))
 
-	l.free()
+	l.Free()
 	looks(t, l, owner.Nobody, 0)
-	in(t, l, bert, entered)
+	in(t, l, bert, local.Entered)
 }
 
-func TestLocalLockAcquiringFails(t *testing.T) {
+func TestLocalLock_AcquiringFails(t *testing.T) {
 	l := &localLock{}
-	in(t, l, anna, entered)
-	l.free()
+	in(t, l, anna, local.Entered)
+	l.Free()
 	looks(t, l, owner.Nobody, 0)
-	in(t, l, bert, entered)
+	in(t, l, bert, local.Entered)
 
 	// With somebody in the queue, the next one tries.
 	w := queue(t, l, cleo)
-	l.free()
+	l.Free()
 	looks(t, l, cleo, 0)
-	require.Equal(t, entered, l.wait(t.Context(), w, nil))
+	require.Equal(t, local.Entered, l.Wait(t.Context(), w, nil))
 }
 
-func TestLocalLockRefusesOthers(t *testing.T) {
+func TestLocalLock_RefusesOthers(t *testing.T) {
 	acquiring := &localLock{}
-	in(t, acquiring, anna, entered)
+	in(t, acquiring, anna, local.Entered)
 	exiting := held(t, anna)
 	_, _ = exit(exiting, anna)
 	for name, l := range map[string]*localLock{"acquiring": acquiring, "held": held(t, anna), "leaving": exiting} {
 		t.Run(name, func(t *testing.T) {
 			before, holds := l.owner, l.holds
-			in(t, l, bert, refused)
+			in(t, l, bert, local.Refused)
 			looks(t, l, before, holds)
 			w := queue(t, l, bert)
 			looks(t, l, before, holds, bert)
-			in(t, l, cleo, refused)
+			in(t, l, cleo, local.Refused)
 			looks(t, l, before, holds, bert)
-			l.free()
-			require.Equal(t, entered, l.wait(t.Context(), w, nil))
+			l.Free()
+			require.Equal(t, local.Entered, l.Wait(t.Context(), w, nil))
 			looks(t, l, bert, 0)
 		})
 	}
 }
 
-func TestLocalLockOwnerCannotReenterWhileLeaving(t *testing.T) {
+func TestLocalLock_OwnerCannotReenterWhileLeaving(t *testing.T) {
 	l := held(t, anna)
 	_, _ = exit(l, anna)
-	in(t, l, anna, refused)
+	in(t, l, anna, local.Refused)
 	looks(t, l, owner.Leaving, 0)
 	w := queue(t, l, anna)
-	l.free()
-	require.Equal(t, entered, l.wait(t.Context(), w, nil))
+	l.Free()
+	require.Equal(t, local.Entered, l.Wait(t.Context(), w, nil))
 	looks(t, l, anna, 0)
 }
 
-func TestLocalLockReentrancy(t *testing.T) {
+func TestLocalLock_Reentrancy(t *testing.T) {
 	for _, o := range []owner.ID{anna, team} {
 		l := held(t, o)
 		const depth = 5
 		for i := range depth {
-			in(t, l, o, reentered)
+			in(t, l, o, local.Reentered)
 			looks(t, l, o, int32(i+2))
 		}
 		queue(t, l, bert) // does not keep the owner from entering again
-		in(t, l, o, reentered)
+		in(t, l, o, local.Reentered)
 		for i := range depth + 1 {
 			last, ok := exit(l, o)
 			require.True(t, ok)
@@ -175,12 +176,12 @@ func TestLocalLockReentrancy(t *testing.T) {
 		require.True(t, ok)
 		require.True(t, last)
 		looks(t, l, owner.Leaving, 0, bert)
-		l.free()
+		l.Free()
 		looks(t, l, bert, 0)
 	}
 }
 
-func TestLocalLockExitByOthersChangesNothing(t *testing.T) {
+func TestLocalLock_ExitByOthersChangesNothing(t *testing.T) {
 	exits := func(t *testing.T, l *localLock, who ...owner.ID) {
 		t.Helper()
 		before, holds := l.owner, l.holds
@@ -194,7 +195,7 @@ func TestLocalLockExitByOthersChangesNothing(t *testing.T) {
 	waits := func(t *testing.T, l *localLock) {
 		t.Helper()
 		l.mu.Lock()
-		l.queue.push(twin{owner: dora}, 0, false, nil)
+		l.queue.Push(dora, 0, nil)
 		l.mu.Unlock()
 	}
 
@@ -207,7 +208,7 @@ func TestLocalLockExitByOthersChangesNothing(t *testing.T) {
 	}
 
 	acquiring := &localLock{}
-	in(t, acquiring, anna, entered)
+	in(t, acquiring, anna, local.Entered)
 	waits(t, acquiring)
 	exits(t, acquiring, owner.Nobody, anna, bert, team, owner.Leaving, dora) // not even anna: she holds nothing yet
 
@@ -216,7 +217,7 @@ func TestLocalLockExitByOthersChangesNothing(t *testing.T) {
 	exits(t, one, owner.Nobody, bert, team, owner.Leaving, dora)
 
 	shared := held(t, team)
-	in(t, shared, team, reentered)
+	in(t, shared, team, local.Reentered)
 	waits(t, shared)
 	exits(t, shared, owner.Nobody, anna, crew, owner.Leaving, dora)
 
@@ -226,7 +227,7 @@ func TestLocalLockExitByOthersChangesNothing(t *testing.T) {
 	exits(t, exiting, owner.Nobody, anna, owner.Leaving, dora)
 }
 
-func TestLocalLockIsFirstInFirstOut(t *testing.T) {
+func TestLocalLock_IsFirstInFirstOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const goroutines = 200
 		l := held(t, anna)
@@ -235,21 +236,21 @@ func TestLocalLockIsFirstInFirstOut(t *testing.T) {
 		for i := range goroutines {
 			o := owner.ID(1000 + i)
 			done.Go(func() {
-				how, w := l.enter(o, 0, true, nil)
-				assert.Equal(t, refused, how)
-				assert.Equal(t, entered, l.wait(context.Background(), w, nil))
+				how, w := l.Enter(o, 0, true, nil)
+				assert.Equal(t, local.Refused, how)
+				assert.Equal(t, local.Entered, l.Wait(context.Background(), w, nil))
 				order = append(order, o)
-				l.granted()
+				l.Granted()
 				last, ok := exit(l, o)
 				assert.True(t, last && ok)
-				l.free()
+				l.Free()
 			})
 			synctest.Wait() // it waits
 		}
 		_, _ = exit(l, anna)
 		synctest.Wait()
 		require.Empty(t, order, "nobody is let in while the removal is under way")
-		l.free()
+		l.Free()
 		done.Wait()
 		want := make([]owner.ID, goroutines)
 		for i := range want {
@@ -260,48 +261,48 @@ func TestLocalLockIsFirstInFirstOut(t *testing.T) {
 	})
 }
 
-func TestLocalLockNobodyOvertakes(t *testing.T) {
+func TestLocalLock_NobodyOvertakes(t *testing.T) {
 	l := held(t, anna)
 	w := queue(t, l, bert)
 	_, _ = exit(l, anna)
-	l.free()
+	l.Free()
 	// Bert has not run yet; the lock is his all the same.
-	in(t, l, cleo, refused)
-	in(t, l, anna, refused)
+	in(t, l, cleo, local.Refused)
+	in(t, l, anna, local.Refused)
 	late := queue(t, l, cleo)
 	looks(t, l, bert, 0, cleo)
-	require.Equal(t, entered, l.wait(t.Context(), w, nil))
-	l.free()
-	require.Equal(t, entered, l.wait(t.Context(), late, nil))
+	require.Equal(t, local.Entered, l.Wait(t.Context(), w, nil))
+	l.Free()
+	require.Equal(t, local.Entered, l.Wait(t.Context(), late, nil))
 	looks(t, l, cleo, 0)
 }
 
-func TestLocalLockWaiterThatGivesUpCostsTheOthersNothing(t *testing.T) {
+func TestLocalLock_WaiterThatGivesUpCostsTheOthersNothing(t *testing.T) {
 	all := []owner.ID{bert, cleo, dora}
-	reasons := map[string]func(l *localLock, w *waiter, stop <-chan struct{}) entry{
-		"context": func(l *localLock, w *waiter, stop <-chan struct{}) entry {
+	reasons := map[string]func(l *localLock, w *local.Waiter, stop <-chan struct{}) local.Admission{
+		"context": func(l *localLock, w *local.Waiter, stop <-chan struct{}) local.Admission {
 			ctx, cancel := context.WithCancel(context.Background())
 			defer cancel()
 			go func() {
 				<-stop
 				cancel()
 			}()
-			return l.wait(ctx, w, nil)
+			return l.Wait(ctx, w, nil)
 		},
-		"timeout": func(l *localLock, w *waiter, stop <-chan struct{}) entry {
+		"timeout": func(l *localLock, w *local.Waiter, stop <-chan struct{}) local.Admission {
 			timeout := make(chan time.Time, 1)
 			go func() {
 				<-stop
 				timeout <- time.Time{}
 			}()
-			return l.wait(context.Background(), w, timeout)
+			return l.Wait(context.Background(), w, timeout)
 		},
-		"turned away": func(l *localLock, w *waiter, stop <-chan struct{}) entry {
+		"cancelled": func(l *localLock, w *local.Waiter, stop <-chan struct{}) local.Admission {
 			go func() {
 				<-stop
-				l.turnAway(w)
+				l.Cancel(w)
 			}()
-			return l.wait(context.Background(), w, nil)
+			return l.Wait(context.Background(), w, nil)
 		},
 	}
 	for name, wait := range reasons {
@@ -309,10 +310,10 @@ func TestLocalLockWaiterThatGivesUpCostsTheOthersNothing(t *testing.T) {
 			t.Run(name+"/"+string(rune('1'+quitter)), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					l := held(t, anna)
-					results := make([]chan entry, len(all))
+					results := make([]chan local.Admission, len(all))
 					stops := make([]chan struct{}, len(all))
 					for i, o := range all {
-						results[i], stops[i] = make(chan entry, 1), make(chan struct{})
+						results[i], stops[i] = make(chan local.Admission, 1), make(chan struct{})
 						w := queue(t, l, o)
 						go func() { results[i] <- wait(l, w, stops[i]) }()
 					}
@@ -320,7 +321,7 @@ func TestLocalLockWaiterThatGivesUpCostsTheOthersNothing(t *testing.T) {
 					looks(t, l, anna, 1, all...)
 
 					close(stops[quitter])
-					require.Equal(t, refused, <-results[quitter])
+					require.Equal(t, local.Refused, <-results[quitter])
 					var left []int
 					var queued []owner.ID
 					for i, o := range all {
@@ -333,14 +334,14 @@ func TestLocalLockWaiterThatGivesUpCostsTheOthersNothing(t *testing.T) {
 					late := queue(t, l, all[quitter]) // comes back, at the end
 					_, _ = exit(l, anna)
 					for n, i := range left {
-						l.free()
-						require.Equal(t, entered, <-results[i])
+						l.Free()
+						require.Equal(t, local.Entered, <-results[i])
 						looks(t, l, all[i], 0, append(queued[n+1:len(queued):len(queued)], all[quitter])...)
 						close(stops[i])
 					}
-					l.free()
-					require.Equal(t, entered, l.wait(context.Background(), late, nil))
-					l.free()
+					l.Free()
+					require.Equal(t, local.Entered, l.Wait(context.Background(), late, nil))
+					l.Free()
 					looks(t, l, owner.Nobody, 0)
 				})
 			})
@@ -348,29 +349,29 @@ func TestLocalLockWaiterThatGivesUpCostsTheOthersNothing(t *testing.T) {
 	}
 }
 
-func TestLocalLockEveryWaiterGivesUp(t *testing.T) {
+func TestLocalLock_EveryWaiterGivesUp(t *testing.T) {
 	l := held(t, anna)
-	waiting := []*waiter{queue(t, l, bert), queue(t, l, cleo), queue(t, l, dora)}
+	waiting := []*local.Waiter{queue(t, l, bert), queue(t, l, cleo), queue(t, l, dora)}
 	for _, w := range slices.Backward(waiting) {
-		require.Equal(t, refused, l.wait(cancelled(), w, nil))
+		require.Equal(t, local.Refused, l.Wait(cancelled(), w, nil))
 	}
 	looks(t, l, anna, 1)
 	w := queue(t, l, bert)
 	_, _ = exit(l, anna)
-	l.free()
-	require.Equal(t, entered, l.wait(t.Context(), w, nil))
-	l.free()
+	l.Free()
+	require.Equal(t, local.Entered, l.Wait(t.Context(), w, nil))
+	l.Free()
 	looks(t, l, owner.Nobody, 0)
 }
 
 // Cancelled first: the turn goes to the next waiter as if the first one had not been there.
-func TestLocalLockCancelledBeforeTheTurn(t *testing.T) {
+func TestLocalLock_CancelledBeforeTheTurn(t *testing.T) {
 	l := held(t, anna)
 	w, next := queue(t, l, bert), queue(t, l, cleo)
-	require.Equal(t, refused, l.wait(cancelled(), w, nil))
+	require.Equal(t, local.Refused, l.Wait(cancelled(), w, nil))
 	_, _ = exit(l, anna)
-	l.free()
-	require.Equal(t, entered, l.wait(t.Context(), next, nil))
+	l.Free()
+	require.Equal(t, local.Entered, l.Wait(t.Context(), next, nil))
 	looks(t, l, cleo, 0)
 }
 
@@ -387,65 +388,65 @@ func (c tooLate) Done() <-chan struct{} {
 }
 
 // cancelledThenTurn is a wait whose context is seen to be done, and whose turn comes before it could leave the queue.
-func cancelledThenTurn(l *localLock, w *waiter, turn func()) entry {
-	return l.wait(tooLate{cancelled(), func() {
+func cancelledThenTurn(l *localLock, w *local.Waiter, turn func()) local.Admission {
+	return l.Wait(tooLate{cancelled(), func() {
 		// The select of wait looks at the old channel, in which nothing ever comes.
-		w.turn = make(chan entry, 1)
+		*field[chan local.Admission](w, "turn") = make(chan local.Admission, 1)
 		turn()
 	}}, w, nil)
 }
 
-func TestLocalLockTurnBeforeTheCancelledWaiterLeft(t *testing.T) {
+func TestLocalLock_TurnBeforeTheCancelledWaiterLeft(t *testing.T) {
 	l := held(t, anna)
 	w, next := queue(t, l, bert), queue(t, l, cleo)
 	_, _ = exit(l, anna)
-	require.Equal(t, refused, cancelledThenTurn(l, w, func() {
-		l.free()
+	require.Equal(t, local.Refused, cancelledThenTurn(l, w, func() {
+		l.Free()
 		looks(t, l, bert, 0, cleo)
 	}))
 	looks(t, l, cleo, 0)
-	require.Equal(t, entered, l.wait(t.Context(), next, nil))
-	l.free()
+	require.Equal(t, local.Entered, l.Wait(t.Context(), next, nil))
+	l.Free()
 
 	// With nobody behind, the lock is free.
-	in(t, l, anna, entered)
+	in(t, l, anna, local.Entered)
 	w = queue(t, l, bert)
-	require.Equal(t, refused, cancelledThenTurn(l, w, l.free))
+	require.Equal(t, local.Refused, cancelledThenTurn(l, w, l.Free))
 	looks(t, l, owner.Nobody, 0)
 }
 
 // Turn and cancellation both there before wait looks: select takes either, and both are right.
-func TestLocalLockTurnAndCancellationAtOnce(t *testing.T) {
-	seen := map[entry]bool{}
+func TestLocalLock_TurnAndCancellationAtOnce(t *testing.T) {
+	seen := map[local.Admission]bool{}
 	for tries := 0; len(seen) < 2; tries++ {
 		require.Less(t, tries, 10_000, "only ever saw %v", seen)
 		l := held(t, anna)
 		w, next := queue(t, l, bert), queue(t, l, cleo)
 		_, _ = exit(l, anna)
-		l.free()
-		how := l.wait(cancelled(), w, nil)
+		l.Free()
+		how := l.Wait(cancelled(), w, nil)
 		seen[how] = true
 		switch how {
-		case entered:
+		case local.Entered:
 			looks(t, l, bert, 0, cleo)
-			l.free()
-		case refused:
+			l.Free()
+		case local.Refused:
 			looks(t, l, cleo, 0)
 		default:
 			t.Fatal(how)
 		}
-		require.Equal(t, entered, l.wait(t.Context(), next, nil))
-		l.free()
+		require.Equal(t, local.Entered, l.Wait(t.Context(), next, nil))
+		l.Free()
 		looks(t, l, owner.Nobody, 0)
 	}
 }
 
 // Who was admitted to the hold of its own owner is in, even when it was cancelled: the hold counts it.
-func TestLocalLockCancelledWaiterThatWasAdmittedToItsOwnersHold(t *testing.T) {
+func TestLocalLock_CancelledWaiterThatWasAdmittedToItsOwnersHold(t *testing.T) {
 	l := &localLock{}
-	in(t, l, team, entered)
+	in(t, l, team, local.Entered)
 	w := queue(t, l, team)
-	require.Equal(t, reentered, cancelledThenTurn(l, w, func() { l.granted() }))
+	require.Equal(t, local.Reentered, cancelledThenTurn(l, w, func() { l.Granted() }))
 	looks(t, l, team, 2)
 	last, ok := exit(l, team)
 	require.True(t, ok)
@@ -455,23 +456,23 @@ func TestLocalLockCancelledWaiterThatWasAdmittedToItsOwnersHold(t *testing.T) {
 	require.True(t, last)
 }
 
-func TestLocalLockSharedOwnerQueuesWhileItAcquires(t *testing.T) {
+func TestLocalLock_SharedOwnerQueuesWhileItAcquires(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &localLock{}
-		in(t, l, team, entered)
-		in(t, l, team, refused) // it holds nothing yet, so nothing more can be held
-		results := make(chan entry, 2)
+		in(t, l, team, local.Entered)
+		in(t, l, team, local.Refused) // it holds nothing yet, so nothing more can be held
+		results := make(chan local.Admission, 2)
 		for range 2 {
 			w := queue(t, l, team)
-			go func() { results <- l.wait(context.Background(), w, nil) }()
+			go func() { results <- l.Wait(context.Background(), w, nil) }()
 		}
 		synctest.Wait()
 		looks(t, l, team, 0, team, team)
 		require.Empty(t, results)
 
-		l.granted()
-		require.Equal(t, reentered, <-results)
-		require.Equal(t, reentered, <-results)
+		l.Granted()
+		require.Equal(t, local.Reentered, <-results)
+		require.Equal(t, local.Reentered, <-results)
 		looks(t, l, team, 3)
 		for i := range 3 {
 			last, ok := exit(l, team)
@@ -482,124 +483,124 @@ func TestLocalLockSharedOwnerQueuesWhileItAcquires(t *testing.T) {
 }
 
 // When the first goroutine of the owner fails, the second one tries for itself.
-func TestLocalLockSharedOwnerFailsToAcquire(t *testing.T) {
+func TestLocalLock_SharedOwnerFailsToAcquire(t *testing.T) {
 	l := &localLock{}
-	in(t, l, team, entered)
+	in(t, l, team, local.Entered)
 	w := queue(t, l, team)
-	l.free()
-	require.Equal(t, entered, l.wait(t.Context(), w, nil))
+	l.Free()
+	require.Equal(t, local.Entered, l.Wait(t.Context(), w, nil))
 	looks(t, l, team, 0)
 }
 
-func TestLocalLockGrantedAdmitsItsOwnersWaitersOnly(t *testing.T) {
+func TestLocalLock_GrantedAdmitsItsOwnersWaitersOnly(t *testing.T) {
 	l := held(t, anna)
-	waiting := map[string]*waiter{}
+	waiting := map[string]*local.Waiter{}
 	for _, q := range []struct {
 		name string
 		o    owner.ID
 	}{{"bert", bert}, {"team 1", team}, {"crew 1", crew}, {"team 2", team}, {"cleo", cleo}, {"team 3", team}, {"crew 2", crew}} {
 		waiting[q.name] = queue(t, l, q.o)
 	}
-	comes := func(name string, want entry) {
+	comes := func(name string, want local.Admission) {
 		t.Helper()
 		select {
-		case how := <-waiting[name].turn:
+		case how := <-*field[chan local.Admission](waiting[name], "turn"):
 			require.Equal(t, want, how, name)
 		default:
 			t.Fatalf("the turn of %s has not come", name)
 		}
 	}
 	_, _ = exit(l, anna)
-	l.free()
-	comes("bert", entered)
-	l.granted() // nobody else is bert
+	l.Free()
+	comes("bert", local.Entered)
+	l.Granted() // nobody else is bert
 	looks(t, l, bert, 1, team, crew, team, cleo, team, crew)
 	_, _ = exit(l, bert)
-	l.free()
-	comes("team 1", entered)
+	l.Free()
+	comes("team 1", local.Entered)
 	looks(t, l, team, 0, crew, team, cleo, team, crew)
-	l.granted()
-	comes("team 2", reentered)
-	comes("team 3", reentered)
+	l.Granted()
+	comes("team 2", local.Reentered)
+	comes("team 3", local.Reentered)
 	looks(t, l, team, 3, crew, cleo, crew)
 	for range 3 {
 		_, _ = exit(l, team)
 	}
 	looks(t, l, owner.Leaving, 0, crew, cleo, crew)
-	l.free()
-	comes("crew 1", entered)
-	l.granted()
-	comes("crew 2", reentered)
+	l.Free()
+	comes("crew 1", local.Entered)
+	l.Granted()
+	comes("crew 2", local.Reentered)
 	looks(t, l, crew, 2, cleo)
 	_, _ = exit(l, crew)
 	_, _ = exit(l, crew)
-	l.free()
-	comes("cleo", entered)
-	l.free()
+	l.Free()
+	comes("cleo", local.Entered)
+	l.Free()
 	looks(t, l, owner.Nobody, 0)
 }
 
-func TestLocalLockPass(t *testing.T) {
+func TestLocalLock_Pass(t *testing.T) {
 	l := held(t, anna)
-	require.False(t, l.contended())
-	_, short := l.enter(bert, time.Second, true, nil)
-	_, long := l.enter(cleo, 2*time.Second, true, nil)
-	require.True(t, l.contended())
+	require.False(t, l.Contended())
+	_, short := l.Enter(bert, time.Second, true, nil)
+	_, long := l.Enter(cleo, 2*time.Second, true, nil)
+	require.True(t, l.Contended())
 
 	_, _ = exit(l, anna)
-	require.True(t, l.pass(time.Second), "asks for no longer a lease than that")
+	require.True(t, l.Pass(time.Second), "asks for no longer a lease than that")
 	looks(t, l, bert, 1, cleo)
-	require.True(t, l.heldBy(bert), "before it even runs")
-	require.Equal(t, handed, l.wait(t.Context(), short, nil))
-	in(t, l, bert, reentered)
+	require.True(t, l.HeldBy(bert), "before it even runs")
+	require.Equal(t, local.HandedOver, l.Wait(t.Context(), short, nil))
+	in(t, l, bert, local.Reentered)
 	_, _ = exit(l, bert)
 
 	_, _ = exit(l, bert)
-	require.False(t, l.pass(2*time.Second-1), "asks for a longer lease")
+	require.False(t, l.Pass(2*time.Second-1), "asks for a longer lease")
 	looks(t, l, owner.Leaving, 0, cleo)
-	require.True(t, l.contended())
-	l.free()
-	require.Equal(t, entered, l.wait(t.Context(), long, nil))
-	l.granted()
+	require.True(t, l.Contended())
+	l.Free()
+	require.Equal(t, local.Entered, l.Wait(t.Context(), long, nil))
+	l.Granted()
 	_, _ = exit(l, cleo)
-	require.False(t, l.contended())
-	require.False(t, l.pass(time.Hour), "nobody waits")
+	require.False(t, l.Contended())
+	require.False(t, l.Pass(time.Hour), "nobody waits")
 	looks(t, l, owner.Leaving, 0)
-	l.free()
+	l.Free()
 	looks(t, l, owner.Nobody, 0)
 }
 
 // Only the first waiter counts: to pass over it would break the order.
-func TestLocalLockPassKeepsTheOrder(t *testing.T) {
+func TestLocalLock_PassKeepsTheOrder(t *testing.T) {
 	l := held(t, anna)
-	_, first := l.enter(bert, time.Hour, true, nil)
+	_, first := l.Enter(bert, time.Hour, true, nil)
 	queue(t, l, cleo)
 	_, _ = exit(l, anna)
-	require.False(t, l.pass(time.Second))
+	require.False(t, l.Pass(time.Second))
 	looks(t, l, owner.Leaving, 0, bert, cleo)
 
-	require.Equal(t, refused, l.wait(cancelled(), first, nil)) // now cleo is first
-	require.True(t, l.pass(time.Second))
+	require.Equal(t, local.Refused, l.Wait(cancelled(), first, nil)) // now cleo is first
+	require.True(t, l.Pass(time.Second))
 	looks(t, l, cleo, 1)
 }
 
-func TestLocalLockPassAdmitsAllOfItsNextOwner(t *testing.T) {
+func TestLocalLock_PassAdmitsAllOfItsNextOwner(t *testing.T) {
 	l := held(t, anna)
-	waiting := []*waiter{queue(t, l, team), queue(t, l, bert), queue(t, l, team), queue(t, l, crew)}
+	waiting := []*local.Waiter{queue(t, l, team), queue(t, l, bert), queue(t, l, team), queue(t, l, crew)}
 	_, _ = exit(l, anna)
-	require.True(t, l.pass(time.Second))
+	require.True(t, l.Pass(time.Second))
 	looks(t, l, team, 2, bert, crew)
-	require.Equal(t, handed, l.wait(t.Context(), waiting[0], nil))
-	require.Equal(t, reentered, l.wait(t.Context(), waiting[2], nil))
+	require.Equal(t, local.HandedOver, l.Wait(t.Context(), waiting[0], nil))
+	require.Equal(t, local.Reentered, l.Wait(t.Context(), waiting[2], nil))
 }
 
 // The hold is passed on to a waiter that is being cancelled: it has the lock then, and must give it back itself.
-func TestLocalLockCancelledWaiterThatWasHandedTheHold(t *testing.T) {
+func TestLocalLock_CancelledWaiterThatWasHandedTheHold(t *testing.T) {
 	l := held(t, anna)
 	w := queue(t, l, bert)
 	queue(t, l, cleo)
 	_, _ = exit(l, anna)
-	require.Equal(t, handed, cancelledThenTurn(l, w, func() { require.True(t, l.pass(time.Second)) }))
+	require.Equal(t, local.HandedOver, cancelledThenTurn(l, w, func() { require.True(t, l.Pass(time.Second)) }))
 	looks(t, l, bert, 1, cleo)
 	last, ok := exit(l, bert)
 	require.True(t, last && ok)
@@ -625,46 +626,16 @@ func TestSharedOwners(t *testing.T) {
 // A process may hold very many locks, and each Lock makes a hold. The allocator gives 176 bytes for what takes more than 160.
 func TestMemoryOfAHold(t *testing.T) {
 	require.LessOrEqual(t, unsafe.Sizeof(hold{}), uintptr(160))
-	require.LessOrEqual(t, unsafe.Sizeof(waiter{}), uintptr(256))
-}
-
-// A waiter that is done is used again, unless somebody has found it in the graph of those that wait, and may look at it yet.
-func TestWaitersThatAreDone(t *testing.T) {
-	for _, known := range []bool{false, true} {
-		again := 0
-		for range 100 { // the race detector has a pool drop some
-			l := held(t, anna)
-			var pool waiterPool
-			_, w := l.enter(bert, time.Second, true, &pool)
-			w.call.Lock, w.call.Goroutine = waited{&Lock{}}, bert
-			var g deadlock.Graph
-			require.NoError(t, g.Enter(&w.call))
-			if known {
-				require.Equal(t, []*deadlock.Call{&w.call}, slices.Collect(g.All()))
-			}
-			g.Leave(&w.call)
-			require.Equal(t, refused, l.wait(cancelled(), w, nil))
-			pool.put(w)
-			require.Equal(t, known, w.call.Lock != nil)
-			next := pool.get()
-			if next == w {
-				again++
-			}
-			require.Empty(t, next.turn)
-			require.Zero(t, next.twin)
-			require.Zero(t, next.lease)
-		}
-		require.Equal(t, known, again == 0)
-	}
+	require.LessOrEqual(t, unsafe.Sizeof(local.Waiter{}), uintptr(256))
 }
 
 // Many goroutines, some of them with a shared owner, do everything at once. The race detector sees it when two are in.
-func TestLocalLockHammer(t *testing.T) {
+func TestLocalLock_Hammer(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	const goroutines, rounds = 32, 400
 	l := &localLock{}
-	var pool waiterPool
+	var pool local.Pool
 	var (
 		plain   int        // not atomic: only who is alone in touches it
 		inside  owner.ID   // who holds, written by the first of its owner and by the last
@@ -706,7 +677,7 @@ func TestLocalLockHammer(t *testing.T) {
 			for range rounds {
 				ctx, cancel := context.WithCancel(context.Background())
 				var timeout <-chan time.Time
-				how, w := l.enter(o, time.Duration(dice.IntN(3)), dice.IntN(8) > 0, &pool)
+				how, w := l.Enter(o, time.Duration(dice.IntN(3)), dice.IntN(8) > 0, &pool)
 				if w != nil {
 					known := false
 					switch dice.IntN(4) {
@@ -716,40 +687,40 @@ func TestLocalLockHammer(t *testing.T) {
 						timeout = time.After(time.Duration(dice.IntN(50)) * time.Microsecond)
 					case 2:
 						known = true // as by Close, which has found it in the graph
-						go l.turnAway(w)
+						go l.Cancel(w)
 					}
-					how = l.wait(ctx, w, timeout)
+					how = l.Wait(ctx, w, timeout)
 					if !known {
-						pool.put(w)
+						pool.Put(w)
 					}
 				}
 				cancel()
 				switch how {
-				case refused:
+				case local.Refused:
 					continue
-				case entered:
+				case local.Entered:
 					plain++ // acquiring: alone, whatever the owner
 					if dice.IntN(5) == 0 {
-						l.free()
+						l.Free()
 						continue
 					}
 					arrive(o, true)
-					l.granted()
-				case handed:
+					l.Granted()
+				case local.HandedOver:
 					plain++ // others of a shared owner may hold too, but only the last of them touches plain
 					arrive(o, false)
-				case reentered:
+				case local.Reentered:
 					arrive(o, false)
 				default:
 					t.Errorf("a plain lock let somebody in as %d", how)
 				}
 				again := 0
 				for dice.IntN(3) == 0 {
-					got, _ := l.enter(o, 0, false, nil)
-					assert.Equal(t, reentered, got)
+					got, _ := l.Enter(o, 0, false, nil)
+					assert.Equal(t, local.Reentered, got)
 					again++
 				}
-				assert.True(t, l.heldBy(o))
+				assert.True(t, l.HeldBy(o))
 				for range again {
 					last, ok := exit(l, o)
 					assert.True(t, ok)
@@ -762,8 +733,8 @@ func TestLocalLockHammer(t *testing.T) {
 				assert.True(t, ok)
 				if last {
 					plain++ // leaving: alone too
-					if dice.IntN(2) == 0 || !l.pass(1) {
-						l.free()
+					if dice.IntN(2) == 0 || !l.Pass(1) {
+						l.Free()
 					}
 				}
 			}
@@ -776,18 +747,19 @@ func TestLocalLockHammer(t *testing.T) {
 	require.Positive(t, plain)
 }
 
-// exit is what [localLock.exit] tells, as two answers.
+// exit is what [localLock.Exit] tells, as two answers.
 func exit(l *localLock, o owner.ID) (isLast, ok bool) {
-	d, _ := l.exit(o)
-	return d == last, d != notIn
+	d, _ := l.Exit(o)
+	return d == local.Last, d != local.NotIn
 }
 
 // knot makes a loop of the list of waiters at one of them, until the test calls the result: whoever goes through the queue
 // past it never ends.
-func knot(w *waiter) (untie func()) {
-	next := w.next
-	w.next = w
-	return func() { w.next = next }
+func knot(w *local.Waiter) (untie func()) {
+	next := field[*local.Waiter](w, "next")
+	before := *next
+	*next = w
+	return func() { *next = before }
 }
 
 // looksAtNobody fails the test when a function goes through a queue that has a knot.
@@ -806,114 +778,102 @@ func looksAtNobody(t *testing.T, transitions func()) {
 }
 
 // No transition looks at the waiters but for the first one and those of the owner that comes in.
-func TestLocalLockDoesConstantWork(t *testing.T) {
+func TestLocalLock_DoesConstantWork(t *testing.T) {
 	l := held(t, anna)
 	queue(t, l, team)
 	queue(t, l, bert)
-	twins := []*waiter{queue(t, l, team), queue(t, l, team)}
+	twins := []*local.Waiter{queue(t, l, team), queue(t, l, team)}
 	middle := queue(t, l, cleo)
-	behind := []*waiter{queue(t, l, dora), queue(t, l, team), queue(t, l, crew)}
+	behind := []*local.Waiter{queue(t, l, dora), queue(t, l, team), queue(t, l, crew)}
 	untie := knot(middle)
 	looksAtNobody(t, func() {
-		assert.Equal(t, refused, l.wait(cancelled(), behind[2], nil))
-		l.exit(anna)
-		assert.True(t, l.pass(time.Second)) // to team
-		assert.Equal(t, reentered, turn(twins[0]))
-		assert.Equal(t, reentered, turn(twins[1]))
-		assert.Equal(t, reentered, turn(behind[1]))
+		assert.Equal(t, local.Refused, l.Wait(cancelled(), behind[2], nil))
+		l.Exit(anna)
+		assert.True(t, l.Pass(time.Second)) // to team
+		assert.Equal(t, local.Reentered, turn(twins[0]))
+		assert.Equal(t, local.Reentered, turn(twins[1]))
+		assert.Equal(t, local.Reentered, turn(behind[1]))
 		for range 4 {
-			l.exit(team)
+			l.Exit(team)
 		}
-		l.free()
-		assert.True(t, l.granted())
-		assert.True(t, l.evict(always)) // bert
+		l.Free()
+		assert.True(t, l.Granted())
+		assert.True(t, l.Evict(always)) // bert
 	})
 	untie()
-	l.free()
+	l.Free()
 	looks(t, l, cleo, 0, dora)
-	require.Empty(t, l.queue.rings)
 }
 
 func always() fault.Loss { return fault.LeaseOver }
 func still() fault.Loss  { return fault.NotLost }
 
-// leavesHow is how an owner left.
-func leavesHow(how departure, _ fault.Loss) departure { return how }
+// departs is how an owner left.
+func departs(how local.Departure, _ fault.Loss) local.Departure { return how }
 
-func TestLocalLockEvicts(t *testing.T) {
+func TestLocalLock_Evicts(t *testing.T) {
 	l := &localLock{}
-	require.False(t, l.evict(always), "nobody is in")
-	in(t, l, anna, entered)
-	require.False(t, l.evict(always), "who asks Redis has no hold to lose")
-	l.granted()
-	in(t, l, anna, reentered)
+	require.False(t, l.Evict(always), "nobody is in")
+	in(t, l, anna, local.Entered)
+	require.False(t, l.Evict(always), "who asks Redis has no hold to lose")
+	l.Granted()
+	in(t, l, anna, local.Reentered)
 	w := queue(t, l, bert)
-	require.False(t, l.evict(still), "the hold is not lost")
+	require.False(t, l.Evict(still), "the hold is not lost")
 	looks(t, l, anna, 2, bert)
-	require.True(t, l.evict(always))
+	require.True(t, l.Evict(always))
 	looks(t, l, owner.Leaving, 0, bert)
-	require.Equal(t, refused, turn(w), "the key may be there still")
-	require.False(t, l.evict(always))
-	require.False(t, l.heldBy(anna))
-	require.Equal(t, fault.LeaseOver, l.expelled(anna))
-	l.free()
-	require.Equal(t, entered, turn(w))
-	l.granted()
+	require.Equal(t, local.Refused, turn(w), "the key may be there still")
+	require.False(t, l.Evict(always))
+	require.False(t, l.HeldBy(anna))
+	require.Equal(t, fault.LeaseOver, l.Lost(anna))
+	l.Free()
+	require.Equal(t, local.Entered, turn(w))
+	l.Granted()
 
 	// She learns of it until she has unlocked as often as she has locked.
 	for range 2 {
-		in(t, l, anna, outcast)
-		require.Equal(t, evicted, leavesHow(l.exit(anna)))
+		in(t, l, anna, local.Evicted)
+		require.Equal(t, local.Lost, departs(l.Exit(anna)))
 	}
-	require.Equal(t, notIn, leavesHow(l.exit(anna)))
-	require.Equal(t, fault.NotLost, l.expelled(anna))
-	in(t, l, anna, refused)
+	require.Equal(t, local.NotIn, departs(l.Exit(anna)))
+	require.Equal(t, fault.NotLost, l.Lost(anna))
+	in(t, l, anna, local.Refused)
 	looks(t, l, bert, 1)
-	require.Equal(t, last, leavesHow(l.exit(bert)))
-	require.False(t, l.evict(always), "he is out by himself")
+	require.Equal(t, local.Last, departs(l.Exit(bert)))
+	require.False(t, l.Evict(always), "he is out by himself")
 }
 
 // Only the last owners that were evicted are remembered.
-func TestEvictionsAreForgotten(t *testing.T) {
+func TestLocalLock_EvictionsAreForgotten(t *testing.T) {
+	const remembered = 16
 	l := &localLock{}
-	for o := range owner.ID(mostEvictions + 1) {
-		in(t, l, 1000+o, entered)
-		l.granted()
-		require.True(t, l.evict(always))
-		l.free()
+	for o := range owner.ID(remembered + 1) {
+		in(t, l, 1000+o, local.Entered)
+		l.Granted()
+		require.True(t, l.Evict(always))
+		l.Free()
 	}
-	require.Equal(t, notIn, leavesHow(l.exit(1000)))
-	in(t, l, 1000, entered)
-	l.free()
-	for o := range owner.ID(mostEvictions) {
-		require.Equal(t, evicted, leavesHow(l.exit(1001+o)))
+	require.Equal(t, local.NotIn, departs(l.Exit(1000)))
+	in(t, l, 1000, local.Entered)
+	l.Free()
+	for o := range owner.ID(remembered) {
+		require.Equal(t, local.Lost, departs(l.Exit(1001+o)))
 	}
-	require.Empty(t, *l.evicted)
+	require.Zero(t, l.evictions)
 }
 
-// The index of waiters by owner is gone with them.
-func TestLocalLockIndex(t *testing.T) {
-	l := held(t, anna)
-	waiting := []*waiter{queue(t, l, team), queue(t, l, crew), queue(t, l, team), queue(t, l, bert), queue(t, l, team)}
-	require.Len(t, l.queue.rings, 2)
-	for _, i := range []int{2, 0, 4, 3, 1} {
-		require.Equal(t, refused, l.wait(cancelled(), waiting[i], nil))
-		var found []*waiter
-		for who := range l.queue.rings {
-			for w, first := l.queue.rings[who], true; first || w != l.queue.rings[who]; w, first = w.right, false {
-				require.Same(t, w, w.right.left)
-				require.Same(t, w, w.left.right)
-				found = append(found, w)
-			}
-		}
-		want := 0
-		for w := l.queue.first; w != nil; w = w.next {
-			if w.owner.Shared() {
-				want++
-				require.Contains(t, found, w)
-			}
-		}
-		require.Len(t, found, want)
+// turn is how a waiter was let in; Refused when it was not yet.
+func turn(w *local.Waiter) local.Admission {
+	select {
+	case how := <-*field[chan local.Admission](w, "turn"):
+		return how
+	default:
+		return local.Refused
 	}
-	require.Nil(t, l.queue.rings)
+}
+
+// field is one of a struct of another package, which nobody but a test looks at or changes from here.
+func field[T any](of any, name string) *T {
+	return (*T)(reflect.ValueOf(of).Elem().FieldByName(name).Addr().UnsafePointer())
 }

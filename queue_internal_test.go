@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/local"
 	"github.com/lockregistry/lockregistry/internal/owner"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 )
@@ -33,8 +34,8 @@ func embedded(t *testing.T, opts ...Option) *Registry {
 // waitingCall is a call that waits in the queue, and has looked just now.
 func waitingCall(t *testing.T, l *Lock, as owner.ID) *acquisition {
 	t.Helper()
-	how, _ := l.local.enter(as, l.reg.lease.Length, false, nil)
-	require.Equal(t, entered, how)
+	how, _ := l.local.Enter(as, l.reg.lease.Length, false, nil)
+	require.Equal(t, local.Entered, how)
 	a := &acquisition{attempt: attempt{lock: l, hold: l.newHold(&request{lease: l.reg.lease}), ctx: context.Background()}}
 	a.woken, a.waits, a.began = true, true, l.reg.clock.Now()
 	a.box.came = make(chan struct{}, 1)
@@ -92,7 +93,7 @@ func TestGrantIsFoundWhileItsMessageComes(t *testing.T) {
 					told.Wait()
 				}
 				sound := a.hold.goesOn()
-				require.Equal(t, last, leavesHow(l.exit(me)))
+				require.Equal(t, local.Last, departs(l.exit(me)))
 				l.keep(a.hold)
 				l.hold.Store(nil)
 				sound = a.hold.end(reg.clock.Now()) && sound
@@ -103,7 +104,7 @@ func TestGrantIsFoundWhileItsMessageComes(t *testing.T) {
 				strays := len(reg.scheduler.strays)
 				reg.scheduler.mu.Unlock()
 				require.Zero(t, strays, "the hold was taken for nobody's")
-				l.local.free()
+				l.local.Free()
 			}
 		})
 	}

@@ -2,9 +2,11 @@ package lockregistry
 
 import (
 	"context"
+	"time"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/local"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
@@ -35,7 +37,7 @@ import (
 type ReadWriteLock struct {
 	reader    Lock
 	writer    Lock
-	local     localReadWrite
+	local     local.ReadWrite
 	wrote     string        // value of the newest hold that was granted the writer; for the goroutine that asks Redis for either
 	scattered bool          // see errScattered
 	sought    clock.Instant // when Redis was last asked whether a writer waits elsewhere; the local half's mutex guards it
@@ -54,11 +56,7 @@ func (r *Registry) newReadWrite(path string) *ReadWriteLock {
 		side.lock.pair = rw
 		side.lock.lockedAt.Store(int64(r.clock.Now()))
 	}
-	rw.local.fresh = rw.reader.sharable
-	rw.local.seek = rw.seek
-	if rw.local.every = min(r.handoff, defaultHandoff); r.handoff == 0 {
-		rw.local.every = defaultHandoff
-	}
+	rw.local.Init(redisHalf{rw}, rw.lookEvery())
 	return rw
 }
 
@@ -78,14 +76,25 @@ func (l *Lock) several() bool { return l.owners() > 1 }
 // owners is how many share the hold that is there.
 func (l *Lock) owners() int64 {
 	if l.pair != nil && l == &l.pair.reader {
-		return l.pair.local.read.crowd.Load()
+		return l.pair.local.Reader().Count()
 	}
 	return 1
 }
 
-// sharable tells whether the hold of a reader can be shared.
-func (l *Lock) sharable() bool {
-	h := l.hold.Load()
+// lookEvery is how often Redis is asked whether a writer waits elsewhere.
+func (rw *ReadWriteLock) lookEvery() time.Duration {
+	if handoff := rw.reader.reg.handoff; handoff > 0 {
+		return min(handoff, defaultHandoff)
+	}
+	return defaultHandoff
+}
+
+// redisHalf is what the local half asks about the half in Redis. The local half's mutex is held.
+type redisHalf struct{ *ReadWriteLock }
+
+// Sharable reports whether the hold of a reader can be shared.
+func (rw redisHalf) Sharable() bool {
+	h := rw.reader.hold.Load()
 	if h == nil {
 		return false
 	}
@@ -93,28 +102,20 @@ func (l *Lock) sharable() bool {
 	return ok
 }
 
-// seek asks Redis in the background whether a writer waits elsewhere, and tells the local half: if so nobody else shares the
-// hold, which ends when those that do have left. Unless it must, it does so only when the hold is a while old and nobody has
-// asked for as long. So a writer waits for little more than twice that time and the sections that are under way. It reports
-// whether it asks. The caller holds the local half's mutex.
-func (rw *ReadWriteLock) seek(must bool) bool {
-	r, now := rw.reader.reg, rw.reader.reg.clock.Now()
-	if !must && now < rw.sought.Add(rw.local.every) {
+// LookDue reports that the hold is a while old and nobody has looked for a writer for as long. So a writer waits for little
+// more than twice that time and the sections that are under way.
+func (rw redisHalf) LookDue() bool {
+	h, every := rw.reader.hold.Load(), rw.lookEvery()
+	return h != nil && h.age() >= every && rw.reader.reg.clock.Now() >= rw.sought.Add(every)
+}
+
+// Look asks Redis in the background whether a writer waits elsewhere, and tells the local half: if so nobody else shares the
+// hold, which ends when those that do have left. It reports whether it asks.
+func (rw redisHalf) Look() bool {
+	if rw.reader.hold.Load() == nil || rw.reader.reg.isClosed() {
 		return false
 	}
-	h := rw.reader.hold.Load()
-	if h == nil {
-		return false
-	}
-	if !must && h.age() < rw.local.every {
-		return false
-	}
-	select {
-	case <-r.closed:
-		return false
-	default:
-	}
-	rw.sought = now
+	rw.sought = rw.reader.reg.clock.Now()
 	go rw.ask()
 	return true
 }
@@ -123,7 +124,7 @@ func (rw *ReadWriteLock) seek(must bool) bool {
 func (rw *ReadWriteLock) ask() {
 	l := &rw.reader
 	if !l.queues() {
-		rw.local.unknown()
+		rw.local.Unknown()
 		return
 	}
 	c := l.reg.formats.WriterWaits(l.key)
@@ -132,12 +133,12 @@ func (rw *ReadWriteLock) ask() {
 	n, err := protocol.Confirmed(l.reg.transport.do(&p, &c).RedisResult)
 	switch {
 	case err == nil:
-		rw.local.told(n == 1)
+		rw.local.Told(n == 1)
 		return
 	case !fault.Transient(fault.Classify(err)):
 		l.noQueue(err.Error())
 	}
-	rw.local.unknown()
+	rw.local.Unknown()
 }
 
 // under is for a goroutine that asks Redis for the reader: the value of the hold with which its owner writes already; empty
@@ -145,7 +146,7 @@ func (rw *ReadWriteLock) ask() {
 // while another one of the same owner locks the reader, and the script must not take a key that is about to be removed for
 // an abandoned grant.
 func (rw *ReadWriteLock) under() string {
-	if !rw.local.writing() {
+	if !rw.local.Writing() {
 		return ""
 	}
 	return rw.wrote

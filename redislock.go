@@ -8,8 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/local"
 	"github.com/lockregistry/lockregistry/internal/owner"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 )
@@ -97,7 +97,7 @@ func (l *Lock) Unlock(ctx context.Context) error {
 	err := l.check(ctx)
 	if err == nil {
 		now := l.reg.cache.current(l)
-		err = now.depart(ctx, now.ownerIn(ctx))
+		err = now.unlock(ctx, now.ownerIn(ctx))
 	}
 	if err != nil {
 		return l.fail("unlock", err)
@@ -118,7 +118,7 @@ func (l *Lock) Renew(ctx context.Context, ttl time.Duration) error {
 	o := now.ownerIn(ctx)
 	h := now.heldBy(o)
 	if h == nil {
-		if why := now.half().expelled(o); why != fault.NotLost {
+		if why := now.half().Lost(o); why != fault.NotLost {
 			return l.fail("renew", lostBecause(why))
 		}
 	}
@@ -156,7 +156,7 @@ func (l *Lock) context(parent context.Context) context.Context {
 			return parent // in a loop, a child of the one before would keep that one, and all before it
 		}
 		ctx, err = h.watch(parent, base, o)
-	} else if why := now.half().expelled(o); why != fault.NotLost {
+	} else if why := now.half().Lost(o); why != fault.NotLost {
 		err = lostBecause(why)
 	}
 	if err != nil {
@@ -248,7 +248,7 @@ func (l *Lock) acquire(
 	}
 	asked := false
 	if err == nil {
-		var in entrance
+		var in admission
 		in, err = l.enter(ctx, &q)
 		if asked = in.lock != nil; asked {
 			q.how = HowFree
@@ -314,7 +314,7 @@ func (l *Lock) keeper(asked bool) string {
 		if h := l.hold.Load(); h == nil || !h.stands() {
 			continue
 		}
-		for _, o := range l.half().owned() {
+		for _, o := range l.half().Owners() {
 			return l.describe(o) + " has it"
 		}
 	}
@@ -336,210 +336,11 @@ func (l *Lock) describe(o owner.ID) string {
 	}
 }
 
-// entrance says what is left to do for a call that came into the local half.
-type entrance struct {
-	lock     *Lock // the path's lock of today, whose hold is to be obtained; nil when there is nothing to do
-	deadline clock.Instant
-	queued   bool // the call has waited for the local half
-}
-
-// enter gets the local half of the path's lock of today, and the other one, too, where this process has it already.
-//
-//go:noinline
-func (l *Lock) enter(ctx context.Context, q *request) (in entrance, err error) {
-	reg := l.reg
-	if err := l.stopped(ctx); err != nil {
-		return in, err
-	}
-	now, err := reg.cache.pin(l)
-	if err != nil {
-		return in, err
-	}
-	deadline := clock.Never
-	if q.wait > 0 {
-		deadline = reg.clock.Now().Add(q.wait)
-	}
-	c, o := carriedBy(ctx), q.as
-	if o == owner.Nobody {
-		o = c.caller()
-	}
-	if t := c.deadlock(now, o); t != nil {
-		now.unpin()
-		if o.IsOnce() && t.owner.IsOnce() { // it does not wait for itself: its answer is that the job runs
-			return in, errBusy
-		}
-		return in, ErrDeadlock
-	}
-	if q.lease == nil {
-		q.lease, q.plain = reg.lease, true
-	}
-	if t := c.tenureOf(now); t != nil && t.owner != o && !o.IsHold() { // an acquisition waits until one that is lost is over
-		if nested, err := now.nest(ctx, t, *q); nested {
-			now.unpin() // the hold has a pin already
-			q.how = HowAgain
-			return in, err
-		}
-	}
-	for {
-		how, w := now.half().enter(o, q.lease.Length, q.wait != notAtAll, reg.waiters)
-		if how == refused && now.attend(w != nil) && w == nil {
-			// The lock is free now. If it is refused again, another call was quicker.
-			how, w = now.half().enter(o, q.lease.Length, false, reg.waiters)
-		}
-		if w != nil {
-			since := reg.observed()
-			now.beginWait(ctx, &w.call, c, q, o)
-			how, err = now.queue(ctx, w, deadline)
-			if now.pair == nil {
-				reg.waiters.put(w)
-			}
-			if since != 0 {
-				q.here += since.Until(reg.clock.Now())
-			}
-		}
-		switch how {
-		case entered: // the pin is the hold's from now on
-			return entrance{now, deadline, w != nil}, nil
-		case handed: // likewise
-			q.how = HowHandedOver
-			if h := now.heldBy(o); h != nil && h.adopt(q, reg.renews(now.kind, q)) {
-				return in, nil
-			}
-			_ = now.depart(ctx, o) // lost while this one came in: it never held it, and its pin went with the hold
-			if now, err = reg.cache.pin(l); err != nil {
-				return in, err
-			}
-			continue
-		case reentered, joined: // the hold has a pin already
-			if q.how = HowAgain; how == joined {
-				q.how = HowShared
-			}
-			err = now.refresh(ctx, o, *q, how)
-			if err != nil && how == reentered {
-				err = now.retreat(ctx, o, err)
-			} else if err != nil {
-				_ = now.depart(ctx, o)
-			}
-			if how == joined && errors.Is(err, ErrLockLost) {
-				err = nil
-				continue // lost while this one came in: it never held it
-			}
-		case upgrade:
-			err = ErrUpgrade
-		case outcast:
-			err = lostBecause(max(now.half().expelled(o), fault.Somehow))
-		default: // refused
-			if err == nil {
-				err = errBusy
-			}
-			err = explain(err, now.trouble())
-		}
-		now.unpin()
-		return in, err
-	}
-}
-
-// retreat takes back a nested lock that has failed, and adds to its error what that shows.
-func (l *Lock) retreat(ctx context.Context, o owner.ID, failure error) error {
-	leaving := l.depart(ctx, o)
-	if leaving == nil || errors.Is(failure, ErrLockLost) && errors.Is(leaving, ErrLockLost) {
-		return failure
-	}
-	return fault.Join(failure, leaving)
-}
-
-// refresh renews the hold for an owner that has come in to it.
-func (l *Lock) refresh(ctx context.Context, o owner.ID, q request, how entry) error {
-	if q.atLeast > 0 {
-		return errors.New("AtLeast: the owner holds the lock already")
-	}
-	h := l.heldBy(o)
-	if h == nil { // another goroutine of this owner has unlocked once too often
-		return ErrLockLost
-	}
-	if how == joined {
-		ok, renew := h.shared(q.lease.Length)
-		if !ok {
-			return ErrLockLost
-		}
-		if q.plain && l.kind.watchdog {
-			renew = h.keepRenewed(q.lease.Length)
-		}
-		if !renew {
-			l.anchor().lockedAt.Store(int64(l.reg.clock.Now()))
-			return nil
-		}
-		q.plain = q.lease.Length < h.longest()
-	}
-	if q.plain { // with the lease that the hold has
-		q.lease = nil
-	}
-	return h.renew(ctx, q.lease)
-}
-
-// half is the local half of l.
-func (l *Lock) half() localHalf {
-	switch {
-	case l.pair == nil:
-		return &l.local
-	case l == &l.pair.writer:
-		return (*writeSide)(&l.pair.local)
-	default:
-		return (*readSide)(&l.pair.local)
-	}
-}
-
-// passed is a time that is over.
-var passed = func() <-chan time.Time {
-	c := make(chan time.Time)
-	close(c)
-	return c
-}()
-
-// queue waits for the local half.
-func (l *Lock) queue(ctx context.Context, w *waiter, deadline clock.Instant) (entry, error) {
-	var timeout <-chan time.Time
-	if deadline != clock.Never {
-		timer := time.NewTimer(l.reg.clock.Now().Until(deadline))
-		defer timer.Stop()
-		timeout = timer.C
-	}
-	refusal := waiting.Enter(&w.call)       // it closes a cycle
-	if refusal != nil || l.reg.isClosed() { // Close turns away those that it finds in the graph
-		timeout = passed
-	}
-	how := l.half().wait(ctx, w, timeout)
-	l.endWait(&w.call)
-	if how == entered && l.reg.isClosed() { // before Close came to it: who gave up has let it in
-		l.half().free()
-		how = refused
-	}
-	if how != refused {
-		return how, nil
-	}
-	if err := l.stopped(ctx); err != nil {
-		return refused, err
-	}
-	return refused, refusal
-}
-
-// stopped is why a call must stop waiting: its context or the registry ended. It is nil when neither did.
-func (l *Lock) stopped(ctx context.Context) error {
-	switch {
-	case ctx.Err() != nil:
-		return fault.Ended(ctx)
-	case l.reg.isClosed():
-		return ErrClosed
-	default:
-		return nil
-	}
-}
-
 // heldBy returns the hold if o has it.
 func (l *Lock) heldBy(o owner.ID) *hold {
 	for {
 		h := l.hold.Load()
-		if !l.half().heldBy(o) {
+		if !l.half().HeldBy(o) {
 			return nil
 		}
 		if h == l.hold.Load() { // it was o's hold when o was asked for
@@ -563,13 +364,13 @@ func (l *Lock) renew(ctx context.Context, h *hold, ttl time.Duration) error {
 	return nil
 }
 
-// depart undoes one lock of an owner.
-func (l *Lock) depart(ctx context.Context, o owner.ID) error {
+// unlock undoes one lock of an owner.
+func (l *Lock) unlock(ctx context.Context, o owner.ID) error {
 	h := l.hold.Load() // before others can end it
 	switch how, why := l.exit(o); how {
-	case stays:
+	case local.Stays:
 		return nil
-	case leaves: // the hold goes on for others
+	case local.Leaves: // the hold goes on for others
 		if h == nil {
 			return ErrLockLost
 		}
@@ -577,13 +378,13 @@ func (l *Lock) depart(ctx context.Context, o owner.ID) error {
 			return h.lostError()
 		}
 		return nil
-	case last:
+	case local.Last:
 		if l.reg.observer.Released != nil {
 			return l.tellReleased(ctx)
 		}
 		_, err := l.release(ctx)
 		return err
-	case evicted:
+	case local.Lost:
 		return lostBecause(why)
 	default:
 		return ErrNotOwner
@@ -603,7 +404,7 @@ func (l *Lock) attend(waits bool) (evicted bool) {
 
 // evict puts out the owners of a hold that is lost. The next ones get in at once.
 func (l *Lock) evict() (evicted bool) {
-	if !l.half().evict(l.lost) {
+	if !l.half().Evict(l.lost) {
 		return false
 	}
 	l.abandon(l.hold.Swap(nil))
@@ -625,7 +426,7 @@ func (l *Lock) lost() fault.Loss {
 func (l *Lock) abandon(h *hold) {
 	h.end(l.reg.clock.Now())
 	l.reg.scheduler.sweep(h.removal(nil))
-	l.letGo(false)
+	l.freeLocal()
 }
 
 // How long Unlock waits for Redis: at all, and once its context is done; and two round trips.
@@ -644,7 +445,7 @@ func (l *Lock) release(ctx context.Context) (End, error) {
 	if reg.handoff > 0 && h.watched.Load() { // somebody waits, or did
 		var can bool
 		var running time.Duration
-		if can, due, running = h.relinquish(reg.handoff); can && l.half().pass(running) {
+		if can, due, running = h.relinquish(reg.handoff); can && l.half().Pass(running) {
 			reg.counts.handOvers.Add(1)
 			l.unpin() // the next owner brings its own
 			return EndHandedOver, nil
@@ -676,7 +477,7 @@ func (l *Lock) release(ctx context.Context) (End, error) {
 		if h.late {
 			reg.scheduler.sweep(h.abandoned())
 		}
-		l.letGo(true)
+		l.freeLocal()
 	} else if err = l.removeLater(p, h, err); err != nil {
 		return EndUnknown, err
 	}
@@ -699,7 +500,7 @@ func (l *Lock) removeLater(p patience, h *hold, failure error) error {
 	silent := &pursuit{} // until then nobody has the lock here, and nobody knows whether somebody has it elsewhere
 	stray := h.removal(func(gone bool) {
 		l.anchor().pursuit.CompareAndSwap(silent, nil)
-		l.letGo(gone)
+		l.freeLocal()
 		removed <- gone
 	})
 	if failure == nil { // the answer came late: a master that is none any more may have given it
@@ -719,8 +520,8 @@ func (l *Lock) removeLater(p patience, h *hold, failure error) error {
 	return failure
 }
 
-// letGo frees the local half and ends the use of the lock that began with it.
-func (l *Lock) letGo(bool) {
-	l.half().free()
+// freeLocal frees the local half and ends the use of the lock that began with it.
+func (l *Lock) freeLocal() {
+	l.half().Free()
 	l.unpin()
 }

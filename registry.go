@@ -16,6 +16,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/dispatch"
 	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/local"
 	"github.com/lockregistry/lockregistry/internal/owner"
 	"github.com/lockregistry/lockregistry/internal/presence"
 	"github.com/lockregistry/lockregistry/internal/protocol"
@@ -61,7 +62,7 @@ type Registry struct {
 	cache     cache
 	scheduler *scheduler
 	waker     *waker
-	waiters   *waiterPool
+	waiters   *local.Pool
 	spares    sync.Pool // of *spare
 	closed    chan struct{}
 	closing   sync.Once
@@ -119,7 +120,7 @@ func New(client rueidis.Client, prefix string, opts ...Option) (*Registry, error
 		replicas: s.replicas,
 		cluster:  client.Mode() == rueidis.ClientModeCluster,
 		cache:    cache{capacity: s.capacity},
-		waiters:  &waiterPool{},
+		waiters:  &local.Pool{},
 		closed:   make(chan struct{}),
 		tolerant: s.tolerant,
 	}
@@ -293,7 +294,7 @@ func (r *Registry) Close() error {
 		close(r.closed)
 		for call := range waiting.All() {
 			if l := lockOf(call.Lock); l.reg == r && call.Place != nil {
-				l.half().turnAway(call.Place.(*waiter))
+				l.half().Cancel(call.Place.(*local.Waiter))
 			}
 		}
 		r.waker.close()

@@ -134,23 +134,8 @@ func (l *Lock) count(s *Stats) {
 			s.Tickets++
 		}
 	}
-	s.Waiters += l.half().queued()
+	s.Waiters += l.half().Queued()
 }
-
-func (l *localLock) queued() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.queue.length
-}
-
-func (l *localReadWrite) queued() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.queue.length
-}
-
-func (r *readSide) queued() int  { return r.both().queued() }
-func (w *writeSide) queued() int { return w.both().queued() }
 
 type nodesStats map[string]*NodeStats
 

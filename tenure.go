@@ -8,6 +8,7 @@ import (
 	"weak"
 
 	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/local"
 	"github.com/lockregistry/lockregistry/internal/owner"
 )
 
@@ -55,7 +56,7 @@ func (l *Lock) tenure(o owner.ID, h *hold, token uint64) *tenure {
 		return t
 	}
 	t := &tenure{lock: l, owner: o, hold: h, token: token}
-	if !l.half().heldBy(o) {
+	if !l.half().HeldBy(o) {
 		t.ended.Store(true)
 		if !o.IsHold() { // it may be the token of the next owner
 			t.token = 0
@@ -73,15 +74,15 @@ func (l *Lock) tenure(o owner.ID, h *hold, token uint64) *tenure {
 //
 // When the first tenure of a lock is made at this moment, it may not be found here. It is over all the same once the hold is
 // another one; and while the hold goes on, because readers share it, calls nest in it only if its owner is in again.
-func (l *Lock) exit(o owner.ID) (departure, fault.Loss) {
+func (l *Lock) exit(o owner.ID) (local.Departure, fault.Loss) {
 	s := l.tenures.Load()
 	if s == nil { // most locks
-		return l.half().exit(o)
+		return l.half().Exit(o)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	how, why := l.half().exit(o)
-	if t := s.of[o]; t != nil && (how == leaves || how == last) {
+	how, why := l.half().Exit(o)
+	if t := s.of[o]; t != nil && (how == local.Leaves || how == local.Last) {
 		t.ended.Store(true)
 		delete(s.of, o)
 	}
@@ -163,36 +164,15 @@ func (l *Lock) nest(ctx context.Context, t *tenure, q request) (nested bool, err
 	lent := ctx.Value(lends{t}) != nil // and it is needed to unlock
 	s := l.tenures.Load()              // the tenure is one of them
 	s.mu.Lock()
-	if nested = t.lasts() && l.half().nest(t.owner); nested && !lent {
+	if nested = t.lasts() && l.half().Nest(t.owner); nested && !lent {
 		t.nested.Store(true)
 	}
 	s.mu.Unlock()
 	if !nested {
 		return false, nil
 	}
-	if err = l.refresh(ctx, t.owner, q, reentered); err != nil {
+	if err = l.refresh(ctx, t.owner, q, local.Reentered); err != nil {
 		err = l.retreat(ctx, t.owner, err)
 	}
 	return true, err
-}
-
-// nest counts one more lock of an owner that holds the lock, and reports false when it does not.
-func (l *localLock) nest(o owner.ID) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.owner != o || l.holds == 0 {
-		return false
-	}
-	l.holds++
-	return true
-}
-
-func (l *localReadWrite) nest(s *side, o owner.ID) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if !s.heldBy(o) {
-		return false
-	}
-	s.add(o)
-	return true
 }

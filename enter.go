@@ -1,0 +1,242 @@
+package lockregistry
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/local"
+	"github.com/lockregistry/lockregistry/internal/owner"
+)
+
+// admission says what is left to do for a call that came into the local half.
+type admission struct {
+	lock     *Lock // the path's lock of today, whose hold is to be obtained; nil when there is nothing to do
+	deadline clock.Instant
+	queued   bool // the call has waited for the local half
+}
+
+// enter gets the local half of the path's lock of today, and the other one, too, where this process has it already.
+//
+//go:noinline
+func (l *Lock) enter(ctx context.Context, q *request) (in admission, err error) {
+	if err := l.stopped(ctx); err != nil {
+		return in, err
+	}
+	now, err := l.reg.cache.pin(l)
+	if err != nil {
+		return in, err
+	}
+	deadline := clock.Never
+	if q.wait > 0 {
+		deadline = l.reg.clock.Now().Add(q.wait)
+	}
+	c, o := carriedBy(ctx), q.as
+	if o == owner.Nobody {
+		o = c.caller()
+	}
+	if decided, err := now.enterByContext(ctx, c, q, o); decided {
+		now.unpin()
+		return in, err
+	}
+	for {
+		how, queued, err := now.enterLocal(ctx, c, q, o, deadline)
+		switch how {
+		case local.Entered: // the pin is the hold's from now on
+			return admission{now, deadline, queued}, nil
+		case local.HandedOver: // likewise
+			q.how = HowHandedOver
+			if h := now.heldBy(o); h != nil && h.adopt(q, l.reg.renews(now.kind, q)) {
+				return in, nil
+			}
+			_ = now.unlock(ctx, o) // lost while this one came in: it never held it, and its pin went with the hold
+			if now, err = l.reg.cache.pin(l); err != nil {
+				return in, err
+			}
+		case local.Reentered, local.Joined: // the hold has a pin already
+			err = now.enterHold(ctx, q, o, how)
+			if how == local.Joined && errors.Is(err, ErrLockLost) {
+				continue // lost while this one came in: it never held it
+			}
+			now.unpin()
+			return in, err
+		default:
+			now.unpin()
+			return in, now.notAdmitted(how, o, err)
+		}
+	}
+}
+
+// enterByContext is for a call whose context says enough: it carries a hold on this lock, in which the call nests, or one that
+// keeps it from ever having the lock.
+func (l *Lock) enterByContext(ctx context.Context, c *carried, q *request, o owner.ID) (decided bool, err error) {
+	if t := c.deadlock(l, o); t != nil {
+		if o.IsOnce() && t.owner.IsOnce() { // it does not wait for itself: its answer is that the job runs
+			return true, errBusy
+		}
+		return true, ErrDeadlock
+	}
+	if q.lease == nil {
+		q.lease, q.plain = l.reg.lease, true
+	}
+	t := c.tenureOf(l)
+	if t == nil || t.owner == o || o.IsHold() { // an acquisition waits until one that is lost is over
+		return false, nil
+	}
+	if decided, err = l.nest(ctx, t, *q); decided {
+		q.how = HowAgain // the hold has a pin already
+	}
+	return decided, err
+}
+
+// enterLocal enters the local half, and waits for its turn if it must and may. An error says why the call is refused, if it is
+// not only because another owner is in.
+func (l *Lock) enterLocal(
+	ctx context.Context, c *carried, q *request, o owner.ID, deadline clock.Instant,
+) (how local.Admission, queued bool, err error) {
+	how, w := l.half().Enter(o, q.lease.Length, q.wait != notAtAll, l.reg.waiters)
+	if how == local.Refused && l.attend(w != nil) && w == nil {
+		// The lock is free now. If it is refused again, another call was quicker.
+		how, w = l.half().Enter(o, q.lease.Length, false, l.reg.waiters)
+	}
+	if w == nil {
+		return how, false, nil
+	}
+	since := l.reg.observed()
+	l.beginWait(ctx, &w.Call, c, q, o)
+	how, err = l.queue(ctx, w, deadline)
+	if l.pair == nil {
+		l.reg.waiters.Put(w)
+	}
+	if since != 0 {
+		q.here += since.Until(l.reg.clock.Now())
+	}
+	return how, true, err
+}
+
+// enterHold is for a call whose owner has come in to a hold that this process has: it renews the hold.
+func (l *Lock) enterHold(ctx context.Context, q *request, o owner.ID, how local.Admission) error {
+	if q.how = HowAgain; how == local.Joined {
+		q.how = HowShared
+	}
+	err := l.refresh(ctx, o, *q, how)
+	switch {
+	case err == nil:
+	case how == local.Reentered:
+		err = l.retreat(ctx, o, err)
+	default:
+		_ = l.unlock(ctx, o)
+	}
+	return err
+}
+
+// notAdmitted is the error of a call that has not come in, and why it has stopped waiting, if that is known.
+func (l *Lock) notAdmitted(how local.Admission, o owner.ID, why error) error {
+	switch {
+	case how == local.Upgrade:
+		return ErrUpgrade
+	case how == local.Evicted:
+		return lostBecause(max(l.half().Lost(o), fault.Somehow))
+	case why == nil:
+		why = errBusy
+	}
+	return explain(why, l.trouble())
+}
+
+// retreat takes back a nested lock that has failed, and adds to its error what that shows.
+func (l *Lock) retreat(ctx context.Context, o owner.ID, failure error) error {
+	leaving := l.unlock(ctx, o)
+	if leaving == nil || errors.Is(failure, ErrLockLost) && errors.Is(leaving, ErrLockLost) {
+		return failure
+	}
+	return fault.Join(failure, leaving)
+}
+
+// refresh renews the hold for an owner that has come in to it.
+func (l *Lock) refresh(ctx context.Context, o owner.ID, q request, how local.Admission) error {
+	if q.atLeast > 0 {
+		return errors.New("AtLeast: the owner holds the lock already")
+	}
+	h := l.heldBy(o)
+	if h == nil { // another goroutine of this owner has unlocked once too often
+		return ErrLockLost
+	}
+	if how == local.Joined {
+		ok, renew := h.shared(q.lease.Length)
+		if !ok {
+			return ErrLockLost
+		}
+		if q.plain && l.kind.watchdog {
+			renew = h.keepRenewed(q.lease.Length)
+		}
+		if !renew {
+			l.anchor().lockedAt.Store(int64(l.reg.clock.Now()))
+			return nil
+		}
+		q.plain = q.lease.Length < h.longest()
+	}
+	if q.plain { // with the lease that the hold has
+		q.lease = nil
+	}
+	return h.renew(ctx, q.lease)
+}
+
+// half is the local half of l.
+func (l *Lock) half() localHalf {
+	switch {
+	case l.pair == nil:
+		return &l.local
+	case l == &l.pair.writer:
+		return l.pair.local.Writer()
+	default:
+		return l.pair.local.Reader()
+	}
+}
+
+// passed is a time that is over.
+var passed = func() <-chan time.Time {
+	c := make(chan time.Time)
+	close(c)
+	return c
+}()
+
+// queue waits for the local half.
+func (l *Lock) queue(ctx context.Context, w *local.Waiter, deadline clock.Instant) (local.Admission, error) {
+	var timeout <-chan time.Time
+	if deadline != clock.Never {
+		timer := time.NewTimer(l.reg.clock.Now().Until(deadline))
+		defer timer.Stop()
+		timeout = timer.C
+	}
+	refusal := waiting.Enter(&w.Call)       // it closes a cycle
+	if refusal != nil || l.reg.isClosed() { // Close turns away those that it finds in the graph
+		timeout = passed
+	}
+	how := l.half().Wait(ctx, w, timeout)
+	l.endWait(&w.Call)
+	if how == local.Entered && l.reg.isClosed() { // before Close came to it: who gave up has let it in
+		l.half().Free()
+		how = local.Refused
+	}
+	if how != local.Refused {
+		return how, nil
+	}
+	if err := l.stopped(ctx); err != nil {
+		return local.Refused, err
+	}
+	return local.Refused, refusal
+}
+
+// stopped is why a call must stop waiting: its context or the registry ended. It is nil when neither did.
+func (l *Lock) stopped(ctx context.Context) error {
+	switch {
+	case ctx.Err() != nil:
+		return fault.Ended(ctx)
+	case l.reg.isClosed():
+		return ErrClosed
+	default:
+		return nil
+	}
+}

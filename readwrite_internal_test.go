@@ -1,0 +1,101 @@
+package lockregistry
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/local"
+	"github.com/lockregistry/lockregistry/internal/owner"
+)
+
+// sharing is a half in Redis whose hold on reading can be shared, and for which nobody looks for writers elsewhere.
+type sharing struct{}
+
+func (sharing) Sharable() bool { return true }
+func (sharing) LookDue() bool  { return false }
+func (sharing) Look() bool     { return false }
+
+func newSharing() *ReadWriteLock {
+	rw := &ReadWriteLock{wrote: "the writer's"}
+	rw.reader.pair, rw.writer.pair = rw, rw
+	rw.local.Init(sharing{}, defaultHandoff)
+	return rw
+}
+
+// enters has an owner come into a local half without waiting.
+func enters(t *testing.T, half localHalf, o owner.ID, want local.Admission) {
+	t.Helper()
+	how, w := half.Enter(o, 0, false, nil)
+	require.Equal(t, want, how)
+	require.Nil(t, w)
+	if how == local.Entered {
+		half.Granted()
+	}
+}
+
+// exits has an owner leave a local half.
+func exits(t *testing.T, half localHalf, o owner.ID, want local.Departure) {
+	t.Helper()
+	require.Equal(t, want, departs(half.Exit(o)))
+}
+
+// The lease of a hold may get shorter when one owner has it; that is asked without the mutex.
+func TestReadWriteLock_SeveralReaders(t *testing.T) {
+	rw := newSharing()
+	reader, writer := rw.reader.half(), rw.writer.half()
+	enters(t, writer, anna, local.Entered)
+	require.False(t, rw.writer.several())
+	enters(t, reader, anna, local.Entered)
+	exits(t, writer, anna, local.Last)
+	writer.Free()
+	enters(t, reader, anna, local.Reentered)
+	require.False(t, rw.reader.several(), "one, twice")
+	enters(t, reader, bert, local.Joined)
+	require.True(t, rw.reader.several())
+	require.False(t, rw.writer.several())
+	exits(t, reader, anna, local.Stays)
+	require.True(t, rw.reader.several())
+	exits(t, reader, anna, local.Leaves)
+	require.False(t, rw.reader.several())
+	exits(t, reader, bert, local.Last)
+	require.False(t, rw.reader.several())
+	require.False(t, (&Lock{}).several(), "a plain lock")
+}
+
+// What a reader has under its own writer counts until the writer's key is known to be removed.
+func TestReadWriteLock_ReaderUnderALeavingWriter(t *testing.T) {
+	rw := newSharing()
+	reader, writer := rw.reader.half(), rw.writer.half()
+	require.Empty(t, rw.under())
+	enters(t, writer, team, local.Entered)
+	how, _ := reader.Enter(team, 0, false, nil)
+	require.Equal(t, local.Entered, how)
+	require.Equal(t, "the writer's", rw.under())
+	exits(t, writer, team, local.Last)
+	require.Equal(t, "the writer's", rw.under())
+	writer.Free()
+	require.Empty(t, rw.under())
+}
+
+// A reader of several has left the local half, and before it looks at the hold the last of the others has ended it.
+func TestReadWriteLock_LeavingAHoldThatOthersHaveEnded(t *testing.T) {
+	for name, c := range map[string]struct {
+		meanwhile func(*hold)
+		sound     bool
+	}{
+		"in time": {func(*hold) {}, true},
+		"lost":    {func(h *hold) { h.mu.Lock(); h.unlockLose(fault.KeyGone) }, false},
+		"late":    {func(h *hold) { h.until = 0 }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			reg := &Registry{clock: clock.New()}
+			h := &hold{lock: &Lock{reg: reg, pair: &ReadWriteLock{}}, state: live, until: clock.Never}
+			c.meanwhile(h)
+			h.end(h.lock.reg.clock.Now())
+			require.Equal(t, c.sound, h.dismiss(anna))
+		})
+	}
+}
