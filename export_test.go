@@ -25,7 +25,7 @@ func HandOver(l *Lock, between func()) bool {
 }
 
 // ManyGoroutines has a registry believe that the process has too many goroutines to look at them. It has done nothing before.
-func ManyGoroutines(r *Registry) { r.scheduler.gone.most = 0 }
+func ManyGoroutines(r *Registry) { r.background.gone.most = 0 }
 
 // Acknowledged is what happens when replicas have what a registry has written.
 func Acknowledged(r *Registry) { r.replicas.Told(nil) }

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/owner"
 )
 
@@ -25,11 +26,19 @@ const (
 	goneMost  = 10000 // goroutines
 )
 
-// goneWatch is how a scheduler looks for goroutines that are gone.
+// goneWatch looks for goroutines that are gone, and for holds that nobody can reach any more.
 type goneWatch struct {
-	census *census
-	most   int       // with more goroutines none is looked for
-	blind  sync.Once // tells that in the log
+	background *background
+	census     *census
+	fake       bool      // time is that of a test, see strand
+	most       int       // with more goroutines none is looked for
+	blind      sync.Once // tells that in the log
+	looks      sync.WaitGroup
+
+	mu       sync.Mutex
+	stranded []stranded    // yet to be announced
+	next     clock.Instant // when to look for goroutines that are gone; never while one looks
+	closed   bool
 }
 
 // census has the living counted for all registries of a process, one at a time.
@@ -38,7 +47,7 @@ type census struct {
 	next time.Time // none begins before
 }
 
-// theCensus is that of this process. In a test in fake time each registry has its own.
+// theCensus is that of this process.
 var theCensus census
 
 // look returns the goroutines that there are, as livingGoroutines does, and for how long none is to follow; or nothing, when it
@@ -57,11 +66,62 @@ func (c *census) look(limit int) (living map[owner.ID]bool, rest time.Duration, 
 	return living, rest, true
 }
 
-// lookForGone is what a goroutine of its own does for the scheduler.
-func (s *scheduler) lookForGone() {
-	pause := goneEvery
-	if suspects := s.suspects(); len(suspects) > 0 {
-		living, rest, looked := s.gone.census.look(s.gone.most)
+// begin is called before all else. In a test in fake time each registry has its own census.
+func (g *goneWatch) begin(b *background) {
+	g.background, g.census, g.most = b, &theCensus, goneMost
+	now := time.Now()
+	if g.fake = now == now.Round(0); g.fake { //nolint:staticcheck // Equal does not compare the monotonic part
+		g.census = &census{}
+	}
+}
+
+// stranded is what a [Hold] was that nobody can reach any more.
+type stranded struct {
+	hold  *hold
+	owner owner.ID
+}
+
+// strand is what the garbage collector calls for it. In a test with testing/synctest that is outside of the bubble, from where
+// no goroutine within can be woken: the next turn sees to it. There, and only there, times have no monotonic part.
+func strand(gone stranded) {
+	b := gone.hold.lock.reg.background
+	g := &b.gone
+	g.mu.Lock()
+	if !g.closed {
+		g.stranded = append(g.stranded, gone)
+	}
+	g.mu.Unlock()
+	if !g.fake {
+		b.scheduler.Soon(b.reg.clock.Now())
+	}
+}
+
+// Turn sees to what was stranded.
+func (g *goneWatch) Turn(clock.Instant) clock.Instant {
+	g.mu.Lock()
+	all := g.stranded
+	g.stranded = nil
+	g.mu.Unlock()
+	for _, s := range all {
+		s.hold.strand(s.owner)
+	}
+	return clock.Never
+}
+
+// lookAt has a goroutine of its own look for goroutines that are gone, if it is time.
+func (g *goneWatch) lookAt(now clock.Instant) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if now >= g.next && !g.closed {
+		g.next = clock.Never
+		g.looks.Go(g.look)
+	}
+}
+
+func (g *goneWatch) look() {
+	pause, reg := goneEvery, g.background.reg
+	if suspects := g.suspects(); len(suspects) > 0 {
+		living, rest, looked := g.census.look(g.most)
 		if looked {
 			rest = max(pause, rest)
 		}
@@ -69,23 +129,27 @@ func (s *scheduler) lookForGone() {
 		if living != nil {
 			strandGone(suspects, living)
 		} else if looked {
-			s.gone.blind.Do(func() {
-				s.reg.dispatch.Log(slog.LevelWarn, "goroutines that have ended without Unlock are not looked for: there are too many",
-					slog.Int("goroutines", runtime.NumGoroutine()), slog.Int("limit", s.gone.most))
+			g.blind.Do(func() {
+				reg.dispatch.Log(slog.LevelWarn, "goroutines that have ended without Unlock are not looked for: there are too many",
+					slog.Int("goroutines", runtime.NumGoroutine()), slog.Int("limit", g.most))
 			})
 		}
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.nextLook = s.reg.clock.Now().Add(pause)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.next = reg.clock.Now().Add(pause)
+}
+
+// close has nobody look any more.
+func (g *goneWatch) close() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.closed, g.stranded = true, nil
 }
 
 // suspects are the goroutines that have had a renewed hold for longer than its lease.
-func (s *scheduler) suspects() (all []stranded) {
-	s.mu.Lock()
-	holds := append([]*hold(nil), s.holds...) // one that is renewed is in there until it is lost or over
-	s.mu.Unlock()
-	for _, h := range holds {
+func (g *goneWatch) suspects() (all []stranded) {
+	for _, h := range g.background.holds.all() { // one that is renewed is in there until it is lost or over
 		if !h.mayBeLeft() {
 			continue
 		}

@@ -63,6 +63,6 @@ func TestRegistriesShareTheirLooks(t *testing.T) {
 	require.Less(t, rest, time.Minute)
 
 	client := embedded(t).client
-	one, other := newScheduler(&Registry{client: client}), newScheduler(&Registry{client: client})
+	one, other := newBackground(&Registry{client: client}), newBackground(&Registry{client: client})
 	require.Same(t, one.gone.census, other.gone.census)
 }

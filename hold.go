@@ -54,7 +54,7 @@ type hold struct {
 	why        fault.Loss // why it was lost
 	failed     failedInARow
 	watched    atomic.Bool   // it is live, and the scheduler looks at it for those that wait
-	index      int32         // in the scheduler's heap, -1 when it is not there; guarded by the scheduler's mutex,
+	place      int32         // among the holds that are due; guarded by their mutex,
 	due        clock.Instant // as is when the scheduler looks at the hold
 
 	mu     sync.Mutex
@@ -321,10 +321,10 @@ func (h *hold) planClear() {
 		longest := h.longestEver()
 		late := l.reg.transport.lane(l.key).trip().late(longest)
 		h.next = max(h.until.Add(2*margin(longest)).Add(late), h.extra().kept)
-		h.planned = l.reg.scheduler.set(h, h.next)
+		h.planned = l.reg.background.holds.set(h, h.next)
 	} else if h.planned {
 		h.planned = false
-		l.reg.scheduler.drop(h)
+		l.reg.background.holds.drop(h)
 	}
 }
 
@@ -338,7 +338,7 @@ func (h *hold) clear() {
 	h.next, h.planned = clock.Never, false
 	s := h.leftover()
 	s.late = false
-	h.lock.reg.scheduler.sweep(s)
+	h.lock.reg.background.strays.sweep(s)
 }
 
 // end turns any state into over: the owner releases the lock. It reports whether the hold was valid until then.
@@ -615,7 +615,7 @@ func (h *hold) unlockEnds(cause error) {
 	ends := h.ends.all()
 	if h.planned {
 		h.planned = false
-		h.lock.reg.scheduler.drop(h)
+		h.lock.reg.background.holds.drop(h)
 	}
 	h.mu.Unlock()
 	cancelAll(ends, cause)
@@ -691,12 +691,12 @@ func (h *hold) plan() bool {
 	} else if len(h.ends) == 0 && !h.awaited {
 		return true
 	}
-	h.planned = h.lock.reg.scheduler.set(h, due)
+	h.planned = h.lock.reg.background.holds.set(h, due)
 	return h.planned
 }
 
 // tick is what the scheduler calls when the hold is due. It returns what is to be sent, if it is time for something.
-func (h *hold) tick() (e errand) {
+func (h *hold) tick() (t task) {
 	h.mu.Lock()
 	if h.state == lost {
 		h.clear()
@@ -713,15 +713,15 @@ func (h *hold) tick() (e errand) {
 		case h.short > 0 || h.renewed && !h.deserted():
 			r := h.takeOff(h.lease)
 			r.scheduled = true
-			e = r
+			t = r
 		case h.renewed: // another owner may share it yet
 			h.next = h.lock.reg.clock.Now().Add(h.lease.Length / 3)
 		default:
-			e = question{h}
+			t = verification{h}
 		}
 	}
 	h.unlockPlanned()
-	return e
+	return t
 }
 
 // doubtServer is for when the server may be the master no more: a hold that is renewed is renewed at once, and of another one
@@ -734,41 +734,6 @@ func (h *hold) doubtServer() {
 	}
 	h.questioned = true
 	h.next = min(h.next, h.lock.reg.clock.Now())
-	h.unlockPlanned()
-}
-
-// question is an errand: whether a hold still has its key.
-type question struct{ hold *hold }
-
-func (q question) call() protocol.Call {
-	return q.hold.lock.kind.layout.Holds(q.hold.lock.key, q.hold.value)
-}
-
-func (q question) term() time.Duration {
-	q.hold.mu.Lock()
-	defer q.hold.mu.Unlock()
-	return q.hold.lease.Length // which its owner may be changing
-}
-
-func (q question) wanted() bool { return q.hold.goesOn() }
-
-func (q question) done(a answer, n int64, err error) {
-	h, refused := q.hold, err != nil && !fault.Transient(err) // an error of a client's hook may be of any type: not under the mutex
-	h.mu.Lock()
-	switch {
-	case h.state != live:
-		h.mu.Unlock()
-		return
-	case refused: // it cannot be asked
-		h.questioned = false
-	case err != nil || a.late:
-		h.next = min(h.next, h.lock.reg.clock.Now().Add(clock.Backoff(h.failed.another(), h.lease.Length)))
-	case n <= 0:
-		h.unlockLose(without(n))
-		return
-	default:
-		h.questioned, h.failed = false, 0
-	}
 	h.unlockPlanned()
 }
 

@@ -1,6 +1,7 @@
 package lockregistry
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -31,15 +32,13 @@ func TestLock_WhichLossMayLeaveTheKey(t *testing.T) {
 		require.True(t, h.grant(now, now))
 		h.mu.Lock()
 		h.unlockLose(c.why)
-		r.scheduler.mu.Lock()
-		planned := h.index >= 0
-		r.scheduler.mu.Unlock()
+		planned := slices.Contains(r.background.holds.all(), h)
 		require.Equal(t, c.keeps, planned, losses[c.why])
 		require.Equal(t, c.keeps, h.next != clock.Never, losses[c.why])
 		require.Nil(t, h.tick()) // it was due before, and another call has found the loss
 		require.Zero(t, r.Stats().Strays, losses[c.why])
 		h.end(now)
-		require.Negative(t, h.index)
+		require.NotContains(t, r.background.holds.all(), h)
 	}
 }
 
@@ -47,7 +46,7 @@ func TestLock_WhichLossMayLeaveTheKey(t *testing.T) {
 // not about what a later hold leaves.
 func TestLock_TwoRemovalsOfALostHold(t *testing.T) {
 	r := embedded(t)
-	l, s := r.newLock("42"), r.scheduler
+	l, s := r.newLock("42"), &r.background.strays
 	left := func() *stray {
 		t := l.newHold(&request{lease: protocol.NewLease(time.Minute)}).abandoned()
 		t.late = false
@@ -57,16 +56,16 @@ func TestLock_TwoRemovalsOfALostHold(t *testing.T) {
 	e := sweeping{first, first.value, first.ticket, first.lease, first.kept, false}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	defer clear(s.strays)
-	s.strays[first.place] = first
-	s.sweepAt(first, clock.Never)
+	defer clear(s.all)
+	s.all[first.at] = first
+	s.sweeps.Put(first, clock.Never)
 	s.swept(e, nil)
-	require.Empty(t, s.strays)
-	require.Empty(t, s.sweeps)
-	s.strays[later.place] = later
+	require.Empty(t, s.all)
+	require.Zero(t, s.sweeps.Len())
+	s.all[later.at] = later
 	for _, err := range []error{nil, fault.NoAnswer} {
 		s.swept(e, err)
-		require.Same(t, later, s.strays[later.place])
-		require.Empty(t, s.sweeps)
+		require.Same(t, later, s.all[later.at])
+		require.Zero(t, s.sweeps.Len())
 	}
 }

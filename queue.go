@@ -190,7 +190,7 @@ func (r *Registry) told(text string) {
 	}
 	// Nobody waits for it. The call that gave up has had it removed, or will have; this is quicker. It may be of any of the kinds.
 	for l := range r.cache.of(path) {
-		r.scheduler.claim(l.unclaimed(m.number)) // mutant: grant to nobody
+		r.background.strays.claim(l.unclaimed(m.number)) // mutant: grant to nobody
 	}
 }
 

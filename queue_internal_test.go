@@ -100,10 +100,7 @@ func TestGrantIsFoundWhileItsMessageComes(t *testing.T) {
 				told.Wait()
 
 				require.Equal(t, !c.second, sound, "whether the hold went on until its end")
-				reg.scheduler.mu.Lock()
-				strays := len(reg.scheduler.strays)
-				reg.scheduler.mu.Unlock()
-				require.Zero(t, strays, "the hold was taken for nobody's")
+				require.Zero(t, reg.background.strays.len(), "the hold was taken for nobody's")
 				l.local.Free()
 			}
 		})
@@ -134,7 +131,7 @@ func TestALeaseThatChangesWhileTheHoldIsAskedFor(t *testing.T) {
 	defer func() { require.NoError(t, l.Unlock(t.Context())) }()
 	h := l.hold.Load()
 	asked := make(chan time.Duration)
-	go func() { asked <- question{h}.term() }()
+	go func() { asked <- verification{h}.term() }()
 	require.NoError(t, l.Renew(t.Context(), 300*time.Millisecond))
 	require.Contains(t, []time.Duration{time.Minute, 300 * time.Millisecond}, <-asked)
 }
@@ -164,7 +161,7 @@ func TestAHoldThatIsHandedOver(t *testing.T) {
 	held := func() *hold {
 		return &hold{
 			lock: reg.newLock("42"), lease: protocol.NewLease(time.Minute), state: live, until: now.Add(time.Minute),
-			next: clock.Never, index: -1,
+			next: clock.Never,
 		}
 	}
 	for _, renewed := range []bool{false, true} {

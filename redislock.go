@@ -425,7 +425,7 @@ func (l *Lock) lost() fault.Loss {
 // comes first. When the registry is closed the key is left to its lease.
 func (l *Lock) abandon(h *hold) {
 	h.end(l.reg.clock.Now())
-	l.reg.scheduler.sweep(h.removal(nil))
+	l.reg.background.strays.sweep(h.removal(nil))
 	l.freeLocal()
 }
 
@@ -475,7 +475,7 @@ func (l *Lock) release(ctx context.Context) (End, error) {
 	if err == nil && !reply.late { // mutant: late removal believed
 		l.released(h.value, reply.came)
 		if h.late {
-			reg.scheduler.sweep(h.abandoned())
+			reg.background.strays.sweep(h.abandoned())
 		}
 		l.freeLocal()
 	} else if err = l.removeLater(p, h, err); err != nil {

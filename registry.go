@@ -57,15 +57,15 @@ type Registry struct {
 	presence   presence.Recorder
 	tolerant   bool // see WithoutDeadlockErrors
 
-	holds     atomic.Uint64 // the number of the newest hold
-	counts    counts
-	cache     cache
-	scheduler *scheduler
-	waker     *waker
-	waiters   *local.Pool
-	spares    sync.Pool // of *spare
-	closed    chan struct{}
-	closing   sync.Once
+	holds      atomic.Uint64 // the number of the newest hold
+	counts     counts
+	cache      cache
+	background *background
+	waker      *waker
+	waiters    *local.Pool
+	spares     sync.Pool // of *spare
+	closed     chan struct{}
+	closing    sync.Once
 }
 
 // New makes a registry whose locks are the keys "prefix:path" on the server of client. It does not talk to Redis, and it
@@ -158,7 +158,7 @@ func New(client rueidis.Client, prefix string, opts ...Option) (*Registry, error
 	}
 	r.inspection.label = labelOf(values, s.name)
 	r.present()
-	r.scheduler = newScheduler(r)
+	r.background = newBackground(r)
 	r.waker = newWaker(r, s.wakeup, s.log)
 	return r, nil
 }
@@ -302,12 +302,12 @@ func (r *Registry) Close() error {
 		limit := time.NewTimer(trip.plus(closeGrace) + trip.plus(unlockGrace))
 		defer limit.Stop()
 		r.transport.awaitOrphans(trip.plus(unlockGrace))
-		r.scheduler.close()
+		r.background.close()
 		r.presence.Close()
 		ended := make(chan struct{})
 		go func() {
 			r.waker.wait()
-			r.scheduler.done.Wait()
+			r.background.wait()
 			r.presence.Wait()
 			close(ended)
 		}()
@@ -351,7 +351,6 @@ func (l *Lock) newHold(q *request) *hold {
 		lease:   q.lease,
 		renewed: r.renews(l.kind, q),
 		leads:   q.leads,
-		index:   -1,
 	}
 	if q.atLeast > 0 {
 		h.own().atLeast = q.atLeast

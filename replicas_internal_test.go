@@ -9,6 +9,7 @@ import (
 
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/protocol"
+	"github.com/lockregistry/lockregistry/internal/scheduler"
 )
 
 // A shorter lease that the master has, and too few replicas, counts whatever becomes of a renewal that was under way with it.
@@ -32,7 +33,7 @@ func TestRenewalsUnderWayThatTooFewReplicasHave(t *testing.T) {
 
 // stalled is a renewal that waits for a replica, for as long as the test says.
 type stalled struct {
-	errand
+	task
 	until chan struct{}
 	asked chan<- struct{}
 }
@@ -50,23 +51,22 @@ func (s stalled) wanted() bool {
 func TestRenewalsThatWaitForReplicasDelayNoRemoval(t *testing.T) {
 	r := embedded(t, WithReplicas(1, time.Minute))
 	until, asked := make(chan struct{}), make(chan struct{})
-	s := r.scheduler
-	s.mu.Lock()
-	for range 2 * maxWorkers * batch {
-		s.renewals = append(s.renewals, stalled{until: until, asked: asked})
+	b := r.background
+	b.holds.mu.Lock()
+	for range 2 * scheduler.MostAtOnce * scheduler.Batch {
+		b.holds.tasks = append(b.holds.tasks, stalled{until: until, asked: asked})
 	}
-	for s.hire(false) {
-	}
-	s.mu.Unlock()
+	b.holds.mu.Unlock()
+	b.renewals.Hire(2 * scheduler.MostAtOnce * scheduler.Batch)
 	defer close(until)
-	for range maxWorkers - 1 {
+	for range scheduler.MostAtOnce {
 		<-asked
 	}
 	for i := range 4 {
 		l := r.newLock(strconv.Itoa(i))
 		h := l.newHold(&request{lease: protocol.NewLease(time.Minute)})
 		require.NoError(t, r.client.Do(t.Context(), r.client.B().Set().Key(l.key).Value(h.value).Build()).Error())
-		require.True(t, s.sweep(h.removal(func(bool) {})))
+		require.True(t, b.strays.sweep(h.removal(func(bool) {})))
 		require.Eventually(t, func() bool {
 			n, err := r.client.Do(t.Context(), r.client.B().Exists().Key(l.key).Build()).AsInt64()
 			return err == nil && n == 0

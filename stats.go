@@ -78,9 +78,7 @@ func (r *Registry) Stats() Stats {
 	for l := range r.cache.all() {
 		l.count(&s)
 	}
-	r.scheduler.mu.Lock()
-	s.Strays = len(r.scheduler.strays)
-	r.scheduler.mu.Unlock()
+	s.Strays = r.background.strays.len()
 	s.Wakeups = WakeupCounts{ByGrant: r.counts.grants.Load(), ByPoll: r.counts.polls.Load()}
 	server := ""
 	if !r.cluster {
@@ -158,9 +156,9 @@ func (r *Registry) masters(server string) nodesStats {
 		if last := l.newest(); last > 0 {
 			n.LastAnswer = latest(n.LastAnswer, r.clock.Time(last))
 		}
-		renewals, removals := r.scheduler.failures.of(l)
-		n.RenewalsFailing = earliest(n.RenewalsFailing, renewals, r.clock)
-		n.RemovalsFailing = earliest(n.RemovalsFailing, removals, r.clock)
+		health := &r.background.health
+		n.RenewalsFailing = earliest(n.RenewalsFailing, health.renewals.of(l), r.clock)
+		n.RemovalsFailing = earliest(n.RemovalsFailing, health.removals.of(l), r.clock)
 	}
 	return nodes
 }
@@ -181,40 +179,6 @@ func earliest(a time.Time, i clock.Instant, c clock.Clock) time.Time {
 		return b
 	}
 	return a
-}
-
-// failures tells since when errands fail, by lane.
-type failures struct {
-	mu       sync.Mutex
-	renewals map[*lane]clock.Instant
-	removals map[*lane]clock.Instant
-}
-
-func (f *failures) of(l *lane) (renewals, removals clock.Instant) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.renewals[l], f.removals[l]
-}
-
-// note takes down what became of an errand.
-func (s *scheduler) note(e errand, key string, succeeded, failed bool) {
-	l, now := s.reg.transport.lane(key), s.reg.clock.Now()
-	f := &s.failures
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	since := &f.renewals
-	if _, removes := e.(sweeping); removes {
-		since = &f.removals
-	}
-	switch {
-	case succeeded:
-		delete(*since, l)
-	case failed && (*since)[l] == 0:
-		if *since == nil {
-			*since = map[*lane]clock.Instant{}
-		}
-		(*since)[l] = now
-	}
 }
 
 // masterOf is which server of a client outside of a cluster takes writes, where replicas are among its servers.

@@ -1,17 +1,17 @@
 package lockregistry
 
 import (
-	"container/heap"
+	"sync"
 	"time"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/protocol"
+	"github.com/lockregistry/lockregistry/internal/scheduler"
 )
 
-// stray is what may be in Redis although nobody holds it: the removal of a hold has not been confirmed, or a grant whose
-// reply was lost may still be executed. The scheduler asks Redis to remove it, again and again, so that the path is not
-// blocked for a whole lease.
+// stray is what may be in Redis although nobody holds it: the removal of a hold has not been confirmed, or a grant whose reply
+// was lost may still be executed. It is removed again and again, so that the path is not blocked for a whole lease.
 //
 // There is one stray for a path, however many calls have failed: the removal of a value also removes what an older hold of
 // this registry has left there, see spring_release.lua, so it is enough to ask for that of the newest. This harms nobody.
@@ -20,10 +20,10 @@ import (
 // come have larger ones, which no removal of this stray touches, however late it arrives. One of a hold that is lost, and whose
 // owner has not released it, has the largest number that was drawn so far: so that is true of it, too.
 type stray struct {
-	lock  *Lock
-	place place
+	lock *Lock
+	at   place
 
-	// The scheduler's mutex guards the rest.
+	// The mutex of all strays guards the rest.
 
 	value  string          // of the newest hold that is over, or lost
 	lease  time.Duration   // the longest that this hold has had
@@ -37,7 +37,7 @@ type stray struct {
 	failed int             // removals in a row that were not answered
 
 	due   clock.Instant
-	index int // among the scheduler's sweeps, -1 while the removal of value is under way
+	place int32 // among the sweeps; 0 while the removal of value is under way
 }
 
 // place is where a stray is. The reading and the writing half of a path are two, since a hold of one may be younger than a
@@ -76,17 +76,16 @@ func (h *hold) leftover() *stray {
 	longest := h.longestEver()
 	s := &stray{
 		lock:  l,
-		place: place{kind: l.kind, key: l.key},
+		at:    place{kind: l.kind, key: l.key},
 		value: h.value,
 		lease: longest,
 		gone:  l.reg.clock.Now().Add(longest).Add(margin(longest)),
 		late:  true,
 		kept:  h.extra().kept, // mutant: kept path let go
 		watch: max(h.lease.Length, strayWatch),
-		index: -1,
 	}
 	if !l.kind.layout.RemovesOlder() {
-		s.place.value = h.value
+		s.at.value = h.value
 	}
 	return s
 }
@@ -120,105 +119,144 @@ func (t *stray) merge(newer *stray) {
 	}
 }
 
-// sweep hands a stray to the scheduler, which sees to it at once. It reports false, and does nothing, after close.
-func (s *scheduler) sweep(t *stray) bool {
+// strays are those of a registry.
+type strays struct {
+	background *background
+
+	mu     sync.Mutex
+	all    map[place]*stray
+	sweeps scheduler.Heap[*stray] // the strays but for those that are being removed at this moment
+	recess clock.Instant          // no further worker begins to sweep before
+	closed bool
+}
+
+// len is how many there are.
+func (s *strays) len() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return len(s.all)
+}
+
+// sweep has a stray removed at once. It reports false, and does nothing, after close.
+func (s *strays) sweep(t *stray) bool {
+	s.mu.Lock()
 	if s.closed {
+		s.mu.Unlock()
 		return false
 	}
-	now := s.reg.clock.Now()
-	if older := s.strays[t.place]; older == nil {
-		s.strays[t.place] = t
+	if older := s.all[t.at]; older == nil {
+		s.all[t.at] = t
 	} else {
 		older.merge(t)
 		t = older
 	}
-	s.sweepAt(t, now)
+	now := s.background.reg.clock.Now()
+	s.sweeps.Put(t, now)
 	s.recess = 0 // a worker that is held up must not hold this one up
-	s.soon(s.clean(now))
+	s.unlockClean(now)
 	return true
 }
 
-// claim hands a stray to the scheduler that may be older than one of the same place, which will remove it too: that one is
-// seen to at once.
-func (s *scheduler) claim(t *stray) {
+// claim has a stray removed that may be older than one of the same place, which will remove it too: that one is seen to at once.
+func (s *strays) claim(t *stray) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	known := s.strays[t.place]
+	known := s.all[t.at]
 	switch {
-	case s.closed:
+	case s.closed, known != nil && known.place == 0: // its removal is under way; another one follows, or it has just been executed
+		s.mu.Unlock()
 		return
 	case known == nil:
-		s.strays[t.place] = t
-	case known.index < 0: // its removal is under way; another one follows, or it has just been executed
-		return
+		s.all[t.at] = t
 	default:
 		t = known
 	}
-	now := s.reg.clock.Now()
-	s.sweepAt(t, now)
-	s.soon(s.clean(now))
+	now := s.background.reg.clock.Now()
+	s.sweeps.Put(t, now)
+	s.unlockClean(now)
 }
 
-// sweepAt makes a stray due. The caller holds the mutex.
-func (s *scheduler) sweepAt(t *stray, due clock.Instant) {
-	t.due = due
-	if t.index < 0 {
-		heap.Push(&s.sweeps, t)
-	} else {
-		heap.Fix(&s.sweeps, t.index)
+// unlockClean has a worker sweep if that is due, and unlocks the mutex.
+func (s *strays) unlockClean(now clock.Instant) {
+	again, due := s.clean(now)
+	s.mu.Unlock()
+	if due {
+		s.background.removals.Hire(1)
 	}
+	s.background.scheduler.Soon(again)
 }
 
-// clean has a worker sweep if that is due, and returns when to look again. The worker goes on until nothing is due; when
-// it is held up by a server that does not answer, the next one comes a moment later. The caller holds the mutex.
-func (s *scheduler) clean(now clock.Instant) (again clock.Instant) {
-	if len(s.sweeps) == 0 {
-		return clock.Never
+// Turn has a worker sweep if that is due.
+func (s *strays) Turn(now clock.Instant) clock.Instant {
+	s.mu.Lock()
+	again, due := s.clean(now)
+	s.mu.Unlock()
+	if due {
+		s.background.removals.Hire(1)
 	}
-	if due := max(s.sweeps[0].due, s.recess); due > now {
-		return due
+	return again
+}
+
+// clean tells whether a worker is to sweep now, and when to look again. The worker goes on until nothing is due; when it is
+// held up by a server that does not answer, the next one comes a moment later. The caller holds the mutex.
+func (s *strays) clean(now clock.Instant) (again clock.Instant, due bool) {
+	if s.sweeps.Len() == 0 {
+		return clock.Never, false
 	}
-	s.hire(true)
+	if next := max(s.sweeps.Next(), s.recess); next > now {
+		return next, false
+	}
 	s.recess = now.Add(strayPace)
-	return s.recess
+	return s.recess, true
 }
 
-// hasten makes everything due that Redis has not answered to, since it answers again. The caller holds the mutex.
-func (s *scheduler) hasten() {
-	now := s.reg.clock.Now()
-	for _, t := range s.sweeps {
+// hasten makes everything due that Redis has not answered to, since it answers again.
+func (s *strays) hasten() {
+	s.mu.Lock()
+	now := s.background.reg.clock.Now()
+	for _, t := range s.sweeps.All() {
 		if t.calm == 0 {
-			t.due = min(t.due, now)
+			s.sweeps.Put(t, min(t.due, now))
 		}
 	}
-	heap.Init(&s.sweeps)
-	s.soon(now)
+	s.mu.Unlock()
+	s.background.scheduler.Soon(now)
 }
 
-// dueSweeps returns what is to be removed now, a pipeline at most. After close that is everything. The caller holds the
-// mutex.
-func (s *scheduler) dueSweeps() (errands []errand) {
-	now := s.reg.clock.Now()
-	for len(s.sweeps) > 0 && len(errands) < batch && (s.closed || s.sweeps[0].due <= now) {
-		t := heap.Pop(&s.sweeps).(*stray)
-		errands = append(errands, sweeping{t, t.value, t.ticket, t.lease, t.kept, s.closed})
+// take returns what is to be removed now. After close that is everything.
+func (s *strays) take(most int) (tasks []task) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.background.reg.clock.Now()
+	for s.sweeps.Len() > 0 && len(tasks) < most && (s.closed || s.sweeps.Next() <= now) {
+		t := s.sweeps.Pop()
+		tasks = append(tasks, sweeping{t, t.value, t.ticket, t.lease, t.kept, s.closed})
 	}
-	return errands
+	if len(tasks) == 0 {
+		s.recess = 0
+	}
+	return tasks
+}
+
+// close has everything removed once more.
+func (s *strays) close() {
+	s.mu.Lock()
+	s.closed = true
+	left := s.sweeps.Len()
+	s.mu.Unlock()
+	s.background.removals.Hire(left)
 }
 
 // sweep has a stray removed in the background. When the registry is closed nobody would, so it does so itself, once.
 func (r *Registry) sweep(t *stray, p patience) {
-	if r.scheduler.sweep(t) {
+	if r.background.strays.sweep(t) {
 		return
 	}
 	if t.freed == nil {
-		r.transport.awaitOrphans(r.transport.lane(t.place.key).trip().plus(unlockGrace))
+		r.transport.awaitOrphans(r.transport.lane(t.at.key).trip().plus(unlockGrace))
 	}
 	p.lease = t.lease
 	if t.freed == nil { // else it is the rest of an Unlock's
-		p.limit = r.transport.lane(t.place.key).trip().plus(unlockGrace)
+		p.limit = r.transport.lane(t.at.key).trip().plus(unlockGrace)
 	}
 	c := sweeping{t, t.value, t.ticket, t.lease, t.kept, true}.call()
 	a := r.transport.do(&p, &c)
@@ -227,7 +265,7 @@ func (r *Registry) sweep(t *stray, p patience) {
 	}
 }
 
-// sweeping is the errand that removes a stray as it is at that moment.
+// sweeping is the task that removes a stray as it is at that moment.
 type sweeping struct {
 	*stray
 	value   string
@@ -239,8 +277,8 @@ type sweeping struct {
 
 func (e sweeping) call() protocol.Call {
 	keep := e.kept.After(e.lock.reg.clock.Now())
-	return e.place.kind.layout.Release(protocol.Release{
-		Key: e.place.key, Value: e.value, Queued: true, Ticket: e.ticket, Keep: keep,
+	return e.at.kind.layout.Release(protocol.Release{
+		Key: e.at.key, Value: e.value, Queued: true, Ticket: e.ticket, Keep: keep,
 	})
 }
 
@@ -248,29 +286,33 @@ func (e sweeping) term() time.Duration { return e.longest }
 
 func (e sweeping) wanted() bool { return true }
 
+func (e sweeping) writes() bool { return true }
+
 func (e sweeping) done(a answer, _ int64, err error) {
 	if err == nil && a.late {
 		err = fault.Late // a master that is none any more may have said so
 	}
-	s := e.lock.reg.scheduler
+	s := &e.lock.reg.background.strays
 	if err == nil {
 		e.lock.released(e.value, a.came)
 	}
 	s.mu.Lock()
-	freed := s.swept(e, err)
+	freed, again := s.swept(e, err)
 	s.mu.Unlock()
+	e.lock.reg.background.scheduler.Soon(again)
 	if freed != nil {
 		freed(err == nil)
 	}
 }
 
 // swept takes in the answer to a removal, and decides when the next one follows, if any. It returns what is to be called
-// now, if anything. The caller holds the mutex.
-func (s *scheduler) swept(e sweeping, err error) (freed func(gone bool)) {
-	t, now := e.stray, s.reg.clock.Now()
-	if e.value != t.value || s.strays[t.place] != t { // see merge
-		return nil
+// now, if anything, and when the next one is due. The caller holds the mutex.
+func (s *strays) swept(e sweeping, err error) (freed func(gone bool), again clock.Instant) {
+	t, now := e.stray, s.background.reg.clock.Now()
+	if e.value != t.value || s.all[t.at] != t { // see merge
+		return nil, clock.Never
 	}
+	again = clock.Never
 	// No more than a pipeline of them in each pause, or, when Redis begins to answer, as fast as it does: see hasten.
 	pause := strayPace
 	finished := s.closed && (e.last || !t.late)
@@ -295,19 +337,17 @@ func (s *scheduler) swept(e sweeping, err error) (freed func(gone bool)) {
 		}
 	}
 	if finished {
-		delete(s.strays, t.place)
-		if t.index >= 0 {
-			heap.Remove(&s.sweeps, t.index)
-		}
+		delete(s.all, t.at)
+		s.sweeps.Remove(t)
 	} else {
-		s.sweepAt(t, now.Add(pause*time.Duration(max(1, len(s.strays)/batch))))
-		s.soon(t.due)
+		again = now.Add(pause * time.Duration(max(1, len(s.all)/scheduler.Batch)))
+		s.sweeps.Put(t, again)
 	}
 	if err == nil || now >= t.gone || finished {
 		freed, t.freed = t.freed, nil
 	}
-	return freed
+	return freed, again
 }
 
-func (t *stray) dueAt() clock.Instant { return t.due }
-func (t *stray) moved(index int)      { t.index = index }
+// Timing is for the heap.
+func (t *stray) Timing() (due *clock.Instant, place *int32) { return &t.due, &t.place }

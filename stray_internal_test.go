@@ -23,15 +23,16 @@ func TestAGrantIsAbandonedDuringARemoval(t *testing.T) {
 	for _, c := range []struct{ older, newer bool }{{false, false}, {false, true}, {true, false}, {true, true}} {
 		s := abandoned(c.older)
 		s.merge(abandoned(c.newer))
-		r.scheduler.mu.Lock()
-		r.scheduler.strays[s.place] = s
-		r.scheduler.swept(sweeping{s, s.value, s.ticket, s.lease, s.kept, false}, nil)
-		_, goesOn := r.scheduler.strays[s.place]
+		all := &r.background.strays
+		all.mu.Lock()
+		all.all[s.at] = s
+		all.swept(sweeping{s, s.value, s.ticket, s.lease, s.kept, false}, nil)
+		_, goesOn := all.all[s.at]
 		if goesOn {
-			delete(r.scheduler.strays, s.place)
-			r.scheduler.sweeps = nil
+			delete(all.all, s.at)
+			all.sweeps.Clear()
 		}
-		r.scheduler.mu.Unlock()
+		all.mu.Unlock()
 		require.Equal(t, c.older || c.newer, goesOn, "%+v", c)
 	}
 }

@@ -50,7 +50,7 @@ func newWaker(r *Registry, m Wakeup, log *slog.Logger) *waker {
 		Connection: func(c wake.Connection) {
 			if !c.Up {
 				r.presence.Doubt()
-				r.scheduler.doubt(c.Node)
+				r.background.doubt(c.Node)
 			}
 		},
 	}

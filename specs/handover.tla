@@ -529,7 +529,7 @@ Receive(p) ==
                 /\ UNCHANGED found
         /\ UNCHANGED <<pc, command, ticket, stray>>
      \/ /\ m.m = "grant" /\ ~waits /\ ~regrants /\ pc[p] # "sure"
-        /\ stray' = [stray EXCEPT ![p] = Max2(@, m.n)]    \* R4: nobody waits for it (scheduler.claim)
+        /\ stray' = [stray EXCEPT ![p] = Max2(@, m.n)]    \* R4: nobody waits for it (strays.claim)
         /\ UNCHANGED <<pc, command, ticket, until, found>>
      \/ /\ m.m = "first" /\ waited
         /\ first' = [first EXCEPT ![p] = TRUE]
@@ -571,7 +571,7 @@ ExecLate(c) ==
           /\ inbox' = Deliver(c.s, a.out)
   /\ UNCHANGED <<master, drift, pc, num, command, ticket, until, found, link, at, stray, last, local, calls, faults, ghosts>>
 
-\* scheduler.sweep: the removal of what a call has left, again and again until no grant of it can come any more.
+\* strays.sweep: the removal of what a call has left, again and again until no grant of it can come any more.
 Sweep(p) ==
   /\ stray[p] > 0 /\ pc[p] # "dead"
   /\ \E r \in Executions(db[at[p]], [Request(p, "release") EXCEPT !.n = stray[p], !.leave = TRUE]) :

@@ -245,7 +245,7 @@ var mutations = []mutation{
 	},
 	{
 		"grant to nobody", "a grant to nobody is kept",
-		"r.scheduler.claim(l.unclaimed(m.number))", "_ = l",
+		"r.background.strays.claim(l.unclaimed(m.number))", "_ = l",
 		"TestQueueOutcomes",
 	},
 	{

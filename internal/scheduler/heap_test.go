@@ -1,0 +1,66 @@
+package scheduler
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry/internal/clock"
+)
+
+type thing struct {
+	due   clock.Instant
+	place int32
+}
+
+func (t *thing) Timing() (*clock.Instant, *int32) { return &t.due, &t.place }
+
+// A heap is what a list that is searched each time would be.
+func TestHeap_FirstIsWhatIsDueFirst(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	var h Heap[*thing]
+	there := map[*thing]bool{}
+	things := make([]*thing, 40)
+	for i := range things {
+		things[i] = &thing{}
+	}
+	for range 5000 {
+		one := things[random.IntN(len(things))]
+		switch random.IntN(4) {
+		case 0:
+			h.Remove(one)
+			delete(there, one)
+		case 1:
+			if h.Len() == 0 {
+				break
+			}
+			next := h.Next()
+			first := h.Pop()
+			require.Equal(t, next, first.due)
+			require.True(t, there[first])
+			delete(there, first)
+		default:
+			h.Put(one, clock.Instant(random.IntN(100)))
+			there[one] = true
+		}
+		first := clock.Never
+		for _, one := range things {
+			require.Equal(t, there[one], one.place != 0)
+			if there[one] {
+				require.Same(t, one, h.all[one.place-1])
+				first = min(first, one.due)
+			}
+		}
+		require.Equal(t, len(there), h.Len())
+		require.Equal(t, first, h.Next())
+	}
+	all := h.All()
+	require.Len(t, all, len(there))
+	require.ElementsMatch(t, all, h.Clear())
+	require.Zero(t, h.Len())
+	require.Equal(t, clock.Never, h.Next())
+	for _, one := range things {
+		require.Zero(t, one.place)
+	}
+}
