@@ -9,6 +9,8 @@ import (
 
 	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
 // The short scripts, and what they leave to the long ones. Here holds are of the registries a, b and c, of which a and b listen.
@@ -81,31 +83,51 @@ func (s *scripted) begins(value string, tickets ...string) {
 	}
 }
 
-// runs has the server run a script of the layout.
-func (s *scripted) runs(script string, args ...string) string {
-	s.Helper()
+// config is that of registries on a single server.
+var config = protocol.Config{Prefix: "orders", Publishes: true, Remove: func() string { return "UNLINK" }}
+
+// format is that of the layout.
+func (s *scripted) format() protocol.Format {
 	if s.redisson {
-		script = "redisson_" + script
-	} else {
-		script = "spring_" + script
+		return protocol.NewRedisson(config)
 	}
-	require.Contains(s, sources(), script)
-	return s.do(append([]string{"EVAL", sources()[script], "1", theKey}, args...)...)
+	return protocol.NewSpring(config)
+}
+
+// runs has the server execute a call of this library.
+func (w *world) runs(c protocol.Call) string {
+	w.Helper()
+	keys := c.Keys()
+	return w.do(slices.Concat([]string{"EVAL", c.Script.Source, strconv.Itoa(len(keys))}, keys, c.Given())...)
+}
+
+// releases has a hold end.
+func (s *scripted) releases(value string, how protocol.Release) string {
+	s.Helper()
+	how.Key, how.Value, how.Queued = theKey, value, true
+	return s.runs(s.format().Release(how))
 }
 
 // gives has a hold end by the short release that gives the lock to the first who waits.
 func (s *scripted) gives(value string) string {
 	s.Helper()
-	if s.redisson {
-		return s.runs("release_heir", value, "PUBLISH", "redisson_lock__channel:{"+theKey+"}", "orders", "", "99")
-	}
-	return s.runs("release_heir", value, "orders-channel:", "orders", "", "99")
+	return s.releases(value, protocol.Release{Due: "99"})
+}
+
+// obtains has a hold ask for the lock, or for something of its queue.
+func (s *scripted) obtains(value string, mode protocol.Mode) string {
+	s.Helper()
+	return s.runs(s.format().Obtain(request(value, protocol.Queueing{Mode: mode}), false))
+}
+
+func request(value string, what protocol.Queueing) protocol.Request {
+	return protocol.Request{Key: theKey, Value: value, Lease: protocol.NewLease(time.Minute), Queueing: what}
 }
 
 // asks has a hold ask for the lock, or a ticket.
 func (s *scripted) asks(value string) string {
 	s.Helper()
-	return s.runs("obtain_ticket", value, "60000", "orders")
+	return s.runs(s.format().Obtain(request(value, protocol.Queueing{Mode: protocol.ModeEnqueue, Fast: true}), false))
 }
 
 // owner is whose the key is, without the mark; empty when it is free.
@@ -183,8 +205,10 @@ func TestShortReleaseTellsInTheSlotOfTheKey(t *testing.T) {
 				func() bool { return said(client, "PUBSUB", "SHARDNUMSUB", channel) == "["+channel+" 1]" })
 			w.do("SET", key, "a:1+")
 			w.do("ZADD", queue, "-1", "open", "-1", "wide", "7", "d:2|60000")
-			release := sources()["spring_release_heir"]
-			require.Equal(w, "2", w.do("EVAL", release, "1", key, "a:1", "orders-channel:", "orders", "S", "99"))
+			clustered := config
+			clustered.Cluster = true
+			release := protocol.Release{Key: key, Value: "a:1", Queued: true, Due: "99"}
+			require.Equal(w, "2", w.runs(protocol.NewSpring(clustered).Release(release)))
 			require.Equal(w, "g 2 1000@99 "+key, <-heard)
 		}
 	})
@@ -199,17 +223,10 @@ func TestNobodyHearsOfAGrantThatIsNotHis(t *testing.T) {
 		defer client.Close()
 		heard := f.attends(client, "c")
 		for _, redisson := range []bool{false, true} {
-			for _, release := range []string{"release", "release_heir"} {
+			for _, due := range []string{"", "99"} {
 				s := &scripted{f.world, redisson}
 				s.begins("a:1", "c:2|60000")
-				switch {
-				case release == "release_heir":
-					require.Equal(f, "1", s.gives("a:1"))
-				case redisson:
-					require.Equal(f, "1", s.runs(release, "a:1", "PUBLISH", "redisson_lock__channel:{"+theKey+"}", "", "orders"))
-				default:
-					require.Equal(f, "1", s.runs(release, "a:1", "orders-channel:", "orders"))
-				}
+				require.Equal(f, "1", s.releases("a:1", protocol.Release{Due: due}))
 				f.do("PUBLISH", "orders-channel@c", "the end")
 				require.Equal(f, "the end", <-heard)
 			}
@@ -333,11 +350,7 @@ func TestWindowsWhenTheClockGoesBack(t *testing.T) {
 
 		s.begins("a:1", "b:2|60000")
 		later()
-		if s.redisson {
-			require.Equal(s, "2", s.runs("release", "a:1", "PUBLISH", "redisson_lock__channel:{"+theKey+"}", "", "orders"))
-		} else {
-			require.Equal(s, "2", s.runs("release", "a:1", "orders-channel:", "orders"))
-		}
+		require.Equal(s, "2", s.releases("a:1", protocol.Release{}))
 		require.Equal(s, "b:2", s.owner())
 		now := s.do("TIME")
 		for _, window := range []string{"open", "wide"} {
@@ -353,21 +366,22 @@ func TestWindowsWhenTheClockGoesBack(t *testing.T) {
 // A long window is due when tickets have kept the lock from others for 1.7 s, however long each of them has had it. When the hold
 // that ends came long after the newest release that is known, nobody was kept out by a ticket before.
 func TestLongWindow(t *testing.T) {
+	const long, ms = 4990 * time.Millisecond, time.Millisecond
 	for name, c := range map[string]struct {
 		wide, open time.Duration // how long ago the newest windows were
-		held       string
+		held       time.Duration
 		yields     bool // others wait in the process, and nobody in the queue
 		window     bool
 	}{
-		"not yet":                            {wide: 1500 * time.Millisecond, held: ""},
+		"not yet":                            {wide: 1500 * time.Millisecond},
 		"due after short holds":              {wide: 2 * time.Second, open: 90 * time.Millisecond, window: true},
-		"due after a long hold":              {wide: 5 * time.Second, open: 5 * time.Second, held: "4990", window: true},
+		"due after a long hold":              {wide: 5 * time.Second, open: 5 * time.Second, held: long, window: true},
 		"due a moment ago":                   {wide: 2 * time.Second, open: 2 * time.Second, window: true},
 		"after a short hold of a free lock":  {wide: 5 * time.Second, open: 5 * time.Second},
-		"after a long hold of a free lock":   {wide: 5 * time.Second, open: 5 * time.Second, held: "3500"},
+		"after a long hold of a free lock":   {wide: 5 * time.Second, open: 5 * time.Second, held: long - 1490*time.Millisecond},
 		"due, in a process":                  {wide: 2 * time.Second, open: 90 * time.Millisecond, yields: true, window: true},
-		"due after a long hold in a process": {wide: 5 * time.Second, open: 5 * time.Second, held: "4990", yields: true, window: true},
-		"the first in a process":             {wide: 5 * time.Second, open: 5 * time.Second, held: "100", yields: true},
+		"due after a long hold in a process": {wide: 5 * time.Second, open: 5 * time.Second, held: long, yields: true, window: true},
+		"the first in a process":             {wide: 5 * time.Second, open: 5 * time.Second, held: 100 * ms, yields: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			scriptedWorlds(t, func(s *scripted) {
@@ -375,23 +389,16 @@ func TestLongWindow(t *testing.T) {
 				s.do("EVAL", "return redis.call('ZINCRBY', KEYS[1], ARGV[1], 'wide') + redis.call('ZINCRBY', KEYS[1], ARGV[2], 'open')",
 					"1", theQueue, strconv.FormatInt(c.wide.Milliseconds(), 10), strconv.FormatInt(c.open.Milliseconds(), 10))
 				s.do("ZREM", theQueue, "b:2|60000")
-				owner, ticket := "b:2", ""
-				switch {
-				case c.yields:
-					owner, ticket = "", yielding
-				case s.redisson:
-					s.runs("obtain", "b:2", "60000", "{"+theKey+"}", "", "queue", "orders")
-				default:
-					s.runs("obtain", "b:2", "60000", "queue", "orders")
+				owner := "b:2"
+				if c.yields {
+					owner = ""
+				} else {
+					s.obtains("b:2", protocol.ModeEnqueue)
 				}
 				if c.window {
 					owner = ""
 				}
-				if s.redisson {
-					s.runs("release", "a:1", "PUBLISH", "redisson_lock__channel:{"+theKey+"}", "", "orders", "", ticket, "", c.held)
-				} else {
-					s.runs("release", "a:1", "orders-channel:", "orders", "", ticket, "", "", "", c.held)
-				}
+				s.releases("a:1", protocol.Release{Yields: c.yields, Age: c.held})
 				require.Equal(s, owner, s.owner())
 				ends := s.do("EVAL", `local time = redis.call('TIME')
 					return -redis.call('ZSCORE', KEYS[1], 'open') - time[1] * 1000 - math.floor(time[2] / 1000)`, "1", theQueue)
@@ -405,20 +412,23 @@ func TestLongWindow(t *testing.T) {
 
 // So it is behind readers and writers.
 func TestLongWindowOfAReadWriteLock(t *testing.T) {
-	for script, holder := range map[string][]string{
-		"redisson_read_release":  {"mode", "read", "a:1", "1"},
-		"redisson_write_release": {"mode", "write", "a:1:write", "1"},
+	for side, holder := range map[string][]string{
+		"reader": {"mode", "read", "a:1", "1"},
+		"writer": {"mode", "write", "a:1:write", "1"},
 	} {
-		for held, owner := range map[string]string{"4990": "", "100": "b:2:write"} {
-			t.Run(script+" "+held, func(t *testing.T) {
+		for held, owner := range map[time.Duration]string{4990 * time.Millisecond: "", 100 * time.Millisecond: "b:2:write"} {
+			t.Run(side+" "+held.String(), func(t *testing.T) {
 				realWorlds(t, func(w *world) {
 					w.attends(w.client(), "b")
 					w.do(append([]string{"HSET", theKey}, holder...)...)
 					w.do("EVAL", `local time = redis.call('TIME')
 						local past = time[1] * 1000 + math.floor(time[2] / 1000) - 5000
 						redis.call('ZADD', KEYS[1], -past, 'open', -past, 'wide', string.format('%.0f', past * 1000), 'b:2|60000w')`, "1", theQueue)
-					channel, name := "redisson_rwlock:{"+theKey+"}", "{"+theKey+"}"
-					w.do("EVAL", sources()[script], "1", theKey, "a:1", "PUBLISH", channel, name, "orders", "", "", "", held)
+					format := protocol.NewRead(config)
+					if side == "writer" {
+						format = protocol.NewWrite(config)
+					}
+					w.runs(format.Release(protocol.Release{Key: theKey, Value: "a:1", Queued: true, Age: held}))
 					fields := strings.Fields(strings.Trim(w.do("HKEYS", theKey), "[]"))
 					require.Equal(w, owner, strings.Join(slices.DeleteFunc(fields, func(f string) bool { return f == "mode" }), " "))
 				})
@@ -426,9 +436,6 @@ func TestLongWindowOfAReadWriteLock(t *testing.T) {
 		}
 	}
 }
-
-// yielding tells a release that others wait in its process.
-const yielding = "+"
 
 func TestShortReleaseOfOneThatNobodyWaitsFor(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -448,7 +455,7 @@ func TestShortReleaseOfOneThatNobodyWaitsFor(t *testing.T) {
 				s := &scripted{w, false}
 				s.attends(s.client(), "b")
 				s.begins(c.owner, c.tickets...)
-				require.Equal(s, c.reply, s.runs("release_alone", "a:1", "orders-channel:", "orders"))
+				require.Equal(s, c.reply, s.releases("a:1", protocol.Release{}))
 				require.Equal(s, c.after, s.owner())
 			})
 		})
@@ -482,7 +489,9 @@ func TestShortAskBehindAForeignHolder(t *testing.T) {
 }
 
 // several has a hold ask for the lock as one of several.
-func (s *scripted) several(value string) { s.runs("obtain_all", "1", "60000", "", "", "", value) }
+func (s *scripted) several(value string) {
+	s.runs(s.format().ObtainAll([]protocol.Request{request(value, protocol.Queueing{})}))
+}
 
 // The value of a holder has a mark from when on others wait, by whatever script they ask. Java's and those of old versions, which
 // count their holds from 1, stay as they are.
@@ -492,18 +501,18 @@ func TestMark(t *testing.T) {
 		owner, after string
 		asks         func(s *scripted)
 	}{
-		"a ticket":                {held, held + "+", func(s *scripted) { s.runs("obtain", ours, "60000", "queue", "orders") }},
+		"a ticket":                {held, held + "+", func(s *scripted) { s.obtains(ours, protocol.ModeEnqueue) }},
 		"a short one":             {held, held + "+", func(s *scripted) { s.asks(ours) }},
-		"a look":                  {held, held + "+", func(s *scripted) { s.runs("obtain", ours, "60000", "look", "orders") }},
-		"a late look":             {held, held, func(s *scripted) { s.runs("obtain", theirs, "60000", "look", "orders") }},
+		"a look":                  {held, held + "+", func(s *scripted) { s.obtains(ours, protocol.ModeCheck) }},
+		"a late look":             {held, held, func(s *scripted) { s.obtains(theirs, protocol.ModeCheck) }},
 		"one more":                {held + "+", held + "+", func(s *scripted) { s.asks(ours) }},
-		"a try":                   {held, held, func(s *scripted) { s.runs("obtain", ours, "60000") }},
+		"a try":                   {held, held, func(s *scripted) { s.obtains(ours, protocol.ModeNone) }},
 		"Java":                    {"4d3c8a52-96c1", "4d3c8a52-96c1", func(s *scripted) { s.asks(ours) }},
 		"an old version":          {"b:17", "b:17", func(s *scripted) { s.asks(ours) }},
 		"a path that stays taken": {held + ":atleast", held + ":atleast", func(s *scripted) { s.asks(ours) }},
 		"the lock was free":       {"", ours + "+", func(s *scripted) { s.asks(ours) }},
-		"a hold of before":        {ours, theirs, func(s *scripted) { s.runs("obtain", theirs, "60000") }},
-		"one with a mark":         {ours + "+", theirs + "+", func(s *scripted) { s.runs("obtain", theirs, "60000") }},
+		"a hold of before":        {ours, theirs, func(s *scripted) { s.obtains(theirs, protocol.ModeNone) }},
+		"one with a mark":         {ours + "+", theirs + "+", func(s *scripted) { s.obtains(theirs, protocol.ModeNone) }},
 		"several locks":           {held + "+", held + "+", func(s *scripted) { s.several(ours) }},
 		"several, one of before":  {ours + "+", theirs + "+", func(s *scripted) { s.several(theirs) }},
 	} {
@@ -533,23 +542,28 @@ func TestAMarkChangesNothingElse(t *testing.T) {
 				s := &scripted{w, false}
 				own := func(value string) { s.do("SET", theKey, value+mark, "PX", "50000") }
 				own("a:5")
-				require.Equal(s, "1", s.runs("renew", "a:5", "70000"))
+				renew := func(value string) string {
+					return s.runs(s.format().Renew(theKey, value, protocol.NewLease(70*time.Second)))
+				}
+				require.Equal(s, "1", renew("a:5"))
 				require.Greater(s, s.pttl(theKey).Milliseconds(), int64(50000))
 				require.Equal(s, "a:5"+mark, s.do("GET", theKey))
-				require.Equal(s, "1", s.do("EVAL", sources()["holds"], "1", theKey, "a:5"))
-				require.Equal(s, "a:5", s.do("EVAL", sources()["holder"], "1", theKey))
+				require.Equal(s, "1", s.runs(s.format().Holds(theKey, "a:5")))
+				require.Equal(s, "a:5", s.runs(s.format().Holder(theKey)))
 				require.Contains(s, s.do("EVAL", sources()["inspect"], "1", theKey, "orders", "9"), "\na:5\n1\n")
 				const another = "-1" // has it
-				require.Equal(s, another, s.runs("renew", "a:6", "70000"))
-				require.Equal(s, another, s.do("EVAL", sources()["holds"], "1", theKey, "a:6"))
-				require.Equal(s, another, s.runs("release", "a:4", "", "orders"))
-				for _, release := range []string{"release", "release_alone", "release_heir"} {
+				require.Equal(s, another, renew("a:6"))
+				require.Equal(s, another, s.runs(s.format().Holds(theKey, "a:6")))
+				require.Equal(s, another, s.releases("a:4", protocol.Release{}))
+				for name, how := range map[string]protocol.Release{
+					"usual": {}, "others wait": {Due: "99"}, "leads": {Leads: true},
+				} {
 					own("a:5")
-					require.Equal(s, "1", s.runs(release, "a:5", "", "orders", "", "", ""), release)
-					require.Empty(s, s.owner(), release)
+					require.Equal(s, "1", s.releases("a:5", how), name)
+					require.Empty(s, s.owner(), name)
 					own("a:4")
-					require.Equal(s, "0", s.runs(release, "a:5", "", "orders", "", "", ""), release)
-					require.Empty(s, s.owner(), "a hold of before: %s", release)
+					require.Equal(s, "0", s.releases("a:5", how), name)
+					require.Empty(s, s.owner(), "a hold of before: %s", name)
 				}
 				for _, holder := range []string{"a:5", "a:5+", ""} {
 					own("a:5")
@@ -570,25 +584,19 @@ func TestThoseInFrontHadTheirTime(t *testing.T) {
 				s := &scripted{w, redisson}
 				first, second := w.attends(w.client(), "a"), w.attends(w.client(), "b")
 				s.begins("", "a:1|60000", "a:2|60000", "b:3|60000", "b:4|60000")
-				obtains := func(value, how string) string {
-					if redisson {
-						return s.runs("obtain", value, "60000", "", "", how, "orders")
-					}
-					return s.runs("obtain", value, "60000", how, "orders")
-				}
-				require.Contains(s, obtains("b:3", "look"), "queued")
+				require.Contains(s, s.obtains("b:3", protocol.ModeCheck), "queued")
 				w.hears(first, "g 1 1000@0 orders:42")
 				require.Equal(s, "a:1", s.owner())
 
 				s.do("DEL", theKey)
-				require.Equal(s, "(nil)", obtains("b:3", "due"))
+				require.Equal(s, "(nil)", s.obtains("b:3", protocol.ModeCheckDue))
 				w.hears(first, "d 2 0 orders:42")
 				w.hears(second, "n 4 60000 orders:42")
 				require.Equal(s, "b:3", s.owner())
 				require.Equal(s, "b:4|60000", s.queue())
 
 				s.do("DEL", theKey)
-				require.Equal(s, "(nil)", obtains("b:4", "due"))
+				require.Equal(s, "(nil)", s.obtains("b:4", protocol.ModeCheckDue))
 				require.Equal(s, "b:4", s.owner())
 				require.Empty(s, s.queue())
 				require.Empty(s, first)

@@ -36,9 +36,9 @@ import (
 func (l *Lock) chances(m *protocol.Release, h *hold, due bool, now clock.Instant) {
 	switch {
 	case h.leads:
-		m.Ticket = protocol.AtOnce
+		m.Leads = true
 	case (due || l.pair == nil && h.watched.Load()) && l.half().Contended(): // or its lease does not suit who waits
-		m.Ticket = protocol.Yield
+		m.Yields = true
 	case l.pair == nil && m.Keep == 0 && m.Queued:
 		l.brief(m, h, now)
 	}
@@ -49,9 +49,8 @@ const longWait = firstLook
 
 // brief has the release of a hold rely on what is known of others. A window that is due is left to a release in full.
 func (l *Lock) brief(m *protocol.Release, h *hold, now clock.Instant) {
-	m.Steps = protocol.Uncontended
 	if c := l.anchor().crowd.Load(); c != nil && h.inLine != 0 && now < c.gap.due {
-		m.Steps, m.Due, m.Warns = protocol.Direct, c.gap.text, h.inLine.Until(now) >= longWait
+		m.Due, m.Warns = c.gap.text, h.inLine.Until(now) >= longWait
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -16,13 +17,26 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
-	"github.com/lockregistry/lockregistry/internal/lua"
+	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
 // A process that is far away has zeros in front of the lease in its ticket: its grants have longer short leases.
 
-// releases are the scripts that grant the lock to d:2, and what they are given when a:1 releases it.
-var releases = map[string][]string{
+// releases are what grants the lock to d:2 when a:1 releases it: calls of this version.
+var releases = map[string]protocol.Call{
+	"spring":             protocol.NewSpring(config).Release(releaseOf("")),
+	"spring, direct":     protocol.NewSpring(config).Release(releaseOf("99")),
+	"redisson":           protocol.NewRedisson(config).Release(releaseOf("")),
+	"redisson, direct":   protocol.NewRedisson(config).Release(releaseOf("99")),
+	"redisson, a writer": protocol.NewWrite(config).Release(releaseOf("")),
+}
+
+func releaseOf(due string) protocol.Release {
+	return protocol.Release{Key: theKey, Value: "a:1", Queued: true, Due: due}
+}
+
+// releasesBefore are the scripts of the version before, and what they are given.
+var releasesBefore = map[string][]string{
 	"spring_release":         {"a:1", "orders-channel:", "orders"},
 	"spring_release_heir":    {"a:1", "orders-channel:", "orders", "", "99"},
 	"redisson_release":       {"a:1", "PUBLISH", "c", "{" + theKey + "}", "orders"},
@@ -30,13 +44,13 @@ var releases = map[string][]string{
 	"redisson_write_release": {"a:1", "PUBLISH", "c", "{" + theKey + "}", "orders"},
 }
 
-// grants has the release of a version serve a ticket in a window that is over, with a short lease of so many milliseconds,
-// and tells what was told.
-func (w *world) grants(heard <-chan string, scripts map[string]string, name, ticket string, lease int) (told string) {
+// grants has a release serve a ticket in a window that is over, with a short lease of so many milliseconds, and tells what was
+// told.
+func (w *world) grants(heard <-chan string, name string, release func() string, ticket string, lease int) (told string) {
 	w.Helper()
 	s := &scripted{w, strings.HasPrefix(name, "redisson")}
 	kinds := []string{""}
-	if name == "redisson_write_release" {
+	if strings.Contains(name, "writ") {
 		kinds = []string{"w", "r"}
 	}
 	for _, kind := range kinds {
@@ -46,8 +60,7 @@ func (w *world) grants(heard <-chan string, scripts map[string]string, name, tic
 			s.do("HSET", theKey, "mode", "write", "a:1:write", "1")
 		}
 		start := time.Now()
-		reply := s.do(append([]string{"EVAL", scripts[name], "1", theKey}, releases[name]...)...)
-		require.Equal(w, "2", reply, "%s of %s", name, ticket+kind)
+		require.Equal(w, "2", release(), "%s of %s", name, ticket+kind)
 		require.Empty(w, s.queue())
 		ms, err := strconv.Atoi(w.do("PTTL", theKey))
 		require.NoError(w, err)
@@ -65,8 +78,8 @@ func TestGrantsToTicketsFromFarAway(t *testing.T) {
 			"d:2|60000": 1000, "d:2|060000": 2000, "d:2|0060000": 4000, "d:2|00060000": 8000, "d:2|0000060000": 8000,
 			"d:2|003000": 3000, "d:2|000500": 500, "d:2|500": 500,
 		} {
-			for name := range releases {
-				told := w.grants(heard, sources(), name, ticket, lease)
+			for name, call := range releases {
+				told := w.grants(heard, name, func() string { return w.runs(call) }, ticket, lease)
 				require.Contains(w, told, "g 2 "+strconv.Itoa(lease)+"@", "%s of %s", name, ticket)
 			}
 		}
@@ -97,10 +110,24 @@ func before(t *testing.T) map[string]string {
 	scripts := map[string]string{}
 	for file := range files {
 		name := strings.TrimSuffix(file, ".lua")
-		scripts[name], err = lua.Script(files, name)
-		require.NoError(t, err)
+		scripts[name] = included(t, files, file)
 	}
 	return scripts
+}
+
+// included is a script of that version: a line "-- include NAME" stands for the file NAME.lua.
+func included(t *testing.T, files fstest.MapFS, file string) string {
+	t.Helper()
+	require.Contains(t, files, file)
+	var script strings.Builder
+	for line := range strings.Lines(string(files[file].Data)) {
+		if part, ok := strings.CutPrefix(strings.TrimSpace(line), "-- include "); ok {
+			script.WriteString(included(t, files, part+".lua"))
+		} else {
+			script.WriteString(line)
+		}
+	}
+	return script.String()
 }
 
 // While a fleet is rolled over the version before reads these tickets: it grants them what it grants all.
@@ -109,8 +136,9 @@ func TestTicketsFromFarAwayAndTheVersionBefore(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		heard := w.attends(w.client(), "d")
 		for _, zeros := range []string{"", "0", "00", "000"} {
-			for name := range releases {
-				told := w.grants(heard, old, name, "d:2|"+zeros+"60000", 1000)
+			for name, args := range releasesBefore {
+				release := func() string { return w.do(slices.Concat([]string{"EVAL", old[name], "1", theKey}, args)...) }
+				told := w.grants(heard, name, release, "d:2|"+zeros+"60000", 1000)
 				require.Contains(w, told, "g 2 1000@", "%s of %s", name, zeros)
 			}
 			s := &scripted{w, false}

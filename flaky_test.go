@@ -10,8 +10,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -22,7 +20,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/lockregistry/lockregistry"
-	"github.com/lockregistry/lockregistry/internal/lua"
+	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
 // flaky is the network between a client and the server of a world. It delivers every command, and sees all of them, until
@@ -375,18 +373,9 @@ var scripts = sync.OnceValue(func() map[string]string {
 
 // sources are the bodies of this library's scripts by their names.
 var sources = sync.OnceValue(func() map[string]string {
-	files, err := filepath.Glob("internal/protocol/lua/*.lua")
-	if err != nil || len(files) == 0 {
-		panic(fmt.Sprint("no scripts: ", err))
-	}
 	bodies := map[string]string{}
-	for _, file := range files {
-		name := strings.TrimSuffix(filepath.Base(file), ".lua")
-		body, err := lua.Script(os.DirFS("internal/protocol/lua"), name)
-		if err != nil {
-			panic(err)
-		}
-		bodies[name] = body
+	for name, script := range protocol.Scripts() {
+		bodies[name] = script.Source
 	}
 	return bodies
 })

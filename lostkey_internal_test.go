@@ -53,7 +53,7 @@ func TestLock_TwoRemovalsOfALostHold(t *testing.T) {
 		return t
 	}
 	first, later := left(), left()
-	e := sweeping{first, first.value, first.ticket, first.lease, first.kept, false}
+	e := sweeping{first, first.value, first.leaving, first.lease, first.kept, false}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	defer clear(s.all)

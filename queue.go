@@ -368,7 +368,7 @@ func (a *acquisition) abandon() {
 	a.box.open("")
 	if a.hold.late {
 		s := a.hold.abandoned()
-		s.ticket = protocol.AllTickets
+		s.leaving = protocol.Leaving{All: true}
 		a.lock.reg.sweep(s, patience{ctx: context.Background(), limit: unlockGrace}) // mutant: abandoned ticket left
 		a.hold.late = false
 	}
@@ -386,7 +386,7 @@ func (a *acquisition) leave() {
 		return
 	}
 	s := a.hold.abandoned()
-	s.ticket, s.late = a.older, false
+	s.leaving.Ticket, s.late = a.older, false
 	a.lock.reg.sweep(s, patience{ctx: context.Background(), limit: unlockGrace})
 }
 

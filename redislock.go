@@ -471,7 +471,7 @@ func (l *Lock) release(ctx context.Context) (End, error) {
 	if why := protocol.WhyNoQueue(reply.RedisResult); why != "" {
 		l.noQueue(why)
 	}
-	l.crowded(n, m.Ticket == protocol.Yield, reply.came)
+	l.crowded(n, m.Yields, reply.came)
 	if err == nil && !reply.late { // mutant: late removal believed
 		l.released(h.value, reply.came)
 		if h.late {

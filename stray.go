@@ -14,7 +14,7 @@ import (
 // was lost may still be executed. It is removed again and again, so that the path is not blocked for a whole lease.
 //
 // There is one stray for a path, however many calls have failed: the removal of a value also removes what an older hold of
-// this registry has left there, see spring_release.lua, so it is enough to ask for that of the newest. This harms nobody.
+// this registry has left there, see release.lua, so it is enough to ask for that of the newest. This harms nobody.
 // A call draws the number of its hold while it has the local half, and frees that only when the hold is over or
 // abandoned. So when there is a stray with some number, all holds of this path with smaller ones are over, and those to
 // come have larger ones, which no removal of this stray touches, however late it arrives. One of a hold that is lost, and whose
@@ -25,16 +25,16 @@ type stray struct {
 
 	// The mutex of all strays guards the rest.
 
-	value  string          // of the newest hold that is over, or lost
-	lease  time.Duration   // the longest that this hold has had
-	gone   clock.Instant   // removals only: when the key has expired even if no command ever arrives
-	freed  func(gone bool) // removals only: frees the local half; gone: the key is known to be gone; nil once called
-	late   bool            // a grant may arrive yet, so one removal is not enough
-	watch  time.Duration   // for how long to look out for it, once Redis answers
-	ticket string          // what to remove from the queue, see removal
-	kept   clock.Instant   // until when the path is to stay taken, if the key is that of value; 0: it is not
-	calm   clock.Instant   // since when Redis answers; 0 while it does not
-	failed int             // removals in a row that were not answered
+	value   string           // of the newest hold that is over, or lost
+	lease   time.Duration    // the longest that this hold has had
+	gone    clock.Instant    // removals only: when the key has expired even if no command ever arrives
+	freed   func(gone bool)  // removals only: frees the local half; gone: the key is known to be gone; nil once called
+	late    bool             // a grant may arrive yet, so one removal is not enough
+	watch   time.Duration    // for how long to look out for it, once Redis answers
+	leaving protocol.Leaving // what to remove from the queue
+	kept    clock.Instant    // until when the path is to stay taken, if the key is that of value; 0: it is not
+	calm    clock.Instant    // since when Redis answers; 0 while it does not
+	failed  int              // removals in a row that were not answered
 
 	due   clock.Instant
 	place int32 // among the sweeps; 0 while the removal of value is under way
@@ -108,10 +108,10 @@ func (l *Lock) unclaimed(number string) *stray {
 func (t *stray) merge(newer *stray) {
 	t.value, t.lease, t.gone, t.freed, t.kept = newer.value, newer.lease, newer.gone, newer.freed, newer.kept
 	t.watch = max(t.watch, newer.watch)
-	if t.ticket != newer.ticket && t.ticket != "" {
-		t.ticket = protocol.AllTickets
+	if t.leaving != newer.leaving && t.leaving != (protocol.Leaving{}) {
+		t.leaving = protocol.Leaving{All: true}
 	} else {
-		t.ticket = newer.ticket
+		t.leaving = newer.leaving
 	}
 	t.failed = 0
 	if newer.late {
@@ -229,7 +229,7 @@ func (s *strays) take(most int) (tasks []task) {
 	now := s.background.reg.clock.Now()
 	for s.sweeps.Len() > 0 && len(tasks) < most && (s.closed || s.sweeps.Next() <= now) {
 		t := s.sweeps.Pop()
-		tasks = append(tasks, sweeping{t, t.value, t.ticket, t.lease, t.kept, s.closed})
+		tasks = append(tasks, sweeping{t, t.value, t.leaving, t.lease, t.kept, s.closed})
 	}
 	if len(tasks) == 0 {
 		s.recess = 0
@@ -258,7 +258,7 @@ func (r *Registry) sweep(t *stray, p patience) {
 	if t.freed == nil { // else it is the rest of an Unlock's
 		p.limit = r.transport.lane(t.at.key).trip().plus(unlockGrace)
 	}
-	c := sweeping{t, t.value, t.ticket, t.lease, t.kept, true}.call()
+	c := sweeping{t, t.value, t.leaving, t.lease, t.kept, true}.call()
 	a := r.transport.do(&p, &c)
 	if t.freed != nil {
 		t.freed(a.Error() == nil && !a.late)
@@ -269,7 +269,7 @@ func (r *Registry) sweep(t *stray, p patience) {
 type sweeping struct {
 	*stray
 	value   string
-	ticket  string
+	leaving protocol.Leaving
 	longest time.Duration
 	kept    clock.Instant
 	last    bool // the registry is closed: what was given up has arrived by now, or is not waited for
@@ -278,7 +278,7 @@ type sweeping struct {
 func (e sweeping) call() protocol.Call {
 	keep := e.kept.After(e.lock.reg.clock.Now())
 	return e.at.kind.layout.Release(protocol.Release{
-		Key: e.at.key, Value: e.value, Queued: true, Ticket: e.ticket, Keep: keep,
+		Key: e.at.key, Value: e.value, Queued: true, Leaving: e.leaving, Keep: keep,
 	})
 }
 

@@ -26,7 +26,7 @@ func TestAGrantIsAbandonedDuringARemoval(t *testing.T) {
 		all := &r.background.strays
 		all.mu.Lock()
 		all.all[s.at] = s
-		all.swept(sweeping{s, s.value, s.ticket, s.lease, s.kept, false}, nil)
+		all.swept(sweeping{s, s.value, s.leaving, s.lease, s.kept, false}, nil)
 		_, goesOn := all.all[s.at]
 		if goesOn {
 			delete(all.all, s.at)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"sync"
 	"testing"
 	"time"
@@ -184,22 +183,9 @@ func (n network) dial(addr string) (rueidis.Client, error) {
 	return rueidis.NewClient(option)
 }
 
-// luaFolder has the library's scripts; luaVariable names another one.
-const (
-	luaFolder   = "../internal/protocol/lua"
-	luaVariable = "LOCKREGISTRY_TORTURE_LUA"
-)
-
 // scripts are what the library's scripts and the naive lock's do, by their bodies.
 var scripts = sync.OnceValue(func() map[string]string {
-	folder := os.Getenv(luaVariable)
-	if folder == "" {
-		folder = luaFolder
-	}
-	found, err := Scripts(folder)
-	if err != nil {
-		panic(err)
-	}
+	found := Scripts()
 	for name, body := range naiveScripts {
 		found[body] = name
 	}

@@ -6,18 +6,15 @@ import (
 	"context"
 	"crypto/sha1"
 	"encoding/hex"
-	"errors"
 	"fmt"
-	"io/fs"
 	"math"
 	"net"
-	"os"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/lockregistry/lockregistry/internal/lua"
+	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
 // Proxy is the network between some clients and a server. It understands commands and replies, and gives each the fate
@@ -47,7 +44,7 @@ type Command struct {
 	Name   string // what it does to a lock: "obtain", "renew" or "release"; else its own name, in capitals
 	Key    string // of a lock
 	Value  string // of a hold
-	Asks   string // to obtain: of the queue, if anything: "queue", "look" or "due"
+	Asks   string // to obtain: of the queue, if anything: "enqueue", "check" or "due"
 	Args   []string
 	Sent   time.Time
 	Pushed bool // the name is "grant", "next" or "gone" for messages of the queue, see [queueMessages]; else the server's word
@@ -165,30 +162,16 @@ func Listen(backend string, scripts map[string]string) (*Proxy, error) {
 	return p, nil
 }
 
-// Scripts reads a folder of scripts whose files are named "<layout>_<what it does>.lua". It returns what they do by their
-// bodies.
-func Scripts(folder string) (map[string]string, error) {
-	within := os.DirFS(folder)
-	files, err := fs.Glob(within, "*.lua")
-	if err != nil {
-		return nil, err
-	}
-	if len(files) == 0 {
-		return nil, errors.New("no scripts in " + folder)
-	}
+// Scripts are what the library's scripts do to a lock, by their bodies.
+func Scripts() map[string]string {
 	scripts := map[string]string{}
-	for _, file := range files {
-		name := strings.TrimSuffix(file, ".lua")
-		body, err := lua.Script(within, name)
-		if err != nil {
-			return nil, err
-		}
-		for _, variant := range []string{"_alone", "_heir", "_ticket"} { // for a part of the cases
+	for name, script := range protocol.Scripts() {
+		for _, variant := range []string{"_queued", "_heir", "_ticket"} { // for a part of the cases
 			name = strings.TrimSuffix(name, variant)
 		}
-		scripts[body] = name[strings.LastIndexByte(name, '_')+1:]
+		scripts[script.Source] = name[strings.LastIndexByte(name, '_')+1:]
 	}
-	return scripts, nil
+	return scripts
 }
 
 func digest(body string) string {
@@ -318,7 +301,7 @@ func (p *Proxy) command(args []string) Command {
 		if name := p.scripts[sum]; name != "" {
 			c.Name, c.Key, c.Value = name, args[3], args[4]
 		}
-		if i := slices.IndexFunc(args, func(arg string) bool { return arg == "queue" || arg == "look" || arg == "due" }); i > 0 {
+		if i := slices.IndexFunc(args, func(arg string) bool { return arg == "enqueue" || arg == "check" || arg == "due" }); i > 0 {
 			c.Asks = args[i]
 		}
 	}

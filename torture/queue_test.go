@@ -116,8 +116,8 @@ func (s *stage) listens() *waiting {
 
 // Commands about a ticket.
 var (
-	ask  = Match{Name: "obtain", Asks: "queue"}
-	look = Match{Name: "obtain", Asks: "look"}
+	ask  = Match{Name: "obtain", Asks: "enqueue"}
+	look = Match{Name: "obtain", Asks: "check"}
 )
 
 // times is how often process a has sent a command.

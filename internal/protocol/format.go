@@ -22,7 +22,7 @@ type Format interface { //nolint:interfacebloat // what can be done with a lock
 
 	// Release is the call that passes the key, if it is the hold's, to the first waiter in its queue, or removes it, or keeps it
 	// for nobody. It replies no more than 0 when it was not the hold's, see [Confirmed]; else 1, [Contended] when others
-	// wait in the queue or one of them has the key now, or [NoQueue]. Steps says how few are enough.
+	// wait in the queue or one of them has the key now, or [NoQueue].
 	Release(r Release) Call
 
 	// Renew is the call that sets the lease anew if the key is the hold's. It replies 1 when it was, else no more than 0, see
@@ -120,47 +120,70 @@ type Queueing struct {
 	Fast     bool   // the queue is most likely there, and the place is to be the last one
 }
 
+// asks is what the request asks of the queue, in the words of the scripts.
+func (q Queueing) asks() string {
+	if q.Fast {
+		return ""
+	}
+	return string(q.Mode)
+}
+
 // Mode is what a request asks of the queue, in the words of the scripts.
 type Mode string
 
 // The modes.
 const (
-	ModeNone     Mode = ""      // there is none, or it is not to wait
-	ModeTry      Mode = "try"   // nothing, but not to overtake those that wait in it; for readers
-	ModeReserve  Mode = "guest" // to wait without a ticket; for writers
-	ModeEnqueue  Mode = "queue" // for a ticket
-	ModeCheck    Mode = "look"  // what became of its ticket
-	ModeCheckDue Mode = "due"   // the same, when those in front of it had their time
+	ModeNone     Mode = ""        // there is none, or it is not to wait
+	ModeTry      Mode = "try"     // nothing, but not to overtake those that wait in it; for readers
+	ModeReserve  Mode = "reserve" // to wait without a ticket; for writers
+	ModeEnqueue  Mode = "enqueue" // for a ticket
+	ModeCheck    Mode = "check"   // what became of its ticket
+	ModeCheckDue Mode = "due"     // the same, when those in front of it had their time
 )
 
 // Release is what the end of a hold asks for.
 type Release struct {
 	Key, Value string
-	Queued     bool   // there is one
-	Ticket     string // what to remove from it: a ticket, AllTickets or none; or Yield, or AtOnce
+	Queued     bool // there is a queue
+
+	Leaving Leaving // what to remove from it
+	Yields  bool    // others wait in this process, and are not to have the lock at once
+	Leads   bool    // it matters that somebody has the lock, not who: no long window is due
 
 	Keep time.Duration // how long the path is to stay taken, see AtLeast; 0: it is not
 	Age  time.Duration // of the hold; 0 when that is not known
 
-	Steps Steps
-	Due   string // with Direct: when the next window is, by the server's clock
-	Warns bool   // with Direct: the one behind it has waited for long, too
+	Due   string // when the next window is, by the server's clock; empty: that is not known, or others are unlikely to wait
+	Warns bool   // with Due: the ticket behind the first has waited for long, too
 }
 
-// Steps is how many a release takes: what it may rely on.
-type Steps uint8
+// Leaving is the tickets of a call that leaves the queue: none, one, or all.
+type Leaving struct {
+	Ticket string
+	All    bool // those of the registry up to the hold's
+}
 
-// The steps.
-const (
-	AllSteps    Steps = iota // on nothing
-	Uncontended              // others are unlikely to wait
-	Direct                   // others wait, and no window is open or due
-)
+// rare is whether the release is more than the end of a hold.
+func (r Release) rare() bool { return r.Leaving != (Leaving{}) || r.Yields || r.Leads || r.Keep > 0 }
 
-// warning is what warns is in the words of the scripts.
+// manner is what is special about it, in the words of the scripts.
+func (r Release) manner() string {
+	switch {
+	case r.Yields:
+		return "yield"
+	case r.Leads:
+		return "lead"
+	case r.Leaving.All:
+		return "leave"
+	default:
+		return ""
+	}
+}
+
+// warning is what Warns is in the words of the scripts.
 func (r Release) warning() string {
 	if r.Warns {
-		return "n"
+		return "warn"
 	}
 	return ""
 }
@@ -173,7 +196,7 @@ func (r Release) keeping() string {
 	return strconv.FormatInt((r.Keep-1).Milliseconds()+1, 10)
 }
 
-// shortAge is how old a hold may be without its release saying so. See PAUSE in lua/pass.lua.
+// shortAge is how old a hold may be without its release saying so. See PAUSE in lua/windows.lua.
 const shortAge = 10 * time.Millisecond
 
 // aged is that in the words of the scripts: whole milliseconds, or empty.
@@ -183,13 +206,6 @@ func (r Release) aged() string {
 	}
 	return strconv.FormatInt(r.Age.Milliseconds(), 10)
 }
-
-// Tickets that a release removes, but for a single one.
-const (
-	AllTickets = "*" // of the registry, up to this hold's
-	Yield      = "+" // none: others wait in this process, and are not to have the lock at once
-	AtOnce     = "!" // none: the first of the queue is to have the lock without a long window before
-)
 
 // What a release replies when the key was the hold's. NoQueue stands for a text that says why.
 const (
@@ -212,7 +228,7 @@ func briefly(script *Script, b Request, prefix, sharded, counter string) Call {
 	return c
 }
 
-// allOf puts a call together that obtains several locks; see lua/spring_obtain_all.lua.
+// allOf puts a call together that obtains several locks; see lua/obtain_all.lua.
 func allOf(s *Script, bids []Request, counter func(key string) string, cluster bool) Call {
 	c := Call{Script: s, Key: bids[0].Key, Args: Args{strconv.Itoa(len(bids)), bids[0].Lease.MS}}
 	var counters []string

@@ -88,19 +88,28 @@ func (r *redisson) ObtainAll(bids []Request) Call {
 }
 
 func (r *redisson) Release(m Release) Call {
-	if m.Steps == Direct && r.plain() {
+	if m.Due != "" && !m.rare() && r.plain() {
 		c := Call{Script: redissonHeir, Key: m.Key, Args: Args{m.Value, r.Publish(), r.Channel(m.Key), r.Prefix, r.Sharded()}}
 		c.more = []string{m.Due, m.warning()}
 		return c
+	}
+	ticket := m.Leaving.Ticket
+	switch {
+	case m.Yields:
+		ticket = "+"
+	case m.Leads:
+		ticket = "!"
+	case m.Leaving.All:
+		ticket = "*"
 	}
 	c := Call{Script: r.scripts.release, Key: m.Key, Args: Args{m.Value, r.Publish(), r.Channel(m.Key), Tagged(m.Key)}}
 	if m.Queued {
 		c.Args[4] = r.Prefix
 	}
-	if m.Keep > 0 || m.Queued && (r.Cluster || m.Ticket != "" || m.Age > shortAge) {
-		c.more = []string{r.Sharded(), m.Ticket, m.keeping(), m.aged()}
+	if m.Keep > 0 || m.Queued && (r.Cluster || ticket != "" || m.Age > shortAge) {
+		c.more = []string{r.Sharded(), ticket, m.keeping(), m.aged()}
 	}
-	if m.Ticket == Yield && r.Cluster {
+	if m.Yields && r.Cluster {
 		c.queue = QueueKey(r.Prefix, m.Key)
 	}
 	return c

@@ -6,6 +6,7 @@ import (
 	"embed"
 	"encoding/hex"
 	"io/fs"
+	"maps"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -21,6 +22,17 @@ import (
 //go:embed lua/*.lua
 var files embed.FS
 
+// scriptFiles are the files that scripts are put together from.
+var scriptFiles = within(files, "lua")
+
+func within(files fs.FS, folder string) fs.FS {
+	sub, err := fs.Sub(files, folder)
+	if err != nil {
+		panic(err) // only a broken build lacks it
+	}
+	return sub
+}
+
 // Script is a Lua script that works on the keys of one slot, so that it runs on every node of a cluster.
 type Script struct {
 	Source string
@@ -29,14 +41,21 @@ type Script struct {
 
 // Load puts a script together from its files.
 func Load(name string) *Script {
-	folder, err := fs.Sub(files, "lua")
-	if err == nil {
-		var source string
-		if source, err = lua.Script(folder, name); err == nil {
-			return NewScript(source)
-		}
+	source, err := lua.Script(scriptFiles, name)
+	if err != nil {
+		panic(err) // only a broken build can lack it
 	}
-	panic(err) // only a broken build can lack it
+	return known(name, NewScript(source))
+}
+
+// Scripts are all scripts by their names.
+func Scripts() map[string]*Script { return maps.Clone(byName) }
+
+var byName = map[string]*Script{}
+
+func known(name string, s *Script) *Script {
+	byName[name] = s
+	return s
 }
 
 // NewScript makes a script of its source.
@@ -97,7 +116,8 @@ func QueueKey(prefix, key string) string {
 // sent; a script takes a missing one for empty.
 type Args [5]string
 
-func (c *Call) given() []string {
+// Given is the arguments of the script.
+func (c *Call) Given() []string {
 	given := c.Args[:len(c.Args):len(c.Args)]
 	if c.more != nil {
 		given = append(given, c.more...)
@@ -144,12 +164,12 @@ func (c *Call) Command(b rueidis.Builder, blocks bool) rueidis.Completed {
 	if c.queue == "" && c.others == nil { // Keys, also for a single server: among its connections rueidis chooses by them
 		command = command.Keys(c.Key)
 	} else {
-		command = command.Keys(c.keys()...)
+		command = command.Keys(c.Keys()...)
 	}
 	if c.Script == nil {
 		command = command.Args(c.Args[0], "NX", "PX", c.Args[1])
 	} else {
-		command = command.Args(c.given()...)
+		command = command.Args(c.Given()...)
 	}
 	if blocks {
 		return command.Blocking()
@@ -161,10 +181,11 @@ func (c *Call) numKeys() string {
 	if c.queue == "" && c.others == nil {
 		return "1"
 	}
-	return strconv.Itoa(len(c.keys()))
+	return strconv.Itoa(len(c.Keys()))
 }
 
-func (c *Call) keys() []string {
+// Keys is the keys of the script.
+func (c *Call) Keys() []string {
 	keys := append([]string{c.Key}, c.others...)
 	if c.queue != "" {
 		keys = append(keys, c.queue)
@@ -175,10 +196,10 @@ func (c *Call) keys() []string {
 // BySource is the command of a call whose script the server does not know.
 func (c *Call) BySource(b rueidis.Builder) rueidis.Completed {
 	if c.queue != "" || c.others != nil {
-		keys := c.keys()
-		return b.Eval().Script(c.Script.Source).Numkeys(int64(len(keys))).Key(keys...).Arg(c.given()...).Build()
+		keys := c.Keys()
+		return b.Eval().Script(c.Script.Source).Numkeys(int64(len(keys))).Key(keys...).Arg(c.Given()...).Build()
 	}
-	return b.Eval().Script(c.Script.Source).Numkeys(1).Key(c.Key).Arg(c.given()...).Build()
+	return b.Eval().Script(c.Script.Source).Numkeys(1).Key(c.Key).Arg(c.Given()...).Build()
 }
 
 // NoScript tells whether the server does not know the script, after a restart for instance.

@@ -116,7 +116,7 @@ func (s *serverBench) cases(f benchFormat) map[string]benchCase {
 		"release alone": {
 			reset: func(k int) [][]string { return append(gone, f.hold(value(k))...) },
 			call: func(k int) Call {
-				return f.Release(benchRelease(f, Release{Key: benchKey, Value: value(k), Queued: true}))
+				return f.Release(Release{Key: benchKey, Value: value(k), Queued: true})
 			},
 			reply: "1",
 		},
@@ -145,7 +145,7 @@ func (s *serverBench) cases(f benchFormat) map[string]benchCase {
 		if f.side == "r" {
 			waiting = "w" // of readers, all would be granted at once
 		}
-		release := func(steps func(benchFormat, Release) Release) benchCase {
+		release := func(steps func(Release) Release) benchCase {
 			return benchCase{
 				begin: func() [][]string { return append(f.await(value(0)), waitsFor(1, tickets, waiting)...) },
 				reset: func(k int) [][]string {
@@ -156,12 +156,12 @@ func (s *serverBench) cases(f benchFormat) map[string]benchCase {
 					return next
 				},
 				call: func(k int) Call {
-					return f.Release(steps(f, Release{Key: benchKey, Value: value(k), Queued: true}))
+					return f.Release(steps(Release{Key: benchKey, Value: value(k), Queued: true}))
 				},
 				reply: "2",
 			}
 		}
-		cases[fmt.Sprintf("release, %d tickets", tickets)] = release(benchRelease)
+		cases[fmt.Sprintf("release, %d tickets", tickets)] = release(func(r Release) Release { return r })
 		if f.plain {
 			cases[fmt.Sprintf("release directly, %d tickets", tickets)] = release(benchDirect)
 		}
@@ -169,17 +169,9 @@ func (s *serverBench) cases(f benchFormat) map[string]benchCase {
 	return cases
 }
 
-// benchRelease is a release when nobody is known to wait.
-func benchRelease(f benchFormat, r Release) Release {
-	if f.plain {
-		r.Steps = Uncontended
-	}
-	return r
-}
-
-// benchDirect is one when others wait, and no window is due.
-func benchDirect(_ benchFormat, r Release) Release {
-	r.Steps, r.Due = Direct, "9999999999999"
+// benchDirect is a release when others wait, and no window is due.
+func benchDirect(r Release) Release {
+	r.Due = "9999999999999"
 	return r
 }
 

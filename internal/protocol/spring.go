@@ -13,13 +13,11 @@ type spring struct {
 }
 
 var (
-	springObtain    = Load("spring_obtain")
-	springObtainAll = Load("spring_obtain_all")
-	springTicket    = Load("spring_obtain_ticket")
-	springRelease   = Load("spring_release")
-	springAlone     = Load("spring_release_alone")
-	springHeir      = Load("spring_release_heir")
-	springRenew     = Load("spring_renew")
+	springObtain    = operation(scriptFiles, "spring", "obtain")
+	springQueued    = operation(scriptFiles, "spring", "obtain_queued")
+	springObtainAll = operation(scriptFiles, "spring", "obtain_all")
+	springRelease   = operation(scriptFiles, "spring", "release")
+	springRenew     = operation(scriptFiles, "spring", "renew")
 )
 
 // NewSpring is the format of Spring Integration's RedisLockRegistry.
@@ -40,25 +38,20 @@ func (s *spring) Obtain(b Request, quick bool) Call {
 	if quick && !s.Fencing {
 		return Call{Key: b.Key, Args: Args{b.Value, b.Lease.MS}}
 	}
-	if b.Fast {
-		counter := ""
-		if s.Fencing {
-			counter = s.Counter(b.Key)
-		}
-		return briefly(springTicket, b, s.Prefix, s.Sharded(), counter)
-	}
 	c := Call{Script: springObtain, Key: b.Key, Args: Args{b.Value, b.Lease.MS}}
 	if b.Mode != ModeNone {
-		c.Args = Args{b.Value, b.Lease.MS, string(b.Mode), s.Prefix, s.Sharded()}
-		c.more = []string{b.Place, b.Replaces, "", b.Zeros}
+		c.Script, c.Args = springQueued, Args{b.Value, b.Lease.MS, s.Prefix, b.asks(), s.Sharded()}
 		if b.Mode == ModeEnqueue && s.Cluster {
 			c.queue = QueueKey(s.Prefix, b.Key)
 		}
 	}
+	counter := ""
 	if s.Fencing {
-		counter := s.Counter(b.Key)
-		c.more = []string{b.Place, b.Replaces, counter, b.Zeros}
+		counter = s.Counter(b.Key)
 		c.counts(counter, s.Cluster)
+	}
+	if counter != "" || b.Mode != ModeNone && !b.Fast {
+		c.more = []string{counter, b.Place, b.Replaces, b.Zeros}
 	}
 	return c
 }
@@ -73,21 +66,19 @@ func (s *spring) ObtainAll(bids []Request) Call {
 func (s *spring) Release(r Release) Call {
 	c := Call{Script: springRelease, Key: r.Key, Args: Args{r.Value, s.channels}}
 	if r.Queued {
-		c.Args = Args{r.Value, s.channels, s.Prefix, s.Sharded(), r.Ticket}
+		c.Args = Args{r.Value, s.channels, s.Prefix, r.Due, s.Sharded()}
 	}
-	removal := s.Remove()
+	age, removal := r.aged(), s.Remove()
+	if r.Due != "" {
+		age = ""
+	}
 	switch {
-	case removal != "UNLINK" || s.publishOld != "" || r.Keep > 0 || r.Steps == AllSteps && r.Age > shortAge:
-		c.more = []string{removal, s.publishOld, r.keeping(), r.aged()}
-	case r.Steps == Uncontended:
-		c.Script, c.Args[4] = springAlone, r.aged()
-	case r.Steps == Direct:
-		c.Script, c.Args[4] = springHeir, r.Due
-		if r.Warns {
-			c.more = []string{r.warning()}
-		}
+	case r.rare() || removal != "UNLINK" || s.publishOld != "":
+		c.more = []string{age, r.warning(), r.manner(), r.Leaving.Ticket, r.keeping(), removal, s.publishOld}
+	case age != "" || r.Warns:
+		c.more = []string{age, r.warning()}
 	}
-	if r.Ticket == Yield && s.Cluster {
+	if r.Yields && s.Cluster {
 		c.queue = QueueKey(s.Prefix, r.Key)
 	}
 	return c

@@ -8,13 +8,13 @@
 local LONGEST = 110 -- of windows; when one ends later the server's clock went back
 local function ask(member, value, lease, kind, how, place, older, left, foreign)
   local micros, now = 0, 0
-  if how == 'queue' or free(kind) then
+  if how == 'enqueue' or free(kind) then
     local time = redis.call('TIME')
     micros = time[1] * 1000000 + time[2]
     now = math.floor(micros / 1000)
   end
   local entries = nil
-  if how == 'queue' then
+  if how == 'enqueue' then
     if older ~= '' then
       place = place ~= '' and place or redis.call('ZSCORE', queue, older) or ''
       redis.call('ZREM', queue, older)
@@ -90,7 +90,7 @@ local function ask(member, value, lease, kind, how, place, older, left, foreign)
       end
     end
   end
-  if how ~= 'queue' then
+  if how ~= 'enqueue' then
     redis.call('PEXPIRE', queue, 120000)
   end
   return {'queued', left, redis.call('ZRANK', queue, member) - ahead, place, foreign and 1 or 0}

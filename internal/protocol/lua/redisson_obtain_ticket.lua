@@ -12,5 +12,5 @@ if holders[1] and not holders[2] and holders[1] ~= 'mode' then
     -- include ticket
   end
 end
-local how, place, older, zeros = 'queue', '', '', ''
+local how, place, older, zeros = 'enqueue', '', '', ''
 -- include redisson_claim

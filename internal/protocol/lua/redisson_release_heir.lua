@@ -7,7 +7,7 @@
 local key, field, command, news, prefix, sharded, due = KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5] == 'S', ARGV[6]
 if redis.call('HEXISTS', key, field) == 1 and redis.call('HEXISTS', key, 'mode') == 0 then
   -- include names
-  local first = redis.pcall('ZRANGE', queue, '2', ARGV[7] == 'n' and '3' or '2') -- those in front are no tickets, see serve.lua
+  local first = redis.pcall('ZRANGE', queue, '2', ARGV[7] == 'warn' and '3' or '2') -- those in front are no tickets, see serve.lua
   if first[1] then
     local value, holder, mark = field, field, ''
     local function own(name, lease)

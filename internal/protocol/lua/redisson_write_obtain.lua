@@ -53,8 +53,8 @@ if mode and not again then
     mode = false
   end
 end
-if how == '' or how == 'guest' then
-  if how == 'guest' then
+if how == '' or how == 'reserve' then
+  if how == 'reserve' then
     local prefix = ARGV[6]
     -- include names
     -- include chance

@@ -50,7 +50,7 @@ local function heads(entries, mine)
       return nil
     end
     local registry, number, lease, kind = string.match(first, TICKET)
-    if not registry or first == mine or redis.call('PUBSUB', sharded and 'SHARDNUMSUB' or 'NUMSUB', channel(registry))[2] > 0 then -- mutant: dead are served
+    if not registry or first == mine or redis.call('PUBSUB', sharded and 'SHARDNUMSUB' or 'NUMSUB', channel(registry))[2] > 0 then
       return first, registry, number, lease, kind, place
     end
     redis.call('ZREM', queue, first)
@@ -67,11 +67,11 @@ local function serve(micros, mine, first, registry, number, lease, kind, place)
   local to, what, granted, count, since = nil, nil, nil, 0, nil
   while first and first ~= mine and registry and free(kind) and count < AT_ONCE do
     count = count + 1
-    redis.call('ZREM', queue, first) -- mutant: served ticket stays
+    redis.call('ZREM', queue, first)
     if to then
       tell(to, what, 'g', granted .. '@' .. due)
     end
-    to, what, granted, since = registry, number, tonumber(lease) < tonumber(PROVISIONAL) and lease or PROVISIONAL, place -- mutant: grant of a whole lease
+    to, what, granted, since = registry, number, tonumber(lease) < tonumber(PROVISIONAL) and lease or PROVISIONAL, place
     if string.byte(lease) == 48 then -- a zero
       granted = math.min(tonumber(lease), PROVISIONAL * 2 ^ math.min(3, #string.match(lease, '^0+')))
     end

@@ -1,0 +1,28 @@
+-- Makes a hold the owner of a lock, if nobody else holds it. It does not wait in the queue.
+--
+-- KEYS[1]  the lock's key
+-- ARGV[1]  the hold's value, "<registry>:<number>"
+-- ARGV[2]  the lease in milliseconds
+-- ARGV[3]  the registry's prefix; empty or missing: there is no queue, or it does not matter
+-- ARGV[4]  with a queue: try, for a reader that does not overtake those in it; reserve, for a writer that waits without a ticket
+-- ARGV[5]  S on a cluster
+-- ARGV[6]  the key of the fencing counter; empty or missing: no token is wanted
+-- ARGV[7]  the value of the hold with which the same owner writes, for a reader; empty or missing: it does not
+--
+-- Replies nil when granted, or "granted" and the token. Else the milliseconds that the holder's lease has left; -1: it has no end.
+--
+-- A value of the same registry with a smaller number is a grant whose reply was lost: the registry only asks while it has the path
+-- to itself, so nobody uses that hold, and this one takes over. A larger number can only mean that this very command was delayed
+-- until after a later hold: it must not win.
+
+--# head
+local key, value, lease, prefix, counter = KEYS[1], ARGV[1], ARGV[2], ARGV[3] or '', ARGV[6] or ''
+
+--# operation
+local state, awaited, left = holder(value)
+if state == 'wrong' then
+  return redis.error_reply(awaited)
+elseif state == 'taken' or state == 'later' then
+  return left or redis.call('PTTL', key)
+end
+return fence() or take(value, lease, side, awaited) or granted()

@@ -1,0 +1,46 @@
+-- Makes holds the owners of several locks, if nobody else holds any of them; else it changes nothing.
+--
+-- KEYS     the locks' keys
+-- ARGV[1]  how many these are; more keys may follow
+-- ARGV[2]  the lease in milliseconds
+-- ARGV[6]  and so on: the holds' values; then for each the key of its fencing counter, if tokens are wanted
+--
+-- Replies the tokens, 0 where none is wanted, or, as a number, the place of a key that somebody else holds, below zero of one that
+-- is no such lock. Values of the same registry are as in obtain.lua. What the server refuses it refuses for the first key, before
+-- anything has changed.
+
+--# head
+local n, key, counter = tonumber(ARGV[1]), KEYS[1], ''
+
+--# operation
+local waited = {}
+for i = 1, n do
+  key = KEYS[i]
+  local ok, state, awaited = pcall(holder, ARGV[5 + i])
+  if not ok then
+    local why = type(state) == 'table' and state.err or state
+    return string.find(why, 'WRONGTYPE') and -i or redis.error_reply(why)
+  elseif state == 'wrong' then
+    return -i
+  elseif state == 'taken' or state == 'later' then -- mutant: late paths win
+    return i -- mutant: paths obtained in part
+  end
+  waited[i] = awaited
+end
+local tokens = {}
+for i = 1, n do
+  counter = ARGV[5 + n + i] or ''
+  local refused = fence()
+  if refused then
+    return refused
+  end
+  tokens[i] = token or 0
+end
+for i = 1, n do
+  key = KEYS[i]
+  local refused = take(ARGV[5 + i], ARGV[2], '', waited[i])
+  if refused then
+    return refused
+  end
+end
+return tokens

@@ -1,0 +1,174 @@
+-- Has a hold wait in the queue of a lock: puts its ticket there, or looks after it. It makes the hold the owner when its turn has
+-- come, and grants a free lock to those in front.
+--
+-- KEYS[1]  the lock's key
+-- ARGV[1]  the hold's value, "<registry>:<number>"
+-- ARGV[2]  the lease in milliseconds
+-- ARGV[3]  the registry's prefix
+-- ARGV[4]  enqueue, to get a ticket; empty or missing, to get one at the end of a queue in which others waited a moment ago, and be
+--          told little; check, to look after it; due, to look because its time has come
+-- ARGV[5]  S on a cluster
+-- ARGV[6]  the key of the fencing counter; empty or missing: no token is wanted
+-- ARGV[7]  enqueue: the place where the ticket was; empty or missing: it comes last
+-- ARGV[8]  enqueue: an older ticket of this call, which it replaces; empty or missing: none
+-- ARGV[9]  the zeros in front of the lease in the ticket, see queue.lua; missing: none
+-- ARGV[10] as ARGV[7] of obtain.lua
+--
+-- Replies nil when granted, or "granted" and the token. Else an array:
+--   queued   the milliseconds that the holder's lease has left, or a window (-1: no end), how many tickets are in front, the place, and
+--            1 when the holder may not know of the queue
+--   owner    the milliseconds: the hold has the lock
+--   missing  the ticket is not there
+--   refused  this command is late: a later hold of its registry has the lock
+--   error    why there is no queue
+-- or, when it was to be told little, "<any> <place>": 1 when there are tickets in front, else 0, and its place.
+
+--# head
+local key, value, lease, prefix, mode, sharded = KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4] or '', ARGV[5] == 'S'
+local counter, behind = ARGV[6] or '', false
+
+--# arguments
+if mode == '' then
+  mode = 'enqueue'
+end
+--# ticket
+local member, older = value .. '|' .. (ARGV[9] or '') .. lease .. side, ARGV[8] or ''
+local state, awaited, left, foreign = holder(value, member)
+if state == 'wrong' then
+  return redis.error_reply(awaited)
+elseif state == 'later' then
+  return {'refused'}
+elseif state == 'mine' or state == 'ours' then
+  redis.pcall('ZREM', queue, member)
+  if older ~= '' then
+    redis.pcall('ZREM', queue, older)
+  end
+  if state == 'mine' then
+    return {'owner', left or redis.call('PTTL', key)}
+  end
+  return fence() or take(value, lease, side, true) or granted()
+end
+left = left or redis.call('PTTL', key)
+
+local micros, now, place = 0, 0, nil
+local entries = nil -- the first members of the queue, when the lock is free for the ticket
+local ahead = 2     -- how many in front of it are no tickets: the windows, and a reservation that came before
+
+local function enqueue()
+  place = ARGV[7] or ''
+  if older ~= '' then
+    place = place ~= '' and place or redis.call('ZSCORE', queue, older) or ''
+    redis.call('ZREM', queue, older)
+  end
+  local last = redis.call('ZREVRANGE', queue, '0', '0', 'WITHSCORES')
+  local score = tonumber(last[2])
+  if place == '' then
+    place = string.format('%.0f', math.max(micros, (score or 0) + 1))
+  end
+  if not score then
+    redis.call('ZADD', queue, -now, 'open', -1, 'wide', place, member)
+  else
+    redis.call('ZADD', queue, place, member)
+  end
+  if not score or score < 0 and now + score > 30000 then -- those who wait see to it else
+    redis.call('PEXPIRE', queue, 120000)
+  end
+end
+
+-- The reply to a call that waits.
+local function queued()
+  if mode ~= 'enqueue' then
+    redis.call('PEXPIRE', queue, 120000)
+  end
+  return {'queued', left, redis.call('ZRANK', queue, member) - ahead, place, foreign and 1 or 0}
+end
+
+-- Puts the ticket in the queue, or looks after it. Returns the reply, unless the lock is free.
+local function await()
+  if mode == 'enqueue' or free(side) then
+    local time = redis.call('TIME')
+    micros = time[1] * 1000000 + time[2]
+    now = math.floor(micros / 1000)
+  end
+  if mode == 'enqueue' then
+    enqueue()
+  else
+    entries = free(side) and redis.call('ZRANGE', queue, '0', '3', 'WITHSCORES')
+    place = entries and entries[5] == member and entries[6] or redis.call('ZSCORE', queue, member)
+    if not place then
+      return {'missing'}
+    end
+  end
+  local reservation = side ~= '' and redis.call('ZSCORE', queue, 'guest')
+  if reservation and tonumber(reservation) < tonumber(place) then
+    ahead = 3
+  end
+  if not free(side) then
+    return queued()
+  end
+  entries = entries or redis.call('ZRANGE', queue, '0', '3', 'WITHSCORES')
+end
+
+local ok, reply = pcall(await)
+if not ok then
+  return {'error', type(reply) == 'table' and reply.err or reply}
+elseif reply then
+  return reply
+end
+
+--# turn
+local LONGEST = 110  -- of windows; when one ends later the server's clock went back
+local PATIENCE = 300 -- for how long a writer's reservation stays in front of those who could read
+
+-- For a ticket for which the lock is free. Returns the reply, unless its hold has the lock now.
+local function come()
+  local open = 0
+  for i = 1, math.min(#entries, 4), 2 do
+    open = entries[i] == 'open' and -entries[i + 1] or open
+  end
+  if now < open and open - now <= LONGEST and free('w') then
+    left = open - now
+    return queued()
+  end
+  if entries[5] == 'guest' then
+    local patience = entries[6] / 1000 + PATIENCE - now
+    if patience > 0 and patience <= PATIENCE then -- else the server's clock went back
+      left = patience
+    else
+      ahead = 2
+      redis.call('ZREM', queue, 'guest')
+      redis.call('ZADD', queue, -now, 'wide')
+      entries = redis.call('ZRANGE', queue, '0', '3', 'WITHSCORES')
+    end
+  end
+  if mode == 'due' and entries[5] ~= member and free('w') then -- those in front had their time
+    for _, other in ipairs(redis.call('ZRANGEBYSCORE', queue, 0, '(' .. place)) do
+      redis.call('ZREM', queue, other)
+      warn(other, 'd', 0)
+    end
+    entries = redis.call('ZRANGE', queue, '0', '3', 'WITHSCORES')
+  end
+  local next, granted = grantNext(micros, member, heads(entries, member))
+  if next ~= member or not free(side) then
+    if granted then
+      left, foreign = tonumber(granted), false
+    end
+    return queued()
+  end
+  redis.call('ZREM', queue, member)
+  local refused = fence() or take(value, lease, side, true)
+  if refused then
+    error(refused)
+  elseif free(side) then -- other readers
+    grantNext(micros, nil, heads(redis.call('ZRANGE', queue, '0', '2', 'WITHSCORES')))
+  else
+    local behind = entries[5] == member and {entries[7]} or redis.call('ZRANGEBYSCORE', queue, 0, '+inf', 'LIMIT', 0, 1)
+    warn(behind[1], 'n', lease)
+  end
+end
+
+ok, reply = pcall(come)
+if not ok then
+  return unfenced or {'error', type(reply) == 'table' and reply.err or reply}
+end
+return reply or granted()

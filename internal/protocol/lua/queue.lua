@@ -1,0 +1,122 @@
+-- The queue of those who wait for a lock. specs/PROTOCOL.md says what it has to do, and why in this order.
+--
+-- It is a sorted set. A ticket is a member "<value>|<lease ms>", of a read-write lock with an r or a w behind it. Its score is its
+-- place. Each zero in front of the lease makes the short lease of its grant twice as long, up to eight times: its process is far away.
+-- Versions that do not know this read the same lease. A member guest among those of a read-write lock keeps a place for writers without
+-- a ticket, see reservation.lua. Two members with negative scores sort before all tickets: open, minus the end of the newest window in
+-- which the key is left to those without a ticket, or the time at which nobody would have heard of one, and wide, minus that of the
+-- newest long one or of the first release since the queue began, in milliseconds; -1 before that.
+--
+-- The head of the script has defined key, prefix, and sharded.
+
+--# names
+-- The queue is in the slot of its key. A registry hears of the queues that it waits in on a channel, whose name follows this one by its
+-- own: see ownChannel in waker.go.
+local tag = string.find(key, '{', 1, true) and string.match(key, '^[^{]*{([^}]+)}')
+local queue = tag and key .. ':waiters' or prefix .. ':{' .. key .. '}:waiters'
+local slotted = sharded and (tag and string.find(prefix, '^[^{]*{[^}]*$') and key .. '-channel@'
+  or prefix .. '-channel@{' .. (tag or key) .. '}')
+
+--# ticket
+-- Puts a ticket at the end of a queue in which others waited a moment ago, behind the holder, and replies, unless the queue is gone, or
+-- the server's clock went back: then it changes nothing. Of what is in front it tells only whether there is any ticket; that it replies
+-- with a string costs less than an array.
+if behind then
+  local time, ticket = redis.pcall('TIME'), value .. '|' .. lease
+  local place = time[1] and time[1] .. string.sub('00000' .. time[2], -6)
+  if place and redis.pcall('ZADD', queue, place, ticket) == 1 then
+    local last = redis.call('ZRANGE', queue, '-2', '-1')
+    if last[2] == ticket then
+      return (last[1] == 'open' or last[1] == 'wide') and '0 ' .. place or '1 ' .. place
+    end
+    redis.call('ZREM', queue, ticket)
+  end
+end
+
+--# library
+local PROVISIONAL = '1000' -- the lease of a grant, until the grantee lengthens it
+local AT_ONCE = 64         -- how many readers one script serves
+local TICKET = '^(.*):(%d+)|(%d+)([rw]?)$' -- registry, number, lease, kind
+
+local upcoming = 0 -- when the next window is, if that is known: in milliseconds of the server's clock
+
+local function channel(registry)
+  return (slotted or prefix .. '-channel@') .. registry
+end
+
+-- Tells the process of a ticket "<what> <number> <ms> <key>": g for a grant with a lease of so long, "<ms>@<due>"; n that the ticket
+-- is the next one, and may look when so long is over; d that it was taken out.
+local function tell(registry, number, what, ms)
+  redis.call(sharded and 'SPUBLISH' or 'PUBLISH', channel(registry), what .. ' ' .. number .. ' ' .. ms .. ' ' .. key)
+end
+
+local function warn(member, what, ms)
+  local registry, number = string.match(member or '', TICKET)
+  if registry then
+    tell(registry, number, what, ms)
+  end
+end
+
+-- The first ticket among the first members of the queue, what it says, and its place. Those in front of which no process is there
+-- any more are removed, but not the ticket mine. One of a form that this script does not know belongs to a newer version.
+local function heads(entries, mine)
+  while true do
+    local first, place = nil, nil
+    for i = 1, #entries, 2 do
+      if entries[i] ~= 'open' and entries[i] ~= 'wide' then
+        first, place = entries[i], entries[i + 1]
+        break
+      end
+    end
+    if not first then
+      return nil
+    end
+    local registry, number, lease, kind = string.match(first, TICKET)
+    if not registry or first == mine or redis.call('PUBSUB', sharded and 'SHARDNUMSUB' or 'NUMSUB', channel(registry))[2] > 0 then -- mutant: dead are served
+      return first, registry, number, lease, kind, place
+    end
+    redis.call('ZREM', queue, first)
+    entries = redis.call('ZRANGE', queue, '0', '2', 'WITHSCORES')
+  end
+end
+
+-- Grants the lock to tickets from the first one on, for as long as it is free for them, up to the ticket mine. It returns the first one
+-- that it leaves there while the lock is free, and the lease of the last grant, if there was any. A ticket is removed before its hold
+-- owns the key: where the server is out of memory, the latter alone would be refused. The messages come last. Who has had its ticket for
+-- less than a second is not told that it is the next one now: it looks soon, see queue.go, and most are granted the lock before. Where
+-- there are very many readers the next one looks at once, and goes on with those behind it.
+local function grantNext(micros, mine, first, registry, number, lease, kind, place)
+  local to, what, granted, count, since = nil, nil, nil, 0, nil
+  while first and first ~= mine and registry and free(kind) and count < AT_ONCE do
+    count = count + 1
+    redis.call('ZREM', queue, first) -- mutant: served ticket stays
+    if to then
+      tell(to, what, 'g', granted .. '@' .. upcoming)
+    end
+    to, what, granted, since = registry, number, tonumber(lease) < tonumber(PROVISIONAL) and lease or PROVISIONAL, place -- mutant: grant of a whole lease
+    if string.byte(lease) == 48 then -- a zero
+      granted = math.min(tonumber(lease), PROVISIONAL * 2 ^ math.min(3, #string.match(lease, '^0+')))
+    end
+    local refused = take(registry .. ':' .. number, granted, kind, true)
+    if refused then
+      error(refused)
+    end
+    if free(kind) then -- other readers
+      first, registry, number, lease, kind, place = heads(redis.call('ZRANGE', queue, '0', '2', 'WITHSCORES'), mine)
+    else
+      first, registry = nil, nil
+    end
+  end
+  if to then
+    if registry and first ~= mine and free(kind) then
+      warn(first, 'n', 0)
+    elseif micros - since >= 1000000 then -- those behind it may have had theirs for as long
+      local next = redis.call('ZRANGEBYSCORE', queue, 0, micros - 1000000, 'LIMIT', 0, 1)[1]
+      if next and next ~= mine then
+        warn(next, 'n', granted)
+      end
+    end
+    tell(to, what, 'g', granted .. '@' .. upcoming)
+  end
+  return first, granted
+end

@@ -1,0 +1,83 @@
+-- Ends a hold, if it still has its lock: gives the lock to the first who waits in its queue, or leaves it free and publishes that.
+--
+-- KEYS[1]  the lock's key
+-- ARGV[1]  the hold's value
+-- ARGV[2]  what the names of the channels of releases begin with; empty or missing: publish nothing
+-- ARGV[3]  the registry's prefix; empty or missing: there is no queue
+-- ARGV[4]  when the next window is due, in milliseconds of the server's clock, for a release when others wait all the time; empty or
+--          missing: that is not known
+-- ARGV[5]  S on a cluster
+-- ARGV[6]  for how long the hold had the lock, and its call waited for it in the queue, in milliseconds; empty or missing: not for
+--          long, or that is not known
+-- ARGV[7]  with ARGV[4]: warn, when the one behind the first is to be told that it is the next one; empty or missing: it is not
+-- ARGV[8]  yield, when others wait in the process that releases, and are not to have the lock at once; lead, when it matters that
+--          somebody has the lock, not who: no long window is due; leave, when the call leaves the queue with all tickets of its registry
+--          up to this hold's; empty or missing: none of that
+-- ARGV[9]  the ticket of a call that leaves the queue; empty or missing: there is none
+-- ARGV[10] how long the path is to stay taken, in milliseconds; empty or missing: no longer
+-- ARGV[11] the command that removes a key; empty or missing: UNLINK
+-- ARGV[12] one more channel to publish on; empty or missing: none
+--
+-- Replies 0 when the lock was not the hold's and is free, or -1 when it is another's, or has a hold's lease that is over. When it was the
+-- reply is 1, 2 when others wait in the queue or one of them has the lock now, or a text that says why there is no queue.
+--
+-- A value of the same registry with a smaller number is a grant that came late, as in obtain.lua. The registry asks for this removal
+-- only when all holds of the path up to this one are over, so nobody uses it, and it is removed too.
+
+--# head
+local key, value, channels, usual = KEYS[1], ARGV[1], ARGV[2] or '', not ARGV[8]
+
+--# queue
+local prefix, due, sharded = ARGV[3] or '', ARGV[4] or '', ARGV[5] == 'S'
+
+--# arguments
+local age, yields, leads = tonumber(ARGV[6]) or 0, ARGV[8] == 'yield', ARGV[8] == 'lead'
+local keep, removal, old = ARGV[10] or '', ARGV[11] or '', ARGV[12] or ''
+
+--# operation
+-- Removes the tickets of a call that leaves: this one, or those of its registry up to the hold's. The ticket that is then the first one
+-- is told: it is to watch the key now.
+local function dequeue(ticket)
+  local first = redis.call('ZRANGEBYSCORE', queue, 0, '+inf', 'LIMIT', 0, 1)[1]
+  if ticket ~= '' then
+    redis.call('ZREM', queue, ticket)
+  else
+    local registry, number = string.match(value, '^(.*):(%d+)$')
+    for _, member in ipairs(redis.call('ZRANGEBYSCORE', queue, 0, '+inf')) do
+      local other, n = string.match(member, '^(.*):(%d+)|%d+[rw]?$')
+      if other == registry and tonumber(n) <= tonumber(number) then
+        redis.call('ZREM', queue, member)
+      end
+    end
+  end
+  local next = redis.call('ZRANGEBYSCORE', queue, 0, '+inf', 'LIMIT', 0, 1)[1]
+  if next and next ~= first then
+    warn(next, 'n', math.max(redis.call('PTTL', key), 0))
+  end
+end
+
+local state, turn = drop(value, keep) -- turn: somebody may come in who could not before
+local leaves, reply = ARGV[8] == 'leave' or (ARGV[9] or '') ~= '', 1
+if prefix ~= '' and (turn or leaves) then
+  local entries = redis.pcall('ZRANGE', queue, '0', '2', 'WITHSCORES')
+  if leaves and entries[1] then
+    pcall(dequeue, ARGV[9])
+    entries = redis.pcall('ZRANGE', queue, '0', '2', 'WITHSCORES')
+    turn = turn or free('r') ~= free('w') -- a writer's ticket may have kept readers out
+  end
+  if entries.err then
+    reply = entries.err
+  elseif turn and (entries[1] or yields) then -- mutant: grant not passed on
+    local ok, served, others = pcall(handOver, entries)
+    reply = not ok and (type(served) == 'table' and served.err or served) or (served or others) and 2 or 1
+  elseif entries[5] then
+    reply = 2
+  end
+end
+if turn and not announced and free(side == 'r' and 'w' or 'r') then -- a reader that has left lets writers in
+  announce()
+end
+if state == 'mine' then
+  return reply
+end
+return (state == 'ours' or state ~= 'wrong' and free('w')) and 0 or -1

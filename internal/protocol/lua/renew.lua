@@ -1,0 +1,22 @@
+-- Sets the lease of a hold anew, if it still has its lock.
+--
+-- KEYS[1]  the lock's key
+-- ARGV[1]  the hold's value
+-- ARGV[2]  the lease in milliseconds
+-- ARGV[3]  the key of the fencing counter, from which the hold gets a token; empty or missing: it wants none
+--
+-- Replies 1, or the token, when renewed, 0 when the lock is free, or the hold's lease is over, -1 when it is another's.
+
+--# head
+local key, value, lease, counter = KEYS[1], ARGV[1], ARGV[2], ARGV[3] or ''
+
+--# operation
+local state = holder(value)
+if state ~= 'mine' then
+  return state == 'free' and 0 or -1
+end
+local refused = fence()
+if refused then
+  return refused
+end
+return extend(value, lease) and (token or 1) or 0

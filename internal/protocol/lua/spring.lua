@@ -1,0 +1,151 @@
+-- The format of Spring Integration's RedisLockRegistry: a string whose value names the holder. A + behind the value is the waiters flag:
+-- others wait, or did, so that the release of a value without it does not look for a queue.
+
+--# obtain
+local held = redis.call('GET', key)
+if not held and counter == '' then
+  redis.call('SET', key, value, 'PX', lease)
+  return nil
+elseif held and string.find(held, string.match(value, '^(.*:)'), 1, true) ~= 1 then
+  return redis.call('PTTL', key)
+end
+
+--# obtain queued
+if mode == '' then
+  local held = redis.call('GET', key)
+  if held then -- mutant: key taken in passing
+    behind = string.sub(held, -1) == '+' and string.find(held, string.match(value, '^(.*:)'), 1, true) ~= 1
+  elseif counter == '' then
+    local first = redis.pcall('ZRANGE', queue, '0', '2', 'WITHSCORES') -- the first two are no tickets, see queue.lua
+    if not first[5] and not first.err then
+      local time = redis.pcall('TIME')
+      if time[1] and time[1] * 1000 + math.floor(time[2] / 1000) >= -(first[2] or 0) then -- else a window is open
+        redis.call('SET', key, value .. '+', 'PX', lease)
+        return nil
+      end
+    end
+  end
+end
+
+--# renew
+local held = redis.call('GET', key)
+if held ~= value and held ~= value .. '+' then
+  return held and -1 or 0
+elseif counter == '' then
+  redis.call('PEXPIRE', key, lease)
+  return 1
+end
+
+--# release
+local held = redis.call('GET', key)
+if held == value and usual then -- mutant: anybody's key removed
+  if redis.pcall('UNLINK', key) == 1 then
+    if channels ~= '' then -- to publish may be forbidden; the lock is released all the same
+      redis.pcall('PUBLISH', channels .. key, key)
+    end
+    return 1
+  end
+end
+
+--# release queued
+-- Where others wait all the time, and no window is due: gives the key to the first ticket. The order is that of queue.lua. A ticket for
+-- which no process listens any more is neither removed nor told of. When something is in the way nothing has changed but that the ticket
+-- may be gone. To make strings is much of what a script takes its time for: so here each is made once. The lease of the ticket is no
+-- shorter than that of a grant, which is a second long.
+if due ~= '' and held == value .. '+' and usual then
+  local first = redis.pcall('ZRANGE', queue, '2', ARGV[7] and '3' or '2') -- those in front are no tickets
+  local registry, number = string.match(first[1] or '', '^(.*):(%d+)|[1-9]%d%d%d+$')
+  if registry then
+    local to = slotted and slotted .. registry or prefix .. '-channel@' .. registry
+    local listening = redis.pcall('PUBSUB', sharded and 'SHARDNUMSUB' or 'NUMSUB', to)[2]
+    if listening and listening > 0 and redis.pcall('ZREM', queue, first[1]) == 1 and
+      not redis.pcall('SET', key, registry .. ':' .. number .. '+', 'PX', '1000').err then
+      local publisher = sharded and 'SPUBLISH' or 'PUBLISH'
+      if type(redis.pcall(publisher, to, 'g ' .. number .. ' 1000@' .. due .. ' ' .. key)) == 'number' then
+        registry, number = string.match(first[2] or '', '^(.*):(%d+)|%d+$')
+        if registry then
+          redis.pcall(publisher, (slotted or prefix .. '-channel@') .. registry, 'n ' .. number .. ' 1000 ' .. key)
+        end
+        return 2
+      end
+      redis.pcall('SET', key, held, 'PX', '1000') -- it is forbidden
+    end
+  end
+end
+
+--# format
+local side, taken = '', false
+
+-- Whose the lock is, as the hold of a value sees it: free; mine; ours, when it is an older hold's of the same registry; later, or taken.
+-- Then whether others wait, what the lease in the way has left, if that is known, and whether its holder may not know of the queue. For
+-- a call that waits with a ticket it sets the flag in a value in the way. Java's knows none, nor do those of versions whose holds had
+-- short numbers. Where that is refused a release does not wake who waits, but tracking does.
+local function holder(value, ticket)
+  local held = redis.call('GET', key)
+  if not held then
+    return 'free', false, -2
+  end
+  local flagged = string.sub(held, -1) == '+'
+  if flagged then
+    held = string.sub(held, 1, -2)
+  end
+  if held == value then
+    return 'mine', flagged
+  end
+  local registry, number = string.match(value, '^(.*:)(%d+)$')
+  local other = string.sub(held, 1, #registry) == registry and tonumber(string.sub(held, #registry + 1))
+  if other and other <= tonumber(number) then -- mutant: late grant wins
+    return 'ours', flagged
+  end
+  taken = true
+  if other then
+    return 'later', flagged
+  end
+  if ticket and not flagged and string.find(held, ':%d%d%d%d%d%d%d%d%d%d%d%d%d%d+$') and
+    (mode == 'enqueue' or type(redis.pcall('ZSCORE', queue, ticket)) == 'string') then -- a look without a ticket is late
+    redis.pcall('SET', key, held .. '+', 'XX', 'KEEPTTL')
+  end
+  return 'taken', flagged, nil, not string.find(held, ':%d+$')
+end
+
+-- Makes a hold the owner. Returns the error if that was refused.
+local function take(value, lease, _, waited)
+  redis.call('SET', key, waited and value .. '+' or value, 'PX', lease)
+  taken = true
+end
+
+local function free()
+  return not taken
+end
+
+--# extend
+-- Sets the lease of the hold anew that is the owner. Returns whether it still was.
+local function extend(_, lease)
+  return redis.call('PEXPIRE', key, lease) == 1
+end
+
+--# end
+-- Ends a hold: its key goes to who is granted the lock next, or see announce. A path that is to stay taken gets the value "<value>:atleast":
+-- no registry takes that for one of its own, since no number follows the last colon. Nobody is granted the lock, or told that it is free:
+-- who waits sees that the lease has changed. Returns what the hold was, see holder, and whether the lock is free now.
+local function drop(value, keep)
+  local state = holder(value)
+  if state == 'mine' and keep ~= '' then
+    redis.call('SET', key, value .. ':atleast', 'PX', keep) -- mutant: kept path is a hold
+    taken = true
+    return state, false
+  end
+  return state, state == 'mine' or state == 'ours'
+end
+
+-- Removes the key of a lock that nobody has been granted, and publishes that. That may be forbidden; it is released all the same. The
+-- server's access list may forbid a user either command of removal, but not both. Returns how many were told.
+local function announce()
+  local removed = redis.pcall(removal == 'DEL' and 'DEL' or 'UNLINK', key)
+  if type(removed) == 'table' and removed.err then
+    redis.call(removal == 'DEL' and 'UNLINK' or 'DEL', key)
+  end
+  local received = channels ~= '' and redis.pcall('PUBLISH', channels .. key, key)
+  local before = old ~= '' and redis.pcall('PUBLISH', old, key) -- to versions of Spring that listen there
+  return (tonumber(received) or 0) + (tonumber(before) or 0)
+end
