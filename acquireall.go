@@ -334,7 +334,7 @@ func (b *bundle) atOnce(ctx context.Context) ([]*Hold, *Lock, error) {
 			switch {
 			case !a.won:
 				if a.hold.late {
-					b.reg.sweep(a.hold.abandoned(), patience{ctx: context.Background(), limit: unlockGrace})
+					b.reg.cleanUp(a.hold.abandoned())
 				}
 				a.lock.freeLocal()
 			default:
@@ -389,8 +389,8 @@ func (s *slotful) try(b *bundle) {
 		bids[i] = a.bid(protocol.Queueing{})
 	}
 	first := s.tries[0]
-	p := first.patience(b.deadline)
-	p.asks = nil
+	p := first.commandWait(b.deadline)
+	p.Observer = nil
 	if s.err = first.tooFar(&p); s.err != nil {
 		return
 	}
@@ -400,30 +400,30 @@ func (s *slotful) try(b *bundle) {
 		_, taken, err := readTokens(result, len(bids))
 		return err == nil && taken == 0
 	})
-	reply := b.reg.transport.do(&p, &c)
+	reply := b.reg.transport.Do(&p, &c)
 	tokens, taken, err := readTokens(reply.RedisResult, len(bids))
-	for p.since = reply.sent; reply.late && err == nil && taken > 0; { // a server may have said so that is the master no more
-		if left := p.left(b.reg.clock); left <= 0 || first.ctx.Err() != nil {
+	for p.Since = reply.Sent; reply.Late && err == nil && taken > 0; { // a server may have said so that is the master no more
+		if left := p.Left(b.reg.clock); left <= 0 || first.ctx.Err() != nil {
 			taken, err = 0, fault.Late
 			break
 		}
-		reply = b.reg.transport.do(&p, &c)
+		reply = b.reg.transport.Do(&p, &c)
 		tokens, taken, err = readTokens(reply.RedisResult, len(bids))
 	}
 	granted := err == nil && taken == 0
 	switch {
-	case granted && reply.short != nil: // the master has it
-		err = reply.short
-	case granted && reply.late:
-		s.confirm(b, tokens, reply.doubtful)
+	case granted && reply.ReplicaErr != nil: // the master has it
+		err = reply.ReplicaErr
+	case granted && reply.Late:
+		s.confirm(b, tokens, reply.Doubtful)
 		return
 	}
 	for i, a := range s.tries {
 		switch {
 		case granted && err == nil:
 			a.hold.draw(tokens[i])
-			if a.hold.grant(reply.sent, reply.came) {
-				a.win(reply.sent)
+			if a.hold.grant(reply.Sent, reply.Came) {
+				a.win(reply.Sent)
 			} else {
 				a.hold.late, s.err = true, fault.Classify(fault.Late)
 			}
@@ -435,9 +435,9 @@ func (s *slotful) try(b *bundle) {
 		return
 	}
 	switch {
-	case reply.cut:
+	case reply.Cut:
 		s.err = explain(fault.Ended(first.ctx), fault.AsUnavailable(fault.NoAnswer))
-	case granted && reply.short != nil && first.ctx.Err() != nil:
+	case granted && reply.ReplicaErr != nil && first.ctx.Err() != nil:
 		s.err = explain(fault.Ended(first.ctx), fault.Classify(err))
 	case err != nil:
 		s.at, s.err = max(0, min(taken, len(s.locks))-1), fault.Classify(err)

@@ -13,6 +13,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/owner"
 	"github.com/lockregistry/lockregistry/internal/protocol"
+	"github.com/lockregistry/lockregistry/internal/transport"
 )
 
 // acquisition is one call's way to the hold in Redis, with the local half held, once it is not to be had at the first
@@ -39,7 +40,7 @@ type acquisition struct {
 	asked  clock.Instant // when it was asked for, if it is at the place that it got then; else 0
 	older  string        // the newest ticket that was asked for, if any: it may be there
 	place  string        // of it; empty when that is not known
-	zeros  string        // in it, see trip.zeros
+	zeros  string        // in it, see zerosFor
 	base   clock.Instant // when the last command was sent whose reply showed it there
 	woken  bool          // it looks because of a message
 	moving clock.Instant // since when the key and the queue are at two nodes; 0: they are not, as far as is known
@@ -81,7 +82,7 @@ const turnaround = 10 * time.Millisecond
 const answerGrace = 250 * time.Millisecond
 
 // armLimit is how long a waiter waits for the connection for wake-ups.
-func (l *Lock) armLimit() time.Duration { return l.reg.transport.lane(l.key).trip().connect() }
+func (l *Lock) armLimit() time.Duration { return l.shard().RoundTrip().Connect() }
 
 // notSentPause is the longest pause after a try of which nothing was sent to Redis.
 const notSentPause = 200 * time.Millisecond
@@ -116,7 +117,7 @@ func (l *Lock) obtainLater(first *attempt, err error, q *request, deadline clock
 	if err == nil || patient && (q.wait > 0 || queued) && first.passing(err) {
 		err = l.pursue(*first, q, patient, deadline)
 	} else if first.hold.late { // mutant: grant left behind
-		l.reg.sweep(first.hold.abandoned(), patience{ctx: context.Background(), limit: unlockGrace})
+		l.reg.cleanUp(first.hold.abandoned())
 	}
 	if err != nil {
 		if errors.Is(err, errBusy) { // for those, too, that came to hear the same answer
@@ -378,13 +379,13 @@ func (a *attempt) try(w protocol.Queueing, quick bool, deadline clock.Instant) e
 		a.cut = true
 		return a.explained(fault.Ended(a.ctx))
 	}
-	p := a.patience(deadline)
+	p := a.commandWait(deadline)
 	if err := a.tooFar(&p); err != nil {
 		return err
 	}
 	var c protocol.Call
 	a.prepare(&c, w, quick)
-	reply := a.lock.reg.transport.do(&p, &c)
+	reply := a.lock.reg.transport.Do(&p, &c)
 	err := a.judge(&c, &reply, deadline)
 	if a.again && !a.cut { // on a stack that those do not need which were answered in time
 		return a.askAgain(&p, w, quick, deadline)
@@ -397,20 +398,20 @@ func (a *attempt) try(w protocol.Queueing, quick bool, deadline clock.Instant) e
 // message says of that grant, which may be over by now, count from today.
 //
 //go:noinline
-func (a *attempt) askAgain(p *patience, w protocol.Queueing, quick bool, deadline clock.Instant) (err error) {
+func (a *attempt) askAgain(p *transport.Wait, w protocol.Queueing, quick bool, deadline clock.Instant) (err error) {
 	defer func() { a.again = true }()
 	if w.Mode == protocol.ModeEnqueue {
 		w = protocol.Queueing{Mode: protocol.ModeCheck, Zeros: w.Zeros}
 	}
-	for p.since = a.began; a.again; {
+	for p.Since = a.began; a.again; {
 		if err = a.tooFar(p); err != nil {
 			return err
 		}
 		var c protocol.Call
 		a.prepare(&c, w, quick)
-		reply := a.lock.reg.transport.do(p, &c)
+		reply := a.lock.reg.transport.Do(p, &c)
 		err = a.judge(&c, &reply, deadline)
-		if a.cut || p.left(a.lock.reg.clock) <= 0 {
+		if a.cut || p.Left(a.lock.reg.clock) <= 0 {
 			break
 		}
 	}
@@ -428,17 +429,17 @@ func (a *attempt) prepare(c *protocol.Call, w protocol.Queueing, quick bool) {
 // judge takes in the answer to a try.
 //
 //go:noinline
-func (a *attempt) judge(c *protocol.Call, reply *answer, deadline clock.Instant) (err error) {
-	h, came := a.hold, reply.came
-	a.began, a.again = reply.sent, false
+func (a *attempt) judge(c *protocol.Call, reply *transport.Reply, deadline clock.Instant) (err error) {
+	h, came := a.hold, reply.Came
+	a.began, a.again = reply.Sent, false
 	a.at, err = c.Decode(reply.RedisResult)
 	h.draw(a.at.Token)
 	switch {
-	case err == nil && reply.short != nil:
-		err = a.giveBack(reply.short) // mutant: short grant
-	case err != nil || !reply.late: // mutant: late grant believed
+	case err == nil && reply.ReplicaErr != nil:
+		err = a.giveBack(reply.ReplicaErr) // mutant: short grant
+	case err != nil || !reply.Late: // mutant: late grant believed
 	case a.at.Granted:
-		if err = a.confirmGrant(deadline, reply.doubtful); err == nil {
+		if err = a.confirmGrant(deadline, reply.Doubtful); err == nil {
 			return nil
 		}
 		a.at.Granted = false
@@ -453,11 +454,11 @@ func (a *attempt) judge(c *protocol.Call, reply *answer, deadline clock.Instant)
 		a.at.Granted, err = false, fault.Late
 	}
 	h.late = h.late || fault.OutcomeUnknown(err)
-	if a.cut = reply.cut; a.cut {
+	if a.cut = reply.Cut; a.cut {
 		return a.explained(fault.Ended(a.ctx))
 	}
 	a.asked, a.failure = true, fault.Classify(err)
-	if a.cut = err != nil && (reply.short != nil || reply.late) && a.ctx.Err() != nil; a.cut {
+	if a.cut = err != nil && (reply.ReplicaErr != nil || reply.Late) && a.ctx.Err() != nil; a.cut {
 		return a.explained(fault.Ended(a.ctx))
 	}
 	return a.failure
@@ -477,15 +478,14 @@ func (a *attempt) win(since clock.Instant) {
 	}
 }
 
-// patience is how long to wait for the answer to a command that is sent now.
-func (a *attempt) patience(deadline clock.Instant) patience {
-	reg := a.lock.reg
-	to := reg.transport.lane(a.lock.key)
-	p := reg.patience(a.ctx, to)
-	p.lease, p.gets, p.asks = a.hold.lease.Length, true, (*silence)(a.lock.anchor())
+// commandWait is how long to wait for the answer to a command that is sent now.
+func (a *attempt) commandWait(deadline clock.Instant) transport.Wait {
+	reg, to := a.lock.reg, a.lock.shard()
+	p := reg.commandWait(a.ctx, to)
+	p.Lease, p.Obtains, p.Observer = a.hold.lease.Length, true, (*silence)(a.lock.anchor())
 	if deadline != clock.Never {
-		if left := reg.clock.Now().Until(deadline.Add(to.trip().plus(answerGrace))); left < p.limit {
-			p.limit, p.near = left, 0
+		if left := reg.clock.Now().Until(deadline.Add(to.RoundTrip().Plus(answerGrace))); left < p.Limit {
+			p.Limit, p.Near = left, 0
 		}
 	}
 	return p
@@ -510,26 +510,26 @@ func (a *attempt) confirmGrant(deadline clock.Instant, doubtful bool) error {
 // counts from then.
 func (a *attempt) confirm(deadline clock.Instant, doubtful bool) (sent clock.Instant, granted bool, err error) {
 	l, h := a.lock, a.hold
-	p, c := a.patience(deadline), l.kind.layout.Renew(l.key, h.value, h.lease)
+	p, c := a.commandWait(deadline), l.kind.layout.Renew(l.key, h.value, h.lease)
 	if l.kind.fencing { // a token of a master that is none any more would be worth nothing
 		c = l.kind.layout.Fence(l.key, h.value, h.lease)
 	}
-	p.gets, p.since = false, l.reg.clock.Now() // all tries have one limit
-	end := p.since.Add(p.limit)
+	p.Obtains, p.Since = false, l.reg.clock.Now() // all tries have one limit
+	end := p.Since.Add(p.Limit)
 	l.reg.demand(&c, renews)
 	for {
-		reply := l.reg.transport.do(&p, &c)
+		reply := l.reg.transport.Do(&p, &c)
 		n, err := protocol.Confirmed(reply.RedisResult)
 		h.draw(uint64(max(n, 0)))
 		switch {
-		case err == nil && reply.short != nil:
-			return reply.sent, false, a.giveBack(reply.short)
-		case err == nil && reply.late && !reply.doubtful && n > 0 && reply.came < end && a.ctx.Err() == nil:
+		case err == nil && reply.ReplicaErr != nil:
+			return reply.Sent, false, a.giveBack(reply.ReplicaErr)
+		case err == nil && reply.Late && !reply.Doubtful && n > 0 && reply.Came < end && a.ctx.Err() == nil:
 			// The way is long, or this process stood still, but the server is not suspect: it is asked once more.
-		case err == nil && (reply.late || n <= 0), err == nil && doubtful && !reply.anew:
-			return reply.sent, false, fault.Late // the deposed master may be the one that answers again
+		case err == nil && (reply.Late || n <= 0), err == nil && doubtful && !reply.Fresh:
+			return reply.Sent, false, fault.Late // the deposed master may be the one that answers again
 		default:
-			return reply.sent, err == nil, err
+			return reply.Sent, err == nil, err
 		}
 	}
 }
@@ -539,7 +539,7 @@ func (a *attempt) confirm(deadline clock.Instant, doubtful bool) (sent clock.Ins
 func (a *attempt) giveBack(why error) error {
 	s := a.hold.abandoned()
 	s.late = a.hold.late
-	a.lock.reg.sweep(s, patience{ctx: context.Background(), limit: unlockGrace}) // mutant: short grant kept
+	a.lock.reg.cleanUp(s) // mutant: short grant kept
 	a.hold, a.at = a.hold.again(), protocol.Reply{}
 	return why
 }
@@ -610,11 +610,11 @@ type trouble struct {
 // silence is a lock to which it is noted that the first try is not answered. A pursuit takes the place of that note.
 type silence Lock
 
-func (s *silence) unanswered(since clock.Instant) {
+func (s *silence) Unanswered(since clock.Instant) {
 	s.pursuit.CompareAndSwap(nil, &pursuit{trouble: trouble{since: since}})
 }
 
-func (s *silence) answered(since clock.Instant) {
+func (s *silence) Answered(since clock.Instant) {
 	if noted := s.pursuit.Load(); noted != nil && noted.since == since {
 		s.pursuit.CompareAndSwap(noted, nil)
 	}
@@ -644,7 +644,7 @@ func (l *Lock) trouble() error {
 	if failure := t.failure.Load(); failure != nil {
 		return *failure
 	}
-	if t.since != 0 && l.reg.transport.lane(l.key).overdue(t.since) {
+	if t.since != 0 && l.shard().Overdue(t.since) {
 		return fault.AsUnavailable(fault.NoAnswer)
 	}
 	return nil

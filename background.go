@@ -12,6 +12,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/scheduler"
 	"github.com/lockregistry/lockregistry/internal/topology"
+	"github.com/lockregistry/lockregistry/internal/transport"
 )
 
 // background is what a registry does although nobody waits for it: it renews leases, announces the loss of holds, and removes
@@ -33,10 +34,10 @@ type background struct {
 // task is a command that nobody waits for.
 type task interface {
 	call() protocol.Call
-	term() time.Duration               // the lease that the answer is about, see trip.late
-	wanted() bool                      // whether it is of any use still
-	writes() bool                      // whether it does, when it is done
-	done(a answer, n int64, err error) // n: see protocol.Confirmed
+	term() time.Duration                        // the lease that the answer is about, see RoundTrip.Late
+	wanted() bool                               // whether it is of any use still
+	writes() bool                               // whether it does, when it is done
+	done(a transport.Reply, n int64, err error) // n: see protocol.Confirmed
 }
 
 const (
@@ -63,7 +64,7 @@ type switchWatch background
 // Turn looks whether it has. While there are holds to watch over it is to be called again soon.
 func (w *switchWatch) Turn(now clock.Instant) clock.Instant {
 	b := (*background)(w)
-	if b.switches.Look(now, b.reg.transport.first.trip().silence(), b.scheduler.Nudge) {
+	if b.switches.Look(now, b.reg.transport.First.RoundTrip().Silence(), b.scheduler.Nudge) {
 		b.doubt("")
 	}
 	if b.holds.none() {
@@ -86,7 +87,7 @@ func (b *background) nextLook(now clock.Instant) clock.Instant {
 func (b *background) doubt(server string) {
 	now := b.reg.clock.Now()
 	for l := range b.reg.cache.all() {
-		if at := b.reg.transport.lane(l.key).address; server != "" && at != "" && at != server {
+		if at := l.shard().Address; server != "" && at != "" && at != server {
 			continue
 		}
 		if h := l.hold.Load(); h != nil {
@@ -104,7 +105,7 @@ func (b *background) send(tasks []task, failing *failingSince) {
 	}
 	if last := clock.Instant(b.last.Load()); last != 0 && b.reg.clock.Now() >= last {
 		for _, t := range tasks {
-			t.done(answer{}, 0, ErrClosed)
+			t.done(transport.Reply{}, 0, ErrClosed)
 		}
 		return
 	}
@@ -115,17 +116,17 @@ func (b *background) send(tasks []task, failing *failingSince) {
 	var mu sync.Mutex // answers may come from several nodes of a cluster at once
 	var failure error
 	succeeded, wrote := false, false
-	b.reg.transport.doAll(pipeline, calls,
+	b.reg.transport.DoAll(pipeline, calls,
 		func(i int) time.Duration { return tasks[i].term() },
 		func(i int) bool { return tasks[i].wanted() },
-		func(i int, a answer) {
+		func(i int, a transport.Reply) {
 			n, err := protocol.Confirmed(a.RedisResult)
 			if err == nil {
-				err = a.short
+				err = a.ReplicaErr
 			}
 			tasks[i].done(a, n, err)
 			failed := err != nil && tasks[i].wanted()
-			failing.note(b.reg.transport.lane(calls[i].Key), b.reg.clock.Now(), err == nil, failed)
+			failing.note(b.reg.transport.Shard(calls[i].Key), b.reg.clock.Now(), err == nil, failed)
 			mu.Lock()
 			defer mu.Unlock()
 			if err == nil {
@@ -190,36 +191,36 @@ func (b *background) report(n int, failure error, succeeded, wrote bool) {
 	}
 }
 
-// failingSince tells since when tasks of one sort fail, by lane.
+// failingSince tells since when tasks of one sort fail, by shard.
 type failingSince struct {
-	mu    sync.Mutex
-	lanes map[*lane]clock.Instant
+	mu     sync.Mutex
+	shards map[*transport.Shard]clock.Instant
 }
 
-func (f *failingSince) of(l *lane) clock.Instant {
+func (f *failingSince) of(l *transport.Shard) clock.Instant {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.lanes[l]
+	return f.shards[l]
 }
 
 // note takes down what became of a task.
-func (f *failingSince) note(l *lane, now clock.Instant, succeeded, failed bool) {
+func (f *failingSince) note(l *transport.Shard, now clock.Instant, succeeded, failed bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	switch {
 	case succeeded:
-		delete(f.lanes, l)
-	case failed && f.lanes[l] == 0:
-		if f.lanes == nil {
-			f.lanes = map[*lane]clock.Instant{}
+		delete(f.shards, l)
+	case failed && f.shards[l] == 0:
+		if f.shards == nil {
+			f.shards = map[*transport.Shard]clock.Instant{}
 		}
-		f.lanes[l] = now
+		f.shards[l] = now
 	}
 }
 
 // close stops the goroutines. What was left behind in Redis gets a last chance to be removed, for as long as closeGrace.
 func (b *background) close() {
-	b.last.Store(int64(b.reg.clock.Now().Add(b.reg.transport.farthest().trip().plus(closeGrace))))
+	b.last.Store(int64(b.reg.clock.Now().Add(b.reg.transport.Farthest().RoundTrip().Plus(closeGrace))))
 	b.scheduler.Close()
 	b.gone.close()
 	b.renewals.Close()

@@ -314,7 +314,7 @@ func (r *Registry) Deadlocks(ctx context.Context) (all []Deadlock, err error) {
 		found = both(found, later)
 	}
 	if err != nil {
-		return nil, &LockError{Op: "deadlocks", Key: r.prefix + ":*", Err: r.transport.farthest().unsupported(err)}
+		return nil, &LockError{Op: "deadlocks", Key: r.prefix + ":*", Err: r.transport.Farthest().Unsupported(err)}
 	}
 	for _, cycle := range found {
 		all = append(all, deadlockOf(cycle))

@@ -5,11 +5,13 @@ import (
 	"sync"
 
 	"github.com/redis/rueidis"
+
+	"github.com/lockregistry/lockregistry/internal/transport"
 )
 
 // shared is what all registries on one client have in common.
 type shared struct {
-	*transport
+	*transport.Client
 	remove remover
 	users  int // registries; guarded by sharedMu
 }
@@ -21,8 +23,8 @@ var (
 )
 
 func sharedOf(client rueidis.Client) *shared {
-	s := &shared{transport: newTransport(client)} // not under the mutex: a wrapper may block
-	if !reflect.ValueOf(client).Comparable() {    // a wrapper by value, which no map can have for a key
+	s := &shared{Client: transport.New(client)} // not under the mutex: a wrapper may block
+	if !reflect.ValueOf(client).Comparable() {  // a wrapper by value, which no map can have for a key
 		return s
 	}
 	sharedMu.Lock()
@@ -45,5 +47,5 @@ func (s *shared) dismiss(client rueidis.Client) {
 	if s.users == 0 { // else it is in no map, see sharedOf
 		delete(shares, client)
 	}
-	s.close()
+	s.Close()
 }

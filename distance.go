@@ -6,26 +6,30 @@ import (
 	"time"
 
 	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/transport"
 )
 
-// patience is how long a command of the registry waits for its answer.
-func (r *Registry) patience(ctx context.Context, l *lane) patience {
+// shard is the way to the master that has the lock's key.
+func (l *Lock) shard() *transport.Shard { return l.reg.transport.Shard(l.key) }
+
+// commandWait is how long a command of the registry waits for its answer.
+func (r *Registry) commandWait(ctx context.Context, l *transport.Shard) transport.Wait {
 	if r.usual {
-		return patience{ctx: ctx, limit: l.plus(r.limit), near: r.limit}
+		return transport.Wait{Ctx: ctx, Limit: l.Plus(r.limit), Near: r.limit}
 	}
-	return patience{ctx: ctx, limit: r.limit}
+	return transport.Wait{Ctx: ctx, Limit: r.limit}
 }
 
 // zeros stand in front of the lease in a ticket. A release gives it a short lease, until this process lengthens that: a
 // second, and twice as long for each zero, so that it is more than four round trips, up to eight seconds. Versions that do
 // not know this read the same lease.
-func zerosFor(t trip, lease time.Duration) string {
+func zerosFor(t transport.RoundTrip, lease time.Duration) string {
 	const most = "000"
-	if !t.known || lease <= shortLease { // which is what it gets
+	if !t.Known || lease <= shortLease { // which is what it gets
 		return ""
 	}
 	n := 0
-	for n < len(most) && shortLease<<n <= 4*t.base {
+	for n < len(most) && shortLease<<n <= 4*t.Base {
 		n++
 	}
 	return most[:n]
@@ -34,18 +38,18 @@ func zerosFor(t trip, lease time.Duration) string {
 // shortLeaseError: a lease is so short that it could be over before its owner has done anything.
 type shortLeaseError struct {
 	lease time.Duration
-	trip  trip
+	trip  transport.RoundTrip
 }
 
 func (e shortLeaseError) Error() string {
-	return fmt.Sprintf("a lease of %v is too short: %v, and it must be at least %v", e.lease, e.trip, e.trip.shortest())
+	return fmt.Sprintf("a lease of %v is too short: %v, and it must be at least %v", e.lease, e.trip, e.trip.ShortestLease())
 }
 
 // Is has no call wait for the lease to become long enough.
 func (shortLeaseError) Is(target error) bool { return target == fault.Lasting }
 
 // tooLittleTimeError: less time was left than one round trip takes, so that nothing was sent.
-type tooLittleTimeError struct{ trip trip }
+type tooLittleTimeError struct{ trip transport.RoundTrip }
 
 func (e tooLittleTimeError) Error() string {
 	return fmt.Sprintf("there was no time for an answer: %v", e.trip)
@@ -54,26 +58,26 @@ func (e tooLittleTimeError) Error() string {
 // tooFar is why nothing is sent, if so, because the server is far away: the lease is too short to be of use, or the answer
 // would come when the call is over. What that obtained would be nobody's, and keep others out until its removal arrives. In
 // that case the call waits for its end, of which its caller has been told nothing but that Redis could not be asked.
-func (a *attempt) tooFar(p *patience) error {
+func (a *attempt) tooFar(p *transport.Wait) error {
 	reg := a.lock.reg
-	way := reg.transport.lane(a.lock.key)
-	trip := way.trip()
-	if lease := a.hold.lease.Length; lease < trip.shortest() {
-		way.relearn()
+	way := a.lock.shard()
+	trip := way.RoundTrip()
+	if lease := a.hold.lease.Length; lease < trip.ShortestLease() {
+		way.Relearn()
 		return shortLeaseError{lease, trip}
 	}
-	left := p.left(reg.clock)
-	if !trip.useless(left) {
+	left := p.Left(reg.clock)
+	if !trip.Useless(left) {
 		return nil
 	}
-	way.relearn()
+	way.Relearn()
 	return a.outwait(left, trip)
 }
 
 // outwait waits for the end of a call that sends nothing.
 //
 //go:noinline
-func (a *attempt) outwait(left time.Duration, t trip) error {
+func (a *attempt) outwait(left time.Duration, t transport.RoundTrip) error {
 	if err := a.lock.reg.outwait(a.ctx, left); err != nil {
 		return err
 	}
@@ -89,26 +93,26 @@ func (a *attempt) outwait(left time.Duration, t trip) error {
 }
 
 // tooFar is why a renewal is not sent, if so: its answer would come when the call is over. The call waits for its end then.
-func (h *hold) tooFar(p *patience) error {
+func (h *hold) tooFar(p *transport.Wait) error {
 	reg := h.lock.reg
-	way := reg.transport.lane(h.lock.key)
-	trip, left := way.trip(), p.left(reg.clock)
-	over := p.ctx.Err() != nil
-	if over || !trip.useless(left) || !h.valid() { // of which it is to tell at once
+	way := h.lock.shard()
+	trip, left := way.RoundTrip(), p.Left(reg.clock)
+	over := p.Ctx.Err() != nil
+	if over || !trip.Useless(left) || !h.valid() { // of which it is to tell at once
 		return nil //nolint:nilerr // the call tells of its end itself
 	}
-	way.relearn()
-	if err := reg.outwait(p.ctx, left); err != nil {
+	way.Relearn()
+	if err := reg.outwait(p.Ctx, left); err != nil {
 		return err
 	}
 	if !h.valid() {
-		return fault.WithEnd(p.ctx, h.lostError())
+		return fault.WithEnd(p.Ctx, h.lostError())
 	}
 	failure := fault.AsUnavailable(tooLittleTimeError{trip})
-	if p.ctx.Err() == nil {
+	if p.Ctx.Err() == nil {
 		return failure
 	}
-	return explain(fault.Ended(p.ctx), failure)
+	return explain(fault.Ended(p.Ctx), failure)
 }
 
 // outwait waits for the end of a call that sends nothing. It fails when the registry is closed first.

@@ -7,22 +7,23 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/transport"
 )
 
 func TestZerosInTickets(t *testing.T) {
 	const ms = time.Millisecond
 	for _, c := range []struct {
 		name  string
-		way   trip
+		way   transport.RoundTrip
 		lease time.Duration
 		want  string
 	}{
-		{"unknown", trip{time.Second, false}, time.Minute, ""},
-		{"near", trip{249 * ms, true}, time.Minute, ""},
-		{"for two seconds", trip{250 * ms, true}, time.Minute, "0"},
-		{"for four seconds", trip{900 * ms, true}, time.Minute, "00"},
-		{"for eight seconds", trip{time.Second, true}, time.Minute, "000"},
-		{"none for a lease of a second", trip{900 * ms, true}, time.Second, ""},
+		{"unknown", transport.RoundTrip{Base: time.Second, Known: false}, time.Minute, ""},
+		{"near", transport.RoundTrip{Base: 249 * ms, Known: true}, time.Minute, ""},
+		{"for two seconds", transport.RoundTrip{Base: 250 * ms, Known: true}, time.Minute, "0"},
+		{"for four seconds", transport.RoundTrip{Base: 900 * ms, Known: true}, time.Minute, "00"},
+		{"for eight seconds", transport.RoundTrip{Base: time.Second, Known: true}, time.Minute, "000"},
+		{"none for a lease of a second", transport.RoundTrip{Base: 900 * ms, Known: true}, time.Second, ""},
 	} {
 		require.Equal(t, c.want, zerosFor(c.way, c.lease), c.name)
 	}
@@ -31,7 +32,8 @@ func TestZerosInTickets(t *testing.T) {
 func TestWhenGrantsAreLengthened(t *testing.T) {
 	now := clock.Instant(time.Minute)
 	for _, certain := range []time.Duration{time.Second, time.Second / 2} {
-		require.Equal(t, now.Add(certain/3), lengthening(now, now.Add(certain), trip{certain / 4, true}))
-		require.Equal(t, now, lengthening(now, now.Add(certain), trip{certain/3 + 1, true}), "from far away at once")
+		near, far := transport.RoundTrip{Base: certain / 4, Known: true}, transport.RoundTrip{Base: certain/3 + 1, Known: true}
+		require.Equal(t, now.Add(certain/3), lengthening(now, now.Add(certain), near))
+		require.Equal(t, now, lengthening(now, now.Add(certain), far), "from far away at once")
 	}
 }

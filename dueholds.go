@@ -8,6 +8,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/scheduler"
+	"github.com/lockregistry/lockregistry/internal/transport"
 )
 
 // dueHolds are the holds that have a time at which to look at them: to renew them, or to announce that they are lost.
@@ -127,9 +128,9 @@ func (r renewal) wanted() bool { return r.hold.goesOn() }
 
 func (r renewal) writes() bool { return true }
 
-func (r renewal) done(a answer, n int64, err error) {
-	r.sent = a.sent
-	_ = r.hold.answered(r, n, err, a.late) // a failure is tried again, a loss is announced by the hold itself
+func (r renewal) done(a transport.Reply, n int64, err error) {
+	r.sent = a.Sent
+	_ = r.hold.answered(r, n, err, a.Late) // a failure is tried again, a loss is announced by the hold itself
 }
 
 // verification is a task: whether a hold still has its key.
@@ -149,7 +150,7 @@ func (v verification) wanted() bool { return v.hold.goesOn() }
 
 func (v verification) writes() bool { return false }
 
-func (v verification) done(a answer, n int64, err error) {
+func (v verification) done(a transport.Reply, n int64, err error) {
 	h, refused := v.hold, err != nil && !fault.Transient(err) // an error of a client's hook may be of any type: not under the mutex
 	h.mu.Lock()
 	switch {
@@ -158,7 +159,7 @@ func (v verification) done(a answer, n int64, err error) {
 		return
 	case refused: // it cannot be asked
 		h.questioned = false
-	case err != nil || a.late:
+	case err != nil || a.Late:
 		h.next = min(h.next, h.lock.reg.clock.Now().Add(clock.Backoff(h.failed.another(), h.lease.Length)))
 	case n <= 0:
 		h.unlockLose(without(n))

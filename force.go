@@ -61,13 +61,13 @@ func (r *Registry) remove(ctx context.Context, l *Lock, holder string) error {
 		Script: forceUnlock, Key: l.key,
 		Args: protocol.Args{holder, protocol.Tagged(l.key), r.formats.Publish(), r.plain.layout.CommonChannel(), r.values},
 	}
-	p := r.patience(ctx, r.transport.lane(l.key))
-	p.lease = r.lease.Length
-	reply := r.transport.do(&p, &removal)
+	p := r.commandWait(ctx, l.shard())
+	p.Lease = r.lease.Length
+	reply := r.transport.Do(&p, &removal)
 	gone, err := reply.AsStrSlice()
-	if err == nil && reply.late { // a master that is none any more may have answered; asking again changes nothing if not
+	if err == nil && reply.Late { // a master that is none any more may have answered; asking again changes nothing if not
 		var more []string
-		reply = r.transport.do(&p, &removal)
+		reply = r.transport.Do(&p, &removal)
 		more, err = reply.AsStrSlice()
 		gone = append(gone, more...)
 	}
@@ -79,7 +79,7 @@ func (r *Registry) remove(ctx context.Context, l *Lock, holder string) error {
 		}
 	}
 	switch {
-	case reply.cut:
+	case reply.Cut:
 		return explain(fault.Ended(ctx), fault.AsUnavailable(fault.NoAnswer))
 	case err != nil:
 		return fault.Classify(err)

@@ -29,7 +29,7 @@ func TestCommandsGoToTheSuccessor(t *testing.T) {
 			require.NoError(t, err)
 			t.Cleanup(func() { _ = r.Close() })
 			l := r.Obtain("42")
-			for range 50 { // so that the path's lane is calm
+			for range 50 { // so that the path's shard is healthy
 				require.NoError(t, l.Lock(t.Context()))
 				require.NoError(t, l.Unlock(t.Context()))
 			}
@@ -56,7 +56,7 @@ func TestCommandsGoToTheSuccessor(t *testing.T) {
 	}
 }
 
-// While a lane is wary, renewals follow a slot of it that moves, too, although its neighbours stay.
+// While a shard is suspect, renewals follow a slot of it that moves, too, although its neighbours stay.
 func TestRenewalsFollowASlot(t *testing.T) {
 	t.Parallel()
 	const lease = 3 * time.Second

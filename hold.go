@@ -13,6 +13,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/owner"
 	"github.com/lockregistry/lockregistry/internal/protocol"
+	"github.com/lockregistry/lockregistry/internal/transport"
 )
 
 // hold is this process's possession of a lock's key, from the command that asked for it to its end:
@@ -196,7 +197,7 @@ func (h *hold) grantShort(base clock.Instant, lease time.Duration) bool {
 	h.next = clock.Never
 	if lease < h.lease.Length {
 		h.short = lease
-		h.next = lengthening(now, until, h.lock.reg.transport.lane(h.lock.key).trip()) // mutant: grant not lengthened
+		h.next = lengthening(now, until, h.lock.shard().RoundTrip()) // mutant: grant not lengthened
 	} else if h.renewed {
 		h.next = base.Add(lease / 3)
 	}
@@ -206,9 +207,9 @@ func (h *hold) grantShort(base clock.Instant, lease time.Duration) bool {
 
 // lengthening is when to lengthen the short lease of a hold that is granted now: at once where it is over after three round
 // trips.
-func lengthening(now, until clock.Instant, t trip) clock.Instant {
+func lengthening(now, until clock.Instant, t transport.RoundTrip) clock.Instant {
 	left := now.Until(until)
-	if left < 3*t.base {
+	if left < 3*t.Base {
 		return now
 	}
 	return now.Add(left / lengthenPart)
@@ -319,7 +320,7 @@ func (h *hold) planClear() {
 	h.next = clock.Never
 	if h.why.KeepsKey() {
 		longest := h.longestEver()
-		late := l.reg.transport.lane(l.key).trip().late(longest)
+		late := l.shard().RoundTrip().Late(longest)
 		h.next = max(h.until.Add(2*margin(longest)).Add(late), h.extra().kept)
 		h.planned = l.reg.background.holds.set(h, h.next)
 	} else if h.planned {
@@ -786,21 +787,20 @@ func (h *hold) longestEver() time.Duration { return max(h.lease.Length, h.extra(
 
 // renew sets the lease anew, now. When the answer comes late it does so once more, to be sure, until the call's time is over.
 func (h *hold) renew(ctx context.Context, l *protocol.Lease) error {
-	reg := h.lock.reg
-	p := reg.patience(ctx, reg.transport.lane(h.lock.key))
-	p.since = reg.clock.Now()
+	p := h.lock.reg.commandWait(ctx, h.lock.shard())
+	p.Since = h.lock.reg.clock.Now()
 	for {
 		if err := h.tooFar(&p); err != nil {
 			return err
 		}
-		if err := h.renewOnce(&p, l); !errors.Is(err, fault.Late) || p.left(reg.clock) <= 0 || ctx.Err() != nil {
+		if err := h.renewOnce(&p, l); !errors.Is(err, fault.Late) || p.Left(h.lock.reg.clock) <= 0 || ctx.Err() != nil {
 			return err
 		}
 	}
 }
 
-func (h *hold) renewOnce(p *patience, l *protocol.Lease) error {
-	ctx := p.ctx
+func (h *hold) renewOnce(p *transport.Wait, l *protocol.Lease) error {
+	ctx := p.Ctx
 	stopped := ctx.Err() != nil // not under the mutex: a context may be of any type
 	h.mu.Lock()
 	if !h.fresh() {
@@ -820,17 +820,17 @@ func (h *hold) renewOnce(p *patience, l *protocol.Lease) error {
 	h.unlockPlanned()
 
 	c := r.call()
-	p.lease = l.Length
-	reply := h.lock.reg.transport.do(p, &c)
+	p.Lease = l.Length
+	reply := h.lock.reg.transport.Do(p, &c)
 	n, err := protocol.Confirmed(reply.RedisResult)
 	if err == nil {
-		err = reply.short // mutant: short renewal
+		err = reply.ReplicaErr // mutant: short renewal
 	}
-	err = h.answered(r, n, err, reply.late)
+	err = h.answered(r, n, err, reply.Late)
 	switch {
 	case errors.Is(err, ErrLockLost):
 		return fault.WithEnd(ctx, err)
-	case reply.cut:
+	case reply.Cut:
 		return explain(fault.Ended(ctx), fault.AsUnavailable(fault.NoAnswer))
 	default:
 		return fault.Classify(err)

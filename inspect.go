@@ -15,6 +15,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/presence"
 	"github.com/lockregistry/lockregistry/internal/protocol"
+	"github.com/lockregistry/lockregistry/internal/transport"
 )
 
 // LockInfo is what Redis knows of a path at one moment: who holds it, and who waits for it.
@@ -220,22 +221,22 @@ func forbidden(err error) bool {
 
 // askEach asks about keys, see transport.sendEach, and hands over why there is no answer.
 func (r *Registry) askEach(
-	p *patience, keys []string,
+	p *transport.Wait, keys []string,
 	send func(ctx context.Context, way rueidis.CoreClient, some []int) []rueidis.RedisResult,
 	done func(i int, reply rueidis.RedisResult, err error),
 ) {
-	r.transport.sendEach(p, keys, send, func(i int, reply rueidis.RedisResult, cut bool) {
+	r.transport.DoEach(p, keys, send, func(i int, reply rueidis.RedisResult, cut bool) {
 		err := reply.Error()
 		if cut {
-			err = explain(fault.Ended(p.ctx), fault.AsUnavailable(fault.NoAnswer))
+			err = explain(fault.Ended(p.Ctx), fault.AsUnavailable(fault.NoAnswer))
 		}
 		done(i, reply, err)
 	})
 }
 
-// asks is the patience of a call that only asks something.
-func (r *Registry) asks(ctx context.Context) *patience {
-	p := r.patience(ctx, r.transport.farthest())
+// asks is how long a call waits that only asks something.
+func (r *Registry) asks(ctx context.Context) *transport.Wait {
+	p := r.commandWait(ctx, r.transport.Farthest())
 	return &p
 }
 

@@ -40,16 +40,16 @@ func (r *Registry) look(ctx context.Context, l *Lock) (name string, err error) {
 	if err = l.stopped(ctx); err != nil {
 		return "", err
 	}
-	p := r.patience(ctx, r.transport.lane(l.key))
-	p.lease = r.lease.Length
+	p := r.commandWait(ctx, l.shard())
+	p.Lease = r.lease.Length
 	c := r.plain.layout.Holder(l.key)
-	reply := r.transport.do(&p, &c)
-	if reply.late { // a master that is none any more may have answered
-		reply = r.transport.do(&p, &c)
+	reply := r.transport.Do(&p, &c)
+	if reply.Late { // a master that is none any more may have answered
+		reply = r.transport.Do(&p, &c)
 	}
 	name, err = reply.ToString()
 	switch {
-	case reply.cut:
+	case reply.Cut:
 		return "", explain(fault.Ended(ctx), fault.AsUnavailable(fault.NoAnswer))
 	case rueidis.IsRedisNil(err):
 		return "", nil

@@ -440,7 +440,7 @@ func TestSingleCommandsEndWithTheClient(t *testing.T) {
 	})
 }
 
-// An answer that comes late makes the lane wary, and the connection is given up with the others.
+// An answer that comes late makes the shard suspect, and the connection is given up with the others.
 func TestALateAnswerToASingleCommand(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()

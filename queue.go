@@ -1,7 +1,6 @@
 package lockregistry
 
 import (
-	"context"
 	"errors"
 	"math"
 	"strconv"
@@ -172,7 +171,7 @@ func (r *Registry) told(text string) {
 	if !ok || len(m.key) <= len(r.prefix) {
 		return
 	}
-	r.transport.lane(m.key).tell(r.clock.Now())
+	r.transport.Shard(m.key).GotMessage(r.clock.Now())
 	path := m.key[len(r.prefix)+1:]
 	for l := range r.cache.of(path) {
 		if l.told(m) {
@@ -369,7 +368,7 @@ func (a *acquisition) abandon() {
 	if a.hold.late {
 		s := a.hold.abandoned()
 		s.leaving = protocol.Leaving{All: true}
-		a.lock.reg.sweep(s, patience{ctx: context.Background(), limit: unlockGrace}) // mutant: abandoned ticket left
+		a.lock.reg.cleanUp(s) // mutant: abandoned ticket left
 		a.hold.late = false
 	}
 }
@@ -387,13 +386,13 @@ func (a *acquisition) leave() {
 	}
 	s := a.hold.abandoned()
 	s.leaving.Ticket, s.late = a.older, false
-	a.lock.reg.sweep(s, patience{ctx: context.Background(), limit: unlockGrace})
+	a.lock.reg.cleanUp(s)
 }
 
 // ask asks something of the queue: for a ticket, or what became of it.
 func (a *acquisition) ask(what protocol.Mode) error {
 	if what == protocol.ModeEnqueue {
-		a.zeros = zerosFor(a.lock.reg.transport.lane(a.lock.key).trip(), a.hold.lease.Length)
+		a.zeros = zerosFor(a.lock.shard().RoundTrip(), a.hold.lease.Length)
 	}
 	w := protocol.Queueing{Mode: what, Zeros: a.zeros}
 	if what == protocol.ModeEnqueue {
@@ -448,9 +447,9 @@ func (a *acquisition) noteWait() {
 func (a *acquisition) asleep() (next protocol.Mode, err error) {
 	at := &a.at
 	defer func() { a.fresh = false }()
-	lane := a.lock.reg.transport.lane(a.lock.key)
-	lane.sleep()
-	defer lane.wake()
+	shard := a.lock.shard()
+	shard.KeepAlive()
+	defer shard.EndKeepAlive()
 	a.failed, a.woken = 0, false
 	a.sleeps(a.base, at.Left)
 	a.note(nil)
@@ -533,11 +532,11 @@ func (a *acquisition) granted(m mail) (next protocol.Mode, err error) {
 	l := a.lock
 	l.reg.counts.grants.Add(1)
 	a.noteWait()
-	wary := l.reg.transport.lane(l.key).isWary(l.reg.clock.Now())
+	suspect := l.shard().IsSuspect(l.reg.clock.Now())
 	if a.hold.inLine = a.asked; a.asked != 0 && l.pair == nil {
 		l.foresee(a.asked, a.place, m.due)
 	}
-	if !wary && !a.writes() && a.hold.grantShort(a.base, m.granted) { // mutant: grant counts from its message; unwritten grant
+	if !suspect && !a.writes() && a.hold.grantShort(a.base, m.granted) { // mutant: grant counts from its message; unwritten grant
 		a.served = true
 		a.win(a.base)
 		return "", nil
@@ -551,7 +550,7 @@ func (a *acquisition) found(left time.Duration) (next protocol.Mode, err error) 
 	a.lock.reg.counts.grants.Add(1)
 	a.noteWait()
 	if a.box.take().granted == 0 { // it may still come, once
-		patience := a.lock.reg.transport.lane(a.lock.key).trip().plus(suspicion)
+		patience := a.lock.shard().RoundTrip().Plus(suspicion)
 		due := a.lock.reg.clock.Now().Add(clock.Plus(a.lock.reg.acknowledging(), patience))
 		a.hold.awaitMessage(due) // mutant: found hold lost
 		if !a.woken {

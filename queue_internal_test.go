@@ -107,7 +107,7 @@ func TestGrantIsFoundWhileItsMessageComes(t *testing.T) {
 	}
 }
 
-// A message makes a lane calm, as an answer does, so that who is granted the lock after a silence releases it at once.
+// A message makes a shard calm, as an answer does, so that who is granted the lock after a silence releases it at once.
 func TestMessageOnAQuietLane(t *testing.T) {
 	reg := embedded(t, WithWakeup(WakeupPoll))
 	lock := reg.Obtain("42")
@@ -115,10 +115,10 @@ func TestMessageOnAQuietLane(t *testing.T) {
 		require.NoError(t, lock.Lock(t.Context()))
 		require.NoError(t, lock.Unlock(t.Context()))
 	}
-	way := reg.transport.lane(lock.key)
-	quiet := func() bool { return !way.calm(reg.clock.Now()) }
+	way := reg.transport.Shard(lock.key)
+	quiet := func() bool { return !way.Healthy(reg.clock.Now()) }
 	require.Eventually(t, quiet, 20*time.Second, time.Millisecond)
-	require.Eventually(t, func() bool { // else the test was not scheduled for as long as a lane is calm
+	require.Eventually(t, func() bool { // else the test was not scheduled for as long as a shard is calm
 		reg.told("n 1 1000 " + lock.key + " 1") // nothing is sent because of it
 		return !quiet()
 	}, 20*time.Second, time.Millisecond)

@@ -128,9 +128,9 @@ func (rw *ReadWriteLock) ask() {
 		return
 	}
 	c := l.reg.formats.WriterWaits(l.key)
-	p := l.reg.patience(context.Background(), l.reg.transport.lane(c.Key))
-	p.lease = l.reg.lease.Length
-	n, err := protocol.Confirmed(l.reg.transport.do(&p, &c).RedisResult)
+	p := l.reg.commandWait(context.Background(), l.reg.transport.Shard(c.Key))
+	p.Lease = l.reg.lease.Length
+	n, err := protocol.Confirmed(l.reg.transport.Do(&p, &c).RedisResult)
 	switch {
 	case err == nil:
 		rw.local.Told(n == 1)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/presence"
+	"github.com/lockregistry/lockregistry/internal/transport"
 )
 
 // recorded is what package presence sees of a registry.
@@ -87,16 +88,16 @@ func (w *recorded) InUse(now clock.Instant) (used, lasting bool) {
 // Write writes the record.
 func (w *recorded) Write(ctx context.Context, text string) (refused bool, err error) {
 	t := w.reg.transport
-	p := patience{ctx: ctx, limit: t.lane(w.key).trip().plus(min(recordLimit, w.reg.limit))}
+	p := transport.Wait{Ctx: ctx, Limit: t.Shard(w.key).RoundTrip().Plus(min(recordLimit, w.reg.limit))}
 	w.reg.askEach(&p, []string{w.key}, func(ctx context.Context, way rueidis.CoreClient, _ []int) []rueidis.RedisResult {
 		return []rueidis.RedisResult{way.Do(ctx, way.B().Arbitrary("SET").Keys(w.key).Args(text, "PX", recordFor).Build())}
 	}, func(_ int, _ rueidis.RedisResult, failure error) { err = failure })
 	return forbidden(err), err
 }
 
-// Broke is what the lane says of its last connection that broke.
+// Broke is what the shard says of its last connection that broke.
 func (w *recorded) Broke() clock.Instant {
-	return w.reg.transport.lane(w.key).broke()
+	return w.reg.transport.Shard(w.key).LastBreak()
 }
 
 // Lasts looks for cycles with calls of this registry.

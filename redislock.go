@@ -12,6 +12,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/local"
 	"github.com/lockregistry/lockregistry/internal/owner"
 	"github.com/lockregistry/lockregistry/internal/protocol"
+	"github.com/lockregistry/lockregistry/internal/transport"
 )
 
 // Lock is the lock of one path. It is safe for use by many goroutines; get it from [Registry.Obtain].
@@ -206,7 +207,7 @@ func (l *Lock) IsHeld() bool {
 }
 
 func (l *Lock) fail(op string, err error) error {
-	return &LockError{Op: op, Key: l.key, Err: l.reg.transport.lane(l.key).unsupported(err)}
+	return &LockError{Op: op, Key: l.key, Err: l.shard().Unsupported(err)}
 }
 
 var (
@@ -458,22 +459,20 @@ func (l *Lock) release(ctx context.Context) (End, error) {
 		l.abandon(h)
 		return EndLost, h.lostError()
 	}
-	trip := reg.transport.lane(l.key).trip()
-	p := patience{
-		ctx: ctx, since: begun, limit: reg.transport.lane(l.key).plus(unlockLimit), near: unlockLimit, grace: trip.plus(unlockGrace),
-		lease: h.lease.Length,
-	}
+	to := l.shard()
+	p := transport.Wait{Ctx: ctx, Since: begun, Limit: to.Plus(unlockLimit), Near: unlockLimit, Lease: h.lease.Length}
+	p.Grace = to.RoundTrip().Plus(unlockGrace)
 	m := protocol.Release{Key: l.key, Value: h.value, Queued: l.queues(), Keep: kept.After(begun), Age: h.wanted(begun)}
 	l.chances(&m, h, due, begun)
 	removal := l.kind.layout.Release(m) // which may have to ask the server for its version
-	reply := reg.transport.do(&p, &removal)
+	reply := reg.transport.Do(&p, &removal)
 	n, err := protocol.Confirmed(reply.RedisResult)
 	if why := protocol.WhyNoQueue(reply.RedisResult); why != "" {
 		l.noQueue(why)
 	}
-	l.crowded(n, m.Yields, reply.came)
-	if err == nil && !reply.late { // mutant: late removal believed
-		l.released(h.value, reply.came)
+	l.crowded(n, m.Yields, reply.Came)
+	if err == nil && !reply.Late { // mutant: late removal believed
+		l.released(h.value, reply.Came)
 		if h.late {
 			reg.background.strays.sweep(h.abandoned())
 		}
@@ -494,7 +493,7 @@ func (l *Lock) release(ctx context.Context) (End, error) {
 
 // removeLater has the key of a hold that is over removed in the background, and waits for the outcome for what is left of
 // the time of an Unlock. Failure is why it is not known yet.
-func (l *Lock) removeLater(p patience, h *hold, failure error) error {
+func (l *Lock) removeLater(p transport.Wait, h *hold, failure error) error {
 	reg := l.reg
 	removed := make(chan bool, 1)
 	silent := &pursuit{} // until then nobody has the lock here, and nobody knows whether somebody has it elsewhere
@@ -514,7 +513,7 @@ func (l *Lock) removeLater(p patience, h *hold, failure error) error {
 		l.anchor().pursuit.CompareAndSwap(nil, silent)
 	}
 	reg.sweep(stray, p)
-	if reg.transport.within(&p, removed) {
+	if reg.transport.Within(&p, removed) {
 		return nil
 	}
 	return failure

@@ -142,7 +142,7 @@ func New(client rueidis.Client, prefix string, opts ...Option) (*Registry, error
 		r.replicas.Told = r.replicated
 	}
 	r.transport = sharedOf(client)
-	r.clock = r.transport.clock // it says when a command was sent
+	r.clock = r.transport.Clock // it says when a command was sent
 	r.formats = protocol.Config{
 		Prefix: prefix, Cluster: r.cluster, Publishes: s.wakeup.publishes(), OldChannel: s.oldChannel, Fencing: s.fencing,
 		Remove: func() string { return r.transport.removal(&r.dispatch) },
@@ -298,10 +298,10 @@ func (r *Registry) Close() error {
 			}
 		}
 		r.waker.close()
-		trip := r.transport.farthest().trip()
-		limit := time.NewTimer(trip.plus(closeGrace) + trip.plus(unlockGrace))
+		trip := r.transport.Farthest().RoundTrip()
+		limit := time.NewTimer(trip.Plus(closeGrace) + trip.Plus(unlockGrace))
 		defer limit.Stop()
-		r.transport.awaitOrphans(trip.plus(unlockGrace))
+		r.transport.AwaitAbandoned(trip.Plus(unlockGrace))
 		r.background.close()
 		r.presence.Close()
 		ended := make(chan struct{})

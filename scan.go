@@ -15,6 +15,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/scan"
 	"github.com/lockregistry/lockregistry/internal/topology"
+	"github.com/lockregistry/lockregistry/internal/transport"
 )
 
 // Locks goes through the paths under the registry's prefix that somebody holds or waits for, in no order, each once, with what
@@ -34,7 +35,7 @@ func (r *Registry) Locks(ctx context.Context) iter.Seq2[LockInfo, error] {
 		l := listing{reg: r, ctx: ctx, yield: yield, yielded: map[string]bool{}, labels: map[string]Label{}}
 		err := r.scan(ctx, everyLock, &scan.Pass{Pick: r.lockOf, Read: l.read, Tell: l.tell, TooLong: l.tellLong})
 		if err != nil && !errors.Is(err, errEnough) {
-			yield(LockInfo{}, &LockError{Op: "locks", Key: r.prefix + ":*", Err: r.transport.farthest().unsupported(err)})
+			yield(LockInfo{}, &LockError{Op: "locks", Key: r.prefix + ":*", Err: r.transport.Farthest().Unsupported(err)})
 		}
 	}
 }
@@ -93,8 +94,8 @@ func (r *Registry) pause(ctx context.Context, d time.Duration) error {
 
 // node is a server whose keys are to be gone through.
 type node struct {
-	lane   *lane
-	client rueidis.CoreClient // nil: whichever the lane leads to
+	shard  *transport.Shard
+	client rueidis.CoreClient // nil: whichever the shard leads to
 }
 
 // nodes are the servers of all keys.
@@ -104,9 +105,9 @@ func (r *Registry) nodes(ctx context.Context) (nodes []node, err error) {
 		return nil, err
 	}
 	if !r.cluster {
-		return []node{{lane: t.first}}, nil
+		return []node{{shard: t.First}}, nil
 	}
-	reply, err := t.ask(func(ctx context.Context, way rueidis.CoreClient) rueidis.RedisResult {
+	reply, err := t.Ask(func(ctx context.Context, way rueidis.CoreClient) rueidis.RedisResult {
 		return way.Do(ctx, way.B().ClusterSlots().Build())
 	}).ToArray()
 	if err != nil {
@@ -122,18 +123,18 @@ func (r *Registry) nodes(ctx context.Context) (nodes []node, err error) {
 		if client == nil {
 			return nil, fault.AsUnavailable(fmt.Errorf("the client does not know the master %s yet", part.Address))
 		}
-		nodes = append(nodes, node{t.laneAt(part.Address), client})
+		nodes = append(nodes, node{t.ShardAt(part.Address), client})
 	}
 	return nodes, nil
 }
 
 // scanOnce calls SCAN once, in a script, since SCAN itself would send names of any length.
 func (r *Registry) scanOnce(ctx context.Context, n node, cursor, pattern string) (next scan.Step, err error) {
-	patience := r.asks(ctx)
+	wait := r.asks(ctx)
 	build := func(b rueidis.Builder, _ int, verb, script string) rueidis.Completed {
 		return b.Arbitrary(verb, script, "0", cursor, glob(r.prefix)+pattern, scanCount).Build()
 	}
-	reply, cut := n.lane.ask(patience, func(ctx context.Context, way rueidis.CoreClient) rueidis.RedisResult {
+	reply, cut := n.shard.Ask(wait, func(ctx context.Context, way rueidis.CoreClient) rueidis.RedisResult {
 		if n.client != nil {
 			way = n.client
 		}

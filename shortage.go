@@ -9,6 +9,7 @@ import (
 
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/protocol"
+	"github.com/lockregistry/lockregistry/internal/transport"
 )
 
 // grants and renews tell whether there is something to acknowledge.
@@ -34,7 +35,7 @@ func (r *Registry) acknowledging() time.Duration {
 	if r.replicas == nil {
 		return 0
 	}
-	return r.replicas.Timeout + waitAtMost
+	return r.replicas.Timeout + transport.WaitAtMost
 }
 
 // shortage is for how long too few replicas have acknowledged what a registry writes, see [WithReplicas]. One call that

@@ -144,16 +144,16 @@ func (n nodesStats) at(address string) *NodeStats {
 	return n[address]
 }
 
-// masters are the servers that have the lanes, with what is known of those. Outside of a cluster there is one, the given one.
+// masters are the servers that have the shards, with what is known of those. Outside of a cluster there is one, the given one.
 func (r *Registry) masters(server string) nodesStats {
 	nodes := nodesStats{}
-	for _, l := range r.transport.masters() {
-		address := l.address
+	for _, l := range r.transport.Masters() {
+		address := l.Address
 		if !r.cluster {
 			address = server
 		}
 		n := nodes.at(address)
-		if last := l.newest(); last > 0 {
+		if last := l.LastReply(); last > 0 {
 			n.LastAnswer = latest(n.LastAnswer, r.clock.Time(last))
 		}
 		health := &r.background.health

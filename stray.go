@@ -1,6 +1,7 @@
 package lockregistry
 
 import (
+	"context"
 	"sync"
 	"time"
 
@@ -8,6 +9,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/scheduler"
+	"github.com/lockregistry/lockregistry/internal/transport"
 )
 
 // stray is what may be in Redis although nobody holds it: the removal of a hold has not been confirmed, or a grant whose reply
@@ -246,22 +248,25 @@ func (s *strays) close() {
 	s.background.removals.Hire(left)
 }
 
+// cleanUp has a stray removed that nobody waits for.
+func (r *Registry) cleanUp(t *stray) { r.sweep(t, transport.Wait{Ctx: context.Background()}) }
+
 // sweep has a stray removed in the background. When the registry is closed nobody would, so it does so itself, once.
-func (r *Registry) sweep(t *stray, p patience) {
+func (r *Registry) sweep(t *stray, p transport.Wait) {
 	if r.background.strays.sweep(t) {
 		return
 	}
 	if t.freed == nil {
-		r.transport.awaitOrphans(r.transport.lane(t.at.key).trip().plus(unlockGrace))
+		r.transport.AwaitAbandoned(r.transport.Shard(t.at.key).RoundTrip().Plus(unlockGrace))
 	}
-	p.lease = t.lease
+	p.Lease = t.lease
 	if t.freed == nil { // else it is the rest of an Unlock's
-		p.limit = r.transport.lane(t.at.key).trip().plus(unlockGrace)
+		p.Limit = r.transport.Shard(t.at.key).RoundTrip().Plus(unlockGrace)
 	}
 	c := sweeping{t, t.value, t.leaving, t.lease, t.kept, true}.call()
-	a := r.transport.do(&p, &c)
+	a := r.transport.Do(&p, &c)
 	if t.freed != nil {
-		t.freed(a.Error() == nil && !a.late)
+		t.freed(a.Error() == nil && !a.Late)
 	}
 }
 
@@ -288,13 +293,13 @@ func (e sweeping) wanted() bool { return true }
 
 func (e sweeping) writes() bool { return true }
 
-func (e sweeping) done(a answer, _ int64, err error) {
-	if err == nil && a.late {
+func (e sweeping) done(a transport.Reply, _ int64, err error) {
+	if err == nil && a.Late {
 		err = fault.Late // a master that is none any more may have said so
 	}
 	s := &e.lock.reg.background.strays
 	if err == nil {
-		e.lock.released(e.value, a.came)
+		e.lock.released(e.value, a.Came)
 	}
 	s.mu.Lock()
 	freed, again := s.swept(e, err)

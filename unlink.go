@@ -36,7 +36,7 @@ func (s *shared) removal(log *dispatch.Queue) string {
 		return *command
 	}
 
-	s.ask(func(ctx context.Context, way rueidis.CoreClient) rueidis.RedisResult {
+	s.Ask(func(ctx context.Context, way rueidis.CoreClient) rueidis.RedisResult {
 		reply := way.Do(ctx, way.B().Info().Section("server").Build())
 		r.learn(reply, log)
 		return reply

@@ -37,13 +37,13 @@ func newWaker(r *Registry, m Wakeup, log *slog.Logger) *waker {
 		wait:    func() {},
 	}
 	w.own = r.prefix + "-channel@" + w.id
-	to := r.transport.transport
+	to := r.transport.Client
 	o := wake.Options{
 		Track:     m == WakeupAuto || m == WakeupTracking,
 		Subscribe: m == WakeupAuto || m == WakeupPubSub,
 		Common:    r.plain.layout.CommonChannel(),
 		Poll:      r.poll,
-		RoundTrip: func() time.Duration { return to.farthest().trip().base },
+		RoundTrip: func() time.Duration { return to.Farthest().RoundTrip().Base },
 		Log:       r.dispatch.Log,
 		Sink:      log,
 		Message:   func(_, text string) { r.told(text) },

@@ -160,7 +160,7 @@ var mutations = []mutation{
 	},
 	{
 		"late grant believed", "a late grant is believed at once",
-		"err != nil || !reply.late", "true",
+		"err != nil || !reply.Late", "true",
 		"TestDeposed$|TestOutage$",
 	},
 	{
@@ -170,7 +170,7 @@ var mutations = []mutation{
 	},
 	{
 		"late greeting", "a connection that the old master has greeted late is used",
-		"since.Until(now) >= l.trip().connect() || ", "",
+		"since.Until(now) >= s.RoundTrip().Connect() || ", "",
 		"TestOutage$",
 	},
 	{
@@ -180,7 +180,7 @@ var mutations = []mutation{
 	},
 	{
 		"late removal believed", "a late removal is believed at once",
-		" && !reply.late", "",
+		" && !reply.Late", "",
 		"TestDeposed$",
 	},
 	{
@@ -230,7 +230,7 @@ var mutations = []mutation{
 	},
 	{
 		"grant not lengthened", "a granted hold is not lengthened",
-		"h.next = lengthening(now, until, h.lock.reg.transport.lane(h.lock.key).trip())", "h.next = clock.Never",
+		"h.next = lengthening(now, until, h.lock.shard().RoundTrip())", "h.next = clock.Never",
 		"TestQueueOutcomes",
 	},
 	{
@@ -240,7 +240,7 @@ var mutations = []mutation{
 	},
 	{
 		"abandoned ticket left", "the ticket of an abandoned attempt stays",
-		"a.lock.reg.sweep(s, patience{ctx: context.Background(), limit: unlockGrace})", "_ = s",
+		"a.lock.reg.cleanUp(s)", "_ = s",
 		"TestQueueOutcomes",
 	},
 	{
@@ -285,22 +285,22 @@ var mutations = []mutation{
 	if last > 0 {
 		results = client.DoMulti(t.ctx, s.commands[:last]...)
 	}
-	results = append(results, t.client.Do(t.ctx, s.commands[last]))`,
+	results = append(results, t.redis.Do(t.ctx, s.commands[last]))`,
 		"TestReplicas$",
 	},
 	{
 		"short grant", "what too few replicas have is granted",
-		"err = a.giveBack(reply.short)", "_ = a.giveBack",
+		"err = a.giveBack(reply.ReplicaErr)", "_ = a.giveBack",
 		"TestReplicas$",
 	},
 	{
 		"short grant kept", "what too few replicas have is not given back",
-		"a.lock.reg.sweep(s, patience{ctx: context.Background(), limit: unlockGrace})", "_ = s",
+		"a.lock.reg.cleanUp(s)", "_ = s",
 		"TestReplicas$",
 	},
 	{
 		"short renewal", "a renewal counts that too few replicas have",
-		"err = reply.short", "",
+		"err = reply.ReplicaErr", "",
 		"TestReplicas$",
 	},
 	{

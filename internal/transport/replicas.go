@@ -1,4 +1,4 @@
-package lockregistry
+package transport
 
 import (
 	"context"
@@ -16,13 +16,13 @@ import (
 	"github.com/lockregistry/lockregistry/internal/topology"
 )
 
-// fewReplicasError: too few have acknowledged a write in time. The master has it.
-type fewReplicasError struct {
-	acknowledged, wanted int
+// FewReplicasError is that too few have acknowledged a write in time. The master has it.
+type FewReplicasError struct {
+	Acknowledged, Wanted int
 }
 
-func (f fewReplicasError) Error() string {
-	return fmt.Sprintf("too few replicas have it: %d of %d", f.acknowledged, f.wanted)
+func (f FewReplicasError) Error() string {
+	return fmt.Sprintf("too few replicas have it: %d of %d", f.Acknowledged, f.Wanted)
 }
 
 // replication is a command whose write counts once replicas have it.
@@ -32,26 +32,26 @@ func (f fewReplicasError) Error() string {
 //	   └──────────┴──nothing written, or time is over───────────┘
 //
 // WAIT counts the replicas that have what its own connection has written, and keeps that connection from everything else. So
-// the commands to a server go over a connection that no other code uses, all that are there at once in one pipeline, with a WAIT
-// behind them. What has been written before on that connection counts with it.
+// the commands to a server go over a connection that no other code uses, all that are there at once in one pipeline, with a
+// WAIT behind them. What has been written before on that connection counts with it.
 type replication struct {
 	call protocol.Call
 	done chan struct{} // closed when it is settled
 
 	// The mutex of the replicators guards the rest, until it is settled.
 
-	state    replicationState
-	result   rueidis.RedisResult
-	short    error         // why what the server has done does not count
-	acks     int           // replicas that have it
-	sent     clock.Instant // when the pipeline was
-	answered clock.Instant // when the server had answered
-	rumor    bool          // that this server is the master of the key is not certain
-	trusted  bool          // on a way that was made since the lane is wary
-	overdue  bool          // its time is over: it is settled with the answer
-	bySource bool          // the server does not know the script
-	asking   bool          // the slot is on its way to the server
-	hops     int           // servers that said that another one has the key
+	state      replicationState
+	result     rueidis.RedisResult
+	replicaErr error         // why what the server has done does not count
+	acks       int           // replicas that have it
+	sent       clock.Instant // when the pipeline was
+	answered   clock.Instant // when the server had answered
+	unsure     bool          // that this server is the master of the key is not certain
+	trusted    bool          // on a way that was made since the shard is suspect
+	overdue    bool          // its time is over: it is settled with the reply
+	bySource   bool          // the server does not know the script
+	asking     bool          // the slot is on its way to the server
+	hops       int           // servers that said that another one has the key
 }
 
 type replicationState uint8
@@ -66,7 +66,7 @@ const (
 // settle ends it. The caller holds the mutex, as that of what follows.
 func (e *replication) settle(result rueidis.RedisResult, short error) {
 	if e.state != isSettled {
-		e.state, e.result, e.short = isSettled, result, short
+		e.state, e.result, e.replicaErr = isSettled, result, short
 		close(e.done)
 	}
 }
@@ -85,7 +85,7 @@ func (e *replication) count(acks int, err error) {
 	case acks >= e.call.Replicas.N:
 		e.settle(e.result, nil)
 	case e.overdue:
-		e.settle(e.result, fewReplicasError{acks, e.call.Replicas.N})
+		e.settle(e.result, FewReplicasError{acks, e.call.Replicas.N})
 	}
 }
 
@@ -97,20 +97,20 @@ type replicators struct {
 
 // replicator is the way to one server.
 type replicator struct {
-	transport *transport
-	address   string
-	queue     []*replication
-	sender    *replicaSender // takes what is queued; nil: there is none
-	senders   int            // with those that were replaced and have not ended
+	client  *Client
+	address string
+	queue   []*replication
+	sender  *replicaSender // takes what is queued; nil: there is none
+	senders int            // with those that were replaced and have not ended
 }
 
 // replicaSender is a goroutine with a connection of its own, which sends what is queued until there is nothing left to do. When
 // another one has replaced it, it takes nothing new, and ends when what it has written is settled.
 type replicaSender struct {
 	*replicator
-	lane    *lane
+	shard   *Shard
 	since   clock.Instant
-	trusted bool // its connection was made since the lane is wary
+	trusted bool // its connection was made since the shard is suspect
 
 	database string // to be selected on it; empty: none
 	commands rueidis.Commands
@@ -119,28 +119,30 @@ type replicaSender struct {
 }
 
 const (
-	// waitSlice is how long one WAIT blocks a connection. Meanwhile no new command is sent on it. A server that has nothing else to
-	// do notices the end 100 ms later.
-	waitSlice  = 25 * time.Millisecond
-	waitAtMost = waitSlice + 100*time.Millisecond
+	// waitSlice is how long one WAIT blocks a connection. Meanwhile no new command is sent on it. A server that has nothing
+	// else to do notices the end 100 ms later.
+	waitSlice = 25 * time.Millisecond
+
+	// WaitAtMost is how long the server takes with it.
+	WaitAtMost = waitSlice + 100*time.Millisecond
 
 	senderFor          = time.Second // and two round trips, until it is replaced: it may hang, or its replicas have another master
 	mostReplicaSenders = 16          // to a server; rueidis closes a connection that hangs after 12 s
 	mostHops           = 4
 )
 
-// doReplicated is do for a command whose write replicas must have. When the server has done it and too few have, the answer
-// says why in short. It waits for them as long as it is told, and for the answer as any command.
+// doReplicated is do for a command whose write replicas must have. When the server has done it and too few have, the reply
+// says why in short. It waits for them as long as it is told, and for the reply as any command.
 //
 //go:noinline
-func (t *transport) doReplicated(p *patience, c *protocol.Call) (a answer) {
-	l, began := t.lane(c.Key), t.clock.Now()
-	end := t.watch.limit(p, began, nil)
+func (t *Client) doReplicated(p *Wait, c *protocol.Call) (a Reply) {
+	s, began := t.Shard(c.Key), t.Clock.Now()
+	end := t.watchdog.bound(p, began, nil)
 	defer end.stop()
 	e := &replication{call: *c, done: make(chan struct{}), sent: began}
 	over := time.NewTimer(c.Replicas.Timeout)
 	defer over.Stop()
-	t.replicate(l, e)
+	t.replicate(s, e)
 	for waiting := true; waiting; {
 		select {
 		case <-e.done:
@@ -151,19 +153,19 @@ func (t *transport) doReplicated(p *patience, c *protocol.Call) (a answer) {
 			t.replicators.expire(e, fault.NoAnswer)
 		}
 	}
-	a = answer{RedisResult: e.result, sent: e.sent, came: t.clock.Now(), anew: e.trusted, short: e.short}
+	a = Reply{RedisResult: e.result, Sent: e.sent, Came: t.Clock.Now(), Fresh: e.trusted, ReplicaErr: e.replicaErr}
 	err := a.Error()
-	came := a.came
+	came := a.Came
 	if e.answered != 0 { // to wait for replicas is no sign of a slow server
 		came = e.answered
 	}
-	p.holds = waitAtMost // the answer comes with that of WAIT
-	a.late = l.judge(p, err, exchange{sent: e.sent, came: came, trip: l.trip()})
-	a.doubtful = a.late && l.isWary(a.came)
-	a.cut = p.cut(err)
+	p.holds = WaitAtMost // the reply comes with that of WAIT
+	a.Late = s.judge(p, err, exchange{sent: e.sent, came: came, trip: s.RoundTrip()})
+	a.Doubtful = a.Late && s.IsSuspect(a.Came)
+	a.Cut = p.cut(err)
 	switch {
-	case e.short != nil:
-		c.Replicas.Told(e.short)
+	case e.replicaErr != nil:
+		c.Replicas.Told(e.replicaErr)
 	case e.acks >= c.Replicas.N:
 		c.Replicas.Told(nil)
 	}
@@ -171,9 +173,9 @@ func (t *transport) doReplicated(p *patience, c *protocol.Call) (a answer) {
 }
 
 // replicate hands a command to the replicator of the server that has its key.
-func (t *transport) replicate(l *lane, e *replication) {
+func (t *Client) replicate(s *Shard, e *replication) {
 	var owner topology.Owner
-	wary := l.isWary(t.clock.Now())
+	wary := s.IsSuspect(t.Clock.Now())
 	switch slot := protocol.Slot(e.call.Key); {
 	case t.resolver == nil:
 	case wary:
@@ -187,11 +189,11 @@ func (t *transport) replicate(l *lane, e *replication) {
 		e.fail(fault.NotSent)
 		return
 	}
-	e.rumor = t.resolver != nil && !owner.Trusted
-	t.replicators.at(t, owner.Address).add(l, e)
+	e.unsure = t.resolver != nil && !owner.Trusted
+	t.replicators.at(t, owner.Address).add(s, e)
 }
 
-// expire is for when the time of replicas is over, or, with an error for it, when the caller waits for no answer any longer.
+// expire is for when the time of replicas is over, or, with an error for it, when the caller waits for no reply any longer.
 func (s *replicators) expire(e *replication, unanswered error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -207,20 +209,20 @@ func (s *replicators) expire(e *replication, unanswered error) {
 }
 
 // at returns the replicator of a server. The caller holds the mutex, as that of add and begin.
-func (s *replicators) at(t *transport, address string) *replicator {
+func (s *replicators) at(t *Client, address string) *replicator {
 	r := s.of[address]
 	if r == nil {
 		if s.of == nil {
 			s.of = map[string]*replicator{}
 		}
-		r = &replicator{transport: t, address: address}
+		r = &replicator{client: t, address: address}
 		s.of[address] = r
 	}
 	return r
 }
 
 // add queues a command, and sees to it that there is a sender for it.
-func (r *replicator) add(l *lane, e *replication) {
+func (r *replicator) add(s *Shard, e *replication) {
 	if r.sender != nil && r.sender.stale() {
 		if r.senders == mostReplicaSenders {
 			e.fail(fault.NotSent)
@@ -230,17 +232,17 @@ func (r *replicator) add(l *lane, e *replication) {
 	}
 	e.state = isWaiting
 	r.queue = append(r.queue, e)
-	r.begin(l)
+	r.begin(s)
 }
 
 // begin starts a sender where there is none and something is queued.
-func (r *replicator) begin(l *lane) {
+func (r *replicator) begin(s *Shard) {
 	if r.sender == nil && len(r.queue) > 0 {
 		if r.address != "" {
-			l = r.transport.laneAt(r.address)
+			s = r.client.ShardAt(r.address)
 		}
-		now := r.transport.clock.Now()
-		r.sender = &replicaSender{replicator: r, lane: l, since: now, trusted: l.address == r.address && l.isWary(now)}
+		now := r.client.Clock.Now()
+		r.sender = &replicaSender{replicator: r, shard: s, since: now, trusted: s.Address == r.address && s.IsSuspect(now)}
 		r.senders++
 		go r.sender.run()
 	}
@@ -248,12 +250,13 @@ func (r *replicator) begin(l *lane) {
 
 // stale tells whether what comes is to go another way.
 func (s *replicaSender) stale() bool {
-	now := s.transport.clock.Now()
-	return s.since.Until(now) >= s.lane.trip().plus(senderFor) || !s.trusted && s.lane.address == s.address && s.lane.isWary(now)
+	now := s.client.Clock.Now()
+	deposed := !s.trusted && s.shard.Address == s.address && s.shard.IsSuspect(now)
+	return deposed || s.since.Until(now) >= s.shard.RoundTrip().Plus(senderFor)
 }
 
 func (s *replicaSender) run() {
-	mu := &s.transport.replicators.mu
+	mu := &s.client.replicators.mu
 	client, release := s.connect()
 	if client != nil {
 		for s.take(client) {
@@ -271,25 +274,25 @@ func (s *replicaSender) run() {
 	for ; client == nil && len(s.queue) > 0; s.queue = s.queue[1:] {
 		s.queue[0].fail(fault.NotSent)
 	}
-	s.begin(s.lane)
+	s.begin(s.shard)
 }
 
-// connect gets a connection that no other code uses; while the lane is wary, one made since. It may hang. What
+// connect gets a connection that no other code uses; while the shard is suspect, one made since. It may hang. What
 // it gets after that may lead to a master that is none any more, and is not used.
 func (s *replicaSender) connect() (client rueidis.DedicatedClient, release func()) {
-	t := s.transport
+	t := s.client
 	switch {
 	case s.trusted:
-		if client = s.lane.dedicate(s.since); client != nil {
+		if client = s.shard.dedicate(s.since); client != nil {
 			release = client.Close
 		}
 	case s.address == "":
 		s.database = t.database()
-		client, release = t.client.Dedicate()
-	case t.client.Nodes()[s.address] != nil: // a cluster has one database
-		client, release = t.client.Nodes()[s.address].Dedicate()
+		client, release = t.redis.Dedicate()
+	case t.redis.Nodes()[s.address] != nil: // a cluster has one database
+		client, release = t.redis.Nodes()[s.address].Dedicate()
 	}
-	if client != nil && s.since.Until(t.clock.Now()) >= s.lane.trip().connect() {
+	if client != nil && s.since.Until(t.Clock.Now()) >= s.shard.RoundTrip().Connect() {
 		go client.Close()
 		return nil, nil
 	}
@@ -303,8 +306,8 @@ func (s *replicaSender) push(command rueidis.Completed, of *replication) {
 // take readies a pipeline: what is queued, and a WAIT for that and for what was written before. It reports false when there is
 // nothing left to do on this connection.
 func (s *replicaSender) take(client rueidis.DedicatedClient) bool {
-	s.transport.replicators.mu.Lock()
-	defer s.transport.replicators.mu.Unlock()
+	s.client.replicators.mu.Lock()
+	defer s.client.replicators.mu.Unlock()
 	if s.sender == s && !s.stale() {
 		s.batch, s.queue = append(s.batch, s.queue...), nil
 	}
@@ -315,13 +318,13 @@ func (s *replicaSender) take(client rueidis.DedicatedClient) bool {
 		s.push(client.B().Arbitrary("SELECT").Args(s.database).Build(), nil)
 		s.database = ""
 	}
-	n, slice, now := 1, waitSlice, s.transport.clock.Now()
+	n, slice, now := 1, waitSlice, s.client.Clock.Now()
 	for _, e := range s.batch {
 		n, slice = max(n, e.call.Replicas.N), min(slice, e.call.Replicas.Timeout)
 		if e.state == isWritten {
 			continue
 		}
-		e.state, e.sent, e.trusted = isSent, now, s.trusted && !e.rumor
+		e.state, e.sent, e.trusted = isSent, now, s.trusted && !e.unsure
 		if e.asking {
 			s.push(client.B().Arbitrary("ASKING").Build(), nil)
 		}
@@ -337,10 +340,10 @@ func (s *replicaSender) take(client rueidis.DedicatedClient) bool {
 
 // send sends what was readied. A server that does not wait is asked again after a while.
 func (s *replicaSender) send(client rueidis.DedicatedClient) {
-	t := s.transport
-	began := t.clock.Now()
-	p := patience{ctx: t.ctx, limit: s.lane.trip().plus(senderFor), holds: waitAtMost}
-	end := s.lane.limit(&p, began, nil)             // it notices that the server is silent
+	t := s.client
+	began := t.Clock.Now()
+	p := Wait{Ctx: t.ctx, Limit: s.shard.RoundTrip().Plus(senderFor), holds: WaitAtMost}
+	end := s.shard.bound(&p, began, nil)            // it notices that the server is silent
 	results := client.DoMulti(t.ctx, s.commands...) // mutant: other connection
 	end.stop()
 	acks, err := results[len(results)-1].AsInt64()
@@ -360,24 +363,24 @@ func (s *replicaSender) send(client rueidis.DedicatedClient) {
 		pending = pending || e.state == isWritten
 	}
 	t.replicators.mu.Unlock()
-	if rest := waitSlice - began.Until(t.clock.Now()); pending && rest > 0 {
+	if rest := waitSlice - began.Until(t.Clock.Now()); pending && rest > 0 {
 		<-time.After(rest)
 	}
 }
 
-// takeIn takes in the answer to a command of the batch. The caller holds the mutex.
+// takeIn takes in the reply to a command of the batch. The caller holds the mutex.
 func (s *replicaSender) takeIn(e *replication, result rueidis.RedisResult) {
 	err := result.Error()
 	if fault.Answered(err) {
-		e.answered = s.transport.clock.Now()
+		e.answered = s.client.Clock.Now()
 	}
 	switch {
 	case protocol.NoScript(err) && e.call.Script != nil && !e.bySource:
 		e.bySource = true
-		s.add(s.lane, e)
+		s.add(s.shard, e)
 	case fault.Elsewhere(err) && e.hops < mostHops:
 		e.state = isWaiting
-		go s.transport.redirect(e, result)
+		go s.client.redirect(e, result)
 	case e.call.Wrote(&e.call, result):
 		e.result, e.state = result, isWritten
 	default:
@@ -386,23 +389,23 @@ func (s *replicaSender) takeIn(e *replication, result rueidis.RedisResult) {
 }
 
 // redirect sends a command to the node of a cluster that has the key by the word of the one that was asked.
-func (t *transport) redirect(e *replication, result rueidis.RedisResult) {
+func (t *Client) redirect(e *replication, result rueidis.RedisResult) {
 	reply, _ := rueidis.IsRedisErr(result.Error())
 	address, moved := reply.IsMoved()
 	if !moved {
 		address, _ = reply.IsAsk()
 	}
 	t.resolver.Forget()
-	l := t.lane(e.call.Key)
-	if t.client.Nodes()[address] == nil { // the client has it shown to itself
+	s := t.Shard(e.call.Key)
+	if t.redis.Nodes()[address] == nil { // the client has it shown to itself
 		key := e.call.Key
-		p := patience{ctx: context.Background(), limit: l.trip().plus(askLimit)}
+		p := Wait{Ctx: context.Background(), Limit: s.RoundTrip().Plus(askLimit)}
 		ask := func(ctx context.Context, _ rueidis.CoreClient) []rueidis.RedisResult {
-			return []rueidis.RedisResult{t.client.Do(ctx, t.client.B().Pttl().Key(key).Build())}
+			return []rueidis.RedisResult{t.redis.Do(ctx, t.redis.B().Pttl().Key(key).Build())}
 		}
-		l.apart(&p, l.places, &sending{key: key, send: ask})
+		s.async(&p, s.places, &asyncCall{key: key, send: ask})
 	}
-	known := t.client.Nodes()[address] != nil // not under the mutex: a wrapper's may block
+	known := t.redis.Nodes()[address] != nil // not under the mutex: a wrapper's may block
 	t.replicators.mu.Lock()
 	defer t.replicators.mu.Unlock()
 	switch {
@@ -412,6 +415,6 @@ func (t *transport) redirect(e *replication, result rueidis.RedisResult) {
 	default:
 		e.hops++
 		e.asking = !moved
-		t.replicators.at(t, address).add(l, e)
+		t.replicators.at(t, address).add(s, e)
 	}
 }

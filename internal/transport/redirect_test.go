@@ -1,4 +1,4 @@
-package lockregistry
+package transport
 
 import (
 	"context"
@@ -79,7 +79,7 @@ func (d *movingWire) DoMulti(_ context.Context, cs ...rueidis.Completed) (rs []r
 }
 
 // moving runs a test in fake time with such a cluster.
-func moving(t *testing.T, test func(c *movingCluster, way *transport)) {
+func moving(t *testing.T, test func(c *movingCluster, way *Client)) {
 	t.Helper()
 	client := onMiniredis(t)
 	eval := func(s string) rueidis.RedisResult {
@@ -91,22 +91,22 @@ func moving(t *testing.T, test func(c *movingCluster, way *transport)) {
 		zero:  eval("return 0")}
 	synctest.Test(t, func(*testing.T) {
 		c := &movingCluster{Client: client, node: n}
-		test(c, newTransport(c))
+		test(c, New(c))
 		<-time.After(time.Minute)
 	})
 }
 
 // While one command is sent elsewhere, the limits of others that are to follow end.
 func TestLimitsThatEndDuringARedirection(t *testing.T) {
-	moving(t, func(_ *movingCluster, way *transport) {
+	moving(t, func(_ *movingCluster, way *Client) {
 		var all sync.WaitGroup
 		for i := range 3 {
 			all.Go(func() {
-				p := patience{ctx: t.Context(), limit: 5 * time.Second}
+				p := Wait{Ctx: t.Context(), Limit: 5 * time.Second}
 				k := &protocol.Call{Key: "k" + strconv.Itoa(i), Args: protocol.Args{"v", "1000"}}
 				k.Replicas = &protocol.Replicas{N: 1, Timeout: 50 * time.Millisecond, Told: func(error) {}}
 				k.Wrote = func(_ *protocol.Call, r rueidis.RedisResult) bool { return r.Error() == nil }
-				a := way.do(&p, k)
+				a := way.Do(&p, k)
 				if err := a.Error(); err != nil {
 					assert.ErrorIs(t, err, fault.NotSent)
 				}
@@ -116,15 +116,15 @@ func TestLimitsThatEndDuringARedirection(t *testing.T) {
 	})
 }
 
-// A node may refuse a command as that of another one when nobody waits for it any more. A lock is not asked for then; a key is
-// still removed.
+// A node may refuse a command as that of another one when nobody waits for it any more. A
+// lock is not asked for then; a key is still removed.
 func TestWhoHasGivenUpIsNotSentElsewhere(t *testing.T) {
 	for _, limit := range []time.Duration{time.Second, 30 * time.Second} {
 		for _, vain := range []bool{false, true} {
-			moving(t, func(c *movingCluster, way *transport) {
-				way.lane("k").beWary(way.clock.Now())
-				p := patience{ctx: t.Context(), limit: limit}
-				a := way.do(&p, &protocol.Call{Key: "k", Args: protocol.Args{"v", "1000"}, DropIfAbandoned: vain})
+			moving(t, func(c *movingCluster, way *Client) {
+				way.Shard("k").beSuspect(way.Clock.Now())
+				p := Wait{Ctx: t.Context(), Limit: limit}
+				a := way.Do(&p, &protocol.Call{Key: "k", Args: protocol.Args{"v", "1000"}, DropIfAbandoned: vain})
 				require.Error(t, a.Error())
 				<-time.After(time.Minute)
 				if vain && limit < 2*time.Second {

@@ -1,4 +1,4 @@
-package lockregistry
+package transport
 
 import (
 	"context"
@@ -11,11 +11,14 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // onMiniredis returns a client, made outside of fake time.
 func onMiniredis(t *testing.T) rueidis.Client {
@@ -40,18 +43,19 @@ func (c lateClient) Do(ctx context.Context, _ rueidis.Completed) rueidis.RedisRe
 	return rueidis.RedisResult{}
 }
 
-// An answer that comes at the moment at which nobody waits for it any more does not mean that the client ignores contexts.
+// An answer that comes at the moment at which nobody waits for it any more does not mean that the
+// client ignores contexts.
 func TestAnswersAtTheEndOfAContext(t *testing.T) {
 	client := onMiniredis(t)
 	for after, deaf := range map[time.Duration]bool{0: false, time.Second: true} {
 		synctest.Test(t, func(t *testing.T) {
-			way := newTransport(lateClient{client, after})
-			way.first.heard.Store(int64(way.clock.Now()))
-			way.first.answers.Store(manyAnswers)
+			way := New(lateClient{client, after})
+			way.First.heard.Store(int64(way.Clock.Now()))
+			way.First.replies.Store(manyReplies)
 			ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 			defer cancel()
-			way.do(&patience{ctx: ctx, limit: time.Minute}, &protocol.Call{Key: "42"})
-			require.Equal(t, deaf, way.deaf.Load())
+			way.Do(&Wait{Ctx: ctx, Limit: time.Minute}, &protocol.Call{Key: "42"})
+			require.Equal(t, deaf, way.ignoresContexts.Load())
 		})
 	}
 }
@@ -69,15 +73,15 @@ func (c stubClient) Do(ctx context.Context, command rueidis.Completed) rueidis.R
 	return c.do(ctx)
 }
 
-// inLanes runs a test in fake time, with a lane on which all connections have been made, and from which it was heard now.
-func inLanes(t *testing.T, test func(t *testing.T, open func(do func(context.Context) rueidis.RedisResult) *transport)) {
+// inLanes runs a test in fake time, with a shard on which all connections have been made, and from which it was heard now.
+func inLanes(t *testing.T, test func(t *testing.T, open func(do func(context.Context) rueidis.RedisResult) *Client)) {
 	t.Helper()
 	client := onMiniredis(t)
 	synctest.Test(t, func(t *testing.T) {
-		test(t, func(do func(context.Context) rueidis.RedisResult) *transport {
-			way := newTransport(stubClient{client, do})
-			way.first.heard.Store(int64(way.clock.Now()))
-			way.first.answers.Store(manyAnswers)
+		test(t, func(do func(context.Context) rueidis.RedisResult) *Client {
+			way := New(stubClient{client, do})
+			way.First.heard.Store(int64(way.Clock.Now()))
+			way.First.replies.Store(manyReplies)
 			return way
 		})
 	})
@@ -91,17 +95,17 @@ func TestLimits(t *testing.T) {
 		took, most                        time.Duration
 	}{
 		"short limit":                    {limit: ms, took: ms},
-		"limit between two rounds":       {limit: watchAfter + watchEvery + ms, took: watchAfter + watchEvery + ms},
+		"limit between two rounds":       {limit: timedAfter + roundEvery + ms, took: timedAfter + roundEvery + ms},
 		"long limit":                     {limit: time.Second, took: time.Second},
 		"context that ends soon":         {limit: time.Second, deadline: ms, took: ms},
 		"context that ends later":        {limit: time.Second, deadline: 700 * ms, took: 700 * ms},
 		"context that ends, with grace":  {limit: time.Second, deadline: ms, grace: 100 * ms, took: 101 * ms},
 		"context that ends too late":     {limit: time.Second, deadline: 950 * ms, grace: 100 * ms, took: time.Second},
 		"context that is cancelled":      {limit: time.Second, cancelled: 500 * ms, took: 500 * ms},
-		"context that is cancelled soon": {limit: time.Second, cancelled: ms, took: ms, most: watchAfter + watchEvery},
+		"context that is cancelled soon": {limit: time.Second, cancelled: ms, took: ms, most: timedAfter + roundEvery},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inLanes(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *transport) {
+			inLanes(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
 				way := open(func(ctx context.Context) rueidis.RedisResult {
 					<-ctx.Done()
 					return rueidis.NewErrorResult(ctx.Err())
@@ -116,7 +120,7 @@ func TestLimits(t *testing.T) {
 					time.AfterFunc(c.cancelled, cancel)
 				}
 				began := time.Now()
-				a := way.do(&patience{ctx: ctx, limit: c.limit, grace: c.grace}, &protocol.Call{Key: "42"})
+				a := way.Do(&Wait{Ctx: ctx, Limit: c.limit, Grace: c.grace}, &protocol.Call{Key: "42"})
 				require.ErrorIs(t, a.Error(), fault.NoAnswer)
 				require.GreaterOrEqual(t, time.Since(began), c.took)
 				require.LessOrEqual(t, time.Since(began), max(c.took, c.most))
@@ -127,23 +131,23 @@ func TestLimits(t *testing.T) {
 
 // Nothing runs while no command is under way.
 func TestTheWatchRests(t *testing.T) {
-	inLanes(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *transport) {
+	inLanes(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
 		way := open(func(context.Context) rueidis.RedisResult { return rueidis.RedisResult{} })
-		way.do(&patience{ctx: t.Context(), limit: time.Second}, &protocol.Call{Key: "42"})
-		require.True(t, way.watch.running.Load())
-		<-time.After(watchEvery + 1)
+		way.Do(&Wait{Ctx: t.Context(), Limit: time.Second}, &protocol.Call{Key: "42"})
+		require.True(t, way.watchdog.running.Load())
+		<-time.After(roundEvery + 1)
 		synctest.Wait()
-		require.False(t, way.watch.running.Load())
+		require.False(t, way.watchdog.running.Load())
 	})
 }
 
-// When many come at once after a pause, a few have a goroutine. The others send their commands themselves as soon as one of
-// those is answered, and after a moment without an answer as the few did.
+// When many come at once after a pause, a few have a goroutine. The others send their commands themselves as
+// soon as one of those is answered, and after a moment without a reply as the few did.
 func TestManyOnAQuietLane(t *testing.T) {
 	const many = 100
 	for _, frozen := range []bool{false, true} {
-		inLanes(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *transport) {
-			var way *transport
+		inLanes(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
+			var way *Client
 			var apart, direct atomic.Int32
 			answer := make(chan struct{})
 			way = open(func(ctx context.Context) rueidis.RedisResult {
@@ -155,15 +159,15 @@ func TestManyOnAQuietLane(t *testing.T) {
 				<-answer
 				return rueidis.RedisResult{}
 			})
-			<-time.After(calmFor)
+			<-time.After(healthyFor)
 			var all sync.WaitGroup
 			for range many {
 				all.Go(func() {
-					way.do(&patience{ctx: t.Context(), limit: time.Minute}, &protocol.Call{Key: "42"})
+					way.Do(&Wait{Ctx: t.Context(), Limit: time.Minute}, &protocol.Call{Key: "42"})
 				})
 				synctest.Wait()
 			}
-			require.EqualValues(t, mostScouts, apart.Load())
+			require.EqualValues(t, mostRunning, apart.Load())
 			if frozen {
 				<-time.After(newsWait)
 				synctest.Wait()
@@ -177,23 +181,24 @@ func TestManyOnAQuietLane(t *testing.T) {
 	}
 }
 
-// A message tells that the server is there, as an answer does. It does not tell whether connections for commands have been made.
+// A message tells that the server is there, as a reply does. It does not tell whether
+// connections for commands have been made.
 func TestAMessageMakesAQuietLaneCalm(t *testing.T) {
-	inLanes(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *transport) {
+	inLanes(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
 		way := open(nil)
-		l := way.first
-		enters := func() bool { return l.enter(way.clock.Now()) != nil }
-		for known, answers := range map[bool]int32{true: manyAnswers, false: manyAnswers - 1} {
-			l.heard.Store(int64(notHeard))
-			l.told.Store(0)
-			l.answers.Store(answers)
+		s := way.First
+		enters := func() bool { return s.enter(way.Clock.Now()) != nil }
+		for known, answers := range map[bool]int32{true: manyReplies, false: manyReplies - 1} {
+			s.heard.Store(int64(notHeard))
+			s.messaged.Store(0)
+			s.replies.Store(answers)
 			require.False(t, enters())
-			l.tell(way.clock.Now())
+			s.GotMessage(way.Clock.Now())
 			require.Equal(t, known, enters())
-			l.wary.Store(int64(clock.Never))
-			l.tell(way.clock.Now())
+			s.suspectUntil.Store(int64(clock.Never))
+			s.GotMessage(way.Clock.Now())
 			require.False(t, enters())
-			l.wary.Store(0)
+			s.suspectUntil.Store(0)
 		}
 	})
 }
@@ -219,17 +224,18 @@ func (c oldConnection) B() rueidis.Builder                                      
 func (c oldConnection) Do(context.Context, rueidis.Completed) rueidis.RedisResult { return c.of.info }
 func (oldConnection) Close()                                                      {}
 
-// Where no connection looks new, they are not made without a pause, and for no longer than the lane is wary.
+// Where no connection looks new, they are not made without a pause, and for no longer than the shard is
+// suspect.
 func TestNoConnectionLooksNew(t *testing.T) {
 	client := onMiniredis(t)
 	info := client.Do(t.Context(), client.B().Eval().Script("return 'id=1 age=86400 db=0'").Numkeys(0).Build())
 	synctest.Test(t, func(t *testing.T) {
 		var made atomic.Int32
-		way := newTransport(oldClient{client, info, &made})
-		now := way.clock.Now()
-		way.first.wary.Store(int64(now.Add(waryFor)))
-		require.Nil(t, way.first.dedicate(now))
-		require.Less(t, now.Until(way.clock.Now()), waryFor+2*time.Second)
+		way := New(oldClient{client, info, &made})
+		now := way.Clock.Now()
+		way.First.suspectUntil.Store(int64(now.Add(suspectFor)))
+		require.Nil(t, way.First.dedicate(now))
+		require.Less(t, now.Until(way.Clock.Now()), suspectFor+2*time.Second)
 		require.Less(t, made.Load(), int32(mostUnfit+100))
 	})
 }

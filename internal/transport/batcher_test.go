@@ -1,4 +1,4 @@
-package lockregistry
+package transport
 
 import (
 	"context"
@@ -56,11 +56,11 @@ func (c *office) DoMulti(_ context.Context, commands ...rueidis.Completed) (resu
 	return results
 }
 
-// askingFor sends a command for a key, with a limit, and returns the answer.
+// askingFor sends a command for a key, with a limit, and returns the reply.
 type askingFor func(ctx context.Context, key int, limit time.Duration) (answer string, err error)
 
-// shipping runs a test in fake time with a lane on which commands may go together.
-func shipping(t *testing.T, many int, test func(t *testing.T, way *transport, c *office, ask askingFor)) {
+// shipping runs a test in fake time with a shard on which commands may go together.
+func shipping(t *testing.T, many int, test func(t *testing.T, way *Client, c *office, ask askingFor)) {
 	t.Helper()
 	client := onMiniredis(t)
 	c := &office{Client: client, replies: map[string]rueidis.RedisResult{}, one: func(string) {}, many: func([]string) {}}
@@ -69,18 +69,18 @@ func shipping(t *testing.T, many int, test func(t *testing.T, way *transport, c 
 		c.replies[key] = client.Do(t.Context(), client.B().Echo().Message(key).Build())
 	}
 	synctest.Test(t, func(t *testing.T) {
-		way := newTransport(c)
-		l := way.first
-		l.heard.Store(int64(way.clock.Now()))
-		l.answers.Store(manyAnswers)
-		l.private.possible = true
+		way := New(c)
+		s := way.First
+		s.heard.Store(int64(way.Clock.Now()))
+		s.replies.Store(manyReplies)
+		s.own.possible = true
 		test(t, way, c, func(ctx context.Context, i int, limit time.Duration) (string, error) {
-			p := patience{ctx: ctx, limit: limit}
-			a := way.do(&p, &protocol.Call{Key: strconv.Itoa(i)})
+			p := Wait{Ctx: ctx, Limit: limit}
+			a := way.Do(&p, &protocol.Call{Key: strconv.Itoa(i)})
 			return a.ToString()
 		})
-		for i := range l.limits {
-			if g := l.limits[i].Load(); g != nil {
+		for i := range s.bounds {
+			if g := s.bounds[i].Load(); g != nil {
 				require.Zero(t, g.taken.Load())
 			}
 		}
@@ -91,11 +91,11 @@ func shipping(t *testing.T, many int, test func(t *testing.T, way *transport, c 
 	})
 }
 
-// Where many commands are under way they go in few pipelines, and each caller gets its own answer. When there are few again they
-// are sent by themselves.
+// Where many commands are under way they go in few pipelines, and each caller gets its own reply. When
+// there are few again they are sent by themselves.
 func TestManyCommandsGoTogether(t *testing.T) {
 	const many = 300
-	shipping(t, many, func(t *testing.T, way *transport, c *office, ask askingFor) {
+	shipping(t, many, func(t *testing.T, way *Client, c *office, ask askingFor) {
 		var alone, shipments, together, most atomic.Int32
 		gate := make(chan struct{})
 		c.one = func(string) {
@@ -121,15 +121,15 @@ func TestManyCommandsGoTogether(t *testing.T) {
 		require.LessOrEqual(t, shipments.Load(), int32(mostSenders))
 		close(gate)
 		all.Wait()
-		require.Less(t, alone.Load(), int32(2*coalesceFrom))
+		require.Less(t, alone.Load(), int32(2*batchFrom))
 		require.Equal(t, int32(many), alone.Load()+together.Load())
 		require.Less(t, shipments.Load(), int32(many/10))
 		require.LessOrEqual(t, most.Load(), int32(mostAtOnce))
 		synctest.Wait()
-		b := way.first.coalescing.Load()
+		b := way.First.batching.Load()
 		require.Zero(t, b.flying)
 		require.Zero(t, b.senders)
-		require.Zero(t, way.first.senders.Load())
+		require.Zero(t, way.First.senders.Load())
 
 		before := alone.Load()
 		for i := range 10 {
@@ -140,10 +140,11 @@ func TestManyCommandsGoTogether(t *testing.T) {
 	})
 }
 
-// Senders that hang keep nobody but those whose commands they have taken, and these for no longer than their limits.
+// Senders that hang keep nobody but those whose commands they have taken, and these for no longer than their
+// limits.
 func TestSendersThatHang(t *testing.T) {
 	const many, limit = 550, 5 * time.Second
-	shipping(t, many, func(t *testing.T, _ *transport, c *office, ask askingFor) {
+	shipping(t, many, func(t *testing.T, _ *Client, c *office, ask askingFor) {
 		silent, held := make(chan struct{}), make(chan struct{})
 		c.one = func(string) { <-held }
 		var shipments, hung atomic.Int32
@@ -176,7 +177,7 @@ func TestSendersThatHang(t *testing.T) {
 		}
 		require.Equal(t, int32(mostSenders), shipments.Load())
 		close(held)
-		<-time.After(3 * watchEvery)
+		<-time.After(3 * roundEvery)
 		synctest.Wait()
 		require.NotZero(t, hung.Load())
 		require.Equal(t, many-hung.Load(), answered.Load())
@@ -186,19 +187,19 @@ func TestSendersThatHang(t *testing.T) {
 	})
 }
 
-// away is a coalescer whose senders all hang.
-func away(l *lane) *coalescer {
-	b := &coalescer{lane: l, flying: coalesceTo, senders: mostSenders}
-	l.senders.Store(mostSenders)
+// away is a batcher whose senders all hang.
+func away(s *Shard) *batcher {
+	b := &batcher{shard: s, flying: batchTo, senders: mostSenders}
+	s.senders.Store(mostSenders)
 	b.on.Store(true)
-	l.coalescing.Store(b)
+	s.batching.Store(b)
 	return b
 }
 
 // A command whose caller has given up is not sent.
 func TestNobodyWaitsForTheCommand(t *testing.T) {
-	shipping(t, 1, func(t *testing.T, way *transport, c *office, ask askingFor) {
-		b := away(way.first)
+	shipping(t, 1, func(t *testing.T, way *Client, c *office, ask askingFor) {
+		b := away(way.First)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
 		_, err := ask(ctx, 0, time.Second)
@@ -208,26 +209,27 @@ func TestNobodyWaitsForTheCommand(t *testing.T) {
 	})
 }
 
-// What nobody has taken when the lane becomes wary goes another way, for as long as its limit lasts, and no longer.
+// What nobody has taken when the shard becomes suspect goes another way, for as long as its limit
+// lasts, and no longer.
 func TestCommandsThatNobodyHasTaken(t *testing.T) {
 	const ms = time.Millisecond
 	for name, silent := range map[string]bool{"answered": false, "silent": true} {
 		t.Run(name, func(t *testing.T) {
-			shipping(t, 2, func(t *testing.T, way *transport, c *office, _ askingFor) {
+			shipping(t, 2, func(t *testing.T, way *Client, c *office, _ askingFor) {
 				c.one = func(string) {
 					if silent {
 						<-time.After(time.Minute)
 					}
 				}
-				l := way.first
-				b := away(l)
-				b.came = way.clock.Now().Add(time.Hour) // so that none is added
+				s := way.First
+				b := away(s)
+				b.came = way.Clock.Now().Add(time.Hour) // so that none is added
 				begun := time.Now()
 				ctx, cancel := context.WithCancel(t.Context())
 				done := make(chan error, 1)
 				go func() {
-					p := patience{ctx: ctx, limit: 5 * time.Second, grace: 100 * ms}
-					a := way.do(&p, &protocol.Call{Key: "1"})
+					p := Wait{Ctx: ctx, Limit: 5 * time.Second, Grace: 100 * ms}
+					a := way.Do(&p, &protocol.Call{Key: "1"})
 					done <- a.Error()
 				}()
 				<-time.After(450 * ms)
@@ -235,7 +237,7 @@ func TestCommandsThatNobodyHasTaken(t *testing.T) {
 				require.Len(t, b.waiting, 1)
 				cancel()
 				<-time.After(50 * ms)
-				l.scatter()
+				s.stopBatching()
 				err := <-done
 				if silent {
 					require.ErrorIs(t, err, fault.NoAnswer)
@@ -244,7 +246,7 @@ func TestCommandsThatNobodyHasTaken(t *testing.T) {
 					require.NoError(t, err)
 				}
 				require.Empty(t, c.kept)
-				end := l.place()
+				end := s.place()
 				require.ErrorIs(t, b.do(end).Error(), fault.NotSent)
 				end.free()
 				<-time.After(time.Minute)
@@ -255,19 +257,19 @@ func TestCommandsThatNobodyHasTaken(t *testing.T) {
 
 // A caller that was kept from running after its limit began finds the watch stopped.
 func TestTheWatchGoesOnWhileSomethingWaits(t *testing.T) {
-	shipping(t, 1, func(t *testing.T, way *transport, _ *office, _ askingFor) {
-		l := way.first
-		b := away(l)
-		end := l.place()
+	shipping(t, 1, func(t *testing.T, way *Client, _ *office, _ askingFor) {
+		s := way.First
+		b := away(s)
+		end := s.place()
 		end.pack(&protocol.Call{Key: "0"})
-		p := patience{ctx: t.Context(), limit: 5 * time.Second}
-		end.begin(&p, way.clock.Now(), nil)
-		<-time.After(2 * watchEvery)
+		p := Wait{Ctx: t.Context(), Limit: 5 * time.Second}
+		end.begin(&p, way.Clock.Now(), nil)
+		<-time.After(2 * roundEvery)
 		synctest.Wait()
-		require.False(t, way.watch.running.Load())
+		require.False(t, way.watchdog.running.Load())
 		begun := time.Now()
 		require.NoError(t, b.do(end).Error())
-		require.LessOrEqual(t, time.Since(begun), 2*watchEvery)
+		require.LessOrEqual(t, time.Since(begun), 2*roundEvery)
 		end.stop()
 	})
 }

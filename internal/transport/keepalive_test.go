@@ -1,4 +1,4 @@
-package lockregistry
+package transport
 
 import (
 	"testing"
@@ -19,47 +19,48 @@ func TestPulsesWhileCallsSleep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := &speaker{Client: client}
 		server.says.Store(&said)
-		way := newTransport(server)
-		way.first.sleep()
+		way := New(server)
+		way.First.KeepAlive()
 		<-time.After(3*time.Second + time.Millisecond)
-		way.first.wake()
+		way.First.EndKeepAlive()
 		<-time.After(time.Second)
 		require.EqualValues(t, 6, server.asked.Load())
 	})
 }
 
-// The lane of a node asks that node, whatever becomes of the slots of the calls that sleep there. A node that the client no
-// longer knows is not asked for by asking another one, and the lane of slots that nobody has asks nothing.
+// The shard of a node asks that node, whatever becomes of the slots of the calls that sleep
+// there. A node that the client no longer knows is not asked for by asking another one, and the shard of slots that nobody has
+// asks nothing.
 func TestPulsesAreForTheLanesOwnServer(t *testing.T) {
 	client := onMiniredis(t)
 	said := client.Do(t.Context(), client.B().Ping().Build())
 	synctest.Test(t, func(t *testing.T) {
 		a, b := &speaker{Client: client}, &speaker{Client: client}
 		nodes := map[string]rueidis.Client{"a:1": a, "b:1": b}
-		way := newTransport(&spoken{client, nodes})
+		way := New(&spoken{client, nodes})
 		for _, node := range []*speaker{a, b} {
 			node.says.Store(&said)
 		}
-		asked := func(l *lane) [2]int32 {
+		asked := func(s *Shard) [2]int32 {
 			ofA, ofB := a.asked.Load(), b.asked.Load()
-			l.sleep()
+			s.KeepAlive()
 			<-time.After(2*time.Second + time.Millisecond)
-			l.wake()
+			s.EndKeepAlive()
 			<-time.After(time.Second)
 			return [2]int32{a.asked.Load() - ofA, b.asked.Load() - ofB}
 		}
-		require.Zero(t, asked(way.first))
+		require.Zero(t, asked(way.First))
 
 		way.reroute(topology.Map{{Last: protocol.Slots - 1, Address: "a:1"}})
-		ofA := way.laneAt("a:1")
+		ofA := way.ShardAt("a:1")
 		way.reroute(topology.Map{{Last: protocol.Slots - 1, Address: "b:1"}})
 		require.Equal(t, [2]int32{4, 0}, asked(ofA))
-		require.Equal(t, [2]int32{0, 4}, asked(way.laneAt("b:1")))
+		require.Equal(t, [2]int32{0, 4}, asked(way.ShardAt("b:1")))
 
 		a.silent.Store(true)
 		asked(ofA)
-		require.True(t, ofA.isWary(way.clock.Now()), "its server is silent")
-		require.False(t, way.laneAt("b:1").isWary(way.clock.Now()))
+		require.True(t, ofA.IsSuspect(way.Clock.Now()), "its server is silent")
+		require.False(t, way.ShardAt("b:1").IsSuspect(way.Clock.Now()))
 		<-time.After(time.Minute)
 
 		heard := ofA.heard.Load()

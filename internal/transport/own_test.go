@@ -1,4 +1,4 @@
-package lockregistry
+package transport
 
 import (
 	"context"
@@ -26,24 +26,24 @@ func TestEachReplyIsThatOfItsCommand(t *testing.T) {
 	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{redistest.Start(t).Addr()}, DisableCache: true})
 	require.NoError(t, err)
 	defer client.Close()
-	way := newTransport(client)
-	defer way.close()
-	l := way.first
-	own := map[*private]bool{}
+	way := New(client)
+	defer way.Close()
+	s := way.First
+	own := map[*ownConn]bool{}
 	var last, unanswered atomic.Int64
 	one := func() {
 		text := strconv.FormatInt(last.Add(1), 10)
-		p := patience{ctx: context.Background(), limit: 5 * time.Second}
+		p := Wait{Ctx: context.Background(), Limit: 5 * time.Second}
 		work := rand.IntN(20)
 		if rand.IntN(100) == 0 {
-			p.limit, work = time.Duration(rand.Int64N(int64(2*time.Millisecond))), 2000
+			p.Limit, work = time.Duration(rand.Int64N(int64(2*time.Millisecond))), 2000
 		}
-		a := way.do(&p, &protocol.Call{Script: echo, Key: "42", Args: protocol.Args{text, strconv.Itoa(work)}})
+		a := way.Do(&p, &protocol.Call{Script: echo, Key: "42", Args: protocol.Args{text, strconv.Itoa(work)}})
 		said, err := a.ToString()
 		switch {
 		case err == nil:
 			assert.Equal(t, text, said)
-		case errors.Is(err, fault.NoAnswer) && p.limit < time.Second:
+		case errors.Is(err, fault.NoAnswer) && p.Limit < time.Second:
 			unanswered.Add(1)
 		default:
 			assert.NoError(t, err)
@@ -52,7 +52,7 @@ func TestEachReplyIsThatOfItsCommand(t *testing.T) {
 	for deadline := time.Now().Add(time.Minute); len(own) < 10 && time.Now().Before(deadline) && !t.Failed(); {
 		for range 300 {
 			one()
-			if w := l.private.way.Load(); w != nil {
+			if w := s.own.conn.Load(); w != nil {
 				own[w] = true
 			}
 		}
@@ -70,7 +70,7 @@ func TestEachReplyIsThatOfItsCommand(t *testing.T) {
 	require.Positive(t, unanswered.Load())
 }
 
-// telling is a client whose server gives these answers, one after the other.
+// telling is a client whose server gives these replies, one after the other.
 type telling struct {
 	rueidis.Client
 	answers []rueidis.RedisResult
@@ -88,11 +88,11 @@ func TestTheDatabaseIsAskedForOnce(t *testing.T) {
 		return client.Do(t.Context(), client.B().Eval().Script(script).Numkeys(0).Build())
 	}
 	loading, refused := "return redis.error_reply('LOADING it starts')", "return redis.error_reply('NOPERM no')"
-	way := newTransport(&telling{client, []rueidis.RedisResult{says(loading), says("return 'id=7 db=3 x=1'")}})
+	way := New(&telling{client, []rueidis.RedisResult{says(loading), says("return 'id=7 db=3 x=1'")}})
 	require.Empty(t, way.database())
 	require.Equal(t, "3", way.database())
 	require.Equal(t, "3", way.database())
-	way = newTransport(&telling{client, []rueidis.RedisResult{says(refused)}})
+	way = New(&telling{client, []rueidis.RedisResult{says(refused)}})
 	require.Empty(t, way.database())
 	require.Empty(t, way.database())
 }

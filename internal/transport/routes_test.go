@@ -1,4 +1,4 @@
-package lockregistry
+package transport
 
 import (
 	"context"
@@ -38,8 +38,8 @@ func (s *speaker) Do(context.Context, rueidis.Completed) rueidis.RedisResult {
 	return *s.says.Load()
 }
 
-// Only what most of several nodes say just now makes a way trusted. When none answers, or none knows the master, commands
-// follow what was known, or the client, and late answers are not believed.
+// Only what most of several nodes say just now makes a way trusted. When none answers, or none knows the
+// master, commands follow what was known, or the client, and late replies are not believed.
 func TestWhichWayIsTrusted(t *testing.T) {
 	client := onMiniredis(t)
 	eval := func(s string) *rueidis.RedisResult {
@@ -50,7 +50,7 @@ func TestWhichWayIsTrusted(t *testing.T) {
 		eval("return {{0, 16383, {'b', 1, 'j'}}}"), eval("return {}")
 	synctest.Test(t, func(t *testing.T) {
 		a, b := &speaker{Client: client}, &speaker{Client: client}
-		way := newTransport(&spoken{client, map[string]rueidis.Client{"a:1": a, "b:1": b}})
+		way := New(&spoken{client, map[string]rueidis.Client{"a:1": a, "b:1": b}})
 		say := func(by *speaker, what *rueidis.RedisResult) {
 			by.says.Store(what)
 			by.silent.Store(what == nil)
@@ -65,23 +65,23 @@ func TestWhichWayIsTrusted(t *testing.T) {
 		to, owner, ok := way.resolver.Way(7)
 		require.True(t, ok)
 		require.False(t, owner.Trusted, "the client may lead to a master that is deposed")
-		require.Equal(t, way.client, to)
-		require.Len(t, way.lanes(), 1)
+		require.Equal(t, way.redis, to)
+		require.Len(t, way.Shards(), 1)
 
 		say(a, all)
 		say(b, all)
 		require.Equal(t, topology.Owner{Address: "a:1", Trusted: true}, master())
-		require.Len(t, way.lanes(), 3, "one for each master")
+		require.Len(t, way.Shards(), 3, "one for each master")
 
 		say(b, none)
 		require.Equal(t, topology.Owner{Address: "a:1"}, master(), "by its own word alone")
 
-		way.laneAt("a:1").suspect(way.clock.Now(), way.clock.Now())
+		way.ShardAt("a:1").foundSilent(way.Clock.Now(), way.Clock.Now())
 		say(a, moved)
 		say(b, moved)
 		require.Equal(t, topology.Owner{Address: "b:1", Trusted: true}, master())
-		require.True(t, way.laneAt("b:1").isWary(way.clock.Now()), "the client may not know yet")
-		require.Equal(t, "a:1", way.laneAt("a:1").address, "what is known of it is kept")
+		require.True(t, way.ShardAt("b:1").IsSuspect(way.Clock.Now()), "the client may not know yet")
+		require.Equal(t, "a:1", way.ShardAt("a:1").Address, "what is known of it is kept")
 
 		say(a, nil)
 		say(b, nil)

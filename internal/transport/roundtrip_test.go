@@ -1,4 +1,4 @@
-package lockregistry
+package transport
 
 import (
 	"context"
@@ -51,41 +51,41 @@ func TestRoundTrips(t *testing.T) {
 			5 * ms, true,
 		},
 	} {
-		var r roundTrips
+		var r estimate
 		for _, x := range c.samples {
 			r.sample(clock.Instant(s+x[0]), clock.Instant(s+x[1]))
 		}
-		require.Equal(t, trip{c.base, c.known}, r.trip(), name)
+		require.Equal(t, RoundTrip{c.base, c.known}, r.roundTrip(), name)
 	}
 }
 
 func TestWhatFollowsFromARoundTrip(t *testing.T) {
 	const ms, s = time.Millisecond, time.Second
-	unknown, near, far := trip{}, trip{ms, true}, trip{900 * ms, true}
+	unknown, near, far := RoundTrip{}, RoundTrip{ms, true}, RoundTrip{900 * ms, true}
 	for _, c := range []struct {
 		name      string
 		got, want time.Duration
 	}{
-		{"silence, unknown", unknown.silence(), 2500 * ms},
-		{"silence, near", near.silence(), 502 * ms},
-		{"silence, far", far.silence(), 2300 * ms},
-		{"late without a lease", far.late(0), 2300 * ms},
-		{"late, long lease", near.late(time.Minute), 502 * ms},
-		{"late, short lease", near.late(900 * ms), 300 * ms},
-		{"late, short lease, far", far.late(5400 * ms), 1800 * ms},
-		{"a grace, unknown", unknown.plus(s), s},
-		{"a grace, far", far.plus(s), 2800 * ms},
-		{"a connection, far", far.connect(), 6400 * ms},
-		{"the shortest lease, unknown", unknown.shortest(), 0},
-		{"the shortest lease, far", far.shortest(), 5400 * ms},
+		{"silence, unknown", unknown.Silence(), 2500 * ms},
+		{"silence, near", near.Silence(), 502 * ms},
+		{"silence, far", far.Silence(), 2300 * ms},
+		{"late without a lease", far.Late(0), 2300 * ms},
+		{"late, long lease", near.Late(time.Minute), 502 * ms},
+		{"late, short lease", near.Late(900 * ms), 300 * ms},
+		{"late, short lease, far", far.Late(5400 * ms), 1800 * ms},
+		{"a grace, unknown", unknown.Plus(s), s},
+		{"a grace, far", far.Plus(s), 2800 * ms},
+		{"a connection, far", far.Connect(), 6400 * ms},
+		{"the shortest lease, unknown", unknown.ShortestLease(), 0},
+		{"the shortest lease, far", far.ShortestLease(), 5400 * ms},
 	} {
 		require.Equal(t, c.want, c.got, c.name)
 	}
-	require.True(t, far.useless(899*ms))
-	require.False(t, far.useless(900*ms))
-	require.False(t, unknown.useless(0))
+	require.True(t, far.Useless(899*ms))
+	require.False(t, far.Useless(900*ms))
+	require.False(t, unknown.Useless(0))
 	require.Equal(t, "a round trip to Redis takes 900ms", far.String())
-	require.Contains(t, trip{s, true}.String(), "not supported")
+	require.Contains(t, RoundTrip{s, true}.String(), "not supported")
 }
 
 // distant is a server that answers after a while, which may change, or not at all.
@@ -157,24 +157,24 @@ func (w distantWire) Do(ctx context.Context, _ rueidis.Completed) rueidis.RedisR
 	return w.c.d.Do(ctx)
 }
 
-// fromAfar runs a test in fake time with a lane of a server that is known to be so far away.
+// fromAfar runs a test in fake time with a shard of a server that is known to be so far away.
 func fromAfar(
 	t *testing.T, trip time.Duration,
-	test func(t *testing.T, way *transport, d *distant, ask func(context.Context, time.Duration) answer),
+	test func(t *testing.T, way *Client, d *distant, ask func(context.Context, time.Duration) Reply),
 ) {
 	t.Helper()
 	client := onMiniredis(t)
 	synctest.Test(t, func(t *testing.T) {
 		d := &distant{}
 		d.trip.Store(int64(trip))
-		way := newTransport(distantClient{client, d})
-		ask := func(ctx context.Context, limit time.Duration) answer {
-			return way.do(&patience{ctx: ctx, limit: limit}, &protocol.Call{Key: "42"})
+		way := New(distantClient{client, d})
+		ask := func(ctx context.Context, limit time.Duration) Reply {
+			return way.Do(&Wait{Ctx: ctx, Limit: limit}, &protocol.Call{Key: "42"})
 		}
-		for range manyAnswers {
+		for range manyReplies {
 			require.NoError(t, ask(t.Context(), time.Minute).Error())
 		}
-		require.Equal(t, trip, way.first.trip().base)
+		require.Equal(t, trip, way.First.RoundTrip().Base)
 		test(t, way, d, ask)
 		<-time.After(time.Minute)
 	})
@@ -185,46 +185,46 @@ var distances = []time.Duration{0, 50 * time.Millisecond, 400 * time.Millisecond
 // That a caller has gone says nothing about the server.
 func TestACallThatIsGivenUpMakesNobodySuspect(t *testing.T) {
 	for _, trip := range distances[1:] {
-		fromAfar(t, trip, func(t *testing.T, way *transport, _ *distant, ask func(context.Context, time.Duration) answer) {
+		fromAfar(t, trip, func(t *testing.T, way *Client, _ *distant, ask func(context.Context, time.Duration) Reply) {
 			for range 50 {
 				ctx, cancel := context.WithTimeout(t.Context(), trip/2)
 				require.ErrorIs(t, ask(ctx, time.Minute).Error(), fault.NoAnswer)
 				cancel()
-				require.False(t, way.first.isWary(way.clock.Now()))
+				require.False(t, way.First.IsSuspect(way.Clock.Now()))
 			}
-			require.False(t, ask(t.Context(), time.Minute).late)
+			require.False(t, ask(t.Context(), time.Minute).Late)
 		})
 	}
 }
 
-// A server that is silent is suspect when the oldest command has had no answer for too long, whether its caller waits or
-// not. What was sent before and is answered after that is late, whatever it took.
+// A server that is silent is suspect when the oldest command has had no reply for too long, whether
+// its caller waits or not. What was sent before and is answered after that is late, whatever it took.
 func TestASilentServerIsSuspect(t *testing.T) {
 	for _, trip := range distances {
 		for name, patience := range map[string]time.Duration{
 			"its caller waits": time.Minute, "its caller has gone": 60 * time.Millisecond,
 		} {
 			t.Run(trip.String()+", "+name, func(t *testing.T) {
-				fromAfar(t, trip, func(t *testing.T, way *transport, d *distant, ask func(context.Context, time.Duration) answer) {
-					l := way.first
+				fromAfar(t, trip, func(t *testing.T, way *Client, d *distant, ask func(context.Context, time.Duration) Reply) {
+					s := way.First
 					thaw := d.freeze()
-					silence := l.trip().silence()
-					begun := way.clock.Now()
+					silence := s.RoundTrip().Silence()
+					begun := way.Clock.Now()
 					go ask(t.Context(), patience)
 					<-time.After(silence - time.Millisecond)
 					synctest.Wait()
-					require.False(t, l.isWary(way.clock.Now()))
-					last := make(chan answer, 1)
+					require.False(t, s.IsSuspect(way.Clock.Now()))
+					last := make(chan Reply, 1)
 					go func() { last <- ask(t.Context(), time.Minute) }()
-					for !l.isWary(way.clock.Now()) {
+					for !s.IsSuspect(way.Clock.Now()) {
 						<-time.After(time.Millisecond)
 						synctest.Wait()
 					}
-					require.LessOrEqual(t, begun.Until(way.clock.Now()), silence+2*time.Millisecond)
+					require.LessOrEqual(t, begun.Until(way.Clock.Now()), silence+2*time.Millisecond)
 					thaw()
 					a := <-last
 					require.NoError(t, a.Error())
-					require.True(t, a.late, "it took %v", a.sent.Until(a.came))
+					require.True(t, a.Late, "it took %v", a.Sent.Until(a.Came))
 				})
 			})
 		}
@@ -233,7 +233,7 @@ func TestASilentServerIsSuspect(t *testing.T) {
 
 // A freeze does not make a server that is near a distant one.
 func TestWhatIsLearnedOfAFreeze(t *testing.T) {
-	fromAfar(t, time.Millisecond, func(t *testing.T, way *transport, d *distant, ask func(context.Context, time.Duration) answer) {
+	fromAfar(t, time.Millisecond, func(t *testing.T, way *Client, d *distant, ask func(context.Context, time.Duration) Reply) {
 		thaw := d.freeze()
 		for range 20 {
 			go ask(t.Context(), time.Minute)
@@ -241,43 +241,44 @@ func TestWhatIsLearnedOfAFreeze(t *testing.T) {
 		}
 		thaw()
 		synctest.Wait()
-		require.Less(t, way.first.trip().base, 2*time.Millisecond)
+		require.Less(t, way.First.RoundTrip().Base, 2*time.Millisecond)
 	})
 }
 
 // A way that becomes longer is learned from three round trips.
 func TestWhatIsLearnedOfALongWay(t *testing.T) {
-	fromAfar(t, time.Millisecond, func(t *testing.T, way *transport, d *distant, ask func(context.Context, time.Duration) answer) {
+	fromAfar(t, time.Millisecond, func(t *testing.T, way *Client, d *distant, ask func(context.Context, time.Duration) Reply) {
 		d.trip.Store(int64(900 * time.Millisecond))
 		go ask(t.Context(), time.Minute)
 		<-time.After(4 * time.Second)
 		synctest.Wait()
-		require.Equal(t, 900*time.Millisecond, way.first.trip().base)
+		require.Equal(t, 900*time.Millisecond, way.First.RoundTrip().Base)
 	})
 }
 
-// When this process itself stood still, an answer is late, but says nothing about the server, unless that took very long.
+// When this process itself stood still, a reply is late, but says nothing about the server, unless that took
+// very long.
 func TestAPauseOfTheProcess(t *testing.T) {
 	client := onMiniredis(t)
 	synctest.Test(t, func(t *testing.T) {
-		way := newTransport(distantClient{client, &distant{}})
-		l := way.first
-		l.answers.Store(manyAnswers)
+		way := New(distantClient{client, &distant{}})
+		s := way.First
+		s.replies.Store(manyReplies)
 		for i := range 3 {
-			l.trips.sample(clock.Instant(i+1)*clock.Instant(time.Second), clock.Instant(i+1)*clock.Instant(time.Second))
+			s.estimate.sample(clock.Instant(i+1)*clock.Instant(time.Second), clock.Instant(i+1)*clock.Instant(time.Second))
 		}
 		for stood, excused := range map[time.Duration]bool{
 			550 * time.Millisecond: false, time.Second: true, 2900 * time.Millisecond: true, 3100 * time.Millisecond: false,
 		} {
-			end := l.place()
-			begun := way.clock.Now()
-			end.begin(&patience{ctx: t.Context(), limit: time.Minute}, begun, nil) // its timer is not there yet
+			end := s.place()
+			begun := way.Clock.Now()
+			end.begin(&Wait{Ctx: t.Context(), Limit: time.Minute}, begun, nil) // its timer is not there yet
 			require.Equal(t, excused, end.excuses(begun, begun.Add(stood)), stood)
 			end.stop()
 
-			end = l.place()
-			end.begin(&patience{ctx: t.Context(), limit: time.Minute}, begun, nil)
-			require.True(t, end.phase.CompareAndSwap(brisk, slow))
+			end = s.place()
+			end.begin(&Wait{Ctx: t.Context(), Limit: time.Minute}, begun, nil)
+			require.True(t, end.phase.CompareAndSwap(untimed, timed))
 			end.mu.Lock()
 			end.setTimer(begun)
 			rings := end.ring(begun.Add(stood)) // it fires so late
@@ -286,9 +287,9 @@ func TestAPauseOfTheProcess(t *testing.T) {
 			require.Equal(t, excused, end.excuses(begun, begun.Add(stood)), stood)
 			end.stop()
 		}
-		x := exchange{sent: way.clock.Now(), came: way.clock.Now().Add(time.Second), trip: l.trip(), excused: true}
-		require.True(t, l.judge(&patience{}, nil, x))
-		require.False(t, l.isWary(x.came))
+		x := exchange{sent: way.Clock.Now(), came: way.Clock.Now().Add(time.Second), trip: s.RoundTrip(), excused: true}
+		require.True(t, s.judge(&Wait{}, nil, x))
+		require.False(t, s.IsSuspect(x.came))
 		<-time.After(time.Minute)
 	})
 }

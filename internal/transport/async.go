@@ -1,0 +1,192 @@
+package transport
+
+import (
+	"context"
+	"sync/atomic"
+
+	"github.com/redis/rueidis"
+
+	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/protocol"
+	"github.com/lockregistry/lockregistry/internal/topology"
+)
+
+// asyncCall is what is sent in a goroutine of its own, and what became of it.
+type asyncCall struct {
+	call    protocol.Call // unless send is there
+	key     string        // that it is about; empty: it is about none
+	shard   *Shard        // whose master it was sent to
+	send    func(context.Context, rueidis.CoreClient) []rueidis.RedisResult
+	gone    atomic.Bool // nobody waits for the reply any more
+	first   [1]rueidis.RedisResult
+	results []rueidis.RedisResult
+	err     error         // why there are none
+	sent    clock.Instant // when the goroutine sent them
+	begun   atomic.Int64  // the same, once it has; from then on shard and sent do not change
+	trip    RoundTrip     // what was known of the way before the reply
+	excused bool          // see bound.excuses
+	trusted bool          // on a way that was made since the shard is suspect, or to another master
+	shared  bool          // over the client's own connections, also when the shard is suspect
+}
+
+// came takes in that the reply has come.
+func (e *asyncCall) came(now clock.Instant, end *bound) {
+	if e.err != nil || e.results == nil { // nothing was sent
+		return
+	}
+	e.trip, e.excused = e.shard.RoundTrip(), end.excuses(e.sent, now)
+	if !e.excused && end.holds == 0 && fault.Answered(e.result(0).Error()) {
+		e.shard.estimate.sample(e.sent, now)
+	}
+}
+
+// at is when the commands were sent, and their replies were taken.
+func (e *asyncCall) at(came clock.Instant) exchange { return exchange{e.sent, came, e.trip, e.excused} }
+
+func (e *asyncCall) result(i int) rueidis.RedisResult {
+	if e.err != nil {
+		return rueidis.NewErrorResult(e.err)
+	}
+	return e.results[i]
+}
+
+// async sends commands in a goroutine of their own, if the shard is suspect over the fresh connection, where there is one. The
+// goroutine ends with the reply, since rueidis closes a connection that stays silent.
+func (s *Shard) async(p *Wait, places chan struct{}, e *asyncCall) *asyncCall {
+	t := s.client
+	began := t.Clock.Now()
+	end := s.bound(p, began, e)
+	defer end.stop()
+	select {
+	case places <- struct{}{}:
+	default:
+		select {
+		case places <- struct{}{}:
+		case <-end.Done():
+			return &asyncCall{err: fault.NotSent, sent: began, shard: s}
+		}
+	}
+	arrived := make(chan struct{}, 1)
+	go func() {
+		defer func() { <-places }()
+		s.carryOut(e)
+		e.came(t.Clock.Now(), end)
+		if e.call.DropIfAbandoned && e.gone.Swap(true) {
+			t.abandoned.remove()
+		}
+		arrived <- struct{}{}
+	}()
+	select {
+	case <-arrived:
+		return e
+	case <-end.Done():
+		if !e.call.DropIfAbandoned {
+			e.gone.Store(true)
+		} else if t.abandoned.add(); e.gone.Swap(true) { // it has just been answered
+			t.abandoned.remove()
+		}
+		return &asyncCall{err: fault.NoAnswer, sent: began, shard: s}
+	}
+}
+
+// carryOut sends commands, unless nobody waits for the reply any more.
+func (s *Shard) carryOut(e *asyncCall) {
+	t := s.client
+	var way rueidis.CoreClient = t.redis
+	var fresh *freshConn
+	resolved := false
+	e.sent, e.shard = t.Clock.Now(), s
+	switch {
+	case e.shared:
+		node := s.node()
+		if node == nil { // another one's answer says nothing about it
+			e.err = fault.NotSent
+			return
+		}
+		way = node
+	case t.resolver == nil && s.IsSuspect(e.sent):
+		var none bool
+		switch fresh, none = s.freshConn(e.gone.Load); {
+		case fresh != nil:
+			way, e.trusted = fresh, true // mutant: silent connection kept
+		case !none:
+			e.err = fault.NotSent
+			return
+		}
+		e.sent = t.Clock.Now()
+	case t.resolver != nil && e.key != "" && s.IsSuspect(e.sent):
+		if way, fresh, resolved = s.resolved(e); !resolved {
+			e.err = fault.NotSent
+			return
+		}
+		e.sent = t.Clock.Now()
+	case t.resolver != nil && e.key != "" && s == t.First: // which is for those of whom nobody has told yet
+		t.resolver.Hear(topology.FreshFor)
+		e.sent, e.shard = t.Clock.Now(), t.Shard(e.key)
+	}
+	e.begun.Store(int64(e.sent))
+	if e.gone.Load() {
+		return
+	}
+	if e.send != nil {
+		e.results = e.send(t.ctx, way)
+	} else {
+		e.first[0] = e.call.SendAsync(t.ctx, way, &e.gone)
+		e.results = e.first[:]
+	}
+	err := e.results[0].Error()
+	if fresh != nil && !fault.Answered(err) {
+		fresh.broken.Store(true)
+	}
+	if resolved && (!fault.Answered(err) || fault.Elsewhere(err)) {
+		t.resolver.Forget()
+		if e.send == nil && fault.Elsewhere(err) && (!e.call.DropIfAbandoned || !e.gone.Load()) { // the client finds the way
+			e.first[0] = e.call.SendAsync(t.ctx, t.redis, &e.gone)
+		}
+	}
+}
+
+// resolved is how to reach the master that has a key by the word of the nodes, whose shard it notes: over the fresh
+// connection, if that shard is suspect, since the node's address may lead to another server by now. It reports false when
+// there is no way now.
+func (s *Shard) resolved(e *asyncCall) (way rueidis.CoreClient, fresh *freshConn, ok bool) {
+	t, slot := s.client, protocol.Slot(e.key)
+	for !e.gone.Load() {
+		way, owner, ok := t.resolver.Way(slot)
+		if !ok {
+			return nil, nil, false
+		}
+		if owner.Address != "" {
+			e.shard = t.ShardAt(owner.Address)
+		}
+		if e.trusted = owner.Trusted; !owner.Trusted || e.shard.Address != owner.Address || !e.shard.IsSuspect(t.Clock.Now()) {
+			return way, nil, true
+		}
+		fresh, none := e.shard.freshConn(func() bool {
+			now := t.resolver.Master(slot)
+			return e.gone.Load() || now.Silent || now.Address != owner.Address
+		})
+		switch {
+		case fresh != nil:
+			return fresh, fresh, true
+		case none:
+			e.trusted = false
+			return way, nil, true
+		}
+	}
+	return nil, nil, false
+}
+
+// doAsync is do for a shard that is not healthy.
+func (s *Shard) doAsync(p *Wait, c *protocol.Call, a *Reply) {
+	s.inARow.Store(0)
+	s.running.Add(1)
+	defer s.running.Add(-1)
+	e := s.async(p, s.places, &asyncCall{call: *c, key: c.Key})
+	a.RedisResult, a.Came = e.result(0), s.client.Clock.Now()
+	err := a.Error()
+	s = e.shard
+	a.Late, a.Fresh, a.Cut = s.judge(p, err, e.at(a.Came)), e.trusted, p.cut(err)
+	a.Doubtful = a.Late && s.IsSuspect(a.Came)
+}

@@ -1,0 +1,213 @@
+package transport
+
+import (
+	"errors"
+	"math/bits"
+	"runtime"
+	"sync"
+	"sync/atomic"
+
+	"github.com/redis/rueidis"
+
+	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/protocol"
+)
+
+// batcher sends the commands of many callers together. Rueidis has them share connections, but each goes through a queue by
+// itself, and is written with few others. Where many are under way that is most of what they cost, and costs the server too.
+// So here a goroutine takes all that wait, and sends them as one pipeline, while others gather for the next. A few such
+// senders take turns, so that the server has something to do all the time. They end when nothing waits.
+//
+//	off ──so many are under way──▶ on ──there are fewer──▶ off
+//	                               └─the shard becomes suspect─▶ over
+//
+// A caller waits for its reply for as long as its own limit lasts, whatever becomes of the others and of the sender. The
+// command of one that has given up before it was taken is not sent. When the shard becomes suspect, what nobody has taken goes
+// another way.
+//
+// One of the client's connections may have become silent, and keep the senders that have written there. Therefore the watch
+// over commands adds a sender when something waits and none has come for it.
+//
+// It is for clients of one address, as rueidis makes them; see ownConn.
+type batcher struct {
+	shard *Shard
+	on    atomic.Bool
+
+	mu      sync.Mutex
+	over    bool
+	waiting []*bound // of commands that nobody has taken yet
+	flying  int      // how many these are, and those under way
+	senders int
+	came    clock.Instant // when one of them took something last
+}
+
+const (
+	batchFrom   = 40  // so many commands must be under way on a shard for them to go together
+	batchTo     = 32  // below that they are not
+	mostSenders = 6   // that take turns
+	mostStuck   = 64  // of them, however many hang
+	mostAtOnce  = 128 // commands at once: others want the server, too
+)
+
+// item is a command that goes with others.
+type item struct {
+	command rueidis.Completed
+	replies chan rueidis.RedisResult // has room for two: the reply, and that the limit has ended
+}
+
+// batcher returns what is to send a command, nil when its caller is.
+func (s *Shard) batcher(of *bound) *batcher {
+	if !s.own.possible {
+		return nil
+	}
+	b := s.batching.Load()
+	if b != nil && b.on.Load() {
+		return b
+	}
+	if bits.OnesCount64(of.group.taken.Load()) < batchFrom/len(s.bounds) || s.underWay() < batchFrom {
+		return nil
+	}
+	if b == nil {
+		b = &batcher{shard: s}
+		if s.senders.Load() > mostStuck-mostSenders || !s.batching.CompareAndSwap(nil, b) {
+			return nil
+		}
+	}
+	b.on.Store(true)
+	return b
+}
+
+// underWay is how many commands are that have a limit with a place.
+func (s *Shard) underWay() int {
+	n := 0
+	for i := range s.bounds {
+		if g := s.bounds[i].Load(); g != nil {
+			n += bits.OnesCount64(g.taken.Load())
+		}
+	}
+	return n
+}
+
+// stopBatching is for when the shard becomes suspect: what nobody has taken goes another way.
+func (s *Shard) stopBatching() {
+	b := s.batching.Swap(nil)
+	if b == nil {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.over = true
+	for _, end := range b.waiting {
+		end.item.replies <- rueidis.NewErrorResult(fault.NotSent)
+	}
+	b.waiting = nil
+}
+
+// doBatched is do for a command that goes with others.
+func (s *Shard) doBatched(b *batcher, p *Wait, c *protocol.Call, end *bound, a *Reply) {
+	t := s.client
+	end.pack(c)
+	end.begin(p, a.Sent, nil)
+	a.RedisResult = c.Repair(end, t.redis, b.do(end))
+	if errors.Is(a.Error(), fault.NotSent) { // the shard has become suspect
+		rest := *p
+		rest.Since, rest.Limit = 0, end.left(t.Clock.Now())
+		end.stop()
+		s.doAsync(&rest, c, a)
+		return
+	}
+	a.Came = t.Clock.Now()
+	excused := end.excuses(a.Sent, a.Came)
+	end.stop()
+	s.takeIn(p, excused, a)
+}
+
+// pack readies a limit that is idle for a command that goes with others.
+func (b *bound) pack(c *protocol.Call) {
+	if b.item.replies == nil {
+		b.item.replies = make(chan rueidis.RedisResult, 2)
+	}
+	// For the connections that all share, however the client is made: what comes from its pool may be in any state, see ownConn.
+	b.item.command = c.Command(b.watchdog.client.redis.B(), false).ToPipe()
+}
+
+// do has the command of a limit sent, and waits until it is answered or the limit ends. With fault.NotSent it is to go
+// another way.
+func (b *batcher) do(end *bound) rueidis.RedisResult {
+	b.mu.Lock()
+	if b.over {
+		b.mu.Unlock()
+		return rueidis.NewErrorResult(fault.NotSent)
+	}
+	b.waiting = append(b.waiting, end)
+	b.flying++
+	if b.flying < batchTo {
+		b.on.Store(false)
+	}
+	begins := b.senders < mostSenders
+	if begins {
+		b.begin()
+	}
+	b.mu.Unlock()
+	if !begins {
+		end.watchdog.run() // it may have stopped before something waited
+	}
+	return <-end.item.replies
+}
+
+// hasten adds a sender when something waits, and none has come for it for a while. It tells whether something waits.
+func (b *batcher) hasten(now clock.Instant) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.waiting) > 0 && b.came.Until(now) >= timedAfter && b.shard.senders.Load() < mostStuck {
+		b.begin()
+	}
+	return len(b.waiting) > 0
+}
+
+// begin adds a sender. The caller holds the mutex.
+func (b *batcher) begin() {
+	b.senders++
+	b.shard.senders.Add(1)
+	go b.send()
+}
+
+// send is what a sender does until nothing waits.
+func (b *batcher) send() {
+	defer b.shard.senders.Add(-1)
+	client, ctx := b.shard.client.redis, b.shard.client.ctx
+	for of := b.take(nil); len(of) > 0; of = b.take(of) {
+		// Not in memory that was used before: when a connection breaks, rueidis may return while it still reads that.
+		commands := make([]rueidis.Completed, 0, len(of))
+		for _, end := range of {
+			if !end.over.Load() { // else nobody waits any more
+				of[len(commands)] = end
+				commands = append(commands, end.item.command)
+			}
+		}
+		if len(commands) == 0 {
+			continue
+		}
+		for i, result := range client.DoMulti(ctx, commands...) {
+			of[i].item.replies <- result
+		}
+	}
+}
+
+// take returns what waits, for a sender that is done with what it has taken before.
+func (b *batcher) take(of []*bound) []*bound {
+	runtime.Gosched() // those that have just been answered are about to send their next commands
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.flying -= len(of)
+	if len(b.waiting) == 0 {
+		b.senders--
+		return nil
+	}
+	b.came = b.shard.client.Clock.Now()
+	n := min(len(b.waiting), mostAtOnce)
+	of = append(of[:0], b.waiting[:n]...)
+	b.waiting = append(b.waiting[:0], b.waiting[n:]...)
+	return of
+}

@@ -1,0 +1,131 @@
+package transport
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/fault"
+)
+
+// Nobody gets a limit that another one has, however rounds come in between, and each place is free in the end.
+func TestALimitHasOneOwner(t *testing.T) {
+	const owners, times = 64, 500
+	inLanes(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
+		way := open(nil)
+		s := way.First
+		var has sync.Map
+		var over, slows atomic.Int32
+		var all sync.WaitGroup
+		stop := make(chan struct{})
+		rounds := make(chan struct{})
+		go func() {
+			defer close(rounds)
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+					way.watchdog.round()
+				}
+			}
+		}()
+		for range owners {
+			all.Go(func() {
+				p := Wait{Ctx: t.Context(), Limit: time.Hour}
+				for range times {
+					end := s.place()
+					_, taken := has.LoadOrStore(end, true)
+					end.begin(&p, way.Clock.Now()-clock.Instant(2*timedAfter), nil) // a round takes it for slow
+					if end.phase.Load() == timed {
+						slows.Add(1)
+					}
+					has.Delete(end)
+					if taken || end.stop() { // from here on it may be another's
+						over.Add(1)
+					}
+				}
+			})
+		}
+		all.Wait()
+		close(stop)
+		<-rounds
+		require.Zero(t, over.Load())
+		require.NotZero(t, slows.Load())
+		for i := range s.bounds {
+			if g := s.bounds[i].Load(); g != nil {
+				require.Zero(t, g.taken.Load())
+			}
+		}
+	})
+}
+
+func TestPlacesForLimits(t *testing.T) {
+	inLanes(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
+		s := open(nil).First
+		first := s.place()
+		require.True(t, s.alone(first))
+		last := s.place()
+		require.False(t, s.alone(first))
+		for range mostDirect - 2 {
+			last = s.place()
+			require.NotNil(t, last)
+		}
+		require.Nil(t, s.place())
+		last.free()
+		require.Same(t, last, s.place())
+	})
+}
+
+// A limit that has ended, or waits for the end of a context, is not used again.
+func TestASlowLimitIsNotUsedAgain(t *testing.T) {
+	inLanes(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
+		way := open(nil)
+		end := way.First.place()
+		p := Wait{Ctx: t.Context(), Limit: time.Minute}
+		end.begin(&p, way.Clock.Now(), nil)
+		require.False(t, end.stop())
+		again := end.group.take(way.First)
+		require.Same(t, end, again)
+		again.begin(&p, way.Clock.Now(), nil)
+		<-time.After(2 * roundEvery)
+		synctest.Wait()
+		require.Equal(t, timed, again.phase.Load())
+		<-again.Done()
+		require.ErrorIs(t, again.Err(), fault.NoAnswer)
+		require.True(t, again.stop())
+		require.NotSame(t, again, end.group.take(way.First))
+	})
+}
+
+// What is left when a command goes another way is what its caller has been promised: the limit, or the grace
+// after the end of its context, whether or not a round has seen that yet.
+func TestWhatIsLeftOfALimit(t *testing.T) {
+	inLanes(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
+		const grace, limit = 10 * roundEvery, time.Minute
+		way := open(nil)
+		for _, rounds := range []bool{false, true} {
+			end, now := way.First.place(), way.Clock.Now()
+			ctx, cancel := context.WithCancel(t.Context())
+			end.begin(&Wait{Ctx: ctx, Limit: limit, Grace: grace}, now, nil)
+			require.Equal(t, limit-timedAfter, end.left(now.Add(timedAfter)))
+			cancel()
+			if rounds {
+				<-time.After(2 * roundEvery)
+				now = way.Clock.Now()
+				require.Equal(t, timed, end.phase.Load())
+			}
+			require.LessOrEqual(t, end.left(now.Add(timedAfter)), grace-timedAfter)
+			require.Positive(t, end.left(now.Add(timedAfter)))
+			require.Zero(t, end.left(now.Add(limit)))
+			end.stop()
+		}
+	})
+}

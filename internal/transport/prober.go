@@ -1,0 +1,107 @@
+package transport
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/fault"
+)
+
+// prober sends commands of its own to the master of a shard, one after the other, for two purposes.
+//
+// A caller that has gone before its command was answered says nothing about the server. But a command that nobody waits for any
+// more must be answered as one that somebody waits for, or a server that is frozen would not be noticed where all calls are
+// short. Rueidis does not tell of it. So another command is sent, as if that were the one that was given up: see
+// bound.silence.
+//
+// And when a shard becomes suspect, that may be because the way has become longer. What is sent on the fresh connection tells
+// nothing until there is one, for which it must be known how far the server is. So three round trips are measured over the
+// client's own connections; their replies are of no other use, since they may come from a master that was deposed.
+type prober struct {
+	owed    atomic.Int64 // an instant: when a command was sent that was given up since the last probe; 0: there is none
+	lessons atomic.Int32 // round trips that are yet to be measured
+	busy    atomic.Bool  // a goroutine sends them
+}
+
+// probeLimit is how long one waits for its reply: longer than any way that is supported lets it take.
+const probeLimit = lateReply + 6*farthest
+
+// relearnEvery is the least time from the newest measurement to another one for calls that are not sent.
+const relearnEvery = 100 * time.Millisecond
+
+// probe has the server asked for a sign of life, because a command was given up that was sent at some time.
+func (s *Shard) probe(sent clock.Instant) {
+	s.probes.owed.CompareAndSwap(0, int64(sent))
+	s.runProber()
+}
+
+// learn has the way to the server measured.
+func (s *Shard) learn() {
+	s.probes.lessons.Store(3)
+	s.runProber()
+}
+
+// Relearn has the way to the server measured anew, where what is known of it keeps calls from being sent: else nothing would
+// show that it is short again, or always was, and three answers were late because the process had just started.
+func (s *Shard) Relearn() {
+	if clock.Instant(s.estimate.came.Load()).Until(s.client.Clock.Now()) >= relearnEvery {
+		s.learn()
+	}
+}
+
+func (s *Shard) runProber() {
+	if s.nobodys() {
+		return
+	}
+	if s.probes.busy.CompareAndSwap(false, true) {
+		go s.probing()
+	}
+}
+
+// probing is the goroutine that probes, until there is no need to. Who has found it busy has said before what is to be done:
+// so it is seen here, or finds that it is not busy.
+func (s *Shard) probing() {
+	p := &s.probes
+	for {
+		owed, lessons := clock.Instant(p.owed.Swap(0)), p.lessons.Load()
+		if owed == 0 && lessons <= 0 {
+			p.busy.Store(false)
+			if p.owed.Load() == 0 && p.lessons.Load() <= 0 || !p.busy.CompareAndSwap(false, true) {
+				return
+			}
+			continue
+		}
+		if lessons > 0 {
+			p.lessons.Add(-1)
+		}
+		if !s.probeOnce(owed) {
+			p.lessons.Store(0) // the next command that is given up, or late, begins anew
+		}
+	}
+}
+
+// probeOnce asks the server something and tells whether it has answered.
+func (s *Shard) probeOnce(owed clock.Instant) bool {
+	now := s.client.Clock.Now()
+	p := Wait{Ctx: context.Background(), Limit: probeLimit, probes: now}
+	if owed != 0 {
+		p.probes = owed
+	}
+	return fault.Answered(s.ping(&p, true))
+}
+
+// ping asks the shard's server whether it is there, and takes in whether it is. Plain is over the client's own connections,
+// also when the shard is suspect.
+func (s *Shard) ping(p *Wait, plain bool) error {
+	send := func(ctx context.Context, way rueidis.CoreClient) []rueidis.RedisResult {
+		return []rueidis.RedisResult{way.Do(ctx, way.B().Ping().Build())}
+	}
+	e := s.async(p, s.places, &asyncCall{shared: plain, send: send})
+	err := e.result(0).Error()
+	s.judge(p, err, e.at(s.client.Clock.Now()))
+	return err
+}

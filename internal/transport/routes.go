@@ -1,0 +1,102 @@
+package transport
+
+import (
+	"slices"
+
+	"github.com/lockregistry/lockregistry/internal/protocol"
+	"github.com/lockregistry/lockregistry/internal/topology"
+)
+
+// routes tell which shard a key has. A shard is a master: what is known of one says nothing about another. So in a cluster
+// there is a shard for each master that the nodes have named, and one, the first, for slots whose master nobody knows yet. A
+// single server has the first one only.
+//
+// They are never changed, but replaced, so that a command finds its shard without a mutex. One may be sent while its slot goes
+// to another master. Rueidis follows that by itself, and the shard of the former master takes in a reply of the new one: a
+// fast one only makes it stricter, and one that took long is late.
+type routes struct {
+	shards []*Shard
+	of     *[protocol.Slots]uint16 // which shard each slot has; nil: not a cluster
+}
+
+// Shard returns the shard of a key.
+func (t *Client) Shard(key string) *Shard {
+	r := t.routes.Load()
+	if r.of == nil {
+		return r.shards[0]
+	}
+	return r.shards[r.of[protocol.Slot(key)]]
+}
+
+// Shards are those that there are now.
+func (t *Client) Shards() []*Shard { return t.routes.Load().shards }
+
+// Masters are the shards that lead to servers, by what the nodes of a cluster say now, or will have said at the next call.
+func (t *Client) Masters() []*Shard {
+	if t.resolver == nil {
+		return t.Shards()
+	}
+	if len(t.Shards()) == 1 {
+		t.resolver.Hear(topology.FreshFor)
+	}
+	t.resolver.Refresh(topology.FreshFor)
+	lanes := t.Shards()
+	return lanes[min(1, len(lanes)-1):] // nothing is left for the first
+}
+
+// Farthest is the shard of the master that is farthest away.
+func (t *Client) Farthest() *Shard {
+	most := t.First
+	for _, s := range t.Shards() {
+		if s.RoundTrip().Base > most.RoundTrip().Base {
+			most = s
+		}
+	}
+	return most
+}
+
+// ShardAt returns the shard of a node of a cluster, or the first one where it is no master that is known.
+func (t *Client) ShardAt(address string) *Shard {
+	lanes := t.Shards()
+	return lanes[max(0, slices.IndexFunc(lanes, func(s *Shard) bool { return s.Address == address }))]
+}
+
+// reroute takes in which masters the nodes name. Slots that are missing keep their shards: while nodes disagree, what is known
+// of the master that they had is of use. So do shards that are suspect: the word of nodes may change back. Only one goroutine
+// calls it at a time.
+func (t *Client) reroute(all topology.Map) {
+	old := t.routes.Load()
+	of := *old.of
+	lanes := slices.Clone(old.shards)
+	for _, r := range all {
+		n := slices.IndexFunc(lanes, func(s *Shard) bool { return s.Address == r.Address })
+		if n < 0 {
+			n = len(lanes)
+			lanes = append(lanes, newShard(t, r.Address))
+		}
+		for slot := max(r.First, 0); slot <= min(r.Last, protocol.Slots-1); slot++ {
+			if wary := lanes[of[slot]].suspectUntil.Load(); wary > lanes[n].suspectUntil.Load() {
+				lanes[n].suspectUntil.Store(wary) // the client may not have heard of it, and go on to ask the former one
+			}
+			of[slot] = uint16(n) //nolint:gosec // a cluster has no more masters than slots
+		}
+	}
+	if of == *old.of {
+		return
+	}
+	used := make([]bool, len(lanes))
+	for _, n := range of {
+		used[n] = true
+	}
+	next, place := &routes{of: &of}, make([]uint16, len(lanes))
+	for n, s := range lanes {
+		if n == 0 || used[n] || s.IsSuspect(t.Clock.Now()) {
+			place[n] = uint16(len(next.shards)) //nolint:gosec // as above
+			next.shards = append(next.shards, s)
+		}
+	}
+	for slot, n := range of {
+		of[slot] = place[n]
+	}
+	t.routes.Store(next)
+}
