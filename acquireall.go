@@ -333,7 +333,7 @@ func (b *bundle) atOnce(ctx context.Context) ([]*Hold, *Lock, error) {
 		for _, a := range group.tries {
 			switch {
 			case !a.won:
-				if a.hold.late {
+				if a.hold.lease.Late {
 					b.reg.cleanUp(a.hold.abandoned())
 				}
 				a.lock.freeLocal()
@@ -425,10 +425,10 @@ func (s *slotful) try(b *bundle) {
 			if a.hold.grant(reply.Sent, reply.Came) {
 				a.win(reply.Sent)
 			} else {
-				a.hold.late, s.err = true, fault.Classify(fault.Late)
+				a.hold.lease.Late, s.err = true, fault.Classify(fault.Late)
 			}
 		case granted || taken == 0 && fault.OutcomeUnknown(err): // mutant: paths forgotten
-			a.hold.late = true
+			a.hold.lease.Late = true
 		}
 	}
 	if s.err != nil {

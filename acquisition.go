@@ -116,7 +116,7 @@ func (l *Lock) obtainLater(first *attempt, err error, q *request, deadline clock
 	// A call that waits for a while tries again after a failure that passes, another one returns the first.
 	if err == nil || patient && (q.wait > 0 || queued) && first.passing(err) {
 		err = l.pursue(*first, q, patient, deadline)
-	} else if first.hold.late { // mutant: grant left behind
+	} else if first.hold.lease.Late { // mutant: grant left behind
 		l.reg.cleanUp(first.hold.abandoned())
 	}
 	if err != nil {
@@ -256,7 +256,7 @@ func (a *acquisition) patrol() error {
 // bid is what a try asks for.
 func (a *attempt) bid(w protocol.Queueing) protocol.Request {
 	return protocol.Request{
-		Key: a.lock.key, Value: a.hold.value, Lease: a.hold.lease, Under: a.under, Side: a.lock.kind.side, Queueing: w,
+		Key: a.lock.key, Value: a.hold.value, Lease: a.hold.lease.Term, Under: a.under, Side: a.lock.kind.side, Queueing: w,
 	}
 }
 
@@ -296,7 +296,7 @@ func (a *acquisition) recover() error {
 	if err := a.over(); err != nil {
 		return err
 	}
-	pause := min(clock.Backoff(a.failed, a.hold.lease.Length), now.Until(a.deadline))
+	pause := min(clock.Backoff(a.failed, a.hold.lease.Term.Length), now.Until(a.deadline))
 	if errors.Is(a.failure, fault.NotSent) { // nobody is bothered by the next try
 		pause = min(pause, notSentPause)
 	}
@@ -307,7 +307,7 @@ func (a *acquisition) recover() error {
 // exclusive tells whether a key that is there is surely in the way. Readers share it with each other; and after a try whose
 // answer is lost it may be this very hold's.
 func (a *acquisition) exclusive() bool {
-	return !a.hold.late && (a.lock.pair == nil || a.lock == &a.lock.pair.writer)
+	return !a.hold.lease.Late && (a.lock.pair == nil || a.lock == &a.lock.pair.writer)
 }
 
 // over is why there is to be no other try, if so.
@@ -453,7 +453,7 @@ func (a *attempt) judge(c *protocol.Call, reply *transport.Reply, deadline clock
 	if a.at.Granted {
 		a.at.Granted, err = false, fault.Late
 	}
-	h.late = h.late || fault.OutcomeUnknown(err)
+	h.lease.Late = h.lease.Late || fault.OutcomeUnknown(err)
 	if a.cut = reply.Cut; a.cut {
 		return a.explained(fault.Ended(a.ctx))
 	}
@@ -482,7 +482,7 @@ func (a *attempt) win(since clock.Instant) {
 func (a *attempt) commandWait(deadline clock.Instant) transport.Wait {
 	reg, to := a.lock.reg, a.lock.shard()
 	p := reg.commandWait(a.ctx, to)
-	p.Lease, p.Obtains, p.Observer = a.hold.lease.Length, true, (*silence)(a.lock.anchor())
+	p.Lease, p.Obtains, p.Observer = a.hold.lease.Term.Length, true, (*silence)(a.lock.anchor())
 	if deadline != clock.Never {
 		if left := reg.clock.Now().Until(deadline.Add(to.RoundTrip().Plus(answerGrace))); left < p.Limit {
 			p.Limit, p.Near = left, 0
@@ -499,7 +499,7 @@ func (a *attempt) confirmGrant(deadline clock.Instant, doubtful bool) error {
 		a.win(sent)
 		return nil
 	}
-	h.late = true // whatever the answer: the key may be there
+	h.lease.Late = true // whatever the answer: the key may be there
 	if granted {
 		return fault.Late
 	}
@@ -510,9 +510,9 @@ func (a *attempt) confirmGrant(deadline clock.Instant, doubtful bool) error {
 // counts from then.
 func (a *attempt) confirm(deadline clock.Instant, doubtful bool) (sent clock.Instant, granted bool, err error) {
 	l, h := a.lock, a.hold
-	p, c := a.commandWait(deadline), l.kind.layout.Renew(l.key, h.value, h.lease)
+	p, c := a.commandWait(deadline), l.kind.layout.Renew(l.key, h.value, h.lease.Term)
 	if l.kind.fencing { // a token of a master that is none any more would be worth nothing
-		c = l.kind.layout.Fence(l.key, h.value, h.lease)
+		c = l.kind.layout.Fence(l.key, h.value, h.lease.Term)
 	}
 	p.Obtains, p.Since = false, l.reg.clock.Now() // all tries have one limit
 	end := p.Since.Add(p.Limit)
@@ -538,7 +538,7 @@ func (a *attempt) confirm(deadline clock.Instant, doubtful bool) (sent clock.Ins
 // is released, which needs no replica, and the next try asks for another one, which a late release does not touch.
 func (a *attempt) giveBack(why error) error {
 	s := a.hold.abandoned()
-	s.late = a.hold.late
+	s.late = a.hold.lease.Late
 	a.lock.reg.cleanUp(s) // mutant: short grant kept
 	a.hold, a.at = a.hold.again(), protocol.Reply{}
 	return why

@@ -62,9 +62,9 @@ func (a *attempt) tooFar(p *transport.Wait) error {
 	reg := a.lock.reg
 	way := a.lock.shard()
 	trip := way.RoundTrip()
-	if lease := a.hold.lease.Length; lease < trip.ShortestLease() {
+	if length := a.hold.lease.Term.Length; length < trip.ShortestLease() {
 		way.Relearn()
-		return shortLeaseError{lease, trip}
+		return shortLeaseError{length, trip}
 	}
 	left := p.Left(reg.clock)
 	if !trip.Useless(left) {

@@ -6,7 +6,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/transport"
 )
 
@@ -26,14 +25,5 @@ func TestZerosInTickets(t *testing.T) {
 		{"none for a lease of a second", transport.RoundTrip{Base: 900 * ms, Known: true}, time.Second, ""},
 	} {
 		require.Equal(t, c.want, zerosFor(c.way, c.lease), c.name)
-	}
-}
-
-func TestWhenGrantsAreLengthened(t *testing.T) {
-	now := clock.Instant(time.Minute)
-	for _, certain := range []time.Duration{time.Second, time.Second / 2} {
-		near, far := transport.RoundTrip{Base: certain / 4, Known: true}, transport.RoundTrip{Base: certain/3 + 1, Known: true}
-		require.Equal(t, now.Add(certain/3), lengthening(now, now.Add(certain), near))
-		require.Equal(t, now, lengthening(now, now.Add(certain), far), "from far away at once")
 	}
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/lease"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/scheduler"
 	"github.com/lockregistry/lockregistry/internal/transport"
@@ -113,12 +114,12 @@ func (d *dueHolds) close() {
 
 func (r renewal) call() protocol.Call {
 	l := r.hold.lock
-	c := l.kind.layout.Renew(l.key, r.hold.value, r.lease)
+	c := l.kind.layout.Renew(l.key, r.hold.value, r.Term)
 	l.reg.demand(&c, renews)
 	return c
 }
 
-func (r renewal) term() time.Duration { return r.lease.Length }
+func (r renewal) term() time.Duration { return r.Term.Length }
 
 // What is lost or over is not renewed. But the owner may unlock at the moment at which the renewal leaves, and that is
 // harmless, because it names the hold's value: when the server executes it before the removal, the removal removes the key
@@ -129,7 +130,7 @@ func (r renewal) wanted() bool { return r.hold.goesOn() }
 func (r renewal) writes() bool { return true }
 
 func (r renewal) done(a transport.Reply, n int64, err error) {
-	r.sent = a.Sent
+	r.Sent = a.Sent
 	_ = r.hold.answered(r, n, err, a.Late) // a failure is tried again, a loss is announced by the hold itself
 }
 
@@ -143,7 +144,7 @@ func (v verification) call() protocol.Call {
 func (v verification) term() time.Duration {
 	v.hold.mu.Lock()
 	defer v.hold.mu.Unlock()
-	return v.hold.lease.Length // which its owner may be changing
+	return v.hold.lease.Term.Length // which its owner may be changing
 }
 
 func (v verification) wanted() bool { return v.hold.goesOn() }
@@ -153,19 +154,13 @@ func (v verification) writes() bool { return false }
 func (v verification) done(a transport.Reply, n int64, err error) {
 	h, refused := v.hold, err != nil && !fault.Transient(err) // an error of a client's hook may be of any type: not under the mutex
 	h.mu.Lock()
-	switch {
-	case h.state != live:
+	o := lease.Outcome{Ours: n > 0, Failed: err != nil, Late: a.Late}
+	switch h.lease.Verified(h.lock.reg.clock.Now(), o, refused) {
+	case lease.NotLive:
 		h.mu.Unlock()
-		return
-	case refused: // it cannot be asked
-		h.questioned = false
-	case err != nil || a.Late:
-		h.next = min(h.next, h.lock.reg.clock.Now().Add(clock.Backoff(h.failed.another(), h.lease.Length)))
-	case n <= 0:
+	case lease.NotOurs:
 		h.unlockLose(without(n))
-		return
 	default:
-		h.questioned, h.failed = false, 0
+		h.unlockPlanned()
 	}
-	h.unlockPlanned()
 }

@@ -166,7 +166,7 @@ func (h *hold) mayBeLeft() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	now := h.lock.reg.clock.Now()
-	return h.renewed && h.freshAt(now) && h.owner.Until(now) >= h.lease.Length
+	return h.lease.Renewed && h.lease.Fresh(now) && h.owner.Until(now) >= h.lease.Term.Length
 }
 
 // strandGone strands those of the suspects whose goroutines have ended.

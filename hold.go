@@ -4,88 +4,49 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"math"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/lease"
 	"github.com/lockregistry/lockregistry/internal/owner"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/transport"
 )
 
-// hold is this process's possession of a lock's key, from the command that asked for it to its end:
-//
-//	asked ──grant──▶ live ──end──▶ over
-//	                  └──lose──▶ lost ──end──▶ over
-//
-// A hold that is lost stays lost: a renewal that is answered later does not revive it.
-//
-// What it knows about Redis is honest, because it counts from before a command was sent, when the server cannot have
-// executed it yet, and takes a margin off for clocks that run at slightly different rates. So until never lies after
-// the moment at which the key expires.
-//
-// A command that may be executed after another one, and sets a shorter lease, cuts the longer one that this process would
-// believe in. From the moment at which it is executed the key lives for the lease that it carries, and that moment is not
-// before the other one. So after a command that was sent at some time, the key lives at least until that time plus the
-// shortest lease among this command and those that may come after it. Two kinds may:
-//
-//   - renewals that were under way at the same time (flights). When all of them are answered none can come any more, and
-//     the next one, which is sent after that, is executed after all of them.
-//   - commands that will never be answered (doubt). They may come at any time, until the hold is over.
+// hold is this process's possession of a lock's key, from the command that asked for it to its end. What it may believe about
+// the key, and the states, are those of its lease.
 type hold struct {
 	lock  *Lock
 	value string // what the key contains: names this very hold
 
-	inLine  clock.Instant // when it was asked for in the queue, which others in there now have joined later; 0: that is not known
-	waited  uint32        // for how many milliseconds its call waited in the queue, at least; written as late is
-	renewed bool          // the scheduler renews it
-	late    bool          // a grant of this hold may still arrive; written only by the call that obtains it
-	leads   bool          // it is a leader's: renewed, and its release leaves no long window; written before its owner has it
+	inLine clock.Instant // when it was asked for in the queue, which others in there now have joined later; 0: that is not known
+	waited uint32        // for how many milliseconds its call waited in the queue, at least; written as lease.Late is
+	leads  bool          // it is a leader's: renewed, and its release leaves no long window; written before its owner has it
 
 	// The mutex guards the rest.
-	state      holdState
-	awaited    bool       // another goroutine of this process waits for its end
-	sound      bool       // when over: it was valid until then
-	stays      bool       // it is not handed over
-	planned    bool       // the scheduler knows the hold
-	questioned bool       // the server is to be asked whether it has its key still
-	why        fault.Loss // why it was lost
-	failed     failedInARow
-	watched    atomic.Bool   // it is live, and the scheduler looks at it for those that wait
-	place      int32         // among the holds that are due; guarded by their mutex,
-	due        clock.Instant // as is when the scheduler looks at the hold
+	awaited bool          // another goroutine of this process waits for its end
+	stays   bool          // it is not handed over
+	planned bool          // the scheduler knows the hold
+	watched atomic.Bool   // it is live, and the scheduler looks at it for those that wait
+	place   int32         // among the holds that are due; guarded by their mutex,
+	due     clock.Instant // as is when the scheduler looks at the hold
 
 	mu     sync.Mutex
-	until  clock.Instant          // the hold is valid before this
-	lease  *protocol.Lease        // that of the next renewal: what the owner asked for last, of what was granted
-	chosen clock.Instant          // when the command was sent that set lease
+	lease  lease.State
 	owner  clock.Instant          // since when its owner has it
 	since  clock.Instant          // when this process got the key; hand-over does not change it
-	next   clock.Instant          // when to renew; never without renewal, and while the scheduler's is under way; lost: see clear
-	short  time.Duration          // the lease that a release of another process has given it, until it is lengthened; 0 then
 	taker  owner.ID               // the goroutine that has acquired it, if a Hold is the owner
 	ends   endings                // the contexts that end with this hold
-	flying *flights               // the renewals that are under way; nil while none is
 	extras atomic.Pointer[extras] // nil in most; whether it is may be asked without the mutex
-}
-
-// flights are renewals that are under way at the same time.
-type flights struct {
-	number  int32
-	several bool          // there were two at once
-	lease   time.Duration // the shortest among all since none was under way
-	sure    clock.Instant // what until is again when the server has refused all of them
 }
 
 // extras is what few holds have. The hold's mutex guards it.
 type extras struct {
 	kept     clock.Instant         // the path is to stay taken until then; 0 when it is not
 	atLeast  time.Duration         // see [AtLeast]
-	doubt    time.Duration         // the shortest lease among commands that will never be answered; 0 when there is none
-	most     time.Duration         // the longest lease that was asked for, if that was longer than the hold's lease is now
 	found    clock.Instant         // until when the message of the grant may come although the hold is live
 	token    uint64                // the owner's fencing token; 0: it has none
 	spare    int32                 // how many more of them there are, for the owners to which the hold is handed
@@ -111,108 +72,36 @@ func (h *hold) own() *extras {
 	return e
 }
 
-// failedInARow counts renewals of the scheduler that were not answered.
-type failedInARow uint16
-
-func (f *failedInARow) another() int {
-	if *f < math.MaxUint16 {
-		*f++
-	}
-	return int(*f)
-}
-
-type holdState uint8
-
-const (
-	asked holdState = iota
-	live
-	lost
-	over
-)
-
-// margin is what a lease is shortened by, so that this process sees its end before the server does: clocks that differ
-// by up to 1 % in rate, and the server's counting in whole milliseconds.
-func margin(lease time.Duration) time.Duration { return lease/100 + time.Millisecond } // mutant: no margin
-
-// effective is the lease that the hold may count on, from when it was sent, when a command with l was executed.
-func (h *hold) effective(l *protocol.Lease) time.Duration {
-	length := l.Length
-	if h.flying != nil {
-		length = min(length, h.flying.lease)
-	}
-	if doubt := h.extra().doubt; doubt > 0 {
-		length = min(length, doubt)
-	}
-	return length
-}
-
-func (h *hold) distrust(l time.Duration) {
-	if e := h.own(); e.doubt == 0 || l < e.doubt {
-		e.doubt = l
-	}
-}
-
-// prolong takes in that the server has executed a command with l that was sent at sent. What was true before stays so.
-func (h *hold) prolong(sent clock.Instant, l *protocol.Lease) {
-	length := h.effective(l)
-	h.until = max(h.until, sent.Add(length-margin(length))) // mutant: lease from the reply
-	h.next, h.short, h.questioned = clock.Never, 0, false
-	if h.renewed {
-		h.next = sent.Add(length / 3)
-	}
-}
-
-// grant turns asked into live, with the answer that came to a command that was sent at sent. It reports false when the
+// grant makes the hold live, with the answer that came to a command that was sent at sent. It reports false when the
 // answer came too late to be one.
 func (h *hold) grant(sent, came clock.Instant) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.late { // mutant: late grant forgotten
-		h.distrust(h.lease.Length)
-	}
-	h.prolong(sent, h.lease)
-	if came >= h.until {
+	if !h.lease.Grant(sent, came) {
 		return false
 	}
-	h.state, h.since, h.owner, h.chosen = live, sent, came, sent
-	h.keep(came)
-	h.plan()
+	h.begin(sent, came)
 	return true
 }
 
-// grantShort turns asked into live, for a hold that another process's release has made the owner, with a lease that counts
-// from base. It is lengthened a little later, if the hold is not over by then. It reports false when less than half of the
-// lease is certain.
-func (h *hold) grantShort(base clock.Instant, lease time.Duration) bool {
+// grantShort makes a hold live that another process's release has made the owner, with a lease that counts from base; see
+// [lease.State.GrantShort].
+func (h *hold) grantShort(base clock.Instant, length time.Duration) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	now := h.lock.reg.clock.Now()
-	until := base.Add(lease - margin(lease))
-	if now.Until(until) < lease/2 {
+	if !h.lease.GrantShort(base, now, length, h.lock.shard().RoundTrip().Base) {
 		return false
 	}
-	h.until = until
-	h.state, h.since, h.owner, h.chosen = live, now, now, base
-	h.keep(now)
-	h.next = clock.Never
-	if lease < h.lease.Length {
-		h.short = lease
-		h.next = lengthening(now, until, h.lock.shard().RoundTrip()) // mutant: grant not lengthened
-	} else if h.renewed {
-		h.next = base.Add(lease / 3)
-	}
-	h.plan()
+	h.begin(now, now)
 	return true
 }
 
-// lengthening is when to lengthen the short lease of a hold that is granted now: at once where it is over after three round
-// trips.
-func lengthening(now, until clock.Instant, t transport.RoundTrip) clock.Instant {
-	left := now.Until(until)
-	if left < 3*t.Base {
-		return now
-	}
-	return now.Add(left / lengthenPart)
+// begin notes since when the process has the key, and its owner the hold. The caller holds the mutex.
+func (h *hold) begin(since, now clock.Instant) {
+	h.since, h.owner = since, now
+	h.keep(now)
+	h.plan()
 }
 
 // wanted is for how long the hold had the key, and its call waited for it before.
@@ -261,19 +150,14 @@ func (h *hold) regranted() {
 	h.unlockLose(fault.GrantedTwice)
 }
 
-// tended tells whether the scheduler is to send something for the hold.
-func (h *hold) tended() bool { return h.renewed || h.short > 0 || h.questioned }
-
 // fresh tells whether the hold is live and its time is not over. The caller holds the mutex.
-func (h *hold) fresh() bool { return h.freshAt(h.lock.reg.clock.Now()) }
-
-func (h *hold) freshAt(now clock.Instant) bool { return h.state == live && now < h.until }
+func (h *hold) fresh() bool { return h.lease.Fresh(h.lock.reg.clock.Now()) }
 
 // goesOn tells whether the hold is neither lost nor over.
 func (h *hold) goesOn() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.state == live
+	return h.lease.Live()
 }
 
 // valid tells whether the hold is live and its time is not over. When the time is over, it is lost from now on.
@@ -289,15 +173,14 @@ func (h *hold) valid() bool {
 
 // unlockLose turns live into lost, and unlocks the mutex.
 func (h *hold) unlockLose(why fault.Loss) {
-	if h.state != live {
+	if !h.lease.Lose(why) {
 		h.mu.Unlock()
 		return
 	}
-	h.state, h.why = lost, why
 	h.watched.Store(false) // before it looks whether somebody waits; see attend
 	awaited, held := h.awaited, h.owner.Until(h.lock.reg.clock.Now())
 	ends := h.ends.all()
-	h.planClear()
+	h.planClear(why)
 	h.mu.Unlock()
 	cancelAll(ends, lostBecause(why))
 	if why == fault.KeyGone {
@@ -310,19 +193,13 @@ func (h *hold) unlockLose(why fault.Loss) {
 	h.tellLost(held, losses[why])
 }
 
-// planClear has the scheduler look at a lost hold once more, to remove its key, unless Redis has said that it is gone. A key
-// can outlive its lease by far, when the server's clock was set back, and nobody knows when the owner releases the hold.
-//
-// The owner may be at work until the lease ends on the server. That is after until, by no more than the margin and by what the
-// answer took on which until relies; the other margin is for the clocks. What is to stay taken for longer is left until then.
-func (h *hold) planClear() {
+// planClear has the scheduler look at a lost hold once more, to remove its key, unless Redis has said that it is gone: nobody
+// knows when the owner releases the hold.
+func (h *hold) planClear(why fault.Loss) {
 	l := h.lock
-	h.next = clock.Never
-	if h.why.KeepsKey() {
-		longest := h.longestEver()
-		late := l.shard().RoundTrip().Late(longest)
-		h.next = max(h.until.Add(2*margin(longest)).Add(late), h.extra().kept)
-		h.planned = l.reg.background.holds.set(h, h.next)
+	if why.KeepsKey() {
+		late := l.shard().RoundTrip().Late(h.lease.Longest())
+		h.planned = l.reg.background.holds.set(h, h.lease.PlanRemoval(late, h.extra().kept))
 	} else if h.planned {
 		h.planned = false
 		l.reg.background.holds.drop(h)
@@ -333,10 +210,10 @@ func (h *hold) planClear() {
 // well; the first of the two that is confirmed is enough, since a renewal that arrives later finds no key. The caller holds the
 // mutex: so this comes before the end of the hold, and before whatever a later hold leaves.
 func (h *hold) clear() {
-	if h.next > h.lock.reg.clock.Now() { // it was due before, as a live one
+	if !h.lease.Remove(h.lock.reg.clock.Now()) { // it was due before, as a live one
 		return
 	}
-	h.next, h.planned = clock.Never, false
+	h.planned = false
 	s := h.leftover()
 	s.late = false
 	h.lock.reg.background.strays.sweep(s)
@@ -345,16 +222,11 @@ func (h *hold) clear() {
 // end turns any state into over: the owner releases the lock. It reports whether the hold was valid until then.
 func (h *hold) end(now clock.Instant) bool {
 	h.mu.Lock()
-	h.sound = h.state == live && now < h.until // those that share it ask, too
-	if h.state == live && !h.sound {
-		h.why = fault.LeaseOver
-	}
-	sound := h.sound
-	h.state = over
+	sound := h.lease.End(now) // those that share it ask, too
 	if sound {
 		h.unlockEnds(context.Canceled)
 	} else {
-		h.unlockEnds(lostBecause(h.why))
+		h.unlockEnds(lostBecause(h.lease.Why()))
 	}
 	return sound
 }
@@ -363,16 +235,16 @@ func (h *hold) end(now clock.Instant) bool {
 func (h *hold) lossOf() fault.Loss {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return max(h.why, fault.Somehow)
+	return max(h.lease.Why(), fault.Somehow)
 }
 
 // adopt makes a hold that was handed to another owner what that one asked for: of this length from the next renewal on,
 // renewed or not, kept, and a leader's or not. It reports false when the hold was lost on the way.
 func (h *hold) adopt(q *request, renewed bool) bool {
-	l, now := q.lease, h.lock.reg.clock.Now()
+	now := h.lock.reg.clock.Now()
 	h.lock.anchor().lockedAt.Store(int64(now))
 	h.mu.Lock()
-	if !h.freshAt(now) {
+	if !h.lease.Fresh(now) {
 		h.mu.Unlock()
 		return false
 	}
@@ -384,24 +256,11 @@ func (h *hold) adopt(q *request, renewed bool) bool {
 		h.own().atLeast = q.atLeast
 	}
 	h.keep(now)
-	if h.lease.Length == l.Length && h.renewed == renewed {
+	if h.lease.Adopt(q.lease, renewed, now) {
+		h.unlockPlanned()
+	} else {
 		h.mu.Unlock()
-		return true
 	}
-	former := h.lease
-	h.lease, h.renewed = l, renewed
-	h.exceed(former)
-	switch {
-	case h.short > 0: // to be lengthened soon
-	case !renewed:
-		h.next = clock.Never
-	default: // when a third of a lease of that length would be over
-		h.next = h.until.Add(l.Length/3 - l.Length)
-	}
-	if h.questioned { // the answer is still to come, whoever has the hold
-		h.next = now
-	}
-	h.unlockPlanned()
 	return true
 }
 
@@ -412,13 +271,9 @@ func (h *hold) adopt(q *request, renewed bool) bool {
 func (h *hold) relinquish(limit time.Duration) (can, due bool, running time.Duration) {
 	h.mu.Lock()
 	now := h.lock.reg.clock.Now()
-	length := h.lease.Length
-	if h.short > 0 {
-		length = h.short
-	}
-	half := now.Until(h.until) < length/2
+	half := h.lease.Half(now)
 	due = h.since.Until(now) >= limit || half // mutant: handed on without end
-	if h.state != live || now >= h.until || half || h.stays || now < h.extra().kept {
+	if !h.lease.Fresh(now) || half || h.stays || now < h.extra().kept {
 		h.mu.Unlock() // its end is near, and decides the cause of its contexts
 		return false, due, 0
 	}
@@ -426,7 +281,7 @@ func (h *hold) relinquish(limit time.Duration) (can, due bool, running time.Dura
 		h.mu.Unlock()
 		return false, false, 0
 	}
-	ends, running := h.ends.all(), h.effective(h.lease)
+	ends, running := h.ends.all(), h.lease.Effective(h.lease.Term)
 	h.mu.Unlock()
 	cancelAll(ends, context.Canceled)
 	return !due, due, running
@@ -474,14 +329,14 @@ func (h *hold) stands() bool {
 func (h *hold) longest() time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.effective(h.lease)
+	return h.lease.Effective(h.lease.Term)
 }
 
 // dismiss ends the contexts of an owner that leaves while others stay. It reports whether the hold was valid until then.
 func (h *hold) dismiss(o owner.ID) bool {
 	h.mu.Lock()
-	if h.state == over { // the others have left as well, in the meantime
-		sound := h.sound
+	if h.lease.Over() { // the others have left as well, in the meantime
+		sound := h.lease.Sound()
 		h.mu.Unlock()
 		return sound
 	}
@@ -500,18 +355,12 @@ func (h *hold) dismiss(o owner.ID) bool {
 // renewed at once, because it was not so far, the renewals are behind, or its lease is shorter than the one asked for.
 func (h *hold) keepRenewed(asked time.Duration) (atOnce bool) {
 	h.mu.Lock()
-	if h.state == live && !h.renewed {
-		h.renewed = true
-		h.next = h.lock.reg.clock.Now()
+	now := h.lock.reg.clock.Now()
+	if h.lease.Keep(now) {
 		h.unlockPlanned()
 		return true
 	}
-	left := h.lock.reg.clock.Now().Until(h.until)
-	length := asked
-	if h.short > 0 { // to be lengthened soon
-		length = h.short
-	}
-	atOnce = left < length/2 || h.effective(h.lease) < asked
+	atOnce = h.lease.Behind(asked, now)
 	h.mu.Unlock()
 	return atOnce
 }
@@ -521,11 +370,8 @@ func (h *hold) keepRenewed(asked time.Duration) (atOnce bool) {
 func (h *hold) shared(asked time.Duration) (ok, renew bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	left := h.lock.reg.clock.Now().Until(h.until)
-	if renew = h.effective(h.lease) < asked; h.short > 0 { // to be lengthened soon
-		return h.fresh(), renew || left < h.short/2
-	}
-	return h.fresh(), renew || left < asked-asked/10
+	now := h.lock.reg.clock.Now()
+	return h.lease.Fresh(now), h.lease.Shares(asked, now)
 }
 
 // left is for how long the hold can still be relied on.
@@ -535,7 +381,7 @@ func (h *hold) left() time.Duration {
 		h.unlockLose(fault.LeaseOver)
 		return 0
 	}
-	left := h.lock.reg.clock.Now().Until(h.until)
+	left := h.lease.Left(h.lock.reg.clock.Now())
 	h.mu.Unlock()
 	return left
 }
@@ -686,10 +532,8 @@ func (h *hold) attend(waits bool) (evicted bool) {
 // plan tells the scheduler when to look at the hold next: when to renew it, and when to announce that it is
 // lost. It reports false when nobody will look, because the registry is closed. The caller holds the mutex.
 func (h *hold) plan() bool {
-	due := h.until
-	if h.tended() {
-		due = min(due, h.next)
-	} else if len(h.ends) == 0 && !h.awaited {
+	due, looks := h.lease.Due(len(h.ends) > 0 || h.awaited)
+	if !looks {
 		return true
 	}
 	h.planned = h.lock.reg.background.holds.set(h, due)
@@ -699,7 +543,7 @@ func (h *hold) plan() bool {
 // tick is what the scheduler calls when the hold is due. It returns what is to be sent, if it is time for something.
 func (h *hold) tick() (t task) {
 	h.mu.Lock()
-	if h.state == lost {
+	if h.lease.Lost() {
 		h.clear()
 		h.mu.Unlock()
 		return nil
@@ -708,18 +552,14 @@ func (h *hold) tick() (t task) {
 		h.unlockLose(fault.LeaseOver)
 		return nil
 	}
-	if h.next <= h.lock.reg.clock.Now() {
-		h.next = clock.Never
-		switch {
-		case h.short > 0 || h.renewed && !h.deserted():
-			r := h.takeOff(h.lease)
-			r.scheduled = true
-			t = r
-		case h.renewed: // another owner may share it yet
-			h.next = h.lock.reg.clock.Now().Add(h.lease.Length / 3)
-		default:
-			t = verification{h}
-		}
+	switch now := h.lock.reg.clock.Now(); h.lease.Tick(now, h.deserted()) {
+	case lease.Renew:
+		r := renewal{h, h.lease.Begin(now, h.lease.Term)}
+		r.Scheduled = true
+		t = r
+	case lease.Verify:
+		t = verification{h}
+	case lease.Nothing:
 	}
 	h.unlockPlanned()
 	return t
@@ -729,12 +569,10 @@ func (h *hold) tick() (t task) {
 // the server is asked whether it is there. So a failover that has lost the key is announced at once.
 func (h *hold) doubtServer() {
 	h.mu.Lock()
-	if h.state != live {
+	if !h.lease.Doubt(h.lock.reg.clock.Now()) {
 		h.mu.Unlock()
 		return
 	}
-	h.questioned = true
-	h.next = min(h.next, h.lock.reg.clock.Now())
 	h.unlockPlanned()
 }
 
@@ -750,56 +588,25 @@ func (h *hold) unlockPlanned() {
 
 // renewal is one command that renews a hold.
 type renewal struct {
-	hold      *hold
-	lease     *protocol.Lease
-	sent      clock.Instant
-	scheduled bool // sent by the scheduler
-	chosen    bool // the owner wants this lease, for the renewals that follow too
+	hold *hold
+	lease.Renewal
 }
-
-// takeOff notes that a renewal is about to be sent, and when. The server may execute it long before it is answered, and
-// then a shorter lease than the running one counts.
-func (h *hold) takeOff(l *protocol.Lease) renewal {
-	sent := h.lock.reg.clock.Now()
-	if h.flying == nil {
-		h.flying = &flights{lease: l.Length, sure: h.until}
-	}
-	h.flying.number++
-	h.flying.several = h.flying.number > 1 || h.flying.several
-	h.flying.lease = min(h.flying.lease, l.Length)
-	h.exceed(l)
-	h.until = min(h.until, sent.Add(l.Length-margin(l.Length)))
-	if h.next != clock.Never { // the scheduler does not wait for the answer to the owner's renewal
-		h.next = min(h.next, sent.Add(l.Length/3))
-	}
-	return renewal{hold: h, lease: l, sent: sent}
-}
-
-// exceed notes that l was asked for, in case it is longer than the hold's lease.
-func (h *hold) exceed(l *protocol.Lease) {
-	if longest := h.longestEver(); l.Length > longest {
-		h.own().most = l.Length
-	}
-}
-
-// longestEver is the longest lease that was ever asked for. The caller holds the mutex.
-func (h *hold) longestEver() time.Duration { return max(h.lease.Length, h.extra().most) }
 
 // renew sets the lease anew, now. When the answer comes late it does so once more, to be sure, until the call's time is over.
-func (h *hold) renew(ctx context.Context, l *protocol.Lease) error {
+func (h *hold) renew(ctx context.Context, t *lease.Term) error {
 	p := h.lock.reg.commandWait(ctx, h.lock.shard())
 	p.Since = h.lock.reg.clock.Now()
 	for {
 		if err := h.tooFar(&p); err != nil {
 			return err
 		}
-		if err := h.renewOnce(&p, l); !errors.Is(err, fault.Late) || p.Left(h.lock.reg.clock) <= 0 || ctx.Err() != nil {
+		if err := h.renewOnce(&p, t); !errors.Is(err, fault.Late) || p.Left(h.lock.reg.clock) <= 0 || ctx.Err() != nil {
 			return err
 		}
 	}
 }
 
-func (h *hold) renewOnce(p *transport.Wait, l *protocol.Lease) error {
+func (h *hold) renewOnce(p *transport.Wait, t *lease.Term) error {
 	ctx := p.Ctx
 	stopped := ctx.Err() != nil // not under the mutex: a context may be of any type
 	h.mu.Lock()
@@ -811,16 +618,16 @@ func (h *hold) renewOnce(p *transport.Wait, l *protocol.Lease) error {
 		h.mu.Unlock()
 		return fault.Ended(ctx)
 	}
-	chosen := l != nil
-	if !chosen || l.Length < h.lease.Length && h.lock.several() {
-		l = h.lease // as long as it was: others that share the hold may rely on it
+	chosen := t != nil
+	if !chosen || t.Length < h.lease.Term.Length && h.lock.several() {
+		t = h.lease.Term // as long as it was: others that share the hold may rely on it
 	}
-	r := h.takeOff(l)
-	r.chosen = chosen
+	r := renewal{h, h.lease.Begin(h.lock.reg.clock.Now(), t)}
+	r.Chosen = chosen
 	h.unlockPlanned()
 
 	c := r.call()
-	p.Lease = l.Length
+	p.Lease = t.Length
 	reply := h.lock.reg.transport.Do(p, &c)
 	n, err := protocol.Confirmed(reply.RedisResult)
 	if err == nil {
@@ -837,66 +644,25 @@ func (h *hold) renewOnce(p *transport.Wait, l *protocol.Lease) error {
 	}
 }
 
-// answered takes in the answer to a renewal: whether the key was the hold's, or what went wrong. A late answer does not
-// prolong the hold, since a master that is none any more may have given it; the hold is renewed again. Nor does a renewal that
-// was done, with an error: too few replicas have it.
+// answered takes in the answer to a renewal: whether the key was the hold's, or what went wrong; see [lease.State.Reply].
 func (h *hold) answered(r renewal, n int64, err error, late bool) error {
-	was := n > 0
 	open := fault.OutcomeUnknown(err) // a client's hook may return any type: not under the mutex // mutant: renewal forgotten
 	h.mu.Lock()
-	flying := h.flying
-	// An answer that comes after the old validity is over cannot revive the hold, even if the new one would reach further.
-	if err == nil && was && h.fresh() {
-		if !late {
-			h.prolong(r.sent, r.lease)
-			h.failed = 0
-		}
-		flying.sure = h.until
-		if r.chosen && r.sent >= h.chosen {
-			former := h.lease
-			h.lease, h.chosen = r.lease, r.sent
-			if late || flying.several || h.extra().doubt > 0 { // else the key has this lease, and no longer one comes
-				h.exceed(former)
-			}
-		}
-	}
-	if flying.number--; flying.number == 0 {
-		h.flying = nil
-	}
-	now := h.lock.reg.clock.Now()
-	switch {
-	case h.state != live:
+	o := lease.Outcome{Ours: n > 0, Failed: err != nil, Unknown: open, Late: late}
+	switch h.lease.Reply(r.Renewal, h.lock.reg.clock.Now(), o) {
+	case lease.NotLive:
 		h.mu.Unlock()
 		return h.lostError()
-	case err != nil:
-		switch {
-		case was: // it may have shortened the lease
-			flying.sure = h.until
-		case open: // it may shorten the lease yet
-			h.distrust(r.lease.Length)
-			flying.sure = h.until
-		case h.flying == nil: // none that may is left
-			h.until = flying.sure
-		}
-		if h.tended() && (r.scheduled || h.next != clock.Never) {
-			h.next = min(h.next, now.Add(clock.Backoff(h.failed.another(), r.lease.Length)))
-		}
-		h.unlockPlanned()
-		return err
-	case !was:
+	case lease.NotOurs:
 		h.unlockLose(without(n))
 		return h.lostError()
-	case now >= h.until:
+	case lease.TooLate:
 		h.unlockLose(fault.RenewedTooLate)
 		return h.lostError()
-	case late:
-		if h.tended() && (r.scheduled || h.next != clock.Never) {
-			h.next = now
-		}
-		h.unlockPlanned()
-		return fault.Late
-	default:
-		h.unlockPlanned()
-		return nil
+	case lease.Unconfirmed:
+		err = fault.Late
+	case lease.Extended, lease.Failed:
 	}
+	h.unlockPlanned()
+	return err
 }

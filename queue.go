@@ -52,10 +52,6 @@ const (
 	// shortLease is that of a grant to a process that is not far away, see trip.zeros.
 	shortLease = time.Second
 
-	// lengthenPart is which part of what is certain of a grant passes before its short lease is lengthened. Most holds are over
-	// by then, and the timer has not been set for each of them.
-	lengthenPart = 3
-
 	// suspicion is for how long the message of a grant that was found by looking may still come, and two round trips.
 	suspicion = time.Second
 )
@@ -365,18 +361,18 @@ func (a *acquisition) renumber() {
 // the queue too. From now on a message for its number is about a hold that is none of this call's.
 func (a *acquisition) abandon() {
 	a.box.open("")
-	if a.hold.late {
+	if a.hold.lease.Late {
 		s := a.hold.abandoned()
 		s.leaving = protocol.Leaving{All: true}
 		a.lock.reg.cleanUp(s) // mutant: abandoned ticket left
-		a.hold.late = false
+		a.hold.lease.Late = false
 	}
 }
 
 // leave is for a call that gives up: its ticket is removed, or, when it was granted just now, its hold is released.
 func (a *acquisition) leave() {
 	a.ticket.Store(false)
-	if a.hold.late {
+	if a.hold.lease.Late {
 		a.abandon()
 		return
 	}
@@ -392,7 +388,7 @@ func (a *acquisition) leave() {
 // ask asks something of the queue: for a ticket, or what became of it.
 func (a *acquisition) ask(what protocol.Mode) error {
 	if what == protocol.ModeEnqueue {
-		a.zeros = zerosFor(a.lock.shard().RoundTrip(), a.hold.lease.Length)
+		a.zeros = zerosFor(a.lock.shard().RoundTrip(), a.hold.lease.Term.Length)
 	}
 	w := protocol.Queueing{Mode: what, Zeros: a.zeros}
 	if what == protocol.ModeEnqueue {
@@ -427,8 +423,8 @@ func (a *acquisition) ask(what protocol.Mode) error {
 	}
 	switch {
 	case what != protocol.ModeEnqueue: // a look that is late does nothing: it needs the ticket
-		a.hold.late = false
-	case err != nil && !a.hold.late: // it has changed nothing
+		a.hold.lease.Late = false
+	case err != nil && !a.hold.lease.Late: // it has changed nothing
 		a.older = w.Replaces
 	}
 	if err == nil || what == protocol.ModeEnqueue {
@@ -577,7 +573,7 @@ func (a *acquisition) sure() (next protocol.Mode, err error) {
 		a.win(sent)
 		return "", nil
 	}
-	h.late = true // it may be the owner still
+	h.lease.Late = true // it may be the owner still
 	switch {
 	case a.hold != h && a.passing(err): // it was given back
 		a.failure = fault.Classify(err)

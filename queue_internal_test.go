@@ -14,7 +14,6 @@ import (
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/local"
 	"github.com/lockregistry/lockregistry/internal/owner"
-	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
 // embedded returns a registry on an embedded server, closed at the end of the test.
@@ -150,28 +149,4 @@ func TestMessagesOfLongLeases(t *testing.T) {
 		_, ok := parseMessage("n 7 " + ms + " orders:42")
 		require.False(t, ok, ms)
 	}
-}
-
-// A hold that goes to another goroutine is still to be asked for when the server may have lost it; and with a lease that is
-// very long it is renewed when a third of that is over.
-func TestAHoldThatIsHandedOver(t *testing.T) {
-	reg := embedded(t)
-	require.NoError(t, reg.Close()) // nobody else looks at the hold
-	now := reg.clock.Now()
-	held := func() *hold {
-		return &hold{
-			lock: reg.newLock("42"), lease: protocol.NewLease(time.Minute), state: live, until: now.Add(time.Minute),
-			next: clock.Never,
-		}
-	}
-	for _, renewed := range []bool{false, true} {
-		h := held()
-		h.questioned, h.next = true, now
-		require.True(t, h.adopt(&request{lease: protocol.NewLease(time.Hour)}, renewed))
-		require.LessOrEqual(t, h.next, reg.clock.Now())
-	}
-	h := held()
-	h.until = clock.Never
-	require.True(t, h.adopt(&request{lease: protocol.NewLease(clock.Longest)}, true))
-	require.InDelta(t, float64(clock.Longest/3), float64(h.next), float64(time.Minute))
 }

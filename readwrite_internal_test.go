@@ -2,11 +2,13 @@ package lockregistry
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/lease"
 	"github.com/lockregistry/lockregistry/internal/local"
 	"github.com/lockregistry/lockregistry/internal/owner"
 )
@@ -80,6 +82,13 @@ func TestReadWriteLock_ReaderUnderALeavingWriter(t *testing.T) {
 	require.Empty(t, rw.under())
 }
 
+// liveSince is the lease of a hold that was granted then, for a minute.
+func liveSince(at clock.Instant) lease.State {
+	s := lease.State{Term: lease.NewTerm(time.Minute)}
+	s.Grant(at, at)
+	return s
+}
+
 // A reader of several has left the local half, and before it looks at the hold the last of the others has ended it.
 func TestReadWriteLock_LeavingAHoldThatOthersHaveEnded(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -88,11 +97,11 @@ func TestReadWriteLock_LeavingAHoldThatOthersHaveEnded(t *testing.T) {
 	}{
 		"in time": {func(*hold) {}, true},
 		"lost":    {func(h *hold) { h.mu.Lock(); h.unlockLose(fault.KeyGone) }, false},
-		"late":    {func(h *hold) { h.until = 0 }, false},
+		"late":    {func(h *hold) { h.lease = liveSince(-clock.Instant(time.Hour)) }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			reg := &Registry{clock: clock.New()}
-			h := &hold{lock: &Lock{reg: reg, pair: &ReadWriteLock{}}, state: live, until: clock.Never}
+			h := &hold{lock: &Lock{reg: reg, pair: &ReadWriteLock{}}, lease: liveSince(reg.clock.Now())}
 			c.meanwhile(h)
 			h.end(h.lock.reg.clock.Now())
 			require.Equal(t, c.sound, h.dismiss(anna))

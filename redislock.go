@@ -460,7 +460,7 @@ func (l *Lock) release(ctx context.Context) (End, error) {
 		return EndLost, h.lostError()
 	}
 	to := l.shard()
-	p := transport.Wait{Ctx: ctx, Since: begun, Limit: to.Plus(unlockLimit), Near: unlockLimit, Lease: h.lease.Length}
+	p := transport.Wait{Ctx: ctx, Since: begun, Limit: to.Plus(unlockLimit), Near: unlockLimit, Lease: h.lease.Term.Length}
 	p.Grace = to.RoundTrip().Plus(unlockGrace)
 	m := protocol.Release{Key: l.key, Value: h.value, Queued: l.queues(), Keep: kept.After(begun), Age: h.wanted(begun)}
 	l.chances(&m, h, due, begun)
@@ -473,7 +473,7 @@ func (l *Lock) release(ctx context.Context) (End, error) {
 	l.crowded(n, m.Yields, reply.Came)
 	if err == nil && !reply.Late { // mutant: late removal believed
 		l.released(h.value, reply.Came)
-		if h.late {
+		if h.lease.Late {
 			reg.background.strays.sweep(h.abandoned())
 		}
 		l.freeLocal()

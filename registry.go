@@ -16,6 +16,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/dispatch"
 	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/lease"
 	"github.com/lockregistry/lockregistry/internal/local"
 	"github.com/lockregistry/lockregistry/internal/owner"
 	"github.com/lockregistry/lockregistry/internal/presence"
@@ -346,11 +347,10 @@ func (l *Lock) newHold(q *request) *hold {
 	value := strconv.AppendUint(append(buf[:0], r.values...), r.number(), 10) // mutant: no number
 	r.presence.Asked()
 	h := &hold{
-		lock:    l,
-		value:   string(value),
-		lease:   q.lease,
-		renewed: r.renews(l.kind, q),
-		leads:   q.leads,
+		lock:  l,
+		value: string(value),
+		lease: lease.State{Term: q.lease, Renewed: r.renews(l.kind, q)},
+		leads: q.leads,
 	}
 	if q.atLeast > 0 {
 		h.own().atLeast = q.atLeast
@@ -360,8 +360,8 @@ func (l *Lock) newHold(q *request) *hold {
 
 // again is a hold that asks for the same.
 func (h *hold) again() *hold {
-	next := h.lock.newHold(&request{lease: h.lease, atLeast: h.extra().atLeast, leads: h.leads})
-	next.renewed = h.renewed
+	next := h.lock.newHold(&request{lease: h.lease.Term, atLeast: h.extra().atLeast, leads: h.leads})
+	next.lease.Renewed = h.lease.Renewed
 	return next
 }
 

@@ -7,30 +7,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/scheduler"
-	"github.com/lockregistry/lockregistry/internal/transport"
 )
-
-// A shorter lease that the master has, and too few replicas, counts whatever becomes of a renewal that was under way with it.
-func TestRenewalsUnderWayThatTooFewReplicasHave(t *testing.T) {
-	r := embedded(t)
-	h := r.newLock("42").newHold(&request{lease: protocol.NewLease(time.Minute)})
-	now := r.clock.Now()
-	require.True(t, h.grant(now, now))
-
-	short := h.takeOff(protocol.NewLease(time.Second))
-	long := h.takeOff(protocol.NewLease(time.Minute))
-	require.Error(t, h.answered(short, 1, transport.FewReplicasError{Acknowledged: 0, Wanted: 1}, false))
-	require.Error(t, h.answered(long, 0, fault.NotSent, false))
-	require.LessOrEqual(t, r.clock.Now().Until(h.until), time.Second)
-
-	long = h.takeOff(protocol.NewLease(time.Minute))
-	require.NoError(t, h.answered(long, 1, nil, false))
-	require.Greater(t, r.clock.Now().Until(h.until), 50*time.Second, "the next one counts")
-	require.ErrorIs(t, fault.Classify(transport.FewReplicasError{}), ErrUnavailable)
-}
 
 // stalled is a renewal that waits for a replica, for as long as the test says.
 type stalled struct {

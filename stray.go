@@ -7,6 +7,7 @@ import (
 
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/lease"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/scheduler"
 	"github.com/lockregistry/lockregistry/internal/transport"
@@ -61,7 +62,7 @@ const (
 func (h *hold) removal(freed func(gone bool)) *stray {
 	s := h.abandoned()
 	// The field of a hold that writes can outlive its lease: a reader under it keeps the hash.
-	s.freed, s.late = freed, h.late || h.lock.pair != nil // mutant: free too soon
+	s.freed, s.late = freed, h.lease.Late || h.lock.pair != nil // mutant: free too soon
 	return s
 }
 
@@ -75,16 +76,16 @@ func (h *hold) abandoned() *stray {
 // leftover is what a hold leaves behind. The caller holds the mutex.
 func (h *hold) leftover() *stray {
 	l := h.lock
-	longest := h.longestEver()
+	longest := h.lease.Longest()
 	s := &stray{
 		lock:  l,
 		at:    place{kind: l.kind, key: l.key},
 		value: h.value,
 		lease: longest,
-		gone:  l.reg.clock.Now().Add(longest).Add(margin(longest)),
+		gone:  l.reg.clock.Now().Add(longest).Add(lease.Margin(longest)),
 		late:  true,
 		kept:  h.extra().kept, // mutant: kept path let go
-		watch: max(h.lease.Length, strayWatch),
+		watch: max(h.lease.Term.Length, strayWatch),
 	}
 	if !l.kind.layout.RemovesOlder() {
 		s.at.value = h.value
@@ -94,7 +95,7 @@ func (h *hold) leftover() *stray {
 
 // unclaimed is the stray of a hold that was granted to nobody.
 func (l *Lock) unclaimed(number string) *stray {
-	h := &hold{lock: l, value: l.reg.values + number, lease: l.reg.lease}
+	h := &hold{lock: l, value: l.reg.values + number, lease: lease.State{Term: l.reg.lease}}
 	s := h.abandoned()
 	s.late = false
 	if k := l.keeping(); k != nil && k.number == number {

@@ -6,7 +6,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
@@ -34,56 +33,5 @@ func TestAGrantIsAbandonedDuringARemoval(t *testing.T) {
 		}
 		all.mu.Unlock()
 		require.Equal(t, c.older || c.newer, goesOn, "%+v", c)
-	}
-}
-
-// What a hold leaves behind may have the longest lease that was asked for, unless a shorter one was confirmed and no command of
-// another one can have come after it.
-func TestTheLongestLeaseOfAHold(t *testing.T) {
-	r := embedded(t)
-	short := protocol.NewLease(2 * time.Second)
-	confirmed := func(h *hold) {
-		renewal := h.takeOff(short)
-		renewal.chosen = true
-		require.NoError(t, h.answered(renewal, 1, nil, false))
-	}
-	cases := map[string]struct {
-		happens func(h *hold)
-		longest time.Duration
-	}{
-		"granted":   {func(*hold) {}, time.Minute},
-		"shortened": {confirmed, 2 * time.Second},
-		"lengthened": {func(h *hold) {
-			confirmed(h)
-			_ = h.takeOff(protocol.NewLease(time.Hour))
-		}, time.Hour},
-		"shortened for the next owner only": {func(h *hold) {
-			require.True(t, h.adopt(&request{lease: short}, false))
-		}, time.Minute},
-		"shortened while the longer one was under way": {func(h *hold) {
-			renewal := h.takeOff(h.lease)
-			other := h.takeOff(short)
-			other.chosen = true
-			require.NoError(t, h.answered(renewal, 1, nil, false))
-			require.NoError(t, h.answered(other, 1, nil, false))
-		}, time.Minute},
-		"shortened while the longer one is in doubt": {func(h *hold) {
-			require.Error(t, h.answered(h.takeOff(h.lease), 0, fault.NoAnswer, false))
-			confirmed(h)
-		}, time.Minute},
-		"shortened, as a late answer says": {func(h *hold) {
-			renewal := h.takeOff(short)
-			renewal.chosen = true
-			require.ErrorIs(t, h.answered(renewal, 1, nil, true), fault.Late)
-		}, time.Minute},
-	}
-	for name, c := range cases {
-		t.Run(name, func(t *testing.T) {
-			h := r.newLock("42").newHold(&request{lease: protocol.NewLease(time.Minute)})
-			now := r.clock.Now()
-			require.True(t, h.grant(now, now))
-			c.happens(h)
-			require.Equal(t, c.longest, h.abandoned().lease)
-		})
 	}
 }

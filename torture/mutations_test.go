@@ -15,12 +15,12 @@ var mutations = []mutation{
 	},
 	{
 		"grant left behind", "abandoned grants are left behind",
-		"first.hold.late", "false",
+		"first.hold.lease.Late", "false",
 		"TestUnknownOutcomes$",
 	},
 	{
 		"free too soon", "the local half is free before the removal is known",
-		"s.freed, s.late = freed, h.late", "freed(true)\n\ts.late = h.late",
+		"s.freed, s.late = freed, h.lease.Late", "freed(true)\n\ts.late = h.lease.Late",
 		"TestUnknownOutcomes$",
 	},
 	{
@@ -45,12 +45,12 @@ var mutations = []mutation{
 	},
 	{
 		"no margin", "leases have no margin",
-		"lease/100 + time.Millisecond", "0 * lease",
+		"length/100 + time.Millisecond", "0 * length",
 		"TestFrozen|TestOvertaken",
 	},
 	{
 		"lease from the reply", "leases count from the reply",
-		"sent.Add(", "h.lock.reg.clock.Now().Add(",
+		"s.prolong(sent,", "s.prolong(came,",
 		"TestLateReply|TestLinearizable$",
 	},
 	{
@@ -60,7 +60,7 @@ var mutations = []mutation{
 	},
 	{
 		"late grant forgotten", "late grants are forgotten",
-		"h.late", "false",
+		"s.Late", "false",
 		"TestOvertakenGrant",
 	},
 	{
@@ -230,7 +230,7 @@ var mutations = []mutation{
 	},
 	{
 		"grant not lengthened", "a granted hold is not lengthened",
-		"h.next = lengthening(now, until, h.lock.shard().RoundTrip())", "h.next = clock.Never",
+		"s.next = lengthening(now, until, roundTrip)", "s.next = clock.Never",
 		"TestQueueOutcomes",
 	},
 	{

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/lease"
 )
 
 // Format is the format of a lock in Redis. Nobody else knows which one a lock has.
@@ -90,16 +91,10 @@ func Remaining(pttl int64) time.Duration {
 }
 
 // Lease is the time that a key lives in Redis, and the same in the form that commands carry.
-type Lease struct {
-	Length time.Duration // whole milliseconds
-	MS     string
-}
+type Lease = lease.Term
 
 // NewLease cuts a lease to the whole milliseconds that Redis counts.
-func NewLease(d time.Duration) *Lease {
-	ms := d.Milliseconds()
-	return &Lease{Length: time.Duration(ms) * time.Millisecond, MS: strconv.FormatInt(ms, 10)}
-}
+func NewLease(d time.Duration) *Lease { return lease.NewTerm(d) }
 
 // Request is what a hold asks for.
 type Request struct {

@@ -1,0 +1,419 @@
+package lease_test
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/lease"
+)
+
+const now = clock.Instant(time.Hour)
+
+var (
+	second  = lease.NewTerm(time.Second)
+	short   = lease.NewTerm(2 * time.Second)
+	minute  = lease.NewTerm(time.Minute)
+	confirm = lease.Outcome{Ours: true}
+	unknown = lease.Outcome{Failed: true, Unknown: true}
+	refused = lease.Outcome{Failed: true}
+	few     = lease.Outcome{Ours: true, Failed: true}
+)
+
+// granted is live since now, for a minute.
+func granted(t *testing.T, renewed bool) *lease.State {
+	t.Helper()
+	s := &lease.State{Term: minute, Renewed: renewed}
+	require.True(t, s.Grant(now, now))
+	return s
+}
+
+// certain is what the arithmetic leaves of a lease.
+func certain(d time.Duration) time.Duration { return d - d/100 - time.Millisecond }
+
+func renew(s *lease.State, at clock.Instant, t *lease.Term) lease.Renewal {
+	r := s.Begin(at, t)
+	r.Chosen = true
+	return r
+}
+
+func TestTerm(t *testing.T) {
+	want := &lease.Term{Length: 1500 * time.Millisecond, MS: "1500"}
+	require.Equal(t, want, lease.NewTerm(1500*time.Millisecond+999*time.Microsecond))
+}
+
+func TestGrant(t *testing.T) {
+	for name, c := range map[string]struct {
+		came  time.Duration
+		fresh bool
+	}{
+		"in time":             {certain(time.Minute) - 1, true},
+		"when it is over":     {certain(time.Minute), false},
+		"long after its time": {time.Hour, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := &lease.State{Term: minute}
+			require.Equal(t, c.fresh, s.Grant(now, now.Add(c.came)))
+			require.Equal(t, c.fresh, s.Live())
+			require.Equal(t, c.fresh, s.Fresh(now.Add(c.came)))
+			require.False(t, s.Fresh(now.Add(certain(time.Minute))))
+		})
+	}
+}
+
+// A grant of the same value may yet be executed, and sets the lease back to its own.
+func TestGrant_ALateOneBesideIt(t *testing.T) {
+	s := &lease.State{Term: short, Late: true}
+	require.True(t, s.Grant(now, now))
+	require.Equal(t, lease.Extended, s.Reply(s.Begin(now, minute), now, confirm))
+	require.Equal(t, certain(2*time.Second), s.Left(now))
+}
+
+func TestGrantShort(t *testing.T) {
+	for name, c := range map[string]struct {
+		age       time.Duration // of the command from which it counts
+		roundTrip time.Duration
+		length    time.Duration
+		renewed   bool
+		ok        bool
+		due       time.Duration // from now on
+		looks     bool
+	}{
+		"nearby":                   {0, time.Millisecond, time.Second, false, true, certain(time.Second) / 3, true},
+		"from far away":            {0, certain(time.Second)/3 + 1, time.Second, false, true, 0, true},
+		"half of it is certain":    {certain(time.Second) - time.Second/2, 0, time.Second, false, true, time.Second / 6, true},
+		"less than half is":        {certain(time.Second) - time.Second/2 + 1, 0, time.Second, false, false, 0, false},
+		"a whole lease":            {0, 0, time.Minute, false, true, 0, false},
+		"a whole lease, renewed":   {0, 0, time.Minute, true, true, 20 * time.Second, true},
+		"a whole one, asked again": {time.Second, 0, time.Minute, true, true, 19 * time.Second, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := &lease.State{Term: minute, Renewed: c.renewed}
+			require.Equal(t, c.ok, s.GrantShort(now.Add(-c.age), now, c.length, c.roundTrip))
+			require.Equal(t, c.ok, s.Live())
+			if !c.ok {
+				return
+			}
+			due, looks := s.Due(false)
+			require.Equal(t, c.looks, looks)
+			if looks {
+				require.Equal(t, c.due, now.Until(due))
+				require.Equal(t, lease.Nothing, s.Tick(due-1, false))
+				require.Equal(t, lease.Renew, s.Tick(due, false))
+				require.Equal(t, lease.Nothing, s.Tick(due, false), "it is under way")
+			}
+		})
+	}
+}
+
+// What is lost stays lost, and tells why; what is over does not come back.
+func TestLose(t *testing.T) {
+	s := granted(t, true)
+	r := s.Begin(now, minute)
+	require.True(t, s.Lose(fault.KeyTaken))
+	require.False(t, s.Lose(fault.LeaseOver), "once")
+	require.Equal(t, lease.NotLive, s.Reply(r, now, confirm))
+	require.False(t, s.Doubt(now))
+	require.True(t, s.Lost())
+	require.False(t, s.Fresh(now))
+	require.False(t, s.End(now))
+	require.Equal(t, fault.KeyTaken, s.Why())
+	require.True(t, s.Over())
+	require.False(t, s.Lose(fault.LeaseOver))
+}
+
+func TestEnd(t *testing.T) {
+	for name, c := range map[string]struct {
+		after time.Duration
+		sound bool
+		why   fault.Loss
+	}{
+		"in time":  {certain(time.Minute) - 1, true, fault.NotLost},
+		"too late": {certain(time.Minute), false, fault.LeaseOver},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := granted(t, false)
+			require.Equal(t, c.sound, s.End(now.Add(c.after)))
+			require.Equal(t, c.sound, s.Sound())
+			require.Equal(t, c.why, s.Why())
+		})
+	}
+}
+
+// The key of a lost lease may be removed when it has been over on the server, too, and not at an earlier look.
+func TestPlanRemoval(t *testing.T) {
+	s := granted(t, false)
+	require.True(t, s.Lose(fault.LeaseOver))
+	at := s.PlanRemoval(time.Second, 0)
+	require.Equal(t, now.Add(certain(time.Minute)+2*lease.Margin(time.Minute)+time.Second), at)
+	require.False(t, s.Remove(at-1))
+	require.True(t, s.Remove(at))
+	require.False(t, s.Remove(at+1), "once")
+	require.Equal(t, now.Add(time.Hour), s.PlanRemoval(time.Second, now.Add(time.Hour)), "it is kept for longer")
+}
+
+func TestReply(t *testing.T) {
+	const later = 10 * time.Second
+	for name, c := range map[string]struct {
+		outcome lease.Outcome
+		verdict lease.Verdict
+		left    time.Duration
+		next    time.Duration // when the next one is due, from the reply on
+	}{
+		"extended":                    {confirm, lease.Extended, certain(time.Minute), 20 * time.Second},
+		"not its own":                 {lease.Outcome{}, lease.NotOurs, certain(time.Minute) - later, clock.Longest},
+		"late":                        {lease.Outcome{Ours: true, Late: true}, lease.Unconfirmed, certain(time.Minute) - later, 0},
+		"refused":                     {refused, lease.Failed, certain(time.Minute) - later, -1},
+		"not answered":                {unknown, lease.Failed, certain(time.Minute) - later, -1},
+		"too few replicas":            {few, lease.Failed, certain(time.Minute) - later, -1},
+		"late, and not its own":       {lease.Outcome{Late: true}, lease.NotOurs, certain(time.Minute) - later, clock.Longest},
+		"refused late, by whoever is": {lease.Outcome{Failed: true, Late: true}, lease.Failed, certain(time.Minute) - later, -1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, at := granted(t, true), now.Add(later)
+			due, _ := s.Due(false)
+			require.Equal(t, now.Add(20*time.Second), due)
+			require.Equal(t, lease.Renew, s.Tick(due, false))
+			r := s.Begin(at, minute)
+			r.Scheduled = true
+			require.Equal(t, c.verdict, s.Reply(r, at, c.outcome))
+			require.Equal(t, c.left, s.Left(at))
+			due, _ = s.Due(false)
+			switch next := at.Until(due); c.next {
+			case -1:
+				require.Less(t, next, time.Second, "after a pause")
+				require.Positive(t, next)
+			case clock.Longest:
+				require.Equal(t, c.left, next)
+			default:
+				require.Equal(t, c.next, next)
+			}
+		})
+	}
+}
+
+// A renewal that is answered after the end of the lease does not revive it.
+func TestReply_AfterTheEnd(t *testing.T) {
+	s := granted(t, true)
+	r := s.Begin(now.Add(time.Second), minute)
+	require.Equal(t, lease.TooLate, s.Reply(r, now.Add(certain(time.Minute)), confirm))
+}
+
+// Two renewals are under way at once: nobody knows which of them the server executes last, until both are answered.
+func TestReply_TwoUnderWay(t *testing.T) {
+	s := granted(t, false)
+	first := s.Begin(now, minute)
+	second := s.Begin(now, short)
+	require.Equal(t, certain(2*time.Second), s.Left(now), "the shorter one may be executed now")
+	require.Equal(t, lease.Extended, s.Reply(second, now, confirm))
+	require.Equal(t, lease.Extended, s.Reply(first, now, confirm))
+	require.Equal(t, certain(2*time.Second), s.Left(now), "or last")
+	require.Equal(t, lease.Extended, s.Reply(s.Begin(now, minute), now, confirm))
+	require.Equal(t, certain(time.Minute), s.Left(now), "the next one counts")
+}
+
+func TestReply_ARefusedOneChangesNothing(t *testing.T) {
+	s := granted(t, false)
+	r := s.Begin(now, short)
+	require.Equal(t, certain(2*time.Second), s.Left(now))
+	require.Equal(t, lease.Failed, s.Reply(r, now, refused))
+	require.Equal(t, certain(time.Minute), s.Left(now))
+}
+
+// A shorter one that too few replicas have may have been executed, and one that was not sent does not undo that.
+func TestReply_TooFewReplicasBesideARefusedOne(t *testing.T) {
+	s := granted(t, false)
+	shorter, long := s.Begin(now, second), s.Begin(now, minute)
+	require.Equal(t, lease.Failed, s.Reply(shorter, now, few))
+	require.Equal(t, lease.Failed, s.Reply(long, now, refused))
+	require.Equal(t, certain(time.Second), s.Left(now))
+	require.Equal(t, lease.Extended, s.Reply(s.Begin(now, minute), now, confirm))
+	require.Equal(t, certain(time.Minute), s.Left(now), "the next one counts")
+}
+
+// The key may have the longest lease that was asked for, unless a shorter one was confirmed and no command of another one can
+// have come after it.
+func TestLongest(t *testing.T) {
+	shorten := func(s *lease.State) { s.Reply(renew(s, now, short), now, confirm) }
+	for name, c := range map[string]struct {
+		happens func(s *lease.State)
+		longest time.Duration
+	}{
+		"granted":                           {func(*lease.State) {}, time.Minute},
+		"shortened":                         {shorten, 2 * time.Second},
+		"lengthened":                        {func(s *lease.State) { shorten(s); s.Begin(now, lease.NewTerm(time.Hour)) }, time.Hour},
+		"shortened for the next owner only": {func(s *lease.State) { s.Adopt(short, false, now) }, time.Minute},
+		"shortened while the longer one was under way": {func(s *lease.State) {
+			long := s.Begin(now, minute)
+			other := renew(s, now, short)
+			s.Reply(long, now, confirm)
+			s.Reply(other, now, confirm)
+		}, time.Minute},
+		"shortened while the longer one is in doubt": {func(s *lease.State) {
+			s.Reply(s.Begin(now, minute), now, unknown)
+			shorten(s)
+		}, time.Minute},
+		"shortened, as a late reply says": {func(s *lease.State) {
+			s.Reply(renew(s, now, short), now, lease.Outcome{Ours: true, Late: true})
+		}, time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := granted(t, false)
+			c.happens(s)
+			require.Equal(t, c.longest, s.Longest())
+		})
+	}
+}
+
+// What the next owner asks for counts from the next renewal on.
+func TestAdopt(t *testing.T) {
+	s := granted(t, false)
+	require.False(t, s.Adopt(lease.NewTerm(time.Minute), false, now))
+	require.True(t, s.Adopt(minute, true, now))
+	due, _ := s.Due(false)
+	require.Equal(t, now.Add(certain(time.Minute)-40*time.Second), due)
+
+	for _, renewed := range []bool{false, true} { // what is to be asked is asked, whoever has it
+		s = granted(t, false)
+		require.True(t, s.Doubt(now))
+		require.True(t, s.Adopt(lease.NewTerm(time.Hour), renewed, now))
+		due, _ = s.Due(false)
+		require.Equal(t, now, due)
+	}
+
+	s = &lease.State{Term: lease.NewTerm(clock.Longest)}
+	require.True(t, s.Grant(now, now))
+	require.True(t, s.Adopt(lease.NewTerm(clock.Longest), true, now))
+	due, _ = s.Due(false)
+	require.InDelta(t, float64(clock.Longest/3), float64(due), float64(clock.Longest/50), "it does not overflow")
+}
+
+func TestKeep(t *testing.T) {
+	s := granted(t, false)
+	require.True(t, s.Keep(now))
+	require.False(t, s.Keep(now), "it is renewed")
+	require.Equal(t, lease.Renew, s.Tick(now, false))
+}
+
+// A hold that nobody will release is not renewed, but looked at again: another owner may share it yet.
+func TestTick_Deserted(t *testing.T) {
+	s := granted(t, true)
+	require.Equal(t, lease.Nothing, s.Tick(now.Add(20*time.Second), true))
+	due, _ := s.Due(false)
+	require.Equal(t, now.Add(40*time.Second), due)
+}
+
+func TestHalfAndShares(t *testing.T) {
+	s := granted(t, false)
+	middle := now.Add(certain(time.Minute) - time.Minute/2)
+	require.False(t, s.Half(middle))
+	require.True(t, s.Half(middle+1))
+	require.False(t, s.Behind(time.Minute, middle))
+	require.True(t, s.Behind(time.Minute, middle+1))
+	require.True(t, s.Behind(time.Hour, now), "it is shorter than what is asked for")
+	tenth := now.Add(certain(time.Minute) - 54*time.Second)
+	require.False(t, s.Shares(time.Minute, tenth))
+	require.True(t, s.Shares(time.Minute, tenth+1))
+	require.True(t, s.Shares(time.Hour, now))
+
+	s = &lease.State{Term: minute}
+	require.True(t, s.GrantShort(now, now, time.Second, 0))
+	middle = now.Add(certain(time.Second) - time.Second/2)
+	require.False(t, s.Half(middle), "half of the short one")
+	require.True(t, s.Half(middle+1))
+	require.False(t, s.Shares(time.Minute, middle), "it is lengthened soon")
+	require.True(t, s.Shares(time.Minute, middle+1))
+}
+
+// The server is asked whether it has the key when it may be the master no more, and asked again until it answers.
+func TestVerified(t *testing.T) {
+	for name, c := range map[string]struct {
+		outcome lease.Outcome
+		refused bool
+		verdict lease.Verdict
+		again   bool
+	}{
+		"it has it":        {confirm, false, lease.Extended, false},
+		"it has not":       {lease.Outcome{}, false, lease.NotOurs, false},
+		"no answer":        {unknown, false, lease.Failed, true},
+		"a late answer":    {lease.Outcome{Ours: true, Late: true}, false, lease.Failed, true},
+		"it may not be so": {refused, true, lease.Extended, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := granted(t, false)
+			require.True(t, s.Doubt(now))
+			require.Equal(t, lease.Verify, s.Tick(now, false))
+			require.Equal(t, c.verdict, s.Verified(now, c.outcome, c.refused))
+			due, looks := s.Due(false)
+			if c.verdict == lease.NotOurs {
+				return
+			}
+			require.Equal(t, c.again, looks)
+			if c.again {
+				require.Less(t, now.Until(due), time.Second)
+			}
+		})
+	}
+}
+
+// Whatever is sent, and whenever the server executes it, if ever: what is believed is over before the key is.
+func TestWhatIsBelievedIsOverFirst(t *testing.T) {
+	for seed := range uint64(3000) {
+		random := rand.New(rand.NewPCG(seed, 7))
+		upTo := func(d time.Duration) time.Duration { return time.Duration(random.Int64N(int64(d))) }
+		type command struct {
+			renewal  lease.Renewal
+			executed bool
+			answered bool
+		}
+		var flying []*command
+		at := now
+		s := &lease.State{Term: minute, Renewed: seed%2 == 0}
+		expires := at.Add(minute.Length)
+		require.True(t, s.Grant(at, at))
+		for range 60 {
+			at = at.Add(upTo(5 * time.Second))
+			if at >= expires || !s.Fresh(at) {
+				break
+			}
+			switch random.IntN(4) {
+			case 0:
+				c := &command{renewal: s.Begin(at, lease.NewTerm(time.Second+upTo(time.Minute)))}
+				c.renewal.Chosen, c.renewal.Scheduled = random.IntN(2) == 0, random.IntN(2) == 0
+				flying = append(flying, c)
+			case 1: // the server executes one of those that it has not executed
+				for _, i := range random.Perm(len(flying)) {
+					if c := flying[i]; !c.executed {
+						c.executed, expires = true, at.Add(c.renewal.Term.Length)
+						break
+					}
+				}
+			case 2: // one is answered, lost, or refused
+				for _, i := range random.Perm(len(flying)) {
+					c := flying[i]
+					if c.answered {
+						continue
+					}
+					c.answered = true
+					switch o := unknown; {
+					case c.executed && random.IntN(3) > 0:
+						s.Reply(c.renewal, at, lease.Outcome{Ours: true, Late: random.IntN(4) == 0, Failed: random.IntN(4) == 0})
+					case !c.executed && random.IntN(3) == 0:
+						c.executed = true // it never will be
+						s.Reply(c.renewal, at, refused)
+					default:
+						s.Reply(c.renewal, at, o)
+					}
+					break
+				}
+			default:
+				s.Adopt(lease.NewTerm(time.Second+upTo(time.Minute)), random.IntN(2) == 0, at)
+			}
+			require.LessOrEqual(t, s.Left(at), at.Until(expires), "seed %d", seed)
+		}
+	}
+}
