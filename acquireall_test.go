@@ -423,7 +423,7 @@ func TestAcquireAllWhileRedisIsSilent(t *testing.T) {
 			w.fails(err, lockregistry.ErrTimeout, "acquire", "orders:a", lockregistry.ErrUnavailable)
 			require.ErrorIs(w, err, lockregistry.ErrUnavailable, name)
 			require.LessOrEqual(w, time.Since(start), 1500*time.Millisecond)
-			f.heal()
+			f.Forget()
 		}
 	})
 }
@@ -641,7 +641,7 @@ func TestAcquireAllAlone(t *testing.T) {
 		}
 		all.Wait()
 		for _, f := range flakies {
-			f.heal()
+			f.Forget()
 		}
 		w.Logf("%d acquired, %d failed", acquired.Load(), failed.Load())
 		require.Positive(w, acquired.Load())

@@ -439,7 +439,7 @@ func TestNoDeadlockOfAWriterThatReads(t *testing.T) {
 		require.ErrorIs(w, g.unlock(p.reader), lockregistry.ErrUnavailable)
 		again := g.starts(p.reader)
 		w.settle()
-		f.heal()
+		f.Forget()
 		close(until)
 		require.NoError(w, <-again)
 		require.NoError(w, g.unlock(p.reader))

@@ -156,11 +156,11 @@ func TestEvictionDoesNotWaitForTheRemoval(t *testing.T) {
 		w.fails(l.Unlock(owner), lockregistry.ErrLockLost, "unlock", theKey)
 		require.NoError(w, <-has)
 		value := w.do("GET", theKey)
-		require.NotEqual(w, f.sent("release")[0].args[4], value)
+		require.NotEqual(w, f.sent("release")[0].Args[4], value)
 		close(arrive)
 		w.settle()
 		for _, c := range f.sent("release") {
-			require.Equal(w, "-1", c.arrives(w))
+			require.Equal(w, "-1", w.arrives(c))
 		}
 		require.Equal(w, value, w.do("GET", theKey))
 	})

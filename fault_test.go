@@ -47,7 +47,7 @@ func TestTheFirstFailureIsReturnedAtOnce(t *testing.T) {
 					var failed *lockregistry.LockError
 					require.ErrorAs(w, err, &failed)
 					require.Equal(w, op, failed.Op)
-					require.Equal(w, what.reply != "", strings.Contains(err.Error(), "LOADING"))
+					require.Equal(w, what.Reply != "", strings.Contains(err.Error(), "LOADING"))
 					if w.fake {
 						require.Zero(w, time.Since(start))
 					}
@@ -69,13 +69,13 @@ func TestNobodyCanConnect(t *testing.T) {
 	worlds(t, func(w *world) {
 		f := w.flaky()
 		l := w.registryOn(f.client(oneConnection)).Obtain("42")
-		f.cut()
+		f.Down()
 		w.await("the client has noticed", func() bool {
 			_, err := l.TryLock(w.Context())
 			return err != nil && strings.Contains(err.Error(), "the network is down")
 		})
 		require.ErrorContains(w, l.Lock(w.Context()), "the network is down")
-		f.heal()
+		f.Forget()
 		w.await("the client has connected", func() bool { return l.Lock(w.Context()) == nil })
 		w.unlock(l)
 	})
@@ -102,7 +102,7 @@ func TestTheNextHoldTakesAnAbandonedGrantOver(t *testing.T) {
 		require.NotEqual(w, abandoned, w.do("GET", "orders:42"))
 		require.LessOrEqual(w, w.pttl("orders:42"), time.Minute)
 		require.False(w, w.tryElsewhere(w.registry().Obtain("42")))
-		f.heal()
+		f.Forget()
 		w.unlock(l)
 		require.True(w, w.free("orders:42"))
 	})
@@ -131,7 +131,7 @@ func TestWhoHasGivenUpDoesNotTryOnceMore(t *testing.T) {
 				if name == "one" {
 					f.next("obtain", delivered) // a SET
 				}
-				f.all("obtain", fate{wait: answer, lost: true, reply: "-NOSCRIPT No matching script. Please use EVAL.\r\n"})
+				f.all("obtain", refusedAfter(answer, "NOSCRIPT No matching script. Please use EVAL."))
 				given := w.goroutine().start(func() error { return lock(w, r) })
 				w.settle()
 				require.Positive(w, f.count("obtain"))
@@ -180,7 +180,7 @@ func TestPassingFailuresWhileWaiting(t *testing.T) {
 				// Pauses of 50, 100, 200, 400, 800 ms and then a second, each up to a quarter shorter.
 				require.InDelta(w, 5, f.count("obtain")-tries, 1, "with a backoff")
 				w.do("DEL", "orders:42")
-				f.heal()
+				f.Forget()
 				start := time.Now()
 				require.NoError(w, <-locked)
 				require.LessOrEqual(w, time.Since(start), time.Second)
@@ -202,7 +202,7 @@ func TestFailuresUntilTheWaitIsOver(t *testing.T) {
 		require.ErrorContains(w, err, "LOADING", "nobody knows whether somebody else has the lock")
 		require.ErrorIs(w, err, lockregistry.ErrTimeout)
 		require.ErrorIs(w, err, lockregistry.ErrUnavailable)
-		f.heal()
+		f.Forget()
 		w.do("DEL", "orders:42")
 		require.True(w, w.tryElsewhere(l))
 	})
@@ -232,7 +232,7 @@ func TestLastingFailuresWhileWaiting(t *testing.T) {
 					require.ErrorContains(w, err, strings.TrimPrefix(text, "ERR "))
 				}
 				require.LessOrEqual(w, time.Since(start), 100*time.Millisecond)
-				f.heal()
+				f.Forget()
 				w.do("DEL", "orders:42")
 				require.True(w, w.tryElsewhere(l))
 			})
@@ -431,7 +431,7 @@ func TestTheServerIsAskedOnceForItsVersion(t *testing.T) {
 		}
 		require.Equal(w, 1, f.count("INFO"))
 		if w.server != nil {
-			require.NotContains(w, f.sent("release")[0].args, "DEL")
+			require.NotContains(w, f.sent("release")[0].Args, "DEL")
 			require.Contains(w, w.do("INFO", "commandstats"), "cmdstat_unlink")
 		}
 	})
@@ -442,13 +442,13 @@ func TestInfoIsOfNoUse(t *testing.T) {
 	for name, answer := range map[string]fate{
 		"forbidden":  refused("NOPERM this user has no permissions to run the 'info' command"),
 		"unknown":    refused("ERR unknown command 'INFO'"),
-		"empty":      {lost: true, reply: "$0\r\n\r\n"},
-		"null":       {lost: true, reply: "_\r\n"},
-		"garbled":    {lost: true, reply: "$12\r\nredis_versio\r\n"},
-		"a number":   {lost: true, reply: ":7\r\n"},
-		"an array":   {lost: true, reply: "*1\r\n$1\r\nx\r\n"},
-		"very old":   {lost: true, reply: "$20\r\nredis_version:2.8.24\r\n"},
-		"no version": {lost: true, reply: "$14\r\nredis_version:\r\n"},
+		"empty":      {Lost: true, Reply: "$0\r\n\r\n"},
+		"null":       {Lost: true, Reply: "_\r\n"},
+		"garbled":    {Lost: true, Reply: "$12\r\nredis_versio\r\n"},
+		"a number":   {Lost: true, Reply: ":7\r\n"},
+		"an array":   {Lost: true, Reply: "*1\r\n$1\r\nx\r\n"},
+		"very old":   {Lost: true, Reply: "$20\r\nredis_version:2.8.24\r\n"},
+		"no version": {Lost: true, Reply: "$14\r\nredis_version:\r\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			fakeWorld(t, func(w *world) {
@@ -462,7 +462,7 @@ func TestInfoIsOfNoUse(t *testing.T) {
 				}
 				require.Equal(w, 1, f.count("INFO"), "an answer is an answer")
 				for _, c := range f.sent("release") {
-					require.Contains(w, c.args, "DEL")
+					require.Contains(w, c.Args, "DEL")
 				}
 			})
 		})
@@ -478,15 +478,15 @@ func TestInfoIsAskedAgainAfterAFailure(t *testing.T) {
 		ctx, cancel := context.WithTimeout(w.Context(), time.Second)
 		defer cancel()
 		_ = l.Unlock(ctx)
-		f.heal()
+		f.Forget()
 		w.awaitGone("orders:42")
-		f.all("INFO", fate{lost: true, reply: "$19\r\nredis_version:7.2.4\r\n"})
+		f.all("INFO", fate{Lost: true, Reply: "$19\r\nredis_version:7.2.4\r\n"})
 		w.settle()
 		w.lock(l)
 		w.unlock(l)
 		released := f.sent("release")
-		require.Contains(w, released[0].args, "DEL")
-		require.NotContains(w, released[len(released)-1].args, "DEL")
+		require.Contains(w, released[0].Args, "DEL")
+		require.NotContains(w, released[len(released)-1].Args, "DEL")
 	})
 }
 
@@ -529,7 +529,7 @@ func TestTheLocalHalfWaitsForTheRemoval(t *testing.T) {
 		w.pending(locked)
 		require.Equal(w, tries, f.count("obtain"))
 		require.Greater(w, f.count("release"), 9, "it is tried every second at least")
-		f.heal()
+		f.Forget()
 		start := time.Now()
 		require.NoError(w, <-locked)
 		require.LessOrEqual(w, time.Since(start), time.Second)
@@ -584,14 +584,14 @@ func TestALateRemovalDoesNotTouchTheNextHold(t *testing.T) {
 				}
 				w.lock(next, lockregistry.TTL(30*time.Second))
 				value := w.do("GET", "orders:42")
-				require.Equal(w, "-1", late.arrives(w))
+				require.Equal(w, "-1", w.arrives(late))
 				require.Equal(w, value, w.do("GET", "orders:42"))
 				w.lock(next)
-				require.Equal(w, "-1", late.arrives(w))
+				require.Equal(w, "-1", w.arrives(late))
 				require.Equal(w, 30*time.Second, w.pttl("orders:42"))
 				w.unlock(next)
 				w.unlock(next)
-				require.Equal(w, "0", late.arrives(w))
+				require.Equal(w, "0", w.arrives(late))
 			})
 		})
 	}
@@ -618,14 +618,14 @@ func TestALateGrantIsRemoved(t *testing.T) {
 				require.Equal(w, !waiting, errors.Is(err, lockregistry.ErrUnavailable), "one that was answered: another owner has it")
 				sent := f.sent("obtain")
 				late := sent[len(sent)-1]
-				require.Equal(w, waiting, late.args[0] != "SET")
+				require.Equal(w, waiting, late.Args[0] != "SET")
 				f.reconnect()
 				w.do("DEL", "orders:42")
 				w.pass(5*time.Second + 12*time.Millisecond) // not when it is looked for
 
 				arrives := func(within time.Duration) {
 					w.Helper()
-					late.arrives(w)
+					w.arrives(late)
 					require.False(w, w.free("orders:42"))
 					start := time.Now()
 					w.awaitGone("orders:42")
@@ -639,7 +639,7 @@ func TestALateGrantIsRemoved(t *testing.T) {
 				for _, next := range []*lockregistry.Lock{l, w.registry().Obtain("42")} {
 					w.lock(next, lockregistry.TTL(time.Minute))
 					value := w.do("GET", "orders:42")
-					late.arrives(w)
+					w.arrives(late)
 					require.Equal(w, value, w.do("GET", "orders:42"))
 					require.Equal(w, time.Minute, w.pttl("orders:42"))
 					w.pass(10 * time.Second)
@@ -796,7 +796,7 @@ func TestOnlyTheKeyIsTouched(t *testing.T) {
 		require.Equal(w, "0", w.keys())
 		for _, name := range []string{"obtain", "renew", "release"} {
 			for _, c := range f.sent(name) {
-				require.True(w, slices.Contains(c.args, "orders:42"), c.args)
+				require.True(w, slices.Contains(c.Args, "orders:42"), c.Args)
 			}
 		}
 	})

@@ -72,7 +72,7 @@ func TestAConnectionThatSomebodyElseGivesUp(t *testing.T) {
 						case <-time.After(20 * time.Millisecond):
 						}
 					}
-					return f.dial(ctx)
+					return f.Dial(ctx)
 				}, oneConnection, func(o *rueidis.ClientOption) { o.DisableRetry = true })
 				r := w.registryOn(client)
 				f.sections(r, 20)

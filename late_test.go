@@ -18,12 +18,12 @@ import (
 const late = 600 * time.Millisecond
 
 // deposed is the fate of a command that a deposed master executes, late: it replies, and its successor knows nothing of it.
-func deposed(reply string) fate { return fate{lost: true, reply: reply, linger: late} }
+func deposed(reply string) fate { return fate{Lost: true, Reply: reply, Linger: late} }
 
 // carriers are the connections over which the commands of a name were sent.
 func (f *flaky) carriers(name string) (over []*link) {
 	for _, c := range f.sent(name) {
-		over = append(over, c.over)
+		over = append(over, c.Over)
 	}
 	return over
 }
@@ -42,7 +42,7 @@ func TestALateGrantIsConfirmed(t *testing.T) {
 				r := f.registry(opts...)
 				w.known(r)
 				l := r.Obtain("42")
-				renewals, tries, before := f.count("renew"), f.count("obtain"), f.connections()
+				renewals, tries, before := f.count("renew"), f.count("obtain"), f.Links()
 				f.next("obtain", slow(late))
 				start := time.Now()
 				w.lock(l, lockregistry.TTL(lease))
@@ -50,8 +50,8 @@ func TestALateGrantIsConfirmed(t *testing.T) {
 				require.Equal(w, tries+1, f.count("obtain"))
 				sent := f.sent("renew")[renewals:]
 				require.Len(w, sent, 1)
-				require.Equal(w, start.Add(late), sent[0].sent, "after the answer")
-				require.False(w, slices.Contains(before, sent[0].over), "over a connection made since")
+				require.Equal(w, start.Add(late), sent[0].Sent, "after the answer")
+				require.False(w, slices.Contains(before, sent[0].Over), "over a connection made since")
 
 				require.Equal(w, lease, w.pttl(theKey))
 				<-l.Context(w.Context()).Done()
@@ -92,7 +92,7 @@ func TestWhenAnAnswerIsLate(t *testing.T) {
 // A grant whose confirmation fails is none, and nothing stays behind.
 func TestALateGrantThatIsNotConfirmed(t *testing.T) {
 	for name, what := range map[string]fate{
-		"the key is another's": {lost: true, reply: ":0\r\n"},
+		"the key is another's": {Lost: true, Reply: ":0\r\n"},
 		"late as well":         slow(2 * time.Second),
 		"no answer":            silence,
 		"cut":                  cutAfter,
@@ -164,9 +164,9 @@ func TestALateRenewal(t *testing.T) {
 			w.settle()
 			sent := f.sent("renew")[renewals:]
 			require.Len(w, sent, 2)
-			require.Equal(w, start.Add(lease/3), sent[0].sent)
-			require.Equal(w, start.Add(lease/3+late), sent[1].sent, "at once")
-			require.NotSame(w, sent[0].over, sent[1].over)
+			require.Equal(w, start.Add(lease/3), sent[0].Sent)
+			require.Equal(w, start.Add(lease/3+late), sent[1].Sent, "at once")
+			require.NotSame(w, sent[0].Over, sent[1].Over)
 			require.Equal(w, lease, w.pttl(theKey))
 		})
 	})

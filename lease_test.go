@@ -200,7 +200,7 @@ func TestARenewalThatMayArriveLateLimitsTheNextOnes(t *testing.T) {
 		sent := f.sent("renew")
 		f.reconnect()
 		require.NoError(w, l.Renew(w.Context(), time.Hour))
-		require.Equal(w, "1", sent[len(sent)-1].arrives(w))
+		require.Equal(w, "1", w.arrives(sent[len(sent)-1]))
 		require.Equal(w, 10*time.Second, w.pttl("orders:42"))
 		end := <-ended
 		require.ErrorIs(w, end.cause, lockregistry.ErrLockLost)
@@ -339,7 +339,7 @@ func TestRenewalsInAnyOrderAreHonest(t *testing.T) {
 						case 5:
 							f.next("renew", cutAfter)
 						default:
-							f.next("renew", fate{wait: late, lost: true, reply: "-LOADING Redis is loading the dataset in memory\r\n"})
+							f.next("renew", refusedAfter(late, "LOADING Redis is loading the dataset in memory"))
 						}
 						ttl := []time.Duration{10 * time.Second, 15 * time.Second, 30 * time.Second}[random.IntN(3)]
 						all.Go(func() {
@@ -355,7 +355,7 @@ func TestRenewalsInAnyOrderAreHonest(t *testing.T) {
 					require.ErrorIs(w, end.cause, lockregistry.ErrLockLost)
 					require.Positive(w, end.left, "seed %d, round %d", seed, round)
 					all.Wait()
-					f.heal()
+					f.Forget()
 					_ = l.Unlock(w.Context())
 				}
 			})
@@ -378,8 +378,8 @@ func TestTheOwnersLeaseOutlastsTheSchedulersRenewal(t *testing.T) {
 		require.True(w, l.IsHeld())
 		leases := map[string]int{}
 		for _, c := range f.sent("renew") {
-			if c.sent.Sub(start) > 15*time.Second {
-				leases[c.args[5]]++
+			if c.Sent.Sub(start) > 15*time.Second {
+				leases[c.Args[5]]++
 			}
 		}
 		require.NotEmpty(w, leases)
@@ -432,7 +432,7 @@ func TestWhatIsReleasedMeanwhileIsNotRenewed(t *testing.T) {
 				l := r.Obtain("42")
 				answer := make(chan struct{})
 				if again {
-					f.all("renew", fate{wait: answer, lost: true, reply: "-NOSCRIPT No matching script. Please use EVAL.\r\n"})
+					f.all("renew", refusedAfter(answer, "NOSCRIPT No matching script. Please use EVAL."))
 				} else {
 					f.all("renew", heldUp(answer))
 					for i := range 4 { // as many pipelines as may be under way
@@ -448,7 +448,7 @@ func TestWhatIsReleasedMeanwhileIsNotRenewed(t *testing.T) {
 				w.settle()
 				require.Positive(w, sent)
 				for _, c := range f.sent("renew")[sent:] {
-					require.NotContains(w, c.args, "orders:42")
+					require.NotContains(w, c.Args, "orders:42")
 				}
 			})
 		})
@@ -548,9 +548,9 @@ func TestRenewalEachThirdOfTheLease(t *testing.T) {
 		w.pass(61 * time.Second)
 		times := map[string][]int{}
 		for _, c := range f.sent("renew") {
-			after := c.sent.Sub(start)
+			after := c.Sent.Sub(start)
 			require.Zero(w, after%time.Second)
-			times[c.args[3]] = append(times[c.args[3]], int(after/time.Second))
+			times[c.Args[3]] = append(times[c.Args[3]], int(after/time.Second))
 		}
 		require.Equal(w, []int{10, 20, 30, 40, 50, 60}, slices.Compact(times["orders:standard"]))
 		require.Equal(w, []int{4, 8, 12, 16, 20, 24, 28, 32, 36, 40, 44, 48, 52, 56, 60}, slices.Compact(times["orders:custom"]))
@@ -641,16 +641,16 @@ func TestALateRenewalDoesNotTouchTheNextHold(t *testing.T) {
 		f.reconnect()
 		w.unlock(l)
 		require.True(w, w.free("orders:42"))
-		require.Equal(w, "0", late[0].arrives(w))
+		require.Equal(w, "0", w.arrives(late[0]))
 		require.True(w, w.free("orders:42"))
 
 		w.lock(l, lockregistry.TTL(20*time.Second))
-		require.Equal(w, "-1", late[0].arrives(w))
+		require.Equal(w, "-1", w.arrives(late[0]))
 		require.Equal(w, 20*time.Second, w.pttl("orders:42"))
 		w.unlock(l)
 		other := w.registry().Obtain("42")
 		w.lock(other, lockregistry.TTL(20*time.Second))
-		require.Equal(w, "-1", late[0].arrives(w))
+		require.Equal(w, "-1", w.arrives(late[0]))
 		require.Equal(w, 20*time.Second, w.pttl("orders:42"))
 	})
 }
@@ -709,7 +709,7 @@ func TestRenewalOutlastsFailures(t *testing.T) {
 				for range 3 {
 					f.all("renew", failing)
 					w.pass(5 * time.Second)
-					f.heal()
+					f.Forget()
 					w.pass(time.Minute)
 				}
 				w.unended(ended)
@@ -724,7 +724,7 @@ func TestRenewalOutlastsFailures(t *testing.T) {
 				end := <-ended
 				require.ErrorIs(w, end.cause, lockregistry.ErrLockLost)
 				require.Greater(w, end.left, margin(9*time.Second))
-				f.heal()
+				f.Forget()
 				w.pass(time.Minute)
 				require.False(w, l.IsHeld())
 				require.ErrorIs(w, l.Unlock(w.Context()), lockregistry.ErrLockLost)
@@ -742,7 +742,7 @@ func TestRenewalAfterASilence(t *testing.T) {
 		ended := w.watch(l.Context(w.Context()), "orders:42")
 		f.all("renew", silence)
 		w.pass(25 * time.Second)
-		f.heal()
+		f.Forget()
 		w.pass(5 * time.Minute)
 		w.unended(ended)
 		require.True(w, l.IsHeld())

@@ -604,7 +604,7 @@ func TestCloseTriesRemovalsOnceMore(t *testing.T) {
 		f.all("release", refused("LOADING Redis is loading the dataset in memory"))
 		require.ErrorContains(w, l.Unlock(w.Context()), "LOADING")
 		w.settle()
-		f.heal()
+		f.Forget()
 		require.False(w, w.free("orders:42"))
 		start := time.Now()
 		require.NoError(w, r.Close())

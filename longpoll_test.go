@@ -69,7 +69,7 @@ func TestWaitersDoNotWaitForAPollIntervalAfterAnOutage(t *testing.T) {
 		w.lock(holder, lockregistry.TTL(time.Hour))
 		got := w.goroutine().starts(r.Obtain("42"))
 		w.settle()
-		f.cut()
+		f.Down()
 		w.pass(time.Second)
 		w.unlock(holder)
 		w.pass(time.Second)

@@ -112,7 +112,7 @@ func TestNoWaitWhenRedisCannotBeAsked(t *testing.T) {
 			w.unavailable(err, op)
 			require.NotErrorIs(w, err, lockregistry.ErrTimeout)
 
-			f.heal()
+			f.Forget()
 			f.all("obtain", silence)
 			asking := lockElsewhere(r.Obtain("42"), w.Context(), lockregistry.Wait(4*time.Second))
 			w.pass(3 * time.Second) // another goroutine has asked, and was not answered
@@ -120,7 +120,7 @@ func TestNoWaitWhenRedisCannotBeAsked(t *testing.T) {
 			w.unavailable(err, op)
 			require.NotErrorIs(w, err, lockregistry.ErrTimeout)
 			require.ErrorIs(w, <-asking, lockregistry.ErrTimeout)
-			f.heal()
+			f.Forget()
 			w.pass(5 * time.Minute)
 		}
 	})

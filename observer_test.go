@@ -304,12 +304,12 @@ func TestObserveAnOutage(t *testing.T) {
 		failing := <-o.renewing
 		require.ErrorIs(w, failing.Err, lockregistry.ErrUnavailable)
 		require.Equal(w, 1, failing.Commands)
-		f.heal()
+		f.Forget()
 		require.NoError(w, (<-o.renewing).Err)
 		f.all("release", cut)
 		require.ErrorIs(w, r.Obtain("42").Unlock(w.Context()), lockregistry.ErrUnavailable)
 		require.ErrorIs(w, o.ended(lockregistry.EndUnknown).Err, lockregistry.ErrUnavailable)
-		f.heal()
+		f.Forget()
 		w.pass(time.Minute)
 		for range len(o.renewing) {
 			<-o.renewing

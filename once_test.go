@@ -294,7 +294,7 @@ func TestOnceDuringAnOutage(t *testing.T) {
 		require.False(w, ran)
 		w.unavailable(err, "once")
 		require.NotErrorIs(w, err, lockregistry.ErrTimeout)
-		f.heal()
+		f.Forget()
 		w.pass(time.Minute)
 
 		ctx, cancel := context.WithCancel(w.Context())
@@ -310,7 +310,7 @@ func TestOnceDuringAnOutage(t *testing.T) {
 		ran, err = r.Once(w.Context(), "42", time.Hour, nothing)
 		require.True(w, ran)
 		w.unavailable(err, "release")
-		f.heal()
+		f.Forget()
 		w.pass(10 * time.Second)
 		require.Greater(w, w.pttl(theKey), 53*time.Minute)
 	})

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/internal/netfault"
 )
 
 // A connection of its own for commands that come one at a time.
@@ -19,7 +20,7 @@ import (
 // aged is the reply of a server that tells the age of a connection, as miniredis does not.
 func aged(seconds int) fate {
 	text := fmt.Sprintf("id=7 age=%d idle=0 db=0", seconds)
-	return fate{lost: true, reply: fmt.Sprintf("$%d\r\n%s\r\n", len(text), text)}
+	return fate{Lost: true, Reply: fmt.Sprintf("$%d\r\n%s\r\n", len(text), text)}
 }
 
 // newest is the connection over which the last command of a name was sent.
@@ -28,7 +29,7 @@ func (f *flaky) newest(name string) *link {
 	return over[len(over)-1]
 }
 
-func (f *flaky) isOpen(l *link) bool { return slices.Contains(f.connections(), l) }
+func (f *flaky) isOpen(l *link) bool { return slices.Contains(f.Links(), l) }
 
 // alone is a registry whose commands have just gone over a connection of their own, and that connection.
 func (f *flaky) alone(opts ...lockregistry.Option) (*lockregistry.Registry, *link) {
@@ -77,11 +78,11 @@ func flakyWorlds(t *testing.T, test func(w *world, f *flaky)) {
 func TestSingleCommandsHaveAConnection(t *testing.T) {
 	flakyWorlds(t, func(w *world, f *flaky) {
 		r, own := f.alone()
-		before := len(f.connections())
+		before := len(f.Links())
 		over := len(f.sent("release"))
 		f.sections(r, 10)
 		require.True(w, slices.Contains(f.carriers("release")[over:], own))
-		require.Len(w, f.connections(), before)
+		require.Len(w, f.Links(), before)
 		require.NoError(w, r.Close())
 		start := time.Now()
 		w.await("it is closed", func() bool { return !f.isOpen(own) })
@@ -137,7 +138,7 @@ func TestNoConnectionForSingleCommands(t *testing.T) {
 	}{
 		"wrapped":  {func(c rueidis.Client) rueidis.Client { return wrapper{c} }, aged(0), 0},
 		"refused":  {func(c rueidis.Client) rueidis.Client { return c }, refused("NOPERM no"), 1},
-		"no age":   {func(c rueidis.Client) rueidis.Client { return c }, fate{lost: true, reply: "$4\r\nid=7\r\n"}, 1},
+		"no age":   {func(c rueidis.Client) rueidis.Client { return c }, fate{Lost: true, Reply: "$4\r\nid=7\r\n"}, 1},
 		"old ones": {func(c rueidis.Client) rueidis.Client { return c }, aged(60), 8},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -163,7 +164,7 @@ func TestPooledConnectionsAreGivenBack(t *testing.T) {
 	const elsewhere = "id=7 age=0 db=5 sub=0"
 	for name, says := range map[string]fate{
 		"old":                 aged(60),
-		"of another database": {lost: true, reply: fmt.Sprintf("$%d\r\n%s\r\n", len(elsewhere), elsewhere)},
+		"of another database": {Lost: true, Reply: fmt.Sprintf("$%d\r\n%s\r\n", len(elsewhere), elsewhere)},
 	} {
 		t.Run(name, func(t *testing.T) { givesBack(t, says) })
 	}
@@ -337,7 +338,7 @@ func TestAnIdleConnectionForSingleCommandsBreaks(t *testing.T) {
 		r, own := f.alone()
 		for range 20 {
 			w.pass(130 * time.Millisecond)
-			own.close()
+			own.Cut()
 			f.sections(r, 100)
 			own = f.becomesAlone(r, own)
 		}
@@ -445,7 +446,7 @@ func TestALateAnswerToASingleCommand(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
 		r, own := f.alone()
-		renewals, before := len(f.sent("renew")), f.connections()
+		renewals, before := len(f.sent("renew")), f.Links()
 		f.next("obtain", slow(late))
 		w.lock(r.Obtain("42"))
 		require.Same(w, own, f.newest("obtain"))
@@ -521,7 +522,7 @@ func TestTheConnectionOfASingleCommandBreaksLate(t *testing.T) {
 		r, own := f.alone()
 		until := make(chan struct{})
 		time.AfterFunc(150*time.Millisecond, func() { close(until) })
-		f.next("obtain", fate{wait: until, lost: true, thenCut: true})
+		f.next("obtain", fate{Held: netfault.HoldUntil(until), Cut: netfault.CutRequest(0)})
 		w.unavailable(r.Obtain("42").Lock(w.Context(), lockregistry.TTL(300*time.Millisecond)), "lock")
 		require.Same(w, own, f.newest("obtain"))
 		f.sections(r, 20)

@@ -130,7 +130,7 @@ func TestQueue_RefusedLooksCostNobodyThePlace(t *testing.T) {
 					w.await("it looks twice", func() bool { return m.net.count("obtain") >= looks[i]+2 })
 				}
 				for _, m := range queue {
-					m.net.heal()
+					m.net.Forget()
 				}
 				require.Equal(w, tickets, w.inQueue())
 				w.unlock(holder)

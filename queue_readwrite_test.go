@@ -212,7 +212,7 @@ func TestAGrantedReaderKeepsItsLease(t *testing.T) {
 		second := w.goroutine()
 		require.NoError(w, second.lock(b.reader), "no command is needed")
 		require.NoError(w, second.unlock(b.reader))
-		f.heal()
+		f.Forget()
 		for _, p := range []pair{b, c} {
 			w.await("its lease", func() bool { return w.pttl("{orders:42}:"+w.reader(p)+":rwlock_timeout:1") > 15*time.Second })
 		}

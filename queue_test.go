@@ -194,7 +194,7 @@ func TestLostGrant(t *testing.T) {
 				holder := w.registry(lockregistry.WithWakeup(mode)).Obtain("42")
 				w.lock(holder)
 				m := w.joins(w.Context(), lockregistry.WithWakeup(mode))
-				m.net.next(grant, fate{lost: true})
+				m.net.next(grant, fate{Lost: true})
 				w.pending(m.result)
 				start := time.Now()
 				w.unlock(holder)
@@ -221,7 +221,7 @@ func TestGrantToAProcessThatStandsStill(t *testing.T) {
 				defer cancel()
 				for range dead {
 					m := w.joins(ctx)
-					m.net.hang()
+					m.net.Hang()
 					defer m.net.reconnectNow()
 				}
 				alive := w.joins(w.Context())
@@ -266,7 +266,7 @@ func TestGivingUpInTheQueue(t *testing.T) {
 							rare := func() bool { return min(entered.Load(), gaveUp.Load()) <= 100 && time.Since(begin) < time.Minute }
 							for time.Since(begin) < lasts || rare() {
 								if c.losses && rand.N(20) == 0 {
-									f.next(grant, fate{lost: true})
+									f.next(grant, fate{Lost: true})
 								}
 								ctx, cancel := context.WithTimeout(w.Context(), rand.N(40*time.Millisecond))
 								err := l.Lock(ctx)
@@ -315,7 +315,7 @@ func TestDeadProcessIsSkipped(t *testing.T) {
 			alive := w.joins(w.Context(), lockregistry.WithPollInterval(noPoll))
 			listening := func() int { return len(strings.Fields(w.do("PUBSUB", "CHANNELS", "orders-channel@*"))) }
 			before := listening()
-			dead.net.cut()
+			dead.net.Down()
 			w.await("the server has noticed", func() bool { return listening() == before-1 })
 			require.Equal(w, 2, w.tickets())
 			start := time.Now()
@@ -324,7 +324,7 @@ func TestDeadProcessIsSkipped(t *testing.T) {
 			require.NoError(w, alive.unlock(alive.lock))
 			cancel()
 			require.ErrorIs(w, <-dead.result, context.Canceled)
-			dead.net.heal()
+			dead.net.Forget()
 		}
 		w.within(50*time.Millisecond, all)
 	})
@@ -344,7 +344,7 @@ func TestDeadProcessBehindAJavaHolder(t *testing.T) {
 			w.await("both are told of changes", func() bool { return w.info("stats", "tracking_total_items") == 2 })
 			listening := func() int { return len(strings.Fields(w.do("PUBSUB", "CHANNELS", "orders-channel@*"))) }
 			before := listening()
-			dead.net.cut()
+			dead.net.Down()
 			w.await("the server has noticed", func() bool { return listening() == before-1 })
 			start := time.Now()
 			w.do("DEL", theKey)
@@ -355,7 +355,7 @@ func TestDeadProcessBehindAJavaHolder(t *testing.T) {
 			require.NoError(w, last.unlock(last.lock))
 			cancel()
 			require.ErrorIs(w, <-dead.result, context.Canceled)
-			dead.net.heal()
+			dead.net.Forget()
 		}
 		w.within(50*time.Millisecond, all)
 	})

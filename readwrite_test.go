@@ -450,7 +450,7 @@ func TestAReaderWhoseLeaseEndedBesideOthers(t *testing.T) {
 			w.awaitGone(lease)
 
 			// A renewal that comes late does not bring it back.
-			require.Equal(w, "0", renewals[len(renewals)-1].arrives(w))
+			require.Equal(w, "0", w.arrives(renewals[len(renewals)-1]))
 			require.True(w, w.free(lease))
 
 			w.fails(short.reader.Unlock(w.Context()), lockregistry.ErrLockLost, "unlock", theKey)
@@ -1116,7 +1116,7 @@ func TestReadWriteKeyOverwritten(t *testing.T) {
 // scriptsSent are the calls of a script of read-write locks.
 func (f *flaky) scriptsSent(name string) (found []command) {
 	for _, c := range slices.Concat(f.sent("read"), f.sent("write")) {
-		if c.args[1] == sources()[name] || c.args[1] == digest(sources()[name]) {
+		if c.Args[1] == sources()[name] || c.Args[1] == digest(sources()[name]) {
 			found = append(found, c)
 		}
 	}
@@ -1172,7 +1172,7 @@ func TestAbandonedReadWriteGrantsAreTakenOver(t *testing.T) {
 					require.Error(w, locks[first].Lock(w.Context(), lockregistry.TTL(time.Hour)))
 					abandoned := f.scriptsSent("redisson_" + first + "_obtain")[0]
 					w.awaitGone(theKey)
-					abandoned.arrives(w) // as if it had not been removed yet
+					w.arrives(abandoned) // as if it had not been removed yet
 					w.lock(locks[second], lockregistry.TTL(time.Minute))
 					require.Equal(w, second, w.fields(theKey)["mode"])
 					if first == "write" || second == "write" {
@@ -1204,7 +1204,7 @@ func TestAnAbandonedGrantMakesNoLeaseLonger(t *testing.T) {
 		start := time.Now()
 		w.lock(p.writer)
 		require.InDelta(w, 5*time.Second, time.Since(start), float64(300*time.Millisecond))
-		f.heal()
+		f.Forget()
 		w.unlock(p.writer)
 		w.leftNothing()
 	})
@@ -1241,7 +1241,7 @@ func TestLateReadWriteCommands(t *testing.T) {
 				}
 				w.lock(l, lockregistry.TTL(time.Minute))
 				before, lease := w.fields(theKey), w.pttl(theKey)
-				c.arrives(w)
+				w.arrives(c)
 				require.Equal(w, before, w.fields(theKey), "%s late, with %s", what, who)
 				require.InDelta(w, lease, w.pttl(theKey), float64(2*time.Second))
 				require.NoError(w, l.Renew(w.Context(), time.Minute))
@@ -1252,7 +1252,7 @@ func TestLateReadWriteCommands(t *testing.T) {
 		// Nobody holds the lock: late removals and renewals do nothing.
 		for what, c := range sent {
 			if !strings.HasSuffix(what, "obtain") {
-				c.arrives(w)
+				w.arrives(c)
 				require.Equal(w, "0", w.keys(), what)
 			}
 		}
@@ -1279,7 +1279,7 @@ func TestReadWriteRemovalInTheBackground(t *testing.T) {
 			require.False(w, l.IsHeld())
 			w.pass(5 * time.Second)
 			w.pending(next)
-			f.heal()
+			f.Forget()
 			require.NoError(w, <-next)
 			require.Len(w, w.holdersOf(theKey), 1)
 		})

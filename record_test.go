@@ -96,10 +96,10 @@ func TestRecordAfterARestart(t *testing.T) {
 		w.settle()
 		require.Equal(w, "1", w.do("EXISTS", recordOf(r)))
 		for _, outage := range []time.Duration{0, 30 * time.Second} {
-			f.cut()
+			f.Down()
 			w.do("FLUSHALL")
 			w.pass(outage)
-			f.heal()
+			f.Forget()
 			_ = l.Unlock(w.Context())
 			w.lock(l, lockregistry.Wait(10*time.Second))
 			w.pass(recorded)

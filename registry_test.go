@@ -560,7 +560,7 @@ func TestPollInterval(t *testing.T) {
 		sent := f.sent("obtain")
 		after := make([]time.Duration, 0, len(sent))
 		for _, c := range sent {
-			after = append(after, c.sent.Sub(start))
+			after = append(after, c.Sent.Sub(start))
 		}
 		// An attempt may need more than one command. The last one is made when the wait ends.
 		require.Equal(w, []time.Duration{

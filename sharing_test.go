@@ -139,7 +139,7 @@ func TestConnectionsThatDoNotLast(t *testing.T) {
 				var dials atomic.Int64
 				client := w.clientWith(func(ctx context.Context) (net.Conn, error) {
 					dials.Add(1)
-					return f.dial(ctx)
+					return f.Dial(ctx)
 				}, func(o *rueidis.ClientOption) { o.DisableCache, o.ClientSetInfo = true, rueidis.DisableClientSetInfo })
 				var log journal
 				const poll = 20 * time.Millisecond
@@ -160,7 +160,7 @@ func TestConnectionsThatDoNotLast(t *testing.T) {
 				require.GreaterOrEqual(w, took, 20*poll, "it tries more often than it polls")
 				require.LessOrEqual(w, dials.Load(), int64(12+took/(100*time.Millisecond)))
 				require.Empty(w, log.lines("way="), "the network is not the server")
-				f.heal()
+				f.Forget()
 				w.await("it listens", func() bool { return w.tracked() > 0 || w.subscribers(theChannel) > 0 })
 				w.do("DEL", theKey)
 				require.NoError(w, <-result)

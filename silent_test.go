@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"runtime"
 	"slices"
 	"strconv"
@@ -323,13 +322,6 @@ func TestCommandsHaveALimit(t *testing.T) {
 	}
 }
 
-// connections are those that are open.
-func (f *flaky) connections() []*link {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return slices.Collect(maps.Keys(f.links))
-}
-
 // The limit of a command does not end its connection: others use it.
 func TestALimitDoesNotEndTheConnection(t *testing.T) {
 	t.Parallel()
@@ -342,7 +334,7 @@ func TestALimitDoesNotEndTheConnection(t *testing.T) {
 				w.known(r)
 				w.do("SET", "another", "answer")
 				thaw := f.freeze()
-				before := f.connections()
+				before := f.Links()
 				if alone { // rueidis sends a command in another way then
 					_, err := r.Obtain("42").TryLock(context.Background())
 					w.unavailable(err, "trylock")
@@ -363,7 +355,7 @@ func TestALimitDoesNotEndTheConnection(t *testing.T) {
 				w.pending(answer)
 				thaw()
 				require.NoError(w, <-answer)
-				after := f.connections()
+				after := f.Links()
 				for _, l := range before {
 					require.True(w, slices.Contains(after, l), "it is still open")
 				}
@@ -467,7 +459,7 @@ func TestQueue_RefusalsAreToldOnce(t *testing.T) {
 		w.known(r)
 		l := r.Obtain("42")
 		w.lock(l)
-		f.next("obtain", fate{lost: true}) // its removal is tried again and again
+		f.next("obtain", fate{Lost: true}) // its removal is tried again and again
 		ctx, cancel := context.WithTimeout(w.Context(), 50*time.Millisecond)
 		defer cancel()
 		require.Error(w, r.Obtain("43").Lock(ctx))

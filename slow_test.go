@@ -353,7 +353,7 @@ func TestAcquireAll_ALateGrantIsConfirmed(t *testing.T) {
 // One that is not confirmed is none, of neither.
 func TestAcquireAll_ALateGrantThatIsNotConfirmed(t *testing.T) {
 	for name, what := range map[string]fate{
-		"the key is another's": {lost: true, reply: ":0\r\n"}, "no answer": silence, "refused": refused(loading),
+		"the key is another's": {Lost: true, Reply: ":0\r\n"}, "no answer": silence, "refused": refused(loading),
 	} {
 		t.Run(name, func(t *testing.T) {
 			lateWorld(t, func(w *world, f *flaky, r *lockregistry.Registry) {

@@ -42,8 +42,8 @@ func TestManyAbandonedGrantsOfOnePath(t *testing.T) {
 		require.LessOrEqual(w, f.count("release"), 2*calls+calls/100, "hardly more than are due at a failure and at the poll interval")
 
 		// One of the grants has been executed when the network is back.
-		require.Equal(w, "OK", late[calls/2].arrives(w))
-		f.heal()
+		require.Equal(w, "OK", w.arrives(late[calls/2]))
+		f.Forget()
 		start := time.Now()
 		w.awaitGone("orders:42")
 		require.LessOrEqual(w, time.Since(start), 101*time.Millisecond)
@@ -53,7 +53,7 @@ func TestManyAbandonedGrantsOfOnePath(t *testing.T) {
 
 		// Whichever comes now.
 		for _, i := range []int{0, 1, calls / 3, calls - 1, calls} {
-			require.Equal(w, "OK", late[i].arrives(w))
+			require.Equal(w, "OK", w.arrives(late[i]))
 			start := time.Now()
 			w.awaitGone("orders:42")
 			require.LessOrEqual(w, time.Since(start), 101*time.Millisecond)
@@ -65,7 +65,7 @@ func TestManyAbandonedGrantsOfOnePath(t *testing.T) {
 			value := w.do("GET", "orders:42")
 			removals := f.sent("release")
 			for _, c := range []command{removals[1], removals[len(removals)-1], late[0], late[calls]} {
-				c.arrives(w)
+				w.arrives(c)
 			}
 			w.pass(5 * time.Second)
 			require.Equal(w, value, w.do("GET", "orders:42"))
@@ -78,14 +78,14 @@ func TestManyAbandonedGrantsOfOnePath(t *testing.T) {
 		require.Error(w, l.Lock(w.Context()))
 		w.pass(time.Second)
 		obtained := f.sent("obtain")
-		require.Equal(w, "OK", obtained[len(obtained)-1].arrives(w))
+		require.Equal(w, "OK", w.arrives(obtained[len(obtained)-1]))
 		w.pass(100 * time.Millisecond)
 		w.settle()
 		require.True(w, w.free("orders:42"))
 
 		// It ends, when the longest lease is over.
 		w.pass(50 * time.Minute)
-		require.Equal(w, "OK", late[calls].arrives(w))
+		require.Equal(w, "OK", w.arrives(late[calls]))
 		w.awaitRemoval("orders:42", 10*time.Minute)
 		w.pass(20 * time.Minute)
 		removals = f.count("release")
@@ -131,7 +131,7 @@ func TestSomethingIsLeftDuringARemoval(t *testing.T) {
 				require.True(w, w.free("orders:42"))
 				w.pass(250 * time.Millisecond)
 				obtained := f.sent("obtain")
-				obtained[len(obtained)-1].arrives(w)
+				w.arrives(obtained[len(obtained)-1])
 				require.False(w, w.free("orders:42"))
 				w.pass(100 * time.Millisecond)
 				w.settle()
@@ -176,7 +176,7 @@ func TestAbandonedGrantsOfManyPaths(t *testing.T) {
 		before := f.count("release")
 		w.pass(3 * time.Second)
 		require.Less(w, f.count("release")-before, 3*10*(256+100), "while it fails, a pipeline each poll interval")
-		f.heal()
+		f.Forget()
 		start := time.Now()
 		w.await("all are removed", func() bool { return w.keys() == "0" })
 		require.LessOrEqual(w, time.Since(start), 250*time.Millisecond, "a poll interval, and a last attempt that fails")
@@ -202,7 +202,7 @@ func TestAbandonedGrantsAtClose(t *testing.T) {
 			require.Error(w, r.Obtain(strconv.Itoa(i)).Lock(w.Context()))
 		}
 		w.pass(10 * time.Second)
-		f.heal()
+		f.Forget()
 		require.NotEqual(w, "0", w.keys())
 		require.NoError(w, r.Close())
 		require.Equal(w, "0", w.keys())
@@ -264,7 +264,7 @@ func TestTheRemovalFindsALateGrant(t *testing.T) {
 		require.Error(w, l.Lock(w.Context()))
 		w.lock(l)
 		w.do("DEL", "orders:42")
-		require.Equal(w, "OK", f.sent("obtain")[0].arrives(w))
+		require.Equal(w, "OK", w.arrives(f.sent("obtain")[0]))
 		require.ErrorIs(w, l.Unlock(w.Context()), lockregistry.ErrLockLost)
 		require.True(w, w.free("orders:42"))
 
@@ -273,9 +273,9 @@ func TestTheRemovalFindsALateGrant(t *testing.T) {
 		w.unlock(l)
 		released := f.sent("release")
 		older := released[0]
-		for _, value := range []string{"x:1", f.sent("obtain")[2].args[2], "text", "", "12"} {
+		for _, value := range []string{"x:1", f.sent("obtain")[2].Args[2], "text", "", "12"} {
 			w.do("SET", "orders:42", value)
-			require.Equal(w, "-1", older.arrives(w))
+			require.Equal(w, "-1", w.arrives(older))
 			require.Equal(w, value, w.do("GET", "orders:42"))
 		}
 	})
@@ -288,7 +288,7 @@ func TestTryLockWhileARemovalIsNotAnswered(t *testing.T) {
 		rw := f.registry(polling).ReadWrite("rw")
 		for _, l := range []*lockregistry.Lock{f.registry(polling).Obtain("42"), rw.Reader(), rw.Writer()} {
 			w.lock(l)
-			f.cut()
+			f.Down()
 			require.ErrorIs(w, l.Unlock(w.Context()), lockregistry.ErrUnavailable)
 			ok, err := l.TryLock(w.Context())
 			require.False(w, ok)
@@ -297,7 +297,7 @@ func TestTryLockWhileARemovalIsNotAnswered(t *testing.T) {
 			require.ErrorIs(w, err, lockregistry.ErrTimeout)
 			require.ErrorIs(w, err, lockregistry.ErrUnavailable)
 
-			f.heal()
+			f.Forget()
 			w.lock(l)
 			require.False(w, elsewhere(func() bool { // who is refused now is told that somebody has it
 				ok, err := rw.Writer().TryLock(w.Context())

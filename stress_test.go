@@ -131,7 +131,7 @@ func TestAlone(t *testing.T) {
 		w.Logf("%d acquired, %d failed", acquired.Load(), failed.Load())
 		require.Greater(w, acquired.Load(), int32(50))
 		for _, f := range flakies {
-			f.heal()
+			f.Forget()
 		}
 		start := time.Now()
 		w.awaitGone("orders:42")

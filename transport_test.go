@@ -20,7 +20,7 @@ func TestAConnectionThatWasMadeDuringAFreeze(t *testing.T) {
 		f.all("HELLO", slow(4*time.Second))
 		f.next("obtain", slow(700*time.Millisecond))
 		w.fails(l.Lock(w.Context()), lockregistry.ErrUnavailable, "lock", "orders:42")
-		f.heal()
+		f.Forget()
 		made := f.count("HELLO")
 		w.pass(5 * time.Second)
 		w.lock(l)

@@ -103,7 +103,7 @@ func TestErrUnavailable(t *testing.T) {
 					w.fails(renewing, lockregistry.ErrLockLost, "renew", theKey)
 					w.fails(unlocking, lockregistry.ErrLockLost, "unlock", theKey)
 				default:
-					text := strings.TrimSpace(strings.TrimPrefix(what.reply[1:], "ERR "))
+					text := strings.TrimSpace(strings.TrimPrefix(what.Reply[1:], "ERR "))
 					require.ErrorContains(w, renewing, text)
 					require.NotErrorIs(w, renewing, lockregistry.ErrUnavailable)
 					require.ErrorContains(w, unlocking, text)
@@ -127,7 +127,7 @@ func TestErrUnavailableWithoutAConnection(t *testing.T) {
 		w.known(r)
 		held := r.Obtain("43")
 		w.lock(held)
-		f.cut()
+		f.Down()
 		w.settle()
 		for op, call := range locking {
 			for range 5 { // each connection of the client breaks once
@@ -362,7 +362,7 @@ func TestWaitTriesAgain(t *testing.T) {
 					if l := r.Obtain("42"); op != "do" {
 						w.unlock(l)
 					}
-					if what.linger > 0 || what.thenMute {
+					if what.Linger > 0 || what.Mute {
 						return
 					}
 					f.next("obtain", what)

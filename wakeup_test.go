@@ -290,7 +290,7 @@ func TestMessagesAboutOtherLocks(t *testing.T) {
 			w.settle()
 			tries := f.sent("obtain")[before:]
 			require.Len(t, tries, 1, "%v", publish)
-			require.Contains(t, tries[0].args, theKey)
+			require.Contains(t, tries[0].Args, theKey)
 		}
 	})
 }

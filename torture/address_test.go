@@ -12,13 +12,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/internal/netfault"
 	"github.com/lockregistry/lockregistry/internal/redistest"
 )
 
 // twofold is a cluster with two masters behind one address: the older one is deposed, and does not know of it. New connections
 // lead to the newer one, which has the same slots by the word of all nodes.
 type twofold struct {
-	proxy        *Proxy
+	proxy        *netfault.Proxy
 	older, newer *redistest.Server
 	path         string // of the slots that they have
 	client       rueidis.Client

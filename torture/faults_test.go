@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/internal/netfault"
 )
 
 // What happens to the other holds when the outcome of an operation is unknown: nothing, ever. And nobody waits for a hold
@@ -19,20 +20,20 @@ import (
 // breakage is a way to lose a reply, and perhaps the command with it.
 type breakage struct {
 	name     string
-	fate     Fate
+	fate     netfault.Fate
 	answered bool // the caller learns the outcome all the same
 }
 
 var breakages = []breakage{
-	{name: "cut before the command", fate: Fate{Cut: CutRequest(0)}},
-	{name: "cut after the first byte of the command", fate: Fate{Cut: CutRequest(1)}},
-	{name: "cut before the last byte of the command", fate: Fate{Cut: CutRequest(-1)}},
-	{name: "cut after the command", fate: Fate{Cut: CutRequest(End)}},
-	{name: "cut before the reply", fate: Fate{Cut: CutReply(0)}},
-	{name: "cut after the first byte of the reply", fate: Fate{Cut: CutReply(1)}},
-	{name: "cut before the last byte of the reply", fate: Fate{Cut: CutReply(-1)}},
-	{name: "cut after the reply", fate: Fate{Cut: CutReply(End)}, answered: true},
-	{name: "silence instead of the reply", fate: Fate{Mute: true}},
+	{name: "cut before the command", fate: netfault.Fate{Cut: netfault.CutRequest(0)}},
+	{name: "cut after the first byte of the command", fate: netfault.Fate{Cut: netfault.CutRequest(1)}},
+	{name: "cut before the last byte of the command", fate: netfault.Fate{Cut: netfault.CutRequest(-1)}},
+	{name: "cut after the command", fate: netfault.Fate{Cut: netfault.CutRequest(netfault.End)}},
+	{name: "cut before the reply", fate: netfault.Fate{Cut: netfault.CutReply(0)}},
+	{name: "cut after the first byte of the reply", fate: netfault.Fate{Cut: netfault.CutReply(1)}},
+	{name: "cut before the last byte of the reply", fate: netfault.Fate{Cut: netfault.CutReply(-1)}},
+	{name: "cut after the reply", fate: netfault.Fate{Cut: netfault.CutReply(netfault.End)}, answered: true},
+	{name: "silence instead of the reply", fate: netfault.Fate{Mute: true}},
 }
 
 func (b breakage) mute() bool { return b.fate.Mute }
@@ -79,7 +80,7 @@ func brokenScenes() (scenes []scene) {
 }
 
 func (b breakage) obtain(s *stage) {
-	s.proxy.Next(Match{Name: "obtain"}, b.fate)
+	s.proxy.Next(netfault.Match{Name: "obtain"}, b.fate)
 	ctx := s.owner()
 	ok, err := s.a.lock(b.context(ctx, s), s.path, -1, 0)
 	b.outcome(s, err)
@@ -97,9 +98,9 @@ func (b breakage) obtainAgain(s *stage) {
 	holder, ctx := s.owner(), s.owner()
 	s.must(holder, s.b, 0)
 	fate := b.fate
-	fate.Held = Hold(false)
-	s.proxy.Next(Match{Name: "obtain"}, Fate{})
-	s.proxy.Next(Match{Name: "obtain"}, fate)
+	fate.Held = netfault.Hold(false)
+	s.proxy.Next(netfault.Match{Name: "obtain"}, netfault.Fate{})
+	s.proxy.Next(netfault.Match{Name: "obtain"}, fate)
 	got := make(chan error, 1)
 	go func() {
 		_, err := s.a.lock(s.soon(ctx), s.path, -1, 0)
@@ -124,7 +125,7 @@ func (b breakage) renew(s *stage) {
 	s.must(ctx, s.a, 0)
 	alive := s.a.context(ctx, s.path)
 	value := s.do("DUMP", keyOf(s.path))
-	s.proxy.Next(Match{Name: "renew"}, b.fate)
+	s.proxy.Next(netfault.Match{Name: "renew"}, b.fate)
 	b.outcome(s, s.a.renew(b.context(ctx, s), s.path, longer))
 	if !s.a.held(s.path) || alive.Err() != nil {
 		s.violatedf("the hold is given up, though its lease is not over")
@@ -142,7 +143,7 @@ func (b breakage) reenter(s *stage) {
 	}
 	ctx := s.owner()
 	s.must(ctx, s.a, 0)
-	s.proxy.Next(Match{Name: "renew"}, b.fate)
+	s.proxy.Next(netfault.Match{Name: "renew"}, b.fate)
 	ok, err := s.a.lock(b.context(ctx, s), s.path, -1, 0)
 	b.outcome(s, err)
 	if ok {
@@ -158,7 +159,7 @@ func (b breakage) reenter(s *stage) {
 func (b breakage) release(s *stage) {
 	ctx := s.owner()
 	s.must(ctx, s.a, 0)
-	s.proxy.Next(Match{Name: "release"}, b.fate)
+	s.proxy.Next(netfault.Match{Name: "release"}, b.fate)
 	b.released(s, s.a.unlock(b.context(ctx, s), s.path))
 	s.free()
 }
@@ -167,7 +168,7 @@ func (b breakage) release(s *stage) {
 func (b breakage) releaseAndLock(s *stage) {
 	ctx, next := s.owner(), s.owner()
 	s.must(ctx, s.a, 0)
-	s.proxy.Next(Match{Name: "release"}, b.fate)
+	s.proxy.Next(netfault.Match{Name: "release"}, b.fate)
 	b.released(s, s.a.unlock(b.context(ctx, s), s.path))
 	s.must(next, s.a, longer)
 	check := s.unharmed()
@@ -223,7 +224,7 @@ func delayedScenes() (scenes []scene) {
 }
 
 // lose makes a call of which the network holds a command back, until the caller knows that it will not be answered.
-func (d delay) lose(ctx context.Context, s *stage, h *Held, call func(ctx context.Context) error) error {
+func (d delay) lose(ctx context.Context, s *stage, h *netfault.Held, call func(ctx context.Context) error) error {
 	ctx, cancel := context.WithCancel(s.soon(ctx))
 	defer cancel()
 	result := make(chan error, 1)
@@ -238,7 +239,7 @@ func (d delay) lose(ctx context.Context, s *stage, h *Held, call func(ctx contex
 }
 
 // next lets the later hold begin, the late command arrive, and checks that it does no harm.
-func (d delay) next(s *stage, h *Held) {
+func (d delay) next(s *stage, h *netfault.Held) {
 	p, ctx := s.b, s.owner()
 	if d.same {
 		p = s.a
@@ -257,7 +258,7 @@ func (d delay) next(s *stage, h *Held) {
 	s.free()
 }
 
-func (s *stage) deliver(h *Held) {
+func (s *stage) deliver(h *netfault.Held) {
 	s.Helper()
 	if reply := h.Deliver(); reply == "" || strings.HasPrefix(reply, "-") {
 		s.Fatalf("the late command was not executed: %q", reply)
@@ -273,8 +274,8 @@ func (d delay) unanswered(s *stage, err error) {
 }
 
 func (d delay) obtain(s *stage) {
-	h := Hold(d.cut)
-	s.proxy.Next(Match{Name: "obtain"}, Fate{Held: h})
+	h := netfault.Hold(d.cut)
+	s.proxy.Next(netfault.Match{Name: "obtain"}, netfault.Fate{Held: h})
 	d.unanswered(s, d.lose(s.owner(), s, h, func(ctx context.Context) error {
 		_, err := s.a.lock(ctx, s.path, -1, 0)
 		return err
@@ -285,9 +286,9 @@ func (d delay) obtain(s *stage) {
 func (d delay) obtainAgain(s *stage) {
 	holder := s.owner()
 	s.must(holder, s.b, 0)
-	h := Hold(d.cut)
-	s.proxy.Next(Match{Name: "obtain"}, Fate{})
-	s.proxy.Next(Match{Name: "obtain"}, Fate{Held: h})
+	h := netfault.Hold(d.cut)
+	s.proxy.Next(netfault.Match{Name: "obtain"}, netfault.Fate{})
+	s.proxy.Next(netfault.Match{Name: "obtain"}, netfault.Fate{Held: h})
 	ctx, cancel := context.WithCancel(s.owner())
 	defer cancel()
 	err := delay{}.lose(ctx, s, h, func(ctx context.Context) error {
@@ -302,8 +303,8 @@ func (d delay) obtainAgain(s *stage) {
 func (d delay) renew(s *stage) {
 	ctx := s.owner()
 	s.must(ctx, s.a, 0)
-	h := Hold(d.cut)
-	s.proxy.Next(Match{Name: "renew"}, Fate{Held: h})
+	h := netfault.Hold(d.cut)
+	s.proxy.Next(netfault.Match{Name: "renew"}, netfault.Fate{Held: h})
 	d.unanswered(s, d.lose(ctx, s, h, func(ctx context.Context) error { return s.a.renew(ctx, s.path, lease/2) }))
 	s.unlocksOnDying(ctx, s.a)
 	d.next(s, h)
@@ -315,8 +316,8 @@ func (d delay) reenter(s *stage) {
 	}
 	ctx := s.owner()
 	s.must(ctx, s.a, 0)
-	h := Hold(d.cut)
-	s.proxy.Next(Match{Name: "renew"}, Fate{Held: h})
+	h := netfault.Hold(d.cut)
+	s.proxy.Next(netfault.Match{Name: "renew"}, netfault.Fate{Held: h})
 	d.unanswered(s, d.lose(ctx, s, h, func(ctx context.Context) error {
 		_, err := s.a.lock(ctx, s.path, -1, 0)
 		return err
@@ -336,8 +337,8 @@ func (d delay) lost(s *stage, err error) {
 func (d delay) release(s *stage) {
 	ctx := s.owner()
 	s.must(ctx, s.a, 0)
-	h := Hold(d.cut)
-	s.proxy.Next(Match{Name: "release"}, Fate{Held: h})
+	h := netfault.Hold(d.cut)
+	s.proxy.Next(netfault.Match{Name: "release"}, netfault.Fate{Held: h})
 	d.lost(s, d.lose(ctx, s, h, func(ctx context.Context) error { return s.a.unlock(ctx, s.path) }))
 	d.next(s, h)
 }
@@ -349,9 +350,9 @@ func (d delay) releaseAgain(s *stage) {
 	}
 	ctx := s.owner()
 	s.must(ctx, s.a, 0)
-	first, second := Hold(d.cut), Hold(true)
-	s.proxy.Next(Match{Name: "release"}, Fate{Held: first})
-	s.proxy.Next(Match{Name: "release"}, Fate{Held: second})
+	first, second := netfault.Hold(d.cut), netfault.Hold(true)
+	s.proxy.Next(netfault.Match{Name: "release"}, netfault.Fate{Held: first})
+	s.proxy.Next(netfault.Match{Name: "release"}, netfault.Fate{Held: second})
 	d.lost(s, d.lose(ctx, s, first, func(ctx context.Context) error { return s.a.unlock(ctx, s.path) }))
 	arrives(s, "the second removal", second.Arrived())
 	s.must(ctx, s.a, longer)
@@ -369,9 +370,9 @@ func untilKnown(s *stage) {
 	}
 	ctx, next := s.owner(), s.owner()
 	s.must(ctx, s.a, 0)
-	s.proxy.All(Match{Name: "release"}, Fate{Cut: CutRequest(0)})
+	s.proxy.All(netfault.Match{Name: "release"}, netfault.Fate{Cut: netfault.CutRequest(0)})
 	s.fromNetwork(s.a.unlock(s.soon(ctx), s.path))
-	s.await("several removals", func() bool { return len(s.proxy.Seen(Match{Name: "release"})) >= 3 })
+	s.await("several removals", func() bool { return len(s.proxy.Seen(netfault.Match{Name: "release"})) >= 3 })
 	if ok, err := s.a.lock(s.soon(next), s.path, 0, 0); ok || !errors.Is(err, lockregistry.ErrUnavailable) {
 		s.violatedf("locked: %v, %v, though the key may still be there, and nobody knows", ok, err)
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/internal/netfault"
 )
 
 // A process must not believe in a hold that others may already have: it announces the loss before the key can expire.
@@ -73,10 +74,10 @@ func TestFrozenServer(t *testing.T) {
 			if first := s.expiry(); renewal {
 				s.await("a renewal", s.postponed(first))
 			}
-			before := len(s.proxy.Seen(Match{Name: "renew"}))
+			before := len(s.proxy.Seen(netfault.Match{Name: "renew"}))
 			expires := s.expiry()
 			s.server.Freeze()
-			require.Len(s, s.proxy.Seen(Match{Name: "renew"}), before, "the machine is too slow for this test")
+			require.Len(s, s.proxy.Seen(netfault.Match{Name: "renew"}), before, "the machine is too slow for this test")
 			s.honest(lost, expires)
 			s.await("the end of the lease", func() bool { return time.Since(expires) > 10*time.Millisecond })
 			s.server.Thaw()
@@ -121,8 +122,8 @@ func TestOvertakenRenewal(t *testing.T) {
 			ctx := s.owner()
 			s.must(ctx, s.a, 0)
 			lost := s.losing(ctx, s.a)
-			h := Hold(cut)
-			s.proxy.Next(Match{Name: "renew"}, Fate{Held: h})
+			h := netfault.Hold(cut)
+			s.proxy.Next(netfault.Match{Name: "renew"}, netfault.Fate{Held: h})
 			d := delay{cut: cut}
 			d.unanswered(s, d.lose(ctx, s, h, func(ctx context.Context) error { return s.a.renew(ctx, s.path, short) }))
 			s.await("a renewal with a longer lease", func() bool { return s.a.renew(s.soon(ctx), s.path, longer) == nil })
@@ -140,9 +141,9 @@ func TestOvertakenGrant(t *testing.T) {
 	s := newStage(t, library, serve(t), settings{Lease: short, Poll: poll, Wakeup: lockregistry.WakeupPoll, Handoff: -1})
 	holder, ctx := s.owner(), s.owner()
 	s.must(holder, s.b, longer)
-	h := Hold(true)
-	s.proxy.Next(Match{Name: "obtain"}, Fate{})
-	s.proxy.Next(Match{Name: "obtain"}, Fate{Held: h})
+	h := netfault.Hold(true)
+	s.proxy.Next(netfault.Match{Name: "obtain"}, netfault.Fate{})
+	s.proxy.Next(netfault.Match{Name: "obtain"}, netfault.Fate{Held: h})
 	got := make(chan error, 1)
 	go func() {
 		_, err := s.a.lock(s.soon(ctx), s.path, -1, short)
@@ -169,10 +170,10 @@ func TestLateReply(t *testing.T) {
 			ctx, holder := s.owner(), s.owner()
 			if again {
 				s.must(holder, s.b, longer)
-				s.proxy.Next(Match{Name: "obtain"}, Fate{})
+				s.proxy.Next(netfault.Match{Name: "obtain"}, netfault.Fate{})
 			}
-			h := Hold(false)
-			s.proxy.All(Match{Name: "obtain"}, Fate{Held: h, Linger: brief})
+			h := netfault.Hold(false)
+			s.proxy.All(netfault.Match{Name: "obtain"}, netfault.Fate{Held: h, Linger: brief})
 			type result struct {
 				ok  bool
 				err error
@@ -186,10 +187,7 @@ func TestLateReply(t *testing.T) {
 			if again {
 				s.unlocks(holder, s.b)
 			}
-			s.proxy.mu.Lock()
-			s.proxy.rules = nil
-			s.proxy.mu.Unlock()
-			s.proxy.All(Match{Name: "obtain"}, Fate{Linger: brief})
+			s.proxy.All(netfault.Match{Name: "obtain"}, netfault.Fate{Linger: brief})
 			h.Release()
 			r := arrives(s, "the outcome", got)
 			require.False(s, r.ok, "locked with a lease that is over")
@@ -216,7 +214,7 @@ func TestRenewalSurvives(t *testing.T) {
 			s.must(ctx, s.a, 0)
 			began := time.Now()
 			alive := s.a.context(ctx, s.path)
-			s.proxy.Next(Match{Name: "renew"}, b.fate)
+			s.proxy.Next(netfault.Match{Name: "renew"}, b.fate)
 			s.await("the end of the first lease", func() bool { return time.Since(began) > lease+poll })
 			require.NoError(s, context.Cause(alive))
 			require.True(s, s.a.held(s.path))

@@ -1,3 +1,4 @@
+// Package torture tests the lock registry on a network and a server that fail in every way that they can.
 package torture
 
 import (

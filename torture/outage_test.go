@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/internal/netfault"
 	"github.com/lockregistry/lockregistry/internal/redistest"
 )
 
@@ -92,7 +93,7 @@ func (o outage) play(t *testing.T) (wrong []string) {
 	older, newer := replicated(t)
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
-	var proxies []*Proxy
+	var proxies []*netfault.Proxy
 	var visitors []*visitor
 	var processes []process
 	var running sync.WaitGroup
@@ -159,11 +160,11 @@ func (o outage) play(t *testing.T) (wrong []string) {
 		}
 	}
 	for i, p := range proxies[1:] { // else the process cannot know
-		vain := func(c Command) bool {
+		vain := func(c netfault.Command) bool {
 			asks := c.Key != "" || strings.HasPrefix(c.Name, "EVAL") // as a process does that only waits, with a script of another name
 			return asks && !c.Pushed && c.Sent.After(piled) && c.Sent.Before(began.Add(o.thawed))
 		}
-		assert.True(t, slices.ContainsFunc(p.Seen(Match{}), vain), "process %d was idle while the old master was frozen", i+1)
+		assert.True(t, slices.ContainsFunc(p.Seen(netfault.Match{}), vain), "process %d was idle while the old master was frozen", i+1)
 	}
 	for _, p := range processes {
 		p.close()
@@ -218,7 +219,7 @@ func replicated(t *testing.T) (older, newer *redistest.Server) {
 }
 
 // promote makes the replica the master to which new connections lead.
-func promote(t *testing.T, newer *redistest.Server, proxies ...*Proxy) {
+func promote(t *testing.T, newer *redistest.Server, proxies ...*netfault.Proxy) {
 	t.Helper()
 	if told(t, newer, "role") == "slave" {
 		newer.Command(t, "REPLICAOF", "NO", "ONE")
@@ -357,10 +358,10 @@ func TestOutage(t *testing.T) {
 const tardy = 600 * time.Millisecond
 
 // late makes a call of which the old master executes the one command when the new one has taken over.
-func late(t *testing.T, p *Proxy, newer *redistest.Server, command string, call func() error, meanwhile func()) error {
+func late(t *testing.T, p *netfault.Proxy, newer *redistest.Server, command string, call func() error, meanwhile func()) error {
 	t.Helper()
-	h := Hold(false)
-	p.Next(Match{Name: command}, Fate{Held: h})
+	h := netfault.Hold(false)
+	p.Next(netfault.Match{Name: command}, netfault.Fate{Held: h})
 	result := make(chan error, 1)
 	go func() { result <- call() }()
 	select {
@@ -380,7 +381,7 @@ func TestDeposed(t *testing.T) {
 	t.Parallel()
 	const path = "one"
 	of := settings{Lease: outageLease, Poll: poll, Handoff: -1}
-	open := func(t *testing.T, s system) (p process, proxy *Proxy, newer *redistest.Server) {
+	open := func(t *testing.T, s system) (p process, proxy *netfault.Proxy, newer *redistest.Server) {
 		t.Helper()
 		older, newer := replicated(t)
 		for body := range scripts() {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -13,6 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/internal/netfault"
+	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
 // process is what the tests need of one process that locks. The owner is that of the context, see
@@ -185,7 +188,13 @@ func (n network) dial(addr string) (rueidis.Client, error) {
 
 // scripts are what the library's scripts and the naive lock's do, by their bodies.
 var scripts = sync.OnceValue(func() map[string]string {
-	found := Scripts()
+	found := map[string]string{}
+	for name, script := range protocol.Scripts() {
+		for _, variant := range []string{"_queued", "_heir", "_ticket"} { // for a part of the cases
+			name = strings.TrimSuffix(name, variant)
+		}
+		found[script.Source] = name[strings.LastIndexByte(name, '_')+1:]
+	}
 	for name, body := range naiveScripts {
 		found[body] = name
 	}
@@ -193,9 +202,11 @@ var scripts = sync.OnceValue(func() map[string]string {
 	return found
 })
 
-func listen(tb testing.TB, backend string) *Proxy {
+var names = sync.OnceValue(func() func(args []string) string { return netfault.Named(scripts()) })
+
+func listen(tb testing.TB, backend string) *netfault.Proxy {
 	tb.Helper()
-	p, err := Listen(backend, scripts())
+	p, err := netfault.Listen(backend, names())
 	require.NoError(tb, err)
 	tb.Cleanup(p.Close)
 	return p

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/internal/netfault"
 	"github.com/lockregistry/lockregistry/internal/redistest"
 )
 
@@ -98,9 +99,9 @@ func (s *stage) hasTicket(p process) bool {
 // tracks is linesUp for a process that is told of changes of the key when it returns.
 func (s *stage) tracks() *waiting {
 	s.Helper()
-	h := Hold(false)
+	h := netfault.Hold(false)
 	h.Release()
-	s.proxy.Next(Match{Name: "PTTL"}, Fate{Held: h})
+	s.proxy.Next(netfault.Match{Name: "PTTL"}, netfault.Fate{Held: h})
 	w := s.linesUp(s.a)
 	s.deliver(h)
 	return w
@@ -110,18 +111,18 @@ func (s *stage) tracks() *waiting {
 func (s *stage) listens() *waiting {
 	s.Helper()
 	w := s.tracks()
-	s.proxy.Next(Match{Name: "invalidate"}, Fate{Lost: true})
+	s.proxy.Next(netfault.Match{Name: "invalidate"}, netfault.Fate{Lost: true})
 	return w
 }
 
 // Commands about a ticket.
 var (
-	ask  = Match{Name: "obtain", Asks: "enqueue"}
-	look = Match{Name: "obtain", Asks: "check"}
+	ask  = netfault.Match{Name: "obtain", Asks: "enqueue"}
+	look = netfault.Match{Name: "obtain", Asks: "check"}
 )
 
 // times is how often process a has sent a command.
-func (s *stage) times(m Match) int { return len(s.proxy.Seen(m)) }
+func (s *stage) times(m netfault.Match) int { return len(s.proxy.Seen(m)) }
 
 const unopened = `
 local t = redis.call('TIME')
@@ -174,7 +175,7 @@ func (s *stage) givesUp(w *waiting) {
 
 // unbelieved checks that process a, which is told something about a hold that it does not have, does not believe it. It has
 // reacted when it has sent one more command.
-func (s *stage) unbelieved(reaction Match, tell func()) {
+func (s *stage) unbelieved(reaction netfault.Match, tell func()) {
 	s.Helper()
 	check, before := s.unharmed(), s.times(reaction)
 	tell()
@@ -186,18 +187,18 @@ func (s *stage) unbelieved(reaction Match, tell func()) {
 }
 
 // tells publishes a message for process a about the hold with the number of another message, as scripts do.
-func (s *stage) tells(what, ms string, about Command) {
+func (s *stage) tells(what, ms string, about netfault.Command) {
 	s.Helper()
 	number := strings.TrimPrefix(about.Value, idOf(s.a))
 	s.do("PUBLISH", prefix+"-channel@"+strings.TrimSuffix(idOf(s.a), ":"), what+" "+number+" "+ms+" "+keyOf(s.path))
 }
 
 // granted is the latest grant that process a was told of.
-func (s *stage) granted() Command {
+func (s *stage) granted() netfault.Command {
 	s.Helper()
-	var seen []Command
+	var seen []netfault.Command
 	s.await("a grant", func() bool {
-		seen = s.proxy.Seen(Match{Name: "grant"})
+		seen = s.proxy.Seen(netfault.Match{Name: "grant"})
 		return len(seen) > 0
 	})
 	return seen[len(seen)-1]
@@ -216,7 +217,7 @@ func queueScenes() (scenes []scene) {
 			scene{name: "look that finds the hold/" + b.name, play: b.lookAtHold},
 			scene{name: "leave/" + b.name, play: b.leave},
 		)
-		if b.fate.Cut.place != inRequest {
+		if !b.fate.Cut.InRequest() {
 			scenes = append(scenes, scene{name: "message/" + b.name, play: b.message})
 		}
 	}
@@ -230,7 +231,7 @@ func queueScenes() (scenes []scene) {
 	}
 	return append(
 		scenes,
-		scene{name: "message/lost", play: breakage{fate: Fate{Lost: true}}.message},
+		scene{name: "message/lost", play: breakage{fate: netfault.Fate{Lost: true}}.message},
 		scene{name: "message/twice", play: messageTwice},
 		scene{name: "message/once more when held", play: messageAgain},
 		scene{name: "message/after the hold was found", play: messageAfterLook},
@@ -289,7 +290,7 @@ func (b breakage) lookAtHold(s *stage) {
 	holder := s.owner()
 	s.must(holder, s.b, 0)
 	w := s.tracks()
-	s.proxy.Next(Match{Name: "grant"}, Fate{Lost: true})
+	s.proxy.Next(netfault.Match{Name: "grant"}, netfault.Fate{Lost: true})
 	s.proxy.Next(look, b.fate)
 	s.passes(holder, s.b)
 	s.ends(w)
@@ -301,7 +302,7 @@ func (b breakage) leave(s *stage) {
 	s.must(holder, s.b, 0)
 	w, c := s.linesUp(s.a), s.another()
 	next := s.linesUp(c)
-	s.proxy.Next(Match{Name: "release"}, b.fate)
+	s.proxy.Next(netfault.Match{Name: "release"}, b.fate)
 	s.givesUp(w)
 	s.await("the removal of the ticket", func() bool { return !s.hasTicket(s.a) })
 	s.passes(holder, s.b)
@@ -316,7 +317,7 @@ func (b breakage) message(s *stage) {
 	holder := s.owner()
 	s.must(holder, s.b, 0)
 	w := s.tracks()
-	s.proxy.Next(Match{Name: "grant"}, b.fate)
+	s.proxy.Next(netfault.Match{Name: "grant"}, b.fate)
 	s.passes(holder, s.b)
 	s.ends(w)
 }
@@ -326,7 +327,7 @@ func messageTwice(s *stage) {
 	holder := s.owner()
 	s.must(holder, s.b, 0)
 	w := s.linesUp(s.a)
-	s.proxy.Next(Match{Name: "grant"}, Fate{Twice: true})
+	s.proxy.Next(netfault.Match{Name: "grant"}, netfault.Fate{Twice: true})
 	s.passes(holder, s.b)
 	if err := arrives(s, "the lock", w.got); err != nil {
 		s.violatedf("the wait ended: %v", err)
@@ -356,15 +357,15 @@ func messageAfterLook(s *stage) {
 	holder := s.owner()
 	s.must(holder, s.b, 0)
 	w := s.tracks()
-	h := Hold(false)
-	s.proxy.Next(Match{Name: "grant"}, Fate{Held: h})
+	h := netfault.Hold(false)
+	s.proxy.Next(netfault.Match{Name: "grant"}, netfault.Fate{Held: h})
 	s.passes(holder, s.b)
 	if !s.has(w) {
 		return
 	}
 	lost := s.losing(w.ctx, s.a)
 	s.deliver(h)
-	s.proxy.pause(poll)
+	wait(poll)
 	select {
 	case <-lost:
 		s.violatedf("the message of the very grant is taken for that of another")
@@ -378,13 +379,13 @@ func messageAfterLook(s *stage) {
 func messageTooLate(s *stage) {
 	holder, next := s.owner(), s.owner()
 	s.must(holder, s.b, 0)
-	w, h := s.listens(), Hold(false)
-	s.proxy.Next(Match{Name: "grant"}, Fate{Held: h})
+	w, h := s.listens(), netfault.Hold(false)
+	s.proxy.Next(netfault.Match{Name: "grant"}, netfault.Fate{Held: h})
 	s.passes(holder, s.b)
 	arrives(s, "the grant", h.Arrived())
 	s.await("the end of its lease", s.isFree)
 	s.must(next, s.b, longer)
-	s.unbelieved(Match{Name: "renew"}, func() { s.deliver(h) })
+	s.unbelieved(netfault.Match{Name: "renew"}, func() { s.deliver(h) })
 	s.await("a ticket", func() bool { return s.hasTicket(s.a) })
 	s.passes(next, s.b)
 	s.ends(w)
@@ -394,8 +395,8 @@ func messageTooLate(s *stage) {
 func messageOfOld(s *stage) {
 	holder, next := s.owner(), s.owner()
 	s.must(holder, s.b, 0)
-	w, h := s.listens(), Hold(false)
-	s.proxy.Next(Match{Name: "grant"}, Fate{Held: h})
+	w, h := s.listens(), netfault.Hold(false)
+	s.proxy.Next(netfault.Match{Name: "grant"}, netfault.Fate{Held: h})
 	s.passes(holder, s.b)
 	arrives(s, "the grant", h.Arrived())
 	s.await("the end of its lease", s.isFree)
@@ -435,10 +436,10 @@ func messageToNobody(s *stage) {
 func messageCrossed(s *stage) {
 	holder := s.owner()
 	s.must(holder, s.b, 0)
-	w, c, h, leaving := s.linesUp(s.a), s.another(), Hold(false), Hold(false)
+	w, c, h, leaving := s.linesUp(s.a), s.another(), netfault.Hold(false), netfault.Hold(false)
 	next := s.linesUp(c)
-	s.proxy.Next(Match{Name: "grant"}, Fate{Held: h})
-	s.proxy.Next(Match{Name: "release"}, Fate{Held: leaving, Cut: CutRequest(0)})
+	s.proxy.Next(netfault.Match{Name: "grant"}, netfault.Fate{Held: h})
+	s.proxy.Next(netfault.Match{Name: "release"}, netfault.Fate{Held: leaving, Cut: netfault.CutRequest(0)})
 	s.givesUp(w)
 	arrives(s, "the removal of the ticket", leaving.Arrived())
 	s.passes(holder, s.b)
@@ -452,10 +453,10 @@ func messageCrossed(s *stage) {
 func leaveCrosses(s *stage) {
 	holder := s.owner()
 	s.must(holder, s.b, 0)
-	w, c, h, leaving := s.linesUp(s.a), s.another(), Hold(false), Hold(false)
+	w, c, h, leaving := s.linesUp(s.a), s.another(), netfault.Hold(false), netfault.Hold(false)
 	next := s.linesUp(c)
-	s.proxy.Next(Match{Name: "grant"}, Fate{Held: h})
-	s.proxy.Next(Match{Name: "release"}, Fate{Held: leaving})
+	s.proxy.Next(netfault.Match{Name: "grant"}, netfault.Fate{Held: h})
+	s.proxy.Next(netfault.Match{Name: "release"}, netfault.Fate{Held: leaving})
 	s.givesUp(w)
 	arrives(s, "the removal of the ticket", leaving.Arrived())
 	s.passes(holder, s.b)
@@ -478,7 +479,7 @@ func leaveTwice(s *stage) {
 	s.givesUp(w)
 	s.await("the removal of the ticket", func() bool { return len(s.tickets()) == 0 })
 	again := s.linesUp(s.a)
-	s.do(s.proxy.Seen(Match{Name: "release"})[0].Args...)
+	s.do(s.proxy.Seen(netfault.Match{Name: "release"})[0].Args...)
 	if !s.hasTicket(s.a) {
 		s.violatedf("the ticket is gone")
 	}
@@ -565,8 +566,8 @@ func grantLengthened(s *stage) {
 func (d delay) look(s *stage) {
 	holder := s.owner()
 	s.must(holder, s.b, 0)
-	w, h := s.tracks(), Hold(d.cut)
-	s.proxy.Next(look, Fate{Held: h})
+	w, h := s.tracks(), netfault.Hold(d.cut)
+	s.proxy.Next(look, netfault.Fate{Held: h})
 	s.do("PEXPIRE", keyOf(s.path), "40000") // of which the server tells
 	arrives(s, "the look", h.Arrived())
 	s.givesUp(w)
@@ -580,8 +581,8 @@ func (d delay) look(s *stage) {
 func (d delay) leave(s *stage) {
 	holder := s.owner()
 	s.must(holder, s.b, 0)
-	w, h := s.linesUp(s.a), Hold(d.cut)
-	s.proxy.Next(Match{Name: "release"}, Fate{Held: h})
+	w, h := s.linesUp(s.a), netfault.Hold(d.cut)
+	s.proxy.Next(netfault.Match{Name: "release"}, netfault.Fate{Held: h})
 	s.givesUp(w)
 	arrives(s, "the removal of the ticket", h.Arrived())
 	s.proxy.CutAll()
@@ -659,7 +660,7 @@ func TestNothingStaysBlocked(t *testing.T) {
 type crossroads struct {
 	*testing.T
 	server    *redistest.Server
-	proxies   []*Proxy
+	proxies   []*netfault.Proxy
 	processes []process
 	began     time.Time
 
@@ -688,9 +689,9 @@ func (c *crossroads) cross(ctx context.Context, p process, random *rand.Rand) {
 }
 
 // fates are those of one process while the weather is foul.
-func (c *crossroads) fates(random *rand.Rand) func(Command) Fate {
+func (c *crossroads) fates(random *rand.Rand) func(netfault.Command) netfault.Fate {
 	soon := func() time.Duration { return time.Duration(random.Int64N(int64(provisional / 2))) }
-	return func(command Command) (f Fate) {
+	return func(command netfault.Command) (f netfault.Fate) {
 		n := random.IntN(1000)
 		if command.Name == "grant" {
 			c.grants.Add(1)
@@ -698,7 +699,7 @@ func (c *crossroads) fates(random *rand.Rand) func(Command) Fate {
 			case n < 30:
 				f.Lost = true
 			case n < 60:
-				f.Held = Hold(false)
+				f.Held = netfault.Hold(false)
 				time.AfterFunc(soon(), f.Held.Release)
 			case n < 100:
 				f.Twice = true
@@ -708,9 +709,10 @@ func (c *crossroads) fates(random *rand.Rand) func(Command) Fate {
 		switch {
 		case command.Pushed:
 		case n < 3:
-			f.Cut = []Cut{CutRequest(0), CutRequest(End), CutReply(0), CutReply(End)}[random.IntN(4)]
+			place := []int{0, netfault.End}[random.IntN(2)]
+			f.Cut = []netfault.Cut{netfault.CutRequest(place), netfault.CutReply(place)}[random.IntN(2)]
 		case n < 6:
-			f.Held = Hold(random.IntN(2) == 0)
+			f.Held = netfault.Hold(random.IntN(2) == 0)
 			time.AfterFunc(soon(), f.Held.Release)
 		}
 		return f

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry/internal/netfault"
 )
 
 // Who writes and reads under it has two holds in one key. What becomes of a command of the one must not harm the other.
@@ -68,7 +70,7 @@ func TestLateReader(t *testing.T) {
 				t.Parallel()
 				s := newStage(t, sharing, server, settings{Lease: lease, Poll: poll, Handoff: -1})
 				reader := s.a.(readWrite).reader()
-				ctx, late := s.owner(), Hold(d.cut)
+				ctx, late := s.owner(), netfault.Hold(d.cut)
 				lock := func(ctx context.Context) error {
 					_, err := reader.lock(ctx, s.path, -1, 0)
 					return err
@@ -76,7 +78,7 @@ func TestLateReader(t *testing.T) {
 				if command != "obtain" {
 					require.NoError(s, lock(ctx))
 				}
-				s.proxy.Next(Match{Name: command}, Fate{Held: late})
+				s.proxy.Next(netfault.Match{Name: command}, netfault.Fate{Held: late})
 				err := d.lose(ctx, s, late, map[string]func(context.Context) error{
 					"obtain":  lock,
 					"renew":   func(ctx context.Context) error { return reader.renew(ctx, s.path, lease/2) },
@@ -161,9 +163,9 @@ func TestLateGrantUnderReader(t *testing.T) {
 	const short = time.Second
 	holder, ctx := s.owner(), s.owner()
 	s.must(holder, s.b, 0)
-	late := Hold(true)
-	s.proxy.Next(Match{Name: "obtain"}, Fate{})
-	s.proxy.Next(Match{Name: "obtain"}, Fate{Held: late})
+	late := netfault.Hold(true)
+	s.proxy.Next(netfault.Match{Name: "obtain"}, netfault.Fate{})
+	s.proxy.Next(netfault.Match{Name: "obtain"}, netfault.Fate{Held: late})
 	got := make(chan error, 1)
 	go func() {
 		_, err := s.a.lock(s.soon(ctx), s.path, -1, short)
@@ -190,9 +192,9 @@ func TestLateRemovalUnderReader(t *testing.T) {
 	ctx := s.owner()
 	s.must(ctx, s.a, short)
 	reader, _ := s.reads(ctx, 0)
-	s.proxy.All(Match{Name: "release"}, Fate{Cut: CutRequest(0)})
+	s.proxy.All(netfault.Match{Name: "release"}, netfault.Fate{Cut: netfault.CutRequest(0)})
 	s.fromNetwork(s.a.unlock(s.soon(ctx), s.path))
-	s.proxy.pause(3 * short)
+	wait(3 * short)
 	s.proxy.Heal()
 	s.unlocksOnDying(ctx, reader)
 	s.free()

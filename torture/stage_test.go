@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/internal/netfault"
 	"github.com/lockregistry/lockregistry/internal/redistest"
 )
 
@@ -34,7 +35,7 @@ type stage struct {
 	*testing.T
 	system system
 	server *redistest.Server
-	proxy  *Proxy
+	proxy  *netfault.Proxy
 	a, b   process
 	path   string
 	of     settings      // of the processes

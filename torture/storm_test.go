@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/internal/netfault"
 	"github.com/lockregistry/lockregistry/internal/redistest"
 )
 
@@ -25,7 +26,7 @@ import (
 type storm struct {
 	*testing.T
 	server  *redistest.Server
-	proxies []*Proxy
+	proxies []*netfault.Proxy
 	random  *rand.Rand
 
 	faults    atomic.Int64 // commands with a bad fate
@@ -161,23 +162,23 @@ func (s *storm) processes(watched bool) []settings {
 }
 
 // fates decides what becomes of the commands of one process.
-func (s *storm) fates(process int, mild bool, lease time.Duration, random *rand.Rand) func(Command) Fate {
-	places := []Cut{
-		CutRequest(0), CutRequest(1), CutRequest(-1), CutRequest(End),
-		CutReply(0), CutReply(1), CutReply(-1), CutReply(End),
+func (s *storm) fates(process int, mild bool, lease time.Duration, random *rand.Rand) func(netfault.Command) netfault.Fate {
+	places := []netfault.Cut{
+		netfault.CutRequest(0), netfault.CutRequest(1), netfault.CutRequest(-1), netfault.CutRequest(netfault.End),
+		netfault.CutReply(0), netfault.CutReply(1), netfault.CutReply(-1), netfault.CutReply(netfault.End),
 	}
 	some := func(most time.Duration) time.Duration { return time.Duration(random.Int64N(int64(most))) }
 	soon := func(most time.Duration) time.Duration { // more often than late
 		f := random.Float64()
 		return time.Duration(f * f * f * float64(most))
 	}
-	feign := func(c Command, delay time.Duration) {
+	feign := func(c netfault.Command, delay time.Duration) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		at := now()
 		s.feigned = append(s.feigned, feigned{process, c.Key, span{at, at + int64(delay+time.Second)}})
 	}
-	return func(c Command) (f Fate) {
+	return func(c netfault.Command) (f netfault.Fate) {
 		about := c.Key != "" && !c.Pushed
 		told := c.Name == "grant" || c.Name == "next" || c.Name == "gone"
 		if c.Name == "grant" {
@@ -195,7 +196,7 @@ func (s *storm) fates(process int, mild bool, lease time.Duration, random *rand.
 			f.Twice = true
 			feign(c, 0)
 		case told && n < 200:
-			f.Held = Hold(random.IntN(8) == 0)
+			f.Held = netfault.Hold(random.IntN(8) == 0)
 			late := soon(2 * provisional)
 			time.AfterFunc(late, f.Held.Release)
 			feign(c, late)
@@ -204,7 +205,7 @@ func (s *storm) fates(process int, mild bool, lease time.Duration, random *rand.
 		case n < 10:
 			f.Mute = true
 		case n < 30 && about: // on its way, for longer than its sender waits, most often
-			f.Held = Hold(random.IntN(4) > 0)
+			f.Held = netfault.Hold(random.IntN(4) > 0)
 			time.AfterFunc(soon(lease*3/2), f.Held.Release)
 		case n < 40:
 			f.Linger = soon(lease)
@@ -237,7 +238,7 @@ func (s *storm) rage(stop <-chan struct{}, w weather) {
 			return false
 		}
 	}
-	anyone := func() *Proxy { return s.proxies[s.random.IntN(len(s.proxies))] }
+	anyone := func() *netfault.Proxy { return s.proxies[s.random.IntN(len(s.proxies))] }
 	queue := func() string { return queueOf(strconv.Itoa(s.random.IntN(stormPaths))) }
 	kinds := []struct {
 		name string

@@ -13,12 +13,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/internal/netfault"
 )
 
 // AcquireAll has all paths or none, whatever becomes of its commands, and no two callers wait for each other.
 
 // obtainAll is the script that obtains several paths at once.
-var obtainAll = Match{Name: "all"}
+var obtainAll = netfault.Match{Name: "all"}
 
 // together is a scene with three paths: process b may hold the one in the middle.
 type together struct {
@@ -84,7 +85,7 @@ func (b breakage) inTurn(s *stage) {
 		}
 		got <- h
 	}()
-	second := Match{Name: "obtain", Key: keyOf(all.paths[1])}
+	second := netfault.Match{Name: "obtain", Key: keyOf(all.paths[1])}
 	s.await("the second path is waited for", func() bool { return s.times(second) > 0 })
 	s.proxy.Next(second, b.fate)
 	s.passes(holder, s.b)
@@ -108,7 +109,7 @@ func (b breakage) abandoned(s *stage) {
 	}()
 	s.await("the call has the first path", func() bool { return s.do("EXISTS", keyOf(all.paths[0])) == "1" })
 	s.await("the second path is waited for", func() bool { return s.hasTicket(s.a) })
-	s.proxy.Next(Match{Name: "release", Key: keyOf(all.paths[0])}, b.fate)
+	s.proxy.Next(netfault.Match{Name: "release", Key: keyOf(all.paths[0])}, b.fate)
 	cancel()
 	if err := arrives(s, "the end of the wait", result); !errors.Is(err, context.Canceled) {
 		s.violatedf("the wait ended: %v", err)
@@ -125,8 +126,8 @@ func (b breakage) abandoned(s *stage) {
 
 // atOnce delays the command for all paths until a later hold of one of them.
 func (d delay) atOnce(s *stage) {
-	all, h := gather(s), Hold(d.cut)
-	s.proxy.Next(obtainAll, Fate{Held: h})
+	all, h := gather(s), netfault.Hold(d.cut)
+	s.proxy.Next(obtainAll, netfault.Fate{Held: h})
 	err := d.lose(s.Context(), s, h, func(ctx context.Context) error {
 		_, err := all.acquire(ctx)
 		return err

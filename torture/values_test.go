@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/internal/netfault"
 )
 
 // Holds as values, whose releases have outcomes that nobody knows.
@@ -28,7 +29,7 @@ func TestReleasesOfUnknownOutcome(t *testing.T) {
 				began := time.Now()
 				h, err := a.Acquire(s.Context(), s.path, lockregistry.AtLeast(least))
 				require.NoError(s, err)
-				s.proxy.Next(Match{Name: "release"}, b.fate)
+				s.proxy.Next(netfault.Match{Name: "release"}, b.fate)
 				if err := h.Release(b.context(s.Context(), s)); err != nil {
 					require.ErrorIs(s, err, lockregistry.ErrUnavailable)
 				}

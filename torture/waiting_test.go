@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/internal/netfault"
 )
 
 // Who waits keeps waiting, whatever happens to the server and the connections, and gets the lock.
@@ -27,14 +28,14 @@ var modes = map[string]lockregistry.Wakeup{
 // waits starts a call that waits, of the process behind the proxy, and returns when it does.
 func (s *stage) waits() (result <-chan error, unlock func()) {
 	s.Helper()
-	before := len(s.proxy.Seen(Match{Name: "obtain"}))
+	before := len(s.proxy.Seen(netfault.Match{Name: "obtain"}))
 	ctx, path := s.owner(), s.path
 	got := make(chan error, 1)
 	go func() {
 		_, err := s.a.lock(s.soon(ctx), path, -1, 0)
 		got <- err
 	}()
-	s.await("two tries", func() bool { return len(s.proxy.Seen(Match{Name: "obtain"})) >= before+2 })
+	s.await("two tries", func() bool { return len(s.proxy.Seen(netfault.Match{Name: "obtain"})) >= before+2 })
 	return got, func() {
 		if err := s.a.unlock(ctx, path); err != nil {
 			s.fromNetwork(err)
@@ -51,7 +52,7 @@ var disturbances = []struct {
 	{"restart", func(s *stage) { s.server.Restart(s.T) }, true},
 	{"the server is away for a while", func(s *stage) {
 		s.server.Stop()
-		s.proxy.pause(4 * poll)
+		wait(4 * poll)
 		s.server.Restart(s.T)
 	}, true},
 	{"script flush", func(s *stage) { s.do("SCRIPT", "FLUSH") }, false},
@@ -62,17 +63,17 @@ var disturbances = []struct {
 	{"connections cut", func(s *stage) { s.proxy.CutAll() }, false},
 	{"network down for a while", func(s *stage) {
 		s.proxy.Down()
-		s.proxy.pause(4 * poll)
+		wait(4 * poll)
 		s.proxy.Heal()
 	}, false},
 	{"network frozen for a while", func(s *stage) {
 		s.proxy.Freeze()
-		s.proxy.pause(4 * poll)
+		wait(4 * poll)
 		s.proxy.Thaw()
 	}, false},
 	{"server frozen for a while", func(s *stage) {
 		s.server.Freeze()
-		s.proxy.pause(4 * poll)
+		wait(4 * poll)
 		s.server.Thaw()
 	}, false},
 	{"flush of all keys", func(s *stage) { s.do("FLUSHALL") }, true},
@@ -169,7 +170,7 @@ func TestBrokenWakeups(t *testing.T) {
 	server := serve(t)
 	for _, command := range []string{"CLIENT", "SUBSCRIBE", "subscribe", "EVAL", "message", "PTTL", "HELLO"} {
 		for _, b := range breakages {
-			if pushed := command == strings.ToLower(command); pushed && b.fate.Cut.place == inRequest {
+			if pushed := command == strings.ToLower(command); pushed && b.fate.Cut.InRequest() {
 				continue
 			}
 			t.Run(command+"/"+b.name, func(t *testing.T) {
@@ -177,8 +178,8 @@ func TestBrokenWakeups(t *testing.T) {
 				s := newStage(t, library, server, settings{Lease: lease, Poll: poll, Handoff: -1})
 				holder := s.owner()
 				s.must(holder, s.b, 0)
-				s.proxy.Next(Match{Name: command}, b.fate)
-				s.proxy.Next(Match{Name: command}, b.fate)
+				s.proxy.Next(netfault.Match{Name: command}, b.fate)
+				s.proxy.Next(netfault.Match{Name: command}, b.fate)
 				got, unlock := s.waits()
 				s.unlocks(holder, s.b)
 				began := time.Now()
@@ -216,7 +217,7 @@ func TestSlowWakeups(t *testing.T) {
 	for mode, wakeup := range modes {
 		for _, slow := range []string{"PTTL", "SUBSCRIBE", "EVAL", "CLIENT"} {
 			s := newStage(t, library, server, settings{Lease: lease, Poll: poll, Wakeup: wakeup, Handoff: -1})
-			s.proxy.All(Match{Name: slow}, Fate{Delay: 3 * poll})
+			s.proxy.All(netfault.Match{Name: slow}, netfault.Fate{Delay: 3 * poll})
 			for range 4 {
 				type slowed struct {
 					path   string

@@ -1,0 +1,90 @@
+package netfault
+
+import (
+	"crypto/sha1"
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Command is one that a client sent, or something that the server pushed.
+type Command struct {
+	Name   string // what it does to a lock, such as "obtain", "renew" and "release"; else its own name, in capitals
+	Key    string // of a lock
+	Value  string // of a hold
+	Asks   string // to obtain: of the queue, if anything: "enqueue", "check" or "due"
+	Args   []string
+	Sent   time.Time
+	Over   *Link
+	Pushed bool // the name is "grant", "next" or "gone" for messages of the queue, see [queueMessages]; else the server's word
+}
+
+// queueMessages are what the messages of the queue are called here, by how they begin.
+var queueMessages = map[string]string{"g": "grant", "n": "next", "d": "gone"}
+
+// Match chooses commands by all of its fields that are not empty. A Name also stands for those that begin with it and an
+// underscore. In a rule the empty Match chooses whatever clients send.
+type Match struct{ Name, Key, Value, Asks string }
+
+func (m Match) matches(c Command) bool {
+	fits := func(wanted, is string) bool { return wanted == "" || wanted == is }
+	named := fits(m.Name, c.Name) || strings.HasPrefix(c.Name, m.Name+"_")
+	return named && fits(m.Key, c.Key) && fits(m.Value, c.Value) && fits(m.Asks, c.Asks)
+}
+
+// Named returns a function for [New], by what some scripts do to a lock, each by its body.
+func Named(scripts map[string]string) func(args []string) string {
+	names := maps.Clone(scripts)
+	for body, name := range scripts {
+		sum := sha1.Sum([]byte(body))
+		names[hex.EncodeToString(sum[:])] = name
+	}
+	return func(args []string) string {
+		if len(args) < 2 || !strings.HasPrefix(strings.ToUpper(args[0]), "EVAL") {
+			return ""
+		}
+		return names[args[1]]
+	}
+}
+
+// sent reads what a client sent.
+func (p *Proxy) sent(args []string) Command {
+	c := Command{Name: strings.ToUpper(args[0]), Args: args}
+	name := p.name(args)
+	switch {
+	case c.Name == "SET" && slices.Contains(args, "NX"):
+		c.Name, c.Key, c.Value = "obtain", args[1], args[2]
+		return c
+	case strings.HasPrefix(c.Name, "EVAL") && len(args) > 4:
+		if name != "" {
+			c.Key, c.Value = args[3], args[4]
+		}
+		if i := slices.IndexFunc(args, func(arg string) bool { return arg == "enqueue" || arg == "check" || arg == "due" }); i > 0 {
+			c.Asks = args[i]
+		}
+	}
+	if name != "" {
+		c.Name = name
+	}
+	return c
+}
+
+// push reads what the server pushed.
+func push(said []byte) Command {
+	args := elements(said)
+	c := Command{Name: args[0], Args: args, Pushed: true}
+	if len(args) < 2 {
+		return c
+	}
+	c.Key = args[1]
+	if fields := strings.SplitN(args[len(args)-1], " ", 4); len(fields) == 4 && queueMessages[fields[0]] != "" {
+		_, registry, _ := strings.Cut(c.Key, "-channel@")
+		c.Name, c.Key, c.Value = queueMessages[fields[0]], fields[3], registry+":"+fields[1]
+	}
+	return c
+}
+
+func (c Command) String() string { return fmt.Sprintf("%s %s %s", c.Name, c.Key, c.Value) }

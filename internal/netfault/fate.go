@@ -1,0 +1,105 @@
+package netfault
+
+import (
+	"math"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Fate is what becomes of a command, of its reply, and of the connection that they take. What is pushed is like a reply.
+type Fate struct {
+	Delay  time.Duration // it takes so long to get to the server, and everything behind it too
+	Held   *Held         // it takes as long as the test says; what is behind something pushed does not wait for it
+	Lost   bool          // it does not come to where it was sent
+	Reply  string        // what a command that is lost gets for a reply, as the server would send it; empty: none
+	Linger time.Duration // its reply takes so long, and everything behind it too
+	Mute   bool          // neither its reply nor anything behind that comes back; what is sent behind a lost command is lost
+	Twice  bool          // pushed: it comes twice
+	Cut    Cut
+}
+
+// Cut breaks a connection at a place. The zero Cut breaks nothing.
+type Cut struct {
+	place place
+	at    int
+}
+
+type place uint8
+
+const (
+	nowhere place = iota
+	inRequest
+	inReply
+)
+
+// End is behind the last byte.
+const End = math.MaxInt
+
+// CutRequest breaks the connection when at bytes of a command have passed; a negative at counts from the last byte back.
+func CutRequest(at int) Cut { return Cut{inRequest, at} }
+
+// CutReply breaks the connection when at bytes of the reply to a command have passed. The server has executed it then.
+func CutReply(at int) Cut { return Cut{inReply, at} }
+
+// InRequest reports whether the connection breaks on the way to the server.
+func (c Cut) InRequest() bool { return c.place == inRequest }
+
+func (c Cut) of(whole []byte) []byte {
+	at := c.at
+	if at < 0 {
+		at += len(whole)
+	}
+	return whole[:min(max(at, 0), len(whole))]
+}
+
+// Held is a command, or something pushed, that the network holds back until it is told to deliver it. It may be several
+// of them, when they share a fate: then it tells of the first.
+type Held struct {
+	cut       bool
+	deliver   <-chan struct{}
+	release   func()
+	arrived   chan struct{} // closed when the command is there
+	done      chan struct{} // closed when reply is there, or never will be
+	arriving  sync.Once
+	finishing sync.Once
+	reply     string
+}
+
+// Hold returns a Held for one command. With cut the client's connection breaks as soon as the command is held back;
+// otherwise the client waits, and when it goes away the command is delivered all the same.
+func Hold(cut bool) *Held {
+	deliver := make(chan struct{})
+	h := HoldUntil(deliver)
+	h.cut, h.release = cut, sync.OnceFunc(func() { close(deliver) })
+	return h
+}
+
+// HoldUntil returns a Held for commands that are delivered when a channel is closed.
+func HoldUntil(deliver <-chan struct{}) *Held {
+	return &Held{deliver: deliver, release: func() {}, arrived: make(chan struct{}), done: make(chan struct{})}
+}
+
+// Arrived is closed when the command is held back.
+func (h *Held) Arrived() <-chan struct{} { return h.arrived }
+
+// Release lets the command go on its way.
+func (h *Held) Release() { h.release() }
+
+// Deliver lets the command go on its way, and returns what the server replied; empty when it was never executed. Of what is
+// pushed it returns that.
+func (h *Held) Deliver() string {
+	h.release()
+	<-h.done
+	return h.reply
+}
+
+// arrive tells that the command is there.
+func (h *Held) arrive() { h.arriving.Do(func() { close(h.arrived) }) }
+
+func (h *Held) finish(reply []byte) {
+	h.finishing.Do(func() {
+		h.reply = strings.TrimSpace(string(reply))
+		close(h.done)
+	})
+}
