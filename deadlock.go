@@ -2,7 +2,6 @@ package lockregistry
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"slices"
 	"strconv"
@@ -184,11 +183,7 @@ func (r *Registry) tellDeadlock(d Deadlock) {
 }
 
 func describeWait(c *deadlock.Call) DeadlockWait {
-	who := fmt.Sprintf("goroutine %d", uint64(c.Goroutine))
-	if c.Owner.Shared() {
-		who += fmt.Sprintf(" as owner %d", c.Owner.Number())
-	}
 	l := lockOf(c.Lock)
 	s, r := l.subject(), l.reg
-	return DeadlockWait{Path: s.Path, Kind: s.Kind, Owner: who, Label: r.inspection.label, Since: r.clock.Time(c.Since)}
+	return DeadlockWait{Path: s.Path, Kind: s.Kind, Owner: c.Caller(), Label: r.inspection.label, Since: r.clock.Time(c.Since)}
 }

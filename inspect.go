@@ -80,8 +80,7 @@ const (
 
 // What is longer is not sent by the server, so that a value that is wrong, or malicious, costs no memory here.
 const (
-	mostHost    = 255
-	tooLong     = "too long"
+	tooLong     = presence.TooLong
 	tooLongEnds = " bytes)" // of a name that the scripts have cut
 )
 
@@ -372,12 +371,11 @@ func parseName(text string) (n name) {
 func (r *Registry) addLabels(ctx context.Context, infos []LockInfo, known map[string]Label) error {
 	own := r.inspection.label
 	known[own.Registry] = own
-	var registries, keys []string
+	var registries []string
 	want := func(registry string) {
 		if _, ok := known[registry]; !ok && !isCut(registry) {
 			known[registry] = Label{}
 			registries = append(registries, registry)
-			keys = append(keys, presence.Key(r.prefix, registry))
 		}
 	}
 	for i := range infos {
@@ -388,22 +386,17 @@ func (r *Registry) addLabels(ctx context.Context, infos []LockInfo, known map[st
 			want(infos[i].Waiters[k].Registry)
 		}
 	}
-	var failure error
-	r.readRecords(ctx, keys, func(i int, text string, err error) {
-		if err != nil {
-			failure = err
-		} else if text != "" {
-			_, known[registries[i]] = parseRecord(registries[i], text)
-		}
+	err := r.readRecords(ctx, registries, func(i int, _ presence.Record, from presence.Identity) {
+		known[registries[i]] = Label(from)
 	})
-	if failure != nil {
-		return failure
+	if err != nil {
+		return err
 	}
 	for i := range infos {
 		info := &infos[i]
 		label := func(registry string) Label {
 			l := known[registry]
-			if l.long() {
+			if presence.Identity(l).Unread() {
 				info.note("record")
 			}
 			return l
@@ -418,8 +411,14 @@ func (r *Registry) addLabels(ctx context.Context, infos []LockInfo, known map[st
 	return nil
 }
 
-// readRecords hands over what some records contain, one after another: nothing where there is none, and [tooLong].
-func (r *Registry) readRecords(ctx context.Context, keys []string, done func(i int, text string, err error)) {
+// readRecords hands over what some registries say of themselves, one after another: nothing where there is no record.
+func (r *Registry) readRecords(
+	ctx context.Context, registries []string, each func(i int, record presence.Record, from presence.Identity),
+) (failure error) {
+	keys := make([]string, len(registries))
+	for i, registry := range registries {
+		keys[i] = presence.Key(r.prefix, registry)
+	}
 	parts, firsts := r.parts(keys)
 	build := func(b rueidis.Builder, n int, verb, script string) rueidis.Completed {
 		return b.Arbitrary(verb, script, strconv.Itoa(len(parts[n]))).Keys(parts[n]...).Args(strconv.Itoa(presence.MostBytes)).Build()
@@ -434,14 +433,23 @@ func (r *Registry) readRecords(ctx context.Context, keys []string, done func(i i
 		if err == nil && len(rows) != len(parts[n]) {
 			err = errStrange
 		}
-		for k := range parts[n] {
-			text := tooLong
-			if err == nil && !rows[k].IsInt64() {
-				text, err = rows[k].ToString()
+		for k := 0; err == nil && k < len(rows); k++ {
+			i := n*r.together() + k
+			if rows[k].IsInt64() { // its length
+				each(i, presence.Record{}, presence.Unread(registries[i]))
+				continue
 			}
-			done(n*r.together()+k, text, fault.Classify(err))
+			var text string
+			if text, err = rows[k].ToString(); err == nil {
+				record, from := presence.Parse(registries[i], text)
+				each(i, record, from)
+			}
+		}
+		if err != nil {
+			failure = fault.Classify(err)
 		}
 	})
+	return failure
 }
 
 // together is how many keys one script reads: on a cluster they are in different slots.

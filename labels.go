@@ -1,11 +1,10 @@
 package lockregistry
 
 import (
-	"errors"
 	"fmt"
-	"os"
 	"strings"
-	"unicode/utf8"
+
+	"github.com/lockregistry/lockregistry/internal/presence"
 )
 
 // Label says which process a registry belongs to. The registry keeps it in Redis while it holds a lock or waits for one, see
@@ -21,16 +20,13 @@ type Label struct {
 // not held a lock or waited for one for a second yet.
 func (l Label) Known() bool { return l.Registry != "" }
 
-// long tells whether the record of the registry could not be read for its length.
-func (l Label) long() bool { return l.PID == 0 && l.Name == tooLong }
-
 // String returns the label for people, such as "billing on web-1, process 4711".
 func (l Label) String() string {
 	if !l.Known() {
 		return "unknown (Java, or an older version)"
 	}
-	if l.long() {
-		return tooLong
+	if presence.Identity(l).Unread() {
+		return presence.TooLong
 	}
 	var parts []string
 	if l.Name != "" {
@@ -42,33 +38,7 @@ func (l Label) String() string {
 	return strings.Join(append(parts, fmt.Sprint("process ", l.PID)), " ")
 }
 
-const longestName = 100 // bytes
-
 // WithName sets what people see of this registry when they look who holds a lock or waits for one, see [Label]: the name of a
 // service, for instance. Several registries may have the same. It is valid UTF-8 of at most 100 bytes, and not empty. Default:
 // none; the label has the host and the process.
 func WithName(name string) Option { return func(s *settings) { s.name = &name } }
-
-func nameable(name *string) error {
-	switch {
-	case name == nil:
-		return nil
-	case *name == "":
-		return errors.New("WithName(\"\"): the name is empty")
-	case len(*name) > longestName:
-		return fmt.Errorf("WithName: the name has %d bytes, which is more than %d", len(*name), longestName)
-	case !utf8.ValidString(*name):
-		return fmt.Errorf("WithName(%q): the name is no valid UTF-8", *name)
-	}
-	return nil
-}
-
-// labelOf is the label of a registry of this process.
-func labelOf(registry string, name *string) Label {
-	l := Label{Registry: registry, PID: os.Getpid()}
-	l.Host, _ = os.Hostname() // it may have none
-	if name != nil {
-		l.Name = *name
-	}
-	return l
-}

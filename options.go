@@ -9,6 +9,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/owner"
+	"github.com/lockregistry/lockregistry/internal/presence"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
@@ -300,7 +301,7 @@ func (s *settings) check() error {
 		present(s.log),
 		checkReplicas(s.replicas),
 		observes(s.observer),
-		nameable(s.name),
+		presence.CheckName(s.name),
 	)
 }
 

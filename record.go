@@ -8,15 +8,18 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/detector"
 	"github.com/lockregistry/lockregistry/internal/presence"
 	"github.com/lockregistry/lockregistry/internal/transport"
 )
 
-// recorded is what package presence sees of a registry.
+// recorded is what a registry keeps in Redis of itself, and what package presence sees of the registry.
 type recorded struct {
-	reg    *Registry
-	key    string
-	chases clock.Instant // when to look for cycles next, after an error
+	presence.Recorder
+
+	reg      *Registry
+	key      string
+	detector *detector.Detector
 }
 
 const (
@@ -24,43 +27,19 @@ const (
 	recordLimit = time.Second
 )
 
-// present has the registry keep a record of itself.
+// present has the registry keep a record of itself, and look for cycles across processes.
 func (r *Registry) present() {
-	own := r.inspection.label
-	r.presence.Start(&recorded{reg: r, key: presence.Key(r.prefix, own.Registry)}, r.clock,
-		presence.Record{Host: own.Host, PID: own.PID, Name: own.Name})
-}
-
-// parseRecord reads the record of a registry. One that is no record is nobody's.
-func parseRecord(registry, text string) (presence.Record, Label) {
-	if text == tooLong {
-		return presence.Record{}, Label{Registry: registry, Name: tooLong}
-	}
-	r, ok := presence.Parse(text)
-	if !ok {
-		return r, Label{}
-	}
-	if len(r.Host) > mostHost {
-		r.Host = tooLong
-	}
-	if len(r.Name) > longestName {
-		r.Name = tooLong
-	}
-	return r, Label{Registry: registry, Host: r.Host, PID: r.PID, Name: r.Name}
+	own := presence.Identity(r.inspection.label)
+	r.presence.reg, r.presence.key = r, presence.Key(r.prefix, own.Registry)
+	r.presence.detector = detector.New(detecting{r}, own, &waiting, r.clock, r.closed)
+	r.presence.Start(&r.presence, r.clock, own)
 }
 
 // Newest is the number of the newest hold.
 func (w *recorded) Newest() uint64 { return w.reg.holds.Load() }
 
 // Waits are those of this registry's calls that its record tells of. When one ends the record is written anew.
-func (w *recorded) Waits() (all []presence.Wait) {
-	for _, far := range w.reg.lastingWaits() {
-		if waiting.Record(far.call) {
-			all = append(all, far.Wait)
-		}
-	}
-	return all
-}
+func (w *recorded) Waits() []presence.Wait { return w.detector.Waits() }
 
 // InUse tells whether the registry holds a lock or waits for one, and whether any of that has lasted a second.
 func (w *recorded) InUse(now clock.Instant) (used, lasting bool) {
@@ -101,7 +80,7 @@ func (w *recorded) Broke() clock.Instant {
 }
 
 // Lasts looks for cycles with calls of this registry.
-func (w *recorded) Lasts(ctx context.Context) { w.chase(ctx) }
+func (w *recorded) Lasts(ctx context.Context) { w.detector.Look(ctx) }
 
 // Refused logs that the user may not write the record.
 func (w *recorded) Refused(err error) {

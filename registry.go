@@ -55,7 +55,7 @@ type Registry struct {
 
 	inspection inspection
 	master     masterOf
-	presence   presence.Recorder
+	presence   recorded
 	tolerant   bool // see WithoutDeadlockErrors
 
 	holds      atomic.Uint64 // the number of the newest hold
@@ -157,7 +157,7 @@ func New(client rueidis.Client, prefix string, opts ...Option) (*Registry, error
 	r.write = &kind{
 		layout: protocol.NewWrite(r.formats), watchdog: s.layout == LayoutRedisson, fencing: s.fencing, side: "w",
 	}
-	r.inspection.label = labelOf(values, s.name)
+	r.inspection.label = Label(presence.Own(values, s.name))
 	r.present()
 	r.background = newBackground(r)
 	r.waker = newWaker(r, s.wakeup, s.log)

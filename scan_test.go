@@ -62,6 +62,9 @@ func TestLocksAreThoseThatAreHeldOrWaitedFor(t *testing.T) {
 		require.Equal(w, []string{"java", "named", "plain", "queue", "read", "redisson", "{tag}plain", "{tag}queue", "{tag}read"},
 			pathsOf(w.T, r))
 
+		w.await("the records of three registries, and another one", func() bool {
+			return w.do("EVAL", "return #redis.call('KEYS', '*}:registry')", "0") == "4"
+		})
 		for info, err := range r.Locks(w.Context()) {
 			require.NoError(w, err)
 			same, err := r.Inspect(w.Context(), info.Path)

@@ -2,6 +2,7 @@
 package deadlock
 
 import (
+	"fmt"
 	"iter"
 	"slices"
 	"sync"
@@ -115,6 +116,15 @@ const SecondLook = 500 * time.Millisecond
 
 // Known tells whether somebody may look at a call although it has left the graph.
 func (c *Call) Known() bool { return c.known.Load() }
+
+// Caller names who waits, for people.
+func (c *Call) Caller() string {
+	who := fmt.Sprintf("goroutine %d", uint64(c.Goroutine))
+	if c.Owner.Shared() {
+		who += fmt.Sprintf(" as owner %d", c.Owner.Number())
+	}
+	return who
+}
 
 // Enter puts a call into the graph. It fails, and the call is out again, when it closes a cycle that nothing ends.
 func (g *Graph) Enter(c *Call) error {

@@ -4,58 +4,12 @@ package presence
 import (
 	"context"
 	"encoding/json"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
 )
-
-// Record is what a registry keeps in Redis about itself: a string with JSON, see docs/wire-format.md.
-type Record struct {
-	Host  string `json:"host"`
-	PID   int    `json:"pid"`
-	Name  string `json:"name,omitempty"`
-	Waits []Wait `json:"waits,omitempty"`
-}
-
-// Wait is a call that has waited for a second, and whose owner holds something.
-type Wait struct {
-	Path  string   `json:"path"`
-	Kind  string   `json:"kind"`
-	Owner string   `json:"owner"`
-	Since int64    `json:"since"` // microseconds since 1970
-	Holds []string `json:"holds"` // paths
-}
-
-// What stands in a record, and how often it is looked after.
-const (
-	Lasting   = time.Second      // so long a hold or a wait must have lasted to stand in a record; how often a registry looks
-	Denied    = 10 * time.Minute // a user without permission leaves a line in the server's log at each attempt
-	MostWaits = 100
-	MostBytes = 1 << 20 // a longer record is not read
-)
-
-// Key is where the record of a registry is.
-func Key(prefix, registry string) string { return prefix + ":{" + registry + "}:registry" }
-
-// Pattern is what the keys of all records match behind the prefix.
-const Pattern = ":{*}:registry"
-
-// Owner is the registry whose record has a key.
-func Owner(prefix, key string) string {
-	return strings.TrimSuffix(strings.TrimPrefix(key, prefix+":{"), "}:registry")
-}
-
-// Parse reads a record. It is false for what is none.
-func Parse(text string) (r Record, ok bool) {
-	if json.Unmarshal([]byte(text), &r) != nil {
-		return Record{}, false
-	}
-	r.Waits = r.Waits[:min(len(r.Waits), MostWaits)]
-	return r, true
-}
 
 // Registry is what a record is about. Nothing of it is called with a mutex held.
 type Registry interface {
@@ -91,7 +45,7 @@ type Registry interface {
 type Recorder struct {
 	of       Registry
 	clock    clock.Clock
-	own      Record // without waits
+	own      Identity
 	watching atomic.Bool
 	doubted  atomic.Bool // a key or the connection for wake-ups was gone: the server may have restarted, without the record
 
@@ -124,8 +78,8 @@ const (
 	recordEach = 20 * time.Second
 )
 
-// Start says whose record it is, and what stands in it besides the waits.
-func (w *Recorder) Start(of Registry, c clock.Clock, own Record) { w.of, w.clock, w.own = of, c, own }
+// Start says whose record it is.
+func (w *Recorder) Start(of Registry, c clock.Clock, own Identity) { w.of, w.clock, w.own = of, c, own }
 
 // Asked is called whenever a hold has drawn its number.
 func (w *Recorder) Asked() {
@@ -234,8 +188,7 @@ func (w *Recorder) put(ctx context.Context) {
 
 // text is what the record says now. Of long paths not all waits have room.
 func (w *Recorder) text() (string, error) {
-	r := w.own
-	r.Waits = w.of.Waits()
+	r := Record{Host: w.own.Host, PID: w.own.PID, Name: w.own.Name, Waits: w.of.Waits()}
 	text, err := json.Marshal(r)
 	for len(text) > MostBytes && len(r.Waits) > 0 {
 		r.Waits = r.Waits[:len(r.Waits)/2]

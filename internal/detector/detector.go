@@ -1,0 +1,213 @@
+// Package detector finds cycles of calls that wait for each other across processes, from what their registries write about
+// themselves: which of their calls wait, and what the owners of these hold. It knows neither locks nor how Redis is asked.
+package detector
+
+import (
+	"cmp"
+	"context"
+	"iter"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/deadlock"
+	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/owner"
+	"github.com/lockregistry/lockregistry/internal/presence"
+)
+
+// Registry is what a [Detector] asks of the registry that it works for.
+type Registry interface {
+	// Mine reports whether a call is one of this registry's.
+	Mine(c *deadlock.Call) bool
+	// Subject says what such a call waits for.
+	Subject(c *deadlock.Call) (path, kind string)
+	// Held are the locks that this registry's owners hold.
+	Held() iter.Seq[Held]
+	// Holders are, for each path, the registries that hold it in Redis.
+	Holders(ctx context.Context, paths []string) ([][]string, error)
+	// Records reads what some registries say of themselves, and hands over one after another. One that says nothing has the
+	// zero record.
+	Records(ctx context.Context, registries []string, each func(i int, r presence.Record, from presence.Identity)) error
+	// Registries are all that may have a record.
+	Registries(ctx context.Context) ([]string, error)
+	// Report tells people of a cycle that has not been reported.
+	Report(c Cycle)
+}
+
+// Held is a lock that an owner holds.
+type Held struct {
+	Path  string
+	Lock  deadlock.Lock
+	Owner owner.ID
+}
+
+// Wait is a call of some registry that waits for another process.
+type Wait struct {
+	presence.Wait
+
+	From presence.Identity
+	call *deadlock.Call // of this registry
+}
+
+// Detector finds cycles that the calls of a registry are in.
+//
+// From a call that waits a chain leads to the registry that holds the path in Redis, to the calls of that one which keep the
+// path, and on to the paths that these wait for. Redis and the records are not of one moment. So a cycle counts when two looks
+// show the same calls, half a second apart: a call that has ended is taken out of its record at once.
+//
+// A chain ends at a holder without a record: Java, an older version of this library, a process that is gone. It ends at a
+// registry of another prefix, too.
+type Detector struct {
+	reg    Registry
+	own    presence.Identity
+	graph  *deadlock.Graph
+	clock  clock.Clock
+	closed <-chan struct{}
+
+	denied clock.Instant // when Look looks again, after an error that does not pass
+}
+
+// New is the detector of a registry that ends when closed is. The graph is that of the calls of this process.
+func New(
+	reg Registry, own presence.Identity, graph *deadlock.Graph, c clock.Clock, closed <-chan struct{},
+) *Detector {
+	return &Detector{reg: reg, own: own, graph: graph, clock: c, closed: closed}
+}
+
+// mostHolds is how many paths of an owner are told.
+const mostHolds = 16
+
+// Waits are the calls of this registry that others are told of. When one of them ends, the graph says that it was recorded.
+func (d *Detector) Waits() (all []presence.Wait) {
+	for _, w := range d.lasting() {
+		if d.graph.Record(w.call) {
+			all = append(all, w.Wait)
+		}
+	}
+	return all
+}
+
+// lasting are the calls of this registry that have waited for a second, and whose owners hold something: the oldest ones
+// first.
+func (d *Detector) lasting() (all []*Wait) {
+	now := d.clock.Now()
+	waits := map[*deadlock.Call]*Wait{} // nil for those whose owner is not known to hold anything
+	for c := range d.graph.All() {
+		if d.reg.Mine(c) && c.Since.Until(now) >= presence.Lasting {
+			waits[c] = nil
+		}
+	}
+	if len(waits) == 0 {
+		return nil
+	}
+	for held := range d.reg.Held() {
+		calls, _ := d.graph.Blockers(held.Lock, held.Owner)
+		for _, c := range calls {
+			w, lasts := waits[c]
+			if !lasts {
+				continue
+			}
+			if w == nil {
+				w = d.describe(c)
+				waits[c], all = w, append(all, w)
+			}
+			if len(w.Holds) < mostHolds && !slices.Contains(w.Holds, held.Path) {
+				w.Holds = append(w.Holds, held.Path)
+			}
+		}
+	}
+	slices.SortFunc(all, func(a, b *Wait) int {
+		return cmp.Or(cmp.Compare(a.Since, b.Since), strings.Compare(a.name(), b.name()))
+	})
+	all = all[:min(len(all), presence.MostWaits)]
+	for _, w := range all {
+		slices.Sort(w.Holds)
+	}
+	return all
+}
+
+func (d *Detector) describe(c *deadlock.Call) *Wait {
+	path, kind := d.reg.Subject(c)
+	return &Wait{presence.Wait{Path: path, Kind: kind, Owner: c.Caller(), Since: d.clock.Time(c.Since).UnixMicro()}, d.own, c}
+}
+
+// Look follows the chains from the registry's own calls, and reports cycles that have not been reported. One goroutine at a
+// time calls it.
+func (d *Detector) Look(ctx context.Context) {
+	if d.clock.Now() < d.denied {
+		return
+	}
+	found, err := d.untold(ctx)
+	if len(found) > 0 && d.pause(ctx) {
+		var later []Cycle
+		later, err = d.untold(ctx)
+		for _, c := range inBoth(found, later) {
+			if d.graph.Tell(c.calls()) {
+				d.reg.Report(c)
+			}
+		}
+	}
+	if err != nil && !fault.Transient(err) { // there is no permission
+		d.denied = d.clock.Now().Add(presence.Denied)
+	}
+}
+
+// untold are the cycles with a call of this registry that is in no cycle which was reported.
+func (d *Detector) untold(ctx context.Context) ([]Cycle, error) {
+	own := d.lasting()
+	if len(own) == 0 {
+		return nil, nil
+	}
+	l := d.newLook(own)
+	err := l.follow(ctx, own)
+	return slices.DeleteFunc(l.cycles(own), func(c Cycle) bool { return !d.graph.Untold(c.calls()) }), err
+}
+
+// All are the cycles of all registries.
+func (d *Detector) All(ctx context.Context) ([]Cycle, error) {
+	found, err := d.look(ctx)
+	if err != nil || len(found) == 0 {
+		return nil, err
+	}
+	d.pause(ctx)
+	later, err := d.look(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return inBoth(found, later), nil
+}
+
+// look is one look at all records.
+func (d *Detector) look(ctx context.Context) ([]Cycle, error) {
+	all := d.lasting()
+	l := d.newLook(all)
+	registries, err := d.reg.Registries(ctx)
+	if err != nil {
+		return nil, err
+	}
+	slices.Sort(registries)
+	registries = slices.DeleteFunc(slices.Compact(registries), func(registry string) bool { return registry == d.own.Registry })
+	if err := l.read(ctx, registries); err != nil {
+		return nil, err
+	}
+	for _, registry := range registries {
+		all = append(all, l.waits[registry]...)
+	}
+	err = l.follow(ctx, all)
+	return l.cycles(all), err
+}
+
+// pause waits until it is time for a second look. It is false when there is to be none.
+func (d *Detector) pause(ctx context.Context) bool {
+	pause := time.NewTimer(deadlock.SecondLook)
+	defer pause.Stop()
+	select {
+	case <-pause.C:
+		return true
+	case <-ctx.Done():
+	case <-d.closed:
+	}
+	return false
+}

@@ -1,0 +1,194 @@
+package detector
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/lockregistry/lockregistry/internal/deadlock"
+	"github.com/lockregistry/lockregistry/internal/presence"
+)
+
+// look is one look at the chains.
+type look struct {
+	reg     Registry
+	waits   map[string][]*Wait  // by registry, for those whose record was read
+	holders map[string][]string // the registries that hold a path, by path
+	seen    map[*Wait]bool
+}
+
+// mostSeen is how many calls one look takes in.
+const mostSeen = 1000
+
+func (d *Detector) newLook(own []*Wait) *look {
+	return &look{
+		reg:     d.reg,
+		waits:   map[string][]*Wait{d.own.Registry: own},
+		holders: map[string][]string{},
+		seen:    map[*Wait]bool{},
+	}
+}
+
+// follow reads what there is on the chains that begin at some calls.
+func (l *look) follow(ctx context.Context, from []*Wait) error {
+	for len(from) > 0 && len(l.seen) < mostSeen {
+		registries, err := l.findHolders(ctx, from)
+		if err != nil {
+			return err
+		}
+		if err := l.read(ctx, registries); err != nil {
+			return err
+		}
+		var next []*Wait
+		for _, w := range from {
+			for _, blocker := range l.blockers(w) {
+				if !l.seen[blocker] && !slices.Contains(next, blocker) {
+					next = append(next, blocker)
+				}
+			}
+		}
+		from = next
+	}
+	return nil
+}
+
+// findHolders asks who holds what some calls wait for. It returns the registries whose record is yet to be read.
+func (l *look) findHolders(ctx context.Context, from []*Wait) (registries []string, err error) {
+	var paths []string
+	for _, w := range from {
+		l.seen[w] = true
+		if _, known := l.holders[w.Path]; !known {
+			l.holders[w.Path] = nil
+			paths = append(paths, w.Path)
+		}
+	}
+	holders, err := l.reg.Holders(ctx, paths)
+	if err != nil {
+		return nil, err
+	}
+	for i, path := range paths {
+		for _, registry := range holders[i] {
+			if slices.Contains(l.holders[path], registry) {
+				continue
+			}
+			l.holders[path] = append(l.holders[path], registry)
+			if _, known := l.waits[registry]; !known && !slices.Contains(registries, registry) {
+				registries = append(registries, registry)
+			}
+		}
+	}
+	return registries, nil
+}
+
+// read reads records.
+func (l *look) read(ctx context.Context, registries []string) error {
+	if len(registries) == 0 {
+		return nil
+	}
+	return l.reg.Records(ctx, registries, func(i int, r presence.Record, from presence.Identity) {
+		waits := make([]*Wait, len(r.Waits))
+		for k, w := range r.Waits {
+			waits[k] = &Wait{Wait: w, From: from}
+		}
+		l.waits[registries[i]] = waits
+	})
+}
+
+// blockers are the calls that keep what a call waits for.
+func (l *look) blockers(w *Wait) (all []*Wait) {
+	for _, registry := range l.holders[w.Path] {
+		for _, other := range l.waits[registry] {
+			if slices.Contains(other.Holds, w.Path) {
+				all = append(all, other)
+			}
+		}
+	}
+	return all
+}
+
+// cycles are those that some calls are in, one for each call that is in no other one.
+func (l *look) cycles(from []*Wait) (found []Cycle) {
+	in := map[*Wait]bool{}
+	for _, start := range from {
+		if in[start] {
+			continue
+		}
+		c := l.cycle(start)
+		for _, w := range c {
+			in[w] = true
+		}
+		if c != nil {
+			found = append(found, c)
+		}
+	}
+	return found
+}
+
+// cycle finds one that a call is in; nil when it is in none.
+func (l *look) cycle(start *Wait) (way Cycle) {
+	seen := map[*Wait]bool{}
+	var search func(w *Wait) bool
+	search = func(w *Wait) bool {
+		way = append(way, w)
+		for _, next := range l.blockers(w) {
+			if next == start {
+				return true
+			}
+			if !seen[next] {
+				seen[next] = true
+				if search(next) {
+					return true
+				}
+			}
+		}
+		way = way[:len(way)-1]
+		return false
+	}
+	if !search(start) {
+		return nil
+	}
+	return way
+}
+
+// Cycle is calls that wait for each other: each for a path that the next one holds, the last one for one of the first's.
+type Cycle []*Wait
+
+// calls are those of this registry in the cycle.
+func (c Cycle) calls() (own []*deadlock.Call) {
+	for _, w := range c {
+		if w.call != nil {
+			own = append(own, w.call)
+		}
+	}
+	return own
+}
+
+// name is the same wherever the cycle begins.
+func (c Cycle) name() string {
+	names := make([]string, len(c))
+	for i, w := range c {
+		names[i] = w.name()
+	}
+	first := slices.Index(names, slices.Min(names))
+	return strings.Join(slices.Concat(names[first:], names[:first]), "\n")
+}
+
+// name tells a call from others, of whichever registry.
+func (w *Wait) name() string {
+	return fmt.Sprintf("%q %q %s %q %d", w.From.Registry, w.Path, w.Kind, w.Owner, w.Since)
+}
+
+// inBoth are the cycles of a look that an earlier one has shown, too.
+func inBoth(earlier, later []Cycle) (cycles []Cycle) {
+	names := map[string]bool{}
+	for _, c := range earlier {
+		names[c.name()] = true
+	}
+	for _, c := range later {
+		if names[c.name()] {
+			cycles = append(cycles, c)
+		}
+	}
+	return cycles
+}

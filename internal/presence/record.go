@@ -1,0 +1,108 @@
+package presence
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// Identity says which process a registry belongs to. The zero value is of a registry without a record.
+type Identity struct {
+	Registry string // what its holds begin with in Redis, before the last colon
+	Host     string // the name of the machine; empty when that has none
+	PID      int    // of the process
+	Name     string // that people have given it; or empty
+}
+
+// Own is the identity of a registry of this process. The name may be nil.
+func Own(registry string, name *string) Identity {
+	i := Identity{Registry: registry, PID: os.Getpid()}
+	i.Host, _ = os.Hostname() // it may have none
+	if name != nil {
+		i.Name = *name
+	}
+	return i
+}
+
+// Unread is the identity of a registry whose record is too long to be read.
+func Unread(registry string) Identity { return Identity{Registry: registry, Name: TooLong} }
+
+// Unread reports whether the record was too long to be read.
+func (i Identity) Unread() bool { return i.PID == 0 && i.Name == TooLong }
+
+// CheckName says what is wrong with a name; nil, which is none, is right.
+func CheckName(name *string) error {
+	switch {
+	case name == nil:
+		return nil
+	case *name == "":
+		return errors.New("WithName(\"\"): the name is empty")
+	case len(*name) > longestName:
+		return fmt.Errorf("WithName: the name has %d bytes, which is more than %d", len(*name), longestName)
+	case !utf8.ValidString(*name):
+		return fmt.Errorf("WithName(%q): the name is no valid UTF-8", *name)
+	}
+	return nil
+}
+
+// Record is what a registry keeps in Redis about itself: a string with JSON, see docs/wire-format.md.
+type Record struct {
+	Host  string `json:"host"`
+	PID   int    `json:"pid"`
+	Name  string `json:"name,omitempty"`
+	Waits []Wait `json:"waits,omitempty"`
+}
+
+// Wait is a call that has waited for a second, and whose owner holds something.
+type Wait struct {
+	Path  string   `json:"path"`
+	Kind  string   `json:"kind"`
+	Owner string   `json:"owner"`
+	Since int64    `json:"since"` // microseconds since 1970
+	Holds []string `json:"holds"` // paths
+}
+
+// What stands in a record, and how often it is looked after.
+const (
+	Lasting   = time.Second      // so long a hold or a wait must have lasted to stand in a record; how often a registry looks
+	Denied    = 10 * time.Minute // a user without permission leaves a line in the server's log at each attempt
+	MostWaits = 100
+	MostBytes = 1 << 20 // a longer record is not read
+
+	longestName = 100 // bytes
+	longestHost = 255
+
+	// TooLong takes the place of what is longer. A record that is malicious costs no memory here.
+	TooLong = "too long"
+)
+
+// Key is where the record of a registry is.
+func Key(prefix, registry string) string { return prefix + ":{" + registry + "}:registry" }
+
+// Pattern is what the keys of all records match behind the prefix.
+const Pattern = ":{*}:registry"
+
+// Owner is the registry whose record has a key.
+func Owner(prefix, key string) string {
+	return strings.TrimSuffix(strings.TrimPrefix(key, prefix+":{"), "}:registry")
+}
+
+// Parse reads the record of a registry. One that is no record is nobody's.
+func Parse(registry, text string) (Record, Identity) {
+	var r Record
+	if json.Unmarshal([]byte(text), &r) != nil {
+		return Record{}, Identity{}
+	}
+	r.Waits = r.Waits[:min(len(r.Waits), MostWaits)]
+	if len(r.Host) > longestHost {
+		r.Host = TooLong
+	}
+	if len(r.Name) > longestName {
+		r.Name = TooLong
+	}
+	return r, Identity{Registry: registry, Host: r.Host, PID: r.PID, Name: r.Name}
+}
