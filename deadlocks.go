@@ -8,6 +8,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/deadlock"
 	"github.com/lockregistry/lockregistry/internal/detector"
 	"github.com/lockregistry/lockregistry/internal/presence"
+	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/scan"
 )
 
@@ -32,7 +33,7 @@ func (r *Registry) Deadlocks(ctx context.Context) (all []Deadlock, err error) {
 
 func deadlockOf(cycle detector.Cycle) (d Deadlock) {
 	for _, w := range cycle {
-		d.Waits = append(d.Waits, DeadlockWait{w.Path, w.Kind, w.Owner, w.Holds, Label(w.From), wallTime(w.Since)})
+		d.Waits = append(d.Waits, DeadlockWait{w.Path, w.Kind, w.Owner, w.Holds, Label(w.From), protocol.Time(w.Since)})
 	}
 	return d
 }

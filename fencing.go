@@ -3,7 +3,6 @@ package lockregistry
 import (
 	"context"
 	"errors"
-	"strings"
 
 	"github.com/lockregistry/lockregistry/internal/protocol"
 )
@@ -91,12 +90,6 @@ func (h *hold) nextToken() bool {
 // errReserved: a lock of such a path would be in the place of what another one needs.
 var errReserved = errors.New("a path that ends in :waiters or :fencing, with a part in braces before, or in }:registry, is " +
 	"reserved for what locks and registries keep beside the keys")
-
-// reserved tells whether a key may be that of another lock's queue or fencing counter, or of the record of a registry.
-func reserved(key string) bool {
-	return (strings.HasSuffix(key, ":waiters") || strings.HasSuffix(key, ":fencing") || strings.HasSuffix(key, "}:registry")) &&
-		protocol.HashTag(key) != key
-}
 
 // errApart: the fencing counter must be in the slot of its key.
 var errApart = errors.New("a cluster keeps the fencing counter of this lock in another slot than its key, because of the " +

@@ -2,7 +2,6 @@ package lockregistry
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -78,17 +77,6 @@ const (
 	kindReadWrite = "readwrite"
 )
 
-// What is longer is not sent by the server, so that a value that is wrong, or malicious, costs no memory here.
-const (
-	tooLong     = presence.TooLong
-	tooLongEnds = " bytes)" // of a name that the scripts have cut
-)
-
-// isCut tells whether a script has left out the end of a name.
-func isCut(name string) bool {
-	return strings.HasSuffix(name, tooLongEnds) && strings.Contains(name, " ("+tooLong+": ")
-}
-
 // note adds to what is too long.
 func (i *LockInfo) note(what string) {
 	if !slices.Contains(i.TooLong, what) {
@@ -128,7 +116,7 @@ func (r *Registry) inspectOne(ctx context.Context, l *Lock) (LockInfo, error) {
 		return LockInfo{}, errNilContext
 	case l.path() == "":
 		return LockInfo{}, errNoPath
-	case reserved(l.key):
+	case protocol.Reserved(l.key):
 		return LockInfo{}, errReserved
 	}
 	if err := l.stopped(ctx); err != nil {
@@ -160,7 +148,7 @@ func (r *Registry) inspectKeys(ctx context.Context, keys []string) ([]LockInfo, 
 			rows, err = reply.ToArray()
 		}
 		if err == nil && len(rows) != len(parts[n]) {
-			err = errStrange
+			err = protocol.ErrStrange
 		}
 		for k, key := range parts[n] {
 			i := n*r.together() + k
@@ -239,14 +227,11 @@ func (r *Registry) asks(ctx context.Context) *transport.Wait {
 	return &p
 }
 
-// errStrange: the script replied something that it does not reply.
-var errStrange = errors.New("a reply of Redis that cannot be read")
-
 // readInfo reads a row of inspect.lua.
 func (r *Registry) readInfo(key string, row rueidis.RedisMessage) (info LockInfo, err error) {
 	values, err := row.ToArray()
 	if err != nil || len(values) != 7 {
-		return info, fault.Join(errStrange, err)
+		return info, fault.Join(protocol.ErrStrange, err)
 	}
 	info.Path, info.Key, info.Layout = key[len(r.prefix)+1:], key, r.Layout()
 	kind, err1 := values[0].ToString()
@@ -256,7 +241,7 @@ func (r *Registry) readInfo(key string, row rueidis.RedisMessage) (info LockInfo
 	holders, err5 := values[5].AsInt64()
 	fields, err6 := values[6].ToArray()
 	if err := fault.Join(err1, err2, err3, err4, err5, err6); err != nil {
-		return info, fault.Join(errStrange, err)
+		return info, fault.Join(protocol.ErrStrange, err)
 	}
 	info.WaiterCount, info.HolderCount = int(waiters), int(holders)
 	switch kind {
@@ -269,14 +254,14 @@ func (r *Registry) readInfo(key string, row rueidis.RedisMessage) (info LockInfo
 		return info, fmt.Errorf("%w: a %s", ErrWrongType, kind)
 	}
 	drawn, _ := strconv.ParseUint(token, 10, 64)
-	if token == tooLong {
+	if token == protocol.TooLong {
 		info.note("token")
 	}
 	for i := 0; i+2 < len(fields); i += 3 {
 		field, err1 := fields[i].ToString()
 		left, err2 := fields[i+2].AsInt64()
 		if err := fault.Join(err1, err2); err != nil {
-			return info, fault.Join(errStrange, err)
+			return info, fault.Join(protocol.ErrStrange, err)
 		}
 		if err := info.addHolder(field, kind, left, drawn); err != nil {
 			return info, err
@@ -291,15 +276,15 @@ func (r *Registry) readInfo(key string, row rueidis.RedisMessage) (info LockInfo
 // addHolder reads the value of a key of this kind, or a field of the hash.
 func (i *LockInfo) addHolder(field, kind string, left int64, drawn uint64) error {
 	h := HolderInfo{Holder: field, Lease: protocol.Remaining(left), Token: drawn}
-	n := parseName(field)
-	if isCut(field) {
-		n = name{registry: field}
+	n := protocol.ParseName(field)
+	if protocol.IsCut(field) {
+		n = protocol.Name{Registry: field}
 		i.note("holder")
-	} else if !n.known && kind != "string" {
+	} else if !n.Known && kind != "string" {
 		return fmt.Errorf("%w: a hash with the field %.100q", ErrWrongType, field)
 	}
-	h.Since, h.Kept, h.Label.Registry = n.since, n.kept, n.registry
-	if kind == kindReadWrite && !n.writes {
+	h.Since, h.Kept, h.Label.Registry = n.Since, n.Kept, n.Registry
+	if kind == kindReadWrite && !n.Writes {
 		h.Shared, h.Token = true, 0
 	}
 	i.Holders = append(i.Holders, h)
@@ -312,13 +297,13 @@ func (i *LockInfo) addWaiter(ticket, place string) {
 	if at := strings.LastIndexByte(ticket, '|'); at >= 0 { // a client id may have one, too
 		member, side = ticket[:at], ticket[at:]
 	}
-	w := WaiterInfo{Registry: parseName(member).registry, Shared: strings.HasSuffix(side, "r")}
-	if isCut(ticket) {
+	w := WaiterInfo{Registry: protocol.ParseName(member).Registry, Shared: strings.HasSuffix(side, "r")}
+	if protocol.IsCut(ticket) {
 		w.Registry, side = ticket, ""
 		i.note("waiter")
 	}
 	if micros, err := strconv.ParseFloat(place, 64); err == nil {
-		w.Since = wallTime(int64(micros))
+		w.Since = protocol.Time(int64(micros))
 	}
 	if i.Kind == "" {
 		if i.Kind = kindLock; strings.HasSuffix(side, "r") || strings.HasSuffix(side, "w") {
@@ -328,52 +313,13 @@ func (i *LockInfo) addWaiter(ticket, place string) {
 	i.Waiters = append(i.Waiters, w)
 }
 
-// name is what the name of a holder in Redis says.
-type name struct {
-	registry string
-	since    time.Time
-	kept     bool
-	writes   bool
-	known    bool // it has the form that this package and Redisson write
-}
-
-// firstTime is the least number that can be a time: that of the year 2000, in microseconds. Older versions count from 1,
-// Redisson's threads too.
-const firstTime = 946_684_800_000_000
-
-// wallTime is when some microseconds since 1970 had passed: unknown if this package cannot have written anything then.
-func wallTime(micros int64) time.Time {
-	if micros < firstTime || micros > lastTime {
-		return time.Time{}
-	}
-	return time.UnixMicro(micros)
-}
-
-// parseName reads "<registry>:<number>", perhaps with ":write" or ":atleast" behind it; anything else is a registry.
-func parseName(text string) (n name) {
-	text, n.kept = strings.CutSuffix(text, ":atleast")
-	text, n.writes = strings.CutSuffix(text, ":write")
-	n.registry = text
-	at := strings.LastIndexByte(text, ':')
-	if at < 0 {
-		return n
-	}
-	number, err := strconv.ParseUint(text[at+1:], 10, 63)
-	if err != nil {
-		return n
-	}
-	n.registry, n.known = text[:at], true
-	n.since = wallTime(int64(number))
-	return n
-}
-
 // addLabels puts the labels of registries in. Known are those that were read before; registries without one among them.
 func (r *Registry) addLabels(ctx context.Context, infos []LockInfo, known map[string]Label) error {
 	own := r.inspection.label
 	known[own.Registry] = own
 	var registries []string
 	want := func(registry string) {
-		if _, ok := known[registry]; !ok && !isCut(registry) {
+		if _, ok := known[registry]; !ok && !protocol.IsCut(registry) {
 			known[registry] = Label{}
 			registries = append(registries, registry)
 		}
@@ -431,7 +377,7 @@ func (r *Registry) readRecords(
 			rows, err = reply.ToArray()
 		}
 		if err == nil && len(rows) != len(parts[n]) {
-			err = errStrange
+			err = protocol.ErrStrange
 		}
 		for k := 0; err == nil && k < len(rows); k++ {
 			i := n*r.together() + k

@@ -36,7 +36,7 @@ func (r *Registry) present() {
 }
 
 // Newest is the number of the newest hold.
-func (w *recorded) Newest() uint64 { return w.reg.holds.Load() }
+func (w *recorded) Newest() uint64 { return w.reg.numbers.Newest() }
 
 // Waits are those of this registry's calls that its record tells of. When one ends the record is written anew.
 func (w *recorded) Waits() []presence.Wait { return w.detector.Waits() }

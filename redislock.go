@@ -222,7 +222,7 @@ func (l *Lock) check(ctx context.Context) error {
 		return errNilContext
 	case l.path() == "":
 		return errNoPath
-	case reserved(l.key):
+	case protocol.Reserved(l.key):
 		return errReserved
 	case !l.fenceable():
 		return errApart

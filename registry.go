@@ -58,7 +58,7 @@ type Registry struct {
 	presence   recorded
 	tolerant   bool // see WithoutDeadlockErrors
 
-	holds      atomic.Uint64 // the number of the newest hold
+	numbers    protocol.Numbers
 	counts     counts
 	cache      cache
 	background *background
@@ -344,7 +344,7 @@ func (l *Lock) newHold(q *request) *hold {
 	r := l.reg
 	// The buffer is long enough for most, so that the value costs one allocation.
 	var buf [96]byte
-	value := strconv.AppendUint(append(buf[:0], r.values...), r.number(), 10) // mutant: no number
+	value := strconv.AppendUint(append(buf[:0], r.values...), r.numbers.Draw(), 10) // mutant: no number
 	r.presence.Asked()
 	h := &hold{
 		lock:  l,

@@ -33,7 +33,8 @@ import (
 func (r *Registry) Locks(ctx context.Context) iter.Seq2[LockInfo, error] {
 	return func(yield func(LockInfo, error) bool) {
 		l := listing{reg: r, ctx: ctx, yield: yield, yielded: map[string]bool{}, labels: map[string]Label{}}
-		err := r.scan(ctx, everyLock, &scan.Pass{Pick: r.lockOf, Read: l.read, Tell: l.tell, TooLong: l.tellLong})
+		pick := func(key string) (string, bool) { return protocol.LockOf(r.prefix, key) }
+		err := r.scan(ctx, everyLock, &scan.Pass{Pick: pick, Read: l.read, Tell: l.tell, TooLong: l.tellLong})
 		if err != nil && !errors.Is(err, errEnough) {
 			yield(LockInfo{}, &LockError{Op: "locks", Key: r.prefix + ":*", Err: r.transport.Farthest().Unsupported(err)})
 		}
@@ -51,9 +52,8 @@ type listing struct {
 }
 
 const (
-	scanCount  = "500"
-	everyLock  = ":*"
-	waitersEnd = ":waiters"
+	scanCount = "500"
+	everyLock = ":*"
 )
 
 var keysOf = protocol.Load("keys")
@@ -132,7 +132,7 @@ func (r *Registry) nodes(ctx context.Context) (nodes []node, err error) {
 func (r *Registry) scanOnce(ctx context.Context, n node, cursor, pattern string) (next scan.Step, err error) {
 	wait := r.asks(ctx)
 	build := func(b rueidis.Builder, _ int, verb, script string) rueidis.Completed {
-		return b.Arbitrary(verb, script, "0", cursor, glob(r.prefix)+pattern, scanCount).Build()
+		return b.Arbitrary(verb, script, "0", cursor, scan.Literal(r.prefix)+pattern, scanCount).Build()
 	}
 	reply, cut := n.shard.Ask(wait, func(ctx context.Context, way rueidis.CoreClient) rueidis.RedisResult {
 		if n.client != nil {
@@ -146,17 +146,9 @@ func (r *Registry) scanOnce(ctx context.Context, n node, cursor, pattern string)
 		return next, explain(fault.Ended(ctx), fault.AsUnavailable(fault.NoAnswer))
 	case err != nil:
 		return next, fault.Classify(err)
-	case len(rows) != 3:
-		return next, errStrange
 	}
-	var err1, err2, err3 error
-	next.Cursor, err1 = rows[0].ToString()
-	next.Keys, err2 = rows[1].AsStrSlice()
-	next.TooLong, err3 = rows[2].AsStrSlice()
-	if err := fault.Join(err1, err2, err3); err != nil {
-		return next, fault.Join(errStrange, err)
-	}
-	return next, nil
+	found, err := protocol.ParseFound(rows)
+	return scan.Step(found), err
 }
 
 // tellLong tells the caller of keys with names that are too long. Nothing more is known of them.
@@ -166,7 +158,7 @@ func (l *listing) tellLong(names []string) error {
 			continue
 		}
 		l.yielded[key] = true
-		info := LockInfo{Path: strings.TrimPrefix(key, l.reg.prefix+":"), Key: key, Kind: tooLong, TooLong: []string{"key"}}
+		info := LockInfo{Path: strings.TrimPrefix(key, l.reg.prefix+":"), Key: key, Kind: protocol.TooLong, TooLong: []string{"key"}}
 		if !l.yield(info, nil) {
 			return errEnough
 		}
@@ -209,11 +201,11 @@ func (i *LockInfo) isLock() bool {
 	}
 	certain := false
 	for _, h := range i.Holders {
-		if isCut(h.Holder) {
+		if protocol.IsCut(h.Holder) {
 			continue
 		}
 		certain = true
-		registry := parseName(h.Holder).registry
+		registry := protocol.ParseName(h.Holder).Registry
 		if n := len(registry) - uuidLength; n < 0 || n > 0 && registry[n-1] != ':' || uuid.Validate(registry[n:]) != nil {
 			return false
 		}
@@ -222,31 +214,3 @@ func (i *LockInfo) isLock() bool {
 }
 
 const uuidLength = 36
-
-// lockOf tells to which lock a key of the database belongs: it is the lock's, or its queue's.
-func (r *Registry) lockOf(key string) (lock string, ok bool) {
-	path, ok := strings.CutPrefix(key, r.prefix+":")
-	switch {
-	case !ok || path == "":
-		return "", false
-	case strings.Contains(key, ":rwlock_timeout:") && strings.Contains(key, "{"): // a reader's
-		return "", false
-	case !reserved(key):
-		return key, true
-	}
-	lock, ok = strings.CutSuffix(key, waitersEnd)
-	if !ok {
-		return "", false
-	}
-	// Of a key without a hash tag, "<prefix>:{<key>}:waiters". The prefix may be that of another registry, which begins with this
-	// one.
-	if prefix, inner, braces := strings.Cut(strings.TrimSuffix(lock, "}"), ":{"); braces && strings.HasPrefix(inner, prefix+":") {
-		lock = inner
-	}
-	return lock, protocol.QueueKey(r.prefix, lock) == key
-}
-
-// glob is a text as it stands in a pattern of Redis.
-func glob(text string) string {
-	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`, `^`, `\^`).Replace(text)
-}

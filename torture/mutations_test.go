@@ -10,7 +10,7 @@ type mutation struct {
 var mutations = []mutation{
 	{
 		"no number", "holds carry only the registry's id",
-		"r.number()", "1",
+		"r.numbers.Draw()", "1",
 		"TestUnknownOutcomes$ TestLinearizable$",
 	},
 	{

@@ -3,6 +3,7 @@
 package scan
 
 import (
+	"strings"
 	"time"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
@@ -132,4 +133,9 @@ func (p *Pass) ask(do func() error) error {
 		p.due = now.Add((shareOf - 1) * min(mostBusy, began.Until(now)))
 	}
 	return err
+}
+
+// Literal is a text as it stands in a pattern of SCAN.
+func Literal(text string) string {
+	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`, `^`, `\^`).Replace(text)
 }

@@ -136,3 +136,11 @@ func TestPass_PaceHasNoDebt(t *testing.T) {
 		require.Equal(t, (shareOf-1)*mostBusy, paused)
 	})
 }
+
+func TestLiteral(t *testing.T) {
+	for text, want := range map[string]string{
+		"orders": "orders", "a*b?": `a\*b\?`, "[a^]": `\[a\^\]`, `a\b`: `a\\b`, "{a}:b": "{a}:b",
+	} {
+		require.Equal(t, want, Literal(text))
+	}
+}

@@ -1,0 +1,71 @@
+package protocol
+
+import (
+	"errors"
+	"strings"
+
+	"github.com/redis/rueidis"
+
+	"github.com/lockregistry/lockregistry/internal/fault"
+)
+
+// Keys of what is kept beside the key of a lock.
+const (
+	waitersEnd  = ":waiters"
+	fencingEnd  = ":fencing"
+	registryEnd = "}:registry"
+)
+
+// Reserved reports whether a key may be that of another lock's queue or fencing counter, or of the record of a registry.
+func Reserved(key string) bool {
+	return (strings.HasSuffix(key, waitersEnd) || strings.HasSuffix(key, fencingEnd) || strings.HasSuffix(key, registryEnd)) &&
+		HashTag(key) != key
+}
+
+// LockOf says to which lock with a prefix a key of the database belongs: it is the lock's, or its queue's.
+func LockOf(prefix, key string) (lock string, ok bool) {
+	path, ok := strings.CutPrefix(key, prefix+":")
+	switch {
+	case !ok || path == "":
+		return "", false
+	case strings.Contains(key, ":rwlock_timeout:") && strings.Contains(key, "{"): // a reader's
+		return "", false
+	case !Reserved(key):
+		return key, true
+	}
+	lock, ok = strings.CutSuffix(key, waitersEnd)
+	if !ok {
+		return "", false
+	}
+	// Of a key without a hash tag, "<prefix>:{<key>}:waiters". The prefix may be that of another registry, which begins with this
+	// one.
+	if before, inner, braces := strings.Cut(strings.TrimSuffix(lock, "}"), ":{"); braces && strings.HasPrefix(inner, before+":") {
+		lock = inner
+	}
+	return lock, QueueKey(prefix, lock) == key
+}
+
+// ErrStrange is for a reply that no script of this library gives.
+var ErrStrange = errors.New("a reply of Redis that cannot be read")
+
+// Found is what keys.lua replies.
+type Found struct {
+	Cursor  string // of the next call; "0": there is none
+	Keys    []string
+	TooLong []string // the beginnings of names that are too long
+}
+
+// ParseFound reads a reply of keys.lua.
+func ParseFound(rows []rueidis.RedisMessage) (f Found, err error) {
+	if len(rows) != 3 {
+		return f, ErrStrange
+	}
+	var err1, err2, err3 error
+	f.Cursor, err1 = rows[0].ToString()
+	f.Keys, err2 = rows[1].AsStrSlice()
+	f.TooLong, err3 = rows[2].AsStrSlice()
+	if err := fault.Join(err1, err2, err3); err != nil {
+		return f, fault.Join(ErrStrange, err)
+	}
+	return f, nil
+}
