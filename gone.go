@@ -1,10 +1,8 @@
 package lockregistry
 
 import (
-	"bytes"
 	"log/slog"
 	"runtime"
-	"strconv"
 	"sync"
 	"time"
 
@@ -13,23 +11,21 @@ import (
 )
 
 // A goroutine that locks, and ends without unlocking, has left a hold behind that would be renewed for as long as its process
-// lives: a handler that panics, say, where net/http recovers. The runtime tells nobody that a goroutine has ended. But it prints
-// the stacks of those that live, with their numbers, and no number is used twice. For that it stops the program, for 1 to 2 ms
-// per thousand goroutines with short stacks. So it is asked now and then, only while a goroutine has had a renewed hold for
-// longer than a lease, and never where goroutines are too many. All registries of a process share the time for that: where
-// they are many, and goroutines too, it takes longer until one that is gone is noticed.
+// lives: a handler that panics, say, where net/http recovers. The runtime tells nobody that a goroutine has ended. So it is asked
+// for those that live, see [owner.Census], only while a goroutine has had a renewed hold for longer than a lease, and never where
+// goroutines are too many. All registries of a process share the time for that: where they are many, and goroutines too, it takes
+// longer until one that is gone is noticed.
 const (
 	// With a third of a lease to the next turn of the scheduler, a goroutine that is gone is noticed within two leases, or a
 	// minute if that is longer.
 	goneEvery = 20 * time.Second
-	goneShare = 1000  // the program is stopped for a thousandth of the time at most
 	goneMost  = 10000 // goroutines
 )
 
 // goneWatch looks for goroutines that are gone, and for holds that nobody can reach any more.
 type goneWatch struct {
 	background *background
-	census     *census
+	census     *owner.Census
 	fake       bool      // time is that of a test, see strand
 	most       int       // with more goroutines none is looked for
 	blind      sync.Once // tells that in the log
@@ -41,37 +37,15 @@ type goneWatch struct {
 	closed   bool
 }
 
-// census has the living counted for all registries of a process, one at a time.
-type census struct {
-	mu   sync.Mutex
-	next time.Time // none begins before
-}
-
 // theCensus is that of this process.
-var theCensus census
-
-// look returns the goroutines that there are, as livingGoroutines does, and for how long none is to follow; or nothing, when it
-// is too early.
-func (c *census) look(limit int) (living map[owner.ID]bool, rest time.Duration, looked bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	began := time.Now()
-	if rest = c.next.Sub(began); rest > 0 {
-		return nil, rest, false
-	}
-	living = livingGoroutines(limit)
-	now := time.Now()
-	rest = goneShare * now.Sub(began)
-	c.next = now.Add(rest)
-	return living, rest, true
-}
+var theCensus owner.Census
 
 // begin is called before all else. In a test in fake time each registry has its own census.
 func (g *goneWatch) begin(b *background) {
 	g.background, g.census, g.most = b, &theCensus, goneMost
 	now := time.Now()
 	if g.fake = now == now.Round(0); g.fake { //nolint:staticcheck // Equal does not compare the monotonic part
-		g.census = &census{}
+		g.census = &owner.Census{}
 	}
 }
 
@@ -121,7 +95,7 @@ func (g *goneWatch) lookAt(now clock.Instant) {
 func (g *goneWatch) look() {
 	pause, reg := goneEvery, g.background.reg
 	if suspects := g.suspects(); len(suspects) > 0 {
-		living, rest, looked := g.census.look(g.most)
+		living, rest, looked := g.census.Look(g.most)
 		if looked {
 			rest = max(pause, rest)
 		}
@@ -183,37 +157,4 @@ func strandGone(suspects []stranded, living map[owner.ID]bool) {
 			g.hold.strand(g.owner)
 		}
 	}
-}
-
-// livingGoroutines are all of this process, also those outside of the bubble of a test with testing/synctest. It is nil when
-// that is not known: there are more than limit, or the runtime prints them in a way that is not known here.
-func livingGoroutines(limit int) map[owner.ID]bool {
-	n := runtime.NumGoroutine()
-	if n > limit {
-		return nil
-	}
-	const usual, most = 1 << 10, 1 << 13 // bytes for each
-	for each := usual; each <= most; each *= 2 {
-		buf := make([]byte, 1<<16+n*each)
-		if printed := runtime.Stack(buf, true); printed < len(buf) { // or else some may be missing
-			return goroutinesOf(buf[:printed])
-		}
-	}
-	return nil
-}
-
-// goroutinesOf takes the numbers from stacks, each of which begins with a line like "goroutine 42 [running]:".
-func goroutinesOf(stacks []byte) map[owner.ID]bool {
-	living := map[owner.ID]bool{}
-	for line := range bytes.Lines(stacks) {
-		rest, ok := bytes.CutPrefix(line, []byte("goroutine "))
-		number, _, _ := bytes.Cut(rest, []byte(" "))
-		if id, err := strconv.ParseUint(string(number), 10, 64); ok && err == nil {
-			living[owner.ID(id)] = true
-		}
-	}
-	if !living[owner.Calling()] {
-		return nil
-	}
-	return living
 }

@@ -606,12 +606,7 @@ func TestLocalLock_CancelledWaiterThatWasHandedTheHold(t *testing.T) {
 	require.True(t, last && ok)
 }
 
-func TestSharedOwners(t *testing.T) {
-	for o, want := range map[owner.ID]bool{
-		owner.Nobody: false, anna: false, owner.Made - 1: false, team: true, owner.Leaving - 1: true, owner.Leaving: false,
-	} {
-		require.Equal(t, want, o.Shared(), "%x", uint64(o))
-	}
+func TestNewOwner_IsShared(t *testing.T) {
 	ctx := NewOwner(t.Context())
 	ownerOf := func(ctx context.Context) owner.ID { return carriedBy(ctx).caller() }
 	require.True(t, ownerOf(ctx).Shared())
