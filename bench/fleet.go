@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"os/exec"
 	"time"
 
-	"github.com/lockregistry/lockregistry/interop/peer"
+	"github.com/lockregistry/lockregistry/internal/peer"
 )
 
 // process is another process that locks.
@@ -19,11 +17,7 @@ const answerLimit = 60 * time.Second
 
 // startWorker starts this program once more, as a worker.
 func startWorker(name string) (process, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return process{}, fmt.Errorf("find this program to start it again: %w", err)
-	}
-	p, err := peer.Start(name, exec.Command(self, workerMode)) //nolint:gosec,noctx // itself; it ends when its input does
+	p, err := peer.Again(name)
 	return process{p}, err
 }
 

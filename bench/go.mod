@@ -2,17 +2,13 @@ module github.com/lockregistry/lockregistry/bench
 
 go 1.26.0
 
-replace (
-	github.com/lockregistry/lockregistry => ../
-	github.com/lockregistry/lockregistry/interop => ../interop
-)
+replace github.com/lockregistry/lockregistry => ../
 
 require (
 	github.com/bsm/redislock v0.9.4
 	github.com/go-redsync/redsync/v4 v4.18.1
 	github.com/google/uuid v1.6.0
 	github.com/lockregistry/lockregistry v0.0.0
-	github.com/lockregistry/lockregistry/interop v0.0.0-00010101000000-000000000000
 	github.com/redis/go-redis/v9 v9.23.0
 	github.com/redis/rueidis v1.0.79
 	github.com/stretchr/testify v1.12.1

@@ -13,15 +13,13 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lockregistry/lockregistry/internal/peer"
 	"github.com/lockregistry/lockregistry/internal/redistest"
 )
 
 func main() {
-	do := run
-	if len(os.Args) > 1 && os.Args[1] == workerMode {
-		do = work
-	}
-	if err := do(); err != nil {
+	peer.Main(newWorker().run)
+	if err := run(); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}

@@ -9,8 +9,8 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/lockregistry/lockregistry/internal/peer"
 	"github.com/lockregistry/lockregistry/internal/redistest"
-	"github.com/lockregistry/lockregistry/interop/peer"
 )
 
 const clusterNodes = 3

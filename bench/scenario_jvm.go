@@ -10,8 +10,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/lockregistry/lockregistry/interop/jvm"
-	"github.com/lockregistry/lockregistry/interop/peer"
+	"github.com/lockregistry/lockregistry/internal/peer"
 )
 
 // javaLock is a Java library as its program in ../interop/jvm opens it.
@@ -22,9 +21,9 @@ type javaLock struct {
 }
 
 var javaLocks = []javaLock{
-	{"Spring 7.1, SPIN_LOCK", jvm.Spring71, peer.Fields{"mode": "spin_lock"}, 100 * time.Millisecond},
-	{"Spring 7.1, PUB_SUB_LOCK", jvm.Spring71, peer.Fields{"mode": "pub_sub_lock"}, 0},
-	{"Redisson 4.7", jvm.Redisson, nil, 0},
+	{"Spring 7.1, SPIN_LOCK", peer.Spring71, peer.Fields{"mode": "spin_lock"}, 100 * time.Millisecond},
+	{"Spring 7.1, PUB_SUB_LOCK", peer.Spring71, peer.Fields{"mode": "pub_sub_lock"}, 0},
+	{"Redisson 4.7", peer.Redisson, nil, 0},
 }
 
 // pairOf is two processes with the same contender open, under the same name.
@@ -37,7 +36,7 @@ var javaTime = metric{name: "one thread", unit: nanoseconds, compared: true}
 
 // java measures this library beside the Java libraries, all driven alike over pipes.
 func (s *suite) java() ([]*result, error) {
-	project := jvm.Project{Dir: filepath.Join("..", "interop", "jvm")}
+	project := peer.Java{Dir: filepath.Join("..", "interop", "jvm")}
 	if reason := s.noJava(project); reason != "" {
 		s.say("the Java libraries are left out: %s", reason)
 		return []*result{{scenario: "jvm", title: "Beside the Java libraries", how: "Left out: " + reason + "."}}, nil
@@ -61,7 +60,7 @@ func (s *suite) java() ([]*result, error) {
 		c := contender{name: j.name, role: rival, poll: j.poll}
 		pair := pairOf{contender: c}
 		for i := range 2 {
-			started, err := peer.Start(fmt.Sprintf("%s, %d", j.name, i), project.Command(j.module))
+			started, err := project.Start(fmt.Sprintf("%s, %d", j.name, i), j.module)
 			if err != nil {
 				return nil, errors.Join(err, pair.processes.close())
 			}
@@ -124,7 +123,7 @@ func (s *suite) holds(p process, registry string, n int) ([]float64, error) {
 }
 
 // noJava is why the Java libraries cannot take part.
-func (s *suite) noJava(project jvm.Project) string {
+func (s *suite) noJava(project peer.Java) string {
 	for _, program := range []string{"java", "mvn"} {
 		if _, err := exec.LookPath(program); err != nil {
 			return "there is no " + program + " on PATH"

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,12 +13,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/lockregistry/lockregistry/interop/peer"
+	"github.com/lockregistry/lockregistry/internal/peer"
 )
-
-// workerMode as the first argument makes this program one of the processes that it starts: it does what the requests on
-// its standard input say. The protocol is that of the Java programs in ../interop/jvm, so that both are driven alike.
-const workerMode = "worker"
 
 // What a request to a worker may ask for. The Java programs know the first four.
 const (
@@ -33,6 +28,7 @@ const (
 	doPass    = "pass"    // have the crowd pass the lock on, for a time that begins for all processes at once
 )
 
+// worker is this program as one of the processes that it starts. It is driven as the Java programs in ../interop/jvm are.
 type worker struct {
 	mu       sync.Mutex
 	opened   map[string]locks
@@ -40,10 +36,7 @@ type worker struct {
 	crowd    *crowd
 }
 
-func work() error {
-	w := &worker{opened: map[string]locks{}, sessions: map[string]session{}}
-	return peer.Serve(os.Stdin, os.Stdout, w.run)
-}
+func newWorker() *worker { return &worker{opened: map[string]locks{}, sessions: map[string]session{}} }
 
 func (w *worker) run(request peer.Fields) (peer.Fields, error) {
 	switch request["do"] {

@@ -7,8 +7,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockregistry/lockregistry/internal/peer"
 	"github.com/lockregistry/lockregistry/interop/monitor"
-	"github.com/lockregistry/lockregistry/interop/peer"
 )
 
 func TestOneHolderAtATime(t *testing.T) {

@@ -7,8 +7,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockregistry/lockregistry/internal/peer"
 	"github.com/lockregistry/lockregistry/interop/monitor"
-	"github.com/lockregistry/lockregistry/interop/peer"
 )
 
 // Redisson's RFencedLock and this library draw their tokens from one counter: each grant has a larger one than those before,

@@ -11,8 +11,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockregistry/lockregistry/internal/peer"
 	"github.com/lockregistry/lockregistry/interop/monitor"
-	"github.com/lockregistry/lockregistry/interop/peer"
 )
 
 var rounds = flag.Int("rounds", 5, "how many hand-overs TestHandOverLatency measures for each direction and mode")

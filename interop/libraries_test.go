@@ -4,8 +4,7 @@ import (
 	"flag"
 	"slices"
 
-	"github.com/lockregistry/lockregistry/interop/jvm"
-	"github.com/lockregistry/lockregistry/interop/peer"
+	"github.com/lockregistry/lockregistry/internal/peer"
 )
 
 // library is one lock library in one mode, and what it can and says. To test
@@ -85,14 +84,14 @@ const (
 )
 
 var springs = []library{
-	spring(jvm.Spring71, "spin_lock", newSpring, spins, pauses),
-	spring(jvm.Spring71, "pub_sub_lock", newSpring, publishes(keyChannel)),
-	spring(jvm.Spring65, "spin_lock", renewingSpring, spins, pauses, middling),
-	spring(jvm.Spring65, "pub_sub_lock", renewingSpring, publishes(keyChannel), middling),
-	spring(jvm.Spring62, "spin_lock", spins, pauses),
-	spring(jvm.Spring62, "pub_sub_lock", publishes(sharedChannel)),
-	spring(jvm.Spring55, "spin_lock", spins),
-	spring(jvm.Spring55, "pub_sub_lock", publishes(sharedChannel)),
+	spring(peer.Spring71, "spin_lock", newSpring, spins, pauses),
+	spring(peer.Spring71, "pub_sub_lock", newSpring, publishes(keyChannel)),
+	spring(peer.Spring65, "spin_lock", renewingSpring, spins, pauses, middling),
+	spring(peer.Spring65, "pub_sub_lock", renewingSpring, publishes(keyChannel), middling),
+	spring(peer.Spring62, "spin_lock", spins, pauses),
+	spring(peer.Spring62, "pub_sub_lock", publishes(sharedChannel)),
+	spring(peer.Spring55, "spin_lock", spins),
+	spring(peer.Spring55, "pub_sub_lock", publishes(sharedChannel)),
 }
 
 func spring(module, mode string, traits ...func(*library)) library {
@@ -147,10 +146,10 @@ func publishes(channel string) func(*library) {
 
 // redissonRow is the newest Redisson.
 var (
-	redissonRow  = redisson(jvm.Redisson, shards)
+	redissonRow  = redisson(peer.Redisson, shards)
 	oldRedissons = []library{
-		redisson(jvm.Redisson352, shards, cutsReaders, middling),
-		redisson(jvm.Redisson327, cutsReaders, unnoticed, dozes, middling),
+		redisson(peer.Redisson352, shards, cutsReaders, middling),
+		redisson(peer.Redisson327, cutsReaders, unnoticed, dozes, middling),
 	}
 )
 

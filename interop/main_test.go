@@ -9,22 +9,18 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"os/exec"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockregistry/lockregistry/internal/peer"
 	"github.com/lockregistry/lockregistry/internal/redistest"
 	"github.com/lockregistry/lockregistry/interop/gopeer"
-	"github.com/lockregistry/lockregistry/interop/jvm"
-	"github.com/lockregistry/lockregistry/interop/peer"
 )
 
 const (
-	// servingVariable makes this test binary a Go peer instead.
-	servingVariable = "LOCKREGISTRY_INTEROP_PEER"
 	// buildLimit bounds Maven, which downloads the libraries the first time.
 	buildLimit = 8 * time.Minute
 	// callLimit bounds a command that should end at once or soon.
@@ -33,18 +29,12 @@ const (
 
 var (
 	server  *redistest.Server
-	project = jvm.Project{Dir: "jvm"}
+	project = peer.Java{Dir: "jvm"}
 	peers   = pool{running: map[string]*peer.Peer{}}
 )
 
 func TestMain(m *testing.M) {
-	if os.Getenv(servingVariable) != "" {
-		if err := gopeer.Serve(os.Stdin, os.Stdout); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		os.Exit(0)
-	}
+	peer.Main(gopeer.Commands())
 	// The tests wait more than they work.
 	if err := flag.Set("test.parallel", "8"); err != nil {
 		panic(err)
@@ -110,14 +100,11 @@ func (p *pool) close() error {
 // start starts a process of its own for a library.
 func start(t *testing.T, name string, lib library) *peer.Peer {
 	t.Helper()
-	var cmd *exec.Cmd
+	again := peer.Again
 	if lib.module != "" {
-		cmd = project.Command(lib.module)
-	} else {
-		cmd = exec.Command(os.Args[0])
-		cmd.Env = append(os.Environ(), servingVariable+"=go")
+		again = func(name string) (*peer.Peer, error) { return project.Start(name, lib.module) }
 	}
-	started, err := peer.Start(name, cmd)
+	started, err := again(name)
 	require.NoError(t, err)
 	return started
 }

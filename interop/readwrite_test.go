@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockregistry/lockregistry/internal/peer"
 	"github.com/lockregistry/lockregistry/interop/monitor"
-	"github.com/lockregistry/lockregistry/interop/peer"
 )
 
 // What a read-write lock promises beyond what its write lock promises as a lock:

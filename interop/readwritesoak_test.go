@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lockregistry/lockregistry/interop/peer"
+	"github.com/lockregistry/lockregistry/internal/peer"
 )
 
 // TestReadWriteSoak lets two JVMs and two Go processes read and write what only

@@ -12,9 +12,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockregistry/lockregistry/internal/peer"
 	"github.com/lockregistry/lockregistry/internal/redistest"
 	"github.com/lockregistry/lockregistry/interop/monitor"
-	"github.com/lockregistry/lockregistry/interop/peer"
 )
 
 var opened atomic.Int64

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lockregistry/lockregistry/interop/peer"
+	"github.com/lockregistry/lockregistry/internal/peer"
 )
 
 var sections = flag.Int("sections", 10_000, "how many sections each soak runs under locks")

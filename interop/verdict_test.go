@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lockregistry/lockregistry/interop/peer"
+	"github.com/lockregistry/lockregistry/internal/peer"
 )
 
 // verdicts are what became of each soak. They are printed once more when all is over:

@@ -1,7 +1,6 @@
 package torture
 
 import (
-	"bytes"
 	"encoding/json"
 	"os"
 	"os/exec"
@@ -12,85 +11,100 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockregistry/lockregistry/internal/peer"
 	"github.com/lockregistry/lockregistry/internal/redistest"
 )
 
 // before is the library as it was before waiting calls queued in Redis: what git archive makes of commit 315ec02, less tests.
 const before = "testdata/before-the-queue.tar.gz"
 
-// peerProgram locks and unlocks a path for a while, and prints what it has seen. Who writes, as all do but readers, counts for a
+// peerProgram locks and unlocks a path for a while, and replies what it has seen. Who writes, as all do but readers, counts for a
 // thousand.
 const peerProgram = `package main
 
 import (
 	"context"
-	"encoding/json"
 	"os"
+	"strconv"
 	"time"
 
 	"github.com/redis/rueidis"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/internal/peer"
 )
 
 func main() {
-	lasts, _ := time.ParseDuration(os.Args[2])
-	section, _ := time.ParseDuration(os.Args[3])
-	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{os.Args[1]}})
-	if err != nil {
+	if err := peer.Serve(os.Stdin, os.Stdout, run); err != nil {
 		panic(err)
 	}
+}
+
+func run(request peer.Fields) (peer.Fields, error) {
+	lasts, _, _ := request.Millis("for")
+	section, _, _ := request.Millis("section")
+	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{request["addr"]}})
+	if err != nil {
+		return nil, err
+	}
 	layout := lockregistry.LayoutSpring
-	if os.Args[4] == "redisson" {
+	if request["of"] == "redisson" {
 		layout = lockregistry.LayoutRedisson
 	}
 	r, err := lockregistry.New(client, "fleet", lockregistry.WithLayout(layout))
 	if err != nil {
-		panic(err)
+		return nil, err
 	}
 	ctx, l, weight := context.Background(), r.Obtain("path"), int64(1000)
-	switch os.Args[4] {
+	switch request["of"] {
 	case "writer":
 		l = r.ReadWrite("path").Writer()
 	case "reader":
 		l, weight = r.ReadWrite("path").Reader(), 1
 	}
-	var seen struct {
-		Sections, Together int
-		Longest            time.Duration
-	}
+	var sections, together int
+	var longest time.Duration
 	for end := time.Now().Add(lasts); time.Now().Before(end); {
 		asked := time.Now()
 		if err := l.Lock(ctx); err != nil {
-			panic(err)
+			return nil, err
 		}
-		seen.Longest = max(seen.Longest, time.Since(asked))
+		longest = max(longest, time.Since(asked))
 		n, err := client.Do(ctx, client.B().Incrby().Key("inside").Increment(weight).Build()).AsInt64()
 		if err != nil {
-			panic(err)
+			return nil, err
 		}
 		if n > 1000 || weight == 1000 && n != 1000 {
-			seen.Together++
+			together++
 		}
 		time.Sleep(section)
 		client.Do(ctx, client.B().Decrby().Key("inside").Decrement(weight).Build())
-		seen.Sections++
+		sections++
 		if err := l.Unlock(ctx); err != nil {
-			panic(err)
+			return nil, err
 		}
 	}
-	_ = json.NewEncoder(os.Stdout).Encode(seen)
+	return peer.Fields{
+		"sections": strconv.Itoa(sections), "together": strconv.Itoa(together), "longest": peer.InMillis(longest),
+	}, nil
 }
 `
 
-// peer builds the program with the library in a folder, in which it is not written.
-func peer(t *testing.T, library string) string {
+// fleetPeer builds the program with the library in a folder, in which neither it nor what drives it is written.
+func fleetPeer(t *testing.T, library string) string {
 	t.Helper()
 	temporary := t.TempDir()
 	source, overlay := filepath.Join(temporary, "main.go"), filepath.Join(temporary, "overlay.json")
 	binary := filepath.Join(temporary, "peer")
 	require.NoError(t, os.WriteFile(source, []byte(peerProgram), 0o600))
-	files, err := json.Marshal(map[string]map[string]string{"Replace": {filepath.Join(library, "fleetpeer", "main.go"): source}})
+	replace := map[string]string{filepath.Join(library, "fleetpeer", "main.go"): source}
+	driver, err := filepath.Glob("../internal/peer/*.go")
+	require.NoError(t, err)
+	for _, file := range driver {
+		replace[filepath.Join(library, "internal", "peer", filepath.Base(file))], err = filepath.Abs(file)
+		require.NoError(t, err)
+	}
+	files, err := json.Marshal(map[string]map[string]string{"Replace": replace})
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(overlay, files, 0o600))
 	build := exec.Command("go", "build", "-overlay", overlay, "-o", binary, "./fleetpeer")
@@ -116,7 +130,7 @@ func tree(t *testing.T, archive string) string {
 func TestAFleetThatIsBeingUpdated(t *testing.T) { //nolint:tparallel // beside each other, but not beside all other tests
 	now, err := filepath.Abs("..")
 	require.NoError(t, err)
-	programs := map[string]string{"before": peer(t, tree(t, before)), "now": peer(t, now)}
+	programs := map[string]string{"before": fleetPeer(t, tree(t, before)), "now": fleetPeer(t, now)}
 	type fleet struct {
 		section time.Duration
 		of      []string // what three processes of each version lock
@@ -133,32 +147,26 @@ func TestAFleetThatIsBeingUpdated(t *testing.T) { //nolint:tparallel // beside e
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			server := redistest.Start(t)
-			type run struct {
-				version, of string
-				out         bytes.Buffer
-				command     *exec.Cmd
-			}
-			var runs []*run
+			var runs []*peer.Call
 			for _, of := range c.of {
 				for version, program := range programs {
-					r := &run{version: version, of: of, command: exec.Command(program, server.Addr(), "6s", c.section.String(), of)}
-					r.command.Stdout, r.command.Stderr = &r.out, os.Stderr
-					require.NoError(t, r.command.Start())
-					runs = append(runs, r)
+					p, err := peer.Start(version+" "+of, exec.Command(program))
+					require.NoError(t, err)
+					defer func() { assert.NoError(t, p.Close()) }()
+					runs = append(runs, p.Send("main", "contend", peer.Fields{
+						"addr": server.Addr(), "for": "6000", "section": peer.InMillis(c.section), "of": of,
+					}))
 				}
 			}
 			for _, r := range runs {
-				require.NoError(t, r.command.Wait())
-				var seen struct {
-					Sections int           `json:"sections"`
-					Together int           `json:"together"`
-					Longest  time.Duration `json:"longest"`
-				}
-				require.NoError(t, json.Unmarshal(r.out.Bytes(), &seen))
-				t.Log(r.version, r.of, seen.Sections, seen.Longest)
-				assert.Zero(t, seen.Together, r.version)
-				assert.Positive(t, seen.Sections, r.version)
-				assert.Less(t, seen.Longest, 4*time.Second, "%s: two seconds at p99, and a machine may be busy", r.version)
+				seen, err := r.Wait(t.Context())
+				require.NoError(t, err)
+				longest, _, err := seen.Millis("longest")
+				require.NoError(t, err)
+				t.Log(r.What(), seen.Fields["sections"], longest)
+				assert.Equal(t, "0", seen.Fields["together"], r.What())
+				assert.NotEqual(t, "0", seen.Fields["sections"], r.What())
+				assert.Less(t, longest, 4*time.Second, "%s: two seconds at p99, and a machine may be busy", r.What())
 			}
 		})
 	}

@@ -6,16 +6,12 @@ import (
 	"fmt"
 	"os"
 	"testing"
+
+	"github.com/lockregistry/lockregistry/internal/peer"
 )
 
 func TestMain(m *testing.M) {
-	if os.Getenv(jobVariable) != "" {
-		if err := serveJob(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		os.Exit(0)
-	}
+	peer.Main(doJob)
 	flag.Parse()
 	// Tests that run side by side here wait for time to pass, most of it; the processors are not what limits them.
 	if err := flag.Set("test.parallel", "16"); err != nil {

@@ -1,12 +1,10 @@
 package torture
 
 import (
-	"bytes"
-	"encoding/gob"
+	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -19,6 +17,7 @@ import (
 
 	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/internal/netfault"
+	"github.com/lockregistry/lockregistry/internal/peer"
 	"github.com/lockregistry/lockregistry/internal/redistest"
 )
 
@@ -282,21 +281,15 @@ func (s *storm) rage(stop <-chan struct{}, w weather) {
 
 // runOutside does the job in a process of its own.
 func (j job) runOutside() ([]section, int, error) {
-	var told, said, complained bytes.Buffer
-	if err := gob.NewEncoder(&told).Encode(j); err != nil {
-		return nil, 0, err
-	}
-	self, err := os.Executable()
+	child, err := peer.Again(fmt.Sprintf("process %d", j.Number))
 	if err != nil {
 		return nil, 0, err
 	}
-	child := exec.Command(self)
-	child.Env = append(os.Environ(), jobVariable+"=1")
-	child.Stdin, child.Stdout, child.Stderr = &told, &said, &complained
-	if err := child.Run(); err != nil {
-		return nil, 0, fmt.Errorf("process %d: %w\n%s", j.Number, err, complained.String())
+	reply, err := child.Do(context.Background(), "main", "job", peer.Fields{"job": peer.Pack(j)})
+	if err := errors.Join(err, child.Close()); err != nil {
+		return nil, 0, err
 	}
 	var r report
-	err = gob.NewDecoder(&said).Decode(&r)
+	err = peer.Unpack(reply.Fields["report"], &r)
 	return r.Sections, r.Vain, err
 }

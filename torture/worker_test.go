@@ -2,7 +2,6 @@ package torture
 
 import (
 	"context"
-	"encoding/gob"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -16,6 +15,7 @@ import (
 	"unsafe"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/internal/peer"
 )
 
 // job is what one process does in the tests that record histories. The process can be one of the
@@ -335,22 +335,20 @@ func (c *counters) of(path int) *atomic.Uint64 {
 }
 func (c *counters) close() { _ = syscall.Munmap(c.memory) }
 
-// jobVariable makes this program a process that reads a job, does it, and prints what it saw.
-const jobVariable = "LOCKREGISTRY_TORTURE_JOB"
-
 type report struct {
 	Sections []section
 	Vain     int
 }
 
-func serveJob() error {
+// doJob is a process that is given a job, and replies what it saw.
+func doJob(request peer.Fields) (peer.Fields, error) {
 	var j job
-	if err := gob.NewDecoder(os.Stdin).Decode(&j); err != nil {
-		return err
+	if err := peer.Unpack(request["job"], &j); err != nil {
+		return nil, err
 	}
 	sections, vain, err := j.run()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return gob.NewEncoder(os.Stdout).Encode(report{sections, vain})
+	return peer.Fields{"report": peer.Pack(report{sections, vain})}, nil
 }

@@ -7,7 +7,7 @@ import (
 
 	"github.com/lockregistry/lockregistry/leader"
 
-	"github.com/lockregistry/lockregistry/interop/peer"
+	"github.com/lockregistry/lockregistry/internal/peer"
 )
 
 // campaign is a candidate that is run.

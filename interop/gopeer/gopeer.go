@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"strconv"
 	"sync"
 	"time"
@@ -14,12 +13,12 @@ import (
 	"github.com/lockregistry/lockregistry"
 	"github.com/redis/rueidis"
 
-	"github.com/lockregistry/lockregistry/interop/peer"
+	"github.com/lockregistry/lockregistry/internal/peer"
 )
 
-// Serve carries out requests until in ends.
-func Serve(in io.Reader, out io.Writer) error {
-	return peer.Serve(in, out, (&commands{registries: map[string]*registry{}}).run)
+// Commands returns what carries out requests.
+func Commands() func(request peer.Fields) (peer.Fields, error) {
+	return (&commands{registries: map[string]*registry{}}).run
 }
 
 // registry is a registry under test and a connection of its own to what the locks

@@ -11,7 +11,7 @@ import (
 	"github.com/lockregistry/lockregistry"
 	"github.com/redis/rueidis"
 
-	"github.com/lockregistry/lockregistry/interop/peer"
+	"github.com/lockregistry/lockregistry/internal/peer"
 )
 
 // sections runs what only the lock makes safe, n times, each time under the lock,

@@ -35,7 +35,7 @@ func Serve(in io.Reader, out io.Writer, run func(request Fields) (Fields, error)
 		_, _ = io.WriteString(out, reply.line())
 	}
 	lines := bufio.NewScanner(in)
-	lines.Buffer(nil, 1<<20)
+	lines.Buffer(nil, longest)
 	for lines.Scan() {
 		request, err := parse(lines.Text())
 		if err != nil {

@@ -147,7 +147,7 @@ func (p *Peer) Close() error {
 
 func (p *Peer) readReplies(stdout io.Reader) {
 	lines := bufio.NewScanner(stdout)
-	lines.Buffer(nil, 1<<20)
+	lines.Buffer(nil, longest)
 	for lines.Scan() {
 		p.take(lines.Text())
 	}

@@ -1,5 +1,4 @@
-// Package jvm builds and starts the Java programs in this folder's Maven project.
-package jvm
+package peer
 
 import (
 	"context"
@@ -16,7 +15,7 @@ import (
 // profile is the Maven profile with everything that is not built by default.
 const profile = "old"
 
-// Modules with a program each.
+// Modules of the Maven project with a program each.
 const (
 	Spring71    = "spring-7.1"
 	Spring65    = "spring-6.5"
@@ -29,11 +28,11 @@ const (
 
 var modules = []string{Spring71, Spring65, Spring62, Spring55, Redisson, Redisson352, Redisson327}
 
-// Project is the Maven project in a folder.
-type Project struct{ Dir string }
+// Java is the Maven project interop/jvm, in a folder.
+type Java struct{ Dir string }
 
 // Build runs Maven unless the programs are newer than their sources.
-func (p Project) Build(ctx context.Context) error {
+func (p Java) Build(ctx context.Context) error {
 	newest, err := p.newestSource()
 	if err != nil {
 		return fmt.Errorf("cannot read the Java sources: %w", err)
@@ -64,9 +63,9 @@ func (p Project) Build(ctx context.Context) error {
 }
 
 // stamp is a file whose age tells when everything was last built.
-func (p Project) stamp() string { return filepath.Join(p.Dir, "target", "built") }
+func (p Java) stamp() string { return filepath.Join(p.Dir, "target", "built") }
 
-func (p Project) newestSource() (newest time.Time, err error) {
+func (p Java) newestSource() (newest time.Time, err error) {
 	err = filepath.WalkDir(p.Dir, func(path string, entry fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
@@ -87,19 +86,19 @@ func (p Project) newestSource() (newest time.Time, err error) {
 	return newest, err
 }
 
-// Command is how to run a module's program.
-func (p Project) Command(module string) *exec.Cmd {
+// Start starts the program of a module.
+func (p Java) Start(name, module string) (*Peer, error) {
 	java := "java"
 	if home := os.Getenv("JAVA_HOME"); home != "" {
 		java = filepath.Join(home, "bin", "java")
 	}
 	target := filepath.Join(p.Dir, module, "target")
-	return exec.Command(java, //nolint:gosec,noctx // Java as the developer has it; whoever starts it ends it
+	return Start(name, exec.Command(java, //nolint:gosec,noctx // Java as the developer has it; it ends when its input does
 		// Quick to start, small, and fast enough for locks.
 		"-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m",
 		// Before JDK 18 the charset comes from the environment, and Spring reads the unlock message with it.
 		"-Dfile.encoding=UTF-8",
 		"-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
 		"-cp", filepath.Join(target, "classes")+string(os.PathListSeparator)+filepath.Join(target, "lib", "*"),
-		"lockregistry.peer.library.Main")
+		"lockregistry.peer.library.Main"))
 }

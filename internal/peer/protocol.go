@@ -1,6 +1,6 @@
 // Package peer lets a test drive other processes that lock: JVMs with one of the
 // Java libraries, and Go processes with this one. Both sides of the protocol are
-// here; the Java side is in ../jvm/peer.
+// here; the Java side is in interop/jvm/peer.
 //
 // A line is a request or a reply, its fields written as in the query part of a
 // URL, so that prefixes and paths may hold any text. A request names the thread
@@ -8,11 +8,17 @@
 package peer
 
 import (
+	"bytes"
+	"encoding/base64"
+	"encoding/gob"
 	"fmt"
 	"net/url"
 	"strconv"
 	"time"
 )
+
+// longest is how long a line may be: a reply tells of all that a process saw.
+const longest = 1 << 30
 
 // Fields of a request or of a reply.
 type Fields map[string]string
@@ -35,6 +41,24 @@ func parse(line string) (Fields, error) {
 		fields[name] = values.Get(name)
 	}
 	return fields, nil
+}
+
+// Pack writes a value for a field.
+func Pack(value any) string {
+	var packed bytes.Buffer
+	if err := gob.NewEncoder(&packed).Encode(value); err != nil {
+		panic(err) // no value of its type can be packed
+	}
+	return base64.RawURLEncoding.EncodeToString(packed.Bytes())
+}
+
+// Unpack reads what [Pack] wrote.
+func Unpack(text string, value any) error {
+	packed, err := base64.RawURLEncoding.DecodeString(text)
+	if err != nil {
+		return fmt.Errorf("a field is no packed value: %w", err)
+	}
+	return gob.NewDecoder(bytes.NewReader(packed)).Decode(value)
 }
 
 // Time reads a field of microseconds since 1970, as processes of one machine can
