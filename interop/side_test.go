@@ -201,7 +201,7 @@ func (s *side) startWaiting(t *testing.T, watch *monitor.Monitor, path string) *
 	mark := watch.Mark()
 	call := s.startLock(path)
 	_, err := watch.Await(ctx, mark, s.tries, func(c monitor.Command) bool {
-		return strings.HasPrefix(c.Words[0], "EVAL") && c.Mentions(s.key(path)) && (!s.queues || c.Mentions("queue"))
+		return strings.HasPrefix(c.Words[0], "EVAL") && c.Mentions(s.key(path)) && (!s.queues || c.Mentions("enqueue"))
 	})
 	require.NoError(t, err, "the waiter never asked Redis")
 	requireWaiting(t, call)
