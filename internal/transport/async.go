@@ -36,7 +36,7 @@ func (e *asyncCall) came(now clock.Instant, end *bound) {
 		return
 	}
 	e.trip, e.excused = e.shard.RoundTrip(), end.excuses(e.sent, now)
-	if !e.excused && end.holds == 0 && fault.Answered(e.result(0).Error()) {
+	if !e.excused && end.alarm.holds == 0 && fault.Answered(e.result(0).Error()) {
 		e.shard.estimate.sample(e.sent, now)
 	}
 }
@@ -107,7 +107,7 @@ func (s *Shard) carryOut(e *asyncCall) {
 		way = node
 	case t.resolver == nil && s.IsSuspect(e.sent):
 		var none bool
-		switch fresh, none = s.freshConn(e.gone.Load); {
+		switch fresh, none = s.fresh.get(e.gone.Load); {
 		case fresh != nil:
 			way, e.trusted = fresh, true // mutant: silent connection kept
 		case !none:
@@ -163,7 +163,7 @@ func (s *Shard) resolved(e *asyncCall) (way rueidis.CoreClient, fresh *freshConn
 		if e.trusted = owner.Trusted; !owner.Trusted || e.shard.Address != owner.Address || !e.shard.IsSuspect(t.Clock.Now()) {
 			return way, nil, true
 		}
-		fresh, none := e.shard.freshConn(func() bool {
+		fresh, none := e.shard.fresh.get(func() bool {
 			now := t.resolver.Master(slot)
 			return e.gone.Load() || now.Silent || now.Address != owner.Address
 		})
@@ -180,7 +180,7 @@ func (s *Shard) resolved(e *asyncCall) (way rueidis.CoreClient, fresh *freshConn
 
 // doAsync is do for a shard that is not healthy.
 func (s *Shard) doAsync(p *Wait, c *protocol.Call, a *Reply) {
-	s.inARow.Store(0)
+	s.own.inARow.Store(0)
 	s.running.Add(1)
 	defer s.running.Add(-1)
 	e := s.async(p, s.places, &asyncCall{call: *c, key: c.Key})

@@ -2,7 +2,6 @@ package transport
 
 import (
 	"errors"
-	"math/bits"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -22,7 +21,7 @@ import (
 //	off ──so many are under way──▶ on ──there are fewer──▶ off
 //	                               └─the shard becomes suspect─▶ over
 //
-// A caller waits for its reply for as long as its own limit lasts, whatever becomes of the others and of the sender. The
+// A caller waits for its reply for as long as its own bound lasts, whatever becomes of the others and of the sender. The
 // command of one that has given up before it was taken is not sent. When the shard becomes suspect, what nobody has taken goes
 // another way.
 //
@@ -53,24 +52,31 @@ const (
 // item is a command that goes with others.
 type item struct {
 	command rueidis.Completed
-	replies chan rueidis.RedisResult // has room for two: the reply, and that the limit has ended
+	replies chan rueidis.RedisResult // has room for two: the reply, and that the bound has ended
+}
+
+// batches has the batcher of a shard, if there is one.
+type batches struct {
+	shard   *Shard
+	now     atomic.Pointer[batcher] // nil: none
+	senders atomic.Int32            // of it, and of those before
 }
 
 // batcher returns what is to send a command, nil when its caller is.
-func (s *Shard) batcher(of *bound) *batcher {
-	if !s.own.possible {
+func (s *batches) batcher(of *bound) *batcher {
+	if !s.shard.own.possible {
 		return nil
 	}
-	b := s.batching.Load()
+	b := s.now.Load()
 	if b != nil && b.on.Load() {
 		return b
 	}
-	if bits.OnesCount64(of.group.taken.Load()) < batchFrom/len(s.bounds) || s.underWay() < batchFrom {
+	if !s.shard.bounds.many(of, batchFrom) {
 		return nil
 	}
 	if b == nil {
-		b = &batcher{shard: s}
-		if s.senders.Load() > mostStuck-mostSenders || !s.batching.CompareAndSwap(nil, b) {
+		b = &batcher{shard: s.shard}
+		if s.senders.Load() > mostStuck-mostSenders || !s.now.CompareAndSwap(nil, b) {
 			return nil
 		}
 	}
@@ -78,20 +84,9 @@ func (s *Shard) batcher(of *bound) *batcher {
 	return b
 }
 
-// underWay is how many commands are that have a limit with a place.
-func (s *Shard) underWay() int {
-	n := 0
-	for i := range s.bounds {
-		if g := s.bounds[i].Load(); g != nil {
-			n += bits.OnesCount64(g.taken.Load())
-		}
-	}
-	return n
-}
-
-// stopBatching is for when the shard becomes suspect: what nobody has taken goes another way.
-func (s *Shard) stopBatching() {
-	b := s.batching.Swap(nil)
+// stop is for when the shard becomes suspect: what nobody has taken goes another way.
+func (s *batches) stop() {
+	b := s.now.Swap(nil)
 	if b == nil {
 		return
 	}
@@ -123,16 +118,16 @@ func (s *Shard) doBatched(b *batcher, p *Wait, c *protocol.Call, end *bound, a *
 	s.takeIn(p, excused, a)
 }
 
-// pack readies a limit that is idle for a command that goes with others.
+// pack readies a bound that is idle for a command that goes with others.
 func (b *bound) pack(c *protocol.Call) {
 	if b.item.replies == nil {
 		b.item.replies = make(chan rueidis.RedisResult, 2)
 	}
 	// For the connections that all share, however the client is made: what comes from its pool may be in any state, see ownConn.
-	b.item.command = c.Command(b.watchdog.client.redis.B(), false).ToPipe()
+	b.item.command = c.Command(b.client.redis.B(), false).ToPipe()
 }
 
-// do has the command of a limit sent, and waits until it is answered or the limit ends. With fault.NotSent it is to go
+// do has the command of a bound sent, and waits until it is answered or the bound ends. With fault.NotSent it is to go
 // another way.
 func (b *batcher) do(end *bound) rueidis.RedisResult {
 	b.mu.Lock()
@@ -151,7 +146,7 @@ func (b *batcher) do(end *bound) rueidis.RedisResult {
 	}
 	b.mu.Unlock()
 	if !begins {
-		end.watchdog.run() // it may have stopped before something waited
+		end.client.watchdog.run() // it may have stopped before something waited
 	}
 	return <-end.item.replies
 }
@@ -160,7 +155,7 @@ func (b *batcher) do(end *bound) rueidis.RedisResult {
 func (b *batcher) hasten(now clock.Instant) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if len(b.waiting) > 0 && b.came.Until(now) >= timedAfter && b.shard.senders.Load() < mostStuck {
+	if len(b.waiting) > 0 && b.came.Until(now) >= timedAfter && b.shard.batches.senders.Load() < mostStuck {
 		b.begin()
 	}
 	return len(b.waiting) > 0
@@ -169,19 +164,19 @@ func (b *batcher) hasten(now clock.Instant) bool {
 // begin adds a sender. The caller holds the mutex.
 func (b *batcher) begin() {
 	b.senders++
-	b.shard.senders.Add(1)
+	b.shard.batches.senders.Add(1)
 	go b.send()
 }
 
 // send is what a sender does until nothing waits.
 func (b *batcher) send() {
-	defer b.shard.senders.Add(-1)
+	defer b.shard.batches.senders.Add(-1)
 	client, ctx := b.shard.client.redis, b.shard.client.ctx
 	for of := b.take(nil); len(of) > 0; of = b.take(of) {
 		// Not in memory that was used before: when a connection breaks, rueidis may return while it still reads that.
 		commands := make([]rueidis.Completed, 0, len(of))
 		for _, end := range of {
-			if !end.over.Load() { // else nobody waits any more
+			if !end.over() { // else nobody waits any more
 				of[len(commands)] = end
 				commands = append(commands, end.item.command)
 			}

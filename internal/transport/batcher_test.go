@@ -79,10 +79,8 @@ func shipping(t *testing.T, many int, test func(t *testing.T, way *Client, c *of
 			a := way.Do(&p, &protocol.Call{Key: strconv.Itoa(i)})
 			return a.ToString()
 		})
-		for i := range s.bounds {
-			if g := s.bounds[i].Load(); g != nil {
-				require.Zero(t, g.taken.Load())
-			}
+		for g := range s.bounds.made {
+			require.Zero(t, g.taken.Load())
 		}
 		for _, k := range c.kept {
 			require.Equal(t, k.was, k.commands, "rueidis may still read what it was given")
@@ -93,7 +91,7 @@ func shipping(t *testing.T, many int, test func(t *testing.T, way *Client, c *of
 
 // Where many commands are under way they go in few pipelines, and each caller gets its own reply. When
 // there are few again they are sent by themselves.
-func TestManyCommandsGoTogether(t *testing.T) {
+func TestBatcher_ManyCommandsGoTogether(t *testing.T) {
 	const many = 300
 	shipping(t, many, func(t *testing.T, way *Client, c *office, ask askingFor) {
 		var alone, shipments, together, most atomic.Int32
@@ -126,10 +124,10 @@ func TestManyCommandsGoTogether(t *testing.T) {
 		require.Less(t, shipments.Load(), int32(many/10))
 		require.LessOrEqual(t, most.Load(), int32(mostAtOnce))
 		synctest.Wait()
-		b := way.First.batching.Load()
+		b := way.First.batches.now.Load()
 		require.Zero(t, b.flying)
 		require.Zero(t, b.senders)
-		require.Zero(t, way.First.senders.Load())
+		require.Zero(t, way.First.batches.senders.Load())
 
 		before := alone.Load()
 		for i := range 10 {
@@ -142,7 +140,7 @@ func TestManyCommandsGoTogether(t *testing.T) {
 
 // Senders that hang keep nobody but those whose commands they have taken, and these for no longer than their
 // limits.
-func TestSendersThatHang(t *testing.T) {
+func TestBatcher_SendersThatHang(t *testing.T) {
 	const many, limit = 550, 5 * time.Second
 	shipping(t, many, func(t *testing.T, _ *Client, c *office, ask askingFor) {
 		silent, held := make(chan struct{}), make(chan struct{})
@@ -190,14 +188,14 @@ func TestSendersThatHang(t *testing.T) {
 // away is a batcher whose senders all hang.
 func away(s *Shard) *batcher {
 	b := &batcher{shard: s, flying: batchTo, senders: mostSenders}
-	s.senders.Store(mostSenders)
+	s.batches.senders.Store(mostSenders)
 	b.on.Store(true)
-	s.batching.Store(b)
+	s.batches.now.Store(b)
 	return b
 }
 
 // A command whose caller has given up is not sent.
-func TestNobodyWaitsForTheCommand(t *testing.T) {
+func TestBatcher_NobodyWaitsForTheCommand(t *testing.T) {
 	shipping(t, 1, func(t *testing.T, way *Client, c *office, ask askingFor) {
 		b := away(way.First)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
@@ -209,9 +207,9 @@ func TestNobodyWaitsForTheCommand(t *testing.T) {
 	})
 }
 
-// What nobody has taken when the shard becomes suspect goes another way, for as long as its limit
+// What nobody has taken when the shard becomes suspect goes another way, for as long as its bound
 // lasts, and no longer.
-func TestCommandsThatNobodyHasTaken(t *testing.T) {
+func TestBatcher_CommandsThatNobodyHasTaken(t *testing.T) {
 	const ms = time.Millisecond
 	for name, silent := range map[string]bool{"answered": false, "silent": true} {
 		t.Run(name, func(t *testing.T) {
@@ -237,7 +235,7 @@ func TestCommandsThatNobodyHasTaken(t *testing.T) {
 				require.Len(t, b.waiting, 1)
 				cancel()
 				<-time.After(50 * ms)
-				s.stopBatching()
+				s.batches.stop()
 				err := <-done
 				if silent {
 					require.ErrorIs(t, err, fault.NoAnswer)
@@ -246,21 +244,21 @@ func TestCommandsThatNobodyHasTaken(t *testing.T) {
 					require.NoError(t, err)
 				}
 				require.Empty(t, c.kept)
-				end := s.place()
+				end := s.bounds.take()
 				require.ErrorIs(t, b.do(end).Error(), fault.NotSent)
-				end.free()
+				end.group.free(end.place)
 				<-time.After(time.Minute)
 			})
 		})
 	}
 }
 
-// A caller that was kept from running after its limit began finds the watch stopped.
-func TestTheWatchGoesOnWhileSomethingWaits(t *testing.T) {
+// A caller that was kept from running after its bound began finds the watchdog stopped.
+func TestBatcher_WatchdogGoesOnWhileSomethingWaits(t *testing.T) {
 	shipping(t, 1, func(t *testing.T, way *Client, _ *office, _ askingFor) {
 		s := way.First
 		b := away(s)
-		end := s.place()
+		end := s.bounds.take()
 		end.pack(&protocol.Call{Key: "0"})
 		p := Wait{Ctx: t.Context(), Limit: 5 * time.Second}
 		end.begin(&p, way.Clock.Now(), nil)

@@ -15,8 +15,8 @@ import (
 	"github.com/lockregistry/lockregistry/internal/fault"
 )
 
-// Nobody gets a limit that another one has, however rounds come in between, and each place is free in the end.
-func TestALimitHasOneOwner(t *testing.T) {
+// Nobody gets a bound that another one has, however rounds come in between, and each place is free in the end.
+func TestBound_HasOneOwner(t *testing.T) {
 	const owners, times = 64, 500
 	inLanes(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
 		way := open(nil)
@@ -41,7 +41,7 @@ func TestALimitHasOneOwner(t *testing.T) {
 			all.Go(func() {
 				p := Wait{Ctx: t.Context(), Limit: time.Hour}
 				for range times {
-					end := s.place()
+					end := s.bounds.take()
 					_, taken := has.LoadOrStore(end, true)
 					end.begin(&p, way.Clock.Now()-clock.Instant(2*timedAfter), nil) // a round takes it for slow
 					if end.phase.Load() == timed {
@@ -59,36 +59,34 @@ func TestALimitHasOneOwner(t *testing.T) {
 		<-rounds
 		require.Zero(t, over.Load())
 		require.NotZero(t, slows.Load())
-		for i := range s.bounds {
-			if g := s.bounds[i].Load(); g != nil {
-				require.Zero(t, g.taken.Load())
-			}
+		for g := range s.bounds.made {
+			require.Zero(t, g.taken.Load())
 		}
 	})
 }
 
-func TestPlacesForLimits(t *testing.T) {
+func TestBoundPool_Places(t *testing.T) {
 	inLanes(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
 		s := open(nil).First
-		first := s.place()
-		require.True(t, s.alone(first))
-		last := s.place()
-		require.False(t, s.alone(first))
+		first := s.bounds.take()
+		require.True(t, s.bounds.alone(first))
+		last := s.bounds.take()
+		require.False(t, s.bounds.alone(first))
 		for range mostDirect - 2 {
-			last = s.place()
+			last = s.bounds.take()
 			require.NotNil(t, last)
 		}
-		require.Nil(t, s.place())
-		last.free()
-		require.Same(t, last, s.place())
+		require.Nil(t, s.bounds.take())
+		last.group.free(last.place)
+		require.Same(t, last, s.bounds.take())
 	})
 }
 
-// A limit that has ended, or waits for the end of a context, is not used again.
-func TestASlowLimitIsNotUsedAgain(t *testing.T) {
+// A bound that has ended, or waits for the end of a context, is not used again.
+func TestBound_TimedIsNotUsedAgain(t *testing.T) {
 	inLanes(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
 		way := open(nil)
-		end := way.First.place()
+		end := way.First.bounds.take()
 		p := Wait{Ctx: t.Context(), Limit: time.Minute}
 		end.begin(&p, way.Clock.Now(), nil)
 		require.False(t, end.stop())
@@ -107,12 +105,12 @@ func TestASlowLimitIsNotUsedAgain(t *testing.T) {
 
 // What is left when a command goes another way is what its caller has been promised: the limit, or the grace
 // after the end of its context, whether or not a round has seen that yet.
-func TestWhatIsLeftOfALimit(t *testing.T) {
+func TestBound_WhatIsLeft(t *testing.T) {
 	inLanes(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
 		const grace, limit = 10 * roundEvery, time.Minute
 		way := open(nil)
 		for _, rounds := range []bool{false, true} {
-			end, now := way.First.place(), way.Clock.Now()
+			end, now := way.First.bounds.take(), way.Clock.Now()
 			ctx, cancel := context.WithCancel(t.Context())
 			end.begin(&Wait{Ctx: ctx, Limit: limit, Grace: grace}, now, nil)
 			require.Equal(t, limit-timedAfter, end.left(now.Add(timedAfter)))

@@ -3,8 +3,11 @@ package transport
 import (
 	"context"
 	"errors"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -14,45 +17,73 @@ import (
 	"github.com/lockregistry/lockregistry/internal/topology"
 )
 
-// freshConn connection returns a connection made since the shard is suspect, or nil when there is none to be had until it is
-// over. None tells that there will be none, because the client's pool is empty: to send nothing at all would be worse then
-// than to believe the connections that there are.
-func (s *Shard) freshConn(over func() bool) (fresh *freshConn, none bool) {
+// freshConns has the connection of a shard that was made since the shard is suspect. One is made at a time, and none at once
+// after another one has failed.
+type freshConns struct {
+	shard *Shard
+
+	mu      sync.Mutex
+	conn    *freshConn    // nil: none
+	making  chan struct{} // closed when the connection is there, or is not to be had; nil: none is being made
+	began   clock.Instant // when making it began
+	failed  int           // how often that has failed in a row
+	again   clock.Instant // not before is another one made
+	tidying bool          // a timer runs that gives the connection back
+
+	// hanging is when the goroutines began that make one, those of which nothing is expected any more among them.
+	hanging []clock.Instant
+}
+
+type freshConn struct {
+	rueidis.DedicatedClient
+	since  clock.Instant
+	broken atomic.Bool
+}
+
+const (
+	poolWait   = 6 * time.Second // longer than it takes to connect, or to fail to
+	freshWait  = time.Second     // how long making such a connection may take, and six round trips
+	mostMaking = 8               // goroutines that make one
+	mostUnfit  = 1024            // old connections in the client's pool, by default
+)
+
+// get returns a connection made since the shard is suspect, or nil when there is none to be had until it is over. None tells
+// that there will be none, because the client's pool is empty: to send nothing at all would be worse then than to believe the
+// connections that there are.
+func (f *freshConns) get(over func() bool) (conn *freshConn, none bool) {
 	for !over() {
-		s.mu.Lock()
-		if f := s.fresh; f != nil {
-			if !f.broken.Load() {
-				s.mu.Unlock()
-				return f, false
-			}
-			s.abandon(f)
+		f.mu.Lock()
+		if f.conn != nil && !f.conn.broken.Load() {
+			defer f.mu.Unlock()
+			return f.conn, false
 		}
-		if s.stuck > 0 {
-			s.mu.Unlock()
+		f.abandon()
+		now := f.shard.client.Clock.Now()
+		if len(f.hanging) > 0 && f.hanging[0].Until(now) >= poolWait {
+			f.mu.Unlock()
 			return nil, true
 		}
-		now := s.client.Clock.Now()
-		due := s.began.Add(s.RoundTrip().Connect())
-		if s.making != nil && now >= due {
-			s.giveUp(now)
+		due := f.began.Add(f.shard.RoundTrip().Connect())
+		if f.making != nil && now >= due {
+			f.giveUp(now)
 		}
-		if s.making == nil && now >= s.again {
-			if s.hanging == mostMaking {
-				s.mu.Unlock()
+		if f.making == nil && now >= f.again {
+			if len(f.hanging) == mostMaking {
+				f.mu.Unlock()
 				return nil, false
 			}
-			s.making, s.began = make(chan struct{}), now
-			s.hanging++
-			go s.make(s.making, now)
-			due = now.Add(s.RoundTrip().Connect())
+			f.making, f.began = make(chan struct{}), now
+			f.hanging = append(f.hanging, now)
+			go f.make(f.making, now)
+			due = now.Add(f.shard.RoundTrip().Connect())
 		}
-		making := s.making // nil, which nothing comes from, until it is time for another one
+		making := f.making // nil, which nothing comes from, until it is time for another one
 		if making == nil {
-			due = s.again
+			due = f.again
 		}
-		s.mu.Unlock()
+		f.mu.Unlock()
 		wait := now.Until(due)
-		if s.client.resolver != nil { // there may be a successor
+		if f.shard.client.resolver != nil { // there may be a successor
 			wait = min(wait, topology.AskPause)
 		}
 		limit := time.NewTimer(wait)
@@ -67,52 +98,40 @@ func (s *Shard) freshConn(over func() bool) (fresh *freshConn, none bool) {
 
 // giveUp no longer expects the fresh connection that is being made, which has failed. The way may have become longer: it is
 // measured anew. The caller holds the mutex.
-func (s *Shard) giveUp(now clock.Instant) {
-	close(s.making)
-	s.making = nil
-	s.failed++
-	s.again = now.Add(clock.Backoff(s.failed, time.Hour))
-	s.learn()
+func (f *freshConns) giveUp(now clock.Instant) {
+	close(f.making)
+	f.making = nil
+	f.failed++
+	f.again = now.Add(clock.Backoff(f.failed, time.Hour))
+	f.shard.probes.learn()
 }
 
 // make makes a fresh connection. It may hang: for some seconds when the server is frozen, or for as long as the client has no
 // connection to give. What it gets after that leads to the old master, perhaps, which has come back meanwhile; so nobody
 // expects it any more.
-func (s *Shard) make(making chan struct{}, since clock.Instant) {
-	stuck, over := false, false
-	alarm := time.AfterFunc(poolWait, func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if !over {
-			stuck = true
-			s.stuck++
+func (f *freshConns) make(making chan struct{}, since clock.Instant) {
+	s := f.shard
+	conn := s.dedicate(since)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.hanging = slices.DeleteFunc(f.hanging, func(began clock.Instant) bool { return began == since })
+	now, expected := s.client.Clock.Now(), f.making == making
+	late := since.Until(now) >= s.RoundTrip().Connect() // mutant: late greeting
+	if !expected || conn == nil || late || s.closed.Load() || !s.IsSuspect(now) {
+		if expected {
+			f.giveUp(now)
 		}
-	})
-	client := s.dedicate(since)
-	alarm.Stop()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	over = true
-	s.hanging--
-	if stuck {
-		s.stuck--
-	}
-	now := s.client.Clock.Now()
-	if s.making != making { // nobody expects it any more
-		go closeAll(client)
+		if conn != nil {
+			go conn.Close()
+		}
 		return
 	}
-	if client == nil || since.Until(now) >= s.RoundTrip().Connect() || s.closed || !s.IsSuspect(now) { // mutant: late greeting
-		s.giveUp(now)
-		go closeAll(client)
-		return
-	}
-	close(s.making)
-	s.making, s.failed, s.again = nil, 0, 0
-	s.fresh = &freshConn{DedicatedClient: client, since: since}
-	if !s.tidying {
-		s.tidying = true
-		time.AfterFunc(suspectFor, s.tidy)
+	close(f.making)
+	f.making, f.failed, f.again = nil, 0, 0
+	f.conn = &freshConn{DedicatedClient: conn, since: since}
+	if !f.tidying {
+		f.tidying = true
+		time.AfterFunc(suspectFor, f.tidy)
 	}
 }
 
@@ -126,7 +145,7 @@ func (s *Shard) dedicate(since clock.Instant) rueidis.DedicatedClient {
 		}
 		client, _ := node.Dedicate() // closing it takes it out of the pool
 		t, trip := s.client, s.RoundTrip()
-		end := t.watchdog.bound(&Wait{Ctx: context.Background(), Limit: trip.Plus(askLimit)}, t.Clock.Now(), nil)
+		end := t.bound(&Wait{Ctx: context.Background(), Limit: trip.Plus(askLimit)}, t.Clock.Now(), nil)
 		info, err := client.Do(end, client.B().Arbitrary("CLIENT", "INFO").Build()).ToString()
 		end.stop()
 		if errors.Is(err, fault.NoAnswer) { // a new one answers
@@ -143,26 +162,18 @@ func (s *Shard) dedicate(since clock.Instant) rueidis.DedicatedClient {
 			return client
 		}
 		client.Close()
-		if unfit++; unfit > mostUnfit && !s.stillWary(unfit-mostUnfit) {
+		if unfit++; unfit > mostUnfit && !s.stillSuspect(unfit-mostUnfit) {
 			return nil
 		}
 	}
 }
 
-// stillWary waits for a while, which grows with the number of times, and tells whether the shard is suspect then. Where even
+// stillSuspect waits for a while, which grows with the number of times, and tells whether the shard is suspect then. Where even
 // new connections look like old ones, because a proxy or something else tells its own age, they are not asked for without a
 // pause.
-func (s *Shard) stillWary(times int) bool {
+func (s *Shard) stillSuspect(times int) bool {
 	<-time.After(clock.Pause(times, time.Second))
 	return s.IsSuspect(s.client.Clock.Now())
-}
-
-// node is the client of the server that the shard leads to; nil when rueidis does not know that node of a cluster.
-func (s *Shard) node() rueidis.Client {
-	if s.Address == "" {
-		return s.client.redis
-	}
-	return s.client.redis.Nodes()[s.Address]
 }
 
 // ageOf reads the age of a connection from the reply of CLIENT INFO.
@@ -173,43 +184,35 @@ func ageOf(info string) (time.Duration, error) {
 	return time.Duration(age) * time.Second, err
 }
 
-// closeAll closes a connection, if it is there.
-func closeAll(client rueidis.DedicatedClient) {
-	if client != nil {
-		client.Close()
-	}
-}
-
 // tidy gives the fresh connection back when the shard is no longer suspect.
-func (s *Shard) tidy() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	now := s.client.Clock.Now()
-	switch wary := clock.Instant(s.suspectUntil.Load()); {
-	case s.fresh == nil:
-		s.tidying = false
-	case now < wary:
-		time.AfterFunc(now.Until(wary), s.tidy)
+func (f *freshConns) tidy() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	now := f.shard.client.Clock.Now()
+	switch until := clock.Instant(f.shard.suspectUntil.Load()); {
+	case f.conn == nil:
+		f.tidying = false
+	case now < until:
+		time.AfterFunc(now.Until(until), f.tidy)
 	default:
-		s.tidying = false
-		s.abandon(s.fresh)
+		f.tidying = false
+		f.abandon()
 	}
 }
 
-// abandon closes a fresh connection, whose pending commands fail. The caller holds the mutex.
-func (s *Shard) abandon(f *freshConn) {
-	s.fresh = nil
-	go f.Close()
+// silent gives up a connection over which something may have been sent at some time.
+func (f *freshConns) silent(sent clock.Instant) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.conn != nil && f.conn.since <= sent {
+		f.abandon()
+	}
 }
 
-// close gives up the fresh connection. What is sent afterwards, removals, goes over the client's own connections.
-func (s *Shard) close() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.closed = true
-	s.dropOwn()
-	s.suspectUntil.Store(0)
-	if s.fresh != nil {
-		s.abandon(s.fresh)
+// abandon closes the connection, if there is one, whose pending commands fail. The caller holds the mutex.
+func (f *freshConns) abandon() {
+	if f.conn != nil {
+		go f.conn.Close()
+		f.conn = nil
 	}
 }

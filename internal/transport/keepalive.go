@@ -2,6 +2,7 @@ package transport
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
@@ -10,32 +11,41 @@ import (
 // keepAliveEvery is how often a shard is heard from while calls sleep.
 const keepAliveEvery = lateReply
 
-// KeepAlive is for a call that waits for a message. A process that sends nothing while its server is frozen does not know that
-// another one has taken over, and would believe the grant that the first one, which goes on, tells it then. So the shard's own
-// server is asked now and then, wherever the slots of those calls are by now: one that does not answer makes the shard
-// suspect. The first shard of a cluster is no server's, and asks nothing.
+// keepAlive has a server asked whether it is there, while calls wait for a message and send nothing. A process that sends nothing
+// while its server is frozen does not know that another one has taken over, and would believe the grant that the first one,
+// which goes on, tells it then. It is the shard's own server that is asked, wherever the slots of those calls are by now: one
+// that does not answer makes the shard suspect. The first shard of a cluster is no server's, and asks nothing.
+type keepAlive struct {
+	shard *Shard
+	calls atomic.Int32
+	on    atomic.Bool // a timer runs that asks for them
+}
+
+// KeepAlive is for a call that waits for a message.
 func (s *Shard) KeepAlive() {
-	s.waiting.Add(1)
-	if !s.keeping.Load() && !s.nobodys() && s.keeping.CompareAndSwap(false, true) {
-		s.keepAliveLater()
+	k := &s.sleepers
+	k.calls.Add(1)
+	if !k.on.Load() && !s.nobodys() && k.on.CompareAndSwap(false, true) {
+		k.later()
 	}
 }
 
 // EndKeepAlive is for when such a call has ended.
-func (s *Shard) EndKeepAlive() { s.waiting.Add(-1) }
+func (s *Shard) EndKeepAlive() { s.sleepers.calls.Add(-1) }
 
-func (s *Shard) keepAlive() {
-	if s.waiting.Load() == 0 {
-		s.keeping.Store(false)
-		if s.waiting.Load() == 0 || !s.keeping.CompareAndSwap(false, true) {
+func (k *keepAlive) ask() {
+	if k.calls.Load() == 0 {
+		k.on.Store(false)
+		if k.calls.Load() == 0 || !k.on.CompareAndSwap(false, true) {
 			return
 		}
 	}
+	s := k.shard
 	if clock.Instant(s.heard.Load()).Until(s.client.Clock.Now()) >= keepAliveEvery/2 {
 		p := Wait{Ctx: context.Background(), Limit: s.RoundTrip().Silence()}
 		_ = s.ping(&p, s.Address != "") // it is judged there; the fresh connection of a single server may be silent, too
 	}
-	s.keepAliveLater()
+	k.later()
 }
 
-func (s *Shard) keepAliveLater() { time.AfterFunc(keepAliveEvery, s.keepAlive) }
+func (k *keepAlive) later() { time.AfterFunc(keepAliveEvery, k.ask) }

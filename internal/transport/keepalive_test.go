@@ -13,7 +13,7 @@ import (
 )
 
 // A process whose calls sleep asks something twice a second, and nothing once they are awake.
-func TestPulsesWhileCallsSleep(t *testing.T) {
+func TestKeepAlive_WhileCallsWait(t *testing.T) {
 	client := onMiniredis(t)
 	said := client.Do(t.Context(), client.B().Ping().Build())
 	synctest.Test(t, func(t *testing.T) {
@@ -31,7 +31,7 @@ func TestPulsesWhileCallsSleep(t *testing.T) {
 // The shard of a node asks that node, whatever becomes of the slots of the calls that sleep
 // there. A node that the client no longer knows is not asked for by asking another one, and the shard of slots that nobody has
 // asks nothing.
-func TestPulsesAreForTheLanesOwnServer(t *testing.T) {
+func TestKeepAlive_AsksTheShardsOwnServer(t *testing.T) {
 	client := onMiniredis(t)
 	said := client.Do(t.Context(), client.B().Ping().Build())
 	synctest.Test(t, func(t *testing.T) {

@@ -18,7 +18,7 @@ import (
 // goroutines of its own, which is best for many commands at once; a single one costs more wake-ups of goroutines and threads
 // than everything else. Here the caller of a command writes and reads by itself.
 //
-// To give a command up, its limit closes the connection, which ends the caller's read at once. Rueidis marks a connection as
+// To give a command up, its bound closes the connection, which ends the caller's read at once. Rueidis marks a connection as
 // broken before it closes it, and from then on neither sends anything on it nor keeps it in its pool. So nobody can take the
 // reply to a command that was given up for that to his own. The server may still execute that command, before or after what
 // follows on other connections: as when a reply is lost, the caller knows nothing.
@@ -40,14 +40,19 @@ type ownConn struct {
 	heard clock.Instant // when the newest reply came; guarded by busy
 }
 
-// ownState is what a shard has for its own connection.
-type ownState struct {
+// ownConns has the own connection of a shard, if there is one.
+type ownConns struct {
+	shard     *Shard
 	possible  bool // the client is one for which there may be one
 	conn      atomic.Pointer[ownConn]
 	preparing atomic.Bool   // a goroutine makes it, or asks it something
 	owed      atomic.Bool   // the next command that obtains a lock is not for it, see tend
 	again     clock.Instant // not before is another one made; guarded by preparing
-	tended    bool          // a timer runs that looks after it; guarded by the shard's mutex
+	tended    atomic.Bool   // a timer runs that looks after it
+
+	_      cacheLine
+	inARow atomic.Int32 // how many commands their callers have sent one at a time, without a pause
+	_      cacheLine
 }
 
 const (
@@ -68,24 +73,24 @@ func isSingle(client rueidis.Client) bool {
 	return reflect.TypeOf(client).String() == "*rueidis.singleClient"
 }
 
-// takeOwn returns the shard's own connection, if there is one, for a command that is the only one under way. The caller
+// take returns the shard's own connection, if there is one, for a command that is the only one under way. The caller
 // must leave it.
-func (s *Shard) takeOwn(p *Wait, c *protocol.Call, now clock.Instant, of *bound) *ownConn {
-	if !s.own.possible || p.Limit > ownLimit || s.RoundTrip().Base >= ownNear {
+func (o *ownConns) take(p *Wait, c *protocol.Call, now clock.Instant, of *bound) *ownConn {
+	if !o.possible || p.Limit > ownLimit || o.shard.RoundTrip().Base >= ownNear {
 		return nil
 	}
-	if !s.alone(of) {
-		if s.inARow.Load() != 0 {
-			s.inARow.Store(0)
+	if !o.shard.bounds.alone(of) {
+		if o.inARow.Load() != 0 {
+			o.inARow.Store(0)
 		}
 		return nil
 	}
-	n := s.inARow.Add(1)
-	if n < ownRun || c.DropIfAbandoned && s.own.owed.Load() && s.own.owed.Swap(false) {
+	n := o.inARow.Add(1)
+	if n < ownRun || c.DropIfAbandoned && o.owed.Load() && o.owed.Swap(false) {
 		return nil
 	}
 	enough := int32(ownRun)
-	switch w := s.own.conn.Load(); {
+	switch w := o.conn.Load(); {
 	case w == nil:
 		enough = ownMake
 	case w.take():
@@ -95,9 +100,9 @@ func (s *Shard) takeOwn(p *Wait, c *protocol.Call, now clock.Instant, of *bound)
 		w.leave()
 	}
 	if n == enough {
-		s.prepare(now)
-	} else if n > enough && !s.own.preparing.Load() {
-		s.inARow.Store(0)
+		o.prepare(now)
+	} else if n > enough && !o.preparing.Load() {
+		o.inARow.Store(0)
 	}
 	return nil
 }
@@ -131,9 +136,9 @@ func (w *ownConn) discard() {
 	}
 }
 
-// dropOwn gives the own connection up.
-func (s *Shard) dropOwn() {
-	if w := s.own.conn.Swap(nil); w != nil {
+// drop gives the connection up.
+func (o *ownConns) drop() {
+	if w := o.conn.Swap(nil); w != nil {
 		w.discard()
 	}
 }
@@ -149,10 +154,10 @@ func (s *Shard) doOwn(w *ownConn, p *Wait, c *protocol.Call, end *bound, a *Repl
 	}
 	a.Came = t.Clock.Now()
 	excused := end.excuses(a.Sent, a.Came)
-	over := end.stop() // from here on the limit closes nothing
+	over := end.stop() // from here on the bound closes nothing
 	err := a.Error()
 	if over || !fault.Answered(err) {
-		s.dropOwn() // it is closed, or broken
+		s.own.drop() // it is closed, or broken
 	}
 	if over && !fault.Answered(err) {
 		a.RedisResult = rueidis.NewErrorResult(fault.NoAnswer)
@@ -164,28 +169,27 @@ func (s *Shard) doOwn(w *ownConn, p *Wait, c *protocol.Call, end *bound, a *Repl
 
 // prepare has an own connection made, or asks the one that there is something, so that it can be used. It may hang, when the
 // client has no connection to give: nobody waits for it.
-func (s *Shard) prepare(now clock.Instant) {
-	own := &s.own
-	if !own.preparing.CompareAndSwap(false, true) {
+func (o *ownConns) prepare(now clock.Instant) {
+	if !o.preparing.CompareAndSwap(false, true) {
 		return
 	}
-	w := own.conn.Load()
-	if w == nil && now < own.again {
-		own.preparing.Store(false)
+	w := o.conn.Load()
+	if w == nil && now < o.again {
+		o.preparing.Store(false)
 		return
 	}
 	go func() {
-		defer own.preparing.Store(false)
+		defer o.preparing.Store(false)
 		switch {
 		case w == nil:
-			if w = s.procure(now); w == nil {
-				own.again = s.client.Clock.Now().Add(ownPause)
+			if w = o.procure(now); w == nil {
+				o.again = o.shard.client.Clock.Now().Add(ownPause)
 				return
 			}
-			s.install(w)
+			o.install(w)
 		case w.take():
-			if _, err := s.describe(w); err != nil {
-				s.dropOwn()
+			if _, err := o.describe(w); err != nil {
+				o.drop()
 			}
 			w.leave()
 		}
@@ -194,7 +198,7 @@ func (s *Shard) prepare(now clock.Instant) {
 
 // procure gets a connection that was made just now. Those that the client has in its pool may be in any state, and lead to
 // another database; they are given back. Where these are all that the client may have, there is none to be had.
-func (s *Shard) procure(now clock.Instant) *ownConn {
+func (o *ownConns) procure(now clock.Instant) *ownConn {
 	var pooled []func()
 	giveBack := func() {
 		for _, one := range pooled {
@@ -204,20 +208,20 @@ func (s *Shard) procure(now clock.Instant) *ownConn {
 	defer giveBack() // twice is as good as once
 	for len(pooled) < mostPooled {
 		alarm := time.AfterFunc(lateReply, giveBack) // else it would wait for itself
-		client, back := s.client.redis.Dedicate()
+		client, back := o.shard.client.redis.Dedicate()
 		if !alarm.Stop() {
 			back()
 			return nil
 		}
 		w := &ownConn{DedicatedClient: client, made: now}
-		info, err := s.describe(w)
+		info, err := o.describe(w)
 		age, err2 := ageOf(info)
 		err = fault.Join(err, err2)
 		if err != nil {
 			client.Close()
 			return nil
 		}
-		if age <= now.Until(w.heard)+time.Second && s.alike(info) { // the age is told in whole seconds
+		if age <= now.Until(w.heard)+time.Second && o.alike(info) { // the age is told in whole seconds
 			w.since = w.heard
 			return w
 		}
@@ -227,10 +231,10 @@ func (s *Shard) procure(now clock.Instant) *ownConn {
 }
 
 // describe has the server describe an own connection. The caller has taken it.
-func (s *Shard) describe(w *ownConn) (info string, err error) {
-	t := s.client
+func (o *ownConns) describe(w *ownConn) (info string, err error) {
+	t := o.shard.client
 	now := t.Clock.Now()
-	end := t.watchdog.bound(&Wait{Ctx: context.Background(), Limit: s.RoundTrip().Plus(lateReply)}, now, w)
+	end := t.bound(&Wait{Ctx: context.Background(), Limit: o.shard.RoundTrip().Plus(lateReply)}, now, w)
 	info, err = w.Do(context.Background(), w.B().Arbitrary("CLIENT", "INFO").Blocking()).ToString()
 	if end.stop() {
 		err = fault.NoAnswer
@@ -240,68 +244,65 @@ func (s *Shard) describe(w *ownConn) (info string, err error) {
 }
 
 // install makes a connection the shard's own one, unless it came too late for that.
-func (s *Shard) install(w *ownConn) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	now := s.client.Clock.Now()
-	if s.closed || s.IsSuspect(now) || !s.warm() || w.made.Until(now) >= s.RoundTrip().Connect() {
+func (o *ownConns) install(w *ownConn) {
+	s := o.shard
+	if w.made.Until(s.client.Clock.Now()) >= s.RoundTrip().Connect() {
 		w.discard()
 		return
 	}
-	s.own.conn.Store(w)
-	if !s.warm() { // one has broken meanwhile, which has dropped the one before
-		s.dropOwn()
+	o.conn.Store(w)
+	if s.closed.Load() || s.IsSuspect(s.client.Clock.Now()) || !s.warm() { // what made it so has dropped the one before
+		o.drop()
 	}
-	if !s.own.tended {
-		s.own.tended = true
-		time.AfterFunc(ownTend, s.tend)
+	if o.tended.CompareAndSwap(false, true) {
+		time.AfterFunc(ownTend, o.tend)
 	}
 }
 
 // tend closes the own connection when it is idle or old, and has the next command that obtains a lock go over the shared
 // ones: that, not a release, for which others may wait. When none has come since the last time it is the next few commands.
-func (s *Shard) tend() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	w := s.own.conn.Load()
+func (o *ownConns) tend() {
+	w := o.conn.Load()
 	if w == nil {
-		s.own.tended = false
-		return
+		o.tended.Store(false)
+		if w = o.conn.Load(); w == nil || !o.tended.CompareAndSwap(false, true) {
+			return
+		}
 	}
-	now := s.client.Clock.Now()
+	now := o.shard.client.Clock.Now()
 	old, used := w.made.Until(now) >= ownLife, true
 	if !old && w.take() {
 		idle := w.heard.Until(now)
 		old, used = idle >= ownIdle, idle < ownTend
 		w.leave()
 	}
-	if s.own.owed.Swap(true) {
-		s.inARow.Store(0)
+	if o.owed.Swap(true) {
+		o.inARow.Store(0)
 	}
 	if old {
-		s.dropOwn()
+		o.drop()
 	} else if used {
-		go s.compare(w)
+		go o.compare(w)
 	}
-	time.AfterFunc(ownTend, s.tend)
+	time.AfterFunc(ownTend, o.tend)
 }
 
 // compare drops the own connection when a shared one is younger, which may lead elsewhere: one that is closed while nothing
 // is under way is replaced by rueidis in silence.
-func (s *Shard) compare(w *ownConn) {
-	info, err := s.client.describe()
+func (o *ownConns) compare(w *ownConn) {
+	info, err := o.shard.client.describe()
 	age, err2 := ageOf(info)
-	if err != nil || err2 != nil || age+time.Second >= w.since.Until(s.client.Clock.Now()) { // it is told in whole seconds
+	if err != nil || err2 != nil || age+time.Second >= w.since.Until(o.shard.client.Clock.Now()) { // it is told in whole seconds
 		return
 	}
-	if s.own.conn.CompareAndSwap(w, nil) {
+	if o.conn.CompareAndSwap(w, nil) {
 		w.discard()
 	}
 }
 
 // alike tells whether a connection that is described so leads to the same database as the shared ones.
-func (s *Shard) alike(info string) bool {
-	shared := s.client.database()
+func (o *ownConns) alike(info string) bool {
+	shared := o.shard.client.database()
 	return shared != "" && databaseIn(info) == shared
 }
 

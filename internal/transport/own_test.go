@@ -20,7 +20,7 @@ import (
 )
 
 // Each command gets its own reply, or none, however many are given up at any moment.
-func TestEachReplyIsThatOfItsCommand(t *testing.T) {
+func TestOwn_EachReplyIsThatOfItsCommand(t *testing.T) {
 	source := "for i = 1, ARGV[2] do redis.call('EXISTS', KEYS[1]) end return ARGV[1]"
 	echo := protocol.NewScript(source)
 	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{redistest.Start(t).Addr()}, DisableCache: true})
@@ -82,7 +82,7 @@ func (c *telling) Do(context.Context, rueidis.Completed) (answer rueidis.RedisRe
 }
 
 // A server that is about to tell is asked again, one that has told, or does not tell, is not.
-func TestTheDatabaseIsAskedForOnce(t *testing.T) {
+func TestClient_DatabaseIsAskedForOnce(t *testing.T) {
 	client := onMiniredis(t)
 	says := func(script string) rueidis.RedisResult {
 		return client.Do(t.Context(), client.B().Eval().Script(script).Numkeys(0).Build())

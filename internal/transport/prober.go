@@ -22,6 +22,7 @@ import (
 // nothing until there is one, for which it must be known how far the server is. So three round trips are measured over the
 // client's own connections; their replies are of no other use, since they may come from a master that was deposed.
 type prober struct {
+	shard   *Shard
 	owed    atomic.Int64 // an instant: when a command was sent that was given up since the last probe; 0: there is none
 	lessons atomic.Int32 // round trips that are yet to be measured
 	busy    atomic.Bool  // a goroutine sends them
@@ -33,39 +34,35 @@ const probeLimit = lateReply + 6*farthest
 // relearnEvery is the least time from the newest measurement to another one for calls that are not sent.
 const relearnEvery = 100 * time.Millisecond
 
-// probe has the server asked for a sign of life, because a command was given up that was sent at some time.
-func (s *Shard) probe(sent clock.Instant) {
-	s.probes.owed.CompareAndSwap(0, int64(sent))
-	s.runProber()
+// gaveUp has the server asked for a sign of life, because a command was given up that was sent at some time.
+func (p *prober) gaveUp(sent clock.Instant) {
+	p.owed.CompareAndSwap(0, int64(sent))
+	p.begin()
 }
 
 // learn has the way to the server measured.
-func (s *Shard) learn() {
-	s.probes.lessons.Store(3)
-	s.runProber()
+func (p *prober) learn() {
+	p.lessons.Store(3)
+	p.begin()
 }
 
 // Relearn has the way to the server measured anew, where what is known of it keeps calls from being sent: else nothing would
 // show that it is short again, or always was, and three answers were late because the process had just started.
 func (s *Shard) Relearn() {
 	if clock.Instant(s.estimate.came.Load()).Until(s.client.Clock.Now()) >= relearnEvery {
-		s.learn()
+		s.probes.learn()
 	}
 }
 
-func (s *Shard) runProber() {
-	if s.nobodys() {
-		return
-	}
-	if s.probes.busy.CompareAndSwap(false, true) {
-		go s.probing()
+func (p *prober) begin() {
+	if !p.shard.nobodys() && p.busy.CompareAndSwap(false, true) {
+		go p.run()
 	}
 }
 
-// probing is the goroutine that probes, until there is no need to. Who has found it busy has said before what is to be done:
+// run is the goroutine that probes, until there is no need to. Who has found it busy has said before what is to be done:
 // so it is seen here, or finds that it is not busy.
-func (s *Shard) probing() {
-	p := &s.probes
+func (p *prober) run() {
 	for {
 		owed, lessons := clock.Instant(p.owed.Swap(0)), p.lessons.Load()
 		if owed == 0 && lessons <= 0 {
@@ -78,20 +75,18 @@ func (s *Shard) probing() {
 		if lessons > 0 {
 			p.lessons.Add(-1)
 		}
-		if !s.probeOnce(owed) {
+		if !p.once(owed) {
 			p.lessons.Store(0) // the next command that is given up, or late, begins anew
 		}
 	}
 }
 
-// probeOnce asks the server something and tells whether it has answered.
-func (s *Shard) probeOnce(owed clock.Instant) bool {
-	now := s.client.Clock.Now()
-	p := Wait{Ctx: context.Background(), Limit: probeLimit, probes: now}
-	if owed != 0 {
-		p.probes = owed
+// once asks the server something and tells whether it has answered.
+func (p *prober) once(owed clock.Instant) bool {
+	if owed == 0 {
+		owed = p.shard.client.Clock.Now()
 	}
-	return fault.Answered(s.ping(&p, true))
+	return fault.Answered(p.shard.ping(&Wait{Ctx: context.Background(), Limit: probeLimit, probes: owed}, true))
 }
 
 // ping asks the shard's server whether it is there, and takes in whether it is. Plain is over the client's own connections,

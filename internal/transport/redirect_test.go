@@ -97,7 +97,7 @@ func moving(t *testing.T, test func(c *movingCluster, way *Client)) {
 }
 
 // While one command is sent elsewhere, the limits of others that are to follow end.
-func TestLimitsThatEndDuringARedirection(t *testing.T) {
+func TestReplicas_BoundsThatEndDuringARedirection(t *testing.T) {
 	moving(t, func(_ *movingCluster, way *Client) {
 		var all sync.WaitGroup
 		for i := range 3 {
@@ -118,11 +118,11 @@ func TestLimitsThatEndDuringARedirection(t *testing.T) {
 
 // A node may refuse a command as that of another one when nobody waits for it any more. A
 // lock is not asked for then; a key is still removed.
-func TestWhoHasGivenUpIsNotSentElsewhere(t *testing.T) {
+func TestShard_CallsThatGaveUpAreNotSentElsewhere(t *testing.T) {
 	for _, limit := range []time.Duration{time.Second, 30 * time.Second} {
 		for _, vain := range []bool{false, true} {
 			moving(t, func(c *movingCluster, way *Client) {
-				way.Shard("k").beSuspect(way.Clock.Now())
+				way.Shard("k").reroute(way.Clock.Now())
 				p := Wait{Ctx: t.Context(), Limit: limit}
 				a := way.Do(&p, &protocol.Call{Key: "k", Args: protocol.Args{"v", "1000"}, DropIfAbandoned: vain})
 				require.Error(t, a.Error())

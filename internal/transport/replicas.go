@@ -137,7 +137,7 @@ const (
 //go:noinline
 func (t *Client) doReplicated(p *Wait, c *protocol.Call) (a Reply) {
 	s, began := t.Shard(c.Key), t.Clock.Now()
-	end := t.watchdog.bound(p, began, nil)
+	end := t.bound(p, began, nil)
 	defer end.stop()
 	e := &replication{call: *c, done: make(chan struct{}), sent: began}
 	over := time.NewTimer(c.Replicas.Timeout)

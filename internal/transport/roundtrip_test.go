@@ -16,7 +16,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
-func TestRoundTrips(t *testing.T) {
+func TestRoundTrip_Samples(t *testing.T) {
 	const ms, s = time.Millisecond, time.Second
 	type exchanges [][2]time.Duration // when a command was sent, and answered
 	for name, c := range map[string]struct {
@@ -59,7 +59,7 @@ func TestRoundTrips(t *testing.T) {
 	}
 }
 
-func TestWhatFollowsFromARoundTrip(t *testing.T) {
+func TestRoundTrip_WhatFollows(t *testing.T) {
 	const ms, s = time.Millisecond, time.Second
 	unknown, near, far := RoundTrip{}, RoundTrip{ms, true}, RoundTrip{900 * ms, true}
 	for _, c := range []struct {
@@ -183,7 +183,7 @@ func fromAfar(
 var distances = []time.Duration{0, 50 * time.Millisecond, 400 * time.Millisecond, 900 * time.Millisecond}
 
 // That a caller has gone says nothing about the server.
-func TestACallThatIsGivenUpMakesNobodySuspect(t *testing.T) {
+func TestShard_CallsThatGaveUpMakeNobodySuspect(t *testing.T) {
 	for _, trip := range distances[1:] {
 		fromAfar(t, trip, func(t *testing.T, way *Client, _ *distant, ask func(context.Context, time.Duration) Reply) {
 			for range 50 {
@@ -199,7 +199,7 @@ func TestACallThatIsGivenUpMakesNobodySuspect(t *testing.T) {
 
 // A server that is silent is suspect when the oldest command has had no reply for too long, whether
 // its caller waits or not. What was sent before and is answered after that is late, whatever it took.
-func TestASilentServerIsSuspect(t *testing.T) {
+func TestShard_SilentServerIsSuspect(t *testing.T) {
 	for _, trip := range distances {
 		for name, patience := range map[string]time.Duration{
 			"its caller waits": time.Minute, "its caller has gone": 60 * time.Millisecond,
@@ -232,7 +232,7 @@ func TestASilentServerIsSuspect(t *testing.T) {
 }
 
 // A freeze does not make a server that is near a distant one.
-func TestWhatIsLearnedOfAFreeze(t *testing.T) {
+func TestRoundTrip_WhatIsLearnedOfAFreeze(t *testing.T) {
 	fromAfar(t, time.Millisecond, func(t *testing.T, way *Client, d *distant, ask func(context.Context, time.Duration) Reply) {
 		thaw := d.freeze()
 		for range 20 {
@@ -246,7 +246,7 @@ func TestWhatIsLearnedOfAFreeze(t *testing.T) {
 }
 
 // A way that becomes longer is learned from three round trips.
-func TestWhatIsLearnedOfALongWay(t *testing.T) {
+func TestRoundTrip_WhatIsLearnedOfALongWay(t *testing.T) {
 	fromAfar(t, time.Millisecond, func(t *testing.T, way *Client, d *distant, ask func(context.Context, time.Duration) Reply) {
 		d.trip.Store(int64(900 * time.Millisecond))
 		go ask(t.Context(), time.Minute)
@@ -258,7 +258,7 @@ func TestWhatIsLearnedOfALongWay(t *testing.T) {
 
 // When this process itself stood still, a reply is late, but says nothing about the server, unless that took
 // very long.
-func TestAPauseOfTheProcess(t *testing.T) {
+func TestAlarm_PauseOfTheProcess(t *testing.T) {
 	client := onMiniredis(t)
 	synctest.Test(t, func(t *testing.T) {
 		way := New(distantClient{client, &distant{}})
@@ -270,18 +270,18 @@ func TestAPauseOfTheProcess(t *testing.T) {
 		for stood, excused := range map[time.Duration]bool{
 			550 * time.Millisecond: false, time.Second: true, 2900 * time.Millisecond: true, 3100 * time.Millisecond: false,
 		} {
-			end := s.place()
+			end := s.bounds.take()
 			begun := way.Clock.Now()
 			end.begin(&Wait{Ctx: t.Context(), Limit: time.Minute}, begun, nil) // its timer is not there yet
 			require.Equal(t, excused, end.excuses(begun, begun.Add(stood)), stood)
 			end.stop()
 
-			end = s.place()
+			end = s.bounds.take()
 			end.begin(&Wait{Ctx: t.Context(), Limit: time.Minute}, begun, nil)
 			require.True(t, end.phase.CompareAndSwap(untimed, timed))
 			end.mu.Lock()
 			end.setTimer(begun)
-			rings := end.ring(begun.Add(stood)) // it fires so late
+			rings := end.alarm.ring(begun, begun.Add(stood)) // it fires so late
 			end.mu.Unlock()
 			require.Equal(t, !excused, rings, stood)
 			require.Equal(t, excused, end.excuses(begun, begun.Add(stood)), stood)

@@ -40,7 +40,7 @@ func (s *speaker) Do(context.Context, rueidis.Completed) rueidis.RedisResult {
 
 // Only what most of several nodes say just now makes a way trusted. When none answers, or none knows the
 // master, commands follow what was known, or the client, and late replies are not believed.
-func TestWhichWayIsTrusted(t *testing.T) {
+func TestRoutes_WhichWayIsTrusted(t *testing.T) {
 	client := onMiniredis(t)
 	eval := func(s string) *rueidis.RedisResult {
 		r := client.Do(t.Context(), client.B().Eval().Script(s).Numkeys(0).Build())

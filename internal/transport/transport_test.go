@@ -45,7 +45,7 @@ func (c lateClient) Do(ctx context.Context, _ rueidis.Completed) rueidis.RedisRe
 
 // An answer that comes at the moment at which nobody waits for it any more does not mean that the
 // client ignores contexts.
-func TestAnswersAtTheEndOfAContext(t *testing.T) {
+func TestClient_RepliesAtTheEndOfAContext(t *testing.T) {
 	client := onMiniredis(t)
 	for after, deaf := range map[time.Duration]bool{0: false, time.Second: true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -88,7 +88,7 @@ func inLanes(t *testing.T, test func(t *testing.T, open func(do func(context.Con
 }
 
 // A command waits for as long as its caller does, although no timer of its own runs at first.
-func TestLimits(t *testing.T) {
+func TestBound_LastsAsLongAsItsCaller(t *testing.T) {
 	const ms = time.Millisecond
 	for name, c := range map[string]struct {
 		limit, deadline, cancelled, grace time.Duration
@@ -130,7 +130,7 @@ func TestLimits(t *testing.T) {
 }
 
 // Nothing runs while no command is under way.
-func TestTheWatchRests(t *testing.T) {
+func TestWatchdog_Rests(t *testing.T) {
 	inLanes(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
 		way := open(func(context.Context) rueidis.RedisResult { return rueidis.RedisResult{} })
 		way.Do(&Wait{Ctx: t.Context(), Limit: time.Second}, &protocol.Call{Key: "42"})
@@ -143,7 +143,7 @@ func TestTheWatchRests(t *testing.T) {
 
 // When many come at once after a pause, a few have a goroutine. The others send their commands themselves as
 // soon as one of those is answered, and after a moment without a reply as the few did.
-func TestManyOnAQuietLane(t *testing.T) {
+func TestShard_ManyWhileIdle(t *testing.T) {
 	const many = 100
 	for _, frozen := range []bool{false, true} {
 		inLanes(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
@@ -183,7 +183,7 @@ func TestManyOnAQuietLane(t *testing.T) {
 
 // A message tells that the server is there, as a reply does. It does not tell whether
 // connections for commands have been made.
-func TestAMessageMakesAQuietLaneCalm(t *testing.T) {
+func TestShard_MessageMakesItHealthy(t *testing.T) {
 	inLanes(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
 		way := open(nil)
 		s := way.First
@@ -226,7 +226,7 @@ func (oldConnection) Close()                                                    
 
 // Where no connection looks new, they are not made without a pause, and for no longer than the shard is
 // suspect.
-func TestNoConnectionLooksNew(t *testing.T) {
+func TestFresh_NoConnectionLooksNew(t *testing.T) {
 	client := onMiniredis(t)
 	info := client.Do(t.Context(), client.B().Eval().Script("return 'id=1 age=86400 db=0'").Numkeys(0).Build())
 	synctest.Test(t, func(t *testing.T) {

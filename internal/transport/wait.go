@@ -1,0 +1,69 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/fault"
+)
+
+// Reply is what became of a command.
+type Reply struct {
+	rueidis.RedisResult
+	Sent, Came clock.Instant // on the registry's clock; the server executed the command in between, if it answered
+	Late       bool          // it came so late that it must be checked
+	Doubtful   bool          // and by a command on a way that was chosen since
+	Fresh      bool          // it came on such a way
+	Cut        bool          // there is none, because the caller's context ended
+	ReplicaErr error         // why what the server has done does not count: too few replicas have it, see WithReplicas
+}
+
+// Wait is how long a caller waits for a reply: until a while after its context's end, and no longer than
+// Limit.
+type Wait struct {
+	Ctx      context.Context
+	Since    clock.Instant // from when on the limit counts, and the grace when ctx has ended by then; 0: from now on
+	Limit    time.Duration
+	Near     time.Duration // that limit without the time for the way, which may turn out longer; 0: it does not depend on it
+	Grace    time.Duration // how long after the end of ctx
+	Lease    time.Duration // that the reply is about, see RoundTrip.Late; 0: it is about none
+	holds    time.Duration // for so long the command itself may wait at the server
+	Obtains  bool          // it may make somebody the owner of a lock, and says whether it has
+	probes   clock.Instant // it is sent because another command was given up, which was sent then; 0: it is not
+	Observer Observer      // told of the command once it has taken a while; nil: nobody wants to know
+}
+
+// Observer is told when a command that was sent at some time has had no reply for a while, and, if so, when it has one, or its
+// caller waits no longer. It must not block.
+type Observer interface {
+	Unanswered(since clock.Instant)
+	Answered(since clock.Instant)
+}
+
+// Left is how much of its time a call has left that is about to send a command.
+func (p *Wait) Left(c clock.Clock) time.Duration {
+	now, left := c.Now(), p.Limit
+	if p.Since != 0 {
+		left = now.Until(p.Since.Add(p.Limit))
+	}
+	if deadline, ok := p.Ctx.Deadline(); ok {
+		left = min(left, now.Until(c.At(deadline)))
+	}
+	return left
+}
+
+// exchange is when a command was sent and answered.
+type exchange struct {
+	sent, came clock.Instant
+	trip       RoundTrip // what was known of the way before the reply
+	excused    bool      // see bound.excuses
+}
+
+// cut tells whether there is no reply because the caller's context ended.
+func (p *Wait) cut(err error) bool {
+	return err != nil && p.Grace == 0 && (errors.Is(err, fault.NoAnswer) || errors.Is(err, fault.NotSent)) && p.Ctx.Err() != nil
+}
