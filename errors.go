@@ -4,8 +4,10 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/owner"
 )
 
 // What a lock's errors are about. Each arrives wrapped in a [*LockError]; test for it with [errors.Is].
@@ -108,3 +110,54 @@ func without(n int64) fault.Loss {
 func lostBecause(why fault.Loss) error { return lostErrors[why] }
 
 func (h *hold) lostError() error { return lostBecause(h.lossOf()) }
+
+// timeoutError is [ErrTimeout], with how long the call waited, and who has the lock, as far as that is known.
+type timeoutError struct {
+	wait  time.Duration
+	other string
+}
+
+func (t timeoutError) Is(target error) bool { return target == ErrTimeout }
+
+func (t timeoutError) Error() string {
+	text := "the lock was not free"
+	if t.wait > 0 {
+		text += " within " + t.wait.String()
+	}
+	if t.other != "" {
+		text += ": " + t.other
+	}
+	return text
+}
+
+// whoHolds is who has the lock, in words, as far as that is known.
+func (l *Lock) whoHolds(asked bool) string {
+	locks := []*Lock{l}
+	if l.pair != nil {
+		locks = []*Lock{&l.pair.writer, &l.pair.reader}
+	}
+	for _, l := range locks {
+		if h := l.hold.Load(); h == nil || !h.stands() {
+			continue
+		}
+		for _, o := range l.half().Owners() {
+			return l.describe(o) + " has it"
+		}
+	}
+	if asked { // another process has it, or it is kept, see AtLeast
+		return "it is taken in Redis"
+	}
+	return ""
+}
+
+// describe names an owner that holds the lock.
+func (l *Lock) describe(o owner.ID) string {
+	switch {
+	case o.Shared():
+		return fmt.Sprintf("owner %d of this process", o.Number())
+	case o.IsHold():
+		return fmt.Sprintf("a Hold of goroutine %d of this process", uint64(l.taker(o)))
+	default:
+		return fmt.Sprintf("goroutine %d of this process", uint64(o))
+	}
+}

@@ -652,7 +652,7 @@ func TestLocalLock_Hammer(t *testing.T) {
 		users++
 		holding[o]++
 	}
-	depart := func(o owner.ID) {
+	leave := func(o owner.ID) {
 		mu.Lock()
 		defer mu.Unlock()
 		assert.Equal(t, inside, o, "two owners held")
@@ -723,7 +723,7 @@ func TestLocalLock_Hammer(t *testing.T) {
 				}
 				_, ok := exit(l, dora)
 				assert.False(t, ok)
-				depart(o)
+				leave(o)
 				last, ok := exit(l, o)
 				assert.True(t, ok)
 				if last {
@@ -777,7 +777,7 @@ func TestLocalLock_DoesConstantWork(t *testing.T) {
 	l := held(t, anna)
 	queue(t, l, team)
 	queue(t, l, bert)
-	twins := []*local.Waiter{queue(t, l, team), queue(t, l, team)}
+	same := []*local.Waiter{queue(t, l, team), queue(t, l, team)}
 	middle := queue(t, l, cleo)
 	behind := []*local.Waiter{queue(t, l, dora), queue(t, l, team), queue(t, l, crew)}
 	untie := knot(middle)
@@ -785,8 +785,8 @@ func TestLocalLock_DoesConstantWork(t *testing.T) {
 		assert.Equal(t, local.Refused, l.Wait(cancelled(), behind[2], nil))
 		l.Exit(anna)
 		assert.True(t, l.Pass(time.Second)) // to team
-		assert.Equal(t, local.Reentered, turn(twins[0]))
-		assert.Equal(t, local.Reentered, turn(twins[1]))
+		assert.Equal(t, local.Reentered, turn(same[0]))
+		assert.Equal(t, local.Reentered, turn(same[1]))
 		assert.Equal(t, local.Reentered, turn(behind[1]))
 		for range 4 {
 			l.Exit(team)

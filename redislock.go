@@ -3,7 +3,6 @@ package lockregistry
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -276,64 +275,13 @@ func (l *Lock) gaveUp(op string, err error, wait time.Duration, asked bool) erro
 	var late overdue
 	switch {
 	case err == errBusy: //nolint:errorlint // never wrapped
-		return l.fail(op, timeoutError{wait, l.reg.cache.current(l).keeper(asked)})
+		return l.fail(op, timeoutError{wait, l.reg.cache.current(l).whoHolds(asked)})
 	case !errors.As(err, &late):
 		return l.fail(op, err)
 	case op == "trylock" || wait == notAtAll:
 		return l.fail(op, late.error)
 	default:
 		return l.fail(op, fault.Join(timeoutError{wait, ""}, late.error))
-	}
-}
-
-// timeoutError is [ErrTimeout], with how long the call waited, and who has the lock, as far as that is known.
-type timeoutError struct {
-	wait   time.Duration
-	keeper string
-}
-
-func (t timeoutError) Is(target error) bool { return target == ErrTimeout }
-
-func (t timeoutError) Error() string {
-	text := "the lock was not free"
-	if t.wait > 0 {
-		text += " within " + t.wait.String()
-	}
-	if t.keeper != "" {
-		text += ": " + t.keeper
-	}
-	return text
-}
-
-// keeper is who has the lock, in words, as far as that is known.
-func (l *Lock) keeper(asked bool) string {
-	locks := []*Lock{l}
-	if l.pair != nil {
-		locks = []*Lock{&l.pair.writer, &l.pair.reader}
-	}
-	for _, l := range locks {
-		if h := l.hold.Load(); h == nil || !h.stands() {
-			continue
-		}
-		for _, o := range l.half().Owners() {
-			return l.describe(o) + " has it"
-		}
-	}
-	if asked { // another process has it, or it is kept, see AtLeast
-		return "it is taken in Redis"
-	}
-	return ""
-}
-
-// describe names an owner that holds the lock.
-func (l *Lock) describe(o owner.ID) string {
-	switch {
-	case o.Shared():
-		return fmt.Sprintf("owner %d of this process", o.Number())
-	case o.IsHold():
-		return fmt.Sprintf("a Hold of goroutine %d of this process", uint64(l.taker(o)))
-	default:
-		return fmt.Sprintf("goroutine %d of this process", uint64(o))
 	}
 }
 

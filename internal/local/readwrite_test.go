@@ -49,7 +49,7 @@ func newRWHalf() *rwHalf {
 // holders are owners and how often each has locked.
 type holders map[owner.ID]int32
 
-// look is what a side of a localReadWrite should look like.
+// look is what a side of a ReadWrite should look like.
 type look struct {
 	phase  phase
 	asking owner.ID // when it is acquiring
@@ -543,9 +543,9 @@ func TestReadWrite_SharedOwners(t *testing.T) {
 			h.in(t, team, writes, Refused) // nothing is granted yet
 		}
 		behind := h.waits(t, anna, true)
-		twin, third := h.waits(t, team, writes), h.waits(t, team, writes)
+		same, third := h.waits(t, team, writes), h.waits(t, team, writes)
 		h.side(writes).Granted()
-		require.Equal(t, Reentered, turn(twin))
+		require.Equal(t, Reentered, turn(same))
 		require.Equal(t, Reentered, turn(third))
 		require.Equal(t, Refused, turn(behind))
 		read, write := sides(writes, has(holders{team: 3}))
@@ -596,11 +596,11 @@ func TestReadWrite_SharedOwners(t *testing.T) {
 	t.Run("a writer is handed the lock", func(t *testing.T) {
 		h := rwHeld(t, writes, anna)
 		first, bystander := h.waits(t, team, writes), h.waits(t, bert, writes)
-		twin, reader := h.waits(t, team, writes), h.waits(t, team, reads)
+		same, reader := h.waits(t, team, writes), h.waits(t, team, reads)
 		h.out(t, anna, writes, Last)
 		require.True(t, h.Writer().Pass(0))
 		require.Equal(t, HandedOver, turn(first))
-		require.Equal(t, Reentered, turn(twin))
+		require.Equal(t, Reentered, turn(same))
 		require.Equal(t, Entered, turn(reader))
 		require.Equal(t, Refused, turn(bystander))
 		h.looks(t, acquiring(team), has(holders{team: 2}), bert)
@@ -945,7 +945,7 @@ func TestReadWrite_TryingReaders(t *testing.T) {
 // No transition looks at the waiters but for those that it lets in and the first one that it does not.
 func TestReadWrite_DoesConstantWork(t *testing.T) {
 	h := rwHeld(t, reads, anna, bert)
-	writer, twin := h.waits(t, team, writes), h.waits(t, team, reads)
+	writer, same := h.waits(t, team, writes), h.waits(t, team, reads)
 	h.waits(t, dora, writes)
 	reader, joins := h.waits(t, cleo, reads), h.waits(t, crew, reads)
 	middle := h.waits(t, 20, writes)
@@ -960,7 +960,7 @@ func TestReadWrite_DoesConstantWork(t *testing.T) {
 		h.Reader().Free()
 		assert.Equal(t, Entered, turn(writer))
 		assert.True(t, h.Writer().Granted())
-		assert.Equal(t, Entered, turn(twin))
+		assert.Equal(t, Entered, turn(same))
 		assert.Equal(t, Reentered, turn(behind[2]))
 		assert.True(t, h.Reader().Granted())
 		assert.Equal(t, Reentered, turn(behind[3]))
