@@ -24,23 +24,28 @@ const (
 // operations are what can be done with a lock of any format, and the sections of its script.
 var operations = map[string][]section{
 	"obtain": {
-		{"obtain", "head"}, {fast, "obtain"}, {ofFormat, "format"}, {"fencing", "draw"}, {"fencing", "library"},
+		{"obtain", "head"}, {fast, "obtain"}, {"effects", "effects"},
+		{ofFormat, "format"}, {"fencing", "draw"}, {"fencing", "library"},
 		{"obtain", "operation"},
 	},
 	"obtain_queued": {
-		{"obtain_queued", "head"}, {"queue", "names"}, {fast, "obtain queued"}, {"queue", "ticket"}, {"obtain_queued", "arguments"},
+		{"obtain_queued", "head"}, {"effects", "effects"},
+		{"queue", "names"}, {fast, "obtain queued"}, {"queue", "ticket"}, {"obtain_queued", "arguments"},
 		{ofFormat, "format"}, {"fencing", "draw"}, {"fencing", "library"}, {"obtain_queued", "ticket"},
 		{"queue", "library"}, {"obtain_queued", "turn"},
 	},
 	"obtain_all": {
-		{"obtain_all", "head"}, {ofFormat, "format"}, {"fencing", "draw"}, {"fencing", "library"}, {"obtain_all", "operation"},
+		{"obtain_all", "head"}, {"effects", "effects"},
+		{ofFormat, "format"}, {"fencing", "draw"}, {"fencing", "library"}, {"obtain_all", "operation"},
 	},
 	"renew": {
-		{"renew", "head"}, {fast, "renew"}, {ofFormat, "format"}, {ofFormat, "extend"}, {"fencing", "draw"}, {"fencing", "library"},
+		{"renew", "head"}, {"effects", "effects"},
+		{fast, "renew"}, {ofFormat, "format"}, {ofFormat, "extend"}, {"fencing", "draw"}, {"fencing", "library"},
 		{"renew", "operation"},
 	},
 	"release": {
-		{"release", "head"}, {fast, "release"}, {"release", "queue"}, {"queue", "names"}, {fast, "release queued"},
+		{"release", "head"}, {fast, "release"}, {"effects", "effects"},
+		{"release", "queue"}, {"queue", "names"}, {fast, "release queued"},
 		{"release", "arguments"}, {ofFormat, "format"}, {ofFormat, "end"}, {"queue", "library"}, {"windows", "library"},
 		{"release", "operation"},
 	},

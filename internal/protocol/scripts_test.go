@@ -1,0 +1,27 @@
+package protocol
+
+import (
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A server that replicates scripts whole refuses what they write once they have asked for what may differ elsewhere. So a script
+// that asks for the time, or for who is subscribed, has its effects replicated before; see lua/effects.lua.
+func TestScripts_ReplicateTheirEffects(t *testing.T) {
+	differs := regexp.MustCompile(`'(TIME|PUBSUB)'`)
+	asking := 0
+	for name, script := range Scripts() {
+		asks := differs.FindStringIndex(script.Source)
+		if asks == nil {
+			continue
+		}
+		asking++
+		first := strings.Index(script.Source, "redis.replicate_commands()")
+		require.GreaterOrEqual(t, first, 0, name)
+		require.Less(t, first, asks[0], name)
+	}
+	require.Greater(t, asking, 10)
+}
