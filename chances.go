@@ -12,7 +12,7 @@ import (
 // the queue before the next goroutine of a process, and those who have no ticket, Java's and calls that poll. What a process does
 // about that when it releases is decided here.
 //
-// Where there is a queue the server decides, in internal/protocol/lua/pass.lua, by what the queue has noted of the newest
+// Where there is a queue the server decides, in internal/protocol/lua/windows.lua, by what the queue has noted of the newest
 // windows. From a release with tickets on:
 //
 //	shut ──100 ms after the last window, and somebody listens for releases──▶ open for 10 ms ──▶ shut
@@ -60,7 +60,7 @@ type gap struct {
 	text string        // the same, in milliseconds of the server's clock
 }
 
-// mostDue is how long after a release the next window is due, at most; see OFTEN in internal/protocol/lua/pass.lua.
+// mostDue is how long after a release the next window is due, at most; see OFTEN in internal/protocol/lua/windows.lua.
 const mostDue = 100 * time.Millisecond
 
 // gapOf is what a process knows now that is told when the next window is due by the server's clock. A ticket that was asked for

@@ -8,7 +8,7 @@ import (
 )
 
 // A hold's fencing token is drawn by a script while the hold owns the key, or as it becomes the owner; see
-// internal/protocol/lua/fence.lua. So later owners draw later, and each draw gives more than all before. The scripts that
+// internal/protocol/lua/fencing.lua. So later owners draw later, and each draw gives more than all before. The scripts that
 // make other holds the owner, of waiting calls, draw nothing: the grantee does so itself before its call returns. So the
 // granter need not know about tokens. Docs/semantics.md has the cases.
 //

@@ -16,7 +16,7 @@ import (
 
 // The queue of a path in Redis has a ticket for each waiting call, one for a process at most, since a call asks Redis only
 // while it has the local half. A release makes the hold of the first ticket the owner of the key, and tells its process by
-// a message; see internal/protocol/lua/serve.lua. specs/PROTOCOL.md says what each side does, and specs/handover.tla is checked.
+// a message; see internal/protocol/lua/queue.lua. specs/PROTOCOL.md says what each side does, and specs/handover.tla is checked.
 //
 // A waiting call is in one of these states:
 //
@@ -38,7 +38,7 @@ const (
 	lookEvery  = 5 * time.Second
 
 	// firstLook is when a call looks after its ticket for the first time, and how much later for each ticket in front of it,
-	// ten at most. Until then a release does not tell it that it is the next one: see internal/protocol/lua/serve.lua.
+	// ten at most. Until then a release does not tell it that it is the next one: see internal/protocol/lua/queue.lua.
 	firstLook = time.Second
 	lookStep  = 100 * time.Millisecond
 

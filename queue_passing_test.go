@@ -5,10 +5,12 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
@@ -163,6 +165,60 @@ func TestQueue_ReleaseWithoutMemory(t *testing.T) {
 		w.await("it waits in the queue", func() bool { return r.Stats().Tickets == 1 })
 		require.NoError(w, waits.unlock(waits.lock))
 		require.NoError(w, <-again)
+	})
+}
+
+// A release of which the server refuses the removal says so, and the key is removed as soon as the server takes that again. It does
+// not matter that the release is one that asks who else listens.
+func TestQueue_AReleaseThatIsRefused(t *testing.T) {
+	for name, begins := range passingFaults {
+		for layoutName, layout := range map[string]lockregistry.Layout{
+			"spring": lockregistry.LayoutSpring, "redisson": lockregistry.LayoutRedisson,
+		} {
+			t.Run(name+" "+layoutName, func(t *testing.T) {
+				realWorlds(t, func(w *world) {
+					opts := []lockregistry.Option{lockregistry.WithLayout(layout), lockregistry.WithPollInterval(noPoll)}
+					g, l := w.goroutine(), w.registry(opts...).Obtain("42")
+					require.NoError(w, g.lock(l))
+					waits := w.joins(w.Context(), opts...)
+					now := strings.Fields(strings.Trim(w.do("TIME"), "[]"))
+					seconds, err := strconv.ParseInt(now[0], 10, 64)
+					require.NoError(w, err)
+					newest := strconv.FormatInt(500-1000*seconds, 10) // half a second ago, and more
+					require.Equal(w, "0", w.do("ZADD", theQueue, newest, "open", newest, "wide"))
+					ends := begins(w)
+					err = g.unlock(l)
+					if name == "OOM" { // which removes what it is told to
+						require.NoError(w, err)
+					} else {
+						w.fails(err, lockregistry.ErrUnavailable, "unlock", theKey)
+						require.Equal(w, "1", w.do("EXISTS", theKey))
+					}
+					began := time.Now()
+					ends()
+					require.NoError(w, <-waits.result)
+					require.Less(w, time.Since(began), 30*time.Second, "half of the lease")
+					require.NoError(w, waits.unlock(waits.lock))
+				})
+			})
+		}
+	}
+}
+
+// A release that may not tell the process to which it has given the lock gives it to nobody.
+func TestQueue_AGrantThatMayNotBeTold(t *testing.T) {
+	realWorlds(t, func(w *world) {
+		w.do("ACL", "SETUSER", "app", "on", ">secret", "~*", "+@all", "resetchannels", "&orders-channel", "&orders-channel:*")
+		client := w.clientWith(w.dial, func(o *rueidis.ClientOption) {
+			o.Username, o.Password, o.DisableCache = "app", "secret", true
+		})
+		g, l := w.goroutine(), w.registryOn(client, lockregistry.WithPollInterval(noPoll)).Obtain("42")
+		require.NoError(w, g.lock(l))
+		waits := w.joins(w.Context(), lockregistry.WithPollInterval(noPoll))
+		require.NoError(w, g.unlock(l))
+		require.Equal(w, "0", w.do("EXISTS", theKey))
+		require.NoError(w, <-waits.result)
+		require.NoError(w, waits.unlock(waits.lock))
 	})
 }
 

@@ -130,25 +130,25 @@ First(n, left) == [m |-> "first", n |-> n, left |-> left] \* n: you are the next
 Dropped(n) == [m |-> "dropped", n |-> n, left |-> 0]   \* d: your ticket was taken out: look
 Changed == [m |-> "changed", n |-> 0, left |-> 0]      \* tracking: the key changed
 
-\* warn, in serve.lua, to the first of a queue.
+\* warn, in queue.lua, to the first of a queue.
 Warn(q, left) == IF q = <<>> \/ Lacks("first") THEN Quiet ELSE To(q[1], First(q[1][2], left))
 
 Key(D, v, ttl, granted) == [D EXCEPT !.key = v, !.ttl = ttl, !.granted = granted]
 NoKey(D) == [Key(D, Nobody, 0, FALSE) EXCEPT !.awaited = FALSE]
 
-\* mark, in spring_claim.lua (Q2): whoever finds the key taken, and waits, marks the value of its holder, unless that is Java's.
+\* mark, in spring.lua (Q2): whoever finds the key taken, and waits, marks the value of its holder, unless that is Java's.
 Mark(D) == IF D.key[1] \in Go /\ ~Lacks("mark") THEN [D EXCEPT !.awaited = TRUE] ELSE D
 
 \* A hold that comes from the queue has the mark from the beginning.
 Awaited(D) == IF Lacks("mark") THEN D ELSE [D EXCEPT !.awaited = TRUE]
 
-\* heads, in serve.lua (R1): the queue without the tickets in front of the first that is served, or that is v. Those are of
+\* heads, in queue.lua (R1): the queue without the tickets in front of the first that is served, or that is v. Those are of
 \* processes whose channels nobody subscribes to.
 Heads(D, v) ==
   LET alive == {i \in 1..Len(D.queue) : D.queue[i] = v \/ D.queue[i][1] \in D.subs \/ Lacks("numsub")}
   IN IF alive = {} THEN <<>> ELSE SubSeq(D.queue, Min(alive), Len(D.queue))
 
-\* serve, in serve.lua: removes the first ticket of q, SET, PUBLISH. Provisional is the lease of the grant (Q6). Two
+\* serve, in queue.lua: removes the first ticket of q, SET, PUBLISH. Provisional is the lease of the grant (Q6). Two
 \* processes are told, whatever the length of the queue (Q3). The new first one need not be if it is young: r.tells.
 Serve(D, q, r) ==
   [db |-> [Awaited(Key(D, q[1], IF Lacks("provisional") THEN Lease ELSE Provisional, TRUE))
@@ -156,7 +156,7 @@ Serve(D, q, r) ==
    out |-> Join(IF Len(q) > 1 /\ (r.tells \/ q[2] \notin D.young) THEN Warn(Tail(q), Provisional) ELSE Quiet,
                 To(q[1], Grant(q[1][2])))]
 
-\* pass.lua: what a release does with the key. A window is written down, so nobody closes it before its time.
+\* windows.lua: what a release does with the key. A window is written down, so nobody closes it before its time.
 Pass(D, r) ==
   LET q == Heads(D, Nobody)
       left == IF D.open > 0 THEN D.open ELSE Window
@@ -197,7 +197,7 @@ Take(D, q, v) ==
   IN Reply([Awaited(Key(D, v, Lease, FALSE)) EXCEPT !.queue = rest], "granted", 0,
            Join([p \in Go |-> IF told(p) = {} THEN <<>> ELSE <<Dropped(front[Max(told(p))][2])>>], Warn(rest, Lease)))
 
-\* ask.lua, for a ticket v that is in the queue: when the key is free and no window is open, the first ticket is served, or v
+\* obtain_queued.lua, for a ticket v that is in the queue: when the key is free and no window is open, the first ticket is served, or v
 \* itself when it is due (R5).
 Ask(D, r, v) ==
   LET due == r.due /\ ~Lacks("due")
@@ -206,7 +206,7 @@ Ask(D, r, v) ==
      ELSE IF due \/ q[1] = v THEN Take(D, q, v)
      ELSE LET x == Serve(D, q, r) IN Queued(x.db, v, x.out)
 
-\* spring_obtain.lua, to queue: a new ticket comes last (R8). Those of older attempts stay until they are swept. (The script also
+\* obtain_queued.lua, to queue: a new ticket comes last (R8). Those of older attempts stay until they are swept. (The script also
 \* removes one that the call names.)
 RunObtain(D, r) ==
   LET v == <<r.p, r.n>>
@@ -226,8 +226,8 @@ RunLook(D, r) ==
        [] D.key # v /\ D.key[1] # r.p /\ In(D.queue, v) -> Ask(D, r, v)
        [] OTHER -> Reply(D, "missing", 0, Quiet)
 
-\* spring_release.lua: the end of a hold, and of a call that gives up (R10), whose tickets leave.lua removes: who is first by
-\* that is told. Most holds have no mark: their release asks for no queue (spring_release_alone.lua).
+\* release.lua: the end of a hold, and of a call that gives up (R10), whose tickets it removes: who is first by
+\* that is told. Most holds have no mark: their release asks for no queue (release, in spring.lua).
 RunRelease(D, r) ==
   LET q == IF r.leave THEN Strip(D.queue, <<r.p, r.n>>) ELSE D.queue
       D1 == [D EXCEPT !.queue = q]
@@ -238,7 +238,7 @@ RunRelease(D, r) ==
      THEN LET x == Pass(D1, r) IN Reply(x.db, "done", x.others, Join(next, x.out))
      ELSE Reply(D1, "gone", 0, next)
 
-\* spring_renew.lua
+\* renew.lua
 RunRenew(D, r) ==
   IF D.key = <<r.p, r.n>> THEN Reply(Key(D, D.key, Lease, FALSE), "renewed", 0, Quiet) ELSE Reply(D, "gone", 0, Quiet)
 

@@ -360,6 +360,20 @@ func TestVerified(t *testing.T) {
 	}
 }
 
+// What only the owner has sent, and nobody sends again, makes no pause longer.
+func TestVerified_AfterRenewalsOfTheOwner(t *testing.T) {
+	s := granted(t, false)
+	for range 8 {
+		require.Equal(t, lease.Failed, s.Reply(renew(s, now, minute), now, refused))
+	}
+	require.True(t, s.Doubt(now))
+	require.Equal(t, lease.Verify, s.Tick(now, false))
+	require.Equal(t, lease.Failed, s.Verified(now, unknown, false))
+	due, looks := s.Due(false)
+	require.True(t, looks)
+	require.LessOrEqual(t, now.Until(due), clock.Backoff(1, time.Minute)*2)
+}
+
 // Whatever is sent, and whenever the server executes it, if ever: what is believed is over before the key is.
 func TestWhatIsBelievedIsOverFirst(t *testing.T) {
 	for seed := range uint64(3000) {

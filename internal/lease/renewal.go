@@ -89,14 +89,18 @@ func (s *State) Reply(r Renewal, now clock.Instant, o Outcome) Verdict {
 		return NotLive
 	case o.Failed:
 		s.failure(u, r, o)
-		s.retry(r, now.Add(s.backoff(r.Term)))
+		if s.retries(r) {
+			s.next = min(s.next, now.Add(s.backoff(r.Term)))
+		}
 		return Failed
 	case !o.Ours:
 		return NotOurs
 	case now >= s.until:
 		return TooLate
 	case o.Late:
-		s.retry(r, now)
+		if s.retries(r) {
+			s.next = min(s.next, now)
+		}
 		return Unconfirmed
 	default:
 		return Extended
@@ -116,12 +120,8 @@ func (s *State) failure(u *unsure, r Renewal, o Outcome) {
 	}
 }
 
-// retry has something sent by then, unless the owner sent the renewal, and nothing else is to be sent.
-func (s *State) retry(r Renewal, by clock.Instant) {
-	if s.tended() && (r.Scheduled || s.next != clock.Never) {
-		s.next = min(s.next, by)
-	}
-}
+// retries tells whether something is to be sent again: not when the owner sent the renewal, and nothing else is to be sent.
+func (s *State) retries(r Renewal) bool { return s.tended() && (r.Scheduled || s.next != clock.Never) }
 
 // tended tells whether something is to be sent.
 func (s *State) tended() bool { return s.Renewed || s.short > 0 || s.doubted }

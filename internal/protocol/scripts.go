@@ -24,7 +24,7 @@ const (
 // operations are what can be done with a lock of any format, and the sections of its script.
 var operations = map[string][]section{
 	"obtain": {
-		{"obtain", "head"}, {fast, "obtain"}, {"effects", "effects"},
+		{"obtain", "head"}, {"effects", "effects"}, {fast, "obtain"},
 		{ofFormat, "format"}, {"fencing", "draw"}, {"fencing", "library"},
 		{"obtain", "operation"},
 	},

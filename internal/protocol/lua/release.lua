@@ -57,7 +57,7 @@ local function dequeue(ticket)
 end
 
 local state, turn = drop(value, keep) -- turn: somebody may come in who could not before
-local leaves, reply = ARGV[8] == 'leave' or (ARGV[9] or '') ~= '', 1
+local leaves, reply, failed = ARGV[8] == 'leave' or (ARGV[9] or '') ~= '', 1, false
 if prefix ~= '' and (turn or leaves) then
   local entries = redis.pcall('ZRANGE', queue, '0', '2', 'WITHSCORES')
   if leaves and entries[1] then
@@ -69,12 +69,14 @@ if prefix ~= '' and (turn or leaves) then
     reply = entries.err
   elseif turn and (entries[1] or yields) then -- mutant: grant not passed on
     local ok, served, others = pcall(handOver, entries)
-    reply = not ok and (type(served) == 'table' and served.err or served) or (served or others) and 2 or 1
+    failed = not ok
+    reply = failed and (type(served) == 'table' and served.err or served) or (served or others) and 2 or 1
   elseif entries[5] then
     reply = 2
   end
 end
-if turn and not announced and free(side == 'r' and 'w' or 'r') then -- a reader that has left lets writers in
+-- What has failed may have granted the lock without telling, or not have removed it. When this is refused too, the script fails.
+if failed or turn and not announced and free(side == 'r' and 'w' or 'r') then -- a reader that has left lets writers in
   announce()
 end
 if state == 'mine' then
