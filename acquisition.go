@@ -371,7 +371,7 @@ func (a *acquisition) arm() sight {
 	return a.ear.arm(a.ctx, min(a.lock.reg.poll, a.lock.armLimit(), a.lock.reg.clock.Now().Until(a.deadline)))
 }
 
-// try asks Redis once, quickly when the key is most likely free; see layout.obtain. It waits for the answer until a little
+// try asks Redis once, quickly when the key is most likely free; see protocol.Format. It waits for the answer until a little
 // after the deadline. What is done before and after that is apart, because the stack of a call that waits for an answer
 // must be small: with thousands of them its size decides how much of the processor's cache is left.
 func (a *attempt) try(w protocol.Queueing, quick bool, deadline clock.Instant) error {

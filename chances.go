@@ -23,10 +23,10 @@ import (
 // first ticket looks when that is over. Readers leave no windows: for a writer without a ticket there is a guest in the queue,
 // see internal/protocol/lua/guest.lua. The process says what it knows, see chances:
 //
-//	at once     the hold was a leader's: there is no long window
+//	leads       the hold was a leader's: there is no long window
 //	yields      goroutines of this process wait, and have had the lock for as long as they may
-//	for heir    no window is due, as the newest grant has told: a short script serves the first ticket
-//	alone       nobody waits, as the mark in the key tells the server
+//	due         when the next window is, as the newest grant has told: until then a short way serves the first ticket
+//	nothing     whether others wait the mark in the key tells the server
 //
 // Where there is no queue the process stands back, see crowd.released:
 //

@@ -206,7 +206,7 @@ func forbidden(err error) bool {
 	return ok && strings.HasPrefix(reply.Error(), "NOPERM")
 }
 
-// askEach asks about keys, see transport.sendEach, and hands over why there is no answer.
+// askEach asks about keys, see transport.Client.DoEach, and hands over why there is no answer.
 func (r *Registry) askEach(
 	p *transport.Wait, keys []string,
 	send func(ctx context.Context, way rueidis.CoreClient, some []int) []rueidis.RedisResult,

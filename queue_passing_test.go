@@ -168,8 +168,8 @@ func TestQueue_ReleaseWithoutMemory(t *testing.T) {
 	})
 }
 
-// A release of which the server refuses the removal says so, and the key is removed as soon as the server takes that again. It does
-// not matter that the release is one that asks who else listens.
+// A release of which the server refuses the removal says so, and the key is removed as soon as the server takes that again. It
+// does not matter that the release is one that asks who else listens.
 func TestQueue_AReleaseThatIsRefused(t *testing.T) {
 	for name, begins := range passingFaults {
 		for layoutName, layout := range map[string]lockregistry.Layout{

@@ -129,7 +129,7 @@ func TestReplicasDelayNobodyElse(t *testing.T) {
 		w.replica.Freeze()
 		var waiting sync.WaitGroup
 		var ended atomic.Int32
-		ctx, cancel := context.WithCancel(t.Context())
+		ctx, cancel := context.WithCancel(w.Context())
 		for i := range 20 {
 			waiting.Go(func() {
 				_, _ = r.Obtain("with" + strconv.Itoa(i)).TryLock(ctx)
@@ -143,10 +143,10 @@ func TestReplicasDelayNobodyElse(t *testing.T) {
 			w.lock(l)
 			w.unlock(l)
 		}
-		ok, err := r.Obtain("held").TryLock(t.Context())
-		require.NoError(t, err)
-		assert.False(t, ok, "somebody else has it")
-		assert.Zero(t, ended.Load(), "all this was done while the others waited for their replica")
+		ok, err := r.Obtain("held").TryLock(w.Context())
+		require.NoError(w, err)
+		assert.False(w, ok, "somebody else has it")
+		assert.Zero(w, ended.Load(), "all this was done while the others waited for their replica")
 		cancel()
 		waiting.Wait()
 		w.replica.Thaw()

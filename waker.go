@@ -80,7 +80,7 @@ func (l listener) arm(ctx context.Context, limit time.Duration) sight {
 
 // ownChannel is where scripts on a cluster publish messages for a registry about a key: in the slot of the key. Where the
 // tag of the key begins within the prefix, a channel that begins with the prefix, as access lists expect, is in that slot
-// only if it begins with the key. See internal/protocol/lua/channel.lua.
+// only if it begins with the key. See internal/protocol/lua/queue.lua.
 func ownChannel(prefix, key, registry string) string {
 	if _, tag, begins := strings.Cut(prefix, "{"); begins && !strings.Contains(tag, "}") {
 		return key + "-channel@" + registry

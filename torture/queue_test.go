@@ -21,7 +21,7 @@ import (
 // What becomes of the queue when its commands and messages are lost, late, doubled or crossed: nobody believes in a hold that
 // is another's, and nobody waits for one that nobody has. Process a waits behind a network that fails, process b holds.
 
-// provisional is the lease of a grant, see internal/protocol/lua/serve.lua.
+// provisional is the lease of a grant, see internal/protocol/lua/queue.lua.
 const provisional = time.Second
 
 func queueOf(path string) string { return prefix + ":{" + keyOf(path) + "}:waiters" }

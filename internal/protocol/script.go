@@ -100,7 +100,7 @@ func (c *Call) counts(counter string, cluster bool) {
 	}
 }
 
-// QueueKey is the key of a lock's queue, see lua/names.lua; empty where that is in another slot, so that there is none.
+// QueueKey is the key of a lock's queue, see lua/queue.lua; empty where that is in another slot, so that there is none.
 func QueueKey(prefix, key string) string {
 	queue := prefix + ":{" + key + "}:waiters"
 	if HashTag(key) != key {
@@ -290,7 +290,7 @@ func (c *Call) Decode(result rueidis.RedisResult) (s Reply, err error) {
 	return s, err
 }
 
-// readShort reads the reply to a ticket of which the script has asked little, see lua/ticket.lua.
+// readShort reads the reply to a ticket of which the script has asked little, see lua/obtain_queued.lua.
 func readShort(reply string) (s Reply, err error) {
 	ahead, place, _ := strings.Cut(reply, " ")
 	s.State, s.Left, s.Place = StateQueued, Remaining(-1), place

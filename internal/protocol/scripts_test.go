@@ -8,9 +8,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A server that replicates scripts whole refuses what they write once they have asked for what may differ elsewhere; and a lease that
-// is set by a script begins anew wherever it is replayed. So a script that asks for the time, or for who is subscribed, or makes a
-// hold the owner, has its effects replicated before; see lua/effects.lua.
+// A server that replicates scripts whole refuses what they write once they have asked for what may differ elsewhere; and a lease
+// that is set by a script begins anew wherever it is replayed. So a script that asks for the time, or for who is subscribed, or
+// makes a hold the owner, has its effects replicated before; see lua/effects.lua.
 func TestScripts_ReplicateTheirEffects(t *testing.T) {
 	differs := regexp.MustCompile(`'(TIME|PUBSUB|PX)'`)
 	asking := 0

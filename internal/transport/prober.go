@@ -16,7 +16,7 @@ import (
 // A caller that has gone before its command was answered says nothing about the server. But a command that nobody waits for any
 // more must be answered as one that somebody waits for, or a server that is frozen would not be noticed where all calls are
 // short. Rueidis does not tell of it. So another command is sent, as if that were the one that was given up: see
-// bound.silence.
+// alarm.due.
 //
 // And when a shard becomes suspect, that may be because the way has become longer. What is sent on the fresh connection tells
 // nothing until there is one, for which it must be known how far the server is. So three round trips are measured over the

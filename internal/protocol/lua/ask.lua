@@ -1,7 +1,7 @@
 -- For a call that waits: puts its ticket in the queue, or looks after it, and serves the first tickets if the lock is free.
 --   member              its ticket
 --   value, lease, kind  its hold
---   how                 queue, look, or due when it looks because its time has come
+--   how                 enqueue, check, or due when it looks because its time has come
 --   place, older        where its ticket was; and one that it replaces
 --   left, foreign       what the holder's lease has left, and whether that may not know of the queue
 -- Replies nothing when its hold owns the key now.

@@ -4,10 +4,16 @@
 -- ARGV[1]  the hold's field, "<registry>:<number>"
 -- ARGV[2]  the lease in milliseconds
 -- ARGV[3], ARGV[4]  are for read-write locks
--- ARGV[5]  and so on, and the reply: for the queue, ARGV[10] for the token and ARGV[11] for the ticket, as ARGV[3] and so on of
---          spring_obtain.lua
+-- ARGV[5]  with a queue: enqueue, to get a ticket; check, to look after it; due, to look because its time has come
+-- ARGV[6]  the registry's prefix
+-- ARGV[7]  S on a cluster
+-- ARGV[8]  enqueue: the place where the ticket was, or empty
+-- ARGV[9]  enqueue: an older ticket of this call, which it replaces, or empty
+-- ARGV[10] the key of the fencing counter; empty or missing: no token is wanted
+-- ARGV[11] the zeros in front of the lease in the ticket, see queue.lua; missing: none
 --
--- Replies nil when granted, or "granted" and the token, else without a queue the milliseconds that the holder's lease has left (-1: it has no end).
+-- Replies nil when granted, or "granted" and the token, else without a queue the milliseconds that the holder's lease has left (-1: it has no end),
+-- and with one an array, as obtain_queued.lua.
 --
 -- A field of the same registry with a smaller number is a grant whose reply was lost, and is taken over; a larger number
 -- means that this very command is late.

@@ -1,6 +1,6 @@
 -- Makes holds the owners of several locks in Redisson's format, if nobody else holds any of them; else it changes nothing.
 --
--- KEYS, ARGV, and the reply: as in spring_obtain_all.lua, with the holds' fields for values
+-- KEYS, ARGV, and the reply: as in obtain_all.lua, with the holds' fields for values
 local n, counter = tonumber(ARGV[1]), ARGV[6 + ARGV[1]] or ''
 -- include redisson_draw
 -- include fence

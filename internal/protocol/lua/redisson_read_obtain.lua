@@ -6,8 +6,7 @@
 -- ARGV[3]  the name as it stands in derived keys. "<this>:<field>:rwlock_timeout:<n>" lives as long as the n-th lease of a
 --          reader, so that the hash can be kept for as long as the longest one
 -- ARGV[4]  the field of the hold with which the same owner writes already, less ':write'; or empty
--- ARGV[5]  and so on, and the reply: for the queue, and ARGV[11] for the ticket, as ARGV[3] and so on of spring_obtain.lua; or try, not to overtake those
---          who wait in it
+-- ARGV[5]  and so on, and the reply: as those of redisson_obtain.lua; or try, not to overtake those who wait in the queue
 --
 -- Replies nil when granted, else without a queue the milliseconds that the lock has left (-1: it has no end).
 -- include effects

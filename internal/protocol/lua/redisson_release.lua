@@ -6,14 +6,18 @@
 -- ARGV[2]  PUBLISH, SPUBLISH to publish in both ways, or empty
 -- ARGV[3]  the lock's channel
 -- ARGV[4]  is for read-write locks
--- ARGV[5]  for the queue, and so on, as ARGV[3] to ARGV[5] of spring_release.lua
+-- ARGV[5]  the registry's prefix; empty or missing: there is no queue
+-- ARGV[6]  S on a cluster
+-- ARGV[7]  the ticket of a call that leaves the queue; *: all of its registry up to this number; +: no ticket, but others
+--          wait in the process that releases, and are not to have it at once; !: none, and no long window; empty: none
 -- ARGV[8]  how long the path is to stay taken, in milliseconds; empty or missing: no longer
--- ARGV[9]  as that of spring_release.lua
+-- ARGV[9]  for how long the hold had the lock, and its call waited for it in the queue, in milliseconds; empty or missing: not for
+--          long, or that is not known
 --
 -- Replies 0 when the lock was not the hold's, or -1 when it is another's. When it was the reply is 1, 2 when others wait in the queue or one of them
 -- has the lock now, or a text that says why there is no queue.
 --
--- A field of the same registry with a smaller number is a grant that came late, and is removed too; see spring_release.lua. A
+-- A field of the same registry with a smaller number is a grant that came late, and is removed too; see release.lua. A
 -- path that is to stay taken gets the field "<field>:atleast". That is published, since Redisson's waiters sleep for as long as
 -- the lease that they have seen.
 -- include effects

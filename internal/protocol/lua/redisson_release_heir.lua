@@ -1,8 +1,12 @@
--- As spring_release_heir.lua, of a lock in Redisson's format.
+-- Ends a hold of a lock in Redisson's format that is contested all the time, when the registry knows that no window is open or due.
+-- Where that does not do, it is as redisson_release.lua.
 --
 -- KEYS[1]             the lock's name: a hash
 -- ARGV[1] to ARGV[3]  as those of redisson_release.lua
--- ARGV[4] to ARGV[7]  as ARGV[3] to ARGV[6] of spring_release_heir.lua
+-- ARGV[4]             the registry's prefix
+-- ARGV[5]             S on a cluster
+-- ARGV[6]             when the next window is due, in milliseconds of the server's clock
+-- ARGV[7]             warn when the one behind the first is to be told that it is the next one; empty or missing: it is not
 -- include effects
 local key, field, command, news, prefix, sharded, due = KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5] == 'S', ARGV[6]
 if redis.call('HEXISTS', key, field) == 1 and redis.call('HEXISTS', key, 'mode') == 0 then

@@ -6,8 +6,7 @@
 -- ARGV[2]  the lease in milliseconds
 -- ARGV[3]  the name as it stands in derived keys
 -- ARGV[4]  is for readers
--- ARGV[5]  and so on, and the reply: for the queue, ARGV[10] for the token and ARGV[11] for the ticket, as ARGV[3] and so on of spring_obtain.lua; or
---          guest, to wait without a ticket
+-- ARGV[5]  and so on, and the reply: as those of redisson_obtain.lua; or reserve, to wait without a ticket
 --
 -- Replies nil when granted, or "granted" and the token, else without a queue the milliseconds that the lock has left (-1: it has no end).
 -- include effects

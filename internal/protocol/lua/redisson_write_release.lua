@@ -6,9 +6,7 @@
 -- ARGV[2]  PUBLISH, SPUBLISH to publish in both ways, or empty
 -- ARGV[3]  the lock's channel
 -- ARGV[4]  the name as it stands in derived keys
--- ARGV[5]  and so on, and the reply: for the queue, as ARGV[3] to ARGV[5] of spring_release.lua
--- ARGV[8]  is for plain locks
--- ARGV[9]  as that of spring_release.lua
+-- ARGV[5]  and so on, and the reply: as those of redisson_release.lua; ARGV[8] is for plain locks
 --
 -- Replies 0 when the hold was not there, -1 when others have the lock. When it was it is gone now, and the reply is 1, 2 when others wait in the queue or
 -- have the lock now, or a text that says why there is no queue.
