@@ -214,11 +214,12 @@ func TestQueue_AGrantThatMayNotBeTold(t *testing.T) {
 		})
 		g, l := w.goroutine(), w.registryOn(client, lockregistry.WithPollInterval(noPoll)).Obtain("42")
 		require.NoError(w, g.lock(l))
-		waits := w.joins(w.Context(), lockregistry.WithPollInterval(noPoll))
+		o := w.witness()
+		waits := w.acquiring(o.registry(lockregistry.WithPollInterval(noPoll)).Obtain("42"))
+		w.await("a ticket", func() bool { return w.tickets() == 1 })
 		require.NoError(w, g.unlock(l))
-		require.Equal(w, "0", w.do("EXISTS", theKey))
-		require.NoError(w, <-waits.result)
-		require.NoError(w, waits.unlock(waits.lock))
+		w.releases(w.got(waits))
+		o.got("acquire", lockregistry.HowFoundFree)
 	})
 }
 
