@@ -55,6 +55,7 @@ finish() {
 }
 
 # All cores build what the packages need.
+echo "... building the tests"
 go test -run '^$' "$@" >/dev/null 2>&1 || true
 if run -p 2 "$@"; then
 	finish passed

@@ -1,4 +1,4 @@
-// Command progress reads what go test -json says and prints what go test would print, and now and then where it is.
+// Command progress reads what go test -json says and prints what go test would print, and at times where it is.
 package main
 
 import (
@@ -13,22 +13,21 @@ import (
 	"time"
 )
 
-// pause is the least time between two lines about where the tests are.
+// pause is the time between two lines about where the tests are.
 const pause = 20 * time.Second
 
 // event is what go test -json says in a line, as far as it matters here. Its names begin with a capital there, which is the same.
 type event struct {
-	Time    time.Time `json:"time"`
-	Action  string    `json:"action"`
-	Package string    `json:"package"`
-	Test    string    `json:"test"`
-	Output  string    `json:"output"`
+	Action  string `json:"action"`
+	Package string `json:"package"`
+	Test    string `json:"test"`
+	Output  string `json:"output"`
 }
 
 type progress struct {
 	to      io.Writer
 	began   time.Time
-	told    time.Time
+	now     string // the package and the test of the latest event
 	passed  int
 	failed  int
 	running map[string][]string // the tests of a package that have begun and not ended, in order
@@ -37,30 +36,44 @@ type progress struct {
 }
 
 func main() {
-	p := progress{to: os.Stdout, running: map[string][]string{}, output: map[string][]string{}, ended: map[string][]string{}}
-	if err := p.read(os.Stdin); err != nil {
+	p := progress{
+		to: os.Stdout, began: time.Now(), now: "the build",
+		running: map[string][]string{}, output: map[string][]string{}, ended: map[string][]string{},
+	}
+	if err := p.read(os.Stdin, time.Tick(pause)); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 }
 
-func (p *progress) read(from io.Reader) error {
-	lines := bufio.NewReader(from)
+// read takes lines, and tells where the tests are at each tick.
+func (p *progress) read(from io.Reader, ticks <-chan time.Time) error {
+	lines := make(chan string)
+	var ended error
+	go func() {
+		defer close(lines)
+		for reader := bufio.NewReader(from); ended == nil; {
+			var line string
+			line, ended = reader.ReadString('\n')
+			lines <- line
+		}
+	}()
 	for {
-		line, err := lines.ReadString('\n')
-		if line != "" {
+		select {
+		case line, more := <-lines:
 			var e event
-			if json.Unmarshal([]byte(line), &e) != nil || e.Action == "" {
+			switch {
+			case !more && ended == io.EOF:
+				return nil
+			case !more:
+				return ended
+			case json.Unmarshal([]byte(line), &e) != nil || e.Action == "":
 				p.print(line) // of go itself
-			} else {
+			default:
 				p.take(e)
 			}
-		}
-		if err == io.EOF {
-			return nil
-		}
-		if err != nil {
-			return err
+		case now := <-ticks:
+			p.tell(now)
 		}
 	}
 }
@@ -88,7 +101,9 @@ func (p *progress) take(e event) {
 	case "pass", "fail", "skip":
 		p.end(e, top, key)
 	}
-	p.tell(e)
+	if e.Test != "" {
+		p.now = path.Base(e.Package) + ": " + e.Test
+	}
 }
 
 // end is that of a test, or of a package, with which all of its tests end.
@@ -114,15 +129,8 @@ func (p *progress) end(e event, top, key string) {
 	}
 }
 
-// tell prints where the tests are, when that has not been told for a while.
-func (p *progress) tell(e event) {
-	if p.began.IsZero() {
-		p.began, p.told = e.Time, e.Time
-	}
-	if e.Time.Sub(p.told) < pause || e.Test == "" {
-		return
-	}
-	p.told = e.Time
-	p.print(fmt.Sprintf("... after %.0f s: %d tests passed, %d failed; now in %s: %s\n",
-		e.Time.Sub(p.began).Seconds(), p.passed, p.failed, path.Base(e.Package), e.Test))
+// tell prints where the tests are.
+func (p *progress) tell(now time.Time) {
+	p.print(fmt.Sprintf("... after %.0f s: %d tests passed, %d failed; now in %s\n",
+		now.Sub(p.began).Seconds(), p.passed, p.failed, p.now))
 }
