@@ -443,7 +443,7 @@ func (a *attempt) judge(c *protocol.Call, reply *transport.Reply, deadline clock
 			return nil
 		}
 		a.at.Granted = false
-	case a.at.State != "": // a server may have said so that is the master no more
+	case c.Script != nil: // a server may have said so that is the master no more; after a plain SET a script asks anyway
 		err, a.again = fault.Late, true
 	}
 	if a.at.Granted && h.grant(a.began, came) {

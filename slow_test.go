@@ -304,33 +304,44 @@ func lateWorld(t *testing.T, test func(w *world, f *flaky, r *lockregistry.Regis
 	})
 }
 
-// That a lock is taken is asked again when a server said so late.
+// That a lock is taken is asked again when a server said so late, unless a more thorough try follows anyway.
 func TestLock_TakenByALateAnswer(t *testing.T) {
-	lateWorld(t, func(w *world, f *flaky, r *lockregistry.Registry) {
-		other := w.registry().Obtain("42")
-		w.lock(other, lockregistry.TTL(time.Hour))
-		for name, call := range map[string]func() error{
-			"TryLock": func() error {
-				ok, err := r.Obtain("42").TryLock(w.Context())
-				require.False(w, ok)
-				return err
-			},
-			"AcquireAll": func() error {
-				_, err := r.AcquireAll(w.Context(), []string{"41", "42"}, lockregistry.NoWait())
-				w.fails(err, lockregistry.ErrTimeout, "acquire", theKey)
-				return nil
-			},
-		} {
-			w.pass(time.Minute) // no server is suspect any more
-			w.known(r)
-			f.next("obtain", slow(late))
-			start := time.Now()
-			require.NoError(w, call(), name)
-			require.Equal(w, late, time.Since(start), name)
-		}
-		require.True(w, w.free("orders:41"))
-		w.unlock(other)
-	})
+	for name, this := range map[string]struct {
+		fates []fate
+		tries int
+		call  func(w *world, r *lockregistry.Registry) error
+	}{
+		"TryLock":                {[]fate{delivered, slow(late)}, 3, (*world).findsTaken},
+		"TryLock, the first try": {[]fate{slow(late)}, 2, (*world).findsTaken},
+		"AcquireAll": {[]fate{slow(late)}, 2, func(w *world, r *lockregistry.Registry) error {
+			_, err := r.AcquireAll(w.Context(), []string{"41", "42"}, lockregistry.NoWait())
+			w.fails(err, lockregistry.ErrTimeout, "acquire", theKey)
+			return nil
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			lateWorld(t, func(w *world, f *flaky, r *lockregistry.Registry) {
+				other := w.registry().Obtain("42")
+				w.lock(other, lockregistry.TTL(time.Hour))
+				require.NoError(w, this.call(w, r)) // so that the server knows the script
+				w.known(r)
+				before := f.count("obtain")
+				f.next("obtain", this.fates...)
+				start := time.Now()
+				require.NoError(w, this.call(w, r))
+				require.Equal(w, late, time.Since(start))
+				require.Equal(w, this.tries, f.count("obtain")-before)
+				require.True(w, w.free("orders:41"))
+				w.unlock(other)
+			})
+		})
+	}
+}
+
+func (w *world) findsTaken(r *lockregistry.Registry) error {
+	ok, err := r.Obtain("42").TryLock(w.Context())
+	require.False(w, ok)
+	return err
 }
 
 // So is what a server granted late.
