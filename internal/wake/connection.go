@@ -31,12 +31,12 @@ type connection struct {
 var (
 	errUntried = errors.New("not tried")
 	errAny     = errors.New("each server of a cluster tracks its own keys, and CLUSTER SLOTS does not tell which they are")
-	errNone    = errors.New("none within a few seconds: the server does not answer, or all of the client's connections " +
+	errNone    = errors.New("none in time: the server does not answer, or all of the client's connections " +
 		"for blocking commands (BlockingPoolSize) are taken")
 )
 
-// dialLimit is how long it may take to get a connection, and six round trips.
-const dialLimit = 5 * time.Second
+// dialLimit is how long it may take to get a connection, and six round trips: as long as a waiting call waits for it.
+const dialLimit = time.Second
 
 // dial gets a connection from the client's pool. When all that the pool may have are taken, rueidis's Dedicate waits
 // without end, so a goroutine of its own calls it; there is one at most, and it gives back what nobody wants any more. It
