@@ -537,9 +537,9 @@ func (a *attempt) confirm(deadline clock.Instant, doubtful bool) (sent clock.Ins
 // giveBack is for a hold that is the owner by the word of the master alone: others may have the lock, too, after a failover. It
 // is released, which needs no replica, and the next try asks for another one, which a late release does not touch.
 func (a *attempt) giveBack(why error) error {
-	s := a.hold.abandoned()
-	s.late = a.hold.lease.Late
-	a.lock.reg.cleanUp(s) // mutant: short grant kept
+	left := a.hold.abandoned()
+	left.Late = a.hold.lease.Late
+	a.lock.reg.cleanUp(left) // mutant: short grant kept
 	a.hold, a.at = a.hold.again(), protocol.Reply{}
 	return why
 }

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/lockregistry/lockregistry/internal/cleanup"
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/protocol"
@@ -23,8 +24,7 @@ type background struct {
 	scheduler *scheduler.Scheduler
 	holds     dueHolds
 	renewals  *scheduler.Senders[task]
-	removals  *scheduler.Senders[task]
-	strays    strays
+	cleaner   *cleanup.Cleaner
 	gone      goneWatch
 	health    health
 	switches  topology.Switches
@@ -48,14 +48,22 @@ const (
 
 func newBackground(r *Registry) *background {
 	b := &background{reg: r, switches: topology.WatchSwitches(r.client)}
-	b.holds.background, b.strays.background = b, b
-	b.strays.all = map[place]*stray{}
+	b.holds.background = b
 	b.gone.begin(b)
-	b.scheduler = scheduler.New(r.clock, (*switchWatch)(b), &b.gone, &b.holds, &b.strays)
-	// Removals have workers of their own. A replica that is down and that renewals wait for must not keep what is given back.
 	b.renewals = scheduler.NewSenders(b.holds.take, func(t []task) { b.send(t, &b.health.renewals) })
-	b.removals = scheduler.NewSenders(b.strays.take, func(t []task) { b.send(t, &b.health.removals) })
+	// Removals have workers of their own. A replica that is down and that renewals wait for must not keep what is given back.
+	b.cleaner = cleanup.New(r.clock, func(due clock.Instant) { b.scheduler.Soon(due) }, b.remove)
+	b.scheduler = scheduler.New(r.clock, (*switchWatch)(b), &b.gone, &b.holds, b.cleaner)
 	return b
+}
+
+// remove sends removals.
+func (b *background) remove(all []cleanup.Attempt) {
+	tasks := make([]task, len(all))
+	for i, a := range all {
+		tasks[i] = removing{a}
+	}
+	b.send(tasks, &b.health.removals)
 }
 
 // switchWatch notices when the client has changed to another master.
@@ -176,7 +184,7 @@ func (b *background) report(n int, failure error, succeeded, wrote bool) {
 		return
 	}
 	if !failing {
-		b.strays.hasten()
+		b.cleaner.Hasten()
 	}
 	b.reg.tellRenewing(n, failure)
 	switch {
@@ -224,8 +232,7 @@ func (b *background) close() {
 	b.scheduler.Close()
 	b.gone.close()
 	b.renewals.Close()
-	b.strays.close()
-	b.removals.Close()
+	b.cleaner.Close()
 	b.holds.close()
 }
 
@@ -234,5 +241,5 @@ func (b *background) wait() {
 	b.scheduler.Wait()
 	b.gone.looks.Wait()
 	b.renewals.Wait()
-	b.removals.Wait()
+	b.cleaner.Wait()
 }

@@ -213,6 +213,6 @@ const recallFor = 2 * time.Second
 // Later holds have larger numbers, and are not touched.
 func (l *Lock) recall(now clock.Instant) {
 	if n := l.last.Load(); n > 0 && clock.Instant(l.lastAt.Load()).Until(now) < recallFor {
-		l.reg.background.strays.claim(l.unclaimed(strconv.FormatUint(n, 10)))
+		l.reg.background.cleaner.Expedite(l.unclaimed(strconv.FormatUint(n, 10)))
 	}
 }

@@ -214,9 +214,9 @@ func (h *hold) clear() {
 		return
 	}
 	h.planned = false
-	s := h.leftover()
-	s.late = false
-	h.lock.reg.background.strays.sweep(s)
+	left := h.leftover()
+	left.Late = false
+	h.lock.reg.background.cleaner.Remove(left, nil)
 }
 
 // end turns any state into over: the owner releases the lock. It reports whether the hold was valid until then.

@@ -7,7 +7,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 )
@@ -38,33 +37,5 @@ func TestLock_WhichLossMayLeaveTheKey(t *testing.T) {
 		require.Zero(t, r.Stats().Strays, losses[c.why])
 		h.end(now)
 		require.NotContains(t, r.background.holds.all(), h)
-	}
-}
-
-// The removal of a lost hold is under way when its owner has it removed, too. The first answer ends both, and the second one is
-// not about what a later hold leaves.
-func TestLock_TwoRemovalsOfALostHold(t *testing.T) {
-	r := embedded(t)
-	l, s := r.newLock("42"), &r.background.strays
-	left := func() *stray {
-		t := l.newHold(&request{lease: protocol.NewLease(time.Minute)}).abandoned()
-		t.late = false
-		return t
-	}
-	first, later := left(), left()
-	e := sweeping{first, first.value, first.leaving, first.lease, first.kept, false}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	defer clear(s.all)
-	s.all[first.at] = first
-	s.sweeps.Put(first, clock.Never)
-	s.swept(e, nil)
-	require.Empty(t, s.all)
-	require.Zero(t, s.sweeps.Len())
-	s.all[later.at] = later
-	for _, err := range []error{nil, fault.NoAnswer} {
-		s.swept(e, err)
-		require.Same(t, later, s.all[later.at])
-		require.Zero(t, s.sweeps.Len())
 	}
 }

@@ -185,7 +185,7 @@ func (r *Registry) told(text string) {
 	}
 	// Nobody waits for it. The call that gave up has had it removed, or will have; this is quicker. It may be of any of the kinds.
 	for l := range r.cache.of(path) {
-		r.background.strays.claim(l.unclaimed(m.number)) // mutant: grant to nobody
+		r.background.cleaner.Expedite(l.unclaimed(m.number)) // mutant: grant to nobody
 	}
 }
 
@@ -362,9 +362,9 @@ func (a *acquisition) renumber() {
 func (a *acquisition) abandon() {
 	a.box.open("")
 	if a.hold.lease.Late {
-		s := a.hold.abandoned()
-		s.leaving = protocol.Leaving{All: true}
-		a.lock.reg.cleanUp(s) // mutant: abandoned ticket left
+		left := a.hold.abandoned()
+		left.Leaving = protocol.Leaving{All: true}
+		a.lock.reg.cleanUp(left) // mutant: abandoned ticket left
 		a.hold.lease.Late = false
 	}
 }
@@ -380,9 +380,9 @@ func (a *acquisition) leave() {
 	if a.older == "" {
 		return
 	}
-	s := a.hold.abandoned()
-	s.leaving.Ticket, s.late = a.older, false
-	a.lock.reg.cleanUp(s)
+	left := a.hold.abandoned()
+	left.Leaving.Ticket, left.Late = a.older, false
+	a.lock.reg.cleanUp(left)
 }
 
 // ask asks something of the queue: for a ticket, or what became of it.

@@ -99,7 +99,7 @@ func TestGrantIsFoundWhileItsMessageComes(t *testing.T) {
 				told.Wait()
 
 				require.Equal(t, !c.second, sound, "whether the hold went on until its end")
-				require.Zero(t, reg.background.strays.len(), "the hold was taken for nobody's")
+				require.Zero(t, reg.background.cleaner.Len(), "the hold was taken for nobody's")
 				l.local.Free()
 			}
 		})

@@ -374,7 +374,7 @@ func (l *Lock) lost() fault.Loss {
 // comes first. When the registry is closed the key is left to its lease.
 func (l *Lock) abandon(h *hold) {
 	h.end(l.reg.clock.Now())
-	l.reg.background.strays.sweep(h.removal(nil))
+	l.reg.background.cleaner.Remove(h.removal(), nil)
 	l.freeLocal()
 }
 
@@ -422,7 +422,7 @@ func (l *Lock) release(ctx context.Context) (End, error) {
 	if err == nil && !reply.Late { // mutant: late removal believed
 		l.released(h.value, reply.Came)
 		if h.lease.Late {
-			reg.background.strays.sweep(h.abandoned())
+			reg.background.cleaner.Remove(h.abandoned(), nil)
 		}
 		l.freeLocal()
 	} else if err = l.removeLater(p, h, err); err != nil {
@@ -437,34 +437,6 @@ func (l *Lock) release(ctx context.Context) (End, error) {
 	default:
 		return EndReleased, nil
 	}
-}
-
-// removeLater has the key of a hold that is over removed in the background, and waits for the outcome for what is left of
-// the time of an Unlock. Failure is why it is not known yet.
-func (l *Lock) removeLater(p transport.Wait, h *hold, failure error) error {
-	reg := l.reg
-	removed := make(chan bool, 1)
-	silent := &pursuit{} // until then nobody has the lock here, and nobody knows whether somebody has it elsewhere
-	stray := h.removal(func(gone bool) {
-		l.anchor().pursuit.CompareAndSwap(silent, nil)
-		l.freeLocal()
-		removed <- gone
-	})
-	if failure == nil { // the answer came late: a master that is none any more may have given it
-		stray.late, failure = true, fault.Late
-	}
-	if errors.Is(failure, context.DeadlineExceeded) || errors.Is(failure, context.Canceled) { // the client has limits
-		failure = fault.NoAnswer
-	}
-	if failure = fault.Classify(failure); errors.Is(failure, ErrUnavailable) {
-		silent.note(failure)
-		l.anchor().pursuit.CompareAndSwap(nil, silent)
-	}
-	reg.sweep(stray, p)
-	if reg.transport.Within(&p, removed) {
-		return nil
-	}
-	return failure
 }
 
 // freeLocal frees the local half and ends the use of the lock that began with it.

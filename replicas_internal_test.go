@@ -46,7 +46,7 @@ func TestRenewalsThatWaitForReplicasDelayNoRemoval(t *testing.T) {
 		l := r.newLock(strconv.Itoa(i))
 		h := l.newHold(&request{lease: protocol.NewLease(time.Minute)})
 		require.NoError(t, r.client.Do(t.Context(), r.client.B().Set().Key(l.key).Value(h.value).Build()).Error())
-		require.True(t, b.strays.sweep(h.removal(func(bool) {})))
+		require.True(t, b.cleaner.Remove(h.removal(), func(bool) {}))
 		require.Eventually(t, func() bool {
 			n, err := r.client.Do(t.Context(), r.client.B().Exists().Key(l.key).Build()).AsInt64()
 			return err == nil && n == 0

@@ -78,7 +78,7 @@ func (r *Registry) Stats() Stats {
 	for l := range r.cache.all() {
 		l.count(&s)
 	}
-	s.Strays = r.background.strays.len()
+	s.Strays = r.background.cleaner.Len()
 	s.Wakeups = WakeupCounts{ByGrant: r.counts.grants.Load(), ByPoll: r.counts.polls.Load()}
 	server := ""
 	if !r.cluster {

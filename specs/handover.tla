@@ -52,7 +52,7 @@ VARIABLES
   at,       \* the server that a process's connections lead to
   inbox,    \* messages on the connection for wake-ups, in order
   late,     \* commands of abandoned calls and broken connections; they may be executed at any time
-  stray,    \* the largest number of a hold that is over and may be in Redis still (stray.go); 0: none
+  stray,    \* the largest number of a hold that is over and may be in Redis still (pending.go); 0: none
   last,     \* the last hold whose removal was confirmed: sent once more after a reconnection (R15, Lock.recall)
   more,     \* another goroutine of the process waits for the local half
   hands,    \* how often the hold went on to the next goroutine
@@ -529,7 +529,7 @@ Receive(p) ==
                 /\ UNCHANGED found
         /\ UNCHANGED <<pc, command, ticket, stray>>
      \/ /\ m.m = "grant" /\ ~waits /\ ~regrants /\ pc[p] # "sure"
-        /\ stray' = [stray EXCEPT ![p] = Max2(@, m.n)]    \* R4: nobody waits for it (strays.claim)
+        /\ stray' = [stray EXCEPT ![p] = Max2(@, m.n)]    \* R4: nobody waits for it (Cleaner.Expedite)
         /\ UNCHANGED <<pc, command, ticket, until, found>>
      \/ /\ m.m = "first" /\ waited
         /\ first' = [first EXCEPT ![p] = TRUE]
@@ -571,7 +571,7 @@ ExecLate(c) ==
           /\ inbox' = Deliver(c.s, a.out)
   /\ UNCHANGED <<master, drift, pc, num, command, ticket, until, found, link, at, stray, last, local, calls, faults, ghosts>>
 
-\* strays.sweep: the removal of what a call has left, again and again until no grant of it can come any more.
+\* Cleaner.Remove: the removal of what a call has left, again and again until no grant of it can come any more.
 Sweep(p) ==
   /\ stray[p] > 0 /\ pc[p] # "dead"
   /\ \E r \in Executions(db[at[p]], [Request(p, "release") EXCEPT !.n = stray[p], !.leave = TRUE]) :

@@ -20,7 +20,7 @@ var mutations = []mutation{
 	},
 	{
 		"free too soon", "the local half is free before the removal is known",
-		"s.freed, s.late = freed, h.lease.Late", "freed(true)\n\ts.late = h.lease.Late",
+		"p := &pending{Removal: r, freed: freed}", "if freed != nil {\n\t\tfreed(true)\n\t\tfreed = nil\n\t}\n\tp := &pending{Removal: r}",
 		"TestUnknownOutcomes$",
 	},
 	{
@@ -35,12 +35,12 @@ var mutations = []mutation{
 	},
 	{
 		"removal after a minute", "removals are tried again after a minute",
-		"clock.Backoff(t.failed, t.lease)", "t.watch",
+		"clock.Backoff(p.failures, p.Lease)", "p.Watch",
 		"TestUnknownOutcomes$",
 	},
 	{
 		"one removal", "one removal is enough for a late grant",
-		"!t.late", "true",
+		"!p.Late", "true",
 		"TestUnknownOutcomes$",
 	},
 	{
@@ -240,12 +240,12 @@ var mutations = []mutation{
 	},
 	{
 		"abandoned ticket left", "the ticket of an abandoned attempt stays",
-		"a.lock.reg.cleanUp(s)", "_ = s",
+		"a.lock.reg.cleanUp(left)", "_ = left",
 		"TestQueueOutcomes",
 	},
 	{
 		"grant to nobody", "a grant to nobody is kept",
-		"r.background.strays.claim(l.unclaimed(m.number))", "_ = l",
+		"r.background.cleaner.Expedite(l.unclaimed(m.number))", "_ = l",
 		"TestQueueOutcomes",
 	},
 	{
@@ -270,7 +270,7 @@ var mutations = []mutation{
 	},
 	{
 		"kept path let go", "a release that is tried again does not keep the path",
-		"kept:  h.extra().kept,", "",
+		"Keep:    h.extra().kept,", "",
 		"TestReleasesOfUnknownOutcome",
 	},
 	{
@@ -295,7 +295,7 @@ var mutations = []mutation{
 	},
 	{
 		"short grant kept", "what too few replicas have is not given back",
-		"a.lock.reg.cleanUp(s)", "_ = s",
+		"a.lock.reg.cleanUp(left)", "_ = left",
 		"TestReplicas$",
 	},
 	{

@@ -1,0 +1,243 @@
+// Package cleanup removes what calls have left in Redis although nobody holds it: keys, tickets, and grants that may yet arrive.
+// It knows them by value, and removes them again and again until that is confirmed.
+package cleanup
+
+import (
+	"sync"
+	"time"
+
+	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/protocol"
+	"github.com/lockregistry/lockregistry/internal/scheduler"
+)
+
+// Removal says what to remove: all that one hold may have left, and older ones with it.
+type Removal struct {
+	Path    Path
+	Format  protocol.Format
+	Key     string
+	Value   string           // names the hold, which is over or lost
+	Leaving protocol.Leaving // what to remove from the queue
+	Lease   time.Duration    // the longest that the hold has had
+
+	Expired clock.Instant // by then the key has expired, even if no command arrives, unless Late
+	Keep    clock.Instant // the path is to stay taken until then, if the key is that of Value; 0: it is not
+	Late    bool          // a grant of the hold may arrive yet, so one removal is not enough
+	Watch   time.Duration // for how long to look out for it, once Redis answers
+}
+
+// Path hears what was removed.
+type Path interface {
+	// Removed tells that the removal of a value was confirmed at some time.
+	Removed(value string, at clock.Instant)
+}
+
+// Call is the command that removes it.
+func (r Removal) Call(now clock.Instant) protocol.Call {
+	return r.Format.Release(protocol.Release{
+		Key: r.Key, Value: r.Value, Queued: true, Leaving: r.Leaving, Keep: r.Keep.After(now),
+	})
+}
+
+// place is what two removals have in common when the newer one stands for both. The reading and the writing half of a path have
+// two formats, so they are two: a hold of one may be younger than a valid one of the other.
+type place struct {
+	format protocol.Format
+	key    string
+	value  string // where a removal removes nothing older
+}
+
+func (r Removal) place() place {
+	p := place{format: r.Format, key: r.Key}
+	if !r.Format.RemovesOlder() {
+		p.value = r.Value
+	}
+	return p
+}
+
+// Cleaner removes what it is told to. It is a source of a scheduler, and has workers of its own that send.
+//
+// The mutex of a hold may be held while it is called. It calls nobody with its own.
+type Cleaner struct {
+	clock   clock.Clock
+	soon    func(due clock.Instant)
+	workers *scheduler.Senders[Attempt]
+
+	mu     sync.Mutex
+	all    map[place]*pending
+	due    scheduler.Heap[*pending] // all but those that are being removed at this moment
+	recess clock.Instant            // no further worker starts before
+	closed bool
+}
+
+// Attempt is one removal that is being sent.
+type Attempt struct {
+	Removal
+	cleaner *Cleaner
+	of      *pending
+	last    bool // the registry is closed: what was given up has arrived by now, or is not waited for
+}
+
+// New is a cleaner with nothing to remove. Soon has it called by a time, as a source. Send sends removals, tells each of them
+// what became of it, and then returns.
+func New(c clock.Clock, soon func(due clock.Instant), send func([]Attempt)) *Cleaner {
+	cleaner := &Cleaner{clock: c, soon: soon, all: map[place]*pending{}}
+	cleaner.workers = scheduler.NewSenders(cleaner.take, send)
+	return cleaner
+}
+
+// Len is for how many places there is something to remove.
+func (c *Cleaner) Len() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.all)
+}
+
+// Remove removes at once. Freed, unless it is nil, is called once: when Redis has confirmed a removal, or the key has expired,
+// or nothing more is sent; gone tells that the key is known to be gone. Remove reports false, and does nothing, after Close.
+func (c *Cleaner) Remove(r Removal, freed func(gone bool)) bool {
+	p := &pending{Removal: r, freed: freed} // mutant: free too soon
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return false
+	}
+	if older := c.all[r.place()]; older != nil {
+		older.merge(r, freed)
+		p = older
+	}
+	c.recess = 0 // a worker that is held up must not hold this one up
+	c.unlockPut(p)
+	return true
+}
+
+// Expedite removes at once what may be older than what is removed in its place, which removes it too.
+func (c *Cleaner) Expedite(r Removal) {
+	c.mu.Lock()
+	known := c.all[r.place()]
+	switch {
+	case c.closed, known != nil && known.heap == 0: // its removal is under way; another one follows, or it has just been executed
+		c.mu.Unlock()
+	case known != nil:
+		c.unlockPut(known)
+	default:
+		c.unlockPut(&pending{Removal: r})
+	}
+}
+
+// unlockPut has a worker remove what is pending, and unlocks the mutex.
+func (c *Cleaner) unlockPut(p *pending) {
+	now := c.clock.Now()
+	c.all[p.place()] = p
+	c.due.Put(p, now)
+	c.soon(c.unlockWork(now))
+}
+
+// Turn has a worker remove what is due, for the scheduler.
+func (c *Cleaner) Turn(now clock.Instant) (again clock.Instant) {
+	c.mu.Lock()
+	return c.unlockWork(now)
+}
+
+// unlockWork has a worker start, if something is due, and unlocks the mutex. It returns when to look again. The worker goes on
+// until nothing is due; when it is held up by a server that does not answer, the next one comes a moment later.
+func (c *Cleaner) unlockWork(now clock.Instant) (again clock.Instant) {
+	if next := max(c.due.Next(), c.recess); next > now { // never, when there is none
+		c.mu.Unlock()
+		return next
+	}
+	again = now.Add(pace)
+	c.recess = again
+	c.mu.Unlock()
+	c.workers.Hire(1) // which takes its mutex first, and then this one
+	return again
+}
+
+// Hasten makes everything due that Redis has not answered to, since it answers again.
+func (c *Cleaner) Hasten() {
+	c.mu.Lock()
+	now := c.clock.Now()
+	for _, p := range c.due.All() {
+		if p.calm == 0 {
+			c.due.Put(p, min(p.at, now))
+		}
+	}
+	c.mu.Unlock()
+	c.soon(now)
+}
+
+// take gives a worker what is to be removed now. After Close that is everything.
+func (c *Cleaner) take(most int) (attempts []Attempt) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := c.clock.Now()
+	for c.due.Len() > 0 && len(attempts) < most && (c.closed || c.due.Next() <= now) {
+		p := c.due.Pop()
+		attempts = append(attempts, Attempt{p.Removal, c, p, c.closed})
+	}
+	if len(attempts) == 0 {
+		c.recess = 0
+	}
+	return attempts
+}
+
+// Call is the command to send now.
+func (a Attempt) Call() protocol.Call { return a.Removal.Call(a.cleaner.clock.Now()) }
+
+// Answered takes in what became of the attempt. An error says that it is not known to have been executed.
+func (a Attempt) Answered(at clock.Instant, err error) {
+	if err == nil {
+		a.Path.Removed(a.Value, at)
+	}
+	c := a.cleaner
+	c.mu.Lock()
+	freed, again := c.answered(a, err)
+	c.mu.Unlock()
+	c.soon(again)
+	if freed != nil {
+		freed(err == nil)
+	}
+}
+
+// answered decides when the next attempt follows, if any. It returns what is to be called now, if anything. The caller holds the
+// mutex.
+func (c *Cleaner) answered(a Attempt, err error) (freed func(gone bool), again clock.Instant) {
+	p, now := a.of, c.clock.Now()
+	again = clock.Never
+	if a.Value != p.Value || c.all[p.place()] != p { // see merge
+		return nil, again
+	}
+	var pause time.Duration
+	var over bool
+	if err == nil {
+		pause, over = p.confirmed(now)
+	} else {
+		pause, over = p.unanswered(now)
+	}
+	over = over || c.closed && (a.last || !p.Late)
+	if over {
+		delete(c.all, p.place())
+		c.due.Remove(p)
+	} else {
+		// No more than a batch of them in each pause, or, when Redis begins to answer, as fast as it does: see Hasten.
+		again = now.Add(pause * time.Duration(max(1, len(c.all)/scheduler.Batch)))
+		c.due.Put(p, again)
+	}
+	if err == nil || over || now >= p.Expired {
+		freed, p.freed = p.freed, nil
+	}
+	return freed, again
+}
+
+// Close has everything removed once more. Nothing is taken from now on.
+func (c *Cleaner) Close() {
+	c.mu.Lock()
+	c.closed = true
+	left := c.due.Len()
+	c.mu.Unlock()
+	c.workers.Hire(left)
+	c.workers.Close()
+}
+
+// Wait returns, after Close, when nothing more is sent.
+func (c *Cleaner) Wait() { c.workers.Wait() }

@@ -1,0 +1,487 @@
+package cleanup
+
+import (
+	"errors"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/protocol"
+	"github.com/lockregistry/lockregistry/internal/scheduler"
+)
+
+var (
+	plain     = protocol.NewSpring(protocol.Config{Prefix: "orders", Remove: func() string { return "UNLINK" }})
+	readers   = protocol.NewRead(protocol.Config{Prefix: "orders"})
+	errSilent = errors.New("no answer")
+)
+
+const lease = 10 * time.Second
+
+// server is what removals are sent to. It confirms all, unless the test says something else.
+type server struct {
+	*Cleaner
+	clock clock.Clock
+	s     *scheduler.Scheduler
+
+	mu      sync.Mutex
+	answer  func(a Attempt) error // nil: it confirms; may wait
+	sent    []Attempt
+	at      []clock.Instant // when each was sent
+	removed []string        // confirmed values, for all paths
+}
+
+func (s *server) Removed(value string, _ clock.Instant) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.removed = append(s.removed, value)
+}
+
+func (s *server) send(attempts []Attempt) {
+	var all sync.WaitGroup
+	for _, a := range attempts {
+		s.mu.Lock()
+		s.sent, s.at = append(s.sent, a), append(s.at, s.clock.Now())
+		answer := s.answer
+		s.mu.Unlock()
+		all.Go(func() {
+			var err error
+			if answer != nil {
+				err = answer(a)
+			}
+			a.Answered(s.clock.Now(), err)
+		})
+	}
+	all.Wait()
+}
+
+// answers has the server answer like that from now on. It returns how many were sent before.
+func (s *server) answers(answer func(a Attempt) error) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.answer = answer
+	return len(s.sent)
+}
+
+func (s *server) count() int {
+	synctest.Wait()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.sent)
+}
+
+// removal is that of a hold with a number.
+func (s *server) removal(path string, number int) Removal {
+	return Removal{
+		Path: s, Format: plain, Key: "orders:" + path, Value: "a:" + strconv.Itoa(number), Lease: lease,
+		Expired: s.clock.Now().Add(lease), Watch: time.Minute,
+	}
+}
+
+// late is the same when a grant may arrive yet.
+func (s *server) late(path string, number int) Removal {
+	r := s.removal(path, number)
+	r.Late = true
+	return r
+}
+
+func serve(t *testing.T, test func(t *testing.T, s *server)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{clock: clock.New()}
+		s.Cleaner = New(s.clock, func(due clock.Instant) { s.s.Soon(due) }, s.send)
+		s.s = scheduler.New(s.clock, s.Cleaner)
+		defer s.Wait()
+		defer s.s.Wait()
+		defer s.Close()
+		defer s.s.Close()
+		test(t, s)
+	})
+}
+
+func silent(Attempt) error { return errSilent }
+
+// freedom notes when a local half was freed.
+type freedom struct {
+	mu   sync.Mutex
+	said []bool
+}
+
+func (f *freedom) freed(gone bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.said = append(f.said, gone)
+}
+
+func (f *freedom) told() []bool {
+	synctest.Wait()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.said
+}
+
+func TestRemove_OnceIsEnoughWithoutALateGrant(t *testing.T) {
+	serve(t, func(t *testing.T, s *server) {
+		var f freedom
+		require.True(t, s.Remove(s.removal("42", 1), f.freed))
+		require.Equal(t, []bool{true}, f.told())
+		require.Zero(t, s.Len())
+		require.Equal(t, []string{"a:1"}, s.removed)
+		<-time.After(time.Hour)
+		require.Equal(t, 1, s.count())
+	})
+}
+
+func TestCall_SaysWhatToRemove(t *testing.T) {
+	now := clock.New().Now()
+	r := Removal{Format: plain, Key: "orders:42", Value: "a:1", Leaving: protocol.Leaving{All: true}, Keep: now.Add(time.Second)}
+	want := func(keep time.Duration) protocol.Call {
+		return plain.Release(protocol.Release{
+			Key: "orders:42", Value: "a:1", Queued: true, Leaving: protocol.Leaving{All: true}, Keep: keep,
+		})
+	}
+	require.Equal(t, want(400*time.Millisecond), r.Call(now.Add(600*time.Millisecond)))
+	require.Equal(t, want(0), r.Call(now.Add(time.Minute)))
+}
+
+// The local half is free when the removal is confirmed, or when the key has expired in any case, whatever comes first.
+func TestRemove_FreesWhenTheKeyIsGone(t *testing.T) {
+	for name, c := range map[string]struct {
+		late    bool
+		heals   time.Duration
+		freed   bool
+		pending int // when it was freed without an answer
+	}{
+		"the server answers":                 {false, 3 * time.Second, true, 0},
+		"the key expires":                    {false, time.Hour, false, 0},
+		"the key expires, a grant may come":  {true, time.Hour, false, 1},
+		"the server answers, one may come":   {true, 3 * time.Second, true, 1},
+		"the server answers as soon as that": {true, 0, true, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			serve(t, func(t *testing.T, s *server) {
+				var f freedom
+				if c.heals > 0 {
+					s.answers(silent)
+				}
+				r := s.removal("42", 1)
+				r.Late = c.late
+				require.True(t, s.Remove(r, f.freed))
+				if c.heals > 0 {
+					<-time.After(min(c.heals, lease-time.Millisecond))
+					require.Empty(t, f.told())
+				}
+				if c.heals < lease {
+					s.answers(nil)
+				}
+				<-time.After(1100 * time.Millisecond) // the longest pause
+				require.Equal(t, []bool{c.freed}, f.told())
+				require.Equal(t, c.pending, s.Len())
+				s.answers(nil)
+				<-time.After(2 * time.Hour)
+				require.Equal(t, []bool{c.freed}, f.told(), "once")
+				require.Zero(t, s.Len())
+			})
+		})
+	}
+}
+
+// A grant that may arrive is looked out for, ten times a second at first, for as long as was asked since Redis answers.
+func TestRemove_LooksOutForALateGrant(t *testing.T) {
+	serve(t, func(t *testing.T, s *server) {
+		s.answers(silent)
+		require.True(t, s.Remove(s.late("42", 1), nil))
+		<-time.After(5 * time.Second)
+		synctest.Wait()
+		start := s.clock.Now()
+		before := s.answers(nil)
+		<-time.After(haste)
+		first := s.count() - before
+		require.InDelta(t, haste/pace, first, 12)
+		<-time.After(time.Minute - haste - 2*time.Second)
+		require.Equal(t, 1, s.Len())
+		require.Less(t, s.count()-before-first, first)
+		// The last pause is an eighth of the time at most.
+		<-time.After(12 * time.Second)
+		require.Zero(t, s.Len())
+		for i := before + 1; i < len(s.at); i++ {
+			require.LessOrEqual(t, s.at[i-1].Until(s.at[i]), max(pace, start.Until(s.at[i])/ease))
+		}
+		sent := s.count()
+		<-time.After(time.Hour)
+		require.Equal(t, sent, s.count())
+	})
+}
+
+// When Redis does not answer in between, the time for which a grant is looked out for begins anew.
+func TestRemove_LooksOutAnewAfterASilence(t *testing.T) {
+	serve(t, func(t *testing.T, s *server) {
+		require.True(t, s.Remove(s.late("42", 1), nil))
+		<-time.After(40 * time.Second)
+		s.answers(silent)
+		<-time.After(15 * time.Second)
+		s.answers(nil)
+		<-time.After(58 * time.Second)
+		synctest.Wait()
+		require.Equal(t, 1, s.Len())
+		<-time.After(15 * time.Second)
+		require.Zero(t, s.Len())
+	})
+}
+
+// A newer hold's removal stands for the older one's. The answer to the older one's is none to it.
+func TestRemove_OfANewerHold(t *testing.T) {
+	serve(t, func(t *testing.T, s *server) {
+		goOn := make(chan error)
+		s.answers(func(Attempt) error { return <-goOn })
+		var f freedom
+		require.True(t, s.Remove(s.removal("42", 1), nil))
+		require.Equal(t, 1, s.count())
+		require.True(t, s.Remove(s.removal("42", 2), f.freed))
+		require.Equal(t, 1, s.Len())
+		require.Equal(t, 2, s.count(), "another worker sends it")
+		require.Equal(t, "a:2", s.sent[1].Value)
+		goOn <- nil // that of either
+		synctest.Wait()
+		if len(f.told()) == 0 {
+			require.Equal(t, 1, s.Len())
+		}
+		goOn <- nil
+		require.Equal(t, []bool{true}, f.told())
+		require.Zero(t, s.Len())
+	})
+}
+
+func TestRemove_TheAnswerForAnOlderHoldIsNone(t *testing.T) {
+	serve(t, func(t *testing.T, s *server) {
+		older, newer := make(chan error), make(chan error)
+		s.answers(func(a Attempt) error {
+			if a.Value == "a:1" {
+				return <-older
+			}
+			return <-newer
+		})
+		var f freedom
+		require.True(t, s.Remove(s.removal("42", 1), nil))
+		synctest.Wait()
+		require.True(t, s.Remove(s.removal("42", 2), f.freed))
+		older <- nil
+		require.Empty(t, f.told())
+		require.Equal(t, 1, s.Len())
+		newer <- errSilent
+		synctest.Wait()
+		require.Equal(t, 1, s.Len())
+		s.answers(nil)
+		<-time.After(time.Second)
+		require.Equal(t, []bool{true}, f.told())
+	})
+}
+
+// A removal is under way when the same hold is removed once more. The first answer ends both, and the second one is not about
+// what a later hold leaves.
+func TestRemove_TheSameHoldTwice(t *testing.T) {
+	for name, second := range map[string]error{"confirmed": nil, "unanswered": errSilent} {
+		t.Run(name, func(t *testing.T) {
+			serve(t, func(t *testing.T, s *server) {
+				goOn, later := make(chan error), make(chan error)
+				s.answers(func(a Attempt) error {
+					if a.Value == "a:1" {
+						return <-goOn
+					}
+					return <-later
+				})
+				var f, of freedom
+				require.True(t, s.Remove(s.removal("42", 1), nil))
+				synctest.Wait()
+				require.True(t, s.Remove(s.removal("42", 1), f.freed))
+				require.Equal(t, 2, s.count())
+				goOn <- nil
+				require.Equal(t, []bool{true}, f.told())
+				require.Zero(t, s.Len())
+				require.True(t, s.Remove(s.removal("42", 2), of.freed))
+				require.Equal(t, 3, s.count())
+				goOn <- second
+				require.Empty(t, of.told())
+				require.Equal(t, 1, s.Len())
+				later <- nil
+				require.Equal(t, []bool{true}, of.told())
+				require.Equal(t, 3, s.count())
+			})
+		})
+	}
+}
+
+// When the first answer ends both, and the other attempt waits for a worker, that is not sent.
+func TestRemove_TheSameHoldTwiceWithoutAWorker(t *testing.T) {
+	serve(t, func(t *testing.T, s *server) {
+		first, others := make(chan error), make(chan error)
+		defer close(others)
+		s.answers(func(a Attempt) error {
+			if a.Key == "orders:42" {
+				return <-first
+			}
+			return <-others
+		})
+		for _, path := range []string{"42", "1", "2", "3"}[:scheduler.MostAtOnce] {
+			require.True(t, s.Remove(s.removal(path, 1), nil))
+			synctest.Wait()
+		}
+		require.True(t, s.Remove(s.removal("42", 1), nil))
+		first <- nil
+		require.Equal(t, scheduler.MostAtOnce, s.count())
+		require.Equal(t, scheduler.MostAtOnce-1, s.Len())
+	})
+}
+
+// Where a removal removes nothing older, each hold has one of its own.
+func TestRemove_EachWhereNothingOlderIsRemoved(t *testing.T) {
+	serve(t, func(t *testing.T, s *server) {
+		s.answers(silent)
+		for i := range 3 {
+			r := s.removal("42", i)
+			require.True(t, s.Remove(r, nil))
+			r.Format = readers
+			require.True(t, s.Remove(r, nil))
+		}
+		require.Equal(t, 1+3, s.Len())
+	})
+}
+
+func TestExpedite(t *testing.T) {
+	serve(t, func(t *testing.T, s *server) {
+		s.Expedite(s.removal("42", 1))
+		require.Equal(t, 1, s.count(), "what is not known is removed")
+		require.Zero(t, s.Len())
+
+		s.answers(silent)
+		require.True(t, s.Remove(s.late("42", 3), nil))
+		<-time.After(5 * time.Second)
+		before := s.count()
+		s.answers(nil)
+		s.Expedite(s.removal("42", 2))
+		require.Equal(t, before+1, s.count(), "what is known is removed at once")
+		require.Equal(t, "a:3", s.sent[before].Value)
+		require.Equal(t, 1, s.Len(), "and looked out for")
+
+		goOn := make(chan struct{})
+		s.answers(func(Attempt) error { <-goOn; return nil })
+		<-time.After(pace)
+		before = s.count()
+		s.Expedite(s.removal("42", 2))
+		require.Equal(t, before, s.count(), "its removal is under way")
+		close(goOn)
+	})
+}
+
+// When Redis answers again, all is removed that it has not answered to.
+func TestHasten(t *testing.T) {
+	serve(t, func(t *testing.T, s *server) {
+		s.answers(silent)
+		for i := range 600 {
+			require.True(t, s.Remove(s.removal(strconv.Itoa(i), 1), nil))
+		}
+		<-time.After(5 * time.Second)
+		require.Equal(t, 600, s.Len())
+		s.answers(nil)
+		s.Hasten()
+		synctest.Wait()
+		require.Zero(t, s.Len())
+	})
+}
+
+// Many are removed no faster than a batch in each pause.
+func TestRemove_ManyAtAPace(t *testing.T) {
+	serve(t, func(t *testing.T, s *server) {
+		const many = 20 * scheduler.Batch
+		s.answers(silent)
+		for i := range many {
+			require.True(t, s.Remove(s.late(strconv.Itoa(i), 1), nil))
+		}
+		<-time.After(5 * time.Second)
+		s.answers(nil)
+		s.Hasten()
+		before := s.count()
+		<-time.After(6 * time.Second)
+		require.LessOrEqual(t, s.count()-before, 3*many+3*scheduler.Batch)
+		require.GreaterOrEqual(t, s.count()-before, 2*many)
+	})
+}
+
+// A removal that is not answered does not keep others from being sent, and more workers than a few do not wait for it.
+func TestRemove_OneThatHangsDelaysNoOther(t *testing.T) {
+	serve(t, func(t *testing.T, s *server) {
+		goOn := make(chan struct{})
+		defer close(goOn)
+		s.answers(func(a Attempt) error {
+			if strings.HasPrefix(a.Key, "orders:slow") {
+				<-goOn
+			}
+			return nil
+		})
+		for i := range scheduler.MostAtOnce - 1 {
+			require.True(t, s.Remove(s.removal("slow"+strconv.Itoa(i), 1), nil))
+			synctest.Wait()
+		}
+		for i := range 5 {
+			var f freedom
+			require.True(t, s.Remove(s.removal(strconv.Itoa(i), 1), f.freed))
+			require.Equal(t, []bool{true}, f.told())
+		}
+	})
+}
+
+// After Close all that is left is sent once more. What is under way then may need another one.
+func TestClose(t *testing.T) {
+	serve(t, func(t *testing.T, s *server) {
+		s.answers(silent)
+		var f freedom
+		for i := range 300 {
+			require.True(t, s.Remove(s.late(strconv.Itoa(i), 1), f.freed))
+		}
+		<-time.After(5 * time.Second)
+		goOn := make(chan struct{})
+		s.answers(func(Attempt) error { <-goOn; return nil })
+		require.True(t, s.Remove(s.late("42", 2), f.freed)) // under way
+		synctest.Wait()
+		before := s.count()
+		s.s.Close()
+		s.Close()
+		require.False(t, s.Remove(s.late("42", 3), f.freed))
+		s.Expedite(s.late("43", 3))
+		s.Expedite(s.late("new", 3))
+		close(goOn)
+		s.Wait()
+		require.Zero(t, s.Len())
+		last := map[string]int{}
+		for _, a := range s.sent[before:] {
+			last[a.Key]++
+		}
+		require.Len(t, last, 300)
+		for key, n := range last {
+			require.Equal(t, 1, n, key)
+		}
+		require.Len(t, f.told(), 300)
+	})
+}
+
+// When it is closed and nobody answers, it does not go on.
+func TestClose_OnASilentServer(t *testing.T) {
+	serve(t, func(t *testing.T, s *server) {
+		s.answers(silent)
+		var f freedom
+		require.True(t, s.Remove(s.late("42", 1), f.freed))
+		synctest.Wait()
+		before := s.count()
+		s.Close()
+		s.Wait()
+		require.Equal(t, before+1, s.count())
+		require.Equal(t, []bool{false}, f.told())
+		require.Zero(t, s.Len())
+	})
+}

@@ -1,0 +1,83 @@
+package cleanup
+
+import (
+	"time"
+
+	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/protocol"
+)
+
+// pending is a removal that is not over.
+//
+//	          ╭─────────── confirmed ──▶ over, unless a grant may arrive yet:
+//	open ─────┼─ confirmed, late ──────▶ watched ── confirmed for Watch without a failure ──▶ over
+//	  ▲       ╰─ unanswered, expired ──▶ over, unless late
+//	  ╰───────── unanswered, or merge with one that is late ── in any state
+//
+//	state    | the next attempt comes               | calm
+//	open     | after a pause that doubles           | 0
+//	watched  | 10 times a second, later more rarely | since when Redis confirms
+//
+// There is one for a place, however many calls have failed: the removal of a value also removes what an older hold of this
+// registry has left there, see release.lua, so the newest value is enough. This harms nobody. A call draws the number of
+// its hold while it has the local half, and frees that only when the hold is over or abandoned. So when a hold is here, all holds
+// of the path with smaller numbers are over, and those to come have larger ones, which none of these removals touches, however
+// late it arrives. A hold that is lost, and whose owner has not released it, has the largest number that was drawn so far: so
+// that is true of it, too.
+type pending struct {
+	Removal
+	freed    func(gone bool) // nil once called
+	calm     clock.Instant
+	failures int           // attempts in a row that were not answered
+	at       clock.Instant // when it is due
+	heap     int32         // its place among those that are due; 0 while an attempt is under way
+}
+
+const (
+	pace  = 100 * time.Millisecond // between two attempts, while Redis answers
+	haste = 10 * time.Second       // for so long; then ever more rarely
+	ease  = 8                      // afterwards the pause is this fraction of the time for which Redis has confirmed
+)
+
+// Timing is for the heap.
+func (p *pending) Timing() (due *clock.Instant, place *int32) { return &p.at, &p.heap }
+
+// merge makes the removal of an older hold that of a newer one too. The older one's local half is free, since the newer one
+// had it, so what remains of the older one is a grant that may arrive. The answer to an attempt for the older one that is under
+// way counts no more: it says nothing about the newer one. It does if both are of the same hold, which was lost first; then
+// another attempt may be under way, too, and the first that is answered ends both.
+func (p *pending) merge(newer Removal, freed func(gone bool)) {
+	newer.Watch = max(p.Watch, newer.Watch)
+	if p.Leaving != (protocol.Leaving{}) && p.Leaving != newer.Leaving {
+		newer.Leaving = protocol.Leaving{All: true}
+	}
+	if newer.Late {
+		p.calm = 0
+	}
+	newer.Late = newer.Late || p.Late
+	p.Removal, p.freed, p.failures = newer, freed, 0
+}
+
+// confirmed is that Redis has executed the removal. It returns when the next one follows, unless this is over.
+func (p *pending) confirmed(now clock.Instant) (pause time.Duration, over bool) {
+	p.failures = 0
+	if !p.Late { // mutant: one removal
+		return 0, true
+	}
+	if p.calm == 0 {
+		p.calm = now
+	}
+	calm := p.calm.Until(now)
+	if calm > haste {
+		return max(pace, calm/ease), calm > p.Watch
+	}
+	return pace, calm > p.Watch
+}
+
+// unanswered is that it may not have been executed.
+func (p *pending) unanswered(now clock.Instant) (pause time.Duration, over bool) {
+	p.failures++
+	p.calm = 0
+	pause = clock.Backoff(p.failures, p.Lease) // mutant: removal after a minute
+	return pause, !p.Late && now >= p.Expired
+}

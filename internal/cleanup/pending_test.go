@@ -1,0 +1,98 @@
+package cleanup
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/protocol"
+)
+
+// The table at the type, line by line.
+func TestPending_Transitions(t *testing.T) {
+	const now, expired = clock.Instant(time.Hour), clock.Instant(time.Hour)
+	later := now.Add
+	for name, c := range map[string]struct {
+		late   bool
+		calm   clock.Instant
+		failed bool
+		now    clock.Instant
+		pause  time.Duration // the longest
+		over   bool
+		after  clock.Instant // calm
+	}{
+		"open, confirmed":                 {now: now, over: true},
+		"open, confirmed, late":           {late: true, now: now, pause: pace, after: now},
+		"open, unanswered":                {failed: true, now: now - 1, pause: 50 * time.Millisecond},
+		"open, unanswered, expired":       {failed: true, now: now, over: true},
+		"open, unanswered, expired, late": {late: true, failed: true, now: now, pause: 50 * time.Millisecond},
+		"watched, confirmed":              {late: true, calm: now, now: later(haste), pause: pace, after: now},
+		"watched, confirmed, later":       {late: true, calm: now, now: later(40 * time.Second), pause: 5 * time.Second, after: now},
+		"watched, confirmed, longest":     {late: true, calm: now, now: later(time.Minute), pause: 7500 * time.Millisecond, after: now},
+		"watched, confirmed, over":        {late: true, calm: now, now: later(time.Minute + 1), over: true, after: now},
+		"watched, unanswered":             {late: true, calm: now, failed: true, now: now + 1, pause: 50 * time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := &pending{Removal: Removal{Late: c.late, Lease: lease, Watch: time.Minute, Expired: expired}, calm: c.calm}
+			turn := p.confirmed
+			if c.failed {
+				turn = p.unanswered
+			}
+			pause, over := turn(c.now)
+			require.Equal(t, c.over, over)
+			require.Equal(t, c.after, p.calm)
+			if !c.over {
+				require.LessOrEqual(t, pause, c.pause)
+				require.GreaterOrEqual(t, pause, c.pause/2)
+			}
+		})
+	}
+}
+
+// The pause doubles with each failure, up to a tenth of the lease, and begins anew after an answer.
+func TestPending_Backoff(t *testing.T) {
+	p := &pending{Removal: Removal{Late: true, Lease: lease, Watch: time.Minute}}
+	longest := 50 * time.Millisecond
+	for range 10 {
+		pause, _ := p.unanswered(1)
+		require.LessOrEqual(t, pause, min(longest, lease/10))
+		require.GreaterOrEqual(t, pause, min(longest, lease/10)*3/4-1)
+		longest *= 2
+	}
+	_, _ = p.confirmed(1)
+	pause, _ := p.unanswered(1)
+	require.LessOrEqual(t, pause, 50*time.Millisecond)
+}
+
+// What was left first needs one removal, a ticket for instance; a grant that is abandoned before that is answered may arrive
+// later. So it is looked out for after the answer, too.
+func TestPending_MergeLooksOutForBoth(t *testing.T) {
+	for _, c := range []struct{ older, newer bool }{{false, false}, {false, true}, {true, false}, {true, true}} {
+		p := &pending{Removal: Removal{Late: c.older, Watch: time.Hour}, calm: 1, failures: 7}
+		p.merge(Removal{Late: c.newer, Watch: time.Minute, Value: "a:2", Expired: 5}, nil)
+		require.Equal(t, Removal{Late: c.older || c.newer, Watch: time.Hour, Value: "a:2", Expired: 5}, p.Removal)
+		require.Zero(t, p.failures)
+		require.Equal(t, c.newer, p.calm == 0, "only a newer one begins anew")
+		_, over := p.confirmed(2)
+		require.Equal(t, c.older || c.newer, !over, "%+v", c)
+	}
+}
+
+func TestPending_MergeRemovesTheTicketsOfBoth(t *testing.T) {
+	one, two := protocol.Leaving{Ticket: "1"}, protocol.Leaving{Ticket: "2"}
+	none, all := protocol.Leaving{}, protocol.Leaving{All: true}
+	for _, c := range []struct{ older, newer, want protocol.Leaving }{
+		{none, none, none},
+		{none, one, one},
+		{one, one, one},
+		{one, two, all},
+		{one, none, all},
+		{all, two, all},
+	} {
+		p := &pending{Removal: Removal{Leaving: c.older}}
+		p.merge(Removal{Leaving: c.newer}, nil)
+		require.Equal(t, c.want, p.Leaving, "%+v", c)
+	}
+}

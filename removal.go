@@ -1,0 +1,131 @@
+package lockregistry
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/lockregistry/lockregistry/internal/cleanup"
+	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/lease"
+	"github.com/lockregistry/lockregistry/internal/protocol"
+	"github.com/lockregistry/lockregistry/internal/transport"
+)
+
+// What calls and holds have left in Redis is removed by package cleanup. Here is what that is told of a hold.
+
+// watchAtLeast is the least time to look out for a late grant.
+const watchAtLeast = time.Minute
+
+// removal is for a hold that is over and whose key is still to be removed.
+func (h *hold) removal() cleanup.Removal {
+	r := h.abandoned()
+	// The field of a hold that writes can outlive its lease: a reader under it keeps the hash.
+	r.Late = h.lease.Late || h.lock.pair != nil
+	return r
+}
+
+// abandoned is for a hold of which a grant may arrive yet.
+func (h *hold) abandoned() cleanup.Removal {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.leftover()
+}
+
+// leftover is what a hold leaves behind. The caller holds the mutex.
+func (h *hold) leftover() cleanup.Removal {
+	longest := h.lease.Longest()
+	return cleanup.Removal{
+		Path:    (*removedPath)(h.lock),
+		Format:  h.lock.kind.layout,
+		Key:     h.lock.key,
+		Value:   h.value,
+		Lease:   longest,
+		Expired: h.lock.reg.clock.Now().Add(longest).Add(lease.Margin(longest)),
+		Keep:    h.extra().kept, // mutant: kept path let go
+		Late:    true,
+		Watch:   max(h.lease.Term.Length, watchAtLeast),
+	}
+}
+
+// unclaimed is for a hold that was granted to nobody.
+func (l *Lock) unclaimed(number string) cleanup.Removal {
+	h := &hold{lock: l, value: l.reg.values + number, lease: lease.State{Term: l.reg.lease}}
+	r := h.abandoned()
+	r.Late = false
+	if k := l.keeping(); k != nil && k.number == number {
+		r.Keep = k.until
+	}
+	return r
+}
+
+// removedPath is a lock that hears what was removed.
+type removedPath Lock
+
+// Removed notes that the key of the hold with a value was removed.
+func (p *removedPath) Removed(value string, at clock.Instant) { (*Lock)(p).released(value, at) }
+
+// cleanUp has what a call has left removed in the background. When the registry is closed nobody would, so this does, once.
+func (r *Registry) cleanUp(m cleanup.Removal) {
+	if r.background.cleaner.Remove(m, nil) {
+		return
+	}
+	limit := r.transport.Shard(m.Key).RoundTrip().Plus(unlockGrace)
+	r.transport.AwaitAbandoned(limit)
+	r.removeOnce(transport.Wait{Ctx: context.Background(), Limit: limit}, m)
+}
+
+// removeOnce sends a removal now, and tells whether it was confirmed.
+func (r *Registry) removeOnce(p transport.Wait, m cleanup.Removal) (gone bool) {
+	p.Lease = m.Lease
+	c := m.Call(r.clock.Now())
+	a := r.transport.Do(&p, &c)
+	return a.Error() == nil && !a.Late
+}
+
+// removeLater has the key of a hold that is over removed in the background, and waits for the outcome for what is left of
+// the time of an Unlock. Failure is why it is not known yet.
+func (l *Lock) removeLater(p transport.Wait, h *hold, failure error) error {
+	reg := l.reg
+	removed := make(chan bool, 1)
+	silent := &pursuit{} // until then nobody has the lock here, and nobody knows whether somebody has it elsewhere
+	freed := func(gone bool) {
+		l.anchor().pursuit.CompareAndSwap(silent, nil)
+		l.freeLocal()
+		removed <- gone
+	}
+	removal := h.removal()
+	if failure == nil { // the answer came late: a master that is none any more may have given it
+		removal.Late, failure = true, fault.Late
+	}
+	if errors.Is(failure, context.DeadlineExceeded) || errors.Is(failure, context.Canceled) { // the client has limits
+		failure = fault.NoAnswer
+	}
+	if failure = fault.Classify(failure); errors.Is(failure, ErrUnavailable) {
+		silent.note(failure)
+		l.anchor().pursuit.CompareAndSwap(nil, silent)
+	}
+	if !reg.background.cleaner.Remove(removal, freed) {
+		freed(reg.removeOnce(p, removal))
+	}
+	if reg.transport.Within(&p, removed) {
+		return nil
+	}
+	return failure
+}
+
+// removing is the task that sends a removal.
+type removing struct{ cleanup.Attempt }
+
+func (r removing) call() protocol.Call { return r.Call() }
+func (r removing) term() time.Duration { return r.Lease }
+func (r removing) wanted() bool        { return true }
+func (r removing) writes() bool        { return true }
+
+func (r removing) done(a transport.Reply, _ int64, err error) {
+	if err == nil && a.Late {
+		err = fault.Late // a master that is none any more may have said so
+	}
+	r.Answered(a.Came, err)
+}
