@@ -21,13 +21,15 @@ type Peer struct {
 	name   string
 	cmd    *exec.Cmd
 	stderr *tail
+	stdin  io.WriteCloser
 	gone   chan struct{} // closed once the process has ended
 	exit   error         // how it ended; written before gone is closed
+	limit  time.Duration // closeLimit, but in tests
 
+	writing sync.Mutex // held while a request is written: as long as the process reads nothing
 	mu      sync.Mutex
-	stdin   io.WriteCloser
 	last    int
-	pending map[string]*Call
+	pending map[string]*Call // nil once the process has ended
 }
 
 // Call is a request under way.
@@ -49,7 +51,7 @@ type Reply struct {
 
 // Start runs a program that speaks the protocol. The name is for messages.
 func Start(name string, cmd *exec.Cmd) (*Peer, error) {
-	p := &Peer{name: name, cmd: cmd, stderr: &tail{}, gone: make(chan struct{}), pending: map[string]*Call{}}
+	p := &Peer{name: name, cmd: cmd, stderr: &tail{}, gone: make(chan struct{}), limit: closeLimit, pending: map[string]*Call{}}
 	cmd.Stderr = p.stderr
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
@@ -79,19 +81,37 @@ func (p *Peer) Send(thread, command string, fields Fields) *Call {
 	call := &Call{peer: p, what: fmt.Sprintf("%s %v on thread %s of %s", command, fields, thread, p.name), done: make(chan struct{})}
 	request := Fields{"thread": thread, "do": command}
 	maps.Copy(request, fields)
+	if !p.enter(request, call) {
+		call.end(Reply{}, p.obituary())
+		return call
+	}
+	p.writing.Lock()
+	defer p.writing.Unlock()
+	if _, err := io.WriteString(p.stdin, request.line()); err != nil && p.leave(request["id"]) != nil {
+		call.end(Reply{}, fmt.Errorf("cannot send to %s: %w", p.name, err))
+	}
+	return call
+}
+
+// enter gives a request its number, unless the process has ended.
+func (p *Peer) enter(request Fields, call *Call) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.pending == nil {
-		call.end(Reply{}, p.obituary())
-		return call
+		return false
 	}
 	p.last++
 	request["id"] = strconv.Itoa(p.last)
 	p.pending[request["id"]] = call
-	if _, err := io.WriteString(p.stdin, request.line()); err != nil {
-		delete(p.pending, request["id"])
-		call.end(Reply{}, fmt.Errorf("cannot send to %s: %w", p.name, err))
-	}
+	return true
+}
+
+// leave returns the call of a number, and whoever gets it ends it. Nil: it has ended.
+func (p *Peer) leave(id string) *Call {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	call := p.pending[id]
+	delete(p.pending, id)
 	return call
 }
 
@@ -131,13 +151,11 @@ func (p *Peer) Kill() error {
 // Close asks the process to end by closing its standard input, and kills it when
 // it does not. The error tells of a process that did not end well.
 func (p *Peer) Close() error {
-	p.mu.Lock()
-	_ = p.stdin.Close()
-	p.mu.Unlock()
+	_ = p.stdin.Close() // which ends a write that is under way
 	select {
 	case <-p.gone:
-	case <-time.After(closeLimit):
-		return errors.Join(fmt.Errorf("%s did not end within %v", p.name, closeLimit), p.Kill())
+	case <-time.After(p.limit):
+		return errors.Join(fmt.Errorf("%s did not end within %v", p.name, p.limit), p.Kill())
 	}
 	if p.exit != nil {
 		return fmt.Errorf("%s: %w; its standard error ends:\n%s", p.name, p.exit, p.stderr)
@@ -161,16 +179,13 @@ func (p *Peer) readReplies(stdout io.Reader) {
 	close(p.gone)
 }
 
-// take gives a reply to the call that waits for it.
+// take gives a reply to the call that waits for it. Lines that are no replies are left out: libraries print, too.
 func (p *Peer) take(line string) {
 	fields, err := parse(line)
 	if err != nil {
 		return
 	}
-	p.mu.Lock()
-	call := p.pending[fields["id"]]
-	delete(p.pending, fields["id"])
-	p.mu.Unlock()
+	call := p.leave(fields["id"])
 	if call == nil {
 		return
 	}

@@ -34,6 +34,11 @@ func Serve(in io.Reader, out io.Writer, run func(request Fields) (Fields, error)
 		defer writing.Unlock()
 		_, _ = io.WriteString(out, reply.line())
 	}
+	defer func() {
+		for _, thread := range threads {
+			close(thread)
+		}
+	}()
 	lines := bufio.NewScanner(in)
 	lines.Buffer(nil, longest)
 	for lines.Scan() {
