@@ -10,6 +10,7 @@ import (
 	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockregistry/lockregistry/internal/lease"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
@@ -121,7 +122,7 @@ func (s *scripted) obtains(value string, mode protocol.Mode) string {
 }
 
 func request(value string, what protocol.Queueing) protocol.Request {
-	return protocol.Request{Key: theKey, Value: value, Lease: protocol.NewLease(time.Minute), Queueing: what}
+	return protocol.Request{Key: theKey, Value: value, Lease: lease.NewTerm(time.Minute), Queueing: what}
 }
 
 // asks has a hold ask for the lock, or a ticket.
@@ -543,7 +544,7 @@ func TestAMarkChangesNothingElse(t *testing.T) {
 				own := func(value string) { s.do("SET", theKey, value+mark, "PX", "50000") }
 				own("a:5")
 				renew := func(value string) string {
-					return s.runs(s.format().Renew(theKey, value, protocol.NewLease(70*time.Second)))
+					return s.runs(s.format().Renew(theKey, value, lease.NewTerm(70*time.Second)))
 				}
 				require.Equal(s, "1", renew("a:5"))
 				require.Greater(s, s.pttl(theKey).Milliseconds(), int64(50000))

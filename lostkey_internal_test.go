@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry/internal/fault"
-	"github.com/lockregistry/lockregistry/internal/protocol"
+	"github.com/lockregistry/lockregistry/internal/lease"
 )
 
 // Only where the key of a lost hold may still be there it is to be removed, and at a time that no earlier look of the scheduler
@@ -26,7 +26,7 @@ func TestLock_WhichLossMayLeaveTheKey(t *testing.T) {
 		{fault.KeyTaken, false},
 		{fault.Forced, false},
 	} {
-		h := r.newLock("42").newHold(&request{lease: protocol.NewLease(time.Hour)})
+		h := r.newLock("42").newHold(&request{lease: lease.NewTerm(time.Hour)})
 		now := r.clock.Now()
 		require.True(t, h.grant(now, now))
 		h.mu.Lock()

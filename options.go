@@ -8,6 +8,7 @@ import (
 
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/lease"
 	"github.com/lockregistry/lockregistry/internal/owner"
 	"github.com/lockregistry/lockregistry/internal/presence"
 	"github.com/lockregistry/lockregistry/internal/protocol"
@@ -182,7 +183,7 @@ type LockOption struct {
 // TTL sets the lease of this acquisition, in whole milliseconds, at least two, see [WithExpiry]. What is finer is cut off.
 // Default: the registry's lease; for an owner that locks again, the lease that its hold has.
 func TTL(d time.Duration) LockOption {
-	return LockOption{"TTL", d, func(q *request, d time.Duration) { q.lease = protocol.NewLease(d) }}
+	return LockOption{"TTL", d, func(q *request, d time.Duration) { q.lease = lease.NewTerm(d) }}
 }
 
 // Wait sets how long the call waits at most, for local holders and for Redis together. When it is not positive, as what is left
@@ -214,10 +215,10 @@ func AtLeast(d time.Duration) LockOption {
 
 // request is what the options of a call that locks add up to.
 type request struct {
-	lease *protocol.Lease // nil: the registry's, or the hold's
-	plain bool            // the call named no lease, so this is the registry's
-	wait  time.Duration   // 0: not at all; negative: until the context ends
-	as    owner.ID        // of a Hold, or of a run of Once; nobody: the caller
+	lease *lease.Term   // nil: the registry's, or the hold's
+	plain bool          // the call named no lease, so this is the registry's
+	wait  time.Duration // 0: not at all; negative: until the context ends
+	as    owner.ID      // of a Hold, or of a run of Once; nobody: the caller
 
 	atLeast time.Duration // 0: no longer than it is held
 	leads   bool          // see hold.leads

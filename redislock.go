@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/lease"
 	"github.com/lockregistry/lockregistry/internal/local"
 	"github.com/lockregistry/lockregistry/internal/owner"
 	"github.com/lockregistry/lockregistry/internal/protocol"
@@ -305,7 +306,7 @@ func (l *Lock) renew(ctx context.Context, h *hold, ttl time.Duration) error {
 	case h == nil:
 		err = ErrNotOwner
 	default:
-		err = h.renew(ctx, protocol.NewLease(ttl))
+		err = h.renew(ctx, lease.NewTerm(ttl))
 	}
 	if err != nil {
 		return l.fail("renew", err)

@@ -33,7 +33,7 @@ type Registry struct {
 	prefix    string
 	clientID  string
 	values    string // what the values of all holds of this registry begin with, and of no other's
-	lease     *protocol.Lease
+	lease     *lease.Term
 	poll      time.Duration
 	handoff   time.Duration
 	// how long to leave the lock to others after the handoff limit: a waiter that polls needs a poll interval to notice
@@ -112,7 +112,7 @@ func New(client rueidis.Client, prefix string, opts ...Option) (*Registry, error
 		prefix:   prefix,
 		clientID: id,
 		values:   values + ":",
-		lease:    protocol.NewLease(s.lease()),
+		lease:    lease.NewTerm(s.lease()),
 		poll:     s.poll,
 		limit:    s.commandLimit(),
 		layout:   s.layout,

@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockregistry/lockregistry/internal/protocol"
+	"github.com/lockregistry/lockregistry/internal/lease"
 	"github.com/lockregistry/lockregistry/internal/scheduler"
 )
 
@@ -44,7 +44,7 @@ func TestRenewalsThatWaitForReplicasDelayNoRemoval(t *testing.T) {
 	}
 	for i := range 4 {
 		l := r.newLock(strconv.Itoa(i))
-		h := l.newHold(&request{lease: protocol.NewLease(time.Minute)})
+		h := l.newHold(&request{lease: lease.NewTerm(time.Minute)})
 		require.NoError(t, r.client.Do(t.Context(), r.client.B().Set().Key(l.key).Value(h.value).Build()).Error())
 		require.True(t, b.cleaner.Remove(h.removal(), func(bool) {}))
 		require.Eventually(t, func() bool {

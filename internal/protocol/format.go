@@ -28,10 +28,10 @@ type Format interface { //nolint:interfacebloat // what can be done with a lock
 
 	// Renew is the call that sets the lease anew if the key is the hold's. It replies 1 when it was, else no more than 0, see
 	// [Confirmed].
-	Renew(key, value string, l *Lease) Call
+	Renew(key, value string, l *lease.Term) Call
 
 	// Fence is a renewal that also draws tokens for the hold, of which it replies the first one.
-	Fence(key, value string, l *Lease) Call
+	Fence(key, value string, l *lease.Term) Call
 
 	// Counter is the key of the fencing counter of a key.
 	Counter(key string) string
@@ -90,17 +90,11 @@ func Remaining(pttl int64) time.Duration {
 	return clock.Milliseconds(pttl)
 }
 
-// Lease is the time that a key lives in Redis, and the same in the form that commands carry.
-type Lease = lease.Term
-
-// NewLease cuts a lease to the whole milliseconds that Redis counts.
-func NewLease(d time.Duration) *Lease { return lease.NewTerm(d) }
-
 // Request is what a hold asks for.
 type Request struct {
 	Key   string
 	Value string
-	Lease *Lease
+	Lease *lease.Term
 	Under string // to read: the value of the hold with which the same owner writes already
 	Side  string // r for a reader, w for a writer
 	Queueing

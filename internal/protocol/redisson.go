@@ -3,6 +3,8 @@ package protocol
 import (
 	"errors"
 	"strings"
+
+	"github.com/lockregistry/lockregistry/internal/lease"
 )
 
 // redisson keeps a lock as Redisson does: a hash with a field per holder, and for read-write locks one that tells the
@@ -115,11 +117,11 @@ func (r *redisson) Release(m Release) Call {
 	return c
 }
 
-func (r *redisson) Renew(key, value string, l *Lease) Call {
+func (r *redisson) Renew(key, value string, l *lease.Term) Call {
 	return Call{Script: r.scripts.renew, Key: key, Args: Args{value, l.MS, Tagged(key)}}
 }
 
-func (r *redisson) Fence(key, value string, l *Lease) Call {
+func (r *redisson) Fence(key, value string, l *lease.Term) Call {
 	counter := r.Counter(key)
 	c := Call{Script: r.scripts.renew, Key: key, Args: Args{value, l.MS, Tagged(key), counter}}
 	c.counts(counter, r.Cluster)

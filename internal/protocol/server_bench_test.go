@@ -12,6 +12,7 @@ import (
 	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockregistry/lockregistry/internal/lease"
 	"github.com/lockregistry/lockregistry/internal/redistest"
 )
 
@@ -97,7 +98,7 @@ func (s *serverBench) cases(f benchFormat) map[string]benchCase {
 	none := func(int) [][]string { return nil }
 	other := benchOther + strconv.Itoa(benchFirst)
 	request := func(k int, q Queueing) Request {
-		return Request{Key: benchKey, Value: value(k), Lease: NewLease(time.Minute), Side: f.side, Queueing: q}
+		return Request{Key: benchKey, Value: value(k), Lease: lease.NewTerm(time.Minute), Side: f.side, Queueing: q}
 	}
 	writing := f // what is in the way of a reader
 	if f.side == "r" {
@@ -122,7 +123,7 @@ func (s *serverBench) cases(f benchFormat) map[string]benchCase {
 		},
 		"renew": {
 			begin: func() [][]string { return f.hold(value(0)) }, reset: none,
-			call:  func(int) Call { return f.Renew(benchKey, value(0), NewLease(time.Minute)) },
+			call:  func(int) Call { return f.Renew(benchKey, value(0), lease.NewTerm(time.Minute)) },
 			reply: "1",
 		},
 		"enqueue": {

@@ -1,5 +1,7 @@
 package protocol
 
+import "github.com/lockregistry/lockregistry/internal/lease"
+
 // spring keeps a lock as Spring Integration's RedisLockRegistry does: a string whose value names the holder, and
 // whose expiry is the lease. Spring compares the value only with its registry's own id, so it may carry more than that.
 //
@@ -84,11 +86,11 @@ func (s *spring) Release(r Release) Call {
 	return c
 }
 
-func (s *spring) Renew(key, value string, l *Lease) Call {
+func (s *spring) Renew(key, value string, l *lease.Term) Call {
 	return Call{Script: springRenew, Key: key, Args: Args{value, l.MS}}
 }
 
-func (s *spring) Fence(key, value string, l *Lease) Call {
+func (s *spring) Fence(key, value string, l *lease.Term) Call {
 	counter := s.Counter(key)
 	c := Call{Script: springRenew, Key: key, Args: Args{value, l.MS, counter}}
 	c.counts(counter, s.Cluster)
