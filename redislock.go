@@ -109,8 +109,8 @@ func (l *Lock) Unlock(ctx context.Context) error {
 // Renew sets the lease of the lock, held by the caller, to ttl from now; that of a hold which several readers share to no
 // less than it is, see [ReadWriteLock.Reader]. The errors, each within a [*LockError]:
 // [ErrNotOwner] when the caller does not hold the lock, [ErrLockLost] when its lease is over or its key is no longer this
-// hold's, that of ctx, that of a ttl under two milliseconds, and those of Redis; after one of the last the hold stays valid
-// for as long as it certainly is.
+// hold's, that of ctx, that of a ttl that is too short, and those of Redis; after one of the last the hold stays valid for as
+// long as it certainly is.
 func (l *Lock) Renew(ctx context.Context, ttl time.Duration) error {
 	if err := l.check(ctx); err != nil {
 		return l.fail("renew", err)

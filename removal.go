@@ -109,7 +109,7 @@ func (l *Lock) removeLater(p transport.Wait, h *hold, failure error) error {
 	if !reg.background.cleaner.Remove(removal, freed) {
 		freed(reg.removeOnce(p, removal))
 	}
-	if reg.transport.Within(&p, removed) {
+	if l.shard().Within(p, removed) {
 		return nil
 	}
 	return failure
