@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/lease"
 	"github.com/lockregistry/lockregistry/internal/transport"
 )
 
@@ -55,17 +56,26 @@ func (e tooLittleTimeError) Error() string {
 	return fmt.Sprintf("there was no time for an answer: %v", e.trip)
 }
 
+// tooShort is why a lease is of no use, if so, because the server is far away.
+func tooShort(t *lease.Term, way *transport.Shard) error {
+	trip := way.RoundTrip()
+	if t == nil || t.Length >= trip.ShortestLease() {
+		return nil
+	}
+	way.Relearn()
+	return shortLeaseError{t.Length, trip}
+}
+
 // tooFar is why nothing is sent, if so, because the server is far away: the lease is too short to be of use, or the answer
 // would come when the call is over. What that obtained would be nobody's, and keep others out until its removal arrives. In
 // that case the call waits for its end, of which its caller has been told nothing but that Redis could not be asked.
 func (a *attempt) tooFar(p *transport.Wait) error {
 	reg := a.lock.reg
 	way := a.lock.shard()
-	trip := way.RoundTrip()
-	if length := a.hold.lease.Term.Length; length < trip.ShortestLease() {
-		way.Relearn()
-		return shortLeaseError{length, trip}
+	if err := tooShort(a.hold.lease.Term, way); err != nil {
+		return err
 	}
+	trip := way.RoundTrip()
 	left := p.Left(reg.clock)
 	if !trip.Useless(left) {
 		return nil
@@ -92,14 +102,20 @@ func (a *attempt) outwait(left time.Duration, t transport.RoundTrip) error {
 	return explain(fault.Ended(a.ctx), a.failure)
 }
 
-// tooFar is why a renewal is not sent, if so: its answer would come when the call is over. The call waits for its end then.
-func (h *hold) tooFar(p *transport.Wait) error {
+// tooFar is why a renewal is not sent, if so: the lease that its owner asks for, if any, is too short to be of use, or the answer
+// would come when the call is over. The call waits for its end then.
+func (h *hold) tooFar(p *transport.Wait, asked *lease.Term) error {
 	reg := h.lock.reg
 	way := h.lock.shard()
+	if p.Ctx.Err() != nil || !h.valid() {
+		return nil //nolint:nilerr // the call tells of its end itself, at once
+	}
+	if err := tooShort(asked, way); err != nil {
+		return err
+	}
 	trip, left := way.RoundTrip(), p.Left(reg.clock)
-	over := p.Ctx.Err() != nil
-	if over || !trip.Useless(left) || !h.valid() { // of which it is to tell at once
-		return nil //nolint:nilerr // the call tells of its end itself
+	if !trip.Useless(left) {
+		return nil
 	}
 	way.Relearn()
 	if err := reg.outwait(p.Ctx, left); err != nil {

@@ -48,10 +48,9 @@ func (l *Lock) enter(ctx context.Context, q *request) (in admission, err error) 
 			return admission{now, deadline, queued}, nil
 		case local.HandedOver: // likewise
 			q.how = HowHandedOver
-			if h := now.heldBy(o); h != nil && h.adopt(q, l.reg.renews(now.kind, q)) {
-				return in, nil
+			if got, err := now.receive(ctx, o, q); got || err != nil {
+				return in, err
 			}
-			_ = now.unlock(ctx, o) // lost while this one came in: it never held it, and its pin went with the hold
 			if now, err = l.reg.cache.pin(l); err != nil {
 				return in, err
 			}
@@ -143,6 +142,18 @@ func (l *Lock) notAdmitted(how local.Admission, o owner.ID, why error) error {
 		why = errBusy
 	}
 	return explain(why, l.trouble())
+}
+
+// receive makes a hold that was handed to an owner what its call has asked for. If it does not, the owner has left again, and its
+// pin went with the hold: there is an error, or the hold was lost while the owner came in, which then never held it.
+func (l *Lock) receive(ctx context.Context, o owner.ID, q *request) (got bool, err error) {
+	if err = tooShort(q.lease, l.shard()); err == nil {
+		if h := l.heldBy(o); h != nil && h.adopt(q, l.reg.renews(l.kind, q)) {
+			return true, nil
+		}
+	}
+	_ = l.unlock(ctx, o)
+	return false, err
 }
 
 // retreat takes back a nested lock that has failed, and adds to its error what that shows.

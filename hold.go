@@ -597,7 +597,7 @@ func (h *hold) renew(ctx context.Context, t *lease.Term) error {
 	p := h.lock.reg.commandWait(ctx, h.lock.shard())
 	p.Since = h.lock.reg.clock.Now()
 	for {
-		if err := h.tooFar(&p); err != nil {
+		if err := h.tooFar(&p, t); err != nil {
 			return err
 		}
 		if err := h.renewOnce(&p, t); !errors.Is(err, fault.Late) || p.Left(h.lock.reg.clock) <= 0 || ctx.Err() != nil {

@@ -151,6 +151,41 @@ func TestALeaseThatIsTooShortForTheLink(t *testing.T) {
 	})
 }
 
+// Nor is such a lease given to a hold that is there: by Renew, by a nested Lock, or when it is handed over.
+func TestRenew_ALeaseThatIsTooShortForTheLink(t *testing.T) {
+	t.Parallel()
+	eachTrip(t, func(w *world, trip time.Duration, registry func(...lockregistry.Option) *lockregistry.Registry) {
+		r := registry(lockregistry.WithHandoff(time.Hour))
+		l, short, enough := r.Obtain("42"), 6*trip-time.Millisecond, 7*trip
+		h, err := r.AcquireAll(w.Context(), []string{"43", "44"}, lockregistry.TTL(time.Minute))
+		require.NoError(w, err)
+		w.lock(l, lockregistry.TTL(enough))
+		begun := time.Now()
+		refused := func(err error) {
+			w.Helper()
+			require.ErrorContains(w, err, "a lease of")
+			require.ErrorContains(w, err, "a round trip to Redis takes")
+			require.Empty(w, about(err))
+		}
+		refused(l.Renew(w.Context(), short))
+		refused(l.Lock(w.Context(), lockregistry.TTL(short)))
+		refused(h.Renew(w.Context(), short))
+		require.Zero(w, time.Since(begun))
+		require.True(w, l.IsHeld())
+		handed := w.goroutine().starts(l, lockregistry.TTL(short))
+		w.settle()
+		w.unlock(l)
+		refused(<-handed)
+		require.Equal(w, uint64(1), r.Stats().HandOvers)
+		w.lock(l, lockregistry.TTL(time.Minute))
+		require.NoError(w, l.Renew(w.Context(), enough))
+		w.unlock(l)
+		w.released(h)
+		w.pass(2 * trip)
+		w.leftNothing()
+	})
+}
+
 // Holds are renewed and unlocked.
 func TestRenewalOnASlowLink(t *testing.T) {
 	t.Parallel()
@@ -465,6 +500,34 @@ func TestRenew_WhenTheLinkBecomesSlow(t *testing.T) {
 	}
 }
 
+// An Unlock that is under way has more time when other calls find that the way has become longer.
+func TestUnlock_WhenTheLinkBecomesSlow(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		const trip = 330 * time.Millisecond
+		dial, d := w.far(time.Millisecond)
+		r := w.registryOn(w.clientWith(dial))
+		w.known(r)
+		l, other := r.Obtain("42"), r.Obtain("43")
+		w.lock(l, lockregistry.TTL(900*time.Millisecond)) // an answer after a third of it is late
+		d.Set(trip)
+		begun := time.Now()
+		learns := w.goroutine().start(func() error {
+			for ctx := w.Context(); time.Since(begun) < 3*trip; {
+				if err := other.Lock(ctx); err != nil {
+					return err
+				}
+				if err := other.Unlock(ctx); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		w.unlock(l)
+		require.Greater(w, time.Since(begun), time.Second+10*time.Millisecond)
+		require.NoError(w, <-learns)
+	})
+}
+
 // Errors say when a server is farther away than is supported.
 func TestLock_AServerThatIsTooFarAway(t *testing.T) {
 	fakeWorld(t, func(w *world) {
@@ -502,6 +565,37 @@ func TestWakeup_OnASlowLink(t *testing.T) {
 		locked := w.goroutine().starts(l)
 		w.pass(20 * trip)
 		w.pending(locked)
+		begun := time.Now()
+		w.unlock(held)
+		require.NoError(w, <-locked)
+		require.LessOrEqual(w, time.Since(begun), 3*trip+100*time.Millisecond)
+	})
+}
+
+// One that is not made in time is given up, and the next one is made.
+func TestWakeup_AConnectionThatIsNotMade(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		const trip = 100 * time.Millisecond
+		near, _ := w.far(trip)
+		var hangs atomic.Bool
+		poll := lockregistry.WithPollInterval(time.Hour)
+		held, r := w.registry(poll).Obtain("42"), w.registryOn(w.clientWith(func(ctx context.Context) (net.Conn, error) {
+			if hangs.CompareAndSwap(true, false) {
+				select {
+				case <-ctx.Done():
+				case <-time.After(10 * time.Second):
+				}
+				return nil, context.DeadlineExceeded
+			}
+			return near(ctx)
+		}), poll)
+		w.known(r)
+		w.lock(held, lockregistry.TTL(10*time.Minute))
+		hangs.Store(true)
+		locked := w.goroutine().starts(r.Obtain("42"))
+		w.pass(time.Second + 20*trip)
+		w.pending(locked)
+		require.False(w, hangs.Load())
 		begun := time.Now()
 		w.unlock(held)
 		require.NoError(w, <-locked)
