@@ -73,7 +73,7 @@ func (l *Lock) take(ctx context.Context, op string, o owner.ID) (*Hold, error) {
 		return nil, l.fail(op, ErrLockLost)
 	}
 	h := &Hold{lock: now, hold: held, owner: o, token: held.taken(o)}
-	h.watch = runtime.AddCleanup(h, strand, stranded{held, o})
+	h.watch = runtime.AddCleanup(h, stranded.tell, stranded{held, o})
 	return h, nil
 }
 
@@ -179,7 +179,7 @@ func (h *Hold) Key() string {
 	if h == nil {
 		return ""
 	}
-	return h.lock.key
+	return h.lock.place.key
 }
 
 // Path returns the path that was acquired.

@@ -246,12 +246,12 @@ func (b *bundle) tell(ctx context.Context, l *Lock, q *request, began clock.Inst
 // they are renewed. When that fails in passing they are valid for as long as they certainly are.
 func (b *bundle) settle(ctx context.Context, holds []*Hold) error {
 	return each(holds, func(h *Hold) error {
-		if !h.hold.adopt(&b.request, b.reg.renews(h.lock.kind, &b.request)) {
+		if !h.lock.adopt(h.hold, &b.request) {
 			return h.lock.fail("acquire", ErrLockLost)
 		}
 		length := b.request.lease.Length
 		if h.Remaining() < length-length/10 {
-			if err := h.hold.renew(ctx, nil); errors.Is(err, ErrLockLost) {
+			if err := h.lock.prolong(ctx, h.hold, nil); errors.Is(err, ErrLockLost) {
 				return h.lock.fail("acquire", err)
 			}
 		}
@@ -369,7 +369,7 @@ func (b *bundle) slots() (groups []*slotful) {
 	for _, l := range b.locks {
 		var slot uint16
 		if b.reg.cluster {
-			slot = protocol.Slot(l.key)
+			slot = protocol.Slot(l.place.key)
 		}
 		if of[slot] == nil || len(of[slot].locks) == mostInScript {
 			of[slot] = &slotful{}
@@ -394,7 +394,7 @@ func (s *slotful) try(b *bundle) {
 	if s.err = first.tooFar(&p); s.err != nil {
 		return
 	}
-	c := first.lock.kind.layout.ObtainAll(bids)
+	c := first.lock.place.format.ObtainAll(bids)
 	c.DropIfAbandoned = true
 	b.reg.demand(&c, func(_ *protocol.Call, result rueidis.RedisResult) bool {
 		_, taken, err := readTokens(result, len(bids))

@@ -138,7 +138,7 @@ func (l *Lock) pursue(first attempt, q *request, patient bool, deadline clock.In
 	}
 	a.ear = l.reg.waker.listener(l)
 	queues := a.ear.Waiter != nil && l.queues()
-	if queues && l.reg.cluster && protocol.QueueKey(l.reg.prefix, l.key) == "" {
+	if queues && l.reg.cluster && protocol.QueueKey(l.reg.prefix, l.place.key) == "" {
 		l.noQueue("a cluster would keep it in another slot than the lock, because of the braces in the path")
 		queues = false
 	}
@@ -256,7 +256,7 @@ func (a *acquisition) patrol() error {
 // bid is what a try asks for.
 func (a *attempt) bid(w protocol.Queueing) protocol.Request {
 	return protocol.Request{
-		Key: a.lock.key, Value: a.hold.value, Lease: a.hold.lease.Term, Under: a.under, Side: a.lock.kind.side, Queueing: w,
+		Key: a.lock.place.key, Value: a.hold.value, Lease: a.hold.lease.Term, Under: a.under, Side: a.lock.kind.side, Queueing: w,
 	}
 }
 
@@ -420,7 +420,7 @@ func (a *attempt) askAgain(p *transport.Wait, w protocol.Queueing, quick bool, d
 
 //go:noinline
 func (a *attempt) prepare(c *protocol.Call, w protocol.Queueing, quick bool) {
-	*c = a.lock.kind.layout.Obtain(a.bid(w), quick)
+	*c = a.lock.place.format.Obtain(a.bid(w), quick)
 	c.DropIfAbandoned = true
 	a.lock.reg.demand(c, grants)
 	a.sent = true
@@ -510,9 +510,9 @@ func (a *attempt) confirmGrant(deadline clock.Instant, doubtful bool) error {
 // counts from then.
 func (a *attempt) confirm(deadline clock.Instant, doubtful bool) (sent clock.Instant, granted bool, err error) {
 	l, h := a.lock, a.hold
-	p, c := a.commandWait(deadline), l.kind.layout.Renew(l.key, h.value, h.lease.Term)
-	if l.kind.fencing { // a token of a master that is none any more would be worth nothing
-		c = l.kind.layout.Fence(l.key, h.value, h.lease.Term)
+	p, c := a.commandWait(deadline), l.place.format.Renew(l.place.key, h.value, h.lease.Term)
+	if l.place.fencing { // a token of a master that is none any more would be worth nothing
+		c = l.place.format.Fence(l.place.key, h.value, h.lease.Term)
 	}
 	p.Obtains, p.Since = false, l.reg.clock.Now() // all tries have one limit
 	end := p.Since.Add(p.Limit)

@@ -67,19 +67,14 @@ type keeping struct {
 
 // keep notes that for a hold that is about to be over, if so, and returns until when; 0: it is not.
 func (l *Lock) keep(h *hold) (until clock.Instant) {
-	if h.extras.Load() == nil { // what concerns this here was noted before the owner had the hold, if at all
-		return 0
+	kept, found := h.keeps()
+	if kept != 0 {
+		l.company().keeping.Store(&keeping{h.number(), kept})
 	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	e := h.extra()
-	if e.kept != 0 {
-		l.company().keeping.Store(&keeping{h.number(), e.kept})
+	if found != 0 {
+		l.company().expected.Store(&expected{h.number(), found})
 	}
-	if e.found != 0 {
-		l.company().expected.Store(&expected{h.number(), e.found})
-	}
-	return e.kept
+	return kept
 }
 
 // expects tells whether the message of a grant was to come.
@@ -148,14 +143,14 @@ func (l *Lock) noQueue(why string) {
 		next := clock.Instant(r.postponed.Load())
 		if now >= next && r.postponed.CompareAndSwap(int64(next), int64(now.Add(queuelessFor))) {
 			r.dispatch.Log(slog.LevelWarn, "the server refuses the queue of a lock for now: who waits looks again",
-				slog.String("key", l.key), slog.String("error", why))
+				slog.String("key", l.place.key), slog.String("error", why))
 		}
 		return
 	}
 	l.company().queueless.Store(int64(now.Add(queuelessFor)))
 	if !r.unqueued.Swap(true) {
 		r.dispatch.Log(slog.LevelWarn, "the server refuses the queue of a lock: its waiters are woken by chance, or poll",
-			slog.String("key", l.key), slog.String("error", why))
+			slog.String("key", l.place.key), slog.String("error", why))
 	}
 }
 

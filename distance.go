@@ -2,6 +2,7 @@ package lockregistry
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -11,7 +12,7 @@ import (
 )
 
 // shard is the way to the master that has the lock's key.
-func (l *Lock) shard() *transport.Shard { return l.reg.transport.Shard(l.key) }
+func (l *Lock) shard() *transport.Shard { return l.place.shard() }
 
 // commandWait is how long a command of the registry waits for its answer.
 func (r *Registry) commandWait(ctx context.Context, l *transport.Shard) transport.Wait {
@@ -102,11 +103,25 @@ func (a *attempt) outwait(left time.Duration, t transport.RoundTrip) error {
 	return explain(fault.Ended(a.ctx), a.failure)
 }
 
+// prolong sets the lease of a hold anew, now, with t or with the term that it has. When the answer comes late it does so once
+// more, to be sure, until the call's time is over.
+func (l *Lock) prolong(ctx context.Context, h *hold, t *lease.Term) error {
+	p := l.reg.commandWait(ctx, l.shard())
+	p.Since = l.reg.clock.Now()
+	for {
+		if err := l.tooFar(h, &p, t); err != nil {
+			return err
+		}
+		if err := h.renewOnce(&p, t); !errors.Is(err, fault.Late) || p.Left(l.reg.clock) <= 0 || ctx.Err() != nil {
+			return err
+		}
+	}
+}
+
 // tooFar is why a renewal is not sent, if so: the lease that its owner asks for, if any, is too short to be of use, or the answer
 // would come when the call is over. The call waits for its end then.
-func (h *hold) tooFar(p *transport.Wait, asked *lease.Term) error {
-	reg := h.lock.reg
-	way := h.lock.shard()
+func (l *Lock) tooFar(h *hold, p *transport.Wait, asked *lease.Term) error {
+	reg, way := l.reg, l.shard()
 	if p.Ctx.Err() != nil || !h.valid() {
 		return nil //nolint:nilerr // the call tells of its end itself, at once
 	}

@@ -3,6 +3,8 @@ package lockregistry
 import (
 	"context"
 	"reflect"
+	"runtime"
+	"sync/atomic"
 	"weak"
 
 	"github.com/lockregistry/lockregistry/internal/owner"
@@ -78,7 +80,7 @@ func (e *ending) Value(key any) any {
 	return e.Context.Value(key)
 }
 
-func (e *ending) String() string { return e.hold.lock.key + ".Context" }
+func (e *ending) String() string { return e.hold.path.key + ".Context" }
 
 // endsAnyway tells whether a context ends with the hold, as one that was made for the owner does.
 func (h *hold) endsAnyway(ctx context.Context, o owner.ID) bool {
@@ -175,4 +177,31 @@ func (e *ending) end(cause error) {
 	if e.unlink != nil {
 		go e.unlink()
 	}
+}
+
+// lentContext is a context that is lent to other goroutines. It finds itself under its key.
+type lentContext struct {
+	*ending
+	key any
+}
+
+func (c *lentContext) Value(key any) any {
+	if key == c.key {
+		return c
+	}
+	return c.ending.Value(key)
+}
+
+// lend returns such a context, the same one for as long as somebody can reach it. Count counts those that can be reached.
+func (e *ending) lend(key any, count *atomic.Int32) context.Context {
+	e.hold.mu.Lock()
+	defer e.hold.mu.Unlock()
+	if c := e.lent.Value(); c != nil {
+		return c
+	}
+	c := &lentContext{e, key}
+	count.Add(1)
+	runtime.AddCleanup(c, func(count *atomic.Int32) { count.Add(-1) }, count)
+	e.lent = weak.Make(c)
+	return c
 }

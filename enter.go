@@ -137,7 +137,7 @@ func (l *Lock) notAdmitted(how local.Admission, o owner.ID, why error) error {
 	case how == local.Upgrade:
 		return ErrUpgrade
 	case how == local.Evicted:
-		return lostBecause(max(l.half().Lost(o), fault.Somehow))
+		return max(l.half().Lost(o), fault.Somehow).Err()
 	case why == nil:
 		why = errBusy
 	}
@@ -148,7 +148,7 @@ func (l *Lock) notAdmitted(how local.Admission, o owner.ID, why error) error {
 // pin went with the hold: there is an error, or the hold was lost while the owner came in, which then never held it.
 func (l *Lock) receive(ctx context.Context, o owner.ID, q *request) (got bool, err error) {
 	if err = tooShort(q.lease, l.shard()); err == nil {
-		if h := l.heldBy(o); h != nil && h.adopt(q, l.reg.renews(l.kind, q)) {
+		if h := l.heldBy(o); h != nil && l.adopt(h, q) {
 			return true, nil
 		}
 	}
@@ -191,7 +191,7 @@ func (l *Lock) refresh(ctx context.Context, o owner.ID, q request, how local.Adm
 	if q.plain { // with the lease that the hold has
 		q.lease = nil
 	}
-	return h.renew(ctx, q.lease)
+	return l.prolong(ctx, h, q.lease)
 }
 
 // half is the local half of l.

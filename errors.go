@@ -80,37 +80,6 @@ func (e *LockError) Error() string {
 // Unwrap returns the reason.
 func (e *LockError) Unwrap() error { return e.Err }
 
-// losses are the names of why a hold was lost, and lostErrors what callers get.
-var (
-	losses = [...]Loss{
-		fault.LeaseOver: LeaseOver, fault.KeyGone: KeyGone, fault.KeyTaken: KeyTaken,
-		fault.RenewedTooLate: RenewedTooLate, fault.Forced: Forced,
-		fault.GrantedTwice: GrantedTwice, fault.Unreachable: "nobody can reach the hold",
-		fault.GoroutineGone: "its goroutine has ended without Unlock",
-	}
-	lostErrors = func() (all [len(losses)]error) {
-		for i, why := range losses {
-			if all[i] = ErrLockLost; why != "" {
-				all[i] = fmt.Errorf("%w: %s", ErrLockLost, string(why))
-			}
-		}
-		return all
-	}()
-)
-
-// without is the loss that a reply shows which says that the key is not the hold's; see confirmed.
-func without(n int64) fault.Loss {
-	if n < 0 {
-		return fault.KeyTaken
-	}
-	return fault.KeyGone
-}
-
-// lostBecause is the error of a hold that was lost.
-func lostBecause(why fault.Loss) error { return lostErrors[why] }
-
-func (h *hold) lostError() error { return lostBecause(h.lossOf()) }
-
 // timeoutError is [ErrTimeout], with how long the call waited, and who has the lock, as far as that is known.
 type timeoutError struct {
 	wait  time.Duration

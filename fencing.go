@@ -16,10 +16,6 @@ import (
 // handed. They are more than those of earlier owners and less than those of any later draw, for as long as the hold has
 // the key; once it has not, and another draw was made, they are too small, as they should be.
 
-// tokensDrawn is how many tokens the scripts draw at a time. So few that the counter does not get ahead of the clock while no
-// more than 10 000 draws a second are made, which is what one path can have.
-const tokensDrawn = 100
-
 // WithFencing gives each hold a fencing token: a number that is larger than those of all earlier holds of its path. A program
 // passes it on to what the lock protects, a row of a database for instance, which refuses a late writer: a process that was
 // stopped for longer than its lease. See [Hold.Token] and [TokenFrom]. Locking again keeps the token.
@@ -58,35 +54,6 @@ func TokenFrom(ctx context.Context) (uint64, bool) {
 	return c.tenure.token, c.tenure.token > 0
 }
 
-// draw gives the hold tokens, from this one on. Nobody but the call that obtains it knows the hold yet.
-func (h *hold) draw(first uint64) {
-	if h.lock.kind.fencing {
-		e := h.own() // mutant: tokens used up
-		e.token, e.spare = first, tokensDrawn-1
-	}
-}
-
-// current is the token of the hold's owner; 0 when it has none.
-func (h *hold) current() uint64 {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.extra().token
-}
-
-// nextToken makes the next token that of the owner to be. It reports false when there is none left. The caller holds the mutex.
-func (h *hold) nextToken() bool {
-	if !h.lock.kind.fencing {
-		return true
-	}
-	if h.extra().spare == 0 {
-		return false
-	}
-	e := h.own()
-	e.token++ // mutant: same token
-	e.spare--
-	return true
-}
-
 // errReserved: a lock of such a path would be in the place of what another one needs.
 var errReserved = errors.New("a path that ends in :waiters or :fencing, with a part in braces before, or in }:registry, is " +
 	"reserved for what locks and registries keep beside the keys")
@@ -97,5 +64,6 @@ var errApart = errors.New("a cluster keeps the fencing counter of this lock in a
 
 // fenceable tells whether the counter of a lock that wants tokens is within reach.
 func (l *Lock) fenceable() bool {
-	return !l.kind.fencing || !l.reg.cluster || protocol.HashTag(l.kind.layout.Counter(l.key)) == protocol.HashTag(l.key)
+	p := &l.place
+	return !p.fencing || !l.reg.cluster || protocol.HashTag(p.format.Counter(p.key)) == protocol.HashTag(p.key)
 }

@@ -58,8 +58,8 @@ func (r *Registry) remove(ctx context.Context, l *Lock, holder string) error {
 	}
 	before := r.holders(l)
 	removal := protocol.Call{
-		Script: forceUnlock, Key: l.key,
-		Args: protocol.Args{holder, protocol.Tagged(l.key), r.formats.Publish(), r.plain.layout.CommonChannel(), r.values},
+		Script: forceUnlock, Key: l.place.key,
+		Args: protocol.Args{holder, protocol.Tagged(l.place.key), r.formats.Publish(), r.plain.format.CommonChannel(), r.values},
 	}
 	p := r.commandWait(ctx, l.shard())
 	p.Lease = r.lease.Length
@@ -74,7 +74,7 @@ func (r *Registry) remove(ctx context.Context, l *Lock, holder string) error {
 	if fault.OutcomeUnknown(err) { // it may be gone, or may go yet
 		for name, h := range before {
 			if holder == "" || holder == name {
-				h.rob()
+				h.lose(fault.Forced)
 			}
 		}
 	}
@@ -88,7 +88,7 @@ func (r *Registry) remove(ctx context.Context, l *Lock, holder string) error {
 	}
 	for name, h := range r.holders(l) {
 		if slices.Contains(gone, name) {
-			h.rob()
+			h.lose(fault.Forced)
 		}
 	}
 	return nil
@@ -111,10 +111,4 @@ func (r *Registry) holders(l *Lock) map[string]*hold {
 		}
 	}
 	return holders
-}
-
-// rob tells that the hold's key was taken from it.
-func (h *hold) rob() {
-	h.mu.Lock()
-	h.unlockLose(fault.Forced)
 }

@@ -49,23 +49,16 @@ func (g *goneWatch) begin(b *background) {
 	}
 }
 
-// stranded is what a [Hold] was that nobody can reach any more.
-type stranded struct {
-	hold  *hold
-	owner owner.ID
-}
-
-// strand is what the garbage collector calls for it. In a test with testing/synctest that is outside of the bubble, from where
-// no goroutine within can be woken: the next turn sees to it. There, and only there, times have no monotonic part.
-func strand(gone stranded) {
-	b := gone.hold.lock.reg.background
-	g := &b.gone
+// strand is what the garbage collector calls for a part of a hold that nobody can reach. In a test with testing/synctest that is
+// outside of the bubble, from where no goroutine within can be woken: the next turn sees to it. There, and only there, times have
+// no monotonic part.
+func (g *goneWatch) strand(h *hold, o owner.ID) {
 	g.mu.Lock()
 	if !g.closed {
-		g.stranded = append(g.stranded, gone)
+		g.stranded = append(g.stranded, stranded{h, o})
 	}
 	g.mu.Unlock()
-	if !g.fake {
+	if b := g.background; !g.fake {
 		b.scheduler.Soon(b.reg.clock.Now())
 	}
 }
@@ -127,20 +120,13 @@ func (g *goneWatch) suspects() (all []stranded) {
 		if !h.mayBeLeft() {
 			continue
 		}
-		for _, o := range h.lock.half().Owners() {
-			if o.IsGoroutine() && !h.isStranded(o) && !h.lock.lent(o) {
+		for _, o := range lockAbove(h).half().Owners() {
+			if o.IsGoroutine() && !h.isStranded(o) && !lockAbove(h).lent(o) {
 				all = append(all, stranded{h, o})
 			}
 		}
 	}
 	return all
-}
-
-func (h *hold) mayBeLeft() bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	now := h.lock.reg.clock.Now()
-	return h.lease.Renewed && h.lease.Fresh(now) && h.owner.Until(now) >= h.lease.Term.Length
 }
 
 // strandGone strands those of the suspects whose goroutines have ended.
@@ -152,7 +138,7 @@ func (h *hold) mayBeLeft() bool {
 // its lease; and when it unlocks sooner, and hands the hold over, adopt undoes this.
 func strandGone(suspects []stranded, living map[owner.ID]bool) {
 	for _, g := range suspects {
-		l := g.hold.lock
+		l := lockAbove(g.hold)
 		if !living[g.owner] && l.heldBy(g.owner) == g.hold && !l.lent(g.owner) {
 			g.hold.strand(g.owner)
 		}

@@ -2,7 +2,6 @@ package lockregistry
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -12,14 +11,12 @@ import (
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/lease"
 	"github.com/lockregistry/lockregistry/internal/owner"
-	"github.com/lockregistry/lockregistry/internal/protocol"
-	"github.com/lockregistry/lockregistry/internal/transport"
 )
 
 // hold is this process's possession of a lock's key, from the command that asked for it to its end. What it may believe about
 // the key, and the states, are those of its lease.
 type hold struct {
-	lock  *Lock
+	path  *holdPath
 	value string // what the key contains: names this very hold
 
 	inLine clock.Instant // when it was asked for in the queue, which others in there now have joined later; 0: that is not known
@@ -89,8 +86,8 @@ func (h *hold) grant(sent, came clock.Instant) bool {
 func (h *hold) grantShort(base clock.Instant, length time.Duration) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	now := h.lock.reg.clock.Now()
-	if !h.lease.GrantShort(base, now, length, h.lock.shard().RoundTrip().Base) {
+	now := h.path.clock.Now()
+	if !h.lease.GrantShort(base, now, length, h.path.shard().RoundTrip().Base) {
 		return false
 	}
 	h.begin(now, now)
@@ -142,7 +139,7 @@ func (h *hold) regranted() {
 	if e := h.extras.Load(); e != nil {
 		until := e.found
 		e.found = 0
-		if h.lock.reg.clock.Now() < until {
+		if h.path.clock.Now() < until {
 			h.mu.Unlock()
 			return
 		}
@@ -151,7 +148,7 @@ func (h *hold) regranted() {
 }
 
 // fresh tells whether the hold is live and its time is not over. The caller holds the mutex.
-func (h *hold) fresh() bool { return h.lease.Fresh(h.lock.reg.clock.Now()) }
+func (h *hold) fresh() bool { return h.lease.Fresh(h.path.clock.Now()) }
 
 // goesOn tells whether the hold is neither lost nor over.
 func (h *hold) goesOn() bool {
@@ -178,31 +175,24 @@ func (h *hold) unlockLose(why fault.Loss) {
 		return
 	}
 	h.watched.Store(false) // before it looks whether somebody waits; see attend
-	awaited, held := h.awaited, h.owner.Until(h.lock.reg.clock.Now())
+	awaited, held := h.awaited, h.owner.Until(h.path.clock.Now())
 	ends := h.ends.all()
 	h.planClear(why)
 	h.mu.Unlock()
-	cancelAll(ends, lostBecause(why))
-	if why == fault.KeyGone {
-		h.lock.reg.presence.Doubt()
-	}
-	if awaited && h.lock.half().Contended() {
-		h.lock.evict()
-	}
-	h.lock.reg.dispatch.Log(slog.LevelWarn, "lock lost", slog.String("key", h.lock.key), slog.String("reason", string(losses[why])))
-	h.tellLost(held, losses[why])
+	cancelAll(ends, why.Err())
+	h.path.log(slog.LevelWarn, "lock lost", slog.String("key", h.path.key), slog.String("reason", why.String()))
+	h.path.above.Lost(h, why, held, awaited)
 }
 
 // planClear has the scheduler look at a lost hold once more, to remove its key, unless Redis has said that it is gone: nobody
 // knows when the owner releases the hold.
 func (h *hold) planClear(why fault.Loss) {
-	l := h.lock
 	if why.KeepsKey() {
-		late := l.shard().RoundTrip().Late(h.lease.Longest())
-		h.planned = l.reg.background.holds.set(h, h.lease.PlanRemoval(late, h.extra().kept))
+		late := h.path.shard().RoundTrip().Late(h.lease.Longest())
+		h.planned = h.path.due.set(h, h.lease.PlanRemoval(late, h.extra().kept))
 	} else if h.planned {
 		h.planned = false
-		l.reg.background.holds.drop(h)
+		h.path.due.drop(h)
 	}
 }
 
@@ -210,13 +200,11 @@ func (h *hold) planClear(why fault.Loss) {
 // well; the first of the two that is confirmed is enough, since a renewal that arrives later finds no key. The caller holds the
 // mutex: so this comes before the end of the hold, and before whatever a later hold leaves.
 func (h *hold) clear() {
-	if !h.lease.Remove(h.lock.reg.clock.Now()) { // it was due before, as a live one
+	if !h.lease.Remove(h.path.clock.Now()) { // it was due before, as a live one
 		return
 	}
 	h.planned = false
-	left := h.leftover()
-	left.Late = false
-	h.lock.reg.background.cleaner.Remove(left, nil)
+	h.path.above.Clear(h)
 }
 
 // end turns any state into over: the owner releases the lock. It reports whether the hold was valid until then.
@@ -226,7 +214,7 @@ func (h *hold) end(now clock.Instant) bool {
 	if sound {
 		h.unlockEnds(context.Canceled)
 	} else {
-		h.unlockEnds(lostBecause(h.lease.Why()))
+		h.unlockEnds(h.lease.Why().Err())
 	}
 	return sound
 }
@@ -240,23 +228,22 @@ func (h *hold) lossOf() fault.Loss {
 
 // adopt makes a hold that was handed to another owner what that one asked for: of this length from the next renewal on,
 // renewed or not, kept, and a leader's or not. It reports false when the hold was lost on the way.
-func (h *hold) adopt(q *request, renewed bool) bool {
-	now := h.lock.reg.clock.Now()
-	h.lock.anchor().lockedAt.Store(int64(now))
+func (h *hold) adopt(t *lease.Term, atLeast time.Duration, renewed, leads bool) bool {
+	now := h.path.clock.Now()
 	h.mu.Lock()
 	if !h.lease.Fresh(now) {
 		h.mu.Unlock()
 		return false
 	}
-	h.leads, h.owner = q.leads, now
+	h.leads, h.owner = leads, now
 	if h.extra().stranded != nil { // the owner before was, and yet another goroutine has unlocked for it
 		h.own().stranded = nil
 	}
-	if h.extra().atLeast != q.atLeast {
-		h.own().atLeast = q.atLeast
+	if h.extra().atLeast != atLeast {
+		h.own().atLeast = atLeast
 	}
 	h.keep(now)
-	if h.lease.Adopt(q.lease, renewed, now) {
+	if h.lease.Adopt(t, renewed, now) {
 		h.unlockPlanned()
 	} else {
 		h.mu.Unlock()
@@ -270,7 +257,7 @@ func (h *hold) adopt(q *request, renewed bool) bool {
 // their chance before its own next waiter.
 func (h *hold) relinquish(limit time.Duration) (can, due bool, running time.Duration) {
 	h.mu.Lock()
-	now := h.lock.reg.clock.Now()
+	now := h.path.clock.Now()
 	half := h.lease.Half(now)
 	due = h.since.Until(now) >= limit || half // mutant: handed on without end
 	if !h.lease.Fresh(now) || half || h.stays || now < h.extra().kept {
@@ -292,7 +279,7 @@ func (h *hold) taken(o owner.ID) (token uint64) {
 	goroutine := owner.Calling()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.lock.kind.side != "r" {
+	if !h.path.shared {
 		h.taker = goroutine
 		return h.extra().token
 	}
@@ -304,15 +291,11 @@ func (h *hold) taken(o owner.ID) (token uint64) {
 	return e.token
 }
 
-// taker is the goroutine that has acquired the lock for a [Hold]; nobody when that is not known.
-func (l *Lock) taker(o owner.ID) owner.ID {
-	h := l.hold.Load()
-	if h == nil {
-		return owner.Nobody
-	}
+// takerOf is the goroutine that has acquired the hold for a [Hold]; nobody when that is not known.
+func (h *hold) takerOf(o owner.ID) owner.ID {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if l.kind.side != "r" {
+	if !h.path.shared {
 		return h.taker
 	}
 	return h.extra().takers[o]
@@ -355,7 +338,7 @@ func (h *hold) dismiss(o owner.ID) bool {
 // renewed at once, because it was not so far, the renewals are behind, or its lease is shorter than the one asked for.
 func (h *hold) keepRenewed(asked time.Duration) (atOnce bool) {
 	h.mu.Lock()
-	now := h.lock.reg.clock.Now()
+	now := h.path.clock.Now()
 	if h.lease.Keep(now) {
 		h.unlockPlanned()
 		return true
@@ -370,7 +353,7 @@ func (h *hold) keepRenewed(asked time.Duration) (atOnce bool) {
 func (h *hold) shared(asked time.Duration) (ok, renew bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	now := h.lock.reg.clock.Now()
+	now := h.path.clock.Now()
 	return h.lease.Fresh(now), h.lease.Shares(asked, now)
 }
 
@@ -381,7 +364,7 @@ func (h *hold) left() time.Duration {
 		h.unlockLose(fault.LeaseOver)
 		return 0
 	}
-	left := h.lease.Left(h.lock.reg.clock.Now())
+	left := h.lease.Left(h.path.clock.Now())
 	h.mu.Unlock()
 	return left
 }
@@ -421,15 +404,15 @@ func (h *hold) strand(o owner.ID) {
 	e.stranded[o] = true
 	ends := h.ends.of(o)
 	h.mu.Unlock()
-	key := slog.String("key", h.lock.key)
+	key := slog.String("key", h.path.key)
 	if o.IsGoroutine() {
-		cancelAll(ends, lostBecause(fault.GoroutineGone))
-		h.lock.reg.dispatch.Log(slog.LevelWarn, "a goroutine has ended without Unlock: the key of its lock is left to its lease",
+		cancelAll(ends, fault.GoroutineGone.Err())
+		h.path.log(slog.LevelWarn, "a goroutine has ended without Unlock: the key of its lock is left to its lease",
 			key, slog.Uint64("goroutine", uint64(o)))
 		return
 	}
-	cancelAll(ends, lostBecause(fault.Unreachable))
-	h.lock.reg.dispatch.Log(slog.LevelWarn, "a hold was not released, and nobody can reach it: its key is left to its lease", key)
+	cancelAll(ends, fault.Unreachable.Err())
+	h.path.log(slog.LevelWarn, "a hold was not released, and nobody can reach it: its key is left to its lease", key)
 }
 
 func (h *hold) isStranded(o owner.ID) bool {
@@ -441,20 +424,20 @@ func (h *hold) isStranded(o owner.ID) bool {
 // deserted tells whether no owner will release the hold. The number of owners needs no mutex: see several.
 func (h *hold) deserted() bool {
 	stranded := int64(len(h.extra().stranded))
-	return stranded > 0 && stranded >= h.lock.owners()
+	return stranded > 0 && stranded >= h.path.above.Owners()
 }
 
 // age is how long this process has had the key.
 func (h *hold) age() time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.since.Until(h.lock.reg.clock.Now())
+	return h.since.Until(h.path.clock.Now())
 }
 
 // forsake leaves the hold to its lease, because the registry is closed and nobody would announce its loss any more.
 func (h *hold) forsake() {
 	h.mu.Lock()
-	h.unlockEnds(ErrClosed)
+	h.unlockEnds(fault.Closed)
 }
 
 // unlockEnds stops watching over the hold and cancels its contexts. It unlocks the mutex before it does.
@@ -462,7 +445,7 @@ func (h *hold) unlockEnds(cause error) {
 	ends := h.ends.all()
 	if h.planned {
 		h.planned = false
-		h.lock.reg.background.holds.drop(h)
+		h.path.due.drop(h)
 	}
 	h.mu.Unlock()
 	cancelAll(ends, cause)
@@ -499,27 +482,26 @@ func (h *hold) watch(parent, base context.Context, o owner.ID) (context.Context,
 		h.ends.add(made)
 	}
 	if !h.plan() {
-		h.unlockEnds(ErrClosed)
+		h.unlockEnds(fault.Closed)
 		made.discard()
-		return nil, ErrClosed
+		return nil, fault.Closed
 	}
 	ctx := made.given()
 	h.mu.Unlock()
 	return ctx, nil
 }
 
-// attend is for another owner that finds the lock held. When the hold is lost, its owners are evicted. Otherwise, if the
-// other one waits, the scheduler watches over the hold from now on, so that they are when it is lost. If it does already there
-// is nothing to do: whoever finds the hold lost looks for waiters after watched is false again. It reports whether it has
-// evicted the owners.
-func (h *hold) attend(waits bool) (evicted bool) {
+// attend is for another owner that finds the lock held. It tells whether the hold is lost, so that its owners are to be evicted.
+// Otherwise, if the other one waits, the scheduler watches over the hold from now on, so that they are evicted when it is lost.
+// If it does already there is nothing to do: what finds the hold lost looks for waiters after watched is false again.
+func (h *hold) attend(waits bool) (over bool) {
 	if h == nil || waits && h.watched.Load() {
 		return false
 	}
 	h.mu.Lock()
 	if !h.fresh() {
 		h.unlockLose(fault.LeaseOver)
-		return h.lock.evict()
+		return true
 	}
 	if waits && !h.awaited {
 		h.awaited = true
@@ -536,7 +518,7 @@ func (h *hold) plan() bool {
 	if !looks {
 		return true
 	}
-	h.planned = h.lock.reg.background.holds.set(h, due)
+	h.planned = h.path.due.set(h, due)
 	return h.planned
 }
 
@@ -552,7 +534,7 @@ func (h *hold) tick() (t task) {
 		h.unlockLose(fault.LeaseOver)
 		return nil
 	}
-	switch now := h.lock.reg.clock.Now(); h.lease.Tick(now, h.deserted()) {
+	switch now := h.path.clock.Now(); h.lease.Tick(now, h.deserted()) {
 	case lease.Renew:
 		r := renewal{h, h.lease.Begin(now, h.lease.Term)}
 		r.Scheduled = true
@@ -569,7 +551,7 @@ func (h *hold) tick() (t task) {
 // the server is asked whether it is there. So a failover that has lost the key is announced at once.
 func (h *hold) doubtServer() {
 	h.mu.Lock()
-	if !h.lease.Doubt(h.lock.reg.clock.Now()) {
+	if !h.lease.Doubt(h.path.clock.Now()) {
 		h.mu.Unlock()
 		return
 	}
@@ -583,86 +565,36 @@ func (h *hold) unlockPlanned() {
 		h.mu.Unlock()
 		return
 	}
-	h.unlockEnds(ErrClosed)
+	h.unlockEnds(fault.Closed)
 }
 
-// renewal is one command that renews a hold.
-type renewal struct {
-	hold *hold
-	lease.Renewal
-}
+func (h *hold) lostError() error { return h.lossOf().Err() }
 
-// renew sets the lease anew, now. When the answer comes late it does so once more, to be sure, until the call's time is over.
-func (h *hold) renew(ctx context.Context, t *lease.Term) error {
-	p := h.lock.reg.commandWait(ctx, h.lock.shard())
-	p.Since = h.lock.reg.clock.Now()
-	for {
-		if err := h.tooFar(&p, t); err != nil {
-			return err
-		}
-		if err := h.renewOnce(&p, t); !errors.Is(err, fault.Late) || p.Left(h.lock.reg.clock) <= 0 || ctx.Err() != nil {
-			return err
-		}
-	}
-}
-
-func (h *hold) renewOnce(p *transport.Wait, t *lease.Term) error {
-	ctx := p.Ctx
-	stopped := ctx.Err() != nil // not under the mutex: a context may be of any type
+// lose turns live into lost.
+func (h *hold) lose(why fault.Loss) {
 	h.mu.Lock()
-	if !h.fresh() {
-		h.unlockLose(fault.LeaseOver)
-		return fault.WithEnd(ctx, h.lostError())
-	}
-	if stopped {
-		h.mu.Unlock()
-		return fault.Ended(ctx)
-	}
-	chosen := t != nil
-	if !chosen || t.Length < h.lease.Term.Length && h.lock.several() {
-		t = h.lease.Term // as long as it was: others that share the hold may rely on it
-	}
-	r := renewal{h, h.lease.Begin(h.lock.reg.clock.Now(), t)}
-	r.Chosen = chosen
-	h.unlockPlanned()
-
-	c := r.call()
-	p.Lease = t.Length
-	reply := h.lock.reg.transport.Do(p, &c)
-	n, err := protocol.Confirmed(reply.RedisResult)
-	if err == nil {
-		err = reply.ReplicaErr // mutant: short renewal
-	}
-	err = h.answered(r, n, err, reply.Late)
-	switch {
-	case errors.Is(err, ErrLockLost):
-		return fault.WithEnd(ctx, err)
-	case reply.Cut:
-		return explain(fault.Ended(ctx), fault.AsUnavailable(fault.NoAnswer))
-	default:
-		return fault.Classify(err)
-	}
+	h.unlockLose(why)
 }
 
-// answered takes in the answer to a renewal: whether the key was the hold's, or what went wrong; see [lease.State.Reply].
-func (h *hold) answered(r renewal, n int64, err error, late bool) error {
-	open := fault.OutcomeUnknown(err) // a client's hook may return any type: not under the mutex // mutant: renewal forgotten
+// held is for how long the owner has had the hold, and the process the key; fresh tells that it has them still.
+func (h *hold) held(now clock.Instant) (owned, had time.Duration, fresh bool) {
 	h.mu.Lock()
-	o := lease.Outcome{Ours: n > 0, Failed: err != nil, Unknown: open, Late: late}
-	switch h.lease.Reply(r.Renewal, h.lock.reg.clock.Now(), o) {
-	case lease.NotLive:
-		h.mu.Unlock()
-		return h.lostError()
-	case lease.NotOurs:
-		h.unlockLose(without(n))
-		return h.lostError()
-	case lease.TooLate:
-		h.unlockLose(fault.RenewedTooLate)
-		return h.lostError()
-	case lease.Unconfirmed:
-		err = fault.Late
-	case lease.Extended, lease.Failed:
-	}
-	h.unlockPlanned()
-	return err
+	defer h.mu.Unlock()
+	return h.owner.Until(now), h.since.Until(now), h.lease.Fresh(now)
 }
+
+// keeps is until when the path is to stay taken, and until when the message of its grant may come; 0: it is not, or not any more.
+func (h *hold) keeps() (kept, found clock.Instant) {
+	if h.extras.Load() == nil { // what concerns this was noted before the owner had the hold, if at all
+		return 0, 0
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	e := h.extra()
+	return e.kept, e.found
+}
+
+// number is that of a hold, as text.
+func (h *hold) number() string { return h.value[h.path.values:] }
+
+func (h *hold) numbered(number string) bool { return h.number() == number }

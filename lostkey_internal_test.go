@@ -32,9 +32,9 @@ func TestLock_WhichLossMayLeaveTheKey(t *testing.T) {
 		h.mu.Lock()
 		h.unlockLose(c.why)
 		planned := slices.Contains(r.background.holds.all(), h)
-		require.Equal(t, c.keeps, planned, losses[c.why])
+		require.Equal(t, c.keeps, planned, c.why)
 		require.Nil(t, h.tick()) // it was due before, and another call has found the loss
-		require.Zero(t, r.Stats().Strays, losses[c.why])
+		require.Zero(t, r.Stats().Strays, c.why)
 		h.end(now)
 		require.NotContains(t, r.background.holds.all(), h)
 	}

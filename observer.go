@@ -177,7 +177,7 @@ func (l *Lock) subject() Subject {
 	case "w":
 		kind = "writer"
 	}
-	return Subject{l.path(), l.key, kind}
+	return Subject{l.path(), l.place.key, kind}
 }
 
 // tellAcquired is for the end of a call that began at some time. It is apart from the call so that its stack stays small.
@@ -200,8 +200,8 @@ func (l *Lock) tellAcquired(ctx context.Context, op string, q *request, began cl
 
 // tellReleased is release with an observer.
 func (l *Lock) tellReleased(ctx context.Context) (err error) { // also when the observer panics
-	h := l.hold.Load()
-	r := Released{Subject: l.subject(), Held: h.owned()}
+	owned, _, _ := l.hold.Load().held(l.reg.clock.Now())
+	r := Released{Subject: l.subject(), Held: owned}
 	r.How, err = l.release(ctx)
 	r.Err = err
 	defer l.reg.dispatch.Caught("Released")
@@ -209,22 +209,15 @@ func (l *Lock) tellReleased(ctx context.Context) (err error) { // also when the 
 	return err
 }
 
-// owned is for how long the owner has had the hold.
-func (h *hold) owned() time.Duration {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.owner.Until(h.lock.reg.clock.Now())
-}
-
-func (h *hold) tellLost(held time.Duration, why Loss) {
-	r := h.lock.reg
+func (l *Lock) tellLost(held time.Duration, why Loss) {
+	r := l.reg
 	if r.observer.Lost == nil {
 		return
 	}
-	l := Lost{Subject: h.lock.subject(), Held: held, Why: why}
+	lost := Lost{Subject: l.subject(), Held: held, Why: why}
 	r.dispatch.Put(func() {
 		defer r.dispatch.Caught("Lost")
-		r.observer.Lost(l)
+		r.observer.Lost(lost)
 	})
 }
 

@@ -213,11 +213,6 @@ func (l *Lock) box() *mailbox {
 	return nil
 }
 
-// number is that of a hold, as text.
-func (h *hold) number() string { return h.value[len(h.lock.reg.values):] }
-
-func (h *hold) numbered(number string) bool { return h.number() == number }
-
 // errNoQueue: there is no queue to be had.
 var errNoQueue = errors.New("no queue to wait in")
 
@@ -562,7 +557,7 @@ func (a *acquisition) found(left time.Duration) (next protocol.Mode, err error) 
 }
 
 // writes tells whether the holder of a grant by another process is to write something of its own before it counts.
-func (a *acquisition) writes() bool { return a.lock.kind.fencing || a.lock.reg.replicas != nil } // mutant: no token
+func (a *acquisition) writes() bool { return a.lock.place.fencing || a.lock.reg.replicas != nil } // mutant: no token
 
 // sure renews a hold that is the owner, or was, and has it draw its fencing token.
 func (a *acquisition) sure() (next protocol.Mode, err error) {

@@ -86,7 +86,7 @@ func TestGrantIsFoundWhileItsMessageComes(t *testing.T) {
 				a := waitingCall(t, l, me)
 				var told sync.WaitGroup
 				c.before(a)
-				told.Go(func() { reg.told("g " + a.hold.number() + " 1000 " + l.key) })
+				told.Go(func() { reg.told("g " + a.hold.number() + " 1000 " + l.place.key) })
 				c.after(a)
 				if c.second {
 					told.Wait()
@@ -114,11 +114,11 @@ func TestMessageOnAQuietLane(t *testing.T) {
 		require.NoError(t, lock.Lock(t.Context()))
 		require.NoError(t, lock.Unlock(t.Context()))
 	}
-	way := reg.transport.Shard(lock.key)
+	way := reg.transport.Shard(lock.place.key)
 	quiet := func() bool { return !way.Healthy(reg.clock.Now()) }
 	require.Eventually(t, quiet, 20*time.Second, time.Millisecond)
 	require.Eventually(t, func() bool { // else the test was not scheduled for as long as a shard is calm
-		reg.told("n 1 1000 " + lock.key + " 1") // nothing is sent because of it
+		reg.told("n 1 1000 " + lock.place.key + " 1") // nothing is sent because of it
 		return !quiet()
 	}, 20*time.Second, time.Millisecond)
 }

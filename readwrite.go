@@ -50,11 +50,8 @@ func (r *Registry) newReadWrite(path string) *ReadWriteLock {
 		lock *Lock
 		kind *kind
 	}{{&rw.reader, r.read}, {&rw.writer, r.write}} {
-		side.lock.reg = r
-		side.lock.kind = side.kind
-		side.lock.key = key
+		side.lock.begin(r, side.kind, key)
 		side.lock.pair = rw
-		side.lock.lockedAt.Store(int64(r.clock.Now()))
 	}
 	rw.local.Init(redisHalf{rw}, rw.lookEvery())
 	return rw
@@ -127,7 +124,7 @@ func (rw *ReadWriteLock) ask() {
 		rw.local.Unknown()
 		return
 	}
-	c := l.reg.formats.WriterWaits(l.key)
+	c := l.reg.formats.WriterWaits(l.place.key)
 	p := l.reg.commandWait(context.Background(), l.reg.transport.Shard(c.Key))
 	p.Lease = l.reg.lease.Length
 	n, err := protocol.Confirmed(l.reg.transport.Do(&p, &c).RedisResult)

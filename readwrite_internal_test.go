@@ -100,10 +100,10 @@ func TestReadWriteLock_LeavingAHoldThatOthersHaveEnded(t *testing.T) {
 		"late":    {func(h *hold) { h.lease = liveSince(-clock.Instant(time.Hour)) }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			reg := &Registry{clock: clock.New()}
-			h := &hold{lock: &Lock{reg: reg, pair: &ReadWriteLock{}}, lease: liveSince(reg.clock.Now())}
+			reg := embedded(t)
+			h := &hold{path: &reg.newReadWrite("42").reader.place, lease: liveSince(reg.clock.Now())}
 			c.meanwhile(h)
-			h.end(h.lock.reg.clock.Now())
+			h.end(reg.clock.Now())
 			require.Equal(t, c.sound, h.dismiss(anna))
 		})
 	}

@@ -48,11 +48,9 @@ func (w *recorded) InUse(now clock.Instant) (used, lasting bool) {
 			continue
 		}
 		if h := l.hold.Load(); h != nil {
-			h.mu.Lock()
-			if h.fresh() {
-				used, lasting = true, h.since.Until(now) >= presence.Lasting
+			if _, had, fresh := h.held(now); fresh {
+				used, lasting = true, had >= presence.Lasting
 			}
-			h.mu.Unlock()
 		}
 		if p := l.pursuit.Load(); p != nil && p.call {
 			used, lasting = true, lasting || p.begun.Until(now) >= presence.Lasting

@@ -22,7 +22,7 @@ import (
 // local half: otherwise a late removal would meet the key of the next local holder.
 type Lock struct {
 	reg      *Registry
-	key      string
+	place    holdPath
 	kind     *kind
 	pair     *ReadWriteLock // nil for a plain lock
 	turn     atomic.Uint64  // when it was last obtained; belongs to the cache, as do pins and parked
@@ -120,7 +120,7 @@ func (l *Lock) Renew(ctx context.Context, ttl time.Duration) error {
 	h := now.heldBy(o)
 	if h == nil {
 		if why := now.half().Lost(o); why != fault.NotLost {
-			return l.fail("renew", lostBecause(why))
+			return l.fail("renew", why.Err())
 		}
 	}
 	return l.renew(ctx, h, ttl)
@@ -158,7 +158,7 @@ func (l *Lock) context(parent context.Context) context.Context {
 		}
 		ctx, err = h.watch(parent, base, o)
 	} else if why := now.half().Lost(o); why != fault.NotLost {
-		err = lostBecause(why)
+		err = why.Err()
 	}
 	if err != nil {
 		var cancel context.CancelCauseFunc
@@ -192,12 +192,12 @@ func (l locker) Unlock() {
 }
 
 // Key returns the lock's key in Redis, prefix + ":" + path.
-func (l *Lock) Key() string { return l.key }
+func (l *Lock) Key() string { return l.place.key }
 
 // Path returns the path that the lock was obtained with.
 func (l *Lock) Path() string { return l.path() }
 
-func (l *Lock) path() string { return l.key[len(l.reg.prefix)+1:] }
+func (l *Lock) path() string { return l.place.key[len(l.reg.prefix)+1:] }
 
 // IsHeld tells whether a goroutine of this process holds the lock now, with a lease that is not over. It does not ask
 // Redis.
@@ -207,7 +207,7 @@ func (l *Lock) IsHeld() bool {
 }
 
 func (l *Lock) fail(op string, err error) error {
-	return &LockError{Op: op, Key: l.key, Err: l.shard().Unsupported(err)}
+	return &LockError{Op: op, Key: l.place.key, Err: l.shard().Unsupported(err)}
 }
 
 var (
@@ -222,7 +222,7 @@ func (l *Lock) check(ctx context.Context) error {
 		return errNilContext
 	case l.path() == "":
 		return errNoPath
-	case protocol.Reserved(l.key):
+	case protocol.Reserved(l.place.key):
 		return errReserved
 	case !l.fenceable():
 		return errApart
@@ -286,6 +286,14 @@ func (l *Lock) gaveUp(op string, err error, wait time.Duration, asked bool) erro
 	}
 }
 
+// taker is the goroutine that has acquired the lock for a [Hold]; nobody when that is not known.
+func (l *Lock) taker(o owner.ID) owner.ID {
+	if h := l.hold.Load(); h != nil {
+		return h.takerOf(o)
+	}
+	return owner.Nobody
+}
+
 // heldBy returns the hold if o has it.
 func (l *Lock) heldBy(o owner.ID) *hold {
 	for {
@@ -306,7 +314,7 @@ func (l *Lock) renew(ctx context.Context, h *hold, ttl time.Duration) error {
 	case h == nil:
 		err = ErrNotOwner
 	default:
-		err = h.renew(ctx, lease.NewTerm(ttl))
+		err = l.prolong(ctx, h, lease.NewTerm(ttl))
 	}
 	if err != nil {
 		return l.fail("renew", err)
@@ -335,7 +343,7 @@ func (l *Lock) unlock(ctx context.Context, o owner.ID) error {
 		_, err := l.release(ctx)
 		return err
 	case local.Lost:
-		return lostBecause(why)
+		return why.Err()
 	default:
 		return ErrNotOwner
 	}
@@ -346,10 +354,11 @@ func (l *Lock) unlock(ctx context.Context, o owner.ID) error {
 // the other one. It reports whether it has evicted the owners of a lost hold, so that a call that does not wait may enter again.
 func (l *Lock) attend(waits bool) (evicted bool) {
 	if l.pair == nil {
-		return l.hold.Load().attend(waits)
+		return l.hold.Load().attend(waits) && l.evict()
 	}
-	evicted = l.pair.reader.hold.Load().attend(waits)
-	return l.pair.writer.hold.Load().attend(waits) || evicted
+	reader, writer := &l.pair.reader, &l.pair.writer
+	evicted = reader.hold.Load().attend(waits) && reader.evict()
+	return writer.hold.Load().attend(waits) && writer.evict() || evicted
 }
 
 // evict puts out the owners of a hold that is lost. The next ones get in at once.
@@ -411,9 +420,9 @@ func (l *Lock) release(ctx context.Context) (End, error) {
 	to := l.shard()
 	p := transport.Wait{Ctx: ctx, Since: begun, Limit: to.Plus(unlockLimit), Near: unlockLimit, Lease: h.lease.Term.Length}
 	p.Grace = to.RoundTrip().Plus(unlockGrace)
-	m := protocol.Release{Key: l.key, Value: h.value, Queued: l.queues(), Keep: kept.After(begun), Age: h.wanted(begun)}
+	m := protocol.Release{Key: l.place.key, Value: h.value, Queued: l.queues(), Keep: kept.After(begun), Age: h.wanted(begun)}
 	l.chances(&m, h, due, begun)
-	removal := l.kind.layout.Release(m) // which may have to ask the server for its version
+	removal := l.place.format.Release(m) // which may have to ask the server for its version
 	reply := reg.transport.Do(&p, &removal)
 	n, err := protocol.Confirmed(reply.RedisResult)
 	if why := protocol.WhyNoQueue(reply.RedisResult); why != "" {
@@ -432,7 +441,7 @@ func (l *Lock) release(ctx context.Context) (End, error) {
 	switch {
 	case n <= 0 && err == nil && (reply.Error() == nil || fault.IsWrongType(reply.Error())):
 		reg.presence.Doubt()
-		return EndLost, lostBecause(without(n))
+		return EndLost, fault.Without(n).Err()
 	case m.Keep > 0:
 		return EndKept, nil
 	default:

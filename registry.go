@@ -148,29 +148,69 @@ func New(client rueidis.Client, prefix string, opts ...Option) (*Registry, error
 		Prefix: prefix, Cluster: r.cluster, Publishes: s.wakeup.publishes(), OldChannel: s.oldChannel, Fencing: s.fencing,
 		Remove: func() string { return r.transport.removal(&r.dispatch) },
 	}
-	r.plain = &kind{layout: protocol.NewSpring(r.formats), fencing: s.fencing}
-	if s.layout == LayoutRedisson {
-		r.plain = &kind{layout: protocol.NewRedisson(r.formats), watchdog: true, fencing: s.fencing}
-	}
-	// Readers are renewed in either layout: see ReadWriteLock.
-	r.read = &kind{layout: protocol.NewRead(r.formats), watchdog: true, side: "r"}
-	r.write = &kind{
-		layout: protocol.NewWrite(r.formats), watchdog: s.layout == LayoutRedisson, fencing: s.fencing, side: "w",
-	}
+	r.makeKinds(&s)
 	r.inspection.label = Label(presence.Own(values, s.name))
 	r.present()
-	r.background = newBackground(r)
 	r.waker = newWaker(r, s.wakeup, s.log)
 	return r, nil
 }
 
 // kind is what all locks of a registry have in common that work in the same way.
 type kind struct {
-	layout   protocol.Format
+	holdKind
 	watchdog bool   // without TTL a lock is renewed, as in Redisson
-	fencing  bool   // holds have tokens
 	side     string // r for readers, w for writers, in tickets
 }
+
+func (r *Registry) makeKinds(s *settings) {
+	r.background = newBackground(r)
+	env := &holdEnv{
+		clock: r.clock, transport: r.transport.Client, due: &r.background.holds, values: len(r.values),
+		demand:   func(c *protocol.Call) { r.demand(c, renews) },
+		log:      r.dispatch.Log,
+		stranded: r.background.gone.strand,
+	}
+	redisson := s.layout == LayoutRedisson
+	plain := protocol.NewSpring
+	if redisson {
+		plain = protocol.NewRedisson
+	}
+	r.plain = &kind{holdKind: holdKind{plain(r.formats), s.fencing, false, env}, watchdog: redisson}
+	// Readers are renewed in either layout: see ReadWriteLock.
+	r.read = &kind{holdKind: holdKind{protocol.NewRead(r.formats), false, true, env}, watchdog: true, side: "r"}
+	r.write = &kind{holdKind: holdKind{protocol.NewWrite(r.formats), s.fencing, false, env}, watchdog: redisson, side: "w"}
+}
+
+// begin makes a lock that of a key.
+func (l *Lock) begin(r *Registry, k *kind, key string) {
+	l.reg, l.kind, l.place = r, k, holdPath{&k.holdKind, key, (*above)(l)}
+	l.lockedAt.Store(int64(r.clock.Now()))
+}
+
+// above is a lock as its holds see it.
+type above Lock
+
+func (a *above) Lost(_ *hold, why fault.Loss, held time.Duration, awaited bool) {
+	l := (*Lock)(a)
+	if why == fault.KeyGone {
+		l.reg.presence.Doubt()
+	}
+	if awaited && l.half().Contended() {
+		l.evict()
+	}
+	l.tellLost(held, Loss(why.String()))
+}
+
+func (a *above) Clear(h *hold) {
+	left := h.leftover()
+	left.Late = false
+	a.reg.background.cleaner.Remove(left, nil)
+}
+
+func (a *above) Owners() int64 { return (*Lock)(a).owners() }
+
+// lockAbove is the lock whose hold it is.
+func lockAbove(h *hold) *Lock { return (*Lock)(h.path.above.(*above)) }
 
 // Obtain returns the lock of a path. It never returns nil, never fails and never talks to Redis: the lock reports what is
 // wrong, an empty path for instance. Calls with the same path return the same lock for as long as the registry
@@ -332,8 +372,8 @@ func (r *Registry) isClosed() bool {
 }
 
 func (r *Registry) newLock(path string) *Lock {
-	l := &Lock{reg: r, key: r.prefix + ":" + path, kind: r.plain}
-	l.lockedAt.Store(int64(r.clock.Now()))
+	l := &Lock{}
+	l.begin(r, r.plain, r.prefix+":"+path)
 	return l
 }
 
@@ -347,7 +387,7 @@ func (l *Lock) newHold(q *request) *hold {
 	value := strconv.AppendUint(append(buf[:0], r.values...), r.numbers.Draw(), 10) // mutant: no number
 	r.presence.Asked()
 	h := &hold{
-		lock:  l,
+		path:  &l.place,
 		value: string(value),
 		lease: lease.State{Term: q.lease, Renewed: r.renews(l.kind, q)},
 		leads: q.leads,
@@ -358,9 +398,15 @@ func (l *Lock) newHold(q *request) *hold {
 	return h
 }
 
+// adopt gives a hold that was handed to another owner what that one asks for. It reports false when the hold was lost on the way.
+func (l *Lock) adopt(h *hold, q *request) bool {
+	l.anchor().lockedAt.Store(int64(l.reg.clock.Now()))
+	return h.adopt(q.lease, q.atLeast, l.reg.renews(l.kind, q), q.leads)
+}
+
 // again is a hold that asks for the same.
 func (h *hold) again() *hold {
-	next := h.lock.newHold(&request{lease: h.lease.Term, atLeast: h.extra().atLeast, leads: h.leads})
+	next := lockAbove(h).newHold(&request{lease: h.lease.Term, atLeast: h.extra().atLeast, leads: h.leads})
 	next.lease.Renewed = h.lease.Renewed
 	return next
 }

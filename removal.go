@@ -22,7 +22,7 @@ const watchAtLeast = time.Minute
 func (h *hold) removal() cleanup.Removal {
 	r := h.abandoned()
 	// The field of a hold that writes can outlive its lease: a reader under it keeps the hash.
-	r.Late = h.lease.Late || h.lock.pair != nil
+	r.Late = h.lease.Late || lockAbove(h).pair != nil
 	return r
 }
 
@@ -35,14 +35,14 @@ func (h *hold) abandoned() cleanup.Removal {
 
 // leftover is what a hold leaves behind. The caller holds the mutex.
 func (h *hold) leftover() cleanup.Removal {
-	longest := h.lease.Longest()
+	l, longest := lockAbove(h), h.lease.Longest()
 	return cleanup.Removal{
-		Path:    (*removedPath)(h.lock),
-		Format:  h.lock.kind.layout,
-		Key:     h.lock.key,
+		Path:    (*removedPath)(l),
+		Format:  l.place.format,
+		Key:     l.place.key,
 		Value:   h.value,
 		Lease:   longest,
-		Expired: h.lock.reg.clock.Now().Add(longest).Add(lease.Margin(longest)),
+		Expired: l.reg.clock.Now().Add(longest).Add(lease.Margin(longest)),
 		Keep:    h.extra().kept, // mutant: kept path let go
 		Late:    true,
 		Watch:   max(h.lease.Term.Length, watchAtLeast),
@@ -51,7 +51,7 @@ func (h *hold) leftover() cleanup.Removal {
 
 // unclaimed is for a hold that was granted to nobody.
 func (l *Lock) unclaimed(number string) cleanup.Removal {
-	h := &hold{lock: l, value: l.reg.values + number, lease: lease.State{Term: l.reg.lease}}
+	h := &hold{path: &l.place, value: l.reg.values + number, lease: lease.State{Term: l.reg.lease}}
 	r := h.abandoned()
 	r.Late = false
 	if k := l.keeping(); k != nil && k.number == number {

@@ -45,10 +45,10 @@ func TestRenewalsThatWaitForReplicasDelayNoRemoval(t *testing.T) {
 	for i := range 4 {
 		l := r.newLock(strconv.Itoa(i))
 		h := l.newHold(&request{lease: lease.NewTerm(time.Minute)})
-		require.NoError(t, r.client.Do(t.Context(), r.client.B().Set().Key(l.key).Value(h.value).Build()).Error())
+		require.NoError(t, r.client.Do(t.Context(), r.client.B().Set().Key(l.place.key).Value(h.value).Build()).Error())
 		require.True(t, b.cleaner.Remove(h.removal(), func(bool) {}))
 		require.Eventually(t, func() bool {
-			n, err := r.client.Do(t.Context(), r.client.B().Exists().Key(l.key).Build()).AsInt64()
+			n, err := r.client.Do(t.Context(), r.client.B().Exists().Key(l.place.key).Build()).AsInt64()
 			return err == nil && n == 0
 		}, 20*time.Second, time.Millisecond, "removal %d", i)
 	}

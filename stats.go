@@ -115,12 +115,10 @@ func (l *Lock) count(s *Stats) {
 		return
 	}
 	if h := l.hold.Load(); h != nil {
-		h.mu.Lock()
-		if h.fresh() {
+		if owned, _, fresh := h.held(l.reg.clock.Now()); fresh {
 			s.Holds++
-			s.Oldest = max(s.Oldest, h.owner.Until(h.lock.reg.clock.Now()))
+			s.Oldest = max(s.Oldest, owned)
 		}
-		h.mu.Unlock()
 	}
 	if l != l.anchor() { // the waiters for either side of a pair are together
 		return

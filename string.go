@@ -20,9 +20,9 @@ func (l *Lock) String() string {
 		kind = "Reader"
 	}
 	if l.holds() {
-		return kind + "(" + l.key + ", held)"
+		return kind + "(" + l.place.key + ", held)"
 	}
-	return kind + "(" + l.key + ", not held)"
+	return kind + "(" + l.place.key + ", not held)"
 }
 
 // String returns the lock's key, and which of its halves this process holds.
@@ -36,7 +36,7 @@ func (rw *ReadWriteLock) String() string {
 	case writes:
 		held = "writer held"
 	}
-	return "ReadWriteLock(" + rw.writer.key + ", " + held + ")"
+	return "ReadWriteLock(" + rw.writer.place.key + ", " + held + ")"
 }
 
 // String returns the key, and whether the hold can still be relied on.
@@ -44,13 +44,10 @@ func (h *Hold) String() string {
 	if h == nil {
 		return "Hold(nil)"
 	}
-	h.hold.mu.Lock()
-	fresh := h.hold.fresh()
-	h.hold.mu.Unlock()
-	if fresh && !h.isReleased() {
-		return "Hold(" + h.lock.key + ", held)"
+	if h.hold.stands() && !h.isReleased() {
+		return "Hold(" + h.lock.place.key + ", held)"
 	}
-	return "Hold(" + h.lock.key + ", over)"
+	return "Hold(" + h.lock.place.key + ", over)"
 }
 
 // holds is IsHeld, which nobody else is told of.

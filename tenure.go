@@ -2,10 +2,8 @@ package lockregistry
 
 import (
 	"context"
-	"runtime"
 	"sync"
 	"sync/atomic"
-	"weak"
 
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/local"
@@ -89,21 +87,9 @@ func (l *Lock) exit(o owner.ID) (local.Departure, fault.Loss) {
 	return how, why
 }
 
-// lentContext is what Lock.Context makes for a goroutine. Whoever can reach it can unlock.
-type lentContext struct {
-	*ending
-	tenure *tenure
-}
-
-// lends is the key under which one finds itself.
+// lends is the key under which a context finds itself that Lock.Context has made for a goroutine. Whoever can reach it can
+// unlock.
 type lends struct{ tenure *tenure }
-
-func (c *lentContext) Value(key any) any {
-	if key == (lends{c.tenure}) {
-		return c
-	}
-	return c.ending.Value(key)
-}
 
 // lend makes such a context of one that carries the tenure, unless it is one.
 func (t *tenure) lend(ctx context.Context) context.Context {
@@ -115,16 +101,7 @@ func (t *tenure) lend(ctx context.Context) context.Context {
 		t.nested.Store(true)
 		return ctx
 	}
-	t.hold.mu.Lock()
-	defer t.hold.mu.Unlock()
-	if c := e.lent.Value(); c != nil {
-		return c
-	}
-	c := &lentContext{e, t}
-	t.contexts.Add(1)
-	runtime.AddCleanup(c, func(t *tenure) { t.contexts.Add(-1) }, t)
-	e.lent = weak.Make(c)
-	return c
+	return e.lend(lends{t}, &t.contexts)
 }
 
 // lent tells whether another goroutine may unlock for an owner. The context of Do is not for that by itself: Do unlocks what it

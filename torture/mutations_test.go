@@ -347,7 +347,7 @@ func init() { ranges <- map[*Lock]uint64{} }`,
 	},
 	{
 		"no token", "a call that was granted the lock by another process has no token",
-		"a.lock.kind.fencing || ", "",
+		"a.lock.place.fencing || ", "",
 		"TestTokensGrow$/redisson",
 	},
 	{
