@@ -157,11 +157,12 @@ func (c *Cleaner) unlockWork(now clock.Instant) (again clock.Instant) {
 func (c *Cleaner) Hasten() {
 	c.mu.Lock()
 	now := c.clock.Now()
-	for _, p := range c.due.All() {
+	c.due.Reset(func(p *pending, was clock.Instant) clock.Instant {
 		if p.calm == 0 {
-			c.due.Put(p, min(p.at, now))
+			return min(was, now)
 		}
-	}
+		return was
+	})
 	c.mu.Unlock()
 	c.soon(now)
 }

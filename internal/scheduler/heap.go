@@ -48,6 +48,15 @@ func (h *Heap[T]) Next() clock.Instant {
 // Pop takes the first one out. The heap is not empty.
 func (h *Heap[T]) Pop() T { return heap.Pop(&h.all).(T) }
 
+// Reset makes everything due when a function says, in one pass. The function gets when it was.
+func (h *Heap[T]) Reset(due func(t T, was clock.Instant) clock.Instant) {
+	for _, t := range h.all {
+		at, _ := t.Timing()
+		*at = due(t, *at)
+	}
+	heap.Init(&h.all)
+}
+
 // All are those in the heap, in no order.
 func (h *Heap[T]) All() []T { return slices.Clone(h.all) }
 

@@ -12,9 +12,13 @@ import (
 type thing struct {
 	due   clock.Instant
 	place int32
+	asked int
 }
 
-func (t *thing) Timing() (*clock.Instant, *int32) { return &t.due, &t.place }
+func (t *thing) Timing() (*clock.Instant, *int32) {
+	t.asked++
+	return &t.due, &t.place
+}
 
 // A heap is what a list that is searched each time would be.
 func TestHeap_FirstIsWhatIsDueFirst(t *testing.T) {
@@ -27,7 +31,7 @@ func TestHeap_FirstIsWhatIsDueFirst(t *testing.T) {
 	}
 	for range 5000 {
 		one := things[random.IntN(len(things))]
-		switch random.IntN(4) {
+		switch random.IntN(5) {
 		case 0:
 			h.Remove(one)
 			delete(there, one)
@@ -40,6 +44,13 @@ func TestHeap_FirstIsWhatIsDueFirst(t *testing.T) {
 			require.Equal(t, next, first.due)
 			require.True(t, there[first])
 			delete(there, first)
+		case 2:
+			if random.IntN(10) == 0 {
+				h.Reset(func(one *thing, was clock.Instant) clock.Instant {
+					require.Equal(t, one.due, was)
+					return clock.Instant(random.IntN(100))
+				})
+			}
 		default:
 			h.Put(one, clock.Instant(random.IntN(100)))
 			there[one] = true
@@ -63,4 +74,28 @@ func TestHeap_FirstIsWhatIsDueFirst(t *testing.T) {
 	for _, one := range things {
 		require.Zero(t, one.place)
 	}
+}
+
+// However many are to be due first, and however many are not, it takes one pass.
+func TestHeap_ResetIsOnePass(t *testing.T) {
+	const many = 1 << 14
+	var h Heap[*thing]
+	for i := range many {
+		h.Put(&thing{}, clock.Instant(i))
+	}
+	for _, one := range h.all {
+		one.asked = 0
+	}
+	h.Reset(func(one *thing, was clock.Instant) clock.Instant {
+		if one.place%2 == 0 {
+			return -was
+		}
+		return was
+	})
+	asked := 0
+	for _, one := range h.all {
+		asked += one.asked
+	}
+	require.LessOrEqual(t, asked, 10*many)
+	require.Equal(t, clock.Instant(-many+1), h.Next())
 }
