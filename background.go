@@ -10,6 +10,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/cleanup"
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/health"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/scheduler"
 	"github.com/lockregistry/lockregistry/internal/topology"
@@ -26,7 +27,7 @@ type background struct {
 	renewals  *scheduler.Senders[task]
 	cleaner   *cleanup.Cleaner
 	gone      goneWatch
-	health    health
+	health    *health.Monitor[*transport.Shard]
 	switches  topology.Switches
 	last      atomic.Int64 // an instant: nothing is sent any more from then on; 0: it is not closed
 }
@@ -43,14 +44,15 @@ type task interface {
 const (
 	pipeline   = time.Second     // how long one may take, and two round trips
 	closeGrace = time.Second     // and two round trips
-	refusedFor = 5 * time.Second // longer than the longest pause between two removals of what is refused
+	retryTime  = 4 * time.Second // for a pipeline that is due to be sent and answered, see [health.Outcome]
 )
 
 func newBackground(r *Registry) *background {
 	b := &background{reg: r, switches: topology.WatchSwitches(r.client)}
+	b.health = health.New(r.clock, b.tell, r.transport.Leads)
 	b.holds.background = b
 	b.gone.begin(b)
-	b.renewals = scheduler.NewSenders(b.holds.take, func(t []task) { b.send(t, &b.health.renewals) })
+	b.renewals = scheduler.NewSenders(b.holds.take, func(t []task) { b.send(t, health.Renewals) })
 	// Removals have workers of their own. A replica that is down and that renewals wait for must not keep what is given back.
 	b.cleaner = cleanup.New(r.clock, func(due clock.Instant) { b.scheduler.Soon(due) }, b.remove)
 	b.scheduler = scheduler.New(r.clock, (*switchWatch)(b), &b.gone, &b.holds, b.cleaner)
@@ -63,7 +65,7 @@ func (b *background) remove(all []cleanup.Attempt) {
 	for i, a := range all {
 		tasks[i] = removing{a}
 	}
-	b.send(tasks, &b.health.removals)
+	b.send(tasks, health.Removals)
 }
 
 // switchWatch notices when the client has changed to another master.
@@ -105,8 +107,8 @@ func (b *background) doubt(server string) {
 	}
 }
 
-// send sends tasks together, and returns when they are answered or given up.
-func (b *background) send(tasks []task, failing *failingSince) {
+// send sends tasks of a kind together, and returns when they are answered or given up.
+func (b *background) send(tasks []task, kind health.Kind) {
 	tasks = slices.DeleteFunc(tasks, func(t task) bool { return !t.wanted() })
 	if len(tasks) == 0 {
 		return
@@ -117,13 +119,13 @@ func (b *background) send(tasks []task, failing *failingSince) {
 		}
 		return
 	}
-	calls := make([]protocol.Call, len(tasks))
+	s := sending{kind: kind, sent: b.reg.clock.Now(), outcomes: map[*transport.Shard]*health.Outcome{}}
+	calls, shards := make([]protocol.Call, len(tasks)), make([]*transport.Shard, len(tasks))
 	for i, t := range tasks {
 		calls[i] = t.call()
+		shards[i] = b.reg.transport.Shard(calls[i].Key)
 	}
-	var mu sync.Mutex // answers may come from several nodes of a cluster at once
-	var failure error
-	succeeded, wrote := false, false
+	pause := b.cleaner.LongestPause()
 	b.reg.transport.DoAll(pipeline, calls,
 		func(i int) time.Duration { return tasks[i].term() },
 		func(i int) bool { return tasks[i].wanted() },
@@ -133,96 +135,62 @@ func (b *background) send(tasks []task, failing *failingSince) {
 				err = a.ReplicaErr
 			}
 			tasks[i].done(a, n, err)
-			failed := err != nil && tasks[i].wanted()
-			failing.note(b.reg.transport.Shard(calls[i].Key), b.reg.clock.Now(), err == nil, failed)
-			mu.Lock()
-			defer mu.Unlock()
-			if err == nil {
-				succeeded, wrote = true, wrote || n > 0 && tasks[i].writes()
-			} else if failed {
-				failure = err
-			}
+			s.note(shards[i], tasks[i], n, err)
 		})
-	b.report(len(tasks), failure, succeeded, wrote)
-}
-
-// health is whether the tasks of a registry succeed.
-type health struct {
-	renewals, removals failingSince
-
-	mu      sync.Mutex
-	failing bool          // which is logged once
-	refused clock.Instant // when one failed last because the server refused what it was to write; 0: not since they succeed
-}
-
-// take takes in what became of some tasks, and tells whether they begin to fail, or succeed again. Only an answer is an
-// all-clear: that nothing is left to fail, because a hold was lost, is none.
-//
-// A server that takes no writes for now (MISCONF, NOREPLICAS) answers questions, and removals that find nothing to remove.
-// That is no all-clear, unless it has refused nothing for a while.
-func (h *health) take(now clock.Instant, failure error, succeeded, wrote bool) (changed, failing bool) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if failure != nil && fault.Answered(failure) {
-		h.refused = now
-	}
-	if failure == nil && succeeded && h.refused != 0 {
-		if succeeded = wrote || h.refused.Until(now) >= refusedFor; succeeded {
-			h.refused = 0
+	pause = max(pause, b.cleaner.LongestPause())
+	for shard, o := range s.outcomes {
+		o.Retried = pause + retryTime
+		if b.health.Note(shard, *o) && b.last.Load() == 0 {
+			b.cleaner.Hasten()
 		}
 	}
-	failing = failure != nil || h.failing && !succeeded
-	changed = h.failing != failing
-	h.failing = failing
-	return changed, failing
 }
 
-// report logs when tasks begin to fail, and when they succeed again.
-func (b *background) report(n int, failure error, succeeded, wrote bool) {
-	changed, failing := b.health.take(b.reg.clock.Now(), failure, succeeded, wrote)
-	if !changed || b.last.Load() != 0 {
+// sending is what becomes of tasks that are sent together.
+type sending struct {
+	kind health.Kind
+	sent clock.Instant
+
+	mu       sync.Mutex // replies may come from several nodes of a cluster at once
+	outcomes map[*transport.Shard]*health.Outcome
+}
+
+// note takes in what became of one task. That a release had no queue is no sign that the server takes writes: those to the queue
+// may be the ones that it refuses.
+func (s *sending) note(shard *transport.Shard, t task, n int64, err error) {
+	failed := err != nil && t.wanted()
+	refused := failed && fault.Answered(err) // which asks an error of any type: not under the mutex
+	wrote := err == nil && n > 0 && n != protocol.NoQueue && t.writes()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	o := s.outcomes[shard]
+	if o == nil {
+		o = &health.Outcome{Kind: s.kind, Sent: s.sent}
+		s.outcomes[shard] = o
+	}
+	o.Tasks++
+	o.Succeeded = o.Succeeded || err == nil
+	o.Wrote = o.Wrote || wrote
+	if failed && (refused || !o.Refused) {
+		o.Failure, o.Refused = err, refused
+	}
+}
+
+// tell says in the log, and to an observer, that tasks begin to fail, or succeed again. It waits for nobody.
+func (b *background) tell(c health.Change) {
+	if b.last.Load() != 0 {
 		return
 	}
-	if !failing {
-		b.cleaner.Hasten()
-	}
-	b.reg.tellRenewing(n, failure)
+	b.reg.tellRenewing(c.Tasks, c.Failure)
 	switch {
-	case failure == nil:
+	case c.Failure == nil:
 		b.reg.dispatch.Log(slog.LevelInfo, "Redis takes renewals and removals again")
-	case fault.Answered(failure):
+	case c.Refused:
 		b.reg.dispatch.Log(slog.LevelWarn, "Redis refuses renewals or removals; they are tried again",
-			slog.Any("error", failure), slog.Int("commands", n))
+			slog.Any("error", c.Failure), slog.Int("commands", c.Tasks))
 	default:
 		b.reg.dispatch.Log(slog.LevelWarn, "Redis does not answer renewals or removals; they are tried again",
-			slog.Any("error", failure), slog.Int("commands", n))
-	}
-}
-
-// failingSince tells since when tasks of one sort fail, by shard.
-type failingSince struct {
-	mu     sync.Mutex
-	shards map[*transport.Shard]clock.Instant
-}
-
-func (f *failingSince) of(l *transport.Shard) clock.Instant {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.shards[l]
-}
-
-// note takes down what became of a task.
-func (f *failingSince) note(l *transport.Shard, now clock.Instant, succeeded, failed bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	switch {
-	case succeeded:
-		delete(f.shards, l)
-	case failed && f.shards[l] == 0:
-		if f.shards == nil {
-			f.shards = map[*transport.Shard]clock.Instant{}
-		}
-		f.shards[l] = now
+			slog.Any("error", c.Failure), slog.Int("commands", c.Tasks))
 	}
 }
 

@@ -225,9 +225,8 @@ func (r *Registry) tellRenewing(n int, failure error) {
 	if r.observer.Renewing == nil {
 		return
 	}
-	e := Renewing{fault.Classify(failure), n}
 	r.dispatch.Put(func() {
 		defer r.dispatch.Caught("Renewing")
-		r.observer.Renewing(e)
+		r.observer.Renewing(Renewing{fault.Classify(failure), n})
 	})
 }

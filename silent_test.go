@@ -455,7 +455,7 @@ func TestQueue_RefusalsAreToldOnce(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		var log journal
 		f := w.flaky()
-		r := f.registry(log.option(), lockregistry.WithRenewal(), lockregistry.WithExpiry(1500*time.Millisecond))
+		r := f.registry(log.option(), lockregistry.WithRenewal(), lockregistry.WithExpiry(4500*time.Millisecond))
 		w.known(r)
 		l := r.Obtain("42")
 		w.lock(l)

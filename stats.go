@@ -11,6 +11,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/health"
 	"github.com/lockregistry/lockregistry/internal/topology"
 )
 
@@ -154,9 +155,8 @@ func (r *Registry) masters(server string) nodesStats {
 		if last := l.LastReply(); last > 0 {
 			n.LastAnswer = latest(n.LastAnswer, r.clock.Time(last))
 		}
-		health := &r.background.health
-		n.RenewalsFailing = earliest(n.RenewalsFailing, health.renewals.of(l), r.clock)
-		n.RemovalsFailing = earliest(n.RemovalsFailing, health.removals.of(l), r.clock)
+		n.RenewalsFailing = earliest(n.RenewalsFailing, r.background.health.Since(l, health.Renewals), r.clock)
+		n.RemovalsFailing = earliest(n.RemovalsFailing, r.background.health.Since(l, health.Removals), r.clock)
 	}
 	return nodes
 }

@@ -221,13 +221,25 @@ func (c *Cleaner) answered(a Attempt, err error) (freed func(gone bool), again c
 		c.due.Remove(p)
 	} else {
 		// No more than a batch of them in each pause, or, when Redis begins to answer, as fast as it does: see Hasten.
-		again = now.Add(pause * time.Duration(max(1, len(c.all)/scheduler.Batch)))
+		again = now.Add(c.paced(pause))
 		c.due.Put(p, again)
 	}
 	if err == nil || over || now >= p.Expired {
 		freed, p.freed = p.freed, nil
 	}
 	return freed, again
+}
+
+// paced is a pause for one removal, made longer by how many there are. The caller holds the mutex.
+func (c *Cleaner) paced(pause time.Duration) time.Duration {
+	return pause * time.Duration(max(1, len(c.all)/scheduler.Batch))
+}
+
+// LongestPause is how long a removal that fails now is at rest, at most, before it is tried again.
+func (c *Cleaner) LongestPause() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.paced(clock.MostPause)
 }
 
 // Close has everything removed once more. Nothing is taken from now on.

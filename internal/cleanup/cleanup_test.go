@@ -395,6 +395,32 @@ func TestHasten(t *testing.T) {
 	})
 }
 
+// However many there are, each is tried again by the time that the cleaner has named.
+func TestLongestPause(t *testing.T) {
+	for _, many := range []int{1, 6 * scheduler.Batch} {
+		serve(t, func(t *testing.T, s *server) {
+			s.answers(silent)
+			for i := range many {
+				r := s.late(strconv.Itoa(i), 1)
+				r.Lease = time.Hour
+				require.True(t, s.Remove(r, nil))
+			}
+			<-time.After(time.Duration(many/scheduler.Batch+10) * 2 * time.Second) // until they have failed a few times
+			synctest.Wait()
+			limit := s.LongestPause()
+			now := s.clock.Now()
+			latest := now
+			s.Cleaner.mu.Lock()
+			for _, p := range s.due.All() {
+				latest = max(latest, p.at)
+			}
+			s.Cleaner.mu.Unlock()
+			require.Greater(t, now.Until(latest), limit/8)
+			require.LessOrEqual(t, now.Until(latest), limit)
+		})
+	}
+}
+
 // Many are removed no faster than a batch in each pause.
 func TestRemove_ManyAtAPace(t *testing.T) {
 	serve(t, func(t *testing.T, s *server) {

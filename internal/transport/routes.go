@@ -31,6 +31,13 @@ func (t *Client) Shard(key string) *Shard {
 // Shards are those that there are now.
 func (t *Client) Shards() []*Shard { return t.routes.Load().shards }
 
+// Leads tells whether the keys of any slot have a shard.
+func (t *Client) Leads(s *Shard) bool {
+	r := t.routes.Load()
+	n := slices.Index(r.shards, s)
+	return n >= 0 && (r.of == nil || slices.Contains(r.of[:], uint16(n))) //nolint:gosec // as in reroute
+}
+
 // Masters are the shards that lead to servers, by what the nodes of a cluster say now, or will have said at the next call.
 func (t *Client) Masters() []*Shard {
 	if t.resolver == nil {

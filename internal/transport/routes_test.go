@@ -72,6 +72,8 @@ func TestRoutes_WhichWayIsTrusted(t *testing.T) {
 		say(b, all)
 		require.Equal(t, topology.Owner{Address: "a:1", Trusted: true}, master())
 		require.Len(t, way.Shards(), 3, "one for each master")
+		require.False(t, way.Leads(way.First))
+		require.True(t, way.Leads(way.ShardAt("a:1")))
 
 		say(b, none)
 		require.Equal(t, topology.Owner{Address: "a:1"}, master(), "by its own word alone")

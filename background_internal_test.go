@@ -1,0 +1,53 @@
+package lockregistry
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry/internal/cleanup"
+	"github.com/lockregistry/lockregistry/internal/health"
+	"github.com/lockregistry/lockregistry/internal/protocol"
+	"github.com/lockregistry/lockregistry/internal/transport"
+)
+
+// What counts as written is what the server would have refused otherwise.
+func TestBackground_WhatAReplySaysAboutAServer(t *testing.T) {
+	removal, refused, silent := removing{cleanup.Attempt{}}, &rueidis.RedisError{}, errors.New("no answer")
+	for name, c := range map[string]struct {
+		n    int64
+		err  error
+		want health.Outcome
+	}{
+		"removed":                           {1, nil, health.Outcome{Succeeded: true, Wrote: true}},
+		"removed, and others wait":          {protocol.Contended, nil, health.Outcome{Succeeded: true, Wrote: true}},
+		"removed, but its queue is refused": {protocol.NoQueue, nil, health.Outcome{Succeeded: true}},
+		"there was nothing to remove":       {0, nil, health.Outcome{Succeeded: true}},
+		"it is another's":                   {-1, nil, health.Outcome{Succeeded: true}},
+		"refused":                           {0, refused, health.Outcome{Failure: refused, Refused: true}},
+		"no answer":                         {0, silent, health.Outcome{Failure: silent}},
+	} {
+		shard := &transport.Shard{}
+		s := sending{kind: health.Removals, sent: 7, outcomes: map[*transport.Shard]*health.Outcome{}}
+		s.note(shard, removal, c.n, c.err)
+		c.want.Kind, c.want.Sent, c.want.Tasks = health.Removals, 7, 1
+		require.Equal(t, c.want, *s.outcomes[shard], name)
+	}
+}
+
+// What one master says is not about another, and a refusal says more than silence.
+func TestBackground_EachShardHasAnOutcome(t *testing.T) {
+	one, other := &transport.Shard{}, &transport.Shard{}
+	refused, silent := &rueidis.RedisError{}, errors.New("no answer")
+	s := sending{kind: health.Removals, outcomes: map[*transport.Shard]*health.Outcome{}}
+	task := removing{cleanup.Attempt{}}
+	s.note(one, task, 1, nil)
+	s.note(other, task, 0, silent)
+	s.note(other, task, 0, refused)
+	s.note(other, task, 0, silent)
+	s.note(one, task, 0, nil)
+	require.Equal(t, health.Outcome{Kind: health.Removals, Tasks: 2, Succeeded: true, Wrote: true}, *s.outcomes[one])
+	require.Equal(t, health.Outcome{Kind: health.Removals, Tasks: 3, Failure: refused, Refused: true}, *s.outcomes[other])
+}

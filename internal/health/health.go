@@ -1,0 +1,164 @@
+// Package health tells whether what is sent in the background succeeds, for each server. It knows neither what is sent nor how.
+package health
+
+import (
+	"sync"
+	"time"
+
+	"github.com/lockregistry/lockregistry/internal/clock"
+)
+
+// Kind is what tasks are for.
+type Kind uint8
+
+// The kinds.
+const (
+	Renewals Kind = iota
+	Removals
+	kinds
+)
+
+// Outcome is what became of tasks that were sent to one server together.
+type Outcome struct {
+	Kind  Kind
+	Tasks int
+	Sent  clock.Instant // before they were
+
+	Failure   error         // of one of them; nil: none has failed
+	Refused   bool          // the server has said so itself
+	Retried   time.Duration // for the longest, until what was refused has been tried again
+	Succeeded bool          // one of them was answered, and did not fail
+	Wrote     bool          // and has written something
+}
+
+// Change is that tasks begin to fail, or succeed again.
+type Change struct {
+	Failure error // nil: they succeed again
+	Refused bool
+	Tasks   int // how many were sent together
+}
+
+// Monitor is told what becomes of tasks, and tells when they begin to fail at any server, and when they succeed again at all.
+// S names a server.
+type Monitor[S comparable] struct {
+	clock clock.Clock
+	tell  func(Change)
+	used  func(S) bool
+
+	mu      sync.Mutex
+	servers map[S]*server // at which something fails
+	failing bool          // which was told
+}
+
+// New is a monitor to which all is well. Both functions are called with the mutex held: so changes are told in the order in which
+// they happen, and neither may wait for anything. Used tells whether anything is still sent to a server.
+func New[S comparable](c clock.Clock, tell func(Change), used func(S) bool) *Monitor[S] {
+	return &Monitor[S]{clock: c, tell: tell, used: used, servers: map[S]*server{}}
+}
+
+// Note takes in what became of tasks at a server, and tells whether they succeed again there.
+func (m *Monitor[S]) Note(at S, o Outcome) (recovered bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := m.servers[at]
+	switch {
+	case o.Failure != nil:
+		if s == nil {
+			s = &server{}
+			m.servers[at] = s
+		}
+		s.fail(o, m.clock.Now())
+	case !o.Succeeded: // that nothing is left to fail, because a hold was lost, is no all-clear
+		return false
+	case s != nil:
+		if recovered = s.succeed(o); s.well() {
+			delete(m.servers, at)
+		}
+	}
+	m.conclude(o)
+	return recovered
+}
+
+// conclude tells what has changed for all servers. After a success, those to which nothing is sent any more do not count.
+func (m *Monitor[S]) conclude(o Outcome) {
+	failing := false
+	for at, s := range m.servers {
+		if o.Failure == nil && !m.used(at) {
+			delete(m.servers, at)
+		} else {
+			failing = failing || s.failing
+		}
+	}
+	if failing != m.failing {
+		m.failing = failing
+		m.tell(Change{Failure: o.Failure, Refused: o.Refused, Tasks: o.Tasks})
+	}
+}
+
+// Since is since when tasks of a kind fail at a server; 0: they do not.
+func (m *Monitor[S]) Since(at S, k Kind) clock.Instant {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if s := m.servers[at]; s != nil {
+		return s.of[k].since
+	}
+	return 0
+}
+
+// server is one at which tasks fail.
+//
+//	well ──fail──▶ failing ──succeed, sent after the last failure came──▶ well
+//	                  └──refused──▶ refusing ──the same, and it wrote, or all that was refused was tried again──▶ well
+//
+// What was sent before a failure came may have been executed before what failed, so it says nothing about the time after. A
+// server that takes no writes for now (MISCONF, NOREPLICAS) answers questions, and removals that find nothing to remove: that is
+// no all-clear, unless what was refused has been tried again and was not refused.
+type server struct {
+	of      [kinds]failures
+	failing bool
+	retried clock.Instant // by then all that was refused has been tried again; 0: nothing was
+}
+
+// failures are those of one kind.
+type failures struct {
+	since clock.Instant // the first; 0: there are none
+	last  clock.Instant
+}
+
+func (s *server) fail(o Outcome, now clock.Instant) {
+	f := &s.of[o.Kind]
+	if f.last = now; f.since == 0 {
+		f.since = now
+	}
+	s.failing = true
+	if o.Refused {
+		s.retried = max(s.retried, now.Add(o.Retried))
+	}
+}
+
+// succeed tells whether tasks succeed again.
+func (s *server) succeed(o Outcome) (recovered bool) {
+	if f := &s.of[o.Kind]; o.Sent > f.last {
+		f.since = 0
+	}
+	for _, f := range s.of {
+		if o.Sent <= f.last {
+			return false
+		}
+	}
+	if !s.failing || !o.Wrote && o.Sent < s.retried {
+		return false
+	}
+	s.failing, s.retried = false, 0
+	return true
+}
+
+// well tells whether nothing fails any more.
+func (s *server) well() bool {
+	for _, f := range s.of {
+		if f.since != 0 {
+			return false
+		}
+	}
+	return !s.failing
+}
