@@ -23,17 +23,27 @@ var (
 )
 
 func sharedOf(client rueidis.Client) *shared {
-	s := &shared{Client: transport.New(client)} // not under the mutex: a wrapper may block
-	if !reflect.ValueOf(client).Comparable() {  // a wrapper by value, which no map can have for a key
+	if !reflect.ValueOf(client).Comparable() { // a wrapper by value, which no map can have for a key
+		return &shared{Client: transport.New(client)}
+	}
+	if s := share(client, nil); s != nil {
 		return s
 	}
+	return share(client, &shared{Client: transport.New(client)}) // made without the mutex: a wrapper may block
+}
+
+// share counts another registry on a client whose shared part is known, or becomes the one that is given.
+func share(client rueidis.Client, unless *shared) *shared {
 	sharedMu.Lock()
 	defer sharedMu.Unlock()
-	if known := shares[client]; known != nil {
-		s = known
+	s := shares[client]
+	if s == nil {
+		s = unless
 	}
-	shares[client] = s
-	s.users++
+	if s != nil {
+		shares[client] = s
+		s.users++
+	}
 	return s
 }
 

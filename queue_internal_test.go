@@ -106,8 +106,8 @@ func TestGrantIsFoundWhileItsMessageComes(t *testing.T) {
 	}
 }
 
-// A message makes a shard calm, as an answer does, so that who is granted the lock after a silence releases it at once.
-func TestMessageOnAQuietLane(t *testing.T) {
+// A message makes a shard healthy, as an answer does, so that who is granted the lock after a silence releases it at once.
+func TestMessageOnAnIdleShard(t *testing.T) {
 	reg := embedded(t, WithWakeup(WakeupPoll))
 	lock := reg.Obtain("42")
 	for range 20 { // so that all connections have surely been made
@@ -115,9 +115,9 @@ func TestMessageOnAQuietLane(t *testing.T) {
 		require.NoError(t, lock.Unlock(t.Context()))
 	}
 	way := reg.transport.Shard(lock.place.key)
-	quiet := func() bool { return !way.Healthy(reg.clock.Now()) }
+	quiet := func() bool { return !way.IsHealthy(reg.clock.Now()) }
 	require.Eventually(t, quiet, 20*time.Second, time.Millisecond)
-	require.Eventually(t, func() bool { // else the test was not scheduled for as long as a shard is calm
+	require.Eventually(t, func() bool { // else the test was not scheduled for as long as a shard is healthy
 		reg.told("n 1 1000 " + lock.place.key + " 1") // nothing is sent because of it
 		return !quiet()
 	}, 20*time.Second, time.Millisecond)

@@ -180,8 +180,8 @@ func TestPeer_OfNoProgram(t *testing.T) {
 	require.ErrorContains(t, err, "cannot start none")
 }
 
-// serve has requests carried out in this process. A reply is a line.
-func serve(run func(Fields) (Fields, error), requests string) (replies []Fields, err error) {
+// servePiped has requests carried out in this process. A reply is a line.
+func servePiped(run func(Fields) (Fields, error), requests string) (replies []Fields, err error) {
 	var out strings.Builder
 	var carriedOut sync.WaitGroup
 	carriedOut.Add(strings.Count(requests, "do="))
@@ -195,7 +195,7 @@ func serve(run func(Fields) (Fields, error), requests string) (replies []Fields,
 		defer carriedOut.Done()
 		return out.Write(p)
 	})
-	err = Serve(in, written, run)
+	err = serve(in, written, run)
 	_ = in.Close()
 	for line := range strings.Lines(out.String()) {
 		fields, broken := parse(strings.TrimSuffix(line, "\n"))
@@ -213,7 +213,7 @@ func (w writer) Write(p []byte) (int, error) { return w(p) }
 func TestServe_ThreadsOfTheirOwn(t *testing.T) {
 	t.Parallel()
 	reached := make(chan bool)
-	replies, err := serve(func(request Fields) (Fields, error) {
+	replies, err := servePiped(func(request Fields) (Fields, error) {
 		switch request["do"] {
 		case "wait":
 			<-reached
@@ -235,7 +235,7 @@ func TestServe_ThreadsOfTheirOwn(t *testing.T) {
 
 func TestServe_EndsAtGarbage(t *testing.T) {
 	t.Parallel()
-	_, err := serve(carryOut, "%zz\n")
+	_, err := servePiped(carryOut, "%zz\n")
 	require.ErrorContains(t, err, "no line of the protocol")
 }
 

@@ -264,13 +264,6 @@ func (s *Server) Revive(tb testing.TB) {
 	}
 }
 
-// Relaunch kills the server if it runs and starts it anew on the same port,
-// with no data.
-func (s *Server) Relaunch() error {
-	s.Stop()
-	return s.relaunch()
-}
-
 func (s *Server) relaunch() error {
 	// A server's port may stay taken for a moment after its end.
 	for deadline := time.Now().Add(startLimit); ; time.Sleep(startPause) {
@@ -281,11 +274,11 @@ func (s *Server) relaunch() error {
 	}
 }
 
-// Restart is Relaunch for a test: it fails the test when the server does not
-// come back.
+// Restart kills the server if it runs and starts it on the same port, with no data.
 func (s *Server) Restart(tb testing.TB) {
 	tb.Helper()
-	if err := s.Relaunch(); err != nil {
+	s.Stop()
+	if err := s.relaunch(); err != nil {
 		tb.Fatal(err)
 	}
 }

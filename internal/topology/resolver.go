@@ -192,7 +192,7 @@ func (r *Resolver) ask(asking chan struct{}) {
 			waiting = false
 		}
 	}
-	all := Agree(said)
+	all := agree(said)
 	if len(all) > 0 {
 		r.found(all)
 	}

@@ -91,8 +91,8 @@ func (m Map) owner(first, last int64) (address string) {
 	return m[i].Address
 }
 
-// Agree returns what more than half of some nodes say. Slots about which no such majority agrees are missing.
-func Agree(said []Map) (all Map) {
+// agree returns what more than half of some nodes say. Slots about which no such majority agrees are missing.
+func agree(said []Map) (all Map) {
 	var cuts []int64 // between two of them all nodes name one master for all slots, if any
 	for _, m := range said {
 		for _, r := range m {

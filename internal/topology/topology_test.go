@@ -28,6 +28,6 @@ func TestAgree(t *testing.T) {
 		"a slot moved": {[]Map{{{0, 9, "a"}}, {{0, 3, "a"}, {4, 4, "b"}, {5, 9, "a"}}, {{0, 3, "a"}, {4, 4, "b"}, {5, 9, "a"}}},
 			Map{{0, 3, "a"}, {4, 4, "b"}, {5, 9, "a"}}},
 	} {
-		require.Equal(t, c.all, Agree(c.said), name)
+		require.Equal(t, c.all, agree(c.said), name)
 	}
 }

@@ -72,7 +72,7 @@ func New(client rueidis.Client) *Client {
 
 // Close is for when no registry needs the client any more. It goes on working for what they still unlock.
 func (t *Client) Close() {
-	for _, s := range t.Shards() {
+	for _, s := range t.shards() {
 		s.close()
 	}
 }

@@ -56,9 +56,9 @@ const (
 	suspectFor = 30 * time.Second // mutant: trusted too soon
 )
 
-// Healthy tells whether the shard is healthy. In a crowd each process is silent until it is its turn, and then it is a message
+// IsHealthy tells whether the shard is healthy. In a crowd each process is silent until it is its turn, and then it is a message
 // that tells it so.
-func (h *health) Healthy(now clock.Instant) bool {
+func (h *health) IsHealthy(now clock.Instant) bool {
 	news := clock.Instant(max(h.heard.Load(), h.messaged.Load()))
 	return now < news.Add(healthyFor) && !h.IsSuspect(now) && h.warm()
 }

@@ -16,13 +16,13 @@ import (
 	"github.com/lockregistry/lockregistry/internal/topology"
 )
 
-// FewReplicasError is that too few have acknowledged a write in time. The master has it.
-type FewReplicasError struct {
-	Acknowledged, Wanted int
+// fewReplicasError is that too few have acknowledged a write in time. The master has it.
+type fewReplicasError struct {
+	acknowledged, wanted int
 }
 
-func (f FewReplicasError) Error() string {
-	return fmt.Sprintf("too few replicas have it: %d of %d", f.Acknowledged, f.Wanted)
+func (f fewReplicasError) Error() string {
+	return fmt.Sprintf("too few replicas have it: %d of %d", f.acknowledged, f.wanted)
 }
 
 // replication is a command whose write counts once replicas have it.
@@ -85,7 +85,7 @@ func (e *replication) count(acks int, err error) {
 	case acks >= e.call.Replicas.N:
 		e.settle(e.result, nil)
 	case e.overdue:
-		e.settle(e.result, FewReplicasError{acks, e.call.Replicas.N})
+		e.settle(e.result, fewReplicasError{acks, e.call.Replicas.N})
 	}
 }
 

@@ -28,8 +28,8 @@ func (t *Client) Shard(key string) *Shard {
 	return r.shards[r.of[protocol.Slot(key)]]
 }
 
-// Shards are those that there are now.
-func (t *Client) Shards() []*Shard { return t.routes.Load().shards }
+// shards are those that there are now.
+func (t *Client) shards() []*Shard { return t.routes.Load().shards }
 
 // Leads tells whether the keys of any slot have a shard.
 func (t *Client) Leads(s *Shard) bool {
@@ -41,20 +41,20 @@ func (t *Client) Leads(s *Shard) bool {
 // Masters are the shards that lead to servers, by what the nodes of a cluster say now, or will have said at the next call.
 func (t *Client) Masters() []*Shard {
 	if t.resolver == nil {
-		return t.Shards()
+		return t.shards()
 	}
-	if len(t.Shards()) == 1 {
+	if len(t.shards()) == 1 {
 		t.resolver.Hear(topology.FreshFor)
 	}
 	t.resolver.Refresh(topology.FreshFor)
-	lanes := t.Shards()
+	lanes := t.shards()
 	return lanes[min(1, len(lanes)-1):] // nothing is left for the first
 }
 
 // Farthest is the shard of the master that is farthest away.
 func (t *Client) Farthest() *Shard {
 	most := t.First
-	for _, s := range t.Shards() {
+	for _, s := range t.shards() {
 		if s.RoundTrip().Base > most.RoundTrip().Base {
 			most = s
 		}
@@ -64,7 +64,7 @@ func (t *Client) Farthest() *Shard {
 
 // ShardAt returns the shard of a node of a cluster, or the first one where it is no master that is known.
 func (t *Client) ShardAt(address string) *Shard {
-	lanes := t.Shards()
+	lanes := t.shards()
 	return lanes[max(0, slices.IndexFunc(lanes, func(s *Shard) bool { return s.Address == address }))]
 }
 

@@ -66,12 +66,12 @@ func TestRoutes_WhichWayIsTrusted(t *testing.T) {
 		require.True(t, ok)
 		require.False(t, owner.Trusted, "the client may lead to a master that is deposed")
 		require.Equal(t, way.redis, to)
-		require.Len(t, way.Shards(), 1)
+		require.Len(t, way.shards(), 1)
 
 		say(a, all)
 		say(b, all)
 		require.Equal(t, topology.Owner{Address: "a:1", Trusted: true}, master())
-		require.Len(t, way.Shards(), 3, "one for each master")
+		require.Len(t, way.shards(), 3, "one for each master")
 		require.False(t, way.Leads(way.First))
 		require.True(t, way.Leads(way.ShardAt("a:1")))
 

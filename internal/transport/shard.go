@@ -50,7 +50,7 @@ func newShard(t *Client, address string) *Shard {
 // enter returns the bound for a command that its caller sends itself, who must begin it and stop it, if the shard is healthy
 // and has room for one.
 func (s *Shard) enter(now clock.Instant) *bound {
-	if !s.Healthy(now) || s.client.ignoresContexts.Load() {
+	if !s.IsHealthy(now) || s.client.ignoresContexts.Load() {
 		return nil
 	}
 	return s.bounds.take()

@@ -51,7 +51,7 @@ func (w *watchdog) round() {
 	if w.client.resolver != nil {
 		w.client.resolver.Refresh(topology.KeptFor)
 	}
-	for _, s := range w.client.Shards() {
+	for _, s := range w.client.shards() {
 		if b := s.batches.now.Load(); b != nil && b.hasten(now) {
 			more = true
 		}
