@@ -21,11 +21,11 @@ func TestReplicatedCluster(t *testing.T) {
 
 	old := d.Master(key, nil)
 	require.Len(t, d.Replicas(old), 1)
-	heir := d.Replicas(old)[0]
+	replica := d.Replicas(old)[0]
 	d.Settle(old, 5*time.Second)
 	old.Freeze()
 	promoted, _ := d.AwaitPromotion(key, old)
-	require.Equal(t, heir, promoted)
+	require.Equal(t, replica, promoted)
 	require.Equal(t, "value", promoted.Command(t, "GET", key), "it was replicated before")
 	old.Thaw()
 	d.AwaitHealthy()
@@ -38,7 +38,7 @@ func TestReplicatedCluster(t *testing.T) {
 
 	old.Kill()
 	promoted, _ = d.AwaitPromotion(key, old)
-	require.Equal(t, heir, promoted)
+	require.Equal(t, replica, promoted)
 	old.Revive(t)
 	d.AwaitHealthy()
 

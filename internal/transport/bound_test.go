@@ -18,7 +18,7 @@ import (
 // Nobody gets a bound that another one has, however rounds come in between, and each place is free in the end.
 func TestBound_HasOneOwner(t *testing.T) {
 	const owners, times = 64, 500
-	inLanes(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
+	withShard(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
 		way := open(nil)
 		s := way.First
 		var has sync.Map
@@ -66,7 +66,7 @@ func TestBound_HasOneOwner(t *testing.T) {
 }
 
 func TestBoundPool_Places(t *testing.T) {
-	inLanes(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
+	withShard(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
 		s := open(nil).First
 		first := s.bounds.take()
 		require.True(t, s.bounds.alone(first))
@@ -84,7 +84,7 @@ func TestBoundPool_Places(t *testing.T) {
 
 // A bound that has ended, or waits for the end of a context, is not used again.
 func TestBound_TimedIsNotUsedAgain(t *testing.T) {
-	inLanes(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
+	withShard(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
 		way := open(nil)
 		end := way.First.bounds.take()
 		p := Wait{Ctx: t.Context(), Limit: time.Minute}
@@ -106,7 +106,7 @@ func TestBound_TimedIsNotUsedAgain(t *testing.T) {
 // What is left when a command goes another way is what its caller has been promised: the limit, or the grace
 // after the end of its context, whether or not a round has seen that yet.
 func TestBound_WhatIsLeft(t *testing.T) {
-	inLanes(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
+	withShard(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
 		const grace, limit = 10 * roundEvery, time.Minute
 		way := open(nil)
 		for _, rounds := range []bool{false, true} {

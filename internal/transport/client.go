@@ -63,7 +63,7 @@ func New(client rueidis.Client) *Client {
 	if client.Mode() == rueidis.ClientModeCluster {
 		all.of = &[protocol.Slots]uint16{}
 		away := func() time.Duration { return t.Farthest().RoundTrip().Plus(0) }
-		t.resolver = topology.NewResolver(t.ctx, client, t.Clock, t.reroute, away)
+		t.resolver = topology.NewResolver(t.ctx, client, t.Clock, t.remap, away)
 	}
 	t.routes.Store(all)
 	t.watchdog.begin(t)

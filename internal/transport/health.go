@@ -56,8 +56,8 @@ const (
 	suspectFor = 30 * time.Second // mutant: trusted too soon
 )
 
-// IsHealthy tells whether the shard is healthy. In a crowd each process is silent until it is its turn, and then it is a message
-// that tells it so.
+// IsHealthy tells whether the shard is healthy. Where many processes wait, each is silent until it is its turn, and then it is
+// a message that tells it so.
 func (h *health) IsHealthy(now clock.Instant) bool {
 	news := clock.Instant(max(h.heard.Load(), h.messaged.Load()))
 	return now < news.Add(healthyFor) && !h.IsSuspect(now) && h.warm()
@@ -112,18 +112,18 @@ func (h *health) beSuspect(now clock.Instant) {
 
 // silent is the same for when a command that was sent at some time has had no reply for too long. It reports whether that is new.
 // While the shard is suspect, only a command that was sent since tells anything new.
-func (h *health) silent(sent, now clock.Instant) (anew bool) {
+func (h *health) silent(sent, now clock.Instant) (isNew bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.closed.Load() {
 		return false
 	}
-	anew = !h.IsSuspect(now) || sent >= clock.Instant(h.silentAt.Load())
+	isNew = !h.IsSuspect(now) || sent >= clock.Instant(h.silentAt.Load())
 	h.suspectUntil.Store(int64(now.Add(suspectFor)))
-	if anew {
+	if isNew {
 		h.silentAt.Store(int64(now))
 	}
-	return anew
+	return isNew
 }
 
 // close has the shard never be suspect again.

@@ -8,7 +8,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/clock"
 )
 
-// keepAliveEvery is how often a shard is heard from while calls sleep.
+// keepAliveEvery is how often a shard is heard from while calls wait.
 const keepAliveEvery = lateReply
 
 // keepAlive has a server asked whether it is there, while calls wait for a message and send nothing. A process that sends nothing
@@ -23,7 +23,7 @@ type keepAlive struct {
 
 // KeepAlive is for a call that waits for a message.
 func (s *Shard) KeepAlive() {
-	k := &s.sleepers
+	k := &s.keepAlive
 	k.calls.Add(1)
 	if !k.on.Load() && !s.nobodys() && k.on.CompareAndSwap(false, true) {
 		k.later()
@@ -31,7 +31,7 @@ func (s *Shard) KeepAlive() {
 }
 
 // EndKeepAlive is for when such a call has ended.
-func (s *Shard) EndKeepAlive() { s.sleepers.calls.Add(-1) }
+func (s *Shard) EndKeepAlive() { s.keepAlive.calls.Add(-1) }
 
 func (k *keepAlive) ask() {
 	if k.calls.Load() == 0 {

@@ -51,9 +51,9 @@ func TestKeepAlive_AsksTheShardsOwnServer(t *testing.T) {
 		}
 		require.Zero(t, asked(way.First))
 
-		way.reroute(topology.Map{{Last: protocol.Slots - 1, Address: "a:1"}})
+		way.remap(topology.Map{{Last: protocol.Slots - 1, Address: "a:1"}})
 		ofA := way.ShardAt("a:1")
-		way.reroute(topology.Map{{Last: protocol.Slots - 1, Address: "b:1"}})
+		way.remap(topology.Map{{Last: protocol.Slots - 1, Address: "b:1"}})
 		require.Equal(t, [2]int32{4, 0}, asked(ofA))
 		require.Equal(t, [2]int32{0, 4}, asked(way.ShardAt("b:1")))
 

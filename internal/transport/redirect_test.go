@@ -120,14 +120,14 @@ func TestReplicas_BoundsThatEndDuringARedirection(t *testing.T) {
 // lock is not asked for then; a key is still removed.
 func TestShard_CallsThatGaveUpAreNotSentElsewhere(t *testing.T) {
 	for _, limit := range []time.Duration{time.Second, 30 * time.Second} {
-		for _, vain := range []bool{false, true} {
+		for _, abandoned := range []bool{false, true} {
 			moving(t, func(c *movingCluster, way *Client) {
-				way.Shard("k").reroute(way.Clock.Now())
+				way.Shard("k").divert(way.Clock.Now())
 				p := Wait{Ctx: t.Context(), Limit: limit}
-				a := way.Do(&p, &protocol.Call{Key: "k", Args: protocol.Args{"v", "1000"}, DropIfAbandoned: vain})
+				a := way.Do(&p, &protocol.Call{Key: "k", Args: protocol.Args{"v", "1000"}, DropIfAbandoned: abandoned})
 				require.Error(t, a.Error())
 				<-time.After(time.Minute)
-				if vain && limit < 2*time.Second {
+				if abandoned && limit < 2*time.Second {
 					require.Zero(t, c.asked.Load())
 				} else {
 					require.Equal(t, int32(1), c.asked.Load())

@@ -64,9 +64,9 @@ const (
 )
 
 // settle ends it. The caller holds the mutex, as that of what follows.
-func (e *replication) settle(result rueidis.RedisResult, short error) {
+func (e *replication) settle(result rueidis.RedisResult, replicaErr error) {
 	if e.state != isSettled {
-		e.state, e.result, e.replicaErr = isSettled, result, short
+		e.state, e.result, e.replicaErr = isSettled, result, replicaErr
 		close(e.done)
 	}
 }
@@ -175,10 +175,10 @@ func (t *Client) doReplicated(p *Wait, c *protocol.Call) (a Reply) {
 // replicate hands a command to the replicator of the server that has its key.
 func (t *Client) replicate(s *Shard, e *replication) {
 	var owner topology.Owner
-	wary := s.IsSuspect(t.Clock.Now())
+	suspect := s.IsSuspect(t.Clock.Now())
 	switch slot := protocol.Slot(e.call.Key); {
 	case t.resolver == nil:
-	case wary:
+	case suspect:
 		owner = t.resolver.Master(slot)
 	default:
 		owner = t.resolver.Usual(slot)

@@ -35,7 +35,7 @@ func (t *Client) shards() []*Shard { return t.routes.Load().shards }
 func (t *Client) Leads(s *Shard) bool {
 	r := t.routes.Load()
 	n := slices.Index(r.shards, s)
-	return n >= 0 && (r.of == nil || slices.Contains(r.of[:], uint16(n))) //nolint:gosec // as in reroute
+	return n >= 0 && (r.of == nil || slices.Contains(r.of[:], uint16(n))) //nolint:gosec // as in remap
 }
 
 // Masters are the shards that lead to servers, by what the nodes of a cluster say now, or will have said at the next call.
@@ -47,8 +47,8 @@ func (t *Client) Masters() []*Shard {
 		t.resolver.Hear(topology.FreshFor)
 	}
 	t.resolver.Refresh(topology.FreshFor)
-	lanes := t.shards()
-	return lanes[min(1, len(lanes)-1):] // nothing is left for the first
+	shards := t.shards()
+	return shards[min(1, len(shards)-1):] // nothing is left for the first
 }
 
 // Farthest is the shard of the master that is farthest away.
@@ -64,26 +64,26 @@ func (t *Client) Farthest() *Shard {
 
 // ShardAt returns the shard of a node of a cluster, or the first one where it is no master that is known.
 func (t *Client) ShardAt(address string) *Shard {
-	lanes := t.shards()
-	return lanes[max(0, slices.IndexFunc(lanes, func(s *Shard) bool { return s.Address == address }))]
+	shards := t.shards()
+	return shards[max(0, slices.IndexFunc(shards, func(s *Shard) bool { return s.Address == address }))]
 }
 
-// reroute takes in which masters the nodes name. Slots that are missing keep their shards: while nodes disagree, what is known
+// remap takes in which masters the nodes name. Slots that are missing keep their shards: while nodes disagree, what is known
 // of the master that they had is of use. So do shards that are suspect: the word of nodes may change back. Only one goroutine
 // calls it at a time.
-func (t *Client) reroute(all topology.Map) {
+func (t *Client) remap(all topology.Map) {
 	old := t.routes.Load()
 	of := *old.of
-	lanes := slices.Clone(old.shards)
+	shards := slices.Clone(old.shards)
 	for _, r := range all {
-		n := slices.IndexFunc(lanes, func(s *Shard) bool { return s.Address == r.Address })
+		n := slices.IndexFunc(shards, func(s *Shard) bool { return s.Address == r.Address })
 		if n < 0 {
-			n = len(lanes)
-			lanes = append(lanes, newShard(t, r.Address))
+			n = len(shards)
+			shards = append(shards, newShard(t, r.Address))
 		}
 		for slot := max(r.First, 0); slot <= min(r.Last, protocol.Slots-1); slot++ {
-			if wary := lanes[of[slot]].suspectUntil.Load(); wary > lanes[n].suspectUntil.Load() {
-				lanes[n].suspectUntil.Store(wary) // the client may not have heard of it, and go on to ask the former one
+			if until := shards[of[slot]].suspectUntil.Load(); until > shards[n].suspectUntil.Load() {
+				shards[n].suspectUntil.Store(until) // the client may not have heard of it, and go on to ask the former one
 			}
 			of[slot] = uint16(n) //nolint:gosec // a cluster has no more masters than slots
 		}
@@ -91,19 +91,19 @@ func (t *Client) reroute(all topology.Map) {
 	if of == *old.of {
 		return
 	}
-	used := make([]bool, len(lanes))
+	used := make([]bool, len(shards))
 	for _, n := range of {
 		used[n] = true
 	}
-	next, place := &routes{of: &of}, make([]uint16, len(lanes))
-	for n, s := range lanes {
+	next, index := &routes{of: &of}, make([]uint16, len(shards))
+	for n, s := range shards {
 		if n == 0 || used[n] || s.IsSuspect(t.Clock.Now()) {
-			place[n] = uint16(len(next.shards)) //nolint:gosec // as above
+			index[n] = uint16(len(next.shards)) //nolint:gosec // as above
 			next.shards = append(next.shards, s)
 		}
 	}
 	for slot, n := range of {
-		of[slot] = place[n]
+		of[slot] = index[n]
 	}
 	t.routes.Store(next)
 }

@@ -16,13 +16,13 @@ type Shard struct {
 	client  *Client
 	Address string // of the node of a cluster; empty for a single server, and while that is not known
 	health
-	estimate estimate
-	probes   prober
-	sleepers keepAlive
-	own      ownConns
-	fresh    freshConns
-	bounds   boundPool // of the commands that their callers send themselves
-	batches  batches
+	estimate  estimate
+	probes    prober
+	keepAlive keepAlive
+	own       ownConns
+	fresh     freshConns
+	bounds    boundPool // of the commands that their callers send themselves
+	batches   batches
 
 	_       cacheLine
 	running atomic.Int32  // commands that have a goroutine, or wait for a place
@@ -42,7 +42,7 @@ const (
 func newShard(t *Client, address string) *Shard {
 	s := &Shard{client: t, Address: address, places: make(chan struct{}, mostAsync)}
 	s.heard.Store(int64(notHeard))
-	s.probes.shard, s.sleepers.shard, s.own.shard, s.fresh.shard, s.bounds.shard, s.batches.shard = s, s, s, s, s, s
+	s.probes.shard, s.keepAlive.shard, s.own.shard, s.fresh.shard, s.bounds.shard, s.batches.shard = s, s, s, s, s, s
 	s.own.possible = isSingle(t.redis)
 	return s
 }
@@ -85,7 +85,7 @@ func (s *Shard) judge(p *Wait, err error, x exchange) bool {
 	s.broken()
 	s.own.drop()
 	if s.client.resolver != nil {
-		s.reroute(came)
+		s.divert(came)
 	}
 	return false
 }
@@ -131,8 +131,8 @@ func (s *Shard) Overdue(sent clock.Instant) bool {
 // nobodys tells whether the shard leads to no server in particular: the first one of a cluster.
 func (s *Shard) nobodys() bool { return s.client.resolver != nil && s.Address == "" }
 
-// reroute has commands go another way.
-func (s *Shard) reroute(now clock.Instant) {
+// divert has commands go another way.
+func (s *Shard) divert(now clock.Instant) {
 	s.beSuspect(now)
 	s.own.drop()
 	s.batches.stop()

@@ -73,8 +73,8 @@ func (c stubClient) Do(ctx context.Context, command rueidis.Completed) rueidis.R
 	return c.do(ctx)
 }
 
-// inLanes runs a test in fake time, with a shard on which all connections have been made, and from which it was heard now.
-func inLanes(t *testing.T, test func(t *testing.T, open func(do func(context.Context) rueidis.RedisResult) *Client)) {
+// withShard runs a test in fake time, with a shard on which all connections have been made, and from which it was heard now.
+func withShard(t *testing.T, test func(t *testing.T, open func(do func(context.Context) rueidis.RedisResult) *Client)) {
 	t.Helper()
 	client := onMiniredis(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -105,7 +105,7 @@ func TestBound_LastsAsLongAsItsCaller(t *testing.T) {
 		"context that is cancelled soon": {limit: time.Second, cancelled: ms, took: ms, most: timedAfter + roundEvery},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inLanes(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
+			withShard(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
 				way := open(func(ctx context.Context) rueidis.RedisResult {
 					<-ctx.Done()
 					return rueidis.NewErrorResult(ctx.Err())
@@ -131,7 +131,7 @@ func TestBound_LastsAsLongAsItsCaller(t *testing.T) {
 
 // Nothing runs while no command is under way.
 func TestWatchdog_Rests(t *testing.T) {
-	inLanes(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
+	withShard(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
 		way := open(func(context.Context) rueidis.RedisResult { return rueidis.RedisResult{} })
 		way.Do(&Wait{Ctx: t.Context(), Limit: time.Second}, &protocol.Call{Key: "42"})
 		require.True(t, way.watchdog.running.Load())
@@ -146,13 +146,13 @@ func TestWatchdog_Rests(t *testing.T) {
 func TestShard_ManyWhileIdle(t *testing.T) {
 	const many = 100
 	for _, frozen := range []bool{false, true} {
-		inLanes(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
+		withShard(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
 			var way *Client
-			var apart, direct atomic.Int32
+			var async, direct atomic.Int32
 			answer := make(chan struct{})
 			way = open(func(ctx context.Context) rueidis.RedisResult {
 				if ctx == way.ctx {
-					apart.Add(1)
+					async.Add(1)
 				} else {
 					direct.Add(1)
 				}
@@ -167,15 +167,15 @@ func TestShard_ManyWhileIdle(t *testing.T) {
 				})
 				synctest.Wait()
 			}
-			require.EqualValues(t, mostRunning, apart.Load())
+			require.EqualValues(t, mostRunning, async.Load())
 			if frozen {
 				<-time.After(newsWait)
 				synctest.Wait()
-				require.EqualValues(t, many, apart.Load())
+				require.EqualValues(t, many, async.Load())
 			}
 			close(answer)
 			all.Wait()
-			require.EqualValues(t, many, apart.Load()+direct.Load())
+			require.EqualValues(t, many, async.Load()+direct.Load())
 			require.Equal(t, frozen, direct.Load() == 0)
 		})
 	}
@@ -184,7 +184,7 @@ func TestShard_ManyWhileIdle(t *testing.T) {
 // A message tells that the server is there, as a reply does. It does not tell whether
 // connections for commands have been made.
 func TestShard_MessageMakesItHealthy(t *testing.T) {
-	inLanes(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
+	withShard(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
 		way := open(nil)
 		s := way.First
 		enters := func() bool { return s.enter(way.Clock.Now()) != nil }

@@ -46,7 +46,7 @@ func (n *node) enlist(asked []*Waiter) (tracked, others []*Waiter, channels, sha
 			continue
 		}
 		if p == nil || p.refused {
-			w.answer(Sight{})
+			w.answer(KeyState{})
 			continue
 		}
 		w.armed, w.tracks = true, n.tracks && w.listener.options.Track
@@ -109,7 +109,7 @@ func (c *connection) look(waiters []*Waiter) error {
 				}
 			}
 			w.armed = false
-			w.answer(Sight{})
+			w.answer(KeyState{})
 			continue
 		}
 		w.saw(pttl, sent, replied)
@@ -138,7 +138,7 @@ func (w *Waiter) saw(pttl int64, sent, replied time.Time) {
 	if !w.armed && w.paused == nil { // a change has come in the meantime
 		w.signal()
 	}
-	w.answer(Sight{Armed: w.armed, Taken: pttl != gone, Left: left})
+	w.answer(KeyState{Armed: w.armed, Taken: pttl != gone, Left: left})
 }
 
 // enlisted answers waiters that are subscribed: they are to look themselves.
@@ -152,6 +152,6 @@ func (n *node) enlisted(waiters []*Waiter) {
 		if w.asking == asksItself {
 			w.signal()
 		}
-		w.answer(Sight{Armed: w.armed}) // it is not if its channel was refused
+		w.answer(KeyState{Armed: w.armed}) // it is not if its channel was refused
 	}
 }

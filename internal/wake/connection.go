@@ -143,7 +143,7 @@ func (c *connection) serve() error {
 			return context.Cause(c.ctx)
 		}
 		leaves := false
-		if late || n.crowded() {
+		if late || n.overfull() {
 			var err error
 			if leaves, err = c.mayLeave(); err != nil {
 				return err
@@ -193,8 +193,8 @@ func (n *node) unused(late bool) (names, sharded []string) {
 	return names, sharded
 }
 
-// crowded tells whether there are many channels to leave.
-func (n *node) crowded() bool {
+// overfull tells whether there are many channels to leave.
+func (n *node) overfull() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return len(n.idle) >= batch

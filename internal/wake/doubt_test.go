@@ -59,7 +59,7 @@ func TestNoDoubtInAHurry(t *testing.T) {
 }
 
 // A waiter that nothing has woken for a poll interval is trusted again.
-func TestDoubtEndsWithQuiet(t *testing.T) {
+func TestDoubtEndsAfterAPause(t *testing.T) {
 	d := doubt{poll: 100 * time.Millisecond, pause: time.Second, since: after(0), expiry: span{none: true}}
 	require.Zero(t, d.woken(after(100*time.Millisecond)))
 	require.False(t, d.look(101*time.Millisecond, -1))

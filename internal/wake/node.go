@@ -187,7 +187,7 @@ func (n *node) ask(w *Waiter) bool {
 			}
 		}
 		if w.ready == nil {
-			w.ready = make(chan Sight, 1)
+			w.ready = make(chan KeyState, 1)
 		}
 		select {
 		case <-w.ready: // an answer that came too late

@@ -20,7 +20,7 @@ type Waiter struct {
 	slot     uint16        // of the key, in a cluster
 	sharded  bool          // the channel is in the key's slot, and may be published on there only
 	wake     chan struct{} // has room for one
-	ready    chan Sight    // has room for one: the answer to Arm; nil before it had to ask
+	ready    chan KeyState // has room for one: the answer to Arm; nil before it had to ask
 	answered chan struct{} // has room for one: there is an answer to Hear; nil before it had to ask
 
 	// Guarded by the hub's mutex.
@@ -44,8 +44,8 @@ const (
 	asksForCall        // the call waits for the answer, or has done so
 )
 
-// Sight is what was seen of a key when its waiter was armed.
-type Sight struct {
+// KeyState is what was seen of a key when its waiter was armed.
+type KeyState struct {
 	Armed bool          // it was armed just now; otherwise nothing else is known
 	Taken bool          // the key was there,
 	Left  time.Duration // and for so long; not positive when it has no end
@@ -63,9 +63,9 @@ func (w *Waiter) Wakeup() <-chan struct{} {
 // done it, the caller must look at the key once more, since it may have changed before; unless Arm has seen that it is
 // there. Arm waits for the server no longer than limit. When the server has not answered by then, the next call waits for
 // the same answer.
-func (w *Waiter) Arm(ctx context.Context, limit time.Duration) (seen Sight) {
+func (w *Waiter) Arm(ctx context.Context, limit time.Duration) (seen KeyState) {
 	if w == nil || !w.listener.hub.ask(w) {
-		return Sight{}
+		return KeyState{}
 	}
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
@@ -164,7 +164,7 @@ func (w *Waiter) unpause() {
 }
 
 // answer ends the asking with what was seen.
-func (w *Waiter) answer(seen Sight) {
+func (w *Waiter) answer(seen KeyState) {
 	if w.asking == asksForCall {
 		w.ready <- seen // empty: see node.ask
 	}
@@ -175,7 +175,7 @@ func (w *Waiter) answer(seen Sight) {
 // may have been missed.
 func (w *Waiter) disarm() {
 	relied := w.armed || w.asking != asksNot || w.paused != nil || w.joined != nil
-	w.answer(Sight{})
+	w.answer(KeyState{})
 	w.unpause()
 	w.unhear()
 	w.armed, w.tracks = false, false
