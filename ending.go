@@ -32,7 +32,7 @@ type ending struct {
 	over       bool               // the parent has ended; guarded by the hold's mutex, as what follows
 	pass       func()             // ends the context as its parent has ended; nil where package context does; see tied
 	listened   weak.Pointer[byte] // its channel, once the Context is nil; see loosen
-	lent       weak.Pointer[lentContext]
+	lent       weak.Pointer[lendable]
 	prev, next *ending // nil when it is in no ring
 }
 
@@ -179,29 +179,38 @@ func (e *ending) end(cause error) {
 	}
 }
 
-// lentContext is a context that is lent to other goroutines. It finds itself under its key.
-type lentContext struct {
+// lendable is what the user gets for an ending that may be lent to other goroutines. The ending itself does not keep it, so the
+// garbage collector tells when nobody can reach it any more. It finds itself under its key.
+type lendable struct {
 	*ending
-	key any
+	key   any
+	count *atomic.Int32 // how many are lent
+	lent  atomic.Bool
 }
 
-func (c *lentContext) Value(key any) any {
+func (c *lendable) Value(key any) any {
 	if key == c.key {
 		return c
 	}
 	return c.ending.Value(key)
 }
 
-// lend returns such a context, the same one for as long as somebody can reach it. Count counts those that can be reached.
-func (e *ending) lend(key any, count *atomic.Int32) context.Context {
+// lend has it counted, once, for as long as it can be reached.
+func (c *lendable) lend() {
+	if c.lent.CompareAndSwap(false, true) {
+		c.count.Add(1)
+		runtime.AddCleanup(c, func(count *atomic.Int32) { count.Add(-1) }, c.count)
+	}
+}
+
+// lendable returns such a context, the same one for as long as somebody can reach it.
+func (e *ending) lendable(key any, count *atomic.Int32) *lendable {
 	e.hold.mu.Lock()
 	defer e.hold.mu.Unlock()
-	if c := e.lent.Value(); c != nil {
-		return c
+	c := e.lent.Value()
+	if c == nil {
+		c = &lendable{ending: e, key: key, count: count}
+		e.lent = weak.Make(c)
 	}
-	c := &lentContext{e, key}
-	count.Add(1)
-	runtime.AddCleanup(c, func(count *atomic.Int32) { count.Add(-1) }, count)
-	e.lent = weak.Make(c)
 	return c
 }

@@ -27,5 +27,16 @@ func HandOver(l *Lock, between func()) bool {
 // ManyGoroutines has a registry believe that the process has too many goroutines to look at them. It has done nothing before.
 func ManyGoroutines(r *Registry) { r.background.gone.most = 0 }
 
+// FindsGone is what happens when the goroutines that have a lock at this moment are found to have ended, once the function is
+// called.
+func FindsGone(l *Lock) (found func()) {
+	h, all := l.hold.Load(), l.half().Owners()
+	return func() {
+		for _, o := range all {
+			h.strand(o)
+		}
+	}
+}
+
 // Acknowledged is what happens when replicas have what a registry has written.
 func Acknowledged(r *Registry) { r.replicas.Told(nil) }

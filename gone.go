@@ -133,9 +133,11 @@ func (g *goneWatch) suspects() (all []stranded) {
 //
 // Such a goroutine may have unlocked before it ended, and another owner may have the hold by now. So it is asked here whether the
 // hold is still the goroutine's: if it is, it stays so until it is lost, since no call comes from a goroutine that has ended, and
-// the others that may unlock for it can reach a context of Lock.Context, or have nested in the hold: then it is left alone. A
-// goroutine that does either only from now on, with a context of Do that has outlived it, finds that the hold is lost with
-// its lease; and when it unlocks sooner, and hands the hold over, adopt undoes this.
+// the others that may unlock for it can reach a context that is lent: then it is left alone. A goroutine that nests or unlocks
+// only from now on, with a context of Do that has outlived it, finds that the hold is lost with its lease. When it unlocks
+// sooner, the hold may go on for another owner, who is not to lose it: adopt and dismiss take the mark off that strand has made.
+// They follow the exit of the owner, and strand asks once more after it has made the mark. So whichever comes last finds the
+// other one, as with attend.
 func strandGone(suspects []stranded, living map[owner.ID]bool) {
 	for _, g := range suspects {
 		l := lockAbove(g.hold)

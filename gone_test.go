@@ -264,3 +264,99 @@ func TestUnlockForAGoroutineThatIsGone(t *testing.T) {
 		require.Len(w, log.lines(ended), 1)
 	})
 }
+
+// That may also happen at the moment at which the goroutine is found to be gone.
+func TestUnlockForAGoroutineThatIsFoundGone(t *testing.T) {
+	for kind, of := range leftBehind {
+		for _, first := range []string{"found", "unlocked"} {
+			t.Run(kind+", first "+first, func(t *testing.T) {
+				fakeWorld(t, func(w *world) {
+					const lease = 30 * time.Second
+					r := w.registry(lockregistry.WithRenewal(), lockregistry.WithExpiry(lease), lockregistry.WithHandoff(time.Hour))
+					l, g := of(r), w.goroutine()
+					ctx := elsewhere(func() context.Context {
+						w.lock(l)
+						return l.Context(w.Context())
+					})
+					find := lockregistry.FindsGone(l)
+					locked := g.starts(l) // at once, if it shares the hold
+					w.settle()
+					if first == "found" {
+						find()
+					}
+					require.NoError(w, l.Unlock(ctx))
+					require.NoError(w, <-locked)
+					if first == "unlocked" {
+						find()
+					}
+					w.pass(5 * time.Minute)
+					require.NoError(w, g.unlock(l))
+				})
+			})
+		}
+	}
+}
+
+// A context of Do, with which a call has nested, keeps a hold for as long as it can be reached.
+func TestDo_CallsThatNestAndAGoroutineThatIsGone(t *testing.T) {
+	for name, work := range map[string]func(w *world, r *lockregistry.Registry, l *lockregistry.Lock, ctx context.Context){
+		"Lock and Unlock": func(w *world, _ *lockregistry.Registry, l *lockregistry.Lock, ctx context.Context) {
+			require.NoError(w, l.Lock(ctx))
+			require.NoError(w, l.Unlock(ctx))
+		},
+		"Lock": func(w *world, _ *lockregistry.Registry, l *lockregistry.Lock, ctx context.Context) {
+			require.NoError(w, l.Lock(ctx))
+		},
+		"Lock by another goroutine": func(w *world, _ *lockregistry.Registry, l *lockregistry.Lock, ctx context.Context) {
+			require.NoError(w, <-lockElsewhere(l, ctx))
+		},
+		"Do": func(w *world, r *lockregistry.Registry, l *lockregistry.Lock, ctx context.Context) {
+			require.NoError(w, r.Do(ctx, "42", func(ctx context.Context) error { return l.Lock(ctx) }))
+		},
+		"Do with a child": func(w *world, r *lockregistry.Registry, l *lockregistry.Lock, ctx context.Context) {
+			ctx, cancel := context.WithTimeout(ctx, time.Hour)
+			defer cancel()
+			require.NoError(w, r.Do(ctx, "42", func(ctx context.Context) error { return l.Lock(ctx) }))
+		},
+		"Lock.Context": func(w *world, _ *lockregistry.Registry, l *lockregistry.Lock, ctx context.Context) {
+			require.NoError(w, l.Lock(w.Context()))
+			l.Context(context.WithValue(ctx, valueKey{}, "a"))
+		},
+		"Lock.Context of a child": func(w *world, _ *lockregistry.Registry, l *lockregistry.Lock, ctx context.Context) {
+			ctx, cancel := context.WithCancel(ctx)
+			defer cancel()
+			require.NoError(w, l.Lock(l.Context(ctx)))
+		},
+	} {
+		for _, outer := range []string{"Do", "Do after Lock"} {
+			t.Run(name+" within "+outer, func(t *testing.T) {
+				fakeWorld(t, func(w *world) {
+					const lease = time.Second
+					var log journal
+					r := w.registry(log.option(), lockregistry.WithRenewal(), lockregistry.WithExpiry(lease))
+					l := r.Obtain("42")
+					elsewhere(func() (recovered any) {
+						defer func() { recovered = recover() }()
+						if outer == "Do after Lock" {
+							w.lock(l)
+						}
+						return r.Do(w.Context(), "42", func(ctx context.Context) error {
+							work(w, r, l, ctx)
+							panic("a handler's")
+						})
+					})
+					if outer == "Do" && name == "Lock and Unlock" {
+						require.True(w, w.free(theKey))
+						return
+					}
+					for began := time.Now(); len(log.lines(ended, theKey)) == 0; w.pass(lease) {
+						require.Less(w, time.Since(began), 2*time.Minute)
+						runtime.GC()
+					}
+					w.pass(2 * lease)
+					require.True(w, w.free(theKey))
+				})
+			})
+		}
+	}
+}

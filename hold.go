@@ -328,7 +328,9 @@ func (h *hold) dismiss(o owner.ID) bool {
 		return false
 	}
 	ends := h.ends.of(o)
-	delete(h.extra().takers, o)
+	e := h.extra()
+	delete(e.takers, o)
+	delete(e.stranded, o) // another goroutine has unlocked for it
 	h.mu.Unlock()
 	cancelAll(ends, context.Canceled)
 	return true
@@ -404,6 +406,13 @@ func (h *hold) strand(o owner.ID) {
 	e.stranded[o] = true
 	ends := h.ends.of(o)
 	h.mu.Unlock()
+	if o.IsGoroutine() && !h.path.above.Has(h, o) { // another one has unlocked for it meanwhile; see strandGone
+		h.mu.Lock()
+		delete(h.extra().stranded, o)
+		h.mu.Unlock()
+		cancelAll(ends, context.Canceled)
+		return
+	}
 	key := slog.String("key", h.path.key)
 	if o.IsGoroutine() {
 		cancelAll(ends, fault.GoroutineGone.Err())

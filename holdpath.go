@@ -49,6 +49,9 @@ type holdAbove interface {
 	// Clear has the key of a lost hold removed in the background. It is called with the mutex of the hold.
 	Clear(h *hold)
 
+	// Has tells whether the hold is the one of an owner.
+	Has(h *hold, o owner.ID) bool
+
 	// Owners is how many share the hold that is there.
 	Owners() int64
 }

@@ -135,14 +135,23 @@ func (l *Lock) Renew(ctx context.Context, ttl time.Duration) error {
 // nest in the hold while it lasts, whichever goroutine calls. The hold goes on until all nested calls have unlocked.
 // For every other lock, and once the hold is over, the owner is the one that it would be without.
 func (l *Lock) Context(parent context.Context) context.Context {
-	ctx := l.context(parent)
-	if t := carriedBy(ctx).tenureOf(l.reg.cache.current(l)); t != nil {
-		return t.lend(ctx)
+	ctx, c := l.within(parent)
+	if c != nil {
+		c.lend()
 	}
 	return ctx
 }
 
-// context is Context for the goroutine that unlocks itself.
+// within is the context that Context returns, which is yet to be lent if it is one that can be.
+func (l *Lock) within(parent context.Context) (context.Context, *lendable) {
+	ctx := l.context(parent)
+	if t := carriedBy(ctx).tenureOf(l.reg.cache.current(l)); t != nil {
+		return t.lendable(ctx)
+	}
+	return ctx, nil
+}
+
+// context makes it.
 func (l *Lock) context(parent context.Context) context.Context {
 	if parent == nil {
 		parent = context.Background()

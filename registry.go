@@ -207,6 +207,8 @@ func (a *above) Clear(h *hold) {
 	a.reg.background.cleaner.Remove(left, nil)
 }
 
+func (a *above) Has(h *hold, o owner.ID) bool { return (*Lock)(a).heldBy(o) == h }
+
 func (a *above) Owners() int64 { return (*Lock)(a).owners() }
 
 // lockAbove is the lock whose hold it is.
@@ -259,7 +261,8 @@ func (r *Registry) Do(ctx context.Context, path string, fn func(context.Context)
 			err = fault.Join(err, unlocking)
 		}
 	}()
-	return fn(l.context(ctx))
+	within, _ := l.within(ctx)
+	return fn(within)
 }
 
 // DoValue is [Registry.Do] for a function that also returns a value. It returns that value whatever the error is: also when

@@ -23,10 +23,7 @@ type tenure struct {
 	token uint64 // the owner's
 	ended atomic.Bool
 
-	// Another goroutine may unlock for the owner with a context of Lock.Context, of which so many are reachable; or since it
-	// nests with another one.
-	contexts atomic.Int32
-	nested   atomic.Bool
+	lent atomic.Int32 // contexts that are lent, and can be reached; see lends
 }
 
 // lasts tells whether the owner still has the hold.
@@ -87,25 +84,34 @@ func (l *Lock) exit(o owner.ID) (local.Departure, fault.Loss) {
 	return how, why
 }
 
-// lends is the key under which a context finds itself that Lock.Context has made for a goroutine. Whoever can reach it can
-// unlock.
+// lends is the key under which a context of a hold finds itself that a goroutine has got. It is lent when whoever can reach it
+// may unlock for the goroutine: that of Lock.Context, and that of Do since a call has nested with it. Before that it is not: Do
+// unlocks what it has locked.
 type lends struct{ tenure *tenure }
 
-// lend makes such a context of one that carries the tenure, unless it is one.
-func (t *tenure) lend(ctx context.Context) context.Context {
-	if !t.owner.IsGoroutine() || ctx.Value(lends{t}) != nil {
-		return ctx
-	}
-	e, ok := ctx.(*ending)
-	if !ok { // a child of one of Do, of which each would be another one
-		t.nested.Store(true)
-		return ctx
-	}
-	return e.lend(lends{t}, &t.contexts)
+// lendableIn is the innermost one of the tenure that a context was made from, or nil.
+func (t *tenure) lendableIn(ctx context.Context) *lendable {
+	c, _ := ctx.Value(lends{t}).(*lendable)
+	return c
 }
 
-// lent tells whether another goroutine may unlock for an owner. The context of Do is not for that by itself: Do unlocks what it
-// has locked. A call that is about to unlock may have let go of its context already; it ends the tenure all the same.
+// lendable makes such a context of one that carries the tenure, unless it was made from one.
+func (t *tenure) lendable(ctx context.Context) (context.Context, *lendable) {
+	if !t.owner.IsGoroutine() {
+		return ctx, nil
+	}
+	if c := t.lendableIn(ctx); c != nil {
+		return ctx, c
+	}
+	if e, ok := ctx.(*ending); ok {
+		c := e.lendable(lends{t}, &t.lent)
+		return c, c
+	}
+	return ctx, nil
+}
+
+// lent tells whether another goroutine may unlock for an owner. A call that is about to unlock may have let go of its context
+// already; it ends the tenure all the same.
 func (l *Lock) lent(o owner.ID) bool {
 	s := l.tenures.Load()
 	if s == nil {
@@ -114,7 +120,7 @@ func (l *Lock) lent(o owner.ID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t := s.of[o]
-	return t != nil && t.lasts() && (t.nested.Load() || t.contexts.Load() > 0)
+	return t != nil && t.lasts() && t.lent.Load() > 0
 }
 
 // ownerIn is the owner that a call with ctx acts as, when it is about a hold that is there.
@@ -138,12 +144,12 @@ func (l *Lock) carry(parent context.Context, o owner.ID, h *hold) (ctx context.C
 
 // nest locks once more for the owner of a tenure, unless the tenure is over: then it does nothing and reports false.
 func (l *Lock) nest(ctx context.Context, t *tenure, q request) (nested bool, err error) {
-	lent := ctx.Value(lends{t}) != nil // and it is needed to unlock
-	s := l.tenures.Load()              // the tenure is one of them
-	s.mu.Lock()
-	if nested = t.lasts() && l.half().Nest(t.owner); nested && !lent {
-		t.nested.Store(true)
+	if c := t.lendableIn(ctx); c != nil {
+		c.lend() // it is needed to unlock
 	}
+	s := l.tenures.Load() // the tenure is one of them
+	s.mu.Lock()
+	nested = t.lasts() && l.half().Nest(t.owner)
 	s.mu.Unlock()
 	if !nested {
 		return false, nil
