@@ -459,10 +459,12 @@ func TestQueue_RefusalsAreToldOnce(t *testing.T) {
 		w.known(r)
 		l := r.Obtain("42")
 		w.lock(l)
-		f.next("obtain", fate{Linger: 200 * time.Millisecond}) // its removal is tried again and again
+		goOn := make(chan struct{})
+		f.next("obtain", heldUp(goOn)) // its removal is tried again and again
 		ctx, cancel := context.WithTimeout(w.Context(), 50*time.Millisecond)
 		defer cancel()
 		require.Error(w, r.Obtain("43").Lock(ctx))
+		close(goOn)
 		const again = "takes renewals and removals again"
 		removals := f.count("release")
 		w.await("there is nothing left to remove", func() bool {
