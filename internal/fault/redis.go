@@ -134,6 +134,13 @@ func Transient(err error) bool {
 	return Passes(strings.TrimPrefix(text, "ERR "), strings.HasPrefix(text, failed))
 }
 
+// Refusal tells whether the server does not know a command, or does not permit it. Other errors are the network's, or those of a
+// server that cannot serve for now.
+func Refusal(err error) bool {
+	_, ok := rueidis.IsRedisErr(err)
+	return ok && !Transient(err)
+}
+
 // Passes tells whether the text of an error says that the same command may succeed later. Within is for the text of one that a
 // script has met, or may have: servers before version 7 put where it was in front of the word.
 func Passes(text string, within bool) bool {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/topology"
 )
 
@@ -86,7 +87,7 @@ func (h *hub) topology() (best topology.Map, known bool) {
 		case <-ctx.Done(): // rueidis may not heed it while it connects
 			return best, true
 		}
-		if refusal(a.err) {
+		if fault.Refusal(a.err) {
 			return nil, false
 		}
 		if without := h.without(a.all); a.err == nil && without < fewest {

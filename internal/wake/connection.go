@@ -9,6 +9,8 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/lockregistry/lockregistry/internal/fault"
+
 	"github.com/lockregistry/lockregistry/internal/topology"
 )
 
@@ -46,7 +48,7 @@ func (n *node) dial() (*connection, error) {
 	defer cancel()
 	client := n.source()
 	ping := client.B().Arbitrary("PING").Blocking()
-	if err := client.Do(ctx, ping).Error(); err != nil && !refusal(err) { // it need not be permitted
+	if err := client.Do(ctx, ping).Error(); err != nil && !fault.Refusal(err) { // it need not be permitted
 		if ctx.Err() != nil {
 			err = errNone
 		}

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/redis/rueidis"
+
+	"github.com/lockregistry/lockregistry/internal/fault"
 )
 
 // own is a channel of one listener alone, on which scripts publish messages for its calls, on one connection.
@@ -319,7 +321,7 @@ func (c *connection) answer(o *own, result rueidis.RedisResult) error {
 	err := result.Error()
 	switch {
 	case err == nil:
-	case refusal(err):
+	case fault.Refusal(err):
 		c.deafen(o.listener, err)
 	case result.NonRedisError() != nil:
 		return err

@@ -4,6 +4,8 @@ import (
 	"slices"
 
 	"github.com/redis/rueidis"
+
+	"github.com/lockregistry/lockregistry/internal/fault"
 )
 
 // subscribe subscribes to channels. When that is refused the server allows it for some of them only, or for none.
@@ -16,7 +18,7 @@ func (c *connection) subscribe(names []string) error {
 	case err == nil:
 		c.hears(names)
 		return nil
-	case !refusal(err):
+	case !fault.Refusal(err):
 		return err
 	case len(names) > 1:
 		for i := range names {
@@ -52,7 +54,7 @@ func (c *connection) subscribeSharded(names []string) error {
 		_, answered := rueidis.IsRedisErr(err)
 		switch {
 		case err == nil:
-		case refusal(err):
+		case fault.Refusal(err):
 			c.unsharded = true
 			if unknown(err) {
 				continue

@@ -2,10 +2,11 @@ package wake
 
 import (
 	"errors"
-	"slices"
 	"strings"
 
 	"github.com/redis/rueidis"
+
+	"github.com/lockregistry/lockregistry/internal/fault"
 )
 
 // prepare finds out which ways of listening the server and the user's permissions allow for some listeners, and has the
@@ -69,7 +70,7 @@ func (c *connection) track() (err error) {
 		err = c.pushes()
 	}
 	switch {
-	case err == nil, errors.Is(err, errNoPush), refusal(err):
+	case err == nil, errors.Is(err, errNoPush), fault.Refusal(err):
 		c.tracking = err
 	default:
 		return err
@@ -95,11 +96,11 @@ func (c *connection) pushes() error {
 			return errNoPush
 		}
 		return nil
-	} else if !refusal(err) {
+	} else if !fault.Refusal(err) {
 		return err
 	}
 	hello, err := c.client.Do(c.ctx, c.client.B().Arbitrary("HELLO").Build()).AsMap()
-	if err != nil && !refusal(err) {
+	if err != nil && !fault.Refusal(err) {
 		return err
 	}
 	version := hello["proto"]
@@ -122,7 +123,7 @@ func (c *connection) subscribeCommon(l *Listener) error {
 	switch {
 	case err == nil:
 		c.node.hear(name)
-	case refusal(err):
+	case fault.Refusal(err):
 		c.refused[name] = err
 		c.node.missing(l, "subscribing", err)
 	default:
@@ -149,23 +150,6 @@ func (n *node) hear(name string) {
 		n.channels[name] = c
 	}
 	c.common = true
-}
-
-// passing are the first words of replies after which the same command may succeed later.
-var passing = []string{
-	"LOADING", "BUSY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK", "READONLY", "OOM", "MISCONF", "UNBLOCKED",
-	"NOREPLICAS", "max number of clients",
-}
-
-// refusal tells whether the server does not know a command, or does not permit it; other errors are the network's, or those
-// of a server that does not work for now.
-func refusal(err error) bool {
-	reply, ok := rueidis.IsRedisErr(err)
-	if !ok {
-		return false
-	}
-	text := strings.TrimPrefix(reply.Error(), "ERR ")
-	return !slices.ContainsFunc(passing, func(word string) bool { return strings.HasPrefix(text, word) })
 }
 
 // unknown tells whether the server does not know a command.
