@@ -59,10 +59,8 @@ func (n *node) enlist(asked []*Waiter) (tracked, others []*Waiter, channels, sha
 		if name == "" {
 			continue
 		}
-		c := n.channels[name]
-		if c == nil {
-			c = &channel{}
-			n.channels[name] = c
+		c, fresh := n.channels.at(name)
+		if fresh {
 			channels = append(channels, name)
 		}
 		if w.sharded && !c.sharded {

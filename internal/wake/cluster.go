@@ -58,7 +58,7 @@ func (h *hub) follow() {
 func (h *hub) waits() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return len(h.waiters) > 0
+	return len(h.places.waiters) > 0
 }
 
 // topology asks all servers at once, until one names a master for each key that is waited for: a server that was taken out of
@@ -104,7 +104,7 @@ func (h *hub) topology() (best topology.Map, known bool) {
 func (h *hub) without(all topology.Map) (n int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for w := range h.waiters {
+	for w := range h.places.waiters {
 		if all.Owner(w.slot) == "" {
 			n++
 		}
@@ -132,9 +132,9 @@ func (h *hub) route(all topology.Map, known bool) (unknown map[string]string) {
 	if h.closed || known && all == nil {
 		return nil
 	}
-	h.slots, h.anywhere, h.clients = all, !known, clients
+	h.places.slots, h.places.anywhere, h.places.clients = all, !known, clients
 	unknown = map[string]string{}
-	for w := range h.waiters {
+	for w := range h.places.waiters {
 		owner := all.Owner(w.slot)
 		if unknown[owner] != "" || known && owner == "" {
 			continue
@@ -163,17 +163,17 @@ func (h *hub) route(all topology.Map, known bool) (unknown map[string]string) {
 // nodeOf returns the node of a slot; nil while it is not known, by this package or by rueidis. The caller holds the mutex.
 func (h *hub) nodeOf(slot uint16) *node {
 	address, client := "", h.client
-	if !h.anywhere {
-		if address = h.slots.Owner(slot); address == "" {
+	if !h.places.anywhere {
+		if address = h.places.slots.Owner(slot); address == "" {
 			return nil
 		}
 		if h.nodes[address] == nil {
-			client = h.clients[address]
+			client = h.places.clients[address]
 		}
 	}
 	n := h.nodes[address]
 	if n == nil && client != nil {
-		n = newNode(h, client, address, h.anywhere)
+		n = newNode(h, client, address, h.places.anywhere)
 		h.nodes[address] = n
 	}
 	return n

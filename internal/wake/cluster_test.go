@@ -257,13 +257,13 @@ func TestClusterWithoutTopology(t *testing.T) {
 	c := newCluster(t)
 	l := c.listen(c.client, either)
 	l.hub.mu.Lock()
-	l.hub.anywhere = true
+	l.hub.places.anywhere = true
 	l.hub.mu.Unlock()
 	l.hub.route(nil, false)
 	w := l.Waiter(Wait{Key: "key", Channel: "channel:key"})
 	defer w.Close()
 	l.hub.mu.Lock()
-	l.hub.following = true // nobody asks
+	l.hub.places.following = true // nobody asks
 	l.hub.mu.Unlock()
 	c.await("armed", func() bool { return w.Arm(t.Context(), limit).Armed })
 	for len(w.Wakeup()) > 0 {
@@ -476,7 +476,7 @@ func TestDeafInACluster(t *testing.T) {
 
 	anywhere, _ := c.hearer(c.client, either)
 	anywhere.hub.mu.Lock()
-	anywhere.hub.anywhere, anywhere.hub.following = true, true
+	anywhere.hub.places.anywhere, anywhere.hub.places.following = true, true
 	anywhere.hub.mu.Unlock()
 	anywhere.hub.route(nil, false)
 	w := anywhere.Waiter(Wait{Key: "key", Own: ownOf("key")})

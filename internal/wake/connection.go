@@ -9,8 +9,6 @@ import (
 
 	"github.com/redis/rueidis"
 
-	"github.com/lockregistry/lockregistry/internal/fault"
-
 	"github.com/lockregistry/lockregistry/internal/topology"
 )
 
@@ -36,70 +34,6 @@ var (
 	errNone    = errors.New("none in time: the server does not answer, or all of the client's connections " +
 		"for blocking commands (BlockingPoolSize) are taken")
 )
-
-// dialLimit is how long it may take to get a connection, and six round trips: as long as a waiting call waits for it.
-const dialLimit = time.Second
-
-// dial gets a connection from the client's pool. When all that the pool may have are taken, rueidis's Dedicate waits
-// without end, so a goroutine of its own calls it; there is one at most, and it gives back what nobody wants any more. It
-// does not even begin to wait when a command that takes a connection from the same pool, and heeds its context, gets none.
-func (n *node) dial() (*connection, error) {
-	ctx, cancel := context.WithTimeout(n.ctx, n.hub.plus(dialLimit, 6))
-	defer cancel()
-	client := n.source()
-	ping := client.B().Arbitrary("PING").Blocking()
-	if err := client.Do(ctx, ping).Error(); err != nil && !fault.Refusal(err) { // it need not be permitted
-		if ctx.Err() != nil {
-			err = errNone
-		}
-		return nil, err
-	}
-	if n.dialing == nil {
-		dialing := make(chan *connection)
-		n.dialing = dialing
-		go func() {
-			c := n.dedicate(client)
-			select {
-			case dialing <- c:
-			case <-n.ctx.Done():
-				c.end()
-			}
-		}()
-	}
-	select {
-	case c := <-n.dialing:
-		n.dialing = nil
-		return c, nil
-	case <-ctx.Done():
-		return nil, errNone
-	}
-}
-
-// source is the client to get a connection from. Rueidis may replace that of a server of a cluster.
-func (n *node) source() rueidis.Client {
-	if n.address != "" {
-		if client := n.hub.client.Nodes()[n.address]; client != nil {
-			return client
-		}
-	}
-	return n.client
-}
-
-func (n *node) dedicate(client rueidis.Client) *connection {
-	c := &connection{
-		node: n, tracking: errUntried, refused: map[string]error{}, servers: topology.Servers(client), echo: make(chan struct{}, 1),
-	}
-	c.ctx, c.drop = context.WithCancelCause(n.ctx)
-	if n.any {
-		c.tracking = errAny
-	}
-	c.client, c.giveBack = client.Dedicate()
-	c.lost = c.client.SetPubSubHooks(rueidis.PubSubHooks{OnMessage: c.published, OnSubscription: c.subscription})
-	if !n.any {
-		c.lost = c.client.SetOnInvalidations(c.invalidated)
-	}
-	return c
-}
 
 // end closes the connection: it is not for others, since it has subscriptions, and may track.
 func (c *connection) end() {
@@ -176,36 +110,24 @@ func (c *connection) serve() error {
 	}
 }
 
-// unused takes the channels that are to be left: when it is time to, or when there are many.
+// unused takes the channels that are to be left.
 func (n *node) unused(late bool) (names, sharded []string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if !late && len(n.idle) < batch {
-		return nil, nil
-	}
-	for _, name := range n.idle {
-		if c := n.channels[name]; c != nil && c.unused() {
-			delete(n.channels, name)
-			if names = append(names, name); c.sharded {
-				sharded = append(sharded, name)
-			}
-		}
-	}
-	n.idle = nil
-	return names, sharded
+	return n.channels.unused(late)
 }
 
 // overfull tells whether there are many channels to leave.
 func (n *node) overfull() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return len(n.idle) >= batch
+	return n.channels.crowded()
 }
 
 func (n *node) untidy() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return len(n.idle)+len(n.quiet)+len(n.later) > 0
+	return len(n.channels.idle) > 0 || n.owns.untidy()
 }
 
 // mayLeave tells whether channels can be left now. Rueidis sends PING behind each UNSUBSCRIBE, and when that is refused, for
@@ -251,8 +173,7 @@ func network(results ...rueidis.RedisResult) error {
 func (n *node) next() (wanted []*own, asked []*Waiter) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	k := min(batch, len(n.wanted))
-	wanted, n.wanted = n.wanted[:k:k], n.wanted[k:]
+	wanted = n.owns.next()
 	for w := range n.asked {
 		if len(asked) == batch {
 			break

@@ -27,12 +27,17 @@ type hub struct {
 	mu        sync.Mutex                    // of the hub, its nodes and its waiters
 	listeners map[*Listener]map[string]bool // with the ways about which each was told that they are missing
 	nodes     map[string]*node              // by address; one without when it is not a cluster, or one is as good as another
-	waiters   map[*Waiter]struct{}          // on a cluster, all
-	clients   map[string]rueidis.Client     // of a cluster's servers, as rueidis knew them when slots were learnt
-	slots     topology.Map                  // which server has which keys of a cluster; empty when not known yet
-	anywhere  bool                          // it cannot be known
-	following bool                          // the goroutine runs that finds it out
+	places    places                        // of a cluster
 	closed    bool
+}
+
+// places is which server of a cluster each waiter is to listen to. The hub's mutex guards it.
+type places struct {
+	waiters   map[*Waiter]struct{}      // all
+	clients   map[string]rueidis.Client // of the servers, as rueidis knew them when slots were learnt
+	slots     topology.Map              // which server has which keys; empty when not known yet
+	anywhere  bool                      // it cannot be known
+	following bool                      // the goroutine runs that finds it out
 }
 
 // hubs has the hub of each client that has listeners.
@@ -61,7 +66,7 @@ func newHub(client rueidis.Client, cluster bool, trip func() time.Duration) *hub
 		nudge:     make(chan struct{}, 1),
 		listeners: map[*Listener]map[string]bool{},
 		nodes:     map[string]*node{},
-		waiters:   map[*Waiter]struct{}{},
+		places:    places{waiters: map[*Waiter]struct{}{}},
 	}
 	if !h.cluster {
 		h.nodes[""] = newNode(h, client, "", false)
@@ -146,14 +151,14 @@ func (h *hub) add(w *Waiter) bool {
 	if n := h.nodeOf(w.slot); n != nil && !n.add(w) {
 		return false
 	}
-	h.waiters[w] = struct{}{}
+	h.places.waiters[w] = struct{}{}
 	return true
 }
 
 func (h *hub) remove(w *Waiter) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	delete(h.waiters, w)
+	delete(h.places.waiters, w)
 	w.unpause()
 	if w.node != nil {
 		w.node.remove(w)
@@ -168,8 +173,8 @@ func (h *hub) ask(w *Waiter) bool {
 
 // at tells whether it is known at which node a waiter is. If not, it is found out. The caller holds the mutex.
 func (h *hub) at(w *Waiter) bool {
-	if h.cluster && !h.following && !h.closed {
-		h.following = true
+	if h.cluster && !h.places.following && !h.closed {
+		h.places.following = true
 		h.done.Go(h.follow)
 	}
 	if h.cluster && w.node == nil {

@@ -29,28 +29,27 @@ type node struct {
 	client  rueidis.Client
 	ctx     context.Context
 	stop    context.CancelCauseFunc
-	nudge   chan struct{}    // has room for one: there is something to do
-	dialing chan *connection // what is being dialled, for run
-	failed  bool             // the last connection could not be made, which is logged once; for run
+	nudge   chan struct{} // has room for one: there is something to do
+	dialer  dialer        // for run
 
-	mu        *sync.Mutex // the hub's
-	state     state
-	running   bool
-	current   *connection         // while the state is on
-	since     time.Time           // when it was
-	suspected *connection         // a message did not arrive on it, and none has since
-	lost      uint64              // connections
-	tracks    bool                // the connection tracks
+	mu *sync.Mutex // the hub's, which guards the rest
+	link
 	listeners map[*Listener]*part // those that are open
 	waiting   map[string][]*Waiter
 	asked     map[*Waiter]struct{} // to be armed
-	channels  map[string]*channel  // subscribed to, or about to be
-	idle      []string             // channels that may be left
+	channels  channels
+	owns      ownChannels
+}
 
-	owns   map[string]*own // the listeners' own channels
-	wanted []*own          // to be heard
-	later  []*own          // about which the server could not say yet
-	quiet  []*own          // on which nobody waited, at a moment
+// link is what a node knows of its connection, and of those before.
+type link struct {
+	state     state
+	running   bool        // there is the goroutine
+	current   *connection // while the state is on
+	since     time.Time   // when it was
+	suspected *connection // a message did not arrive on it, and none has since
+	lost      uint64      // connections
+	tracks    bool        // the connection tracks
 }
 
 type state uint8
@@ -71,22 +70,7 @@ type part struct {
 	hearing  Hearing     // on the present connection: Heard once it is proven, which is then not done again
 }
 
-// channel is one that the connection is subscribed to. It stays so for a while when nobody waits there any more: who waits
-// for the same key again needs no new subscription.
-type channel struct {
-	waiters []*Waiter
-	sharded bool // it is subscribed to in its slot, too
-	common  bool // it is that of a listener, too
-}
-
-func (c *channel) unused() bool { return len(c.waiters) == 0 && !c.common }
-
-const (
-	batch = 512 // keys or channels in one command
-
-	// tidying is how long a channel stays subscribed to that nobody waits for, about: so long its subscriber is counted.
-	tidying = time.Second
-)
+const batch = 512 // keys or channels in one command
 
 // newNode makes a node that has the hub's listeners. The caller holds the mutex.
 func newNode(h *hub, client rueidis.Client, address string, anyone bool) *node {
@@ -103,9 +87,10 @@ func newNode(h *hub, client rueidis.Client, address string, anyone bool) *node {
 		listeners: map[*Listener]*part{},
 		waiting:   map[string][]*Waiter{},
 		asked:     map[*Waiter]struct{}{},
-		channels:  map[string]*channel{},
-		owns:      map[string]*own{},
+		channels:  newChannels(),
+		owns:      newOwnChannels(),
 	}
+	n.dialer.node = n
 	for l := range h.listeners {
 		n.listeners[l] = &part{}
 	}
@@ -116,17 +101,14 @@ func newNode(h *hub, client rueidis.Client, address string, anyone bool) *node {
 func (n *node) dismiss(l *Listener) {
 	delete(n.listeners, l)
 	name := l.options.Common
-	c := n.channels[name]
-	if c == nil || !c.common {
-		return
-	}
 	for o := range n.listeners {
 		if o.options.Common == name {
 			return
 		}
 	}
-	c.common = false
-	n.vacant(name, c)
+	if n.channels.noCommon(name) {
+		n.poke()
+	}
 }
 
 // close ends the connection and the goroutine; the hub's done tells when they have. The caller holds the mutex.
@@ -160,9 +142,8 @@ func (n *node) remove(w *Waiter) {
 	} else {
 		delete(n.waiting, w.Key)
 	}
-	if c := n.channels[w.Channel]; c != nil && slices.Contains(c.waiters, w) {
-		c.waiters = without(c.waiters, w)
-		n.vacant(w.Channel, c)
+	if n.channels.leave(w) {
+		n.poke()
 	}
 }
 
@@ -177,21 +158,13 @@ func (n *node) ask(w *Waiter) bool {
 	if w.armed || w.paused != nil || p == nil || p.refused || !n.up() {
 		return false
 	}
-	if w.asking != asksForCall {
-		w.asking = asksForCall
+	if w.arming.ask() {
 		n.asked[w] = struct{}{}
 		if w.Own == "" { // else it may be about that
 			select {
 			case <-w.wake: // of a change that the look at the key will show
 			default:
 			}
-		}
-		if w.ready == nil {
-			w.ready = make(chan KeyState, 1)
-		}
-		select {
-		case <-w.ready: // an answer that came too late
-		default:
 		}
 		n.poke()
 	}
@@ -217,17 +190,6 @@ func (n *node) poke() {
 	select {
 	case n.nudge <- struct{}{}:
 	default:
-	}
-}
-
-// vacant notes a channel that may be left, if nobody needs it any more. The caller holds the mutex.
-func (n *node) vacant(name string, c *channel) {
-	if !c.unused() {
-		return
-	}
-	n.idle = append(n.idle, name)
-	if len(n.idle) == 1 || len(n.idle) >= batch {
-		n.poke()
 	}
 }
 
@@ -274,7 +236,7 @@ func (n *node) connect() time.Duration {
 	if !n.become(connecting) {
 		return 0
 	}
-	c, err := n.dial()
+	c, err := n.dialer.dial()
 	if err == nil {
 		err = c.prepare(n.served())
 	}
@@ -282,13 +244,13 @@ func (n *node) connect() time.Duration {
 		c.end()
 		n.forget()
 		n.become(off)
-		if n.ctx.Err() == nil && !errors.Is(err, errRefused) && !n.failed {
-			n.failed = true
+		if n.ctx.Err() == nil && !errors.Is(err, errRefused) && !n.dialer.told {
+			n.dialer.told = true
 			n.log(slog.LevelWarn, "no connection for wake-ups; waiting calls poll until there is one", slog.Any("error", err))
 		}
 		return 0
 	}
-	n.failed = false
+	n.dialer.told = false
 	start := time.Now()
 	if n.begin(c) {
 		n.tell(Connection{Node: n.address, Up: true})
@@ -346,11 +308,8 @@ func (n *node) forget() {
 		n.lost++
 	}
 	n.current, n.suspected, n.tracks = nil, nil, false
-	clear(n.channels)
-	n.idle = nil
+	n.channels, n.owns = newChannels(), newOwnChannels()
 	clear(n.asked)
-	clear(n.owns)
-	n.wanted, n.later, n.quiet = nil, nil, nil
 	for _, p := range n.listeners {
 		p.hearing = NotYet
 	}
@@ -399,7 +358,7 @@ func (c *connection) published(m rueidis.PubSubMessage) {
 		n.mu.Unlock()
 		return
 	}
-	if o := n.owns[m.Channel]; o != nil {
+	if o := n.owns.all[m.Channel]; o != nil {
 		n.suspected = nil
 		if m.Message == probe {
 			o.echoed = true
@@ -412,7 +371,7 @@ func (c *connection) published(m rueidis.PubSubMessage) {
 		return
 	}
 	defer n.mu.Unlock()
-	if c := n.channels[m.Channel]; c != nil {
+	if c := n.channels.all[m.Channel]; c != nil {
 		for _, w := range c.waiters {
 			if w.Channel == m.Channel && w.heeds() {
 				w.message()

@@ -10,29 +10,6 @@ import (
 	"github.com/lockregistry/lockregistry/internal/fault"
 )
 
-// own is a channel of one listener alone, on which scripts publish messages for its calls, on one connection.
-//
-//	wanted ──the server has answered, and it is proven──▶ heard ──nobody waits any more, for 1 to 2 s──▶ left
-//	 │  ▲ └──refused──▶ the listener is deaf                └──the server ends it──▶ gone, and wakes
-//	 └──┘ once a second, while the server cannot say
-//
-// The proof is that a script's message arrives. It is needed once for each connection and listener, whose channels have names
-// and permissions of the same kind.
-type own struct {
-	name     string
-	key      string // one in the channel's slot
-	listener *Listener
-
-	// Guarded by the hub's mutex.
-	hearers    map[*Waiter]struct{}
-	wanted     bool // it is about to be heard
-	subscribed bool // the server has said so
-	echoed     bool // the message of the proof has arrived
-	heard      bool
-	quiet      bool // it is among the node's quiet ones,
-	fresh      bool // and somebody has waited there since the last look at these
-}
-
 // Hearing is whether messages on a waiter's own channel arrive.
 type Hearing int
 
@@ -146,11 +123,7 @@ func (n *node) listen(w *Waiter) (hearing Hearing, ask bool) {
 	if n.listeners[l] == nil || !n.up() {
 		return NotYet, false
 	}
-	o := n.owns[w.Own]
-	if o == nil {
-		o = &own{name: w.Own, key: w.Key, listener: l, hearers: map[*Waiter]struct{}{}}
-		n.owns[w.Own] = o
-	}
+	o := n.owns.of(w)
 	if o.listener != l { // that is closed
 		return NotYet, false
 	}
@@ -161,19 +134,10 @@ func (n *node) listen(w *Waiter) (hearing Hearing, ask bool) {
 	if o.heard {
 		return Heard, false
 	}
-	if !o.wanted {
-		o.wanted = true
-		n.wanted = append(n.wanted, o)
+	if n.owns.want(o) {
 		n.poke()
 	}
-	if w.answered == nil {
-		w.answered = make(chan struct{}, 1)
-	}
-	w.waits = true
-	select {
-	case <-w.answered: // an answer that came too late
-	default:
-	}
+	w.hearer.ask()
 	return NotYet, true
 }
 
@@ -184,14 +148,20 @@ func (n *node) quit(w *Waiter) {
 		return
 	}
 	w.unhear()
-	if delete(o.hearers, w); len(o.hearers) > 0 || n.owns[o.name] != o {
-		return
+	if n.owns.leave(o, w) {
+		n.poke()
 	}
-	if o.fresh = true; !o.quiet {
-		o.quiet = true
-		if n.quiet = append(n.quiet, o); len(n.quiet) == 1 {
-			n.poke()
-		}
+}
+
+// ask begins to wait for an answer to Hear. The caller holds the mutex.
+func (h *hearer) ask() {
+	h.waits = true
+	if h.answered == nil {
+		h.answered = make(chan struct{}, 1)
+	}
+	select {
+	case <-h.answered: // an answer that came too late
+	default:
 	}
 }
 
@@ -214,27 +184,11 @@ func (w *Waiter) told() {
 	}
 }
 
-// silent takes the own channels on which nobody has waited for a while, if channels can be left, and has those tried again about
-// which the server could not say.
+// silent takes the own channels that are to be left, if channels can be, and has others tried again; see [ownChannels.tidy].
 func (n *node) silent(leaves bool) (names []string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	quiet := n.quiet
-	n.quiet = nil
-	for _, o := range quiet {
-		switch {
-		case len(o.hearers) > 0:
-			o.quiet = false
-		case o.fresh || !leaves:
-			o.fresh = false
-			n.quiet = append(n.quiet, o)
-		case n.owns[o.name] == o:
-			delete(n.owns, o.name)
-			names = append(names, o.name)
-		}
-	}
-	n.wanted, n.later = append(n.wanted, n.later...), nil
-	return names
+	return n.owns.tidy(leaves)
 }
 
 func (c *connection) leaveOwn(names []string) error {
@@ -250,7 +204,7 @@ func (c *connection) subscription(s rueidis.PubSubSubscription) {
 	n := c.node
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	o := n.owns[s.Channel]
+	o := n.owns.all[s.Channel]
 	if o == nil || n.current != c {
 		return
 	}
@@ -261,7 +215,7 @@ func (c *connection) subscription(s rueidis.PubSubSubscription) {
 		if !o.subscribed { // it is about the one before, which was left
 			return
 		}
-		delete(n.owns, s.Channel)
+		delete(n.owns.all, s.Channel)
 		for w := range o.hearers {
 			w.unhear()
 			w.signal()
@@ -292,7 +246,7 @@ func (n *node) unsubscribed(wanted []*own) (asked []*own) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, o := range wanted {
-		if n.owns[o.name] == o && !o.subscribed && !n.deafTo(o.listener) {
+		if n.owns.has(o) && !o.subscribed && !n.deafTo(o.listener) {
 			asked = append(asked, o)
 		}
 	}
@@ -331,126 +285,6 @@ func (c *connection) answer(o *own, result rueidis.RedisResult) error {
 	return nil
 }
 
-const (
-	// probe is a message that no listener is given.
-	probe = "probe"
-
-	// probing does what the scripts do that publish on own channels. It replies how many are subscribed, and how many have got
-	// the message.
-	probing = "local n = redis.call('PUBSUB', ARGV[1], ARGV[3]) return {n[2], redis.call(ARGV[2], ARGV[3], ARGV[4])}"
-
-	// echoing is how long the message may take, and two round trips.
-	echoing = time.Second
-)
-
-var (
-	errAnyOwn  = errors.New("CLUSTER SLOTS does not tell which server has the channel's slot")
-	errUnheard = errors.New("the message of a script does not arrive")
-)
-
-// unproven returns one subscribed channel of each listener for which nothing is proven yet.
-func (n *node) unproven(wanted []*own) (pending []*own) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	seen := map[*Listener]bool{}
-	for _, o := range wanted {
-		p := n.listeners[o.listener]
-		if p != nil && p.hearing == NotYet && n.owns[o.name] == o && o.subscribed && !seen[o.listener] {
-			seen[o.listener], o.echoed = true, false
-			pending = append(pending, o)
-		}
-	}
-	return pending
-}
-
-// prove finds out whether a script's message on each of some channels arrives.
-func (c *connection) prove(pending []*own) error {
-	commands := make(rueidis.Commands, len(pending))
-	for i, o := range pending {
-		script := c.client.B().Eval().Script(probing)
-		if c.node.hub.cluster { // the key, for the server to say when its slot is elsewhere
-			commands[i] = script.Numkeys(1).Key(o.key).Arg("SHARDNUMSUB", "SPUBLISH", o.name, probe).Build()
-		} else {
-			commands[i] = script.Numkeys(0).Arg("NUMSUB", "PUBLISH", o.name, probe).Build()
-		}
-	}
-	var sent []*own
-	for i, result := range c.client.DoMulti(c.ctx, commands...) {
-		o := pending[i]
-		if err := c.answer(o, result); err != nil {
-			return err
-		}
-		if result.Error() != nil {
-			continue
-		}
-		if counts, err := result.AsIntSlice(); err != nil || len(counts) != 2 || min(counts[0], counts[1]) < 1 {
-			c.deafen(o.listener, errUnheard)
-		} else {
-			sent = append(sent, o)
-		}
-	}
-	return c.await(sent)
-}
-
-// await waits for the messages of the proof to arrive on channels.
-func (c *connection) await(sent []*own) error {
-	timer := time.NewTimer(c.node.hub.plus(echoing, 2))
-	defer timer.Stop()
-	for late := false; ; {
-		if sent = c.node.unechoed(sent); len(sent) == 0 {
-			return nil
-		}
-		if late {
-			break
-		}
-		select {
-		case <-c.echo:
-		case <-timer.C:
-			late = true
-		case err := <-c.lost:
-			return err
-		case <-c.ctx.Done():
-			return context.Cause(c.ctx)
-		}
-	}
-	for _, o := range sent {
-		c.deafen(o.listener, errUnheard)
-	}
-	return nil
-}
-
-// unechoed returns the channels on which the message has not arrived, and takes down that the listeners of the others hear.
-func (n *node) unechoed(sent []*own) (missing []*own) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for _, o := range sent {
-		if p := n.listeners[o.listener]; !o.echoed {
-			missing = append(missing, o)
-		} else if p != nil {
-			p.hearing = Heard
-		}
-	}
-	return missing
-}
-
-func (c *connection) echoes() {
-	select {
-	case c.echo <- struct{}{}:
-	default:
-	}
-}
-
-// deafen notes that nothing will be heard for a listener on this connection.
-func (c *connection) deafen(l *Listener, err error) {
-	n := c.node
-	n.mu.Lock()
-	if p := n.listeners[l]; p != nil {
-		p.hearing = Deaf
-	}
-	n.mu.Unlock()
-	n.missing(l, "queueing", err)
-}
-
 // settle answers the waiters of own channels, as far as there is an answer.
 func (c *connection) settle(wanted []*own) {
 	n := c.node
@@ -459,10 +293,10 @@ func (c *connection) settle(wanted []*own) {
 	for _, o := range wanted {
 		p := n.listeners[o.listener]
 		switch {
-		case p == nil || n.owns[o.name] != o: // closed, or gone
+		case p == nil || !n.owns.has(o): // closed, or gone
 			continue
 		case p.hearing == NotYet || p.hearing == Heard && !o.subscribed:
-			n.later = append(n.later, o)
+			n.owns.later = append(n.owns.later, o)
 			for w := range o.hearers {
 				if w.waits {
 					w.told()

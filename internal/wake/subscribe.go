@@ -1,8 +1,6 @@
 package wake
 
 import (
-	"slices"
-
 	"github.com/redis/rueidis"
 
 	"github.com/lockregistry/lockregistry/internal/fault"
@@ -79,7 +77,7 @@ func (c *connection) hears(names []string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, name := range names {
-		if ch := n.channels[name]; ch != nil {
+		if ch := n.channels.all[name]; ch != nil {
 			for _, w := range ch.waiters {
 				if p := n.listeners[w.listener]; p != nil {
 					p.heard = c
@@ -101,19 +99,5 @@ func (n *node) deaf(l *Listener, c *connection) bool {
 func (n *node) unheard(name string) (listeners []*Listener) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	c := n.channels[name]
-	if c == nil {
-		return nil
-	}
-	delete(n.channels, name)
-	for _, w := range c.waiters {
-		if w.tracks { // it is woken all the same
-			continue
-		}
-		w.armed = false
-		if !slices.Contains(listeners, w.listener) {
-			listeners = append(listeners, w.listener)
-		}
-	}
-	return listeners
+	return n.channels.refused(name)
 }

@@ -20,19 +20,29 @@ type Waiter struct {
 	slot     uint16        // of the key, in a cluster
 	sharded  bool          // the channel is in the key's slot, and may be published on there only
 	wake     chan struct{} // has room for one
-	ready    chan KeyState // has room for one: the answer to Arm; nil before it had to ask
-	answered chan struct{} // has room for one: there is an answer to Hear; nil before it had to ask
 
-	// Guarded by the hub's mutex.
-	node   *node // nil when it is closed, or while nobody knows which one it is
-	arms   bool  // Arm was called: a waiter that only hears does not wake for its key
-	armed  bool  // a change of the key from now on wakes, or is looked at
-	asking asking
-	tracks bool // it is armed, or was last, by tracking
+	// The hub's mutex guards the rest.
+	node *node // nil when it is closed, or while nobody knows which one it is
+	arming
+	hearer
+}
+
+// arming is whether a waiter wakes for a change of its key.
+type arming struct {
+	arms   bool          // Arm was called: a waiter that only hears does not wake for its key
+	armed  bool          // a change of the key from now on wakes, or is looked at
+	tracks bool          // it is armed, or was last, by tracking
+	asking asking        // whether it is to be armed
+	ready  chan KeyState // has room for one: the answer to Arm; nil before it had to ask
 	doubt  doubt
 	paused *time.Timer // until it asks by itself; nil when it is not paused
-	joined *own        // the own channel, on the present connection; nil before Hear
-	waits  bool        // Hear waits for the answer
+}
+
+// hearer is whether a waiter hears what is published on its own channel.
+type hearer struct {
+	joined   *own          // the channel, on the present connection; nil before Hear
+	waits    bool          // Hear waits for the answer
+	answered chan struct{} // has room for one: there is an answer to Hear; nil before it had to ask
 }
 
 // asking is whether a waiter is to be armed, and for whom.
@@ -156,19 +166,35 @@ func (w *Waiter) resume() {
 }
 
 // unpause ends a pause.
-func (w *Waiter) unpause() {
-	if w.paused != nil {
-		w.paused.Stop()
-		w.paused = nil
+func (a *arming) unpause() {
+	if a.paused != nil {
+		a.paused.Stop()
+		a.paused = nil
 	}
 }
 
-// answer ends the asking with what was seen.
-func (w *Waiter) answer(seen KeyState) {
-	if w.asking == asksForCall {
-		w.ready <- seen // empty: see node.ask
+// ask begins to ask for the call. It reports false when that waits for an answer already.
+func (a *arming) ask() bool {
+	if a.asking == asksForCall {
+		return false
 	}
-	w.asking = asksNot
+	a.asking = asksForCall
+	if a.ready == nil {
+		a.ready = make(chan KeyState, 1)
+	}
+	select {
+	case <-a.ready: // an answer that came too late
+	default:
+	}
+	return true
+}
+
+// answer ends the asking with what was seen.
+func (a *arming) answer(seen KeyState) {
+	if a.asking == asksForCall {
+		a.ready <- seen // empty: see ask
+	}
+	a.asking = asksNot
 }
 
 // disarm is for when the connection is lost, or was that to another server. A waiter that relied on it wakes, since a change

@@ -19,8 +19,13 @@
 //   - [Waiter]: one waiting call of a listener;
 //   - hub: what the listeners of one client share, and which server has which keys;
 //   - node: the connection to one server, and the states of it;
+//   - dialer: how a node gets a connection;
 //   - connection: the commands on it;
-//   - own: a channel on which messages for one listener are published, which are no hints.
+//   - channels: those that a connection is subscribed to, on which wake-ups are published;
+//   - ownChannels: those on which messages for one listener are published, which are no hints.
+//
+// One mutex, the hub's, guards all that is not sent: a change of a key, of the connection, or of the master of a slot touches a
+// waiter, its node and its channels together.
 //
 // Nothing in this package knows of locks. No function that it is given is called while a mutex is held.
 package wake

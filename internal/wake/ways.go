@@ -136,7 +136,7 @@ func (c *connection) subscribeCommon(l *Listener) error {
 func (n *node) hearing(name string) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	c := n.channels[name]
+	c := n.channels.all[name]
 	return c != nil && c.common
 }
 
@@ -144,11 +144,7 @@ func (n *node) hearing(name string) bool {
 func (n *node) hear(name string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	c := n.channels[name]
-	if c == nil {
-		c = &channel{}
-		n.channels[name] = c
-	}
+	c, _ := n.channels.at(name)
 	c.common = true
 }
 
