@@ -2,7 +2,6 @@ package lockregistry
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -72,9 +71,6 @@ type WaiterInfo struct {
 const (
 	mostNamed   = 100 // holders, and waiters, of a path
 	inspectedAt = 100 // paths that one script reads
-
-	kindLock      = "lock"
-	kindReadWrite = "readwrite"
 )
 
 // note adds to what is too long.
@@ -153,7 +149,9 @@ func (r *Registry) inspectKeys(ctx context.Context, keys []string) ([]LockInfo, 
 		for k, key := range parts[n] {
 			i := n*r.together() + k
 			if errs[i] = fault.Classify(err); err == nil {
-				infos[i], errs[i] = r.readInfo(key, rows[k])
+				var x protocol.Inspection
+				x, errs[i] = protocol.ReadInspection(rows[k])
+				infos[i] = r.infoOf(key, &x)
 			}
 		}
 	})
@@ -227,90 +225,28 @@ func (r *Registry) asks(ctx context.Context) *transport.Wait {
 	return &p
 }
 
-// readInfo reads a row of inspect.lua.
-func (r *Registry) readInfo(key string, row rueidis.RedisMessage) (info LockInfo, err error) {
-	values, err := row.ToArray()
-	if err != nil || len(values) != 7 {
-		return info, fault.Join(protocol.ErrStrange, err)
+// infoOf is what inspect.lua tells of a key.
+func (r *Registry) infoOf(key string, x *protocol.Inspection) LockInfo {
+	info := LockInfo{
+		Path: key[len(r.prefix)+1:], Key: key, Kind: x.Kind, Layout: r.Layout(),
+		HolderCount: x.HolderCount, WaiterCount: x.WaiterCount, TooLong: x.TooLong,
 	}
-	info.Path, info.Key, info.Layout = key[len(r.prefix)+1:], key, r.Layout()
-	kind, err1 := values[0].ToString()
-	token, err2 := values[2].ToString()
-	waiters, err3 := values[3].AsInt64()
-	tickets, err4 := values[4].AsStrSlice()
-	holders, err5 := values[5].AsInt64()
-	fields, err6 := values[6].ToArray()
-	if err := fault.Join(err1, err2, err3, err4, err5, err6); err != nil {
-		return info, fault.Join(protocol.ErrStrange, err)
+	switch {
+	case x.Stored == protocol.AsString:
+		info.Layout = LayoutSpring
+	case x.Stored == protocol.AsHash, x.Kind == protocol.KindReadWrite:
+		info.Layout = LayoutRedisson
 	}
-	info.WaiterCount, info.HolderCount = int(waiters), int(holders)
-	switch kind {
-	case "none":
-	case "string":
-		info.Kind, info.Layout = kindLock, LayoutSpring
-	case kindLock, kindReadWrite:
-		info.Kind, info.Layout = kind, LayoutRedisson
-	default:
-		return info, fmt.Errorf("%w: a %s", ErrWrongType, kind)
+	for _, h := range x.Holders {
+		info.Holders = append(info.Holders, HolderInfo{
+			Holder: h.Text, Label: Label{Registry: h.Name.Registry}, Shared: h.Shared,
+			Since: h.Name.Since, Lease: h.Lease, Kept: h.Name.Kept, Token: h.Token,
+		})
 	}
-	drawn, _ := strconv.ParseUint(token, 10, 64)
-	if token == protocol.TooLong {
-		info.note("token")
+	for _, q := range x.Waiters {
+		info.Waiters = append(info.Waiters, WaiterInfo{Registry: q.Registry, Shared: q.Shared, Since: q.Since})
 	}
-	for i := 0; i+2 < len(fields); i += 3 {
-		field, err1 := fields[i].ToString()
-		left, err2 := fields[i+2].AsInt64()
-		if err := fault.Join(err1, err2); err != nil {
-			return info, fault.Join(protocol.ErrStrange, err)
-		}
-		if err := info.addHolder(field, kind, left, drawn); err != nil {
-			return info, err
-		}
-	}
-	for i := 0; i+1 < len(tickets); i += 2 {
-		info.addWaiter(tickets[i], tickets[i+1])
-	}
-	return info, nil
-}
-
-// addHolder reads the value of a key of this kind, or a field of the hash.
-func (i *LockInfo) addHolder(field, kind string, left int64, drawn uint64) error {
-	h := HolderInfo{Holder: field, Lease: protocol.Remaining(left), Token: drawn}
-	n := protocol.ParseName(field)
-	if protocol.IsCut(field) {
-		n = protocol.Name{Registry: field}
-		i.note("holder")
-	} else if !n.Known && kind != "string" {
-		return fmt.Errorf("%w: a hash with the field %.100q", ErrWrongType, field)
-	}
-	h.Since, h.Kept, h.Label.Registry = n.Since, n.Kept, n.Registry
-	if kind == kindReadWrite && !n.Writes {
-		h.Shared, h.Token = true, 0
-	}
-	i.Holders = append(i.Holders, h)
-	return nil
-}
-
-// addWaiter reads a ticket, and its place in the queue.
-func (i *LockInfo) addWaiter(ticket, place string) {
-	member, side, _ := strings.Cut(ticket, "|")
-	if at := strings.LastIndexByte(ticket, '|'); at >= 0 { // a client id may have one, too
-		member, side = ticket[:at], ticket[at:]
-	}
-	w := WaiterInfo{Registry: protocol.ParseName(member).Registry, Shared: strings.HasSuffix(side, "r")}
-	if protocol.IsCut(ticket) {
-		w.Registry, side = ticket, ""
-		i.note("waiter")
-	}
-	if micros, err := strconv.ParseFloat(place, 64); err == nil {
-		w.Since = protocol.Time(int64(micros))
-	}
-	if i.Kind == "" {
-		if i.Kind = kindLock; strings.HasSuffix(side, "r") || strings.HasSuffix(side, "w") {
-			i.Kind, i.Layout = kindReadWrite, LayoutRedisson
-		}
-	}
-	i.Waiters = append(i.Waiters, w)
+	return info
 }
 
 // addLabels puts the labels of registries in. Known are those that were read before; registries without one among them.

@@ -1,0 +1,161 @@
+package protocol
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/lockregistry/lockregistry/internal/fault"
+)
+
+// Kinds of locks, in the words of inspect.lua.
+const (
+	KindLock      = "lock"
+	KindReadWrite = "readwrite"
+)
+
+// Inspection is what inspect.lua tells of a key.
+type Inspection struct {
+	Kind   string // KindLock or KindReadWrite; empty: nobody holds the key, and nobody waits
+	Stored Stored
+
+	Holders     []Holder // the first ones
+	HolderCount int      // all of them
+	Waiters     []Queued // the first ones in the order of the queue
+	WaiterCount int      // all of them
+
+	TooLong []string // what the script has left out, or cut, because it was too long: each of token, holder and waiter once
+}
+
+// Stored is how a key is stored.
+type Stored int
+
+// What a key may be.
+const (
+	NotStored Stored = iota // there is none
+	AsString                // as Spring does
+	AsHash                  // as Redisson does
+)
+
+// Holder is a holder of a key.
+type Holder struct {
+	Text   string // the value of the key, or a field of the hash
+	Name   Name
+	Shared bool          // it is a reader
+	Lease  time.Duration // what is left; negative: it has no end
+	Token  uint64        // the last fencing token that was drawn for the key; 0: none, or none for readers
+}
+
+// Queued is a ticket in the queue of a key.
+type Queued struct {
+	Registry string
+	Shared   bool      // it is a reader's
+	Since    time.Time // by its place in the queue; zero: not known
+}
+
+// ReadInspection reads what inspect.lua tells of one key. What is no lock gives fault.WrongType.
+func ReadInspection(row rueidis.RedisMessage) (Inspection, error) {
+	reply, err := row.ToAny()
+	if err != nil {
+		return Inspection{}, fault.Join(ErrStrange, err)
+	}
+	return parseInspection(reply)
+}
+
+func parseInspection(reply any) (x Inspection, err error) {
+	values, _ := reply.([]any)
+	if len(values) != 7 {
+		return x, ErrStrange
+	}
+	kind, ok1 := values[0].(string)
+	token, ok2 := values[2].(string)
+	waiters, ok3 := values[3].(int64)
+	tickets, ok4 := values[4].([]any)
+	holders, ok5 := values[5].(int64)
+	fields, ok6 := values[6].([]any)
+	if !ok1 || !ok2 || !ok3 || !ok4 || !ok5 || !ok6 {
+		return x, ErrStrange
+	}
+	x.WaiterCount, x.HolderCount = int(waiters), int(holders)
+	switch kind {
+	case "none":
+	case "string":
+		x.Kind, x.Stored = KindLock, AsString
+	case KindLock, KindReadWrite:
+		x.Kind, x.Stored = kind, AsHash
+	default:
+		return x, fmt.Errorf("%w: a %s", fault.WrongType, kind)
+	}
+	drawn, _ := strconv.ParseUint(token, 10, 64)
+	if token == TooLong {
+		x.note("token")
+	}
+	for i := 0; i+2 < len(fields); i += 3 {
+		field, ok1 := fields[i].(string)
+		left, ok2 := fields[i+2].(int64)
+		if !ok1 || !ok2 {
+			return x, ErrStrange
+		}
+		if err := x.addHolder(field, left, drawn); err != nil {
+			return x, err
+		}
+	}
+	for i := 0; i+1 < len(tickets); i += 2 {
+		ticket, ok1 := tickets[i].(string)
+		place, ok2 := tickets[i+1].(string)
+		if !ok1 || !ok2 {
+			return x, ErrStrange
+		}
+		x.addWaiter(ticket, place)
+	}
+	return x, nil
+}
+
+// note adds to what is too long.
+func (x *Inspection) note(what string) {
+	if !slices.Contains(x.TooLong, what) {
+		x.TooLong = append(x.TooLong, what)
+	}
+}
+
+// addHolder reads the value of a key, or a field of the hash.
+func (x *Inspection) addHolder(text string, left int64, drawn uint64) error {
+	h := Holder{Text: text, Name: ParseName(text), Lease: Remaining(left), Token: drawn}
+	if IsCut(text) {
+		h.Name = Name{Registry: text}
+		x.note("holder")
+	} else if !h.Name.Known && x.Stored == AsHash {
+		return fmt.Errorf("%w: a hash with the field %.100q", fault.WrongType, text)
+	}
+	if x.Kind == KindReadWrite && !h.Name.Writes {
+		h.Shared, h.Token = true, 0
+	}
+	x.Holders = append(x.Holders, h)
+	return nil
+}
+
+// addWaiter reads a ticket, and its place in the queue. Where nobody holds the key, the tickets tell what kind it is of.
+func (x *Inspection) addWaiter(ticket, place string) {
+	member, side := ticket, ""
+	if at := strings.LastIndexByte(ticket, '|'); at >= 0 { // a client id may have one, too
+		member, side = ticket[:at], ticket[at:]
+	}
+	q := Queued{Registry: ParseName(member).Registry, Shared: strings.HasSuffix(side, "r")}
+	if IsCut(ticket) {
+		q.Registry, side = ticket, ""
+		x.note("waiter")
+	}
+	if micros, err := strconv.ParseFloat(place, 64); err == nil {
+		q.Since = Time(int64(micros))
+	}
+	if x.Kind == "" {
+		if x.Kind = KindLock; strings.HasSuffix(side, "r") || strings.HasSuffix(side, "w") {
+			x.Kind = KindReadWrite
+		}
+	}
+	x.Waiters = append(x.Waiters, q)
+}
