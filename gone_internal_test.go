@@ -8,7 +8,8 @@ import (
 
 // The program is stopped for a thousandth of the time, however many registries look for goroutines that are gone.
 func TestGone_RegistriesShareTheirLooks(t *testing.T) {
-	client := embedded(t).client
-	one, other := newBackground(&Registry{client: client}), newBackground(&Registry{client: client})
+	reg := embedded(t)
+	alike := func() *background { return newBackground(&Registry{client: reg.client, transport: reg.transport}) }
+	one, other := alike(), alike()
 	require.Same(t, one.gone.census, other.gone.census)
 }
