@@ -50,6 +50,23 @@ fuzz: ## run each fuzz test for a while; FUZZTIME=20s
 	@scripts/ensure-redis.sh
 	@scripts/fuzz.sh $(FUZZTIME)
 
+.PHONY: cover
+cover: ## how much of the library its tests run, in coverage.html; fails below 95 %
+	@scripts/ensure-redis.sh
+	scripts/cover.sh
+
+.PHONY: vulnerabilities
+vulnerabilities: ## look for known vulnerabilities in what each module uses
+	scripts/vulnerabilities.sh
+
+.PHONY: api
+api: ## compare the exported names with those of the newest release, or of COMMIT=...
+	scripts/api.sh $(COMMIT)
+
+.PHONY: release
+release: ## make the tags of VERSION=v0.1.0, and build lockreg for six platforms into dist/; pushes nothing
+	scripts/release.sh $(VERSION)
+
 .PHONY: bench-core
 bench-core: ## run the benchmarks of the library's own parts
 	go test -run '^$$' -bench . -benchmem .

@@ -19,10 +19,17 @@ done
 echo "go test in internal/arch"
 go test ./internal/arch || failed=yes
 
+# The subjects of commits are read in one line.
+long=$(git log -100 --format=%s | awk 'length > 72')
+if [ -n "$long" ]; then
+	printf 'subjects of commits with more than 72 characters:\n%s\n' "$long"
+	failed=yes
+fi
+
 # A module is used without the workspace by everybody but us, so it has to be
 # right on its own. With -e, because tests of some dependencies import what not
 # every proxy has, or not always; that concerns nothing that is built here.
-for module in $modules "$PWD/internal/tools"; do
+for module in $modules "$PWD/internal/tools" "$PWD/internal/tools/release"; do
 	echo "go mod tidy -e -diff in $module"
 	diff=$(cd "$module" && GOWORK=off go mod tidy -e -diff 2>/dev/null | grep '^[-+][^-+]' | grep -v ' *github.com/redis/rueidis/rueidiscompat ') || true
 	if [ -n "$diff" ]; then

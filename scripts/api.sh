@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# Compares the exported names of the library with those of its newest release, or of the commit that is given, and fails when a
+# program that was built against that may not build any more:
+#   scripts/api.sh [COMMIT]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+base=${1:-$(git tag --list 'v[0-9]*' --merged HEAD --sort=-v:refname | head -1)}
+if [ -z "$base" ]; then
+	echo "There is no release to compare with. A commit can be given."
+	exit 0
+fi
+export GOWORK=off
+apidiff=$(go -C internal/tools/release tool -n apidiff)
+work=$(mktemp -d)
+trap 'git worktree remove --force "$work/tree" 2>/dev/null || true; rm -rf "$work"' EXIT
+git worktree add -q --detach "$work/tree" "$base"
+broken=
+for package in . ./leader ./locktest; do
+	(cd "$work/tree" && "$apidiff" -w "$work/before" "$package")
+	"$apidiff" -w "$work/now" "$package"
+	changes=$("$apidiff" -incompatible "$work/before" "$work/now")
+	if [ -n "$changes" ]; then
+		printf '%s since %s:\n%s\n' "$package" "$base" "$changes"
+		broken=yes
+	fi
+done
+[ -z "$broken" ] || { echo "These changes break programs." >&2; exit 1; }
+echo "No exported name of $base has changed so that a program would not build."
