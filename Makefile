@@ -76,6 +76,10 @@ bench-scripts: ## measure the scripts beside those of COMMIT=...: server time an
 	@scripts/ensure-redis.sh
 	scripts/bench-scripts.sh $(COMMIT) $(ONLY)
 
+.PHONY: script
+script: ## print a script as servers get it, NAME=spring_release; without NAME their names
+	@go run ./internal/protocol/printscripts $(NAME)
+
 .PHONY: torture
 torture: ## check histories of many processes under network failures, and that no late command harms a later hold
 	@scripts/ensure-cgo.sh

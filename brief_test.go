@@ -88,7 +88,7 @@ func (s *scripted) begins(value string, tickets ...string) {
 var config = protocol.Config{Prefix: "orders", Publishes: true, Remove: func() string { return "UNLINK" }}
 
 // format is that of the layout.
-func (s *scripted) format() protocol.Format {
+func (s *scripted) format() *protocol.Format {
 	if s.redisson {
 		return protocol.NewRedisson(config)
 	}

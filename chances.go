@@ -21,7 +21,7 @@ import (
 //
 // While it is shut a release serves the first ticket. While it is open the key is removed, and free for whoever takes it; the
 // first ticket looks when that is over. Readers leave no windows: for a writer without a ticket there is a guest in the queue,
-// see internal/protocol/lua/guest.lua. The process says what it knows, see chances:
+// see internal/protocol/lua/readwrite.lua. The process says what it knows, see chances:
 //
 //	leads       the hold was a leader's: there is no long window
 //	yields      goroutines of this process wait, and have had the lock for as long as they may
@@ -39,7 +39,7 @@ func (l *Lock) chances(m *protocol.Release, h *hold, due bool, now clock.Instant
 		m.Leads = true
 	case (due || l.pair == nil && h.watched.Load()) && l.half().Contended(): // or its lease does not suit who waits
 		m.Yields = true
-	case l.pair == nil && m.Keep == 0 && m.Queued:
+	case l.kind.format.Brief() && m.Keep == 0 && m.Queued:
 		l.brief(m, h, now)
 	}
 }

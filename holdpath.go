@@ -23,7 +23,7 @@ func (p *holdPath) shard() *transport.Shard { return p.transport.Shard(p.key) }
 
 // holdKind is what the paths of a registry have in common whose locks work in the same way.
 type holdKind struct {
-	format  protocol.Format
+	format  *protocol.Format
 	fencing bool // holds have tokens
 	shared  bool // several owners may share a hold
 	*holdEnv

@@ -391,7 +391,7 @@ func (a *acquisition) ask(what protocol.Mode) error {
 			a.renumber() // mutant: one number twice
 		}
 		w.Place, w.Replaces = a.place, a.older
-		w.Fast = a.lock.pair == nil && w.Place == "" && w.Replaces == "" && w.Zeros == "" && a.lock.busy()
+		w.Fast = a.lock.kind.format.Brief() && w.Place == "" && w.Replaces == "" && w.Zeros == "" && a.lock.busy()
 		a.older, a.fresh = a.bid(w).Ticket(), true
 		a.box.open(a.hold.number())
 	}
@@ -524,7 +524,7 @@ func (a *acquisition) granted(m mail) (next protocol.Mode, err error) {
 	l.reg.counts.grants.Add(1)
 	a.noteWait()
 	suspect := l.shard().IsSuspect(l.reg.clock.Now())
-	if a.hold.inLine = a.asked; a.asked != 0 && l.pair == nil {
+	if a.hold.inLine = a.asked; a.asked != 0 && l.kind.format.Brief() {
 		l.foresee(a.asked, a.place, m.due)
 	}
 	if !suspect && !a.writes() && a.hold.grantShort(a.base, m.granted) { // mutant: grant counts from its message; unwritten grant

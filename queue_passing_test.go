@@ -172,15 +172,22 @@ func TestQueue_ReleaseWithoutMemory(t *testing.T) {
 // does not matter that the release is one that asks who else listens.
 func TestQueue_AReleaseThatIsRefused(t *testing.T) {
 	for name, begins := range passingFaults {
-		for layoutName, layout := range map[string]lockregistry.Layout{
-			"spring": lockregistry.LayoutSpring, "redisson": lockregistry.LayoutRedisson,
+		for lock, c := range map[string]struct {
+			layout lockregistry.Layout
+			of     func(r *lockregistry.Registry) *lockregistry.Lock
+		}{
+			"spring":   {lockregistry.LayoutSpring, kinds["plain"]},
+			"redisson": {lockregistry.LayoutRedisson, kinds["plain"]},
+			"writer":   {lockregistry.LayoutRedisson, kinds["writer"]},
 		} {
-			t.Run(name+" "+layoutName, func(t *testing.T) {
+			t.Run(name+" "+lock, func(t *testing.T) {
 				realWorlds(t, func(w *world) {
-					opts := []lockregistry.Option{lockregistry.WithLayout(layout), lockregistry.WithPollInterval(noPoll)}
-					g, l := w.goroutine(), w.registry(opts...).Obtain("42")
+					opts := []lockregistry.Option{lockregistry.WithLayout(c.layout), lockregistry.WithPollInterval(noPoll)}
+					g, l := w.goroutine(), c.of(w.registry(opts...))
 					require.NoError(w, g.lock(l))
-					waits := w.joins(w.Context(), opts...)
+					waits := &member{goroutine: w.goroutine(), net: w.flaky()}
+					waits.lock = c.of(waits.net.registry(opts...))
+					waits.waits(w.Context())
 					now := strings.Fields(strings.Trim(w.do("TIME"), "[]"))
 					seconds, err := strconv.ParseInt(now[0], 10, 64)
 					require.NoError(w, err)
@@ -207,20 +214,26 @@ func TestQueue_AReleaseThatIsRefused(t *testing.T) {
 
 // A release that may not tell the process to which it has given the lock gives it to nobody.
 func TestQueue_AGrantThatMayNotBeTold(t *testing.T) {
-	realWorlds(t, func(w *world) {
-		w.do("ACL", "SETUSER", "app", "on", ">secret", "~*", "+@all", "resetchannels", "&orders-channel", "&orders-channel:*")
-		client := w.clientWith(w.dial, func(o *rueidis.ClientOption) {
-			o.Username, o.Password, o.DisableCache = "app", "secret", true
+	for name, layout := range layouts {
+		t.Run(name, func(t *testing.T) {
+			realWorlds(t, func(w *world) {
+				opts := []lockregistry.Option{lockregistry.WithLayout(layout), lockregistry.WithPollInterval(noPoll)}
+				w.do("ACL", "SETUSER", "app", "on", ">secret", "~*", "+@all", "resetchannels", "&orders-channel", "&orders-channel:*",
+					"&redisson_lock__channel:*")
+				client := w.clientWith(w.dial, func(o *rueidis.ClientOption) {
+					o.Username, o.Password, o.DisableCache = "app", "secret", true
+				})
+				g, l := w.goroutine(), w.registryOn(client, opts...).Obtain("42")
+				require.NoError(w, g.lock(l))
+				o := w.witness()
+				waits := w.acquiring(o.registry(opts...).Obtain("42"))
+				w.await("a ticket", func() bool { return w.tickets() == 1 })
+				require.NoError(w, g.unlock(l))
+				w.releases(w.got(waits))
+				o.got("acquire", lockregistry.HowFoundFree)
+			})
 		})
-		g, l := w.goroutine(), w.registryOn(client, lockregistry.WithPollInterval(noPoll)).Obtain("42")
-		require.NoError(w, g.lock(l))
-		o := w.witness()
-		waits := w.acquiring(o.registry(lockregistry.WithPollInterval(noPoll)).Obtain("42"))
-		w.await("a ticket", func() bool { return w.tickets() == 1 })
-		require.NoError(w, g.unlock(l))
-		w.releases(w.got(waits))
-		o.got("acquire", lockregistry.HowFoundFree)
-	})
+	}
 }
 
 // Calls that wait with the longest poll interval ask for nothing meanwhile.

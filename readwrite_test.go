@@ -446,7 +446,7 @@ func TestAReaderWhoseLeaseEndedBesideOthers(t *testing.T) {
 			}
 			lease := "{orders:42}:" + own + ":rwlock_timeout:1"
 			require.NoError(w, short.reader.Renew(w.Context(), time.Second))
-			renewals := f.scriptsSent("redisson_read_renew")
+			renewals := f.scriptsSent("readwrite_read_renew")
 			w.awaitGone(lease)
 
 			// A renewal that comes late does not bring it back.
@@ -1170,7 +1170,7 @@ func TestAbandonedReadWriteGrantsAreTakenOver(t *testing.T) {
 					locks := map[string]*lockregistry.Lock{"read": p.reader, "write": p.writer}
 					f.next(first, cutAfter)
 					require.Error(w, locks[first].Lock(w.Context(), lockregistry.TTL(time.Hour)))
-					abandoned := f.scriptsSent("redisson_" + first + "_obtain")[0]
+					abandoned := f.scriptsSent("readwrite_" + first + "_obtain")[0]
 					w.awaitGone(theKey)
 					w.arrives(abandoned) // as if it had not been removed yet
 					w.lock(locks[second], lockregistry.TTL(time.Minute))
@@ -1226,7 +1226,7 @@ func TestLateReadWriteCommands(t *testing.T) {
 		sent := map[string]command{}
 		for _, kind := range []string{"read", "write"} {
 			for _, what := range []string{"obtain", "release", "renew"} {
-				if cs := f.scriptsSent("redisson_" + kind + "_" + what); len(cs) > 0 {
+				if cs := f.scriptsSent("readwrite_" + kind + "_" + what); len(cs) > 0 {
 					sent[kind+" "+what] = cs[0]
 				}
 			}

@@ -162,6 +162,15 @@ type kind struct {
 	side     string // r for readers, w for writers, in tickets
 }
 
+// layouts are the formats of plain locks.
+var layouts = map[Layout]struct {
+	format   func(protocol.Config) *protocol.Format
+	watchdog bool
+}{
+	LayoutSpring:   {protocol.NewSpring, false},
+	LayoutRedisson: {protocol.NewRedisson, true},
+}
+
 func (r *Registry) makeKinds(s *settings) {
 	r.background = newBackground(r)
 	env := &holdEnv{
@@ -170,15 +179,11 @@ func (r *Registry) makeKinds(s *settings) {
 		log:      r.dispatch.Log,
 		stranded: r.background.gone.strand,
 	}
-	redisson := s.layout == LayoutRedisson
-	plain := protocol.NewSpring
-	if redisson {
-		plain = protocol.NewRedisson
-	}
-	r.plain = &kind{holdKind: holdKind{plain(r.formats), s.fencing, false, env}, watchdog: redisson}
+	plain := layouts[s.layout]
+	r.plain = &kind{holdKind: holdKind{plain.format(r.formats), s.fencing, false, env}, watchdog: plain.watchdog}
 	// Readers are renewed in either layout: see ReadWriteLock.
 	r.read = &kind{holdKind: holdKind{protocol.NewRead(r.formats), false, true, env}, watchdog: true, side: "r"}
-	r.write = &kind{holdKind: holdKind{protocol.NewWrite(r.formats), s.fencing, false, env}, watchdog: redisson, side: "w"}
+	r.write = &kind{holdKind: holdKind{protocol.NewWrite(r.formats), s.fencing, false, env}, watchdog: plain.watchdog, side: "w"}
 }
 
 // begin makes a lock that of a key.

@@ -190,9 +190,7 @@ func (n network) dial(addr string) (rueidis.Client, error) {
 var scripts = sync.OnceValue(func() map[string]string {
 	found := map[string]string{}
 	for name, script := range protocol.Scripts() {
-		for _, variant := range []string{"_queued", "_heir", "_ticket"} { // for a part of the cases
-			name = strings.TrimSuffix(name, variant)
-		}
+		name = strings.TrimSuffix(name, "_queued")
 		found[script.Source] = name[strings.LastIndexByte(name, '_')+1:]
 	}
 	for name, body := range naiveScripts {

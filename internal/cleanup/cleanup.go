@@ -14,7 +14,7 @@ import (
 // Removal says what to remove: all that one hold may have left, and older ones with it.
 type Removal struct {
 	Path    Path
-	Format  protocol.Format
+	Format  *protocol.Format
 	Key     string
 	Value   string           // names the hold, which is over or lost
 	Leaving protocol.Leaving // what to remove from the queue
@@ -42,7 +42,7 @@ func (r Removal) Call(now clock.Instant) protocol.Call {
 // place is what two removals have in common when the newer one stands for both. The reading and the writing half of a path have
 // two formats, so they are two: a hold of one may be younger than a valid one of the other.
 type place struct {
-	format protocol.Format
+	format *protocol.Format
 	key    string
 	value  string // where a removal removes nothing older
 }

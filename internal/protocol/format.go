@@ -3,53 +3,9 @@ package protocol
 
 import (
 	"strconv"
-	"time"
 
-	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/lease"
 )
-
-// Format is the format of a lock in Redis. Nobody else knows which one a lock has.
-//
-// A hold is named by its value, "<registry>:<number>", which no other hold ever has.
-type Format interface { //nolint:interfacebloat // what can be done with a lock
-	// Obtain is the call that makes a hold the owner of its key, unless another one has it; see [Call.Decode].
-	// Quick says that the key is most likely free; the call may do less then, and leave out what is only needed when it is
-	// not: what it refuses is tried again otherwise.
-	Obtain(r Request, quick bool) Call
-
-	// ObtainAll is one call for several keys of a slot: it gives none if somebody else has one of them.
-	ObtainAll(all []Request) Call
-
-	// Release is the call that passes the key, if it is the hold's, to the first waiter in its queue, or removes it, or keeps it
-	// for nobody. It replies no more than 0 when it was not the hold's, see [Confirmed]; else 1, [Contended] when others
-	// wait in the queue or one of them has the key now, or [NoQueue].
-	Release(r Release) Call
-
-	// Renew is the call that sets the lease anew if the key is the hold's. It replies 1 when it was, else no more than 0, see
-	// [Confirmed].
-	Renew(key, value string, l *lease.Term) Call
-
-	// Fence is a renewal that also draws tokens for the hold, of which it replies the first one.
-	Fence(key, value string, l *lease.Term) Call
-
-	// Counter is the key of the fencing counter of a key.
-	Counter(key string) string
-
-	// Holds is the call that tells whether the key is the hold's. It replies 1 if so, else no more than 0, see [Confirmed].
-	Holds(key, value string) Call
-
-	// Holder is the call that returns the holder of a plain lock, as it is in the key; nil when it is free.
-	Holder(key string) Call
-
-	// Channel is where releases of a key are published; on CommonChannel those of all keys may be, with the key as the
-	// message.
-	Channel(key string) string
-	CommonChannel() string
-
-	// RemovesOlder tells whether the removal of a value also removes what an older hold of the same registry has left.
-	RemovesOlder() bool
-}
 
 // Config is what the formats of a registry are made from.
 type Config struct {
@@ -81,161 +37,192 @@ func (c *Config) Publish() string {
 	}
 }
 
-// Remaining is what the server says that a lease has left: whole milliseconds, of which the last one is 0; negative when it
-// has no end.
-func Remaining(pttl int64) time.Duration {
-	if pttl == 0 {
-		pttl = 1
+// Description is what distinguishes a format. It takes one, and a file in Lua; see scripts.go and lua/spring.lua.
+type Description struct {
+	Name   string
+	Source sections // of its file
+	Side   string   // of the sections of one side of a read-write lock, read or write; empty: it has none
+
+	Set     bool                            // SET NX takes a free lock
+	Unlinks bool                            // a key is removed by the command that Config tells; else by the scripts' own
+	Channel func(prefix string) string      // what the names of the channels of releases begin with
+	Within  func(key string) string         // the rest of them
+	Common  func(prefix string) string      // a channel on which releases of all keys may be published; nil: there is none
+	Counter func(prefix, key string) string // the key of the fencing counter
+
+	scripts scripts
+	brief   bool
+}
+
+// scripts are those of a format.
+type scripts struct{ obtain, queued, all, release, renew, owner *Script }
+
+// describe puts the scripts of a format together.
+func describe(d Description) *Description {
+	script := func(operation string) *Script { return known(d.name()+"_"+operation, d.operation(operation)) }
+	d.scripts = scripts{
+		obtain: script("obtain"), queued: script("obtain_queued"),
+		release: script("release"), renew: script("renew"),
 	}
-	return clock.Milliseconds(pttl)
-}
-
-// Request is what a hold asks for.
-type Request struct {
-	Key   string
-	Value string
-	Lease *lease.Term
-	Under string // to read: the value of the hold with which the same owner writes already
-	Side  string // r for a reader, w for a writer
-	Queueing
-}
-
-// Queueing is what a request wants in the queue.
-type Queueing struct {
-	Mode     Mode
-	Place    string // where the ticket was, for one that is asked for anew; or empty
-	Replaces string // a ticket that it replaces; or empty
-	Zeros    string // in front of the lease in the ticket, they say how long the short lease of a grant is
-	Fast     bool   // the queue is most likely there, and the place is to be the last one
-}
-
-// asks is what the request asks of the queue, in the words of the scripts.
-func (q Queueing) asks() string {
-	if q.Fast {
-		return ""
+	if d.Side == "" {
+		d.scripts.all, d.scripts.owner = script("obtain_all"), script("owner")
 	}
-	return string(q.Mode)
+	_, d.brief = d.Source["obtain queued"]
+	return &d
 }
 
-// Mode is what a request asks of the queue, in the words of the scripts.
-type Mode string
-
-// The modes.
-const (
-	ModeNone     Mode = ""        // there is none, or it is not to wait
-	ModeTry      Mode = "try"     // nothing, but not to overtake those that wait in it; for readers
-	ModeReserve  Mode = "reserve" // to wait without a ticket; for writers
-	ModeEnqueue  Mode = "enqueue" // for a ticket
-	ModeCheck    Mode = "check"   // what became of its ticket
-	ModeCheckDue Mode = "due"     // the same, when those in front of it had their time
-)
-
-// Release is what the end of a hold asks for.
-type Release struct {
-	Key, Value string
-	Queued     bool // there is a queue
-
-	Leaving Leaving // what to remove from it
-	Yields  bool    // others wait in this process, and are not to have the lock at once
-	Leads   bool    // it matters that somebody has the lock, not who: no long window is due
-
-	Keep time.Duration // how long the path is to stay taken, see AtLeast; 0: it is not
-	Age  time.Duration // of the hold; 0 when that is not known
-
-	Due   string // when the next window is, by the server's clock; empty: that is not known, or others are unlikely to wait
-	Warns bool   // with Due: the ticket behind the first has waited for long, too
+func (d *Description) name() string {
+	if d.Side == "" {
+		return d.Name
+	}
+	return d.Name + "_" + d.Side
 }
 
-// Leaving is the tickets of a call that leaves the queue: none, one, or all.
-type Leaving struct {
-	Ticket string
-	All    bool // those of the registry up to the hold's
+// Format is a format of locks as a registry has it. Nobody else knows which one a lock has.
+//
+// A hold is named by its value, "<registry>:<number>", which no other hold ever has.
+type Format struct {
+	*Config
+	format   *Description
+	channels string // what the names of channels begin with when releases are published, else empty
 }
 
-// rare is whether the release is more than the end of a hold.
-func (r Release) rare() bool { return r.Leaving != (Leaving{}) || r.Yields || r.Leads || r.Keep > 0 }
+// New is a format as a registry has it.
+func New(d *Description, c Config) *Format {
+	f := &Format{Config: &c, format: d}
+	if c.Publishes {
+		f.channels = d.Channel(c.Prefix)
+	}
+	return f
+}
 
-// manner is what is special about it, in the words of the scripts.
-func (r Release) manner() string {
-	switch {
-	case r.Yields:
-		return "yield"
-	case r.Leads:
-		return "lead"
-	case r.Leaving.All:
-		return "leave"
+// Obtain is the call that makes a hold the owner of its key, unless another one has it; see [Call.Decode].
+// Quick says that the key is most likely free; the call may do less then, and leave out what is only needed when it is
+// not: what it refuses is tried again otherwise.
+func (f *Format) Obtain(b Request, quick bool) Call {
+	c := Call{Key: b.Key, Args: Args{b.Value, b.Lease.MS}}
+	if quick && f.format.Set && !f.Fencing { // most locks are free: SET takes less of the server than a script
+		return c
+	}
+	counter := f.counting(&c)
+	switch b.Mode {
+	case ModeNone, ModeTry, ModeReserve:
+		c.Script = f.format.scripts.obtain
+		if b.Mode != ModeNone {
+			c.Args = Args{b.Value, b.Lease.MS, f.Prefix, string(b.Mode), f.Sharded()}
+		}
+		c.then(counter, b.Under)
 	default:
-		return ""
+		c.Script = f.format.scripts.queued
+		c.Args = Args{b.Value, b.Lease.MS, f.Prefix, b.asks(), f.Sharded()}
+		c.then(counter, b.Place, b.Replaces, b.Zeros, b.Under)
 	}
-}
-
-// warning is what Warns is in the words of the scripts.
-func (r Release) warning() string {
-	if r.Warns {
-		return "warn"
-	}
-	return ""
-}
-
-// keeping is how long that is, in the words of the scripts: whole milliseconds, or empty.
-func (r Release) keeping() string {
-	if r.Keep <= 0 {
-		return ""
-	}
-	return strconv.FormatInt((r.Keep-1).Milliseconds()+1, 10)
-}
-
-// shortAge is how old a hold may be without its release saying so. See PAUSE in lua/windows.lua.
-const shortAge = 10 * time.Millisecond
-
-// aged is that in the words of the scripts: whole milliseconds, or empty.
-func (r Release) aged() string {
-	if r.Age <= shortAge {
-		return ""
-	}
-	return strconv.FormatInt(r.Age.Milliseconds(), 10)
-}
-
-// What a release replies when the key was the hold's. NoQueue stands for a text that says why.
-const (
-	Contended = 2
-	NoQueue   = 3
-)
-
-// Ticket is that of a request, as it is in the queue.
-func (b Request) Ticket() string { return b.Value + "|" + b.Zeros + b.Lease.MS + b.Side }
-
-// briefly is the call for a ticket, or for a lock that is free, that takes few steps. An empty counter: no token is wanted.
-func briefly(script *Script, b Request, prefix, sharded, counter string) Call {
-	c := Call{Script: script, Key: b.Key, Args: Args{b.Value, b.Lease.MS, prefix, sharded, counter}}
-	if sharded != "" {
-		c.queue = QueueKey(prefix, b.Key)
-	}
-	if counter != "" {
-		c.counts(counter, sharded != "")
+	if f.Cluster && (b.Mode == ModeEnqueue || b.Mode == ModeReserve) {
+		c.queue = QueueKey(f.Prefix, b.Key)
 	}
 	return c
 }
 
-// allOf puts a call together that obtains several locks; see lua/obtain_all.lua.
-func allOf(s *Script, bids []Request, counter func(key string) string, cluster bool) Call {
-	c := Call{Script: s, Key: bids[0].Key, Args: Args{strconv.Itoa(len(bids)), bids[0].Lease.MS}}
+// ObtainAll is one call for several keys of a slot: it gives none if somebody else has one of them. It is for plain locks.
+func (f *Format) ObtainAll(all []Request) Call {
+	c := Call{Script: f.format.scripts.all, Key: all[0].Key, Args: Args{strconv.Itoa(len(all)), all[0].Lease.MS}}
 	var counters []string
-	for _, b := range bids {
+	for _, b := range all {
 		c.more = append(c.more, b.Value)
 		if b.Key != c.Key {
 			c.others = append(c.others, b.Key)
 		}
-		if counter != nil {
-			counters = append(counters, counter(b.Key))
+		if f.Fencing {
+			counters = append(counters, f.Counter(b.Key))
 		}
 	}
 	c.more = append(c.more, counters...)
-	if cluster {
+	if f.Cluster {
 		c.others = append(c.others, counters...)
 	}
 	return c
 }
+
+// Release is the call that passes the key, if it is the hold's, to the first waiter in its queue, or removes it, or keeps it
+// for nobody. It replies no more than 0 when it was not the hold's, see [Confirmed]; else 1, [Contended] when others
+// wait in the queue or one of them has the key now, or [NoQueue].
+func (f *Format) Release(r Release) Call {
+	c := Call{Script: f.format.scripts.release, Key: r.Key, Args: Args{r.Value, f.channels, "", r.Due, f.Sharded()}}
+	if r.Queued {
+		c.Args[2] = f.Prefix
+	}
+	age, removal, old := "", "", ""
+	if r.Queued && r.Due == "" {
+		age = r.aged()
+	}
+	if f.format.Unlinks {
+		if removal = f.Remove(); removal == "UNLINK" {
+			removal = ""
+		}
+	}
+	if f.OldChannel && f.channels != "" && f.format.Common != nil {
+		old = f.format.Common(f.Prefix)
+	}
+	c.then(age, r.warning(), r.manner(), r.Leaving.Ticket, r.keeping(), removal, old)
+	if r.Yields && f.Cluster {
+		c.queue = QueueKey(f.Prefix, r.Key)
+	}
+	return c
+}
+
+// Renew is the call that sets the lease anew if the key is the hold's. It replies 1 when it was, else no more than 0, see
+// [Confirmed].
+func (f *Format) Renew(key, value string, l *lease.Term) Call {
+	return Call{Script: f.format.scripts.renew, Key: key, Args: Args{value, l.MS}}
+}
+
+// Fence is a renewal that also draws tokens for the hold, of which it replies the first one.
+func (f *Format) Fence(key, value string, l *lease.Term) Call {
+	counter := f.Counter(key)
+	c := Call{Script: f.format.scripts.renew, Key: key, Args: Args{value, l.MS, counter}}
+	c.counts(counter, f.Cluster)
+	return c
+}
+
+// Holds is the call that tells whether the key is the hold's: a renewal that leaves the lease as it is.
+func (f *Format) Holds(key, value string) Call {
+	return Call{Script: f.format.scripts.renew, Key: key, Args: Args{value}}
+}
+
+// Holder is the call that returns the holder of a plain lock, as it is in the key; nil when it is free.
+func (f *Format) Holder(key string) Call { return Call{Script: f.format.scripts.owner, Key: key} }
+
+// Counter is the key of the fencing counter of a key.
+func (f *Format) Counter(key string) string { return f.format.Counter(f.Prefix, key) }
+
+// counting is the counter from which a grant draws tokens, else empty.
+func (f *Format) counting(c *Call) string {
+	if !f.Fencing {
+		return ""
+	}
+	counter := f.Counter(c.Key)
+	c.counts(counter, f.Cluster)
+	return counter
+}
+
+// Channel is where releases of a key are published; on CommonChannel those of all keys may be, with the key as the
+// message.
+func (f *Format) Channel(key string) string { return f.format.Channel(f.Prefix) + f.format.Within(key) }
+
+// CommonChannel is empty when there is none.
+func (f *Format) CommonChannel() string {
+	if f.format.Common == nil {
+		return ""
+	}
+	return f.format.Common(f.Prefix)
+}
+
+// RemovesOlder tells whether the removal of a value also removes what an older hold of the same registry has left. In a
+// read-write lock others may have the lock beside it.
+func (f *Format) RemovesOlder() bool { return f.format.Side == "" }
+
+// Brief tells whether there are short ways for a lock for which others wait all the time: [Queueing.Fast] and [Release.Due].
+func (f *Format) Brief() bool { return f.format.brief }
 
 // fencingCounter is the name of a key's fencing counter: in its slot, and of the form that is reserved for what stands beside
 // keys.

@@ -3,10 +3,8 @@ package protocol
 import (
 	"context"
 	"crypto/sha1"
-	"embed"
 	"encoding/hex"
-	"io/fs"
-	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -15,47 +13,12 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/lockregistry/lockregistry/internal/fault"
-
-	"github.com/lockregistry/lockregistry/internal/lua"
 )
-
-//go:embed lua/*.lua
-var files embed.FS
-
-// scriptFiles are the files that scripts are put together from.
-var scriptFiles = within(files, "lua")
-
-func within(files fs.FS, folder string) fs.FS {
-	sub, err := fs.Sub(files, folder)
-	if err != nil {
-		panic(err) // only a broken build lacks it
-	}
-	return sub
-}
 
 // Script is a Lua script that works on the keys of one slot, so that it runs on every node of a cluster.
 type Script struct {
 	Source string
 	SHA    string
-}
-
-// Load puts a script together from its files.
-func Load(name string) *Script {
-	source, err := lua.Script(scriptFiles, name)
-	if err != nil {
-		panic(err) // only a broken build can lack it
-	}
-	return known(name, NewScript(source))
-}
-
-// Scripts are all scripts by their names.
-func Scripts() map[string]*Script { return maps.Clone(byName) }
-
-var byName = map[string]*Script{}
-
-func known(name string, s *Script) *Script {
-	byName[name] = s
-	return s
 }
 
 // NewScript makes a script of its source.
@@ -115,6 +78,17 @@ func QueueKey(prefix, key string) string {
 // Args are those of one call: an array, so that a call needs no memory of its own. Empty ones at the end are not
 // sent; a script takes a missing one for empty.
 type Args [5]string
+
+// then adds rare arguments to those of the array.
+func (c *Call) then(more ...string) {
+	n := len(more)
+	for n > 0 && more[n-1] == "" {
+		n--
+	}
+	if n > 0 {
+		c.more = slices.Clone(more[:n])
+	}
+}
 
 // Given is the arguments of the script.
 func (c *Call) Given() []string {
@@ -290,7 +264,7 @@ func (c *Call) Decode(result rueidis.RedisResult) (s Reply, err error) {
 	return s, err
 }
 
-// readShort reads the reply to a ticket of which the script has asked little, see lua/obtain_queued.lua.
+// readShort reads the reply to a ticket of which the script has asked little, see lua/queue.lua.
 func readShort(reply string) (s Reply, err error) {
 	ahead, place, _ := strings.Cut(reply, " ")
 	s.State, s.Left, s.Place = StateQueued, Remaining(-1), place

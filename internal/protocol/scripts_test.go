@@ -1,12 +1,63 @@
 package protocol
 
 import (
+	"maps"
 	"regexp"
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	lua "github.com/yuin/gopher-lua"
+	"github.com/yuin/gopher-lua/parse"
 )
+
+// Sections hand each other what they know in locals of the script. One that is missing is an error of the server, as soon as a
+// script comes to the place.
+func TestScripts_UseNoGlobals(t *testing.T) {
+	known := map[string]bool{}
+	for _, name := range []string{"redis", "string", "math", "KEYS", "ARGV", "type", "tonumber", "ipairs", "pcall", "error"} {
+		known[name] = true
+	}
+	for name, script := range Scripts() {
+		chunk, err := parse.Parse(strings.NewReader(script.Source), name)
+		require.NoError(t, err)
+		proto, err := lua.Compile(chunk, name)
+		require.NoError(t, err)
+		for _, global := range globals(proto) {
+			assert.True(t, known[global], "%s has no local %s", name, global)
+		}
+	}
+}
+
+func globals(proto *lua.FunctionProto) (names []string) {
+	for _, instruction := range proto.Code {
+		switch int(instruction >> 26) {
+		case lua.OP_GETGLOBAL, lua.OP_SETGLOBAL:
+			names = append(names, proto.Constants[instruction&(1<<18-1)].String())
+		}
+	}
+	for _, inner := range proto.FunctionPrototypes {
+		names = append(names, globals(inner)...)
+	}
+	return names
+}
+
+// A section that no script has is one whose name is wrong: of a format that has no such section a script goes without it.
+func TestScripts_HaveAllSections(t *testing.T) {
+	all := maps.Clone(files)
+	all["toy"] = toy.Source
+	for file, sections := range all {
+		for name, text := range sections {
+			text = strings.TrimSpace(text)
+			used := name == "" // for readers, or a script by itself
+			for _, script := range Scripts() {
+				used = used || strings.Contains(script.Source, text)
+			}
+			require.True(t, used, "%s: %q", file, name)
+		}
+	}
+}
 
 // A server that replicates scripts whole refuses what they write once they have asked for what may differ elsewhere; and a lease
 // that is set by a script begins anew wherever it is replayed. So a script that asks for the time, or for who is subscribed, or

@@ -39,7 +39,7 @@ const (
 
 type benchFormat struct {
 	name string
-	Format
+	*Format
 	side  string
 	plain bool
 	hold  func(value string) [][]string // commands that make a hold the owner of the key

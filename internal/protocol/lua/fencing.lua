@@ -23,6 +23,7 @@ end
 
 --# library
 -- Draws for the hold that is about to own the lock, before the lock changes: it may be refused. Returns the error then.
+-- Where there is a token it is part of the reply when the hold owns the lock.
 local token, unfenced = nil, nil
 local function fence()
   local first = counter ~= '' and draw() or nil
@@ -35,9 +36,4 @@ local function fence()
   end
   unfenced = first
   return first
-end
-
--- The reply when the hold owns the lock.
-local function granted()
-  return token and {'granted', token} or nil
 end

@@ -2,14 +2,16 @@
 --
 -- KEYS[1]  the lock's key
 -- ARGV[1]  the holder that is to go, as it is in the key: its value, with the mark or without it, or a field; empty: all of them
--- ARGV[2]  the name as it stands in derived keys, see redisson_read_obtain.lua
+-- ARGV[2]  the name as it stands in derived keys: in braces, unless it has some
 -- ARGV[3]  PUBLISH, SPUBLISH to publish in Redisson's format in both ways, or empty
 -- ARGV[4]  the channel of all plain locks in Spring's format; empty or missing: plain locks are in Redisson's
 -- ARGV[5]  what the values of the registry's own holds begin with
 --
 -- Replies those of the holders that are gone now that are the registry's own, as they were in the key, but without the mark. If none
 -- is, the beginning of one of them: nothing when the lock was free, or not that holder's. Others may be of any length.
--- include effects
+if not redis.REDIS_VERSION_NUM and redis.replicate_commands then -- see effects.lua
+  redis.replicate_commands()
+end
 local key, holder, name = KEYS[1], ARGV[1], ARGV[2]
 local how, common, registry = ARGV[3] or '', ARGV[4] or '', ARGV[5] or ''
 local LONGEST, HEAD = 4096, 100 -- as in inspect.lua
@@ -75,7 +77,7 @@ if holder ~= '' and not counts[holder] then
   return {}
 end
 
--- In Redisson's format, to its waiters in a cluster too. See redisson_write_release.lua for the second message.
+-- In Redisson's format, to its waiters in a cluster too. See readwrite.lua for the second message.
 local function announce(channel, all)
   for _, command in ipairs(how == 'SPUBLISH' and {'PUBLISH', 'SPUBLISH'} or {how}) do
     if command ~= '' and publish(command, channel, all and '1' or '0') and all then

@@ -16,13 +16,16 @@
 -- until after a later hold: it must not win.
 
 --# head
-local key, value, lease, prefix, counter = KEYS[1], ARGV[1], ARGV[2], ARGV[3] or '', ARGV[6] or ''
+local key, value, lease, prefix, asks = KEYS[1], ARGV[1], ARGV[2], ARGV[3] or '', ARGV[4] or ''
+local sharded, counter, under = ARGV[5] == 'S', ARGV[6] or '', ARGV[7] or ''
 
 --# operation
 local state, awaited, left = holder(value)
 if state == 'wrong' then
   return redis.error_reply(awaited)
-elseif state == 'taken' or state == 'later' then
+end
+--# decision
+if state == 'taken' or state == 'later' then
   return left or redis.call('PTTL', key)
 end
-return fence() or take(value, lease, side, awaited) or granted()
+return fence() or take(value, lease, side, awaited) or token and {'granted', token}

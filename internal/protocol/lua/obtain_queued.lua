@@ -24,16 +24,17 @@
 -- or, when it was to be told little, "<any> <place>": 1 when there are tickets in front, else 0, and its place.
 
 --# head
-local key, value, lease, prefix, mode, sharded = KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4] or '', ARGV[5] == 'S'
+local key, value, lease, prefix, asks, sharded = KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4] or '', ARGV[5] == 'S'
 local counter, behind = ARGV[6] or '', false
 
 --# arguments
-if mode == '' then
-  mode = 'enqueue'
+if asks == '' then
+  asks = 'enqueue'
 end
+local under = ARGV[10] or ''
 --# ticket
 local member, older = value .. '|' .. (ARGV[9] or '') .. lease .. side, ARGV[8] or ''
-local state, awaited, left, foreign = holder(value, member)
+local state, awaited, left, foreign = holder(value)
 if state == 'wrong' then
   return redis.error_reply(awaited)
 elseif state == 'later' then
@@ -46,38 +47,18 @@ elseif state == 'mine' or state == 'ours' then
   if state == 'mine' then
     return {'owner', left or redis.call('PTTL', key)}
   end
-  return fence() or take(value, lease, side, true) or granted()
+  return fence() or take(value, lease, side, true) or token and {'granted', token}
 end
+--# wait
 left = left or redis.call('PTTL', key)
 
 local micros, now, place = 0, 0, nil
 local entries = nil -- the first members of the queue, when the lock is free for the ticket
 local ahead = 2     -- how many in front of it are no tickets: the windows, and a reservation that came before
 
-local function enqueue()
-  place = ARGV[7] or ''
-  if older ~= '' then
-    place = place ~= '' and place or redis.call('ZSCORE', queue, older) or ''
-    redis.call('ZREM', queue, older)
-  end
-  local last = redis.call('ZREVRANGE', queue, '0', '0', 'WITHSCORES')
-  local score = tonumber(last[2])
-  if place == '' then
-    place = string.format('%.0f', math.max(micros, (score or 0) + 1))
-  end
-  if not score then
-    redis.call('ZADD', queue, -now, 'open', -1, 'wide', place, member)
-  else
-    redis.call('ZADD', queue, place, member)
-  end
-  if not score or score < 0 and now + score > 30000 then -- those who wait see to it else
-    redis.call('PEXPIRE', queue, 120000)
-  end
-end
-
 -- The reply to a call that waits.
 local function queued()
-  if mode ~= 'enqueue' then
+  if asks ~= 'enqueue' then
     redis.call('PEXPIRE', queue, 120000)
   end
   return {'queued', left, redis.call('ZRANK', queue, member) - ahead, place, foreign and 1 or 0}
@@ -85,13 +66,30 @@ end
 
 -- Puts the ticket in the queue, or looks after it. Returns the reply, unless the lock is free.
 local function await()
-  if mode == 'enqueue' or free(side) then
+  if asks == 'enqueue' or free(side) then
     local time = redis.call('TIME')
     micros = time[1] * 1000000 + time[2]
     now = math.floor(micros / 1000)
   end
-  if mode == 'enqueue' then
-    enqueue()
+  if asks == 'enqueue' then
+    place = ARGV[7] or ''
+    if older ~= '' then
+      place = place ~= '' and place or redis.call('ZSCORE', queue, older) or ''
+      redis.call('ZREM', queue, older)
+    end
+    local last = redis.call('ZREVRANGE', queue, '0', '0', 'WITHSCORES')
+    local score = tonumber(last[2])
+    if place == '' then
+      place = string.format('%.0f', math.max(micros, (score or 0) + 1))
+    end
+    if not score then
+      redis.call('ZADD', queue, -now, 'open', -1, 'wide', place, member)
+    else
+      redis.call('ZADD', queue, place, member)
+    end
+    if not score or score < 0 and now + score > 30000 then -- those who wait see to it else
+      redis.call('PEXPIRE', queue, 120000)
+    end
   else
     entries = free(side) and redis.call('ZRANGE', queue, '0', '3', 'WITHSCORES')
     place = entries and entries[5] == member and entries[6] or redis.call('ZSCORE', queue, member)
@@ -117,11 +115,10 @@ elseif reply then
 end
 
 --# turn
-local LONGEST = 110  -- of windows; when one ends later the server's clock went back
-local PATIENCE = 300 -- for how long a writer's reservation stays in front of those who could read
-
 -- For a ticket for which the lock is free. Returns the reply, unless its hold has the lock now.
 local function come()
+  local LONGEST = 110  -- of windows; when one ends later the server's clock went back
+  local PATIENCE = 300 -- for how long a writer's reservation stays in front of those who could read
   local open = 0
   for i = 1, math.min(#entries, 4), 2 do
     open = entries[i] == 'open' and -entries[i + 1] or open
@@ -141,7 +138,7 @@ local function come()
       entries = redis.call('ZRANGE', queue, '0', '3', 'WITHSCORES')
     end
   end
-  if mode == 'due' and entries[5] ~= member and free('w') then -- those in front had their time
+  if asks == 'due' and entries[5] ~= member and free('w') then -- those in front had their time
     for _, other in ipairs(redis.call('ZRANGEBYSCORE', queue, 0, '(' .. place)) do
       redis.call('ZREM', queue, other)
       warn(other, 'd', 0)
@@ -171,4 +168,4 @@ ok, reply = pcall(come)
 if not ok then
   return unfenced or {'error', type(reply) == 'table' and reply.err or reply}
 end
-return reply or granted()
+return reply or token and {'granted', token}

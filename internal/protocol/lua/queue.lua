@@ -12,7 +12,8 @@
 --# names
 -- The queue is in the slot of its key. A registry hears of the queues that it waits in on a channel, whose name follows this one by its
 -- own: see ownChannel in waker.go.
-local tag = string.find(key, '{', 1, true) and string.match(key, '^[^{]*{([^}]+)}')
+local braced = string.find(key, '{', 1, true)
+local tag = braced and string.match(key, '^[^{]*{([^}]+)}')
 local queue = tag and key .. ':waiters' or prefix .. ':{' .. key .. '}:waiters'
 local slotted = sharded and (tag and string.find(prefix, '^[^{]*{[^}]*$') and key .. '-channel@'
   or prefix .. '-channel@{' .. (tag or key) .. '}')
@@ -34,8 +35,7 @@ if behind then
 end
 
 --# library
-local PROVISIONAL = '1000' -- the lease of a grant, until the grantee lengthens it
-local AT_ONCE = 64         -- how many readers one script serves
+-- To capture a local in a function costs as much as a short command: so constants stand where they are used.
 local TICKET = '^(.*):(%d+)|(%d+)([rw]?)$' -- registry, number, lease, kind
 
 local upcoming = 0 -- when the next window is, if that is known: in milliseconds of the server's clock
@@ -86,6 +86,8 @@ end
 -- less than a second is not told that it is the next one now: it looks soon, see queue.go, and most are granted the lock before. Where
 -- there are very many readers the next one looks at once, and goes on with those behind it.
 local function grantNext(micros, mine, first, registry, number, lease, kind, place)
+  local PROVISIONAL = '1000' -- the lease of a grant, until the grantee lengthens it
+  local AT_ONCE = 64         -- how many readers one script serves
   local to, what, granted, count, since = nil, nil, nil, 0, nil
   while first and first ~= mine and registry and free(kind) and count < AT_ONCE do
     count = count + 1

@@ -34,34 +34,39 @@ local prefix, due, sharded = ARGV[3] or '', ARGV[4] or '', ARGV[5] == 'S'
 local age, yields, leads = tonumber(ARGV[6]) or 0, ARGV[8] == 'yield', ARGV[8] == 'lead'
 local keep, removal, old = ARGV[10] or '', ARGV[11] or '', ARGV[12] or ''
 
---# operation
--- Removes the tickets of a call that leaves: this one, or those of its registry up to the hold's. The ticket that is then the first one
--- is told: it is to watch the key now.
-local function dequeue(ticket)
-  local first = redis.call('ZRANGEBYSCORE', queue, 0, '+inf', 'LIMIT', 0, 1)[1]
-  if ticket ~= '' then
-    redis.call('ZREM', queue, ticket)
-  else
-    local registry, number = string.match(value, '^(.*):(%d+)$')
-    for _, member in ipairs(redis.call('ZRANGEBYSCORE', queue, 0, '+inf')) do
-      local other, n = string.match(member, '^(.*):(%d+)|%d+[rw]?$')
-      if other == registry and tonumber(n) <= tonumber(number) then
-        redis.call('ZREM', queue, member)
-      end
-    end
-  end
-  local next = redis.call('ZRANGEBYSCORE', queue, 0, '+inf', 'LIMIT', 0, 1)[1]
-  if next and next ~= first then
-    warn(next, 'n', math.max(redis.call('PTTL', key), 0))
-  end
+--# drop
+local state, turn = drop(value, keep) -- turn: somebody may come in who could not before
+local leaves = ARGV[8] == 'leave' or (ARGV[9] or '') ~= ''
+if not turn and not leaves then
+  return state == 'mine' and 1 or state ~= 'wrong' and free('w') and 0 or -1
 end
 
-local state, turn = drop(value, keep) -- turn: somebody may come in who could not before
-local leaves, reply, failed = ARGV[8] == 'leave' or (ARGV[9] or '') ~= '', 1, false
-if prefix ~= '' and (turn or leaves) then
+--# operation
+local reply, failed = 1, false
+if prefix ~= '' then
   local entries = redis.pcall('ZRANGE', queue, '0', '2', 'WITHSCORES')
   if leaves and entries[1] then
-    pcall(dequeue, ARGV[9])
+    -- Removes the tickets of a call that leaves: this one, or those of its registry up to the hold's. The ticket that is then the first one
+    -- is told: it is to watch the key now.
+    local function dequeue(ticket)
+      local first = redis.call('ZRANGEBYSCORE', queue, 0, '+inf', 'LIMIT', 0, 1)[1]
+      if ticket ~= '' then
+        redis.call('ZREM', queue, ticket)
+      else
+        local registry, number = string.match(value, '^(.*):(%d+)$')
+        for _, member in ipairs(redis.call('ZRANGEBYSCORE', queue, 0, '+inf')) do
+          local other, n = string.match(member, '^(.*):(%d+)|%d+[rw]?$')
+          if other == registry and tonumber(n) <= tonumber(number) then
+            redis.call('ZREM', queue, member)
+          end
+        end
+      end
+      local next = redis.call('ZRANGEBYSCORE', queue, 0, '+inf', 'LIMIT', 0, 1)[1]
+      if next and next ~= first then
+        warn(next, 'n', math.max(redis.call('PTTL', key), 0))
+      end
+    end
+    pcall(dequeue, ARGV[9] or '')
     entries = redis.pcall('ZRANGE', queue, '0', '2', 'WITHSCORES')
     turn = turn or free('r') ~= free('w') -- a writer's ticket may have kept readers out
   end

@@ -2,13 +2,13 @@
 --
 -- KEYS[1]  the lock's key
 -- ARGV[1]  the hold's value
--- ARGV[2]  the lease in milliseconds
+-- ARGV[2]  the lease in milliseconds; empty or missing: it stays as it is, and the reply tells whether the hold has the lock
 -- ARGV[3]  the key of the fencing counter, from which the hold gets a token; empty or missing: it wants none
 --
 -- Replies 1, or the token, when renewed, 0 when the lock is free, or the hold's lease is over, -1 when it is another's.
 
 --# head
-local key, value, lease, counter = KEYS[1], ARGV[1], ARGV[2], ARGV[3] or ''
+local key, value, lease, counter, under = KEYS[1], ARGV[1], ARGV[2] or '', ARGV[3] or '', ''
 
 --# operation
 local state = holder(value)
@@ -19,4 +19,4 @@ local refused = fence()
 if refused then
   return refused
 end
-return extend(value, lease) and (token or 1) or 0
+return (lease == '' or extend(value, lease)) and (token or 1) or 0

@@ -11,7 +11,7 @@ elseif held and string.find(held, string.match(value, '^(.*:)'), 1, true) ~= 1 t
 end
 
 --# obtain queued
-if mode == '' then
+if asks == '' then
   local held = redis.call('GET', key)
   if held then -- mutant: key taken in passing
     behind = string.sub(held, -1) == '+' and string.find(held, string.match(value, '^(.*:)'), 1, true) ~= 1
@@ -32,7 +32,9 @@ local held = redis.call('GET', key)
 if held ~= value and held ~= value .. '+' then
   return held and -1 or 0
 elseif counter == '' then
-  redis.call('PEXPIRE', key, lease)
+  if lease ~= '' then
+    redis.call('PEXPIRE', key, lease)
+  end
   return 1
 end
 
@@ -73,15 +75,18 @@ if due ~= '' and held == value .. '+' and usual then
   end
 end
 
+--# owner
+-- KEYS[1] is the key. Replies its holder, without the flag; nil when the lock is free.
+local held = redis.call('GET', KEYS[1])
+return held and string.match(held, '^(.*:%d+)%+$') or held
+
 --# format
-local side, taken = '', false
+local side, taken, held = '', false, nil
 
 -- Whose the lock is, as the hold of a value sees it: free; mine; ours, when it is an older hold's of the same registry; later, or taken.
--- Then whether others wait, what the lease in the way has left, if that is known, and whether its holder may not know of the queue. For
--- a call that waits with a ticket it sets the flag in a value in the way. Java's knows none, nor do those of versions whose holds had
--- short numbers. Where that is refused a release does not wake who waits, but tracking does.
-local function holder(value, ticket)
-  local held = redis.call('GET', key)
+-- Then whether others wait, what the lease in the way has left, if that is known, and whether its holder may not know of the queue.
+local function holder(value)
+  held = redis.call('GET', key)
   if not held then
     return 'free', false, -2
   end
@@ -101,10 +106,6 @@ local function holder(value, ticket)
   if other then
     return 'later', flagged
   end
-  if ticket and not flagged and string.find(held, ':%d%d%d%d%d%d%d%d%d%d%d%d%d%d+$') and
-    (mode == 'enqueue' or type(redis.pcall('ZSCORE', queue, ticket)) == 'string') then -- a look without a ticket is late
-    redis.pcall('SET', key, held .. '+', 'XX', 'KEEPTTL')
-  end
   return 'taken', flagged, nil, not string.find(held, ':%d+$')
 end
 
@@ -116,6 +117,14 @@ end
 
 local function free()
   return not taken
+end
+
+--# flag
+-- For a call that waits with a ticket: sets the flag in the value in the way. Java's knows none, nor do those of versions whose holds
+-- had short numbers. Where that is refused a release does not wake who waits, but tracking does.
+if not awaited and string.find(held or '', ':%d%d%d%d%d%d%d%d%d%d%d%d%d%d+$') and
+  (asks == 'enqueue' or type(redis.pcall('ZSCORE', queue, member)) == 'string') then -- a look without a ticket is late
+  redis.pcall('SET', key, held .. '+', 'XX', 'KEEPTTL')
 end
 
 --# extend

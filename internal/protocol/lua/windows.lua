@@ -2,19 +2,19 @@
 -- The head has defined yields, leads, and age, see release.lua.
 
 --# library
-local WIDE = 110             -- a window in which who tries each 100 ms has its chance
-local RARELY = 1700          -- how rarely there is such a window
-local SHORT, OFTEN = 10, 100 -- the same for who is told of releases, and how rarely there is one
-local PAUSE = 1000           -- how long that moment is: more than OFTEN, in which nothing is written down, and what messages take
-local LATE = 2500            -- a window that is due for less is not put off: a process may see its time late
-local STEP = 100             -- how much longer than the one in front of it who waits leaves a free key alone
-
 local announced = false
 
 -- Makes the holds of the first tickets the owners, or opens a window. Entries are the first members of the queue. Returns whether
 -- it did the first, and whether others wait. When no release with a waiter is known of the moment before the call of the hold came that
 -- ends now, tickets kept nobody out then: the long windows are counted from now on, but for one that has just come due.
 local function handOver(entries)
+  local WIDE = 110             -- a window in which who tries each 100 ms has its chance
+  local RARELY = 1700          -- how rarely there is such a window
+  local SHORT, OFTEN = 10, 100 -- the same for who is told of releases, and how rarely there is one
+  local PAUSE = 1000           -- how long that moment is: more than OFTEN, in which nothing is written down, and what messages take
+  local LATE = 2500            -- a window that is due for less is not put off: a process may see its time late
+  local STEP = 100             -- how much longer than the one in front of it who waits leaves a free key alone
+
   local open, wide = 0, 0
   for i = 1, math.min(#entries, 4), 2 do
     if entries[i] == 'open' then

@@ -1,0 +1,357 @@
+-- The format of Redisson's RReadWriteLock: a hash of the mode, read or write, and a field with a count of 1 per holder: the value of a
+-- hold that reads, that of one that writes with ":write" behind it. "{<key>}:<field>:rwlock_timeout:<n>" lives as long as the n-th lease
+-- of a reader, so that the hash can be kept for as long as the longest one. A writer has the lease of the hash. Whether a holder is
+-- Redisson's does not show. The sections of readers and of writers follow those of both.
+
+--# read obtain in turn
+local mode = redis.call('HGET', key, 'mode')
+local enters = not mode and redis.call('EXISTS', key) == 0
+if mode == 'read' then -- a reader that waits does not overtake writers that do
+  enters = asks ~= 'try' or not redis.pcall('ZRANGEBYSCORE', queue, 0, '+inf', 'LIMIT', 0, 1)[1]
+elseif mode == 'write' and under == '' then
+  local fields, registry = redis.call('HKEYS', key), string.match(value, '^(.*:)')
+  if #fields == 2 and string.find(fields[1], registry, 1, true) ~= 1 and string.find(fields[2], registry, 1, true) ~= 1 then
+    return redis.call('PTTL', key)
+  end
+end
+if enters then -- mutant: reader beside a writer
+  local left = mode and redis.call('PTTL', key) or 0
+  local own = (braced and key or '{' .. key .. '}') .. ':' .. value .. ':rwlock_timeout:1'
+  redis.call('SET', own, '1', 'PX', lease)
+  redis.call('HMSET', key, 'mode', 'read', value, '1')
+  if left == -1 or type(redis.pcall('PEXPIRE', key, math.max(left, tonumber(lease)))) == 'number' then -- mutant: lease ends others
+    return nil
+  end
+  redis.call('DEL', own) -- it is forbidden
+  redis.call('HDEL', key, value)
+  if not mode then
+    redis.call('DEL', key)
+  end
+end
+
+--# write obtain in turn
+local fields = redis.call('HKEYS', key)
+if fields[1] and fields[2] and not fields[3] and asks == '' and (fields[1] == 'mode' or fields[2] == 'mode') then
+  local registry = string.match(value, '^(.*:)')
+  if string.find(fields[1], registry, 1, true) ~= 1 and string.find(fields[2], registry, 1, true) ~= 1 then
+    return redis.call('PTTL', key)
+  end
+elseif counter == '' and not fields[1] then
+  if asks == 'reserve' then
+    redis.pcall('ZREM', queue, 'guest')
+  end
+  redis.call('HMSET', key, 'mode', 'write', value .. ':write', '1')
+  if type(redis.pcall('PEXPIRE', key, lease)) == 'number' then
+    return nil
+  end
+  redis.call('DEL', key) -- it is forbidden
+end
+
+--# read renew
+if redis.call('HEXISTS', key, value) == 0 then
+  return -redis.call('EXISTS', key)
+elseif lease ~= '' then
+  local own = (string.find(key, '{', 1, true) and key or '{' .. key .. '}') .. ':' .. value .. ':rwlock_timeout:1'
+  if redis.call('PEXPIRE', own, lease) == 0 then -- which, unlike SET, is allowed when the server is out of memory
+    return 0
+  elseif redis.call('HLEN', key) == 2 or redis.call('PTTL', key) < tonumber(lease) then -- mutant: reading renewal ends others
+    redis.call('PEXPIRE', key, lease)
+  end
+end
+if counter == '' then
+  return 1
+end
+
+--# write renew
+if redis.call('HEXISTS', key, value .. ':write') == 0 then
+  return -redis.call('EXISTS', key)
+elseif counter == '' then
+  if lease ~= '' and (redis.call('HLEN', key) == 2 or redis.call('PTTL', key) < tonumber(lease)) then -- mutant: writing renewal ends reading
+    redis.call('PEXPIRE', key, lease)
+  end
+  return 1
+end
+
+--# read release queued
+if usual and (prefix == '' or redis.pcall('EXISTS', queue) == 0) and
+  redis.call('HEXISTS', key, value) == 1 and redis.call('HLEN', key) == 2 then -- the last one: the mode, and its field
+  local name = braced and key or '{' .. key .. '}'
+  local gone = redis.call('DEL', key, name .. ':' .. value .. ':rwlock_timeout:1')
+  if channels ~= '' then -- to publish may be forbidden; the lock is released all the same
+    redis.pcall('PUBLISH', channels .. name, '0')
+    if sharded then -- to which Redisson listens in a cluster
+      redis.pcall('SPUBLISH', channels .. name, '0')
+    end
+  end
+  return gone - 1 -- 0 when its lease was over
+end
+
+--# write release queued
+if usual and (prefix == '' or redis.pcall('EXISTS', queue) == 0) and
+  redis.call('HEXISTS', key, value .. ':write') == 1 and redis.call('HLEN', key) == 2 then
+  redis.call('DEL', key)
+  if channels ~= '' then -- see announce
+    local channel = channels .. (braced and key or '{' .. key .. '}')
+    local heard = sharded and redis.pcall('SPUBLISH', channel, '1')
+    if type(heard) == 'number' and heard > 0 then
+      redis.pcall('SPUBLISH', channel, '0')
+    end
+    heard = redis.pcall('PUBLISH', channel, '1')
+    if type(heard) == 'number' and heard > 0 then
+      redis.pcall('PUBLISH', channel, '0')
+    end
+  end
+  return 1
+end
+
+--# format
+local name = string.find(key, '{', 1, true) and key or '{' .. key .. '}'
+local mode = false -- read or write; false: nobody has the lock
+local again = false -- the hold writes already
+local abandoned = false -- nobody uses the holds that have the lock
+
+-- Others may read while some do.
+local function free(kind)
+  return not mode or kind == 'r' and mode == 'read' -- mutant: admitted beside a writer
+end
+
+-- Takes in that a field is gone: the lock now lives as long as the longest lease of those who stay, if any. One who writes has the
+-- lease of the hash itself. Returns the mode, or false when nobody has the lock any more.
+local function recompute()
+  local longest, was = 0, 'read'
+  local fields = redis.call('HGETALL', key)
+  for i = 1, #fields, 2 do
+    if fields[i] == 'mode' then
+      was = fields[i + 1]
+    elseif string.sub(fields[i], -6) == ':write' then -- mutant: reader takes its writer along
+      return 'write'
+    else
+      for n = 1, tonumber(fields[i + 1]) or 0 do
+        longest = math.max(longest, redis.call('PTTL', name .. ':' .. fields[i] .. ':rwlock_timeout:' .. n))
+      end
+    end
+  end
+  if longest == 0 then -- mutant: lock goes with one
+    redis.call('DEL', key)
+    return false
+  end
+  redis.call('PEXPIRE', key, longest)
+  if was ~= 'read' then
+    redis.call('HSET', key, 'mode', 'read')
+  end
+  return 'read'
+end
+
+-- Makes a hold a reader, or the writer, of a lock that is free for it. Returns the error if that was refused, by the user's
+-- permissions: a hash without a lease would stay for ever.
+local function take(value, lease, kind)
+  if kind ~= 'r' then
+    if again and redis.call('PTTL', key) >= tonumber(lease) then
+      return nil -- a second grant of the same hold, which comes late: its owner may read under it, for longer
+    end
+    redis.call('HMSET', key, 'mode', 'write', value .. ':write', '1')
+    local done = redis.pcall('PEXPIRE', key, lease)
+    if type(done) == 'table' then
+      redis.call('DEL', key)
+      return done
+    end
+    mode = 'write'
+    return nil
+  end
+  -- First what may be refused because a cluster keeps it elsewhere, or the user has no permission for that key.
+  local left, own = mode and redis.call('PTTL', key) or 0, name .. ':' .. value .. ':rwlock_timeout:1'
+  redis.call('SET', own, '1', 'PX', lease)
+  if abandoned then
+    redis.call('DEL', key)
+    left, mode, abandoned = 0, false, false
+  end
+  redis.call('HMSET', key, 'mode', mode or 'read', value, '1')
+  if left ~= -1 then
+    local done = redis.pcall('PEXPIRE', key, math.max(left, tonumber(lease)))
+    if type(done) == 'table' then
+      redis.call('DEL', own)
+      redis.call('HDEL', key, value)
+      if not mode then
+        redis.call('DEL', key)
+      end
+      return done
+    end
+  end
+  mode = mode or 'read'
+end
+
+--# reservation
+-- For a writer that has no ticket, but tries again soon, or is told when the lock is free: puts its reservation in a queue without
+-- tickets. Readers do not come in past it, and when all are out the release leaves the lock free for 110 ms. When they are not out
+-- after 300 ms it goes, and for as long nobody is kept out then.
+local function reserve()
+  local RESPITE = 300 -- for how long there is no other one after a reservation that went, or after a window
+  local time = redis.call('TIME')
+  local now = time[1] * 1000 + math.floor(time[2] / 1000)
+  local wide = tonumber(redis.call('ZSCORE', queue, 'wide') or -1)
+  if (now + wide >= RESPITE or now + wide < -RESPITE) and not redis.call('ZRANGEBYSCORE', queue, 0, '+inf', 'LIMIT', 0, 1)[1] then
+    redis.call('ZADD', queue, 'NX', -now, 'open', -now, 'wide', string.format('%.0f', time[1] * 1000000 + time[2]), 'guest')
+    redis.call('PEXPIRE', queue, 120000)
+  end
+end
+
+-- Removes a reservation of this place if its time is over, or was told by a clock that went back since. Returns whether it did.
+local function expire(place, time)
+  local PATIENCE = 300 -- for how long it stays in front of those who could read
+  local now = time[1] * 1000 + math.floor(time[2] / 1000)
+  if math.abs(now - place / 1000) < PATIENCE then
+    return false
+  end
+  redis.call('ZREM', queue, 'guest')
+  redis.call('ZADD', queue, -now, 'wide')
+  return true
+end
+
+--# read in passing
+-- A reader does not overtake those who wait in the queue.
+if asks == 'try' and state == 'free' and mode == 'read' then
+  local first = redis.pcall('ZRANGEBYSCORE', queue, 0, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+  local waits = first[1]
+  if waits == 'guest' then
+    local time = redis.pcall('TIME')
+    local ok, gone = pcall(expire, first[2], time)
+    waits = time[1] and not (ok and gone)
+  end
+  state = waits and 'taken' or state
+end
+
+--# write in passing
+if asks == 'reserve' then
+  if state ~= 'taken' and state ~= 'later' then
+    redis.pcall('ZREM', queue, 'guest')
+  elseif mode == 'read' then
+    pcall(reserve)
+  end
+end
+
+--# read format
+local side = 'r'
+
+--# read holder
+-- See spring.lua. A writer of the same registry with a smaller number is a grant whose reply was lost: the registry asks to read only
+-- while none of its own owners writes, but for the one that asks.
+local function holder(value)
+  mode = redis.call('HGET', key, 'mode')
+  if not mode then
+    if redis.call('EXISTS', key) == 1 then
+      return 'wrong', 'WRONGTYPE the key holds a lock that is no read-write lock'
+    end
+    return 'free', false, 0
+  end
+  if redis.call('HEXISTS', key, value) == 1 then
+    local left = redis.call('PTTL', name .. ':' .. value .. ':rwlock_timeout:1')
+    if left ~= -2 then
+      return 'mine', false, left
+    end
+    redis.call('HDEL', key, value) -- a grant that is over, while others read on
+    mode = recompute()
+  end
+  if not mode then
+    return 'free', false, 0
+  elseif mode == 'read' then
+    return 'free', false
+  elseif under ~= '' and redis.call('HEXISTS', key, under .. ':write') == 1 then
+    return 'ours', false
+  end
+  local registry, number = string.match(value, '^(.*:)(%d+)$')
+  abandoned = true
+  local later = false
+  for _, other in ipairs(redis.call('HKEYS', key)) do
+    if other ~= 'mode' then
+      local n = nil
+      if string.sub(other, 1, #registry) == registry then
+        n = tonumber(string.match(string.sub(other, #registry + 1), '^(%d+):write$') or '')
+      end
+      abandoned = abandoned and n and n < tonumber(number) -- mutant: later writer is lost
+      later = later or n and n > tonumber(number)
+    end
+  end
+  return abandoned and 'ours' or later and 'later' or 'taken', false
+end
+
+--# write format
+local side = 'w'
+
+--# write holder
+-- See spring.lua. Holds of the same registry with smaller numbers are grants whose replies were lost: the registry asks to write only
+-- while none of its own owners has the lock. They are removed, also when others have the lock.
+local function holder(value)
+  mode = redis.call('HGET', key, 'mode')
+  if not mode and redis.call('EXISTS', key) == 1 then
+    return 'wrong', 'WRONGTYPE the key holds a lock that is no read-write lock'
+  end
+  again = mode and redis.call('HEXISTS', key, value .. ':write') == 1
+  local others, later, lost = false, false, {}
+  if mode and not again then
+    local registry, number = string.match(value, '^(.*:)(%d+)$')
+    for _, other in ipairs(redis.call('HKEYS', key)) do
+      if other ~= 'mode' then
+        local n = nil
+        if string.sub(other, 1, #registry) == registry then
+          n = tonumber(string.match(string.sub(other, #registry + 1), '^%d+') or '')
+        end
+        if n and n < tonumber(number) then -- mutant: later hold is lost
+          lost[#lost + 1] = other
+        else
+          others = true -- mutant: writer beside readers
+          later = later or n
+        end
+      end
+    end
+    for _, other in ipairs(lost) do
+      redis.call('HDEL', key, other)
+      redis.call('DEL', name .. ':' .. other .. ':rwlock_timeout:1')
+    end
+    if not others then
+      redis.call('DEL', key)
+      mode = false
+    elseif lost[1] and mode == 'read' then
+      mode = recompute() -- the lease of one of the lost counts no more
+      others = mode
+    end
+  end
+  return again and 'mine' or later and 'later' or others and 'taken' or lost[1] and 'ours' or 'free', false, not mode and 0 or nil
+end
+
+--# extend
+-- For writers that want a token: the rest of what renewals do is in their fast sections.
+local function extend(_, lease)
+  if redis.call('HLEN', key) == 2 or redis.call('PTTL', key) < tonumber(lease) then
+    redis.call('PEXPIRE', key, lease)
+  end
+  return true
+end
+
+--# end
+-- When the owner of a writer reads, too, it goes on to do so, and other readers may come in.
+local function drop(value)
+  local had = side == 'w' or redis.call('DEL', name .. ':' .. value .. ':rwlock_timeout:1') == 1
+  if redis.call('HDEL', key, side == 'w' and value .. ':write' or value) == 0 then
+    mode = redis.call('HGET', key, 'mode')
+    return not mode and redis.call('EXISTS', key) == 1 and 'wrong' or 'free', false
+  elseif redis.call('HLEN', key) > 1 then -- the mode, and others
+    mode = recompute()
+  else
+    redis.call('DEL', key)
+  end
+  return had and 'mine' or 'over', side == 'w' or not mode
+end
+
+-- A writer tells 1, and where somebody receives that, 0 follows. To a client of Redisson, 1 means to wake the threads that sleep at this
+-- moment. One that has just tried in vain and is about to sleep is not among them, and would sleep until the lease that it saw is over.
+-- 0 wakes one more thread, and if none sleeps, the next one that is about to.
+local function announce()
+  local channel, received = channels .. name, 0
+  for _, command in ipairs(channels == '' and {} or sharded and {'SPUBLISH', 'PUBLISH'} or {'PUBLISH'}) do
+    received = tonumber(redis.pcall(command, channel, side == 'w' and '1' or '0')) or 0
+    if received > 0 and side == 'w' then
+      redis.pcall(command, channel, '0')
+    end
+  end
+  return received
+end

@@ -1,0 +1,160 @@
+-- The format of Redisson's RLock and RFencedLock: a hash with a field for the holder, whose count is 1. Whether a holder is Redisson's
+-- does not show.
+
+--# obtain
+local holders = redis.call('HKEYS', key)
+if not holders[1] and counter == '' then
+  redis.call('HSET', key, value, '1')
+  if type(redis.pcall('PEXPIRE', key, lease)) == 'number' then
+    return nil
+  end
+  redis.call('DEL', key) -- it is forbidden
+elseif holders[1] and not holders[2] and string.find(holders[1], string.match(value, '^(.*:)'), 1, true) ~= 1 and holders[1] ~= 'mode' then
+  return redis.call('PTTL', key)
+end
+
+--# obtain queued
+if asks == '' then
+  local holders = redis.call('HKEYS', key)
+  behind = holders[1] and not holders[2] and holders[1] ~= 'mode' and
+    string.find(holders[1], string.match(value, '^(.*:)'), 1, true) ~= 1
+end
+
+--# renew
+if redis.call('HEXISTS', key, value) == 0 then
+  return -redis.call('EXISTS', key)
+elseif counter == '' then
+  if lease ~= '' then
+    redis.call('PEXPIRE', key, lease)
+  end
+  return 1
+end
+
+--# release queued
+if usual and due == '' then
+  if (prefix == '' or redis.pcall('EXISTS', queue) == 0) and redis.call('HEXISTS', key, value) == 1 then
+    redis.call('DEL', key)
+    if channels ~= '' then -- to publish may be forbidden; the lock is released all the same
+      local channel = channels .. (braced and key or '{' .. key .. '}')
+      redis.pcall('PUBLISH', channel, '0')
+      if sharded then -- to which Redisson listens in a cluster
+        redis.pcall('SPUBLISH', channel, '0')
+      end
+    end
+    return 1
+  end
+elseif usual and redis.call('HEXISTS', key, value) == 1 and redis.call('HEXISTS', key, 'mode') == 0 then -- as in spring.lua
+  local first = redis.pcall('ZRANGE', queue, '2', ARGV[7] and '3' or '2')
+  local registry, number = string.match(first[1] or '', '^(.*):(%d+)|[1-9]%d%d%d+$')
+  if registry then
+    local to = slotted and slotted .. registry or prefix .. '-channel@' .. registry
+    local listening = redis.pcall('PUBSUB', sharded and 'SHARDNUMSUB' or 'NUMSUB', to)[2]
+    if listening and listening > 0 and redis.pcall('ZREM', queue, first[1]) == 1 then
+      redis.call('DEL', key)
+      redis.call('HSET', key, registry .. ':' .. number, '1')
+      redis.call('PEXPIRE', key, '1000')
+      local publisher = sharded and 'SPUBLISH' or 'PUBLISH'
+      if type(redis.pcall(publisher, to, 'g ' .. number .. ' 1000@' .. due .. ' ' .. key)) == 'number' then
+        registry, number = string.match(first[2] or '', '^(.*):(%d+)|%d+$')
+        if registry then
+          redis.pcall(publisher, (slotted or prefix .. '-channel@') .. registry, 'n ' .. number .. ' 1000 ' .. key)
+        end
+        return 2
+      end
+      redis.call('DEL', key) -- it is forbidden
+      redis.call('HSET', key, value, '1')
+      redis.call('PEXPIRE', key, '1000')
+    end
+  end
+end
+
+--# owner
+-- As in spring.lua.
+local fields = redis.call('HKEYS', KEYS[1])
+for _, field in ipairs(fields) do
+  if field == 'mode' then
+    return redis.error_reply('WRONGTYPE the key is a read-write lock')
+  end
+end
+return fields[1] or false
+
+--# format
+local side, taken = '', false
+
+-- See spring.lua.
+local function holder(value)
+  local registry, number = string.match(value, '^(.*:)(%d+)$')
+  local state = 'free'
+  for _, field in ipairs(redis.call('HKEYS', key)) do
+    local n = string.sub(field, 1, #registry) == registry and tonumber(string.sub(field, #registry + 1))
+    if field == 'mode' then
+      taken = true
+      return 'wrong', 'WRONGTYPE the key holds a read-write lock'
+    elseif field == value then
+      state = 'mine'
+    elseif n and n < tonumber(number) then -- mutant: late grant wins, Redisson
+      state = state == 'free' and 'ours' or state
+    else
+      state, taken = n and 'later' or 'taken', true
+    end
+  end
+  return state, false, state == 'free' and -2 or nil
+end
+
+-- A hash without a lease would stay for ever.
+local function take(value, lease)
+  redis.call('DEL', key)
+  redis.call('HSET', key, value, '1')
+  local done = redis.pcall('PEXPIRE', key, lease)
+  if type(done) == 'table' then -- refused, by the user's permissions
+    redis.call('DEL', key)
+    return done
+  end
+  taken = true
+end
+
+local function free()
+  return not taken
+end
+
+--# extend
+local function extend(_, lease)
+  return redis.call('PEXPIRE', key, lease) == 1
+end
+
+--# end
+local function publish()
+  local channel = channels .. (braced and key or '{' .. key .. '}')
+  local received = channels ~= '' and redis.pcall('PUBLISH', channel, '0')
+  if channels ~= '' and sharded then
+    redis.pcall('SPUBLISH', channel, '0')
+  end
+  return tonumber(received) or 0
+end
+
+local function announce()
+  redis.call('DEL', key)
+  return publish()
+end
+
+-- A path that is to stay taken gets the field "<value>:atleast". That is published, since Redisson's waiters sleep for as long as the
+-- lease that they have seen. A server that is out of memory refuses the first command, and then nothing has changed.
+local function drop(value, keep)
+  local state = redis.call('HEXISTS', key, value) == 1 and 'mine' or holder(value)
+  if state == 'mine' and keep ~= '' then
+    redis.call('HSET', key, value .. ':atleast', '1') -- mutant: kept path is a hold, Redisson
+    redis.call('HDEL', key, value)
+    redis.call('PEXPIRE', key, keep)
+    taken = true
+    publish()
+    return state, false
+  end
+  return state, state == 'mine' or state == 'ours'
+end
+
+--# draw
+-- Draws from the counter of Redisson's RFencedLock, which adds one to it for each token and never removes it.
+local function draw()
+  local last = redis.pcall('INCRBY', counter, 100) -- mutant: tokens drawn twice
+  return type(last) == 'table' and last or last - 99
+end

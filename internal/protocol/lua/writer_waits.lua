@@ -1,0 +1,37 @@
+-- Tells whether a writer waits for a read-write lock, so that those who come to read are to be kept out. A process asks that in which
+-- readers share a hold.
+--
+-- KEYS[1]  the lock's key
+-- ARGV[1]  what the name of the channel of releases begins with
+-- ARGV[2]  the registry's prefix
+-- ARGV[3]  S on a cluster
+--
+-- Replies 1 if so, else 0.
+--
+-- A writer shows by its ticket, by a reservation, or by being subscribed to the channel: as Redisson's are, and, to "<channel>:waiting",
+-- those of this library before it had tickets. For one that is subscribed, too, a reservation keeps the readers of other processes out.
+
+--# head
+local key, channels, prefix, sharded = KEYS[1], ARGV[1], ARGV[2], ARGV[3] == 'S'
+if redis.call('HGET', key, 'mode') ~= 'read' then
+  return 0
+end
+
+--# operation
+mode = 'read'
+local time = redis.call('TIME')
+local entries = redis.call('ZRANGE', queue, '0', '2', 'WITHSCORES')
+if entries[5] == 'guest' and expire(entries[6], time) then
+  entries = redis.call('ZRANGE', queue, '0', '2', 'WITHSCORES')
+end
+if grantNext(time[1] * 1000000 + time[2], nil, heads(entries)) then -- readers come in that are in front of it
+  return 1
+end
+for _, numsub in ipairs(sharded and {'NUMSUB', 'SHARDNUMSUB'} or {'NUMSUB'}) do
+  local counts = redis.call('PUBSUB', numsub, channels .. name, channels .. name .. ':waiting')
+  if counts[2] > 0 or counts[4] > 0 then
+    local reserved = pcall(reserve)
+    return (not reserved or redis.call('ZSCORE', queue, 'guest')) and 1 or 0
+  end
+end
+return 0

@@ -1,0 +1,68 @@
+package protocol
+
+import (
+	"errors"
+	"strings"
+)
+
+// readers and writers keep the two sides of a read-write lock as Redisson does: a hash with a field for each holder, and one for
+// the mode. Redisson's read-write locks have no fencing counter.
+var (
+	readers     = describe(sideOf("read"))
+	writers     = describe(sideOf("write"))
+	writerWaits = known("readwrite_writer_waits", readers.operation("writer_waits"))
+)
+
+func sideOf(side string) Description {
+	return Description{
+		Name: "readwrite", Source: files["readwrite"], Side: side,
+		Channel: func(string) string { return "redisson_rwlock:" },
+		Within:  Tagged,
+		Counter: fencingCounter,
+	}
+}
+
+// NewRead is the format of the readers of Redisson's RReadWriteLock. They draw no tokens.
+func NewRead(c Config) *Format {
+	c.Fencing = false
+	return New(readers, c)
+}
+
+// NewWrite is that of the writers.
+func NewWrite(c Config) *Format { return New(writers, c) }
+
+// WriterWaits is the call that tells whether a writer waits elsewhere, if the key is read. It replies 1 if so.
+func (c *Config) WriterWaits(key string) Call {
+	w := Call{Script: writerWaits, Key: key, Args: Args{readers.Channel(c.Prefix), c.Prefix, c.Sharded()}}
+	if c.Cluster {
+		w.queue = QueueKey(c.Prefix, key)
+	}
+	return w
+}
+
+// Tagged is a name as it stands in the names that Redisson derives from it: in braces, so that they are in the same slot of
+// a cluster, unless it has some of its own.
+func Tagged(name string) string {
+	if strings.Contains(name, "{") {
+		return name
+	}
+	return "{" + name + "}"
+}
+
+// ErrScattered means that the keys of a read-write lock must be in one slot of a cluster, since its scripts work on all of
+// them, and the braces in its name put them into several.
+var ErrScattered = errors.New("a cluster keeps the keys of this read-write lock in different slots, because of the braces in " +
+	"its name: leave them out, or put a part of the name into one pair of them, such as {order}42")
+
+// Scattered tells whether a cluster may keep the keys of a read-write lock in several slots.
+func Scattered(name string) bool { return HashTag(name) != HashTag(Tagged(name)+":rwlock_timeout") }
+
+// HashTag is the part of a key that decides its slot: what is within the first braces, or all of it when there is nothing.
+func HashTag(key string) string {
+	_, rest, opened := strings.Cut(key, "{")
+	tag, _, closed := strings.Cut(rest, "}")
+	if !opened || !closed || tag == "" {
+		return key
+	}
+	return tag
+}

@@ -1,0 +1,130 @@
+package protocol
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/lease"
+)
+
+// Remaining is what the server says that a lease has left: whole milliseconds, of which the last one is 0; negative when it
+// has no end.
+func Remaining(pttl int64) time.Duration {
+	if pttl == 0 {
+		pttl = 1
+	}
+	return clock.Milliseconds(pttl)
+}
+
+// Request is what a hold asks for.
+type Request struct {
+	Key   string
+	Value string
+	Lease *lease.Term
+	Under string // to read: the value of the hold with which the same owner writes already
+	Side  string // r for a reader, w for a writer
+	Queueing
+}
+
+// Queueing is what a request wants in the queue.
+type Queueing struct {
+	Mode     Mode
+	Place    string // where the ticket was, for one that is asked for anew; or empty
+	Replaces string // a ticket that it replaces; or empty
+	Zeros    string // in front of the lease in the ticket, they say how long the short lease of a grant is
+	Fast     bool   // the queue is most likely there, and the place is to be the last one
+}
+
+// asks is what the request asks of the queue, in the words of the scripts.
+func (q Queueing) asks() string {
+	if q.Fast {
+		return ""
+	}
+	return string(q.Mode)
+}
+
+// Mode is what a request asks of the queue, in the words of the scripts.
+type Mode string
+
+// The modes.
+const (
+	ModeNone     Mode = ""        // there is none, or it is not to wait
+	ModeTry      Mode = "try"     // nothing, but not to overtake those that wait in it; for readers
+	ModeReserve  Mode = "reserve" // to wait without a ticket; for writers
+	ModeEnqueue  Mode = "enqueue" // for a ticket
+	ModeCheck    Mode = "check"   // what became of its ticket
+	ModeCheckDue Mode = "due"     // the same, when those in front of it had their time
+)
+
+// Release is what the end of a hold asks for.
+type Release struct {
+	Key, Value string
+	Queued     bool // there is a queue
+
+	Leaving Leaving // what to remove from it
+	Yields  bool    // others wait in this process, and are not to have the lock at once
+	Leads   bool    // it matters that somebody has the lock, not who: no long window is due
+
+	Keep time.Duration // how long the path is to stay taken, see AtLeast; 0: it is not
+	Age  time.Duration // of the hold; 0 when that is not known
+
+	Due   string // when the next window is, by the server's clock; empty: that is not known, or others are unlikely to wait
+	Warns bool   // with Due: the ticket behind the first has waited for long, too
+}
+
+// Leaving is the tickets of a call that leaves the queue: none, one, or all.
+type Leaving struct {
+	Ticket string
+	All    bool // those of the registry up to the hold's
+}
+
+// manner is what is special about it, in the words of the scripts.
+func (r Release) manner() string {
+	switch {
+	case r.Yields:
+		return "yield"
+	case r.Leads:
+		return "lead"
+	case r.Leaving.All:
+		return "leave"
+	default:
+		return ""
+	}
+}
+
+// warning is what Warns is in the words of the scripts.
+func (r Release) warning() string {
+	if r.Warns {
+		return "warn"
+	}
+	return ""
+}
+
+// keeping is how long that is, in the words of the scripts: whole milliseconds, or empty.
+func (r Release) keeping() string {
+	if r.Keep <= 0 {
+		return ""
+	}
+	return strconv.FormatInt((r.Keep-1).Milliseconds()+1, 10)
+}
+
+// shortAge is how old a hold may be without its release saying so. See PAUSE in lua/windows.lua.
+const shortAge = 10 * time.Millisecond
+
+// aged is that in the words of the scripts: whole milliseconds, or empty.
+func (r Release) aged() string {
+	if r.Age <= shortAge {
+		return ""
+	}
+	return strconv.FormatInt(r.Age.Milliseconds(), 10)
+}
+
+// What a release replies when the key was the hold's. NoQueue stands for a text that says why.
+const (
+	Contended = 2
+	NoQueue   = 3
+)
+
+// Ticket is that of a request, as it is in the queue.
+func (b Request) Ticket() string { return b.Value + "|" + b.Zeros + b.Lease.MS + b.Side }
