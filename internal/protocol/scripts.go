@@ -92,6 +92,7 @@ var operations = map[string][]part{
 	},
 	"release": {
 		of("release", "head"), option("release"), effects, of("release", "queue"), names, option("release queued"),
+		of("queue", "direct"), option("give"), of("queue", "given"), option("take back"),
 		of("release", "arguments"), format("format"), format("end"), of("release", "drop"), queue, windows, of("release", "operation"),
 	},
 	"owner": {format("owner")},

@@ -34,6 +34,33 @@ if behind then
   end
 end
 
+--# direct
+-- For a release where others wait all the time, and no window is due: takes the first ticket out. The format gives the lock to its hold
+-- then. The order is that of grantNext. A ticket for which no process listens any more is neither removed nor told of. When something is
+-- in the way nothing has changed but that the ticket may be gone. To make strings is much of what a script takes its time for: so here
+-- each is made once. The lease of the ticket is no shorter than that of a grant, which is a second long.
+local to, registry, number, behind = nil, nil, nil, nil
+if direct then
+  local first = redis.pcall('ZRANGE', queue, '2', ARGV[7] and '3' or '2') -- those in front are no tickets
+  registry, number = string.match(first[1] or '', '^(.*):(%d+)|[1-9]%d%d%d+$')
+  local own = registry and (slotted and slotted .. registry or prefix .. '-channel@' .. registry)
+  local listening = own and redis.pcall('PUBSUB', sharded and 'SHARDNUMSUB' or 'NUMSUB', own)[2]
+  if listening and listening > 0 and redis.pcall('ZREM', queue, first[1]) == 1 then
+    to, behind = own, first[2]
+  end
+end
+
+--# given
+if to then
+  local publisher = sharded and 'SPUBLISH' or 'PUBLISH'
+  if type(redis.pcall(publisher, to, 'g ' .. number .. ' 1000@' .. due .. ' ' .. key)) == 'number' then
+    registry, number = string.match(behind or '', '^(.*):(%d+)|%d+$')
+    if registry then
+      redis.pcall(publisher, (slotted or prefix .. '-channel@') .. registry, 'n ' .. number .. ' 1000 ' .. key)
+    end
+    return 2
+  end
+end
 --# library
 -- To capture a local in a function costs as much as a short command: so constants stand where they are used.
 local TICKET = '^(.*):(%d+)|(%d+)([rw]?)$' -- registry, number, lease, kind

@@ -43,29 +43,21 @@ if usual and due == '' then
     end
     return 1
   end
-elseif usual and redis.call('HEXISTS', key, value) == 1 and redis.call('HEXISTS', key, 'mode') == 0 then -- as in spring.lua
-  local first = redis.pcall('ZRANGE', queue, '2', ARGV[7] and '3' or '2')
-  local registry, number = string.match(first[1] or '', '^(.*):(%d+)|[1-9]%d%d%d+$')
-  if registry then
-    local to = slotted and slotted .. registry or prefix .. '-channel@' .. registry
-    local listening = redis.pcall('PUBSUB', sharded and 'SHARDNUMSUB' or 'NUMSUB', to)[2]
-    if listening and listening > 0 and redis.pcall('ZREM', queue, first[1]) == 1 then
-      redis.call('DEL', key)
-      redis.call('HSET', key, registry .. ':' .. number, '1')
-      redis.call('PEXPIRE', key, '1000')
-      local publisher = sharded and 'SPUBLISH' or 'PUBLISH'
-      if type(redis.pcall(publisher, to, 'g ' .. number .. ' 1000@' .. due .. ' ' .. key)) == 'number' then
-        registry, number = string.match(first[2] or '', '^(.*):(%d+)|%d+$')
-        if registry then
-          redis.pcall(publisher, (slotted or prefix .. '-channel@') .. registry, 'n ' .. number .. ' 1000 ' .. key)
-        end
-        return 2
-      end
-      redis.call('DEL', key) -- it is forbidden
-      redis.call('HSET', key, value, '1')
-      redis.call('PEXPIRE', key, '1000')
-    end
-  end
+end
+direct = due ~= '' and usual and redis.call('HEXISTS', key, value) == 1 and redis.call('HEXISTS', key, 'mode') == 0
+
+--# give
+if to then
+  redis.call('DEL', key)
+  redis.call('HSET', key, registry .. ':' .. number, '1')
+  redis.call('PEXPIRE', key, '1000')
+end
+
+--# take back
+if to then
+  redis.call('DEL', key)
+  redis.call('HSET', key, value, '1')
+  redis.call('PEXPIRE', key, '1000')
 end
 
 --# owner

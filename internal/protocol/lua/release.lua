@@ -29,6 +29,7 @@ local key, value, channels, usual = KEYS[1], ARGV[1], ARGV[2] or '', not ARGV[8]
 
 --# queue
 local prefix, due, sharded = ARGV[3] or '', ARGV[4] or '', ARGV[5] == 'S'
+local direct = false -- the lock may go to the first ticket without further questions
 
 --# arguments
 local age, yields, leads = tonumber(ARGV[6]) or 0, ARGV[8] == 'yield', ARGV[8] == 'lead'

@@ -50,29 +50,16 @@ if held == value and usual then -- mutant: anybody's key removed
 end
 
 --# release queued
--- Where others wait all the time, and no window is due: gives the key to the first ticket. The order is that of queue.lua. A ticket for
--- which no process listens any more is neither removed nor told of. When something is in the way nothing has changed but that the ticket
--- may be gone. To make strings is much of what a script takes its time for: so here each is made once. The lease of the ticket is no
--- shorter than that of a grant, which is a second long.
-if due ~= '' and held == value .. '+' and usual then
-  local first = redis.pcall('ZRANGE', queue, '2', ARGV[7] and '3' or '2') -- those in front are no tickets
-  local registry, number = string.match(first[1] or '', '^(.*):(%d+)|[1-9]%d%d%d+$')
-  if registry then
-    local to = slotted and slotted .. registry or prefix .. '-channel@' .. registry
-    local listening = redis.pcall('PUBSUB', sharded and 'SHARDNUMSUB' or 'NUMSUB', to)[2]
-    if listening and listening > 0 and redis.pcall('ZREM', queue, first[1]) == 1 and
-      not redis.pcall('SET', key, registry .. ':' .. number .. '+', 'PX', '1000').err then
-      local publisher = sharded and 'SPUBLISH' or 'PUBLISH'
-      if type(redis.pcall(publisher, to, 'g ' .. number .. ' 1000@' .. due .. ' ' .. key)) == 'number' then
-        registry, number = string.match(first[2] or '', '^(.*):(%d+)|%d+$')
-        if registry then
-          redis.pcall(publisher, (slotted or prefix .. '-channel@') .. registry, 'n ' .. number .. ' 1000 ' .. key)
-        end
-        return 2
-      end
-      redis.pcall('SET', key, held, 'PX', '1000') -- it is forbidden
-    end
-  end
+direct = due ~= '' and held == value .. '+' and usual
+
+--# give
+if to and redis.pcall('SET', key, registry .. ':' .. number .. '+', 'PX', '1000').err then
+  to = nil
+end
+
+--# take back
+if to then -- to tell is forbidden
+  redis.pcall('SET', key, held, 'PX', '1000')
 end
 
 --# owner
