@@ -100,7 +100,7 @@ var mutations = []mutation{
 	},
 	{
 		"reader beside a writer", "a reader does not mind a writer",
-		"enters", "true",
+		"mode == 'read'", "mode",
 		"TestReadWriteLinearizable/library$",
 	},
 	{

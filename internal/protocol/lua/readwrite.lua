@@ -6,7 +6,8 @@
 --# read obtain in turn
 local mode = redis.call('HGET', key, 'mode')
 local enters = not mode and redis.call('EXISTS', key) == 0
-if mode == 'read' then -- a reader that waits does not overtake writers that do
+if mode == 'read' then -- mutant: reader beside a writer
+  -- One that waits does not overtake writers that do.
   enters = asks ~= 'try' or not redis.pcall('ZRANGEBYSCORE', queue, 0, '+inf', 'LIMIT', 0, 1)[1]
 elseif mode == 'write' and under == '' then
   local fields, registry = redis.call('HKEYS', key), string.match(value, '^(.*:)')
@@ -14,7 +15,7 @@ elseif mode == 'write' and under == '' then
     return redis.call('PTTL', key)
   end
 end
-if enters then -- mutant: reader beside a writer
+if enters then
   local left = mode and redis.call('PTTL', key) or 0
   local own = (braced and key or '{' .. key .. '}') .. ':' .. value .. ':rwlock_timeout:1'
   redis.call('SET', own, '1', 'PX', lease)
