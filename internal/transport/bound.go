@@ -73,8 +73,9 @@ func (s *Shard) bound(p *Wait, now clock.Instant, call *asyncCall) *bound {
 }
 
 // begin has a bound count, and close an own connection when it ends, if there is one. With a place, where most commands are
-// answered at once, it is left to a round to find that a context has ended. A caller without grace waits longer then, by up to
-// timedAfter and roundEvery; from the grace of others, which is no shorter, as much may be missing.
+// answered at once, it is left to a round to find that a context has ended, up to timedAfter and roundEvery later. The grace
+// counts from when the bound began then: a caller with a short one waits longer than that by as much, or with a longer one
+// shorter. Where a reply is worth a grace, it is no shorter than the two.
 func (b *bound) begin(p *Wait, now clock.Instant, own *ownConn) {
 	since := now
 	if p.Since > 0 {

@@ -29,7 +29,7 @@ type Wait struct {
 	Since    clock.Instant // from when on the limit counts, and the grace when ctx has ended by then; 0: from now on
 	Limit    time.Duration
 	Near     time.Duration // that limit without the time for the way, which may turn out longer; 0: it does not depend on it
-	Grace    time.Duration // how long after the end of ctx
+	Grace    time.Duration // how long after the end of ctx, to within 100 ms: that may be noticed late, see bound.begin
 	Lease    time.Duration // that the reply is about, see RoundTrip.Late; 0: it is about none
 	holds    time.Duration // for so long the command itself may wait at the server
 	Obtains  bool          // it may make somebody the owner of a lock, and says whether it has
