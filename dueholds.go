@@ -32,7 +32,7 @@ func (d *dueHolds) set(h *hold, due clock.Instant) bool {
 	d.heap.Put(h, due)
 	d.mu.Unlock()
 	b := d.background
-	if b.switches.Watched {
+	if b.switches.Watched() {
 		due = min(due, b.nextLook(b.reg.clock.Now()))
 	}
 	b.scheduler.Soon(due)

@@ -19,8 +19,8 @@ type connection struct {
 	drop     context.CancelCauseFunc // ends it
 	client   rueidis.DedicatedClient
 	giveBack func()
-	lost     <-chan error // gets an error, or is closed, when the connection ends
-	servers  []string     // the client's, when the connection was made
+	lost     <-chan error    // gets an error, or is closed, when the connection ends
+	master   *topology.Watch // begun when the connection was made; nil: not with Sentinel
 
 	tracking  error            // why tracking does not work: errUntried before it is tried, nil when it works
 	refused   map[string]error // common channels that are refused
@@ -44,10 +44,8 @@ func (c *connection) end() {
 	}
 }
 
-// suspecting is how often a client for Sentinel is asked whether it uses another master by now. A connection to the one before
-// may stay open, until Sentinel demotes it, and hears nothing of what happens on the new one.
-const suspecting = 50 * time.Millisecond
-
+// errDeposed: a connection to the master before may stay open, until Sentinel demotes that, and hears nothing of what happens on
+// the new one.
 var errDeposed = errors.New("another server is the master now")
 
 // serve arms waiters until the connection is lost, for which it returns the reason, or the node is closed.
@@ -55,11 +53,11 @@ func (c *connection) serve() error {
 	n := c.node
 	tidy := time.NewTimer(tidying)
 	defer tidy.Stop()
-	var suspect <-chan time.Time
-	if n.client.Mode() == rueidis.ClientModeSentinel {
-		ticker := time.NewTicker(suspecting)
+	var look <-chan time.Time
+	if c.master != nil {
+		ticker := time.NewTicker(topology.SwitchEvery)
 		defer ticker.Stop()
-		suspect = ticker.C
+		look = ticker.C
 	}
 	ticks := true // the timer runs, which it does while there are channels to leave
 	for {
@@ -68,8 +66,8 @@ func (c *connection) serve() error {
 		case <-n.nudge:
 		case <-tidy.C:
 			late, ticks = true, false
-		case <-suspect:
-			if !slices.Equal(c.servers, topology.Servers(n.client)) {
+		case <-look:
+			if c.master.Changed(func() {}) {
 				return errDeposed
 			}
 			continue

@@ -70,7 +70,7 @@ func (d *dialer) source() rueidis.Client {
 func (d *dialer) dedicate(client rueidis.Client) *connection {
 	n := d.node
 	c := &connection{
-		node: n, tracking: errUntried, refused: map[string]error{}, servers: topology.Servers(client), echo: make(chan struct{}, 1),
+		node: n, tracking: errUntried, refused: map[string]error{}, master: topology.WatchMaster(client), echo: make(chan struct{}, 1),
 	}
 	c.ctx, c.drop = context.WithCancelCause(n.ctx)
 	if n.any {
