@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/alicebob/miniredis/v2/server"
+	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
@@ -266,14 +267,16 @@ func TestHandOverOnASlowLink(t *testing.T) {
 	})
 }
 
-// A way that becomes long is learned within a few round trips; calls that wait get through meanwhile.
+// A way that becomes long is learned within a few round trips; calls that wait get through meanwhile. None is slow after that,
+// also when the client's own connections are used again, of which it has not made all yet.
 func TestALinkThatBecomesSlow(t *testing.T) {
 	t.Parallel()
+	several := func(o *rueidis.ClientOption) { o.PipelineMultiplex = 2 }
 	for _, trip := range trips {
 		t.Run(trip.String(), func(t *testing.T) {
 			fakeWorld(t, func(w *world) {
 				dial, d := w.far(time.Millisecond)
-				r := w.registryOn(w.clientWith(dial), lockregistry.WithRenewal(), lockregistry.WithExpiry(30*time.Second))
+				r := w.registryOn(w.clientWith(dial, several), lockregistry.WithRenewal(), lockregistry.WithExpiry(30*time.Second))
 				w.known(r)
 				held := r.Obtain("held")
 				w.lock(held)
@@ -284,15 +287,17 @@ func TestALinkThatBecomesSlow(t *testing.T) {
 				w.lock(l, lockregistry.Wait(time.Minute))
 				require.Less(w, time.Since(begun), 4*time.Second+6*trip)
 				w.unlock(l)
-				for range 20 {
-					begun = time.Now()
-					ok, err := l.TryLock(w.Context())
-					require.NoError(w, err)
-					require.True(w, ok)
-					w.unlock(l)
-					require.Less(w, time.Since(begun), 4*trip+100*time.Millisecond)
+				for range 2 {
+					for range 20 {
+						begun = time.Now()
+						ok, err := l.TryLock(w.Context())
+						require.NoError(w, err)
+						require.True(w, ok)
+						w.unlock(l)
+						require.Less(w, time.Since(begun), 4*trip+100*time.Millisecond)
+					}
+					w.pass(time.Minute)
 				}
-				w.pass(time.Minute)
 				require.NoError(w, alive.Err())
 				w.unlock(held)
 			})

@@ -42,7 +42,9 @@ func (e *asyncCall) came(now clock.Instant, end *bound) {
 }
 
 // at is when the commands were sent, and their replies were taken.
-func (e *asyncCall) at(came clock.Instant) exchange { return exchange{e.sent, came, e.trip, e.excused} }
+func (e *asyncCall) at(came clock.Instant) exchange {
+	return exchange{e.sent, came, e.trip, e.excused, e.trusted}
+}
 
 func (e *asyncCall) result(i int) rueidis.RedisResult {
 	if e.err != nil {

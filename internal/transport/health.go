@@ -81,15 +81,16 @@ func (h *health) LastReply() clock.Instant {
 // LastBreak is when the newest reply before one of its connections broke came; 0: none has broken.
 func (h *health) LastBreak() clock.Instant { return clock.Instant(h.brokeAfter.Load()) }
 
-// answered takes in a reply that is not late.
-func (h *health) answered(came clock.Instant) {
+// answered takes in a reply that is not late. One on a way that was chosen since the shard is suspect tells nothing of the
+// client's own connections.
+func (h *health) answered(came clock.Instant, trusted bool) {
 	if pause := clock.Instant(h.heard.Load()).Until(came); pause >= heardAgain {
 		h.heard.Store(int64(came))
 		if pause >= healthyFor {
 			h.tellNews()
 		}
 	}
-	if !h.warm() {
+	if !trusted && !h.warm() {
 		h.replies.Add(1)
 	}
 }

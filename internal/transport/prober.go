@@ -20,7 +20,9 @@ import (
 //
 // And when a shard becomes suspect, that may be because the way has become longer. What is sent on the fresh connection tells
 // nothing until there is one, for which it must be known how far the server is. So three round trips are measured over the
-// client's own connections; their replies are of no other use, since they may come from a master that was deposed.
+// client's own connections; their replies are of no other use, since they may come from a master that was deposed. More are sent
+// until each of those connections has surely been made: when the shard is suspect no more, a command that waits for its own takes
+// so long, where the server is far away, that the shard would be suspect again.
 type prober struct {
 	shard   *Shard
 	owed    atomic.Int64 // an instant: when a command was sent that was given up since the last probe; 0: there is none
@@ -42,7 +44,7 @@ func (p *prober) gaveUp(sent clock.Instant) {
 
 // learn has the way to the server measured.
 func (p *prober) learn() {
-	p.lessons.Store(3)
+	p.lessons.Store(max(3, manyReplies-p.shard.replies.Load()))
 	p.begin()
 }
 
@@ -90,10 +92,11 @@ func (p *prober) once(owed clock.Instant) bool {
 }
 
 // ping asks the shard's server whether it is there, and takes in whether it is. Plain is over the client's own connections,
-// also when the shard is suspect.
+// also when the shard is suspect. The text behind the PING has rueidis take it for a command on a key, and choose at random among
+// the client's connections: without it all would go over the first one.
 func (s *Shard) ping(p *Wait, plain bool) error {
 	send := func(ctx context.Context, way rueidis.CoreClient) []rueidis.RedisResult {
-		return []rueidis.RedisResult{way.Do(ctx, way.B().Ping().Build())}
+		return []rueidis.RedisResult{way.Do(ctx, way.B().Arbitrary("PING").Keys("there").Build())}
 	}
 	e := s.async(p, s.places, &asyncCall{shared: plain, send: send})
 	err := e.result(0).Error()

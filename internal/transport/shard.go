@@ -79,7 +79,7 @@ func (s *Shard) judge(p *Wait, err error, x exchange) bool {
 		return true
 	}
 	if fault.Answered(err) {
-		s.answered(came)
+		s.answered(came, x.trusted)
 		return false
 	}
 	s.broken()

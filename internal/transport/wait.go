@@ -61,6 +61,7 @@ type exchange struct {
 	sent, came clock.Instant
 	trip       RoundTrip // what was known of the way before the reply
 	excused    bool      // see bound.excuses
+	trusted    bool      // it came on a way that was chosen since the shard is suspect
 }
 
 // cut tells whether there is no reply because the caller's context ended.
