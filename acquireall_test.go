@@ -140,6 +140,7 @@ func TestAcquireAllOfBadInput(t *testing.T) {
 		} {
 			err := call()
 			require.ErrorContains(w, err, want)
+			require.NotContains(w, err.Error(), "::")
 			var failed *lockregistry.LockError
 			require.ErrorAs(w, err, &failed)
 			require.Equal(w, "acquire", failed.Op)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"slices"
 	"strconv"
@@ -579,31 +580,41 @@ func TestWakeup_OnASlowLink(t *testing.T) {
 
 // One that is not made in time is given up, and the next one is made.
 func TestWakeup_AConnectionThatIsNotMade(t *testing.T) {
-	fakeWorld(t, func(w *world) {
-		const trip = 100 * time.Millisecond
-		near, _ := w.far(trip)
-		var hangs atomic.Bool
-		poll := lockregistry.WithPollInterval(time.Hour)
-		held, r := w.registry(poll).Obtain("42"), w.registryOn(w.clientWith(func(ctx context.Context) (net.Conn, error) {
-			if hangs.CompareAndSwap(true, false) {
-				select {
-				case <-ctx.Done():
-				case <-time.After(10 * time.Second):
-				}
-				return nil, context.DeadlineExceeded
-			}
-			return near(ctx)
-		}), poll)
-		w.known(r)
-		w.lock(held, lockregistry.TTL(10*time.Minute))
-		hangs.Store(true)
-		locked := w.goroutine().starts(r.Obtain("42"))
-		w.pass(time.Second + 20*trip)
-		w.pending(locked)
-		require.False(w, hangs.Load())
-		begun := time.Now()
-		w.unlock(held)
-		require.NoError(w, <-locked)
-		require.LessOrEqual(w, time.Since(begun), 3*trip+100*time.Millisecond)
-	})
+	for name, hang := range map[string]func(context.Context) (net.Conn, error){
+		"it is not accepted": func(ctx context.Context) (net.Conn, error) {
+			<-ctx.Done()
+			return nil, context.DeadlineExceeded
+		},
+		"HELLO is not answered": func(context.Context) (net.Conn, error) {
+			client, server := net.Pipe()
+			go func() { _, _ = io.Copy(io.Discard, server) }()
+			return client, nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			fakeWorld(t, func(w *world) {
+				const trip = 100 * time.Millisecond
+				near, _ := w.far(trip)
+				var hangs atomic.Bool
+				poll := lockregistry.WithPollInterval(time.Hour)
+				held, r := w.registry(poll).Obtain("42"), w.registryOn(w.clientWith(func(ctx context.Context) (net.Conn, error) {
+					if hangs.CompareAndSwap(true, false) {
+						return hang(ctx)
+					}
+					return near(ctx)
+				}), poll)
+				w.known(r)
+				w.lock(held, lockregistry.TTL(10*time.Minute))
+				hangs.Store(true)
+				locked := w.goroutine().starts(r.Obtain("42"))
+				w.pass(time.Second + 20*trip)
+				w.pending(locked)
+				require.False(w, hangs.Load())
+				begun := time.Now()
+				w.unlock(held)
+				require.NoError(w, <-locked)
+				require.LessOrEqual(w, time.Since(begun), 3*trip+100*time.Millisecond)
+			})
+		})
+	}
 }
