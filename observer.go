@@ -34,7 +34,8 @@ type Observer struct {
 	// Lost is called for each hold that was lost, once: when it is noticed, whether or not it is ever released.
 	Lost func(l Lost)
 
-	// Renewing is called when renewals and removals in the background begin to fail, and when they succeed again.
+	// Renewing is called when renewals and removals in the background begin to fail, and when they succeed again: in a cluster,
+	// when the first master fails, and when none does any more.
 	Renewing func(r Renewing)
 
 	// Deadlocked is called for each cycle of calls that wait for each other that is found, once; see [ErrDeadlock].
