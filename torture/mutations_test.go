@@ -206,17 +206,17 @@ var mutations = []mutation{
 	{
 		"grant not passed on", "a call that gives up does not pass on a grant",
 		"turn", "turn and not leaves",
-		"TestQueueOutcomes",
+		"TestQueueOutcomes/library TestQueueOutcomes/redisson",
 	},
 	{
 		"served ticket stays", "a ticket that is served stays",
 		"redis.call('ZREM', queue, first)\n", "",
-		"TestQueueOutcomes",
+		"TestQueueOutcomes/library TestQueueOutcomes/redisson",
 	},
 	{
 		"dead are served", "the dead are served",
 		"> 0", ">= 0",
-		"TestQueueOutcomes",
+		"TestQueueOutcomes/library TestQueueOutcomes/redisson",
 	},
 	{
 		"grant of a whole lease", "a grant has the whole lease",
@@ -358,12 +358,12 @@ func init() { ranges <- map[*Lock]uint64{} }`,
 	{
 		"paths obtained in part", "paths are obtained up to the one that is taken",
 		"return i", "for k = 1, i - 1 do redis.call('SET', KEYS[k], ARGV[5 + k], 'PX', ARGV[2]) end\n    return i",
-		"TestAllOrNone$",
+		"TestAllOrNone$/library TestAllOrNone$/redisson",
 	},
 	{
 		"late paths win", "a late grant of several paths wins over a later hold",
 		" or state == 'later'", "",
-		"TestAllOrNone$",
+		"TestAllOrNone$/library TestAllOrNone$/redisson",
 	},
 	{
 		"unsorted", "paths are waited for in the order in which they are given",

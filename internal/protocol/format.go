@@ -87,8 +87,8 @@ type Format struct {
 	channels string // what the names of channels begin with when releases are published, else empty
 }
 
-// New is a format as a registry has it.
-func New(d *Description, c Config) *Format {
+// newFormat is a format as a registry has it.
+func newFormat(d *Description, c Config) *Format {
 	f := &Format{Config: &c, format: d}
 	if c.Publishes {
 		f.channels = d.Channel(c.Prefix)

@@ -41,7 +41,7 @@ func eachFormat(t *testing.T, test func(f *formatTest)) {
 			server.Command(t, "FLUSHALL")
 			f := &formatTest{
 				T: t, client: connect(t), told: make(chan string, 16),
-				Format: New(d, Config{Prefix: "orders", Publishes: true, Remove: func() string { return "UNLINK" }}),
+				Format: newFormat(d, Config{Prefix: "orders", Publishes: true, Remove: func() string { return "UNLINK" }}),
 			}
 			ctx, cancel := context.WithCancel(t.Context())
 			done, listener := make(chan struct{}), connect(t)
@@ -104,7 +104,7 @@ func (f *formatTest) holds(value string) int64 {
 func (f *formatTest) exclusive() *formatTest {
 	other := *f
 	if f.format == readers {
-		other.Format = New(writers, *f.Config)
+		other.Format = newFormat(writers, *f.Config)
 	}
 	return &other
 }
@@ -152,6 +152,31 @@ func TestFormat_LateCommands(t *testing.T) {
 		require.False(f, first.obtains("a:1795278371204111", ModeNone).Granted)
 		require.LessOrEqual(f, first.releases("a:1795278371204111", Release{}), int64(0))
 		require.EqualValues(f, 1, f.holds("a:1795278371204112"))
+	})
+}
+
+// A server that is out of memory refuses a lock, as Redisson's own scripts have it, and nothing stays. It takes one back.
+func TestFormat_OutOfMemory(t *testing.T) {
+	eachFormat(t, func(f *formatTest) {
+		memory := func(limit string) {
+			set := f.client.B().ConfigSet().ParameterValue().ParameterValue("maxmemory", limit).Build()
+			require.NoError(f, f.client.Do(f.Context(), set).Error())
+		}
+		memory("1")
+		c := f.Obtain(f.request("a:1795278371204111", ModeNone), false)
+		_, err := c.Decode(c.Send(f.Context(), f.client))
+		require.ErrorContains(f, err, "OOM")
+		if f.format.Side == "" {
+			c = f.ObtainAll([]Request{f.request("a:1795278371204111", ModeNone)})
+			require.ErrorContains(f, c.Send(f.Context(), f.client).Error(), "OOM")
+		}
+		memory("0")
+		require.EqualValues(f, 0, f.holds("a:1795278371204111"))
+
+		require.True(f, f.obtains("a:1795278371204111", ModeNone).Granted)
+		memory("1")
+		require.EqualValues(f, 1, f.releases("a:1795278371204111", Release{}))
+		memory("0")
 	})
 }
 

@@ -25,11 +25,11 @@ func sideOf(side string) Description {
 // NewRead is the format of the readers of Redisson's RReadWriteLock. They draw no tokens.
 func NewRead(c Config) *Format {
 	c.Fencing = false
-	return New(readers, c)
+	return newFormat(readers, c)
 }
 
 // NewWrite is that of the writers.
-func NewWrite(c Config) *Format { return New(writers, c) }
+func NewWrite(c Config) *Format { return newFormat(writers, c) }
 
 // WriterWaits is the call that tells whether a writer waits elsewhere, if the key is read. It replies 1 if so.
 func (c *Config) WriterWaits(key string) Call {

@@ -12,4 +12,4 @@ var redisson = describe(Description{
 })
 
 // NewRedisson is the format of Redisson's RLock and RFencedLock.
-func NewRedisson(c Config) *Format { return New(redisson, c) }
+func NewRedisson(c Config) *Format { return newFormat(redisson, c) }

@@ -15,4 +15,4 @@ var spring = describe(Description{
 })
 
 // NewSpring is the format of Spring Integration's RedisLockRegistry.
-func NewSpring(c Config) *Format { return New(spring, c) }
+func NewSpring(c Config) *Format { return newFormat(spring, c) }

@@ -72,6 +72,7 @@ return fields[1] or false
 
 --# format
 local side, taken = '', false
+local empty = false -- the key is known not to be there
 
 -- See spring.lua.
 local function holder(value)
@@ -90,19 +91,22 @@ local function holder(value)
       state, taken = n and 'later' or 'taken', true
     end
   end
-  return state, false, state == 'free' and -2 or nil
+  empty = state == 'free'
+  return state, false, empty and -2 or nil
 end
 
--- A hash without a lease would stay for ever.
+-- A hash without a lease would stay for ever. After a removal a server that is out of memory would refuse nothing.
 local function take(value, lease)
-  redis.call('DEL', key)
+  if not empty then
+    redis.call('DEL', key)
+  end
   redis.call('HSET', key, value, '1')
   local done = redis.pcall('PEXPIRE', key, lease)
   if type(done) == 'table' then -- refused, by the user's permissions
     redis.call('DEL', key)
     return done
   end
-  taken = true
+  taken, empty = true, false
 end
 
 local function free()
@@ -126,6 +130,7 @@ end
 
 local function announce()
   redis.call('DEL', key)
+  empty = true
   return publish()
 end
 

@@ -23,8 +23,8 @@ local function holder(value)
 end
 
 local function take(value, lease)
-  redis.call('DEL', key)
   redis.call('RPUSH', key, value)
+  redis.call('LTRIM', key, -1, -1)
   redis.call('PEXPIRE', key, lease)
   taken = true
 end
