@@ -158,7 +158,7 @@ func (c *Cleaner) Hasten() {
 	c.mu.Lock()
 	now := c.clock.Now()
 	c.due.Reset(func(p *pending, was clock.Instant) clock.Instant {
-		if p.calm == 0 {
+		if p.since == 0 {
 			return min(was, now)
 		}
 		return was

@@ -14,7 +14,7 @@ import (
 //	  ▲       ╰─ unanswered, expired ──▶ over, unless late
 //	  ╰───────── unanswered, or merge with one that is late ── in any state
 //
-//	state    | the next attempt comes               | calm
+//	state    | the next attempt comes               | since
 //	open     | after a pause that doubles           | 0
 //	watched  | 10 times a second, later more rarely | since when Redis confirms
 //
@@ -27,10 +27,10 @@ import (
 type pending struct {
 	Removal
 	freed    func(gone bool) // nil once called
-	calm     clock.Instant
-	failures int           // attempts in a row that were not answered
-	at       clock.Instant // when it is due
-	heap     int32         // its place among those that are due; 0 while an attempt is under way
+	since    clock.Instant   // when Redis confirmed first, without a failure after it; 0: it has not
+	failures int             // attempts in a row that were not answered
+	at       clock.Instant   // when it is due
+	heap     int32           // its place among those that are due; 0 while an attempt is under way
 }
 
 const (
@@ -52,7 +52,7 @@ func (p *pending) merge(newer Removal, freed func(gone bool)) {
 		newer.Leaving = protocol.Leaving{All: true}
 	}
 	if newer.Late {
-		p.calm = 0
+		p.since = 0
 	}
 	newer.Late = newer.Late || p.Late
 	p.Removal, p.freed, p.failures = newer, freed, 0
@@ -64,20 +64,20 @@ func (p *pending) confirmed(now clock.Instant) (pause time.Duration, over bool) 
 	if !p.Late { // mutant: one removal
 		return 0, true
 	}
-	if p.calm == 0 {
-		p.calm = now
+	if p.since == 0 {
+		p.since = now
 	}
-	calm := p.calm.Until(now)
-	if calm > haste {
-		return max(pace, calm/ease), calm > p.Watch
+	answering := p.since.Until(now)
+	if answering > haste {
+		return max(pace, answering/ease), answering > p.Watch
 	}
-	return pace, calm > p.Watch
+	return pace, answering > p.Watch
 }
 
 // unanswered is that it may not have been executed.
 func (p *pending) unanswered(now clock.Instant) (pause time.Duration, over bool) {
 	p.failures++
-	p.calm = 0
+	p.since = 0
 	pause = clock.Backoff(p.failures, p.Lease) // mutant: removal after a minute
 	return pause, !p.Late && now >= p.Expired
 }

@@ -16,33 +16,33 @@ func TestPending_Transitions(t *testing.T) {
 	later := now.Add
 	for name, c := range map[string]struct {
 		late   bool
-		calm   clock.Instant
+		since  clock.Instant
 		failed bool
 		now    clock.Instant
 		pause  time.Duration // the longest
 		over   bool
-		after  clock.Instant // calm
+		after  clock.Instant // since
 	}{
 		"open, confirmed":                 {now: now, over: true},
 		"open, confirmed, late":           {late: true, now: now, pause: pace, after: now},
 		"open, unanswered":                {failed: true, now: now - 1, pause: 50 * time.Millisecond},
 		"open, unanswered, expired":       {failed: true, now: now, over: true},
 		"open, unanswered, expired, late": {late: true, failed: true, now: now, pause: 50 * time.Millisecond},
-		"watched, confirmed":              {late: true, calm: now, now: later(haste), pause: pace, after: now},
-		"watched, confirmed, later":       {late: true, calm: now, now: later(40 * time.Second), pause: 5 * time.Second, after: now},
-		"watched, confirmed, longest":     {late: true, calm: now, now: later(time.Minute), pause: 7500 * time.Millisecond, after: now},
-		"watched, confirmed, over":        {late: true, calm: now, now: later(time.Minute + 1), over: true, after: now},
-		"watched, unanswered":             {late: true, calm: now, failed: true, now: now + 1, pause: 50 * time.Millisecond},
+		"watched, confirmed":              {late: true, since: now, now: later(haste), pause: pace, after: now},
+		"watched, confirmed, later":       {late: true, since: now, now: later(40 * time.Second), pause: 5 * time.Second, after: now},
+		"watched, confirmed, longest":     {late: true, since: now, now: later(time.Minute), pause: 7500 * time.Millisecond, after: now},
+		"watched, confirmed, over":        {late: true, since: now, now: later(time.Minute + 1), over: true, after: now},
+		"watched, unanswered":             {late: true, since: now, failed: true, now: now + 1, pause: 50 * time.Millisecond},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := &pending{Removal: Removal{Late: c.late, Lease: lease, Watch: time.Minute, Expired: expired}, calm: c.calm}
+			p := &pending{Removal: Removal{Late: c.late, Lease: lease, Watch: time.Minute, Expired: expired}, since: c.since}
 			turn := p.confirmed
 			if c.failed {
 				turn = p.unanswered
 			}
 			pause, over := turn(c.now)
 			require.Equal(t, c.over, over)
-			require.Equal(t, c.after, p.calm)
+			require.Equal(t, c.after, p.since)
 			if !c.over {
 				require.LessOrEqual(t, pause, c.pause)
 				require.GreaterOrEqual(t, pause, c.pause/2)
@@ -70,11 +70,11 @@ func TestPending_Backoff(t *testing.T) {
 // later. So it is looked out for after the answer, too.
 func TestPending_MergeLooksOutForBoth(t *testing.T) {
 	for _, c := range []struct{ older, newer bool }{{false, false}, {false, true}, {true, false}, {true, true}} {
-		p := &pending{Removal: Removal{Late: c.older, Watch: time.Hour}, calm: 1, failures: 7}
+		p := &pending{Removal: Removal{Late: c.older, Watch: time.Hour}, since: 1, failures: 7}
 		p.merge(Removal{Late: c.newer, Watch: time.Minute, Value: "a:2", Expired: 5}, nil)
 		require.Equal(t, Removal{Late: c.older || c.newer, Watch: time.Hour, Value: "a:2", Expired: 5}, p.Removal)
 		require.Zero(t, p.failures)
-		require.Equal(t, c.newer, p.calm == 0, "only a newer one begins anew")
+		require.Equal(t, c.newer, p.since == 0, "only a newer one begins anew")
 		_, over := p.confirmed(2)
 		require.Equal(t, c.older || c.newer, !over, "%+v", c)
 	}

@@ -64,15 +64,15 @@ func (c *channels) vacant(name string, ch *channel) (tidy bool) {
 		return false
 	}
 	c.idle = append(c.idle, name)
-	return len(c.idle) == 1 || c.crowded()
+	return len(c.idle) == 1 || c.overfull()
 }
 
-// crowded tells whether there are many channels to leave.
-func (c *channels) crowded() bool { return len(c.idle) >= batch }
+// overfull tells whether there are many channels to leave.
+func (c *channels) overfull() bool { return len(c.idle) >= batch }
 
 // unused takes the channels that are to be left: when it is time to, or when there are many.
 func (c *channels) unused(late bool) (names, sharded []string) {
-	if !late && !c.crowded() {
+	if !late && !c.overfull() {
 		return nil, nil
 	}
 	for _, name := range c.idle {

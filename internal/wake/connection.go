@@ -119,7 +119,7 @@ func (n *node) unused(late bool) (names, sharded []string) {
 func (n *node) overfull() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.channels.crowded()
+	return n.channels.overfull()
 }
 
 func (n *node) untidy() bool {
