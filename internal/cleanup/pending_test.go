@@ -30,7 +30,7 @@ func TestPending_Transitions(t *testing.T) {
 		"open, unanswered, expired, late": {late: true, failed: true, now: now, pause: 50 * time.Millisecond},
 		"watched, confirmed":              {late: true, since: now, now: later(haste), pause: pace, after: now},
 		"watched, confirmed, later":       {late: true, since: now, now: later(40 * time.Second), pause: 5 * time.Second, after: now},
-		"watched, confirmed, longest":     {late: true, since: now, now: later(time.Minute), pause: 7500 * time.Millisecond, after: now},
+		"watched, confirmed, longest":     {late: true, since: now, now: later(time.Minute), pause: 15 * time.Second / 2, after: now},
 		"watched, confirmed, over":        {late: true, since: now, now: later(time.Minute + 1), over: true, after: now},
 		"watched, unanswered":             {late: true, since: now, failed: true, now: now + 1, pause: 50 * time.Millisecond},
 	} {
