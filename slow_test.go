@@ -61,6 +61,10 @@ func TestShortContextsOnASlowLink(t *testing.T) {
 			t.Run(fmt.Sprintf("contended %v, contexts of %v", contended, short), func(t *testing.T) {
 				eachTrip(t, func(w *world, trip time.Duration, registry func(...lockregistry.Option) *lockregistry.Registry) {
 					r := registry(lockregistry.WithExpiry(20*time.Second), lockregistry.WithRenewal())
+					for range 32 { // then each of the client's connections is made, which takes two round trips more
+						w.lock(r.Obtain("42"))
+						w.unlock(r.Obtain("42"))
+					}
 					end := time.Now().Add(6 * time.Second)
 					var all sync.WaitGroup
 					var got atomic.Int32
