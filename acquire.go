@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/lockregistry/lockregistry/internal/hold"
 	"github.com/lockregistry/lockregistry/internal/owner"
 )
 
@@ -28,7 +29,7 @@ import (
 // A nil *Hold, as a failed Acquire returns it, is one that was released.
 type Hold struct {
 	lock  *Lock
-	hold  *hold
+	hold  *hold.Hold
 	owner owner.ID
 	token uint64
 	more  []*Hold // those of the other paths, see [Registry.AcquireAll]
@@ -72,8 +73,8 @@ func (l *Lock) take(ctx context.Context, op string, o owner.ID) (*Hold, error) {
 		_ = now.unlock(ctx, o)
 		return nil, l.fail(op, ErrLockLost)
 	}
-	h := &Hold{lock: now, hold: held, owner: o, token: held.taken(o)}
-	h.watch = runtime.AddCleanup(h, stranded.tell, stranded{held, o})
+	h := &Hold{lock: now, hold: held, owner: o, token: held.TakenBy(o)}
+	h.watch = runtime.AddCleanup(h, hold.Part.Unreachable, hold.Part{Hold: held, Owner: o})
 	return h, nil
 }
 
@@ -118,11 +119,11 @@ func (h *Hold) claim() (before int32, err error) {
 func (h *Hold) giveUp(ctx context.Context, before int32) error {
 	h.watch.Stop()
 	if before > 0 { // a renewal is under way that must not meet the next owner
-		h.hold.stay()
+		h.hold.Stay()
 	}
 	err := h.lock.unlock(ctx, h.owner)
 	if errors.Is(err, ErrNotOwner) { // it was lost so long ago that nobody remembers
-		return h.hold.lostError()
+		return h.hold.Err()
 	}
 	return err
 }
@@ -164,7 +165,7 @@ func (h *Hold) Remaining() time.Duration {
 		return 0
 	}
 	defer runtime.KeepAlive(h)
-	left := h.hold.left()
+	left := h.hold.Left()
 	for _, other := range h.more {
 		left = min(left, other.Remaining())
 	}
@@ -179,7 +180,7 @@ func (h *Hold) Key() string {
 	if h == nil {
 		return ""
 	}
-	return h.lock.place.key
+	return h.lock.place.Key
 }
 
 // Path returns the path that was acquired.
@@ -225,9 +226,9 @@ func (h *Hold) context(parent context.Context) context.Context {
 		c.carries = c.carries.with(t)
 	}
 	var err error
-	c.Context, err = h.hold.watch(ends, ends, h.owner)
+	c.Context, err = h.hold.Context(ends, ends, h.owner)
 	if h.isReleased() { // perhaps too late for Release to have ended it
-		h.hold.forget(h.owner)
+		h.hold.Forget(h.owner)
 		err = ErrNotOwner
 	}
 	if err != nil {

@@ -12,8 +12,10 @@ import (
 
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/hold"
 	"github.com/lockregistry/lockregistry/internal/owner"
 	"github.com/lockregistry/lockregistry/internal/protocol"
+	"github.com/lockregistry/lockregistry/internal/transport"
 )
 
 // Several paths are obtained in one of two ways:
@@ -333,8 +335,8 @@ func (b *bundle) atOnce(ctx context.Context) ([]*Hold, *Lock, error) {
 		for _, a := range group.tries {
 			switch {
 			case !a.won:
-				if a.hold.lease.Late {
-					b.reg.cleanUp(a.hold.abandoned())
+				if a.hold.MayArrive() {
+					b.reg.cleanUp(a.lock.abandoned(a.hold))
 				}
 				a.lock.freeLocal()
 			default:
@@ -369,7 +371,7 @@ func (b *bundle) slots() (groups []*slotful) {
 	for _, l := range b.locks {
 		var slot uint16
 		if b.reg.cluster {
-			slot = protocol.Slot(l.place.key)
+			slot = protocol.Slot(l.place.Key)
 		}
 		if of[slot] == nil || len(of[slot].locks) == mostInScript {
 			of[slot] = &slotful{}
@@ -394,21 +396,21 @@ func (s *slotful) try(b *bundle) {
 	if s.err = first.tooFar(&p); s.err != nil {
 		return
 	}
-	c := first.lock.place.format.ObtainAll(bids)
+	c := first.lock.place.Format.ObtainAll(bids)
 	c.DropIfAbandoned = true
 	b.reg.demand(&c, func(_ *protocol.Call, result rueidis.RedisResult) bool {
-		_, taken, err := readTokens(result, len(bids))
+		_, taken, err := protocol.Tokens(result, len(bids))
 		return err == nil && taken == 0
 	})
 	reply := b.reg.transport.Do(&p, &c)
-	tokens, taken, err := readTokens(reply.RedisResult, len(bids))
+	tokens, taken, err := protocol.Tokens(reply.RedisResult, len(bids))
 	for p.Since = reply.Sent; reply.Late && err == nil && taken > 0; { // a server may have said so that is the master no more
 		if left := p.Left(b.reg.clock); left <= 0 || first.ctx.Err() != nil {
 			taken, err = 0, fault.Late
 			break
 		}
 		reply = b.reg.transport.Do(&p, &c)
-		tokens, taken, err = readTokens(reply.RedisResult, len(bids))
+		tokens, taken, err = protocol.Tokens(reply.RedisResult, len(bids))
 	}
 	granted := err == nil && taken == 0
 	switch {
@@ -420,15 +422,11 @@ func (s *slotful) try(b *bundle) {
 	}
 	for i, a := range s.tries {
 		switch {
-		case granted && err == nil:
-			a.hold.draw(tokens[i])
-			if a.hold.grant(reply.Sent, reply.Came) {
-				a.win(reply.Sent)
-			} else {
-				a.hold.lease.Late, s.err = true, fault.Classify(fault.Late)
-			}
+		case granted && err == nil && a.take(tokens[i], &reply):
 		case granted || taken == 0 && fault.OutcomeUnknown(err): // mutant: paths forgotten
-			a.hold.lease.Late = true
+			if a.hold.SetMayArrive(true); err == nil {
+				s.err = fault.Classify(fault.Late)
+			}
 		}
 	}
 	if s.err != nil {
@@ -453,7 +451,7 @@ func (s *slotful) confirm(b *bundle, tokens []uint64, doubtful bool) {
 	for i, a := range s.tries {
 		places <- struct{}{}
 		all.Go(func() {
-			a.hold.draw(tokens[i])
+			a.hold.Draw(tokens[i])
 			errs[i] = a.confirmGrant(b.deadline, doubtful)
 			<-places
 		})
@@ -469,29 +467,14 @@ func (s *slotful) confirm(b *bundle, tokens []uint64, doubtful bool) {
 	}
 }
 
-// readTokens reads the reply of a script that obtains n locks: their tokens, or which of them is taken, with ErrWrongType when it
-// is no such lock.
-func readTokens(result rueidis.RedisResult, n int) (tokens []uint64, taken int, err error) {
-	message, err := result.ToMessage()
-	if err != nil {
-		return nil, 0, err
+// take makes the hold of a path live, and the lock's. It reports false when the reply came too late.
+func (a *attempt) take(token uint64, r *transport.Reply) bool {
+	a.hold.Draw(token)
+	if !a.hold.Grant(r.Sent, r.Came) {
+		return false
 	}
-	if !message.IsArray() {
-		at, err := message.AsInt64()
-		if at < 0 {
-			return nil, int(-at), ErrWrongType
-		}
-		return nil, int(max(at, 1)), err
-	}
-	values, err := message.ToArray()
-	for i := range values {
-		token, failed := values[i].AsUint64()
-		tokens, err = append(tokens, token), fault.Join(err, failed)
-	}
-	if err == nil && len(tokens) != n {
-		err = errors.New("a reply of another length")
-	}
-	return tokens, 0, err
+	a.win(r.Sent)
+	return true
 }
 
 // releaseAll is Release for several paths. The removals go at the same time, and when the time of an Unlock is over none is
@@ -528,7 +511,7 @@ type contextFor struct{ parent, ctx context.Context }
 // innermost. When the last one was for the same parent it is that one again, so that a program that asks for one before each
 // of its steps does not fill the memory.
 func (h *Hold) contextOfAll(parent context.Context) context.Context {
-	if last := h.last.Load(); last != nil && last.ctx.Err() == nil && same(last.parent, parent) {
+	if last := h.last.Load(); last != nil && last.ctx.Err() == nil && hold.SameContext(last.parent, parent) {
 		return last.ctx
 	}
 	ctx := parent

@@ -11,6 +11,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/deadlock"
 	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/hold"
 	"github.com/lockregistry/lockregistry/internal/owner"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/transport"
@@ -60,7 +61,7 @@ type pursuit struct {
 // attempt is what all tries of a call have in common.
 type attempt struct {
 	lock  *Lock
-	hold  *hold
+	hold  *hold.Hold
 	under string          // to read: the value of the hold with which the same owner writes already
 	ctx   context.Context // the caller's
 	sent  bool            // a try has begun
@@ -80,9 +81,6 @@ const turnaround = 10 * time.Millisecond
 
 // answerGrace is how much longer than its wait a call may take when the server does not answer.
 const answerGrace = 250 * time.Millisecond
-
-// armLimit is how long a waiter waits for the connection for wake-ups.
-func (l *Lock) armLimit() time.Duration { return l.shard().RoundTrip().Connect() }
 
 // notSentPause is the longest pause after a try of which nothing was sent to Redis.
 const notSentPause = 200 * time.Millisecond
@@ -116,8 +114,8 @@ func (l *Lock) obtainLater(first *attempt, err error, q *request, deadline clock
 	// A call that waits for a while tries again after a failure that passes, another one returns the first.
 	if err == nil || patient && (q.wait > 0 || queued) && first.passing(err) {
 		err = l.pursue(*first, q, patient, deadline)
-	} else if first.hold.lease.Late { // mutant: grant left behind
-		l.reg.cleanUp(first.hold.abandoned())
+	} else if first.hold.MayArrive() { // mutant: grant left behind
+		l.reg.cleanUp(l.abandoned(first.hold))
 	}
 	if err != nil {
 		if errors.Is(err, errBusy) { // for those, too, that came to hear the same answer
@@ -138,7 +136,7 @@ func (l *Lock) pursue(first attempt, q *request, patient bool, deadline clock.In
 	}
 	a.ear = l.reg.waker.listener(l)
 	queues := a.ear.Waiter != nil && l.queues()
-	if queues && l.reg.cluster && protocol.QueueKey(l.reg.prefix, l.place.key) == "" {
+	if queues && l.reg.cluster && protocol.QueueKey(l.reg.prefix, l.place.Key) == "" {
 		l.noQueue("a cluster would keep it in another slot than the lock, because of the braces in the path")
 		queues = false
 	}
@@ -256,7 +254,7 @@ func (a *acquisition) patrol() error {
 // bid is what a try asks for.
 func (a *attempt) bid(w protocol.Queueing) protocol.Request {
 	return protocol.Request{
-		Key: a.lock.place.key, Value: a.hold.value, Lease: a.hold.lease.Term, Under: a.under, Side: a.lock.kind.side, Queueing: w,
+		Key: a.lock.place.Key, Value: a.hold.Value(), Lease: a.hold.Term(), Under: a.under, Side: a.lock.kind.side, Queueing: w,
 	}
 }
 
@@ -296,7 +294,7 @@ func (a *acquisition) recover() error {
 	if err := a.over(); err != nil {
 		return err
 	}
-	pause := min(clock.Backoff(a.failed, a.hold.lease.Term.Length), now.Until(a.deadline))
+	pause := min(clock.Backoff(a.failed, a.hold.Term().Length), now.Until(a.deadline))
 	if errors.Is(a.failure, fault.NotSent) { // nobody is bothered by the next try
 		pause = min(pause, notSentPause)
 	}
@@ -307,7 +305,7 @@ func (a *acquisition) recover() error {
 // exclusive tells whether a key that is there is surely in the way. Readers share it with each other; and after a try whose
 // answer is lost it may be this very hold's.
 func (a *acquisition) exclusive() bool {
-	return !a.hold.lease.Late && (a.lock.pair == nil || a.lock == &a.lock.pair.writer)
+	return !a.hold.MayArrive() && (a.lock.pair == nil || a.lock == &a.lock.pair.writer)
 }
 
 // over is why there is to be no other try, if so.
@@ -358,7 +356,7 @@ func (a *acquisition) end() {
 	}
 	a.lock.anchor().pursuit.Store(nil)
 	if m := a.box.close(); a.won && m.granted > 0 { // it came after the last look into the box
-		a.hold.regranted()
+		a.hold.Regranted()
 	}
 	a.ear.Close()
 	if a.spare != nil {
@@ -420,7 +418,7 @@ func (a *attempt) askAgain(p *transport.Wait, w protocol.Queueing, quick bool, d
 
 //go:noinline
 func (a *attempt) prepare(c *protocol.Call, w protocol.Queueing, quick bool) {
-	*c = a.lock.place.format.Obtain(a.bid(w), quick)
+	*c = a.lock.place.Format.Obtain(a.bid(w), quick)
 	c.DropIfAbandoned = true
 	a.lock.reg.demand(c, grants)
 	a.sent = true
@@ -433,7 +431,7 @@ func (a *attempt) judge(c *protocol.Call, reply *transport.Reply, deadline clock
 	h, came := a.hold, reply.Came
 	a.began, a.again = reply.Sent, false
 	a.at, err = c.Decode(reply.RedisResult)
-	h.draw(a.at.Token)
+	h.Draw(a.at.Token)
 	switch {
 	case err == nil && reply.ReplicaErr != nil:
 		err = a.giveBack(reply.ReplicaErr) // mutant: short grant
@@ -446,14 +444,14 @@ func (a *attempt) judge(c *protocol.Call, reply *transport.Reply, deadline clock
 	case c.Script != nil: // a server may have said so that is the master no more; after a plain SET a script asks anyway
 		err, a.again = fault.Late, true
 	}
-	if a.at.Granted && h.grant(a.began, came) {
+	if a.at.Granted && h.Grant(a.began, came) {
 		a.win(a.began)
 		return nil
 	}
 	if a.at.Granted {
 		a.at.Granted, err = false, fault.Late
 	}
-	h.lease.Late = h.lease.Late || fault.OutcomeUnknown(err)
+	h.SetMayArrive(h.MayArrive() || fault.OutcomeUnknown(err))
 	if a.cut = reply.Cut; a.cut {
 		return a.explained(fault.Ended(a.ctx))
 	}
@@ -469,7 +467,7 @@ func (a *attempt) win(since clock.Instant) {
 	l := a.lock
 	a.won = true
 	if l.pair != nil && l == &l.pair.writer {
-		l.pair.wrote = a.hold.value // mutant: writer forgotten
+		l.pair.wrote = a.hold.Value() // mutant: writer forgotten
 	}
 	l.hold.Store(a.hold)
 	l.anchor().lockedAt.Store(int64(since))
@@ -482,7 +480,7 @@ func (a *attempt) win(since clock.Instant) {
 func (a *attempt) commandWait(deadline clock.Instant) transport.Wait {
 	reg, to := a.lock.reg, a.lock.shard()
 	p := reg.commandWait(a.ctx, to)
-	p.Lease, p.Obtains, p.Observer = a.hold.lease.Term.Length, true, (*silence)(a.lock.anchor())
+	p.Lease, p.Obtains, p.Observer = a.hold.Term().Length, true, (*silence)(a.lock.anchor())
 	if deadline != clock.Never {
 		if left := reg.clock.Now().Until(deadline.Add(to.RoundTrip().Plus(answerGrace))); left < p.Limit {
 			p.Limit, p.Near = left, 0
@@ -495,11 +493,11 @@ func (a *attempt) commandWait(deadline clock.Instant) transport.Wait {
 func (a *attempt) confirmGrant(deadline clock.Instant, doubtful bool) error {
 	h := a.hold
 	sent, granted, err := a.confirm(deadline, doubtful)
-	if granted && h.grant(sent, a.lock.reg.clock.Now()) {
+	if granted && h.Grant(sent, a.lock.reg.clock.Now()) {
 		a.win(sent)
 		return nil
 	}
-	h.lease.Late = true // whatever the answer: the key may be there
+	h.SetMayArrive(true) // whatever the answer: the key may be there
 	if granted {
 		return fault.Late
 	}
@@ -510,9 +508,9 @@ func (a *attempt) confirmGrant(deadline clock.Instant, doubtful bool) error {
 // counts from then.
 func (a *attempt) confirm(deadline clock.Instant, doubtful bool) (sent clock.Instant, granted bool, err error) {
 	l, h := a.lock, a.hold
-	p, c := a.commandWait(deadline), l.place.format.Renew(l.place.key, h.value, h.lease.Term)
-	if l.place.fencing { // a token of a master that is none any more would be worth nothing
-		c = l.place.format.Fence(l.place.key, h.value, h.lease.Term)
+	p, c := a.commandWait(deadline), l.place.Format.Renew(l.place.Key, h.Value(), h.Term())
+	if l.place.Fencing { // a token of a master that is none any more would be worth nothing
+		c = l.place.Format.Fence(l.place.Key, h.Value(), h.Term())
 	}
 	p.Obtains, p.Since = false, l.reg.clock.Now() // all tries have one limit
 	end := p.Since.Add(p.Limit)
@@ -520,7 +518,7 @@ func (a *attempt) confirm(deadline clock.Instant, doubtful bool) (sent clock.Ins
 	for {
 		reply := l.reg.transport.Do(&p, &c)
 		n, err := protocol.Confirmed(reply.RedisResult)
-		h.draw(uint64(max(n, 0)))
+		h.Draw(uint64(max(n, 0)))
 		switch {
 		case err == nil && reply.ReplicaErr != nil:
 			return reply.Sent, false, a.giveBack(reply.ReplicaErr)
@@ -537,10 +535,10 @@ func (a *attempt) confirm(deadline clock.Instant, doubtful bool) (sent clock.Ins
 // giveBack is for a hold that is the owner by the word of the master alone: others may have the lock, too, after a failover. It
 // is released, which needs no replica, and the next try asks for another one, which a late release does not touch.
 func (a *attempt) giveBack(why error) error {
-	left := a.hold.abandoned()
-	left.Late = a.hold.lease.Late
+	left := a.lock.abandoned(a.hold)
+	left.Late = a.hold.MayArrive()
 	a.lock.reg.cleanUp(left) // mutant: short grant kept
-	a.hold, a.at = a.hold.again(), protocol.Reply{}
+	a.hold, a.at = a.lock.again(a.hold), protocol.Reply{}
 	return why
 }
 

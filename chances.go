@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/hold"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
@@ -33,13 +34,13 @@ import (
 //	keeps ──goroutines wait, and the last chance was 100 ms ago──▶ yields ──the next call pauses first──▶ keeps
 
 // chances notes what the release of a hold is to do about others. Due tells that this process has had the lock for long enough.
-func (l *Lock) chances(m *protocol.Release, h *hold, due bool, now clock.Instant) {
+func (l *Lock) chances(m *protocol.Release, h *hold.Hold, due bool, now clock.Instant) {
 	switch {
-	case h.leads:
+	case h.Leads():
 		m.Leads = true
-	case (due || l.pair == nil && h.watched.Load()) && l.half().Contended(): // or its lease does not suit who waits
+	case (due || l.pair == nil && h.Watched()) && l.half().Contended(): // or its lease does not suit who waits
 		m.Yields = true
-	case l.kind.format.Brief() && m.Keep == 0 && m.Queued:
+	case l.kind.Format.Brief() && m.Keep == 0 && m.Queued:
 		l.brief(m, h, now)
 	}
 }
@@ -48,9 +49,9 @@ func (l *Lock) chances(m *protocol.Release, h *hold, due bool, now clock.Instant
 const longWait = firstLook
 
 // brief has the release of a hold rely on what is known of others. A window that is due is left to a release in full.
-func (l *Lock) brief(m *protocol.Release, h *hold, now clock.Instant) {
-	if c := l.anchor().crowd.Load(); c != nil && h.inLine != 0 && now < c.gap.due {
-		m.Due, m.Warns = c.gap.text, h.inLine.Until(now) >= longWait
+func (l *Lock) brief(m *protocol.Release, h *hold.Hold, now clock.Instant) {
+	if c := l.anchor().crowd.Load(); c != nil && h.Queued() != 0 && now < c.gap.due {
+		m.Due, m.Warns = c.gap.text, h.Queued().Until(now) >= longWait
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/hold"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
@@ -66,13 +67,13 @@ type keeping struct {
 }
 
 // keep notes that for a hold that is about to be over, if so, and returns until when; 0: it is not.
-func (l *Lock) keep(h *hold) (until clock.Instant) {
-	kept, found := h.keeps()
+func (l *Lock) keep(h *hold.Hold) (until clock.Instant) {
+	kept, found := h.Keeps()
 	if kept != 0 {
-		l.company().keeping.Store(&keeping{h.number(), kept})
+		l.company().keeping.Store(&keeping{h.Number(), kept})
 	}
 	if found != 0 {
-		l.company().expected.Store(&expected{h.number(), found})
+		l.company().expected.Store(&expected{h.Number(), found})
 	}
 	return kept
 }
@@ -143,14 +144,14 @@ func (l *Lock) noQueue(why string) {
 		next := clock.Instant(r.postponed.Load())
 		if now >= next && r.postponed.CompareAndSwap(int64(next), int64(now.Add(queuelessFor))) {
 			r.dispatch.Log(slog.LevelWarn, "the server refuses the queue of a lock for now: who waits looks again",
-				slog.String("key", l.place.key), slog.String("error", why))
+				slog.String("key", l.place.Key), slog.String("error", why))
 		}
 		return
 	}
 	l.company().queueless.Store(int64(now.Add(queuelessFor)))
 	if !r.unqueued.Swap(true) {
 		r.dispatch.Log(slog.LevelWarn, "the server refuses the queue of a lock: its waiters are woken by chance, or poll",
-			slog.String("key", l.place.key), slog.String("error", why))
+			slog.String("key", l.place.Key), slog.String("error", why))
 	}
 }
 

@@ -91,7 +91,7 @@ func (w waited) Obstacles(c *deadlock.Call) deadlock.Obstacles {
 
 func (w waited) Stands() bool {
 	h := w.lock.hold.Load()
-	return h != nil && h.stands()
+	return h != nil && h.Fresh()
 }
 
 func (w waited) Taker(o owner.ID) owner.ID { return w.lock.taker(o) }

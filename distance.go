@@ -7,12 +7,16 @@ import (
 	"time"
 
 	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/hold"
 	"github.com/lockregistry/lockregistry/internal/lease"
 	"github.com/lockregistry/lockregistry/internal/transport"
 )
 
 // shard is the way to the master that has the lock's key.
-func (l *Lock) shard() *transport.Shard { return l.place.shard() }
+func (l *Lock) shard() *transport.Shard { return l.reg.transport.Shard(l.place.Key) }
+
+// armLimit is how long a waiter waits for the connection for wake-ups.
+func (l *Lock) armLimit() time.Duration { return l.shard().RoundTrip().Connect() }
 
 // commandWait is how long a command of the registry waits for its answer.
 func (r *Registry) commandWait(ctx context.Context, l *transport.Shard) transport.Wait {
@@ -73,7 +77,7 @@ func tooShort(t *lease.Term, way *transport.Shard) error {
 func (a *attempt) tooFar(p *transport.Wait) error {
 	reg := a.lock.reg
 	way := a.lock.shard()
-	if err := tooShort(a.hold.lease.Term, way); err != nil {
+	if err := tooShort(a.hold.Term(), way); err != nil {
 		return err
 	}
 	trip := way.RoundTrip()
@@ -105,14 +109,14 @@ func (a *attempt) outwait(left time.Duration, t transport.RoundTrip) error {
 
 // prolong sets the lease of a hold anew, now, with t or with the term that it has. When the answer comes late it does so once
 // more, to be sure, until the call's time is over.
-func (l *Lock) prolong(ctx context.Context, h *hold, t *lease.Term) error {
+func (l *Lock) prolong(ctx context.Context, h *hold.Hold, t *lease.Term) error {
 	p := l.reg.commandWait(ctx, l.shard())
 	p.Since = l.reg.clock.Now()
 	for {
 		if err := l.tooFar(h, &p, t); err != nil {
 			return err
 		}
-		if err := h.renewOnce(&p, t); !errors.Is(err, fault.Late) || p.Left(l.reg.clock) <= 0 || ctx.Err() != nil {
+		if err := h.Renew(&p, t); !errors.Is(err, fault.Late) || p.Left(l.reg.clock) <= 0 || ctx.Err() != nil {
 			return err
 		}
 	}
@@ -120,9 +124,9 @@ func (l *Lock) prolong(ctx context.Context, h *hold, t *lease.Term) error {
 
 // tooFar is why a renewal is not sent, if so: the lease that its owner asks for, if any, is too short to be of use, or the answer
 // would come when the call is over. The call waits for its end then.
-func (l *Lock) tooFar(h *hold, p *transport.Wait, asked *lease.Term) error {
+func (l *Lock) tooFar(h *hold.Hold, p *transport.Wait, asked *lease.Term) error {
 	reg, way := l.reg, l.shard()
-	if p.Ctx.Err() != nil || !h.valid() {
+	if p.Ctx.Err() != nil || !h.Valid() {
 		return nil //nolint:nilerr // the call tells of its end itself, at once
 	}
 	if err := tooShort(asked, way); err != nil {
@@ -136,8 +140,8 @@ func (l *Lock) tooFar(h *hold, p *transport.Wait, asked *lease.Term) error {
 	if err := reg.outwait(p.Ctx, left); err != nil {
 		return err
 	}
-	if !h.valid() {
-		return fault.WithEnd(p.Ctx, h.lostError())
+	if !h.Valid() {
+		return fault.WithEnd(p.Ctx, h.Err())
 	}
 	failure := fault.AsUnavailable(tooLittleTimeError{trip})
 	if p.Ctx.Err() == nil {

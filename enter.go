@@ -175,18 +175,18 @@ func (l *Lock) refresh(ctx context.Context, o owner.ID, q request, how local.Adm
 		return ErrLockLost
 	}
 	if how == local.Joined {
-		ok, renew := h.shared(q.lease.Length)
+		ok, renew := h.Shares(q.lease.Length)
 		if !ok {
 			return ErrLockLost
 		}
 		if q.plain && l.kind.watchdog {
-			renew = h.keepRenewed(q.lease.Length)
+			renew = h.KeepRenewed(q.lease.Length)
 		}
 		if !renew {
 			l.anchor().lockedAt.Store(int64(l.reg.clock.Now()))
 			return nil
 		}
-		q.plain = q.lease.Length < h.longest()
+		q.plain = q.lease.Length < h.Running()
 	}
 	if q.plain { // with the lease that the hold has
 		q.lease = nil

@@ -15,7 +15,7 @@ func HandOver(l *Lock, between func()) bool {
 	if how, _ := l.exit(owner.Calling()); how != local.Last {
 		return false
 	}
-	can, _, running := h.relinquish(l.reg.handoff)
+	can, _, running := h.Relinquish(l.reg.handoff)
 	between()
 	if !can || !l.half().Pass(running) {
 		return false
@@ -33,7 +33,7 @@ func FindsGone(l *Lock) (found func()) {
 	h, all := l.hold.Load(), l.half().Owners()
 	return func() {
 		for _, o := range all {
-			h.strand(o)
+			h.Strand(o)
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/hold"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
@@ -58,8 +59,8 @@ func (r *Registry) remove(ctx context.Context, l *Lock, holder string) error {
 	}
 	before := r.holders(l)
 	removal := protocol.Call{
-		Script: forceUnlock, Key: l.place.key,
-		Args: protocol.Args{holder, protocol.Tagged(l.place.key), r.formats.Publish(), r.plain.format.CommonChannel(), r.values},
+		Script: forceUnlock, Key: l.place.Key,
+		Args: protocol.Args{holder, protocol.Tagged(l.place.Key), r.formats.Publish(), r.plain.Format.CommonChannel(), r.values},
 	}
 	p := r.commandWait(ctx, l.shard())
 	p.Lease = r.lease.Length
@@ -74,7 +75,7 @@ func (r *Registry) remove(ctx context.Context, l *Lock, holder string) error {
 	if fault.OutcomeUnknown(err) { // it may be gone, or may go yet
 		for name, h := range before {
 			if holder == "" || holder == name {
-				h.lose(fault.Forced)
+				h.Lose(fault.Forced)
 			}
 		}
 	}
@@ -88,26 +89,26 @@ func (r *Registry) remove(ctx context.Context, l *Lock, holder string) error {
 	}
 	for name, h := range r.holders(l) {
 		if slices.Contains(gone, name) {
-			h.lose(fault.Forced)
+			h.Lose(fault.Forced)
 		}
 	}
 	return nil
 }
 
 // holders are the holds that this registry has on the path of l, plain or not, by their names in Redis.
-func (r *Registry) holders(l *Lock) map[string]*hold {
-	holders := map[string]*hold{}
+func (r *Registry) holders(l *Lock) map[string]*hold.Hold {
+	holders := map[string]*hold.Hold{}
 	if plain, ok := r.cache.find(l.path()); ok {
 		if h := plain.hold.Load(); h != nil {
-			holders[h.value] = h
+			holders[h.Value()] = h
 		}
 	}
 	if writer, ok := r.cache.findReadWrite(l.path()); ok {
 		if h := writer.hold.Load(); h != nil {
-			holders[h.value+":write"] = h
+			holders[h.Value()+":write"] = h
 		}
 		if h := writer.pair.reader.hold.Load(); h != nil {
-			holders[h.value] = h
+			holders[h.Value()] = h
 		}
 	}
 	return holders

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/hold"
 	"github.com/lockregistry/lockregistry/internal/owner"
 )
 
@@ -32,7 +33,7 @@ type goneWatch struct {
 	looks      sync.WaitGroup
 
 	mu       sync.Mutex
-	stranded []stranded    // yet to be announced
+	stranded []hold.Part   // yet to be announced
 	next     clock.Instant // when to look for goroutines that are gone; never while one looks
 	closed   bool
 }
@@ -52,10 +53,10 @@ func (g *goneWatch) begin(b *background) {
 // strand is what the garbage collector calls for a part of a hold that nobody can reach. In a test with testing/synctest that is
 // outside of the bubble, from where no goroutine within can be woken: the next turn sees to it. There, and only there, times have
 // no monotonic part.
-func (g *goneWatch) strand(h *hold, o owner.ID) {
+func (g *goneWatch) strand(p hold.Part) {
 	g.mu.Lock()
 	if !g.closed {
-		g.stranded = append(g.stranded, stranded{h, o})
+		g.stranded = append(g.stranded, p)
 	}
 	g.mu.Unlock()
 	if b := g.background; !g.fake {
@@ -70,7 +71,7 @@ func (g *goneWatch) Turn(clock.Instant) clock.Instant {
 	g.stranded = nil
 	g.mu.Unlock()
 	for _, s := range all {
-		s.hold.strand(s.owner)
+		s.Hold.Strand(s.Owner)
 	}
 	return clock.Never
 }
@@ -115,14 +116,15 @@ func (g *goneWatch) close() {
 }
 
 // suspects are the goroutines that have had a renewed hold for longer than its lease.
-func (g *goneWatch) suspects() (all []stranded) {
-	for _, h := range g.background.holds.all() { // one that is renewed is in there until it is lost or over
-		if !h.mayBeLeft() {
+func (g *goneWatch) suspects() (all []hold.Part) {
+	for _, h := range g.background.holds.All() { // one that is renewed is in there until it is lost or over
+		if !h.MayBeLeft() {
 			continue
 		}
-		for _, o := range lockAbove(h).half().Owners() {
-			if o.IsGoroutine() && !h.isStranded(o) && !lockAbove(h).lent(o) {
-				all = append(all, stranded{h, o})
+		l := lockAbove(h)
+		for _, o := range l.half().Owners() {
+			if o.IsGoroutine() && !h.Stranded(o) && !l.lent(o) {
+				all = append(all, hold.Part{Hold: h, Owner: o})
 			}
 		}
 	}
@@ -135,14 +137,14 @@ func (g *goneWatch) suspects() (all []stranded) {
 // hold is still the goroutine's: if it is, it stays so until it is lost, since no call comes from a goroutine that has ended, and
 // the others that may unlock for it can reach a context that is lent: then it is left alone. A goroutine that nests or unlocks
 // only from now on, with a context of Do that has outlived it, finds that the hold is lost with its lease. When it unlocks
-// sooner, the hold may go on for another owner, who is not to lose it: adopt and dismiss take the mark off that strand has made.
-// They follow the exit of the owner, and strand asks once more after it has made the mark. So whichever comes last finds the
-// other one, as with attend.
-func strandGone(suspects []stranded, living map[owner.ID]bool) {
+// sooner, the hold may go on for another owner, who is not to lose it: Adopt and Dismiss take the mark off that Strand has made.
+// They follow the exit of the owner, and Strand asks once more after it has made the mark. So whichever comes last finds the
+// other one, as with Attend.
+func strandGone(suspects []hold.Part, living map[owner.ID]bool) {
 	for _, g := range suspects {
-		l := lockAbove(g.hold)
-		if !living[g.owner] && l.heldBy(g.owner) == g.hold && !l.lent(g.owner) {
-			g.hold.strand(g.owner)
+		l := lockAbove(g.Hold)
+		if !living[g.Owner] && l.heldBy(g.Owner) == g.Hold && !l.lent(g.Owner) {
+			g.Hold.Strand(g.Owner)
 		}
 	}
 }

@@ -112,13 +112,13 @@ func (r *Registry) inspectOne(ctx context.Context, l *Lock) (LockInfo, error) {
 		return LockInfo{}, errNilContext
 	case l.path() == "":
 		return LockInfo{}, errNoPath
-	case protocol.Reserved(l.place.key):
+	case protocol.Reserved(l.place.Key):
 		return LockInfo{}, errReserved
 	}
 	if err := l.stopped(ctx); err != nil {
 		return LockInfo{}, err
 	}
-	infos, errs := r.inspectKeys(ctx, []string{l.place.key})
+	infos, errs := r.inspectKeys(ctx, []string{l.place.Key})
 	if errs[0] != nil {
 		return LockInfo{}, errs[0]
 	}

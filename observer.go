@@ -178,7 +178,7 @@ func (l *Lock) subject() Subject {
 	case "w":
 		kind = "writer"
 	}
-	return Subject{l.path(), l.place.key, kind}
+	return Subject{l.path(), l.place.Key, kind}
 }
 
 // tellAcquired is for the end of a call that began at some time. It is apart from the call so that its stack stays small.
@@ -201,7 +201,7 @@ func (l *Lock) tellAcquired(ctx context.Context, op string, q *request, began cl
 
 // tellReleased is release with an observer.
 func (l *Lock) tellReleased(ctx context.Context) (err error) { // also when the observer panics
-	owned, _, _ := l.hold.Load().held(l.reg.clock.Now())
+	owned, _, _ := l.hold.Load().Held(l.reg.clock.Now())
 	r := Released{Subject: l.subject(), Held: owned}
 	r.How, err = l.release(ctx)
 	r.Err = err

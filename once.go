@@ -59,7 +59,7 @@ func (r *Registry) Once(
 	failed := true // it may panic
 	defer func() {
 		if failed && retries {
-			h.hold.unkeep()
+			h.hold.Unkeep()
 		}
 		if released := h.Release(context.WithoutCancel(ctx)); released != nil {
 			err = fault.Join(err, released)

@@ -37,7 +37,7 @@ func (c *carried) tenureOf(l *Lock) *tenure {
 func (c *carried) deadlock(l *Lock, o owner.ID) *tenure {
 	for ; c != nil && c.tenure != nil; c = c.outer {
 		t := c.tenure
-		if t.lock.anchor() == l.anchor() && (t.owner.IsHold() || o.IsHold()) && t.lasts() && t.hold.valid() {
+		if t.lock.anchor() == l.anchor() && (t.owner.IsHold() || o.IsHold()) && t.lasts() && t.hold.Valid() {
 			return t
 		}
 	}

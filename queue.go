@@ -198,8 +198,8 @@ func (l *Lock) told(m message) bool {
 	if m.what != tellsGrant {
 		return false
 	}
-	if h := l.hold.Load(); h != nil && h.numbered(m.number) {
-		h.regranted() // mutant: granted once more
+	if h := l.hold.Load(); h != nil && h.Number() == m.number {
+		h.Regranted() // mutant: granted once more
 		return true
 	}
 	return l.expects(m.number)
@@ -356,18 +356,18 @@ func (a *acquisition) renumber() {
 // the queue too. From now on a message for its number is about a hold that is none of this call's.
 func (a *acquisition) abandon() {
 	a.box.open("")
-	if a.hold.lease.Late {
-		left := a.hold.abandoned()
+	if a.hold.MayArrive() {
+		left := a.lock.abandoned(a.hold)
 		left.Leaving = protocol.Leaving{All: true}
 		a.lock.reg.cleanUp(left) // mutant: abandoned ticket left
-		a.hold.lease.Late = false
+		a.hold.SetMayArrive(false)
 	}
 }
 
 // leave is for a call that gives up: its ticket is removed, or, when it was granted just now, its hold is released.
 func (a *acquisition) leave() {
 	a.ticket.Store(false)
-	if a.hold.lease.Late {
+	if a.hold.MayArrive() {
 		a.abandon()
 		return
 	}
@@ -375,7 +375,7 @@ func (a *acquisition) leave() {
 	if a.older == "" {
 		return
 	}
-	left := a.hold.abandoned()
+	left := a.lock.abandoned(a.hold)
 	left.Leaving.Ticket, left.Late = a.older, false
 	a.lock.reg.cleanUp(left)
 }
@@ -383,7 +383,7 @@ func (a *acquisition) leave() {
 // ask asks something of the queue: for a ticket, or what became of it.
 func (a *acquisition) ask(what protocol.Mode) error {
 	if what == protocol.ModeEnqueue {
-		a.zeros = zerosFor(a.lock.shard().RoundTrip(), a.hold.lease.Term.Length)
+		a.zeros = zerosFor(a.lock.shard().RoundTrip(), a.hold.Term().Length)
 	}
 	w := protocol.Queueing{Mode: what, Zeros: a.zeros}
 	if what == protocol.ModeEnqueue {
@@ -391,14 +391,14 @@ func (a *acquisition) ask(what protocol.Mode) error {
 			a.renumber() // mutant: one number twice
 		}
 		w.Place, w.Replaces = a.place, a.older
-		w.Fast = a.lock.kind.format.Brief() && w.Place == "" && w.Replaces == "" && w.Zeros == "" && a.lock.busy()
+		w.Fast = a.lock.kind.Format.Brief() && w.Place == "" && w.Replaces == "" && w.Zeros == "" && a.lock.busy()
 		a.older, a.fresh = a.bid(w).Ticket(), true
-		a.box.open(a.hold.number())
+		a.box.open(a.hold.Number())
 	}
 	a.noteWait()
 	err := a.try(w, false, a.deadline)
 	if a.won && w.Fast && !a.again { // nobody waited
-		a.hold.inLine = a.began
+		a.hold.SetQueued(a.began)
 	}
 	if err == nil && a.at.State == protocol.StateFailing {
 		if a.lock.noQueue(a.at.Why); fault.Passes(a.at.Why, true) {
@@ -418,8 +418,8 @@ func (a *acquisition) ask(what protocol.Mode) error {
 	}
 	switch {
 	case what != protocol.ModeEnqueue: // a look that is late does nothing: it needs the ticket
-		a.hold.lease.Late = false
-	case err != nil && !a.hold.lease.Late: // it has changed nothing
+		a.hold.SetMayArrive(false)
+	case err != nil && !a.hold.MayArrive(): // it has changed nothing
 		a.older = w.Replaces
 	}
 	if err == nil || what == protocol.ModeEnqueue {
@@ -430,8 +430,7 @@ func (a *acquisition) ask(what protocol.Mode) error {
 
 // noteWait notes in the hold for how long the call has waited, before that may own the key.
 func (a *acquisition) noteWait() {
-	ms := a.begun.Until(a.lock.reg.clock.Now()).Milliseconds()
-	a.hold.waited = uint32(min(max(ms, 0), math.MaxUint32))
+	a.hold.SetWaited(a.begun.Until(a.lock.reg.clock.Now()))
 }
 
 // asleep waits until it is time to look, or the hold is granted.
@@ -524,10 +523,11 @@ func (a *acquisition) granted(m mail) (next protocol.Mode, err error) {
 	l.reg.counts.grants.Add(1)
 	a.noteWait()
 	suspect := l.shard().IsSuspect(l.reg.clock.Now())
-	if a.hold.inLine = a.asked; a.asked != 0 && l.kind.format.Brief() {
+	a.hold.SetQueued(a.asked)
+	if a.asked != 0 && l.kind.Format.Brief() {
 		l.foresee(a.asked, a.place, m.due)
 	}
-	if !suspect && !a.writes() && a.hold.grantShort(a.base, m.granted) { // mutant: grant counts from its message; unwritten grant
+	if !suspect && !a.writes() && a.hold.GrantShort(a.base, m.granted) { // mutant: grant counts from its message; unwritten grant
 		a.served = true
 		a.win(a.base)
 		return "", nil
@@ -543,12 +543,12 @@ func (a *acquisition) found(left time.Duration) (next protocol.Mode, err error) 
 	if a.box.take().granted == 0 { // it may still come, once
 		patience := a.lock.shard().RoundTrip().Plus(suspicion)
 		due := a.lock.reg.clock.Now().Add(clock.Plus(a.lock.reg.acknowledging(), patience))
-		a.hold.awaitMessage(due) // mutant: found hold lost
+		a.hold.AwaitMessage(due) // mutant: found hold lost
 		if !a.woken {
 			a.ear.Suspect()
 		}
 	}
-	if !a.writes() && a.hold.grantShort(a.began, left) {
+	if !a.writes() && a.hold.GrantShort(a.began, left) {
 		a.served = true
 		a.win(a.began)
 		return "", nil
@@ -557,18 +557,18 @@ func (a *acquisition) found(left time.Duration) (next protocol.Mode, err error) 
 }
 
 // writes tells whether the holder of a grant by another process is to write something of its own before it counts.
-func (a *acquisition) writes() bool { return a.lock.place.fencing || a.lock.reg.replicas != nil } // mutant: no token
+func (a *acquisition) writes() bool { return a.lock.place.Fencing || a.lock.reg.replicas != nil } // mutant: no token
 
 // sure renews a hold that is the owner, or was, and has it draw its fencing token.
 func (a *acquisition) sure() (next protocol.Mode, err error) {
 	h := a.hold
 	sent, granted, err := a.confirm(a.deadline, false)
-	if granted && h.grant(sent, a.lock.reg.clock.Now()) {
+	if granted && h.Grant(sent, a.lock.reg.clock.Now()) {
 		a.served = true
 		a.win(sent)
 		return "", nil
 	}
-	h.lease.Late = true // it may be the owner still
+	h.SetMayArrive(true) // it may be the owner still
 	switch {
 	case a.hold != h && a.passing(err): // it was given back
 		a.failure = fault.Classify(err)

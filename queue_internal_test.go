@@ -38,7 +38,7 @@ func waitingCall(t *testing.T, l *Lock, as owner.ID) *acquisition {
 	a := &acquisition{attempt: attempt{lock: l, hold: l.newHold(&request{lease: l.reg.lease}), ctx: context.Background()}}
 	a.woken, a.waits, a.began = true, true, l.reg.clock.Now()
 	a.box.came = make(chan struct{}, 1)
-	a.box.open(a.hold.number())
+	a.box.open(a.hold.Number())
 	l.pursuit.Store(&a.pursuit)
 	return a
 }
@@ -60,8 +60,8 @@ func TestGrantIsFoundWhileItsMessageComes(t *testing.T) {
 	}
 	ends := func(a *acquisition, found clock.Instant) {
 		now := a.lock.reg.clock.Now()
-		a.hold.awaitMessage(found)
-		require.True(t, a.hold.grantShort(now, time.Second))
+		a.hold.AwaitMessage(found)
+		require.True(t, a.hold.GrantShort(now, time.Second))
 		a.win(now)
 		comes()
 		a.lock.pursuit.Store(nil)
@@ -86,16 +86,16 @@ func TestGrantIsFoundWhileItsMessageComes(t *testing.T) {
 				a := waitingCall(t, l, me)
 				var told sync.WaitGroup
 				c.before(a)
-				told.Go(func() { reg.told("g " + a.hold.number() + " 1000 " + l.place.key) })
+				told.Go(func() { reg.told("g " + a.hold.Number() + " 1000 " + l.place.Key) })
 				c.after(a)
 				if c.second {
 					told.Wait()
 				}
-				sound := a.hold.goesOn()
+				sound := a.hold.Live()
 				require.Equal(t, local.Last, departs(l.exit(me)))
 				l.keep(a.hold)
 				l.hold.Store(nil)
-				sound = a.hold.end(reg.clock.Now()) && sound
+				sound = a.hold.End(reg.clock.Now()) && sound
 				told.Wait()
 
 				require.Equal(t, !c.second, sound, "whether the hold went on until its end")
@@ -114,25 +114,13 @@ func TestMessageOnAnIdleShard(t *testing.T) {
 		require.NoError(t, lock.Lock(t.Context()))
 		require.NoError(t, lock.Unlock(t.Context()))
 	}
-	way := reg.transport.Shard(lock.place.key)
+	way := reg.transport.Shard(lock.place.Key)
 	quiet := func() bool { return !way.IsHealthy(reg.clock.Now()) }
 	require.Eventually(t, quiet, 20*time.Second, time.Millisecond)
 	require.Eventually(t, func() bool { // else the test was not scheduled for as long as a shard is healthy
-		reg.told("n 1 1000 " + lock.place.key + " 1") // nothing is sent because of it
+		reg.told("n 1 1000 " + lock.place.Key + " 1") // nothing is sent because of it
 		return !quiet()
 	}, 20*time.Second, time.Millisecond)
-}
-
-// The server is asked whether a hold has its key still, while its owner changes the lease. The race detector tells.
-func TestALeaseThatChangesWhileTheHoldIsAskedFor(t *testing.T) {
-	l := embedded(t).Obtain("42")
-	require.NoError(t, l.Lock(t.Context()))
-	defer func() { require.NoError(t, l.Unlock(t.Context())) }()
-	h := l.hold.Load()
-	asked := make(chan time.Duration)
-	go func() { asked <- verification{h}.term() }()
-	require.NoError(t, l.Renew(t.Context(), 300*time.Millisecond))
-	require.Contains(t, []time.Duration{time.Minute, 300 * time.Millisecond}, <-asked)
 }
 
 // What a script tells may be longer than 49 days, and so long that Lua writes it with an exponent.

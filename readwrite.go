@@ -95,7 +95,7 @@ func (rw redisHalf) Sharable() bool {
 	if h == nil {
 		return false
 	}
-	ok, _ := h.shared(0)
+	ok, _ := h.Shares(0)
 	return ok
 }
 
@@ -103,7 +103,12 @@ func (rw redisHalf) Sharable() bool {
 // more than twice that time and the sections that are under way.
 func (rw redisHalf) LookDue() bool {
 	h, every := rw.reader.hold.Load(), rw.lookEvery()
-	return h != nil && h.age() >= every && rw.reader.reg.clock.Now() >= rw.sought.Add(every)
+	if h == nil {
+		return false
+	}
+	now := rw.reader.reg.clock.Now()
+	_, had, _ := h.Held(now)
+	return had >= every && now >= rw.sought.Add(every)
 }
 
 // Look asks Redis in the background whether a writer waits elsewhere, and tells the local half: if so nobody else shares the
@@ -124,7 +129,7 @@ func (rw *ReadWriteLock) ask() {
 		rw.local.Unknown()
 		return
 	}
-	c := l.reg.formats.WriterWaits(l.place.key)
+	c := l.reg.formats.WriterWaits(l.place.Key)
 	p := l.reg.commandWait(context.Background(), l.reg.transport.Shard(c.Key))
 	p.Lease = l.reg.lease.Length
 	n, err := protocol.Confirmed(l.reg.transport.Do(&p, &c).RedisResult)

@@ -2,13 +2,9 @@ package lockregistry
 
 import (
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockregistry/lockregistry/internal/clock"
-	"github.com/lockregistry/lockregistry/internal/fault"
-	"github.com/lockregistry/lockregistry/internal/lease"
 	"github.com/lockregistry/lockregistry/internal/local"
 	"github.com/lockregistry/lockregistry/internal/owner"
 )
@@ -80,31 +76,4 @@ func TestReadWriteLock_ReaderUnderALeavingWriter(t *testing.T) {
 	require.Equal(t, "the writer's", rw.under())
 	writer.Free()
 	require.Empty(t, rw.under())
-}
-
-// liveSince is the lease of a hold that was granted then, for a minute.
-func liveSince(at clock.Instant) lease.State {
-	s := lease.State{Term: lease.NewTerm(time.Minute)}
-	s.Grant(at, at)
-	return s
-}
-
-// A reader of several has left the local half, and before it looks at the hold the last of the others has ended it.
-func TestReadWriteLock_LeavingAHoldThatOthersHaveEnded(t *testing.T) {
-	for name, c := range map[string]struct {
-		meanwhile func(*hold)
-		sound     bool
-	}{
-		"in time": {func(*hold) {}, true},
-		"lost":    {func(h *hold) { h.mu.Lock(); h.unlockLose(fault.KeyGone) }, false},
-		"late":    {func(h *hold) { h.lease = liveSince(-clock.Instant(time.Hour)) }, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			reg := embedded(t)
-			h := &hold{path: &reg.newReadWrite("42").reader.place, lease: liveSince(reg.clock.Now())}
-			c.meanwhile(h)
-			h.end(reg.clock.Now())
-			require.Equal(t, c.sound, h.dismiss(anna))
-		})
-	}
 }

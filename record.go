@@ -48,7 +48,7 @@ func (w *recorded) InUse(now clock.Instant) (used, lasting bool) {
 			continue
 		}
 		if h := l.hold.Load(); h != nil {
-			if _, had, fresh := h.held(now); fresh {
+			if _, had, fresh := h.Held(now); fresh {
 				used, lasting = true, had >= presence.Lasting
 			}
 		}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/hold"
 	"github.com/lockregistry/lockregistry/internal/lease"
 	"github.com/lockregistry/lockregistry/internal/local"
 	"github.com/lockregistry/lockregistry/internal/owner"
@@ -22,20 +23,20 @@ import (
 // local half: otherwise a late removal would meet the key of the next local holder.
 type Lock struct {
 	reg      *Registry
-	place    holdPath
+	place    hold.Path
 	kind     *kind
 	pair     *ReadWriteLock // nil for a plain lock
 	turn     atomic.Uint64  // when it was last obtained; belongs to the cache, as do pins and parked
 	pins     atomic.Int32
 	parked   atomic.Bool
-	lockedAt atomic.Int64            // instant
-	local    localLock               // of a plain lock; see half
-	tenures  atomic.Pointer[tenures] // nil until there is a context that carries a hold
-	hold     atomic.Pointer[hold]    // written only with the local half held
-	crowd    atomic.Pointer[crowd]   // nil until others wait for the path; the anchor's, as is pursuit
-	last     atomic.Uint64           // the number of the newest hold whose key was removed, as far as that is known
-	lastAt   atomic.Int64            // and when: an instant
-	pursuit  atomic.Pointer[pursuit] // of the goroutine that asks Redis, once its first try takes a while or failed
+	lockedAt atomic.Int64              // instant
+	local    localLock                 // of a plain lock; see half
+	tenures  atomic.Pointer[tenures]   // nil until there is a context that carries a hold
+	hold     atomic.Pointer[hold.Hold] // written only with the local half held
+	crowd    atomic.Pointer[crowd]     // nil until others wait for the path; the anchor's, as is pursuit
+	last     atomic.Uint64             // the number of the newest hold whose key was removed, as far as that is known
+	lastAt   atomic.Int64              // and when: an instant
+	pursuit  atomic.Pointer[pursuit]   // of the goroutine that asks Redis, once its first try takes a while or failed
 }
 
 // How long a call waits that has no [Wait].
@@ -137,13 +138,13 @@ func (l *Lock) Renew(ctx context.Context, ttl time.Duration) error {
 func (l *Lock) Context(parent context.Context) context.Context {
 	ctx, c := l.within(parent)
 	if c != nil {
-		c.lend()
+		c.Lend()
 	}
 	return ctx
 }
 
 // within is the context that Context returns, which is yet to be lent if it is one that can be.
-func (l *Lock) within(parent context.Context) (context.Context, *lendable) {
+func (l *Lock) within(parent context.Context) (context.Context, *hold.Lendable) {
 	ctx := l.context(parent)
 	if t := carriedBy(ctx).tenureOf(l.reg.cache.current(l)); t != nil {
 		return t.lendable(ctx)
@@ -162,10 +163,10 @@ func (l *Lock) context(parent context.Context) context.Context {
 	err := ErrNotOwner
 	if h := now.heldBy(o); h != nil {
 		base, carries := now.carry(parent, o, h)
-		if carries && h.endsAnyway(parent, o) && h.valid() {
+		if carries && h.Cancels(parent, o) && h.Valid() {
 			return parent // in a loop, a child of the one before would keep that one, and all before it
 		}
-		ctx, err = h.watch(parent, base, o)
+		ctx, err = h.Context(parent, base, o)
 	} else if why := now.half().Lost(o); why != fault.NotLost {
 		err = why.Err()
 	}
@@ -201,22 +202,22 @@ func (l locker) Unlock() {
 }
 
 // Key returns the lock's key in Redis, prefix + ":" + path.
-func (l *Lock) Key() string { return l.place.key }
+func (l *Lock) Key() string { return l.place.Key }
 
 // Path returns the path that the lock was obtained with.
 func (l *Lock) Path() string { return l.path() }
 
-func (l *Lock) path() string { return l.place.key[len(l.reg.prefix)+1:] }
+func (l *Lock) path() string { return l.place.Key[len(l.reg.prefix)+1:] }
 
 // IsHeld tells whether a goroutine of this process holds the lock now, with a lease that is not over. It does not ask
 // Redis.
 func (l *Lock) IsHeld() bool {
 	h := l.reg.cache.current(l).hold.Load()
-	return h != nil && h.valid()
+	return h != nil && h.Valid()
 }
 
 func (l *Lock) fail(op string, err error) error {
-	return &LockError{Op: op, Key: l.place.key, Err: l.shard().Unsupported(err)}
+	return &LockError{Op: op, Key: l.place.Key, Err: l.shard().Unsupported(err)}
 }
 
 var (
@@ -231,7 +232,7 @@ func (l *Lock) check(ctx context.Context) error {
 		return errNilContext
 	case l.path() == "":
 		return errNoPath
-	case protocol.Reserved(l.place.key):
+	case protocol.Reserved(l.place.Key):
 		return errReserved
 	case !l.fenceable():
 		return errApart
@@ -298,13 +299,13 @@ func (l *Lock) gaveUp(op string, err error, wait time.Duration, asked bool) erro
 // taker is the goroutine that has acquired the lock for a [Hold]; nobody when that is not known.
 func (l *Lock) taker(o owner.ID) owner.ID {
 	if h := l.hold.Load(); h != nil {
-		return h.takerOf(o)
+		return h.Taker(o)
 	}
 	return owner.Nobody
 }
 
 // heldBy returns the hold if o has it.
-func (l *Lock) heldBy(o owner.ID) *hold {
+func (l *Lock) heldBy(o owner.ID) *hold.Hold {
 	for {
 		h := l.hold.Load()
 		if !l.half().HeldBy(o) {
@@ -316,7 +317,7 @@ func (l *Lock) heldBy(o owner.ID) *hold {
 	}
 }
 
-func (l *Lock) renew(ctx context.Context, h *hold, ttl time.Duration) error {
+func (l *Lock) renew(ctx context.Context, h *hold.Hold, ttl time.Duration) error {
 	err := leasable("Renew", ttl)
 	switch {
 	case err != nil:
@@ -341,8 +342,8 @@ func (l *Lock) unlock(ctx context.Context, o owner.ID) error {
 		if h == nil {
 			return ErrLockLost
 		}
-		if !h.dismiss(o) {
-			return h.lostError()
+		if !h.Dismiss(o) {
+			return h.Err()
 		}
 		return nil
 	case local.Last:
@@ -363,11 +364,11 @@ func (l *Lock) unlock(ctx context.Context, o owner.ID) error {
 // the other one. It reports whether it has evicted the owners of a lost hold, so that a call that does not wait may enter again.
 func (l *Lock) attend(waits bool) (evicted bool) {
 	if l.pair == nil {
-		return l.hold.Load().attend(waits) && l.evict()
+		return l.hold.Load().Attend(waits) && l.evict()
 	}
 	reader, writer := &l.pair.reader, &l.pair.writer
-	evicted = reader.hold.Load().attend(waits) && reader.evict()
-	return writer.hold.Load().attend(waits) && writer.evict() || evicted
+	evicted = reader.hold.Load().Attend(waits) && reader.evict()
+	return writer.hold.Load().Attend(waits) && writer.evict() || evicted
 }
 
 // evict puts out the owners of a hold that is lost. The next ones get in at once.
@@ -382,18 +383,18 @@ func (l *Lock) evict() (evicted bool) {
 // lost tells why the hold is lost, if it is.
 func (l *Lock) lost() fault.Loss {
 	h := l.hold.Load()
-	if h == nil || h.goesOn() {
+	if h == nil || h.Live() {
 		return fault.NotLost
 	}
-	return h.lossOf()
+	return h.Loss()
 }
 
 // abandon ends a hold that is lost and frees the local half. What is left of its key is removed in the background, for which
 // nobody needs to wait: the removal names this hold, and the next one, which has a larger number, takes the key over if it
 // comes first. When the registry is closed the key is left to its lease.
-func (l *Lock) abandon(h *hold) {
-	h.end(l.reg.clock.Now())
-	l.reg.background.cleaner.Remove(h.removal(), nil)
+func (l *Lock) abandon(h *hold.Hold) {
+	h.End(l.reg.clock.Now())
+	l.reg.background.cleaner.Remove(l.removal(h), nil)
 	l.freeLocal()
 }
 
@@ -410,10 +411,10 @@ func (l *Lock) release(ctx context.Context) (End, error) {
 	reg := l.reg
 	h := l.hold.Load()
 	due := reg.handoff == 0
-	if reg.handoff > 0 && h.watched.Load() { // somebody waits, or did
+	if reg.handoff > 0 && h.Watched() { // somebody waits, or did
 		var can bool
 		var running time.Duration
-		if can, due, running = h.relinquish(reg.handoff); can && l.half().Pass(running) {
+		if can, due, running = h.Relinquish(reg.handoff); can && l.half().Pass(running) {
 			reg.counts.handOvers.Add(1)
 			l.unpin() // the next owner brings its own
 			return EndHandedOver, nil
@@ -422,16 +423,16 @@ func (l *Lock) release(ctx context.Context) (End, error) {
 	begun := reg.clock.Now()
 	kept := l.keep(h)
 	l.hold.Store(nil)
-	if !h.end(begun) {
+	if !h.End(begun) {
 		l.abandon(h)
-		return EndLost, h.lostError()
+		return EndLost, h.Err()
 	}
 	to := l.shard()
-	p := transport.Wait{Ctx: ctx, Since: begun, Limit: to.Plus(unlockLimit), Near: unlockLimit, Lease: h.lease.Term.Length}
+	p := transport.Wait{Ctx: ctx, Since: begun, Limit: to.Plus(unlockLimit), Near: unlockLimit, Lease: h.Term().Length}
 	p.Grace = to.RoundTrip().Plus(unlockGrace)
-	m := protocol.Release{Key: l.place.key, Value: h.value, Queued: l.queues(), Keep: kept.After(begun), Age: h.wanted(begun)}
+	m := protocol.Release{Key: l.place.Key, Value: h.Value(), Queued: l.queues(), Keep: kept.After(begun), Age: h.SinceAsked(begun)}
 	l.chances(&m, h, due, begun)
-	removal := l.place.format.Release(m) // which may have to ask the server for its version
+	removal := l.place.Format.Release(m) // which may have to ask the server for its version
 	reply := reg.transport.Do(&p, &removal)
 	n, err := protocol.Confirmed(reply.RedisResult)
 	if why := protocol.WhyNoQueue(reply.RedisResult); why != "" {
@@ -439,9 +440,9 @@ func (l *Lock) release(ctx context.Context) (End, error) {
 	}
 	l.crowded(n, m.Yields, reply.Came)
 	if err == nil && !reply.Late { // mutant: late removal believed
-		l.released(h.value, reply.Came)
-		if h.lease.Late {
-			reg.background.cleaner.Remove(h.abandoned(), nil)
+		l.released(h.Value(), reply.Came)
+		if h.MayArrive() {
+			reg.background.cleaner.Remove(l.abandoned(h), nil)
 		}
 		l.freeLocal()
 	} else if err = l.removeLater(p, h, err); err != nil {

@@ -16,11 +16,13 @@ import (
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/dispatch"
 	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/hold"
 	"github.com/lockregistry/lockregistry/internal/lease"
 	"github.com/lockregistry/lockregistry/internal/local"
 	"github.com/lockregistry/lockregistry/internal/owner"
 	"github.com/lockregistry/lockregistry/internal/presence"
 	"github.com/lockregistry/lockregistry/internal/protocol"
+	"github.com/lockregistry/lockregistry/internal/transport"
 )
 
 // Registry hands out the locks of one prefix. It is safe for use by many goroutines. Services that are to exclude each
@@ -157,7 +159,7 @@ func New(client rueidis.Client, prefix string, opts ...Option) (*Registry, error
 
 // kind is what all locks of a registry have in common that work in the same way.
 type kind struct {
-	holdKind
+	hold.Kind
 	watchdog bool   // without TTL a lock is renewed, as in Redisson
 	side     string // r for readers, w for writers, in tickets
 }
@@ -173,29 +175,42 @@ var layouts = map[Layout]struct {
 
 func (r *Registry) makeKinds(s *settings) {
 	r.background = newBackground(r)
-	env := &holdEnv{
-		clock: r.clock, transport: r.transport.Client, due: &r.background.holds, values: len(r.values),
-		demand:   func(c *protocol.Call) { r.demand(c, renews) },
-		log:      r.dispatch.Log,
-		stranded: r.background.gone.strand,
+	env := &hold.Env{
+		Clock: r.clock, Server: server{r.transport.Client}, Schedule: r.background.holds, NumberAt: len(r.values),
+		Demand:      func(c *protocol.Call) { r.demand(c, renews) },
+		Log:         r.dispatch.Log,
+		Unreachable: r.background.gone.strand,
 	}
 	plain := layouts[s.layout]
-	r.plain = &kind{holdKind: holdKind{plain.format(r.formats), s.fencing, false, env}, watchdog: plain.watchdog}
+	r.plain = &kind{Kind: hold.Kind{Format: plain.format(r.formats), Fencing: s.fencing, Env: env}, watchdog: plain.watchdog}
 	// Readers are renewed in either layout: see ReadWriteLock.
-	r.read = &kind{holdKind: holdKind{protocol.NewRead(r.formats), false, true, env}, watchdog: true, side: "r"}
-	r.write = &kind{holdKind: holdKind{protocol.NewWrite(r.formats), s.fencing, false, env}, watchdog: plain.watchdog, side: "w"}
+	r.read = &kind{
+		Kind: hold.Kind{Format: protocol.NewRead(r.formats), Shared: true, Env: env}, watchdog: true, side: "r",
+	}
+	r.write = &kind{
+		Kind: hold.Kind{Format: protocol.NewWrite(r.formats), Fencing: s.fencing, Env: env}, watchdog: plain.watchdog, side: "w",
+	}
+}
+
+// server is how holds ask Redis.
+type server struct{ *transport.Client }
+
+func (s server) Do(p *transport.Wait, c *protocol.Call) (reply transport.Reply, n int64, err error) {
+	reply = s.Client.Do(p, c)
+	n, err = reply.Confirmed()
+	return reply, n, err
 }
 
 // begin makes a lock that of a key.
 func (l *Lock) begin(r *Registry, k *kind, key string) {
-	l.reg, l.kind, l.place = r, k, holdPath{&k.holdKind, key, (*above)(l)}
+	l.reg, l.kind, l.place = r, k, hold.Path{Kind: &k.Kind, Key: key, Above: (*above)(l)}
 	l.lockedAt.Store(int64(r.clock.Now()))
 }
 
 // above is a lock as its holds see it.
 type above Lock
 
-func (a *above) Lost(_ *hold, why fault.Loss, held time.Duration, awaited bool) {
+func (a *above) Lost(why fault.Loss, held time.Duration, awaited bool) {
 	l := (*Lock)(a)
 	if why == fault.KeyGone {
 		l.reg.presence.Doubt()
@@ -206,18 +221,18 @@ func (a *above) Lost(_ *hold, why fault.Loss, held time.Duration, awaited bool) 
 	l.tellLost(held, Loss(why.String()))
 }
 
-func (a *above) Clear(h *hold) {
-	left := h.leftover()
+func (a *above) Clear(r hold.Remains) {
+	left := (*Lock)(a).removalOf(r)
 	left.Late = false
 	a.reg.background.cleaner.Remove(left, nil)
 }
 
-func (a *above) Has(h *hold, o owner.ID) bool { return (*Lock)(a).heldBy(o) == h }
+func (a *above) Has(h *hold.Hold, o owner.ID) bool { return (*Lock)(a).heldBy(o) == h }
 
 func (a *above) Owners() int64 { return (*Lock)(a).owners() }
 
 // lockAbove is the lock whose hold it is.
-func lockAbove(h *hold) *Lock { return (*Lock)(h.path.above.(*above)) }
+func lockAbove(h *hold.Hold) *Lock { return (*Lock)(h.Above().(*above)) }
 
 // Obtain returns the lock of a path. It never returns nil, never fails and never talks to Redis: the lock reports what is
 // wrong, an empty path for instance. Calls with the same path return the same lock for as long as the registry
@@ -386,37 +401,32 @@ func (r *Registry) newLock(path string) *Lock {
 }
 
 // newHold makes the hold that a call of l asks for.
+func (l *Lock) newHold(q *request) *hold.Hold { return l.holdOn(l.terms(q)) }
+
+// again is a hold that asks for the same as another one.
+func (l *Lock) again(h *hold.Hold) *hold.Hold { return l.holdOn(h.Terms()) }
+
+// terms are what a call asks of a hold.
+func (l *Lock) terms(q *request) hold.Terms {
+	return hold.Terms{Lease: q.lease, AtLeast: q.atLeast, Renewed: l.reg.renews(l.kind, q), Leads: q.leads}
+}
+
+// holdOn makes a hold on these terms.
 //
 //go:noinline
-func (l *Lock) newHold(q *request) *hold {
+func (l *Lock) holdOn(t hold.Terms) *hold.Hold {
 	r := l.reg
 	// The buffer is long enough for most, so that the value costs one allocation.
 	var buf [96]byte
 	value := strconv.AppendUint(append(buf[:0], r.values...), r.numbers.Draw(), 10) // mutant: no number
 	r.presence.Asked()
-	h := &hold{
-		path:  &l.place,
-		value: string(value),
-		lease: lease.State{Term: q.lease, Renewed: r.renews(l.kind, q)},
-		leads: q.leads,
-	}
-	if q.atLeast > 0 {
-		h.own().atLeast = q.atLeast
-	}
-	return h
+	return hold.New(&l.place, string(value), t)
 }
 
 // adopt gives a hold that was handed to another owner what that one asks for. It reports false when the hold was lost on the way.
-func (l *Lock) adopt(h *hold, q *request) bool {
+func (l *Lock) adopt(h *hold.Hold, q *request) bool {
 	l.anchor().lockedAt.Store(int64(l.reg.clock.Now()))
-	return h.adopt(q.lease, q.atLeast, l.reg.renews(l.kind, q), q.leads)
-}
-
-// again is a hold that asks for the same.
-func (h *hold) again() *hold {
-	next := lockAbove(h).newHold(&request{lease: h.lease.Term, atLeast: h.extra().atLeast, leads: h.leads})
-	next.lease.Renewed = h.lease.Renewed
-	return next
+	return h.Adopt(l.terms(q))
 }
 
 // renews tells whether the hold that a call asks for is to be renewed.

@@ -8,8 +8,8 @@ import (
 	"github.com/lockregistry/lockregistry/internal/cleanup"
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/hold"
 	"github.com/lockregistry/lockregistry/internal/lease"
-	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/transport"
 )
 
@@ -19,40 +19,35 @@ import (
 const watchAtLeast = time.Minute
 
 // removal is for a hold that is over and whose key is still to be removed.
-func (h *hold) removal() cleanup.Removal {
-	r := h.abandoned()
+func (l *Lock) removal(h *hold.Hold) cleanup.Removal {
+	r := l.abandoned(h)
 	// The field of a hold that writes can outlive its lease: a reader under it keeps the hash.
-	r.Late = h.lease.Late || lockAbove(h).pair != nil
+	r.Late = h.MayArrive() || l.pair != nil
 	return r
 }
 
 // abandoned is for a hold of which a grant may arrive yet.
-func (h *hold) abandoned() cleanup.Removal {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.leftover()
-}
+func (l *Lock) abandoned(h *hold.Hold) cleanup.Removal { return l.removalOf(h.Remains()) }
 
-// leftover is what a hold leaves behind. The caller holds the mutex.
-func (h *hold) leftover() cleanup.Removal {
-	l, longest := lockAbove(h), h.lease.Longest()
+// removalOf is for what may be left of a hold, of which a grant may arrive yet.
+func (l *Lock) removalOf(r hold.Remains) cleanup.Removal {
 	return cleanup.Removal{
 		Path:    (*removedPath)(l),
-		Format:  l.place.format,
-		Key:     l.place.key,
-		Value:   h.value,
-		Lease:   longest,
-		Expired: l.reg.clock.Now().Add(longest).Add(lease.Margin(longest)),
-		Keep:    h.extra().kept, // mutant: kept path let go
+		Format:  l.place.Format,
+		Key:     l.place.Key,
+		Value:   r.Value,
+		Lease:   r.Longest,
+		Expired: l.reg.clock.Now().Add(r.Longest).Add(lease.Margin(r.Longest)),
+		Keep:    r.Kept, // mutant: kept path let go
 		Late:    true,
-		Watch:   max(h.lease.Term.Length, watchAtLeast),
+		Watch:   max(r.Term, watchAtLeast),
 	}
 }
 
 // unclaimed is for a hold that was granted to nobody.
 func (l *Lock) unclaimed(number string) cleanup.Removal {
-	h := &hold{path: &l.place, value: l.reg.values + number, lease: lease.State{Term: l.reg.lease}}
-	r := h.abandoned()
+	length := l.reg.lease.Length
+	r := l.removalOf(hold.Remains{Value: l.reg.values + number, Longest: length, Term: length})
 	r.Late = false
 	if k := l.keeping(); k != nil && k.number == number {
 		r.Keep = k.until
@@ -86,7 +81,7 @@ func (r *Registry) removeOnce(p transport.Wait, m cleanup.Removal) (gone bool) {
 
 // removeLater has the key of a hold that is over removed in the background, and waits for the outcome for what is left of
 // the time of an Unlock. Failure is why it is not known yet.
-func (l *Lock) removeLater(p transport.Wait, h *hold, failure error) error {
+func (l *Lock) removeLater(p transport.Wait, h *hold.Hold, failure error) error {
 	reg := l.reg
 	removed := make(chan bool, 1)
 	silent := &pursuit{} // until then nobody has the lock here, and nobody knows whether somebody has it elsewhere
@@ -95,7 +90,7 @@ func (l *Lock) removeLater(p transport.Wait, h *hold, failure error) error {
 		l.freeLocal()
 		removed <- gone
 	}
-	removal := h.removal()
+	removal := l.removal(h)
 	if failure == nil { // the answer came late: a master that is none any more may have given it
 		removal.Late, failure = true, fault.Late
 	}
@@ -115,15 +110,14 @@ func (l *Lock) removeLater(p transport.Wait, h *hold, failure error) error {
 	return failure
 }
 
-// removing is the task that sends a removal.
+// removing is the task that sends a removal. What it sends is the Call of the attempt.
 type removing struct{ cleanup.Attempt }
 
-func (r removing) call() protocol.Call { return r.Call() }
-func (r removing) term() time.Duration { return r.Lease }
-func (r removing) wanted() bool        { return true }
-func (r removing) writes() bool        { return true }
+func (r removing) Length() time.Duration { return r.Lease }
+func (r removing) Wanted() bool          { return true }
+func (r removing) Writes() bool          { return true }
 
-func (r removing) done(a transport.Reply, _ int64, err error) {
+func (r removing) Done(a transport.Reply, _ int64, err error) {
 	if err == nil && a.Late {
 		err = fault.Late // a master that is none any more may have said so
 	}

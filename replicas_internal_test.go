@@ -1,24 +1,26 @@
 package lockregistry
 
 import (
+	"slices"
 	"strconv"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockregistry/lockregistry/internal/hold"
 	"github.com/lockregistry/lockregistry/internal/lease"
 	"github.com/lockregistry/lockregistry/internal/scheduler"
 )
 
 // stalled is a renewal that waits for a replica, for as long as the test says.
 type stalled struct {
-	task
+	hold.Task
 	until chan struct{}
 	asked chan<- struct{}
 }
 
-func (s stalled) wanted() bool {
+func (s stalled) Wanted() bool {
 	select {
 	case s.asked <- struct{}{}:
 		<-s.until
@@ -32,12 +34,7 @@ func TestRenewalsThatWaitForReplicasDelayNoRemoval(t *testing.T) {
 	r := embedded(t, WithReplicas(1, time.Minute))
 	until, asked := make(chan struct{}), make(chan struct{})
 	b := r.background
-	b.holds.mu.Lock()
-	for range 2 * scheduler.MostAtOnce * scheduler.Batch {
-		b.holds.tasks = append(b.holds.tasks, stalled{until: until, asked: asked})
-	}
-	b.holds.mu.Unlock()
-	b.renewals.Hire(2 * scheduler.MostAtOnce * scheduler.Batch)
+	b.holds.Send(slices.Repeat([]hold.Task{stalled{until: until, asked: asked}}, 2*scheduler.MostAtOnce*scheduler.Batch)...)
 	defer close(until)
 	for range scheduler.MostAtOnce {
 		<-asked
@@ -45,10 +42,10 @@ func TestRenewalsThatWaitForReplicasDelayNoRemoval(t *testing.T) {
 	for i := range 4 {
 		l := r.newLock(strconv.Itoa(i))
 		h := l.newHold(&request{lease: lease.NewTerm(time.Minute)})
-		require.NoError(t, r.client.Do(t.Context(), r.client.B().Set().Key(l.place.key).Value(h.value).Build()).Error())
-		require.True(t, b.cleaner.Remove(h.removal(), func(bool) {}))
+		require.NoError(t, r.client.Do(t.Context(), r.client.B().Set().Key(l.place.Key).Value(h.Value()).Build()).Error())
+		require.True(t, b.cleaner.Remove(l.removal(h), func(bool) {}))
 		require.Eventually(t, func() bool {
-			n, err := r.client.Do(t.Context(), r.client.B().Exists().Key(l.place.key).Build()).AsInt64()
+			n, err := r.client.Do(t.Context(), r.client.B().Exists().Key(l.place.Key).Build()).AsInt64()
 			return err == nil && n == 0
 		}, 20*time.Second, time.Millisecond, "removal %d", i)
 	}

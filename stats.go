@@ -116,7 +116,7 @@ func (l *Lock) count(s *Stats) {
 		return
 	}
 	if h := l.hold.Load(); h != nil {
-		if owned, _, fresh := h.held(l.reg.clock.Now()); fresh {
+		if owned, _, fresh := h.Held(l.reg.clock.Now()); fresh {
 			s.Holds++
 			s.Oldest = max(s.Oldest, owned)
 		}

@@ -20,9 +20,9 @@ func (l *Lock) String() string {
 		kind = "Reader"
 	}
 	if l.holds() {
-		return kind + "(" + l.place.key + ", held)"
+		return kind + "(" + l.place.Key + ", held)"
 	}
-	return kind + "(" + l.place.key + ", not held)"
+	return kind + "(" + l.place.Key + ", not held)"
 }
 
 // String returns the lock's key, and which of its halves this process holds.
@@ -36,7 +36,7 @@ func (rw *ReadWriteLock) String() string {
 	case writes:
 		held = "writer held"
 	}
-	return "ReadWriteLock(" + rw.writer.place.key + ", " + held + ")"
+	return "ReadWriteLock(" + rw.writer.place.Key + ", " + held + ")"
 }
 
 // String returns the key, and whether the hold can still be relied on.
@@ -44,21 +44,16 @@ func (h *Hold) String() string {
 	if h == nil {
 		return "Hold(nil)"
 	}
-	if h.hold.stands() && !h.isReleased() {
-		return "Hold(" + h.lock.place.key + ", held)"
+	if h.hold.Fresh() && !h.isReleased() {
+		return "Hold(" + h.lock.place.Key + ", held)"
 	}
-	return "Hold(" + h.lock.place.key + ", over)"
+	return "Hold(" + h.lock.place.Key + ", over)"
 }
 
 // holds is IsHeld, which nobody else is told of.
 func (l *Lock) holds() bool {
 	h := l.reg.cache.current(l).hold.Load()
-	if h == nil {
-		return false
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.fresh()
+	return h != nil && h.Fresh()
 }
 
 // String returns the name of the constant.

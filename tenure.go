@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/hold"
 	"github.com/lockregistry/lockregistry/internal/local"
 	"github.com/lockregistry/lockregistry/internal/owner"
 )
@@ -19,7 +20,7 @@ import (
 type tenure struct {
 	lock  *Lock
 	owner owner.ID
-	hold  *hold
+	hold  *hold.Hold
 	token uint64 // the owner's
 	ended atomic.Bool
 
@@ -34,12 +35,12 @@ func (t *tenure) lasts() bool { return !t.ended.Load() && t.lock.hold.Load() == 
 // while this one is held.
 type tenures struct {
 	mu   sync.Mutex
-	hold *hold // that all of them are of
+	hold *hold.Hold // that all of them are of
 	of   map[owner.ID]*tenure
 }
 
 // tenure returns that of an owner that has a hold, with its token; one that is over when it has unlocked in the meantime.
-func (l *Lock) tenure(o owner.ID, h *hold, token uint64) *tenure {
+func (l *Lock) tenure(o owner.ID, h *hold.Hold, token uint64) *tenure {
 	s := l.tenures.Load()
 	if s == nil {
 		l.tenures.CompareAndSwap(nil, &tenures{})
@@ -90,21 +91,20 @@ func (l *Lock) exit(o owner.ID) (local.Departure, fault.Loss) {
 type lends struct{ tenure *tenure }
 
 // lendableIn is the innermost one of the tenure that a context was made from, or nil.
-func (t *tenure) lendableIn(ctx context.Context) *lendable {
-	c, _ := ctx.Value(lends{t}).(*lendable)
+func (t *tenure) lendableIn(ctx context.Context) *hold.Lendable {
+	c, _ := ctx.Value(lends{t}).(*hold.Lendable)
 	return c
 }
 
 // lendable makes such a context of one that carries the tenure, unless it was made from one.
-func (t *tenure) lendable(ctx context.Context) (context.Context, *lendable) {
+func (t *tenure) lendable(ctx context.Context) (context.Context, *hold.Lendable) {
 	if !t.owner.IsGoroutine() {
 		return ctx, nil
 	}
 	if c := t.lendableIn(ctx); c != nil {
 		return ctx, c
 	}
-	if e, ok := ctx.(*ending); ok {
-		c := e.lendable(lends{t}, &t.lent)
+	if c := hold.LendableOf(ctx, lends{t}, &t.lent); c != nil {
 		return c, c
 	}
 	return ctx, nil
@@ -134,8 +134,8 @@ func (l *Lock) ownerIn(ctx context.Context) owner.ID {
 
 // carry returns a child of parent that carries the tenure of an owner, or parent, when that does already. With a token it is the
 // innermost one that does.
-func (l *Lock) carry(parent context.Context, o owner.ID, h *hold) (ctx context.Context, already bool) {
-	c, t := carriedBy(parent), l.tenure(o, h, h.current())
+func (l *Lock) carry(parent context.Context, o owner.ID, h *hold.Hold) (ctx context.Context, already bool) {
+	c, t := carriedBy(parent), l.tenure(o, h, h.Token())
 	if c.tenureOf(l) == t && (c.tenure == t || t.token == 0) {
 		return parent, true
 	}
@@ -145,7 +145,7 @@ func (l *Lock) carry(parent context.Context, o owner.ID, h *hold) (ctx context.C
 // nest locks once more for the owner of a tenure, unless the tenure is over: then it does nothing and reports false.
 func (l *Lock) nest(ctx context.Context, t *tenure, q request) (nested bool, err error) {
 	if c := t.lendableIn(ctx); c != nil {
-		c.lend() // it is needed to unlock
+		c.Lend() // it is needed to unlock
 	}
 	s := l.tenures.Load() // the tenure is one of them
 	s.mu.Lock()

@@ -41,7 +41,7 @@ func newWaker(r *Registry, m Wakeup, log *slog.Logger) *waker {
 	o := wake.Options{
 		Track:     m == WakeupAuto || m == WakeupTracking,
 		Subscribe: m == WakeupAuto || m == WakeupPubSub,
-		Common:    r.plain.format.CommonChannel(),
+		Common:    r.plain.Format.CommonChannel(),
 		Poll:      r.poll,
 		RoundTrip: func() time.Duration { return to.Farthest().RoundTrip().Base },
 		Log:       r.dispatch.Log,
@@ -65,9 +65,9 @@ func (w *waker) listener(l *Lock) listener {
 	if w.listening == nil {
 		return listener{}
 	}
-	wait := wake.Wait{Key: l.place.key, Channel: l.place.format.Channel(l.place.key), Own: w.own}
+	wait := wake.Wait{Key: l.place.Key, Channel: l.place.Format.Channel(l.place.Key), Own: w.own}
 	if w.sharded {
-		wait.Own = ownChannel(l.reg.prefix, l.place.key, w.id)
+		wait.Own = ownChannel(l.reg.prefix, l.place.Key, w.id)
 	}
 	return listener{w.listening.Waiter(wait)}
 }

@@ -15,7 +15,7 @@ var mutations = []mutation{
 	},
 	{
 		"grant left behind", "abandoned grants are left behind",
-		"first.hold.lease.Late", "false",
+		"first.hold.MayArrive()", "false",
 		"TestUnknownOutcomes$",
 	},
 	{
@@ -80,7 +80,7 @@ var mutations = []mutation{
 	},
 	{
 		"handed on without end", "the lock is handed on without end",
-		"h.since.Until(now) >= limit", "false",
+		"h.had.since.Until(now) >= limit", "false",
 		"TestHandoffIsFair",
 	},
 	{
@@ -245,12 +245,12 @@ var mutations = []mutation{
 	},
 	{
 		"found hold lost", "a hold that was found is lost with its own message",
-		"a.hold.awaitMessage(due)", "a.hold.awaitMessage(due-due)",
+		"a.hold.AwaitMessage(due)", "a.hold.AwaitMessage(due-due)",
 		"TestQueueOutcomes",
 	},
 	{
 		"writer forgotten", "who reads does not know that its owner was granted the writer",
-		"l.pair.wrote = a.hold.value", "_ = a.hold.value",
+		"l.pair.wrote = a.hold.Value()", "_ = a.hold.Value()",
 		"TestReadingUnderGrantedWriter",
 	},
 	{
@@ -265,7 +265,7 @@ var mutations = []mutation{
 	},
 	{
 		"kept path let go", "a release that is tried again does not keep the path",
-		"Keep:    h.extra().kept,", "",
+		"Keep:    r.Kept,", "",
 		"TestReleasesOfUnknownOutcome",
 	},
 	{
@@ -295,7 +295,7 @@ var mutations = []mutation{
 	},
 	{
 		"short renewal", "a renewal counts that too few replicas have",
-		"err = reply.ReplicaErr", "",
+		"err = r.ReplicaErr", "",
 		"TestReplicas$",
 	},
 	{
@@ -305,7 +305,7 @@ var mutations = []mutation{
 	},
 	{
 		"granted once more", "a hold that is granted once more goes on",
-		"h.regranted()", "_ = h",
+		"h.Regranted()", "_ = h",
 		"TestQueueOutcomes",
 	},
 	{
@@ -342,7 +342,7 @@ func init() { ranges <- map[*Lock]uint64{} }`,
 	},
 	{
 		"no token", "a call that was granted the lock by another process has no token",
-		"a.lock.place.fencing || ", "",
+		"a.lock.place.Fencing || ", "",
 		"TestTokensGrow$/redisson",
 	},
 	{

@@ -77,6 +77,9 @@ func (t *Client) Close() {
 	}
 }
 
+// RoundTrip is what is known of the way to the master that has a key.
+func (t *Client) RoundTrip(key string) RoundTrip { return t.Shard(key).RoundTrip() }
+
 // Do sends a command and waits for the reply as p says. Without one its error is fault.NoAnswer, or
 // fault.NotSent.
 func (t *Client) Do(p *Wait, c *protocol.Call) (a Reply) {

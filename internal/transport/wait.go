@@ -9,6 +9,7 @@ import (
 
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
 // Reply is what became of a command.
@@ -20,6 +21,14 @@ type Reply struct {
 	Fresh      bool          // it came on such a way
 	Cut        bool          // there is none, because the caller's context ended
 	ReplicaErr error         // why what the server has done does not count: too few replicas have it, see WithReplicas
+}
+
+// Confirmed decodes the reply to a renewal or a removal, see [protocol.Confirmed]. What too few replicas have has failed.
+func (r Reply) Confirmed() (n int64, err error) {
+	if n, err = protocol.Confirmed(r.RedisResult); err == nil {
+		err = r.ReplicaErr // mutant: short renewal
+	}
+	return n, err
 }
 
 // Wait is how long a caller waits for a reply: until a while after its context's end, and no longer than

@@ -1,4 +1,4 @@
-package lockregistry
+package hold
 
 import (
 	"context"
@@ -102,7 +102,7 @@ func (e *ending) loosen() bool {
 	if e.pass != nil {
 		e.pass = finish
 	}
-	runtime.AddCleanup(done, stranded.tell, stranded{e.hold, e.owner})
+	runtime.AddCleanup(done, Part.Unreachable, Part{e.hold, e.owner})
 	return true
 }
 
@@ -111,19 +111,3 @@ func (e *ending) loosen() bool {
 func addressOf(c <-chan struct{}) *byte { return *(**byte)(unsafe.Pointer(&c)) } //nolint:gosec // see above
 
 func channelAt(address *byte) chan struct{} { return *(*chan struct{})(unsafe.Pointer(&address)) } //nolint:gosec // likewise
-
-// stranded is what an owner had of a hold, and nobody can reach any more, or what a goroutine had that may be gone.
-type stranded struct {
-	hold  *hold
-	owner owner.ID
-}
-
-func (s stranded) tell() { s.hold.path.stranded(s.hold, s.owner) }
-
-// mayBeLeft tells whether the owner has had the hold, which is renewed, for longer than its lease.
-func (h *hold) mayBeLeft() bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	now := h.path.clock.Now()
-	return h.lease.Renewed && h.lease.Fresh(now) && h.owner.Until(now) >= h.lease.Term.Length
-}

@@ -1,4 +1,4 @@
-package lockregistry
+package hold
 
 import (
 	"context"
@@ -16,7 +16,7 @@ import (
 func TestEndingsAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const parents = 100
-		h := &hold{}
+		h := &Hold{}
 		count := func(o owner.ID) (n int) {
 			h.mu.Lock()
 			defer h.mu.Unlock()
@@ -55,7 +55,7 @@ func TestEndingsAreForgotten(t *testing.T) {
 }
 
 // linked is watch for a hold without a lock.
-func (h *hold) linked(parent context.Context, o owner.ID) context.Context {
+func (h *Hold) linked(parent context.Context, o owner.ID) context.Context {
 	h.mu.Lock()
 	last := h.ends.last(parent, o)
 	h.mu.Unlock()
@@ -76,7 +76,7 @@ type uncomparable struct {
 }
 
 func TestEndingsOfStrangeParents(t *testing.T) {
-	h := &hold{}
+	h := &Hold{}
 	parent, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	strange := uncomparable{parent, []string{"a"}}

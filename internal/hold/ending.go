@@ -1,4 +1,4 @@
-package lockregistry
+package hold
 
 import (
 	"context"
@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"weak"
 
+	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/owner"
 )
 
@@ -23,7 +24,7 @@ type endings map[owner.ID]*ending //nolint:recvcheck // only what may make the m
 type ending struct {
 	context.Context
 
-	hold       *hold
+	hold       *Hold
 	owner      owner.ID
 	parent     context.Context
 	cancel     context.CancelCauseFunc
@@ -32,7 +33,7 @@ type ending struct {
 	over       bool               // the parent has ended; guarded by the hold's mutex, as what follows
 	pass       func()             // ends the context as its parent has ended; nil where package context does; see tied
 	listened   weak.Pointer[byte] // its channel, once the Context is nil; see loosen
-	lent       weak.Pointer[lendable]
+	lent       weak.Pointer[Lendable]
 	prev, next *ending // nil when it is in no ring
 }
 
@@ -43,12 +44,12 @@ func (unending) Done() <-chan struct{} { return nil }
 
 // endsWith is the key under which an ending finds itself.
 type endsWith struct {
-	hold  *hold
+	hold  *Hold
 	owner owner.ID
 }
 
 // newEnding makes a context for an owner, which is in no ring yet.
-func newEnding(parent, base context.Context, o owner.ID, h *hold) *ending {
+func newEnding(parent, base context.Context, o owner.ID, h *Hold) *ending {
 	e := &ending{hold: h, owner: o, parent: parent}
 	if parent.Done() == nil {
 		e.Context, e.cancel = context.WithCancelCause(unending{base})
@@ -80,17 +81,17 @@ func (e *ending) Value(key any) any {
 	return e.Context.Value(key)
 }
 
-func (e *ending) String() string { return e.hold.path.key + ".Context" }
+func (e *ending) String() string { return e.hold.path.Key + ".Context" }
 
-// endsAnyway tells whether a context ends with the hold, as one that was made for the owner does.
-func (h *hold) endsAnyway(ctx context.Context, o owner.ID) bool {
+// Cancels tells whether a context ends with the hold, as one that was made for the owner does.
+func (h *Hold) Cancels(ctx context.Context, o owner.ID) bool {
 	e, ok := ctx.Value(endsWith{h, o}).(*ending)
 	return ok && e.Done() == ctx.Done()
 }
 
 // last is the newest context of an owner, if it was made for the same parent and goes on.
 func (e endings) last(parent context.Context, o owner.ID) *ending {
-	if last := e[o]; last != nil && last.Err() == nil && same(last.parent, parent) {
+	if last := e[o]; last != nil && last.Err() == nil && SameContext(last.parent, parent) {
 		return last
 	}
 	return nil
@@ -109,8 +110,8 @@ func (e *endings) add(end *ending) {
 	(*e)[end.owner] = end
 }
 
-// same tells whether two contexts are one. A context may be of a type that cannot be compared.
-func same(a, b context.Context) bool {
+// SameContext tells whether two contexts are one. A context may be of a type that cannot be compared.
+func SameContext(a, b context.Context) bool {
 	return reflect.ValueOf(a).Comparable() && reflect.ValueOf(b).Comparable() && a == b
 }
 
@@ -179,38 +180,84 @@ func (e *ending) end(cause error) {
 	}
 }
 
-// lendable is what the user gets for an ending that may be lent to other goroutines. The ending itself does not keep it, so the
+// Lendable is what the user gets for an ending that may be lent to other goroutines. The ending itself does not keep it, so the
 // garbage collector tells when nobody can reach it any more. It finds itself under its key.
-type lendable struct {
+type Lendable struct {
 	*ending
 	key   any
 	count *atomic.Int32 // how many are lent
 	lent  atomic.Bool
 }
 
-func (c *lendable) Value(key any) any {
+// Value finds the Lendable itself, too.
+func (c *Lendable) Value(key any) any {
 	if key == c.key {
 		return c
 	}
 	return c.ending.Value(key)
 }
 
-// lend has it counted, once, for as long as it can be reached.
-func (c *lendable) lend() {
+// Lend has it counted, once, for as long as it can be reached.
+func (c *Lendable) Lend() {
 	if c.lent.CompareAndSwap(false, true) {
 		c.count.Add(1)
 		runtime.AddCleanup(c, func(count *atomic.Int32) { count.Add(-1) }, c.count)
 	}
 }
 
-// lendable returns such a context, the same one for as long as somebody can reach it.
-func (e *ending) lendable(key any, count *atomic.Int32) *lendable {
+// LendableOf is that of a context which a hold's Context has returned, the same one for as long as somebody can reach it; nil for
+// another context. Count counts those that are lent.
+func LendableOf(ctx context.Context, key any, count *atomic.Int32) *Lendable {
+	e, ok := ctx.(*ending)
+	if !ok {
+		return nil
+	}
 	e.hold.mu.Lock()
 	defer e.hold.mu.Unlock()
 	c := e.lent.Value()
 	if c == nil {
-		c = &lendable{ending: e, key: key, count: count}
+		c = &Lendable{ending: e, key: key, count: count}
 		e.lent = weak.Make(c)
 	}
 	return c
+}
+
+// Context returns a child of base that ends with the hold. Base is what parent becomes when it carries the hold; when the last
+// one for the owner was for the same parent, it is that one again: so a program that asks for one before each of its steps does
+// not fill the memory. It fails when the hold is lost or nobody watches over it.
+//
+// The context is made without the mutex, since that calls methods of parent. What was true of the hold and of the last context
+// may be over then, so both are looked at again.
+func (h *Hold) Context(parent, base context.Context, o owner.ID) (context.Context, error) {
+	var made *ending
+	for {
+		h.mu.Lock()
+		if !h.fresh() {
+			h.unlockLose(fault.LeaseOver)
+			made.discard()
+			return nil, h.Err()
+		}
+		if last := h.ends.last(parent, o); last != nil {
+			ctx := last.given()
+			h.mu.Unlock()
+			made.discard()
+			return ctx, nil
+		}
+		if made != nil {
+			break
+		}
+		h.mu.Unlock()
+		made = newEnding(parent, base, o, h)
+	}
+	if !made.over { // else nobody would take it out
+		h.ends.add(made)
+	}
+	if !h.plan() {
+		h.unlockEnds(fault.Closed)
+		made.discard()
+		return nil, fault.Closed
+	}
+	ctx := made.given()
+	h.mu.Unlock()
+	return ctx, nil
 }

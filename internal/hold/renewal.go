@@ -1,4 +1,4 @@
-package lockregistry
+package hold
 
 import (
 	"errors"
@@ -12,38 +12,35 @@ import (
 
 // renewal is one command that renews a hold.
 type renewal struct {
-	hold *hold
+	hold *Hold
 	lease.Renewal
 }
 
-// renewOnce sets the lease anew, with t, or with the term that it has.
-func (h *hold) renewOnce(p *transport.Wait, t *lease.Term) error {
+// Renew sets the lease anew, with t, or with the term that it has, and waits for the reply as p says. When the reply comes late
+// the error is [fault.Late], and the lease is no longer than it was.
+func (h *Hold) Renew(p *transport.Wait, t *lease.Term) error {
 	ctx := p.Ctx
 	stopped := ctx.Err() != nil // not under the mutex: a context may be of any type
 	h.mu.Lock()
 	if !h.fresh() {
 		h.unlockLose(fault.LeaseOver)
-		return fault.WithEnd(ctx, h.lostError())
+		return fault.WithEnd(ctx, h.Err())
 	}
 	if stopped {
 		h.mu.Unlock()
 		return fault.Ended(ctx)
 	}
 	chosen := t != nil
-	if !chosen || t.Length < h.lease.Term.Length && h.path.above.Owners() > 1 {
+	if !chosen || t.Length < h.lease.Term.Length && h.path.Above.Owners() > 1 {
 		t = h.lease.Term // as long as it was: others that share the hold may rely on it
 	}
-	r := renewal{h, h.lease.Begin(h.path.clock.Now(), t)}
+	r := renewal{h, h.lease.Begin(h.path.Clock.Now(), t)}
 	r.Chosen = chosen
 	h.unlockPlanned()
 
-	c := r.call()
+	c := r.Call()
 	p.Lease = t.Length
-	reply := h.path.transport.Do(p, &c)
-	n, err := protocol.Confirmed(reply.RedisResult)
-	if err == nil {
-		err = reply.ReplicaErr // mutant: short renewal
-	}
+	reply, n, err := h.path.Server.Do(p, &c)
 	err = h.answered(r, n, err, reply.Late)
 	switch {
 	case errors.Is(err, fault.Lost):
@@ -56,20 +53,20 @@ func (h *hold) renewOnce(p *transport.Wait, t *lease.Term) error {
 }
 
 // answered takes in the answer to a renewal: whether the key was the hold's, or what went wrong; see [lease.State.Reply].
-func (h *hold) answered(r renewal, n int64, err error, late bool) error {
+func (h *Hold) answered(r renewal, n int64, err error, late bool) error {
 	open := fault.OutcomeUnknown(err) // a client's hook may return any type: not under the mutex // mutant: renewal forgotten
 	h.mu.Lock()
 	o := lease.Outcome{Ours: n > 0, Failed: err != nil, Unknown: open, Late: late}
-	switch h.lease.Reply(r.Renewal, h.path.clock.Now(), o) {
+	switch h.lease.Reply(r.Renewal, h.path.Clock.Now(), o) {
 	case lease.NotLive:
 		h.mu.Unlock()
-		return h.lostError()
+		return h.Err()
 	case lease.NotOurs:
 		h.unlockLose(fault.Without(n))
-		return h.lostError()
+		return h.Err()
 	case lease.TooLate:
 		h.unlockLose(fault.RenewedTooLate)
-		return h.lostError()
+		return h.Err()
 	case lease.Unconfirmed:
 		err = fault.Late
 	case lease.Extended, lease.Failed:
@@ -78,52 +75,52 @@ func (h *hold) answered(r renewal, n int64, err error, late bool) error {
 	return err
 }
 
-// As a task, a renewal is one that a worker sends.
+// The following is for a renewal that a worker sends.
 
-func (r renewal) call() protocol.Call {
+func (r renewal) Call() protocol.Call {
 	p := r.hold.path
-	c := p.format.Renew(p.key, r.hold.value, r.Term)
-	p.demand(&c)
+	c := p.Format.Renew(p.Key, r.hold.value, r.Term)
+	p.Demand(&c)
 	return c
 }
 
-func (r renewal) term() time.Duration { return r.Term.Length }
+func (r renewal) Length() time.Duration { return r.Term.Length }
 
 // What is lost or over is not renewed. But the owner may unlock at the moment at which the renewal leaves, and that is
 // harmless, because it names the hold's value: when the server executes it before the removal, the removal removes the key
 // all the same; when it comes after that, it finds no key, or that of another hold. While a removal has not been confirmed
 // it may prolong the key, but the removal is tried until it has been.
-func (r renewal) wanted() bool { return r.hold.goesOn() }
+func (r renewal) Wanted() bool { return r.hold.Live() }
 
-func (r renewal) writes() bool { return true }
+func (r renewal) Writes() bool { return true }
 
-func (r renewal) done(a transport.Reply, n int64, err error) {
+func (r renewal) Done(a transport.Reply, n int64, err error) {
 	r.Sent = a.Sent
 	_ = r.hold.answered(r, n, err, a.Late) // a failure is tried again, a loss is announced by the hold itself
 }
 
 // verification is a task: whether a hold still has its key.
-type verification struct{ hold *hold }
+type verification struct{ hold *Hold }
 
-func (v verification) call() protocol.Call {
-	return v.hold.path.format.Holds(v.hold.path.key, v.hold.value)
+func (v verification) Call() protocol.Call {
+	return v.hold.path.Format.Holds(v.hold.path.Key, v.hold.value)
 }
 
-func (v verification) term() time.Duration {
+func (v verification) Length() time.Duration {
 	v.hold.mu.Lock()
 	defer v.hold.mu.Unlock()
 	return v.hold.lease.Term.Length // which its owner may be changing
 }
 
-func (v verification) wanted() bool { return v.hold.goesOn() }
+func (v verification) Wanted() bool { return v.hold.Live() }
 
-func (v verification) writes() bool { return false }
+func (v verification) Writes() bool { return false }
 
-func (v verification) done(a transport.Reply, n int64, err error) {
+func (v verification) Done(a transport.Reply, n int64, err error) {
 	h, refused := v.hold, err != nil && !fault.Transient(err) // an error of a client's hook may be of any type: not under the mutex
 	h.mu.Lock()
 	o := lease.Outcome{Ours: n > 0, Failed: err != nil, Late: a.Late}
-	switch h.lease.Verified(h.path.clock.Now(), o, refused) {
+	switch h.lease.Verified(h.path.Clock.Now(), o, refused) {
 	case lease.NotLive:
 		h.mu.Unlock()
 	case lease.NotOurs:

@@ -1,0 +1,34 @@
+// Package hold is this process's possession of a key in Redis: a lease that is renewed, contexts that end with it, and the
+// owners that have it one after another, or share it. It knows neither locks nor how commands travel. It tells the lock what that
+// must hear through [Above]; what is to be sent in the background waits in a [Schedule].
+//
+// A hold has four states, those of its [lease.State]:
+//
+//	asked   the call that obtains it is under way       its owner has nothing yet
+//	live    the key is this hold's until a known time    the owner has the lock
+//	lost    it cannot be relied on any more              Unlock and Renew return ErrLockLost, and contexts end with it
+//	over    its owners have released it, or were evicted the lock is another's, or free
+//
+//	state  what happens                                  then   and
+//	asked  Grant, GrantShort                             live   it has a time at which to look at it, if it is renewed
+//	asked  the same, and too little of the lease is left asked  the call gives up, or asks again
+//	live   the reply to a renewal: done                  live   for a lease from when the renewal was sent
+//	live   the reply: failed, or late                    live   until the same time as before at most; sent again
+//	live   the reply: another has the key, or none       lost   KeyTaken, KeyGone
+//	live   the reply comes when the time is over         lost   RenewedTooLate
+//	live   the time is over, as Valid or a look finds    lost   LeaseOver
+//	live   Lose, Regranted                               lost   Forced, GrantedTwice
+//	live   Relinquish, then Adopt by the next owner      live   contexts of the former owner end
+//	live   Strand of all owners                          live   it is not renewed any more
+//	live   End                                           over   contexts end with context.Canceled
+//	lost   the key can be there no more                  lost   Clear has it removed, if it may be there still
+//	lost   End                                           over   nothing: contexts have ended
+//
+// What is lost stays lost, whatever is answered later.
+//
+// A loss and a waiter of the process find each other, whichever comes last. A waiter queues, and then calls Attend; a loss marks
+// the hold, and then calls Lost, where the lock looks whether anybody waits. Both take the hold's mutex in between, except that
+// Attend does not where the hold is watched: a loss ends that before it looks.
+//
+// The mutex of a hold may be held while that of the schedule is taken, and while Clear is called. Nothing else is called with it.
+package hold

@@ -1,0 +1,227 @@
+package hold
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/lease"
+	"github.com/lockregistry/lockregistry/internal/owner"
+)
+
+// A hold is handed on while it is fresh, not for longer than the limit, and not with less than half of its lease.
+func TestHold_Relinquish(t *testing.T) {
+	const length = time.Minute
+	for name, c := range map[string]struct {
+		before   func(h *Hold)
+		can, due bool
+	}{
+		"at once":                {func(*Hold) {}, true, false},
+		"just before the limit":  {func(*Hold) { pass(time.Second - 1) }, true, false},
+		"at the limit":           {func(*Hold) { pass(time.Second) }, false, true},
+		"lost":                   {func(h *Hold) { h.Lose(fault.Forced) }, false, false},
+		"half of the lease left": {func(*Hold) { pass(length / 2) }, false, true},
+		"it stays":               {func(h *Hold) { h.Stay() }, false, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			fake(t, func(w *world) {
+				h := w.granted(terms(length))
+				ctx := w.context(h, anna)
+				c.before(h)
+				can, due, running := h.Relinquish(time.Second)
+				require.Equal(w, c.can, can)
+				require.Equal(w, c.due, due)
+				if can {
+					require.Equal(w, length, running)
+					require.Equal(w, context.Canceled, context.Cause(ctx), "the owner that leaves")
+					require.True(w, h.Valid())
+				}
+			})
+		})
+	}
+}
+
+// The next owner gets what it asks for, and its time begins anew; that of the process does not.
+func TestHold_Adopt(t *testing.T) {
+	fake(t, func(w *world) {
+		h := w.granted(terms(time.Minute))
+		pass(time.Second)
+		require.True(w, h.Adopt(Terms{Lease: lease.NewTerm(30 * time.Second), AtLeast: time.Hour, Renewed: true, Leads: true}))
+		owned, had, fresh := h.Held(w.path.Clock.Now())
+		require.Zero(w, owned)
+		require.Equal(w, time.Second, had)
+		require.True(w, fresh)
+		require.True(w, h.Leads())
+		kept, _ := h.Keeps()
+		require.Equal(w, w.path.Clock.Now().Add(time.Hour), kept)
+		pass(time.Hour)
+		require.True(w, h.Valid())
+		require.Greater(w, w.commands(), 300, "it is renewed each third of the new lease")
+		require.True(w, h.Adopt(terms(30*time.Second)))
+		kept, _ = h.Keeps()
+		require.Zero(w, kept, "which only the owner before asked for")
+		pass(30 * time.Second)
+		require.False(w, h.Adopt(terms(time.Minute)))
+	})
+}
+
+// A path that is to stay taken is not handed on before, unless that is undone.
+func TestHold_KeptPathIsNotHandedOn(t *testing.T) {
+	fake(t, func(w *world) {
+		h := w.granted(Terms{Lease: lease.NewTerm(time.Minute), AtLeast: time.Second})
+		can, _, _ := h.Relinquish(time.Hour)
+		require.False(w, can)
+		pass(time.Second)
+		can, _, _ = h.Relinquish(time.Hour)
+		require.True(w, can)
+		h = w.granted(Terms{Lease: lease.NewTerm(time.Minute), AtLeast: time.Second})
+		h.Unkeep()
+		can, _, _ = h.Relinquish(time.Hour)
+		require.True(w, can)
+	})
+}
+
+// Each owner has a token of its own, larger than that of the one before; when none is left the hold ends.
+func TestHold_TokensGrow(t *testing.T) {
+	fake(t, func(w *world) {
+		w.path.Fencing = true
+		h := New(w.path, "me:7", terms(time.Hour))
+		h.Draw(101)
+		now := w.path.Clock.Now()
+		require.True(w, h.Grant(now, now))
+		for want := uint64(101); want <= 200; want++ {
+			require.Equal(w, want, h.Token())
+			require.Equal(w, want, h.TakenBy(anna))
+			can, due, _ := h.Relinquish(time.Minute)
+			require.Equal(w, want < 200, can)
+			require.False(w, due)
+		}
+		require.Equal(w, uint64(200), h.Token())
+	})
+	fake(t, func(w *world) {
+		h := w.granted(terms(time.Hour))
+		h.Draw(101)
+		require.Zero(w, h.Token(), "without fencing")
+	})
+}
+
+// Owners that share a hold leave it one by one; the contexts of each end when it does.
+func TestHold_SharedOwnersLeaveOneByOne(t *testing.T) {
+	fake(t, func(w *world) {
+		w.path.Shared = true
+		h := w.granted(terms(time.Minute))
+		first, second := w.context(h, anna), w.context(h, bert)
+		h.TakenBy(anna)
+		require.Equal(w, owner.Calling(), h.Taker(anna))
+		require.Equal(w, owner.Nobody, h.Taker(bert))
+		require.True(w, h.Dismiss(anna))
+		require.Equal(w, context.Canceled, context.Cause(first))
+		require.Equal(w, owner.Nobody, h.Taker(anna))
+		require.NoError(w, second.Err())
+		pass(time.Minute)
+		require.False(w, h.Dismiss(bert))
+		require.ErrorIs(w, context.Cause(second), fault.Lost)
+	})
+}
+
+// An owner of several has left the local half, and before it looks at the hold the last of the others has ended it.
+func TestHold_LeavingOneThatOthersHaveEnded(t *testing.T) {
+	for name, c := range map[string]struct {
+		meanwhile func(h *Hold)
+		sound     bool
+	}{
+		"in time": {func(*Hold) {}, true},
+		"lost":    {func(h *Hold) { h.Lose(fault.KeyGone) }, false},
+		"late":    {func(*Hold) { pass(time.Minute) }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			fake(t, func(w *world) {
+				h := w.granted(terms(time.Minute))
+				c.meanwhile(h)
+				h.End(w.path.Clock.Now())
+				require.Equal(w, c.sound, h.Dismiss(anna))
+			})
+		})
+	}
+}
+
+// A hold of which no owner is left that could release it is not renewed any more. Another owner may still share it.
+func TestHold_StrandedOwners(t *testing.T) {
+	fake(t, func(w *world) {
+		h := w.granted(renewed(time.Minute))
+		ctx := w.context(h, anna)
+		h.Strand(anna)
+		h.Strand(anna)
+		require.True(w, h.Stranded(anna))
+		require.ErrorContains(w, context.Cause(ctx), fault.GoroutineGone.String())
+		pass(time.Minute)
+		require.Equal(w, fault.LeaseOver, w.lost()[0].why)
+		require.Len(w, w.logged, 2, "the goroutine is gone, and the hold lost")
+		require.Zero(w, w.commands())
+	})
+	fake(t, func(w *world) { // one of two, and then both
+		w.locked(func() { w.owners = 2 })
+		h := w.granted(renewed(time.Minute))
+		h.Strand(anna)
+		pass(time.Hour)
+		require.True(w, h.Valid())
+		h.Strand(bert)
+		pass(time.Minute)
+		require.False(w, h.Valid())
+	})
+	fake(t, func(w *world) { // it is handed on all the same
+		h := w.granted(renewed(time.Minute))
+		h.Strand(anna)
+		require.True(w, h.Adopt(renewed(time.Minute)))
+		pass(time.Hour)
+		require.True(w, h.Valid())
+	})
+	fake(t, func(w *world) { // another goroutine has unlocked for it at this moment
+		h := w.granted(renewed(time.Minute))
+		ctx := w.context(h, anna)
+		w.left = map[owner.ID]bool{anna: true}
+		h.Strand(anna)
+		require.Equal(w, context.Canceled, context.Cause(ctx))
+		require.False(w, h.Stranded(anna))
+		pass(time.Hour)
+		require.True(w, h.Valid())
+	})
+}
+
+// A goroutine is suspected that has had a renewed hold for longer than its lease.
+func TestHold_MayBeLeft(t *testing.T) {
+	fake(t, func(w *world) {
+		renews, plain := w.granted(renewed(time.Minute)), w.granted(terms(time.Hour))
+		pass(time.Minute - 1)
+		require.False(w, renews.MayBeLeft())
+		pass(1)
+		require.True(w, renews.MayBeLeft())
+		require.False(w, plain.MayBeLeft())
+		require.True(w, slices.Contains(w.schedule.All(), renews))
+	})
+}
+
+// An owner that shares a hold has at least nine tenths of the lease that it asks for, and expects that it is renewed.
+func TestHold_Shares(t *testing.T) {
+	fake(t, func(w *world) {
+		h := w.granted(terms(time.Minute))
+		ok, renew := h.Shares(time.Minute)
+		require.True(w, ok)
+		require.False(w, renew)
+		pass(10 * time.Second)
+		_, renew = h.Shares(time.Minute)
+		require.True(w, renew)
+		require.True(w, h.KeepRenewed(time.Minute), "it was not renewed so far")
+		pass(time.Hour)
+		require.False(w, h.KeepRenewed(time.Minute))
+		require.True(w, h.KeepRenewed(time.Hour), "its lease is shorter")
+		require.Equal(w, time.Minute, h.Running())
+		h.Lose(fault.Forced)
+		ok, _ = h.Shares(time.Minute)
+		require.False(w, ok)
+	})
+}

@@ -1,0 +1,226 @@
+package hold
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/lease"
+	"github.com/lockregistry/lockregistry/internal/protocol"
+	"github.com/lockregistry/lockregistry/internal/scheduler"
+	"github.com/lockregistry/lockregistry/internal/transport"
+)
+
+// Schedule has the holds that have a time at which to look at them: to renew them, or to announce that they are lost. It has
+// workers of its own that send.
+//
+// A hold's mutex may be held while this one is taken, never the other way round.
+type Schedule struct {
+	soon    func(due clock.Instant)
+	workers *scheduler.Senders[Task]
+
+	mu     sync.Mutex
+	heap   scheduler.Heap[*Hold]
+	tasks  []Task // waiting for a worker
+	closed bool
+}
+
+// Task is a command about a hold that nobody waits for.
+type Task interface {
+	Call() protocol.Call
+	Length() time.Duration // of the lease that the reply is about, see [transport.RoundTrip.Late]
+	Wanted() bool          // whether it is of any use still
+	Writes() bool          // whether it does, when it is done
+
+	// Done is told what became of it; see [transport.Reply.Confirmed].
+	Done(reply transport.Reply, n int64, err error)
+}
+
+// NewSchedule has no holds yet. Soon has Turn called by a time. Send sends tasks, tells each of them what became of it, and then
+// returns.
+func NewSchedule(soon func(due clock.Instant), send func([]Task)) *Schedule {
+	s := &Schedule{soon: soon}
+	s.workers = scheduler.NewSenders(s.take, send)
+	return s
+}
+
+// look is when the schedule looks at a hold. The schedule's mutex guards due and place.
+type look struct {
+	due     clock.Instant
+	place   int32       // in the heap
+	watched atomic.Bool // it looks at the hold, which is live, for others that wait; needs no mutex, see Attend
+}
+
+// Timing is for the heap.
+func (h *Hold) Timing() (due *clock.Instant, place *int32) { return &h.look.due, &h.look.place }
+
+// set makes a hold due at a time; drop makes it due no more. After close nothing is due, and set reports false.
+func (s *Schedule) set(h *Hold, due clock.Instant) bool {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return false
+	}
+	s.heap.Put(h, due)
+	s.mu.Unlock()
+	s.soon(due)
+	return true
+}
+
+func (s *Schedule) drop(h *Hold) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.heap.Remove(h)
+}
+
+// None reports whether no hold is to be looked at.
+func (s *Schedule) None() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.heap.Len() == 0
+}
+
+// All are the holds that are to be looked at.
+func (s *Schedule) All() []*Hold {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.heap.All()
+}
+
+// Turn looks at the holds that are due, and has sent what that takes. It returns when the next one is due, and whether any was.
+func (s *Schedule) Turn(now clock.Instant) (next clock.Instant, looked bool) {
+	s.mu.Lock()
+	var due []*Hold
+	for s.heap.Next() <= now {
+		due = append(due, s.heap.Pop())
+	}
+	s.mu.Unlock()
+	var tasks []Task
+	for _, h := range due {
+		if t := h.tick(); t != nil {
+			tasks = append(tasks, t)
+		}
+	}
+	s.Send(tasks...)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.heap.Next(), len(due) > 0
+}
+
+// Send has workers send tasks.
+func (s *Schedule) Send(tasks ...Task) {
+	s.mu.Lock()
+	s.tasks = append(s.tasks, tasks...)
+	waiting := len(s.tasks)
+	s.mu.Unlock()
+	s.workers.Hire(waiting)
+}
+
+// take gives a worker its next tasks.
+func (s *Schedule) take(most int) []Task {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := min(len(s.tasks), most)
+	tasks := s.tasks[:n:n]
+	if s.tasks = s.tasks[n:]; len(s.tasks) == 0 {
+		s.tasks = nil
+	}
+	return tasks
+}
+
+// Close leaves the holds to their leases. What waits for a worker is sent.
+func (s *Schedule) Close() {
+	s.workers.Close()
+	s.mu.Lock()
+	s.closed = true
+	holds := s.heap.Clear()
+	s.mu.Unlock()
+	for _, h := range holds {
+		h.forsake()
+	}
+}
+
+// Wait returns, after Close, when nothing more is sent.
+func (s *Schedule) Wait() { s.workers.Wait() }
+
+// Watched reports whether the schedule looks at the hold for others that wait. It takes no mutex.
+func (h *Hold) Watched() bool { return h.look.watched.Load() }
+
+// Attend is for another owner that finds the lock held. It reports whether the hold is lost, so that its owners are to be
+// evicted. Otherwise, if the other one waits, the schedule looks at the hold when its time is over, so that they are evicted
+// then. If it does already there is nothing to do: what finds the hold lost looks for waiters after watched is false again.
+func (h *Hold) Attend(waits bool) (over bool) {
+	if h == nil || waits && h.look.watched.Load() {
+		return false
+	}
+	h.mu.Lock()
+	if !h.fresh() {
+		h.unlockLose(fault.LeaseOver)
+		return true
+	}
+	if waits && !h.awaited {
+		h.awaited = true
+		h.look.watched.Store(h.plan())
+	}
+	h.mu.Unlock()
+	return false
+}
+
+// plan tells the scheduler when to look at the hold next: when to renew it, and when to announce that it is
+// lost. It reports false when nobody will look, because the registry is closed. The caller holds the mutex.
+func (h *Hold) plan() bool {
+	due, looks := h.lease.Due(len(h.ends) > 0 || h.awaited)
+	if !looks {
+		return true
+	}
+	h.planned = h.path.Schedule.set(h, due)
+	return h.planned
+}
+
+// tick is what the scheduler calls when the hold is due. It returns what is to be sent, if it is time for something.
+func (h *Hold) tick() (t Task) {
+	h.mu.Lock()
+	if h.lease.Lost() {
+		h.clear()
+		h.mu.Unlock()
+		return nil
+	}
+	if !h.fresh() {
+		h.unlockLose(fault.LeaseOver)
+		return nil
+	}
+	switch now := h.path.Clock.Now(); h.lease.Tick(now, h.deserted()) {
+	case lease.Renew:
+		r := renewal{h, h.lease.Begin(now, h.lease.Term)}
+		r.Scheduled = true
+		t = r
+	case lease.Verify:
+		t = verification{h}
+	case lease.Nothing:
+	}
+	h.unlockPlanned()
+	return t
+}
+
+// Doubt is for when the server may be the master no more: a hold that is renewed is renewed at once, and of another one
+// the server is asked whether it is there. So a failover that has lost the key is announced at once.
+func (h *Hold) Doubt() {
+	h.mu.Lock()
+	if !h.lease.Doubt(h.path.Clock.Now()) {
+		h.mu.Unlock()
+		return
+	}
+	h.unlockPlanned()
+}
+
+// unlockPlanned plans, and unlocks the mutex. When nobody will look at the hold any more, because the registry was closed in
+// the meantime, its contexts end here.
+func (h *Hold) unlockPlanned() {
+	if h.plan() {
+		h.mu.Unlock()
+		return
+	}
+	h.unlockEnds(fault.Closed)
+}
