@@ -13,7 +13,7 @@ import (
 
 // A hold keeps nothing of a context whose parent has ended, nor of one whose owner has left, and one for all that have the
 // same parent.
-func TestEndingsAreForgotten(t *testing.T) {
+func TestEndings_AreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const parents = 100
 		h := &Hold{}
@@ -75,7 +75,7 @@ type uncomparable struct {
 	values []string
 }
 
-func TestEndingsOfStrangeParents(t *testing.T) {
+func TestEndings_OfStrangeParents(t *testing.T) {
 	h := &Hold{}
 	parent, cancel := context.WithCancel(t.Context())
 	defer cancel()

@@ -20,12 +20,11 @@ func TestHold_Relinquish(t *testing.T) {
 		before   func(h *Hold)
 		can, due bool
 	}{
-		"at once":                {func(*Hold) {}, true, false},
-		"just before the limit":  {func(*Hold) { pass(time.Second - 1) }, true, false},
-		"at the limit":           {func(*Hold) { pass(time.Second) }, false, true},
-		"lost":                   {func(h *Hold) { h.Lose(fault.Forced) }, false, false},
-		"half of the lease left": {func(*Hold) { pass(length / 2) }, false, true},
-		"it stays":               {func(h *Hold) { h.Stay() }, false, false},
+		"at once":               {func(*Hold) {}, true, false},
+		"just before the limit": {func(*Hold) { pass(time.Second - 1) }, true, false},
+		"at the limit":          {func(*Hold) { pass(time.Second) }, false, true},
+		"lost":                  {func(h *Hold) { h.Lose(fault.Forced) }, false, false},
+		"it stays":              {func(h *Hold) { h.Stay() }, false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			fake(t, func(w *world) {
@@ -43,6 +42,21 @@ func TestHold_Relinquish(t *testing.T) {
 			})
 		})
 	}
+}
+
+// With less than half of its lease left a hold is about to end, and its end decides the cause of the contexts.
+func TestHold_RelinquishNearItsEnd(t *testing.T) {
+	fake(t, func(w *world) {
+		h := w.granted(terms(time.Minute))
+		ctx := w.context(h, anna)
+		pass(time.Minute / 2)
+		can, due, _ := h.Relinquish(time.Hour)
+		require.False(w, can)
+		require.True(w, due)
+		require.NoError(w, ctx.Err())
+		h.Lose(fault.KeyGone)
+		require.ErrorIs(w, context.Cause(ctx), fault.Lost)
+	})
 }
 
 // The next owner gets what it asks for, and its time begins anew; that of the process does not.
@@ -172,6 +186,15 @@ func TestHold_StrandedOwners(t *testing.T) {
 		h.Strand(bert)
 		pass(time.Minute)
 		require.False(w, h.Valid())
+	})
+	fake(t, func(w *world) { // another goroutine unlocks for it, and others share the hold still
+		w.locked(func() { w.owners = 2 })
+		h := w.granted(renewed(time.Minute))
+		h.Strand(anna)
+		require.True(w, h.Dismiss(anna))
+		w.locked(func() { w.owners = 1 })
+		pass(time.Hour)
+		require.True(w, h.Valid())
 	})
 	fake(t, func(w *world) { // it is handed on all the same
 		h := w.granted(renewed(time.Minute))
