@@ -113,14 +113,13 @@ func Example_httpHandler() {
 		return w.Code
 	}
 	fmt.Println("free:", post())
-	hold, err := locks.Acquire(context.Background(), "42")
+	ctx := context.Background()
+	hold, err := locks.Acquire(ctx, "42")
 	if err != nil {
 		panic(err)
 	}
+	defer func() { _ = hold.Release(context.WithoutCancel(ctx)) }()
 	fmt.Println("taken:", post())
-	if err := hold.Release(context.Background()); err != nil {
-		panic(err)
-	}
 	// Output:
 	// free: 204
 	// taken: 409
@@ -218,10 +217,15 @@ func distribute(ctx context.Context, locks *lockregistry.Registry, customers []s
 // worker releases what distribute has locked.
 func worker(ctx context.Context, tasks <-chan task, do func(ctx context.Context, customer string) error) (err error) {
 	for t := range tasks {
-		failed := do(t.hold.Context(ctx), t.customer)
-		err = errors.Join(err, failed, t.hold.Release(context.WithoutCancel(ctx)))
+		err = errors.Join(err, t.run(ctx, do))
 	}
 	return err
+}
+
+// run releases the customer's lock when do has returned, or has panicked.
+func (t task) run(ctx context.Context, do func(ctx context.Context, customer string) error) (err error) {
+	defer func() { err = errors.Join(err, t.hold.Release(context.WithoutCancel(ctx))) }()
+	return do(t.hold.Context(ctx), t.customer)
 }
 
 func Example_workerPool() {
@@ -232,6 +236,7 @@ func Example_workerPool() {
 	if err != nil {
 		panic(err)
 	}
+	defer func() { fmt.Println(busy.Release(context.WithoutCancel(ctx))) }()
 	var (
 		tasks   = make(chan task)
 		workers sync.WaitGroup
@@ -250,8 +255,10 @@ func Example_workerPool() {
 	}
 	err = distribute(ctx, locks, []string{"alice", "bob", "carol"}, tasks)
 	workers.Wait()
-	fmt.Println(served.Load(), err, busy.Release(ctx))
-	// Output: 2 <nil> <nil>
+	fmt.Println(served.Load(), err)
+	// Output:
+	// 2 <nil>
+	// <nil>
 }
 
 // orders is a table that keeps, with each row, the largest token that it was written with. Update stands for

@@ -126,13 +126,13 @@ func ExampleRegistry_Acquire() {
 	}
 	done := make(chan error)
 	go func() { // another goroutine does the work
-		fmt.Println("working on", hold.Path(), "under the key", hold.Key())
-		done <- errors.Join(hold.Context(ctx).Err(), hold.Release(ctx))
+		defer func() { done <- hold.Release(context.WithoutCancel(ctx)) }()
+		fmt.Println("working on", hold.Path(), "under the key", hold.Key(), hold.Context(ctx).Err())
 	}()
 	fmt.Println("error:", <-done)
 	fmt.Println("again:", errors.Is(hold.Release(ctx), lockregistry.ErrNotOwner))
 	// Output:
-	// working on 42 under the key orders:42
+	// working on 42 under the key orders:42 <nil>
 	// error: <nil>
 	// again: true
 }
@@ -147,11 +147,11 @@ func ExampleNoWait() {
 	if err != nil {
 		panic(err)
 	}
+	defer func() { fmt.Println(hold.Release(context.WithoutCancel(ctx))) }()
 	_, err = registry.Acquire(ctx, "42", lockregistry.NoWait())
 	fmt.Println(errors.Is(err, lockregistry.ErrTimeout))
 	_, err = registry.Acquire(hold.Context(ctx), "42") // would wait for itself
 	fmt.Println(errors.Is(err, lockregistry.ErrDeadlock))
-	fmt.Println(hold.Release(ctx))
 	// Output:
 	// true
 	// true
@@ -248,10 +248,12 @@ func ExampleLock_Lock() {
 	if err := lock.Lock(ctx); err != nil {
 		panic(err)
 	}
+	defer func() {
+		if err := lock.Unlock(context.WithoutCancel(ctx)); err != nil {
+			panic(err)
+		}
+	}()
 	fmt.Println("working on", lock.Path(), "under the key", lock.Key())
-	if err := lock.Unlock(ctx); err != nil {
-		panic(err)
-	}
 	// Output: working on 42 under the key orders:42
 }
 
@@ -264,7 +266,7 @@ func ExampleLock_Lock_again() {
 
 	_ = lock.Lock(ctx)
 	_ = lock.Lock(ctx)
-	_ = lock.Unlock(ctx)
+	_ = lock.Unlock(ctx) // no defer here, to look between the two
 	fmt.Println("held:", lock.IsHeld())
 	_ = lock.Unlock(ctx)
 	fmt.Println("held:", lock.IsHeld())
@@ -346,8 +348,8 @@ func ExampleNewOwner() {
 	done := make(chan struct{})
 	go func() { // the work goes on here
 		defer close(done)
+		defer func() { fmt.Println("with the owner:", lock.Unlock(context.WithoutCancel(ctx))) }()
 		fmt.Println("without the owner:", errors.Is(lock.Unlock(context.Background()), lockregistry.ErrNotOwner))
-		fmt.Println("with the owner:", lock.Unlock(ctx))
 	}()
 	<-done
 	// Output:
@@ -466,7 +468,7 @@ func ExampleRegistry_Stats() {
 	for _, node := range stats.Nodes {
 		fmt.Println("has answered:", !node.LastAnswer.IsZero(), "renewals fail:", !node.RenewalsFailing.IsZero())
 	}
-	_ = hold.Release(context.Background())
+	_ = hold.Release(context.Background()) // no defer here, to look at what is left
 	fmt.Println("held:", registry.Stats().Holds)
 	// Output:
 	// held: 1 waiting: 0 to be removed: 0

@@ -55,7 +55,7 @@ func (s *service) addOneLocked(ctx context.Context, c *counter) (waited time.Dur
 	// The context that the lock gives ends when the lock is lost: then nothing more is written.
 	ctx, cancel := finishing(ctx)
 	defer cancel()
-	defer func() { err = errors.Join(err, lock.Unlock(ctx)) }()
+	defer func() { err = errors.Join(err, lock.Unlock(context.WithoutCancel(ctx))) }()
 	return waited, s.addOne(lock.Context(ctx), c)
 }
 

@@ -154,17 +154,18 @@ func (s *Service) Credit(ctx context.Context, customer string, cents int) (int, 
 }
 
 // Transfer moves credit from one customer to another. Two transfers in opposite directions never wait for each other for ever.
-func (s *Service) Transfer(ctx context.Context, from, to string, cents int) error {
+func (s *Service) Transfer(ctx context.Context, from, to string, cents int) (err error) {
 	hold, err := s.Locks.AcquireAll(ctx, []string{"customer:" + from, "customer:" + to}, lockregistry.Wait(patience))
 	if err != nil {
 		return err
 	}
+	defer func() { err = errors.Join(err, hold.Release(context.WithoutCancel(ctx))) }()
 	held := hold.Context(ctx) // ends when one of the two locks is lost
-	_, err = s.add(held, from, -cents)
-	if err == nil {
-		_, err = s.add(held, to, cents) // a database does both in one transaction
+	if _, err = s.add(held, from, -cents); err != nil {
+		return err
 	}
-	return errors.Join(err, hold.Release(context.WithoutCancel(ctx)))
+	_, err = s.add(held, to, cents) // a database does both in one transaction
+	return err
 }
 
 // add adds to a customer's balance. The caller has the customer's lock.
@@ -178,17 +179,17 @@ func (s *Service) add(ctx context.Context, customer string, cents int) (balance 
 }
 
 // SetPrice changes the price and its tax, which belong together.
-func (s *Service) SetPrice(ctx context.Context, net int) error {
+func (s *Service) SetPrice(ctx context.Context, net int) (err error) {
 	hold, err := s.Locks.ReadWrite("price").Writer().Acquire(ctx, lockregistry.Wait(patience))
 	if err != nil {
 		return err
 	}
+	defer func() { err = errors.Join(err, hold.Release(context.WithoutCancel(ctx))) }()
 	held := hold.Context(ctx)
-	err = s.Store.Set(held, "net", net)
-	if err == nil {
-		err = s.Store.Set(held, "tax", net/5)
+	if err = s.Store.Set(held, "net", net); err != nil {
+		return err
 	}
-	return errors.Join(err, hold.Release(context.WithoutCancel(ctx)))
+	return s.Store.Set(held, "tax", net/5)
 }
 
 // Price returns the price and its tax. Any number of requests read at a time.
@@ -197,10 +198,11 @@ func (s *Service) Price(ctx context.Context) (net, tax int, err error) {
 	if err != nil {
 		return 0, 0, err
 	}
+	defer func() { err = errors.Join(err, hold.Release(context.WithoutCancel(ctx))) }()
 	held := hold.Context(ctx)
-	net, err = s.Store.Get(held, "net")
-	if err == nil {
-		tax, err = s.Store.Get(held, "tax")
+	if net, err = s.Store.Get(held, "net"); err != nil {
+		return 0, 0, err
 	}
-	return net, tax, errors.Join(err, hold.Release(context.WithoutCancel(ctx)))
+	tax, err = s.Store.Get(held, "tax")
+	return net, tax, err
 }
