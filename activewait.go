@@ -1,0 +1,67 @@
+package lockregistry
+
+import (
+	"sync/atomic"
+
+	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/fault"
+)
+
+// pursuit is the part of an acquisition that others see.
+type pursuit struct {
+	trouble
+	box    mailbox
+	call   bool          // it waits for the lock, not for an answer alone
+	begun  clock.Instant // since when it does
+	ticket atomic.Bool   // in the queue
+}
+
+// trouble is what the goroutine that asks Redis for a path tells the others of its process, which wait for it or try: why its
+// last try failed, if it did. When it is about no more than the first try, which is not answered yet, it says since when.
+type trouble struct {
+	since   clock.Instant // 0: it is about more
+	failure atomic.Pointer[error]
+}
+
+// silence is a lock to which it is noted that the first try is not answered. A pursuit takes the place of that note.
+type silence Lock
+
+func (s *silence) Unanswered(since clock.Instant) {
+	s.pursuit.CompareAndSwap(nil, &pursuit{trouble: trouble{since: since}})
+}
+
+func (s *silence) Answered(since clock.Instant) {
+	if noted := s.pursuit.Load(); noted != nil && noted.since == since {
+		s.pursuit.CompareAndSwap(noted, nil)
+	}
+}
+
+func (t *trouble) note(failure error) {
+	if failure != nil {
+		noted := failure // so that nil, which is usual, takes no memory
+		t.failure.Store(&noted)
+	} else if t.failure.Load() != nil {
+		t.failure.Store(nil)
+	}
+}
+
+// trouble is why the last try of the goroutine that asks Redis for the lock failed, nil when it did not. When none has ended,
+// and the first one is not answered for a while, nobody is known to hold the lock either. It is nil, too, when that goroutine
+// holds the lock to write, and asks for it to read.
+func (l *Lock) trouble() error {
+	a := l.anchor()
+	if a.hold.Load() != nil {
+		return nil
+	}
+	t := a.pursuit.Load()
+	if t == nil {
+		return nil
+	}
+	if failure := t.failure.Load(); failure != nil {
+		return *failure
+	}
+	if t.since != 0 && l.shard().Overdue(t.since) {
+		return fault.AsUnavailable(fault.NoAnswer)
+	}
+	return nil
+}

@@ -1,0 +1,262 @@
+package lockregistry
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/hold"
+	"github.com/lockregistry/lockregistry/internal/owner"
+	"github.com/lockregistry/lockregistry/internal/protocol"
+	"github.com/lockregistry/lockregistry/internal/transport"
+)
+
+// attempt is what all tries of a call have in common.
+type attempt struct {
+	lock  *Lock
+	hold  *hold.Hold
+	under string          // to read: the value of the hold with which the same owner writes already
+	ctx   context.Context // the caller's
+	sent  bool            // a try has begun
+	asked bool            // and one has ended
+	cut   bool            // the last one has not, because ctx ended
+	again bool            // the last one was told late that the lock is taken, and asked again
+	won   bool            // the hold is granted
+	as    owner.ID        // for whom; set only where several are obtained at once
+	began clock.Instant   // when the last one was sent
+	at    protocol.Reply  // what the last one that was answered has shown
+	// failure is why the last one that ended said nothing about the lock; nil when it said that another owner has it.
+	failure error
+}
+
+// answerGrace is how much longer than its wait a call may take when the server does not answer.
+const answerGrace = 250 * time.Millisecond
+
+// bid is what a try asks for.
+func (a *attempt) bid(w protocol.Queueing) protocol.Request {
+	return protocol.Request{
+		Key: a.lock.place.Key, Value: a.hold.Value(), Lease: a.hold.Term(), Under: a.under, Side: a.lock.kind.side, Queueing: w,
+	}
+}
+
+// plainly is what a try asks for that has no ticket. Polls tells that it has been trying, and goes on so for now. A reader that
+// waits anyway does not overtake a writer that waits, although others read already; and who reads is not to keep out for ever a
+// writer that only polls.
+func (a *attempt) plainly(patient, polls bool) protocol.Mode {
+	side := a.lock.kind.side
+	switch {
+	case !patient || side == "" || !a.lock.queues():
+		return protocol.ModeNone
+	case side == "r":
+		return protocol.ModeTry
+	case polls:
+		return protocol.ModeReserve
+	default:
+		return protocol.ModeNone
+	}
+}
+
+// passing tells whether a call that waits tries again after err.
+func (a *attempt) passing(err error) bool { return !a.cut && fault.Transient(err) } // mutant: failure ends the wait
+
+// try asks Redis once, quickly when the key is most likely free; see protocol.Format. It waits for the answer until a little
+// after the deadline. What is done before and after that is apart, because the stack of a call that waits for an answer
+// must be small: with thousands of them its size decides how much of the processor's cache is left.
+func (a *attempt) try(w protocol.Queueing, quick bool, deadline clock.Instant) error {
+	if a.ctx.Err() != nil {
+		a.cut = true
+		return a.explained(fault.Ended(a.ctx))
+	}
+	p := a.commandWait(deadline)
+	if err := a.tooFar(&p); err != nil {
+		return err
+	}
+	var c protocol.Call
+	a.prepare(&c, w, quick)
+	reply := a.lock.reg.transport.Do(&p, &c)
+	err := a.judge(&c, &reply, deadline)
+	if a.again && !a.cut { // on a stack that those do not need which were answered in time
+		return a.askAgain(&p, w, quick, deadline)
+	}
+	return err
+}
+
+// askAgain is for when a server said late that the lock is taken: it may be the master no more. A ticket is looked after
+// then, and not asked for once more: it may have been served in between, and one of the same number would make what the
+// message says of that grant, which may be over by now, count from today.
+//
+//go:noinline
+func (a *attempt) askAgain(p *transport.Wait, w protocol.Queueing, quick bool, deadline clock.Instant) (err error) {
+	defer func() { a.again = true }()
+	if w.Mode == protocol.ModeEnqueue {
+		w = protocol.Queueing{Mode: protocol.ModeCheck, Zeros: w.Zeros}
+	}
+	for p.Since = a.began; a.again; {
+		if err = a.tooFar(p); err != nil {
+			return err
+		}
+		var c protocol.Call
+		a.prepare(&c, w, quick)
+		reply := a.lock.reg.transport.Do(p, &c)
+		err = a.judge(&c, &reply, deadline)
+		if a.cut || p.Left(a.lock.reg.clock) <= 0 {
+			break
+		}
+	}
+	return err
+}
+
+//go:noinline
+func (a *attempt) prepare(c *protocol.Call, w protocol.Queueing, quick bool) {
+	*c = a.lock.place.Format.Obtain(a.bid(w), quick)
+	c.DropIfAbandoned = true
+	a.lock.reg.demand(c, grants)
+	a.sent = true
+}
+
+// judge takes in the answer to a try.
+//
+//go:noinline
+func (a *attempt) judge(c *protocol.Call, reply *transport.Reply, deadline clock.Instant) (err error) {
+	h, came := a.hold, reply.Came
+	a.began, a.again = reply.Sent, false
+	a.at, err = c.Decode(reply.RedisResult)
+	h.Draw(a.at.Token)
+	switch {
+	case err == nil && reply.ReplicaErr != nil:
+		err = a.giveBack(reply.ReplicaErr) // mutant: short grant
+	case err != nil || !reply.Late: // mutant: late grant believed
+	case a.at.Granted:
+		if err = a.confirmGrant(deadline, reply.Doubtful); err == nil {
+			return nil
+		}
+		a.at.Granted = false
+	case c.Script != nil: // a server may have said so that is the master no more; after a plain SET a script asks anyway
+		err, a.again = fault.Late, true
+	}
+	if a.at.Granted && h.Grant(a.began, came) {
+		a.win(a.began)
+		return nil
+	}
+	if a.at.Granted {
+		a.at.Granted, err = false, fault.Late
+	}
+	h.SetMayArrive(h.MayArrive() || fault.OutcomeUnknown(err))
+	if a.cut = reply.Cut; a.cut {
+		return a.explained(fault.Ended(a.ctx))
+	}
+	a.asked, a.failure = true, fault.Classify(err)
+	if a.cut = err != nil && (reply.ReplicaErr != nil || reply.Late) && a.ctx.Err() != nil; a.cut {
+		return a.explained(fault.Ended(a.ctx))
+	}
+	return a.failure
+}
+
+// win makes the hold, which is live, the lock's.
+func (a *attempt) win(since clock.Instant) {
+	l := a.lock
+	a.won = true
+	if l.pair != nil && l == &l.pair.writer {
+		l.pair.wrote = a.hold.Value() // mutant: writer forgotten
+	}
+	l.hold.Store(a.hold)
+	l.anchor().lockedAt.Store(int64(since))
+	if l.half().Granted() {
+		l.attend(true)
+	}
+}
+
+// commandWait is how long to wait for the answer to a command that is sent now.
+func (a *attempt) commandWait(deadline clock.Instant) transport.Wait {
+	reg, to := a.lock.reg, a.lock.shard()
+	p := reg.commandWait(a.ctx, to)
+	p.Lease, p.Obtains, p.Observer = a.hold.Term().Length, true, (*silence)(a.lock.anchor())
+	if deadline != clock.Never {
+		if left := reg.clock.Now().Until(deadline.Add(to.RoundTrip().Plus(answerGrace))); left < p.Limit {
+			p.Limit, p.Near = left, 0
+		}
+	}
+	return p
+}
+
+// confirmGrant makes sure of a grant whose answer came late, and has the hold count from then.
+func (a *attempt) confirmGrant(deadline clock.Instant, doubtful bool) error {
+	h := a.hold
+	sent, granted, err := a.confirm(deadline, doubtful)
+	if granted && h.Grant(sent, a.lock.reg.clock.Now()) {
+		a.win(sent)
+		return nil
+	}
+	h.SetMayArrive(true) // whatever the answer: the key may be there
+	if granted {
+		return fault.Late
+	}
+	return err
+}
+
+// confirm makes sure of a grant whose answer came late: it renews the hold by a command that is sent after that. The hold
+// counts from then.
+func (a *attempt) confirm(deadline clock.Instant, doubtful bool) (sent clock.Instant, granted bool, err error) {
+	l, h := a.lock, a.hold
+	p, c := a.commandWait(deadline), l.place.Format.Renew(l.place.Key, h.Value(), h.Term())
+	if l.place.Fencing { // a token of a master that is none any more would be worth nothing
+		c = l.place.Format.Fence(l.place.Key, h.Value(), h.Term())
+	}
+	p.Obtains, p.Since = false, l.reg.clock.Now() // all tries have one limit
+	end := p.Since.Add(p.Limit)
+	l.reg.demand(&c, renews)
+	for {
+		reply := l.reg.transport.Do(&p, &c)
+		n, err := protocol.Confirmed(reply.RedisResult)
+		h.Draw(uint64(max(n, 0)))
+		switch {
+		case err == nil && reply.ReplicaErr != nil:
+			return reply.Sent, false, a.giveBack(reply.ReplicaErr)
+		case err == nil && reply.Late && !reply.Doubtful && n > 0 && reply.Came < end && a.ctx.Err() == nil:
+			// The way is long, or this process stood still, but the server is not suspect: it is asked once more.
+		case err == nil && (reply.Late || n <= 0), err == nil && doubtful && !reply.Fresh:
+			return reply.Sent, false, fault.Late // the deposed master may be the one that answers again
+		default:
+			return reply.Sent, err == nil, err
+		}
+	}
+}
+
+// giveBack is for a hold that is the owner by the word of the master alone: others may have the lock, too, after a failover. It
+// is released, which needs no replica, and the next try asks for another one, which a late release does not touch.
+func (a *attempt) giveBack(why error) error {
+	left := a.lock.abandoned(a.hold)
+	left.Late = a.hold.MayArrive()
+	a.lock.reg.cleanUp(left) // mutant: short grant kept
+	a.hold, a.at = a.lock.again(a.hold), protocol.Reply{}
+	return why
+}
+
+// explained adds to the reason for which a call gives up that Redis could not be asked, if so. The last try that ended
+// decides; when none has, Redis has not answered at all.
+func (a *attempt) explained(why error) error {
+	failure := a.failure
+	if a.sent && !a.asked {
+		failure = fault.AsUnavailable(fault.NoAnswer)
+	}
+	return explain(why, failure)
+}
+
+// explain adds to the reason for which a call gives up why Redis could not be asked, if it could not.
+func explain(why, failure error) error {
+	switch {
+	case failure == nil || errors.Is(why, ErrClosed):
+		return why
+	case why == errBusy: //nolint:errorlint // never wrapped
+		return overdue{failure}
+	default:
+		return fault.Join(why, failure)
+	}
+}
+
+// overdue is that a call may not wait, or no longer, while nobody knows whether the lock is free.
+type overdue struct{ error }
+
+func (o overdue) Unwrap() error { return o.error }

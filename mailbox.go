@@ -1,0 +1,168 @@
+package lockregistry
+
+import (
+	"math"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/lockregistry/lockregistry/internal/clock"
+)
+
+// message is what a script tells a process about the queue of a key.
+type message struct {
+	what   byte // one of the constants below
+	number string
+	time   time.Duration
+	due    string
+	key    string
+}
+
+const (
+	tellsGrant = 'g' // the hold owns the key, with a lease of so long
+	tellsNext  = 'n' // its ticket is the next one, and may look when so long is over
+	tellsGone  = 'd' // its ticket was taken out, because its time was over
+)
+
+// parseMessage reads "<what> <number> <milliseconds> <key>", with "@" and due behind the milliseconds where it is known.
+func parseMessage(text string) (m message, ok bool) {
+	what, rest, ok1 := strings.Cut(text, " ")
+	number, rest, ok2 := strings.Cut(rest, " ")
+	ms, key, ok3 := strings.Cut(rest, " ")
+	ms, due, _ := strings.Cut(ms, "@")
+	n, err := strconv.ParseFloat(ms, 64) // as Lua writes it: with an exponent, from 15 digits on
+	if !ok1 || !ok2 || !ok3 || err != nil || !(n >= 0) || len(what) != 1 {
+		return m, false
+	}
+	return message{what[0], number, clock.Milliseconds(int64(min(n, math.MaxInt64/2))), due, key}, true
+}
+
+// mailbox takes the messages for a waiting call.
+type mailbox struct {
+	came chan struct{} // has room for one
+
+	mu     sync.Mutex
+	number string // of the attempt, empty between attempts
+	mail   mail
+	closed bool
+}
+
+// mail is what messages have said since it was last taken.
+type mail struct {
+	granted time.Duration // the call's hold owns the key, with a lease of so long; 0: it does not
+	due     string        // with granted, when the next window is, if that is known: in milliseconds of the server's clock
+	next    time.Duration // the ticket is the next one, which may look when so long is over
+	isNext  bool
+	look    bool // something happened that only a look tells
+}
+
+// open makes the mailbox that of an attempt, without mail; of none when number is empty.
+func (b *mailbox) open(number string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.number, b.mail = number, mail{}
+}
+
+func (b *mailbox) take() mail {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	taken := b.mail
+	b.mail = mail{}
+	return taken
+}
+
+// put takes a message for the attempt, and reports whether it was one. It wakes the attempt.
+func (b *mailbox) put(m message) bool {
+	b.mu.Lock()
+	mine := m.number == b.number && !b.closed
+	switch {
+	case !mine:
+	case m.what == tellsGrant:
+		b.mail.granted, b.mail.due = m.time, m.due
+	case m.what == tellsNext:
+		b.mail.isNext, b.mail.next = true, m.time
+	default:
+		b.mail.look = true
+	}
+	b.mu.Unlock()
+	if mine {
+		b.ring()
+	}
+	return mine
+}
+
+// stir has the call look, since something was granted to another attempt of its registry, which it takes over.
+func (b *mailbox) stir() {
+	b.mu.Lock()
+	b.mail.look = true
+	b.mu.Unlock()
+	b.ring()
+}
+
+func (b *mailbox) ring() {
+	select {
+	case b.came <- struct{}{}:
+	default:
+	}
+}
+
+// close returns what nobody has taken. From now on there is none.
+func (b *mailbox) close() mail {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.closed = true
+	return b.mail
+}
+
+// told takes a message of a script. The goroutine that reads the connection calls it.
+func (r *Registry) told(text string) {
+	m, ok := parseMessage(text)
+	if !ok || len(m.key) <= len(r.prefix) {
+		return
+	}
+	r.transport.Shard(m.key).GotMessage(r.clock.Now())
+	path := m.key[len(r.prefix)+1:]
+	for l := range r.cache.of(path) {
+		if l.told(m) {
+			return
+		}
+	}
+	if m.what != tellsGrant {
+		return
+	}
+	for l := range r.cache.of(path) {
+		if box := l.box(); box != nil {
+			box.stir()
+			return
+		}
+	}
+	// Nobody waits for it. The call that gave up has had it removed, or will have; this is quicker. It may be of any of the kinds.
+	for l := range r.cache.of(path) {
+		r.background.cleaner.Expedite(l.unclaimed(m.number)) // mutant: grant to nobody
+	}
+}
+
+// told passes a message on to the call of l that waits for it, or to the hold that it is about: in this order, since a call
+// makes its hold the lock's before it closes its mailbox. A hold that is taken for nobody's would be removed while it is held.
+func (l *Lock) told(m message) bool {
+	if box := l.box(); box != nil && box.put(m) {
+		return true
+	}
+	if m.what != tellsGrant {
+		return false
+	}
+	if h := l.hold.Load(); h != nil && h.Number() == m.number {
+		h.Regranted() // mutant: granted once more
+		return true
+	}
+	return l.expects(m.number)
+}
+
+// box is that of the call that waits in the queue, if one does.
+func (l *Lock) box() *mailbox {
+	if p := l.pursuit.Load(); p != nil && p.box.came != nil {
+		return &p.box
+	}
+	return nil
+}

@@ -1,0 +1,95 @@
+package lockregistry
+
+import (
+	"errors"
+
+	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/protocol"
+)
+
+// renumber begins another attempt.
+func (a *acquisition) renumber() {
+	a.abandon()
+	a.hold = a.lock.newHold(&a.request)
+}
+
+// abandon gives up an attempt whose outcome is not known: whenever it may be executed, it is removed in the background, from
+// the queue too. From now on a message for its number is about a hold that is none of this call's.
+func (a *acquisition) abandon() {
+	a.box.open("")
+	if a.hold.MayArrive() {
+		left := a.lock.abandoned(a.hold)
+		left.Leaving = protocol.Leaving{All: true}
+		a.lock.reg.cleanUp(left) // mutant: abandoned ticket left
+		a.hold.SetMayArrive(false)
+	}
+}
+
+// leave is for a call that gives up: its ticket is removed, or, when it was granted just now, its hold is released.
+func (a *acquisition) leave() {
+	a.ticket.Store(false)
+	if a.hold.MayArrive() {
+		a.abandon()
+		return
+	}
+	a.box.open("") // mutant: ticket left
+	if a.older == "" {
+		return
+	}
+	left := a.lock.abandoned(a.hold)
+	left.Leaving.Ticket, left.Late = a.older, false
+	a.lock.reg.cleanUp(left)
+}
+
+// ask asks something of the queue: for a ticket, or what became of it.
+func (a *acquisition) ask(what protocol.Mode) error {
+	if what == protocol.ModeEnqueue {
+		a.zeros = zerosFor(a.lock.shard().RoundTrip(), a.hold.Term().Length)
+	}
+	w := protocol.Queueing{Mode: what, Zeros: a.zeros}
+	if what == protocol.ModeEnqueue {
+		if a.sent { // else the attempt is new
+			a.renumber() // mutant: one number twice
+		}
+		w.Place, w.Replaces = a.place, a.older
+		w.Fast = a.lock.kind.Format.Brief() && w.Place == "" && w.Replaces == "" && w.Zeros == "" && a.lock.busy()
+		a.older, a.fresh = a.bid(w).Ticket(), true
+		a.box.open(a.hold.Number())
+	}
+	a.noteWait()
+	err := a.try(w, false, a.deadline)
+	if a.won && w.Fast && !a.again { // nobody waited
+		a.hold.SetQueued(a.began)
+	}
+	if err == nil && a.at.State == protocol.StateFailing {
+		if a.lock.noQueue(a.at.Why); fault.Passes(a.at.Why, true) {
+			a.failure = fault.AsUnavailable(errors.New(a.at.Why))
+			err = a.failure
+		}
+	}
+	queued := err == nil && a.at.State == protocol.StateQueued
+	if queued {
+		if what == protocol.ModeEnqueue {
+			a.asked = a.began
+			if w.Place != "" || a.again { // which says nothing about the server's clock
+				a.asked = 0
+			}
+		}
+		a.place, a.base = a.at.Place, a.began
+	}
+	switch {
+	case what != protocol.ModeEnqueue: // a look that is late does nothing: it needs the ticket
+		a.hold.SetMayArrive(false)
+	case err != nil && !a.hold.MayArrive(): // it has changed nothing
+		a.older = w.Replaces
+	}
+	if err == nil || what == protocol.ModeEnqueue {
+		a.ticket.Store(queued)
+	}
+	return err
+}
+
+// noteWait notes in the hold for how long the call has waited, before that may own the key.
+func (a *acquisition) noteWait() {
+	a.hold.SetWaited(a.begun.Until(a.lock.reg.clock.Now()))
+}
