@@ -22,26 +22,26 @@ type acquisition struct {
 	patient  bool
 	deadline clock.Instant // the last moment to begin a try, but for the first
 	ear      listener
-	spare    *spare        // its timer; nil before the first pause
-	failed   int           // tries in a row that failed
-	closing  clock.Instant // since when they do because the client is closed; 0 when they do not
-	waits    bool          // the local half knows that this call waits
-	served   bool          // the hold was granted, by another process
-	slept    bool          // the call has waited for somebody else's hold
-	lapses   clock.Instant // when the lease of that is over, as it was seen last; 0 when that is not known
-	wakeups  Wakeups
+	spare    *spare // its timer; nil before the first pause
+	retries  retries
+	course   course
+	ticket   ticket
 	blocked  deadlock.Call
+}
 
-	// In a queue.
-	asked  clock.Instant // when it was asked for, if it is at the place that it got then; else 0
-	older  string        // the newest ticket that was asked for, if any: it may be there
-	place  string        // of it; empty when that is not known
-	zeros  string        // in it, see zerosFor
-	base   clock.Instant // when the last command was sent whose reply showed it there
-	woken  bool          // it looks because of a message
-	moving clock.Instant // since when the key and the queue are at two nodes; 0: they are not, as far as is known
-	sees   bool          // the server tells of any change of the key, as long as nothing wakes the call
-	fresh  bool          // it has not looked after its ticket yet
+// retries are the tries in a row that failed.
+type retries struct {
+	failed  int
+	closing clock.Instant // since when they do because the client is closed; 0 when they do not
+}
+
+// course is what a call has been through, of which it tells in the end.
+type course struct {
+	waits   bool          // the local half knows that this call waits
+	served  bool          // the hold was granted, by another process
+	slept   bool          // the call has waited for somebody else's hold
+	lapses  clock.Instant // when the lease of that is over, as it was seen last; 0 when that is not known
+	wakeups Wakeups
 }
 
 // turnaround is long enough for a waiter in another process to wake up and take a released lock, even on a busy machine.
@@ -94,7 +94,7 @@ func (l *Lock) obtainLater(first *attempt, err error, q *request, deadline clock
 // pursue goes on until the hold is granted, or not to be had.
 func (l *Lock) pursue(first attempt, q *request, patient bool, deadline clock.Instant) (err error) {
 	a := &acquisition{attempt: first, request: *q, patient: patient, deadline: deadline}
-	defer func() { q.how, q.wakeups = a.how(), a.wakeups }()
+	defer func() { q.how, q.wakeups = a.course.how(a.began), a.course.wakeups }()
 	if !patient {
 		defer a.end()
 		return a.patrol()
@@ -125,14 +125,14 @@ func (l *Lock) pursue(first attempt, q *request, patient bool, deadline clock.In
 	return a.patrol()
 }
 
-// how is how the call got the lock, if it did.
-func (a *acquisition) how() How {
+// how is how a call got the lock, if it did, by a try that began at began.
+func (c *course) how(began clock.Instant) How {
 	switch {
-	case a.served:
+	case c.served:
 		return HowGranted
-	case a.lapses != 0 && a.lapses <= a.began:
+	case c.lapses != 0 && c.lapses <= began:
 		return HowFoundExpired
-	case a.slept:
+	case c.slept:
 		return HowFoundFree
 	default:
 		return HowFree
@@ -140,22 +140,22 @@ func (a *acquisition) how() How {
 }
 
 // sleeps is for when the call waits for a hold whose lease was seen to have so much left at some time, if it has an end.
-func (a *acquisition) sleeps(seen clock.Instant, left time.Duration) {
-	a.slept, a.lapses = true, 0
+func (c *course) sleeps(seen clock.Instant, left time.Duration) {
+	c.slept, c.lapses = true, 0
 	if left > 0 {
-		a.lapses = seen.Add(left)
+		c.lapses = seen.Add(left)
 	}
 }
 
 // woke counts what ended the waiting for somebody else's hold, for now.
-func (a *acquisition) woke(why reason) {
+func (c *course) woke(why reason) {
 	switch why {
 	case byMail:
-		a.wakeups.Messages++
+		c.wakeups.Messages++
 	case byWakeup:
-		a.wakeups.Changes++
+		c.wakeups.Changes++
 	case byTime:
-		a.wakeups.Timeouts++
+		c.wakeups.Timeouts++
 	}
 }
 
@@ -221,18 +221,18 @@ func (a *acquisition) recover() error {
 	now := a.lock.reg.clock.Now()
 	switch {
 	case !errors.Is(a.failure, rueidis.ErrClosing):
-		a.closing = 0
-	case a.closing == 0:
-		a.closing = now
-	case a.closing.Until(now) >= closingGrace:
+		a.retries.closing = 0
+	case a.retries.closing == 0:
+		a.retries.closing = now
+	case a.retries.closing.Until(now) >= closingGrace:
 		return a.failure
 	}
-	a.failed++
+	a.retries.failed++
 	a.note(a.failure)
 	if err := a.over(); err != nil {
 		return err
 	}
-	pause := min(clock.Backoff(a.failed, a.hold.Term().Length), now.Until(a.deadline))
+	pause := min(clock.Backoff(a.retries.failed, a.hold.Term().Length), now.Until(a.deadline))
 	if errors.Is(a.failure, fault.NotSent) { // nobody is bothered by the next try
 		pause = min(pause, notSentPause)
 	}
@@ -283,7 +283,7 @@ func (a *acquisition) arm() sight {
 // sleep waits until it is time for the next try, and tells whether a wake-up was the reason. It fails when there is to be
 // none.
 func (a *acquisition) sleep(left time.Duration) (woken bool, err error) {
-	a.failed = 0
+	a.retries.failed = 0
 	a.note(nil)
 	if err := a.over(); err != nil {
 		return false, err
@@ -292,10 +292,10 @@ func (a *acquisition) sleep(left time.Duration) (woken bool, err error) {
 	if left > 0 { // Redis counts whole milliseconds, and removes a key after its last one
 		pause = min(pause, clock.Plus(left, time.Millisecond))
 	}
-	a.sleeps(a.began, left)
+	a.course.sleeps(a.began, left)
 	why, err := a.pause(pause, a.ear.Wakeup(), nil)
 	if err == nil {
-		a.woke(why)
+		a.course.woke(why)
 		if why == byTime {
 			a.lock.reg.counts.polls.Add(1)
 		}
@@ -314,8 +314,8 @@ const (
 
 // pause waits for a while, or until it is woken or has mail. It fails when the context or the registry ends first.
 func (a *acquisition) pause(d time.Duration, wake, mail <-chan struct{}) (why reason, err error) {
-	if !a.waits {
-		a.waits = true
+	if !a.course.waits {
+		a.course.waits = true
 		a.lock.half().Taken()
 	}
 	if a.spare == nil {

@@ -13,7 +13,7 @@ type pursuit struct {
 	box    mailbox
 	call   bool          // it waits for the lock, not for an answer alone
 	begun  clock.Instant // since when it does
-	ticket atomic.Bool   // in the queue
+	queued atomic.Bool   // it has a ticket
 }
 
 // trouble is what the goroutine that asks Redis for a path tells the others of its process, which wait for it or try: why its

@@ -63,59 +63,56 @@ func (a *acquisition) inLine() error {
 		}
 		heard := a.ear.Hear(a.ctx, a.listening())
 		a.lock.deaf(heard == wake.Deaf)
+		var err error
 		switch heard {
 		case wake.Heard:
+			next, err = a.step(next)
 		case wake.Deaf:
 			return errNoQueue
 		case wake.NotYet:
-			next = protocol.ModeEnqueue
-			if err := a.unheard(); err != nil || a.won {
-				return err
-			}
-			continue
-		}
-		if next != protocol.ModeEnqueue { // of two things that woke the call, the other may have been a grant
-			if m := a.box.take(); m.granted > 0 {
-				var err error
-				if next, err = a.granted(m); err != nil || a.won {
-					return err
-				}
-				continue
-			}
-		}
-		err := a.ask(next)
-		if err != nil {
-			if !a.passing(err) {
-				return err
-			}
-			if next == protocol.ModeEnqueue { // it may be executed yet
-				a.abandon()
-			}
-			if a.halfMoved(err) {
-				next, err = protocol.ModeEnqueue, a.unqueued()
-			} else {
-				err = a.recover()
-			}
-			if err != nil || a.won {
-				return err
-			}
-			continue
-		}
-		a.moving = 0
-		switch a.at.State {
-		case protocol.StateFailing:
-			return errNoQueue
-		case protocol.StateOwner:
-			next, err = a.found(a.at.Left)
-		case protocol.StateQueued:
-			next, err = a.asleep()
-		default: // missing: it was granted and the grant is over, or it was taken out
-			next = protocol.ModeEnqueue
+			next, err = protocol.ModeEnqueue, a.unheard()
 		}
 		if err != nil || a.won {
 			return err
 		}
 	}
+}
+
+// step asks once, and goes on as the reply says. It returns what to ask next.
+func (a *acquisition) step(ask protocol.Mode) (next protocol.Mode, err error) {
+	if ask != protocol.ModeEnqueue { // of two things that woke the call, the other may have been a grant
+		if m := a.box.take(); m.granted > 0 {
+			return a.granted(m)
+		}
+	}
+	if err := a.ask(ask); err != nil {
+		return a.refused(ask, err)
+	}
+	a.ticket.moving = 0
+	switch a.at.State {
+	case protocol.StateFailing:
+		return "", errNoQueue
+	case protocol.StateOwner:
+		return a.found(a.at.Left)
+	case protocol.StateQueued:
+		return a.asleep()
+	default: // missing: it was granted and the grant is over, or it was taken out
+		return protocol.ModeEnqueue, nil
+	}
+}
+
+// refused is for a command of which nothing is known, or that the server has refused.
+func (a *acquisition) refused(ask protocol.Mode, why error) (next protocol.Mode, err error) {
+	if !a.passing(why) {
+		return "", why
+	}
+	if ask == protocol.ModeEnqueue { // it may be executed yet
+		a.abandon()
+	}
+	if a.halfMoved(why) {
+		return protocol.ModeEnqueue, a.unqueued()
+	}
+	return ask, a.recover()
 }
 
 // listening is how long a call waits for the connection on which grants are announced.
@@ -133,7 +130,7 @@ func (a *acquisition) unheard() error {
 			return err
 		}
 	}
-	return a.tryOnce(protocol.Queueing{Mode: a.plainly(true, a.slept && !a.lock.reg.cluster)})
+	return a.tryOnce(protocol.Queueing{Mode: a.plainly(true, a.course.slept && !a.lock.reg.cluster)})
 }
 
 // movingFor is for how long a slot of a cluster may be at two nodes before calls go on without the queue. A slot of many
@@ -144,14 +141,14 @@ const movingFor = 500 * time.Millisecond
 // another.
 func (a *acquisition) halfMoved(err error) bool {
 	if !a.lock.reg.cluster || !fault.BetweenNodes(err) {
-		a.moving = 0
+		a.ticket.moving = 0
 		return false
 	}
 	now := a.lock.reg.clock.Now()
-	if a.moving == 0 {
-		a.moving = now
+	if a.ticket.moving == 0 {
+		a.ticket.moving = now
 	}
-	return a.moving.Until(now) >= movingFor
+	return a.ticket.moving.Until(now) >= movingFor
 }
 
 // unqueued tries once with a command that needs no key but the lock's, which the client finds at either node. The call keeps its
@@ -165,7 +162,7 @@ func (a *acquisition) unqueued() error {
 // drop gives up the ticket, but not the place, and begins another attempt.
 func (a *acquisition) drop() {
 	a.leave()
-	a.older = ""
+	a.ticket.newest = ""
 	a.renumber()
 }
 
@@ -185,34 +182,51 @@ func (a *acquisition) tryOnce(w protocol.Queueing) error {
 	return err
 }
 
-// asleep waits until it is time to look, or the hold is granted.
-func (a *acquisition) asleep() (next protocol.Mode, err error) {
-	at := &a.at
-	defer func() { a.fresh = false }()
-	shard := a.lock.shard()
-	shard.KeepAlive()
-	defer shard.EndKeepAlive()
-	a.failed, a.woken = 0, false
-	a.sleeps(a.base, at.Left)
-	a.note(nil)
-	reg := a.lock.reg
-	refresh, due, watch := reg.clock.Now().Add(refreshing), clock.Never, clock.Never
-	patience := clock.Plus(clock.Times(at.Rank, reg.poll), time.Millisecond) // longer than the lease: those in front look first
+// lookTimes is when a call that sleeps looks, or has the server tell it of changes, if nothing wakes it before.
+type lookTimes struct {
+	due      clock.Instant // the lease in the way is over
+	refresh  clock.Instant // to keep the ticket, and in case that no message came
+	watch    clock.Instant // from then on the server tells of changes of the key
+	patience time.Duration // how much later than the end of the lease: those in front look first
+}
+
+// whenToLook is what follows from the reply that has shown the ticket in the queue.
+func (a *acquisition) whenToLook() lookTimes {
+	at, now, poll := &a.at, a.lock.reg.clock.Now(), a.lock.reg.poll
+	l := lookTimes{clock.Never, now.Add(refreshing), clock.Never, clock.Plus(clock.Times(at.Rank, poll), time.Millisecond)}
 	if at.Left > 0 {
-		due = a.base.Add(clock.Plus(at.Left, patience))
+		l.due = a.ticket.base.Add(clock.Plus(at.Left, l.patience))
 	}
 	switch {
-	case at.Rank > 0 && a.fresh:
-		refresh = reg.clock.Now().Add(firstLook + time.Duration(min(at.Rank, 10))*lookStep)
+	case at.Rank > 0 && a.ticket.fresh:
+		l.refresh = now.Add(firstLook + time.Duration(min(at.Rank, 10))*lookStep)
 	case at.Rank > 0:
-		refresh = reg.clock.Now().Add(min(refreshing, time.Duration(at.Rank)*lookEvery))
+		l.refresh = now.Add(min(refreshing, time.Duration(at.Rank)*lookEvery))
 	case !at.Foreign:
-		watch = reg.clock.Now().Add(watchAfterFirst)
+		l.watch = now.Add(watchAfterFirst)
 	}
 	if at.Foreign && at.Rank < 2 { // its release passes nobody over whose process is dead: the second one does
-		watch = 0
+		l.watch = 0
 	}
-	for {
+	return l
+}
+
+// isNext is for a ticket that is the next one, and may look when so long is over.
+func (l *lookTimes) isNext(now clock.Instant, after time.Duration) {
+	l.patience = time.Millisecond
+	l.due, l.watch = now.Add(clock.Plus(after, l.patience)), now.Add(watchAfterFirst)
+}
+
+// asleep waits until it is time to look, or the hold is granted.
+func (a *acquisition) asleep() (next protocol.Mode, err error) {
+	defer func() { a.ticket.fresh = false }()
+	reg, shard := a.lock.reg, a.lock.shard()
+	shard.KeepAlive()
+	defer shard.EndKeepAlive()
+	a.retries.failed, a.ticket.woken = 0, false
+	a.course.sleeps(a.ticket.base, a.at.Left)
+	a.note(nil)
+	for l := a.whenToLook(); ; {
 		if err := a.over(); err != nil {
 			return "", err
 		}
@@ -221,49 +235,55 @@ func (a *acquisition) asleep() (next protocol.Mode, err error) {
 		case m.granted > 0:
 			return a.granted(m)
 		case m.look:
-			a.woken = true
+			a.ticket.woken = true
 			return protocol.ModeCheck, nil
 		case m.isNext:
-			due, watch, patience = now.Add(clock.Plus(m.next, time.Millisecond)), now.Add(watchAfterFirst), time.Millisecond
-			a.lapses = 0
+			l.isNext(now, m.next)
+			a.course.lapses = 0
 		}
 		switch {
-		case due <= now:
-			a.lock.reg.counts.polls.Add(1)
+		case l.due <= now:
+			reg.counts.polls.Add(1)
 			return protocol.ModeCheckDue, nil
-		case refresh <= now:
-			a.lock.reg.counts.polls.Add(1)
+		case l.refresh <= now:
+			reg.counts.polls.Add(1)
 			return protocol.ModeCheck, nil
-		case watch <= now:
-			watch = clock.Never
-			if a.sees {
-				continue
-			}
-			switch seen := a.arm(); {
-			case seen.armed && (!seen.taken || !a.exclusive()): // or nobody has looked, or it may be free for a reader
-				a.sees = seen.taken
+		case l.watch <= now:
+			l.watch = clock.Never
+			if !a.ticket.sees && a.watch(&l, now) {
 				return protocol.ModeCheck, nil
-			case seen.armed:
-				a.sees = true
-				if seen.left > 0 {
-					a.lapses = now.Add(seen.left)
-					due = reg.clock.Now().Add(clock.Plus(seen.left, patience))
-				}
-			case patience == time.Millisecond: // it is the next one, and nothing tells of a key that goes away in silence
-				refresh = min(refresh, reg.clock.Now().Add(reg.poll))
 			}
 			continue
 		}
-		why, err := a.pause(now.Until(min(due, refresh, watch, a.deadline)), a.ear.Wakeup(), a.box.came)
+		why, err := a.pause(now.Until(min(l.due, l.refresh, l.watch, a.deadline)), a.ear.Wakeup(), a.box.came)
 		if err != nil {
 			return "", err
 		}
-		a.woke(why)
+		a.course.woke(why)
 		if why == byWakeup { // the key has changed, or the connection
-			a.woken, a.sees = true, false
+			a.ticket.woken, a.ticket.sees = true, false
 			return protocol.ModeCheck, nil
 		}
 	}
+}
+
+// watch has the server tell of changes of the key from now on, and tells whether the call is to look at once: the key is not
+// there, or nobody has looked whether it is, or it may be free for a reader.
+func (a *acquisition) watch(l *lookTimes, now clock.Instant) (look bool) {
+	switch seen := a.arm(); {
+	case seen.armed && (!seen.taken || !a.exclusive()):
+		a.ticket.sees = seen.taken
+		return true
+	case seen.armed:
+		a.ticket.sees = true
+		if seen.left > 0 {
+			a.course.lapses = now.Add(seen.left)
+			l.due = a.lock.reg.clock.Now().Add(clock.Plus(seen.left, l.patience))
+		}
+	case l.patience == time.Millisecond: // it is the next one, and nothing tells of a key that goes away in silence
+		l.refresh = min(l.refresh, a.lock.reg.clock.Now().Add(a.lock.reg.poll))
+	}
+	return false
 }
 
 // granted takes a grant that a message announced. It counts from the last command whose reply showed the ticket in the queue:
@@ -275,13 +295,13 @@ func (a *acquisition) granted(m mail) (next protocol.Mode, err error) {
 	l.reg.counts.grants.Add(1)
 	a.noteWait()
 	suspect := l.shard().IsSuspect(l.reg.clock.Now())
-	a.hold.SetQueued(a.asked)
-	if a.asked != 0 && l.kind.Format.Brief() {
-		l.foresee(a.asked, a.place, m.due)
+	a.hold.SetQueued(a.ticket.asked)
+	if a.ticket.asked != 0 && l.kind.Format.Brief() {
+		l.foresee(a.ticket.asked, a.ticket.place, m.due)
 	}
-	if !suspect && !a.writes() && a.hold.GrantShort(a.base, m.granted) { // mutant: grant counts from its message; unwritten grant
-		a.served = true
-		a.win(a.base)
+	if !suspect && !a.writes() && a.hold.GrantShort(a.ticket.base, m.granted) { // mutant: grant counts from its message; unwritten grant
+		a.course.served = true
+		a.win(a.ticket.base)
 		return "", nil
 	}
 	return a.sure()
@@ -296,12 +316,12 @@ func (a *acquisition) found(left time.Duration) (next protocol.Mode, err error) 
 		patience := a.lock.shard().RoundTrip().Plus(suspicion)
 		due := a.lock.reg.clock.Now().Add(clock.Plus(a.lock.reg.acknowledging(), patience))
 		a.hold.AwaitMessage(due) // mutant: found hold lost
-		if !a.woken {
+		if !a.ticket.woken {
 			a.ear.Suspect()
 		}
 	}
 	if !a.writes() && a.hold.GrantShort(a.began, left) {
-		a.served = true
+		a.course.served = true
 		a.win(a.began)
 		return "", nil
 	}
@@ -316,7 +336,7 @@ func (a *acquisition) sure() (next protocol.Mode, err error) {
 	h := a.hold
 	sent, granted, err := a.confirm(a.deadline, false)
 	if granted && h.Grant(sent, a.lock.reg.clock.Now()) {
-		a.served = true
+		a.course.served = true
 		a.win(sent)
 		return "", nil
 	}

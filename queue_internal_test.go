@@ -36,7 +36,7 @@ func waitingCall(t *testing.T, l *Lock, as owner.ID) *acquisition {
 	how, _ := l.local.Enter(as, l.reg.lease.Length, false, nil)
 	require.Equal(t, local.Entered, how)
 	a := &acquisition{attempt: attempt{lock: l, hold: l.newHold(&request{lease: l.reg.lease}), ctx: context.Background()}}
-	a.woken, a.waits, a.began = true, true, l.reg.clock.Now()
+	a.ticket.woken, a.course.waits, a.began = true, true, l.reg.clock.Now()
 	a.box.came = make(chan struct{}, 1)
 	a.box.open(a.hold.Number())
 	l.pursuit.Store(&a.pursuit)

@@ -127,7 +127,7 @@ func (l *Lock) count(s *Stats) {
 	// A call with a ticket has left the queue of its process before, so it is not counted twice.
 	if p := l.pursuit.Load(); p != nil && p.call {
 		s.Waiters++
-		if p.ticket.Load() {
+		if p.queued.Load() {
 			s.Tickets++
 		}
 	}

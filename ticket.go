@@ -3,9 +3,23 @@ package lockregistry
 import (
 	"errors"
 
+	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 )
+
+// ticket is what a call knows of its ticket in the queue.
+type ticket struct {
+	asked  clock.Instant // when it was asked for, if it is at the place that it got then; else 0
+	newest string        // that was asked for, if any: it may be there
+	place  string        // of it; empty when that is not known
+	zeros  string        // in it, see zerosFor
+	base   clock.Instant // when the last command was sent whose reply showed it there
+	fresh  bool          // the call has not looked after it yet
+	woken  bool          // it looks because of a message
+	sees   bool          // the server tells of any change of the key, as long as nothing wakes the call
+	moving clock.Instant // since when the key and the queue are at two nodes; 0: they are not, as far as is known
+}
 
 // renumber begins another attempt.
 func (a *acquisition) renumber() {
@@ -27,33 +41,33 @@ func (a *acquisition) abandon() {
 
 // leave is for a call that gives up: its ticket is removed, or, when it was granted just now, its hold is released.
 func (a *acquisition) leave() {
-	a.ticket.Store(false)
+	a.queued.Store(false)
 	if a.hold.MayArrive() {
 		a.abandon()
 		return
 	}
 	a.box.open("") // mutant: ticket left
-	if a.older == "" {
+	if a.ticket.newest == "" {
 		return
 	}
 	left := a.lock.abandoned(a.hold)
-	left.Leaving.Ticket, left.Late = a.older, false
+	left.Leaving.Ticket, left.Late = a.ticket.newest, false
 	a.lock.reg.cleanUp(left)
 }
 
 // ask asks something of the queue: for a ticket, or what became of it.
 func (a *acquisition) ask(what protocol.Mode) error {
 	if what == protocol.ModeEnqueue {
-		a.zeros = zerosFor(a.lock.shard().RoundTrip(), a.hold.Term().Length)
+		a.ticket.zeros = zerosFor(a.lock.shard().RoundTrip(), a.hold.Term().Length)
 	}
-	w := protocol.Queueing{Mode: what, Zeros: a.zeros}
+	w := protocol.Queueing{Mode: what, Zeros: a.ticket.zeros}
 	if what == protocol.ModeEnqueue {
 		if a.sent { // else the attempt is new
 			a.renumber() // mutant: one number twice
 		}
-		w.Place, w.Replaces = a.place, a.older
+		w.Place, w.Replaces = a.ticket.place, a.ticket.newest
 		w.Fast = a.lock.kind.Format.Brief() && w.Place == "" && w.Replaces == "" && w.Zeros == "" && a.lock.busy()
-		a.older, a.fresh = a.bid(w).Ticket(), true
+		a.ticket.newest, a.ticket.fresh = a.bid(w).Ticket(), true
 		a.box.open(a.hold.Number())
 	}
 	a.noteWait()
@@ -70,21 +84,21 @@ func (a *acquisition) ask(what protocol.Mode) error {
 	queued := err == nil && a.at.State == protocol.StateQueued
 	if queued {
 		if what == protocol.ModeEnqueue {
-			a.asked = a.began
+			a.ticket.asked = a.began
 			if w.Place != "" || a.again { // which says nothing about the server's clock
-				a.asked = 0
+				a.ticket.asked = 0
 			}
 		}
-		a.place, a.base = a.at.Place, a.began
+		a.ticket.place, a.ticket.base = a.at.Place, a.began
 	}
 	switch {
 	case what != protocol.ModeEnqueue: // a look that is late does nothing: it needs the ticket
 		a.hold.SetMayArrive(false)
 	case err != nil && !a.hold.MayArrive(): // it has changed nothing
-		a.older = w.Replaces
+		a.ticket.newest = w.Replaces
 	}
 	if err == nil || what == protocol.ModeEnqueue {
-		a.ticket.Store(queued)
+		a.queued.Store(queued)
 	}
 	return err
 }
