@@ -17,7 +17,7 @@ import (
 // All its tries without a queue ask for the same hold, so one whose answer is lost is made good by the next one.
 type acquisition struct {
 	attempt
-	pursuit
+	activeWait
 	request  request
 	patient  bool
 	deadline clock.Instant // the last moment to begin a try, but for the first
@@ -65,7 +65,7 @@ func (l *Lock) obtain(ctx context.Context, q *request, deadline clock.Instant, q
 	var err error
 	patient := q.wait != notAtAll
 	if !patient || first.under != "" || !l.contested() { // most locks are free
-		err = first.try(protocol.Queueing{Mode: first.plainly(patient, false)}, true, deadline)
+		err = first.try(protocol.Queueing{Mode: first.mode(patient, false)}, true, deadline)
 	}
 	if first.won {
 		return nil
@@ -78,7 +78,7 @@ func (l *Lock) obtainLater(first *attempt, err error, q *request, deadline clock
 	patient := q.wait != notAtAll
 	// A call that waits for a while tries again after a failure that passes, another one returns the first.
 	if err == nil || patient && (q.wait > 0 || queued) && first.passing(err) {
-		err = l.pursue(*first, q, patient, deadline)
+		err = l.keepTrying(*first, q, patient, deadline)
 	} else if first.hold.MayArrive() { // mutant: grant left behind
 		l.reg.cleanUp(l.abandoned(first.hold))
 	}
@@ -91,13 +91,13 @@ func (l *Lock) obtainLater(first *attempt, err error, q *request, deadline clock
 	return err
 }
 
-// pursue goes on until the hold is granted, or not to be had.
-func (l *Lock) pursue(first attempt, q *request, patient bool, deadline clock.Instant) (err error) {
+// keepTrying goes on until the hold is granted, or not to be had.
+func (l *Lock) keepTrying(first attempt, q *request, patient bool, deadline clock.Instant) (err error) {
 	a := &acquisition{attempt: first, request: *q, patient: patient, deadline: deadline}
 	defer func() { q.how, q.wakeups = a.course.how(a.began), a.course.wakeups }()
 	if !patient {
 		defer a.end()
-		return a.patrol()
+		return a.poll()
 	}
 	a.ear = l.reg.waker.listener(l)
 	queues := a.ear.Waiter != nil && l.queues()
@@ -111,10 +111,10 @@ func (l *Lock) pursue(first attempt, q *request, patient bool, deadline clock.In
 	}
 	a.blocks(q)
 	a.call, a.begun = true, l.reg.clock.Now()
-	l.anchor().pursuit.Store(&a.pursuit)
+	l.anchor().active.Store(&a.activeWait)
 	defer a.end()
 	if queues {
-		if err = a.inLine(); !errors.Is(err, errNoQueue) {
+		if err = a.waitInQueue(); !errors.Is(err, errNoQueue) {
 			return err
 		}
 		a.drop()
@@ -122,7 +122,7 @@ func (l *Lock) pursue(first attempt, q *request, patient bool, deadline clock.In
 	if err := a.standBack(); err != nil {
 		return err
 	}
-	return a.patrol()
+	return a.poll()
 }
 
 // how is how a call got the lock, if it did, by a try that began at began.
@@ -159,9 +159,9 @@ func (c *course) woke(why reason) {
 	}
 }
 
-// patrol tries until the hold is granted, whenever it is woken, the holder's lease ends, or the poll interval is over: where
+// poll tries until the hold is granted, whenever it is woken, the holder's lease ends, or the poll interval is over: where
 // there is no queue.
-func (a *acquisition) patrol() error {
+func (a *acquisition) poll() error {
 	a.arm()
 	var looked clock.Instant // when the last thorough try began
 	polls := true
@@ -175,7 +175,7 @@ func (a *acquisition) patrol() error {
 		if !quick {
 			looked = a.lock.reg.clock.Now()
 		}
-		asks := a.plainly(a.patient, polls)
+		asks := a.mode(a.patient, polls)
 		err := a.try(protocol.Queueing{Mode: asks}, quick, a.deadline)
 		if a.won {
 			return nil
@@ -265,7 +265,7 @@ func (a *acquisition) end() {
 	if !a.won {
 		a.leave()
 	}
-	a.lock.anchor().pursuit.Store(nil)
+	a.lock.anchor().active.Store(nil)
 	if m := a.box.close(); a.won && m.granted > 0 { // it came after the last look into the box
 		a.hold.Regranted()
 	}
@@ -276,7 +276,7 @@ func (a *acquisition) end() {
 }
 
 // arm listens; see listener.arm.
-func (a *acquisition) arm() sight {
+func (a *acquisition) arm() keyState {
 	return a.ear.arm(a.ctx, min(a.lock.reg.poll, a.lock.armLimit(), a.lock.reg.clock.Now().Until(a.deadline)))
 }
 

@@ -7,36 +7,36 @@ import (
 	"github.com/lockregistry/lockregistry/internal/fault"
 )
 
-// pursuit is the part of an acquisition that others see.
-type pursuit struct {
-	trouble
+// activeWait is the part of an acquisition that others see.
+type activeWait struct {
+	lastFailure
 	box    mailbox
 	call   bool          // it waits for the lock, not for an answer alone
 	begun  clock.Instant // since when it does
 	queued atomic.Bool   // it has a ticket
 }
 
-// trouble is what the goroutine that asks Redis for a path tells the others of its process, which wait for it or try: why its
+// lastFailure is what the goroutine that asks Redis for a path tells the others of its process, which wait for it or try: why its
 // last try failed, if it did. When it is about no more than the first try, which is not answered yet, it says since when.
-type trouble struct {
+type lastFailure struct {
 	since   clock.Instant // 0: it is about more
 	failure atomic.Pointer[error]
 }
 
-// silence is a lock to which it is noted that the first try is not answered. A pursuit takes the place of that note.
+// silence is a lock to which it is noted that the first try is not answered. An active wait takes the place of that note.
 type silence Lock
 
 func (s *silence) Unanswered(since clock.Instant) {
-	s.pursuit.CompareAndSwap(nil, &pursuit{trouble: trouble{since: since}})
+	s.active.CompareAndSwap(nil, &activeWait{lastFailure: lastFailure{since: since}})
 }
 
 func (s *silence) Answered(since clock.Instant) {
-	if noted := s.pursuit.Load(); noted != nil && noted.since == since {
-		s.pursuit.CompareAndSwap(noted, nil)
+	if noted := s.active.Load(); noted != nil && noted.since == since {
+		s.active.CompareAndSwap(noted, nil)
 	}
 }
 
-func (t *trouble) note(failure error) {
+func (t *lastFailure) note(failure error) {
 	if failure != nil {
 		noted := failure // so that nil, which is usual, takes no memory
 		t.failure.Store(&noted)
@@ -45,15 +45,15 @@ func (t *trouble) note(failure error) {
 	}
 }
 
-// trouble is why the last try of the goroutine that asks Redis for the lock failed, nil when it did not. When none has ended,
+// lastFailure is why the last try of the goroutine that asks Redis for the lock failed, nil when it did not. When none has ended,
 // and the first one is not answered for a while, nobody is known to hold the lock either. It is nil, too, when that goroutine
 // holds the lock to write, and asks for it to read.
-func (l *Lock) trouble() error {
+func (l *Lock) lastFailure() error {
 	a := l.anchor()
 	if a.hold.Load() != nil {
 		return nil
 	}
-	t := a.pursuit.Load()
+	t := a.active.Load()
 	if t == nil {
 		return nil
 	}

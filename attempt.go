@@ -41,10 +41,10 @@ func (a *attempt) bid(w protocol.Queueing) protocol.Request {
 	}
 }
 
-// plainly is what a try asks for that has no ticket. Polls tells that it has been trying, and goes on so for now. A reader that
+// mode is what a try asks for that has no ticket. Polls tells that it has been trying, and goes on so for now. A reader that
 // waits anyway does not overtake a writer that waits, although others read already; and who reads is not to keep out for ever a
 // writer that only polls.
-func (a *attempt) plainly(patient, polls bool) protocol.Mode {
+func (a *attempt) mode(patient, polls bool) protocol.Mode {
 	side := a.lock.kind.side
 	switch {
 	case !patient || side == "" || !a.lock.queues():

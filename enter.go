@@ -141,7 +141,7 @@ func (l *Lock) notAdmitted(how local.Admission, o owner.ID, why error) error {
 	case why == nil:
 		why = errBusy
 	}
-	return explain(why, l.trouble())
+	return explain(why, l.lastFailure())
 }
 
 // receive makes a hold that was handed to an owner what its call has asked for. If it does not, the owner has left again, and its

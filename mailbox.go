@@ -161,7 +161,7 @@ func (l *Lock) told(m message) bool {
 
 // box is that of the call that waits in the queue, if one does.
 func (l *Lock) box() *mailbox {
-	if p := l.pursuit.Load(); p != nil && p.box.came != nil {
+	if p := l.active.Load(); p != nil && p.box.came != nil {
 		return &p.box
 	}
 	return nil

@@ -55,8 +55,8 @@ const (
 // errNoQueue: there is no queue to be had.
 var errNoQueue = errors.New("no queue to wait in")
 
-// inLine waits in the queue until the hold is granted, or not to be had. It returns errNoQueue when there is no queue.
-func (a *acquisition) inLine() error {
+// waitInQueue waits in the queue until the hold is granted, or not to be had. It returns errNoQueue when there is no queue.
+func (a *acquisition) waitInQueue() error {
 	for next := protocol.ModeEnqueue; ; {
 		if err := a.over(); err != nil {
 			return err
@@ -130,7 +130,7 @@ func (a *acquisition) unheard() error {
 			return err
 		}
 	}
-	return a.tryOnce(protocol.Queueing{Mode: a.plainly(true, a.course.slept && !a.lock.reg.cluster)})
+	return a.tryOnce(protocol.Queueing{Mode: a.mode(true, a.course.slept && !a.lock.reg.cluster)})
 }
 
 // movingFor is for how long a slot of a cluster may be at two nodes before calls go on without the queue. A slot of many

@@ -39,7 +39,7 @@ func waitingCall(t *testing.T, l *Lock, as owner.ID) *acquisition {
 	a.ticket.woken, a.course.waits, a.began = true, true, l.reg.clock.Now()
 	a.box.came = make(chan struct{}, 1)
 	a.box.open(a.hold.Number())
-	l.pursuit.Store(&a.pursuit)
+	l.active.Store(&a.activeWait)
 	return a
 }
 
@@ -64,7 +64,7 @@ func TestGrantIsFoundWhileItsMessageComes(t *testing.T) {
 		require.True(t, a.hold.GrantShort(now, time.Second))
 		a.win(now)
 		comes()
-		a.lock.pursuit.Store(nil)
+		a.lock.active.Store(nil)
 		a.box.closed = true
 		a.box.mu.Unlock()
 	}

@@ -52,7 +52,7 @@ func (w *recorded) InUse(now clock.Instant) (used, lasting bool) {
 				used, lasting = true, had >= presence.Lasting
 			}
 		}
-		if p := l.pursuit.Load(); p != nil && p.call {
+		if p := l.active.Load(); p != nil && p.call {
 			used, lasting = true, lasting || p.begun.Until(now) >= presence.Lasting
 		}
 		if lasting {

@@ -29,14 +29,14 @@ type Lock struct {
 	turn     atomic.Uint64  // when it was last obtained; belongs to the cache, as do pins and parked
 	pins     atomic.Int32
 	parked   atomic.Bool
-	lockedAt atomic.Int64              // instant
-	local    localLock                 // of a plain lock; see half
-	tenures  atomic.Pointer[tenures]   // nil until there is a context that carries a hold
-	hold     atomic.Pointer[hold.Hold] // written only with the local half held
-	crowd    atomic.Pointer[crowd]     // nil until others wait for the path; the anchor's, as is pursuit
-	last     atomic.Uint64             // the number of the newest hold whose key was removed, as far as that is known
-	lastAt   atomic.Int64              // and when: an instant
-	pursuit  atomic.Pointer[pursuit]   // of the goroutine that asks Redis, once its first try takes a while or failed
+	lockedAt atomic.Int64               // instant
+	local    localLock                  // of a plain lock; see half
+	tenures  atomic.Pointer[tenures]    // nil until there is a context that carries a hold
+	hold     atomic.Pointer[hold.Hold]  // written only with the local half held
+	others   atomic.Pointer[contention] // nil until others wait for the path; the anchor's, as is active
+	last     atomic.Uint64              // the number of the newest hold whose key was removed, as far as that is known
+	lastAt   atomic.Int64               // and when: an instant
+	active   atomic.Pointer[activeWait] // of the goroutine that asks Redis, once its first try takes a while or failed
 }
 
 // How long a call waits that has no [Wait].
@@ -431,14 +431,14 @@ func (l *Lock) release(ctx context.Context) (End, error) {
 	p := transport.Wait{Ctx: ctx, Since: begun, Limit: to.Plus(unlockLimit), Near: unlockLimit, Lease: h.Term().Length}
 	p.Grace = to.RoundTrip().Plus(unlockGrace)
 	m := protocol.Release{Key: l.place.Key, Value: h.Value(), Queued: l.queues(), Keep: kept.After(begun), Age: h.SinceAsked(begun)}
-	l.chances(&m, h, due, begun)
+	l.fairness(&m, h, due, begun)
 	removal := l.place.Format.Release(m) // which may have to ask the server for its version
 	reply := reg.transport.Do(&p, &removal)
 	n, err := protocol.Confirmed(reply.RedisResult)
 	if why := protocol.WhyNoQueue(reply.RedisResult); why != "" {
 		l.noQueue(why)
 	}
-	l.crowded(n, m.Yields, reply.Came)
+	l.noteContention(n, m.Yields, reply.Came)
 	if err == nil && !reply.Late { // mutant: late removal believed
 		l.released(h.Value(), reply.Came)
 		if h.MayArrive() {

@@ -84,9 +84,9 @@ func (r *Registry) removeOnce(p transport.Wait, m cleanup.Removal) (gone bool) {
 func (l *Lock) removeLater(p transport.Wait, h *hold.Hold, failure error) error {
 	reg := l.reg
 	removed := make(chan bool, 1)
-	silent := &pursuit{} // until then nobody has the lock here, and nobody knows whether somebody has it elsewhere
+	silent := &activeWait{} // until then nobody has the lock here, and nobody knows whether somebody has it elsewhere
 	freed := func(gone bool) {
-		l.anchor().pursuit.CompareAndSwap(silent, nil)
+		l.anchor().active.CompareAndSwap(silent, nil)
 		l.freeLocal()
 		removed <- gone
 	}
@@ -99,7 +99,7 @@ func (l *Lock) removeLater(p transport.Wait, h *hold.Hold, failure error) error 
 	}
 	if failure = fault.Classify(failure); errors.Is(failure, ErrUnavailable) {
 		silent.note(failure)
-		l.anchor().pursuit.CompareAndSwap(nil, silent)
+		l.anchor().active.CompareAndSwap(nil, silent)
 	}
 	if !reg.background.cleaner.Remove(removal, freed) {
 		freed(reg.removeOnce(p, removal))

@@ -125,7 +125,7 @@ func (l *Lock) count(s *Stats) {
 		return
 	}
 	// A call with a ticket has left the queue of its process before, so it is not counted twice.
-	if p := l.pursuit.Load(); p != nil && p.call {
+	if p := l.active.Load(); p != nil && p.call {
 		s.Waiters++
 		if p.queued.Load() {
 			s.Tickets++

@@ -23,8 +23,8 @@ type waker struct {
 // listener is one waiting call; one of nil when there will be no wake-ups.
 type listener struct{ *wake.Waiter }
 
-// sight is what there was to be seen of a key when its listener was armed.
-type sight struct {
+// keyState is what there was to be seen of a key when its listener was armed.
+type keyState struct {
 	armed bool // the listener was armed just now; otherwise nothing else is known
 	taken bool // the key was there, and with what is left of its lease, where that has an end
 	left  time.Duration
@@ -73,9 +73,9 @@ func (w *waker) listener(l *Lock) listener {
 }
 
 // arm sees to it that every change of the key from now on wakes the listener; see wake.Waiter.Arm.
-func (l listener) arm(ctx context.Context, limit time.Duration) sight {
+func (l listener) arm(ctx context.Context, limit time.Duration) keyState {
 	seen := l.Arm(ctx, limit)
-	return sight{armed: seen.Armed, taken: seen.Taken, left: seen.Left}
+	return keyState{armed: seen.Armed, taken: seen.Taken, left: seen.Left}
 }
 
 // ownChannel is where scripts on a cluster publish messages for a registry about a key: in the slot of the key. Where the

@@ -353,7 +353,7 @@ Track(p) ==
                                    ELSE IF db[at[p]].open > 0 THEN @ ELSE Awake]
   /\ UNCHANGED <<master, drift, pc, num, command, has, base, soon, until, found, wire, remains, local, calls, faults, ghosts>>
 
-\* acquisition.inLine and ask: a waiter that is awake looks, or asks for a ticket. Each command that can make a hold the
+\* acquisition.waitInQueue and ask: a waiter that is awake looks, or asks for a ticket. Each command that can make a hold the
 \* owner, or a ticket, has a number of its own. Before the first ticket the waiter subscribes to its channel, and waits for
 \* the answer (R9). After each subscription it looks (R7).
 Subscribed(p) == link[p] # "down" \/ Lacks("subscribe")

@@ -185,12 +185,12 @@ var mutations = []mutation{
 	},
 	{
 		"grant counts from its message", "a grant counts from its message",
-		"a.base", "a.lock.reg.clock.Now()",
+		"a.ticket.base", "a.lock.reg.clock.Now()",
 		"TestQueueOutcomes",
 	},
 	{
 		"ticket left", "a call that gives up leaves its ticket",
-		"a.box.open(\"\")\n\tif a.older == \"\" {", "if true {",
+		"a.box.open(\"\")\n\tif a.ticket.newest == \"\" {", "if true {",
 		"TestQueueOutcomes",
 	},
 	{

@@ -25,13 +25,13 @@ func TestWhatACallNeededToWaitIsKeptAsNew(t *testing.T) {
 	}
 }
 
-func TestNoTroubleTakesNoMemory(t *testing.T) {
-	var trouble trouble
-	require.Zero(t, testing.AllocsPerRun(100, func() { trouble.note(nil) }))
-	trouble.note(fault.NoAnswer)
-	require.ErrorIs(t, *trouble.failure.Load(), fault.NoAnswer)
-	trouble.note(nil)
-	require.Nil(t, trouble.failure.Load())
+func TestNoFailureTakesNoMemory(t *testing.T) {
+	var lastFailure lastFailure
+	require.Zero(t, testing.AllocsPerRun(100, func() { lastFailure.note(nil) }))
+	lastFailure.note(fault.NoAnswer)
+	require.ErrorIs(t, *lastFailure.failure.Load(), fault.NoAnswer)
+	lastFailure.note(nil)
+	require.Nil(t, lastFailure.failure.Load())
 }
 
 // A process knows from the server's clock when the next window is due, and errs to the early side. What is of a clock that went

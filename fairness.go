@@ -22,19 +22,19 @@ import (
 //
 // While it is shut a release serves the first ticket. While it is open the key is removed, and free for whoever takes it; the
 // first ticket looks when that is over. Readers leave no windows: for a writer without a ticket there is a guest in the queue,
-// see internal/protocol/lua/readwrite.lua. The process says what it knows, see chances:
+// see internal/protocol/lua/readwrite.lua. The process says what it knows, see fairness:
 //
 //	leads       the hold was a leader's: there is no long window
 //	yields      goroutines of this process wait, and have had the lock for as long as they may
 //	due         when the next window is, as the newest grant has told: until then a short way serves the first ticket
 //	nothing     whether others wait the mark in the key tells the server
 //
-// Where there is no queue the process stands back, see crowd.released:
+// Where there is no queue the process stands back, see contention.released:
 //
 //	keeps ──goroutines wait, and the last chance was 100 ms ago──▶ yields ──the next call pauses first──▶ keeps
 
-// chances notes what the release of a hold is to do about others. Due tells that this process has had the lock for long enough.
-func (l *Lock) chances(m *protocol.Release, h *hold.Hold, due bool, now clock.Instant) {
+// fairness notes what the release of a hold is to do about others. Due tells that this process has had the lock for long enough.
+func (l *Lock) fairness(m *protocol.Release, h *hold.Hold, due bool, now clock.Instant) {
 	switch {
 	case h.Leads():
 		m.Leads = true
@@ -50,7 +50,7 @@ const longWait = firstLook
 
 // brief has the release of a hold rely on what is known of others. A window that is due is left to a release in full.
 func (l *Lock) brief(m *protocol.Release, h *hold.Hold, now clock.Instant) {
-	if c := l.anchor().crowd.Load(); c != nil && h.Queued() != 0 && now < c.gap.due {
+	if c := l.anchor().others.Load(); c != nil && h.Queued() != 0 && now < c.gap.due {
 		m.Due, m.Warns = c.gap.text, h.Queued().Until(now) >= longWait
 	}
 }
@@ -79,14 +79,14 @@ func gapOf(asked, now clock.Instant, place, due string) (g gap, known bool) {
 
 // foresee notes when the next window is due.
 func (l *Lock) foresee(asked clock.Instant, place, due string) {
-	if g, known := gapOf(asked, l.reg.clock.Now(), place, due); known || l.anchor().crowd.Load() != nil {
-		l.company().gap = g
+	if g, known := gapOf(asked, l.reg.clock.Now(), place, due); known || l.anchor().others.Load() != nil {
+		l.contention().gap = g
 	}
 }
 
 // released is for a release without a queue: goroutines of this process wait that are not to have the lock at once, or not; and
 // it is known that there is a window, or that others have the lock.
-func (c *crowd) released(waits, others bool, now clock.Instant) {
+func (c *contention) released(waits, others bool, now clock.Instant) {
 	since := clock.Instant(c.yielded.Load())
 	due := since != 0 && since.Until(now) >= defaultHandoff
 	if waits && (due || others) {
@@ -99,7 +99,7 @@ func (c *crowd) released(waits, others bool, now clock.Instant) {
 
 // standsBack tells, once, whether a call without a queue is to leave others their chance.
 func (l *Lock) standsBack() bool {
-	c := l.anchor().crowd.Load()
+	c := l.anchor().others.Load()
 	return c != nil && c.yields.Swap(false) // mutant: nobody stands back
 }
 

@@ -12,10 +12,10 @@ import (
 	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
-// crowd is what a path of this process knows of others that want it. Where there is a queue the scripts decide who is next, and
+// contention is what a path of this process knows of others that want it. Where there is a queue the scripts decide who is next, and
 // when those without a ticket have their chance. Where there is none, the goroutines of this process, which take the lock
 // from each other, must leave others their chance now and then.
-type crowd struct {
+type contention struct {
 	contested atomic.Bool  // others waited when the lock was last released: the next call asks for a ticket at once
 	since     atomic.Int64 // an instant: when that was, the last time
 	deaf      atomic.Bool  // no message of a grant can reach the calls of this process, so they do not queue
@@ -70,17 +70,17 @@ type keeping struct {
 func (l *Lock) keep(h *hold.Hold) (until clock.Instant) {
 	kept, found := h.Keeps()
 	if kept != 0 {
-		l.company().keeping.Store(&keeping{h.Number(), kept})
+		l.contention().keeping.Store(&keeping{h.Number(), kept})
 	}
 	if found != 0 {
-		l.company().expected.Store(&expected{h.Number(), found})
+		l.contention().expected.Store(&expected{h.Number(), found})
 	}
 	return kept
 }
 
 // expects tells whether the message of a grant was to come.
 func (l *Lock) expects(number string) bool {
-	c := l.anchor().crowd.Load()
+	c := l.anchor().others.Load()
 	if c == nil {
 		return false
 	}
@@ -90,7 +90,7 @@ func (l *Lock) expects(number string) bool {
 
 // keeping is the newest of the path.
 func (l *Lock) keeping() *keeping {
-	c := l.anchor().crowd.Load()
+	c := l.anchor().others.Load()
 	if c == nil {
 		return nil
 	}
@@ -100,19 +100,19 @@ func (l *Lock) keeping() *keeping {
 // queuelessFor is for how long a path goes without a queue after the server has refused one.
 const queuelessFor = time.Minute
 
-// company returns the anchor's crowd.
-func (l *Lock) company() *crowd {
+// contention returns what the path's calls know of others.
+func (l *Lock) contention() *contention {
 	a := l.anchor()
-	for a.crowd.Load() == nil {
-		a.crowd.CompareAndSwap(nil, &crowd{})
+	for a.others.Load() == nil {
+		a.others.CompareAndSwap(nil, &contention{})
 	}
-	return a.crowd.Load()
+	return a.others.Load()
 }
 
 // contested tells whether a call is not to try first, but to wait in the queue or to stand back, since others waited when the
 // lock was last released, or a moment ago.
 func (l *Lock) contested() bool {
-	c := l.anchor().crowd.Load()
+	c := l.anchor().others.Load()
 	return c != nil && (c.contested.Load() || c.yields.Load() || l.busy()) // mutant: tries first
 }
 
@@ -121,7 +121,7 @@ const busyFor = 500 * time.Millisecond
 
 // busy tells whether others have waited for the lock just now, so that its queue is there.
 func (l *Lock) busy() bool {
-	c := l.anchor().crowd.Load()
+	c := l.anchor().others.Load()
 	if c == nil {
 		return false
 	}
@@ -131,7 +131,7 @@ func (l *Lock) busy() bool {
 
 // queues tells whether calls of l may wait in a queue.
 func (l *Lock) queues() bool {
-	c := l.anchor().crowd.Load()
+	c := l.anchor().others.Load()
 	return c == nil || l.reg.clock.Now() >= clock.Instant(c.queueless.Load())
 }
 
@@ -148,7 +148,7 @@ func (l *Lock) noQueue(why string) {
 		}
 		return
 	}
-	l.company().queueless.Store(int64(now.Add(queuelessFor)))
+	l.contention().queueless.Store(int64(now.Add(queuelessFor)))
 	if !r.unqueued.Swap(true) {
 		r.dispatch.Log(slog.LevelWarn, "the server refuses the queue of a lock: its waiters are woken by chance, or poll",
 			slog.String("key", l.place.Key), slog.String("error", why))
@@ -157,12 +157,12 @@ func (l *Lock) noQueue(why string) {
 
 // deaf notes whether messages of grants can reach calls of this process.
 func (l *Lock) deaf(is bool) {
-	c := l.anchor().crowd.Load()
+	c := l.anchor().others.Load()
 	if c == nil {
 		if !is {
 			return
 		}
-		c = l.company()
+		c = l.contention()
 	}
 	if c.deaf.Load() != is {
 		c.deaf.Store(is)
@@ -172,15 +172,15 @@ func (l *Lock) deaf(is bool) {
 	}
 }
 
-// crowded takes in what a release has replied, and whether goroutines of this process wait that were not to have the lock at
+// noteContention takes in what a release has replied, and whether goroutines of this process wait that were not to have the lock at
 // once, because it has had it for a handoff limit or, without hand-over, has released it.
-func (l *Lock) crowded(reply int64, others bool, at clock.Instant) {
-	c := l.anchor().crowd.Load()
+func (l *Lock) noteContention(reply int64, others bool, at clock.Instant) {
+	c := l.anchor().others.Load()
 	if c == nil {
 		if !others && reply != protocol.Contended && reply != protocol.NoQueue {
 			return
 		}
-		c = l.company()
+		c = l.contention()
 	}
 	if was := c.contested.Load(); reply != protocol.NoQueue && was != (reply == protocol.Contended) {
 		c.contested.Store(!was)
