@@ -8,14 +8,10 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/redis/rueidis"
-
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/hold"
 	"github.com/lockregistry/lockregistry/internal/owner"
-	"github.com/lockregistry/lockregistry/internal/protocol"
-	"github.com/lockregistry/lockregistry/internal/transport"
 )
 
 // Several paths are obtained in one of two ways:
@@ -92,8 +88,8 @@ func (h *Hold) parts() []*Hold {
 	return append([]*Hold{h}, h.more...)
 }
 
-// bundle is one call of AcquireAll.
-type bundle struct {
+// multiAcquire is one call of AcquireAll.
+type multiAcquire struct {
 	reg      *Registry
 	locks    []*Lock // in the order of their keys
 	request  request
@@ -110,8 +106,8 @@ const (
 )
 
 // several judges what AcquireAll is given.
-func (r *Registry) several(ctx context.Context, paths []string, opts []LockOption) (*bundle, error) {
-	b := &bundle{reg: r, deadline: clock.Never, began: r.observed()}
+func (r *Registry) several(ctx context.Context, paths []string, opts []LockOption) (*multiAcquire, error) {
+	b := &multiAcquire{reg: r, deadline: clock.Never, began: r.observed()}
 	if len(paths) == 0 {
 		return nil, r.newLock("").fail("acquire", errors.New("the list of paths is empty"))
 	}
@@ -153,7 +149,7 @@ func (r *Registry) several(ctx context.Context, paths []string, opts []LockOptio
 }
 
 // obtain gets all locks, and returns their holds in the order of the keys.
-func (b *bundle) obtain(ctx context.Context) ([]*Hold, error) {
+func (b *multiAcquire) obtain(ctx context.Context) ([]*Hold, error) {
 	contested := b.patient && slices.ContainsFunc(b.locks, func(l *Lock) bool { return b.reg.cache.current(l).contested() })
 	if !contested {
 		holds, l, err := b.atOnce(ctx)
@@ -182,7 +178,7 @@ func (b *bundle) obtain(ctx context.Context) ([]*Hold, error) {
 
 // inOrder gets one lock after the other. It fails with ErrLockLost when one is lost while it waits for another one. Queued
 // tells that the call has waited before.
-func (b *bundle) inOrder(ctx context.Context, queued bool) (holds []*Hold, err error) {
+func (b *multiAcquire) inOrder(ctx context.Context, queued bool) (holds []*Hold, err error) {
 	waiting, end := context.WithCancelCause(ctx) // and when one of them is lost
 	var heed []func() bool
 	defer func() {
@@ -211,7 +207,7 @@ func (b *bundle) inOrder(ctx context.Context, queued bool) (holds []*Hold, err e
 }
 
 // next gets one lock, which is renewed until the call has all.
-func (b *bundle) next(ctx context.Context, l *Lock, queued bool) (*Hold, error) {
+func (b *multiAcquire) next(ctx context.Context, l *Lock, queued bool) (*Hold, error) {
 	q, began := b.request, b.reg.observed()
 	q.as, q.gathers = owner.NewHold(), true
 	err, asked := explain(errBusy, b.failure), false
@@ -238,7 +234,7 @@ func (b *bundle) next(ctx context.Context, l *Lock, queued bool) (*Hold, error) 
 }
 
 // tell calls an observer, for each path by itself.
-func (b *bundle) tell(ctx context.Context, l *Lock, q *request, began clock.Instant, err error) {
+func (b *multiAcquire) tell(ctx context.Context, l *Lock, q *request, began clock.Instant, err error) {
 	if began != 0 {
 		l.tellAcquired(ctx, "acquire", q, began, err == nil, err)
 	}
@@ -246,7 +242,7 @@ func (b *bundle) tell(ctx context.Context, l *Lock, q *request, began clock.Inst
 
 // settle gives holds the terms that the call has asked for. Most of their leases are spent when the call has waited for a while:
 // they are renewed. When that fails in passing they are valid for as long as they certainly are.
-func (b *bundle) settle(ctx context.Context, holds []*Hold) error {
+func (b *multiAcquire) settle(ctx context.Context, holds []*Hold) error {
 	return each(holds, func(h *Hold) error {
 		if !h.lock.adopt(h.hold, &b.request) {
 			return h.lock.fail("acquire", ErrLockLost)
@@ -301,7 +297,7 @@ var noTime = func() context.Context {
 
 // atOnce gets all locks if all are free. Otherwise it says for which lock it failed, and why: errBusy when another owner has it.
 // Whatever Redis may have granted is released then.
-func (b *bundle) atOnce(ctx context.Context) ([]*Hold, *Lock, error) {
+func (b *multiAcquire) atOnce(ctx context.Context) ([]*Hold, *Lock, error) {
 	groups := b.slots()
 	var tries []*attempt
 	for _, group := range groups {
@@ -327,7 +323,7 @@ func (b *bundle) atOnce(ctx context.Context) ([]*Hold, *Lock, error) {
 	all.Wait()
 
 	var holds []*Hold
-	var failed *slotful
+	var failed *slotGroup
 	for _, group := range groups {
 		if group.err != nil && (failed == nil || failed.err == errBusy) { //nolint:errorlint // never wrapped
 			failed = group
@@ -356,125 +352,6 @@ func (b *bundle) atOnce(ctx context.Context) ([]*Hold, *Lock, error) {
 	}
 	slices.SortFunc(holds, func(a, b *Hold) int { return slices.Compare([]byte(a.Key()), []byte(b.Key())) })
 	return holds, nil, nil
-}
-
-// slotful are the locks of a call that one script asks for: of those in one slot, where there are slots, a thousand at most.
-type slotful struct {
-	locks []*Lock
-	tries []*attempt
-	at    int   // the lock that another owner has
-	err   error // why none of them was obtained
-}
-
-func (b *bundle) slots() (groups []*slotful) {
-	of := map[uint16]*slotful{}
-	for _, l := range b.locks {
-		var slot uint16
-		if b.reg.cluster {
-			slot = protocol.Slot(l.place.Key)
-		}
-		if of[slot] == nil || len(of[slot].locks) == mostInScript {
-			of[slot] = &slotful{}
-			groups = append(groups, of[slot])
-		}
-		of[slot].locks = append(of[slot].locks, l)
-		of[slot].tries = append(of[slot].tries, nil)
-	}
-	return groups
-}
-
-// try asks Redis once for the locks of a slot. An answer that comes late is confirmed: a master that is none any more may have
-// given it.
-func (s *slotful) try(b *bundle) {
-	bids := make([]protocol.Request, len(s.tries))
-	for i, a := range s.tries {
-		bids[i] = a.bid(protocol.Queueing{})
-	}
-	first := s.tries[0]
-	p := first.commandWait(b.deadline)
-	p.Observer = nil
-	if s.err = first.tooFar(&p); s.err != nil {
-		return
-	}
-	c := first.lock.place.Format.ObtainAll(bids)
-	c.DropIfAbandoned = true
-	b.reg.demand(&c, func(_ *protocol.Call, result rueidis.RedisResult) bool {
-		_, taken, err := protocol.Tokens(result, len(bids))
-		return err == nil && taken == 0
-	})
-	reply := b.reg.transport.Do(&p, &c)
-	tokens, taken, err := protocol.Tokens(reply.RedisResult, len(bids))
-	for p.Since = reply.Sent; reply.Late && err == nil && taken > 0; { // a server may have said so that is the master no more
-		if left := p.Left(b.reg.clock); left <= 0 || first.ctx.Err() != nil {
-			taken, err = 0, fault.Late
-			break
-		}
-		reply = b.reg.transport.Do(&p, &c)
-		tokens, taken, err = protocol.Tokens(reply.RedisResult, len(bids))
-	}
-	granted := err == nil && taken == 0
-	switch {
-	case granted && reply.ReplicaErr != nil: // the master has it
-		err = reply.ReplicaErr
-	case granted && reply.Late:
-		s.confirm(b, tokens, reply.Doubtful)
-		return
-	}
-	for i, a := range s.tries {
-		switch {
-		case granted && err == nil && a.take(tokens[i], &reply):
-		case granted || taken == 0 && fault.OutcomeUnknown(err): // mutant: paths forgotten
-			if a.hold.SetMayArrive(true); err == nil {
-				s.err = fault.Classify(fault.Late)
-			}
-		}
-	}
-	if s.err != nil {
-		return
-	}
-	switch {
-	case reply.Cut:
-		s.err = explain(fault.Ended(first.ctx), fault.AsUnavailable(fault.NoAnswer))
-	case granted && reply.ReplicaErr != nil && first.ctx.Err() != nil:
-		s.err = explain(fault.Ended(first.ctx), fault.Classify(err))
-	case err != nil:
-		s.at, s.err = max(0, min(taken, len(s.locks))-1), fault.Classify(err)
-	case !granted:
-		s.at, s.err = min(taken, len(s.locks))-1, errBusy
-	}
-}
-
-// confirm makes sure of grants whose answer came late, each as that of a single lock.
-func (s *slotful) confirm(b *bundle, tokens []uint64, doubtful bool) {
-	errs, places := make([]error, len(s.tries)), make(chan struct{}, mostTogether)
-	var all sync.WaitGroup
-	for i, a := range s.tries {
-		places <- struct{}{}
-		all.Go(func() {
-			a.hold.Draw(tokens[i])
-			errs[i] = a.confirmGrant(b.deadline, doubtful)
-			<-places
-		})
-	}
-	all.Wait()
-	for i, err := range errs {
-		if err != nil && s.err == nil {
-			s.at, s.err = i, fault.Classify(err)
-		}
-	}
-	if ctx := s.tries[0].ctx; s.err != nil && ctx.Err() != nil {
-		s.err = explain(fault.Ended(ctx), s.err)
-	}
-}
-
-// take makes the hold of a path live, and the lock's. It reports false when the reply came too late.
-func (a *attempt) take(token uint64, r *transport.Reply) bool {
-	a.hold.Draw(token)
-	if !a.hold.Grant(r.Sent, r.Came) {
-		return false
-	}
-	a.win(r.Sent)
-	return true
 }
 
 // releaseAll is Release for several paths. The removals go at the same time, and when the time of an Unlock is over none is

@@ -99,7 +99,7 @@ func (l *Lock) keepTrying(first attempt, q *request, patient bool, deadline cloc
 		defer a.end()
 		return a.poll()
 	}
-	a.ear = l.reg.waker.listener(l)
+	a.ear = l.reg.queues.waker.listener(l)
 	queues := a.ear.Waiter != nil && l.queues()
 	if queues && l.reg.cluster && protocol.QueueKey(l.reg.prefix, l.place.Key) == "" {
 		l.noQueue("a cluster would keep it in another slot than the lock, because of the braces in the path")
@@ -297,7 +297,7 @@ func (a *acquisition) sleep(left time.Duration) (woken bool, err error) {
 	if err == nil {
 		a.course.woke(why)
 		if why == byTime {
-			a.lock.reg.counts.polls.Add(1)
+			a.lock.reg.reports.counts.polls.Add(1)
 		}
 	}
 	return why == byWakeup, err

@@ -192,12 +192,12 @@ func (b *background) tell(c health.Change) {
 	b.reg.tellRenewing(c.Tasks, c.Failure)
 	switch {
 	case c.Failure == nil:
-		b.reg.dispatch.Log(slog.LevelInfo, "Redis takes renewals and removals again")
+		b.reg.reports.dispatch.Log(slog.LevelInfo, "Redis takes renewals and removals again")
 	case c.Refused:
-		b.reg.dispatch.Log(slog.LevelWarn, "Redis refuses renewals or removals; they are tried again",
+		b.reg.reports.dispatch.Log(slog.LevelWarn, "Redis refuses renewals or removals; they are tried again",
 			slog.Any("error", c.Failure), slog.Int("commands", c.Tasks))
 	default:
-		b.reg.dispatch.Log(slog.LevelWarn, "Redis does not answer renewals or removals; they are tried again",
+		b.reg.reports.dispatch.Log(slog.LevelWarn, "Redis does not answer renewals or removals; they are tried again",
 			slog.Any("error", c.Failure), slog.Int("commands", c.Tasks))
 	}
 }

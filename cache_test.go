@@ -23,7 +23,7 @@ import (
 
 // newCached is a registry, for its cache: the cache itself never talks to Redis, so there is none.
 func newCached(capacity int) *Registry {
-	return &Registry{prefix: "orders", clock: clock.New(), plain: &kind{}, cache: cache{capacity: capacity}}
+	return &Registry{names: names{prefix: "orders"}, clock: clock.New(), kinds: kinds{plain: &kind{}}, cache: cache{capacity: capacity}}
 }
 
 // sound checks that the parts of a cache agree with each other.

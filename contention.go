@@ -35,7 +35,7 @@ type spare struct {
 
 // spare takes what the call before has put back, where there is one.
 func (r *Registry) spare() *spare {
-	if s, ok := r.spares.Get().(*spare); ok {
+	if s, ok := r.queues.spares.Get().(*spare); ok {
 		return s
 	}
 	s := &spare{time.NewTimer(time.Hour), make(chan struct{}, 1)}
@@ -49,7 +49,7 @@ func (r *Registry) putBack(s *spare) {
 	case <-s.came:
 	default:
 	}
-	r.spares.Put(s)
+	r.queues.spares.Put(s)
 }
 
 // expected is a hold that was found by a look, and may be over before the message of its grant comes. That must not be taken for
@@ -141,16 +141,16 @@ func (l *Lock) noQueue(why string) {
 	r := l.reg
 	now := r.clock.Now()
 	if fault.Passes(why, true) {
-		next := clock.Instant(r.postponed.Load())
-		if now >= next && r.postponed.CompareAndSwap(int64(next), int64(now.Add(queuelessFor))) {
-			r.dispatch.Log(slog.LevelWarn, "the server refuses the queue of a lock for now: who waits looks again",
+		next := clock.Instant(r.queues.postponed.Load())
+		if now >= next && r.queues.postponed.CompareAndSwap(int64(next), int64(now.Add(queuelessFor))) {
+			r.reports.dispatch.Log(slog.LevelWarn, "the server refuses the queue of a lock for now: who waits looks again",
 				slog.String("key", l.place.Key), slog.String("error", why))
 		}
 		return
 	}
 	l.contention().queueless.Store(int64(now.Add(queuelessFor)))
-	if !r.unqueued.Swap(true) {
-		r.dispatch.Log(slog.LevelWarn, "the server refuses the queue of a lock: its waiters are woken by chance, or poll",
+	if !r.queues.unqueued.Swap(true) {
+		r.reports.dispatch.Log(slog.LevelWarn, "the server refuses the queue of a lock: its waiters are woken by chance, or poll",
 			slog.String("key", l.place.Key), slog.String("error", why))
 	}
 }
@@ -188,7 +188,7 @@ func (l *Lock) noteContention(reply int64, others bool, at clock.Instant) {
 	if reply == protocol.Contended {
 		c.since.Store(int64(at))
 	}
-	if !l.queues() || l.reg.waker.listening == nil || c.deaf.Load() {
+	if !l.queues() || l.reg.queues.waker.listening == nil || c.deaf.Load() {
 		c.released(others, reply == protocol.Contended, l.reg.clock.Now())
 	}
 }

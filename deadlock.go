@@ -167,23 +167,23 @@ func (a *acquisition) blocks(q *request) {
 // endWait takes a call for l out of the graph.
 func (l *Lock) endWait(call *deadlock.Call) {
 	if waiting.Leave(call) {
-		l.reg.presence.Rewrite()
+		l.reg.others.presence.Rewrite()
 	}
 }
 
 func (r *Registry) tellDeadlock(d Deadlock) {
-	r.dispatch.Log(slog.LevelWarn, "deadlock", slog.String("cycle", d.String()))
-	if r.observer.Deadlocked == nil {
+	r.reports.dispatch.Log(slog.LevelWarn, "deadlock", slog.String("cycle", d.String()))
+	if r.reports.observer.Deadlocked == nil {
 		return
 	}
-	r.dispatch.Put(func() {
-		defer r.dispatch.Caught("Deadlocked")
-		r.observer.Deadlocked(d)
+	r.reports.dispatch.Put(func() {
+		defer r.reports.dispatch.Caught("Deadlocked")
+		r.reports.observer.Deadlocked(d)
 	})
 }
 
 func describeWait(c *deadlock.Call) DeadlockWait {
 	l := lockOf(c.Lock)
 	s, r := l.subject(), l.reg
-	return DeadlockWait{Path: s.Path, Kind: s.Kind, Owner: c.Caller(), Label: r.inspection.label, Since: r.clock.Time(c.Since)}
+	return DeadlockWait{Path: s.Path, Kind: s.Kind, Owner: c.Caller(), Label: r.others.inspection.label, Since: r.clock.Time(c.Since)}
 }

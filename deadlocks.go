@@ -21,7 +21,7 @@ import (
 //
 // It uses SCAN as [Registry.Locks] does, and takes as long. The errors are those of Locks.
 func (r *Registry) Deadlocks(ctx context.Context) (all []Deadlock, err error) {
-	found, err := r.presence.detector.All(ctx)
+	found, err := r.others.presence.detector.All(ctx)
 	if err != nil {
 		return nil, &LockError{Op: "deadlocks", Key: r.prefix + ":*", Err: r.transport.Farthest().Unsupported(err)}
 	}

@@ -98,7 +98,7 @@ func (g *goneWatch) look() {
 			strandGone(suspects, living)
 		} else if looked {
 			g.blind.Do(func() {
-				reg.dispatch.Log(slog.LevelWarn, "goroutines that have ended without Unlock are not looked for: there are too many",
+				reg.reports.dispatch.Log(slog.LevelWarn, "goroutines that have ended without Unlock are not looked for: there are too many",
 					slog.Int("goroutines", runtime.NumGoroutine()), slog.Int("limit", g.most))
 			})
 		}

@@ -137,7 +137,7 @@ func (r *Registry) inspectKeys(ctx context.Context, keys []string) ([]LockInfo, 
 			Args(r.prefix, strconv.Itoa(mostNamed), r.formats.Sharded()).Build()
 	}
 	r.askEach(r.asks(ctx), firsts, func(ctx context.Context, way rueidis.CoreClient, some []int) []rueidis.RedisResult {
-		return r.inspection.run(ctx, way, inspect, some, build)
+		return r.others.inspection.run(ctx, way, inspect, some, build)
 	}, func(n int, reply rueidis.RedisResult, err error) {
 		var rows []rueidis.RedisMessage
 		if err == nil {
@@ -251,7 +251,7 @@ func (r *Registry) infoOf(key string, x *protocol.Inspection) LockInfo {
 
 // addLabels puts the labels of registries in. Known are those that were read before; registries without one among them.
 func (r *Registry) addLabels(ctx context.Context, infos []LockInfo, known map[string]Label) error {
-	own := r.inspection.label
+	own := r.others.inspection.label
 	known[own.Registry] = own
 	var registries []string
 	want := func(registry string) {
@@ -306,7 +306,7 @@ func (r *Registry) readRecords(
 		return b.Arbitrary(verb, script, strconv.Itoa(len(parts[n]))).Keys(parts[n]...).Args(strconv.Itoa(presence.MostBytes)).Build()
 	}
 	r.askEach(r.asks(ctx), firsts, func(ctx context.Context, way rueidis.CoreClient, some []int) []rueidis.RedisResult {
-		return r.inspection.run(ctx, way, records, some, build)
+		return r.others.inspection.run(ctx, way, records, some, build)
 	}, func(n int, reply rueidis.RedisResult, err error) {
 		var rows []rueidis.RedisMessage
 		if err == nil {

@@ -164,7 +164,7 @@ func observes(o *Observer) error {
 
 // observed is when something begins whose time an observer gets; 0 when there is none.
 func (r *Registry) observed() clock.Instant {
-	if r.observer.Acquired == nil {
+	if r.reports.observer.Acquired == nil {
 		return 0
 	}
 	return r.clock.Now()
@@ -195,8 +195,8 @@ func (l *Lock) tellAcquired(ctx context.Context, op string, q *request, began cl
 	if ctx == nil { // that is what is wrong
 		ctx = context.Background()
 	}
-	defer l.reg.dispatch.Caught("Acquired")
-	l.reg.observer.Acquired(ctx, a)
+	defer l.reg.reports.dispatch.Caught("Acquired")
+	l.reg.reports.observer.Acquired(ctx, a)
 }
 
 // tellReleased is release with an observer.
@@ -205,29 +205,29 @@ func (l *Lock) tellReleased(ctx context.Context) (err error) { // also when the 
 	r := Released{Subject: l.subject(), Held: owned}
 	r.How, err = l.release(ctx)
 	r.Err = err
-	defer l.reg.dispatch.Caught("Released")
-	l.reg.observer.Released(ctx, r)
+	defer l.reg.reports.dispatch.Caught("Released")
+	l.reg.reports.observer.Released(ctx, r)
 	return err
 }
 
 func (l *Lock) tellLost(held time.Duration, why Loss) {
 	r := l.reg
-	if r.observer.Lost == nil {
+	if r.reports.observer.Lost == nil {
 		return
 	}
 	lost := Lost{Subject: l.subject(), Held: held, Why: why}
-	r.dispatch.Put(func() {
-		defer r.dispatch.Caught("Lost")
-		r.observer.Lost(lost)
+	r.reports.dispatch.Put(func() {
+		defer r.reports.dispatch.Caught("Lost")
+		r.reports.observer.Lost(lost)
 	})
 }
 
 func (r *Registry) tellRenewing(n int, failure error) {
-	if r.observer.Renewing == nil {
+	if r.reports.observer.Renewing == nil {
 		return
 	}
-	r.dispatch.Put(func() {
-		defer r.dispatch.Caught("Renewing")
-		r.observer.Renewing(Renewing{fault.Classify(failure), n})
+	r.reports.dispatch.Put(func() {
+		defer r.reports.dispatch.Caught("Renewing")
+		r.reports.observer.Renewing(Renewing{fault.Classify(failure), n})
 	})
 }

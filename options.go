@@ -12,6 +12,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/owner"
 	"github.com/lockregistry/lockregistry/internal/presence"
 	"github.com/lockregistry/lockregistry/internal/protocol"
+	"github.com/redis/rueidis"
 )
 
 // The defaults are Spring's.
@@ -33,6 +34,7 @@ type Option func(*settings)
 
 // settings is what the options of a registry add up to. Options only write them down; check judges them.
 type settings struct {
+	identity
 	expiry     *time.Duration
 	poll       time.Duration
 	limit      *time.Duration
@@ -42,13 +44,17 @@ type settings struct {
 	oldChannel bool
 	handoff    *time.Duration
 	layout     Layout
-	clientID   *string
 	log        *slog.Logger
 	replicas   *protocol.Replicas
 	observer   *Observer
 	fencing    bool
-	name       *string
 	tolerant   bool // see WithoutDeadlockErrors
+}
+
+// identity is what a registry is called by others.
+type identity struct {
+	clientID *string
+	name     *string // that people read
 }
 
 // WithExpiry sets the lease of a lock: how long it stays locked in Redis when nobody unlocks or renews it. It counts whole
@@ -264,6 +270,47 @@ func (q request) with(opts []LockOption) (_ request, failed error) {
 		failed = fault.Join(failed, errors.New("NoWait and Wait: a call cannot have both"))
 	}
 	return q, failed
+}
+
+// settingsOf applies options to the defaults.
+func settingsOf(opts []Option) (s settings, err error) {
+	s = settings{
+		poll:     defaultPoll,
+		capacity: defaultCapacity,
+		log:      slog.New(slog.DiscardHandler),
+	}
+	for _, o := range opts {
+		if o == nil {
+			err = errors.New("an option is nil")
+			continue
+		}
+		o(&s)
+	}
+	return s, err
+}
+
+// config is how a registry on a client does what it does.
+func (s *settings) config(client rueidis.Client) config {
+	c := config{
+		cluster:   client.Mode() == rueidis.ClientModeCluster,
+		limit:     s.commandLimit(),
+		usual:     s.limit == nil,
+		lease:     lease.NewTerm(s.lease()),
+		renewal:   s.renewal,
+		poll:      s.poll,
+		handoff:   defaultHandoff,
+		standBack: turnaround,
+		replicas:  s.replicas,
+		layout:    s.layout,
+		tolerant:  s.tolerant,
+	}
+	if s.handoff != nil {
+		c.handoff = *s.handoff
+	}
+	if s.wakeup == WakeupPoll {
+		c.standBack = clock.Plus(s.poll, s.poll/10) // so that it surely polls once meanwhile
+	}
+	return c
 }
 
 // lease is that of a lock whose call names none.

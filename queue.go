@@ -243,10 +243,10 @@ func (a *acquisition) asleep() (next protocol.Mode, err error) {
 		}
 		switch {
 		case l.due <= now:
-			reg.counts.polls.Add(1)
+			reg.reports.counts.polls.Add(1)
 			return protocol.ModeCheckDue, nil
 		case l.refresh <= now:
-			reg.counts.polls.Add(1)
+			reg.reports.counts.polls.Add(1)
 			return protocol.ModeCheck, nil
 		case l.watch <= now:
 			l.watch = clock.Never
@@ -292,7 +292,7 @@ func (a *acquisition) watch(l *lookTimes, now clock.Instant) (look bool) {
 // the release that granted it does not wait for them, and WAIT counts what its own connection has written.
 func (a *acquisition) granted(m mail) (next protocol.Mode, err error) {
 	l := a.lock
-	l.reg.counts.grants.Add(1)
+	l.reg.reports.counts.grants.Add(1)
 	a.noteWait()
 	suspect := l.shard().IsSuspect(l.reg.clock.Now())
 	a.hold.SetQueued(a.ticket.asked)
@@ -310,7 +310,7 @@ func (a *acquisition) granted(m mail) (next protocol.Mode, err error) {
 // found takes a hold that a look has shown to be the owner, with a lease of so long. When nothing but its time made the call
 // look, the message has gone astray: the connection is suspect.
 func (a *acquisition) found(left time.Duration) (next protocol.Mode, err error) {
-	a.lock.reg.counts.grants.Add(1)
+	a.lock.reg.reports.counts.grants.Add(1)
 	a.noteWait()
 	if a.box.take().granted == 0 { // it may still come, once
 		patience := a.lock.shard().RoundTrip().Plus(suspicion)

@@ -3,6 +3,7 @@ package lockregistry
 import (
 	"context"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -27,12 +28,14 @@ const (
 	recordLimit = time.Second
 )
 
-// present has the registry keep a record of itself, and look for cycles across processes.
-func (r *Registry) present() {
-	own := presence.Identity(r.inspection.label)
-	r.presence.reg, r.presence.key = r, presence.Key(r.prefix, own.Registry)
-	r.presence.detector = detector.New(detecting{r}, own, &waiting, r.clock, r.closed)
-	r.presence.Start(&r.presence, r.clock, own)
+// present has the registry keep a record of itself, under a name if it has one, and look for cycles across processes.
+func (r *Registry) present(name *string) {
+	own := presence.Own(strings.TrimSuffix(r.values, ":"), name)
+	r.others.inspection.label = Label(own)
+	p := &r.others.presence
+	p.reg, p.key = r, presence.Key(r.prefix, own.Registry)
+	p.detector = detector.New(detecting{r}, own, &waiting, r.clock, r.closed)
+	p.Start(p, r.clock, own)
 }
 
 // Newest is the number of the newest hold.
@@ -82,6 +85,6 @@ func (w *recorded) Lasts(ctx context.Context) { w.detector.Look(ctx) }
 
 // Refused logs that the user may not write the record.
 func (w *recorded) Refused(err error) {
-	w.reg.dispatch.Log(slog.LevelInfo, "the server refuses the record of this registry's host and process",
+	w.reg.reports.dispatch.Log(slog.LevelInfo, "the server refuses the record of this registry's host and process",
 		slog.String("key", w.key), slog.Any("error", err))
 }

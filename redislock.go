@@ -347,7 +347,7 @@ func (l *Lock) unlock(ctx context.Context, o owner.ID) error {
 		}
 		return nil
 	case local.Last:
-		if l.reg.observer.Released != nil {
+		if l.reg.reports.observer.Released != nil {
 			return l.tellReleased(ctx)
 		}
 		_, err := l.release(ctx)
@@ -415,7 +415,7 @@ func (l *Lock) release(ctx context.Context) (End, error) {
 		var can bool
 		var running time.Duration
 		if can, due, running = h.Relinquish(reg.handoff); can && l.half().Pass(running) {
-			reg.counts.handOvers.Add(1)
+			reg.reports.counts.handOvers.Add(1)
 			l.unpin() // the next owner brings its own
 			return EndHandedOver, nil
 		}
@@ -450,7 +450,7 @@ func (l *Lock) release(ctx context.Context) (End, error) {
 	}
 	switch {
 	case n <= 0 && err == nil && (reply.Error() == nil || fault.IsWrongType(reply.Error())):
-		reg.presence.Doubt()
+		reg.others.presence.Doubt()
 		return EndLost, fault.Without(n).Err()
 	case m.Keep > 0:
 		return EndKept, nil

@@ -20,7 +20,6 @@ import (
 	"github.com/lockregistry/lockregistry/internal/lease"
 	"github.com/lockregistry/lockregistry/internal/local"
 	"github.com/lockregistry/lockregistry/internal/owner"
-	"github.com/lockregistry/lockregistry/internal/presence"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/transport"
 )
@@ -28,47 +27,75 @@ import (
 // Registry hands out the locks of one prefix. It is safe for use by many goroutines. Services that are to exclude each
 // other use the same prefix on the same Redis database, and each has a registry of its own.
 type Registry struct {
+	names
+	config
+	kinds
 	client    rueidis.Client
 	transport *shared
+	clock     clock.Clock // it says when a command was sent
+
+	cache      cache
+	waiters    *local.Pool
+	queues     queues
+	background *background
+	others     others
+	reports    reports
+
+	closed  chan struct{}
+	closing sync.Once
+}
+
+// names are what a registry is called, and what its holds are.
+type names struct {
+	prefix   string
+	clientID string
+	values   string // what the values of all holds of this registry begin with, and of no other's
+	numbers  protocol.Numbers
+}
+
+// config is how a registry does what it does: what its options, and the client, have said.
+type config struct {
+	cluster   bool          // the client's keys are in slots
 	limit     time.Duration // of a command
 	usual     bool          // that is the default, to which two round trips are added
-	prefix    string
-	clientID  string
-	values    string // what the values of all holds of this registry begin with, and of no other's
 	lease     *lease.Term
+	renewal   bool
 	poll      time.Duration
 	handoff   time.Duration
-	// how long to leave the lock to others after the handoff limit: a waiter that polls needs a poll interval to notice
-	standBack time.Duration
-	renewal   bool
+	standBack time.Duration      // for how long others have the lock to themselves after that: enough for a waiter that polls
 	replicas  *protocol.Replicas // nil: holds count at once
-	shortage  shortage
-	cluster   bool // the client's keys are in slots
-	plain     *kind
-	read      *kind
-	write     *kind
-	formats   protocol.Config
-	layout    Layout       // of plain locks
+	layout    Layout             // of plain locks
+	tolerant  bool               // see WithoutDeadlockErrors
+}
+
+// kinds are the locks that a registry has: plain ones, and the two sides of read-write locks.
+type kinds struct {
+	plain, read, write *kind
+
+	formats protocol.Config
+}
+
+// queues is what the waiting calls of all paths share.
+type queues struct {
+	waker     *waker
+	spares    sync.Pool    // of *spare
 	unqueued  atomic.Bool  // it was logged that the server refuses a queue
 	postponed atomic.Int64 // an instant: not before then it is logged again that it does so for now
-	dispatch  dispatch.Queue
-	observer  Observer
-	clock     clock.Clock
+}
 
+// others is what a registry shows of itself, and sees of others.
+type others struct {
 	inspection inspection
 	master     masterOf
 	presence   recorded
-	tolerant   bool // see WithoutDeadlockErrors
+}
 
-	numbers    protocol.Numbers
-	counts     counts
-	cache      cache
-	background *background
-	waker      *waker
-	waiters    *local.Pool
-	spares     sync.Pool // of *spare
-	closed     chan struct{}
-	closing    sync.Once
+// reports are what users are told of, not as the result of a call.
+type reports struct {
+	dispatch dispatch.Queue
+	observer Observer
+	shortage shortage
+	counts   counts
 }
 
 // New makes a registry whose locks are the keys "prefix:path" on the server of client. It does not talk to Redis, and it
@@ -79,19 +106,7 @@ type Registry struct {
 //
 // New fails when client is nil, prefix is empty, or an option's value is out of its bounds; the error says all that is wrong.
 func New(client rueidis.Client, prefix string, opts ...Option) (*Registry, error) {
-	s := settings{
-		poll:     defaultPoll,
-		capacity: defaultCapacity,
-		log:      slog.New(slog.DiscardHandler),
-	}
-	var err error
-	for _, o := range opts {
-		if o == nil {
-			err = errors.New("an option is nil")
-			continue
-		}
-		o(&s)
-	}
+	s, err := settingsOf(opts)
 	if client == nil {
 		err = fault.Join(err, errors.New("the client is nil"))
 	}
@@ -102,59 +117,39 @@ func New(client rueidis.Client, prefix string, opts ...Option) (*Registry, error
 		return nil, fmt.Errorf("lockregistry: new: %w", err)
 	}
 
-	id := uuid.NewString()
-	values := id
-	if s.clientID != nil {
-		// Two processes with one id must not take each other's holds for their own.
-		values = *s.clientID + ":" + id
-		id = *s.clientID
-	}
 	r := &Registry{
-		client:   client,
-		prefix:   prefix,
-		clientID: id,
-		values:   values + ":",
-		lease:    lease.NewTerm(s.lease()),
-		poll:     s.poll,
-		limit:    s.commandLimit(),
-		layout:   s.layout,
-		usual:    s.limit == nil,
-		renewal:  s.renewal,
-		replicas: s.replicas,
-		cluster:  client.Mode() == rueidis.ClientModeCluster,
-		cache:    cache{capacity: s.capacity},
-		waiters:  &local.Pool{},
-		closed:   make(chan struct{}),
-		tolerant: s.tolerant,
+		config:    s.config(client),
+		client:    client,
+		transport: sharedOf(client),
+		cache:     cache{capacity: s.capacity},
+		waiters:   &local.Pool{},
+		closed:    make(chan struct{}),
 	}
+	r.names.init(prefix, s.clientID)
+	r.clock = r.transport.Clock
 	if handler := s.log.Handler(); handler != slog.DiscardHandler {
-		r.dispatch.Handler = handler
+		r.reports.dispatch.Handler = handler
 	}
 	if s.observer != nil {
-		r.observer = *s.observer
-	}
-	r.handoff = defaultHandoff
-	if s.handoff != nil {
-		r.handoff = *s.handoff
-	}
-	r.standBack = turnaround
-	if s.wakeup == WakeupPoll {
-		r.standBack = clock.Plus(s.poll, s.poll/10) // so that it surely polls once meanwhile
+		r.reports.observer = *s.observer
 	}
 	if r.replicas != nil {
 		r.replicas.Told = r.replicated
 	}
-	r.transport = sharedOf(client)
-	r.clock = r.transport.Clock // it says when a command was sent
-	r.formats = protocol.Config{
-		Prefix: prefix, Cluster: r.cluster, Publishes: s.wakeup.publishes(), OldChannel: s.oldChannel, Fencing: s.fencing,
-		Remove: func() string { return r.transport.removal(&r.dispatch) },
-	}
+	r.background = newBackground(r)
 	r.makeKinds(&s)
-	r.inspection.label = Label(presence.Own(values, s.name))
-	r.present()
-	r.waker = newWaker(r, s.wakeup, s.log)
+	r.present(s.name)
+	r.queues.waker = newWaker(r, s.wakeup, s.log)
 	return r, nil
+}
+
+// init sets the names. Two processes with one client id must not take each other's holds for their own.
+func (n *names) init(prefix string, clientID *string) {
+	id := uuid.NewString()
+	n.prefix, n.clientID, n.values = prefix, id, id+":"
+	if clientID != nil {
+		n.clientID, n.values = *clientID, *clientID+":"+n.values
+	}
 }
 
 // kind is what all locks of a registry have in common that work in the same way.
@@ -173,12 +168,16 @@ var layouts = map[Layout]struct {
 	LayoutRedisson: {protocol.NewRedisson, true},
 }
 
+// makeKinds makes the kinds of locks.
 func (r *Registry) makeKinds(s *settings) {
-	r.background = newBackground(r)
+	r.formats = protocol.Config{
+		Prefix: r.prefix, Cluster: r.cluster, Publishes: s.wakeup.publishes(), OldChannel: s.oldChannel, Fencing: s.fencing,
+		Remove: func() string { return r.transport.removal(&r.reports.dispatch) },
+	}
 	env := &hold.Env{
 		Clock: r.clock, Server: server{r.transport.Client}, Schedule: r.background.holds, NumberAt: len(r.values),
 		Demand:      func(c *protocol.Call) { r.demand(c, renews) },
-		Log:         r.dispatch.Log,
+		Log:         r.reports.dispatch.Log,
 		Unreachable: r.background.gone.strand,
 	}
 	plain := layouts[s.layout]
@@ -213,7 +212,7 @@ type above Lock
 func (a *above) Lost(why fault.Loss, held time.Duration, awaited bool) {
 	l := (*Lock)(a)
 	if why == fault.KeyGone {
-		l.reg.presence.Doubt()
+		l.reg.others.presence.Doubt()
 	}
 	if awaited && l.half().Contended() {
 		l.evict()
@@ -361,18 +360,18 @@ func (r *Registry) Close() error {
 				l.half().Cancel(call.Place.(*local.Waiter))
 			}
 		}
-		r.waker.close()
+		r.queues.waker.close()
 		trip := r.transport.Farthest().RoundTrip()
 		limit := time.NewTimer(trip.Plus(closeGrace) + trip.Plus(unlockGrace))
 		defer limit.Stop()
 		r.transport.AwaitAbandoned(trip.Plus(unlockGrace))
 		r.background.close()
-		r.presence.Close()
+		r.others.presence.Close()
 		ended := make(chan struct{})
 		go func() {
-			r.waker.wait()
+			r.queues.waker.wait()
 			r.background.wait()
-			r.presence.Wait()
+			r.others.presence.Wait()
 			close(ended)
 		}()
 		select {
@@ -380,7 +379,7 @@ func (r *Registry) Close() error {
 		case <-limit.C: // a connection is being made; it ends by itself
 		}
 		r.transport.dismiss(r.client)
-		r.dispatch.Flush()
+		r.reports.dispatch.Flush()
 	})
 	return nil
 }
@@ -419,7 +418,7 @@ func (l *Lock) holdOn(t hold.Terms) *hold.Hold {
 	// The buffer is long enough for most, so that the value costs one allocation.
 	var buf [96]byte
 	value := strconv.AppendUint(append(buf[:0], r.values...), r.numbers.Draw(), 10) // mutant: no number
-	r.presence.Asked()
+	r.others.presence.Asked()
 	return hold.New(&l.place, string(value), t)
 }
 

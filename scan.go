@@ -138,7 +138,7 @@ func (r *Registry) scanOnce(ctx context.Context, n node, cursor, pattern string)
 		if n.client != nil {
 			way = n.client
 		}
-		return r.inspection.run(ctx, way, keysOf, []int{0}, build)[0]
+		return r.others.inspection.run(ctx, way, keysOf, []int{0}, build)[0]
 	})
 	rows, err := reply.ToArray()
 	switch {

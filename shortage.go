@@ -50,11 +50,11 @@ const shortFor = 3 * time.Second
 
 // replicated is told of each write for which replicas were waited for: why it does not count, or nil.
 func (r *Registry) replicated(why error) {
-	s, now := &r.shortage, r.clock.Now()
+	s, now := &r.reports.shortage, r.clock.Now()
 	if why == nil {
 		s.since.Store(0)
 		if s.logged.Swap(false) {
-			r.dispatch.Log(slog.LevelInfo, "replicas acknowledge locks again")
+			r.reports.dispatch.Log(slog.LevelInfo, "replicas acknowledge locks again")
 		}
 		return
 	}
@@ -62,6 +62,6 @@ func (r *Registry) replicated(why error) {
 		return
 	}
 	if since := clock.Instant(s.since.Load()); since != 0 && since.Until(now) >= shortFor && !s.logged.Swap(true) {
-		r.dispatch.Log(slog.LevelWarn, "too few replicas acknowledge locks: none is granted", slog.Any("error", why))
+		r.reports.dispatch.Log(slog.LevelWarn, "too few replicas acknowledge locks: none is granted", slog.Any("error", why))
 	}
 }

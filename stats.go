@@ -75,19 +75,19 @@ type counts struct {
 // at each lock that the registry keeps, which takes about 0.1 µs for each, and 1 µs for each in use, and disturbs no other
 // call. The numbers belong to about the same moment. They are there after Close, too.
 func (r *Registry) Stats() Stats {
-	s := Stats{Locks: r.Len(), HandOvers: r.counts.handOvers.Load()}
+	s := Stats{Locks: r.Len(), HandOvers: r.reports.counts.handOvers.Load()}
 	for l := range r.cache.all() {
 		l.count(&s)
 	}
 	s.Strays = r.background.cleaner.Len()
-	s.Wakeups = WakeupCounts{ByGrant: r.counts.grants.Load(), ByPoll: r.counts.polls.Load()}
+	s.Wakeups = WakeupCounts{ByGrant: r.reports.counts.grants.Load(), ByPoll: r.reports.counts.polls.Load()}
 	server := ""
 	if !r.cluster {
-		server = r.master.of(r.client, r.clock)
+		server = r.others.master.of(r.client, r.clock)
 	}
 	nodes := r.masters(server)
-	if r.waker.listening != nil {
-		states, messages, invalidations := r.waker.listening.States()
+	if r.queues.waker.listening != nil {
+		states, messages, invalidations := r.queues.waker.listening.States()
 		s.Wakeups.ByMessage, s.Wakeups.ByInvalidation = messages, invalidations
 		for _, state := range states {
 			if !r.cluster { // there is one

@@ -44,12 +44,12 @@ func newWaker(r *Registry, m Wakeup, log *slog.Logger) *waker {
 		Common:    r.plain.Format.CommonChannel(),
 		Poll:      r.poll,
 		RoundTrip: func() time.Duration { return to.Farthest().RoundTrip().Base },
-		Log:       r.dispatch.Log,
+		Log:       r.reports.dispatch.Log,
 		Sink:      log,
 		Message:   func(_, text string) { r.told(text) },
 		Connection: func(c wake.Connection) {
 			if !c.Up {
-				r.presence.Doubt()
+				r.others.presence.Doubt()
 				r.background.doubt(c.Node)
 			}
 		},
