@@ -147,11 +147,11 @@ func (c *course) sleeps(seen clock.Instant, left time.Duration) {
 	}
 }
 
-// woke counts what ended the waiting for somebody else's hold, for now.
+// woke counts what ended the waiting for somebody else's hold, for now. Messages are counted when they are read: one may come
+// before the call sleeps.
 func (c *course) woke(why reason) {
 	switch why {
 	case byMail:
-		c.wakeups.Messages++
 	case byWakeup:
 		c.wakeups.Changes++
 	case byTime:

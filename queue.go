@@ -81,7 +81,7 @@ func (a *acquisition) waitInQueue() error {
 // step asks once, and goes on as the reply says. It returns what to ask next.
 func (a *acquisition) step(ask protocol.Mode) (next protocol.Mode, err error) {
 	if ask != protocol.ModeEnqueue { // of two things that woke the call, the other may have been a grant
-		if m := a.box.take(); m.granted > 0 {
+		if m := a.read(); m.granted > 0 {
 			return a.granted(m)
 		}
 	}
@@ -99,6 +99,15 @@ func (a *acquisition) step(ask protocol.Mode) (next protocol.Mode, err error) {
 	default: // missing: it was granted and the grant is over, or it was taken out
 		return protocol.ModeEnqueue, nil
 	}
+}
+
+// read takes what messages have said, and counts them as one.
+func (a *acquisition) read() mail {
+	m := a.box.take()
+	if m.granted > 0 || m.isNext || m.look {
+		a.course.wakeups.Messages++
+	}
+	return m
 }
 
 // refused is for a command of which nothing is known, or that the server has refused.
@@ -231,7 +240,7 @@ func (a *acquisition) asleep() (next protocol.Mode, err error) {
 			return "", err
 		}
 		now := reg.clock.Now()
-		switch m := a.box.take(); {
+		switch m := a.read(); {
 		case m.granted > 0:
 			return a.granted(m)
 		case m.look:

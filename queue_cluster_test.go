@@ -308,7 +308,8 @@ func TestQueue_BracesInThePrefixOfACluster(t *testing.T) {
 					return r
 				}
 				holder, waits := registry().Obtain(path), registry()
-				for range 10 { // at first, and each 100 ms, the lock is left to those without a ticket for a moment
+				// At first, and each 100 ms, the lock is left to those without a ticket for a moment.
+				for n := 0; n < 10 || waits.Stats().Wakeups.ByGrant == 0 && n < 200; n++ {
 					require.NoError(t, holder.Lock(t.Context()))
 					got := make(chan error, 1)
 					go func() {
