@@ -23,7 +23,9 @@ import (
 
 // newCached is a registry, for its cache: the cache itself never talks to Redis, so there is none.
 func newCached(capacity int) *Registry {
-	return &Registry{names: names{prefix: "orders"}, clock: clock.New(), kinds: kinds{plain: &kind{}}, cache: cache{capacity: capacity}}
+	r := &Registry{clock: clock.New(), cache: cache{capacity: capacity}}
+	r.prefix, r.plain = "orders", &kind{}
+	return r
 }
 
 // sound checks that the parts of a cache agree with each other.

@@ -12,9 +12,9 @@ import (
 	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
-// contention is what a path of this process knows of others that want it. Where there is a queue the scripts decide who is next, and
-// when those without a ticket have their chance. Where there is none, the goroutines of this process, which take the lock
-// from each other, must leave others their chance now and then.
+// contention is what a path of this process knows of others that want it. Where there is a queue the scripts decide who is
+// next, and when those without a ticket have their chance. Where there is none, the goroutines of this process, which take the
+// lock from each other, must leave others their chance now and then.
 type contention struct {
 	contested atomic.Bool  // others waited when the lock was last released: the next call asks for a ticket at once
 	since     atomic.Int64 // an instant: when that was, the last time
@@ -172,8 +172,8 @@ func (l *Lock) deaf(is bool) {
 	}
 }
 
-// noteContention takes in what a release has replied, and whether goroutines of this process wait that were not to have the lock at
-// once, because it has had it for a handoff limit or, without hand-over, has released it.
+// noteContention takes in what a release has replied, and whether goroutines of this process wait that were not to have the
+// lock at once, because it has had it for a handoff limit or, without hand-over, has released it.
 func (l *Lock) noteContention(reply int64, others bool, at clock.Instant) {
 	c := l.anchor().others.Load()
 	if c == nil {

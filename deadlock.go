@@ -185,5 +185,7 @@ func (r *Registry) tellDeadlock(d Deadlock) {
 func describeWait(c *deadlock.Call) DeadlockWait {
 	l := lockOf(c.Lock)
 	s, r := l.subject(), l.reg
-	return DeadlockWait{Path: s.Path, Kind: s.Kind, Owner: c.Caller(), Label: r.others.inspection.label, Since: r.clock.Time(c.Since)}
+	return DeadlockWait{
+		Path: s.Path, Kind: s.Kind, Owner: c.Caller(), Label: r.others.inspection.label, Since: r.clock.Time(c.Since),
+	}
 }

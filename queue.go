@@ -303,12 +303,12 @@ func (a *acquisition) granted(m mail) (next protocol.Mode, err error) {
 	l := a.lock
 	l.reg.reports.counts.grants.Add(1)
 	a.noteWait()
-	suspect := l.shard().IsSuspect(l.reg.clock.Now())
+	certain := !l.shard().IsSuspect(l.reg.clock.Now()) && !a.writes() // mutant: unwritten grant
 	a.hold.SetQueued(a.ticket.asked)
 	if a.ticket.asked != 0 && l.kind.Format.Brief() {
 		l.foresee(a.ticket.asked, a.ticket.place, m.due)
 	}
-	if !suspect && !a.writes() && a.hold.GrantShort(a.ticket.base, m.granted) { // mutant: grant counts from its message; unwritten grant
+	if certain && a.hold.GrantShort(a.ticket.base, m.granted) { // mutant: grant counts from its message
 		a.course.served = true
 		a.win(a.ticket.base)
 		return "", nil

@@ -125,7 +125,7 @@ func New(client rueidis.Client, prefix string, opts ...Option) (*Registry, error
 		waiters:   &local.Pool{},
 		closed:    make(chan struct{}),
 	}
-	r.names.init(prefix, s.clientID)
+	r.call(prefix, s.clientID)
 	r.clock = r.transport.Clock
 	if handler := s.log.Handler(); handler != slog.DiscardHandler {
 		r.reports.dispatch.Handler = handler
@@ -143,8 +143,8 @@ func New(client rueidis.Client, prefix string, opts ...Option) (*Registry, error
 	return r, nil
 }
 
-// init sets the names. Two processes with one client id must not take each other's holds for their own.
-func (n *names) init(prefix string, clientID *string) {
+// call sets the names. Two processes with one client id must not take each other's holds for their own.
+func (n *names) call(prefix string, clientID *string) {
 	id := uuid.NewString()
 	n.prefix, n.clientID, n.values = prefix, id, id+":"
 	if clientID != nil {
