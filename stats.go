@@ -59,7 +59,7 @@ type NodeStats struct {
 	LastAnswer time.Time
 
 	// RenewalsFailing and RemovalsFailing tell since when those that the registry sends in the background fail, zero when they
-	// do not. Only one that succeeds ends that.
+	// do not. One that succeeds ends that, or a minute in which none is tried: their holds were released, say.
 	RenewalsFailing time.Time
 	RemovalsFailing time.Time
 }

@@ -26,7 +26,7 @@ type Outcome struct {
 
 	Failure   error         // of one of them; nil: none has failed
 	Refused   bool          // the server has said so itself
-	Retried   time.Duration // for the longest, until what was refused has been tried again
+	Retried   time.Duration // for the longest, until what failed has been tried again
 	Succeeded bool          // one of them was answered, and did not fail
 	Wrote     bool          // and has written something
 }
@@ -60,30 +60,30 @@ func New[S comparable](c clock.Clock, tell func(Change), used func(S) bool) *Mon
 func (m *Monitor[S]) Note(at S, o Outcome) (recovered bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	s := m.servers[at]
+	s, now := m.servers[at], m.clock.Now()
 	switch {
 	case o.Failure != nil:
 		if s == nil {
 			s = &server{}
 			m.servers[at] = s
 		}
-		s.fail(o, m.clock.Now())
+		s.fail(o, now)
 	case !o.Succeeded: // that nothing is left to fail, because a hold was lost, is no all-clear
 		return false
 	case s != nil:
-		if recovered = s.succeed(o); s.well() {
+		if recovered = s.succeed(o, now); s.well() {
 			delete(m.servers, at)
 		}
 	}
-	m.conclude(o)
+	m.conclude(o, now)
 	return recovered
 }
 
 // conclude tells what has changed for all servers. After a success, those to which nothing is sent any more do not count.
-func (m *Monitor[S]) conclude(o Outcome) {
+func (m *Monitor[S]) conclude(o Outcome, now clock.Instant) {
 	failing := false
 	for at, s := range m.servers {
-		if o.Failure == nil && !m.used(at) {
+		if o.Failure == nil && (s.quiet(now) || !m.used(at)) {
 			delete(m.servers, at)
 		} else {
 			failing = failing || s.failing
@@ -99,7 +99,7 @@ func (m *Monitor[S]) conclude(o Outcome) {
 func (m *Monitor[S]) Since(at S, k Kind) clock.Instant {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if s := m.servers[at]; s != nil {
+	if s := m.servers[at]; s != nil && !s.quiet(m.clock.Now()) {
 		return s.of[k].since
 	}
 	return 0
@@ -113,11 +113,19 @@ func (m *Monitor[S]) Since(at S, k Kind) clock.Instant {
 // What was sent before a failure came may have been executed before what failed, so it says nothing about the time after. A
 // server that takes no writes for now (MISCONF, NOREPLICAS) answers questions, and removals that find nothing to remove: that is
 // no all-clear, unless what was refused has been tried again and was not refused.
+//
+// What fails is tried again for as long as somebody wants it. So when a server has been quiet for longer than until another try,
+// what failed there is wanted no more: its hold was released, say, or lost. Of such a server nothing is known.
 type server struct {
 	of      [kinds]failures
 	failing bool
 	retried clock.Instant // by then all that was refused has been tried again; 0: nothing was
+	awaited clock.Instant // by then another try is noted, or nothing is wanted
 }
+
+// quietAfter is for how long nothing is noted at a server that is quiet, at least. Many holds on many servers without an answer
+// may have to wait for a worker.
+const quietAfter = time.Minute
 
 // failures are those of one kind.
 type failures struct {
@@ -131,13 +139,15 @@ func (s *server) fail(o Outcome, now clock.Instant) {
 		f.since = now
 	}
 	s.failing = true
+	s.note(o, now)
 	if o.Refused {
 		s.retried = max(s.retried, now.Add(o.Retried))
 	}
 }
 
 // succeed tells whether tasks succeed again.
-func (s *server) succeed(o Outcome) (recovered bool) {
+func (s *server) succeed(o Outcome, now clock.Instant) (recovered bool) {
+	s.note(o, now)
 	if f := &s.of[o.Kind]; o.Sent > f.last {
 		f.since = 0
 	}
@@ -152,6 +162,13 @@ func (s *server) succeed(o Outcome) (recovered bool) {
 	s.failing, s.retried = false, 0
 	return true
 }
+
+func (s *server) note(o Outcome, now clock.Instant) {
+	s.awaited = max(s.awaited, now.Add(max(o.Retried, quietAfter)))
+}
+
+// quiet tells whether nothing that has failed is tried again.
+func (s *server) quiet(now clock.Instant) bool { return now > s.awaited }
 
 // well tells whether nothing fails any more.
 func (s *server) well() bool {

@@ -157,6 +157,33 @@ func TestMonitor(t *testing.T) {
 			w.gone = "a"
 			w.Note("b", w.wrote())
 		}, []bool{true, false}},
+		"nor one at which nothing is tried any more": {func(w *watched) {
+			w.Note("a", w.silent())
+			for range 120 {
+				pass(time.Second)
+				w.Note("b", w.wrote())
+			}
+			w.Note("b", w.silent())
+		}, []bool{true, false, true}},
+		"one that is tried again and again counts, however rarely others are": {func(w *watched) {
+			for range 10 {
+				w.Note("a", w.silent())
+				pass(50 * time.Second)
+				w.Note("b", w.wrote())
+			}
+		}, []bool{true}},
+		"and so does one at which much is left to try": {func(w *watched) {
+			o := w.silent()
+			o.Retried = time.Hour
+			w.Note("a", o)
+			pass(time.Hour)
+			w.Note("b", w.wrote())
+		}, []bool{true}},
+		"a failure elsewhere is no all-clear": {func(w *watched) {
+			w.Note("a", w.silent())
+			pass(time.Hour)
+			w.Note("b", w.silent())
+		}, []bool{true}},
 		"success and failure together are failure": {func(w *watched) {
 			w.Note("a", w.silent())
 			pass(moment)
@@ -230,5 +257,12 @@ func TestMonitor_Since(t *testing.T) {
 		require.Equal(t, began, w.Since("a", health.Renewals), "it is told of that kind's own")
 		w.Note("a", w.answered())
 		require.Zero(t, w.Since("a", health.Renewals))
+
+		again := w.clock.Now()
+		w.Note("a", w.silent())
+		pass(time.Minute)
+		require.Equal(t, again, w.Since("a", health.Renewals))
+		pass(time.Second)
+		require.Zero(t, w.Since("a", health.Renewals), "nothing is tried any more")
 	})
 }
