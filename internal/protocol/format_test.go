@@ -27,24 +27,15 @@ func eachFormat(t *testing.T, test func(f *formatTest)) {
 	t.Helper()
 	t.Parallel()
 	server := redistest.Start(t)
-	connect := func(t *testing.T) rueidis.Client {
-		t.Helper()
-		client, err := rueidis.NewClient(rueidis.ClientOption{
-			InitAddress: []string{server.Addr()}, ForceSingleClient: true, DisableCache: true,
-		})
-		require.NoError(t, err)
-		t.Cleanup(client.Close)
-		return client
-	}
 	for _, d := range []*Description{spring, redisson, readers, writers, toy} {
 		t.Run(d.name(), func(t *testing.T) {
 			server.Command(t, "FLUSHALL")
 			f := &formatTest{
-				T: t, client: connect(t), told: make(chan string, 16),
+				T: t, client: connectTo(t, server), told: make(chan string, 16),
 				Format: newFormat(d, Config{Prefix: "orders", Publishes: true, Remove: func() string { return "UNLINK" }}),
 			}
 			ctx, cancel := context.WithCancel(t.Context())
-			done, listener := make(chan struct{}), connect(t)
+			done, listener := make(chan struct{}), connectTo(t, server)
 			go func() {
 				defer close(done)
 				_ = listener.Receive(ctx, listener.B().Subscribe().Channel("orders-channel@b").Build(),
@@ -58,6 +49,16 @@ func eachFormat(t *testing.T, test func(f *formatTest)) {
 			test(f)
 		})
 	}
+}
+
+func connectTo(t *testing.T, server *redistest.Server) rueidis.Client {
+	t.Helper()
+	client, err := rueidis.NewClient(rueidis.ClientOption{
+		InitAddress: []string{server.Addr()}, ForceSingleClient: true, DisableCache: true,
+	})
+	require.NoError(t, err)
+	t.Cleanup(client.Close)
+	return client
 }
 
 func (f *formatTest) request(value string, mode Mode) Request {

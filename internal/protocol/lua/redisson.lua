@@ -32,7 +32,8 @@ end
 
 --# release queued
 if usual and due == '' then
-  if (prefix == '' or redis.pcall('EXISTS', queue) == 0) and redis.call('HEXISTS', key, value) == 1 then
+  local holders = (prefix == '' or redis.pcall('EXISTS', queue) == 0) and redis.call('HKEYS', key)
+  if holders and holders[1] == value and not holders[2] then
     redis.call('DEL', key)
     if channels ~= '' then -- to publish may be forbidden; the lock is released all the same
       local channel = channels .. (braced and key or '{' .. key .. '}')
@@ -44,7 +45,10 @@ if usual and due == '' then
     return 1
   end
 end
-direct = due ~= '' and usual and redis.call('HEXISTS', key, value) == 1 and redis.call('HEXISTS', key, 'mode') == 0
+if usual and due ~= '' then
+  local holders = redis.call('HKEYS', key)
+  direct = holders[1] == value and not holders[2]
+end
 
 --# give
 if to then
@@ -72,41 +76,49 @@ return fields[1] or false
 
 --# format
 local side, taken = '', false
-local empty = false -- the key is known not to be there
 
--- See spring.lua.
+-- See spring.lua. A value beside one of a later hold of its registry is what an older one has left.
 local function holder(value)
+  local fields = redis.call('HKEYS', key)
+  if not fields[1] then
+    return 'free', false, -2
+  elseif fields[1] == value and not fields[2] then
+    return 'mine', false
+  end
   local registry, number = string.match(value, '^(.*:)(%d+)$')
-  local state = 'free'
-  for _, field in ipairs(redis.call('HKEYS', key)) do
+  local mine, others, later = false, false, false
+  for _, field in ipairs(fields) do
     local n = string.sub(field, 1, #registry) == registry and tonumber(string.sub(field, #registry + 1))
     if field == 'mode' then
       taken = true
       return 'wrong', 'WRONGTYPE the key holds a read-write lock'
     elseif field == value then
-      state = 'mine'
-    elseif n and n < tonumber(number) then -- mutant: late grant wins, Redisson
-      state = state == 'free' and 'ours' or state
-    else
-      state, taken = n and 'later' or 'taken', true
+      mine = true
+    elseif not (n and n < tonumber(number)) then -- mutant: late grant wins, Redisson
+      others, later = true, later or n
     end
   end
-  empty = state == 'free'
-  return state, false, empty and -2 or nil
+  taken = others and (later or not mine)
+  return later and 'later' or mine and 'mine' or others and 'taken' or 'ours', false
 end
 
--- A hash without a lease would stay for ever. After a removal a server that is out of memory would refuse nothing.
+-- A hash without a lease would stay for ever. After a removal a server that is out of memory would refuse nothing, and one that moves
+-- the slot of the key away would not make it anew: so what older holds have left is removed once the field is there.
 local function take(value, lease)
-  if not empty then
-    redis.call('DEL', key)
-  end
   redis.call('HSET', key, value, '1')
+  for _, field in ipairs(redis.call('HKEYS', key)) do
+    if field ~= value and type(redis.pcall('HDEL', key, field)) == 'table' then
+      redis.call('DEL', key) -- HDEL is forbidden
+      redis.call('HSET', key, value, '1')
+      break
+    end
+  end
   local done = redis.pcall('PEXPIRE', key, lease)
   if type(done) == 'table' then -- refused, by the user's permissions
     redis.call('DEL', key)
     return done
   end
-  taken, empty = true, false
+  taken = true
 end
 
 local function free()
@@ -130,14 +142,13 @@ end
 
 local function announce()
   redis.call('DEL', key)
-  empty = true
   return publish()
 end
 
 -- A path that is to stay taken gets the field "<value>:atleast". That is published, since Redisson's waiters sleep for as long as the
 -- lease that they have seen. A server that is out of memory refuses the first command, and then nothing has changed.
 local function drop(value, keep)
-  local state = redis.call('HEXISTS', key, value) == 1 and 'mine' or holder(value)
+  local state = holder(value)
   if state == 'mine' and keep ~= '' then
     redis.call('HSET', key, value .. ':atleast', '1') -- mutant: kept path is a hold, Redisson
     redis.call('HDEL', key, value)
