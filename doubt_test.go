@@ -2,6 +2,7 @@ package lockregistry_test
 
 import (
 	"context"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/internal/redistest"
 )
 
 // When the connection for wake-ups is lost, holds whose keys a failover has lost are told so at once, and not only with their
@@ -68,4 +70,43 @@ func TestARemovalIsSentOnceMore(t *testing.T) {
 		w.unlock(elsewhere)
 		require.NoError(w, <-waiter)
 	})
+}
+
+// In a cluster a lost connection says something about the holds of its node only.
+func TestALostConnectionOfANodeHasItsHoldsLookedAt(t *testing.T) {
+	t.Parallel()
+	nodes := redistest.StartCluster(t, 3)
+	if !sharded(t, nodes[0]) {
+		return // it has no connection for each node
+	}
+	r, other := onCluster(t, nodes), onCluster(t, nodes)
+	held, taken, waiters := make([]*lockregistry.Lock, 2), make([]*lockregistry.Lock, 2), make([]<-chan error, 2)
+	for n, i := 0, 0; n < len(held); i++ {
+		path := strconv.Itoa(i)
+		if _, err := nodes[n].Do("EXISTS", "orders:"+path); err != nil {
+			continue // it is another node's
+		}
+		if held[n] == nil {
+			held[n] = r.Obtain(path)
+			require.NoError(t, held[n].Lock(t.Context()))
+			continue
+		}
+		taken[n] = other.Obtain(path)
+		require.NoError(t, taken[n].Lock(t.Context()))
+		waiters[n] = lockElsewhere(r.Obtain(path), t.Context())
+		require.Eventually(t, func() bool { return nodes[n].Command(t, "PUBSUB", "SHARDCHANNELS") != "[]" }, 10*time.Second, time.Millisecond)
+		nodes[n].Command(t, "DEL", held[n].Key())
+		n++
+	}
+	for n, l := range held {
+		nodes[n].Command(t, "CLIENT", "KILL", "TYPE", "pubsub")
+		require.Eventually(t, func() bool { return !l.IsHeld() }, 10*time.Second, time.Millisecond)
+		if n == 0 {
+			require.Never(t, func() bool { return !held[1].IsHeld() }, 300*time.Millisecond, 10*time.Millisecond)
+		}
+	}
+	for n, l := range taken {
+		require.NoError(t, l.Unlock(t.Context()))
+		require.NoError(t, <-waiters[n])
+	}
 }
