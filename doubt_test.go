@@ -94,7 +94,8 @@ func TestALostConnectionOfANodeHasItsHoldsLookedAt(t *testing.T) {
 		taken[n] = other.Obtain(path)
 		require.NoError(t, taken[n].Lock(t.Context()))
 		waiters[n] = lockElsewhere(r.Obtain(path), t.Context())
-		require.Eventually(t, func() bool { return nodes[n].Command(t, "PUBSUB", "SHARDCHANNELS") != "[]" }, 10*time.Second, time.Millisecond)
+		listens := func() bool { return nodes[n].Command(t, "PUBSUB", "SHARDCHANNELS") != "[]" }
+		require.Eventually(t, listens, 10*time.Second, time.Millisecond)
 		nodes[n].Command(t, "DEL", held[n].Key())
 		n++
 	}
