@@ -53,8 +53,13 @@ func eachFormat(t *testing.T, test func(f *formatTest)) {
 
 func connectTo(t *testing.T, server *redistest.Server) rueidis.Client {
 	t.Helper()
+	return connectAs(t, server, "default")
+}
+
+func connectAs(t *testing.T, server *redistest.Server, user string) rueidis.Client {
+	t.Helper()
 	client, err := rueidis.NewClient(rueidis.ClientOption{
-		InitAddress: []string{server.Addr()}, ForceSingleClient: true, DisableCache: true,
+		InitAddress: []string{server.Addr()}, Username: user, Password: "any", ForceSingleClient: true, DisableCache: true,
 	})
 	require.NoError(t, err)
 	t.Cleanup(client.Close)

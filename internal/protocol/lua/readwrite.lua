@@ -329,7 +329,10 @@ local function extend(_, lease)
 end
 
 --# end
--- When the owner of a writer reads, too, it goes on to do so, and other readers may come in.
+local removed = false -- the hash is
+
+-- When the owner of a writer reads, too, it goes on to do so, and other readers may come in. A hash that has no holders any more is
+-- left to the next one, or to announce: where its slot is moved away the server would not make it anew.
 local function drop(value)
   local had = side == 'w' or redis.call('DEL', name .. ':' .. value .. ':rwlock_timeout:1') == 1
   if redis.call('HDEL', key, side == 'w' and value .. ':write' or value) == 0 then
@@ -337,8 +340,7 @@ local function drop(value)
     return not mode and redis.call('EXISTS', key) == 1 and 'wrong' or 'free', false
   elseif redis.call('HLEN', key) > 1 then -- the mode, and others
     mode = recompute()
-  else
-    redis.call('DEL', key)
+    removed = not mode
   end
   return had and 'mine' or 'over', side == 'w' or not mode
 end
@@ -347,6 +349,9 @@ end
 -- moment. One that has just tried in vain and is about to sleep is not among them, and would sleep until the lease that it saw is over.
 -- 0 wakes one more thread, and if none sleeps, the next one that is about to.
 local function announce()
+  if not mode and not removed then
+    redis.call('DEL', key)
+  end
   local channel, received = channels .. name, 0
   for _, command in ipairs(channels == '' and {} or sharded and {'SPUBLISH', 'PUBLISH'} or {'PUBLISH'}) do
     received = tonumber(redis.pcall(command, channel, side == 'w' and '1' or '0')) or 0

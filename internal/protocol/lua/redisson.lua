@@ -51,16 +51,25 @@ if usual and due ~= '' then
 end
 
 --# give
+local next = to and registry .. ':' .. number -- see take for the order
+if to and type(redis.pcall('HSET', key, next, '1')) == 'table' then
+  to = nil
+end
 if to then
-  redis.call('DEL', key)
-  redis.call('HSET', key, registry .. ':' .. number, '1')
+  if type(redis.pcall('HDEL', key, value)) == 'table' then
+    redis.call('DEL', key)
+    redis.call('HSET', key, next, '1')
+  end
   redis.call('PEXPIRE', key, '1000')
 end
 
 --# take back
 if to then
-  redis.call('DEL', key)
   redis.call('HSET', key, value, '1')
+  if type(redis.pcall('HDEL', key, next)) == 'table' then
+    redis.call('DEL', key)
+    redis.call('HSET', key, value, '1')
+  end
   redis.call('PEXPIRE', key, '1000')
 end
 

@@ -82,7 +82,9 @@ if prefix ~= '' then
   end
 end
 -- What has failed may have granted the lock without telling, or not have removed it. When this is refused too, the script fails.
-if failed or turn and not announced and free(side == 'r' and 'w' or 'r') then -- a reader that has left lets writers in
+if failed and announced then -- the key cannot be removed twice where its slot is moved away
+  pcall(announce)
+elseif failed or turn and not announced and free(side == 'r' and 'w' or 'r') then -- a reader that has left lets writers in
   announce()
 end
 if state == 'mine' then

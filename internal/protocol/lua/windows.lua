@@ -44,8 +44,9 @@ local function handOver(entries)
   elseif first and not registry then
     window = SHORT
   elseif now - open >= OFTEN then
+    local told = announce()
     announced = true
-    if announce() > 0 or sharded then -- on a cluster nobody knows who is subscribed at other nodes
+    if told > 0 or sharded then -- on a cluster nobody knows who is subscribed at other nodes
       window = SHORT
     else
       redis.call('ZADD', queue, -now, 'open') -- nobody hears of it: a window of no length
