@@ -205,7 +205,7 @@ var mutations = []mutation{
 	},
 	{
 		"grant not passed on", "a call that gives up does not pass on a grant",
-		"turn", "turn and not leaves",
+		"opens", "opens and not leaves",
 		"TestQueueOutcomes/library TestQueueOutcomes/redisson",
 	},
 	{

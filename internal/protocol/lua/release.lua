@@ -38,12 +38,12 @@ local keep, removal, old = ARGV[10] or '', ARGV[11] or '', ARGV[12] or ''
 --# drop
 local state, turn = drop(value, keep) -- turn: somebody may come in who could not before
 local leaves = ARGV[8] == 'leave' or (ARGV[9] or '') ~= ''
-if not turn and not leaves then
+if not turn and not leaves and not yields then
   return state == 'mine' and 1 or state ~= 'wrong' and free('w') and 0 or -1
 end
 
 --# operation
-local reply, failed = 1, false
+local reply, failed, opens = 1, false, turn
 if prefix ~= '' then
   local entries = redis.pcall('ZRANGE', queue, '0', '2', 'WITHSCORES')
   if leaves and entries[1] then
@@ -69,11 +69,11 @@ if prefix ~= '' then
     end
     pcall(dequeue, ARGV[9] or '')
     entries = redis.pcall('ZRANGE', queue, '0', '2', 'WITHSCORES')
-    turn = turn or free('r') ~= free('w') -- a writer's ticket may have kept readers out
+    opens = turn or free('r') ~= free('w') -- a writer's ticket may have kept readers out
   end
   if entries.err then
     reply = entries.err
-  elseif turn and (entries[1] or yields) then -- mutant: grant not passed on
+  elseif opens and (entries[1] or yields) then -- mutant: grant not passed on
     local ok, served, others = pcall(handOver, entries)
     failed = not ok
     reply = failed and (type(served) == 'table' and served.err or served) or (served or others) and 2 or 1

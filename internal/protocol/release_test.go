@@ -1,0 +1,73 @@
+package protocol
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+)
+
+const (
+	reader = "c:1795278371204111"
+	writer = "b:1795278371204112"
+)
+
+// readAndAwaited has two read, and one wait to write. It returns the readers' side.
+func (f *formatTest) readAndAwaited() *formatTest {
+	f.Helper()
+	reading := *f
+	reading.Format = newFormat(readers, *f.Config)
+	for _, value := range []string{"a:1795278371204111", reader} {
+		require.True(f, reading.obtains(value, ModeNone).Granted)
+	}
+	require.Equal(f, StateQueued, f.obtains(writer, ModeEnqueue).State)
+	return &reading
+}
+
+// A call to write that gives up while others read removes nothing, and so publishes nothing.
+func TestRelease_WriterLeavesReaders(t *testing.T) {
+	eachFormat(t, func(f *formatTest) {
+		if f.format != writers {
+			return
+		}
+		f.readAndAwaited()
+		published := make(chan string, 16)
+		channel := f.Channel(formatKey)
+		publish := func(message string) int64 {
+			n, err := f.client.Do(f.Context(), f.client.B().Publish().Channel(channel).Message(message).Build()).AsInt64()
+			require.NoError(f, err)
+			return n
+		}
+		ctx, cancel := context.WithCancel(f.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			_ = f.client.Receive(ctx, f.client.B().Subscribe().Channel(channel).Build(),
+				func(m rueidis.PubSubMessage) { published <- m.Message })
+		}()
+		f.Cleanup(func() { cancel(); <-done })
+		require.Eventually(f, func() bool { return publish("begin") == 1 }, 10*time.Second, time.Millisecond)
+		require.Equal(f, "begin", <-published)
+
+		leaving := Leaving{Ticket: f.request(writer, ModeNone).Ticket()}
+		require.EqualValues(f, -1, f.releases(writer, Release{Leaving: leaving}))
+		require.Equal(f, StateMissing, f.obtains(writer, ModeCheck).State)
+		publish("end")
+		require.Equal(f, "end", <-published)
+	})
+}
+
+// A reader that leaves the lock to others, while some read on, hears that others wait.
+func TestRelease_ReaderYieldsToReaders(t *testing.T) {
+	eachFormat(t, func(f *formatTest) {
+		if f.format != writers {
+			return
+		}
+		reading := f.readAndAwaited()
+		require.EqualValues(f, Contended, reading.releases(reader, Release{Yields: true}))
+		require.EqualValues(f, 1, reading.holds("a:1795278371204111"))
+		require.EqualValues(f, -1, reading.holds(reader))
+	})
+}
