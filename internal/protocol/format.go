@@ -123,9 +123,11 @@ func (f *Format) Obtain(b Request, quick bool) Call {
 	return c
 }
 
-// ObtainAll is one call for several keys of a slot: it gives none if somebody else has one of them. It is for plain locks.
+// ObtainAll is one call for several keys of a slot: it gives none if somebody else has one of them. It is for plain
+// locks: for others it panics.
 func (f *Format) ObtainAll(all []Request) Call {
-	c := Call{Script: f.format.scripts.all, Key: all[0].Key, Args: Args{strconv.Itoa(len(all)), all[0].Lease.MS}}
+	script := f.plain("several locks together", f.format.scripts.all)
+	c := Call{Script: script, Key: all[0].Key, Args: Args{strconv.Itoa(len(all)), all[0].Lease.MS}}
 	var counters []string
 	for _, b := range all {
 		c.more = append(c.more, b.Value)
@@ -189,8 +191,19 @@ func (f *Format) Holds(key, value string) Call {
 	return Call{Script: f.format.scripts.renew, Key: key, Args: Args{value}}
 }
 
-// Holder is the call that returns the holder of a plain lock, as it is in the key; nil when it is free.
-func (f *Format) Holder(key string) Call { return Call{Script: f.format.scripts.owner, Key: key} }
+// Holder is the call that returns the holder of a plain lock, as it is in the key; nil when it is free. For other locks it
+// panics.
+func (f *Format) Holder(key string) Call {
+	return Call{Script: f.plain("a holder", f.format.scripts.owner), Key: key}
+}
+
+// plain is a script that read-write locks do not have: a call without one would be a SET.
+func (f *Format) plain(what string, s *Script) *Script {
+	if s == nil {
+		panic("lockregistry: " + what + " is asked of " + f.format.name() + ", which is not a format of plain locks")
+	}
+	return s
+}
 
 // Counter is the key of the fencing counter of a key.
 func (f *Format) Counter(key string) string { return f.format.Counter(f.Prefix, key) }

@@ -169,11 +169,15 @@ func TestFormat_OutOfMemory(t *testing.T) {
 			require.NoError(f, f.client.Do(f.Context(), set).Error())
 		}
 		memory("1")
-		c := f.Obtain(f.request("a:1795278371204111", ModeNone), false)
-		_, err := c.Decode(c.Send(f.Context(), f.client))
-		require.ErrorContains(f, err, "OOM")
+		for _, f.Fencing = range []bool{f.format != readers, false} { // they draw no tokens
+			for _, mode := range []Mode{ModeReserve, ModeNone} {
+				c := f.Obtain(f.request("a:1795278371204111", mode), false)
+				_, err := c.Decode(c.Send(f.Context(), f.client))
+				require.ErrorContains(f, err, "OOM", mode)
+			}
+		}
 		if f.format.Side == "" {
-			c = f.ObtainAll([]Request{f.request("a:1795278371204111", ModeNone)})
+			c := f.ObtainAll([]Request{f.request("a:1795278371204111", ModeNone)})
 			require.ErrorContains(f, c.Send(f.Context(), f.client).Error(), "OOM")
 		}
 		memory("0")
@@ -216,6 +220,8 @@ func TestFormat_Fence(t *testing.T) {
 func TestFormat_Plain(t *testing.T) {
 	eachFormat(t, func(f *formatTest) {
 		if f.format.Side != "" {
+			require.Panics(f, func() { f.Holder(formatKey) })
+			require.Panics(f, func() { f.ObtainAll([]Request{f.request("a:1795278371204111", ModeNone)}) })
 			return
 		}
 		both := []Request{f.request("a:1795278371204111", ModeNone), f.request("a:1795278371204111", ModeNone)}

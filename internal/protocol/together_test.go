@@ -84,3 +84,26 @@ func TestRedisson_WithoutHDEL(t *testing.T) {
 	require.LessOrEqual(f, f.holds(older), int64(0))
 	require.EqualValues(f, 1, f.holds(newer))
 }
+
+// A user who may not remove keys may lock, and the key of a hold that ends stays until its lease is over.
+func TestFormat_WithoutDEL(t *testing.T) {
+	eachFormat(t, func(f *formatTest) {
+		if f.format != redisson && f.format.Side == "" {
+			return
+		}
+		forbid := func(rule string) {
+			require.NoError(f, f.client.Do(f.Context(), f.client.B().AclSetuser().Username("default").Rule(rule).Build()).Error())
+		}
+		forbid("-del")
+		defer forbid("+del")
+		require.True(f, f.obtains(older, ModeNone).Granted)
+		for range 2 {
+			c := f.Release(Release{Key: formatKey, Value: older, Queued: true})
+			_, err := Confirmed(c.Send(f.Context(), f.client))
+			require.ErrorContains(f, err, "script")
+			left, err := f.client.Do(f.Context(), f.client.B().Pttl().Key(formatKey).Build()).AsInt64()
+			require.NoError(f, err)
+			require.Positive(f, left)
+		}
+	})
+}

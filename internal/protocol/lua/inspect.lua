@@ -31,7 +31,7 @@ local function tagged(key)
   return string.find(key, '{', 1, true) and key or '{' .. key .. '}'
 end
 
--- What stands beside a key, see names.lua.
+-- What stands beside a key, see queue.lua.
 local function beside(key, what)
   return hashed(key) ~= key and key .. what or prefix .. ':{' .. key .. '}' .. what
 end

@@ -3,7 +3,7 @@
 -- It is a sorted set. A ticket is a member "<value>|<lease ms>", of a read-write lock with an r or a w behind it. Its score is its
 -- place. Each zero in front of the lease makes the short lease of its grant twice as long, up to eight times: its process is far away.
 -- Versions that do not know this read the same lease. A member guest among those of a read-write lock keeps a place for writers without
--- a ticket, see guest.lua. Two members with negative scores sort before all tickets: open, minus the end of the newest window in
+-- a ticket, see reserve in readwrite.lua. Two members with negative scores sort before all tickets: open, minus the end of the newest window in
 -- which the key is left to those without a ticket, or the time at which nobody would have heard of one, and wide, minus that of the
 -- newest long one or of the first release since the queue began, in milliseconds; -1 before that.
 --

@@ -38,11 +38,11 @@ if fields[1] and fields[2] and not fields[3] and asks == '' and (fields[1] == 'm
     return redis.call('PTTL', key)
   end
 elseif counter == '' and not fields[1] then
-  if asks == 'reserve' then
-    redis.pcall('ZREM', queue, 'guest')
-  end
   redis.call('HMSET', key, 'mode', 'write', value .. ':write', '1')
   if type(redis.pcall('PEXPIRE', key, lease)) == 'number' then
+    if asks == 'reserve' then
+      redis.pcall('ZREM', queue, 'guest')
+    end
     return nil
   end
   redis.call('DEL', key) -- it is forbidden
@@ -224,7 +224,9 @@ end
 --# write in passing
 if asks == 'reserve' then
   if state ~= 'taken' and state ~= 'later' then
-    redis.pcall('ZREM', queue, 'guest')
+    local refused = fence() or take(value, lease, side, awaited)
+    redis.pcall('ZREM', queue, 'guest') -- after what a server that is out of memory refuses
+    return refused or token and {'granted', token}
   elseif mode == 'read' then
     pcall(reserve)
   end
