@@ -48,7 +48,7 @@ func (l *Lock) enter(ctx context.Context, q *request) (in admission, err error) 
 			return admission{now, deadline, queued}, nil
 		case local.HandedOver: // likewise
 			q.how = HowHandedOver
-			if got, err := now.receive(ctx, o, q); got || err != nil {
+			if got, err := now.receive(o, q); got || err != nil {
 				return in, err
 			}
 			if now, err = l.reg.cache.pin(l); err != nil {
@@ -145,14 +145,17 @@ func (l *Lock) notAdmitted(how local.Admission, o owner.ID, why error) error {
 }
 
 // receive makes a hold that was handed to an owner what its call has asked for. If it does not, the owner has left again, and its
-// pin went with the hold: there is an error, or the hold was lost while the owner came in, which then never held it.
-func (l *Lock) receive(ctx context.Context, o owner.ID, q *request) (got bool, err error) {
+// pin went with the hold: there is an error, or the hold was lost while the owner came in, which then never held it. So no
+// release is told, and the call, whose time may be over, waits for none.
+func (l *Lock) receive(o owner.ID, q *request) (got bool, err error) {
 	if err = tooShort(q.lease, l.shard()); err == nil {
 		if h := l.heldBy(o); h != nil && l.adopt(h, q) {
 			return true, nil
 		}
 	}
-	_ = l.unlock(ctx, o)
+	if last, _ := l.leave(o); last {
+		_, _ = l.release(noTime)
+	}
 	return false, err
 }
 

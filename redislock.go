@@ -334,28 +334,38 @@ func (l *Lock) renew(ctx context.Context, h *hold.Hold, ttl time.Duration) error
 
 // unlock undoes one lock of an owner.
 func (l *Lock) unlock(ctx context.Context, o owner.ID) error {
+	last, err := l.leave(o)
+	switch {
+	case !last:
+		return err
+	case l.reg.reports.observer.Released != nil:
+		return l.tellReleased(ctx)
+	default:
+		_, err = l.release(ctx)
+		return err
+	}
+}
+
+// leave takes one lock of an owner off the local half. When it was the last one of all owners, the hold is to be released.
+func (l *Lock) leave(o owner.ID) (last bool, err error) {
 	h := l.hold.Load() // before others can end it
 	switch how, why := l.exit(o); how {
 	case local.Stays:
-		return nil
+		return false, nil
 	case local.Leaves: // the hold goes on for others
 		if h == nil {
-			return ErrLockLost
+			return false, ErrLockLost
 		}
 		if !h.Dismiss(o) {
-			return h.Err()
+			return false, h.Err()
 		}
-		return nil
+		return false, nil
 	case local.Last:
-		if l.reg.reports.observer.Released != nil {
-			return l.tellReleased(ctx)
-		}
-		_, err := l.release(ctx)
-		return err
+		return true, nil
 	case local.Lost:
-		return why.Err()
+		return false, why.Err()
 	default:
-		return ErrNotOwner
+		return false, ErrNotOwner
 	}
 }
 

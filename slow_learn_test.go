@@ -44,3 +44,38 @@ func TestLock_AServerThatIsNearAgain(t *testing.T) {
 		})
 	}
 }
+
+// A server becomes so slow that a hold's lease is too short. A call that is handed the hold gives it back: it waits no longer for
+// that than for an answer under way when its time is over, and has not had the lock as far as an observer can tell.
+func TestLock_HandedOverForTooShortALease(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		const (
+			trip  = 300 * time.Millisecond
+			lease = 1500 * time.Millisecond // five trips, and it must be six
+			wait  = 200 * time.Millisecond
+		)
+		dial, d := w.far(time.Millisecond)
+		o := w.witness()
+		r := w.registryOn(w.clientWith(dial), o.option(), lockregistry.WithHandoff(time.Hour))
+		w.known(r)
+		l, other := r.Obtain("42"), r.Obtain("other")
+		h := w.acquires(l, lockregistry.TTL(lease))
+		d.Set(trip)
+		w.lock(other)
+		w.unlock(other)
+		require.NoError(w, h.Renew(w.Context(), lease))
+		for len(o.released) > 0 {
+			<-o.released
+		}
+		result := make(chan error, 1)
+		begun := time.Now()
+		go func() { result <- l.Lock(w.Context(), lockregistry.TTL(lease), lockregistry.Wait(wait)) }()
+		w.pass(wait - time.Millisecond)
+		d.Set(5 * time.Second)
+		w.releases(h)
+		require.ErrorContains(w, <-result, "a lease of 1.5s is too short")
+		require.LessOrEqual(w, time.Since(begun), wait+250*time.Millisecond+2*trip)
+		require.Equal(w, lockregistry.EndHandedOver, (<-o.released).How)
+		require.Empty(w, o.released)
+	})
+}
