@@ -195,7 +195,7 @@ func (l *Lock) noteContention(reply int64, others bool, at clock.Instant) {
 
 // released notes that the key of the hold with a value was removed.
 func (l *Lock) released(value string, at clock.Instant) {
-	n, _ := strconv.ParseUint(value[len(l.reg.values):], 10, 64) // this package has made it
+	n := l.reg.numberOf(value)
 	if n >= l.last.Load() {
 		l.last.Store(n)
 		l.lastAt.Store(int64(at))

@@ -3,6 +3,7 @@ package lockregistry
 import (
 	"context"
 	"errors"
+	"strconv"
 	"time"
 
 	"github.com/lockregistry/lockregistry/internal/cleanup"
@@ -36,12 +37,22 @@ func (l *Lock) removalOf(r hold.Remains) cleanup.Removal {
 		Format:  l.place.Format,
 		Key:     l.place.Key,
 		Value:   r.Value,
+		Number:  l.reg.numberOf(r.Value),
 		Lease:   r.Longest,
 		Expired: l.reg.clock.Now().Add(r.Longest).Add(lease.Margin(r.Longest)),
 		Keep:    r.Kept, // mutant: kept path let go
 		Late:    true,
 		Watch:   max(r.Term, watchAtLeast),
 	}
+}
+
+// numberOf is the number in the value of a hold of this registry; 0 for what is none, as a message may name it.
+func (r *Registry) numberOf(value string) uint64 {
+	n, err := strconv.ParseUint(value[len(r.values):], 10, 64)
+	if err != nil {
+		return 0
+	}
+	return n
 }
 
 // unclaimed is for a hold that was granted to nobody.

@@ -17,6 +17,7 @@ type Removal struct {
 	Format  *protocol.Format
 	Key     string
 	Value   string           // names the hold, which is over or lost
+	Number  uint64           // of the hold, which its value has: an older one has a smaller number
 	Leaving protocol.Leaving // what to remove from the queue
 	Lease   time.Duration    // the longest that the hold has had
 
@@ -111,17 +112,24 @@ func (c *Cleaner) Remove(r Removal, freed func(gone bool)) bool {
 	return true
 }
 
-// Expedite removes at once what may be older than what is removed in its place, which removes it too.
+// Expedite removes at once what may be in a place, and is nobody's to wait for. A newer removal that is known there removes it,
+// too. An older one does not: it becomes that of both, and tells of its end to the same caller.
 func (c *Cleaner) Expedite(r Removal) {
 	c.mu.Lock()
 	known := c.all[r.place()]
 	switch {
-	case c.closed, known != nil && known.heap == 0: // its removal is under way; another one follows, or it has just been executed
+	case c.closed:
 		c.mu.Unlock()
-	case known != nil:
-		c.unlockPut(known)
-	default:
+	case known == nil:
 		c.unlockPut(&pending{Removal: r})
+	case known.Number < r.Number:
+		known.merge(r, known.freed)
+		c.recess = 0 // see Remove
+		c.unlockPut(known)
+	case known.heap == 0: // its removal is under way; another one follows, or it has just been executed
+		c.mu.Unlock()
+	default:
+		c.unlockPut(known)
 	}
 }
 

@@ -79,7 +79,7 @@ func (s *server) count() int {
 // removal is that of a hold with a number.
 func (s *server) removal(path string, number int) Removal {
 	return Removal{
-		Path: s, Format: plain, Key: "orders:" + path, Value: "a:" + strconv.Itoa(number), Lease: lease,
+		Path: s, Format: plain, Key: "orders:" + path, Value: "a:" + strconv.Itoa(number), Number: uint64(number), Lease: lease,
 		Expired: s.clock.Now().Add(lease), Watch: time.Minute,
 	}
 }
@@ -377,6 +377,43 @@ func TestExpedite(t *testing.T) {
 		require.Equal(t, before, s.count(), "its removal is under way")
 		close(goOn)
 	})
+}
+
+// What is known is older, and is still looked out for: it does not remove what is newer. The newer one's removal does both.
+func TestExpedite_OfANewerHold(t *testing.T) {
+	for name, underWay := range map[string]bool{"at rest": false, "under way": true} {
+		t.Run(name, func(t *testing.T) {
+			serve(t, func(t *testing.T, s *server) {
+				older := make(chan error)
+				defer close(older)
+				var f freedom
+				if underWay {
+					s.answers(func(a Attempt) error {
+						if a.Value == "a:5" {
+							return <-older
+						}
+						return nil
+					})
+				}
+				require.True(t, s.Remove(s.late("42", 5), f.freed))
+				before := s.count()
+				s.Expedite(s.removal("42", 7))
+				require.Equal(t, before+1, s.count())
+				require.Equal(t, "a:7", s.sent[before].Value)
+				require.Equal(t, []bool{true}, f.told(), "once, by whichever is confirmed first")
+				if underWay {
+					older <- errSilent
+				}
+				require.Equal(t, 1, s.Len(), "the grant of the older one may arrive yet")
+				<-time.After(2 * time.Minute)
+				require.Zero(t, s.Len())
+				require.Equal(t, []bool{true}, f.told())
+				for _, a := range s.sent[before:] {
+					require.Equal(t, "a:7", a.Value)
+				}
+			})
+		})
+	}
 }
 
 // When Redis answers again, all is removed that it has not answered to.
