@@ -23,37 +23,61 @@ const dialLimit = time.Second
 // dial gets a connection from the client's pool. When all that the pool may have are taken, rueidis's Dedicate waits
 // without end, so a goroutine of its own calls it; there is one at most, and it gives back what nobody wants any more. It
 // does not even begin to wait when a command that takes a connection from the same pool, and heeds its context, gets none.
+//
+// A connection that an earlier call waited for may be the last one that the pool can have, so that command would get none. It may
+// also be broken by now: it is asked itself.
 func (d *dialer) dial() (*connection, error) {
 	n := d.node
 	ctx, cancel := context.WithTimeout(n.ctx, n.hub.plus(dialLimit, 6))
 	defer cancel()
-	client := d.source()
-	ping := client.B().Arbitrary("PING").Blocking()
-	if err := client.Do(ctx, ping).Error(); err != nil && !fault.Refusal(err) { // it need not be permitted
-		if ctx.Err() != nil {
-			err = errNone
+	waited := d.pending != nil
+	if !waited {
+		client := d.source()
+		if err := ping(ctx, client); err != nil {
+			return nil, err
 		}
-		return nil, err
-	}
-	if d.pending == nil {
-		dialing := make(chan *connection)
-		d.pending = dialing
-		go func() {
-			c := d.dedicate(client)
-			select {
-			case dialing <- c:
-			case <-n.ctx.Done():
-				c.end()
-			}
-		}()
+		d.begin(client)
 	}
 	select {
 	case c := <-d.pending:
 		d.pending = nil
+		if waited {
+			if err := ping(ctx, c.client); err != nil {
+				n.hub.done.Go(c.end) // to close it may take a second
+				return nil, err
+			}
+		}
 		return c, nil
 	case <-ctx.Done():
 		return nil, errNone
 	}
+}
+
+// ping asks for a sign of life on a connection that only one caller has at a time.
+func ping(ctx context.Context, client rueidis.CoreClient) error {
+	err := client.Do(ctx, client.B().Arbitrary("PING").Blocking()).Error()
+	switch {
+	case err == nil, fault.Refusal(err): // it need not be permitted
+		return nil
+	case ctx.Err() != nil:
+		return errNone
+	default:
+		return err
+	}
+}
+
+// begin has a goroutine get a connection.
+func (d *dialer) begin(client rueidis.Client) {
+	n, dialing := d.node, make(chan *connection)
+	d.pending = dialing
+	go func() {
+		c := d.dedicate(client)
+		select {
+		case dialing <- c:
+		case <-n.ctx.Done():
+			c.end()
+		}
+	}()
 }
 
 // source is the client to get a connection from. Rueidis may replace that of a server of a cluster.

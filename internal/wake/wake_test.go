@@ -119,10 +119,13 @@ func (b *bench) sleeps(w *Waiter) {
 }
 
 // connections is how many connections of the client there are that do more than run commands of their own.
-func (b *bench) connections() (n int) {
+func (b *bench) connections() int { return b.named("listens") }
+
+// named is how many there are of a client with a name.
+func (b *bench) named(name string) (n int) {
 	b.Helper()
 	for line := range strings.Lines(b.do("CLIENT", "LIST")) {
-		if strings.Contains(line, "name=listens ") {
+		if strings.Contains(line, "name="+name+" ") {
 			n++
 		}
 	}

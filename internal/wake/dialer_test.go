@@ -1,0 +1,47 @@
+package wake
+
+import (
+	"testing"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+)
+
+// dialing is a dialer that has waited for the only connection that its client's pool can have, and got it.
+func (b *bench) dialing() *dialer {
+	b.Helper()
+	client, err := rueidis.NewClient(rueidis.ClientOption{
+		InitAddress: []string{b.server.Addr()}, ClientName: "waits", BlockingPoolSize: 1,
+	})
+	require.NoError(b, err)
+	b.Cleanup(client.Close)
+	h := newHub(client, false, nil)
+	b.Cleanup(h.done.Wait)
+	b.Cleanup(h.stop)
+	d := &h.nodes[""].dialer
+	d.begin(client)
+	b.await("a connection", func() bool { return b.named("waits") == 2 }) // one is for commands
+	return d
+}
+
+func TestDial_TheLastConnectionOfThePool(t *testing.T) {
+	b := newBench(t)
+	c, err := b.dialing().dial()
+	require.NoError(t, err)
+	require.NoError(t, ping(t.Context(), c.client))
+	c.end()
+}
+
+// A connection that nobody took at once may be broken when it is taken. It makes room for another one.
+func TestDial_AConnectionThatIsBroken(t *testing.T) {
+	b := newBench(t)
+	d := b.dialing()
+	b.do("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+	_, err := d.dial()
+	require.Error(t, err)
+	d.node.hub.done.Wait() // until it is closed
+	c, err := d.dial()
+	require.NoError(t, err)
+	require.NoError(t, ping(t.Context(), c.client))
+	c.end()
+}
