@@ -85,6 +85,7 @@ return fields[1] or false
 
 --# format
 local side, taken = '', false
+local found = nil -- the fields of the one key of a release
 
 -- See spring.lua. A value beside one of a later hold of its registry is what an older one has left.
 local function holder(value)
@@ -115,7 +116,7 @@ end
 -- the slot of the key away would not make it anew: so what older holds have left is removed once the field is there.
 local function take(value, lease)
   redis.call('HSET', key, value, '1')
-  for _, field in ipairs(redis.call('HKEYS', key)) do
+  for _, field in ipairs(found or redis.call('HKEYS', key)) do
     if field ~= value and type(redis.pcall('HDEL', key, field)) == 'table' then
       redis.call('DEL', key) -- HDEL is forbidden
       redis.call('HSET', key, value, '1')
@@ -157,7 +158,8 @@ end
 -- A path that is to stay taken gets the field "<value>:atleast". That is published, since Redisson's waiters sleep for as long as the
 -- lease that they have seen. A server that is out of memory refuses the first command, and then nothing has changed.
 local function drop(value, keep)
-  local state = holder(value)
+  found = redis.call('HKEYS', key)
+  local state = found[1] == value and not found[2] and 'mine' or holder(value)
   if state == 'mine' and keep ~= '' then
     redis.call('HSET', key, value .. ':atleast', '1') -- mutant: kept path is a hold, Redisson
     redis.call('HDEL', key, value)
