@@ -361,6 +361,11 @@ func init() { ranges <- map[*Lock]uint64{} }`,
 		"TestAllOrNone$/library TestAllOrNone$/redisson",
 	},
 	{
+		"last path alone", "what is known of the last path goes for all of them",
+		"KEYS[i]", "KEYS[n]",
+		"TestAllOrNone$/library TestAllOrNone$/redisson",
+	},
+	{
 		"late paths win", "a late grant of several paths wins over a later hold",
 		" or state == 'later'", "",
 		"TestAllOrNone$/library TestAllOrNone$/redisson",

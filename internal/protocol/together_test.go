@@ -71,6 +71,30 @@ func TestRedisson_OlderFieldBesideTheHolders(t *testing.T) {
 	})
 }
 
+// A grant by a release leaves neither field behind.
+func TestRedisson_OlderFieldWhenGranted(t *testing.T) {
+	eachFormat(t, func(f *formatTest) {
+		if f.format != redisson {
+			return
+		}
+		do := func(command ...string) {
+			require.NoError(f, f.client.Do(f.Context(), f.client.B().Arbitrary(command...).Build()).Error())
+		}
+		queue := QueueKey(f.Prefix, formatKey)
+		for granted := false; !granted; { // unless a window has opened meanwhile
+			do("DEL", formatKey, queue)
+			do("HSET", formatKey, older, "1", newer, "1")
+			require.Equal(f, StateQueued, f.obtains("b:1795278371204112", ModeEnqueue).State)
+			window := strconv.FormatInt(-time.Now().UnixMilli(), 10)
+			do("ZADD", queue, window, "open", window, "wide")
+			require.EqualValues(f, Contended, f.releases(newer, Release{}))
+			granted = f.holds("b:1795278371204112") == 1
+		}
+		require.EqualValues(f, -1, f.holds(newer))
+		require.EqualValues(f, -1, f.holds(older))
+	})
+}
+
 // A user who may not remove a field is granted the lock all the same.
 func TestRedisson_WithoutHDEL(t *testing.T) {
 	t.Parallel()

@@ -15,7 +15,7 @@ local n, key, counter = tonumber(ARGV[1]), KEYS[1], ''
 --# operation
 local waited = {}
 for i = 1, n do
-  key = KEYS[i]
+  key = KEYS[i] -- mutant: last path alone
   local ok, state, awaited = pcall(holder, ARGV[5 + i])
   if not ok then
     local why = type(state) == 'table' and state.err or state
