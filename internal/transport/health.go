@@ -95,7 +95,8 @@ func (h *health) answered(came clock.Instant, trusted bool) {
 	}
 }
 
-// broken takes in that a connection is: to make another one may take long.
+// broken takes in that a connection is: to make another one may take long. The fresh connection counts, too. While the shard is
+// suspect no call's command goes over the client's own ones, so nobody is told that the server has broken them with it.
 func (h *health) broken() {
 	h.brokeAfter.Store(max(h.brokeAfter.Load(), h.heard.Load()))
 	h.heard.Store(int64(notHeard))

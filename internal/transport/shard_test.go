@@ -1,0 +1,25 @@
+package transport
+
+import (
+	"context"
+	"io"
+	"testing"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+)
+
+// When any connection breaks, others may have to be made, for which commands then have time.
+func TestShard_TimeForNewConnections(t *testing.T) {
+	for name, trusted := range map[string]bool{"the client's own": false, "the fresh one": true} {
+		t.Run(name, func(t *testing.T) {
+			withShard(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
+				s := open(nil).First
+				now, trip := s.client.Clock.Now(), s.RoundTrip()
+				require.Equal(t, trip.Silence(), s.silence(trip))
+				require.False(t, s.judge(&Wait{}, io.EOF, exchange{sent: now, came: now, trip: trip, trusted: trusted}))
+				require.Equal(t, trip.Silence()+4*trip.sure(), s.silence(trip))
+			})
+		})
+	}
+}
