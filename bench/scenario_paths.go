@@ -40,6 +40,8 @@ func (s *suite) ownPaths() ([]*result, error) {
 		{1, "One goroutine, one path", either(s, 80, 30), 20 * time.Millisecond},
 		{64, "64 goroutines, a path each", either(s, 45, 12), 40 * time.Millisecond},
 		{512, "512 goroutines, a path each", either(s, 45, 12), 40 * time.Millisecond},
+		{1024, "1 024 goroutines, a path each", either(s, 45, 12), 80 * time.Millisecond},
+		{4096, "4 096 goroutines, a path each", either(s, 30, 8), 200 * time.Millisecond},
 	} {
 		paths := pathNames(width.goroutines)
 		var r *result

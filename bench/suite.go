@@ -30,6 +30,7 @@ type scenario struct {
 // scenarios in the order in which they run and are shown.
 var scenarios = []scenario{
 	{name: "paths", run: (*suite).ownPaths},
+	{name: "slow-caller", run: (*suite).slowCaller},
 	{name: "one-path", run: (*suite).onePath},
 	{name: "handover", run: (*suite).handOver},
 	{name: "rush-2", run: func(s *suite) ([]*result, error) { return s.rush(2) }},
