@@ -16,12 +16,12 @@ import (
 // connection of a command whose deadline is over, which other commands use too.
 //
 //	idle ──begin──▶ untimed ──stop──▶ idle
-//	  │               └──round──▶ timed ──stop──▶ not used again
+//	  │               └──round──▶ timed ──stop──▶ idle, or not used again
 //	  └────────begin──────────────▶┘
 //
 // Most commands are answered at once, while their bounds are untimed. Such a bound has a place in its shard's pool, and is used
 // again. Until it is timed only the caller writes it, and who makes it timed reads what the caller has written before it became
-// untimed.
+// untimed. A timed one is used again when it is certain that neither its timer nor its context's end is about to use it.
 type bound struct {
 	client *Client
 	done   chan struct{}
@@ -116,27 +116,38 @@ func (b *bound) stop() (over bool) {
 	}
 	b.mu.Lock()
 	b.stopped = true
-	if b.timer != nil { // else a round is about to set it
-		b.timer.Stop()
-	}
+	quiet := b.timer != nil && b.timer.Stop() // else a round is about to set it, or it has just fired
 	if b.noted {
 		b.observer.Answered(clock.Instant(b.began.Load()))
 	}
 	leave, over := b.leave, b.over()
 	b.mu.Unlock()
-	if leave != nil {
-		leave()
-	}
+	quiet = leave != nil && leave() && quiet // else the context is about to be watched, or has ended
 	if b.group != nil {
-		b.group.bounds[b.place].Store(nil)
-		b.group.free(b.place)
+		b.leaveGroup(quiet)
 	}
 	return over
 }
 
+// leaveGroup gives the place of a timed bound back, with the bound if nobody else is about to use that.
+func (b *bound) leaveGroup(quiet bool) {
+	if quiet {
+		b.mu.Lock()
+		b.limits, b.own, b.leave, b.stopped = limits{}, nil, nil, false
+		b.alarm.rang, b.alarm.excused = false, false
+		b.phase.Store(idle)
+		b.mu.Unlock()
+	} else {
+		b.group.bounds[b.place].Store(nil)
+	}
+	b.group.free(b.place)
+}
+
 // setTimer ends the bound in time. The caller holds the mutex.
 func (b *bound) setTimer(now clock.Instant) {
-	b.timer = time.AfterFunc(time.Hour, b.end)
+	if b.timer == nil {
+		b.timer = time.AfterFunc(time.Hour, b.end)
+	}
 	b.alarm.set(clock.Instant(b.began.Load()), now)
 	b.wait(now)
 	if b.observer != nil {

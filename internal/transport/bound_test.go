@@ -2,6 +2,7 @@ package transport
 
 import (
 	"context"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -44,6 +45,7 @@ func TestBound_HasOneOwner(t *testing.T) {
 					end := s.bounds.take()
 					_, taken := has.LoadOrStore(end, true)
 					end.begin(&p, way.Clock.Now()-clock.Instant(2*timedAfter), nil) // a round takes it for slow
+					runtime.Gosched()
 					if end.phase.Load() == timed {
 						slows.Add(1)
 					}
@@ -100,6 +102,47 @@ func TestBound_TimedIsNotUsedAgain(t *testing.T) {
 		require.ErrorIs(t, again.Err(), fault.NoAnswer)
 		require.True(t, again.stop())
 		require.NotSame(t, again, end.group.take(way.First))
+	})
+}
+
+// A bound that was timed, and has not ended, is used again. The end of the context that it watched is nothing to its next owner.
+func TestBound_TimedIsUsedAgain(t *testing.T) {
+	withShard(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
+		way := open(nil)
+		for _, rang := range []bool{true, false} {
+			ctx, cancel := context.WithCancel(t.Context())
+			end := way.First.bounds.take()
+			end.begin(&Wait{Ctx: ctx, Limit: time.Minute}, way.Clock.Now(), nil)
+			end.alarm.rang = rang
+			<-time.After(2 * roundEvery)
+			synctest.Wait()
+			require.Equal(t, timed, end.phase.Load())
+			require.False(t, end.stop())
+			again := end.group.take(way.First)
+			require.Same(t, end, again)
+			require.False(t, again.alarm.rang)
+			begun := time.Now()
+			again.begin(&Wait{Ctx: t.Context(), Limit: time.Second}, way.Clock.Now(), nil)
+			cancel()
+			<-again.Done()
+			require.Equal(t, time.Second, time.Since(begun))
+			require.True(t, again.stop())
+		}
+	})
+}
+
+// A bound whose context has ended is not used again: what that has begun may still use it.
+func TestBound_EndedContextIsNotUsedAgain(t *testing.T) {
+	withShard(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
+		way := open(nil)
+		ctx, cancel := context.WithCancel(t.Context())
+		end := way.First.bounds.take()
+		end.begin(&Wait{Ctx: ctx, Limit: time.Minute, Grace: time.Minute / 2}, way.Clock.Now(), nil)
+		<-time.After(2 * roundEvery)
+		cancel()
+		synctest.Wait()
+		require.False(t, end.stop())
+		require.NotSame(t, end, end.group.take(way.First))
 	})
 }
 
