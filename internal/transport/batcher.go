@@ -21,6 +21,10 @@ import (
 //	off ──so many are under way──▶ on ──there are fewer──▶ off
 //	                               └─the shard becomes suspect─▶ over
 //
+// Two kinds of commands go through it however many there are: those that come while the shard is idle, so that a sender hangs
+// and not a caller; and those for which there may be no room in the queue of a connection, where rueidis waits without a look at
+// the context.
+//
 // A caller waits for its reply for as long as its own bound lasts, whatever becomes of the others and of the sender. The
 // command of one that has given up before it was taken is not sent. When the shard becomes suspect, what nobody has taken goes
 // another way.
@@ -36,9 +40,11 @@ type batcher struct {
 	mu      sync.Mutex
 	over    bool
 	waiting []*bound // of commands that nobody has taken yet
+	spare   []*bound // memory for what a sender takes
 	flying  int      // how many these are, and those under way
 	senders int
 	came    clock.Instant // when one of them took something last
+	sends   func()        // send: to name it each time would take memory
 }
 
 const (
@@ -53,6 +59,14 @@ const (
 type item struct {
 	command rueidis.Completed
 	replies chan rueidis.RedisResult // has room for two: the reply, and that the bound has ended
+	obtains bool                     // see abandonedCalls
+	gone    atomic.Bool              // it is answered, or its caller has given up: who is the second to say so
+}
+
+func newBatcher(s *Shard) *batcher {
+	b := &batcher{shard: s}
+	b.sends = b.send
+	return b
 }
 
 // batches has the batcher of a shard, if there is one.
@@ -74,14 +88,29 @@ func (s *batches) batcher(of *bound) *batcher {
 	if !s.shard.bounds.many(of, batchFrom) {
 		return nil
 	}
-	if b == nil {
-		b = &batcher{shard: s.shard}
-		if s.senders.Load() > mostStuck-mostSenders || !s.now.CompareAndSwap(nil, b) {
-			return nil
-		}
+	if b = s.get(); b != nil {
+		b.on.Store(true)
 	}
-	b.on.Store(true)
 	return b
+}
+
+// get returns the batcher, nil where there is to be none.
+func (s *batches) get() *batcher {
+	b := s.now.Load()
+	if b != nil || !s.shard.own.possible || s.senders.Load() > mostStuck-mostSenders {
+		return b
+	}
+	b = newBatcher(s.shard)
+	if !s.now.CompareAndSwap(nil, b) {
+		return s.now.Load()
+	}
+	return b
+}
+
+// mayCarry tells whether a command on a shard that is not healthy may go with others, whose senders may hang: the shard is idle,
+// and its connections have been made.
+func (s *batches) mayCarry(now clock.Instant) bool {
+	return s.shard.own.possible && s.shard.warm() && !s.shard.IsSuspect(now)
 }
 
 // stop is for when the shard becomes suspect: what nobody has taken goes another way.
@@ -94,7 +123,7 @@ func (s *batches) stop() {
 	defer b.mu.Unlock()
 	b.over = true
 	for _, end := range b.waiting {
-		end.item.replies <- rueidis.NewErrorResult(fault.NotSent)
+		end.answer(rueidis.NewErrorResult(fault.NotSent))
 	}
 	b.waiting = nil
 }
@@ -102,9 +131,17 @@ func (s *batches) stop() {
 // doBatched is do for a command that goes with others.
 func (s *Shard) doBatched(b *batcher, p *Wait, c *protocol.Call, end *bound, a *Reply) {
 	t := s.client
+	if s.own.inARow.Load() != 0 { // it is not alone, or comes after a pause
+		s.own.inARow.Store(0)
+	}
 	end.pack(c)
 	end.begin(p, a.Sent, nil)
 	a.RedisResult = c.Repair(end, t.redis, b.do(end))
+	if c.DropIfAbandoned && errors.Is(a.Error(), fault.NoAnswer) {
+		if t.abandoned.add(); end.item.gone.Swap(true) { // it has just been answered
+			t.abandoned.remove()
+		}
+	}
 	if errors.Is(a.Error(), fault.NotSent) { // the shard has become suspect
 		rest := *p
 		rest.Since, rest.Limit = 0, end.left(t.Clock.Now())
@@ -125,6 +162,21 @@ func (b *bound) pack(c *protocol.Call) {
 	}
 	// For the connections that all share, however the client is made: what comes from its pool may be in any state, see ownConn.
 	b.item.command = c.Command(b.client.redis.B(), false).ToPipe()
+	b.item.obtains = c.DropIfAbandoned
+	b.item.gone.Store(false)
+}
+
+// answer gives a command its reply, or says that it is to go another way.
+func (b *bound) answer(reply rueidis.RedisResult) {
+	b.settle()
+	b.item.replies <- reply
+}
+
+// settle is for when a command is not under way any more.
+func (b *bound) settle() {
+	if b.item.gone.Swap(true) && b.item.obtains {
+		b.client.abandoned.remove()
+	}
 }
 
 // do has the command of a bound sent, and waits until it is answered or the bound ends. With fault.NotSent it is to go
@@ -165,7 +217,7 @@ func (b *batcher) hasten(now clock.Instant) bool {
 func (b *batcher) begin() {
 	b.senders++
 	b.shard.batches.senders.Add(1)
-	go b.send()
+	go b.sends()
 }
 
 // send is what a sender does until nothing waits.
@@ -173,19 +225,28 @@ func (b *batcher) send() {
 	defer b.shard.batches.senders.Add(-1)
 	client, ctx := b.shard.client.redis, b.shard.client.ctx
 	for of := b.take(nil); len(of) > 0; of = b.take(of) {
-		// Not in memory that was used before: when a connection breaks, rueidis may return while it still reads that.
-		commands := make([]rueidis.Completed, 0, len(of))
+		n := 0
 		for _, end := range of {
-			if !end.over() { // else nobody waits any more
-				of[len(commands)] = end
-				commands = append(commands, end.item.command)
+			if end.over() { // nobody waits any more
+				end.settle()
+				continue
 			}
+			of[n] = end
+			n++
 		}
-		if len(commands) == 0 {
-			continue
-		}
-		for i, result := range client.DoMulti(ctx, commands...) {
-			of[i].item.replies <- result
+		switch n {
+		case 0:
+		case 1:
+			of[0].answer(client.Do(ctx, of[0].item.command))
+		default:
+			// Not in memory that was used before: when a connection breaks, rueidis may return while it still reads that.
+			commands := make([]rueidis.Completed, n)
+			for i, end := range of[:n] {
+				commands[i] = end.item.command
+			}
+			for i, result := range client.DoMulti(ctx, commands...) {
+				of[i].answer(result)
+			}
 		}
 	}
 }
@@ -197,8 +258,12 @@ func (b *batcher) take(of []*bound) []*bound {
 	defer b.mu.Unlock()
 	b.flying -= len(of)
 	if len(b.waiting) == 0 {
-		b.senders--
+		clear(of)
+		b.senders, b.spare = b.senders-1, of
 		return nil
+	}
+	if of == nil {
+		of, b.spare = b.spare, nil
 	}
 	b.came = b.shard.client.Clock.Now()
 	n := min(len(b.waiting), mostAtOnce)

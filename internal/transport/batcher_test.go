@@ -13,8 +13,10 @@ import (
 	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/protocol"
+	"github.com/lockregistry/lockregistry/internal/redistest"
 )
 
 // office answers each command with what a server has said to its key before, once a test lets it.
@@ -34,9 +36,12 @@ type kept struct {
 	was      []rueidis.Completed
 }
 
-func (c *office) Do(_ context.Context, command rueidis.Completed) rueidis.RedisResult {
+func (c *office) Do(ctx context.Context, command rueidis.Completed) rueidis.RedisResult {
 	if command.Commands()[0] == "PING" { // after one was given up
 		return rueidis.RedisResult{}
+	}
+	if command.IsPipe() { // it was to go with others, and there were none
+		return c.DoMulti(ctx, command)[0]
 	}
 	key := command.Commands()[1]
 	c.one(key)
@@ -89,10 +94,10 @@ func shipping(t *testing.T, many int, test func(t *testing.T, way *Client, c *of
 	})
 }
 
-// Where many commands are under way they go in few pipelines, and each caller gets its own reply. When
-// there are few again they are sent by themselves.
+// Where many commands are under way they go in few pipelines, and each caller gets its own reply, also where there are more than
+// their callers may send. When there are few again they are sent by themselves.
 func TestBatcher_ManyCommandsGoTogether(t *testing.T) {
-	const many = 300
+	const many = 3 * mostDirect
 	shipping(t, many, func(t *testing.T, way *Client, c *office, ask askingFor) {
 		var alone, shipments, together, most atomic.Int32
 		gate := make(chan struct{})
@@ -187,7 +192,8 @@ func TestBatcher_SendersThatHang(t *testing.T) {
 
 // away is a batcher whose senders all hang.
 func away(s *Shard) *batcher {
-	b := &batcher{shard: s, flying: batchTo, senders: mostSenders}
+	b := newBatcher(s)
+	b.flying, b.senders = batchTo, mostSenders
 	s.batches.senders.Store(mostSenders)
 	b.on.Store(true)
 	s.batches.now.Store(b)
@@ -205,6 +211,145 @@ func TestBatcher_NobodyWaitsForTheCommand(t *testing.T) {
 		b.send()
 		require.Empty(t, c.kept)
 	})
+}
+
+// While the shard is idle a command may hang. A sender hangs then, and the caller waits for no longer than its bound lasts. When
+// the shard is healthy again the caller sends.
+func TestBatcher_CarriesWhatComesWhileIdle(t *testing.T) {
+	const limit = 300 * time.Millisecond
+	for name, c := range map[string]struct {
+		grace, cancelled, took time.Duration
+	}{
+		"limit":           {took: limit},
+		"context's end":   {cancelled: 150 * time.Millisecond, took: 150 * time.Millisecond},
+		"end of a grace":  {cancelled: 150 * time.Millisecond, grace: 100 * time.Millisecond, took: 250 * time.Millisecond},
+		"limit, no grace": {cancelled: 250 * time.Millisecond, grace: 100 * time.Millisecond, took: limit},
+	} {
+		t.Run(name, func(t *testing.T) {
+			shipping(t, 3, func(t *testing.T, way *Client, o *office, ask askingFor) {
+				var alone atomic.Int32
+				o.one = func(string) { alone.Add(1) }
+				silent := make(chan struct{})
+				o.many = func(keys []string) {
+					if keys[0] == "0" {
+						<-silent
+					}
+				}
+				s := way.First
+				<-time.After(healthyFor)
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				if c.cancelled > 0 {
+					time.AfterFunc(c.cancelled, cancel)
+				}
+				begun := time.Now()
+				a := way.Do(&Wait{Ctx: ctx, Limit: limit, Grace: c.grace}, &protocol.Call{Key: "0"})
+				require.ErrorIs(t, a.Error(), fault.NoAnswer)
+				require.Equal(t, c.took, time.Since(begun))
+				require.False(t, s.IsHealthy(way.Clock.Now()))
+
+				<-time.After(healthyFor)
+				for i := 1; i < 3; i++ {
+					answer, err := ask(t.Context(), i, limit)
+					require.NoError(t, err)
+					require.Equal(t, strconv.Itoa(i), answer)
+				}
+				require.EqualValues(t, 1, alone.Load(), "the first reply has made the shard healthy")
+				require.Len(t, o.kept, 2)
+				close(silent)
+			})
+		})
+	}
+}
+
+// A server that is silent while the shard is idle makes it suspect after as long as while it is healthy.
+func TestBatcher_SilentWhileIdle(t *testing.T) {
+	shipping(t, 1, func(t *testing.T, way *Client, c *office, _ askingFor) {
+		silent := make(chan struct{})
+		c.many = func([]string) { <-silent }
+		s := way.First
+		for i := range 3 {
+			s.estimate.sample(clock.Instant(i+1), clock.Instant(i+1))
+		}
+		<-time.After(healthyFor)
+		done := make(chan Reply, 1)
+		go func() { done <- way.Do(&Wait{Ctx: t.Context(), Limit: time.Minute}, &protocol.Call{Key: "0"}) }()
+		<-time.After(lateReply - 1)
+		synctest.Wait()
+		require.False(t, s.IsSuspect(way.Clock.Now()))
+		<-time.After(1)
+		synctest.Wait()
+		require.True(t, s.IsSuspect(way.Clock.Now()))
+		require.Nil(t, s.batches.now.Load(), "what comes later goes another way")
+		close(silent)
+		a := <-done
+		require.True(t, a.Late)
+		<-time.After(time.Minute)
+	})
+}
+
+// Until each connection has surely been made, a command has a goroutine of its own: others would wait for its sender.
+func TestBatcher_CarriesNothingBeforeConnectionsAreMade(t *testing.T) {
+	shipping(t, 1, func(t *testing.T, way *Client, c *office, ask askingFor) {
+		way.First.broken()
+		_, err := ask(t.Context(), 0, time.Second)
+		require.NoError(t, err)
+		require.Empty(t, c.kept)
+	})
+}
+
+// A command that obtains and was given up counts until its sender is done with it.
+func TestBatcher_CommandsThatAreAbandoned(t *testing.T) {
+	for name, taken := range map[string]bool{"taken": true, "not taken": false} {
+		t.Run(name, func(t *testing.T) {
+			shipping(t, 1, func(t *testing.T, way *Client, c *office, _ askingFor) {
+				silent := make(chan struct{})
+				c.many = func([]string) { <-silent }
+				b := newBatcher(way.First)
+				if !taken {
+					b = away(way.First)
+					b.came = way.Clock.Now().Add(time.Hour) // so that none is added
+				}
+				way.First.batches.now.Store(b)
+				<-time.After(healthyFor)
+				p := Wait{Ctx: t.Context(), Limit: 20 * time.Millisecond}
+				a := way.Do(&p, &protocol.Call{Key: "0", DropIfAbandoned: true})
+				require.ErrorIs(t, a.Error(), fault.NoAnswer)
+				begun := time.Now()
+				way.AwaitAbandoned(time.Second)
+				require.Equal(t, time.Second, time.Since(begun), "it may yet be sent")
+				if taken {
+					close(silent)
+				} else {
+					b.send()
+				}
+				way.AwaitAbandoned(time.Second)
+				require.Equal(t, time.Second, time.Since(begun))
+			})
+		})
+	}
+}
+
+// A command costs no more memory while the shard is idle: who calls seldom pays what others pay.
+func TestClient_AllocationsWhileIdle(t *testing.T) { //nolint:paralleltest // what others allocate would count
+	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{redistest.Start(t).Addr()}})
+	require.NoError(t, err)
+	defer client.Close()
+	way := New(client)
+	defer way.Close()
+	p, c := Wait{Ctx: t.Context(), Limit: time.Minute}, protocol.Call{Key: "42", Args: protocol.Args{"a:1", "1"}}
+	once := func() {
+		way.First.heard.Store(int64(notHeard))
+		way.Do(&p, &c)
+	}
+	for range 2 * manyReplies {
+		once()
+	}
+	least := testing.AllocsPerRun(200, once)
+	for range 2 { // the best of three, since timers in the background allocate a little
+		least = min(least, testing.AllocsPerRun(200, once))
+	}
+	require.LessOrEqual(t, least, 1.0, "the command's reply")
 }
 
 // What nobody has taken when the shard becomes suspect goes another way, for as long as its bound

@@ -76,7 +76,10 @@ func TestBoundPool_Places(t *testing.T) {
 		require.False(t, s.bounds.alone(first))
 		for range mostDirect - 2 {
 			last = s.bounds.take()
-			require.NotNil(t, last)
+			require.False(t, last.group.joins)
+		}
+		for range mostPlaces - mostDirect {
+			require.True(t, s.bounds.take().group.joins)
 		}
 		require.Nil(t, s.bounds.take())
 		last.group.free(last.place)

@@ -18,8 +18,9 @@ import (
 // Client sends the commands of all registries on one client. It sees to it that nothing a server does keeps a caller for
 // longer than the caller wants, and it tells which replies can be believed; see health.
 //
-// On a healthy shard of a single server, commands that come one at a time go over a connection of their own, see ownConn, and
-// where there are many at a time, they go together, see batcher. Both are dropped when the shard becomes suspect.
+// On a healthy shard of a single server, commands that come one at a time go over a connection of their own, see ownConn.
+// Where there are many at a time they go together, see batcher; so do those that come while the shard is idle. Both are dropped
+// when the shard becomes suspect.
 //
 // A process that sends nothing while the master is frozen cannot know that there was a failover. What it asks the old
 // master afterwards, on a connection that it has kept, is answered in time and believed. While calls wait it sends something:
@@ -88,21 +89,24 @@ func (t *Client) Do(p *Wait, c *protocol.Call) (a Reply) {
 	}
 	s := t.Shard(c.Key)
 	a.Sent = t.Clock.Now()
-	end := s.enter(a.Sent)
+	end, with := s.enter(a.Sent)
 	if end == nil && s.running.Load() >= mostRunning && !t.ignoresContexts.Load() && s.awaitNews(a.Sent) {
 		a.Sent = t.Clock.Now()
-		end = s.enter(a.Sent)
+		end, with = s.enter(a.Sent)
 	}
 	if end == nil {
 		s.doAsync(p, c, &a)
 		return a
 	}
-	if w := s.own.take(p, c, a.Sent, end); w != nil {
-		s.doOwn(w, p, c, end, &a)
-		return a
+	if with == nil {
+		if w := s.own.take(p, c, a.Sent, end); w != nil {
+			s.doOwn(w, p, c, end, &a)
+			return a
+		}
+		with = s.batches.batcher(end)
 	}
-	if b := s.batches.batcher(end); b != nil {
-		s.doBatched(b, p, c, end, &a)
+	if with != nil {
+		s.doBatched(with, p, c, end, &a)
 		return a
 	}
 	end.begin(p, a.Sent, nil)

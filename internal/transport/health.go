@@ -14,9 +14,10 @@ import (
 // context of the command. So a shard is in one of three states:
 //
 //	healthy  it has just been heard from, by a reply or a message. A caller sends its command itself.
-//	idle     nothing has been heard for a while, so the next command may hang. It gets a goroutine of its own, for which the
-//	         caller waits no longer than it wants. The number of these goroutines is limited; without a place no command is
-//	         sent. When many commands come at once, all but the first few wait a moment for the shard to be healthy again.
+//	idle     nothing has been heard for a while, so the next command may hang. A sender of the batcher takes it, for which the
+//	         caller waits no longer than it wants. Where there is no batcher the command gets a goroutine of its own. The
+//	         number of these is limited; without a place no command is sent. When many commands come at once, all but the
+//	         first few wait a moment for the shard to be healthy again.
 //	suspect  a command was not answered in its time, or so late that a failover may have happened meanwhile. As idle, and
 //	         commands go another way; see below.
 //

@@ -47,13 +47,22 @@ func newShard(t *Client, address string) *Shard {
 	return s
 }
 
-// enter returns the bound for a command that its caller sends itself, who must begin it and stop it, if the shard is healthy
-// and has room for one.
-func (s *Shard) enter(now clock.Instant) *bound {
-	if !s.IsHealthy(now) || s.client.ignoresContexts.Load() {
-		return nil
+// enter returns the bound for a command, whose caller must begin it and stop it, and with what others the command goes; nil is
+// that its caller may send it. So those go that come while the shard is idle, since they may hang, and those for which there is
+// no room in the queues of connections. Without a bound the command needs a goroutine.
+func (s *Shard) enter(now clock.Instant) (end *bound, with *batcher) {
+	healthy := s.IsHealthy(now)
+	if !healthy && !s.batches.mayCarry(now) || s.client.ignoresContexts.Load() {
+		return nil, nil
 	}
-	return s.bounds.take()
+	if end = s.bounds.take(); end == nil || healthy && !end.group.joins {
+		return end, nil
+	}
+	if with = s.batches.get(); with == nil {
+		end.group.free(end.place)
+		return nil, nil
+	}
+	return end, with
 }
 
 // judge takes in a reply, or that there was none while its caller waited, and tells whether it is late. That a caller has gone

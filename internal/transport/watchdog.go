@@ -67,11 +67,13 @@ func (w *watchdog) round() {
 // boundPool has the bounds of a shard's commands that their callers send themselves.
 type boundPool struct {
 	shard  *Shard
-	groups [mostDirect / placesOfAGroup]atomic.Pointer[boundGroup]
+	groups [mostPlaces / placesOfAGroup]atomic.Pointer[boundGroup]
+	more   atomic.Int32 // how many groups there are besides those for commands that their callers send themselves
 }
 
 // boundGroup has places for bounds. A shard has several, of which a command takes any, so that cores seldom meet at one.
 type boundGroup struct {
+	joins  bool          // its commands go with others: as many as there may be are sent by their callers
 	taken  atomic.Uint64 // a bit for each place
 	_      cacheLine
 	bounds [placesOfAGroup]atomic.Pointer[bound] // nil: one has yet to be made
@@ -79,19 +81,40 @@ type boundGroup struct {
 }
 
 const (
-	mostDirect     = 640 // a connection's queue has room for 1 024 by default
+	mostDirect     = 640       // that their callers send: a connection's queue has room for 1 024 by default
+	mostPlaces     = 16 * 1024 // of those that go with others, too
 	placesOfAGroup = 64
+	directGroups   = mostDirect / placesOfAGroup
 )
 
-// take returns an idle bound with a place, or nil where there is none left.
+// take returns an idle bound with a place, or nil where there is none left. While there is room for a command that its caller
+// sends itself, the bound is for such a one.
 func (p *boundPool) take() *bound {
-	first := rand.IntN(len(p.groups)) //nolint:gosec // no secret
-	for i := range p.groups {
-		n := (first + i) % len(p.groups)
-		g := p.groups[n].Load()
+	b := p.takeOf(p.groups[:directGroups], false)
+	for b == nil {
+		more := p.more.Load()
+		rest := p.groups[directGroups:]
+		if b = p.takeOf(rest[:more], true); b == nil {
+			if int(more) == len(rest) {
+				return nil
+			}
+			p.more.CompareAndSwap(more, more+1)
+		}
+	}
+	return b
+}
+
+func (p *boundPool) takeOf(groups []atomic.Pointer[boundGroup], joins bool) *bound {
+	if len(groups) == 0 {
+		return nil
+	}
+	first := rand.IntN(len(groups)) //nolint:gosec // no secret
+	for i := range groups {
+		n := (first + i) % len(groups)
+		g := groups[n].Load()
 		if g == nil {
-			p.groups[n].CompareAndSwap(nil, &boundGroup{})
-			g = p.groups[n].Load()
+			groups[n].CompareAndSwap(nil, &boundGroup{joins: joins})
+			g = groups[n].Load()
 		}
 		if b := g.take(p.shard); b != nil {
 			return b
@@ -102,7 +125,14 @@ func (p *boundPool) take() *bound {
 
 // made are the groups that there are.
 func (p *boundPool) made(yield func(*boundGroup) bool) {
-	for i := range p.groups {
+	p.some(directGroups+int(p.more.Load()), yield)
+}
+
+// direct are those for commands that their callers send themselves.
+func (p *boundPool) direct(yield func(*boundGroup) bool) { p.some(directGroups, yield) }
+
+func (p *boundPool) some(n int, yield func(*boundGroup) bool) {
+	for i := range n {
 		if g := p.groups[i].Load(); g != nil && !yield(g) {
 			return
 		}
@@ -114,7 +144,7 @@ func (p *boundPool) alone(b *bound) bool {
 	if b.group.taken.Load() != 1<<b.place {
 		return false
 	}
-	for g := range p.made {
+	for g := range p.direct {
 		if g != b.group && g.taken.Load() != 0 {
 			return false
 		}
@@ -125,10 +155,10 @@ func (p *boundPool) alone(b *bound) bool {
 // many tells whether at least so many commands are under way, by one of them.
 func (p *boundPool) many(b *bound, least int) bool {
 	n := bits.OnesCount64(b.group.taken.Load())
-	if n < least/len(p.groups) {
+	if n < least/directGroups {
 		return false
 	}
-	for g := range p.made {
+	for g := range p.direct {
 		if g != b.group {
 			n += bits.OnesCount64(g.taken.Load())
 		}
