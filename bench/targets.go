@@ -27,6 +27,8 @@ var singleTargets = []target{
 	{title: "one goroutine", scenario: "paths-1", metric: timePerOp.name, toFloor: 1.02, toPeer: 1},
 	{title: "64 goroutines, a path each", scenario: "paths-64", metric: timePerOp.name, toFloor: 1.05, toPeer: 0.70},
 	{title: "512 goroutines, a path each", scenario: "paths-512", metric: timePerOp.name, toFloor: 1.05, toPeer: 0.75},
+	{title: "1 024 goroutines, a path each", scenario: "paths-1024", metric: timePerOp.name, toFloor: 1},
+	{title: "4 096 goroutines, a path each", scenario: "paths-4096", metric: timePerOp.name, toFloor: 1},
 	{title: "64 goroutines, one path", scenario: "one-path", metric: timePerOp.name, toPeer: 1.0 / 30, eager: true},
 	{title: "hand-over p50, 2 processes", scenario: "handover-2", metric: handOverMedian.name, toFloor: 1.2, toPeer: 0.9},
 	{title: "hand-over p99, 2 processes", scenario: "handover-2", metric: handOverTail.name, toFloor: 1.5, toPeer: 1.2},
@@ -37,6 +39,7 @@ var singleTargets = []target{
 	{title: "the same p50, 8 processes, peers polling every ms too", scenario: "handover-8", metric: handOverMedian.name, toPeer: 0.9, eager: true},
 	{title: "the same p99, 8 processes, peers polling every ms too", scenario: "handover-8", metric: handOverTail.name, toPeer: 1.2, eager: true},
 	{title: "allocations per lock and unlock", scenario: "paths-1", metric: allocations.name, toPeer: 1, limit: 4},
+	{title: "the same, of a goroutine that locks every 15 ms", scenario: "slow-caller", metric: allocations.name, limit: 4},
 	{title: "server CPU, one goroutine", scenario: "paths-1", metric: serverCPU.name, toFloor: 1, toPeer: 1},
 	{title: "server CPU, 64 goroutines, a path each", scenario: "paths-64", metric: serverCPU.name, toFloor: 1, toPeer: 1},
 }
