@@ -35,10 +35,17 @@ type bound struct {
 	group *boundGroup // where its place is; nil: it has none
 	place int
 
-	mu      sync.Mutex // of a timed one; also over due and near, and over the alarm
+	mu sync.Mutex // of a timed one; also over due and near, and over the alarm
+	vigil
+}
+
+// vigil is how the end of a timed bound is noticed.
+type vigil struct {
 	timer   *time.Timer
 	leave   func() bool // ends the wait for the end of ctx; nil: there is none
 	stopped bool        // nobody waits any more
+	watches func()      // watchContext: to name it each time would take memory
+	ends    func()      // contextEnded, now
 }
 
 // limits are what a bound knows of its caller's Wait.
@@ -172,13 +179,19 @@ func (b *bound) excuses(sent, came clock.Instant) bool {
 // watchContext waits for the end of the caller's context.
 func (b *bound) watchContext() {
 	if b.ctx.Done() == nil {
+		b.mu.Lock()
+		b.leave = endsNever
+		b.mu.Unlock()
 		return
 	}
 	if b.ctx.Err() != nil {
 		b.contextEnded(clock.Instant(b.began.Load())) // it may have ended any time since
 		return
 	}
-	leave := context.AfterFunc(b.ctx, func() { b.contextEnded(b.client.Clock.Now()) })
+	if b.ends == nil {
+		b.ends = func() { b.contextEnded(b.client.Clock.Now()) }
+	}
+	leave := context.AfterFunc(b.ctx, b.ends)
 	b.mu.Lock()
 	b.leave = leave
 	stopped := b.stopped
@@ -187,6 +200,9 @@ func (b *bound) watchContext() {
 		leave()
 	}
 }
+
+// endsNever leaves a context that cannot end.
+func endsNever() bool { return true }
 
 // contextEnded is for when the caller's context has ended, at that time.
 func (b *bound) contextEnded(ended clock.Instant) {

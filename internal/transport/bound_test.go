@@ -114,6 +114,9 @@ func TestBound_TimedIsUsedAgain(t *testing.T) {
 		way := open(nil)
 		for _, rang := range []bool{true, false} {
 			ctx, cancel := context.WithCancel(t.Context())
+			if rang {
+				ctx = context.Background()
+			}
 			end := way.First.bounds.take()
 			end.begin(&Wait{Ctx: ctx, Limit: time.Minute}, way.Clock.Now(), nil)
 			end.alarm.rang = rang

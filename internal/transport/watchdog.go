@@ -202,9 +202,12 @@ func (g *boundGroup) round(now clock.Instant) (more bool) {
 			if !stopped {
 				b.setTimer(now)
 			}
+			if b.watches == nil {
+				b.watches = b.watchContext
+			}
 			b.mu.Unlock()
 			if !stopped {
-				go b.watchContext() // a context may be of any type, and block: the bounds of other commands do not wait for it
+				go b.watches() // a context may be of any type, and block: the bounds of other commands do not wait for it
 			}
 		}
 	}
