@@ -60,8 +60,21 @@ type item struct {
 	command rueidis.Completed
 	replies chan rueidis.RedisResult // has room for two: the reply, and that the bound has ended
 	obtains bool                     // see abandonedCalls
-	gone    atomic.Bool              // it is answered, or its caller has given up: who is the second to say so
+	stage   atomic.Uint32
 }
+
+// The stages of an item.
+//
+//	waits ──▶ taken ──▶ answered
+//	  │         └─its caller gives up─▶ abandoned ──▶ answered
+//	  └─its caller gives up─▶ dropped: it is not sent
+const (
+	waits uint32 = iota
+	taken
+	answered
+	abandoned
+	dropped
+)
 
 func newBatcher(s *Shard) *batcher {
 	b := &batcher{shard: s}
@@ -137,12 +150,9 @@ func (s *Shard) doBatched(b *batcher, p *Wait, c *protocol.Call, end *bound, a *
 	end.pack(c)
 	end.begin(p, a.Sent, nil)
 	a.RedisResult = c.Repair(end, t.redis, b.do(end))
-	if c.DropIfAbandoned && errors.Is(a.Error(), fault.NoAnswer) {
-		if t.abandoned.add(); end.item.gone.Swap(true) { // it has just been answered
-			t.abandoned.remove()
-		}
-	}
-	if errors.Is(a.Error(), fault.NotSent) { // the shard has become suspect
+	if errors.Is(a.Error(), fault.NoAnswer) && !end.giveUp() {
+		a.RedisResult = rueidis.NewErrorResult(fault.NotSent)
+	} else if errors.Is(a.Error(), fault.NotSent) { // the shard has become suspect
 		rest := *p
 		rest.Since, rest.Limit = 0, end.left(t.Clock.Now())
 		end.stop()
@@ -163,20 +173,29 @@ func (b *bound) pack(c *protocol.Call) {
 	// For the connections that all share, however the client is made: what comes from its pool may be in any state, see ownConn.
 	b.item.command = c.Command(b.client.redis.B(), false).ToPipe()
 	b.item.obtains = c.DropIfAbandoned
-	b.item.gone.Store(false)
+	b.item.stage.Store(waits)
 }
 
 // answer gives a command its reply, or says that it is to go another way.
 func (b *bound) answer(reply rueidis.RedisResult) {
-	b.settle()
+	if b.item.stage.Swap(answered) == abandoned && b.item.obtains {
+		b.client.abandoned.remove()
+	}
 	b.item.replies <- reply
 }
 
-// settle is for when a command is not under way any more.
-func (b *bound) settle() {
-	if b.item.gone.Swap(true) && b.item.obtains {
+// giveUp is for when the caller of a command waits no longer. It tells whether the command may have been sent, or may yet be.
+func (b *bound) giveUp() bool {
+	if b.item.stage.CompareAndSwap(waits, dropped) {
+		return false
+	}
+	if b.item.obtains {
+		b.client.abandoned.add()
+	}
+	if !b.item.stage.CompareAndSwap(taken, abandoned) && b.item.obtains { // it has just been answered
 		b.client.abandoned.remove()
 	}
+	return true
 }
 
 // do has the command of a bound sent, and waits until it is answered or the bound ends. With fault.NotSent it is to go
@@ -227,12 +246,10 @@ func (b *batcher) send() {
 	for of := b.take(nil); len(of) > 0; of = b.take(of) {
 		n := 0
 		for _, end := range of {
-			if end.over() { // nobody waits any more
-				end.settle()
-				continue
+			if !end.over() && end.item.stage.CompareAndSwap(waits, taken) { // else nobody waits any more
+				of[n] = end
+				n++
 			}
-			of[n] = end
-			n++
 		}
 		switch n {
 		case 0:

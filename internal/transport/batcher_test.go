@@ -207,7 +207,7 @@ func TestBatcher_NobodyWaitsForTheCommand(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
 		_, err := ask(ctx, 0, time.Second)
-		require.ErrorIs(t, err, fault.NoAnswer)
+		require.ErrorIs(t, err, fault.NotSent, "so it need not be undone")
 		b.send()
 		require.Empty(t, c.kept)
 	})
@@ -235,7 +235,6 @@ func TestBatcher_CarriesWhatComesWhileIdle(t *testing.T) {
 						<-silent
 					}
 				}
-				s := way.First
 				<-time.After(healthyFor)
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
@@ -246,7 +245,6 @@ func TestBatcher_CarriesWhatComesWhileIdle(t *testing.T) {
 				a := way.Do(&Wait{Ctx: ctx, Limit: limit, Grace: c.grace}, &protocol.Call{Key: "0"})
 				require.ErrorIs(t, a.Error(), fault.NoAnswer)
 				require.Equal(t, c.took, time.Since(begun))
-				require.False(t, s.IsHealthy(way.Clock.Now()))
 
 				<-time.After(healthyFor)
 				for i := 1; i < 3; i++ {
@@ -300,34 +298,20 @@ func TestBatcher_CarriesNothingBeforeConnectionsAreMade(t *testing.T) {
 
 // A command that obtains and was given up counts until its sender is done with it.
 func TestBatcher_CommandsThatAreAbandoned(t *testing.T) {
-	for name, taken := range map[string]bool{"taken": true, "not taken": false} {
-		t.Run(name, func(t *testing.T) {
-			shipping(t, 1, func(t *testing.T, way *Client, c *office, _ askingFor) {
-				silent := make(chan struct{})
-				c.many = func([]string) { <-silent }
-				b := newBatcher(way.First)
-				if !taken {
-					b = away(way.First)
-					b.came = way.Clock.Now().Add(time.Hour) // so that none is added
-				}
-				way.First.batches.now.Store(b)
-				<-time.After(healthyFor)
-				p := Wait{Ctx: t.Context(), Limit: 20 * time.Millisecond}
-				a := way.Do(&p, &protocol.Call{Key: "0", DropIfAbandoned: true})
-				require.ErrorIs(t, a.Error(), fault.NoAnswer)
-				begun := time.Now()
-				way.AwaitAbandoned(time.Second)
-				require.Equal(t, time.Second, time.Since(begun), "it may yet be sent")
-				if taken {
-					close(silent)
-				} else {
-					b.send()
-				}
-				way.AwaitAbandoned(time.Second)
-				require.Equal(t, time.Second, time.Since(begun))
-			})
-		})
-	}
+	shipping(t, 1, func(t *testing.T, way *Client, c *office, _ askingFor) {
+		silent := make(chan struct{})
+		c.many = func([]string) { <-silent }
+		<-time.After(healthyFor)
+		p := Wait{Ctx: t.Context(), Limit: 20 * time.Millisecond}
+		a := way.Do(&p, &protocol.Call{Key: "0", DropIfAbandoned: true})
+		require.ErrorIs(t, a.Error(), fault.NoAnswer)
+		begun := time.Now()
+		way.AwaitAbandoned(time.Second)
+		require.Equal(t, time.Second, time.Since(begun), "it may yet be sent")
+		close(silent)
+		way.AwaitAbandoned(time.Second)
+		require.Equal(t, time.Second, time.Since(begun))
+	})
 }
 
 // A command costs no more memory while the shard is idle: who calls seldom pays what others pay.
