@@ -8,10 +8,13 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/lockregistry/lockregistry/internal/queue"
+
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/hold"
 	"github.com/lockregistry/lockregistry/internal/owner"
+	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
 // Several paths are obtained in one of two ways:
@@ -150,16 +153,16 @@ func (r *Registry) several(ctx context.Context, paths []string, opts []LockOptio
 
 // obtain gets all locks, and returns their holds in the order of the keys.
 func (b *multiAcquire) obtain(ctx context.Context) ([]*Hold, error) {
-	contested := b.patient && slices.ContainsFunc(b.locks, func(l *Lock) bool { return b.reg.cache.current(l).contested() })
+	contested := b.patient && slices.ContainsFunc(b.locks, func(l *Lock) bool { return b.reg.cache.current(l).place.Contested() })
 	if !contested {
 		holds, l, err := b.atOnce(ctx)
-		var late overdue
+		var late fault.OverdueError
 		switch {
 		case err == nil:
 			return holds, nil
 		case b.patient && errors.As(err, &late):
-			b.failure = late.error
-		case b.patient && (err == errBusy || errors.Is(err, ErrLockLost)): //nolint:errorlint // never wrapped
+			b.failure = late.Failure
+		case b.patient && (err == fault.Busy || errors.Is(err, ErrLockLost)): //nolint:errorlint // never wrapped
 		case b.patient && errors.Is(err, fault.Late), b.request.wait > 0 && ctx.Err() == nil && errors.Is(err, ErrUnavailable):
 			b.failure = err
 		default:
@@ -210,7 +213,7 @@ func (b *multiAcquire) inOrder(ctx context.Context, queued bool) (holds []*Hold,
 func (b *multiAcquire) next(ctx context.Context, l *Lock, queued bool) (*Hold, error) {
 	q, began := b.request, b.reg.observed()
 	q.as, q.gathers = owner.NewHold(), true
-	err, asked := explain(errBusy, b.failure), false
+	err, asked := fault.Explain(fault.Busy, b.failure), false
 	if b.deadline != clock.Never {
 		q.wait = b.reg.clock.Now().Until(b.deadline)
 	}
@@ -295,63 +298,83 @@ var noTime = func() context.Context {
 	return ctx
 }()
 
-// atOnce gets all locks if all are free. Otherwise it says for which lock it failed, and why: errBusy when another owner has it.
-// Whatever Redis may have granted is released then.
+// atOnce gets all locks if all are free. Otherwise it says for which lock it failed, and why: fault.Busy when another owner has
+// it. Whatever Redis may have granted is released then.
 func (b *multiAcquire) atOnce(ctx context.Context) ([]*Hold, *Lock, error) {
 	groups := b.slots()
-	var tries []*attempt
 	for _, group := range groups {
 		for i, l := range group.locks {
 			q := b.request
 			q.as, q.wait = owner.NewHold(), notAtAll
 			in, err := l.enter(ctx, &q)
 			if err != nil {
-				for _, a := range tries {
-					a.lock.freeLocal()
+				for _, group := range groups {
+					for i := range group.as {
+						group.Leave(i)
+					}
 				}
 				return nil, l, err
 			}
-			group.tries[i] = &attempt{lock: in.lock, hold: in.lock.newHold(&q), ctx: ctx, as: q.as}
-			tries = append(tries, group.tries[i])
+			group.Add(ctx, &in.lock.place, in.lock.newHold(in.lock.terms(&q)))
+			group.locks[i], group.as = in.lock, append(group.as, q.as)
 		}
 	}
 	var all sync.WaitGroup
 	for _, group := range groups[1:] {
-		all.Go(func() { group.try(b) })
+		all.Go(func() { group.Try(b.deadline) })
 	}
-	groups[0].try(b)
+	groups[0].Try(b.deadline)
 	all.Wait()
 
 	var holds []*Hold
 	var failed *slotGroup
 	for _, group := range groups {
-		if group.err != nil && (failed == nil || failed.err == errBusy) { //nolint:errorlint // never wrapped
+		if group.Err != nil && (failed == nil || failed.Err == fault.Busy) { //nolint:errorlint // never wrapped
 			failed = group
 		}
-		for _, a := range group.tries {
-			switch {
-			case !a.won:
-				if a.hold.MayArrive() {
-					b.reg.cleanUp(a.lock.abandoned(a.hold))
-				}
-				a.lock.freeLocal()
-			default:
-				b.tell(ctx, a.lock, &request{how: HowFree}, b.began, nil)
-				h, err := a.lock.take(ctx, "acquire", a.as)
-				if err == nil {
-					holds = append(holds, h)
-				} else if failed == nil {
-					failed, group.err = group, ErrLockLost
-				}
+		for i, l := range group.locks {
+			if !group.Won(i) {
+				group.Leave(i)
+				continue
+			}
+			b.tell(ctx, l, &request{how: HowFree}, b.began, nil)
+			h, err := l.take(ctx, "acquire", group.as[i])
+			if err == nil {
+				holds = append(holds, h)
+			} else if failed == nil {
+				failed, group.Err = group, ErrLockLost
 			}
 		}
 	}
 	if failed != nil {
 		giveBack(holds)
-		return nil, failed.locks[failed.at], failed.err
+		return nil, failed.locks[failed.At], failed.Err
 	}
 	slices.SortFunc(holds, func(a, b *Hold) int { return slices.Compare([]byte(a.Key()), []byte(b.Key())) })
 	return holds, nil, nil
+}
+
+// slotGroup is the locks of a call that one script asks for: of those in one slot, where there are slots, a thousand at most.
+type slotGroup struct {
+	queue.Group
+	locks []*Lock
+	as    []owner.ID // whose they are, as far as they have been entered
+}
+
+func (b *multiAcquire) slots() (groups []*slotGroup) {
+	of := map[uint16]*slotGroup{}
+	for _, l := range b.locks {
+		var slot uint16
+		if b.reg.Cluster {
+			slot = protocol.Slot(l.place.Key)
+		}
+		if of[slot] == nil || len(of[slot].locks) == mostInScript {
+			of[slot] = &slotGroup{}
+			groups = append(groups, of[slot])
+		}
+		of[slot].locks = append(of[slot].locks, l)
+	}
+	return groups
 }
 
 // releaseAll is Release for several paths. The removals go at the same time, and when the time of an Unlock is over none is

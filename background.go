@@ -114,7 +114,7 @@ func (b *background) doubt(server string) {
 		if h := l.hold.Load(); h != nil {
 			h.Doubt()
 		}
-		l.recall(now)
+		l.place.Recall(now)
 	}
 }
 

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lockregistry/lockregistry/internal/queue"
+
 	"github.com/lockregistry/lockregistry/internal/deadlock"
 	"github.com/lockregistry/lockregistry/internal/local"
 	"github.com/lockregistry/lockregistry/internal/owner"
@@ -138,30 +140,29 @@ func (c *carried) Within(l deadlock.Lock, o owner.ID) bool {
 }
 
 // beginWait sets what the graph is to know of a call for l that is about to wait.
-func (l *Lock) beginWait(ctx context.Context, call *deadlock.Call, c *carried, q *request, o owner.ID) {
+func (l *Lock) beginWait(ctx context.Context, call *deadlock.Call, c *carried, w queue.Waiting, o owner.ID) {
 	_, timed := ctx.Deadline()
 	call.Lock, call.Owner, call.Goroutine = waited{l}, o, o
 	if c != nil {
 		call.Holds = c
 	}
-	call.Done, call.Ends = ctx.Done(), timed || q.wait > 0
+	call.Done, call.Ends = ctx.Done(), timed || w.Ends
 	if !o.IsGoroutine() {
 		call.Goroutine = owner.Calling()
 	}
-	if q.blocked == 0 {
-		q.blocked = l.reg.clock.Now()
+	if call.Since = w.Since; w.Since == 0 {
+		call.Since = l.reg.clock.Now()
 	}
-	call.Since = q.blocked
 }
 
-// blocks puts the call into the graph of those that wait: it waits for another process.
-func (a *acquisition) blocks(q *request) {
-	c, o := carriedBy(a.ctx), q.as
+// block puts a call for l into the graph of those that wait: it waits for another process.
+func (l *Lock) block(ctx context.Context, call *deadlock.Call, w queue.Waiting) {
+	c, o := carriedBy(ctx), w.As
 	if o == owner.Nobody {
 		o = c.caller()
 	}
-	a.lock.beginWait(a.ctx, &a.blocked, c, q, o)
-	_ = waiting.Enter(&a.blocked) // it closes no cycle within the process
+	l.beginWait(ctx, call, c, w, o)
+	_ = waiting.Enter(call) // it closes no cycle within the process
 }
 
 // endWait takes a call for l out of the graph.

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"time"
 
+	"github.com/lockregistry/lockregistry/internal/queue"
+
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/local"
@@ -22,7 +24,7 @@ type admission struct {
 //
 //go:noinline
 func (l *Lock) enter(ctx context.Context, q *request) (in admission, err error) {
-	if err := l.stopped(ctx); err != nil {
+	if err := l.reg.queues.Stopped(ctx); err != nil {
 		return in, err
 	}
 	now, err := l.reg.cache.pin(l)
@@ -73,7 +75,7 @@ func (l *Lock) enter(ctx context.Context, q *request) (in admission, err error) 
 func (l *Lock) enterByContext(ctx context.Context, c *carried, q *request, o owner.ID) (decided bool, err error) {
 	if t := c.deadlock(l, o); t != nil {
 		if o.IsOnce() && t.owner.IsOnce() { // it does not wait for itself: its answer is that the job runs
-			return true, errBusy
+			return true, fault.Busy
 		}
 		return true, ErrDeadlock
 	}
@@ -104,7 +106,10 @@ func (l *Lock) enterLocal(
 		return how, false, nil
 	}
 	since := l.reg.observed()
-	l.beginWait(ctx, &w.Call, c, q, o)
+	if q.blocked == 0 {
+		q.blocked = l.reg.clock.Now()
+	}
+	l.beginWait(ctx, &w.Call, c, queue.Waiting{Ends: q.wait > 0, Since: q.blocked}, o)
 	how, err = l.queue(ctx, w, deadline)
 	if l.pair == nil {
 		l.reg.waiters.Put(w)
@@ -139,16 +144,16 @@ func (l *Lock) notAdmitted(how local.Admission, o owner.ID, why error) error {
 	case how == local.Evicted:
 		return max(l.half().Lost(o), fault.Somehow).Err()
 	case why == nil:
-		why = errBusy
+		why = fault.Busy
 	}
-	return explain(why, l.lastFailure())
+	return fault.Explain(why, l.place.LastFailure())
 }
 
 // receive makes a hold that was handed to an owner what its call has asked for. If it does not, the owner has left again, and its
 // pin went with the hold: there is an error, or the hold was lost while the owner came in, which then never held it. So no
 // release is told, and the call, whose time may be over, waits for none.
 func (l *Lock) receive(o owner.ID, q *request) (got bool, err error) {
-	if err = tooShort(q.lease, l.shard()); err == nil {
+	if err = queue.TooShort(q.lease, l.shard()); err == nil {
 		if h := l.heldBy(o); h != nil && l.adopt(h, q) {
 			return true, nil
 		}
@@ -237,20 +242,8 @@ func (l *Lock) queue(ctx context.Context, w *local.Waiter, deadline clock.Instan
 	if how != local.Refused {
 		return how, nil
 	}
-	if err := l.stopped(ctx); err != nil {
+	if err := l.reg.queues.Stopped(ctx); err != nil {
 		return local.Refused, err
 	}
 	return local.Refused, refusal
-}
-
-// stopped is why a call must stop waiting: its context or the registry ended. It is nil when neither did.
-func (l *Lock) stopped(ctx context.Context) error {
-	switch {
-	case ctx.Err() != nil:
-		return fault.Ended(ctx)
-	case l.reg.isClosed():
-		return ErrClosed
-	default:
-		return nil
-	}
 }

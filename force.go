@@ -62,7 +62,7 @@ func (r *Registry) remove(ctx context.Context, l *Lock, holder string) error {
 		Script: forceUnlock, Key: l.place.Key,
 		Args: protocol.Args{holder, protocol.Tagged(l.place.Key), r.formats.Publish(), r.plain.Format.CommonChannel(), r.values},
 	}
-	p := r.commandWait(ctx, l.shard())
+	p := r.CommandWait(ctx, l.shard())
 	p.Lease = r.lease.Length
 	reply := r.transport.Do(&p, &removal)
 	gone, err := reply.AsStrSlice()
@@ -81,7 +81,7 @@ func (r *Registry) remove(ctx context.Context, l *Lock, holder string) error {
 	}
 	switch {
 	case reply.Cut:
-		return explain(fault.Ended(ctx), fault.AsUnavailable(fault.NoAnswer))
+		return fault.Explain(fault.Ended(ctx), fault.AsUnavailable(fault.NoAnswer))
 	case err != nil:
 		return fault.Classify(err)
 	case len(gone) == 0 && holder != "":

@@ -115,7 +115,7 @@ func (r *Registry) inspectOne(ctx context.Context, l *Lock) (LockInfo, error) {
 	case protocol.Reserved(l.place.Key):
 		return LockInfo{}, errReserved
 	}
-	if err := l.stopped(ctx); err != nil {
+	if err := l.reg.queues.Stopped(ctx); err != nil {
 		return LockInfo{}, err
 	}
 	infos, errs := r.inspectKeys(ctx, []string{l.place.Key})
@@ -213,7 +213,7 @@ func (r *Registry) askEach(
 	r.transport.DoEach(p, keys, send, func(i int, reply rueidis.RedisResult, cut bool) {
 		err := reply.Error()
 		if cut {
-			err = explain(fault.Ended(p.Ctx), fault.AsUnavailable(fault.NoAnswer))
+			err = fault.Explain(fault.Ended(p.Ctx), fault.AsUnavailable(fault.NoAnswer))
 		}
 		done(i, reply, err)
 	})
@@ -221,7 +221,7 @@ func (r *Registry) askEach(
 
 // asks is how long a call waits that only asks something.
 func (r *Registry) asks(ctx context.Context) *transport.Wait {
-	p := r.commandWait(ctx, r.transport.Farthest())
+	p := r.CommandWait(ctx, r.transport.Farthest())
 	return &p
 }
 
@@ -336,7 +336,7 @@ func (r *Registry) readRecords(
 
 // together is how many keys one script reads: on a cluster they are in different slots.
 func (r *Registry) together() int {
-	if r.cluster {
+	if r.Cluster {
 		return 1
 	}
 	return inspectedAt

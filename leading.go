@@ -37,10 +37,10 @@ func (r *Registry) holder(ctx context.Context, path, op string) (string, error) 
 }
 
 func (r *Registry) look(ctx context.Context, l *Lock) (name string, err error) {
-	if err = l.stopped(ctx); err != nil {
+	if err = l.reg.queues.Stopped(ctx); err != nil {
 		return "", err
 	}
-	p := r.commandWait(ctx, l.shard())
+	p := r.CommandWait(ctx, l.shard())
 	p.Lease = r.lease.Length
 	c := r.plain.Format.Holder(l.place.Key)
 	reply := r.transport.Do(&p, &c)
@@ -50,7 +50,7 @@ func (r *Registry) look(ctx context.Context, l *Lock) (name string, err error) {
 	name, err = reply.ToString()
 	switch {
 	case reply.Cut:
-		return "", explain(fault.Ended(ctx), fault.AsUnavailable(fault.NoAnswer))
+		return "", fault.Explain(fault.Ended(ctx), fault.AsUnavailable(fault.NoAnswer))
 	case rueidis.IsRedisNil(err):
 		return "", nil
 	default:

@@ -56,8 +56,8 @@ func in(t *testing.T, l *localLock, o owner.ID, want local.Admission) {
 	require.Nil(t, w)
 }
 
-// queue enters where that must need waiting.
-func queue(t *testing.T, l *localLock, o owner.ID) *local.Waiter {
+// linesUp enters where that must need waiting.
+func linesUp(t *testing.T, l *localLock, o owner.ID) *local.Waiter {
 	t.Helper()
 	how, w := l.Enter(o, time.Second, true, nil)
 	require.Equal(t, local.Refused, how)
@@ -118,7 +118,7 @@ func TestLocalLock_AcquiringFails(t *testing.T) {
 	in(t, l, bert, local.Entered)
 
 	// With somebody in the queue, the next one tries.
-	w := queue(t, l, cleo)
+	w := linesUp(t, l, cleo)
 	l.Free()
 	looks(t, l, cleo, 0)
 	require.Equal(t, local.Entered, l.Wait(t.Context(), w, nil))
@@ -134,7 +134,7 @@ func TestLocalLock_RefusesOthers(t *testing.T) {
 			before, holds := l.owner, l.holds
 			in(t, l, bert, local.Refused)
 			looks(t, l, before, holds)
-			w := queue(t, l, bert)
+			w := linesUp(t, l, bert)
 			looks(t, l, before, holds, bert)
 			in(t, l, cleo, local.Refused)
 			looks(t, l, before, holds, bert)
@@ -150,7 +150,7 @@ func TestLocalLock_OwnerCannotReenterWhileLeaving(t *testing.T) {
 	_, _ = exit(l, anna)
 	in(t, l, anna, local.Refused)
 	looks(t, l, owner.Leaving, 0)
-	w := queue(t, l, anna)
+	w := linesUp(t, l, anna)
 	l.Free()
 	require.Equal(t, local.Entered, l.Wait(t.Context(), w, nil))
 	looks(t, l, anna, 0)
@@ -164,7 +164,7 @@ func TestLocalLock_Reentrancy(t *testing.T) {
 			in(t, l, o, local.Reentered)
 			looks(t, l, o, int32(i+2))
 		}
-		queue(t, l, bert) // does not keep the owner from entering again
+		linesUp(t, l, bert) // does not keep the owner from entering again
 		in(t, l, o, local.Reentered)
 		for i := range depth + 1 {
 			last, ok := exit(l, o)
@@ -263,13 +263,13 @@ func TestLocalLock_IsFirstInFirstOut(t *testing.T) {
 
 func TestLocalLock_NobodyOvertakes(t *testing.T) {
 	l := held(t, anna)
-	w := queue(t, l, bert)
+	w := linesUp(t, l, bert)
 	_, _ = exit(l, anna)
 	l.Free()
 	// Bert has not run yet; the lock is his all the same.
 	in(t, l, cleo, local.Refused)
 	in(t, l, anna, local.Refused)
-	late := queue(t, l, cleo)
+	late := linesUp(t, l, cleo)
 	looks(t, l, bert, 0, cleo)
 	require.Equal(t, local.Entered, l.Wait(t.Context(), w, nil))
 	l.Free()
@@ -314,7 +314,7 @@ func TestLocalLock_WaiterThatGivesUpCostsTheOthersNothing(t *testing.T) {
 					stops := make([]chan struct{}, len(all))
 					for i, o := range all {
 						results[i], stops[i] = make(chan local.Admission, 1), make(chan struct{})
-						w := queue(t, l, o)
+						w := linesUp(t, l, o)
 						go func() { results[i] <- wait(l, w, stops[i]) }()
 					}
 					synctest.Wait()
@@ -331,7 +331,7 @@ func TestLocalLock_WaiterThatGivesUpCostsTheOthersNothing(t *testing.T) {
 					}
 					looks(t, l, anna, 1, queued...)
 
-					late := queue(t, l, all[quitter]) // comes back, at the end
+					late := linesUp(t, l, all[quitter]) // comes back, at the end
 					_, _ = exit(l, anna)
 					for n, i := range left {
 						l.Free()
@@ -351,12 +351,12 @@ func TestLocalLock_WaiterThatGivesUpCostsTheOthersNothing(t *testing.T) {
 
 func TestLocalLock_EveryWaiterGivesUp(t *testing.T) {
 	l := held(t, anna)
-	waiting := []*local.Waiter{queue(t, l, bert), queue(t, l, cleo), queue(t, l, dora)}
+	waiting := []*local.Waiter{linesUp(t, l, bert), linesUp(t, l, cleo), linesUp(t, l, dora)}
 	for _, w := range slices.Backward(waiting) {
 		require.Equal(t, local.Refused, l.Wait(cancelled(), w, nil))
 	}
 	looks(t, l, anna, 1)
-	w := queue(t, l, bert)
+	w := linesUp(t, l, bert)
 	_, _ = exit(l, anna)
 	l.Free()
 	require.Equal(t, local.Entered, l.Wait(t.Context(), w, nil))
@@ -367,7 +367,7 @@ func TestLocalLock_EveryWaiterGivesUp(t *testing.T) {
 // Cancelled first: the turn goes to the next waiter as if the first one had not been there.
 func TestLocalLock_CancelledBeforeTheTurn(t *testing.T) {
 	l := held(t, anna)
-	w, next := queue(t, l, bert), queue(t, l, cleo)
+	w, next := linesUp(t, l, bert), linesUp(t, l, cleo)
 	require.Equal(t, local.Refused, l.Wait(cancelled(), w, nil))
 	_, _ = exit(l, anna)
 	l.Free()
@@ -398,7 +398,7 @@ func cancelledThenTurn(l *localLock, w *local.Waiter, turn func()) local.Admissi
 
 func TestLocalLock_TurnBeforeTheCancelledWaiterLeft(t *testing.T) {
 	l := held(t, anna)
-	w, next := queue(t, l, bert), queue(t, l, cleo)
+	w, next := linesUp(t, l, bert), linesUp(t, l, cleo)
 	_, _ = exit(l, anna)
 	require.Equal(t, local.Refused, cancelledThenTurn(l, w, func() {
 		l.Free()
@@ -410,7 +410,7 @@ func TestLocalLock_TurnBeforeTheCancelledWaiterLeft(t *testing.T) {
 
 	// With nobody behind, the lock is free.
 	in(t, l, anna, local.Entered)
-	w = queue(t, l, bert)
+	w = linesUp(t, l, bert)
 	require.Equal(t, local.Refused, cancelledThenTurn(l, w, l.Free))
 	looks(t, l, owner.Nobody, 0)
 }
@@ -421,7 +421,7 @@ func TestLocalLock_TurnAndCancellationAtOnce(t *testing.T) {
 	for tries := 0; len(seen) < 2; tries++ {
 		require.Less(t, tries, 10_000, "only ever saw %v", seen)
 		l := held(t, anna)
-		w, next := queue(t, l, bert), queue(t, l, cleo)
+		w, next := linesUp(t, l, bert), linesUp(t, l, cleo)
 		_, _ = exit(l, anna)
 		l.Free()
 		how := l.Wait(cancelled(), w, nil)
@@ -445,7 +445,7 @@ func TestLocalLock_TurnAndCancellationAtOnce(t *testing.T) {
 func TestLocalLock_CancelledWaiterThatWasAdmittedToItsOwnersHold(t *testing.T) {
 	l := &localLock{}
 	in(t, l, team, local.Entered)
-	w := queue(t, l, team)
+	w := linesUp(t, l, team)
 	require.Equal(t, local.Reentered, cancelledThenTurn(l, w, func() { l.Granted() }))
 	looks(t, l, team, 2)
 	last, ok := exit(l, team)
@@ -463,7 +463,7 @@ func TestLocalLock_SharedOwnerQueuesWhileItAcquires(t *testing.T) {
 		in(t, l, team, local.Refused) // it holds nothing yet, so nothing more can be held
 		results := make(chan local.Admission, 2)
 		for range 2 {
-			w := queue(t, l, team)
+			w := linesUp(t, l, team)
 			go func() { results <- l.Wait(context.Background(), w, nil) }()
 		}
 		synctest.Wait()
@@ -486,7 +486,7 @@ func TestLocalLock_SharedOwnerQueuesWhileItAcquires(t *testing.T) {
 func TestLocalLock_SharedOwnerFailsToAcquire(t *testing.T) {
 	l := &localLock{}
 	in(t, l, team, local.Entered)
-	w := queue(t, l, team)
+	w := linesUp(t, l, team)
 	l.Free()
 	require.Equal(t, local.Entered, l.Wait(t.Context(), w, nil))
 	looks(t, l, team, 0)
@@ -499,7 +499,7 @@ func TestLocalLock_GrantedAdmitsItsOwnersWaitersOnly(t *testing.T) {
 		name string
 		o    owner.ID
 	}{{"bert", bert}, {"team 1", team}, {"crew 1", crew}, {"team 2", team}, {"cleo", cleo}, {"team 3", team}, {"crew 2", crew}} {
-		waiting[q.name] = queue(t, l, q.o)
+		waiting[q.name] = linesUp(t, l, q.o)
 	}
 	comes := func(name string, want local.Admission) {
 		t.Helper()
@@ -574,7 +574,7 @@ func TestLocalLock_Pass(t *testing.T) {
 func TestLocalLock_PassKeepsTheOrder(t *testing.T) {
 	l := held(t, anna)
 	_, first := l.Enter(bert, time.Hour, true, nil)
-	queue(t, l, cleo)
+	linesUp(t, l, cleo)
 	_, _ = exit(l, anna)
 	require.False(t, l.Pass(time.Second))
 	looks(t, l, owner.Leaving, 0, bert, cleo)
@@ -586,7 +586,7 @@ func TestLocalLock_PassKeepsTheOrder(t *testing.T) {
 
 func TestLocalLock_PassAdmitsAllOfItsNextOwner(t *testing.T) {
 	l := held(t, anna)
-	waiting := []*local.Waiter{queue(t, l, team), queue(t, l, bert), queue(t, l, team), queue(t, l, crew)}
+	waiting := []*local.Waiter{linesUp(t, l, team), linesUp(t, l, bert), linesUp(t, l, team), linesUp(t, l, crew)}
 	_, _ = exit(l, anna)
 	require.True(t, l.Pass(time.Second))
 	looks(t, l, team, 2, bert, crew)
@@ -597,8 +597,8 @@ func TestLocalLock_PassAdmitsAllOfItsNextOwner(t *testing.T) {
 // The hold is passed on to a waiter that is being cancelled: it has the lock then, and must give it back itself.
 func TestLocalLock_CancelledWaiterThatWasHandedTheHold(t *testing.T) {
 	l := held(t, anna)
-	w := queue(t, l, bert)
-	queue(t, l, cleo)
+	w := linesUp(t, l, bert)
+	linesUp(t, l, cleo)
 	_, _ = exit(l, anna)
 	require.Equal(t, local.HandedOver, cancelledThenTurn(l, w, func() { require.True(t, l.Pass(time.Second)) }))
 	looks(t, l, bert, 1, cleo)
@@ -774,11 +774,11 @@ func looksAtNobody(t *testing.T, transitions func()) {
 // No transition looks at the waiters but for the first one and those of the owner that comes in.
 func TestLocalLock_DoesConstantWork(t *testing.T) {
 	l := held(t, anna)
-	queue(t, l, team)
-	queue(t, l, bert)
-	same := []*local.Waiter{queue(t, l, team), queue(t, l, team)}
-	middle := queue(t, l, cleo)
-	behind := []*local.Waiter{queue(t, l, dora), queue(t, l, team), queue(t, l, crew)}
+	linesUp(t, l, team)
+	linesUp(t, l, bert)
+	same := []*local.Waiter{linesUp(t, l, team), linesUp(t, l, team)}
+	middle := linesUp(t, l, cleo)
+	behind := []*local.Waiter{linesUp(t, l, dora), linesUp(t, l, team), linesUp(t, l, crew)}
 	untie := knot(middle)
 	looksAtNobody(t, func() {
 		assert.Equal(t, local.Refused, l.Wait(cancelled(), behind[2], nil))
@@ -812,7 +812,7 @@ func TestLocalLock_Evicts(t *testing.T) {
 	require.False(t, l.Evict(always), "who asks Redis has no hold to lose")
 	l.Granted()
 	in(t, l, anna, local.Reentered)
-	w := queue(t, l, bert)
+	w := linesUp(t, l, bert)
 	require.False(t, l.Evict(still), "the hold is not lost")
 	looks(t, l, anna, 2, bert)
 	require.True(t, l.Evict(always))

@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/lockregistry/lockregistry/internal/queue"
+
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
 )
@@ -85,6 +87,11 @@ const (
 	HowFoundFree               // the call waited, and found it free when it looked again
 	HowFoundExpired            // the same, when the lease of its holder was over
 )
+
+// obtained is how a call got its lock whose hold Redis has given.
+var obtained = [...]How{
+	queue.Free: HowFree, queue.Granted: HowGranted, queue.FoundFree: HowFoundFree, queue.FoundExpired: HowFoundExpired,
+}
 
 var hows = [...]string{"none", "free", "again", "shared", "handed_over", "granted", "found_free", "found_expired"}
 

@@ -6,13 +6,16 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/lockregistry/lockregistry/internal/queue"
+
+	"github.com/redis/rueidis"
+
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/lease"
 	"github.com/lockregistry/lockregistry/internal/owner"
 	"github.com/lockregistry/lockregistry/internal/presence"
 	"github.com/lockregistry/lockregistry/internal/protocol"
-	"github.com/redis/rueidis"
 )
 
 // The defaults are Spring's.
@@ -292,23 +295,25 @@ func settingsOf(opts []Option) (s settings, err error) {
 // config is how a registry on a client does what it does.
 func (s *settings) config(client rueidis.Client) config {
 	c := config{
-		cluster:   client.Mode() == rueidis.ClientModeCluster,
-		limit:     s.commandLimit(),
-		usual:     s.limit == nil,
-		lease:     lease.NewTerm(s.lease()),
-		renewal:   s.renewal,
-		poll:      s.poll,
-		handoff:   defaultHandoff,
-		standBack: turnaround,
-		replicas:  s.replicas,
-		layout:    s.layout,
-		tolerant:  s.tolerant,
+		Settings: queue.Settings{
+			Cluster:   client.Mode() == rueidis.ClientModeCluster,
+			Limit:     s.commandLimit(),
+			Usual:     s.limit == nil,
+			Poll:      s.poll,
+			StandBack: queue.Turnaround,
+			Replicas:  s.replicas,
+		},
+		lease:    lease.NewTerm(s.lease()),
+		renewal:  s.renewal,
+		handoff:  defaultHandoff,
+		layout:   s.layout,
+		tolerant: s.tolerant,
 	}
 	if s.handoff != nil {
 		c.handoff = *s.handoff
 	}
 	if s.wakeup == WakeupPoll {
-		c.standBack = clock.Plus(s.poll, s.poll/10) // so that it surely polls once meanwhile
+		c.StandBack = clock.Plus(s.poll, s.poll/10) // so that it surely polls once meanwhile
 	}
 	return c
 }

@@ -45,7 +45,7 @@ type ReadWriteLock struct {
 
 func (r *Registry) newReadWrite(path string) *ReadWriteLock {
 	key := r.prefix + ":" + path
-	rw := &ReadWriteLock{scattered: r.cluster && protocol.Scattered(key)}
+	rw := &ReadWriteLock{scattered: r.Cluster && protocol.Scattered(key)}
 	for _, side := range []struct {
 		lock *Lock
 		kind *kind
@@ -125,12 +125,12 @@ func (rw redisHalf) Look() bool {
 // ask asks Redis whether a writer waits elsewhere.
 func (rw *ReadWriteLock) ask() {
 	l := &rw.reader
-	if !l.queues() {
+	if !l.place.MayQueue() {
 		rw.local.Unknown()
 		return
 	}
 	c := l.reg.formats.WriterWaits(l.place.Key)
-	p := l.reg.commandWait(context.Background(), l.reg.transport.Shard(c.Key))
+	p := l.reg.CommandWait(context.Background(), l.reg.transport.Shard(c.Key))
 	p.Lease = l.reg.lease.Length
 	n, err := protocol.Confirmed(l.reg.transport.Do(&p, &c).RedisResult)
 	switch {
@@ -138,7 +138,7 @@ func (rw *ReadWriteLock) ask() {
 		rw.local.Told(n == 1)
 		return
 	case !fault.Transient(fault.Classify(err)):
-		l.noQueue(err.Error())
+		l.place.NoQueue(err.Error())
 	}
 	rw.local.Unknown()
 }

@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/lockregistry/lockregistry/internal/queue"
+
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/hold"
 	"github.com/lockregistry/lockregistry/internal/lease"
@@ -23,20 +25,16 @@ import (
 // local half: otherwise a late removal would meet the key of the next local holder.
 type Lock struct {
 	reg      *Registry
-	place    hold.Path
+	place    queue.Path
 	kind     *kind
 	pair     *ReadWriteLock // nil for a plain lock
 	turn     atomic.Uint64  // when it was last obtained; belongs to the cache, as do pins and parked
 	pins     atomic.Int32
 	parked   atomic.Bool
-	lockedAt atomic.Int64               // instant
-	local    localLock                  // of a plain lock; see half
-	tenures  atomic.Pointer[tenures]    // nil until there is a context that carries a hold
-	hold     atomic.Pointer[hold.Hold]  // written only with the local half held
-	others   atomic.Pointer[contention] // nil until others wait for the path; the anchor's, as is active
-	last     atomic.Uint64              // the number of the newest hold whose key was removed, as far as that is known
-	lastAt   atomic.Int64               // and when: an instant
-	active   atomic.Pointer[activeWait] // of the goroutine that asks Redis, once its first try takes a while or failed
+	lockedAt atomic.Int64              // instant
+	local    localLock                 // of a plain lock; see half
+	tenures  atomic.Pointer[tenures]   // nil until there is a context that carries a hold
+	hold     atomic.Pointer[hold.Hold] // written only with the local half held
 }
 
 // How long a call waits that has no [Wait].
@@ -44,9 +42,6 @@ const (
 	notAtAll  time.Duration = 0
 	untilDone time.Duration = -1
 )
-
-// errBusy: another owner holds the lock, and the call may not wait, or no longer. It becomes false or ErrTimeout.
-var errBusy = errors.New("busy")
 
 // Lock waits until it has the lock, first for the goroutines of this process that came before, then for Redis. When it
 // returns nil the owner holds the lock, see [NewOwner]; each Lock needs an Unlock.
@@ -269,7 +264,7 @@ func (l *Lock) acquire(
 	switch {
 	case err == nil:
 		got = true
-	case err == errBusy && (op == "trylock" || as.IsOnce()): //nolint:errorlint // never wrapped
+	case err == fault.Busy && (op == "trylock" || as.IsOnce()): //nolint:errorlint // never wrapped
 		err = nil
 	default:
 		err = l.gaveUp(op, err, q.wait, asked)
@@ -283,16 +278,16 @@ func (l *Lock) acquire(
 // gaveUp is the error of a call that did not get the lock, and may have waited for it for so long. Asked tells that Redis was
 // asked, not only the goroutines of this process.
 func (l *Lock) gaveUp(op string, err error, wait time.Duration, asked bool) error {
-	var late overdue
+	var late fault.OverdueError
 	switch {
-	case err == errBusy: //nolint:errorlint // never wrapped
+	case err == fault.Busy: //nolint:errorlint // never wrapped
 		return l.fail(op, timeoutError{wait, l.reg.cache.current(l).whoHolds(asked)})
 	case !errors.As(err, &late):
 		return l.fail(op, err)
 	case op == "trylock" || wait == notAtAll:
-		return l.fail(op, late.error)
+		return l.fail(op, late.Failure)
 	default:
-		return l.fail(op, fault.Join(timeoutError{wait, ""}, late.error))
+		return l.fail(op, fault.Join(timeoutError{wait, ""}, late.Failure))
 	}
 }
 
@@ -425,13 +420,13 @@ func (l *Lock) release(ctx context.Context) (End, error) {
 		var can bool
 		var running time.Duration
 		if can, due, running = h.Relinquish(reg.handoff); can && l.half().Pass(running) {
-			reg.reports.counts.handOvers.Add(1)
+			reg.reports.handOvers.Add(1)
 			l.unpin() // the next owner brings its own
 			return EndHandedOver, nil
 		}
 	}
 	begun := reg.clock.Now()
-	kept := l.keep(h)
+	kept := l.place.Reserve(h)
 	l.hold.Store(nil)
 	if !h.End(begun) {
 		l.abandon(h)
@@ -440,17 +435,19 @@ func (l *Lock) release(ctx context.Context) (End, error) {
 	to := l.shard()
 	p := transport.Wait{Ctx: ctx, Since: begun, Limit: to.Plus(unlockLimit), Near: unlockLimit, Lease: h.Term().Length}
 	p.Grace = to.RoundTrip().Plus(unlockGrace)
-	m := protocol.Release{Key: l.place.Key, Value: h.Value(), Queued: l.queues(), Keep: kept.After(begun), Age: h.SinceAsked(begun)}
-	l.fairness(&m, h, due, begun)
+	m := protocol.Release{
+		Key: l.place.Key, Value: h.Value(), Queued: l.place.MayQueue(), Keep: kept.After(begun), Age: h.SinceAsked(begun),
+	}
+	l.place.Fairness(&m, h, due, begun)
 	removal := l.place.Format.Release(m) // which may have to ask the server for its version
 	reply := reg.transport.Do(&p, &removal)
 	n, err := protocol.Confirmed(reply.RedisResult)
 	if why := protocol.WhyNoQueue(reply.RedisResult); why != "" {
-		l.noQueue(why)
+		l.place.NoQueue(why)
 	}
-	l.noteContention(n, m.Yields, reply.Came)
+	l.place.NoteContention(n, m.Yields, reply.Came)
 	if err == nil && !reply.Late { // mutant: late removal believed
-		l.released(h.Value(), reply.Came)
+		l.place.Removed(h.Value(), reply.Came)
 		if h.MayArrive() {
 			reg.background.cleaner.Remove(l.abandoned(h), nil)
 		}

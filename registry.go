@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/lockregistry/lockregistry/internal/queue"
+
 	"github.com/google/uuid"
 	"github.com/redis/rueidis"
 
@@ -36,7 +38,7 @@ type Registry struct {
 
 	cache      cache
 	waiters    *local.Pool
-	queues     queues
+	queues     queue.Shared
 	background *background
 	others     others
 	reports    reports
@@ -55,17 +57,12 @@ type names struct {
 
 // config is how a registry does what it does: what its options, and the client, have said.
 type config struct {
-	cluster   bool          // the client's keys are in slots
-	limit     time.Duration // of a command
-	usual     bool          // that is the default, to which two round trips are added
-	lease     *lease.Term
-	renewal   bool
-	poll      time.Duration
-	handoff   time.Duration
-	standBack time.Duration      // for how long others have the lock to themselves after that: enough for a waiter that polls
-	replicas  *protocol.Replicas // nil: holds count at once
-	layout    Layout             // of plain locks
-	tolerant  bool               // see WithoutDeadlockErrors
+	queue.Settings
+	lease    *lease.Term
+	renewal  bool
+	handoff  time.Duration
+	layout   Layout // of plain locks
+	tolerant bool   // see WithoutDeadlockErrors
 }
 
 // kinds are the locks that a registry has: plain ones, and the two sides of read-write locks.
@@ -73,14 +70,6 @@ type kinds struct {
 	plain, read, write *kind
 
 	formats protocol.Config
-}
-
-// queues is what the waiting calls of all paths share.
-type queues struct {
-	waker     *waker
-	spares    sync.Pool    // of *spare
-	unqueued  atomic.Bool  // it was logged that the server refuses a queue
-	postponed atomic.Int64 // an instant: not before then it is logged again that it does so for now
 }
 
 // others is what a registry shows of itself, and sees of others.
@@ -92,10 +81,10 @@ type others struct {
 
 // reports are what users are told of, not as the result of a call.
 type reports struct {
-	dispatch dispatch.Queue
-	observer Observer
-	shortage shortage
-	counts   counts
+	dispatch  dispatch.Queue
+	observer  Observer
+	shortage  shortage
+	handOvers atomic.Uint64
 }
 
 // New makes a registry whose locks are the keys "prefix:path" on the server of client. It does not talk to Redis, and it
@@ -133,13 +122,17 @@ func New(client rueidis.Client, prefix string, opts ...Option) (*Registry, error
 	if s.observer != nil {
 		r.reports.observer = *s.observer
 	}
-	if r.replicas != nil {
-		r.replicas.Told = r.replicated
+	if r.Replicas != nil {
+		r.Replicas.Told = r.replicated
 	}
 	r.background = newBackground(r)
 	r.makeKinds(&s)
 	r.present(s.name)
-	r.queues.waker = newWaker(r, s.wakeup, s.log)
+	r.queues = queue.Shared{
+		Settings: r.Settings, Prefix: r.prefix, Values: r.values, Clock: r.clock, Transport: r.transport.Client,
+		Closed: r.closed, CleanUp: r.cleanUp, Expedite: r.background.cleaner.Expedite,
+	}
+	r.listen(s.wakeup, s.log)
 	return r, nil
 }
 
@@ -156,7 +149,7 @@ func (n *names) call(prefix string, clientID *string) {
 type kind struct {
 	hold.Kind
 	watchdog bool   // without TTL a lock is renewed, as in Redisson
-	side     string // r for readers, w for writers, in tickets
+	side     string // empty for plain locks
 }
 
 // layouts are the formats of plain locks.
@@ -171,12 +164,12 @@ var layouts = map[Layout]struct {
 // makeKinds makes the kinds of locks.
 func (r *Registry) makeKinds(s *settings) {
 	r.formats = protocol.Config{
-		Prefix: r.prefix, Cluster: r.cluster, Publishes: s.wakeup.publishes(), OldChannel: s.oldChannel, Fencing: s.fencing,
+		Prefix: r.prefix, Cluster: r.Cluster, Publishes: s.wakeup.publishes(), OldChannel: s.oldChannel, Fencing: s.fencing,
 		Remove: func() string { return r.transport.removal(&r.reports.dispatch) },
 	}
 	env := &hold.Env{
 		Clock: r.clock, Server: server{r.transport.Client}, Schedule: r.background.holds, NumberAt: len(r.values),
-		Demand:      func(c *protocol.Call) { r.demand(c, renews) },
+		Demand:      func(c *protocol.Call) { r.Demand(c, queue.Renews) },
 		Log:         r.reports.dispatch.Log,
 		Unreachable: r.background.gone.strand,
 	}
@@ -184,10 +177,11 @@ func (r *Registry) makeKinds(s *settings) {
 	r.plain = &kind{Kind: hold.Kind{Format: plain.format(r.formats), Fencing: s.fencing, Env: env}, watchdog: plain.watchdog}
 	// Readers are renewed in either layout: see ReadWriteLock.
 	r.read = &kind{
-		Kind: hold.Kind{Format: protocol.NewRead(r.formats), Shared: true, Env: env}, watchdog: true, side: "r",
+		Kind: hold.Kind{Format: protocol.NewRead(r.formats), Shared: true, Env: env}, watchdog: true, side: queue.Reads,
 	}
 	r.write = &kind{
-		Kind: hold.Kind{Format: protocol.NewWrite(r.formats), Fencing: s.fencing, Env: env}, watchdog: plain.watchdog, side: "w",
+		Kind: hold.Kind{Format: protocol.NewWrite(r.formats), Fencing: s.fencing, Env: env}, watchdog: plain.watchdog,
+		side: queue.Writes,
 	}
 }
 
@@ -202,7 +196,9 @@ func (s server) Do(p *transport.Wait, c *protocol.Call) (reply transport.Reply, 
 
 // begin makes a lock that of a key.
 func (l *Lock) begin(r *Registry, k *kind, key string) {
-	l.reg, l.kind, l.place = r, k, hold.Path{Kind: &k.Kind, Key: key, Above: (*above)(l)}
+	l.reg, l.kind = r, k
+	of := hold.Path{Kind: &k.Kind, Key: key, Above: (*above)(l)}
+	l.place.Init(of, &r.queues, (*half)(l), k.side, &l.anchor().place)
 	l.lockedAt.Store(int64(r.clock.Now()))
 }
 
@@ -360,7 +356,7 @@ func (r *Registry) Close() error {
 				l.half().Cancel(call.Place.(*local.Waiter))
 			}
 		}
-		r.queues.waker.close()
+		r.queues.Waker.Close()
 		trip := r.transport.Farthest().RoundTrip()
 		limit := time.NewTimer(trip.Plus(closeGrace) + trip.Plus(unlockGrace))
 		defer limit.Stop()
@@ -369,7 +365,7 @@ func (r *Registry) Close() error {
 		r.others.presence.Close()
 		ended := make(chan struct{})
 		go func() {
-			r.queues.waker.wait()
+			r.queues.Waker.Wait()
 			r.background.wait()
 			r.others.presence.Wait()
 			close(ended)
@@ -399,27 +395,32 @@ func (r *Registry) newLock(path string) *Lock {
 	return l
 }
 
-// newHold makes the hold that a call of l asks for.
-func (l *Lock) newHold(q *request) *hold.Hold { return l.holdOn(l.terms(q)) }
-
-// again is a hold that asks for the same as another one.
-func (l *Lock) again(h *hold.Hold) *hold.Hold { return l.holdOn(h.Terms()) }
+// obtain gets the half in Redis for a call that has the local one, which is free again when this fails.
+func (l *Lock) obtain(ctx context.Context, q *request, deadline clock.Instant, queued bool) error {
+	asked := queue.Request{
+		Waiting: queue.Waiting{As: q.as, Ends: q.wait > 0, Since: q.blocked}, Terms: l.terms(q), Wait: q.wait,
+		Deadline: deadline, Queued: queued,
+	}
+	err := l.place.Obtain(ctx, &asked)
+	q.how, q.wakeups = obtained[asked.How], Wakeups(asked.Woken)
+	return err
+}
 
 // terms are what a call asks of a hold.
 func (l *Lock) terms(q *request) hold.Terms {
 	return hold.Terms{Lease: q.lease, AtLeast: q.atLeast, Renewed: l.reg.renews(l.kind, q), Leads: q.leads}
 }
 
-// holdOn makes a hold on these terms.
+// newHold makes a hold on these terms.
 //
 //go:noinline
-func (l *Lock) holdOn(t hold.Terms) *hold.Hold {
+func (l *Lock) newHold(t hold.Terms) *hold.Hold {
 	r := l.reg
 	// The buffer is long enough for most, so that the value costs one allocation.
 	var buf [96]byte
 	value := strconv.AppendUint(append(buf[:0], r.values...), r.numbers.Draw(), 10) // mutant: no number
 	r.others.presence.Asked()
-	return hold.New(&l.place, string(value), t)
+	return hold.New(&l.place.Path, string(value), t)
 }
 
 // adopt gives a hold that was handed to another owner what that one asks for. It reports false when the hold was lost on the way.

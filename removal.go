@@ -60,9 +60,7 @@ func (l *Lock) unclaimed(number string) cleanup.Removal {
 	length := l.reg.lease.Length
 	r := l.removalOf(hold.Remains{Value: l.reg.values + number, Longest: length, Term: length})
 	r.Late = false
-	if k := l.keeping(); k != nil && k.number == number {
-		r.Keep = k.until
-	}
+	r.Keep = l.place.ReservedUntil(number)
 	return r
 }
 
@@ -70,7 +68,7 @@ func (l *Lock) unclaimed(number string) cleanup.Removal {
 type removedPath Lock
 
 // Removed notes that the key of the hold with a value was removed.
-func (p *removedPath) Removed(value string, at clock.Instant) { (*Lock)(p).released(value, at) }
+func (p *removedPath) Removed(value string, at clock.Instant) { (*Lock)(p).place.Removed(value, at) }
 
 // cleanUp has what a call has left removed in the background. When the registry is closed nobody would, so this does, once.
 func (r *Registry) cleanUp(m cleanup.Removal) {
@@ -95,9 +93,9 @@ func (r *Registry) removeOnce(p transport.Wait, m cleanup.Removal) (gone bool) {
 func (l *Lock) removeLater(p transport.Wait, h *hold.Hold, failure error) error {
 	reg := l.reg
 	removed := make(chan bool, 1)
-	silent := &activeWait{} // until then nobody has the lock here, and nobody knows whether somebody has it elsewhere
+	over := func() {} // until then nobody has the lock here, and nobody knows whether somebody has it elsewhere
 	freed := func(gone bool) {
-		l.anchor().active.CompareAndSwap(silent, nil)
+		over()
 		l.freeLocal()
 		removed <- gone
 	}
@@ -109,8 +107,7 @@ func (l *Lock) removeLater(p transport.Wait, h *hold.Hold, failure error) error 
 		failure = fault.NoAnswer
 	}
 	if failure = fault.Classify(failure); errors.Is(failure, ErrUnavailable) {
-		silent.note(failure)
-		l.anchor().active.CompareAndSwap(nil, silent)
+		over = l.place.Unavailable(failure)
 	}
 	if !reg.background.cleaner.Remove(removal, freed) {
 		freed(reg.removeOnce(p, removal))

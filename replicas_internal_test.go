@@ -41,7 +41,7 @@ func TestRenewalsThatWaitForReplicasDelayNoRemoval(t *testing.T) {
 	}
 	for i := range 4 {
 		l := r.newLock(strconv.Itoa(i))
-		h := l.newHold(&request{lease: lease.NewTerm(time.Minute)})
+		h := l.newHold(hold.Terms{Lease: lease.NewTerm(time.Minute)})
 		require.NoError(t, r.client.Do(t.Context(), r.client.B().Set().Key(l.place.Key).Value(h.Value()).Build()).Error())
 		require.True(t, b.cleaner.Remove(l.removal(h), func(bool) {}))
 		require.Eventually(t, func() bool {

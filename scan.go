@@ -89,7 +89,7 @@ func (r *Registry) pause(ctx context.Context, d time.Duration) error {
 		case <-r.closed:
 		}
 	}
-	return (&Lock{reg: r}).stopped(ctx)
+	return r.queues.Stopped(ctx)
 }
 
 // node is a server whose keys are to be gone through.
@@ -101,10 +101,10 @@ type node struct {
 // nodes are the servers of all keys.
 func (r *Registry) nodes(ctx context.Context) (nodes []node, err error) {
 	t := r.transport
-	if err := (&Lock{reg: r}).stopped(ctx); err != nil {
+	if err := r.queues.Stopped(ctx); err != nil {
 		return nil, err
 	}
-	if !r.cluster {
+	if !r.Cluster {
 		return []node{{shard: t.First}}, nil
 	}
 	reply, err := t.Ask(func(ctx context.Context, way rueidis.CoreClient) rueidis.RedisResult {
@@ -143,7 +143,7 @@ func (r *Registry) scanOnce(ctx context.Context, n node, cursor, pattern string)
 	rows, err := reply.ToArray()
 	switch {
 	case cut:
-		return next, explain(fault.Ended(ctx), fault.AsUnavailable(fault.NoAnswer))
+		return next, fault.Explain(fault.Ended(ctx), fault.AsUnavailable(fault.NoAnswer))
 	case err != nil:
 		return next, fault.Classify(err)
 	}

@@ -150,7 +150,7 @@ var mutations = []mutation{
 	},
 	{
 		"writer not told", "what a reader has under its own writer is not told to Redis",
-		"first.under = l.pair.under()", "_ = l.pair.under()",
+		"first.under = p.local.Under()", "_ = l.pair.under()",
 		"TestReadWriteLinearizable/library$",
 	},
 	{
@@ -235,12 +235,12 @@ var mutations = []mutation{
 	},
 	{
 		"abandoned ticket left", "the ticket of an abandoned attempt stays",
-		"a.lock.reg.cleanUp(left)", "_ = left",
+		"a.path.all.CleanUp(left)", "_ = left",
 		"TestQueueOutcomes",
 	},
 	{
 		"grant to nobody", "a grant to nobody is kept",
-		"r.background.cleaner.Expedite(l.unclaimed(m.number))", "_ = l",
+		"r.background.cleaner.Expedite(l.unclaimed(m.Number))", "_ = l",
 		"TestQueueOutcomes",
 	},
 	{
@@ -250,7 +250,7 @@ var mutations = []mutation{
 	},
 	{
 		"writer forgotten", "who reads does not know that its owner was granted the writer",
-		"l.pair.wrote = a.hold.Value()", "_ = a.hold.Value()",
+		"of.pair.wrote = h.Value()", "_ = a.hold.Value()",
 		"TestReadingUnderGrantedWriter",
 	},
 	{
@@ -290,7 +290,7 @@ var mutations = []mutation{
 	},
 	{
 		"short grant kept", "what too few replicas have is not given back",
-		"a.lock.reg.cleanUp(left)", "_ = left",
+		"a.path.all.CleanUp(left)", "_ = left",
 		"TestReplicas$",
 	},
 	{
@@ -342,7 +342,7 @@ func init() { ranges <- map[*Lock]uint64{} }`,
 	},
 	{
 		"no token", "a call that was granted the lock by another process has no token",
-		"a.lock.place.Fencing || ", "",
+		"a.path.Fencing || ", "",
 		"TestTokensGrow$/redisson",
 	},
 	{

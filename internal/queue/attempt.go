@@ -1,21 +1,19 @@
-package lockregistry
+package queue
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/hold"
-	"github.com/lockregistry/lockregistry/internal/owner"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/transport"
 )
 
 // attempt is what all tries of a call have in common.
 type attempt struct {
-	lock  *Lock
+	path  *Path
 	hold  *hold.Hold
 	under string          // to read: the value of the hold with which the same owner writes already
 	ctx   context.Context // the caller's
@@ -24,7 +22,6 @@ type attempt struct {
 	cut   bool            // the last one has not, because ctx ended
 	again bool            // the last one was told late that the lock is taken, and asked again
 	won   bool            // the hold is granted
-	as    owner.ID        // for whom; set only where several are obtained at once
 	began clock.Instant   // when the last one was sent
 	at    protocol.Reply  // what the last one that was answered has shown
 	// failure is why the last one that ended said nothing about the lock; nil when it said that another owner has it.
@@ -37,7 +34,7 @@ const answerGrace = 250 * time.Millisecond
 // bid is what a try asks for.
 func (a *attempt) bid(w protocol.Queueing) protocol.Request {
 	return protocol.Request{
-		Key: a.lock.place.Key, Value: a.hold.Value(), Lease: a.hold.Term(), Under: a.under, Side: a.lock.kind.side, Queueing: w,
+		Key: a.path.Key, Value: a.hold.Value(), Lease: a.hold.Term(), Under: a.under, Side: a.path.side, Queueing: w,
 	}
 }
 
@@ -45,9 +42,9 @@ func (a *attempt) bid(w protocol.Queueing) protocol.Request {
 // waits anyway does not overtake a writer that waits, although others read already; and who reads is not to keep out for ever a
 // writer that only polls.
 func (a *attempt) mode(patient, polls bool) protocol.Mode {
-	side := a.lock.kind.side
+	side := a.path.side
 	switch {
-	case !patient || side == "" || !a.lock.queues():
+	case !patient || side == "" || !a.path.MayQueue():
 		return protocol.ModeNone
 	case side == "r":
 		return protocol.ModeTry
@@ -75,7 +72,7 @@ func (a *attempt) try(w protocol.Queueing, quick bool, deadline clock.Instant) e
 	}
 	var c protocol.Call
 	a.prepare(&c, w, quick)
-	reply := a.lock.reg.transport.Do(&p, &c)
+	reply := a.path.all.Transport.Do(&p, &c)
 	err := a.judge(&c, &reply, deadline)
 	if a.again && !a.cut { // on a stack that those do not need which were answered in time
 		return a.askAgain(&p, w, quick, deadline)
@@ -99,9 +96,9 @@ func (a *attempt) askAgain(p *transport.Wait, w protocol.Queueing, quick bool, d
 		}
 		var c protocol.Call
 		a.prepare(&c, w, quick)
-		reply := a.lock.reg.transport.Do(p, &c)
+		reply := a.path.all.Transport.Do(p, &c)
 		err = a.judge(&c, &reply, deadline)
-		if a.cut || p.Left(a.lock.reg.clock) <= 0 {
+		if a.cut || p.Left(a.path.Clock) <= 0 {
 			break
 		}
 	}
@@ -110,9 +107,9 @@ func (a *attempt) askAgain(p *transport.Wait, w protocol.Queueing, quick bool, d
 
 //go:noinline
 func (a *attempt) prepare(c *protocol.Call, w protocol.Queueing, quick bool) {
-	*c = a.lock.place.Format.Obtain(a.bid(w), quick)
+	*c = a.path.Format.Obtain(a.bid(w), quick)
 	c.DropIfAbandoned = true
-	a.lock.reg.demand(c, grants)
+	a.path.all.Demand(c, grants)
 	a.sent = true
 }
 
@@ -156,25 +153,17 @@ func (a *attempt) judge(c *protocol.Call, reply *transport.Reply, deadline clock
 
 // win makes the hold, which is live, the lock's.
 func (a *attempt) win(since clock.Instant) {
-	l := a.lock
 	a.won = true
-	if l.pair != nil && l == &l.pair.writer {
-		l.pair.wrote = a.hold.Value() // mutant: writer forgotten
-	}
-	l.hold.Store(a.hold)
-	l.anchor().lockedAt.Store(int64(since))
-	if l.half().Granted() {
-		l.attend(true)
-	}
+	a.path.local.Won(a.hold, since)
 }
 
 // commandWait is how long to wait for the answer to a command that is sent now.
 func (a *attempt) commandWait(deadline clock.Instant) transport.Wait {
-	reg, to := a.lock.reg, a.lock.shard()
-	p := reg.commandWait(a.ctx, to)
-	p.Lease, p.Obtains, p.Observer = a.hold.Term().Length, true, (*silence)(a.lock.anchor())
+	reg, to := a.path.all, a.path.Shard()
+	p := reg.CommandWait(a.ctx, to)
+	p.Lease, p.Obtains, p.Observer = a.hold.Term().Length, true, (*silence)(a.path.anchor)
 	if deadline != clock.Never {
-		if left := reg.clock.Now().Until(deadline.Add(to.RoundTrip().Plus(answerGrace))); left < p.Limit {
+		if left := reg.Clock.Now().Until(deadline.Add(to.RoundTrip().Plus(answerGrace))); left < p.Limit {
 			p.Limit, p.Near = left, 0
 		}
 	}
@@ -185,7 +174,7 @@ func (a *attempt) commandWait(deadline clock.Instant) transport.Wait {
 func (a *attempt) confirmGrant(deadline clock.Instant, doubtful bool) error {
 	h := a.hold
 	sent, granted, err := a.confirm(deadline, doubtful)
-	if granted && h.Grant(sent, a.lock.reg.clock.Now()) {
+	if granted && h.Grant(sent, a.path.Clock.Now()) {
 		a.win(sent)
 		return nil
 	}
@@ -199,16 +188,16 @@ func (a *attempt) confirmGrant(deadline clock.Instant, doubtful bool) error {
 // confirm makes sure of a grant whose answer came late: it renews the hold by a command that is sent after that. The hold
 // counts from then.
 func (a *attempt) confirm(deadline clock.Instant, doubtful bool) (sent clock.Instant, granted bool, err error) {
-	l, h := a.lock, a.hold
-	p, c := a.commandWait(deadline), l.place.Format.Renew(l.place.Key, h.Value(), h.Term())
-	if l.place.Fencing { // a token of a master that is none any more would be worth nothing
-		c = l.place.Format.Fence(l.place.Key, h.Value(), h.Term())
+	of, h := a.path, a.hold
+	p, c := a.commandWait(deadline), of.Format.Renew(of.Key, h.Value(), h.Term())
+	if of.Fencing { // a token of a master that is none any more would be worth nothing
+		c = of.Format.Fence(of.Key, h.Value(), h.Term())
 	}
-	p.Obtains, p.Since = false, l.reg.clock.Now() // all tries have one limit
+	p.Obtains, p.Since = false, of.Clock.Now() // all tries have one limit
 	end := p.Since.Add(p.Limit)
-	l.reg.demand(&c, renews)
+	of.Demand(&c)
 	for {
-		reply := l.reg.transport.Do(&p, &c)
+		reply := of.all.Transport.Do(&p, &c)
 		n, err := protocol.Confirmed(reply.RedisResult)
 		h.Draw(uint64(max(n, 0)))
 		switch {
@@ -227,10 +216,10 @@ func (a *attempt) confirm(deadline clock.Instant, doubtful bool) (sent clock.Ins
 // giveBack is for a hold that is the owner by the word of the master alone: others may have the lock, too, after a failover. It
 // is released, which needs no replica, and the next try asks for another one, which a late release does not touch.
 func (a *attempt) giveBack(why error) error {
-	left := a.lock.abandoned(a.hold)
+	left := a.path.local.Abandoned(a.hold)
 	left.Late = a.hold.MayArrive()
-	a.lock.reg.cleanUp(left) // mutant: short grant kept
-	a.hold, a.at = a.lock.again(a.hold), protocol.Reply{}
+	a.path.all.CleanUp(left) // mutant: short grant kept
+	a.hold, a.at = a.path.local.NewHold(a.hold.Terms()), protocol.Reply{}
 	return why
 }
 
@@ -241,22 +230,5 @@ func (a *attempt) explained(why error) error {
 	if a.sent && !a.asked {
 		failure = fault.AsUnavailable(fault.NoAnswer)
 	}
-	return explain(why, failure)
+	return fault.Explain(why, failure)
 }
-
-// explain adds to the reason for which a call gives up why Redis could not be asked, if it could not.
-func explain(why, failure error) error {
-	switch {
-	case failure == nil || errors.Is(why, ErrClosed):
-		return why
-	case why == errBusy: //nolint:errorlint // never wrapped
-		return overdue{failure}
-	default:
-		return fault.Join(why, failure)
-	}
-}
-
-// overdue is that a call may not wait, or no longer, while nobody knows whether the lock is free.
-type overdue struct{ error }
-
-func (o overdue) Unwrap() error { return o.error }

@@ -1,4 +1,4 @@
-package lockregistry
+package queue
 
 import (
 	"sync/atomic"
@@ -23,8 +23,8 @@ type lastFailure struct {
 	failure atomic.Pointer[error]
 }
 
-// silence is a lock to which it is noted that the first try is not answered. An active wait takes the place of that note.
-type silence Lock
+// silence is a path to which it is noted that the first try is not answered. An active wait takes the place of that note.
+type silence Path
 
 func (s *silence) Unanswered(since clock.Instant) {
 	s.active.CompareAndSwap(nil, &activeWait{lastFailure: lastFailure{since: since}})
@@ -45,22 +45,21 @@ func (t *lastFailure) note(failure error) {
 	}
 }
 
-// lastFailure is why the last try of the goroutine that asks Redis for the lock failed, nil when it did not. When none has ended,
+// LastFailure is why the last try of the goroutine that asks Redis for the lock failed, nil when it did not. When none has ended,
 // and the first one is not answered for a while, nobody is known to hold the lock either. It is nil, too, when that goroutine
 // holds the lock to write, and asks for it to read.
-func (l *Lock) lastFailure() error {
-	a := l.anchor()
-	if a.hold.Load() != nil {
+func (p *Path) LastFailure() error {
+	if p.anchor.local.Hold() != nil {
 		return nil
 	}
-	t := a.active.Load()
+	t := p.anchor.active.Load()
 	if t == nil {
 		return nil
 	}
 	if failure := t.failure.Load(); failure != nil {
 		return *failure
 	}
-	if t.since != 0 && l.shard().Overdue(t.since) {
+	if t.since != 0 && p.Shard().Overdue(t.since) {
 		return fault.AsUnavailable(fault.NoAnswer)
 	}
 	return nil

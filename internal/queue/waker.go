@@ -1,23 +1,24 @@
-package lockregistry
+package queue
 
 import (
 	"context"
-	"log/slog"
 	"strings"
 	"time"
+
+	"github.com/redis/rueidis"
 
 	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/wake"
 )
 
-// waker is the registry's share of the listening on its client, in the words of locks: a waiting call listens for the key
+// Waker is the registry's share of the listening on its client, in the words of locks: a waiting call listens for the key
 // of its lock, and for messages to itself. See package wake, which does the listening for all registries on a client.
-type waker struct {
-	listening *wake.Listener // nil when calls only poll
+type Waker struct {
+	Listening *wake.Listener // nil when calls only poll
 	own       string         // the channel on which grants reach this registry, unless there are several
 	id        string         // how the names of all end
 	sharded   bool           // there are several, in the slots of the keys
-	wait      func()         // returns when what close has ended is over; for use after close
+	Wait      func()         // returns when what close has ended is over; for use after close
 }
 
 // listener is one waiting call; one of nil when there will be no wake-ups.
@@ -30,46 +31,24 @@ type keyState struct {
 	left  time.Duration
 }
 
-func newWaker(r *Registry, m Wakeup, log *slog.Logger) *waker {
-	w := &waker{
-		id:      strings.TrimSuffix(r.values, ":"),
-		sharded: r.cluster,
-		wait:    func() {},
-	}
-	w.own = r.prefix + "-channel@" + w.id
-	to := r.transport.Client
-	o := wake.Options{
-		Track:     m == WakeupAuto || m == WakeupTracking,
-		Subscribe: m == WakeupAuto || m == WakeupPubSub,
-		Common:    r.plain.Format.CommonChannel(),
-		Poll:      r.poll,
-		RoundTrip: func() time.Duration { return to.Farthest().RoundTrip().Base },
-		Log:       r.reports.dispatch.Log,
-		Sink:      log,
-		Message:   func(_, text string) { r.told(text) },
-		Connection: func(c wake.Connection) {
-			if !c.Up {
-				r.others.presence.Doubt()
-				r.background.doubt(c.Node)
-			}
-		},
-	}
-	if o.Track || o.Subscribe {
-		w.listening = wake.Listen(r.client, o)
-	}
-	return w
+// NewWaker is that of a registry with such a prefix, whose name in channels is id.
+func NewWaker(prefix, id string, sharded bool) *Waker {
+	return &Waker{own: prefix + "-channel@" + id, id: id, sharded: sharded, Wait: func() {}}
 }
 
-// listener returns a new listener for a lock, not armed, or one of nil when there will be no wake-ups.
-func (w *waker) listener(l *Lock) listener {
-	if w.listening == nil {
+// Listen has waiting calls woken.
+func (w *Waker) Listen(client rueidis.Client, o wake.Options) { w.Listening = wake.Listen(client, o) }
+
+// listener returns a new listener for a path, not armed, or one of nil when there will be no wake-ups.
+func (w *Waker) listener(p *Path) listener {
+	if w.Listening == nil {
 		return listener{}
 	}
-	wait := wake.Wait{Key: l.place.Key, Channel: l.place.Format.Channel(l.place.Key), Own: w.own}
+	wait := wake.Wait{Key: p.Key, Channel: p.Format.Channel(p.Key), Own: w.own}
 	if w.sharded {
-		wait.Own = ownChannel(l.reg.prefix, l.place.Key, w.id)
+		wait.Own = ownChannel(p.all.Prefix, p.Key, w.id)
 	}
-	return listener{w.listening.Waiter(wait)}
+	return listener{w.Listening.Waiter(wait)}
 }
 
 // arm sees to it that every change of the key from now on wakes the listener; see wake.Waiter.Arm.
@@ -88,9 +67,9 @@ func ownChannel(prefix, key, registry string) string {
 	return prefix + "-channel@{" + protocol.HashTag(key) + "}" + registry
 }
 
-// close ends the listening, which may take a while: see wait.
-func (w *waker) close() {
-	if w.listening != nil {
-		w.wait = w.listening.Close()
+// Close ends the listening, which may take a while: see wait.
+func (w *Waker) Close() {
+	if w.Listening != nil {
+		w.Wait = w.Listening.Close()
 	}
 }

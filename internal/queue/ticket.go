@@ -1,4 +1,4 @@
-package lockregistry
+package queue
 
 import (
 	"errors"
@@ -24,7 +24,7 @@ type ticket struct {
 // renumber begins another attempt.
 func (a *acquisition) renumber() {
 	a.abandon()
-	a.hold = a.lock.newHold(&a.request)
+	a.hold = a.path.local.NewHold(a.request.Terms)
 }
 
 // abandon gives up an attempt whose outcome is not known: whenever it may be executed, it is removed in the background, from
@@ -32,9 +32,9 @@ func (a *acquisition) renumber() {
 func (a *acquisition) abandon() {
 	a.box.open("")
 	if a.hold.MayArrive() {
-		left := a.lock.abandoned(a.hold)
+		left := a.path.local.Abandoned(a.hold)
 		left.Leaving = protocol.Leaving{All: true}
-		a.lock.reg.cleanUp(left) // mutant: abandoned ticket left
+		a.path.all.CleanUp(left) // mutant: abandoned ticket left
 		a.hold.SetMayArrive(false)
 	}
 }
@@ -50,15 +50,15 @@ func (a *acquisition) leave() {
 	if a.ticket.newest == "" {
 		return
 	}
-	left := a.lock.abandoned(a.hold)
+	left := a.path.local.Abandoned(a.hold)
 	left.Leaving.Ticket, left.Late = a.ticket.newest, false
-	a.lock.reg.cleanUp(left)
+	a.path.all.CleanUp(left)
 }
 
 // ask asks something of the queue: for a ticket, or what became of it.
 func (a *acquisition) ask(what protocol.Mode) error {
 	if what == protocol.ModeEnqueue {
-		a.ticket.zeros = zerosFor(a.lock.shard().RoundTrip(), a.hold.Term().Length)
+		a.ticket.zeros = zerosFor(a.path.Shard().RoundTrip(), a.hold.Term().Length)
 	}
 	w := protocol.Queueing{Mode: what, Zeros: a.ticket.zeros}
 	if what == protocol.ModeEnqueue {
@@ -66,7 +66,7 @@ func (a *acquisition) ask(what protocol.Mode) error {
 			a.renumber() // mutant: one number twice
 		}
 		w.Place, w.Replaces = a.ticket.place, a.ticket.newest
-		w.Fast = a.lock.kind.Format.Brief() && w.Place == "" && w.Replaces == "" && w.Zeros == "" && a.lock.busy()
+		w.Fast = a.path.Format.Brief() && w.Place == "" && w.Replaces == "" && w.Zeros == "" && a.path.busy()
 		a.ticket.newest, a.ticket.fresh = a.bid(w).Ticket(), true
 		a.box.open(a.hold.Number())
 	}
@@ -76,7 +76,7 @@ func (a *acquisition) ask(what protocol.Mode) error {
 		a.hold.SetQueued(a.began)
 	}
 	if err == nil && a.at.State == protocol.StateFailing {
-		if a.lock.noQueue(a.at.Why); fault.Passes(a.at.Why, true) {
+		if a.path.NoQueue(a.at.Why); fault.Passes(a.at.Why, true) {
 			a.failure = fault.AsUnavailable(errors.New(a.at.Why))
 			err = a.failure
 		}
@@ -105,5 +105,5 @@ func (a *acquisition) ask(what protocol.Mode) error {
 
 // noteWait notes in the hold for how long the call has waited, before that may own the key.
 func (a *acquisition) noteWait() {
-	a.hold.SetWaited(a.begun.Until(a.lock.reg.clock.Now()))
+	a.hold.SetWaited(a.begun.Until(a.path.Clock.Now()))
 }

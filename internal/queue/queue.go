@@ -1,4 +1,4 @@
-package lockregistry
+package queue
 
 import (
 	"errors"
@@ -62,7 +62,7 @@ func (a *acquisition) waitInQueue() error {
 			return err
 		}
 		heard := a.ear.Hear(a.ctx, a.listening())
-		a.lock.deaf(heard == wake.Deaf)
+		a.path.deaf(heard == wake.Deaf)
 		var err error
 		switch heard {
 		case wake.Heard:
@@ -126,20 +126,20 @@ func (a *acquisition) refused(ask protocol.Mode, why error) (next protocol.Mode,
 
 // listening is how long a call waits for the connection on which grants are announced.
 func (a *acquisition) listening() time.Duration {
-	reg := a.lock.reg
-	return min(reg.poll, a.lock.armLimit(), reg.clock.Now().Until(a.deadline))
+	reg := a.path.all
+	return min(reg.Poll, a.path.Shard().RoundTrip().Connect(), reg.Clock.Now().Until(a.deadline))
 }
 
 // unheard tries once without the queue, because the connection for messages is not there, and waits for it.
 func (a *acquisition) unheard() error {
 	a.drop()
-	if a.lock.contested() { // there may be a window for others
-		why, err := a.pause(min(longWindow, max(0, a.lock.reg.clock.Now().Until(a.deadline))), a.ear.Wakeup(), nil)
+	if a.path.Contested() { // there may be a window for others
+		why, err := a.pause(min(longWindow, max(0, a.path.Clock.Now().Until(a.deadline))), a.ear.Wakeup(), nil)
 		if err != nil || why == byWakeup {
 			return err
 		}
 	}
-	return a.tryOnce(protocol.Queueing{Mode: a.mode(true, a.course.slept && !a.lock.reg.cluster)})
+	return a.tryOnce(protocol.Queueing{Mode: a.mode(true, a.course.slept && !a.path.all.Cluster)})
 }
 
 // movingFor is for how long a slot of a cluster may be at two nodes before calls go on without the queue. A slot of many
@@ -149,11 +149,11 @@ const movingFor = 500 * time.Millisecond
 // halfMoved tells whether the server has refused to look for so long because the lock's key is at one node and its queue at
 // another.
 func (a *acquisition) halfMoved(err error) bool {
-	if !a.lock.reg.cluster || !fault.BetweenNodes(err) {
+	if !a.path.all.Cluster || !fault.BetweenNodes(err) {
 		a.ticket.moving = 0
 		return false
 	}
-	now := a.lock.reg.clock.Now()
+	now := a.path.Clock.Now()
 	if a.ticket.moving == 0 {
 		a.ticket.moving = now
 	}
@@ -201,7 +201,7 @@ type lookTimes struct {
 
 // whenToLook is what follows from the reply that has shown the ticket in the queue.
 func (a *acquisition) whenToLook() lookTimes {
-	at, now, poll := &a.at, a.lock.reg.clock.Now(), a.lock.reg.poll
+	at, now, poll := &a.at, a.path.Clock.Now(), a.path.all.Poll
 	l := lookTimes{clock.Never, now.Add(refreshing), clock.Never, clock.Plus(clock.Times(at.Rank, poll), time.Millisecond)}
 	if at.Left > 0 {
 		l.due = a.ticket.base.Add(clock.Plus(at.Left, l.patience))
@@ -229,7 +229,7 @@ func (l *lookTimes) isNext(now clock.Instant, after time.Duration) {
 // asleep waits until it is time to look, or the hold is granted.
 func (a *acquisition) asleep() (next protocol.Mode, err error) {
 	defer func() { a.ticket.fresh = false }()
-	reg, shard := a.lock.reg, a.lock.shard()
+	reg, shard := a.path.all, a.path.Shard()
 	shard.KeepAlive()
 	defer shard.EndKeepAlive()
 	a.retries.failed, a.ticket.woken = 0, false
@@ -239,7 +239,7 @@ func (a *acquisition) asleep() (next protocol.Mode, err error) {
 		if err := a.over(); err != nil {
 			return "", err
 		}
-		now := reg.clock.Now()
+		now := reg.Clock.Now()
 		switch m := a.read(); {
 		case m.granted > 0:
 			return a.granted(m)
@@ -252,10 +252,10 @@ func (a *acquisition) asleep() (next protocol.Mode, err error) {
 		}
 		switch {
 		case l.due <= now:
-			reg.reports.counts.polls.Add(1)
+			reg.Polls.Add(1)
 			return protocol.ModeCheckDue, nil
 		case l.refresh <= now:
-			reg.reports.counts.polls.Add(1)
+			reg.Polls.Add(1)
 			return protocol.ModeCheck, nil
 		case l.watch <= now:
 			l.watch = clock.Never
@@ -287,10 +287,10 @@ func (a *acquisition) watch(l *lookTimes, now clock.Instant) (look bool) {
 		a.ticket.sees = true
 		if seen.left > 0 {
 			a.course.lapses = now.Add(seen.left)
-			l.due = a.lock.reg.clock.Now().Add(clock.Plus(seen.left, l.patience))
+			l.due = a.path.Clock.Now().Add(clock.Plus(seen.left, l.patience))
 		}
 	case l.patience == time.Millisecond: // it is the next one, and nothing tells of a key that goes away in silence
-		l.refresh = min(l.refresh, a.lock.reg.clock.Now().Add(a.lock.reg.poll))
+		l.refresh = min(l.refresh, a.path.Clock.Now().Add(a.path.all.Poll))
 	}
 	return false
 }
@@ -300,13 +300,12 @@ func (a *acquisition) watch(l *lookTimes, now clock.Instant) (look bool) {
 // a server may have told it that is the master no more, when the hold is to have a fencing token, and when replicas must have it:
 // the release that granted it does not wait for them, and WAIT counts what its own connection has written.
 func (a *acquisition) granted(m mail) (next protocol.Mode, err error) {
-	l := a.lock
-	l.reg.reports.counts.grants.Add(1)
+	a.path.all.Grants.Add(1)
 	a.noteWait()
-	certain := !l.shard().IsSuspect(l.reg.clock.Now()) && !a.writes() // mutant: unwritten grant
+	certain := !a.path.Shard().IsSuspect(a.path.Clock.Now()) && !a.writes() // mutant: unwritten grant
 	a.hold.SetQueued(a.ticket.asked)
-	if a.ticket.asked != 0 && l.kind.Format.Brief() {
-		l.foresee(a.ticket.asked, a.ticket.place, m.due)
+	if a.ticket.asked != 0 && a.path.Format.Brief() {
+		a.path.foresee(a.ticket.asked, a.ticket.place, m.due)
 	}
 	if certain && a.hold.GrantShort(a.ticket.base, m.granted) { // mutant: grant counts from its message
 		a.course.served = true
@@ -319,11 +318,11 @@ func (a *acquisition) granted(m mail) (next protocol.Mode, err error) {
 // found takes a hold that a look has shown to be the owner, with a lease of so long. When nothing but its time made the call
 // look, the message has gone astray: the connection is suspect.
 func (a *acquisition) found(left time.Duration) (next protocol.Mode, err error) {
-	a.lock.reg.reports.counts.grants.Add(1)
+	a.path.all.Grants.Add(1)
 	a.noteWait()
 	if a.box.take().granted == 0 { // it may still come, once
-		patience := a.lock.shard().RoundTrip().Plus(suspicion)
-		due := a.lock.reg.clock.Now().Add(clock.Plus(a.lock.reg.acknowledging(), patience))
+		patience := a.path.Shard().RoundTrip().Plus(suspicion)
+		due := a.path.Clock.Now().Add(clock.Plus(a.path.all.acknowledging(), patience))
 		a.hold.AwaitMessage(due) // mutant: found hold lost
 		if !a.ticket.woken {
 			a.ear.Suspect()
@@ -338,13 +337,13 @@ func (a *acquisition) found(left time.Duration) (next protocol.Mode, err error) 
 }
 
 // writes tells whether the holder of a grant by another process is to write something of its own before it counts.
-func (a *acquisition) writes() bool { return a.lock.place.Fencing || a.lock.reg.replicas != nil } // mutant: no token
+func (a *acquisition) writes() bool { return a.path.Fencing || a.path.all.Replicas != nil } // mutant: no token
 
 // sure renews a hold that is the owner, or was, and has it draw its fencing token.
 func (a *acquisition) sure() (next protocol.Mode, err error) {
 	h := a.hold
 	sent, granted, err := a.confirm(a.deadline, false)
-	if granted && h.Grant(sent, a.lock.reg.clock.Now()) {
+	if granted && h.Grant(sent, a.path.Clock.Now()) {
 		a.course.served = true
 		a.win(sent)
 		return "", nil

@@ -1,15 +1,16 @@
-package lockregistry
+package queue
 
 import (
 	"context"
 	"errors"
 	"time"
 
+	"github.com/redis/rueidis"
+
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/deadlock"
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/protocol"
-	"github.com/redis/rueidis"
 )
 
 // acquisition is one call's way to the hold in Redis, with the local half held, once it is not to be had at the first
@@ -18,7 +19,7 @@ import (
 type acquisition struct {
 	attempt
 	activeWait
-	request  request
+	request  Request
 	patient  bool
 	deadline clock.Instant // the last moment to begin a try, but for the first
 	ear      listener
@@ -41,11 +42,11 @@ type course struct {
 	served  bool          // the hold was granted, by another process
 	slept   bool          // the call has waited for somebody else's hold
 	lapses  clock.Instant // when the lease of that is over, as it was seen last; 0 when that is not known
-	wakeups Wakeups
+	wakeups Woken
 }
 
-// turnaround is long enough for a waiter in another process to wake up and take a released lock, even on a busy machine.
-const turnaround = 10 * time.Millisecond
+// Turnaround is long enough for a waiter in another process to wake up and take a released lock, even on a busy machine.
+const Turnaround = 10 * time.Millisecond
 
 // notSentPause is the longest pause after a try of which nothing was sent to Redis.
 const notSentPause = 200 * time.Millisecond
@@ -54,64 +55,64 @@ const notSentPause = 200 * time.Millisecond
 // pending on a connection that it replaces.
 const closingGrace = time.Second
 
-// obtain gets the hold in Redis for the holder of the local half, or frees that. When it fails nothing stays behind in Redis:
+// Obtain gets the hold in Redis for the holder of the local half, or frees that. When it fails nothing stays behind in Redis:
 // if a grant may have happened, or may happen yet, the scheduler removes it. Queued says that the call has waited in this
 // process before.
-func (l *Lock) obtain(ctx context.Context, q *request, deadline clock.Instant, queued bool) error {
-	first := attempt{lock: l, hold: l.newHold(q), ctx: ctx}
-	if l.pair != nil && l == &l.pair.reader {
-		first.under = l.pair.under() // mutant: writer not told
+func (p *Path) Obtain(ctx context.Context, q *Request) error {
+	first := attempt{path: p, hold: p.local.NewHold(q.Terms), ctx: ctx}
+	if p.side == Reads {
+		first.under = p.local.Under() // mutant: writer not told
 	}
 	var err error
-	patient := q.wait != notAtAll
-	if !patient || first.under != "" || !l.contested() { // most locks are free
-		err = first.try(protocol.Queueing{Mode: first.mode(patient, false)}, true, deadline)
+	patient := q.Wait != 0
+	if !patient || first.under != "" || !p.Contested() { // most locks are free
+		err = first.try(protocol.Queueing{Mode: first.mode(patient, false)}, true, q.Deadline)
 	}
 	if first.won {
 		return nil
 	}
-	return l.obtainLater(&first, err, q, deadline, queued)
+	return p.obtainLater(&first, err, q)
 }
 
 // obtainLater is what follows when the first try has not got the hold.
-func (l *Lock) obtainLater(first *attempt, err error, q *request, deadline clock.Instant, queued bool) error {
-	patient := q.wait != notAtAll
+func (p *Path) obtainLater(first *attempt, err error, q *Request) error {
+	patient := q.Wait != 0
 	// A call that waits for a while tries again after a failure that passes, another one returns the first.
-	if err == nil || patient && (q.wait > 0 || queued) && first.passing(err) {
-		err = l.keepTrying(*first, q, patient, deadline)
+	if err == nil || patient && (q.Wait > 0 || q.Queued) && first.passing(err) {
+		err = p.keepTrying(*first, q, patient)
 	} else if first.hold.MayArrive() { // mutant: grant left behind
-		l.reg.cleanUp(l.abandoned(first.hold))
+		p.all.CleanUp(p.local.Abandoned(first.hold))
 	}
 	if err != nil {
-		if errors.Is(err, errBusy) { // for those, too, that came to hear the same answer
-			l.half().Taken()
+		if errors.Is(err, fault.Busy) { // for those, too, that came to hear the same answer
+			p.local.Taken()
 		}
-		l.freeLocal()
+		p.local.Free()
 	}
 	return err
 }
 
 // keepTrying goes on until the hold is granted, or not to be had.
-func (l *Lock) keepTrying(first attempt, q *request, patient bool, deadline clock.Instant) (err error) {
-	a := &acquisition{attempt: first, request: *q, patient: patient, deadline: deadline}
-	defer func() { q.how, q.wakeups = a.course.how(a.began), a.course.wakeups }()
+func (p *Path) keepTrying(first attempt, q *Request, patient bool) (err error) {
+	a := &acquisition{attempt: first, request: *q, patient: patient, deadline: q.Deadline}
+	defer func() { q.How, q.Woken = a.course.how(a.began), a.course.wakeups }()
 	if !patient {
 		defer a.end()
 		return a.poll()
 	}
-	a.ear = l.reg.queues.waker.listener(l)
-	queues := a.ear.Waiter != nil && l.queues()
-	if queues && l.reg.cluster && protocol.QueueKey(l.reg.prefix, l.place.Key) == "" {
-		l.noQueue("a cluster would keep it in another slot than the lock, because of the braces in the path")
+	a.ear = p.all.Waker.listener(p)
+	queues := a.ear.Waiter != nil && p.MayQueue()
+	if queues && p.all.Cluster && protocol.QueueKey(p.all.Prefix, p.Key) == "" {
+		p.NoQueue("a cluster would keep it in another slot than the lock, because of the braces in the path")
 		queues = false
 	}
 	if queues {
-		a.spare = l.reg.spare()
+		a.spare = p.all.spare()
 		a.box.came = a.spare.came
 	}
-	a.blocks(q)
-	a.call, a.begun = true, l.reg.clock.Now()
-	l.anchor().active.Store(&a.activeWait)
+	p.local.Block(a.ctx, &a.blocked, q.Waiting)
+	a.call, a.begun = true, p.Clock.Now()
+	p.anchor.active.Store(&a.activeWait)
 	defer a.end()
 	if queues {
 		if err = a.waitInQueue(); !errors.Is(err, errNoQueue) {
@@ -126,16 +127,16 @@ func (l *Lock) keepTrying(first attempt, q *request, patient bool, deadline cloc
 }
 
 // how is how a call got the lock, if it did, by a try that began at began.
-func (c *course) how(began clock.Instant) How {
+func (c *course) how(began clock.Instant) Outcome {
 	switch {
 	case c.served:
-		return HowGranted
+		return Granted
 	case c.lapses != 0 && c.lapses <= began:
-		return HowFoundExpired
+		return FoundExpired
 	case c.slept:
-		return HowFoundFree
+		return FoundFree
 	default:
-		return HowFree
+		return Free
 	}
 }
 
@@ -173,7 +174,7 @@ func (a *acquisition) poll() error {
 			quick = false
 		}
 		if !quick {
-			looked = a.lock.reg.clock.Now()
+			looked = a.path.Clock.Now()
 		}
 		asks := a.mode(a.patient, polls)
 		err := a.try(protocol.Queueing{Mode: asks}, quick, a.deadline)
@@ -181,7 +182,7 @@ func (a *acquisition) poll() error {
 			return nil
 		}
 		refusal := (*rueidis.RedisError)(nil)
-		if asks == protocol.ModeReserve && a.lock.reg.cluster && errors.As(err, &refusal) && !a.cut {
+		if asks == protocol.ModeReserve && a.path.all.Cluster && errors.As(err, &refusal) && !a.cut {
 			polls, a.failure = false, nil // the queue is refused, by permissions, or while its slot moves
 			continue
 		}
@@ -212,13 +213,13 @@ func (a *acquisition) poll() error {
 		}
 		// The key is free, most likely, or another waiter was quicker; then arming shows what is left of their lease. But
 		// what only a thorough try finds out must not wait for longer than a poll interval.
-		quick = woken && a.exclusive() && a.ear.Looks() && a.lock.reg.clock.Now() < looked.Add(a.lock.reg.poll)
+		quick = woken && a.exclusive() && a.ear.Looks() && a.path.Clock.Now() < looked.Add(a.path.all.Poll)
 	}
 }
 
 // recover waits until it is time for another try after one that failed.
 func (a *acquisition) recover() error {
-	now := a.lock.reg.clock.Now()
+	now := a.path.Clock.Now()
 	switch {
 	case !errors.Is(a.failure, rueidis.ErrClosing):
 		a.retries.closing = 0
@@ -243,41 +244,41 @@ func (a *acquisition) recover() error {
 // exclusive tells whether a key that is there is surely in the way. Readers share it with each other; and after a try whose
 // answer is lost it may be this very hold's.
 func (a *acquisition) exclusive() bool {
-	return !a.hold.MayArrive() && (a.lock.pair == nil || a.lock == &a.lock.pair.writer)
+	return !a.hold.MayArrive() && (a.path.side != Reads)
 }
 
 // over is why there is to be no other try, if so.
 func (a *acquisition) over() error {
-	if err := a.lock.stopped(a.ctx); err != nil {
+	if err := a.path.all.Stopped(a.ctx); err != nil {
 		return a.explained(err)
 	}
-	if a.patient && a.lock.reg.clock.Now() < a.deadline {
+	if a.patient && a.path.Clock.Now() < a.deadline {
 		return nil
 	}
-	return a.explained(errBusy)
+	return a.explained(fault.Busy)
 }
 
 // end takes the call out of where others see it. If it gives up, nothing of it stays in Redis.
 func (a *acquisition) end() {
 	if a.call {
-		a.lock.endWait(&a.blocked)
+		a.path.local.EndWait(&a.blocked)
 	}
 	if !a.won {
 		a.leave()
 	}
-	a.lock.anchor().active.Store(nil)
+	a.path.anchor.active.Store(nil)
 	if m := a.box.close(); a.won && m.granted > 0 { // it came after the last look into the box
 		a.hold.Regranted()
 	}
 	a.ear.Close()
 	if a.spare != nil {
-		a.lock.reg.putBack(a.spare)
+		a.path.all.putBack(a.spare)
 	}
 }
 
 // arm listens; see listener.arm.
 func (a *acquisition) arm() keyState {
-	return a.ear.arm(a.ctx, min(a.lock.reg.poll, a.lock.armLimit(), a.lock.reg.clock.Now().Until(a.deadline)))
+	return a.ear.arm(a.ctx, min(a.path.all.Poll, a.path.Shard().RoundTrip().Connect(), a.path.Clock.Now().Until(a.deadline)))
 }
 
 // sleep waits until it is time for the next try, and tells whether a wake-up was the reason. It fails when there is to be
@@ -288,7 +289,7 @@ func (a *acquisition) sleep(left time.Duration) (woken bool, err error) {
 	if err := a.over(); err != nil {
 		return false, err
 	}
-	pause := min(a.lock.reg.poll, a.lock.reg.clock.Now().Until(a.deadline))
+	pause := min(a.path.all.Poll, a.path.Clock.Now().Until(a.deadline))
 	if left > 0 { // Redis counts whole milliseconds, and removes a key after its last one
 		pause = min(pause, clock.Plus(left, time.Millisecond))
 	}
@@ -297,7 +298,7 @@ func (a *acquisition) sleep(left time.Duration) (woken bool, err error) {
 	if err == nil {
 		a.course.woke(why)
 		if why == byTime {
-			a.lock.reg.reports.counts.polls.Add(1)
+			a.path.all.Polls.Add(1)
 		}
 	}
 	return why == byWakeup, err
@@ -316,10 +317,10 @@ const (
 func (a *acquisition) pause(d time.Duration, wake, mail <-chan struct{}) (why reason, err error) {
 	if !a.course.waits {
 		a.course.waits = true
-		a.lock.half().Taken()
+		a.path.local.Taken()
 	}
 	if a.spare == nil {
-		a.spare = a.lock.reg.spare()
+		a.spare = a.path.all.spare()
 	}
 	a.spare.timer.Reset(d)
 	select {
@@ -331,7 +332,7 @@ func (a *acquisition) pause(d time.Duration, wake, mail <-chan struct{}) (why re
 		return byMail, nil
 	case <-a.ctx.Done():
 		return byTime, a.explained(fault.Ended(a.ctx))
-	case <-a.lock.reg.closed:
-		return byTime, ErrClosed
+	case <-a.path.all.Closed:
+		return byTime, fault.Closed
 	}
 }

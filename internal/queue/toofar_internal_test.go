@@ -1,4 +1,4 @@
-package lockregistry
+package queue
 
 import (
 	"testing"

@@ -1,4 +1,4 @@
-package lockregistry
+package queue
 
 import (
 	"log/slog"
@@ -34,8 +34,8 @@ type spare struct {
 }
 
 // spare takes what the call before has put back, where there is one.
-func (r *Registry) spare() *spare {
-	if s, ok := r.queues.spares.Get().(*spare); ok {
+func (q *Shared) spare() *spare {
+	if s, ok := q.spares.Get().(*spare); ok {
 		return s
 	}
 	s := &spare{time.NewTimer(time.Hour), make(chan struct{}, 1)}
@@ -43,13 +43,13 @@ func (r *Registry) spare() *spare {
 	return s
 }
 
-func (r *Registry) putBack(s *spare) {
+func (q *Shared) putBack(s *spare) {
 	s.timer.Stop()
 	select {
 	case <-s.came:
 	default:
 	}
-	r.queues.spares.Put(s)
+	q.spares.Put(s)
 }
 
 // expected is a hold that was found by a look, and may be over before the message of its grant comes. That must not be taken for
@@ -66,103 +66,105 @@ type keeping struct {
 	until  clock.Instant
 }
 
-// keep notes that for a hold that is about to be over, if so, and returns until when; 0: it is not.
-func (l *Lock) keep(h *hold.Hold) (until clock.Instant) {
+// Reserve notes that for a hold that is about to be over, if so, and returns until when; 0: it is not.
+func (p *Path) Reserve(h *hold.Hold) (until clock.Instant) {
 	kept, found := h.Keeps()
 	if kept != 0 {
-		l.contention().keeping.Store(&keeping{h.Number(), kept})
+		p.contention().keeping.Store(&keeping{h.Number(), kept})
 	}
 	if found != 0 {
-		l.contention().expected.Store(&expected{h.Number(), found})
+		p.contention().expected.Store(&expected{h.Number(), found})
 	}
 	return kept
 }
 
 // expects tells whether the message of a grant was to come.
-func (l *Lock) expects(number string) bool {
-	c := l.anchor().others.Load()
+func (p *Path) expects(number string) bool {
+	c := p.anchor.others.Load()
 	if c == nil {
 		return false
 	}
 	e := c.expected.Load()
-	return e != nil && e.number == number && l.reg.clock.Now() < e.until
+	return e != nil && e.number == number && p.Clock.Now() < e.until
 }
 
-// keeping is the newest of the path.
-func (l *Lock) keeping() *keeping {
-	c := l.anchor().others.Load()
+// ReservedUntil is until when the removal of a hold with such a number leaves the path taken; 0: it does not.
+func (p *Path) ReservedUntil(number string) clock.Instant {
+	c := p.anchor.others.Load()
 	if c == nil {
-		return nil
+		return 0
 	}
-	return c.keeping.Load()
+	if k := c.keeping.Load(); k != nil && k.number == number {
+		return k.until
+	}
+	return 0
 }
 
 // queuelessFor is for how long a path goes without a queue after the server has refused one.
 const queuelessFor = time.Minute
 
 // contention returns what the path's calls know of others.
-func (l *Lock) contention() *contention {
-	a := l.anchor()
+func (p *Path) contention() *contention {
+	a := p.anchor
 	for a.others.Load() == nil {
 		a.others.CompareAndSwap(nil, &contention{})
 	}
 	return a.others.Load()
 }
 
-// contested tells whether a call is not to try first, but to wait in the queue or to stand back, since others waited when the
+// Contested tells whether a call is not to try first, but to wait in the queue or to stand back, since others waited when the
 // lock was last released, or a moment ago.
-func (l *Lock) contested() bool {
-	c := l.anchor().others.Load()
-	return c != nil && (c.contested.Load() || c.yields.Load() || l.busy()) // mutant: tries first
+func (p *Path) Contested() bool {
+	c := p.anchor.others.Load()
+	return c != nil && (c.contested.Load() || c.yields.Load() || p.busy()) // mutant: tries first
 }
 
 // busyFor is for how long others most likely go on waiting for a lock after they did.
 const busyFor = 500 * time.Millisecond
 
 // busy tells whether others have waited for the lock just now, so that its queue is there.
-func (l *Lock) busy() bool {
-	c := l.anchor().others.Load()
+func (p *Path) busy() bool {
+	c := p.anchor.others.Load()
 	if c == nil {
 		return false
 	}
 	since := clock.Instant(c.since.Load())
-	return since != 0 && since.Until(l.reg.clock.Now()) < busyFor
+	return since != 0 && since.Until(p.Clock.Now()) < busyFor
 }
 
-// queues tells whether calls of l may wait in a queue.
-func (l *Lock) queues() bool {
-	c := l.anchor().others.Load()
-	return c == nil || l.reg.clock.Now() >= clock.Instant(c.queueless.Load())
+// MayQueue tells whether calls of the path may wait in a queue.
+func (p *Path) MayQueue() bool {
+	c := p.anchor.others.Load()
+	return c == nil || p.Clock.Now() >= clock.Instant(c.queueless.Load())
 }
 
-// noQueue is for when the server has refused the queue of a path. What it refuses for now only, out of memory for instance, costs
+// NoQueue is for when the server has refused the queue of a path. What it refuses for now only, out of memory for instance, costs
 // nobody their place: who waits looks again. That is logged once a minute at most.
-func (l *Lock) noQueue(why string) {
-	r := l.reg
-	now := r.clock.Now()
+func (p *Path) NoQueue(why string) {
+	now := p.Clock.Now()
 	if fault.Passes(why, true) {
-		next := clock.Instant(r.queues.postponed.Load())
-		if now >= next && r.queues.postponed.CompareAndSwap(int64(next), int64(now.Add(queuelessFor))) {
-			r.reports.dispatch.Log(slog.LevelWarn, "the server refuses the queue of a lock for now: who waits looks again",
-				slog.String("key", l.place.Key), slog.String("error", why))
+		next := clock.Instant(p.all.postponed.Load())
+		if now >= next && p.all.postponed.CompareAndSwap(int64(next), int64(now.Add(queuelessFor))) {
+			p.Log(slog.LevelWarn, "the server refuses the queue of a lock for now: who waits looks again",
+				slog.String("key", p.Key), slog.String("error", why))
 		}
 		return
 	}
-	l.contention().queueless.Store(int64(now.Add(queuelessFor)))
-	if !r.queues.unqueued.Swap(true) {
-		r.reports.dispatch.Log(slog.LevelWarn, "the server refuses the queue of a lock: its waiters are woken by chance, or poll",
-			slog.String("key", l.place.Key), slog.String("error", why))
+	p.contention().queueless.Store(int64(now.Add(queuelessFor)))
+	if !p.all.unqueued.Swap(true) {
+		p.Log(slog.LevelWarn, "the server refuses the queue of a lock: its waiters are woken by chance, or poll",
+			slog.String("key", p.Key), slog.String("error", why))
 	}
 }
 
 // deaf notes whether messages of grants can reach calls of this process.
-func (l *Lock) deaf(is bool) {
-	c := l.anchor().others.Load()
+func (p *Path) deaf(is bool) {
+	c := p.anchor.others.Load()
 	if c == nil {
 		if !is {
 			return
 		}
-		c = l.contention()
+		c = p.contention()
 	}
 	if c.deaf.Load() != is {
 		c.deaf.Store(is)
@@ -172,15 +174,15 @@ func (l *Lock) deaf(is bool) {
 	}
 }
 
-// noteContention takes in what a release has replied, and whether goroutines of this process wait that were not to have the
+// NoteContention takes in what a release has replied, and whether goroutines of this process wait that were not to have the
 // lock at once, because it has had it for a handoff limit or, without hand-over, has released it.
-func (l *Lock) noteContention(reply int64, others bool, at clock.Instant) {
-	c := l.anchor().others.Load()
+func (p *Path) NoteContention(reply int64, others bool, at clock.Instant) {
+	c := p.anchor.others.Load()
 	if c == nil {
 		if !others && reply != protocol.Contended && reply != protocol.NoQueue {
 			return
 		}
-		c = l.contention()
+		c = p.contention()
 	}
 	if was := c.contested.Load(); reply != protocol.NoQueue && was != (reply == protocol.Contended) {
 		c.contested.Store(!was)
@@ -188,27 +190,27 @@ func (l *Lock) noteContention(reply int64, others bool, at clock.Instant) {
 	if reply == protocol.Contended {
 		c.since.Store(int64(at))
 	}
-	if !l.queues() || l.reg.queues.waker.listening == nil || c.deaf.Load() {
-		c.released(others, reply == protocol.Contended, l.reg.clock.Now())
+	if !p.MayQueue() || p.all.Waker.Listening == nil || c.deaf.Load() {
+		c.released(others, reply == protocol.Contended, p.Clock.Now())
 	}
 }
 
-// released notes that the key of the hold with a value was removed.
-func (l *Lock) released(value string, at clock.Instant) {
-	n := l.reg.numberOf(value)
-	if n >= l.last.Load() {
-		l.last.Store(n)
-		l.lastAt.Store(int64(at))
+// Removed notes that the key of the hold with a value was removed.
+func (p *Path) Removed(value string, at clock.Instant) {
+	n, err := strconv.ParseUint(value[len(p.all.Values):], 10, 64)
+	if err == nil && n >= p.last.Load() { // else it is none: a message has named it
+		p.last.Store(n)
+		p.lastAt.Store(int64(at))
 	}
 }
 
 // recallFor is for how long a removal may be lost by a failover: a replica lags behind by no more, most likely.
 const recallFor = 2 * time.Second
 
-// recall has removals sent once more that were confirmed just now, since a server may have taken over that has not got them.
+// Recall has removals sent once more that were confirmed just now, since a server may have taken over that has not got them.
 // Later holds have larger numbers, and are not touched.
-func (l *Lock) recall(now clock.Instant) {
-	if n := l.last.Load(); n > 0 && clock.Instant(l.lastAt.Load()).Until(now) < recallFor {
-		l.reg.background.cleaner.Expedite(l.unclaimed(strconv.FormatUint(n, 10)))
+func (p *Path) Recall(now clock.Instant) {
+	if n := p.last.Load(); n > 0 && clock.Instant(p.lastAt.Load()).Until(now) < recallFor {
+		p.all.Expedite(p.local.Unclaimed(strconv.FormatUint(n, 10)))
 	}
 }

@@ -1,4 +1,4 @@
-package lockregistry
+package queue
 
 import (
 	"math"
@@ -10,13 +10,13 @@ import (
 	"github.com/lockregistry/lockregistry/internal/clock"
 )
 
-// message is what a script tells a process about the queue of a key.
-type message struct {
+// Message is what a script tells a process about the queue of a key.
+type Message struct {
 	what   byte // one of the constants below
-	number string
+	Number string
 	time   time.Duration
 	due    string
-	key    string
+	Key    string
 }
 
 const (
@@ -25,8 +25,8 @@ const (
 	tellsGone  = 'd' // its ticket was taken out, because its time was over
 )
 
-// parseMessage reads "<what> <number> <milliseconds> <key>", with "@" and due behind the milliseconds where it is known.
-func parseMessage(text string) (m message, ok bool) {
+// ParseMessage reads "<what> <number> <milliseconds> <key>", with "@" and due behind the milliseconds where it is known.
+func ParseMessage(text string) (m Message, ok bool) {
 	what, rest, ok1 := strings.Cut(text, " ")
 	number, rest, ok2 := strings.Cut(rest, " ")
 	ms, key, ok3 := strings.Cut(rest, " ")
@@ -35,8 +35,11 @@ func parseMessage(text string) (m message, ok bool) {
 	if !ok1 || !ok2 || !ok3 || err != nil || !(n >= 0) || len(what) != 1 {
 		return m, false
 	}
-	return message{what[0], number, clock.Milliseconds(int64(min(n, math.MaxInt64/2))), due, key}, true
+	return Message{what[0], number, clock.Milliseconds(int64(min(n, math.MaxInt64/2))), due, key}, true
 }
+
+// Grants tells whether the message is that of a grant.
+func (m Message) Grants() bool { return m.what == tellsGrant }
 
 // mailbox takes the messages for a waiting call.
 type mailbox struct {
@@ -73,9 +76,9 @@ func (b *mailbox) take() mail {
 }
 
 // put takes a message for the attempt, and reports whether it was one. It wakes the attempt.
-func (b *mailbox) put(m message) bool {
+func (b *mailbox) put(m Message) bool {
 	b.mu.Lock()
-	mine := m.number == b.number && !b.closed
+	mine := m.Number == b.number && !b.closed
 	switch {
 	case !mine:
 	case m.what == tellsGrant:
@@ -92,7 +95,7 @@ func (b *mailbox) put(m message) bool {
 	return mine
 }
 
-// stir has the call look, since something was granted to another attempt of its registry, which it takes over.
+// stir has the call look.
 func (b *mailbox) stir() {
 	b.mu.Lock()
 	b.mail.look = true
@@ -115,54 +118,36 @@ func (b *mailbox) close() mail {
 	return b.mail
 }
 
-// told takes a message of a script. The goroutine that reads the connection calls it.
-func (r *Registry) told(text string) {
-	m, ok := parseMessage(text)
-	if !ok || len(m.key) <= len(r.prefix) {
-		return
-	}
-	r.transport.Shard(m.key).GotMessage(r.clock.Now())
-	path := m.key[len(r.prefix)+1:]
-	for l := range r.cache.of(path) {
-		if l.told(m) {
-			return
-		}
-	}
-	if m.what != tellsGrant {
-		return
-	}
-	for l := range r.cache.of(path) {
-		if box := l.box(); box != nil {
-			box.stir()
-			return
-		}
-	}
-	// Nobody waits for it. The call that gave up has had it removed, or will have; this is quicker. It may be of any of the kinds.
-	for l := range r.cache.of(path) {
-		r.background.cleaner.Expedite(l.unclaimed(m.number)) // mutant: grant to nobody
-	}
-}
-
-// told passes a message on to the call of l that waits for it, or to the hold that it is about: in this order, since a call
+// Told passes a message on to the call that waits for it, or to the hold that it is about: in this order, since a call
 // makes its hold the lock's before it closes its mailbox. A hold that is taken for nobody's would be removed while it is held.
-func (l *Lock) told(m message) bool {
-	if box := l.box(); box != nil && box.put(m) {
+func (p *Path) Told(m Message) bool {
+	if box := p.box(); box != nil && box.put(m) {
 		return true
 	}
 	if m.what != tellsGrant {
 		return false
 	}
-	if h := l.hold.Load(); h != nil && h.Number() == m.number {
+	if h := p.local.Hold(); h != nil && h.Number() == m.Number {
 		h.Regranted() // mutant: granted once more
 		return true
 	}
-	return l.expects(m.number)
+	return p.expects(m.Number)
 }
 
 // box is that of the call that waits in the queue, if one does.
-func (l *Lock) box() *mailbox {
-	if p := l.active.Load(); p != nil && p.box.came != nil {
-		return &p.box
+func (p *Path) box() *mailbox {
+	if w := p.active.Load(); w != nil && w.box.came != nil {
+		return &w.box
 	}
 	return nil
+}
+
+// Stir has the call that waits in the queue look, since something was granted to another attempt of its registry, which it
+// takes over. It tells whether one waits.
+func (p *Path) Stir() bool {
+	box := p.box()
+	if box != nil {
+		box.stir()
+	}
+	return box != nil
 }

@@ -1,4 +1,4 @@
-package lockregistry
+package queue
 
 import (
 	"testing"
@@ -11,11 +11,11 @@ import (
 )
 
 func TestWhatACallNeededToWaitIsKeptAsNew(t *testing.T) {
-	r := &Registry{}
-	s := r.spare()
+	q := &Shared{}
+	s := q.spare()
 	s.timer.Reset(time.Nanosecond)
 	s.came <- struct{}{}
-	r.putBack(s)
+	q.putBack(s)
 	require.Empty(t, s.came)
 	s.timer.Reset(time.Hour)
 	select {

@@ -1,4 +1,4 @@
-package lockregistry
+package queue
 
 import (
 	"strconv"
@@ -33,15 +33,15 @@ import (
 //
 //	keeps ──goroutines wait, and the last chance was 100 ms ago──▶ yields ──the next call pauses first──▶ keeps
 
-// fairness notes what the release of a hold is to do about others. Due tells that this process has had the lock for long enough.
-func (l *Lock) fairness(m *protocol.Release, h *hold.Hold, due bool, now clock.Instant) {
+// Fairness notes what the release of a hold is to do about others. Due tells that this process has had the lock for long enough.
+func (p *Path) Fairness(m *protocol.Release, h *hold.Hold, due bool, now clock.Instant) {
 	switch {
 	case h.Leads():
 		m.Leads = true
-	case (due || l.pair == nil && h.Watched()) && l.half().Contended(): // or its lease does not suit who waits
+	case (due || p.side == "" && h.Watched()) && p.local.Contended(): // or its lease does not suit who waits
 		m.Yields = true
-	case l.kind.Format.Brief() && m.Keep == 0 && m.Queued:
-		l.brief(m, h, now)
+	case p.Format.Brief() && m.Keep == 0 && m.Queued:
+		p.brief(m, h, now)
 	}
 }
 
@@ -49,8 +49,8 @@ func (l *Lock) fairness(m *protocol.Release, h *hold.Hold, due bool, now clock.I
 const longWait = firstLook
 
 // brief has the release of a hold rely on what is known of others. A window that is due is left to a release in full.
-func (l *Lock) brief(m *protocol.Release, h *hold.Hold, now clock.Instant) {
-	if c := l.anchor().others.Load(); c != nil && h.Queued() != 0 && now < c.gap.due {
+func (p *Path) brief(m *protocol.Release, h *hold.Hold, now clock.Instant) {
+	if c := p.anchor.others.Load(); c != nil && h.Queued() != 0 && now < c.gap.due {
 		m.Due, m.Warns = c.gap.text, h.Queued().Until(now) >= longWait
 	}
 }
@@ -78,9 +78,9 @@ func gapOf(asked, now clock.Instant, place, due string) (g gap, known bool) {
 }
 
 // foresee notes when the next window is due.
-func (l *Lock) foresee(asked clock.Instant, place, due string) {
-	if g, known := gapOf(asked, l.reg.clock.Now(), place, due); known || l.anchor().others.Load() != nil {
-		l.contention().gap = g
+func (p *Path) foresee(asked clock.Instant, place, due string) {
+	if g, known := gapOf(asked, p.Clock.Now(), place, due); known || p.anchor.others.Load() != nil {
+		p.contention().gap = g
 	}
 }
 
@@ -88,7 +88,7 @@ func (l *Lock) foresee(asked clock.Instant, place, due string) {
 // it is known that there is a window, or that others have the lock.
 func (c *contention) released(waits, others bool, now clock.Instant) {
 	since := clock.Instant(c.yielded.Load())
-	due := since != 0 && since.Until(now) >= defaultHandoff
+	due := since != 0 && since.Until(now) >= mostDue
 	if waits && (due || others) {
 		c.yields.Store(true)
 	} else if waits && since != 0 {
@@ -98,17 +98,17 @@ func (c *contention) released(waits, others bool, now clock.Instant) {
 }
 
 // standsBack tells, once, whether a call without a queue is to leave others their chance.
-func (l *Lock) standsBack() bool {
-	c := l.anchor().others.Load()
+func (p *Path) standsBack() bool {
+	c := p.anchor.others.Load()
 	return c != nil && c.yields.Swap(false) // mutant: nobody stands back
 }
 
 // standBack gives others their chance, where there is no queue: this process has had the lock for as long as its goroutines
 // may hand it to each other, and has released it for that reason.
 func (a *acquisition) standBack() error {
-	if !a.lock.standsBack() {
+	if !a.path.standsBack() {
 		return nil
 	}
-	_, err := a.pause(min(a.lock.reg.standBack, max(0, a.lock.reg.clock.Now().Until(a.deadline))), nil, nil)
+	_, err := a.pause(min(a.path.all.StandBack, max(0, a.path.Clock.Now().Until(a.deadline))), nil, nil)
 	return err
 }

@@ -1,0 +1,25 @@
+package fault
+
+import "errors"
+
+// Busy is that another owner holds the lock, and the call may not wait, or no longer. The root makes false or ErrTimeout of it.
+var Busy = errors.New("busy")
+
+// OverdueError is that a call may not wait, or no longer, while nobody knows whether the lock is free.
+type OverdueError struct{ Failure error }
+
+func (o OverdueError) Error() string { return o.Failure.Error() }
+
+func (o OverdueError) Unwrap() error { return o.Failure }
+
+// Explain adds to the reason for which a call gives up why Redis could not be asked, if it could not.
+func Explain(why, failure error) error {
+	switch {
+	case failure == nil || errors.Is(why, Closed):
+		return why
+	case why == Busy: //nolint:errorlint // never wrapped
+		return OverdueError{failure}
+	default:
+		return Join(why, failure)
+	}
+}

@@ -1,0 +1,171 @@
+package queue
+
+import (
+	"context"
+	"log/slog"
+	"runtime"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry/internal/cleanup"
+	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/deadlock"
+	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/hold"
+	"github.com/lockregistry/lockregistry/internal/lease"
+	"github.com/lockregistry/lockregistry/internal/owner"
+	"github.com/lockregistry/lockregistry/internal/protocol"
+	"github.com/lockregistry/lockregistry/internal/transport"
+)
+
+// lock is the local half of a path, and what is above its holds.
+type lock struct {
+	path    Path
+	numbers uint64
+	current atomic.Pointer[hold.Hold]
+}
+
+// newLock is a lock of a client that is connected to an embedded server.
+func newLock(t *testing.T) *lock {
+	t.Helper()
+	client, err := rueidis.NewClient(rueidis.ClientOption{
+		InitAddress: []string{miniredis.RunT(t).Addr()}, ForceSingleClient: true, DisableCache: true,
+	})
+	require.NoError(t, err)
+	t.Cleanup(client.Close)
+	way := transport.New(client)
+	t.Cleanup(way.Close)
+	schedule := hold.NewSchedule(func(clock.Instant) {}, func([]hold.Task) {})
+	t.Cleanup(func() {
+		schedule.Close()
+		schedule.Wait()
+	})
+	l := &lock{}
+	env := &hold.Env{
+		Clock: way.Clock, Server: server{way}, Schedule: schedule, NumberAt: len("me:"),
+		Demand: func(*protocol.Call) {}, Log: func(slog.Level, string, ...slog.Attr) {}, Unreachable: func(hold.Part) {},
+	}
+	format := protocol.NewSpring(protocol.Config{Prefix: "orders", Remove: func() string { return "UNLINK" }})
+	of := hold.Path{Kind: &hold.Kind{Format: format, Env: env}, Key: "orders:42", Above: l}
+	all := &Shared{
+		Clock: way.Clock, Transport: way, Closed: t.Context().Done(), Prefix: "orders", Values: "me:",
+		CleanUp: func(cleanup.Removal) {}, Expedite: func(cleanup.Removal) {},
+	}
+	all.Poll = time.Second
+	all.Waker = NewWaker("orders", "me", false)
+	l.path.Init(of, all, l, "", &l.path)
+	return l
+}
+
+// server is how holds ask the embedded server.
+type server struct{ *transport.Client }
+
+func (s server) Do(p *transport.Wait, c *protocol.Call) (reply transport.Reply, n int64, err error) {
+	reply = s.Client.Do(p, c)
+	n, err = reply.Confirmed()
+	return reply, n, err
+}
+
+func (s server) RoundTrip(key string) transport.RoundTrip { return s.Shard(key).RoundTrip() }
+
+func (l *lock) NewHold(t hold.Terms) *hold.Hold {
+	l.numbers++
+	return hold.New(&l.path.Path, "me:"+strconv.FormatUint(l.numbers, 10), t)
+}
+
+func (l *lock) Hold() *hold.Hold                             { return l.current.Load() }
+func (l *lock) Won(h *hold.Hold, _ clock.Instant)            { l.current.Store(h) }
+func (*lock) Free()                                          {}
+func (*lock) Taken()                                         {}
+func (*lock) Contended() bool                                { return false }
+func (*lock) Under() string                                  { return "" }
+func (*lock) Block(context.Context, *deadlock.Call, Waiting) {}
+func (*lock) EndWait(*deadlock.Call)                         {}
+func (*lock) Abandoned(*hold.Hold) (r cleanup.Removal)       { return r }
+func (*lock) Unclaimed(string) (r cleanup.Removal)           { return r }
+func (*lock) Lost(fault.Loss, time.Duration, bool)           {}
+func (*lock) Clear(hold.Remains)                             {}
+func (l *lock) Has(h *hold.Hold, _ owner.ID) bool            { return l.current.Load() == h }
+func (*lock) Owners() int64                                  { return 1 }
+
+// waitingCall is a call that waits in the queue, and has looked just now.
+func (l *lock) waitingCall() *acquisition {
+	h := l.NewHold(hold.Terms{Lease: lease.NewTerm(time.Minute)})
+	a := &acquisition{attempt: attempt{path: &l.path, hold: h, ctx: context.Background()}}
+	a.ticket.woken, a.course.waits, a.began = true, true, l.path.Clock.Now()
+	a.box.came = make(chan struct{}, 1)
+	a.box.open(a.hold.Number())
+	l.path.active.Store(&a.activeWait)
+	return a
+}
+
+// The message of a grant may come at any moment while the call finds the same grant by looking, and while that hold is given
+// back. Whenever it does, it is neither taken for another server's grant nor for one of nobody's: a hold that is removed
+// because it seems to be nobody's is somebody's. A second grant is another server's also when it comes while the call ends.
+func TestFound_WhileItsMessageComes(t *testing.T) {
+	finds := func(a *acquisition) {
+		_, err := a.found(time.Second)
+		require.NoError(t, err)
+		a.end()
+	}
+	lock := func(a *acquisition) { a.box.mu.Lock() }
+	comes := func() { // the message gets as far as it can
+		for range 100 {
+			runtime.Gosched()
+		}
+	}
+	ends := func(a *acquisition, found clock.Instant) {
+		now := a.path.Clock.Now()
+		a.hold.AwaitMessage(found)
+		require.True(t, a.hold.GrantShort(now, time.Second))
+		a.win(now)
+		comes()
+		a.path.active.Store(nil)
+		a.box.closed = true
+		a.box.mu.Unlock()
+	}
+	for name, c := range map[string]struct {
+		rounds int
+		before func(a *acquisition) // the message comes
+		after  func(a *acquisition)
+		second bool
+	}{
+		"any moment":         {20_000, func(*acquisition) {}, finds, false},
+		"before the look":    {1000, lock, func(a *acquisition) { comes(); a.box.mu.Unlock(); finds(a) }, false},
+		"after the look":     {1000, lock, func(a *acquisition) { comes(); ends(a, clock.Never) }, false},
+		"after the last one": {1000, lock, func(a *acquisition) { comes(); ends(a, 0) }, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLock(t)
+			for range c.rounds {
+				a := l.waitingCall()
+				var told sync.WaitGroup
+				c.before(a)
+				nobodys := false
+				told.Go(func() {
+					m, ok := ParseMessage("g " + a.hold.Number() + " 1000 " + l.path.Key)
+					nobodys = !ok || !l.path.Told(m)
+				})
+				c.after(a)
+				if c.second {
+					told.Wait()
+				}
+				sound := a.hold.Live()
+				l.path.Reserve(a.hold)
+				l.current.Store(nil)
+				sound = a.hold.End(l.path.Clock.Now()) && sound
+				told.Wait()
+
+				require.Equal(t, !c.second, sound, "whether the hold went on until its end")
+				require.False(t, nobodys, "the hold was taken for nobody's")
+			}
+		})
+	}
+}

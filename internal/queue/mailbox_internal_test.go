@@ -1,0 +1,26 @@
+package queue
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry/internal/clock"
+)
+
+// What a script tells may be longer than 49 days, and so long that Lua writes it with an exponent.
+func TestMessagesOfLongLeases(t *testing.T) {
+	for ms, want := range map[string]time.Duration{
+		"0": 0, "1000": time.Second, "4294967296": 1 << 32 * time.Millisecond, "9223372036854775": clock.Longest,
+		"1e+18": clock.Longest,
+	} {
+		m, ok := ParseMessage("n 7 " + ms + " orders:4 2")
+		require.True(t, ok, ms)
+		require.Equal(t, Message{tellsNext, "7", want, "", "orders:4 2"}, m, ms)
+	}
+	for _, ms := range []string{"", "-1", "nan", "x"} {
+		_, ok := ParseMessage("n 7 " + ms + " orders:42")
+		require.False(t, ok, ms)
+	}
+}

@@ -1,0 +1,163 @@
+package queue
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/lockregistry/lockregistry/internal/cleanup"
+	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/deadlock"
+	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/hold"
+	"github.com/lockregistry/lockregistry/internal/owner"
+	"github.com/lockregistry/lockregistry/internal/transport"
+)
+
+// Path is a lock's key in Redis, for the calls that obtain it: one at a time, which has the local half. The two sides of a
+// read-write lock are two paths of one key; what others want concerns both, and is kept at the anchor.
+type Path struct {
+	hold.Path
+	all    *Shared
+	local  Local
+	anchor *Path  // the writer's, or this one
+	side   string // r for readers, w for writers, in tickets
+
+	others atomic.Pointer[contention] // nil until others wait for it; the anchor's, as is active
+	active atomic.Pointer[activeWait] // of the goroutine that asks Redis, once its first try takes a while or failed
+	last   atomic.Uint64              // the number of the newest hold whose key was removed, as far as that is known
+	lastAt atomic.Int64               // and when: an instant
+}
+
+// Local is the local half of a path's lock.
+type Local interface { //nolint:interfacebloat // what the two halves of a lock know of each other
+	// NewHold makes a hold on these terms, which nobody has yet.
+	NewHold(t hold.Terms) *hold.Hold
+
+	// Hold is the hold that the lock has, nil when it has none.
+	Hold() *hold.Hold
+
+	// Won gives the lock a hold, which is live. Its owner may use it since then.
+	Won(h *hold.Hold, since clock.Instant)
+
+	// Free frees the local half, for a call that has not got the lock.
+	Free()
+
+	// Taken tells other calls, which only want to know it, that another owner has the lock.
+	Taken()
+
+	// Contended tells whether goroutines of this process wait.
+	Contended() bool
+
+	// Under is the value of the hold with which the owner that wants to read writes already; empty when it does not.
+	Under() string
+
+	// Block puts a call that waits for another process into the graph of those that wait, and EndWait takes it out.
+	Block(ctx context.Context, call *deadlock.Call, w Waiting)
+	EndWait(call *deadlock.Call)
+
+	// Abandoned is what a hold may have left, and Unclaimed what one has left that was granted to nobody.
+	Abandoned(h *hold.Hold) cleanup.Removal
+	Unclaimed(number string) cleanup.Removal
+}
+
+// Shared is what the paths of a registry share.
+type Shared struct {
+	Settings
+	Prefix    string
+	Values    string // what the values of all holds of the registry begin with
+	Clock     clock.Clock
+	Transport *transport.Client
+	Waker     *Waker
+	Closed    <-chan struct{}
+	CleanUp   func(cleanup.Removal) // removes what a call has left
+	Expedite  func(cleanup.Removal) // the same, soon
+
+	spares    sync.Pool     // of *spare
+	Grants    atomic.Uint64 // holds that another process has granted
+	Polls     atomic.Uint64 // tries because the time for one had come
+	unqueued  atomic.Bool   // it was logged that the server refuses a queue
+	postponed atomic.Int64  // an instant: not before then it is logged again that it does so for now
+}
+
+// Shard is the way to the master that has the key.
+func (p *Path) Shard() *transport.Shard { return p.all.Transport.Shard(p.Key) }
+
+// Init makes the path that of a lock, with its side of a read-write lock, and the path of its writer for both sides.
+func (p *Path) Init(of hold.Path, all *Shared, local Local, side string, anchor *Path) {
+	p.Path, p.all, p.local, p.side, p.anchor = of, all, local, side, anchor
+}
+
+// Side is that of a read-write lock, empty for a plain lock.
+func (p *Path) Side() string { return p.side }
+
+// Waits tells whether a call waits for another process, whether it has a ticket, and since when it waits.
+func (p *Path) Waits() (waits, queued bool, since clock.Instant) {
+	w := p.active.Load()
+	if w == nil || !w.call {
+		return false, false, 0
+	}
+	return true, w.queued.Load(), w.begun
+}
+
+// Unavailable notes that Redis cannot be asked whether anybody has the lock, and why, until over is called.
+func (p *Path) Unavailable(why error) (over func()) {
+	noted := &activeWait{}
+	noted.note(why)
+	p.anchor.active.CompareAndSwap(nil, noted)
+	return func() { p.anchor.active.CompareAndSwap(noted, nil) }
+}
+
+// Stopped is why a call must stop waiting: its context or the registry ended. It is nil when neither did.
+func (q *Shared) Stopped(ctx context.Context) error {
+	if ctx.Err() != nil {
+		return fault.Ended(ctx)
+	}
+	select {
+	case <-q.Closed:
+		return fault.Closed
+	default:
+		return nil
+	}
+}
+
+// Request is what a call asks for, with the local half held.
+type Request struct {
+	Waiting
+	Terms    hold.Terms
+	Wait     time.Duration // 0: not at all; negative: until the context ends
+	Deadline clock.Instant // the last moment to begin a try, but for the first
+	Queued   bool          // the call has waited in this process before
+
+	// How it went, once the call has the hold.
+	How   Outcome
+	Woken Woken
+}
+
+// Waiting is what the graph of waiting calls is told of one.
+type Waiting struct {
+	As    owner.ID      // nobody: the caller
+	Ends  bool          // it gives up after a while
+	Since clock.Instant // when it began to wait for anybody; 0: it has not
+}
+
+// Outcome is how a call has got a hold.
+type Outcome uint8
+
+// The ways to get one.
+const (
+	Free         Outcome = iota // nobody had the lock
+	Granted                     // another process has granted it
+	FoundFree                   // the call waited, and found the lock free
+	FoundExpired                // the call waited until the lease of the hold before was over
+)
+
+// Woken counts what has woken a call.
+type Woken struct{ Messages, Changes, Timeouts int }
+
+// The sides of a read-write lock, as tickets have them.
+const (
+	Reads  = "r"
+	Writes = "w"
+)

@@ -1,0 +1,137 @@
+package queue
+
+import (
+	"context"
+	"sync"
+
+	"github.com/redis/rueidis"
+
+	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/hold"
+	"github.com/lockregistry/lockregistry/internal/protocol"
+	"github.com/lockregistry/lockregistry/internal/transport"
+)
+
+// mostConfirmed is how many grants of a group are confirmed at once.
+const mostConfirmed = 256
+
+// Group is the paths that one script asks for, all or none: of those in one slot, where there are slots. Their local halves are
+// held.
+type Group struct {
+	Err error // why none of them was obtained
+	At  int   // the path that another owner has
+
+	tries []*attempt
+}
+
+// Add adds a path, for which h is asked for.
+func (g *Group) Add(ctx context.Context, p *Path, h *hold.Hold) {
+	g.tries = append(g.tries, &attempt{path: p, hold: h, ctx: ctx})
+}
+
+// Won tells whether the hold of the path that was added as number i is live, and its lock's.
+func (g *Group) Won(i int) bool { return g.tries[i].won }
+
+// Leave frees the local half of that path, for a call that has not got it. What Redis may have granted is removed.
+func (g *Group) Leave(i int) {
+	a := g.tries[i]
+	if a.hold.MayArrive() {
+		a.path.all.CleanUp(a.path.local.Abandoned(a.hold))
+	}
+	a.path.local.Free()
+}
+
+// Try asks Redis once for all. An answer that comes late is confirmed: a master that is none any more may have
+// given it.
+func (g *Group) Try(deadline clock.Instant) {
+	bids := make([]protocol.Request, len(g.tries))
+	for i, a := range g.tries {
+		bids[i] = a.bid(protocol.Queueing{})
+	}
+	first, all := g.tries[0], g.tries[0].path.all
+	p := first.commandWait(deadline)
+	p.Observer = nil
+	if g.Err = first.tooFar(&p); g.Err != nil {
+		return
+	}
+	c := first.path.Format.ObtainAll(bids)
+	c.DropIfAbandoned = true
+	all.Demand(&c, func(_ *protocol.Call, result rueidis.RedisResult) bool {
+		_, taken, err := protocol.Tokens(result, len(bids))
+		return err == nil && taken == 0
+	})
+	reply := all.Transport.Do(&p, &c)
+	tokens, taken, err := protocol.Tokens(reply.RedisResult, len(bids))
+	for p.Since = reply.Sent; reply.Late && err == nil && taken > 0; { // a server may have said so that is the master no more
+		if left := p.Left(all.Clock); left <= 0 || first.ctx.Err() != nil {
+			taken, err = 0, fault.Late
+			break
+		}
+		reply = all.Transport.Do(&p, &c)
+		tokens, taken, err = protocol.Tokens(reply.RedisResult, len(bids))
+	}
+	granted := err == nil && taken == 0
+	switch {
+	case granted && reply.ReplicaErr != nil: // the master has it
+		err = reply.ReplicaErr
+	case granted && reply.Late:
+		g.confirm(deadline, tokens, reply.Doubtful)
+		return
+	}
+	for i, a := range g.tries {
+		switch {
+		case granted && err == nil && a.take(tokens[i], &reply):
+		case granted || taken == 0 && fault.OutcomeUnknown(err): // mutant: paths forgotten
+			if a.hold.SetMayArrive(true); err == nil {
+				g.Err = fault.Classify(fault.Late)
+			}
+		}
+	}
+	if g.Err != nil {
+		return
+	}
+	switch {
+	case reply.Cut:
+		g.Err = fault.Explain(fault.Ended(first.ctx), fault.AsUnavailable(fault.NoAnswer))
+	case granted && reply.ReplicaErr != nil && first.ctx.Err() != nil:
+		g.Err = fault.Explain(fault.Ended(first.ctx), fault.Classify(err))
+	case err != nil:
+		g.At, g.Err = max(0, min(taken, len(g.tries))-1), fault.Classify(err)
+	case !granted:
+		g.At, g.Err = min(taken, len(g.tries))-1, fault.Busy
+	}
+}
+
+// confirm makes sure of grants whose answer came late, each as that of a single lock.
+func (g *Group) confirm(deadline clock.Instant, tokens []uint64, doubtful bool) {
+	errs, places := make([]error, len(g.tries)), make(chan struct{}, mostConfirmed)
+	var all sync.WaitGroup
+	for i, a := range g.tries {
+		places <- struct{}{}
+		all.Go(func() {
+			a.hold.Draw(tokens[i])
+			errs[i] = a.confirmGrant(deadline, doubtful)
+			<-places
+		})
+	}
+	all.Wait()
+	for i, err := range errs {
+		if err != nil && g.Err == nil {
+			g.At, g.Err = i, fault.Classify(err)
+		}
+	}
+	if ctx := g.tries[0].ctx; g.Err != nil && ctx.Err() != nil {
+		g.Err = fault.Explain(fault.Ended(ctx), g.Err)
+	}
+}
+
+// take makes the hold of a path live, and the lock's. It reports false when the reply came too late.
+func (a *attempt) take(token uint64, r *transport.Reply) bool {
+	a.hold.Draw(token)
+	if !a.hold.Grant(r.Sent, r.Came) {
+		return false
+	}
+	a.win(r.Sent)
+	return true
+}

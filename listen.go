@@ -1,0 +1,64 @@
+package lockregistry
+
+import (
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/lockregistry/lockregistry/internal/queue"
+
+	"github.com/lockregistry/lockregistry/internal/wake"
+)
+
+// listen makes what wakes the registry's waiting calls, as it is asked to.
+func (r *Registry) listen(m Wakeup, log *slog.Logger) {
+	w := queue.NewWaker(r.prefix, strings.TrimSuffix(r.values, ":"), r.Cluster)
+	r.queues.Waker = w
+	to := r.transport.Client
+	o := wake.Options{
+		Track:     m == WakeupAuto || m == WakeupTracking,
+		Subscribe: m == WakeupAuto || m == WakeupPubSub,
+		Common:    r.plain.Format.CommonChannel(),
+		Poll:      r.Poll,
+		RoundTrip: func() time.Duration { return to.Farthest().RoundTrip().Base },
+		Log:       r.reports.dispatch.Log,
+		Sink:      log,
+		Message:   func(_, text string) { r.told(text) },
+		Connection: func(c wake.Connection) {
+			if !c.Up {
+				r.others.presence.Doubt()
+				r.background.doubt(c.Node)
+			}
+		},
+	}
+	if o.Track || o.Subscribe {
+		w.Listen(r.client, o)
+	}
+}
+
+// told takes a message of a script. The goroutine that reads the connection calls it.
+func (r *Registry) told(text string) {
+	m, ok := queue.ParseMessage(text)
+	if !ok || len(m.Key) <= len(r.prefix) {
+		return
+	}
+	r.transport.Shard(m.Key).GotMessage(r.clock.Now())
+	path := m.Key[len(r.prefix)+1:]
+	for l := range r.cache.of(path) {
+		if l.place.Told(m) {
+			return
+		}
+	}
+	if !m.Grants() {
+		return
+	}
+	for l := range r.cache.of(path) {
+		if l.place.Stir() {
+			return
+		}
+	}
+	// Nobody waits for it. The call that gave up has had it removed, or will have; this is quicker. It may be of any of the kinds.
+	for l := range r.cache.of(path) {
+		r.background.cleaner.Expedite(l.unclaimed(m.Number)) // mutant: grant to nobody
+	}
+}
