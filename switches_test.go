@@ -72,3 +72,28 @@ func TestAnotherMasterHasHoldsLookedAt(t *testing.T) {
 		})
 	}
 }
+
+// The new master may not have got a release of just now, which is sent once more: also while the grant of an older call is looked
+// out for.
+func TestAnotherMasterHasReleasesSentAgain(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		f := w.flaky()
+		client := &ofSentinel{Client: f.client(), master: "before"}
+		r := w.registryOn(client, polling)
+		kept, l := r.Obtain("kept"), r.Obtain("42")
+		w.lock(kept)
+		watched := kept.Context(w.Context()) // so that the client is looked at
+		f.next("obtain", cut)
+		require.Error(w, l.Lock(w.Context()))
+		w.lock(l)
+		value := w.do("GET", theKey)
+		w.unlock(l)
+		require.Equal(w, 1, r.Stats().Strays)
+		w.do("SET", theKey, value)
+		client.change("after")
+		w.pass(time.Second)
+		require.True(w, w.free(theKey))
+		require.NoError(w, watched.Err())
+		w.unlock(kept)
+	})
+}
