@@ -37,7 +37,7 @@ func (c *Config) Publish() string {
 	}
 }
 
-// Description is what distinguishes a format. It takes one, and a file in Lua; see scripts.go and lua/spring.lua.
+// Description is what distinguishes a format. A new format takes one, and a file in Lua; see scripts.go.
 type Description struct {
 	Name   string
 	Source sections // of its file

@@ -23,7 +23,7 @@ import (
 //	 ▼                ▼ a message: granted                                                      ▼
 //	held ◀────────────┴─▶ sure ──renewed──▶ held                                        held, sure
 //
-// The number of a hold names one attempt: a SET NX, or one command that asks for a ticket. Whatever such a command may do
+// The number of a hold names one attempt: the tries without a queue, or one command that asks for a ticket. Whatever such a command may do
 // when its reply is lost, the next one has a higher number; see abandon.
 
 // How the waiting in a queue is timed.
@@ -45,7 +45,7 @@ const (
 	// longWindow is the longest window that a release leaves to those without a ticket.
 	longWindow = 110 * time.Millisecond
 
-	// shortLease is that of a grant to a process that is not far away, see trip.zeros.
+	// shortLease is that of a grant to a process that is not far away, see zerosFor.
 	shortLease = time.Second
 
 	// suspicion is for how long the message of a grant that was found by looking may still come, and two round trips.
