@@ -365,7 +365,7 @@ func (b *multiAcquire) slots() (groups []*slotGroup) {
 	of := map[uint16]*slotGroup{}
 	for _, l := range b.locks {
 		var slot uint16
-		if b.reg.Cluster {
+		if b.reg.queues.Cluster {
 			slot = protocol.Slot(l.place.Key)
 		}
 		if of[slot] == nil || len(of[slot].locks) == mostInScript {

@@ -18,7 +18,7 @@ func (l *Lock) shard() *transport.Shard { return l.place.Shard() }
 // prolong sets the lease of a hold anew, now, with t or with the term that it has. When the answer comes late it does so once
 // more, to be sure, until the call's time is over.
 func (l *Lock) prolong(ctx context.Context, h *hold.Hold, t *lease.Term) error {
-	p := l.reg.CommandWait(ctx, l.shard())
+	p := l.reg.queues.CommandWait(ctx, l.shard())
 	p.Since = l.reg.clock.Now()
 	for {
 		if err := l.tooFar(h, &p, t); err != nil {

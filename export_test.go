@@ -39,4 +39,4 @@ func FindsGone(l *Lock) (found func()) {
 }
 
 // Acknowledged is what happens when replicas have what a registry has written.
-func Acknowledged(r *Registry) { r.Replicas.Told(nil) }
+func Acknowledged(r *Registry) { r.queues.Replicas.Told(nil) }

@@ -65,5 +65,5 @@ var errApart = errors.New("a cluster keeps the fencing counter of this lock in a
 // fenceable tells whether the counter of a lock that wants tokens is within reach.
 func (l *Lock) fenceable() bool {
 	p := &l.place
-	return !p.Fencing || !l.reg.Cluster || protocol.HashTag(p.Format.Counter(p.Key)) == protocol.HashTag(p.Key)
+	return !p.Fencing || !l.reg.queues.Cluster || protocol.HashTag(p.Format.Counter(p.Key)) == protocol.HashTag(p.Key)
 }

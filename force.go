@@ -62,7 +62,7 @@ func (r *Registry) remove(ctx context.Context, l *Lock, holder string) error {
 		Script: forceUnlock, Key: l.place.Key,
 		Args: protocol.Args{holder, protocol.Tagged(l.place.Key), r.formats.Publish(), r.plain.Format.CommonChannel(), r.values},
 	}
-	p := r.CommandWait(ctx, l.shard())
+	p := r.queues.CommandWait(ctx, l.shard())
 	p.Lease = r.lease.Length
 	reply := r.transport.Do(&p, &removal)
 	gone, err := reply.AsStrSlice()

@@ -221,7 +221,7 @@ func (r *Registry) askEach(
 
 // asks is how long a call waits that only asks something.
 func (r *Registry) asks(ctx context.Context) *transport.Wait {
-	p := r.CommandWait(ctx, r.transport.Farthest())
+	p := r.queues.CommandWait(ctx, r.transport.Farthest())
 	return &p
 }
 
@@ -336,7 +336,7 @@ func (r *Registry) readRecords(
 
 // together is how many keys one script reads: on a cluster they are in different slots.
 func (r *Registry) together() int {
-	if r.Cluster {
+	if r.queues.Cluster {
 		return 1
 	}
 	return inspectedAt

@@ -40,7 +40,7 @@ func (r *Registry) look(ctx context.Context, l *Lock) (name string, err error) {
 	if err = l.reg.queues.Stopped(ctx); err != nil {
 		return "", err
 	}
-	p := r.CommandWait(ctx, l.shard())
+	p := r.queues.CommandWait(ctx, l.shard())
 	p.Lease = r.lease.Length
 	c := r.plain.Format.Holder(l.place.Key)
 	reply := r.transport.Do(&p, &c)

@@ -12,14 +12,14 @@ import (
 
 // listen makes what wakes the registry's waiting calls, as it is asked to.
 func (r *Registry) listen(m Wakeup, log *slog.Logger) {
-	w := queue.NewWaker(r.prefix, strings.TrimSuffix(r.values, ":"), r.Cluster)
+	w := queue.NewWaker(r.prefix, strings.TrimSuffix(r.values, ":"), r.queues.Cluster)
 	r.queues.Waker = w
 	to := r.transport.Client
 	o := wake.Options{
 		Track:     m == WakeupAuto || m == WakeupTracking,
 		Subscribe: m == WakeupAuto || m == WakeupPubSub,
 		Common:    r.plain.Format.CommonChannel(),
-		Poll:      r.Poll,
+		Poll:      r.queues.Poll,
 		RoundTrip: func() time.Duration { return to.Farthest().RoundTrip().Base },
 		Log:       r.reports.dispatch.Log,
 		Sink:      log,

@@ -292,17 +292,9 @@ func settingsOf(opts []Option) (s settings, err error) {
 	return s, err
 }
 
-// config is how a registry on a client does what it does.
-func (s *settings) config(client rueidis.Client) config {
+// config is how a registry does what it does.
+func (s *settings) config() config {
 	c := config{
-		Settings: queue.Settings{
-			Cluster:   client.Mode() == rueidis.ClientModeCluster,
-			Limit:     s.commandLimit(),
-			Usual:     s.limit == nil,
-			Poll:      s.poll,
-			StandBack: queue.Turnaround,
-			Replicas:  s.replicas,
-		},
 		lease:    lease.NewTerm(s.lease()),
 		renewal:  s.renewal,
 		handoff:  defaultHandoff,
@@ -312,10 +304,23 @@ func (s *settings) config(client rueidis.Client) config {
 	if s.handoff != nil {
 		c.handoff = *s.handoff
 	}
-	if s.wakeup == WakeupPoll {
-		c.StandBack = clock.Plus(s.poll, s.poll/10) // so that it surely polls once meanwhile
-	}
 	return c
+}
+
+// queue is how its calls on a client ask Redis, and wait.
+func (s *settings) queue(client rueidis.Client) queue.Settings {
+	q := queue.Settings{
+		Cluster:   client.Mode() == rueidis.ClientModeCluster,
+		Limit:     s.commandLimit(),
+		Usual:     s.limit == nil,
+		Poll:      s.poll,
+		StandBack: queue.Turnaround,
+		Replicas:  s.replicas,
+	}
+	if s.wakeup == WakeupPoll {
+		q.StandBack = clock.Plus(s.poll, s.poll/10) // so that it surely polls once meanwhile
+	}
+	return q
 }
 
 // lease is that of a lock whose call names none.

@@ -45,13 +45,13 @@ type ReadWriteLock struct {
 
 func (r *Registry) newReadWrite(path string) *ReadWriteLock {
 	key := r.prefix + ":" + path
-	rw := &ReadWriteLock{scattered: r.Cluster && protocol.Scattered(key)}
+	rw := &ReadWriteLock{scattered: r.queues.Cluster && protocol.Scattered(key)}
 	for _, side := range []struct {
 		lock *Lock
 		kind *kind
 	}{{&rw.reader, r.read}, {&rw.writer, r.write}} {
-		side.lock.begin(r, side.kind, key)
 		side.lock.pair = rw
+		side.lock.begin(r, side.kind, key, &rw.writer)
 	}
 	rw.local.Init(redisHalf{rw}, rw.lookEvery())
 	return rw
@@ -130,7 +130,7 @@ func (rw *ReadWriteLock) ask() {
 		return
 	}
 	c := l.reg.formats.WriterWaits(l.place.Key)
-	p := l.reg.CommandWait(context.Background(), l.reg.transport.Shard(c.Key))
+	p := l.reg.queues.CommandWait(context.Background(), l.reg.transport.Shard(c.Key))
 	p.Lease = l.reg.lease.Length
 	n, err := protocol.Confirmed(l.reg.transport.Do(&p, &c).RedisResult)
 	switch {

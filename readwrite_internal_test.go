@@ -5,8 +5,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/local"
 	"github.com/lockregistry/lockregistry/internal/owner"
+	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
 // sharing is a half in Redis whose hold on reading can be shared, and for which nobody looks for writers elsewhere.
@@ -76,4 +78,24 @@ func TestReadWriteLock_ReaderUnderALeavingWriter(t *testing.T) {
 	require.Equal(t, "the writer's", rw.under())
 	writer.Free()
 	require.Empty(t, rw.under())
+}
+
+// What others want concerns both sides of a lock, and so does that Redis cannot be asked.
+func TestReadWriteLock_BothSidesKnowOfOthers(t *testing.T) {
+	reg := embedded(t, WithWakeup(WakeupPoll))
+	for _, path := range []string{"reader", "writer"} {
+		rw := reg.ReadWrite(path)
+		side, other := &rw.reader, &rw.writer
+		if path == "writer" {
+			side, other = other, side
+		}
+		over := side.place.Unavailable(fault.NoAnswer)
+		require.ErrorIs(t, other.place.LastFailure(), fault.NoAnswer)
+		over()
+		require.NoError(t, other.place.LastFailure())
+
+		require.False(t, other.place.Contested())
+		side.place.NoteContention(protocol.Contended, false, reg.clock.Now())
+		require.True(t, other.place.Contested())
+	}
 }

@@ -68,7 +68,7 @@ func (w *recorded) InUse(now clock.Instant) (used, lasting bool) {
 // Write writes the record.
 func (w *recorded) Write(ctx context.Context, text string) (refused bool, err error) {
 	t := w.reg.transport
-	p := transport.Wait{Ctx: ctx, Limit: t.Shard(w.key).RoundTrip().Plus(min(recordLimit, w.reg.Limit))}
+	p := transport.Wait{Ctx: ctx, Limit: t.Shard(w.key).RoundTrip().Plus(min(recordLimit, w.reg.queues.Limit))}
 	w.reg.askEach(&p, []string{w.key}, func(ctx context.Context, way rueidis.CoreClient, _ []int) []rueidis.RedisResult {
 		return []rueidis.RedisResult{way.Do(ctx, way.B().Arbitrary("SET").Keys(w.key).Args(text, "PX", recordFor).Build())}
 	}, func(_ int, _ rueidis.RedisResult, failure error) { err = failure })

@@ -57,7 +57,6 @@ type names struct {
 
 // config is how a registry does what it does: what its options, and the client, have said.
 type config struct {
-	queue.Settings
 	lease    *lease.Term
 	renewal  bool
 	handoff  time.Duration
@@ -107,7 +106,8 @@ func New(client rueidis.Client, prefix string, opts ...Option) (*Registry, error
 	}
 
 	r := &Registry{
-		config:    s.config(client),
+		config:    s.config(),
+		queues:    queue.Shared{Settings: s.queue(client)},
 		client:    client,
 		transport: sharedOf(client),
 		cache:     cache{capacity: s.capacity},
@@ -122,16 +122,15 @@ func New(client rueidis.Client, prefix string, opts ...Option) (*Registry, error
 	if s.observer != nil {
 		r.reports.observer = *s.observer
 	}
-	if r.Replicas != nil {
-		r.Replicas.Told = r.replicated
+	if replicas := r.queues.Replicas; replicas != nil {
+		replicas.Told = r.replicated
 	}
 	r.background = newBackground(r)
 	r.makeKinds(&s)
 	r.present(s.name)
-	r.queues = queue.Shared{
-		Settings: r.Settings, Prefix: r.prefix, Values: r.values, Clock: r.clock, Transport: r.transport.Client,
-		Closed: r.closed, CleanUp: r.cleanUp, Expedite: r.background.cleaner.Expedite,
-	}
+	q := &r.queues
+	q.Prefix, q.Values, q.Clock, q.Transport, q.Closed = r.prefix, r.values, r.clock, r.transport.Client, r.closed
+	q.CleanUp, q.Expedite = r.cleanUp, r.background.cleaner.Expedite
 	r.listen(s.wakeup, s.log)
 	return r, nil
 }
@@ -164,12 +163,12 @@ var layouts = map[Layout]struct {
 // makeKinds makes the kinds of locks.
 func (r *Registry) makeKinds(s *settings) {
 	r.formats = protocol.Config{
-		Prefix: r.prefix, Cluster: r.Cluster, Publishes: s.wakeup.publishes(), OldChannel: s.oldChannel, Fencing: s.fencing,
+		Prefix: r.prefix, Cluster: r.queues.Cluster, Publishes: s.wakeup.publishes(), OldChannel: s.oldChannel, Fencing: s.fencing,
 		Remove: func() string { return r.transport.removal(&r.reports.dispatch) },
 	}
 	env := &hold.Env{
 		Clock: r.clock, Server: server{r.transport.Client}, Schedule: r.background.holds, NumberAt: len(r.values),
-		Demand:      func(c *protocol.Call) { r.Demand(c, queue.Renews) },
+		Demand:      func(c *protocol.Call) { r.queues.Demand(c, queue.Renews) },
 		Log:         r.reports.dispatch.Log,
 		Unreachable: r.background.gone.strand,
 	}
@@ -194,11 +193,11 @@ func (s server) Do(p *transport.Wait, c *protocol.Call) (reply transport.Reply, 
 	return reply, n, err
 }
 
-// begin makes a lock that of a key.
-func (l *Lock) begin(r *Registry, k *kind, key string) {
+// begin makes a lock that of a key; anchor is the one that stands for it, see Lock.anchor.
+func (l *Lock) begin(r *Registry, k *kind, key string, anchor *Lock) {
 	l.reg, l.kind = r, k
 	of := hold.Path{Kind: &k.Kind, Key: key, Above: (*above)(l)}
-	l.place.Init(of, &r.queues, (*half)(l), k.side, &l.anchor().place)
+	l.place.Init(of, &r.queues, (*half)(l), k.side, &anchor.place)
 	l.lockedAt.Store(int64(r.clock.Now()))
 }
 
@@ -391,7 +390,7 @@ func (r *Registry) isClosed() bool {
 
 func (r *Registry) newLock(path string) *Lock {
 	l := &Lock{}
-	l.begin(r, r.plain, r.prefix+":"+path)
+	l.begin(r, r.plain, r.prefix+":"+path, l)
 	return l
 }
 

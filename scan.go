@@ -104,7 +104,7 @@ func (r *Registry) nodes(ctx context.Context) (nodes []node, err error) {
 	if err := r.queues.Stopped(ctx); err != nil {
 		return nil, err
 	}
-	if !r.Cluster {
+	if !r.queues.Cluster {
 		return []node{{shard: t.First}}, nil
 	}
 	reply, err := t.Ask(func(ctx context.Context, way rueidis.CoreClient) rueidis.RedisResult {

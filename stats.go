@@ -76,7 +76,7 @@ func (r *Registry) Stats() Stats {
 	s.Strays = r.background.cleaner.Len()
 	s.Wakeups = WakeupCounts{ByGrant: r.queues.Grants.Load(), ByPoll: r.queues.Polls.Load()}
 	server := ""
-	if !r.Cluster {
+	if !r.queues.Cluster {
 		server = r.others.master.of(r.client, r.clock)
 	}
 	nodes := r.masters(server)
@@ -84,7 +84,7 @@ func (r *Registry) Stats() Stats {
 		states, messages, invalidations := r.queues.Waker.Listening.States()
 		s.Wakeups.ByMessage, s.Wakeups.ByInvalidation = messages, invalidations
 		for _, state := range states {
-			if !r.Cluster { // there is one
+			if !r.queues.Cluster { // there is one
 				state.Node = server
 			}
 			n := nodes.at(state.Node)
@@ -142,7 +142,7 @@ func (r *Registry) masters(server string) nodesStats {
 	nodes := nodesStats{}
 	for _, l := range r.transport.Masters() {
 		address := l.Address
-		if !r.Cluster {
+		if !r.queues.Cluster {
 			address = server
 		}
 		n := nodes.at(address)

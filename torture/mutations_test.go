@@ -150,7 +150,7 @@ var mutations = []mutation{
 	},
 	{
 		"writer not told", "what a reader has under its own writer is not told to Redis",
-		"first.under = p.local.Under()", "_ = l.pair.under()",
+		"first.under = p.local.Under()", "_ = p.local.Under()",
 		"TestReadWriteLinearizable/library$",
 	},
 	{
@@ -185,7 +185,7 @@ var mutations = []mutation{
 	},
 	{
 		"grant counts from its message", "a grant counts from its message",
-		"a.ticket.base", "a.lock.reg.clock.Now()",
+		"a.ticket.base", "a.path.Clock.Now()",
 		"TestQueueOutcomes",
 	},
 	{
@@ -250,7 +250,7 @@ var mutations = []mutation{
 	},
 	{
 		"writer forgotten", "who reads does not know that its owner was granted the writer",
-		"of.pair.wrote = h.Value()", "_ = a.hold.Value()",
+		"of.pair.wrote = h.Value()", "_ = h.Value()",
 		"TestReadingUnderGrantedWriter",
 	},
 	{

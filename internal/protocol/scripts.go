@@ -10,8 +10,9 @@ import (
 
 // A script is put together from sections of the files in lua/: what follows a line "--# SECTION", up to the next such line. Each
 // operation on locks is written once. A format has a file of its own: in its sections "owner", "format", "extend" and "end" the
-// functions that operations need (holder, take, free; extend; drop and announce), and, if it likes, fast sections, which decide the common cases without a function and fall through where
-// they do not. Since to make functions and tables is much of what a script takes the server, none is made before.
+// functions that operations need (holder, take, free; extend; drop and announce), and, if it likes, fast sections, which decide
+// the common cases without a function and fall through where they do not. Since to make functions and tables is much of what a
+// script takes the server, none is made before.
 
 //go:embed lua/*.lua
 var embedded embed.FS

@@ -46,7 +46,7 @@ func (a *attempt) mode(patient, polls bool) protocol.Mode {
 	switch {
 	case !patient || side == "" || !a.path.MayQueue():
 		return protocol.ModeNone
-	case side == "r":
+	case side == Reads:
 		return protocol.ModeTry
 	case polls:
 		return protocol.ModeReserve
@@ -195,7 +195,7 @@ func (a *attempt) confirm(deadline clock.Instant, doubtful bool) (sent clock.Ins
 	}
 	p.Obtains, p.Since = false, of.Clock.Now() // all tries have one limit
 	end := p.Since.Add(p.Limit)
-	of.Demand(&c)
+	of.all.Demand(&c, Renews)
 	for {
 		reply := of.all.Transport.Do(&p, &c)
 		n, err := protocol.Confirmed(reply.RedisResult)

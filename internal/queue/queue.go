@@ -23,8 +23,8 @@ import (
 //	 ▼                ▼ a message: granted                                                      ▼
 //	held ◀────────────┴─▶ sure ──renewed──▶ held                                        held, sure
 //
-// The number of a hold names one attempt: the tries without a queue, or one command that asks for a ticket. Whatever such a command may do
-// when its reply is lost, the next one has a higher number; see abandon.
+// The number of a hold names one attempt: the tries without a queue, or one command that asks for a ticket. Whatever such a
+// command may do when its reply is lost, the next one has a higher number; see abandon.
 
 // How the waiting in a queue is timed.
 const (
