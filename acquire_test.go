@@ -74,7 +74,7 @@ func everyKind(t *testing.T, test func(w *world, r *lockregistry.Registry, l *lo
 
 func isReader(l *lockregistry.Lock) bool { return strings.HasPrefix(l.String(), "Reader") }
 
-func TestAHoldIsReleasedFromAnyGoroutineOnce(t *testing.T) {
+func TestAcquire_AHoldIsReleasedFromAnyGoroutineOnce(t *testing.T) {
 	everyKind(t, func(w *world, _ *lockregistry.Registry, l *lockregistry.Lock) {
 		h := w.acquires(l)
 		require.Equal(w, "42", h.Path())
@@ -99,7 +99,7 @@ func TestAHoldIsReleasedFromAnyGoroutineOnce(t *testing.T) {
 	})
 }
 
-func TestAcquireByPath(t *testing.T) {
+func TestAcquire_ByPath(t *testing.T) {
 	worlds(t, func(w *world) {
 		r := w.registry()
 		h, err := r.Acquire(w.Context(), "42", lockregistry.TTL(10*time.Second))
@@ -114,7 +114,7 @@ func TestAcquireByPath(t *testing.T) {
 }
 
 // It keeps out its own goroutine too, which may have locked before, and any other process; readers share.
-func TestAHoldExcludesEverybodyElse(t *testing.T) {
+func TestAcquire_AHoldExcludesEverybodyElse(t *testing.T) {
 	everyKind(t, func(w *world, r *lockregistry.Registry, l *lockregistry.Lock) {
 		h := w.acquires(l)
 		ok, err := l.TryLock(w.Context())
@@ -145,7 +145,7 @@ func TestAHoldExcludesEverybodyElse(t *testing.T) {
 	})
 }
 
-func TestAcquireWithBadInput(t *testing.T) {
+func TestAcquire_WithBadInput(t *testing.T) {
 	r := unusedRegistry(t)
 	var none context.Context
 	for _, c := range []struct {
@@ -165,7 +165,7 @@ func TestAcquireWithBadInput(t *testing.T) {
 	}
 }
 
-func TestCallsOfAHoldWithBadInput(t *testing.T) {
+func TestAcquire_CallsOfAHoldWithBadInput(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		var none context.Context
 		h := w.acquires(w.registry().Obtain("42"))
@@ -179,7 +179,7 @@ func TestCallsOfAHoldWithBadInput(t *testing.T) {
 }
 
 // Whoever acquires with the context of a hold on the same path would wait for itself.
-func TestErrDeadlock(t *testing.T) {
+func TestAcquire_ErrDeadlock(t *testing.T) {
 	everyKind(t, func(w *world, r *lockregistry.Registry, l *lockregistry.Lock) {
 		ctx, cancel := context.WithCancel(w.Context())
 		defer cancel()
@@ -221,7 +221,7 @@ func TestErrDeadlock(t *testing.T) {
 	})
 }
 
-func TestAcquiringWithinDoAndLock(t *testing.T) {
+func TestAcquire_AcquiringWithinDoAndLock(t *testing.T) {
 	everyKind(t, func(w *world, r *lockregistry.Registry, l *lockregistry.Lock) {
 		w.lock(l)
 		ctx := l.Context(w.Context())
@@ -249,7 +249,7 @@ func TestAcquiringWithinDoAndLock(t *testing.T) {
 }
 
 // A new owner wants to be one that does not hold the lock, and waits as anybody else; so do other registries.
-func TestNewOwnerWithinAnAcquiredHold(t *testing.T) {
+func TestAcquire_NewOwnerWithinAnAcquiredHold(t *testing.T) {
 	worlds(t, func(w *world) {
 		r, other := w.registry(), w.registry()
 		h := w.acquires(r.Obtain("42"))
@@ -263,7 +263,7 @@ func TestNewOwnerWithinAnAcquiredHold(t *testing.T) {
 }
 
 // A hold that is lost keeps nobody waiting, not even with a context that outlives it.
-func TestNoDeadlockWithALostHold(t *testing.T) {
+func TestAcquire_NoDeadlockWithALostHold(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		r := w.registry()
 		h := w.acquires(r.Obtain("42"), lockregistry.TTL(time.Second))
@@ -277,7 +277,7 @@ func TestNoDeadlockWithALostHold(t *testing.T) {
 }
 
 // Neither does one that was locked by Lock or Do: an acquisition does not nest in it.
-func TestAcquiringWithTheContextOfALostLock(t *testing.T) {
+func TestAcquire_AcquiringWithTheContextOfALostLock(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		r := w.registry()
 		l := r.Obtain("42")
@@ -297,7 +297,7 @@ func TestAcquiringWithTheContextOfALostLock(t *testing.T) {
 }
 
 // Of many calls of Release one releases.
-func TestReleasingAtTheSameTime(t *testing.T) {
+func TestAcquire_ReleasingAtTheSameTime(t *testing.T) {
 	everyKind(t, func(w *world, _ *lockregistry.Registry, l *lockregistry.Lock) {
 		for range 10 {
 			h := w.acquires(l)
@@ -325,7 +325,7 @@ func TestReleasingAtTheSameTime(t *testing.T) {
 }
 
 // What was handed over is the next owner's; the one before has no part in it any more.
-func TestAHoldThatWasHandedOver(t *testing.T) {
+func TestAcquire_AHoldThatWasHandedOver(t *testing.T) {
 	worlds(t, func(w *world) {
 		r := w.registry(lockregistry.WithHandoff(time.Hour))
 		l := r.Obtain("42")
@@ -359,7 +359,7 @@ func TestAHoldThatWasHandedOver(t *testing.T) {
 }
 
 // Nobody misses the value of a hold that was handed over.
-func TestTheValueOfAHoldThatWasHandedOverIsCollected(t *testing.T) {
+func TestAcquire_TheValueOfAHoldThatWasHandedOverIsCollected(t *testing.T) {
 	worlds(t, func(w *world) {
 		const lease = 600 * time.Millisecond
 		var log journal
@@ -383,7 +383,7 @@ func TestTheValueOfAHoldThatWasHandedOverIsCollected(t *testing.T) {
 }
 
 // A renewal that is under way when its owner releases is about a lease that the next owner did not ask for.
-func TestReleaseWhileRenewing(t *testing.T) {
+func TestAcquire_ReleaseWhileRenewing(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
 		r := f.registry(lockregistry.WithHandoff(time.Hour))
@@ -410,7 +410,7 @@ func TestReleaseWhileRenewing(t *testing.T) {
 	})
 }
 
-func TestRemaining(t *testing.T) {
+func TestAcquire_Remaining(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		h := w.acquires(w.registry().Obtain("42"), lockregistry.TTL(10*time.Second))
 		require.Equal(w, 9899*time.Millisecond, h.Remaining())
@@ -427,7 +427,7 @@ func TestRemaining(t *testing.T) {
 	})
 }
 
-func TestAHoldIsRenewed(t *testing.T) {
+func TestAcquire_AHoldIsRenewed(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		r := w.registry(lockregistry.WithRenewal(), lockregistry.WithExpiry(time.Second))
 		h := w.acquires(r.Obtain("42"))
@@ -443,7 +443,7 @@ func TestAHoldIsRenewed(t *testing.T) {
 
 // A hold that is lost is told by its contexts, and by the first Release; also when the next owner is in already, and when so
 // many were lost that the lock does not remember.
-func TestAHoldThatIsLost(t *testing.T) {
+func TestAcquire_AHoldThatIsLost(t *testing.T) {
 	everyKind(t, func(w *world, r *lockregistry.Registry, l *lockregistry.Lock) {
 		lease := 50 * time.Millisecond
 		if !w.fake {
@@ -476,7 +476,7 @@ func TestAHoldThatIsLost(t *testing.T) {
 }
 
 // The context of a hold is a child of its parent in every respect, also of one that never ends.
-func TestContextsOfAHold(t *testing.T) {
+func TestAcquire_ContextsOfAHold(t *testing.T) {
 	type key struct{}
 	worlds(t, func(w *world) {
 		h := w.acquires(w.registry().Obtain("42"))
@@ -510,7 +510,7 @@ func TestContextsOfAHold(t *testing.T) {
 	})
 }
 
-func TestAHoldOutlivesClose(t *testing.T) {
+func TestAcquire_AHoldOutlivesClose(t *testing.T) {
 	everyKind(t, func(w *world, r *lockregistry.Registry, l *lockregistry.Lock) {
 		h := w.acquires(l)
 		ctx := h.Context(w.Context())
@@ -567,7 +567,7 @@ const forgotten = "a hold was not released, and nobody can reach it"
 
 // It is logged, it is renewed no more, and its key is left to its lease: until then nobody gets in, here or
 // elsewhere, and then at once.
-func TestAHoldThatNobodyCanReach(t *testing.T) {
+func TestAcquire_AHoldThatNobodyCanReach(t *testing.T) {
 	t.Parallel()
 	const lease = 3 * time.Second
 	for name, of := range kinds {
@@ -606,7 +606,7 @@ func TestAHoldThatNobodyCanReach(t *testing.T) {
 }
 
 // What was released, or is being released, is not forgotten; nor is what a context can reach, or the stack of a call.
-func TestAHoldThatIsReachable(t *testing.T) {
+func TestAcquire_AHoldThatIsReachable(t *testing.T) {
 	type key struct{}
 	worlds(t, func(w *world) {
 		var log journal
@@ -667,7 +667,7 @@ func forgets2(w *world, l *lockregistry.Lock) (context.Context, context.CancelFu
 }
 
 // Nothing that a hold is asked for makes it reachable for ever.
-func TestAHoldDoesNotKeepItselfReachable(t *testing.T) {
+func TestAcquire_AHoldDoesNotKeepItselfReachable(t *testing.T) {
 	type key struct{}
 	for name, keep := range map[string]func(w *world, h *lockregistry.Hold){
 		"several contexts": func(w *world, h *lockregistry.Hold) {
@@ -716,7 +716,7 @@ func TestAHoldDoesNotKeepItselfReachable(t *testing.T) {
 }
 
 // Where readers share a hold, one that is forgotten leaves it to the others for as long as they read.
-func TestAReaderThatNobodyCanReach(t *testing.T) {
+func TestAcquire_AReaderThatNobodyCanReach(t *testing.T) {
 	const lease = time.Second
 	fakeWorld(t, func(w *world) {
 		var log journal
@@ -743,7 +743,7 @@ func TestAReaderThatNobodyCanReach(t *testing.T) {
 }
 
 // After Close there is nobody to tell.
-func TestAHoldThatNobodyCanReachAfterClose(t *testing.T) {
+func TestAcquire_AHoldThatNobodyCanReachAfterClose(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		r := w.registry()
 		done := forgets(w, r.Obtain("42"), doneOf(w))
@@ -756,7 +756,7 @@ func TestAHoldThatNobodyCanReachAfterClose(t *testing.T) {
 }
 
 // Acquire and Release allocate little more than Lock and Unlock.
-func TestAllocationsOfAHold(t *testing.T) {
+func TestAcquire_AllocationsOfAHold(t *testing.T) {
 	realWorldsAlone(t, func(w *world) {
 		l := w.registry().Obtain("42")
 		ctx := context.Background()
@@ -799,7 +799,7 @@ func TestAllocationsOfAHold(t *testing.T) {
 }
 
 // Holds, paths that stay taken and jobs work on a cluster as they do on one server, wherever the key is.
-func TestHoldsOnACluster(t *testing.T) {
+func TestAcquire_HoldsOnACluster(t *testing.T) {
 	t.Parallel()
 	nodes := redistest.StartCluster(t, 3)
 	one, two := onCluster(t, nodes), onCluster(t, nodes)

@@ -105,7 +105,7 @@ func TestAcquireAll(t *testing.T) {
 	})
 }
 
-func TestAcquireAllOfBadInput(t *testing.T) {
+func TestAcquireAll_OfBadInput(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		r := w.registry()
 		for want, call := range map[string]func() error{
@@ -171,7 +171,7 @@ func TestAcquireAllOfBadInput(t *testing.T) {
 }
 
 // All or none, at once or until the wait is over.
-func TestAcquireAllWhenOneIsTaken(t *testing.T) {
+func TestAcquireAll_WhenOneIsTaken(t *testing.T) {
 	t.Parallel()
 	plainLayouts(t, func(w *world, opts ...lockregistry.Option) {
 		r, other := w.registry(opts...), w.registry(opts...)
@@ -214,7 +214,7 @@ func (w *world) allOf(
 }
 
 // A call that waits has nothing but what sorts before what it waits for, and that is renewed meanwhile, and only then.
-func TestAcquireAllInOrder(t *testing.T) {
+func TestAcquireAll_InOrder(t *testing.T) {
 	t.Parallel()
 	plainLayouts(t, func(w *world, opts ...lockregistry.Option) {
 		if !w.fake {
@@ -248,7 +248,7 @@ func TestAcquireAllInOrder(t *testing.T) {
 }
 
 // What a call in order has already does not slow down what it does next: the contexts of its paths are no chain.
-func TestAcquireAllOfManyPaths(t *testing.T) {
+func TestAcquireAll_OfManyPaths(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		const paths = 3000 // more than one script has
 		var lookups []time.Duration
@@ -287,7 +287,7 @@ func TestAcquireAllOfManyPaths(t *testing.T) {
 }
 
 // One that is lost while the call waits for another gives all back, and the call begins anew.
-func TestAcquireAllLosesOneWhileItWaits(t *testing.T) {
+func TestAcquireAll_LosesOneWhileItWaits(t *testing.T) {
 	t.Parallel()
 	plainLayouts(t, func(w *world, opts ...lockregistry.Option) {
 		if !w.fake {
@@ -329,7 +329,7 @@ func (w *world) noLocks() {
 }
 
 // A hold on several paths is lost when one of them is; the others are protected until they are released.
-func TestAcquireAllAndOneIsLost(t *testing.T) {
+func TestAcquireAll_AndOneIsLost(t *testing.T) {
 	t.Parallel()
 	plainLayouts(t, func(w *world, opts ...lockregistry.Option) {
 		r, other := w.registry(opts...), w.registry(opts...)
@@ -355,7 +355,7 @@ func TestAcquireAllAndOneIsLost(t *testing.T) {
 }
 
 // The outcome of the script is not known: what it may have granted is given back.
-func TestAcquireAllWithALostReply(t *testing.T) {
+func TestAcquireAll_WithALostReply(t *testing.T) {
 	t.Parallel()
 	plainLayouts(t, func(w *world, opts ...lockregistry.Option) {
 		f := w.flaky()
@@ -378,7 +378,7 @@ func TestAcquireAllWithALostReply(t *testing.T) {
 }
 
 // A call that ends before the answer leaves nothing behind.
-func TestAcquireAllWithALateReply(t *testing.T) {
+func TestAcquireAll_WithALateReply(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
 		r := f.registry()
@@ -396,7 +396,7 @@ func TestAcquireAllWithALateReply(t *testing.T) {
 }
 
 // What is given back when the wait is over does not make the call outlast it.
-func TestAcquireAllInTime(t *testing.T) {
+func TestAcquireAll_InTime(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
 		r := f.registry()
@@ -413,7 +413,7 @@ func TestAcquireAllInTime(t *testing.T) {
 }
 
 // When the wait is over and Redis has not answered, nobody is known to have the paths.
-func TestAcquireAllWhileRedisIsSilent(t *testing.T) {
+func TestAcquireAll_WhileRedisIsSilent(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		for name, what := range map[string]fate{"silent": silence, "cut": cut, "late": slow(5 * time.Second)} {
 			f := w.flaky()
@@ -430,7 +430,7 @@ func TestAcquireAllWhileRedisIsSilent(t *testing.T) {
 }
 
 // Too few replicas have what the script has written.
-func TestAcquireAllWithoutReplicas(t *testing.T) {
+func TestAcquireAll_WithoutReplicas(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		r := w.registry(lockregistry.WithReplicas(1, 20*time.Millisecond))
 		for _, opt := range []lockregistry.LockOption{lockregistry.NoWait(), lockregistry.Wait(300 * time.Millisecond)} {
@@ -443,7 +443,7 @@ func TestAcquireAllWithoutReplicas(t *testing.T) {
 }
 
 // A call whose context ends while it waits for replicas says so.
-func TestAcquireAllStopsWaitingForReplicas(t *testing.T) {
+func TestAcquireAll_StopsWaitingForReplicas(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		r := w.registry(lockregistry.WithReplicas(1, 20*time.Second))
 		ctx, cancel := context.WithTimeout(w.Context(), 500*time.Millisecond)
@@ -457,7 +457,7 @@ func TestAcquireAllStopsWaitingForReplicas(t *testing.T) {
 }
 
 // With replicas the holds count once these have what the script has written; else all are given back.
-func TestAcquireAllWithReplicas(t *testing.T) {
+func TestAcquireAll_WithReplicas(t *testing.T) {
 	followedWorlds(t, func(w *followed) {
 		r := w.replicated(lockregistry.WithFencing())
 		paths := []string{"a", "b"}
@@ -486,7 +486,7 @@ func TestAcquireAllWithReplicas(t *testing.T) {
 }
 
 // Goroutines of the process hand single paths on to calls that ask for several, and take them over.
-func TestAcquireAllAtHandOver(t *testing.T) {
+func TestAcquireAll_AtHandOver(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
 		r := f.registry(lockregistry.WithFencing())
@@ -541,7 +541,7 @@ func some() (which []int, paths []string) {
 
 // Many callers of several processes ask for several paths each, in any order: nobody waits for ever, and nobody meets another
 // one.
-func TestAcquireAllHasNoDeadlock(t *testing.T) {
+func TestAcquireAll_HasNoDeadlock(t *testing.T) {
 	t.Parallel()
 	for name, opts := range map[string][]lockregistry.Option{
 		"spring":           nil,
@@ -584,7 +584,7 @@ func TestAcquireAllHasNoDeadlock(t *testing.T) {
 
 // The same on a network that fails, with contexts that end at any time: whoever is told that it has the paths has them alone,
 // and in the end nothing is left.
-func TestAcquireAllAlone(t *testing.T) {
+func TestAcquireAll_Alone(t *testing.T) {
 	t.Parallel()
 	plainLayouts(t, func(w *world, opts ...lockregistry.Option) {
 		if !w.fake {
@@ -654,7 +654,7 @@ func TestAcquireAllAlone(t *testing.T) {
 }
 
 // On a cluster the paths are in several slots: each is asked once, and nothing is kept when one of them is taken.
-func TestAcquireAllOnACluster(t *testing.T) {
+func TestAcquireAll_OnACluster(t *testing.T) {
 	t.Parallel()
 	nodes := redistest.StartCluster(t, 3)
 	for name, opts := range map[string][]lockregistry.Option{
@@ -711,7 +711,7 @@ func TestAcquireAllOnACluster(t *testing.T) {
 }
 
 // A hold on several paths that the program has lost is left to its leases, like any other.
-func TestForgottenHoldOnSeveralPaths(t *testing.T) {
+func TestAcquireAll_ForgottenHoldOnSeveralPaths(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		r := w.registry(lockregistry.WithExpiry(time.Second), lockregistry.WithRenewal())
 		func() {
@@ -747,7 +747,7 @@ func ExampleRegistry_AcquireAll() {
 }
 
 // An observer is told of each path by itself, and of each one that is given back.
-func TestObserverOfSeveralPaths(t *testing.T) {
+func TestAcquireAll_ObserverOfSeveralPaths(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		var mu sync.Mutex
 		var told []string

@@ -75,7 +75,7 @@ func TestAtLeast(t *testing.T) {
 }
 
 // Released late, it is free at once. A crash leaves the ordinary lease.
-func TestAtLeastThatIsOver(t *testing.T) {
+func TestAtLeast_ThatIsOver(t *testing.T) {
 	t.Parallel()
 	bothLayouts(t, fakeWorld, func(w *world, r, other *lockregistry.Registry) {
 		w.lock(r.Obtain("42"), lockregistry.AtLeast(time.Second), lockregistry.TTL(5*time.Second))
@@ -93,7 +93,7 @@ func TestAtLeastThatIsOver(t *testing.T) {
 }
 
 // It may be longer than the lease, and works for all calls.
-func TestAtLeastForAllCalls(t *testing.T) {
+func TestAtLeast_ForAllCalls(t *testing.T) {
 	t.Parallel()
 	bothLayouts(t, fakeWorld, func(w *world, r, other *lockregistry.Registry) {
 		for _, call := range locking {
@@ -114,7 +114,7 @@ func TestAtLeastForAllCalls(t *testing.T) {
 	})
 }
 
-func TestAtLeastIsRefused(t *testing.T) {
+func TestAtLeast_IsRefused(t *testing.T) {
 	r := unusedRegistry(t)
 	for op, locks := range lockings(r, "42") {
 		for _, d := range []time.Duration{0, -time.Second} {
@@ -129,7 +129,7 @@ func TestAtLeastIsRefused(t *testing.T) {
 }
 
 // Whoever holds the lock already cannot ask for it, and holds it no more often than before.
-func TestAtLeastForAnOwner(t *testing.T) {
+func TestAtLeast_ForAnOwner(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		r := w.registry()
 		l := r.Obtain("42")
@@ -146,7 +146,7 @@ func TestAtLeastForAnOwner(t *testing.T) {
 }
 
 // Who waits in this process is not handed the lock before the time is over, nor any other; then who comes first gets it.
-func TestWaitingForAPathThatStaysTaken(t *testing.T) {
+func TestAtLeast_WaitingForAPathThatStaysTaken(t *testing.T) {
 	t.Parallel()
 	const least = 500 * time.Millisecond
 	modes := maps.Clone(wakeups)
@@ -186,7 +186,7 @@ func TestWaitingForAPathThatStaysTaken(t *testing.T) {
 }
 
 // So it is where processes get the lock from each other all the time, and releases are quick.
-func TestAtLeastAmongManyProcesses(t *testing.T) {
+func TestAtLeast_AmongManyProcesses(t *testing.T) {
 	const least = 300 * time.Millisecond
 	for name, layout := range layouts {
 		t.Run(name, func(t *testing.T) {
@@ -210,7 +210,7 @@ func TestAtLeastAmongManyProcesses(t *testing.T) {
 }
 
 // The next owner in this process has the time from when it was handed the lock, and hands it on only when that is over.
-func TestAtLeastAfterAHandOver(t *testing.T) {
+func TestAtLeast_AfterAHandOver(t *testing.T) {
 	t.Parallel()
 	bothLayouts(t, fakeWorld, func(w *world, r, _ *lockregistry.Registry) {
 		first := w.acquires(r.Obtain("42"), lockregistry.AtLeast(20*time.Millisecond))
@@ -236,7 +236,7 @@ func TestAtLeastAfterAHandOver(t *testing.T) {
 }
 
 // A hold that was handed to an owner without AtLeast does not keep the path for it.
-func TestAtLeastIsNotHandedOver(t *testing.T) {
+func TestAtLeast_IsNotHandedOver(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		r := w.registry(lockregistry.WithHandoff(time.Hour))
 		l := r.Obtain("42")
@@ -255,7 +255,7 @@ func TestAtLeastIsNotHandedOver(t *testing.T) {
 }
 
 // The release is lost, or only its answer is: the path stays taken all the same, for the same time.
-func TestAtLeastWhenTheReleaseIsNotAnswered(t *testing.T) {
+func TestAtLeast_WhenTheReleaseIsNotAnswered(t *testing.T) {
 	t.Parallel()
 	for name, what := range map[string]fate{"lost": cut, "reply lost": cutAfter, "silence": silence, "LOADING": refused(loading)} {
 		for _, layout := range []lockregistry.Layout{lockregistry.LayoutSpring, lockregistry.LayoutRedisson} {
@@ -293,7 +293,7 @@ func TestAtLeastWhenTheReleaseIsNotAnswered(t *testing.T) {
 }
 
 // Close gives the release its last chance.
-func TestAtLeastWhileTheRegistryCloses(t *testing.T) {
+func TestAtLeast_WhileTheRegistryCloses(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
 		r, other := f.registry(), w.registry()
@@ -316,7 +316,7 @@ func TestAtLeastWhileTheRegistryCloses(t *testing.T) {
 }
 
 // A call that asks for it and gives up leaves nothing, also when its grant arrives late.
-func TestAtLeastThatIsNotObtained(t *testing.T) {
+func TestAtLeast_ThatIsNotObtained(t *testing.T) {
 	t.Parallel()
 	bothLayouts(t, fakeWorld, func(w *world, r, other *lockregistry.Registry) {
 		held := w.acquires(other.Obtain("42"))
@@ -340,7 +340,7 @@ func TestAtLeastThatIsNotObtained(t *testing.T) {
 
 // A removal of the same hold that others of this process send because they know no more of it than its number, after a
 // failover or for a message that comes late, keeps the path too.
-func TestAtLeastWhenARemovalIsSentOnceMore(t *testing.T) {
+func TestAtLeast_WhenARemovalIsSentOnceMore(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		r := w.registry()
 		held, l := w.registry().Obtain("46"), r.Obtain("42")
@@ -370,7 +370,7 @@ func TestAtLeastWhenARemovalIsSentOnceMore(t *testing.T) {
 }
 
 // A server without memory to spare refuses to mark the path. It stays taken by the hold's lease meanwhile.
-func TestAtLeastOutOfMemory(t *testing.T) {
+func TestAtLeast_OutOfMemory(t *testing.T) {
 	t.Parallel()
 	bothLayouts(t, realWorlds, func(w *world, r, other *lockregistry.Registry) {
 		h := w.acquires(r.Obtain("42"), lockregistry.AtLeast(time.Minute))

@@ -86,7 +86,7 @@ func (m *cacheModel) shrink(to int) {
 	})
 }
 
-func TestCacheAgainstAModel(t *testing.T) {
+func TestCache_AgainstAModel(t *testing.T) {
 	for _, capacity := range []int{1, 2, 3, 7, 20} {
 		t.Run(strconv.Itoa(capacity), func(t *testing.T) {
 			seed := rand.Uint64()
@@ -196,7 +196,7 @@ func modelled(t *testing.T, dice *rand.Rand, capacity int) {
 	require.Positive(t, full)
 }
 
-func TestCacheDropsTheLeastRecentlyObtained(t *testing.T) {
+func TestCache_DropsTheLeastRecentlyObtained(t *testing.T) {
 	r := newCached(3)
 	a, b, c := r.Obtain("a"), r.Obtain("b"), r.Obtain("c")
 	require.Same(t, a, r.Obtain("a")) // b is the oldest now
@@ -214,7 +214,7 @@ func TestCacheDropsTheLeastRecentlyObtained(t *testing.T) {
 	sound(t, &r.cache)
 }
 
-func TestCacheNeverDropsWhatIsInUse(t *testing.T) {
+func TestCache_NeverDropsWhatIsInUse(t *testing.T) {
 	r := newCached(3)
 	first := r.Obtain("in use")
 	_, err := r.cache.pin(first)
@@ -233,7 +233,7 @@ func TestCacheNeverDropsWhatIsInUse(t *testing.T) {
 	sound(t, &r.cache)
 }
 
-func TestCacheIsFull(t *testing.T) {
+func TestCache_IsFull(t *testing.T) {
 	r := newCached(2)
 	a, b := r.Obtain("a"), r.Obtain("b")
 	for _, l := range []*Lock{a, b, b} {
@@ -262,7 +262,7 @@ func TestCacheIsFull(t *testing.T) {
 	sound(t, &r.cache)
 }
 
-func TestCacheKeepsOneLockPerPath(t *testing.T) {
+func TestCache_KeepsOneLockPerPath(t *testing.T) {
 	r := newCached(1)
 	old := r.Obtain("a")
 	r.Obtain("b")
@@ -293,7 +293,7 @@ func TestCacheKeepsOneLockPerPath(t *testing.T) {
 }
 
 // A lock that comes back is the most recently obtained one.
-func TestCacheReadmittedLockIsTheNewest(t *testing.T) {
+func TestCache_ReadmittedLockIsTheNewest(t *testing.T) {
 	r := newCached(2)
 	a := r.Obtain("a")
 	r.Obtain("b")
@@ -305,7 +305,7 @@ func TestCacheReadmittedLockIsTheNewest(t *testing.T) {
 	require.Same(t, a, r.Obtain("a"))
 }
 
-func TestCacheResize(t *testing.T) {
+func TestCache_Resize(t *testing.T) {
 	r := newCached(5)
 	locks := make([]*Lock, 0, 5)
 	for i := range 5 {
@@ -342,7 +342,7 @@ func TestCacheResize(t *testing.T) {
 }
 
 // While many locks are looked at, new paths are let in between.
-func TestCacheIsNotHeldUp(t *testing.T) {
+func TestCache_IsNotHeldUp(t *testing.T) {
 	const locks = 100 * portion
 	// It returns how often a new path was let in between. The scheduler may not let this goroutine run meanwhile.
 	round := func(t *testing.T, drop func(r *Registry) (dropped int), all bool) (let int) {
@@ -396,7 +396,7 @@ func TestCacheIsNotHeldUp(t *testing.T) {
 }
 
 // What ExpireUnusedOlderThan has yet to look at is dropped to make room like everything else.
-func TestCacheMakesRoomWhileLocksExpire(t *testing.T) {
+func TestCache_MakesRoomWhileLocksExpire(t *testing.T) {
 	r := newCached(6)
 	for i := range 6 {
 		r.Obtain(strconv.Itoa(i))
@@ -461,7 +461,7 @@ func BenchmarkExpireUnused(b *testing.B) {
 	}
 }
 
-func TestExpireUnusedBoundaries(t *testing.T) {
+func TestCache_ExpireUnusedBoundaries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const age = time.Minute
 		r := newCached(10)
@@ -494,7 +494,7 @@ func TestExpireUnusedBoundaries(t *testing.T) {
 
 // Many goroutines use few paths through objects of any age, while the cache is so small that it drops them all the time.
 // What is in use must be one object per path.
-func TestCacheHammer(t *testing.T) {
+func TestCache_Hammer(t *testing.T) {
 	for capacity := 1; capacity <= 3; capacity++ {
 		t.Run(strconv.Itoa(capacity), func(t *testing.T) {
 			seed := rand.Uint64()
@@ -578,7 +578,7 @@ func TestCacheHammer(t *testing.T) {
 
 // Goroutines use one path all the time, while another one drops its lock all the time. The windows between the steps of
 // both are small, so there is little else in these loops than what may go wrong.
-func TestCachePinAgainstDrop(t *testing.T) {
+func TestCache_PinAgainstDrop(t *testing.T) {
 	const goroutines, rounds = 2, 300_000
 	r := newCached(1)
 	var done, dropping sync.WaitGroup
@@ -612,7 +612,7 @@ func TestCachePinAgainstDrop(t *testing.T) {
 }
 
 // A goroutine has begun to use a lock that was dropped, and another one brings the lock back before the first has noticed.
-func TestCachePinOfADroppedLockIsUndone(t *testing.T) {
+func TestCache_PinOfADroppedLockIsUndone(t *testing.T) {
 	r := newCached(1)
 	l := r.Obtain("42")
 	r.Obtain("other")
@@ -630,7 +630,7 @@ func TestCachePinOfADroppedLockIsUndone(t *testing.T) {
 }
 
 // Two goroutines found no lock for a path, and both made one.
-func TestCacheKeepsTheFirstOfTwoNewLocks(t *testing.T) {
+func TestCache_KeepsTheFirstOfTwoNewLocks(t *testing.T) {
 	r := newCached(2)
 	first, second := r.newLock("42"), r.newLock("42")
 	require.Same(t, first, r.cache.put(first))
@@ -641,7 +641,7 @@ func TestCacheKeepsTheFirstOfTwoNewLocks(t *testing.T) {
 }
 
 // Many goroutines obtain many paths at once: each path has one object, and there are never more than there may be.
-func TestCacheObtainsTogether(t *testing.T) {
+func TestCache_ObtainsTogether(t *testing.T) {
 	const goroutines, paths = 16, 500
 	r := newCached(paths)
 	var locks [goroutines][paths]*Lock
@@ -663,7 +663,7 @@ func TestCacheObtainsTogether(t *testing.T) {
 }
 
 // Locking uses and ends using a lock, on every way out of it.
-func TestLocksAreInUseForAsLongAsTheyAre(t *testing.T) {
+func TestCache_LocksAreInUseForAsLongAsTheyAre(t *testing.T) {
 	m := miniredis.RunT(t)
 	client, err := rueidis.NewClient(rueidis.ClientOption{
 		InitAddress: []string{m.Addr()}, ForceSingleClient: true, DisableCache: true,

@@ -106,7 +106,7 @@ func (w *world) refused(results []<-chan error) (at int, err error) {
 
 func path(i, n int) string { return "path " + string(rune('a'+i%n)) }
 
-func TestDeadlockOfGoroutines(t *testing.T) {
+func TestDeadlock_OfGoroutines(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{1, 2, 5} {
 		t.Run(strconv.Itoa(n), func(t *testing.T) {
@@ -155,7 +155,7 @@ func TestDeadlockOfGoroutines(t *testing.T) {
 }
 
 // A cycle may go over several registries of a process.
-func TestDeadlockOverRegistries(t *testing.T) {
+func TestDeadlock_OverRegistries(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		var a alarms
 		registries := []*lockregistry.Registry{w.registry(a.option()), w.registry()}
@@ -176,7 +176,7 @@ func TestDeadlockOverRegistries(t *testing.T) {
 	})
 }
 
-func TestDeadlockOfDo(t *testing.T) {
+func TestDeadlock_OfDo(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		r := w.registry()
 		var both sync.WaitGroup
@@ -197,7 +197,7 @@ func TestDeadlockOfDo(t *testing.T) {
 	})
 }
 
-func TestDeadlockOfReadersAndWriters(t *testing.T) {
+func TestDeadlock_OfReadersAndWriters(t *testing.T) {
 	t.Parallel()
 	// A goroutine reads 42, and another one has 43.
 	stage := func(w *world, r *lockregistry.Registry) (reader, other *goroutine) {
@@ -290,7 +290,7 @@ func TestDeadlockOfReadersAndWriters(t *testing.T) {
 }
 
 // What ends by itself, or by others, is reported, and gives no error.
-func TestDeadlockThatMayEnd(t *testing.T) {
+func TestDeadlock_ThatMayEnd(t *testing.T) {
 	t.Parallel()
 	type call func(ctx context.Context, r *lockregistry.Registry, path string) error
 	lock := func(ctx context.Context, r *lockregistry.Registry, path string) error {
@@ -357,7 +357,7 @@ func TestDeadlockThatMayEnd(t *testing.T) {
 }
 
 // A call with the context of a hold waits for that hold's sake, in whichever goroutine.
-func TestDeadlockByContext(t *testing.T) {
+func TestDeadlock_ByContext(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		var a alarms
 		r := w.registry(a.option())
@@ -377,7 +377,7 @@ func TestDeadlockByContext(t *testing.T) {
 }
 
 // A hold that its goroutine has passed on, and that another one releases within half a second, is no alarm.
-func TestNoDeadlockOfAHoldThatIsPassedOn(t *testing.T) {
+func TestDeadlock_NoDeadlockOfAHoldThatIsPassedOn(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		var a alarms
 		r := w.registry(a.option())
@@ -399,7 +399,7 @@ func TestNoDeadlockOfAHoldThatIsPassedOn(t *testing.T) {
 
 // Who nests in the hold of Do in a goroutine that outlasts fn unlocks it: the goroutine that waits meanwhile is not all that
 // keeps it.
-func TestNoDeadlockOfADoThatIsOutlasted(t *testing.T) {
+func TestDeadlock_NoDeadlockOfADoThatIsOutlasted(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		r := w.registry()
 		a, b := r.Obtain("a"), r.Obtain("b")
@@ -425,7 +425,7 @@ func TestNoDeadlockOfADoThatIsOutlasted(t *testing.T) {
 
 // Who writes reads anew while its last hold on reading is still being removed, and another goroutine waits to write: it waits
 // for the removal only.
-func TestNoDeadlockOfAWriterThatReads(t *testing.T) {
+func TestDeadlock_NoDeadlockOfAWriterThatReads(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
 		p := pairOf(f.registry())
@@ -448,7 +448,7 @@ func TestNoDeadlockOfAWriterThatReads(t *testing.T) {
 	})
 }
 
-func TestNoEdges(t *testing.T) {
+func TestDeadlock_NoEdges(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		var a alarms
 		r := w.registry(a.option())
@@ -468,7 +468,7 @@ func TestNoEdges(t *testing.T) {
 }
 
 // A goroutine that has the local half, and waits for another process, may get the lock: those behind it are in no cycle.
-func TestNoDeadlockOfACallThatWaitsForRedis(t *testing.T) {
+func TestDeadlock_NoDeadlockOfACallThatWaitsForRedis(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		var a alarms
 		r, elsewhere := w.registry(a.option()), w.registry()
@@ -487,7 +487,7 @@ func TestNoDeadlockOfACallThatWaitsForRedis(t *testing.T) {
 }
 
 // A hold that is lost is no edge: whoever waits for it gets in.
-func TestALostHoldIsNoEdge(t *testing.T) {
+func TestDeadlock_ALostHoldIsNoEdge(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		var a alarms
 		r := w.registry(a.option())
@@ -503,9 +503,9 @@ func TestALostHoldIsNoEdge(t *testing.T) {
 	})
 }
 
-// TestNoFalseAlarm has goroutines lock plain and read-write locks, each in the order of the paths, so that no cycle is possible:
+// Goroutines lock plain and read-write locks, each in the order of the paths, so that no cycle is possible:
 // with contexts that are cancelled, deadlines, holds as values, and owners.
-func TestNoFalseAlarm(t *testing.T) {
+func TestDeadlock_NoFalseAlarm(t *testing.T) {
 	t.Parallel()
 	const runs, batch = 400, 100
 	for first := 0; first < runs; first += batch {

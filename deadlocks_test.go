@@ -30,7 +30,7 @@ func paths(n int) (all []string) {
 }
 
 // Two and five owners, in as many processes, and five in two.
-func TestDeadlockOverProcesses(t *testing.T) {
+func TestDeadlock_OverProcesses(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ owners, processes int }{"two": {2, 2}, "five": {5, 5}, "five in two": {5, 2}} {
 		t.Run(name, func(t *testing.T) {
@@ -74,7 +74,7 @@ func TestDeadlockOverProcesses(t *testing.T) {
 }
 
 // One that another process has held all the time is in no cycle, nor is a call that gives up and comes again.
-func TestNoDeadlockOverProcesses(t *testing.T) {
+func TestDeadlock_NoDeadlockOverProcesses(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		registries, all := w.processes(2)
 		one, two := w.goroutine(), w.goroutine()
@@ -102,7 +102,7 @@ func TestNoDeadlockOverProcesses(t *testing.T) {
 }
 
 // A cycle of readers and writers.
-func TestDeadlockOfReadersOverProcesses(t *testing.T) {
+func TestDeadlock_OfReadersOverProcesses(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		registries, all := w.processes(3)
 		one, two, three := w.goroutine(), w.goroutine(), w.goroutine()
@@ -124,7 +124,7 @@ func TestDeadlockOfReadersOverProcesses(t *testing.T) {
 }
 
 // Java's holders have no record: a cycle with one of them is not seen, by anybody.
-func TestDeadlockWithJavaIsNotSeen(t *testing.T) {
+func TestDeadlock_WithJavaIsNotSeen(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		registries, all := w.processes(1)
 		r, g := registries[0], w.goroutine()
@@ -142,7 +142,7 @@ func TestDeadlockWithJavaIsNotSeen(t *testing.T) {
 }
 
 // A record says within a moment that a wait is over: nobody sees it for longer.
-func TestRecordOfAWaitThatIsOver(t *testing.T) {
+func TestDeadlock_RecordOfAWaitThatIsOver(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		registries, _ := w.processes(2)
 		one, two := w.goroutine(), w.goroutine()

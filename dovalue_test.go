@@ -35,7 +35,7 @@ func TestDoValue(t *testing.T) {
 }
 
 // The work was done, and its value is worth something, although the lock was lost meanwhile.
-func TestDoValueWhenUnlockingFails(t *testing.T) {
+func TestDoValue_WhenUnlockingFails(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		value, err := lockregistry.DoValue(w.Context(), w.registry(), "42", func(context.Context) (int, error) {
 			w.pass(time.Second)
@@ -46,7 +46,7 @@ func TestDoValueWhenUnlockingFails(t *testing.T) {
 	})
 }
 
-func TestDoValueThatDoesNotRun(t *testing.T) {
+func TestDoValue_ThatDoesNotRun(t *testing.T) {
 	r := unusedRegistry(t)
 	runs := func(context.Context) (int, error) { return 42, nil }
 	value, err := lockregistry.DoValue(t.Context(), r, "42", runs, lockregistry.TTL(-1))

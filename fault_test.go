@@ -24,7 +24,7 @@ const loading = "LOADING Redis is loading the dataset in memory"
 
 // Failures of the first attempt.
 
-func TestTheFirstFailureIsReturnedAtOnce(t *testing.T) {
+func TestFault_TheFirstFailureIsReturnedAtOnce(t *testing.T) {
 	for name, what := range map[string]fate{
 		"refused":    refused(loading),
 		"cut":        cut,
@@ -65,7 +65,7 @@ func TestTheFirstFailureIsReturnedAtOnce(t *testing.T) {
 	}
 }
 
-func TestNobodyCanConnect(t *testing.T) {
+func TestFault_NobodyCanConnect(t *testing.T) {
 	worlds(t, func(w *world) {
 		f := w.flaky()
 		l := w.registryOn(f.client(oneConnection)).Obtain("42")
@@ -82,7 +82,7 @@ func TestNobodyCanConnect(t *testing.T) {
 }
 
 // An abandoned grant does not block its own process even before it is removed: the next hold takes over.
-func TestTheNextHoldTakesAnAbandonedGrantOver(t *testing.T) {
+func TestFault_TheNextHoldTakesAnAbandonedGrantOver(t *testing.T) {
 	worlds(t, func(w *world) {
 		f := w.flaky()
 		r := f.registry()
@@ -110,7 +110,7 @@ func TestTheNextHoldTakesAnAbandonedGrantOver(t *testing.T) {
 
 // A script that the server does not know is not sent again for a call that has given up. The removal of what it may have got
 // would come first, and when the registry is closed that is the last one.
-func TestWhoHasGivenUpDoesNotTryOnceMore(t *testing.T) {
+func TestFault_WhoHasGivenUpDoesNotTryOnceMore(t *testing.T) {
 	t.Parallel()
 	for name, lock := range map[string]func(w *world, r *lockregistry.Registry) error{
 		"one": func(w *world, r *lockregistry.Registry) error {
@@ -148,7 +148,7 @@ func TestWhoHasGivenUpDoesNotTryOnceMore(t *testing.T) {
 
 // Failures while waiting.
 
-func TestPassingFailuresWhileWaiting(t *testing.T) {
+func TestFault_PassingFailuresWhileWaiting(t *testing.T) {
 	t.Parallel()
 	failures := map[string]fate{"cut": cut, "lost reply": cutAfter}
 	for _, text := range []string{
@@ -190,7 +190,7 @@ func TestPassingFailuresWhileWaiting(t *testing.T) {
 	}
 }
 
-func TestFailuresUntilTheWaitIsOver(t *testing.T) {
+func TestFault_FailuresUntilTheWaitIsOver(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
 		l := f.registry(polling).Obtain("42")
@@ -208,7 +208,7 @@ func TestFailuresUntilTheWaitIsOver(t *testing.T) {
 	})
 }
 
-func TestLastingFailuresWhileWaiting(t *testing.T) {
+func TestFault_LastingFailuresWhileWaiting(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{
 		"NOPERM this user has no permissions to run the 'evalsha' command",
@@ -240,7 +240,7 @@ func TestLastingFailuresWhileWaiting(t *testing.T) {
 	}
 }
 
-func TestTheClientIsClosedWhileWaiting(t *testing.T) {
+func TestFault_TheClientIsClosedWhileWaiting(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		client := w.client()
 		l := w.registryOn(client).Obtain("42")
@@ -261,7 +261,7 @@ func (w *world) awaitScript() {
 	w.await("a script", func() bool { return strings.Contains(w.do("INFO", "commandstats"), "evalsha") })
 }
 
-func TestTheServerRestartsWhileWaiting(t *testing.T) {
+func TestFault_TheServerRestartsWhileWaiting(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		l, held := w.registry().Obtain("42"), w.registry().Obtain("held")
 		w.lock(held)
@@ -283,7 +283,7 @@ func TestTheServerRestartsWhileWaiting(t *testing.T) {
 	})
 }
 
-func TestScriptsAreForgotten(t *testing.T) {
+func TestFault_ScriptsAreForgotten(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		f := w.flaky()
 		l := f.registry(lockregistry.WithRenewal(), lockregistry.WithExpiry(3*brief)).Obtain("42")
@@ -310,7 +310,7 @@ func TestScriptsAreForgotten(t *testing.T) {
 	})
 }
 
-func TestConnectionsAreKilled(t *testing.T) {
+func TestFault_ConnectionsAreKilled(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		f := w.flaky()
 		l := f.registry(lockregistry.WithRenewal(), lockregistry.WithExpiry(3*brief)).Obtain("42")
@@ -341,7 +341,7 @@ func TestConnectionsAreKilled(t *testing.T) {
 }
 
 // A failover: for a while the server is a replica, which writes nothing.
-func TestTheServerIsReadOnlyForAWhile(t *testing.T) {
+func TestFault_TheServerIsReadOnlyForAWhile(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		l := w.registry().Obtain("42")
 		w.do("SET", "orders:42", "for ever")
@@ -373,7 +373,7 @@ func (w *world) user(rules ...string) rueidis.Client {
 	})
 }
 
-func TestWithoutPermission(t *testing.T) {
+func TestFault_WithoutPermission(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		for _, rules := range [][]string{{"-set"}, {"resetkeys", "~invoices:*"}} {
 			l := w.registryOn(w.user(rules...)).Obtain("42")
@@ -395,7 +395,7 @@ func TestWithoutPermission(t *testing.T) {
 }
 
 // What is nice to have may be forbidden.
-func TestWithoutPermissionsThatCanBeDoneWithout(t *testing.T) {
+func TestFault_WithoutPermissionsThatCanBeDoneWithout(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		for _, rules := range [][]string{
 			{"-info"}, {"-unlink"}, {"-info", "-unlink"}, {"resetchannels"}, {"-publish"}, {"-subscribe"}, {"-client"},
@@ -418,7 +418,7 @@ func TestWithoutPermissionsThatCanBeDoneWithout(t *testing.T) {
 
 // The command that removes keys.
 
-func TestTheServerIsAskedOnceForItsVersion(t *testing.T) {
+func TestFault_TheServerIsAskedOnceForItsVersion(t *testing.T) {
 	worlds(t, func(w *world) {
 		f := w.flaky()
 		client := f.client()
@@ -437,7 +437,7 @@ func TestTheServerIsAskedOnceForItsVersion(t *testing.T) {
 	})
 }
 
-func TestInfoIsOfNoUse(t *testing.T) {
+func TestFault_InfoIsOfNoUse(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]fate{
 		"forbidden":  refused("NOPERM this user has no permissions to run the 'info' command"),
@@ -469,7 +469,7 @@ func TestInfoIsOfNoUse(t *testing.T) {
 	}
 }
 
-func TestInfoIsAskedAgainAfterAFailure(t *testing.T) {
+func TestFault_InfoIsAskedAgainAfterAFailure(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
 		l := f.registry().Obtain("42")
@@ -492,7 +492,7 @@ func TestInfoIsAskedAgainAfterAFailure(t *testing.T) {
 
 // Removals whose outcome is unknown.
 
-func TestTheReplyToARemovalIsLost(t *testing.T) {
+func TestFault_TheReplyToARemovalIsLost(t *testing.T) {
 	for name, what := range map[string]fate{"executed": cutAfter, "not executed": cut} {
 		t.Run(name, func(t *testing.T) {
 			worlds(t, func(w *world) {
@@ -516,7 +516,7 @@ func TestTheReplyToARemovalIsLost(t *testing.T) {
 }
 
 // Until the removal is confirmed, nobody of this process gets the local half.
-func TestTheLocalHalfWaitsForTheRemoval(t *testing.T) {
+func TestFault_TheLocalHalfWaitsForTheRemoval(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
 		l := f.registry(lockregistry.WithHandoff(0)).Obtain("42")
@@ -537,7 +537,7 @@ func TestTheLocalHalfWaitsForTheRemoval(t *testing.T) {
 }
 
 // When it never is, the end of the lease has to do.
-func TestTheLocalHalfWaitsNoLongerThanTheLease(t *testing.T) {
+func TestFault_TheLocalHalfWaitsNoLongerThanTheLease(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
 		l := f.registry(lockregistry.WithHandoff(0)).Obtain("42")
@@ -570,7 +570,7 @@ func lateRemoval(w *world, f *flaky, l *lockregistry.Lock) command {
 	return late[0]
 }
 
-func TestALateRemovalDoesNotTouchTheNextHold(t *testing.T) {
+func TestFault_ALateRemovalDoesNotTouchTheNextHold(t *testing.T) {
 	t.Parallel()
 	for _, here := range []bool{true, false} {
 		t.Run(map[bool]string{true: "of this process", false: "of another"}[here], func(t *testing.T) {
@@ -599,7 +599,7 @@ func TestALateRemovalDoesNotTouchTheNextHold(t *testing.T) {
 
 // Grants whose outcome is unknown.
 
-func TestALateGrantIsRemoved(t *testing.T) {
+func TestFault_ALateGrantIsRemoved(t *testing.T) {
 	t.Parallel()
 	for name, waiting := range map[string]bool{"first attempt": false, "later attempt": true} {
 		t.Run(name, func(t *testing.T) {
@@ -652,7 +652,7 @@ func TestALateGrantIsRemoved(t *testing.T) {
 }
 
 // A waiter whose grant was executed, but whose reply was lost, has the lock at its next attempt.
-func TestAWaiterMakesALostGrantGood(t *testing.T) {
+func TestFault_AWaiterMakesALostGrantGood(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
 		l := f.registry(polling).Obtain("42")
@@ -673,7 +673,7 @@ func TestAWaiterMakesALostGrantGood(t *testing.T) {
 // oneConnection makes a client use the same connection for all commands but those that block or subscribe.
 func oneConnection(o *rueidis.ClientOption) { o.PipelineMultiplex = -1 }
 
-func TestCancelWhileTheServerIsSilent(t *testing.T) {
+func TestFault_CancelWhileTheServerIsSilent(t *testing.T) {
 	contexts := map[string]func(context.Context) (context.Context, context.CancelFunc){
 		"no deadline": context.WithCancel,
 		"far deadline": func(ctx context.Context) (context.Context, context.CancelFunc) {
@@ -734,7 +734,7 @@ func TestCancelWhileTheServerIsSilent(t *testing.T) {
 }
 
 // The connection for wake-ups hangs: the wait that a call was given ends all the same.
-func TestTheConnectionForWakeupsIsSilent(t *testing.T) {
+func TestFault_TheConnectionForWakeupsIsSilent(t *testing.T) {
 	t.Parallel()
 	for name, fates := range map[string][]fate{
 		"at once":           {silence},
@@ -759,7 +759,7 @@ func TestTheConnectionForWakeupsIsSilent(t *testing.T) {
 }
 
 // The server takes longer to arm wake-ups than the waiters sleep.
-func TestTheConnectionForWakeupsIsSlow(t *testing.T) {
+func TestFault_TheConnectionForWakeupsIsSlow(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
 		r := f.registry()
@@ -784,7 +784,7 @@ func TestTheConnectionForWakeupsIsSlow(t *testing.T) {
 }
 
 // A server of another kind: nothing that this library sends changes anything else.
-func TestOnlyTheKeyIsTouched(t *testing.T) {
+func TestFault_OnlyTheKeyIsTouched(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		f := w.flaky()
 		l := f.registry().Obtain("42")
@@ -803,7 +803,7 @@ func TestOnlyTheKeyIsTouched(t *testing.T) {
 }
 
 // The wait counts from the first command on, and for the confirmation of a late grant.
-func TestASilentServerDoesNotOutlastTheWait(t *testing.T) {
+func TestFault_ASilentServerDoesNotOutlastTheWait(t *testing.T) {
 	t.Parallel()
 	silent := map[string]func(w *world, f *flaky){
 		"at the first try": func(_ *world, f *flaky) { f.all("obtain", silence) },

@@ -86,7 +86,7 @@ func (w *world) tokenIn(ctx context.Context) uint64 {
 }
 
 // Each grant has a larger token, in whichever process, and the contexts of a hold have it.
-func TestTokensGrow(t *testing.T) {
+func TestFencing_TokensGrow(t *testing.T) {
 	fencedWorlds(t, func(w *world, f fenced) {
 		a, b := f.lock(w), f.lock(w)
 		var last uint64
@@ -140,7 +140,7 @@ func (w *world) micros() uint64 {
 	return s*1_000_000 + us
 }
 
-func TestTokensOfNestedHolds(t *testing.T) {
+func TestFencing_TokensOfNestedHolds(t *testing.T) {
 	worlds(t, func(w *world) {
 		r, without := w.registry(lockregistry.WithFencing()), w.registry()
 		w.released(w.acquired(r.Obtain("b"))) // so that the numbers are others, although no time passes
@@ -180,7 +180,7 @@ func TestTokensOfNestedHolds(t *testing.T) {
 }
 
 // Goroutines that hand the lock to each other have tokens of one draw. When they are used up the lock is released.
-func TestTokensAtHandOver(t *testing.T) {
+func TestFencing_TokensAtHandOver(t *testing.T) {
 	fencedWorlds(t, func(w *world, f fenced) {
 		l := f.lock(w, lockregistry.WithHandoff(time.Hour))
 		const owners = 230
@@ -222,7 +222,7 @@ func TestTokensAtHandOver(t *testing.T) {
 }
 
 // Twins share a hold, and with it the token, also when it is handed to them.
-func TestTwinsHaveOneToken(t *testing.T) {
+func TestFencing_TwinsHaveOneToken(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		l := w.registry(lockregistry.WithFencing()).Obtain("42")
 		w.lock(l)
@@ -258,7 +258,7 @@ func (w *world) queues() {
 }
 
 // Who waits in the queue is granted the lock by others, which may know nothing of tokens, and has one nevertheless.
-func TestTokensOfTheQueue(t *testing.T) {
+func TestFencing_TokensOfTheQueue(t *testing.T) {
 	for name, granter := range map[string][]lockregistry.Option{"fencing": {lockregistry.WithFencing()}, "without": nil} {
 		t.Run(name, func(t *testing.T) {
 			fencedWorlds(t, func(w *world, f fenced) {
@@ -298,7 +298,7 @@ func TestTokensOfTheQueue(t *testing.T) {
 }
 
 // A grant of which the reply was lost, or came late, does no harm: the next token is larger.
-func TestTokensOfLostReplies(t *testing.T) {
+func TestFencing_TokensOfLostReplies(t *testing.T) {
 	fencedWorlds(t, func(w *world, f fenced) {
 		flaky := w.flaky()
 		l := f.of(flaky.registry(slices.Concat(f.opts, []lockregistry.Option{lockregistry.WithFencing()})...), "42")
@@ -319,7 +319,7 @@ func TestTokensOfLostReplies(t *testing.T) {
 }
 
 // A late answer may be a deposed master's: the token is drawn anew with the renewal that confirms the grant.
-func TestTokenOfALateGrant(t *testing.T) {
+func TestFencing_TokenOfALateGrant(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
 		r := f.registry(lockregistry.WithFencing())
@@ -334,7 +334,7 @@ func TestTokenOfALateGrant(t *testing.T) {
 
 // The counter outlives its expiry and the server's memory, since the clock goes on; and with the counter tokens grow although the
 // clock is set back. Without both they do not: that is what a promoted replica is that has a slower clock and no counter.
-func TestTokensAndTheClock(t *testing.T) {
+func TestFencing_TokensAndTheClock(t *testing.T) {
 	const counter = "orders:{orders:42}:fencing"
 	fakeWorld(t, func(w *world) {
 		l := w.registry(lockregistry.WithFencing()).Obtain("42")
@@ -365,7 +365,7 @@ func TestTokensAndTheClock(t *testing.T) {
 }
 
 // More draws than the clock has microseconds for.
-func TestTokensAheadOfTheClock(t *testing.T) {
+func TestFencing_TokensAheadOfTheClock(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		l := w.registry(lockregistry.WithFencing()).Obtain("42")
 		const counter = "orders:{orders:42}:fencing"
@@ -379,7 +379,7 @@ func TestTokensAheadOfTheClock(t *testing.T) {
 	})
 }
 
-func TestTokensAfterForceUnlock(t *testing.T) {
+func TestFencing_TokensAfterForceUnlock(t *testing.T) {
 	fencedWorlds(t, func(w *world, f fenced) {
 		r := w.registry(slices.Concat(f.opts, []lockregistry.Option{lockregistry.WithFencing()})...)
 		h := w.acquired(f.of(r, "42"))
@@ -392,7 +392,7 @@ func TestTokensAfterForceUnlock(t *testing.T) {
 }
 
 // Without its counter a lock is not granted, and nothing stays behind.
-func TestNoCounter(t *testing.T) {
+func TestFencing_NoCounter(t *testing.T) {
 	fencedWorlds(t, func(w *world, f fenced) {
 		l := f.lock(w)
 		w.do("SADD", f.counter, "of something else")
@@ -444,7 +444,7 @@ func TestFencing_CounterThatIsNoNumber(t *testing.T) {
 	})
 }
 
-func TestReservedPaths(t *testing.T) {
+func TestFencing_ReservedPaths(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		r := w.registry()
 		for path, reserved := range map[string]bool{
@@ -482,7 +482,7 @@ func (r *resource) write(token uint64) {
 }
 
 // Many goroutines of many processes, some of which know nothing of tokens: no holder is taken for a late one.
-func TestNoHolderIsRefused(t *testing.T) {
+func TestFencing_NoHolderIsRefused(t *testing.T) {
 	for _, f := range fencedLocks() {
 		t.Run(f.name, func(t *testing.T) {
 			realWorlds(t, func(w *world) {
@@ -527,7 +527,7 @@ func TestNoHolderIsRefused(t *testing.T) {
 }
 
 // On a cluster the counter is in the slot of its key.
-func TestTokensOnACluster(t *testing.T) {
+func TestFencing_TokensOnACluster(t *testing.T) {
 	t.Parallel()
 	nodes := redistest.StartCluster(t, 3)
 	for _, f := range fencedLocks() {
@@ -576,7 +576,7 @@ func TestTokensOnACluster(t *testing.T) {
 
 // While a slot moves, no second counter begins where it goes: the first one could not be moved there any more, and its tokens
 // would be forgotten.
-func TestACounterMovesWithItsSlot(t *testing.T) {
+func TestFencing_ACounterMovesWithItsSlot(t *testing.T) {
 	t.Parallel()
 	nodes := redistest.StartCluster(t, 3)
 	for _, f := range fencedLocks()[:2] {
@@ -625,7 +625,7 @@ func TestACounterMovesWithItsSlot(t *testing.T) {
 }
 
 // The permissions that the documentation names are enough.
-func TestDocumentedPermissionsOfFencing(t *testing.T) {
+func TestFencing_DocumentedPermissionsOfFencing(t *testing.T) {
 	page, err := os.ReadFile("docs/operations.md")
 	require.NoError(t, err)
 	_, line, found := strings.Cut(string(page), "\n- **`WithFencing`**")

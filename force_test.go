@@ -45,7 +45,7 @@ func (w *world) javaReads(key string, lease time.Duration) {
 	w.do("PEXPIRE", key, "60000")
 }
 
-func TestForceUnlockOfAPlainLock(t *testing.T) {
+func TestForceUnlock_OfAPlainLock(t *testing.T) {
 	for name, layout := range layouts {
 		t.Run(name, func(t *testing.T) {
 			worlds(t, func(w *world) {
@@ -85,7 +85,7 @@ func (w *world) waiting(path string) bool {
 	return w.tracked() > 0 || strings.Contains(w.do("PUBSUB", "CHANNELS", "*"), path)
 }
 
-func TestForceUnlockTellsTheHolder(t *testing.T) {
+func TestForceUnlock_TellsTheHolder(t *testing.T) {
 	for name, layout := range layouts {
 		t.Run(name, func(t *testing.T) {
 			worlds(t, func(w *world) {
@@ -114,7 +114,7 @@ func TestForceUnlockTellsTheHolder(t *testing.T) {
 }
 
 // What Java holds goes as well, and only from the holder that is named, if one is.
-func TestForceUnlockOfJava(t *testing.T) {
+func TestForceUnlock_OfJava(t *testing.T) {
 	for name, layout := range layouts {
 		t.Run(name, func(t *testing.T) {
 			worlds(t, func(w *world) {
@@ -135,7 +135,7 @@ func TestForceUnlockOfJava(t *testing.T) {
 	}
 }
 
-func TestForceUnlockOfReaders(t *testing.T) {
+func TestForceUnlock_OfReaders(t *testing.T) {
 	for name, layout := range layouts {
 		t.Run(name, func(t *testing.T) {
 			worlds(t, func(w *world) {
@@ -192,7 +192,7 @@ func TestForceUnlockOfReaders(t *testing.T) {
 }
 
 // A writer that reads too loses what is named.
-func TestForceUnlockOfAWriterThatReads(t *testing.T) {
+func TestForceUnlock_OfAWriterThatReads(t *testing.T) {
 	worlds(t, func(w *world) {
 		r, other := w.registry(lockregistry.WithPollInterval(noPoll)), w.registry(lockregistry.WithPollInterval(noPoll))
 		rw := r.ReadWrite("42")
@@ -216,7 +216,7 @@ func TestForceUnlockOfAWriterThatReads(t *testing.T) {
 	})
 }
 
-func TestForceUnlockWithBadInput(t *testing.T) {
+func TestForceUnlock_WithBadInput(t *testing.T) {
 	worlds(t, func(w *world) {
 		r := w.registry()
 		w.do("RPUSH", "orders:list", "a")
@@ -240,7 +240,7 @@ func TestForceUnlockWithBadInput(t *testing.T) {
 }
 
 // When nobody knows whether the lock was removed, the holder of this registry can rely on it no more.
-func TestForceUnlockWithoutAnAnswer(t *testing.T) {
+func TestForceUnlock_WithoutAnAnswer(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		net := w.flaky()
 		r := net.registry()
@@ -254,7 +254,7 @@ func TestForceUnlockWithoutAnAnswer(t *testing.T) {
 	})
 }
 
-func TestForceUnlockOnACluster(t *testing.T) {
+func TestForceUnlock_OnACluster(t *testing.T) {
 	t.Parallel()
 	nodes := redistest.StartCluster(t, 3)
 	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{nodes[0].Addr()}})
@@ -307,7 +307,7 @@ func TestForceUnlock_LongNames(t *testing.T) {
 }
 
 // The rights that the documentation names are enough.
-func TestForceUnlockPermissions(t *testing.T) {
+func TestForceUnlock_Permissions(t *testing.T) {
 	for _, user := range documentedUsers(t) {
 		if user.mode != "Auto" {
 			continue

@@ -36,7 +36,7 @@ func leaves(w *world, r *lockregistry.Registry, l *lockregistry.Lock) (within co
 }
 
 // It is logged and renewed no more, its contexts end, and the next caller gets in with the end of the lease.
-func TestAGoroutineThatIsGone(t *testing.T) {
+func TestGone_AGoroutineThatIsGone(t *testing.T) {
 	t.Parallel()
 	for name, of := range leftBehind {
 		for _, lease := range []time.Duration{time.Second, 30 * time.Second, 5 * time.Minute} {
@@ -76,7 +76,7 @@ func TestAGoroutineThatIsGone(t *testing.T) {
 }
 
 // A hold is not left behind while its owner can unlock, or another goroutine can for it.
-func TestAHoldThatIsNotLeftBehind(t *testing.T) {
+func TestGone_AHoldThatIsNotLeftBehind(t *testing.T) {
 	t.Parallel()
 	for name, hold := range map[string]func(w *world, r *lockregistry.Registry, log *journal) (unlock func() error){
 		"its goroutine sleeps": func(w *world, r *lockregistry.Registry, _ *journal) func() error {
@@ -225,7 +225,7 @@ func TestLock_ContextsOfAGoroutineThatIsGone(t *testing.T) {
 }
 
 // The hold of several readers goes on for those that live, and is left to its lease with the last of them.
-func TestAReaderWhoseGoroutineIsGone(t *testing.T) {
+func TestGone_AReaderWhoseGoroutineIsGone(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		const lease = 3 * time.Second
 		var log journal
@@ -244,7 +244,7 @@ func TestAReaderWhoseGoroutineIsGone(t *testing.T) {
 }
 
 // With a context of Do that has outlived it another goroutine can unlock after all. The next owner has a hold like any other.
-func TestUnlockForAGoroutineThatIsGone(t *testing.T) {
+func TestGone_UnlockForAGoroutineThatIsGone(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		const lease = 30 * time.Second
 		var log journal
@@ -266,7 +266,7 @@ func TestUnlockForAGoroutineThatIsGone(t *testing.T) {
 }
 
 // That may also happen at the moment at which the goroutine is found to be gone.
-func TestUnlockForAGoroutineThatIsFoundGone(t *testing.T) {
+func TestGone_UnlockForAGoroutineThatIsFoundGone(t *testing.T) {
 	for kind, of := range leftBehind {
 		for _, first := range []string{"found", "unlocked"} {
 			t.Run(kind+", first "+first, func(t *testing.T) {

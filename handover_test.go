@@ -105,7 +105,7 @@ func (h *handoff) first(opts ...lockregistry.LockOption) *goroutine {
 	return g
 }
 
-func TestHandOverNeedsNoCommand(t *testing.T) {
+func TestHandOver_NeedsNoCommand(t *testing.T) {
 	handoffs(t, func(h *handoff) {
 		const goroutines = 20
 		g := h.first()
@@ -140,7 +140,7 @@ func TestHandOverNeedsNoCommand(t *testing.T) {
 }
 
 // A real server, and goroutines that lock and unlock as fast as they can.
-func TestHandOverOnRealServers(t *testing.T) {
+func TestHandOver_OnRealServers(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		const goroutines, rounds = 16, 200
 		f := w.flaky()
@@ -176,7 +176,7 @@ func TestHandOverOnRealServers(t *testing.T) {
 	})
 }
 
-func TestHandOverInOrderOfArrival(t *testing.T) {
+func TestHandOver_InOrderOfArrival(t *testing.T) {
 	handoffs(t, func(h *handoff) {
 		const goroutines = 50
 		g := h.first()
@@ -209,7 +209,7 @@ func TestHandOverInOrderOfArrival(t *testing.T) {
 }
 
 // Each owner has a loss signal of its own: it ends with its own possession, whatever becomes of the hold.
-func TestContextsAtHandOver(t *testing.T) {
+func TestHandOver_ContextsAtHandOver(t *testing.T) {
 	handoffs(t, func(h *handoff) {
 		a := h.first()
 		outer, inner := a.watch(h.l), a.watch(h.l)
@@ -242,7 +242,7 @@ func TestContextsAtHandOver(t *testing.T) {
 	})
 }
 
-func TestContextAtHandOverOfNestedLocks(t *testing.T) {
+func TestHandOver_ContextAtHandOverOfNestedLocks(t *testing.T) {
 	handoffs(t, func(h *handoff) {
 		a := h.first()
 		require.NoError(h, a.lock(h.l))
@@ -257,7 +257,7 @@ func TestContextAtHandOverOfNestedLocks(t *testing.T) {
 	})
 }
 
-func TestHandOverEndsWithTheLimit(t *testing.T) {
+func TestHandOver_EndsWithTheLimit(t *testing.T) {
 	t.Parallel()
 	const limit = 250 * time.Millisecond
 	for name, c := range map[string]struct {
@@ -301,7 +301,7 @@ func TestHandOverEndsWithTheLimit(t *testing.T) {
 	}
 }
 
-func TestHandOverNeedsHalfALease(t *testing.T) {
+func TestHandOver_NeedsHalfALease(t *testing.T) {
 	handoffs(t, func(h *handoff) {
 		const lease = 10 * time.Second
 		for left, kept := range map[time.Duration]bool{
@@ -325,7 +325,7 @@ func TestHandOverNeedsHalfALease(t *testing.T) {
 	}, lockregistry.WithHandoff(time.Hour))
 }
 
-func TestNoHandOverOfALostLock(t *testing.T) {
+func TestHandOver_NoHandOverOfALostLock(t *testing.T) {
 	t.Parallel()
 	for name, lose := range map[string]func(h *handoff, owner *goroutine){
 		"the lease is over":        func(h *handoff, _ *goroutine) { h.world.pass(61 * time.Second) },
@@ -362,7 +362,7 @@ func TestNoHandOverOfALostLock(t *testing.T) {
 	}
 }
 
-func TestHandOverToWhoWantsALongerLease(t *testing.T) {
+func TestHandOver_ToWhoWantsALongerLease(t *testing.T) {
 	handoffs(t, func(h *handoff) {
 		const lease = 10 * time.Second
 		for wanted, kept := range map[time.Duration]bool{
@@ -405,7 +405,7 @@ func TestHandOverToWhoWantsALongerLease(t *testing.T) {
 	}, lockregistry.WithHandoff(time.Hour))
 }
 
-func TestHandOverTurnedOff(t *testing.T) {
+func TestHandOver_TurnedOff(t *testing.T) {
 	handoffs(t, func(h *handoff) {
 		g := h.first()
 		for range 5 {
@@ -417,7 +417,7 @@ func TestHandOverTurnedOff(t *testing.T) {
 	}, lockregistry.WithHandoff(0))
 }
 
-func TestRenewalGoesOnAcrossHandOver(t *testing.T) {
+func TestHandOver_RenewalGoesOnAcrossHandOver(t *testing.T) {
 	const lease = 3 * time.Second
 	handoffs(t, func(h *handoff) {
 		g := h.first()
@@ -444,7 +444,7 @@ func TestRenewalGoesOnAcrossHandOver(t *testing.T) {
 }
 
 // A waiter that gives up at the very moment at which the lock is handed to it has it or does not; there is no third way.
-func TestGivingUpAtHandOver(t *testing.T) {
+func TestHandOver_GivingUpAtHandOver(t *testing.T) {
 	t.Parallel()
 	for _, limit := range []time.Duration{time.Hour, 0} {
 		for name, give := range map[string]struct {
@@ -509,7 +509,7 @@ func TestGivingUpAtHandOver(t *testing.T) {
 }
 
 // Two goroutines that act as one owner are both handed the lock, and both have to give it back.
-func TestTwinsAtHandOver(t *testing.T) {
+func TestHandOver_TwinsAtHandOver(t *testing.T) {
 	handoffs(t, func(h *handoff) {
 		g := h.first()
 		same := lockregistry.NewOwner(h.Context())
@@ -543,7 +543,7 @@ func TestTwinsAtHandOver(t *testing.T) {
 }
 
 // Another process is not woken by a hand-over, and gets the lock at once when it is over.
-func TestHandOverWakesNoOtherProcess(t *testing.T) {
+func TestHandOver_WakesNoOtherProcess(t *testing.T) {
 	handoffs(t, func(h *handoff) {
 		net := h.flaky()
 		other := net.registry(lockregistry.WithPollInterval(noPoll)).Obtain("42")
@@ -561,7 +561,7 @@ func TestHandOverWakesNoOtherProcess(t *testing.T) {
 }
 
 // Do hands over too, and fn's context is its own.
-func TestDoHandsOver(t *testing.T) {
+func TestHandOver_DoHandsOver(t *testing.T) {
 	handoffs(t, func(h *handoff) {
 		const calls = 10
 		causes := make([]error, calls)
@@ -588,7 +588,7 @@ func TestDoHandsOver(t *testing.T) {
 }
 
 // A hold that is lost while it is handed over is nobody's: the next owner obtains one of its own.
-func TestLostDuringHandOver(t *testing.T) {
+func TestHandOver_LostDuringHandOver(t *testing.T) {
 	t.Parallel()
 	losses := map[string]func(w *world, r *lockregistry.Registry){
 		"removed by force":  func(w *world, r *lockregistry.Registry) { require.NoError(w, r.ForceUnlock(w.Context(), "42")) },
@@ -616,7 +616,7 @@ func TestLostDuringHandOver(t *testing.T) {
 }
 
 // The next owner may find, when it wakes up, that the hold is gone, and that yet another one has the lock.
-func TestForceUnlockDuringHandOver(t *testing.T) {
+func TestHandOver_ForceUnlockDuringHandOver(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		const holds = 3000
 		r := w.registry(lockregistry.WithHandoff(time.Hour))

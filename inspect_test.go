@@ -22,7 +22,7 @@ func (w *world) look(r *lockregistry.Registry, path string) lockregistry.LockInf
 	return info
 }
 
-func TestInspectTellsKindsApart(t *testing.T) {
+func TestInspect_TellsKindsApart(t *testing.T) {
 	worlds(t, func(w *world) {
 		spring := w.registry(lockregistry.WithClientID("billing"))
 		redisson := w.registry(lockregistry.WithLayout(lockregistry.LayoutRedisson))
@@ -90,7 +90,7 @@ func TestInspectTellsKindsApart(t *testing.T) {
 	})
 }
 
-func TestInspectRefusesWhatIsNoLock(t *testing.T) {
+func TestInspect_RefusesWhatIsNoLock(t *testing.T) {
 	worlds(t, func(w *world) {
 		r := w.registry()
 		w.do("RPUSH", "orders:list", "a")
@@ -118,7 +118,7 @@ func TestInspectRefusesWhatIsNoLock(t *testing.T) {
 
 // A record has the registry in braces at the end of its key. Braces elsewhere, as those of a prefix on a cluster, reserve
 // nothing.
-func TestAPathThatEndsAsARecordDoes(t *testing.T) {
+func TestInspect_APathThatEndsAsARecordDoes(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		r, err := lockregistry.New(w.client(), "{app}:locks")
 		require.NoError(w, err)
@@ -133,7 +133,7 @@ func TestAPathThatEndsAsARecordDoes(t *testing.T) {
 	})
 }
 
-func TestInspectShowsTheQueue(t *testing.T) {
+func TestInspect_ShowsTheQueue(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		holder, viewer := w.registry(lockregistry.WithFencing()), w.registry()
 		l := holder.Obtain("42")
@@ -167,7 +167,7 @@ func TestInspectShowsTheQueue(t *testing.T) {
 }
 
 // A reader whose own lease is over holds nothing, although the hash names it for as long as others read.
-func TestInspectLeavesOutReadersWhoseLeaseIsOver(t *testing.T) {
+func TestInspect_LeavesOutReadersWhoseLeaseIsOver(t *testing.T) {
 	worlds(t, func(w *world) {
 		a, b := w.registry(), w.registry()
 		w.lock(a.ReadWrite("42").Reader())
@@ -185,7 +185,7 @@ func TestInspectLeavesOutReadersWhoseLeaseIsOver(t *testing.T) {
 }
 
 // The first hundred of many, and how many there are.
-func TestInspectOfACrowd(t *testing.T) {
+func TestInspect_OfACrowd(t *testing.T) {
 	worlds(t, func(w *world) {
 		const many = 1000
 		w.do("EVAL", `redis.call('HSET', 'orders:42', 'mode', 'read')

@@ -28,7 +28,7 @@ func (f *flaky) carriers(name string) (over []*link) {
 	return over
 }
 
-func TestALateGrantIsConfirmed(t *testing.T) {
+func TestLateReply_ALateGrantIsConfirmed(t *testing.T) {
 	t.Parallel()
 	const lease = 10 * time.Second
 	layouts := map[string][]lockregistry.Option{
@@ -63,7 +63,7 @@ func TestALateGrantIsConfirmed(t *testing.T) {
 }
 
 // Half a second is late, or a third of the lease.
-func TestWhenAnAnswerIsLate(t *testing.T) {
+func TestLateReply_WhenAnAnswerIsLate(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		lease, took time.Duration
@@ -90,7 +90,7 @@ func TestWhenAnAnswerIsLate(t *testing.T) {
 }
 
 // A grant whose confirmation fails is none, and nothing stays behind.
-func TestALateGrantThatIsNotConfirmed(t *testing.T) {
+func TestLateReply_ALateGrantThatIsNotConfirmed(t *testing.T) {
 	for name, what := range map[string]fate{
 		"the key is another's": {Lost: true, Reply: ":0\r\n"},
 		"late as well":         slow(2 * time.Second),
@@ -118,7 +118,7 @@ func TestALateGrantThatIsNotConfirmed(t *testing.T) {
 }
 
 // The master that granted is none any more, and its successor grants the lock to somebody else.
-func TestAGrantByADeposedMaster(t *testing.T) {
+func TestLateReply_AGrantByADeposedMaster(t *testing.T) {
 	t.Parallel()
 	for name, wait := range map[string][]lockregistry.LockOption{
 		"without Wait": nil,
@@ -147,7 +147,7 @@ func TestAGrantByADeposedMaster(t *testing.T) {
 }
 
 // A renewal that is answered late prolongs nothing, and is sent again.
-func TestALateRenewal(t *testing.T) {
+func TestLateReply_ALateRenewal(t *testing.T) {
 	t.Parallel()
 	const lease = 9 * time.Second
 	t.Run("the scheduler's", func(t *testing.T) {
@@ -236,7 +236,7 @@ func TestALateRenewal(t *testing.T) {
 }
 
 // A removal that is answered late is followed by another one, where the successor is.
-func TestALateRemoval(t *testing.T) {
+func TestLateReply_ALateRemoval(t *testing.T) {
 	t.Parallel()
 	t.Run("answered", func(t *testing.T) {
 		fakeWorld(t, func(w *world) {

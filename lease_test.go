@@ -56,7 +56,7 @@ func (w *world) unended(e <-chan ending) {
 // The margin is for clocks that run at different rates, by up to 1 %.
 func margin(lease time.Duration) time.Duration { return lease / 100 }
 
-func TestLossIsAnnouncedBeforeTheKeyExpires(t *testing.T) {
+func TestLease_LossIsAnnouncedBeforeTheKeyExpires(t *testing.T) {
 	t.Parallel()
 	for _, lease := range []time.Duration{50 * time.Millisecond, time.Second, 10 * time.Second, time.Hour} {
 		t.Run(lease.String(), func(t *testing.T) {
@@ -82,7 +82,7 @@ func TestLossIsAnnouncedBeforeTheKeyExpires(t *testing.T) {
 	}
 }
 
-func TestLossIsAnnouncedWhileRedisIsSilent(t *testing.T) {
+func TestLease_LossIsAnnouncedWhileRedisIsSilent(t *testing.T) {
 	t.Parallel()
 	for _, renewal := range []bool{false, true} {
 		t.Run(map[bool]string{false: "without renewal", true: "with renewal"}[renewal], func(t *testing.T) {
@@ -112,7 +112,7 @@ func TestLossIsAnnouncedWhileRedisIsSilent(t *testing.T) {
 }
 
 // Nobody watches: the hold ends all the same.
-func TestLossWithoutAContext(t *testing.T) {
+func TestLease_LossWithoutAContext(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		l := w.registry().Obtain("42")
 		w.lock(l, lockregistry.TTL(10*time.Second))
@@ -124,7 +124,7 @@ func TestLossWithoutAContext(t *testing.T) {
 	})
 }
 
-func TestRenewingPutsTheAnnouncementOff(t *testing.T) {
+func TestLease_RenewingPutsTheAnnouncementOff(t *testing.T) {
 	t.Parallel()
 	for name, renew := range map[string]func(r *lockregistry.Registry, l *lockregistry.Lock, ctx context.Context) error{
 		"lock": func(_ *lockregistry.Registry, l *lockregistry.Lock, ctx context.Context) error {
@@ -157,7 +157,7 @@ func TestRenewingPutsTheAnnouncementOff(t *testing.T) {
 }
 
 // A lease may also be made shorter, and is over sooner then.
-func TestRenewingWithAShorterLease(t *testing.T) {
+func TestLease_RenewingWithAShorterLease(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		l := w.registry().Obtain("42")
 		w.lock(l, lockregistry.TTL(time.Hour))
@@ -171,7 +171,7 @@ func TestRenewingWithAShorterLease(t *testing.T) {
 }
 
 // A renewal that the server executed but whose reply was lost may have made the lease shorter.
-func TestRenewingWithAShorterLeaseAndALostReply(t *testing.T) {
+func TestLease_RenewingWithAShorterLeaseAndALostReply(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
 		l := f.registry().Obtain("42")
@@ -186,7 +186,7 @@ func TestRenewingWithAShorterLeaseAndALostReply(t *testing.T) {
 }
 
 // And it may do so yet, after a later renewal with a longer lease.
-func TestARenewalThatMayArriveLateLimitsTheNextOnes(t *testing.T) {
+func TestLease_ARenewalThatMayArriveLateLimitsTheNextOnes(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
 		l := f.registry().Obtain("42")
@@ -209,7 +209,7 @@ func TestARenewalThatMayArriveLateLimitsTheNextOnes(t *testing.T) {
 }
 
 // Two renewals under way at once: nobody knows which of them the server executes last, until both are answered.
-func TestRenewalsThatOverlap(t *testing.T) {
+func TestLease_RenewalsThatOverlap(t *testing.T) {
 	t.Parallel()
 	const short, long = 10 * time.Second, time.Hour
 	for name, c := range map[string]struct{ first, second time.Duration }{
@@ -263,7 +263,7 @@ func TestRenewalsThatOverlap(t *testing.T) {
 }
 
 // A renewal that is refused changes nothing, but what another one has done at the same time stays done.
-func TestARefusedRenewalBesideAShorterOne(t *testing.T) {
+func TestLease_ARefusedRenewalBesideAShorterOne(t *testing.T) {
 	t.Parallel()
 	const short = 10 * time.Second
 	for name, c := range map[string]struct {
@@ -301,7 +301,7 @@ func TestARefusedRenewalBesideAShorterOne(t *testing.T) {
 }
 
 // Whatever renewals are under way at once, and whatever becomes of them: when the loss is announced, the key is there.
-func TestRenewalsInAnyOrderAreHonest(t *testing.T) {
+func TestLease_RenewalsInAnyOrderAreHonest(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(8) {
 		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
@@ -364,7 +364,7 @@ func TestRenewalsInAnyOrderAreHonest(t *testing.T) {
 }
 
 // The scheduler's own renewal does not take back the lease that the owner asks for at the same time.
-func TestTheOwnersLeaseOutlastsTheSchedulersRenewal(t *testing.T) {
+func TestLease_TheOwnersLeaseOutlastsTheSchedulersRenewal(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
 		r := w.registryOn(f.client(oneConnection), lockregistry.WithRenewal(), lockregistry.WithExpiry(30*time.Second))
@@ -389,7 +389,7 @@ func TestTheOwnersLeaseOutlastsTheSchedulersRenewal(t *testing.T) {
 }
 
 // A renewal by the owner that hangs does not keep the scheduler from renewing.
-func TestTheSchedulerGoesOnBesideARenewalThatHangs(t *testing.T) {
+func TestLease_TheSchedulerGoesOnBesideARenewalThatHangs(t *testing.T) {
 	t.Parallel()
 	for name, ttl := range map[string]time.Duration{
 		"as long":                         6 * time.Second,
@@ -422,7 +422,7 @@ func TestTheSchedulerGoesOnBesideARenewalThatHangs(t *testing.T) {
 }
 
 // What is released while its renewal waits to be sent, or to be sent once more, is not renewed.
-func TestWhatIsReleasedMeanwhileIsNotRenewed(t *testing.T) {
+func TestLease_WhatIsReleasedMeanwhileIsNotRenewed(t *testing.T) {
 	t.Parallel()
 	for name, again := range map[string]bool{"all workers are busy": false, "the server does not know the script": true} {
 		t.Run(name, func(t *testing.T) {
@@ -456,7 +456,7 @@ func TestWhatIsReleasedMeanwhileIsNotRenewed(t *testing.T) {
 }
 
 // The lease counts from before the command was sent, since the server may have executed it at once.
-func TestTheLeaseCountsFromTheSendingOfTheCommand(t *testing.T) {
+func TestLease_TheLeaseCountsFromTheSendingOfTheCommand(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
 		l := f.registry().Obtain("42")
@@ -478,7 +478,7 @@ func TestTheLeaseCountsFromTheSendingOfTheCommand(t *testing.T) {
 }
 
 // Neither does it matter when the registry was made, nor which others use its client.
-func TestTheLeaseCountsForRegistriesOfAnyAge(t *testing.T) {
+func TestLease_TheLeaseCountsForRegistriesOfAnyAge(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		client := w.client()
 		for range 3 {
@@ -492,7 +492,7 @@ func TestTheLeaseCountsForRegistriesOfAnyAge(t *testing.T) {
 	})
 }
 
-func TestAGrantThatArrivesAfterItsLeaseIsNone(t *testing.T) {
+func TestLease_AGrantThatArrivesAfterItsLeaseIsNone(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
 		r := f.registry(lockregistry.WithExpiry(time.Second), lockregistry.WithCommandTimeout(time.Minute))
@@ -514,7 +514,7 @@ func TestAGrantThatArrivesAfterItsLeaseIsNone(t *testing.T) {
 }
 
 // While it waits, a call tries again after such a grant.
-func TestAWaiterTriesAgainAfterALateGrant(t *testing.T) {
+func TestLease_AWaiterTriesAgainAfterALateGrant(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
 		l := f.registry(lockregistry.WithExpiry(time.Second), polling, lockregistry.WithCommandTimeout(time.Minute)).Obtain("42")
@@ -534,7 +534,7 @@ func TestAWaiterTriesAgainAfterALateGrant(t *testing.T) {
 
 // Renewal by itself.
 
-func TestRenewalEachThirdOfTheLease(t *testing.T) {
+func TestLease_RenewalEachThirdOfTheLease(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
 		r := f.registry(lockregistry.WithRenewal(), lockregistry.WithExpiry(30*time.Second))
@@ -566,7 +566,7 @@ func TestRenewalEachThirdOfTheLease(t *testing.T) {
 	})
 }
 
-func TestRenewalEndsWithTheHold(t *testing.T) {
+func TestLease_RenewalEndsWithTheHold(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
 		r := f.registry(lockregistry.WithRenewal(), lockregistry.WithExpiry(3*time.Second))
@@ -590,7 +590,7 @@ func TestRenewalEndsWithTheHold(t *testing.T) {
 	})
 }
 
-func TestRenewalEndsWithTheRegistry(t *testing.T) {
+func TestLease_RenewalEndsWithTheRegistry(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
 		r := f.registry(lockregistry.WithRenewal(), lockregistry.WithExpiry(3*time.Second))
@@ -604,7 +604,7 @@ func TestRenewalEndsWithTheRegistry(t *testing.T) {
 	})
 }
 
-func TestReentryAddsNoRenewal(t *testing.T) {
+func TestLease_ReentryAddsNoRenewal(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
 		l := f.registry(lockregistry.WithRenewal(), lockregistry.WithExpiry(3*time.Second)).Obtain("42")
@@ -628,7 +628,7 @@ func TestReentryAddsNoRenewal(t *testing.T) {
 }
 
 // A renewal that is on its way when the lock is released must do nothing to the next hold.
-func TestALateRenewalDoesNotTouchTheNextHold(t *testing.T) {
+func TestLease_ALateRenewalDoesNotTouchTheNextHold(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
 		r := f.registry(lockregistry.WithRenewal())
@@ -656,7 +656,7 @@ func TestALateRenewalDoesNotTouchTheNextHold(t *testing.T) {
 }
 
 // The server renews, but its reply comes when the hold is lost already: it stays lost.
-func TestALateRenewalDoesNotReviveALostHold(t *testing.T) {
+func TestLease_ALateRenewalDoesNotReviveALostHold(t *testing.T) {
 	t.Parallel()
 	for _, byItself := range []bool{true, false} {
 		t.Run(map[bool]string{true: "scheduled", false: "called"}[byItself], func(t *testing.T) {
@@ -692,7 +692,7 @@ func TestALateRenewalDoesNotReviveALostHold(t *testing.T) {
 	}
 }
 
-func TestRenewalOutlastsFailures(t *testing.T) {
+func TestLease_RenewalOutlastsFailures(t *testing.T) {
 	t.Parallel()
 	for name, failing := range map[string]fate{
 		"loading":    refused("LOADING Redis is loading the dataset in memory"),
@@ -734,7 +734,7 @@ func TestRenewalOutlastsFailures(t *testing.T) {
 }
 
 // While Redis is silent a renewal waits for its reply for as long as the client does; the others must go on.
-func TestRenewalAfterASilence(t *testing.T) {
+func TestLease_RenewalAfterASilence(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
 		l := f.registry(lockregistry.WithRenewal(), lockregistry.WithExpiry(time.Minute)).Obtain("42")
@@ -751,7 +751,7 @@ func TestRenewalAfterASilence(t *testing.T) {
 }
 
 // Many locks are renewed together, and each in time.
-func TestRenewalOfManyLocks(t *testing.T) {
+func TestLease_RenewalOfManyLocks(t *testing.T) {
 	fakeWorldAlone(t, func(w *world) {
 		const locks = 600
 		r := w.registry(lockregistry.WithRenewal(), lockregistry.WithExpiry(9*time.Second))
@@ -772,7 +772,7 @@ func TestRenewalOfManyLocks(t *testing.T) {
 }
 
 // The holder is gone without a word. Who waits gets the lock when the lease is over.
-func TestALockOutlivesItsHolderForALeaseAtMost(t *testing.T) {
+func TestLease_ALockOutlivesItsHolderForALeaseAtMost(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []lockregistry.Wakeup{lockregistry.WakeupPoll, lockregistry.WakeupAuto} {
 		t.Run(strconv.Itoa(int(mode)), func(t *testing.T) {

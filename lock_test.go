@@ -18,7 +18,7 @@ import (
 
 // Owners.
 
-func TestAnOwnerIsNotBoundToAGoroutine(t *testing.T) {
+func TestLock_AnOwnerIsNotBoundToAGoroutine(t *testing.T) {
 	worlds(t, func(w *world) {
 		r := w.registry()
 		l := r.Obtain("42")
@@ -40,7 +40,7 @@ func TestAnOwnerIsNotBoundToAGoroutine(t *testing.T) {
 	})
 }
 
-func TestOwnersExcludeEachOtherOnOneGoroutine(t *testing.T) {
+func TestLock_OwnersExcludeEachOtherOnOneGoroutine(t *testing.T) {
 	worlds(t, func(w *world) {
 		l := w.registry().Obtain("42")
 		a, b := lockregistry.NewOwner(w.Context()), lockregistry.NewOwner(w.Context())
@@ -70,7 +70,7 @@ func TestOwnersExcludeEachOtherOnOneGoroutine(t *testing.T) {
 }
 
 // Two goroutines of one owner lock at once, while a third party holds: when one gets the lock, both have it.
-func TestAnOwnerWaitsOnTwoGoroutines(t *testing.T) {
+func TestLock_AnOwnerWaitsOnTwoGoroutines(t *testing.T) {
 	for _, remote := range []bool{false, true} {
 		t.Run(map[bool]string{false: "local", true: "remote"}[remote], func(t *testing.T) {
 			worlds(t, func(w *world) {
@@ -105,7 +105,7 @@ func TestAnOwnerWaitsOnTwoGoroutines(t *testing.T) {
 }
 
 // The second goroutine of an owner must not believe that it holds the lock while the first one still asks Redis.
-func TestAnOwnerHoldsNothingBeforeRedisHasAnswered(t *testing.T) {
+func TestLock_AnOwnerHoldsNothingBeforeRedisHasAnswered(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
 		l := f.registry().Obtain("42")
@@ -131,7 +131,7 @@ func TestAnOwnerHoldsNothingBeforeRedisHasAnswered(t *testing.T) {
 
 // Lock.
 
-func TestCancelledWhileWaitingForThisProcess(t *testing.T) {
+func TestLock_CancelledWhileWaitingForThisProcess(t *testing.T) {
 	worlds(t, func(w *world) {
 		f := w.flaky()
 		l := f.registry().Obtain("42")
@@ -164,7 +164,7 @@ func TestCancelledWhileWaitingForThisProcess(t *testing.T) {
 	})
 }
 
-func TestCancelledWhileWaitingForRedis(t *testing.T) {
+func TestLock_CancelledWhileWaitingForRedis(t *testing.T) {
 	worlds(t, func(w *world) {
 		f := w.flaky()
 		mine, theirs := f.registry().Obtain("42"), w.registry().Obtain("42")
@@ -194,7 +194,7 @@ func TestCancelledWhileWaitingForRedis(t *testing.T) {
 	})
 }
 
-func TestNothingIsLeftOfACancelledLock(t *testing.T) {
+func TestLock_NothingIsLeftOfACancelledLock(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
 		mine := f.registry().Obtain("42")
@@ -213,7 +213,7 @@ func TestNothingIsLeftOfACancelledLock(t *testing.T) {
 	})
 }
 
-func TestCauseOfACancelledLock(t *testing.T) {
+func TestLock_CauseOfACancelledLock(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		l := w.registry().Obtain("42")
 		w.do("SET", "orders:42", "for ever")
@@ -228,7 +228,7 @@ func TestCauseOfACancelledLock(t *testing.T) {
 	})
 }
 
-func TestDeadlineOfALock(t *testing.T) {
+func TestLock_DeadlineOfALock(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		l := w.registry().Obtain("42")
 		w.do("SET", "orders:42", "for ever")
@@ -244,7 +244,7 @@ func TestDeadlineOfALock(t *testing.T) {
 	})
 }
 
-func TestContextThatIsDoneBefore(t *testing.T) {
+func TestContext_ThatIsDoneBefore(t *testing.T) {
 	worlds(t, func(w *world) {
 		f := w.flaky()
 		r := f.registry()
@@ -269,7 +269,7 @@ func TestContextThatIsDoneBefore(t *testing.T) {
 	})
 }
 
-func TestReentryAfterLoss(t *testing.T) {
+func TestReentry_AfterLoss(t *testing.T) {
 	worlds(t, func(w *world) {
 		l := w.registry().Obtain("42")
 		w.lock(l)
@@ -287,7 +287,7 @@ func TestReentryAfterLoss(t *testing.T) {
 }
 
 // When the key is there still, or again, the hold is as lost.
-func TestReentryAfterTheLease(t *testing.T) {
+func TestReentry_AfterTheLease(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
 		l := f.registry().Obtain("42")
@@ -304,7 +304,7 @@ func TestReentryAfterTheLease(t *testing.T) {
 
 // TryLock and Wait.
 
-func TestTryLockDoesNotWait(t *testing.T) {
+func TestTryLock_DoesNotWait(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		l := w.registry().Obtain("42")
 		start := time.Now()
@@ -366,7 +366,7 @@ func TestWait(t *testing.T) {
 	})
 }
 
-func TestWaitThatIsLongEnough(t *testing.T) {
+func TestWait_ThatIsLongEnough(t *testing.T) {
 	worlds(t, func(w *world) {
 		r := w.registry()
 		l := r.Obtain("42")
@@ -383,7 +383,7 @@ func TestWaitThatIsLongEnough(t *testing.T) {
 	})
 }
 
-func TestWaitCoversThisProcessAndRedis(t *testing.T) {
+func TestWait_CoversThisProcessAndRedis(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		l := w.registry().Obtain("42")
 		w.lock(l)
@@ -400,7 +400,7 @@ func TestWaitCoversThisProcessAndRedis(t *testing.T) {
 	})
 }
 
-func TestFirstInFirstOut(t *testing.T) {
+func TestLock_FirstInFirstOut(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		l := w.registry().Obtain("42")
 		w.lock(l)
@@ -438,7 +438,7 @@ func TestFirstInFirstOut(t *testing.T) {
 }
 
 // Who comes when a waiter's turn has come cannot overtake it.
-func TestNobodyOvertakesWhoWaits(t *testing.T) {
+func TestLock_NobodyOvertakesWhoWaits(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
 		l := f.registry(lockregistry.WithHandoff(0)).Obtain("42")
@@ -467,7 +467,7 @@ func TestNobodyOvertakesWhoWaits(t *testing.T) {
 
 // Unlock.
 
-func TestUnlockWithADoneContext(t *testing.T) {
+func TestUnlock_WithADoneContext(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
 		r := f.registry()
@@ -524,7 +524,7 @@ func TestUnlock_OneConnectionIsStuck(t *testing.T) {
 	}
 }
 
-func TestUnlockWithADoneContextRemovesTheKey(t *testing.T) { // alone: Unlock waits for 100 ms then
+func TestUnlock_WithADoneContextRemovesTheKey(t *testing.T) { // alone: Unlock waits for 100 ms then
 	worldsAlone(t, func(w *world) {
 		l := w.registry().Obtain("42")
 		ctx, cancel := context.WithCancel(w.Context())
@@ -538,7 +538,7 @@ func TestUnlockWithADoneContextRemovesTheKey(t *testing.T) { // alone: Unlock wa
 }
 
 // Also when the context ends while Unlock waits for Redis.
-func TestContextEndsDuringUnlock(t *testing.T) {
+func TestContext_EndsDuringUnlock(t *testing.T) {
 	t.Parallel()
 	for _, deadline := range []bool{false, true} {
 		t.Run(map[bool]string{false: "cancelled", true: "deadline"}[deadline], func(t *testing.T) {
@@ -573,7 +573,7 @@ func TestContextEndsDuringUnlock(t *testing.T) {
 	}
 }
 
-func TestCloseWaitsForRemovals(t *testing.T) {
+func TestClose_WaitsForRemovals(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
 		r := f.registry()
@@ -595,7 +595,7 @@ func TestCloseWaitsForRemovals(t *testing.T) {
 }
 
 // Even those that have failed so far, and are due only at the next poll, get another chance.
-func TestCloseTriesRemovalsOnceMore(t *testing.T) {
+func TestClose_TriesRemovalsOnceMore(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
 		r := f.registry(lockregistry.WithPollInterval(time.Minute))
@@ -613,7 +613,7 @@ func TestCloseTriesRemovalsOnceMore(t *testing.T) {
 	})
 }
 
-func TestCloseDoesNotWaitForEver(t *testing.T) {
+func TestClose_DoesNotWaitForEver(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
 		r := f.registry()
@@ -708,7 +708,7 @@ func (c whenWaiting) Done() <-chan struct{} {
 }
 
 // A call that waits for others of its process has its turn, and then the registry closes, before the call knows.
-func TestNobodyGetsInAfterClose(t *testing.T) {
+func TestLock_NobodyGetsInAfterClose(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		r := w.registry(lockregistry.WithHandoff(0))
 		l, holds := r.Obtain("42"), w.goroutine()
@@ -731,7 +731,7 @@ func TestNobodyGetsInAfterClose(t *testing.T) {
 }
 
 // The registry closes when a call is in the queue already, but not among those that Close finds waiting.
-func TestCloseWhenACallIsAboutToWait(t *testing.T) {
+func TestClose_WhenACallIsAboutToWait(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		for _, which := range []string{"plain", "write", "read"} {
 			r := w.registry()
@@ -754,7 +754,7 @@ func TestCloseWhenACallIsAboutToWait(t *testing.T) {
 	})
 }
 
-func TestCloseAtOnceFromManyGoroutines(t *testing.T) {
+func TestClose_AtOnceFromManyGoroutines(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		r := w.registry(lockregistry.WithRenewal())
 		w.lock(r.Obtain("42"))
@@ -766,7 +766,7 @@ func TestCloseAtOnceFromManyGoroutines(t *testing.T) {
 	})
 }
 
-func TestCloseOfAnUnusedRegistry(t *testing.T) {
+func TestClose_OfAnUnusedRegistry(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
 		r := f.registry()
@@ -778,7 +778,7 @@ func TestCloseOfAnUnusedRegistry(t *testing.T) {
 
 // Context.
 
-func TestContextEndsWithTheHold(t *testing.T) {
+func TestContext_EndsWithTheHold(t *testing.T) {
 	worlds(t, func(w *world) {
 		l := w.registry().Obtain("42")
 		w.lock(l)
@@ -800,7 +800,7 @@ func TestContextEndsWithTheHold(t *testing.T) {
 	})
 }
 
-func TestContextIsAChild(t *testing.T) {
+func TestContext_IsAChild(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		l := w.registry().Obtain("42")
 		w.lock(l)
@@ -817,7 +817,7 @@ func TestContextIsAChild(t *testing.T) {
 	})
 }
 
-func TestContextWithoutAHold(t *testing.T) {
+func TestContext_WithoutAHold(t *testing.T) {
 	worlds(t, func(w *world) {
 		l := w.registry().Obtain("42")
 		ctx := l.Context(w.Context())
@@ -832,7 +832,7 @@ func TestContextWithoutAHold(t *testing.T) {
 }
 
 // Whatever call finds out that the hold is lost, all its contexts are told.
-func TestContextsLearnOfALoss(t *testing.T) {
+func TestContext_ContextsLearnOfALoss(t *testing.T) {
 	worlds(t, func(w *world) {
 		l := w.registry().Obtain("42")
 		for name, findOut := range map[string]func() error{
@@ -878,7 +878,7 @@ func TestLocker(t *testing.T) {
 	})
 }
 
-func TestLockerPanics(t *testing.T) {
+func TestLocker_Panics(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		l := w.registry().Obtain("42")
 		panicked := func(f func()) (err error) {
@@ -923,7 +923,7 @@ func TestDo(t *testing.T) {
 	})
 }
 
-func TestDoJoinsTheLoss(t *testing.T) {
+func TestDo_JoinsTheLoss(t *testing.T) {
 	worlds(t, func(w *world) {
 		r := w.registry()
 		failed := errors.New("out of paper")
@@ -941,7 +941,7 @@ func TestDoJoinsTheLoss(t *testing.T) {
 	})
 }
 
-func TestDoTellsFnOfTheLoss(t *testing.T) {
+func TestDo_TellsFnOfTheLoss(t *testing.T) {
 	worlds(t, func(w *world) {
 		r := w.registry(lockregistry.WithRenewal())
 		err := r.Do(w.Context(), "42", func(ctx context.Context) error {
@@ -953,7 +953,7 @@ func TestDoTellsFnOfTheLoss(t *testing.T) {
 	})
 }
 
-func TestDoUnlocksWhenItsContextEnds(t *testing.T) {
+func TestDo_UnlocksWhenItsContextEnds(t *testing.T) {
 	worlds(t, func(w *world) {
 		r := w.registry()
 		ctx, cancel := context.WithCancel(w.Context())
@@ -967,7 +967,7 @@ func TestDoUnlocksWhenItsContextEnds(t *testing.T) {
 	})
 }
 
-func TestDoUnlocksWhenFnPanics(t *testing.T) {
+func TestDo_UnlocksWhenFnPanics(t *testing.T) {
 	worlds(t, func(w *world) {
 		r := w.registry()
 		require.PanicsWithValue(w, "oops", func() {
@@ -978,7 +978,7 @@ func TestDoUnlocksWhenFnPanics(t *testing.T) {
 	})
 }
 
-func TestDoUnlocksWhenFnEndsItsGoroutine(t *testing.T) {
+func TestDo_UnlocksWhenFnEndsItsGoroutine(t *testing.T) {
 	worlds(t, func(w *world) {
 		r := w.registry()
 		ended := make(chan struct{})
@@ -996,7 +996,7 @@ func TestDoUnlocksWhenFnEndsItsGoroutine(t *testing.T) {
 }
 
 // fn may pass its context to other goroutines, which nest in the hold; without it they are owners of their own.
-func TestDoAsAnOwner(t *testing.T) {
+func TestDo_AsAnOwner(t *testing.T) {
 	worlds(t, func(w *world) {
 		r := w.registry()
 		l := r.Obtain("42")
@@ -1013,7 +1013,7 @@ func TestDoAsAnOwner(t *testing.T) {
 
 // IsHeld.
 
-func TestIsHeld(t *testing.T) {
+func TestLock_IsHeld(t *testing.T) {
 	worlds(t, func(w *world) {
 		l, other := w.registry().Obtain("42"), w.registry().Obtain("42")
 		require.False(w, l.IsHeld())

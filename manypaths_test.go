@@ -14,7 +14,7 @@ import (
 
 // Goroutines enough for their commands to go together lock a path each, and now and then one that another shares, while the
 // server forgets its scripts and closes connections. Nobody is inside with another, and nothing is left behind.
-func TestManyPathsAtOnce(t *testing.T) {
+func TestLock_ManyPathsAtOnce(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		const goroutines, shared, rounds = 200, 20, 40
 		client := w.client()

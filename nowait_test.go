@@ -17,7 +17,7 @@ func locksOf(r *lockregistry.Registry, path string) map[string]*lockregistry.Loc
 	return map[string]*lockregistry.Lock{"lock": r.Obtain(path), "writer": r.ReadWrite("rw-" + path).Writer()}
 }
 
-func TestNoWaitWithWaitIsRefused(t *testing.T) {
+func TestNoWait_WithWaitIsRefused(t *testing.T) {
 	r := unusedRegistry(t)
 	const why = "NoWait and Wait: a call cannot have both"
 	for op, locks := range lockings(r, "42") {
@@ -29,7 +29,7 @@ func TestNoWaitWithWaitIsRefused(t *testing.T) {
 }
 
 // A lock that is free, or the caller's own, is to be had.
-func TestNoWaitTakesAFreeLock(t *testing.T) {
+func TestNoWait_TakesAFreeLock(t *testing.T) {
 	worlds(t, func(w *world) {
 		for _, layout := range []lockregistry.Layout{lockregistry.LayoutSpring, lockregistry.LayoutRedisson} {
 			for _, l := range locksOf(w.registry(lockregistry.WithLayout(layout)), "42") {
@@ -50,7 +50,7 @@ func TestNoWaitTakesAFreeLock(t *testing.T) {
 }
 
 // Somebody else has it, here or in another process: no time passes, and no ticket is left.
-func TestNoWaitGivesUpAtOnce(t *testing.T) {
+func TestNoWait_GivesUpAtOnce(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		for _, layout := range []lockregistry.Layout{lockregistry.LayoutSpring, lockregistry.LayoutRedisson} {
 			r, other := w.registry(lockregistry.WithLayout(layout)), w.registry(lockregistry.WithLayout(layout))
@@ -78,7 +78,7 @@ func TestNoWaitGivesUpAtOnce(t *testing.T) {
 
 // While a goroutine of this process waits, and others queue behind it, a call that does not is refused like any newcomer, and
 // changes nothing for them.
-func TestNoWaitBehindWaiters(t *testing.T) {
+func TestNoWait_BehindWaiters(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		r, other := w.registry(), w.registry()
 		held, l := other.Obtain("42"), r.Obtain("42")
@@ -101,7 +101,7 @@ func TestNoWaitBehindWaiters(t *testing.T) {
 }
 
 // When Redis cannot be asked, nobody knows whether somebody else has the lock: that is no ErrTimeout.
-func TestNoWaitWhenRedisCannotBeAsked(t *testing.T) {
+func TestNoWait_WhenRedisCannotBeAsked(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
 		r := f.registry()

@@ -76,7 +76,7 @@ func (o *witness) none() {
 }
 
 // Each call says who it is, and how it got the lock.
-func TestObserveCalls(t *testing.T) {
+func TestObserver_Calls(t *testing.T) {
 	worlds(t, func(w *world) {
 		o := w.witness()
 		r := o.registry()
@@ -132,7 +132,7 @@ func TestObserveCalls(t *testing.T) {
 }
 
 // How long a call waited for goroutines of its process, and how long for all else; how long a hold was held.
-func TestObserveTimes(t *testing.T) {
+func TestObserver_Times(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		o := w.witness()
 		r := o.registry(lockregistry.WithHandoff(time.Hour))
@@ -171,7 +171,7 @@ func TestObserveTimes(t *testing.T) {
 }
 
 // What ended the waiting for another process.
-func TestObserveWaitingForOthers(t *testing.T) {
+func TestObserver_WaitingForOthers(t *testing.T) {
 	realWorldsAlone(t, func(w *world) {
 		o := w.witness()
 		l, other := o.registry().Obtain("42"), w.registry().Obtain("42")
@@ -212,7 +212,7 @@ func TestObserveWaitingForOthers(t *testing.T) {
 }
 
 // Readers share a hold: the first one gets it, the last one gives it back.
-func TestObserveReaders(t *testing.T) {
+func TestObserver_Readers(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		o := w.witness()
 		rw := o.registry().ReadWrite("42")
@@ -241,7 +241,7 @@ func TestObserveReaders(t *testing.T) {
 }
 
 // A loss is told once, with its reason, when it is noticed.
-func TestObserveLosses(t *testing.T) {
+func TestObserver_Losses(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		o := w.witness()
 		r := o.registry()
@@ -288,7 +288,7 @@ func TestObserveLosses(t *testing.T) {
 }
 
 // Renewals that begin to fail, and that succeed again; and a release of unknown outcome.
-func TestObserveAnOutage(t *testing.T) {
+func TestObserver_AnOutage(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		o := w.witness()
 		f := w.flaky()
@@ -320,7 +320,7 @@ func TestObserveAnOutage(t *testing.T) {
 
 // Functions about a call run in its goroutine, with its context, when all is settled: they may use the registry, and the very
 // lock.
-func TestObserversMayUseTheRegistry(t *testing.T) {
+func TestObserver_ObserversMayUseTheRegistry(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		type key struct{}
 		var r *lockregistry.Registry
@@ -356,7 +356,7 @@ func TestObserversMayUseTheRegistry(t *testing.T) {
 }
 
 // A slow function delays its own caller only, and in the background neither the announcement of a loss nor renewals.
-func TestObserversDelayNobodyElse(t *testing.T) {
+func TestObserver_ObserversDelayNobodyElse(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		block := make(chan struct{})
 		r := w.registry(lockregistry.WithRenewal(), lockregistry.WithObserver(lockregistry.Observer{
@@ -393,7 +393,7 @@ func TestObserversDelayNobodyElse(t *testing.T) {
 }
 
 // A panic is logged, and the call goes on.
-func TestObserversThatPanic(t *testing.T) {
+func TestObserver_ObserversThatPanic(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		var mu sync.Mutex
 		var log strings.Builder
@@ -432,7 +432,7 @@ func (f writerFunc) Write(p []byte) (int, error) {
 }
 
 // An observer costs no allocation.
-func TestAllocationsOfAnObserver(t *testing.T) {
+func TestObserver_AllocationsOfAnObserver(t *testing.T) {
 	realWorldsAlone(t, func(w *world) {
 		var events int
 		allocs := func(opts ...lockregistry.Option) func() float64 {
@@ -464,12 +464,12 @@ func TestAllocationsOfAnObserver(t *testing.T) {
 	})
 }
 
-func TestWithObserverThatMakesNoSense(t *testing.T) {
+func TestObserver_WithObserverThatMakesNoSense(t *testing.T) {
 	_, err := lockregistry.New(nil, "orders", lockregistry.WithObserver(lockregistry.Observer{}))
 	complains(t, err, "WithObserver: none of the functions is set")
 }
 
-func TestNamesOfEvents(t *testing.T) {
+func TestObserver_NamesOfEvents(t *testing.T) {
 	require.Equal(t, "found_expired", lockregistry.HowFoundExpired.String())
 	require.Equal(t, "none", lockregistry.NotAcquired.String())
 	require.Equal(t, "unknown", lockregistry.EndUnknown.String())

@@ -26,7 +26,7 @@ func (w *world) once(r *lockregistry.Registry, every time.Duration, opts ...lock
 }
 
 // The clocks of three nodes differ by up to 3 % of the period. Each tick has one run, and none is skipped.
-func TestOnceEachTick(t *testing.T) {
+func TestOnce_EachTick(t *testing.T) {
 	t.Parallel()
 	const (
 		every = time.Minute
@@ -66,7 +66,7 @@ func TestOnceEachTick(t *testing.T) {
 }
 
 // The mark lives for nine tenths of the period, from when it was obtained, for everybody; or until fn returns, if that is later.
-func TestTheMarkOfOnce(t *testing.T) {
+func TestOnce_TheMarkOfOnce(t *testing.T) {
 	t.Parallel()
 	bothLayouts(t, fakeWorld, func(w *world, r, other *lockregistry.Registry) {
 		const every = 10 * time.Second
@@ -95,7 +95,7 @@ func TestTheMarkOfOnce(t *testing.T) {
 	})
 }
 
-func TestOnceOnRealServers(t *testing.T) {
+func TestOnce_OnRealServers(t *testing.T) {
 	t.Parallel()
 	bothLayouts(t, realWorlds, func(w *world, r, other *lockregistry.Registry) {
 		const every = time.Second
@@ -122,7 +122,7 @@ func TestOnceOnRealServers(t *testing.T) {
 }
 
 // It is renewed while fn runs, though the registry renews nothing, and however short its lease is.
-func TestOnceIsRenewed(t *testing.T) {
+func TestOnce_IsRenewed(t *testing.T) {
 	t.Parallel()
 	bothLayouts(t, fakeWorld, func(w *world, r, other *lockregistry.Registry) {
 		ran, err := r.Once(w.Context(), "42", time.Hour, func(ctx context.Context) error {
@@ -139,7 +139,7 @@ func TestOnceIsRenewed(t *testing.T) {
 }
 
 // A failed run is told to its caller. It counts like any other one, but with RetryOnError.
-func TestOnceThatFails(t *testing.T) {
+func TestOnce_ThatFails(t *testing.T) {
 	t.Parallel()
 	bothLayouts(t, fakeWorld, func(w *world, r, other *lockregistry.Registry) {
 		const every = time.Minute
@@ -180,7 +180,7 @@ func TestOnceThatFails(t *testing.T) {
 
 // Calls of the same process get false, one within the job's own context too. Whatever else asks for the path there would wait
 // for itself.
-func TestOnceWithinOnce(t *testing.T) {
+func TestOnce_WithinOnce(t *testing.T) {
 	worlds(t, func(w *world) {
 		r := w.registry()
 		l := r.Obtain("42")
@@ -211,7 +211,7 @@ func TestOnceWithinOnce(t *testing.T) {
 }
 
 // A context of another hold on the path is a mistake.
-func TestOnceWithinAHold(t *testing.T) {
+func TestOnce_WithinAHold(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		r := w.registry()
 		l := r.Obtain("42")
@@ -235,7 +235,7 @@ func TestOnceWithinAHold(t *testing.T) {
 }
 
 // The job is told that it may not be the only one any more, and its caller too.
-func TestOnceThatIsLost(t *testing.T) {
+func TestOnce_ThatIsLost(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		r, other := w.registry(), w.registry()
 		ran, err := r.Once(w.Context(), "42", time.Minute, func(ctx context.Context) error {
@@ -252,7 +252,7 @@ func TestOnceThatIsLost(t *testing.T) {
 }
 
 // The mark stays although the program is being stopped.
-func TestOnceWhoseContextEnds(t *testing.T) {
+func TestOnce_WhoseContextEnds(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		r := w.registry()
 		ctx, cancel := context.WithCancel(w.Context())
@@ -284,7 +284,7 @@ func TestOnceWhoseContextEnds(t *testing.T) {
 
 // When Redis cannot be asked, nobody knows whether the job runs. When the release is not answered the caller is told, and the
 // registry goes on until the mark is there.
-func TestOnceDuringAnOutage(t *testing.T) {
+func TestOnce_DuringAnOutage(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
 		r := f.registry()
@@ -316,7 +316,7 @@ func TestOnceDuringAnOutage(t *testing.T) {
 	})
 }
 
-func TestOnceWithBadInput(t *testing.T) {
+func TestOnce_WithBadInput(t *testing.T) {
 	r := unusedRegistry(t)
 	for _, c := range []struct {
 		every time.Duration

@@ -34,7 +34,7 @@ func complains(t *testing.T, err error, says ...string) {
 	}
 }
 
-func TestNewWithOptionsThatMakeNoSense(t *testing.T) {
+func TestNew_WithOptionsThatMakeNoSense(t *testing.T) {
 	client := unusedClient(t)
 	for _, c := range []struct {
 		option lockregistry.Option
@@ -72,7 +72,7 @@ func TestNewWithOptionsThatMakeNoSense(t *testing.T) {
 	}
 }
 
-func TestNewWithoutClientOrPrefix(t *testing.T) {
+func TestNew_WithoutClientOrPrefix(t *testing.T) {
 	r, err := lockregistry.New(nil, "orders")
 	require.Nil(t, r)
 	complains(t, err, "the client is nil")
@@ -84,7 +84,7 @@ func TestNewWithoutClientOrPrefix(t *testing.T) {
 	require.NotContains(t, err.Error(), "client")
 }
 
-func TestNewTellsEverythingThatIsWrong(t *testing.T) {
+func TestNew_TellsEverythingThatIsWrong(t *testing.T) {
 	r, err := lockregistry.New(nil, "", lockregistry.WithCapacity(0), nil, lockregistry.WithExpiry(0),
 		lockregistry.WithPollInterval(0),
 		lockregistry.WithHandoff(-1), lockregistry.WithWakeup(-1), lockregistry.WithLayout(-1), lockregistry.WithClientID(""),
@@ -94,7 +94,7 @@ func TestNewTellsEverythingThatIsWrong(t *testing.T) {
 		"WithWakeup", "WithLayout", "WithClientID", "WithLogger")
 }
 
-func TestOptionsAtTheirLimits(t *testing.T) {
+func TestOptions_AtTheirLimits(t *testing.T) {
 	for _, o := range []lockregistry.Option{
 		lockregistry.WithExpiry(2 * time.Millisecond), lockregistry.WithExpiry(math.MaxInt64),
 		lockregistry.WithPollInterval(1), lockregistry.WithPollInterval(math.MaxInt64),
@@ -110,7 +110,7 @@ func TestOptionsAtTheirLimits(t *testing.T) {
 }
 
 // The last one of several options of a kind counts, also when one before it makes no sense.
-func TestTheLastOptionCounts(t *testing.T) {
+func TestOptions_TheLastOptionCounts(t *testing.T) {
 	r := unusedRegistry(t, lockregistry.WithClientID(""), lockregistry.WithClientID("first"), lockregistry.WithClientID("last"))
 	require.Equal(t, "last", r.ClientID())
 }
@@ -155,7 +155,7 @@ func refuses(t *testing.T, err error, op, key, why string) {
 	}
 }
 
-func TestLockOptionsThatMakeNoSense(t *testing.T) {
+func TestOptions_LockOptionsThatMakeNoSense(t *testing.T) {
 	r := unusedRegistry(t)
 	for _, c := range []struct {
 		option lockregistry.LockOption
@@ -178,7 +178,7 @@ func TestLockOptionsThatMakeNoSense(t *testing.T) {
 	require.False(t, r.Obtain("42").IsHeld())
 }
 
-func TestCallsWithoutPathOrContext(t *testing.T) {
+func TestOptions_CallsWithoutPathOrContext(t *testing.T) {
 	r := unusedRegistry(t)
 	var none context.Context
 	for _, c := range []struct {
@@ -207,7 +207,7 @@ func TestCallsWithoutPathOrContext(t *testing.T) {
 	}
 }
 
-func TestDoWithoutFunction(t *testing.T) {
+func TestDo_WithoutFunction(t *testing.T) {
 	r := unusedRegistry(t)
 	refuses(t, r.Do(t.Context(), "42", nil), "do", "orders:42", "the function is nil")
 	refuses(t, r.Do(t.Context(), "", nil), "do", "orders:", "is ")
@@ -216,7 +216,7 @@ func TestDoWithoutFunction(t *testing.T) {
 	require.False(t, r.Obtain("42").IsHeld())
 }
 
-func TestRenewWithALeaseThatMakesNoSense(t *testing.T) {
+func TestRenew_WithALeaseThatMakesNoSense(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		r := w.registry()
 		l := r.Obtain("42")
@@ -236,7 +236,7 @@ func TestRenewWithALeaseThatMakesNoSense(t *testing.T) {
 	})
 }
 
-func TestSetCapacityThatMakesNoSense(t *testing.T) {
+func TestCache_SetCapacityThatMakesNoSense(t *testing.T) {
 	r := unusedRegistry(t, lockregistry.WithCapacity(2))
 	for _, n := range []int{0, -1, math.MinInt} {
 		complains(t, r.SetCapacity(n), fmt.Sprintf("SetCapacity(%d): the capacity must be positive", n))
@@ -248,7 +248,7 @@ func TestSetCapacityThatMakesNoSense(t *testing.T) {
 	require.NoError(t, r.SetCapacity(math.MaxInt))
 }
 
-func TestDefaults(t *testing.T) {
+func TestOptions_Defaults(t *testing.T) {
 	worlds(t, func(w *world) {
 		r := w.registry()
 		w.lock(r.Obtain("42"))
@@ -262,7 +262,7 @@ func TestDefaults(t *testing.T) {
 	})
 }
 
-func TestDefaultCapacity(t *testing.T) {
+func TestOptions_DefaultCapacity(t *testing.T) {
 	const capacity = 100_000
 	r := unusedRegistry(t)
 	for i := range capacity {
@@ -275,7 +275,7 @@ func TestDefaultCapacity(t *testing.T) {
 	require.Equal(t, capacity, r.Len())
 }
 
-func TestLeasesAreWholeMilliseconds(t *testing.T) {
+func TestOptions_LeasesAreWholeMilliseconds(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		r := w.registry(lockregistry.WithExpiry(2*time.Second + 999*time.Microsecond))
 		l := r.Obtain("42")
@@ -292,7 +292,7 @@ func TestLeasesAreWholeMilliseconds(t *testing.T) {
 
 const randomUUID = `^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`
 
-func TestDefaultClientIDs(t *testing.T) {
+func TestOptions_DefaultClientIDs(t *testing.T) {
 	first, second := unusedRegistry(t), unusedRegistry(t)
 	require.Regexp(t, randomUUID, first.ClientID())
 	require.Regexp(t, randomUUID, second.ClientID())
@@ -300,7 +300,7 @@ func TestDefaultClientIDs(t *testing.T) {
 }
 
 // Registries of one client id stay apart although their UUIDs agree in all but the last bytes.
-func TestClientIDsThatAgree(t *testing.T) { // alone: what draws UUIDs is the process's
+func TestOptions_ClientIDsThatAgree(t *testing.T) { // alone: what draws UUIDs is the process's
 	fakeWorldAlone(t, func(w *world) {
 		named := func(last byte) *lockregistry.Registry {
 			uuid.SetRand(bytes.NewReader(append(bytes.Repeat([]byte{7}, 14), last, last)))
@@ -317,7 +317,7 @@ func TestClientIDsThatAgree(t *testing.T) { // alone: what draws UUIDs is the pr
 	})
 }
 
-func TestValuesWithAClientID(t *testing.T) {
+func TestOptions_ValuesWithAClientID(t *testing.T) {
 	worlds(t, func(w *world) {
 		const id = "billing-%d+[7]" // not a pattern, whoever compares it
 		client := w.client()
@@ -359,7 +359,7 @@ func TestValuesWithAClientID(t *testing.T) {
 	})
 }
 
-func TestLockErrors(t *testing.T) {
+func TestOptions_LockErrors(t *testing.T) {
 	for _, reason := range []error{
 		lockregistry.ErrNotOwner, lockregistry.ErrLockLost, lockregistry.ErrTimeout, lockregistry.ErrClosed, lockregistry.ErrCapacity,
 		context.Canceled, context.DeadlineExceeded,
@@ -379,7 +379,7 @@ func TestLockErrors(t *testing.T) {
 	}
 }
 
-func TestErrorsOfLocks(t *testing.T) {
+func TestOptions_ErrorsOfLocks(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		r := w.registry(lockregistry.WithCapacity(1))
 		l := r.Obtain("42")
@@ -421,7 +421,7 @@ func TestErrorsOfLocks(t *testing.T) {
 }
 
 // Who waits for ever in Java passes the greatest number that there is.
-func TestTheLongestWait(t *testing.T) {
+func TestOptions_TheLongestWait(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		r, other := w.registry(), w.registry()
 		w.pass(time.Second) // the wait reaches beyond the last instant that the registry can count

@@ -58,7 +58,7 @@ func documentedUsers(t *testing.T) (users []documentedUser) {
 }
 
 // The permissions that the documentation names are enough: locks work, waiters wake at once, and nothing is logged.
-func TestDocumentedPermissions(t *testing.T) {
+func TestPermissions_DocumentedPermissions(t *testing.T) {
 	users := documentedUsers(t)
 	require.Len(t, users, 3*4, "three kinds of locks, four modes")
 	modes := map[string]lockregistry.Wakeup{

@@ -41,7 +41,7 @@ func onCluster(t *testing.T, nodes []*redistest.Server, opts ...lockregistry.Opt
 
 // On a cluster the queue and the channels are in the slot of the key: grants come on the connection to its master, and
 // nothing is sent over the cluster's bus. Each process has its share.
-func TestQueueOnACluster(t *testing.T) {
+func TestQueue_OnACluster(t *testing.T) {
 	t.Parallel()
 	nodes := redistest.StartCluster(t, 3)
 	const processes, turns = 4, 50
@@ -96,7 +96,7 @@ func TestQueueOnACluster(t *testing.T) {
 }
 
 // Where braces put the queue of a path into another slot there is none, and a log line says so. Calls wake by tracking.
-func TestBracesThatForbidAQueue(t *testing.T) {
+func TestQueue_BracesThatForbidAQueue(t *testing.T) {
 	t.Parallel()
 	nodes := redistest.StartCluster(t, 3)
 	for _, layout := range []lockregistry.Layout{lockregistry.LayoutSpring, lockregistry.LayoutRedisson} {
@@ -119,7 +119,7 @@ func TestBracesThatForbidAQueue(t *testing.T) {
 
 // While a slot moves, no second queue begins where it goes: the keys of the first one could not be moved there any more, and
 // those who wait in one know nothing of the other.
-func TestAQueueMovesWithItsSlot(t *testing.T) {
+func TestQueue_AQueueMovesWithItsSlot(t *testing.T) {
 	t.Parallel()
 	for name, layout := range map[string]lockregistry.Layout{
 		"spring": lockregistry.LayoutSpring, "redisson": lockregistry.LayoutRedisson,
@@ -184,7 +184,7 @@ func TestAQueueMovesWithItsSlot(t *testing.T) {
 }
 
 // A release is not refused because its slot moves, although it would begin a queue for others of its process.
-func TestReleaseWhileItsSlotMoves(t *testing.T) {
+func TestQueue_ReleaseWhileItsSlotMoves(t *testing.T) {
 	t.Parallel()
 	for name, layout := range map[string]lockregistry.Layout{
 		"spring": lockregistry.LayoutSpring, "redisson": lockregistry.LayoutRedisson,
@@ -219,7 +219,7 @@ func TestReleaseWhileItsSlotMoves(t *testing.T) {
 }
 
 // The same with readers and writers: goroutines of several processes that do both. Nobody waits for long, although nobody polls.
-func TestReadersAndWritersOfManyProcessesOnACluster(t *testing.T) {
+func TestQueue_ReadersAndWritersOfManyProcessesOnACluster(t *testing.T) {
 	t.Parallel()
 	nodes := redistest.StartCluster(t, 3)
 	const processes, goroutines, turns = 4, 3, 60

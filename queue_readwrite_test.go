@@ -56,7 +56,7 @@ func (w *world) soon(result <-chan error) {
 
 // Readers and writers of several processes are served in the order in which they came: a release lets all readers in that are in
 // front of the next writer.
-func TestReadersAndWritersInOneQueue(t *testing.T) {
+func TestQueue_ReadersAndWritersInOneQueue(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		p := make([]pair, 7)
 		for i := range p {
@@ -97,7 +97,7 @@ func TestReadersAndWritersInOneQueue(t *testing.T) {
 }
 
 // More readers than one script serves.
-func TestVeryManyReadersAreServed(t *testing.T) {
+func TestQueue_VeryManyReadersAreServed(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		const readers = 150
 		client := w.client()
@@ -125,7 +125,7 @@ func TestVeryManyReadersAreServed(t *testing.T) {
 }
 
 // A writer that gives up, or whose process is gone, keeps nobody out.
-func TestAWriterThatLeavesTheQueue(t *testing.T) {
+func TestQueue_AWriterThatLeavesTheQueue(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		a, b, c := w.pair(), w.pair(), w.pair()
 		w.lock(a.reader)
@@ -168,7 +168,7 @@ func TestAWriterThatLeavesTheQueue(t *testing.T) {
 }
 
 // A writer that goes on reading lets the readers in that wait in front.
-func TestDowngradeServesReaders(t *testing.T) {
+func TestQueue_DowngradeServesReaders(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		a, b, c, d := w.pair(), w.pair(), w.pair(), w.pair()
 		w.lock(a.writer)
@@ -197,7 +197,7 @@ func TestDowngradeServesReaders(t *testing.T) {
 }
 
 // The lease of a grant is short, and lengthened soon: readers that share the hold meanwhile do not wait for that.
-func TestAGrantedReaderKeepsItsLease(t *testing.T) {
+func TestQueue_AGrantedReaderKeepsItsLease(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		f := w.flaky()
 		a, b, c := w.pair(), pairOf(f.registry()), w.pair()
@@ -237,7 +237,7 @@ func (w *world) reader(p pair) string {
 }
 
 // Messages of grants that never arrive: the calls find out by looking.
-func TestLostGrantsOfReadersAndWriters(t *testing.T) {
+func TestQueue_LostGrantsOfReadersAndWriters(t *testing.T) {
 	for _, kind := range []string{"reader", "writer"} {
 		t.Run(kind, func(t *testing.T) {
 			realWorlds(t, func(w *world) {
@@ -268,7 +268,7 @@ func TestLostGrantsOfReadersAndWriters(t *testing.T) {
 }
 
 // Readers that overlap without end, in two processes, and a writer in a third one.
-func TestReadersElsewhereLetAWriterIn(t *testing.T) {
+func TestQueue_ReadersElsewhereLetAWriterIn(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		reads, stop := w.readOn()
 		writer := w.pair().writer
@@ -324,7 +324,7 @@ func (w *world) readWith(readers ...*lockregistry.Lock) (reads *atomic.Int64, st
 }
 
 // Readers of several processes come and go. While no writer waits nobody keeps them out: there is no queue.
-func TestReadersThatComeAndGoAreNotHeldBackWithoutAWriter(t *testing.T) {
+func TestQueue_ReadersThatComeAndGoAreNotHeldBackWithoutAWriter(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		_, stop := w.readOn()
 		for start := time.Now(); time.Since(start) < 4*time.Second; {
@@ -337,7 +337,7 @@ func TestReadersThatComeAndGoAreNotHeldBackWithoutAWriter(t *testing.T) {
 }
 
 // A writer that polls has no ticket. The readers of all processes leave it a window.
-func TestReadersLetAPollingWriterIn(t *testing.T) {
+func TestQueue_ReadersLetAPollingWriterIn(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		_, stop := w.readOn()
 		writer := w.pair(polling).writer
@@ -357,7 +357,7 @@ func TestReadersLetAPollingWriterIn(t *testing.T) {
 
 // A writer that polls keeps those who come to read waiting while another one reads on, but not for long, be it that they have
 // tickets or poll, too.
-func TestAPollingWriterDoesNotKeepReadersOut(t *testing.T) {
+func TestQueue_APollingWriterDoesNotKeepReadersOut(t *testing.T) {
 	for name, opts := range map[string][]lockregistry.Option{"tickets": nil, "polling": {polling}} {
 		t.Run(name, func(t *testing.T) {
 			realWorlds(t, func(w *world) {
@@ -386,7 +386,7 @@ func TestAPollingWriterDoesNotKeepReadersOut(t *testing.T) {
 }
 
 // What is left of a writer that polled and gave up does not keep the first one in the queue from listening to the key.
-func TestATicketBehindAGuest(t *testing.T) {
+func TestQueue_ATicketBehindAGuest(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		holder, waiter := w.pair(), w.pair(lockregistry.WithPollInterval(noPoll))
 		w.lock(holder.reader)
@@ -405,7 +405,7 @@ func TestATicketBehindAGuest(t *testing.T) {
 }
 
 // A writer of a version without tickets listens on a channel of its own.
-func TestReadersLetAWriterOfAnOlderVersionIn(t *testing.T) {
+func TestQueue_ReadersLetAWriterOfAnOlderVersionIn(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		_, stop := w.readOn()
 		defer stop()
@@ -424,7 +424,7 @@ func TestReadersLetAWriterOfAnOlderVersionIn(t *testing.T) {
 }
 
 // Locks of all kinds of processes that fight: exclusion holds, and everybody gets on.
-func TestReadersAndWritersOfManyProcesses(t *testing.T) {
+func TestQueue_ReadersAndWritersOfManyProcesses(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		const processes, goroutines = 5, 3
 		var readers, writers atomic.Int32
@@ -485,7 +485,7 @@ func TestReadersAndWritersOfManyProcesses(t *testing.T) {
 }
 
 // Users whose permissions are those of before have no queue, and locks all the same.
-func TestReadWriteLocksWithoutPermissionForTheQueue(t *testing.T) {
+func TestQueue_ReadWriteLocksWithoutPermissionForTheQueue(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		rights := []string{"resetkeys", "~orders:42", "~{orders:42*", "resetchannels", "&redisson_rwlock:{orders:*"}
 		a, b := pairOf(w.registryOn(w.user(rights...))), pairOf(w.registryOn(w.user(rights...)))

@@ -63,7 +63,7 @@ func (w *world) within(limit time.Duration, all []time.Duration) {
 }
 
 // Tickets are served in the order in which they came, whoever's they are.
-func TestTicketsAreServedInOrder(t *testing.T) {
+func TestQueue_TicketsAreServedInOrder(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		const processes, rounds = 3, 3
 		holder := w.waker(lockregistry.WakeupAuto).Obtain("42")
@@ -87,7 +87,7 @@ func TestTicketsAreServedInOrder(t *testing.T) {
 }
 
 // A call that gives up leaves nothing in the queue, and is passed over.
-func TestWhoGivesUpLeavesTheQueue(t *testing.T) {
+func TestQueue_WhoGivesUpLeavesTheQueue(t *testing.T) {
 	for name, c := range map[string]struct {
 		opts   []lockregistry.LockOption
 		ends   func(m *member, cancel context.CancelFunc)
@@ -130,7 +130,7 @@ func TestWhoGivesUpLeavesTheQueue(t *testing.T) {
 }
 
 // A grant that crosses with the end of the call is passed on, whichever of the two is late.
-func TestGrantThatCrossesWithTheEnd(t *testing.T) {
+func TestQueue_GrantThatCrossesWithTheEnd(t *testing.T) {
 	for name, late := range map[string]string{"the grant is late": grant, "the leave is late": "release"} {
 		t.Run(name, func(t *testing.T) {
 			realWorlds(t, func(w *world) {
@@ -187,7 +187,7 @@ func TestGrantThatCrossesWithTheEnd(t *testing.T) {
 }
 
 // A grant whose message is lost is found by looking.
-func TestLostGrant(t *testing.T) {
+func TestQueue_LostGrant(t *testing.T) {
 	for name, mode := range wakeups {
 		t.Run(name, func(t *testing.T) {
 			realWorlds(t, func(w *world) {
@@ -210,7 +210,7 @@ func TestLostGrant(t *testing.T) {
 
 // A process that stands still, while the server counts it as a subscriber, is granted the lock in vain, and blocks those behind
 // it for not much longer than the short lease of a grant.
-func TestGrantToAProcessThatStandsStill(t *testing.T) {
+func TestQueue_GrantToAProcessThatStandsStill(t *testing.T) {
 	t.Parallel()
 	for dead, limit := range map[int]time.Duration{1: 1500 * time.Millisecond, 5: 3500 * time.Millisecond} {
 		t.Run(strconv.Itoa(dead), func(t *testing.T) {
@@ -239,7 +239,7 @@ func TestGrantToAProcessThatStandsStill(t *testing.T) {
 
 // Calls come and give up all the time, in several processes, and some messages are lost: two never have the lock at once, it goes
 // on, and nothing stays behind.
-func TestGivingUpInTheQueue(t *testing.T) {
+func TestQueue_GivingUpInTheQueue(t *testing.T) {
 	for name, c := range map[string]struct {
 		losses bool
 		layout lockregistry.Layout
@@ -304,7 +304,7 @@ func TestGivingUpInTheQueue(t *testing.T) {
 }
 
 // A process whose connection is gone is skipped.
-func TestDeadProcessIsSkipped(t *testing.T) {
+func TestQueue_DeadProcessIsSkipped(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		var all []time.Duration
 		for range 3 {
@@ -331,7 +331,7 @@ func TestDeadProcessIsSkipped(t *testing.T) {
 }
 
 // The release of a Java holder skips nobody: the second one in the queue does, when the process of the first one is dead.
-func TestDeadProcessBehindAJavaHolder(t *testing.T) {
+func TestQueue_DeadProcessBehindAJavaHolder(t *testing.T) {
 	realWorldsAlone(t, func(w *world) {
 		var all []time.Duration
 		for range 3 {
@@ -362,7 +362,7 @@ func TestDeadProcessBehindAJavaHolder(t *testing.T) {
 }
 
 // Whatever becomes of the queue, who waits has the lock at once, and a line is logged where there can be none.
-func TestQueueThatIsGone(t *testing.T) {
+func TestQueue_ThatIsGone(t *testing.T) {
 	for name, c := range map[string]struct {
 		before, while []string // commands
 		lines         int
@@ -406,7 +406,7 @@ func TestQueueThatIsGone(t *testing.T) {
 }
 
 // A granted hold has its full lease soon, and goroutines of the process hand it on before that, too.
-func TestGrantIsLengthened(t *testing.T) {
+func TestQueue_GrantIsLengthened(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		var all []time.Duration
 		for range 3 {
@@ -432,7 +432,7 @@ func TestGrantIsLengthened(t *testing.T) {
 
 // A window for those without a ticket is due when tickets have kept the key from them for a while. A long hold of a lock that was
 // free has not, so the one who waits behind it has the lock at once; and so it is whenever nobody has waited for a while.
-func TestALongHoldIsFollowedAtOnce(t *testing.T) {
+func TestQueue_ALongHoldIsFollowedAtOnce(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		// passes makes times in the queue as old as if the server's clock had gone on.
 		passes := func(d time.Duration, members ...string) {
@@ -489,7 +489,7 @@ func TestALongHoldIsFollowedAtOnce(t *testing.T) {
 }
 
 // Those who have waited for a second are told when they are the next ones, by short releases too, for which no window may be due.
-func TestTheNextOneIsTold(t *testing.T) {
+func TestQueue_TheNextOneIsTold(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		told := w.heard(func(c rueidis.Client) rueidis.Completed {
 			return c.B().Psubscribe().Pattern("orders-channel@*").Build()
@@ -558,7 +558,7 @@ func (w *world) contend(processes int) {
 }
 
 // Those without a ticket have the lock in time although others queue all the time.
-func TestThoseWithoutATicketDoNotStarve(t *testing.T) {
+func TestQueue_ThoseWithoutATicketDoNotStarve(t *testing.T) {
 	const allowance = time.Second // for a machine that is busy with other things
 	for name, c := range map[string]struct {
 		limit time.Duration
@@ -647,7 +647,7 @@ func TestThoseWithoutATicketDoNotStarve(t *testing.T) {
 }
 
 // A process that comes has its turn after those that were there.
-func TestNewProcessHasItsTurn(t *testing.T) {
+func TestQueue_NewProcessHasItsTurn(t *testing.T) {
 	realWorldsAlone(t, func(w *world) {
 		const processes = 4
 		w.contend(processes)
@@ -667,7 +667,7 @@ func TestNewProcessHasItsTurn(t *testing.T) {
 }
 
 // A key that goes away although tickets wait is the first one's at once.
-func TestKeyThatGoesAway(t *testing.T) {
+func TestQueue_KeyThatGoesAway(t *testing.T) {
 	for name, command := range map[string][]string{
 		"deleted": {"DEL", theKey},
 		"renamed": {"RENAME", theKey, "elsewhere"},
@@ -705,7 +705,7 @@ func TestKeyThatGoesAway(t *testing.T) {
 }
 
 // With WakeupPubSub nothing tells of a key that goes away in silence. The first in the queue polls then, and no other does.
-func TestFirstInTheQueuePolls(t *testing.T) {
+func TestQueue_FirstInTheQueuePolls(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		const poll = 50 * time.Millisecond
 		w.do("SET", theKey, "somebody", "PX", "600000")
@@ -729,7 +729,7 @@ func TestFirstInTheQueuePolls(t *testing.T) {
 // A server before version 7 may replicate scripts whole, and then refuses what they write once they have asked for the time,
 // unless they have said before that their commands are to be replicated. Queues, windows and grants work all the same. Newer
 // servers do not know the setting.
-func TestQueuesWhereScriptsAreReplicatedWhole(t *testing.T) {
+func TestQueue_QueuesWhereScriptsAreReplicatedWhole(t *testing.T) {
 	for name, locks := range map[string]func(r *lockregistry.Registry) []*lockregistry.Lock{
 		"plain": func(r *lockregistry.Registry) []*lockregistry.Lock { return []*lockregistry.Lock{r.Obtain("42")} },
 		"read-write": func(r *lockregistry.Registry) []*lockregistry.Lock {

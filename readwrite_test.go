@@ -80,7 +80,7 @@ func (w *world) subscribed(channel string, n int) {
 
 // Sharing and excluding.
 
-func TestReadersShare(t *testing.T) {
+func TestReadWriteLock_ReadersShare(t *testing.T) {
 	worlds(t, func(w *world) {
 		a, b := w.pair(), w.pair()
 		w.lock(a.reader)
@@ -110,7 +110,7 @@ func TestReadersShare(t *testing.T) {
 	})
 }
 
-func TestAWriterExcludesAll(t *testing.T) {
+func TestReadWriteLock_AWriterExcludesAll(t *testing.T) {
 	worlds(t, func(w *world) {
 		a, b := w.pair(), w.pair()
 		w.lock(a.writer)
@@ -133,7 +133,7 @@ func TestAWriterExcludesAll(t *testing.T) {
 	})
 }
 
-func TestReadWriteLocksNest(t *testing.T) {
+func TestReadWriteLock_LocksNest(t *testing.T) {
 	each(t, func(t *testing.T, pick func(pair) *lockregistry.Lock) {
 		worlds(t, func(w *world) {
 			p, other := w.pair(), w.pair()
@@ -159,7 +159,7 @@ func TestReadWriteLocksNest(t *testing.T) {
 	})
 }
 
-func TestFromWritingToReading(t *testing.T) {
+func TestReadWriteLock_FromWritingToReading(t *testing.T) {
 	worlds(t, func(w *world) {
 		a, b := w.pair(), w.pair()
 		w.lock(a.writer, lockregistry.TTL(time.Hour))
@@ -196,7 +196,7 @@ func TestFromWritingToReading(t *testing.T) {
 	})
 }
 
-func TestReadersThatAskToWrite(t *testing.T) {
+func TestReadWriteLock_ReadersThatAskToWrite(t *testing.T) {
 	worlds(t, func(w *world) {
 		p := w.pair()
 		w.lock(p.reader)
@@ -222,7 +222,7 @@ func TestReadersThatAskToWrite(t *testing.T) {
 	})
 }
 
-func TestReadWriteOwners(t *testing.T) {
+func TestReadWriteLock_Owners(t *testing.T) {
 	worlds(t, func(w *world) {
 		p := w.pair()
 		anna, bert := lockregistry.NewOwner(w.Context()), lockregistry.NewOwner(w.Context())
@@ -251,7 +251,7 @@ func TestReadWriteOwners(t *testing.T) {
 
 // Contexts, leases, renewal and loss.
 
-func TestReadersHaveContextsOfTheirOwn(t *testing.T) {
+func TestReadWriteLock_ReadersHaveContextsOfTheirOwn(t *testing.T) {
 	worlds(t, func(w *world) {
 		p := w.pair()
 		anna, bert, cleo := lockregistry.NewOwner(w.Context()), lockregistry.NewOwner(w.Context()), lockregistry.NewOwner(w.Context())
@@ -288,7 +288,7 @@ func TestReadersHaveContextsOfTheirOwn(t *testing.T) {
 	})
 }
 
-func TestEveryReaderLearnsOfALoss(t *testing.T) {
+func TestReadWriteLock_EveryReaderLearnsOfALoss(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		const lease = 10 * time.Second
 		p := w.pair()
@@ -316,7 +316,7 @@ func TestEveryReaderLearnsOfALoss(t *testing.T) {
 }
 
 // A reader that comes to a hold that is lost gets a new one, and the others are out.
-func TestNobodyJoinsALostHold(t *testing.T) {
+func TestReadWriteLock_NobodyJoinsALostHold(t *testing.T) {
 	worlds(t, func(w *world) {
 		p := w.pair()
 		g := w.goroutine()
@@ -332,7 +332,7 @@ func TestNobodyJoinsALostHold(t *testing.T) {
 }
 
 // A reader that joins renews the hold, and finds that its key is gone. It gets a new one at once.
-func TestALossFoundWhileJoining(t *testing.T) {
+func TestReadWriteLock_ALossFoundWhileJoining(t *testing.T) {
 	worlds(t, func(w *world) {
 		p := w.pair()
 		g := w.goroutine()
@@ -347,7 +347,7 @@ func TestALossFoundWhileJoining(t *testing.T) {
 }
 
 // A reader whose lease ends does not end that of another process: the writer gets in when the longest ends.
-func TestTheLongestLeaseOfReadersCounts(t *testing.T) {
+func TestReadWriteLock_TheLongestLeaseOfReadersCounts(t *testing.T) {
 	t.Parallel()
 	for name, first := range map[string]int{"the longest first": 0, "the longest last": 1} {
 		t.Run(name, func(t *testing.T) {
@@ -372,7 +372,7 @@ func TestTheLongestLeaseOfReadersCounts(t *testing.T) {
 }
 
 // The same with one that unlocks: the lease of the lock becomes that of who stays.
-func TestTheLeaseOfThoseWhoStay(t *testing.T) {
+func TestReadWriteLock_TheLeaseOfThoseWhoStay(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		short, long := w.pair(), w.pair()
 		w.lock(short.reader, lockregistry.TTL(10*time.Second))
@@ -386,7 +386,7 @@ func TestTheLeaseOfThoseWhoStay(t *testing.T) {
 	})
 }
 
-func TestReadWriteRenewal(t *testing.T) {
+func TestReadWriteLock_Renewal(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, pick func(pair) *lockregistry.Lock) {
 		fakeWorld(t, func(w *world) {
@@ -410,7 +410,7 @@ func TestReadWriteRenewal(t *testing.T) {
 }
 
 // Each reader renews its own lease: the lock outlives the short one, and goes with the long one.
-func TestReadersRenewTheirOwn(t *testing.T) {
+func TestReadWriteLock_ReadersRenewTheirOwn(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		renewed, crashed := w.pair(lockregistry.WithRenewal(), lockregistry.WithExpiry(3*time.Second)), w.pair()
 		w.lock(renewed.reader)
@@ -426,7 +426,7 @@ func TestReadersRenewTheirOwn(t *testing.T) {
 }
 
 // A reader whose lease is over is told, though readers of another process have kept the lock: its own part is gone.
-func TestAReaderWhoseLeaseEndedBesideOthers(t *testing.T) {
+func TestReadWriteLock_AReaderWhoseLeaseEndedBesideOthers(t *testing.T) {
 	worlds(t, func(w *world) {
 		w.loaded()
 		f := w.flaky()
@@ -475,7 +475,7 @@ func TestAReaderWhoseLeaseEndedBesideOthers(t *testing.T) {
 	})
 }
 
-func TestReadWriteRenew(t *testing.T) {
+func TestReadWriteLock_Renew(t *testing.T) {
 	each(t, func(t *testing.T, pick func(pair) *lockregistry.Lock) {
 		worlds(t, func(w *world) {
 			l := pick(w.pair())
@@ -495,7 +495,7 @@ func TestReadWriteRenew(t *testing.T) {
 }
 
 // A shorter lease of one never cuts that of another.
-func TestRenewingCutsNobodysLease(t *testing.T) {
+func TestReadWriteLock_RenewingCutsNobodysLease(t *testing.T) {
 	worlds(t, func(w *world) {
 		a, b := w.pair(), w.pair()
 		w.lock(a.reader, lockregistry.TTL(time.Hour))
@@ -517,7 +517,7 @@ func TestRenewingCutsNobodysLease(t *testing.T) {
 }
 
 // Several readers of one process share a hold: none of them makes its lease shorter than what the others count on.
-func TestSharersNeverGetAShorterLease(t *testing.T) {
+func TestReadWriteLock_SharersNeverGetAShorterLease(t *testing.T) {
 	worlds(t, func(w *world) {
 		p := w.pair()
 		g := w.goroutine()
@@ -561,7 +561,7 @@ func TestSharersNeverGetAShorterLease(t *testing.T) {
 }
 
 // One who joins with a longer lease makes that of the hold longer.
-func TestJoiningWithALongerLease(t *testing.T) {
+func TestReadWriteLock_JoiningWithALongerLease(t *testing.T) {
 	worlds(t, func(w *world) {
 		p := w.pair()
 		g := w.goroutine()
@@ -590,7 +590,7 @@ func TestJoiningWithALongerLease(t *testing.T) {
 
 // A reader without a lease of its own is renewed, in Spring's layout too: the renewals of Java readers would cut it. A
 // writer, whom nobody renews but its owner, has the registry's lease, as a plain lock.
-func TestReadersAreRenewedByDefault(t *testing.T) {
+func TestReadWriteLock_ReadersAreRenewedByDefault(t *testing.T) {
 	t.Parallel()
 	const lease = 9 * time.Second
 	ttl := []lockregistry.LockOption{lockregistry.TTL(lease)}
@@ -622,7 +622,7 @@ func TestReadersAreRenewedByDefault(t *testing.T) {
 }
 
 // Readers who join a hold that is renewed need no command of their own. One who joins a hold that would end has it renewed.
-func TestJoiningReadersAreRenewed(t *testing.T) {
+func TestReadWriteLock_JoiningReadersAreRenewed(t *testing.T) {
 	const lease = 9 * time.Second
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
@@ -651,7 +651,7 @@ func TestJoiningReadersAreRenewed(t *testing.T) {
 }
 
 // Readers that overlap by chance: none of them is told that it lost the lock, and writers come in between.
-func TestReadersComeAndGo(t *testing.T) {
+func TestReadWriteLock_ReadersComeAndGo(t *testing.T) {
 	worlds(t, func(w *world) {
 		const goroutines, rounds = 8, 500
 		p := w.pair(lockregistry.WithHandoff(time.Millisecond))
@@ -693,7 +693,7 @@ func TestReadersComeAndGo(t *testing.T) {
 
 // Waiting.
 
-func TestReadWriteWakeUps(t *testing.T) {
+func TestReadWriteLock_WakeUps(t *testing.T) {
 	for name, change := range map[string]struct{ held, wanted func(pair) *lockregistry.Lock }{
 		"reader to writer": {func(p pair) *lockregistry.Lock { return p.reader }, func(p pair) *lockregistry.Lock { return p.writer }},
 		"writer to reader": {func(p pair) *lockregistry.Lock { return p.writer }, func(p pair) *lockregistry.Lock { return p.reader }},
@@ -733,7 +733,7 @@ func TestReadWriteWakeUps(t *testing.T) {
 }
 
 // The last of several readers wakes the writer, and a downgrade wakes readers.
-func TestWhoWakesWhom(t *testing.T) {
+func TestReadWriteLock_WhoWakesWhom(t *testing.T) {
 	worlds(t, func(w *world) {
 		a, b := pairOf(w.waker(lockregistry.WakeupPubSub)), pairOf(w.waker(lockregistry.WakeupPubSub))
 		c := pairOf(w.waker(lockregistry.WakeupPubSub))
@@ -761,7 +761,7 @@ func TestWhoWakesWhom(t *testing.T) {
 	})
 }
 
-func TestReadWriteWaitsEnd(t *testing.T) {
+func TestReadWriteLock_WaitsEnd(t *testing.T) {
 	each(t, func(t *testing.T, pick func(pair) *lockregistry.Lock) {
 		worlds(t, func(w *world) {
 			holder := w.pair()
@@ -792,7 +792,7 @@ func TestReadWriteWaitsEnd(t *testing.T) {
 	})
 }
 
-func TestReadWriteHoldsOfAClosedRegistry(t *testing.T) {
+func TestReadWriteLock_HoldsOfAClosedRegistry(t *testing.T) {
 	worlds(t, func(w *world) {
 		p := w.pair()
 		g := w.goroutine()
@@ -808,7 +808,7 @@ func TestReadWriteHoldsOfAClosedRegistry(t *testing.T) {
 }
 
 // A writer hands the lock to the next one of its process, without Redis.
-func TestWritersHandOver(t *testing.T) {
+func TestReadWriteLock_WritersHandOver(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		w.loaded()
 		f := w.flaky()
@@ -851,7 +851,7 @@ func TestWritersHandOver(t *testing.T) {
 
 // Readers of one process overlap without end, on a server without a queue. A writer elsewhere gets its turn soon, and one that
 // only polls within two seconds.
-func TestReadersLetAWriterElsewhereIn(t *testing.T) {
+func TestReadWriteLock_ReadersLetAWriterElsewhereIn(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		opts  []lockregistry.Option
@@ -904,7 +904,7 @@ func TestReadersLetAWriterElsewhereIn(t *testing.T) {
 }
 
 // Readers that are shared without end, by long sections and short ones, keep nobody out who comes to read, while no writer waits.
-func TestReadersAreNotHeldBackWithoutAWriter(t *testing.T) {
+func TestReadWriteLock_ReadersAreNotHeldBackWithoutAWriter(t *testing.T) {
 	worlds(t, func(w *world) {
 		p := w.pair()
 		w.lock(p.reader)
@@ -926,7 +926,7 @@ func TestReadersAreNotHeldBackWithoutAWriter(t *testing.T) {
 
 // The registry's cache.
 
-func TestReadWriteLocksInTheCache(t *testing.T) {
+func TestReadWriteLock_LocksInTheCache(t *testing.T) {
 	worlds(t, func(w *world) {
 		r := w.registry(lockregistry.WithCapacity(1))
 		rw := r.ReadWrite("42")
@@ -966,7 +966,7 @@ func TestReadWriteLocksInTheCache(t *testing.T) {
 }
 
 // However often the locks are dropped, there is one state per path.
-func TestReadWriteEvictionAllowsNoTwoWriters(t *testing.T) {
+func TestReadWriteLock_EvictionAllowsNoTwoWriters(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		r := w.registry(lockregistry.WithCapacity(2))
 		var all sync.WaitGroup
@@ -1008,7 +1008,7 @@ func TestReadWriteEvictionAllowsNoTwoWriters(t *testing.T) {
 	})
 }
 
-func TestReadWriteBadInput(t *testing.T) {
+func TestReadWriteLock_BadInput(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, pick func(pair) *lockregistry.Lock) {
 		fakeWorld(t, func(w *world) {
@@ -1031,7 +1031,7 @@ func TestReadWriteBadInput(t *testing.T) {
 
 // Another kind of lock, or none at all.
 
-func TestOtherKindsOfLocks(t *testing.T) {
+func TestReadWriteLock_OtherKindsOfLocks(t *testing.T) {
 	worlds(t, func(w *world) {
 		spring, redisson := w.registry(), w.registry(lockregistry.WithLayout(lockregistry.LayoutRedisson))
 		put := map[string]func(){
@@ -1090,7 +1090,7 @@ func TestOtherKindsOfLocks(t *testing.T) {
 }
 
 // While a lock is held its key becomes something else: that is a loss, and what is there stays.
-func TestReadWriteKeyOverwritten(t *testing.T) {
+func TestReadWriteLock_KeyOverwritten(t *testing.T) {
 	each(t, func(t *testing.T, pick func(pair) *lockregistry.Lock) {
 		worlds(t, func(w *world) {
 			l := pick(w.pair())
@@ -1123,7 +1123,7 @@ func (f *flaky) scriptsSent(name string) (found []command) {
 	return found
 }
 
-func TestAbandonedReadWriteGrantsAreRemoved(t *testing.T) {
+func TestReadWriteLock_AbandonedReadWriteGrantsAreRemoved(t *testing.T) {
 	each(t, func(t *testing.T, pick func(pair) *lockregistry.Lock) {
 		worlds(t, func(w *world) {
 			w.loaded()
@@ -1158,7 +1158,7 @@ func TestAbandonedReadWriteGrantsAreRemoved(t *testing.T) {
 }
 
 // Before it is removed, it does not keep its own process out.
-func TestAbandonedReadWriteGrantsAreTakenOver(t *testing.T) {
+func TestReadWriteLock_AbandonedReadWriteGrantsAreTakenOver(t *testing.T) {
 	t.Parallel()
 	for _, first := range []string{"read", "write"} {
 		for _, second := range []string{"read", "write"} {
@@ -1191,7 +1191,7 @@ func TestAbandonedReadWriteGrantsAreTakenOver(t *testing.T) {
 
 // A writer whose process has an abandoned grant to read, for an hour, waits for the readers of others no longer than
 // for their leases.
-func TestAnAbandonedGrantMakesNoLeaseLonger(t *testing.T) {
+func TestReadWriteLock_AnAbandonedGrantMakesNoLeaseLonger(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		w.loaded()
 		f := w.flaky()
@@ -1211,7 +1211,7 @@ func TestAnAbandonedGrantMakesNoLeaseLonger(t *testing.T) {
 }
 
 // Commands that come late change nothing for holds that came after them.
-func TestLateReadWriteCommands(t *testing.T) {
+func TestReadWriteLock_LateReadWriteCommands(t *testing.T) {
 	worlds(t, func(w *world) {
 		w.loaded()
 		f := w.flaky()
@@ -1260,7 +1260,7 @@ func TestLateReadWriteCommands(t *testing.T) {
 }
 
 // The removal is not confirmed: it goes on in the background, and nobody of this process is let in before.
-func TestReadWriteRemovalInTheBackground(t *testing.T) {
+func TestReadWriteLock_RemovalInTheBackground(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, pick func(pair) *lockregistry.Lock) {
 		fakeWorld(t, func(w *world) {
@@ -1287,7 +1287,7 @@ func TestReadWriteRemovalInTheBackground(t *testing.T) {
 }
 
 // With a context that is done the removal of a read hold goes on in the background. Its owner writes and reads again.
-func TestAWriterReadsAgainWhileItsRemovalIsUnderWay(t *testing.T) {
+func TestReadWriteLock_AWriterReadsAgainWhileItsRemovalIsUnderWay(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		w.loaded()
 		f := w.flaky()
@@ -1310,7 +1310,7 @@ func TestAWriterReadsAgainWhileItsRemovalIsUnderWay(t *testing.T) {
 }
 
 // A user who may not touch the keys of leases cannot read, and leaves nothing that would stay for ever.
-func TestReadersWithoutPermission(t *testing.T) {
+func TestReadWriteLock_ReadersWithoutPermission(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		p := pairOf(w.registryOn(w.user("resetkeys", "~orders:*")))
 		require.Regexp(w, "access at least one of the keys|No permissions to access a key", p.reader.Lock(w.Context()))
@@ -1321,7 +1321,7 @@ func TestReadersWithoutPermission(t *testing.T) {
 }
 
 // Two goroutines that try to read at the same moment both may.
-func TestReadersThatTryAtOnce(t *testing.T) {
+func TestReadWriteLock_ReadersThatTryAtOnce(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		taken bool // by a writer elsewhere

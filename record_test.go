@@ -13,7 +13,7 @@ import (
 
 func recordOf(r *lockregistry.Registry) string { return "orders:{" + r.ClientID() + "}:registry" }
 
-func TestRecordIsThereWhileSomethingLasts(t *testing.T) {
+func TestRecord_IsThereWhileSomethingLasts(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		r, viewer := w.registry(lockregistry.WithName("billing"), lockregistry.WithRenewal()), w.registry()
 		key := recordOf(r)
@@ -54,7 +54,7 @@ func TestRecordIsThereWhileSomethingLasts(t *testing.T) {
 // recorded is how long a hold lasts for which there is a record.
 const recorded = 2500 * time.Millisecond
 
-func TestRecordOfOneThatWaits(t *testing.T) {
+func TestRecord_OfOneThatWaits(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		holder, waiter, viewer := w.registry(), w.registry(lockregistry.WithName("waits")), w.registry()
 		l := holder.Obtain("42")
@@ -69,7 +69,7 @@ func TestRecordOfOneThatWaits(t *testing.T) {
 	})
 }
 
-func TestRecordThatCannotBeWritten(t *testing.T) {
+func TestRecord_ThatCannotBeWritten(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		var log journal
 		r := w.registryOn(w.user("resetkeys", "~orders:42"), log.option(),
@@ -86,7 +86,7 @@ func TestRecordThatCannotBeWritten(t *testing.T) {
 }
 
 // A server that comes back may come back empty. The record is there again at once, not at the next time that it is due.
-func TestRecordAfterARestart(t *testing.T) {
+func TestRecord_AfterARestart(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
 		r := f.registry(lockregistry.WithExpiry(3*time.Second), lockregistry.WithRenewal())

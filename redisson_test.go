@@ -53,7 +53,7 @@ func (w *world) hears(heard <-chan string, want string) {
 	}
 }
 
-func TestRedissonLockOnTheWire(t *testing.T) {
+func TestRedisson_LockOnTheWire(t *testing.T) {
 	worlds(t, func(w *world) {
 		r := w.registry(redisson)
 		for path, channel := range map[string]string{
@@ -82,7 +82,7 @@ func TestRedissonLockOnTheWire(t *testing.T) {
 	})
 }
 
-func TestReadWriteLockOnTheWire(t *testing.T) {
+func TestRedisson_ReadWriteLockOnTheWire(t *testing.T) {
 	worlds(t, func(w *world) {
 		for path, tag := range map[string]string{"42": "{orders:42}", "{eu}:42": "orders:{eu}:42"} {
 			channel := "redisson_rwlock:" + tag
@@ -132,7 +132,7 @@ func TestReadWriteLockOnTheWire(t *testing.T) {
 }
 
 // Redisson's watchdog: who names no lease has one of 30 s that is renewed each third; one that is given ends.
-func TestWatchdog(t *testing.T) {
+func TestRedisson_Watchdog(t *testing.T) {
 	t.Parallel()
 	locks := func(r *lockregistry.Registry) map[string]*lockregistry.Lock {
 		return map[string]*lockregistry.Lock{
@@ -181,7 +181,7 @@ func TestWatchdog(t *testing.T) {
 	}
 }
 
-func TestForeignHoldersKeepUsOut(t *testing.T) {
+func TestRedisson_ForeignHoldersKeepUsOut(t *testing.T) {
 	for name, c := range map[string]struct {
 		channel, message string
 		put              func(w *world)
@@ -239,7 +239,7 @@ func TestForeignHoldersKeepUsOut(t *testing.T) {
 }
 
 // A lease of Redisson that ends lets us in then, however long we would poll.
-func TestForeignLeasesEnd(t *testing.T) {
+func TestRedisson_ForeignLeasesEnd(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		w.read(foreign, 3*time.Second, 7*time.Second)
 		start := time.Now()
@@ -249,7 +249,7 @@ func TestForeignLeasesEnd(t *testing.T) {
 }
 
 // We come to read, and leave: the fields of others stay, and the lease becomes the longest of theirs.
-func TestForeignReadersStay(t *testing.T) {
+func TestRedisson_ForeignReadersStay(t *testing.T) {
 	worlds(t, func(w *world) {
 		const other = "9d9f9a52-0a3a-4a43-8c39-54d1b54a5b0f:1"
 		w.read(foreign, time.Minute, 10*time.Minute)
@@ -274,7 +274,7 @@ func TestForeignReadersStay(t *testing.T) {
 }
 
 // Somebody else has the lock that was ours: we are told, and they lose nothing.
-func TestUnlockAfterRedissonTookOver(t *testing.T) {
+func TestRedisson_UnlockAfterRedissonTookOver(t *testing.T) {
 	worlds(t, func(w *world) {
 		r := w.registry(redisson)
 		rw := r.ReadWrite("42")
@@ -300,7 +300,7 @@ func TestUnlockAfterRedissonTookOver(t *testing.T) {
 }
 
 // The second message of a writer's release is for those who heard the first one.
-func TestWritersRepeatNothingToNobody(t *testing.T) {
+func TestRedisson_WritersRepeatNothingToNobody(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		p := w.pair()
 		w.lock(p.writer)
@@ -321,7 +321,7 @@ func TestWritersRepeatNothingToNobody(t *testing.T) {
 }
 
 // A user who may do all but set a lease gets no lock, and leaves nothing that would stay for ever.
-func TestWithoutPermissionToSetALease(t *testing.T) {
+func TestRedisson_WithoutPermissionToSetALease(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		r, other := w.registryOn(w.user("-pexpire"), redisson), w.pair()
 		rw := r.ReadWrite("42")
@@ -366,7 +366,7 @@ func TestWithoutPermissionToSetALease(t *testing.T) {
 
 // On a cluster a read-write lock whose braces put its keys into different slots is refused by name; others work, plain locks
 // always do.
-func TestBracesOnACluster(t *testing.T) {
+func TestRedisson_BracesOnACluster(t *testing.T) {
 	t.Parallel()
 	nodes := redistest.StartCluster(t, 3)
 	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{nodes[0].Addr()}})
@@ -397,7 +397,7 @@ func TestBracesOnACluster(t *testing.T) {
 // On a cluster a plain lock works on whichever node has its key. Its release is published in both ways: to the waiters of
 // this library, whatever node they listen to, and on the key's own node to those of Redisson. Servers before version 7
 // have no sharded channels: there Redisson subscribes as this library does, and hears of a release once.
-func TestRedissonLocksOnACluster(t *testing.T) {
+func TestRedisson_LocksOnACluster(t *testing.T) {
 	t.Parallel()
 	nodes := redistest.StartCluster(t, 3)
 	sharded := nodes[0].Command(t, "COMMAND", "INFO", "SPUBLISH") != "(nil)"
@@ -512,7 +512,7 @@ func TestRedissonLocksOnACluster(t *testing.T) {
 }
 
 // Who only polls publishes nothing.
-func TestRedissonFormatWithoutPublishing(t *testing.T) {
+func TestRedisson_FormatWithoutPublishing(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		r := w.registry(redisson, polling)
 		rw := r.ReadWrite("43")
@@ -525,7 +525,7 @@ func TestRedissonFormatWithoutPublishing(t *testing.T) {
 }
 
 // What Redisson releases on a cluster it publishes on the key's own node only, and wakes all the same.
-func TestReleaseByRedissonOnACluster(t *testing.T) {
+func TestRedisson_ReleaseByRedissonOnACluster(t *testing.T) {
 	t.Parallel()
 	nodes := redistest.StartCluster(t, 3)
 	publish, subscribers := "SPUBLISH", "SHARDNUMSUB"

@@ -24,7 +24,7 @@ var polling = lockregistry.WithWakeup(lockregistry.WakeupPoll)
 // brief is a lease that a test waits to end: long enough to be granted on a busy machine.
 const brief = 500 * time.Millisecond
 
-func TestLockAndUnlock(t *testing.T) {
+func TestLock_LockAndUnlock(t *testing.T) {
 	worlds(t, func(w *world) {
 		r := w.registry()
 		l := r.Obtain("42")
@@ -39,7 +39,7 @@ func TestLockAndUnlock(t *testing.T) {
 	})
 }
 
-func TestNames(t *testing.T) {
+func TestRegistry_Names(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		l := w.registry().Obtain("a:b c")
 		require.Equal(w, "orders:a:b c", l.Key())
@@ -50,7 +50,7 @@ func TestNames(t *testing.T) {
 }
 
 // A Spring registry expects a string with an expiry, and compares its value with nothing but its own id, a UUID.
-func TestKeyAsSpringExpectsIt(t *testing.T) {
+func TestLock_KeyAsSpringExpectsIt(t *testing.T) {
 	worlds(t, func(w *world) {
 		r := w.registry(lockregistry.WithExpiry(30 * time.Second))
 		_, err := uuid.Parse(r.ClientID())
@@ -65,7 +65,7 @@ func TestKeyAsSpringExpectsIt(t *testing.T) {
 	})
 }
 
-func TestLeases(t *testing.T) {
+func TestLock_Leases(t *testing.T) {
 	worlds(t, func(w *world) {
 		const limit = 10 * time.Second // for the machine to be slow in
 		leased := func(path string, lease time.Duration) {
@@ -93,7 +93,7 @@ func TestLeases(t *testing.T) {
 	})
 }
 
-func TestUnlockAfterExpiry(t *testing.T) {
+func TestUnlock_AfterExpiry(t *testing.T) {
 	worlds(t, func(w *world) {
 		l := w.registry().Obtain("42")
 		w.lock(l, lockregistry.TTL(brief))
@@ -105,7 +105,7 @@ func TestUnlockAfterExpiry(t *testing.T) {
 	})
 }
 
-func TestUnlockAfterExpiryAndTakeover(t *testing.T) {
+func TestUnlock_AfterExpiryAndTakeover(t *testing.T) {
 	worlds(t, func(w *world) {
 		mine, theirs := w.registry().Obtain("42"), w.registry().Obtain("42")
 		w.lock(mine, lockregistry.TTL(brief))
@@ -121,7 +121,7 @@ func TestUnlockAfterExpiryAndTakeover(t *testing.T) {
 }
 
 // The key is gone before the lease is over, as after FLUSHALL or a failover.
-func TestUnlockAfterRemovalByHand(t *testing.T) {
+func TestUnlock_AfterRemovalByHand(t *testing.T) {
 	worlds(t, func(w *world) {
 		l := w.registry().Obtain("42")
 		w.lock(l)
@@ -155,7 +155,7 @@ func TestReentry(t *testing.T) {
 	})
 }
 
-func TestReentryRefreshesTheLease(t *testing.T) {
+func TestReentry_RefreshesTheLease(t *testing.T) {
 	worlds(t, func(w *world) {
 		l := w.registry().Obtain("42")
 		w.lock(l, lockregistry.TTL(40*time.Second))
@@ -175,7 +175,7 @@ func TestReentryRefreshesTheLease(t *testing.T) {
 }
 
 // The refreshed lease counts in this process too.
-func TestReentryProlongsTheHold(t *testing.T) {
+func TestReentry_ProlongsTheHold(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		l := w.registry(lockregistry.WithExpiry(10 * time.Second)).Obtain("42")
 		w.lock(l)
@@ -190,7 +190,7 @@ func TestReentryProlongsTheHold(t *testing.T) {
 	})
 }
 
-func TestTwoLocksAtOnce(t *testing.T) {
+func TestLock_TwoLocksAtOnce(t *testing.T) {
 	worlds(t, func(w *world) {
 		r := w.registry()
 		a, b := r.Obtain("a"), r.Obtain("b")
@@ -205,7 +205,7 @@ func TestTwoLocksAtOnce(t *testing.T) {
 	})
 }
 
-func TestTwoGoroutinesInTurn(t *testing.T) {
+func TestLock_TwoGoroutinesInTurn(t *testing.T) {
 	worlds(t, func(w *world) {
 		l := w.registry().Obtain("42")
 		other := w.goroutine()
@@ -228,7 +228,7 @@ func TestTwoGoroutinesInTurn(t *testing.T) {
 	})
 }
 
-func TestTwoRegistriesInTurn(t *testing.T) {
+func TestLock_TwoRegistriesInTurn(t *testing.T) {
 	worlds(t, func(w *world) {
 		mine, theirs := w.registry().Obtain("42"), w.registry().Obtain("42")
 		other := w.goroutine()
@@ -252,7 +252,7 @@ func TestTwoRegistriesInTurn(t *testing.T) {
 }
 
 // The same goroutine is no owner of what it locked through another registry.
-func TestRegistriesDoNotShareHolds(t *testing.T) {
+func TestRegistry_RegistriesDoNotShareHolds(t *testing.T) {
 	worlds(t, func(w *world) {
 		client := w.client()
 		for _, id := range []string{"", "billing"} {
@@ -272,7 +272,7 @@ func TestRegistriesDoNotShareHolds(t *testing.T) {
 	})
 }
 
-func TestPrefixesDoNotShareLocks(t *testing.T) {
+func TestRegistry_PrefixesDoNotShareLocks(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		r := w.registry()
 		other, err := lockregistry.New(w.client(), "invoices")
@@ -284,7 +284,7 @@ func TestPrefixesDoNotShareLocks(t *testing.T) {
 	})
 }
 
-func TestWrongGoroutineUnlocks(t *testing.T) {
+func TestLock_WrongGoroutineUnlocks(t *testing.T) {
 	worlds(t, func(w *world) {
 		l := w.registry().Obtain("42")
 		other := w.goroutine()
@@ -302,7 +302,7 @@ func TestWrongGoroutineUnlocks(t *testing.T) {
 	})
 }
 
-func TestExpiryBetweenTwoRegistries(t *testing.T) {
+func TestLock_ExpiryBetweenTwoRegistries(t *testing.T) {
 	worlds(t, func(w *world) {
 		r1, r2 := w.registry(lockregistry.WithExpiry(brief)), w.registry()
 		l1, l2 := r1.Obtain("42"), r2.Obtain("42")
@@ -339,7 +339,7 @@ func TestRenew(t *testing.T) {
 	})
 }
 
-func TestRenewWhatIsNotHeld(t *testing.T) {
+func TestRenew_WhatIsNotHeld(t *testing.T) {
 	worlds(t, func(w *world) {
 		r, other := w.registry(), w.registry()
 		l := r.Obtain("42")
@@ -363,7 +363,7 @@ func TestRenewWhatIsNotHeld(t *testing.T) {
 	})
 }
 
-func TestRenewWhatIsLost(t *testing.T) {
+func TestRenew_WhatIsLost(t *testing.T) {
 	worlds(t, func(w *world) {
 		r := w.registry()
 		l := r.Obtain("42")
@@ -389,7 +389,7 @@ func TestRenewWhatIsLost(t *testing.T) {
 	})
 }
 
-func TestRenewalKeepsLocks(t *testing.T) {
+func TestRenew_RenewalKeepsLocks(t *testing.T) {
 	worlds(t, func(w *world) {
 		f := w.flaky()
 		l := f.registry(lockregistry.WithRenewal(), lockregistry.WithExpiry(3*brief)).Obtain("42")
@@ -404,7 +404,7 @@ func TestRenewalKeepsLocks(t *testing.T) {
 	})
 }
 
-func TestForeignTryLockDoesNotRefresh(t *testing.T) {
+func TestTryLock_ForeignTryLockDoesNotRefresh(t *testing.T) {
 	worlds(t, func(w *world) {
 		r, other := w.registry(), w.registry()
 		w.lock(r.Obtain("42"))
@@ -419,7 +419,7 @@ func TestForeignTryLockDoesNotRefresh(t *testing.T) {
 }
 
 // A holder without this library: what a Spring registry writes, by hand.
-func TestForeignHolder(t *testing.T) {
+func TestLock_ForeignHolder(t *testing.T) {
 	worlds(t, func(w *world) {
 		l := w.registry().Obtain("42")
 		foreign := uuid.NewString()
@@ -443,7 +443,7 @@ func TestForeignHolder(t *testing.T) {
 	})
 }
 
-func TestKeyWithoutExpiry(t *testing.T) {
+func TestLock_KeyWithoutExpiry(t *testing.T) {
 	worlds(t, func(w *world) {
 		l := w.registry().Obtain("42")
 		w.do("SET", "orders:42", "for ever")
@@ -459,7 +459,7 @@ func TestKeyWithoutExpiry(t *testing.T) {
 	})
 }
 
-func TestKeyOfAnotherType(t *testing.T) {
+func TestLock_KeyOfAnotherType(t *testing.T) {
 	worlds(t, func(w *world) {
 		l := w.registry().Obtain("42")
 		w.do("RPUSH", "orders:42", "one", "two")
@@ -489,7 +489,7 @@ func TestKeyOfAnotherType(t *testing.T) {
 
 // Waiting, without wake-ups: at every poll interval, and when the holder's lease ends.
 
-func TestPollingTakesAReleasedLock(t *testing.T) {
+func TestPollInterval_PollingTakesAReleasedLock(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		poll := []lockregistry.Option{polling, lockregistry.WithPollInterval(time.Second)}
 		mine, theirs := w.registry(poll...).Obtain("42"), w.registry(poll...).Obtain("42")
@@ -505,7 +505,7 @@ func TestPollingTakesAReleasedLock(t *testing.T) {
 	})
 }
 
-func TestAReleasedLockIsTakenWithinAPollInterval(t *testing.T) {
+func TestPollInterval_AReleasedLockIsTakenWithinAPollInterval(t *testing.T) {
 	worlds(t, func(w *world) {
 		mine, theirs := w.registry().Obtain("42"), w.registry().Obtain("42")
 		w.lock(mine)
@@ -520,7 +520,7 @@ func TestAReleasedLockIsTakenWithinAPollInterval(t *testing.T) {
 	})
 }
 
-func TestPollingWakesAtTheEndOfTheLease(t *testing.T) {
+func TestPollInterval_PollingWakesAtTheEndOfTheLease(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		l := w.registry(polling, lockregistry.WithPollInterval(time.Minute)).Obtain("42")
 		w.do("SET", "orders:42", uuid.NewString(), "PX", "3000")
@@ -532,7 +532,7 @@ func TestPollingWakesAtTheEndOfTheLease(t *testing.T) {
 }
 
 // When the lease ends the waiter must not trust what it read once: the holder may have renewed.
-func TestPollingAfterARenewal(t *testing.T) {
+func TestPollInterval_PollingAfterARenewal(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		opts := []lockregistry.Option{polling, lockregistry.WithPollInterval(time.Minute)}
 		mine, theirs := w.registry(opts...).Obtain("42"), w.registry(opts...).Obtain("42")
@@ -569,7 +569,7 @@ func TestPollInterval(t *testing.T) {
 	})
 }
 
-func TestManyRegistriesOnOneKey(t *testing.T) {
+func TestRegistry_ManyRegistriesOnOneKey(t *testing.T) {
 	worlds(t, func(w *world) {
 		const registries, rounds = 8, 5
 		var all sync.WaitGroup
@@ -601,7 +601,7 @@ func TestManyRegistriesOnOneKey(t *testing.T) {
 
 // The cache of locks.
 
-func TestOrderOfEviction(t *testing.T) {
+func TestLock_OrderOfEviction(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		r := w.registry(lockregistry.WithCapacity(3))
 		a, b, c := r.Obtain("a"), r.Obtain("b"), r.Obtain("c")
@@ -618,7 +618,7 @@ func TestOrderOfEviction(t *testing.T) {
 	})
 }
 
-func TestLocksInUseStay(t *testing.T) {
+func TestCache_LocksInUseStay(t *testing.T) {
 	worlds(t, func(w *world) {
 		r := w.registry(lockregistry.WithCapacity(2))
 		held := r.Obtain("held")
@@ -653,7 +653,7 @@ func TestLocksInUseStay(t *testing.T) {
 }
 
 // A lock that is not held but waited for is in use too.
-func TestLocksThatAreWaitedForStay(t *testing.T) {
+func TestCache_LocksThatAreWaitedForStay(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		r := w.registry(lockregistry.WithCapacity(1))
 		w.do("SET", "orders:42", "for ever")
@@ -669,7 +669,7 @@ func TestLocksThatAreWaitedForStay(t *testing.T) {
 	})
 }
 
-func TestLocksKeptAcrossEviction(t *testing.T) {
+func TestCache_LocksKeptAcrossEviction(t *testing.T) {
 	worlds(t, func(w *world) {
 		r := w.registry(lockregistry.WithCapacity(1))
 		old := r.Obtain("42")
@@ -705,7 +705,7 @@ func TestLocksKeptAcrossEviction(t *testing.T) {
 }
 
 // Goroutines lock one path through whatever object they have, while it is dropped from the cache all the time.
-func TestEvictionNeverAllowsTwoHolders(t *testing.T) {
+func TestCache_EvictionNeverAllowsTwoHolders(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		r := w.registry(lockregistry.WithCapacity(2))
 		var all sync.WaitGroup
@@ -741,7 +741,7 @@ func TestEvictionNeverAllowsTwoHolders(t *testing.T) {
 	})
 }
 
-func TestSetCapacity(t *testing.T) {
+func TestLock_SetCapacity(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		r := w.registry()
 		locks := map[string]*lockregistry.Lock{}
@@ -768,7 +768,7 @@ func TestSetCapacity(t *testing.T) {
 	})
 }
 
-func TestExpireUnusedOlderThan(t *testing.T) {
+func TestCache_ExpireUnusedOlderThan(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		r := w.registry()
 		held, idle, never := r.Obtain("held"), r.Obtain("idle"), r.Obtain("never locked")
@@ -800,7 +800,7 @@ func TestExpireUnusedOlderThan(t *testing.T) {
 
 // Bad input gets an error that says what is wrong.
 
-func TestNewRefusesBadInput(t *testing.T) {
+func TestNew_RefusesBadInput(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		client := w.client()
 		for want, bad := range map[string]func() (*lockregistry.Registry, error){
@@ -835,7 +835,7 @@ func option(client rueidis.Client, o lockregistry.Option) func() (*lockregistry.
 	return func() (*lockregistry.Registry, error) { return lockregistry.New(client, "orders", o) }
 }
 
-func TestLocksRefuseBadInput(t *testing.T) {
+func TestRegistry_LocksRefuseBadInput(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		r := w.registry()
 		nameless, l := r.Obtain(""), r.Obtain("42")

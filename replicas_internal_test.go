@@ -30,7 +30,7 @@ func (s stalled) Wanted() bool {
 }
 
 // However many renewals wait for replicas, what is given back is removed at once, and what is given back next too.
-func TestRenewalsThatWaitForReplicasDelayNoRemoval(t *testing.T) {
+func TestReplicas_RenewalsThatWaitForReplicasDelayNoRemoval(t *testing.T) {
 	r := embedded(t, WithReplicas(1, time.Minute))
 	until, asked := make(chan struct{}), make(chan struct{})
 	b := r.background

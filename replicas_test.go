@@ -60,7 +60,7 @@ func (w *followed) replicated(opts ...lockregistry.Option) *lockregistry.Registr
 // slack is how much later than its time a call may end.
 const slack = 100 * time.Millisecond
 
-func TestReplicasHaveWhatIsGranted(t *testing.T) {
+func TestReplicas_HaveWhatIsGranted(t *testing.T) {
 	followedWorlds(t, func(w *followed) {
 		for i, layout := range []lockregistry.Layout{lockregistry.LayoutSpring, lockregistry.LayoutRedisson} {
 			r := w.registry(lockregistry.WithLayout(layout), lockregistry.WithReplicas(1, 5*time.Second))
@@ -76,7 +76,7 @@ func TestReplicasHaveWhatIsGranted(t *testing.T) {
 
 // The connections that rueidis has for blocking commands have written something, and nothing since: there WAIT tells of that
 // only.
-func TestReplicasThatStop(t *testing.T) { // alone: it measures times
+func TestReplicas_ThatStop(t *testing.T) { // alone: it measures times
 	followedWorldsAlone(t, func(w *followed) {
 		client := w.client()
 		require.NoError(t, client.Do(t.Context(), client.B().Wait().Numreplicas(1).Timeout(1000).Build()).Error())
@@ -119,7 +119,7 @@ func TestReplicasThatStop(t *testing.T) { // alone: it measures times
 }
 
 // A frozen replica delays no call without the option, on the same client or not, and no answer that needs no replica.
-func TestReplicasDelayNobodyElse(t *testing.T) {
+func TestReplicas_DelayNobodyElse(t *testing.T) {
 	followedWorlds(t, func(w *followed) {
 		client := w.client()
 		r := w.registryOn(client, lockregistry.WithReplicas(1, time.Minute), lockregistry.WithCommandTimeout(time.Minute))
@@ -154,7 +154,7 @@ func TestReplicasDelayNobodyElse(t *testing.T) {
 	})
 }
 
-func TestManyCallsWithReplicas(t *testing.T) { // alone: it measures times
+func TestReplicas_ManyCallsWithReplicas(t *testing.T) { // alone: it measures times
 	followedWorldsAlone(t, func(w *followed) {
 		const (
 			calls  = 2000
@@ -211,7 +211,7 @@ func (w *world) leftNothingSoon() {
 }
 
 // A renewal that too few have is none: the hold is lost when the lease is over that they know of.
-func TestRenewalsNeedReplicas(t *testing.T) {
+func TestReplicas_RenewalsNeedReplicas(t *testing.T) {
 	const lease = 2 * time.Second
 	followedWorlds(t, func(w *followed) {
 		r := w.replicated(lockregistry.WithRenewal(), lockregistry.WithExpiry(lease))
@@ -247,7 +247,7 @@ func TestRenewalsNeedReplicas(t *testing.T) {
 }
 
 // A shorter lease than the running one counts, although too few have it.
-func TestShorterRenewalWithoutReplicas(t *testing.T) {
+func TestReplicas_ShorterRenewalWithoutReplicas(t *testing.T) {
 	followedWorlds(t, func(w *followed) {
 		r := w.replicated()
 		h, err := r.Acquire(t.Context(), "42")
@@ -264,7 +264,7 @@ func TestShorterRenewalWithoutReplicas(t *testing.T) {
 }
 
 // Who is granted the lock by another process's release writes something of its own, which replicas acknowledge.
-func TestGrantsNeedReplicas(t *testing.T) {
+func TestReplicas_GrantsNeedReplicas(t *testing.T) {
 	followedWorlds(t, func(w *followed) {
 		giver, taker := w.registry(), w.replicated()
 		for _, l := range []*lockregistry.Lock{taker.Obtain("42"), taker.ReadWrite("rw").Writer(), taker.ReadWrite("rw2").Reader()} {
@@ -299,7 +299,7 @@ func TestGrantsNeedReplicas(t *testing.T) {
 }
 
 // The same for who finds out by looking.
-func TestGrantsThatAreFoundNeedReplicas(t *testing.T) {
+func TestReplicas_GrantsThatAreFoundNeedReplicas(t *testing.T) {
 	followedWorlds(t, func(w *followed) {
 		l, owner := w.replicated().Obtain("42"), lockregistry.NewOwner(t.Context())
 		h, err := w.registry().Acquire(t.Context(), "42")
@@ -326,7 +326,7 @@ func TestGrantsThatAreFoundNeedReplicas(t *testing.T) {
 }
 
 // The message of a grant that was found comes while replicas are waited for, which may take longer than such messages do.
-func TestGrantsThatAreFoundAndToldMeanwhile(t *testing.T) {
+func TestReplicas_GrantsThatAreFoundAndToldMeanwhile(t *testing.T) {
 	followedWorlds(t, func(w *followed) {
 		r := w.registry(lockregistry.WithReplicas(1, 4*time.Second))
 		l, owner := r.Obtain("42"), lockregistry.NewOwner(t.Context())
@@ -351,7 +351,7 @@ func TestGrantsThatAreFoundAndToldMeanwhile(t *testing.T) {
 }
 
 // From one goroutine to the next the lock goes without a word of the replicas.
-func TestHandOverNeedsNoReplicas(t *testing.T) {
+func TestReplicas_NeedsNoReplicas(t *testing.T) {
 	followedWorlds(t, func(w *followed) {
 		r := w.replicated(lockregistry.WithHandoff(time.Minute))
 		l, owner := r.Obtain("42"), lockregistry.NewOwner(t.Context())
@@ -367,7 +367,7 @@ func TestHandOverNeedsNoReplicas(t *testing.T) {
 }
 
 // The client has no connection to give: that is no sign of a silent server, and concerns nobody without the option.
-func TestReplicasWithoutAConnection(t *testing.T) {
+func TestReplicas_WithoutAConnection(t *testing.T) {
 	followedWorlds(t, func(w *followed) {
 		client := w.clientWith(w.dial, func(o *rueidis.ClientOption) { o.BlockingPoolSize = 1 })
 		taken, giveBack := client.Dedicate()
@@ -387,7 +387,7 @@ func TestReplicasWithoutAConnection(t *testing.T) {
 }
 
 // Locks with fencing tokens, granted by another process's release too, and several paths at once.
-func TestReplicasWithFencingAndSeveralPaths(t *testing.T) {
+func TestReplicas_WithFencingAndSeveralPaths(t *testing.T) {
 	followedWorlds(t, func(w *followed) {
 		r := w.replicated(lockregistry.WithFencing())
 		other, err := w.registry(lockregistry.WithFencing()).Acquire(t.Context(), "a")
@@ -420,7 +420,7 @@ func TestReplicasWithFencingAndSeveralPaths(t *testing.T) {
 }
 
 // Without the right to WAIT nothing is locked, and nothing is left.
-func TestReplicasWithoutPermission(t *testing.T) {
+func TestReplicas_WithoutPermission(t *testing.T) {
 	followedWorlds(t, func(w *followed) {
 		w.do("ACL", "SETUSER", "app", "on", ">secret", "resetchannels", "~*", "&*", "+@all", "-wait")
 		client := w.clientWith(w.dial, func(o *rueidis.ClientOption) { o.Username, o.Password = "app", "secret" })
@@ -433,7 +433,7 @@ func TestReplicasWithoutPermission(t *testing.T) {
 }
 
 // On a server without replicas the master has nothing to wait for, and nothing is locked.
-func TestNoReplicas(t *testing.T) {
+func TestReplicas_NoReplicas(t *testing.T) {
 	worlds(t, func(w *world) {
 		r := w.registry(lockregistry.WithReplicas(1, 50*time.Millisecond))
 		_, err := r.Obtain("42").TryLock(w.Context())
@@ -445,7 +445,7 @@ func TestNoReplicas(t *testing.T) {
 }
 
 // The server forgets its scripts.
-func TestReplicasAndForgottenScripts(t *testing.T) {
+func TestReplicas_AndForgottenScripts(t *testing.T) {
 	followedWorlds(t, func(w *followed) {
 		r := w.replicated()
 		h, err := r.Acquire(t.Context(), "42")

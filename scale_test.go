@@ -38,7 +38,7 @@ func (w *world) setAll(count int) {
 
 // Ten thousand calls that wait for as many locks cost one connection, and one subscription or one key to track each, and what
 // they need is asked for many at a time.
-func TestManyWaiters(t *testing.T) {
+func TestScale_ManyWaiters(t *testing.T) {
 	waiters := 10_000
 	if raced() && !large() {
 		waiters = 1000
@@ -107,7 +107,7 @@ func TestManyWaiters(t *testing.T) {
 
 // A release wakes one goroutine of the process that is first in the queue, or one in each process where there is none, however
 // many wait there, and it tries once. The next process is told that it is first now, and looks once.
-func TestNoHerd(t *testing.T) {
+func TestScale_NoHerd(t *testing.T) {
 	const processes, goroutines = 3, 50
 	for name, mode := range wakeups {
 		t.Run(name, func(t *testing.T) {
@@ -207,7 +207,7 @@ func (w *world) saturate(ctx context.Context, r *lockregistry.Registry, section 
 // While one process hands a lock around its goroutines without end, two others get it again and again, and neither waits
 // longer than the handoff limit, the critical sections that are between, and what it needs to notice. Where there is no queue,
 // as on miniredis, chance decides between the two each time that the one stands back.
-func TestOthersAreNotStarved(t *testing.T) {
+func TestScale_OthersAreNotStarved(t *testing.T) {
 	modes := map[string]lockregistry.Wakeup{"poll": lockregistry.WakeupPoll}
 	maps.Copy(modes, wakeups)
 	const poll = 100 * time.Millisecond
@@ -292,7 +292,7 @@ func TestOthersAreNotStarved(t *testing.T) {
 }
 
 // Each of many held locks is renewed in time, many in one pipeline, by a few goroutines.
-func TestRenewalAtScale(t *testing.T) {
+func TestScale_RenewalAtScale(t *testing.T) {
 	locks := 20_000
 	if large() {
 		locks = 100_000

@@ -31,7 +31,7 @@ func pathsOf(t *testing.T, r *lockregistry.Registry) (paths []string) {
 
 const aUUID = "4d3c8a52-96c1-4d0e-9d6b-1f7f6f0f7a55"
 
-func TestLocksAreThoseThatAreHeldOrWaitedFor(t *testing.T) {
+func TestLocks_AreThoseThatAreHeldOrWaitedFor(t *testing.T) {
 	worlds(t, func(w *world) {
 		r := w.registry(lockregistry.WithFencing())
 		require.Empty(w, pathsOf(w.T, r))
@@ -78,7 +78,7 @@ func TestLocksAreThoseThatAreHeldOrWaitedFor(t *testing.T) {
 	})
 }
 
-func TestLocksOfOddPrefixes(t *testing.T) {
+func TestLocks_OfOddPrefixes(t *testing.T) {
 	worlds(t, func(w *world) {
 		prefixes := []string{"a*", "a?[b]", `a\`, "a^", "{a}", "a", "[a-z]*"}
 		for _, prefix := range prefixes {
@@ -92,7 +92,7 @@ func TestLocksOfOddPrefixes(t *testing.T) {
 	})
 }
 
-func TestLocksStop(t *testing.T) {
+func TestLocks_Stop(t *testing.T) {
 	worlds(t, func(w *world) {
 		r := w.registry()
 		for i := range 5 {
@@ -126,7 +126,7 @@ func TestLocksStop(t *testing.T) {
 }
 
 // More locks than one script reads, each once.
-func TestLocksAreManyAndEachOnce(t *testing.T) {
+func TestLocks_AreManyAndEachOnce(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		w.do("EVAL", `for i = 1, 12345 do
 			redis.call('SET', 'orders:' .. i, ARGV[1] .. ':' .. i)
@@ -146,7 +146,7 @@ func TestLocksAreManyAndEachOnce(t *testing.T) {
 	})
 }
 
-func TestLocksOnACluster(t *testing.T) {
+func TestLocks_OnACluster(t *testing.T) {
 	t.Parallel()
 	nodes := redistest.StartCluster(t, 3)
 	r := onCluster(t, nodes)
@@ -167,7 +167,7 @@ func TestLocksOnACluster(t *testing.T) {
 }
 
 // A long pass leaves the server nearly all of its time, and a short one does not wait.
-func TestLocksAreSoughtSparingly(t *testing.T) {
+func TestLocks_AreSoughtSparingly(t *testing.T) {
 	realWorldsAlone(t, func(w *world) {
 		const others, few = 200_000, 100_000
 		fill := func(from, to int) {
@@ -206,7 +206,7 @@ func TestLocksAreSoughtSparingly(t *testing.T) {
 }
 
 // What is longer than a lock's own is not sent, wherever in Redis it is, and does not hide what is beside it.
-func TestWhatIsTooLongIsNotSent(t *testing.T) {
+func TestLocks_WhatIsTooLongIsNotSent(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		r, viewer := w.registry(lockregistry.WithFencing()), w.registry()
 		reader := w.registry().ReadWrite("read").Reader()
@@ -275,7 +275,7 @@ func documentedRights(t *testing.T, purpose string) []string {
 }
 
 // The rights that the documentation names are enough to look, for users who cannot write.
-func TestInspectPermissions(t *testing.T) {
+func TestLocks_Permissions(t *testing.T) {
 	for _, purpose := range []string{"viewing\n", "viewing, from Redis 7 on"} {
 		t.Run(strings.TrimSpace(purpose), func(t *testing.T) {
 			realWorlds(t, func(w *world) {

@@ -53,7 +53,7 @@ func (w *world) unavailable(err error, op string) {
 }
 
 // A hold that is known to be lost is nobody's to wait for.
-func TestUnlockOfALostHoldOnASilentServer(t *testing.T) {
+func TestSilence_UnlockOfALostHoldOnASilentServer(t *testing.T) {
 	t.Parallel()
 	const lease = time.Hour
 	for name, announced := range map[string]bool{"announced": true, "by the clock only": false} {
@@ -86,7 +86,7 @@ func TestUnlockOfALostHoldOnASilentServer(t *testing.T) {
 	}
 }
 
-func TestUnlockOnASilentServer(t *testing.T) {
+func TestSilence_UnlockOnASilentServer(t *testing.T) {
 	t.Parallel()
 	contexts := map[string]struct {
 		ends time.Duration // after Unlock begins; negative: it does not
@@ -147,7 +147,7 @@ func TestUnlockOnASilentServer(t *testing.T) {
 }
 
 // With a context that is done, Unlock tells what it knows after 100 ms, or as soon as it knows.
-func TestUnlockWithADoneContextTellsWhatItKnows(t *testing.T) {
+func TestSilence_UnlockWithADoneContextTellsWhatItKnows(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		answers, took time.Duration
@@ -189,7 +189,7 @@ func TestUnlockWithADoneContextTellsWhatItKnows(t *testing.T) {
 
 // A program that is told to end unlocks with a context that is done, and is gone when Unlock returns. The registry has never
 // unlocked before, so it has yet to ask the server for its version.
-func TestUnlockAtTheEndOfAProgram(t *testing.T) { // alone: Unlock waits for 100 ms then
+func TestSilence_UnlockAtTheEndOfAProgram(t *testing.T) { // alone: Unlock waits for 100 ms then
 	realWorldsAlone(t, func(w *world) {
 		for range 20 {
 			l := w.registry().Obtain("42")
@@ -223,7 +223,7 @@ func (c *limitedClient) DoMulti(ctx context.Context, commands ...rueidis.Complet
 }
 
 // That is not the end of the caller's context.
-func TestUnlockWhenTheClientHasALimit(t *testing.T) {
+func TestSilence_UnlockWhenTheClientHasALimit(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		c := &limitedClient{Client: w.client()}
 		l := w.registryOn(c).Obtain("42")
@@ -233,7 +233,7 @@ func TestUnlockWhenTheClientHasALimit(t *testing.T) {
 	})
 }
 
-func TestDoOnASilentServer(t *testing.T) {
+func TestSilence_DoOnASilentServer(t *testing.T) {
 	t.Parallel()
 	for name, known := range map[string]bool{"known server": true, "unknown server": false} {
 		t.Run(name, func(t *testing.T) {
@@ -267,7 +267,7 @@ func TestDoOnASilentServer(t *testing.T) {
 }
 
 // A command has a limit of its own.
-func TestCommandsHaveALimit(t *testing.T) {
+func TestSilence_CommandsHaveALimit(t *testing.T) {
 	const brief, long = 700 * time.Millisecond, 8 * time.Second
 	limits := map[string]struct {
 		limit   time.Duration
@@ -323,7 +323,7 @@ func TestCommandsHaveALimit(t *testing.T) {
 }
 
 // The limit of a command does not end its connection: others use it.
-func TestALimitDoesNotEndTheConnection(t *testing.T) {
+func TestSilence_ALimitDoesNotEndTheConnection(t *testing.T) {
 	t.Parallel()
 	for name, alone := range map[string]bool{"another command is under way": false, "none is yet": true} {
 		t.Run(name, func(t *testing.T) {
@@ -366,7 +366,7 @@ func TestALimitDoesNotEndTheConnection(t *testing.T) {
 
 // Eight thousand calls on a frozen server, far more than a queue of rueidis has room for, all come back when their contexts
 // end.
-func TestManyCallsOnAFrozenServer(t *testing.T) {
+func TestSilence_ManyCallsOnAFrozenServer(t *testing.T) {
 	calls := 8000
 	if raced() && !large() {
 		calls = 3000
@@ -414,7 +414,7 @@ func TestManyCallsOnAFrozenServer(t *testing.T) {
 }
 
 // Only an answer is an all-clear, and a server that says nothing refuses nothing.
-func TestNoFalseAllClear(t *testing.T) {
+func TestSilence_NoFalseAllClear(t *testing.T) {
 	const silent, refuses, again = "Redis does not answer", "Redis refuses", "takes renewals and removals again"
 	fakeWorld(t, func(w *world) {
 		log := &journal{}

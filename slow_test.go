@@ -54,7 +54,7 @@ func eachTrip(
 }
 
 // Calls that their contexts end before they are answered do not disturb the others, of the same paths or not.
-func TestShortContextsOnASlowLink(t *testing.T) {
+func TestSlowLink_ShortContextsOnASlowLink(t *testing.T) {
 	t.Parallel()
 	for _, contended := range []bool{false, true} {
 		for _, short := range []time.Duration{40 * time.Millisecond, 160 * time.Millisecond, 410 * time.Millisecond, 2 * time.Second} {
@@ -124,7 +124,7 @@ func (w *world) hurried(l *lockregistry.Lock, short time.Duration, end time.Time
 }
 
 // A call that could not have its answer in time sends nothing, and says nothing about the lock.
-func TestACallThatIsShorterThanARoundTrip(t *testing.T) {
+func TestSlowLink_ACallThatIsShorterThanARoundTrip(t *testing.T) {
 	t.Parallel()
 	eachTrip(t, func(w *world, trip time.Duration, registry func(...lockregistry.Option) *lockregistry.Registry) {
 		r := registry()
@@ -141,7 +141,7 @@ func TestACallThatIsShorterThanARoundTrip(t *testing.T) {
 	})
 }
 
-func TestALeaseThatIsTooShortForTheLink(t *testing.T) {
+func TestSlowLink_ALeaseThatIsTooShortForTheLink(t *testing.T) {
 	t.Parallel()
 	eachTrip(t, func(w *world, trip time.Duration, registry func(...lockregistry.Option) *lockregistry.Registry) {
 		l := registry().Obtain("42")
@@ -193,7 +193,7 @@ func TestRenew_ALeaseThatIsTooShortForTheLink(t *testing.T) {
 }
 
 // Holds are renewed and unlocked.
-func TestRenewalOnASlowLink(t *testing.T) {
+func TestSlowLink_RenewalOnASlowLink(t *testing.T) {
 	t.Parallel()
 	eachTrip(t, func(w *world, trip time.Duration, registry func(...lockregistry.Option) *lockregistry.Registry) {
 		lease := max(6*trip+10*time.Millisecond, 100*time.Millisecond)
@@ -234,7 +234,7 @@ func (w *world) withQueues() {
 }
 
 // The lock goes from process to process.
-func TestHandOverOnASlowLink(t *testing.T) {
+func TestSlowLink_OnASlowLink(t *testing.T) {
 	t.Parallel()
 	eachTrip(t, func(w *world, trip time.Duration, registry func(...lockregistry.Option) *lockregistry.Registry) {
 		const processes, each = 3, 4
@@ -274,7 +274,7 @@ func TestHandOverOnASlowLink(t *testing.T) {
 
 // A way that becomes long is learned within a few round trips; calls that wait get through meanwhile. None is slow after that,
 // also when the client's own connections are used again, of which it has not made all yet.
-func TestALinkThatBecomesSlow(t *testing.T) {
+func TestSlowLink_ALinkThatBecomesSlow(t *testing.T) {
 	t.Parallel()
 	several := func(o *rueidis.ClientOption) { o.PipelineMultiplex = 2 }
 	for _, trip := range trips {

@@ -25,7 +25,7 @@ func withoutNodes(s lockregistry.Stats) lockregistry.Stats {
 	return s
 }
 
-func TestStatsOfHoldsAndWaiters(t *testing.T) {
+func TestStats_OfHoldsAndWaiters(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		r, other := w.registry(lockregistry.WithHandoff(time.Hour)), w.registry()
 		assert.Equal(t, lockregistry.Stats{}, withoutNodes(r.Stats()))
@@ -75,7 +75,7 @@ func TestStatsOfHoldsAndWaiters(t *testing.T) {
 	})
 }
 
-func TestStatsOfTickets(t *testing.T) {
+func TestStats_OfTickets(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		r, other := w.registry(), w.registry()
 		for _, held := range []*lockregistry.Lock{other.Obtain("42"), other.ReadWrite("rw").Writer()} {
@@ -100,7 +100,7 @@ func TestStatsOfTickets(t *testing.T) {
 }
 
 // Of each way to wake up the right one is counted.
-func TestStatsOfWakeups(t *testing.T) {
+func TestStats_OfWakeups(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		for _, c := range []struct {
 			how    lockregistry.Wakeup
@@ -145,7 +145,7 @@ func TestStatsOfWakeups(t *testing.T) {
 }
 
 // What is known of the server, and of the connection to it.
-func TestStatsOfAServer(t *testing.T) {
+func TestStats_OfAServer(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		r, other := w.registry(), w.registry()
 		n := r.Stats().Nodes
@@ -172,7 +172,7 @@ func TestStatsOfAServer(t *testing.T) {
 	})
 }
 
-func TestStatsOfFailures(t *testing.T) {
+func TestStats_OfFailures(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		r := w.registry(lockregistry.WithRenewal(), lockregistry.WithExpiry(30*time.Second))
 		renewed, removed := r.Obtain("renewed"), r.Obtain("removed")
@@ -199,7 +199,7 @@ func TestStatsOfFailures(t *testing.T) {
 }
 
 // In a cluster each master is there, with the calls that wait for a word of it, and with its own answers.
-func TestStatsOfACluster(t *testing.T) {
+func TestStats_OfACluster(t *testing.T) {
 	t.Parallel()
 	servers := redistest.StartCluster(t, 3)
 	r, other := onCluster(t, servers), onCluster(t, servers)
@@ -244,7 +244,7 @@ func TestStatsOfACluster(t *testing.T) {
 }
 
 // Stats may be asked for at any time, and its numbers fit together.
-func TestStatsMeanwhile(t *testing.T) {
+func TestStats_Meanwhile(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		const paths, goroutines, rounds = 4, 16, 50
 		r, other := w.registry(), w.registry()
@@ -349,7 +349,7 @@ func TestStats_ReplicaAddress(t *testing.T) {
 	}
 }
 
-func TestStatsOfTheOldestHold(t *testing.T) {
+func TestStats_OfTheOldestHold(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		r := w.registry(lockregistry.WithHandoff(time.Hour))
 		first, err := r.Acquire(w.Context(), "first")

@@ -17,7 +17,7 @@ import (
 
 // Registries, as processes would have them, and goroutines all add one to the same counter, in two steps that only a lock
 // makes one.
-func TestNoUpdateIsLost(t *testing.T) {
+func TestStress_NoUpdateIsLost(t *testing.T) {
 	t.Parallel()
 	for name, opts := range map[string][]lockregistry.Option{
 		"default":           nil,
@@ -70,7 +70,7 @@ func TestNoUpdateIsLost(t *testing.T) {
 
 // Calls of all kinds at random, with contexts that end at any time, on a network that fails: whoever is told that it has
 // the lock has it alone, and in the end nothing is left.
-func TestAlone(t *testing.T) {
+func TestStress_Alone(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		const registries, goroutines, rounds = 3, 4, 30
 		var inside atomic.Int32

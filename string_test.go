@@ -11,7 +11,7 @@ import (
 	"github.com/lockregistry/lockregistry"
 )
 
-func TestWhatIsPrinted(t *testing.T) {
+func TestString_WhatIsPrinted(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		r := w.registry(lockregistry.WithClientID("billing"))
 		l, rw := r.Obtain("42"), r.ReadWrite("43")
@@ -40,7 +40,7 @@ func TestWhatIsPrinted(t *testing.T) {
 }
 
 // To print a lock is no race with those who use it.
-func TestPrintingWhileOthersLock(t *testing.T) {
+func TestString_PrintingWhileOthersLock(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		r := w.registry()
 		l := r.Obtain("42")
@@ -63,13 +63,13 @@ func TestPrintingWhileOthersLock(t *testing.T) {
 	})
 }
 
-func TestStringOfWakeup(t *testing.T) {
+func TestString_OfWakeup(t *testing.T) {
 	require.Equal(t, "WakeupAuto WakeupPoll WakeupPubSub WakeupTracking Wakeup(4) Wakeup(-1)", fmt.Sprint(
 		lockregistry.WakeupAuto, " ", lockregistry.WakeupPoll, " ", lockregistry.WakeupPubSub, " ", lockregistry.WakeupTracking, " ",
 		lockregistry.Wakeup(4), " ", lockregistry.Wakeup(-1)))
 }
 
-func TestWakeupAsJSON(t *testing.T) {
+func TestString_WakeupAsJSON(t *testing.T) {
 	text, err := json.Marshal(lockregistry.WakeupTracking)
 	require.NoError(t, err)
 	require.Equal(t, `"WakeupTracking"`, string(text))

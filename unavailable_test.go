@@ -63,7 +63,7 @@ var lasting = map[string]fate{
 	"unknown":   refused("ERR unknown command 'EVALSHA'"),
 }
 
-func TestErrUnavailable(t *testing.T) {
+func TestUnavailable_Calls(t *testing.T) {
 	test := func(name string, what fate, unavailable bool) {
 		for op, call := range locking {
 			t.Run(name+"/"+op, func(t *testing.T) {
@@ -120,7 +120,7 @@ func TestErrUnavailable(t *testing.T) {
 	}
 }
 
-func TestErrUnavailableWithoutAConnection(t *testing.T) {
+func TestUnavailable_WithoutAConnection(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
 		r := f.registry()
@@ -140,7 +140,7 @@ func TestErrUnavailableWithoutAConnection(t *testing.T) {
 }
 
 // When a context ends, the last try that ended decides whether the error also says that Redis could not be asked.
-func TestContextsThatEndDuringAnOutage(t *testing.T) {
+func TestUnavailable_ContextsThatEndDuringAnOutage(t *testing.T) {
 	const limit = 200 * time.Millisecond // of a command
 	wait := []lockregistry.LockOption{lockregistry.Wait(time.Hour)}
 	for name, c := range map[string]struct {
@@ -190,7 +190,7 @@ func TestContextsThatEndDuringAnOutage(t *testing.T) {
 }
 
 // A try that has not ended says nothing: the one before does, when there is one.
-func TestContextsThatEndBeforeTheAnswer(t *testing.T) {
+func TestUnavailable_ContextsThatEndBeforeTheAnswer(t *testing.T) {
 	t.Parallel()
 	for name, held := range map[string]bool{"the first try": false, "after another one": true} {
 		t.Run(name, func(t *testing.T) {
@@ -217,7 +217,7 @@ func TestContextsThatEndBeforeTheAnswer(t *testing.T) {
 }
 
 // A goroutine that waits behind another one of its process, which asks Redis, says what that one knows.
-func TestWaitingBehindAGoroutineDuringAnOutage(t *testing.T) {
+func TestUnavailable_WaitingBehindAGoroutineDuringAnOutage(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		fate        fate
@@ -277,7 +277,7 @@ func TestWaitingBehindAGoroutineDuringAnOutage(t *testing.T) {
 }
 
 // So does one that waits behind a goroutine whose first try is not answered: nobody is known to hold the lock.
-func TestBehindAFirstTryThatIsNotAnswered(t *testing.T) {
+func TestUnavailable_BehindAFirstTryThatIsNotAnswered(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
 		r := f.registry()
@@ -311,7 +311,7 @@ func TestBehindAFirstTryThatIsNotAnswered(t *testing.T) {
 }
 
 // A wait that ends during an outage.
-func TestWaitsThatEndDuringAnOutage(t *testing.T) {
+func TestUnavailable_WaitsThatEndDuringAnOutage(t *testing.T) {
 	for name, what := range map[string]fate{
 		"refused": refused(loading), "cut": cut, "silent": silence,
 	} {
@@ -345,7 +345,7 @@ func TestWaitsThatEndDuringAnOutage(t *testing.T) {
 }
 
 // A call with Wait makes nothing of a first try that fails in passing; one without is told of it at once.
-func TestWaitTriesAgain(t *testing.T) {
+func TestUnavailable_WaitTriesAgain(t *testing.T) {
 	t.Parallel()
 	for name, what := range outages {
 		for op, call := range locking {
@@ -389,7 +389,7 @@ func TestWaitTriesAgain(t *testing.T) {
 }
 
 // A call that has queued in its process for a while waits already when its first try fails.
-func TestAFirstTryAfterQueueing(t *testing.T) {
+func TestUnavailable_AFirstTryAfterQueueing(t *testing.T) {
 	t.Parallel()
 	for name, what := range outages {
 		t.Run(name, func(t *testing.T) {
@@ -424,7 +424,7 @@ func (c *closing) Do(ctx context.Context, command rueidis.Completed) rueidis.Red
 	return result
 }
 
-func TestTheClientIsClosedInPassing(t *testing.T) {
+func TestUnavailable_TheClientIsClosedInPassing(t *testing.T) {
 	t.Parallel()
 	for op, call := range locking {
 		t.Run(op, func(t *testing.T) {

@@ -12,7 +12,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/dispatch"
 )
 
-func TestHasUnlink(t *testing.T) {
+func TestUnlink_IsKnownByVersion(t *testing.T) {
 	// What servers say around the line that counts, among it things that look like it.
 	around := func(line string) string {
 		return "# Server\nredis_git_sha1:00000000\nredis_build_id:99redis_version:9\nserver_mode:standalone\n" + line +
@@ -97,7 +97,7 @@ func FuzzHasUnlink(f *testing.F) {
 }
 
 // A call that comes while another one asks the server does not wait for the answer.
-func TestRemovalWhileAnotherCallAsks(t *testing.T) {
+func TestUnlink_RemovalWhileAnotherCallAsks(t *testing.T) {
 	way := &shared{}
 	way.remove.asking.Store(true)
 	log := &dispatch.Queue{}
@@ -108,7 +108,7 @@ func TestRemovalWhileAnotherCallAsks(t *testing.T) {
 }
 
 // The transport of a client is remembered for as long as a registry is open on it, and no longer.
-func TestTransportsAreForgotten(t *testing.T) {
+func TestUnlink_TransportsAreForgotten(t *testing.T) {
 	m := miniredis.RunT(t)
 	dial := func() rueidis.Client {
 		client, err := rueidis.NewClient(rueidis.ClientOption{

@@ -81,7 +81,7 @@ func lockAndUnlock(t *testing.T, r *lockregistry.Registry, times int) {
 	}
 }
 
-func TestRemovalCommand(t *testing.T) {
+func TestUnlink_RemovalCommand(t *testing.T) {
 	const rounds = 5
 	for name, c := range map[string]struct {
 		tell   func(int, *server.Peer)
@@ -118,7 +118,7 @@ func TestRemovalCommand(t *testing.T) {
 	}
 }
 
-func TestServerIsAskedOncePerClient(t *testing.T) {
+func TestUnlink_ServerIsAskedOncePerClient(t *testing.T) {
 	m := startTeller(t, telling("redis_version:7.0.15"))
 	client := m.client(t)
 	first, second := openOn(t, client), openOn(t, client)
@@ -136,7 +136,7 @@ func TestServerIsAskedOncePerClient(t *testing.T) {
 	require.Equal(t, [3]int{2, 7, 0}, m.counted())
 }
 
-func TestServerIsAskedOnceByManyGoroutines(t *testing.T) {
+func TestUnlink_ServerIsAskedOnceByManyGoroutines(t *testing.T) {
 	m := startTeller(t, telling("redis_version:7.0.15"))
 	client := m.client(t)
 	const goroutines = 20
@@ -156,7 +156,7 @@ func TestServerIsAskedOnceByManyGoroutines(t *testing.T) {
 	require.Empty(t, m.Keys())
 }
 
-func TestServerIsAskedAgainAfterANetworkFailure(t *testing.T) {
+func TestUnlink_ServerIsAskedAgainAfterANetworkFailure(t *testing.T) {
 	const failures = 3
 	m := startTeller(t, func(asked int, c *server.Peer) {
 		if asked <= failures {
@@ -176,7 +176,7 @@ func TestServerIsAskedAgainAfterANetworkFailure(t *testing.T) {
 }
 
 // An unlock whose context ends while the server is asked does not settle the question.
-func TestServerIsAskedAgainAfterACancelledUnlock(t *testing.T) {
+func TestUnlink_ServerIsAskedAgainAfterACancelledUnlock(t *testing.T) {
 	asked := make(chan struct{})
 	answer := make(chan struct{})
 	m := startTeller(t, func(n int, c *server.Peer) {
@@ -206,7 +206,7 @@ func TestServerIsAskedAgainAfterACancelledUnlock(t *testing.T) {
 	require.Positive(t, counted[1], "UNLINK")
 }
 
-func TestWhyKeysAreRemovedWithDelIsLoggedOnce(t *testing.T) {
+func TestUnlink_WhyKeysAreRemovedWithDelIsLoggedOnce(t *testing.T) {
 	for reply, logged := range map[string]int{"redis_version:7.0.15": 0, "redis_version:3.2.12": 1} {
 		m := startTeller(t, telling(reply))
 		var text bytes.Buffer
@@ -234,7 +234,7 @@ func commandStats(w *world, commands ...string) []int {
 
 func resetCommandStats(w *world) { w.do("CONFIG", "RESETSTAT") }
 
-func TestUnlinkOnRealServers(t *testing.T) {
+func TestUnlink_OnRealServers(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		client := w.client()
 		first, second := w.registryOn(client), w.registryOn(client)
@@ -247,7 +247,7 @@ func TestUnlinkOnRealServers(t *testing.T) {
 }
 
 // A user who may not do everything can unlock all the same.
-func TestRemovalWithFewPermissions(t *testing.T) {
+func TestUnlink_RemovalWithFewPermissions(t *testing.T) {
 	for name, c := range map[string]struct {
 		rule string
 		want []int // INFO, UNLINK, DEL that were executed in 5 rounds
@@ -277,7 +277,7 @@ func TestRemovalWithFewPermissions(t *testing.T) {
 }
 
 // An answer that takes longer than an unlock waits for it is for those that follow.
-func TestTheServerIsSlowToSayWhatItIs(t *testing.T) {
+func TestUnlink_TheServerIsSlowToSayWhatItIs(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
 		l := f.registry().Obtain("42")

@@ -202,7 +202,7 @@ lines:
 	return found
 }
 
-func TestWakeupAtOnce(t *testing.T) {
+func TestWakeup_AtOnce(t *testing.T) {
 	for name, mode := range wakeups {
 		t.Run(name, func(t *testing.T) {
 			test := func(w *world) {
@@ -236,7 +236,7 @@ func TestWakeupAtOnce(t *testing.T) {
 }
 
 // A Java service in PUB_SUB_LOCK mode publishes the key, on the channel of its version.
-func TestWakeupByAJavaService(t *testing.T) {
+func TestWakeup_ByAJavaService(t *testing.T) {
 	for name, mode := range map[string]lockregistry.Wakeup{
 		"auto":   lockregistry.WakeupAuto,
 		"pubsub": lockregistry.WakeupPubSub,
@@ -264,7 +264,7 @@ func TestWakeupByAJavaService(t *testing.T) {
 	}
 }
 
-func TestMessagesAboutOtherLocks(t *testing.T) {
+func TestWakeup_MessagesAboutOtherLocks(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
 		r := f.registry(lockregistry.WithWakeup(lockregistry.WakeupPubSub), lockregistry.WithPollInterval(noPoll))
@@ -316,7 +316,7 @@ func (w *world) heard(subscribe func(c rueidis.Client) rueidis.Completed, ready 
 	return heard
 }
 
-func TestReleasesArePublished(t *testing.T) {
+func TestWakeup_ReleasesArePublished(t *testing.T) {
 	for name, c := range map[string]struct {
 		options      []lockregistry.Option
 		newer, older bool
@@ -358,7 +358,7 @@ func TestReleasesArePublished(t *testing.T) {
 	}
 }
 
-func TestLateReleasePublishesNothing(t *testing.T) {
+func TestWakeup_LateReleasePublishesNothing(t *testing.T) {
 	worlds(t, func(w *world) {
 		newer := w.heard(func(c rueidis.Client) rueidis.Completed {
 			return c.B().Psubscribe().Pattern(oldChannel + ":*").Build()
@@ -373,7 +373,7 @@ func TestLateReleasePublishesNothing(t *testing.T) {
 }
 
 // Whatever makes the key go away wakes who tracks it.
-func TestTrackingWakesOnAnyRemoval(t *testing.T) {
+func TestWakeup_TrackingWakesOnAnyRemoval(t *testing.T) {
 	for name, mode := range map[string]lockregistry.Wakeup{
 		"auto":     lockregistry.WakeupAuto,
 		"tracking": lockregistry.WakeupTracking,
@@ -431,7 +431,7 @@ func TestTrackingWakesOnAnyRemoval(t *testing.T) {
 }
 
 // A holder that crashes says nothing any more, and its key stays until the lease ends.
-func TestCrashOfTheHolder(t *testing.T) {
+func TestWakeup_CrashOfTheHolder(t *testing.T) {
 	t.Parallel()
 	modes := map[string]lockregistry.Wakeup{"poll": lockregistry.WakeupPoll}
 	maps.Copy(modes, wakeups)
@@ -501,7 +501,7 @@ func (w *world) allowed(rights ...string) func(*rueidis.ClientOption) {
 
 // Whatever the user may not do, and the server cannot do, waiting calls wake in the way that is left, or poll, and locks
 // work; the log tells what is missing, once.
-func TestFallbacks(t *testing.T) {
+func TestWakeup_Fallbacks(t *testing.T) {
 	t.Parallel()
 	const (
 		noSubscribing = "way=subscribing"
@@ -651,7 +651,7 @@ func (w *world) listens(path string) {
 }
 
 // What the server does not know is found out from its answer.
-func TestServerWithoutTracking(t *testing.T) {
+func TestWakeup_ServerWithoutTracking(t *testing.T) {
 	t.Parallel()
 	for name, mode := range wakeups {
 		t.Run(name, func(t *testing.T) {
@@ -694,7 +694,7 @@ func TestServerWithoutTracking(t *testing.T) {
 
 // Version 2 of the protocol has no pushed messages: nothing can tell of a change of a key, though the server lets a client
 // ask for it.
-func TestProtocolWithoutTracking(t *testing.T) {
+func TestWakeup_ProtocolWithoutTracking(t *testing.T) {
 	for name, mode := range wakeups {
 		t.Run(name, func(t *testing.T) {
 			realWorlds(t, func(w *world) {
@@ -738,7 +738,7 @@ func TestProtocolWithoutTracking(t *testing.T) {
 	}
 }
 
-func TestCluster(t *testing.T) {
+func TestWakeup_Cluster(t *testing.T) {
 	t.Parallel()
 	nodes := redistest.StartCluster(t, 3)
 	addresses := make([]string, 0, len(nodes))
@@ -806,7 +806,7 @@ func TestCluster(t *testing.T) {
 	}
 }
 
-func TestKilledConnectionComesBack(t *testing.T) {
+func TestWakeup_KilledConnectionComesBack(t *testing.T) {
 	for name, mode := range wakeups {
 		t.Run(name, func(t *testing.T) {
 			realWorlds(t, func(w *world) {
@@ -860,7 +860,7 @@ func TestKilledConnectionComesBack(t *testing.T) {
 	}
 }
 
-func TestServerRestartsWhileACallWaits(t *testing.T) {
+func TestWakeup_ServerRestartsWhileACallWaits(t *testing.T) {
 	for name, mode := range wakeups {
 		t.Run(name, func(t *testing.T) {
 			realWorlds(t, func(w *world) {
@@ -893,7 +893,7 @@ func TestServerRestartsWhileACallWaits(t *testing.T) {
 	}
 }
 
-func TestOneConnectionMore(t *testing.T) {
+func TestWakeup_OneConnectionMore(t *testing.T) {
 	for name, mode := range wakeups {
 		t.Run(name, func(t *testing.T) {
 			realWorlds(t, func(w *world) {
@@ -947,7 +947,7 @@ func TestOneConnectionMore(t *testing.T) {
 	}
 }
 
-func TestPollingOpensNoConnection(t *testing.T) {
+func TestWakeup_PollingOpensNoConnection(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		const poll = 5 * time.Millisecond
 		r := w.registryOn(w.clientWith(w.dial, called("polls")),
@@ -967,7 +967,7 @@ func TestPollingOpensNoConnection(t *testing.T) {
 }
 
 // A lock that is released while a waiter is about to listen, but does not yet, is not missed.
-func TestReleaseBeforeTheWaiterListens(t *testing.T) {
+func TestWakeup_ReleaseBeforeTheWaiterListens(t *testing.T) {
 	for name, c := range map[string]struct {
 		mode  lockregistry.Wakeup
 		asks  string // with what it listens
@@ -1046,7 +1046,7 @@ func (c *deafConn) Read(p []byte) (int, error) {
 	}
 }
 
-func TestLostWakeups(t *testing.T) {
+func TestWakeup_LostWakeups(t *testing.T) {
 	t.Parallel()
 	for name, mode := range wakeups {
 		t.Run(name, func(t *testing.T) {
@@ -1088,7 +1088,7 @@ func TestLostWakeups(t *testing.T) {
 }
 
 // A connection that stays open and says nothing any more is found out, and made again.
-func TestSilentConnectionComesBack(t *testing.T) {
+func TestWakeup_SilentConnectionComesBack(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		d := &deaf{w: w}
 		waits := w.registryOn(w.clientWith(d.dial), lockregistry.WithPollInterval(time.Hour))
@@ -1108,7 +1108,7 @@ func TestSilentConnectionComesBack(t *testing.T) {
 }
 
 // A waiter that gives up while it is being subscribed leaves no subscription for ever.
-func TestSubscriptionsOfWhoGaveUp(t *testing.T) {
+func TestWakeup_SubscriptionsOfWhoGaveUp(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		const paths = 1500
 		f := w.flaky()
@@ -1151,7 +1151,7 @@ func TestSubscriptionsOfWhoGaveUp(t *testing.T) {
 }
 
 // While calls wait the server is asked something now and then, which it answers.
-func TestPulse(t *testing.T) {
+func TestWakeup_Pulse(t *testing.T) {
 	for _, layout := range []lockregistry.Layout{lockregistry.LayoutSpring, lockregistry.LayoutRedisson} {
 		t.Run(fmt.Sprint(layout), func(t *testing.T) {
 			realWorlds(t, func(w *world) {

@@ -10,9 +10,9 @@ cd "$(dirname "$0")/.."
 
 servers=$(scripts/install-servers.sh)
 failed=
-same_files="acquire atleast deadlock_far dispatch doubt manypaths observer once scale stress tenure"
-same_tests="TestThoseWithoutATicketDoNotStarve TestGivingUpInTheQueue TestManyRegistriesOfOneClient TestManyCallsOnAFrozenServer"
-same_tests="$same_tests TestManyCallsWithReplicas TestAcquireAllHasNoDeadlock TestCommandsGoToTheSuccessor TestReadersAndWritersOfManyProcessesOnACluster"
+same_files="acquire atleast failover log manypaths nesting observer once scale stress"
+same_tests="TestQueue_ThoseWithoutATicketDoNotStarve TestQueue_GivingUpInTheQueue TestSharedClient_ManyRegistriesOfOneClient TestSilence_ManyCallsOnAFrozenServer"
+same_tests="$same_tests TestReplicas_ManyCallsWithReplicas TestAcquireAll_HasNoDeadlock TestFailover_CommandsGoToTheSuccessor TestQueue_ReadersAndWritersOfManyProcessesOnACluster"
 
 if [ "${1:-}" = all ]; then
 	for server in $servers; do

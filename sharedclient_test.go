@@ -19,7 +19,7 @@ import (
 // The connection for wake-ups: who shares it, and what happens when it is not to be had, or does not last.
 
 // Registries of one client that wait for the same lock, each in its own way, all wake.
-func TestRegistriesOfOneClientInAllModes(t *testing.T) {
+func TestSharedClient_RegistriesOfOneClientInAllModes(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		client := w.clientWith(w.dial, called("waits"))
 		holder := w.waker(lockregistry.WakeupAuto)
@@ -42,7 +42,7 @@ func TestRegistriesOfOneClientInAllModes(t *testing.T) {
 }
 
 // A thousand registries on a client share its connection for wake-ups, and are small.
-func TestManyRegistriesOfOneClient(t *testing.T) {
+func TestSharedClient_ManyRegistriesOfOneClient(t *testing.T) {
 	realWorldsAlone(t, func(w *world) {
 		const registries = 1000
 		client := w.clientWith(w.dial, called("waits"), func(o *rueidis.ClientOption) { o.BlockingPoolSize = 1 })
@@ -89,7 +89,7 @@ func TestManyRegistriesOfOneClient(t *testing.T) {
 
 // When the client has no connection left for wake-ups, waiting calls poll and a line says so; a registry that is closed does
 // not wait for one, and once there is one again waiting calls wake.
-func TestNoConnectionLeft(t *testing.T) {
+func TestSharedClient_NoConnectionLeft(t *testing.T) {
 	const mode = lockregistry.WakeupAuto
 	realWorlds(t, func(w *world) {
 		client := w.clientWith(w.dial, func(o *rueidis.ClientOption) { o.BlockingPoolSize = 1 })
@@ -126,7 +126,7 @@ func TestNoConnectionLeft(t *testing.T) {
 
 // A peer that breaks the connection for wake-ups as soon as something is sent on it is left in peace for longer each time,
 // and waiting calls poll.
-func TestConnectionsThatDoNotLast(t *testing.T) {
+func TestSharedClient_ConnectionsThatDoNotLast(t *testing.T) {
 	t.Parallel()
 	for command, mode := range map[string]lockregistry.Wakeup{
 		"SUBSCRIBE": lockregistry.WakeupPubSub,
@@ -170,7 +170,7 @@ func TestConnectionsThatDoNotLast(t *testing.T) {
 }
 
 // A connection that breaks while it is found out what the server can do says nothing about the server.
-func TestBreakWhileFindingOut(t *testing.T) {
+func TestSharedClient_BreakWhileFindingOut(t *testing.T) {
 	for _, command := range []string{"HELLO", "CLIENT", "EVAL", "PING"} {
 		t.Run(command, func(t *testing.T) {
 			realWorlds(t, func(w *world) {
@@ -200,7 +200,7 @@ func TestBreakWhileFindingOut(t *testing.T) {
 
 // Redis 6.0 answers a HELLO that names no version of the protocol with an error, and has version 3 all the same. Where
 // scripts are not permitted, HELLO tells.
-func TestFindingOutTheProtocol(t *testing.T) {
+func TestSharedClient_FindingOutTheProtocol(t *testing.T) {
 	for name, c := range map[string]struct {
 		command string
 		tracks  bool
@@ -237,7 +237,7 @@ func TestFindingOutTheProtocol(t *testing.T) {
 
 // A server that can track fewer keys than are waited for tells of changes all the time that are none. Waiting calls try a
 // few times for each poll interval all the same.
-func TestSmallTrackingTable(t *testing.T) {
+func TestSharedClient_SmallTrackingTable(t *testing.T) {
 	for _, table := range []int{1, 10} {
 		t.Run(strconv.Itoa(table), func(t *testing.T) {
 			w := realWorld(t, redistest.Start(t, "--tracking-table-max-keys", strconv.Itoa(table)))

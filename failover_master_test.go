@@ -36,7 +36,7 @@ func (s *ofSentinel) change(master string) {
 
 // A planned failover breaks no connection, and the process may do nothing else: its holds are looked at all the same, those
 // for which the old master's answer has come after the change too.
-func TestAnotherMasterHasHoldsLookedAt(t *testing.T) {
+func TestFailover_AnotherMasterHasHoldsLookedAt(t *testing.T) {
 	t.Parallel()
 	for name, opts := range map[string][]lockregistry.Option{
 		"with a context": nil,
@@ -75,7 +75,7 @@ func TestAnotherMasterHasHoldsLookedAt(t *testing.T) {
 
 // The new master may not have got a release of just now, which is sent once more: also while the grant of an older call is looked
 // out for.
-func TestAnotherMasterHasReleasesSentAgain(t *testing.T) {
+func TestFailover_AnotherMasterHasReleasesSentAgain(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
 		client := &ofSentinel{Client: f.client(), master: "before"}

@@ -14,7 +14,7 @@ import (
 
 // When a master does not answer any more, or is gone, and has a successor, commands go there at once, although the client
 // notices only much later.
-func TestCommandsGoToTheSuccessor(t *testing.T) {
+func TestFailover_CommandsGoToTheSuccessor(t *testing.T) {
 	t.Parallel()
 	const limit = 500 * time.Millisecond
 	for name, end := range map[string]func(*redistest.Server){
@@ -57,7 +57,7 @@ func TestCommandsGoToTheSuccessor(t *testing.T) {
 }
 
 // While a shard is suspect, renewals follow a slot of it that moves, too, although its neighbours stay.
-func TestRenewalsFollowASlot(t *testing.T) {
+func TestFailover_RenewalsFollowASlot(t *testing.T) {
 	t.Parallel()
 	const lease = 3 * time.Second
 	d := redistest.StartReplicatedCluster(t, 2, 1)

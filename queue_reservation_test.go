@@ -42,7 +42,7 @@ func (w *world) calls(command string) int {
 }
 
 // A ticket that was lost comes back to its place, in front of a guest that has come in the meantime.
-func TestATicketInFrontOfAGuest(t *testing.T) {
+func TestReservation_ATicketInFrontOfAGuest(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		holder, waiter := w.pair(lockregistry.WithExpiry(20*time.Second)), w.pair(lockregistry.WithPollInterval(noPoll))
 		w.lock(holder.reader)
@@ -64,7 +64,7 @@ func TestATicketInFrontOfAGuest(t *testing.T) {
 }
 
 // On a cluster a guest's key is named, and may be refused: the writer polls without one.
-func TestAGuestThatIsRefused(t *testing.T) {
+func TestReservation_AGuestThatIsRefused(t *testing.T) {
 	nodes := redistest.StartCluster(t, 3)
 	for _, n := range nodes {
 		n.Command(t, "ACL", "SETUSER", "app", "on", ">secret", "~orders:42", "~{orders:42}:*", "&*", "+@all")
@@ -113,7 +113,7 @@ func TestAGuestThatIsRefused(t *testing.T) {
 }
 
 // Readers that hand the lock on for long still ask often enough to see a guest.
-func TestAGuestOfReadersWithALongHandoff(t *testing.T) {
+func TestReservation_AGuestOfReadersWithALongHandoff(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		_, stop := w.readOn(lockregistry.WithHandoff(time.Second))
 		defer stop()
@@ -128,7 +128,7 @@ func TestAGuestOfReadersWithALongHandoff(t *testing.T) {
 }
 
 // A writer whose connection for wake-ups cannot be made polls, and has a guest, too.
-func TestAGuestOfAWriterWithoutItsConnection(t *testing.T) {
+func TestReservation_AGuestOfAWriterWithoutItsConnection(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		var shut atomic.Bool
 		dial := func(ctx context.Context) (net.Conn, error) {
@@ -167,7 +167,7 @@ func TestAGuestOfAWriterWithoutItsConnection(t *testing.T) {
 }
 
 // A reader that may not ask for the time does not fail for a guest.
-func TestAGuestAndAReaderWithoutPermissions(t *testing.T) {
+func TestReservation_AGuestAndAReaderWithoutPermissions(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		holder := w.pair()
 		w.lock(holder.reader)
@@ -185,7 +185,7 @@ func TestAGuestAndAReaderWithoutPermissions(t *testing.T) {
 }
 
 // A guest that came in an hour's time is of a clock that went back since.
-func TestAGuestWhenTheClockGoesBack(t *testing.T) {
+func TestReservation_AGuestWhenTheClockGoesBack(t *testing.T) {
 	for name, opts := range map[string][]lockregistry.Option{"tickets": nil, "polling": {polling}} {
 		t.Run(name, func(t *testing.T) {
 			realWorlds(t, func(w *world) {
@@ -210,7 +210,7 @@ func TestAGuestWhenTheClockGoesBack(t *testing.T) {
 }
 
 // Who is subscribed as a writer is keeps the readers of a process waiting for half of the time, while one of them reads on.
-func TestASubscribedWriterDoesNotKeepReadersOut(t *testing.T) {
+func TestReservation_ASubscribedWriterDoesNotKeepReadersOut(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		p, listener := w.pair(), w.client()
 		ctx, cancel := context.WithCancel(w.Context())

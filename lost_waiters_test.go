@@ -29,7 +29,7 @@ var kinds = map[string]func(r *lockregistry.Registry) *lockregistry.Lock{
 }
 
 // An owner that never unlocks keeps a waiter out until its hold is lost, and no longer, although nobody calls.
-func TestAWaiterDoesNotWaitForAnOwnerThatIsGone(t *testing.T) {
+func TestLost_AWaiterDoesNotWaitForAnOwnerThatIsGone(t *testing.T) {
 	t.Parallel()
 	for name, pick := range kinds {
 		for _, layout := range []lockregistry.Layout{lockregistry.LayoutSpring, lockregistry.LayoutRedisson} {
@@ -79,7 +79,7 @@ func TestAWaiterDoesNotWaitForAnOwnerThatIsGone(t *testing.T) {
 }
 
 // With nobody there at the loss, the next one that comes does not wait either; not even one that only tries, again and again.
-func TestANewcomerDoesNotWaitForAnOwnerThatIsGone(t *testing.T) {
+func TestLost_ANewcomerDoesNotWaitForAnOwnerThatIsGone(t *testing.T) {
 	t.Parallel()
 	for name, pick := range kinds {
 		t.Run(name, func(t *testing.T) {
@@ -108,7 +108,7 @@ func TestANewcomerDoesNotWaitForAnOwnerThatIsGone(t *testing.T) {
 }
 
 // Readers that share a lost hold are put out together; so is a writer that reads.
-func TestAllWhoShareALostHoldAreEvicted(t *testing.T) {
+func TestLost_AllWhoShareALostHoldAreEvicted(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		p := w.pair()
 		var readers []context.Context
@@ -139,7 +139,7 @@ func TestAllWhoShareALostHoldAreEvicted(t *testing.T) {
 
 // The next one does not wait for the removal of the lost hold's key: it takes the key over, and the removal finds another
 // hold.
-func TestEvictionDoesNotWaitForTheRemoval(t *testing.T) {
+func TestLost_EvictionDoesNotWaitForTheRemoval(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		const lease = 10 * time.Second
 		w.loaded()
@@ -167,7 +167,7 @@ func TestEvictionDoesNotWaitForTheRemoval(t *testing.T) {
 }
 
 // A key that was removed or taken away while the owner is gone is noticed by a renewal; the next one gets in then.
-func TestEvictionAfterARenewalThatFoundNoKey(t *testing.T) {
+func TestLost_EvictionAfterARenewalThatFoundNoKey(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		const lease = 9 * time.Second
 		l := w.registry(lockregistry.WithRenewal(), lockregistry.WithExpiry(lease)).Obtain("42")
@@ -184,7 +184,7 @@ func TestEvictionAfterARenewalThatFoundNoKey(t *testing.T) {
 }
 
 // Waiters of a closed registry end; nobody is let in.
-func TestNobodyIsEvictedAfterClose(t *testing.T) {
+func TestLost_NobodyIsEvictedAfterClose(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		r := w.registry()
 		l := r.Obtain("42")
@@ -201,7 +201,7 @@ func TestNobodyIsEvictedAfterClose(t *testing.T) {
 
 // One goroutine of an owner unlocks the writer while another one locks the reader: whichever command comes first, neither
 // takes the other's key away.
-func TestUnlockingTheWriterWhileLockingTheReader(t *testing.T) {
+func TestLost_UnlockingTheWriterWhileLockingTheReader(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		p := w.pair()
 		for range 300 {
@@ -217,7 +217,7 @@ func TestUnlockingTheWriterWhileLockingTheReader(t *testing.T) {
 }
 
 // A server that is out of memory grants nothing, but what is held can be renewed and released.
-func TestOutOfMemory(t *testing.T) {
+func TestLost_OutOfMemory(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		w.loaded()
 		var held []*lockregistry.Lock
@@ -249,7 +249,7 @@ func TestOutOfMemory(t *testing.T) {
 }
 
 // A reader that joins has at least nine tenths of the lease that it asked for.
-func TestJoiningReadersGetTheirLease(t *testing.T) {
+func TestLost_JoiningReadersGetTheirLease(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		const lease = time.Minute
 		reader := w.registry(lockregistry.WithHandoff(time.Hour)).ReadWrite("42").Reader()

@@ -36,7 +36,7 @@ func (s *stuck) Handle(context.Context, slog.Record) error {
 	return nil
 }
 
-func TestLossIsAnnouncedWhileTheLogBlocks(t *testing.T) {
+func TestLog_LossIsAnnouncedWhileTheLogBlocks(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		log := w.stuck()
 		r := w.registry(log.option())
@@ -55,7 +55,7 @@ func TestLossIsAnnouncedWhileTheLogBlocks(t *testing.T) {
 	})
 }
 
-func TestRenewalsGoOnWhileTheLogBlocks(t *testing.T) {
+func TestLog_RenewalsGoOnWhileTheLogBlocks(t *testing.T) {
 	worlds(t, func(w *world) {
 		log := w.stuck()
 		r := w.registry(log.option(), lockregistry.WithLayout(lockregistry.LayoutRedisson),
@@ -82,7 +82,7 @@ func (w *world) awaitRenewal(key string, lease time.Duration) {
 }
 
 // What is logged just before the program closes the registry is written.
-func TestCloseWritesTheLastLines(t *testing.T) {
+func TestLog_CloseWritesTheLastLines(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		var log journal
 		r := w.registry(lockregistry.WithLogger(slog.New(slog.NewTextHandler(slowly{&log}, nil))))
@@ -103,7 +103,7 @@ func (s slowly) Write(p []byte) (int, error) {
 	return s.journal.Write(p)
 }
 
-func TestCloseDoesNotWaitForAStuckLog(t *testing.T) {
+func TestLog_CloseDoesNotWaitForAStuckLog(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		log := w.stuck()
 		r := w.registry(log.option())

@@ -11,7 +11,7 @@ import (
 )
 
 // A server that goes on after a freeze accepts the connections that were being made: they are no better than the old ones.
-func TestAConnectionThatWasMadeDuringAFreeze(t *testing.T) {
+func TestConnection_AConnectionThatWasMadeDuringAFreeze(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
 		l := w.registryOn(f.client(oneConnection), polling).Obtain("42")
@@ -30,7 +30,7 @@ func TestAConnectionThatWasMadeDuringAFreeze(t *testing.T) {
 }
 
 // A grant that came late is not confirmed over the connection that was late, even if no other is to be had.
-func TestALateGrantWithoutAnotherConnection(t *testing.T) {
+func TestConnection_ALateGrantWithoutAnotherConnection(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
 		client := f.client(oneConnection, func(o *rueidis.ClientOption) { o.BlockingPoolSize = 1 })

@@ -27,7 +27,7 @@ func (w *world) tries(ctx context.Context, l *lockregistry.Lock) bool {
 	})
 }
 
-func TestNestedDoInOtherGoroutines(t *testing.T) {
+func TestNesting_NestedDoInOtherGoroutines(t *testing.T) {
 	worlds(t, func(w *world) {
 		r := w.registry()
 		nothing := func(context.Context) error { return nil }
@@ -63,7 +63,7 @@ func TestNestedDoInOtherGoroutines(t *testing.T) {
 }
 
 // Goroutines within one hold are owners of their own for every other path.
-func TestChildrenOfAHoldExcludeEachOther(t *testing.T) {
+func TestNesting_ChildrenOfAHoldExcludeEachOther(t *testing.T) {
 	worlds(t, func(w *world) {
 		r := w.registry()
 		err := r.Do(w.Context(), "a", func(ctx context.Context) error {
@@ -95,7 +95,7 @@ func TestChildrenOfAHoldExcludeEachOther(t *testing.T) {
 }
 
 // The hold goes on until all who nested in it are out, also without the one who began it.
-func TestDoEndsBeforeItsChildren(t *testing.T) {
+func TestNesting_DoEndsBeforeItsChildren(t *testing.T) {
 	worlds(t, func(w *world) {
 		r := w.registry()
 		l := r.Obtain("a")
@@ -120,7 +120,7 @@ func TestDoEndsBeforeItsChildren(t *testing.T) {
 }
 
 // The context of a hold that is over, released or handed on, says nothing about the one that follows.
-func TestContextOfAnEarlierHold(t *testing.T) {
+func TestNesting_ContextOfAnEarlierHold(t *testing.T) {
 	worlds(t, func(w *world) {
 		r := w.registry(lockregistry.WithHandoff(time.Hour))
 		l := r.Obtain("a")
@@ -163,7 +163,7 @@ func (w *world) queued(l *lockregistry.Lock) bool {
 }
 
 // Readers that share a hold have it each for a time of their own.
-func TestContextsOfReaders(t *testing.T) {
+func TestNesting_ContextsOfReaders(t *testing.T) {
 	worlds(t, func(w *world) {
 		l := w.registry().ReadWrite("a").Reader()
 		other := w.goroutine()
@@ -181,7 +181,7 @@ func TestContextsOfReaders(t *testing.T) {
 }
 
 // A new owner within a hold is none that holds the lock, and its own hold is carried in turn.
-func TestNewOwnerWithinAHold(t *testing.T) {
+func TestNesting_NewOwnerWithinAHold(t *testing.T) {
 	worlds(t, func(w *world) {
 		r := w.registry()
 		require.NoError(w, r.Do(w.Context(), "a", func(ctx context.Context) error {
@@ -199,7 +199,7 @@ func TestNewOwnerWithinAHold(t *testing.T) {
 }
 
 // A lock that is lost is not taken anew by those who nest.
-func TestNestingInALostHold(t *testing.T) {
+func TestNesting_InALostHold(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		r := w.registry()
 		l := r.Obtain("a")

@@ -75,7 +75,7 @@ func flakyWorlds(t *testing.T, test func(w *world, f *flaky)) {
 	worlds(t, func(w *world) { test(w, w.flaky()) })
 }
 
-func TestSingleCommandsHaveAConnection(t *testing.T) {
+func TestOwnConnection_SingleCommandsHaveAConnection(t *testing.T) {
 	flakyWorlds(t, func(w *world, f *flaky) {
 		r, own := f.alone()
 		before := len(f.Links())
@@ -91,7 +91,7 @@ func TestSingleCommandsHaveAConnection(t *testing.T) {
 }
 
 // Several under way at once share a connection, on which rueidis sends them together.
-func TestCommandsUnderWayTogetherShareAConnection(t *testing.T) {
+func TestOwnConnection_CommandsUnderWayTogetherShareAConnection(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
 		r, own := f.alone()
@@ -110,7 +110,7 @@ func TestCommandsUnderWayTogetherShareAConnection(t *testing.T) {
 }
 
 // A program that locks now and then has none.
-func TestNoConnectionForRareCommands(t *testing.T) {
+func TestOwnConnection_NoConnectionForRareCommands(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
 		f.all("CLIENT", aged(0))
@@ -129,7 +129,7 @@ func TestNoConnectionForRareCommands(t *testing.T) {
 type wrapper struct{ rueidis.Client }
 
 // Nor one whose client has been wrapped, which may want to see each command, or cannot tell how old a connection is.
-func TestNoConnectionForSingleCommands(t *testing.T) {
+func TestOwnConnection_NoConnectionForSingleCommands(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		wrap func(rueidis.Client) rueidis.Client
@@ -159,7 +159,7 @@ func TestNoConnectionForSingleCommands(t *testing.T) {
 }
 
 // Connections that the client has in its pool may be in any state.
-func TestPooledConnectionsAreGivenBack(t *testing.T) {
+func TestOwnConnection_PooledConnectionsAreGivenBack(t *testing.T) {
 	t.Parallel()
 	const elsewhere = "id=7 age=0 db=5 sub=0"
 	for name, says := range map[string]fate{
@@ -192,7 +192,7 @@ func givesBack(t *testing.T, says fate) {
 }
 
 // A pool without a connection to give delays nobody. One that it gives too late is given back.
-func TestNoConnectionLeftForSingleCommands(t *testing.T) {
+func TestOwnConnection_NoConnectionLeftForSingleCommands(t *testing.T) {
 	t.Parallel()
 	for name, meanwhile := range map[string]func(w *world, r *lockregistry.Registry){
 		"closed": func(w *world, r *lockregistry.Registry) { require.NoError(w, r.Close()) },
@@ -224,7 +224,7 @@ func TestNoConnectionLeftForSingleCommands(t *testing.T) {
 
 // To give a command up closes the connection: nobody else uses it. What follows goes over the shared ones, and the reply to what
 // was given up is nobody's.
-func TestGivingUpASingleCommand(t *testing.T) {
+func TestOwnConnection_GivingUpASingleCommand(t *testing.T) {
 	const short = 30 * time.Millisecond
 	for name, ends := range map[string]func(context.Context) (context.Context, context.CancelFunc){
 		"deadline": func(ctx context.Context) (context.Context, context.CancelFunc) {
@@ -270,7 +270,7 @@ func TestGivingUpASingleCommand(t *testing.T) {
 }
 
 // The same for a script. Unlock waits for 100 ms when its context is done, and goes on over another connection.
-func TestGivingUpASingleScript(t *testing.T) {
+func TestOwnConnection_GivingUpASingleScript(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
 		r, own := f.alone()
@@ -291,7 +291,7 @@ func TestGivingUpASingleScript(t *testing.T) {
 }
 
 // The same on a server that is frozen.
-func TestGivingUpASingleCommandOnAFrozenServer(t *testing.T) {
+func TestOwnConnection_GivingUpASingleCommandOnAFrozenServer(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		f := w.flaky()
 		r, _ := f.alone()
@@ -313,7 +313,7 @@ func TestGivingUpASingleCommandOnAFrozenServer(t *testing.T) {
 }
 
 // The connection breaks while a command is under way: as on every other, nobody knows the outcome.
-func TestTheConnectionOfASingleCommandBreaks(t *testing.T) {
+func TestOwnConnection_TheConnectionOfASingleCommandBreaks(t *testing.T) {
 	t.Parallel()
 	for name, what := range map[string]fate{"before": cut, "after": cutAfter} {
 		t.Run(name, func(t *testing.T) {
@@ -332,7 +332,7 @@ func TestTheConnectionOfASingleCommandBreaks(t *testing.T) {
 }
 
 // It breaks while nobody uses it: no call fails.
-func TestAnIdleConnectionForSingleCommandsBreaks(t *testing.T) {
+func TestOwnConnection_AnIdleConnectionForSingleCommandsBreaks(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
 		r, own := f.alone()
@@ -346,7 +346,7 @@ func TestAnIdleConnectionForSingleCommandsBreaks(t *testing.T) {
 }
 
 // One that has been idle for a while is used again once it has answered.
-func TestAnIdleConnectionForSingleCommandsIsAsked(t *testing.T) {
+func TestOwnConnection_AnIdleConnectionForSingleCommandsIsAsked(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
 		r, own := f.alone()
@@ -365,7 +365,7 @@ func TestAnIdleConnectionForSingleCommandsIsAsked(t *testing.T) {
 }
 
 // It does not last: rueidis does not renew credentials on it.
-func TestAConnectionForSingleCommandsIsReplaced(t *testing.T) {
+func TestOwnConnection_AConnectionForSingleCommandsIsReplaced(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
 		r, own := f.alone()
@@ -382,7 +382,7 @@ func TestAConnectionForSingleCommandsIsReplaced(t *testing.T) {
 }
 
 // Every second a command goes over the shared connections: one that obtains a lock, since nobody waits for that lock yet.
-func TestACommandGoesOverTheSharedConnections(t *testing.T) {
+func TestOwnConnection_ACommandGoesOverTheSharedConnections(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
 		r, own := f.alone()
@@ -419,7 +419,7 @@ func TestACommandGoesOverTheSharedConnections(t *testing.T) {
 }
 
 // A few commands over the shared connections suffice for a client that was closed to be noticed.
-func TestSingleCommandsEndWithTheClient(t *testing.T) {
+func TestOwnConnection_SingleCommandsEndWithTheClient(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
 		client := f.client(oneConnection)
@@ -442,7 +442,7 @@ func TestSingleCommandsEndWithTheClient(t *testing.T) {
 }
 
 // An answer that comes late makes the shard suspect, and the connection is given up with the others.
-func TestALateAnswerToASingleCommand(t *testing.T) {
+func TestOwnConnection_ALateAnswerToASingleCommand(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
 		r, own := f.alone()
@@ -462,7 +462,7 @@ func TestALateAnswerToASingleCommand(t *testing.T) {
 }
 
 // A trouble on a shared connection concerns this one, too.
-func TestTheSharedConnectionsBreak(t *testing.T) {
+func TestOwnConnection_TheSharedConnectionsBreak(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
 		r, own := f.alone()
@@ -476,7 +476,7 @@ func TestTheSharedConnectionsBreak(t *testing.T) {
 }
 
 // Close does not end a command that is under way, and leaves no connection behind.
-func TestCloseDuringASingleCommand(t *testing.T) {
+func TestOwnConnection_CloseDuringASingleCommand(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
 		r, own := f.alone()
@@ -503,7 +503,7 @@ func TestCloseDuringASingleCommand(t *testing.T) {
 }
 
 // A call that may wait for longer than rueidis waits on a silent connection takes the shared ones, where it notices.
-func TestALongCommandTimeout(t *testing.T) {
+func TestOwnConnection_ALongCommandTimeout(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
 		f.all("CLIENT", aged(0))
@@ -516,7 +516,7 @@ func TestALongCommandTimeout(t *testing.T) {
 }
 
 // The same when an answer would have been late, for a short lease: no call after that uses it.
-func TestTheConnectionOfASingleCommandBreaksLate(t *testing.T) {
+func TestOwnConnection_TheConnectionOfASingleCommandBreaksLate(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
 		r, own := f.alone()
@@ -531,7 +531,7 @@ func TestTheConnectionOfASingleCommandBreaksLate(t *testing.T) {
 
 // A shared connection that is younger may lead elsewhere: the one for single commands is given up within a moment. One that is
 // older says nothing.
-func TestASharedConnectionIsMadeAnew(t *testing.T) {
+func TestOwnConnection_ASharedConnectionIsMadeAnew(t *testing.T) {
 	t.Parallel()
 	for age, stays := range map[int]bool{0: false, 3600: true} {
 		t.Run(strconv.Itoa(age), func(t *testing.T) {

@@ -12,7 +12,7 @@ import (
 
 // The poll interval is the pause of a waiter that nothing else would wake. Nothing else depends on it.
 
-func TestRenewalsDoNotWaitForAPollInterval(t *testing.T) {
+func TestPollInterval_RenewalsDoNotWaitForAPollInterval(t *testing.T) {
 	t.Parallel()
 	const lease = 30 * time.Second
 	for name, what := range map[string]fate{"cut": cut, "refused": refused(loading)} {
@@ -37,7 +37,7 @@ func TestRenewalsDoNotWaitForAPollInterval(t *testing.T) {
 	}
 }
 
-func TestRemovalsDoNotWaitForAPollInterval(t *testing.T) {
+func TestPollInterval_RemovalsDoNotWaitForAPollInterval(t *testing.T) {
 	t.Parallel()
 	for name, what := range map[string]fate{"cut": cut, "refused": refused(loading)} {
 		t.Run(name, func(t *testing.T) {
@@ -61,7 +61,7 @@ func TestRemovalsDoNotWaitForAPollInterval(t *testing.T) {
 }
 
 // A waiter whose network was away tries again soon after it is back, although the message of the release was lost.
-func TestWaitersDoNotWaitForAPollIntervalAfterAnOutage(t *testing.T) {
+func TestPollInterval_WaitersDoNotWaitForAPollIntervalAfterAnOutage(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
 		r := f.registry(lockregistry.WithPollInterval(time.Hour))
@@ -82,7 +82,7 @@ func TestWaitersDoNotWaitForAPollIntervalAfterAnOutage(t *testing.T) {
 }
 
 // How long a process keeps a lock is the handoff limit's matter, 100 ms by default.
-func TestHandOverDoesNotLastForAPollInterval(t *testing.T) {
+func TestPollInterval_DoesNotLastForAPollInterval(t *testing.T) {
 	handoffs(t, func(h *handoff) {
 		g := h.first()
 		next, has := h.queue()

@@ -23,7 +23,7 @@ func pipelining(o *rueidis.ClientOption) { o.AlwaysPipelining = true }
 
 // A waiter that is tried again for as long as an outage lasts leaves one thing to look for, which stands for all grants
 // that may come late.
-func TestManyAbandonedGrantsOfOnePath(t *testing.T) {
+func TestCleanup_ManyAbandonedGrantsOfOnePath(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		const calls = 2000
 		f := w.flaky()
@@ -104,7 +104,7 @@ func (w *world) awaitRemoval(key string, within time.Duration) {
 
 // While the answer to the removal of an older grant is on its way, a newer one is abandoned, or released with a context that
 // is done. That does not wait for the answer, and the answer says nothing about it.
-func TestSomethingIsLeftDuringARemoval(t *testing.T) {
+func TestCleanup_SomethingIsLeftDuringARemoval(t *testing.T) {
 	t.Parallel()
 	during := func(w *world, test func(f *flaky, l *lockregistry.Lock)) {
 		f := w.flaky()
@@ -160,7 +160,7 @@ func TestSomethingIsLeftDuringARemoval(t *testing.T) {
 }
 
 // After an outage the paths do not wait for each other.
-func TestAbandonedGrantsOfManyPaths(t *testing.T) {
+func TestCleanup_AbandonedGrantsOfManyPaths(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		const paths = 700 // more than two pipelines
 		f := w.flaky()
@@ -189,7 +189,7 @@ func TestAbandonedGrantsOfManyPaths(t *testing.T) {
 }
 
 // Close gives what was left behind a last chance.
-func TestAbandonedGrantsAtClose(t *testing.T) {
+func TestCleanup_AbandonedGrantsAtClose(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		const paths = 600
 		f := w.flaky()
@@ -211,7 +211,7 @@ func TestAbandonedGrantsAtClose(t *testing.T) {
 
 // The last removal does not overtake a command that was given up before, be it that the call gives up before Close, that a
 // removal is even under way when Close begins, or that the call gives up after Close.
-func TestCloseWaitsForWhatWasGivenUp(t *testing.T) {
+func TestCleanup_CloseWaitsForWhatWasGivenUp(t *testing.T) {
 	t.Parallel()
 	for _, when := range []string{"before", "before that, and is being removed", "after"} {
 		t.Run(when, func(t *testing.T) {
@@ -256,7 +256,7 @@ func TestCloseWaitsForWhatWasGivenUp(t *testing.T) {
 }
 
 // A hold's own removal takes an older one's late grant along, and says that the hold was lost.
-func TestTheRemovalFindsALateGrant(t *testing.T) {
+func TestCleanup_TheRemovalFindsALateGrant(t *testing.T) {
 	worlds(t, func(w *world) {
 		f := w.flaky()
 		l := f.registry(polling).Obtain("42")
@@ -282,7 +282,7 @@ func TestTheRemovalFindsALateGrant(t *testing.T) {
 }
 
 // While nobody knows whether the key of the last hold is gone, that somebody else has the lock would be a guess.
-func TestTryLockWhileARemovalIsNotAnswered(t *testing.T) {
+func TestCleanup_TryLockWhileARemovalIsNotAnswered(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
 		rw := f.registry(polling).ReadWrite("rw")

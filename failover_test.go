@@ -15,7 +15,7 @@ import (
 
 // When the connection for wake-ups is lost, holds whose keys a failover has lost are told so at once, and not only with their
 // next renewal or their leases' ends. Those that are not lost go on.
-func TestALostConnectionHasHoldsLookedAt(t *testing.T) {
+func TestFailover_ALostConnectionHasHoldsLookedAt(t *testing.T) {
 	for name, opts := range map[string][]lockregistry.Option{
 		"with a context": nil,
 		"renewed":        {lockregistry.WithRenewal()},
@@ -51,7 +51,7 @@ func TestALostConnectionHasHoldsLookedAt(t *testing.T) {
 
 // A removal that was confirmed just before the connection broke may be lost by a failover. It is sent once more, so that the
 // path is not blocked for a lease.
-func TestARemovalIsSentOnceMore(t *testing.T) {
+func TestFailover_ARemovalIsSentOnceMore(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		r := w.registry()
 		elsewhere, l := w.registry().Obtain("46"), r.Obtain("42")
@@ -73,7 +73,7 @@ func TestARemovalIsSentOnceMore(t *testing.T) {
 }
 
 // In a cluster a lost connection says something about the holds of its node only.
-func TestALostConnectionOfANodeHasItsHoldsLookedAt(t *testing.T) {
+func TestFailover_ALostConnectionOfANodeHasItsHoldsLookedAt(t *testing.T) {
 	t.Parallel()
 	nodes := redistest.StartCluster(t, 3)
 	if !sharded(t, nodes[0]) {

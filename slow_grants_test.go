@@ -71,7 +71,7 @@ func (w *world) grants(heard <-chan string, name string, release func() string, 
 	return told
 }
 
-func TestGrantsToTicketsFromFarAway(t *testing.T) {
+func TestSlowLink_GrantsToTicketsFromFarAway(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		heard := w.attends(w.client(), "d")
 		for ticket, lease := range map[string]int{
@@ -131,7 +131,7 @@ func included(t *testing.T, files fstest.MapFS, file string) string {
 }
 
 // While a fleet is rolled over the version before reads these tickets: it grants them what it grants all.
-func TestTicketsFromFarAwayAndTheVersionBefore(t *testing.T) {
+func TestSlowLink_TicketsFromFarAwayAndTheVersionBefore(t *testing.T) {
 	old := before(t)
 	realWorlds(t, func(w *world) {
 		heard := w.attends(w.client(), "d")
@@ -158,7 +158,7 @@ func TestTicketsFromFarAwayAndTheVersionBefore(t *testing.T) {
 
 // A hand-over takes what the round trips need, whatever the waiting call does when the lock is released: half of one to the
 // server, half of one for the message, one for what the call asks at that moment, and one to make the lease long.
-func TestGrantsFromFarAwayAreTaken(t *testing.T) {
+func TestSlowLink_GrantsFromFarAwayAreTaken(t *testing.T) {
 	eachTrip(t, func(w *world, trip time.Duration, registry func(...lockregistry.Option) *lockregistry.Registry) {
 		w.withQueues()
 		a, b := registry(lockregistry.WithRenewal()), registry(lockregistry.WithRenewal())

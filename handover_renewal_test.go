@@ -79,7 +79,7 @@ func (f *flaky) handTo(l *lockregistry.Lock, opts ...lockregistry.LockOption) (g
 }
 
 // An owner that is renewed stays so, although the one before was not.
-func TestHandOverBeginsRenewals(t *testing.T) {
+func TestHandOver_BeginsRenewals(t *testing.T) {
 	t.Parallel()
 	const lease = time.Second
 	for name, c := range map[string]struct {
@@ -107,7 +107,7 @@ func TestHandOverBeginsRenewals(t *testing.T) {
 }
 
 // An owner that is not renewed is not, although the one before was.
-func TestHandOverEndsRenewals(t *testing.T) {
+func TestHandOver_EndsRenewals(t *testing.T) {
 	t.Parallel()
 	const lease = time.Second
 	for name, c := range map[string]struct {
@@ -136,7 +136,7 @@ func TestHandOverEndsRenewals(t *testing.T) {
 }
 
 // The crash of an owner that asked for a short lease blocks nobody for the long one of the owner before.
-func TestHandOverKeepsNoLongLease(t *testing.T) {
+func TestHandOver_KeepsNoLongLease(t *testing.T) {
 	t.Parallel()
 	terms(t, time.Minute, false, func(w *world, f *flaky, l *lockregistry.Lock) {
 		for _, c := range []struct {
@@ -165,7 +165,7 @@ func TestHandOverKeepsNoLongLease(t *testing.T) {
 }
 
 // Renewals after a hand-over have the length that the next owner asked for.
-func TestRenewalsHaveTheNextOwnersLength(t *testing.T) {
+func TestHandOver_RenewalsHaveTheNextOwnersLength(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
 		r := f.registry(lockregistry.WithRenewal(), lockregistry.WithHandoff(time.Hour))

@@ -13,7 +13,7 @@ import (
 // What can go wrong between a try that fails, listening, and sleep.
 
 // A waiter whose channel is refused, while those of others are not, polls, and no more often than that.
-func TestOneRefusedChannelOfSeveral(t *testing.T) {
+func TestWakeup_OneRefusedChannelOfSeveral(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		const poll = 100 * time.Millisecond
 		f := w.flaky()
@@ -38,7 +38,7 @@ func TestOneRefusedChannelOfSeveral(t *testing.T) {
 }
 
 // A key that is there is not in the way of a reader when it is that of other readers.
-func TestReaderSeesADowngradeWhileItListens(t *testing.T) {
+func TestWakeup_ReaderSeesADowngradeWhileItListens(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		f := w.flaky()
 		waits := f.registry(lockregistry.WithPollInterval(noPoll))
@@ -63,7 +63,7 @@ func TestReaderSeesADowngradeWhileItListens(t *testing.T) {
 }
 
 // In its last millisecond a key has 0 left, which is not the same as no end.
-func TestLastMillisecond(t *testing.T) {
+func TestWakeup_LastMillisecond(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		f := w.flaky()
 		waits := f.registry(lockregistry.WithPollInterval(noPoll))
@@ -85,7 +85,7 @@ func TestLastMillisecond(t *testing.T) {
 }
 
 // A key that has become another kind of lock is found out also when its changes wake the waiter more often than it polls.
-func TestWrongTypeThatChangesOften(t *testing.T) {
+func TestWakeup_WrongTypeThatChangesOften(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		waits := w.registry(lockregistry.WithPollInterval(50 * time.Millisecond))
 		w.do("SET", theKey, "somebody", "PX", "600000")
@@ -106,7 +106,7 @@ func TestWrongTypeThatChangesOften(t *testing.T) {
 }
 
 // A call that is about to listen when the registry is closed tries no more.
-func TestNoTryAfterClose(t *testing.T) {
+func TestWakeup_NoTryAfterClose(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		f := w.flaky()
 		r, err := lockregistry.New(f.client(), "orders", lockregistry.WithPollInterval(noPoll))

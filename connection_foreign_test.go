@@ -16,7 +16,7 @@ import (
 // What else uses the client, its connections and its pool must not harm locks, nor be harmed.
 
 // When the pool has none but old connections, the search for a new one ends, and gives them back.
-func TestAPoolOfOldConnections(t *testing.T) {
+func TestConnection_APoolOfOldConnections(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
 		f.all("CLIENT", aged(60))
@@ -41,7 +41,7 @@ func TestAPoolOfOldConnections(t *testing.T) {
 }
 
 // A connection on which the application has selected another database is as good as any for replicas to wait on.
-func TestReplicasOnAConnectionOfAnotherDatabase(t *testing.T) {
+func TestConnection_ReplicasOnAConnectionOfAnotherDatabase(t *testing.T) {
 	followedWorlds(t, func(w *followed) {
 		client := w.client()
 		app, back := client.Dedicate()
@@ -57,7 +57,7 @@ func TestReplicasOnAConnectionOfAnotherDatabase(t *testing.T) {
 
 // The client makes one connection for all who want it. Whoever asked for it first may give up meanwhile: nobody else fails, and
 // nobody is told that a context of theirs has ended.
-func TestAConnectionThatSomebodyElseGivesUp(t *testing.T) {
+func TestConnection_AConnectionThatSomebodyElseGivesUp(t *testing.T) {
 	t.Parallel()
 	for name, byCall := range map[string]bool{"a call": true, "the application": false} {
 		t.Run(name, func(t *testing.T) {

@@ -58,7 +58,7 @@ func (c twoReaders) writerEnters(w *world) bool {
 	return c.write()
 }
 
-func TestOneTimeForAllReadersIsNotEnough(t *testing.T) {
+func TestReadWriteLock_OneTimeForAllReadersIsNotEnough(t *testing.T) {
 	worlds(t, func(w *world) {
 		now := time.Now().UnixMilli()
 		run := func(script string, at int64) func() bool {
@@ -100,7 +100,7 @@ func TestOneTimeForAllReadersIsNotEnough(t *testing.T) {
 }
 
 // Leases of readers end each by itself, and a reader cannot end that of another.
-func TestReadersLeasesEndByThemselves(t *testing.T) {
+func TestReadWriteLock_ReadersLeasesEndByThemselves(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		a, b, c := w.pair(), w.pair(), w.pair()
 		w.lock(a.reader, lockregistry.TTL(3*time.Second))
@@ -117,7 +117,7 @@ func TestReadersLeasesEndByThemselves(t *testing.T) {
 }
 
 // On a cluster all keys of a lock are in one slot, whatever the path, so that a script may use them all.
-func TestReadWriteLocksOnACluster(t *testing.T) {
+func TestReadWriteLock_LocksOnACluster(t *testing.T) {
 	t.Parallel()
 	nodes := redistest.StartCluster(t, 3)
 	pairOn := func(path string) pair {

@@ -146,7 +146,7 @@ func (s *scripted) queue() string {
 	return strings.Join(strings.Fields(s.do("ZRANGEBYSCORE", theQueue, "0", "+inf")), " ")
 }
 
-func TestShortRelease(t *testing.T) {
+func TestQueue_ShortRelease(t *testing.T) {
 	for name, c := range map[string]struct {
 		owner   string // of the key, before
 		tickets []string
@@ -176,7 +176,7 @@ func TestShortRelease(t *testing.T) {
 }
 
 // A short release says what long ones do, and when the next window is due.
-func TestShortReleaseTells(t *testing.T) {
+func TestQueue_ShortReleaseTells(t *testing.T) {
 	scriptedWorlds(t, func(s *scripted) {
 		heard := s.attends(s.client(), "d")
 		s.begins("a:1", "d:2|60000")
@@ -190,7 +190,7 @@ func TestShortReleaseTells(t *testing.T) {
 }
 
 // On a cluster a grant is told in the slot of the key: by the key's hash tag, if it has one.
-func TestShortReleaseTellsInTheSlotOfTheKey(t *testing.T) {
+func TestQueue_ShortReleaseTellsInTheSlotOfTheKey(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		if strings.Contains(said(w.client(), "PUBSUB", "SHARDNUMSUB"), "nknown subcommand") {
 			return // a server before 7, on which clusters have no queue
@@ -217,7 +217,7 @@ func TestShortReleaseTellsInTheSlotOfTheKey(t *testing.T) {
 
 // A process that listens to a replica, or to a master of before, hears what is published. So nothing is published for a ticket
 // that gets nothing.
-func TestNobodyHearsOfAGrantThatIsNotHis(t *testing.T) {
+func TestQueue_NobodyHearsOfAGrantThatIsNotHis(t *testing.T) {
 	followedWorlds(t, func(f *followed) {
 		client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{f.replica.Addr()}, ForceSingleClient: true})
 		require.NoError(f, err)
@@ -235,7 +235,7 @@ func TestNobodyHearsOfAGrantThatIsNotHis(t *testing.T) {
 	})
 }
 
-func TestShortAsk(t *testing.T) {
+func TestQueue_ShortAsk(t *testing.T) {
 	for name, c := range map[string]struct {
 		owner   string
 		tickets []string
@@ -266,7 +266,7 @@ func TestShortAsk(t *testing.T) {
 }
 
 // The place is the server's time in microseconds, also at the beginning of a second, when these have few digits.
-func TestShortAskTellsThePlace(t *testing.T) {
+func TestQueue_ShortAskTellsThePlace(t *testing.T) {
 	scriptedWorlds(t, func(s *scripted) {
 		now := func() (micros int, few bool) {
 			parts := strings.Fields(s.do("TIME"))
@@ -291,7 +291,7 @@ func TestShortAskTellsThePlace(t *testing.T) {
 }
 
 // Where the queue is gone a new one begins, with all that belongs to it.
-func TestShortAskBeginsAQueue(t *testing.T) {
+func TestQueue_ShortAskBeginsAQueue(t *testing.T) {
 	scriptedWorlds(t, func(s *scripted) {
 		s.begins("b:1", []string{}...)
 		s.do("DEL", theQueue)
@@ -303,7 +303,7 @@ func TestShortAskBeginsAQueue(t *testing.T) {
 
 // While a window is open a free lock is left to those without a ticket, although nobody waits in the queue: goroutines of the
 // process that has opened it come at once.
-func TestShortAskInAWindow(t *testing.T) {
+func TestQueue_ShortAskInAWindow(t *testing.T) {
 	scriptedWorlds(t, func(s *scripted) {
 		s.begins("")
 		for _, window := range []string{"open", "wide"} {
@@ -326,7 +326,7 @@ func TestShortAskInAWindow(t *testing.T) {
 }
 
 // When the server's clock goes back, a ticket still comes last.
-func TestShortAskWhenTheClockGoesBack(t *testing.T) {
+func TestQueue_ShortAskWhenTheClockGoesBack(t *testing.T) {
 	scriptedWorlds(t, func(s *scripted) {
 		s.begins("b:1", "b:2|60000")
 		const later = 4_000_000_000_000_000
@@ -337,7 +337,7 @@ func TestShortAskWhenTheClockGoesBack(t *testing.T) {
 }
 
 // Windows that end in an hour are of a clock that went back since: the queue goes on, and there are windows as before.
-func TestWindowsWhenTheClockGoesBack(t *testing.T) {
+func TestQueue_WindowsWhenTheClockGoesBack(t *testing.T) {
 	scriptedWorlds(t, func(s *scripted) {
 		later := func() {
 			s.do("EVAL", `local time = redis.call('TIME')
@@ -366,7 +366,7 @@ func TestWindowsWhenTheClockGoesBack(t *testing.T) {
 
 // A long window is due when tickets have kept the lock from others for 1.7 s, however long each of them has had it. When the hold
 // that ends came long after the newest release that is known, nobody was kept out by a ticket before.
-func TestLongWindow(t *testing.T) {
+func TestQueue_LongWindow(t *testing.T) {
 	const long, ms = 4990 * time.Millisecond, time.Millisecond
 	for name, c := range map[string]struct {
 		wide, open time.Duration // how long ago the newest windows were
@@ -412,7 +412,7 @@ func TestLongWindow(t *testing.T) {
 }
 
 // So it is behind readers and writers.
-func TestLongWindowOfAReadWriteLock(t *testing.T) {
+func TestQueue_LongWindowOfAReadWriteLock(t *testing.T) {
 	for side, holder := range map[string][]string{
 		"reader": {"mode", "read", "a:1", "1"},
 		"writer": {"mode", "write", "a:1:write", "1"},
@@ -438,7 +438,7 @@ func TestLongWindowOfAReadWriteLock(t *testing.T) {
 	}
 }
 
-func TestShortReleaseOfOneThatNobodyWaitsFor(t *testing.T) {
+func TestQueue_ShortReleaseOfOneThatNobodyWaitsFor(t *testing.T) {
 	for name, c := range map[string]struct {
 		owner   string
 		tickets []string
@@ -464,7 +464,7 @@ func TestShortReleaseOfOneThatNobodyWaitsFor(t *testing.T) {
 }
 
 // Where the user may not ask for the time any more there is no queue to be had, which is no error.
-func TestShortAskWithoutPermission(t *testing.T) {
+func TestQueue_ShortAskWithoutPermission(t *testing.T) {
 	scriptedWorlds(t, func(s *scripted) {
 		for _, owner := range []string{"b:1", ""} {
 			s.begins(owner, "b:2|60000")
@@ -478,7 +478,7 @@ func TestShortAskWithoutPermission(t *testing.T) {
 }
 
 // Only the first two watch the key of a holder that does not know of the queue: so the others are told how many are in front.
-func TestShortAskBehindAForeignHolder(t *testing.T) {
+func TestQueue_ShortAskBehindAForeignHolder(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		s := &scripted{w, false}
 		s.begins("java", "b:2|60000", "b:3|60000", "b:4|60000")
@@ -496,7 +496,7 @@ func (s *scripted) several(value string) {
 
 // The value of a holder has a mark from when on others wait, by whatever script they ask. Java's and those of old versions, which
 // count their holds from 1, stay as they are.
-func TestMark(t *testing.T) {
+func TestQueue_Mark(t *testing.T) {
 	const held, ours, theirs = "b:1795278371204117", "a:1795278371204118", "a:1795278371204119"
 	for name, c := range map[string]struct {
 		owner, after string
@@ -536,7 +536,7 @@ func TestMark(t *testing.T) {
 }
 
 // A hold is what it was, with a mark and without it.
-func TestAMarkChangesNothingElse(t *testing.T) {
+func TestQueue_AMarkChangesNothingElse(t *testing.T) {
 	for _, mark := range []string{"", "+"} {
 		t.Run("mark "+mark, func(t *testing.T) {
 			realWorlds(t, func(w *world) {
@@ -578,7 +578,7 @@ func TestAMarkChangesNothingElse(t *testing.T) {
 
 // A call that looks because its time has come takes the free lock, and the tickets in front of it out of the queue: their
 // processes are told. The one that is first finds none.
-func TestThoseInFrontHadTheirTime(t *testing.T) {
+func TestQueue_ThoseInFrontHadTheirTime(t *testing.T) {
 	for name, redisson := range map[string]bool{"Spring": false, "Redisson": true} {
 		t.Run(name, func(t *testing.T) {
 			realWorlds(t, func(w *world) {
