@@ -20,7 +20,8 @@ var mutations = []mutation{
 	},
 	{
 		"free too soon", "the local half is free before the removal is known",
-		"p := &pending{Removal: r, freed: freed}", "if freed != nil {\n\t\tfreed(true)\n\t\tfreed = nil\n\t}\n\tp := &pending{Removal: r}",
+		"p := &pending{Removal: r, freed: freed}",
+		"if freed != nil {\n\t\tfreed(true)\n\t\tfreed = nil\n\t}\n\tp := &pending{Removal: r}",
 		"TestUnknownOutcomes$",
 	},
 	{

@@ -25,7 +25,7 @@ func Main(run func(request Fields) (Fields, error)) {
 	if os.Getenv(variable) == "" {
 		return
 	}
-	if err := serve(os.Stdin, os.Stdout, run); err != nil {
+	if err := Serve(os.Stdin, os.Stdout, run); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}

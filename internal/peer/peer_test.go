@@ -195,7 +195,7 @@ func servePiped(run func(Fields) (Fields, error), requests string) (replies []Fi
 		defer carriedOut.Done()
 		return out.Write(p)
 	})
-	err = serve(in, written, run)
+	err = Serve(in, written, run)
 	_ = in.Close()
 	for line := range strings.Lines(out.String()) {
 		fields, broken := parse(strings.TrimSuffix(line, "\n"))

@@ -9,13 +9,13 @@ import (
 	"sync"
 )
 
-// queued is how many requests may wait for one thread before serve reads no
+// queued is how many requests may wait for one thread before Serve reads no
 // further.
 const queued = 64
 
-// serve is the other side: it reads requests until in ends and has each carried
+// Serve is the other side: it reads requests until in ends and has each carried
 // out by a goroutine that stands for the thread which the request names.
-func serve(in io.Reader, out io.Writer, run func(request Fields) (Fields, error)) error {
+func Serve(in io.Reader, out io.Writer, run func(request Fields) (Fields, error)) error {
 	var (
 		writing sync.Mutex
 		threads = map[string]chan Fields{}

@@ -153,8 +153,8 @@ func (s *Shard) doBatched(b *batcher, p *Wait, c *protocol.Call, end *bound, a *
 	if errors.Is(a.Error(), fault.NoAnswer) && !end.giveUp() {
 		a.RedisResult = rueidis.NewErrorResult(fault.NotSent)
 	} else if errors.Is(a.Error(), fault.NotSent) { // the shard has become suspect
-		rest := *p
-		rest.Since, rest.Limit = 0, end.left(t.Clock.Now())
+		rest := p.after(a.Sent, t.Clock.Now())
+		rest.Limit = end.left(t.Clock.Now())
 		end.stop()
 		s.doAsync(&rest, c, a)
 		return

@@ -336,6 +336,28 @@ func TestClient_AllocationsWhileIdle(t *testing.T) { //nolint:paralleltest // wh
 	require.LessOrEqual(t, least, 1.0, "the command's reply")
 }
 
+// A limit that grows with the way does not begin anew with the other way.
+func TestBatcher_TheOtherWayHasTheSameLimit(t *testing.T) {
+	shipping(t, 2, func(t *testing.T, way *Client, c *office, _ askingFor) {
+		c.one = func(string) { <-time.After(time.Minute) }
+		s := way.First
+		b := away(s)
+		b.came = way.Clock.Now().Add(time.Hour) // so that none is added
+		begun, done := time.Now(), make(chan error, 1)
+		go func() {
+			p := Wait{Ctx: t.Context(), Limit: time.Second, Near: time.Second}
+			done <- way.Do(&p, &protocol.Call{Key: "1"}).Error()
+		}()
+		<-time.After(500 * time.Millisecond)
+		synctest.Wait()
+		require.Len(t, b.waiting, 1)
+		s.batches.stop()
+		require.ErrorIs(t, <-done, fault.NoAnswer)
+		require.LessOrEqual(t, time.Since(begun), time.Second+s.RoundTrip().Plus(0))
+		<-time.After(time.Minute)
+	})
+}
+
 // What nobody has taken when the shard becomes suspect goes another way, for as long as its bound
 // lasts, and no longer.
 func TestBatcher_CommandsThatNobodyHasTaken(t *testing.T) {
