@@ -8,11 +8,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lockregistry/lockregistry/internal/queue"
-
 	"github.com/lockregistry/lockregistry/internal/deadlock"
 	"github.com/lockregistry/lockregistry/internal/local"
 	"github.com/lockregistry/lockregistry/internal/owner"
+	"github.com/lockregistry/lockregistry/internal/queue"
 )
 
 // Deadlock is a cycle of calls that wait for each other: each for a path that the next one holds, the last one for one of the

@@ -5,12 +5,11 @@ import (
 	"errors"
 	"time"
 
-	"github.com/lockregistry/lockregistry/internal/queue"
-
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/local"
 	"github.com/lockregistry/lockregistry/internal/owner"
+	"github.com/lockregistry/lockregistry/internal/queue"
 )
 
 // admission says what is left to do for a call that came into the local half.

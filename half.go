@@ -3,12 +3,11 @@ package lockregistry
 import (
 	"context"
 
-	"github.com/lockregistry/lockregistry/internal/queue"
-
 	"github.com/lockregistry/lockregistry/internal/cleanup"
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/deadlock"
 	"github.com/lockregistry/lockregistry/internal/hold"
+	"github.com/lockregistry/lockregistry/internal/queue"
 )
 
 // half is a lock, for its path.

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/lockregistry/lockregistry/internal/queue"
-
 	"github.com/lockregistry/lockregistry/internal/wake"
 )
 

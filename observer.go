@@ -6,10 +6,9 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/lockregistry/lockregistry/internal/queue"
-
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/queue"
 )
 
 // Observer has functions that are called when something happens inside a registry: see [WithObserver]. Any of its functions may

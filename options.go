@@ -6,8 +6,6 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/lockregistry/lockregistry/internal/queue"
-
 	"github.com/redis/rueidis"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
@@ -16,6 +14,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/owner"
 	"github.com/lockregistry/lockregistry/internal/presence"
 	"github.com/lockregistry/lockregistry/internal/protocol"
+	"github.com/lockregistry/lockregistry/internal/queue"
 )
 
 // The defaults are Spring's.

@@ -56,8 +56,7 @@ const notSentPause = 200 * time.Millisecond
 const closingGrace = time.Second
 
 // Obtain gets the hold in Redis for the holder of the local half, or frees that. When it fails nothing stays behind in Redis:
-// if a grant may have happened, or may happen yet, it is removed in the background. Queued says that the call has waited in this
-// process before.
+// if a grant may have happened, or may happen yet, it is removed in the background.
 func (p *Path) Obtain(ctx context.Context, q *Request) error {
 	first := attempt{path: p, hold: p.local.NewHold(q.Terms), ctx: ctx}
 	if p.side == Reads {

@@ -22,7 +22,7 @@ import (
 //
 // While it is shut a release serves the first ticket. While it is open the key is removed, and free for whoever takes it; the
 // first ticket looks when that is over. Readers leave no windows: for a writer without a ticket there is a guest in the queue,
-// see internal/protocol/lua/readwrite.lua. The process says what it knows, see fairness:
+// see internal/protocol/lua/readwrite.lua. The process says what it knows, see Fairness:
 //
 //	leads       the hold was a leader's: there is no long window
 //	yields      goroutines of this process wait, and have had the lock for as long as they may

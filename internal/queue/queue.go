@@ -162,7 +162,7 @@ func (a *acquisition) halfMoved(err error) bool {
 
 // unqueued tries once with a command that needs no key but the lock's, which the client finds at either node. The call keeps its
 // place: it asks for it again after each try. Its ticket may stay where it cannot be reached now. If that is granted later nobody
-// waits for it, and it is passed on at once, see told.
+// waits for it, and it is passed on at once, see Registry.told.
 func (a *acquisition) unqueued() error {
 	a.drop()
 	return a.tryOnce(protocol.Queueing{})

@@ -10,9 +10,9 @@ import (
 	"github.com/lockregistry/lockregistry/internal/transport"
 )
 
-// zeros stand in front of the lease in a ticket. A release gives it a short lease, until this process lengthens that: a
-// second, and twice as long for each zero, so that it is more than four round trips, up to eight seconds. Versions that do
-// not know this read the same lease.
+// zerosFor makes the zeros that stand in front of the lease in a ticket. A release gives it a short lease, until this process
+// lengthens that: a second, and twice as long for each zero, so that it is more than four round trips, up to eight seconds.
+// Versions that do not know this read the same lease.
 func zerosFor(t transport.RoundTrip, lease time.Duration) string {
 	const most = "000"
 	if !t.Known || lease <= shortLease { // which is what it gets

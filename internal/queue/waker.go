@@ -67,7 +67,7 @@ func ownChannel(prefix, key, registry string) string {
 	return prefix + "-channel@{" + protocol.HashTag(key) + "}" + registry
 }
 
-// Close ends the listening, which may take a while: see wait.
+// Close ends the listening, which may take a while: see Wait.
 func (w *Waker) Close() {
 	if w.Listening != nil {
 		w.Wait = w.Listening.Close()
