@@ -78,6 +78,7 @@ type fleet struct {
 	mu       sync.Mutex
 	failures map[string]map[string]int // by operation and by what it was
 	switched []time.Time               // when each client has changed to another master
+	late     time.Duration             // by how much a goroutine of this process ran late, at most
 }
 
 const (
@@ -298,7 +299,12 @@ func (f *fleet) watchClients() {
 	for i, c := range f.clients {
 		before[i] = master(c)
 	}
-	for f.ctx.Err() == nil {
+	const each = 2 * time.Millisecond
+	for last := time.Now(); f.ctx.Err() == nil; wait(each) {
+		f.mu.Lock()
+		f.late = max(f.late, time.Since(last)-each)
+		f.mu.Unlock()
+		last = time.Now()
 		for i, c := range f.clients {
 			if now := master(c); now != before[i] {
 				before[i] = now
@@ -307,7 +313,6 @@ func (f *fleet) watchClients() {
 				f.mu.Unlock()
 			}
 		}
-		wait(2 * time.Millisecond)
 	}
 }
 

@@ -55,6 +55,7 @@ type outcome struct {
 	atUnlock       int           // of these, told by Unlock, the others by their contexts
 	causes         []string      // of the errors
 	told           time.Duration // the longest time until one of them was told, from the switch of its client
+	late           time.Duration // by how much a goroutine of this process ran late, at most; with Sentinel
 }
 
 // judge sums up what has happened since the event, and ends the fleet.
@@ -78,6 +79,7 @@ func (f *fleet) judge(event string, v variant, at, promoted time.Time) outcome {
 		o.promoted = promoted.Sub(at)
 	}
 	f.end()
+	o.late = f.late
 	o.patient, o.first, o.unlock = f.failed(patientLock), f.failed(firstTry), f.failed(unlocking)
 	o.doubles, o.lostUpdates, o.losers = len(f.doubles), f.lostUpdates(), len(f.losers)
 	for _, v := range f.losers {
