@@ -30,7 +30,8 @@ func run() error {
 	deadlines := flag.Bool("deadlines", false, "in a rush, give calls contexts that have a deadline instead of such as can be cancelled only")
 	only := flag.String("only", "", "run only the scenarios whose name starts with this: "+scenarioNames())
 	seed := flag.Uint64("seed", uint64(time.Now().UnixNano()), "of the order in which contenders take turns")
-	into := flag.String("write", "", "write the results into the repository in this folder: bench/RESULTS.md, docs/performance.md and its charts, README.md")
+	into := flag.String("write", "", "write the results into the repository in this folder: bench/results, bench/RESULTS.md, docs/performance.md and its charts, README.md")
+	verdictsInto := flag.String("targets", "", "write the table of the targets into this file, with commas")
 	server := flag.String("server", "", "the redis-server to start; default: the one on PATH")
 	flag.Parse()
 	if flag.NArg() > 0 {
@@ -100,6 +101,9 @@ func run() error {
 	}
 	fmt.Printf("\nThe targets\n\n")
 	verdicts(results).print(os.Stdout)
+	if *verdictsInto != "" {
+		failures = append(failures, verdicts(results).csv(*verdictsInto))
+	}
 	if *into != "" {
 		failures = append(failures, write(*into, m, results))
 	}

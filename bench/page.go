@@ -14,21 +14,23 @@ const (
 	generatedEnd   = "<!-- generated: end -->"
 )
 
-// write writes what was measured into the repository at root: all of it to bench/RESULTS.md, the charts to docs/performance, what
-// most readers want to docs/performance.md, and three figures to README.md. The last two are written between markers; what a
-// person wrote around those stays.
+// write writes what was measured into the repository at root: all of it to the tables in bench/results, the charts to
+// docs/performance, a summary to bench/RESULTS.md, what most readers want to docs/performance.md, and three figures to README.md.
+// The pages are written between markers; what a person wrote around those stays.
 func write(root string, around surroundings, results []*result) error {
 	charts, err := draw(filepath.Join(root, "docs", "performance"), results)
 	if err != nil {
 		return err
 	}
+	if err := writeTables(filepath.Join(root, "bench", "results"), results); err != nil {
+		return err
+	}
 	var all, page, three strings.Builder
-	allResults(&all, around, results, charts)
-	overview(&page, around, results, charts)
+	summary(&all, around, results, charts)
+	overview(&page, results, charts)
 	threeFigures(&three, results)
-	file := filepath.Join(root, "bench", "RESULTS.md")
-	if err := os.WriteFile(file, []byte(all.String()), 0o644); err != nil { //nolint:gosec // a page for everybody
-		return fmt.Errorf("write the results: %w", err)
+	if err := replace(filepath.Join(root, "bench", "RESULTS.md"), all.String()); err != nil {
+		return err
 	}
 	if err := replace(filepath.Join(root, "docs", "performance.md"), page.String()); err != nil {
 		return err
@@ -109,59 +111,52 @@ func besidePeers(results []*result) grid {
 	return lines
 }
 
-// allResults is bench/RESULTS.md.
-func allResults(page *strings.Builder, around surroundings, results []*result, charts []chart) {
-	page.WriteString("# Results\n\nWritten by `make bench`. [README.md](README.md) says how it is measured, " +
-		"[docs/performance.md](../docs/performance.md) what it means.\n\n")
+// summary is the generated part of bench/RESULTS.md: where it was measured, the targets that do not hold, and what follows from
+// the figures. The figures themselves are in the tables beside it.
+func summary(page *strings.Builder, around surroundings, results []*result, charts []chart) {
 	for _, line := range around {
 		fmt.Fprintf(page, "- %s: %s\n", line.what, line.value)
 	}
-	page.WriteString("\nRatios are medians of the ratios of single rounds, with the middle half of them in brackets: they are steadier than the " +
-		"figures. The best peer is the one with the best median of that figure.\n\n## The targets\n\n")
-	verdicts(results).markdown(page)
-	page.WriteString("\n## The charts\n\n")
+	fmt.Fprintf(page, "\n%s.", held(results, "results/targets.csv"))
+	if missed := missedTargets(results); len(missed) > 1 {
+		page.WriteString(" These do not:\n\n")
+		missed.markdown(page)
+	}
+	page.WriteString("\n")
 	for _, c := range charts {
-		fmt.Fprintf(page, "![%s](../docs/performance/%s)\n\n", c.title, c.file)
-	}
-	page.WriteString("## The figures\n\nEach from `make bench`, or from the command below it alone.\n")
-	for _, r := range results {
-		fmt.Fprintf(page, "\n### %s\n\n%s\n", r.title, r.how)
-		if len(r.rows) > 0 {
-			page.WriteString("\n")
-			r.table().markdown(page)
+		if !slices.Contains(shownCharts, c.file) {
+			fmt.Fprintf(page, "![%s](../docs/performance/%s)\n\n", c.title, c.file)
 		}
-		for i, note := range r.notes {
-			if i == 0 || !strings.HasPrefix(note, "- ") {
-				page.WriteString("\n")
-			}
-			page.WriteString(note + "\n")
-		}
-		fmt.Fprintf(page, "\n%s\n", reproduce(r.scenario))
-	}
-	page.WriteString("\n## How the contenders are set\n\n")
-	for _, c := range contenders {
-		fmt.Fprintf(page, "- %s: %s\n", c.name, c.settings)
 	}
 	onPaper(page, results)
 }
 
-// shownCharts are those of the overview; bench/RESULTS.md has all.
+// held says how many targets hold, with a link to all of them.
+func held(results []*result, file string) string {
+	all, missed := len(verdicts(results)), len(missedTargets(results))
+	return fmt.Sprintf("%d of %d [targets](%s) hold in this run", all-missed, all-1, file)
+}
+
+// missedTargets are those of the verdicts that do not hold: their ratios, and what was wanted.
+func missedTargets(results []*result) grid {
+	missed := grid{{"", "to the floor", "wanted", "to the best peer", "wanted"}}
+	for _, line := range verdicts(results)[1:] {
+		if line[len(line)-1] != "yes" {
+			toFloor, _, _ := strings.Cut(line[3], " (")
+			toPeer, _, _ := strings.Cut(line[6], " (")
+			missed = append(missed, []string{line[0], toFloor, line[4], toPeer, line[7]})
+		}
+	}
+	return missed
+}
+
+// shownCharts are those of the overview; bench/RESULTS.md has the others.
 var shownCharts = []string{"own-paths.svg", "one-path.svg", "hand-over.svg"}
 
 // overview is the generated part of docs/performance.md.
-func overview(page *strings.Builder, around surroundings, results []*result, charts []chart) {
+func overview(page *strings.Builder, results []*result, charts []chart) {
 	besidePeers(results).markdown(page)
-	page.WriteString("\n")
-	for _, line := range around {
-		fmt.Fprintf(page, "- %s: %s\n", line.what, line.value)
-	}
-	held, all := 0, verdicts(results)[1:]
-	for _, v := range all {
-		if v[len(v)-1] == "yes" {
-			held++
-		}
-	}
-	fmt.Fprintf(page, "\n%d of %d [targets](../bench/RESULTS.md#the-targets) hold in this run.\n", held, len(all))
+	fmt.Fprintf(page, "\n%s.\n", held(results, "../bench/results/targets.csv"))
 	for _, c := range charts {
 		if slices.Contains(shownCharts, c.file) {
 			fmt.Fprintf(page, "\n![%s](performance/%s)\n", c.title, c.file)
@@ -209,34 +204,27 @@ func onPaper(page *strings.Builder, results []*result) {
 	}
 	pair, renewal := of("paths-64", serverCPU.name), of("held", renewalServerCPU.name)
 	inRedis, inProcess := of("held", serverBytes.name), of("held", bytesPerLock.name)
-	conns, cached := of("held", connections.name), of("cached", cachedBytes.name)
-	own := of("held", renewalCPU.name)
+	conns, own := of("held", connections.name), of("held", renewalCPU.name)
 	if math.IsNaN(pair) || math.IsNaN(renewal) {
 		return
 	}
 	const locks, processes, lease = 1e6, 1e4, 60.0
-	perSecondHeld := locks / (lease / 3)
-	page.WriteString("\n## Past one machine, on paper\n\nComputed from the figures above, which is not the same as measured.\n\n")
-	line := func(format string, args ...any) { fmt.Fprintf(page, "- "+format+"\n", args...) }
-	line("**One Redis node.** A lock and unlock costs the server %s when commands come in pipelines (%s), so one core ends at about %s "+
-		"locks and unlocks a second; a node runs commands on one core. Paths that many goroutines of one process want cost it next "+
-		"to nothing, because they hand the lock to each other.", nanoseconds.write(pair), reproduce("paths-64"), digits(1e9/pair))
-	line("**A million held locks.** With the default lease of 60 s renewed every 20 s that is %s renewals a second at %s of the server "+
-		"each (%s): %s of one core. They are %s in Redis, at %s a lock.", digits(perSecondHeld), nanoseconds.write(renewal),
-		reproduce("held"), share.write(perSecondHeld*renewal/1e9), byteCount.write(locks*inRedis), byteCount.write(inRedis))
-	line("**In ten thousand processes**, a hundred locks each: %s of memory and %s of a core in each process, at %s and %s a renewal; "+
-		"%s renewals a second from each. A lock that is only cached costs %s (%s).", byteCount.write(locks/processes*inProcess),
-		share.write(perSecondHeld/processes*own/1e9), byteCount.write(inProcess), nanoseconds.write(own),
-		digits(perSecondHeld/processes), byteCount.write(cached), reproduce("cached"))
-	line("**Connections.** A process has %s to a node, and one more as soon as somebody waits: %s to %s for ten thousand processes. Redis "+
-		"accepts 10 000 by default (`maxclients`), so this, and not the commands, is what ends first on one node.", digits(conns),
-		digits(conns*processes), digits((conns+1)*processes))
-	line("**Messages.** A lock and unlock that nobody waits for is two requests, two replies and a PUBLISH that reaches nobody. A waiter " +
-		"adds one request, for its place in the queue, and one message, which says that it has the lock; a release reaches the next " +
-		"waiter only, however many there are (`cd bench && GOWORK=off go run . -only waiting`).")
-	line("**A Redis Cluster.** The slot of the key, or of a `{tag}` in prefix or path, chooses the node, so paths spread by their hash and "+
-		"each master adds its %s locks and unlocks a second. Messages to waiters stay in their shard (SPUBLISH). What does not spread is "+
-		"the PUBLISH that Java waits for: in a cluster every node passes it on to all others; `WithWakeup(WakeupPoll)` publishes nothing.", digits(1e9/pair))
-	line("**Where it ends.** At one hot path, whose sections follow each other, and at the connections of one node. Not at the number of paths, " +
-		"of held locks or of waiters: those only add memory and renewals.")
+	perSecond := locks / (lease / 3)
+	page.WriteString("Computed from these figures, not measured:\n\n")
+	grid{
+		{"", "", "again with"},
+		{"locks and unlocks a second on a core of Redis", hundreds(1e9 / pair), "`-only paths`"},
+		{"a million held locks: renewals a second", digits(perSecond), "`-only held`"},
+		{"the same: CPU; memory in Redis", share.write(perSecond*renewal/1e9) + "; " + byteCount.write(locks*inRedis), "`-only held`"},
+		{"the same in each of 10 000 processes: memory; CPU", byteCount.write(locks/processes*inProcess) + "; " +
+			share.write(perSecond/processes*own/1e9), "`-only held`"},
+		{"10 000 processes: connections; if all wait", digits(conns*processes) + "; " +
+			digits((conns+1)*processes), "`-only held`"},
+	}.markdown(page)
+}
+
+// hundreds is a whole number with three digits that are not 0.
+func hundreds(v float64) string {
+	unit := math.Pow(10, math.Floor(math.Log10(v))-2)
+	return digits(math.Round(v/unit) * unit)
 }

@@ -13,15 +13,16 @@ func TestPagesAreWrittenBetweenTheirMarks(t *testing.T) {
 	for name, text := range map[string]string{
 		"README.md":           "before\n" + generatedBegin + "\nold\n" + generatedEnd + "\nafter\n",
 		"docs/performance.md": "before\n" + generatedBegin + "\nold\n" + generatedEnd + "\nafter\n",
-		"bench/RESULTS.md":    "old\n",
+		"bench/RESULTS.md":    "before\n" + generatedBegin + "\nold\n" + generatedEnd + "\nafter\n",
 	} {
 		file := filepath.Join(root, name)
 		require.NoError(t, os.MkdirAll(filepath.Dir(file), 0o700))
 		require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
 	}
-	r := &result{scenario: "paths-64", title: "64 goroutines", metrics: []metric{timePerOp}}
-	r.record(thisLibrary, map[string]float64{timePerOp.name: 11_000})
-	r.record(rueidislockPeer, map[string]float64{timePerOp.name: 20_000})
+	r := &result{scenario: "paths-64", title: "64 goroutines", metrics: []metric{timePerOp, serverCPU}}
+	r.record(thisLibrary, map[string]float64{timePerOp.name: 11_000, serverCPU.name: 4_000})
+	r.record(bareFloor, map[string]float64{timePerOp.name: 5_000, serverCPU.name: 6_000})
+	r.record(rueidislockPeer, map[string]float64{timePerOp.name: 20_000, serverCPU.name: 9_000})
 	require.NoError(t, write(root, surroundings{{"machine", "a small one"}}, []*result{r}))
 
 	read := func(name string) string {
@@ -32,11 +33,17 @@ func TestPagesAreWrittenBetweenTheirMarks(t *testing.T) {
 	require.Equal(t, "before\n"+generatedBegin+"\n\n- **11.0 µs** for a lock and unlock, by 64 goroutines of a process with a path each; "+
 		"the best peer, rueidislock: 20.0 µs (`cd bench && GOWORK=off go run . -only paths`)\n\n"+generatedEnd+"\nafter\n", read("README.md"))
 	page := read("docs/performance.md")
-	require.Contains(t, page, "| the same, 64 goroutines, a path each | 11.0 µs | – | 20.0 µs | – | – | `-only paths` |\n")
-	require.Contains(t, page, "- machine: a small one\n")
+	require.Contains(t, page, "| the same, 64 goroutines, a path each | 11.0 µs | 5.00 µs | 20.0 µs | – | – | `-only paths` |\n")
+	require.Contains(t, page, "\n1 of 2 [targets](../bench/results/targets.csv) hold in this run.\n")
 	require.Contains(t, page, "![Time for each lock and unlock, a path for each goroutine](performance/own-paths.svg)\n")
 	require.NotContains(t, page, "\nold\n")
-	require.Contains(t, read("bench/RESULTS.md"), "### 64 goroutines\n")
+	require.Contains(t, read("bench/RESULTS.md"), "before\n"+generatedBegin+"\n\n- machine: a small one\n\n"+
+		"1 of 2 [targets](results/targets.csv) hold in this run. These do not:\n\n")
+	require.Contains(t, read("bench/RESULTS.md"), "| 64 goroutines, a path each | 2.200 | ≤ 1.050 | 0.550 | ≤ 0.700 |")
+	require.Contains(t, read("bench/results/figures.csv"), "scenario,contender,figure,value\npaths-64,lockregistry,time,11.0 µs\n")
+	require.Contains(t, read("bench/results/scenarios.csv"), "paths-64,64 goroutines,,,cd bench && GOWORK=off go run . -only paths\n")
+	require.Contains(t, read("bench/results/targets.csv"), "64 goroutines, a path each\",11.0 µs")
+	require.Contains(t, read("bench/results/contenders.csv"), "rueidislock,")
 	require.FileExists(t, filepath.Join(root, "docs/performance/own-paths.svg"))
 
 	require.NoError(t, os.WriteFile(filepath.Join(root, "README.md"), []byte("no marks"), 0o600))

@@ -1,0 +1,84 @@
+package docs
+
+import (
+	"encoding/csv"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// measured are the figures of bench/results/figures.csv: by the scenario's first word and the contender.
+func measured(t *testing.T) map[string]map[string]bool {
+	t.Helper()
+	file, err := os.Open(filepath.Join(root, "bench", "results", "figures.csv"))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, file.Close()) }()
+	lines, err := csv.NewReader(file).ReadAll()
+	require.NoError(t, err)
+	all := map[string]map[string]bool{}
+	for _, line := range lines[1:] {
+		of := line[0] + " " + line[1]
+		if all[of] == nil {
+			all[of] = map[string]bool{}
+		}
+		all[of][line[3]] = true
+	}
+	return all
+}
+
+// has reports whether a scenario of that family gave the contender that figure.
+func has(figures map[string]map[string]bool, family, contender, figure string) bool {
+	for of, values := range figures {
+		if strings.HasPrefix(of, family) && strings.HasSuffix(of, " "+contender) && values[figure] {
+			return true
+		}
+	}
+	return false
+}
+
+var (
+	ownFigure  = regexp.MustCompile(`^- \*\*(.+?)\*\*.* -only ([\w-]+)`)
+	peerFigure = regexp.MustCompile(`the best peer, (\w+): (.+?) \(`)
+	again      = regexp.MustCompile("`-only ([\\w-]+)`")
+)
+
+// TestFigures: what README.md and docs/performance.md say of the last run stands in its tables, of the scenario that they name.
+func TestFigures(t *testing.T) {
+	figures := measured(t)
+	checked := 0
+	check := func(page, family, contender, figure string) {
+		checked++
+		if !has(figures, family, contender, figure) {
+			t.Errorf("%s: %s of %s is no figure of -only %s", page, figure, contender, family)
+		}
+	}
+	for line := range strings.Lines(read(t, "README.md")) {
+		own := ownFigure.FindStringSubmatch(line)
+		if own == nil {
+			continue
+		}
+		check("README.md", own[2], "lockregistry", own[1])
+		if peer := peerFigure.FindStringSubmatch(line); peer != nil {
+			check("README.md", own[2], peer[1], peer[2])
+		}
+	}
+	var head []string
+	for line := range strings.Lines(read(t, "docs/performance.md")) {
+		cells := strings.Split(strings.Trim(strings.TrimSpace(line), "| "), " | ")
+		scenario := again.FindStringSubmatch(line)
+		switch {
+		case strings.Contains(line, "| again with |"):
+			head = append([]string{""}, cells...)
+		case scenario != nil && head != nil && strings.HasPrefix(line, "|"):
+			require.Len(t, cells, len(head))
+			for i := 1; i < len(cells)-1; i++ {
+				check("docs/performance.md", scenario[1], head[i], cells[i])
+			}
+		}
+	}
+	require.Greater(t, checked, 20)
+}

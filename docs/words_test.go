@@ -1,0 +1,54 @@
+package docs
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// most are the words that a page may have, as wc counts them. A page that needs more has something that another one says already.
+var most = map[string]int{
+	"CHANGELOG.md":                  1566,
+	"CONTRIBUTING.md":               1259,
+	"README.md":                     1625,
+	"SECURITY.md":                   200,
+	"bench/README.md":               1000,
+	"bench/RESULTS.md":              500,
+	"cmd/lockreg/README.md":         1184,
+	"cmd/lockreg/doctor/README.md":  790,
+	"cmd/lockreg/page/README.md":    667,
+	"docs/architecture.md":          2714,
+	"docs/clusters.md":              2133,
+	"docs/migration/mixed-fleet.md": 1845,
+	"docs/migration/redisson.md":    1007,
+	"docs/migration/spring.md":      3724,
+	"docs/operations.md":            4688,
+	"docs/performance.md":           600,
+	"docs/recipes.md":               1687,
+	"docs/semantics.md":             6885,
+	"docs/testing.md":               1170,
+	"docs/wire-format.md":           2996,
+	"failover/README.md":            200,
+	"interop/README.md":             1065,
+	"specs/PROTOCOL.md":             3003,
+	"specs/README.md":               1812,
+	"torture/README.md":             705,
+}
+
+// TestWords: each page is as short as it has been, and may only become shorter.
+func TestWords(t *testing.T) {
+	seen := map[string]bool{}
+	for _, p := range pages(t) {
+		seen[p.path] = true
+		switch limit, is := most[p.path]; {
+		case !is:
+			t.Errorf("%s has no limit of words in words_test.go", p.path)
+		case len(strings.Fields(p.text)) > limit:
+			t.Errorf("%s has %d words, %d are the most", p.path, len(strings.Fields(p.text)), limit)
+		}
+	}
+	for path := range most {
+		require.True(t, seen[path], "no page %s", path)
+	}
+}
