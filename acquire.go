@@ -180,7 +180,7 @@ func (h *Hold) Key() string {
 	if h == nil {
 		return ""
 	}
-	return h.lock.place.Key
+	return h.lock.redis.Key
 }
 
 // Path returns the path that was acquired.

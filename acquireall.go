@@ -104,7 +104,6 @@ type multiAcquire struct {
 const (
 	mostPaths    = 20_000 // of one call: in order each takes a round trip
 	mostInScript = 1000   // the server serves nobody else for some milliseconds
-	mostTogether = 256    // commands about the paths of one hold that are under way, so that others have their turn
 )
 
 // several judges what AcquireAll is given.
@@ -152,7 +151,7 @@ func (r *Registry) several(ctx context.Context, paths []string, opts []LockOptio
 
 // obtain gets all locks, and returns their holds in the order of the keys.
 func (b *multiAcquire) obtain(ctx context.Context) ([]*Hold, error) {
-	contested := b.patient && slices.ContainsFunc(b.locks, func(l *Lock) bool { return b.reg.cache.current(l).place.Contested() })
+	contested := b.patient && slices.ContainsFunc(b.locks, func(l *Lock) bool { return b.reg.cache.current(l).redis.Contested() })
 	if !contested {
 		holds, l, err := b.atOnce(ctx)
 		var late fault.OverdueError
@@ -263,7 +262,7 @@ func (b *multiAcquire) settle(ctx context.Context, holds []*Hold) error {
 // Redis does not answer for one it goes on with all that are left at once, so that the call takes no longer than for two.
 func each(holds []*Hold, do func(h *Hold) error) error {
 	errs := make([]error, len(holds))
-	places := make(chan struct{}, mostTogether)
+	places := make(chan struct{}, queue.MostTogether)
 	var all sync.WaitGroup
 	var silent atomic.Bool
 	for i, h := range holds {
@@ -314,7 +313,7 @@ func (b *multiAcquire) atOnce(ctx context.Context) ([]*Hold, *Lock, error) {
 				}
 				return nil, l, err
 			}
-			group.Add(ctx, &in.lock.place, in.lock.newHold(in.lock.terms(&q)))
+			group.Add(ctx, &in.lock.redis, in.lock.newHold(in.lock.terms(&q)))
 			group.locks[i], group.as = in.lock, append(group.as, q.as)
 		}
 	}
@@ -365,7 +364,7 @@ func (b *multiAcquire) slots() (groups []*slotGroup) {
 	for _, l := range b.locks {
 		var slot uint16
 		if b.reg.queues.Cluster {
-			slot = protocol.Slot(l.place.Key)
+			slot = protocol.Slot(l.redis.Key)
 		}
 		if of[slot] == nil || len(of[slot].locks) == mostInScript {
 			of[slot] = &slotGroup{}

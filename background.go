@@ -51,7 +51,7 @@ func newBackground(r *Registry) *background {
 }
 
 // remove sends removals.
-func (b *background) remove(all []cleanup.Attempt) {
+func (b *background) remove(all []cleanup.Try) {
 	tasks := make([]hold.Task, len(all))
 	for i, a := range all {
 		tasks[i] = removing{a}
@@ -114,7 +114,7 @@ func (b *background) doubt(server string) {
 		if h := l.hold.Load(); h != nil {
 			h.Doubt()
 		}
-		l.place.Recall(now)
+		l.redis.Recall(now)
 	}
 }
 

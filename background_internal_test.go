@@ -15,7 +15,7 @@ import (
 
 // What counts as written is what the server would have refused otherwise.
 func TestBackground_WhatAReplySaysAboutAServer(t *testing.T) {
-	removal, refused, silent := removing{cleanup.Attempt{}}, &rueidis.RedisError{}, errors.New("no answer")
+	removal, refused, silent := removing{cleanup.Try{}}, &rueidis.RedisError{}, errors.New("no answer")
 	for name, c := range map[string]struct {
 		n    int64
 		err  error
@@ -42,7 +42,7 @@ func TestBackground_EachShardHasAnOutcome(t *testing.T) {
 	one, other := &transport.Shard{}, &transport.Shard{}
 	refused, silent := &rueidis.RedisError{}, errors.New("no answer")
 	s := sending{kind: health.Removals, outcomes: map[*transport.Shard]*health.Outcome{}}
-	task := removing{cleanup.Attempt{}}
+	task := removing{cleanup.Try{}}
 	s.note(one, task, 1, nil)
 	s.note(other, task, 0, silent)
 	s.note(other, task, 0, refused)

@@ -12,7 +12,7 @@ import (
 )
 
 // shard is the way to the master that has the lock's key.
-func (l *Lock) shard() *transport.Shard { return l.place.Shard() }
+func (l *Lock) shard() *transport.Shard { return l.redis.Shard() }
 
 // prolong sets the lease of a hold anew, now, with t or with the term that it has. When the answer comes late it does so once
 // more, to be sure, until the call's time is over.

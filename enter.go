@@ -145,7 +145,7 @@ func (l *Lock) notAdmitted(how local.Admission, o owner.ID, why error) error {
 	case why == nil:
 		why = fault.Busy
 	}
-	return fault.Explain(why, l.place.LastFailure())
+	return fault.Explain(why, l.redis.LastFailure())
 }
 
 // receive makes a hold that was handed to an owner what its call has asked for. If it does not, the owner has left again, and its

@@ -64,6 +64,6 @@ var errApart = errors.New("a cluster keeps the fencing counter of this lock in a
 
 // fenceable tells whether the counter of a lock that wants tokens is within reach.
 func (l *Lock) fenceable() bool {
-	p := &l.place
+	p := &l.redis
 	return !p.Fencing || !l.reg.queues.Cluster || protocol.HashTag(p.Format.Counter(p.Key)) == protocol.HashTag(p.Key)
 }

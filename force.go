@@ -59,8 +59,8 @@ func (r *Registry) remove(ctx context.Context, l *Lock, holder string) error {
 	}
 	before := r.holders(l)
 	removal := protocol.Call{
-		Script: forceUnlock, Key: l.place.Key,
-		Args: protocol.Args{holder, protocol.Tagged(l.place.Key), r.formats.Publish(), r.plain.Format.CommonChannel(), r.values},
+		Script: forceUnlock, Key: l.redis.Key,
+		Args: protocol.Args{holder, protocol.Tagged(l.redis.Key), r.formats.Publish(), r.plain.Format.CommonChannel(), r.values},
 	}
 	p := r.queues.CommandWait(ctx, l.shard())
 	p.Lease = r.lease.Length

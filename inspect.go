@@ -112,13 +112,13 @@ func (r *Registry) inspectOne(ctx context.Context, l *Lock) (LockInfo, error) {
 		return LockInfo{}, errNilContext
 	case l.path() == "":
 		return LockInfo{}, errNoPath
-	case protocol.Reserved(l.place.Key):
+	case protocol.Reserved(l.redis.Key):
 		return LockInfo{}, errReserved
 	}
 	if err := l.reg.queues.Stopped(ctx); err != nil {
 		return LockInfo{}, err
 	}
-	infos, errs := r.inspectKeys(ctx, []string{l.place.Key})
+	infos, errs := r.inspectKeys(ctx, []string{l.redis.Key})
 	if errs[0] != nil {
 		return LockInfo{}, errs[0]
 	}

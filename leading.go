@@ -42,7 +42,7 @@ func (r *Registry) look(ctx context.Context, l *Lock) (name string, err error) {
 	}
 	p := r.queues.CommandWait(ctx, l.shard())
 	p.Lease = r.lease.Length
-	c := r.plain.Format.Holder(l.place.Key)
+	c := r.plain.Format.Holder(l.redis.Key)
 	reply := r.transport.Do(&p, &c)
 	if reply.Late { // a master that is none any more may have answered
 		reply = r.transport.Do(&p, &c)

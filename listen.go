@@ -44,7 +44,7 @@ func (r *Registry) told(text string) {
 	r.transport.Shard(m.Key).GotMessage(r.clock.Now())
 	path := m.Key[len(r.prefix)+1:]
 	for l := range r.cache.of(path) {
-		if l.place.Told(m) {
+		if l.redis.Told(m) {
 			return
 		}
 	}
@@ -52,7 +52,7 @@ func (r *Registry) told(text string) {
 		return
 	}
 	for l := range r.cache.of(path) {
-		if l.place.Stir() {
+		if l.redis.Stir() {
 			return
 		}
 	}

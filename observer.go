@@ -184,7 +184,7 @@ func (l *Lock) subject() Subject {
 	case "w":
 		kind = "writer"
 	}
-	return Subject{l.path(), l.place.Key, kind}
+	return Subject{l.path(), l.redis.Key, kind}
 }
 
 // tellAcquired is for the end of a call that began at some time. It is apart from the call so that its stack stays small.

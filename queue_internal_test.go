@@ -31,11 +31,11 @@ func TestQueue_MessageOnAnIdleShard(t *testing.T) {
 		require.NoError(t, lock.Lock(t.Context()))
 		require.NoError(t, lock.Unlock(t.Context()))
 	}
-	way := reg.transport.Shard(lock.place.Key)
+	way := reg.transport.Shard(lock.redis.Key)
 	quiet := func() bool { return !way.IsHealthy(reg.clock.Now()) }
 	require.Eventually(t, quiet, 20*time.Second, time.Millisecond)
 	require.Eventually(t, func() bool { // else the test was not scheduled for as long as a shard is healthy
-		reg.told("n 1 1000 " + lock.place.Key + " 1") // nothing is sent because of it
+		reg.told("n 1 1000 " + lock.redis.Key + " 1") // nothing is sent because of it
 		return !quiet()
 	}, 20*time.Second, time.Millisecond)
 }

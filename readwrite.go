@@ -125,11 +125,11 @@ func (rw redisHalf) Look() bool {
 // ask asks Redis whether a writer waits elsewhere.
 func (rw *ReadWriteLock) ask() {
 	l := &rw.reader
-	if !l.place.MayQueue() {
+	if !l.redis.MayQueue() {
 		rw.local.Unknown()
 		return
 	}
-	c := l.reg.formats.WriterWaits(l.place.Key)
+	c := l.reg.formats.WriterWaits(l.redis.Key)
 	p := l.reg.queues.CommandWait(context.Background(), l.reg.transport.Shard(c.Key))
 	p.Lease = l.reg.lease.Length
 	n, err := protocol.Confirmed(l.reg.transport.Do(&p, &c).RedisResult)
@@ -138,7 +138,7 @@ func (rw *ReadWriteLock) ask() {
 		rw.local.Told(n == 1)
 		return
 	case !fault.Transient(fault.Classify(err)):
-		l.place.NoQueue(err.Error())
+		l.redis.NoQueue(err.Error())
 	}
 	rw.local.Unknown()
 }

@@ -89,13 +89,13 @@ func TestReadWriteLock_BothSidesKnowOfOthers(t *testing.T) {
 		if path == "writer" {
 			side, other = other, side
 		}
-		over := side.place.Unavailable(fault.NoAnswer)
-		require.ErrorIs(t, other.place.LastFailure(), fault.NoAnswer)
+		over := side.redis.Unavailable(fault.NoAnswer)
+		require.ErrorIs(t, other.redis.LastFailure(), fault.NoAnswer)
 		over()
-		require.NoError(t, other.place.LastFailure())
+		require.NoError(t, other.redis.LastFailure())
 
-		require.False(t, other.place.Contested())
-		side.place.NoteContention(protocol.Contended, false, reg.clock.Now())
-		require.True(t, other.place.Contested())
+		require.False(t, other.redis.Contested())
+		side.redis.NoteContention(protocol.Contended, false, reg.clock.Now())
+		require.True(t, other.redis.Contested())
 	}
 }

@@ -55,7 +55,7 @@ func (w *recorded) InUse(now clock.Instant) (used, lasting bool) {
 				used, lasting = true, had >= presence.Lasting
 			}
 		}
-		if waits, _, since := l.place.Waits(); waits {
+		if waits, _, since := l.redis.Waits(); waits {
 			used, lasting = true, lasting || since.Until(now) >= presence.Lasting
 		}
 		if lasting {

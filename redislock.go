@@ -24,7 +24,7 @@ import (
 // local half: otherwise a late removal would meet the key of the next local holder.
 type Lock struct {
 	reg      *Registry
-	place    queue.Path
+	redis    queue.Path // its half in Redis
 	kind     *kind
 	pair     *ReadWriteLock // nil for a plain lock
 	turn     atomic.Uint64  // when it was last obtained; belongs to the cache, as do pins and parked
@@ -196,12 +196,12 @@ func (l locker) Unlock() {
 }
 
 // Key returns the lock's key in Redis, prefix + ":" + path.
-func (l *Lock) Key() string { return l.place.Key }
+func (l *Lock) Key() string { return l.redis.Key }
 
 // Path returns the path that the lock was obtained with.
 func (l *Lock) Path() string { return l.path() }
 
-func (l *Lock) path() string { return l.place.Key[len(l.reg.prefix)+1:] }
+func (l *Lock) path() string { return l.redis.Key[len(l.reg.prefix)+1:] }
 
 // IsHeld tells whether a goroutine of this process holds the lock now, with a lease that is not over. It does not ask
 // Redis.
@@ -211,7 +211,7 @@ func (l *Lock) IsHeld() bool {
 }
 
 func (l *Lock) fail(op string, err error) error {
-	return &LockError{Op: op, Key: l.place.Key, Err: l.shard().Unsupported(err)}
+	return &LockError{Op: op, Key: l.redis.Key, Err: l.shard().Unsupported(err)}
 }
 
 var (
@@ -226,7 +226,7 @@ func (l *Lock) check(ctx context.Context) error {
 		return errNilContext
 	case l.path() == "":
 		return errNoPath
-	case protocol.Reserved(l.place.Key):
+	case protocol.Reserved(l.redis.Key):
 		return errReserved
 	case !l.fenceable():
 		return errApart
@@ -425,7 +425,7 @@ func (l *Lock) release(ctx context.Context) (End, error) {
 		}
 	}
 	begun := reg.clock.Now()
-	kept := l.place.Reserve(h)
+	kept := l.redis.Reserve(h)
 	l.hold.Store(nil)
 	if !h.End(begun) {
 		l.abandon(h)
@@ -435,18 +435,18 @@ func (l *Lock) release(ctx context.Context) (End, error) {
 	p := transport.Wait{Ctx: ctx, Since: begun, Limit: to.Plus(unlockLimit), Near: unlockLimit, Lease: h.Term().Length}
 	p.Grace = to.RoundTrip().Plus(unlockGrace)
 	m := protocol.Release{
-		Key: l.place.Key, Value: h.Value(), Queued: l.place.MayQueue(), Keep: kept.After(begun), Age: h.SinceAsked(begun),
+		Key: l.redis.Key, Value: h.Value(), Queued: l.redis.MayQueue(), Keep: kept.After(begun), Age: h.SinceAsked(begun),
 	}
-	l.place.Fairness(&m, h, due, begun)
-	removal := l.place.Format.Release(m) // which may have to ask the server for its version
+	l.redis.Fairness(&m, h, due, begun)
+	removal := l.redis.Format.Release(m) // which may have to ask the server for its version
 	reply := reg.transport.Do(&p, &removal)
 	n, err := protocol.Confirmed(reply.RedisResult)
 	if why := protocol.WhyNoQueue(reply.RedisResult); why != "" {
-		l.place.NoQueue(why)
+		l.redis.NoQueue(why)
 	}
-	l.place.NoteContention(n, m.Yields, reply.Came)
+	l.redis.NoteContention(n, m.Yields, reply.Came)
 	if err == nil && !reply.Late { // mutant: late removal believed
-		l.place.Removed(h.Value(), reply.Came)
+		l.redis.Removed(h.Value(), reply.Came)
 		if h.MayArrive() {
 			reg.background.cleaner.Remove(l.abandoned(h), nil)
 		}

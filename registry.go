@@ -196,7 +196,7 @@ func (s server) Do(p *transport.Wait, c *protocol.Call) (reply transport.Reply, 
 func (l *Lock) begin(r *Registry, k *kind, key string, anchor *Lock) {
 	l.reg, l.kind = r, k
 	of := hold.Path{Kind: &k.Kind, Key: key, Above: (*above)(l)}
-	l.place.Init(of, &r.queues, (*half)(l), k.side, &anchor.place)
+	l.redis.Init(of, &r.queues, (*localSide)(l), k.side, &anchor.redis)
 	l.lockedAt.Store(int64(r.clock.Now()))
 }
 
@@ -216,7 +216,7 @@ func (a *above) Lost(why fault.Loss, held time.Duration, awaited bool) {
 
 func (a *above) Clear(r hold.Remains) {
 	left := (*Lock)(a).removalOf(r)
-	left.Late = false
+	left.MayArrive = false
 	a.reg.background.cleaner.Remove(left, nil)
 }
 
@@ -399,7 +399,7 @@ func (l *Lock) obtain(ctx context.Context, q *request, deadline clock.Instant, q
 		Waiting: queue.Waiting{As: q.as, Ends: q.wait > 0, Since: q.blocked}, Terms: l.terms(q), Wait: q.wait,
 		Deadline: deadline, Queued: queued,
 	}
-	err := l.place.Obtain(ctx, &asked)
+	err := l.redis.Obtain(ctx, &asked)
 	q.how, q.wakeups = obtained[asked.How], Wakeups(asked.Woken)
 	return err
 }
@@ -418,7 +418,7 @@ func (l *Lock) newHold(t hold.Terms) *hold.Hold {
 	var buf [96]byte
 	value := strconv.AppendUint(append(buf[:0], r.values...), r.numbers.Draw(), 10) // mutant: no number
 	r.others.presence.Asked()
-	return hold.New(&l.place.Path, string(value), t)
+	return hold.New(&l.redis.Path, string(value), t)
 }
 
 // adopt gives a hold that was handed to another owner what that one asks for. It reports false when the hold was lost on the way.

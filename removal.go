@@ -3,7 +3,6 @@ package lockregistry
 import (
 	"context"
 	"errors"
-	"strconv"
 	"time"
 
 	"github.com/lockregistry/lockregistry/internal/cleanup"
@@ -23,7 +22,7 @@ const watchAtLeast = time.Minute
 func (l *Lock) removal(h *hold.Hold) cleanup.Removal {
 	r := l.abandoned(h)
 	// The field of a hold that writes can outlive its lease: a reader under it keeps the hash.
-	r.Late = h.MayArrive() || l.pair != nil
+	r.MayArrive = h.MayArrive() || l.pair != nil
 	return r
 }
 
@@ -33,34 +32,25 @@ func (l *Lock) abandoned(h *hold.Hold) cleanup.Removal { return l.removalOf(h.Re
 // removalOf is for what may be left of a hold, of which a grant may arrive yet.
 func (l *Lock) removalOf(r hold.Remains) cleanup.Removal {
 	return cleanup.Removal{
-		Path:    (*removedPath)(l),
-		Format:  l.place.Format,
-		Key:     l.place.Key,
-		Value:   r.Value,
-		Number:  l.reg.numberOf(r.Value),
-		Lease:   r.Longest,
-		Expired: l.reg.clock.Now().Add(r.Longest).Add(lease.Margin(r.Longest)),
-		Keep:    r.Kept, // mutant: kept path let go
-		Late:    true,
-		Watch:   max(r.Term, watchAtLeast),
+		Path:      (*removedPath)(l),
+		Format:    l.redis.Format,
+		Key:       l.redis.Key,
+		Value:     r.Value,
+		Number:    l.reg.queues.NumberIn(r.Value),
+		Lease:     r.Longest,
+		Expired:   l.reg.clock.Now().Add(r.Longest).Add(lease.Margin(r.Longest)),
+		Keep:      r.Kept, // mutant: kept path let go
+		MayArrive: true,
+		Watch:     max(r.Term, watchAtLeast),
 	}
-}
-
-// numberOf is the number in the value of a hold of this registry; 0 for what is none, as a message may name it.
-func (r *Registry) numberOf(value string) uint64 {
-	n, err := strconv.ParseUint(value[len(r.values):], 10, 64)
-	if err != nil {
-		return 0
-	}
-	return n
 }
 
 // unclaimed is for a hold that was granted to nobody.
 func (l *Lock) unclaimed(number string) cleanup.Removal {
 	length := l.reg.lease.Length
 	r := l.removalOf(hold.Remains{Value: l.reg.values + number, Longest: length, Term: length})
-	r.Late = false
-	r.Keep = l.place.ReservedUntil(number)
+	r.MayArrive = false
+	r.Keep = l.redis.ReservedUntil(number)
 	return r
 }
 
@@ -68,7 +58,7 @@ func (l *Lock) unclaimed(number string) cleanup.Removal {
 type removedPath Lock
 
 // Removed notes that the key of the hold with a value was removed.
-func (p *removedPath) Removed(value string, at clock.Instant) { (*Lock)(p).place.Removed(value, at) }
+func (p *removedPath) Removed(value string, at clock.Instant) { (*Lock)(p).redis.Removed(value, at) }
 
 // cleanUp has what a call has left removed in the background. When the registry is closed nobody would, so this does, once.
 func (r *Registry) cleanUp(m cleanup.Removal) {
@@ -101,13 +91,13 @@ func (l *Lock) removeLater(p transport.Wait, h *hold.Hold, failure error) error 
 	}
 	removal := l.removal(h)
 	if failure == nil { // the answer came late: a master that is none any more may have given it
-		removal.Late, failure = true, fault.Late
+		removal.MayArrive, failure = true, fault.Late
 	}
 	if errors.Is(failure, context.DeadlineExceeded) || errors.Is(failure, context.Canceled) { // the client has limits
 		failure = fault.NoAnswer
 	}
 	if failure = fault.Classify(failure); errors.Is(failure, ErrUnavailable) {
-		over = l.place.Unavailable(failure)
+		over = l.redis.Unavailable(failure)
 	}
 	if !reg.background.cleaner.Remove(removal, freed) {
 		freed(reg.removeOnce(p, removal))
@@ -118,8 +108,8 @@ func (l *Lock) removeLater(p transport.Wait, h *hold.Hold, failure error) error 
 	return failure
 }
 
-// removing is the task that sends a removal. What it sends is the Call of the attempt.
-type removing struct{ cleanup.Attempt }
+// removing is the task that sends a removal. What it sends is the Call of the try.
+type removing struct{ cleanup.Try }
 
 func (r removing) Length() time.Duration { return r.Lease }
 func (r removing) Wanted() bool          { return true }

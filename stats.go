@@ -119,7 +119,7 @@ func (l *Lock) count(s *Stats) {
 		return
 	}
 	// A call with a ticket has left the queue of its process before, so it is not counted twice.
-	if waits, queued, _ := l.place.Waits(); waits {
+	if waits, queued, _ := l.redis.Waits(); waits {
 		s.Waiters++
 		if queued {
 			s.Tickets++

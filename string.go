@@ -20,9 +20,9 @@ func (l *Lock) String() string {
 		kind = "Reader"
 	}
 	if l.holds() {
-		return kind + "(" + l.place.Key + ", held)"
+		return kind + "(" + l.redis.Key + ", held)"
 	}
-	return kind + "(" + l.place.Key + ", not held)"
+	return kind + "(" + l.redis.Key + ", not held)"
 }
 
 // String returns the lock's key, and which of its halves this process holds.
@@ -36,7 +36,7 @@ func (rw *ReadWriteLock) String() string {
 	case writes:
 		held = "writer held"
 	}
-	return "ReadWriteLock(" + rw.writer.place.Key + ", " + held + ")"
+	return "ReadWriteLock(" + rw.writer.redis.Key + ", " + held + ")"
 }
 
 // String returns the key, and whether the hold can still be relied on.
@@ -45,9 +45,9 @@ func (h *Hold) String() string {
 		return "Hold(nil)"
 	}
 	if h.hold.Fresh() && !h.isReleased() {
-		return "Hold(" + h.lock.place.Key + ", held)"
+		return "Hold(" + h.lock.redis.Key + ", held)"
 	}
-	return "Hold(" + h.lock.place.Key + ", over)"
+	return "Hold(" + h.lock.redis.Key + ", over)"
 }
 
 // holds is IsHeld, which nobody else is told of.

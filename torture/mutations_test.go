@@ -41,7 +41,7 @@ var mutations = []mutation{
 	},
 	{
 		"one removal", "one removal is enough for a late grant",
-		"!p.Late", "true",
+		"!p.MayArrive", "true",
 		"TestUnknownOutcomes$",
 	},
 	{
@@ -61,7 +61,7 @@ var mutations = []mutation{
 	},
 	{
 		"late grant forgotten", "late grants are forgotten",
-		"s.Late", "false",
+		"s.MayArrive", "false",
 		"TestOvertakenGrant",
 	},
 	{
@@ -266,7 +266,7 @@ var mutations = []mutation{
 	},
 	{
 		"kept path let go", "a release that is tried again does not keep the path",
-		"Keep:    r.Kept,", "",
+		"Keep:      r.Kept,", "",
 		"TestReleasesOfUnknownOutcome",
 	},
 	{

@@ -21,10 +21,10 @@ type Removal struct {
 	Leaving protocol.Leaving // what to remove from the queue
 	Lease   time.Duration    // the longest that the hold has had
 
-	Expired clock.Instant // by then the key has expired, even if no command arrives, unless Late
-	Keep    clock.Instant // the path is to stay taken until then, if the key is that of Value; 0: it is not
-	Late    bool          // a grant of the hold may arrive yet, so one removal is not enough
-	Watch   time.Duration // for how long to look out for it, once Redis answers
+	Expired   clock.Instant // by then the key has expired, even if no command arrives, unless MayArrive
+	Keep      clock.Instant // the path is to stay taken until then, if the key is that of Value; 0: it is not
+	MayArrive bool          // a grant of the hold may arrive yet, so one removal is not enough
+	Watch     time.Duration // for how long to look out for it, once Redis answers
 }
 
 // Path hears what was removed.
@@ -62,7 +62,7 @@ func (r Removal) place() place {
 type Cleaner struct {
 	clock   clock.Clock
 	soon    func(due clock.Instant)
-	workers *scheduler.Senders[Attempt]
+	workers *scheduler.Senders[Try]
 
 	mu     sync.Mutex
 	all    map[place]*pending
@@ -71,8 +71,8 @@ type Cleaner struct {
 	closed bool
 }
 
-// Attempt is one removal that is being sent.
-type Attempt struct {
+// Try is one removal that is being sent.
+type Try struct {
 	Removal
 	cleaner *Cleaner
 	of      *pending
@@ -81,7 +81,7 @@ type Attempt struct {
 
 // New is a cleaner with nothing to remove. Soon has it called by a time, as a source. Send sends removals, tells each of them
 // what became of it, and then returns.
-func New(c clock.Clock, soon func(due clock.Instant), send func([]Attempt)) *Cleaner {
+func New(c clock.Clock, soon func(due clock.Instant), send func([]Try)) *Cleaner {
 	cleaner := &Cleaner{clock: c, soon: soon, all: map[place]*pending{}}
 	cleaner.workers = scheduler.NewSenders(cleaner.take, send)
 	return cleaner
@@ -176,31 +176,31 @@ func (c *Cleaner) Hasten() {
 }
 
 // take gives a worker what is to be removed now. After Close that is everything.
-func (c *Cleaner) take(most int) (attempts []Attempt) {
+func (c *Cleaner) take(most int) (tries []Try) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := c.clock.Now()
-	for c.due.Len() > 0 && len(attempts) < most && (c.closed || c.due.Next() <= now) {
+	for c.due.Len() > 0 && len(tries) < most && (c.closed || c.due.Next() <= now) {
 		p := c.due.Pop()
-		attempts = append(attempts, Attempt{p.Removal, c, p, c.closed})
+		tries = append(tries, Try{p.Removal, c, p, c.closed})
 	}
-	if len(attempts) == 0 {
+	if len(tries) == 0 {
 		c.recess = 0
 	}
-	return attempts
+	return tries
 }
 
 // Call is the command to send now.
-func (a Attempt) Call() protocol.Call { return a.Removal.Call(a.cleaner.clock.Now()) }
+func (t Try) Call() protocol.Call { return t.Removal.Call(t.cleaner.clock.Now()) }
 
-// Answered takes in what became of the attempt. An error says that it is not known to have been executed.
-func (a Attempt) Answered(at clock.Instant, err error) {
+// Answered takes in what became of the try. An error says that it is not known to have been executed.
+func (t Try) Answered(at clock.Instant, err error) {
 	if err == nil {
-		a.Path.Removed(a.Value, at)
+		t.Path.Removed(t.Value, at)
 	}
-	c := a.cleaner
+	c := t.cleaner
 	c.mu.Lock()
-	freed, again := c.answered(a, err)
+	freed, again := c.answered(t, err)
 	c.mu.Unlock()
 	c.soon(again)
 	if freed != nil {
@@ -208,12 +208,12 @@ func (a Attempt) Answered(at clock.Instant, err error) {
 	}
 }
 
-// answered decides when the next attempt follows, if any. It returns what is to be called now, if anything. The caller holds the
+// answered decides when the next try follows, if any. It returns what is to be called now, if anything. The caller holds the
 // mutex.
-func (c *Cleaner) answered(a Attempt, err error) (freed func(gone bool), again clock.Instant) {
-	p, now := a.of, c.clock.Now()
+func (c *Cleaner) answered(t Try, err error) (freed func(gone bool), again clock.Instant) {
+	p, now := t.of, c.clock.Now()
 	again = clock.Never
-	if a.Value != p.Value || c.all[p.place()] != p { // see merge
+	if t.Value != p.Value || c.all[p.place()] != p { // see merge
 		return nil, again
 	}
 	var pause time.Duration
@@ -223,7 +223,7 @@ func (c *Cleaner) answered(a Attempt, err error) (freed func(gone bool), again c
 	} else {
 		pause, over = p.unanswered(now)
 	}
-	over = over || c.closed && (a.last || !p.Late)
+	over = over || c.closed && (t.last || !p.MayArrive)
 	if over {
 		delete(c.all, p.place())
 		c.due.Remove(p)

@@ -31,8 +31,8 @@ type server struct {
 	s     *scheduler.Scheduler
 
 	mu      sync.Mutex
-	answer  func(a Attempt) error // nil: it confirms; may wait
-	sent    []Attempt
+	answer  func(a Try) error // nil: it confirms; may wait
+	sent    []Try
 	at      []clock.Instant // when each was sent
 	removed []string        // confirmed values, for all paths
 }
@@ -43,9 +43,9 @@ func (s *server) Removed(value string, _ clock.Instant) {
 	s.removed = append(s.removed, value)
 }
 
-func (s *server) send(attempts []Attempt) {
+func (s *server) send(tries []Try) {
 	var all sync.WaitGroup
-	for _, a := range attempts {
+	for _, a := range tries {
 		s.mu.Lock()
 		s.sent, s.at = append(s.sent, a), append(s.at, s.clock.Now())
 		answer := s.answer
@@ -62,7 +62,7 @@ func (s *server) send(attempts []Attempt) {
 }
 
 // answers has the server answer like that from now on. It returns how many were sent before.
-func (s *server) answers(answer func(a Attempt) error) int {
+func (s *server) answers(answer func(a Try) error) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.answer = answer
@@ -87,7 +87,7 @@ func (s *server) removal(path string, number int) Removal {
 // late is the same when a grant may arrive yet.
 func (s *server) late(path string, number int) Removal {
 	r := s.removal(path, number)
-	r.Late = true
+	r.MayArrive = true
 	return r
 }
 
@@ -105,7 +105,7 @@ func serve(t *testing.T, test func(t *testing.T, s *server)) {
 	})
 }
 
-func silent(Attempt) error { return errSilent }
+func silent(Try) error { return errSilent }
 
 // freedom notes when a local half was freed.
 type freedom struct {
@@ -171,7 +171,7 @@ func TestRemove_FreesWhenTheKeyIsGone(t *testing.T) {
 					s.answers(silent)
 				}
 				r := s.removal("42", 1)
-				r.Late = c.late
+				r.MayArrive = c.late
 				require.True(t, s.Remove(r, f.freed))
 				if c.heals > 0 {
 					<-time.After(min(c.heals, lease-time.Millisecond))
@@ -239,7 +239,7 @@ func TestRemove_LooksOutAnewAfterASilence(t *testing.T) {
 func TestRemove_OfANewerHold(t *testing.T) {
 	serve(t, func(t *testing.T, s *server) {
 		goOn := make(chan error)
-		s.answers(func(Attempt) error { return <-goOn })
+		s.answers(func(Try) error { return <-goOn })
 		var f freedom
 		require.True(t, s.Remove(s.removal("42", 1), nil))
 		require.Equal(t, 1, s.count())
@@ -261,7 +261,7 @@ func TestRemove_OfANewerHold(t *testing.T) {
 func TestRemove_TheAnswerForAnOlderHoldIsNone(t *testing.T) {
 	serve(t, func(t *testing.T, s *server) {
 		older, newer := make(chan error), make(chan error)
-		s.answers(func(a Attempt) error {
+		s.answers(func(a Try) error {
 			if a.Value == "a:1" {
 				return <-older
 			}
@@ -290,7 +290,7 @@ func TestRemove_TheSameHoldTwice(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			serve(t, func(t *testing.T, s *server) {
 				goOn, later := make(chan error), make(chan error)
-				s.answers(func(a Attempt) error {
+				s.answers(func(a Try) error {
 					if a.Value == "a:1" {
 						return <-goOn
 					}
@@ -317,12 +317,12 @@ func TestRemove_TheSameHoldTwice(t *testing.T) {
 	}
 }
 
-// When the first answer ends both, and the other attempt waits for a worker, that is not sent.
+// When the first answer ends both, and the other try waits for a worker, that is not sent.
 func TestRemove_TheSameHoldTwiceWithoutAWorker(t *testing.T) {
 	serve(t, func(t *testing.T, s *server) {
 		first, others := make(chan error), make(chan error)
 		defer close(others)
-		s.answers(func(a Attempt) error {
+		s.answers(func(a Try) error {
 			if a.Key == "orders:42" {
 				return <-first
 			}
@@ -370,7 +370,7 @@ func TestExpedite(t *testing.T) {
 		require.Equal(t, 1, s.Len(), "and looked out for")
 
 		goOn := make(chan struct{})
-		s.answers(func(Attempt) error { <-goOn; return nil })
+		s.answers(func(Try) error { <-goOn; return nil })
 		<-time.After(pace)
 		before = s.count()
 		s.Expedite(s.removal("42", 2))
@@ -388,7 +388,7 @@ func TestExpedite_OfANewerHold(t *testing.T) {
 				defer close(older)
 				var f freedom
 				if underWay {
-					s.answers(func(a Attempt) error {
+					s.answers(func(a Try) error {
 						if a.Value == "a:5" {
 							return <-older
 						}
@@ -445,7 +445,7 @@ func TestLongestPause(t *testing.T) {
 			<-time.After(time.Duration(many/scheduler.Batch+10) * 2 * time.Second) // until they have failed a few times
 			synctest.Wait()
 			limit, longest := s.LongestPause(), time.Duration(0)
-			for range 20 { // at some of these moments an attempt has just failed
+			for range 20 { // at some of these moments a try has just failed
 				<-time.After(100 * time.Millisecond)
 				now := s.clock.Now()
 				s.Cleaner.mu.Lock()
@@ -483,7 +483,7 @@ func TestRemove_OneThatHangsDelaysNoOther(t *testing.T) {
 	serve(t, func(t *testing.T, s *server) {
 		goOn := make(chan struct{})
 		defer close(goOn)
-		s.answers(func(a Attempt) error {
+		s.answers(func(a Try) error {
 			if strings.HasPrefix(a.Key, "orders:slow") {
 				<-goOn
 			}
@@ -511,7 +511,7 @@ func TestClose(t *testing.T) {
 		}
 		<-time.After(5 * time.Second)
 		goOn := make(chan struct{})
-		s.answers(func(Attempt) error { <-goOn; return nil })
+		s.answers(func(Try) error { <-goOn; return nil })
 		require.True(t, s.Remove(s.late("42", 2), f.freed)) // under way
 		synctest.Wait()
 		before := s.count()

@@ -30,7 +30,7 @@ func (r *redis) grant(key string, number int) {
 }
 
 // remove executes a removal, late perhaps, and tells whether it was.
-func (r *redis) remove(a Attempt) error {
+func (r *redis) remove(a Try) error {
 	number, err := strconv.Atoi(strings.TrimPrefix(a.Value, "a:"))
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -53,7 +53,7 @@ func TestModel_NothingIsLeft(t *testing.T) {
 		serve(t, func(t *testing.T, s *server) {
 			random := rand.New(rand.NewPCG(seed, 7))
 			r := &redis{holders: map[string]int{}, valid: map[string]int{}}
-			s.answers(func(a Attempt) error {
+			s.answers(func(a Try) error {
 				<-time.After(time.Duration(len(a.Key)) * time.Millisecond)
 				return r.remove(a)
 			})

@@ -10,11 +10,11 @@ import (
 // pending is a removal that is not over.
 //
 //	          ╭─────────── confirmed ──▶ over, unless a grant may arrive yet:
-//	open ─────┼─ confirmed, late ──────▶ watched ── confirmed for Watch without a failure ──▶ over
-//	  ▲       ╰─ unanswered, expired ──▶ over, unless late
-//	  ╰───────── unanswered, or merge with one that is late ── in any state
+//	open ─────┼─ confirmed, it may ────▶ watched ── confirmed for Watch without a failure ──▶ over
+//	  ▲       ╰─ unanswered, expired ──▶ over, unless it may
+//	  ╰───────── unanswered, or merge with one whose grant may arrive ── in any state
 //
-//	state    | the next attempt comes               | since
+//	state    | the next try comes                   | since
 //	open     | after a pause that doubles           | 0
 //	watched  | 10 times a second, later more rarely | since when Redis confirms
 //
@@ -28,13 +28,13 @@ type pending struct {
 	Removal
 	freed    func(gone bool) // nil once called
 	since    clock.Instant   // when Redis confirmed first, without a failure after it; 0: it has not
-	failures int             // attempts in a row that were not answered
+	failures int             // tries in a row that were not answered
 	at       clock.Instant   // when it is due
-	heap     int32           // its place among those that are due; 0 while an attempt is under way
+	heap     int32           // its place among those that are due; 0 while a try is under way
 }
 
 const (
-	pace  = 100 * time.Millisecond // between two attempts, while Redis answers
+	pace  = 100 * time.Millisecond // between two tries, while Redis answers
 	haste = 10 * time.Second       // for so long; then ever more rarely
 	ease  = 8                      // afterwards the pause is this fraction of the time for which Redis has confirmed
 )
@@ -43,25 +43,25 @@ const (
 func (p *pending) Timing() (due *clock.Instant, place *int32) { return &p.at, &p.heap }
 
 // merge makes the removal of an older hold that of a newer one too. The older one's local half is free, since the newer one
-// had it, so what remains of the older one is a grant that may arrive. The answer to an attempt for the older one that is under
+// had it, so what remains of the older one is a grant that may arrive. The answer to a try for the older one that is under
 // way counts no more: it says nothing about the newer one. It does if both are of the same hold, which was lost first; then
-// another attempt may be under way, too, and the first that is answered ends both.
+// another try may be under way, too, and the first that is answered ends both.
 func (p *pending) merge(newer Removal, freed func(gone bool)) {
 	newer.Watch = max(p.Watch, newer.Watch)
 	if p.Leaving != (protocol.Leaving{}) && p.Leaving != newer.Leaving {
 		newer.Leaving = protocol.Leaving{All: true}
 	}
-	if newer.Late {
+	if newer.MayArrive {
 		p.since = 0
 	}
-	newer.Late = newer.Late || p.Late
+	newer.MayArrive = newer.MayArrive || p.MayArrive
 	p.Removal, p.freed, p.failures = newer, freed, 0
 }
 
 // confirmed is that Redis has executed the removal. It returns when the next one follows, unless this is over.
 func (p *pending) confirmed(now clock.Instant) (pause time.Duration, over bool) {
 	p.failures = 0
-	if !p.Late { // mutant: one removal
+	if !p.MayArrive { // mutant: one removal
 		return 0, true
 	}
 	if p.since == 0 {
@@ -79,5 +79,5 @@ func (p *pending) unanswered(now clock.Instant) (pause time.Duration, over bool)
 	p.failures++
 	p.since = 0
 	pause = clock.Backoff(p.failures, p.Lease) // mutant: removal after a minute
-	return pause, !p.Late && now >= p.Expired
+	return pause, !p.MayArrive && now >= p.Expired
 }

@@ -35,7 +35,7 @@ func TestPending_Transitions(t *testing.T) {
 		"watched, unanswered":             {late: true, since: now, failed: true, now: now + 1, pause: 50 * time.Millisecond},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := &pending{Removal: Removal{Late: c.late, Lease: lease, Watch: time.Minute, Expired: expired}, since: c.since}
+			p := &pending{Removal: Removal{MayArrive: c.late, Lease: lease, Watch: time.Minute, Expired: expired}, since: c.since}
 			turn := p.confirmed
 			if c.failed {
 				turn = p.unanswered
@@ -53,7 +53,7 @@ func TestPending_Transitions(t *testing.T) {
 
 // The pause doubles with each failure, up to a tenth of the lease, and begins anew after an answer.
 func TestPending_Backoff(t *testing.T) {
-	p := &pending{Removal: Removal{Late: true, Lease: lease, Watch: time.Minute}}
+	p := &pending{Removal: Removal{MayArrive: true, Lease: lease, Watch: time.Minute}}
 	longest := 50 * time.Millisecond
 	for range 10 {
 		pause, _ := p.unanswered(1)
@@ -70,9 +70,9 @@ func TestPending_Backoff(t *testing.T) {
 // later. So it is looked out for after the answer, too.
 func TestPending_MergeLooksOutForBoth(t *testing.T) {
 	for _, c := range []struct{ older, newer bool }{{false, false}, {false, true}, {true, false}, {true, true}} {
-		p := &pending{Removal: Removal{Late: c.older, Watch: time.Hour}, since: 1, failures: 7}
-		p.merge(Removal{Late: c.newer, Watch: time.Minute, Value: "a:2", Expired: 5}, nil)
-		require.Equal(t, Removal{Late: c.older || c.newer, Watch: time.Hour, Value: "a:2", Expired: 5}, p.Removal)
+		p := &pending{Removal: Removal{MayArrive: c.older, Watch: time.Hour}, since: 1, failures: 7}
+		p.merge(Removal{MayArrive: c.newer, Watch: time.Minute, Value: "a:2", Expired: 5}, nil)
+		require.Equal(t, Removal{MayArrive: c.older || c.newer, Watch: time.Hour, Value: "a:2", Expired: 5}, p.Removal)
 		require.Zero(t, p.failures)
 		require.Equal(t, c.newer, p.since == 0, "only a newer one begins anew")
 		_, over := p.confirmed(2)

@@ -84,10 +84,10 @@ func (h *Hold) Terms() Terms {
 }
 
 // MayArrive reports whether a grant may arrive after the end of the call that obtains the hold.
-func (h *Hold) MayArrive() bool { return h.lease.Late }
+func (h *Hold) MayArrive() bool { return h.lease.MayArrive }
 
 // SetMayArrive notes whether it may.
-func (h *Hold) SetMayArrive(may bool) { h.lease.Late = may }
+func (h *Hold) SetMayArrive(may bool) { h.lease.MayArrive = may }
 
 // Leads reports whether the owner is a leader.
 func (h *Hold) Leads() bool { return h.leads }

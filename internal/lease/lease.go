@@ -49,13 +49,13 @@ func Margin(length time.Duration) time.Duration { return length/100 + time.Milli
 //
 // The fields are for those who read; only the methods write them, but for what their comments say.
 type State struct {
-	phase   phase
-	Renewed bool       // it is to be renewed each third of its lease; written before it is granted, see [State.Keep] then
-	Late    bool       // a grant may arrive yet; written only by the call that obtains it
-	sound   bool       // when over: it was valid until then
-	doubted bool       // the server is to be asked whether it has the key still
-	why     fault.Loss // why it is lost
-	failed  uint16     // renewals in a row that were not answered
+	phase     phase
+	Renewed   bool       // it is to be renewed each third of its lease; written before it is granted, see [State.Keep] then
+	MayArrive bool       // a grant may arrive yet; written only by the call that obtains it
+	sound     bool       // when over: it was valid until then
+	doubted   bool       // the server is to be asked whether it has the key still
+	why       fault.Loss // why it is lost
+	failed    uint16     // renewals in a row that were not answered
 
 	Term   *Term         // of the next renewal: what the owner asked for last, of what was granted; written before it is granted
 	until  clock.Instant // it is valid before this
@@ -140,7 +140,7 @@ func (s *State) prolong(sent clock.Instant, t *Term) {
 // Grant turns asked into live, with the reply that came to a command that was sent at sent. It reports false when the
 // reply came too late to be one.
 func (s *State) Grant(sent, came clock.Instant) bool {
-	if s.Late { // mutant: late grant forgotten
+	if s.MayArrive { // mutant: late grant forgotten
 		s.distrust(s.Term.Length)
 	}
 	s.prolong(sent, s.Term) // mutant: lease from the reply

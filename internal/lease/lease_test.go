@@ -67,7 +67,7 @@ func TestGrant(t *testing.T) {
 
 // A grant of the same value may yet be executed, and sets the lease back to its own.
 func TestGrant_ALateOneBesideIt(t *testing.T) {
-	s := &lease.State{Term: short, Late: true}
+	s := &lease.State{Term: short, MayArrive: true}
 	require.True(t, s.Grant(now, now))
 	require.Equal(t, lease.Extended, s.Reply(s.Begin(now, minute), now, confirm))
 	require.Equal(t, certain(2*time.Second), s.Left(now))

@@ -217,7 +217,7 @@ func (a *attempt) confirm(deadline clock.Instant, doubtful bool) (sent clock.Ins
 // is released, which needs no replica, and the next try asks for another one, which a late release does not touch.
 func (a *attempt) giveBack(why error) error {
 	left := a.path.local.Abandoned(a.hold)
-	left.Late = a.hold.MayArrive()
+	left.MayArrive = a.hold.MayArrive()
 	a.path.all.CleanUp(left) // mutant: short grant kept
 	a.hold, a.at = a.path.local.NewHold(a.hold.Terms()), protocol.Reply{}
 	return why

@@ -34,8 +34,8 @@ type spare struct {
 }
 
 // spare takes what the call before has put back, where there is one.
-func (q *Shared) spare() *spare {
-	if s, ok := q.spares.Get().(*spare); ok {
+func (all *Shared) spare() *spare {
+	if s, ok := all.spares.Get().(*spare); ok {
 		return s
 	}
 	s := &spare{time.NewTimer(time.Hour), make(chan struct{}, 1)}
@@ -43,13 +43,13 @@ func (q *Shared) spare() *spare {
 	return s
 }
 
-func (q *Shared) putBack(s *spare) {
+func (all *Shared) putBack(s *spare) {
 	s.timer.Stop()
 	select {
 	case <-s.came:
 	default:
 	}
-	q.spares.Put(s)
+	all.spares.Put(s)
 }
 
 // expected is a hold that was found by a look, and may be over before the message of its grant comes. That must not be taken for
@@ -197,8 +197,7 @@ func (p *Path) NoteContention(reply int64, others bool, at clock.Instant) {
 
 // Removed notes that the key of the hold with a value was removed.
 func (p *Path) Removed(value string, at clock.Instant) {
-	n, err := strconv.ParseUint(value[len(p.all.Values):], 10, 64)
-	if err == nil && n >= p.last.Load() { // else it is none: a message has named it
+	if n := p.all.NumberIn(value); n > 0 && n >= p.last.Load() {
 		p.last.Store(n)
 		p.lastAt.Store(int64(at))
 	}

@@ -2,6 +2,7 @@ package queue
 
 import (
 	"context"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -89,9 +90,6 @@ func (p *Path) Init(of hold.Path, all *Shared, local Local, side string, anchor 
 	p.Path, p.all, p.local, p.side, p.anchor = of, all, local, side, anchor
 }
 
-// Side is that of a read-write lock, empty for a plain lock.
-func (p *Path) Side() string { return p.side }
-
 // Waits tells whether a call waits for another process, whether it has a ticket, and since when it waits.
 func (p *Path) Waits() (waits, queued bool, since clock.Instant) {
 	w := p.active.Load()
@@ -109,13 +107,22 @@ func (p *Path) Unavailable(why error) (over func()) {
 	return func() { p.anchor.active.CompareAndSwap(noted, nil) }
 }
 
+// NumberIn is the number in the value of a hold of the registry; 0 where there is none, since a message has named it.
+func (all *Shared) NumberIn(value string) uint64 {
+	n, err := strconv.ParseUint(value[len(all.Values):], 10, 64)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
 // Stopped is why a call must stop waiting: its context or the registry ended. It is nil when neither did.
-func (q *Shared) Stopped(ctx context.Context) error {
+func (all *Shared) Stopped(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return fault.Ended(ctx)
 	}
 	select {
-	case <-q.Closed:
+	case <-all.Closed:
 		return fault.Closed
 	default:
 		return nil

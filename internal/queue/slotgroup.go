@@ -13,8 +13,8 @@ import (
 	"github.com/lockregistry/lockregistry/internal/transport"
 )
 
-// mostConfirmed is how many grants of a group are confirmed at once.
-const mostConfirmed = 256
+// MostTogether is how many commands about the paths of one hold are under way, so that others have their turn.
+const MostTogether = 256
 
 // Group is the paths that one script asks for, all or none: of those in one slot, where there are slots. Their local halves are
 // held.
@@ -105,7 +105,7 @@ func (g *Group) Try(deadline clock.Instant) {
 
 // confirm makes sure of grants whose answer came late, each as that of a single lock.
 func (g *Group) confirm(deadline clock.Instant, tokens []uint64, doubtful bool) {
-	errs, places := make([]error, len(g.tries)), make(chan struct{}, mostConfirmed)
+	errs, places := make([]error, len(g.tries)), make(chan struct{}, MostTogether)
 	var all sync.WaitGroup
 	for i, a := range g.tries {
 		places <- struct{}{}

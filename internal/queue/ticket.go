@@ -51,7 +51,7 @@ func (a *acquisition) leave() {
 		return
 	}
 	left := a.path.local.Abandoned(a.hold)
-	left.Leaving.Ticket, left.Late = a.ticket.newest, false
+	left.Leaving.Ticket, left.MayArrive = a.ticket.newest, false
 	a.path.all.CleanUp(left)
 }
 

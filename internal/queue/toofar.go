@@ -91,16 +91,16 @@ func (a *attempt) outwait(left time.Duration, t transport.RoundTrip) error {
 }
 
 // Outwait waits for the end of a call that sends nothing. It fails when the registry is closed first.
-func (q *Shared) Outwait(ctx context.Context, left time.Duration) error {
+func (all *Shared) Outwait(ctx context.Context, left time.Duration) error {
 	end := time.NewTimer(left)
 	defer end.Stop()
 	select {
 	case <-ctx.Done():
 	case <-end.C:
-		if deadline, ok := ctx.Deadline(); ok && q.Clock.Now() >= q.Clock.At(deadline) {
+		if deadline, ok := ctx.Deadline(); ok && all.Clock.Now() >= all.Clock.At(deadline) {
 			<-ctx.Done() // its own timer is about to fire
 		}
-	case <-q.Closed:
+	case <-all.Closed:
 		return fault.Closed
 	}
 	return nil

@@ -1,0 +1,40 @@
+package lockregistry
+
+import (
+	"context"
+
+	"github.com/lockregistry/lockregistry/internal/cleanup"
+	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/deadlock"
+	"github.com/lockregistry/lockregistry/internal/hold"
+	"github.com/lockregistry/lockregistry/internal/queue"
+)
+
+// localSide is a lock as its path in Redis sees it.
+type localSide Lock
+
+func (l *localSide) NewHold(t hold.Terms) *hold.Hold         { return (*Lock)(l).newHold(t) }
+func (l *localSide) Hold() *hold.Hold                        { return l.hold.Load() }
+func (l *localSide) Free()                                   { (*Lock)(l).freeLocal() }
+func (l *localSide) Taken()                                  { (*Lock)(l).half().Taken() }
+func (l *localSide) Contended() bool                         { return (*Lock)(l).half().Contended() }
+func (l *localSide) Under() string                           { return l.pair.under() }
+func (l *localSide) EndWait(call *deadlock.Call)             { (*Lock)(l).endWait(call) }
+func (l *localSide) Abandoned(h *hold.Hold) cleanup.Removal  { return (*Lock)(l).abandoned(h) }
+func (l *localSide) Unclaimed(number string) cleanup.Removal { return (*Lock)(l).unclaimed(number) }
+
+func (l *localSide) Block(ctx context.Context, call *deadlock.Call, w queue.Waiting) {
+	(*Lock)(l).block(ctx, call, w)
+}
+
+func (l *localSide) Won(h *hold.Hold, since clock.Instant) {
+	of := (*Lock)(l)
+	if of.kind.side == queue.Writes {
+		of.pair.wrote = h.Value() // mutant: writer forgotten
+	}
+	of.hold.Store(h)
+	of.anchor().lockedAt.Store(int64(since))
+	if of.half().Granted() {
+		of.attend(true)
+	}
+}
