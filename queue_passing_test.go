@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/internal/redistest"
 )
 
 // inQueue returns the tickets of the first lock, the first one first.
@@ -25,9 +27,15 @@ func (w *world) inQueue() []string {
 // prompt has a waiting call look after its ticket, as a script does that has taken it out.
 func (w *world) prompt(ticket string) {
 	w.Helper()
+	require.Equal(w, "1", w.do(append([]string{"PUBLISH"}, w.prompting(ticket)...)...))
+}
+
+// prompting is the channel and the message that do.
+func (w *world) prompting(ticket string) []string {
+	w.Helper()
 	parts := regexp.MustCompile(`^(.*):(\d+)\|`).FindStringSubmatch(ticket)
 	require.Len(w, parts, 3, ticket)
-	require.Equal(w, "1", w.do("PUBLISH", "orders-channel@"+parts[1], "d "+parts[2]+" 0 "+theKey))
+	return []string{"orders-channel@" + parts[1], "d " + parts[2] + " 0 " + theKey}
 }
 
 // passingFaults have a server refuse something for a while, until what they return is called.
@@ -113,17 +121,10 @@ func TestQueue_RefusedLooksCostNobodyThePlace(t *testing.T) {
 		name, _, _ := strings.Cut(refusal, " ")
 		t.Run(name, func(t *testing.T) {
 			realWorlds(t, func(w *world) {
-				holder := w.registry().Obtain("42")
-				w.lock(holder)
-				queue := make([]*member, 0, 3)
-				for range cap(queue) {
-					queue = append(queue, w.joins(w.Context(), lockregistry.WithPollInterval(noPoll)))
-				}
-				tickets := w.inQueue()
-				looks := make([]int, len(queue))
-				for i, m := range queue {
+				holder, queue := w.lockedAndQueued()
+				tickets, looks := w.inQueue(), looksOf(queue)
+				for _, m := range queue {
 					m.net.all("obtain", refused(refusal))
-					looks[i] = m.net.count("obtain")
 				}
 				for _, ticket := range tickets {
 					w.prompt(ticket)
@@ -135,16 +136,122 @@ func TestQueue_RefusedLooksCostNobodyThePlace(t *testing.T) {
 					m.net.Forget()
 				}
 				require.Equal(w, tickets, w.inQueue())
-				w.unlock(holder)
-				for i, m := range queue {
-					require.NoError(w, <-m.result)
-					for _, other := range queue[i+1:] {
-						w.pending(other.result)
-					}
-					require.NoError(w, m.unlock(m.lock))
-				}
+				w.servedInOrder(holder, queue)
 			})
 		})
+	}
+}
+
+// Nor does a server that is busy with somebody's script. It is so from the moment in which it has the calls look.
+func TestQueue_ABusyServerCostsNobodyThePlace(t *testing.T) {
+	realWorlds(t, func(w *world) {
+		var log journal
+		holder, queue := w.lockedAndQueued(log.option())
+		tickets := w.inQueue()
+		w.do("CONFIG", "SET", "lua-time-limit", "1")
+		looks := looksOf(queue)
+		call := []string{"EVAL", `for i = 1, #ARGV, 2 do redis.call('PUBLISH', ARGV[i], ARGV[i + 1]) end while true do end`, "0"}
+		for _, ticket := range tickets {
+			call = append(call, w.prompting(ticket)...)
+		}
+		ended := make(chan error, 1)
+		go func() {
+			_, err := w.server.Do(call...)
+			ended <- err
+		}()
+		for i, m := range queue {
+			w.await("it looks twice", func() bool { return m.net.count("obtain") >= looks[i]+2 })
+		}
+		_, err := w.server.Do("SCRIPT", "KILL")
+		require.NoError(w, err)
+		require.Error(w, <-ended)
+		require.GreaterOrEqual(w, w.commandStat("evalsha", "rejected_calls"), 2*len(queue)-1, "the first script may be taken yet")
+		require.Equal(w, tickets, w.inQueue())
+		w.servedInOrder(holder, queue)
+		require.Len(w, log.lines("for now"), len(log.lines()), "%s", log.lines())
+	})
+}
+
+// Nor does one that was restarted and reads its data. The calls lose their connections for messages with it, so they ask for
+// tickets with new numbers, at the old places.
+func TestQueue_ALoadingServerCostsNobodyThePlace(t *testing.T) {
+	t.Parallel()
+	onServers(t, func(t *testing.T, binary string) {
+		t.Helper()
+		t.Parallel()
+		w := realWorld(t, redistest.StartBinary(t, binary, "--key-load-delay", "100000", "--rdbcompression", "no"))
+		holder, queue := w.lockedAndQueued()
+		order := registriesOf(w.inQueue())
+		// While it loads, a server answers after each two megabytes.
+		w.do("EVAL", `for i = 1, 40 do redis.call('SETRANGE', 'filler' .. i, 2200000, 'x') end`, "0")
+		w.do("SAVE")
+		w.server.Kill()
+		looks, all := looksOf(queue), make(chan bool, 1)
+		go func() {
+			all <- lookTwice(queue, looks)
+			_, _ = w.server.Do("CONFIG", "SET", "key-load-delay", "0")
+		}()
+		w.server.Revive(t)
+		require.True(w, <-all, "each looks twice meanwhile")
+		require.GreaterOrEqual(w, w.commandStat("evalsha", "rejected_calls"), 2*len(queue))
+		for i, m := range queue {
+			w.await("it hears", func() bool { return w.subscribers("orders-channel@"+order[i]) == 1 })
+			w.await("it has a ticket", func() bool { return m.reg.Stats().Tickets == 1 })
+		}
+		w.await("none but theirs is left", func() bool { return w.tickets() == len(queue) })
+		require.Equal(w, order, registriesOf(w.inQueue()))
+		w.servedInOrder(holder, queue)
+	})
+}
+
+// lookTwice waits until each of some calls has looked twice more, and tells whether they have while a server reads its data.
+func lookTwice(queue []*member, before []int) bool {
+	for end := time.Now().Add(15 * time.Second); time.Now().Before(end); <-time.After(10 * time.Millisecond) {
+		if !slices.ContainsFunc(queue, func(m *member) bool {
+			return m.net.count("obtain") < before[slices.Index(queue, m)]+2
+		}) {
+			return true
+		}
+	}
+	return false
+}
+
+func registriesOf(tickets []string) (all []string) {
+	for _, ticket := range tickets {
+		registry, _, _ := strings.Cut(ticket, ":")
+		all = append(all, registry)
+	}
+	return all
+}
+
+// lockedAndQueued has a lock held, and three processes wait for it.
+func (w *world) lockedAndQueued(opts ...lockregistry.Option) (holder *lockregistry.Lock, queue []*member) {
+	w.Helper()
+	holder = w.registry().Obtain("42")
+	w.lock(holder)
+	for range 3 {
+		queue = append(queue, w.joins(w.Context(), append(opts, lockregistry.WithPollInterval(noPoll))...))
+	}
+	return holder, queue
+}
+
+func looksOf(queue []*member) (looks []int) {
+	for _, m := range queue {
+		looks = append(looks, m.net.count("obtain"))
+	}
+	return looks
+}
+
+// servedInOrder checks that calls have the lock one after another, once it is free.
+func (w *world) servedInOrder(holder *lockregistry.Lock, queue []*member) {
+	w.Helper()
+	w.unlock(holder)
+	for i, m := range queue {
+		require.NoError(w, <-m.result)
+		for _, other := range queue[i+1:] {
+			w.pending(other.result)
+		}
+		require.NoError(w, m.unlock(m.lock))
 	}
 }
 
