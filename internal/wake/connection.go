@@ -129,15 +129,16 @@ func (n *node) untidy() bool {
 }
 
 // mayLeave tells whether channels can be left now. Rueidis sends PING behind each UNSUBSCRIBE, and when that is refused, for
-// another reason than the three that it knows, it panics, in a goroutine of its own: which would end the program when the
-// server's disk is full, since a master that cannot save refuses PING, too (MISCONF). Then channels stay for the time being.
+// another reason than those that it knows, it panics, in a goroutine of its own: which would end the program when the
+// server's disk is full, since a master that cannot save refuses PING, too (MISCONF). It panics also when both are refused for
+// one of those reasons, as by a server that is busy with a script. Then channels stay for the time being.
 func (c *connection) mayLeave() (bool, error) {
 	result := c.client.Do(c.ctx, c.client.B().Ping().Build())
 	if err := result.NonRedisError(); err != nil {
 		return false, err
 	}
 	reply := result.Error()
-	return reply == nil || slices.ContainsFunc([]string{"NOPERM", "LOADING", "BUSY"}, func(known string) bool {
+	return reply == nil || slices.ContainsFunc([]string{"NOPERM", "LOADING"}, func(known string) bool {
 		return strings.HasPrefix(reply.Error(), known)
 	}), nil
 }

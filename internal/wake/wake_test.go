@@ -422,6 +422,30 @@ func TestChannelsAreLeftOnceTheServerSavesAgain(t *testing.T) {
 	})
 }
 
+// A server that is busy with a script refuses UNSUBSCRIBE as it refuses PING. That must not end the program either.
+func TestChannelsAreLeftOnceTheServerIsNotBusy(t *testing.T) {
+	b := newBench(t)
+	l := b.listen(b.client, subscribing)
+	stays, leaves := b.armed(l, "stays"), b.armed(l, "leaves")
+	b.do("CONFIG", "SET", "lua-time-limit", "1")
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_, _ = b.server.Do("EVAL", "while true do end", "0")
+	}()
+	b.await("busy", func() bool {
+		_, err := b.server.Do("GET", "key")
+		return err != nil && strings.HasPrefix(err.Error(), "BUSY")
+	})
+	leaves.Close()
+	require.Never(t, func() bool { return b.logged("is lost") > 0 }, 3*tidying, tidying/10)
+	b.do("SCRIPT", "KILL")
+	<-ended
+	b.await("the channel is left", func() bool { return b.do("PUBSUB", "NUMSUB", "channel:leaves") == "channel:leaves\n0" })
+	b.do("PUBLISH", "channel:stays", "stays")
+	b.wakes(stays)
+}
+
 // What waits for an answer waits for longer where the server is far away.
 func TestHub_LimitsGrowWithTheRoundTrip(t *testing.T) {
 	trip := time.Duration(0)
