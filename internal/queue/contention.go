@@ -24,7 +24,7 @@ type contention struct {
 	yielded   atomic.Int64 // an instant: since when the process has had the lock without a chance for others
 	gap       gap          // for the call that has the local half
 	keeping   atomic.Pointer[keeping]
-	expected  atomic.Pointer[expected]
+	expected  [2]atomic.Pointer[expected] // of the writer, or of a plain lock, and of the readers
 }
 
 // spare is what a call needs to wait.
@@ -73,9 +73,18 @@ func (p *Path) Reserve(h *hold.Hold) (until clock.Instant) {
 		p.contention().keeping.Store(&keeping{h.Number(), kept})
 	}
 	if found != 0 {
-		p.contention().expected.Store(&expected{h.Number(), found})
+		p.contention().expectedBy(p.side).Store(&expected{h.Number(), found})
 	}
 	return kept
+}
+
+// expectedBy is what a side of a lock expects. Each has a place of its own: their holds follow each other closely, and a message
+// may come after both.
+func (c *contention) expectedBy(side string) *atomic.Pointer[expected] {
+	if side == Reads {
+		return &c.expected[1]
+	}
+	return &c.expected[0]
 }
 
 // expects tells whether the message of a grant was to come.
@@ -84,7 +93,7 @@ func (p *Path) expects(number string) bool {
 	if c == nil {
 		return false
 	}
-	e := c.expected.Load()
+	e := c.expectedBy(p.side).Load()
 	return e != nil && e.number == number && p.Clock.Now() < e.until
 }
 

@@ -1,0 +1,32 @@
+package queue
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/hold"
+)
+
+// The two sides of a read-write lock expect the messages of their own grants: a hold that one side had found is not forgotten
+// because the other one finds its own.
+func TestEachSideExpectsItsOwnGrant(t *testing.T) {
+	timer := clock.New()
+	kind := &hold.Kind{Env: &hold.Env{Clock: timer, NumberAt: len("me:")}}
+	var reader, writer Path
+	reader.Init(hold.Path{Kind: kind}, nil, nil, Reads, &writer)
+	writer.Init(hold.Path{Kind: kind}, nil, nil, Writes, &writer)
+	for i, side := range []*Path{&reader, &writer} {
+		h := hold.New(&side.Path, fmt.Sprintf("me:%d", i+1), hold.Terms{})
+		h.AwaitMessage(timer.Now().Add(time.Minute))
+		require.Zero(t, side.Reserve(h))
+	}
+	require.True(t, reader.expects("1"))
+	require.True(t, writer.expects("2"))
+	require.False(t, reader.expects("2"))
+	require.False(t, writer.expects("1"))
+	require.False(t, writer.expects("3"))
+}
