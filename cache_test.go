@@ -12,6 +12,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unsafe"
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/rueidis"
@@ -719,4 +720,9 @@ func TestCache_LocksAreInUseForAsLongAsTheyAre(t *testing.T) {
 		"what is left of a lost hold is removed in the background")
 	require.Panics(t, func() { _ = r.Do(ctx, "42", func(context.Context) error { panic("of fn") }) })
 	pins(0)
+}
+
+// A registry may keep a million locks, so each takes as little as it can: a size of the allocator.
+func TestLock_TakesLittleMemory(t *testing.T) {
+	require.LessOrEqual(t, unsafe.Sizeof(Lock{}), uintptr(224))
 }

@@ -186,7 +186,7 @@ func (l *Lock) refresh(ctx context.Context, o owner.ID, q request, how local.Adm
 		if !ok {
 			return ErrLockLost
 		}
-		if q.plain && l.kind.watchdog {
+		if q.plain && l.keepsRenewed() {
 			renew = h.KeepRenewed(q.lease.Length)
 		}
 		if !renew {
@@ -206,7 +206,7 @@ func (l *Lock) half() localHalf {
 	switch {
 	case l.pair == nil:
 		return &l.local
-	case l == &l.pair.writer:
+	case l.writes():
 		return l.pair.local.Writer()
 	default:
 		return l.pair.local.Reader()

@@ -29,7 +29,7 @@ func (l *localSide) Block(ctx context.Context, call *deadlock.Call, w queue.Wait
 
 func (l *localSide) Won(h *hold.Hold, since clock.Instant) {
 	of := (*Lock)(l)
-	if of.kind.side == queue.Writes {
+	if of.writes() {
 		of.pair.wrote = h.Value() // mutant: writer forgotten
 	}
 	of.hold.Store(h)

@@ -178,10 +178,10 @@ func (r *Registry) observed() clock.Instant {
 
 func (l *Lock) subject() Subject {
 	kind := "lock"
-	switch l.kind.side {
-	case "r":
+	switch {
+	case l.reads():
 		kind = "reader"
-	case "w":
+	case l.writes():
 		kind = "writer"
 	}
 	return Subject{l.path(), l.redis.Key, kind}

@@ -57,6 +57,10 @@ func (r *Registry) newReadWrite(path string) *ReadWriteLock {
 	return rw
 }
 
+// reads tells whether l is the reader of a read-write lock, and writes whether it is the writer.
+func (l *Lock) reads() bool  { return l.pair != nil && l == &l.pair.reader }
+func (l *Lock) writes() bool { return l.pair != nil && l == &l.pair.writer }
+
 // Reader returns the lock that many owners may hold at a time. All methods of [Lock] work as for a plain lock, for each
 // owner by itself; readers that share a hold in Redis lose it together. So while several share it, its lease only gets longer:
 // [Lock.Renew], and locking again with [TTL], with a shorter lease than the hold has, renew that one. TryLock also waits for
@@ -72,7 +76,7 @@ func (l *Lock) several() bool { return l.owners() > 1 }
 
 // owners is how many share the hold that is there.
 func (l *Lock) owners() int64 {
-	if l.pair != nil && l == &l.pair.reader {
+	if l.reads() {
 		return l.pair.local.Reader().Count()
 	}
 	return 1

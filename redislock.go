@@ -24,8 +24,7 @@ import (
 // local half: otherwise a late removal would meet the key of the next local holder.
 type Lock struct {
 	reg      *Registry
-	redis    queue.Path // its half in Redis
-	kind     *kind
+	redis    queue.Path     // its half in Redis
 	pair     *ReadWriteLock // nil for a plain lock
 	turn     atomic.Uint64  // when it was last obtained; belongs to the cache, as do pins and parked
 	pins     atomic.Int32

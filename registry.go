@@ -60,6 +60,7 @@ type config struct {
 	renewal  bool
 	handoff  time.Duration
 	layout   Layout // of plain locks
+	watchdog bool   // without TTL they, and writers, are renewed, as in Redisson
 	tolerant bool   // see WithoutDeadlockErrors
 }
 
@@ -146,8 +147,7 @@ func (n *names) call(prefix string, clientID *string) {
 // kind is what all locks of a registry have in common that work in the same way.
 type kind struct {
 	hold.Kind
-	watchdog bool   // without TTL a lock is renewed, as in Redisson
-	side     string // empty for plain locks
+	side *queue.Side
 }
 
 // layouts are the formats of plain locks.
@@ -172,14 +172,11 @@ func (r *Registry) makeKinds(s *settings) {
 		Unreachable: r.background.gone.strand,
 	}
 	plain := layouts[s.layout]
-	r.plain = &kind{Kind: hold.Kind{Format: plain.format(r.formats), Fencing: s.fencing, Env: env}, watchdog: plain.watchdog}
-	// Readers are renewed in either layout: see ReadWriteLock.
-	r.read = &kind{
-		Kind: hold.Kind{Format: protocol.NewRead(r.formats), Shared: true, Env: env}, watchdog: true, side: queue.Reads,
-	}
+	r.watchdog = plain.watchdog
+	r.plain = &kind{hold.Kind{Format: plain.format(r.formats), Fencing: s.fencing, Env: env}, r.queues.Side("")}
+	r.read = &kind{hold.Kind{Format: protocol.NewRead(r.formats), Shared: true, Env: env}, r.queues.Side(queue.Reads)}
 	r.write = &kind{
-		Kind: hold.Kind{Format: protocol.NewWrite(r.formats), Fencing: s.fencing, Env: env}, watchdog: plain.watchdog,
-		side: queue.Writes,
+		hold.Kind{Format: protocol.NewWrite(r.formats), Fencing: s.fencing, Env: env}, r.queues.Side(queue.Writes),
 	}
 }
 
@@ -194,9 +191,9 @@ func (s server) Do(p *transport.Wait, c *protocol.Call) (reply transport.Reply, 
 
 // begin makes a lock that of a key; anchor is the one that stands for it, see Lock.anchor.
 func (l *Lock) begin(r *Registry, k *kind, key string, anchor *Lock) {
-	l.reg, l.kind = r, k
+	l.reg = r
 	of := hold.Path{Kind: &k.Kind, Key: key, Above: (*above)(l)}
-	l.redis.Init(of, &r.queues, (*localSide)(l), k.side, &anchor.redis)
+	l.redis.Init(of, k.side, (*localSide)(l), &anchor.redis)
 	l.lockedAt.Store(int64(r.clock.Now()))
 }
 
@@ -406,7 +403,7 @@ func (l *Lock) obtain(ctx context.Context, q *request, deadline clock.Instant, q
 
 // terms are what a call asks of a hold.
 func (l *Lock) terms(q *request) hold.Terms {
-	return hold.Terms{Lease: q.lease, AtLeast: q.atLeast, Renewed: l.reg.renews(l.kind, q), Leads: q.leads}
+	return hold.Terms{Lease: q.lease, AtLeast: q.atLeast, Renewed: l.renews(q), Leads: q.leads}
 }
 
 // newHold makes a hold on these terms.
@@ -428,6 +425,9 @@ func (l *Lock) adopt(h *hold.Hold, q *request) bool {
 }
 
 // renews tells whether the hold that a call asks for is to be renewed.
-func (r *Registry) renews(k *kind, q *request) bool {
-	return r.renewal || q.leads || q.gathers || q.as.IsOnce() || k.watchdog && q.plain
+func (l *Lock) renews(q *request) bool {
+	return l.reg.renewal || q.leads || q.gathers || q.as.IsOnce() || q.plain && l.keepsRenewed()
 }
+
+// keepsRenewed tells whether the lock is renewed when it is locked without TTL. Readers are in either layout: see ReadWriteLock.
+func (l *Lock) keepsRenewed() bool { return l.reg.watchdog || l.reads() }

@@ -60,7 +60,7 @@ func newLock(t *testing.T) *lock {
 	}
 	all.Poll = time.Second
 	all.Waker = NewWaker("orders", "me", false)
-	l.path.Init(of, all, l, "", &l.path)
+	l.path.Init(of, all.Side(""), l, &l.path)
 	return l
 }
 

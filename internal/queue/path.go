@@ -20,16 +20,24 @@ import (
 // read-write lock are two paths of one key; what others want concerns both, and is kept at the anchor.
 type Path struct {
 	hold.Path
-	all    *Shared
+	*Side
 	local  Local
-	anchor *Path  // the writer's, or this one
-	side   string // r for readers, w for writers, in tickets
+	anchor *Path // the writer's, or this one
 
 	others atomic.Pointer[contention] // nil until others wait for it; the anchor's, as is active
 	active atomic.Pointer[activeWait] // of the goroutine that asks Redis, once its first try takes a while or failed
 	last   atomic.Uint64              // the number of the newest hold whose key was removed, as far as that is known
 	lastAt atomic.Int64               // and when: an instant
 }
+
+// Side is what the paths of a registry share that are plain locks, readers or writers.
+type Side struct {
+	all  *Shared
+	side string // r for readers, w for writers, in tickets; empty for plain locks
+}
+
+// Side is one of the registry's.
+func (all *Shared) Side(side string) *Side { return &Side{all, side} }
 
 // Local is the local half of a path's lock.
 type Local interface { //nolint:interfacebloat // what the two halves of a lock know of each other
@@ -85,9 +93,9 @@ type Shared struct {
 // Shard is the way to the master that has the key.
 func (p *Path) Shard() *transport.Shard { return p.all.Transport.Shard(p.Key) }
 
-// Init makes the path that of a lock, with its side of a read-write lock, and the path of its writer for both sides.
-func (p *Path) Init(of hold.Path, all *Shared, local Local, side string, anchor *Path) {
-	p.Path, p.all, p.local, p.side, p.anchor = of, all, local, side, anchor
+// Init makes the path that of a lock; anchor is the path of the writer for both sides of a read-write lock.
+func (p *Path) Init(of hold.Path, side *Side, local Local, anchor *Path) {
+	p.Path, p.Side, p.local, p.anchor = of, side, local, anchor
 }
 
 // Waits tells whether a call waits for another process, whether it has a ticket, and since when it waits.

@@ -16,9 +16,10 @@ import (
 func TestEachSideExpectsItsOwnGrant(t *testing.T) {
 	timer := clock.New()
 	kind := &hold.Kind{Env: &hold.Env{Clock: timer, NumberAt: len("me:")}}
+	var all Shared
 	var reader, writer Path
-	reader.Init(hold.Path{Kind: kind}, nil, nil, Reads, &writer)
-	writer.Init(hold.Path{Kind: kind}, nil, nil, Writes, &writer)
+	reader.Init(hold.Path{Kind: kind}, all.Side(Reads), nil, &writer)
+	writer.Init(hold.Path{Kind: kind}, all.Side(Writes), nil, &writer)
 	for i, side := range []*Path{&reader, &writer} {
 		h := hold.New(&side.Path, fmt.Sprintf("me:%d", i+1), hold.Terms{})
 		h.AwaitMessage(timer.Now().Add(time.Minute))
