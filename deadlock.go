@@ -186,6 +186,6 @@ func describeWait(c *deadlock.Call) DeadlockWait {
 	l := lockOf(c.Lock)
 	s, r := l.subject(), l.reg
 	return DeadlockWait{
-		Path: s.Path, Kind: s.Kind, Owner: c.Caller(), Label: r.others.inspection.label, Since: r.clock.Time(c.Since),
+		Path: s.Path, Kind: s.Kind, Owner: c.Caller(), Label: r.others.label, Since: r.clock.Time(c.Since),
 	}
 }

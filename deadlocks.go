@@ -21,7 +21,10 @@ import (
 //
 // It uses SCAN as [Registry.Locks] does, and takes as long. The errors are those of Locks.
 func (r *Registry) Deadlocks(ctx context.Context) (all []Deadlock, err error) {
-	found, err := r.others.presence.detector.All(ctx)
+	var found []detector.Cycle
+	if err = errNilContext; ctx != nil {
+		found, err = r.others.presence.detector.All(ctx)
+	}
 	if err != nil {
 		return nil, &LockError{Op: "deadlocks", Key: r.prefix + ":*", Err: r.transport.Farthest().Unsupported(err)}
 	}
@@ -91,7 +94,7 @@ func (d detecting) Holders(ctx context.Context, paths []string) ([][]string, err
 func (d detecting) Records(
 	ctx context.Context, registries []string, each func(i int, r presence.Record, from presence.Identity),
 ) error {
-	return d.reg.readRecords(ctx, registries, each)
+	return d.reg.others.reader.Records(ctx, registries, each)
 }
 
 // Registries are all that have a record.
@@ -101,7 +104,7 @@ func (d detecting) Registries(ctx context.Context) (all []string, err error) {
 		all = append(all, found...)
 		return nil
 	}
-	err = d.reg.scan(ctx, presence.Pattern, &scan.Pass{Pick: pick, Read: read})
+	err = d.reg.others.reader.Scan(ctx, presence.Pattern, &scan.Pass{Pick: pick, Read: read})
 	return all, err
 }
 

@@ -3,17 +3,10 @@ package lockregistry
 import (
 	"context"
 	"slices"
-	"strconv"
-	"strings"
-	"sync/atomic"
 	"time"
 
-	"github.com/redis/rueidis"
-
-	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/presence"
 	"github.com/lockregistry/lockregistry/internal/protocol"
-	"github.com/lockregistry/lockregistry/internal/transport"
 )
 
 // LockInfo is what Redis knows of a path at one moment: who holds it, and who waits for it.
@@ -68,27 +61,11 @@ type WaiterInfo struct {
 	Since    time.Time // since when it has its place, by the server's clock
 }
 
-const (
-	mostNamed   = 100 // holders, and waiters, of a path
-	inspectedAt = 100 // paths that one script reads
-)
-
 // note adds to what is too long.
 func (i *LockInfo) note(what string) {
 	if !slices.Contains(i.TooLong, what) {
 		i.TooLong = append(i.TooLong, what)
 	}
-}
-
-var (
-	inspect = protocol.Load("inspect")
-	records = protocol.Load("records")
-)
-
-// inspection is how a registry reads what Redis knows of locks.
-type inspection struct {
-	label    Label
-	readOnly atomic.Bool // the server takes EVALSHA_RO, and refuses this user EVALSHA
 }
 
 // Inspect tells who holds the lock of path, and who waits for it: its plain lock in either layout, or its read-write lock,
@@ -128,101 +105,16 @@ func (r *Registry) inspectOne(ctx context.Context, l *Lock) (LockInfo, error) {
 	return infos[0], nil
 }
 
-// inspectKeys reads what there is about some keys, without labels. On a cluster each is read by a script of its own.
+// inspectKeys reads what there is about some keys, without labels.
 func (r *Registry) inspectKeys(ctx context.Context, keys []string) ([]LockInfo, []error) {
-	infos, errs := make([]LockInfo, len(keys)), make([]error, len(keys))
-	parts, firsts := r.parts(keys)
-	build := func(b rueidis.Builder, n int, verb, script string) rueidis.Completed {
-		return b.Arbitrary(verb, script, strconv.Itoa(len(parts[n]))).Keys(parts[n]...).
-			Args(r.prefix, strconv.Itoa(mostNamed), r.formats.Sharded()).Build()
+	found, errs := r.others.reader.Locks(ctx, keys)
+	infos := make([]LockInfo, len(keys))
+	for i, key := range keys {
+		if errs[i] == nil {
+			infos[i] = r.infoOf(key, &found[i])
+		}
 	}
-	r.askEach(r.asks(ctx), firsts, func(ctx context.Context, way rueidis.CoreClient, some []int) []rueidis.RedisResult {
-		return r.others.inspection.run(ctx, way, inspect, some, build)
-	}, func(n int, reply rueidis.RedisResult, err error) {
-		var rows []rueidis.RedisMessage
-		if err == nil {
-			rows, err = reply.ToArray()
-		}
-		if err == nil && len(rows) != len(parts[n]) {
-			err = protocol.ErrStrange
-		}
-		for k, key := range parts[n] {
-			i := n*r.together() + k
-			if errs[i] = fault.Classify(err); err == nil {
-				var x protocol.Inspection
-				x, errs[i] = protocol.ReadInspection(rows[k])
-				infos[i] = r.infoOf(key, &x)
-			}
-		}
-	})
 	return infos, errs
-}
-
-// run runs a script that only reads for some groups of keys in one pipeline. A server that does not know it gets the source,
-// and a user who may only read uses the command for that, which is there since Redis 7.
-func (i *inspection) run(
-	ctx context.Context, way rueidis.CoreClient, what *protocol.Script, some []int,
-	build func(b rueidis.Builder, n int, verb, script string) rueidis.Completed,
-) []rueidis.RedisResult {
-	send := func(which []int, verb, script string) []rueidis.RedisResult {
-		if i.readOnly.Load() {
-			verb += "_RO"
-		}
-		commands := make(rueidis.Commands, len(which))
-		for k, n := range which {
-			commands[k] = build(way.B(), n, verb, script)
-		}
-		return way.DoMulti(ctx, commands...)
-	}
-	results := send(some, "EVALSHA", what.SHA)
-	if !i.readOnly.Load() && forbidden(results[0].Error()) {
-		i.readOnly.Store(true)
-		other := send(some, "EVALSHA", what.SHA)
-		if err := other[0].Error(); err == nil || protocol.NoScript(err) {
-			results = other
-		} else {
-			i.readOnly.Store(false)
-		}
-	}
-	var again, places []int
-	for k, result := range results {
-		if protocol.NoScript(result.Error()) {
-			again, places = append(again, some[k]), append(places, k) //nolint:gosec // there is one result for each
-		}
-	}
-	if len(again) > 0 {
-		for k, result := range send(again, "EVAL", what.Source) {
-			results[places[k]] = result
-		}
-	}
-	return results
-}
-
-// forbidden tells whether the user has no permission for a command.
-func forbidden(err error) bool {
-	reply, ok := rueidis.IsRedisErr(err)
-	return ok && strings.HasPrefix(reply.Error(), "NOPERM")
-}
-
-// askEach asks about keys, see transport.Client.DoEach, and hands over why there is no answer.
-func (r *Registry) askEach(
-	p *transport.Wait, keys []string,
-	send func(ctx context.Context, way rueidis.CoreClient, some []int) []rueidis.RedisResult,
-	done func(i int, reply rueidis.RedisResult, err error),
-) {
-	r.transport.DoEach(p, keys, send, func(i int, reply rueidis.RedisResult, cut bool) {
-		err := reply.Error()
-		if cut {
-			err = fault.Explain(fault.Ended(p.Ctx), fault.AsUnavailable(fault.NoAnswer))
-		}
-		done(i, reply, err)
-	})
-}
-
-// asks is how long a call waits that only asks something.
-func (r *Registry) asks(ctx context.Context) *transport.Wait {
-	p := r.queues.CommandWait(ctx, r.transport.Farthest())
-	return &p
 }
 
 // infoOf is what inspect.lua tells of a key.
@@ -251,7 +143,7 @@ func (r *Registry) infoOf(key string, x *protocol.Inspection) LockInfo {
 
 // addLabels puts the labels of registries in. Known are those that were read before; registries without one among them.
 func (r *Registry) addLabels(ctx context.Context, infos []LockInfo, known map[string]Label) error {
-	own := r.others.inspection.label
+	own := r.others.label
 	known[own.Registry] = own
 	var registries []string
 	want := func(registry string) {
@@ -268,7 +160,7 @@ func (r *Registry) addLabels(ctx context.Context, infos []LockInfo, known map[st
 			want(infos[i].Waiters[k].Registry)
 		}
 	}
-	err := r.readRecords(ctx, registries, func(i int, _ presence.Record, from presence.Identity) {
+	err := r.others.reader.Records(ctx, registries, func(i int, _ presence.Record, from presence.Identity) {
 		known[registries[i]] = Label(from)
 	})
 	if err != nil {
@@ -291,61 +183,4 @@ func (r *Registry) addLabels(ctx context.Context, infos []LockInfo, known map[st
 		}
 	}
 	return nil
-}
-
-// readRecords hands over what some registries say of themselves, one after another: nothing where there is no record.
-func (r *Registry) readRecords(
-	ctx context.Context, registries []string, each func(i int, record presence.Record, from presence.Identity),
-) (failure error) {
-	keys := make([]string, len(registries))
-	for i, registry := range registries {
-		keys[i] = presence.Key(r.prefix, registry)
-	}
-	parts, firsts := r.parts(keys)
-	build := func(b rueidis.Builder, n int, verb, script string) rueidis.Completed {
-		return b.Arbitrary(verb, script, strconv.Itoa(len(parts[n]))).Keys(parts[n]...).Args(strconv.Itoa(presence.MostBytes)).Build()
-	}
-	r.askEach(r.asks(ctx), firsts, func(ctx context.Context, way rueidis.CoreClient, some []int) []rueidis.RedisResult {
-		return r.others.inspection.run(ctx, way, records, some, build)
-	}, func(n int, reply rueidis.RedisResult, err error) {
-		var rows []rueidis.RedisMessage
-		if err == nil {
-			rows, err = reply.ToArray()
-		}
-		if err == nil && len(rows) != len(parts[n]) {
-			err = protocol.ErrStrange
-		}
-		for k := 0; err == nil && k < len(rows); k++ {
-			i := n*r.together() + k
-			if rows[k].IsInt64() { // its length
-				each(i, presence.Record{}, presence.Unread(registries[i]))
-				continue
-			}
-			var text string
-			if text, err = rows[k].ToString(); err == nil {
-				record, from := presence.Parse(registries[i], text)
-				each(i, record, from)
-			}
-		}
-		if err != nil {
-			failure = fault.Classify(err)
-		}
-	})
-	return failure
-}
-
-// together is how many keys one script reads: on a cluster they are in different slots.
-func (r *Registry) together() int {
-	if r.queues.Cluster {
-		return 1
-	}
-	return inspectedAt
-}
-
-// parts are keys in groups that one script reads each, and the first key of each group.
-func (r *Registry) parts(keys []string) (parts [][]string, firsts []string) {
-	for part := range slices.Chunk(keys, r.together()) {
-		parts, firsts = append(parts, part), append(firsts, part[0])
-	}
-	return parts, firsts
 }

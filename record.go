@@ -10,6 +10,8 @@ import (
 
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/detector"
+	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/inspect"
 	"github.com/lockregistry/lockregistry/internal/presence"
 	"github.com/lockregistry/lockregistry/internal/transport"
 )
@@ -31,7 +33,10 @@ const (
 // present has the registry keep a record of itself, under a name if it has one, and look for cycles across processes.
 func (r *Registry) present(name *string) {
 	own := presence.Own(strings.TrimSuffix(r.values, ":"), name)
-	r.others.inspection.label = Label(own)
+	r.others.label = Label(own)
+	o := &r.others.reader
+	o.Prefix, o.Sharded, o.Cluster, o.Clock, o.Client = r.prefix, r.formats.Sharded(), r.queues.Cluster, r.clock, r.client
+	o.Transport, o.Calls, o.Closed = r.transport.Client, &r.queues, r.closed
 	p := &r.others.presence
 	p.reg, p.key = r, presence.Key(r.prefix, own.Registry)
 	p.detector = detector.New(detecting{r}, own, &waiting, r.clock, r.closed)
@@ -69,10 +74,14 @@ func (w *recorded) InUse(now clock.Instant) (used, lasting bool) {
 func (w *recorded) Write(ctx context.Context, text string) (refused bool, err error) {
 	t := w.reg.transport
 	p := transport.Wait{Ctx: ctx, Limit: t.Shard(w.key).RoundTrip().Plus(min(recordLimit, w.reg.queues.Limit))}
-	w.reg.askEach(&p, []string{w.key}, func(ctx context.Context, way rueidis.CoreClient, _ []int) []rueidis.RedisResult {
+	t.DoEach(&p, []string{w.key}, func(ctx context.Context, way rueidis.CoreClient, _ []int) []rueidis.RedisResult {
 		return []rueidis.RedisResult{way.Do(ctx, way.B().Arbitrary("SET").Keys(w.key).Args(text, "PX", recordFor).Build())}
-	}, func(_ int, _ rueidis.RedisResult, failure error) { err = failure })
-	return forbidden(err), err
+	}, func(_ int, reply rueidis.RedisResult, cut bool) {
+		if err = reply.Error(); cut {
+			err = fault.Explain(fault.Ended(ctx), fault.AsUnavailable(fault.NoAnswer))
+		}
+	})
+	return inspect.Forbidden(err), err
 }
 
 // Broke is what the shard says of its last connection that broke.

@@ -17,6 +17,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/dispatch"
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/hold"
+	"github.com/lockregistry/lockregistry/internal/inspect"
 	"github.com/lockregistry/lockregistry/internal/lease"
 	"github.com/lockregistry/lockregistry/internal/local"
 	"github.com/lockregistry/lockregistry/internal/owner"
@@ -73,9 +74,10 @@ type kinds struct {
 
 // others is what a registry shows of itself, and sees of others.
 type others struct {
-	inspection inspection
-	master     masterOf
-	presence   recorded
+	label    Label
+	reader   inspect.Reader
+	master   masterOf
+	presence recorded
 }
 
 // reports are what users are told of, not as the result of a call.

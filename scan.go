@@ -3,19 +3,13 @@ package lockregistry
 import (
 	"context"
 	"errors"
-	"fmt"
 	"iter"
 	"strings"
-	"time"
 
 	"github.com/google/uuid"
-	"github.com/redis/rueidis"
 
-	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/scan"
-	"github.com/lockregistry/lockregistry/internal/topology"
-	"github.com/lockregistry/lockregistry/internal/transport"
 )
 
 // Locks goes through the paths under the registry's prefix that somebody holds or waits for, in no order, each once, with what
@@ -34,7 +28,10 @@ func (r *Registry) Locks(ctx context.Context) iter.Seq2[LockInfo, error] {
 	return func(yield func(LockInfo, error) bool) {
 		l := listing{reg: r, ctx: ctx, yield: yield, yielded: map[string]bool{}, labels: map[string]Label{}}
 		pick := func(key string) (string, bool) { return protocol.LockOf(r.prefix, key) }
-		err := r.scan(ctx, everyLock, &scan.Pass{Pick: pick, Read: l.read, Tell: l.tell, TooLong: l.tellLong})
+		err := errNilContext
+		if ctx != nil {
+			err = r.others.reader.Scan(ctx, everyLock, &scan.Pass{Pick: pick, Read: l.read, Tell: l.tell, TooLong: l.tellLong})
+		}
 		if err != nil && !errors.Is(err, errEnough) {
 			yield(LockInfo{}, &LockError{Op: "locks", Key: r.prefix + ":*", Err: r.transport.Farthest().Unsupported(err)})
 		}
@@ -51,105 +48,10 @@ type listing struct {
 	infos   []LockInfo       // yet to be yielded
 }
 
-const (
-	scanCount = "500"
-	everyLock = ":*"
-)
-
-var keysOf = protocol.Load("keys")
+const everyLock = ":*"
 
 // errEnough: the caller wants no more.
 var errEnough = errors.New("the loop was left")
-
-// scan has a pass go through the keys of all masters that match a pattern behind the prefix.
-func (r *Registry) scan(ctx context.Context, pattern string, p *scan.Pass) error {
-	if ctx == nil {
-		return errNilContext
-	}
-	nodes, err := r.nodes(ctx)
-	if err != nil {
-		return err
-	}
-	p.Clock, p.Batch = r.clock, inspectedAt
-	p.Pause = func(d time.Duration) error { return r.pause(ctx, d) }
-	for _, n := range nodes {
-		p.Servers = append(p.Servers, func(cursor string) (scan.Step, error) { return r.scanOnce(ctx, n, cursor, pattern) })
-	}
-	return p.Run()
-}
-
-// pause waits for a while, and tells why to go no further, if so.
-func (r *Registry) pause(ctx context.Context, d time.Duration) error {
-	if d > 0 {
-		timer := time.NewTimer(d)
-		defer timer.Stop()
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-		case <-r.closed:
-		}
-	}
-	return r.queues.Stopped(ctx)
-}
-
-// node is a server whose keys are to be gone through.
-type node struct {
-	shard  *transport.Shard
-	client rueidis.CoreClient // nil: whichever the shard leads to
-}
-
-// nodes are the servers of all keys.
-func (r *Registry) nodes(ctx context.Context) (nodes []node, err error) {
-	t := r.transport
-	if err := r.queues.Stopped(ctx); err != nil {
-		return nil, err
-	}
-	if !r.queues.Cluster {
-		return []node{{shard: t.First}}, nil
-	}
-	reply, err := t.Ask(func(ctx context.Context, way rueidis.CoreClient) rueidis.RedisResult {
-		return way.Do(ctx, way.B().ClusterSlots().Build())
-	}).ToArray()
-	if err != nil {
-		return nil, fault.Classify(err)
-	}
-	known, seen := r.client.Nodes(), map[string]bool{}
-	for _, part := range topology.Parse(reply, "") {
-		if seen[part.Address] {
-			continue
-		}
-		seen[part.Address] = true
-		client := known[part.Address]
-		if client == nil {
-			return nil, fault.AsUnavailable(fmt.Errorf("the client does not know the master %s yet", part.Address))
-		}
-		nodes = append(nodes, node{t.ShardAt(part.Address), client})
-	}
-	return nodes, nil
-}
-
-// scanOnce calls SCAN once, in a script, since SCAN itself would send names of any length.
-func (r *Registry) scanOnce(ctx context.Context, n node, cursor, pattern string) (next scan.Step, err error) {
-	wait := r.asks(ctx)
-	build := func(b rueidis.Builder, _ int, verb, script string) rueidis.Completed {
-		return b.Arbitrary(verb, script, "0", cursor, scan.Literal(r.prefix)+pattern, scanCount).Build()
-	}
-	reply, cut := n.shard.Ask(wait, func(ctx context.Context, way rueidis.CoreClient) rueidis.RedisResult {
-		if n.client != nil {
-			way = n.client
-		}
-		return r.others.inspection.run(ctx, way, keysOf, []int{0}, build)[0]
-	})
-	rows, err := reply.ToArray()
-	switch {
-	case cut:
-		return next, fault.Explain(fault.Ended(ctx), fault.AsUnavailable(fault.NoAnswer))
-	case err != nil:
-		return next, fault.Classify(err)
-	}
-	found, err := protocol.ParseFound(rows)
-	return scan.Step(found), err
-}
 
 // tellLong tells the caller of keys with names that are too long. Nothing more is known of them.
 func (l *listing) tellLong(names []string) error {

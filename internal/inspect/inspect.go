@@ -1,0 +1,186 @@
+// Package inspect reads what Redis knows of many locks, and of registries. It changes nothing, so a user who may only read can do
+// it. It knows no holds, and not what users are told.
+package inspect
+
+import (
+	"context"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+
+	"github.com/redis/rueidis"
+
+	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/presence"
+	"github.com/lockregistry/lockregistry/internal/protocol"
+	"github.com/lockregistry/lockregistry/internal/transport"
+)
+
+// MostNamed is how many holders, and waiters, of a path are named.
+const MostNamed = 100
+
+// together is how many keys one script reads. On a cluster it is one: they are in different slots.
+const together = 100
+
+var (
+	locks   = protocol.Load("inspect")
+	records = protocol.Load("records")
+)
+
+// Calls bounds and stops what a Reader asks.
+type Calls interface {
+	CommandWait(ctx context.Context, s *transport.Shard) transport.Wait
+	Stopped(ctx context.Context) error // why a call is to stop, if it is
+}
+
+// Reader asks for the registry of a prefix.
+type Reader struct {
+	Prefix    string
+	Sharded   string // as scripts take it, see [protocol.Config]
+	Cluster   bool
+	Clock     clock.Clock
+	Client    rueidis.Client
+	Transport *transport.Client
+	Calls     Calls
+	Closed    <-chan struct{} // of the registry
+
+	readOnly atomic.Bool // the server takes EVALSHA_RO, and refuses this user EVALSHA
+}
+
+// builder makes the command for a group of keys: verb is EVAL or EVALSHA, or the one that only reads.
+type builder func(b rueidis.Builder, n int, verb, script string) rueidis.Completed
+
+// Locks reads what there is about some keys.
+func (r *Reader) Locks(ctx context.Context, keys []string) ([]protocol.Inspection, []error) {
+	found, errs := make([]protocol.Inspection, len(keys)), make([]error, len(keys))
+	args := []string{r.Prefix, strconv.Itoa(MostNamed), r.Sharded}
+	r.rows(ctx, locks, keys, args, func(i int, row rueidis.RedisMessage, err error) {
+		if errs[i] = err; err == nil {
+			found[i], errs[i] = protocol.ReadInspection(row)
+		}
+	})
+	return found, errs
+}
+
+// Records hands over what some registries say of themselves, one after another: nothing where there is no record.
+func (r *Reader) Records(
+	ctx context.Context, registries []string, each func(i int, record presence.Record, from presence.Identity),
+) (failure error) {
+	keys := make([]string, len(registries))
+	for i, registry := range registries {
+		keys[i] = presence.Key(r.Prefix, registry)
+	}
+	r.rows(ctx, records, keys, []string{strconv.Itoa(presence.MostBytes)}, func(i int, row rueidis.RedisMessage, err error) {
+		if err == nil && row.IsInt64() { // its length
+			each(i, presence.Record{}, presence.Unread(registries[i]))
+			return
+		}
+		var text string
+		if err == nil {
+			text, err = row.ToString()
+			err = fault.Classify(err)
+		}
+		if err != nil {
+			failure = err
+			return
+		}
+		record, from := presence.Parse(registries[i], text)
+		each(i, record, from)
+	})
+	return failure
+}
+
+// rows has a script read some keys, and hands over what it replies about each, or why there is no reply, one after another.
+func (r *Reader) rows(
+	ctx context.Context, what *protocol.Script, keys, args []string, each func(i int, row rueidis.RedisMessage, err error),
+) {
+	size := together
+	if r.Cluster {
+		size = 1
+	}
+	parts := slices.Collect(slices.Chunk(keys, size))
+	firsts := make([]string, len(parts))
+	for n, part := range parts {
+		firsts[n] = part[0]
+	}
+	build := func(b rueidis.Builder, n int, verb, script string) rueidis.Completed {
+		return b.Arbitrary(verb, script, strconv.Itoa(len(parts[n]))).Keys(parts[n]...).Args(args...).Build()
+	}
+	wait := r.wait(ctx)
+	r.Transport.DoEach(&wait, firsts, func(ctx context.Context, way rueidis.CoreClient, some []int) []rueidis.RedisResult {
+		return r.run(ctx, way, what, some, build)
+	}, func(n int, reply rueidis.RedisResult, cut bool) {
+		rows, err := read(ctx, reply, cut)
+		if err == nil && len(rows) != len(parts[n]) {
+			err = protocol.ErrStrange
+		}
+		for k := range parts[n] {
+			if err != nil {
+				each(n*size+k, rueidis.RedisMessage{}, err)
+			} else {
+				each(n*size+k, rows[k], nil)
+			}
+		}
+	})
+}
+
+// wait is how long a call waits that only asks something.
+func (r *Reader) wait(ctx context.Context) transport.Wait {
+	return r.Calls.CommandWait(ctx, r.Transport.Farthest())
+}
+
+// read returns the rows of a reply, or why there are none.
+func read(ctx context.Context, reply rueidis.RedisResult, cut bool) ([]rueidis.RedisMessage, error) {
+	if cut {
+		return nil, fault.Explain(fault.Ended(ctx), fault.AsUnavailable(fault.NoAnswer))
+	}
+	rows, err := reply.ToArray()
+	return rows, fault.Classify(err)
+}
+
+// run runs a script that only reads for some groups of keys in one pipeline. A server that does not know it gets the source,
+// and a user who may only read uses the command for that, which is there since Redis 7.
+func (r *Reader) run(
+	ctx context.Context, way rueidis.CoreClient, what *protocol.Script, some []int, build builder,
+) []rueidis.RedisResult {
+	send := func(which []int, verb, script string) []rueidis.RedisResult {
+		if r.readOnly.Load() {
+			verb += "_RO"
+		}
+		commands := make(rueidis.Commands, len(which))
+		for k, n := range which {
+			commands[k] = build(way.B(), n, verb, script)
+		}
+		return way.DoMulti(ctx, commands...)
+	}
+	results := send(some, "EVALSHA", what.SHA)
+	if !r.readOnly.Load() && Forbidden(results[0].Error()) {
+		r.readOnly.Store(true)
+		other := send(some, "EVALSHA", what.SHA)
+		if err := other[0].Error(); err == nil || protocol.NoScript(err) {
+			results = other
+		} else {
+			r.readOnly.Store(false)
+		}
+	}
+	var again, at []int
+	for k, result := range results {
+		if protocol.NoScript(result.Error()) {
+			again, at = append(again, some[k]), append(at, k) //nolint:gosec // there is one result for each
+		}
+	}
+	if len(again) > 0 {
+		for k, result := range send(again, "EVAL", what.Source) {
+			results[at[k]] = result
+		}
+	}
+	return results
+}
+
+// Forbidden tells whether the user has no permission for a command.
+func Forbidden(err error) bool {
+	reply, ok := rueidis.IsRedisErr(err)
+	return ok && strings.HasPrefix(reply.Error(), "NOPERM")
+}

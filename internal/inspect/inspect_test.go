@@ -1,0 +1,105 @@
+package inspect
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/presence"
+	"github.com/lockregistry/lockregistry/internal/protocol"
+	"github.com/lockregistry/lockregistry/internal/scan"
+	"github.com/lockregistry/lockregistry/internal/transport"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// calls end with their contexts.
+type calls struct{}
+
+func (calls) CommandWait(ctx context.Context, _ *transport.Shard) transport.Wait {
+	return transport.Wait{Ctx: ctx, Limit: 5 * time.Second}
+}
+
+func (calls) Stopped(ctx context.Context) error { return ctx.Err() }
+
+func reader(t *testing.T) (*Reader, *miniredis.Miniredis) {
+	t.Helper()
+	server := miniredis.RunT(t)
+	client, err := rueidis.NewClient(rueidis.ClientOption{
+		InitAddress: []string{server.Addr()}, DisableCache: true, ForceSingleClient: true,
+	})
+	require.NoError(t, err)
+	t.Cleanup(client.Close)
+	tr := transport.New(client)
+	return &Reader{
+		Prefix: "p", Clock: tr.Clock, Client: client, Transport: tr, Calls: calls{}, Closed: make(chan struct{}),
+	}, server
+}
+
+func TestReader_LocksOfMoreThanOneScript(t *testing.T) {
+	r, server := reader(t)
+	keys := make([]string, 2*together+1)
+	for i := range keys {
+		keys[i] = fmt.Sprint("p:", i)
+		require.NoError(t, server.Set(keys[i], fmt.Sprintf("id:%d", i)))
+	}
+	_, err := server.Lpush("p:list", "x")
+	require.NoError(t, err)
+	found, errs := r.Locks(t.Context(), slices.Concat(keys, []string{"p:list", "p:free"}))
+	for i := range keys {
+		require.NoError(t, errs[i])
+		require.Equal(t, fmt.Sprintf("id:%d", i), found[i].Holders[0].Text)
+	}
+	require.ErrorIs(t, errs[len(keys)], fault.WrongType)
+	require.NoError(t, errs[len(keys)+1])
+	require.Empty(t, found[len(keys)+1].Holders)
+}
+
+func TestReader_ACallThatHasEnded(t *testing.T) {
+	r, _ := reader(t)
+	ctx, end := context.WithCancel(t.Context())
+	end()
+	_, errs := r.Locks(ctx, []string{"p:a"})
+	require.ErrorIs(t, errs[0], context.Canceled)
+	require.ErrorIs(t, r.Records(ctx, []string{"x"}, nil), context.Canceled)
+	require.ErrorIs(t, r.Scan(ctx, ":*", &scan.Pass{}), context.Canceled)
+}
+
+func TestReader_Records(t *testing.T) {
+	r, server := reader(t)
+	long := string(make([]byte, presence.MostBytes+1))
+	require.NoError(t, server.Set(presence.Key("p", "long"), long))
+	var names []string
+	require.NoError(t, r.Records(t.Context(), []string{"none", "long"}, func(i int, _ presence.Record, from presence.Identity) {
+		names = append(names, fmt.Sprintf("%d:%t", i, from.Unread()))
+	}))
+	require.Equal(t, []string{"0:false", "1:true"}, names)
+}
+
+func TestReader_ScanFindsEachKeyOnce(t *testing.T) {
+	r, server := reader(t)
+	for i := range 700 {
+		require.NoError(t, server.Set(fmt.Sprint("p:", i), "x"))
+		require.NoError(t, server.Set(fmt.Sprint("other:", i), "x"))
+	}
+	found := map[string]bool{}
+	require.NoError(t, r.Scan(t.Context(), ":*", &scan.Pass{
+		Pick: func(key string) (string, bool) { return protocol.LockOf("p", key) },
+		Read: func(keys []string) error {
+			for _, key := range keys {
+				require.False(t, found[key])
+				found[key] = true
+			}
+			return nil
+		},
+	}))
+	require.Len(t, found, 700)
+}

@@ -1,0 +1,103 @@
+package inspect
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/protocol"
+	"github.com/lockregistry/lockregistry/internal/scan"
+	"github.com/lockregistry/lockregistry/internal/topology"
+	"github.com/lockregistry/lockregistry/internal/transport"
+)
+
+const scanCount = "500"
+
+var keysOf = protocol.Load("keys")
+
+// Scan has a pass go through the keys of all masters that match a pattern behind the prefix.
+func (r *Reader) Scan(ctx context.Context, pattern string, p *scan.Pass) error {
+	nodes, err := r.nodes(ctx)
+	if err != nil {
+		return err
+	}
+	p.Clock, p.Batch = r.Clock, together
+	p.Pause = func(d time.Duration) error { return r.pause(ctx, d) }
+	for _, n := range nodes {
+		p.Servers = append(p.Servers, func(cursor string) (scan.Step, error) { return r.scanOnce(ctx, n, cursor, pattern) })
+	}
+	return p.Run()
+}
+
+// pause waits for a while, and tells why to go no further, if so.
+func (r *Reader) pause(ctx context.Context, d time.Duration) error {
+	if d > 0 {
+		timer := time.NewTimer(d)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+		case <-r.Closed:
+		}
+	}
+	return r.Calls.Stopped(ctx)
+}
+
+// node is a server whose keys are to be gone through.
+type node struct {
+	shard  *transport.Shard
+	client rueidis.CoreClient // nil: whichever the shard leads to
+}
+
+// nodes are the servers of all keys.
+func (r *Reader) nodes(ctx context.Context) (nodes []node, err error) {
+	t := r.Transport
+	if err := r.Calls.Stopped(ctx); err != nil {
+		return nil, err
+	}
+	if !r.Cluster {
+		return []node{{shard: t.First}}, nil
+	}
+	reply, err := t.Ask(func(ctx context.Context, way rueidis.CoreClient) rueidis.RedisResult {
+		return way.Do(ctx, way.B().ClusterSlots().Build())
+	}).ToArray()
+	if err != nil {
+		return nil, fault.Classify(err)
+	}
+	known, seen := r.Client.Nodes(), map[string]bool{}
+	for _, part := range topology.Parse(reply, "") {
+		if seen[part.Address] {
+			continue
+		}
+		seen[part.Address] = true
+		client := known[part.Address]
+		if client == nil {
+			return nil, fault.AsUnavailable(fmt.Errorf("the client does not know the master %s yet", part.Address))
+		}
+		nodes = append(nodes, node{t.ShardAt(part.Address), client})
+	}
+	return nodes, nil
+}
+
+// scanOnce calls SCAN once, in a script, since SCAN itself would send names of any length.
+func (r *Reader) scanOnce(ctx context.Context, n node, cursor, pattern string) (next scan.Step, err error) {
+	wait := r.wait(ctx)
+	build := func(b rueidis.Builder, _ int, verb, script string) rueidis.Completed {
+		return b.Arbitrary(verb, script, "0", cursor, scan.Literal(r.Prefix)+pattern, scanCount).Build()
+	}
+	reply, cut := n.shard.Ask(&wait, func(ctx context.Context, way rueidis.CoreClient) rueidis.RedisResult {
+		if n.client != nil {
+			way = n.client
+		}
+		return r.run(ctx, way, keysOf, []int{0}, build)[0]
+	})
+	rows, err := read(ctx, reply, cut)
+	if err != nil {
+		return next, err
+	}
+	found, err := protocol.ParseFound(rows)
+	return scan.Step(found), err
+}
