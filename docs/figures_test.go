@@ -2,8 +2,6 @@ package docs
 
 import (
 	"encoding/csv"
-	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -11,16 +9,19 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// measured are the figures of bench/results/figures.csv: by the scenario's first word and the contender.
+// table returns the lines of a table of the repository, below its head.
+func table(t *testing.T, name string) [][]string {
+	t.Helper()
+	lines, err := csv.NewReader(strings.NewReader(read(t, name))).ReadAll()
+	require.NoError(t, err)
+	return lines[1:]
+}
+
+// measured are the figures of bench/results/figures.csv: by the scenario and the contender.
 func measured(t *testing.T) map[string]map[string]bool {
 	t.Helper()
-	file, err := os.Open(filepath.Join(root, "bench", "results", "figures.csv"))
-	require.NoError(t, err)
-	defer func() { require.NoError(t, file.Close()) }()
-	lines, err := csv.NewReader(file).ReadAll()
-	require.NoError(t, err)
 	all := map[string]map[string]bool{}
-	for _, line := range lines[1:] {
+	for _, line := range table(t, "bench/results/figures.csv") {
 		of := line[0] + " " + line[1]
 		if all[of] == nil {
 			all[of] = map[string]bool{}
@@ -81,4 +82,17 @@ func TestFigures(t *testing.T) {
 		}
 	}
 	require.Greater(t, checked, 20)
+}
+
+// TestFailoverFigures: the table of docs/clusters.md has lines of that of the long run.
+func TestFailoverFigures(t *testing.T) {
+	page, shown := read(t, "docs/clusters.md"), 0
+	for _, line := range table(t, "failover/results.csv") {
+		if strings.Contains(page, "| "+strings.Join([]string{line[0], line[5], line[6], line[7]}, " | ")+" |\n") {
+			shown++
+		}
+	}
+	_, rest, _ := strings.Cut(page, "| event | promoted after |")
+	rest, _, _ = strings.Cut(rest, "\n\n")
+	require.Equal(t, strings.Count(rest, "\n")-1, shown)
 }

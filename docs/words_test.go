@@ -9,8 +9,8 @@ import (
 
 // most are the words that a page may have, as wc counts them. A page that needs more has something that another one says already.
 var most = map[string]int{
-	"CHANGELOG.md":                  1566,
-	"CONTRIBUTING.md":               1259,
+	"CHANGELOG.md":                  500,
+	"CONTRIBUTING.md":               500,
 	"README.md":                     1625,
 	"SECURITY.md":                   200,
 	"bench/README.md":               1000,
@@ -19,7 +19,7 @@ var most = map[string]int{
 	"cmd/lockreg/doctor/README.md":  790,
 	"cmd/lockreg/page/README.md":    667,
 	"docs/architecture.md":          2714,
-	"docs/clusters.md":              2133,
+	"docs/clusters.md":              1200,
 	"docs/migration/mixed-fleet.md": 1845,
 	"docs/migration/redisson.md":    1007,
 	"docs/migration/spring.md":      3724,
@@ -30,10 +30,10 @@ var most = map[string]int{
 	"docs/testing.md":               1170,
 	"docs/wire-format.md":           2996,
 	"failover/README.md":            200,
-	"interop/README.md":             1065,
+	"interop/README.md":             500,
 	"specs/PROTOCOL.md":             3003,
 	"specs/README.md":               1812,
-	"torture/README.md":             705,
+	"torture/README.md":             500,
 }
 
 // TestWords: each page is as short as it has been, and may only become shorter.

@@ -1,6 +1,8 @@
 package failover
 
 import (
+	"encoding/csv"
+	"errors"
 	"flag"
 	"fmt"
 	"maps"
@@ -15,7 +17,7 @@ import (
 
 var (
 	long  = flag.Bool("long", false, "ten rounds of everything, and thirty kills of a master")
-	table = flag.String("table", "", "write the table to this file")
+	table = flag.String("table", "", "write the table to this file, with commas")
 )
 
 func TestMain(m *testing.M) {
@@ -29,15 +31,25 @@ func TestMain(m *testing.M) {
 		panic(err)
 	}
 	code := m.Run()
-	text := results.text()
-	fmt.Print(text)
+	for _, line := range results.lines() {
+		fmt.Println(strings.Join(line, " | "))
+	}
+	fmt.Print("\n" + results.causesText())
 	if *table != "" && code == 0 {
-		if err := os.WriteFile(*table, []byte(text), 0o600); err != nil {
+		if err := writeTable(*table); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			code = 1
 		}
 	}
 	os.Exit(code)
+}
+
+func writeTable(name string) error {
+	file, err := os.Create(name)
+	if err != nil {
+		return err
+	}
+	return errors.Join(csv.NewWriter(file).WriteAll(results.lines()), file.Close())
 }
 
 // outcome is what came of one event.
@@ -163,16 +175,17 @@ func seconds(d time.Duration) string {
 	return strconv.FormatFloat(d.Seconds(), 'f', 2, 64) + " s"
 }
 
-// text is the table for docs/clusters.md.
-func (s *sheet) text() string {
-	var b strings.Builder
-	fmt.Fprintln(&b, "| event | rounds | errors: `Wait` / first try / unlock | promoted after | served after that | longest pause |"+
-		" inside at once (updates lost) | holds lost: told by context / unlock | told after |")
-	fmt.Fprintln(&b, "| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+// lines is the table, as failover/results.csv has it of the long run.
+func (s *sheet) lines() [][]string {
+	all := [][]string{{
+		"event", "rounds", "errors of calls with Wait", "errors of first tries", "errors of Unlock",
+		"promoted after", "served after that", "longest pause", "pairs inside at once", "updates lost",
+		"holds lost, told by their context", "holds lost, told by Unlock", "told after",
+	}}
 	for _, r := range s.rows {
 		name, promoted, told := r.event, "", ""
 		if r.variant != "" {
-			name += ", " + r.variant
+			name += ", " + strings.ReplaceAll(r.variant, "`", "")
 		}
 		if r.promoted > 0 {
 			promoted = seconds(r.promoted)
@@ -180,11 +193,18 @@ func (s *sheet) text() string {
 		if r.losers > 0 {
 			told = seconds(r.told)
 		}
-		fmt.Fprintf(&b, "| %s | %d | %d / %d / %d | %s | %s | %s | %d (%d) | %d / %d | %s |\n",
-			name, r.rounds, r.patient, r.first, r.unlock, promoted, seconds(r.served), seconds(r.pause),
-			r.doubles, r.lostUpdates, r.losers-r.atUnlock, r.atUnlock, told)
+		all = append(all, []string{
+			name, strconv.Itoa(r.rounds), strconv.Itoa(r.patient), strconv.Itoa(r.first), strconv.Itoa(r.unlock), promoted,
+			seconds(r.served), seconds(r.pause), strconv.Itoa(r.doubles), strconv.Itoa(r.lostUpdates), strconv.Itoa(r.losers - r.atUnlock),
+			strconv.Itoa(r.atUnlock), told,
+		})
 	}
-	fmt.Fprintln(&b)
+	return all
+}
+
+// causesText says which errors there were.
+func (s *sheet) causesText() string {
+	var b strings.Builder
 	for _, r := range s.rows {
 		if len(r.causes) > 0 {
 			slices.Sort(r.causes)
