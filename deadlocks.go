@@ -57,7 +57,7 @@ func (d detecting) Subject(c *deadlock.Call) (path, kind string) {
 func (d detecting) Held() iter.Seq[detector.Held] {
 	return func(yield func(detector.Held) bool) {
 		for l := range d.reg.cache.all() {
-			if l.anchor().pins.Load() <= 0 {
+			if l.anchor().entry.Pins() <= 0 {
 				continue
 			}
 			for _, o := range l.half().Owners() {

@@ -190,7 +190,7 @@ func (l *Lock) refresh(ctx context.Context, o owner.ID, q request, how local.Adm
 			renew = h.KeepRenewed(q.lease.Length)
 		}
 		if !renew {
-			l.anchor().lockedAt.Store(int64(l.reg.clock.Now()))
+			l.anchor().entry.Use(l.reg.clock.Now())
 			return nil
 		}
 		q.plain = q.lease.Length < h.Running()

@@ -33,7 +33,7 @@ func (l *localSide) Won(h *hold.Hold, since clock.Instant) {
 		of.pair.wrote = h.Value() // mutant: writer forgotten
 	}
 	of.hold.Store(h)
-	of.anchor().lockedAt.Store(int64(since))
+	of.anchor().entry.Use(since)
 	if of.half().Granted() {
 		of.attend(true)
 	}

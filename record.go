@@ -52,7 +52,7 @@ func (w *recorded) Waits() []presence.Wait { return w.detector.Waits() }
 // InUse tells whether the registry holds a lock or waits for one, and whether any of that has lasted a second.
 func (w *recorded) InUse(now clock.Instant) (used, lasting bool) {
 	for l := range w.reg.cache.all() {
-		if l.anchor().pins.Load() <= 0 {
+		if l.anchor().entry.Pins() <= 0 {
 			continue
 		}
 		if h := l.hold.Load(); h != nil {

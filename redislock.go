@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/lockregistry/lockregistry/internal/cache"
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/hold"
 	"github.com/lockregistry/lockregistry/internal/lease"
@@ -23,16 +24,13 @@ import (
 // hold. Locking gets the local half, then the hold. Unlocking ends the hold, has its key removed, and only then frees the
 // local half: otherwise a late removal would meet the key of the next local holder.
 type Lock struct {
-	reg      *Registry
-	redis    queue.Path     // its half in Redis
-	pair     *ReadWriteLock // nil for a plain lock
-	turn     atomic.Uint64  // when it was last obtained; belongs to the cache, as do pins and parked
-	pins     atomic.Int32
-	parked   atomic.Bool
-	lockedAt atomic.Int64              // instant
-	local    localLock                 // of a plain lock; see half
-	tenures  atomic.Pointer[tenures]   // nil until there is a context that carries a hold
-	hold     atomic.Pointer[hold.Hold] // written only with the local half held
+	reg     *Registry
+	redis   queue.Path     // its half in Redis
+	pair    *ReadWriteLock // nil for a plain lock
+	entry   cache.Entry
+	local   localLock                 // of a plain lock; see half
+	tenures atomic.Pointer[tenures]   // nil until there is a context that carries a hold
+	hold    atomic.Pointer[hold.Hold] // written only with the local half held
 }
 
 // How long a call waits that has no [Wait].

@@ -36,7 +36,7 @@ type Registry struct {
 	transport *shared
 	clock     clock.Clock // it says when a command was sent
 
-	cache      cache
+	cache      lockCache
 	waiters    *local.Pool
 	queues     queue.Shared
 	background *background
@@ -112,10 +112,10 @@ func New(client rueidis.Client, prefix string, opts ...Option) (*Registry, error
 		queues:    queue.Shared{Settings: s.queue(client)},
 		client:    client,
 		transport: sharedOf(client),
-		cache:     cache{capacity: s.capacity},
 		waiters:   &local.Pool{},
 		closed:    make(chan struct{}),
 	}
+	r.cache.Resize(s.capacity)
 	r.call(prefix, s.clientID)
 	r.clock = r.transport.Clock
 	if handler := s.log.Handler(); handler != slog.DiscardHandler {
@@ -196,7 +196,7 @@ func (l *Lock) begin(r *Registry, k *kind, key string, anchor *Lock) {
 	l.reg = r
 	of := hold.Path{Kind: &k.Kind, Key: key, Above: (*above)(l)}
 	l.redis.Init(of, k.side, (*localSide)(l), &anchor.redis)
-	l.lockedAt.Store(int64(r.clock.Now()))
+	l.entry.Use(r.clock.Now())
 }
 
 // above is a lock as its holds see it.
@@ -234,7 +234,7 @@ func (r *Registry) Obtain(path string) *Lock {
 	if !ok {
 		return r.cache.put(r.newLock(path))
 	}
-	r.cache.touch(l)
+	r.cache.Touch(&l.entry)
 	return l
 }
 
@@ -247,7 +247,7 @@ func (r *Registry) ReadWrite(path string) *ReadWriteLock {
 	if !ok {
 		return r.cache.put(&r.newReadWrite(path).writer).pair
 	}
-	r.cache.touch(l)
+	r.cache.Touch(&l.entry)
 	return l.pair
 }
 
@@ -318,7 +318,7 @@ func (r *Registry) Renew(ctx context.Context, path string, ttl time.Duration) er
 // is Spring's method of that name. It frees memory only: nothing changes in Redis, and a dropped lock keeps working. Other
 // calls go on meanwhile, also when there are millions of locks.
 func (r *Registry) ExpireUnusedOlderThan(age time.Duration) int {
-	return r.cache.dropUnused(r.clock.Now().Add(-max(age, 0)))
+	return r.cache.DropUnused(r.clock.Now().Add(-max(age, 0)))
 }
 
 // SetCapacity changes how many lock objects the registry keeps, see [WithCapacity]. When it keeps more, it drops those that
@@ -327,12 +327,12 @@ func (r *Registry) SetCapacity(n int) error {
 	if err := capacious("SetCapacity", n); err != nil {
 		return fmt.Errorf("lockregistry: %w", err)
 	}
-	r.cache.resize(n)
+	r.cache.Resize(n)
 	return nil
 }
 
 // Len returns how many lock objects the registry keeps now.
-func (r *Registry) Len() int { return r.cache.len() }
+func (r *Registry) Len() int { return r.cache.Len() }
 
 // ClientID returns what the registry's values in Redis begin with: the id given by [WithClientID], or a random UUID.
 func (r *Registry) ClientID() string { return r.clientID }
@@ -422,7 +422,7 @@ func (l *Lock) newHold(t hold.Terms) *hold.Hold {
 
 // adopt gives a hold that was handed to another owner what that one asks for. It reports false when the hold was lost on the way.
 func (l *Lock) adopt(h *hold.Hold, q *request) bool {
-	l.anchor().lockedAt.Store(int64(l.reg.clock.Now()))
+	l.anchor().entry.Use(l.reg.clock.Now())
 	return h.Adopt(l.terms(q))
 }
 

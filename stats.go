@@ -106,7 +106,7 @@ func (r *Registry) Stats() Stats {
 
 // count adds a lock to what there is.
 func (l *Lock) count(s *Stats) {
-	if l.anchor().pins.Load() <= 0 { // nobody uses it
+	if l.anchor().entry.Pins() <= 0 { // nobody uses it
 		return
 	}
 	if h := l.hold.Load(); h != nil {

@@ -1,0 +1,298 @@
+// Package cache keeps items by name, at most as many as its capacity, and drops the least recently obtained one that is not in
+// use to make room. It knows noitem of them but that.
+//
+// There must never be two items of one name in use at once. What ensures it is that a item can only be used while it is in the
+// cache:
+//
+//   - Its pins count its users. A item with pins is never dropped.
+//   - Dropping a item takes its pins from 0 to far below 0 in one atomic step, so nobody can begin to use it from then on.
+//   - Who finds it dropped calls Readmit, which, under the mutex, finds the name's item of today, or puts the old one back when
+//     there is none.
+package cache
+
+import (
+	"container/heap"
+	"iter"
+	"runtime"
+	"sync"
+	"sync/atomic"
+
+	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/fault"
+)
+
+// Entry is what the cache keeps in a item.
+type Entry struct {
+	turn   atomic.Uint64 // when it was last obtained
+	pins   atomic.Int32
+	parked atomic.Bool
+	usedAt atomic.Int64 // an instant
+}
+
+// Pin begins a use. It returns false for a item that is not in the cache.
+func (e *Entry) Pin() bool {
+	if e.pins.Add(1) > 0 {
+		return true
+	}
+	e.pins.Add(-1)
+	return false
+}
+
+// Unpin ends a use. When it returns true the cache is to be told by [Cache.Unpark].
+func (e *Entry) Unpin() bool { return e.pins.Add(-1) == 0 && e.parked.Load() }
+
+// Pins is how many use it; below 0: it is not in the cache.
+func (e *Entry) Pins() int32 { return e.pins.Load() }
+
+// Use notes when it was last used, for [Cache.DropUnused].
+func (e *Entry) Use(at clock.Instant) { e.usedAt.Store(int64(at)) }
+
+// Kept is a pointer to a item.
+type Kept interface {
+	Entry() *Entry
+	Name() any // may be a key of a map
+}
+
+// Cache keeps items. It begins with no room, see [Cache.Resize].
+type Cache[K Kept] struct {
+	items sync.Map      // by name; read without the mutex
+	turn  atomic.Uint64 // the most recent turn of an entry
+
+	expiring sync.Mutex // held by the call of DropUnused that runs
+
+	mu       sync.Mutex // guards what follows, and every change of items
+	capacity int
+	size     int
+	resizing int      // calls of Resize that run: they make room for all
+	queue    turns[K] // the items that may be dropped, by the turn they had when they were put in
+	rest     turns[K] // more of them: those that DropUnused has yet to look at
+}
+
+// portion is how many items are looked at, where it may be all, before others get the mutex: so few that nobody waits for
+// longer than a millisecond or two.
+const portion = 100
+
+// dropped is what pins is shifted by while the item is not in the cache: so far below zero that no number of callers that
+// have yet to notice can lift it above.
+const dropped = -1 << 30
+
+// Find returns the item of a name.
+func (c *Cache[K]) Find(name any) (found K, ok bool) {
+	item, ok := c.items.Load(name)
+	if !ok {
+		return found, false
+	}
+	return item.(K), true
+}
+
+// All goes through the items that are kept.
+func (c *Cache[K]) All() iter.Seq[K] {
+	return func(yield func(K) bool) {
+		c.items.Range(func(_, found any) bool { return yield(found.(K)) })
+	}
+}
+
+// Touch notes that a item is the most recently obtained one. When it is so already, as when many goroutines use one, it only
+// reads.
+func (c *Cache[K]) Touch(e *Entry) {
+	if e.turn.Load() != c.turn.Load() {
+		e.turn.Store(c.turn.Add(1))
+	}
+}
+
+// Put adds an item whose name is not in the cache yet, or returns the one that is. When there is no room, because every
+// item is in use, the new one stays outside.
+func (c *Cache[K]) Put(k K) K {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if found, ok := c.Find(k.Name()); ok {
+		return found
+	}
+	if c.makeRoom() {
+		c.insert(k)
+	} else {
+		k.Entry().pins.Store(dropped)
+	}
+	return k
+}
+
+// Readmit begins a use of the item that has the name of k: k itself when there is none.
+func (c *Cache[K]) Readmit(k K) (K, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if found, ok := c.Find(k.Name()); ok {
+		found.Entry().pins.Add(1) // it cannot be dropped meanwhile: that takes the mutex
+		return found, nil
+	}
+	if !c.makeRoom() {
+		var none K
+		return none, fault.Capacity
+	}
+	c.insert(k)
+	k.Entry().pins.Add(1 - dropped)
+	return k, nil
+}
+
+func (c *Cache[K]) insert(k K) {
+	k.Entry().turn.Store(c.turn.Add(1))
+	c.items.Store(k.Name(), k)
+	c.queue.add(place[K]{k.Entry().turn.Load(), k})
+	c.size++
+}
+
+// makeRoom drops items until there is room for one more, and tells whether there is. While Resize runs it leaves that to
+// it, which may have many to drop, and goes on until there are no more than the capacity. The caller holds the mutex.
+func (c *Cache[K]) makeRoom() bool {
+	if c.resizing > 0 {
+		return true
+	}
+	for c.size >= c.capacity {
+		if !c.dropFirst() {
+			return false
+		}
+	}
+	return true
+}
+
+// dropFirst takes one step towards a smaller cache, and reports false when there is none. The caller holds the mutex.
+//
+// The queue and its rest are in the order of the turns that items had when they were put into it. Items found in use are
+// taken out. An item that was obtained since is put back with its new turn, so the first one whose turn is still the same is
+// the least recently obtained of all.
+func (c *Cache[K]) dropFirst() bool {
+	from := &c.queue
+	if len(c.queue) == 0 || len(c.rest) > 0 && c.rest[0].turn < c.queue[0].turn {
+		from = &c.rest
+	}
+	if len(*from) == 0 {
+		return false
+	}
+	first := heap.Pop(from).(place[K])
+	switch turn := first.kept.Entry().turn.Load(); {
+	case turn != first.turn:
+		c.queue.add(place[K]{turn, first.kept})
+	case !c.drop(first.kept):
+		c.park(first.kept)
+	}
+	return true
+}
+
+// park keeps an item that is in use out of the queue until it no longer is, so that nobody comes past it again and again.
+// The one that parks and the one that ends the last use both look for the other's mark after they have left their own, so one
+// of them sees it. The caller holds the mutex.
+func (c *Cache[K]) park(k K) {
+	k.Entry().parked.Store(true)
+	if k.Entry().pins.Load() == 0 {
+		c.unpark(k)
+	}
+}
+
+// Unpark has an item whose last use has ended dropped when its turn comes.
+func (c *Cache[K]) Unpark(k K) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.unpark(k)
+}
+
+func (c *Cache[K]) unpark(k K) {
+	if k.Entry().parked.CompareAndSwap(true, false) {
+		c.queue.add(place[K]{k.Entry().turn.Load(), k})
+	}
+}
+
+// drop takes an item that is not in use out of items, but not out of the queue. The caller holds the mutex.
+func (c *Cache[K]) drop(k K) bool {
+	if !k.Entry().pins.CompareAndSwap(0, dropped) {
+		return false
+	}
+	c.items.Delete(k.Name())
+	c.size--
+	return true
+}
+
+// Resize sets the capacity, and drops items, in portions, until there are no more than that. Items in use stay, even if
+// they are more.
+func (c *Cache[K]) Resize(capacity int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.capacity = capacity
+	c.resizing++
+	for step := 1; c.size > c.capacity && c.dropFirst(); step++ {
+		if step%portion == 0 {
+			c.breathe()
+		}
+	}
+	c.resizing--
+}
+
+// breathe lets others have the mutex, which the caller holds. The one that Unlock wakes runs next if this goroutine yields;
+// otherwise this one would most likely be the first to get it again.
+func (c *Cache[K]) breathe() {
+	c.mu.Unlock()
+	runtime.Gosched()
+	c.mu.Lock()
+}
+
+// DropUnused drops every item that is not in use and was last used before an instant, in portions. It takes the items from
+// the end of the rest, which stays a heap without them, and puts those that stay into the queue: so at any time each item
+// that may be dropped is in one of the two.
+func (c *Cache[K]) DropUnused(before clock.Instant) (count int) {
+	c.expiring.Lock()
+	defer c.expiring.Unlock()
+	n := c.Len()
+	kept := make(turns[K], 0, n+n/4) // a large one takes time to make, and to copy when it grows: not with the mutex
+
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.rest, c.queue = c.queue, kept
+	for step := 1; len(c.rest) > 0; step++ {
+		last := c.rest.takeLast()
+		if clock.Instant(last.kept.Entry().usedAt.Load()) > before || !c.drop(last.kept) {
+			c.queue.add(last)
+		} else {
+			count++
+		}
+		if step%portion == 0 {
+			c.breathe()
+		}
+	}
+	c.rest = nil
+	return count
+}
+
+// Len is how many items are kept.
+func (c *Cache[K]) Len() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.size
+}
+
+// place is a item in the queue with the turn it had then.
+type place[K Kept] struct {
+	turn uint64
+	kept K
+}
+
+// turns is a heap by turn, for container/heap.
+type turns[K Kept] []place[K]
+
+func (q turns[K]) Len() int           { return len(q) }
+func (q turns[K]) Less(i, j int) bool { return q[i].turn < q[j].turn }
+func (q turns[K]) Swap(i, j int)      { q[i], q[j] = q[j], q[i] }
+func (q *turns[K]) Push(x any)        { *q = append(*q, x.(place[K])) }
+func (q *turns[K]) Pop() any          { return q.takeLast() }
+
+// add puts an item in. Unlike heap.Push it needs no memory to carry it there.
+func (q *turns[K]) add(x place[K]) {
+	*q = append(*q, x)
+	heap.Fix(q, len(*q)-1)
+}
+
+// takeLast takes the last element out, which is not the last in the order. What is left is a heap.
+func (q *turns[K]) takeLast() place[K] {
+	last := len(*q) - 1
+	taken := (*q)[last]
+	(*q)[last] = place[K]{}
+	*q = (*q)[:last]
+	return taken
+}
