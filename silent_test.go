@@ -452,30 +452,37 @@ func TestSilence_NoFalseAllClear(t *testing.T) {
 
 // While a server takes no writes it says yes to removals that find nothing. That is no all-clear.
 func TestQueue_RefusalsAreToldOnce(t *testing.T) {
-	realWorlds(t, func(w *world) {
-		var log journal
-		f := w.flaky()
-		r := f.registry(log.option(), lockregistry.WithRenewal(), lockregistry.WithExpiry(4500*time.Millisecond))
-		w.known(r)
-		l := r.Obtain("42")
-		w.lock(l)
-		goOn := make(chan struct{})
-		f.next("obtain", heldUp(goOn)) // its removal is tried again and again
-		ctx, cancel := context.WithTimeout(w.Context(), 50*time.Millisecond)
-		defer cancel()
-		require.Error(w, r.Obtain("43").Lock(ctx))
-		close(goOn)
-		const again = "takes renewals and removals again"
-		removals := f.count("release")
-		w.await("there is nothing left to remove", func() bool {
-			return f.count("release") > removals+3 && len(log.lines("are tried again")) == len(log.lines(again))
+	for _, fault := range []string{"NOREPLICAS", "MISCONF"} {
+		t.Run(fault, func(t *testing.T) {
+			realWorlds(t, func(w *world) {
+				var log journal
+				f := w.flaky()
+				r := f.registry(log.option(), lockregistry.WithRenewal(), lockregistry.WithExpiry(4500*time.Millisecond))
+				w.known(r)
+				l := r.Obtain("42")
+				w.lock(l)
+				goOn := make(chan struct{})
+				f.next("obtain", heldUp(goOn)) // its removal is tried again and again
+				ctx, cancel := context.WithTimeout(w.Context(), 50*time.Millisecond)
+				defer cancel()
+				require.Error(w, r.Obtain("43").Lock(ctx))
+				close(goOn)
+				const again = "takes renewals and removals again"
+				removals := f.count("release")
+				w.await("there is nothing left to remove", func() bool {
+					return f.count("release") > removals+3 && len(log.lines("are tried again")) == len(log.lines(again))
+				})
+				before := len(log.lines(again))
+				ends := passingFaults[fault](w)
+				w.await("the log says so", func() bool { return len(log.lines("refuses renewals or removals", fault)) > 0 })
+				removals = f.count("release")
+				require.Never(w, func() bool { return len(log.lines(again)) > before }, 400*time.Millisecond, time.Millisecond)
+				require.Greater(w, f.count("release"), removals, "removals that find nothing")
+				require.Len(w, log.lines("are tried again"), before+1)
+				ends()
+				w.await("the log says that it is over", func() bool { return len(log.lines(again)) == before+1 })
+				require.NoError(w, r.Close())
+			})
 		})
-		before := len(log.lines(again))
-		w.do("CONFIG", "SET", "min-replicas-to-write", "1")
-		w.await("the log says so", func() bool { return len(log.lines("refuses renewals or removals")) > 0 })
-		require.Never(w, func() bool { return len(log.lines(again)) > before }, 400*time.Millisecond, time.Millisecond)
-		require.Len(w, log.lines("are tried again"), before+1)
-		w.do("CONFIG", "SET", "min-replicas-to-write", "0")
-		require.NoError(w, r.Close())
-	})
+	}
 }
