@@ -2,6 +2,11 @@ package lockregistry_test
 
 import (
 	"context"
+	"math"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -95,4 +100,71 @@ func TestPollInterval_DoesNotLastForAPollInterval(t *testing.T) {
 		require.NoError(h, <-has)
 		require.Greater(h, h.number(), number)
 	}, lockregistry.WithPollInterval(time.Hour))
+}
+
+// Durations near the longest are as long when something is added to them. If one became negative, a call would ask without
+// a pause.
+func TestPollInterval_NearItsEnd(t *testing.T) {
+	t.Parallel()
+	const mostAsked = 10
+	for name, lease := range map[string]string{
+		"a lease without end": "",
+		"the longest lease":   strconv.FormatInt(time.Duration(math.MaxInt64).Milliseconds(), 10),
+	} {
+		for mode, wakeup := range map[string]lockregistry.Wakeup{"poll": lockregistry.WakeupPoll, "auto": lockregistry.WakeupAuto} {
+			for _, wait := range []time.Duration{math.MaxInt64, math.MaxInt64 - 1, math.MaxInt64 / 2} {
+				t.Run(name+" "+mode+" "+wait.String(), func(t *testing.T) {
+					fakeWorld(t, func(w *world) {
+						f := w.flaky()
+						r := f.registry(lockregistry.WithWakeup(wakeup), lockregistry.WithPollInterval(wait))
+						w.known(r)
+						key := []string{"SET", theKey, "another's"}
+						if lease != "" {
+							key = append(key, "PX", lease)
+						}
+						require.Equal(w, "OK", w.do(key...))
+						f.next("obtain", slices.Repeat([]fate{delivered}, mostAsked)...)
+						f.all("obtain", silence) // time does not pass while calls ask all the time
+						got := make(chan error, 1)
+						go func() {
+							got <- r.Do(w.Context(), "42", func(context.Context) error { return nil }, lockregistry.Wait(wait),
+								lockregistry.TTL(wait))
+						}()
+						w.pass(time.Minute)
+						w.pending(got)
+						require.Less(w, f.count("obtain"), mostAsked)
+						f.Forget()
+						require.NoError(w, r.Close())
+						require.ErrorIs(w, <-got, lockregistry.ErrClosed)
+					})
+				})
+			}
+		}
+	}
+}
+
+// A process that only polls leaves others their chance for as long as they may sleep, also when that is for ever.
+func TestPollInterval_NearItsEndOthersHaveTheirChance(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		r := w.registry(polling, lockregistry.WithPollInterval(math.MaxInt64), lockregistry.WithHandoff(0))
+		l, sections := r.Obtain("42"), atomic.Int64{}
+		var all sync.WaitGroup
+		for range 2 {
+			all.Go(func() {
+				for l.Lock(w.Context()) == nil {
+					sections.Add(1)
+					<-time.After(60 * time.Millisecond)
+					if err := l.Unlock(w.Context()); err != nil {
+						w.Error(err)
+					}
+				}
+			})
+		}
+		w.pass(time.Minute)
+		require.Less(w, sections.Load(), int64(10))
+		require.False(w, l.IsHeld())
+		require.True(w, w.free(theKey))
+		require.NoError(w, r.Close())
+		all.Wait()
+	})
 }
