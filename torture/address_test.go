@@ -56,14 +56,40 @@ func openTwofold(t *testing.T) *twofold {
 	return f
 }
 
-// Nothing is believed of the deposed one, which all nodes name.
-func TestDeposedBehindTheAddressOfANode(t *testing.T) {
+// openAlone is the same with two servers that are no cluster.
+func openAlone(t *testing.T) *twofold {
+	t.Helper()
+	f := &twofold{older: redistest.Start(t), newer: redistest.Start(t), path: "one"}
+	f.proxy = listen(t, f.older.Addr())
+	for body := range scripts() {
+		f.older.Command(t, "SCRIPT", "LOAD", body)
+	}
+	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{f.proxy.Addr()}, DisableCache: true})
+	require.NoError(t, err)
+	t.Cleanup(client.Close)
+	require.Equal(t, rueidis.ClientModeStandalone, client.Mode())
+	f.client = client
+	return f
+}
+
+// Nothing is believed of the deposed one, which all nodes of a cluster name.
+func TestDeposedBehindOneAddress(t *testing.T) {
 	t.Parallel()
+	for name, open := range map[string]func(t *testing.T) *twofold{"cluster": openTwofold, "alone": openAlone} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			deposedBehindOneAddress(t, open)
+		})
+	}
+}
+
+func deposedBehindOneAddress(t *testing.T, twofoldOf func(t *testing.T) *twofold) {
+	t.Helper()
 	of := settings{Lease: outageLease, Poll: poll, Handoff: -1}
 	open := func(t *testing.T, opts ...lockregistry.Option) (*twofold, *lockregistry.Lock, context.Context) {
 		t.Helper()
 		ctx := lockregistry.NewOwner(t.Context())
-		f := openTwofold(t)
+		f := twofoldOf(t)
 		r, err := lockregistry.New(f.client, prefix, append([]lockregistry.Option{lockregistry.WithExpiry(of.Lease)}, opts...)...)
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = r.Close() })
