@@ -14,7 +14,7 @@ type alarm struct {
 	call    *asyncCall    // which has a goroutine; nil: none
 	holds   time.Duration // for so long the command itself may wait at the server
 	probes  clock.Instant // see Wait
-	at      clock.Instant // when it is to ring
+	at      clock.Instant // when it is to ring; 0: the timer was not set
 	rang    bool
 	excused bool // the timer was late
 }
@@ -66,12 +66,12 @@ func (a *alarm) ring(began, now clock.Instant) bool {
 func excuse(by time.Duration) bool { return by >= timerSlack && by <= pauseMost }
 
 // excuses tells whether the timer should have fired a while before a reply came, and has not, or has fired late.
-func (a *alarm) excuses(sent, came clock.Instant, set bool) bool {
+func (a *alarm) excuses(sent, came clock.Instant) bool {
 	if a.rang || a.shard == nil {
 		return false
 	}
 	due := a.at
-	if !set { // a round would have seen to that, if there had been any
+	if due == 0 { // a round would have seen to that, if there had been any
 		due = sent.Add(a.shard.silence(a.shard.RoundTrip()) + a.holds)
 	}
 	return a.excused || excuse(due.Until(came))

@@ -192,3 +192,15 @@ func (s *Shard) doAsync(p *Wait, c *protocol.Call, a *Reply) {
 	a.Late, a.Fresh, a.Cut = s.judge(p, err, e.at(a.Came)), e.trusted, p.cut(err)
 	a.Doubtful = a.Late && s.IsSuspect(a.Came)
 }
+
+// reroute is for a command that was not sent: the shard has become suspect, or its connection was being made, for the command of
+// another caller, too, whose bound has ended. That one's NoAnswer came from the client then.
+func (s *Shard) reroute(p *Wait, c *protocol.Call, end *bound, a *Reply) {
+	rest, now, since := *p, s.client.Clock.Now(), a.Sent
+	if p.Since != 0 {
+		since = p.Since
+	}
+	rest.Since, rest.Limit, rest.Near = 0, end.left(now), max(0, p.Near-since.Until(now))
+	end.stop()
+	s.doAsync(&rest, c, a)
+}

@@ -147,16 +147,20 @@ func (s *Shard) doBatched(b *batcher, p *Wait, c *protocol.Call, end *bound, a *
 	if s.own.inARow.Load() != 0 { // it is not alone, or comes after a pause
 		s.own.inARow.Store(0)
 	}
-	end.pack(c)
+	end.pack(c, c.Command(t.redis.B(), false))
 	end.begin(p, a.Sent, nil)
-	a.RedisResult = c.Repair(end, t.redis, b.do(end))
-	if errors.Is(a.Error(), fault.NoAnswer) && !end.giveUp() {
-		a.RedisResult = rueidis.NewErrorResult(fault.NotSent)
-	} else if errors.Is(a.Error(), fault.NotSent) { // the shard has become suspect
-		rest := p.after(a.Sent, t.Clock.Now())
-		rest.Limit = end.left(t.Clock.Now())
-		end.stop()
-		s.doAsync(&rest, c, a)
+	a.RedisResult = b.do(end)
+	if c.Script != nil && protocol.NoScript(a.Error()) {
+		end.pack(c, c.BySource(t.redis.B()))
+		a.RedisResult = b.do(end)
+	}
+	switch err := a.Error(); {
+	case errors.Is(err, fault.NoAnswer) && end.over():
+		if !end.giveUp() {
+			a.RedisResult = rueidis.NewErrorResult(fault.NotSent)
+		}
+	case errors.Is(err, fault.NoAnswer), errors.Is(err, fault.NotSent): // see reroute; or the shard has become suspect
+		s.reroute(p, c, end, a)
 		return
 	}
 	a.Came = t.Clock.Now()
@@ -165,13 +169,13 @@ func (s *Shard) doBatched(b *batcher, p *Wait, c *protocol.Call, end *bound, a *
 	s.takeIn(p, excused, a)
 }
 
-// pack readies a bound that is idle for a command that goes with others.
-func (b *bound) pack(c *protocol.Call) {
+// pack readies a bound for a command that goes with others.
+func (b *bound) pack(c *protocol.Call, command rueidis.Completed) {
 	if b.item.replies == nil {
 		b.item.replies = make(chan rueidis.RedisResult, 2)
 	}
 	// For the connections that all share, however the client is made: what comes from its pool may be in any state, see ownConn.
-	b.item.command = c.Command(b.client.redis.B(), false).ToPipe()
+	b.item.command = command.ToPipe()
 	b.item.obtains = c.DropIfAbandoned
 	b.item.stage.Store(waits)
 }

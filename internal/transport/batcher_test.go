@@ -410,7 +410,8 @@ func TestBatcher_WatchdogGoesOnWhileSomethingWaits(t *testing.T) {
 		s := way.First
 		b := away(s)
 		end := s.bounds.take()
-		end.pack(&protocol.Call{Key: "0"})
+		c := protocol.Call{Key: "0"}
+		end.pack(&c, c.Command(way.redis.B(), false))
 		p := Wait{Ctx: t.Context(), Limit: 5 * time.Second}
 		end.begin(&p, way.Clock.Now(), nil)
 		<-time.After(2 * roundEvery)
@@ -421,4 +422,59 @@ func TestBatcher_WatchdogGoesOnWhileSomethingWaits(t *testing.T) {
 		require.LessOrEqual(t, time.Since(begun), 2*roundEvery)
 		end.stop()
 	})
+}
+
+// A script that the server does not know goes with others again, not from its caller, who may find no room in the queue of a
+// connection.
+func TestBatcher_UnknownScript(t *testing.T) {
+	client := onMiniredis(t)
+	unknown := client.Do(t.Context(), client.B().Evalsha().Sha1("no such script").Numkeys(0).Build())
+	require.True(t, protocol.NoScript(unknown.Error()))
+	shipping(t, 1, func(t *testing.T, way *Client, c *office, _ askingFor) {
+		script := protocol.NewScript("return 1")
+		c.replies[script.SHA], c.replies[script.Source] = unknown, c.replies["0"]
+		full := make(chan struct{})
+		c.one = func(string) { <-full }
+		<-time.After(healthyFor)
+		begun := time.Now()
+		a := way.Do(&Wait{Ctx: t.Context(), Limit: time.Second}, &protocol.Call{Script: script, Key: "0"})
+		answer, err := a.ToString()
+		require.NoError(t, err)
+		require.Equal(t, "0", answer)
+		require.Zero(t, time.Since(begun))
+		require.Len(t, c.kept, 2)
+		close(full)
+	})
+}
+
+// While a connection is made, the bound of another command may end, whose error all get that wait for that connection. It is not
+// that the time of this one is over. What was not answered in its own time has no other try.
+func TestBatcher_AnothersDialIsGivenUp(t *testing.T) {
+	for name, own := range map[string]bool{"another's": false, "its own": true} {
+		t.Run(name, func(t *testing.T) {
+			shipping(t, 1, func(t *testing.T, way *Client, c *office, ask askingFor) {
+				const limit = time.Second
+				reply := c.replies["0"]
+				failed, tries := rueidis.NewErrorResult(fault.NoAnswer), 0
+				c.many = func([]string) {
+					if own {
+						<-time.After(2 * limit)
+					}
+				}
+				c.replies["0"] = failed
+				c.one = func(string) { tries++; c.replies["0"] = reply }
+				<-time.After(healthyFor)
+				answer, err := ask(t.Context(), 0, limit)
+				if own {
+					require.ErrorIs(t, err, fault.NoAnswer)
+					require.Zero(t, tries)
+					<-time.After(2 * limit)
+					return
+				}
+				require.NoError(t, err)
+				require.Equal(t, "0", answer)
+				require.Equal(t, 1, tries)
+			})
+		})
+	}
 }

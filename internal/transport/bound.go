@@ -141,7 +141,7 @@ func (b *bound) leaveGroup(quiet bool) {
 	if quiet {
 		b.mu.Lock()
 		b.limits, b.own, b.leave, b.stopped = limits{}, nil, nil, false
-		b.alarm.rang, b.alarm.excused = false, false
+		b.alarm.at, b.alarm.rang, b.alarm.excused = 0, false, false
 		b.phase.Store(idle)
 		b.mu.Unlock()
 	} else {
@@ -173,7 +173,7 @@ func (b *bound) excuses(sent, came clock.Instant) bool {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.alarm.excuses(sent, came, b.phase.Load() != untimed)
+	return b.alarm.excuses(sent, came)
 }
 
 // watchContext waits for the end of the caller's context.

@@ -127,6 +127,9 @@ func TestBound_TimedIsUsedAgain(t *testing.T) {
 			again := end.group.take(way.First)
 			require.Same(t, end, again)
 			require.False(t, again.alarm.rang)
+			now, silence := way.Clock.Now(), way.First.RoundTrip().Silence() // a round has taken it for slow, and is yet to set its timer
+			require.False(t, again.excuses(now, now.Add(silence)), "when its timer was to ring before says nothing")
+			require.True(t, again.excuses(now, now.Add(silence+timerSlack)))
 			begun := time.Now()
 			again.begin(&Wait{Ctx: t.Context(), Limit: time.Second}, way.Clock.Now(), nil)
 			cancel()

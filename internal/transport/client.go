@@ -114,16 +114,13 @@ func (t *Client) Do(p *Wait, c *protocol.Call) (a Reply) {
 	overdue := end.overdue()
 	a.Came = t.Clock.Now()
 	excused := end.excuses(a.Sent, a.Came)
-	if over := end.stop(); !over && errors.Is(a.Error(), fault.NoAnswer) {
-		// Another command's bound has ended while the client made a connection for both, and this one was not sent.
-		rest := *p
-		if rest.Since == 0 {
-			rest.Since = a.Sent
-		}
-		s.doAsync(&rest, c, &a)
+	unanswered := errors.Is(a.Error(), fault.NoAnswer)
+	if unanswered && !end.over() {
+		s.reroute(p, c, end, &a)
 		return a
 	}
-	if overdue && !errors.Is(a.Error(), fault.NoAnswer) {
+	end.stop()
+	if overdue && !unanswered {
 		t.ignoresContexts.Store(true)
 	}
 	s.takeIn(p, excused, &a)

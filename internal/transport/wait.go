@@ -77,14 +77,3 @@ type exchange struct {
 func (p *Wait) cut(err error) bool {
 	return err != nil && p.Grace == 0 && (errors.Is(err, fault.NoAnswer) || errors.Is(err, fault.NotSent)) && p.Ctx.Err() != nil
 }
-
-// after is what is left of a wait that has begun at Since, or else when its command was sent, and goes on at now.
-func (p *Wait) after(sent, now clock.Instant) Wait {
-	rest := *p
-	if p.Since != 0 {
-		sent = p.Since
-	}
-	gone := sent.Until(now)
-	rest.Since, rest.Limit, rest.Near = 0, p.Limit-gone, max(0, p.Near-gone)
-	return rest
-}
