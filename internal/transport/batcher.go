@@ -98,7 +98,7 @@ func (s *batches) batcher(of *bound) *batcher {
 	if b != nil && b.on.Load() {
 		return b
 	}
-	if !s.shard.bounds.many(of, batchFrom) {
+	if of.nth < batchFrom {
 		return nil
 	}
 	if b = s.get(); b != nil {

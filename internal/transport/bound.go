@@ -32,8 +32,9 @@ type bound struct {
 	alarm alarm
 	own   *ownConn // which it closes; nil: none
 	item  item
-	group *boundGroup // where its place is; nil: it has none
-	place int
+	pool  *boundPool // which it is given back to; nil: to none
+	place int        // among those of the pool that are used; its mutex guards it
+	nth   int        // how many were used when it was taken, with it
 
 	mu sync.Mutex // of a timed one; also over due and near, and over the alarm
 	vigil
@@ -102,7 +103,7 @@ func (b *bound) begin(p *Wait, now clock.Instant, own *ownConn) {
 	b.limits = limits{ctx: p.Ctx, observer: p.Observer, grace: p.Grace, due: due, near: near}
 	b.own, b.alarm.holds, b.alarm.probes = own, p.holds, p.probes
 	b.began.Store(int64(now))
-	if b.group != nil && now.Until(next) >= timedAfter+roundEvery { // by then a round is sure to have looked
+	if b.pool != nil && now.Until(next) >= timedAfter+roundEvery { // by then a round is sure to have looked
 		b.phase.Store(untimed)
 		b.client.watchdog.run()
 		return
@@ -118,7 +119,7 @@ func (b *bound) begin(p *Wait, now clock.Instant, own *ownConn) {
 func (b *bound) stop() (over bool) {
 	if b.phase.CompareAndSwap(untimed, idle) {
 		b.ctx, b.observer, b.own = nil, nil, nil
-		b.group.free(b.place)
+		b.pool.free(b, true)
 		return false
 	}
 	b.mu.Lock()
@@ -130,24 +131,18 @@ func (b *bound) stop() (over bool) {
 	leave, over := b.leave, b.over()
 	b.mu.Unlock()
 	quiet = leave != nil && leave() && quiet // else the context is about to be watched, or has ended
-	if b.group != nil {
-		b.leaveGroup(quiet)
+	if b.pool == nil {
+		return over
 	}
-	return over
-}
-
-// leaveGroup gives the place of a timed bound back, with the bound if nobody else is about to use that.
-func (b *bound) leaveGroup(quiet bool) {
 	if quiet {
 		b.mu.Lock()
 		b.limits, b.own, b.leave, b.stopped = limits{}, nil, nil, false
 		b.alarm.at, b.alarm.rang, b.alarm.excused = 0, false, false
 		b.phase.Store(idle)
 		b.mu.Unlock()
-	} else {
-		b.group.bounds[b.place].Store(nil)
 	}
-	b.group.free(b.place)
+	b.pool.free(b, quiet)
+	return over
 }
 
 // setTimer ends the bound in time. The caller holds the mutex.

@@ -61,29 +61,29 @@ func TestBound_HasOneOwner(t *testing.T) {
 		<-rounds
 		require.Zero(t, over.Load())
 		require.NotZero(t, slows.Load())
-		for g := range s.bounds.made {
-			require.Zero(t, g.taken.Load())
-		}
+		require.Empty(t, s.bounds.used)
 	})
 }
 
-func TestBoundPool_Places(t *testing.T) {
+// A command learns how many are under way, and a bound is used again.
+func TestBoundPool(t *testing.T) {
 	withShard(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
-		s := open(nil).First
-		first := s.bounds.take()
-		require.True(t, s.bounds.alone(first))
-		last := s.bounds.take()
-		require.False(t, s.bounds.alone(first))
-		for range mostDirect - 2 {
-			last = s.bounds.take()
-			require.False(t, last.group.joins)
+		p := &open(nil).First.bounds
+		var all []*bound
+		for i := range 5 {
+			all = append(all, p.take())
+			require.Equal(t, i+1, all[i].nth)
 		}
-		for range mostPlaces - mostDirect {
-			require.True(t, s.bounds.take().group.joins)
+		p.free(all[0], true)
+		p.free(all[4], true)
+		p.free(all[2], false)
+		require.Same(t, all[4], p.take())
+		require.Same(t, all[0], p.take())
+		require.Equal(t, 4, all[0].nth)
+		require.NotSame(t, all[2], p.take())
+		for i, b := range p.used {
+			require.Equal(t, i, b.place)
 		}
-		require.Nil(t, s.bounds.take())
-		last.group.free(last.place)
-		require.Same(t, last, s.bounds.take())
 	})
 }
 
@@ -95,7 +95,7 @@ func TestBound_TimedIsNotUsedAgain(t *testing.T) {
 		p := Wait{Ctx: t.Context(), Limit: time.Minute}
 		end.begin(&p, way.Clock.Now(), nil)
 		require.False(t, end.stop())
-		again := end.group.take(way.First)
+		again := end.pool.take()
 		require.Same(t, end, again)
 		again.begin(&p, way.Clock.Now(), nil)
 		<-time.After(2 * roundEvery)
@@ -104,7 +104,7 @@ func TestBound_TimedIsNotUsedAgain(t *testing.T) {
 		<-again.Done()
 		require.ErrorIs(t, again.Err(), fault.NoAnswer)
 		require.True(t, again.stop())
-		require.NotSame(t, again, end.group.take(way.First))
+		require.NotSame(t, again, end.pool.take())
 	})
 }
 
@@ -124,7 +124,7 @@ func TestBound_TimedIsUsedAgain(t *testing.T) {
 			synctest.Wait()
 			require.Equal(t, timed, end.phase.Load())
 			require.False(t, end.stop())
-			again := end.group.take(way.First)
+			again := end.pool.take()
 			require.Same(t, end, again)
 			require.False(t, again.alarm.rang)
 			now, silence := way.Clock.Now(), way.First.RoundTrip().Silence() // a round has taken it for slow, and is yet to set its timer
@@ -151,7 +151,7 @@ func TestBound_EndedContextIsNotUsedAgain(t *testing.T) {
 		cancel()
 		synctest.Wait()
 		require.False(t, end.stop())
-		require.NotSame(t, end, end.group.take(way.First))
+		require.NotSame(t, end, end.pool.take())
 	})
 }
 

@@ -79,7 +79,7 @@ func (o *ownConns) take(p *Wait, c *protocol.Call, now clock.Instant, of *bound)
 	if !o.possible || p.Limit > ownLimit || o.shard.RoundTrip().Base >= ownNear {
 		return nil
 	}
-	if !o.shard.bounds.alone(of) {
+	if of.nth > 1 {
 		if o.inARow.Load() != 0 {
 			o.inARow.Store(0)
 		}

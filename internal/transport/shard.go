@@ -33,6 +33,7 @@ type Shard struct {
 type cacheLine [64]byte
 
 const (
+	mostDirect  = 640                    // under way, for another to be sent by its caller: a queue has room for 1 024 by default
 	mostAsync   = 256                    // commands that have a goroutine
 	mostRunning = 8                      // with so many under way on an idle shard, others wait for news of them
 	lateReply   = 500 * time.Millisecond // from then and two round trips on a reply is late; see RoundTrip
@@ -55,11 +56,11 @@ func (s *Shard) enter(now clock.Instant) (end *bound, with *batcher) {
 	if !healthy && !s.batches.mayCarry(now) || s.client.ignoresContexts.Load() {
 		return nil, nil
 	}
-	if end = s.bounds.take(); end == nil || healthy && !end.group.joins {
+	if end = s.bounds.take(); healthy && end.nth <= mostDirect {
 		return end, nil
 	}
 	if with = s.batches.get(); with == nil {
-		end.group.free(end.place)
+		s.bounds.free(end, true)
 		return nil, nil
 	}
 	return end, with

@@ -1,8 +1,7 @@
 package transport
 
 import (
-	"math/bits"
-	"math/rand/v2"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -55,160 +54,77 @@ func (w *watchdog) round() {
 		if b := s.batches.now.Load(); b != nil && b.hasten(now) {
 			more = true
 		}
-		for g := range s.bounds.made {
-			more = g.round(now) || more
-		}
+		more = s.bounds.round(now) || more
 	}
 	if more {
 		w.run()
 	}
 }
 
-// boundPool has the bounds of a shard's commands that their callers send themselves.
+// boundPool has the bounds of a shard's commands that their callers send themselves, or others with theirs.
 type boundPool struct {
-	shard  *Shard
-	groups [mostPlaces / placesOfAGroup]atomic.Pointer[boundGroup]
-	more   atomic.Int32 // how many groups there are besides those for commands that their callers send themselves
+	shard *Shard
+
+	_    cacheLine
+	mu   sync.Mutex
+	used []*bound
+	idle []*bound
+	_    cacheLine
 }
 
-// boundGroup has places for bounds. A shard has several, of which a command takes any, so that cores seldom meet at one.
-type boundGroup struct {
-	joins  bool          // its commands go with others: as many as there may be are sent by their callers
-	taken  atomic.Uint64 // a bit for each place
-	_      cacheLine
-	bounds [placesOfAGroup]atomic.Pointer[bound] // nil: one has yet to be made
-	_      cacheLine
-}
-
-const (
-	mostDirect     = 640       // that their callers send: a connection's queue has room for 1 024 by default
-	mostPlaces     = 16 * 1024 // of those that go with others, too
-	placesOfAGroup = 64
-	directGroups   = mostDirect / placesOfAGroup
-)
-
-// take returns an idle bound with a place, or nil where there is none left. While there is room for a command that its caller
-// sends itself, the bound is for such a one.
-func (p *boundPool) take() *bound {
-	b := p.takeOf(p.groups[:directGroups], false)
-	for b == nil {
-		more := p.more.Load()
-		rest := p.groups[directGroups:]
-		if b = p.takeOf(rest[:more], true); b == nil {
-			if int(more) == len(rest) {
-				return nil
-			}
-			p.more.CompareAndSwap(more, more+1)
-		}
+// take returns an idle bound, which its caller must begin and stop, or free.
+func (p *boundPool) take() (b *bound) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if last := len(p.idle) - 1; last >= 0 {
+		b, p.idle = p.idle[last], p.idle[:last]
+	} else {
+		b = &bound{done: make(chan struct{}), client: p.shard.client, alarm: alarm{shard: p.shard}, pool: p}
 	}
+	b.place = len(p.used)
+	p.used = append(p.used, b)
+	b.nth = len(p.used)
 	return b
 }
 
-func (p *boundPool) takeOf(groups []atomic.Pointer[boundGroup], joins bool) *bound {
-	if len(groups) == 0 {
-		return nil
-	}
-	first := rand.IntN(len(groups)) //nolint:gosec // no secret
-	for i := range groups {
-		n := (first + i) % len(groups)
-		g := groups[n].Load()
-		if g == nil {
-			groups[n].CompareAndSwap(nil, &boundGroup{joins: joins})
-			g = groups[n].Load()
-		}
-		if b := g.take(p.shard); b != nil {
-			return b
-		}
-	}
-	return nil
-}
-
-// made are the groups that there are.
-func (p *boundPool) made(yield func(*boundGroup) bool) {
-	p.some(directGroups+int(p.more.Load()), yield)
-}
-
-// direct are those for commands that their callers send themselves.
-func (p *boundPool) direct(yield func(*boundGroup) bool) { p.some(directGroups, yield) }
-
-func (p *boundPool) some(n int, yield func(*boundGroup) bool) {
-	for i := range n {
-		if g := p.groups[i].Load(); g != nil && !yield(g) {
-			return
-		}
+// free gives a bound back that nobody else is about to use, or, when somebody may be, takes it out.
+func (p *boundPool) free(b *bound, again bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	last := len(p.used) - 1
+	p.used[b.place], p.used[last].place, p.used[last] = p.used[last], b.place, nil
+	p.used = p.used[:last]
+	if again {
+		p.idle = append(p.idle, b)
 	}
 }
-
-// alone tells whether a command is the only one under way that its caller has sent itself.
-func (p *boundPool) alone(b *bound) bool {
-	if b.group.taken.Load() != 1<<b.place {
-		return false
-	}
-	for g := range p.direct {
-		if g != b.group && g.taken.Load() != 0 {
-			return false
-		}
-	}
-	return true
-}
-
-// many tells whether at least so many commands are under way, by one of them.
-func (p *boundPool) many(b *bound, least int) bool {
-	n := bits.OnesCount64(b.group.taken.Load())
-	if n < least/directGroups {
-		return false
-	}
-	for g := range p.direct {
-		if g != b.group {
-			n += bits.OnesCount64(g.taken.Load())
-		}
-	}
-	return n >= least
-}
-
-func (g *boundGroup) take(of *Shard) *bound {
-	for {
-		taken := g.taken.Load()
-		n := bits.TrailingZeros64(^taken)
-		if n == placesOfAGroup {
-			return nil
-		}
-		if !g.taken.CompareAndSwap(taken, taken|1<<n) {
-			continue
-		}
-		b := g.bounds[n].Load()
-		if b == nil {
-			b = &bound{done: make(chan struct{}), client: of.client, alarm: alarm{shard: of}, group: g, place: n}
-			g.bounds[n].Store(b)
-		}
-		return b
-	}
-}
-
-// free gives a place back.
-func (g *boundGroup) free(place int) { g.taken.And(^(uint64(1) << place)) }
 
 // round has a timer for each command that has taken a while, and tells whether there are any that have not.
-func (g *boundGroup) round(now clock.Instant) (more bool) {
-	for taken := g.taken.Load(); taken != 0; taken &= taken - 1 {
-		b := g.bounds[bits.TrailingZeros64(taken)].Load()
+func (p *boundPool) round(now clock.Instant) (more bool) {
+	var slow []*bound
+	p.mu.Lock()
+	for _, b := range p.used {
 		switch {
-		case b == nil || b.phase.Load() != untimed:
+		case b.phase.Load() != untimed:
 		case clock.Instant(b.began.Load()).Until(now) < timedAfter:
 			more = true
 		case b.phase.CompareAndSwap(untimed, timed):
-			b.mu.Lock()
-			stopped := b.stopped
-			if !stopped {
-				b.setTimer(now)
-			}
-			if b.watches == nil {
-				b.watches = b.watchContext
-			}
-			b.mu.Unlock()
-			if !stopped {
-				go b.watches() // a context may be of any type, and block: the bounds of other commands do not wait for it
-			}
+			slow = append(slow, b)
+		}
+	}
+	p.mu.Unlock()
+	for _, b := range slow {
+		b.mu.Lock()
+		stopped := b.stopped
+		if !stopped {
+			b.setTimer(now)
+		}
+		if b.watches == nil {
+			b.watches = b.watchContext
+		}
+		b.mu.Unlock()
+		if !stopped {
+			go b.watches() // a context may be of any type, and block: the bounds of other commands do not wait for it
 		}
 	}
 	return more
