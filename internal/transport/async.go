@@ -75,7 +75,7 @@ func (s *Shard) async(p *Wait, places chan struct{}, e *asyncCall) *asyncCall {
 		s.carryOut(e)
 		e.came(t.Clock.Now(), end)
 		if e.call.DropIfAbandoned && e.gone.Swap(true) {
-			t.abandoned.remove()
+			t.abandoned.Add(-1)
 		}
 		arrived <- struct{}{}
 	}()
@@ -85,8 +85,8 @@ func (s *Shard) async(p *Wait, places chan struct{}, e *asyncCall) *asyncCall {
 	case <-end.Done():
 		if !e.call.DropIfAbandoned {
 			e.gone.Store(true)
-		} else if t.abandoned.add(); e.gone.Swap(true) { // it has just been answered
-			t.abandoned.remove()
+		} else if t.abandoned.Add(1); e.gone.Swap(true) { // it has just been answered
+			t.abandoned.Add(-1)
 		}
 		return &asyncCall{err: fault.NoAnswer, sent: began, shard: s}
 	}

@@ -59,21 +59,18 @@ const (
 type item struct {
 	command rueidis.Completed
 	replies chan rueidis.RedisResult // has room for two: the reply, and that the bound has ended
-	obtains bool                     // see abandonedCalls
+	obtains bool                     // see Client.AwaitAbandoned
 	stage   atomic.Uint32
 }
 
 // The stages of an item.
 //
-//	waits ──▶ taken ──▶ answered
-//	  │         └─its caller gives up─▶ abandoned ──▶ answered
-//	  └─its caller gives up─▶ dropped: it is not sent
+//	waits ──▶ taken ──answered, or its caller gives up: whoever comes last counts it as abandoned no more──▶ done
+//	  └─its caller gives up: it is not sent──▶ done
 const (
 	waits uint32 = iota
 	taken
-	answered
-	abandoned
-	dropped
+	done
 )
 
 func newBatcher(s *Shard) *batcher {
@@ -136,7 +133,9 @@ func (s *batches) stop() {
 	defer b.mu.Unlock()
 	b.over = true
 	for _, end := range b.waiting {
-		end.answer(rueidis.NewErrorResult(fault.NotSent))
+		if end.item.stage.CompareAndSwap(waits, taken) { // else its caller has given up
+			end.answer(rueidis.NewErrorResult(fault.NotSent))
+		}
 	}
 	b.waiting = nil
 }
@@ -182,22 +181,22 @@ func (b *bound) pack(c *protocol.Call, command rueidis.Completed) {
 
 // answer gives a command its reply, or says that it is to go another way.
 func (b *bound) answer(reply rueidis.RedisResult) {
-	if b.item.stage.Swap(answered) == abandoned && b.item.obtains {
-		b.client.abandoned.remove()
+	if b.item.stage.Swap(done) == done && b.item.obtains {
+		b.client.abandoned.Add(-1)
 	}
 	b.item.replies <- reply
 }
 
 // giveUp is for when the caller of a command waits no longer. It tells whether the command may have been sent, or may yet be.
 func (b *bound) giveUp() bool {
-	if b.item.stage.CompareAndSwap(waits, dropped) {
+	if b.item.stage.CompareAndSwap(waits, done) {
 		return false
 	}
 	if b.item.obtains {
-		b.client.abandoned.add()
-	}
-	if !b.item.stage.CompareAndSwap(taken, abandoned) && b.item.obtains { // it has just been answered
-		b.client.abandoned.remove()
+		b.client.abandoned.Add(1)
+		if b.item.stage.Swap(done) == done { // it has just been answered
+			b.client.abandoned.Add(-1)
+		}
 	}
 	return true
 }

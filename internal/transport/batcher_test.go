@@ -294,9 +294,9 @@ func TestBatcher_CarriesNothingBeforeConnectionsAreMade(t *testing.T) {
 	})
 }
 
-// A command that obtains and was given up counts until its sender is done with it.
+// A command that obtains and was given up counts until its sender is done with it; one that was not sent does not.
 func TestBatcher_CommandsThatAreAbandoned(t *testing.T) {
-	shipping(t, 1, func(t *testing.T, way *Client, c *office, _ askingFor) {
+	shipping(t, 2, func(t *testing.T, way *Client, c *office, _ askingFor) {
 		silent := make(chan struct{})
 		c.many = func([]string) { <-silent }
 		<-time.After(healthyFor)
@@ -306,9 +306,19 @@ func TestBatcher_CommandsThatAreAbandoned(t *testing.T) {
 		begun := time.Now()
 		way.AwaitAbandoned(time.Second)
 		require.Equal(t, time.Second, time.Since(begun), "it may yet be sent")
+
+		s := way.First
+		b := s.batches.now.Load()
+		b.senders = mostSenders
+		a = way.Do(&p, &protocol.Call{Key: "1", DropIfAbandoned: true})
+		require.ErrorIs(t, a.Error(), fault.NotSent)
+		s.batches.stop()
+		require.EqualValues(t, 1, way.abandoned.Load())
 		close(silent)
+		synctest.Wait()
+		begun = time.Now()
 		way.AwaitAbandoned(time.Second)
-		require.Equal(t, time.Second, time.Since(begun))
+		require.Zero(t, time.Since(begun))
 	})
 }
 

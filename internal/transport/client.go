@@ -40,7 +40,7 @@ type Client struct {
 	pipelines       chan struct{} // one is taken by each pipeline that has a goroutine
 	// selected is the database of the client's shared connections; nil: it is not known yet.
 	selected  atomic.Pointer[string]
-	abandoned abandonedCalls
+	abandoned atomic.Int32 // see AwaitAbandoned
 
 	replicators replicators
 }
@@ -75,6 +75,15 @@ func New(client rueidis.Client) *Client {
 func (t *Client) Close() {
 	for _, s := range t.shards() {
 		s.close()
+	}
+}
+
+// AwaitAbandoned waits, for a while, until no command that obtains is under way that was given up. Such a one may only be about to
+// be sent when the removal of what it may get is: so the last removal, when a registry is closed, comes later. Else what it gets
+// stays taken for a whole lease.
+func (t *Client) AwaitAbandoned(limit time.Duration) {
+	for end := t.Clock.Now().Add(limit); t.abandoned.Load() > 0 && t.Clock.Now() < end; {
+		<-time.After(limit / 100)
 	}
 }
 
