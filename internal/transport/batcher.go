@@ -147,6 +147,7 @@ func (s *Shard) doBatched(b *batcher, p *Wait, c *protocol.Call, end *bound, a *
 		s.own.inARow.Store(0)
 	}
 	end.pack(c, c.Command(t.redis.B(), false))
+	end.callers = true
 	end.begin(p, a.Sent, nil)
 	a.RedisResult = b.do(end)
 	if c.Script != nil && protocol.NoScript(a.Error()) {
@@ -222,7 +223,13 @@ func (b *batcher) do(end *bound) rueidis.RedisResult {
 	if !begins {
 		end.client.watchdog.run() // it may have stopped before something waited
 	}
-	return <-end.item.replies
+	select {
+	case reply := <-end.item.replies:
+		return reply
+	case <-end.ctx.Done():
+		end.contextEnded(end.client.Clock.Now())
+		return <-end.item.replies
+	}
 }
 
 // hasten adds a sender when something waits, and none has come for it for a while. It tells whether something waits.

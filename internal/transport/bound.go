@@ -44,6 +44,7 @@ type bound struct {
 type vigil struct {
 	timer   *time.Timer
 	leave   func() bool // ends the wait for the end of ctx; nil: there is none
+	callers bool        // the caller notices that end itself, see batcher.do
 	stopped bool        // nobody waits any more
 	watches func()      // watchContext: to name it each time would take memory
 	ends    func()      // contextEnded, now
@@ -118,7 +119,7 @@ func (b *bound) begin(p *Wait, now clock.Instant, own *ownConn) {
 // stop is for when nobody waits any more. It tells whether the bound has ended before.
 func (b *bound) stop() (over bool) {
 	if b.phase.CompareAndSwap(untimed, idle) {
-		b.ctx, b.observer, b.own = nil, nil, nil
+		b.ctx, b.observer, b.own, b.callers = nil, nil, nil, false
 		b.pool.free(b, true)
 		return false
 	}
@@ -130,13 +131,13 @@ func (b *bound) stop() (over bool) {
 	}
 	leave, over := b.leave, b.over()
 	b.mu.Unlock()
-	quiet = leave != nil && leave() && quiet // else the context is about to be watched, or has ended
+	quiet = leave != nil && leave() && quiet && !over // else the context is about to be watched, or has ended
 	if b.pool == nil {
 		return over
 	}
 	if quiet {
 		b.mu.Lock()
-		b.limits, b.own, b.leave, b.stopped = limits{}, nil, nil, false
+		b.limits, b.own, b.leave, b.callers, b.stopped = limits{}, nil, nil, false, false
 		b.alarm.at, b.alarm.rang, b.alarm.excused = 0, false, false
 		b.phase.Store(idle)
 		b.mu.Unlock()
@@ -173,7 +174,7 @@ func (b *bound) excuses(sent, came clock.Instant) bool {
 
 // watchContext waits for the end of the caller's context.
 func (b *bound) watchContext() {
-	if b.ctx.Done() == nil {
+	if b.callers || b.ctx.Done() == nil {
 		b.mu.Lock()
 		b.leave = endsNever
 		b.mu.Unlock()
@@ -204,8 +205,16 @@ func (b *bound) contextEnded(ended clock.Instant) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now := b.client.Clock.Now()
+	if b.phase.CompareAndSwap(untimed, timed) { // no round has seen it
+		b.leave = endsNever
+		b.setTimer(now)
+	}
 	b.near = 0
-	if due := max(now, ended.Add(b.grace)); !b.stopped && due < b.due {
+	switch due := max(now, ended.Add(b.grace)); {
+	case b.stopped || due >= b.due:
+	case due == now:
+		b.finish(now)
+	default:
 		b.due = due
 		b.wait(now)
 	}
@@ -224,18 +233,26 @@ func (b *bound) end() {
 	case now < b.due:
 		b.wait(now)
 	default:
-		b.ended.Store(int64(now))
-		close(b.done)
-		if b.item.replies != nil {
-			b.item.replies <- rueidis.NewErrorResult(fault.NoAnswer)
-		}
-		if b.own != nil {
-			go b.own.Close()
-		}
+		b.finish(now)
 	}
 	b.mu.Unlock()
 	if silent {
 		b.alarm.suspect(began, now)
+	}
+}
+
+// finish ends the bound. The caller holds the mutex.
+func (b *bound) finish(now clock.Instant) {
+	if b.over() {
+		return
+	}
+	b.ended.Store(int64(now))
+	close(b.done)
+	if b.item.replies != nil {
+		b.item.replies <- rueidis.NewErrorResult(fault.NoAnswer)
+	}
+	if b.own != nil {
+		go b.own.Close()
 	}
 }
 

@@ -115,17 +115,18 @@ func (p *boundPool) round(now clock.Instant) (more bool) {
 	p.mu.Unlock()
 	for _, b := range slow {
 		b.mu.Lock()
-		stopped := b.stopped
-		if !stopped {
+		if !b.stopped {
 			b.setTimer(now)
 		}
 		if b.watches == nil {
 			b.watches = b.watchContext
 		}
-		b.mu.Unlock()
-		if !stopped {
+		if b.callers {
+			b.leave = endsNever
+		} else if !b.stopped {
 			go b.watches() // a context may be of any type, and block: the bounds of other commands do not wait for it
 		}
+		b.mu.Unlock()
 	}
 	return more
 }
