@@ -460,7 +460,7 @@ func TestBatcher_UnknownScript(t *testing.T) {
 func TestBatcher_AnothersDialIsGivenUp(t *testing.T) {
 	for name, own := range map[string]bool{"another's": false, "its own": true} {
 		t.Run(name, func(t *testing.T) {
-			shipping(t, 1, func(t *testing.T, way *Client, c *office, ask askingFor) {
+			shipping(t, 1, func(t *testing.T, _ *Client, c *office, ask askingFor) {
 				const limit = time.Second
 				reply := c.replies["0"]
 				failed, tries := rueidis.NewErrorResult(fault.NoAnswer), 0

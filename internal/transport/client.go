@@ -78,9 +78,9 @@ func (t *Client) Close() {
 	}
 }
 
-// AwaitAbandoned waits, for a while, until no command that obtains is under way that was given up. Such a one may only be about to
-// be sent when the removal of what it may get is: so the last removal, when a registry is closed, comes later. Else what it gets
-// stays taken for a whole lease.
+// AwaitAbandoned waits, for a while, until no command that obtains is under way that was given up. Such a one may only be about
+// to be sent when the removal of what it may get is: so the last removal, when a registry is closed, comes later. Else what it
+// gets stays taken for a whole lease.
 func (t *Client) AwaitAbandoned(limit time.Duration) {
 	for end := t.Clock.Now().Add(limit); t.abandoned.Load() > 0 && t.Clock.Now() < end; {
 		<-time.After(limit / 100)
