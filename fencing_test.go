@@ -626,7 +626,7 @@ func TestFencing_ACounterMovesWithItsSlot(t *testing.T) {
 
 // The permissions that the documentation names are enough.
 func TestFencing_DocumentedPermissionsOfFencing(t *testing.T) {
-	page, err := os.ReadFile("docs/operations.md")
+	page, err := os.ReadFile("docs/permissions.md")
 	require.NoError(t, err)
 	_, line, found := strings.Cut(string(page), "\n- **`WithFencing`**")
 	require.True(t, found)

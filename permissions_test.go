@@ -14,7 +14,7 @@ import (
 	"github.com/lockregistry/lockregistry"
 )
 
-// documentedUser is an ACL user as docs/operations.md has it.
+// documentedUser is an ACL user as docs/permissions.md has it.
 type documentedUser struct {
 	kind, mode string
 	rights     []string
@@ -24,7 +24,7 @@ type documentedUser struct {
 // which either says what comes on top of the first user's rights or is followed by the command that makes the user.
 func documentedUsers(t *testing.T) (users []documentedUser) {
 	t.Helper()
-	page, err := os.Open("docs/operations.md")
+	page, err := os.Open("docs/permissions.md")
 	require.NoError(t, err)
 	defer func() { require.NoError(t, page.Close()) }()
 	kinds := []string{"spring", "redisson", "read-write"}

@@ -265,7 +265,7 @@ func (w *world) sent() int {
 // documentedRights are those of a user that has a purpose, in the documentation.
 func documentedRights(t *testing.T, purpose string) []string {
 	t.Helper()
-	page, err := os.ReadFile("docs/operations.md")
+	page, err := os.ReadFile("docs/permissions.md")
 	require.NoError(t, err)
 	_, rest, ok := strings.Cut(string(page), "\n# "+purpose)
 	require.True(t, ok, purpose)

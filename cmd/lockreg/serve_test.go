@@ -188,10 +188,10 @@ func await(t *testing.T, client *http.Client, url, want string) {
 	t.Fatalf("%s is not on the stream: %v", want, read.Err())
 }
 
-// documentedUser is the command in docs/operations.md that makes a user for something.
+// documentedUser is the command in docs/permissions.md that makes a user for something.
 func documentedUser(t *testing.T, purpose string) []string {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "operations.md"))
+	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "permissions.md"))
 	require.NoError(t, err)
 	_, after, found := strings.Cut(string(text), "\n# "+purpose+"\n")
 	require.True(t, found, purpose)

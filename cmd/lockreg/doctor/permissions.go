@@ -11,7 +11,7 @@ import (
 	"github.com/lockregistry/lockregistry"
 )
 
-// Modes returns the names of what a user can be permitted, see docs/operations.md:
+// Modes returns the names of what a user can be permitted, see docs/permissions.md:
 //
 //	lock       plain locks in the layout
 //	readwrite  read-write locks

@@ -115,18 +115,40 @@ func TestPatternsThatAreMissing(t *testing.T) {
 	}
 }
 
-// A user that is permitted what docs/operations.md says for a mode is told nothing about it; and each of these rights is missed.
-func TestDocumentedUsers(t *testing.T) {
-	page, err := os.ReadFile("../../../docs/operations.md")
+// documentedUsers are the rights of programs in docs/permissions.md that have wake-ups: for Spring's format with messages, with
+// tracking and with both, for the other kinds with both. A line either names them all, or what comes on top of those of the
+// block's first user.
+func documentedUsers(t *testing.T) (users [][]string) {
+	t.Helper()
+	page, err := os.ReadFile("../../../docs/permissions.md")
 	require.NoError(t, err)
-	s := healthy(t)
-	var users [][]string
+	var base []string
+	blocks, mode := 0, ""
 	for line := range strings.Lines(string(page)) {
-		rights, ok := strings.CutPrefix(strings.TrimSpace(line), "ACL SETUSER app on >secret ")
-		if ok && strings.Contains(rights, "+subscribe") {
+		line = strings.TrimSpace(line)
+		if title, is := strings.CutPrefix(line, "# Wakeup"); is {
+			mode = title
+		}
+		rights, full := strings.CutPrefix(line, "ACL SETUSER app on >secret ")
+		_, more, additive := strings.Cut(line, ": and ")
+		switch {
+		case full && mode == "Poll":
+			base = strings.Fields(rights)
+			blocks++
+		case blocks > 1 && !strings.HasPrefix(mode, "Auto"):
+		case full:
 			users = append(users, strings.Fields(rights))
+		case additive:
+			users = append(users, slices.Concat(base, strings.Fields(more)))
 		}
 	}
+	return users
+}
+
+// A user that is permitted what docs/permissions.md says for a mode is told nothing about it; and each of these rights is missed.
+func TestDocumentedUsers(t *testing.T) {
+	s := healthy(t)
+	users := documentedUsers(t)
 	require.Len(t, users, 5, "Spring's format with messages, tracking and both; then one each")
 	for i, rights := range users {
 		permit := func(but string) {

@@ -16,10 +16,10 @@ import (
 	"github.com/lockregistry/lockregistry/internal/redistest"
 )
 
-// documentedLines are the commands of a section of docs/operations.md, by the comment above each.
+// documentedLines are the commands of a section of docs/permissions.md, by the comment above each.
 func documentedLines(t *testing.T) map[string][]string {
 	t.Helper()
-	page, err := os.ReadFile("../../../docs/operations.md")
+	page, err := os.ReadFile("../../../docs/permissions.md")
 	require.NoError(t, err)
 	_, section, found := strings.Cut(string(page), "\n## Permissions of lockreg\n")
 	require.True(t, found)
@@ -83,7 +83,7 @@ func lockAll(t *testing.T, s *redistest.Server) map[string]held {
 	return all
 }
 
-// The lines of docs/operations.md are enough: who views sees all, and can change nothing; who releases can do that.
+// The lines of docs/permissions.md are enough: who views sees all, and can change nothing; who releases can do that.
 func TestDocumentedUsersOfLockreg(t *testing.T) {
 	t.Parallel()
 	lines := documentedLines(t)
