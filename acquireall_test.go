@@ -117,10 +117,7 @@ func TestAcquireAll_OfBadInput(t *testing.T) {
 				return err
 			},
 			"20001 paths": func() error {
-				var paths []string
-				for i := range 20_001 {
-					paths = append(paths, strconv.Itoa(i))
-				}
+				paths := numbered(20_001)
 				_, err := r.AcquireAll(w.Context(), append(paths, paths...))
 				return err
 			},
@@ -160,6 +157,8 @@ func TestAcquireAll_OfBadInput(t *testing.T) {
 		small := w.registry(lockregistry.WithCapacity(2))
 		_, err = small.AcquireAll(w.Context(), []string{"a", "b", "c"})
 		require.ErrorIs(w, err, lockregistry.ErrCapacity)
+		_, err = small.AcquireAll(w.Context(), numbered(20_000))
+		require.ErrorIs(w, err, lockregistry.ErrCapacity, "they are not too many for a call")
 		w.leftNothing()
 		h, err := small.AcquireAll(w.Context(), []string{"a", "b"})
 		require.NoError(w, err)
