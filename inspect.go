@@ -5,7 +5,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/lockregistry/lockregistry/internal/presence"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
@@ -44,6 +43,12 @@ type HolderInfo struct {
 	// known, as for Java and older versions.
 	Since time.Time
 
+	// Granted is since when the owner has the lock, by the wall clock of its process, as of a second ago. Zero: not known, as
+	// for a hold younger than a second; it has the lock since Since or later.
+	Granted time.Time
+
+	Behind int // calls of the same process that wait for the path and are not in Waiters, as of a second ago
+
 	Lease time.Duration // what is left of it, if it is not renewed; negative when it has no end
 	Kept  bool          // nobody holds the lock any more, and [AtLeast] keeps the path
 
@@ -59,6 +64,7 @@ type WaiterInfo struct {
 	Label    Label     // see [Label.Known]
 	Shared   bool      // it wants to read
 	Since    time.Time // since when it has its place, by the server's clock
+	Behind   int       // further calls of the same process that wait for the path, as of a second ago
 }
 
 // note adds to what is too long.
@@ -99,7 +105,7 @@ func (r *Registry) inspectOne(ctx context.Context, l *Lock) (LockInfo, error) {
 	if errs[0] != nil {
 		return LockInfo{}, errs[0]
 	}
-	if err := r.addLabels(ctx, infos, map[string]Label{}); err != nil {
+	if err := r.addRecords(ctx, infos, map[string]told{}); err != nil {
 		return LockInfo{}, err
 	}
 	return infos[0], nil
@@ -139,48 +145,4 @@ func (r *Registry) infoOf(key string, x *protocol.Inspection) LockInfo {
 		info.Waiters = append(info.Waiters, WaiterInfo{Registry: q.Registry, Shared: q.Shared, Since: q.Since})
 	}
 	return info
-}
-
-// addLabels puts the labels of registries in. Known are those that were read before; registries without one among them.
-func (r *Registry) addLabels(ctx context.Context, infos []LockInfo, known map[string]Label) error {
-	own := r.others.label
-	known[own.Registry] = own
-	var registries []string
-	want := func(registry string) {
-		if _, ok := known[registry]; !ok && !protocol.IsCut(registry) {
-			known[registry] = Label{}
-			registries = append(registries, registry)
-		}
-	}
-	for i := range infos {
-		for k := range infos[i].Holders {
-			want(infos[i].Holders[k].Label.Registry)
-		}
-		for k := range infos[i].Waiters {
-			want(infos[i].Waiters[k].Registry)
-		}
-	}
-	err := r.others.reader.Records(ctx, registries, func(i int, _ presence.Record, from presence.Identity) {
-		known[registries[i]] = Label(from)
-	})
-	if err != nil {
-		return err
-	}
-	for i := range infos {
-		info := &infos[i]
-		label := func(registry string) Label {
-			l := known[registry]
-			if presence.Identity(l).Unread() {
-				info.note("record")
-			}
-			return l
-		}
-		for k := range info.Holders {
-			info.Holders[k].Label = label(info.Holders[k].Label.Registry)
-		}
-		for k := range info.Waiters {
-			info.Waiters[k].Label = label(info.Waiters[k].Registry)
-		}
-	}
-	return nil
 }

@@ -49,6 +49,40 @@ func (w *recorded) Newest() uint64 { return w.reg.numbers.Newest() }
 // Waits are those of this registry's calls that its record tells of. When one ends the record is written anew.
 func (w *recorded) Waits() []presence.Wait { return w.detector.Waits() }
 
+// Locks are those of this registry that its record tells of.
+func (w *recorded) Locks() (all []presence.Lock) {
+	now := w.reg.clock.Now()
+	for l := range w.reg.cache.all() {
+		if l.anchor().entry.Pins() <= 0 {
+			continue
+		}
+		if lock, lasts := w.describe(l, now); lasts {
+			all = append(all, lock)
+		}
+		if len(all) == 2*presence.MostLocks {
+			all = presence.Upper(all)
+		}
+	}
+	return all
+}
+
+// describe is what others are told of a lock, and whether they are to be.
+func (w *recorded) describe(l *Lock, now clock.Instant) (is presence.Lock, lasts bool) {
+	is.Path = l.path()
+	if h := l.hold.Load(); h != nil {
+		if owned, had, fresh := h.Held(now); fresh && had >= presence.Lasting {
+			is.Hold, is.Since = h.Number(), w.reg.clock.Time(now.Add(-owned)).UnixMicro()
+		}
+	}
+	if l == l.anchor() { // the waiters for either side of a pair are together
+		is.Waiting = l.half().Queued()
+		if waits, queued, _ := l.redis.Waits(); waits && !queued {
+			is.Waiting++
+		}
+	}
+	return is, is.Hold != "" || is.Waiting > 0
+}
+
 // InUse tells whether the registry holds a lock or waits for one, and whether any of that has lasted a second.
 func (w *recorded) InUse(now clock.Instant) (used, lasting bool) {
 	for l := range w.reg.cache.all() {

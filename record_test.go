@@ -3,9 +3,12 @@ package lockregistry_test
 import (
 	"fmt"
 	"os"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
@@ -31,8 +34,10 @@ func TestRecord_IsThereWhileSomethingLasts(t *testing.T) {
 		w.settle()
 		host, err := os.Hostname()
 		require.NoError(w, err)
-		require.JSONEq(w, fmt.Sprintf(`{"host":%q,"pid":%d,"name":"billing"}`, host, os.Getpid()), w.do("GET", key))
-		label := w.look(viewer, "42").Holders[0].Label
+		holder := w.look(viewer, "42").Holders[0]
+		label := holder.Label
+		require.JSONEq(w, fmt.Sprintf(`{"host":%q,"pid":%d,"name":"billing","locks":[{"path":"42","hold":%q,"since":%d}]}`,
+			host, os.Getpid(), strings.TrimPrefix(holder.Holder, r.ClientID()+":"), holder.Granted.UnixMicro()), w.do("GET", key))
 		require.Equal(w, lockregistry.Label{Registry: r.ClientID(), Host: host, PID: os.Getpid(), Name: "billing"}, label)
 		require.Equal(w, fmt.Sprintf("billing on %s, process %d", host, os.Getpid()), label.String())
 
@@ -107,5 +112,62 @@ func TestRecord_AfterARestart(t *testing.T) {
 			require.Equal(w, "1", w.do("EXISTS", recordOf(r)), outage)
 		}
 		w.unlock(l)
+	})
+}
+
+// Calls that wait behind the holder, or behind the one with a ticket, have no place in the queue of Redis.
+func TestRecord_CallsThatWaitInAProcess(t *testing.T) {
+	realWorlds(t, func(w *world) {
+		holder, waiter, viewer := w.registry(), w.registry(), w.registry()
+		l, other := holder.Obtain("42"), waiter.Obtain("42")
+		w.lock(l)
+		var all sync.WaitGroup
+		for _, l := range []*lockregistry.Lock{l, l, l, other, other, other, other, other} {
+			all.Go(func() {
+				owner := lockregistry.NewOwner(w.Context())
+				assert.NoError(w, l.Lock(owner))
+				assert.NoError(w, l.Unlock(owner))
+			})
+		}
+		w.await("they are counted", func() bool {
+			info := w.look(viewer, "42")
+			return info.WaiterCount == 1 && info.Waiters[0].Behind == 4 && info.Holders[0].Behind == 3
+		})
+		require.Equal(w, 3, w.look(holder, "42").Holders[0].Behind, "its own record need not be read")
+		for found, err := range viewer.Locks(w.Context()) {
+			require.NoError(w, err)
+			require.Equal(w, 4, found.Waiters[0].Behind)
+		}
+		w.unlock(l)
+		all.Wait()
+		w.lock(l)
+		w.await("the record is of now", func() bool { return w.look(viewer, "42").Holders[0].Behind == 0 })
+		w.unlock(l)
+	})
+}
+
+// The name of a hold says when its call began to wait. That its owner has it since then would be wrong.
+func TestRecord_SinceWhenTheOwnerHasIt(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		r, viewer := w.registry(lockregistry.WithHandoff(time.Minute)), w.registry()
+		l := r.Obtain("42")
+		w.lock(l)
+		owner := lockregistry.NewOwner(w.Context())
+		locked := lockElsewhere(l, owner)
+		w.pass(recorded)
+		w.settle()
+		began := w.look(viewer, "42").Holders[0].Granted
+		require.WithinDuration(w, time.Now().Add(-recorded), began, 10*time.Millisecond)
+		w.unlock(l)
+		require.NoError(w, <-locked)
+		granted := time.Now()
+		w.pass(recorded)
+		w.settle()
+		info := w.look(viewer, "42").Holders[0]
+		require.WithinDuration(w, granted, info.Granted, 10*time.Millisecond)
+		require.WithinDuration(w, began, info.Since, 10*time.Millisecond, "the key is the same")
+		require.NoError(w, l.Unlock(owner))
+		w.do("SET", "orders:42", r.ClientID()+":7")
+		require.Zero(w, w.look(viewer, "42").Holders[0].Granted, "of another hold nothing is said")
 	})
 }

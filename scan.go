@@ -26,7 +26,7 @@ import (
 // of Redis. To stop sooner, break out of the loop.
 func (r *Registry) Locks(ctx context.Context) iter.Seq2[LockInfo, error] {
 	return func(yield func(LockInfo, error) bool) {
-		l := listing{reg: r, ctx: ctx, yield: yield, yielded: map[string]bool{}, labels: map[string]Label{}}
+		l := listing{reg: r, ctx: ctx, yield: yield, yielded: map[string]bool{}, told: map[string]told{}}
 		pick := func(key string) (string, bool) { return protocol.LockOf(r.prefix, key) }
 		err := errNilContext
 		if ctx != nil {
@@ -43,9 +43,9 @@ type listing struct {
 	reg     *Registry
 	ctx     context.Context
 	yield   func(LockInfo, error) bool
-	yielded map[string]bool  // keys
-	labels  map[string]Label // by registry
-	infos   []LockInfo       // yet to be yielded
+	yielded map[string]bool // keys
+	told    map[string]told // by registry
+	infos   []LockInfo      // yet to be yielded
 }
 
 const everyLock = ":*"
@@ -80,7 +80,7 @@ func (l *listing) read(keys []string) error {
 			l.infos = append(l.infos, info)
 		}
 	}
-	return l.reg.addLabels(l.ctx, l.infos, l.labels)
+	return l.reg.addRecords(l.ctx, l.infos, l.told)
 }
 
 // tell tells the caller of the locks that were read.

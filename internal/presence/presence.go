@@ -22,6 +22,9 @@ type Registry interface {
 	// Waits are the calls to tell of. When one of them ends, [Recorder.Rewrite] is to be called.
 	Waits() []Wait
 
+	// Locks are what has lasted, in no order. More than [MostLocks] are too many.
+	Locks() []Lock
+
 	// Write writes the record, and tells whether the user may not.
 	Write(ctx context.Context, text string) (refused bool, err error)
 
@@ -67,6 +70,8 @@ type Recorder struct {
 // writing is how the record was written last.
 type writing struct {
 	text    string
+	locks   bool          // it tells of locks
+	took    time.Duration // to make it
 	failed  bool          // that failed
 	broke   clock.Instant // what Broke returned then
 	again   clock.Instant // when to write, although it says nothing new, or the last attempt has failed
@@ -119,9 +124,12 @@ func (w *Recorder) look() {
 	began, newest := w.clock.Now(), w.of.Newest()
 	used, lasting := w.of.InUse(began)
 	took := began.Until(w.clock.Now())
-	if lasting {
-		w.write(ctx)
+	switch {
+	case lasting:
+		took += w.write(ctx)
 		w.of.Lasts(ctx)
+	case w.tells(): // of what is over
+		w.write(ctx)
 	}
 	if used || newest != w.seen {
 		w.seen = newest
@@ -147,9 +155,16 @@ func (w *Recorder) Rewrite() {
 	}
 }
 
-// write writes the record, or leaves it to somebody who does so already. Nobody waits for them with a mutex: in a test with fake
-// time that would keep the time from going on.
-func (w *Recorder) write(ctx context.Context) {
+// tells reports whether the record as it was written last tells of locks.
+func (w *Recorder) tells() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return !w.writes && w.last.locks
+}
+
+// write writes the record, or leaves it to somebody who does so already, and returns how long it took to make it. Nobody waits
+// for them with a mutex: in a test with fake time that would keep the time from going on.
+func (w *Recorder) write(ctx context.Context) (took time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for w.more = true; w.more && !w.writes; {
@@ -158,14 +173,18 @@ func (w *Recorder) write(ctx context.Context) {
 		w.put(ctx)
 		w.mu.Lock()
 		w.writes = false
+		took = w.last.took
 	}
+	return took
 }
 
 // put writes the record, if it is time.
 func (w *Recorder) put(ctx context.Context) {
 	last := &w.last
-	text, err := w.text()
+	began := w.clock.Now()
+	text, locks, err := w.text()
 	now := w.clock.Now()
+	last.took = began.Until(now)
 	broke := w.of.Broke()
 	doubted := w.doubted.Swap(false) || broke != last.broke
 	if err != nil || now < last.again && !doubted && (last.failed || text == last.text) {
@@ -176,6 +195,8 @@ func (w *Recorder) put(ctx context.Context) {
 	if last.failed = err != nil; !refused {
 		if last.failed {
 			last.again = now.Add(Lasting)
+		} else {
+			last.locks = locks
 		}
 		return
 	}
@@ -186,15 +207,29 @@ func (w *Recorder) put(ctx context.Context) {
 	}
 }
 
-// text is what the record says now. Of long paths not all waits have room.
-func (w *Recorder) text() (string, error) {
-	r := Record{Host: w.own.Host, PID: w.own.PID, Name: w.own.Name, Waits: w.of.Waits()}
+// short are the first locks that have room.
+func short(locks []Lock) ([]Lock, error) {
+	for {
+		text, err := json.Marshal(locks)
+		if err != nil || len(text) <= lockBytes {
+			return locks, err
+		}
+		locks = locks[:len(locks)/2]
+	}
+}
+
+// text is what the record says now, and whether it tells of locks. Of long paths not all have room.
+func (w *Recorder) text() (is string, locks bool, err error) {
+	r := Record{Host: w.own.Host, PID: w.own.PID, Name: w.own.Name, Waits: w.of.Waits(), Locks: Upper(w.of.Locks())}
+	if r.Locks, err = short(r.Locks); err != nil {
+		return "", false, err
+	}
 	text, err := json.Marshal(r)
 	for len(text) > MostBytes && len(r.Waits) > 0 {
 		r.Waits = r.Waits[:len(r.Waits)/2]
 		text, err = json.Marshal(r)
 	}
-	return string(text), err
+	return string(text), len(r.Locks) > 0, err
 }
 
 // Wait returns when the looks that were under way at Close are over.

@@ -3,6 +3,8 @@ package presence
 import (
 	"context"
 	"errors"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -25,6 +27,7 @@ type registry struct {
 	used    bool // it holds something, which has lasted for a second
 	lasting bool
 	waits   []Wait
+	locks   []Lock
 	broke   clock.Instant
 	writing func(text string) (refused bool, err error) // when set: what becomes of it
 
@@ -57,6 +60,11 @@ func (r *registry) InUse(clock.Instant) (used, lasting bool) {
 func (r *registry) Waits() (waits []Wait) {
 	r.set(func() { waits = r.waits })
 	return waits
+}
+
+func (r *registry) Locks() (locks []Lock) {
+	r.set(func() { locks = slices.Clone(r.locks) })
+	return locks
 }
 
 func (r *registry) Broke() (at clock.Instant) {
@@ -120,6 +128,7 @@ func TestRecorder_WritesChangesAtOnce(t *testing.T) {
 		"a wait":                 func(r *registry) { r.set(func() { r.waits = []Wait{{Path: "a"}} }) },
 		"a key is gone":          func(r *registry) { r.Doubt() },
 		"a connection has gone":  func(r *registry) { r.set(func() { r.broke++ }) },
+		"calls that wait":        func(r *registry) { r.set(func() { r.locks = []Lock{{Path: "a", Waiting: 28}} }) },
 		"a wait that it told of": func(r *registry) { r.set(func() { r.waits = []Wait{{Path: "b"}} }); r.Rewrite() },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -194,6 +203,45 @@ func TestRecorder_LeavesOutWaitsOfLongPaths(t *testing.T) {
 		require.LessOrEqual(t, len(r.texts[0]), MostBytes)
 		record, _ := Parse("billing:1", r.texts[0])
 		require.Len(t, record.Waits, 4)
+	})
+}
+
+// What is over is not told of for a minute, although nothing lasts any more.
+func TestRecorder_TakesBackWhatIsOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := started(t)
+		r.set(func() { r.locks = []Lock{{Path: "a", Waiting: 28}} })
+		r.holds()
+		require.Len(t, r.after(2500*time.Millisecond), 1)
+		r.set(func() { r.used, r.lasting, r.locks = false, false, nil })
+		require.Len(t, r.after(time.Second), 1)
+		require.JSONEq(t, `{"host": "web-1", "pid": 4711}`, r.texts[1])
+		require.Empty(t, r.after(time.Minute))
+	})
+}
+
+// However many and long the paths are, a record that may be written each second stays short, and what matters most stays in it.
+func TestRecorder_LeavesOutLocks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := started(t)
+		for i := range 5 * MostLocks {
+			r.locks = append(r.locks, Lock{Path: strconv.Itoa(i), Waiting: i % 500, Hold: "1", Since: int64(i)})
+		}
+		r.holds()
+		require.Len(t, r.after(1500*time.Millisecond), 1)
+		record, _ := Parse("billing:1", r.texts[0])
+		require.Len(t, record.Locks, MostLocks)
+		require.Equal(t, 499, record.Locks[0].Waiting)
+		r.set(func() {
+			for i := range r.locks {
+				r.locks[i].Path = strings.Repeat("a", 8192)
+			}
+		})
+		require.Len(t, r.after(time.Second), 1)
+		require.LessOrEqual(t, len(r.texts[1]), lockBytes+100)
+		record, _ = Parse("billing:1", r.texts[1])
+		require.NotEmpty(t, record.Locks)
+		require.Equal(t, 499, record.Locks[0].Waiting)
 	})
 }
 

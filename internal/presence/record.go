@@ -1,10 +1,12 @@
 package presence
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -55,6 +57,7 @@ type Record struct {
 	PID   int    `json:"pid"`
 	Name  string `json:"name,omitempty"`
 	Waits []Wait `json:"waits,omitempty"`
+	Locks []Lock `json:"locks,omitempty"`
 }
 
 // Wait is a call that has waited for a second, and whose owner holds something.
@@ -66,12 +69,34 @@ type Wait struct {
 	Holds []string `json:"holds"` // paths
 }
 
+// Lock is what the process has of a path, or wants of it, when either has lasted for a second. Versions that do not know this
+// leave it out.
+type Lock struct {
+	Path    string `json:"path"`
+	Waiting int    `json:"waiting,omitempty"` // calls that wait and have no place in the queue of Redis
+
+	Hold  string `json:"hold,omitempty"`  // the number of a hold
+	Since int64  `json:"since,omitempty"` // since when its owner has it, in microseconds since 1970
+}
+
+// Upper are those that matter most, [MostLocks] of them: many calls wait for them, or they are held for long.
+func Upper(locks []Lock) []Lock {
+	slices.SortFunc(locks, func(a, b Lock) int {
+		return cmp.Or(cmp.Compare(b.Waiting, a.Waiting), cmp.Compare(a.Since, b.Since), strings.Compare(a.Path, b.Path),
+			strings.Compare(a.Hold, b.Hold))
+	})
+	return locks[:min(len(locks), MostLocks)]
+}
+
 // What stands in a record, and how often it is looked after.
 const (
 	Lasting   = time.Second      // so long a hold or a wait must have lasted to stand in a record; how often a registry looks
 	Denied    = 10 * time.Minute // a user without permission leaves a line in the server's log at each attempt
 	MostWaits = 100
+	MostLocks = 100
 	MostBytes = 1 << 20 // a longer record is not read
+
+	lockBytes = 1 << 15 // for all locks: they may be written each second
 
 	longestName = 100 // bytes
 	longestHost = 255
@@ -98,6 +123,7 @@ func Parse(registry, text string) (Record, Identity) {
 		return Record{}, Identity{}
 	}
 	r.Waits = r.Waits[:min(len(r.Waits), MostWaits)]
+	r.Locks = r.Locks[:min(len(r.Locks), MostLocks)]
 	if len(r.Host) > longestHost {
 		r.Host = TooLong
 	}

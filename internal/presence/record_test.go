@@ -19,6 +19,17 @@ func TestParse(t *testing.T) {
 	require.Len(t, r.Waits, MostWaits)
 }
 
+// Processes of other versions are told what they know of.
+func TestParse_OtherVersions(t *testing.T) {
+	before, from := Parse("billing:1", `{"host": "h", "pid": 1, "waits": [{"path": "b"}]}`)
+	require.Equal(t, 1, from.PID)
+	require.Empty(t, before.Locks)
+	later, _ := Parse("billing:1", `{"pid": 1, "mood": {"x": []}, "locks": [{"path": "b", "waiting": 28, "color": [1]}]}`)
+	require.Equal(t, []Lock{{Path: "b", Waiting: 28}}, later.Locks)
+	many, _ := Parse("billing:1", `{"pid": 1, "locks": [`+strings.Repeat(`{}, `, MostLocks)+`{}]}`)
+	require.Len(t, many.Locks, MostLocks)
+}
+
 // What a record says is cut when it is longer than this package writes it.
 func TestParse_WhatIsTooLong(t *testing.T) {
 	long := `{"host": "` + strings.Repeat("h", longestHost+1) + `", "pid": 1, "name": "` + strings.Repeat("n", longestName+1) + `"}`
