@@ -6,7 +6,7 @@
 (*                                                                         *)
 (* A comment above an action or an operator names the function or script   *)
 (* that it stands for. R1 to R18 are the rules that PROTOCOL.md lists, S,  *)
-(* L and Q the guarantees and properties in docs/semantics.md.             *)
+(* L and Q what must hold, in README.md.                                   *)
 (***************************************************************************)
 EXTENDS Integers, Sequences, FiniteSets, TLC
 
