@@ -10,7 +10,7 @@ import (
 // A hold's fencing token is drawn by a script while the hold owns the key, or as it becomes the owner; see
 // internal/protocol/lua/fencing.lua. So later owners draw later, and each draw gives more than all before. The scripts that
 // make other holds the owner, of waiting calls, draw nothing: the grantee does so itself before its call returns. So the
-// granter need not know about tokens. Docs/semantics.md has the cases.
+// granter need not know about tokens. Docs/fencing.md has the cases.
 //
 // One draw gives tokensDrawn tokens in a row. Those after the first are for the next owners of this process to whom the hold is
 // handed. They are more than those of earlier owners and less than those of any later draw, for as long as the hold has
@@ -25,7 +25,7 @@ import (
 // locks have tokens of their own in either layout, readers have none.
 //
 // Tokens are no less than the server's time in microseconds, but for those of LayoutRedisson. A counter for each path keeps the
-// last one for an hour; with LayoutRedisson forever. Docs/semantics.md says what happens after a failover that has lost it.
+// last one for an hour; with LayoutRedisson forever. Docs/fencing.md says what happens after a failover that has lost it.
 //
 // The key is set by a script then. A call that waited in the queue needs a round trip more. Default: no tokens, and no counters.
 func WithFencing() Option { return func(s *settings) { s.fencing = true } }
