@@ -63,11 +63,13 @@ func (m *Monitor[S]) Note(at S, o Outcome) (recovered bool) {
 	s, now := m.servers[at], m.clock.Now()
 	switch {
 	case o.Failure != nil:
-		if s == nil {
+		if m.failing = m.counts(now, func(S) bool { return true }); m.servers[at] == nil {
 			s = &server{}
 			m.servers[at] = s
 		}
 		s.fail(o, now)
+		m.conclude(o, true)
+		return false
 	case !o.Succeeded: // that nothing is left to fail, because a hold was lost, is no all-clear
 		return false
 	case s != nil:
@@ -75,20 +77,24 @@ func (m *Monitor[S]) Note(at S, o Outcome) (recovered bool) {
 			delete(m.servers, at)
 		}
 	}
-	m.conclude(o, now)
+	m.conclude(o, m.counts(now, m.used))
 	return recovered
 }
 
-// conclude tells what has changed for all servers. After a success, those to which nothing is sent any more do not count.
-func (m *Monitor[S]) conclude(o Outcome, now clock.Instant) {
-	failing := false
+// counts forgets servers that are quiet, or do not count, and tells whether tasks fail at any other.
+func (m *Monitor[S]) counts(now clock.Instant, count func(S) bool) (failing bool) {
 	for at, s := range m.servers {
-		if o.Failure == nil && (s.quiet(now) || !m.used(at)) {
+		if s.quiet(now) || !count(at) {
 			delete(m.servers, at)
 		} else {
 			failing = failing || s.failing
 		}
 	}
+	return failing
+}
+
+// conclude tells what has changed for all servers.
+func (m *Monitor[S]) conclude(o Outcome, failing bool) {
 	if failing != m.failing {
 		m.failing = failing
 		m.tell(Change{Failure: o.Failure, Refused: o.Refused, Tasks: o.Tasks})

@@ -181,9 +181,18 @@ func TestMonitor(t *testing.T) {
 		}, []bool{true}},
 		"a failure elsewhere is no all-clear": {func(w *watched) {
 			w.Note("a", w.silent())
-			pass(time.Hour)
+			pass(time.Second)
 			w.Note("b", w.silent())
 		}, []bool{true}},
+		"but begins anew when nothing is tried any more where it failed before": {func(w *watched) {
+			w.Note("a", w.silent())
+			pass(time.Hour)
+			w.Note("b", w.silent())
+			pass(moment)
+			w.Note("a", w.silent())
+			pass(time.Hour)
+			w.Note("a", w.silent())
+		}, []bool{true, true, true}},
 		"success and failure together are failure": {func(w *watched) {
 			w.Note("a", w.silent())
 			pass(moment)
