@@ -156,9 +156,8 @@ func (r *Resolver) Forget() {
 
 // ask asks all nodes, but for those that have not answered yet.
 func (r *Resolver) ask(asking chan struct{}) {
-	type answer struct{ said Map }
 	nodes, now := r.client.Nodes(), r.clock.Now()
-	answers, asked := make(chan answer, len(nodes)), 0
+	answers, asked := make(chan Map, len(nodes)), 0
 	r.mu.Lock()
 	for address, node := range nodes {
 		if _, pending := r.pending[address]; pending {
@@ -167,12 +166,12 @@ func (r *Resolver) ask(asking chan struct{}) {
 		r.pending[address] = now
 		asked++
 		go func() {
-			reply, err := node.Do(r.ctx, node.B().ClusterSlots().Build()).ToArray()
+			said, err := Ask(r.ctx, node, address)
 			r.mu.Lock()
 			delete(r.pending, address)
 			r.failed[address] = !fault.Answered(err)
 			r.mu.Unlock()
-			answers <- answer{Parse(reply, address)}
+			answers <- said
 		}()
 	}
 	r.mu.Unlock()
@@ -182,8 +181,8 @@ func (r *Resolver) ask(asking chan struct{}) {
 	for waiting := true; waiting && asked > 0; asked-- {
 		select {
 		case a := <-answers:
-			if len(a.said) > 0 {
-				said = append(said, a.said)
+			if len(a) > 0 {
+				said = append(said, a)
 			}
 			if len(said)*2 > len(nodes) && len(said)*2-2 <= len(nodes) {
 				over.Reset(restWait)

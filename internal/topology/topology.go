@@ -51,6 +51,12 @@ type Range struct {
 // Map is what one node says, in the order of the slots. Those that nobody has are missing.
 type Map []Range
 
+// Ask asks a node, which is named by its address, for the map.
+func Ask(ctx context.Context, node rueidis.CoreClient, address string) (Map, error) {
+	reply, err := node.Do(ctx, node.B().ClusterSlots().Build()).ToArray()
+	return Parse(reply, address), err
+}
+
 // Parse reads the reply of CLUSTER SLOTS: the first and last slot of a range, and the servers that have it, the master
 // first, each as host, port and more. A server that does not know its own host leaves it out.
 func Parse(reply []rueidis.RedisMessage, asked string) (all Map) {

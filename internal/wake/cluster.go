@@ -75,8 +75,8 @@ func (h *hub) topology() (best topology.Map, known bool) {
 	defer cancel() // the others are no longer needed
 	for address, client := range nodes {
 		go func() {
-			reply, err := client.Do(ctx, client.B().ClusterSlots().Build()).ToArray()
-			answers <- answer{topology.Parse(reply, address), err}
+			all, err := topology.Ask(ctx, client, address)
+			answers <- answer{all, err}
 		}()
 	}
 	fewest := math.MaxInt
