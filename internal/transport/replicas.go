@@ -27,66 +27,62 @@ func (f fewReplicasError) Error() string {
 
 // replication is a command whose write counts once replicas have it.
 //
-//	waiting ──▶ sent ──answered──▶ written ──acknowledged──▶ settled
-//	   │          │                   │                         ▲
-//	   └──────────┴──nothing written, or time is over───────────┘
+//	queued ──▶ sent ──answered──▶ written ──acknowledged──▶ settled
+//	   │         │                   │                         ▲
+//	   └─────────┴──nothing written, or time is over───────────┘
 //
 // WAIT counts the replicas that have what its own connection has written, and keeps that connection from everything else. So
 // the commands to a server go over a connection that no other code uses, all that are there at once in one pipeline, with a
-// WAIT behind them. What has been written before on that connection counts with it.
+// WAIT behind them. What has been written before on that connection counts with it. With a pipeline and a connection for each
+// command 1, 8 and 64 goroutines take 2.0, 1.05 and 1.8 of the time.
 type replication struct {
 	call protocol.Call
 	done chan struct{} // closed when it is settled
 
 	// The mutex of the replicators guards the rest, until it is settled.
 
-	state      replicationState
-	result     rueidis.RedisResult
-	replicaErr error         // why what the server has done does not count
-	acks       int           // replicas that have it
-	sent       clock.Instant // when the pipeline was
-	answered   clock.Instant // when the server had answered
-	unsure     bool          // that this server is the master of the key is not certain
-	trusted    bool          // on a way that was made since the shard is suspect
-	overdue    bool          // its time is over: it is settled with the reply
-	bySource   bool          // the server does not know the script
-	asking     bool          // the slot is on its way to the server
-	hops       int           // servers that said that another one has the key
+	stage    replicationStage
+	reply    Reply
+	acks     int           // replicas that have it
+	answered clock.Instant // when the server had answered; to wait for replicas is no sign of a slow server
+	unsure   bool          // that this server is the master of the key is not certain
+	overdue  bool          // its time is over: it is settled with the reply
+	bySource bool          // the server does not know the script
+	asking   bool          // the slot is on its way to the server
+	hops     int           // servers that said that another one has the key
 }
 
-type replicationState uint8
+type replicationStage uint8
 
 const (
-	isWaiting replicationState = iota // for its pipeline
+	isQueued replicationStage = iota
 	isSent
 	isWritten
 	isSettled
 )
 
-// settle ends it. The caller holds the mutex, as that of what follows.
+// settle ends it, with why what the server has done does not count, if so. The caller holds the mutex, as that of what follows.
 func (e *replication) settle(result rueidis.RedisResult, replicaErr error) {
-	if e.state != isSettled {
-		e.state, e.result, e.replicaErr = isSettled, result, replicaErr
+	if e.stage != isSettled {
+		e.stage, e.reply.RedisResult, e.reply.ReplicaErr = isSettled, result, replicaErr
 		close(e.done)
 	}
 }
 
 func (e *replication) fail(err error) { e.settle(rueidis.NewErrorResult(err), nil) }
 
-// count takes in how many replicas have what was written.
+// count takes in how many replicas have what was written. The error is that the connection is broken, or WAIT is not permitted.
 func (e *replication) count(acks int, err error) {
-	if e.state != isWritten {
+	if e.stage != isWritten {
 		return
 	}
-	e.acks = acks
-	switch {
-	case err != nil: // the connection is broken, or WAIT is not permitted
-		e.settle(e.result, err)
-	case acks >= e.call.Replicas.N:
-		e.settle(e.result, nil)
-	case e.overdue:
-		e.settle(e.result, fewReplicasError{acks, e.call.Replicas.N})
+	if e.acks = acks; err == nil && acks < e.call.Replicas.N {
+		if !e.overdue {
+			return
+		}
+		err = fewReplicasError{acks, e.call.Replicas.N}
 	}
+	e.settle(e.reply.RedisResult, err)
 }
 
 // replicators send such commands, one for each server: it is named by its address in a cluster, else by nothing.
@@ -108,13 +104,10 @@ type replicator struct {
 // another one has replaced it, it takes nothing new, and ends when what it has written is settled.
 type replicaSender struct {
 	*replicator
-	shard   *Shard
-	since   clock.Instant
-	trusted bool // its connection was made since the shard is suspect
-
-	database string // to be selected on it; empty: none
-	commands rueidis.Commands
-	of       []*replication // whose each of the commands is; nil: its own
+	shard    *Shard
+	since    clock.Instant
+	trusted  bool           // its connection was made since the shard is suspect
+	database string         // to be selected on it; empty: none
 	batch    []*replication // that it has taken, and are not settled
 }
 
@@ -131,15 +124,15 @@ const (
 	mostHops           = 4
 )
 
-// doReplicated is do for a command whose write replicas must have. When the server has done it and too few have, the reply
-// says why in short. It waits for them as long as it is told, and for the reply as any command.
+// doReplicated is do for a command whose write replicas must have. It waits for them as long as it is told, and for the reply as
+// any command.
 //
 //go:noinline
-func (t *Client) doReplicated(p *Wait, c *protocol.Call) (a Reply) {
+func (t *Client) doReplicated(p *Wait, c *protocol.Call) Reply {
 	s, began := t.Shard(c.Key), t.Clock.Now()
 	end := t.bound(p, began, nil)
 	defer end.stop()
-	e := &replication{call: *c, done: make(chan struct{}), sent: began}
+	e := &replication{call: *c, done: make(chan struct{}), reply: Reply{Sent: began}}
 	over := time.NewTimer(c.Replicas.Timeout)
 	defer over.Stop()
 	t.replicate(s, e)
@@ -153,32 +146,29 @@ func (t *Client) doReplicated(p *Wait, c *protocol.Call) (a Reply) {
 			t.replicators.expire(e, fault.NoAnswer)
 		}
 	}
-	a = Reply{RedisResult: e.result, Sent: e.sent, Came: t.Clock.Now(), Fresh: e.trusted, ReplicaErr: e.replicaErr}
+	a := e.reply
 	err := a.Error()
-	came := a.Came
-	if e.answered != 0 { // to wait for replicas is no sign of a slow server
-		came = e.answered
-	}
+	a.Came = t.Clock.Now()
 	p.holds = WaitAtMost // the reply comes with that of WAIT
-	a.Late = s.judge(p, err, exchange{sent: e.sent, came: came, trip: s.RoundTrip()})
-	a.Doubtful = a.Late && s.IsSuspect(a.Came)
-	a.Cut = p.cut(err)
-	switch {
-	case e.replicaErr != nil:
-		c.Replicas.Told(e.replicaErr)
-	case e.acks >= c.Replicas.N:
-		c.Replicas.Told(nil)
+	x := exchange{sent: a.Sent, came: a.Came, trip: s.RoundTrip()}
+	if e.answered != 0 {
+		x.came = e.answered
+	}
+	a.Late = s.judge(p, err, x)
+	a.Doubtful, a.Cut = a.Late && s.IsSuspect(a.Came), p.cut(err)
+	if a.ReplicaErr != nil || e.acks >= c.Replicas.N {
+		c.Replicas.Told(a.ReplicaErr)
 	}
 	return a
 }
 
-// replicate hands a command to the replicator of the server that has its key.
+// replicate queues a command for the server that has its key.
 func (t *Client) replicate(s *Shard, e *replication) {
 	var owner topology.Owner
-	suspect := s.IsSuspect(t.Clock.Now())
 	switch slot := protocol.Slot(e.call.Key); {
 	case t.resolver == nil:
-	case suspect:
+		owner.Trusted = true
+	case s.IsSuspect(t.Clock.Now()):
 		owner = t.resolver.Master(slot)
 	default:
 		owner = t.resolver.Usual(slot)
@@ -189,8 +179,8 @@ func (t *Client) replicate(s *Shard, e *replication) {
 		e.fail(fault.NotSent)
 		return
 	}
-	e.unsure = t.resolver != nil && !owner.Trusted
-	t.replicators.at(t, owner.Address).add(s, e)
+	e.unsure = !owner.Trusted
+	t.add(s, owner.Address, e)
 }
 
 // expire is for when the time of replicas is over, or, with an error for it, when the caller waits for no reply any longer.
@@ -199,30 +189,25 @@ func (s *replicators) expire(e *replication, unanswered error) {
 	defer s.mu.Unlock()
 	e.overdue = true
 	switch {
-	case e.state == isWaiting:
+	case e.stage == isQueued:
 		e.fail(fault.NotSent)
-	case e.state == isSent && unanswered != nil:
+	case e.stage == isSent && unanswered != nil:
 		e.fail(unanswered)
 	default:
 		e.count(e.acks, nil)
 	}
 }
 
-// at returns the replicator of a server. The caller holds the mutex, as that of add and begin.
-func (s *replicators) at(t *Client, address string) *replicator {
-	r := s.of[address]
+// add queues a command for a server, and sees to it that there is a sender for it. The caller holds the mutex, as that of begin.
+func (t *Client) add(s *Shard, address string, e *replication) {
+	r := t.replicators.of[address]
 	if r == nil {
-		if s.of == nil {
-			s.of = map[string]*replicator{}
+		if t.replicators.of == nil {
+			t.replicators.of = map[string]*replicator{}
 		}
 		r = &replicator{client: t, address: address}
-		s.of[address] = r
+		t.replicators.of[address] = r
 	}
-	return r
-}
-
-// add queues a command, and sees to it that there is a sender for it.
-func (r *replicator) add(s *Shard, e *replication) {
 	if r.sender != nil && r.sender.stale() {
 		if r.senders == mostReplicaSenders {
 			e.fail(fault.NotSent)
@@ -230,22 +215,23 @@ func (r *replicator) add(s *Shard, e *replication) {
 		}
 		r.sender = nil
 	}
-	e.state = isWaiting
+	e.stage = isQueued
 	r.queue = append(r.queue, e)
 	r.begin(s)
 }
 
 // begin starts a sender where there is none and something is queued.
 func (r *replicator) begin(s *Shard) {
-	if r.sender == nil && len(r.queue) > 0 {
-		if r.address != "" {
-			s = r.client.ShardAt(r.address)
-		}
-		now := r.client.Clock.Now()
-		r.sender = &replicaSender{replicator: r, shard: s, since: now, trusted: s.Address == r.address && s.IsSuspect(now)}
-		r.senders++
-		go r.sender.run()
+	if r.sender != nil || len(r.queue) == 0 {
+		return
 	}
+	if r.address != "" {
+		s = r.client.ShardAt(r.address)
+	}
+	now := r.client.Clock.Now()
+	r.sender = &replicaSender{replicator: r, shard: s, since: now, trusted: s.Address == r.address && s.IsSuspect(now)}
+	r.senders++
+	go r.sender.run()
 }
 
 // stale tells whether what comes is to go another way.
@@ -256,16 +242,14 @@ func (s *replicaSender) stale() bool {
 }
 
 func (s *replicaSender) run() {
-	mu := &s.client.replicators.mu
 	client, release := s.connect()
 	if client != nil {
-		for s.take(client) {
-			s.send(client)
+		for s.send(client) {
 		}
 		release()
 	}
-	mu.Lock()
-	defer mu.Unlock()
+	s.client.replicators.mu.Lock()
+	defer s.client.replicators.mu.Unlock()
 	s.senders--
 	if s.sender != s {
 		return
@@ -299,52 +283,56 @@ func (s *replicaSender) connect() (client rueidis.DedicatedClient, release func(
 	return client, release
 }
 
-func (s *replicaSender) push(command rueidis.Completed, of *replication) {
-	s.commands, s.of = append(s.commands, command), append(s.of, of)
-}
-
-// take readies a pipeline: what is queued, and a WAIT for that and for what was written before. It reports false when there is
-// nothing left to do on this connection.
-func (s *replicaSender) take(client rueidis.DedicatedClient) bool {
+// take readies a pipeline: what is queued, and a WAIT for that and for what was written before. Of has whose each command is; nil:
+// nobody's. There are none when there is nothing left to do on this connection.
+func (s *replicaSender) take(b rueidis.Builder) (commands rueidis.Commands, of []*replication) {
 	s.client.replicators.mu.Lock()
 	defer s.client.replicators.mu.Unlock()
 	if s.sender == s && !s.stale() {
 		s.batch, s.queue = append(s.batch, s.queue...), nil
 	}
-	s.batch = slices.DeleteFunc(s.batch, func(e *replication) bool { return e.state == isSettled })
-	s.commands = make(rueidis.Commands, 0, 2*len(s.batch)+2) // rueidis may read those before still, when the connection has broken
-	s.of = s.of[:0]
+	s.batch = slices.DeleteFunc(s.batch, func(e *replication) bool { return e.stage == isSettled })
+	if len(s.batch) == 0 {
+		return nil, nil
+	}
+	push := func(command rueidis.Completed, e *replication) {
+		commands, of = append(commands, command), append(of, e)
+	}
 	if s.database != "" { // what comes from the client's pool may have another one selected
-		s.push(client.B().Arbitrary("SELECT").Args(s.database).Build(), nil)
+		push(b.Arbitrary("SELECT").Args(s.database).Build(), nil)
 		s.database = ""
 	}
 	n, slice, now := 1, waitSlice, s.client.Clock.Now()
 	for _, e := range s.batch {
 		n, slice = max(n, e.call.Replicas.N), min(slice, e.call.Replicas.Timeout)
-		if e.state == isWritten {
+		if e.stage == isWritten {
 			continue
 		}
-		e.state, e.sent, e.trusted = isSent, now, s.trusted && !e.unsure
+		e.stage, e.reply.Sent, e.reply.Fresh = isSent, now, s.trusted && !e.unsure
 		if e.asking {
-			s.push(client.B().Arbitrary("ASKING").Build(), nil)
+			push(b.Arbitrary("ASKING").Build(), nil)
 		}
 		if e.bySource {
-			s.push(e.call.BySource(client.B()), e)
+			push(e.call.BySource(b), e)
 		} else {
-			s.push(e.call.Command(client.B(), false), e)
+			push(e.call.Command(b, false), e)
 		}
 	}
-	s.push(client.B().Arbitrary("WAIT").Args(strconv.Itoa(n), strconv.FormatInt(slice.Milliseconds(), 10)).Build(), nil)
-	return len(s.batch) > 0
+	push(b.Arbitrary("WAIT").Args(strconv.Itoa(n), strconv.FormatInt(slice.Milliseconds(), 10)).Build(), nil)
+	return commands, of
 }
 
-// send sends what was readied. A server that does not wait is asked again after a while.
-func (s *replicaSender) send(client rueidis.DedicatedClient) {
+// send sends a pipeline, and reports false when there was none to send. A server that does not wait is asked again after a while.
+func (s *replicaSender) send(client rueidis.DedicatedClient) bool {
+	commands, of := s.take(client.B())
+	if commands == nil {
+		return false
+	}
 	t := s.client
 	began := t.Clock.Now()
 	p := Wait{Ctx: t.ctx, Limit: s.shard.RoundTrip().Plus(senderFor), holds: WaitAtMost}
-	end := s.shard.bound(&p, began, nil)            // it notices that the server is silent
-	results := client.DoMulti(t.ctx, s.commands...) // mutant: other connection
+	end := s.shard.bound(&p, began, nil)          // it notices that the server is silent
+	results := client.DoMulti(t.ctx, commands...) // mutant: other connection
 	end.stop()
 	acks, err := results[len(results)-1].AsInt64()
 	if !fault.Answered(err) && t.resolver != nil {
@@ -352,20 +340,21 @@ func (s *replicaSender) send(client rueidis.DedicatedClient) {
 	}
 	t.replicators.mu.Lock()
 	for i, result := range results {
-		if e := s.of[i]; e != nil && e.state != isSettled { // else its caller has not waited
+		if e := of[i]; e != nil && e.stage != isSettled { // else its caller has not waited
 			s.takeIn(e, result)
 		}
 	}
-	s.batch = slices.DeleteFunc(s.batch, func(e *replication) bool { return e.state == isWaiting }) // another one may take it
+	s.batch = slices.DeleteFunc(s.batch, func(e *replication) bool { return e.stage == isQueued }) // another one may take it
 	pending := false
 	for _, e := range s.batch {
 		e.count(int(acks), err)
-		pending = pending || e.state == isWritten
+		pending = pending || e.stage == isWritten
 	}
 	t.replicators.mu.Unlock()
 	if rest := waitSlice - began.Until(t.Clock.Now()); pending && rest > 0 {
 		<-time.After(rest)
 	}
+	return true
 }
 
 // takeIn takes in the reply to a command of the batch. The caller holds the mutex.
@@ -376,13 +365,12 @@ func (s *replicaSender) takeIn(e *replication, result rueidis.RedisResult) {
 	}
 	switch {
 	case protocol.NoScript(err) && e.call.Script != nil && !e.bySource:
-		e.bySource = true
-		s.add(s.shard, e)
+		e.bySource = true // it stays in the batch
 	case fault.Elsewhere(err) && e.hops < mostHops:
-		e.state = isWaiting
+		e.stage = isQueued
 		go s.client.redirect(e, result)
 	case e.call.Wrote(&e.call, result):
-		e.result, e.state = result, isWritten
+		e.reply.RedisResult, e.stage = result, isWritten
 	default:
 		e.settle(result, nil)
 	}
@@ -396,25 +384,23 @@ func (t *Client) redirect(e *replication, result rueidis.RedisResult) {
 		address, _ = reply.IsAsk()
 	}
 	t.resolver.Forget()
-	s := t.Shard(e.call.Key)
+	s, key := t.Shard(e.call.Key), e.call.Key
 	if t.redis.Nodes()[address] == nil { // the client has it shown to itself
-		key := e.call.Key
 		p := Wait{Ctx: context.Background(), Limit: s.RoundTrip().Plus(askLimit)}
-		ask := func(ctx context.Context, _ rueidis.CoreClient) []rueidis.RedisResult {
-			return []rueidis.RedisResult{t.redis.Do(ctx, t.redis.B().Pttl().Key(key).Build())}
-		}
-		s.async(&p, s.places, &asyncCall{key: key, send: ask})
+		s.Ask(&p, func(ctx context.Context, way rueidis.CoreClient) rueidis.RedisResult {
+			return way.Do(ctx, way.B().Pttl().Key(key).Build())
+		})
 	}
 	known := t.redis.Nodes()[address] != nil // not under the mutex: a wrapper's may block
 	t.replicators.mu.Lock()
 	defer t.replicators.mu.Unlock()
 	switch {
-	case e.state == isSettled:
+	case e.stage == isSettled:
 	case !known:
 		e.settle(result, nil)
 	default:
 		e.hops++
 		e.asking = !moved
-		t.replicators.at(t, address).add(s, e)
+		t.add(s, address, e)
 	}
 }
