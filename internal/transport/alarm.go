@@ -21,6 +21,7 @@ type alarm struct {
 
 const (
 	timerSlack = 100 * time.Millisecond  // a timer that fires so late tells that this process, or its machine, stood still
+	noAlarm    = 24 * time.Hour          // nothing is sent that the server is to answer
 	pauseMost  = 2500 * time.Millisecond // after a longer stop a master may be none any more without having been silent
 )
 

@@ -186,11 +186,8 @@ func (s *Shard) doAsync(p *Wait, c *protocol.Call, a *Reply) {
 	s.running.Add(1)
 	defer s.running.Add(-1)
 	e := s.async(p, s.places, &asyncCall{call: *c, key: c.Key})
-	a.RedisResult, a.Came = e.result(0), s.client.Clock.Now()
-	err := a.Error()
-	s = e.shard
-	a.Late, a.Fresh, a.Cut = s.judge(p, err, e.at(a.Came)), e.trusted, p.cut(err)
-	a.Doubtful = a.Late && s.IsSuspect(a.Came)
+	a.RedisResult, a.Came, a.Fresh = e.result(0), s.client.Clock.Now(), e.trusted
+	e.shard.assess(p, e.at(a.Came), a)
 }
 
 // reroute is for a command that was not sent: the shard has become suspect, or its connection was being made, for the command of

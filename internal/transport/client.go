@@ -136,34 +136,22 @@ func (t *Client) Do(p *Wait, c *protocol.Call) (a Reply) {
 	return a
 }
 
-// Within waits for the outcome of another command for as long as p says. The way may turn out longer meanwhile: then there is
-// more time.
-func (s *Shard) Within(p Wait, outcome <-chan bool) bool {
-	for {
-		good, ended := s.within(&p, outcome)
-		longer := s.Plus(p.Near)
-		if !ended || p.Near == 0 || longer <= p.Limit {
-			return good
-		}
-		p.Limit = longer
-	}
-}
-
-// within does so until the limit ends. When no time is left it does not: a command that is answered at this very moment was sent
-// after the end of the time, and whether it is stuck behind the one before depends on the connection that it got.
-func (s *Shard) within(p *Wait, outcome <-chan bool) (good, ended bool) {
+// Within waits for the outcome of another command for as long as p says. When no time is left it does not: a command that is
+// answered at this very moment was sent after the end of the time, and whether it is stuck behind the one before depends on the
+// connection that it got.
+func (s *Shard) Within(p Wait, outcome <-chan bool) (good bool) {
 	now := s.client.Clock.Now()
-	end := s.client.bound(p, now, nil)
+	p.holds = noAlarm
+	end := s.bound(&p, now, nil)
 	defer end.stop()
 	if end.left(now) == 0 {
-		return false, true
+		return false
 	}
 	select {
 	case good = <-outcome:
-		return good, false
 	case <-end.Done():
-		return false, true
 	}
+	return good
 }
 
 // askLimit is how long a call waits for the reply to a question without which it can go on.

@@ -16,58 +16,60 @@ import (
 func (t *Client) DoAll(
 	limit time.Duration, calls []protocol.Call, lease func(i int) time.Duration, wanted func(i int) bool, done func(i int, a Reply),
 ) {
-	groups := map[*Shard][]int{}
+	var some []int
 	var all sync.WaitGroup
 	for i, c := range calls {
-		if c.Replicas != nil {
-			all.Go(func() {
-				p := Wait{Ctx: context.Background(), Limit: t.Shard(c.Key).Plus(limit), Lease: lease(i)}
-				done(i, t.doReplicated(&p, &c))
-			})
+		if c.Replicas == nil {
+			some = append(some, i)
 			continue
 		}
-		s := t.Shard(c.Key)
-		groups[s] = append(groups[s], i)
+		all.Go(func() {
+			p := Wait{Ctx: context.Background(), Limit: t.Shard(c.Key).Plus(limit), Lease: lease(i)}
+			done(i, t.doReplicated(&p, &c))
+		})
 	}
 	send := func(s *Shard, group []int) {
 		p := Wait{Ctx: context.Background(), Limit: s.Plus(limit)}
-		some := make([]protocol.Call, len(group))
+		these := make([]protocol.Call, len(group))
 		for k, i := range group {
-			some[k] = calls[i]
+			these[k] = calls[i]
 		}
 		from := t.Clock.Now()
 		e := s.async(&p, t.pipelines, &asyncCall{
-			key: some[0].Key,
+			key: these[0].Key,
 			send: func(ctx context.Context, way rueidis.CoreClient) []rueidis.RedisResult {
-				return protocol.SendAll(ctx, way, some, func(k int) bool { return wanted(group[k]) })
+				return protocol.SendAll(ctx, way, these, func(k int) bool { return wanted(group[k]) })
 			},
 		})
 		came := t.Clock.Now()
 		for k, i := range group {
-			r := e.result(k)
+			a := Reply{RedisResult: e.result(k), Sent: from, Came: came, Fresh: e.trusted}
 			p.Lease = lease(i)
-			late := e.shard.judge(&p, r.Error(), e.at(came))
-			done(i, Reply{RedisResult: r, Sent: from, Came: came, Late: late, Fresh: e.trusted})
+			e.shard.assess(&p, e.at(came), &a)
+			done(i, a)
 		}
 	}
-	for s, group := range groups {
-		all.Go(func() {
-			t.regroup(s, group, func(i int) string { return calls[i].Key }, send)
-		})
-	}
+	t.perShard(some, func(i int) string { return calls[i].Key }, send)
 	all.Wait()
 }
 
-// regroup sends some commands for a shard in one pipeline, or, if it is suspect, in one for each master that has their keys by
+// perShard sends some commands in one pipeline for each shard, or, if it is suspect, in one for each master that has their keys by
 // the word of the nodes now.
-func (t *Client) regroup(s *Shard, group []int, key func(i int) string, send func(s *Shard, group []int)) {
-	if t.resolver == nil || !s.IsSuspect(t.Clock.Now()) {
-		send(s, group)
-		return
-	}
-	t.resolver.Hear(topology.FreshFor)
+func (t *Client) perShard(some []int, key func(i int) string, send func(s *Shard, group []int)) {
+	t.group(some, key, func(s *Shard, group []int) {
+		if t.resolver == nil || !s.IsSuspect(t.Clock.Now()) {
+			send(s, group)
+			return
+		}
+		t.resolver.Hear(topology.FreshFor)
+		t.group(group, key, send)
+	})
+}
+
+// group sends some commands by shard, all at once, and returns when all are sent.
+func (t *Client) group(some []int, key func(i int) string, send func(s *Shard, group []int)) {
 	groups := map[*Shard][]int{}
-	for _, i := range group {
+	for _, i := range some {
 		s := t.Shard(key(i))
 		groups[s] = append(groups[s], i)
 	}
@@ -85,13 +87,11 @@ func (t *Client) DoEach(
 	send func(ctx context.Context, way rueidis.CoreClient, some []int) []rueidis.RedisResult,
 	done func(i int, reply rueidis.RedisResult, cut bool),
 ) {
-	groups := map[*Shard][]int{}
-	for i, key := range keys {
-		s := t.Shard(key)
-		groups[s] = append(groups[s], i)
+	all := make([]int, len(keys))
+	for i := range all {
+		all[i] = i
 	}
 	var mu sync.Mutex
-	var all sync.WaitGroup
 	sendSome := func(s *Shard, some []int) {
 		e := s.async(p, s.places, &asyncCall{
 			key: keys[some[0]],
@@ -106,8 +106,5 @@ func (t *Client) DoEach(
 			done(i, reply, p.cut(reply.Error()))
 		}
 	}
-	for s, some := range groups {
-		all.Go(func() { t.regroup(s, some, func(i int) string { return keys[i] }, sendSome) })
-	}
-	all.Wait()
+	t.perShard(all, func(i int) string { return keys[i] }, sendSome)
 }

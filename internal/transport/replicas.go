@@ -147,15 +147,13 @@ func (t *Client) doReplicated(p *Wait, c *protocol.Call) Reply {
 		}
 	}
 	a := e.reply
-	err := a.Error()
 	a.Came = t.Clock.Now()
 	p.holds = WaitAtMost // the reply comes with that of WAIT
 	x := exchange{sent: a.Sent, came: a.Came, trip: s.RoundTrip()}
 	if e.answered != 0 {
 		x.came = e.answered
 	}
-	a.Late = s.judge(p, err, x)
-	a.Doubtful, a.Cut = a.Late && s.IsSuspect(a.Came), p.cut(err)
+	s.assess(p, x, &a)
 	if a.ReplicaErr != nil || e.acks >= c.Replicas.N {
 		c.Replicas.Told(a.ReplicaErr)
 	}

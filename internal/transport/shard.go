@@ -102,14 +102,18 @@ func (s *Shard) judge(p *Wait, err error, x exchange) bool {
 
 // takeIn completes the reply to a command that its caller has sent, which has just come.
 func (s *Shard) takeIn(p *Wait, excused bool, a *Reply) {
-	err := a.Error()
 	x := exchange{sent: a.Sent, came: a.Came, trip: s.RoundTrip(), excused: excused}
-	if fault.Answered(err) && !excused {
+	if !excused && fault.Answered(a.Error()) {
 		s.estimate.sample(a.Sent, a.Came)
 	}
+	s.assess(p, x, a)
+}
+
+// assess tells what a reply is worth.
+func (s *Shard) assess(p *Wait, x exchange, a *Reply) {
+	err := a.Error()
 	a.Late = s.judge(p, err, x)
-	a.Doubtful = a.Late && s.IsSuspect(a.Came)
-	a.Cut = p.cut(err)
+	a.Doubtful, a.Cut = a.Late && s.IsSuspect(a.Came), p.cut(err)
 }
 
 // silence is for how long a command may have no reply until the shard is suspect. Until all connections have surely been made
