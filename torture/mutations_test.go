@@ -276,12 +276,12 @@ var mutations = []mutation{
 	},
 	{
 		"other connection", "replicas are waited for on another connection",
-		"results := client.DoMulti(t.ctx, s.commands...)", `last := len(s.commands) - 1
+		"results := client.DoMulti(t.ctx, commands...)", `last := len(commands) - 1
 	var results []rueidis.RedisResult
 	if last > 0 {
-		results = client.DoMulti(t.ctx, s.commands[:last]...)
+		results = client.DoMulti(t.ctx, commands[:last]...)
 	}
-	results = append(results, t.redis.Do(t.ctx, s.commands[last]))`,
+	results = append(results, t.redis.Do(t.ctx, commands[last]))`,
 		"TestReplicas$",
 	},
 	{

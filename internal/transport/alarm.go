@@ -46,7 +46,6 @@ func (a *alarm) due(began, now clock.Instant) clock.Instant {
 	return sent.Add(a.shard.silence(trip) + a.holds)
 }
 
-// ring tells whether the shard is to be suspect now.
 func (a *alarm) ring(began, now clock.Instant) bool {
 	if now < a.at {
 		return false
@@ -78,7 +77,6 @@ func (a *alarm) excuses(sent, came clock.Instant) bool {
 	return a.excused || excuse(due.Until(came))
 }
 
-// suspect makes the shard suspect to which the command was sent.
 func (a *alarm) suspect(began, now clock.Instant) {
 	if a.call != nil {
 		a.call.shard.foundSilent(clock.Instant(a.call.begun.Load()), now)

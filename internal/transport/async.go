@@ -30,7 +30,6 @@ type asyncCall struct {
 	shared  bool          // over the client's own connections, also when the shard is suspect
 }
 
-// came takes in that the reply has come.
 func (e *asyncCall) came(now clock.Instant, end *bound) {
 	if e.err != nil || e.results == nil { // nothing was sent
 		return
@@ -41,7 +40,6 @@ func (e *asyncCall) came(now clock.Instant, end *bound) {
 	}
 }
 
-// at is when the commands were sent, and their replies were taken.
 func (e *asyncCall) at(came clock.Instant) exchange {
 	return exchange{e.sent, came, e.trip, e.excused, e.trusted}
 }

@@ -32,7 +32,8 @@ import (
 // One of the client's connections may have become silent, and keep the senders that have written there. Therefore the watch
 // over commands adds a sender when something waits and none has come for it.
 //
-// It is for clients of one address, as rueidis makes them; see ownConn.
+// It is for clients of one address, as rueidis makes them; see ownConn. In a cluster it would send to nodes, beside the client,
+// which would not learn then that one of them has failed.
 type batcher struct {
 	shard *Shard
 	on    atomic.Bool
@@ -79,7 +80,6 @@ func newBatcher(s *Shard) *batcher {
 	return b
 }
 
-// batches has the batcher of a shard, if there is one.
 type batches struct {
 	shard   *Shard
 	now     atomic.Pointer[batcher] // nil: none

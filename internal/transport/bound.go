@@ -19,9 +19,9 @@ import (
 //	  │               └──round──▶ timed ──stop──▶ idle, or not used again
 //	  └────────begin──────────────▶┘
 //
-// Most commands are answered at once, while their bounds are untimed. Such a bound has a place in its shard's pool, and is used
-// again. Until it is timed only the caller writes it, and who makes it timed reads what the caller has written before it became
-// untimed. A timed one is used again when it is certain that neither its timer nor its context's end is about to use it.
+// Most commands are answered at once, while their bounds are untimed. Such a bound is used again. Until it is timed only the
+// caller writes it, and who makes it timed reads what the caller has written before it became untimed. A timed one is used again
+// when it is certain that neither its timer nor its context's end is about to use it.
 type bound struct {
 	client *Client
 	done   chan struct{}
@@ -50,7 +50,6 @@ type vigil struct {
 	ends    func()      // contextEnded, now
 }
 
-// limits are what a bound knows of its caller's Wait.
 type limits struct {
 	ctx      context.Context
 	observer Observer
@@ -60,7 +59,6 @@ type limits struct {
 	near     clock.Instant // when it would if the server were nearby; 0: that makes no difference
 }
 
-// The phases.
 const (
 	idle uint32 = iota
 	untimed
@@ -81,10 +79,9 @@ func (s *Shard) bound(p *Wait, now clock.Instant, call *asyncCall) *bound {
 	return b
 }
 
-// begin has a bound count, and close an own connection when it ends, if there is one. With a place, where most commands are
-// answered at once, it is left to a round to find that a context has ended, up to timedAfter and roundEvery later. The grace
-// counts from when the bound began then: a caller with a short one waits longer than that by as much, or with a longer one
-// shorter. Where a reply is worth a grace, it is no shorter than the two.
+// begin has a bound count, and close an own connection when it ends, if there is one. That a context has ended a round finds, up
+// to timedAfter and roundEvery later; the grace counts from when the bound began then. Where a reply is worth a grace, it is no
+// shorter than the two.
 func (b *bound) begin(p *Wait, now clock.Instant, own *ownConn) {
 	since := now
 	if p.Since > 0 {
@@ -197,7 +194,6 @@ func (b *bound) watchContext() {
 	}
 }
 
-// endsNever leaves a context that cannot end.
 func endsNever() bool { return true }
 
 // contextEnded is for when the caller's context has ended, at that time.
@@ -220,7 +216,6 @@ func (b *bound) contextEnded(ended clock.Instant) {
 	}
 }
 
-// end is what the timer calls.
 func (b *bound) end() {
 	b.mu.Lock()
 	now, began := b.client.Clock.Now(), clock.Instant(b.began.Load())

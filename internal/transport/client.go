@@ -18,13 +18,11 @@ import (
 // Client sends the commands of all registries on one client. It sees to it that nothing a server does keeps a caller for
 // longer than the caller wants, and it tells which replies can be believed; see health.
 //
-// On a healthy shard of a single server, commands that come one at a time go over a connection of their own, see ownConn.
-// Where there are many at a time they go together, see batcher; so do those that come while the shard is idle. Both are dropped
-// when the shard becomes suspect.
+// On a healthy shard of a single server, commands that come one at a time go over an ownConn, and many together through a
+// batcher.
 //
-// A process that sends nothing while the master is frozen cannot know that there was a failover. What it asks the old
-// master afterwards, on a connection that it has kept, is answered in time and believed. While calls wait it sends something:
-// see KeepAlive.
+// A process that sends nothing while the master is frozen cannot know that there was a failover. What the old master tells it
+// afterwards, on a connection that it has kept, is believed. While calls wait it sends something: see KeepAlive.
 type Client struct {
 	redis    rueidis.Client
 	Clock    clock.Clock

@@ -168,15 +168,13 @@ func (s *Shard) dedicate(since clock.Instant) rueidis.DedicatedClient {
 	}
 }
 
-// stillSuspect waits for a while, which grows with the number of times, and tells whether the shard is suspect then. Where even
-// new connections look like old ones, because a proxy or something else tells its own age, they are not asked for without a
-// pause.
+// stillSuspect waits for a while, which grows with the number of times, and tells whether the shard is suspect then. A proxy may
+// tell its own age, so that even new connections look old.
 func (s *Shard) stillSuspect(times int) bool {
 	<-time.After(clock.Pause(times, time.Second))
 	return s.IsSuspect(s.client.Clock.Now())
 }
 
-// ageOf reads the age of a connection from the reply of CLIENT INFO.
 func ageOf(info string) (time.Duration, error) {
 	_, after, _ := strings.Cut(info, " age=")
 	digits, _, _ := strings.Cut(after, " ")

@@ -14,10 +14,8 @@ import (
 // context of the command. So a shard is in one of three states:
 //
 //	healthy  it has just been heard from, by a reply or a message. A caller sends its command itself.
-//	idle     nothing has been heard for a while, so the next command may hang. A sender of the batcher takes it, for which the
-//	         caller waits no longer than it wants. Where there is no batcher the command gets a goroutine of its own. The
-//	         number of these is limited; without a place no command is sent. When many commands come at once, all but the
-//	         first few wait a moment for the shard to be healthy again.
+//	idle     nothing has been heard for a while, so the next command may hang. A sender of the batcher takes it. Where there
+//	         is none it gets one of a few goroutines, of which all but the first wait for the shard to be healthy again.
 //	suspect  a command was not answered in its time, or so late that a failover may have happened meanwhile. As idle, and
 //	         commands go another way; see below.
 //
@@ -104,7 +102,6 @@ func (h *health) broken() {
 	h.replies.Store(0)
 }
 
-// beSuspect has commands go another way.
 func (h *health) beSuspect(now clock.Instant) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -113,8 +110,8 @@ func (h *health) beSuspect(now clock.Instant) {
 	}
 }
 
-// silent is the same for when a command that was sent at some time has had no reply for too long. It reports whether that is new.
-// While the shard is suspect, only a command that was sent since tells anything new.
+// silent is beSuspect for when a command that was sent at some time has had no reply for too long. It reports whether that is
+// new: while the shard is suspect, only a command that was sent since tells anything new.
 func (h *health) silent(sent, now clock.Instant) (isNew bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -129,7 +126,6 @@ func (h *health) silent(sent, now clock.Instant) (isNew bool) {
 	return isNew
 }
 
-// close has the shard never be suspect again.
 func (h *health) close() {
 	h.mu.Lock()
 	defer h.mu.Unlock()

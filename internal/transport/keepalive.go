@@ -11,10 +11,8 @@ import (
 // keepAliveEvery is how often a shard is heard from while calls wait.
 const keepAliveEvery = lateReply
 
-// keepAlive has a server asked whether it is there, while calls wait for a message and send nothing. A process that sends nothing
-// while its server is frozen does not know that another one has taken over, and would believe the grant that the first one,
-// which goes on, tells it then. It is the shard's own server that is asked, wherever the slots of those calls are by now: one
-// that does not answer makes the shard suspect. The first shard of a cluster is no server's, and asks nothing.
+// keepAlive has a server asked whether it is there, while calls wait for a message and send nothing: see Client. It is the
+// shard's own server that is asked, wherever the slots of those calls are by now.
 type keepAlive struct {
 	shard *Shard
 	calls atomic.Int32

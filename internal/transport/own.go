@@ -23,11 +23,10 @@ import (
 // reply to a command that was given up for that to his own. The server may still execute that command, before or after what
 // follows on other connections: as when a reply is lost, the caller knows nothing.
 //
-// Nobody reads an idle connection. So that it was closed shows with the next command only, which fails then. Therefore it is
-// used for as long after its own last reply as a shard is healthy; later the shared ones are, until it has answered a
-// question. When the shard becomes suspect, or any of its connections breaks, it is dropped. So what is said of deposed
-// masters holds for it as it does for the shared ones. And every second a command goes over those: were they closed, or do
-// they break because another server is there now, it is noticed; and one of them is asked for its age, see compare.
+// Nobody reads an idle connection, so that it was closed shows with the next command only. Therefore it is used for ownFor after
+// its own last reply, and then once it has answered a question. When the shard becomes suspect, or any of its connections breaks,
+// it is dropped: what is said of deposed masters holds for it, too. And every second a command goes over the shared ones, so that
+// it is noticed when they break because another server is there; and one of them is asked for its age, see compare.
 //
 // It is for clients of one address, as rueidis makes them. One of Sentinel does not close such a connection when it changes to
 // another master, and a wrapper may want to see each command.
@@ -40,7 +39,6 @@ type ownConn struct {
 	heard clock.Instant // when the newest reply came; guarded by busy
 }
 
-// ownConns has the own connection of a shard, if there is one.
 type ownConns struct {
 	shard     *Shard
 	possible  bool // the client is one for which there may be one
@@ -136,7 +134,6 @@ func (w *ownConn) discard() {
 	}
 }
 
-// drop gives the connection up.
 func (o *ownConns) drop() {
 	if w := o.conn.Swap(nil); w != nil {
 		w.discard()
@@ -320,14 +317,12 @@ func (t *Client) database() string {
 	return number
 }
 
-// describe has the server describe a shared connection.
 func (t *Client) describe() (info string, err error) {
 	return t.Ask(func(ctx context.Context, way rueidis.CoreClient) rueidis.RedisResult {
 		return way.Do(ctx, way.B().Arbitrary("CLIENT", "INFO").Build())
 	}).ToString()
 }
 
-// databaseIn is the one that a connection leads to, by its description.
 func databaseIn(info string) string {
 	_, after, _ := strings.Cut(info, " db=")
 	number, _, _ := strings.Cut(after, " ")

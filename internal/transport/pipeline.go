@@ -53,8 +53,8 @@ func (t *Client) DoAll(
 	all.Wait()
 }
 
-// perShard sends some commands in one pipeline for each shard, or, if it is suspect, in one for each master that has their keys by
-// the word of the nodes now.
+// perShard sends some commands in one pipeline for each shard, or, if it is suspect, in one for each master that has their keys
+// by the word of the nodes now.
 func (t *Client) perShard(some []int, key func(i int) string, send func(s *Shard, group []int)) {
 	t.group(some, key, func(s *Shard, group []int) {
 		if t.resolver == nil || !s.IsSuspect(t.Clock.Now()) {

@@ -13,16 +13,13 @@ import (
 
 // prober sends commands of its own to the master of a shard, one after the other, for two purposes.
 //
-// A caller that has gone before its command was answered says nothing about the server. But a command that nobody waits for any
-// more must be answered as one that somebody waits for, or a server that is frozen would not be noticed where all calls are
-// short. Rueidis does not tell of it. So another command is sent, as if that were the one that was given up: see
-// alarm.due.
+// A command that nobody waits for any more must be answered, or a server that is frozen would not be noticed where all calls are
+// short. Rueidis does not tell of it. So another command is sent, as if that were the one that was given up: see alarm.due.
 //
-// And when a shard becomes suspect, that may be because the way has become longer. What is sent on the fresh connection tells
-// nothing until there is one, for which it must be known how far the server is. So three round trips are measured over the
-// client's own connections; their replies are of no other use, since they may come from a master that was deposed. More are sent
-// until each of those connections has surely been made: when the shard is suspect no more, a command that waits for its own takes
-// so long, where the server is far away, that the shard would be suspect again.
+// And when a shard becomes suspect, the way may have become longer, which must be known to make a fresh connection. So three
+// round trips are measured over the client's own connections; their replies are of no other use, since they may come from a
+// master that was deposed. More are sent until each of those connections has surely been made: where the server is far away, a
+// command that waited for its own would make the shard suspect again.
 type prober struct {
 	shard   *Shard
 	owed    atomic.Int64 // an instant: when a command was sent that was given up since the last probe; 0: there is none
@@ -36,7 +33,6 @@ const probeLimit = lateReply + 6*farthest
 // relearnEvery is the least time from the newest measurement to another one for calls that are not sent.
 const relearnEvery = 100 * time.Millisecond
 
-// gaveUp has the server asked for a sign of life, because a command was given up that was sent at some time.
 func (p *prober) gaveUp(sent clock.Instant) {
 	p.owed.CompareAndSwap(0, int64(sent))
 	p.begin()

@@ -281,8 +281,8 @@ func (s *replicaSender) connect() (client rueidis.DedicatedClient, release func(
 	return client, release
 }
 
-// take readies a pipeline: what is queued, and a WAIT for that and for what was written before. Of has whose each command is; nil:
-// nobody's. There are none when there is nothing left to do on this connection.
+// take readies a pipeline: what is queued, and a WAIT for that and for what was written before. Of tells whose each command is,
+// if anybody's. There are none when there is nothing left to do on this connection.
 func (s *replicaSender) take(b rueidis.Builder) (commands rueidis.Commands, of []*replication) {
 	s.client.replicators.mu.Lock()
 	defer s.client.replicators.mu.Unlock()

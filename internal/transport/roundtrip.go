@@ -107,7 +107,6 @@ func (t RoundTrip) ShortestLease() time.Duration {
 // then: what it obtained would be nobody's.
 func (t RoundTrip) Useless(left time.Duration) bool { return t.Known && left < t.Base }
 
-// far tells whether the master is farther away than is supported.
 func (t RoundTrip) far() bool { return t.Known && t.Base >= farthest }
 
 func (t RoundTrip) String() string {
@@ -117,7 +116,6 @@ func (t RoundTrip) String() string {
 	return fmt.Sprintf("a round trip to Redis takes %v", t.Base.Round(time.Millisecond/10))
 }
 
-// farError: Redis did not answer in time, and is farther away than is supported.
 type farError struct {
 	error
 	trip RoundTrip

@@ -28,7 +28,6 @@ func (t *Client) Shard(key string) *Shard {
 	return r.shards[r.of[protocol.Slot(key)]]
 }
 
-// shards are those that there are now.
 func (t *Client) shards() []*Shard { return t.routes.Load().shards }
 
 // Leads tells whether the keys of any slot have a shard.

@@ -109,7 +109,6 @@ func (s *Shard) takeIn(p *Wait, excused bool, a *Reply) {
 	s.assess(p, x, a)
 }
 
-// assess tells what a reply is worth.
 func (s *Shard) assess(p *Wait, x exchange, a *Reply) {
 	err := a.Error()
 	a.Late = s.judge(p, err, x)
@@ -145,7 +144,6 @@ func (s *Shard) Overdue(sent clock.Instant) bool {
 // nobodys tells whether the shard leads to no server in particular: the first one of a cluster.
 func (s *Shard) nobodys() bool { return s.client.resolver != nil && s.Address == "" }
 
-// divert has commands go another way.
 func (s *Shard) divert(now clock.Instant) {
 	s.beSuspect(now)
 	s.own.drop()

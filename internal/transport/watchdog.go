@@ -34,7 +34,6 @@ func (w *watchdog) begin(t *Client) {
 	w.timer.Stop()
 }
 
-// run sees to it that there is a round.
 func (w *watchdog) run() {
 	if !w.running.Load() && w.running.CompareAndSwap(false, true) {
 		w.timer.Reset(roundEvery)
