@@ -108,6 +108,36 @@ func TestFault_TheNextHoldTakesAnAbandonedGrantOver(t *testing.T) {
 	})
 }
 
+// Nor does it when the answer to the first, short command comes only when the wait is over: that says no more than that some key
+// is there. So such a call does not say either that another owner has the lock.
+func TestFault_AnAbandonedGrantIsNotAnotherOwner(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		const wait = 100 * time.Millisecond
+		f := w.flaky()
+		r := f.registry()
+		w.known(r)
+		l := r.Obtain("42")
+		f.all("release", refused(loading))
+		f.next("obtain", cutAfter)
+		require.Error(w, l.Lock(w.Context()))
+		f.next("obtain", slow(wait+50*time.Millisecond))
+		ok, err := l.TryLock(w.Context(), lockregistry.Wait(wait))
+		require.NoError(w, err)
+		require.True(w, ok)
+
+		other := w.registry().Obtain("43")
+		w.lock(other)
+		f.next("obtain", slow(wait+50*time.Millisecond))
+		ok, err = r.Obtain("43").TryLock(w.Context(), lockregistry.Wait(wait))
+		require.NoError(w, err)
+		require.False(w, ok)
+		w.unlock(other)
+		f.Forget()
+		w.unlock(l)
+		w.leftNothing()
+	})
+}
+
 // A script that the server does not know is not sent again for a call that has given up. The removal of what it may have got
 // would come first, and when the registry is closed that is the last one.
 func TestFault_WhoHasGivenUpDoesNotTryOnceMore(t *testing.T) {

@@ -95,7 +95,12 @@ func (p *Path) obtainLater(first *attempt, err error, q *Request) error {
 func (p *Path) keepTrying(first attempt, q *Request, patient bool) (err error) {
 	a := &acquisition{attempt: first, request: *q, patient: patient, deadline: q.Deadline}
 	defer func() { q.How, q.Woken = a.course.how(a.began), a.course.wakeups }()
-	if !patient {
+	over := patient && a.deadline <= p.Clock.Now()
+	if over { // for the reply to the second command there is as much time again
+		a.deadline = min(p.Clock.Now(), a.deadline.Add(answerGrace))
+	}
+	// Such a call asks once more, too: the first command may have found only what an earlier call of this process has left.
+	if !patient || over {
 		defer a.end()
 		return a.poll()
 	}
@@ -163,8 +168,8 @@ func (c *course) woke(why reason) {
 // there is no queue.
 func (a *acquisition) poll() error {
 	a.arm()
-	var looked clock.Instant // when the last thorough try began
-	polls := true
+	var looked clock.Instant                 // when the last thorough try began
+	polls := a.path.Clock.Now() < a.deadline // else this is the last try
 	for quick := false; ; {
 		if a.failure != nil {
 			if err := a.recover(); err != nil {
