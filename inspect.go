@@ -49,12 +49,25 @@ type HolderInfo struct {
 
 	Behind int // calls of the same process that wait for the path and are not in Waiters, as of a second ago
 
+	// Renewed is the lease that the holder's process sets anew each third of it, as of a second ago. 0: not known, or not
+	// renewed. See Overdue.
+	Renewed time.Duration
+
 	Lease time.Duration // what is left of it, if it is not renewed; negative when it has no end
 	Kept  bool          // nobody holds the lock any more, and [AtLeast] keeps the path
 
 	// Token is the last fencing token that was drawn for the path; 0: none. They are drawn by the hundred, so that of the
 	// present owner is at most 99 less, see [WithFencing].
 	Token uint64
+}
+
+// Overdue is how late the renewal of the lease is: the process has died, is frozen, or cannot reach Redis. It is 0 while that may be
+// chance, for a second or a tenth of the lease, and where it is not known that the holder renews.
+func (h HolderInfo) Overdue() time.Duration {
+	if late := h.Renewed*2/3 - h.Lease; h.Renewed > 0 && h.Lease >= 0 && late >= max(time.Second, h.Renewed/10) {
+		return late
+	}
+	return 0
 }
 
 // WaiterInfo is a call that has a place in the queue of a path. Java, and calls that poll, have none. The place of a process
@@ -64,6 +77,8 @@ type WaiterInfo struct {
 	Label    Label     // see [Label.Known]
 	Shared   bool      // it wants to read
 	Since    time.Time // since when it has its place, by the server's clock
+	Gone     bool      // nobody listens to its channel: its process has died, most likely. False also where that is not known
+	Standby  bool      // it waits to lead, see package leader: for long, most likely
 	Behind   int       // further calls of the same process that wait for the path, as of a second ago
 }
 
@@ -142,7 +157,7 @@ func (r *Registry) infoOf(key string, x *protocol.Inspection) LockInfo {
 		})
 	}
 	for _, q := range x.Waiters {
-		info.Waiters = append(info.Waiters, WaiterInfo{Registry: q.Registry, Shared: q.Shared, Since: q.Since})
+		info.Waiters = append(info.Waiters, WaiterInfo{Registry: q.Registry, Shared: q.Shared, Since: q.Since, Gone: q.Gone})
 	}
 	return info
 }

@@ -72,15 +72,18 @@ func (w *recorded) describe(l *Lock, now clock.Instant) (is presence.Lock, lasts
 	if h := l.hold.Load(); h != nil {
 		if owned, had, fresh := h.Held(now); fresh && had >= presence.Lasting {
 			is.Hold, is.Since = h.Number(), w.reg.clock.Time(now.Add(-owned)).UnixMicro()
+			is.Lease = h.Upheld().Milliseconds()
 		}
 	}
 	if l == l.anchor() { // the waiters for either side of a pair are together
 		is.Waiting = l.half().Queued()
-		if waits, queued, _ := l.redis.Waits(); waits && !queued {
+		waits, queued, _ := l.redis.Waits()
+		if waits && !queued {
 			is.Waiting++
 		}
+		is.Standby = queued && l.redis.WaitsToLead()
 	}
-	return is, is.Hold != "" || is.Waiting > 0
+	return is, is.Hold != "" || is.Waiting > 0 || is.Standby
 }
 
 // InUse tells whether the registry holds a lock or waits for one, and whether any of that has lasted a second.

@@ -2,7 +2,9 @@ package lockregistry
 
 import (
 	"context"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/lockregistry/lockregistry/internal/presence"
 	"github.com/lockregistry/lockregistry/internal/protocol"
@@ -69,13 +71,15 @@ func (r *Registry) addTold(info *LockInfo, known map[string]told) {
 		h.Label, locks, h.Behind = of(registry)
 		for _, lock := range locks {
 			if lock.Hold != "" && strings.TrimSuffix(h.Holder, ":write") == registry+":"+lock.Hold {
-				h.Granted = protocol.Time(lock.Since)
+				h.Granted, h.Renewed = protocol.Time(lock.Since), time.Duration(lock.Lease)*time.Millisecond
 			}
 		}
 	}
 	for k := range info.Waiters {
 		w := &info.Waiters[k]
-		w.Label, _, w.Behind = of(w.Registry)
+		var locks []presence.Lock
+		w.Label, locks, w.Behind = of(w.Registry)
+		w.Standby = slices.ContainsFunc(locks, func(l presence.Lock) bool { return l.Standby })
 	}
 }
 

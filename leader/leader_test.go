@@ -51,6 +51,21 @@ func TestOneLeads(t *testing.T) {
 	})
 }
 
+// Those that wait to lead are told from calls that wait for the lock.
+func TestStandbysAreKnown(t *testing.T) {
+	realWorlds(t, func(w *world) {
+		one := w.campaigns(w.registry(), untilEnd)
+		w.leads(one)
+		standby, viewer := w.registry(), w.registry()
+		w.campaigns(standby, untilEnd)
+		w.await("it stands by", func() bool {
+			info, err := viewer.Inspect(w.Context(), role)
+			require.NoError(w, err)
+			return len(info.Waiters) == 1 && info.Waiters[0].Standby
+		})
+	})
+}
+
 func (c *candidate) leads() bool { return c.IsLeader() }
 
 // Two candidates of one registry exclude each other, also when they are run with one owner.

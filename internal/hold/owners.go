@@ -212,6 +212,16 @@ func (h *Hold) Stranded(o owner.ID) bool {
 	return h.extra().stranded[o]
 }
 
+// Upheld is the lease that renewals set each third of it; 0 when there is none to come.
+func (h *Hold) Upheld() time.Duration {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.deserted() {
+		return 0
+	}
+	return h.lease.Upheld()
+}
+
 // deserted reports whether no owner will release the hold. The caller holds the mutex.
 func (h *Hold) deserted() bool {
 	stranded := int64(len(h.extra().stranded))

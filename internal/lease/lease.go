@@ -258,6 +258,14 @@ func (s *State) current(length time.Duration) time.Duration {
 	return length
 }
 
+// Upheld is the lease that renewals set each third of it; 0: it is not renewed, or yet to be lengthened.
+func (s *State) Upheld() time.Duration {
+	if s.phase != live || !s.Renewed || s.short > 0 {
+		return 0
+	}
+	return s.Term.Length
+}
+
 // Half tells whether more than half of its lease is over.
 func (s *State) Half(now clock.Instant) bool { return s.Left(now) < s.current(s.Term.Length)/2 }
 

@@ -41,6 +41,22 @@ func renew(s *lease.State, at clock.Instant, t *lease.Term) lease.Renewal {
 	return r
 }
 
+// What is yet to be lengthened, or nobody renews, is not upheld.
+func TestUpheld(t *testing.T) {
+	require.Equal(t, time.Minute, granted(t, true).Upheld())
+	require.Zero(t, granted(t, false).Upheld())
+	s := &lease.State{Term: minute, Renewed: true}
+	require.Zero(t, s.Upheld())
+	require.True(t, s.GrantShort(now, now, time.Second, 0))
+	require.Zero(t, s.Upheld())
+	r := renew(s, now, minute)
+	r.Sent = now
+	s.Reply(r, now, confirm)
+	require.Equal(t, time.Minute, s.Upheld())
+	s.End(now)
+	require.Zero(t, s.Upheld())
+}
+
 func TestTerm(t *testing.T) {
 	want := &lease.Term{Length: 1500 * time.Millisecond, MS: "1500"}
 	require.Equal(t, want, lease.NewTerm(1500*time.Millisecond+999*time.Microsecond))

@@ -77,6 +77,9 @@ type Lock struct {
 
 	Hold  string `json:"hold,omitempty"`  // the number of a hold
 	Since int64  `json:"since,omitempty"` // since when its owner has it, in microseconds since 1970
+	Lease int64  `json:"lease,omitempty"` // the lease in milliseconds that is renewed each third of it
+
+	Standby bool `json:"standby,omitempty"` // the call with a place in the queue waits to lead
 }
 
 // Upper are those that matter most, [MostLocks] of them: many calls wait for them, or they are held for long.

@@ -55,6 +55,7 @@ type Queued struct {
 	Registry string
 	Shared   bool      // it is a reader's
 	Since    time.Time // by its place in the queue; zero: not known
+	Gone     bool      // nobody listens to the channel of its registry
 }
 
 // ReadInspection reads what inspect.lua tells of one key. What is no lock gives fault.WrongType.
@@ -104,13 +105,14 @@ func parseInspection(reply any) (x Inspection, err error) {
 			return x, err
 		}
 	}
-	for i := 0; i+1 < len(tickets); i += 2 {
+	for i := 0; i+2 < len(tickets); i += 3 {
 		ticket, ok1 := tickets[i].(string)
 		place, ok2 := tickets[i+1].(string)
-		if !ok1 || !ok2 {
+		listeners, ok3 := tickets[i+2].(int64)
+		if !ok1 || !ok2 || !ok3 {
 			return x, ErrStrange
 		}
-		x.addWaiter(ticket, place)
+		x.addWaiter(ticket, place, listeners == 0)
 	}
 	return x, nil
 }
@@ -139,12 +141,12 @@ func (x *Inspection) addHolder(text string, left int64, drawn uint64) error {
 }
 
 // addWaiter reads a ticket, and its place in the queue. Where nobody holds the key, the tickets tell what kind it is of.
-func (x *Inspection) addWaiter(ticket, place string) {
+func (x *Inspection) addWaiter(ticket, place string, gone bool) {
 	member, side := ticket, ""
 	if at := strings.LastIndexByte(ticket, '|'); at >= 0 { // a client id may have one, too
 		member, side = ticket[:at], ticket[at:]
 	}
-	q := Queued{Registry: ParseName(member).Registry, Shared: strings.HasSuffix(side, "r")}
+	q := Queued{Registry: ParseName(member).Registry, Shared: strings.HasSuffix(side, "r"), Gone: gone}
 	if IsCut(ticket) {
 		q.Registry, side = ticket, ""
 		x.note("waiter")

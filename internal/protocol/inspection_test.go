@@ -17,7 +17,7 @@ const registryID = "4d3c8a52-96c1-4d0e-9d6b-1f7f6f0f7a55"
 
 // row is a reply of inspect.lua.
 func row(kind, token string, tickets []any, fields ...any) []any {
-	return []any{kind, int64(-2), token, int64(len(tickets) / 2), tickets, int64(len(fields) / 3), fields}
+	return []any{kind, int64(-2), token, int64(len(tickets) / 3), tickets, int64(len(fields) / 3), fields}
 }
 
 func TestInspection_Kinds(t *testing.T) {
@@ -57,17 +57,19 @@ func TestInspection_Kinds(t *testing.T) {
 				{Text: "b:2:write", Name: Name{Registry: "b", Writes: true, Known: true}, Lease: 6 * time.Millisecond, Token: 7},
 			},
 		}},
-		"what is too long": {row("lock", "too long", []any{cut, place, cut, place}, cut, "1", int64(5)), Inspection{
+		"what is too long": {row("lock", "too long", []any{cut, place, int64(-1), cut, place, int64(-1)}, cut, "1", int64(5)), Inspection{
 			Kind: KindLock, Stored: AsHash, HolderCount: 1, WaiterCount: 2, TooLong: []string{"token", "holder", "waiter"},
 			Holders: []Holder{{Text: cut, Name: Name{Registry: cut}, Lease: 5 * time.Millisecond}},
 			Waiters: []Queued{{Registry: cut, Since: since}, {Registry: cut, Since: since}},
 		}},
-		"waiters of a free plain lock": {row("none", "", []any{"a|b:1|60000", place, "c:2", "here"}), Inspection{
-			Kind: KindLock, WaiterCount: 2, Waiters: []Queued{{Registry: "a|b", Since: since}, {Registry: "c"}},
+		"waiters of a free plain lock": {row("none", "", []any{"a|b:1|60000", place, int64(1), "c:2", "here", int64(0)}), Inspection{
+			Kind: KindLock, WaiterCount: 2, Waiters: []Queued{{Registry: "a|b", Since: since}, {Registry: "c", Gone: true}},
 		}},
-		"waiters of a free read-write lock": {row("none", "", []any{"a:1|60000r", place, "c:2|60000w", place}), Inspection{
+		"waiters of a free read-write lock": {row("none", "", []any{"a:1|60000r", place, int64(0), "c:2|60000w", place, int64(-1)}), Inspection{
 			Kind: KindReadWrite, WaiterCount: 2,
-			Waiters: []Queued{{Registry: "a", Shared: true, Since: since}, {Registry: "c", Since: since}},
+			Waiters: []Queued{
+				{Registry: "a", Shared: true, Since: since, Gone: true}, {Registry: "c", Since: since},
+			},
 		}},
 	} {
 		got, err := parseInspection(c.row)
@@ -89,8 +91,9 @@ func TestInspection_Errors(t *testing.T) {
 		"a shorter array":               {row("none", "", nil)[:6], ErrStrange},
 		"a number for a name":           {row("string", "", nil, int64(1), "1", int64(5)), ErrStrange},
 		"a name for a lease":            {row("string", "", nil, "a:1", "1", "soon"), ErrStrange},
-		"a number for a ticket":         {row("none", "", []any{int64(1), "1"}), ErrStrange},
-		"a number for a place":          {row("none", "", []any{"a:1", int64(1)}), ErrStrange},
+		"a number for a ticket":         {row("none", "", []any{int64(1), "1", int64(1)}), ErrStrange},
+		"a name for listeners":          {row("none", "", []any{"a:1", "1", "1"}), ErrStrange},
+		"a number for a place":          {row("none", "", []any{"a:1", int64(1), int64(1)}), ErrStrange},
 	} {
 		_, err := parseInspection(c.row)
 		require.ErrorIs(t, err, c.want, text)
@@ -103,8 +106,8 @@ func TestInspection_Errors(t *testing.T) {
 // Whatever a server replies, it is read or refused, and what is read is within what was replied.
 func FuzzInspection(f *testing.F) {
 	for _, reply := range [][]any{
-		row("none", "", []any{"a:1|60000r", "1.7e+15"}), row("readwrite", "too long", nil, "b:2:write", "1", int64(6)),
-		row("string", "18446744073709551616", []any{"|", "nan"}, ":atleast", "1", int64(math.MinInt64)),
+		row("none", "", []any{"a:1|60000r", "1.7e+15", int64(0)}), row("readwrite", "too long", nil, "b:2:write", "1", int64(6)),
+		row("string", "18446744073709551616", []any{"|", "nan", int64(-1)}, ":atleast", "1", int64(math.MinInt64)),
 	} {
 		text, err := json.Marshal(reply)
 		require.NoError(f, err)
@@ -123,7 +126,7 @@ func FuzzInspection(f *testing.F) {
 		}
 		values := reply.([]any) //nolint:forcetypeassert // it was read
 		require.Len(t, x.Holders, len(values[6].([]any))/3)
-		require.Len(t, x.Waiters, len(values[4].([]any))/2)
+		require.Len(t, x.Waiters, len(values[4].([]any))/3)
 		require.LessOrEqual(t, len(x.TooLong), 3)
 		for _, h := range x.Holders {
 			require.True(t, strings.HasPrefix(h.Text, h.Name.Registry))

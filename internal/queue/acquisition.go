@@ -115,7 +115,7 @@ func (p *Path) keepTrying(first attempt, q *Request, patient bool) (err error) {
 		a.box.came = a.spare.came
 	}
 	p.local.Block(a.ctx, &a.blocked, q.Waiting)
-	a.call, a.begun = true, p.Clock.Now()
+	a.call, a.leads, a.begun = true, q.Terms.Leads, p.Clock.Now()
 	p.anchor.active.Store(&a.activeWait)
 	defer a.end()
 	if queues {

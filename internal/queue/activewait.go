@@ -12,6 +12,7 @@ type activeWait struct {
 	lastFailure
 	box    mailbox
 	call   bool          // it waits for the lock, not for an answer alone
+	leads  bool          // for a leader
 	begun  clock.Instant // since when it does
 	queued atomic.Bool   // it has a ticket
 }

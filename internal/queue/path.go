@@ -107,6 +107,12 @@ func (p *Path) Waits() (waits, queued bool, since clock.Instant) {
 	return true, w.queued.Load(), w.begun
 }
 
+// WaitsToLead reports whether the call that waits for another process is a leader's to be.
+func (p *Path) WaitsToLead() bool {
+	w := p.active.Load()
+	return w != nil && w.call && w.leads
+}
+
 // Unavailable notes that Redis cannot be asked whether anybody has the lock, and why, until over is called.
 func (p *Path) Unavailable(why error) (over func()) {
 	noted := &activeWait{}

@@ -9,7 +9,8 @@
 --   string, lock (a hash in Redisson's format), readwrite, none, or the name of another type
 --   what the lease of the key has left, in milliseconds; -1: it has no end
 --   the fencing counter; empty: there is none
---   how many tickets there are, and the first ones with their places, one after the other
+--   how many tickets there are, and the first ones, each with its place and how many connections listen to its registry's channel;
+--     -1: not known
 --   how many holders there are, and the first ones, each with its count and what its lease has left
 -- Nothing that is longer than a lock's own is among that: see bounded.
 local prefix, most, sharded = ARGV[1], tonumber(ARGV[2]), ARGV[3] == 'S'
@@ -46,6 +47,27 @@ local function typeOf(key)
   return kind.ok or kind
 end
 
+-- How many connections listen to the channel of a registry, whose name is that of queue.lua. An error says nothing.
+local heard = {}
+local function listeners(key, ticket)
+  local registry = string.match(ticket, '^(.*):%d+|%d+[rw]?$')
+  if not registry then
+    return -1
+  end
+  local channel = prefix .. '-channel@'
+  if sharded and hashed(key) ~= key and string.find(prefix, '^[^{]*{[^}]*$') then
+    channel = key .. '-channel@'
+  elseif sharded then
+    channel = channel .. '{' .. hashed(key) .. '}'
+  end
+  channel = channel .. registry
+  if not heard[channel] then
+    local reply = redis.pcall('PUBSUB', sharded and 'SHARDNUMSUB' or 'NUMSUB', channel)
+    heard[channel] = tonumber(reply[2]) or -1
+  end
+  return heard[channel]
+end
+
 local function tickets(key)
   local queue = beside(key, ':waiters')
   if not here(queue, key) or typeOf(queue) ~= 'zset' then
@@ -59,9 +81,10 @@ local function tickets(key)
   for i = 1, #found, 2 do
     if found[i] == 'guest' then
       count = count - 1
-    elseif #first < 2 * most then
+    elseif #first < 3 * most then
       first[#first + 1] = bounded(found[i])
       first[#first + 1] = found[i + 1]
+      first[#first + 1] = #found[i] <= LONGEST and listeners(key, found[i]) or -1
     end
   end
   return count, first
