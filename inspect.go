@@ -61,8 +61,8 @@ type HolderInfo struct {
 	Token uint64
 }
 
-// Overdue is how late the renewal of the lease is: the process has died, is frozen, or cannot reach Redis. It is 0 while that may be
-// chance, for a second or a tenth of the lease, and where it is not known that the holder renews.
+// Overdue is how late the renewal of the lease is: the process has died, is frozen, or cannot reach Redis. It is 0 while that may
+// be chance, for a second or a tenth of the lease, and where it is not known that the holder renews.
 func (h HolderInfo) Overdue() time.Duration {
 	if late := h.Renewed*2/3 - h.Lease; h.Renewed > 0 && h.Lease >= 0 && late >= max(time.Second, h.Renewed/10) {
 		return late

@@ -2,18 +2,12 @@ package main
 
 import (
 	"fmt"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/lockregistry/lockregistry"
 )
-
-// who is a holder for people.
-func who(h lockregistry.HolderInfo) string {
-	if h.Kept {
-		return "nobody: kept for a while after its release"
-	}
-	return h.Label.String()
-}
 
 // short is a duration with as much precision as people need.
 func short(d time.Duration) string {
@@ -28,6 +22,75 @@ func short(d time.Duration) string {
 		return fmt.Sprintf("%dh%02dm", d/time.Hour, d%time.Hour/time.Minute)
 	}
 	return fmt.Sprintf("%d days", d/(24*time.Hour))
+}
+
+// heldFor is for how long a holder has a lock. Before its process says so, it is known when the call asked for it.
+func heldFor(h lockregistry.HolderInfo) string {
+	switch {
+	case !h.Granted.IsZero():
+		return short(max(0, time.Since(h.Granted)))
+	case !h.Since.IsZero():
+		return "≤ " + short(max(0, time.Since(h.Since)))
+	}
+	return "unknown"
+}
+
+// leaseOf is what is left of a holder's lease, and whether that should have been renewed.
+func leaseOf(h lockregistry.HolderInfo) string {
+	if late := h.Overdue(); late > 0 {
+		return left(h.Lease) + ", renewal overdue by " + short(late) + ", probably dead"
+	}
+	return left(h.Lease)
+}
+
+// waiting is how many wait for a lock: those with a place in the queue, and those in their processes.
+func waiting(info lockregistry.LockInfo) string {
+	text, gone := strconv.Itoa(info.WaiterCount), 0
+	var behind []string
+	add := func(n int, who string) {
+		if n > 0 {
+			behind = append(behind, fmt.Sprintf("+%d in %s", n, who))
+		}
+	}
+	for _, h := range info.Holders {
+		add(h.Behind, process(h.Label))
+	}
+	for _, w := range info.Waiters {
+		add(w.Behind, process(w.Label))
+		if w.Gone {
+			gone++
+		}
+	}
+	if gone > 0 {
+		text += fmt.Sprintf(", %d gone", gone)
+	}
+	if len(behind) > 0 {
+		text += " (" + strings.Join(behind, ", ") + ")"
+	}
+	return text
+}
+
+// process is a short name of a process.
+func process(l lockregistry.Label) string {
+	if l.Name != "" {
+		return l.Name
+	}
+	return fmt.Sprintf("%s/%d", l.Host, l.PID)
+}
+
+// note is what is to be known of a waiter.
+func note(w lockregistry.WaiterInfo) string {
+	var parts []string
+	if w.Gone {
+		parts = append(parts, "gone: nobody listens")
+	}
+	if w.Standby {
+		parts = append(parts, "stands by to lead")
+	}
+	if w.Behind > 0 {
+		parts = append(parts, fmt.Sprintf("+%d in its process", w.Behind))
+	}
+	return strings.Join(parts, ", ")
 }
 
 // ago is how long something has been so.

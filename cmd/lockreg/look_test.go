@@ -72,7 +72,7 @@ func TestShow(t *testing.T) {
 	eventually(t, "labels are known", func() bool {
 		code, out, _ = lockreg(t, s.url, "show", "shop", "a")
 		require.Zero(t, code)
-		return !strings.Contains(out, "unknown")
+		return !strings.Contains(out, "not known")
 	})
 	host, err := os.Hostname()
 	require.NoError(t, err)
@@ -80,7 +80,7 @@ func TestShow(t *testing.T) {
 	assert.Contains(t, out, "billing on "+host)
 	assert.Contains(t, out, "WAITING")
 	assert.Contains(t, out, one.ClientID()+":")
-	assert.Regexp(t, `\d{16}`, out, "the token")
+	assert.Regexp(t, `≤ \d{16}`, out, "the token")
 	assert.Regexp(t, `ms ago|s ago`, out)
 	require.NotZero(t, h.Token())
 
@@ -97,7 +97,7 @@ func TestShow(t *testing.T) {
 	// Java's holders, readers, and names that a terminal would act on.
 	s.Command(t, "SET", "shop:java", evil, "PX", "60000")
 	_, out, _ = lockreg(t, s.url, "show", "shop", "java")
-	assert.Contains(t, out, "unknown (Java, or an older version)")
+	assert.Regexp(t, `(?m)^unknown +unknown `, out)
 	assert.Contains(t, out, `\x1b[2Jx\u202e\u009b2J\n\t`)
 	acquire(t, one.ReadWrite(evil).Reader())
 	acquire(t, two.ReadWrite(evil).Reader())
@@ -142,9 +142,9 @@ func TestLs(t *testing.T) {
 	assert.Zero(t, code)
 	rows := strings.Split(strings.TrimSpace(out), "\n")
 	require.Len(t, rows, 5, out)
-	for i, row := range []string{`^PATH +KIND +HOLDER +SINCE +LEASE +WAITING$`, `^busy +lock .* ago +\S+ +1$`,
+	for i, row := range []string{`^PATH +KIND +HOLDER +HELD FOR +LEASE +WAITING$`, `^busy +lock .* +\S+s +1$`,
 		`^\\x1b\[2Jx\\u202e\\u009b2J\\n\\t +read-write +2 readers +0$`,
-		`^java +lock +unknown \(Java, or an older version\) +unknown +\S+ +0$`, `^quiet +lock .* ago +\S+ +0$`} {
+		`^java +lock +Java \(Spring\) +unknown +\S+ +0$`, `^quiet +lock .* +\S+s +0$`} {
 		assert.Regexp(t, row, rows[i])
 	}
 	code, out, _ = lockreg(t, s.url, "ls", "--json", prefix)

@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -29,10 +27,12 @@ func (a *app) lsCommand() *cobra.Command {
 longest queue first, then by name. A listing that takes longer than a second
 comes in parts, each in this order, and names the longest queues at its end.
 
-HOLDER is the process that holds the lock, or how many readers do; SINCE is how
-long ago it asked for it; LEASE is what is left of the lease; WAITING is how many
-calls have a place in the queue. Java's waiters have none. A plain lock whose
-holder is named as no library names them is not listed; show shows it.
+HOLDER is the process that holds the lock, or how many readers do; HELD FOR is
+how long, with a "≤" before its process says so; LEASE is what is left of the
+lease, and by how much a renewal is overdue; WAITING is how many calls have a
+place in the queue, and how many more wait in their processes. Java's waiters
+have none. A plain lock whose holder is named as no library names them is not
+listed; show shows it.
 
 The names of all keys of the database are read, by SCAN: in small steps, which
 from the 250th on take 5 % of the server's time at most. Whatever key patterns a
@@ -67,12 +67,14 @@ func (a *app) showCommand() *cobra.Command {
 		Use:   "show PREFIX PATH",
 		Short: "Show who holds a lock and who waits for it",
 		Long: `Shows everything that Redis knows of one path: its key, kind and format; each
-holder with its process, since when, what is left of its lease, and the last
-fencing token; and the queue. Of holders and of waiters 100 at most are shown.
+holder with its process, for how long, what is left of its lease, and the last
+fencing token of the path, which the holder's does not exceed; and the queue. Of
+holders and of waiters 100 at most are shown.
 
-A holder or waiter that says nothing of itself is "unknown (Java, or an older
-version)"; so is one that has been there for less than a second. What is longer
-than a lock's own, as somebody may have written it to Redis, is "too long".
+A process says who it is once it has held or waited for a second. A renewal that
+is overdue says that the process is dead, most likely, or frozen, or cannot reach
+Redis; so does a waiter that is gone: nobody listens to its channel. What is too
+long for a lock's own, as somebody may have written it to Redis, is "too long".
 
 Exit codes: 0 also when nobody holds the lock, 64 a mistake on the command line,
 69 Redis cannot be used.`,
@@ -133,12 +135,12 @@ func (a *app) printLocks(infos []lockregistry.LockInfo) error {
 		_, err := fmt.Fprintln(a.out, "nothing is locked, and nobody waits")
 		return err
 	}
-	table := a.table("PATH", "KIND", "HOLDER", "SINCE", "LEASE", "WAITING")
+	table := a.table("PATH", "KIND", "HOLDER", "HELD FOR", "LEASE", "WAITING")
 	for _, info := range infos {
 		holder, since, lease := "nobody", "", ""
 		if len(info.Holders) > 0 {
 			first := info.Holders[0]
-			holder, since, lease = who(first), ago(first.Since), left(first.Lease)
+			holder, since, lease = view.Who(first), heldFor(first), leaseOf(first)
 		}
 		if info.Kind == tooLong {
 			holder = "unknown"
@@ -146,7 +148,7 @@ func (a *app) printLocks(infos []lockregistry.LockInfo) error {
 		if info.HolderCount > 1 {
 			holder, since, lease = fmt.Sprintf("%d readers", info.HolderCount), "", ""
 		}
-		table.row(info.Path, kindOf(info), holder, since, lease, strconv.Itoa(info.WaiterCount))
+		table.row(info.Path, kindOf(info), holder, since, lease, waiting(info))
 	}
 	return table.Flush()
 }
@@ -163,29 +165,35 @@ func (a *app) printLock(info lockregistry.LockInfo) error {
 		fmt.Fprintln(a.out, "\nnobody holds it")
 	} else {
 		fmt.Fprintln(a.out)
-		table = a.table("HELD BY", "", "SINCE", "LEASE", "TOKEN", "IN REDIS")
+		table = a.table("HELD BY", "", "HELD FOR", "LEASE", "TOKEN", "IN REDIS")
+		table.whole = "IN REDIS"
 		for _, h := range info.Holders {
 			token := "-"
 			if h.Token > 0 {
-				token = strconv.FormatUint(h.Token, 10)
+				token = "≤ " + strconv.FormatUint(h.Token, 10)
 			} else if !h.Shared && slices.Contains(info.TooLong, "token") {
 				token = tooLong
 			}
-			table.row(who(h), reads(h.Shared, info.Kind), ago(h.Since), left(h.Lease), token, h.Holder)
+			table.row(view.Who(h), reads(h.Shared, info.Kind), heldFor(h), leaseOf(h), token, h.Holder)
 		}
 		if err := table.Flush(); err != nil {
 			return err
 		}
 		a.more(info.HolderCount - len(info.Holders))
+		for _, h := range info.Holders {
+			if h.Behind > 0 {
+				fmt.Fprintf(a.out, "%d more wait in %s\n", h.Behind, printable.Text(process(h.Label)))
+			}
+		}
 	}
 	if info.WaiterCount == 0 {
 		_, err := fmt.Fprintln(a.out, "nobody waits")
 		return err
 	}
 	fmt.Fprintln(a.out)
-	table = a.table("WAITING", "", "SINCE", "REGISTRY")
+	table = a.table("WAITING", "", "SINCE", "REGISTRY", "NOTE")
 	for _, w := range info.Waiters {
-		table.row(w.Label.String(), reads(w.Shared, info.Kind), ago(w.Since), w.Registry)
+		table.row(view.WhoWaits(w), reads(w.Shared, info.Kind), ago(w.Since), w.Registry, note(w))
 	}
 	err := table.Flush()
 	a.more(info.WaiterCount - len(info.Waiters))
@@ -226,22 +234,4 @@ func reads(shared bool, kind string) string {
 		return "reads"
 	}
 	return "writes"
-}
-
-// table lines up columns of text, whatever is in it.
-type table struct{ *tabwriter.Writer }
-
-func (a *app) table(head ...string) table {
-	t := table{tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)}
-	if len(head) > 0 {
-		t.row(head...)
-	}
-	return t
-}
-
-func (t table) row(cells ...string) {
-	for i, cell := range cells {
-		cells[i] = printable.Text(cell) // no tab or line end is left
-	}
-	fmt.Fprintln(t, strings.TrimRight(strings.Join(cells, "\t"), "\t"))
 }

@@ -52,6 +52,7 @@ func usage(format string, args ...any) error { return exit{exitUsage, fmt.Errorf
 type app struct {
 	in       io.Reader
 	out, err io.Writer
+	width    int // of tables; 0: that of the terminal
 
 	url    string
 	json   bool

@@ -6,6 +6,7 @@ import (
 	"os"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -66,7 +67,11 @@ func TestReadme(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_, _ = mailer.Acquire(ctx, "orders:42")
+		var all sync.WaitGroup
+		for range 4 {
+			all.Go(func() { _, _ = mailer.Acquire(ctx, "orders:42") })
+		}
+		all.Wait()
 	}()
 	defer func() {
 		cancel()
@@ -106,7 +111,7 @@ func labelled(ctx context.Context, t *testing.T, r *lockregistry.Registry, path 
 	t.Helper()
 	info, err := r.Inspect(ctx, path)
 	require.NoError(t, err)
-	return len(info.Holders) == 1 && info.Holders[0].Label.Known() && len(info.Waiters) == 1 && info.Waiters[0].Label.Known()
+	return len(info.Holders) == 1 && !info.Holders[0].Granted.IsZero() && len(info.Waiters) == 1 && info.Waiters[0].Behind == 3
 }
 
 // words are those of a command line, as a shell has them.

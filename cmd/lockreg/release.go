@@ -162,10 +162,10 @@ func (r *releaser) ask(info lockregistry.LockInfo, h lockregistry.HolderInfo) er
 	if !r.onTerminal() {
 		return usage("nobody can be asked, since standard input is no terminal: give --yes to free it without")
 	}
-	fmt.Fprintf(r.err, "%s\nis held by %s\nwhich asked for it %s; its lease: %s\n",
-		printable.Text(info.Key), printable.Text(who(h)), ago(h.Since), left(h.Lease))
-	if n := info.WaiterCount; n > 0 {
-		fmt.Fprintf(r.err, "%d wait for it\n", n)
+	fmt.Fprintf(r.err, "%s\nis held by %s\nfor %s; its lease: %s\n",
+		printable.Text(info.Key), printable.Text(view.Who(h)), heldFor(h), leaseOf(h))
+	if text := waiting(info); text != "0" {
+		fmt.Fprintf(r.err, "waiting: %s\n", printable.Text(text))
 	}
 	fmt.Fprint(r.err, "Free it? If that holder is still at work, another one may work at the same time. [y/N] ")
 	answer, err := bufio.NewReader(r.in).ReadString('\n')
@@ -188,7 +188,7 @@ func (r *releaser) done(info lockregistry.LockInfo, h lockregistry.HolderInfo) e
 	if r.json {
 		return r.printJSON(map[string]any{"freed": view.OfLock(info), "holder": printable.Valid(h.Holder)})
 	}
-	_, err := fmt.Fprintf(r.out, "%s is released; it was held by %s\n", printable.Text(info.Key), printable.Text(who(h)))
+	_, err := fmt.Fprintf(r.out, "%s is released; it was held by %s\n", printable.Text(info.Key), printable.Text(view.Who(h)))
 	return err
 }
 

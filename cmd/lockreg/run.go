@@ -20,6 +20,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/view"
 )
 
 // The codes of a shell for a command that cannot be run.
@@ -271,9 +272,9 @@ func (r *runner) heldBy(ctx context.Context, registry *lockregistry.Registry) st
 	case info.HolderCount > 1:
 		return fmt.Sprintf(" is held by %d readers", info.HolderCount)
 	case h.Since.IsZero():
-		return " is held by " + who(h)
-	default: // it may have waited
-		return fmt.Sprintf(" is held by %s, which asked for it %s", who(h), ago(h.Since))
+		return " is held by " + view.Who(h)
+	default:
+		return fmt.Sprintf(" is held by %s for %s", view.Who(h), heldFor(h))
 	}
 }
 

@@ -57,7 +57,9 @@ func TestInspection_Kinds(t *testing.T) {
 				{Text: "b:2:write", Name: Name{Registry: "b", Writes: true, Known: true}, Lease: 6 * time.Millisecond, Token: 7},
 			},
 		}},
-		"what is too long": {row("lock", "too long", []any{cut, place, int64(-1), cut, place, int64(-1)}, cut, "1", int64(5)), Inspection{
+		"what is too long": {row("lock", "too long", []any{
+			cut, place, int64(-1), cut, place, int64(-1),
+		}, cut, "1", int64(5)), Inspection{
 			Kind: KindLock, Stored: AsHash, HolderCount: 1, WaiterCount: 2, TooLong: []string{"token", "holder", "waiter"},
 			Holders: []Holder{{Text: cut, Name: Name{Registry: cut}, Lease: 5 * time.Millisecond}},
 			Waiters: []Queued{{Registry: cut, Since: since}, {Registry: cut, Since: since}},
@@ -65,7 +67,9 @@ func TestInspection_Kinds(t *testing.T) {
 		"waiters of a free plain lock": {row("none", "", []any{"a|b:1|60000", place, int64(1), "c:2", "here", int64(0)}), Inspection{
 			Kind: KindLock, WaiterCount: 2, Waiters: []Queued{{Registry: "a|b", Since: since}, {Registry: "c", Gone: true}},
 		}},
-		"waiters of a free read-write lock": {row("none", "", []any{"a:1|60000r", place, int64(0), "c:2|60000w", place, int64(-1)}), Inspection{
+		"waiters of a free read-write lock": {row("none", "", []any{
+			"a:1|60000r", place, int64(0), "c:2|60000w", place, int64(-1),
+		}), Inspection{
 			Kind: KindReadWrite, WaiterCount: 2,
 			Waiters: []Queued{
 				{Registry: "a", Shared: true, Since: since, Gone: true}, {Registry: "c", Since: since},

@@ -75,15 +75,28 @@ func (s *state) add(info lockregistry.LockInfo, at time.Time, last *state) {
 	if slices.ContainsFunc(info.Holders, func(h lockregistry.HolderInfo) bool { return !h.Kept }) {
 		s.held++
 	}
-	s.waiters += info.WaiterCount
+	s.waiters += e.waiters()
 	if oldest := e.oldest(); !oldest.IsZero() {
 		s.oldest = max(s.oldest, at.Sub(oldest))
 	}
 }
 
+// waiters is how many wait, also within their processes.
+func (e *entry) waiters() int {
+	n := e.info.WaiterCount
+	for _, h := range e.info.Holders {
+		n += h.Behind
+	}
+	for _, w := range e.info.Waiters {
+		n += w.Behind
+	}
+	return n
+}
+
+// oldest is since when the first to come of those listed waits. Leaders' standbys wait for ever, and the dead for nothing.
 func (e *entry) oldest() (oldest time.Time) {
 	for _, w := range e.info.Waiters {
-		if !w.Since.IsZero() && (oldest.IsZero() || w.Since.Before(oldest)) {
+		if !w.Gone && !w.Standby && !w.Since.IsZero() && (oldest.IsZero() || w.Since.Before(oldest)) {
 			oldest = w.Since
 		}
 	}
@@ -108,7 +121,7 @@ func (e *entry) same(before *entry) bool {
 func (e *entry) row() row {
 	r := row{
 		Path: printable.Valid(e.info.Path), ID: view.ID(e.info.Path), Version: e.version, Kind: e.info.Kind,
-		Holders: e.info.HolderCount, Waiters: e.info.WaiterCount,
+		Holders: e.info.HolderCount, Waiters: e.waiters(),
 		At: e.at.UnixMilli(),
 	}
 	first := e.info

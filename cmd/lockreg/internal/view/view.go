@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/printable"
 )
@@ -32,20 +34,29 @@ type Lock struct {
 type Holder struct {
 	Holder  string     `json:"holder"` // as in Redis, the value or the field of the key
 	ID      string     `json:"id"`     // the same, see ID
-	Label   *Label     `json:"label"`  // null: Java, or an older version
+	Label   *Label     `json:"label"`  // null: it says nothing of itself
+	Who     string     `json:"who"`    // for people, see Who
 	Shared  bool       `json:"shared"` // a reader
-	Since   *time.Time `json:"since"`
+	Since   *time.Time `json:"since"`  // when it asked for the lock
+	Granted *time.Time `json:"granted"`
+	Behind  int        `json:"behind"`  // calls of its process that wait and are not among the waiters
 	LeaseMS *int64     `json:"leaseMs"` // what is left of the lease; null: it has no end
-	Token   uint64     `json:"token"`   // the last fencing token of the path; 0: none
+	Token   uint64     `json:"token"`   // the last fencing token of the path, the holder's or a later one; 0: none
 	Kept    bool       `json:"kept"`    // nobody holds it: the path is kept for a while after its release
+
+	OverdueMS int64 `json:"overdueMs"` // how late its renewal is: 0: it is not, or that is not known
 }
 
 // Waiter is a call that waits for a lock.
 type Waiter struct {
 	Registry string     `json:"registry"`
 	Label    *Label     `json:"label"`
+	Who      string     `json:"who"`
 	Shared   bool       `json:"shared"`
 	Since    *time.Time `json:"since"`
+	Gone     bool       `json:"gone"`    // nobody listens to its channel
+	Standby  bool       `json:"standby"` // it waits to lead
+	Behind   int        `json:"behind"`  // further calls of its process that wait
 }
 
 // Label says which process a registry is in.
@@ -91,17 +102,54 @@ func OfLock(info lockregistry.LockInfo) Lock {
 	}
 	for _, h := range info.Holders {
 		lock.Holders = append(lock.Holders, Holder{
-			Holder: printable.Valid(h.Holder), ID: ID(h.Holder), Label: ofLabel(h.Label),
-			Shared: h.Shared, Since: OfTime(h.Since), LeaseMS: ofLease(h.Lease),
-			Token: h.Token, Kept: h.Kept,
+			Holder: printable.Valid(h.Holder), ID: ID(h.Holder), Label: ofLabel(h.Label), Who: Who(h),
+			Shared: h.Shared, Since: OfTime(h.Since), Granted: OfTime(h.Granted), LeaseMS: ofLease(h.Lease),
+			Token: h.Token, Kept: h.Kept, Behind: h.Behind, OverdueMS: h.Overdue().Milliseconds(),
 		})
 	}
 	for _, w := range info.Waiters {
 		lock.Waiters = append(lock.Waiters, Waiter{
-			Registry: printable.Valid(w.Registry), Label: ofLabel(w.Label), Shared: w.Shared, Since: OfTime(w.Since),
+			Registry: printable.Valid(w.Registry), Label: ofLabel(w.Label), Who: WhoWaits(w), Shared: w.Shared,
+			Since: OfTime(w.Since), Gone: w.Gone, Standby: w.Standby, Behind: w.Behind,
 		})
 	}
 	return lock
+}
+
+// A registry says who it is once it has held or waited for a second.
+const unknownGo = "a Go process, not known"
+
+// Who is a holder for people.
+func Who(h lockregistry.HolderInfo) string {
+	if h.Kept {
+		return "nobody: kept for a while after its release"
+	}
+	return who(h.Label, h.Holder, h.Since)
+}
+
+// WhoWaits is a waiter for people. Java has no place in the queue.
+func WhoWaits(w lockregistry.WaiterInfo) string {
+	if !w.Label.Known() {
+		return unknownGo
+	}
+	return w.Label.String()
+}
+
+// who says whose value one is, if its registry does not. Those of Go have the time in them; Spring's is a UUID, and Redisson's
+// one with the number of a thread.
+func who(l lockregistry.Label, value string, since time.Time) string {
+	registry, thread, numbered := strings.Cut(value, ":")
+	switch {
+	case l.Known():
+		return l.String()
+	case !since.IsZero():
+		return unknownGo
+	case uuid.Validate(registry) != nil || len(registry) != len(uuid.Nil.String()):
+		return "unknown"
+	case numbered:
+		return "Java (Redisson), thread " + strings.TrimSuffix(thread, ":write")
+	}
+	return "Java (Spring)"
 }
 
 // OfLocks gathers the views of locks. With an error it returns what came before it.

@@ -30,29 +30,50 @@ func TestLock(t *testing.T) {
 		"path": "a", "id": "a", "key": "locks:a", "kind": "readwrite", "layout": "redisson",
 		"holders": [
 			{"holder": "r1:17", "id": "r1%3A17", "label": {"registry": "r1", "host": "web-1", "pid": 4711, "name": "billing"},
+				"who": "billing on web-1, process 4711", "granted": "2026-09-21T12:30:05.123456Z", "behind": 3, "overdueMs": 18500,
 				"shared": true, "since": "2026-09-21T12:30:05.123456Z", "leaseMs": 1500, "token": 42, "kept": false},
-			{"holder": "x:1", "id": "x%3A1", "label": null, "shared": false, "since": null, "leaseMs": null, "token": 0, "kept": true}
+			{"holder": "x:1", "id": "x%3A1", "label": null, "shared": false, "since": null, "leaseMs": null, "token": 0, "kept": true,
+				"who": "nobody: kept for a while after its release", "granted": null, "behind": 0, "overdueMs": 0}
 		],
 		"holderCount": 2,
 		"waiters": [
 			{"registry": "r1", "label": {"registry": "r1", "host": "web-1", "pid": 4711, "name": "billing"},
+				"who": "billing on web-1, process 4711", "gone": false, "standby": true, "behind": 2,
 				"shared": true, "since": "2026-09-21T12:30:05.123456Z"},
-			{"registry": "r2", "label": null, "shared": false, "since": null}
+			{"registry": "r2", "label": null, "who": "a Go process, not known", "gone": true, "standby": false, "behind": 0,
+				"shared": false, "since": null}
 		],
 		"waiterCount": 300, "tooLong": ["token"]
 	}`, view.OfLock(lockregistry.LockInfo{
 		Path: "a", Key: "locks:a", Kind: "readwrite", Layout: lockregistry.LayoutRedisson,
 		Holders: []lockregistry.HolderInfo{
-			{Holder: "r1:17", Label: label, Shared: true, Since: since, Lease: 1500 * time.Millisecond, Token: 42},
+			{
+				Holder: "r1:17", Label: label, Shared: true, Since: since, Lease: 1500 * time.Millisecond, Token: 42,
+				Granted: since, Behind: 3, Renewed: 30 * time.Second,
+			},
 			{Holder: "x:1", Lease: -1, Kept: true},
 		},
 		HolderCount: 2,
 		Waiters: []lockregistry.WaiterInfo{
-			{Registry: "r1", Label: label, Shared: true, Since: since},
-			{Registry: "r2"},
+			{Registry: "r1", Label: label, Shared: true, Since: since, Standby: true, Behind: 2},
+			{Registry: "r2", Gone: true},
 		},
 		WaiterCount: 300, TooLong: []string{"token"},
 	}))
+}
+
+// What is Go's is not called Java's, and what is nobody's known form is called nothing.
+func TestWho(t *testing.T) {
+	t.Parallel()
+	const id = "4d3c8a52-96c1-4d0e-9d6b-1f7f6f0f7a55"
+	for holder, want := range map[string]string{
+		id: "Java (Spring)", id + ":83": "Java (Redisson), thread 83", id + ":83:write": "Java (Redisson), thread 83",
+		"somebody": "unknown", "user:17": "unknown",
+	} {
+		require.Equal(t, want, view.Who(lockregistry.HolderInfo{Holder: holder}))
+		require.Equal(t, "a Go process, not known", view.Who(lockregistry.HolderInfo{Holder: holder, Since: since}))
+		require.Equal(t, label.String(), view.Who(lockregistry.HolderInfo{Holder: holder, Label: label}))
+	}
 }
 
 func TestFreeLockHasEmptyLists(t *testing.T) {

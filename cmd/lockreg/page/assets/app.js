@@ -101,7 +101,7 @@ function put(row) {
     generation,
     oldest,
     oldestOrder: oldest ?? Infinity,
-    since: holder === null ? null : moment(holder.since),
+    since: holder === null ? null : moment(holder.granted ?? holder.since),
     ends: holder === null || holder.leaseMs === null ? null : row.at + holder.leaseMs,
     who: holder === null ? "" : holder.kept ? "kept after its release" : process(holder.label, holder.since, holder.holder),
   };
@@ -544,13 +544,13 @@ function detail(lock, at) {
   write($("holders-title"), lock.holderCount === 1 ? "Holder" : `${lock.holderCount} holders`);
   $("holders").replaceChildren(
     ...lock.holders.map((holder) => {
-      const item = person(holder.label, holder.holder, holder.since, holder.shared);
+      const item = person(holder.label, holder.holder, holder.granted ?? holder.since, holder.shared);
       if (holder.kept) item.querySelector(".who").prepend("Kept after its release, by ");
       const lease = element("span", "quiet");
       if (holder.leaseMs === null) lease.textContent = "lease without end";
       else lease.dataset.ends = at + holder.leaseMs;
       item.append(lease);
-      if (holder.token > 0) item.append(element("span", "quiet", `token ${holder.token}`));
+      if (holder.token > 0) item.append(element("span", "quiet", `token ≤ ${holder.token}`));
       if (release === "yes") {
         const button = element("button", "", "Release");
         button.type = "button";
