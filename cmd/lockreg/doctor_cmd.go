@@ -17,7 +17,7 @@ import (
 func (a *app) doctorCommand() *cobra.Command {
 	var o doctor.Options
 	cmd := &cobra.Command{
-		Use:   "doctor --prefix PREFIX",
+		Use:   "doctor PREFIX",
 		Short: "Look for what is wrong with a deployment of Redis",
 		Long: `doctor looks at all servers that the address leads to, and says what is wrong
 with them for locks, and what to do: versions, permissions of the user, eviction,
@@ -31,8 +31,11 @@ What it may not look at is said; it needs +info +config|get +eval +scan +type +p
 Exit codes: 0 nothing worse than info, 1 a warning or an error, 64 a mistake on
 the command line, 69 Redis cannot be used.`,
 		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 0 || !cmd.Flags().Changed("prefix") {
+			if given := cmd.Flags().Changed("prefix"); given == (len(args) > 0) || len(args) > 1 {
 				return usage("write: lockreg %s", cmd.Use)
+			}
+			if len(args) == 1 {
+				o.Prefix = args[0]
 			}
 			return nil
 		},
@@ -46,7 +49,7 @@ the command line, 69 Redis cannot be used.`,
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&o.Prefix, "prefix", "", "prefix of the registry's keys")
+	flags.StringVar(&o.Prefix, "prefix", "", "the same as PREFIX")
 	flags.StringSliceVar(&o.Need, "need", []string{"lock", "queue", "tracking"},
 		"what the user must be permitted: "+strings.Join(doctor.Modes(), ", "))
 	flags.IntVar(&o.Replicas, "replicas", 0, "number of replicas that WithReplicas is given (default: it is not used)")

@@ -90,8 +90,10 @@ func TestDoctor(t *testing.T) {
 		require.Empty(t, out)
 		require.NotEmpty(t, errs)
 	}
-	_, _, errs = doctored(t, "--url", address, "orders")
-	require.Equal(t, "lockreg: write: lockreg doctor --prefix PREFIX\n", errs)
+	_, out, _ = doctored(t, "--url", address, "orders")
+	require.NotEmpty(t, out)
+	_, _, errs = doctored(t, "--url", address, "orders", "more")
+	require.Equal(t, "lockreg: write: lockreg doctor PREFIX\n", errs)
 
 	s.Stop()
 	code, out, errs = doctored(t, "--prefix", "orders", "--url", address)

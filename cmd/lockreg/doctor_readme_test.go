@@ -18,7 +18,7 @@ func TestDoctorReadme(t *testing.T) {
 	page, err := os.ReadFile("doctor/README.md")
 	require.NoError(t, err)
 	const need = "lock,queue,tracking,readwrite"
-	_, rest, found := strings.Cut(string(page), "```console\n$ lockreg doctor --prefix orders --need "+need+"\n")
+	_, rest, found := strings.Cut(string(page), "```console\n$ lockreg doctor orders --need "+need+"\n")
 	require.True(t, found)
 	shown, _, found := strings.Cut(rest, "$ echo $?\n1\n```")
 	require.True(t, found)

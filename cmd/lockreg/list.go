@@ -14,6 +14,7 @@ import (
 )
 
 const (
+	nothing     = "nothing is locked, and nobody waits"
 	partEach    = time.Second // so often a listing that takes long prints what it has found
 	mostLongest = 20          // queues that are named at its end
 )
@@ -39,8 +40,9 @@ func gather(all iter.Seq2[lockregistry.LockInfo, error], p *progress) (infos []l
 	return infos, nil
 }
 
-// list prints locks. When they come slowly it does so in parts, each in order, and names the longest queues at the end.
-func (a *app) list(all iter.Seq2[lockregistry.LockInfo, error], p *progress) error {
+// list prints locks. When they come slowly it does so in parts, each in order, and names the longest queues at the end. Where
+// there is none, why says more.
+func (a *app) list(all iter.Seq2[lockregistry.LockInfo, error], p *progress, why func() string) error {
 	var part, longest []lockregistry.LockInfo
 	count, parts, began := 0, 0, time.Now()
 	flush := func() error {
@@ -70,7 +72,12 @@ func (a *app) list(all iter.Seq2[lockregistry.LockInfo, error], p *progress) err
 			}
 		}
 	}
-	if len(part) > 0 || parts == 0 {
+	if count == 0 {
+		p.clear()
+		_, err := fmt.Fprintln(a.out, nothing+why())
+		return err
+	}
+	if len(part) > 0 {
 		if err := flush(); err != nil {
 			return err
 		}

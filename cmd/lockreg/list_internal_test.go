@@ -37,7 +37,7 @@ func TestListInParts(t *testing.T) {
 		p := &progress{to: errs, began: time.Now(), done: make(chan struct{})}
 		p.begin()
 		done := make(chan error)
-		go func() { done <- a.list(slowly(300, nil), p) }()
+		go func() { done <- a.list(slowly(300, nil), p, nil) }()
 		<-time.After(1500 * time.Millisecond)
 		synctest.Wait()
 		require.Equal(t, 101, strings.Count(out.String(), "\n"), "the first second")
@@ -52,7 +52,7 @@ func TestListInParts(t *testing.T) {
 		require.Equal(t, 21, strings.Count(end, "\n"))
 
 		failure := errors.New("gone")
-		require.ErrorIs(t, a.list(slowly(150, failure), &progress{}), failure)
+		require.ErrorIs(t, a.list(slowly(150, failure), &progress{}, nil), failure)
 	})
 }
 
@@ -62,7 +62,7 @@ func TestListAtOnce(t *testing.T) {
 		var out, errs bytes.Buffer
 		a := &app{out: &out, err: &errs}
 		p := a.progress()
-		require.NoError(t, a.list(slowly(60, nil), p))
+		require.NoError(t, a.list(slowly(60, nil), p, nil))
 		p.end()
 		require.Equal(t, 61, strings.Count(out.String(), "\n"))
 		require.Regexp(t, `^PATH .*\np049 `, out.String())

@@ -124,7 +124,7 @@ func TestLs(t *testing.T) {
 	const prefix = "sh*p[a-z]?"
 	code, out, _ := lockreg(t, s.url, "ls", prefix)
 	assert.Zero(t, code)
-	assert.Equal(t, "nothing is locked, and nobody waits\n", out)
+	assert.Equal(t, "nothing is locked, and nobody waits; no lock has the prefix \"sh*p[a-z]?\"\n", out)
 	code, out, _ = lockreg(t, s.url, "ls", "--json", prefix)
 	assert.Zero(t, code)
 	assert.Equal(t, "[]\n", out)
@@ -157,7 +157,7 @@ func TestLs(t *testing.T) {
 
 	code, _, text := lockreg(t, s.url, "ls")
 	assert.Equal(t, 64, code)
-	assert.Contains(t, text, "write: lockreg ls PREFIX")
+	assert.Contains(t, text, "write: lockreg ls PREFIX [PATH]")
 	code, _, _ = lockreg(t, "redis://127.0.0.1:1", "ls", "shop")
 	assert.Equal(t, 69, code)
 }
@@ -191,7 +191,7 @@ func TestVersionAndHelp(t *testing.T) {
 	}
 	_, help, _ := lockreg(t, "")
 	assert.NotContains(t, help, "guard")
-	for _, command := range []string{"run", "ls", "show", "release", "deadlocks", "version"} {
+	for _, command := range []string{"run", "ls", "show", "prefixes", "release", "deadlocks", "version"} {
 		assert.Contains(t, help, "\n  "+command+" ")
 		code, out, _ := lockreg(t, "", command, "--help")
 		assert.Zero(t, code)

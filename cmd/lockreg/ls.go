@@ -5,8 +5,10 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -20,12 +22,16 @@ import (
 const limit = 10 * time.Second
 
 func (a *app) lsCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "ls PREFIX",
-		Short: "List what is locked and what is waited for",
+	c := &choice{each: span(2 * time.Second)}
+	cmd := &cobra.Command{
+		Use:     "ls PREFIX [PATH]",
+		Aliases: []string{"list"},
+		Short:   "List what is locked and what is waited for",
 		Long: `Lists the paths under a prefix that are locked or waited for: those with the
-longest queue first, then by name. A listing that takes longer than a second
-comes in parts, each in this order, and names the longest queues at its end.
+longest queue first, then by name. PATH shows only those that have this in them,
+or, with a * in it for any characters, are like this. A listing that takes longer
+than a second comes in parts, each in this order, and names the longest queues at
+its end.
 
 HOLDER is the process that holds the lock, or how many readers do; HELD FOR is
 how long, with a "≤" before its process says so; LEASE is what is left of the
@@ -40,26 +46,55 @@ user has, SCAN shows the names of all keys.
 
 Exit codes: 0 also when there is nothing, 64 a mistake on the command line, 69
 Redis cannot be used.`,
-		Args: exactly(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			r, closeAll, err := a.registry(cmd.Context(), args[0])
-			if err != nil {
-				return err
+		Example: `  lockreg ls shop
+  lockreg ls --watch --sort held --limit 20 shop
+  lockreg ls shop 'orders:*'`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 || len(args) > 2 {
+				return usage("write: lockreg %s", cmd.Use)
 			}
-			defer closeAll()
-			p := a.progress()
-			defer p.end()
-			if !a.json {
-				return failed(a.list(r.Locks(cmd.Context()), p))
-			}
-			infos, err := gather(r.Locks(cmd.Context()), p)
-			if err != nil {
-				return failed(err)
-			}
-			p.clear()
-			return a.printLocksJSON(infos)
+			return c.check(strings.Join(args[1:], ""))
 		},
+		RunE: func(cmd *cobra.Command, args []string) error { return a.ls(cmd.Context(), args[0], c) },
 	}
+	flags := cmd.Flags()
+	flags.BoolVarP(&c.watch, "watch", "w", false, "print the list again and again")
+	flags.Var(&c.each, "interval", "time between two lists of --watch")
+	flags.StringVar(&c.sort, "sort", "waiting", "what comes first: most waiting, path, held longest, or lease that ends first")
+	flags.IntVar(&c.limit, "limit", 0, "how many to show at most (default: all)")
+	_ = cmd.RegisterFlagCompletionFunc("sort",
+		cobra.FixedCompletions(slices.Sorted(maps.Keys(orders)), cobra.ShellCompDirectiveNoFileComp))
+	return cmd
+}
+
+func (a *app) ls(ctx context.Context, prefix string, c *choice) error {
+	r, closeAll, err := a.registry(ctx, prefix)
+	if err != nil {
+		return err
+	}
+	defer closeAll()
+	if c.watch {
+		return a.watching(ctx, c, r.Locks)
+	}
+	p := a.progress()
+	defer p.end()
+	if c.plain() && !a.json {
+		return failed(a.list(c.of(r.Locks(ctx)), p, func() string { return a.noSuchPrefix(ctx, prefix) }))
+	}
+	infos, err := gather(c.of(r.Locks(ctx)), p)
+	if err != nil {
+		return failed(err)
+	}
+	p.clear()
+	shown, more := c.ordered(infos)
+	if a.json {
+		return a.printLocksJSON(shown)
+	}
+	if err := a.printLocks(shown); err != nil {
+		return err
+	}
+	a.more(more)
+	return nil
 }
 
 func (a *app) showCommand() *cobra.Command {
@@ -132,7 +167,7 @@ func (a *app) printLocksJSON(infos []lockregistry.LockInfo) error {
 
 func (a *app) printLocks(infos []lockregistry.LockInfo) error {
 	if len(infos) == 0 {
-		_, err := fmt.Fprintln(a.out, "nothing is locked, and nobody waits")
+		_, err := fmt.Fprintln(a.out, nothing)
 		return err
 	}
 	table := a.table("PATH", "KIND", "HOLDER", "HELD FOR", "LEASE", "WAITING")

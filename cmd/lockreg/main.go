@@ -116,12 +116,13 @@ A registry's locks are the keys PREFIX:PATH.
 
 Exit codes: 0 success, 64 a mistake on the command line, 69 Redis cannot be
 used; each command's help has its others.`,
-		Args:          cobra.NoArgs,
+		Args:          noCommand,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Version:       version(),
 	}
+	root.SetFlagErrorFunc(noFlag)
 	root.SetVersionTemplate("lockreg {{.Version}}\n")
 	flags := root.PersistentFlags()
 	flags.StringVar(&a.url, "url", "", "address of Redis (default: the environment's REDIS_URL)")
@@ -133,12 +134,18 @@ used; each command's help has its others.`,
 		a.doctorCommand(),
 		a.runCommand(),
 		a.lsCommand(),
+		a.prefixesCommand(),
 		a.showCommand(),
 		a.releaseCommand(),
 		a.deadlocksCommand(),
 		a.serveCommand(),
 		a.versionCommand(),
 	)
+	for _, cmd := range root.Commands() {
+		if strings.Contains(cmd.Use, "PREFIX") {
+			cmd.ValidArgsFunction = a.completions
+		}
+	}
 	return root
 }
 

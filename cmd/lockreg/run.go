@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -56,8 +57,9 @@ type runner struct {
 func (a *app) runCommand() *cobra.Command {
 	r := &runner{app: a}
 	cmd := &cobra.Command{
-		Use:   "run PREFIX PATH -- COMMAND [ARGUMENT...]",
-		Short: "Run a command under a lock",
+		Use:     "run PREFIX PATH [--] COMMAND [ARGUMENT...]",
+		Aliases: []string{"lock"},
+		Short:   "Run a command under a lock",
 		Long: `Waits for the lock, runs the command, and releases the lock.
 
 The lock's lease is renewed for as long as the command runs. The command is
@@ -97,14 +99,14 @@ was lost while the command ran; 75 the lock was not obtained, or what
 		Example: `  lockreg run --no-wait --conflict-code 0 shop report -- ./report --yesterday
   lockreg run --once 10m shop cleanup -- psql -f cleanup.sql
   lockreg run --wait 30s --shared shop catalogue -- ./export`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if cmd.ArgsLenAtDash() != 2 || len(args) < 3 {
-				return usage("write: lockreg %s", cmd.Use)
+		Args: func(cmd *cobra.Command, args []string) (err error) {
+			if args, err = r.split(cmd, args); err != nil || len(args) < 3 {
+				return cmp.Or(err, usage("write: lockreg %s", cmd.Use))
 			}
+			r.prefix, r.path, r.args = args[0], args[1], args[2:]
 			return nil
 		},
-		RunE: func(cmd *cobra.Command, args []string) error {
-			r.prefix, r.path, r.args = args[0], args[1], args[2:]
+		RunE: func(cmd *cobra.Command, _ []string) error {
 			if !cmd.Flags().Changed("fencing") { // the counter of Redisson's format stays for ever
 				r.fencing = r.layout != "redisson"
 			}
@@ -119,12 +121,14 @@ was lost while the command ran; 75 the lock was not obtained, or what
 		},
 	}
 	flags := cmd.Flags()
-	flags.DurationVar(&r.wait, "wait", 0, "how long to wait for the lock at most (default: as long as it takes)")
-	flags.BoolVar(&r.noWait, "no-wait", false, "do not wait for the lock")
-	flags.DurationVar(&r.lease, "lease", 30*time.Second, "the lock is free after this time if this machine dies; 1s at least")
-	flags.DurationVar(&r.grace, "grace", 0,
+	flags.SetInterspersed(false) // what follows the path is the command's
+	r.lease = 30 * time.Second
+	flags.VarP((*span)(&r.wait), "wait", "w", "how long to wait for the lock at most, 1 is 1s (default: as long as it takes)")
+	flags.BoolVarP(&r.noWait, "no-wait", "n", false, "do not wait for the lock")
+	flags.Var((*span)(&r.lease), "lease", "the lock is free after this time if this machine dies; 1s at least")
+	flags.Var((*span)(&r.grace), "grace",
 		"time between TERM and KILL when the lock is lost; less than half of the lease (default: a sixth of it, 10s at most)")
-	flags.DurationVar(&r.once, "once", 0, "run the command once in this period, wherever it is started; does not wait")
+	flags.Var((*span)(&r.once), "once", "run the command once in this period, wherever it is started; does not wait")
 	flags.BoolVar(&r.shared, "shared", false, "lock the reader of a read-write lock")
 	flags.BoolVar(&r.exclusive, "exclusive", false, "lock the writer of a read-write lock")
 	flags.BoolVar(&r.fencing, "fencing", true, "draw a fencing token; with --layout redisson only if it is given")
@@ -132,6 +136,24 @@ was lost while the command ran; 75 the lock was not obtained, or what
 	flags.BoolVar(&r.passURL, "pass-redis-url", false, "leave REDIS_URL in the command's environment")
 	flags.BoolVarP(&r.quiet, "quiet", "q", false, "say nothing when the lock is not obtained")
 	return cmd
+}
+
+// split finds prefix, path and command among the arguments. Flags may stand in front of each, and -- in front of the last.
+func (r *runner) split(cmd *cobra.Command, args []string) (found []string, err error) {
+	for len(args) > 0 && len(found) < 3 {
+		dashed := args[0] == "--"
+		if err := cmd.ParseFlags(args); err != nil {
+			return nil, noFlag(cmd, err)
+		}
+		if args = cmd.Flags().Args(); len(args) == 0 {
+			break
+		}
+		if dashed || len(found) == 2 {
+			return append(found, args...), nil
+		}
+		found, args = append(found, args[0]), args[1:]
+	}
+	return found, nil
 }
 
 // leastLease is one that outlasts a slow round trip.

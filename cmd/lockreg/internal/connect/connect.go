@@ -137,6 +137,8 @@ func explain(err error, encrypted bool) error {
 		text = "the user lacks a permission: " + printable.Text(reply.Error())
 	case replied:
 		text = printable.Text(reply.Error())
+	case strings.Contains(err.Error(), "unknown message type"):
+		text = "what answers there is not Redis"
 	case errors.As(err, &dns):
 		text = "the name of the host is not known"
 	case errors.Is(err, syscall.ECONNREFUSED):

@@ -1,0 +1,145 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"iter"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/printable"
+)
+
+// choice is which locks ls shows, and in which order.
+type choice struct {
+	sort    string
+	limit   int
+	pattern *regexp.Regexp
+	watch   bool
+	each    span
+}
+
+// orders are how ls can sort.
+var orders = map[string]func(a, b lockregistry.LockInfo) int{
+	"waiting": byQueue,
+	"path":    func(a, b lockregistry.LockInfo) int { return strings.Compare(a.Path, b.Path) },
+	"held":    func(a, b lockregistry.LockInfo) int { return cmp.Or(heldSince(a).Compare(heldSince(b)), byQueue(a, b)) },
+	"lease": func(a, b lockregistry.LockInfo) int {
+		return cmp.Or(cmp.Compare(leaseLeft(a), leaseLeft(b)), byQueue(a, b))
+	},
+}
+
+// heldSince is since when a lock is held; what is not known comes last.
+func heldSince(info lockregistry.LockInfo) time.Time {
+	oldest := time.Unix(1<<40, 0)
+	for _, h := range info.Holders {
+		since := h.Granted
+		if since.IsZero() {
+			since = h.Since
+		}
+		if !since.IsZero() && since.Before(oldest) {
+			oldest = since
+		}
+	}
+	return oldest
+}
+
+// leaseLeft is what is left of the first lease; no end comes last.
+func leaseLeft(info lockregistry.LockInfo) time.Duration {
+	if len(info.Holders) == 0 || info.Holders[0].Lease < 0 {
+		return 1<<63 - 1
+	}
+	return info.Holders[0].Lease
+}
+
+// check judges the flags.
+func (c *choice) check(pattern string) error {
+	if orders[c.sort] == nil {
+		return usage("--sort is %q: it is waiting, path, held or lease", c.sort)
+	}
+	if c.limit < 0 || c.each <= 0 {
+		return usage("--limit must not be negative, and --interval must be positive")
+	}
+	if pattern != "" {
+		text := strings.ReplaceAll(regexp.QuoteMeta(pattern), `\*`, `.*`)
+		if text != regexp.QuoteMeta(pattern) {
+			text = "^" + text + "$"
+		}
+		c.pattern = regexp.MustCompile("(?s)" + text)
+	}
+	return nil
+}
+
+// plain reports whether all is shown in the usual order, as it is found.
+func (c *choice) plain() bool { return c.sort == "waiting" && c.limit == 0 && !c.watch }
+
+// of are those that are wanted.
+func (c *choice) of(all iter.Seq2[lockregistry.LockInfo, error]) iter.Seq2[lockregistry.LockInfo, error] {
+	if c.pattern == nil {
+		return all
+	}
+	return func(yield func(lockregistry.LockInfo, error) bool) {
+		for info, err := range all {
+			if (err != nil || c.pattern.MatchString(info.Path)) && !yield(info, err) {
+				return
+			}
+		}
+	}
+}
+
+// ordered are all of them, in order, and how many are left out.
+func (c *choice) ordered(infos []lockregistry.LockInfo) (shown []lockregistry.LockInfo, more int) {
+	slices.SortFunc(infos, orders[c.sort])
+	if c.limit > 0 && len(infos) > c.limit {
+		return infos[:c.limit], len(infos) - c.limit
+	}
+	return infos, 0
+}
+
+// watching prints the list again and again, until ctx ends.
+func (a *app) watching(
+	ctx context.Context, c *choice, locks func(context.Context) iter.Seq2[lockregistry.LockInfo, error],
+) error {
+	screen := false
+	if file, ok := a.out.(*os.File); ok {
+		screen = isTerminal(file)
+		if a.width == 0 {
+			a.width = widthOf(file)
+		}
+	}
+	for {
+		var text bytes.Buffer
+		page := a.to(&text)
+		looking, cancel := context.WithTimeout(ctx, limit)
+		infos, err := gather(c.of(locks(looking)), &progress{})
+		cancel()
+		if err != nil {
+			fmt.Fprintf(&text, "%s: %s\n", time.Now().Format(time.TimeOnly), printable.Text(err.Error()))
+		} else {
+			shown, more := c.ordered(infos)
+			fmt.Fprintf(&text, "%s: %d locks\n", time.Now().Format(time.TimeOnly), len(infos))
+			if err := page.printLocks(shown); err != nil {
+				return err
+			}
+			page.more(more)
+		}
+		before := "\n"
+		if screen {
+			before = "\x1b[H\x1b[2J"
+		}
+		if _, err := a.out.Write(append([]byte(before), text.Bytes()...)); err != nil {
+			return err
+		}
+		select {
+		case <-time.After(time.Duration(c.each)):
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}

@@ -1,0 +1,123 @@
+package main_test
+
+import (
+	"net"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestLsChooses(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	const id = "0b6e4bd7-6a8e-4f6e-9f0a-6a2f6d0f4c55"
+	for path, lease := range map[string]string{"orders:1": "90000", "orders:2": "60000", "stock": "30000"} {
+		s.Command(t, "SET", "shop:"+path, id, "PX", lease)
+	}
+	paths := func(args ...string) (found []string) {
+		code, out, text := lockreg(t, s.url, append([]string{"list"}, args...)...)
+		require.Zero(t, code, text)
+		for _, line := range strings.Split(strings.TrimSpace(out), "\n")[1:] {
+			found = append(found, strings.Fields(line)[0])
+		}
+		return found
+	}
+	assert.Equal(t, []string{"orders:1", "orders:2", "stock"}, paths("shop"))
+	assert.Equal(t, []string{"stock", "orders:2", "orders:1"}, paths("shop", "--sort", "lease"))
+	assert.Equal(t, []string{"orders:1", "and"}, paths("--limit", "1", "shop"))
+	assert.Equal(t, []string{"orders:1", "orders:2"}, paths("shop", "der"))
+	assert.Equal(t, []string{"orders:2"}, paths("shop", "o*2"))
+	code, _, text := lockreg(t, s.url, "ls", "--sort", "size", "shop")
+	assert.Equal(t, 64, code)
+	assert.Contains(t, text, `--sort is "size": it is waiting, path, held or lease`)
+
+	watch := prepare(s.url, "ls", "-w", "--interval", "0.05", "shop").begin(t)
+	watch.says(t, ": 3 locks\n")
+	s.Command(t, "DEL", "shop:stock")
+	watch.says(t, ": 2 locks\n")
+
+	code, out, _ := lockreg(t, s.url, "ls", "shpo")
+	assert.Zero(t, code)
+	assert.Contains(t, out, `no lock has the prefix "shpo": did you mean shop?`)
+	code, out, _ = lockreg(t, s.url, "ls", "shop", "nothing")
+	assert.Zero(t, code)
+	assert.Equal(t, "nothing is locked, and nobody waits\n", out)
+}
+
+func TestPrefixes(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	code, out, _ := lockreg(t, s.url, "prefixes")
+	assert.Zero(t, code)
+	assert.Equal(t, "nothing is locked under any prefix\n", out)
+	const id = "0b6e4bd7-6a8e-4f6e-9f0a-6a2f6d0f4c55"
+	s.Command(t, "SET", "shop:orders:42", id)
+	s.Command(t, "SET", "shop:a", id+":1795310000000000+")
+	s.Command(t, "SET", "my:app:{"+id+"}:registry", "{}")
+	s.Command(t, "SET", "user:17", "name")
+	s.Command(t, "SET", "user:18", "not-a-uuid-but-as-long-as-one-would-be:5")
+	s.Command(t, "RPUSH", "list:1", id)
+	code, out, _ = lockreg(t, s.url, "prefixes")
+	assert.Zero(t, code)
+	assert.Equal(t, "PREFIX  KEYS\nmy:app  1\nshop    2\n", out)
+	_, out, _ = lockreg(t, s.url, "prefixes", "--json")
+	assert.JSONEq(t, `[{"prefix": "my:app", "keys": 1}, {"prefix": "shop", "keys": 2}]`, out)
+
+	_, out, _ = lockreg(t, s.url, "__complete", "ls", "s")
+	assert.Equal(t, "shop\n:4\n", out)
+	_, out, _ = lockreg(t, s.url, "__complete", "show", "shop", "")
+	assert.Equal(t, "a\norders:42\n:4\n", out)
+	_, out, _ = lockreg(t, "redis://127.0.0.1:1", "__complete", "show", "shop", "")
+	assert.Equal(t, ":4\n", out)
+}
+
+func TestHints(t *testing.T) {
+	t.Parallel()
+	for says, args := range map[string][]string{
+		`unknown command "relaese": did you mean release?`: {"relaese", "shop", "a"},
+		`unknown flag: --no-wiat: did you mean no-wait?`:   {"run", "--no-wiat", "shop", "a", "true"},
+		"unknown command \"xyzzy\"\n":                      {"xyzzy"},
+		"write: lockreg doctor PREFIX":                     {"doctor"},
+	} {
+		code, _, text := lockreg(t, "", args...)
+		assert.Equal(t, 64, code)
+		assert.Contains(t, text, says)
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = listener.Close() })
+	go func() {
+		for {
+			c, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = c.Write([]byte("HTTP/1.1 400 Bad Request\r\n\r\n"))
+			_ = c.Close()
+		}
+	}()
+	code, _, text := lockreg(t, "redis://"+listener.Addr().String(), "ls", "shop")
+	assert.Equal(t, 69, code)
+	assert.Contains(t, text, "what answers there is not Redis")
+}
+
+// The command needs no -- in front of it, and its flags are its own.
+func TestRunWithoutDashes(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	for _, args := range [][]string{
+		{"run", "shop", "a", "sh", "-c", "exit 42"}, {"lock", "-n", "shop", "a", "sh", "-c", "exit 42"},
+		{"run", "shop", "a", "--wait", "1", "--", "sh", "-c", "exit 42"}, {"run", "shop", "-n", "a", "--", "sh", "-c", "exit 42"},
+		{"run", "--lease", "5", "shop", "a", "-q", "sh", "-c", "exit 42"},
+	} {
+		code, _, text := lockreg(t, s.url, args...)
+		assert.Equal(t, 42, code, "%v %s", args, text)
+	}
+	_, out, _ := lockreg(t, s.url, "run", "shop", "a", "echo", "--wait", "--", "-n")
+	assert.Equal(t, "--wait -- -n\n", out)
+	code, _, text := lockreg(t, s.url, "run", "shop", "a", "--")
+	assert.Equal(t, 64, code)
+	assert.Contains(t, text, "write: lockreg run PREFIX PATH [--] COMMAND [ARGUMENT...]")
+}

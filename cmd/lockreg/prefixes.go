@@ -1,0 +1,198 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/redis/rueidis"
+	"github.com/spf13/cobra"
+
+	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/printable"
+)
+
+func (a *app) prefixesCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "prefixes",
+		Short: "List the prefixes that have locks",
+		Long: `Lists the prefixes under which something is locked now, with the number of keys
+that show it: by the records of processes that hold or wait, which is exact, and
+by values in Spring's format, whose prefix is taken to end at the first colon.
+Locks of Redisson's Java clients alone are not found.
+
+The names of all keys of the database are read, by SCAN, for 10 seconds at most.
+
+Exit codes: 0 also when there is none, 64 a mistake on the command line, 69 Redis
+cannot be used.`,
+		Args: exactly(0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			client, err := a.connect(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer client.Close()
+			ctx, cancel := context.WithTimeout(cmd.Context(), limit)
+			defer cancel()
+			found, err := prefixesOf(ctx, client)
+			if err != nil {
+				return failed(err)
+			}
+			return a.printPrefixes(found)
+		},
+	}
+}
+
+func (a *app) printPrefixes(found map[string]int) error {
+	names := slices.Sorted(maps.Keys(found))
+	if a.json {
+		type prefix struct {
+			Prefix string `json:"prefix"`
+			Keys   int    `json:"keys"`
+		}
+		all := make([]prefix, 0, len(names))
+		for _, name := range names {
+			all = append(all, prefix{printable.Valid(name), found[name]})
+		}
+		return a.printJSON(all)
+	}
+	table := a.table("PREFIX", "KEYS")
+	for _, name := range names {
+		table.row(name, strconv.Itoa(found[name]))
+	}
+	if len(names) == 0 {
+		table.rows = nil
+		table.row("nothing is locked under any prefix")
+	}
+	return table.Flush()
+}
+
+const (
+	scanCount   = "500"
+	longestName = 8192
+	lockValue   = 160 // bytes of a value that are looked at
+)
+
+// prefixesOf are the prefixes of locks in the database, and how many keys show each. When the time is over it is what was found.
+func prefixesOf(ctx context.Context, client rueidis.Client) (map[string]int, error) {
+	found := map[string]int{}
+	for _, node := range client.Nodes() {
+		for cursor := uint64(0); ; {
+			step, err := node.Do(ctx, node.B().Arbitrary("SCAN", strconv.FormatUint(cursor, 10), "COUNT", scanCount).Build()).AsScanEntry()
+			if errors.Is(err, context.DeadlineExceeded) {
+				return found, nil
+			}
+			if err != nil {
+				return nil, err
+			}
+			addPrefixes(ctx, client, step.Elements, found)
+			if cursor = step.Cursor; cursor == 0 {
+				break
+			}
+		}
+	}
+	return found, nil
+}
+
+// addPrefixes looks at some keys.
+func addPrefixes(ctx context.Context, client rueidis.Client, keys []string, found map[string]int) {
+	var maybe []string
+	var commands rueidis.Commands
+	for _, key := range keys {
+		if len(key) > longestName {
+			continue
+		}
+		if prefix, _, ok := strings.Cut(key, ":{"); ok && strings.HasSuffix(key, "}:registry") {
+			found[prefix]++
+		} else if _, _, ok := strings.Cut(key, ":"); ok && !strings.HasSuffix(key, ":waiters") && !strings.HasSuffix(key, ":fencing") {
+			maybe = append(maybe, key)
+			commands = append(commands, client.B().Getrange().Key(key).Start(0).End(lockValue).Build())
+		}
+	}
+	if len(commands) == 0 {
+		return
+	}
+	for i, reply := range client.DoMulti(ctx, commands...) {
+		value, err := reply.ToString() // other types give an error
+		if err != nil || !isLockValue(value) {
+			continue
+		}
+		prefix, _, _ := strings.Cut(maybe[i], ":")
+		for known := range found { // by a record: it may have a colon
+			if strings.HasPrefix(maybe[i], known+":") && len(known) > len(prefix) {
+				prefix = known
+			}
+		}
+		found[prefix]++
+	}
+}
+
+// isLockValue tells whether a value is one that Spring or this library writes: a UUID, or what ends with one and a number.
+func isLockValue(value string) bool {
+	value = strings.TrimSuffix(strings.TrimSuffix(value, "+"), ":atleast")
+	const length = 36
+	if len(value) == length {
+		return uuid.Validate(value) == nil
+	}
+	at := strings.LastIndexByte(value, ':')
+	if at < length || uuid.Validate(value[at-length:at]) != nil {
+		return false
+	}
+	_, err := strconv.ParseUint(value[at+1:], 10, 64)
+	return err == nil
+}
+
+// noSuchPrefix says that a prefix has no key, and which ones are like it; nothing when it has one.
+func (a *app) noSuchPrefix(ctx context.Context, prefix string) string {
+	client, err := a.connect(ctx)
+	if err != nil {
+		return ""
+	}
+	defer client.Close()
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	found, err := prefixesOf(ctx, client)
+	if err != nil || ctx.Err() != nil || found[prefix] > 0 {
+		return ""
+	}
+	return "; no lock has the prefix " + strconv.Quote(prefix) + didYouMean(prefix, slices.Sorted(maps.Keys(found)))
+}
+
+// completions are what an argument of a command may be: a prefix, then a path.
+func (a *app) completions(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+	const patience = 2 * time.Second
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	var names []string
+	switch {
+	case len(args) == 0:
+		client, err := a.connect(ctx)
+		if err != nil {
+			break
+		}
+		defer client.Close()
+		found, _ := prefixesOf(ctx, client)
+		names = slices.Sorted(maps.Keys(found))
+	case len(args) == 1 && strings.Contains(cmd.Use, "PATH"):
+		r, closeAll, err := a.registry(ctx, args[0])
+		if err != nil {
+			break
+		}
+		defer closeAll()
+		for info, err := range r.Locks(ctx) {
+			if err != nil {
+				break
+			}
+			names = append(names, info.Path)
+		}
+		slices.Sort(names)
+	}
+	names = slices.DeleteFunc(names, func(name string) bool {
+		return !strings.HasPrefix(name, begun) || printable.Text(name) != name || strings.ContainsAny(name, " \t")
+	})
+	return names, cobra.ShellCompDirectiveNoFileComp
+}
