@@ -46,6 +46,9 @@ type feed struct {
 	stop    context.CancelFunc // ends the poller's pass
 	skip    context.CancelFunc // ends the poller's pause
 	closing chan struct{}      // closed by close
+	silent  int64              // since when the source does not answer, Unix ms; 0: it does
+
+	watchers sync.WaitGroup
 }
 
 // stream is one browser that looks. The feed's mutex guards what it has.
@@ -86,6 +89,8 @@ func (f *feed) subscribe() (*stream, []sample, error) {
 	if f.asked == nil {
 		f.asked = make(chan struct{})
 		go f.poll(f.asked)
+		asked := f.asked
+		f.watchers.Go(func() { f.watch(asked) })
 	}
 	return s, append([]sample{}, f.history...), nil
 }
@@ -128,6 +133,7 @@ func (f *feed) close() {
 	if asked != nil {
 		<-asked
 	}
+	f.watchers.Wait()
 }
 
 // begin returns the context of the next pass and the pause after it; false when nobody looks any more. Then the poller has
@@ -281,8 +287,11 @@ func (f *feed) take(s *stream) []byte {
 	f.mu.Lock()
 	if s.stale && f.now != nil {
 		s.stale = false
-		now := f.now
+		now, silent := f.now, f.silent
 		f.mu.Unlock()
+		if silent != 0 {
+			return bytes.Join([][]byte{now.all(), silenceEvent(silent)}, nil)
+		}
 		return now.all()
 	}
 	defer f.mu.Unlock()

@@ -44,7 +44,8 @@ type Holder struct {
 	Token   uint64     `json:"token"`   // the last fencing token of the path, the holder's or a later one; 0: none
 	Kept    bool       `json:"kept"`    // nobody holds it: the path is kept for a while after its release
 
-	OverdueMS int64 `json:"overdueMs"` // how late its renewal is: 0: it is not, or that is not known
+	RenewedMS int64 `json:"renewedMs"` // the lease that its process sets anew each third of it; 0: not known, or not renewed
+	OverdueMS int64 `json:"overdueMs"` // how late that is; 0: it is not
 }
 
 // Waiter is a call that waits for a lock.
@@ -104,7 +105,8 @@ func OfLock(info lockregistry.LockInfo) Lock {
 		lock.Holders = append(lock.Holders, Holder{
 			Holder: printable.Valid(h.Holder), ID: ID(h.Holder), Label: ofLabel(h.Label), Who: Who(h),
 			Shared: h.Shared, Since: OfTime(h.Since), Granted: OfTime(h.Granted), LeaseMS: ofLease(h.Lease),
-			Token: h.Token, Kept: h.Kept, Behind: h.Behind, OverdueMS: h.Overdue().Milliseconds(),
+			Token: h.Token, Kept: h.Kept, Behind: h.Behind, RenewedMS: h.Renewed.Milliseconds(),
+			OverdueMS: h.Overdue().Milliseconds(),
 		})
 	}
 	for _, w := range info.Waiters {

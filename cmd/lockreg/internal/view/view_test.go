@@ -30,10 +30,11 @@ func TestLock(t *testing.T) {
 		"path": "a", "id": "a", "key": "locks:a", "kind": "readwrite", "layout": "redisson",
 		"holders": [
 			{"holder": "r1:17", "id": "r1%3A17", "label": {"registry": "r1", "host": "web-1", "pid": 4711, "name": "billing"},
-				"who": "billing on web-1, process 4711", "granted": "2026-09-21T12:30:05.123456Z", "behind": 3, "overdueMs": 18500,
+				"who": "billing on web-1, process 4711", "granted": "2026-09-21T12:30:05.123456Z", "behind": 3,
+				"renewedMs": 30000, "overdueMs": 18500,
 				"shared": true, "since": "2026-09-21T12:30:05.123456Z", "leaseMs": 1500, "token": 42, "kept": false},
 			{"holder": "x:1", "id": "x%3A1", "label": null, "shared": false, "since": null, "leaseMs": null, "token": 0, "kept": true,
-				"who": "nobody: kept for a while after its release", "granted": null, "behind": 0, "overdueMs": 0}
+				"who": "nobody: kept for a while after its release", "granted": null, "behind": 0, "renewedMs": 0, "overdueMs": 0}
 		],
 		"holderCount": 2,
 		"waiters": [

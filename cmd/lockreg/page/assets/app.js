@@ -11,6 +11,7 @@ const SLICE = 8; // ms of work at a time, so that the page answers to keys and f
 let offset = -Infinity;
 let lastPass = 0; // when the last pass ended, by the server's clock
 let connected = false;
+let silent = 0; // since when Redis does not answer, by the server's clock; 0: it does
 let began = 0; // when the connection did, by this clock
 let found = 0; // locks, by the pass that is under way; 0: it is over, or quick
 
@@ -103,6 +104,7 @@ function put(row) {
     oldestOrder: oldest ?? Infinity,
     since: holder === null ? null : moment(holder.granted ?? holder.since),
     ends: holder === null || holder.leaseMs === null ? null : row.at + holder.leaseMs,
+    renewed: holder === null ? 0 : holder.renewedMs,
     who: holder === null ? "" : holder.kept ? "kept after its release" : process(holder.label, holder.since, holder.holder),
   };
   lock.words = `${row.path}\n${lock.who}`.toLowerCase();
@@ -143,6 +145,7 @@ const handlers = {
     $("sign-out").hidden = !data.signedIn;
     samples = data.history;
     connected = true;
+    silent = 0; // or it is told next
     began = Date.now();
     charts();
   },
@@ -166,6 +169,11 @@ const handlers = {
     if (open !== null) refresh();
     dirty();
   },
+  silence(data) {
+    if ((silent > 0) !== (data.since > 0)) announce(data.since > 0 ? "Redis does not answer." : "Redis answers again.");
+    silent = data.since;
+    age();
+  },
   tick(data) {
     found = data.found;
     if (data.at > 0) {
@@ -180,6 +188,7 @@ const handlers = {
     write($("trouble"), data.trouble === "" ? "" : `Redis cannot be asked for everything: ${visible(data.trouble)}`);
     $("trouble").hidden = data.trouble === "";
     if (data.deadlocks) deadlocks(data.deadlocks);
+    findStuck();
     age();
     dirty();
   },
@@ -466,6 +475,42 @@ function deadlocks(found) {
   ages();
 }
 
+// ---------- what is stuck ----------
+
+const LONG = 30_000; // a wait that is longer is told
+let stuck = [];
+
+// How late the renewal of a lock's lease was at the last pass; 0: in time, or not known.
+function overdue(lock) {
+  if (lock.renewed === 0 || lock.ends === null) return 0;
+  const late = (lock.renewed * 2) / 3 - (lock.ends - lastPass);
+  return late >= Math.max(1000, lock.renewed / 10) ? late : 0;
+}
+
+function why(lock) {
+  const late = overdue(lock);
+  if (late > 0) return `: ${lock.who}, renewal overdue by ${duration(late)}, probably dead`;
+  return `: held by ${lock.who || "nobody"}, somebody has waited for ${ago(lock.oldest)}`;
+}
+
+function findStuck() {
+  const found = all.filter((l) => overdue(l) > 0 || (l.oldest !== null && lastPass - l.oldest > LONG));
+  const first = found.slice(0, 20);
+  $("stuck").hidden = found.length === 0;
+  write($("stuck-title"), `Stuck: ${found.length}`);
+  if (first.map((l) => l.id).join() !== stuck.join()) {
+    stuck = first.map((l) => l.id);
+    $("stuck-list").replaceChildren(
+      ...first.map((lock) => {
+        const item = element("li");
+        item.append(pathButton(lock.path, lock.id), element("span"));
+        return item;
+      }),
+    );
+  }
+  first.forEach((lock, i) => write($("stuck-list").children[i].lastChild, why(lock)));
+}
+
 // ---------- a lock ----------
 
 let open = null; // the id of the lock in the dialog
@@ -550,6 +595,10 @@ function detail(lock, at) {
       if (holder.leaseMs === null) lease.textContent = "lease without end";
       else lease.dataset.ends = at + holder.leaseMs;
       item.append(lease);
+      if (holder.overdueMs > 0) {
+        item.append(element("span", "bad", `renewal overdue by ${duration(holder.overdueMs)}, probably dead`));
+      }
+      if (holder.behind > 0) item.append(element("span", "quiet", `${holder.behind} more wait in this process`));
       if (holder.token > 0) item.append(element("span", "quiet", `token ≤ ${holder.token}`));
       if (release === "yes") {
         const button = element("button", "", "Release");
@@ -563,7 +612,15 @@ function detail(lock, at) {
   );
   if (lock.holderCount === 0) $("holders").append(element("li", "quiet", "Nobody."));
   write($("queue-title"), lock.waiterCount === 0 ? "Queue: nobody waits" : `Queue: ${lock.waiterCount} waiting`);
-  $("queue").replaceChildren(...lock.waiters.map((w) => person(w.label, w.registry, w.since, w.shared)));
+  $("queue").replaceChildren(
+    ...lock.waiters.map((w) => {
+      const item = person(w.label, w.registry, w.since, w.shared);
+      if (w.gone) item.append(element("span", "bad", "gone: nobody listens"));
+      if (w.standby) item.append(element("span", "quiet", "stands by to lead"));
+      if (w.behind > 0) item.append(element("span", "quiet", `${w.behind} more wait in its process`));
+      return item;
+    }),
+  );
   const more = lock.waiterCount - lock.waiters.length;
   write($("queue-more"), more > 0 ? `and ${more} more` : "");
   ages();
@@ -642,7 +699,7 @@ function ages() {
 
 function age() {
   const old = serverNow() - lastPass;
-  const current = connected && lastPass > 0 && old < 5000;
+  const current = connected && silent === 0 && lastPass > 0 && old < 5000;
   $("dot").className = current ? "dot live" : lastPass > 0 || !connected ? "dot old" : "dot";
   let text = "connecting";
   const reading = `reading, ${found} ${found === 1 ? "lock" : "locks"} so far`;
@@ -651,6 +708,7 @@ function age() {
   if (current) text = `live, ${text}`;
   else if (connected && lastPass > 0 && found > 0) text = `${text}, ${reading}`;
   else if (!connected && lastPass > 0) text = `connection lost, ${text}`;
+  if (connected && silent > 0) text = `Redis does not answer; last seen ${duration(serverNow() - silent)} ago`;
   write($("age"), text);
 }
 

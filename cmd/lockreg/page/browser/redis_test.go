@@ -160,3 +160,38 @@ func TestDeadlockOfRedis(t *testing.T) {
 	b.await(`document.querySelector("#deadlocks").hidden`)
 	b.quiet()
 }
+
+// Redis that stands still is told within two seconds or so, and that it answers again, at once.
+func TestRedisDoesNotAnswer(t *testing.T) {
+	server := redistest.Start(t)
+	b := open(t, serve(t, registry(t, server)), 1200, 900)
+	b.text("#age", "live")
+	server.Freeze()
+	b.text("#age", "Redis does not answer; last seen ")
+	b.await(`document.querySelector("#dot").className === "dot old"`)
+	server.Thaw()
+	b.text("#age", "live")
+	b.quiet()
+}
+
+func TestStuckIsShown(t *testing.T) {
+	source := &fake{}
+	healthy, dead, waits := made("healthy", 0), made("dead", 0), made("waits", 1)
+	healthy.Holders[0].Renewed, healthy.Holders[0].Lease = time.Minute, 50*time.Second
+	dead.Holders[0].Renewed, dead.Holders[0].Lease = time.Minute, 33*time.Second
+	waits.Waiters[0].Since = time.Now().Add(-time.Hour)
+	standby := made("standby", 1)
+	standby.Waiters[0].Since, standby.Waiters[0].Standby = time.Now().Add(-time.Hour), true
+	source.set(healthy, standby)
+	b := open(t, serve(t, source), 1200, 900)
+	b.await(row("healthy"))
+	b.await(`document.querySelector("#stuck").hidden`)
+	source.set(dead, waits)
+	b.text("#stuck", "Stuck: 2")
+	b.text("#stuck", "renewal overdue by 7")
+	b.text("#stuck", "probably dead")
+	b.text("#stuck", "somebody has waited for ")
+	b.click("#stuck-list button")
+	b.await(`document.querySelector("#detail").open`)
+	b.quiet()
+}

@@ -1,0 +1,74 @@
+package page_test
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/cmd/lockreg/page"
+)
+
+// freezing is a source that can be frozen.
+type freezing struct {
+	*fake
+
+	frozen  atomic.Bool
+	refuses atomic.Bool
+}
+
+func (f *freezing) Inspect(ctx context.Context, _ string) (lockregistry.LockInfo, error) {
+	if f.frozen.Load() {
+		<-ctx.Done()
+		return lockregistry.LockInfo{}, ctx.Err()
+	}
+	if f.refuses.Load() {
+		return lockregistry.LockInfo{}, lockregistry.ErrWrongType
+	}
+	return lockregistry.LockInfo{}, nil
+}
+
+// That Redis does not answer is told within two seconds, also while a pass goes on, and at once that it does.
+func TestSilence(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		source := &freezing{fake: newFake()}
+		source.set(someLock("a", 0))
+		h := newPage(t, source, page.WithTitle("orders"))
+		b := look(t, h)
+		<-time.After(time.Minute)
+		synctest.Wait()
+		require.NotContains(t, b.read(), "event: silence")
+		source.refuses.Store(true)
+		<-time.After(10 * time.Second)
+		synctest.Wait()
+		require.NotContains(t, b.read(), "event: silence", "a refusal is an answer")
+
+		frozen := time.Now()
+		source.do(func() { source.hang = make(chan struct{}) })
+		source.frozen.Store(true)
+		<-time.After(2 * time.Second)
+		synctest.Wait()
+		text := b.read()
+		require.Contains(t, text, "event: silence\ndata: {\"since\":")
+		require.Less(t, time.Since(frozen), 3*time.Second)
+		<-time.After(time.Minute)
+		synctest.Wait()
+		require.NotContains(t, b.read(), "event: silence", "once")
+		late := look(t, h)
+		synctest.Wait()
+		require.Contains(t, late.read(), "event: silence", "who comes later is told, too")
+
+		source.do(func() { close(source.hang); source.hang = nil })
+		source.frozen.Store(false)
+		<-time.After(1500 * time.Millisecond)
+		synctest.Wait()
+		text = b.read()
+		require.Contains(t, text, `{"since":0}`)
+		require.Contains(t, text, "event: tick")
+	})
+}
