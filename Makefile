@@ -69,7 +69,7 @@ release: ## make the tags of VERSION=v0.1.0, and build lockreg for six platforms
 
 .PHONY: bench-core
 bench-core: ## run the benchmarks of the library's own parts
-	go test -run '^$$' -bench . -benchmem .
+	go test -run '^$$' -bench . -benchmem . ./internal/owner
 
 .PHONY: bench-scripts
 bench-scripts: ## measure the scripts beside those of COMMIT=...: server time and bytes of each; ONLY=spring measures some

@@ -17,16 +17,15 @@ func TestCensus_LivingGoroutines(t *testing.T) {
 		<-quit
 	}()
 	other := <-numbers
-	all := living(math.MaxInt)
+	all := new(Census).living()
 	require.True(t, all[other])
 	require.True(t, all[Calling()])
 	close(quit)
 	<-done
 	require.Eventually(t, func() bool {
-		all := living(math.MaxInt)
+		all := new(Census).living()
 		return all != nil && !all[other]
 	}, 10*time.Second, time.Millisecond)
-	require.Nil(t, living(1))
 }
 
 // What cannot be read tells nothing: nobody is taken for gone because of it.
@@ -58,5 +57,6 @@ func TestCensus_Rests(t *testing.T) {
 	all, rest, looked = c.Look(0)
 	require.True(t, looked)
 	require.Nil(t, all, "there are too many")
+	require.Equal(t, 1, c.Counts())
 	require.Less(t, rest, time.Minute)
 }
