@@ -6,6 +6,9 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry/internal/protocol"
+	"github.com/lockregistry/lockregistry/internal/transport"
 )
 
 // The calls of a queue look one after another, however long leases and poll intervals are: none before the lease is over, nor
@@ -28,5 +31,18 @@ func TestLookTimes_NearTheLongest(t *testing.T) {
 			next.isNext(now, left)
 			require.GreaterOrEqual(t, next.due, now.Add(left))
 		}
+	}
+}
+
+// A message that comes after a look has found its grant is waited for, however long replicas may take.
+func TestFound_NearTheLongest(t *testing.T) {
+	for _, timeout := range []time.Duration{time.Second, math.MaxInt64 - transport.WaitAtMost, math.MaxInt64} {
+		l := newLock(t)
+		l.path.all.Replicas = &protocol.Replicas{N: 1, Timeout: timeout}
+		a := l.waitingCall()
+		h := a.hold
+		_, _ = a.found(time.Second) // the embedded server knows no replicas
+		_, until := h.Keeps()
+		require.Greater(t, until, l.path.Clock.Now(), timeout)
 	}
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/transport"
 )
@@ -52,5 +53,5 @@ func (s *Settings) acknowledging() time.Duration {
 	if s.Replicas == nil {
 		return 0
 	}
-	return s.Replicas.Timeout + transport.WaitAtMost
+	return clock.Plus(s.Replicas.Timeout, transport.WaitAtMost)
 }
