@@ -2,7 +2,9 @@ package queue
 
 import (
 	"context"
+	"crypto/tls"
 	"log/slog"
+	"net"
 	"runtime"
 	"strconv"
 	"sync"
@@ -35,8 +37,11 @@ type lock struct {
 // newLock is a lock of a client that is connected to an embedded server.
 func newLock(t *testing.T) *lock {
 	t.Helper()
+	m := miniredis.NewMiniRedis()
+	t.Cleanup(m.Close)
 	client, err := rueidis.NewClient(rueidis.ClientOption{
-		InitAddress: []string{miniredis.RunT(t).Addr()}, ForceSingleClient: true, DisableCache: true,
+		InitAddress: []string{"redis:6379"}, ForceSingleClient: true, DisableCache: true,
+		DialCtxFn: func(context.Context, string, *net.Dialer, *tls.Config) (net.Conn, error) { return m.Dial() },
 	})
 	require.NoError(t, err)
 	t.Cleanup(client.Close)

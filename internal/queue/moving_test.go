@@ -1,0 +1,67 @@
+package queue
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/hold"
+	"github.com/lockregistry/lockregistry/internal/lease"
+	"github.com/lockregistry/lockregistry/internal/protocol"
+)
+
+// A call whose commands of several keys are refused while a slot moves asks again for half a second, and then gets the lock with
+// a command of one key. A refusal of another kind in between begins that anew, and outside of a cluster it is never done.
+func TestMoving_GoesOnAfterHalfASecond(t *testing.T) {
+	const half = 500 * time.Millisecond
+	for name, c := range map[string]struct {
+		text    string
+		cluster bool
+		after   time.Duration // 0: never
+	}{
+		"TRYAGAIN":    {"TRYAGAIN Multiple keys request during rehashing of slot", true, half},
+		"ASK":         {"ASK 42 127.0.0.1:7001", true, half},
+		"a script":    {"ERR Script attempted to access a non local key in a cluster node", true, half},
+		"interrupted": {"TRYAGAIN Multiple keys request during rehashing of slot", true, half},
+		"LOADING":     {"LOADING Redis is loading the dataset in memory", true, 0},
+		"no cluster":  {"TRYAGAIN Multiple keys request during rehashing of slot", false, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := newLock(t)
+				l.path.all.Cluster, l.path.all.Limit = c.cluster, time.Second
+				a := l.waitingCall()
+				a.ctx, a.deadline, a.patient = t.Context(), clock.Never, true
+				a.request.Terms = hold.Terms{Lease: lease.NewTerm(time.Minute)}
+				a.ear = l.path.all.Waker.listener(&l.path)
+				began, anew, interrupted := time.Now(), time.Now(), name != "interrupted"
+				refusals, ask := 0, protocol.ModeCheck
+				for ; !a.won && time.Since(began) < 5*time.Second; refusals++ {
+					why := errors.New(c.text)
+					if anew.IsZero() {
+						anew = time.Now()
+					}
+					if !interrupted && refusals == 2 {
+						anew, why, interrupted = time.Time{}, errors.New("LOADING Redis is loading the dataset in memory"), true
+					}
+					var err error
+					ask, err = a.refused(ask, why)
+					require.NoError(t, err)
+				}
+				if c.after == 0 {
+					require.False(t, a.won)
+					return
+				}
+				require.True(t, a.won)
+				require.GreaterOrEqual(t, time.Since(anew), c.after)
+				require.LessOrEqual(t, time.Since(anew), c.after+2*clock.MostPause)
+				require.Greater(t, refusals, 2)
+				require.Less(t, refusals, 10)
+			})
+		})
+	}
+}
