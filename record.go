@@ -77,13 +77,14 @@ func (w *recorded) describe(l *Lock, now clock.Instant) (is presence.Lock, lasts
 	}
 	if l == l.anchor() { // the waiters for either side of a pair are together
 		is.Waiting = l.half().Queued()
-		waits, queued, _ := l.redis.Waits()
+		waits, queued, since := l.redis.Waits()
+		lasts = l.pair != nil && is.Waiting > 0 || waits && since.Until(now) >= presence.Lasting
 		if waits && !queued {
 			is.Waiting++
 		}
 		is.Standby = queued && l.redis.WaitsToLead()
 	}
-	return is, is.Hold != "" || is.Waiting > 0 || is.Standby
+	return is, lasts || is.Hold != "" || is.Standby
 }
 
 // InUse tells whether the registry holds a lock or waits for one, and whether any of that has lasted a second.

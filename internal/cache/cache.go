@@ -1,11 +1,11 @@
 // Package cache keeps items by name, at most as many as its capacity, and drops the least recently obtained one that is not in
-// use to make room. It knows noitem of them but that.
+// use to make room. It knows nothing of them but that.
 //
-// There must never be two items of one name in use at once. What ensures it is that a item can only be used while it is in the
+// There must never be two items of one name in use at once. What ensures it is that an item can only be used while it is in the
 // cache:
 //
-//   - Its pins count its users. A item with pins is never dropped.
-//   - Dropping a item takes its pins from 0 to far below 0 in one atomic step, so nobody can begin to use it from then on.
+//   - Its pins count its users. An item with pins is never dropped.
+//   - Dropping an item takes its pins from 0 to far below 0 in one atomic step, so nobody can begin to use it from then on.
 //   - Who finds it dropped calls Readmit, which, under the mutex, finds the name's item of today, or puts the old one back when
 //     there is none.
 package cache
@@ -21,7 +21,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/fault"
 )
 
-// Entry is what the cache keeps in a item.
+// Entry is what the cache keeps in an item.
 type Entry struct {
 	turn   atomic.Uint64 // when it was last obtained
 	pins   atomic.Int32
@@ -29,7 +29,7 @@ type Entry struct {
 	usedAt atomic.Int64 // an instant
 }
 
-// Pin begins a use. It returns false for a item that is not in the cache.
+// Pin begins a use. It returns false for an item that is not in the cache.
 func (e *Entry) Pin() bool {
 	if e.pins.Add(1) > 0 {
 		return true
@@ -47,7 +47,7 @@ func (e *Entry) Pins() int32 { return e.pins.Load() }
 // Use notes when it was last used, for [Cache.DropUnused].
 func (e *Entry) Use(at clock.Instant) { e.usedAt.Store(int64(at)) }
 
-// Kept is a pointer to a item.
+// Kept is a pointer to an item.
 type Kept interface {
 	Entry() *Entry
 	Name() any // may be a key of a map
@@ -92,7 +92,7 @@ func (c *Cache[K]) All() iter.Seq[K] {
 	}
 }
 
-// Touch notes that a item is the most recently obtained one. When it is so already, as when many goroutines use one, it only
+// Touch notes that an item is the most recently obtained one. When it is so already, as when many goroutines use one, it only
 // reads.
 func (c *Cache[K]) Touch(e *Entry) {
 	if e.turn.Load() != c.turn.Load() {
@@ -267,7 +267,7 @@ func (c *Cache[K]) Len() int {
 	return c.size
 }
 
-// place is a item in the queue with the turn it had then.
+// place is an item in the queue with the turn it had then.
 type place[K Kept] struct {
 	turn uint64
 	kept K

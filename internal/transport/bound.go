@@ -204,6 +204,8 @@ func (b *bound) contextEnded(ended clock.Instant) {
 	if b.phase.CompareAndSwap(untimed, timed) { // no round has seen it
 		b.leave = endsNever
 		b.setTimer(now)
+	} else if b.alarm.at == 0 { // a round has, and comes to it yet: without leave it is not used again before
+		b.setTimer(now)
 	}
 	b.near = 0
 	switch due := max(now, ended.Add(b.grace)); {

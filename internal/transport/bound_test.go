@@ -157,6 +157,23 @@ func TestBound_EndedContextIsNotUsedAgain(t *testing.T) {
 
 // What is left when a command goes another way is what its caller has been promised: the limit, or the grace
 // after the end of its context, whether or not a round has seen that yet.
+// A round has found a command slow, and has yet to set its timer, when the context of its caller ends.
+func TestBound_ContextEndsBeforeTheTimerIsSet(t *testing.T) {
+	withShard(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
+		way := open(nil)
+		end := way.First.bounds.take()
+		ctx, cancel := context.WithCancel(t.Context())
+		end.callers = true
+		end.begin(&Wait{Ctx: ctx, Limit: time.Hour, Grace: time.Minute}, way.Clock.Now(), nil)
+		require.True(t, end.phase.CompareAndSwap(untimed, timed))
+		cancel()
+		end.contextEnded(way.Clock.Now())
+		require.False(t, end.over())
+		end.stop()
+		require.NotSame(t, end, way.First.bounds.take(), "the round comes to it yet")
+	})
+}
+
 func TestBound_WhatIsLeft(t *testing.T) {
 	withShard(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
 		const grace, limit = 10 * roundEvery, time.Minute

@@ -363,7 +363,8 @@ func (s *replicaSender) takeIn(e *replication, result rueidis.RedisResult) {
 	}
 	switch {
 	case protocol.NoScript(err) && e.call.Script != nil && !e.bySource:
-		e.bySource = true // it stays in the batch
+		e.bySource = true
+		s.client.add(s.shard, s.address, e) // this connection may lead to a master that is none any more
 	case fault.Elsewhere(err) && e.hops < mostHops:
 		e.stage = isQueued
 		go s.client.redirect(e, result)
