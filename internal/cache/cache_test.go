@@ -149,7 +149,7 @@ func modelled(t *testing.T, dice *rand.Rand, capacity int) {
 		drops += before - len(m.order)
 		return len(m.order) < m.capacity
 	}
-	for range 20_000 {
+	for range 5_000 {
 		switch action := dice.IntN(100); {
 		case action < 50:
 			path := strconv.Itoa(dice.IntN(2*capacity + 3))
