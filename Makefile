@@ -2,7 +2,7 @@
 
 ARGS ?=
 FUZZTIME ?= 20s
-TESTTIMEOUT ?= 20m
+TESTTIMEOUT ?= 35m
 
 .DEFAULT_GOAL := help
 
