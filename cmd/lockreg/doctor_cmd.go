@@ -10,7 +10,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockregistry/lockregistry/cmd/lockreg/doctor"
-	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/connect"
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/printable"
 )
 
@@ -73,7 +72,7 @@ func (a *app) doctor(cmd *cobra.Command, o doctor.Options) error {
 		return err
 	}
 	defer client.Close()
-	option, err := connect.Parse(a.address())
+	option, err := a.option()
 	if err != nil {
 		return err
 	}

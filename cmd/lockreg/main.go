@@ -15,8 +15,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockregistry/lockregistry"
-	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/connect"
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/printable"
+	"github.com/lockregistry/lockregistry/internal/connect"
 )
 
 // What the program exits with, besides the codes of a command that it ran. The numbers above 60 are those of sysexits.h.
@@ -87,7 +87,6 @@ func (a *app) tell(err error) int {
 	switch {
 	case errors.As(err, &chosen):
 		code = chosen.code
-	case errors.Is(err, connect.ErrURL):
 	case errors.Is(err, lockregistry.ErrUnavailable):
 		code = exitUnavailable
 	}
@@ -159,11 +158,30 @@ func (a *app) address() string {
 
 // connect returns a client, which the caller closes.
 func (a *app) connect(ctx context.Context) (rueidis.Client, error) {
-	client, err := connect.Open(ctx, a.address())
-	if err != nil && !errors.Is(err, connect.ErrURL) {
+	option, err := a.option()
+	if err != nil {
+		return nil, err
+	}
+	client, err := connect.Open(ctx, connect.Show(a.address()), option)
+	if err != nil {
 		err = exit{exitUnavailable, err}
 	}
 	return client, err
+}
+
+// option is what the URL says.
+func (a *app) option() (rueidis.ClientOption, error) {
+	if a.address() == "" {
+		return rueidis.ClientOption{}, usage("no address of Redis: give --url, or set %s, as in %s", urlVariable, connect.Example)
+	}
+	option, err := connect.Parse(a.address())
+	if err != nil {
+		return option, usage("%w", err)
+	}
+	if option.ClientName == "" {
+		option.ClientName = "lockreg"
+	}
+	return option, nil
 }
 
 // registry returns a registry with the layout that was asked for, and a function that closes it and its client.

@@ -18,6 +18,7 @@ import (
 
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/printable"
 	"github.com/lockregistry/lockregistry/cmd/lockreg/page"
+	"github.com/lockregistry/lockregistry/internal/connect"
 )
 
 // Tokens are never on the command line, where other users of the machine see them.
@@ -153,7 +154,7 @@ func (a *app) serve(ctx context.Context, prefix string, s serving) error {
 	}
 	// Options are looked at before Redis is.
 	log := a.logger()
-	options = append(options, page.WithLogger(log), page.WithTitle(prefix+" on "+printable.URL(a.address())))
+	options = append(options, page.WithLogger(log), page.WithTitle(prefix+" on "+printable.Text(connect.Show(a.address()))))
 	check, err := page.New(nil, options...)
 	if err != nil {
 		return exit{exitUsage, err}
@@ -189,7 +190,7 @@ func (a *app) serve(ctx context.Context, prefix string, s serving) error {
 	if err != nil {
 		return exit{exitUnavailable, fmt.Errorf("cannot listen on %s: %w", s.listen, err)}
 	}
-	log.Info("serving", "url", scheme+"://"+listener.Addr().String()+s.root, "prefix", prefix, "redis", printable.URL(a.address()))
+	log.Info("serving", "url", scheme+"://"+listener.Addr().String()+s.root, "prefix", prefix, "redis", connect.Show(a.address()))
 	return serveOn(ctx, listener, server, handler)
 }
 

@@ -3,7 +3,6 @@ package printable
 
 import (
 	"fmt"
-	"net/url"
 	"strconv"
 	"strings"
 	"unicode"
@@ -114,24 +113,4 @@ func surrogates(r rune) (high, low rune) {
 func appendEscape(out []byte, r rune) []byte {
 	const digits = "0123456789abcdef"
 	return append(out, '\\', 'u', digits[r>>12&15], digits[r>>8&15], digits[r>>4&15], digits[r&15])
-}
-
-// URL is the address of a Redis server without its password, for people: scheme, user, addresses and database. A user without
-// a password is left out, since it often is the password. So is what cannot be read.
-func URL(address string) string {
-	u, err := url.Parse(address)
-	if err != nil || u.Scheme == "" || u.Opaque != "" {
-		return "(an address that cannot be read)"
-	}
-	shown := u.Scheme + "://"
-	if name := u.User.Username(); name != "" {
-		if _, has := u.User.Password(); has {
-			shown += name + ":***@"
-		}
-	}
-	host := u.Host
-	if _, err := strconv.Atoi(strings.TrimPrefix(u.Path, "/")); err == nil || u.Scheme == "unix" {
-		host += u.Path
-	}
-	return Text(shown + strings.Join(append([]string{host}, u.Query()["addr"]...), ","))
 }

@@ -66,28 +66,3 @@ func TestJSON(t *testing.T) {
 	require.NoError(t, json.Unmarshal(safe, &back))
 	assert.Equal(t, given, back)
 }
-
-func TestURL(t *testing.T) {
-	t.Parallel()
-	for given, want := range map[string]string{
-		"redis://localhost:6379":                       "redis://localhost:6379",
-		"redis://:secret@redis.internal:6379/3":        "redis://redis.internal:6379/3",
-		"rediss://app:secret@host:1?addr=b:2&addr=c:3": "rediss://app:***@host:1,b:2,c:3",
-		"redis://secret@host":                          "redis://host",
-		"redis://host/secret":                          "redis://host",
-		"redis://host?password=secret#secret":          "redis://host",
-		"unix:///run/redis.sock?db=1":                  "unix:///run/redis.sock",
-		"unix://:secret@/run/redis.sock":               "unix:///run/redis.sock",
-		"redis://:sec/ret@host":                        "(an address that cannot be read)",
-		"redis:secret":                                 "(an address that cannot be read)",
-		"secret":                                       "(an address that cannot be read)",
-		"redis://a%1b%5b2J:secret@host":                `redis://a\x1b[2J:***@host`,
-		"redis://h?addr=b%0a:1":                        `redis://h,b\n:1`,
-		"redis://:sec%ret@host":                        "(an address that cannot be read)",
-		"redis://us:se@cret@host":                      "redis://us:***@host",
-	} {
-		got := printable.URL(given)
-		assert.Equal(t, want, got)
-		assert.NotContains(t, got, "secret")
-	}
-}
