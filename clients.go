@@ -1,11 +1,17 @@
 package lockregistry
 
 import (
+	"context"
+	"fmt"
 	"reflect"
 	"sync"
+	"time"
 
 	"github.com/redis/rueidis"
 
+	"github.com/lockregistry/lockregistry/internal/connect"
+	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/hold"
 	"github.com/lockregistry/lockregistry/internal/transport"
 )
 
@@ -58,4 +64,99 @@ func (s *shared) dismiss(client rueidis.Client) {
 		delete(shares, client)
 	}
 	s.Close()
+}
+
+// Open connects to the Redis that url names, and makes a registry whose locks are the keys "prefix:path" there. The registry has
+// a client of its own, which [Registry.Close] closes. To use one that the program has already, see [New].
+//
+//	redis://user:password@host:6379/0                 one server, database 0
+//	rediss://host:6379                                with TLS
+//	redis://host:6379?addr=host2:6379&addr=host3:6379  a cluster, by some of its nodes
+//	redis://host:26379?addr=host2:26379&master_set=m  the master m that Sentinels name
+//	unix:///run/redis.sock?db=0                       a socket
+//
+// A special character in the password is written as %XX. Further parameters are those of [rueidis.ParseURL], such as
+// dial_timeout=2s and write_timeout=2s, both 5 s by default. [WithClientOption] sets what no URL can.
+//
+// Open fails when no server answers: with [ErrUnavailable], and with the error of ctx when that ends first. It also fails when
+// the server refuses the user, url cannot be read, prefix is empty, or an option's value is out of its bounds. No error has the
+// password in it.
+func Open(ctx context.Context, url, prefix string, opts ...Option) (*Registry, error) {
+	r, err := open(ctx, url, prefix, opts)
+	if err != nil {
+		return nil, fmt.Errorf("lockregistry: open: %w", err)
+	}
+	return r, nil
+}
+
+func open(ctx context.Context, url, prefix string, opts []Option) (*Registry, error) {
+	s, err := settingsOf(opts)
+	if ctx == nil {
+		err = fault.Join(err, errNilContext)
+	}
+	option, unreadable := connect.Parse(url)
+	if err = fault.Join(err, unreadable, s.check(prefix)); err != nil {
+		return nil, err
+	}
+	// One connection does for all commands, and they are short.
+	option.PipelineMultiplex, option.ReadBufferEachConn, option.WriteBufferEachConn = -1, ownBuffer, ownBuffer
+	for _, change := range s.changes {
+		change(&option)
+	}
+	option.DisableCache = true
+	client, err := connect.Open(ctx, connect.Show(url), option)
+	switch {
+	case err == nil:
+		r := newRegistry(client, prefix, &s)
+		r.owns = true
+		return r, nil
+	case ctx.Err() != nil:
+		return nil, fault.AsUnavailable(err)
+	default:
+		return nil, fault.Classify(err)
+	}
+}
+
+const (
+	ownBuffer = 32 << 10 // bytes, of a connection of Open, each way
+
+	// How often it is looked whether a closed registry still needs its client.
+	leastLook = 10 * time.Millisecond
+	mostLook  = 500 * time.Millisecond
+)
+
+// closeClient closes the registry's own client when nobody needs it: all holds are released, or their leases are over. If none is
+// left it waits until that is done, for limit at most: a server may not answer.
+func (r *Registry) closeClient(limit time.Duration) {
+	closed, held := make(chan struct{}), r.inUse()
+	go func() {
+		defer close(closed)
+		for pause := leastLook; r.inUse(); pause = min(2*pause, mostLook) {
+			<-time.After(pause)
+		}
+		r.client.Close()
+	}()
+	if !held {
+		select {
+		case <-closed:
+		case <-time.After(limit):
+		}
+	}
+}
+
+// inUse tells whether a hold may still be released, or a call is under way. Of what is lost Unlock removes nothing.
+func (r *Registry) inUse() bool {
+	for l := range r.cache.all() {
+		if l != l.anchor() || l.entry.Pins() <= 0 {
+			continue
+		}
+		one, other := l.hold.Load(), (*hold.Hold)(nil)
+		if l.pair != nil {
+			other = l.pair.reader.hold.Load()
+		}
+		if one == nil && other == nil || one != nil && one.Fresh() || other != nil && other.Fresh() {
+			return true
+		}
+	}
+	return false
 }

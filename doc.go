@@ -1,13 +1,14 @@
 // Package lockregistry is a lock registry on Redis: a Go port of Spring Integration's RedisLockRegistry that shares
 // its locks with Java services on the same Redis.
 //
-// A [Registry], made by [New] for a prefix, hands out one [Lock] per path. A lock has two halves. The local half is a
+// A [Registry], made by [Open] for a prefix, hands out one [Lock] per path. A lock has two halves. The local half is a
 // reentrant, first-in-first-out mutex among the goroutines of this process; its waiters do not touch Redis. The
 // other half is the key "prefix:path" in Redis, which keeps other processes out. It has a lease: when its holder
 // crashes, the key expires.
 //
-//	registry, err := lockregistry.New(client, "orders")
+//	registry, err := lockregistry.Open(ctx, "redis://localhost:6379", "orders")
 //	...
+//	defer registry.Close()
 //	err = registry.Do(ctx, "42", func(ctx context.Context) error { return ship(ctx) })
 //
 // [Registry.Do] locks, runs a function, gives it a context that ends when the lock is lost, and unlocks. [Registry.Acquire]

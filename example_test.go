@@ -65,6 +65,30 @@ func Example() {
 	// error: <nil>
 }
 
+// Open connects to a server, and Close ends that.
+func ExampleOpen() {
+	server, err := miniredis.Run() // your program has the address of a server
+	if err != nil {
+		panic(err)
+	}
+	defer server.Close()
+
+	registry, err := lockregistry.Open(context.Background(), "redis://"+server.Addr(), "orders")
+	if err != nil {
+		panic(err)
+	}
+	defer func() { _ = registry.Close() }()
+
+	err = registry.Do(context.Background(), "42", func(context.Context) error {
+		fmt.Println("working on 42")
+		return nil
+	})
+	fmt.Println("error:", err)
+	// Output:
+	// working on 42
+	// error: <nil>
+}
+
 // Do locks, runs a function and unlocks, also when the function fails or panics.
 func ExampleRegistry_Do() {
 	registry, stop := newRegistry()

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -37,6 +38,7 @@ type Option func(*settings)
 // settings is what the options of a registry add up to. Options only write them down; check judges them.
 type settings struct {
 	identity
+	telling
 	expiry     *time.Duration
 	poll       time.Duration
 	limit      *time.Duration
@@ -46,11 +48,16 @@ type settings struct {
 	oldChannel bool
 	handoff    *time.Duration
 	layout     Layout
-	log        *slog.Logger
 	replicas   *protocol.Replicas
-	observer   *Observer
 	fencing    bool
-	tolerant   bool // see WithoutDeadlockErrors
+	tolerant   bool                          // see WithoutDeadlockErrors
+	changes    []func(*rueidis.ClientOption) // see WithClientOption
+}
+
+// telling is who is told of events.
+type telling struct {
+	log      *slog.Logger
+	observer *Observer
 }
 
 // identity is what a registry is called by others.
@@ -120,6 +127,14 @@ func WithClientID(id string) Option { return func(s *settings) { s.clientID = &i
 // that blocks or panics holds up nothing but the lines. Those that come while 1024 wait are dropped, and their number is
 // logged. Default: no log.
 func WithLogger(l *slog.Logger) Option { return func(s *settings) { s.log = l } }
+
+// WithClientOption changes what the client of [Open] is made with: its TLSConfig, an AuthCredentialsFn, or user and password
+// of Sentinels, for instance. The function gets what the URL says, and is called once, before Open connects. DisableCache stays
+// set: this package does not use the client's cache. It is for Open only. Default: what the URL says, with one connection for
+// commands, and buffers of 32 KiB.
+func WithClientOption(change func(o *rueidis.ClientOption)) Option {
+	return func(s *settings) { s.changes = append(s.changes, change) }
+}
 
 // WithReplicas has a hold count only once n replicas of the master have it, so that it outlives the master: a lock that was
 // granted is not free on the replica that is promoted. N must be the number of all replicas that may be promoted, in a cluster
@@ -279,7 +294,7 @@ func settingsOf(opts []Option) (s settings, err error) {
 	s = settings{
 		poll:     defaultPoll,
 		capacity: defaultCapacity,
-		log:      slog.New(slog.DiscardHandler),
+		telling:  telling{log: slog.New(slog.DiscardHandler)},
 	}
 	for _, o := range opts {
 		if o == nil {
@@ -345,8 +360,9 @@ func (s *settings) commandLimit() time.Duration {
 	return max(min(mostLimit, s.lease()/3), time.Millisecond)
 }
 
-func (s *settings) check() error {
+func (s *settings) check(prefix string) error {
 	return fault.Join(
+		prefixed(prefix),
 		leasable("WithExpiry", s.lease()),
 		positive("WithPollInterval", s.poll),
 		positiveIfSet("WithCommandTimeout", s.limit),
@@ -357,9 +373,17 @@ func (s *settings) check() error {
 		named(s.clientID),
 		present(s.log),
 		checkReplicas(s.replicas),
+		changing(s.changes),
 		observes(s.observer),
 		presence.CheckName(s.name),
 	)
+}
+
+func prefixed(prefix string) error {
+	if prefix == "" {
+		return errors.New("the prefix is empty")
+	}
+	return nil
 }
 
 func positive(name string, d time.Duration) error {
@@ -423,6 +447,13 @@ func named(clientID *string) error {
 func present(log *slog.Logger) error {
 	if log == nil {
 		return errors.New("WithLogger(nil): leave the option out to have no log")
+	}
+	return nil
+}
+
+func changing(changes []func(*rueidis.ClientOption)) error {
+	if slices.ContainsFunc(changes, func(change func(*rueidis.ClientOption)) bool { return change == nil }) {
+		return errors.New("WithClientOption(nil): leave the option out to change nothing")
 	}
 	return nil
 }

@@ -33,6 +33,7 @@ type Registry struct {
 	config
 	kinds
 	client    rueidis.Client
+	owns      bool // the client, see Open
 	transport *shared
 	clock     clock.Clock // it says when a command was sent
 
@@ -89,7 +90,7 @@ type reports struct {
 }
 
 // New makes a registry whose locks are the keys "prefix:path" on the server of client. It does not talk to Redis, and it
-// does not own the client: close the registry first, then the client.
+// does not own the client: close the registry first, then the client. [Open] makes one with a client of its own.
 //
 // Set DisableCache in the client's options: this package does not use the client's cache, and waits on a connection of its
 // own. [rueidis.ParseURL] leaves it unset.
@@ -100,13 +101,16 @@ func New(client rueidis.Client, prefix string, opts ...Option) (*Registry, error
 	if client == nil {
 		err = fault.Join(err, errors.New("the client is nil"))
 	}
-	if prefix == "" {
-		err = fault.Join(err, errors.New("the prefix is empty"))
+	if len(s.changes) > 0 {
+		err = fault.Join(err, errors.New("WithClientOption: it is for Open only"))
 	}
-	if err = fault.Join(err, s.check()); err != nil {
+	if err = fault.Join(err, s.check(prefix)); err != nil {
 		return nil, fmt.Errorf("lockregistry: new: %w", err)
 	}
+	return newRegistry(client, prefix, &s), nil
+}
 
+func newRegistry(client rueidis.Client, prefix string, s *settings) *Registry {
 	r := &Registry{
 		config:    s.config(),
 		queues:    queue.Shared{Settings: s.queue(client)},
@@ -128,13 +132,13 @@ func New(client rueidis.Client, prefix string, opts ...Option) (*Registry, error
 		replicas.Told = r.replicated
 	}
 	r.background = newBackground(r)
-	r.makeKinds(&s)
+	r.makeKinds(s)
 	r.present(s.name)
 	q := &r.queues
 	q.Prefix, q.Values, q.Clock, q.Transport, q.Closed = r.prefix, r.values, r.clock, r.transport.Client, r.closed
 	q.CleanUp, q.Expedite = r.cleanUp, r.background.cleaner.Expedite
 	r.listen(s.wakeup, s.log)
-	return r, nil
+	return r
 }
 
 // call sets the names. Two processes with one client id must not take each other's holds for their own.
@@ -344,7 +348,8 @@ func (r *Registry) Layout() Layout { return r.layout }
 // command is under way returns when that is answered. Locks that are held are left to their leases, no longer renewed, and
 // the contexts of [Lock.Context] are cancelled with the cause [ErrClosed], since nobody would announce a loss; Unlock still
 // removes the key. Close waits, for 1.1 s at most, for removals that are under way, and then for a tenth of a second at
-// most for log lines to be written. It does not close the client. It always returns nil; further calls do nothing.
+// most for log lines to be written. It does not close a client that was given to [New]; that of [Open] it closes when no hold
+// needs it any more. It always returns nil; further calls do nothing.
 func (r *Registry) Close() error {
 	r.closing.Do(func() {
 		close(r.closed)
@@ -372,6 +377,9 @@ func (r *Registry) Close() error {
 		case <-limit.C: // a connection is being made; it ends by itself
 		}
 		r.transport.dismiss(r.client)
+		if r.owns {
+			r.closeClient(trip.Plus(unlockGrace))
+		}
 		r.reports.dispatch.Flush()
 	})
 	return nil

@@ -59,7 +59,7 @@ func TestOpen_EndsWithTheContext(t *testing.T) {
 	require.Nil(t, client)
 }
 
-// A server may repeat the command that it does not know, with the password in it. Neither the text nor what the error wraps has it.
+// A server may repeat the command that it does not know, with the password in it. Neither the text nor what it wraps has it.
 func TestOpen_ErrorThatRepeatsThePassword(t *testing.T) {
 	t.Parallel()
 	for _, user := range []string{"u:s3cret", ":s3cret", "s3cret"} {

@@ -1,0 +1,271 @@
+package lockregistry_test
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/internal/redistest"
+)
+
+// opened is a registry of Open, whose client dials as the clients of the world do. The test closes it.
+func (w *world) opened(opts ...lockregistry.Option) *lockregistry.Registry {
+	w.Helper()
+	r, err := lockregistry.Open(w.Context(), "redis://redis?client_name=opened", "orders", append(opts, w.dialing())...)
+	require.NoError(w, err)
+	return r
+}
+
+func (w *world) dialing() lockregistry.Option {
+	return lockregistry.WithClientOption(func(o *rueidis.ClientOption) {
+		o.ForceSingleClient = true
+		o.DialCtxFn = func(ctx context.Context, _ string, _ *net.Dialer, _ *tls.Config) (net.Conn, error) {
+			return w.dial(ctx)
+		}
+	})
+}
+
+// opens is how many connections the client of Open has.
+func (w *world) opens() int {
+	w.Helper()
+	if w.fake {
+		return w.mini.CurrentConnectionCount() - 1
+	}
+	return strings.Count(w.do("CLIENT", "LIST"), "name=opened")
+}
+
+func TestOpen(t *testing.T) {
+	worlds(t, func(w *world) {
+		r := w.opened()
+		require.NoError(w, r.Do(w.Context(), "42", func(context.Context) error {
+			require.False(w, w.free("orders:42"))
+			return nil
+		}))
+		require.Equal(w, 1, w.opens())
+		require.NoError(w, r.Close())
+		w.leftNothing()
+		w.await("no connection", func() bool { return w.opens() == 0 })
+		require.NoError(w, r.Close())
+		require.ErrorIs(w, r.Obtain("42").Lock(w.Context()), lockregistry.ErrClosed)
+		require.NotEmpty(w, r.Stats())
+	})
+}
+
+// A waiter has one more connection, and both end with the registry.
+func TestOpen_Connections(t *testing.T) {
+	realWorlds(t, func(w *world) {
+		r := w.opened()
+		w.lock(w.registry().Obtain("42"))
+		waits := lockElsewhere(r.Obtain("42"), w.Context())
+		w.await("it waits", func() bool { return w.tickets() == 1 })
+		require.Equal(w, 2, w.opens())
+		require.NoError(w, r.Close())
+		require.ErrorIs(w, <-waits, lockregistry.ErrClosed)
+		w.await("no connection", func() bool { return w.opens() == 0 })
+	})
+}
+
+// What is held when the registry is closed can be unlocked, and then the client is closed.
+func TestOpen_UnlockAfterClose(t *testing.T) {
+	for name, lock := range map[string]func(r *lockregistry.Registry) *lockregistry.Lock{
+		"lock":   func(r *lockregistry.Registry) *lockregistry.Lock { return r.Obtain("42") },
+		"reader": func(r *lockregistry.Registry) *lockregistry.Lock { return r.ReadWrite("42").Reader() },
+		"writer": func(r *lockregistry.Registry) *lockregistry.Lock { return r.ReadWrite("42").Writer() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			worlds(t, func(w *world) {
+				r := w.opened()
+				l := lock(r)
+				w.lock(l)
+				hold, err := r.Acquire(w.Context(), "43")
+				require.NoError(w, err)
+				require.NoError(w, r.Close())
+				w.unlock(l)
+				require.True(w, w.free("orders:42"))
+				require.NotZero(w, w.opens(), "another hold is left")
+				require.NoError(w, hold.Release(w.Context()))
+				w.leftNothing()
+				w.await("no connection", func() bool { return w.opens() == 0 })
+			})
+		})
+	}
+}
+
+// What is never unlocked keeps the client for its lease.
+func TestOpen_ClientEndsWithTheLastLease(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		r := w.opened()
+		w.lock(r.Obtain("short"), lockregistry.TTL(10*time.Second))
+		w.lock(r.ReadWrite("rw").Reader(), lockregistry.TTL(5*time.Second))
+		w.lock(r.Obtain("long"), lockregistry.TTL(time.Minute))
+		require.NoError(w, r.Close())
+		w.pass(58 * time.Second)
+		require.NotZero(w, w.opens())
+		w.pass(3 * time.Second)
+		require.Zero(w, w.opens())
+		require.ErrorIs(w, r.Obtain("long").Unlock(w.Context()), lockregistry.ErrLockLost)
+	})
+}
+
+// Close does not wait for a server that is silent. Nor does it leave anything behind, which TestMain looks for.
+func TestOpen_CloseWithASilentServer(t *testing.T) {
+	realWorlds(t, func(w *world) {
+		r := w.opened()
+		w.lock(r.Obtain("42"))
+		w.server.Freeze()
+		start := time.Now()
+		require.ErrorIs(w, r.Obtain("42").Unlock(w.Context()), lockregistry.ErrUnavailable)
+		require.NoError(w, r.Close())
+		require.Less(w, time.Since(start), 4*time.Second)
+		w.server.Thaw()
+		w.await("no connection", func() bool { return w.opens() == 0 })
+	})
+}
+
+func TestOpen_ClosedAtOnceFromManyGoroutines(t *testing.T) {
+	worlds(t, func(w *world) {
+		r := w.opened()
+		var all sync.WaitGroup
+		for range 8 {
+			all.Go(func() {
+				_ = r.Do(w.Context(), "42", func(context.Context) error { return nil })
+			})
+			all.Go(func() {
+				if err := r.Close(); err != nil {
+					w.Error(err)
+				}
+			})
+		}
+		all.Wait()
+		w.await("no connection", func() bool { return w.opens() == 0 })
+		w.leftNothing()
+	})
+}
+
+// All kinds of addresses, each with a lock that is in the way of another client's.
+func TestOpen_Addresses(t *testing.T) {
+	t.Parallel()
+	socket := filepath.Join(t.TempDir(), "redis.sock")
+	single := redistest.Start(t, "--requirepass", "s3cret", "--unixsocket", socket)
+	cluster := redistest.StartCluster(t, 3)
+	sentinels := redistest.StartSentinels(t, 1, 3)
+	for name, address := range map[string]string{
+		"single":   "redis://:s3cret@" + single.Addr() + "/3",
+		"socket":   "unix://:s3cret@" + socket + "?db=3",
+		"cluster":  "redis://" + cluster[0].Addr() + "?addr=" + cluster[1].Addr(),
+		"sentinel": "redis://" + sentinels.Addresses()[0] + "?master_set=" + redistest.MasterSet,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ctx := t.Context()
+			first, err := lockregistry.Open(ctx, address, "orders")
+			require.NoError(t, err)
+			second, err := lockregistry.Open(ctx, address, "orders")
+			require.NoError(t, err)
+			require.NoError(t, first.Do(ctx, "42", func(ctx context.Context) error {
+				ok, err := second.Obtain("42").TryLock(ctx)
+				require.NoError(t, err)
+				require.False(t, ok)
+				return nil
+			}))
+			require.NoError(t, first.Close())
+			require.NoError(t, second.Close())
+		})
+	}
+}
+
+// A hook sets what no URL can. It cannot turn the cache on.
+func TestOpen_WithClientOption(t *testing.T) {
+	realWorlds(t, func(w *world) {
+		w.do("ACL", "SETUSER", "app", "on", ">s3cret", "~*", "&*", "+@all", "-client|tracking")
+		asked := 0
+		r, err := lockregistry.Open(w.Context(), "redis://redis", "orders", w.dialing(),
+			lockregistry.WithClientOption(func(o *rueidis.ClientOption) {
+				require.True(w, o.DisableCache)
+				o.DisableCache = false
+				o.AuthCredentialsFn = func(rueidis.AuthCredentialsContext) (rueidis.AuthCredentials, error) {
+					asked++
+					return rueidis.AuthCredentials{Username: "app", Password: "s3cret"}, nil
+				}
+			}))
+		require.NoError(w, err)
+		require.Equal(w, 1, asked)
+		w.lock(r.Obtain("42"))
+		require.Contains(w, w.do("CLIENT", "LIST"), "user=app")
+		w.unlock(r.Obtain("42"))
+		require.NoError(w, r.Close())
+	})
+}
+
+// What is wrong is said before anything is sent, all at once, and without the password.
+func TestOpen_BadInput(t *testing.T) {
+	t.Parallel()
+	touched := lockregistry.WithClientOption(func(*rueidis.ClientOption) { t.Error("it is about to connect") })
+	for _, c := range []struct {
+		url, prefix string
+		opts        []lockregistry.Option
+		want        []string
+	}{
+		{"", "orders", nil, []string{"the address of Redis is empty"}},
+		{"redis://u:se/cret@host", "orders", nil, []string{"the address of Redis cannot be read"}},
+		{"http://u:secret@host", "orders", nil, []string{"the address of Redis has an unknown scheme"}},
+		{"redis://u:secret@host", "", nil, []string{"the prefix is empty"}},
+		{"redis://u:secret@host", "orders", []lockregistry.Option{nil}, []string{"an option is nil"}},
+		{"secret", "", []lockregistry.Option{lockregistry.WithCapacity(0)}, []string{"the address", "the prefix", "WithCapacity(0)"}},
+		{"redis://host", "orders", []lockregistry.Option{lockregistry.WithClientOption(nil)}, []string{"WithClientOption(nil)"}},
+	} {
+		r, err := lockregistry.Open(context.Background(), c.url, c.prefix, append(c.opts, touched)...)
+		require.Nil(t, r)
+		require.ErrorContains(t, err, "lockregistry: open: ")
+		for _, want := range c.want {
+			require.ErrorContains(t, err, want)
+		}
+		require.NotContains(t, err.Error(), "cret")
+		require.Empty(t, about(err))
+	}
+	_, err := lockregistry.Open(nil, "redis://host", "orders", touched) //nolint:staticcheck // a caller may do that
+	require.ErrorContains(t, err, "the context is nil")
+	_, err = lockregistry.New(nil, "orders", touched)
+	require.ErrorContains(t, err, "WithClientOption: it is for Open only")
+}
+
+// Open fails when no server answers, in time.
+func TestOpen_NoServer(t *testing.T) {
+	realWorlds(t, func(w *world) {
+		for _, url := range []string{"redis://u:s3cret@127.0.0.1:1", "redis://u:s3cret@127.0.0.1:1?master_set=m"} {
+			r, err := lockregistry.Open(w.Context(), url, "orders")
+			require.Nil(w, r)
+			require.Equal(w, []error{lockregistry.ErrUnavailable}, about(err), err)
+			require.NotContains(w, err.Error(), "s3cret")
+		}
+		w.do("CONFIG", "SET", "requirepass", "right")
+		r, err := lockregistry.Open(w.Context(), "redis://u:s3cret@"+w.server.Addr(), "orders")
+		require.Nil(w, r)
+		require.ErrorContains(w, err, "redis://u:***@"+w.server.Addr()+": the user or the password is wrong")
+		require.Empty(w, about(err))
+
+		w.server.Freeze()
+		ctx, cancel := context.WithTimeoutCause(w.Context(), 100*time.Millisecond, errors.New("too slow"))
+		defer cancel()
+		start := time.Now()
+		r, err = lockregistry.Open(ctx, "redis://u:s3cret@"+w.server.Addr()+"?dial_timeout=1s", "orders")
+		require.Nil(w, r)
+		require.Less(w, time.Since(start), 3*time.Second)
+		require.Equal(w, []error{lockregistry.ErrUnavailable, context.DeadlineExceeded}, about(err), err)
+		require.ErrorContains(w, err, "too slow")
+		r, err = lockregistry.Open(w.Context(), "redis://u:s3cret@"+w.server.Addr()+"?dial_timeout=100ms", "orders")
+		require.Nil(w, r)
+		require.Equal(w, []error{lockregistry.ErrUnavailable}, about(err), err)
+		w.server.Thaw()
+	})
+}
