@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
 // A lock that is handed over within a process is the next owner's as if it had obtained it itself: with its lease, and renewed
@@ -55,10 +56,10 @@ func (f *flaky) scripts(what string) (n int) {
 	return n
 }
 
-// direct is how many releases in Spring's format were sent that said when the next window is due.
-func (f *flaky) direct() (n int) {
+// known is how many releases in Spring's format were sent that said so of those who wait.
+func (f *flaky) known(what protocol.Known) (n int) {
 	for _, c := range f.sent("release") {
-		if len(c.Args) > 7 && c.Args[7] != "" {
+		if len(c.Args) > 7 && c.Args[7] == string(what) {
 			n++
 		}
 	}

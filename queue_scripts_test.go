@@ -1,6 +1,7 @@
 package lockregistry_test
 
 import (
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -112,7 +113,7 @@ func (s *scripted) releases(value string, how protocol.Release) string {
 // gives has a hold end by the short release that gives the lock to the first who waits.
 func (s *scripted) gives(value string) string {
 	s.Helper()
-	return s.releases(value, protocol.Release{Due: "99"})
+	return s.releases(value, protocol.Release{Known: protocol.Direct})
 }
 
 // obtains has a hold ask for the lock, or for something of its queue.
@@ -175,13 +176,13 @@ func TestQueue_ShortRelease(t *testing.T) {
 	}
 }
 
-// A short release says what long ones do, and when the next window is due.
+// A short release says what long ones do.
 func TestQueue_ShortReleaseTells(t *testing.T) {
 	scriptedWorlds(t, func(s *scripted) {
 		heard := s.attends(s.client(), "d")
 		s.begins("a:1", "d:2|60000")
 		require.Equal(s, "2", s.gives("a:1"))
-		require.Equal(s, "g 2 1000@99 "+theKey, <-heard)
+		require.Equal(s, "g 2 1000 "+theKey, <-heard)
 		if !s.redisson {
 			require.Equal(s, "d:2+", s.do("GET", theKey), "with the mark, so that its release looks for the queue")
 		}
@@ -208,9 +209,9 @@ func TestQueue_ShortReleaseTellsInTheSlotOfTheKey(t *testing.T) {
 			w.do("ZADD", queue, "-1", "open", "-1", "wide", "7", "d:2|60000")
 			clustered := config
 			clustered.Cluster = true
-			release := protocol.Release{Key: key, Value: "a:1", Queued: true, Due: "99"}
+			release := protocol.Release{Key: key, Value: "a:1", Queued: true, Known: protocol.Direct}
 			require.Equal(w, "2", w.runs(protocol.NewSpring(clustered).Release(release)))
-			require.Equal(w, "g 2 1000@99 "+key, <-heard)
+			require.Equal(w, "g 2 1000 "+key, <-heard)
 		}
 	})
 }
@@ -224,10 +225,10 @@ func TestQueue_NobodyHearsOfAGrantThatIsNotHis(t *testing.T) {
 		defer client.Close()
 		heard := f.attends(client, "c")
 		for _, redisson := range []bool{false, true} {
-			for _, due := range []string{"", "99"} {
+			for _, known := range []protocol.Known{protocol.NothingKnown, protocol.Quiet, protocol.Direct} {
 				s := &scripted{f.world, redisson}
 				s.begins("a:1", "c:2|60000")
-				require.Equal(f, "1", s.releases("a:1", protocol.Release{Due: due}))
+				require.Equal(f, "1", s.releases("a:1", protocol.Release{Known: known}))
 				f.do("PUBLISH", "orders-channel@c", "the end")
 				require.Equal(f, "the end", <-heard)
 			}
@@ -364,48 +365,170 @@ func TestQueue_WindowsWhenTheClockGoesBack(t *testing.T) {
 	})
 }
 
-// A long window is due when tickets have kept the lock from others for 1.7 s, however long each of them has had it. When the hold
-// that ends came long after the newest release that is known, nobody was kept out by a ticket before.
+// A long window is due when tickets have kept the lock from others for 1.7 s, however long each of them has had it; for 15 s
+// where it is quiet, and nobody was seen. Where nobody had waited for a second when the first ticket came it is put off, but not
+// twice.
 func TestQueue_LongWindow(t *testing.T) {
-	const long, ms = 4990 * time.Millisecond, time.Millisecond
+	const ms, seen, late = time.Millisecond, 0.5, 0.25
 	for name, c := range map[string]struct {
 		wide, open time.Duration // how long ago the newest windows were
-		held       time.Duration
-		yields     bool // others wait in the process, and nobody in the queue
+		since      float64       // what happened since
+		waits      time.Duration // for how long the first ticket has; -1: nobody waits but others of the process
+		quiet      bool
 		window     bool
+		after      float64 // what has happened then
 	}{
-		"not yet":                            {wide: 1500 * time.Millisecond},
-		"due after short holds":              {wide: 2 * time.Second, open: 90 * time.Millisecond, window: true},
-		"due after a long hold":              {wide: 5 * time.Second, open: 5 * time.Second, held: long, window: true},
-		"due a moment ago":                   {wide: 2 * time.Second, open: 2 * time.Second, window: true},
-		"after a short hold of a free lock":  {wide: 5 * time.Second, open: 5 * time.Second},
-		"after a long hold of a free lock":   {wide: 5 * time.Second, open: 5 * time.Second, held: long - 1490*time.Millisecond},
-		"due, in a process":                  {wide: 2 * time.Second, open: 90 * time.Millisecond, yields: true, window: true},
-		"due after a long hold in a process": {wide: 5 * time.Second, open: 5 * time.Second, held: long, yields: true, window: true},
-		"the first in a process":             {wide: 5 * time.Second, open: 5 * time.Second, held: 100 * ms, yields: true},
+		"not yet":                             {wide: 1500 * ms},
+		"due":                                 {wide: 2000 * ms, open: 90 * ms, window: true},
+		"due, where sections are long":        {wide: 5000 * ms, open: 5000 * ms, waits: 4500 * ms, window: true},
+		"a rush begins":                       {wide: 5000 * ms, open: 5000 * ms, after: late},
+		"a rush begins, long ago":             {wide: 5000 * ms, open: 5000 * ms, waits: 3500 * ms, after: late},
+		"one more":                            {wide: 5000 * ms, open: 5000 * ms, since: late, window: true},
+		"quiet":                               {wide: 14500 * ms, open: 90 * ms, quiet: true},
+		"quiet, due":                          {wide: 15500 * ms, open: 90 * ms, quiet: true, window: true},
+		"quiet, a rush begins":                {wide: 15500 * ms, open: 15500 * ms, quiet: true, after: late},
+		"quiet, one more":                     {wide: 15500 * ms, open: 15500 * ms, quiet: true, since: late, window: true},
+		"quiet, put off":                      {wide: 2000 * ms, open: 90 * ms, quiet: true, since: late, window: true},
+		"quiet, put off, not yet":             {wide: 1500 * ms, open: 90 * ms, quiet: true, since: late, after: late},
+		"quiet, somebody was seen":            {wide: 2000 * ms, open: 90 * ms, quiet: true, since: seen, window: true},
+		"quiet, somebody was seen, not yet":   {wide: 1500 * ms, open: 90 * ms, quiet: true, since: seen, after: seen},
+		"somebody was seen and a rush begins": {wide: 5000 * ms, open: 5000 * ms, since: seen, after: seen + late},
+		"and one more":                        {wide: 5000 * ms, open: 5000 * ms, since: seen + late, window: true},
+		"due, in a process":                   {wide: 2000 * ms, open: 90 * ms, waits: -1, window: true},
+		"quiet, in a process":                 {wide: 2000 * ms, open: 90 * ms, waits: -1, quiet: true},
+		"a rush begins in a process":          {wide: 5000 * ms, open: 5000 * ms, waits: -1, after: late},
+		"one more in a process":               {wide: 5000 * ms, open: 5000 * ms, waits: -1, since: late, window: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			scriptedWorlds(t, func(s *scripted) {
 				s.begins("a:1", "b:2|60000")
-				s.do("EVAL", "return redis.call('ZINCRBY', KEYS[1], ARGV[1], 'wide') + redis.call('ZINCRBY', KEYS[1], ARGV[2], 'open')",
-					"1", theQueue, strconv.FormatInt(c.wide.Milliseconds(), 10), strconv.FormatInt(c.open.Milliseconds(), 10))
-				s.do("ZREM", theQueue, "b:2|60000")
+				add := func(member string, d float64) {
+					s.do("ZINCRBY", theQueue, strconv.FormatFloat(d, 'f', -1, 64), member)
+				}
+				add("wide", float64(c.wide.Milliseconds())-c.since)
+				add("open", float64(c.open.Milliseconds()))
+				add("b:2|60000", -float64(c.waits.Microseconds()))
 				owner := "b:2"
-				if c.yields {
-					owner = ""
-				} else {
-					s.obtains("b:2", protocol.ModeEnqueue)
+				if c.waits < 0 {
+					s.do("ZREM", theQueue, "b:2|60000")
 				}
-				if c.window {
+				if c.window || c.waits < 0 {
 					owner = ""
 				}
-				s.releases("a:1", protocol.Release{Yields: c.yields, Age: c.held})
+				how := protocol.Release{Yields: c.waits < 0}
+				if c.quiet {
+					how.Known = protocol.Quiet
+				}
+				s.releases("a:1", how)
 				require.Equal(s, owner, s.owner())
-				ends := s.do("EVAL", `local time = redis.call('TIME')
-					return -redis.call('ZSCORE', KEYS[1], 'open') - time[1] * 1000 - math.floor(time[2] / 1000)`, "1", theQueue)
-				left, err := strconv.Atoi(ends)
+				require.Equal(s, c.window, s.opens() > 0)
+				wide, err := strconv.ParseFloat(s.do("ZSCORE", theQueue, "wide"), 64)
 				require.NoError(s, err)
-				require.Equal(s, c.window, left > 0, "the window ends in %d ms", left)
+				require.InDelta(s, c.after, math.Mod(-wide, 1), 0)
+			})
+		})
+	}
+}
+
+// opens is how many milliseconds a window is open still; if it is over, below zero.
+func (s *scripted) opens() int {
+	s.Helper()
+	left, err := strconv.Atoi(s.do("EVAL", `local time = redis.call('TIME')
+		return -redis.call('ZSCORE', KEYS[1], 'open') - time[1] * 1000 - math.floor(time[2] / 1000)`, "1", theQueue))
+	require.NoError(s, err)
+	return left
+}
+
+// attendsInSlot is attends for a registry on a cluster. It reports false on a server before 7, on which clusters have no queue.
+func (w *world) attendsInSlot(registry string) bool {
+	w.Helper()
+	client := w.client()
+	if strings.Contains(said(client, "PUBSUB", "SHARDNUMSUB"), "nknown subcommand") {
+		return false
+	}
+	channel := "orders-channel@{" + theKey + "}" + registry
+	w.heardBy(client, func(c rueidis.Client) rueidis.Completed { return c.B().Ssubscribe().Channel(channel).Build() },
+		func() bool { return said(client, "PUBSUB", "SHARDNUMSUB", channel) == "["+channel+" 1]" })
+	return true
+}
+
+// Where it is quiet there are no short windows, unless somebody listens.
+func TestQueue_ShortWindow(t *testing.T) {
+	for name, c := range map[string]struct{ quiet, cluster, heard, window, seen bool }{
+		"nobody listens":          {},
+		"somebody does":           {heard: true, window: true},
+		"on a cluster":            {cluster: true, window: true},
+		"quiet":                   {quiet: true},
+		"quiet, somebody listens": {quiet: true, heard: true, window: true},
+		"quiet, on a cluster":     {quiet: true, cluster: true},
+		"seen, on a cluster":      {quiet: true, cluster: true, seen: true, window: true},
+		"quiet, somebody there":   {quiet: true, cluster: true, heard: true, window: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			realWorlds(t, func(w *world) {
+				s := &scripted{w, false}
+				format := config
+				if format.Cluster = c.cluster; !c.cluster {
+					s.attends(s.client(), "b")
+				} else if !s.attendsInSlot("b") {
+					return
+				}
+				if c.heard {
+					w.heard(func(c rueidis.Client) rueidis.Completed { return c.B().Subscribe().Channel(theChannel).Build() }, theChannel, "1")
+				}
+				s.begins("a:1", "b:2|60000")
+				s.do("ZINCRBY", theQueue, "200", "open")
+				if c.seen {
+					s.do("ZINCRBY", theQueue, "-0.5", "wide")
+				}
+				s.do("PEXPIRE", theQueue, "5000")
+				how := protocol.Release{Key: theKey, Value: "a:1", Queued: true}
+				if c.quiet {
+					how.Known = protocol.Quiet
+				}
+				s.runs(protocol.NewSpring(format).Release(how))
+				require.Equal(s, c.window, s.owner() == "")
+				require.Greater(s, s.pttl(theQueue), time.Minute, "a queue in which calls wait briefly lives as long as they come")
+			})
+		})
+	}
+}
+
+// Who waits without a ticket leaves a trace, which releases see, and so does a holder of another form when one with a ticket
+// looks. Versions that do not know it read the same time.
+func TestQueue_Traces(t *testing.T) {
+	const held, other = "b:1795278371204117", "a:1795278371204118"
+	for name, c := range map[string]struct {
+		owner string
+		asks  func(s *scripted)
+		trace bool
+	}{
+		"waits without a ticket":      {held, func(s *scripted) { s.obtains(other, protocol.ModeReserve) }, true},
+		"does not wait":               {held, func(s *scripted) { s.obtains(other, protocol.ModeNone) }, false},
+		"finds the lock free":         {"", func(s *scripted) { s.obtains(other, protocol.ModeReserve) }, false},
+		"has a ticket":                {held, func(s *scripted) { s.obtains(other, protocol.ModeEnqueue) }, false},
+		"has a ticket, behind others": {held, func(s *scripted) { s.asks(other) }, false},
+		"looks":                       {held, func(s *scripted) { s.obtains(other, protocol.ModeCheck) }, false},
+		"a path that stays taken":     {held + ":atleast", func(s *scripted) { s.obtains(other, protocol.ModeCheck) }, false},
+		"has a ticket, behind Java":   {"4d3c8a52-96c1", func(s *scripted) { s.obtains(other, protocol.ModeEnqueue) }, true},
+		"looks, behind Java":          {"4d3c8a52-96c1", func(s *scripted) { s.obtains(other, protocol.ModeCheck) }, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			realWorlds(t, func(w *world) {
+				s := &scripted{w, false}
+				s.begins(c.owner, "b:2|60000", other+"|60000")
+				before := s.do("ZSCORE", theQueue, "wide")
+				c.asks(s)
+				c.asks(s)
+				after := s.do("ZSCORE", theQueue, "wide")
+				if c.trace {
+					before += ".5"
+				}
+				require.Equal(s, before, after)
+
+				s.do("DEL", theQueue)
+				s.obtains(other, protocol.ModeReserve)
+				require.Equal(s, "0", s.do("EXISTS", theQueue), "a trace begins no queue")
 			})
 		})
 	}
@@ -417,19 +540,21 @@ func TestQueue_LongWindowOfAReadWriteLock(t *testing.T) {
 		"reader": {"mode", "read", "a:1", "1"},
 		"writer": {"mode", "write", "a:1:write", "1"},
 	} {
-		for held, owner := range map[time.Duration]string{4990 * time.Millisecond: "", 100 * time.Millisecond: "b:2:write"} {
-			t.Run(side+" "+held.String(), func(t *testing.T) {
+		for came, owner := range map[time.Duration]string{4990 * time.Millisecond: "", 100 * time.Millisecond: "b:2:write"} {
+			t.Run(side+" "+came.String(), func(t *testing.T) {
 				realWorlds(t, func(w *world) {
 					w.attends(w.client(), "b")
 					w.do(append([]string{"HSET", theKey}, holder...)...)
 					w.do("EVAL", `local time = redis.call('TIME')
 						local past = time[1] * 1000 + math.floor(time[2] / 1000) - 5000
-						redis.call('ZADD', KEYS[1], -past, 'open', -past, 'wide', string.format('%.0f', past * 1000), 'b:2|60000w')`, "1", theQueue)
+						redis.call('ZADD', KEYS[1], -past, 'open', -past, 'wide',
+							string.format('%.0f', (past + 5000 - ARGV[1]) * 1000), 'b:2|60000w')`,
+						"1", theQueue, strconv.FormatInt(came.Milliseconds(), 10))
 					format := protocol.NewRead(config)
 					if side == "writer" {
 						format = protocol.NewWrite(config)
 					}
-					w.runs(format.Release(protocol.Release{Key: theKey, Value: "a:1", Queued: true, Age: held}))
+					w.runs(format.Release(protocol.Release{Key: theKey, Value: "a:1", Queued: true}))
 					fields := strings.Fields(strings.Trim(w.do("HKEYS", theKey), "[]"))
 					require.Equal(w, owner, strings.Join(slices.DeleteFunc(fields, func(f string) bool { return f == "mode" }), " "))
 				})
@@ -557,7 +682,7 @@ func TestQueue_AMarkChangesNothingElse(t *testing.T) {
 				require.Equal(s, another, s.runs(s.format().Holds(theKey, "a:6")))
 				require.Equal(s, another, s.releases("a:4", protocol.Release{}))
 				for name, how := range map[string]protocol.Release{
-					"usual": {}, "others wait": {Due: "99"}, "leads": {Leads: true},
+					"usual": {}, "others wait": {Known: protocol.Direct}, "leads": {Leads: true},
 				} {
 					own("a:5")
 					require.Equal(s, "1", s.releases("a:5", how), name)
@@ -586,7 +711,7 @@ func TestQueue_ThoseInFrontHadTheirTime(t *testing.T) {
 				first, second := w.attends(w.client(), "a"), w.attends(w.client(), "b")
 				s.begins("", "a:1|60000", "a:2|60000", "b:3|60000", "b:4|60000")
 				require.Contains(s, s.obtains("b:3", protocol.ModeCheck), "queued")
-				w.hears(first, "g 1 1000@0 orders:42")
+				w.hears(first, "g 1 1000 orders:42")
 				require.Equal(s, "a:1", s.owner())
 
 				s.do("DEL", theKey)

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
 // What the queue in Redis promises, on real servers; miniredis has none.
@@ -431,7 +432,8 @@ func TestQueue_GrantIsLengthened(t *testing.T) {
 }
 
 // A window for those without a ticket is due when tickets have kept the key from them for a while. A long hold of a lock that was
-// free has not, so the one who waits behind it has the lock at once; and so it is whenever nobody has waited for a while.
+// free has not, so the one who waits behind it has the lock at once; and so it is when nobody has waited for a while, but not
+// each time.
 func TestQueue_ALongHoldIsFollowedAtOnce(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		// passes makes times in the queue as old as if the server's clock had gone on.
@@ -442,23 +444,31 @@ func TestQueue_ALongHoldIsFollowedAtOnce(t *testing.T) {
 			end`, "2", strconv.FormatInt(d.Milliseconds(), 10), theQueue}, members...)...)
 		}
 		holder := w.registry().Obtain("42")
-		var all []time.Duration
-		for range 3 {
+		// follows has another process follow a long hold, and tells whether it had to wait for a window.
+		follows := func() (window bool) {
 			w.lock(holder)
-			m := w.joins(w.Context(), lockregistry.WithPollInterval(noPoll))
+			since, m := time.Now(), w.joins(w.Context(), lockregistry.WithPollInterval(noPoll))
+			w.await("its release looks for windows", func() bool {
+				return time.Since(since) > 150*time.Millisecond && w.tickets() == 1
+			})
 			passes(10*time.Second, "open", "wide")
-			start := time.Now()
 			w.unlock(holder)
-			all = append(all, w.takes(start, m.result))
+			require.NoError(w, <-m.result)
 			require.NoError(w, m.unlock(m.lock))
+			window = w.do("ZSCORE", theQueue, "open") == w.wide()
 			passes(3*time.Second, "open", "wide")
+			return window
 		}
-		w.within(50*time.Millisecond, all)
+		follows() // a rush begins
+		require.False(w, follows(), "it was put off")
+		require.True(w, follows(), "but not twice")
+		require.False(w, follows())
 
 		// Goroutines of one process have it at once, too, although the process has had its time.
-		all = nil
 		g := w.goroutine()
-		for range 3 {
+		w.do("DEL", theQueue)
+		var all []time.Duration
+		for range 2 {
 			w.lock(holder)
 			since, next := time.Now(), g.starts(holder)
 			w.await("its time is over", func() bool { return time.Since(since) > 150*time.Millisecond })
@@ -474,13 +484,13 @@ func TestQueue_ALongHoldIsFollowedAtOnce(t *testing.T) {
 		w.lock(holder)
 		since := time.Now()
 		a, b := w.joins(w.Context(), lockregistry.WithPollInterval(noPoll)), w.joins(w.Context(), lockregistry.WithPollInterval(noPoll))
-		w.await("it has waited", func() bool { return time.Since(since) > 300*time.Millisecond })
+		w.await("its release looks for windows", func() bool {
+			return time.Since(since) > 150*time.Millisecond && w.tickets() == 2
+		})
 		w.unlock(holder)
 		require.NoError(w, <-a.result)
-		granted := time.Now()
-		passes(5*time.Second, "wide")
-		passes(1100*time.Millisecond, "open") // as if the grant had been on its way for so long
-		w.await("longer than a lock is free by chance", func() bool { return time.Since(granted) > 700*time.Millisecond })
+		passes(5*time.Second, "open", "wide")
+		w.do("EVAL", "return redis.call('ZINCRBY', KEYS[1], '-5000000', redis.call('ZRANGE', KEYS[1], '-1', '-1')[1])", "1", theQueue)
 		start := time.Now()
 		require.NoError(w, a.unlock(a.lock))
 		require.GreaterOrEqual(w, w.takes(start, b.result), 100*time.Millisecond)
@@ -488,51 +498,67 @@ func TestQueue_ALongHoldIsFollowedAtOnce(t *testing.T) {
 	})
 }
 
-// Those who have waited for a second are told when they are the next ones, by short releases too, for which no window may be due.
+// A call that does not wait shows itself when another one has just not got the lock either: somebody tries again and again.
+func TestQueue_WhoTriesAgainAndAgainIsSeen(t *testing.T) {
+	realWorlds(t, func(w *world) {
+		holder := w.registry().Obtain("42")
+		w.lock(holder)
+		m := w.joins(w.Context(), lockregistry.WithPollInterval(noPoll))
+		w.await("the ticket", func() bool { return w.do("ZCARD", theQueue) == "3" })
+		l := w.registry().Obtain("42")
+		tries := func() {
+			ok, err := l.TryLock(w.Context())
+			require.NoError(w, err)
+			require.False(w, ok)
+		}
+		tries()
+		require.NotContains(w, w.wide(), ".5", "once")
+		tries()
+		require.Contains(w, w.wide(), ".5")
+		w.unlock(holder)
+		require.NoError(w, <-m.result)
+		require.NoError(w, m.unlock(m.lock))
+	})
+}
+
+// Those who have waited for a second are told when they are the next ones: a release by one that has waited for so long is no
+// short one.
 func TestQueue_TheNextOneIsTold(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		told := w.heard(func(c rueidis.Client) rueidis.Completed {
 			return c.B().Psubscribe().Pattern("orders-channel@*").Build()
 		}, "", "1")
-		next := func() {
-			w.Helper()
-			for limit := time.After(20 * time.Second); ; {
+		holder := w.registry().Obtain("42")
+		w.lock(holder)
+		var waiters []*member
+		for range 6 {
+			waiters = append(waiters, w.joins(w.Context(), lockregistry.WithPollInterval(noPoll)))
+		}
+		newest := waiters[5].net
+		asked := newest.scripts("obtain") // it looks after its ticket a second or two later
+		require.Eventually(w, func() bool { return newest.scripts("obtain") > asked }, 20*time.Second, 10*time.Millisecond)
+		w.unlock(holder)
+		for k, m := range waiters[:5] {
+			require.NoError(w, <-m.result)
+			for len(told) > 0 {
+				<-told
+			}
+			require.NoError(w, m.unlock(m.lock))
+			for limit := time.After(20 * time.Second); k < 4; {
 				select {
-				case m := <-told:
-					if strings.HasPrefix(strings.Fields(m)[1], "n") {
-						return
+				case message := <-told:
+					if !strings.HasPrefix(strings.Fields(message)[1], "n") {
+						continue
 					}
 				case <-limit:
 					require.Fail(w, "nobody was told")
 				}
+				break
 			}
+			require.Zero(w, m.net.known(protocol.Direct))
 		}
-		holder := w.registry().Obtain("42")
-		quick := false
-		for round := 0; round < 10 && !quick; round++ {
-			w.lock(holder)
-			var waiters []*member
-			for range 6 {
-				waiters = append(waiters, w.joins(w.Context(), lockregistry.WithPollInterval(noPoll)))
-			}
-			newest := waiters[5].net
-			asked := newest.scripts("obtain") // it looks after its ticket a second or two later
-			require.Eventually(w, func() bool { return newest.scripts("obtain") > asked }, 20*time.Second, 10*time.Millisecond)
-			w.unlock(holder)
-			for k, m := range waiters {
-				require.NoError(w, <-m.result)
-				for len(told) > 0 {
-					<-told
-				}
-				before := w.executed("zrangebyscore")
-				require.NoError(w, m.unlock(m.lock))
-				if k < 4 && m.net.direct() > 0 && w.executed("zrangebyscore") == before {
-					next()
-					quick = true
-				}
-			}
-		}
-		require.True(w, quick)
+		require.NoError(w, <-waiters[5].result)
+		require.NoError(w, waiters[5].unlock(waiters[5].lock))
 	})
 }
 
@@ -557,19 +583,43 @@ func (w *world) contend(processes int) {
 	w.await("they contend", func() bool { return w.tickets() >= processes-1 })
 }
 
+// springObtains is the script by which a registry of Spring Integration 7.1 tries. The server knows it from then on.
+const springObtains = `local lockClientId = redis.call('GET', KEYS[1])
+if lockClientId == ARGV[1] then
+	redis.call('PEXPIRE', KEYS[1], ARGV[2])
+	return true
+elseif not lockClientId then
+	redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+	return true
+end
+return false
+`
+
+// triesLikeSpring tells whether a registry of Spring's would have got the lock just now.
+func triesLikeSpring(client rueidis.Client) bool {
+	return said(client, "EVAL", springObtains, "1", theKey, "java", "10000") == "1"
+}
+
+// triesByHand is the same for a client that nobody knows.
+func triesByHand(client rueidis.Client) bool {
+	return said(client, "SET", theKey, "java", "NX", "PX", "10000") == "OK"
+}
+
 // Those without a ticket have the lock in time although others queue all the time.
 func TestQueue_ThoseWithoutATicketDoNotStarve(t *testing.T) {
+	require.Contains(t, protocol.Foreign(), digest(springObtains))
 	const allowance = time.Second // for a machine that is busy with other things
 	for name, c := range map[string]struct {
 		limit time.Duration
+		asks  func(client rueidis.Client) bool
 		tries func(w *world) <-chan time.Time // when to try
 	}{
-		"polls": {2 * time.Second, func(w *world) <-chan time.Time {
+		"polls": {2 * time.Second, triesLikeSpring, func(w *world) <-chan time.Time {
 			ticker := time.NewTicker(100 * time.Millisecond)
 			w.Cleanup(ticker.Stop)
 			return ticker.C
 		}},
-		"is told of releases": {400 * time.Millisecond, func(w *world) <-chan time.Time {
+		"is told of releases": {400 * time.Millisecond, triesByHand, func(w *world) <-chan time.Time {
 			heard := w.heard(func(c rueidis.Client) rueidis.Completed {
 				return c.B().Subscribe().Channel(theChannel).Build()
 			}, theChannel, "1")
@@ -628,7 +678,7 @@ func TestQueue_ThoseWithoutATicketDoNotStarve(t *testing.T) {
 					for range 5 {
 						for start := time.Now(); ; {
 							<-tries
-							if said(java, "SET", theKey, "java", "NX", "PX", "10000") == "OK" {
+							if c.asks(java) {
 								all = append(all, time.Since(start))
 								break
 							}
@@ -644,6 +694,115 @@ func TestQueue_ThoseWithoutATicketDoNotStarve(t *testing.T) {
 			})
 		}
 	}
+}
+
+// wide is the time from which long windows are counted, and what happened since.
+func (w *world) wide() string { return w.do("ZSCORE", theQueue, "wide") }
+
+// takesTurns has three processes take turns with sections of a second, until the test ends, and the first releases be over.
+func (w *world) takesTurns(section time.Duration) (handOvers func() []time.Duration) {
+	w.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	var released time.Time
+	var took []time.Duration
+	for range 3 {
+		l := w.registry(lockregistry.WithPollInterval(noPoll)).Obtain("42")
+		all.Go(func() {
+			for l.Lock(ctx) == nil {
+				mu.Lock()
+				if !released.IsZero() {
+					took = append(took, time.Since(released))
+				}
+				mu.Unlock()
+				select {
+				case <-time.After(section):
+				case <-ctx.Done():
+				}
+				mu.Lock()
+				released = time.Now()
+				mu.Unlock()
+				if err := l.Unlock(context.WithoutCancel(ctx)); err != nil {
+					w.Error(err)
+				}
+			}
+		})
+	}
+	w.Cleanup(func() { cancel(); all.Wait() })
+	return func() []time.Duration {
+		mu.Lock()
+		defer mu.Unlock()
+		return slices.Clone(took)
+	}
+}
+
+// Where nobody is who tries without a ticket, no hand-over waits for one, however long the sections are. One who comes later has
+// the lock in time: the server knows its script, and the process that releases has asked since.
+func TestQueue_NobodyWaitsForWhoIsNotThere(t *testing.T) {
+	realWorldsAlone(t, func(w *world) {
+		handOvers := w.takesTurns(time.Second)
+		w.await("they have begun", func() bool { return len(handOvers()) == 2 })
+		counted := w.wide()
+		require.NotEqual(w, "-1", counted)
+		w.await("they go on", func() bool { return len(handOvers()) == 8 })
+		w.Log(handOvers())
+		require.Equal(w, counted, w.wide(), "there was no window, nor was one put off")
+
+		java := w.client()
+		var all []time.Duration
+		for range 3 {
+			start := time.Now()
+			w.await("its turn", func() bool { return triesLikeSpring(java) })
+			all = append(all, time.Since(start))
+			said(java, "DEL", theKey)
+			w.await("others have it", func() bool { return strings.Contains(w.do("GET", theKey), ":") })
+		}
+		w.Log(all)
+		for _, d := range all {
+			require.Less(w, d, 5*time.Second)
+		}
+	})
+}
+
+// A client that nobody knows waits for 15 s at most. Once it has had the lock while others waited it is seen, and waits no longer
+// than Java.
+func TestQueue_WhoIsNotKnownWaitsLonger(t *testing.T) {
+	realWorlds(t, func(w *world) {
+		w.takesTurns(50 * time.Millisecond)
+		w.await("they have begun", func() bool { return w.tickets() == 2 })
+		stranger := w.client()
+		var all []time.Duration
+		ticker := time.NewTicker(100 * time.Millisecond)
+		defer ticker.Stop()
+		for range 3 {
+			for start := time.Now(); ; {
+				<-ticker.C
+				if triesByHand(stranger) {
+					all = append(all, time.Since(start))
+					break
+				}
+				require.Less(w, time.Since(start), 18*time.Second)
+			}
+			w.await("it is seen", func() bool { return strings.HasSuffix(w.wide(), ".5") })
+			said(stranger, "DEL", theKey)
+		}
+		w.Log(all)
+		require.Less(w, all[1], 4*time.Second)
+		require.Less(w, all[2], 4*time.Second)
+	})
+}
+
+// Where the user may not ask for scripts, nobody knows that it is quiet.
+func TestQueue_WithoutPermissionToAskForScripts(t *testing.T) {
+	realWorlds(t, func(w *world) {
+		w.do("ACL", "SETUSER", "default", "-script")
+		handOvers := w.takesTurns(50 * time.Millisecond)
+		w.await("they have begun", func() bool { return len(handOvers()) == 2 })
+		for counted := w.wide(); counted == w.wide(); { // each 1.7 s
+			require.Less(w, len(handOvers()), 100)
+		}
+	})
 }
 
 // A process that comes has its turn after those that were there.

@@ -432,7 +432,7 @@ func (l *Lock) release(ctx context.Context) (End, error) {
 	p := transport.Wait{Ctx: ctx, Since: begun, Limit: to.Plus(unlockLimit), Near: unlockLimit, Lease: h.Term().Length}
 	p.Grace = to.RoundTrip().Plus(unlockGrace)
 	m := protocol.Release{
-		Key: l.redis.Key, Value: h.Value(), Queued: l.redis.MayQueue(), Keep: kept.After(begun), Age: h.SinceAsked(begun),
+		Key: l.redis.Key, Value: h.Value(), Queued: l.redis.MayQueue(), Keep: kept.After(begun),
 	}
 	l.redis.Fairness(&m, h, due, begun)
 	removal := l.redis.Format.Release(m) // which may have to ask the server for its version

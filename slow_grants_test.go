@@ -24,15 +24,15 @@ import (
 
 // releases are what grants the lock to d:2 when a:1 releases it: calls of this version.
 var releases = map[string]protocol.Call{
-	"spring":             protocol.NewSpring(config).Release(releaseOf("")),
-	"spring, direct":     protocol.NewSpring(config).Release(releaseOf("99")),
-	"redisson":           protocol.NewRedisson(config).Release(releaseOf("")),
-	"redisson, direct":   protocol.NewRedisson(config).Release(releaseOf("99")),
-	"redisson, a writer": protocol.NewWrite(config).Release(releaseOf("")),
+	"spring":             protocol.NewSpring(config).Release(releaseOf(protocol.NothingKnown)),
+	"spring, direct":     protocol.NewSpring(config).Release(releaseOf(protocol.Direct)),
+	"redisson":           protocol.NewRedisson(config).Release(releaseOf(protocol.NothingKnown)),
+	"redisson, direct":   protocol.NewRedisson(config).Release(releaseOf(protocol.Direct)),
+	"redisson, a writer": protocol.NewWrite(config).Release(releaseOf(protocol.NothingKnown)),
 }
 
-func releaseOf(due string) protocol.Release {
-	return protocol.Release{Key: theKey, Value: "a:1", Queued: true, Due: due}
+func releaseOf(known protocol.Known) protocol.Release {
+	return protocol.Release{Key: theKey, Value: "a:1", Queued: true, Known: known}
 }
 
 // releasesBefore are the scripts of the version before, and what they are given.
@@ -80,7 +80,7 @@ func TestSlowLink_GrantsToTicketsFromFarAway(t *testing.T) {
 		} {
 			for name, call := range releases {
 				told := w.grants(heard, name, func() string { return w.runs(call) }, ticket, lease)
-				require.Contains(w, told, "g 2 "+strconv.Itoa(lease)+"@", "%s of %s", name, ticket)
+				require.Contains(w, told, "g 2 "+strconv.Itoa(lease)+" ", "%s of %s", name, ticket)
 			}
 		}
 	})

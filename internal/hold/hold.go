@@ -3,7 +3,6 @@ package hold
 import (
 	"context"
 	"log/slog"
-	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -24,7 +23,6 @@ type Hold struct {
 	look  look
 
 	queued clock.Instant // see Queued
-	waited uint32        // milliseconds, see SetWaited
 	leads  bool          // see Leads
 
 	// The mutex guards the rest.
@@ -98,15 +96,8 @@ func (h *Hold) Queued() clock.Instant { return h.queued }
 // SetQueued notes that.
 func (h *Hold) SetQueued(at clock.Instant) { h.queued = at }
 
-// SetWaited notes for how long the call that obtains the hold has waited in the queue of Redis, at least.
-func (h *Hold) SetWaited(d time.Duration) {
-	h.waited = uint32(min(max(d.Milliseconds(), 0), math.MaxUint32))
-}
-
-// SinceAsked is for how long the hold's call waited and this process has had the key, together.
-func (h *Hold) SinceAsked(now clock.Instant) time.Duration {
-	return h.had.since.Until(now) + time.Duration(h.waited)*time.Millisecond
-}
+// Since is since when this process has had the key.
+func (h *Hold) Since() clock.Instant { return h.had.since }
 
 // Grant turns asked into live, with the reply that came to a command that was sent at sent. It reports false when the reply
 // came too late to be one.

@@ -49,6 +49,7 @@ type Description struct {
 	Within  func(key string) string         // the rest of them
 	Common  func(prefix string) string      // a channel on which releases of all keys may be published; nil: there is none
 	Counter func(prefix, key string) string // the key of the fencing counter
+	Foreign []string                        // see [Foreign]
 
 	scripts scripts
 	brief   bool
@@ -149,14 +150,11 @@ func (f *Format) ObtainAll(all []Request) Call {
 // for nobody. It replies no more than 0 when it was not the hold's, see [Confirmed]; else 1, [Contended] when others
 // wait in the queue or one of them has the key now, or [NoQueue].
 func (f *Format) Release(r Release) Call {
-	c := Call{Script: f.format.scripts.release, Key: r.Key, Args: Args{r.Value, f.channels, "", r.Due, f.Sharded()}}
+	c := Call{Script: f.format.scripts.release, Key: r.Key, Args: Args{r.Value, f.channels, "", string(r.Known), f.Sharded()}}
 	if r.Queued {
 		c.Args[2] = f.Prefix
 	}
-	age, removal, old := "", "", ""
-	if r.Queued && r.Due == "" {
-		age = r.aged()
-	}
+	removal, old := "", ""
 	if f.format.Unlinks {
 		if removal = f.Remove(); removal == "UNLINK" {
 			removal = ""
@@ -165,7 +163,7 @@ func (f *Format) Release(r Release) Call {
 	if f.OldChannel && f.channels != "" && f.format.Common != nil {
 		old = f.format.Common(f.Prefix)
 	}
-	c.then(age, r.warning(), r.manner(), r.Leaving.Ticket, r.keeping(), removal, old)
+	c.then(r.manner(), r.Leaving.Ticket, r.keeping(), removal, old)
 	if r.Yields && f.Cluster {
 		c.queue = QueueKey(f.Prefix, r.Key)
 	}
@@ -234,7 +232,7 @@ func (f *Format) CommonChannel() string {
 // read-write lock others may have the lock beside it.
 func (f *Format) RemovesOlder() bool { return f.format.Side == "" }
 
-// Brief tells whether there are short ways for a lock for which others wait all the time: [Queueing.Fast] and [Release.Due].
+// Brief tells whether there are short ways for a lock for which others wait all the time: [Queueing.Fast] and [Direct].
 func (f *Format) Brief() bool { return f.format.brief }
 
 // fencingCounter is the name of a key's fencing counter: in its slot, and of the form that is reserved for what stands beside

@@ -19,6 +19,13 @@ func sideOf(side string) Description {
 		Channel: func(string) string { return "redisson_rwlock:" },
 		Within:  Tagged,
 		Counter: fencingCounter,
+		Foreign: []string{
+			"3e6597e1d1157c59ac0d6efa2ba7e92ef418c41e", // readers, before 3.11.1
+			"95553a6ff11176c18e71344e89d116b06fd6f753", // to 4.7.0
+			"6306ba3bf1f563b284bed52d305fce615c6664d9", // writers
+			"6ca53b9e68b539b94c2a9c17652bdde59c8e5a75", // readers of this library, before it queued
+			"84efcbdf24f2d6bd66e3a735a23e5bdb99410580", // and writers
+		},
 	}
 }
 

@@ -9,6 +9,14 @@ var redisson = describe(Description{
 	Channel: func(string) string { return "redisson_lock__channel:" },
 	Within:  Tagged,
 	Counter: func(_, key string) string { return "redisson_lock_token:" + Tagged(key) }, // that of its RFencedLock
+	Foreign: []string{
+		"9401052d872adfd0179ef8c8e8c028512707629a", // before 3.12.3
+		"dad0f8d619e548e04f21fb48d50be5034df3adae", // then before 3.19.0, and RSpinLock
+		"149c5a8bf18676fd99e9e6e24923bd64d9b62f94", // to 4.7.0
+		"46b5551ba403d6152a7a6eca122e08728d6c8c66", // RFencedLock
+		"49babb5a1e6a0c5f188c2ae62b93b51cdfd63e45", // the same, for a token
+		"b825ed78719d69bc179fb684c093452bad2da404", // of this library, before it queued
+	},
 })
 
 // NewRedisson is the format of Redisson's RLock and RFencedLock.

@@ -51,7 +51,7 @@ type Mode string
 const (
 	ModeNone     Mode = ""        // there is none, or it is not to wait
 	ModeTry      Mode = "try"     // nothing, but not to overtake those that wait in it; for readers
-	ModeReserve  Mode = "reserve" // to wait without a ticket; for writers
+	ModeReserve  Mode = "reserve" // to wait without a ticket
 	ModeEnqueue  Mode = "enqueue" // for a ticket
 	ModeCheck    Mode = "check"   // what became of its ticket
 	ModeCheckDue Mode = "due"     // the same, when those in front of it had their time
@@ -66,12 +66,19 @@ type Release struct {
 	Yields  bool    // others wait in this process, and are not to have the lock at once
 	Leads   bool    // it matters that somebody has the lock, not who: no long window is due
 
-	Keep time.Duration // how long the path is to stay taken, see AtLeast; 0: it is not
-	Age  time.Duration // of the hold; 0 when that is not known
-
-	Due   string // when the next window is, by the server's clock; empty: that is not known, or others are unlikely to wait
-	Warns bool   // with Due: the ticket behind the first has waited for long, too
+	Keep  time.Duration // how long the path is to stay taken, see AtLeast; 0: it is not
+	Known Known         // of those who wait
 }
+
+// Known is what a process knows of those who wait, in the words of the scripts.
+type Known string
+
+// What it knows.
+const (
+	NothingKnown Known = ""
+	Quiet        Known = "quiet"  // nobody is known of who tries without a ticket
+	Direct       Known = "direct" // the queue, and that no window was due a moment ago: see [Format.Brief]
+)
 
 // Leaving is the tickets of a call that leaves the queue: none, one, or all.
 type Leaving struct {
@@ -93,31 +100,12 @@ func (r Release) manner() string {
 	}
 }
 
-// warning is what Warns is in the words of the scripts.
-func (r Release) warning() string {
-	if r.Warns {
-		return "warn"
-	}
-	return ""
-}
-
 // keeping is how long that is, in the words of the scripts: whole milliseconds, or empty.
 func (r Release) keeping() string {
 	if r.Keep <= 0 {
 		return ""
 	}
 	return strconv.FormatInt((r.Keep-1).Milliseconds()+1, 10)
-}
-
-// shortAge is how old a hold may be without its release saying so. See PAUSE in lua/windows.lua.
-const shortAge = 10 * time.Millisecond
-
-// aged is that in the words of the scripts: whole milliseconds, or empty.
-func (r Release) aged() string {
-	if r.Age <= shortAge {
-		return ""
-	}
-	return strconv.FormatInt(r.Age.Milliseconds(), 10)
 }
 
 // What a release replies when the key was the hold's. NoQueue stands for a text that says why.

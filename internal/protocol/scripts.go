@@ -68,7 +68,7 @@ var (
 	effects       = of("effects", "effects")
 	names         = of("queue", "names")
 	draw, fencing = of("fencing", "draw"), of("fencing", "library")
-	queue         = of("queue", "library")
+	queue, trace  = of("queue", "library"), of("queue", "trace")
 	windows       = of("windows", "library")
 )
 
@@ -77,12 +77,12 @@ var operations = map[string][]part{
 	"obtain": {
 		of("obtain", "head"), effects, option("obtain"), names, option("obtain in turn"),
 		format("format"), option("reservation"), option("holder"), draw, fencing, of("obtain", "operation"),
-		option("in passing"), of("obtain", "decision"),
+		option("in passing"), trace, of("obtain", "decision"),
 	},
 	"obtain_queued": {
 		of("obtain_queued", "head"), effects, names, option("obtain queued"), of("queue", "ticket"), of("obtain_queued", "arguments"),
-		format("format"), option("holder"), draw, fencing, of("obtain_queued", "ticket"), option("flag"), of("obtain_queued", "wait"),
-		queue, of("obtain_queued", "turn"),
+		format("format"), option("holder"), draw, fencing, of("obtain_queued", "ticket"), option("flag"), trace,
+		of("obtain_queued", "wait"), queue, of("obtain_queued", "turn"),
 	},
 	"obtain_all": {
 		of("obtain_all", "head"), effects, format("format"), option("holder"), draw, fencing, of("obtain_all", "operation"),

@@ -12,6 +12,12 @@ var spring = describe(Description{
 	Within:  func(key string) string { return key },
 	Common:  func(prefix string) string { return prefix + "-channel" },
 	Counter: fencingCounter,
+	Foreign: []string{
+		"8426c8df41c64d8177dce3ecbbe9146ef3759cd2", // before 5.5.13
+		"6d2bc6d16248df19e144841297222544e3c7800a", // then before 6.1
+		"175897a4e379e99e79a54937be09226f76cdcfe5", // to 7.1.2
+		"0e22be8da58914e8f9a7b5e508a7008ed4fec475", // of this library, before it queued
+	},
 })
 
 // NewSpring is the format of Spring Integration's RedisLockRegistry.

@@ -170,6 +170,9 @@ func (a *acquisition) poll() error {
 	a.arm()
 	var looked clock.Instant                 // when the last thorough try began
 	polls := a.path.Clock.Now() < a.deadline // else this is the last try
+	if !a.patient {
+		polls = a.path.tries()
+	}
 	for quick := false; ; {
 		if a.failure != nil {
 			if err := a.recover(); err != nil {
@@ -186,7 +189,8 @@ func (a *acquisition) poll() error {
 			return nil
 		}
 		refusal := (*rueidis.RedisError)(nil)
-		if asks == protocol.ModeReserve && a.path.all.Cluster && errors.As(err, &refusal) && !a.cut {
+		if asks == protocol.ModeReserve && a.path.all.Cluster && errors.As(err, &refusal) && !a.cut &&
+			(fault.Refusal(refusal) || fault.BetweenNodes(refusal)) {
 			polls, a.failure = false, nil // the queue is refused, by permissions, or while its slot moves
 			continue
 		}

@@ -38,18 +38,18 @@ func (a *attempt) bid(w protocol.Queueing) protocol.Request {
 	}
 }
 
-// mode is what a try asks for that has no ticket. Polls tells that it has been trying, and goes on so for now. A reader that
-// waits anyway does not overtake a writer that waits, although others read already; and who reads is not to keep out for ever a
-// writer that only polls.
+// mode is what a try asks for that has no ticket. Polls tells that it has been trying, and goes on so for now: it leaves a trace,
+// so that those with tickets let it in. So does one that does not wait, when one just before had not got the lock either, see
+// tries. A reader that waits anyway does not overtake a writer that waits, although others read already; and who reads is not to
+// keep out for ever a writer that only polls.
 func (a *attempt) mode(patient, polls bool) protocol.Mode {
-	side := a.path.side
 	switch {
-	case !patient || side == "" || !a.path.MayQueue():
+	case !a.path.MayQueue() || !patient && !polls:
 		return protocol.ModeNone
-	case side == Reads:
-		return protocol.ModeTry
 	case polls:
 		return protocol.ModeReserve
+	case a.path.side == Reads:
+		return protocol.ModeTry
 	default:
 		return protocol.ModeNone
 	}

@@ -16,13 +16,14 @@ import (
 // next, and when those without a ticket have their chance. Where there is none, the goroutines of this process, which take the
 // lock from each other, must leave others their chance now and then.
 type contention struct {
-	contested atomic.Bool  // others waited when the lock was last released: the next call asks for a ticket at once
-	since     atomic.Int64 // an instant: when that was, the last time
-	deaf      atomic.Bool  // no message of a grant can reach the calls of this process, so they do not queue
-	queueless atomic.Int64 // an instant: until when there is no queue, because the server has refused it
-	yields    atomic.Bool  // without a queue: the next call stands back first
-	yielded   atomic.Int64 // an instant: since when the process has had the lock without a chance for others
-	gap       gap          // for the call that has the local half
+	contested atomic.Bool   // others waited when the lock was last released: the next call asks for a ticket at once
+	since     atomic.Int64  // an instant: when that was, the last time
+	deaf      atomic.Bool   // no message of a grant can reach the calls of this process, so they do not queue
+	queueless atomic.Int64  // an instant: until when there is no queue, because the server has refused it
+	yields    atomic.Bool   // without a queue: the next call stands back first
+	yielded   atomic.Int64  // an instant: since when the process has had the lock without a chance for others
+	looked    clock.Instant // when its release last had the server look for windows; for the owner of the local half
+	tried     atomic.Int64  // an instant: when a call that does not wait found the lock taken
 	keeping   atomic.Pointer[keeping]
 	expected  [2]atomic.Pointer[expected] // of the writer, or of a plain lock, and of the readers
 }
@@ -195,6 +196,9 @@ func (p *Path) NoteContention(reply int64, others bool, at clock.Instant) {
 	}
 	if was := c.contested.Load(); reply != protocol.NoQueue && was != (reply == protocol.Contended) {
 		c.contested.Store(!was)
+	}
+	if others || reply == protocol.Contended {
+		p.Shard().Contended(at)
 	}
 	if reply == protocol.Contended {
 		c.since.Store(int64(at))

@@ -1,7 +1,6 @@
 package queue
 
 import (
-	"strconv"
 	"time"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
@@ -26,8 +25,15 @@ import (
 //
 //	leads       the hold was a leader's: there is no long window
 //	yields      goroutines of this process wait, and have had the lock for as long as they may
-//	due         when the next window is, as the newest grant has told: until then a short way serves the first ticket
+//	quiet       nobody is known of who tries without a ticket: there is a long window each 15 s
+//	direct      the server need not look for windows: a short way serves the first ticket
 //	nothing     whether others wait the mark in the key tells the server
+//
+// Those without a ticket show themselves in three ways. Java runs a script that the server knows from then on, see Shard.Quiet in
+// internal/transport. Calls of this library that wait without a ticket leave a trace in the queue, and so does in Spring's format
+// whoever has the key when one with a ticket looks: until the next long window has come these are due as if it were not quiet.
+// What is left, a loop of SET NX by hand, is let in each 15 s, until it is seen. Where sections last for longer than a queue that
+// nobody looks after, two minutes, each begins a new one, and there may never be a long window.
 //
 // Where there is no queue the process stands back, see contention.released:
 //
@@ -35,60 +41,63 @@ import (
 
 // Fairness notes what the release of a hold is to do about others. Due tells that this process has had the lock for long enough.
 func (p *Path) Fairness(m *protocol.Release, h *hold.Hold, due bool, now clock.Instant) {
-	switch {
-	case h.Leads():
+	if h.Leads() {
 		m.Leads = true
-	case (due || p.side == "" && h.Watched()) && p.local.Contended(): // or its lease does not suit who waits
+	} else if (due || p.side == "" && h.Watched()) && p.local.Contended() { // or its lease does not suit who waits
 		m.Yields = true
-	case p.Format.Brief() && m.Keep == 0 && m.Queued:
-		p.brief(m, h, now)
+	}
+	c := p.anchor.others.Load()
+	switch {
+	case !m.Queued || c == nil && h.Queued() == 0: // nobody else is known to want it
+	case p.direct(m, h, c, now):
+		m.Known = protocol.Direct
+	default:
+		if p.Format.Brief() { // the sides of a read-write lock may release at a time
+			p.contention().looked = now
+		}
+		if p.Shard().Quiet(h.Since().Add(-evidenceAge)) {
+			m.Known = protocol.Quiet
+		}
 	}
 }
 
-// longWait is from when on who waits is told that it is the next one: until then it looks by itself, see firstLook.
-const longWait = firstLook
+const (
+	// evidenceAge is how much older than a hold the evidence may be by which its release says that it is quiet. One who begins
+	// to try while a lock is held for long may be missed by its release, and is seen by that of the next hold.
+	evidenceAge = time.Second
 
-// brief has the release of a hold rely on what is known of others. A window that is due is left to a release in full.
-func (p *Path) brief(m *protocol.Release, h *hold.Hold, now clock.Instant) {
-	if c := p.anchor.others.Load(); c != nil && h.Queued() != 0 && now < c.gap.due {
-		m.Due, m.Warns = c.gap.text, h.Queued().Until(now) >= longWait
-	}
+	// lookEach is how often a process that releases all the time has the server look for windows. It is how often short windows are
+	// due; see OFTEN in internal/protocol/lua/windows.lua.
+	lookEach = 100 * time.Millisecond
+
+	// longWait is from when on who waits is told that it is the next one: until then it looks by itself, see firstLook.
+	longWait = firstLook
+)
+
+// direct tells whether a release needs no more than the first ticket. No window is open: the hold comes from the queue, which
+// makes nobody the owner in one, and none opens before the owner releases. One that is due comes a little later. And nobody
+// behind the first ticket has waited for so long that it is to be told that it is the next one: all have joined after this call.
+func (p *Path) direct(m *protocol.Release, h *hold.Hold, c *contention, now clock.Instant) bool {
+	return p.Format.Brief() && !m.Leads && !m.Yields && m.Keep == 0 && c != nil && c.looked != 0 && now < c.looked.Add(lookEach) &&
+		h.Queued() != 0 && h.Queued().Until(now) < longWait
 }
 
-// gap is what this process knows of when the lock is next left to those without a ticket.
-type gap struct {
-	due  clock.Instant // not before this
-	text string        // the same, in milliseconds of the server's clock
-}
-
-// mostDue is how long after a release the next window is due, at most; see OFTEN in internal/protocol/lua/windows.lua.
-const mostDue = 100 * time.Millisecond
-
-// gapOf is what a process knows now that is told when the next window is due by the server's clock. A ticket that was asked for
-// at asked has got a place that is the time of that clock in microseconds then, or later: so what is noted is not later than it
-// is. What is further away than a window can be is of a clock that went back since.
-func gapOf(asked, now clock.Instant, place, due string) (g gap, known bool) {
-	micros, err := strconv.ParseInt(place, 10, 64)
-	ms, err2 := strconv.ParseInt(due, 10, 64)
-	at := asked.Add(time.Duration(ms*1000-micros) * time.Microsecond)
-	if err != nil || err2 != nil || at > now.Add(mostDue) {
-		return gap{}, false
+// tries is for a call of a plain lock that does not wait, and has found it taken. It tells whether another one has so a moment
+// ago: somebody tries again and again.
+func (p *Path) tries() bool {
+	if p.side != "" {
+		return false
 	}
-	return gap{at, due}, true
-}
-
-// foresee notes when the next window is due.
-func (p *Path) foresee(asked clock.Instant, place, due string) {
-	if g, known := gapOf(asked, p.Clock.Now(), place, due); known || p.anchor.others.Load() != nil {
-		p.contention().gap = g
-	}
+	now := p.Clock.Now()
+	last := clock.Instant(p.contention().tried.Swap(int64(now)))
+	return last != 0 && last.Until(now) < time.Second
 }
 
 // released is for a release without a queue: goroutines of this process wait that are not to have the lock at once, or not; and
 // it is known that there is a window, or that others have the lock.
 func (c *contention) released(waits, others bool, now clock.Instant) {
 	since := clock.Instant(c.yielded.Load())
-	due := since != 0 && since.Until(now) >= mostDue
+	due := since != 0 && since.Until(now) >= lookEach
 	if waits && (due || others) {
 		c.yields.Store(true)
 	} else if waits && since != 0 {

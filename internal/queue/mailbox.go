@@ -15,7 +15,6 @@ type Message struct {
 	what   byte // one of the constants below
 	Number string
 	time   time.Duration
-	due    string
 	Key    string
 }
 
@@ -25,17 +24,18 @@ const (
 	tellsGone  = 'd' // its ticket was taken out, because its time was over
 )
 
-// ParseMessage reads "<what> <number> <milliseconds> <key>", with "@" and due behind the milliseconds where it is known.
+// ParseMessage reads "<what> <number> <milliseconds> <key>". Older versions have "@" and a time behind the milliseconds of a
+// grant.
 func ParseMessage(text string) (m Message, ok bool) {
 	what, rest, ok1 := strings.Cut(text, " ")
 	number, rest, ok2 := strings.Cut(rest, " ")
 	ms, key, ok3 := strings.Cut(rest, " ")
-	ms, due, _ := strings.Cut(ms, "@")
+	ms, _, _ = strings.Cut(ms, "@")
 	n, err := strconv.ParseFloat(ms, 64) // as Lua writes it: with an exponent, from 15 digits on
 	if !ok1 || !ok2 || !ok3 || err != nil || !(n >= 0) || len(what) != 1 {
 		return m, false
 	}
-	return Message{what[0], number, clock.Milliseconds(int64(min(n, math.MaxInt64/2))), due, key}, true
+	return Message{what[0], number, clock.Milliseconds(int64(min(n, math.MaxInt64/2))), key}, true
 }
 
 // Grants tells whether the message is that of a grant.
@@ -54,7 +54,6 @@ type mailbox struct {
 // mail is what messages have said since it was last taken.
 type mail struct {
 	granted time.Duration // the call's hold owns the key, with a lease of so long; 0: it does not
-	due     string        // with granted, when the next window is, if that is known: in milliseconds of the server's clock
 	next    time.Duration // the ticket is the next one, which may look when so long is over
 	isNext  bool
 	look    bool // something happened that only a look tells
@@ -82,7 +81,7 @@ func (b *mailbox) put(m Message) bool {
 	switch {
 	case !mine:
 	case m.what == tellsGrant:
-		b.mail.granted, b.mail.due = m.time, m.due
+		b.mail.granted = m.time
 	case m.what == tellsNext:
 		b.mail.isNext, b.mail.next = true, m.time
 	default:

@@ -197,12 +197,14 @@ type lookTimes struct {
 	refresh  clock.Instant // to keep the ticket, and in case that no message came
 	watch    clock.Instant // from then on the server tells of changes of the key
 	patience time.Duration // how much later than the end of the lease: those in front look first
+	window   bool          // the key is left to those without a ticket for now
 }
 
 // whenToLook is what follows from the reply that has shown the ticket in the queue.
 func (a *acquisition) whenToLook() lookTimes {
 	at, now, poll := &a.at, a.path.Clock.Now(), a.path.all.Poll
-	l := lookTimes{clock.Never, now.Add(refreshing), clock.Never, clock.Plus(clock.Times(at.Rank, poll), time.Millisecond)}
+	l := lookTimes{due: clock.Never, refresh: now.Add(refreshing), watch: clock.Never}
+	l.patience = clock.Plus(clock.Times(at.Rank, poll), time.Millisecond)
 	if at.Left > 0 {
 		l.due = a.ticket.base.Add(clock.Plus(at.Left, l.patience))
 	}
@@ -222,7 +224,7 @@ func (a *acquisition) whenToLook() lookTimes {
 
 // isNext is for a ticket that is the next one, and may look when so long is over.
 func (l *lookTimes) isNext(now clock.Instant, after time.Duration) {
-	l.patience = time.Millisecond
+	l.patience, l.window = time.Millisecond, after <= longWindow
 	l.due, l.watch = now.Add(clock.Plus(after, l.patience)), now.Add(watchAfterFirst)
 }
 
@@ -277,10 +279,11 @@ func (a *acquisition) asleep() (next protocol.Mode, err error) {
 }
 
 // watch has the server tell of changes of the key from now on, and tells whether the call is to look at once: the key is not
-// there, or nobody has looked whether it is, or it may be free for a reader.
+// there, or nobody has looked whether it is, or it may be free for a reader. So it is when somebody has taken it in a window, who
+// is seen by the look if it is one without a ticket.
 func (a *acquisition) watch(l *lookTimes, now clock.Instant) (look bool) {
 	switch seen := a.arm(); {
-	case seen.armed && (!seen.taken || !a.exclusive()):
+	case seen.armed && (!seen.taken || l.window || !a.exclusive()):
 		a.ticket.sees = seen.taken
 		return true
 	case seen.armed:
@@ -301,12 +304,8 @@ func (a *acquisition) watch(l *lookTimes, now clock.Instant) (look bool) {
 // the release that granted it does not wait for them, and WAIT counts what its own connection has written.
 func (a *acquisition) granted(m mail) (next protocol.Mode, err error) {
 	a.path.all.Grants.Add(1)
-	a.noteWait()
 	certain := !a.path.Shard().IsSuspect(a.path.Clock.Now()) && !a.writes() // mutant: unwritten grant
 	a.hold.SetQueued(a.ticket.asked)
-	if a.ticket.asked != 0 && a.path.Format.Brief() {
-		a.path.foresee(a.ticket.asked, a.ticket.place, m.due)
-	}
 	if certain && a.hold.GrantShort(a.ticket.base, m.granted) { // mutant: grant counts from its message
 		a.course.served = true
 		a.win(a.ticket.base)
@@ -319,7 +318,6 @@ func (a *acquisition) granted(m mail) (next protocol.Mode, err error) {
 // look, the message has gone astray: the connection is suspect.
 func (a *acquisition) found(left time.Duration) (next protocol.Mode, err error) {
 	a.path.all.Grants.Add(1)
-	a.noteWait()
 	if a.box.take().granted == 0 { // it may still come, once
 		patience := a.path.Shard().RoundTrip().Plus(suspicion)
 		due := a.path.Clock.Now().Add(clock.Plus(a.path.all.acknowledging(), patience))

@@ -70,7 +70,6 @@ func (a *acquisition) ask(what protocol.Mode) error {
 		a.ticket.newest, a.ticket.fresh = a.bid(w).Ticket(), true
 		a.box.open(a.hold.Number())
 	}
-	a.noteWait()
 	err := a.try(w, false, a.deadline)
 	if a.won && w.Fast && !a.again { // nobody waited
 		a.hold.SetQueued(a.began)
@@ -101,9 +100,4 @@ func (a *acquisition) ask(what protocol.Mode) error {
 		a.queued.Store(queued)
 	}
 	return err
-}
-
-// noteWait notes in the hold for how long the call has waited, before that may own the key.
-func (a *acquisition) noteWait() {
-	a.hold.SetWaited(a.begun.Until(a.path.Clock.Now()))
 }

@@ -1,6 +1,8 @@
 package transport
 
 import (
+	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,8 +14,9 @@ import (
 	"github.com/lockregistry/lockregistry/internal/topology"
 )
 
-// A process whose calls sleep asks something twice a second, and nothing once they are awake.
-func TestKeepAlive_WhileCallsWait(t *testing.T) {
+// A process whose calls sleep asks something twice a second, for two minutes more since others may wait for its locks, and
+// nothing then.
+func TestKeepAlive_WhileOthersWait(t *testing.T) {
 	client := onMiniredis(t)
 	said := client.Do(t.Context(), client.B().Ping().Build())
 	synctest.Test(t, func(t *testing.T) {
@@ -22,9 +25,105 @@ func TestKeepAlive_WhileCallsWait(t *testing.T) {
 		way := New(server)
 		way.First.KeepAlive()
 		<-time.After(3*time.Second + time.Millisecond)
-		way.First.EndKeepAlive()
-		<-time.After(time.Second)
 		require.EqualValues(t, 6, server.asked.Load())
+		way.First.EndKeepAlive()
+		<-time.After(time.Hour)
+		require.EqualValues(t, 6+240, server.asked.Load())
+		way.First.Contended(way.Clock.Now())
+		<-time.After(3*time.Second + time.Millisecond)
+		require.EqualValues(t, 6+240+6, server.asked.Load())
+		way.Close()
+		<-time.After(time.Hour)
+		require.EqualValues(t, 6+240+6, server.asked.Load())
+	})
+}
+
+// It is quiet when the newest answer, which was asked for since some time, has none of the scripts. Everything else tells
+// nothing: an answer that is lost, late, refused or of another form, and one of before the connection broke, or the server was
+// silent.
+func TestKeepAlive_Quiet(t *testing.T) {
+	client := onMiniredis(t)
+	reply := func(script string) *rueidis.RedisResult {
+		r := client.Do(t.Context(), client.B().Eval().Script(script).Numkeys(0).Build())
+		return &r
+	}
+	zeros := make([]string, len(protocol.Foreign()))
+	for i := range zeros {
+		zeros[i] = "0"
+	}
+	array := func(of []string) *rueidis.RedisResult { return reply("return {" + strings.Join(of, ",") + "}") }
+	none, some, few := array(zeros), slices.Clone(zeros), array(zeros[1:])
+	some[len(some)-1] = "1"
+	begins := func() (*speaker, *Client, *Shard) {
+		server := &speaker{Client: client}
+		server.says.Store(none)
+		way := New(&spoken{client, map[string]rueidis.Client{"a:1": server}})
+		way.remap(topology.Map{{Last: protocol.Slots - 1, Address: "a:1"}})
+		return server, way, way.ShardAt("a:1")
+	}
+	for name, c := range map[string]struct {
+		then  *rueidis.RedisResult // the next answer
+		does  func(s *Shard)
+		again time.Duration // when it is asked the next time
+		quiet bool
+	}{
+		"no script":                 {then: none, again: keepAliveEvery, quiet: true},
+		"a script":                  {then: array(some), again: keepAliveEvery},
+		"not permitted":             {then: reply("return redis.error_reply('NOPERM no')"), again: refusedFor},
+		"not known":                 {then: reply("return redis.error_reply('ERR unknown command')"), again: refusedFor},
+		"loading":                   {then: reply("return redis.error_reply('LOADING it')"), again: keepAliveEvery},
+		"a number":                  {then: reply("return 0"), again: keepAliveEvery},
+		"too few":                   {then: few, again: keepAliveEvery},
+		"the connection has broken": {then: none, does: func(s *Shard) { s.broken() }, again: keepAliveEvery},
+		"the server was silent":     {then: none, does: func(s *Shard) { s.foundSilent(s.client.Clock.Now(), s.client.Clock.Now()) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				server, way, s := begins()
+				begun := way.Clock.Now()
+				require.False(t, s.Quiet(begun), "no answer yet")
+				s.KeepAlive()
+				defer way.Close()
+				defer s.EndKeepAlive()
+				<-time.After(keepAliveEvery + time.Millisecond)
+				require.True(t, s.Quiet(begun))
+				require.False(t, s.Quiet(way.Clock.Now()), "it was asked before")
+
+				server.says.Store(c.then)
+				<-time.After(keepAliveEvery)
+				if c.does != nil {
+					c.does(s)
+				}
+				require.Equal(t, c.quiet, s.Quiet(begun))
+
+				server.says.Store(none)
+				if c.again > keepAliveEvery {
+					<-time.After(c.again - 2*keepAliveEvery)
+					require.False(t, s.Quiet(begun), "not asked yet")
+					<-time.After(2 * keepAliveEvery)
+				}
+				if c.again > 0 {
+					<-time.After(keepAliveEvery)
+					require.True(t, s.Quiet(begun), "the next one counts")
+				}
+			})
+		})
+	}
+	t.Run("lost", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			server, way, s := begins()
+			s.KeepAlive()
+			<-time.After(keepAliveEvery + time.Millisecond)
+			require.True(t, s.Quiet(0))
+			server.silent.Store(true)
+			<-time.After(3 * time.Second)
+			require.False(t, s.Quiet(0))
+			server.silent.Store(false)
+			<-time.After(suspectFor)
+			s.EndKeepAlive()
+			way.Close()
+			<-time.After(time.Minute)
+		})
 	})
 }
 
@@ -46,6 +145,7 @@ func TestKeepAlive_AsksTheShardsOwnServer(t *testing.T) {
 			s.KeepAlive()
 			<-time.After(2*time.Second + time.Millisecond)
 			s.EndKeepAlive()
+			s.keepAlive.until.Store(0)
 			<-time.After(time.Second)
 			return [2]int32{a.asked.Load() - ofA, b.asked.Load() - ofB}
 		}

@@ -91,11 +91,18 @@ func (p *prober) once(owed clock.Instant) bool {
 // also when the shard is suspect. The text behind the PING has rueidis take it for a command on a key, and choose at random among
 // the client's connections: without it all would go over the first one.
 func (s *Shard) ping(p *Wait, plain bool) error {
+	reply, _ := s.question(p, plain, func(ctx context.Context, way rueidis.CoreClient) rueidis.RedisResult {
+		return way.Do(ctx, way.B().Arbitrary("PING").Keys("there").Build())
+	})
+	return reply.Error()
+}
+
+// question asks it something else, and tells whether the reply is late.
+func (s *Shard) question(p *Wait, plain bool, question Question) (reply rueidis.RedisResult, late bool) {
 	send := func(ctx context.Context, way rueidis.CoreClient) []rueidis.RedisResult {
-		return []rueidis.RedisResult{way.Do(ctx, way.B().Arbitrary("PING").Keys("there").Build())}
+		return []rueidis.RedisResult{question(ctx, way)}
 	}
 	e := s.async(p, s.places, &asyncCall{shared: plain, send: send})
-	err := e.result(0).Error()
-	s.judge(p, err, e.at(s.client.Clock.Now()))
-	return err
+	reply = e.result(0)
+	return reply, s.judge(p, reply.Error(), e.at(s.client.Clock.Now()))
 }

@@ -61,6 +61,9 @@ local function queued()
   if asks ~= 'enqueue' then
     redis.call('PEXPIRE', queue, 120000)
   end
+  if foreign == true then
+    trace()
+  end
   return {'queued', left, redis.call('ZRANK', queue, member) - ahead, place, foreign and 1 or 0}
 end
 

@@ -5,7 +5,9 @@
 -- Versions that do not know this read the same lease. A member guest among those of a read-write lock keeps a place for writers without
 -- a ticket, see reserve in readwrite.lua. Two members with negative scores sort before all tickets: open, minus the end of the newest window in
 -- which the key is left to those without a ticket, or the time at which nobody would have heard of one, and wide, minus that of the
--- newest long one or of the first release since the queue began, in milliseconds; -1 before that.
+-- newest long one or of the release since which they are counted, in milliseconds; -1 before that. What wide has behind the point tells
+-- what happened since: .5 that somebody without a ticket was seen, .25 that a long window was put off, .75 both. Versions that do not
+-- know this read the same time.
 --
 -- The head of the script has defined key, prefix, and sharded.
 
@@ -35,44 +37,44 @@ if behind then
 end
 
 --# direct
--- For a release where others wait all the time, and no window is due: takes the first ticket out. The format gives the lock to its hold
--- then. The order is that of grantNext. A ticket for which no process listens any more is neither removed nor told of. When something is
--- in the way nothing has changed but that the ticket may be gone. To make strings is much of what a script takes its time for: so here
--- each is made once. The lease of the ticket is no shorter than that of a grant, which is a second long.
-local to, registry, number, behind = nil, nil, nil, nil
+-- For a release where others wait all the time, and who releases has looked for windows a moment ago: takes the first ticket out. The
+-- format gives the lock to its hold then. The order is that of grantNext. A ticket for which no process listens any more is neither
+-- removed nor told of. When something is in the way nothing has changed but that the ticket may be gone. To make strings is much of what
+-- a script takes its time for: so here each is made once. The lease of the ticket is no shorter than that of a grant, a second.
+local to, registry, number = nil, nil, nil
 if direct then
-  local first = redis.pcall('ZRANGE', queue, '2', ARGV[7] and '3' or '2') -- those in front are no tickets
+  local first = redis.pcall('ZRANGE', queue, '2', '2') -- those in front are no tickets
   registry, number = string.match(first[1] or '', '^(.*):(%d+)|[1-9]%d%d%d+$')
   local own = registry and (slotted and slotted .. registry or prefix .. '-channel@' .. registry)
   local listening = own and redis.pcall('PUBSUB', sharded and 'SHARDNUMSUB' or 'NUMSUB', own)[2]
   if listening and listening > 0 and redis.pcall('ZREM', queue, first[1]) == 1 then
-    to, behind = own, first[2]
+    to = own
   end
 end
 
 --# given
-if to then
-  local publisher = sharded and 'SPUBLISH' or 'PUBLISH'
-  if type(redis.pcall(publisher, to, 'g ' .. number .. ' 1000@' .. due .. ' ' .. key)) == 'number' then
-    registry, number = string.match(behind or '', '^(.*):(%d+)|%d+$')
-    if registry then
-      redis.pcall(publisher, (slotted or prefix .. '-channel@') .. registry, 'n ' .. number .. ' 1000 ' .. key)
-    end
-    return 2
+if to and type(redis.pcall(sharded and 'SPUBLISH' or 'PUBLISH', to, 'g ' .. number .. ' 1000 ' .. key)) == 'number' then
+  return 2
+end
+--# trace
+-- For somebody without a ticket, whom the script has seen: a release with tickets leaves windows more often then, see windows.lua.
+local function trace()
+  local wide = tonumber(redis.pcall('ZSCORE', queue, 'wide'))
+  if wide and -wide % 1 < 0.5 then
+    redis.pcall('ZADD', queue, 'XX', wide - 0.5, 'wide')
   end
 end
+
 --# library
 -- To capture a local in a function costs as much as a short command: so constants stand where they are used.
 local TICKET = '^(.*):(%d+)|(%d+)([rw]?)$' -- registry, number, lease, kind
-
-local upcoming = 0 -- when the next window is, if that is known: in milliseconds of the server's clock
 
 local function channel(registry)
   return (slotted or prefix .. '-channel@') .. registry
 end
 
--- Tells the process of a ticket "<what> <number> <ms> <key>": g for a grant with a lease of so long, "<ms>@<due>"; n that the ticket
--- is the next one, and may look when so long is over; d that it was taken out.
+-- Tells the process of a ticket "<what> <number> <ms> <key>": g for a grant with a lease of so long; n that the ticket is the next one,
+-- and may look when so long is over; d that it was taken out. Older versions have "@" and a time behind the lease of a grant.
 local function tell(registry, number, what, ms)
   redis.call(sharded and 'SPUBLISH' or 'PUBLISH', channel(registry), what .. ' ' .. number .. ' ' .. ms .. ' ' .. key)
 end
@@ -120,7 +122,7 @@ local function grantNext(micros, mine, first, registry, number, lease, kind, pla
     count = count + 1
     redis.call('ZREM', queue, first) -- mutant: served ticket stays
     if to then
-      tell(to, what, 'g', granted .. '@' .. upcoming)
+      tell(to, what, 'g', granted)
     end
     to, what, granted, since = registry, number, tonumber(lease) < tonumber(PROVISIONAL) and lease or PROVISIONAL, place -- mutant: grant of a whole lease
     if string.byte(lease) == 48 then -- a zero
@@ -145,7 +147,7 @@ local function grantNext(micros, mine, first, registry, number, lease, kind, pla
         warn(next, 'n', granted)
       end
     end
-    tell(to, what, 'g', granted .. '@' .. upcoming)
+    tell(to, what, 'g', granted)
   end
   return first, granted
 end

@@ -8,8 +8,8 @@ local mode = redis.call('HGET', key, 'mode')
 local enters = not mode and redis.call('EXISTS', key) == 0
 if mode == 'read' then -- mutant: reader beside a writer
   -- One that waits does not overtake writers that do.
-  enters = asks ~= 'try' or not redis.pcall('ZRANGEBYSCORE', queue, 0, '+inf', 'LIMIT', 0, 1)[1]
-elseif mode == 'write' and under == '' then
+  enters = asks == '' or not redis.pcall('ZRANGEBYSCORE', queue, 0, '+inf', 'LIMIT', 0, 1)[1]
+elseif mode == 'write' and under == '' and asks ~= 'reserve' then
   local fields, registry = redis.call('HKEYS', key), string.match(value, '^(.*:)')
   if #fields == 2 and string.find(fields[1], registry, 1, true) ~= 1 and string.find(fields[2], registry, 1, true) ~= 1 then
     return redis.call('PTTL', key)
@@ -189,7 +189,7 @@ local function reserve()
   local RESPITE = 300 -- for how long there is no other one after a reservation that went, or after a window
   local time = redis.call('TIME')
   local now = time[1] * 1000 + math.floor(time[2] / 1000)
-  local wide = tonumber(redis.call('ZSCORE', queue, 'wide') or -1)
+  local wide = math.ceil(redis.call('ZSCORE', queue, 'wide') or -1) -- without what has happened since
   if (now + wide >= RESPITE or now + wide < -RESPITE) and not redis.call('ZRANGEBYSCORE', queue, 0, '+inf', 'LIMIT', 0, 1)[1] then
     redis.call('ZADD', queue, 'NX', -now, 'open', -now, 'wide', string.format('%.0f', time[1] * 1000000 + time[2]), 'guest')
     redis.call('PEXPIRE', queue, 120000)
@@ -210,7 +210,7 @@ end
 
 --# read in passing
 -- A reader does not overtake those who wait in the queue.
-if asks == 'try' and state == 'free' and mode == 'read' then
+if asks ~= '' and state == 'free' and mode == 'read' then
   local first = redis.pcall('ZRANGEBYSCORE', queue, 0, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
   local waits = first[1]
   if waits == 'guest' then

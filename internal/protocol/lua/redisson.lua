@@ -9,7 +9,7 @@ if not holders[1] and counter == '' then
     return nil
   end
   redis.call('DEL', key) -- it is forbidden
-elseif holders[1] and not holders[2] and string.find(holders[1], string.match(value, '^(.*:)'), 1, true) ~= 1 and holders[1] ~= 'mode' then
+elseif asks == '' and holders[1] and not holders[2] and string.find(holders[1], string.match(value, '^(.*:)'), 1, true) ~= 1 and holders[1] ~= 'mode' then
   return redis.call('PTTL', key)
 end
 
@@ -31,7 +31,7 @@ elseif counter == '' then
 end
 
 --# release queued
-if usual and due == '' then
+if usual and not direct then
   local holders = (prefix == '' or redis.pcall('EXISTS', queue) == 0) and redis.call('HKEYS', key)
   if holders and holders[1] == value and not holders[2] then
     redis.call('DEL', key)
@@ -45,7 +45,7 @@ if usual and due == '' then
     return 1
   end
 end
-if usual and due ~= '' then
+if direct then
   local holders = redis.call('HKEYS', key)
   direct = holders[1] == value and not holders[2]
 end

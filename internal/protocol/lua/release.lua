@@ -4,19 +4,16 @@
 -- ARGV[1]  the hold's value
 -- ARGV[2]  what the names of the channels of releases begin with; empty or missing: publish nothing
 -- ARGV[3]  the registry's prefix; empty or missing: there is no queue
--- ARGV[4]  when the next window is due, in milliseconds of the server's clock, for a release when others wait all the time; empty or
---          missing: that is not known
+-- ARGV[4]  quiet, when nobody is known of who tries without a ticket; direct, when the process has looked for windows a moment ago, and
+--          the hold and all that wait have joined the queue a moment ago; empty or missing: neither. See fairness.go
 -- ARGV[5]  S on a cluster
--- ARGV[6]  for how long the hold had the lock, and its call waited for it in the queue, in milliseconds; empty or missing: not for
---          long, or that is not known
--- ARGV[7]  with ARGV[4]: warn, when the one behind the first is to be told that it is the next one; empty or missing: it is not
--- ARGV[8]  yield, when others wait in the process that releases, and are not to have the lock at once; lead, when it matters that
+-- ARGV[6]  yield, when others wait in the process that releases, and are not to have the lock at once; lead, when it matters that
 --          somebody has the lock, not who: no long window is due; leave, when the call leaves the queue with all tickets of its registry
 --          up to this hold's; empty or missing: none of that
--- ARGV[9]  the ticket of a call that leaves the queue; empty or missing: there is none
--- ARGV[10] how long the path is to stay taken, in milliseconds; empty or missing: no longer
--- ARGV[11] the command that removes a key; empty or missing: UNLINK
--- ARGV[12] one more channel to publish on; empty or missing: none
+-- ARGV[7]  the ticket of a call that leaves the queue; empty or missing: there is none
+-- ARGV[8]  how long the path is to stay taken, in milliseconds; empty or missing: no longer
+-- ARGV[9]  the command that removes a key; empty or missing: UNLINK
+-- ARGV[10] one more channel to publish on; empty or missing: none
 --
 -- Replies 0 when the lock was not the hold's and is free, or -1 when it is another's, or has a hold's lease that is over. When it was the
 -- reply is 1, 2 when others wait in the queue or one of them has the lock now, or a text that says why there is no queue.
@@ -25,19 +22,20 @@
 -- only when all holds of the path up to this one are over, so nobody uses it, and it is removed too.
 
 --# head
-local key, value, channels, usual = KEYS[1], ARGV[1], ARGV[2] or '', not ARGV[8]
+local key, value, channels, usual = KEYS[1], ARGV[1], ARGV[2] or '', not ARGV[6]
 
 --# queue
-local prefix, due, sharded = ARGV[3] or '', ARGV[4] or '', ARGV[5] == 'S'
-local direct = false -- the lock may go to the first ticket without further questions
+local prefix, sharded = ARGV[3] or '', ARGV[5] == 'S'
+local direct = usual and ARGV[4] == 'direct' -- the lock may go to the first ticket without further questions
 
 --# arguments
-local age, yields, leads = tonumber(ARGV[6]) or 0, ARGV[8] == 'yield', ARGV[8] == 'lead'
-local keep, removal, old = ARGV[10] or '', ARGV[11] or '', ARGV[12] or ''
+-- One that was to be direct is followed by one within 100 ms that says whether it is quiet: that leaves the windows.
+local quiet, yields, leads = (ARGV[4] or '') ~= '', ARGV[6] == 'yield', ARGV[6] == 'lead'
+local keep, removal, old = ARGV[8] or '', ARGV[9] or '', ARGV[10] or ''
 
 --# drop
 local state, turn = drop(value, keep) -- turn: somebody may come in who could not before
-local leaves = ARGV[8] == 'leave' or (ARGV[9] or '') ~= ''
+local leaves = ARGV[6] == 'leave' or (ARGV[7] or '') ~= ''
 if not turn and not leaves and not yields then
   return state == 'mine' and 1 or state ~= 'wrong' and free('w') and 0 or -1
 end
@@ -67,7 +65,7 @@ if prefix ~= '' then
         warn(next, 'n', math.max(redis.call('PTTL', key), 0))
       end
     end
-    pcall(dequeue, ARGV[9] or '')
+    pcall(dequeue, ARGV[7] or '')
     entries = redis.pcall('ZRANGE', queue, '0', '2', 'WITHSCORES')
     opens = turn or free('r') ~= free('w') -- a writer's ticket may have kept readers out
   end

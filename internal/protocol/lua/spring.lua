@@ -6,7 +6,7 @@ local held = redis.call('GET', key)
 if not held and counter == '' then
   redis.call('SET', key, value, 'PX', lease)
   return nil
-elseif held and string.find(held, string.match(value, '^(.*:)'), 1, true) ~= 1 then
+elseif held and asks == '' and string.find(held, string.match(value, '^(.*:)'), 1, true) ~= 1 then
   return redis.call('PTTL', key)
 end
 
@@ -50,7 +50,7 @@ if held == value and usual then -- mutant: anybody's key removed
 end
 
 --# release queued
-direct = due ~= '' and held == value .. '+' and usual
+direct = direct and held == value .. '+'
 
 --# give
 if to and redis.pcall('SET', key, registry .. ':' .. number .. '+', 'PX', '1000').err then
@@ -71,7 +71,8 @@ return held and string.match(held, '^(.*:%d+)%+$') or held
 local side, taken, held = '', false, nil
 
 -- Whose the lock is, as the hold of a value sees it: free; mine; ours, when it is an older hold's of the same registry; later, or taken.
--- Then whether others wait, what the lease in the way has left, if that is known, and whether its holder may not know of the queue.
+-- Then whether others wait, what the lease in the way has left, if that is known, and whether its holder may not know
+-- of the queue: kept, when nobody has the lock and its path stays taken.
 local function holder(value)
   held = redis.call('GET', key)
   if not held then
@@ -93,7 +94,7 @@ local function holder(value)
   if other then
     return 'later', flagged
   end
-  return 'taken', flagged, nil, not string.find(held, ':%d+$')
+  return 'taken', flagged, nil, not string.find(held, ':%d+$') and (string.find(held, ':atleast$') and 'kept' or true)
 end
 
 -- Makes a hold the owner. Returns the error if that was refused.

@@ -1,19 +1,21 @@
 -- What a release does about those who wait, and about those who have no ticket: a part of the scripts after which the lock may be free.
--- The head has defined yields, leads, and age, see release.lua.
+-- The head has defined yields, leads, and quiet, see release.lua.
 
 --# library
 local announced = false
 
 -- Makes the holds of the first tickets the owners, or opens a window. Entries are the first members of the queue. Returns whether
--- it did the first, and whether others wait. When no release with a waiter is known of the moment before the call of the hold came that
--- ends now, tickets kept nobody out then: the long windows are counted from now on, but for one that has just come due.
+-- it did the first, and whether others wait.
+--
+-- Who tries each 100 ms without a ticket is not seen. So there is a long window now and then: each 1.7 s, or each 15 s while it is quiet
+-- and nobody was seen since the newest one. Where tickets kept nobody out for a second, it is put off: from then on they are counted anew.
+-- That shows by the first ticket, which came so long after the newest release with others waiting. But it may be by chance that the key was
+-- never free when somebody tried: so it is put off once at most until there is one, which comes 1.7 s later then.
 local function handOver(entries)
-  local WIDE = 110             -- a window in which who tries each 100 ms has its chance
-  local RARELY = 1700          -- how rarely there is such a window
-  local SHORT, OFTEN = 10, 100 -- the same for who is told of releases, and how rarely there is one
-  local PAUSE = 1000           -- how long that moment is: more than OFTEN, in which nothing is written down, and what messages take
-  local LATE = 2500            -- a window that is due for less is not put off: a process may see its time late
-  local STEP = 100             -- how much longer than the one in front of it who waits leaves a free key alone
+  local WIDE, RARELY, SELDOM = 110, 1700, 15000 -- a long window, how rarely there is one, and where it is quiet
+  local SHORT, OFTEN = 10, 100                  -- the same of one for who is told of releases
+  local PAUSE = 1000                            -- for how long tickets kept nobody out where a long window is put off
+  local STEP = 100                              -- how much longer than the one in front of it who waits leaves a free key alone
 
   local open, wide = 0, 0
   for i = 1, math.min(#entries, 4), 2 do
@@ -33,9 +35,12 @@ local function handOver(entries)
     local next, served = grantNext(time[1] * 1000000 + time[2], nil, first, registry, number, lease, kind, place)
     return served, next ~= nil
   end
+  local seen, late = wide % 1 >= 0.5, wide % 0.5 > 0 -- see queue.lua
+  local due = now - wide >= (quiet and not seen and not late and SELDOM or RARELY)
   local back = math.max(open, wide) - now > WIDE -- no window is as long: the server's clock went back
-  if wide <= 1 or back or now - age - math.max(open, wide) >= PAUSE and now - wide >= LATE then -- from now on tickets keep others out
-    open, wide = (open == 0 or back) and now - OFTEN or open, now
+  if wide < 2 or back or due and not late and (place and place / 1000 or now) - open >= PAUSE then
+    open, wide = (open == 0 or back) and now - OFTEN or open, now + (seen and 0.5 or 0) + (wide >= 2 and not back and 0.25 or 0)
+    due = false
     redis.call('ZADD', queue, -open, 'open', -wide, 'wide')
     redis.call('PEXPIRE', queue, 120000)
   end
@@ -46,18 +51,18 @@ local function handOver(entries)
   elseif now - open >= OFTEN then
     local told = announce()
     announced = true
-    if told > 0 or sharded then -- on a cluster nobody knows who is subscribed at other nodes
+    if told > 0 or sharded and (seen or not quiet) then -- on a cluster nobody knows who is subscribed at other nodes
       window = SHORT
     else
       redis.call('ZADD', queue, -now, 'open') -- nobody hears of it: a window of no length
-      open = now
+      redis.call('PEXPIRE', queue, 120000)
     end
   end
   if first == 'guest' then
     redis.call('ZREM', queue, first)
-    wide = 0
+    due = true
   end
-  if now - wide >= RARELY and not leads then
+  if due and not leads then
     window = math.max(window or 0, WIDE)
     redis.call('ZADD', queue, -(now + window), 'wide')
   end
@@ -69,7 +74,6 @@ local function handOver(entries)
     warn(next[2], 'n', window + STEP)
     return false, true
   end
-  upcoming = string.format('%.0f', math.min(open + OFTEN, wide + RARELY))
   local _, served = grantNext(time[1] * 1000000 + time[2], nil, first, registry, number, lease, kind, place)
   return served, served
 end
