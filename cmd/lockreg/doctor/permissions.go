@@ -16,6 +16,7 @@ import (
 //	lock       plain locks in the layout
 //	readwrite  read-write locks
 //	queue      a place in the queue of a lock, instead of polling
+//	quiet      seeing that nobody polls, so that no hand-over waits for that
 //	tracking   waking when the key changes (WakeupTracking, WakeupAuto)
 //	pubsub     waking when Java publishes a release, and telling it (WakeupPubSub, WakeupAuto)
 //	fencing    WithFencing
@@ -26,7 +27,8 @@ import (
 //	release    ForceUnlock, ForceUnlockHolder, Inspect: lockreg release
 func Modes() []string {
 	return []string{
-		"lock", "readwrite", "queue", "tracking", "pubsub", "fencing", "replicas", "atleast", "record", "inspect", "release",
+		"lock", "readwrite", "queue", "quiet", "tracking", "pubsub", "fencing", "replicas", "atleast", "record", "inspect",
+		"release",
 	}
 }
 
@@ -107,6 +109,10 @@ func (x *examination) modes() []mode {
 			why: "Waiting calls are woken by chance, or poll, and nobody is served in order.",
 		},
 		{
+			name: "quiet", title: "seeing that nobody polls", minor: true, areas: []area{anywhere("+script|exists")},
+			why: "A lock for which others wait is left free for 110 ms every 1.7 s, also where no Java process polls for it.",
+		},
+		{
 			name: "tracking", title: "waking by tracking", minor: true, areas: []area{anywhere("+client|tracking")},
 			why: "Waiting calls do not hear of a lock that expires or that Java releases; they wake by messages, or poll.",
 		},
@@ -160,6 +166,7 @@ func probe(rule, name string) []string {
 		"+wait":               {"WAIT", "0", "0"},
 		"+scan":               {"SCAN", "0", "COUNT", "1"},
 		"+client|tracking":    {"CLIENT", "TRACKING", "OFF"},
+		"+script|exists":      {"SCRIPT", "EXISTS", strings.Repeat("f", 40)},
 		"+pubsub|numsub":      {"PUBSUB", "NUMSUB", "lockreg"},
 		"+pubsub|shardnumsub": {"PUBSUB", "SHARDNUMSUB", "lockreg"},
 	}

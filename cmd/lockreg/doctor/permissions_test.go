@@ -47,7 +47,7 @@ func TestAdviceForEachMode(t *testing.T) {
 					s.Command(t, append([]string{"ACL", "SETUSER", "app", "reset", "on", ">secret"}, strings.Fields("+info +acl|whoami")...)...)
 					needs := func(o *doctor.Options) { o.Need, o.Layout = []string{mode}, layout }
 					severity := doctor.Error
-					if slices.Contains([]string{"queue", "tracking", "pubsub", "record"}, mode) {
+					if slices.Contains([]string{"queue", "quiet", "tracking", "pubsub", "record"}, mode) {
 						severity = doctor.Warning
 					}
 					before := examine(t, as(s), needs)
@@ -73,8 +73,8 @@ func TestEachRightThatIsMissing(t *testing.T) {
 	}
 	require.Empty(t, findings(examine(t, as(s), everything), ""))
 	for right := range strings.FieldsSeq("get set exists pexpire pttl evalsha eval publish zadd zrem zrange zrevrange " +
-		"zrangebyscore zscore zrank time pubsub|numsub subscribe unsubscribe client|tracking hget hgetall hexists hkeys hset " +
-		"hmset hdel hlen hscan del type wait scan strlen zcount") {
+		"zrangebyscore zscore zrank time pubsub|numsub script|exists subscribe unsubscribe client|tracking hget hgetall hexists " +
+		"hkeys hset hmset hdel hlen hscan del type wait scan strlen zcount") {
 		command, _, _ := strings.Cut(right, "|") // before Redis 7 only all of it can be taken
 		s.Command(t, "ACL", "SETUSER", "app", "-"+command)
 		found := findings(examine(t, as(s), everything), "")
