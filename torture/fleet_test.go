@@ -1,6 +1,8 @@
 package torture
 
 import (
+	"crypto/sha1"
+	"encoding/hex"
 	"encoding/json"
 	"os"
 	"os/exec"
@@ -12,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry/internal/peer"
+	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/redistest"
 )
 
@@ -122,6 +125,18 @@ func tree(t *testing.T, archive string) string {
 	output, err := exec.Command("tar", "-xzf", archive, "-C", folder).CombinedOutput()
 	require.NoError(t, err, "%s", output)
 	return folder
+}
+
+// Who waits without a ticket is known by its script.
+func TestScriptsBeforeTheQueueAreKnown(t *testing.T) {
+	t.Parallel()
+	library := tree(t, before)
+	for _, name := range []string{"spring_obtain", "redisson_obtain", "redisson_read_obtain", "redisson_write_obtain"} {
+		source, err := os.ReadFile(filepath.Join(library, "lua", name+".lua"))
+		require.NoError(t, err)
+		sum := sha1.Sum(source)
+		require.Contains(t, protocol.Foreign(), hex.EncodeToString(sum[:]), name)
+	}
 }
 
 // While a fleet is updated, processes of the version before contend with those that queue. They have no tickets, and are woken
