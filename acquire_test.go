@@ -548,11 +548,16 @@ func withContext(w *world) func(h *lockregistry.Hold) any {
 	}
 }
 
-// collect collects garbage, and lets some time pass where that is fake: it is only then that the registry hears of it.
+// collect collects garbage, waits for what follows from it, and lets some time pass where that is fake: it is only then that
+// the registry hears of it.
 func (w *world) collect() {
-	runtime.GC()
+	var collected atomic.Bool
+	runtime.AddCleanup(new(*int), func(collected *atomic.Bool) { collected.Store(true) }, &collected)
+	for runtime.GC(); !collected.Load(); {
+		runtime.Gosched()
+	}
 	if w.fake {
-		w.pass(10 * time.Millisecond)
+		w.pass(100 * time.Millisecond)
 	}
 }
 

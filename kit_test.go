@@ -54,6 +54,15 @@ type world struct {
 	server *redistest.Server           // nil on miniredis
 }
 
+// Cleanup forgets what it has called: a test that has run in parallel is kept until the last one ends.
+func (w *world) Cleanup(end func()) {
+	w.Helper()
+	w.T.Cleanup(func() {
+		end()
+		end = nil
+	})
+}
+
 // fakeWorld runs a test on miniredis in a bubble of fake time.
 func fakeWorld(t *testing.T, test func(w *world)) {
 	t.Helper()
