@@ -35,6 +35,10 @@ func (l *Lock) enter(ctx context.Context, q *request) (in admission, err error) 
 		deadline = l.reg.clock.Now().Add(q.wait)
 	}
 	c, o := carriedBy(ctx), q.as
+	if err := l.reg.drained(c); err != nil { // with the pin: so either this sees that it shuts down, or Shutdown sees the call
+		now.unpin()
+		return in, err
+	}
 	if o == owner.Nobody {
 		o = c.caller()
 	}
@@ -109,7 +113,7 @@ func (l *Lock) enterLocal(
 		q.blocked = l.reg.clock.Now()
 	}
 	l.beginWait(ctx, &w.Call, c, queue.Waiting{Ends: q.wait > 0, Since: q.blocked}, o)
-	how, err = l.queue(ctx, w, deadline)
+	how, err = l.queue(ctx, w, c, deadline)
 	if l.pair == nil {
 		l.reg.waiters.Put(w)
 	}
@@ -221,15 +225,16 @@ var passed = func() <-chan time.Time {
 }()
 
 // queue waits for the local half.
-func (l *Lock) queue(ctx context.Context, w *local.Waiter, deadline clock.Instant) (local.Admission, error) {
+func (l *Lock) queue(ctx context.Context, w *local.Waiter, c *carried, deadline clock.Instant) (local.Admission, error) {
 	var timeout <-chan time.Time
 	if deadline != clock.Never {
 		timer := time.NewTimer(l.reg.clock.Now().Until(deadline))
 		defer timer.Stop()
 		timeout = timer.C
 	}
-	refusal := waiting.Enter(&w.Call)       // it closes a cycle
-	if refusal != nil || l.reg.isClosed() { // Close turns away those that it finds in the graph
+	refusal := waiting.Enter(&w.Call) // it closes a cycle
+	// Close turns away those that it finds in the graph, and so does Shutdown.
+	if refusal != nil || l.reg.isClosed() || l.reg.drained(c) != nil {
 		timeout = passed
 	}
 	how := l.half().Wait(ctx, w, timeout)
@@ -241,7 +246,11 @@ func (l *Lock) queue(ctx context.Context, w *local.Waiter, deadline clock.Instan
 	if how != local.Refused {
 		return how, nil
 	}
-	if err := l.reg.queues.Stopped(ctx); err != nil {
+	err := l.reg.queues.Stopped(ctx)
+	if err == nil {
+		err = l.reg.drained(c)
+	}
+	if err != nil {
 		return local.Refused, err
 	}
 	return local.Refused, refusal

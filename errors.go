@@ -33,7 +33,7 @@ var (
 	// did not answer. The error of a context without ErrUnavailable means that another owner had the lock.
 	ErrUnavailable = fault.Unavailable
 
-	// ErrClosed: the registry is closed.
+	// ErrClosed: the registry is closed, or shuts down, and the caller holds none of its locks, see [Registry.Shutdown].
 	ErrClosed = fault.Closed
 
 	// ErrUpgrade: the caller holds the reader and asks for the writer, so it would wait for itself forever, as it does in

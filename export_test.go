@@ -8,6 +8,9 @@ import (
 // Contended tells whether somebody of this process waits for a lock.
 func Contended(l *Lock) bool { return l.half().Contended() }
 
+// Draining tells whether a registry shuts down.
+func Draining(r *Registry) bool { return r.drain.Begun() }
+
 // HandOver is Unlock by the goroutine that calls, whose hold goes to the next one of this process. In between it calls a
 // function.
 func HandOver(l *Lock, between func()) bool {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/dispatch"
+	"github.com/lockregistry/lockregistry/internal/drain"
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/hold"
 	"github.com/lockregistry/lockregistry/internal/inspect"
@@ -44,6 +45,12 @@ type Registry struct {
 	others     others
 	reports    reports
 
+	ending
+}
+
+// ending is how a registry ends.
+type ending struct {
+	drain   drain.Drain
 	closed  chan struct{}
 	closing sync.Once
 }
@@ -117,7 +124,7 @@ func newRegistry(client rueidis.Client, prefix string, s *settings) *Registry {
 		client:    client,
 		transport: sharedOf(client),
 		waiters:   &local.Pool{},
-		closed:    make(chan struct{}),
+		ending:    ending{closed: make(chan struct{})},
 	}
 	r.cache.Resize(s.capacity)
 	r.call(prefix, s.clientID)
@@ -137,6 +144,9 @@ func newRegistry(client rueidis.Client, prefix string, s *settings) *Registry {
 	q := &r.queues
 	q.Prefix, q.Values, q.Clock, q.Transport, q.Closed = r.prefix, r.values, r.clock, r.transport.Client, r.closed
 	q.CleanUp, q.Expedite = r.cleanUp, r.background.cleaner.Expedite
+	r.drain.Init(r.holdersNow)
+	q.Draining.Begins = r.drain.Start()
+	q.Draining.GoesOn = func(ctx context.Context) bool { return r.drained(carriedBy(ctx)) == nil }
 	r.listen(s.wakeup, s.log)
 	return r
 }

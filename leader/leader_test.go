@@ -476,6 +476,25 @@ func TestClose(t *testing.T) {
 	})
 }
 
+// A leader of a registry that shuts down leads on, until its context ends; a candidate that waits does not.
+func TestShutdown(t *testing.T) {
+	worlds(t, func(w *world) {
+		r := w.registry()
+		leads := w.campaigns(r, untilEnd)
+		w.leads(leads)
+		waits := w.campaigns(r, untilEnd)
+		require.ErrorIs(w, within(w, "it fails", waits.failed), leader.ErrTaken)
+		done := make(chan error, 1)
+		go func() { done <- r.Shutdown(w.Context()) }()
+		require.ErrorIs(w, within(w, "Run returns", waits.result), lockregistry.ErrClosed)
+		require.True(w, leads.IsLeader())
+		leads.stop()
+		require.NoError(w, within(w, "it is closed", done))
+		require.ErrorIs(w, within(w, "Run returns", leads.result), context.Canceled)
+		require.Empty(w, w.do("GET", key), "the role is free")
+	})
+}
+
 // A candidate whose caller has the role would wait for itself.
 func TestRunByTheHolder(t *testing.T) {
 	worlds(t, func(w *world) {

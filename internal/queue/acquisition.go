@@ -28,6 +28,7 @@ type acquisition struct {
 	course   course
 	ticket   ticket
 	blocked  deadlock.Call
+	draining <-chan struct{} // nil once it is known that the call goes on
 }
 
 // retries are the tries in a row that failed.
@@ -93,7 +94,7 @@ func (p *Path) obtainLater(first *attempt, err error, q *Request) error {
 
 // keepTrying goes on until the hold is granted, or not to be had.
 func (p *Path) keepTrying(first attempt, q *Request, patient bool) (err error) {
-	a := &acquisition{attempt: first, request: *q, patient: patient, deadline: q.Deadline}
+	a := &acquisition{attempt: first, request: *q, patient: patient, deadline: q.Deadline, draining: p.all.Draining.Begins}
 	defer func() { q.How, q.Woken = a.course.how(a.began), a.course.wakeups }()
 	over := patient && a.deadline <= p.Clock.Now()
 	if over { // for the reply to the second command there is as much time again
@@ -260,10 +261,26 @@ func (a *acquisition) over() error {
 	if err := a.path.all.Stopped(a.ctx); err != nil {
 		return a.explained(err)
 	}
+	if a.drained() {
+		return fault.Closed
+	}
 	if a.patient && a.path.Clock.Now() < a.deadline {
 		return nil
 	}
 	return a.explained(fault.Busy)
+}
+
+// drained tells whether the registry shuts down, and the call is not to go on.
+func (a *acquisition) drained() bool {
+	select {
+	case <-a.draining:
+		if !a.path.all.Draining.GoesOn(a.ctx) {
+			return true
+		}
+		a.draining = nil
+	default:
+	}
+	return false
 }
 
 // end takes the call out of where others see it. If it gives up, nothing of it stays in Redis.
@@ -342,5 +359,7 @@ func (a *acquisition) pause(d time.Duration, wake, mail <-chan struct{}) (why re
 		return byTime, a.explained(fault.Ended(a.ctx))
 	case <-a.path.all.Closed:
 		return byTime, fault.Closed
+	case <-a.draining: // what follows asks whether it goes on
+		return byTime, nil
 	}
 }

@@ -80,6 +80,7 @@ type Shared struct {
 	Transport *transport.Client
 	Waker     *Waker
 	Closed    <-chan struct{}
+	Draining  Draining
 	CleanUp   func(cleanup.Removal) // removes what a call has left
 	Expedite  func(cleanup.Removal) // the same, soon
 
@@ -88,6 +89,13 @@ type Shared struct {
 	Polls     atomic.Uint64 // tries because the time for one had come
 	unqueued  atomic.Bool   // it was logged that the server refuses a queue
 	postponed atomic.Int64  // an instant: not before then it is logged again that it does so for now
+}
+
+// Draining is that calls end which wait, but for some.
+type Draining struct {
+	Begins <-chan struct{}
+	// GoesOn tells whether a call does. The goroutine of the call asks.
+	GoesOn func(ctx context.Context) bool
 }
 
 // Shard is the way to the master that has the key.

@@ -1,0 +1,95 @@
+package lockregistry
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/lockregistry/lockregistry/internal/deadlock"
+	"github.com/lockregistry/lockregistry/internal/drain"
+	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/local"
+	"github.com/lockregistry/lockregistry/internal/owner"
+)
+
+// Shutdown closes the registry once all of its locks are released. Until then owners go on, and may lock what they need: a
+// goroutine, or an owner of [NewOwner], that holds a lock of this registry, and each call with the context of a hold, see
+// [Lock.Context]. All other calls that wait for a lock, or ask for one, return [ErrClosed]. Holds are renewed as before.
+//
+// When ctx ends first, Shutdown does what Close does, leaves what is held to its lease, and returns the error of ctx. It returns
+// ErrClosed when another call of Close comes meanwhile, and nil when the registry was closed before. Calls of
+// [Registry.AcquireAll] that have some of their paths already go on. A leader (see package leader) goes on leading: end the
+// context of its Run.
+func (r *Registry) Shutdown(ctx context.Context) error {
+	if ctx == nil {
+		return fmt.Errorf("lockregistry: shutdown: %w", errNilContext)
+	}
+	if r.isClosed() {
+		return r.Close() // which may be under way
+	}
+	r.drain.Begin()
+	for call := range waiting.All() {
+		if l := lockOf(call.Lock); l.reg == r && call.Place != nil && !r.goesOn(call.Holds, call.Goroutine, call.Owner) {
+			l.half().Cancel(call.Place.(*local.Waiter))
+		}
+	}
+	for pause := leastLook; r.inUse(); pause = min(2*pause, mostDrainLook) {
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			held := r.Stats().Holds
+			_ = r.Close()
+			return fmt.Errorf("lockregistry: shutdown: %d locks are held still: %w", held, fault.Ended(ctx))
+		case <-r.closed:
+			if r.inUse() {
+				_ = r.Close()
+				return fmt.Errorf("lockregistry: shutdown: %w", ErrClosed)
+			}
+		}
+	}
+	return r.Close()
+}
+
+// mostDrainLook is how often it is looked, at least, whether a registry that shuts down is in use still.
+const mostDrainLook = 50 * time.Millisecond
+
+// drained is the error of a call that must not go on because the registry shuts down. C is what its context says.
+func (r *Registry) drained(c *carried) error {
+	if r.drain.Begun() && !r.goesOn(c, owner.Calling(), c.caller()) {
+		return ErrClosed
+	}
+	return nil
+}
+
+// goesOn tells whether a call goes on although the registry shuts down: its caller holds one of the registry's locks. What its
+// context says may be nil.
+func (r *Registry) goesOn(holds deadlock.Holds, callers ...owner.ID) bool {
+	c, _ := holds.(*carried)
+	for ; c != nil; c = c.outer {
+		if t := c.tenure; t != nil && t.lock.reg == r && t.lasts() && t.hold.Fresh() {
+			return true
+		}
+		callers = append(callers, c.owner)
+	}
+	holders := r.drain.Holders()
+	for _, o := range callers {
+		if o != owner.Nobody && holders[o] {
+			return true
+		}
+	}
+	return false
+}
+
+// holdersNow are the owners that hold one of the registry's locks, and the goroutines that have taken a [Hold].
+func (r *Registry) holdersNow() drain.Set {
+	all := drain.Set{}
+	for l := range r.cache.all() {
+		if h := l.hold.Load(); h == nil || !h.Fresh() {
+			continue
+		}
+		for _, o := range l.half().Owners() {
+			all[o], all[l.taker(o)] = true, true
+		}
+	}
+	return all
+}
