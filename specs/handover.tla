@@ -20,6 +20,7 @@ CONSTANTS
   Drifts,       \* by how many ticks a process's clock may be late when a lease ends
   Window,       \* how long a window is, in ticks, in which the key is left to those without a ticket
   WindowEvery,  \* a window is due after so many grants; 0: never
+  Shows,        \* what those without a ticket leave: a "script" that the server knows, a "trace" in the queue, or "nothing"
   Handoff,      \* how often a hold may go on to the next goroutine of its process
   Faults,       \* what may go wrong or stop a call, see Fault
   MaxFaults,    \* how often
@@ -118,6 +119,9 @@ Empty == [key |-> Nobody, ttl |-> 0,   \* the key's value, <<registry, number>>,
           young |-> {},                \* those that are younger than a second (by their places), where time passes
           open |-> 0,                  \* the member of it that says for how long a window is open still
           grants |-> 0,                \* how many there were since the last window: in the code its age is what counts
+          script |-> 0,                \* SCRIPT EXISTS: it knows no script of those without a ticket; 1: since the key's hold; 2: for longer
+          trace |-> FALSE,             \* the queue's: one was seen since the last window
+          passed |-> 0,                \* ghost: how many grants there were since one has tried, and one; 0: since a window nobody has
           subs |-> {},                 \* PUBSUB NUMSUB of the processes' channels
           tracks |-> {}]               \* who is to be told when the key changes
 
@@ -152,17 +156,19 @@ Heads(D, v) ==
 \* processes are told, whatever the length of the queue (Q3). The new first one need not be if it is young: r.tells.
 Serve(D, q, r) ==
   [db |-> [Awaited(Key(D, q[1], IF Lacks("provisional") THEN Lease ELSE Provisional, TRUE))
-             EXCEPT !.queue = IF Lacks("remove") THEN q ELSE Tail(q)],
+             EXCEPT !.queue = IF Lacks("remove") THEN q ELSE Tail(q),
+                    !.passed = IF @ > 0 THEN Min2(@ + 1, WindowEvery + 2) ELSE 0],
    out |-> Join(IF Len(q) > 1 /\ (r.tells \/ q[2] \notin D.young) THEN Warn(Tail(q), Provisional) ELSE Quiet,
                 To(q[1], Grant(q[1][2])))]
 
-\* windows.lua: what a release does with the key. A window is written down, so nobody closes it before its time.
+\* windows.lua: what a release does with the key. A window is written down, so nobody closes it before its time. In the code there is
+\* one now and then where it is quiet, too.
 Pass(D, r) ==
   LET q == Heads(D, Nobody)
       left == IF D.open > 0 THEN D.open ELSE Window
-      due == D.grants >= WindowEvery \/ (D.open > 0 /\ ~Lacks("record"))
+      due == (D.grants >= WindowEvery /\ (~r.quiet \/ D.trace)) \/ (D.open > 0 /\ ~Lacks("record"))
   IN CASE WindowEvery > 0 /\ due /\ ~Lacks("open") /\ (q # <<>> \/ r.yields) ->
-            [db |-> [NoKey(D) EXCEPT !.queue = q, !.open = left, !.grants = 0], others |-> 1,
+            [db |-> [NoKey(D) EXCEPT !.queue = q, !.open = left, !.grants = 0, !.trace = FALSE, !.passed = 0], others |-> 1,
              out |-> IF q = <<>> THEN Quiet ELSE Join(Warn(q, left - 1), Warn(Tail(q), left))]
        [] q = <<>> -> [db |-> [NoKey(D) EXCEPT !.queue = q], others |-> 0, out |-> Quiet]
        [] OTHER ->
@@ -250,6 +256,7 @@ Run(D, r) ==
              [] r.op = "renew" -> RunRenew(D, r)
       b == IF a.db.key = D.key THEN a
            ELSE [a EXCEPT !.db.tracks = {},   \* the server tells of a change once
+                         !.db.script = Min2(2 * @, 2),
                           !.out = [p \in Go |-> @[p] \o IF p \in D.tracks THEN <<Changed>> ELSE <<>>]]
   IN IF b.db.young = {} THEN b ELSE [b EXCEPT !.db.young = {t \in @ : In(b.db.queue, t)}]
 
@@ -272,7 +279,7 @@ Vanish(s, D) ==
 -----------------------------------------------------------------------------
 (* Commands, and time as processes count it.                                *)
 
-Request(p, op) == [op |-> op, p |-> p, n |-> num[p], s |-> at[p], due |-> FALSE, leave |-> FALSE, yields |-> FALSE]
+Request(p, op) == [op |-> op, p |-> p, n |-> num[p], s |-> at[p], due |-> FALSE, leave |-> FALSE, yields |-> FALSE, quiet |-> FALSE]
 InFlight(c) == c.op \in {"setnx", "obtain", "look", "release", "renew"}
 
 \* Commands that can make a hold the owner, or put a ticket into the queue. The sweep watches for no others.
@@ -479,12 +486,14 @@ Over(p, state) ==
   /\ hands' = [hands EXCEPT ![p] = 0]
 
 \* Lock.release, of the last owner in this process. If goroutines of it wait that have used their handoff limit up, it yields:
-\* a release without tickets may then be open. A renewal that is under way may be executed after it.
+\* a release without tickets may then be open. A renewal that is under way may be executed after it. It says that it is quiet by an
+\* answer that is no older than its hold, or has none: in the code, than a second before that.
 Release(p) ==
   /\ Believes(p)
   /\ ~more[p] \/ until[p] < Half \/ (hands[p] = Handoff /\ ~Lacks("limit"))
   /\ Over(p, "free")
-  /\ Send(p, [Request(p, "release") EXCEPT !.yields = more[p]])
+  /\ \E quiet \in {FALSE, Shows # "nothing" /\ (db[at[p]].script < 2 \/ Lacks("script"))} :
+       Send(p, [Request(p, "release") EXCEPT !.yields = more[p], !.quiet = quiet])
   /\ Forget(p)
   /\ UNCHANGED <<db, master, drift, num, wire, stray, last, seen, calls, faults, ghosts>>
 
@@ -594,6 +603,14 @@ JavaBegin(j) ==
   /\ timer' = [timer EXCEPT ![j] = Due]
   /\ UNCHANGED <<db, master, drift, num, command, has, base, first, soon, until, found, wire, remains, local, faults, ghosts>>
 
+\* What a try leaves that fails: the server knows Java's script. A call of this library that polls leaves a trace. (In the code there
+\* must be a queue; else the next try does.)
+Seen(D) ==
+  IF Shows = "nothing" THEN D
+  ELSE [D EXCEPT !.script = IF Shows = "script" THEN Max2(@, 1) ELSE @,
+                 !.trace = @ \/ (Shows = "trace" /\ ~Lacks("trace")),
+                 !.passed = Max2(@, 1)]
+
 \* RedisLockRegistry's obtain script, which its spin lock runs every poll interval: here once in every tick.
 JavaTry(j) ==
   /\ pc[j] = "wait" /\ timer[j] = Due
@@ -602,9 +619,9 @@ JavaTry(j) ==
      THEN /\ pc' = [pc EXCEPT ![j] = "hold"]
           /\ until' = [until EXCEPT ![j] = Sure(j, Lease, 0)]
           /\ LET D == db[at[j]]
-             IN /\ db' = [db EXCEPT ![at[j]] = [Key(D, <<j, 1>>, Lease, FALSE) EXCEPT !.tracks = {}]]
+             IN /\ db' = [db EXCEPT ![at[j]] = [Key(D, <<j, 1>>, Lease, FALSE) EXCEPT !.tracks = {}, !.passed = 0]]
                 /\ inbox' = Deliver(at[j], [p \in Go |-> IF p \in D.tracks THEN <<Changed>> ELSE <<>>])
-     ELSE Clock /\ UNCHANGED <<pc, until, db, inbox>>
+     ELSE Clock /\ db' = [db EXCEPT ![at[j]] = Seen(@)] /\ UNCHANGED <<pc, until, inbox>>
   /\ UNCHANGED <<master, drift, num, command, has, base, first, soon, found, link, at, remains, local, calls, faults, ghosts>>
 
 \* Its release script: it removes the key if it has its value, and knows no queue. A lease that is over is the end, too.
@@ -898,6 +915,10 @@ NoSleep == (db[master].key = Nobody /\ \E p \in Go : pc[p] = "wait")
 \* Q5: Java's turn comes while tickets keep the key taken without end. (Where nobody queues the key is free between one
 \* hold and the next, and to have it then is a matter of luck, as it always was.)
 Q5 == \A j \in Java : pc[j] = "wait" ~> (pc[j] = "hold" \/ (db[master].key = Nobody /\ db[master].queue = <<>>))
+
+\* The same where releases leave a window only if somebody without a ticket may be there: from a try on there are no more grants than
+\* there ever are before the next one.
+Q5Soon == \A s \in Servers : db[s].passed <= WindowEvery + 1
 
 Symmetry == Permutations(Go)
 =============================================================================
