@@ -70,6 +70,10 @@ const (
 	// due; see OFTEN in internal/protocol/lua/windows.lua.
 	lookEach = 100 * time.Millisecond
 
+	// retryEach is how far apart the tries of one may be who tries again and again. It is the distance of windows where nobody has
+	// left a trace: for those that are further apart a trace changes little.
+	retryEach = 15 * time.Second
+
 	// longWait is from when on who waits is told that it is the next one: until then it looks by itself, see firstLook.
 	longWait = firstLook
 )
@@ -82,7 +86,7 @@ func (p *Path) direct(m *protocol.Release, h *hold.Hold, c *contention, now cloc
 		h.Queued() != 0 && h.Queued().Until(now) < longWait
 }
 
-// tries is for a call of a plain lock that does not wait, and has found it taken. It tells whether another one has so a moment
+// tries is for a call of a plain lock that does not wait, and has found it taken. It tells whether another one has so not long
 // ago: somebody tries again and again.
 func (p *Path) tries() bool {
 	if p.side != "" {
@@ -90,7 +94,7 @@ func (p *Path) tries() bool {
 	}
 	now := p.Clock.Now()
 	last := clock.Instant(p.contention().tried.Swap(int64(now)))
-	return last != 0 && last.Until(now) < time.Second
+	return last != 0 && last.Until(now) < retryEach
 }
 
 // released is for a release without a queue: goroutines of this process wait that are not to have the lock at once, or not; and
