@@ -247,8 +247,8 @@ func (l *Lock) queue(ctx context.Context, w *local.Waiter, c *carried, deadline 
 		return how, nil
 	}
 	err := l.reg.queues.Stopped(ctx)
-	if err == nil {
-		err = l.reg.drained(c)
+	if err == nil && refusal == nil && l.reg.drain.Begun() && l.reg.clock.Now() < deadline {
+		err = ErrClosed // nobody else turns away one whose time is not over
 	}
 	if err != nil {
 		return local.Refused, err

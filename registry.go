@@ -362,6 +362,7 @@ func (r *Registry) Layout() Layout { return r.layout }
 // needs it any more. It always returns nil; further calls do nothing.
 func (r *Registry) Close() error {
 	r.closing.Do(func() {
+		r.drain.Begin() // for calls that have their pin, see enter
 		close(r.closed)
 		for call := range waiting.All() {
 			if l := lockOf(call.Lock); l.reg == r && call.Place != nil {

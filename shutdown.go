@@ -3,6 +3,8 @@ package lockregistry
 import (
 	"context"
 	"fmt"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/lockregistry/lockregistry/internal/deadlock"
@@ -28,8 +30,10 @@ func (r *Registry) Shutdown(ctx context.Context) error {
 		return r.Close() // which may be under way
 	}
 	r.drain.Begin()
-	for call := range waiting.All() {
-		if l := lockOf(call.Lock); l.reg == r && call.Place != nil && !r.goesOn(call.Holds, call.Goroutine, call.Owner) {
+	calls := slices.Collect(waiting.All()) // before it is asked who holds a lock, else one that has got it meanwhile were no owner
+	holders := sync.OnceValue(r.drain.Holders)
+	for _, call := range calls {
+		if l := lockOf(call.Lock); l.reg == r && call.Place != nil && !r.goesOn(holders, call.Holds, call.Goroutine, call.Owner) {
 			l.half().Cancel(call.Place.(*local.Waiter))
 		}
 	}
@@ -53,9 +57,9 @@ func (r *Registry) Shutdown(ctx context.Context) error {
 // mostDrainLook is how often it is looked, at least, whether a registry that shuts down is in use still.
 const mostDrainLook = 50 * time.Millisecond
 
-// drained is the error of a call that must not go on because the registry shuts down. C is what its context says.
+// drained is the error of a call that must not go on because the registry shuts down, or is closed. C is what its context says.
 func (r *Registry) drained(c *carried) error {
-	if r.drain.Begun() && !r.goesOn(c, owner.Calling(), c.caller()) {
+	if r.drain.Begun() && (r.isClosed() || !r.goesOn(r.drain.Holders, c, owner.Calling(), c.caller())) {
 		return ErrClosed
 	}
 	return nil
@@ -63,7 +67,7 @@ func (r *Registry) drained(c *carried) error {
 
 // goesOn tells whether a call goes on although the registry shuts down: its caller holds one of the registry's locks. What its
 // context says may be nil.
-func (r *Registry) goesOn(holds deadlock.Holds, callers ...owner.ID) bool {
+func (r *Registry) goesOn(holders func() drain.Set, holds deadlock.Holds, callers ...owner.ID) bool {
 	c, _ := holds.(*carried)
 	for ; c != nil; c = c.outer {
 		if t := c.tenure; t != nil && t.lock.reg == r && t.lasts() && t.hold.Fresh() {
@@ -71,9 +75,9 @@ func (r *Registry) goesOn(holds deadlock.Holds, callers ...owner.ID) bool {
 		}
 		callers = append(callers, c.owner)
 	}
-	holders := r.drain.Holders()
+	all := holders()
 	for _, o := range callers {
-		if o != owner.Nobody && holders[o] {
+		if o != owner.Nobody && all[o] {
 			return true
 		}
 	}

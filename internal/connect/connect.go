@@ -46,6 +46,10 @@ func Open(ctx context.Context, shown string, option rueidis.ClientOption) (rueid
 	}
 }
 
+// echo is in the text with which Redis repeats a command that it does not know: cut at 128 bytes, so that a long password is not
+// recognized in it.
+const echo = "with args beginning with"
+
 // explained is an error in words of this package.
 type explained struct {
 	text string
@@ -62,7 +66,7 @@ func explain(err error, o *rueidis.ClientOption) error {
 	if o.Password == "" {
 		secrets[0] = o.Username // it often is the password
 	}
-	for _, secret := range secrets {
+	for _, secret := range append(secrets, echo) {
 		if secret != "" && strings.Contains(err.Error(), secret) {
 			return explained{"it was refused, with a text that has the password in it, and so is not shown", fault.Lasting}
 		}

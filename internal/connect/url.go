@@ -40,7 +40,7 @@ func Parse(address string) (rueidis.ClientOption, error) {
 		return rueidis.ClientOption{}, errScheme
 	}
 	option, err := rueidis.ParseURL(address)
-	if err != nil || ambiguous(scheme, rest) {
+	if err != nil || ambiguous(scheme, rest) || scheme != "unix" && strings.Contains(strings.Join(option.InitAddress, ""), "@") {
 		return rueidis.ClientOption{}, errUnreadable
 	}
 	option.DisableCache = true

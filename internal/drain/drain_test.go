@@ -1,10 +1,10 @@
 package drain_test
 
 import (
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
 
@@ -54,29 +54,27 @@ func TestDrain_HoldersAreThoseOfNow(t *testing.T) {
 
 // Those that come while the holders are asked for have one answer together.
 func TestDrain_ManyCallsShareAnAnswer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		asked, answer := 0, make(chan struct{})
-		var d drain.Drain
-		d.Init(func() drain.Set {
-			asked++
-			<-answer
-			return nil
-		})
-		var all sync.WaitGroup
-		all.Go(func() { d.Holders() })
-		synctest.Wait()
-		close(answer)
-		all.Wait()
-		require.Equal(t, 1, asked)
-		answer = make(chan struct{})
-		all.Go(func() { d.Holders() })
-		synctest.Wait()
-		for range 50 {
-			all.Go(func() { d.Holders() })
-		}
-		synctest.Wait()
-		close(answer)
-		all.Wait()
-		require.Equal(t, 3, asked)
+	var asked atomic.Int32
+	asks, answer := make(chan struct{}), make(chan struct{})
+	var d drain.Drain
+	d.Init(func() drain.Set {
+		asked.Add(1)
+		asks <- struct{}{}
+		<-answer
+		return nil
 	})
+	var all sync.WaitGroup
+	all.Go(func() { d.Holders() })
+	<-asks
+	for range 50 {
+		all.Go(func() { d.Holders() })
+	}
+	for d.Arrivals() < 51 {
+		runtime.Gosched()
+	}
+	answer <- struct{}{}
+	<-asks
+	answer <- struct{}{}
+	all.Wait()
+	require.EqualValues(t, 2, asked.Load())
 }

@@ -348,18 +348,22 @@ func (a *acquisition) pause(d time.Duration, wake, mail <-chan struct{}) (why re
 		a.spare = a.path.all.spare()
 	}
 	a.spare.timer.Reset(d)
-	select {
-	case <-a.spare.timer.C:
-		return byTime, nil
-	case <-wake:
-		return byWakeup, nil
-	case <-mail:
-		return byMail, nil
-	case <-a.ctx.Done():
-		return byTime, a.explained(fault.Ended(a.ctx))
-	case <-a.path.all.Closed:
-		return byTime, fault.Closed
-	case <-a.draining: // what follows asks whether it goes on
-		return byTime, nil
+	for {
+		select {
+		case <-a.spare.timer.C:
+			return byTime, nil
+		case <-wake:
+			return byWakeup, nil
+		case <-mail:
+			return byMail, nil
+		case <-a.ctx.Done():
+			return byTime, a.explained(fault.Ended(a.ctx))
+		case <-a.path.all.Closed:
+			return byTime, fault.Closed
+		case <-a.draining:
+			if a.drained() {
+				return byTime, fault.Closed
+			}
+		}
 	}
 }
