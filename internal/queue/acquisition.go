@@ -196,7 +196,7 @@ func (a *acquisition) poll() error {
 			continue
 		}
 		if err != nil {
-			if !a.patient || !a.passing(err) {
+			if err = a.fatal(err); err != nil {
 				return err
 			}
 			continue
@@ -254,6 +254,19 @@ func (a *acquisition) recover() error {
 // answer is lost it may be this very hold's.
 func (a *acquisition) exclusive() bool {
 	return !a.hold.MayArrive() && (a.path.side != Reads)
+}
+
+// fatal is the error with which the call ends after a try that has failed with err, if it does. When nothing was sent, since
+// there was no time, it may be over: the process may have stood still.
+func (a *acquisition) fatal(err error) error {
+	switch {
+	case !a.patient || !a.passing(err):
+		return err
+	case a.failure == nil:
+		return a.over()
+	default:
+		return nil
+	}
 }
 
 // over is why there is to be no other try, if so.
