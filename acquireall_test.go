@@ -248,7 +248,7 @@ func TestAcquireAll_InOrder(t *testing.T) {
 
 // What a call in order has already does not slow down what it does next: the contexts of its paths are no chain.
 func TestAcquireAll_OfManyPaths(t *testing.T) {
-	realWorlds(t, func(w *world) {
+	realWorldsAlone(t, func(w *world) {
 		const paths = 3000 // more than one script has
 		var lookups []time.Duration
 		r, other := w.registry(lockregistry.WithObserver(lockregistry.Observer{

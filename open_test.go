@@ -187,7 +187,7 @@ func TestOpen_Addresses(t *testing.T) {
 // A hook sets what no URL can. It cannot turn the cache on.
 func TestOpen_WithClientOption(t *testing.T) {
 	realWorlds(t, func(w *world) {
-		w.do("ACL", "SETUSER", "app", "on", ">s3cret", "~*", "&*", "+@all", "-client|tracking")
+		w.do("ACL", "SETUSER", "app", "on", ">s3cret", "~*", "&*", "+@all", "-client")
 		asked := 0
 		r, err := lockregistry.Open(w.Context(), "redis://redis", "orders", w.dialing(),
 			lockregistry.WithClientOption(func(o *rueidis.ClientOption) {

@@ -12,7 +12,7 @@ servers=$(scripts/install-servers.sh)
 failed=
 same_files="acquire atleast failover log manypaths nesting observer once scale stress"
 same_tests="TestQueue_ThoseWithoutATicketDoNotStarve TestQueue_GivingUpInTheQueue TestSharedClient_ManyRegistriesOfOneClient TestSilence_ManyCallsOnAFrozenServer"
-same_tests="$same_tests TestReplicas_ManyCallsWithReplicas TestAcquireAll_HasNoDeadlock TestFailover_CommandsGoToTheSuccessor TestQueue_ReadersAndWritersOfManyProcessesOnACluster"
+same_tests="$same_tests TestReplicas_ManyCallsWithReplicas TestAcquireAll_HasNoDeadlock TestAcquireAll_OfManyPaths TestFailover_CommandsGoToTheSuccessor TestQueue_ReadersAndWritersOfManyProcessesOnACluster"
 
 if [ "${1:-}" = all ]; then
 	for server in $servers; do
