@@ -26,7 +26,7 @@ import (
 )
 
 // limit is how long to wait for anything. The machine may be busy.
-const limit = 20 * time.Second
+const limit = 40 * time.Second
 
 var chromium context.Context // of the one browser that all tests share
 
