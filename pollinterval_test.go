@@ -168,3 +168,43 @@ func TestPollInterval_NearItsEndOthersHaveTheirChance(t *testing.T) {
 		all.Wait()
 	})
 }
+
+// stalling is a context whose Err may take a while, as the goroutine may that asks.
+type stalling struct {
+	context.Context
+	err func() error
+}
+
+func (c stalling) Err() error { return c.err() }
+
+// A call whose goroutine stands still until long after the end of its wait, wherever that is, sends nothing more, and ends.
+func TestPollInterval_ACallThatStandsStillBeyondItsWait(t *testing.T) {
+	for after := range int32(6) {
+		t.Run(strconv.Itoa(int(after)), func(t *testing.T) {
+			fakeWorld(t, func(w *world) {
+				w.lock(w.registry().Obtain("42"))
+				var stalls, asked atomic.Int32
+				ctx := stalling{w.Context(), func() error {
+					if asked.Add(1) > 1000 {
+						return context.Canceled
+					}
+					if stalls.Add(-1) == 0 {
+						<-time.After(time.Minute)
+					}
+					return nil
+				}}
+				result := make(chan error, 1)
+				go func() {
+					_, err := w.registry(polling).Acquire(ctx, "42", lockregistry.Wait(time.Second))
+					result <- err
+				}()
+				w.pass(550 * time.Millisecond)
+				stalls.Store(after + 1)
+				err := <-result
+				require.ErrorIs(w, err, lockregistry.ErrTimeout)
+				require.NotErrorIs(w, err, context.Canceled)
+				require.Less(w, asked.Load(), int32(100))
+			})
+		})
+	}
+}
