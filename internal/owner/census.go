@@ -18,8 +18,14 @@ type Census struct {
 	each   int // bytes of a stack that sufficed: with fewer the program would be stopped more than once
 }
 
-// pauses is how long a pause is, in times of what a count took.
-const pauses = 1000
+// A pause is so many times as long as a count took, but not longer than mostRest: the process may have stood still meanwhile.
+const (
+	pauses   = 1000
+	mostRest = 10 * time.Minute
+)
+
+// restAfter is for how long no count follows one that took so long.
+func restAfter(took time.Duration) time.Duration { return pauses * min(took, mostRest/pauses) }
 
 // Look returns the goroutines that there are, and for how long no count is to follow; or none, when it is too early. They are nil
 // when they are not known: there are more than limit, or the runtime prints them in a way that is not known here.
@@ -35,7 +41,7 @@ func (c *Census) Look(limit int) (goroutines map[ID]bool, rest time.Duration, lo
 		goroutines = c.living()
 	}
 	now := time.Now()
-	rest = pauses * now.Sub(began)
+	rest = restAfter(now.Sub(began))
 	c.next = now.Add(rest)
 	return goroutines, rest, true
 }

@@ -60,3 +60,10 @@ func TestCensus_Rests(t *testing.T) {
 	require.Equal(t, 1, c.Counts())
 	require.Less(t, rest, time.Minute)
 }
+
+// A process that stood still during a count looks again before long.
+func TestCensus_RestsNoLongerThanItMust(t *testing.T) {
+	require.Equal(t, 20*time.Second, restAfter(20*time.Millisecond))
+	require.Equal(t, 10*time.Minute, restAfter(time.Minute))
+	require.Equal(t, 10*time.Minute, restAfter(math.MaxInt64))
+}
