@@ -133,7 +133,7 @@ func (w *Recorder) look() {
 	}
 	if used || newest != w.seen {
 		w.seen = newest
-		w.watch(max(Lasting, lookCosts*took))
+		w.watch(min(max(Lasting, lookCosts*took), recordEach)) // it may have stood still meanwhile
 		return
 	}
 	// A call draws its number first, and then looks whether this watches: so one of the two sees the other one.

@@ -24,7 +24,8 @@ type registry struct {
 	newest atomic.Uint64
 
 	mu      sync.Mutex
-	used    bool // it holds something, which has lasted for a second
+	stands  time.Duration // for so long the process stands still while it looks
+	used    bool          // it holds something, which has lasted for a second
 	lasting bool
 	waits   []Wait
 	locks   []Lock
@@ -53,7 +54,11 @@ func started(t *testing.T) *registry {
 func (r *registry) Newest() uint64 { return r.newest.Load() }
 
 func (r *registry) InUse(clock.Instant) (used, lasting bool) {
-	r.set(func() { used, lasting = r.used, r.lasting })
+	var stands time.Duration
+	r.set(func() { used, lasting, stands, r.stands = r.used, r.lasting, r.stands, 0 })
+	if stands > 0 {
+		<-time.After(stands)
+	}
 	return used, lasting
 }
 
@@ -142,6 +147,18 @@ func TestRecorder_WritesChangesAtOnce(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A process that stood still while it looked writes the record again before that expires.
+func TestRecorder_AfterStandingStill(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := started(t)
+		r.stands = time.Minute
+		r.holds()
+		require.Len(t, r.after(Lasting+time.Minute), 1)
+		require.Len(t, r.after(recordEach), 1)
+		require.Equal(t, 2, r.lasts)
+	})
 }
 
 func TestRecorder_TriesAgain(t *testing.T) {
