@@ -79,5 +79,8 @@ func (p *pending) unanswered(now clock.Instant) (pause time.Duration, over bool)
 	p.failures++
 	p.since = 0
 	pause = clock.Backoff(p.failures, p.Lease) // mutant: removal after a minute
+	if now >= p.Expired {                      // no lease is at stake any more
+		pause = clock.Pause(p.failures, clock.MostPause)
+	}
 	return pause, !p.MayArrive && now >= p.Expired
 }

@@ -66,6 +66,18 @@ func TestPending_Backoff(t *testing.T) {
 	require.LessOrEqual(t, pause, 50*time.Millisecond)
 }
 
+// Once the lease is over, however short it was, the removal of a grant that may arrive is tried more and more rarely.
+func TestPending_BackoffWhenTheLeaseIsOver(t *testing.T) {
+	p := &pending{Removal: Removal{MayArrive: true, Lease: 5 * time.Millisecond, Watch: time.Minute, Expired: 5}}
+	for range 10 {
+		pause, _ := p.unanswered(4)
+		require.LessOrEqual(t, pause, time.Millisecond)
+	}
+	pause, over := p.unanswered(5)
+	require.GreaterOrEqual(t, pause, clock.MostPause*3/4-1)
+	require.False(t, over)
+}
+
 // What was left first needs one removal, a ticket for instance; a grant that is abandoned before that is answered may arrive
 // later. So it is looked out for after the answer, too.
 func TestPending_MergeLooksOutForBoth(t *testing.T) {
