@@ -48,8 +48,8 @@ const (
 )
 
 // get returns a connection made since the shard is suspect, or nil when there is none to be had until it is over. None tells
-// that there will be none, because the client's pool is empty: to send nothing at all would be worse then than to believe the
-// connections that there are.
+// that there will be none, because the client's pool is empty, or since all that make one hang: to send nothing at all would be
+// worse then than to believe the connections that there are.
 func (f *freshConns) get(over func() bool) (conn *freshConn, none bool) {
 	for !over() {
 		f.mu.Lock()
@@ -70,7 +70,7 @@ func (f *freshConns) get(over func() bool) (conn *freshConn, none bool) {
 		if f.making == nil && now >= f.again {
 			if len(f.hanging) == mostMaking {
 				f.mu.Unlock()
-				return nil, false
+				return nil, true
 			}
 			f.making, f.began = make(chan struct{}), now
 			f.hanging = append(f.hanging, now)
