@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
@@ -62,4 +64,28 @@ func TestRunDoesNotStartWithoutTheLock(t *testing.T) {
 	j := &job{runner: r, hold: hold, terminal: terminal{fd: -1}}
 	require.ErrorIs(t, j.start(), lockregistry.ErrLockLost)
 	require.Zero(t, j.pid)
+}
+
+// However often it is asked for, the ticker ticks.
+func TestLooks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLooks()
+		defer l.Stop()
+		l.when(false)
+		<-time.After(10 * looking)
+		require.Empty(t, l.C)
+		seen := 0
+		for range 100 { // signals
+			l.when(true)
+			select {
+			case <-l.C:
+				seen++
+			case <-time.After(looking / 5):
+			}
+		}
+		require.GreaterOrEqual(t, seen, 15)
+		l.when(false)
+		<-time.After(10 * looking)
+		require.Empty(t, l.C)
+	})
 }

@@ -102,6 +102,25 @@ type job struct {
 // looking is how often to look for what no signal tells: that the group is empty, that lockreg has the terminal.
 const looking = 100 * time.Millisecond
 
+// looks is a ticker that runs for as long as there is something to look for, however often that is asked meanwhile.
+type looks struct {
+	*time.Ticker
+	runs bool
+}
+
+func newLooks() *looks { return &looks{time.NewTicker(looking), true} }
+
+func (l *looks) when(needed bool) {
+	switch {
+	case needed == l.runs:
+	case needed:
+		l.Reset(looking)
+	default:
+		l.Stop()
+	}
+	l.runs = needed
+}
+
 // supervise runs the command until its group has ended. Failed says that it could not be started.
 func (r *runner) supervise(
 	ctx context.Context, hold *lockregistry.Hold, box *inbox,
@@ -129,13 +148,11 @@ func (j *job) watch(lostNow <-chan struct{}) (lost bool) {
 	r := j.runner
 	alarm := time.NewTimer(0)
 	defer alarm.Stop()
-	look := time.NewTicker(looking)
+	look := newLooks()
 	defer look.Stop()
 	var kill <-chan time.Time
 	for !j.over() {
-		if look.Stop(); j.ended || j.begs || j.guard.gone {
-			look.Reset(looking)
-		}
+		look.when(j.ended || j.begs || j.guard.gone)
 		select {
 		case <-j.box.children:
 			j.reap()
