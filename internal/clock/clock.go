@@ -23,8 +23,12 @@ func New() Clock { return Clock{time.Now().Add(-time.Second)} }
 // Now is the instant that it is.
 func (c Clock) Now() Instant { return Instant(time.Since(c.start)) }
 
-// At is the instant of a time.
-func (c Clock) At(t time.Time) Instant { return Instant(t.Sub(c.start)) }
+// At is the instant of a time. One that has only the wall clock's is as far from now as that says now: it may have been set since
+// the start.
+func (c Clock) At(t time.Time) Instant {
+	now := time.Now()
+	return Instant(now.Sub(c.start)).Add(t.Sub(now))
+}
 
 // Time is the inverse of At.
 func (c Clock) Time(i Instant) time.Time { return c.start.Add(time.Duration(i)) }

@@ -98,7 +98,13 @@ func (all *Shared) Outwait(ctx context.Context, left time.Duration) error {
 	case <-ctx.Done():
 	case <-end.C:
 		if deadline, ok := ctx.Deadline(); ok && all.Clock.Now() >= all.Clock.At(deadline) {
-			<-ctx.Done() // its own timer is about to fire
+			end.Reset(answerGrace)
+			select {
+			case <-ctx.Done(): // its own timer is about to fire
+			case <-end.C: // or never does, whatever its type says
+			case <-all.Closed:
+				return fault.Closed
+			}
 		}
 	case <-all.Closed:
 		return fault.Closed

@@ -1,11 +1,15 @@
 package queue
 
 import (
+	"context"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/transport"
 )
 
@@ -25,5 +29,35 @@ func TestZerosInTickets(t *testing.T) {
 		{"none for a lease of a second", transport.RoundTrip{Base: 900 * ms, Known: true}, time.Second, ""},
 	} {
 		require.Equal(t, c.want, zerosFor(c.way, c.lease), c.name)
+	}
+}
+
+// endless is a context that has a deadline, and never ends.
+type endless struct {
+	context.Context
+	deadline time.Time
+}
+
+func (c endless) Deadline() (time.Time, bool) { return c.deadline, true }
+
+// A call that has no time for an answer waits for the end of its context no longer than for its timer, and hears of Close.
+func TestOutwait_AContextThatDoesNotEnd(t *testing.T) {
+	for _, closes := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			closed := make(chan struct{})
+			all := Shared{Clock: clock.New(), Closed: closed}
+			ctx := endless{context.Background(), time.Now()}
+			began, ended := time.Now(), make(chan error, 1)
+			go func() { ended <- all.Outwait(ctx, 0) }()
+			<-time.After(answerGrace / 2)
+			if closes {
+				close(closed)
+				require.Equal(t, fault.Closed, <-ended)
+				require.Equal(t, answerGrace/2, time.Since(began))
+				return
+			}
+			require.NoError(t, <-ended)
+			require.Equal(t, answerGrace, time.Since(began))
+		})
 	}
 }
