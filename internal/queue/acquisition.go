@@ -42,6 +42,7 @@ type course struct {
 	waits   bool          // the local half knows that this call waits
 	served  bool          // the hold was granted, by another process
 	slept   bool          // the call has waited for somebody else's hold
+	late    int           // grants whose time was over when they were to count
 	lapses  clock.Instant // when the lease of that is over, as it was seen last; 0 when that is not known
 	wakeups Woken
 }
@@ -55,6 +56,9 @@ const notSentPause = 200 * time.Millisecond
 // closingGrace is how long the client may be closed before a call gives up. Rueidis says so, too, of commands that were
 // pending on a connection that it replaces.
 const closingGrace = time.Second
+
+// closingTries are how many tries have failed by then, at least: the process may have stood still for so long.
+const closingTries = 3
 
 // Obtain gets the hold in Redis for the holder of the local half, or frees that. When it fails nothing stays behind in Redis:
 // if a grant may have happened, or may happen yet, it is removed in the background.
@@ -176,7 +180,7 @@ func (a *acquisition) poll() error {
 	}
 	for quick := false; ; {
 		if a.failure != nil {
-			if err := a.recover(); err != nil {
+			if err := a.recover(a.failure); err != nil {
 				return err
 			}
 			quick = false
@@ -226,15 +230,18 @@ func (a *acquisition) poll() error {
 	}
 }
 
-// recover waits until it is time for another try after one that failed.
-func (a *acquisition) recover() error {
+// recover waits until it is time for another try after one that failed with why, if it did.
+func (a *acquisition) recover(why error) error {
+	if err := a.unsent(why); err != nil {
+		return err
+	}
 	now := a.path.Clock.Now()
 	switch {
 	case !errors.Is(a.failure, rueidis.ErrClosing):
 		a.retries.closing = 0
 	case a.retries.closing == 0:
 		a.retries.closing = now
-	case a.retries.closing.Until(now) >= closingGrace:
+	case a.retries.closing.Until(now) >= closingGrace && a.retries.failed >= closingTries:
 		return a.failure
 	}
 	a.retries.failed++
@@ -256,17 +263,23 @@ func (a *acquisition) exclusive() bool {
 	return !a.hold.MayArrive() && (a.path.side != Reads)
 }
 
-// fatal is the error with which the call ends after a try that has failed with err, if it does. When nothing was sent, since
-// there was no time, it may be over: the process may have stood still.
+// fatal is the error with which the call ends after a try that has failed with err, if it does.
 func (a *acquisition) fatal(err error) error {
-	switch {
-	case !a.patient || !a.passing(err):
+	if !a.patient || !a.passing(err) {
 		return err
-	case a.failure == nil:
-		return a.over()
-	default:
-		return nil
 	}
+	return a.unsent(err)
+}
+
+// unsent is for a try that has failed with err. When nothing was sent, since there was no time, the call may be over, as it says
+// then: the process may have stood still. Else that is why the try failed, and the next one waits for a while.
+func (a *acquisition) unsent(err error) (over error) {
+	if a.failure == nil {
+		if over = a.over(); over == nil {
+			a.failure = fault.Classify(err)
+		}
+	}
+	return over
 }
 
 // over is why there is to be no other try, if so.
@@ -322,7 +335,7 @@ func (a *acquisition) arm() keyState {
 // sleep waits until it is time for the next try, and tells whether a wake-up was the reason. It fails when there is to be
 // none.
 func (a *acquisition) sleep(left time.Duration) (woken bool, err error) {
-	a.retries.failed = 0
+	a.retries = retries{}
 	a.note(nil)
 	if err := a.over(); err != nil {
 		return false, err

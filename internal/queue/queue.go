@@ -121,7 +121,7 @@ func (a *acquisition) refused(ask protocol.Mode, why error) (next protocol.Mode,
 	if a.halfMoved(why) {
 		return protocol.ModeEnqueue, a.unqueued()
 	}
-	return ask, a.recover()
+	return ask, a.recover(why)
 }
 
 // listening is how long a call waits for the connection on which grants are announced.
@@ -183,7 +183,7 @@ func (a *acquisition) tryOnce(w protocol.Queueing) error {
 		return nil
 	case err != nil && a.passing(err):
 		a.abandon()
-		return a.recover()
+		return a.recover(err)
 	case err != nil:
 		return err
 	}
@@ -234,7 +234,7 @@ func (a *acquisition) asleep() (next protocol.Mode, err error) {
 	reg, shard := a.path.all, a.path.Shard()
 	shard.KeepAlive()
 	defer shard.EndKeepAlive()
-	a.retries.failed, a.ticket.woken = 0, false
+	a.retries, a.ticket.woken = retries{}, false
 	a.course.sleeps(a.ticket.base, a.at.Left)
 	a.note(nil)
 	for l := a.whenToLook(); ; {
@@ -350,12 +350,15 @@ func (a *acquisition) sure() (next protocol.Mode, err error) {
 	switch {
 	case a.hold != h && a.passing(err): // it was given back
 		a.failure = fault.Classify(err)
-		return protocol.ModeEnqueue, a.recover()
+		return protocol.ModeEnqueue, a.recover(err)
 	case err == nil || errors.Is(err, fault.Late):
-		return protocol.ModeEnqueue, nil
+		if a.course.late++; a.course.late == 1 {
+			return protocol.ModeEnqueue, nil
+		}
+		return protocol.ModeEnqueue, a.recover(nil) // the lease may be too short for this process
 	case a.passing(err):
 		a.failure = fault.Classify(err)
-		return protocol.ModeCheck, a.recover()
+		return protocol.ModeCheck, a.recover(err)
 	default:
 		return "", fault.Classify(err)
 	}

@@ -1,0 +1,115 @@
+package queue
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/protocol"
+	"github.com/lockregistry/lockregistry/internal/transport"
+)
+
+// patientCall is a call in fake time that waits, for ever unless the test says otherwise.
+func patientCall(t *testing.T, test func(t *testing.T, a *acquisition)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		l := newLock(t)
+		l.path.all.Limit = time.Second
+		a := l.waitingCall()
+		a.ctx, a.deadline, a.patient = t.Context(), clock.Never, true
+		a.request.Terms = a.hold.Terms()
+		a.ear = l.path.all.Waker.listener(&l.path)
+		test(t, a)
+	})
+}
+
+// Rueidis says that it is closed also of commands that were pending on a connection that it replaces. A call gives up only when
+// it hears nothing else for a second, and not because that has happened twice with other answers in between, or while its
+// process stood still.
+func TestRetries_AClosedClient(t *testing.T) {
+	closing := fault.Classify(rueidis.ErrClosing)
+	recovers := func(a *acquisition) error {
+		a.failure = closing
+		return a.recover(closing)
+	}
+	t.Run("for good", func(t *testing.T) {
+		patientCall(t, func(t *testing.T, a *acquisition) {
+			began := time.Now()
+			var err error
+			for err == nil {
+				err = recovers(a)
+			}
+			require.ErrorIs(t, err, rueidis.ErrClosing)
+			require.InDelta(t, 1500*time.Millisecond, time.Since(began), float64(500*time.Millisecond))
+		})
+	})
+	t.Run("other answers in between", func(t *testing.T) {
+		patientCall(t, func(t *testing.T, a *acquisition) {
+			for range 3 {
+				for range closingTries + 1 { // in less than a second
+					require.NoError(t, recovers(a))
+				}
+				a.failure = nil
+				<-time.After(time.Second)
+				_, err := a.sleep(0)
+				require.NoError(t, err)
+			}
+		})
+	})
+	t.Run("it stood still", func(t *testing.T) {
+		patientCall(t, func(t *testing.T, a *acquisition) {
+			require.NoError(t, recovers(a))
+			<-time.After(time.Minute)
+			require.NoError(t, recovers(a))
+		})
+	})
+}
+
+// When there was no time to send anything, and the call is not over, it pauses before it tries again, and says why.
+func TestRetries_NothingWasSent(t *testing.T) {
+	tooLittle := fault.AsUnavailable(TooLittleTimeError{transport.RoundTrip{Base: time.Second, Known: true}})
+	for name, tries := range map[string]func(a *acquisition) error{
+		"poll": func(a *acquisition) error {
+			if err := a.fatal(tooLittle); err != nil {
+				return err
+			}
+			return a.recover(a.failure) // as poll does after a failure
+		},
+		"in the queue": func(a *acquisition) error {
+			_, err := a.refused(protocol.ModeCheck, tooLittle)
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			patientCall(t, func(t *testing.T, a *acquisition) {
+				began := time.Now()
+				require.NoError(t, tries(a))
+				require.GreaterOrEqual(t, time.Since(began), 30*time.Millisecond)
+				require.Equal(t, tooLittle, a.failure)
+				require.Equal(t, tooLittle, a.path.LastFailure(), "others of the process are told")
+			})
+			patientCall(t, func(t *testing.T, a *acquisition) {
+				a.deadline = a.path.Clock.Now()
+				require.Equal(t, fault.Busy, tries(a), "nothing is wrong but that the wait is over")
+			})
+		})
+	}
+}
+
+// A hold that is over whenever it is to count has a lease that is too short for this process. The call is in no hurry then.
+func TestRetries_GrantsThatAreTooLate(t *testing.T) {
+	patientCall(t, func(t *testing.T, a *acquisition) {
+		for i := range 3 { // there is no key to renew
+			began := time.Now()
+			next, err := a.sure()
+			require.NoError(t, err)
+			require.Equal(t, protocol.ModeEnqueue, next)
+			require.Equal(t, i > 0, time.Since(began) >= 30*time.Millisecond, "the one after a first is sent at once")
+		}
+	})
+}
