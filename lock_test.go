@@ -995,6 +995,32 @@ func TestDo_UnlocksWhenFnEndsItsGoroutine(t *testing.T) {
 	})
 }
 
+// Both sides of a read-write lock: readers share, a writer excludes them. The context of one that writes nests in reading, too.
+func TestDo_OfAReadWriteLock(t *testing.T) {
+	worlds(t, func(w *world) {
+		rw, other := w.registry().ReadWrite("42"), w.registry().ReadWrite("42")
+		failed := errors.New("out of paper")
+		require.Equal(w, failed, rw.Reader().Do(w.Context(), func(ctx context.Context) error {
+			require.NoError(w, other.Reader().Do(ctx, nothing, lockregistry.NoWait()))
+			require.ErrorIs(w, other.Writer().Do(ctx, nothing, lockregistry.NoWait()), lockregistry.ErrTimeout)
+			require.NoError(w, rw.Reader().Do(ctx, nothing), "nests")
+			w.fails(rw.Writer().Do(ctx, nothing), lockregistry.ErrUpgrade, "do", theKey)
+			return failed
+		}))
+		var inside context.Context
+		require.NoError(w, rw.Writer().Do(w.Context(), func(ctx context.Context) error {
+			inside = ctx
+			require.ErrorIs(w, other.Reader().Do(ctx, nothing, lockregistry.NoWait()), lockregistry.ErrTimeout)
+			require.NoError(w, rw.Reader().Do(ctx, nothing))
+			require.NoError(w, rw.Writer().Do(ctx, nothing))
+			return nil
+		}))
+		require.ErrorIs(w, inside.Err(), context.Canceled)
+		w.leftNothing()
+		require.ErrorContains(w, rw.Writer().Do(w.Context(), nil), "do orders:42: the function is nil")
+	})
+}
+
 // fn may pass its context to other goroutines, which nest in the hold; without it they are owners of their own.
 func TestDo_AsAnOwner(t *testing.T) {
 	worlds(t, func(w *world) {

@@ -265,50 +265,6 @@ func (r *Registry) ReadWrite(path string) *ReadWriteLock {
 	return l.pair
 }
 
-// Do runs fn while it holds the lock of path. Options are those of [Lock.Lock]; with [Wait] it gives up after that time,
-// with [NoWait] at once, with [ErrTimeout]. Without them Do waits until ctx is done. This is Spring's executeLocked.
-//
-// The context of fn is that of [Lock.Context]: it is cancelled, with the cause [ErrLockLost], as soon as the hold can no
-// longer be guaranteed, and calls for this path with it nest in this hold, also those of goroutines that fn starts.
-//
-// Do returns the error of fn, joined with that of unlocking: [ErrLockLost] means that others may have had the lock while
-// fn ran. It unlocks also when fn panics, and when ctx is done. Errors of locking are those of [Lock.Lock]; fn has not
-// run then.
-func (r *Registry) Do(ctx context.Context, path string, fn func(context.Context) error, opts ...LockOption) (err error) {
-	l := r.Obtain(path)
-	if fn == nil {
-		return l.fail("do", errors.New("the function is nil"))
-	}
-	if _, err := l.acquire(ctx, "do", opts, untilDone, owner.Nobody); err != nil {
-		return err
-	}
-	defer func() {
-		if unlocking := l.Unlock(context.WithoutCancel(ctx)); unlocking != nil {
-			err = fault.Join(err, unlocking)
-		}
-	}()
-	within, _ := l.within(ctx)
-	return fn(within)
-}
-
-// DoValue is [Registry.Do] for a function that also returns a value. It returns that value whatever the error is: also when
-// fn failed, and when fn succeeded and unlocking failed. When fn has not run it is the zero value.
-func DoValue[T any](
-	ctx context.Context, r *Registry, path string, fn func(context.Context) (T, error), opts ...LockOption,
-) (value T, err error) {
-	if r == nil {
-		return value, errors.New("lockregistry: do: the registry is nil")
-	}
-	if fn == nil {
-		return value, r.Do(ctx, path, nil, opts...)
-	}
-	err = r.Do(ctx, path, func(ctx context.Context) (failed error) {
-		value, failed = fn(ctx)
-		return failed
-	}, opts...)
-	return value, err
-}
-
 // Renew sets the lease of the lock of path, held by whichever owner of this process, to ttl from now, in whole milliseconds,
 // at least two as for [TTL]. This is Spring's renewLock, which any goroutine may call; [Lock.Renew] is for the owner only. It
 // covers the lock that [Registry.Obtain] returns. The path's read-write lock is another one, whose reader and writer have

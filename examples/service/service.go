@@ -194,15 +194,12 @@ func (s *Service) SetPrice(ctx context.Context, net int) (err error) {
 
 // Price returns the price and its tax. Any number of requests read at a time.
 func (s *Service) Price(ctx context.Context) (net, tax int, err error) {
-	hold, err := s.Locks.ReadWrite("price").Reader().Acquire(ctx, lockregistry.Wait(patience))
-	if err != nil {
-		return 0, 0, err
-	}
-	defer func() { err = errors.Join(err, hold.Release(context.WithoutCancel(ctx))) }()
-	held := hold.Context(ctx)
-	if net, err = s.Store.Get(held, "net"); err != nil {
-		return 0, 0, err
-	}
-	tax, err = s.Store.Get(held, "tax")
+	err = s.Locks.ReadWrite("price").Reader().Do(ctx, func(held context.Context) (failed error) {
+		if net, failed = s.Store.Get(held, "net"); failed != nil {
+			return failed
+		}
+		tax, failed = s.Store.Get(held, "tax")
+		return failed
+	}, lockregistry.Wait(patience))
 	return net, tax, err
 }
