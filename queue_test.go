@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/internal/netfault"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
@@ -85,6 +86,38 @@ func TestQueue_TicketsAreServedInOrder(t *testing.T) {
 			queue = append(queue[1:], again)
 		}
 	})
+}
+
+// So they are when a lease ends, also when the first one looks later than the second one does.
+func TestQueue_TicketsAreServedInOrderWhenLeasesEnd(t *testing.T) {
+	for name, layout := range map[string]lockregistry.Layout{
+		"spring": lockregistry.LayoutSpring, "redisson": lockregistry.LayoutRedisson,
+	} {
+		t.Run(name, func(t *testing.T) {
+			realWorlds(t, func(w *world) {
+				const processes = 3
+				lease := lockregistry.TTL(2 * time.Second)
+				require.NoError(w, w.registry(lockregistry.WithLayout(layout)).Obtain("42").Lock(w.Context(), lease))
+				served := make(chan int, processes)
+				for i := range processes {
+					net := w.flaky()
+					r := net.registry(lockregistry.WithLayout(layout))
+					go func() {
+						if _, err := r.Acquire(w.Context(), "42", lease); err == nil {
+							served <- i
+						}
+					}()
+					w.await("a ticket", func() bool { return w.tickets() > i })
+					if i == 0 {
+						net.Next(netfault.Match{Name: "obtain", Asks: "check"}, fate{Delay: 180 * time.Millisecond})
+					}
+				}
+				for i := range processes {
+					require.Equal(w, i, <-served)
+				}
+			})
+		})
+	}
 }
 
 // A call that gives up leaves nothing in the queue, and is passed over.
@@ -210,10 +243,10 @@ func TestQueue_LostGrant(t *testing.T) {
 }
 
 // A process that stands still, while the server counts it as a subscriber, is granted the lock in vain, and blocks those behind
-// it for not much longer than the short lease of a grant.
+// it for not much longer than the short lease of a grant. So does each of several.
 func TestQueue_GrantToAProcessThatStandsStill(t *testing.T) {
 	t.Parallel()
-	for dead, limit := range map[int]time.Duration{1: 1500 * time.Millisecond, 5: 3500 * time.Millisecond} {
+	for dead, limit := range map[int]time.Duration{1: 1500 * time.Millisecond, 3: 4 * time.Second} {
 		t.Run(strconv.Itoa(dead), func(t *testing.T) {
 			realWorlds(t, func(w *world) {
 				holder := w.registry().Obtain("42")

@@ -131,7 +131,6 @@ Join(x, y) == [p \in Go |-> x[p] \o y[p]]
 
 Grant(n) == [m |-> "grant", n |-> n, left |-> 0]       \* g: you are the owner
 First(n, left) == [m |-> "first", n |-> n, left |-> left] \* n: you are the next one; look when so long is over
-Dropped(n) == [m |-> "dropped", n |-> n, left |-> 0]   \* d: your ticket was taken out: look
 Changed == [m |-> "changed", n |-> 0, left |-> 0]      \* tracking: the key changed
 
 \* warn, in queue.lua, to the first of a queue.
@@ -194,22 +193,16 @@ Queued(D, v, out) ==
 \* V, whose registry has the key by an older attempt, takes that over.
 TakeOver(D, v) == Reply([Key(D, v, Lease, FALSE) EXCEPT !.queue = Drop(@, v)], "granted", 0, Quiet)
 
-\* V becomes the owner by its own command. The tickets in front of it had their time and did not take the key: they are
-\* removed, and told. So is the new first one.
-Take(D, q, v) ==
-  LET front == SubSeq(q, 1, Rank(q, v))
-      rest == SubSeq(q, Rank(q, v) + 2, Len(q))
-      told(p) == {i \in 1..Len(front) : front[i][1] = p}
-  IN Reply([Awaited(Key(D, v, Lease, FALSE)) EXCEPT !.queue = rest], "granted", 0,
-           Join([p \in Go |-> IF told(p) = {} THEN <<>> ELSE <<Dropped(front[Max(told(p))][2])>>], Warn(rest, Lease)))
+\* The first of q becomes the owner by its own command. The new first one is told.
+Take(D, q) ==
+  Reply([Awaited(Key(D, q[1], Lease, FALSE)) EXCEPT !.queue = Tail(q)], "granted", 0, Warn(Tail(q), Lease))
 
-\* obtain_queued.lua, for a ticket v that is in the queue: when the key is free and no window is open, the first ticket is served, or v
-\* itself when it is due (R5).
+\* obtain_queued.lua, for a ticket v that is in the queue: when the key is free and no window is open, the first ticket is served
+\* (R5). In a mutant v takes the key past those in front when its time has come.
 Ask(D, r, v) ==
-  LET due == r.due /\ ~Lacks("due")
-      q == IF due THEN D.queue ELSE Heads(D, v)
+  LET q == IF Lacks("turn") /\ r.due THEN SubSeq(D.queue, Rank(D.queue, v) + 1, Len(D.queue)) ELSE Heads(D, v)
   IN IF D.key # Nobody \/ (D.open > 0 /\ ~Lacks("record")) THEN Queued(D, v, Quiet)
-     ELSE IF due \/ q[1] = v THEN Take(D, q, v)
+     ELSE IF q[1] = v THEN Take(D, q)
      ELSE LET x == Serve(D, q, r) IN Queued(x.db, v, x.out)
 
 \* obtain_queued.lua, to queue: a new ticket comes last (R8). Those of older attempts stay until they are swept. (The script also
@@ -367,7 +360,7 @@ Subscribed(p) == link[p] # "down" \/ Lacks("subscribe")
 Look(p) ==
   /\ pc[p] = "wait" /\ cmd[p] = NoCmd
   /\ timer[p] < 1 \/ ~Subscribed(p)
-  /\ LET due == timer[p] = Due IN
+  /\ LET due == timer[p] = Due /\ Lacks("turn") IN
        IF has[p]
        THEN Send(p, [Request(p, "look") EXCEPT !.due = due]) /\ UNCHANGED num
        ELSE LET n == IF Lacks("fresh") /\ num[p] > 0 THEN num[p] ELSE Fresh(p)
@@ -411,7 +404,7 @@ Answered(p) ==
   LET c == cmd[p]
       ago == IF Lacks("sent") THEN 0 ELSE sent[p]
       full == Sure(p, Lease, ago)
-      again == pc[p] = "wait" /\ c.to \in {"missing", "refused"}   \* expired, dropped, lost in a failover: queue anew
+      again == pc[p] = "wait" /\ c.to \in {"missing", "refused"}   \* expired, lost in a failover: queue anew
       over == pc[p] = "sure" /\ c.to = "gone"                      \* the grant is over: the same
   IN
   /\ c.op = "reply"
@@ -546,11 +539,10 @@ Receive(p) ==
         /\ UNCHANGED <<pc, command, has, base, soon, until, found, stray>>
      \/ /\ waits                                     \* a grant of an attempt whose reply was lost: the next takes over
         /\ \/ m.m = "grant" /\ ~waited
-           \/ m.m = "dropped" /\ waited
            \/ m.m = "changed"
         /\ timer' = [timer EXCEPT ![p] = Awake]
         /\ UNCHANGED <<pc, command, has, base, first, soon, until, found, stray>>
-     \/ /\ \/ m.m \in {"first", "dropped"} /\ ~waited
+     \/ /\ \/ m.m = "first" /\ ~waited
            \/ m.m = "changed" /\ ~waits
            \/ m.m = "grant" /\ pc[p] = "sure"        \* a call that renews has its mail no more
         /\ UNCHANGED <<pc, command, ticket, until, found, stray>>
@@ -883,6 +875,12 @@ Owner == \A s \in Servers : ~In(db[s].queue, db[s].key)
 
 \* Q3: whatever a server does wakes no more than two processes that wait.
 Q3 == [][Cardinality({p \in Go : pc[p] = "wait" /\ Len(inbox'[p]) > Len(inbox[p])}) <= 2]_vars
+
+\* Q4: nobody gets the lock past a ticket whose process is there.
+Q4 == [][\A s \in Servers :
+           LET v == db'[s].key
+           IN v[1] # db[s].key[1] /\ In(db[s].queue, v)
+              => \A i \in 1..Rank(db[s].queue, v) : db[s].queue[i][1] \notin db[s].subs]_vars
 
 \* Q6: a grant that was not lengthened by the grantee has no longer than the provisional lease; a ticket whose process is
 \* gone is skipped; and a path is not blocked for long by what nobody relies on.

@@ -15,7 +15,7 @@ type Command struct {
 	Name   string // what it does to a lock, such as "obtain", "renew" and "release"; else its own name, in capitals
 	Key    string // of a lock
 	Value  string // of a hold
-	Asks   string // to obtain: of the queue, if anything: "enqueue", "check" or "due"
+	Asks   string // to obtain: of the queue, if anything: "enqueue" or "check"
 	Args   []string
 	Sent   time.Time
 	Over   *Link
@@ -62,7 +62,7 @@ func (p *Proxy) sent(args []string) Command {
 		if name != "" {
 			c.Key, c.Value = args[3], args[4]
 		}
-		if i := slices.IndexFunc(args, func(arg string) bool { return arg == "enqueue" || arg == "check" || arg == "due" }); i > 0 {
+		if i := slices.IndexFunc(args, func(arg string) bool { return arg == "enqueue" || arg == "check" }); i > 0 {
 			c.Asks = args[i]
 		}
 	}

@@ -49,12 +49,11 @@ type Mode string
 
 // The modes.
 const (
-	ModeNone     Mode = ""        // there is none, or it is not to wait
-	ModeTry      Mode = "try"     // nothing, but not to overtake those that wait in it; for readers
-	ModeReserve  Mode = "reserve" // to wait without a ticket
-	ModeEnqueue  Mode = "enqueue" // for a ticket
-	ModeCheck    Mode = "check"   // what became of its ticket
-	ModeCheckDue Mode = "due"     // the same, when those in front of it had their time
+	ModeNone    Mode = ""        // there is none, or it is not to wait
+	ModeTry     Mode = "try"     // nothing, but not to overtake those that wait in it; for readers
+	ModeReserve Mode = "reserve" // to wait without a ticket
+	ModeEnqueue Mode = "enqueue" // for a ticket
+	ModeCheck   Mode = "check"   // what became of its ticket
 )
 
 // Release is what the end of a hold asks for.

@@ -21,7 +21,7 @@ type Message struct {
 const (
 	tellsGrant = 'g' // the hold owns the key, with a lease of so long
 	tellsNext  = 'n' // its ticket is the next one, and may look when so long is over
-	tellsGone  = 'd' // its ticket was taken out, because its time was over
+	tellsGone  = 'd' // its ticket was taken out, by an older version
 )
 
 // ParseMessage reads "<what> <number> <milliseconds> <key>". Older versions have "@" and a time behind the milliseconds of a

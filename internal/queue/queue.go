@@ -253,10 +253,7 @@ func (a *acquisition) asleep() (next protocol.Mode, err error) {
 			a.course.lapses = 0
 		}
 		switch {
-		case l.due <= now:
-			reg.Polls.Add(1)
-			return protocol.ModeCheckDue, nil
-		case l.refresh <= now:
+		case min(l.due, l.refresh) <= now:
 			reg.Polls.Add(1)
 			return protocol.ModeCheck, nil
 		case l.watch <= now:

@@ -6,7 +6,7 @@
 -- ARGV[2]  the lease in milliseconds
 -- ARGV[3]  the registry's prefix
 -- ARGV[4]  enqueue, to get a ticket; empty or missing, to get one at the end of a queue in which others waited a moment ago, and be
---          told little; check, to look after it; due, to look because its time has come
+--          told little; check, to look after it
 -- ARGV[5]  S on a cluster
 -- ARGV[6]  the key of the fencing counter; empty or missing: no token is wanted
 -- ARGV[7]  enqueue: the place where the ticket was; empty or missing: it comes last
@@ -140,13 +140,6 @@ local function come()
       redis.call('ZADD', queue, -now, 'wide')
       entries = redis.call('ZRANGE', queue, '0', '3', 'WITHSCORES')
     end
-  end
-  if asks == 'due' and entries[5] ~= member and free('w') then -- those in front had their time
-    for _, other in ipairs(redis.call('ZRANGEBYSCORE', queue, 0, '(' .. place)) do
-      redis.call('ZREM', queue, other)
-      warn(other, 'd', 0)
-    end
-    entries = redis.call('ZRANGE', queue, '0', '3', 'WITHSCORES')
   end
   local next, granted = grantNext(micros, member, heads(entries, member))
   if next ~= member or not free(side) then

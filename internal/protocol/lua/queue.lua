@@ -74,7 +74,7 @@ local function channel(registry)
 end
 
 -- Tells the process of a ticket "<what> <number> <ms> <key>": g for a grant with a lease of so long; n that the ticket is the next one,
--- and may look when so long is over; d that it was taken out. Older versions have "@" and a time behind the lease of a grant.
+-- and may look when so long is over. Older versions have "@" and a time behind the lease of a grant, and d: it was taken out.
 local function tell(registry, number, what, ms)
   redis.call(sharded and 'SPUBLISH' or 'PUBLISH', channel(registry), what .. ' ' .. number .. ' ' .. ms .. ' ' .. key)
 end
