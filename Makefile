@@ -192,6 +192,6 @@ bench-before: ## this library beside its version before waiting calls queued in 
 	scripts/bench-before.sh $(ARGS)
 
 .PHONY: bench-quick
-bench-quick: ## the same in about four minutes; only prints; ARGS="-only rush" runs less
+bench-quick: ## the same in about five minutes; only prints; ARGS="-only rush" runs less
 	@scripts/ensure-redis.sh
 	cd bench && GOWORK=off go run . -quick $(ARGS)

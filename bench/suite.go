@@ -33,6 +33,7 @@ var scenarios = []scenario{
 	{name: "slow-caller", run: (*suite).slowCaller},
 	{name: "one-path", run: (*suite).onePath},
 	{name: "handover", run: (*suite).handOver},
+	{name: "long", run: (*suite).long},
 	{name: "rush-2", run: func(s *suite) ([]*result, error) { return s.rush(2) }},
 	{name: "rush-8", run: func(s *suite) ([]*result, error) { return s.rush(8) }},
 	{name: "rush-32", run: func(s *suite) ([]*result, error) { return s.rush(32) }},

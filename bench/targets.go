@@ -38,6 +38,8 @@ var singleTargets = []target{
 	{title: "the same p99, 2 processes, peers polling every ms too", scenario: "handover-2", metric: handOverTail.name, toPeer: 1.2, eager: true},
 	{title: "the same p50, 8 processes, peers polling every ms too", scenario: "handover-8", metric: handOverMedian.name, toPeer: 0.9, eager: true},
 	{title: "the same p99, 8 processes, peers polling every ms too", scenario: "handover-8", metric: handOverTail.name, toPeer: 1.2, eager: true},
+	{title: "hand-over p50, 3 processes, sections of 1 s", scenario: "long-1s", metric: handOverMedian.name, toPeer: 1},
+	{title: "hand-over p50, 3 processes, sections of 2 s", scenario: "long-2s", metric: handOverMedian.name, toPeer: 1},
 	{title: "allocations per lock and unlock", scenario: "paths-1", metric: allocations.name, toPeer: 1, limit: 4},
 	{title: "the same, of a goroutine that locks every 15 ms", scenario: "slow-caller", metric: allocations.name, limit: 4},
 	{title: "server CPU, one goroutine", scenario: "paths-1", metric: serverCPU.name, toFloor: 1, toPeer: 1},
