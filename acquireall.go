@@ -14,6 +14,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/owner"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/queue"
+	"github.com/lockregistry/lockregistry/observe"
 )
 
 // Several paths are obtained in one of two ways:
@@ -219,7 +220,7 @@ func (b *multiAcquire) next(ctx context.Context, l *Lock, queued bool) (*Hold, e
 		var in admission
 		in, err = l.enter(ctx, &q)
 		if asked = in.lock != nil; asked {
-			q.how = HowFree
+			q.how = observe.HowFree
 			err = in.lock.obtain(ctx, &q, in.deadline, queued || in.queued)
 		}
 		b.failure = nil
@@ -335,7 +336,7 @@ func (b *multiAcquire) atOnce(ctx context.Context) ([]*Hold, *Lock, error) {
 				group.Leave(i)
 				continue
 			}
-			b.tell(ctx, l, &request{how: HowFree}, b.began, nil)
+			b.tell(ctx, l, &request{how: observe.HowFree}, b.began, nil)
 			h, err := l.take(ctx, "acquire", group.as[i])
 			if err == nil {
 				holds = append(holds, h)

@@ -18,6 +18,7 @@ import (
 
 	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/internal/redistest"
+	"github.com/lockregistry/lockregistry/observe"
 )
 
 // plainLayouts runs a test in the worlds with either format, with tokens and without.
@@ -251,8 +252,8 @@ func TestAcquireAll_OfManyPaths(t *testing.T) {
 	realWorldsAlone(t, func(w *world) {
 		const paths = 3000 // more than one script has
 		var lookups []time.Duration
-		r, other := w.registry(lockregistry.WithObserver(lockregistry.Observer{
-			Acquired: func(ctx context.Context, _ lockregistry.Acquired) {
+		r, other := w.registry(lockregistry.WithObserver(observe.Observer{
+			Acquired: func(ctx context.Context, _ observe.Acquired) {
 				start := time.Now()
 				require.Nil(w, ctx.Value(w))
 				lookups = append(lookups, time.Since(start))
@@ -755,9 +756,9 @@ func TestAcquireAll_ObserverOfSeveralPaths(t *testing.T) {
 			defer mu.Unlock()
 			told = append(told, fmt.Sprint(what, " ", path, " ", err == nil))
 		}
-		r := w.registry(lockregistry.WithObserver(lockregistry.Observer{
-			Acquired: func(_ context.Context, a lockregistry.Acquired) { note(a.Op+" "+a.How.String(), a.Path, a.Err) },
-			Released: func(_ context.Context, e lockregistry.Released) { note(e.How.String(), e.Path, e.Err) },
+		r := w.registry(lockregistry.WithObserver(observe.Observer{
+			Acquired: func(_ context.Context, a observe.Acquired) { note(a.Op+" "+a.How.String(), a.Path, a.Err) },
+			Released: func(_ context.Context, e observe.Released) { note(e.How.String(), e.Path, e.Err) },
 		}))
 		h, err := r.AcquireAll(w.Context(), []string{"b", "a"})
 		require.NoError(w, err)

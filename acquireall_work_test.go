@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/observe"
 )
 
 // numbered are so many paths, in the order of their keys.
@@ -42,8 +43,8 @@ func (w *world) inOrder(paths int) (cost workOf) {
 	all := numbered(paths)
 	last := all[len(all)-1]
 	f := w.flaky()
-	r := f.registry(lockregistry.WithObserver(lockregistry.Observer{
-		Acquired: func(ctx context.Context, a lockregistry.Acquired) {
+	r := f.registry(lockregistry.WithObserver(observe.Observer{
+		Acquired: func(ctx context.Context, a observe.Acquired) {
 			if a.Path == last {
 				cost.links, _ = ctx.Value(root{}).(int)
 			}

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/internal/fault"
 )
 
 // What each call answers in each situation: the sentinels that its error matches, and no others.
@@ -379,18 +380,18 @@ func TestLock_WrongTypeText(t *testing.T) {
 // ErrLockLost says how the lock was lost, whoever asks: the owner, one that was evicted, and a context.
 func TestLock_LostSaysHow(t *testing.T) {
 	t.Parallel()
-	for how, does := range map[lockregistry.Loss]func(c *caller){
-		lockregistry.LeaseOver: func(c *caller) { c.pass(2 * callerLease) },
-		lockregistry.KeyGone: func(c *caller) {
+	for how, does := range map[fault.Loss]func(c *caller){
+		fault.LeaseOver: func(c *caller) { c.pass(2 * callerLease) },
+		fault.KeyGone: func(c *caller) {
 			c.do("FLUSHALL")
 			_ = c.lock.Renew(c.owner, callerLease)
 		},
-		lockregistry.KeyTaken: func(c *caller) {
+		fault.KeyTaken: func(c *caller) {
 			c.do("FLUSHALL")
 			c.takes(c.other)
 			_ = c.lock.Renew(c.owner, callerLease)
 		},
-		lockregistry.Forced: func(c *caller) { require.NoError(c, c.reg.ForceUnlock(c.Context(), "42")) },
+		fault.Forced: func(c *caller) { require.NoError(c, c.reg.ForceUnlock(c.Context(), "42")) },
 	} {
 		for _, evicts := range []bool{false, true} {
 			answers(t, fmt.Sprint(how, evicts), func(c *caller) {
@@ -400,7 +401,7 @@ func TestLock_LostSaysHow(t *testing.T) {
 				if evicts {
 					_, _ = c.lock.TryLock(c.Context())
 				}
-				text := "the lock was lost: " + string(how)
+				text := "the lock was lost: " + how.String()
 				require.EqualError(c, context.Cause(ctx), text)
 				require.EqualError(c, c.lock.Renew(c.owner, callerLease), "lockregistry: renew orders:42: "+text)
 				require.EqualError(c, context.Cause(c.lock.Context(c.owner)), text)
@@ -416,14 +417,14 @@ func TestLock_LostSaysHow(t *testing.T) {
 // Unlock and Release that find out say how, too.
 func TestLock_UnlockSaysHowItWasLost(t *testing.T) {
 	t.Parallel()
-	for how, does := range map[lockregistry.Loss]func(c *caller){
-		lockregistry.KeyGone:  func(c *caller) { c.do("FLUSHALL") },
-		lockregistry.KeyTaken: func(c *caller) { c.do("FLUSHALL"); c.takes(c.other) },
+	for how, does := range map[fault.Loss]func(c *caller){
+		fault.KeyGone:  func(c *caller) { c.do("FLUSHALL") },
+		fault.KeyTaken: func(c *caller) { c.do("FLUSHALL"); c.takes(c.other) },
 	} {
-		answers(t, string(how), func(c *caller) {
+		answers(t, how.String(), func(c *caller) {
 			c.owner = c.gone(c.lock, 1, lockregistry.TTL(callerLease))
 			does(c)
-			require.EqualError(c, c.lock.Unlock(c.owner), "lockregistry: unlock orders:42: the lock was lost: "+string(how))
+			require.EqualError(c, c.lock.Unlock(c.owner), "lockregistry: unlock orders:42: the lock was lost: "+how.String())
 		})
 	}
 }

@@ -3,66 +3,13 @@ package lockregistry
 import (
 	"context"
 	"log/slog"
-	"slices"
-	"strconv"
-	"strings"
-	"time"
 
 	"github.com/lockregistry/lockregistry/internal/deadlock"
 	"github.com/lockregistry/lockregistry/internal/local"
 	"github.com/lockregistry/lockregistry/internal/owner"
 	"github.com/lockregistry/lockregistry/internal/queue"
+	"github.com/lockregistry/lockregistry/observe"
 )
-
-// Deadlock is a cycle of calls that wait for each other: each for a path that the next one holds, the last one for one of the
-// first's. A reader may also wait for a writer that waits before it; that one is the next then, and need not hold the path.
-type Deadlock struct {
-	Waits []DeadlockWait
-}
-
-// DeadlockWait is one call in a [Deadlock].
-type DeadlockWait struct {
-	Path  string    // what it waits for
-	Kind  string    // as Subject.Kind
-	Owner string    // who waits, such as "goroutine 17"
-	Holds []string  // paths that it holds, 16 at most; where a process finds the cycle by itself, those that the cycle is about
-	Label Label     // of its registry
-	Since time.Time // since when it waits
-}
-
-// String says who holds and waits for what, in one line, with the labels if there are several. Paths are quoted.
-func (d Deadlock) String() string {
-	several := slices.ContainsFunc(d.Waits, func(w DeadlockWait) bool { return w.Label != d.Waits[0].Label })
-	var b strings.Builder
-	for i, w := range d.Waits {
-		if i > 0 {
-			b.WriteString("; ")
-		}
-		b.WriteString(escaped(w.Owner))
-		if several {
-			b.WriteString(" (" + escaped(w.Label.String()) + ")")
-		}
-		if len(w.Holds) > 0 {
-			quoted := make([]string, len(w.Holds))
-			for i, path := range w.Holds {
-				quoted[i] = strconv.Quote(path)
-			}
-			b.WriteString(" holds " + strings.Join(quoted, ", ") + " and")
-		}
-		b.WriteString(" waits for ")
-		if w.Kind != "lock" {
-			b.WriteString("the " + w.Kind + " of ")
-		}
-		b.WriteString(strconv.Quote(w.Path))
-	}
-	return b.String()
-}
-
-// escaped is a text of another process in which nothing but its letters has an effect.
-func escaped(text string) string {
-	quoted := strconv.Quote(text)
-	return quoted[1 : len(quoted)-1]
-}
 
 // WithoutDeadlockErrors has no call fail because it closes a cycle of goroutines that wait for each other: it waits, until its
 // context or a lease ends. The cycle is logged, and told to an observer, all the same. Calls that ask for a path with the context
@@ -70,7 +17,7 @@ func escaped(text string) string {
 func WithoutDeadlockErrors() Option { return func(s *settings) { s.tolerant = true } }
 
 // deadlocked is the error of a call that closes a cycle.
-type deadlocked struct{ cycle Deadlock }
+type deadlocked struct{ cycle observe.Deadlock }
 
 func (d deadlocked) Error() string { return "deadlock: " + d.cycle.String() }
 
@@ -102,7 +49,7 @@ func (w waited) Tolerant() bool            { return w.lock.reg.tolerant }
 
 // Report tells of a cycle in the background, unless that was done.
 func (w waited) Report(cycle []deadlock.Step, first bool) error {
-	d := Deadlock{Waits: make([]DeadlockWait, len(cycle))}
+	d := observe.Deadlock{Waits: make([]observe.DeadlockWait, len(cycle))}
 	for i, s := range cycle {
 		d.Waits[i] = describeWait(s.Call)
 		if s.Held != nil {
@@ -171,7 +118,7 @@ func (l *Lock) endWait(call *deadlock.Call) {
 	}
 }
 
-func (r *Registry) tellDeadlock(d Deadlock) {
+func (r *Registry) tellDeadlock(d observe.Deadlock) {
 	r.reports.dispatch.Log(slog.LevelWarn, "deadlock", slog.String("cycle", d.String()))
 	if r.reports.observer.Deadlocked == nil {
 		return
@@ -182,10 +129,10 @@ func (r *Registry) tellDeadlock(d Deadlock) {
 	})
 }
 
-func describeWait(c *deadlock.Call) DeadlockWait {
+func describeWait(c *deadlock.Call) observe.DeadlockWait {
 	l := lockOf(c.Lock)
 	s, r := l.subject(), l.reg
-	return DeadlockWait{
+	return observe.DeadlockWait{
 		Path: s.Path, Kind: s.Kind, Owner: c.Caller(), Label: r.others.label, Since: r.clock.Time(c.Since),
 	}
 }

@@ -17,23 +17,24 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/observe"
 )
 
 // alarms are the deadlocks that an observer was told of.
 type alarms struct {
 	mu  sync.Mutex
-	all []lockregistry.Deadlock
+	all []observe.Deadlock
 }
 
 func (a *alarms) option() lockregistry.Option {
-	return lockregistry.WithObserver(lockregistry.Observer{Deadlocked: func(d lockregistry.Deadlock) {
+	return lockregistry.WithObserver(observe.Observer{Deadlocked: func(d observe.Deadlock) {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		a.all = append(a.all, d)
 	}})
 }
 
-func (a *alarms) list() []lockregistry.Deadlock {
+func (a *alarms) list() []observe.Deadlock {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return slices.Clone(a.all)
@@ -47,7 +48,7 @@ func (a *alarms) none(w *world) {
 }
 
 // one waits for the only alarm that there is, and checks its paths, from whichever call on.
-func (a *alarms) one(w *world, paths ...string) lockregistry.Deadlock {
+func (a *alarms) one(w *world, paths ...string) observe.Deadlock {
 	w.Helper()
 	w.await("an alarm", func() bool { return len(a.list()) > 0 })
 	if w.fake {
@@ -135,7 +136,7 @@ func TestDeadlock_OfGoroutines(t *testing.T) {
 				})...)
 				for i, wait := range d.Waits {
 					require.Equal(w, []string{path(at+i, n)}, wait.Holds)
-					require.Equal(w, "lock", wait.Kind)
+					require.Equal(w, observe.KindLock, wait.Kind)
 					require.WithinDuration(w, time.Now(), wait.Since, time.Hour)
 					require.Contains(w, err.Error(), fmt.Sprintf("%s holds %q and waits for %q", wait.Owner, wait.Holds[0], wait.Path))
 				}
@@ -218,7 +219,7 @@ func TestDeadlock_OfReadersAndWriters(t *testing.T) {
 			w.settle()
 			w.fails(other.lock(r.ReadWrite("42").Writer()), lockregistry.ErrDeadlock, "lock", theKey)
 			d := a.one(w, "42", "43")
-			require.Equal(w, []string{"writer", "lock"}, []string{d.Waits[0].Kind, d.Waits[1].Kind})
+			require.Equal(w, []observe.Kind{observe.KindWriter, observe.KindLock}, []observe.Kind{d.Waits[0].Kind, d.Waits[1].Kind})
 			require.NoError(w, other.unlock(r.Obtain("43")))
 			require.NoError(w, <-waits)
 		})

@@ -10,6 +10,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/presence"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/scan"
+	"github.com/lockregistry/lockregistry/observe"
 )
 
 // Deadlocks tells of cycles of calls that wait for each other, in all processes that have registries with this prefix. It
@@ -17,10 +18,10 @@ import (
 // most likely. It looks twice, half a second apart, when the first look shows any.
 //
 // It sees no call of Java, nor of an older version of this package, nor a path of another prefix. A cycle of a single process,
-// see [ErrDeadlock], is among them while it lasts. [Observer] has a function that is called for cycles that a registry is in.
+// see [ErrDeadlock], is among them while it lasts. [observe.Observer] has a function that is called for cycles that a registry is in.
 //
 // It uses SCAN as [Registry.Locks] does, and takes as long. The errors are those of Locks.
-func (r *Registry) Deadlocks(ctx context.Context) (all []Deadlock, err error) {
+func (r *Registry) Deadlocks(ctx context.Context) (all []observe.Deadlock, err error) {
 	var found []detector.Cycle
 	if err = errNilContext; ctx != nil {
 		found, err = r.others.presence.detector.All(ctx)
@@ -34,9 +35,11 @@ func (r *Registry) Deadlocks(ctx context.Context) (all []Deadlock, err error) {
 	return all, nil
 }
 
-func deadlockOf(cycle detector.Cycle) (d Deadlock) {
+func deadlockOf(cycle detector.Cycle) (d observe.Deadlock) {
 	for _, w := range cycle {
-		d.Waits = append(d.Waits, DeadlockWait{w.Path, w.Kind, w.Owner, w.Holds, Label(w.From), protocol.Time(w.Since)})
+		d.Waits = append(d.Waits, observe.DeadlockWait{
+			Path: w.Path, Kind: observe.Kind(w.Kind), Owner: w.Owner, Holds: w.Holds, Label: observe.Label(w.From), Since: protocol.Time(w.Since),
+		})
 	}
 	return d
 }
@@ -50,7 +53,7 @@ func (d detecting) Mine(c *deadlock.Call) bool { return lockOf(c.Lock).reg == d.
 // Subject says what a call waits for.
 func (d detecting) Subject(c *deadlock.Call) (path, kind string) {
 	s := lockOf(c.Lock).subject()
-	return s.Path, s.Kind
+	return s.Path, string(s.Kind)
 }
 
 // Held are the locks that owners of this process hold.

@@ -10,6 +10,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/local"
 	"github.com/lockregistry/lockregistry/internal/owner"
 	"github.com/lockregistry/lockregistry/internal/queue"
+	"github.com/lockregistry/lockregistry/observe"
 )
 
 // admission says what is left to do for a call that came into the local half.
@@ -52,7 +53,7 @@ func (l *Lock) enter(ctx context.Context, q *request) (in admission, err error) 
 		case local.Entered: // the pin is the hold's from now on
 			return admission{now, deadline, queued}, nil
 		case local.HandedOver: // likewise
-			q.how = HowHandedOver
+			q.how = observe.HowHandedOver
 			if got, err := now.receive(o, q); got || err != nil {
 				return in, err
 			}
@@ -90,7 +91,7 @@ func (l *Lock) enterByContext(ctx context.Context, c *carried, q *request, o own
 		return false, nil
 	}
 	if decided, err = l.nest(ctx, t, *q); decided {
-		q.how = HowAgain // the hold has a pin already
+		q.how = observe.HowAgain // the hold has a pin already
 	}
 	return decided, err
 }
@@ -125,8 +126,8 @@ func (l *Lock) enterLocal(
 
 // enterHold is for a call whose owner has come in to a hold that this process has: it renews the hold.
 func (l *Lock) enterHold(ctx context.Context, q *request, o owner.ID, how local.Admission) error {
-	if q.how = HowAgain; how == local.Joined {
-		q.how = HowShared
+	if q.how = observe.HowAgain; how == local.Joined {
+		q.how = observe.HowShared
 	}
 	err := l.refresh(ctx, o, *q, how)
 	switch {

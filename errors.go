@@ -19,7 +19,7 @@ var (
 	// ErrLockLost: the lease ended, or the key was removed or taken over, while the lock was held. Another owner may have
 	// worked on what the lock protects. Spring throws ConcurrentModificationException ("Lock was released in
 	// the store due to expiration ...") here. It is also the cause of the contexts that [Lock.Context] makes.
-	// The text says how, in the words of [Loss]. Compare with errors.Is, not with ==.
+	// The text says how, see [observe.Loss]. Compare with errors.Is, not with ==.
 	ErrLockLost = fault.Lost
 
 	// ErrTimeout: the time given by [Wait] is over, and the lock was not free in time; or another owner has it, and the call
@@ -53,7 +53,7 @@ var (
 	// returns this at once, if nothing but a cancelled context, the end of a lease, or ForceUnlock would end it. So every hold in
 	// it is a goroutine's own, by Lock, TryLock or Do, and no call in it has [Wait], a context with a deadline or one of
 	// [NewOwner]. The error names the paths and the goroutines all around; the other calls go on waiting. See
-	// [WithoutDeadlockErrors]; docs/semantics.md has the rest: other cycles are logged, and told to [Observer].
+	// [WithoutDeadlockErrors]; docs/semantics.md has the rest: other cycles are logged, and told to [observe.Observer].
 	ErrDeadlock = fault.Deadlock
 
 	// ErrCapacity: as many locks as the registry may cache are in use; see [WithCapacity].

@@ -11,6 +11,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/observe"
 )
 
 // embeddedRedis starts a Redis inside this program, so that the examples run anywhere. Your program connects to a server:
@@ -225,11 +226,11 @@ func ExampleRegistry_Once() {
 
 // An observer is told how each call got its lock, and how long that took.
 func ExampleWithObserver() {
-	registry, stop := newRegistry(lockregistry.WithObserver(lockregistry.Observer{
-		Acquired: func(_ context.Context, a lockregistry.Acquired) {
+	registry, stop := newRegistry(lockregistry.WithObserver(observe.Observer{
+		Acquired: func(_ context.Context, a observe.Acquired) {
 			fmt.Println(a.Op, a.Key, a.How, "waited:", a.Waited())
 		},
-		Released: func(_ context.Context, r lockregistry.Released) {
+		Released: func(_ context.Context, r observe.Released) {
 			fmt.Println(r.How, "held for less than a minute:", r.Held < time.Minute)
 		},
 	}))
@@ -603,7 +604,7 @@ func ExampleRegistry_Locks() {
 		if err != nil {
 			panic(err) // it is the last thing that the loop gets
 		}
-		paths = append(paths, info.Path+": "+info.Kind)
+		paths = append(paths, info.Path+": "+string(info.Kind))
 	}
 	slices.Sort(paths)
 	fmt.Println(paths)

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/observe"
 )
 
 // gate is in code of the user: contexts, hooks, handlers. It counts the calls, and one of them blocks, those that follow, too, if
@@ -327,16 +328,16 @@ func TestLock_BlockedObserverDisturbsNoOtherHold(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			foreignCode(t, true, (*bystander).events, func(g *gate) []lockregistry.Option {
-				return []lockregistry.Option{lockregistry.WithObserver(lockregistry.Observer{
-					Acquired: func(_ context.Context, a lockregistry.Acquired) {
+				return []lockregistry.Option{lockregistry.WithObserver(observe.Observer{
+					Acquired: func(_ context.Context, a observe.Acquired) {
 						if a.Path != "bystander" {
 							pass(g)
 						}
 					},
-					Released:   func(context.Context, lockregistry.Released) { pass(g) },
-					Lost:       func(lockregistry.Lost) { pass(g) },
-					Renewing:   func(lockregistry.Renewing) { pass(g) },
-					Deadlocked: func(lockregistry.Deadlock) { pass(g) },
+					Released:   func(context.Context, observe.Released) { pass(g) },
+					Lost:       func(observe.Lost) { pass(g) },
+					Renewing:   func(observe.Renewing) { pass(g) },
+					Deadlocked: func(observe.Deadlock) { pass(g) },
 				}), lockregistry.WithLogger(slog.New(handler{&gate{at: -1}}))}
 			}, nil)
 		})

@@ -10,10 +10,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/observe"
 )
 
 // look inspects a path as another process does.
-func (w *world) look(r *lockregistry.Registry, path string) lockregistry.LockInfo {
+func (w *world) look(r *lockregistry.Registry, path string) observe.LockInfo {
 	w.Helper()
 	info, err := r.Inspect(w.Context(), path)
 	require.NoError(w, err)
@@ -29,11 +30,11 @@ func TestInspect_TellsKindsApart(t *testing.T) {
 		viewer := w.registry()
 
 		info := w.look(viewer, "free")
-		require.Equal(w, lockregistry.LockInfo{Path: "free", Key: "orders:free"}, info)
+		require.Equal(w, observe.LockInfo{Path: "free", Key: "orders:free"}, info)
 
 		w.lock(spring.Obtain("plain"))
 		info = w.look(viewer, "plain")
-		require.Equal(w, "lock", info.Kind)
+		require.Equal(w, observe.KindLock, info.Kind)
 		require.Equal(w, lockregistry.LayoutSpring, info.Layout)
 		require.Equal(w, 1, info.HolderCount)
 		require.Equal(w, w.do("GET", "orders:plain"), info.Holders[0].Holder)
@@ -42,7 +43,7 @@ func TestInspect_TellsKindsApart(t *testing.T) {
 
 		w.lock(redisson.Obtain("hash"))
 		info = w.look(viewer, "hash")
-		require.Equal(w, "lock", info.Kind)
+		require.Equal(w, observe.KindLock, info.Kind)
 		require.Equal(w, lockregistry.LayoutRedisson, info.Layout)
 		require.True(w, strings.HasPrefix(info.Holders[0].Holder, redisson.ClientID()+":"), info.Holders[0].Holder)
 		require.NoError(w, viewer.ForceUnlock(w.Context(), "plain"))
@@ -50,7 +51,7 @@ func TestInspect_TellsKindsApart(t *testing.T) {
 		w.lock(spring.ReadWrite("rw").Reader())
 		w.lock(redisson.ReadWrite("rw").Reader())
 		info = w.look(viewer, "rw")
-		require.Equal(w, "readwrite", info.Kind)
+		require.Equal(w, observe.KindReadWrite, info.Kind)
 		require.Equal(w, 2, info.HolderCount)
 		require.Len(w, info.Holders, 2)
 		for _, h := range info.Holders {
@@ -60,7 +61,7 @@ func TestInspect_TellsKindsApart(t *testing.T) {
 
 		w.lock(spring.ReadWrite("write").Writer())
 		info = w.look(viewer, "write")
-		require.Equal(w, "readwrite", info.Kind)
+		require.Equal(w, observe.KindReadWrite, info.Kind)
 		require.False(w, info.Holders[0].Shared)
 		require.True(w, strings.HasSuffix(info.Holders[0].Holder, ":write"))
 
@@ -73,14 +74,14 @@ func TestInspect_TellsKindsApart(t *testing.T) {
 
 		w.do("SET", "orders:java", "4d3c8a52-96c1-4d0e-9d6b-1f7f6f0f7a55")
 		info = w.look(viewer, "java")
-		require.Equal(w, "lock", info.Kind)
+		require.Equal(w, observe.KindLock, info.Kind)
 		require.False(w, info.Holders[0].Label.Known())
 		require.Zero(w, info.Holders[0].Since)
 		require.Negative(w, info.Holders[0].Lease, "it has no end")
 
 		w.do("HSET", "orders:redisson", "4d3c8a52-96c1-4d0e-9d6b-1f7f6f0f7a55:83", "2")
 		info = w.look(viewer, "redisson")
-		require.Equal(w, "lock", info.Kind)
+		require.Equal(w, observe.KindLock, info.Kind)
 		require.Zero(w, info.Holders[0].Since, "a thread is no time")
 		w.do("SET", "orders:far", "4d3c8a52-96c1-4d0e-9d6b-1f7f6f0f7a55:4611686018427387904")
 		w.do("ZADD", "orders:{orders:far}:waiters", "4611686018427387904", "4d3c8a52-96c1-4d0e-9d6b-1f7f6f0f7a55:1")

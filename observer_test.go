@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/observe"
 )
 
 // What an observer is told.
@@ -20,26 +21,26 @@ import (
 // witness is an observer that remembers.
 type witness struct {
 	w        *world
-	acquired chan lockregistry.Acquired
-	released chan lockregistry.Released
-	lost     chan lockregistry.Lost
-	renewing chan lockregistry.Renewing
+	acquired chan observe.Acquired
+	released chan observe.Released
+	lost     chan observe.Lost
+	renewing chan observe.Renewing
 }
 
 func (w *world) witness() *witness {
 	const many = 1000
 	return &witness{
-		w, make(chan lockregistry.Acquired, many), make(chan lockregistry.Released, many),
-		make(chan lockregistry.Lost, many), make(chan lockregistry.Renewing, many),
+		w, make(chan observe.Acquired, many), make(chan observe.Released, many),
+		make(chan observe.Lost, many), make(chan observe.Renewing, many),
 	}
 }
 
 func (o *witness) option() lockregistry.Option {
-	return lockregistry.WithObserver(lockregistry.Observer{
-		Acquired: func(_ context.Context, a lockregistry.Acquired) { o.acquired <- a },
-		Released: func(_ context.Context, r lockregistry.Released) { o.released <- r },
-		Lost:     func(l lockregistry.Lost) { o.lost <- l },
-		Renewing: func(r lockregistry.Renewing) { o.renewing <- r },
+	return lockregistry.WithObserver(observe.Observer{
+		Acquired: func(_ context.Context, a observe.Acquired) { o.acquired <- a },
+		Released: func(_ context.Context, r observe.Released) { o.released <- r },
+		Lost:     func(l observe.Lost) { o.lost <- l },
+		Renewing: func(r observe.Renewing) { o.renewing <- r },
 	})
 }
 
@@ -48,21 +49,21 @@ func (o *witness) registry(opts ...lockregistry.Option) *lockregistry.Registry {
 }
 
 // got checks the next event about a call that got the lock of 42.
-func (o *witness) got(op string, how lockregistry.How) lockregistry.Acquired {
+func (o *witness) got(op string, how observe.How) observe.Acquired {
 	o.w.Helper()
 	a := <-o.acquired
 	require.Equal(o.w, how, a.How, a)
 	require.Equal(o.w, op, a.Op)
 	require.NoError(o.w, a.Err)
-	require.Equal(o.w, lockregistry.Subject{Path: "42", Key: theKey, Kind: "lock"}, a.Subject)
+	require.Equal(o.w, observe.Subject{Path: "42", Key: theKey, Kind: "lock"}, a.Subject)
 	return a
 }
 
-func (o *witness) ended(how lockregistry.End) lockregistry.Released {
+func (o *witness) ended(how observe.End) observe.Released {
 	o.w.Helper()
 	r := <-o.released
 	require.Equal(o.w, how, r.How, r)
-	require.Equal(o.w, lockregistry.Subject{Path: "42", Key: theKey, Kind: "lock"}, r.Subject)
+	require.Equal(o.w, observe.Subject{Path: "42", Key: theKey, Kind: "lock"}, r.Subject)
 	return r
 }
 
@@ -82,41 +83,41 @@ func TestObserver_Calls(t *testing.T) {
 		r := o.registry()
 		l := r.Obtain("42")
 		w.lock(l)
-		require.False(w, o.got("lock", lockregistry.HowFree).Waited())
+		require.False(w, o.got("lock", observe.HowFree).Waited())
 		ok, err := l.TryLock(w.Context())
 		require.NoError(w, err)
 		require.True(w, ok)
-		o.got("trylock", lockregistry.HowAgain)
+		o.got("trylock", observe.HowAgain)
 		require.NoError(w, r.Do(l.Context(w.Context()), "42", nothing))
-		o.got("do", lockregistry.HowAgain)
+		o.got("do", observe.HowAgain)
 		held := l.Context(w.Context())
 		require.NoError(w, elsewhere(func() error { return r.Do(held, "42", nothing) }))
-		o.got("do", lockregistry.HowAgain)
+		o.got("do", observe.HowAgain)
 		w.unlock(l)
 		w.unlock(l)
-		require.NoError(w, o.ended(lockregistry.EndReleased).Err)
+		require.NoError(w, o.ended(observe.EndReleased).Err)
 
 		_, err = lockregistry.DoValue(w.Context(), r, "42", func(context.Context) (int, error) { return 0, nil })
 		require.NoError(w, err)
-		o.got("do", lockregistry.HowFree)
-		o.ended(lockregistry.EndReleased)
+		o.got("do", observe.HowFree)
+		o.ended(observe.EndReleased)
 		w.releases(w.acquires(l))
-		o.got("acquire", lockregistry.HowFree)
-		o.ended(lockregistry.EndReleased)
+		o.got("acquire", observe.HowFree)
+		o.ended(observe.EndReleased)
 		require.True(w, w.once(r, time.Hour))
-		o.got("once", lockregistry.HowFree)
-		o.ended(lockregistry.EndKept)
+		o.got("once", observe.HowFree)
+		o.ended(observe.EndKept)
 		require.False(w, w.once(r, time.Hour))
 		refused := <-o.acquired
 		require.Equal(w, "once", refused.Op)
-		require.Equal(w, lockregistry.NotAcquired, refused.How)
+		require.Equal(w, observe.HowNone, refused.How)
 		require.NoError(w, refused.Err)
 
 		for op, call := range locking {
 			err := call(w.Context(), r, lockregistry.NoWait())
 			told := <-o.acquired
 			require.Equal(w, op, told.Op)
-			require.Equal(w, lockregistry.NotAcquired, told.How)
+			require.Equal(w, observe.HowNone, told.How)
 			if op == "trylock" {
 				require.NoError(w, told.Err)
 				continue
@@ -144,22 +145,22 @@ func TestObserver_Times(t *testing.T) {
 		next := w.acquiring(l)
 		w.pass(5 * time.Second)
 		require.NoError(w, <-got)
-		first := o.got("lock", lockregistry.HowFoundExpired)
+		first := o.got("lock", observe.HowFoundExpired)
 		require.Zero(w, first.Here)
 		require.Equal(w, 3*time.Second, first.Redis)
-		require.Positive(w, first.Wakeups.Timeouts)
+		require.Positive(w, first.Wakeups.Polls)
 		require.True(w, first.Waited())
 
 		require.NoError(w, waiting.unlock(l))
-		require.Equal(w, 2*time.Second, o.ended(lockregistry.EndHandedOver).Held)
+		require.Equal(w, 2*time.Second, o.ended(observe.EndHandedOver).Held)
 		h := w.got(next)
-		second := o.got("acquire", lockregistry.HowHandedOver)
+		second := o.got("acquire", observe.HowHandedOver)
 		require.Equal(w, 5*time.Second, second.Here)
 		require.Zero(w, second.Redis)
 		require.True(w, second.Waited())
 		w.pass(time.Second)
 		w.releases(h)
-		require.Equal(w, time.Second, o.ended(lockregistry.EndReleased).Held, "its own, not that of the key")
+		require.Equal(w, time.Second, o.ended(observe.EndReleased).Held, "its own, not that of the key")
 
 		w.do("SET", theKey, "java", "PX", "3000")
 		require.ErrorIs(w, l.Lock(w.Context(), lockregistry.Wait(time.Second)), lockregistry.ErrTimeout)
@@ -182,11 +183,11 @@ func TestObserver_WaitingForOthers(t *testing.T) {
 		queued()
 		w.releases(held)
 		w.releases(w.got(waiting))
-		granted := o.got("acquire", lockregistry.HowGranted)
+		granted := o.got("acquire", observe.HowGranted)
 		require.Positive(w, granted.Wakeups.Messages)
 		require.Positive(w, granted.Redis)
 		require.Zero(w, granted.Here)
-		o.ended(lockregistry.EndReleased)
+		o.ended(observe.EndReleased)
 
 		w.do("SET", theKey, "java", "PX", "60000")
 		waiting = w.acquiring(l)
@@ -194,18 +195,18 @@ func TestObserver_WaitingForOthers(t *testing.T) {
 		w.await("tracking", func() bool { return w.tracked() > 0 })
 		w.do("DEL", theKey)
 		w.releases(w.got(waiting))
-		require.Positive(w, o.got("acquire", lockregistry.HowFoundFree).Wakeups.Changes)
-		o.ended(lockregistry.EndReleased)
+		require.Positive(w, o.got("acquire", observe.HowFoundFree).Wakeups.Changes)
+		o.ended(observe.EndReleased)
 
 		w.do("SET", theKey, "java", "PX", "500")
 		w.releases(w.acquires(l))
-		o.got("acquire", lockregistry.HowFoundExpired)
-		o.ended(lockregistry.EndReleased)
+		o.got("acquire", observe.HowFoundExpired)
+		o.ended(observe.EndReleased)
 
 		held = w.acquires(other, lockregistry.TTL(500*time.Millisecond)) // and never released
 		w.releases(w.acquires(l))
-		o.got("acquire", lockregistry.HowFoundExpired)
-		o.ended(lockregistry.EndReleased)
+		o.got("acquire", observe.HowFoundExpired)
+		o.ended(observe.EndReleased)
 		require.ErrorIs(w, held.Release(w.Context()), lockregistry.ErrLockLost)
 		o.none()
 	})
@@ -225,17 +226,17 @@ func TestObserver_Readers(t *testing.T) {
 		w.lock(rw.Writer())
 		w.unlock(rw.Writer())
 		for _, want := range []struct {
-			how  lockregistry.How
-			kind string
-		}{{lockregistry.HowFree, "reader"}, {lockregistry.HowShared, "reader"}, {lockregistry.HowFree, "writer"}} {
+			how  observe.How
+			kind observe.Kind
+		}{{observe.HowFree, "reader"}, {observe.HowShared, "reader"}, {observe.HowFree, "writer"}} {
 			a := <-o.acquired
 			require.Equal(w, want.how, a.How)
 			require.Equal(w, want.kind, a.Kind)
 		}
 		first, second := <-o.released, <-o.released
-		require.Equal(w, "reader", first.Kind)
+		require.Equal(w, observe.KindReader, first.Kind)
 		require.Equal(w, 2*time.Second, first.Held)
-		require.Equal(w, "writer", second.Kind)
+		require.Equal(w, observe.KindWriter, second.Kind)
 		o.none()
 	})
 }
@@ -246,11 +247,11 @@ func TestObserver_Losses(t *testing.T) {
 		o := w.witness()
 		r := o.registry()
 		l := r.Obtain("42")
-		lost := func(why lockregistry.Loss, held time.Duration) {
+		lost := func(why observe.Loss, held time.Duration) {
 			w.Helper()
 			told := <-o.lost
-			require.Equal(w, lockregistry.Lost{
-				Subject: lockregistry.Subject{Path: "42", Key: theKey, Kind: "lock"}, Held: held, Why: why,
+			require.Equal(w, observe.Lost{
+				Subject: observe.Subject{Path: "42", Key: theKey, Kind: "lock"}, Held: held, Why: why,
 			}, told)
 			<-o.acquired
 		}
@@ -258,29 +259,29 @@ func TestObserver_Losses(t *testing.T) {
 			h := w.acquires(l, lockregistry.TTL(time.Second))
 			ctx := h.Context(w.Context())
 			<-ctx.Done()
-			lost(lockregistry.LeaseOver, 989*time.Millisecond)
+			lost(observe.LossLeaseOver, 989*time.Millisecond)
 			if unlock {
 				require.ErrorIs(w, h.Release(w.Context()), lockregistry.ErrLockLost)
-				require.ErrorIs(w, o.ended(lockregistry.EndLost).Err, lockregistry.ErrLockLost)
+				require.ErrorIs(w, o.ended(observe.EndLost).Err, lockregistry.ErrLockLost)
 			} else {
 				w.releases(w.acquires(l, lockregistry.Wait(time.Minute))) // who waits has it evicted
-				o.got("acquire", lockregistry.HowFree)
-				o.ended(lockregistry.EndReleased)
+				o.got("acquire", observe.HowFree)
+				o.ended(observe.EndReleased)
 			}
 		}
 
 		w.lock(l)
 		w.do("DEL", theKey)
 		require.ErrorIs(w, l.Renew(w.Context(), time.Second), lockregistry.ErrLockLost)
-		lost(lockregistry.KeyGone, 0)
+		lost(observe.LossKeyGone, 0)
 		require.ErrorIs(w, l.Unlock(w.Context()), lockregistry.ErrLockLost)
-		o.ended(lockregistry.EndLost)
+		o.ended(observe.EndLost)
 
 		w.lock(l)
 		require.NoError(w, r.ForceUnlock(w.Context(), "42"))
-		lost(lockregistry.Forced, 0)
+		lost(observe.LossForced, 0)
 		require.ErrorIs(w, l.Unlock(w.Context()), lockregistry.ErrLockLost)
-		o.ended(lockregistry.EndLost)
+		o.ended(observe.EndLost)
 		w.settle()
 		<-time.After(time.Second)
 		o.none()
@@ -299,7 +300,7 @@ func TestObserver_AnOutage(t *testing.T) {
 			<-o.released
 		}
 		w.lock(r.Obtain("42"))
-		o.got("lock", lockregistry.HowFree)
+		o.got("lock", observe.HowFree)
 		f.all("renew", cut)
 		failing := <-o.renewing
 		require.ErrorIs(w, failing.Err, lockregistry.ErrUnavailable)
@@ -308,7 +309,7 @@ func TestObserver_AnOutage(t *testing.T) {
 		require.NoError(w, (<-o.renewing).Err)
 		f.all("release", cut)
 		require.ErrorIs(w, r.Obtain("42").Unlock(w.Context()), lockregistry.ErrUnavailable)
-		require.ErrorIs(w, o.ended(lockregistry.EndUnknown).Err, lockregistry.ErrUnavailable)
+		require.ErrorIs(w, o.ended(observe.EndUnknown).Err, lockregistry.ErrUnavailable)
 		f.Forget()
 		w.pass(time.Minute)
 		for range len(o.renewing) {
@@ -325,8 +326,8 @@ func TestObserver_ObserversMayUseTheRegistry(t *testing.T) {
 		type key struct{}
 		var r *lockregistry.Registry
 		var held, released int
-		r = w.registry(lockregistry.WithObserver(lockregistry.Observer{
-			Acquired: func(ctx context.Context, a lockregistry.Acquired) {
+		r = w.registry(lockregistry.WithObserver(observe.Observer{
+			Acquired: func(ctx context.Context, a observe.Acquired) {
 				require.Equal(w, "value", ctx.Value(key{}))
 				if a.Op == "lock" {
 					held++
@@ -337,7 +338,7 @@ func TestObserver_ObserversMayUseTheRegistry(t *testing.T) {
 					require.NoError(w, r.Obtain("42").Unlock(ctx))
 				}
 			},
-			Released: func(ctx context.Context, _ lockregistry.Released) {
+			Released: func(ctx context.Context, _ observe.Released) {
 				require.Equal(w, "value", ctx.Value(key{}))
 				if released++; released == 1 {
 					require.True(w, w.free(theKey))
@@ -359,13 +360,13 @@ func TestObserver_ObserversMayUseTheRegistry(t *testing.T) {
 func TestObserver_ObserversDelayNobodyElse(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		block := make(chan struct{})
-		r := w.registry(lockregistry.WithRenewal(), lockregistry.WithObserver(lockregistry.Observer{
-			Released: func(ctx context.Context, _ lockregistry.Released) {
+		r := w.registry(lockregistry.WithRenewal(), lockregistry.WithObserver(observe.Observer{
+			Released: func(ctx context.Context, _ observe.Released) {
 				if ctx.Value(block) != nil {
 					<-block
 				}
 			},
-			Lost: func(lockregistry.Lost) { <-block },
+			Lost: func(observe.Lost) { <-block },
 		}))
 		slow := w.goroutine()
 		ctx := context.WithValue(w.Context(), block, true)
@@ -403,10 +404,10 @@ func TestObserver_ObserversThatPanic(t *testing.T) {
 				defer mu.Unlock()
 				log.Write(p)
 			}), nil))),
-			lockregistry.WithObserver(lockregistry.Observer{
-				Acquired: func(context.Context, lockregistry.Acquired) { panic("one") },
-				Released: func(context.Context, lockregistry.Released) { panic(errors.New("two")) },
-				Lost:     func(lockregistry.Lost) { panic("three") },
+			lockregistry.WithObserver(observe.Observer{
+				Acquired: func(context.Context, observe.Acquired) { panic("one") },
+				Released: func(context.Context, observe.Released) { panic(errors.New("two")) },
+				Lost:     func(observe.Lost) { panic("three") },
 			}))
 		ok, err := r.Obtain("42").TryLock(w.Context())
 		require.NoError(w, err)
@@ -449,11 +450,11 @@ func TestObserver_AllocationsOfAnObserver(t *testing.T) {
 		without, with := math.Inf(1), math.Inf(1)
 		for try := 0; try < 10 && (try == 0 || with > without); try++ { // whether a client gets a private connection matters, too
 			bare := allocs()
-			observed := allocs(lockregistry.WithObserver(lockregistry.Observer{
-				Acquired: func(context.Context, lockregistry.Acquired) { events++ },
-				Released: func(context.Context, lockregistry.Released) { events++ },
-				Lost:     func(lockregistry.Lost) {},
-				Renewing: func(lockregistry.Renewing) {},
+			observed := allocs(lockregistry.WithObserver(observe.Observer{
+				Acquired: func(context.Context, observe.Acquired) { events++ },
+				Released: func(context.Context, observe.Released) { events++ },
+				Lost:     func(observe.Lost) {},
+				Renewing: func(observe.Renewing) {},
 			}))
 			for round := 0; round < 20 && (round < 10 || with > without); round++ { // goroutines of other tests may allocate meanwhile
 				without, with = min(without, bare()), min(with, observed())
@@ -465,14 +466,14 @@ func TestObserver_AllocationsOfAnObserver(t *testing.T) {
 }
 
 func TestObserver_WithObserverThatMakesNoSense(t *testing.T) {
-	_, err := lockregistry.New(nil, "orders", lockregistry.WithObserver(lockregistry.Observer{}))
+	_, err := lockregistry.New(nil, "orders", lockregistry.WithObserver(observe.Observer{}))
 	complains(t, err, "WithObserver: none of the functions is set")
 }
 
 func TestObserver_NamesOfEvents(t *testing.T) {
-	require.Equal(t, "found_expired", lockregistry.HowFoundExpired.String())
-	require.Equal(t, "none", lockregistry.NotAcquired.String())
-	require.Equal(t, "unknown", lockregistry.EndUnknown.String())
-	require.Equal(t, "8", lockregistry.How(8).String())
-	require.Equal(t, "5", lockregistry.End(5).String())
+	require.Equal(t, "found_expired", observe.HowFoundExpired.String())
+	require.Equal(t, "none", observe.HowNone.String())
+	require.Equal(t, "unknown", observe.EndUnknown.String())
+	require.Equal(t, "8", observe.How(8).String())
+	require.Equal(t, "5", observe.End(5).String())
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/presence"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/queue"
+	"github.com/lockregistry/lockregistry/observe"
 )
 
 // The defaults are Spring's.
@@ -57,7 +58,7 @@ type settings struct {
 // telling is who is told of events.
 type telling struct {
 	log      *slog.Logger
-	observer *Observer
+	observer *observe.Observer
 }
 
 // identity is what a registry is called by others.
@@ -110,6 +111,11 @@ func WithOldChannel() Option { return func(s *settings) { s.oldChannel = true } 
 // 0 turns it off: every unlock releases the key. Otherwise a key that somebody has removed meanwhile is noticed that much later,
 // see [Lock.Unlock]. It must not be negative. Default: 100 ms.
 func WithHandoff(limit time.Duration) Option { return func(s *settings) { s.handoff = &limit } }
+
+// WithName sets what people see of this registry when they look who holds a lock or waits for one, see [observe.Label]: the name of a
+// service, for instance. Several registries may have the same. It is valid UTF-8 of at most 100 bytes, and not empty. Default:
+// none; the label has the host and the process.
+func WithName(name string) Option { return func(s *settings) { s.name = &name } }
 
 // WithLayout sets the format of plain locks in Redis: one of the constants of [Layout]. Read-write locks have Redisson's in
 // either case. Default: [LayoutSpring].
@@ -183,17 +189,12 @@ const (
 func (m Wakeup) publishes() bool { return m == WakeupAuto || m == WakeupPubSub }
 
 // Layout is the format of locks in Redis.
-type Layout int
+type Layout = observe.Layout
 
-// The formats.
+// The formats. See [observe.Layout].
 const (
-	// LayoutSpring is a string per lock, as Spring Integration's RedisLockRegistry writes it.
-	LayoutSpring Layout = iota
-
-	// LayoutRedisson is a hash per lock, as Redisson's RLock writes it. As in Redisson, a lock taken without TTL has a lease
-	// of 30 s (or what [WithExpiry] says, Redisson's lockWatchdogTimeout), which is renewed for as long as the lock is held;
-	// a lease given by [TTL] ends unless [WithRenewal] is set too. The name of the RLock is prefix + ":" + path.
-	LayoutRedisson
+	LayoutSpring   = observe.LayoutSpring
+	LayoutRedisson = observe.LayoutRedisson
 )
 
 // LockOption changes one call that locks.
@@ -249,9 +250,9 @@ type request struct {
 	blocked clock.Instant // when the call began to wait for anybody; 0: it has not
 
 	// What an observer gets of the call, in the end.
-	how     How
+	how     observe.How
 	here    time.Duration
-	wakeups Wakeups
+	wakeups observe.Wakeups
 }
 
 // with returns the request that the options make of q. It is apart from the caller so that a call without options needs no

@@ -309,7 +309,7 @@ func TestQueue_BracesInThePrefixOfACluster(t *testing.T) {
 				}
 				holder, waits := registry().Obtain(path), registry()
 				// At first, and each 100 ms, the lock is left to those without a ticket for a moment.
-				for n := 0; n < 10 || waits.Stats().Wakeups.ByGrant == 0 && n < 200; n++ {
+				for n := 0; n < 10 || waits.Stats().Wakeups.Messages == 0 && n < 200; n++ {
 					require.NoError(t, holder.Lock(t.Context()))
 					got := make(chan error, 1)
 					go func() {
@@ -320,7 +320,7 @@ func TestQueue_BracesInThePrefixOfACluster(t *testing.T) {
 					require.NoError(t, holder.Unlock(t.Context()))
 					require.NoError(t, <-got)
 				}
-				require.Positive(t, waits.Stats().Wakeups.ByGrant)
+				require.Positive(t, waits.Stats().Wakeups.Messages)
 			})
 		}
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/internal/redistest"
+	"github.com/lockregistry/lockregistry/observe"
 )
 
 // inQueue returns the tickets of the first lock, the first one first.
@@ -337,7 +338,7 @@ func TestQueue_AGrantThatMayNotBeTold(t *testing.T) {
 				w.await("a ticket", func() bool { return w.tickets() == 1 })
 				require.NoError(w, g.unlock(l))
 				w.releases(w.got(waits))
-				o.got("acquire", lockregistry.HowFoundFree)
+				o.got("acquire", observe.HowFoundFree)
 			})
 		})
 	}

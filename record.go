@@ -14,6 +14,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/inspect"
 	"github.com/lockregistry/lockregistry/internal/presence"
 	"github.com/lockregistry/lockregistry/internal/transport"
+	"github.com/lockregistry/lockregistry/observe"
 )
 
 // recorded is what a registry keeps in Redis of itself, and what package presence sees of the registry.
@@ -33,7 +34,7 @@ const (
 // present has the registry keep a record of itself, under a name if it has one, and look for cycles across processes.
 func (r *Registry) present(name *string) {
 	own := presence.Own(strings.TrimSuffix(r.values, ":"), name)
-	r.others.label = Label(own)
+	r.others.label = observe.Label(own)
 	o := &r.others.reader
 	o.Prefix, o.Sharded, o.Cluster, o.Clock, o.Client = r.prefix, r.formats.Sharded(), r.queues.Cluster, r.clock, r.client
 	o.Transport, o.Calls, o.Closed = r.transport.Client, &r.queues, r.closed

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/observe"
 )
 
 func recordOf(r *lockregistry.Registry) string { return "orders:{" + r.ClientID() + "}:registry" }
@@ -39,7 +40,7 @@ func TestRecord_IsThereWhileSomethingLasts(t *testing.T) {
 		locks := `[{"path":"42","hold":%q,"since":%d,"lease":60000}]`
 		require.JSONEq(w, fmt.Sprintf(`{"host":%q,"pid":%d,"name":"billing","locks":`+locks+`}`,
 			host, os.Getpid(), strings.TrimPrefix(holder.Holder, r.ClientID()+":"), holder.Granted.UnixMicro()), w.do("GET", key))
-		require.Equal(w, lockregistry.Label{Registry: r.ClientID(), Host: host, PID: os.Getpid(), Name: "billing"}, label)
+		require.Equal(w, observe.Label{Registry: r.ClientID(), Host: host, PID: os.Getpid(), Name: "billing"}, label)
 		require.Equal(w, fmt.Sprintf("billing on %s, process %d", host, os.Getpid()), label.String())
 
 		w.pass(10 * time.Minute)

@@ -16,6 +16,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/queue"
 	"github.com/lockregistry/lockregistry/internal/transport"
+	"github.com/lockregistry/lockregistry/observe"
 )
 
 // Lock is the lock of one path. It is safe for use by many goroutines; get it from [Registry.Obtain].
@@ -253,7 +254,7 @@ func (l *Lock) acquire(
 		var in admission
 		in, err = l.enter(ctx, &q)
 		if asked = in.lock != nil; asked {
-			q.how = HowFree
+			q.how = observe.HowFree
 			err = in.lock.obtain(ctx, &q, in.deadline, in.queued)
 		}
 	}
@@ -408,7 +409,7 @@ const (
 // release gives the lock back for its last owner: to the next goroutine of this process together with the hold, if it can,
 // or else to Redis. Then it ends the hold, has its key removed, and only then frees the local half, which is leaving until
 // then: the removal would otherwise meet the next local holder's key.
-func (l *Lock) release(ctx context.Context) (End, error) {
+func (l *Lock) release(ctx context.Context) (observe.End, error) {
 	reg := l.reg
 	h := l.hold.Load()
 	due := reg.handoff == 0
@@ -418,7 +419,7 @@ func (l *Lock) release(ctx context.Context) (End, error) {
 		if can, due, running = h.Relinquish(reg.handoff); can && l.half().Pass(running) {
 			reg.reports.handOvers.Add(1)
 			l.unpin() // the next owner brings its own
-			return EndHandedOver, nil
+			return observe.EndHandedOver, nil
 		}
 	}
 	begun := reg.clock.Now()
@@ -426,7 +427,7 @@ func (l *Lock) release(ctx context.Context) (End, error) {
 	l.hold.Store(nil)
 	if !h.End(begun) {
 		l.abandon(h)
-		return EndLost, h.Err()
+		return observe.EndLost, h.Err()
 	}
 	to := l.shard()
 	p := transport.Wait{Ctx: ctx, Since: begun, Limit: to.Plus(unlockLimit), Near: unlockLimit, Lease: h.Term().Length}
@@ -449,16 +450,16 @@ func (l *Lock) release(ctx context.Context) (End, error) {
 		}
 		l.freeLocal()
 	} else if err = l.removeLater(p, h, err); err != nil {
-		return EndUnknown, err
+		return observe.EndUnknown, err
 	}
 	switch {
 	case n <= 0 && err == nil && (reply.Error() == nil || fault.IsWrongType(reply.Error())):
 		reg.others.presence.Doubt()
-		return EndLost, fault.Without(n).Err()
+		return observe.EndLost, fault.Without(n).Err()
 	case m.Keep > 0:
-		return EndKept, nil
+		return observe.EndKept, nil
 	default:
-		return EndReleased, nil
+		return observe.EndReleased, nil
 	}
 }
 

@@ -25,6 +25,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/queue"
 	"github.com/lockregistry/lockregistry/internal/transport"
+	"github.com/lockregistry/lockregistry/observe"
 )
 
 // Registry hands out the locks of one prefix. It is safe for use by many goroutines. Services that are to exclude each
@@ -82,7 +83,7 @@ type kinds struct {
 
 // others is what a registry shows of itself, and sees of others.
 type others struct {
-	label    Label
+	label    observe.Label
 	reader   inspect.Reader
 	master   masterOf
 	presence recorded
@@ -91,7 +92,7 @@ type others struct {
 // reports are what users are told of, not as the result of a call.
 type reports struct {
 	dispatch  dispatch.Queue
-	observer  Observer
+	observer  observe.Observer
 	shortage  shortage
 	handOvers atomic.Uint64
 }
@@ -224,7 +225,7 @@ func (a *above) Lost(why fault.Loss, held time.Duration, awaited bool) {
 	if awaited && l.half().Contended() {
 		l.evict()
 	}
-	l.tellLost(held, Loss(why.String()))
+	l.tellLost(held, why)
 }
 
 func (a *above) Clear(r hold.Remains) {
@@ -374,7 +375,7 @@ func (l *Lock) obtain(ctx context.Context, q *request, deadline clock.Instant, q
 		Deadline: deadline, Queued: queued,
 	}
 	err := l.redis.Obtain(ctx, &asked)
-	q.how, q.wakeups = obtained[asked.How], Wakeups(asked.Woken)
+	q.how, q.wakeups = obtained[asked.How], observe.Wakeups(asked.Woken)
 	return err
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/scan"
+	"github.com/lockregistry/lockregistry/observe"
 )
 
 // Locks goes through the paths under the registry's prefix that somebody holds or waits for, in no order, each once, with what
@@ -24,8 +25,8 @@ import (
 //
 // An error is the last thing that it gives, within a [*LockError]: that of ctx, [ErrUnavailable], [ErrClosed], or another one
 // of Redis. To stop sooner, break out of the loop.
-func (r *Registry) Locks(ctx context.Context) iter.Seq2[LockInfo, error] {
-	return func(yield func(LockInfo, error) bool) {
+func (r *Registry) Locks(ctx context.Context) iter.Seq2[observe.LockInfo, error] {
+	return func(yield func(observe.LockInfo, error) bool) {
 		l := listing{reg: r, ctx: ctx, yield: yield, yielded: map[string]bool{}, told: map[string]told{}}
 		pick := func(key string) (string, bool) { return protocol.LockOf(r.prefix, key) }
 		err := errNilContext
@@ -33,7 +34,7 @@ func (r *Registry) Locks(ctx context.Context) iter.Seq2[LockInfo, error] {
 			err = r.others.reader.Scan(ctx, everyLock, &scan.Pass{Pick: pick, Read: l.read, Tell: l.tell, TooLong: l.tellLong})
 		}
 		if err != nil && !errors.Is(err, errEnough) {
-			yield(LockInfo{}, &LockError{Op: "locks", Key: r.prefix + ":*", Err: r.transport.Farthest().Unsupported(err)})
+			yield(observe.LockInfo{}, &LockError{Op: "locks", Key: r.prefix + ":*", Err: r.transport.Farthest().Unsupported(err)})
 		}
 	}
 }
@@ -42,10 +43,10 @@ func (r *Registry) Locks(ctx context.Context) iter.Seq2[LockInfo, error] {
 type listing struct {
 	reg     *Registry
 	ctx     context.Context
-	yield   func(LockInfo, error) bool
-	yielded map[string]bool // keys
-	told    map[string]told // by registry
-	infos   []LockInfo      // yet to be yielded
+	yield   func(observe.LockInfo, error) bool
+	yielded map[string]bool    // keys
+	told    map[string]told    // by registry
+	infos   []observe.LockInfo // yet to be yielded
 }
 
 const everyLock = ":*"
@@ -60,7 +61,7 @@ func (l *listing) tellLong(names []string) error {
 			continue
 		}
 		l.yielded[key] = true
-		info := LockInfo{Path: strings.TrimPrefix(key, l.reg.prefix+":"), Key: key, Kind: protocol.TooLong, TooLong: []string{"key"}}
+		info := observe.LockInfo{Path: strings.TrimPrefix(key, l.reg.prefix+":"), Key: key, Kind: observe.KindTooLong, TooLong: []string{"key"}}
 		if !l.yield(info, nil) {
 			return errEnough
 		}
@@ -75,7 +76,7 @@ func (l *listing) read(keys []string) error {
 		if errs[i] != nil && !errors.Is(errs[i], ErrWrongType) {
 			return errs[i]
 		}
-		if errs[i] == nil && info.isLock() && !l.yielded[info.Key] {
+		if errs[i] == nil && isLock(&info) && !l.yielded[info.Key] {
 			l.yielded[info.Key] = true
 			l.infos = append(l.infos, info)
 		}
@@ -97,7 +98,7 @@ func (l *listing) tell() error {
 
 // isLock tells whether somebody holds the lock or waits for it, and that it is one for certain: other strings and hashes may
 // have the prefix, too.
-func (i *LockInfo) isLock() bool {
+func isLock(i *observe.LockInfo) bool {
 	if i.WaiterCount > 0 {
 		return true
 	}

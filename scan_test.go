@@ -15,6 +15,7 @@ import (
 
 	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/internal/redistest"
+	"github.com/lockregistry/lockregistry/observe"
 )
 
 // paths are those that Locks gives, sorted.
@@ -222,7 +223,7 @@ func TestLocks_WhatIsTooLongIsNotSent(t *testing.T) {
 			redis.call('SET', 'orders:n' .. long, ARGV[1])
 			redis.call('SET', 'orders:value', long)`, "0", aUUID, r.ClientID())
 		before := w.sent()
-		found := map[string]lockregistry.LockInfo{}
+		found := map[string]observe.LockInfo{}
 		for info, err := range viewer.Locks(w.Context()) {
 			require.NoError(w, err)
 			found[info.Path] = info
@@ -235,19 +236,19 @@ func TestLocks_WhatIsTooLongIsNotSent(t *testing.T) {
 		require.Less(w, w.sent()-before, 100_000)
 
 		require.Len(w, found, 3)
-		for _, info := range []lockregistry.LockInfo{one, found["42"]} {
+		for _, info := range []observe.LockInfo{one, found["42"]} {
 			require.Equal(w, []string{"token", "waiter", "record"}, info.TooLong)
 			require.Zero(w, info.Holders[0].Token)
 			require.Equal(w, "too long", info.Holders[0].Label.String())
 			require.Equal(w, strings.Repeat("x", 100)+" (too long: 3000000 bytes)", info.Waiters[0].Registry)
-			require.Equal(w, "lock", info.Kind)
+			require.Equal(w, observe.KindLock, info.Kind)
 		}
 		read := found["read"]
 		require.Equal(w, []string{"holder"}, read.TooLong)
-		require.Equal(w, "readwrite", read.Kind)
+		require.Equal(w, observe.KindReadWrite, read.Kind)
 		require.GreaterOrEqual(w, read.HolderCount, 2)
 		name := found["n"+strings.Repeat("x", 92)+" (too long: 3000008 bytes)"]
-		require.Equal(w, "too long", name.Kind)
+		require.Equal(w, observe.KindTooLong, name.Kind)
 		require.Equal(w, []string{"key"}, name.TooLong)
 	})
 }

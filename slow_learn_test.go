@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/observe"
 )
 
 // Calls that are not sent because the server is far away learn that it is near again.
@@ -75,7 +76,7 @@ func TestLock_HandedOverForTooShortALease(t *testing.T) {
 		w.releases(h)
 		require.ErrorContains(w, <-result, "a lease of 1.5s is too short")
 		require.LessOrEqual(w, time.Since(begun), wait+250*time.Millisecond+2*trip)
-		require.Equal(w, lockregistry.EndHandedOver, (<-o.released).How)
+		require.Equal(w, observe.EndHandedOver, (<-o.released).How)
 		require.Empty(w, o.released)
 	})
 }

@@ -12,69 +12,21 @@ import (
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/health"
 	"github.com/lockregistry/lockregistry/internal/topology"
+	"github.com/lockregistry/lockregistry/observe"
 )
-
-// Stats is what a registry does at the moment, and has done since it was made.
-type Stats struct {
-	Locks   int // lock objects that the registry keeps; a read-write lock counts as one. The same as Len
-	Holds   int // locks, readers and writers that are held here, with a lease that is not over; readers that share count as one
-	Waiters int // calls that wait: for an owner in this process, or for one elsewhere
-	Tickets int // of these, calls with a place in a queue in Redis
-
-	Strays int // removals that are not confirmed, and grants without an answer, that are removed in the background
-
-	// Oldest is the age of the oldest of the holds, since its owner has it; of one that readers share, since the first of them
-	// had it. It is 0 without holds. One that is much older than its work takes is of an owner that hangs, or that has
-	// forgotten to unlock.
-	Oldest time.Duration
-
-	HandOvers uint64 // holds that went from one goroutine of this process to the next
-	Wakeups   WakeupCounts
-	Nodes     []NodeStats // by address
-}
-
-// WakeupCounts is why calls that waited for others looked at Redis, or had the lock, since the registry was made.
-type WakeupCounts struct {
-	ByMessage      uint64 // a release was published
-	ByInvalidation uint64 // the server announced a change of the key
-	ByGrant        uint64 // a release of another process made the call the owner
-	ByPoll         uint64 // the time had come: a poll interval, the end of a lease, or a look after the ticket
-}
-
-// NodeStats is about one server: a single one, the master that Sentinels name, or a master of a cluster. A server that calls wait
-// for a word of is there although it is no master any more.
-type NodeStats struct {
-	Address string // host and port; empty: nobody knows the master, or the client does not name its servers
-
-	// Wakeup is how waiting calls of this registry learn of changes: WakeupTracking or WakeupPubSub with a connection, else
-	// WakeupPoll. The connection is that of all registries on the client.
-	Wakeup  Wakeup
-	Since   time.Time // since when there is that connection; zero when there is none
-	Lost    uint64    // connections for wake-ups to it that were lost since the first call waited
-	Waiters int       // calls of this registry that rely on it for wake-ups
-
-	// LastAnswer is when it answered a command about a lock last, of any registry on the client; zero when it has not. In a
-	// cluster it is that of its slots, 256 of them together.
-	LastAnswer time.Time
-
-	// RenewalsFailing and RemovalsFailing tell since when those that the registry sends in the background fail, zero when they
-	// do not. One that succeeds ends that, or a minute in which none is tried: their holds were released, say.
-	RenewalsFailing time.Time
-	RemovalsFailing time.Time
-}
 
 // Stats tells what the registry does. It sends nothing, except where the client has several servers. In a cluster it asks the
 // nodes once a second at most which slots they have; the first time it waits for their answers, for 0.3 s at most, later it does
 // not. Where the client has replicas, too, it asks as often which server is the master (ROLE), for 0.3 s at most. It looks
 // at each lock that the registry keeps, which takes about 0.1 µs for each, and 1 µs for each in use, and disturbs no other
 // call. The numbers belong to about the same moment. They are there after Close, too.
-func (r *Registry) Stats() Stats {
-	s := Stats{Locks: r.Len(), HandOvers: r.reports.handOvers.Load()}
+func (r *Registry) Stats() observe.Stats {
+	s := observe.Stats{Locks: r.Len(), HandOvers: r.reports.handOvers.Load()}
 	for l := range r.cache.all() {
 		l.count(&s)
 	}
 	s.Strays = r.background.cleaner.Len()
-	s.Wakeups = WakeupCounts{ByGrant: r.queues.Grants.Load(), ByPoll: r.queues.Polls.Load()}
+	s.Wakeups = observe.Wakeups{Messages: r.queues.Grants.Load(), Polls: r.queues.Polls.Load()}
 	server := ""
 	if !r.queues.Cluster {
 		server = r.others.master.of(r.client, r.clock)
@@ -82,7 +34,7 @@ func (r *Registry) Stats() Stats {
 	nodes := r.masters(server)
 	if r.queues.Waker.Listening != nil {
 		states, messages, invalidations := r.queues.Waker.Listening.States()
-		s.Wakeups.ByMessage, s.Wakeups.ByInvalidation = messages, invalidations
+		s.Wakeups.Changes = messages + invalidations
 		for _, state := range states {
 			if !r.queues.Cluster { // there is one
 				state.Node = server
@@ -90,9 +42,9 @@ func (r *Registry) Stats() Stats {
 			n := nodes.at(state.Node)
 			n.Waiters, n.Lost = state.Waiters, state.Lost
 			if state.Up {
-				n.Since, n.Wakeup = state.Since, WakeupPubSub
+				n.Since, n.Wakeup = state.Since, "pubsub"
 				if state.Tracks {
-					n.Wakeup = WakeupTracking
+					n.Wakeup = "tracking"
 				}
 			}
 		}
@@ -100,12 +52,12 @@ func (r *Registry) Stats() Stats {
 	for _, n := range nodes {
 		s.Nodes = append(s.Nodes, *n)
 	}
-	slices.SortFunc(s.Nodes, func(a, b NodeStats) int { return cmp.Compare(a.Address, b.Address) })
+	slices.SortFunc(s.Nodes, func(a, b observe.NodeStats) int { return cmp.Compare(a.Address, b.Address) })
 	return s
 }
 
 // count adds a lock to what there is.
-func (l *Lock) count(s *Stats) {
+func (l *Lock) count(s *observe.Stats) {
 	if l.anchor().entry.Pins() <= 0 { // nobody uses it
 		return
 	}
@@ -128,11 +80,11 @@ func (l *Lock) count(s *Stats) {
 	s.Waiters += l.half().Queued()
 }
 
-type nodesStats map[string]*NodeStats
+type nodesStats map[string]*observe.NodeStats
 
-func (n nodesStats) at(address string) *NodeStats {
+func (n nodesStats) at(address string) *observe.NodeStats {
 	if n[address] == nil {
-		n[address] = &NodeStats{Address: address, Wakeup: WakeupPoll}
+		n[address] = &observe.NodeStats{Address: address, Wakeup: "poll"}
 	}
 	return n[address]
 }

@@ -17,10 +17,11 @@ import (
 
 	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/internal/redistest"
+	"github.com/lockregistry/lockregistry/observe"
 )
 
 // withoutNodes leaves the servers out, for a comparison of the rest.
-func withoutNodes(s lockregistry.Stats) lockregistry.Stats {
+func withoutNodes(s observe.Stats) observe.Stats {
 	s.Nodes = nil
 	return s
 }
@@ -28,18 +29,18 @@ func withoutNodes(s lockregistry.Stats) lockregistry.Stats {
 func TestStats_OfHoldsAndWaiters(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		r, other := w.registry(lockregistry.WithHandoff(time.Hour)), w.registry()
-		assert.Equal(t, lockregistry.Stats{}, withoutNodes(r.Stats()))
+		assert.Equal(t, observe.Stats{}, withoutNodes(r.Stats()))
 
 		r.Obtain("unused")
 		rw := r.ReadWrite("rw")
 		w.lock(rw.Reader())
 		second := w.goroutine()
 		require.NoError(t, second.lock(rw.Reader()))
-		assert.Equal(t, lockregistry.Stats{Locks: 2, Holds: 1}, withoutNodes(r.Stats()), "readers share a hold")
+		assert.Equal(t, observe.Stats{Locks: 2, Holds: 1}, withoutNodes(r.Stats()), "readers share a hold")
 		third := w.goroutine()
 		writes := third.starts(rw.Writer())
 		w.settle()
-		assert.Equal(t, lockregistry.Stats{Locks: 2, Holds: 1, Waiters: 1}, withoutNodes(r.Stats()))
+		assert.Equal(t, observe.Stats{Locks: 2, Holds: 1, Waiters: 1}, withoutNodes(r.Stats()))
 		w.unlock(rw.Reader())
 		require.NoError(t, second.unlock(rw.Reader()))
 		require.NoError(t, <-writes)
@@ -54,7 +55,7 @@ func TestStats_OfHoldsAndWaiters(t *testing.T) {
 		w.settle()
 		s := r.Stats()
 		assert.Equal(t, []int{3, 0, 2}, []int{s.Locks, s.Holds, s.Waiters})
-		assert.Equal(t, lockregistry.Stats{Locks: 1, Holds: 1}, withoutNodes(other.Stats()))
+		assert.Equal(t, observe.Stats{Locks: 1, Holds: 1}, withoutNodes(other.Stats()))
 		w.unlock(elsewhere)
 		require.NoError(t, <-first)
 		s = r.Stats()
@@ -83,7 +84,7 @@ func TestStats_OfTickets(t *testing.T) {
 			if held.Path() == "rw" {
 				l = r.ReadWrite("rw").Reader()
 			}
-			before := r.Stats().Wakeups.ByGrant
+			before := r.Stats().Wakeups.Messages
 			owner := lockregistry.NewOwner(t.Context())
 			w.lock(held)
 			waits := lockElsewhere(l, owner)
@@ -93,7 +94,7 @@ func TestStats_OfTickets(t *testing.T) {
 			require.NoError(t, <-waits)
 			s := r.Stats()
 			assert.Equal(t, []int{0, 0, 1}, []int{s.Tickets, s.Waiters, s.Holds})
-			assert.Equal(t, before+1, s.Wakeups.ByGrant)
+			assert.Equal(t, before+1, s.Wakeups.Messages)
 			require.NoError(t, l.Unlock(owner))
 		}
 	})
@@ -104,11 +105,12 @@ func TestStats_OfWakeups(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		for _, c := range []struct {
 			how    lockregistry.Wakeup
-			counts func(lockregistry.WakeupCounts) uint64
+			word   string
+			counts func(observe.Wakeups) uint64
 		}{
-			{lockregistry.WakeupTracking, func(u lockregistry.WakeupCounts) uint64 { return u.ByInvalidation }},
-			{lockregistry.WakeupPubSub, func(u lockregistry.WakeupCounts) uint64 { return u.ByMessage }},
-			{lockregistry.WakeupPoll, func(u lockregistry.WakeupCounts) uint64 { return u.ByPoll }},
+			{lockregistry.WakeupTracking, "tracking", func(u observe.Wakeups) uint64 { return u.Changes }},
+			{lockregistry.WakeupPubSub, "pubsub", func(u observe.Wakeups) uint64 { return u.Changes }},
+			{lockregistry.WakeupPoll, "poll", func(u observe.Wakeups) uint64 { return u.Polls }},
 		} {
 			opts := []lockregistry.Option{lockregistry.WithWakeup(c.how)}
 			if c.how != lockregistry.WakeupPoll { // else it may come first
@@ -124,9 +126,9 @@ func TestStats_OfWakeups(t *testing.T) {
 			w.await("it listens", func() bool {
 				s := r.Stats()
 				if c.how == lockregistry.WakeupPoll {
-					return s.Wakeups.ByPoll > 0 && s.Waiters == 1
+					return s.Wakeups.Polls > 0 && s.Waiters == 1
 				}
-				return s.Nodes[0].Wakeup == c.how && strings.Contains(w.do("INFO", "stats"), armed[c.how])
+				return s.Nodes[0].Wakeup == c.word && strings.Contains(w.do("INFO", "stats"), armed[c.how])
 			})
 			if c.how != lockregistry.WakeupPoll {
 				n := r.Stats().Nodes[0]
@@ -154,7 +156,7 @@ func TestStats_OfAServer(t *testing.T) {
 		r, other := w.registry(), w.registry()
 		n := r.Stats().Nodes
 		require.Len(t, n, 1)
-		assert.Equal(t, lockregistry.NodeStats{Address: "redis:6379", Wakeup: lockregistry.WakeupPoll}, n[0])
+		assert.Equal(t, observe.NodeStats{Address: "redis:6379", Wakeup: "poll"}, n[0])
 
 		began := time.Now()
 		held, l := other.Obtain("42"), r.Obtain("42")
@@ -162,7 +164,7 @@ func TestStats_OfAServer(t *testing.T) {
 		waits := lockElsewhere(l, lockregistry.NewOwner(t.Context()))
 		w.await("there is a ticket", func() bool { return r.Stats().Tickets == 1 })
 		s := r.Stats().Nodes[0]
-		assert.Equal(t, lockregistry.WakeupTracking, s.Wakeup)
+		assert.Equal(t, "tracking", s.Wakeup)
 		assert.WithinRange(t, s.Since, began, time.Now())
 		assert.WithinRange(t, s.LastAnswer, began, time.Now())
 		assert.Zero(t, s.Lost)
@@ -212,7 +214,7 @@ func TestStats_OfACluster(t *testing.T) {
 		addresses[i] = s.Addr()
 	}
 	slices.Sort(addresses)
-	listed := func(s lockregistry.Stats) (all []string) {
+	listed := func(s observe.Stats) (all []string) {
 		for _, n := range s.Nodes {
 			all = append(all, n.Address)
 		}
@@ -232,15 +234,15 @@ func TestStats_OfACluster(t *testing.T) {
 	}
 	require.Eventually(t, func() bool {
 		s := r.Stats()
-		return s.Waiters == 1 && s.Tickets == tickets && slices.ContainsFunc(s.Nodes, func(n lockregistry.NodeStats) bool {
-			return n.Address == owner && n.Waiters == 1 && n.Wakeup != lockregistry.WakeupPoll
+		return s.Waiters == 1 && s.Tickets == tickets && slices.ContainsFunc(s.Nodes, func(n observe.NodeStats) bool {
+			return n.Address == owner && n.Waiters == 1 && n.Wakeup != "poll"
 		})
 	}, 20*time.Second, time.Millisecond)
 	for _, n := range r.Stats().Nodes {
 		if n.Address == owner {
 			assert.WithinDuration(t, time.Now(), n.LastAnswer, 10*time.Second)
 		} else {
-			assert.Equal(t, lockregistry.NodeStats{Address: n.Address, Wakeup: lockregistry.WakeupPoll}, n)
+			assert.Equal(t, observe.NodeStats{Address: n.Address, Wakeup: "poll"}, n)
 		}
 	}
 	require.NoError(t, held.Unlock(t.Context()))

@@ -8,16 +8,17 @@ import (
 
 	"github.com/lockregistry/lockregistry/internal/presence"
 	"github.com/lockregistry/lockregistry/internal/protocol"
+	"github.com/lockregistry/lockregistry/observe"
 )
 
 // told is what a registry says of itself; the zero value where there is no record.
 type told struct {
-	label Label
+	label observe.Label
 	locks []presence.Lock
 }
 
 // addRecords puts in what the registries of holders and waiters say of themselves. Known is what was read before.
-func (r *Registry) addRecords(ctx context.Context, infos []LockInfo, known map[string]told) error {
+func (r *Registry) addRecords(ctx context.Context, infos []observe.LockInfo, known map[string]told) error {
 	own := r.others.label
 	known[own.Registry] = told{label: own}
 	var registries []string
@@ -36,7 +37,7 @@ func (r *Registry) addRecords(ctx context.Context, infos []LockInfo, known map[s
 		}
 	}
 	err := r.others.reader.Records(ctx, registries, func(i int, record presence.Record, from presence.Identity) {
-		known[registries[i]] = told{Label(from), record.Locks}
+		known[registries[i]] = told{observe.Label(from), record.Locks}
 	})
 	if err != nil {
 		return err
@@ -48,12 +49,12 @@ func (r *Registry) addRecords(ctx context.Context, infos []LockInfo, known map[s
 }
 
 // addTold puts what is known into a lock's information.
-func (r *Registry) addTold(info *LockInfo, known map[string]told) {
+func (r *Registry) addTold(info *observe.LockInfo, known map[string]told) {
 	counted := map[string]bool{}
-	of := func(registry string) (label Label, locks []presence.Lock, behind int) {
+	of := func(registry string) (label observe.Label, locks []presence.Lock, behind int) {
 		label = known[registry].label
 		if presence.Identity(label).Unread() {
-			info.note("record")
+			note(info, "record")
 		}
 		locks = r.toldOf(info.Path, registry, known)
 		for _, lock := range locks {

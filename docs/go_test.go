@@ -25,6 +25,7 @@ var packages = []string{
 	"github.com/lockregistry/lockregistry",
 	"github.com/lockregistry/lockregistry/leader",
 	"github.com/lockregistry/lockregistry/locktest",
+	"github.com/lockregistry/lockregistry/observe",
 }
 
 // around declares what blocks take for granted.

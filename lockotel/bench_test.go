@@ -9,12 +9,13 @@ import (
 	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/internal/redistest"
 	"github.com/lockregistry/lockregistry/lockotel"
+	"github.com/lockregistry/lockregistry/observe"
 
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 )
 
 // newObserver reports to the SDK, whose metrics nobody reads.
-func newObserver(b *testing.B) lockregistry.Observer {
+func newObserver(b *testing.B) observe.Observer {
 	b.Helper()
 	meters := sdkmetric.NewMeterProvider(sdkmetric.WithReader(sdkmetric.NewManualReader()))
 	observer, err := lockotel.New(lockotel.WithMeterProvider(meters))
@@ -45,9 +46,9 @@ func BenchmarkLock(b *testing.B) {
 		opts []lockregistry.Option
 	}{
 		{"unobserved", nil},
-		{"observed", []lockregistry.Option{lockregistry.WithObserver(lockregistry.Observer{
-			Acquired: func(context.Context, lockregistry.Acquired) {},
-			Released: func(context.Context, lockregistry.Released) {},
+		{"observed", []lockregistry.Option{lockregistry.WithObserver(observe.Observer{
+			Acquired: func(context.Context, observe.Acquired) {},
+			Released: func(context.Context, observe.Released) {},
 		})}},
 		{"lockotel", []lockregistry.Option{lockregistry.WithObserver(newObserver(b))}},
 	} {

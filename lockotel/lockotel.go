@@ -9,16 +9,16 @@
 // lockregistry.prefix and lockregistry.kind ("lock", "reader" or "writer"):
 //
 //   - lockregistry.acquire.duration, a histogram: how long calls took to get their lock, or not to get it.
-//     lockregistry.operation is [lockregistry.Acquired.Op]; lockregistry.acquire.how is [lockregistry.How], "none" when the
+//     lockregistry.operation is [observe.Acquired.Op]; lockregistry.acquire.how is [observe.How], "none" when the
 //     call did not get the lock; error.type
 //   - lockregistry.acquire.local_wait.duration, a histogram: how much of that the calls waited for goroutines of this process,
 //     those that did. lockregistry.operation
 //   - lockregistry.acquire.wakeups, a counter: what woke calls that waited for other processes. lockregistry.wakeup.type is
-//     "message", "change" or "timeout", see [lockregistry.Wakeups]
-//   - lockregistry.hold.duration, a histogram: how long locks were held. lockregistry.release.how is [lockregistry.End];
+//     "message", "change" or "poll", see [observe.Wakeups]
+//   - lockregistry.hold.duration, a histogram: how long locks were held. lockregistry.release.how is [observe.End];
 //     error.type
 //   - lockregistry.hold.losses, a counter. lockregistry.loss.reason is "lease_over", "key_gone", "key_taken", "renewed_too_late",
-//     "forced" or "granted_twice", see [lockregistry.Loss]
+//     "forced" or "granted_twice", see [observe.Loss]
 //   - lockregistry.renewal.outages, a counter: how often renewals and removals in the background began to fail, without
 //     lockregistry.kind and lockregistry.prefix. error.type
 //
@@ -49,6 +49,7 @@ import (
 
 	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/observe"
 )
 
 // scope names the meter and the tracer.
@@ -109,23 +110,23 @@ func WithPath() Option { return func(s *settings) { s.paths = true } }
 
 // New makes an observer for one registry or for many. It fails when an option is wrong, or the meter provider refuses an
 // instrument.
-func New(opts ...Option) (lockregistry.Observer, error) {
+func New(opts ...Option) (observe.Observer, error) {
 	s, err := settingsOf(opts)
 	if err != nil {
-		return lockregistry.Observer{}, fmt.Errorf("lockotel: new: %w", err)
+		return observe.Observer{}, fmt.Errorf("lockotel: new: %w", err)
 	}
 	r := &reporter{paths: s.paths, tracer: s.tracers.Tracer(scope)}
 	if err := r.instruments(s.meters.Meter(scope)); err != nil {
-		return lockregistry.Observer{}, fmt.Errorf("lockotel: new: %w", err)
+		return observe.Observer{}, fmt.Errorf("lockotel: new: %w", err)
 	}
-	return lockregistry.Observer{Acquired: r.acquired, Released: r.released, Lost: r.lost, Renewing: r.renewing}, nil
+	return observe.Observer{Acquired: r.acquired, Released: r.released, Lost: r.lost, Renewing: r.renewing}, nil
 }
 
 // ReportOldest reports the gauge lockregistry.hold.oldest, with the attribute lockregistry.prefix: the age of the oldest
 // hold of a registry, whose [lockregistry.Registry.Stats] is asked each time that metrics are collected. Unregister what it
 // returns before the registry is closed. Of the options only [WithMeterProvider] matters.
 func ReportOldest(
-	prefix string, stats func() lockregistry.Stats, opts ...Option,
+	prefix string, stats func() observe.Stats, opts ...Option,
 ) (metric.Registration, error) {
 	s, err := settingsOf(opts)
 	if err == nil && stats == nil {
@@ -258,15 +259,15 @@ func (r *reporter) of(f facts) *options {
 	return o
 }
 
-func (r *reporter) about(s lockregistry.Subject) facts {
-	f := facts{prefix: s.Key[:len(s.Key)-len(s.Path)-1], kind: s.Kind}
+func (r *reporter) about(s observe.Subject) facts {
+	f := facts{prefix: s.Key[:len(s.Key)-len(s.Path)-1], kind: string(s.Kind)}
 	if r.paths {
 		f.path = s.Path
 	}
 	return f
 }
 
-func (r *reporter) acquired(ctx context.Context, a lockregistry.Acquired) {
+func (r *reporter) acquired(ctx context.Context, a observe.Acquired) {
 	about := r.about(a.Subject)
 	f := about
 	f.operation, f.how, f.err = a.Op, a.How.String(), typeOf(a.Err)
@@ -283,7 +284,7 @@ func (r *reporter) acquired(ctx context.Context, a lockregistry.Acquired) {
 	}
 	r.woken(ctx, about, "message", a.Wakeups.Messages)
 	r.woken(ctx, about, "change", a.Wakeups.Changes)
-	r.woken(ctx, about, "timeout", a.Wakeups.Timeouts)
+	r.woken(ctx, about, "poll", a.Wakeups.Polls)
 
 	now := time.Now()
 	_, span := r.tracer.Start(ctx, "lockregistry.wait",
@@ -294,37 +295,26 @@ func (r *reporter) acquired(ctx context.Context, a lockregistry.Acquired) {
 	span.End(trace.WithTimestamp(now))
 }
 
-func (r *reporter) woken(ctx context.Context, f facts, by string, n int) {
+func (r *reporter) woken(ctx context.Context, f facts, by string, n uint64) {
 	if n > 0 {
 		f.wakeup = by
 		r.wakeups.Add(ctx, int64(n), r.of(f).add...)
 	}
 }
 
-func (r *reporter) released(ctx context.Context, e lockregistry.Released) {
+func (r *reporter) released(ctx context.Context, e observe.Released) {
 	f := r.about(e.Subject)
 	f.end, f.err = e.How.String(), typeOf(e.Err)
 	r.hold.Record(ctx, e.Held.Seconds(), r.of(f).record...)
 }
 
-var losses = map[lockregistry.Loss]string{
-	lockregistry.LeaseOver:      "lease_over",
-	lockregistry.KeyGone:        "key_gone",
-	lockregistry.KeyTaken:       "key_taken",
-	lockregistry.RenewedTooLate: "renewed_too_late",
-	lockregistry.Forced:         "forced",
-	lockregistry.GrantedTwice:   "granted_twice",
-}
-
-func (r *reporter) lost(l lockregistry.Lost) {
+func (r *reporter) lost(l observe.Lost) {
 	f := r.about(l.Subject)
-	if f.loss = losses[l.Why]; f.loss == "" {
-		f.loss = other
-	}
+	f.loss = l.Why.String()
 	r.losses.Add(context.Background(), 1, r.of(f).add...)
 }
 
-func (r *reporter) renewing(e lockregistry.Renewing) {
+func (r *reporter) renewing(e observe.Renewing) {
 	if e.Err != nil {
 		r.outages.Add(context.Background(), 1, r.of(facts{err: typeOf(e.Err)}).add...)
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/lockotel"
 	"github.com/lockregistry/lockregistry/locktest"
+	"github.com/lockregistry/lockregistry/observe"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -345,10 +346,10 @@ func TestAllocations(t *testing.T) {
 }
 
 // events are those of a lock that was free.
-func events() (lockregistry.Acquired, lockregistry.Released) {
-	s := lockregistry.Subject{Path: "42", Key: "orders:42", Kind: "lock"}
-	return lockregistry.Acquired{Subject: s, Op: "lock", How: lockregistry.HowFree, Redis: 100 * time.Microsecond},
-		lockregistry.Released{Subject: s, Held: time.Millisecond}
+func events() (observe.Acquired, observe.Released) {
+	s := observe.Subject{Path: "42", Key: "orders:42", Kind: "lock"}
+	return observe.Acquired{Subject: s, Op: "lock", How: observe.HowFree, Redis: 100 * time.Microsecond},
+		observe.Released{Subject: s, Held: time.Millisecond}
 }
 
 func TestOldestHold(t *testing.T) {

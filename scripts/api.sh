@@ -16,7 +16,7 @@ work=$(mktemp -d)
 trap 'git worktree remove --force "$work/tree" 2>/dev/null || true; rm -rf "$work"' EXIT
 git worktree add -q --detach "$work/tree" "$base"
 broken=
-for package in . ./leader ./locktest; do
+for package in . ./leader ./locktest ./observe; do
 	(cd "$work/tree" && "$apidiff" -w "$work/before" "$package")
 	"$apidiff" -w "$work/now" "$package"
 	changes=$("$apidiff" -incompatible "$work/before" "$work/now")

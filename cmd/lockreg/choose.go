@@ -12,8 +12,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/printable"
+	"github.com/lockregistry/lockregistry/observe"
 )
 
 // choice is which locks ls shows, and in which order.
@@ -26,17 +26,17 @@ type choice struct {
 }
 
 // orders are how ls can sort.
-var orders = map[string]func(a, b lockregistry.LockInfo) int{
+var orders = map[string]func(a, b observe.LockInfo) int{
 	"waiting": byQueue,
-	"path":    func(a, b lockregistry.LockInfo) int { return strings.Compare(a.Path, b.Path) },
-	"held":    func(a, b lockregistry.LockInfo) int { return cmp.Or(heldSince(a).Compare(heldSince(b)), byQueue(a, b)) },
-	"lease": func(a, b lockregistry.LockInfo) int {
+	"path":    func(a, b observe.LockInfo) int { return strings.Compare(a.Path, b.Path) },
+	"held":    func(a, b observe.LockInfo) int { return cmp.Or(heldSince(a).Compare(heldSince(b)), byQueue(a, b)) },
+	"lease": func(a, b observe.LockInfo) int {
 		return cmp.Or(cmp.Compare(leaseLeft(a), leaseLeft(b)), byQueue(a, b))
 	},
 }
 
 // heldSince is since when a lock is held; what is not known comes last.
-func heldSince(info lockregistry.LockInfo) time.Time {
+func heldSince(info observe.LockInfo) time.Time {
 	oldest := time.Unix(1<<40, 0)
 	for _, h := range info.Holders {
 		since := h.Granted
@@ -51,7 +51,7 @@ func heldSince(info lockregistry.LockInfo) time.Time {
 }
 
 // leaseLeft is what is left of the first lease; no end comes last.
-func leaseLeft(info lockregistry.LockInfo) time.Duration {
+func leaseLeft(info observe.LockInfo) time.Duration {
 	if len(info.Holders) == 0 || info.Holders[0].Lease < 0 {
 		return 1<<63 - 1
 	}
@@ -80,11 +80,11 @@ func (c *choice) check(pattern string) error {
 func (c *choice) plain() bool { return c.sort == "waiting" && c.limit == 0 && !c.watch }
 
 // of are those that are wanted.
-func (c *choice) of(all iter.Seq2[lockregistry.LockInfo, error]) iter.Seq2[lockregistry.LockInfo, error] {
+func (c *choice) of(all iter.Seq2[observe.LockInfo, error]) iter.Seq2[observe.LockInfo, error] {
 	if c.pattern == nil {
 		return all
 	}
-	return func(yield func(lockregistry.LockInfo, error) bool) {
+	return func(yield func(observe.LockInfo, error) bool) {
 		for info, err := range all {
 			if (err != nil || c.pattern.MatchString(info.Path)) && !yield(info, err) {
 				return
@@ -94,7 +94,7 @@ func (c *choice) of(all iter.Seq2[lockregistry.LockInfo, error]) iter.Seq2[lockr
 }
 
 // ordered are all of them, in order, and how many are left out.
-func (c *choice) ordered(infos []lockregistry.LockInfo) (shown []lockregistry.LockInfo, more int) {
+func (c *choice) ordered(infos []observe.LockInfo) (shown []observe.LockInfo, more int) {
 	slices.SortFunc(infos, orders[c.sort])
 	if c.limit > 0 && len(infos) > c.limit {
 		return infos[:c.limit], len(infos) - c.limit
@@ -104,7 +104,7 @@ func (c *choice) ordered(infos []lockregistry.LockInfo) (shown []lockregistry.Lo
 
 // watching prints the list again and again, until ctx ends.
 func (a *app) watching(
-	ctx context.Context, c *choice, locks func(context.Context) iter.Seq2[lockregistry.LockInfo, error],
+	ctx context.Context, c *choice, locks func(context.Context) iter.Seq2[observe.LockInfo, error],
 ) error {
 	screen := false
 	if file, ok := a.out.(*os.File); ok {

@@ -7,8 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/view"
+	"github.com/lockregistry/lockregistry/observe"
 )
 
 func (a *app) deadlocksCommand() *cobra.Command {
@@ -38,7 +38,7 @@ line, 69 Redis cannot be used.`,
 
 // finder is what deadlocks needs of a registry.
 type finder interface {
-	Deadlocks(ctx context.Context) ([]lockregistry.Deadlock, error)
+	Deadlocks(ctx context.Context) ([]observe.Deadlock, error)
 }
 
 func (a *app) deadlocks(ctx context.Context, r finder) error {
@@ -57,7 +57,7 @@ func (a *app) deadlocks(ctx context.Context, r finder) error {
 	return err
 }
 
-func (a *app) printDeadlocks(found []lockregistry.Deadlock) error {
+func (a *app) printDeadlocks(found []observe.Deadlock) error {
 	if len(found) == 0 {
 		_, err := fmt.Fprintln(a.out, "no deadlocks")
 		return err

@@ -13,21 +13,22 @@ import (
 
 	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/view"
+	"github.com/lockregistry/lockregistry/observe"
 )
 
 // finds is a registry that finds what it is made of.
-type finds []lockregistry.Deadlock
+type finds []observe.Deadlock
 
-func (f finds) Deadlocks(context.Context) ([]lockregistry.Deadlock, error) { return f, nil }
+func (f finds) Deadlocks(context.Context) ([]observe.Deadlock, error) { return f, nil }
 
 type fails struct{ error }
 
-func (f fails) Deadlocks(context.Context) ([]lockregistry.Deadlock, error) { return nil, f.error }
+func (f fails) Deadlocks(context.Context) ([]observe.Deadlock, error) { return nil, f.error }
 
 func TestDeadlocksShown(t *testing.T) {
 	t.Parallel()
-	label := lockregistry.Label{Registry: "r", Host: "web-1", PID: 4711, Name: "billing"}
-	found := finds{{Waits: []lockregistry.DeadlockWait{
+	label := observe.Label{Registry: "r", Host: "web-1", PID: 4711, Name: "billing"}
+	found := finds{{Waits: []observe.DeadlockWait{
 		{Path: "b", Owner: "goroutine 17", Holds: []string{"a", "x\x1b"}, Label: label, Since: time.Now().Add(-90 * time.Second)},
 		{Path: "a", Owner: "hold of b", Holds: []string{"b"}},
 	}}}

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/observe"
 )
 
 // short is a duration with as much precision as people need.
@@ -25,7 +25,7 @@ func short(d time.Duration) string {
 }
 
 // heldFor is for how long a holder has a lock. Before its process says so, it is known when the call asked for it.
-func heldFor(h lockregistry.HolderInfo) string {
+func heldFor(h observe.HolderInfo) string {
 	switch {
 	case !h.Granted.IsZero():
 		return short(max(0, time.Since(h.Granted)))
@@ -36,7 +36,7 @@ func heldFor(h lockregistry.HolderInfo) string {
 }
 
 // leaseOf is what is left of a holder's lease, and whether that should have been renewed.
-func leaseOf(h lockregistry.HolderInfo) string {
+func leaseOf(h observe.HolderInfo) string {
 	if late := h.Overdue(); late > 0 {
 		return left(h.Lease) + ", renewal overdue by " + short(late) + ", probably dead"
 	}
@@ -44,7 +44,7 @@ func leaseOf(h lockregistry.HolderInfo) string {
 }
 
 // waiting is how many wait for a lock: those with a place in the queue, and those in their processes.
-func waiting(info lockregistry.LockInfo) string {
+func waiting(info observe.LockInfo) string {
 	text, gone := strconv.Itoa(info.WaiterCount), 0
 	var behind []string
 	add := func(n int, who string) {
@@ -71,7 +71,7 @@ func waiting(info lockregistry.LockInfo) string {
 }
 
 // process is a short name of a process.
-func process(l lockregistry.Label) string {
+func process(l observe.Label) string {
 	if l.Name != "" {
 		return l.Name
 	}
@@ -79,7 +79,7 @@ func process(l lockregistry.Label) string {
 }
 
 // note is what is to be known of a waiter.
-func note(w lockregistry.WaiterInfo) string {
+func note(w observe.WaiterInfo) string {
 	var parts []string
 	if w.Gone {
 		parts = append(parts, "gone: nobody listens")

@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/observe"
 )
 
 const (
@@ -20,7 +20,7 @@ const (
 )
 
 // byQueue has those first that most wait for, then by name.
-func byQueue(a, b lockregistry.LockInfo) int {
+func byQueue(a, b observe.LockInfo) int {
 	if a.WaiterCount != b.WaiterCount {
 		return b.WaiterCount - a.WaiterCount
 	}
@@ -28,7 +28,7 @@ func byQueue(a, b lockregistry.LockInfo) int {
 }
 
 // gather is all of them, in order.
-func gather(all iter.Seq2[lockregistry.LockInfo, error], p *progress) (infos []lockregistry.LockInfo, err error) {
+func gather(all iter.Seq2[observe.LockInfo, error], p *progress) (infos []observe.LockInfo, err error) {
 	for info, err := range all {
 		if err != nil {
 			return nil, err
@@ -42,12 +42,12 @@ func gather(all iter.Seq2[lockregistry.LockInfo, error], p *progress) (infos []l
 
 // list prints locks. When they come slowly it does so in parts, each in order, and names the longest queues at the end. Where
 // there is none, why says more.
-func (a *app) list(all iter.Seq2[lockregistry.LockInfo, error], p *progress, why func() string) error {
-	var part, longest []lockregistry.LockInfo
+func (a *app) list(all iter.Seq2[observe.LockInfo, error], p *progress, why func() string) error {
+	var part, longest []observe.LockInfo
 	count, parts, began := 0, 0, time.Now()
 	flush := func() error {
 		slices.SortFunc(part, byQueue)
-		waited := slices.IndexFunc(part, func(i lockregistry.LockInfo) bool { return i.WaiterCount == 0 })
+		waited := slices.IndexFunc(part, func(i observe.LockInfo) bool { return i.WaiterCount == 0 })
 		if waited < 0 {
 			waited = len(part)
 		}

@@ -11,20 +11,20 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/observe"
 )
 
 // slowly tells of locks, one each ten milliseconds.
-func slowly(n int, failure error) func(yield func(lockregistry.LockInfo, error) bool) {
-	return func(yield func(lockregistry.LockInfo, error) bool) {
+func slowly(n int, failure error) func(yield func(observe.LockInfo, error) bool) {
+	return func(yield func(observe.LockInfo, error) bool) {
 		for i := range n {
 			<-time.After(10 * time.Millisecond)
-			if !yield(lockregistry.LockInfo{Path: fmt.Sprintf("p%03d", i), Kind: "lock", WaiterCount: i % 50}, nil) {
+			if !yield(observe.LockInfo{Path: fmt.Sprintf("p%03d", i), Kind: "lock", WaiterCount: i % 50}, nil) {
 				return
 			}
 		}
 		if failure != nil {
-			yield(lockregistry.LockInfo{}, failure)
+			yield(observe.LockInfo{}, failure)
 		}
 	}
 }

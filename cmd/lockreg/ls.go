@@ -16,6 +16,7 @@ import (
 	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/printable"
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/view"
+	"github.com/lockregistry/lockregistry/observe"
 )
 
 // limit bounds a command that looks or releases once.
@@ -145,7 +146,7 @@ func exactly(n int) cobra.PositionalArgs {
 }
 
 // printLocksJSON prints an array, one by one: all at once would be in memory several times.
-func (a *app) printLocksJSON(infos []lockregistry.LockInfo) error {
+func (a *app) printLocksJSON(infos []observe.LockInfo) error {
 	out := bufio.NewWriter(a.out)
 	between := "[\n  "
 	for _, info := range infos {
@@ -165,7 +166,7 @@ func (a *app) printLocksJSON(infos []lockregistry.LockInfo) error {
 	return out.Flush()
 }
 
-func (a *app) printLocks(infos []lockregistry.LockInfo) error {
+func (a *app) printLocks(infos []observe.LockInfo) error {
 	if len(infos) == 0 {
 		_, err := fmt.Fprintln(a.out, nothing)
 		return err
@@ -188,7 +189,7 @@ func (a *app) printLocks(infos []lockregistry.LockInfo) error {
 	return table.Flush()
 }
 
-func (a *app) printLock(info lockregistry.LockInfo) error {
+func (a *app) printLock(info observe.LockInfo) error {
 	table := a.table()
 	table.row("path", info.Path)
 	table.row("key", info.Key)
@@ -209,7 +210,7 @@ func (a *app) printLock(info lockregistry.LockInfo) error {
 			} else if !h.Shared && slices.Contains(info.TooLong, "token") {
 				token = tooLong
 			}
-			table.row(view.Who(h), reads(h.Shared, info.Kind), heldFor(h), leaseOf(h), token, h.Holder)
+			table.row(view.Who(h), reads(h.Shared, string(info.Kind)), heldFor(h), leaseOf(h), token, h.Holder)
 		}
 		if err := table.Flush(); err != nil {
 			return err
@@ -228,7 +229,7 @@ func (a *app) printLock(info lockregistry.LockInfo) error {
 	fmt.Fprintln(a.out)
 	table = a.table("WAITING", "", "SINCE", "REGISTRY", "NOTE")
 	for _, w := range info.Waiters {
-		table.row(view.WhoWaits(w), reads(w.Shared, info.Kind), ago(w.Since), w.Registry, note(w))
+		table.row(view.WhoWaits(w), reads(w.Shared, string(info.Kind)), ago(w.Since), w.Registry, note(w))
 	}
 	err := table.Flush()
 	a.more(info.WaiterCount - len(info.Waiters))
@@ -246,7 +247,7 @@ func (a *app) more(n int) {
 }
 
 // kindOf is what sort of lock it is, and in which format.
-func kindOf(info lockregistry.LockInfo) string {
+func kindOf(info observe.LockInfo) string {
 	switch {
 	case info.Kind == "":
 		return "free"

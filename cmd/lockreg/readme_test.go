@@ -16,6 +16,7 @@ import (
 
 	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/internal/redistest"
+	"github.com/lockregistry/lockregistry/observe"
 )
 
 // differs is what differs from run to run, with what stands for it.
@@ -92,10 +93,10 @@ func TestReadme(t *testing.T) {
 		var out bytes.Buffer
 		a := &app{in: &bytes.Buffer{}, out: &out, err: &out, url: "redis://" + s.Addr()}
 		if block[1] == "deadlocks shop" {
-			web1 := lockregistry.Label{Registry: "r", Host: "web-1", PID: 1, Name: "billing"}
-			web2 := lockregistry.Label{Registry: "s", Host: "web-2", PID: 1, Name: "mailer"}
+			web1 := observe.Label{Registry: "r", Host: "web-1", PID: 1, Name: "billing"}
+			web2 := observe.Label{Registry: "s", Host: "web-2", PID: 1, Name: "mailer"}
 			since := time.Now().Add(-12 * time.Second)
-			require.NoError(t, a.printDeadlocks([]lockregistry.Deadlock{{Waits: []lockregistry.DeadlockWait{
+			require.NoError(t, a.printDeadlocks([]observe.Deadlock{{Waits: []observe.DeadlockWait{
 				{Owner: "goroutine 17", Label: web1, Holds: []string{"orders:42"}, Path: "stock", Since: since},
 				{Owner: "goroutine 9", Label: web2, Holds: []string{"stock"}, Path: "orders:42", Since: since},
 			}}}))

@@ -15,6 +15,7 @@ import (
 	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/printable"
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/view"
+	"github.com/lockregistry/lockregistry/observe"
 )
 
 // releaser is one call of lockreg release.
@@ -66,7 +67,7 @@ Redis cannot be used.`,
 
 // keeper is what release needs of a registry.
 type keeper interface {
-	Inspect(ctx context.Context, path string) (lockregistry.LockInfo, error)
+	Inspect(ctx context.Context, path string) (observe.LockInfo, error)
 	ForceUnlockHolder(ctx context.Context, path, holder string) error
 }
 
@@ -111,7 +112,7 @@ func (r *releaser) release(ctx context.Context, registry keeper) error {
 }
 
 // otherLayout is the format of a plain lock that is not in that of --layout.
-func (r *releaser) otherLayout(info lockregistry.LockInfo) string {
+func (r *releaser) otherLayout(info observe.LockInfo) string {
 	for _, name := range []string{"spring", "redisson"} {
 		layout, err := parseLayout(name)
 		if err == nil && info.Kind == "lock" && info.Layout == layout && r.layout != name {
@@ -122,9 +123,9 @@ func (r *releaser) otherLayout(info lockregistry.LockInfo) string {
 }
 
 // choose finds the holder that is meant.
-func (r *releaser) choose(info lockregistry.LockInfo) (lockregistry.HolderInfo, error) {
+func (r *releaser) choose(info observe.LockInfo) (observe.HolderInfo, error) {
 	if info.HolderCount == 0 {
-		return lockregistry.HolderInfo{}, exit{exitFound, fmt.Errorf("%s: nobody holds it: nothing was changed", info.Key)}
+		return observe.HolderInfo{}, exit{exitFound, fmt.Errorf("%s: nobody holds it: nothing was changed", info.Key)}
 	}
 	if r.holder == "" && info.HolderCount == 1 {
 		return info.Holders[0], nil
@@ -136,14 +137,14 @@ func (r *releaser) choose(info lockregistry.LockInfo) (lockregistry.HolderInfo, 
 	}
 	if r.holder != "" {
 		if info.HolderCount > len(info.Holders) { // it may be one of those that are not shown
-			return lockregistry.HolderInfo{Holder: r.holder}, nil
+			return observe.HolderInfo{Holder: r.holder}, nil
 		}
-		return lockregistry.HolderInfo{}, exit{exitFound, fmt.Errorf("%s: that holder does not have it: nothing was changed", info.Key)}
+		return observe.HolderInfo{}, exit{exitFound, fmt.Errorf("%s: that holder does not have it: nothing was changed", info.Key)}
 	}
 	if err := r.to(r.err).printLock(info); err != nil {
-		return lockregistry.HolderInfo{}, err
+		return observe.HolderInfo{}, err
 	}
-	return lockregistry.HolderInfo{}, usage("%d readers hold it: say which one with --holder, as it stands under IN REDIS",
+	return observe.HolderInfo{}, usage("%d readers hold it: say which one with --holder, as it stands under IN REDIS",
 		info.HolderCount)
 }
 
@@ -155,7 +156,7 @@ func (a *app) to(w io.Writer) *app {
 }
 
 // ask shows the holder, and asks whether to go on.
-func (r *releaser) ask(info lockregistry.LockInfo, h lockregistry.HolderInfo) error {
+func (r *releaser) ask(info observe.LockInfo, h observe.HolderInfo) error {
 	if r.yes {
 		return nil
 	}
@@ -184,7 +185,7 @@ func (r *releaser) onTerminal() bool {
 	return ok && isTerminal(file)
 }
 
-func (r *releaser) done(info lockregistry.LockInfo, h lockregistry.HolderInfo) error {
+func (r *releaser) done(info observe.LockInfo, h observe.HolderInfo) error {
 	if r.json {
 		return r.printJSON(map[string]any{"freed": view.OfLock(info), "holder": printable.Valid(h.Holder)})
 	}

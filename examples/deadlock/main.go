@@ -22,6 +22,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/observe"
 )
 
 const (
@@ -137,8 +138,8 @@ func (l *lines) Write(text []byte) (int, error) {
 func process(ctx context.Context, out io.Writer, url, from, to string) error {
 	ctx, giveUp := context.WithTimeout(ctx, patience)
 	defer giveUp()
-	reported := make(chan lockregistry.Deadlock, 1)
-	locks, stop, err := connect(url, func(d lockregistry.Deadlock) { reported <- d })
+	reported := make(chan observe.Deadlock, 1)
+	locks, stop, err := connect(url, func(d observe.Deadlock) { reported <- d })
 	if err != nil {
 		return err
 	}
@@ -174,7 +175,7 @@ func held(ctx context.Context, locks *lockregistry.Registry, account string) boo
 	return err == nil && info.HolderCount > 0
 }
 
-func connect(url string, deadlocked func(lockregistry.Deadlock)) (*lockregistry.Registry, func(), error) {
+func connect(url string, deadlocked func(observe.Deadlock)) (*lockregistry.Registry, func(), error) {
 	option, err := rueidis.ParseURL(url)
 	if err != nil {
 		return nil, nil, errors.New("REDIS_URL is not an address like redis://host:6379")
@@ -186,7 +187,7 @@ func connect(url string, deadlocked func(lockregistry.Deadlock)) (*lockregistry.
 	}
 	var options []lockregistry.Option
 	if deadlocked != nil {
-		options = append(options, lockregistry.WithObserver(lockregistry.Observer{Deadlocked: deadlocked}))
+		options = append(options, lockregistry.WithObserver(observe.Observer{Deadlocked: deadlocked}))
 	}
 	locks, err := lockregistry.New(client, prefix, options...)
 	if err != nil {

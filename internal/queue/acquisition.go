@@ -165,7 +165,7 @@ func (c *course) woke(why reason) {
 	case byWakeup:
 		c.wakeups.Changes++
 	case byTime:
-		c.wakeups.Timeouts++
+		c.wakeups.Polls++
 	}
 }
 

@@ -183,7 +183,7 @@ const (
 )
 
 // Woken counts what has woken a call.
-type Woken struct{ Messages, Changes, Timeouts int }
+type Woken struct{ Messages, Changes, Polls uint64 }
 
 // The sides of a read-write lock, as tickets have them.
 const (

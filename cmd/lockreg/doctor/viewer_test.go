@@ -14,6 +14,7 @@ import (
 	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/cmd/lockreg/doctor"
 	"github.com/lockregistry/lockregistry/internal/redistest"
+	"github.com/lockregistry/lockregistry/observe"
 )
 
 // documentedLines are the commands of a section of docs/permissions.md, by the comment above each.
@@ -40,7 +41,7 @@ func documentedLines(t *testing.T) map[string][]string {
 // held is a path that is locked, and how it is.
 type held struct {
 	layout lockregistry.Layout
-	kind   string
+	kind   observe.Kind
 	shared bool
 }
 

@@ -10,8 +10,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/view"
+	"github.com/lockregistry/lockregistry/observe"
 )
 
 const (
@@ -301,11 +301,11 @@ func (f *feed) take(s *stream) []byte {
 }
 
 // find is what the last pass found out about a path, and when.
-func (f *feed) find(path string) (lockregistry.LockInfo, time.Time, bool) {
+func (f *feed) find(path string) (observe.LockInfo, time.Time, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.now == nil || f.now.entries[path] == nil {
-		return lockregistry.LockInfo{}, time.Time{}, false
+		return observe.LockInfo{}, time.Time{}, false
 	}
 	e := f.now.entries[path]
 	return e.info, e.at, true

@@ -15,8 +15,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/cmd/lockreg/page"
+	"github.com/lockregistry/lockregistry/observe"
 )
 
 func TestStreamTellsAllThenWhatChanges(t *testing.T) {
@@ -180,7 +180,7 @@ func TestTimesThatJSONDoesNotHave(t *testing.T) {
 		lock := someLock("a", 1)
 		lock.Holders[0].Since, lock.Waiters[0].Since = far, far
 		source.set(lock)
-		source.deadlocks = []lockregistry.Deadlock{{Waits: []lockregistry.DeadlockWait{{Path: "b", Since: far}}}}
+		source.deadlocks = []observe.Deadlock{{Waits: []observe.DeadlockWait{{Path: "b", Since: far}}}}
 		b := look(t, newPage(t, source))
 		synctest.Wait()
 		text := b.read()
@@ -317,18 +317,18 @@ func TestDeadlocksAreToldWhenTheyChange(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		source := newFake()
-		wait := func(path, holds string) lockregistry.DeadlockWait {
-			return lockregistry.DeadlockWait{Path: path, Kind: "lock", Owner: "goroutine 17", Holds: []string{holds}, Since: time.Now()}
+		wait := func(path, holds string) observe.DeadlockWait {
+			return observe.DeadlockWait{Path: path, Kind: "lock", Owner: "goroutine 17", Holds: []string{holds}, Since: time.Now()}
 		}
 		a, b := wait("a", "b"), wait("b", "a")
 		viewer := look(t, newPage(t, source))
 		synctest.Wait()
 		require.Contains(t, viewer.read(), `"deadlocks":[]`)
-		source.do(func() { source.deadlocks = []lockregistry.Deadlock{{Waits: []lockregistry.DeadlockWait{a, b}}} })
+		source.do(func() { source.deadlocks = []observe.Deadlock{{Waits: []observe.DeadlockWait{a, b}}} })
 		<-time.After(3 * time.Second)
 		synctest.Wait()
 		require.Equal(t, 1, strings.Count(viewer.read(), `"holds":["b"]`))
-		source.do(func() { source.deadlocks = []lockregistry.Deadlock{{Waits: []lockregistry.DeadlockWait{b, a}}} })
+		source.do(func() { source.deadlocks = []observe.Deadlock{{Waits: []observe.DeadlockWait{b, a}}} })
 		<-time.After(10 * time.Second)
 		synctest.Wait()
 		require.NotContains(t, viewer.read(), `"deadlocks"`, "the same cycle")

@@ -19,6 +19,7 @@ import (
 
 	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/cmd/lockreg/page"
+	"github.com/lockregistry/lockregistry/observe"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -28,9 +29,9 @@ type fake struct {
 	passes, cycles atomic.Int64
 
 	mu        sync.Mutex
-	locks     map[string]lockregistry.LockInfo
+	locks     map[string]observe.LockInfo
 	since     map[string]time.Time // when each was set
-	deadlocks []lockregistry.Deadlock
+	deadlocks []observe.Deadlock
 	failure   error
 	each      time.Duration // Locks takes so long for a lock
 	hang      chan struct{} // Locks waits until it is closed, or its context ends
@@ -38,11 +39,11 @@ type fake struct {
 }
 
 func newFake() *fake {
-	return &fake{locks: map[string]lockregistry.LockInfo{}, since: map[string]time.Time{}}
+	return &fake{locks: map[string]observe.LockInfo{}, since: map[string]time.Time{}}
 }
 
-func (f *fake) Locks(ctx context.Context) iter.Seq2[lockregistry.LockInfo, error] {
-	return func(yield func(lockregistry.LockInfo, error) bool) {
+func (f *fake) Locks(ctx context.Context) iter.Seq2[observe.LockInfo, error] {
+	return func(yield func(observe.LockInfo, error) bool) {
 		f.passes.Add(1)
 		f.mu.Lock()
 		infos, failure, each, hang := slices.Collect(maps.Values(f.locks)), f.failure, f.each, f.hang
@@ -57,7 +58,7 @@ func (f *fake) Locks(ctx context.Context) iter.Seq2[lockregistry.LockInfo, error
 			select {
 			case <-hang:
 			case <-ctx.Done():
-				yield(lockregistry.LockInfo{}, ctx.Err())
+				yield(observe.LockInfo{}, ctx.Err())
 				return
 			}
 		}
@@ -70,12 +71,12 @@ func (f *fake) Locks(ctx context.Context) iter.Seq2[lockregistry.LockInfo, error
 			}
 		}
 		if failure != nil {
-			yield(lockregistry.LockInfo{}, failure)
+			yield(observe.LockInfo{}, failure)
 		}
 	}
 }
 
-func (f *fake) Deadlocks(context.Context) ([]lockregistry.Deadlock, error) {
+func (f *fake) Deadlocks(context.Context) ([]observe.Deadlock, error) {
 	f.cycles.Add(1)
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -94,7 +95,7 @@ func (f *fake) ForceUnlockHolder(_ context.Context, path, holder string) error {
 	return nil
 }
 
-func (f *fake) set(infos ...lockregistry.LockInfo) {
+func (f *fake) set(infos ...observe.LockInfo) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, info := range infos {
@@ -115,19 +116,19 @@ func (f *fake) do(change func()) {
 }
 
 // someLock is a lock with a holder and some waiters.
-func someLock(path string, waiters int) lockregistry.LockInfo {
-	info := lockregistry.LockInfo{
+func someLock(path string, waiters int) observe.LockInfo {
+	info := observe.LockInfo{
 		Path: path, Key: "orders:" + path, Kind: "lock", HolderCount: 1,
-		Holders: []lockregistry.HolderInfo{{
-			Holder: "r1:17", Label: lockregistry.Label{Registry: "r1", Host: "web-1", PID: 4711, Name: "billing"},
+		Holders: []observe.HolderInfo{{
+			Holder: "r1:17", Label: observe.Label{Registry: "r1", Host: "web-1", PID: 4711, Name: "billing"},
 			Since: time.Now().Add(-time.Minute), Lease: time.Minute, Token: 42,
 		}},
 		WaiterCount: waiters,
 	}
 	for i := range min(waiters, 100) {
 		name := fmt.Sprintf("r%d", i)
-		info.Waiters = append(info.Waiters, lockregistry.WaiterInfo{
-			Registry: name, Label: lockregistry.Label{Registry: name, Host: "web-2", PID: 100 + i, Name: "mail"},
+		info.Waiters = append(info.Waiters, observe.WaiterInfo{
+			Registry: name, Label: observe.Label{Registry: name, Host: "web-2", PID: 100 + i, Name: "mail"},
 			Since: time.Now().Add(-time.Duration(waiters-i) * time.Second),
 		})
 	}

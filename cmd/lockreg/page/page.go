@@ -28,6 +28,7 @@ import (
 	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/printable"
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/view"
+	"github.com/lockregistry/lockregistry/observe"
 )
 
 // The page's parts, as they are sent.
@@ -46,8 +47,8 @@ const (
 
 // Source is what the page shows: a [*lockregistry.Registry].
 type Source interface {
-	Locks(ctx context.Context) iter.Seq2[lockregistry.LockInfo, error]
-	Deadlocks(ctx context.Context) ([]lockregistry.Deadlock, error)
+	Locks(ctx context.Context) iter.Seq2[observe.LockInfo, error]
+	Deadlocks(ctx context.Context) ([]observe.Deadlock, error)
 	ForceUnlockHolder(ctx context.Context, path, holder string) error
 }
 

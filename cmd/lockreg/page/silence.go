@@ -7,11 +7,12 @@ import (
 	"time"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/observe"
 )
 
 // inspector is a source that can be asked something small, as a registry can. A pass may take long although Redis answers.
 type inspector interface {
-	Inspect(ctx context.Context, path string) (lockregistry.LockInfo, error)
+	Inspect(ctx context.Context, path string) (observe.LockInfo, error)
 }
 
 const (

@@ -11,6 +11,7 @@ import (
 
 	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/cmd/lockreg/page"
+	"github.com/lockregistry/lockregistry/observe"
 )
 
 // freezing is a source that can be frozen.
@@ -21,15 +22,15 @@ type freezing struct {
 	refuses atomic.Bool
 }
 
-func (f *freezing) Inspect(ctx context.Context, _ string) (lockregistry.LockInfo, error) {
+func (f *freezing) Inspect(ctx context.Context, _ string) (observe.LockInfo, error) {
 	if f.frozen.Load() {
 		<-ctx.Done()
-		return lockregistry.LockInfo{}, ctx.Err()
+		return observe.LockInfo{}, ctx.Err()
 	}
 	if f.refuses.Load() {
-		return lockregistry.LockInfo{}, lockregistry.ErrWrongType
+		return observe.LockInfo{}, lockregistry.ErrWrongType
 	}
-	return lockregistry.LockInfo{}, nil
+	return observe.LockInfo{}, nil
 }
 
 // That Redis does not answer is told within two seconds, also while a pass goes on, and at once that it does.

@@ -10,9 +10,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/printable"
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/view"
+	"github.com/lockregistry/lockregistry/observe"
 )
 
 const (
@@ -41,7 +41,7 @@ type state struct {
 
 // entry is a lock, as it was at a time. The version is another one after each change.
 type entry struct {
-	info    lockregistry.LockInfo
+	info    observe.LockInfo
 	at      time.Time
 	version int
 }
@@ -59,9 +59,9 @@ type row struct {
 	At      int64        `json:"at"`     // when the lease was read, Unix ms
 }
 
-func (s *state) add(info lockregistry.LockInfo, at time.Time, last *state) {
+func (s *state) add(info observe.LockInfo, at time.Time, last *state) {
 	// They come in no order. The one that has it longest is shown first.
-	slices.SortFunc(info.Holders, func(a, b lockregistry.HolderInfo) int {
+	slices.SortFunc(info.Holders, func(a, b observe.HolderInfo) int {
 		return cmp.Or(a.Since.Compare(b.Since), strings.Compare(a.Holder, b.Holder))
 	})
 	e := &entry{info: info, at: at}
@@ -72,7 +72,7 @@ func (s *state) add(info lockregistry.LockInfo, at time.Time, last *state) {
 		}
 	}
 	s.entries[info.Path] = e
-	if slices.ContainsFunc(info.Holders, func(h lockregistry.HolderInfo) bool { return !h.Kept }) {
+	if slices.ContainsFunc(info.Holders, func(h observe.HolderInfo) bool { return !h.Kept }) {
 		s.held++
 	}
 	s.waiters += e.waiters()
@@ -108,7 +108,7 @@ func (e *entry) same(before *entry) bool {
 	a, b := e.info, before.info
 	return a.Key == b.Key && a.Kind == b.Kind && a.Layout == b.Layout && a.HolderCount == b.HolderCount &&
 		a.WaiterCount == b.WaiterCount && slices.Equal(a.Waiters, b.Waiters) && slices.Equal(a.TooLong, b.TooLong) &&
-		slices.EqualFunc(a.Holders, b.Holders, func(x, y lockregistry.HolderInfo) bool {
+		slices.EqualFunc(a.Holders, b.Holders, func(x, y observe.HolderInfo) bool {
 			moved := e.at.Add(x.Lease).Sub(before.at.Add(y.Lease)).Abs()
 			if (x.Lease < 0) != (y.Lease < 0) || x.Lease >= 0 && moved > leaseBlur {
 				return false
@@ -120,7 +120,7 @@ func (e *entry) same(before *entry) bool {
 
 func (e *entry) row() row {
 	r := row{
-		Path: printable.Valid(e.info.Path), ID: view.ID(e.info.Path), Version: e.version, Kind: e.info.Kind,
+		Path: printable.Valid(e.info.Path), ID: view.ID(e.info.Path), Version: e.version, Kind: string(e.info.Kind),
 		Holders: e.info.HolderCount, Waiters: e.waiters(),
 		At: e.at.UnixMilli(),
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/printable"
+	"github.com/lockregistry/lockregistry/observe"
 )
 
 // Lock is a path and everybody who holds it or waits for it.
@@ -27,7 +28,7 @@ type Lock struct {
 	Waiters     []Waiter `json:"waiters"`     // in order, 100 at most
 	WaiterCount int      `json:"waiterCount"` // all of them
 
-	TooLong []string `json:"tooLong"` // what is longer than a lock's own, and is not shown: see lockregistry.LockInfo
+	TooLong []string `json:"tooLong"` // what is longer than a lock's own, and is not shown: see observe.LockInfo
 }
 
 // Holder is a hold of a lock: the only one, or one of several readers.
@@ -93,10 +94,10 @@ func ID(text string) string { return strings.ReplaceAll(url.QueryEscape(text), "
 func OfID(id string) (string, error) { return url.PathUnescape(id) }
 
 // OfLock is the view of a lock. Empty lists are [], never null.
-func OfLock(info lockregistry.LockInfo) Lock {
+func OfLock(info observe.LockInfo) Lock {
 	lock := Lock{
 		Path: printable.Valid(info.Path), ID: ID(info.Path), Key: printable.Valid(info.Key),
-		Kind: info.Kind, Layout: OfLayout(info.Layout),
+		Kind: string(info.Kind), Layout: OfLayout(info.Layout),
 		Holders: make([]Holder, 0, len(info.Holders)), HolderCount: info.HolderCount,
 		Waiters: make([]Waiter, 0, len(info.Waiters)), WaiterCount: info.WaiterCount,
 		TooLong: append([]string{}, info.TooLong...),
@@ -122,7 +123,7 @@ func OfLock(info lockregistry.LockInfo) Lock {
 const unknownGo = "a Go process, not known"
 
 // Who is a holder for people.
-func Who(h lockregistry.HolderInfo) string {
+func Who(h observe.HolderInfo) string {
 	if h.Kept {
 		return "nobody: kept for a while after its release"
 	}
@@ -130,7 +131,7 @@ func Who(h lockregistry.HolderInfo) string {
 }
 
 // WhoWaits is a waiter for people. Java has no place in the queue.
-func WhoWaits(w lockregistry.WaiterInfo) string {
+func WhoWaits(w observe.WaiterInfo) string {
 	if !w.Label.Known() {
 		return unknownGo
 	}
@@ -139,7 +140,7 @@ func WhoWaits(w lockregistry.WaiterInfo) string {
 
 // who says whose value one is, if its registry does not. Those of Go have the time in them; Spring's is a UUID, and Redisson's
 // one with the number of a thread.
-func who(l lockregistry.Label, value string, since time.Time) string {
+func who(l observe.Label, value string, since time.Time) string {
 	registry, thread, numbered := strings.Cut(value, ":")
 	switch {
 	case l.Known():
@@ -155,7 +156,7 @@ func who(l lockregistry.Label, value string, since time.Time) string {
 }
 
 // OfLocks gathers the views of locks. With an error it returns what came before it.
-func OfLocks(infos iter.Seq2[lockregistry.LockInfo, error]) ([]Lock, error) {
+func OfLocks(infos iter.Seq2[observe.LockInfo, error]) ([]Lock, error) {
 	locks := []Lock{}
 	for info, err := range infos {
 		if err != nil {
@@ -167,13 +168,13 @@ func OfLocks(infos iter.Seq2[lockregistry.LockInfo, error]) ([]Lock, error) {
 }
 
 // OfDeadlocks is the view of deadlocks. Empty lists are [], never null.
-func OfDeadlocks(found []lockregistry.Deadlock) []Deadlock {
+func OfDeadlocks(found []observe.Deadlock) []Deadlock {
 	deadlocks := make([]Deadlock, 0, len(found))
 	for _, d := range found {
 		deadlock := Deadlock{Waits: make([]Wait, 0, len(d.Waits))}
 		for _, w := range d.Waits {
 			wait := Wait{
-				Path: printable.Valid(w.Path), ID: ID(w.Path), Kind: w.Kind, Owner: printable.Valid(w.Owner),
+				Path: printable.Valid(w.Path), ID: ID(w.Path), Kind: string(w.Kind), Owner: printable.Valid(w.Owner),
 				Holds: make([]string, 0, len(w.Holds)), IDs: make([]string, 0, len(w.Holds)),
 				Label: ofLabel(w.Label), Since: OfTime(w.Since),
 			}
@@ -195,7 +196,7 @@ func OfLayout(layout lockregistry.Layout) string {
 	return "spring"
 }
 
-func ofLabel(l lockregistry.Label) *Label {
+func ofLabel(l observe.Label) *Label {
 	if !l.Known() {
 		return nil
 	}

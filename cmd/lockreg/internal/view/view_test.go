@@ -7,14 +7,16 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/view"
-	"github.com/stretchr/testify/require"
+	"github.com/lockregistry/lockregistry/observe"
 )
 
 var (
 	since = time.Date(2026, 9, 21, 14, 30, 5, 123456789, time.FixedZone("CEST", 7200))
-	label = lockregistry.Label{Registry: "r1", Host: "web-1", PID: 4711, Name: "billing"}
+	label = observe.Label{Registry: "r1", Host: "web-1", PID: 4711, Name: "billing"}
 )
 
 func requireJSON(t *testing.T, expected string, v any) {
@@ -45,9 +47,9 @@ func TestLock(t *testing.T) {
 				"shared": false, "since": null}
 		],
 		"waiterCount": 300, "tooLong": ["token"]
-	}`, view.OfLock(lockregistry.LockInfo{
+	}`, view.OfLock(observe.LockInfo{
 		Path: "a", Key: "locks:a", Kind: "readwrite", Layout: lockregistry.LayoutRedisson,
-		Holders: []lockregistry.HolderInfo{
+		Holders: []observe.HolderInfo{
 			{
 				Holder: "r1:17", Label: label, Shared: true, Since: since, Lease: 1500 * time.Millisecond, Token: 42,
 				Granted: since, Behind: 3, Renewed: 30 * time.Second,
@@ -55,7 +57,7 @@ func TestLock(t *testing.T) {
 			{Holder: "x:1", Lease: -1, Kept: true},
 		},
 		HolderCount: 2,
-		Waiters: []lockregistry.WaiterInfo{
+		Waiters: []observe.WaiterInfo{
 			{Registry: "r1", Label: label, Shared: true, Since: since, Standby: true, Behind: 2},
 			{Registry: "r2", Gone: true},
 		},
@@ -71,21 +73,21 @@ func TestWho(t *testing.T) {
 		id: "Java (Spring)", id + ":83": "Java (Redisson), thread 83", id + ":83:write": "Java (Redisson), thread 83",
 		"somebody": "unknown", "user:17": "unknown",
 	} {
-		require.Equal(t, want, view.Who(lockregistry.HolderInfo{Holder: holder}))
-		require.Equal(t, "a Go process, not known", view.Who(lockregistry.HolderInfo{Holder: holder, Since: since}))
-		require.Equal(t, label.String(), view.Who(lockregistry.HolderInfo{Holder: holder, Label: label}))
+		require.Equal(t, want, view.Who(observe.HolderInfo{Holder: holder}))
+		require.Equal(t, "a Go process, not known", view.Who(observe.HolderInfo{Holder: holder, Since: since}))
+		require.Equal(t, label.String(), view.Who(observe.HolderInfo{Holder: holder, Label: label}))
 	}
 }
 
 func TestFreeLockHasEmptyLists(t *testing.T) {
 	t.Parallel()
 	requireJSON(t, `{"path": "a", "id": "a", "key": "locks:a", "kind": "", "layout": "spring", "holders": [], "holderCount": 0,
-		"waiters": [], "waiterCount": 0, "tooLong": []}`, view.OfLock(lockregistry.LockInfo{Path: "a", Key: "locks:a"}))
+		"waiters": [], "waiterCount": 0, "tooLong": []}`, view.OfLock(observe.LockInfo{Path: "a", Key: "locks:a"}))
 }
 
 func TestLeaseThatHasNotEndedIsNotZero(t *testing.T) {
 	t.Parallel()
-	lock := view.OfLock(lockregistry.LockInfo{Holders: []lockregistry.HolderInfo{{Lease: 1}, {Lease: 0}}})
+	lock := view.OfLock(observe.LockInfo{Holders: []observe.HolderInfo{{Lease: 1}, {Lease: 0}}})
 	require.EqualValues(t, 1, *lock.Holders[0].LeaseMS)
 	require.EqualValues(t, 0, *lock.Holders[1].LeaseMS)
 }
@@ -93,13 +95,13 @@ func TestLeaseThatHasNotEndedIsNotZero(t *testing.T) {
 func TestLocks(t *testing.T) {
 	t.Parallel()
 	failure := errors.New("gone")
-	locks, err := view.OfLocks(func(yield func(lockregistry.LockInfo, error) bool) {
-		_ = yield(lockregistry.LockInfo{Path: "a"}, nil) && yield(lockregistry.LockInfo{}, failure)
+	locks, err := view.OfLocks(func(yield func(observe.LockInfo, error) bool) {
+		_ = yield(observe.LockInfo{Path: "a"}, nil) && yield(observe.LockInfo{}, failure)
 	})
 	require.ErrorIs(t, err, failure)
 	require.Len(t, locks, 1)
 
-	locks, err = view.OfLocks(func(func(lockregistry.LockInfo, error) bool) {})
+	locks, err = view.OfLocks(func(func(observe.LockInfo, error) bool) {})
 	require.NoError(t, err)
 	requireJSON(t, `[]`, locks)
 }
@@ -112,7 +114,7 @@ func TestDeadlocks(t *testing.T) {
 			"since": "2026-09-21T12:30:05.123456Z",
 			"label": {"registry": "r1", "host": "web-1", "pid": 4711, "name": "billing"}},
 		{"path": "a", "id": "a", "kind": "lock", "owner": "", "holds": [], "holdIds": [], "since": null, "label": null}
-	]}]`, view.OfDeadlocks([]lockregistry.Deadlock{{Waits: []lockregistry.DeadlockWait{
+	]}]`, view.OfDeadlocks([]observe.Deadlock{{Waits: []observe.DeadlockWait{
 		{Path: "b", Kind: "lock", Owner: "goroutine 17", Holds: []string{"a"}, Label: label, Since: since},
 		{Path: "a", Kind: "lock"},
 	}}}))
@@ -123,7 +125,7 @@ func TestTextsThatAreNoUTF8(t *testing.T) {
 	t.Parallel()
 	seen := map[string]bool{}
 	for _, path := range []string{"a\xff", "a\xfe", "a\ufffd", "a%ff", "a b", "a+b", "ä&=?#/;", "", "\x00"} {
-		text, err := json.Marshal(view.OfLock(lockregistry.LockInfo{Path: path, Holders: []lockregistry.HolderInfo{{Holder: path}}}))
+		text, err := json.Marshal(view.OfLock(observe.LockInfo{Path: path, Holders: []observe.HolderInfo{{Holder: path}}}))
 		require.NoError(t, err)
 		var back view.Lock
 		require.NoError(t, json.Unmarshal(text, &back))
@@ -137,5 +139,5 @@ func TestTextsThatAreNoUTF8(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, path, values.Get("path"), "it can stand in a query")
 	}
-	require.Equal(t, `a\xff`, view.OfLock(lockregistry.LockInfo{Path: "a\xff"}).Path)
+	require.Equal(t, `a\xff`, view.OfLock(observe.LockInfo{Path: "a\xff"}).Path)
 }

@@ -23,6 +23,7 @@ import (
 
 	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/cmd/lockreg/page"
+	"github.com/lockregistry/lockregistry/observe"
 )
 
 // limit is how long to wait for anything. The machine may be busy.
@@ -188,20 +189,20 @@ func (b *tab) text(selector, text string) time.Duration {
 // fake is a source of locks that are made up.
 type fake struct {
 	mu        sync.Mutex
-	locks     map[string]lockregistry.LockInfo
-	deadlocks []lockregistry.Deadlock
+	locks     map[string]observe.LockInfo
+	deadlocks []observe.Deadlock
 	failure   atomic.Pointer[error]
 	late      atomic.Bool // releases come too late
 }
 
 var errRights = errors.New("NOPERM this user has no permissions")
 
-func (f *fake) Locks(context.Context) iter.Seq2[lockregistry.LockInfo, error] {
-	return func(yield func(lockregistry.LockInfo, error) bool) {
+func (f *fake) Locks(context.Context) iter.Seq2[observe.LockInfo, error] {
+	return func(yield func(observe.LockInfo, error) bool) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		if failure := f.failure.Load(); failure != nil {
-			yield(lockregistry.LockInfo{}, *failure)
+			yield(observe.LockInfo{}, *failure)
 			return
 		}
 		for _, info := range f.locks {
@@ -212,7 +213,7 @@ func (f *fake) Locks(context.Context) iter.Seq2[lockregistry.LockInfo, error] {
 	}
 }
 
-func (f *fake) Deadlocks(context.Context) ([]lockregistry.Deadlock, error) {
+func (f *fake) Deadlocks(context.Context) ([]observe.Deadlock, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.deadlocks, nil
@@ -228,11 +229,11 @@ func (f *fake) ForceUnlockHolder(_ context.Context, path, _ string) error {
 	return nil
 }
 
-func (f *fake) set(infos ...lockregistry.LockInfo) {
+func (f *fake) set(infos ...observe.LockInfo) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.locks == nil {
-		f.locks = map[string]lockregistry.LockInfo{}
+		f.locks = map[string]observe.LockInfo{}
 	}
 	for _, info := range infos {
 		f.locks[info.Path] = info
@@ -240,16 +241,16 @@ func (f *fake) set(infos ...lockregistry.LockInfo) {
 }
 
 // made is a lock with some waiters, held without end.
-func made(path string, waiters int) lockregistry.LockInfo {
-	info := lockregistry.LockInfo{
+func made(path string, waiters int) observe.LockInfo {
+	info := observe.LockInfo{
 		Path: path, Key: "orders:" + path, Kind: "lock", HolderCount: 1, WaiterCount: waiters,
-		Holders: []lockregistry.HolderInfo{{
+		Holders: []observe.HolderInfo{{
 			Holder: "7f6f0f7a:1795278376064288", Label: label("web-1", 4711, "billing"), Since: time.Now().Add(-100 * time.Second),
 			Lease: -1, Token: 42,
 		}},
 	}
 	for i := range min(100, waiters) {
-		info.Waiters = append(info.Waiters, lockregistry.WaiterInfo{
+		info.Waiters = append(info.Waiters, observe.WaiterInfo{
 			Registry: fmt.Sprintf("%08x", i), Label: label("web-2", 812+i, "mail"),
 			Since: time.Now().Add(time.Duration(i-waiters) * time.Second),
 		})
@@ -257,8 +258,8 @@ func made(path string, waiters int) lockregistry.LockInfo {
 	return info
 }
 
-func label(host string, pid int, name string) lockregistry.Label {
-	return lockregistry.Label{Registry: "7f6f0f7a", Host: host, PID: pid, Name: name}
+func label(host string, pid int, name string) observe.Label {
+	return observe.Label{Registry: "7f6f0f7a", Host: host, PID: pid, Name: name}
 }
 
 // serve serves a page on loopback, and returns its address.

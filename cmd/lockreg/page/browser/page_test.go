@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/cmd/lockreg/page"
+	"github.com/lockregistry/lockregistry/observe"
 )
 
 func me(*http.Request) (string, bool) { return "me", true }
@@ -39,7 +39,7 @@ func TestNamesAreText(t *testing.T) {
 		lock.Waiters[0].Label = label(name, 1, name)
 		source.set(lock)
 	}
-	source.deadlocks = []lockregistry.Deadlock{{Waits: []lockregistry.DeadlockWait{
+	source.deadlocks = []observe.Deadlock{{Waits: []observe.DeadlockWait{
 		{Path: names[0], Owner: names[0], Holds: names, Label: label(names[0], 1, names[1])},
 	}}}
 	turned := "user\u202egnp.exe\x1b\u3164\u2800\ufe0f\u034f\u00a0"

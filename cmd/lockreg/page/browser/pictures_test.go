@@ -16,8 +16,8 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/cmd/lockreg/page"
+	"github.com/lockregistry/lockregistry/observe"
 )
 
 var pictures = flag.String("pictures", "", "folder for pictures of the page")
@@ -42,7 +42,7 @@ func example() *fake {
 		source.set(lock)
 	}
 	java := made("legacy:settlement", 0)
-	java.Holders[0] = lockregistry.HolderInfo{Holder: "4d3c8a52-96c1-4d0e-9d6b-1f7f6f0f7a55", Lease: 48 * time.Second}
+	java.Holders[0] = observe.HolderInfo{Holder: "4d3c8a52-96c1-4d0e-9d6b-1f7f6f0f7a55", Lease: 48 * time.Second}
 	readers := made("catalogue", 2)
 	readers.Kind, readers.HolderCount = "readwrite", 12
 	readers.Holders[0].Shared = true
@@ -53,7 +53,7 @@ func example() *fake {
 	stock.Holders[0].Label = label("web-3", 391, "shop")
 	stock.Waiters[0].Label, stock.Waiters[0].Since = label("web-1", 4711, "billing"), since
 	source.set(stock)
-	source.deadlocks = []lockregistry.Deadlock{{Waits: []lockregistry.DeadlockWait{
+	source.deadlocks = []observe.Deadlock{{Waits: []observe.DeadlockWait{
 		{
 			Path: "stock:4711", Kind: "lock", Owner: "goroutine 171", Holds: []string{"order:8812"},
 			Label: label("web-1", 4711, "billing"), Since: since,

@@ -1,4 +1,4 @@
-package lockregistry
+package observe
 
 import (
 	"fmt"
@@ -8,12 +8,12 @@ import (
 )
 
 // Label says which process a registry belongs to. The registry keeps it in Redis while it holds a lock or waits for one, see
-// [Registry.Inspect].
+// [lockregistry.Registry.Inspect].
 type Label struct {
 	Registry string // what its holds begin with in Redis, before the last colon
 	Host     string // the name of the machine, as the operating system has it; empty when that has none
 	PID      int    // of the process
-	Name     string // given by [WithName]; or empty
+	Name     string // given by [lockregistry.WithName]; or empty
 }
 
 // Known tells whether there is a label. There is none for Java, for an older version of this package, and for a registry that has
@@ -37,8 +37,3 @@ func (l Label) String() string {
 	}
 	return strings.Join(append(parts, fmt.Sprint("process ", l.PID)), " ")
 }
-
-// WithName sets what people see of this registry when they look who holds a lock or waits for one, see [Label]: the name of a
-// service, for instance. Several registries may have the same. It is valid UTF-8 of at most 100 bytes, and not empty. Default:
-// none; the label has the host and the process.
-func WithName(name string) Option { return func(s *settings) { s.name = &name } }

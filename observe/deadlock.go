@@ -1,0 +1,58 @@
+package observe
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Deadlock is a cycle of calls that wait for each other: each for a path that the next one holds, the last one for one of the
+// first's. A reader may also wait for a writer that waits before it; that one is the next then, and need not hold the path.
+type Deadlock struct {
+	Waits []DeadlockWait
+}
+
+// DeadlockWait is one call in a [Deadlock].
+type DeadlockWait struct {
+	Path  string    // what it waits for
+	Kind  Kind      // KindLock, KindReader or KindWriter
+	Owner string    // who waits, such as "goroutine 17"
+	Holds []string  // paths that it holds, 16 at most; where a process finds the cycle by itself, those that the cycle is about
+	Label Label     // of its registry
+	Since time.Time // since when it waits
+}
+
+// String says who holds and waits for what, in one line, with the labels if there are several. Paths are quoted.
+func (d Deadlock) String() string {
+	several := slices.ContainsFunc(d.Waits, func(w DeadlockWait) bool { return w.Label != d.Waits[0].Label })
+	var b strings.Builder
+	for i, w := range d.Waits {
+		if i > 0 {
+			b.WriteString("; ")
+		}
+		b.WriteString(escaped(w.Owner))
+		if several {
+			b.WriteString(" (" + escaped(w.Label.String()) + ")")
+		}
+		if len(w.Holds) > 0 {
+			quoted := make([]string, len(w.Holds))
+			for i, path := range w.Holds {
+				quoted[i] = strconv.Quote(path)
+			}
+			b.WriteString(" holds " + strings.Join(quoted, ", ") + " and")
+		}
+		b.WriteString(" waits for ")
+		if w.Kind != KindLock {
+			b.WriteString("the " + string(w.Kind) + " of ")
+		}
+		b.WriteString(strconv.Quote(w.Path))
+	}
+	return b.String()
+}
+
+// escaped is a text of another process in which nothing but its letters has an effect.
+func escaped(text string) string {
+	quoted := strconv.Quote(text)
+	return quoted[1 : len(quoted)-1]
+}
