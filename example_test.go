@@ -453,7 +453,7 @@ func ExampleWithCapacity() {
 	for _, path := range []string{"a", "b", "c", "d"} {
 		registry.Obtain(path)
 	}
-	fmt.Println("kept:", registry.Len())
+	fmt.Println("kept:", registry.Stats().Locks)
 
 	_ = registry.Obtain("a").Lock(ctx)
 	_ = registry.Obtain("b").Lock(ctx)
@@ -473,8 +473,8 @@ func ExampleRegistry_ExpireUnusedOlderThan() {
 	defer stop()
 	registry.Obtain("a")
 	registry.Obtain("b")
-	fmt.Println(registry.ExpireUnusedOlderThan(time.Hour), registry.Len())
-	fmt.Println(registry.ExpireUnusedOlderThan(0), registry.Len())
+	fmt.Println(registry.ExpireUnusedOlderThan(time.Hour), registry.Stats().Locks)
+	fmt.Println(registry.ExpireUnusedOlderThan(0), registry.Stats().Locks)
 	// Output:
 	// 0 2
 	// 2 0
@@ -499,22 +499,6 @@ func ExampleRegistry_Stats() {
 	// held: 1 waiting: 0 to be removed: 0
 	// has answered: true renewals fail: false
 	// held: 0
-}
-
-// Locker is for code that takes a sync.Locker. It panics where Lock and Unlock return an error.
-func ExampleLock_Locker() {
-	registry, stop := newRegistry()
-	defer stop()
-	locker := registry.Obtain("42").Locker(context.Background())
-	func() {
-		locker.Lock()
-		defer locker.Unlock()
-		fmt.Println("held:", registry.Obtain("42").IsHeld())
-	}()
-	fmt.Println("held:", registry.Obtain("42").IsHeld())
-	// Output:
-	// held: true
-	// held: false
 }
 
 // Every error says what failed on which key, and wraps the reason.

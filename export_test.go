@@ -8,6 +8,9 @@ import (
 // Contended tells whether somebody of this process waits for a lock.
 func Contended(l *Lock) bool { return l.half().Contended() }
 
+// Len is how many lock objects a registry keeps.
+func (r *Registry) Len() int { return r.cache.Len() }
+
 // Draining tells whether a registry shuts down.
 func Draining(r *Registry) bool { return r.drain.Begun() }
 

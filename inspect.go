@@ -67,7 +67,7 @@ func (r *Registry) inspectKeys(ctx context.Context, keys []string) ([]observe.Lo
 // infoOf is what inspect.lua tells of a key.
 func (r *Registry) infoOf(key string, x *protocol.Inspection) observe.LockInfo {
 	info := observe.LockInfo{
-		Path: key[len(r.prefix)+1:], Key: key, Kind: observe.Kind(x.Kind), Layout: r.Layout(),
+		Path: key[len(r.prefix)+1:], Key: key, Kind: observe.Kind(x.Kind), Layout: r.layout,
 		HolderCount: x.HolderCount, WaiterCount: x.WaiterCount, TooLong: x.TooLong,
 	}
 	switch {

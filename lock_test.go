@@ -851,49 +851,6 @@ func TestContext_ContextsLearnOfALoss(t *testing.T) {
 	})
 }
 
-// Locker.
-
-func TestLocker(t *testing.T) {
-	worlds(t, func(w *world) {
-		l := w.registry().Obtain("42")
-		ready := false
-		cond := sync.NewCond(l.Locker(w.Context()))
-		waits := w.goroutine()
-		seen := waits.start(func() error {
-			cond.L.Lock()
-			defer cond.L.Unlock()
-			for !ready {
-				cond.Wait()
-			}
-			return nil
-		})
-		cond.L.Lock()
-		require.True(w, l.IsHeld())
-		require.False(w, w.tryElsewhere(l))
-		ready = true
-		cond.L.Unlock()
-		cond.Broadcast()
-		require.NoError(w, <-seen)
-		require.True(w, w.free("orders:42"))
-	})
-}
-
-func TestLocker_Panics(t *testing.T) {
-	fakeWorld(t, func(w *world) {
-		l := w.registry().Obtain("42")
-		panicked := func(f func()) (err error) {
-			defer func() { err, _ = recover().(error) }()
-			f()
-			return nil
-		}
-		w.fails(panicked(l.Locker(w.Context()).Unlock), lockregistry.ErrNotOwner, "unlock", "orders:42")
-		ctx, cancel := context.WithCancel(w.Context())
-		cancel()
-		w.fails(panicked(l.Locker(ctx).Lock), context.Canceled, "lock", "orders:42")
-		require.True(w, w.tryElsewhere(l))
-	})
-}
-
 // Do.
 
 func TestDo(t *testing.T) {

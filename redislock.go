@@ -3,7 +3,6 @@ package lockregistry
 import (
 	"context"
 	"errors"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -170,27 +169,6 @@ func (l *Lock) context(parent context.Context) context.Context {
 		cancel(err)
 	}
 	return ctx
-}
-
-// Locker returns a [sync.Locker] that locks and unlocks with ctx, for code that takes one. That interface cannot return
-// errors, so its methods panic with the [*LockError] where Lock and Unlock return one.
-func (l *Lock) Locker(ctx context.Context) sync.Locker { return locker{l, ctx} }
-
-type locker struct {
-	lock *Lock
-	ctx  context.Context
-}
-
-func (l locker) Lock() {
-	if err := l.lock.Lock(l.ctx); err != nil {
-		panic(err)
-	}
-}
-
-func (l locker) Unlock() {
-	if err := l.lock.Unlock(l.ctx); err != nil {
-		panic(err)
-	}
 }
 
 // Key returns the lock's key in Redis, prefix + ":" + path.

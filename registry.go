@@ -302,14 +302,8 @@ func (r *Registry) SetCapacity(n int) error {
 	return nil
 }
 
-// Len returns how many lock objects the registry keeps now.
-func (r *Registry) Len() int { return r.cache.Len() }
-
 // ClientID returns what the registry's values in Redis begin with: the id given by [WithClientID], or a random UUID.
 func (r *Registry) ClientID() string { return r.clientID }
-
-// Layout returns the format of the registry's plain locks in Redis: what [WithLayout] has set.
-func (r *Registry) Layout() Layout { return r.layout }
 
 // Close ends the registry's background work. Calls that wait, and calls that lock later, return [ErrClosed]; a call whose
 // command is under way returns when that is answered. Locks that are held are left to their leases, no longer renewed, and

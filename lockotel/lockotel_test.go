@@ -172,7 +172,7 @@ func TestWaiting(t *testing.T) {
 		require.Positive(m, m.counter("lockregistry.acquire.wakeups", "{wakeup}",
 			"prefix", "locktest", "kind", "lock", "wakeup.type", "change"))
 		require.Positive(m, m.counter("lockregistry.acquire.wakeups", "{wakeup}",
-			"prefix", "locktest", "kind", "lock", "wakeup.type", "timeout"))
+			"prefix", "locktest", "kind", "lock", "wakeup.type", "poll"))
 		require.Zero(m, m.counter("lockregistry.acquire.wakeups", "{wakeup}",
 			"prefix", "locktest", "kind", "lock", "wakeup.type", "message"))
 
@@ -293,7 +293,7 @@ func TestPaths(t *testing.T) {
 			require.ErrorIs(m, locks.Obtain("a:b").Unlock(m.Context()), lockregistry.ErrLockLost)
 			m.histogram("lockregistry.acquire.duration", 1, time.Second,
 				append(attributes, "operation", "lock", "acquire.how", "found_expired")...)
-			require.Positive(m, m.counter("lockregistry.acquire.wakeups", "{wakeup}", append(attributes, "wakeup.type", "timeout")...))
+			require.Positive(m, m.counter("lockregistry.acquire.wakeups", "{wakeup}", append(attributes, "wakeup.type", "poll")...))
 			require.EqualValues(m, 1, m.counter("lockregistry.hold.losses", "{hold}", append(attributes, "loss.reason", "lease_over")...))
 			require.Len(m, m.spans.GetSpans(), 1)
 			value := attribute.String("lockregistry.path", "a:b")

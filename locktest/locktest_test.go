@@ -78,7 +78,12 @@ func TestPeer(t *testing.T) {
 	inLayouts(t, func(t *testing.T, opts ...lockregistry.Option) {
 		locks := locktest.New(t, opts...)
 		peer := locks.Peer()
-		require.Equal(t, locks.Layout(), peer.Layout(), "it has the options of the first")
+		layout := func(r *locktest.Registry) lockregistry.Layout {
+			info, err := r.Inspect(t.Context(), "free")
+			require.NoError(t, err)
+			return info.Layout
+		}
+		require.Equal(t, layout(locks), layout(peer), "it has the options of the first")
 		require.NotEqual(t, locks.ClientID(), peer.ClientID())
 		first := locks.Peer(lockregistry.WithClientID("first"))
 		require.Equal(t, "first", first.Peer().ClientID())
