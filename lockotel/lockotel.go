@@ -38,6 +38,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"sync"
 	"time"
 
@@ -298,7 +299,7 @@ func (r *reporter) acquired(ctx context.Context, a observe.Acquired) {
 func (r *reporter) woken(ctx context.Context, f facts, by string, n uint64) {
 	if n > 0 {
 		f.wakeup = by
-		r.wakeups.Add(ctx, int64(n), r.of(f).add...)
+		r.wakeups.Add(ctx, int64(min(n, math.MaxInt64)), r.of(f).add...)
 	}
 }
 
