@@ -18,7 +18,8 @@ import (
 // most likely. It looks twice, half a second apart, when the first look shows any.
 //
 // It sees no call of Java, nor of an older version of this package, nor a path of another prefix. A cycle of a single process,
-// see [ErrDeadlock], is among them while it lasts. [observe.Observer] has a function that is called for cycles that a registry is in.
+// see [ErrDeadlock], is among them while it lasts. [observe.Observer] has a function that is called for cycles that a
+// registry is in.
 //
 // It uses SCAN as [Registry.Locks] does, and takes as long. The errors are those of Locks.
 func (r *Registry) Deadlocks(ctx context.Context) (all []observe.Deadlock, err error) {
@@ -38,7 +39,8 @@ func (r *Registry) Deadlocks(ctx context.Context) (all []observe.Deadlock, err e
 func deadlockOf(cycle detector.Cycle) (d observe.Deadlock) {
 	for _, w := range cycle {
 		d.Waits = append(d.Waits, observe.DeadlockWait{
-			Path: w.Path, Kind: observe.Kind(w.Kind), Owner: w.Owner, Holds: w.Holds, Label: observe.Label(w.From), Since: protocol.Time(w.Since),
+			Path: w.Path, Kind: observe.Kind(w.Kind), Owner: w.Owner, Holds: w.Holds,
+			Label: observe.Label(w.From), Since: protocol.Time(w.Since),
 		})
 	}
 	return d

@@ -108,13 +108,13 @@ func WithOldChannel() Option { return func(s *settings) { s.oldChannel = true } 
 // this time, counted from when the process got the key, it is the turn of the next process that waits. It
 // also is when less than half of the lease is left, and when the next owner asks for a longer lease than the running one,
 // or for one that is shorter by more than a third. The next owner's lease is renewed as if it had obtained the lock itself.
-// 0 turns it off: every unlock releases the key. Otherwise a key that somebody has removed meanwhile is noticed that much later,
-// see [Lock.Unlock]. It must not be negative. Default: 100 ms.
+// 0 turns it off: every unlock releases the key. Otherwise a key that somebody has removed meanwhile is noticed that much
+// later, see [Lock.Unlock]. It must not be negative. Default: 100 ms.
 func WithHandoff(limit time.Duration) Option { return func(s *settings) { s.handoff = &limit } }
 
-// WithName sets what people see of this registry when they look who holds a lock or waits for one, see [observe.Label]: the name of a
-// service, for instance. Several registries may have the same. It is valid UTF-8 of at most 100 bytes, and not empty. Default:
-// none; the label has the host and the process.
+// WithName sets what people see of this registry when they look who holds a lock or waits for one, see [observe.Label]: the
+// name of a service, for instance. Several registries may have the same. It is valid UTF-8 of at most 100 bytes, and not
+// empty. Default: none; the label has the host and the process.
 func WithName(name string) Option { return func(s *settings) { s.name = &name } }
 
 // WithLayout sets the format of plain locks in Redis: one of the constants of [Layout]. Read-write locks have Redisson's in
@@ -149,10 +149,10 @@ func WithClientOption(change func(o *rueidis.ClientOption)) Option {
 //
 // A call waits for the replicas for timeout, at least a millisecond, and no longer than [WithCommandTimeout]. When too few have
 // acknowledged by then, the lock is released, and the call goes on waiting, if it may, or fails with [ErrUnavailable]. So do
-// Renew and the renewals of the registry: the lease is then not extended, and [ErrLockLost] follows at its end. A lock that goes
-// from one goroutine of this process to another one needs no acknowledgement, nor does Unlock. It costs a round trip between the
-// servers, and one more connection to each master while calls are under way; the user needs the right to WAIT. Default: a hold
-// counts once the master has it, as in Spring. Redisson waits for replicas, too: docs/migration/redisson.md.
+// Renew and the renewals of the registry: the lease is then not extended, and [ErrLockLost] follows at its end. A lock that
+// goes from one goroutine of this process to another one needs no acknowledgement, nor does Unlock. It costs a round trip
+// between the servers, and one more connection to each master while calls are under way; the user needs the right to WAIT.
+// Default: a hold counts once the master has it, as in Spring. Redisson waits for replicas, too: docs/migration/redisson.md.
 func WithReplicas(n int, timeout time.Duration) Option {
 	return func(s *settings) { s.replicas = &protocol.Replicas{N: n, Timeout: timeout} }
 }

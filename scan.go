@@ -61,7 +61,9 @@ func (l *listing) tellLong(names []string) error {
 			continue
 		}
 		l.yielded[key] = true
-		info := observe.LockInfo{Path: strings.TrimPrefix(key, l.reg.prefix+":"), Key: key, Kind: observe.KindTooLong, TooLong: []string{"key"}}
+		info := observe.LockInfo{
+			Path: strings.TrimPrefix(key, l.reg.prefix+":"), Key: key, Kind: observe.KindTooLong, TooLong: []string{"key"},
+		}
 		if !l.yield(info, nil) {
 			return errEnough
 		}

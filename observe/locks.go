@@ -55,8 +55,8 @@ type HolderInfo struct {
 	Token uint64
 }
 
-// Overdue is how late the renewal of the lease is: the process has died, is frozen, or cannot reach Redis. It is 0 while that may
-// be chance, for a second or a tenth of the lease, and where it is not known that the holder renews.
+// Overdue is how late the renewal of the lease is: the process has died, is frozen, or cannot reach Redis. It is 0 while that
+// may be chance, for a second or a tenth of the lease, and where it is not known that the holder renews.
 func (h HolderInfo) Overdue() time.Duration {
 	if late := h.Renewed*2/3 - h.Lease; h.Renewed > 0 && h.Lease >= 0 && late >= max(time.Second, h.Renewed/10) {
 		return late
@@ -85,7 +85,8 @@ const (
 	LayoutSpring Layout = iota
 
 	// LayoutRedisson is a hash per lock, as Redisson's RLock writes it. As in Redisson, a lock taken without a lease has a lease
-	// of 30 s (or what [lockregistry.WithExpiry] says, Redisson's lockWatchdogTimeout), which is renewed for as long as the lock is held;
-	// a lease that the call names ends unless [lockregistry.WithRenewal] is set too. The name of the RLock is prefix + ":" + path.
+	// of 30 s (or what [lockregistry.WithExpiry] says, Redisson's lockWatchdogTimeout), which is renewed for as long as the lock
+	// is held; a lease that the call names ends unless [lockregistry.WithRenewal] is set too. The name of the RLock is prefix +
+	// ":" + path.
 	LayoutRedisson
 )

@@ -8,16 +8,16 @@ import (
 	"time"
 )
 
-// Observer has functions that are called when something happens inside a registry: see [lockregistry.WithObserver]. Any of its functions may
-// be nil. They may be called by many goroutines at the same time.
+// Observer has functions that are called when something happens inside a registry: see [lockregistry.WithObserver]. Any of
+// its functions may be nil. They may be called by many goroutines at the same time.
 //
 // Acquired and Released are about a call. The goroutine of the call calls them, with the context of the call, when the
 // outcome stands: they delay that call alone, and with Acquired the lease of what it has got runs. They must not end the
 // goroutine.
 //
 // The others are about what happens in the background. One goroutine calls them, one after another, in the order of the
-// events, also with the lines of [lockregistry.WithLogger]. They delay nothing but each other; what comes while 1024 wait is dropped, and
-// logged.
+// events, also with the lines of [lockregistry.WithLogger]. They delay nothing but each other; what comes while 1024 wait is
+// dropped, and logged.
 //
 // A panic in any of them is logged, and harms nobody.
 type Observer struct {
