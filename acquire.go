@@ -34,7 +34,7 @@ type Hold struct {
 	token uint64
 	more  []*Hold // those of the other paths, see [Registry.AcquireAll]
 	last  atomic.Pointer[contextFor]
-	calls atomic.Int32 // of Renew that are under way, and released
+	calls atomic.Int32 // of Renew and Holder that are under way, and released
 	watch runtime.Cleanup
 }
 
@@ -107,7 +107,7 @@ func (h *Hold) release(ctx context.Context) error {
 	return h.giveUp(ctx, before)
 }
 
-// claim is for the one call that releases the hold. It returns how many calls of Renew are under way.
+// claim is for the one call that releases the hold. It returns how many calls of Renew and Holder are under way.
 func (h *Hold) claim() (before int32, err error) {
 	before = h.calls.Or(released)
 	if before&released != 0 { // mutant: released twice
@@ -118,7 +118,7 @@ func (h *Hold) claim() (before int32, err error) {
 
 func (h *Hold) giveUp(ctx context.Context, before int32) error {
 	h.watch.Stop()
-	if before > 0 { // a renewal is under way that must not meet the next owner
+	if before > 0 { // a renewal is under way that must not meet the next owner, or a caller learns the hold's name
 		h.hold.Stay()
 	}
 	err := h.lock.unlock(ctx, h.owner)
@@ -189,6 +189,23 @@ func (h *Hold) Path() string {
 		return ""
 	}
 	return h.lock.path()
+}
+
+// Holder names the hold as it is in Redis, for [Registry.ForceUnlockHolder]: another process that is given it, with the path, can
+// release this hold, and no other one. From this call on the hold is not handed to the next goroutine of this process, see
+// [WithHandoff], since it would take the name along. Of a hold on several paths it is that of Path. The readers of a process have
+// one between them, and lose the lock together. It is empty once Release was called.
+func (h *Hold) Holder() string {
+	if h == nil {
+		return ""
+	}
+	defer runtime.KeepAlive(h)
+	defer h.calls.Add(-1)
+	if h.calls.Add(1)&released != 0 { // else Release sees that this call is under way
+		return ""
+	}
+	h.hold.Stay()
+	return h.lock.holderOf(h.hold)
 }
 
 // Context returns a child of parent that ends with the hold, like [Lock.Context]: with the cause [ErrLockLost] as soon as the

@@ -29,9 +29,9 @@ func (r *Registry) ForceUnlock(ctx context.Context, path string) error {
 }
 
 // ForceUnlockHolder does what [Registry.ForceUnlock] does if holder still has the lock, which the server compares with the
-// key as it is then; [ErrNotOwner] otherwise, also when the lock is free. The holder is named as in Redis: by the key's
-// value, or by a field of the hash in Redisson's format. Of a read-write lock that removes the part of this holder only: its
-// reading, or, for a field that ends in ":write", its writing.
+// key as it is then; [ErrNotOwner] otherwise, also when the lock is free. The holder is named as in Redis, see [Hold.Holder]: by
+// the key's value, or by a field of the hash in Redisson's format. Of a read-write lock that removes the part of this holder
+// only: its reading, or, for a field that ends in ":write", its writing.
 func (r *Registry) ForceUnlockHolder(ctx context.Context, path, holder string) error {
 	if holder == "" {
 		return r.newLock(path).fail("forceunlock", errors.New("the holder is empty"))
@@ -99,17 +99,25 @@ func (r *Registry) remove(ctx context.Context, l *Lock, holder string) error {
 func (r *Registry) holders(l *Lock) map[string]*hold.Hold {
 	holders := map[string]*hold.Hold{}
 	if plain, ok := r.cache.find(l.path()); ok {
-		if h := plain.hold.Load(); h != nil {
-			holders[h.Value()] = h
-		}
+		plain.addHolder(holders)
 	}
 	if writer, ok := r.cache.findReadWrite(l.path()); ok {
-		if h := writer.hold.Load(); h != nil {
-			holders[h.Value()+":write"] = h
-		}
-		if h := writer.pair.reader.hold.Load(); h != nil {
-			holders[h.Value()] = h
-		}
+		writer.addHolder(holders)
+		writer.pair.reader.addHolder(holders)
 	}
 	return holders
+}
+
+func (l *Lock) addHolder(holders map[string]*hold.Hold) {
+	if h := l.hold.Load(); h != nil {
+		holders[l.holderOf(h)] = h
+	}
+}
+
+// holderOf is how a hold of the lock is named in Redis.
+func (l *Lock) holderOf(h *hold.Hold) string {
+	if l.writes() {
+		return h.Value() + ":write"
+	}
+	return h.Value()
 }

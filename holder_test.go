@@ -1,0 +1,168 @@
+package lockregistry_test
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+)
+
+// kindsOfHolds acquire a hold on the path 42, each of another kind.
+var kindsOfHolds = map[string]func(ctx context.Context, r *lockregistry.Registry) (*lockregistry.Hold, error){
+	"plain": func(ctx context.Context, r *lockregistry.Registry) (*lockregistry.Hold, error) {
+		return r.Acquire(ctx, "42")
+	},
+	"writer": func(ctx context.Context, r *lockregistry.Registry) (*lockregistry.Hold, error) {
+		return r.ReadWrite("42").Writer().Acquire(ctx)
+	},
+	"reader": func(ctx context.Context, r *lockregistry.Registry) (*lockregistry.Hold, error) {
+		return r.ReadWrite("42").Reader().Acquire(ctx)
+	},
+	"several": func(ctx context.Context, r *lockregistry.Registry) (*lockregistry.Hold, error) {
+		return r.AcquireAll(ctx, []string{"42", "41"})
+	},
+}
+
+type acquires func(*lockregistry.Registry) *lockregistry.Hold
+
+func eachKindOfHold(
+	t *testing.T, test func(w *world, registry func() *lockregistry.Registry, acquire acquires),
+) {
+	t.Helper()
+	for kind, acquire := range kindsOfHolds {
+		for name, layout := range layouts {
+			t.Run(kind+"/"+name, func(t *testing.T) {
+				worlds(t, func(w *world) {
+					test(w, func() *lockregistry.Registry {
+						return w.registry(lockregistry.WithLayout(layout))
+					}, func(r *lockregistry.Registry) *lockregistry.Hold {
+						h, err := acquire(w.Context(), r)
+						require.NoError(w, err)
+						return h
+					})
+				})
+			})
+		}
+	}
+}
+
+// Another process releases a hold by its name, also while others wait for it. Once it is released the name is nobody's.
+func TestHolder_IsWhatForceUnlockHolderTakes(t *testing.T) {
+	eachKindOfHold(t, func(w *world, registry func() *lockregistry.Registry, acquire acquires) {
+		h := acquire(registry())
+		alive := h.Context(w.Context())
+		there := registry()
+		waits := w.goroutine().start(func() error { return there.ReadWrite("42").Writer().Lock(w.Context()) })
+		if len(h.Paths()) > 1 || w.do("TYPE", theKey) == "string" || w.do("HEXISTS", theKey, "mode") == "0" {
+			require.ErrorIs(w, <-waits, lockregistry.ErrWrongType)
+			waits = w.goroutine().start(func() error { return there.Obtain("42").Lock(w.Context()) })
+		}
+		w.await("it is waited for", func() bool { return w.waiting("42") })
+
+		require.NoError(w, registry().ForceUnlockHolder(w.Context(), h.Path(), h.Holder()))
+		require.NoError(w, <-waits)
+		require.ErrorIs(w, h.Renew(w.Context(), time.Minute), lockregistry.ErrLockLost)
+		require.ErrorIs(w, context.Cause(alive), lockregistry.ErrLockLost)
+		name := h.Holder()
+		require.NotEmpty(w, name, "it is not released yet")
+		w.fails(registry().ForceUnlockHolder(w.Context(), h.Path(), name), lockregistry.ErrNotOwner, "forceunlock", theKey)
+		require.ErrorIs(w, h.Release(w.Context()), lockregistry.ErrLockLost)
+		require.Empty(w, h.Holder())
+	})
+	require.Empty(t, (*lockregistry.Hold)(nil).Holder())
+}
+
+// The next goroutine of the process would have the hold by the name that another process was given for the one before.
+func TestHolder_IsNotHandedOn(t *testing.T) {
+	for _, kind := range []string{"plain", "writer", "several"} {
+		for _, asked := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, asked for: %v", kind, asked), func(t *testing.T) {
+				fakeWorld(t, func(w *world) {
+					r := w.registry()
+					h, err := kindsOfHolds[kind](w.Context(), r)
+					require.NoError(w, err)
+					name := "nobody:1"
+					if asked {
+						name = h.Holder()
+					}
+					next := make(chan *lockregistry.Hold)
+					go func() {
+						other, err := kindsOfHolds[kind](w.Context(), r)
+						if err != nil {
+							w.Error(err)
+						}
+						next <- other
+					}()
+					w.settle()
+					require.NoError(w, h.Release(w.Context()))
+					other := <-next
+					if len(h.Paths()) == 1 {
+						require.Equal(w, !asked, r.Stats().HandOvers > 0)
+					}
+					err = w.registry().ForceUnlockHolder(w.Context(), other.Path(), name)
+					w.fails(err, lockregistry.ErrNotOwner, "forceunlock", theKey)
+					require.NoError(w, other.Renew(w.Context(), time.Minute))
+					require.NoError(w, other.Release(w.Context()))
+				})
+			})
+		}
+	}
+}
+
+// The readers of a process share a hold, so they lose it together.
+func TestHolder_OfReadersThatShare(t *testing.T) {
+	worlds(t, func(w *world) {
+		rw := w.registry().ReadWrite("42")
+		one, err := rw.Reader().Acquire(w.Context())
+		require.NoError(w, err)
+		two, err := rw.Reader().Acquire(w.Context())
+		require.NoError(w, err)
+		require.Equal(w, one.Holder(), two.Holder())
+		there, err := w.registry().ReadWrite("42").Reader().Acquire(w.Context())
+		require.NoError(w, err)
+		require.NotEqual(w, one.Holder(), there.Holder())
+		require.NoError(w, w.registry().ForceUnlockHolder(w.Context(), "42", one.Holder()))
+		require.ErrorIs(w, one.Renew(w.Context(), time.Minute), lockregistry.ErrLockLost)
+		require.ErrorIs(w, two.Renew(w.Context(), time.Minute), lockregistry.ErrLockLost)
+		require.NoError(w, there.Renew(w.Context(), time.Minute))
+	})
+}
+
+// A caller may ask for the name at the moment of the release.
+func TestHolder_WhileItIsReleased(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		r := w.registry()
+		for range 1000 {
+			h, err := r.Acquire(w.Context(), "42")
+			require.NoError(w, err)
+			next := make(chan *lockregistry.Hold)
+			go func() {
+				other, err := r.Acquire(w.Context(), "42")
+				if err != nil {
+					w.Error(err)
+				}
+				next <- other
+			}()
+			w.settle()
+			var names []string
+			var asks sync.WaitGroup
+			asks.Go(func() {
+				for name := h.Holder(); name != ""; name = h.Holder() {
+					names = append(names, name)
+				}
+			})
+			runtime.Gosched()
+			require.NoError(w, h.Release(w.Context()))
+			other := <-next
+			asks.Wait()
+			require.NotContains(w, names, other.Holder())
+			require.NoError(w, other.Release(w.Context()))
+		}
+	})
+}
