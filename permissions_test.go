@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
 // documentedUser is an ACL user as docs/permissions.md has it.
@@ -113,6 +114,8 @@ func TestPermissions_DocumentedPermissions(t *testing.T) {
 				require.Empty(w, w.do("ZRANGEBYSCORE", "orders:{orders:42}:waiters", "0", "+inf"))
 				require.Equal(w, "0", w.do("EXISTS", theKey))
 				require.Empty(w, log.lines())
+				c := w.clientWith(w.dial, app)
+				require.NoError(w, c.Do(w.Context(), c.B().ScriptExists().Sha1(protocol.Foreign()...).Build()).Error())
 			})
 		})
 	}
