@@ -17,6 +17,7 @@ const (
 	keepAliveEvery = lateReply       // how often a server is asked
 	contendedFor   = 2 * time.Minute // after others have waited it is asked on: as long as queues live that nobody looks after
 	refusedFor     = time.Minute     // not asked again for what it has refused: its log would be full of that
+	brokenFor      = time.Hour       // nor for what ends the connection: that costs all who use it
 )
 
 // keepAlive has a server asked something twice a second, for two purposes.
@@ -35,6 +36,7 @@ type keepAlive struct {
 	until atomic.Int64  // an instant: until when others may wait for locks of this process
 	on    atomic.Bool   // a timer runs that asks
 	again clock.Instant // not before is it asked for scripts; guarded by on
+	ended int           // how often in a row that was not answered, and a PING was; guarded by on
 	quiet atomic.Int64  // an instant: when it was asked for the newest answer, if that knew none of the scripts; else 0
 }
 
@@ -105,10 +107,18 @@ func (k *keepAlive) learn(p *Wait, plain bool) {
 	if err != nil || late || len(known) != len(all) || slices.Max(known) > 0 {
 		asked = 0
 	}
-	if fault.Refusal(reply.Error()) {
-		k.again = s.client.Clock.Now().Add(refusedFor)
-	}
 	k.quiet.Store(int64(asked))
+	switch err := reply.Error(); {
+	case fault.Refusal(err):
+		k.again = s.client.Clock.Now().Add(refusedFor)
+	case fault.Answered(err):
+		k.ended = 0
+	case s.ping(&Wait{Ctx: p.Ctx, Limit: p.Limit}, plain) != nil: // it answers nothing
+	case k.ended == 0: // that happens
+		k.ended++
+	default: // so a proxy refuses it
+		k.again, k.ended = s.client.Clock.Now().Add(brokenFor), 0
+	}
 }
 
 func (k *keepAlive) later() { time.AfterFunc(keepAliveEvery, k.ask) }

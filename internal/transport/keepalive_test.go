@@ -1,8 +1,11 @@
 package transport
 
 import (
+	"context"
+	"io"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -124,6 +127,50 @@ func TestKeepAlive_Quiet(t *testing.T) {
 			way.Close()
 			<-time.After(time.Minute)
 		})
+	})
+}
+
+// proxy ends the connection at a command.
+type proxy struct {
+	speaker
+	at    atomic.Pointer[string]
+	ended atomic.Int32 // at SCRIPT
+}
+
+func (p *proxy) Do(ctx context.Context, c rueidis.Completed) rueidis.RedisResult {
+	if at := p.at.Load(); at != nil && strings.HasPrefix(c.Commands()[0], *at) {
+		if c.Commands()[0] == "SCRIPT" {
+			p.ended.Add(1)
+		}
+		return rueidis.NewErrorResult(io.EOF)
+	}
+	return p.speaker.Do(ctx, c)
+}
+
+// What ends the connection twice, while a PING does not, is not asked again for an hour. An outage is no reason.
+func TestKeepAlive_AProxyEndsTheConnection(t *testing.T) {
+	client := onMiniredis(t)
+	said := client.Do(t.Context(), client.B().Ping().Build())
+	script, all := "SCRIPT", ""
+	synctest.Test(t, func(t *testing.T) {
+		server := &proxy{speaker: speaker{Client: client}}
+		server.says.Store(&said)
+		way := New(server)
+		way.First.KeepAlive()
+		ends := func(at *string, lasts time.Duration) int32 {
+			server.at.Store(at)
+			server.ended.Store(0)
+			<-time.After(lasts)
+			return server.ended.Load()
+		}
+		require.Zero(t, ends(nil, keepAliveEvery+time.Millisecond))
+		require.EqualValues(t, 1, ends(&script, keepAliveEvery))
+		require.Zero(t, ends(nil, keepAliveEvery))
+		require.Greater(t, ends(&all, time.Minute), int32(100))
+		require.EqualValues(t, 2, ends(&script, brokenFor-time.Second))
+		require.EqualValues(t, 2, ends(&script, brokenFor))
+		way.First.EndKeepAlive()
+		way.Close()
 	})
 }
 
