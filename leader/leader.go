@@ -28,9 +28,6 @@ var (
 	// ErrYielded is the cause of lead's context after [Candidate.Yield].
 	ErrYielded = errors.New("the leadership was yielded")
 
-	// ErrTaken is what [OnFailed] gets when another candidate leads.
-	ErrTaken = errors.New("another candidate leads")
-
 	// ErrRunning is what Run returns when it was called before, and has not returned.
 	ErrRunning = errors.New("the candidate is running already")
 )
@@ -192,7 +189,7 @@ func (c *Candidate) campaign(ctx context.Context) (*lockregistry.Hold, error) {
 			return nil, err
 		case errors.Is(err, lockregistry.ErrTimeout):
 			told = true
-			c.failed(c.fail(ErrTaken))
+			c.failed(err)
 			continue
 		case c.failed != nil:
 			c.failed(err)

@@ -52,7 +52,7 @@ func OnRevoked(f func(err error)) Option { return func(s *settings) { s.revoked 
 // OnFailed sets what is called when an attempt to be elected fails. It is Spring's OnFailedToAcquireMutexEvent
 // (publishFailedEvents). Default: nothing.
 //
-// It gets [ErrTaken] when another candidate leads: once for each campaign, where Spring reports it each heartbeat; then the
+// It gets [lockregistry.ErrTimeout] when another candidate leads: once for each campaign, where Spring reports it each heartbeat; then the
 // candidate waits. It gets the error of Redis when the lock could not be asked for, such as [lockregistry.ErrUnavailable], at
 // each attempt. A candidate that waits for the end of another one waits through outages, and does not report them.
 func OnFailed(f func(err error)) Option { return func(s *settings) { s.failed = f } }
