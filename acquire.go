@@ -130,7 +130,7 @@ func (h *Hold) giveUp(ctx context.Context, before int32) error {
 
 func (h *Hold) isReleased() bool { return h.calls.Load()&released != 0 }
 
-// Renew sets the lease to ttl from now, in whole milliseconds, at least two as for [TTL]; that of a hold which several readers
+// Renew sets the lease to ttl from now, in whole milliseconds, at least two as for [Lease]; that of a hold which several readers
 // share to no less than it is, see [ReadWriteLock.Reader]. The errors, each within a [*LockError]: [ErrNotOwner] once Release
 // was called, [ErrLockLost] when the lease is over or the key is no longer this hold's, that of ctx, that of a ttl that is too
 // short, and those of Redis; after one of the last the hold stays valid for as long as it certainly is.

@@ -102,13 +102,13 @@ func TestAcquire_AHoldIsReleasedFromAnyGoroutineOnce(t *testing.T) {
 func TestAcquire_ByPath(t *testing.T) {
 	worlds(t, func(w *world) {
 		r := w.registry()
-		h, err := r.Acquire(w.Context(), "42", lockregistry.TTL(10*time.Second))
+		h, err := r.Acquire(w.Context(), "42", lockregistry.Lease(10*time.Second))
 		require.NoError(w, err)
 		require.LessOrEqual(w, w.pttl(theKey), 10*time.Second)
 		_, err = r.Acquire(w.Context(), "42", lockregistry.NoWait())
-		w.fails(err, lockregistry.ErrTimeout, "acquire", theKey)
+		w.fails(err, lockregistry.ErrTaken, "acquire", theKey)
 		_, err = r.Acquire(w.Context(), "42", lockregistry.Wait(time.Millisecond))
-		w.fails(err, lockregistry.ErrTimeout, "acquire", theKey)
+		w.fails(err, lockregistry.ErrTaken, "acquire", theKey)
 		w.releases(h)
 	})
 }
@@ -128,11 +128,11 @@ func TestAcquire_AHoldExcludesEverybodyElse(t *testing.T) {
 			require.Positive(w, second.Remaining())
 			h = second
 			_, err = r.ReadWrite("42").Writer().Acquire(w.Context(), lockregistry.NoWait())
-			w.fails(err, lockregistry.ErrTimeout, "acquire", theKey)
+			w.fails(err, lockregistry.ErrTaken, "acquire", theKey)
 		} else {
 			w.fails(l.Unlock(w.Context()), lockregistry.ErrNotOwner, "unlock", theKey)
 			_, err = l.Acquire(w.Context(), lockregistry.NoWait())
-			w.fails(err, lockregistry.ErrTimeout, "acquire", theKey)
+			w.fails(err, lockregistry.ErrTaken, "acquire", theKey)
 		}
 		waits := w.acquiring(l)
 		w.releases(h)
@@ -156,7 +156,7 @@ func TestAcquire_WithBadInput(t *testing.T) {
 	}{
 		{none, "42", nil, "the context is nil"},
 		{t.Context(), "", nil, "the path is empty"},
-		{t.Context(), "42", []lockregistry.LockOption{lockregistry.TTL(1)}, "TTL(1ns)"},
+		{t.Context(), "42", []lockregistry.LockOption{lockregistry.Lease(1)}, "Lease(1ns)"},
 		{t.Context(), "42", []lockregistry.LockOption{lockregistry.NoWait(), lockregistry.Wait(1)}, "cannot have both"},
 	} {
 		h, err := r.Acquire(c.ctx, c.path, c.opts...)
@@ -255,9 +255,9 @@ func TestAcquire_NewOwnerWithinAnAcquiredHold(t *testing.T) {
 		h := w.acquires(r.Obtain("42"))
 		ctx := lockregistry.NewOwner(h.Context(w.Context()))
 		_, err := r.Acquire(ctx, "42", lockregistry.NoWait())
-		w.fails(err, lockregistry.ErrTimeout, "acquire", theKey)
+		w.fails(err, lockregistry.ErrTaken, "acquire", theKey)
 		_, err = other.Acquire(h.Context(w.Context()), "42", lockregistry.NoWait())
-		w.fails(err, lockregistry.ErrTimeout, "acquire", theKey)
+		w.fails(err, lockregistry.ErrTaken, "acquire", theKey)
 		w.releases(h)
 	})
 }
@@ -266,7 +266,7 @@ func TestAcquire_NewOwnerWithinAnAcquiredHold(t *testing.T) {
 func TestAcquire_NoDeadlockWithALostHold(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		r := w.registry()
-		h := w.acquires(r.Obtain("42"), lockregistry.TTL(time.Second))
+		h := w.acquires(r.Obtain("42"), lockregistry.Lease(time.Second))
 		ctx := context.WithoutCancel(h.Context(w.Context()))
 		w.pass(time.Second)
 		next, err := r.Acquire(ctx, "42")
@@ -285,7 +285,7 @@ func TestAcquire_AcquiringWithTheContextOfALostLock(t *testing.T) {
 			func(ctx context.Context) (*lockregistry.Hold, error) { return r.Acquire(ctx, "42") },
 			func(ctx context.Context) (*lockregistry.Hold, error) { return r.AcquireAll(ctx, []string{"a", "42"}) },
 		} {
-			w.lock(l, lockregistry.TTL(time.Second))
+			w.lock(l, lockregistry.Lease(time.Second))
 			ctx := context.WithoutCancel(l.Context(w.Context()))
 			w.pass(time.Second)
 			next, err := acquire(ctx)
@@ -363,7 +363,7 @@ func TestAcquire_TheValueOfAHoldThatWasHandedOverIsCollected(t *testing.T) {
 	worlds(t, func(w *world) {
 		const lease = 600 * time.Millisecond
 		var log journal
-		r := w.registry(log.option(), lockregistry.WithHandoff(time.Hour), lockregistry.WithRenewal(), lockregistry.WithExpiry(lease))
+		r := w.registry(log.option(), lockregistry.WithHandoff(time.Hour), lockregistry.WithRenewal(), lockregistry.WithLease(lease))
 		l := r.Obtain("42")
 		waits := forgets(w, l, func(h *lockregistry.Hold) *acquiring {
 			waits := w.acquiring(l)
@@ -412,7 +412,7 @@ func TestAcquire_ReleaseWhileRenewing(t *testing.T) {
 
 func TestAcquire_Remaining(t *testing.T) {
 	fakeWorld(t, func(w *world) {
-		h := w.acquires(w.registry().Obtain("42"), lockregistry.TTL(10*time.Second))
+		h := w.acquires(w.registry().Obtain("42"), lockregistry.Lease(10*time.Second))
 		require.Equal(w, 9899*time.Millisecond, h.Remaining())
 		w.pass(9 * time.Second)
 		require.Equal(w, 899*time.Millisecond, h.Remaining())
@@ -429,7 +429,7 @@ func TestAcquire_Remaining(t *testing.T) {
 
 func TestAcquire_AHoldIsRenewed(t *testing.T) {
 	fakeWorld(t, func(w *world) {
-		r := w.registry(lockregistry.WithRenewal(), lockregistry.WithExpiry(time.Second))
+		r := w.registry(lockregistry.WithRenewal(), lockregistry.WithLease(time.Second))
 		h := w.acquires(r.Obtain("42"))
 		ctx := h.Context(w.Context())
 		w.pass(time.Minute)
@@ -455,7 +455,7 @@ func TestAcquire_AHoldThatIsLost(t *testing.T) {
 		}
 		var lost []*lockregistry.Hold
 		for range 20 {
-			h := w.acquires(l, lockregistry.TTL(lease), lockregistry.Wait(time.Minute))
+			h := w.acquires(l, lockregistry.Lease(lease), lockregistry.Wait(time.Minute))
 			ctx := h.Context(w.Context())
 			w.releases(w.acquires(exclusive)) // once it is lost
 			require.ErrorIs(w, context.Cause(ctx), lockregistry.ErrLockLost)
@@ -580,7 +580,7 @@ func TestAcquire_AHoldThatNobodyCanReach(t *testing.T) {
 			worlds(t, func(w *world) {
 				var log journal
 				f := w.flaky()
-				opts := []lockregistry.Option{lockregistry.WithRenewal(), lockregistry.WithExpiry(lease)}
+				opts := []lockregistry.Option{lockregistry.WithRenewal(), lockregistry.WithLease(lease)}
 				r, other := f.registry(append(opts, log.option())...), w.registry(opts...)
 				forgets(w, of(r), withContext(w))
 				w.await("it is noticed", func() bool { return w.noticed(&log) })
@@ -595,7 +595,7 @@ func TestAcquire_AHoldThatNobodyCanReach(t *testing.T) {
 				require.Positive(w, left)
 				for _, l := range []*lockregistry.Lock{here, there} {
 					_, err := l.Acquire(w.Context(), lockregistry.NoWait())
-					w.fails(err, lockregistry.ErrTimeout, "acquire", theKey)
+					w.fails(err, lockregistry.ErrTaken, "acquire", theKey)
 				}
 				h := w.acquires(here, lockregistry.Wait(2*lease))
 				// This process counts the lease from before the last renewal was sent, which may have been a while on its way.
@@ -617,7 +617,7 @@ func TestAcquire_AHoldThatIsReachable(t *testing.T) {
 		var log journal
 		f := w.flaky()
 		const lease = 1800 * time.Millisecond // longer than a busy machine keeps a renewal waiting
-		r := f.registry(log.option(), lockregistry.WithRenewal(), lockregistry.WithExpiry(lease))
+		r := f.registry(log.option(), lockregistry.WithRenewal(), lockregistry.WithLease(lease))
 		w.known(r)
 		forgets(w, r.Obtain("released"), func(h *lockregistry.Hold) any {
 			w.releases(h)
@@ -725,7 +725,7 @@ func TestAcquire_AReaderThatNobodyCanReach(t *testing.T) {
 	const lease = time.Second
 	fakeWorld(t, func(w *world) {
 		var log journal
-		r := w.registry(log.option(), lockregistry.WithExpiry(lease), lockregistry.WithRenewal())
+		r := w.registry(log.option(), lockregistry.WithLease(lease), lockregistry.WithRenewal())
 		l, writer := r.ReadWrite("42").Reader(), w.registry().ReadWrite("42").Writer()
 		reader := w.acquires(l)
 		ctx := reader.Context(w.Context())
@@ -736,7 +736,7 @@ func TestAcquire_AReaderThatNobodyCanReach(t *testing.T) {
 		w.releases(reader)
 		require.False(w, w.free(theKey), "who is forgotten may read still")
 		w.pass(lease / 2)
-		next := w.acquires(l, lockregistry.TTL(lease/10)) // which needs no renewal at once
+		next := w.acquires(l, lockregistry.Lease(lease/10)) // which needs no renewal at once
 		w.pass(10 * lease)
 		require.Positive(w, next.Remaining(), "who comes meanwhile is renewed")
 		w.releases(next)
@@ -816,7 +816,7 @@ func TestAcquire_HoldsOnACluster(t *testing.T) {
 			require.NoError(t, err)
 			require.Positive(t, hold.Remaining())
 			_, err = two.Acquire(ctx, path, lockregistry.NoWait())
-			require.ErrorIs(t, err, lockregistry.ErrTimeout)
+			require.ErrorIs(t, err, lockregistry.ErrTaken)
 			_, err = one.Acquire(hold.Context(ctx), path)
 			require.ErrorIs(t, err, lockregistry.ErrDeadlock)
 			next := make(chan *lockregistry.Hold, 1)

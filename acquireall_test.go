@@ -55,7 +55,7 @@ func TestAcquireAll(t *testing.T) {
 		r, other := f.registry(opts...), w.registry(opts...)
 		w.known(r)
 		tries := f.count("obtain")
-		h, err := r.AcquireAll(w.Context(), []string{"c", "a", "c", "b", "a"}, lockregistry.TTL(time.Minute))
+		h, err := r.AcquireAll(w.Context(), []string{"c", "a", "c", "b", "a"}, lockregistry.Lease(time.Minute))
 		require.NoError(w, err)
 		require.LessOrEqual(w, f.count("obtain"), tries+2, "one command, but for the source of a script that the server does not know")
 		require.Equal(w, []string{"c", "a", "b"}, h.Paths())
@@ -65,9 +65,9 @@ func TestAcquireAll(t *testing.T) {
 		for _, path := range h.Paths() {
 			require.Equal(w, len(opts) > 0 && h.Token() > 0, h.TokenOf(path) > 0)
 			_, err := other.Acquire(w.Context(), path, lockregistry.NoWait())
-			require.ErrorIs(w, err, lockregistry.ErrTimeout)
+			require.ErrorIs(w, err, lockregistry.ErrTaken)
 			_, err = r.Acquire(w.Context(), path, lockregistry.NoWait())
-			require.ErrorIs(w, err, lockregistry.ErrTimeout)
+			require.ErrorIs(w, err, lockregistry.ErrTaken)
 		}
 		require.Zero(w, h.TokenOf("d"))
 		w.taken("a", "b", "c")
@@ -130,7 +130,7 @@ func TestAcquireAll_OfBadInput(t *testing.T) {
 				_, err := r.AcquireAll(w.Context(), []string{"a"}, lockregistry.RetryOnError())
 				return err
 			},
-			"must be positive": func() error { _, err := r.AcquireAll(w.Context(), []string{"a"}, lockregistry.TTL(0)); return err },
+			"must be positive": func() error { _, err := r.AcquireAll(w.Context(), []string{"a"}, lockregistry.Lease(0)); return err },
 			"NoWait and Wait": func() error {
 				_, err := r.AcquireAll(w.Context(), []string{"a"}, lockregistry.Wait(time.Second), lockregistry.NoWait())
 				return err
@@ -180,7 +180,7 @@ func TestAcquireAll_WhenOneIsTaken(t *testing.T) {
 				held := w.acquired(holder.Obtain(path))
 				for _, opt := range []lockregistry.LockOption{lockregistry.NoWait(), lockregistry.Wait(300 * time.Millisecond)} {
 					_, err := r.AcquireAll(w.Context(), []string{"c", "b", "a"}, opt)
-					w.fails(err, lockregistry.ErrTimeout, "acquire", "orders:"+path)
+					w.fails(err, lockregistry.ErrTaken, "acquire", "orders:"+path)
 					require.NotErrorIs(w, err, lockregistry.ErrUnavailable, name)
 					for _, p := range []string{"a", "b", "c"} {
 						if p != path {
@@ -222,8 +222,8 @@ func TestAcquireAll_InOrder(t *testing.T) {
 		}
 		const lease = 3 * time.Second
 		r, other := w.registry(opts...), w.registry(opts...)
-		b := w.acquired(other.Obtain("b"), lockregistry.TTL(time.Hour))
-		got, _ := w.allOf(w.Context(), r, []string{"c", "b", "a"}, lockregistry.TTL(lease))
+		b := w.acquired(other.Obtain("b"), lockregistry.Lease(time.Hour))
+		got, _ := w.allOf(w.Context(), r, []string{"c", "b", "a"}, lockregistry.Lease(lease))
 		for range 20 {
 			w.pass(time.Second)
 			w.settle()
@@ -294,15 +294,15 @@ func TestAcquireAll_LosesOneWhileItWaits(t *testing.T) {
 			return
 		}
 		r, other := w.registry(opts...), w.registry(opts...)
-		c := w.acquired(other.Obtain("c"), lockregistry.TTL(time.Hour))
+		c := w.acquired(other.Obtain("c"), lockregistry.Lease(time.Hour))
 		got, _ := w.allOf(w.Context(), r, []string{"a", "b", "c"})
 		timed, failed := w.allOf(w.Context(), w.registry(opts...), []string{"bd", "c"}, lockregistry.Wait(time.Minute))
 		w.pass(time.Second)
 		w.taken("a", "b", "bd")
 		require.NoError(w, other.ForceUnlock(w.Context(), "b"))
-		b := w.acquired(other.Obtain("b"), lockregistry.TTL(time.Hour))
+		b := w.acquired(other.Obtain("b"), lockregistry.Lease(time.Hour))
 		require.NoError(w, other.ForceUnlock(w.Context(), "bd"))
-		d := w.acquired(other.Obtain("bd"), lockregistry.TTL(time.Hour))
+		d := w.acquired(other.Obtain("bd"), lockregistry.Lease(time.Hour))
 		w.pass(30 * time.Second) // the next renewal finds it out
 		w.settle()
 		w.taken("a")
@@ -313,7 +313,7 @@ func TestAcquireAll_LosesOneWhileItWaits(t *testing.T) {
 		require.Empty(w, got, "c is taken")
 		w.released(c)
 		w.released(<-got)
-		w.fails(<-failed, lockregistry.ErrTimeout, "acquire", "orders:bd")
+		w.fails(<-failed, lockregistry.ErrTaken, "acquire", "orders:bd")
 		require.Empty(w, timed)
 		w.released(d)
 		w.noLocks()
@@ -405,7 +405,7 @@ func TestAcquireAll_InTime(t *testing.T) {
 		f.all("release", slow(10*time.Second))
 		start := time.Now()
 		_, err := r.AcquireAll(w.Context(), []string{"a", "b", "c"}, lockregistry.Wait(2*time.Second))
-		w.fails(err, lockregistry.ErrTimeout, "acquire", "orders:b")
+		w.fails(err, lockregistry.ErrTaken, "acquire", "orders:b")
 		require.LessOrEqual(w, time.Since(start), 2500*time.Millisecond)
 		w.awaitGone("orders:a")
 		w.released(b)
@@ -421,7 +421,7 @@ func TestAcquireAll_WhileRedisIsSilent(t *testing.T) {
 			f.all("obtain", what)
 			start := time.Now()
 			_, err := r.AcquireAll(w.Context(), []string{"a", "b"}, lockregistry.Wait(time.Second))
-			w.fails(err, lockregistry.ErrTimeout, "acquire", "orders:a", lockregistry.ErrUnavailable)
+			w.fails(err, lockregistry.ErrTaken, "acquire", "orders:a", lockregistry.ErrUnavailable)
 			require.ErrorIs(w, err, lockregistry.ErrUnavailable, name)
 			require.LessOrEqual(w, time.Since(start), 1500*time.Millisecond)
 			f.Forget()
@@ -474,7 +474,7 @@ func TestAcquireAll_WithReplicas(t *testing.T) {
 		w.awaitGone("orders:a")
 		w.awaitGone("orders:b")
 		_, err = r.AcquireAll(w.Context(), paths, lockregistry.Wait(time.Second))
-		require.ErrorIs(w, err, lockregistry.ErrTimeout)
+		require.ErrorIs(w, err, lockregistry.ErrTaken)
 		require.ErrorIs(w, err, lockregistry.ErrUnavailable)
 		w.awaitGone("orders:a")
 		w.awaitGone("orders:b")
@@ -491,7 +491,7 @@ func TestAcquireAll_AtHandOver(t *testing.T) {
 		f := w.flaky()
 		r := f.registry(lockregistry.WithFencing())
 		b := w.acquired(r.Obtain("b"))
-		got, _ := w.allOf(w.Context(), r, []string{"b", "a"}, lockregistry.TTL(time.Minute))
+		got, _ := w.allOf(w.Context(), r, []string{"b", "a"}, lockregistry.Lease(time.Minute))
 		w.settle()
 		tries := f.count("obtain")
 		w.released(b)
@@ -678,7 +678,7 @@ func TestAcquireAll_OnACluster(t *testing.T) {
 				held, err := registries[1].Acquire(t.Context(), taken)
 				require.NoError(t, err)
 				_, err = registries[0].AcquireAll(t.Context(), paths, lockregistry.NoWait())
-				require.ErrorIs(t, err, lockregistry.ErrTimeout)
+				require.ErrorIs(t, err, lockregistry.ErrTaken)
 				require.ErrorContains(t, err, "orders:"+taken+":")
 				require.NoError(t, held.Release(t.Context()))
 				all, err := registries[1].AcquireAll(t.Context(), paths, lockregistry.NoWait())
@@ -713,7 +713,7 @@ func TestAcquireAll_OnACluster(t *testing.T) {
 // A hold on several paths that the program has lost is left to its leases, like any other.
 func TestAcquireAll_ForgottenHoldOnSeveralPaths(t *testing.T) {
 	realWorlds(t, func(w *world) {
-		r := w.registry(lockregistry.WithExpiry(time.Second), lockregistry.WithRenewal())
+		r := w.registry(lockregistry.WithLease(time.Second), lockregistry.WithRenewal())
 		func() {
 			h, err := r.AcquireAll(w.Context(), []string{"a", "b", "c"})
 			require.NoError(w, err)
@@ -738,7 +738,7 @@ func ExampleRegistry_AcquireAll() {
 	}
 	fmt.Println(hold.Paths())
 	_, err = registry.AcquireAll(ctx, []string{"alice", "carol"}, lockregistry.NoWait())
-	fmt.Println(errors.Is(err, lockregistry.ErrTimeout))
+	fmt.Println(errors.Is(err, lockregistry.ErrTaken))
 	fmt.Println(hold.Release(ctx))
 	// Output:
 	// [bob alice]
@@ -767,11 +767,11 @@ func TestAcquireAll_ObserverOfSeveralPaths(t *testing.T) {
 		told = nil
 		b := w.acquired(w.registry().Obtain("b"))
 		_, err = r.AcquireAll(w.Context(), []string{"b", "a"}, lockregistry.NoWait())
-		require.ErrorIs(w, err, lockregistry.ErrTimeout)
+		require.ErrorIs(w, err, lockregistry.ErrTaken)
 		require.Equal(w, []string{"acquire none b false"}, told)
 		told = nil
 		_, err = r.AcquireAll(w.Context(), []string{"b", "a"}, lockregistry.Wait(time.Second))
-		require.ErrorIs(w, err, lockregistry.ErrTimeout)
+		require.ErrorIs(w, err, lockregistry.ErrTaken)
 		require.Equal(w, []string{"acquire free a true", "acquire none b false", "released a true"}, told)
 		w.released(b)
 	})

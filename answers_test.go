@@ -90,7 +90,7 @@ func answers(t *testing.T, name string, test func(c *caller)) {
 		t.Run(fmt.Sprint(name, ", ", kind), func(t *testing.T) {
 			fakeWorld(t, func(w *world) {
 				f := w.flaky()
-				r := f.registry(polling, lockregistry.WithExpiry(callerLease), lockregistry.WithCommandTimeout(time.Second))
+				r := f.registry(polling, lockregistry.WithLease(callerLease), lockregistry.WithCommandTimeout(time.Second))
 				w.known(r)
 				test(&caller{world: w, flaky: f, reg: r, lock: pick(r), other: w.registry()})
 			})
@@ -100,7 +100,7 @@ func answers(t *testing.T, name string, test func(c *caller)) {
 
 // holds makes the caller an owner.
 func (c *caller) holds() (err error) {
-	c.owner = c.gone(c.lock, 1, lockregistry.TTL(callerLease))
+	c.owner = c.gone(c.lock, 1, lockregistry.Lease(callerLease))
 	if c.hold, err = c.reg.Acquire(c.Context(), "43"); err == nil {
 		c.all, err = c.reg.AcquireAll(c.Context(), []string{"44", "45"})
 	}
@@ -217,31 +217,31 @@ func TestLock_AnswersToOneThatWantsIt(t *testing.T) {
 		tried   bool // TryLock returns false and no error instead
 	}{
 		"taken here": {
-			happens: func(c *caller) { c.gone(c.writer(c.reg), 1, lockregistry.TTL(time.Hour)) },
-			opts:    []lockregistry.LockOption{lockregistry.NoWait()}, want: []error{lockregistry.ErrTimeout}, tried: true,
+			happens: func(c *caller) { c.gone(c.writer(c.reg), 1, lockregistry.Lease(time.Hour)) },
+			opts:    []lockregistry.LockOption{lockregistry.NoWait()}, want: []error{lockregistry.ErrTaken}, tried: true,
 		},
 		"taken here, and the wait was over before": {
-			happens: func(c *caller) { c.gone(c.writer(c.reg), 1, lockregistry.TTL(time.Hour)) },
-			opts:    []lockregistry.LockOption{lockregistry.Wait(-time.Second)}, want: []error{lockregistry.ErrTimeout}, tried: true,
+			happens: func(c *caller) { c.gone(c.writer(c.reg), 1, lockregistry.Lease(time.Hour)) },
+			opts:    []lockregistry.LockOption{lockregistry.Wait(-time.Second)}, want: []error{lockregistry.ErrTaken}, tried: true,
 		},
 		"taken elsewhere, and nothing is left to wait": {
-			happens: func(c *caller) { c.gone(c.writer(c.other), 1, lockregistry.TTL(time.Hour)) },
-			opts:    []lockregistry.LockOption{lockregistry.Wait(0)}, want: []error{lockregistry.ErrTimeout}, tried: true,
+			happens: func(c *caller) { c.gone(c.writer(c.other), 1, lockregistry.Lease(time.Hour)) },
+			opts:    []lockregistry.LockOption{lockregistry.Wait(0)}, want: []error{lockregistry.ErrTaken}, tried: true,
 		},
 		"taken here for as long as it waits": {
-			happens: func(c *caller) { c.gone(c.writer(c.reg), 1, lockregistry.TTL(time.Hour)) },
-			opts:    []lockregistry.LockOption{lockregistry.Wait(time.Second)}, want: []error{lockregistry.ErrTimeout}, tried: true,
+			happens: func(c *caller) { c.gone(c.writer(c.reg), 1, lockregistry.Lease(time.Hour)) },
+			opts:    []lockregistry.LockOption{lockregistry.Wait(time.Second)}, want: []error{lockregistry.ErrTaken}, tried: true,
 		},
 		"taken elsewhere": {
-			happens: func(c *caller) { c.gone(c.writer(c.other), 1, lockregistry.TTL(time.Hour)) },
-			opts:    []lockregistry.LockOption{lockregistry.NoWait()}, want: []error{lockregistry.ErrTimeout}, tried: true,
+			happens: func(c *caller) { c.gone(c.writer(c.other), 1, lockregistry.Lease(time.Hour)) },
+			opts:    []lockregistry.LockOption{lockregistry.NoWait()}, want: []error{lockregistry.ErrTaken}, tried: true,
 		},
 		"taken elsewhere for as long as it waits": {
-			happens: func(c *caller) { c.gone(c.writer(c.other), 1, lockregistry.TTL(time.Hour)) },
-			opts:    []lockregistry.LockOption{lockregistry.Wait(time.Second)}, want: []error{lockregistry.ErrTimeout}, tried: true,
+			happens: func(c *caller) { c.gone(c.writer(c.other), 1, lockregistry.Lease(time.Hour)) },
+			opts:    []lockregistry.LockOption{lockregistry.Wait(time.Second)}, want: []error{lockregistry.ErrTaken}, tried: true,
 		},
 		"taken elsewhere until the context ends": {
-			happens: func(c *caller) { c.gone(c.writer(c.other), 1, lockregistry.TTL(time.Hour)) },
+			happens: func(c *caller) { c.gone(c.writer(c.other), 1, lockregistry.Lease(time.Hour)) },
 			with:    func(ctx context.Context) context.Context { return within(ctx, time.Second) },
 			opts:    []lockregistry.LockOption{lockregistry.Wait(time.Minute)}, want: []error{context.DeadlineExceeded},
 		},
@@ -249,7 +249,7 @@ func TestLock_AnswersToOneThatWantsIt(t *testing.T) {
 		"no answer":           {happens: (*caller).silent, want: []error{lockregistry.ErrUnavailable}},
 		"no answer for as long as it waits": {
 			happens: (*caller).silent, opts: []lockregistry.LockOption{lockregistry.Wait(2 * time.Second)},
-			want: []error{lockregistry.ErrTimeout, lockregistry.ErrUnavailable},
+			want: []error{lockregistry.ErrTaken, lockregistry.ErrUnavailable},
 		},
 		"no answer before the context ends": {
 			happens: (*caller).silent, with: func(ctx context.Context) context.Context { return within(ctx, 300*time.Millisecond) },
@@ -283,7 +283,7 @@ func TestLock_AnswersToOneThatWantsIt(t *testing.T) {
 					return
 				}
 				want := s.want
-				if call == "TryLock" && len(want) > 1 && want[0] == lockregistry.ErrTimeout { //nolint:errorlint // it is the sentinel
+				if call == "TryLock" && len(want) > 1 && want[0] == lockregistry.ErrTaken { //nolint:errorlint // it is the sentinel
 					want = want[1:]
 				}
 				c.matches(asks(ctx, c, s.opts...), want...)
@@ -323,12 +323,12 @@ func TestLock_WaitThatIsOver(t *testing.T) {
 	t.Parallel()
 	for _, wait := range []time.Duration{0, -1, -time.Hour} {
 		answers(t, wait.String(), func(c *caller) {
-			c.gone(c.writer(c.other), 1, lockregistry.TTL(time.Hour))
+			c.gone(c.writer(c.other), 1, lockregistry.Lease(time.Hour))
 			start := time.Now()
 			ok, err := c.lock.TryLock(c.Context(), lockregistry.Wait(wait))
 			require.NoError(c, err)
 			require.False(c, ok)
-			require.ErrorIs(c, c.lock.Lock(c.Context(), lockregistry.Wait(wait)), lockregistry.ErrTimeout)
+			require.ErrorIs(c, c.lock.Lock(c.Context(), lockregistry.Wait(wait)), lockregistry.ErrTaken)
 			require.Equal(c, start, time.Now())
 			require.NotContains(c, c.left(), "waiters")
 		})
@@ -354,11 +354,11 @@ func TestLock_NilHold(t *testing.T) {
 func TestLock_AllBadOptions(t *testing.T) {
 	r := unusedRegistry(t)
 	for op, locks := range lockings(r, "42") {
-		refuses(t, locks(t.Context(), lockregistry.TTL(-1), lockregistry.AtLeast(0), lockregistry.NoWait(), lockregistry.Wait(1)),
-			op, "orders:42", "TTL(-1ns): the duration must be positive; AtLeast(0s): the duration must be positive; NoWait and Wait: ")
+		refuses(t, locks(t.Context(), lockregistry.Lease(-1), lockregistry.AtLeast(0), lockregistry.NoWait(), lockregistry.Wait(1)),
+			op, "orders:42", "Lease(-1ns): the duration must be positive; AtLeast(0s): the duration must be positive; NoWait and Wait: ")
 	}
-	_, err := r.Acquire(t.Context(), "", lockregistry.TTL(-1))
-	require.EqualError(t, err, `lockregistry: acquire "orders:": TTL(-1ns): the duration must be positive; the path is empty`)
+	_, err := r.Acquire(t.Context(), "", lockregistry.Lease(-1))
+	require.EqualError(t, err, `lockregistry: acquire "orders:": Lease(-1ns): the duration must be positive; the path is empty`)
 	_, err = r.AcquireAll(t.Context(), []string{"a", ""})
 	require.EqualError(t, err, `lockregistry: acquire "orders:": the path is empty`)
 	_, err = r.AcquireAll(t.Context(), nil)
@@ -395,7 +395,7 @@ func TestLock_LostSaysHow(t *testing.T) {
 	} {
 		for _, evicts := range []bool{false, true} {
 			answers(t, fmt.Sprint(how, evicts), func(c *caller) {
-				c.owner = c.gone(c.lock, 1, lockregistry.TTL(callerLease))
+				c.owner = c.gone(c.lock, 1, lockregistry.Lease(callerLease))
 				ctx := c.lock.Context(c.owner)
 				does(c)
 				if evicts {
@@ -422,7 +422,7 @@ func TestLock_UnlockSaysHowItWasLost(t *testing.T) {
 		fault.KeyTaken: func(c *caller) { c.do("FLUSHALL"); c.takes(c.other) },
 	} {
 		answers(t, how.String(), func(c *caller) {
-			c.owner = c.gone(c.lock, 1, lockregistry.TTL(callerLease))
+			c.owner = c.gone(c.lock, 1, lockregistry.Lease(callerLease))
 			does(c)
 			require.EqualError(c, c.lock.Unlock(c.owner), "lockregistry: unlock orders:42: the lock was lost: "+how.String())
 		})
@@ -432,8 +432,8 @@ func TestLock_UnlockSaysHowItWasLost(t *testing.T) {
 // takes has another owner of the same kind of lock take it.
 func (c *caller) takes(r *lockregistry.Registry) { c.gone(c.writer(r), 1) }
 
-// ErrTimeout says how long the call waited, and who has the lock.
-func TestLock_TimeoutSaysWho(t *testing.T) {
+// ErrTaken says how long the call waited, and who has the lock.
+func TestLock_TakenSaysWho(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		r := w.registry()
 		l := r.Obtain("42")

@@ -47,7 +47,7 @@ func (w *world) refusedBy(registries ...*lockregistry.Registry) {
 	w.Helper()
 	for _, r := range registries {
 		_, err := r.Acquire(w.Context(), "42", lockregistry.NoWait())
-		w.fails(err, lockregistry.ErrTimeout, "acquire", theKey)
+		w.fails(err, lockregistry.ErrTaken, "acquire", theKey)
 	}
 }
 
@@ -78,13 +78,13 @@ func TestAtLeast(t *testing.T) {
 func TestAtLeast_ThatIsOver(t *testing.T) {
 	t.Parallel()
 	bothLayouts(t, fakeWorld, func(w *world, r, other *lockregistry.Registry) {
-		w.lock(r.Obtain("42"), lockregistry.AtLeast(time.Second), lockregistry.TTL(5*time.Second))
+		w.lock(r.Obtain("42"), lockregistry.AtLeast(time.Second), lockregistry.Lease(5*time.Second))
 		require.Equal(w, 5*time.Second, w.pttl(theKey))
 		w.pass(time.Second)
 		w.unlock(r.Obtain("42"))
 		w.leftNothing()
 
-		w.lock(r.Obtain("42"), lockregistry.AtLeast(time.Hour), lockregistry.TTL(5*time.Second))
+		w.lock(r.Obtain("42"), lockregistry.AtLeast(time.Hour), lockregistry.Lease(5*time.Second))
 		w.pass(5 * time.Second)
 		w.releases(w.acquires(other.Obtain("42"), lockregistry.NoWait()))
 		w.fails(r.Obtain("42").Unlock(w.Context()), lockregistry.ErrLockLost, "unlock", theKey)
@@ -97,7 +97,7 @@ func TestAtLeast_ForAllCalls(t *testing.T) {
 	t.Parallel()
 	bothLayouts(t, fakeWorld, func(w *world, r, other *lockregistry.Registry) {
 		for _, call := range locking {
-			require.NoError(w, call(w.Context(), r, lockregistry.AtLeast(time.Hour), lockregistry.TTL(time.Second)))
+			require.NoError(w, call(w.Context(), r, lockregistry.AtLeast(time.Hour), lockregistry.Lease(time.Second)))
 			if r.Obtain("42").IsHeld() {
 				w.unlock(r.Obtain("42"))
 			}
@@ -154,7 +154,7 @@ func TestAtLeast_WaitingForAPathThatStaysTaken(t *testing.T) {
 	for name, mode := range modes {
 		t.Run(name, func(t *testing.T) {
 			bothLayouts(t, realWorlds, func(w *world, r, other *lockregistry.Registry) {
-				h := w.acquires(r.Obtain("42"), lockregistry.AtLeast(least), lockregistry.TTL(time.Minute))
+				h := w.acquires(r.Obtain("42"), lockregistry.AtLeast(least), lockregistry.Lease(time.Minute))
 				began := time.Now()
 				there := w.acquiring(other.Obtain("42"))
 				if mode != lockregistry.WakeupPoll {
@@ -321,7 +321,7 @@ func TestAtLeast_ThatIsNotObtained(t *testing.T) {
 	bothLayouts(t, fakeWorld, func(w *world, r, other *lockregistry.Registry) {
 		held := w.acquires(other.Obtain("42"))
 		_, err := r.Acquire(w.Context(), "42", lockregistry.AtLeast(time.Hour), lockregistry.Wait(time.Second))
-		w.fails(err, lockregistry.ErrTimeout, "acquire", theKey)
+		w.fails(err, lockregistry.ErrTaken, "acquire", theKey)
 		w.releases(held)
 		w.leftNothing()
 	})

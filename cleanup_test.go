@@ -36,7 +36,7 @@ func TestCleanup_ManyAbandonedGrantsOfOnePath(t *testing.T) {
 			require.Error(w, l.Lock(w.Context()))
 			w.pass(100 * time.Millisecond)
 		}
-		require.Error(w, l.Lock(w.Context(), lockregistry.TTL(time.Hour)))
+		require.Error(w, l.Lock(w.Context(), lockregistry.Lease(time.Hour)))
 		late := f.sent("obtain")[1:]
 		require.Equal(w, calls+1, len(late)) //nolint:testifylint // not to print them all
 		require.LessOrEqual(w, f.count("release"), 2*calls+calls/100, "hardly more than are due at a failure and at the poll interval")
@@ -294,7 +294,7 @@ func TestCleanup_TryLockWhileARemovalIsNotAnswered(t *testing.T) {
 			require.False(w, ok)
 			w.fails(err, lockregistry.ErrUnavailable, "trylock", l.Key())
 			err = l.Lock(w.Context(), lockregistry.Wait(200*time.Millisecond))
-			require.ErrorIs(w, err, lockregistry.ErrTimeout)
+			require.ErrorIs(w, err, lockregistry.ErrTaken)
 			require.ErrorIs(w, err, lockregistry.ErrUnavailable)
 
 			f.Forget()

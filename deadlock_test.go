@@ -260,7 +260,7 @@ func TestDeadlock_OfReadersAndWriters(t *testing.T) {
 				d := a.one(w, "42", "42", "43")
 				require.Empty(w, d.Waits[1].Holds, d)
 				if wait != nil { // it ends by itself
-					w.fails(<-writes, lockregistry.ErrTimeout, "lock", theKey)
+					w.fails(<-writes, lockregistry.ErrTaken, "lock", theKey)
 					require.NoError(w, <-reads)
 					require.NoError(w, other.unlock(r.ReadWrite("42").Reader()))
 				}
@@ -461,7 +461,7 @@ func TestDeadlock_NoEdges(t *testing.T) {
 		ok, err := two.try(r.Obtain("a"))
 		require.NoError(w, err)
 		require.False(w, ok)
-		require.ErrorIs(w, two.lock(r.Obtain("a"), lockregistry.NoWait()), lockregistry.ErrTimeout)
+		require.ErrorIs(w, two.lock(r.Obtain("a"), lockregistry.NoWait()), lockregistry.ErrTaken)
 		a.none(w)
 		require.NoError(w, two.unlock(r.Obtain("b")))
 		require.NoError(w, <-waits)
@@ -493,7 +493,7 @@ func TestDeadlock_ALostHoldIsNoEdge(t *testing.T) {
 		var a alarms
 		r := w.registry(a.option())
 		one, two := w.goroutine(), w.goroutine()
-		require.NoError(w, one.lock(r.Obtain("a"), lockregistry.TTL(time.Second)))
+		require.NoError(w, one.lock(r.Obtain("a"), lockregistry.Lease(time.Second)))
 		require.NoError(w, two.lock(r.Obtain("b")))
 		waits := one.starts(r.Obtain("b"))
 		w.pass(time.Second)

@@ -92,8 +92,8 @@ func TestDeadlock_NoDeadlockOverProcesses(t *testing.T) {
 		// Both for less than two looks.
 		for range 5 {
 			first := one.starts(registries[0].Obtain("b"), lockregistry.Wait(900*time.Millisecond))
-			require.ErrorIs(w, two.lock(registries[1].Obtain("a"), lockregistry.Wait(900*time.Millisecond)), lockregistry.ErrTimeout)
-			require.ErrorIs(w, <-first, lockregistry.ErrTimeout)
+			require.ErrorIs(w, two.lock(registries[1].Obtain("a"), lockregistry.Wait(900*time.Millisecond)), lockregistry.ErrTaken)
+			require.ErrorIs(w, <-first, lockregistry.ErrTaken)
 		}
 		for _, a := range all {
 			a.none(w)

@@ -14,7 +14,7 @@ func (r *Registry) Do(ctx context.Context, path string, fn func(context.Context)
 }
 
 // Do runs fn while it holds the lock. Options are those of [Lock.Lock]; with [Wait] it gives up after that time, with [NoWait] at
-// once, with [ErrTimeout]. Without them Do waits until ctx is done.
+// once, with [ErrTaken]. Without them Do waits until ctx is done.
 //
 // The context of fn is that of [Lock.Context]: it is cancelled, with the cause [ErrLockLost], as soon as the hold can no
 // longer be guaranteed, and calls for this lock with it nest in this hold, also those of goroutines that fn starts.

@@ -26,7 +26,7 @@
 // A hold is only as good as its lease. It is valid for the length of the lease less a margin for clock drift (1 % and a
 // millisecond), counted from before the command was sent that granted or renewed it. When that time is over the hold is
 // lost, whether or not Redis can be reached: the contexts that [Lock.Context] made are cancelled with the cause
-// [ErrLockLost], and Lock by the owner returns it. Use [TTL], [WithExpiry], [Lock.Renew] or [WithRenewal] to make the
+// [ErrLockLost], and Lock by the owner returns it. Use [Lease], [WithLease], [Lock.Renew] or [WithRenewal] to make the
 // lease long enough for the work.
 //
 // # Waiting
@@ -48,6 +48,6 @@
 // # Errors
 //
 // Every error of a lock is a [*LockError] that names the operation and the key; use [errors.Is] with [ErrNotOwner],
-// [ErrLockLost], [ErrTimeout], [ErrUnavailable], [ErrClosed], [ErrCapacity], [ErrDeadlock], [ErrUpgrade], [ErrWrongType],
+// [ErrLockLost], [ErrTaken], [ErrUnavailable], [ErrClosed], [ErrCapacity], [ErrDeadlock], [ErrUpgrade], [ErrWrongType],
 // [context.Canceled] and so on to see what happened.
 package lockregistry

@@ -40,7 +40,7 @@ func TestDoValue_WhenUnlockingFails(t *testing.T) {
 		value, err := lockregistry.DoValue(w.Context(), w.registry(), "42", func(context.Context) (int, error) {
 			w.pass(time.Second)
 			return 42, nil
-		}, lockregistry.TTL(time.Second))
+		}, lockregistry.Lease(time.Second))
 		w.fails(err, lockregistry.ErrLockLost, "unlock", theKey)
 		require.Equal(w, 42, value)
 	})
@@ -49,8 +49,8 @@ func TestDoValue_WhenUnlockingFails(t *testing.T) {
 func TestDoValue_ThatDoesNotRun(t *testing.T) {
 	r := unusedRegistry(t)
 	runs := func(context.Context) (int, error) { return 42, nil }
-	value, err := lockregistry.DoValue(t.Context(), r, "42", runs, lockregistry.TTL(-1))
-	refuses(t, err, "do", "orders:42", "TTL(-1ns)")
+	value, err := lockregistry.DoValue(t.Context(), r, "42", runs, lockregistry.Lease(-1))
+	refuses(t, err, "do", "orders:42", "Lease(-1ns)")
 	require.Zero(t, value)
 	_, err = lockregistry.DoValue[int](t.Context(), r, "42", nil)
 	refuses(t, err, "do", "orders:42", "the function is nil")

@@ -22,10 +22,10 @@ var (
 	// The text says how, see [observe.Loss]. Compare with errors.Is, not with ==.
 	ErrLockLost = fault.Lost
 
-	// ErrTimeout: the time given by [Wait] is over, and the lock was not free in time; or another owner has it, and the call
+	// ErrTaken: the time given by [Wait] is over, and the lock was not free in time; or another owner has it, and the call
 	// does not wait, see [NoWait]. With [ErrUnavailable] Redis could not be asked before the wait was over.
 	// The text says how long the call waited, and which owner of this process has the lock, or that it is taken in Redis.
-	ErrTimeout = fault.Timeout
+	ErrTaken = fault.Taken
 
 	// ErrUnavailable: Redis did not answer, or cannot serve now: a broken connection, no answer in time, a failover
 	// (READONLY, CLUSTERDOWN, MASTERDOWN), a server that starts (LOADING) or is out of memory, an answer that came too late
@@ -80,15 +80,15 @@ func (e *LockError) Error() string {
 // Unwrap returns the reason.
 func (e *LockError) Unwrap() error { return e.Err }
 
-// timeoutError is [ErrTimeout], with how long the call waited, and who has the lock, as far as that is known.
-type timeoutError struct {
+// takenError is [ErrTaken], with how long the call waited, and who has the lock, as far as that is known.
+type takenError struct {
 	wait  time.Duration
 	other string
 }
 
-func (t timeoutError) Is(target error) bool { return target == ErrTimeout }
+func (t takenError) Is(target error) bool { return target == ErrTaken }
 
-func (t timeoutError) Error() string {
+func (t takenError) Error() string {
 	text := "the lock was not free"
 	if t.wait > 0 {
 		text += " within " + t.wait.String()

@@ -93,7 +93,7 @@ func (s *shop) shipOrder(w http.ResponseWriter, r *http.Request) {
 	case errors.Is(err, lockregistry.ErrUnavailable): // first: an error may match several
 		w.Header().Set("Retry-After", "1")
 		http.Error(w, "try again", http.StatusServiceUnavailable)
-	case errors.Is(err, lockregistry.ErrTimeout):
+	case errors.Is(err, lockregistry.ErrTaken):
 		http.Error(w, "the order is in work", http.StatusConflict)
 	default: // ErrLockLost among them: another process may have shipped the order, too
 		slog.ErrorContext(ctx, "shipping failed", "error", err)
@@ -203,7 +203,7 @@ func distribute(ctx context.Context, locks *lockregistry.Registry, customers []s
 	defer close(tasks)
 	for _, customer := range customers {
 		hold, err := locks.Acquire(ctx, "customer:"+customer, lockregistry.NoWait())
-		if errors.Is(err, lockregistry.ErrTimeout) {
+		if errors.Is(err, lockregistry.ErrTaken) {
 			continue
 		}
 		if err != nil {
@@ -299,7 +299,7 @@ func shipOnce(ctx context.Context, locks *lockregistry.Registry, table *orders, 
 }
 
 func Example_databaseRow() {
-	locks, stop := newRegistry(lockregistry.WithFencing(), lockregistry.WithExpiry(100*time.Millisecond))
+	locks, stop := newRegistry(lockregistry.WithFencing(), lockregistry.WithLease(100*time.Millisecond))
 	defer stop()
 	ctx, table := context.Background(), &orders{state: "new"}
 	err := shipOnce(ctx, locks, table, func(held context.Context) error {
@@ -308,7 +308,7 @@ func Example_databaseRow() {
 			token, _ := lockregistry.TokenFrom(ctx)
 			table.update("sold elsewhere", token)
 			return nil
-		}, lockregistry.TTL(time.Minute))
+		}, lockregistry.Lease(time.Minute))
 		return err // and this one goes on as if nothing had happened
 	})
 	fmt.Println(errors.Is(err, errLate), errors.Is(err, lockregistry.ErrLockLost), table.state)

@@ -124,7 +124,7 @@ func ExampleRegistry_Do_wait() {
 		fmt.Println("never printed")
 		return nil
 	}, lockregistry.Wait(10*time.Millisecond))
-	fmt.Println(errors.Is(err, lockregistry.ErrTimeout))
+	fmt.Println(errors.Is(err, lockregistry.ErrTaken))
 	// Output: true
 }
 
@@ -174,7 +174,7 @@ func ExampleNoWait() {
 	}
 	defer func() { fmt.Println(hold.Release(context.WithoutCancel(ctx))) }()
 	_, err = registry.Acquire(ctx, "42", lockregistry.NoWait())
-	fmt.Println(errors.Is(err, lockregistry.ErrTimeout))
+	fmt.Println(errors.Is(err, lockregistry.ErrTaken))
 	_, err = registry.Acquire(hold.Context(ctx), "42") // would wait for itself
 	fmt.Println(errors.Is(err, lockregistry.ErrDeadlock))
 	// Output:
@@ -195,7 +195,7 @@ func ExampleAtLeast() {
 
 	for range 3 {
 		err := registry.Do(ctx, "nightly", job, lockregistry.NoWait(), lockregistry.AtLeast(time.Minute))
-		fmt.Println("somebody else has run it:", errors.Is(err, lockregistry.ErrTimeout))
+		fmt.Println("somebody else has run it:", errors.Is(err, lockregistry.ErrTaken))
 	}
 	// Output:
 	// running
@@ -342,10 +342,10 @@ func ExampleLock_TryLock() {
 }
 
 // The lease is how long a lock stays locked when its holder crashes, or works for longer than it should.
-func ExampleTTL() {
+func ExampleLease() {
 	client, stop := embeddedRedis()
 	defer stop()
-	registry, err := lockregistry.New(client, "orders", lockregistry.WithExpiry(30*time.Second))
+	registry, err := lockregistry.New(client, "orders", lockregistry.WithLease(30*time.Second))
 	if err != nil {
 		panic(err)
 	}
@@ -357,7 +357,7 @@ func ExampleTTL() {
 		return (time.Duration(ms) * time.Millisecond).Round(time.Second)
 	}
 	_ = registry.Obtain("quick").Lock(ctx)
-	_ = registry.Obtain("slow").Lock(ctx, lockregistry.TTL(10*time.Minute))
+	_ = registry.Obtain("slow").Lock(ctx, lockregistry.Lease(10*time.Minute))
 	fmt.Println(lease("quick"), lease("slow"))
 	// Output: 30s 10m0s
 }
@@ -388,7 +388,7 @@ func ExampleLock_Context() {
 	defer stop()
 	ctx := context.Background()
 	lock := registry.Obtain("42")
-	if err := lock.Lock(ctx, lockregistry.TTL(time.Second)); err != nil {
+	if err := lock.Lock(ctx, lockregistry.Lease(time.Second)); err != nil {
 		panic(err)
 	}
 
@@ -419,7 +419,7 @@ func ExampleLock_Renew() {
 
 // With renewal a lease may be short, so that others do not wait for long when a holder crashes, and work may be long.
 func ExampleWithRenewal() {
-	registry, stop := newRegistry(lockregistry.WithRenewal(), lockregistry.WithExpiry(2*time.Second))
+	registry, stop := newRegistry(lockregistry.WithRenewal(), lockregistry.WithLease(2*time.Second))
 	defer stop()
 	err := registry.Do(context.Background(), "42", func(ctx context.Context) error {
 		select {

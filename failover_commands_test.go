@@ -64,7 +64,7 @@ func TestFailover_RenewalsFollowASlot(t *testing.T) {
 	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: d.Addresses(), DisableCache: true})
 	require.NoError(t, err)
 	t.Cleanup(client.Close)
-	r, err := lockregistry.New(client, "orders", lockregistry.WithRenewal(), lockregistry.WithExpiry(lease))
+	r, err := lockregistry.New(client, "orders", lockregistry.WithRenewal(), lockregistry.WithLease(lease))
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = r.Close() })
 	l := r.Obtain("42")

@@ -89,13 +89,13 @@ func TestFault_TheNextHoldTakesAnAbandonedGrantOver(t *testing.T) {
 		l := r.Obtain("42")
 		f.all("release", refused(loading))
 		f.next("obtain", cutAfter)
-		require.Error(w, l.Lock(w.Context(), lockregistry.TTL(time.Hour)))
+		require.Error(w, l.Lock(w.Context(), lockregistry.Lease(time.Hour)))
 		abandoned := w.do("GET", "orders:42")
 		require.NotEqual(w, "(nil)", abandoned)
 		var ok bool
 		w.await("a connection", func() bool { // that of the last call is broken
 			var err error
-			ok, err = l.TryLock(w.Context(), lockregistry.TTL(time.Minute))
+			ok, err = l.TryLock(w.Context(), lockregistry.Lease(time.Minute))
 			return err == nil
 		})
 		require.True(w, ok)
@@ -230,7 +230,7 @@ func TestFault_FailuresUntilTheWaitIsOver(t *testing.T) {
 		f.all("obtain", refused(loading))
 		err := <-locked
 		require.ErrorContains(w, err, "LOADING", "nobody knows whether somebody else has the lock")
-		require.ErrorIs(w, err, lockregistry.ErrTimeout)
+		require.ErrorIs(w, err, lockregistry.ErrTaken)
 		require.ErrorIs(w, err, lockregistry.ErrUnavailable)
 		f.Forget()
 		w.do("DEL", "orders:42")
@@ -316,7 +316,7 @@ func TestFault_TheServerRestartsWhileWaiting(t *testing.T) {
 func TestFault_ScriptsAreForgotten(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		f := w.flaky()
-		l := f.registry(lockregistry.WithRenewal(), lockregistry.WithExpiry(3*brief)).Obtain("42")
+		l := f.registry(lockregistry.WithRenewal(), lockregistry.WithLease(3*brief)).Obtain("42")
 		w.lock(l)
 		require.NoError(w, l.Renew(w.Context(), 3*brief))
 		w.do("SCRIPT", "FLUSH")
@@ -343,7 +343,7 @@ func TestFault_ScriptsAreForgotten(t *testing.T) {
 func TestFault_ConnectionsAreKilled(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		f := w.flaky()
-		l := f.registry(lockregistry.WithRenewal(), lockregistry.WithExpiry(3*brief)).Obtain("42")
+		l := f.registry(lockregistry.WithRenewal(), lockregistry.WithLease(3*brief)).Obtain("42")
 		kill := func() {
 			w.do("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
 			w.do("CLIENT", "KILL", "TYPE", "pubsub", "SKIPME", "yes")
@@ -528,7 +528,7 @@ func TestFault_TheReplyToARemovalIsLost(t *testing.T) {
 			worlds(t, func(w *world) {
 				f := w.flaky()
 				l := f.registry().Obtain("42")
-				w.lock(l, lockregistry.TTL(time.Hour))
+				w.lock(l, lockregistry.Lease(time.Hour))
 				f.next("release", what)
 				w.unlock(l) // the registry makes sure within the time that Unlock waits
 				require.False(w, l.IsHeld())
@@ -550,7 +550,7 @@ func TestFault_TheLocalHalfWaitsForTheRemoval(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
 		l := f.registry(lockregistry.WithHandoff(0)).Obtain("42")
-		w.lock(l, lockregistry.TTL(20*time.Second))
+		w.lock(l, lockregistry.Lease(20*time.Second))
 		f.all("release", refused(loading))
 		require.ErrorContains(w, l.Unlock(w.Context()), "LOADING")
 		tries := f.count("obtain")
@@ -572,7 +572,7 @@ func TestFault_TheLocalHalfWaitsNoLongerThanTheLease(t *testing.T) {
 		f := w.flaky()
 		l := f.registry(lockregistry.WithHandoff(0)).Obtain("42")
 		start := time.Now()
-		w.lock(l, lockregistry.TTL(20*time.Second))
+		w.lock(l, lockregistry.Lease(20*time.Second))
 		f.all("release", refused(loading))
 		require.Error(w, l.Unlock(w.Context()))
 		require.NoError(w, w.goroutine().lock(l))
@@ -612,7 +612,7 @@ func TestFault_ALateRemovalDoesNotTouchTheNextHold(t *testing.T) {
 				if !here {
 					next = w.registry().Obtain("42")
 				}
-				w.lock(next, lockregistry.TTL(30*time.Second))
+				w.lock(next, lockregistry.Lease(30*time.Second))
 				value := w.do("GET", "orders:42")
 				require.Equal(w, "-1", w.arrives(late))
 				require.Equal(w, value, w.do("GET", "orders:42"))
@@ -643,7 +643,7 @@ func TestFault_ALateGrantIsRemoved(t *testing.T) {
 				f.all("obtain", silence)
 				ctx, cancel := context.WithTimeout(w.Context(), time.Second)
 				defer cancel()
-				err := l.Lock(ctx, lockregistry.TTL(time.Hour))
+				err := l.Lock(ctx, lockregistry.Lease(time.Hour))
 				require.ErrorIs(w, err, context.DeadlineExceeded)
 				require.Equal(w, !waiting, errors.Is(err, lockregistry.ErrUnavailable), "one that was answered: another owner has it")
 				sent := f.sent("obtain")
@@ -667,7 +667,7 @@ func TestFault_ALateGrantIsRemoved(t *testing.T) {
 
 				// It must not overwrite a later hold, of this process or of another.
 				for _, next := range []*lockregistry.Lock{l, w.registry().Obtain("42")} {
-					w.lock(next, lockregistry.TTL(time.Minute))
+					w.lock(next, lockregistry.Lease(time.Minute))
 					value := w.do("GET", "orders:42")
 					w.arrives(late)
 					require.Equal(w, value, w.do("GET", "orders:42"))
@@ -855,7 +855,7 @@ func TestFault_ASilentServerDoesNotOutlastTheWait(t *testing.T) {
 				start := time.Now()
 				err := l.Lock(w.Context(), lockregistry.Wait(time.Second))
 				require.LessOrEqual(w, time.Since(start), 1500*time.Millisecond)
-				require.ErrorIs(w, err, lockregistry.ErrTimeout)
+				require.ErrorIs(w, err, lockregistry.ErrTaken)
 				require.ErrorIs(w, err, lockregistry.ErrUnavailable)
 				f.reconnect()
 			})

@@ -145,7 +145,7 @@ func TestForceUnlock_OfReaders(t *testing.T) {
 				reads := func(r *lockregistry.Registry, ttl time.Duration) (*lockregistry.Lock, string) {
 					l := r.ReadWrite(path).Reader()
 					before := w.do("HKEYS", key)
-					w.lock(l, lockregistry.TTL(ttl))
+					w.lock(l, lockregistry.Lease(ttl))
 					for field := range strings.FieldsSeq(strings.Trim(w.do("HKEYS", key), "[]")) {
 						if field != "mode" && !strings.Contains(before, field) {
 							return l, field
@@ -203,7 +203,7 @@ func TestForceUnlock_OfAWriterThatReads(t *testing.T) {
 				writer = field
 			}
 		}
-		w.lock(rw.Reader(), lockregistry.TTL(20*time.Second))
+		w.lock(rw.Reader(), lockregistry.Lease(20*time.Second))
 		reads := w.goroutine().starts(other.ReadWrite("42").Reader())
 		w.await("it is waited for", func() bool { return w.waiting("42") })
 		start := time.Now()

@@ -132,7 +132,7 @@ func foreignCode(
 			if wrap != nil {
 				client = wrap(client, g)
 			}
-			options := []lockregistry.Option{lockregistry.WithExpiry(lease), lockregistry.WithRenewal()}
+			options := []lockregistry.Option{lockregistry.WithLease(lease), lockregistry.WithRenewal()}
 			if opts != nil {
 				options = append(options, opts(g)...)
 			}

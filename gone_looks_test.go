@@ -13,7 +13,7 @@ import (
 // lease, and no more often than that needs.
 func TestGone_NobodyIsCountedWithoutNeed(t *testing.T) {
 	const lease = time.Minute
-	renewed := []lockregistry.Option{lockregistry.WithRenewal(), lockregistry.WithExpiry(lease)}
+	renewed := []lockregistry.Option{lockregistry.WithRenewal(), lockregistry.WithLease(lease)}
 	t.Run("renewed", func(t *testing.T) {
 		fakeWorld(t, func(w *world) {
 			r := w.registry(renewed...)
@@ -44,7 +44,7 @@ func TestGone_NobodyIsCountedWithoutNeed(t *testing.T) {
 			uncounted("each hold was shorter than the lease")
 
 			busy := r.Obtain("c")
-			require.NoError(w, busy.Lock(ctx, lockregistry.TTL(time.Second))) // is renewed all the time
+			require.NoError(w, busy.Lock(ctx, lockregistry.Lease(time.Second))) // is renewed all the time
 			w.lock(l)
 			w.pass(lease - time.Second)
 			uncounted("the hold is not older than the lease yet")
@@ -61,7 +61,7 @@ func TestGone_NobodyIsCountedWithoutNeed(t *testing.T) {
 	})
 	t.Run("not renewed", func(t *testing.T) {
 		fakeWorld(t, func(w *world) {
-			r := w.registry(lockregistry.WithExpiry(lease))
+			r := w.registry(lockregistry.WithLease(lease))
 			l := r.Obtain("42")
 			w.lock(l)
 			w.pass(2 * lease)

@@ -43,7 +43,7 @@ func TestGone_AGoroutineThatIsGone(t *testing.T) {
 			t.Run(name+" "+lease.String(), func(t *testing.T) {
 				fakeWorld(t, func(w *world) {
 					var log journal
-					opts := []lockregistry.Option{lockregistry.WithRenewal(), lockregistry.WithExpiry(lease)}
+					opts := []lockregistry.Option{lockregistry.WithRenewal(), lockregistry.WithLease(lease)}
 					r, other := w.registry(append(opts, log.option())...), w.registry(opts...)
 					w.pass(lease/2 + time.Second)
 					within := leaves(w, r, of(r))
@@ -159,7 +159,7 @@ func TestGone_AHoldThatIsNotLeftBehind(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			fakeWorld(t, func(w *world) {
 				var log journal
-				r := w.registry(log.option(), lockregistry.WithRenewal(), lockregistry.WithExpiry(time.Second))
+				r := w.registry(log.option(), lockregistry.WithRenewal(), lockregistry.WithLease(time.Second))
 				unlock := hold(w, r, &log)
 				for range 5 {
 					runtime.GC()
@@ -202,7 +202,7 @@ func TestLock_ContextsOfAGoroutineThatIsGone(t *testing.T) {
 				fakeWorld(t, func(w *world) {
 					const lease = time.Second
 					var log journal
-					r := w.registry(log.option(), lockregistry.WithRenewal(), lockregistry.WithExpiry(lease))
+					r := w.registry(log.option(), lockregistry.WithRenewal(), lockregistry.WithLease(lease))
 					elsewhere(func() (recovered any) { // as a handler of net/http does
 						defer func() { recovered = recover() }()
 						request, end := context.WithCancel(w.Context())
@@ -229,7 +229,7 @@ func TestGone_AReaderWhoseGoroutineIsGone(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		const lease = 3 * time.Second
 		var log journal
-		r := w.registry(log.option(), lockregistry.WithExpiry(lease))
+		r := w.registry(log.option(), lockregistry.WithLease(lease))
 		l, g := r.ReadWrite("42").Reader(), w.goroutine()
 		leaves(w, r, l)
 		require.NoError(w, g.lock(l))
@@ -248,7 +248,7 @@ func TestGone_UnlockForAGoroutineThatIsGone(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		const lease = 30 * time.Second
 		var log journal
-		r := w.registry(log.option(), lockregistry.WithRenewal(), lockregistry.WithExpiry(lease), lockregistry.WithHandoff(time.Hour))
+		r := w.registry(log.option(), lockregistry.WithRenewal(), lockregistry.WithLease(lease), lockregistry.WithHandoff(time.Hour))
 		l, g := r.Obtain("42"), w.goroutine()
 		within := leaves(w, r, l)
 		locked := g.starts(l)
@@ -272,7 +272,7 @@ func TestGone_UnlockForAGoroutineThatIsFoundGone(t *testing.T) {
 			t.Run(kind+", first "+first, func(t *testing.T) {
 				fakeWorld(t, func(w *world) {
 					const lease = 30 * time.Second
-					r := w.registry(lockregistry.WithRenewal(), lockregistry.WithExpiry(lease), lockregistry.WithHandoff(time.Hour))
+					r := w.registry(lockregistry.WithRenewal(), lockregistry.WithLease(lease), lockregistry.WithHandoff(time.Hour))
 					l, g := of(r), w.goroutine()
 					ctx := elsewhere(func() context.Context {
 						w.lock(l)
@@ -333,7 +333,7 @@ func TestDo_CallsThatNestAndAGoroutineThatIsGone(t *testing.T) {
 				fakeWorld(t, func(w *world) {
 					const lease = time.Second
 					var log journal
-					r := w.registry(log.option(), lockregistry.WithRenewal(), lockregistry.WithExpiry(lease))
+					r := w.registry(log.option(), lockregistry.WithRenewal(), lockregistry.WithLease(lease))
 					l := r.Obtain("42")
 					elsewhere(func() (recovered any) {
 						defer func() { recovered = recover() }()

@@ -23,7 +23,7 @@ func terms(t *testing.T, lease time.Duration, watchdogs bool, test func(w *world
 	for name, c := range map[string]struct {
 		layout   lockregistry.Layout
 		lock     func(r *lockregistry.Registry) *lockregistry.Lock
-		watchdog bool // locks without TTL are renewed
+		watchdog bool // locks without a lease are renewed
 	}{
 		"plain, Spring":    {lockregistry.LayoutSpring, plain, false},
 		"plain, Redisson":  {lockregistry.LayoutRedisson, plain, true},
@@ -36,7 +36,7 @@ func terms(t *testing.T, lease time.Duration, watchdogs bool, test func(w *world
 		t.Run(name, func(t *testing.T) {
 			fakeWorld(t, func(w *world) {
 				f := w.flaky()
-				r := f.registry(lockregistry.WithLayout(c.layout), lockregistry.WithExpiry(lease), lockregistry.WithHandoff(time.Hour))
+				r := f.registry(lockregistry.WithLayout(c.layout), lockregistry.WithLease(lease), lockregistry.WithHandoff(time.Hour))
 				w.known(r)
 				test(w, f, c.lock(r))
 			})
@@ -92,7 +92,7 @@ func TestHandOver_BeginsRenewals(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			terms(t, lease, true, func(w *world, f *flaky, l *lockregistry.Lock) {
-				w.lock(l, lockregistry.TTL(c.ttl))
+				w.lock(l, lockregistry.Lease(c.ttl))
 				g, kept := f.handTo(l)
 				require.Equal(w, c.kept, kept)
 				ctx := g.watch(l)
@@ -122,7 +122,7 @@ func TestHandOver_EndsRenewals(t *testing.T) {
 			terms(t, lease, true, func(w *world, f *flaky, l *lockregistry.Lock) {
 				w.lock(l)
 				w.pass(2 * time.Second)
-				g, kept := f.handTo(l, lockregistry.TTL(c.ttl))
+				g, kept := f.handTo(l, lockregistry.Lease(c.ttl))
 				require.Equal(w, c.kept, kept)
 				ctx := g.watch(l)
 				renewals := f.scripts("renew")
@@ -149,8 +149,8 @@ func TestHandOver_KeepsNoLongLease(t *testing.T) {
 			{30 * time.Second, 20 * time.Second, true},
 			{20 * time.Second, 20 * time.Second, true},
 		} {
-			w.lock(l, lockregistry.TTL(c.before))
-			g, kept := f.handTo(l, lockregistry.TTL(c.after))
+			w.lock(l, lockregistry.Lease(c.before))
+			g, kept := f.handTo(l, lockregistry.Lease(c.after))
 			require.Equal(w, c.kept, kept, "from %v to %v", c.before, c.after)
 			require.LessOrEqual(w, w.pttl(l.Key()), c.after+c.after/2)
 			require.GreaterOrEqual(w, w.pttl(l.Key()), c.after)
@@ -172,8 +172,8 @@ func TestHandOver_RenewalsHaveTheNextOwnersLength(t *testing.T) {
 		r := f.registry(lockregistry.WithRenewal(), lockregistry.WithHandoff(time.Hour))
 		w.known(r)
 		l := r.Obtain("42")
-		w.lock(l, lockregistry.TTL(12*time.Second))
-		g, kept := f.handTo(l, lockregistry.TTL(9*time.Second))
+		w.lock(l, lockregistry.Lease(12*time.Second))
+		g, kept := f.handTo(l, lockregistry.Lease(9*time.Second))
 		require.True(w, kept)
 		renewals := f.count("renew")
 		w.pass(30 * time.Second)

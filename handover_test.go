@@ -268,7 +268,7 @@ func TestHandOver_EndsWithTheLimit(t *testing.T) {
 		"by default":           {nil, 100 * time.Millisecond},
 		"a long poll interval": {[]lockregistry.Option{lockregistry.WithPollInterval(time.Hour)}, 100 * time.Millisecond},
 		"renewed": {[]lockregistry.Option{
-			lockregistry.WithHandoff(limit), lockregistry.WithRenewal(), lockregistry.WithExpiry(300 * time.Millisecond),
+			lockregistry.WithHandoff(limit), lockregistry.WithRenewal(), lockregistry.WithLease(300 * time.Millisecond),
 		}, limit},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -310,8 +310,8 @@ func TestHandOver_NeedsHalfALease(t *testing.T) {
 			lease / 2:                      false,
 			lease / 10:                     false,
 		} {
-			g := h.first(lockregistry.TTL(lease))
-			next, has := h.queue(lockregistry.TTL(lease))
+			g := h.first(lockregistry.Lease(lease))
+			next, has := h.queue(lockregistry.Lease(lease))
 			h.world.pass(lease - left)
 			number := h.number()
 			require.NoError(h, g.unlock(h.l))
@@ -373,8 +373,8 @@ func TestHandOver_ToWhoWantsALongerLease(t *testing.T) {
 			lease + time.Millisecond: false,
 			time.Hour:                false,
 		} {
-			g := h.first(lockregistry.TTL(lease))
-			next, has := h.queue(lockregistry.TTL(wanted))
+			g := h.first(lockregistry.Lease(lease))
+			next, has := h.queue(lockregistry.Lease(wanted))
 			require.Equal(h, kept, h.handed(g, has), "%v", wanted)
 			if !kept {
 				require.Equal(h, wanted, h.pttl(theKey))
@@ -382,14 +382,14 @@ func TestHandOver_ToWhoWantsALongerLease(t *testing.T) {
 			require.NoError(h, next.unlock(h.l))
 		}
 
-		// Also without a TTL: what it asks for is then the registry's lease.
-		g := h.first(lockregistry.TTL(lease))
+		// Also without a lease: what it asks for is then the registry's lease.
+		g := h.first(lockregistry.Lease(lease))
 		next, has := h.queue()
 		require.False(h, h.handed(g, has))
 		require.Equal(h, time.Minute, h.pttl(theKey))
 
 		// A renewal by the owner makes room for longer ones, or takes it.
-		after, has := h.queue(lockregistry.TTL(time.Hour))
+		after, has := h.queue(lockregistry.Lease(time.Hour))
 		require.NoError(h, next.do(func() error { return h.l.Renew(h.Context(), time.Hour) }))
 		require.True(h, h.handed(next, has))
 		last, has := h.queue()
@@ -397,8 +397,8 @@ func TestHandOver_ToWhoWantsALongerLease(t *testing.T) {
 		require.False(h, h.handed(after, has))
 
 		// Who wants more at the head of the queue is not overtaken by who would take less.
-		more, gotMore := h.queue(lockregistry.TTL(time.Hour))
-		_, gotLess := h.queue(lockregistry.TTL(time.Second))
+		more, gotMore := h.queue(lockregistry.Lease(time.Hour))
+		_, gotLess := h.queue(lockregistry.Lease(time.Second))
 		require.False(h, h.handed(last, gotMore))
 		h.pending(gotLess)
 		require.False(h, h.handed(more, gotLess))
@@ -440,7 +440,7 @@ func TestHandOver_RenewalGoesOnAcrossHandOver(t *testing.T) {
 		renewals = h.net.count("renew")
 		h.world.pass(2 * lease)
 		require.Equal(h, renewals, h.net.count("renew"))
-	}, lockregistry.WithRenewal(), lockregistry.WithExpiry(lease), lockregistry.WithHandoff(time.Hour))
+	}, lockregistry.WithRenewal(), lockregistry.WithLease(lease), lockregistry.WithHandoff(time.Hour))
 }
 
 // A waiter that gives up at the very moment at which the lock is handed to it has it or does not; there is no third way.
@@ -453,7 +453,7 @@ func TestHandOver_GivingUpAtHandOver(t *testing.T) {
 			err    error
 		}{
 			"cancelled": {nil, true, context.Canceled},
-			"timed out": {[]lockregistry.LockOption{lockregistry.Wait(time.Second)}, false, lockregistry.ErrTimeout},
+			"timed out": {[]lockregistry.LockOption{lockregistry.Wait(time.Second)}, false, lockregistry.ErrTaken},
 		} {
 			t.Run(name+", handoff "+limit.String(), func(t *testing.T) {
 				handoffs(t, func(h *handoff) {

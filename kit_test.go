@@ -290,7 +290,7 @@ const keysButRecords = `return #redis.call('KEYS', '*') - #redis.call('KEYS', '*
 
 // sentinels are what callers tell errors apart by.
 var sentinels = []error{
-	lockregistry.ErrNotOwner, lockregistry.ErrLockLost, lockregistry.ErrTimeout, lockregistry.ErrClosed, lockregistry.ErrCapacity,
+	lockregistry.ErrNotOwner, lockregistry.ErrLockLost, lockregistry.ErrTaken, lockregistry.ErrClosed, lockregistry.ErrCapacity,
 	lockregistry.ErrUnavailable, lockregistry.ErrDeadlock, lockregistry.ErrUpgrade, lockregistry.ErrWrongType,
 	context.Canceled, context.DeadlineExceeded,
 }

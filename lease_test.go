@@ -63,7 +63,7 @@ func TestLease_LossIsAnnouncedBeforeTheKeyExpires(t *testing.T) {
 			fakeWorld(t, func(w *world) {
 				l := w.registry().Obtain("42")
 				start := time.Now()
-				w.lock(l, lockregistry.TTL(lease))
+				w.lock(l, lockregistry.Lease(lease))
 				ended := w.watch(l.Context(w.Context()), "orders:42")
 				end := <-ended
 				require.ErrorIs(w, end.cause, lockregistry.ErrLockLost)
@@ -88,7 +88,7 @@ func TestLease_LossIsAnnouncedWhileRedisIsSilent(t *testing.T) {
 		t.Run(map[bool]string{false: "without renewal", true: "with renewal"}[renewal], func(t *testing.T) {
 			fakeWorld(t, func(w *world) {
 				f := w.flaky()
-				opts := []lockregistry.Option{lockregistry.WithExpiry(9 * time.Second)}
+				opts := []lockregistry.Option{lockregistry.WithLease(9 * time.Second)}
 				if renewal {
 					opts = append(opts, lockregistry.WithRenewal())
 				}
@@ -115,7 +115,7 @@ func TestLease_LossIsAnnouncedWhileRedisIsSilent(t *testing.T) {
 func TestLease_LossWithoutAContext(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		l := w.registry().Obtain("42")
-		w.lock(l, lockregistry.TTL(10*time.Second))
+		w.lock(l, lockregistry.Lease(10*time.Second))
 		w.pass(10*time.Second - margin(10*time.Second) - 2*time.Millisecond)
 		require.True(w, l.IsHeld())
 		w.pass(2 * time.Millisecond)
@@ -134,14 +134,14 @@ func TestLease_RenewingPutsTheAnnouncementOff(t *testing.T) {
 			return r.Renew(ctx, "42", 20*time.Second)
 		},
 		"re-entry": func(_ *lockregistry.Registry, l *lockregistry.Lock, ctx context.Context) error {
-			return l.Lock(ctx, lockregistry.TTL(20*time.Second))
+			return l.Lock(ctx, lockregistry.Lease(20*time.Second))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			fakeWorld(t, func(w *world) {
 				r := w.registry()
 				l := r.Obtain("42")
-				w.lock(l, lockregistry.TTL(10*time.Second))
+				w.lock(l, lockregistry.Lease(10*time.Second))
 				ended := w.watch(l.Context(w.Context()), "orders:42")
 				w.pass(9 * time.Second)
 				require.NoError(w, renew(r, l, w.Context()))
@@ -160,7 +160,7 @@ func TestLease_RenewingPutsTheAnnouncementOff(t *testing.T) {
 func TestLease_RenewingWithAShorterLease(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		l := w.registry().Obtain("42")
-		w.lock(l, lockregistry.TTL(time.Hour))
+		w.lock(l, lockregistry.Lease(time.Hour))
 		start := time.Now()
 		ended := w.watch(l.Context(w.Context()), "orders:42")
 		require.NoError(w, l.Renew(w.Context(), 10*time.Second))
@@ -175,7 +175,7 @@ func TestLease_RenewingWithAShorterLeaseAndALostReply(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
 		l := f.registry().Obtain("42")
-		w.lock(l, lockregistry.TTL(time.Hour))
+		w.lock(l, lockregistry.Lease(time.Hour))
 		ended := w.watch(l.Context(w.Context()), "orders:42")
 		f.next("renew", cutAfter)
 		require.Error(w, l.Renew(w.Context(), 10*time.Second))
@@ -190,7 +190,7 @@ func TestLease_ARenewalThatMayArriveLateLimitsTheNextOnes(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
 		l := f.registry().Obtain("42")
-		w.lock(l, lockregistry.TTL(time.Hour))
+		w.lock(l, lockregistry.Lease(time.Hour))
 		ended := w.watch(l.Context(w.Context()), "orders:42")
 		require.NoError(w, l.Renew(w.Context(), time.Hour)) // the server knows the script from now on
 		f.next("renew", silence)
@@ -221,7 +221,7 @@ func TestLease_RenewalsThatOverlap(t *testing.T) {
 				f := w.flaky()
 				r := f.registry()
 				l := r.Obtain("42")
-				w.lock(l, lockregistry.TTL(long))
+				w.lock(l, lockregistry.Lease(long))
 				require.NoError(w, l.Renew(w.Context(), long)) // the server knows the script from now on
 				ended := w.watch(l.Context(w.Context()), "orders:42")
 				f.next("renew", slow(400*time.Millisecond))
@@ -246,7 +246,7 @@ func TestLease_RenewalsThatOverlap(t *testing.T) {
 
 				// And if there is no next one.
 				require.ErrorIs(w, l.Unlock(w.Context()), lockregistry.ErrLockLost)
-				w.lock(l, lockregistry.TTL(long))
+				w.lock(l, lockregistry.Lease(long))
 				ended = w.watch(l.Context(w.Context()), "orders:42")
 				f.next("renew", slow(400*time.Millisecond))
 				start := time.Now()
@@ -279,7 +279,7 @@ func TestLease_ARefusedRenewalBesideAShorterOne(t *testing.T) {
 				f := w.flaky()
 				r := f.registry()
 				l := r.Obtain("42")
-				w.lock(l, lockregistry.TTL(time.Hour))
+				w.lock(l, lockregistry.Lease(time.Hour))
 				require.NoError(w, l.Renew(w.Context(), time.Hour)) // the server knows the script from now on
 				ended := w.watch(l.Context(w.Context()), "orders:42")
 				f.next("renew", slow(c.answers), refused("LOADING Redis is loading the dataset in memory"))
@@ -309,7 +309,7 @@ func TestLease_RenewalsInAnyOrderAreHonest(t *testing.T) {
 				random := rand.New(rand.NewPCG(seed, 1))
 				upTo := func(d time.Duration) time.Duration { return time.Duration(random.Int64N(int64(d))) }
 				f := w.flaky()
-				opts := []lockregistry.Option{lockregistry.WithExpiry(30 * time.Second)}
+				opts := []lockregistry.Option{lockregistry.WithLease(30 * time.Second)}
 				if seed%4 == 0 {
 					opts = append(opts, lockregistry.WithRenewal())
 				}
@@ -367,7 +367,7 @@ func TestLease_RenewalsInAnyOrderAreHonest(t *testing.T) {
 func TestLease_TheOwnersLeaseOutlastsTheSchedulersRenewal(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
-		r := w.registryOn(f.client(oneConnection), lockregistry.WithRenewal(), lockregistry.WithExpiry(30*time.Second))
+		r := w.registryOn(f.client(oneConnection), lockregistry.WithRenewal(), lockregistry.WithLease(30*time.Second))
 		l := r.Obtain("42")
 		start := time.Now()
 		w.lock(l)
@@ -400,7 +400,7 @@ func TestLease_TheSchedulerGoesOnBesideARenewalThatHangs(t *testing.T) {
 			fakeWorld(t, func(w *world) {
 				f := w.flaky()
 				r := w.registryOn(f.client(ownConnections), lockregistry.WithRenewal(),
-					lockregistry.WithExpiry(6*time.Second), lockregistry.WithCommandTimeout(time.Hour))
+					lockregistry.WithLease(6*time.Second), lockregistry.WithCommandTimeout(time.Hour))
 				l := r.Obtain("42")
 				w.lock(l)
 				w.pass(3 * time.Second) // the server knows the script from now on
@@ -428,7 +428,7 @@ func TestLease_WhatIsReleasedMeanwhileIsNotRenewed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			fakeWorld(t, func(w *world) {
 				f := w.flaky()
-				r := w.registryOn(f.client(ownConnections), lockregistry.WithRenewal(), lockregistry.WithExpiry(6*time.Second))
+				r := w.registryOn(f.client(ownConnections), lockregistry.WithRenewal(), lockregistry.WithLease(6*time.Second))
 				l := r.Obtain("42")
 				answer := make(chan struct{})
 				if again {
@@ -461,13 +461,13 @@ func TestLease_TheLeaseCountsFromTheSendingOfTheCommand(t *testing.T) {
 		f := w.flaky()
 		l := f.registry().Obtain("42")
 		f.next("obtain", slow(400*time.Millisecond))
-		w.lock(l, lockregistry.TTL(10*time.Second))
+		w.lock(l, lockregistry.Lease(10*time.Second))
 		require.Equal(w, 9600*time.Millisecond, w.pttl("orders:42"))
 		end := <-w.watch(l.Context(w.Context()), "orders:42")
 		require.Greater(w, end.left, margin(10*time.Second))
 
 		require.ErrorIs(w, l.Unlock(w.Context()), lockregistry.ErrLockLost)
-		w.lock(l, lockregistry.TTL(10*time.Second))
+		w.lock(l, lockregistry.Lease(10*time.Second))
 		ended := w.watch(l.Context(w.Context()), "orders:42")
 		require.NoError(w, l.Renew(w.Context(), 10*time.Second)) // the server knows the script from now on
 		f.next("renew", slow(400*time.Millisecond))
@@ -483,7 +483,7 @@ func TestLease_TheLeaseCountsForRegistriesOfAnyAge(t *testing.T) {
 		client := w.client()
 		for range 3 {
 			l := w.registryOn(client).Obtain("42")
-			w.lock(l, lockregistry.TTL(10*time.Second))
+			w.lock(l, lockregistry.Lease(10*time.Second))
 			end := <-w.watch(l.Context(w.Context()), theKey)
 			require.GreaterOrEqual(w, end.left, margin(10*time.Second))
 			require.ErrorIs(w, l.Unlock(w.Context()), lockregistry.ErrLockLost)
@@ -495,7 +495,7 @@ func TestLease_TheLeaseCountsForRegistriesOfAnyAge(t *testing.T) {
 func TestLease_AGrantThatArrivesAfterItsLeaseIsNone(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
-		r := f.registry(lockregistry.WithExpiry(time.Second), lockregistry.WithCommandTimeout(time.Minute))
+		r := f.registry(lockregistry.WithLease(time.Second), lockregistry.WithCommandTimeout(time.Minute))
 		l := r.Obtain("42")
 		f.next("obtain", slow(995*time.Millisecond)) // within the margin
 		f.next("renew", slow(995*time.Millisecond))
@@ -517,7 +517,7 @@ func TestLease_AGrantThatArrivesAfterItsLeaseIsNone(t *testing.T) {
 func TestLease_AWaiterTriesAgainAfterALateGrant(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
-		l := f.registry(lockregistry.WithExpiry(time.Second), polling, lockregistry.WithCommandTimeout(time.Minute)).Obtain("42")
+		l := f.registry(lockregistry.WithLease(time.Second), polling, lockregistry.WithCommandTimeout(time.Minute)).Obtain("42")
 		w.do("SET", "orders:42", uuid.NewString(), "PX", "350")
 		locked := w.goroutine().starts(l)
 		w.settle()
@@ -537,11 +537,11 @@ func TestLease_AWaiterTriesAgainAfterALateGrant(t *testing.T) {
 func TestLease_RenewalEachThirdOfTheLease(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
-		r := f.registry(lockregistry.WithRenewal(), lockregistry.WithExpiry(30*time.Second))
+		r := f.registry(lockregistry.WithRenewal(), lockregistry.WithLease(30*time.Second))
 		standard, custom := r.Obtain("standard"), r.Obtain("custom")
 		start := time.Now()
 		w.lock(standard)
-		w.lock(custom, lockregistry.TTL(12*time.Second))
+		w.lock(custom, lockregistry.Lease(12*time.Second))
 		ends := []<-chan ending{
 			w.watch(standard.Context(w.Context()), "orders:standard"), w.watch(custom.Context(w.Context()), "orders:custom"),
 		}
@@ -569,7 +569,7 @@ func TestLease_RenewalEachThirdOfTheLease(t *testing.T) {
 func TestLease_RenewalEndsWithTheHold(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
-		r := f.registry(lockregistry.WithRenewal(), lockregistry.WithExpiry(3*time.Second))
+		r := f.registry(lockregistry.WithRenewal(), lockregistry.WithLease(3*time.Second))
 		l, next := r.Obtain("42"), r.Obtain("next")
 		w.lock(l)
 		w.pass(10500 * time.Millisecond)
@@ -593,7 +593,7 @@ func TestLease_RenewalEndsWithTheHold(t *testing.T) {
 func TestLease_RenewalEndsWithTheRegistry(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
-		r := f.registry(lockregistry.WithRenewal(), lockregistry.WithExpiry(3*time.Second))
+		r := f.registry(lockregistry.WithRenewal(), lockregistry.WithLease(3*time.Second))
 		w.lock(r.Obtain("42"))
 		w.pass(10500 * time.Millisecond)
 		renewals := f.count("renew")
@@ -607,7 +607,7 @@ func TestLease_RenewalEndsWithTheRegistry(t *testing.T) {
 func TestLease_ReentryAddsNoRenewal(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
-		l := f.registry(lockregistry.WithRenewal(), lockregistry.WithExpiry(3*time.Second)).Obtain("42")
+		l := f.registry(lockregistry.WithRenewal(), lockregistry.WithLease(3*time.Second)).Obtain("42")
 		for range 5 {
 			w.lock(l)
 		}
@@ -633,7 +633,7 @@ func TestLease_ALateRenewalDoesNotTouchTheNextHold(t *testing.T) {
 		f := w.flaky()
 		r := f.registry(lockregistry.WithRenewal())
 		l := r.Obtain("42")
-		w.lock(l, lockregistry.TTL(30*time.Second))
+		w.lock(l, lockregistry.Lease(30*time.Second))
 		f.all("renew", silence)
 		w.pass(11 * time.Second) // one was sent, on a connection that is dead from now on
 		late := f.sent("renew")
@@ -644,12 +644,12 @@ func TestLease_ALateRenewalDoesNotTouchTheNextHold(t *testing.T) {
 		require.Equal(w, "0", w.arrives(late[0]))
 		require.True(w, w.free("orders:42"))
 
-		w.lock(l, lockregistry.TTL(20*time.Second))
+		w.lock(l, lockregistry.Lease(20*time.Second))
 		require.Equal(w, "-1", w.arrives(late[0]))
 		require.Equal(w, 20*time.Second, w.pttl("orders:42"))
 		w.unlock(l)
 		other := w.registry().Obtain("42")
-		w.lock(other, lockregistry.TTL(20*time.Second))
+		w.lock(other, lockregistry.Lease(20*time.Second))
 		require.Equal(w, "-1", w.arrives(late[0]))
 		require.Equal(w, 20*time.Second, w.pttl("orders:42"))
 	})
@@ -662,7 +662,7 @@ func TestLease_ALateRenewalDoesNotReviveALostHold(t *testing.T) {
 		t.Run(map[bool]string{true: "scheduled", false: "called"}[byItself], func(t *testing.T) {
 			fakeWorld(t, func(w *world) {
 				f := w.flaky()
-				opts := []lockregistry.Option{lockregistry.WithExpiry(3 * time.Second), lockregistry.WithCommandTimeout(time.Minute)}
+				opts := []lockregistry.Option{lockregistry.WithLease(3 * time.Second), lockregistry.WithCommandTimeout(time.Minute)}
 				if byItself {
 					opts = append(opts, lockregistry.WithRenewal())
 				}
@@ -703,7 +703,7 @@ func TestLease_RenewalOutlastsFailures(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			fakeWorld(t, func(w *world) {
 				f := w.flaky()
-				l := f.registry(lockregistry.WithRenewal(), lockregistry.WithExpiry(9*time.Second)).Obtain("42")
+				l := f.registry(lockregistry.WithRenewal(), lockregistry.WithLease(9*time.Second)).Obtain("42")
 				w.lock(l)
 				ended := w.watch(l.Context(w.Context()), "orders:42")
 				for range 3 {
@@ -737,7 +737,7 @@ func TestLease_RenewalOutlastsFailures(t *testing.T) {
 func TestLease_RenewalAfterASilence(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
-		l := f.registry(lockregistry.WithRenewal(), lockregistry.WithExpiry(time.Minute)).Obtain("42")
+		l := f.registry(lockregistry.WithRenewal(), lockregistry.WithLease(time.Minute)).Obtain("42")
 		w.lock(l)
 		ended := w.watch(l.Context(w.Context()), "orders:42")
 		f.all("renew", silence)
@@ -754,7 +754,7 @@ func TestLease_RenewalAfterASilence(t *testing.T) {
 func TestLease_RenewalOfManyLocks(t *testing.T) {
 	fakeWorldAlone(t, func(w *world) {
 		const locks = 600
-		r := w.registry(lockregistry.WithRenewal(), lockregistry.WithExpiry(9*time.Second))
+		r := w.registry(lockregistry.WithRenewal(), lockregistry.WithLease(9*time.Second))
 		goroutines := runtime.NumGoroutine()
 		for i := range locks {
 			w.lock(r.Obtain(strconv.Itoa(i)))
@@ -778,7 +778,7 @@ func TestLease_ALockOutlivesItsHolderForALeaseAtMost(t *testing.T) {
 		t.Run(strconv.Itoa(int(mode)), func(t *testing.T) {
 			fakeWorld(t, func(w *world) {
 				const lease, poll = 5 * time.Second, 100 * time.Millisecond
-				crashing := w.registry(lockregistry.WithRenewal(), lockregistry.WithExpiry(lease))
+				crashing := w.registry(lockregistry.WithRenewal(), lockregistry.WithLease(lease))
 				l := w.registry(lockregistry.WithWakeup(mode), lockregistry.WithPollInterval(poll)).Obtain("42")
 				w.lock(crashing.Obtain("42"))
 				locked := w.goroutine().starts(l)

@@ -291,7 +291,7 @@ func TestReentry_AfterTheLease(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
 		l := f.registry().Obtain("42")
-		w.lock(l, lockregistry.TTL(10*time.Second))
+		w.lock(l, lockregistry.Lease(10*time.Second))
 		value := w.do("GET", "orders:42")
 		w.pass(10 * time.Second)
 		w.do("SET", "orders:42", value, "PX", "5000")
@@ -336,7 +336,7 @@ func TestWait(t *testing.T) {
 			}
 		}
 		expired := func(err error, op string) error {
-			w.fails(err, lockregistry.ErrTimeout, op, "orders:42")
+			w.fails(err, lockregistry.ErrTaken, op, "orders:42")
 			return nil
 		}
 		waits(func() error {
@@ -395,7 +395,7 @@ func TestWait_CoversThisProcessAndRedis(t *testing.T) {
 		require.ErrorIs(w, l.Unlock(w.Context()), lockregistry.ErrLockLost)
 		w.settle()
 		w.pending(locked) // on Redis, from now on
-		w.fails(<-locked, lockregistry.ErrTimeout, "lock", "orders:42")
+		w.fails(<-locked, lockregistry.ErrTaken, "lock", "orders:42")
 		require.Equal(w, time.Second, time.Since(start))
 	})
 }
@@ -600,7 +600,7 @@ func TestClose_TriesRemovalsOnceMore(t *testing.T) {
 		f := w.flaky()
 		r := f.registry(lockregistry.WithPollInterval(time.Minute))
 		l := r.Obtain("42")
-		w.lock(l, lockregistry.TTL(time.Hour))
+		w.lock(l, lockregistry.Lease(time.Hour))
 		f.all("release", refused("LOADING Redis is loading the dataset in memory"))
 		require.ErrorContains(w, l.Unlock(w.Context()), "LOADING")
 		w.settle()
@@ -905,7 +905,7 @@ func TestDo_TellsFnOfTheLoss(t *testing.T) {
 			w.do("DEL", "orders:42")
 			<-ctx.Done() // the next renewal finds out
 			return context.Cause(ctx)
-		}, lockregistry.TTL(brief))
+		}, lockregistry.Lease(brief))
 		require.ErrorIs(w, err, lockregistry.ErrLockLost)
 	})
 }
@@ -959,7 +959,7 @@ func TestDo_OfAReadWriteLock(t *testing.T) {
 		failed := errors.New("out of paper")
 		require.Equal(w, failed, rw.Reader().Do(w.Context(), func(ctx context.Context) error {
 			require.NoError(w, other.Reader().Do(ctx, nothing, lockregistry.NoWait()))
-			require.ErrorIs(w, other.Writer().Do(ctx, nothing, lockregistry.NoWait()), lockregistry.ErrTimeout)
+			require.ErrorIs(w, other.Writer().Do(ctx, nothing, lockregistry.NoWait()), lockregistry.ErrTaken)
 			require.NoError(w, rw.Reader().Do(ctx, nothing), "nests")
 			w.fails(rw.Writer().Do(ctx, nothing), lockregistry.ErrUpgrade, "do", theKey)
 			return failed
@@ -967,7 +967,7 @@ func TestDo_OfAReadWriteLock(t *testing.T) {
 		var inside context.Context
 		require.NoError(w, rw.Writer().Do(w.Context(), func(ctx context.Context) error {
 			inside = ctx
-			require.ErrorIs(w, other.Reader().Do(ctx, nothing, lockregistry.NoWait()), lockregistry.ErrTimeout)
+			require.ErrorIs(w, other.Reader().Do(ctx, nothing, lockregistry.NoWait()), lockregistry.ErrTaken)
 			require.NoError(w, rw.Reader().Do(ctx, nothing))
 			require.NoError(w, rw.Writer().Do(ctx, nothing))
 			return nil
@@ -1001,7 +1001,7 @@ func TestLock_IsHeld(t *testing.T) {
 		l, other := w.registry().Obtain("42"), w.registry().Obtain("42")
 		require.False(w, l.IsHeld())
 		holder := w.goroutine()
-		require.NoError(w, holder.lock(l, lockregistry.TTL(3*brief)))
+		require.NoError(w, holder.lock(l, lockregistry.Lease(3*brief)))
 		require.True(w, l.IsHeld(), "by any goroutine of this process")
 		require.False(w, other.IsHeld(), "by another registry")
 		waiter := w.goroutine().starts(other)

@@ -43,7 +43,7 @@ func TestLog_LossIsAnnouncedWhileTheLogBlocks(t *testing.T) {
 		start := time.Now()
 		var contexts []context.Context
 		for path, lease := range map[string]time.Duration{"a": 300 * time.Millisecond, "b": 400 * time.Millisecond} {
-			w.lock(r.Obtain(path), lockregistry.TTL(lease))
+			w.lock(r.Obtain(path), lockregistry.Lease(lease))
 			contexts = append(contexts, r.Obtain(path).Context(w.Context()))
 		}
 		for _, ctx := range contexts {
@@ -59,10 +59,10 @@ func TestLog_RenewalsGoOnWhileTheLogBlocks(t *testing.T) {
 	worlds(t, func(w *world) {
 		log := w.stuck()
 		r := w.registry(log.option(), lockregistry.WithLayout(lockregistry.LayoutRedisson),
-			lockregistry.WithExpiry(600*time.Millisecond))
+			lockregistry.WithLease(600*time.Millisecond))
 		renewed, ends := r.Obtain("renewed"), r.Obtain("ends")
 		w.lock(renewed)
-		w.lock(ends, lockregistry.TTL(300*time.Millisecond))
+		w.lock(ends, lockregistry.Lease(300*time.Millisecond))
 		<-ends.Context(w.Context()).Done()
 		<-log.first // and nobody lets go of it
 		for range 3 {
@@ -87,7 +87,7 @@ func TestLog_CloseWritesTheLastLines(t *testing.T) {
 		var log journal
 		r := w.registry(lockregistry.WithLogger(slog.New(slog.NewTextHandler(slowly{&log}, nil))))
 		l := r.Obtain("a")
-		w.lock(l, lockregistry.TTL(time.Second))
+		w.lock(l, lockregistry.Lease(time.Second))
 		w.pass(time.Second)
 		require.False(w, l.IsHeld()) // which finds the loss
 		require.NoError(w, r.Close())
@@ -108,7 +108,7 @@ func TestLog_CloseDoesNotWaitForAStuckLog(t *testing.T) {
 		log := w.stuck()
 		r := w.registry(log.option())
 		l := r.Obtain("a")
-		w.lock(l, lockregistry.TTL(time.Second))
+		w.lock(l, lockregistry.Lease(time.Second))
 		w.pass(time.Second)
 		require.False(w, l.IsHeld())
 		start := time.Now()

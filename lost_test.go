@@ -103,7 +103,7 @@ func TestLock_LostIsFreeAtTheFirstCall(t *testing.T) {
 							maps.Copy(calls, impatientPlain)
 						}
 						for call, has := range calls {
-							owner := w.gone(l, 1, lockregistry.TTL(lostLease))
+							owner := w.gone(l, 1, lockregistry.Lease(lostLease))
 							loss.lose(w, r, l)
 							require.True(w, has(w, r, l), call)
 							w.fails(l.Unlock(owner), lockregistry.ErrLockLost, "unlock", l.Key())
@@ -121,7 +121,7 @@ func TestLock_LostReadersAreNotInTheWayOfAWriter(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		p := w.pair()
 		for _, both := range [][2]*lockregistry.Lock{{p.reader, p.writer}, {p.writer, p.reader}} {
-			owner := w.gone(both[0], 1, lockregistry.TTL(lostLease))
+			owner := w.gone(both[0], 1, lockregistry.Lease(lostLease))
 			w.pass(2 * lostLease)
 			ok, err := both[1].TryLock(w.Context())
 			require.NoError(w, err)
@@ -136,7 +136,7 @@ func TestLock_LostReadersAreNotInTheWayOfAWriter(t *testing.T) {
 func TestLock_LostGoesToItsWaitersFirst(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		l := w.registry().Obtain("42")
-		w.gone(l, 1, lockregistry.TTL(lostLease))
+		w.gone(l, 1, lockregistry.Lease(lostLease))
 		has := lockElsewhere(l, w.Context())
 		w.pass(2 * lostLease)
 		require.NoError(w, <-has)

@@ -43,9 +43,9 @@ func TestLost_AWaiterDoesNotWaitForAnOwnerThatIsGone(t *testing.T) {
 						waiting = r.ReadWrite("42").Writer()
 					}
 					start := time.Now()
-					owner := w.gone(l, 3, lockregistry.TTL(lease))
+					owner := w.gone(l, 3, lockregistry.Lease(lease))
 					next := w.goroutine()
-					has := next.starts(waiting, lockregistry.TTL(lease))
+					has := next.starts(waiting, lockregistry.Lease(lease))
 					w.settle()
 					third := lockElsewhere(waiting, w.Context())
 					w.pass(time.Until(start.Add(lease - margin(lease) - 2*time.Millisecond)))
@@ -84,9 +84,9 @@ func TestLost_ANewcomerDoesNotWaitForAnOwnerThatIsGone(t *testing.T) {
 	for name, pick := range kinds {
 		t.Run(name, func(t *testing.T) {
 			fakeWorld(t, func(w *world) {
-				r := w.registry(lockregistry.WithExpiry(time.Second))
+				r := w.registry(lockregistry.WithLease(time.Second))
 				l := pick(r)
-				w.gone(l, 1, lockregistry.TTL(time.Second))
+				w.gone(l, 1, lockregistry.Lease(time.Second))
 				w.pass(time.Hour)
 				start := time.Now()
 				w.lock(l)
@@ -94,7 +94,7 @@ func TestLost_ANewcomerDoesNotWaitForAnOwnerThatIsGone(t *testing.T) {
 				w.unlock(l)
 				require.True(w, w.free(theKey))
 
-				owner := w.gone(l, 1, lockregistry.TTL(time.Second))
+				owner := w.gone(l, 1, lockregistry.Lease(time.Second))
 				w.pass(time.Hour)
 				w.await("the lock", func() bool { return w.tryElsewhere(l) })
 				w.fails(l.Unlock(owner), lockregistry.ErrLockLost, "unlock", theKey)
@@ -113,7 +113,7 @@ func TestLost_AllWhoShareALostHoldAreEvicted(t *testing.T) {
 		p := w.pair()
 		var readers []context.Context
 		for range 3 {
-			readers = append(readers, w.gone(p.reader, 1, lockregistry.TTL(time.Second)))
+			readers = append(readers, w.gone(p.reader, 1, lockregistry.Lease(time.Second)))
 		}
 		require.NoError(w, p.writer.Lock(w.Context()))
 		w.lock(p.reader)
@@ -124,8 +124,8 @@ func TestLost_AllWhoShareALostHoldAreEvicted(t *testing.T) {
 		w.unlock(p.writer)
 		w.unlock(p.reader)
 
-		owner := w.gone(p.writer, 1, lockregistry.TTL(2*time.Second))
-		require.NoError(w, p.reader.Lock(owner, lockregistry.TTL(4*time.Second)))
+		owner := w.gone(p.writer, 1, lockregistry.Lease(2*time.Second))
+		require.NoError(w, p.reader.Lock(owner, lockregistry.Lease(4*time.Second)))
 		start := time.Now()
 		w.lock(p.reader) // joins the one that reads on
 		require.InDelta(w, 2*time.Second, time.Since(start), float64(200*time.Millisecond))
@@ -145,8 +145,8 @@ func TestLost_EvictionDoesNotWaitForTheRemoval(t *testing.T) {
 		w.loaded()
 		f := w.flaky()
 		l := w.registryOn(f.client(ownConnections)).Obtain("42")
-		owner := w.gone(l, 1, lockregistry.TTL(lease))
-		has := lockElsewhere(l, w.Context(), lockregistry.TTL(lease))
+		owner := w.gone(l, 1, lockregistry.Lease(lease))
+		has := lockElsewhere(l, w.Context(), lockregistry.Lease(lease))
 		w.settle()
 		arrive := make(chan struct{})
 		f.all("release", heldUp(arrive))
@@ -170,7 +170,7 @@ func TestLost_EvictionDoesNotWaitForTheRemoval(t *testing.T) {
 func TestLost_EvictionAfterARenewalThatFoundNoKey(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		const lease = 9 * time.Second
-		l := w.registry(lockregistry.WithRenewal(), lockregistry.WithExpiry(lease)).Obtain("42")
+		l := w.registry(lockregistry.WithRenewal(), lockregistry.WithLease(lease)).Obtain("42")
 		owner := w.gone(l, 1)
 		has := lockElsewhere(l, w.Context())
 		w.pass(10 * lease)
@@ -188,7 +188,7 @@ func TestLost_NobodyIsEvictedAfterClose(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		r := w.registry()
 		l := r.Obtain("42")
-		owner := w.gone(l, 1, lockregistry.TTL(time.Second))
+		owner := w.gone(l, 1, lockregistry.Lease(time.Second))
 		has := lockElsewhere(l, w.Context())
 		w.settle()
 		require.NoError(w, r.Close())
@@ -232,7 +232,7 @@ func TestLost_OutOfMemory(t *testing.T) {
 		}
 		held = append(held, r.Obtain("spring"), w.registry(lockregistry.WithLayout(lockregistry.LayoutRedisson)).Obtain("redisson"))
 		for _, l := range held {
-			w.lock(l, lockregistry.TTL(time.Minute))
+			w.lock(l, lockregistry.Lease(time.Minute))
 		}
 		w.do("CONFIG", "SET", "maxmemory", "1")
 		defer w.do("CONFIG", "SET", "maxmemory", "0")
@@ -253,11 +253,11 @@ func TestLost_JoiningReadersGetTheirLease(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		const lease = time.Minute
 		reader := w.registry(lockregistry.WithHandoff(time.Hour)).ReadWrite("42").Reader()
-		w.lock(reader, lockregistry.TTL(lease))
+		w.lock(reader, lockregistry.Lease(lease))
 		for _, after := range []time.Duration{lease / 20, lease / 5, lease / 2, lease * 9 / 10} {
 			w.pass(after)
 			g := w.goroutine()
-			require.NoError(w, g.lock(reader, lockregistry.TTL(lease)))
+			require.NoError(w, g.lock(reader, lockregistry.Lease(lease)))
 			require.GreaterOrEqual(w, w.pttl(theKey), lease*9/10)
 		}
 	})

@@ -34,7 +34,7 @@ func TestLock_TheKeyOfALostHoldIsRemoved(t *testing.T) {
 					w.lock(l)
 					w.unlock(l) // the server knows the script from now on
 					owner := lockregistry.NewOwner(w.Context())
-					require.NoError(w, l.Lock(owner, lockregistry.TTL(lostLease)))
+					require.NoError(w, l.Lock(owner, lockregistry.Lease(lostLease)))
 					w.outlive()
 					told, start, before := l.Context(owner), time.Now(), len(sent())
 					<-told.Done()
@@ -67,7 +67,7 @@ func TestLock_TheKeyThatWasRenewedTooLateIsRemoved(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
 		l := f.registry(polling).Obtain("42")
-		w.lock(l, lockregistry.TTL(lostLease))
+		w.lock(l, lockregistry.Lease(lostLease))
 		require.NoError(w, l.Renew(w.Context(), lostLease)) // the server knows the script from now on
 		f.all("renew", slow(lostLease))
 		w.pass(lostLease / 2)
@@ -87,7 +87,7 @@ func TestLock_TheKeyOfALostHoldIsRemovedAfterAnOutage(t *testing.T) {
 		f := w.flaky()
 		r := f.registry(polling)
 		l := r.Obtain("42")
-		w.lock(l, lockregistry.TTL(lostLease))
+		w.lock(l, lockregistry.Lease(lostLease))
 		w.outlive()
 		told := l.Context(w.Context())
 		f.all("release", refused(loading))
@@ -113,7 +113,7 @@ func TestLock_NothingIsSentForAKeyThatIsGone(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			fakeWorld(t, func(w *world) {
 				f := w.flaky()
-				r := f.registry(polling, lockregistry.WithExpiry(lostLease), lockregistry.WithRenewal())
+				r := f.registry(polling, lockregistry.WithLease(lostLease), lockregistry.WithRenewal())
 				l := r.Obtain("42")
 				w.lock(l)
 				told := l.Context(w.Context())
@@ -143,7 +143,7 @@ func TestLock_TheKeyOfALostHoldIsRemovedOnce(t *testing.T) {
 				l := r.Obtain("42")
 				w.lock(l)
 				w.unlock(l) // the server knows the script from now on
-				w.lock(l, lockregistry.TTL(lostLease))
+				w.lock(l, lockregistry.Lease(lostLease))
 				w.outlive()
 				told, before := l.Context(w.Context()), f.count("release")
 				<-told.Done()
@@ -181,7 +181,7 @@ func TestLock_TheKeyOfALossThatNobodyNoticed(t *testing.T) {
 			t.Run(name+"/"+kind, func(t *testing.T) {
 				fakeWorld(t, func(w *world) {
 					l := pick(w.registry(polling))
-					w.lock(l, lockregistry.TTL(lostLease))
+					w.lock(l, lockregistry.Lease(lostLease))
 					w.outlive()
 					w.pass(time.Minute)
 					require.False(w, w.free(l.Key()), "nobody has noticed")
@@ -211,7 +211,7 @@ func TestLock_ALostHoldIsUnlockedDuringItsRemoval(t *testing.T) {
 				l := r.Obtain("42")
 				w.lock(l)
 				w.unlock(l) // the server knows the script from now on
-				w.lock(l, lockregistry.TTL(lostLease))
+				w.lock(l, lockregistry.Lease(lostLease))
 				w.outlive()
 				told, before := l.Context(w.Context()), f.count("release")
 				f.next("release", fates...)
@@ -235,7 +235,7 @@ func TestLock_ALostHoldIsUnlockedDuringItsRemoval(t *testing.T) {
 func TestLock_TheKeyOfALostHoldIsKept(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		l := w.registry(polling).Obtain("42")
-		w.lock(l, lockregistry.TTL(lostLease), lockregistry.AtLeast(time.Minute))
+		w.lock(l, lockregistry.Lease(lostLease), lockregistry.AtLeast(time.Minute))
 		w.outlive()
 		told, start, value := l.Context(w.Context()), time.Now(), w.do("GET", theKey)
 		<-told.Done()
@@ -256,7 +256,7 @@ func TestLock_ManyLostHoldsAreRemovedAtAPace(t *testing.T) {
 		r := w.registryOn(f.client(pipelining), polling)
 		for i := range paths {
 			l := r.Obtain(strconv.Itoa(i))
-			w.lock(l, lockregistry.TTL(lostLease))
+			w.lock(l, lockregistry.Lease(lostLease))
 			_ = l.Context(w.Context())
 		}
 		w.outlive()

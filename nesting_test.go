@@ -203,11 +203,11 @@ func TestNesting_InALostHold(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		r := w.registry()
 		l := r.Obtain("a")
-		w.lock(l, lockregistry.TTL(time.Second))
+		w.lock(l, lockregistry.Lease(time.Second))
 		ctx := context.WithoutCancel(l.Context(w.Context()))
 		w.pass(time.Second)
 		require.ErrorIs(w, elsewhere(func() error { return l.Lock(ctx) }), lockregistry.ErrLockLost)
-		require.ErrorIs(w, elsewhere(func() error { return l.Lock(ctx, lockregistry.TTL(time.Minute)) }), lockregistry.ErrLockLost)
+		require.ErrorIs(w, elsewhere(func() error { return l.Lock(ctx, lockregistry.Lease(time.Minute)) }), lockregistry.ErrLockLost)
 		w.fails(l.Unlock(w.Context()), lockregistry.ErrLockLost, "unlock", "orders:a")
 		require.True(w, w.tries(ctx, l))
 	})

@@ -22,7 +22,7 @@ func TestNoWait_WithWaitIsRefused(t *testing.T) {
 	const why = "NoWait and Wait: a call cannot have both"
 	for op, locks := range lockings(r, "42") {
 		refuses(t, locks(t.Context(), lockregistry.NoWait(), lockregistry.Wait(time.Second)), op, "orders:42", why)
-		refuses(t, locks(t.Context(), lockregistry.Wait(time.Second), lockregistry.TTL(time.Second), lockregistry.NoWait()),
+		refuses(t, locks(t.Context(), lockregistry.Wait(time.Second), lockregistry.Lease(time.Second), lockregistry.NoWait()),
 			op, "orders:42", why)
 		refuses(t, locks(t.Context(), lockregistry.NoWait(), lockregistry.Wait(-1)), op, "orders:42", why)
 	}
@@ -61,7 +61,7 @@ func TestNoWait_GivesUpAtOnce(t *testing.T) {
 					require.NoError(w, g.lock(held[name]))
 					began := time.Now()
 					err := l.Lock(w.Context(), lockregistry.NoWait())
-					w.fails(err, lockregistry.ErrTimeout, "lock", l.Key())
+					w.fails(err, lockregistry.ErrTaken, "lock", l.Key())
 					require.ErrorContains(w, err, "the lock was not free")
 					require.NotErrorIs(w, err, lockregistry.ErrUnavailable)
 					ok, err := l.TryLock(w.Context(), lockregistry.NoWait())
@@ -87,20 +87,20 @@ func TestNoWait_BehindWaiters(t *testing.T) {
 		got := first.starts(l)
 		w.await("a ticket", func() bool { return w.tickets() == 1 })
 		behind := second.starts(l)
-		w.fails(l.Lock(w.Context(), lockregistry.NoWait()), lockregistry.ErrTimeout, "lock", theKey)
+		w.fails(l.Lock(w.Context(), lockregistry.NoWait()), lockregistry.ErrTaken, "lock", theKey)
 		w.fails(r.Do(w.Context(), "42", func(context.Context) error { return nil }, lockregistry.NoWait()),
-			lockregistry.ErrTimeout, "do", theKey)
+			lockregistry.ErrTaken, "do", theKey)
 		require.Equal(w, 1, w.tickets())
 		w.unlock(held)
 		require.NoError(w, <-got)
-		w.fails(l.Lock(w.Context(), lockregistry.NoWait()), lockregistry.ErrTimeout, "lock", theKey)
+		w.fails(l.Lock(w.Context(), lockregistry.NoWait()), lockregistry.ErrTaken, "lock", theKey)
 		require.NoError(w, first.unlock(l))
 		require.NoError(w, <-behind)
 		require.NoError(w, second.unlock(l))
 	})
 }
 
-// When Redis cannot be asked, nobody knows whether somebody else has the lock: that is no ErrTimeout.
+// When Redis cannot be asked, nobody knows whether somebody else has the lock: that is no ErrTaken.
 func TestNoWait_WhenRedisCannotBeAsked(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
@@ -110,7 +110,7 @@ func TestNoWait_WhenRedisCannotBeAsked(t *testing.T) {
 			f.all("obtain", cut)
 			err := call(w.Context(), r, lockregistry.NoWait())
 			w.unavailable(err, op)
-			require.NotErrorIs(w, err, lockregistry.ErrTimeout)
+			require.NotErrorIs(w, err, lockregistry.ErrTaken)
 
 			f.Forget()
 			f.all("obtain", silence)
@@ -118,8 +118,8 @@ func TestNoWait_WhenRedisCannotBeAsked(t *testing.T) {
 			w.pass(3 * time.Second) // another goroutine has asked, and was not answered
 			err = call(w.Context(), r, lockregistry.NoWait())
 			w.unavailable(err, op)
-			require.NotErrorIs(w, err, lockregistry.ErrTimeout)
-			require.ErrorIs(w, <-asking, lockregistry.ErrTimeout)
+			require.NotErrorIs(w, err, lockregistry.ErrTaken)
+			require.ErrorIs(w, <-asking, lockregistry.ErrTaken)
 			f.Forget()
 			w.pass(5 * time.Minute)
 		}

@@ -123,7 +123,7 @@ func TestObserver_Calls(t *testing.T) {
 				continue
 			}
 			require.Equal(w, err, told.Err)
-			require.ErrorIs(w, told.Err, lockregistry.ErrTimeout)
+			require.ErrorIs(w, told.Err, lockregistry.ErrTaken)
 		}
 		var none context.Context
 		require.Error(w, r.Obtain("").Lock(none))
@@ -163,10 +163,10 @@ func TestObserver_Times(t *testing.T) {
 		require.Equal(w, time.Second, o.ended(observe.EndReleased).Held, "its own, not that of the key")
 
 		w.do("SET", theKey, "java", "PX", "3000")
-		require.ErrorIs(w, l.Lock(w.Context(), lockregistry.Wait(time.Second)), lockregistry.ErrTimeout)
+		require.ErrorIs(w, l.Lock(w.Context(), lockregistry.Wait(time.Second)), lockregistry.ErrTaken)
 		refused := <-o.acquired
 		require.Equal(w, time.Second, refused.Redis)
-		require.ErrorIs(w, refused.Err, lockregistry.ErrTimeout)
+		require.ErrorIs(w, refused.Err, lockregistry.ErrTaken)
 		o.none()
 	})
 }
@@ -203,7 +203,7 @@ func TestObserver_WaitingForOthers(t *testing.T) {
 		o.got("acquire", observe.HowFoundExpired)
 		o.ended(observe.EndReleased)
 
-		held = w.acquires(other, lockregistry.TTL(500*time.Millisecond)) // and never released
+		held = w.acquires(other, lockregistry.Lease(500*time.Millisecond)) // and never released
 		w.releases(w.acquires(l))
 		o.got("acquire", observe.HowFoundExpired)
 		o.ended(observe.EndReleased)
@@ -256,7 +256,7 @@ func TestObserver_Losses(t *testing.T) {
 			<-o.acquired
 		}
 		for _, unlock := range []bool{true, false} {
-			h := w.acquires(l, lockregistry.TTL(time.Second))
+			h := w.acquires(l, lockregistry.Lease(time.Second))
 			ctx := h.Context(w.Context())
 			<-ctx.Done()
 			lost(observe.LossLeaseOver, 989*time.Millisecond)
@@ -377,7 +377,7 @@ func TestObserver_ObserversDelayNobodyElse(t *testing.T) {
 		w.unlock(r.Obtain("42"))
 
 		for _, path := range []string{"a", "b", "c"} {
-			w.lock(r.Obtain(path), lockregistry.TTL(3*time.Second))
+			w.lock(r.Obtain(path), lockregistry.Lease(3*time.Second))
 		}
 		for _, path := range []string{"a", "b"} {
 			ended := r.Obtain(path).Context(w.Context())
@@ -413,7 +413,7 @@ func TestObserver_ObserversThatPanic(t *testing.T) {
 		require.NoError(w, err)
 		require.True(w, ok)
 		w.unlock(r.Obtain("42"))
-		w.lock(r.Obtain("42"), lockregistry.TTL(time.Second))
+		w.lock(r.Obtain("42"), lockregistry.Lease(time.Second))
 		<-r.Obtain("42").Context(w.Context()).Done()
 		require.ErrorIs(w, r.Obtain("42").Unlock(w.Context()), lockregistry.ErrLockLost)
 		w.settle()

@@ -30,7 +30,7 @@ func RetryOnError() LockOption {
 // when it was obtained, see [AtLeast]; so the clocks of the nodes may differ by almost that much, and the next run is not
 // skipped as long as a node comes no earlier than nine tenths of the period after the one that ran last. When fn takes longer
 // than that, the path is free when fn returns. ShedLock's lockAtLeastFor and lockAtMostFor are the mark and the lease: see
-// [TTL].
+// [Lease].
 //
 // Ran reports whether fn was called. False without an error means that another call runs the job or did; so it is for a call
 // within fn. The context of fn is that of [Hold.Context]: it ends, with the cause [ErrLockLost], as soon as the lock can no
@@ -41,9 +41,9 @@ func RetryOnError() LockOption {
 // [RetryOnError], and when ctx is done. After a crash, and after a loss, the lease alone keeps the others out, and may be
 // over before the period is, or after it.
 //
-// The errors when it did not are those of [Lock.Acquire], but never [ErrTimeout]: [ErrUnavailable], it is not known whether the
+// The errors when it did not are those of [Lock.Acquire], but never [ErrTaken]: [ErrUnavailable], it is not known whether the
 // job runs; [ErrDeadlock], ctx is that of another hold on the path, be it one of [Hold.Context], [Registry.Do] or
-// [Lock.Context]. Options are [TTL], [RetryOnError] and [NoWait], which changes nothing; Wait and AtLeast are bad input.
+// [Lock.Context]. Options are [Lease], [RetryOnError] and [NoWait], which changes nothing; Wait and AtLeast are bad input.
 func (r *Registry) Once(
 	ctx context.Context, path string, every time.Duration, fn func(context.Context) error, opts ...LockOption,
 ) (ran bool, err error) {

@@ -131,7 +131,7 @@ func TestOnce_IsRenewed(t *testing.T) {
 				require.False(w, w.once(other, time.Hour))
 			}
 			return ctx.Err()
-		}, lockregistry.TTL(3*time.Second))
+		}, lockregistry.Lease(3*time.Second))
 		require.NoError(w, err)
 		require.True(w, ran)
 		require.Equal(w, 54*time.Minute-100*time.Second, w.pttl(theKey))
@@ -293,7 +293,7 @@ func TestOnce_DuringAnOutage(t *testing.T) {
 		ran, err := r.Once(w.Context(), "42", time.Minute, nothing)
 		require.False(w, ran)
 		w.unavailable(err, "once")
-		require.NotErrorIs(w, err, lockregistry.ErrTimeout)
+		require.NotErrorIs(w, err, lockregistry.ErrTaken)
 		f.Forget()
 		w.pass(time.Minute)
 
@@ -330,7 +330,7 @@ func TestOnce_WithBadInput(t *testing.T) {
 		{10*time.Millisecond - 1, nothing, lockregistry.NoWait(), "every(9.999999ms)"},
 		{time.Minute, nothing, lockregistry.Wait(time.Second), "Wait: Once never waits"},
 		{time.Minute, nothing, lockregistry.AtLeast(time.Second), "AtLeast: Once keeps the path for nine tenths"},
-		{time.Minute, nothing, lockregistry.TTL(1), "TTL(1ns): a lease must be at least 2ms"},
+		{time.Minute, nothing, lockregistry.Lease(1), "Lease(1ns): a lease must be at least 2ms"},
 		{time.Minute, nothing, lockregistry.LockOption{}, "a LockOption that no function of this package made"},
 	} {
 		ran, err := r.Once(t.Context(), "42", c.every, c.fn, c.opt, lockregistry.RetryOnError())

@@ -105,9 +105,9 @@ func TestOpen_UnlockAfterClose(t *testing.T) {
 func TestOpen_ClientEndsWithTheLastLease(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		r := w.opened()
-		w.lock(r.Obtain("short"), lockregistry.TTL(10*time.Second))
-		w.lock(r.ReadWrite("rw").Reader(), lockregistry.TTL(5*time.Second))
-		w.lock(r.Obtain("long"), lockregistry.TTL(time.Minute))
+		w.lock(r.Obtain("short"), lockregistry.Lease(10*time.Second))
+		w.lock(r.ReadWrite("rw").Reader(), lockregistry.Lease(5*time.Second))
+		w.lock(r.Obtain("long"), lockregistry.Lease(time.Minute))
 		require.NoError(w, r.Close())
 		w.pass(58 * time.Second)
 		require.NotZero(w, w.opens())

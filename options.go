@@ -67,11 +67,11 @@ type identity struct {
 	name     *string // that people read
 }
 
-// WithExpiry sets the lease of a lock: how long it stays locked in Redis when nobody unlocks or renews it. It counts whole
+// WithLease sets the lease of a lock: how long it stays locked in Redis when nobody unlocks or renews it. It counts whole
 // milliseconds, at least two: the holder counts on 1 % and a millisecond less, a margin for clocks, and a lease of one
 // millisecond would be over at once. A lease must outlast the round trip to Redis by far to be useful. Default: 60 s, as in
-// Spring, or 30 s with LayoutRedisson. See [TTL] for the lease of a single call.
-func WithExpiry(d time.Duration) Option { return func(s *settings) { s.expiry = &d } }
+// Spring, or 30 s with LayoutRedisson. See [Lease] for the lease of a single call.
+func WithLease(d time.Duration) Option { return func(s *settings) { s.expiry = &d } }
 
 // WithPollInterval sets the pause between two attempts on Redis while a call waits. It must be positive. Default: 100 ms, as
 // Spring's idleBetweenTries.
@@ -80,7 +80,7 @@ func WithPollInterval(d time.Duration) Option { return func(s *settings) { s.pol
 // WithCommandTimeout sets how long one command waits for the answer of Redis, whatever the context of the call: longer than
 // nothing. A call whose first command is not answered in that time returns [ErrUnavailable]; one that waits tries again.
 // Neither the command nor its connection is ended by it: the server may still execute it, which harms no later hold.
-// Unlock has limits of its own. Default: 5 s, or a third of the lease that [WithExpiry] sets, if that is shorter, and two round
+// Unlock has limits of its own. Default: 5 s, or a third of the lease that [WithLease] sets, if that is shorter, and two round
 // trips to the server.
 func WithCommandTimeout(d time.Duration) Option { return func(s *settings) { s.limit = &d } }
 
@@ -91,7 +91,7 @@ func WithCapacity(n int) Option { return func(s *settings) { s.capacity = n } }
 
 // WithRenewal renews every hold each third of its lease, for as long as it is held and its lease is not lost, with one
 // scheduler per registry. A lease then only has to outlast interruptions, not the work. Default: leases end unless
-// [Lock.Renew] is called, but for what is locked without [TTL] with LayoutRedisson, or by the reader of a [ReadWriteLock].
+// [Lock.Renew] is called, but for what is locked without [Lease] with LayoutRedisson, or by the reader of a [ReadWriteLock].
 // Spring does the same once it has a renewal task scheduler.
 func WithRenewal() Option { return func(s *settings) { s.renewal = true } }
 
@@ -204,21 +204,21 @@ type LockOption struct {
 	set   func(*request, time.Duration)
 }
 
-// TTL sets the lease of this acquisition, in whole milliseconds, at least two, see [WithExpiry]. What is finer is cut off.
+// Lease sets the lease of this acquisition, in whole milliseconds, at least two, see [WithLease]. What is finer is cut off.
 // Default: the registry's lease; for an owner that locks again, the lease that its hold has.
-func TTL(d time.Duration) LockOption {
-	return LockOption{"TTL", d, func(q *request, d time.Duration) { q.lease = lease.NewTerm(d) }}
+func Lease(d time.Duration) LockOption {
+	return LockOption{"Lease", d, func(q *request, d time.Duration) { q.lease = lease.NewTerm(d) }}
 }
 
 // Wait sets how long the call waits at most, for local holders and for Redis together. When it is not positive, as what is left
 // until a deadline may be, the call does not wait, as with [NoWait]. TryLock then returns false, Do and Lock return
-// [ErrTimeout]. Default: TryLock does not wait at all, Lock and Do wait as long as their context lets them. See also
+// [ErrTaken]. Default: TryLock does not wait at all, Lock and Do wait as long as their context lets them. See also
 // [NoWait].
 func Wait(d time.Duration) LockOption {
 	return LockOption{"Wait", d, func(q *request, d time.Duration) { q.wait = max(d, notAtAll) }}
 }
 
-// NoWait has the call try once, without a place in any queue, here or in Redis: Lock and Do return [ErrTimeout] at once when
+// NoWait has the call try once, without a place in any queue, here or in Redis: Lock and Do return [ErrTaken] at once when
 // another owner has the lock, and [ErrUnavailable] when Redis cannot be asked. TryLock does so without it. It cannot be
 // combined with Wait. Default: see [Wait].
 func NoWait() LockOption {
@@ -274,7 +274,7 @@ func (q request) with(opts []LockOption) (_ request, failed error) {
 			if !q.as.IsOnce() {
 				err = errors.New("RetryOnError: it is for Once only")
 			}
-		case "TTL":
+		case "Lease":
 			if err = positive(o.name, o.value); err == nil {
 				err = leasable(o.name, o.value)
 			}
@@ -364,7 +364,7 @@ func (s *settings) commandLimit() time.Duration {
 func (s *settings) check(prefix string) error {
 	return fault.Join(
 		prefixed(prefix),
-		leasable("WithExpiry", s.lease()),
+		leasable("WithLease", s.lease()),
 		positive("WithPollInterval", s.poll),
 		positiveIfSet("WithCommandTimeout", s.limit),
 		capacious("WithCapacity", s.capacity),

@@ -41,10 +41,10 @@ func TestNew_WithOptionsThatMakeNoSense(t *testing.T) {
 		says   string
 	}{
 		{nil, "an option is nil"},
-		{lockregistry.WithExpiry(0), "WithExpiry(0s): a lease must be at least 2ms"},
-		{lockregistry.WithExpiry(-time.Second), "WithExpiry(-1s): a lease must be at least 2ms"},
-		{lockregistry.WithExpiry(2*time.Millisecond - 1), "WithExpiry(1.999999ms): a lease must be at least 2ms"},
-		{lockregistry.WithExpiry(math.MinInt64), "WithExpiry(-"},
+		{lockregistry.WithLease(0), "WithLease(0s): a lease must be at least 2ms"},
+		{lockregistry.WithLease(-time.Second), "WithLease(-1s): a lease must be at least 2ms"},
+		{lockregistry.WithLease(2*time.Millisecond - 1), "WithLease(1.999999ms): a lease must be at least 2ms"},
+		{lockregistry.WithLease(math.MinInt64), "WithLease(-"},
 		{lockregistry.WithPollInterval(0), "WithPollInterval(0s): the duration must be positive"},
 		{lockregistry.WithPollInterval(-1), "WithPollInterval(-1ns): the duration must be positive"},
 		{lockregistry.WithCapacity(0), "WithCapacity(0): the capacity must be positive"},
@@ -85,18 +85,18 @@ func TestNew_WithoutClientOrPrefix(t *testing.T) {
 }
 
 func TestNew_TellsEverythingThatIsWrong(t *testing.T) {
-	r, err := lockregistry.New(nil, "", lockregistry.WithCapacity(0), nil, lockregistry.WithExpiry(0),
+	r, err := lockregistry.New(nil, "", lockregistry.WithCapacity(0), nil, lockregistry.WithLease(0),
 		lockregistry.WithPollInterval(0),
 		lockregistry.WithHandoff(-1), lockregistry.WithWakeup(-1), lockregistry.WithLayout(-1), lockregistry.WithClientID(""),
 		lockregistry.WithLogger(nil))
 	require.Nil(t, r)
-	complains(t, err, "client", "prefix", "option is nil", "WithCapacity", "WithExpiry", "WithPollInterval", "WithHandoff",
+	complains(t, err, "client", "prefix", "option is nil", "WithCapacity", "WithLease", "WithPollInterval", "WithHandoff",
 		"WithWakeup", "WithLayout", "WithClientID", "WithLogger")
 }
 
 func TestOptions_AtTheirLimits(t *testing.T) {
 	for _, o := range []lockregistry.Option{
-		lockregistry.WithExpiry(2 * time.Millisecond), lockregistry.WithExpiry(math.MaxInt64),
+		lockregistry.WithLease(2 * time.Millisecond), lockregistry.WithLease(math.MaxInt64),
 		lockregistry.WithPollInterval(1), lockregistry.WithPollInterval(math.MaxInt64),
 		lockregistry.WithCapacity(1), lockregistry.WithCapacity(math.MaxInt),
 		lockregistry.WithHandoff(0), lockregistry.WithHandoff(math.MaxInt64),
@@ -149,7 +149,7 @@ func refuses(t *testing.T, err error, op, key, why string) {
 	}
 	require.Equal(t, "lockregistry: "+op+" "+key+": "+failed.Err.Error(), err.Error())
 	for _, other := range []error{
-		lockregistry.ErrNotOwner, lockregistry.ErrLockLost, lockregistry.ErrTimeout, lockregistry.ErrClosed, lockregistry.ErrCapacity,
+		lockregistry.ErrNotOwner, lockregistry.ErrLockLost, lockregistry.ErrTaken, lockregistry.ErrClosed, lockregistry.ErrCapacity,
 	} {
 		require.NotErrorIs(t, err, other)
 	}
@@ -162,13 +162,13 @@ func TestOptions_LockOptionsThatMakeNoSense(t *testing.T) {
 		says   string
 	}{
 		{lockregistry.LockOption{}, "a LockOption that no function of this package made"},
-		{lockregistry.TTL(0), "TTL(0s): the duration must be positive"},
-		{lockregistry.TTL(-time.Second), "TTL(-1s): the duration must be positive"},
-		{lockregistry.TTL(math.MinInt64), "the duration must be positive"},
-		{lockregistry.TTL(2*time.Millisecond - 1), "TTL(1.999999ms): a lease must be at least 2ms"},
-		{lockregistry.TTL(1), "TTL(1ns): a lease must be at least 2ms"},
+		{lockregistry.Lease(0), "Lease(0s): the duration must be positive"},
+		{lockregistry.Lease(-time.Second), "Lease(-1s): the duration must be positive"},
+		{lockregistry.Lease(math.MinInt64), "the duration must be positive"},
+		{lockregistry.Lease(2*time.Millisecond - 1), "Lease(1.999999ms): a lease must be at least 2ms"},
+		{lockregistry.Lease(1), "Lease(1ns): a lease must be at least 2ms"},
 	} {
-		ttl, wait := lockregistry.TTL(time.Second), lockregistry.Wait(time.Second)
+		ttl, wait := lockregistry.Lease(time.Second), lockregistry.Wait(time.Second)
 		for op, locks := range lockings(r, "42") {
 			refuses(t, locks(t.Context(), c.option), op, "orders:42", c.says)
 			refuses(t, locks(t.Context(), ttl, wait, c.option), op, "orders:42", c.says)
@@ -193,7 +193,7 @@ func TestOptions_CallsWithoutPathOrContext(t *testing.T) {
 		key := "orders:" + c.path
 		for op, locks := range lockings(r, c.path) {
 			refuses(t, locks(c.ctx), op, key, c.says)
-			refuses(t, locks(c.ctx, lockregistry.Wait(time.Second), lockregistry.TTL(time.Second)), op, key, c.says)
+			refuses(t, locks(c.ctx, lockregistry.Wait(time.Second), lockregistry.Lease(time.Second)), op, key, c.says)
 		}
 		l := r.Obtain(c.path)
 		require.NotNil(t, l)
@@ -277,13 +277,13 @@ func TestOptions_DefaultCapacity(t *testing.T) {
 
 func TestOptions_LeasesAreWholeMilliseconds(t *testing.T) {
 	fakeWorld(t, func(w *world) {
-		r := w.registry(lockregistry.WithExpiry(2*time.Second + 999*time.Microsecond))
+		r := w.registry(lockregistry.WithLease(2*time.Second + 999*time.Microsecond))
 		l := r.Obtain("42")
 		w.lock(l)
 		require.Equal(w, 2*time.Second, w.pttl("orders:42"))
 		require.NoError(w, l.Renew(w.Context(), 3*time.Second+time.Millisecond+999*time.Microsecond))
 		require.Equal(w, 3001*time.Millisecond, w.pttl("orders:42"))
-		w.lock(l, lockregistry.TTL(5*time.Second), lockregistry.TTL(4*time.Second+1))
+		w.lock(l, lockregistry.Lease(5*time.Second), lockregistry.Lease(4*time.Second+1))
 		require.Equal(w, 4*time.Second, w.pttl("orders:42"), "the last option counts")
 		w.unlock(l)
 		w.unlock(l)
@@ -361,7 +361,7 @@ func TestOptions_ValuesWithAClientID(t *testing.T) {
 
 func TestOptions_LockErrors(t *testing.T) {
 	for _, reason := range []error{
-		lockregistry.ErrNotOwner, lockregistry.ErrLockLost, lockregistry.ErrTimeout, lockregistry.ErrClosed, lockregistry.ErrCapacity,
+		lockregistry.ErrNotOwner, lockregistry.ErrLockLost, lockregistry.ErrTaken, lockregistry.ErrClosed, lockregistry.ErrCapacity,
 		context.Canceled, context.DeadlineExceeded,
 	} {
 		var err error = &lockregistry.LockError{Op: "lock", Key: "orders:42", Err: reason}
@@ -372,7 +372,7 @@ func TestOptions_LockErrors(t *testing.T) {
 		require.ErrorAs(t, wrapped, &failed)
 		require.Same(t, err, failed)
 		for _, other := range []error{
-			lockregistry.ErrNotOwner, lockregistry.ErrLockLost, lockregistry.ErrTimeout, lockregistry.ErrClosed, lockregistry.ErrCapacity,
+			lockregistry.ErrNotOwner, lockregistry.ErrLockLost, lockregistry.ErrTaken, lockregistry.ErrClosed, lockregistry.ErrCapacity,
 		} {
 			require.Equal(t, other == reason, errors.Is(wrapped, other), "%v is %v", reason, other) //nolint:errorlint // the very one
 		}
@@ -391,8 +391,8 @@ func TestOptions_ErrorsOfLocks(t *testing.T) {
 		other := lockregistry.NewOwner(w.Context())
 		w.fails(l.Unlock(other), lockregistry.ErrNotOwner, "unlock", "orders:42")
 		w.fails(l.Renew(other, time.Second), lockregistry.ErrNotOwner, "renew", "orders:42")
-		w.fails(l.Lock(other, lockregistry.Wait(time.Second)), lockregistry.ErrTimeout, "lock", "orders:42")
-		w.fails(r.Do(other, "42", nothing, lockregistry.Wait(time.Second)), lockregistry.ErrTimeout, "do", "orders:42")
+		w.fails(l.Lock(other, lockregistry.Wait(time.Second)), lockregistry.ErrTaken, "lock", "orders:42")
+		w.fails(r.Do(other, "42", nothing, lockregistry.Wait(time.Second)), lockregistry.ErrTaken, "do", "orders:42")
 		ok, err := l.TryLock(other, lockregistry.Wait(time.Second))
 		require.NoError(w, err)
 		require.False(w, ok)
@@ -402,7 +402,7 @@ func TestOptions_ErrorsOfLocks(t *testing.T) {
 		defer cancel()
 		err = l.Lock(late)
 		w.fails(err, context.DeadlineExceeded, "lock", "orders:42")
-		require.NotErrorIs(w, err, lockregistry.ErrTimeout)
+		require.NotErrorIs(w, err, lockregistry.ErrTaken)
 		_, err = l.TryLock(late)
 		w.fails(err, context.DeadlineExceeded, "trylock", "orders:42")
 		w.fails(r.Do(late, "42", nothing), context.DeadlineExceeded, "do", "orders:42")

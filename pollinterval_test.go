@@ -24,7 +24,7 @@ func TestPollInterval_RenewalsDoNotWaitForAPollInterval(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			fakeWorld(t, func(w *world) {
 				f := w.flaky()
-				r := f.registry(lockregistry.WithRenewal(), lockregistry.WithExpiry(lease), lockregistry.WithPollInterval(lease))
+				r := f.registry(lockregistry.WithRenewal(), lockregistry.WithLease(lease), lockregistry.WithPollInterval(lease))
 				w.known(r)
 				l := r.Obtain("42")
 				w.lock(l)
@@ -49,7 +49,7 @@ func TestPollInterval_RemovalsDoNotWaitForAPollInterval(t *testing.T) {
 			fakeWorld(t, func(w *world) {
 				f := w.flaky()
 				r := f.registry(
-					lockregistry.WithExpiry(10*time.Minute), lockregistry.WithPollInterval(time.Minute), lockregistry.WithHandoff(0))
+					lockregistry.WithLease(10*time.Minute), lockregistry.WithPollInterval(time.Minute), lockregistry.WithHandoff(0))
 				w.known(r)
 				l := r.Obtain("42")
 				w.lock(l)
@@ -71,7 +71,7 @@ func TestPollInterval_WaitersDoNotWaitForAPollIntervalAfterAnOutage(t *testing.T
 		f := w.flaky()
 		r := f.registry(lockregistry.WithPollInterval(time.Hour))
 		holder := w.registry().Obtain("42")
-		w.lock(holder, lockregistry.TTL(time.Hour))
+		w.lock(holder, lockregistry.Lease(time.Hour))
 		got := w.goroutine().starts(r.Obtain("42"))
 		w.settle()
 		f.Down()
@@ -128,7 +128,7 @@ func TestPollInterval_NearItsEnd(t *testing.T) {
 						got := make(chan error, 1)
 						go func() {
 							got <- r.Do(w.Context(), "42", func(context.Context) error { return nil }, lockregistry.Wait(wait),
-								lockregistry.TTL(wait))
+								lockregistry.Lease(wait))
 						}()
 						w.pass(time.Minute)
 						w.pending(got)
@@ -201,7 +201,7 @@ func TestPollInterval_ACallThatStandsStillBeyondItsWait(t *testing.T) {
 				w.pass(550 * time.Millisecond)
 				stalls.Store(after + 1)
 				err := <-result
-				require.ErrorIs(w, err, lockregistry.ErrTimeout)
+				require.ErrorIs(w, err, lockregistry.ErrTaken)
 				require.NotErrorIs(w, err, context.Canceled)
 				require.Less(w, asked.Load(), int32(100))
 			})

@@ -24,7 +24,7 @@ func TestQueue_TheGrantOfATicketThatIsToldLate(t *testing.T) {
 		w.lock(owner)
 		arrives := make(chan struct{})
 		m.net.next("obtain", delivered, slow(450*time.Millisecond), heldUp(arrives))
-		m.waits(w.Context(), lockregistry.TTL(lease))
+		m.waits(w.Context(), lockregistry.Lease(lease))
 		w.unlock(owner) // to the ticket
 		w.awaitGone(theKey)
 		w.lock(next)

@@ -203,7 +203,7 @@ func TestQueue_AGrantedReaderKeepsItsLease(t *testing.T) {
 		a, b, c := w.pair(), pairOf(f.registry()), w.pair()
 		w.lock(a.writer)
 		g, got := w.linesUp(b.reader)
-		held, other := w.linesUp(c.reader, lockregistry.TTL(20*time.Second))
+		held, other := w.linesUp(c.reader, lockregistry.Lease(20*time.Second))
 		f.all("read", refused(loading))
 		w.unlock(a.writer)
 		w.soon(got)

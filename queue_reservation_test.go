@@ -44,7 +44,7 @@ func (w *world) calls(command string) int {
 // A ticket that was lost comes back to its place, in front of a guest that has come in the meantime.
 func TestReservation_ATicketInFrontOfAGuest(t *testing.T) {
 	realWorlds(t, func(w *world) {
-		holder, waiter := w.pair(lockregistry.WithExpiry(20*time.Second)), w.pair(lockregistry.WithPollInterval(noPoll))
+		holder, waiter := w.pair(lockregistry.WithLease(20*time.Second)), w.pair(lockregistry.WithPollInterval(noPoll))
 		w.lock(holder.reader)
 		g := w.goroutine()
 		writes := g.starts(waiter.writer)

@@ -96,7 +96,7 @@ func TestQueue_TicketsAreServedInOrderWhenLeasesEnd(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			realWorlds(t, func(w *world) {
 				const processes = 3
-				lease := lockregistry.TTL(2 * time.Second)
+				lease := lockregistry.Lease(2 * time.Second)
 				require.NoError(w, w.registry(lockregistry.WithLayout(layout)).Obtain("42").Lock(w.Context(), lease))
 				served := make(chan int, processes)
 				for i := range processes {
@@ -130,7 +130,7 @@ func TestQueue_WhoGivesUpLeavesTheQueue(t *testing.T) {
 		"cancelled": {nil, func(_ *member, cancel context.CancelFunc) { cancel() }, context.Canceled},
 		"timed out": {
 			[]lockregistry.LockOption{lockregistry.Wait(300 * time.Millisecond)},
-			func(*member, context.CancelFunc) {}, lockregistry.ErrTimeout,
+			func(*member, context.CancelFunc) {}, lockregistry.ErrTaken,
 		},
 		"closed": {nil, func(m *member, _ context.CancelFunc) { _ = m.reg.Close() }, lockregistry.ErrClosed},
 	} {
@@ -690,7 +690,7 @@ func TestQueue_ThoseWithoutATicketDoNotStarve(t *testing.T) {
 						l := w.registry().Obtain("42")
 						for i := range 4 {
 							done.Go(func() {
-								for l.Lock(ctx, lockregistry.TTL(time.Duration(1+i*i)*10*time.Second)) == nil {
+								for l.Lock(ctx, lockregistry.Lease(time.Duration(1+i*i)*10*time.Second)) == nil {
 									<-time.After(80 * time.Millisecond)
 									if err := l.Unlock(context.WithoutCancel(ctx)); err != nil {
 										w.Error(err)

@@ -28,12 +28,13 @@ import (
 // name with braces that do not hold it together, such as "a{b" or "{}a", gets an error there.
 // A reader whose lease ends does not end the lease of another. It gets [ErrLockLost] when it unlocks.
 //
-// A reader that is locked without [TTL] is renewed until it is unlocked, each third of its lease, in either layout. So a
+// A reader that is locked without [Lease] is renewed until it is unlocked, each third of its lease, in either layout. So a
 // goroutine that forgets to unlock keeps writers out for as long as its process lives, a crash for a lease at most. The
 // reason is Redisson: before version 4.6 a renewal by a Java reader sets the leases of all readers to its own
 // lockWatchdogTimeout, 30 s by default. A longer lease that is not renewed then ends early and unnoticed, and a writer gets
-// in. So a third of the lease should be shorter than lockWatchdogTimeout, and no TTL of a reader longer than it. Java renewals do
-// not touch a writer: it is renewed with LayoutRedisson or [WithRenewal], and otherwise lasts for its lease, as a plain lock.
+// in. So a third of the lease should be shorter than lockWatchdogTimeout, and no lease of a reader longer than it. Java
+// renewals do not touch a writer: it is renewed with LayoutRedisson or [WithRenewal], and otherwise lasts for its lease, as a
+// plain lock.
 type ReadWriteLock struct {
 	reader    Lock
 	writer    Lock
@@ -63,7 +64,7 @@ func (l *Lock) writes() bool { return l.pair != nil && l == &l.pair.writer }
 
 // Reader returns the lock that many owners may hold at a time. All methods of [Lock] work as for a plain lock, for each
 // owner by itself; readers that share a hold in Redis lose it together. So while several share it, its lease only gets longer:
-// [Lock.Renew], and locking again with [TTL], with a shorter lease than the hold has, renew that one. TryLock also waits for
+// [Lock.Renew], and locking again with [Lease], with a shorter lease than the hold has, renew that one. TryLock also waits for
 // the answer when another goroutine has just asked Redis for the reader: if it may read, both may.
 func (rw *ReadWriteLock) Reader() *Lock { return &rw.reader }
 

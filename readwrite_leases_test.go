@@ -103,9 +103,9 @@ func TestReadWriteLock_OneTimeForAllReadersIsNotEnough(t *testing.T) {
 func TestReadWriteLock_ReadersLeasesEndByThemselves(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		a, b, c := w.pair(), w.pair(), w.pair()
-		w.lock(a.reader, lockregistry.TTL(3*time.Second))
+		w.lock(a.reader, lockregistry.Lease(3*time.Second))
 		w.pass(2 * time.Second)
-		w.lock(b.reader, lockregistry.TTL(3*time.Second))
+		w.lock(b.reader, lockregistry.Lease(3*time.Second))
 		require.ErrorIs(w, elsewhere(func() error { return a.reader.Unlock(w.Context()) }), lockregistry.ErrNotOwner)
 		w.pass(2 * time.Second)
 		require.False(w, a.reader.IsHeld())
@@ -145,9 +145,9 @@ func TestReadWriteLock_LocksOnACluster(t *testing.T) {
 		t.Run(path, func(t *testing.T) {
 			a, b := pairOn(path), pairOn(path)
 			ctx := t.Context()
-			require.NoError(t, a.reader.Lock(ctx, lockregistry.TTL(time.Hour)))
+			require.NoError(t, a.reader.Lock(ctx, lockregistry.Lease(time.Hour)))
 			require.NoError(t, a.reader.Renew(ctx, time.Minute))
-			require.NoError(t, b.reader.Lock(ctx, lockregistry.TTL(time.Minute)))
+			require.NoError(t, b.reader.Lock(ctx, lockregistry.Lease(time.Minute)))
 			require.Equal(t, 3, keys(), "the hash, and a key for each lease")
 			ok, err := elsewhere2(func() (bool, error) { return b.writer.TryLock(ctx) })
 			require.NoError(t, err)

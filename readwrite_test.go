@@ -122,7 +122,7 @@ func TestReadWriteLock_AWriterExcludesAll(t *testing.T) {
 			ok, err := w.goroutine().try(p.reader, lockregistry.Wait(20*time.Millisecond))
 			require.NoError(w, err)
 			require.False(w, ok)
-			w.fails(w.goroutine().lock(p.writer, lockregistry.Wait(20*time.Millisecond)), lockregistry.ErrTimeout, "lock", theKey)
+			w.fails(w.goroutine().lock(p.writer, lockregistry.Wait(20*time.Millisecond)), lockregistry.ErrTaken, "lock", theKey)
 			w.fails(w.goroutine().unlock(p.writer), lockregistry.ErrNotOwner, "unlock", theKey)
 			w.fails(w.goroutine().unlock(p.reader), lockregistry.ErrNotOwner, "unlock", theKey)
 		}
@@ -138,10 +138,10 @@ func TestReadWriteLock_LocksNest(t *testing.T) {
 		worlds(t, func(w *world) {
 			p, other := w.pair(), w.pair()
 			l := pick(p)
-			w.lock(l, lockregistry.TTL(10*time.Second))
+			w.lock(l, lockregistry.Lease(10*time.Second))
 			holders := w.holdersOf(theKey)
 			w.lock(l)
-			w.lock(l, lockregistry.TTL(time.Minute))
+			w.lock(l, lockregistry.Lease(time.Minute))
 			require.Equal(w, holders, w.holdersOf(theKey))
 			require.InDelta(w, time.Minute, w.pttl(theKey), float64(2*time.Second), "the lease is refreshed")
 			ok, err := l.TryLock(w.Context())
@@ -162,8 +162,8 @@ func TestReadWriteLock_LocksNest(t *testing.T) {
 func TestReadWriteLock_FromWritingToReading(t *testing.T) {
 	worlds(t, func(w *world) {
 		a, b := w.pair(), w.pair()
-		w.lock(a.writer, lockregistry.TTL(time.Hour))
-		w.lock(a.reader, lockregistry.TTL(time.Minute))
+		w.lock(a.writer, lockregistry.Lease(time.Hour))
+		w.lock(a.reader, lockregistry.Lease(time.Minute))
 		require.Equal(w, "write", w.fields(theKey)["mode"])
 		require.Len(w, w.holdersOf(theKey), 2)
 		require.Greater(w, w.pttl(theKey), 59*time.Minute, "reading does not make the lease shorter")
@@ -295,7 +295,7 @@ func TestReadWriteLock_EveryReaderLearnsOfALoss(t *testing.T) {
 		readers := []*goroutine{w.goroutine(), w.goroutine(), w.goroutine()}
 		ends := make([]<-chan ending, 0, len(readers))
 		for _, g := range readers {
-			require.NoError(w, g.lock(p.reader, lockregistry.TTL(lease)))
+			require.NoError(w, g.lock(p.reader, lockregistry.Lease(lease)))
 			ends = append(ends, w.watch(g.watch(p.reader), theKey))
 		}
 		for _, ended := range ends {
@@ -336,9 +336,9 @@ func TestReadWriteLock_ALossFoundWhileJoining(t *testing.T) {
 	worlds(t, func(w *world) {
 		p := w.pair()
 		g := w.goroutine()
-		require.NoError(w, g.lock(p.reader, lockregistry.TTL(time.Minute)))
+		require.NoError(w, g.lock(p.reader, lockregistry.Lease(time.Minute)))
 		w.do("DEL", theKey)
-		ok, err := p.reader.TryLock(w.Context(), lockregistry.TTL(time.Hour))
+		ok, err := p.reader.TryLock(w.Context(), lockregistry.Lease(time.Hour))
 		require.NoError(w, err)
 		require.True(w, ok)
 		w.fails(g.unlock(p.reader), lockregistry.ErrLockLost, "unlock", theKey)
@@ -355,7 +355,7 @@ func TestReadWriteLock_TheLongestLeaseOfReadersCounts(t *testing.T) {
 				leases := []time.Duration{30 * time.Second, 10 * time.Second}
 				for i := range leases {
 					p := w.pair()
-					w.lock(p.reader, lockregistry.TTL(leases[(first+i)%2])) // and crashes
+					w.lock(p.reader, lockregistry.Lease(leases[(first+i)%2])) // and crashes
 				}
 				require.Len(w, w.holdersOf(theKey), 2)
 				start := time.Now()
@@ -375,8 +375,8 @@ func TestReadWriteLock_TheLongestLeaseOfReadersCounts(t *testing.T) {
 func TestReadWriteLock_TheLeaseOfThoseWhoStay(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		short, long := w.pair(), w.pair()
-		w.lock(short.reader, lockregistry.TTL(10*time.Second))
-		w.lock(long.reader, lockregistry.TTL(time.Hour))
+		w.lock(short.reader, lockregistry.Lease(10*time.Second))
+		w.lock(long.reader, lockregistry.Lease(time.Hour))
 		w.pass(time.Second)
 		w.unlock(long.reader)
 		require.Equal(w, 9*time.Second, w.pttl(theKey))
@@ -390,7 +390,7 @@ func TestReadWriteLock_Renewal(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, pick func(pair) *lockregistry.Lock) {
 		fakeWorld(t, func(w *world) {
-			l := pick(w.pair(lockregistry.WithRenewal(), lockregistry.WithExpiry(3*time.Second)))
+			l := pick(w.pair(lockregistry.WithRenewal(), lockregistry.WithLease(3*time.Second)))
 			other := w.pair()
 			w.lock(l)
 			ended := w.watch(l.Context(w.Context()), theKey)
@@ -412,9 +412,9 @@ func TestReadWriteLock_Renewal(t *testing.T) {
 // Each reader renews its own lease: the lock outlives the short one, and goes with the long one.
 func TestReadWriteLock_ReadersRenewTheirOwn(t *testing.T) {
 	fakeWorld(t, func(w *world) {
-		renewed, crashed := w.pair(lockregistry.WithRenewal(), lockregistry.WithExpiry(3*time.Second)), w.pair()
+		renewed, crashed := w.pair(lockregistry.WithRenewal(), lockregistry.WithLease(3*time.Second)), w.pair()
 		w.lock(renewed.reader)
-		w.lock(crashed.reader, lockregistry.TTL(10*time.Second))
+		w.lock(crashed.reader, lockregistry.Lease(10*time.Second))
 		w.pass(time.Minute)
 		require.True(w, renewed.reader.IsHeld())
 		require.False(w, crashed.reader.IsHeld())
@@ -434,7 +434,7 @@ func TestReadWriteLock_AReaderWhoseLeaseEndedBesideOthers(t *testing.T) {
 		for _, first := range []pair{short, long} {
 			second := map[pair]pair{short: long, long: short}[first]
 			for _, p := range []pair{first, second} {
-				w.lock(p.reader, lockregistry.TTL(map[pair]time.Duration{short: time.Second, long: time.Hour}[p]))
+				w.lock(p.reader, lockregistry.Lease(map[pair]time.Duration{short: time.Second, long: time.Hour}[p]))
 			}
 			holders := w.holdersOf(theKey)
 			require.Len(w, holders, 2)
@@ -466,7 +466,7 @@ func TestReadWriteLock_AReaderWhoseLeaseEndedBesideOthers(t *testing.T) {
 		// The same for one who also writes.
 		p := w.pair()
 		w.lock(p.writer)
-		w.lock(p.reader, lockregistry.TTL(500*time.Millisecond))
+		w.lock(p.reader, lockregistry.Lease(500*time.Millisecond))
 		w.await("its lease to read is over", func() bool { return w.keys() == "1" })
 		w.fails(p.reader.Unlock(w.Context()), lockregistry.ErrLockLost, "unlock", theKey)
 		w.await("nothing stays behind", func() bool { return len(w.holdersOf(theKey)) == 1 })
@@ -498,16 +498,16 @@ func TestReadWriteLock_Renew(t *testing.T) {
 func TestReadWriteLock_RenewingCutsNobodysLease(t *testing.T) {
 	worlds(t, func(w *world) {
 		a, b := w.pair(), w.pair()
-		w.lock(a.reader, lockregistry.TTL(time.Hour))
-		w.lock(b.reader, lockregistry.TTL(time.Minute))
+		w.lock(a.reader, lockregistry.Lease(time.Hour))
+		w.lock(b.reader, lockregistry.Lease(time.Minute))
 		require.NoError(w, b.reader.Renew(w.Context(), time.Second))
 		require.Greater(w, w.pttl(theKey), 59*time.Minute)
 		w.unlock(b.reader)
 		require.Greater(w, w.pttl(theKey), 59*time.Minute)
 		w.unlock(a.reader)
 
-		w.lock(a.writer, lockregistry.TTL(time.Minute))
-		w.lock(a.reader, lockregistry.TTL(time.Hour))
+		w.lock(a.writer, lockregistry.Lease(time.Minute))
+		w.lock(a.reader, lockregistry.Lease(time.Hour))
 		require.NoError(w, a.writer.Renew(w.Context(), time.Second))
 		require.Greater(w, w.pttl(theKey), 59*time.Minute)
 		w.unlock(a.writer)
@@ -521,8 +521,8 @@ func TestReadWriteLock_SharersNeverGetAShorterLease(t *testing.T) {
 	worlds(t, func(w *world) {
 		p := w.pair()
 		g := w.goroutine()
-		require.NoError(w, g.lock(p.reader, lockregistry.TTL(time.Hour)))
-		w.lock(p.reader, lockregistry.TTL(time.Second))
+		require.NoError(w, g.lock(p.reader, lockregistry.Lease(time.Hour)))
+		w.lock(p.reader, lockregistry.Lease(time.Second))
 		ctx := g.watch(p.reader)
 		left := func() time.Duration {
 			w.Helper()
@@ -531,7 +531,7 @@ func TestReadWriteLock_SharersNeverGetAShorterLease(t *testing.T) {
 			require.InDelta(w, own, w.pttl(theKey), float64(2*time.Second))
 			return own
 		}
-		w.lock(p.reader, lockregistry.TTL(time.Second))
+		w.lock(p.reader, lockregistry.Lease(time.Second))
 		require.Greater(w, left(), 59*time.Minute, "locking again")
 		require.NoError(w, p.reader.Renew(w.Context(), time.Second))
 		require.Greater(w, left(), 59*time.Minute, "renewing")
@@ -552,7 +552,7 @@ func TestReadWriteLock_SharersNeverGetAShorterLease(t *testing.T) {
 		// Who is alone sets what it wants.
 		require.NoError(w, g.do(func() error { return p.reader.Renew(w.Context(), time.Minute) }))
 		require.LessOrEqual(w, left(), time.Minute)
-		require.NoError(w, g.lock(p.reader, lockregistry.TTL(30*time.Second)))
+		require.NoError(w, g.lock(p.reader, lockregistry.Lease(30*time.Second)))
 		require.LessOrEqual(w, left(), 30*time.Second)
 		require.NoError(w, g.unlock(p.reader))
 		require.NoError(w, ctx.Err())
@@ -565,17 +565,17 @@ func TestReadWriteLock_JoiningWithALongerLease(t *testing.T) {
 	worlds(t, func(w *world) {
 		p := w.pair()
 		g := w.goroutine()
-		require.NoError(w, g.lock(p.reader, lockregistry.TTL(time.Minute)))
+		require.NoError(w, g.lock(p.reader, lockregistry.Lease(time.Minute)))
 		holders := w.holdersOf(theKey)
-		w.lock(p.reader, lockregistry.TTL(time.Hour))
+		w.lock(p.reader, lockregistry.Lease(time.Hour))
 		require.Greater(w, w.pttl(theKey), 59*time.Minute)
-		require.NoError(w, w.goroutine().lock(p.reader, lockregistry.TTL(time.Second)))
+		require.NoError(w, w.goroutine().lock(p.reader, lockregistry.Lease(time.Second)))
 		require.Greater(w, w.pttl(theKey), 59*time.Minute)
 		require.Equal(w, holders, w.holdersOf(theKey))
 	})
 	t.Run("nine tenths are left", func(t *testing.T) {
 		fakeWorld(t, func(w *world) {
-			p, ttl := w.pair(), lockregistry.TTL(time.Minute)
+			p, ttl := w.pair(), lockregistry.Lease(time.Minute)
 			g := w.goroutine()
 			require.NoError(w, g.lock(p.reader, ttl))
 			w.pass(3 * time.Second)
@@ -593,19 +593,19 @@ func TestReadWriteLock_JoiningWithALongerLease(t *testing.T) {
 func TestReadWriteLock_ReadersAreRenewedByDefault(t *testing.T) {
 	t.Parallel()
 	const lease = 9 * time.Second
-	ttl := []lockregistry.LockOption{lockregistry.TTL(lease)}
+	ttl := []lockregistry.LockOption{lockregistry.Lease(lease)}
 	for name, c := range map[string]struct {
 		pick func(pair) *lockregistry.Lock
 		lock []lockregistry.LockOption
 		ends bool
 	}{
-		"reader":          {func(p pair) *lockregistry.Lock { return p.reader }, nil, false},
-		"reader with TTL": {func(p pair) *lockregistry.Lock { return p.reader }, ttl, true},
-		"writer":          {func(p pair) *lockregistry.Lock { return p.writer }, nil, true},
+		"reader":              {func(p pair) *lockregistry.Lock { return p.reader }, nil, false},
+		"reader with a lease": {func(p pair) *lockregistry.Lock { return p.reader }, ttl, true},
+		"writer":              {func(p pair) *lockregistry.Lock { return p.writer }, nil, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			fakeWorld(t, func(w *world) {
-				l := c.pick(w.pair(lockregistry.WithExpiry(lease)))
+				l := c.pick(w.pair(lockregistry.WithLease(lease)))
 				w.lock(l, c.lock...)
 				require.Equal(w, lease, w.pttl(theKey))
 				w.pass(10 * lease)
@@ -626,20 +626,20 @@ func TestReadWriteLock_JoiningReadersAreRenewed(t *testing.T) {
 	const lease = 9 * time.Second
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
-		p := pairOf(f.registry(lockregistry.WithExpiry(lease)))
+		p := pairOf(f.registry(lockregistry.WithLease(lease)))
 		w.lock(p.reader)
 		w.pass(lease/3 - time.Second)
 		before := f.count("read")
 		second, third := w.goroutine(), w.goroutine()
 		require.NoError(w, second.lock(p.reader))
-		require.NoError(w, third.lock(p.reader, lockregistry.TTL(time.Second)))
+		require.NoError(w, third.lock(p.reader, lockregistry.Lease(time.Second)))
 		require.Equal(w, before, f.count("read"))
 		w.unlock(p.reader)
 		require.NoError(w, second.unlock(p.reader))
 		w.pass(10 * lease)
 		require.NoError(w, third.unlock(p.reader), "those who have left do not end the renewal")
 
-		require.NoError(w, third.lock(p.reader, lockregistry.TTL(lease)))
+		require.NoError(w, third.lock(p.reader, lockregistry.Lease(lease)))
 		w.pass(lease / 3)
 		w.lock(p.reader)
 		require.Equal(w, lease, w.pttl(theKey))
@@ -834,7 +834,7 @@ func TestReadWriteLock_WritersHandOver(t *testing.T) {
 
 		// Not to one who asks for a longer lease, and not after the limit.
 		w.lock(p.writer)
-		next = g.starts(p.writer, lockregistry.TTL(2*time.Hour))
+		next = g.starts(p.writer, lockregistry.Lease(2*time.Hour))
 		w.settle()
 		holders = w.holdersOf(theKey)
 		w.unlock(p.writer)
@@ -1019,7 +1019,7 @@ func TestReadWriteLock_BadInput(t *testing.T) {
 			refuses(w.T, l.Unlock(w.Context()), "unlock", "orders:", "the path is empty")
 			l = pick(pairOf(r))
 			refuses(w.T, l.Lock(nil), "lock", theKey, "the context is nil") //nolint:staticcheck // on purpose
-			refuses(w.T, l.Lock(w.Context(), lockregistry.TTL(0)), "lock", theKey, "TTL(0s)")
+			refuses(w.T, l.Lock(w.Context(), lockregistry.Lease(0)), "lock", theKey, "Lease(0s)")
 			cancelled, cancel := context.WithCancel(w.Context())
 			cancel()
 			w.fails(l.Lock(cancelled), context.Canceled, "lock", theKey)
@@ -1133,7 +1133,7 @@ func TestReadWriteLock_AbandonedReadWriteGrantsAreRemoved(t *testing.T) {
 			l := pick(p)
 			name := map[bool]string{true: "read", false: "write"}[l == p.reader]
 			f.next(name, cutAfter)
-			require.Error(w, l.Lock(w.Context(), lockregistry.TTL(time.Hour)))
+			require.Error(w, l.Lock(w.Context(), lockregistry.Lease(time.Hour)))
 			require.False(w, l.IsHeld())
 			w.fails(l.Unlock(w.Context()), lockregistry.ErrNotOwner, "unlock", theKey)
 			w.awaitGone(theKey)
@@ -1142,11 +1142,11 @@ func TestReadWriteLock_AbandonedReadWriteGrantsAreRemoved(t *testing.T) {
 
 			// Next to readers of another process, whose hold is not touched.
 			if name == "read" {
-				w.lock(foreign.reader, lockregistry.TTL(time.Minute))
+				w.lock(foreign.reader, lockregistry.Lease(time.Minute))
 				holders := w.holdersOf(theKey)
 				w.await("a connection", func() bool {
 					f.next(name, cutAfter)
-					return l.Lock(w.Context(), lockregistry.TTL(time.Hour)) != nil && len(w.holdersOf(theKey)) == 2
+					return l.Lock(w.Context(), lockregistry.Lease(time.Hour)) != nil && len(w.holdersOf(theKey)) == 2
 				})
 				w.await("the grant is removed", func() bool { return slices.Equal(holders, w.holdersOf(theKey)) })
 				require.LessOrEqual(w, w.pttl(theKey), time.Minute)
@@ -1169,11 +1169,11 @@ func TestReadWriteLock_AbandonedReadWriteGrantsAreTakenOver(t *testing.T) {
 					p, other := pairOf(f.registry()), w.pair()
 					locks := map[string]*lockregistry.Lock{"read": p.reader, "write": p.writer}
 					f.next(first, cutAfter)
-					require.Error(w, locks[first].Lock(w.Context(), lockregistry.TTL(time.Hour)))
+					require.Error(w, locks[first].Lock(w.Context(), lockregistry.Lease(time.Hour)))
 					abandoned := f.scriptsSent("readwrite_" + first + "_obtain")[0]
 					w.awaitGone(theKey)
 					w.arrives(abandoned) // as if it had not been removed yet
-					w.lock(locks[second], lockregistry.TTL(time.Minute))
+					w.lock(locks[second], lockregistry.Lease(time.Minute))
 					require.Equal(w, second, w.fields(theKey)["mode"])
 					if first == "write" || second == "write" {
 						require.Len(w, w.holdersOf(theKey), 1, "the abandoned one is gone")
@@ -1196,10 +1196,10 @@ func TestReadWriteLock_AnAbandonedGrantMakesNoLeaseLonger(t *testing.T) {
 		w.loaded()
 		f := w.flaky()
 		p, other := pairOf(f.registry()), w.pair()
-		w.lock(other.reader, lockregistry.TTL(5*time.Second)) // and crashes
+		w.lock(other.reader, lockregistry.Lease(5*time.Second)) // and crashes
 		f.next("read", cutAfter)
 		f.all("read", refused(loading)) // so that it is not removed in the background
-		require.Error(w, p.reader.Lock(w.Context(), lockregistry.TTL(time.Hour)))
+		require.Error(w, p.reader.Lock(w.Context(), lockregistry.Lease(time.Hour)))
 		require.Greater(w, w.pttl(theKey), 59*time.Minute)
 		start := time.Now()
 		w.lock(p.writer)
@@ -1239,7 +1239,7 @@ func TestReadWriteLock_LateReadWriteCommands(t *testing.T) {
 				if who != "a writer" && what == "read obtain" {
 					continue // it may read beside, and is removed like any abandoned grant
 				}
-				w.lock(l, lockregistry.TTL(time.Minute))
+				w.lock(l, lockregistry.Lease(time.Minute))
 				before, lease := w.fields(theKey), w.pttl(theKey)
 				w.arrives(c)
 				require.Equal(w, before, w.fields(theKey), "%s late, with %s", what, who)

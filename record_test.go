@@ -80,7 +80,7 @@ func TestRecord_ThatCannotBeWritten(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		var log journal
 		r := w.registryOn(w.user("resetkeys", "~orders:42"), log.option(),
-			lockregistry.WithExpiry(3*time.Second), lockregistry.WithRenewal())
+			lockregistry.WithLease(3*time.Second), lockregistry.WithRenewal())
 		l := r.Obtain("42")
 		w.lock(l)
 		w.await("a line in the log", func() bool { return len(log.lines("refuses the record")) == 1 })
@@ -96,7 +96,7 @@ func TestRecord_ThatCannotBeWritten(t *testing.T) {
 func TestRecord_AfterARestart(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
-		r := f.registry(lockregistry.WithExpiry(3*time.Second), lockregistry.WithRenewal())
+		r := f.registry(lockregistry.WithLease(3*time.Second), lockregistry.WithRenewal())
 		l := r.Obtain("42")
 		w.lock(l)
 		w.pass(recorded)

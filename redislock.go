@@ -50,7 +50,7 @@ const (
 //
 //   - that of ctx, when it is done first, within half a second of its end; with [ErrUnavailable] when Redis could not be asked
 //     whether the lock is free
-//   - [ErrTimeout], when the time given by [Wait] is over, also with ErrUnavailable; with [NoWait] when another owner has it
+//   - [ErrTaken], when the time given by [Wait] is over, also with ErrUnavailable; with [NoWait] when another owner has it
 //   - [ErrUnavailable], when the first attempt fails in passing, or is not answered within [WithCommandTimeout]. A call with
 //     Wait, and one that has queued in this process before, tries again, after 50 ms at first and a second at last
 //   - [ErrLockLost], see above
@@ -65,7 +65,7 @@ func (l *Lock) Lock(ctx context.Context, opts ...LockOption) error {
 }
 
 // TryLock locks like [Lock.Lock] but does not wait for the lock; with [Wait] it waits that long at most. False without an
-// error means that another owner holds the lock. It is Spring's tryLock. It returns the errors of Lock, but never ErrTimeout:
+// error means that another owner holds the lock. It is Spring's tryLock. It returns the errors of Lock, but never ErrTaken:
 // when Redis could not be asked, that is [ErrUnavailable] alone.
 func (l *Lock) TryLock(ctx context.Context, opts ...LockOption) (bool, error) {
 	return l.acquire(ctx, "trylock", opts, notAtAll, owner.Nobody)
@@ -256,13 +256,13 @@ func (l *Lock) gaveUp(op string, err error, wait time.Duration, asked bool) erro
 	var late fault.OverdueError
 	switch {
 	case err == fault.Busy: //nolint:errorlint // never wrapped
-		return l.fail(op, timeoutError{wait, l.reg.cache.current(l).whoHolds(asked)})
+		return l.fail(op, takenError{wait, l.reg.cache.current(l).whoHolds(asked)})
 	case !errors.As(err, &late):
 		return l.fail(op, err)
 	case op == "trylock" || wait == notAtAll:
 		return l.fail(op, late.Failure)
 	default:
-		return l.fail(op, fault.Join(timeoutError{wait, ""}, late.Failure))
+		return l.fail(op, fault.Join(takenError{wait, ""}, late.Failure))
 	}
 }
 

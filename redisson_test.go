@@ -146,10 +146,10 @@ func TestRedisson_Watchdog(t *testing.T) {
 		ends  bool
 	}{
 		"by default": {nil, nil, 30 * time.Second, false},
-		"WithExpiry": {[]lockregistry.Option{lockregistry.WithExpiry(6 * time.Second)}, nil, 6 * time.Second, false},
-		"TTL":        {nil, []lockregistry.LockOption{lockregistry.TTL(9 * time.Second)}, 9 * time.Second, true},
-		"TTL, renewal": {
-			[]lockregistry.Option{lockregistry.WithRenewal()}, []lockregistry.LockOption{lockregistry.TTL(9 * time.Second)},
+		"WithLease":  {[]lockregistry.Option{lockregistry.WithLease(6 * time.Second)}, nil, 6 * time.Second, false},
+		"Lease":      {nil, []lockregistry.LockOption{lockregistry.Lease(9 * time.Second)}, 9 * time.Second, true},
+		"Lease, renewal": {
+			[]lockregistry.Option{lockregistry.WithRenewal()}, []lockregistry.LockOption{lockregistry.Lease(9 * time.Second)},
 			9 * time.Second, false,
 		},
 	} {
@@ -256,7 +256,7 @@ func TestRedisson_ForeignReadersStay(t *testing.T) {
 		w.read(other, 5*time.Minute)
 		before := w.fields(theKey)
 		p := w.pair()
-		w.lock(p.reader, lockregistry.TTL(time.Hour))
+		w.lock(p.reader, lockregistry.Lease(time.Hour))
 		require.InDelta(w, time.Hour, w.pttl(theKey), float64(2*time.Second))
 		require.Len(w, w.fields(theKey), 4)
 		require.False(w, w.tryElsewhere(p.writer))
@@ -266,7 +266,7 @@ func TestRedisson_ForeignReadersStay(t *testing.T) {
 		require.Equal(w, "4", w.keys())
 
 		// A shorter lease of ours cuts none of theirs.
-		w.lock(p.reader, lockregistry.TTL(time.Second))
+		w.lock(p.reader, lockregistry.Lease(time.Second))
 		require.InDelta(w, 10*time.Minute, w.pttl(theKey), float64(3*time.Second))
 		w.unlock(p.reader)
 		require.InDelta(w, 10*time.Minute, w.pttl(theKey), float64(3*time.Second))
@@ -341,7 +341,7 @@ func TestRedisson_WithoutPermissionToSetALease(t *testing.T) {
 		}
 
 		// Beside a reader of another process, which loses nothing.
-		w.lock(other.reader, lockregistry.TTL(time.Minute))
+		w.lock(other.reader, lockregistry.Lease(time.Minute))
 		before := w.fields(theKey)
 		refused(locks["reader"], "reader")
 		require.Equal(w, before, w.fields(theKey))

@@ -70,7 +70,7 @@ type config struct {
 	renewal  bool
 	handoff  time.Duration
 	layout   Layout // of plain locks
-	watchdog bool   // without TTL they, and writers, are renewed, as in Redisson
+	watchdog bool   // without a lease they, and writers, are renewed, as in Redisson
 	tolerant bool   // see WithoutDeadlockErrors
 }
 
@@ -267,7 +267,7 @@ func (r *Registry) ReadWrite(path string) *ReadWriteLock {
 }
 
 // Renew sets the lease of the lock of path, held by whichever owner of this process, to ttl from now, in whole milliseconds,
-// at least two as for [TTL]. This is Spring's renewLock, which any goroutine may call; [Lock.Renew] is for the owner only. It
+// at least two as for [Lease]. This is Spring's renewLock, which any goroutine may call; [Lock.Renew] is for the owner only. It
 // covers the lock that [Registry.Obtain] returns. The path's read-write lock is another one, whose reader and writer have
 // Lock.Renew.
 //
@@ -390,7 +390,8 @@ func (l *Lock) newHold(t hold.Terms) *hold.Hold {
 	return hold.New(&l.redis.Path, string(value), t)
 }
 
-// adopt gives a hold that was handed to another owner what that one asks for. It reports false when the hold was lost on the way.
+// adopt gives a hold that was handed to another owner what that one asks for. It reports false when the hold was lost on the
+// way.
 func (l *Lock) adopt(h *hold.Hold, q *request) bool {
 	l.anchor().entry.Use(l.reg.clock.Now())
 	return h.Adopt(l.terms(q))
@@ -401,5 +402,6 @@ func (l *Lock) renews(q *request) bool {
 	return l.reg.renewal || q.leads || q.gathers || q.as.IsOnce() || q.plain && l.keepsRenewed()
 }
 
-// keepsRenewed tells whether the lock is renewed when it is locked without TTL. Readers are in either layout: see ReadWriteLock.
+// keepsRenewed tells whether the lock is renewed when it is locked without a lease. Readers are in either layout: see
+// ReadWriteLock.
 func (l *Lock) keepsRenewed() bool { return l.reg.watchdog || l.reads() }

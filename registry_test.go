@@ -52,7 +52,7 @@ func TestRegistry_Names(t *testing.T) {
 // A Spring registry expects a string with an expiry, and compares its value with nothing but its own id, a UUID.
 func TestLock_KeyAsSpringExpectsIt(t *testing.T) {
 	worlds(t, func(w *world) {
-		r := w.registry(lockregistry.WithExpiry(30 * time.Second))
+		r := w.registry(lockregistry.WithLease(30 * time.Second))
 		_, err := uuid.Parse(r.ClientID())
 		require.NoError(w, err)
 		w.lock(r.Obtain("42"))
@@ -74,29 +74,29 @@ func TestLock_Leases(t *testing.T) {
 			require.LessOrEqual(w, left, lease)
 			require.Greater(w, left, lease-limit)
 		}
-		standard, custom := w.registry(), w.registry(lockregistry.WithExpiry(time.Hour))
+		standard, custom := w.registry(), w.registry(lockregistry.WithLease(time.Hour))
 
 		w.lock(standard.Obtain("default"))
 		leased("default", time.Minute)
 		w.lock(custom.Obtain("registry's"))
 		leased("registry's", time.Hour)
-		w.lock(custom.Obtain("lock's"), lockregistry.TTL(20*time.Second))
+		w.lock(custom.Obtain("lock's"), lockregistry.Lease(20*time.Second))
 		leased("lock's", 20*time.Second)
-		ok, err := custom.Obtain("trylock's").TryLock(w.Context(), lockregistry.Wait(time.Minute), lockregistry.TTL(30*time.Second))
+		ok, err := custom.Obtain("trylock's").TryLock(w.Context(), lockregistry.Wait(time.Minute), lockregistry.Lease(30*time.Second))
 		require.NoError(w, err)
 		require.True(w, ok)
 		leased("trylock's", 30*time.Second)
 		require.NoError(w, custom.Do(w.Context(), "do's", func(context.Context) error {
 			leased("do's", 40*time.Second)
 			return nil
-		}, lockregistry.TTL(40*time.Second)))
+		}, lockregistry.Lease(40*time.Second)))
 	})
 }
 
 func TestUnlock_AfterExpiry(t *testing.T) {
 	worlds(t, func(w *world) {
 		l := w.registry().Obtain("42")
-		w.lock(l, lockregistry.TTL(brief))
+		w.lock(l, lockregistry.Lease(brief))
 		w.awaitGone("orders:42")
 		require.False(w, l.IsHeld())
 		w.fails(l.Unlock(w.Context()), lockregistry.ErrLockLost, "unlock", "orders:42")
@@ -108,7 +108,7 @@ func TestUnlock_AfterExpiry(t *testing.T) {
 func TestUnlock_AfterExpiryAndTakeover(t *testing.T) {
 	worlds(t, func(w *world) {
 		mine, theirs := w.registry().Obtain("42"), w.registry().Obtain("42")
-		w.lock(mine, lockregistry.TTL(brief))
+		w.lock(mine, lockregistry.Lease(brief))
 		w.lock(theirs) // waits for the lease to end
 		value := w.do("GET", "orders:42")
 		w.fails(mine.Unlock(w.Context()), lockregistry.ErrLockLost, "unlock", "orders:42")
@@ -158,7 +158,7 @@ func TestReentry(t *testing.T) {
 func TestReentry_RefreshesTheLease(t *testing.T) {
 	worlds(t, func(w *world) {
 		l := w.registry().Obtain("42")
-		w.lock(l, lockregistry.TTL(40*time.Second))
+		w.lock(l, lockregistry.Lease(40*time.Second))
 		shorten := func() { require.Equal(w, "1", w.do("PEXPIRE", "orders:42", "5000")) }
 
 		shorten()
@@ -167,7 +167,7 @@ func TestReentry_RefreshesTheLease(t *testing.T) {
 		require.LessOrEqual(w, w.pttl("orders:42"), 40*time.Second)
 
 		shorten()
-		ok, err := l.TryLock(w.Context(), lockregistry.TTL(2*time.Minute))
+		ok, err := l.TryLock(w.Context(), lockregistry.Lease(2*time.Minute))
 		require.NoError(w, err)
 		require.True(w, ok)
 		require.Greater(w, w.pttl("orders:42"), time.Minute, "the lease that was asked for")
@@ -177,7 +177,7 @@ func TestReentry_RefreshesTheLease(t *testing.T) {
 // The refreshed lease counts in this process too.
 func TestReentry_ProlongsTheHold(t *testing.T) {
 	fakeWorld(t, func(w *world) {
-		l := w.registry(lockregistry.WithExpiry(10 * time.Second)).Obtain("42")
+		l := w.registry(lockregistry.WithLease(10 * time.Second)).Obtain("42")
 		w.lock(l)
 		ctx := l.Context(w.Context())
 		w.pass(9 * time.Second)
@@ -290,7 +290,7 @@ func TestLock_WrongGoroutineUnlocks(t *testing.T) {
 		other := w.goroutine()
 		w.fails(l.Unlock(w.Context()), lockregistry.ErrNotOwner, "unlock", "orders:42")
 
-		require.NoError(w, other.lock(l, lockregistry.TTL(time.Hour)))
+		require.NoError(w, other.lock(l, lockregistry.Lease(time.Hour)))
 		value := w.do("GET", "orders:42")
 		w.fails(l.Unlock(w.Context()), lockregistry.ErrNotOwner, "unlock", "orders:42")
 		require.True(w, l.IsHeld())
@@ -304,7 +304,7 @@ func TestLock_WrongGoroutineUnlocks(t *testing.T) {
 
 func TestLock_ExpiryBetweenTwoRegistries(t *testing.T) {
 	worlds(t, func(w *world) {
-		r1, r2 := w.registry(lockregistry.WithExpiry(brief)), w.registry()
+		r1, r2 := w.registry(lockregistry.WithLease(brief)), w.registry()
 		l1, l2 := r1.Obtain("42"), r2.Obtain("42")
 		w.lock(l1)
 		ok, err := l2.TryLock(w.Context(), lockregistry.Wait(time.Minute))
@@ -320,7 +320,7 @@ func TestLock_ExpiryBetweenTwoRegistries(t *testing.T) {
 
 func TestRenew(t *testing.T) {
 	worlds(t, func(w *world) {
-		r := w.registry(lockregistry.WithExpiry(30 * time.Second))
+		r := w.registry(lockregistry.WithLease(30 * time.Second))
 		l := r.Obtain("42")
 		w.lock(l)
 		value := w.do("GET", "orders:42")
@@ -348,7 +348,7 @@ func TestRenew_WhatIsNotHeld(t *testing.T) {
 		w.fails(r.Renew(w.Context(), "unknown", time.Minute), lockregistry.ErrNotOwner, "renew", "orders:unknown")
 		require.True(w, w.free("orders:42"))
 
-		w.lock(other.Obtain("42"), lockregistry.TTL(20*time.Second))
+		w.lock(other.Obtain("42"), lockregistry.Lease(20*time.Second))
 		w.fails(r.Renew(w.Context(), "42", time.Hour), lockregistry.ErrNotOwner, "renew", "orders:42")
 		require.LessOrEqual(w, w.pttl("orders:42"), 20*time.Second)
 		w.unlock(other.Obtain("42"))
@@ -372,7 +372,7 @@ func TestRenew_WhatIsLost(t *testing.T) {
 			"registry": func() error { return r.Renew(w.Context(), "42", time.Hour) },
 		}
 		for name, renew := range renewals {
-			w.lock(l, lockregistry.TTL(brief))
+			w.lock(l, lockregistry.Lease(brief))
 			w.awaitGone("orders:42")
 			w.fails(renew(), lockregistry.ErrLockLost, "renew", "orders:42")
 			require.True(w, w.free("orders:42"), name)
@@ -392,7 +392,7 @@ func TestRenew_WhatIsLost(t *testing.T) {
 func TestRenew_RenewalKeepsLocks(t *testing.T) {
 	worlds(t, func(w *world) {
 		f := w.flaky()
-		l := f.registry(lockregistry.WithRenewal(), lockregistry.WithExpiry(3*brief)).Obtain("42")
+		l := f.registry(lockregistry.WithRenewal(), lockregistry.WithLease(3*brief)).Obtain("42")
 		w.lock(l)
 		value := w.do("GET", "orders:42")
 		w.await("more renewals than one lease has", func() bool { return f.count("renew") >= 4 })
@@ -411,7 +411,7 @@ func TestTryLock_ForeignTryLockDoesNotRefresh(t *testing.T) {
 		w.do("PEXPIRE", "orders:42", "20000")
 		require.False(w, w.tryElsewhere(r.Obtain("42")))
 		require.False(w, w.tryElsewhere(other.Obtain("42")))
-		ok, err := other.Obtain("42").TryLock(w.Context(), lockregistry.Wait(150*time.Millisecond), lockregistry.TTL(time.Hour))
+		ok, err := other.Obtain("42").TryLock(w.Context(), lockregistry.Wait(150*time.Millisecond), lockregistry.Lease(time.Hour))
 		require.NoError(w, err)
 		require.False(w, ok)
 		require.LessOrEqual(w, w.pttl("orders:42"), 20*time.Second)
@@ -448,7 +448,7 @@ func TestLock_KeyWithoutExpiry(t *testing.T) {
 		l := w.registry().Obtain("42")
 		w.do("SET", "orders:42", "for ever")
 		require.False(w, w.tryElsewhere(l))
-		w.fails(l.Lock(w.Context(), lockregistry.Wait(50*time.Millisecond)), lockregistry.ErrTimeout, "lock", "orders:42")
+		w.fails(l.Lock(w.Context(), lockregistry.Wait(50*time.Millisecond)), lockregistry.ErrTaken, "lock", "orders:42")
 		require.Equal(w, time.Duration(-1), w.pttl("orders:42"))
 		require.Equal(w, "for ever", w.do("GET", "orders:42"))
 		locked := w.goroutine().starts(l)
@@ -536,7 +536,7 @@ func TestPollInterval_PollingAfterARenewal(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		opts := []lockregistry.Option{polling, lockregistry.WithPollInterval(time.Minute)}
 		mine, theirs := w.registry(opts...).Obtain("42"), w.registry(opts...).Obtain("42")
-		w.lock(mine, lockregistry.TTL(3*time.Second))
+		w.lock(mine, lockregistry.Lease(3*time.Second))
 		start := time.Now()
 		locked := w.goroutine().starts(theirs)
 		w.settle()
@@ -807,9 +807,9 @@ func TestNew_RefusesBadInput(t *testing.T) {
 			"client":           func() (*lockregistry.Registry, error) { return lockregistry.New(nil, "orders") },
 			"prefix":           func() (*lockregistry.Registry, error) { return lockregistry.New(client, "") },
 			"option is nil":    func() (*lockregistry.Registry, error) { return lockregistry.New(client, "orders", nil) },
-			"WithExpiry(0s)":   option(client, lockregistry.WithExpiry(0)),
-			"WithExpiry(-1s)":  option(client, lockregistry.WithExpiry(-time.Second)),
-			"WithExpiry(1µs)":  option(client, lockregistry.WithExpiry(time.Microsecond)),
+			"WithLease(0s)":    option(client, lockregistry.WithLease(0)),
+			"WithLease(-1s)":   option(client, lockregistry.WithLease(-time.Second)),
+			"WithLease(1µs)":   option(client, lockregistry.WithLease(time.Microsecond)),
 			"WithPollInterval": option(client, lockregistry.WithPollInterval(0)),
 			"WithCapacity(0)":  option(client, lockregistry.WithCapacity(0)),
 			"WithCapacity(-1)": option(client, lockregistry.WithCapacity(-1)),
@@ -824,8 +824,8 @@ func TestNew_RefusesBadInput(t *testing.T) {
 			require.ErrorContains(w, err, want)
 		}
 		// Everything that is wrong is said at once.
-		_, err := lockregistry.New(nil, "", lockregistry.WithCapacity(0), lockregistry.WithExpiry(0))
-		for _, want := range []string{"client", "prefix", "WithCapacity", "WithExpiry"} {
+		_, err := lockregistry.New(nil, "", lockregistry.WithCapacity(0), lockregistry.WithLease(0))
+		for _, want := range []string{"client", "prefix", "WithCapacity", "WithLease"} {
 			require.ErrorContains(w, err, want)
 		}
 	})
@@ -841,7 +841,7 @@ func TestRegistry_LocksRefuseBadInput(t *testing.T) {
 		nameless, l := r.Obtain(""), r.Obtain("42")
 		require.NotNil(w, nameless)
 		var none context.Context
-		_, badTry := l.TryLock(w.Context(), lockregistry.TTL(time.Microsecond))
+		_, badTry := l.TryLock(w.Context(), lockregistry.Lease(time.Microsecond))
 		_, noPath := nameless.TryLock(w.Context())
 		for want, errs := range map[string][]error{
 			"path is empty": {
@@ -852,9 +852,9 @@ func TestRegistry_LocksRefuseBadInput(t *testing.T) {
 				l.Lock(none), l.Unlock(none), l.Renew(none, time.Minute), r.Do(none, "42", nothing), r.Renew(none, "42", time.Minute),
 			},
 			"function is nil": {r.Do(w.Context(), "42", nil)},
-			"TTL(0s)":         {l.Lock(w.Context(), lockregistry.TTL(0))},
-			"TTL(-1s)":        {r.Do(w.Context(), "42", nothing, lockregistry.TTL(-time.Second))},
-			"TTL(1µs)":        {badTry},
+			"Lease(0s)":       {l.Lock(w.Context(), lockregistry.Lease(0))},
+			"Lease(-1s)":      {r.Do(w.Context(), "42", nothing, lockregistry.Lease(-time.Second))},
+			"Lease(1µs)":      {badTry},
 			"Renew(1µs)":      {l.Renew(w.Context(), time.Microsecond)},
 			"Renew(-1s)":      {r.Renew(w.Context(), "42", -time.Second)},
 			"LockOption":      {l.Lock(w.Context(), lockregistry.LockOption{})},

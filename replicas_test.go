@@ -98,7 +98,7 @@ func TestReplicas_ThatStop(t *testing.T) { // alone: it measures times
 
 		began = time.Now()
 		err = l.Lock(t.Context(), lockregistry.Wait(time.Second))
-		w.fails(err, lockregistry.ErrTimeout, "lock", "orders:42", lockregistry.ErrUnavailable)
+		w.fails(err, lockregistry.ErrTaken, "lock", "orders:42", lockregistry.ErrUnavailable)
 		require.ErrorIs(t, err, lockregistry.ErrUnavailable)
 		assert.Less(t, time.Since(began), time.Second+500*time.Millisecond)
 		w.awaitGone("orders:42")
@@ -214,7 +214,7 @@ func (w *world) leftNothingSoon() {
 func TestReplicas_RenewalsNeedReplicas(t *testing.T) {
 	const lease = 2 * time.Second
 	followedWorlds(t, func(w *followed) {
-		r := w.replicated(lockregistry.WithRenewal(), lockregistry.WithExpiry(lease))
+		r := w.replicated(lockregistry.WithRenewal(), lockregistry.WithLease(lease))
 		lost, kept := r.Obtain("lost"), r.Obtain("kept")
 		owner := lockregistry.NewOwner(t.Context())
 		w.lock(kept)
@@ -439,7 +439,7 @@ func TestReplicas_NoReplicas(t *testing.T) {
 		_, err := r.Obtain("42").TryLock(w.Context())
 		w.fails(err, lockregistry.ErrUnavailable, "trylock", "orders:42")
 		err = r.Do(w.Context(), "42", func(context.Context) error { panic("locked") }, lockregistry.Wait(500*time.Millisecond))
-		w.fails(err, lockregistry.ErrTimeout, "do", "orders:42", lockregistry.ErrUnavailable)
+		w.fails(err, lockregistry.ErrTaken, "do", "orders:42", lockregistry.ErrUnavailable)
 		w.awaitGone("orders:42")
 	})
 }

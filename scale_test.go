@@ -330,7 +330,7 @@ func TestScale_RenewalAtScale(t *testing.T) {
 		before := runtime.NumGoroutine()
 		var log journal
 		r := w.registryOn(client, log.option(),
-			lockregistry.WithRenewal(), lockregistry.WithExpiry(lease), lockregistry.WithCapacity(locks))
+			lockregistry.WithRenewal(), lockregistry.WithLease(lease), lockregistry.WithCapacity(locks))
 		var contexts [goroutines]context.Context
 		each(locks, func(i int, ctx context.Context) error {
 			err := r.Obtain(strconv.Itoa(i)).Lock(ctx)

@@ -148,7 +148,7 @@ func TestShutdown_OwnersGoOn(t *testing.T) {
 					w.await("it waits", func() bool { return r.Stats().Waiters == 1 })
 					w.do("DEL", "orders:remote")
 				}()
-				require.NoError(w, r.Obtain("remote").Lock(within, lockregistry.TTL(time.Minute)))
+				require.NoError(w, r.Obtain("remote").Lock(within, lockregistry.Lease(time.Minute)))
 				require.NoError(w, r.Obtain("remote").Unlock(within))
 				require.NoError(w, r.Obtain("free").Lock(within))
 				w.pending(done)
@@ -265,11 +265,11 @@ func TestShutdown_Twice(t *testing.T) {
 func TestShutdown_AfterALoss(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		r := w.registry()
-		w.lock(r.Obtain("42"), lockregistry.TTL(10*time.Second))
+		w.lock(r.Obtain("42"), lockregistry.Lease(10*time.Second))
 		done, _ := shutdown(w, r)
 		w.pass(9 * time.Second)
 		w.pending(done)
-		w.lock(r.Obtain("43"), lockregistry.TTL(time.Second))
+		w.lock(r.Obtain("43"), lockregistry.Lease(time.Second))
 		w.unlock(r.Obtain("43"))
 		w.pass(time.Second)
 		require.NoError(w, <-done)
@@ -278,7 +278,7 @@ func TestShutdown_AfterALoss(t *testing.T) {
 	fakeWorldAlone(t, func(w *world) {
 		r, holds := w.registry(), w.goroutine()
 		require.NoError(w, holds.lock(r.Obtain("41")))
-		w.lock(r.Obtain("42"), lockregistry.TTL(10*time.Second))
+		w.lock(r.Obtain("42"), lockregistry.Lease(10*time.Second))
 		within := context.WithoutCancel(r.Obtain("42").Context(w.Context()))
 		done, _ := shutdown(w, r)
 		w.lock(r.Obtain("43"))

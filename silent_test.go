@@ -46,7 +46,7 @@ func (w *world) unavailable(err error, op string) {
 	w.Helper()
 	w.fails(err, lockregistry.ErrUnavailable, op, theKey)
 	for _, other := range []error{
-		context.Canceled, context.DeadlineExceeded, lockregistry.ErrTimeout, lockregistry.ErrLockLost, lockregistry.ErrNotOwner,
+		context.Canceled, context.DeadlineExceeded, lockregistry.ErrTaken, lockregistry.ErrLockLost, lockregistry.ErrNotOwner,
 	} {
 		require.NotErrorIs(w, err, other)
 	}
@@ -63,7 +63,7 @@ func TestSilence_UnlockOfALostHoldOnASilentServer(t *testing.T) {
 				r := f.registry()
 				w.known(r)
 				l := r.Obtain("42")
-				w.lock(l, lockregistry.TTL(lease))
+				w.lock(l, lockregistry.Lease(lease))
 				if announced {
 					ctx := l.Context(w.Context())
 					<-ctx.Done()
@@ -109,7 +109,7 @@ func TestSilence_UnlockOnASilentServer(t *testing.T) {
 							w.known(r)
 						}
 						l := r.Obtain("42")
-						w.lock(l, lockregistry.TTL(time.Hour))
+						w.lock(l, lockregistry.Lease(time.Hour))
 						thaw := f.reconnect
 						if lost {
 							f.all(anything, silence)
@@ -274,8 +274,8 @@ func TestSilence_CommandsHaveALimit(t *testing.T) {
 		options []lockregistry.Option
 	}{
 		"default":                          {5 * time.Second, nil},
-		"a third of a short lease":         {2 * time.Second, []lockregistry.Option{lockregistry.WithExpiry(6 * time.Second)}},
-		"no longer for a long lease":       {5 * time.Second, []lockregistry.Option{lockregistry.WithExpiry(time.Hour)}},
+		"a third of a short lease":         {2 * time.Second, []lockregistry.Option{lockregistry.WithLease(6 * time.Second)}},
+		"no longer for a long lease":       {5 * time.Second, []lockregistry.Option{lockregistry.WithLease(time.Hour)}},
 		"the watchdog's":                   {5 * time.Second, []lockregistry.Option{redisson}},
 		"option":                           {brief, []lockregistry.Option{lockregistry.WithCommandTimeout(brief)}},
 		"option longer than the default's": {long, []lockregistry.Option{lockregistry.WithCommandTimeout(long)}},
@@ -298,7 +298,7 @@ func TestSilence_CommandsHaveALimit(t *testing.T) {
 						r := w.registryOn(f.client(oneConnection), c.options...)
 						w.known(r)
 						if op == "renew" {
-							w.lock(r.Obtain("42"), lockregistry.TTL(time.Minute))
+							w.lock(r.Obtain("42"), lockregistry.Lease(time.Minute))
 						}
 						if !pipelining {
 							w.pass(time.Second)
@@ -423,7 +423,7 @@ func TestSilence_NoFalseAllClear(t *testing.T) {
 			return len(log.lines(text))
 		}
 		f := w.flaky()
-		r := f.registry(log.option(), lockregistry.WithRenewal(), lockregistry.WithExpiry(3*time.Second))
+		r := f.registry(log.option(), lockregistry.WithRenewal(), lockregistry.WithLease(3*time.Second))
 		w.known(r)
 		lost := r.Obtain("42")
 		w.lock(lost)
@@ -457,7 +457,7 @@ func TestQueue_RefusalsAreToldOnce(t *testing.T) {
 			realWorlds(t, func(w *world) {
 				var log journal
 				f := w.flaky()
-				r := f.registry(log.option(), lockregistry.WithRenewal(), lockregistry.WithExpiry(4500*time.Millisecond))
+				r := f.registry(log.option(), lockregistry.WithRenewal(), lockregistry.WithLease(4500*time.Millisecond))
 				w.known(r)
 				l := r.Obtain("42")
 				w.lock(l)

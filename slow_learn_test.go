@@ -16,7 +16,7 @@ func TestLock_AServerThatIsNearAgain(t *testing.T) {
 	t.Parallel()
 	for name, try := range map[string]func(w *world, l *lockregistry.Lock) error{
 		"a lease that is too short": func(w *world, l *lockregistry.Lock) error {
-			_, err := l.TryLock(w.Context(), lockregistry.TTL(time.Second))
+			_, err := l.TryLock(w.Context(), lockregistry.Lease(time.Second))
 			return err
 		},
 		"a context that is too short": func(w *world, l *lockregistry.Lock) error {
@@ -60,7 +60,7 @@ func TestLock_HandedOverForTooShortALease(t *testing.T) {
 		r := w.registryOn(w.clientWith(dial), o.option(), lockregistry.WithHandoff(time.Hour))
 		w.known(r)
 		l, other := r.Obtain("42"), r.Obtain("other")
-		h := w.acquires(l, lockregistry.TTL(lease))
+		h := w.acquires(l, lockregistry.Lease(lease))
 		d.Set(trip)
 		w.lock(other)
 		w.unlock(other)
@@ -70,7 +70,7 @@ func TestLock_HandedOverForTooShortALease(t *testing.T) {
 		}
 		result := make(chan error, 1)
 		begun := time.Now()
-		go func() { result <- l.Lock(w.Context(), lockregistry.TTL(lease), lockregistry.Wait(wait)) }()
+		go func() { result <- l.Lock(w.Context(), lockregistry.Lease(lease), lockregistry.Wait(wait)) }()
 		w.pass(wait - time.Millisecond)
 		d.Set(5 * time.Second)
 		w.releases(h)

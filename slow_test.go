@@ -60,7 +60,7 @@ func TestSlowLink_ShortContextsOnASlowLink(t *testing.T) {
 		for _, short := range []time.Duration{40 * time.Millisecond, 160 * time.Millisecond, 410 * time.Millisecond, 2 * time.Second} {
 			t.Run(fmt.Sprintf("contended %v, contexts of %v", contended, short), func(t *testing.T) {
 				eachTrip(t, func(w *world, trip time.Duration, registry func(...lockregistry.Option) *lockregistry.Registry) {
-					r := registry(lockregistry.WithExpiry(20*time.Second), lockregistry.WithRenewal())
+					r := registry(lockregistry.WithLease(20*time.Second), lockregistry.WithRenewal())
 					for range 32 { // then each of the client's connections is made, which takes two round trips more
 						w.lock(r.Obtain("42"))
 						w.unlock(r.Obtain("42"))
@@ -146,13 +146,13 @@ func TestSlowLink_ALeaseThatIsTooShortForTheLink(t *testing.T) {
 	eachTrip(t, func(w *world, trip time.Duration, registry func(...lockregistry.Option) *lockregistry.Registry) {
 		l := registry().Obtain("42")
 		begun := time.Now()
-		err := l.Lock(w.Context(), lockregistry.TTL(6*trip-time.Millisecond))
+		err := l.Lock(w.Context(), lockregistry.Lease(6*trip-time.Millisecond))
 		require.Error(w, err)
 		require.NotErrorIs(w, err, lockregistry.ErrUnavailable)
 		require.ErrorContains(w, err, "a lease of")
 		require.ErrorContains(w, err, "a round trip to Redis takes")
 		require.Zero(w, time.Since(begun))
-		w.lock(l, lockregistry.TTL(6*trip+10*time.Millisecond))
+		w.lock(l, lockregistry.Lease(6*trip+10*time.Millisecond))
 		w.unlock(l)
 	})
 }
@@ -163,9 +163,9 @@ func TestRenew_ALeaseThatIsTooShortForTheLink(t *testing.T) {
 	eachTrip(t, func(w *world, trip time.Duration, registry func(...lockregistry.Option) *lockregistry.Registry) {
 		r := registry(lockregistry.WithHandoff(time.Hour))
 		l, short, enough := r.Obtain("42"), 6*trip-time.Millisecond, 7*trip
-		h, err := r.AcquireAll(w.Context(), []string{"43", "44"}, lockregistry.TTL(time.Minute))
+		h, err := r.AcquireAll(w.Context(), []string{"43", "44"}, lockregistry.Lease(time.Minute))
 		require.NoError(w, err)
-		w.lock(l, lockregistry.TTL(enough))
+		w.lock(l, lockregistry.Lease(enough))
 		begun := time.Now()
 		refused := func(err error) {
 			w.Helper()
@@ -174,16 +174,16 @@ func TestRenew_ALeaseThatIsTooShortForTheLink(t *testing.T) {
 			require.Empty(w, about(err))
 		}
 		refused(l.Renew(w.Context(), short))
-		refused(l.Lock(w.Context(), lockregistry.TTL(short)))
+		refused(l.Lock(w.Context(), lockregistry.Lease(short)))
 		refused(h.Renew(w.Context(), short))
 		require.Zero(w, time.Since(begun))
 		require.True(w, l.IsHeld())
-		handed := w.goroutine().starts(l, lockregistry.TTL(short))
+		handed := w.goroutine().starts(l, lockregistry.Lease(short))
 		w.settle()
 		w.unlock(l)
 		refused(<-handed)
 		require.Equal(w, uint64(1), r.Stats().HandOvers)
-		w.lock(l, lockregistry.TTL(time.Minute))
+		w.lock(l, lockregistry.Lease(time.Minute))
 		require.NoError(w, l.Renew(w.Context(), enough))
 		w.unlock(l)
 		w.released(h)
@@ -199,7 +199,7 @@ func TestSlowLink_RenewalOnASlowLink(t *testing.T) {
 		lease := max(6*trip+10*time.Millisecond, 100*time.Millisecond)
 		r := registry(lockregistry.WithRenewal())
 		l := r.Obtain("42")
-		w.lock(l, lockregistry.TTL(lease))
+		w.lock(l, lockregistry.Lease(lease))
 		alive := l.Context(w.Context())
 		w.pass(20 * lease)
 		require.NoError(w, alive.Err())
@@ -243,7 +243,7 @@ func TestSlowLink_OnASlowLink(t *testing.T) {
 		var all sync.WaitGroup
 		locks := make([]*lockregistry.Lock, processes)
 		for i := range locks {
-			locks[i] = registry(lockregistry.WithExpiry(30*time.Second), lockregistry.WithRenewal()).Obtain("42")
+			locks[i] = registry(lockregistry.WithLease(30*time.Second), lockregistry.WithRenewal()).Obtain("42")
 		}
 		begun := time.Now()
 		for _, l := range locks {
@@ -281,7 +281,7 @@ func TestSlowLink_ALinkThatBecomesSlow(t *testing.T) {
 		t.Run(trip.String(), func(t *testing.T) {
 			fakeWorld(t, func(w *world) {
 				dial, d := w.far(time.Millisecond)
-				r := w.registryOn(w.clientWith(dial, several), lockregistry.WithRenewal(), lockregistry.WithExpiry(30*time.Second))
+				r := w.registryOn(w.clientWith(dial, several), lockregistry.WithRenewal(), lockregistry.WithLease(30*time.Second))
 				w.known(r)
 				held := r.Obtain("held")
 				w.lock(held)
@@ -316,7 +316,7 @@ func TestLock_UnderWayWhenTheLinkBecomesSlow(t *testing.T) {
 		t.Run(trip.String(), func(t *testing.T) {
 			fakeWorld(t, func(w *world) {
 				dial, d := w.far(time.Millisecond)
-				r := w.registryOn(w.clientWith(dial), lockregistry.WithExpiry(30*time.Second))
+				r := w.registryOn(w.clientWith(dial), lockregistry.WithLease(30*time.Second))
 				w.known(r)
 				d.Set(trip)
 				start := time.Now()
@@ -360,14 +360,14 @@ func TestLock_TakenByALateAnswer(t *testing.T) {
 		"TryLock, the first try": {[]fate{slow(late)}, 2, (*world).findsTaken},
 		"AcquireAll": {[]fate{slow(late)}, 2, func(w *world, r *lockregistry.Registry) error {
 			_, err := r.AcquireAll(w.Context(), []string{"41", "42"}, lockregistry.NoWait())
-			w.fails(err, lockregistry.ErrTimeout, "acquire", theKey)
+			w.fails(err, lockregistry.ErrTaken, "acquire", theKey)
 			return nil
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			lateWorld(t, func(w *world, f *flaky, r *lockregistry.Registry) {
 				other := w.registry().Obtain("42")
-				w.lock(other, lockregistry.TTL(time.Hour))
+				w.lock(other, lockregistry.Lease(time.Hour))
 				require.NoError(w, this.call(w, r)) // so that the server knows the script
 				w.known(r)
 				before := f.count("obtain")
@@ -395,7 +395,7 @@ func TestAcquireAll_ALateGrantIsConfirmed(t *testing.T) {
 		renewals := f.count("renew")
 		f.next("obtain", slow(late))
 		start := time.Now()
-		h, err := r.AcquireAll(w.Context(), []string{"a", "b"}, lockregistry.NoWait(), lockregistry.TTL(10*time.Second))
+		h, err := r.AcquireAll(w.Context(), []string{"a", "b"}, lockregistry.NoWait(), lockregistry.Lease(10*time.Second))
 		require.NoError(w, err)
 		require.Equal(w, late, time.Since(start))
 		require.Equal(w, 2, f.count("renew")-renewals)
@@ -415,7 +415,7 @@ func TestAcquireAll_ALateGrantThatIsNotConfirmed(t *testing.T) {
 			lateWorld(t, func(w *world, f *flaky, r *lockregistry.Registry) {
 				f.next("obtain", slow(late))
 				f.next("renew", what)
-				_, err := r.AcquireAll(w.Context(), []string{"a", "b"}, lockregistry.NoWait(), lockregistry.TTL(time.Hour))
+				_, err := r.AcquireAll(w.Context(), []string{"a", "b"}, lockregistry.NoWait(), lockregistry.Lease(time.Hour))
 				require.ErrorIs(w, err, lockregistry.ErrUnavailable)
 				w.awaitGone("orders:a")
 				w.awaitGone("orders:b")
@@ -475,7 +475,7 @@ func TestAcquireAll_ShorterThanARoundTrip(t *testing.T) {
 func TestRenew_ShorterThanARoundTrip(t *testing.T) {
 	eachTrip(t, func(w *world, trip time.Duration, registry func(...lockregistry.Option) *lockregistry.Registry) {
 		l := registry().Obtain("42")
-		w.lock(l, lockregistry.TTL(time.Minute))
+		w.lock(l, lockregistry.Lease(time.Minute))
 		ctx, cancel := context.WithTimeout(w.Context(), trip*9/10)
 		defer cancel()
 		begun := time.Now()
@@ -499,7 +499,7 @@ func TestRenew_WhenTheLinkBecomesSlow(t *testing.T) {
 				r := w.registryOn(w.clientWith(dial))
 				w.known(r)
 				l := r.Obtain("42")
-				w.lock(l, lockregistry.TTL(time.Minute))
+				w.lock(l, lockregistry.Lease(time.Minute))
 				d.Set(trip)
 				require.NoError(w, l.Renew(w.Context(), time.Hour))
 				require.Greater(w, w.pttl(theKey), time.Minute)
@@ -518,7 +518,7 @@ func TestUnlock_WhenTheLinkBecomesSlow(t *testing.T) {
 		r := w.registryOn(w.clientWith(dial))
 		w.known(r)
 		l, other := r.Obtain("42"), r.Obtain("43")
-		w.lock(l, lockregistry.TTL(900*time.Millisecond)) // an answer after a third of it is late
+		w.lock(l, lockregistry.Lease(900*time.Millisecond)) // an answer after a third of it is late
 		d.Set(trip)
 		begun := time.Now()
 		learns := w.goroutine().start(func() error {
@@ -571,7 +571,7 @@ func TestWakeup_OnASlowLink(t *testing.T) {
 	eachTrip(t, func(w *world, trip time.Duration, registry func(...lockregistry.Option) *lockregistry.Registry) {
 		poll := lockregistry.WithPollInterval(time.Hour)
 		held, l := registry(poll).Obtain("42"), registry(poll).Obtain("42")
-		w.lock(held, lockregistry.TTL(10*time.Minute))
+		w.lock(held, lockregistry.Lease(10*time.Minute))
 		locked := w.goroutine().starts(l)
 		w.pass(20 * trip)
 		w.pending(locked)
@@ -608,7 +608,7 @@ func TestWakeup_AConnectionThatIsNotMade(t *testing.T) {
 					return near(ctx)
 				}), poll)
 				w.known(r)
-				w.lock(held, lockregistry.TTL(10*time.Minute))
+				w.lock(held, lockregistry.Lease(10*time.Minute))
 				hangs.Store(true)
 				locked := w.goroutine().starts(r.Obtain("42"))
 				w.pass(time.Second + 20*trip)

@@ -180,7 +180,7 @@ func TestStats_OfAServer(t *testing.T) {
 
 func TestStats_OfFailures(t *testing.T) {
 	fakeWorld(t, func(w *world) {
-		r := w.registry(lockregistry.WithRenewal(), lockregistry.WithExpiry(30*time.Second))
+		r := w.registry(lockregistry.WithRenewal(), lockregistry.WithLease(30*time.Second))
 		renewed, removed := r.Obtain("renewed"), r.Obtain("removed")
 		w.lock(renewed)
 		w.lock(removed)

@@ -23,7 +23,7 @@ func TestStress_NoUpdateIsLost(t *testing.T) {
 		"default":           nil,
 		"polling":           {polling},
 		"without hand-over": {lockregistry.WithHandoff(0)},
-		"renewal":           {lockregistry.WithRenewal(), lockregistry.WithExpiry(10 * time.Second)},
+		"renewal":           {lockregistry.WithRenewal(), lockregistry.WithLease(10 * time.Second)},
 		"small cache":       {lockregistry.WithCapacity(1)},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -80,7 +80,7 @@ func TestStress_Alone(t *testing.T) {
 		for i := range registries {
 			f := w.flaky()
 			flakies = append(flakies, f)
-			r := f.registry(lockregistry.WithCapacity(1+i), lockregistry.WithExpiry(5*time.Second))
+			r := f.registry(lockregistry.WithCapacity(1+i), lockregistry.WithLease(5*time.Second))
 			for g := range goroutines {
 				all.Go(func() {
 					random := rand.New(rand.NewPCG(uint64(i), uint64(g)))

@@ -23,7 +23,7 @@ func TestString_WhatIsPrinted(t *testing.T) {
 		prints(r, "Registry(orders, client id billing)")
 		prints(l, "Lock(orders:42, not held)")
 		prints(rw, "ReadWriteLock(orders:43, not held)")
-		w.lock(l, lockregistry.TTL(time.Second))
+		w.lock(l, lockregistry.Lease(time.Second))
 		w.lock(rw.Writer())
 		prints(l, "Lock(orders:42, held)")
 		prints(rw, "ReadWriteLock(orders:43, writer held)")

@@ -69,7 +69,7 @@ func TestUnavailable_Calls(t *testing.T) {
 			t.Run(name+"/"+op, func(t *testing.T) {
 				fakeWorld(t, func(w *world) {
 					f := w.flaky()
-					r := f.registry(lockregistry.WithExpiry(4 * time.Second))
+					r := f.registry(lockregistry.WithLease(4 * time.Second))
 					w.known(r)
 					f.all("obtain", what)
 					err := call(w.Context(), r)
@@ -90,7 +90,7 @@ func TestUnavailable_Calls(t *testing.T) {
 				r := f.registry()
 				w.known(r)
 				l := r.Obtain("42")
-				w.lock(l, lockregistry.TTL(10*time.Second))
+				w.lock(l, lockregistry.Lease(10*time.Second))
 				f.all("renew", what)
 				f.all("release", what)
 				renewing := l.Renew(w.Context(), 10*time.Second)
@@ -262,7 +262,7 @@ func TestUnavailable_WaitingBehindAGoroutineDuringAnOutage(t *testing.T) {
 				}
 
 				err = l.Lock(w.Context(), lockregistry.Wait(time.Second))
-				w.fails(err, lockregistry.ErrTimeout, "lock", theKey, unavailableIf(c.unavailable)...)
+				w.fails(err, lockregistry.ErrTaken, "lock", theKey, unavailableIf(c.unavailable)...)
 
 				ctx, stop := context.WithTimeout(w.Context(), time.Second)
 				defer stop()
@@ -335,7 +335,7 @@ func TestUnavailable_WaitsThatEndDuringAnOutage(t *testing.T) {
 						if op == "trylock" {
 							w.unavailable(err, op)
 						} else {
-							w.fails(err, lockregistry.ErrTimeout, op, theKey, lockregistry.ErrUnavailable)
+							w.fails(err, lockregistry.ErrTaken, op, theKey, lockregistry.ErrUnavailable)
 						}
 					})
 				})
@@ -445,7 +445,7 @@ func TestUnavailable_TheClientIsClosedInPassing(t *testing.T) {
 
 				// Another one does not, and leaves nothing behind.
 				client.left.Store(1)
-				w.unavailable(call(w.Context(), r, lockregistry.TTL(time.Hour)), op)
+				w.unavailable(call(w.Context(), r, lockregistry.Lease(time.Hour)), op)
 				w.awaitGone(theKey)
 
 				// When the client stays closed there is no use in it.
@@ -455,7 +455,7 @@ func TestUnavailable_TheClientIsClosedInPassing(t *testing.T) {
 				w.fails(err, rueidis.ErrClosing, op, theKey, lockregistry.ErrUnavailable)
 				require.GreaterOrEqual(w, time.Since(start), time.Second)
 				require.LessOrEqual(w, time.Since(start), 2*time.Second)
-				require.NotErrorIs(w, err, lockregistry.ErrTimeout)
+				require.NotErrorIs(w, err, lockregistry.ErrTaken)
 				client.left.Store(0)
 				w.awaitGone(theKey)
 			})

@@ -65,7 +65,7 @@ func keeps(
 ) {
 	w.Helper()
 	var log journal
-	r := w.registry(log.option(), lockregistry.WithRenewal(), lockregistry.WithExpiry(time.Second))
+	r := w.registry(log.option(), lockregistry.WithRenewal(), lockregistry.WithLease(time.Second))
 	ctx, cancel := parent()
 	if end == "its parent ends" && cancel == nil {
 		return
@@ -108,7 +108,7 @@ func TestHold_NobodyWaitsForItsEndAnyMore(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			fakeWorldAlone(t, func(w *world) {
 				var log journal
-				r := w.registry(log.option(), lockregistry.WithRenewal(), lockregistry.WithExpiry(time.Second))
+				r := w.registry(log.option(), lockregistry.WithRenewal(), lockregistry.WithLease(time.Second))
 				done := forgets(w, r.Obtain("42"), func(h *lockregistry.Hold) <-chan struct{} { return ears[name](h, w.Context()) })
 				for range 3 {
 					w.collect()

@@ -42,7 +42,7 @@ func BenchmarkManyWaiters(b *testing.B) {
 		}, context.Background},
 	} {
 		b.Run(name, func(b *testing.B) {
-			r := benchRegistry(b, benchClient(b), lockregistry.WithHandoff(time.Hour), lockregistry.WithExpiry(time.Hour))
+			r := benchRegistry(b, benchClient(b), lockregistry.WithHandoff(time.Hour), lockregistry.WithLease(time.Hour))
 			rw, l := r.ReadWrite("42"), r.Obtain("43")
 			held := c.pick(rw, l, 1)
 			wait := func(ctx func() context.Context) (all *sync.WaitGroup) {

@@ -44,7 +44,7 @@ func TestWakeup_ReaderSeesADowngradeWhileItListens(t *testing.T) {
 		waits := f.registry(lockregistry.WithPollInterval(noPoll))
 		holds := w.registry().ReadWrite("42")
 		g := w.goroutine()
-		require.NoError(w, g.lock(holds.Writer(), lockregistry.TTL(10*time.Minute)))
+		require.NoError(w, g.lock(holds.Writer(), lockregistry.Lease(10*time.Minute)))
 		result := lockElsewhere(waits.ReadWrite("42").Reader(), w.Context())
 		w.await("it is tracked", func() bool { return w.tracked() == 1 })
 		w.await("it sleeps", func() bool { return f.count("read") >= 2 })
@@ -53,7 +53,7 @@ func TestWakeup_ReaderSeesADowngradeWhileItListens(t *testing.T) {
 		f.next("PTTL", heldUp(until))
 		w.do("PEXPIRE", theKey, "500000") // as a renewal does
 		w.await("it has tried, and is about to look", func() bool { return f.count("PTTL") > looks })
-		require.NoError(w, g.lock(holds.Reader(), lockregistry.TTL(10*time.Minute)))
+		require.NoError(w, g.lock(holds.Reader(), lockregistry.Lease(10*time.Minute)))
 		require.NoError(w, g.unlock(holds.Writer()))
 		w.pending(result)
 		start := time.Now()

@@ -443,7 +443,7 @@ func TestWakeup_CrashOfTheHolder(t *testing.T) {
 		} {
 			t.Run(name+renewed, func(t *testing.T) {
 				test := func(w *world, lease, allowance time.Duration) {
-					crashed := w.registry(append(option, lockregistry.WithExpiry(lease))...)
+					crashed := w.registry(append(option, lockregistry.WithLease(lease))...)
 					w.lock(crashed.Obtain("42"))
 					g := w.goroutine()
 					l := w.waker(mode).Obtain("42")
@@ -1092,7 +1092,7 @@ func TestWakeup_SilentConnectionComesBack(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		d := &deaf{w: w}
 		waits := w.registryOn(w.clientWith(d.dial), lockregistry.WithPollInterval(time.Hour))
-		holds := w.registry(lockregistry.WithExpiry(2 * time.Hour))
+		holds := w.registry(lockregistry.WithLease(2 * time.Hour))
 		w.lock(holds.Obtain("42"))
 		g := w.goroutine()
 		result := g.starts(waits.Obtain("42"))

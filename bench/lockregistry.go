@@ -36,7 +36,7 @@ func openRegistry(o opening) (registryLocks, error) {
 	}
 	var options []lockregistry.Option
 	if o.lease != 0 {
-		options = append(options, lockregistry.WithExpiry(o.lease))
+		options = append(options, lockregistry.WithLease(o.lease))
 	}
 	if o.renew {
 		options = append(options, lockregistry.WithRenewal())

@@ -104,7 +104,7 @@ const user = `package main
 
 import "github.com/lockregistry/lockregistry"
 
-func main() { println(lockregistry.ErrTimeout.Error()) }
+func main() { println(lockregistry.ErrTaken.Error()) }
 `
 
 func runBesideClone(t *testing.T, commands string) {

@@ -122,7 +122,7 @@ func start(t *testing.T, d *redistest.Deployment, v variant, p plan, of func(pat
 		}, time.Minute, time.Millisecond)
 		t.Cleanup(c.Close)
 		options := []lockregistry.Option{
-			lockregistry.WithExpiry(lease), lockregistry.WithCommandTimeout(commandLimit),
+			lockregistry.WithLease(lease), lockregistry.WithCommandTimeout(commandLimit),
 		}
 		options = append(append(options, p.options...), v.options...)
 		if i == 1 || i == processes { // one that works, and one that only keeps
@@ -200,7 +200,7 @@ func cause(err error) string {
 	switch {
 	case errors.Is(err, lockregistry.ErrLockLost):
 		return "lock lost"
-	case errors.Is(err, lockregistry.ErrTimeout):
+	case errors.Is(err, lockregistry.ErrTaken):
 		return "timeout"
 	}
 	return text

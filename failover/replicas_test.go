@@ -23,7 +23,7 @@ func newProcess(t *testing.T, d *redistest.Deployment, opts ...lockregistry.Opti
 	require.NoError(t, err)
 	t.Cleanup(c.Close)
 	r, err := lockregistry.New(c, prefix, append([]lockregistry.Option{
-		lockregistry.WithExpiry(lease), lockregistry.WithCommandTimeout(commandLimit),
+		lockregistry.WithLease(lease), lockregistry.WithCommandTimeout(commandLimit),
 	}, opts...)...)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = r.Close() })

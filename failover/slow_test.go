@@ -160,7 +160,7 @@ func (f *far) registry(d *redistest.Deployment) *lockregistry.Registry {
 		return err == nil
 	}, time.Minute, time.Millisecond)
 	f.Cleanup(c.Close)
-	r, err := lockregistry.New(c, prefix, lockregistry.WithRenewal(), lockregistry.WithExpiry(lease))
+	r, err := lockregistry.New(c, prefix, lockregistry.WithRenewal(), lockregistry.WithLease(lease))
 	if err != nil {
 		f.Error(err)
 		return nil

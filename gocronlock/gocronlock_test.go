@@ -70,7 +70,7 @@ func TestOneOfTwoSchedulersRunsAJob(t *testing.T) {
 				gocron.DurationJob(time.Minute), gocron.NewTask(runs.run), gocron.WithName("report"),
 				gocron.WithStartAt(gocron.WithStartDateTime(begin.Add(time.Duration(node)*time.Second))),
 				gocron.WithEventListeners(gocron.AfterLockError(func(_ uuid.UUID, name string, err error) {
-					if name != "report" || !errors.Is(err, lockregistry.ErrTimeout) {
+					if name != "report" || !errors.Is(err, lockregistry.ErrTaken) {
 						t.Error(name, err)
 					}
 					skipped.Add(1)
@@ -96,7 +96,7 @@ func TestTheDefaultOfAtLeast(t *testing.T) {
 		require.NoError(t, lock.Unlock(t.Context()))
 		<-time.After(498 * time.Millisecond)
 		_, err = other.Lock(t.Context(), "report")
-		require.ErrorIs(t, err, lockregistry.ErrTimeout)
+		require.ErrorIs(t, err, lockregistry.ErrTaken)
 		<-time.After(4 * time.Millisecond)
 		lock, err = other.Lock(t.Context(), "report")
 		require.NoError(t, err)
@@ -266,7 +266,7 @@ func TestIsLeaderDoesNotAskRedis(t *testing.T) {
 // A run that was lost, and whose unlock has yet to come, does not keep the next one of its node out.
 func TestLocker_LostRunIsNotInTheWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		locker := gocronlock.NewLocker(locktest.New(t).Registry, lockregistry.TTL(time.Second))
+		locker := gocronlock.NewLocker(locktest.New(t).Registry, lockregistry.Lease(time.Second))
 		first, err := locker.Lock(t.Context(), "report")
 		require.NoError(t, err)
 		<-time.After(time.Minute)

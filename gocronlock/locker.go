@@ -44,7 +44,7 @@ var _ gocron.Locker = (*Locker)(nil)
 //     difference between the nodes' clocks, or a short job runs on two nodes, and shorter than the job's period less that
 //     difference, or the next run is skipped. Nine tenths of the period are a good choice, with a locker for each period.
 //     Default: 500 ms, for jobs that are due each second at most.
-//   - [lockregistry.TTL] sets the lease: how long a crash keeps the job from running. Default: the registry's.
+//   - [lockregistry.Lease] sets the lease: how long a crash keeps the job from running. Default: the registry's.
 //
 // Make the registry with [lockregistry.WithRenewal], or give a lease that is longer than any run: gocron has no way to tell a
 // job that its lock was lost.
@@ -73,7 +73,7 @@ func logged(key string, err error) {
 }
 
 // Lock takes the lock of a job for one run, for gocron. It tries once. The errors, each of which has gocron skip the run and
-// tell a gocron.AfterLockError listener, are those of [lockregistry.Lock.Acquire]: [lockregistry.ErrTimeout], another node
+// tell a gocron.AfterLockError listener, are those of [lockregistry.Lock.Acquire]: [lockregistry.ErrTaken], another node
 // runs the job, or did; [lockregistry.ErrUnavailable], nobody knows; and an error about a nil registry.
 func (l *Locker) Lock(ctx context.Context, key string) (gocron.Lock, error) {
 	if l.reg == nil {

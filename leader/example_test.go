@@ -96,13 +96,13 @@ func ExampleNew_resign() {
 }
 
 // Any process can ask who leads.
-func ExampleLeader() {
+func ExampleCurrent() {
 	registry, stop := newRegistry()
 	defer stop()
 	ctx := context.Background()
 
 	candidate, err := leader.New(registry, "billing", func(ctx context.Context) error {
-		who, err := leader.Leader(ctx, registry, "billing")
+		who, err := leader.Current(ctx, registry, "billing")
 		fmt.Println(len(who) > 0, who[:len("node 7")], err)
 		return nil
 	})
@@ -112,7 +112,7 @@ func ExampleLeader() {
 	if err := candidate.Run(ctx); err != nil {
 		panic(err)
 	}
-	who, err := leader.Leader(ctx, registry, "billing")
+	who, err := leader.Current(ctx, registry, "billing")
 	fmt.Printf("%q %v\n", who, err)
 	// Output:
 	// true node 7 <nil>

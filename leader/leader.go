@@ -187,7 +187,7 @@ func (c *Candidate) campaign(ctx context.Context) (*lockregistry.Hold, error) {
 			return hold, nil
 		case ctx.Err() != nil || errors.Is(err, lockregistry.ErrClosed) || errors.Is(err, lockregistry.ErrDeadlock):
 			return nil, err
-		case errors.Is(err, lockregistry.ErrTimeout):
+		case errors.Is(err, lockregistry.ErrTaken):
 			told = true
 			c.failed(err)
 			continue
@@ -281,7 +281,7 @@ func (c *Candidate) IsLeader() bool {
 	return t != nil && t.led.Err() == nil && t.hold.Remaining() > 0
 }
 
-// Leader asks Redis who leads: the holder of the lock, as it is in Redis and as
+// Current asks Redis who leads: the holder of the lock, as it is in Redis and as
 // [lockregistry.Registry.ForceUnlockHolder] takes it. In Java that is the registry's client id. Here it begins with
 // [lockregistry.Registry.ClientID], which [lockregistry.WithClientID] sets, and is another one each term. It is empty when
 // nobody leads. By the time it is returned somebody else may lead; to know whether this process does, use
@@ -289,7 +289,7 @@ func (c *Candidate) IsLeader() bool {
 //
 // Errors are a [*lockregistry.LockError] about that of ctx, [lockregistry.ErrClosed], [lockregistry.ErrUnavailable],
 // [lockregistry.ErrWrongType], an empty role, or another one of Redis; and one for a nil registry.
-func Leader(ctx context.Context, r *lockregistry.Registry, role string) (string, error) {
+func Current(ctx context.Context, r *lockregistry.Registry, role string) (string, error) {
 	if r == nil {
 		return "", errors.New("leader: the registry is nil")
 	}

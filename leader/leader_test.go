@@ -77,7 +77,7 @@ func TestCandidatesOfOneRegistry(t *testing.T) {
 		one := w.campaignsIn(owner, role, r, untilEnd)
 		w.leads(one)
 		other := w.campaignsIn(owner, role, r, untilEnd)
-		require.ErrorIs(w, within(w, "it fails", other.failed), lockregistry.ErrTimeout)
+		require.ErrorIs(w, within(w, "it fails", other.failed), lockregistry.ErrTaken)
 		require.False(w, other.IsLeader())
 
 		one.stop()
@@ -170,12 +170,12 @@ func TestAnotherOneLeadsAfterAnError(t *testing.T) {
 		})
 		w.leads(one)
 		other := w.campaigns(w.registry(), untilEnd)
-		require.ErrorIs(w, within(w, "it fails", other.failed), lockregistry.ErrTimeout)
+		require.ErrorIs(w, within(w, "it fails", other.failed), lockregistry.ErrTaken)
 		w.waits(role)
 		close(failing)
 		w.leads(other)
 		require.ErrorIs(w, within(w, "it is told", one.revoked), errWork)
-		require.ErrorIs(w, within(w, "it campaigns again", one.failed), lockregistry.ErrTimeout)
+		require.ErrorIs(w, within(w, "it campaigns again", one.failed), lockregistry.ErrTaken)
 		require.True(w, other.IsLeader())
 	})
 }
@@ -198,13 +198,13 @@ func TestYield(t *testing.T) {
 		one.run(w.Context())
 		w.leads(one)
 		other := w.campaigns(w.registry(), untilEnd)
-		require.ErrorIs(w, within(w, "it fails", other.failed), lockregistry.ErrTimeout)
+		require.ErrorIs(w, within(w, "it fails", other.failed), lockregistry.ErrTaken)
 		other.Yield() // it does not lead
 		w.waits(role)
 		close(now)
 		w.leads(other)
 		require.ErrorIs(w, within(w, "it is told", one.revoked), leader.ErrYielded)
-		require.ErrorIs(w, within(w, "it campaigns again", one.failed), lockregistry.ErrTimeout)
+		require.ErrorIs(w, within(w, "it campaigns again", one.failed), lockregistry.ErrTaken)
 		one.stop()
 		require.ErrorIs(w, within(w, "Run returns", one.result), context.Canceled)
 	})
@@ -239,7 +239,7 @@ func TestRenewal(t *testing.T) {
 				w.leads(c)
 				led := <-c.granted
 				plain := r.Obtain("plain")
-				require.NoError(w, plain.Lock(led, lockregistry.TTL(3*time.Second)))
+				require.NoError(w, plain.Lock(led, lockregistry.Lease(3*time.Second)))
 				<-time.After(time.Minute)
 				require.True(w, c.IsLeader())
 				require.NoError(w, led.Err())
@@ -255,11 +255,11 @@ func TestRenewal(t *testing.T) {
 // A term that got the lock from a goroutine of its process is renewed as well.
 func TestRenewalAfterHandOver(t *testing.T) {
 	fakeWorld(t, func(w *world) {
-		r := w.registry(lockregistry.WithExpiry(3 * time.Second))
+		r := w.registry(lockregistry.WithLease(3 * time.Second))
 		lock := r.Obtain(role)
 		require.NoError(w, lock.Lock(w.Context()))
 		c := w.campaigns(r, untilEnd)
-		require.ErrorIs(w, <-c.failed, lockregistry.ErrTimeout)
+		require.ErrorIs(w, <-c.failed, lockregistry.ErrTaken)
 		synctest.Wait()
 		require.NoError(w, lock.Unlock(w.Context()))
 		w.leads(c)
@@ -434,9 +434,9 @@ func TestCallbacksThatBlock(t *testing.T) {
 			block()
 		}))
 		// Before the role is free: else it may be the next leader itself.
-		require.ErrorIs(w, within(w, "it fails", blocks), lockregistry.ErrTimeout)
+		require.ErrorIs(w, within(w, "it fails", blocks), lockregistry.ErrTaken)
 		next := w.campaigns(w.registry(), untilEnd)
-		require.ErrorIs(w, within(w, "it fails", next.failed), lockregistry.ErrTimeout)
+		require.ErrorIs(w, within(w, "it fails", next.failed), lockregistry.ErrTaken)
 		revoked.Yield()
 		w.leads(next)
 		require.False(w, failed.IsLeader())
@@ -461,7 +461,7 @@ func TestClose(t *testing.T) {
 		w.leads(leads)
 		began := time.Now()
 		waits := w.campaigns(r, untilEnd)
-		require.ErrorIs(w, within(w, "it fails", waits.failed), lockregistry.ErrTimeout)
+		require.ErrorIs(w, within(w, "it fails", waits.failed), lockregistry.ErrTaken)
 		led := within(w, "its context", leads.granted)
 		require.NoError(w, r.Close())
 		require.ErrorIs(w, context.Cause(led), lockregistry.ErrClosed)
@@ -471,7 +471,7 @@ func TestClose(t *testing.T) {
 		require.Empty(w, w.do("GET", key), "the role is not free")
 
 		require.ErrorIs(w, leads.Run(w.Context()), lockregistry.ErrClosed)
-		_, err := leader.Leader(w.Context(), r, role)
+		_, err := leader.Current(w.Context(), r, role)
 		require.ErrorIs(w, err, lockregistry.ErrClosed)
 	})
 }
@@ -483,7 +483,7 @@ func TestShutdown(t *testing.T) {
 		leads := w.campaigns(r, untilEnd)
 		w.leads(leads)
 		waits := w.campaigns(r, untilEnd)
-		require.ErrorIs(w, within(w, "it fails", waits.failed), lockregistry.ErrTimeout)
+		require.ErrorIs(w, within(w, "it fails", waits.failed), lockregistry.ErrTaken)
 		done := make(chan error, 1)
 		go func() { done <- r.Shutdown(w.Context()) }()
 		require.ErrorIs(w, within(w, "Run returns", waits.result), lockregistry.ErrClosed)
@@ -506,7 +506,7 @@ func TestRunByTheHolder(t *testing.T) {
 		}))
 		require.NoError(w, r.Do(w.Context(), role, func(context.Context) error {
 			c.run(w.Context())
-			require.ErrorIs(w, within(w, "it fails", c.failed), lockregistry.ErrTimeout, "it nests in its caller's hold")
+			require.ErrorIs(w, within(w, "it fails", c.failed), lockregistry.ErrTaken, "it nests in its caller's hold")
 			return nil
 		}))
 		w.leads(c)
@@ -566,13 +566,13 @@ func TestLeader(t *testing.T) {
 			worlds(t, func(w *world) {
 				r := w.registry(lockregistry.WithClientID("node 7"), lockregistry.WithLayout(layout))
 				asks := w.registry(lockregistry.WithLayout(layout))
-				who, err := leader.Leader(w.Context(), asks, role)
+				who, err := leader.Current(w.Context(), asks, role)
 				require.NoError(w, err)
 				require.Empty(w, who)
 
 				c := w.campaigns(r, untilEnd)
 				w.leads(c)
-				who, err = leader.Leader(w.Context(), asks, role)
+				who, err = leader.Current(w.Context(), asks, role)
 				require.NoError(w, err)
 				require.True(w, strings.HasPrefix(who, "node 7:"), who)
 				require.NoError(w, asks.ForceUnlockHolder(w.Context(), role, who), "it is not the holder's name")
@@ -580,7 +580,7 @@ func TestLeader(t *testing.T) {
 				require.ErrorIs(w, within(w, "Run returns", c.result), context.Canceled)
 
 				require.NoError(w, asks.ReadWrite(role).Writer().Lock(w.Context()))
-				_, err = leader.Leader(w.Context(), asks, role)
+				_, err = leader.Current(w.Context(), asks, role)
 				require.ErrorIs(w, err, lockregistry.ErrWrongType)
 				var failed *lockregistry.LockError
 				require.ErrorAs(w, err, &failed)
@@ -588,13 +588,13 @@ func TestLeader(t *testing.T) {
 				require.Equal(w, key, failed.Key)
 				require.NoError(w, asks.ReadWrite(role).Writer().Unlock(w.Context()))
 
-				_, err = leader.Leader(w.Context(), asks, "")
+				_, err = leader.Current(w.Context(), asks, "")
 				require.ErrorContains(w, err, "the path is empty")
-				_, err = leader.Leader(w.Context(), nil, role)
+				_, err = leader.Current(w.Context(), nil, role)
 				require.ErrorContains(w, err, "nil")
 				ctx, cancel := context.WithCancel(w.Context())
 				cancel()
-				_, err = leader.Leader(ctx, asks, role)
+				_, err = leader.Current(ctx, asks, role)
 				require.ErrorIs(w, err, context.Canceled)
 			})
 		})
@@ -605,7 +605,7 @@ func TestLeaderWithoutAServer(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		r := w.registry()
 		w.mini.SetError("LOADING for the test")
-		_, err := leader.Leader(w.Context(), r, role)
+		_, err := leader.Current(w.Context(), r, role)
 		require.ErrorIs(w, err, lockregistry.ErrUnavailable)
 	})
 }
@@ -689,7 +689,7 @@ func TestCrash(t *testing.T) {
 func TestTakeOver(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		const rounds = 100
-		one, other := w.registry(), w.registry(lockregistry.WithExpiry(time.Minute))
+		one, other := w.registry(), w.registry(lockregistry.WithLease(time.Minute))
 		var leading, waiting []*candidate
 		for i := range rounds {
 			leading = append(leading, w.campaignsFor(fmt.Sprint("role ", i), one, untilEnd))

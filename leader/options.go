@@ -28,7 +28,7 @@ const (
 	defaultLeast = 500 * time.Millisecond
 	defaultMost  = 30 * time.Second
 
-	// leastLease is that of lockregistry.TTL.
+	// leastLease is that of lockregistry.Lease.
 	leastLease = 2 * time.Millisecond
 )
 
@@ -45,16 +45,17 @@ func OnGranted(f func(ctx context.Context)) Option { return func(s *settings) { 
 // that blocks delays this candidate's next campaign and the return of Run, and no other candidate. Default: nothing.
 //
 // It gets why the term ended, joined with the errors of lead and of the release: nil after a resignation, an error of lead,
-// [ErrYielded], [lockregistry.ErrLockLost], [lockregistry.ErrClosed], or the error of Run's context. Nothing else reports errors
-// of lead after which the candidate campaigns again.
+// [ErrYielded], [lockregistry.ErrLockLost], [lockregistry.ErrClosed], or the error of Run's context. Nothing else reports
+// errors of lead after which the candidate campaigns again.
 func OnRevoked(f func(err error)) Option { return func(s *settings) { s.revoked = f } }
 
 // OnFailed sets what is called when an attempt to be elected fails. It is Spring's OnFailedToAcquireMutexEvent
 // (publishFailedEvents). Default: nothing.
 //
-// It gets [lockregistry.ErrTimeout] when another candidate leads: once for each campaign, where Spring reports it each heartbeat; then the
-// candidate waits. It gets the error of Redis when the lock could not be asked for, such as [lockregistry.ErrUnavailable], at
-// each attempt. A candidate that waits for the end of another one waits through outages, and does not report them.
+// It gets [lockregistry.ErrTaken] when another candidate leads: once for each campaign, where Spring reports it each
+// heartbeat; then the candidate waits. It gets the error of Redis when the lock could not be asked for, such as
+// [lockregistry.ErrUnavailable], at each attempt. A candidate that waits for the end of another one waits through outages,
+// and does not report them.
 func OnFailed(f func(err error)) Option { return func(s *settings) { s.failed = f } }
 
 // WithBackoff sets for how long the candidate leaves the role to others after an error of lead: least at first, then twice as
@@ -66,7 +67,7 @@ func WithBackoff(least, most time.Duration) Option {
 	return func(s *settings) { s.least, s.most = least, most }
 }
 
-// WithLease sets the lease of the leader's lock, in whole milliseconds, at least two, as [lockregistry.TTL]: how long after a
+// WithLease sets the lease of the leader's lock, in whole milliseconds, at least two, as [lockregistry.Lease]: how long after a
 // crash nobody leads. It is renewed each third of it, whether or not the registry has [lockregistry.WithRenewal]. Spring renews
 // each heartBeatMillis (500 ms). Default: the registry's lease.
 func WithLease(d time.Duration) Option { return func(s *settings) { s.lease = &d } }
@@ -82,7 +83,7 @@ func (s *settings) check() (err error) {
 	case *s.lease < leastLease:
 		err = fault.Join(err, fmt.Errorf("WithLease(%v): a lease must be at least %v", *s.lease, leastLease))
 	default:
-		s.locking = append(s.locking, lockregistry.TTL(*s.lease))
+		s.locking = append(s.locking, lockregistry.Lease(*s.lease))
 	}
 	s.trying = append(slices.Clone(s.locking), lockregistry.NoWait())
 	return err

@@ -330,7 +330,7 @@ var types = []struct {
 	name string
 }{
 	{lockregistry.ErrUnavailable, "unavailable"},
-	{lockregistry.ErrTimeout, "timeout"},
+	{lockregistry.ErrTaken, "timeout"},
 	{lockregistry.ErrLockLost, "lost"},
 	{lockregistry.ErrClosed, "closed"},
 	{lockregistry.ErrCapacity, "capacity"},

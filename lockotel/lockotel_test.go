@@ -227,7 +227,7 @@ func TestErrors(t *testing.T) {
 			"prefix", "locktest", "kind", "lock", "operation", "trylock", "acquire.how", "none")
 		require.Empty(m, m.spans.GetSpans())
 
-		require.ErrorIs(m, locks.Obtain("secret").Lock(m.Context(), lockregistry.Wait(time.Second)), lockregistry.ErrTimeout)
+		require.ErrorIs(m, locks.Obtain("secret").Lock(m.Context(), lockregistry.Wait(time.Second)), lockregistry.ErrTaken)
 		spans := m.spans.GetSpans()
 		require.Len(m, spans, 1)
 		require.Equal(m, codes.Error, spans[0].Status.Code)
@@ -235,7 +235,7 @@ func TestErrors(t *testing.T) {
 		require.Contains(m, spans[0].Attributes, attribute.String("error.type", "timeout"))
 
 		locks.Hang()
-		require.ErrorIs(m, locks.Obtain("43").Lock(m.Context(), lockregistry.Wait(time.Second)), lockregistry.ErrTimeout)
+		require.ErrorIs(m, locks.Obtain("43").Lock(m.Context(), lockregistry.Wait(time.Second)), lockregistry.ErrTaken)
 		m.metric("lockregistry.acquire.duration")
 		m.histogram("lockregistry.acquire.duration", 1, 1250*time.Millisecond,
 			"prefix", "locktest", "kind", "lock", "operation", "lock", "acquire.how", "none", "error.type", "unavailable")
@@ -267,7 +267,7 @@ func TestLossesAndOutages(t *testing.T) {
 		require.EqualValues(t, 1, losses("lease_over"))
 		locks.Reconnect()
 		require.ErrorIs(t, locks.Obtain("42").Unlock(t.Context()), lockregistry.ErrLockLost)
-		require.NoError(t, locks.Obtain("43").Lock(t.Context(), lockregistry.Wait(time.Minute), lockregistry.TTL(3*time.Second)))
+		require.NoError(t, locks.Obtain("43").Lock(t.Context(), lockregistry.Wait(time.Minute), lockregistry.Lease(3*time.Second)))
 		<-time.After(time.Minute) // renewals succeed again, which is no outage
 		require.NoError(t, locks.Obtain("43").Unlock(t.Context()))
 		require.EqualValues(t, 1, m.counter("lockregistry.renewal.outages", "{outage}", "error.type", "unavailable"))

@@ -21,10 +21,10 @@ func TestCostOfFakeTime(t *testing.T) {
 	}{
 		{"a call that waits", time.Minute, func(t *testing.T, r *locktest.Registry, d time.Duration) {
 			t.Helper()
-			h, err := r.Acquire(t.Context(), "42", lockregistry.TTL(2*d))
+			h, err := r.Acquire(t.Context(), "42", lockregistry.Lease(2*d))
 			require.NoError(t, err)
 			err = r.Do(t.Context(), "42", func(context.Context) error { return nil }, lockregistry.Wait(d))
-			require.ErrorIs(t, err, lockregistry.ErrTimeout)
+			require.ErrorIs(t, err, lockregistry.ErrTaken)
 			require.NoError(t, h.Release(t.Context()))
 		}},
 		{"a registry that does nothing", time.Hour, func(_ *testing.T, _ *locktest.Registry, d time.Duration) { <-time.After(d) }},

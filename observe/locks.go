@@ -85,7 +85,7 @@ const (
 	LayoutSpring Layout = iota
 
 	// LayoutRedisson is a hash per lock, as Redisson's RLock writes it. As in Redisson, a lock taken without a lease has a lease
-	// of 30 s (or what [lockregistry.WithExpiry] says, Redisson's lockWatchdogTimeout), which is renewed for as long as the lock
+	// of 30 s (or what [lockregistry.WithLease] says, Redisson's lockWatchdogTimeout), which is renewed for as long as the lock
 	// is held; a lease that the call names ends unless [lockregistry.WithRenewal] is set too. The name of the RLock is prefix +
 	// ":" + path.
 	LayoutRedisson

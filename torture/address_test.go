@@ -90,7 +90,7 @@ func deposedBehindOneAddress(t *testing.T, twofoldOf func(t *testing.T) *twofold
 		t.Helper()
 		ctx := lockregistry.NewOwner(t.Context())
 		f := twofoldOf(t)
-		r, err := lockregistry.New(f.client, prefix, append([]lockregistry.Option{lockregistry.WithExpiry(of.Lease)}, opts...)...)
+		r, err := lockregistry.New(f.client, prefix, append([]lockregistry.Option{lockregistry.WithLease(of.Lease)}, opts...)...)
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = r.Close() })
 		l := r.Obtain(f.path)

@@ -93,7 +93,7 @@ func layout(name string, format lockregistry.Layout) system {
 func registry(client rueidis.Client, s settings, format lockregistry.Layout) (*lockregistry.Registry, error) {
 	opts := []lockregistry.Option{
 		lockregistry.WithLayout(format),
-		lockregistry.WithExpiry(s.Lease),
+		lockregistry.WithLease(s.Lease),
 		lockregistry.WithPollInterval(s.Poll),
 		lockregistry.WithWakeup(s.Wakeup),
 		lockregistry.WithLogger(slog.New(slog.DiscardHandler)),
@@ -118,7 +118,7 @@ type libraryProcess struct {
 func (p libraryProcess) lock(ctx context.Context, path string, wait, lease time.Duration) (bool, error) {
 	var opts []lockregistry.LockOption
 	if lease > 0 {
-		opts = append(opts, lockregistry.TTL(lease))
+		opts = append(opts, lockregistry.Lease(lease))
 	}
 	l := p.at(path)
 	if wait < 0 {

@@ -44,7 +44,7 @@ func TestReplicas(t *testing.T) {
 	gone := func(path string) bool { return server.Command(t, "EXISTS", "replicas:"+path) == "0" }
 
 	ctx := lockregistry.NewOwner(t.Context())
-	require.NoError(t, r.Obtain("renewed").Lock(ctx, lockregistry.TTL(time.Minute)))
+	require.NoError(t, r.Obtain("renewed").Lock(ctx, lockregistry.Lease(time.Minute)))
 	blocks, err := other.Acquire(t.Context(), "granted")
 	require.NoError(t, err)
 	waits := make(chan error, 1)
@@ -74,7 +74,7 @@ func TestReplicas(t *testing.T) {
 	require.ErrorIs(t, r.Renew(t.Context(), "renewed", time.Hour), lockregistry.ErrUnavailable)
 	require.NoError(t, r.Obtain("renewed").Unlock(ctx))
 	require.NoError(t, blocks.Release(t.Context()))
-	require.ErrorIs(t, <-waits, lockregistry.ErrTimeout)
+	require.ErrorIs(t, <-waits, lockregistry.ErrTaken)
 	until("it is given back", func() bool { return gone("granted") })
 
 	replica.Thaw()

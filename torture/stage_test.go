@@ -166,7 +166,7 @@ func (s *stage) unharmed() (check func()) {
 }
 
 var documented = []error{
-	lockregistry.ErrNotOwner, lockregistry.ErrLockLost, lockregistry.ErrTimeout, lockregistry.ErrClosed, lockregistry.ErrCapacity,
+	lockregistry.ErrNotOwner, lockregistry.ErrLockLost, lockregistry.ErrTaken, lockregistry.ErrClosed, lockregistry.ErrCapacity,
 }
 
 // fromNetwork checks that an error is one that the network made, and no other that a caller would act on.

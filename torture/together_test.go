@@ -144,7 +144,7 @@ func oneIsTaken(s *stage) {
 	all, holder := gather(s), s.owner()
 	s.must(holder, all.at(1).b, 0)
 	for _, opts := range [][]lockregistry.LockOption{{lockregistry.NoWait()}, {lockregistry.Wait(4 * poll)}} {
-		if _, err := all.acquire(s.soon(s.Context()), opts...); !errors.Is(err, lockregistry.ErrTimeout) {
+		if _, err := all.acquire(s.soon(s.Context()), opts...); !errors.Is(err, lockregistry.ErrTaken) {
 			s.violatedf("acquired: %v", err)
 		}
 		for _, i := range []int{0, 2} {

@@ -47,7 +47,7 @@ func TestReadme(t *testing.T) {
 	registry := func(name string, opts ...lockregistry.Option) *lockregistry.Registry {
 		client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{s.Addr()}, DisableCache: true})
 		require.NoError(t, err)
-		r, err := lockregistry.New(client, "shop", append(opts, lockregistry.WithName(name), lockregistry.WithExpiry(time.Minute))...)
+		r, err := lockregistry.New(client, "shop", append(opts, lockregistry.WithName(name), lockregistry.WithLease(time.Minute))...)
 		require.NoError(t, err)
 		t.Cleanup(func() {
 			_ = r.Close()

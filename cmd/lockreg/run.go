@@ -199,7 +199,7 @@ func (r *runner) run(ctx context.Context) (err error) {
 	defer box.stop()
 
 	opts := []lockregistry.Option{
-		lockregistry.WithExpiry(r.lease), lockregistry.WithRenewal(), lockregistry.WithLogger(r.log), lockregistry.WithName(r.name()),
+		lockregistry.WithLease(r.lease), lockregistry.WithRenewal(), lockregistry.WithLogger(r.log), lockregistry.WithName(r.name()),
 	}
 	if r.fencing {
 		opts = append(opts, lockregistry.WithFencing())
@@ -260,7 +260,7 @@ func (r *runner) notObtained(ctx context.Context, registry *lockregistry.Registr
 	switch {
 	case errors.Is(err, lockregistry.ErrUnavailable):
 		return failed(err)
-	case errors.Is(err, lockregistry.ErrTimeout):
+	case errors.Is(err, lockregistry.ErrTaken):
 		if r.quiet {
 			return exit{r.conflictCode, nil}
 		}

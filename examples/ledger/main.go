@@ -42,7 +42,7 @@ func run(
 		return err
 	}
 	defer client.Close()
-	locks, err := lockregistry.New(client, "ledger", lockregistry.WithFencing(), lockregistry.WithExpiry(lease))
+	locks, err := lockregistry.New(client, "ledger", lockregistry.WithFencing(), lockregistry.WithLease(lease))
 	if err != nil {
 		return err
 	}

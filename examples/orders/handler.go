@@ -30,9 +30,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case err == nil:
 		w.WriteHeader(http.StatusNoContent)
-	case errors.Is(err, lockregistry.ErrUnavailable): // before ErrTimeout: an error may match both
+	case errors.Is(err, lockregistry.ErrUnavailable): // before ErrTaken: an error may match both
 		http.Error(w, "try again later", http.StatusServiceUnavailable)
-	case errors.Is(err, lockregistry.ErrTimeout):
+	case errors.Is(err, lockregistry.ErrTaken):
 		http.Error(w, "the order is in work", http.StatusConflict)
 	default: // ErrLockLost among them: another process may have shipped it, too
 		slog.ErrorContext(r.Context(), "shipping failed", "order", id, "error", err)

@@ -108,10 +108,10 @@ func answer(w http.ResponseWriter, r *http.Request, text string, err error) {
 		_, _ = fmt.Fprintln(w, text)
 	case errors.Is(err, errBadRequest):
 		http.Error(w, "bad request", http.StatusBadRequest)
-	case errors.Is(err, lockregistry.ErrUnavailable), errors.Is(err, context.DeadlineExceeded): // before ErrTimeout
+	case errors.Is(err, lockregistry.ErrUnavailable), errors.Is(err, context.DeadlineExceeded): // before ErrTaken
 		w.Header().Set("Retry-After", "1")
 		http.Error(w, "try again", http.StatusServiceUnavailable)
-	case errors.Is(err, lockregistry.ErrTimeout):
+	case errors.Is(err, lockregistry.ErrTaken):
 		http.Error(w, "another request works on this", http.StatusConflict)
 	default:
 		slog.ErrorContext(r.Context(), "request failed", "path", r.URL.Path, "error", err)

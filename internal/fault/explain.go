@@ -2,7 +2,7 @@ package fault
 
 import "errors"
 
-// Busy is that another owner holds the lock, and the call may not wait, or no longer. The root makes false or ErrTimeout of it.
+// Busy is that another owner holds the lock, and the call may not wait, or no longer. The root makes false or ErrTaken of it.
 var Busy = errors.New("busy")
 
 // OverdueError is that a call may not wait, or no longer, while nobody knows whether the lock is free.

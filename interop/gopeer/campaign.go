@@ -24,7 +24,7 @@ func (r *registry) elect(ctx context.Context, command, role string) (peer.Fields
 	case "campaign":
 		return nil, r.campaign(role)
 	case "leader":
-		who, err := leader.Leader(ctx, r.Registry, role)
+		who, err := leader.Current(ctx, r.Registry, role)
 		return peer.Fields{"value": who}, err
 	}
 	r.mu.Lock()

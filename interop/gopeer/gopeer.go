@@ -112,7 +112,7 @@ func (c *commands) open(request peer.Fields) error {
 func options(request peer.Fields) ([]lockregistry.Option, error) {
 	var chosen []lockregistry.Option
 	durations := map[string]func(time.Duration) lockregistry.Option{
-		"lease": lockregistry.WithExpiry,
+		"lease": lockregistry.WithLease,
 		"idle":  lockregistry.WithPollInterval,
 	}
 	for field, option := range durations {
@@ -214,7 +214,7 @@ func fence(ctx context.Context, lock *lockregistry.Lock, request peer.Fields) (p
 
 func lockOptions(request peer.Fields) (chosen []lockregistry.LockOption, err error) {
 	for field, option := range map[string]func(time.Duration) lockregistry.LockOption{
-		"lease":   lockregistry.TTL,
+		"lease":   lockregistry.Lease,
 		"wait":    lockregistry.Wait,
 		"atleast": lockregistry.AtLeast,
 	} {
@@ -258,7 +258,7 @@ func named(err error) error {
 	for name, known := range map[string]error{
 		"ErrNotOwner":  lockregistry.ErrNotOwner,
 		"ErrLockLost":  lockregistry.ErrLockLost,
-		"ErrTimeout":   lockregistry.ErrTimeout,
+		"ErrTaken":     lockregistry.ErrTaken,
 		"ErrClosed":    lockregistry.ErrClosed,
 		"ErrCapacity":  lockregistry.ErrCapacity,
 		"ErrUpgrade":   lockregistry.ErrUpgrade,

@@ -78,7 +78,7 @@ type Options struct {
 	Layout lockregistry.Layout
 	// Need names the modes that the user must be permitted, see [Modes]. What others lack is [Info]. None: lock, queue, tracking.
 	Need []string
-	// Lease is that of the locks, as WithExpiry or TTL sets it. 0: the layout's default, 60 s or 30 s.
+	// Lease is that of the locks, as WithLease or Lease sets it. 0: the layout's default, 60 s or 30 s.
 	Lease time.Duration
 	// Replicas is the number that WithReplicas is given. 0: it is not used.
 	Replicas int
