@@ -159,9 +159,13 @@ func (b *multiAcquire) obtain(ctx context.Context) ([]*Hold, error) {
 		switch {
 		case err == nil:
 			return holds, nil
-		case b.patient && errors.As(err, &late):
+		case b.patient && errors.As(err, &late) && !b.request.failFast:
 			b.failure = late.Failure
 		case b.patient && (err == fault.Busy || errors.Is(err, ErrLockLost)): //nolint:errorlint // never wrapped
+		case b.request.failFast:
+			err = l.gaveUp("acquire", err, notAtAll, false)
+			b.tell(ctx, l, &b.request, b.began, err)
+			return nil, err
 		case b.patient && errors.Is(err, fault.Late), b.request.wait > 0 && ctx.Err() == nil && errors.Is(err, ErrUnavailable):
 			b.failure = err
 		default:
@@ -314,6 +318,7 @@ func (b *multiAcquire) atOnce(ctx context.Context) ([]*Hold, *Lock, error) {
 				}
 				return nil, l, err
 			}
+			group.FailFast = q.failFast
 			group.Add(ctx, &in.lock.redis, in.lock.newHold(in.lock.terms(&q)))
 			group.locks[i], group.as = in.lock, append(group.as, q.as)
 		}

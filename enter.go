@@ -114,7 +114,7 @@ func (l *Lock) enterLocal(
 		q.blocked = l.reg.clock.Now()
 	}
 	l.beginWait(ctx, &w.Call, c, queue.Waiting{Ends: q.wait > 0, Since: q.blocked}, o)
-	how, err = l.queue(ctx, w, c, deadline)
+	how, err = l.queue(ctx, w, c, q.failFast, deadline)
 	if l.pair == nil {
 		l.reg.waiters.Put(w)
 	}
@@ -149,6 +149,8 @@ func (l *Lock) notAdmitted(how local.Admission, o owner.ID, why error) error {
 		return max(l.half().Lost(o), fault.Somehow).Err()
 	case why == nil:
 		why = fault.Busy
+	case errors.Is(why, ErrUnavailable): // see FailFast
+		return why
 	}
 	return fault.Explain(why, l.redis.LastFailure())
 }
@@ -226,7 +228,9 @@ var passed = func() <-chan time.Time {
 }()
 
 // queue waits for the local half.
-func (l *Lock) queue(ctx context.Context, w *local.Waiter, c *carried, deadline clock.Instant) (local.Admission, error) {
+func (l *Lock) queue(
+	ctx context.Context, w *local.Waiter, c *carried, failFast bool, deadline clock.Instant,
+) (local.Admission, error) {
 	var timeout <-chan time.Time
 	if deadline != clock.Never {
 		timer := time.NewTimer(l.reg.clock.Now().Until(deadline))
@@ -238,7 +242,12 @@ func (l *Lock) queue(ctx context.Context, w *local.Waiter, c *carried, deadline 
 	if refusal != nil || l.reg.isClosed() || l.reg.drained(c) != nil {
 		timeout = passed
 	}
-	how := l.half().Wait(ctx, w, timeout)
+	until, failing := ctx, func() error { return nil }
+	if failFast {
+		until, failing = l.failing(ctx)
+	}
+	how := l.half().Wait(until, w, timeout)
+	why := failing()
 	l.endWait(&w.Call)
 	if how == local.Entered && l.reg.isClosed() { // before Close came to it: who gave up has let it in
 		l.half().Free()
@@ -251,8 +260,12 @@ func (l *Lock) queue(ctx context.Context, w *local.Waiter, c *carried, deadline 
 	if err == nil && refusal == nil && l.reg.drain.Begun() && l.reg.clock.Now() < deadline {
 		err = ErrClosed // nobody else turns away one whose time is not over
 	}
-	if err != nil {
+	switch {
+	case err != nil:
 		return local.Refused, err
+	case refusal == nil:
+		return local.Refused, why
+	default:
+		return local.Refused, refusal
 	}
-	return local.Refused, refusal
 }

@@ -244,10 +244,11 @@ type request struct {
 	wait  time.Duration // 0: not at all; negative: until the context ends
 	as    owner.ID      // of a Hold, or of a run of Once; nobody: the caller
 
-	atLeast time.Duration // 0: no longer than it is held
-	leads   bool          // see hold.leads
-	gathers bool          // the call waits for other paths, and keeps this one for as long
-	blocked clock.Instant // when the call began to wait for anybody; 0: it has not
+	atLeast  time.Duration // 0: no longer than it is held
+	failFast bool          // see FailFast
+	leads    bool          // see hold.leads
+	gathers  bool          // the call waits for other paths, and keeps this one for as long
+	blocked  clock.Instant // when the call began to wait for anybody; 0: it has not
 
 	// What an observer gets of the call, in the end.
 	how     observe.How
@@ -270,6 +271,7 @@ func (q request) with(opts []LockOption) (_ request, failed error) {
 			waits = true
 		case "NoWait":
 			tries = true
+		case "FailFast":
 		case "RetryOnError":
 			if !q.as.IsOnce() {
 				err = errors.New("RetryOnError: it is for Once only")

@@ -366,7 +366,7 @@ func (r *Registry) newLock(path string) *Lock {
 func (l *Lock) obtain(ctx context.Context, q *request, deadline clock.Instant, queued bool) error {
 	asked := queue.Request{
 		Waiting: queue.Waiting{As: q.as, Ends: q.wait > 0, Since: q.blocked}, Terms: l.terms(q), Wait: q.wait,
-		Deadline: deadline, Queued: queued,
+		Deadline: deadline, Queued: queued, FailFast: q.failFast,
 	}
 	err := l.redis.Obtain(ctx, &asked)
 	q.how, q.wakeups = obtained[asked.How], observe.Wakeups(asked.Woken)

@@ -63,7 +63,7 @@ const closingTries = 3
 // Obtain gets the hold in Redis for the holder of the local half, or frees that. When it fails nothing stays behind in Redis:
 // if a grant may have happened, or may happen yet, it is removed in the background.
 func (p *Path) Obtain(ctx context.Context, q *Request) error {
-	first := attempt{path: p, hold: p.local.NewHold(q.Terms), ctx: ctx}
+	first := attempt{path: p, hold: p.local.NewHold(q.Terms), ctx: ctx, fast: q.FailFast}
 	if p.side == Reads {
 		first.under = p.local.Under() // mutant: writer not told
 	}
@@ -82,7 +82,7 @@ func (p *Path) Obtain(ctx context.Context, q *Request) error {
 func (p *Path) obtainLater(first *attempt, err error, q *Request) error {
 	patient := q.Wait != 0
 	// A call that waits for a while tries again after a failure that passes, another one returns the first.
-	if err == nil || patient && (q.Wait > 0 || q.Queued) && first.passing(err) {
+	if err == nil || patient && !q.FailFast && (q.Wait > 0 || q.Queued) && first.passing(err) {
 		err = p.keepTrying(*first, q, patient)
 	} else if first.hold.MayArrive() { // mutant: grant left behind
 		p.all.CleanUp(p.local.Abandoned(first.hold))
@@ -246,6 +246,9 @@ func (a *acquisition) recover(why error) error {
 	}
 	a.retries.failed++
 	a.note(a.failure)
+	if a.fast && a.failure != nil {
+		return a.failure
+	}
 	if err := a.over(); err != nil {
 		return err
 	}

@@ -46,6 +46,20 @@ func (t *lastFailure) note(failure error) {
 	}
 }
 
+// Failing is why Redis cannot be asked now whether the lock is free, if it cannot: the last try of the goroutine that asks
+// failed, or the server is silent.
+func (p *Path) Failing() error {
+	if t := p.anchor.active.Load(); t != nil {
+		if failure := t.failure.Load(); failure != nil {
+			return *failure
+		}
+	}
+	if p.Shard().Silent() {
+		return fault.AsUnavailable(fault.NoAnswer)
+	}
+	return nil
+}
+
 // LastFailure is why the last try of the goroutine that asks Redis for the lock failed, nil when it did not. When none has ended,
 // and the first one is not answered for a while, nobody is known to hold the lock either. It is nil, too, when that goroutine
 // holds the lock to write, and asks for it to read.

@@ -22,6 +22,7 @@ type attempt struct {
 	cut   bool            // the last one has not, because ctx ended
 	again bool            // the last one was told late that the lock is taken, and asked again
 	won   bool            // the hold is granted
+	fast  bool            // the call ends when Redis cannot be asked, although its wait is not over
 	began clock.Instant   // when the last one was sent
 	at    protocol.Reply  // what the last one that was answered has shown
 	// failure is why the last one that ended said nothing about the lock; nil when it said that another owner has it.
@@ -162,6 +163,11 @@ func (a *attempt) commandWait(deadline clock.Instant) transport.Wait {
 	reg, to := a.path.all, a.path.Shard()
 	p := reg.CommandWait(a.ctx, to)
 	p.Lease, p.Obtains, p.Observer = a.hold.Term().Length, true, (*silence)(a.path.anchor)
+	if a.fast {
+		if limit := clock.Plus(to.Patience(), reg.acknowledging()); limit < p.Limit {
+			p.Limit, p.Near = limit, 0
+		}
+	}
 	if deadline != clock.Never {
 		if left := reg.Clock.Now().Until(deadline.Add(to.RoundTrip().Plus(answerGrace))); left < p.Limit {
 			p.Limit, p.Near = left, 0

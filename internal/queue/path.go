@@ -158,6 +158,7 @@ type Request struct {
 	Wait     time.Duration // 0: not at all; negative: until the context ends
 	Deadline clock.Instant // the last moment to begin a try, but for the first
 	Queued   bool          // the call has waited in this process before
+	FailFast bool          // it ends when Redis cannot be asked, although its wait is not over
 
 	// How it went, once the call has the hold.
 	How   Outcome

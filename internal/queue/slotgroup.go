@@ -19,15 +19,16 @@ const MostTogether = 256
 // Group is the paths that one script asks for, all or none: of those in one slot, where there are slots. Their local halves are
 // held.
 type Group struct {
-	Err error // why none of them was obtained
-	At  int   // the path that another owner has
+	FailFast bool  // see Request
+	Err      error // why none of them was obtained
+	At       int   // the path that another owner has
 
 	tries []*attempt
 }
 
 // Add adds a path, for which h is asked for.
 func (g *Group) Add(ctx context.Context, p *Path, h *hold.Hold) {
-	g.tries = append(g.tries, &attempt{path: p, hold: h, ctx: ctx})
+	g.tries = append(g.tries, &attempt{path: p, hold: h, ctx: ctx, fast: g.FailFast})
 }
 
 // Won tells whether the hold of the path that was added as number i is live, and its lock's.

@@ -141,6 +141,14 @@ func (s *Shard) Overdue(sent clock.Instant) bool {
 	return sent.Until(s.client.Clock.Now()) >= s.RoundTrip().Plus(tooSoon)
 }
 
+// Silent tells whether the server is silent, as far as is known: it was found so, and has not replied since.
+func (s *Shard) Silent() bool {
+	return s.IsSuspect(s.client.Clock.Now()) && s.LastReply() <= clock.Instant(s.silentAt.Load())
+}
+
+// Patience is for how long the server may leave a command without a reply until it is silent.
+func (s *Shard) Patience() time.Duration { return s.silence(s.RoundTrip()) }
+
 // nobodys tells whether the shard leads to no server in particular: the first one of a cluster.
 func (s *Shard) nobodys() bool { return s.client.resolver != nil && s.Address == "" }
 

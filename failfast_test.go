@@ -1,0 +1,217 @@
+package lockregistry_test
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+)
+
+// eachWait runs a test in fake time for each call that waits, by polling and in a queue.
+func eachWait(t *testing.T, test func(w *world, op string, r func(f *flaky) *lockregistry.Registry)) {
+	t.Helper()
+	for op := range waitingCalls {
+		for name, opts := range map[string][]lockregistry.Option{"polls": {polling}, "queues": nil} {
+			t.Run(op+"/"+name, func(t *testing.T) {
+				fakeWorld(t, func(w *world) {
+					w.withQueues()
+					test(w, op, func(f *flaky) *lockregistry.Registry {
+						r := f.registry(opts...)
+						w.known(r)
+						return r
+					})
+				})
+			})
+		}
+	}
+}
+
+// waitingCalls are locking, and those that return a Hold.
+var waitingCalls = func() map[string]func(context.Context, *lockregistry.Registry, ...lockregistry.LockOption) error {
+	calls := maps.Clone(locking)
+	calls["acquire"] = func(ctx context.Context, r *lockregistry.Registry, opts ...lockregistry.LockOption) error {
+		_, err := r.Acquire(ctx, "42", opts...)
+		return err
+	}
+	calls["several"] = func(ctx context.Context, r *lockregistry.Registry, opts ...lockregistry.LockOption) error {
+		_, err := r.AcquireAll(ctx, []string{"42"}, opts...)
+		return err
+	}
+	return calls
+}()
+
+// opOf is what errors call the operation.
+func opOf(call string) string {
+	if call == "several" {
+		return "acquire"
+	}
+	return call
+}
+
+// fast are the options of the calls here.
+var fast = []lockregistry.LockOption{lockregistry.Wait(time.Hour), lockregistry.FailFast()}
+
+func TestFailFast_FirstTry(t *testing.T) {
+	eachWait(t, func(w *world, op string, registry func(f *flaky) *lockregistry.Registry) {
+		f := w.flaky()
+		r := registry(f)
+		for _, what := range []fate{refused(loading), cut} {
+			f.all("obtain", what)
+			start := time.Now()
+			err := waitingCalls[op](w.Context(), r, fast...)
+			w.unavailable(err, opOf(op))
+			require.Zero(w, time.Since(start))
+			f.Forget()
+			w.pass(time.Minute)
+		}
+		f.freeze()
+		start := time.Now()
+		w.unavailable(waitingCalls[op](w.Context(), r, fast...), opOf(op))
+		require.LessOrEqual(w, time.Since(start), 600*time.Millisecond)
+	})
+}
+
+// A server that is there is none that fails, however long the lock is taken.
+func TestFailFast_WhileItWaits(t *testing.T) {
+	for name, happens := range map[string]func(f *flaky){
+		"refused": func(f *flaky) { f.all("obtain", refused(loading)); f.reconnectNow(); f.all("obtain", refused(loading)) },
+		"frozen":  func(f *flaky) { f.freeze() },
+		"silent":  func(f *flaky) { f.all(anything, silence) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			eachWait(t, func(w *world, op string, registry func(f *flaky) *lockregistry.Registry) {
+				f := w.flaky()
+				r := registry(f)
+				held := w.registry()
+				w.lock(held.Obtain("42"), lockregistry.Lease(time.Hour))
+				waits := make(chan error, 1)
+				go func() { waits <- waitingCalls[op](w.Context(), r, fast...) }()
+				w.pass(3 * time.Second)
+				w.pending(waits)
+				happens(f)
+				start := time.Now()
+				w.unavailable(<-waits, opOf(op))
+				require.LessOrEqual(w, time.Since(start), 1500*time.Millisecond)
+				f.reconnectNow()
+				w.unlock(held.Obtain("42"))
+				w.pass(time.Minute)
+				w.leftNothing()
+			})
+		})
+	}
+}
+
+// A goroutine that waits behind another one of its process fails with it, or when the server is silent although that one holds
+// the lock. One that does not ask for it waits on.
+func TestFailFast_BehindAnotherGoroutine(t *testing.T) {
+	for name, c := range map[string]struct {
+		what fate
+		held bool // by a goroutine of this process
+	}{
+		"that is refused":    {refused(loading), false},
+		"that hears nothing": {silence, false},
+		"that has it":        {silence, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			eachWait(t, func(w *world, op string, registry func(f *flaky) *lockregistry.Registry) {
+				f := w.flaky()
+				r := registry(f)
+				first := w.goroutine()
+				if !c.held {
+					w.lock(w.registry().Obtain("42"), lockregistry.Lease(time.Hour))
+				}
+				asks := first.starts(r.Obtain("42"), lockregistry.Lease(time.Hour))
+				w.settle()
+				waits, patient := make(chan error, 1), make(chan error, 1)
+				go func() { waits <- waitingCalls[op](w.Context(), r, fast...) }()
+				ctx, cancel := context.WithCancel(w.Context())
+				go func() { patient <- waitingCalls[op](ctx, r, lockregistry.Wait(time.Hour)) }()
+				w.pass(2 * time.Second)
+				w.pending(waits)
+				f.all(anything, c.what)
+				if name == "that is refused" {
+					f.reconnectNow()
+					f.all("obtain", c.what)
+				}
+				start := time.Now()
+				err := <-waits
+				require.LessOrEqual(w, time.Since(start), 2*time.Second)
+				w.unavailable(err, opOf(op))
+				if c.held || c.what.Mute {
+					start = time.Now()
+					w.unavailable(waitingCalls[op](w.Context(), r, fast...), opOf(op))
+					require.LessOrEqual(w, time.Since(start), 2*time.Second, "one that comes later, too")
+				}
+				w.pending(patient)
+				cancel()
+				require.ErrorIs(w, <-patient, context.Canceled)
+				f.reconnectNow()
+				if c.held {
+					require.NoError(w, <-asks)
+				} else {
+					w.pending(asks)
+				}
+			})
+		})
+	}
+}
+
+// A way that is long is no silence.
+func TestFailFast_OnASlowLink(t *testing.T) {
+	eachTrip(t, func(w *world, _ time.Duration, registry func(...lockregistry.Option) *lockregistry.Registry) {
+		w.withQueues()
+		here, there := registry(), registry()
+		held := w.goroutine()
+		require.NoError(w, held.lock(there.Obtain("42"), lockregistry.Lease(time.Hour)))
+		one, two := w.goroutine(), w.goroutine()
+		asks := one.starts(here.Obtain("42"), fast...)
+		w.settle()
+		waits := two.starts(here.Obtain("42"), fast...)
+		w.pass(20 * time.Second)
+		w.pending(asks)
+		w.pending(waits)
+		require.NoError(w, held.unlock(there.Obtain("42")))
+		require.NoError(w, <-asks)
+		require.NoError(w, one.unlock(here.Obtain("42")))
+		require.NoError(w, <-waits)
+		require.NoError(w, two.unlock(here.Obtain("42")))
+
+		require.NoError(w, held.lock(there.Obtain("42"), lockregistry.Lease(time.Hour)))
+		err := one.lock(here.Obtain("42"), lockregistry.Wait(time.Minute), lockregistry.FailFast())
+		w.fails(err, lockregistry.ErrTaken, "lock", theKey)
+	})
+}
+
+func TestFailFast_TooFewReplicas(t *testing.T) {
+	realWorlds(t, func(w *world) {
+		r := w.registry(lockregistry.WithReplicas(1, 50*time.Millisecond))
+		start := time.Now()
+		w.unavailable(r.Obtain("42").Lock(w.Context(), fast...), "lock")
+		require.Less(w, time.Since(start), time.Minute)
+		w.awaitGone(theKey)
+	})
+}
+
+func TestFailFast_RealServers(t *testing.T) {
+	realWorlds(t, func(w *world) {
+		w.lock(w.registry().Obtain("42"), lockregistry.Lease(time.Hour))
+		r := w.registry()
+		one, two := w.goroutine().starts(r.Obtain("42"), fast...), w.goroutine().starts(r.Obtain("42"), fast...)
+		w.await("it is waited for", func() bool { return w.waiting("42") })
+		w.server.Freeze()
+		for _, waits := range []<-chan error{one, two} {
+			select {
+			case err := <-waits:
+				w.unavailable(err, "lock")
+			case <-time.After(8 * time.Second): // its connection breaks after 12 s
+				require.NoError(w, errors.New("it waits on"))
+			}
+		}
+		w.server.Thaw()
+	})
+}
