@@ -125,3 +125,41 @@ func TestNoWait_WhenRedisCannotBeAsked(t *testing.T) {
 		}
 	})
 }
+
+// Who tries again and again for a side of a read-write lock is seen by those who wait in its queue, and leaves no reservation,
+// which keeps readers out.
+func TestNoWait_TriesOfAReadWriteLockAreSeen(t *testing.T) {
+	realWorlds(t, func(w *world) {
+		holder, tries := w.pair(), w.pair()
+		refused := func(l *lockregistry.Lock) {
+			ok, err := l.TryLock(w.Context(), lockregistry.NoWait())
+			require.NoError(w, err)
+			require.False(w, ok)
+		}
+		w.lock(holder.reader)
+		for range 3 {
+			refused(tries.writer)
+		}
+		require.Equal(w, "0", w.do("EXISTS", rwQueue), "a trace begins no queue")
+		w.unlock(holder.reader)
+
+		for name, of := range map[string]func(p pair) *lockregistry.Lock{
+			"writer": func(p pair) *lockregistry.Lock { return p.writer }, "reader": func(p pair) *lockregistry.Lock { return p.reader },
+		} {
+			waiter, l := w.pair(), of(w.pair())
+			w.lock(holder.writer)
+			g, result := w.linesUp(waiter.writer)
+			wide := func() string { return w.do("ZSCORE", rwQueue, "wide") }
+			before := wide()
+			refused(l)
+			require.Equal(w, before, wide(), "%s: it tries once", name)
+			refused(l)
+			require.Equal(w, before+".5", wide(), name)
+			require.Equal(w, "(nil)", w.do("ZSCORE", rwQueue, "guest"), name)
+			w.unlock(holder.writer)
+			require.NoError(w, <-result)
+			require.NoError(w, g.unlock(waiter.writer))
+			w.do("DEL", rwQueue)
+		}
+	})
+}

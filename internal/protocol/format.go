@@ -107,7 +107,7 @@ func (f *Format) Obtain(b Request, quick bool) Call {
 	}
 	counter := f.counting(&c)
 	switch b.Mode {
-	case ModeNone, ModeTry, ModeReserve:
+	case ModeNone, ModeTry, ModeSeen, ModeReserve:
 		c.Script = f.format.scripts.obtain
 		if b.Mode != ModeNone {
 			c.Args = Args{b.Value, b.Lease.MS, f.Prefix, string(b.Mode), f.Sharded()}
@@ -118,7 +118,7 @@ func (f *Format) Obtain(b Request, quick bool) Call {
 		c.Args = Args{b.Value, b.Lease.MS, f.Prefix, b.asks(), f.Sharded()}
 		c.then(counter, b.Place, b.Replaces, b.Zeros, b.Under)
 	}
-	if f.Cluster && (b.Mode == ModeEnqueue || b.Mode == ModeReserve) {
+	if f.Cluster && (b.Mode == ModeEnqueue || b.Mode == ModeReserve || b.Mode == ModeSeen) {
 		c.queue = QueueKey(f.Prefix, b.Key)
 	}
 	return c

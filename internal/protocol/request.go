@@ -51,6 +51,7 @@ type Mode string
 const (
 	ModeNone    Mode = ""        // there is none, or it is not to wait
 	ModeTry     Mode = "try"     // nothing, but not to overtake those that wait in it; for readers
+	ModeSeen    Mode = "seen"    // nothing, but to be seen by those that wait in it; for one that tries again and again
 	ModeReserve Mode = "reserve" // to wait without a ticket
 	ModeEnqueue Mode = "enqueue" // for a ticket
 	ModeCheck   Mode = "check"   // what became of its ticket

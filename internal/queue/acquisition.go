@@ -194,7 +194,7 @@ func (a *acquisition) poll() error {
 			return nil
 		}
 		refusal := (*rueidis.RedisError)(nil)
-		if asks == protocol.ModeReserve && a.path.all.Cluster && errors.As(err, &refusal) && !a.cut &&
+		if (asks == protocol.ModeReserve || asks == protocol.ModeSeen) && a.path.all.Cluster && errors.As(err, &refusal) && !a.cut &&
 			(fault.Refusal(refusal) || fault.BetweenNodes(refusal)) {
 			polls, a.failure = false, nil // the queue is refused, by permissions, or while its slot moves
 			continue

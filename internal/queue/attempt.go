@@ -41,14 +41,16 @@ func (a *attempt) bid(w protocol.Queueing) protocol.Request {
 
 // mode is what a try asks for that has no ticket. Polls tells that it has been trying, and goes on so for now: it leaves a trace,
 // so that those with tickets let it in. So does one that does not wait, when one just before had not got the lock either, see
-// tries. A reader that waits anyway does not overtake a writer that waits, although others read already; and who reads is not to
-// keep out for ever a writer that only polls.
+// tries; it keeps nobody out. A reader that waits anyway does not overtake a writer that waits, although others read already; and
+// who reads is not to keep out for ever a writer that only polls.
 func (a *attempt) mode(patient, polls bool) protocol.Mode {
 	switch {
 	case !a.path.MayQueue() || !patient && !polls:
 		return protocol.ModeNone
-	case polls:
+	case polls && patient:
 		return protocol.ModeReserve
+	case polls:
+		return protocol.ModeSeen
 	case a.path.side == Reads:
 		return protocol.ModeTry
 	default:

@@ -86,12 +86,9 @@ func (p *Path) direct(m *protocol.Release, h *hold.Hold, c *contention, now cloc
 		h.Queued() != 0 && h.Queued().Until(now) < longWait
 }
 
-// tries is for a call of a plain lock that does not wait, and has found it taken. It tells whether another one has so not long
+// tries is for a call that does not wait, and has found the lock taken. It tells whether another one has so not long
 // ago: somebody tries again and again.
 func (p *Path) tries() bool {
-	if p.side != "" {
-		return false
-	}
 	now := p.Clock.Now()
 	last := clock.Instant(p.contention().tried.Swap(int64(now)))
 	return last != 0 && last.Until(now) < retryEach

@@ -4,7 +4,8 @@
 -- ARGV[1]  the hold's value, "<registry>:<number>"
 -- ARGV[2]  the lease in milliseconds
 -- ARGV[3]  the registry's prefix; empty or missing: there is no queue, or it does not matter
--- ARGV[4]  with a queue: reserve, to wait without a ticket: a reader does not overtake those in it; try, for one that will have a ticket
+-- ARGV[4]  with a queue: reserve, to wait without a ticket: a reader does not overtake those in it; try, for one that will have a ticket;
+--          seen, not to wait, but to be seen by those in it
 -- ARGV[5]  S on a cluster
 -- ARGV[6]  the key of the fencing counter; empty or missing: no token is wanted
 -- ARGV[7]  the value of the hold with which the same owner writes, for a reader; empty or missing: it does not
@@ -26,7 +27,7 @@ if state == 'wrong' then
 end
 --# decision
 if state == 'taken' or state == 'later' then
-  if asks == 'reserve' then
+  if asks == 'reserve' or asks == 'seen' then
     trace()
   end
   return left or redis.call('PTTL', key)

@@ -8,8 +8,8 @@ local mode = redis.call('HGET', key, 'mode')
 local enters = not mode and redis.call('EXISTS', key) == 0
 if mode == 'read' then -- mutant: reader beside a writer
   -- One that waits does not overtake writers that do.
-  enters = asks == '' or not redis.pcall('ZRANGEBYSCORE', queue, 0, '+inf', 'LIMIT', 0, 1)[1]
-elseif mode == 'write' and under == '' and asks ~= 'reserve' then
+  enters = asks == '' or asks == 'seen' or not redis.pcall('ZRANGEBYSCORE', queue, 0, '+inf', 'LIMIT', 0, 1)[1]
+elseif mode == 'write' and under == '' and asks ~= 'reserve' and asks ~= 'seen' then
   local fields, registry = redis.call('HKEYS', key), string.match(value, '^(.*:)')
   if #fields == 2 and string.find(fields[1], registry, 1, true) ~= 1 and string.find(fields[2], registry, 1, true) ~= 1 then
     return redis.call('PTTL', key)
@@ -209,8 +209,8 @@ local function expire(place, time)
 end
 
 --# read in passing
--- A reader does not overtake those who wait in the queue.
-if asks ~= '' and state == 'free' and mode == 'read' then
+-- A reader that waits does not overtake those in the queue.
+if asks ~= '' and asks ~= 'seen' and state == 'free' and mode == 'read' then
   local first = redis.pcall('ZRANGEBYSCORE', queue, 0, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
   local waits = first[1]
   if waits == 'guest' then
