@@ -415,14 +415,13 @@ func TestAcquireAll_InTime(t *testing.T) {
 // When the wait is over and Redis has not answered, nobody is known to have the paths.
 func TestAcquireAll_WhileRedisIsSilent(t *testing.T) {
 	fakeWorld(t, func(w *world) {
-		for name, what := range map[string]fate{"silent": silence, "cut": cut, "late": slow(5 * time.Second)} {
+		for _, what := range map[string]fate{"silent": silence, "cut": cut, "late": slow(5 * time.Second)} {
 			f := w.flaky()
 			r := f.registry()
 			f.all("obtain", what)
 			start := time.Now()
 			_, err := r.AcquireAll(w.Context(), []string{"a", "b"}, lockregistry.Wait(time.Second))
-			w.fails(err, lockregistry.ErrTaken, "acquire", "orders:a", lockregistry.ErrUnavailable)
-			require.ErrorIs(w, err, lockregistry.ErrUnavailable, name)
+			w.fails(err, lockregistry.ErrUnavailable, "acquire", "orders:a")
 			require.LessOrEqual(w, time.Since(start), 1500*time.Millisecond)
 			f.Forget()
 		}
@@ -474,8 +473,8 @@ func TestAcquireAll_WithReplicas(t *testing.T) {
 		w.awaitGone("orders:a")
 		w.awaitGone("orders:b")
 		_, err = r.AcquireAll(w.Context(), paths, lockregistry.Wait(time.Second))
-		require.ErrorIs(w, err, lockregistry.ErrTaken)
 		require.ErrorIs(w, err, lockregistry.ErrUnavailable)
+		require.NotErrorIs(w, err, lockregistry.ErrTaken)
 		w.awaitGone("orders:a")
 		w.awaitGone("orders:b")
 		w.replica.Thaw()

@@ -23,7 +23,7 @@ var (
 	ErrLockLost = fault.Lost
 
 	// ErrTaken: the time given by [Wait] is over, and the lock was not free in time; or another owner has it, and the call
-	// does not wait, see [NoWait]. With [ErrUnavailable] Redis could not be asked before the wait was over.
+	// does not wait, see [NoWait]. Where Redis could not be asked before the wait was over there is [ErrUnavailable] instead.
 	// The text says how long the call waited, and which owner of this process has the lock, or that it is taken in Redis.
 	ErrTaken = fault.Taken
 

@@ -50,7 +50,7 @@ const (
 //
 //   - that of ctx, when it is done first, within half a second of its end; with [ErrUnavailable] when Redis could not be asked
 //     whether the lock is free
-//   - [ErrTaken], when the time given by [Wait] is over, also with ErrUnavailable; with [NoWait] when another owner has it
+//   - [ErrTaken], when the time given by [Wait] is over; with [NoWait] when another owner has it
 //   - [ErrUnavailable], when the first attempt fails in passing, or is not answered within [WithCommandTimeout]. A call with
 //     Wait, and one that has queued in this process before, tries again, after 50 ms at first and a second at last
 //   - [ErrLockLost], see above
@@ -253,17 +253,14 @@ func (l *Lock) acquire(
 // gaveUp is the error of a call that did not get the lock, and may have waited for it for so long. Asked tells that Redis was
 // asked, not only the goroutines of this process.
 func (l *Lock) gaveUp(op string, err error, wait time.Duration, asked bool) error {
-	var late fault.OverdueError
-	switch {
-	case err == fault.Busy: //nolint:errorlint // never wrapped
+	if err == fault.Busy { //nolint:errorlint // never wrapped
 		return l.fail(op, takenError{wait, l.reg.cache.current(l).whoHolds(asked)})
-	case !errors.As(err, &late):
-		return l.fail(op, err)
-	case op == "trylock" || wait == notAtAll:
-		return l.fail(op, late.Failure)
-	default:
-		return l.fail(op, fault.Join(takenError{wait, ""}, late.Failure))
 	}
+	var late fault.OverdueError
+	if errors.As(err, &late) {
+		err = late.Failure
+	}
+	return l.fail(op, err)
 }
 
 // taker is the goroutine that has acquired the lock for a [Hold]; nobody when that is not known.

@@ -26,12 +26,12 @@
 // the attributes of lockregistry.acquire.duration. Its parent is the span of the call's context. It is made when the call
 // ends.
 //
-// Error.type is what an error is about: "timeout", "unavailable" (also with a timeout, or the end of a context), "canceled",
+// Error.type is what an error is about: "taken", "unavailable" (also with the end of a context), "canceled",
 // "deadline_exceeded", "lost", "closed", "capacity", "deadlock", "upgrade", "wrong_type", or "_OTHER". It is not there
 // without an error.
 //
-// The two events of a lock and unlock cost about 0.4 µs together without a span, and allocate nothing once their attributes were
-// seen: go test -bench Events.
+// The two events of a lock and unlock cost about 0.4 µs together without a span, and allocate nothing once their attributes
+// were seen: go test -bench Events.
 package lockotel
 
 import (
@@ -330,7 +330,7 @@ var types = []struct {
 	name string
 }{
 	{lockregistry.ErrUnavailable, "unavailable"},
-	{lockregistry.ErrTaken, "timeout"},
+	{lockregistry.ErrTaken, "taken"},
 	{lockregistry.ErrLockLost, "lost"},
 	{lockregistry.ErrClosed, "closed"},
 	{lockregistry.ErrCapacity, "capacity"},

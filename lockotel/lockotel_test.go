@@ -202,7 +202,7 @@ func TestErrors(t *testing.T) {
 			m.histogram("lockregistry.acquire.duration", 1, 0,
 				"prefix", "locktest", "kind", "lock", "operation", "lock", "acquire.how", "none", "error.type", how)
 		}
-		failed("timeout", func(ctx context.Context) error { return locks.Obtain("secret").Lock(ctx, lockregistry.NoWait()) })
+		failed("taken", func(ctx context.Context) error { return locks.Obtain("secret").Lock(ctx, lockregistry.NoWait()) })
 		failed("canceled", func(ctx context.Context) error {
 			ctx, cancel := context.WithCancel(ctx)
 			cancel()
@@ -232,10 +232,10 @@ func TestErrors(t *testing.T) {
 		require.Len(m, spans, 1)
 		require.Equal(m, codes.Error, spans[0].Status.Code)
 		require.Equal(m, "the lock was not free within 1s: it is taken in Redis", spans[0].Status.Description)
-		require.Contains(m, spans[0].Attributes, attribute.String("error.type", "timeout"))
+		require.Contains(m, spans[0].Attributes, attribute.String("error.type", "taken"))
 
 		locks.Hang()
-		require.ErrorIs(m, locks.Obtain("43").Lock(m.Context(), lockregistry.Wait(time.Second)), lockregistry.ErrTaken)
+		require.ErrorIs(m, locks.Obtain("43").Lock(m.Context(), lockregistry.Wait(time.Second)), lockregistry.ErrUnavailable)
 		m.metric("lockregistry.acquire.duration")
 		m.histogram("lockregistry.acquire.duration", 1, 1250*time.Millisecond,
 			"prefix", "locktest", "kind", "lock", "operation", "lock", "acquire.how", "none", "error.type", "unavailable")

@@ -15,7 +15,7 @@ import (
 var (
 	NotOwner    = errors.New("not the owner of the lock")
 	Lost        = errors.New("the lock was lost")
-	Taken       = errors.New("the lock was not free in time")
+	Taken       = errors.New("another owner has the lock")
 	Unavailable = errors.New("no answer from Redis, or it cannot serve now")
 	Closed      = errors.New("the registry is closed")
 	Upgrade     = errors.New("cannot lock the writer while holding the reader; unlock the reader first")
