@@ -78,9 +78,10 @@ func (l *Lock) take(ctx context.Context, op string, o owner.ID) (*Hold, error) {
 	return h, nil
 }
 
-// Release releases the lock, from any goroutine. Whatever it returns, the hold is over. Nil means what it does for
-// [Lock.Unlock], and so do the errors: [ErrLockLost], [ErrUnavailable], and others of Redis. [ErrNotOwner] says that Release was
-// called before, or that h is nil. Only a nil context, which is bad input, changes nothing. Release waits as long as Unlock.
+// Release releases the lock, from any goroutine. Whatever it returns, the hold is over. Nil means what it does for [Lock.Unlock],
+// also with [WithBackgroundRelease], and so do the errors: [ErrLockLost], [ErrUnavailable], and others of Redis. [ErrNotOwner]
+// says that Release was called before, or that h is nil. Only a nil context, which is bad input, changes nothing. Release waits
+// as long as Unlock.
 func (h *Hold) Release(ctx context.Context) error {
 	if h == nil {
 		return fmt.Errorf("lockregistry: release: %w", errNilHold)

@@ -215,7 +215,7 @@ func (b *multiAcquire) inOrder(ctx context.Context, queued bool) (holds []*Hold,
 // next gets one lock, which is renewed until the call has all.
 func (b *multiAcquire) next(ctx context.Context, l *Lock, queued bool) (*Hold, error) {
 	q, began := b.request, b.reg.observed()
-	q.as, q.gathers = owner.NewHold(), true
+	q.as, q.gathers = owner.NewGroup(), true
 	err, asked := fault.Explain(fault.Busy, b.failure), false
 	if b.deadline != clock.Never {
 		q.wait = b.reg.clock.Now().Until(b.deadline)
@@ -308,7 +308,7 @@ func (b *multiAcquire) atOnce(ctx context.Context) ([]*Hold, *Lock, error) {
 	for _, group := range groups {
 		for i, l := range group.locks {
 			q := b.request
-			q.as, q.wait = owner.NewHold(), notAtAll
+			q.as, q.wait = owner.NewGroup(), notAtAll
 			in, err := l.enter(ctx, &q)
 			if err != nil {
 				for _, group := range groups {

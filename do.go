@@ -21,7 +21,8 @@ func (r *Registry) Do(ctx context.Context, path string, fn func(context.Context)
 //
 // Do returns the error of fn, joined with that of unlocking: [ErrLockLost] means that others may have had the lock while
 // fn ran. It unlocks also when fn panics, and when ctx is done. Errors of locking are those of [Lock.Lock]; fn has not
-// run then.
+// run then. With [WithBackgroundRelease] nil says of the lock that it was valid by this process's clock, not that its key is
+// gone.
 func (l *Lock) Do(ctx context.Context, fn func(context.Context) error, opts ...LockOption) (err error) {
 	if fn == nil {
 		return l.fail("do", errors.New("the function is nil"))

@@ -139,7 +139,7 @@ func serve(
 		defer cancel()
 		err = server.Shutdown(late) // no new requests; waits for handlers, which unlock
 	}
-	err = errors.Join(err, locks.Close()) // waits a second at most for removals of keys under way
+	err = errors.Join(err, locks.Close()) // without it removals under way leave keys to leases
 	client.Close()
 	return err
 }

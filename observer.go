@@ -7,6 +7,7 @@ import (
 
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/owner"
 	"github.com/lockregistry/lockregistry/internal/queue"
 	"github.com/lockregistry/lockregistry/observe"
 )
@@ -76,10 +77,10 @@ func (l *Lock) tellAcquired(ctx context.Context, op string, q *request, began cl
 }
 
 // tellReleased is release with an observer.
-func (l *Lock) tellReleased(ctx context.Context) (err error) { // also when the observer panics
+func (l *Lock) tellReleased(ctx context.Context, o owner.ID) (err error) { // also when the observer panics
 	owned, _, _ := l.hold.Load().Held(l.reg.clock.Now())
 	r := observe.Released{Subject: l.subject(), Held: owned}
-	r.How, err = l.release(ctx)
+	r.How, err = l.release(ctx, o)
 	r.Err = err
 	defer l.reg.reports.dispatch.Caught("Released")
 	l.reg.reports.observer.Released(ctx, r)

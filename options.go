@@ -47,12 +47,18 @@ type settings struct {
 	renewal    bool
 	wakeup     Wakeup
 	oldChannel bool
-	handoff    *time.Duration
-	layout     Layout
-	replicas   *protocol.Replicas
-	fencing    bool
-	tolerant   bool                          // see WithoutDeadlockErrors
-	changes    []func(*rueidis.ClientOption) // see WithClientOption
+	releasing
+	layout   Layout
+	replicas *protocol.Replicas
+	fencing  bool
+	tolerant bool                          // see WithoutDeadlockErrors
+	changes  []func(*rueidis.ClientOption) // see WithClientOption
+}
+
+// releasing is how locks are released.
+type releasing struct {
+	handoff *time.Duration
+	behind  bool // see WithBackgroundRelease
 }
 
 // telling is who is told of events.
@@ -111,6 +117,25 @@ func WithOldChannel() Option { return func(s *settings) { s.oldChannel = true } 
 // 0 turns it off: every unlock releases the key. Otherwise a key that somebody has removed meanwhile is noticed that much
 // later, see [Lock.Unlock]. It must not be negative. Default: 100 ms.
 func WithHandoff(limit time.Duration) Option { return func(s *settings) { s.handoff = &limit } }
+
+// WithBackgroundRelease has Unlock, [Hold.Release] and Do return before the key is removed from Redis, where a round
+// trip to its master takes long: 200 µs as commands have shown while nothing else was under way, or 2 ms by all of late. The
+// removal is sent at once, and its reply is not waited for. Nil then means that the hold was valid until then by the clock of
+// this process, not that the key is gone. When Redis replies that the key was not this hold's any more, the observer and the log
+// are told, see [observe.Observer.Lost]; when it does not reply, the registry tries again.
+//
+// The path's next call of this registry, also with TryLock or [NoWait], is not refused because of that. It asks Redis at once,
+// and takes over the key if that is still there, until the registry has had the key for as long as [WithHandoff] says. After that
+// it waits for the removal, as it does where others are known to wait, where there is no queue, see [WithWakeup], and in
+// AcquireAll. So where a round trip takes a tenth of that time or longer, sections of one path that follow each other gain less;
+// and others may have to wait for that time, although nobody of this process waits. A loss may stay unnoticed when the next call
+// has not waited: it has locked the key that was gone.
+//
+// Unlock waits for the removal all the same while the time of [AtLeast] lasts, with Once, leaders, AcquireAll, readers, writers
+// and [WithReplicas], while Redis is slow to answer, and when the registry has 64 removals under way, to whatever masters.
+// [Registry.Close] and [Registry.Shutdown] wait for all of them: a process that ends without leaves keys to their leases.
+// Default: Unlock waits for the removal.
+func WithBackgroundRelease() Option { return func(s *settings) { s.behind = true } }
 
 // WithName sets what people see of this registry when they look who holds a lock or waits for one, see [observe.Label]: the
 // name of a service, for instance. Several registries may have the same. It is valid UTF-8 of at most 100 bytes, and not

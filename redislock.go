@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/lockregistry/lockregistry/internal/cache"
+	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/hold"
 	"github.com/lockregistry/lockregistry/internal/lease"
@@ -22,7 +23,7 @@ import (
 //
 // It has two halves. The local half serializes the goroutines of this process. Its holder asks Redis for the other half, the
 // hold. Locking gets the local half, then the hold. Unlocking ends the hold, has its key removed, and only then frees the
-// local half: otherwise a late removal would meet the key of the next local holder.
+// local half, so that the next local holder finds the key free; with [WithBackgroundRelease] it takes the key over.
 type Lock struct {
 	reg     *Registry
 	redis   queue.Path     // its half in Redis
@@ -71,12 +72,13 @@ func (l *Lock) TryLock(ctx context.Context, opts ...LockOption) (bool, error) {
 	return l.acquire(ctx, "trylock", opts, notAtAll, owner.Nobody)
 }
 
-// Unlock undoes one Lock of the owner; the last one releases the lock and removes its key from Redis. Whatever it returns
-// then, the owner does not hold the lock any more. Nil means that the key is gone, and was this hold's, or keeps the path as
-// [AtLeast] asks for, or that the next goroutine of this process has it now, see [WithHandoff]. Redis is not asked then: a
-// key that was removed within the time of WithHandoff, by FLUSHALL or by ForceUnlock of another process, is noticed by the
-// last of these Unlocks, by a renewal, or by what checks fencing tokens. With WithHandoff(0) each Unlock notices. The
-// errors, each within a [*LockError]:
+// Unlock undoes one Lock of the owner; the last one releases the lock and removes its key from Redis. Whatever it returns then,
+// the owner does not hold the lock any more. Nil means that the key is gone, and was this hold's, or keeps the path as [AtLeast]
+// asks for, or that the next goroutine of this process has it now, see [WithHandoff]. Redis is not asked then: a key that was
+// removed within the time of WithHandoff, by FLUSHALL or by ForceUnlock of another process, is noticed by the last of these
+// Unlocks, by a renewal, or by what checks fencing tokens. With WithHandoff(0) each Unlock notices. With [WithBackgroundRelease]
+// nil means that the hold was valid until now by this process's clock, not that the key is gone: a process that ends without
+// [Registry.Close] leaves it to its lease. The errors, each within a [*LockError]:
 //
 //   - [ErrNotOwner]: the caller does not hold the lock; nothing was changed
 //   - [ErrLockLost]: the hold was lost before, so others may have had the lock meanwhile: its lease was over by this
@@ -306,9 +308,9 @@ func (l *Lock) unlock(ctx context.Context, o owner.ID) error {
 	case !last:
 		return err
 	case l.reg.reports.observer.Released != nil:
-		return l.tellReleased(ctx)
+		return l.tellReleased(ctx, o)
 	default:
-		_, err = l.release(ctx)
+		_, err = l.release(ctx, o)
 		return err
 	}
 }
@@ -383,8 +385,9 @@ const (
 
 // release gives the lock back for its last owner: to the next goroutine of this process together with the hold, if it can,
 // or else to Redis. Then it ends the hold, has its key removed, and only then frees the local half, which is leaving until
-// then: the removal would otherwise meet the next local holder's key.
-func (l *Lock) release(ctx context.Context) (observe.End, error) {
+// then: so the next local call finds the key free. Where the removal goes on behind it the next call knows of that, see
+// queue.Behind.
+func (l *Lock) release(ctx context.Context, o owner.ID) (observe.End, error) {
 	reg := l.reg
 	h := l.hold.Load()
 	due := reg.handoff == 0
@@ -404,13 +407,18 @@ func (l *Lock) release(ctx context.Context) (observe.End, error) {
 		l.abandon(h)
 		return observe.EndLost, h.Err()
 	}
-	to := l.shard()
-	p := transport.Wait{Ctx: ctx, Since: begun, Limit: to.Plus(unlockLimit), Near: unlockLimit, Lease: h.Term().Length}
-	p.Grace = to.RoundTrip().Plus(unlockGrace)
 	m := protocol.Release{
 		Key: l.redis.Key, Value: h.Value(), Queued: l.redis.MayQueue(), Keep: kept.After(begun),
 	}
+	behind := l.removesBehind(h, &m, o, begun)
 	l.redis.Fairness(&m, h, due, begun)
+	if behind != nil {
+		go l.removeBehind(behind, h, m) //nolint:gosec // it goes on when the call and its context are over
+		l.freeLocal()
+		return observe.EndReleased, nil
+	}
+	p := l.removalWait(ctx, h, begun)
+	p.Grace = l.shard().RoundTrip().Plus(unlockGrace)
 	removal := l.redis.Format.Release(m) // which may have to ask the server for its version
 	reply := reg.transport.Do(&p, &removal)
 	n, err := protocol.Confirmed(reply.RedisResult)
@@ -435,6 +443,13 @@ func (l *Lock) release(ctx context.Context) (observe.End, error) {
 		return observe.EndKept, nil
 	default:
 		return observe.EndReleased, nil
+	}
+}
+
+// removalWait is how long the removal of the key of a hold that is over may take.
+func (l *Lock) removalWait(ctx context.Context, h *hold.Hold, begun clock.Instant) transport.Wait {
+	return transport.Wait{
+		Ctx: ctx, Since: begun, Limit: l.shard().Plus(unlockLimit), Near: unlockLimit, Lease: h.Term().Length,
 	}
 }
 

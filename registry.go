@@ -13,6 +13,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/redis/rueidis"
 
+	"github.com/lockregistry/lockregistry/internal/cleanup"
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/dispatch"
 	"github.com/lockregistry/lockregistry/internal/drain"
@@ -144,10 +145,14 @@ func newRegistry(client rueidis.Client, prefix string, s *settings) *Registry {
 	r.present(s.name)
 	q := &r.queues
 	q.Prefix, q.Values, q.Clock, q.Transport, q.Closed = r.prefix, r.values, r.clock, r.transport.Client, r.closed
-	q.CleanUp, q.Expedite = r.cleanUp, r.background.cleaner.Expedite
+	q.CleanUp, q.Expedite = r.cleanUp, func(m cleanup.Removal) { r.background.cleaner.Expedite(m) }
 	r.drain.Init(r.holdersNow)
 	q.Draining.Begins = r.drain.Start()
 	q.Draining.GoesOn = func(ctx context.Context) bool { return r.drained(carriedBy(ctx)) == nil }
+	if s.behind && s.replicas == nil {
+		q.Behind = queue.NewBehind(r.handoff)
+		r.transport.Compare()
+	}
 	r.listen(s.wakeup, s.log)
 	return r
 }
@@ -308,9 +313,9 @@ func (r *Registry) ClientID() string { return r.clientID }
 // Close ends the registry's background work. Calls that wait, and calls that lock later, return [ErrClosed]; a call whose
 // command is under way returns when that is answered. Locks that are held are left to their leases, no longer renewed, and
 // the contexts of [Lock.Context] are cancelled with the cause [ErrClosed], since nobody would announce a loss; Unlock still
-// removes the key. Close waits, for 1.1 s at most, for removals that are under way, and then for a tenth of a second at
-// most for log lines to be written. It does not close a client that was given to [New]; that of [Open] it closes when no hold
-// needs it any more. It always returns nil; further calls do nothing.
+// removes the key. Close waits, for 1.1 s at most, for removals that are under way, with [WithBackgroundRelease] for a second
+// more, and then for a tenth of a second at most for log lines to be written. It does not close a client that was given to [New];
+// that of [Open] it closes when no hold needs it any more. It always returns nil; further calls do nothing.
 func (r *Registry) Close() error {
 	r.closing.Do(func() {
 		r.drain.Begin() // for calls that have their pin, see enter
@@ -321,6 +326,9 @@ func (r *Registry) Close() error {
 			}
 		}
 		r.queues.Waker.Close()
+		if b := r.queues.Behind; b != nil { // what they leave to the cleaner comes before it is closed
+			b.Close(r.transport.Farthest().Plus(unlockLimit) + unlockGrace) // mutant: removals in the background cut off
+		}
 		trip := r.transport.Farthest().RoundTrip()
 		limit := time.NewTimer(trip.Plus(closeGrace) + trip.Plus(unlockGrace))
 		defer limit.Stop()

@@ -65,9 +65,13 @@ func (r *Registry) cleanUp(m cleanup.Removal) {
 	if r.background.cleaner.Remove(m, nil) {
 		return
 	}
-	limit := r.transport.Shard(m.Key).RoundTrip().Plus(unlockGrace)
-	r.transport.AwaitAbandoned(limit)
-	r.removeOnce(transport.Wait{Ctx: context.Background(), Limit: limit}, m)
+	r.transport.AwaitAbandoned(r.transport.Shard(m.Key).RoundTrip().Plus(unlockGrace))
+	r.removeLast(m)
+}
+
+// removeLast sends a removal now for which nobody waits any more.
+func (r *Registry) removeLast(m cleanup.Removal) {
+	r.removeOnce(transport.Wait{Ctx: context.Background(), Limit: r.transport.Shard(m.Key).RoundTrip().Plus(unlockGrace)}, m)
 }
 
 // removeOnce sends a removal now, and tells whether it was confirmed.

@@ -27,7 +27,7 @@ var most = map[string]int{
 	"docs/migration/mixed-fleet.md": 1100,
 	"docs/migration/redisson.md":    1005,
 	"docs/migration/spring.md":      3724,
-	"docs/operations.md":            1810,
+	"docs/operations.md":            1840,
 	"docs/performance.md":           600,
 	"docs/recipes.md":               1687,
 	"docs/semantics.md":             2000,
@@ -37,7 +37,7 @@ var most = map[string]int{
 	"interop/README.md":             500,
 	"specs/PROTOCOL.md":             2912,
 	"specs/README.md":               1588,
-	"torture/README.md":             500,
+	"torture/README.md":             460,
 }
 
 // inAll is the most that all pages may have together.

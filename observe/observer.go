@@ -116,7 +116,7 @@ type End uint8
 
 // The ways in which a hold ends.
 const (
-	EndReleased   End = iota // its key was removed, or another process's waiter is the owner now
+	EndReleased   End = iota // its key was removed, or is about to be, or another process's waiter is the owner now
 	EndHandedOver            // the next goroutine of this process has it
 	EndKept                  // its path stays taken, see [lockregistry.AtLeast]
 	EndLost                  // it was lost before

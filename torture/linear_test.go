@@ -27,8 +27,8 @@ func firstSeed() uint64 {
 	return rand.Uint64()>>1 | 1
 }
 
-// weathered lets a storm blow and checks what was seen in it.
-func weathered(t *testing.T, w weather) {
+// weathered lets a storm blow, and checks and returns what was seen in it.
+func weathered(t *testing.T, w weather) []section {
 	t.Helper()
 	t.Logf("repeat with -seed %d", w.seed)
 	all, s := blow(t, w)
@@ -41,6 +41,7 @@ func weathered(t *testing.T, w weather) {
 	for _, x := range wrong {
 		t.Error(x)
 	}
+	return all
 }
 
 // keep writes down a history that is to be looked into.

@@ -2,9 +2,11 @@ package torture
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"strings"
 	"sync"
 	"testing"
@@ -16,6 +18,8 @@ import (
 	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/internal/netfault"
 	"github.com/lockregistry/lockregistry/internal/protocol"
+	"github.com/lockregistry/lockregistry/internal/redistest"
+	"github.com/lockregistry/lockregistry/observe"
 )
 
 // process is what the tests need of one process that locks. The owner is that of the context, see
@@ -63,11 +67,14 @@ const prefix = "torture"
 
 func keyOf(path string) string { return prefix + ":" + path }
 
-// library is what is under test, redisson is the same with the other format, and sharing has read-write locks.
+// library is what is under test, redisson is the same with the other format, behind releases in the background, on a way on which
+// that pays, and sharing has read-write locks.
 var (
 	library  = layout("library", lockregistry.LayoutSpring)
 	redisson = layout("redisson", lockregistry.LayoutRedisson)
-	sharing  = system{"sharing", true, func(client rueidis.Client, s settings) (process, error) {
+	behind   = layout("behind", lockregistry.LayoutSpring, lockregistry.WithBackgroundRelease(), lockregistry.WithObserver(
+		observe.Observer{Released: noteEarly}))
+	sharing = system{"sharing", true, func(client rueidis.Client, s settings) (process, error) {
 		format := lockregistry.LayoutSpring
 		if s.Watched {
 			format = lockregistry.LayoutRedisson
@@ -80,9 +87,9 @@ var (
 	}}
 )
 
-func layout(name string, format lockregistry.Layout) system {
+func layout(name string, format lockregistry.Layout, opts ...lockregistry.Option) system {
 	return system{name, true, func(client rueidis.Client, s settings) (process, error) {
-		r, err := registry(client, s, format)
+		r, err := registry(client, s, format, opts...)
 		if err != nil {
 			return nil, err
 		}
@@ -90,14 +97,16 @@ func layout(name string, format lockregistry.Layout) system {
 	}}
 }
 
-func registry(client rueidis.Client, s settings, format lockregistry.Layout) (*lockregistry.Registry, error) {
-	opts := []lockregistry.Option{
+func registry(
+	client rueidis.Client, s settings, format lockregistry.Layout, more ...lockregistry.Option,
+) (*lockregistry.Registry, error) {
+	opts := append([]lockregistry.Option{
 		lockregistry.WithLayout(format),
 		lockregistry.WithLease(s.Lease),
 		lockregistry.WithPollInterval(s.Poll),
 		lockregistry.WithWakeup(s.Wakeup),
 		lockregistry.WithLogger(slog.New(slog.DiscardHandler)),
-	}
+	}, more...)
 	if s.Renewal {
 		opts = append(opts, lockregistry.WithRenewal())
 	}
@@ -165,12 +174,14 @@ func (p sharingProcess) upgrade(ctx context.Context, path string) error {
 type network struct {
 	patience time.Duration // a connection without an answer for twice as long is dead, more or less
 	many     bool          // many connections for commands; with one a test knows which commands meet a fault
+	trip     time.Duration // a round trip takes so much longer
 }
 
 var (
 	single = network{patience: 500 * time.Millisecond}
 	stormy = network{patience: 250 * time.Millisecond, many: true}
 	calm   = network{patience: 10 * time.Second, many: true}
+	far    = network{patience: 10 * time.Second, many: true, trip: 2 * time.Millisecond}
 )
 
 func (n network) dial(addr string) (rueidis.Client, error) {
@@ -183,6 +194,12 @@ func (n network) dial(addr string) (rueidis.Client, error) {
 		option.PipelineMultiplex = -1
 	}
 	option.Dialer.KeepAlive = n.patience / 2 // also how often it asks whether the server is there
+	if n.trip > 0 {
+		away := redistest.NewDistance(n.trip)
+		option.DialCtxFn = func(ctx context.Context, addr string, d *net.Dialer, _ *tls.Config) (net.Conn, error) {
+			return away.Dial(ctx, func(ctx context.Context) (net.Conn, error) { return d.DialContext(ctx, "tcp", addr) })
+		}
+	}
 	return rueidis.NewClient(option)
 }
 

@@ -55,11 +55,12 @@ type section struct {
 	Lost    bool   // the hold was lost before it was given back
 	Stolen  bool   // unlocking said that the hold was lost, when its lease cannot have been over
 	Refused bool   // its owner was not let in to read, although this hold writes
+	Early   bool   // unlocking has not waited for the server
 	Wrong   string // something happened that must not, ever
 }
 
 func (j job) system() system {
-	systems := append(flawedSystems(), library, redisson, sharing, naive)
+	systems := append(flawedSystems(), library, redisson, behind, sharing, naive)
 	return systems[slices.IndexFunc(systems, func(s system) bool { return s.name == j.System })]
 }
 
@@ -69,6 +70,9 @@ func (j job) run() (all []section, vain int, err error) {
 	n := stormy
 	if j.Hustle != "" {
 		n = calm
+	}
+	if j.System == behind.name {
+		n.trip = far.trip
 	}
 	client, err := n.dial(j.Addr)
 	for err != nil && time.Now().Before(deadline.Add(20*time.Second)) { // the storm is blowing already
@@ -242,8 +246,9 @@ func (w *worker) leave(v *visit) {
 		cancel()
 	}
 	defer cancel()
+	ctx, early := watchEarly(ctx)
 	err := v.by.unlock(ctx, v.path)
-	v.Ended = now()
+	v.Ended, v.Early = now(), *early
 	switch {
 	case errors.Is(err, lockregistry.ErrNotOwner):
 		v.Wrong = fmt.Sprint("unlocking failed: ", err)

@@ -113,14 +113,17 @@ func (c *Cleaner) Remove(r Removal, freed func(gone bool)) bool {
 }
 
 // Expedite removes at once what may be in a place, and is nobody's to wait for. A newer removal that is known there removes it,
-// too. An older one does not: it becomes that of both, and tells of its end to the same caller.
-func (c *Cleaner) Expedite(r Removal) {
+// too. An older one does not: it becomes that of both, and tells of its end to the same caller. It reports false, and does
+// nothing, after Close.
+func (c *Cleaner) Expedite(r Removal) bool {
 	c.mu.Lock()
 	known := c.all[r.place()]
 	switch {
 	case c.closed:
 		c.mu.Unlock()
+		return false
 	case known == nil:
+		c.recess = 0 // see Remove
 		c.unlockPut(&pending{Removal: r})
 	case known.Number < r.Number:
 		known.merge(r, known.freed)
@@ -131,6 +134,7 @@ func (c *Cleaner) Expedite(r Removal) {
 	default:
 		c.unlockPut(known)
 	}
+	return true
 }
 
 // unlockPut has a worker remove what is pending, and unlocks the mutex.

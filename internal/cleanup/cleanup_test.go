@@ -493,6 +493,9 @@ func TestRemove_OneThatHangsDelaysNoOther(t *testing.T) {
 			require.True(t, s.Remove(s.removal("slow"+strconv.Itoa(i), 1), nil))
 			synctest.Wait()
 		}
+		before := s.count()
+		require.True(t, s.Expedite(s.removal("soon", 1)))
+		require.Equal(t, before+1, s.count())
 		for i := range 5 {
 			var f freedom
 			require.True(t, s.Remove(s.removal(strconv.Itoa(i), 1), f.freed))

@@ -124,9 +124,16 @@ func (h *Hold) GrantShort(base clock.Instant, length time.Duration) bool {
 	return true
 }
 
+// HadSince notes since when the process has had the key, with holds before this one that it has asked for; 0: since this one. It
+// is for the call that obtains the hold.
+func (h *Hold) HadSince(at clock.Instant) { h.had.since = at }
+
 // begin notes since when this process has the key, and its owner the hold. The caller holds the mutex.
 func (h *Hold) begin(since, now clock.Instant) {
-	h.had.since, h.had.owned = since, now
+	h.had.owned = now
+	if h.had.since == 0 {
+		h.had.since = since
+	}
 	h.keep(now)
 	h.plan()
 }
@@ -157,6 +164,13 @@ func (h *Hold) Valid() bool {
 	}
 	h.unlockLose(fault.LeaseOver)
 	return false
+}
+
+// Expired reports whether the lease was over by some time, of a hold that is over, too.
+func (h *Hold) Expired(at clock.Instant) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.lease.Left(at) <= 0
 }
 
 // Left is for how long the hold can still be relied on. When its time is over, the hold is lost from now on.

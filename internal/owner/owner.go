@@ -13,6 +13,7 @@ const (
 	Made    ID = 1 << 63   // set in the owners that NewOwner made; goroutine numbers stay far below
 	AnyHold ID = 1 << 62   // set, without made, in those of a Hold
 	single  ID = 1 << 61   // set, too, in those of a run of Once
+	grouped ID = 1 << 60   // set, too, in those of a Hold that has several paths, or one of them
 )
 
 // NewHold is the owner of one Hold.
@@ -26,6 +27,12 @@ func (o ID) IsGoroutine() bool { return o&(Made|AnyHold) == 0 && o != Nobody }
 
 // NewOnce is the owner of one run of Once.
 func NewOnce() ID { return NewHold() | single }
+
+// NewGroup is the owner of one path of a Hold that has several.
+func NewGroup() ID { return NewHold() | grouped }
+
+// IsGroup tells whether such a Hold is the owner.
+func (o ID) IsGroup() bool { return o.IsHold() && o&grouped != 0 }
 
 // IsOnce tells whether a run of Once is the owner.
 func (o ID) IsOnce() bool { return o.IsHold() && o&single != 0 }

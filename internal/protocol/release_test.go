@@ -71,3 +71,22 @@ func TestRelease_ReaderYieldsToReaders(t *testing.T) {
 		require.EqualValues(f, -1, reading.holds(reader))
 	})
 }
+
+// A release that comes when a later hold of its registry has a plain lock says so; of another registry's that it is another's.
+func TestRelease_FindsALaterHold(t *testing.T) {
+	eachFormat(t, func(f *formatTest) {
+		if f.format == readers || f.format == writers {
+			return
+		}
+		for _, how := range []Release{{}, {Yields: true}, {Queued: true}, {Leaving: Leaving{All: true}}} {
+			require.True(f, f.obtains(older, ModeNone).Granted)
+			require.True(f, f.obtains(newer, ModeNone).Granted)
+			require.EqualValues(f, Later, f.releases(older, how))
+			require.EqualValues(f, 1, f.releases(newer, Release{}))
+			require.EqualValues(f, 0, f.releases(older, how))
+			require.True(f, f.obtains("b:1795278371204112", ModeNone).Granted)
+			require.EqualValues(f, -1, f.releases(older, how))
+			require.EqualValues(f, 1, f.releases("b:1795278371204112", Release{}))
+		}
+	})
+}

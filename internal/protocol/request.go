@@ -108,10 +108,12 @@ func (r Release) keeping() string {
 	return strconv.FormatInt((r.Keep-1).Milliseconds()+1, 10)
 }
 
-// What a release replies when the key was the hold's. NoQueue stands for a text that says why.
+// What a release replies when the key was the hold's, and others wait, or there is no queue, which stands for a text that says
+// why; and when it was a later hold's of the same registry.
 const (
 	Contended = 2
 	NoQueue   = 3
+	Later     = -2
 )
 
 // Ticket is that of a request, as it is in the queue.

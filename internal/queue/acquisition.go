@@ -67,14 +67,18 @@ func (p *Path) Obtain(ctx context.Context, q *Request) error {
 	if p.side == Reads {
 		first.under = p.local.Under() // mutant: writer not told
 	}
-	var err error
 	patient := q.Wait != 0
-	if !patient || first.under != "" || !p.Contested() { // most locks are free
-		err = first.try(protocol.Queueing{Mode: first.mode(patient, false)}, true, q.Deadline)
+	before, err := first.follow(q.Deadline)
+	if err == nil && (before != nil || !patient || first.under != "" || !p.Contested()) { // most locks are free
+		err = first.try(protocol.Queueing{Mode: first.mode(patient, false)}, before == nil, q.Deadline)
+	}
+	if before != nil {
+		p.all.Behind.told(before, first.outcome(err), first.hold)
 	}
 	if first.won {
 		return nil
 	}
+	first.hold.HadSince(0) // others have it, or may have
 	return p.obtainLater(&first, err, q)
 }
 

@@ -5,6 +5,7 @@ import (
 
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/transport"
 )
 
 // activeWait is the part of an acquisition that others see.
@@ -26,6 +27,9 @@ type lastFailure struct {
 
 // silence is a path to which it is noted that the first try is not answered. An active wait takes the place of that note.
 type silence Path
+
+// Silence is that path, for a removal that the next call may wait for.
+func (p *Path) Silence() transport.Observer { return (*silence)(p.anchor) }
 
 func (s *silence) Unanswered(since clock.Instant) {
 	s.active.CompareAndSwap(nil, &activeWait{lastFailure: lastFailure{since: since}})

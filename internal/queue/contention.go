@@ -148,6 +148,9 @@ func (p *Path) MayQueue() bool {
 	return c == nil || p.Clock.Now() >= clock.Instant(c.queueless.Load())
 }
 
+// Queues tells whether they do.
+func (p *Path) Queues() bool { return p.MayQueue() && p.all.Waker.Listening != nil }
+
 // NoQueue is for when the server has refused the queue of a path. What it refuses for now only, out of memory for instance, costs
 // nobody their place: who waits looks again. That is logged once a minute at most.
 func (p *Path) NoQueue(why string) {
@@ -187,6 +190,15 @@ func (p *Path) deaf(is bool) {
 // NoteContention takes in what a release has replied, and whether goroutines of this process wait that were not to have the
 // lock at once, because it has had it for a handoff limit or, without hand-over, has released it.
 func (p *Path) NoteContention(reply int64, others bool, at clock.Instant) {
+	p.NoteWindow(reply, others, at)
+	if reply == protocol.Contended {
+		p.contention().since.Store(int64(at))
+	}
+}
+
+// NoteWindow is the same for a release that may have replied so because it has opened a window. The next call asks for a ticket
+// then, and so leaves the window to those without one. But it is no sign that they are there.
+func (p *Path) NoteWindow(reply int64, others bool, at clock.Instant) {
 	c := p.anchor.others.Load()
 	if c == nil {
 		if !others && reply != protocol.Contended && reply != protocol.NoQueue {
@@ -200,19 +212,19 @@ func (p *Path) NoteContention(reply int64, others bool, at clock.Instant) {
 	if others || reply == protocol.Contended {
 		p.Shard().Contended(at)
 	}
-	if reply == protocol.Contended {
-		c.since.Store(int64(at))
-	}
-	if !p.MayQueue() || p.all.Waker.Listening == nil || c.deaf.Load() {
+	if !p.Queues() || c.deaf.Load() {
 		c.released(others, reply == protocol.Contended, p.Clock.Now())
 	}
 }
 
 // Removed notes that the key of the hold with a value was removed.
 func (p *Path) Removed(value string, at clock.Instant) {
-	if n := p.all.NumberIn(value); n > 0 && n >= p.last.Load() {
-		p.last.Store(n)
-		p.lastAt.Store(int64(at))
+	n := p.all.NumberIn(value)
+	for last := p.last.Load(); n > 0 && n >= last; last = p.last.Load() { // removals may end at the same time
+		if p.last.CompareAndSwap(last, n) {
+			p.lastAt.Store(int64(at))
+			return
+		}
 	}
 }
 

@@ -43,7 +43,7 @@ import (
 func (p *Path) Fairness(m *protocol.Release, h *hold.Hold, due bool, now clock.Instant) {
 	if h.Leads() {
 		m.Leads = true
-	} else if (due || p.side == "" && h.Watched()) && p.local.Contended() { // or its lease does not suit who waits
+	} else if m.Yields || (due || p.side == "" && h.Watched()) && p.local.Contended() { // or its lease does not suit who waits
 		m.Yields = true
 	}
 	c := p.anchor.others.Load()

@@ -83,12 +83,18 @@ type Shared struct {
 	Draining  Draining
 	CleanUp   func(cleanup.Removal) // removes what a call has left
 	Expedite  func(cleanup.Removal) // the same, soon
+	Behind    *Behind               // nil: each release waits for its removal
 
-	spares    sync.Pool     // of *spare
-	Grants    atomic.Uint64 // holds that another process has granted
-	Polls     atomic.Uint64 // tries because the time for one had come
-	unqueued  atomic.Bool   // it was logged that the server refuses a queue
-	postponed atomic.Int64  // an instant: not before then it is logged again that it does so for now
+	spares sync.Pool     // of *spare
+	Grants atomic.Uint64 // holds that another process has granted
+	Polls  atomic.Uint64 // tries because the time for one had come
+	refusals
+}
+
+// refusals are what was logged of queues that the server refuses.
+type refusals struct {
+	unqueued  atomic.Bool  // it was logged that the server refuses a queue
+	postponed atomic.Int64 // an instant: not before then it is logged again that it does so for now
 }
 
 // Draining is that calls end which wait, but for some.

@@ -51,9 +51,8 @@ func (g *Group) Try(deadline clock.Instant) {
 		bids[i] = a.bid(protocol.Queueing{})
 	}
 	first, all := g.tries[0], g.tries[0].path.all
-	p := first.commandWait(deadline)
-	p.Observer = nil
-	if g.Err = first.tooFar(&p); g.Err != nil {
+	p := g.follow(deadline)
+	if g.Err != nil {
 		return
 	}
 	c := first.path.Format.ObtainAll(bids)
@@ -102,6 +101,28 @@ func (g *Group) Try(deadline clock.Instant) {
 	case !granted:
 		g.At, g.Err = min(taken, len(g.tries))-1, fault.Busy
 	}
+}
+
+// follow waits until the paths' holds before are removed, all of which is under way: no group takes a key over. It returns how
+// long to wait for the answer then.
+func (g *Group) follow(deadline clock.Instant) (p transport.Wait) {
+	for i, a := range g.tries {
+		r := a.path.all.Behind.of(a.path.Key)
+		if r == nil {
+			continue
+		}
+		if err := a.await(r, deadline); err != nil {
+			g.At, g.Err = i, err
+			if a.path.Clock.Now() >= deadline && !a.path.Shard().Overdue(r.Began) {
+				g.Err = fault.Busy
+			}
+			return p
+		}
+	}
+	p = g.tries[0].commandWait(deadline)
+	p.Observer = nil
+	g.Err = g.tries[0].tooFar(&p)
+	return p
 }
 
 // confirm makes sure of grants whose answer came late, each as that of a single lock.

@@ -27,6 +27,7 @@ type asyncCall struct {
 	trip    RoundTrip     // what was known of the way before the reply
 	excused bool          // see bound.excuses
 	trusted bool          // on a way that was made since the shard is suspect, or to another master
+	with    int           // how many were under way when it was sent, with it, of those that have a goroutine
 	shared  bool          // over the client's own connections, also when the shard is suspect
 }
 
@@ -36,7 +37,7 @@ func (e *asyncCall) came(now clock.Instant, end *bound) {
 	}
 	e.trip, e.excused = e.shard.RoundTrip(), end.excuses(e.sent, now)
 	if !e.excused && end.alarm.holds == 0 && fault.Answered(e.result(0).Error()) {
-		e.shard.estimate.sample(e.sent, now)
+		e.shard.learn(e.sent, now, e.shard.alone(e.with))
 	}
 }
 
@@ -181,9 +182,9 @@ func (s *Shard) resolved(e *asyncCall) (way rueidis.CoreClient, fresh *freshConn
 // doAsync is do for a shard that is not healthy.
 func (s *Shard) doAsync(p *Wait, c *protocol.Call, a *Reply) {
 	s.own.inARow.Store(0)
-	s.running.Add(1)
+	with := s.running.Add(1)
 	defer s.running.Add(-1)
-	e := s.async(p, s.places, &asyncCall{call: *c, key: c.Key})
+	e := s.async(p, s.places, &asyncCall{call: *c, key: c.Key, with: int(with)})
 	a.RedisResult, a.Came, a.Fresh = e.result(0), s.client.Clock.Now(), e.trusted
 	e.shard.assess(p, e.at(a.Came), a)
 }

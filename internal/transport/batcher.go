@@ -165,8 +165,9 @@ func (s *Shard) doBatched(b *batcher, p *Wait, c *protocol.Call, end *bound, a *
 	}
 	a.Came = t.Clock.Now()
 	excused := end.excuses(a.Sent, a.Came)
+	alone := s.alone(end.nth)
 	end.stop()
-	s.takeIn(p, excused, a)
+	s.takeIn(p, excused, alone, a)
 }
 
 // pack readies a bound for a command that goes with others.

@@ -39,6 +39,7 @@ type Client struct {
 	// selected is the database of the client's shared connections; nil: it is not known yet.
 	selected  atomic.Pointer[string]
 	abandoned atomic.Int32 // see AwaitAbandoned
+	compares  atomic.Bool  // see Compare
 
 	replicators replicators
 }
@@ -85,6 +86,9 @@ func (t *Client) AwaitAbandoned(limit time.Duration) {
 	}
 }
 
+// Compare has the client find out the shortest round trips, see Shard.Least. It costs each command a little.
+func (t *Client) Compare() { t.compares.Store(true) }
+
 // RoundTrip is what is known of the way to the master that has a key.
 func (t *Client) RoundTrip(key string) RoundTrip { return t.Shard(key).RoundTrip() }
 
@@ -126,11 +130,12 @@ func (t *Client) Do(p *Wait, c *protocol.Call) (a Reply) {
 		s.reroute(p, c, end, &a)
 		return a
 	}
+	alone := s.alone(end.nth)
 	end.stop()
 	if overdue && !unanswered {
 		t.ignoresContexts.Store(true)
 	}
-	s.takeIn(p, excused, &a)
+	s.takeIn(p, excused, alone, &a)
 	return a
 }
 

@@ -21,6 +21,12 @@ type estimate struct {
 	// last has the last three, the newest in the lowest bits: in microseconds plus one, so that zero stands for none.
 	last atomic.Uint64
 	came atomic.Int64 // an instant: when the reply to the newest came
+
+	// least is the shortest of all, where somebody wants to know: nothing takes less than the way. 0: there was none. What waits
+	// behind others takes longer, so it counts once there were enough of commands that had the way for themselves.
+	least atomic.Int64
+	alone atomic.Int32 // how many such there were, up to sureAlone
+	quick atomic.Int64 // an instant: when a reply came last, or a moment before, that took less than remote; 0: none has
 }
 
 const (
@@ -28,7 +34,11 @@ const (
 	tripBits   = 21
 	tripMask   = 1<<tripBits - 1
 	tripUnit   = time.Microsecond
-	sampleRest = healthyFor / 8 // once three are known, a reply so soon after a sample is none: a write for each would cost more
+	sureAlone  = 8 // so many make sure that one was not held up by a busy machine
+	nearby     = 200 * time.Microsecond
+	remote     = 10 * nearby
+	sureRemote = 2 * time.Second // without a quicker reply
+	sampleRest = healthyFor / 8  // once three are known, a reply so soon after a sample is none: a write for each would cost more
 )
 
 // sample takes in a round trip. Of two that come at the same time one may be lost.
@@ -46,6 +56,19 @@ func (r *estimate) sample(sent, came clock.Instant) {
 	}
 	took := min(max(sent.Until(came), 0), farthest)
 	r.last.Store(last<<tripBits&(1<<(3*tripBits)-1) | uint64(took/tripUnit+1))
+}
+
+// compare takes in a round trip as one that may be the shortest. Of two at the same time a longer one may win.
+func (r *estimate) compare(took time.Duration, came clock.Instant, alone bool) {
+	if took < remote && came >= clock.Instant(r.quick.Load()).Add(sureRemote/20) {
+		r.quick.Store(int64(came))
+	}
+	if n := r.alone.Load(); alone && n < sureAlone {
+		r.alone.Store(n + 1)
+	}
+	if least := r.least.Load(); took > 0 && (least == 0 || int64(took) < least) {
+		r.least.Store(int64(took))
+	}
 }
 
 // RoundTrip is what is known of the way to a master at some moment.

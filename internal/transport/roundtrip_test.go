@@ -293,3 +293,56 @@ func TestAlarm_PauseOfTheProcess(t *testing.T) {
 		<-time.After(time.Minute)
 	})
 }
+
+// The shortest round trip counts, whenever it was, once there were enough of commands that had the way for themselves.
+func TestShard_RemembersTheShortest(t *testing.T) {
+	way := New(onMiniredis(t))
+	defer way.Close()
+	s := way.First
+	at := clock.Instant(time.Hour)
+	takes := func(took time.Duration, alone bool) {
+		at = at.Add(time.Minute)
+		s.takeIn(&Wait{}, false, alone, &Reply{Sent: at, Came: at.Add(took)})
+	}
+	for range 2 * sureAlone { // nobody wants to know
+		takes(time.Millisecond, true)
+	}
+	require.Zero(t, s.Least())
+	require.Zero(t, s.estimate.least.Load())
+	way.Compare()
+	for range sureAlone - 1 {
+		takes(3*time.Millisecond, true)
+		takes(500*time.Microsecond, false)
+		require.Zero(t, s.Least())
+	}
+	takes(0, true)
+	require.Equal(t, 500*time.Microsecond, s.Least())
+	takes(150*time.Microsecond, true)
+	takes(time.Second, true)
+	require.Equal(t, 150*time.Microsecond, s.Least())
+}
+
+// Where commands are never alone a way is long when all replies of late have taken long, not the newest ones alone.
+func TestShard_IsFarByAllReplies(t *testing.T) {
+	way := New(onMiniredis(t))
+	defer way.Close()
+	way.Compare()
+	s, at := way.First, clock.Instant(time.Hour)
+	takes := func(took time.Duration, times int) {
+		for range times {
+			at = at.Add(sampleRest)
+			s.takeIn(&Wait{}, false, false, &Reply{Sent: at, Came: at.Add(took)})
+			at = at.Add(took)
+		}
+	}
+	takes(remote, 3)
+	require.True(t, s.IsFar(at), "none was quick")
+	takes(nearby, 1)
+	require.False(t, s.IsFar(at))
+	takes(remote, 10)
+	require.False(t, s.IsFar(at), "one was, a moment ago")
+	takes(remote, int(sureRemote/remote))
+	require.True(t, s.IsFar(at))
+	takes(nearby, 3)
+	require.False(t, s.IsFar(at))
+}

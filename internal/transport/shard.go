@@ -100,13 +100,32 @@ func (s *Shard) judge(p *Wait, err error, x exchange) bool {
 	return false
 }
 
-// takeIn completes the reply to a command that its caller has sent, which has just come.
-func (s *Shard) takeIn(p *Wait, excused bool, a *Reply) {
+// alone tells whether a command had the way for itself, of which so many, with it, were under way when it was sent, and whose
+// reply has just come. Where nobody wants to know it does not look.
+func (s *Shard) alone(then int) bool {
+	if then != 1 || !s.client.compares.Load() {
+		return false
+	}
+	s.bounds.mu.Lock()
+	defer s.bounds.mu.Unlock()
+	return len(s.bounds.used)+int(s.running.Load()) == 1
+}
+
+// takeIn completes the reply to a command that its caller has sent, which has just come, alone or not.
+func (s *Shard) takeIn(p *Wait, excused, alone bool, a *Reply) {
 	x := exchange{sent: a.Sent, came: a.Came, trip: s.RoundTrip(), excused: excused}
 	if !excused && fault.Answered(a.Error()) {
-		s.estimate.sample(a.Sent, a.Came)
+		s.learn(a.Sent, a.Came, alone)
 	}
 	s.assess(p, x, a)
+}
+
+// learn takes in a round trip.
+func (s *Shard) learn(sent, came clock.Instant, alone bool) {
+	s.estimate.sample(sent, came)
+	if s.client.compares.Load() {
+		s.estimate.compare(sent.Until(came), came, alone)
+	}
 }
 
 func (s *Shard) assess(p *Wait, x exchange, a *Reply) {
@@ -135,6 +154,26 @@ func (s *Shard) Plus(d time.Duration) time.Duration {
 
 // RoundTrip is what is known of the way to the master.
 func (s *Shard) RoundTrip() RoundTrip { return s.estimate.roundTrip() }
+
+// Least is the shortest round trip that was ever measured, since Compare; 0 as long as too few commands had the way for
+// themselves. A busy moment does not make the way long.
+func (s *Shard) Least() time.Duration {
+	if s.estimate.alone.Load() < sureAlone {
+		return 0
+	}
+	return time.Duration(s.estimate.least.Load())
+}
+
+// IsFar tells, since Compare, whether a round trip takes 200 µs or longer by the shortest one. That is for ever, and is not known
+// where several commands are always under way. So it is far, too, as long as replies take ten times as long, all of them: a busy
+// machine lets one through now and then. That follows the way to another master.
+func (s *Shard) IsFar(now clock.Instant) bool {
+	if s.Least() >= nearby {
+		return true
+	}
+	trip, quick := s.RoundTrip(), clock.Instant(s.estimate.quick.Load())
+	return trip.Known && trip.Base >= remote && (quick == 0 || quick.Until(now) >= sureRemote)
+}
 
 // Overdue tells whether a command that was sent at some time would be answered by now, if the server were there.
 func (s *Shard) Overdue(sent clock.Instant) bool {

@@ -15,8 +15,9 @@
 -- ARGV[9]  the command that removes a key; empty or missing: UNLINK
 -- ARGV[10] one more channel to publish on; empty or missing: none
 --
--- Replies 0 when the lock was not the hold's and is free, or -1 when it is another's, or has a hold's lease that is over. When it was the
--- reply is 1, 2 when others wait in the queue or one of them has the lock now, or a text that says why there is no queue.
+-- Replies 0 when the lock was not the hold's and is free, -2 when it is a plain lock and a later hold's of the same registry, or -1 when it
+-- is another's, or has a hold's lease that is over. When it was the reply is 1, 2 when others wait in the queue or one of them has the lock
+-- now, or a text that says why there is no queue.
 --
 -- A value of the same registry with a smaller number is a grant that came late, as in obtain.lua. The registry asks for this removal
 -- only when all holds of the path up to this one are over, so nobody uses it, and it is removed too.
@@ -36,8 +37,9 @@ local keep, removal, old = ARGV[8] or '', ARGV[9] or '', ARGV[10] or ''
 --# drop
 local state, turn = drop(value, keep) -- turn: somebody may come in who could not before
 local leaves = ARGV[6] == 'leave' or (ARGV[7] or '') ~= ''
+local gone = state ~= 'mine' and (state == 'later' and -2 or state ~= 'ours' and (state == 'wrong' or not free('w')) and -1 or 0)
 if not turn and not leaves and not yields then
-  return state == 'mine' and 1 or state ~= 'wrong' and free('w') and 0 or -1
+  return gone or 1
 end
 
 --# operation
@@ -85,7 +87,4 @@ if failed and announced then -- the key cannot be removed twice where its slot i
 elseif failed or turn and not announced and free(side == 'r' and 'w' or 'r') then -- a reader that has left lets writers in
   announce()
 end
-if state == 'mine' then
-  return reply
-end
-return (state == 'ours' or state ~= 'wrong' and free('w')) and 0 or -1
+return gone or reply
