@@ -31,6 +31,7 @@ type scenario struct {
 var scenarios = []scenario{
 	{name: "paths", run: (*suite).ownPaths},
 	{name: "slow-caller", run: (*suite).slowCaller},
+	{name: "release", run: (*suite).releases, slow: true},
 	{name: "one-path", run: (*suite).onePath},
 	{name: "handover", run: (*suite).handOver},
 	{name: "long", run: (*suite).long},

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 )
 
 // target is what this library set out to reach in one metric. A limit of zero means that none was set. Where less is better a
@@ -21,7 +22,7 @@ type target struct {
 	eager bool
 }
 
-var targets = slices.Concat(singleTargets, rushTargets(), crowdTargets)
+var targets = slices.Concat(singleTargets, releaseTargets(), rushTargets(), crowdTargets)
 
 var singleTargets = []target{
 	{title: "one goroutine", scenario: "paths-1", metric: timePerOp.name, toFloor: 1.02, toPeer: 1},
@@ -44,6 +45,19 @@ var singleTargets = []target{
 	{title: "the same, of a goroutine that locks every 15 ms", scenario: "slow-caller", metric: allocations.name, limit: 4},
 	{title: "server CPU, one goroutine", scenario: "paths-1", metric: serverCPU.name, toFloor: 1, toPeer: 1},
 	{title: "server CPU, 64 goroutines, a path each", scenario: "paths-64", metric: serverCPU.name, toFloor: 1, toPeer: 1},
+}
+
+// releaseTargets are those of releases in the background, beside releases that wait for the removal.
+func releaseTargets() (all []target) {
+	for at, most := range map[string]float64{"loopback": 1.05, "loopback-64": 1.05, "1ms": 0.55, "2.3ms": 0.55, "10ms": 0.55} {
+		for _, paths := range []string{"", "-rotating"} {
+			all = append(all, target{
+				title: "release in the background, " + at + paths, scenario: "release-" + at + paths, metric: timePerOp.name, toFloor: most,
+			})
+		}
+	}
+	slices.SortFunc(all, func(a, b target) int { return strings.Compare(a.scenario, b.scenario) })
+	return all
 }
 
 // rushTargets are those of processes that all want one path at once. An open release takes 10 ms, for waiters without a
