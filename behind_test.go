@@ -365,11 +365,11 @@ func TestBackgroundRelease_PollersHaveTheirTurn(t *testing.T) {
 
 // A call does not wait for a removal for longer than it may. It says so when the server seems to be gone.
 func TestBackgroundRelease_WaitingForARemovalEnds(t *testing.T) {
-	within := func(d time.Duration) func(ctx context.Context, l *lockregistry.Lock) error {
+	within := func(d time.Duration, opts ...lockregistry.LockOption) func(ctx context.Context, l *lockregistry.Lock) error {
 		return func(ctx context.Context, l *lockregistry.Lock) error {
 			ctx, cancel := context.WithTimeout(ctx, d)
 			defer cancel()
-			return l.Lock(ctx)
+			return l.Lock(ctx, opts...)
 		}
 	}
 	for name, c := range map[string]struct {
@@ -381,6 +381,10 @@ func TestBackgroundRelease_WaitingForARemovalEnds(t *testing.T) {
 		"the context": {aTrip, within(aTrip), context.DeadlineExceeded, nil},
 		"the context, without an answer": {
 			300 * time.Millisecond, within(300 * time.Millisecond), context.DeadlineExceeded, []error{lockregistry.ErrUnavailable},
+		},
+		"the context before the wait, without an answer": {
+			300 * time.Millisecond, within(300*time.Millisecond, lockregistry.Wait(time.Second)), context.DeadlineExceeded,
+			[]error{lockregistry.ErrUnavailable},
 		},
 		"behind another call": {300 * time.Millisecond, func(ctx context.Context, l *lockregistry.Lock) error {
 			_ = lockElsewhere(l, ctx)
@@ -409,6 +413,19 @@ func TestBackgroundRelease_WaitingForARemovalEnds(t *testing.T) {
 			}, lockregistry.WithHandoff(0), lockregistry.WithLease(10*time.Second), lockregistry.WithCommandTimeout(500*time.Millisecond))
 		})
 	}
+}
+
+// A wait that ends before the removal is answered is no outage: the call asks all the same.
+func TestBackgroundRelease_AWaitThatEndsBeforeTheRemoval(t *testing.T) {
+	behind(t, func(w *world, _ *flaky, r *lockregistry.Registry) {
+		l := r.Obtain("42")
+		for _, wait := range []time.Duration{aTrip / 2, time.Nanosecond} {
+			w.lock(l)
+			w.unlock(l)
+			require.NoError(w, l.Lock(w.Context(), lockregistry.Wait(wait), lockregistry.FailFast()))
+			w.unlock(l)
+		}
+	}, lockregistry.WithHandoff(0))
 }
 
 // Behind a removal that is lost a call asks, once its time is over.

@@ -160,7 +160,7 @@ func TestLost_EvictionDoesNotWaitForTheRemoval(t *testing.T) {
 		close(arrive)
 		w.settle()
 		for _, c := range f.sent("release") {
-			require.Equal(w, "-1", w.arrives(c))
+			require.Equal(w, "-2", w.arrives(c))
 		}
 		require.Equal(w, value, w.do("GET", theKey))
 	})

@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -185,7 +186,11 @@ func (a *attempt) follow(deadline clock.Instant) (before *Removing, err error) {
 		a.hold.HadSince(r.since)
 		return b.overtake(r), nil
 	}
-	return nil, a.await(r, deadline)
+	err = a.await(r, deadline)
+	if errors.Is(err, fault.NoAnswer) && deadline <= p.Clock.Now() && !p.Shard().Overdue(r.Began) {
+		err = nil // it asks all the same, as a first try at the end of its wait does
+	}
+	return nil, err
 }
 
 // await waits for the end of a removal, for as long as an answer may take.
@@ -198,6 +203,7 @@ func (a *attempt) await(r *Removing, deadline clock.Instant) error {
 	case <-r.over: // mutant: removal not waited for
 		return nil
 	case <-a.ctx.Done():
+		a.cut = true
 		if p.Shard().Overdue(r.Began) {
 			return fault.Explain(fault.Ended(a.ctx), fault.AsUnavailable(fault.NoAnswer))
 		}
