@@ -126,10 +126,6 @@ func TestAcquireAll_OfBadInput(t *testing.T) {
 				_, err := r.AcquireAll(w.Context(), []string{"a"}, lockregistry.AtLeast(time.Second))
 				return err
 			},
-			"RetryOnError": func() error {
-				_, err := r.AcquireAll(w.Context(), []string{"a"}, lockregistry.RetryOnError())
-				return err
-			},
 			"must be positive": func() error { _, err := r.AcquireAll(w.Context(), []string{"a"}, lockregistry.Lease(0)); return err },
 			"NoWait and Wait": func() error {
 				_, err := r.AcquireAll(w.Context(), []string{"a"}, lockregistry.Wait(time.Second), lockregistry.NoWait())

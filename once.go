@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/lockregistry/lockregistry/internal/fault"
@@ -15,11 +14,23 @@ import (
 // takes.
 const leastPeriod = 10 * time.Millisecond
 
+// OnceOption changes one call of [Registry.Once].
+type OnceOption struct {
+	retries bool
+	lock    LockOption
+}
+
 // RetryOnError has [Registry.Once] leave the path free when fn has failed: it returned an error, or panicked. Then the next
-// call of any node runs the job, also in the same period. It is for Once only. Default: a failed run counts like any other
-// one, and the next one is due in the next period.
-func RetryOnError() LockOption {
-	return LockOption{"RetryOnError", 0, func(*request, time.Duration) {}}
+// call of any node runs the job, also in the same period. Default: a failed run counts like any other one, and the next one
+// is due in the next period.
+func RetryOnError() OnceOption { return OnceOption{retries: true} }
+
+// OnceLease sets the lease of the run, as [Lease] does for other calls: how long the path stays taken after a crash. Default:
+// the registry's lease.
+func OnceLease(d time.Duration) OnceOption {
+	o := Lease(d)
+	o.name = "OnceLease"
+	return OnceOption{lock: o}
 }
 
 // Once runs a job that every node starts each period and one of them runs: it calls fn unless another call runs it already,
@@ -30,7 +41,7 @@ func RetryOnError() LockOption {
 // when it was obtained, see [AtLeast]; so the clocks of the nodes may differ by almost that much, and the next run is not
 // skipped as long as a node comes no earlier than nine tenths of the period after the one that ran last. When fn takes longer
 // than that, the path is free when fn returns. ShedLock's lockAtLeastFor and lockAtMostFor are the mark and the lease: see
-// [Lease].
+// [OnceLease].
 //
 // Ran reports whether fn was called. False without an error means that another call runs the job or did; so it is for a call
 // within fn. The context of fn is that of [Hold.Context]: it ends, with the cause [ErrLockLost], as soon as the lock can no
@@ -43,16 +54,16 @@ func RetryOnError() LockOption {
 //
 // The errors when it did not are those of [Lock.Acquire], but never [ErrTaken]: [ErrUnavailable], it is not known whether the
 // job runs; [ErrDeadlock], ctx is that of another hold on the path, be it one of [Hold.Context], [Registry.Do] or
-// [Lock.Context]. Options are [Lease], [RetryOnError] and [NoWait], which changes nothing; Wait and AtLeast are bad input.
+// [Lock.Context].
 func (r *Registry) Once(
-	ctx context.Context, path string, every time.Duration, fn func(context.Context) error, opts ...LockOption,
+	ctx context.Context, path string, every time.Duration, fn func(context.Context) error, opts ...OnceOption,
 ) (ran bool, err error) {
 	l := r.Obtain(path)
-	retries, err := onceWith(every, fn, opts)
+	retries, locking, err := onceWith(every, fn, opts)
 	if err != nil {
 		return false, l.fail("once", err)
 	}
-	h, err := l.acquireAs(ctx, "once", append(slices.Clip(opts), AtLeast(every-every/10)), notAtAll, owner.NewOnce())
+	h, err := l.acquireAs(ctx, "once", locking, notAtAll, owner.NewOnce())
 	if h == nil {
 		return false, err
 	}
@@ -70,23 +81,26 @@ func (r *Registry) Once(
 	return true, err
 }
 
-// onceWith judges what Once is given, and tells whether a failed run is to leave the path free.
-func onceWith(every time.Duration, fn func(context.Context) error, opts []LockOption) (retries bool, err error) {
+// onceWith judges what Once is given. It tells whether a failed run is to leave the path free, and how the path is locked.
+func onceWith(
+	every time.Duration, fn func(context.Context) error, opts []OnceOption,
+) (retries bool, locking []LockOption, err error) {
 	if fn == nil {
 		err = errors.New("the function is nil")
 	}
 	if every < leastPeriod {
-		err = fault.Join(err, fmt.Errorf("every(%v): the period must be at least %v", every, leastPeriod))
+		return false, nil, fault.Join(err, fmt.Errorf("every(%v): the period must be at least %v", every, leastPeriod))
 	}
+	locking = []LockOption{AtLeast(every - every/10)}
 	for _, o := range opts {
-		switch o.name {
-		case "RetryOnError":
+		switch {
+		case o.retries:
 			retries = true
-		case "Wait":
-			err = fault.Join(err, errors.New("Wait: Once never waits"))
-		case "AtLeast":
-			err = fault.Join(err, errors.New("AtLeast: Once keeps the path for nine tenths of the period"))
+		case o.lock.set != nil:
+			locking = append(locking, o.lock)
+		default:
+			err = fault.Join(err, errors.New("an OnceOption that no function of this package made"))
 		}
 	}
-	return retries, err
+	return retries, locking, err
 }

@@ -18,7 +18,7 @@ import (
 // Jobs that every node starts, and that one of them runs.
 
 // once runs a job that does nothing, and tells whether it did.
-func (w *world) once(r *lockregistry.Registry, every time.Duration, opts ...lockregistry.LockOption) bool {
+func (w *world) once(r *lockregistry.Registry, every time.Duration, opts ...lockregistry.OnceOption) bool {
 	w.Helper()
 	ran, err := r.Once(w.Context(), "42", every, nothing, opts...)
 	require.NoError(w, err)
@@ -131,7 +131,7 @@ func TestOnce_IsRenewed(t *testing.T) {
 				require.False(w, w.once(other, time.Hour))
 			}
 			return ctx.Err()
-		}, lockregistry.Lease(3*time.Second))
+		}, lockregistry.OnceLease(3*time.Second))
 		require.NoError(w, err)
 		require.True(w, ran)
 		require.Equal(w, 54*time.Minute-100*time.Second, w.pttl(theKey))
@@ -160,7 +160,7 @@ func TestOnce_ThatFails(t *testing.T) {
 		w.pass(every)
 
 		for _, panics := range []func(){func() { panic("fn") }, runtime.Goexit} {
-			for _, opts := range [][]lockregistry.LockOption{nil, {lockregistry.RetryOnError()}} {
+			for _, opts := range [][]lockregistry.OnceOption{nil, {lockregistry.RetryOnError()}} {
 				ended := make(chan any)
 				go func() {
 					defer func() { ended <- recover() }()
@@ -321,17 +321,15 @@ func TestOnce_WithBadInput(t *testing.T) {
 	for _, c := range []struct {
 		every time.Duration
 		fn    func(context.Context) error
-		opt   lockregistry.LockOption
+		opt   lockregistry.OnceOption
 		says  string
 	}{
-		{time.Minute, nil, lockregistry.NoWait(), "the function is nil"},
-		{0, nothing, lockregistry.NoWait(), "every(0s): the period must be at least 10ms"},
-		{-time.Hour, nothing, lockregistry.NoWait(), "every(-1h0m0s): the period must"},
-		{10*time.Millisecond - 1, nothing, lockregistry.NoWait(), "every(9.999999ms)"},
-		{time.Minute, nothing, lockregistry.Wait(time.Second), "Wait: Once never waits"},
-		{time.Minute, nothing, lockregistry.AtLeast(time.Second), "AtLeast: Once keeps the path for nine tenths"},
-		{time.Minute, nothing, lockregistry.Lease(1), "Lease(1ns): a lease must be at least 2ms"},
-		{time.Minute, nothing, lockregistry.LockOption{}, "a LockOption that no function of this package made"},
+		{time.Minute, nil, lockregistry.OnceLease(time.Second), "the function is nil"},
+		{0, nothing, lockregistry.OnceLease(time.Second), "every(0s): the period must be at least 10ms"},
+		{-time.Hour, nothing, lockregistry.OnceLease(time.Second), "every(-1h0m0s): the period must"},
+		{10*time.Millisecond - 1, nothing, lockregistry.OnceLease(time.Second), "every(9.999999ms)"},
+		{time.Minute, nothing, lockregistry.OnceLease(1), "OnceLease(1ns): a lease must be at least 2ms"},
+		{time.Minute, nothing, lockregistry.OnceOption{}, "an OnceOption that no function of this package made"},
 	} {
 		ran, err := r.Once(t.Context(), "42", c.every, c.fn, c.opt, lockregistry.RetryOnError())
 		require.False(t, ran)
@@ -342,9 +340,4 @@ func TestOnce_WithBadInput(t *testing.T) {
 	var none context.Context
 	_, err = r.Once(none, "42", time.Minute, nothing)
 	refuses(t, err, "once", "orders:42", "the context is nil")
-	for op, locks := range lockings(r, "42") {
-		refuses(t, locks(t.Context(), lockregistry.RetryOnError()), op, "orders:42", "RetryOnError: it is for Once only")
-	}
-	_, err = r.Obtain("42").Acquire(t.Context(), lockregistry.RetryOnError())
-	refuses(t, err, "acquire", "orders:42", "RetryOnError: it is for Once only")
 }

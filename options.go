@@ -297,11 +297,7 @@ func (q request) with(opts []LockOption) (_ request, failed error) {
 		case "NoWait":
 			tries = true
 		case "FailFast":
-		case "RetryOnError":
-			if !q.as.IsOnce() {
-				err = errors.New("RetryOnError: it is for Once only")
-			}
-		case "Lease":
+		case "Lease", "OnceLease":
 			if err = positive(o.name, o.value); err == nil {
 				err = leasable(o.name, o.value)
 			}

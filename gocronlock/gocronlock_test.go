@@ -174,10 +174,9 @@ func TestUnlockWithAContextThatIsDone(t *testing.T) {
 func TestLockerWithBadInput(t *testing.T) {
 	locks := locktest.New(t)
 	for says, locker := range map[string]*gocronlock.Locker{
-		"the registry is nil":  gocronlock.NewLocker(nil),
-		"NoWait and Wait":      gocronlock.NewLocker(locks.Registry, lockregistry.Wait(time.Second)),
-		"AtLeast(-1s)":         gocronlock.NewLocker(locks.Registry, lockregistry.AtLeast(-time.Second)),
-		"RetryOnError: it is ": gocronlock.NewLocker(locks.Registry, lockregistry.RetryOnError()),
+		"the registry is nil": gocronlock.NewLocker(nil),
+		"NoWait and Wait":     gocronlock.NewLocker(locks.Registry, lockregistry.Wait(time.Second)),
+		"AtLeast(-1s)":        gocronlock.NewLocker(locks.Registry, lockregistry.AtLeast(-time.Second)),
 	} {
 		_, err := locker.Lock(t.Context(), "report")
 		require.ErrorContains(t, err, says)
