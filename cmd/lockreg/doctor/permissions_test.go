@@ -160,7 +160,7 @@ func TestDocumentedUsers(t *testing.T) {
 			}
 		}
 		permit("")
-		need := []string{"lock", "queue", "pubsub"}
+		need := []string{"lock", "queue", "quiet", "pubsub"}
 		if i > 0 {
 			need = append(need, "tracking")
 		}
@@ -168,7 +168,7 @@ func TestDocumentedUsers(t *testing.T) {
 			need = append(need, "fencing", "atleast", "record")
 		}
 		if i == 4 {
-			need = []string{"readwrite", "queue", "pubsub", "tracking", "record"}
+			need = []string{"readwrite", "queue", "quiet", "pubsub", "tracking", "record"}
 		}
 		change := func(o *doctor.Options) {
 			o.Need = need
