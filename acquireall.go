@@ -38,7 +38,7 @@ import (
 // A path that is given twice counts once. Plain locks only. The [Hold] is that of the first path given, with the others in it:
 // Release, Renew and Context are for all of them, see [Hold.Paths]. It is lost when one of them is.
 //
-// Options are [Lease], [Wait] and [NoWait]; [AtLeast] is bad input, as are an empty list, an empty path, and more than 20 000
+// Options are [Lease], [Wait], [NoWait] and [FailFast]; [AtLeast] is bad input, as are an empty list, an empty path, and more than 20 000
 // paths. Each path needs room, see [WithCapacity]. The errors are those of Acquire, with the key that they are about.
 func (r *Registry) AcquireAll(ctx context.Context, paths []string, opts ...LockOption) (*Hold, error) {
 	b, err := r.several(ctx, paths, opts)

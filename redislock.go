@@ -51,9 +51,10 @@ const (
 //
 //   - that of ctx, when it is done first, within half a second of its end; with [ErrUnavailable] when Redis could not be asked
 //     whether the lock is free
-//   - [ErrTaken], when the time given by [Wait] is over; with [NoWait] when another owner has it
+//   - [ErrTaken], when the time given by [Wait] is over and another owner had it; with [NoWait] when another owner has it
 //   - [ErrUnavailable], when the first attempt fails in passing, or is not answered within [WithCommandTimeout]. A call with
-//     Wait, and one that has queued in this process before, tries again, after 50 ms at first and a second at last
+//     Wait, and one that has queued in this process before, tries again, after 50 ms at first and a second at last, but with
+//     [FailFast]; it returns this when the time is over and Redis could not be asked
 //   - [ErrLockLost], see above
 //   - [ErrCapacity], when the registry may not keep one more lock
 //   - [ErrClosed], when the registry is closed
@@ -73,12 +74,12 @@ func (l *Lock) TryLock(ctx context.Context, opts ...LockOption) (bool, error) {
 }
 
 // Unlock undoes one Lock of the owner; the last one releases the lock and removes its key from Redis. Whatever it returns then,
-// the owner does not hold the lock any more. Nil means that the key is gone, and was this hold's, or keeps the path as [AtLeast]
-// asks for, or that the next goroutine of this process has it now, see [WithHandoff]. Redis is not asked then: a key that was
-// removed within the time of WithHandoff, by FLUSHALL or by ForceUnlock of another process, is noticed by the last of these
-// Unlocks, by a renewal, or by what checks fencing tokens. With WithHandoff(0) each Unlock notices. With [WithBackgroundRelease]
-// nil means that the hold was valid until now by this process's clock, not that the key is gone: a process that ends without
-// [Registry.Close] leaves it to its lease. The errors, each within a [*LockError]:
+// the owner does not hold the lock any more. Nil means that the key is gone, and was this hold's, or keeps the path as
+// [AtLeast] asks for, or that the next goroutine of this process has it now, see [WithHandoff]. Redis is not asked then: a
+// key that was removed within the time of WithHandoff, by FLUSHALL or by ForceUnlock of another process, is noticed by the
+// last of these Unlocks, by a renewal, or by what checks fencing tokens. With WithHandoff(0) each Unlock notices. With
+// [WithBackgroundRelease] nil means that the hold was valid until now by this process's clock, not that the key is gone: a
+// process that ends without [Registry.Close] leaves it to its lease. The errors, each within a [*LockError]:
 //
 //   - [ErrNotOwner]: the caller does not hold the lock; nothing was changed
 //   - [ErrLockLost]: the hold was lost before, so others may have had the lock meanwhile: its lease was over by this
@@ -340,7 +341,8 @@ func (l *Lock) leave(o owner.ID) (last bool, err error) {
 
 // attend sees to it that whoever finds the lock held, or waits for it, gets in when the hold that is in the way is lost,
 // although its owner may be gone. It follows enter, and granted: so whichever of a waiter and a new hold comes last finds
-// the other one. It reports whether it has evicted the owners of a lost hold, so that a call that does not wait may enter again.
+// the other one. It reports whether it has evicted the owners of a lost hold, so that a call that does not wait may enter
+// again.
 func (l *Lock) attend(waits bool) (evicted bool) {
 	if l.pair == nil {
 		return l.hold.Load().Attend(waits) && l.evict()
