@@ -38,8 +38,9 @@ import (
 // A path that is given twice counts once. Plain locks only. The [Hold] is that of the first path given, with the others in it:
 // Release, Renew and Context are for all of them, see [Hold.Paths]. It is lost when one of them is.
 //
-// Options are [Lease], [Wait], [NoWait] and [FailFast]; [AtLeast] is bad input, as are an empty list, an empty path, and more than 20 000
-// paths. Each path needs room, see [WithCapacity]. The errors are those of Acquire, with the key that they are about.
+// Options are [Lease], [Wait], [NoWait] and [FailFast]; [AtLeast] is bad input, as are an empty list, an empty path, and more
+// than 20 000 paths. Each path needs room, see [WithCapacity]. The errors are those of Acquire, with the key that they are
+// about.
 func (r *Registry) AcquireAll(ctx context.Context, paths []string, opts ...LockOption) (*Hold, error) {
 	b, err := r.several(ctx, paths, opts)
 	if err != nil {
@@ -246,8 +247,8 @@ func (b *multiAcquire) tell(ctx context.Context, l *Lock, q *request, began cloc
 	}
 }
 
-// settle gives holds the terms that the call has asked for. Most of their leases are spent when the call has waited for a while:
-// they are renewed. When that fails in passing they are valid for as long as they certainly are.
+// settle gives holds the terms that the call has asked for. Most of their leases are spent when the call has waited for a
+// while: they are renewed. When that fails in passing they are valid for as long as they certainly are.
 func (b *multiAcquire) settle(ctx context.Context, holds []*Hold) error {
 	return each(holds, func(h *Hold) error {
 		if !h.lock.adopt(h.hold, &b.request) {
@@ -263,8 +264,8 @@ func (b *multiAcquire) settle(ctx context.Context, holds []*Hold) error {
 	})
 }
 
-// each does something with several holds, with many of them at the same time, and returns the errors, joined in their order. When
-// Redis does not answer for one it goes on with all that are left at once, so that the call takes no longer than for two.
+// each does something with several holds, with many of them at the same time, and returns the errors, joined in their order.
+// When Redis does not answer for one it goes on with all that are left at once, so that the call takes no longer than for two.
 func each(holds []*Hold, do func(h *Hold) error) error {
 	errs := make([]error, len(holds))
 	places := make(chan struct{}, queue.MostTogether)
