@@ -53,7 +53,7 @@ var (
 	// returns this at once, if nothing but a cancelled context, the end of a lease, or ForceUnlock would end it. So every hold in
 	// it is a goroutine's own, by Lock, TryLock or Do, and no call in it has [Wait], a context with a deadline or one of
 	// [NewOwner]. The error names the paths and the goroutines all around; the other calls go on waiting. See
-	// [WithoutDeadlockErrors]; docs/semantics.md has the rest: other cycles are logged, and told to [observe.Observer].
+	// [WithoutDeadlockErrors]. Other cycles are logged, and told to [observe.Observer].
 	ErrDeadlock = fault.Deadlock
 
 	// ErrCapacity: as many locks as the registry may cache are in use; see [WithCapacity].

@@ -17,7 +17,8 @@ func note(i *observe.LockInfo, what string) {
 
 // Inspect tells who holds the lock of path, and who waits for it: its plain lock in either layout, or its read-write lock,
 // Java's holders included. It reads, in two round trips, and changes nothing, so a user without permission to write may call
-// it; docs/permissions.md names the commands. The holders and waiters are those of one moment, the labels of one just after it.
+// it: scripts that only read (EVALSHA_RO, EVAL_RO). The holders and waiters are those of one moment, the labels of one just
+// after it.
 //
 // Errors, each within a [*LockError]: [ErrWrongType] when the key is no lock at all, [ErrUnavailable], that of ctx,
 // [ErrClosed], bad input such as an empty path, and other ones of Redis.

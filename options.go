@@ -177,7 +177,7 @@ func WithClientOption(change func(o *rueidis.ClientOption)) Option {
 // Renew and the renewals of the registry: the lease is then not extended, and [ErrLockLost] follows at its end. A lock that
 // goes from one goroutine of this process to another one needs no acknowledgement, nor does Unlock. It costs a round trip
 // between the servers, and one more connection to each master while calls are under way; the user needs the right to WAIT.
-// Default: a hold counts once the master has it, as in Spring. Redisson waits for replicas, too: docs/migration/redisson.md.
+// Default: a hold counts once the master has it, as in Spring. Redisson waits for replicas by itself.
 func WithReplicas(n int, timeout time.Duration) Option {
 	return func(s *settings) { s.replicas = &protocol.Replicas{N: n, Timeout: timeout} }
 }

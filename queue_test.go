@@ -477,6 +477,7 @@ func TestQueue_ALongHoldIsFollowedAtOnce(t *testing.T) {
 			end`, "2", strconv.FormatInt(d.Milliseconds(), 10), theQueue}, members...)...)
 		}
 		holder := w.registry().Obtain("42")
+		told := uint64(0) // windows of which that process knew
 		// follows has another process follow a long hold, and tells whether it had to wait for a window.
 		follows := func() (window bool) {
 			w.lock(holder)
@@ -487,6 +488,7 @@ func TestQueue_ALongHoldIsFollowedAtOnce(t *testing.T) {
 			passes(10*time.Second, "open", "wide")
 			w.unlock(holder)
 			require.NoError(w, <-m.result)
+			told = m.reg.Stats().Windows
 			require.NoError(w, m.unlock(m.lock))
 			window = w.do("ZSCORE", theQueue, "open") == w.wide()
 			passes(3*time.Second, "open", "wide")
@@ -494,7 +496,9 @@ func TestQueue_ALongHoldIsFollowedAtOnce(t *testing.T) {
 		}
 		follows() // a rush begins
 		require.False(w, follows(), "it was put off")
+		require.Zero(w, told)
 		require.True(w, follows(), "but not twice")
+		require.EqualValues(w, 1, told)
 		require.False(w, follows())
 
 		// Goroutines of one process have it at once, too, although the process has had its time.

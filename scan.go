@@ -20,7 +20,7 @@ import (
 //
 // SCAN goes through all keys of the database, 500 in a call. The first 250 calls follow one another, enough for 100 000 keys
 // in a fraction of a second. In a database with more, the further calls are spread so that they take 5 % of the server's time
-// at most: docs/permissions.md has figures. Locks are told as they are found. The caller should wait between passes, too. SCAN
+// at most. Locks are told as they are found. The caller should wait between passes, too. SCAN
 // shows a user the names of all keys, whatever the key patterns of the user's access list.
 //
 // An error is the last thing that it gives, within a [*LockError]: that of ctx, [ErrUnavailable], [ErrClosed], or another one

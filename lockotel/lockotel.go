@@ -21,6 +21,10 @@
 //     "forced" or "granted_twice", see [observe.Loss]
 //   - lockregistry.renewal.outages, a counter: how often renewals and removals in the background began to fail, without
 //     lockregistry.kind and lockregistry.prefix. error.type
+//   - lockregistry.deadlocks, a counter: cycles of calls that wait for each other, without lockregistry.kind and
+//     lockregistry.prefix
+//
+// [ReportStats] adds gauges of what is held and who waits.
 //
 // The span of a call that has waited is called "lockregistry.wait", lasts from the beginning of the call to its end, and has
 // the attributes of lockregistry.acquire.duration. Its parent is the span of the call's context. It is made when the call
@@ -120,35 +124,51 @@ func New(opts ...Option) (observe.Observer, error) {
 	if err := r.instruments(s.meters.Meter(scope)); err != nil {
 		return observe.Observer{}, fmt.Errorf("lockotel: new: %w", err)
 	}
-	return observe.Observer{Acquired: r.acquired, Released: r.released, Lost: r.lost, Renewing: r.renewing}, nil
+	return observe.Observer{
+		Acquired: r.acquired, Released: r.released, Lost: r.lost, Renewing: r.renewing, Deadlocked: r.deadlocked,
+	}, nil
 }
 
-// ReportOldest reports the gauge lockregistry.hold.oldest, with the attribute lockregistry.prefix: the age of the oldest
-// hold of a registry, whose [lockregistry.Registry.Stats] is asked each time that metrics are collected. Unregister what it
-// returns before the registry is closed. Of the options only [WithMeterProvider] matters.
-func ReportOldest(
-	prefix string, stats func() observe.Stats, opts ...Option,
-) (metric.Registration, error) {
+// ReportStats reports what [lockregistry.Registry.Stats] says, which is asked each time that metrics are collected. All has the
+// attribute lockregistry.prefix:
+//
+//   - lockregistry.holds, a gauge: locks, readers and writers that are held here
+//   - lockregistry.waiters, a gauge: calls that wait
+//   - lockregistry.hold.oldest, a gauge in seconds: the age of the oldest hold
+//   - lockregistry.windows, a counter: how often a waiting call left a free lock to callers without a place in the queue
+//
+// Unregister what it returns before the registry is closed. Of the options only [WithMeterProvider] matters.
+func ReportStats(prefix string, stats func() observe.Stats, opts ...Option) (metric.Registration, error) {
 	s, err := settingsOf(opts)
 	if err == nil && stats == nil {
 		err = errors.New("the function is nil")
 	}
 	if err != nil {
-		return nil, fmt.Errorf("lockotel: oldest: %w", err)
+		return nil, fmt.Errorf("lockotel: stats: %w", err)
 	}
 	m := s.meters.Meter(scope)
-	oldest, err := m.Float64ObservableGauge("lockregistry.hold.oldest", metric.WithUnit("s"),
+	holds, err := m.Int64ObservableGauge("lockregistry.holds", metric.WithUnit("{hold}"),
+		metric.WithDescription("Locks, readers and writers that are held."))
+	waiters, err2 := m.Int64ObservableGauge("lockregistry.waiters", metric.WithUnit("{call}"),
+		metric.WithDescription("Calls that wait."))
+	oldest, err3 := m.Float64ObservableGauge("lockregistry.hold.oldest", metric.WithUnit("s"),
 		metric.WithDescription("The age of the oldest hold."))
-	if err != nil {
-		return nil, fmt.Errorf("lockotel: oldest: %w", err)
+	windows, err4 := m.Int64ObservableCounter("lockregistry.windows", metric.WithUnit("{window}"),
+		metric.WithDescription("How often a waiting call left a free lock to callers without a place in the queue."))
+	if err := fault.Join(err, err2, err3, err4); err != nil {
+		return nil, fmt.Errorf("lockotel: stats: %w", err)
 	}
 	attributes := metric.WithAttributes(prefixKey.String(prefix))
 	registration, err := m.RegisterCallback(func(_ context.Context, o metric.Observer) error {
-		o.ObserveFloat64(oldest, stats().Oldest.Seconds(), attributes)
+		s := stats()
+		o.ObserveInt64(holds, int64(s.Holds), attributes)
+		o.ObserveInt64(waiters, int64(s.Waiters), attributes)
+		o.ObserveFloat64(oldest, s.Oldest.Seconds(), attributes)
+		o.ObserveInt64(windows, int64(min(s.Windows, math.MaxInt64)), attributes)
 		return nil
-	}, oldest)
+	}, holds, waiters, oldest, windows)
 	if err != nil {
-		return nil, fmt.Errorf("lockotel: oldest: %w", err)
+		return nil, fmt.Errorf("lockotel: stats: %w", err)
 	}
 	return registration, nil
 }
@@ -176,6 +196,7 @@ type reporter struct {
 	hold    metric.Float64Histogram
 	losses  metric.Int64Counter
 	outages metric.Int64Counter
+	cycles  metric.Int64Counter
 
 	mu    sync.RWMutex
 	known map[facts]*options
@@ -201,6 +222,7 @@ func (r *reporter) instruments(m metric.Meter) error {
 	r.hold = histogram("lockregistry.hold.duration", "How long locks were held.")
 	r.losses = counter("lockregistry.hold.losses", "{hold}", "Holds that were lost.")
 	r.outages = counter("lockregistry.renewal.outages", "{outage}", "How often renewals in the background began to fail.")
+	r.cycles = counter("lockregistry.deadlocks", "{deadlock}", "Cycles of calls that wait for each other.")
 	return failed
 }
 
@@ -320,6 +342,8 @@ func (r *reporter) renewing(e observe.Renewing) {
 		r.outages.Add(context.Background(), 1, r.of(facts{err: typeOf(e.Err)}).add...)
 	}
 }
+
+func (r *reporter) deadlocked(observe.Deadlock) { r.cycles.Add(context.Background(), 1) }
 
 // other is what OpenTelemetry calls what has no name of its own.
 const other = "_OTHER"

@@ -352,9 +352,34 @@ func events() (observe.Acquired, observe.Released) {
 		observe.Released{Subject: s, Held: time.Millisecond}
 }
 
-func TestOldestHold(t *testing.T) {
+// A cycle counts once, whichever of its calls find it.
+func TestDeadlocks(t *testing.T) {
 	world(t, func(m *telemetry, locks *locktest.Registry) {
-		oldest, err := lockotel.ReportOldest("orders", locks.Stats, lockotel.WithMeterProvider(m.meter))
+		require.NoError(m, locks.Obtain("43").Lock(m.Context()))
+		result := make(chan error, 1)
+		go func() {
+			result <- locks.Do(m.Context(), "42", func(ctx context.Context) error {
+				return locks.Do(ctx, "43", func(context.Context) error { return nil })
+			})
+		}()
+		synctest.Wait()
+		require.ErrorIs(m, locks.Obtain("42").Lock(m.Context()), lockregistry.ErrDeadlock)
+		synctest.Wait()
+		require.EqualValues(m, 1, m.counter("lockregistry.deadlocks", "{deadlock}"))
+		require.NoError(m, locks.Obtain("43").Unlock(m.Context()))
+		require.NoError(m, <-result)
+	})
+}
+
+func TestReportStats(t *testing.T) {
+	world(t, func(m *telemetry, locks *locktest.Registry) {
+		windows := uint64(3)
+		stats := func() observe.Stats {
+			s := locks.Stats()
+			s.Windows = windows
+			return s
+		}
+		reported, err := lockotel.ReportStats("orders", stats, lockotel.WithMeterProvider(m.meter))
 		require.NoError(m, err)
 		age := func() float64 {
 			one := m.metric("lockregistry.hold.oldest")
@@ -364,17 +389,36 @@ func TestOldestHold(t *testing.T) {
 			require.True(m, points[0].Attributes.Equals(set("prefix", "orders")))
 			return points[0].Value
 		}
+		gauge := func(name, unit string) int64 {
+			one := m.metric(name)
+			require.Equal(m, unit, one.Unit)
+			points := one.Data.(metricdata.Gauge[int64]).DataPoints
+			require.Len(m, points, 1)
+			require.True(m, points[0].Attributes.Equals(set("prefix", "orders")))
+			return points[0].Value
+		}
 		require.Zero(m, age())
+		require.Zero(m, gauge("lockregistry.holds", "{hold}"))
 		hold, err := locks.Acquire(m.Context(), "42")
 		require.NoError(m, err)
+		result := make(chan error, 1)
+		go func() {
+			_, err := locks.Acquire(m.Context(), "42", lockregistry.Wait(10*time.Second))
+			result <- err
+		}()
 		<-time.After(3 * time.Second)
 		require.InDelta(m, 3, age(), 0.1)
+		require.EqualValues(m, 1, gauge("lockregistry.holds", "{hold}"))
+		require.EqualValues(m, 1, gauge("lockregistry.waiters", "{call}"))
+		require.EqualValues(m, 3, m.counter("lockregistry.windows", "{window}", "prefix", "orders"))
+		require.ErrorIs(m, <-result, lockregistry.ErrTaken)
 		require.NoError(m, hold.Release(m.Context()))
 		require.Zero(m, age())
-		require.NoError(m, oldest.Unregister())
-		_, err = lockotel.ReportOldest("orders", nil)
+		require.Zero(m, gauge("lockregistry.waiters", "{call}"))
+		require.NoError(m, reported.Unregister())
+		_, err = lockotel.ReportStats("orders", nil)
 		require.Error(m, err)
-		_, err = lockotel.ReportOldest("orders", locks.Stats, nil)
+		_, err = lockotel.ReportStats("orders", locks.Stats, nil)
 		require.Error(m, err)
 	})
 }

@@ -17,6 +17,7 @@ type Stats struct {
 	Oldest time.Duration
 
 	HandOvers uint64      // holds that went from one goroutine of this process to the next
+	Windows   uint64      // times that a waiting call left a free lock to callers without a place in the queue, in Java say
 	Wakeups   Wakeups     // since the registry was made; Messages are those that made a call the owner
 	Nodes     []NodeStats // by address
 }

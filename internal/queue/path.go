@@ -85,10 +85,16 @@ type Shared struct {
 	Expedite  func(cleanup.Removal) // the same, soon
 	Behind    *Behind               // nil: each release waits for its removal
 
-	spares sync.Pool     // of *spare
-	Grants atomic.Uint64 // holds that another process has granted
-	Polls  atomic.Uint64 // tries because the time for one had come
+	spares sync.Pool // of *spare
+	Counts
 	refusals
+}
+
+// Counts are of what happened to those who wait.
+type Counts struct {
+	Grants  atomic.Uint64 // holds that another process has granted
+	Polls   atomic.Uint64 // tries because the time for one had come
+	Windows atomic.Uint64 // waiters told that a free key is left to those without a ticket
 }
 
 // refusals are what was logged of queues that the server refuses.

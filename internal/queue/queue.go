@@ -254,6 +254,9 @@ func (a *acquisition) asleep() (next protocol.Mode, err error) {
 		case m.isNext:
 			l.isNext(now, m.next)
 			a.course.lapses = 0
+			if l.window {
+				reg.Windows.Add(1)
+			}
 		}
 		switch {
 		case min(l.due, l.refresh) <= now:
