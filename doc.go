@@ -32,9 +32,9 @@
 // # Waiting
 //
 // One goroutine of a process waits on Redis for a path, the others queue behind it in order of arrival. The processes queue
-// in Redis: a release makes the first one the owner and wakes no other. [WithWakeup] chooses how a waiter learns that Java
-// has released the lock: from the server itself (client-side caching), by messages on the channels that Spring and Redisson
-// use, or by polling. The default takes the best that the server and the user's permissions allow.
+// in Redis: a release makes the first one the owner and wakes no other. A waiter learns that Java has released the lock from
+// the server itself (client-side caching), by messages on the channels that Spring and Redisson use, or by polling: the best
+// that the server and the user's permissions allow. See [WithPolling].
 //
 // When a goroutine unlocks while others of the process wait, the lock may pass to the next one while the key stays, without
 // a command to Redis, for as long as [WithHandoff] allows; after that it is the turn of other processes.

@@ -8,6 +8,19 @@ import (
 // Contended tells whether somebody of this process waits for a lock.
 func Contended(l *Lock) bool { return l.half().Contended() }
 
+// The ways to wake up, each alone.
+type Wakeup = wakeup
+
+const (
+	WakeupAuto     = wakeupAuto
+	WakeupPoll     = wakeupPoll
+	WakeupPubSub   = wakeupPubSub
+	WakeupTracking = wakeupTracking
+)
+
+// WithWakeup chooses one.
+func WithWakeup(m Wakeup) Option { return withWakeup(m) }
+
 // Len is how many lock objects a registry keeps.
 func (r *Registry) Len() int { return r.cache.Len() }
 

@@ -10,9 +10,15 @@ import (
 	"github.com/lockregistry/lockregistry/internal/seam"
 )
 
-// What package leader needs.
+// What package leader needs, and tests of other modules.
 func init() { //nolint:gochecknoinits // it sets what other packages cannot import
 	seam.Lockregistry.Leads = LockOption{"Leads", 1, func(q *request, _ time.Duration) { q.leads = true }}
+	seam.Lockregistry.Wakeup = func(how string) any {
+		if m, known := wakeups[how]; known {
+			return withWakeup(m)
+		}
+		return nil
+	}
 	seam.Lockregistry.Lockable = func(registry any, path string) error {
 		r, _ := registry.(*Registry)
 		return r.newLock(path).check(context.Background())

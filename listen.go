@@ -9,14 +9,30 @@ import (
 	"github.com/lockregistry/lockregistry/internal/wake"
 )
 
+// wakeup is how a waiting call learns that the lock is free: WithPolling says what is done by default, and without. Tests choose
+// one of the ways of the default alone.
+type wakeup int
+
+const (
+	wakeupAuto     wakeup = iota
+	wakeupPoll            // see WithPolling
+	wakeupPubSub          // messages alone
+	wakeupTracking        // CLIENT TRACKING alone; nothing is published for Java
+)
+
+var wakeups = map[string]wakeup{"auto": wakeupAuto, "poll": wakeupPoll, "pubsub": wakeupPubSub, "tracking": wakeupTracking}
+
+// publishes tells whether releases are published.
+func (m wakeup) publishes() bool { return m == wakeupAuto || m == wakeupPubSub }
+
 // listen makes what wakes the registry's waiting calls, as it is asked to.
-func (r *Registry) listen(m Wakeup, log *slog.Logger) {
+func (r *Registry) listen(m wakeup, log *slog.Logger) {
 	w := queue.NewWaker(r.prefix, strings.TrimSuffix(r.values, ":"), r.queues.Cluster)
 	r.queues.Waker = w
 	to := r.transport.Client
 	o := wake.Options{
-		Track:     m == WakeupAuto || m == WakeupTracking,
-		Subscribe: m == WakeupAuto || m == WakeupPubSub,
+		Track:     m == wakeupAuto || m == wakeupTracking,
+		Subscribe: m == wakeupAuto || m == wakeupPubSub,
 		Common:    r.plain.Format.CommonChannel(),
 		Poll:      r.queues.Poll,
 		RoundTrip: func() time.Duration { return to.Farthest().RoundTrip().Base },

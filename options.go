@@ -45,7 +45,7 @@ type settings struct {
 	limit      *time.Duration
 	capacity   int
 	renewal    bool
-	wakeup     Wakeup
+	wakeup     wakeup
 	oldChannel bool
 	releasing
 	layout   Layout
@@ -101,8 +101,17 @@ func WithCapacity(n int) Option { return func(s *settings) { s.capacity = n } }
 // Spring does the same once it has a renewal task scheduler.
 func WithRenewal() Option { return func(s *settings) { s.renewal = true } }
 
-// WithWakeup sets how a waiting call learns that the lock is free: one of the constants of [Wakeup]. Default: [WakeupAuto].
-func WithWakeup(m Wakeup) Option { return func(s *settings) { s.wakeup = m } }
+// WithPolling makes waiting calls try every poll interval only, without a place in the queue, and releases publish nothing that
+// Java listens to, as Spring's SPIN_LOCK. Releases serve the queue of others all the same.
+//
+// Default: waiting calls queue in Redis, and a release makes the first one the owner and sends it a message. The first one
+// learns that Java has released the lock, or that the key is gone, by CLIENT TRACKING (Redis 6 or newer, RESP3) where the
+// server and the user's permissions allow that, else by the messages of the layout's channels, else by polling. What they do
+// not allow is logged once. Releases are published, as with Spring's PUB_SUB_LOCK. The client needs one more connection, which
+// its registries share, from the first waiting call on; on a cluster one to each master that has a key waited for.
+func WithPolling() Option { return withWakeup(wakeupPoll) }
+
+func withWakeup(m wakeup) Option { return func(s *settings) { s.wakeup = m } }
 
 // WithOldChannel publishes releases on "<prefix>-channel" too. Java services in PUB_SUB_LOCK mode listen there before
 // Spring Integration 6.4.8, 6.5.3 and 7.0.0. Waiting calls of this package wake for releases on either. Default: only
@@ -126,7 +135,7 @@ func WithHandoff(limit time.Duration) Option { return func(s *settings) { s.hand
 //
 // The path's next call of this registry, also with TryLock or [NoWait], is not refused because of that. It asks Redis at once,
 // and takes over the key if that is still there, until the registry has had the key for as long as [WithHandoff] says. After that
-// it waits for the removal, as it does where others are known to wait, where there is no queue, see [WithWakeup], and in
+// it waits for the removal, as it does where others are known to wait, where there is no queue, see [WithPolling], and in
 // AcquireAll. So where a round trip takes a tenth of that time or longer, sections of one path that follow each other gain less;
 // and others may have to wait for that time, although nobody of this process waits. A loss may stay unnoticed when the next call
 // has not waited: it has locked the key that was gone.
@@ -181,37 +190,6 @@ func WithClientOption(change func(o *rueidis.ClientOption)) Option {
 func WithReplicas(n int, timeout time.Duration) Option {
 	return func(s *settings) { s.replicas = &protocol.Replicas{N: n, Timeout: timeout} }
 }
-
-// Wakeup is how a waiting call learns that the lock is free. Except with WakeupPoll, calls wait in a queue in Redis: a release
-// by this package makes the first one the owner and sends it a message. The ways below are those in which the first one learns
-// that Java has released the lock, or that the key is gone. Where there can be no queue they are for all calls, which also
-// try again every poll interval and when the holder's lease ends.
-type Wakeup int
-
-// The ways to wake up. All but WakeupPoll need one more connection of the client, which its registries share, opened when the
-// first call waits; on a cluster one to each master that has a key waited for.
-const (
-	// WakeupAuto wakes as WakeupTracking does where the server and the user's permissions allow that, else as WakeupPubSub,
-	// else it polls. What they do not allow is logged once. Releases are published, unless that is not permitted, so
-	// waiters of either kind wake.
-	WakeupAuto Wakeup = iota
-
-	// WakeupPoll only tries every poll interval, without a place in the queue, and does not publish what Java listens to, as
-	// Spring's SPIN_LOCK. Releases serve the queue of others.
-	WakeupPoll
-
-	// WakeupPubSub listens on the layout's channels, and publishes releases there, as Spring's PUB_SUB_LOCK. Releases that
-	// are not published do not wake it.
-	WakeupPubSub
-
-	// WakeupTracking has the server say that the key changed (CLIENT TRACKING, Redis 6 or newer, RESP3): it wakes a waiter
-	// whatever removes the key, its expiry too. It does not publish what Java listens to. The server remembers each key that is
-	// waited for, until it changes.
-	WakeupTracking
-)
-
-// publishes tells whether releases are published.
-func (m Wakeup) publishes() bool { return m == WakeupAuto || m == WakeupPubSub }
 
 // Layout is the format of locks in Redis.
 type Layout = observe.Layout
@@ -355,7 +333,7 @@ func (s *settings) queue(client rueidis.Client) queue.Settings {
 		StandBack: queue.Turnaround,
 		Replicas:  s.replicas,
 	}
-	if s.wakeup == WakeupPoll {
+	if s.wakeup == wakeupPoll {
 		q.StandBack = clock.Plus(s.poll, s.poll/10) // so that it surely polls once meanwhile
 	}
 	return q
@@ -392,7 +370,6 @@ func (s *settings) check(prefix string) error {
 		positiveIfSet("WithCommandTimeout", s.limit),
 		capacious("WithCapacity", s.capacity),
 		notNegative("WithHandoff", s.handoff),
-		known("WithWakeup", int(s.wakeup), int(WakeupTracking)),
 		known("WithLayout", int(s.layout), int(LayoutRedisson)),
 		named(s.clientID),
 		present(s.log),

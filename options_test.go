@@ -50,8 +50,6 @@ func TestNew_WithOptionsThatMakeNoSense(t *testing.T) {
 		{lockregistry.WithCapacity(0), "WithCapacity(0): the capacity must be positive"},
 		{lockregistry.WithCapacity(-5), "WithCapacity(-5): the capacity must be positive"},
 		{lockregistry.WithHandoff(-1), "WithHandoff(-1ns): the duration must not be negative"},
-		{lockregistry.WithWakeup(-1), "WithWakeup(-1): there is no such value"},
-		{lockregistry.WithWakeup(1000), "WithWakeup(1000): there is no such value"},
 		{lockregistry.WithLayout(-1), "WithLayout(-1): there is no such value"},
 		{lockregistry.WithLayout(1000), "WithLayout(1000): there is no such value"},
 		{
@@ -87,11 +85,11 @@ func TestNew_WithoutClientOrPrefix(t *testing.T) {
 func TestNew_TellsEverythingThatIsWrong(t *testing.T) {
 	r, err := lockregistry.New(nil, "", lockregistry.WithCapacity(0), nil, lockregistry.WithLease(0),
 		lockregistry.WithPollInterval(0),
-		lockregistry.WithHandoff(-1), lockregistry.WithWakeup(-1), lockregistry.WithLayout(-1), lockregistry.WithClientID(""),
+		lockregistry.WithHandoff(-1), lockregistry.WithLayout(-1), lockregistry.WithClientID(""),
 		lockregistry.WithLogger(nil))
 	require.Nil(t, r)
 	complains(t, err, "client", "prefix", "option is nil", "WithCapacity", "WithLease", "WithPollInterval", "WithHandoff",
-		"WithWakeup", "WithLayout", "WithClientID", "WithLogger")
+		"WithLayout", "WithClientID", "WithLogger")
 }
 
 func TestOptions_AtTheirLimits(t *testing.T) {
@@ -100,9 +98,7 @@ func TestOptions_AtTheirLimits(t *testing.T) {
 		lockregistry.WithPollInterval(1), lockregistry.WithPollInterval(math.MaxInt64),
 		lockregistry.WithCapacity(1), lockregistry.WithCapacity(math.MaxInt),
 		lockregistry.WithHandoff(0), lockregistry.WithHandoff(math.MaxInt64),
-		lockregistry.WithClientID(" "), lockregistry.WithRenewal(), lockregistry.WithOldChannel(),
-		lockregistry.WithWakeup(lockregistry.WakeupAuto), lockregistry.WithWakeup(lockregistry.WakeupPoll),
-		lockregistry.WithWakeup(lockregistry.WakeupPubSub), lockregistry.WithWakeup(lockregistry.WakeupTracking),
+		lockregistry.WithClientID(" "), lockregistry.WithRenewal(), lockregistry.WithOldChannel(), lockregistry.WithPolling(),
 		lockregistry.WithLayout(lockregistry.LayoutSpring), lockregistry.WithLogger(slog.New(slog.DiscardHandler)),
 	} {
 		require.NotNil(t, unusedRegistry(t, o))

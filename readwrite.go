@@ -20,7 +20,7 @@ import (
 // So are processes: readers do not overtake a waiting writer. The readers of a process share one hold in Redis. While they
 // come and go the process asks Redis every 100 ms, or as often as [WithHandoff] says, whether a writer waits elsewhere.
 // If so, new readers wait until the others have left and the writer has had its turn. For a writer that polls every 100 ms, see
-// [WakeupPoll], and for Redisson's, which nobody sees while readers of no process share, new readers wait for 300 ms at most,
+// [WithPolling], and for Redisson's, which nobody sees while readers of no process share, new readers wait for 300 ms at most,
 // then may read for as long, and so on. A writer that only tries now and then cannot be seen, and gets in when nobody reads, as
 // in Redisson.
 //

@@ -19,7 +19,7 @@ import (
 // What a user of Spring's RedisLockRegistry relies on.
 
 // polling is for tests that count polls or measure when they happen.
-var polling = lockregistry.WithWakeup(lockregistry.WakeupPoll)
+var polling = lockregistry.WithPolling()
 
 // brief is a lease that a test waits to end: long enough to be granted on a busy machine.
 const brief = 500 * time.Millisecond
@@ -813,8 +813,6 @@ func TestNew_RefusesBadInput(t *testing.T) {
 			"WithPollInterval": option(client, lockregistry.WithPollInterval(0)),
 			"WithCapacity(0)":  option(client, lockregistry.WithCapacity(0)),
 			"WithCapacity(-1)": option(client, lockregistry.WithCapacity(-1)),
-			"WithWakeup(-1)":   option(client, lockregistry.WithWakeup(-1)),
-			"WithWakeup(99)":   option(client, lockregistry.WithWakeup(99)),
 			"WithLayout(99)":   option(client, lockregistry.WithLayout(99)),
 			"WithClientID":     option(client, lockregistry.WithClientID("")),
 			"WithLogger":       option(client, lockregistry.WithLogger(nil)),

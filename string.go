@@ -1,7 +1,5 @@
 package lockregistry
 
-import "strconv"
-
 // The methods String are for log lines and debuggers. They wait for nobody, and do not announce a loss.
 
 // String returns the registry's prefix and client id.
@@ -55,15 +53,3 @@ func (l *Lock) holds() bool {
 	h := l.reg.cache.current(l).hold.Load()
 	return h != nil && h.Fresh()
 }
-
-// String returns the name of the constant.
-func (m Wakeup) String() string {
-	names := [...]string{"WakeupAuto", "WakeupPoll", "WakeupPubSub", "WakeupTracking"}
-	if m < 0 || int(m) >= len(names) {
-		return "Wakeup(" + strconv.Itoa(int(m)) + ")"
-	}
-	return names[m]
-}
-
-// MarshalText returns what String does: for [Stats] as JSON.
-func (m Wakeup) MarshalText() ([]byte, error) { return []byte(m.String()), nil }

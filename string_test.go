@@ -1,7 +1,6 @@
 package lockregistry_test
 
 import (
-	"encoding/json"
 	"fmt"
 	"testing"
 	"time"
@@ -61,16 +60,4 @@ func TestString_PrintingWhileOthersLock(t *testing.T) {
 		}
 		require.NoError(w, <-locked)
 	})
-}
-
-func TestString_OfWakeup(t *testing.T) {
-	require.Equal(t, "WakeupAuto WakeupPoll WakeupPubSub WakeupTracking Wakeup(4) Wakeup(-1)", fmt.Sprint(
-		lockregistry.WakeupAuto, " ", lockregistry.WakeupPoll, " ", lockregistry.WakeupPubSub, " ", lockregistry.WakeupTracking, " ",
-		lockregistry.Wakeup(4), " ", lockregistry.Wakeup(-1)))
-}
-
-func TestString_WakeupAsJSON(t *testing.T) {
-	text, err := json.Marshal(lockregistry.WakeupTracking)
-	require.NoError(t, err)
-	require.Equal(t, `"WakeupTracking"`, string(text))
 }

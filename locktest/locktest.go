@@ -16,7 +16,7 @@
 // The server is miniredis. It lacks three things that lock registries use or could use on a real server:
 //
 //   - Tracking (client-side caching). Nothing tells a waiter of a key that was deleted without a message, as Spring's SPIN_LOCK
-//     does it. The waiter polls. [lockregistry.WakeupAuto], the default, finds that out by itself.
+//     does it. The waiter polls: it finds that out by itself.
 //   - WAIT. There are no replicas: WAIT is answered with 0 at once.
 //   - Clusters, Sentinel, access lists and eviction.
 //

@@ -65,10 +65,10 @@ type handoffCase struct {
 
 func TestHandoffIsFair(t *testing.T) {
 	cases := make([]handoffCase, 0, len(modes)+4)
-	for mode, wakeup := range modes {
+	for _, mode := range modes {
 		cases = append(cases, handoffCase{
 			name:  mode,
-			of:    settings{Lease: time.Minute, Poll: handoffPoll, Wakeup: wakeup, Handoff: handoffPoll},
+			of:    settings{Lease: time.Minute, Poll: handoffPoll, Wakeup: mode, Handoff: handoffPoll},
 			limit: handoffPoll,
 		})
 	}
@@ -94,12 +94,12 @@ func TestHandoffIsFair(t *testing.T) {
 			cases,
 			handoffCase{
 				name:  "limit longer than the poll interval, poll",
-				of:    settings{Lease: time.Minute, Poll: handoffPoll, Wakeup: lockregistry.WakeupPoll, Handoff: long},
+				of:    settings{Lease: time.Minute, Poll: handoffPoll, Wakeup: "poll", Handoff: long},
 				limit: long,
 			},
 			handoffCase{
 				name:  "lease shorter than twice the limit, poll",
-				of:    settings{Lease: tight, Poll: handoffPoll, Wakeup: lockregistry.WakeupPoll, Handoff: tight},
+				of:    settings{Lease: tight, Poll: handoffPoll, Wakeup: "poll", Handoff: tight},
 				limit: tight,
 			},
 		)
@@ -154,7 +154,7 @@ func (c handoffCase) run(t *testing.T) {
 	}
 	running.Wait()
 	most := c.limit + critical + handoffSlack
-	if c.of.Wakeup == lockregistry.WakeupPoll {
+	if c.of.Wakeup == "poll" {
 		// The lock is to be had for a poll interval, in which who polls looks once, or just not, and may meet the third
 		// process. The next chance comes when the crowd has had its limit again.
 		most += c.of.Poll + c.limit

@@ -138,7 +138,7 @@ func TestOvertakenRenewal(t *testing.T) {
 func TestOvertakenGrant(t *testing.T) {
 	t.Parallel()
 	const short = 3 * time.Second
-	s := newStage(t, library, serve(t), settings{Lease: short, Poll: poll, Wakeup: lockregistry.WakeupPoll, Handoff: -1})
+	s := newStage(t, library, serve(t), settings{Lease: short, Poll: poll, Wakeup: "poll", Handoff: -1})
 	holder, ctx := s.owner(), s.owner()
 	s.must(holder, s.b, longer)
 	h := netfault.Hold(true)

@@ -182,10 +182,10 @@ func (o outage) check(t *testing.T) {
 // processes differ in all that decides how they learn that a lock is free, and that a hold goes on.
 func (o outage) processes() []settings {
 	all := []settings{
-		{Wakeup: lockregistry.WakeupAuto, Handoff: -1},
-		{Wakeup: lockregistry.WakeupPoll, Handoff: 0},
-		{Wakeup: lockregistry.WakeupPubSub, Handoff: 0, Renewal: true},
-		{Wakeup: lockregistry.WakeupTracking, Handoff: 20 * time.Millisecond, Renewal: true},
+		{Wakeup: "auto", Handoff: -1},
+		{Wakeup: "poll", Handoff: 0},
+		{Wakeup: "pubsub", Handoff: 0, Renewal: true},
+		{Wakeup: "tracking", Handoff: 20 * time.Millisecond, Renewal: true},
 	}
 	for i := range all {
 		all[i].Lease, all[i].Poll = outageLease, 50*time.Millisecond

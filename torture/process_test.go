@@ -1,6 +1,7 @@
 package torture
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -19,6 +20,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/netfault"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/redistest"
+	"github.com/lockregistry/lockregistry/internal/seam"
 	"github.com/lockregistry/lockregistry/observe"
 )
 
@@ -50,7 +52,7 @@ type settings struct {
 	Lease   time.Duration
 	Poll    time.Duration
 	Renewal bool
-	Wakeup  lockregistry.Wakeup
+	Wakeup  string
 	Handoff time.Duration // negative: the default
 	Fencing bool          // holds have fencing tokens
 	Watched bool          // writers without a lease of their own are renewed, as in Redisson; readers always are
@@ -104,7 +106,7 @@ func registry(
 		lockregistry.WithLayout(format),
 		lockregistry.WithLease(s.Lease),
 		lockregistry.WithPollInterval(s.Poll),
-		lockregistry.WithWakeup(s.Wakeup),
+		seam.Lockregistry.Wakeup(cmp.Or(s.Wakeup, "auto")).(lockregistry.Option),
 		lockregistry.WithLogger(slog.New(slog.DiscardHandler)),
 	}, more...)
 	if s.Renewal {

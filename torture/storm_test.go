@@ -15,7 +15,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/internal/netfault"
 	"github.com/lockregistry/lockregistry/internal/peer"
 	"github.com/lockregistry/lockregistry/internal/redistest"
@@ -148,10 +147,10 @@ func (s *storm) processes(watched bool) []settings {
 	leases := []time.Duration{200 * time.Millisecond, 250 * time.Millisecond, 400 * time.Millisecond, time.Second}
 	s.random.Shuffle(len(leases), func(i, j int) { leases[i], leases[j] = leases[j], leases[i] })
 	all := []settings{
-		{Wakeup: lockregistry.WakeupPoll, Handoff: 0},
-		{Wakeup: lockregistry.WakeupAuto, Handoff: -1},
-		{Wakeup: lockregistry.WakeupPubSub, Handoff: 0, Watched: watched},
-		{Wakeup: lockregistry.WakeupTracking, Handoff: 30 * time.Millisecond, Renewal: true},
+		{Wakeup: "poll", Handoff: 0},
+		{Wakeup: "auto", Handoff: -1},
+		{Wakeup: "pubsub", Handoff: 0, Watched: watched},
+		{Wakeup: "tracking", Handoff: 30 * time.Millisecond, Renewal: true},
 	}
 	for i := range all {
 		all[i].Lease = leases[i%len(leases)]

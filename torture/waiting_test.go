@@ -18,12 +18,8 @@ import (
 
 // Who waits keeps waiting, whatever happens to the server and the connections, and gets the lock.
 
-var modes = map[string]lockregistry.Wakeup{
-	"auto":     lockregistry.WakeupAuto,
-	"pubsub":   lockregistry.WakeupPubSub,
-	"tracking": lockregistry.WakeupTracking,
-	"poll":     lockregistry.WakeupPoll,
-}
+// modes are the ways in which waiting calls learn that a key may be free.
+var modes = []string{"auto", "pubsub", "tracking", "poll"}
 
 // waits starts a call that waits, of the process behind the proxy, and returns when it does.
 func (s *stage) waits() (result <-chan error, unlock func()) {
@@ -88,10 +84,10 @@ var disturbances = []struct {
 func TestDisturbedWhileWaiting(t *testing.T) {
 	t.Parallel()
 	for _, d := range disturbances {
-		for mode, wakeup := range modes {
+		for _, mode := range modes {
 			t.Run(d.name+"/"+mode, func(t *testing.T) {
 				t.Parallel()
-				s := newStage(t, library, serve(t), settings{Lease: lease, Poll: poll, Wakeup: wakeup, Handoff: -1})
+				s := newStage(t, library, serve(t), settings{Lease: lease, Poll: poll, Wakeup: mode, Handoff: -1})
 				holder := s.owner()
 				s.must(holder, s.b, 0)
 				got, unlock := s.waits()
@@ -214,9 +210,9 @@ func TestSlowWakeups(t *testing.T) {
 		return
 	}
 	server := serve(t)
-	for mode, wakeup := range modes {
+	for _, mode := range modes {
 		for _, slow := range []string{"PTTL", "SUBSCRIBE", "EVAL", "CLIENT"} {
-			s := newStage(t, library, server, settings{Lease: lease, Poll: poll, Wakeup: wakeup, Handoff: -1})
+			s := newStage(t, library, server, settings{Lease: lease, Poll: poll, Wakeup: mode, Handoff: -1})
 			s.proxy.All(netfault.Match{Name: slow}, netfault.Fate{Delay: 3 * poll})
 			for range 4 {
 				type slowed struct {

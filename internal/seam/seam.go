@@ -10,6 +10,9 @@ var Lockregistry struct {
 	// serves the queue at once, without the window of 110 ms for those who only poll.
 	Leads any
 
+	// Wakeup returns a lockregistry.Option: waiting calls wake in one way alone, "poll", "pubsub" or "tracking", or "auto".
+	Wakeup func(how string) any
+
 	// Lockable says why no plain lock of the registry can have a path, if so.
 	Lockable func(registry any, path string) error
 

@@ -6,14 +6,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
 
-	"github.com/lockregistry/lockregistry"
 	"github.com/redis/rueidis"
 
+	"github.com/lockregistry/lockregistry"
+
 	"github.com/lockregistry/lockregistry/internal/peer"
+	"github.com/lockregistry/lockregistry/internal/seam"
 )
 
 // Commands returns what carries out requests.
@@ -141,11 +144,10 @@ func options(request peer.Fields) ([]lockregistry.Option, error) {
 		chosen = append(chosen, lockregistry.WithLayout(layout))
 	}
 	if name, given := request["wakeup"]; given {
-		wakeup, known := wakeups[name]
-		if !known {
+		if !slices.Contains(wakeups, name) {
 			return nil, fmt.Errorf("no wake-up is called %q", name)
 		}
-		chosen = append(chosen, lockregistry.WithWakeup(wakeup))
+		chosen = append(chosen, seam.Lockregistry.Wakeup(name).(lockregistry.Option))
 	}
 	return chosen, nil
 }
@@ -155,12 +157,7 @@ var layouts = map[string]lockregistry.Layout{
 	"redisson": lockregistry.LayoutRedisson,
 }
 
-var wakeups = map[string]lockregistry.Wakeup{
-	"auto":     lockregistry.WakeupAuto,
-	"poll":     lockregistry.WakeupPoll,
-	"pubsub":   lockregistry.WakeupPubSub,
-	"tracking": lockregistry.WakeupTracking,
-}
+var wakeups = []string{"auto", "poll", "pubsub", "tracking"}
 
 func (c *commands) registry(name string) (*registry, error) {
 	c.mu.Lock()

@@ -8,8 +8,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lockregistry/lockregistry"
 	"github.com/redis/rueidis"
+
+	"github.com/lockregistry/lockregistry"
 
 	"github.com/lockregistry/lockregistry/internal/peer"
 )

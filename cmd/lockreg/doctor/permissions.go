@@ -17,8 +17,8 @@ import (
 //	readwrite  read-write locks
 //	queue      a place in the queue of a lock, instead of polling
 //	quiet      seeing that nobody polls, so that no hand-over waits for that
-//	tracking   waking when the key changes (WakeupTracking, WakeupAuto)
-//	pubsub     waking when Java publishes a release, and telling it (WakeupPubSub, WakeupAuto)
+//	tracking   waking when the key changes, but WithPolling
+//	pubsub     waking when Java publishes a release, and telling it, but WithPolling
 //	fencing    WithFencing
 //	replicas   WithReplicas
 //	atleast    AtLeast

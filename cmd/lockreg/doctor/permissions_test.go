@@ -115,8 +115,8 @@ func TestPatternsThatAreMissing(t *testing.T) {
 	}
 }
 
-// documentedUsers are the rights of programs in docs/permissions.md that have wake-ups: for Spring's format with messages, with
-// tracking and with both, for the other kinds with both. A line either names them all, or what comes on top of those of the
+// documentedUsers are the rights of programs in docs/permissions.md that have wake-ups: for Spring's format without
+// tracking and with it, for the other kinds with it. A line either names them all, or what comes on top of those of the
 // block's first user.
 func documentedUsers(t *testing.T) (users [][]string) {
 	t.Helper()
@@ -126,16 +126,16 @@ func documentedUsers(t *testing.T) (users [][]string) {
 	blocks, mode := 0, ""
 	for line := range strings.Lines(string(page)) {
 		line = strings.TrimSpace(line)
-		if title, is := strings.CutPrefix(line, "# Wakeup"); is {
+		if title, is := strings.CutPrefix(line, "# "); is {
 			mode = title
 		}
 		rights, full := strings.CutPrefix(line, "ACL SETUSER app on >secret ")
 		_, more, additive := strings.Cut(line, ": and ")
 		switch {
-		case full && mode == "Poll":
+		case full && mode == "WithPolling":
 			base = strings.Fields(rights)
 			blocks++
-		case blocks > 1 && !strings.HasPrefix(mode, "Auto"):
+		case blocks > 1 && !strings.HasPrefix(mode, "the default"):
 		case full:
 			users = append(users, strings.Fields(rights))
 		case additive:
@@ -149,7 +149,7 @@ func documentedUsers(t *testing.T) (users [][]string) {
 func TestDocumentedUsers(t *testing.T) {
 	s := healthy(t)
 	users := documentedUsers(t)
-	require.Len(t, users, 5, "Spring's format with messages, tracking and both; then one each")
+	require.Len(t, users, 4, "Spring's format without tracking and with it; then one each")
 	for i, rights := range users {
 		permit := func(but string) {
 			s.Command(t, "ACL", "SETUSER", "app", "reset", "on", ">secret", "resetchannels", "+info")
@@ -164,15 +164,15 @@ func TestDocumentedUsers(t *testing.T) {
 		if i > 0 {
 			need = append(need, "tracking")
 		}
-		if i < 3 {
+		if i < 2 {
 			need = append(need, "fencing", "atleast", "record")
 		}
-		if i == 4 {
+		if i == 3 {
 			need = []string{"readwrite", "queue", "quiet", "pubsub", "tracking", "record"}
 		}
 		change := func(o *doctor.Options) {
 			o.Need = need
-			if i == 3 {
+			if i == 2 {
 				o.Layout = lockregistry.LayoutRedisson
 			}
 		}
@@ -185,11 +185,11 @@ func TestDocumentedUsers(t *testing.T) {
 			return all
 		}
 		require.Empty(t, missed())
-		if i < 2 {
+		if i < 1 {
 			continue // the others have the same rights, and more
 		}
 		for _, right := range rights {
-			if right == "+info" || right == "resetchannels" || i == 3 && right == "+set" {
+			if right == "+info" || right == "resetchannels" || i == 2 && right == "+set" {
 				continue
 			}
 			permit(right)
