@@ -164,10 +164,10 @@ interop-all: ## the same, with the long tests for every version of the Java libr
 	cd interop && GOWORK=off go test -race -v -timeout 40m . -all -rounds 20 -sections 20000
 
 .PHONY: soak-interop
-soak-interop: ## a million sections of Java and Go processes together
+soak-interop: ## a million sections of Java and Go processes together, and the share of each
 	@scripts/ensure-redis.sh
 	@scripts/ensure-java.sh
-	cd interop && GOWORK=off go test -v -run Soak -timeout 3h . -sections 1000000
+	cd interop && GOWORK=off go test -v -run Soak -timeout 3h . -sections 1000000 -share 8s
 
 .PHONY: specs
 specs: ## check the specification of directed hand-over, and that its mutants fail, in about two minutes; needs a JDK 17 and Maven

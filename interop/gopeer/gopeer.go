@@ -85,6 +85,8 @@ func (c *commands) dispatch(ctx context.Context, request peer.Fields) (peer.Fiel
 		return hold(ctx, lock, request)
 	case "count", "write", "verify":
 		return sections(ctx, r, lock, request)
+	case "share":
+		return share(ctx, r, request)
 	default:
 		return nil, fmt.Errorf("no command is called %q", request["do"])
 	}
@@ -180,13 +182,17 @@ func (c *commands) close(name string, r *registry) error {
 }
 
 func lockOf(r *registry, request peer.Fields) (*lockregistry.Lock, error) {
-	switch kind := request["kind"]; kind {
+	return ofKind(r, request["path"], request["kind"])
+}
+
+func ofKind(r *registry, path, kind string) (*lockregistry.Lock, error) {
+	switch kind {
 	case "", "plain", "fenced":
-		return r.Obtain(request["path"]), nil
+		return r.Obtain(path), nil
 	case "read":
-		return r.ReadWrite(request["path"]).Reader(), nil
+		return r.ReadWrite(path).Reader(), nil
 	case "write":
-		return r.ReadWrite(request["path"]).Writer(), nil
+		return r.ReadWrite(path).Writer(), nil
 	default:
 		return nil, fmt.Errorf("no lock is of kind %q", kind)
 	}

@@ -43,6 +43,38 @@ func sections(ctx context.Context, r *registry, lock *lockregistry.Lock, request
 	return peer.Fields{"turns": strconv.Itoa(protected.turns), "longest": peer.InMillis(longest)}, nil
 }
 
+// share has sections for a while, one after another, each under the next one of the kinds of lock. The reply says how many, and
+// how long it waited for a lock at most.
+func share(ctx context.Context, r *registry, request peer.Fields) (peer.Fields, error) {
+	var locks []*lockregistry.Lock
+	for kind := range strings.FieldsSeq(request["kinds"]) {
+		lock, err := ofKind(r, request["path"], kind)
+		if err != nil {
+			return nil, err
+		}
+		locks = append(locks, lock)
+	}
+	lasts, _, unread := request.Millis("for")
+	work, _, err := request.Millis("work")
+	if err := errors.Join(unread, err); err != nil || len(locks) == 0 {
+		return nil, fmt.Errorf("no kinds of lock, or no time: %w", err)
+	}
+	until := time.Now().Add(lasts)
+	sections, longest := 0, time.Duration(0)
+	for ; time.Now().Before(until); sections++ {
+		lock, began := locks[sections%len(locks)], time.Now()
+		if err := lock.Lock(ctx); err != nil {
+			return nil, err
+		}
+		longest = max(longest, time.Since(began))
+		<-time.After(work)
+		if err := lock.Unlock(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return peer.Fields{"sections": strconv.Itoa(sections), "longest": peer.InMillis(longest)}, nil
+}
+
 // data is what a lock protects.
 type data struct {
 	redis rueidis.Client

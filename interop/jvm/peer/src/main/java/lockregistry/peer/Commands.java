@@ -3,6 +3,7 @@ package lockregistry.peer;
 import java.time.Duration;
 import java.util.Arrays;
 import java.util.EnumSet;
+import java.util.List;
 import java.util.Locale;
 import java.util.Map;
 import java.util.NoSuchElementException;
@@ -52,6 +53,7 @@ final class Commands {
 			case "count" -> count(request);
 			case "write" -> write(request);
 			case "verify" -> verify(request);
+			case "share" -> share(request);
 			default -> throw new IllegalArgumentException("no command is called '" + command + "'");
 		};
 	}
@@ -78,8 +80,11 @@ final class Commands {
 	}
 
 	private Lock lockOf(Request request) {
-		Kind kind = request.optional("kind").map(k -> Kind.valueOf(k.toUpperCase(Locale.ROOT))).orElse(Kind.PLAIN);
-		return registry(request).obtain(request.text("path"), kind);
+		return lockOf(request, request.optional("kind").orElse("plain"));
+	}
+
+	private Lock lockOf(Request request, String kind) {
+		return registry(request).obtain(request.text("path"), Kind.valueOf(kind.toUpperCase(Locale.ROOT)));
 	}
 
 	private Map<String, String> lock(Request request) {
@@ -212,6 +217,31 @@ final class Commands {
 			turns.see(before);
 		});
 		return Map.of("turns", turns.toString(), "longest", Long.toString(longest));
+	}
+
+	/**
+	 * Has sections for a while, one after another, each under the next one of the kinds of lock. The reply says how many, and
+	 * how long it waited for a lock at most.
+	 */
+	private Map<String, String> share(Request request) throws Exception {
+		List<Lock> locks = Arrays.stream(request.text("kinds").split(" ")).map(kind -> lockOf(request, kind)).toList();
+		long work = request.millis("work").orElseThrow().toMillis();
+		long until = System.nanoTime() + request.millis("for").orElseThrow().toNanos();
+		int sections = 0;
+		long longest = 0;
+		for (; System.nanoTime() < until; sections++) {
+			Lock lock = locks.get(sections % locks.size());
+			long began = System.nanoTime();
+			lock.lock();
+			longest = Math.max(longest, System.nanoTime() - began);
+			try {
+				Thread.sleep(work);
+			}
+			finally {
+				lock.unlock();
+			}
+		}
+		return Map.of("sections", Integer.toString(sections), "longest", Long.toString(longest / 1_000_000));
 	}
 
 	/** Counts how often somebody else had written since the last section. */
