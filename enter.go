@@ -257,7 +257,7 @@ func (l *Lock) queue(
 		return how, nil
 	}
 	err := l.reg.queues.Stopped(ctx)
-	if err == nil && refusal == nil && l.reg.drain.Begun() && l.reg.clock.Now() < deadline {
+	if err == nil && refusal == nil && why == nil && l.reg.drain.Begun() && l.reg.clock.Now() < deadline {
 		err = ErrClosed // nobody else turns away one whose time is not over
 	}
 	switch {

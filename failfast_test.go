@@ -215,3 +215,29 @@ func TestFailFast_RealServers(t *testing.T) {
 		w.server.Thaw()
 	})
 }
+
+// An owner that goes on while the registry shuts down is told of an outage as at any time.
+func TestFailFast_WhileTheRegistryShutsDown(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		f := w.flaky()
+		r := f.registry()
+		w.known(r)
+		one, two := w.goroutine(), w.goroutine()
+		require.NoError(w, one.lock(r.Obtain("a"), lockregistry.Lease(time.Hour)))
+		require.NoError(w, two.lock(r.Obtain("b"), lockregistry.Lease(time.Hour)))
+		stranger := w.goroutine().starts(r.Obtain("b"), fast...)
+		w.settle()
+		done, _ := shutdown(w, r)
+		w.fails(<-stranger, lockregistry.ErrClosed, "lock", "orders:b")
+		waits := one.starts(r.Obtain("b"), fast...)
+		w.pass(2 * time.Second)
+		w.pending(waits)
+		f.all(anything, silence)
+		err := <-waits
+		f.reconnectNow()
+		require.NoError(w, one.unlock(r.Obtain("a")))
+		require.NoError(w, two.unlock(r.Obtain("b")))
+		require.NoError(w, <-done)
+		w.fails(err, lockregistry.ErrUnavailable, "lock", "orders:b")
+	})
+}
