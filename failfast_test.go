@@ -216,6 +216,37 @@ func TestFailFast_RealServers(t *testing.T) {
 	})
 }
 
+// Without a queue a call sends nothing from one try to the next, however long that takes.
+func TestFailFast_BetweenTriesThatAreFarApart(t *testing.T) {
+	for op := range waitingCalls {
+		t.Run(op, func(t *testing.T) {
+			fakeWorld(t, func(w *world) {
+				f := w.flaky()
+				r := f.registry(polling, lockregistry.WithPollInterval(10*time.Second))
+				w.known(r)
+				held := w.registry()
+				w.lock(held.Obtain("42"), lockregistry.Lease(time.Hour))
+				waits, patient := make(chan error, 1), w.goroutine()
+				go func() { waits <- waitingCalls[op](w.Context(), r, fast...) }()
+				w.pass(21 * time.Second)
+				w.pending(waits)
+				f.all(anything, silence)
+				start := time.Now()
+				w.unavailable(<-waits, opOf(op))
+				require.LessOrEqual(w, time.Since(start), 1500*time.Millisecond)
+
+				still := patient.starts(r.Obtain("42"), lockregistry.Wait(time.Hour))
+				w.pass(time.Minute)
+				w.pending(still)
+				f.reconnectNow()
+				w.unlock(held.Obtain("42"))
+				require.NoError(w, <-still)
+				require.NoError(w, patient.unlock(r.Obtain("42")))
+			})
+		})
+	}
+}
+
 // An owner that goes on while the registry shuts down is told of an outage as at any time.
 func TestFailFast_WhileTheRegistryShutsDown(t *testing.T) {
 	fakeWorld(t, func(w *world) {
@@ -240,4 +271,50 @@ func TestFailFast_WhileTheRegistryShutsDown(t *testing.T) {
 		require.NoError(w, <-done)
 		w.fails(err, lockregistry.ErrUnavailable, "lock", "orders:b")
 	})
+}
+
+// An outage that is over is none for a call that comes behind another goroutine later, although nothing was sent since.
+func TestFailFast_AfterAnOutage(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		f := w.flaky()
+		r := f.registry()
+		w.known(r)
+		holder := w.goroutine()
+		require.NoError(w, holder.lock(r.Obtain("42"), lockregistry.Lease(time.Hour)))
+		f.freeze()
+		w.fails(r.Obtain("other").Lock(w.Context(), fast...), lockregistry.ErrUnavailable, "lock", "orders:other")
+		w.pass(10 * time.Second)
+		f.reconnectNow()
+		waits := w.goroutine().starts(r.Obtain("42"), fast...)
+		w.pass(5 * time.Second)
+		w.pending(waits)
+		require.NoError(w, holder.unlock(r.Obtain("42")))
+		require.NoError(w, <-waits)
+	})
+}
+
+// A registry that is closed says so, whatever the command that is under way meets.
+func TestFailFast_WhileTheRegistryIsClosed(t *testing.T) {
+	for name, opts := range map[string][]lockregistry.LockOption{"fails fast": fast, "waits": {lockregistry.Wait(time.Hour)}} {
+		t.Run(name, func(t *testing.T) {
+			fakeWorld(t, func(w *world) {
+				f := w.flaky()
+				r := f.registry(polling, lockregistry.WithPollInterval(time.Second))
+				w.known(r)
+				w.lock(w.registry().Obtain("42"), lockregistry.Lease(time.Hour))
+				waits := w.goroutine().starts(r.Obtain("42"), opts...)
+				w.settle()
+				answer := make(chan struct{})
+				f.all("obtain", refusedAfter(answer, loading))
+				w.pass(1100 * time.Millisecond)
+				w.pending(waits)
+				closed := make(chan error, 1)
+				go func() { closed <- r.Close() }()
+				w.settle()
+				close(answer)
+				w.fails(<-waits, lockregistry.ErrClosed, "lock", theKey)
+				require.NoError(w, <-closed)
+			})
+		})
+	}
 }

@@ -250,11 +250,11 @@ func (a *acquisition) recover(why error) error {
 	}
 	a.retries.failed++
 	a.note(a.failure)
-	if a.fast && a.failure != nil {
-		return a.failure
-	}
 	if err := a.over(); err != nil {
 		return err
+	}
+	if a.fast && a.failure != nil {
+		return a.failure
 	}
 	pause := min(clock.Backoff(a.retries.failed, a.hold.Term().Length), now.Until(a.deadline))
 	if errors.Is(a.failure, fault.NotSent) { // nobody is bothered by the next try
@@ -278,8 +278,8 @@ func (a *acquisition) fatal(err error) error {
 	return a.unsent(err)
 }
 
-// unsent is for a try that has failed with err. When nothing was sent, since there was no time, the call may be over, as it says
-// then: the process may have stood still. Else that is why the try failed, and the next one waits for a while.
+// unsent is for a try that has failed with err. When nothing was sent, since there was no time, the call may be over, as it
+// says then: the process may have stood still. Else that is why the try failed, and the next one waits for a while.
 func (a *acquisition) unsent(err error) (over error) {
 	if a.failure == nil {
 		if over = a.over(); over == nil {
@@ -371,8 +371,42 @@ const (
 	byMail
 )
 
-// pause waits for a while, or until it is woken or has mail. It fails when the context or the registry ends first.
+// failEvery is how often a call that is to fail fast looks whether the server is silent.
+const failEvery = 100 * time.Millisecond
+
+// pause waits for a while, or until it is woken or has mail. It fails when the context or the registry ends first, and, for a
+// call that is to fail fast, once the server is silent.
 func (a *acquisition) pause(d time.Duration, wake, mail <-chan struct{}) (why reason, err error) {
+	if !a.fast {
+		return a.rest(d, wake, mail)
+	}
+	now, shard := a.path.Clock.Now, a.path.Shard()
+	shard.KeepAlive() // nothing else may be sent meanwhile
+	defer shard.EndKeepAlive()
+	asked := now()
+	for end := asked.Add(d); ; {
+		left := now().Until(end)
+		why, err = a.rest(min(left, failEvery), wake, mail)
+		if err != nil || why != byTime || left <= failEvery {
+			return why, err
+		}
+		if !shard.Silent(asked) {
+			continue
+		}
+		select {
+		case <-wake:
+			return byWakeup, nil
+		case <-mail: // it may be a grant
+			return byMail, nil
+		default:
+			a.failure = fault.AsUnavailable(fault.NoAnswer)
+			return byTime, a.failure
+		}
+	}
+}
+
+// rest is a pause of any call.
+func (a *acquisition) rest(d time.Duration, wake, mail <-chan struct{}) (why reason, err error) {
 	if !a.course.waits {
 		a.course.waits = true
 		a.path.local.Taken()

@@ -51,14 +51,14 @@ func (t *lastFailure) note(failure error) {
 }
 
 // Failing is why Redis cannot be asked now whether the lock is free, if it cannot: the last try of the goroutine that asks
-// failed, or the server is silent.
-func (p *Path) Failing() error {
+// failed, or the server is silent, and has been asked since some time.
+func (p *Path) Failing(asked clock.Instant) error {
 	if t := p.anchor.active.Load(); t != nil {
 		if failure := t.failure.Load(); failure != nil {
 			return *failure
 		}
 	}
-	if p.Shard().Silent() {
+	if p.Shard().Silent(asked) {
 		return fault.AsUnavailable(fault.NoAnswer)
 	}
 	return nil

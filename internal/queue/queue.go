@@ -48,9 +48,6 @@ const (
 	// shortLease is that of a grant to a process that is not far away, see zerosFor.
 	shortLease = time.Second
 
-	// failEvery is how often a call that is to fail fast looks whether the server is silent.
-	failEvery = 100 * time.Millisecond
-
 	// suspicion is for how long the message of a grant that was found by looking may still come, and two round trips.
 	suspicion = time.Second
 )
@@ -270,19 +267,9 @@ func (a *acquisition) asleep() (next protocol.Mode, err error) {
 			continue
 		}
 		due := min(l.due, l.refresh, l.watch, a.deadline)
-		looks := a.fast && now.Add(failEvery) < due
-		if looks {
-			due = now.Add(failEvery)
-		}
 		why, err := a.pause(now.Until(due), a.ear.Wakeup(), a.box.came)
-		switch {
-		case err != nil:
+		if err != nil {
 			return "", err
-		case looks && why == byTime && shard.Silent():
-			a.failure = fault.AsUnavailable(fault.NoAnswer)
-			return "", a.failure
-		case looks && why == byTime:
-			continue
 		}
 		a.course.woke(why)
 		if why == byWakeup { // the key has changed, or the connection

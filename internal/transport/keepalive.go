@@ -40,9 +40,12 @@ type keepAlive struct {
 	quiet atomic.Int64  // an instant: when it was asked for the newest answer, if that knew none of the scripts; else 0
 }
 
-// KeepAlive is for a call that waits for a message.
+// KeepAlive is for a call that waits for a message, or is to notice that the server is silent.
 func (s *Shard) KeepAlive() {
 	s.keepAlive.calls.Add(1)
+	if s.Silent(notHeard) {
+		s.Relearn()
+	}
 	s.keepAlive.begin()
 }
 

@@ -164,9 +164,9 @@ func (s *Shard) Least() time.Duration {
 	return time.Duration(s.estimate.least.Load())
 }
 
-// IsFar tells, since Compare, whether a round trip takes 200 µs or longer by the shortest one. That is for ever, and is not known
-// where several commands are always under way. So it is far, too, as long as replies take ten times as long, all of them: a busy
-// machine lets one through now and then. That follows the way to another master.
+// IsFar tells, since Compare, whether a round trip takes 200 µs or longer by the shortest one. That is for ever, and is not
+// known where several commands are always under way. So it is far, too, as long as replies take ten times as long, all of
+// them: a busy machine lets one through now and then. That follows the way to another master.
 func (s *Shard) IsFar(now clock.Instant) bool {
 	if s.Least() >= nearby {
 		return true
@@ -180,9 +180,14 @@ func (s *Shard) Overdue(sent clock.Instant) bool {
 	return sent.Until(s.client.Clock.Now()) >= s.RoundTrip().Plus(tooSoon)
 }
 
-// Silent tells whether the server is silent, as far as is known: it was found so, and has not replied since.
-func (s *Shard) Silent() bool {
-	return s.IsSuspect(s.client.Clock.Now()) && s.LastReply() <= clock.Instant(s.silentAt.Load())
+// Silent tells whether the server is silent, as far as is known: it was found so, and has not replied since. Where nobody has
+// sent it anything since, that may be over: so it is asked by KeepAlive, and has the time for a reply from then on.
+func (s *Shard) Silent(asked clock.Instant) bool {
+	if s.LastReply() > clock.Instant(s.silentAt.Load()) {
+		return false
+	}
+	now := s.client.Clock.Now()
+	return s.IsSuspect(now) && asked.Until(now) >= s.Plus(tooSoon)
 }
 
 // Patience is for how long the server may leave a command without a reply until it is silent.
