@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -15,27 +16,48 @@ import (
 	"github.com/lockregistry/lockregistry/observe"
 )
 
-// gate is in code of the user: contexts, hooks, handlers. It counts the calls, and one of them blocks, those that follow, too, if
-// told so.
+// gate is in code of the user: contexts, hooks, handlers. Once it is armed, the first call from a place where none has blocked
+// before blocks, and those that follow, too, if told so.
 type gate struct {
 	mu      sync.Mutex
-	at      int // the first one is 0
+	armed   bool
 	beyond  bool
-	calls   int
+	known   places
 	blocked bool
 	open    chan struct{}
 }
 
+// places are the stacks of calls that have blocked. Each is a place by itself: another mutex may be held there.
+type places map[[40]uintptr]bool
+
 func (g *gate) pass() {
+	var stack [40]uintptr
+	runtime.Callers(2, stack[:])
 	g.mu.Lock()
-	n := g.calls
-	g.calls++
-	blocks := n == g.at || n > g.at && g.beyond
-	g.blocked = g.blocked || blocks
+	blocks := g.armed && (g.blocked && g.beyond || !g.blocked && !g.known[stack])
+	if blocks && !g.blocked {
+		g.blocked, g.known[stack] = true, true
+	}
 	g.mu.Unlock()
 	if blocks {
 		<-g.open
 	}
+}
+
+// arm has calls block from now on.
+func (g *gate) arm(beyond bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.armed, g.beyond = true, beyond
+}
+
+// leave lets all calls through, and tells whether any has blocked.
+func (g *gate) leave() (blocked bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.armed = false
+	close(g.open)
+	return g.blocked
 }
 
 // gated is a context whose methods go through a gate.
@@ -113,21 +135,19 @@ type bystander struct {
 	ctx  context.Context
 }
 
-// foreignCode does something again and again: each time code of the user blocks that is called one call later, until there are
-// no more calls. Meanwhile another hold of the registry must be renewed, and when its key is removed it must be told.
+// foreignCode does something again and again: each time code of the user blocks that was called from another place, until there
+// is no other one. Meanwhile another hold of the registry must be renewed, and when its key is removed it must be told.
 func foreignCode(
 	t *testing.T, beyond bool, do func(b *bystander), opts func(g *gate) []lockregistry.Option,
 	wrap func(c rueidis.Client, g *gate) rueidis.Client,
 ) {
 	t.Helper()
-	const (
-		lease = 12 * time.Second
-		most  = 30 // renewals go on, so hooks are called as long as the test lasts
-	)
+	const lease = 12 * time.Second
 	t.Parallel()
-	for at, more := 0, true; more && at < most && !t.Failed(); at++ {
+	known := places{}
+	for n, more := 1, true; more && !t.Failed(); n++ {
 		fakeWorldAlone(t, func(w *world) {
-			g := &gate{at: -1, open: make(chan struct{})}
+			g := &gate{known: known, open: make(chan struct{})}
 			client := w.client()
 			if wrap != nil {
 				client = wrap(client, g)
@@ -142,27 +162,22 @@ func foreignCode(
 			require.NoError(w, err)
 			b.ctx = b.held.Context(w.Context())
 			w.settle()
-			g.mu.Lock()
-			g.at, g.beyond, g.calls = at, beyond, 0
-			g.mu.Unlock()
+			g.arm(beyond)
 
 			var done sync.WaitGroup
 			done.Go(func() { do(b) })
 			w.pass(2*lease + lease/2)
-			require.NoError(w, b.ctx.Err(), "call %d", at)
-			require.Positive(w, b.held.Remaining(), "call %d", at)
-			require.Positive(w, w.pttl("orders:bystander"), "call %d", at)
+			require.NoError(w, b.ctx.Err(), "place %d", n)
+			require.Positive(w, b.held.Remaining(), "place %d", n)
+			require.Positive(w, w.pttl("orders:bystander"), "place %d", n)
 			w.do("DEL", "orders:bystander")
 			w.pass(lease)
-			require.ErrorIs(w, context.Cause(b.ctx), lockregistry.ErrLockLost, "call %d", at)
-
-			g.mu.Lock()
-			more = g.blocked
-			g.mu.Unlock()
-			close(g.open)
+			require.ErrorIs(w, context.Cause(b.ctx), lockregistry.ErrLockLost, "place %d", n)
+			more = g.leave()
 			done.Wait()
 		})
 	}
+	require.NotEmpty(t, known, "code of the user is called")
 }
 
 func TestLock_BlockedContextDisturbsNoOtherHold(t *testing.T) {
@@ -238,6 +253,22 @@ func TestLock_BlockedContextDisturbsNoOtherHold(t *testing.T) {
 			if err == nil {
 				_ = h.Release(ctx)
 			}
+		},
+		"Lock that fails fast": func(b *bystander, ctx context.Context, _ func()) {
+			opts := []lockregistry.LockOption{lockregistry.Wait(time.Second), lockregistry.FailFast()}
+			l := b.reg.Obtain("blocked")
+			b.lock(l)
+			here := lockElsewhere(l, ctx, opts...)
+			b.do("SET", "orders:taken", "another", "PX", "200")
+			there := lockElsewhere(b.reg.Obtain("taken"), ctx, opts...)
+			<-time.After(500 * time.Millisecond)
+			b.unlock(l)
+			<-here  //nolint:errcheck // whether they have got the locks does not matter
+			<-there //nolint:errcheck // likewise
+		},
+		"Shutdown": func(b *bystander, ctx context.Context, end func()) {
+			time.AfterFunc(time.Minute, end)
+			_ = b.reg.Shutdown(ctx)
 		},
 		"Lock without an answer": func(b *bystander, ctx context.Context, cancel func()) {
 			h, err := b.reg.Acquire(context.Background(), "blocked")
@@ -338,7 +369,7 @@ func TestLock_BlockedObserverDisturbsNoOtherHold(t *testing.T) {
 					Lost:       func(observe.Lost) { pass(g) },
 					Renewing:   func(observe.Renewing) { pass(g) },
 					Deadlocked: func(observe.Deadlock) { pass(g) },
-				}), lockregistry.WithLogger(slog.New(handler{&gate{at: -1}}))}
+				}), lockregistry.WithLogger(slog.New(handler{&gate{}}))}
 			}, nil)
 		})
 	}
@@ -394,9 +425,10 @@ func TestLock_BlockedQuestionToTheClientDisturbsNoOtherHold(t *testing.T) {
 // A registry for a client whose methods block, and a call that waits there, are in the way of no other client's.
 func TestNew_BlockedClientDisturbsNoOtherOne(t *testing.T) {
 	t.Parallel()
-	for at, more := 0, true; more && at < 30; at++ {
+	known := places{}
+	for n, more := 1, true; more && !t.Failed(); n++ {
 		fakeWorldAlone(t, func(w *world) {
-			g := &gate{at: at, beyond: true, open: make(chan struct{})}
+			g := &gate{armed: true, beyond: true, known: known, open: make(chan struct{})}
 			client, other := &describing{w.client(), g}, w.client()
 			blocked := make(chan *lockregistry.Registry, 1)
 			go func() {
@@ -433,12 +465,9 @@ func TestNew_BlockedClientDisturbsNoOtherOne(t *testing.T) {
 			case err := <-done:
 				done <- err
 			default:
-				w.Errorf("call %d is in the way", at)
+				w.Errorf("place %d is in the way", n)
 			}
-			g.mu.Lock()
-			more = g.blocked
-			g.mu.Unlock()
-			close(g.open)
+			more = g.leave()
 			if r := <-blocked; r != nil {
 				require.NoError(w, r.Close())
 			}
