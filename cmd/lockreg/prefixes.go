@@ -14,6 +14,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/printable"
+	"github.com/lockregistry/lockregistry/internal/inspect"
+	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
 func (a *app) prefixesCommand() *cobra.Command {
@@ -72,25 +74,27 @@ func (a *app) printPrefixes(found map[string]int) error {
 }
 
 const (
-	scanCount   = "500"
-	longestName = 8192
-	lockValue   = 160 // bytes of a value that are looked at
+	scanCount = "500"
+	lockValue = 160 // bytes of a value that are looked at
 )
+
+// keysScript is what SCAN is called in.
+var keysScript = protocol.Load("keys").Source
 
 // prefixesOf are the prefixes of locks in the database, and how many keys show each. When the time is over it is what was found.
 func prefixesOf(ctx context.Context, client rueidis.Client) (map[string]int, error) {
 	found := map[string]int{}
 	for _, node := range client.Nodes() {
-		for cursor := uint64(0); ; {
-			step, err := node.Do(ctx, node.B().Arbitrary("SCAN", strconv.FormatUint(cursor, 10), "COUNT", scanCount).Build()).AsScanEntry()
+		for cursor := "0"; ; {
+			step, err := namesOf(ctx, node, cursor)
 			if errors.Is(err, context.DeadlineExceeded) {
 				return found, nil
 			}
 			if err != nil {
 				return nil, err
 			}
-			addPrefixes(ctx, client, step.Elements, found)
-			if cursor = step.Cursor; cursor == 0 {
+			addPrefixes(ctx, client, step.Keys, found)
+			if cursor = step.Cursor; cursor == "0" {
 				break
 			}
 		}
@@ -98,14 +102,28 @@ func prefixesOf(ctx context.Context, client rueidis.Client) (map[string]int, err
 	return found, nil
 }
 
+// namesOf calls SCAN once, in a script, since SCAN itself sends names of any length. A user who may only read uses the command
+// for that.
+func namesOf(ctx context.Context, node rueidis.Client, cursor string) (protocol.Found, error) {
+	var rows []rueidis.RedisMessage
+	var err error
+	for _, verb := range []string{"EVAL", "EVAL_RO"} {
+		rows, err = node.Do(ctx, node.B().Arbitrary(verb, keysScript, "0", cursor, "*", scanCount).Build()).ToArray()
+		if !inspect.Forbidden(err) {
+			break
+		}
+	}
+	if err != nil {
+		return protocol.Found{}, err
+	}
+	return protocol.ParseFound(rows)
+}
+
 // addPrefixes looks at some keys.
 func addPrefixes(ctx context.Context, client rueidis.Client, keys []string, found map[string]int) {
 	var maybe []string
 	var commands rueidis.Commands
 	for _, key := range keys {
-		if len(key) > longestName {
-			continue
-		}
 		if prefix, _, ok := strings.Cut(key, ":{"); ok && strings.HasSuffix(key, "}:registry") {
 			found[prefix]++
 		} else if _, _, ok := strings.Cut(key, ":"); ok && !strings.HasSuffix(key, ":waiters") && !strings.HasSuffix(key, ":fencing") {

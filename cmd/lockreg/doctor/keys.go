@@ -2,7 +2,6 @@ package doctor
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"hash/maphash"
 	"slices"
@@ -162,13 +161,8 @@ func (n *node) step(ctx context.Context, cursor, pattern string) (names, long []
 	if err != nil {
 		return nil, nil, "", err
 	}
-	if len(reply) != 3 {
-		return nil, nil, "", errors.New("a reply of another length")
-	}
-	next, err1 := reply[0].ToString()
-	names, err2 := reply[1].AsStrSlice()
-	long, err3 := reply[2].AsStrSlice()
-	return names, long, next, errors.Join(err1, err2, err3)
+	found, err := protocol.ParseFound(reply)
+	return found.Keys, found.TooLong, found.Cursor, err
 }
 
 // missScan notes what the user needs to look at keys, if that is why it failed.

@@ -164,7 +164,7 @@ func probe(rule, name string) []string {
 		"+zcount":             {"ZCOUNT", name, "0", "0"},
 		"+time":               {"TIME"},
 		"+wait":               {"WAIT", "0", "0"},
-		"+scan":               {"SCAN", "0", "COUNT", "1"},
+		"+scan":               {"SCAN", "0", "COUNT", "0"}, // a syntax error: it would send a name, of any length
 		"+client|tracking":    {"CLIENT", "TRACKING", "OFF"},
 		"+script|exists":      {"SCRIPT", "EXISTS", strings.Repeat("f", 40)},
 		"+pubsub|numsub":      {"PUBSUB", "NUMSUB", "lockreg"},
