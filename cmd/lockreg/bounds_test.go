@@ -2,9 +2,11 @@ package main_test
 
 import (
 	"bufio"
+	"bytes"
 	"net/http"
 	"regexp"
 	"runtime"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -39,7 +41,7 @@ func onThePage(t *testing.T, s server, prefix, want string) (p *program, took ti
 		return found != nil
 	})
 	began := time.Now()
-	answer, err := http.Get(url + "events") //nolint:noctx // the end of the program ends it
+	answer, err := http.Get(url + "events")
 	require.NoError(t, err)
 	defer func() { _ = answer.Body.Close() }()
 	stream := bufio.NewScanner(answer.Body)
@@ -56,8 +58,8 @@ func onThePage(t *testing.T, s server, prefix, want string) (p *program, took ti
 	return nil, 0
 }
 
-// What is very long, be it a value, a counter, a member, a field, a record or a name of a key, does not come to lockreg: whatever it
-// is asked, it needs no more memory than without that.
+// What is very long, be it a value, a counter, a member, a field, a record or a name of a key, does not come to lockreg: whatever
+// it is asked, it needs no more memory than without that.
 func TestMemoryWithWhatIsTooLong(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
@@ -103,4 +105,48 @@ func TestMemoryWithWhatIsTooLong(t *testing.T) {
 	assert.Contains(t, texts["show shop a"], "(too long: 20000000 bytes)", "who waits")
 	assert.Contains(t, texts["show shop read"], "(too long: 20000001 bytes)")
 	assert.Contains(t, texts["ls shpo"], "did you mean shop?")
+}
+
+// pace is an output of which only matters when its lines come.
+type pace struct {
+	began       time.Time
+	lines       int
+	first, many time.Duration // when there is one, and when there are 100 000
+}
+
+func (p *pace) Write(text []byte) (int, error) {
+	p.lines += bytes.Count(text, []byte("\n"))
+	now := time.Since(p.began)
+	if p.first == 0 {
+		p.first = now
+	}
+	if p.many == 0 && p.lines > 100_000 {
+		p.many = now
+	}
+	return len(text), nil
+}
+
+// A pass reads 125 000 locks before it paces itself. With more the first ones are shown soon, and the last ones without making up
+// for what those before have cost, which would take twenty times as long.
+func TestManyLocks(t *testing.T) {
+	t.Parallel()
+	const locks, soon = 130_000, 2 * time.Second
+	s := startServer(t)
+	s.Command(t, "EVAL", `for i = 1, ARGV[2] do redis.call('SET', 'shop:' .. i, ARGV[1] .. ':' .. i, 'PX', 600000) end`, "0",
+		"0b6e4bd7-6a8e-4f6e-9f0a-6a2f6d0f4c55", strconv.Itoa(locks))
+	p, shown := prepare(s.url, "ls", "shop"), &pace{began: time.Now()}
+	p.Stdout = shown
+	p.begin(t)
+	select {
+	case <-p.done:
+	case <-time.After(2 * time.Minute):
+		t.Fatal("it takes too long, whatever the machine does besides")
+	}
+	end := time.Since(shown.began)
+	require.Zero(t, p.ProcessState.ExitCode(), p.err.String())
+	require.Greater(t, shown.lines, locks)
+	assert.Less(t, end, 4*shown.many)
+	assert.Less(t, shown.first, max(soon, end/3), "a machine that is busy needs longer for all")
+	_, took := onThePage(t, s, "shop", `"path":"1`)
+	assert.Less(t, took, max(soon, end/3))
 }
