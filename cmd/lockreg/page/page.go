@@ -145,12 +145,7 @@ func New(source Source, options ...Option) (*Handler, error) {
 	h.gate.root = h.root
 
 	mux := http.NewServeMux()
-	for name, file := range map[string]string{
-		"{$}": "index.html", "app.js": "app.js", "style.css": "style.css", "icon.svg": "icon.svg",
-		"login": "login.html", "login.js": "login.js",
-	} {
-		mux.Handle("GET "+h.root+name, h.file(file))
-	}
+	h.serveFiles(mux)
 	if h.root != "/" {
 		mux.Handle("GET "+strings.TrimSuffix(h.root, "/"), http.RedirectHandler(h.root, http.StatusSeeOther))
 	}
@@ -189,6 +184,24 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(h.patience))
 	h.handler.ServeHTTP(w, r)
+}
+
+// serveFiles serves the page's parts. The page and the login have names of their own.
+func (h *Handler) serveFiles(mux *http.ServeMux) {
+	files, err := assets.ReadDir("assets")
+	if err != nil {
+		panic(err)
+	}
+	for _, file := range files {
+		name := file.Name()
+		switch name {
+		case "index.html":
+			name = "{$}"
+		case "login.html":
+			name = "login"
+		}
+		mux.Handle("GET "+h.root+name, h.file(file.Name()))
+	}
 }
 
 func (h *Handler) file(name string) http.Handler {

@@ -1,0 +1,72 @@
+// What all parts of the page use: names of nodes, time, and text that can be trusted. Everything that comes from Redis gets into
+// the document by textContent and attributes alone.
+
+export const $ = (id) => document.getElementById(id);
+export const MINUTES = 10;
+
+// ---------- time ----------
+
+export const clock = {
+  // The server's clock minus this one, as well as it can be known: what has just arrived is at least as old as the quickest event.
+  offset: -Infinity,
+  lastPass: 0, // when the last pass ended, by the server's clock
+};
+
+export const serverNow = () => Date.now() + (Number.isFinite(clock.offset) ? clock.offset : 0);
+
+export function duration(ms) {
+  const s = Math.max(0, Math.floor(ms / 1000));
+  if (s < 60) return `${s} s`;
+  if (s < 3600) return `${Math.floor(s / 60)} min ${s % 60} s`;
+  if (s < 86400) return `${Math.floor(s / 3600)} h ${Math.floor((s % 3600) / 60)} min`;
+  return `${Math.floor(s / 86400)} d ${Math.floor((s % 86400) / 3600)} h`;
+}
+
+export const ago = (time) => (time === null ? "" : duration(serverNow() - time));
+export const moment = (text) => (text === null ? null : Date.parse(text));
+
+// ages writes what grows older by itself.
+export function ages() {
+  for (const node of document.querySelectorAll("[data-since]")) write(node, ago(Number(node.dataset.since)));
+  for (const node of document.querySelectorAll("[data-ends]")) {
+    write(node, `lease ${duration(Number(node.dataset.ends) - serverNow())}`);
+  }
+}
+
+// ---------- names ----------
+
+// Characters that are not seen, or that turn the direction of others, are shown by their numbers. So are blanks but the space.
+const HIDDEN =
+  /(?! )[\p{Cc}\p{Cf}\p{Cn}\p{Co}\p{Zs}\p{Zl}\p{Zp}\p{Default_Ignorable_Code_Point}\u{2800}\u{16fe4}\u{1d159}]/gu;
+export const visible = (text) => text.replace(HIDDEN, (c) => `\\u{${c.codePointAt(0).toString(16)}}`);
+
+// A registry tells its label when it has held or waited for a second. Java and older versions never do, nor since when they hold.
+export function process(label, since, registry) {
+  if (label === null) {
+    return since === null ? "unknown (Java, or an older version)" : `registry ${visible(registry).slice(0, 8)}`;
+  }
+  const place = `${visible(label.host)}, pid ${label.pid}`;
+  return label.name === "" ? place : `${visible(label.name)} (${place})`;
+}
+
+export function write(node, text) {
+  if (node.textContent !== text) node.textContent = text;
+}
+
+export function element(name, className, text) {
+  const node = document.createElement(name);
+  if (className) node.className = className;
+  if (text !== undefined) node.textContent = text;
+  return node;
+}
+
+export const order = (a, b) => (a < b ? -1 : a > b ? 1 : 0);
+
+let silence = 0;
+
+// announce says something that is over at once.
+export function announce(text) {
+  write($("status"), text);
+  clearTimeout(silence);
+  silence = setTimeout(() => write($("status"), ""), 6000);
+}

@@ -1,0 +1,188 @@
+// A lock with its holders and its queue, and its release.
+
+import { $, ages, ago, announce, duration, element, moment, process, visible, write } from "./base.js";
+
+let open = null; // the id of the lock in the dialog
+let asking = false;
+let again = false;
+let release = "no"; // or yes, or login
+let chosen = null; // the holder to be released
+
+export function show(id, path) {
+  open = id;
+  write($("detail-path"), visible(path));
+  $("detail-facts").textContent = "";
+  $("holders").replaceChildren();
+  $("queue").replaceChildren();
+  $("queue-more").textContent = "";
+  if (!$("detail").open) $("detail").showModal();
+  refresh();
+}
+
+// changed is called when a lock is another one than before.
+export function changed(id) {
+  if (id === open) refresh();
+}
+
+// reconnected is called when everything may be another.
+export function reconnected() {
+  if (open !== null) refresh();
+}
+
+// rights says what this browser may do.
+export function rights(data) {
+  release = data.release;
+  $("sign-in").hidden = data.release !== "login";
+  $("sign-out").hidden = !data.signedIn;
+}
+
+// One question at a time: what changes meanwhile is asked for after it.
+async function refresh() {
+  if (asking) {
+    again = true;
+    return;
+  }
+  asking = true;
+  do {
+    again = false;
+    const id = open;
+    if (id === null) break;
+    let status = 0;
+    let data = null;
+    try {
+      const answer = await fetch(`lock?path=${id}`);
+      status = answer.status;
+      data = await answer.json();
+    } catch {
+      // The stream tells that the server is away; when it is back, the lock is asked for again.
+    }
+    if (id !== open) again = true;
+    else if (status === 200 && data.lock === null) free();
+    else if (status === 200) detail(data.lock, data.at);
+  } while (again);
+  asking = false;
+}
+
+function free() {
+  write($("detail-facts"), "Nobody holds it, and nobody waits.");
+  write($("holders-title"), "Holders");
+  write($("queue-title"), "Queue");
+  $("holders").replaceChildren();
+  $("queue").replaceChildren();
+  write($("queue-more"), "");
+}
+
+function person(label, value, since, shared) {
+  const item = element("li");
+  const who = element("span", "who", process(label, since, value));
+  if (shared) who.append(element("span", "kind", "reader"));
+  if (value) who.append(element("span", "value path", visible(value)));
+  item.append(who);
+  if (since !== null) {
+    const time = element("span");
+    time.dataset.since = moment(since);
+    item.append(time);
+  }
+  return item;
+}
+
+function detail(lock, at) {
+  const focused = document.activeElement?.dataset?.holder;
+  const layout = lock.layout === "redisson" ? "Redisson's format" : "Spring's format";
+  const kind = { readwrite: "read-write lock", lock: `lock in ${layout}`, "too long": "a name that is too long" }[lock.kind] ?? "free";
+  const long = lock.tooLong.length > 0 ? `; too long to be shown: ${lock.tooLong.join(", ")}` : "";
+  write($("detail-facts"), `${kind}, key ${visible(lock.key)}${long}`);
+  write($("holders-title"), lock.holderCount === 1 ? "Holder" : `${lock.holderCount} holders`);
+  $("holders").replaceChildren(
+    ...lock.holders.map((holder) => {
+      const item = person(holder.label, holder.holder, holder.granted ?? holder.since, holder.shared);
+      if (holder.kept) item.querySelector(".who").prepend("Kept after its release, by ");
+      const lease = element("span", "quiet");
+      if (holder.leaseMs === null) lease.textContent = "lease without end";
+      else lease.dataset.ends = at + holder.leaseMs;
+      item.append(lease);
+      if (holder.overdueMs > 0) {
+        item.append(element("span", "bad", `renewal overdue by ${duration(holder.overdueMs)}, probably dead`));
+      }
+      if (holder.behind > 0) item.append(element("span", "quiet", `${holder.behind} more wait in this process`));
+      if (holder.token > 0) item.append(element("span", "quiet", `token ≤ ${holder.token}`));
+      if (release === "yes") {
+        const button = element("button", "", "Release");
+        button.type = "button";
+        button.dataset.holder = holder.id;
+        button.addEventListener("click", () => ask(lock, holder));
+        item.append(button);
+      }
+      return item;
+    }),
+  );
+  if (lock.holderCount === 0) $("holders").append(element("li", "quiet", "Nobody."));
+  write($("queue-title"), lock.waiterCount === 0 ? "Queue: nobody waits" : `Queue: ${lock.waiterCount} waiting`);
+  $("queue").replaceChildren(
+    ...lock.waiters.map((w) => {
+      const item = person(w.label, w.registry, w.since, w.shared);
+      if (w.gone) item.append(element("span", "bad", "gone: nobody listens"));
+      if (w.standby) item.append(element("span", "quiet", "stands by to lead"));
+      if (w.behind > 0) item.append(element("span", "quiet", `${w.behind} more wait in its process`));
+      return item;
+    }),
+  );
+  const more = lock.waiterCount - lock.waiters.length;
+  write($("queue-more"), more > 0 ? `and ${more} more` : "");
+  ages();
+  if (focused !== undefined) {
+    for (const button of $("holders").querySelectorAll("button")) if (button.dataset.holder === focused) button.focus();
+  }
+}
+
+$("detail").addEventListener("close", () => {
+  if ($("detail").open) return; // it came late, and another lock is shown already
+  open = null;
+  $("grid").focus({ preventScroll: true });
+});
+$("detail-close").addEventListener("click", () => $("detail").close());
+$("detail").addEventListener("click", (event) => {
+  if (event.target === $("detail")) $("detail").close(); // beside it
+});
+
+// ---------- release ----------
+
+function ask(lock, holder) {
+  chosen = { path: lock.path, id: lock.id, holder: holder.id };
+  write($("confirm-path"), visible(lock.path));
+  const since = holder.since === null ? "" : `, which asked for it ${ago(moment(holder.since))} ago`;
+  const held = `It is held by ${process(holder.label, holder.since, holder.holder)}${since}.`;
+  write($("confirm-text"), holder.kept ? "Nobody holds it: it stays taken after its release." : held);
+  $("confirm-error").hidden = true;
+  $("reason").value = "";
+  $("confirm").showModal();
+}
+
+async function change(url, body) {
+  const answer = await fetch(url, {
+    method: "POST",
+    headers: { "Content-Type": "application/json", "Lockreg-Request": "1" },
+    body: JSON.stringify(body),
+  });
+  if (!answer.ok) throw new Error((await answer.json()).error);
+}
+
+$("confirm-no").addEventListener("click", () => $("confirm").close());
+$("confirm-form").addEventListener("submit", async (event) => {
+  event.preventDefault();
+  const { path, id, holder } = chosen;
+  $("confirm-yes").disabled = true;
+  try {
+    await change("release", { id, holderId: holder, reason: $("reason").value });
+    $("confirm").close();
+    announce(`Released: ${visible(path)}`);
+  } catch (error) {
+    write($("confirm-error"), visible(error.message));
+    $("confirm-error").hidden = false;
+  }
+  $("confirm-yes").disabled = false;
+});
+$("sign-out").addEventListener("click", async () => {
+  await change("logout", {}).catch(() => {});
+  location.reload();
+});

@@ -1,0 +1,247 @@
+// The locks, in order, and the list, of which only what can be seen is in the document.
+
+import { $, ago, clock, duration, element, moment, order, process, serverNow, visible, write } from "./base.js";
+import { show } from "./detail.js";
+import { later } from "./pump.js";
+
+export const locks = new Map(); // by id, as a path may be no text
+export let all = []; // sorted
+let shown = []; // those of all that the filter lets through
+let generation = 0; // grows with each complete listing
+let listing = false; // one is under way
+let active = null; // the id of the one that the keyboard is on
+let wanted = "";
+let beginning = false;
+
+// The most contended first. Ids differ, so the order is total, and a lock is found again by halving.
+function compare(a, b) {
+  return b.waiters - a.waiters || a.oldestOrder - b.oldestOrder || order(a.path, b.path) || order(a.id, b.id);
+}
+
+function place(list, lock) {
+  let low = 0;
+  let high = list.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (compare(list[middle], lock) < 0) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+
+function matches(lock) {
+  return beginning ? lock.path.startsWith(wanted) : lock.words.includes(wanted.toLowerCase());
+}
+
+function take(list, lock) {
+  const at = place(list, lock);
+  if (list[at] === lock) list.splice(at, 1);
+}
+
+// put takes what is new of a lock, and reports whether anything is.
+export function put(row) {
+  const old = locks.get(row.id);
+  const oldest = moment(row.oldest);
+  const holder = row.holder;
+  const lock = {
+    ...row,
+    generation,
+    oldest,
+    oldestOrder: oldest ?? Infinity,
+    since: holder === null ? null : moment(holder.granted ?? holder.since),
+    ends: holder === null || holder.leaseMs === null ? null : row.at + holder.leaseMs,
+    renewed: holder === null ? 0 : holder.renewedMs,
+    who: holder === null ? "" : holder.kept ? "kept after its release" : process(holder.label, holder.since, holder.holder),
+  };
+  lock.words = `${row.path}\n${lock.who}`.toLowerCase();
+  if (old) {
+    take(all, old);
+    take(shown, old);
+  }
+  locks.set(row.id, lock);
+  all.splice(place(all, lock), 0, lock);
+  if (matches(lock)) shown.splice(place(shown, lock), 0, lock);
+  dirty();
+  return !old || old.version !== row.version;
+}
+
+export function drop(id) {
+  const lock = locks.get(id);
+  if (!lock) return;
+  locks.delete(id);
+  take(all, lock);
+  take(shown, lock);
+  dirty();
+}
+
+function filter() {
+  wanted = $("filter").value;
+  beginning = $("beginning").checked;
+  shown = all.filter(matches);
+  dirty();
+}
+
+// begin is the begin of a complete listing.
+export function begin() {
+  generation++;
+  listing = true;
+}
+
+// end drops what the listing did not name, as it is not there any more, in a slice of its own.
+export function end(gone) {
+  const left = all.filter((lock) => lock.generation !== generation).map((lock) => lock.id);
+  for (let i = 0; i < left.length; i += 100) later(() => gone(left.slice(i, i + 100)));
+  listing = false;
+  dirty();
+}
+
+// ---------- the list ----------
+
+const grid = $("grid");
+const body = $("rows");
+const pool = [];
+let rowHeight = 52;
+let painting = false;
+
+export function dirty() {
+  if (painting) return;
+  painting = true;
+  requestAnimationFrame(paint);
+}
+
+function newRow(number) {
+  const node = element("div", "row");
+  node.setAttribute("role", "row");
+  node.id = `row-${number}`;
+  const cells = [];
+  for (let i = 0; i < 6; i++) {
+    const cell = element("span");
+    cell.setAttribute("role", "gridcell");
+    cells.push(cell);
+    node.append(cell);
+  }
+  const path = element("span", "path");
+  const kind = element("span", "kind");
+  cells[0].append(path, kind);
+  const row = { node, cells, path, kind, lock: null, index: -1 };
+  node.addEventListener("click", () => {
+    if (row.lock === null) return;
+    active = row.lock.id;
+    show(row.lock.id, row.lock.path);
+  });
+  body.append(node);
+  return row;
+}
+
+function paint() {
+  painting = false;
+  const top = body.getBoundingClientRect().top;
+  const first = Math.max(0, Math.floor(-top / rowHeight) - 4);
+  const last = Math.min(shown.length, Math.ceil((innerHeight - top) / rowHeight) + 4);
+  const height = `${shown.length * rowHeight}px`;
+  if (body.style.height !== height) body.style.height = height;
+  const needed = Math.max(0, last - first);
+  while (pool.length < needed) pool.push(newRow(pool.length));
+  while (pool.length > needed + 30) pool.pop().node.remove();
+  const used = new Set();
+  for (let index = first; index < last; index++) {
+    const row = pool[index % pool.length];
+    used.add(row);
+    fill(row, index, shown[index]);
+  }
+  let activeNode = null;
+  for (const row of pool) {
+    if (!used.has(row)) {
+      row.node.hidden = true;
+      row.lock = null;
+    }
+    const on = row.lock !== null && row.lock.id === active;
+    if (on) activeNode = row.node;
+    if (row.active !== on) {
+      row.active = on;
+      row.node.classList.toggle("active", on);
+      row.node.setAttribute("aria-selected", String(on));
+    }
+  }
+  if (activeNode) grid.setAttribute("aria-activedescendant", activeNode.id);
+  else grid.removeAttribute("aria-activedescendant");
+  grid.setAttribute("aria-rowcount", String(shown.length + 1));
+
+  const whole = `${locks.size} ${locks.size === 1 ? "lock" : "locks"}`;
+  write($("count"), wanted === "" ? whole : `${shown.length} of ${whole}`);
+  $("empty").hidden = shown.length > 0 || clock.lastPass === 0 || listing;
+  write($("empty"), locks.size === 0 ? "Nothing is locked, and nobody waits." : "No lock matches the filter.");
+}
+
+function fill(row, index, lock) {
+  const { node, cells } = row;
+  if (node.hidden) node.hidden = false;
+  if (row.index !== index || row.height !== rowHeight) {
+    row.index = index;
+    row.height = rowHeight;
+    node.style.transform = `translateY(${index * rowHeight}px)`;
+    node.setAttribute("aria-rowindex", String(index + 2));
+  }
+  if (row.lock !== lock) {
+    row.lock = lock;
+    write(row.path, visible(lock.path));
+    write(row.kind, { readwrite: "read-write", "too long": "too long" }[lock.kind] ?? "");
+    cells[0].title = visible(lock.path);
+    const others = lock.holders - 1;
+    const who = others > 0 ? `${lock.who} and ${others} more` : lock.who || "nobody";
+    write(cells[1], who);
+    cells[1].title = who;
+    write(cells[4], String(lock.waiters));
+    cells[4].classList.toggle("queued", lock.waiters > 0);
+  }
+  write(cells[2], ago(lock.since));
+  write(cells[3], lock.holder === null ? "" : lock.ends === null ? "no end" : duration(lock.ends - serverNow()));
+  write(cells[5], ago(lock.oldest));
+}
+
+export function measure() {
+  const probe = pool[0] ?? newRow(pool.length);
+  if (!pool.includes(probe)) pool.push(probe);
+  probe.node.hidden = false;
+  rowHeight = probe.node.getBoundingClientRect().height || rowHeight;
+  dirty();
+}
+
+function go(index) {
+  if (shown.length === 0) return;
+  const bounded = Math.min(shown.length - 1, Math.max(0, index));
+  active = shown[bounded].id;
+  const top = body.getBoundingClientRect().top + bounded * rowHeight;
+  const above = document.querySelector(".bar").getBoundingClientRect().height;
+  if (top < above) scrollBy(0, top - above);
+  else if (top + rowHeight > innerHeight) scrollBy(0, top + rowHeight - innerHeight);
+  dirty();
+}
+
+grid.addEventListener("keydown", (event) => {
+  if (event.altKey || event.ctrlKey || event.metaKey) return;
+  const lock = active === null ? undefined : locks.get(active);
+  const at = lock && shown[place(shown, lock)] === lock ? place(shown, lock) : -1;
+  const page = Math.max(1, Math.floor(innerHeight / rowHeight) - 3);
+  const steps = { ArrowDown: at + 1, ArrowUp: at - 1, PageDown: at + page, PageUp: at - page, Home: 0, End: shown.length - 1 };
+  if (event.key in steps) go(steps[event.key]);
+  else if ((event.key === "Enter" || event.key === " ") && at >= 0) show(lock.id, lock.path);
+  else return;
+  event.preventDefault();
+});
+grid.addEventListener("focus", () => {
+  if (active === null && grid.matches(":focus-visible")) go(0);
+});
+document.addEventListener("keydown", (event) => {
+  if (event.key !== "/" || document.querySelector("dialog[open]") || event.target.matches("input")) return;
+  event.preventDefault();
+  $("filter").focus();
+});
+addEventListener("scroll", dirty, { passive: true });
+addEventListener("resize", measure);
+$("filter").addEventListener("input", filter);
+$("beginning").addEventListener("change", filter);
+$("filter-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  grid.focus();
+});
