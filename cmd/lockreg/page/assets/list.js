@@ -1,22 +1,20 @@
 // The locks, in order, and the list, of which only what can be seen is in the document.
 
-import { $, ago, clock, duration, element, moment, order, process, serverNow, visible, write } from "./base.js";
+import { $, ago, clock, duration, element, moment, process, serverNow, visible, write } from "./base.js";
 import { show } from "./detail.js";
-import { later } from "./pump.js";
+import { byContention, comparison, sorting } from "./order.js";
+import { later, soon } from "./pump.js";
 
 export const locks = new Map(); // by id, as a path may be no text
 export let all = []; // sorted
+let compare = byContention; // how
+let chosen = byContention; // how they will be, once they are sorted
 let shown = []; // those of all that the filter lets through
 let generation = 0; // grows with each complete listing
 let listing = false; // one is under way
 let active = null; // the id of the one that the keyboard is on
 let wanted = "";
 let beginning = false;
-
-// The most contended first. Ids differ, so the order is total, and a lock is found again by halving.
-function compare(a, b) {
-  return b.waiters - a.waiters || a.oldestOrder - b.oldestOrder || order(a.path, b.path) || order(a.id, b.id);
-}
 
 function place(list, lock) {
   let low = 0;
@@ -79,6 +77,15 @@ function filter() {
   beginning = $("beginning").checked;
   shown = all.filter(matches);
   dirty();
+}
+
+// sort puts all in the order that is chosen. What comes from the server waits for that.
+function* sort() {
+  const by = chosen;
+  if (by === compare) return;
+  const sorted = yield* sorting(all, by);
+  [all, compare] = [sorted, by];
+  filter();
 }
 
 // begin is the begin of a complete listing.
@@ -219,6 +226,7 @@ function go(index) {
 }
 
 grid.addEventListener("keydown", (event) => {
+  if (event.target !== grid) return; // a column's button has keys of its own
   if (event.altKey || event.ctrlKey || event.metaKey) return;
   const lock = active === null ? undefined : locks.get(active);
   const at = lock && shown[place(shown, lock)] === lock ? place(shown, lock) : -1;
@@ -229,6 +237,20 @@ grid.addEventListener("keydown", (event) => {
   else return;
   event.preventDefault();
 });
+const headers = [...grid.querySelectorAll("[role=columnheader]")];
+for (const header of headers) header.firstElementChild.addEventListener("click", () => next(header));
+
+// next has the list in the column's order, then in its reverse, then in the first one again.
+function next(header) {
+  const { column, first } = header.dataset;
+  const steps = ["none", first, first === "ascending" ? "descending" : "ascending"];
+  const direction = steps[(steps.indexOf(header.getAttribute("aria-sort")) + 1) % 3];
+  for (const h of headers) h.setAttribute("aria-sort", h === header ? direction : "none");
+  chosen = direction === "none" ? byContention : comparison(column, direction);
+  write($("list-title"), direction === "none" ? "Locks, the most contended first" : `Locks, by ${header.innerText}, ${direction}`);
+  soon(sort);
+}
+
 grid.addEventListener("focus", () => {
   if (active === null && grid.matches(":focus-visible")) go(0);
 });

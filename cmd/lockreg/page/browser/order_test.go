@@ -1,0 +1,89 @@
+package browser
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry/observe"
+)
+
+// listed is a script that is the paths of the list, in order.
+const listed = `[...document.querySelectorAll("#rows .row:not([hidden])")].sort((a, b) => a.ariaRowIndex - b.ariaRowIndex).map(
+	(r) => r.querySelector(".path").textContent).join()`
+
+// Each column sorts, one way and the other, by mouse and by keys, and then the order is the first one again.
+func TestColumnsSort(t *testing.T) {
+	source := &fake{}
+	lock := func(path, name string, waiters int, held, lease time.Duration) {
+		l := made(path, waiters)
+		l.Holders[0].Label = label(name, 1, "")
+		l.Holders[0].Since, l.Holders[0].Lease = time.Now().Add(-held), lease
+		source.set(l)
+	}
+	lock("b", "web-3", 0, time.Minute, time.Hour)
+	lock("a", "web-1", 2, time.Hour, -1)
+	lock("d", "web-2", 1, time.Second, time.Minute)
+	free := observe.LockInfo{Path: "c", Key: "orders:c", WaiterCount: 1, Waiters: made("c", 1).Waiters}
+	free.Waiters[0].Since = time.Now().Add(-20 * time.Second)
+	source.set(free)
+	b := open(t, serve(t, source), 1200, 900)
+	const contended = listed + ` === "a,c,d,b"`
+	b.await(contended)
+	for column, want := range map[string][2]string{
+		"path":    {"a,b,c,d", "d,c,b,a"},
+		"holder":  {"a,d,b,c", "b,d,a,c"}, // nobody comes last
+		"held":    {"a,b,d,c", "d,b,a,c"},
+		"lease":   {"d,b,a,c", "a,b,d,c"}, // what has no end is longest
+		"waiting": {"a,c,d,b", "b,c,d,a"},
+		"oldest":  {"c,a,d,b", "d,a,c,b"},
+	} {
+		header := fmt.Sprintf(`[data-column="%s"]`, column)
+		for _, order := range want {
+			b.click(header + " button")
+			b.await(fmt.Sprintf(`%s === %q`, listed, order))
+			require.Equal(t, 1, value[int](b, `document.querySelectorAll("[aria-sort$=cending]").length`))
+			require.Contains(t, value[string](b, fmt.Sprintf(`document.querySelector('%s').getAttribute("aria-sort")`, header)), "cending")
+		}
+		b.click(header + " button")
+		b.await(contended)
+		require.Zero(t, value[int](b, `document.querySelectorAll("[aria-sort$=cending]").length`))
+	}
+
+	// By keys. Arrows on a button choose no lock.
+	b.press("/", "/")
+	for range 3 {
+		b.press("Tab", "")
+	}
+	b.await(`document.activeElement.textContent === "Path"`)
+	active := value[string](b, `document.getElementById("grid").getAttribute("aria-activedescendant")`)
+	b.press("ArrowDown", "")
+	b.press("Enter", "\r")
+	b.await(listed + ` === "a,b,c,d"`)
+	require.Equal(t, "ascending", value[string](b, `document.activeElement.parentElement.getAttribute("aria-sort")`))
+	require.Equal(t, active, value[string](b, `document.getElementById("grid").getAttribute("aria-activedescendant")`))
+	require.False(t, value[bool](b, `document.querySelector("#detail").open`))
+
+	// What changes or comes later is in order, too.
+	lock("aa", "web-9", 7, time.Minute, time.Minute)
+	lock("b", "web-3", 9, time.Minute, time.Hour)
+	b.await(listed + ` === "a,aa,b,c,d"`)
+	b.await(row("b") + `.includes("9")`)
+	require.NoError(t, source.ForceUnlockHolder(t.Context(), "a", ""))
+	b.await(listed + ` === "aa,b,c,d"`)
+	b.quiet()
+}
+
+// The columns that a phone shows sort there as well.
+func TestColumnsSortOnAPhone(t *testing.T) {
+	source := &fake{}
+	source.set(made("a", 0), made("b", 1))
+	b := open(t, serve(t, source), 390, 844)
+	b.await(listed + ` === "b,a"`)
+	b.click(`[data-column="path"] button`)
+	b.await(listed + ` === "a,b"`)
+	require.True(t, value[bool](b, `document.documentElement.scrollWidth <= innerWidth`))
+	b.quiet()
+}
