@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
+	"iter"
 	"maps"
 	"slices"
 	"strings"
@@ -28,8 +29,7 @@ type state struct {
 	at            time.Time // the end of the pass; zero: none has succeeded
 	took          time.Duration
 	entries       map[string]*entry
-	held, waiters int
-	oldest        time.Duration // the longest time that somebody has waited
+	sums          sums
 	deadlocks     json.RawMessage
 	trouble       string // why the last pass failed, or deadlocks cannot be shown
 	cyclesTrouble string // the latter, until they are asked for again
@@ -37,6 +37,13 @@ type state struct {
 
 	once  sync.Once
 	whole []byte // see all
+}
+
+// sums are about all locks.
+type sums struct {
+	held, waiters int
+	oldest        time.Duration // the longest time that somebody has waited
+	waits         waits
 }
 
 // entry is a lock, as it was at a time. The version is another one after each change.
@@ -73,11 +80,12 @@ func (s *state) add(info observe.LockInfo, at time.Time, last *state) {
 	}
 	s.entries[info.Path] = e
 	if slices.ContainsFunc(info.Holders, func(h observe.HolderInfo) bool { return !h.Kept }) {
-		s.held++
+		s.sums.held++
 	}
-	s.waiters += e.waiters()
-	if oldest := e.oldest(); !oldest.IsZero() {
-		s.oldest = max(s.oldest, at.Sub(oldest))
+	s.sums.waiters += e.waiters()
+	for since := range e.waiting() {
+		s.sums.oldest = max(s.sums.oldest, at.Sub(since))
+		s.sums.waits.add(at.Sub(since))
 	}
 }
 
@@ -93,11 +101,22 @@ func (e *entry) waiters() int {
 	return n
 }
 
-// oldest is since when the first to come of those listed waits. Leaders' standbys wait for ever, and the dead for nothing.
+// waiting is since when those wait who are listed. Leaders' standbys wait for ever, and the dead for nothing.
+func (e *entry) waiting() iter.Seq[time.Time] {
+	return func(yield func(time.Time) bool) {
+		for _, w := range e.info.Waiters {
+			if !w.Gone && !w.Standby && !w.Since.IsZero() && !yield(w.Since) {
+				return
+			}
+		}
+	}
+}
+
+// oldest is since when the first of them waits.
 func (e *entry) oldest() (oldest time.Time) {
-	for _, w := range e.info.Waiters {
-		if !w.Gone && !w.Standby && !w.Since.IsZero() && (oldest.IsZero() || w.Since.Before(oldest)) {
-			oldest = w.Since
+	for since := range e.waiting() {
+		if oldest.IsZero() || since.Before(oldest) {
+			oldest = since
 		}
 	}
 	return oldest
@@ -137,7 +156,7 @@ func (e *entry) row() row {
 // copied is a state that may be changed until it is published.
 func (s *state) copied() *state {
 	return &state{
-		at: s.at, took: s.took, entries: s.entries, held: s.held, waiters: s.waiters, oldest: s.oldest, deadlocks: s.deadlocks,
+		at: s.at, took: s.took, entries: s.entries, sums: s.sums, deadlocks: s.deadlocks,
 		trouble: s.trouble, cyclesTrouble: s.cyclesTrouble,
 	}
 }
@@ -157,13 +176,13 @@ func (s *state) underWay(next *state) *state {
 	maps.Copy(part.entries, next.entries)
 	part.found = len(next.entries)
 	if part.at.IsZero() {
-		part.held, part.waiters, part.oldest = next.held, next.waiters, next.oldest
+		part.sums = next.sums
 	}
 	return part
 }
 
 func (s *state) sample() sample {
-	return sample{s.at.UnixMilli(), int64(s.held), int64(s.waiters), s.oldest.Milliseconds()}
+	return sample{s.at.UnixMilli(), int64(s.sums.held), int64(s.sums.waiters), s.sums.oldest.Milliseconds()}
 }
 
 // tick ends what is sent of a state. Deadlocks are left out when they are as before.
@@ -179,10 +198,14 @@ func (s *state) tick(out *bytes.Buffer, deadlocks json.RawMessage) {
 		Held      int             `json:"held"`
 		Waiters   int             `json:"waiters"`
 		Oldest    int64           `json:"oldest"`
+		Waits     waits           `json:"waits"`
 		Found     int             `json:"found"` // locks, by the pass that is under way; 0: it is over, or quick
 		Trouble   string          `json:"trouble"`
 		Deadlocks json.RawMessage `json:"deadlocks,omitempty"`
-	}{at, s.took.Milliseconds(), len(s.entries), s.held, s.waiters, s.oldest.Milliseconds(), s.found, s.trouble, deadlocks})
+	}{
+		at, s.took.Milliseconds(), len(s.entries), s.sums.held, s.sums.waiters, s.sums.oldest.Milliseconds(), s.sums.waits,
+		s.found, s.trouble, deadlocks,
+	})
 }
 
 // since is what a stream that was told of the last state is told of this one.

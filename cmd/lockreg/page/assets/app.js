@@ -1,7 +1,7 @@
 // The page: a stream of server-sent events on one side, what they tell on the other.
 
 import { $, ages, announce, clock, duration, serverNow, visible, write } from "./base.js";
-import { began as chartsBegan, sampled } from "./charts.js";
+import { began as chartsBegan, sampled, waits } from "./charts.js";
 import { changed, reconnected, rights } from "./detail.js";
 import { begin, dirty, drop, end, measure, put } from "./list.js";
 import { later } from "./pump.js";
@@ -46,6 +46,7 @@ const handlers = {
     if (data.at > 0) {
       clock.lastPass = data.at;
       sampled([data.at, data.held, data.waiters, data.oldest]);
+      waits(data.waits, data.waiters);
     }
     write($("trouble"), data.trouble === "" ? "" : `Redis cannot be asked for everything: ${visible(data.trouble)}`);
     $("trouble").hidden = data.trouble === "";

@@ -1,6 +1,6 @@
 // The last minutes, as charts.
 
-import { $, MINUTES, duration, write } from "./base.js";
+import { $, MINUTES, duration, element, write } from "./base.js";
 
 let samples = [];
 
@@ -57,4 +57,28 @@ function chart(id, column, end, span, name, format) {
   write($(`${id}-now`), now);
   write($(`${id}-most`), `peak ${format(most)}`);
   svg.setAttribute("aria-label", `${name} in the last ${duration(span)}: ${now} now, ${format(most)} at most`);
+}
+
+// ---------- how long those who wait have waited ----------
+
+const LENGTHS = ["under 1 s", "1 to 5 s", "5 to 30 s", "30 to 60 s", "over 1 min", "other"];
+const cells = LENGTHS.map((text) => {
+  const row = element("tr");
+  const name = element("th", "", text);
+  name.scope = "row";
+  const cell = element("td");
+  cell.append(element("span", "fill"), element("span", "", "0"));
+  row.append(name, cell);
+  $("waits-rows").append(row);
+  return cell;
+});
+
+// waits shows how many have waited for how long. The server tells the length of those that it knows.
+export function waits(known, waiters) {
+  const counts = [...known, Math.max(0, waiters - known.reduce((sum, n) => sum + n, 0))];
+  const most = Math.max(1, ...counts);
+  counts.forEach((n, i) => {
+    write(cells[i].lastChild, String(n));
+    cells[i].firstChild.style.width = `${(n / most) * 75}%`;
+  });
 }

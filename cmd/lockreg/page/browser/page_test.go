@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/assert"
@@ -244,4 +245,28 @@ func TestAxe(t *testing.T) {
 	none := open(t, serve(t, &fake{}), 1200, 900)
 	none.text("#empty", "Nothing is locked")
 	axe(none, "empty")
+}
+
+// How long those who wait have waited is a table.
+func TestWaitsAreATable(t *testing.T) {
+	source := &fake{}
+	lock := made("a", 6)
+	for i, waited := range []time.Duration{0, 10 * time.Second, 12 * time.Second, 40 * time.Second, 2 * time.Hour, time.Hour} {
+		lock.Waiters[i].Since = time.Now().Add(-waited)
+	}
+	lock.Waiters[5].Standby = true
+	source.set(lock)
+	b := open(t, serve(t, source), 1200, 900)
+	counts := func(name string) string {
+		return fmt.Sprintf(`[...document.querySelectorAll("#waits-rows tr")].find((r) => r.cells[0].innerText === %q)?.cells[1].innerText`, name)
+	}
+	for name, want := range map[string]string{"5 to 30 s": "2", "30 to 60 s": "1", "over 1 min": "1", "other": "1"} {
+		b.await(counts(name) + fmt.Sprintf(` === %q`, want))
+	}
+	b.await(counts("1 to 5 s") + ` === "1"`) // it waits for longer now
+	b.await(counts("under 1 s") + ` === "0"`)
+	widths := `[...document.querySelectorAll(".fill")].map((f) => f.getBoundingClientRect().width)`
+	b.await(widths + `[2] > ` + widths + `[3] && ` + widths + `[3] > 5`)
+	require.True(t, value[bool](b, widths+`[0] === 0`))
+	b.quiet()
 }
