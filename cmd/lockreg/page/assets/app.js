@@ -2,10 +2,11 @@
 
 import { $, ages, announce, clock, duration, serverNow, visible, write } from "./base.js";
 import { began as chartsBegan, sampled, waits } from "./charts.js";
-import { changed, reconnected, rights } from "./detail.js";
+import { changed, reconnected, rights, trail } from "./detail.js";
 import { begin, dirty, drop, end, measure, put } from "./list.js";
 import { later } from "./pump.js";
 import { deadlocks, findStuck } from "./stuck.js";
+import { lose } from "./trails.js";
 
 let connected = false;
 let silent = 0; // since when Redis does not answer, by the server's clock; 0: it does
@@ -21,6 +22,7 @@ const handlers = {
     silent = 0; // or it is told next
     began = Date.now();
     chartsBegan(data.history);
+    lose();
   },
   begin,
   rows(rows) {
@@ -107,6 +109,7 @@ function age() {
 setInterval(() => {
   ages();
   age();
+  trail();
   dirty();
 }, 1000);
 measure();

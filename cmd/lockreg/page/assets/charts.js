@@ -1,8 +1,16 @@
 // The last minutes, as charts.
 
 import { $, MINUTES, duration, element, write } from "./base.js";
+import { newPlot } from "./plot.js";
+
+const GAP = 5000; // nobody looked for so long, so nothing is known
 
 let samples = [];
+const plots = [
+  { plot: newPlot($("held-chart"), "Locks held"), column: 1, format: String },
+  { plot: newPlot($("waiters-chart"), "Waiting"), column: 2, format: String },
+  { plot: newPlot($("oldest-chart"), "Oldest wait"), column: 3, format: duration },
+];
 
 // began takes what the server knows of the time before.
 export function began(history) {
@@ -22,41 +30,16 @@ export function sampled(sample) {
 function charts() {
   if (samples.length === 0) return;
   const end = samples.at(-1)[0];
-  // As much as there is, but for the first minute.
-  const span = Math.min(MINUTES * 60_000, Math.max(60_000, end - samples[0][0]));
-  chart("held", 1, end, span, "Locks held", String);
-  chart("waiters", 2, end, span, "Waiting", String);
-  chart("oldest", 3, end, span, "Oldest wait", duration);
-}
-
-function chart(id, column, end, span, name, format) {
-  const most = samples.reduce((m, s) => Math.max(m, s[column]), 0);
-  const lines = [];
-  const areas = [];
-  let before = null;
-  for (const sample of samples) {
-    const x = 600 - ((end - sample[0]) / span) * 600;
-    const y = most === 0 ? 59 : 59 - (sample[column] / most) * 56;
-    const point = `${x.toFixed(1)} ${y.toFixed(1)}`;
-    if (before === null || sample[0] - before.time > 5000) {
-      // Nobody looked in between, so nothing is known.
-      if (before !== null) areas.push(`L${before.x} 60Z`);
-      lines.push(`M${point}`);
-      areas.push(`M${x.toFixed(1)} 60L${point}`);
-    } else {
-      lines.push(`L${point}`);
-      areas.push(`L${point}`);
+  for (const { plot, column, format } of plots) {
+    const points = [];
+    let before = end;
+    for (const sample of samples) {
+      if (sample[0] - before > GAP) points.push([before, null]);
+      points.push([sample[0], sample[column]]);
+      before = sample[0];
     }
-    before = { time: sample[0], x: x.toFixed(1) };
+    plot.draw(points, end, format);
   }
-  if (before !== null) areas.push(`L${before.x} 60Z`);
-  const svg = $(id);
-  svg.querySelector(".line").setAttribute("d", lines.join(""));
-  svg.querySelector(".area").setAttribute("d", areas.join(""));
-  const now = format(samples.at(-1)[column]);
-  write($(`${id}-now`), now);
-  write($(`${id}-most`), `peak ${format(most)}`);
-  svg.setAttribute("aria-label", `${name} in the last ${duration(span)}: ${now} now, ${format(most)} at most`);
 }
 
 // ---------- how long those who wait have waited ----------

@@ -1,6 +1,7 @@
 // A lock with its holders and its queue, and its release.
 
 import { $, ages, ago, announce, duration, element, moment, process, visible, write } from "./base.js";
+import { drawTrail } from "./trails.js";
 
 let open = null; // the id of the lock in the dialog
 let asking = false;
@@ -15,8 +16,14 @@ export function show(id, path) {
   $("holders").replaceChildren();
   $("queue").replaceChildren();
   $("queue-more").textContent = "";
+  trail();
   if (!$("detail").open) $("detail").showModal();
   refresh();
+}
+
+// trail shows how many have waited for the lock that is shown.
+export function trail() {
+  if (open !== null) drawTrail(open);
 }
 
 // changed is called when a lock is another one than before.

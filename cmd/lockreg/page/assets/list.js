@@ -4,6 +4,7 @@ import { $, ago, clock, duration, element, moment, process, serverNow, visible, 
 import { show } from "./detail.js";
 import { byContention, comparison, sorting } from "./order.js";
 import { later, soon } from "./pump.js";
+import { follow } from "./trails.js";
 
 export const locks = new Map(); // by id, as a path may be no text
 export let all = []; // sorted
@@ -59,6 +60,7 @@ export function put(row) {
   locks.set(row.id, lock);
   all.splice(place(all, lock), 0, lock);
   if (matches(lock)) shown.splice(place(shown, lock), 0, lock);
+  follow(row.id, row.at, row.waiters);
   dirty();
   return !old || old.version !== row.version;
 }
@@ -69,6 +71,7 @@ export function drop(id) {
   locks.delete(id);
   take(all, lock);
   take(shown, lock);
+  follow(id, clock.lastPass, 0);
   dirty();
 }
 

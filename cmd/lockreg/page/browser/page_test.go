@@ -228,7 +228,7 @@ func TestAxe(t *testing.T) {
 			b.scheme(scheme)
 			b.await(row("order:8812"))
 			b.text("#deadlock-list", "goroutine 44")
-			b.await(`document.querySelector("#held").getAttribute("aria-label")`)
+			b.await(`document.querySelector("#held-chart svg").getAttribute("aria-label")`)
 			axe(b, scheme+" list")
 			b.click("#row-0")
 			b.text("#queue", "mail")
