@@ -42,6 +42,7 @@ type feed struct {
 	streams map[*stream]struct{}
 	now     *state             // after the last pass; nil: none since nobody looked
 	history []sample           // stays when nobody looks
+	past    past               // the same, as of when somebody did
 	asked   chan struct{}      // closed when the poller has ended; nil: there is none
 	stop    context.CancelFunc // ends the poller's pass
 	skip    context.CancelFunc // ends the poller's pause
@@ -59,8 +60,8 @@ type stream struct {
 	stale  bool // needs all anew
 }
 
-// sample is a point of the charts: when (Unix ms), locks held, waiters, oldest wait (ms).
-type sample [4]int64
+// sample is a point of the charts: when (Unix ms), locks held, waiters, oldest wait (ms), grants and hand-overs so far.
+type sample [6]int64
 
 func newFeed(source Source) *feed {
 	return &feed{
@@ -150,6 +151,9 @@ func (f *feed) begin(asked chan struct{}) (context.Context, bool) {
 	f.interrupt() // the last pass's, for its resources
 	if closed || len(f.streams) == 0 {
 		// What was true then is not shown to somebody who comes later.
+		if f.now != nil {
+			f.past = f.now.past
+		}
 		f.now, f.asked, f.stop, f.skip = nil, nil, nil, nil
 		close(asked)
 		return nil, false
@@ -203,13 +207,13 @@ func (f *feed) pass(ctx context.Context, cycles bool) *state {
 	defer cancel()
 	f.mu.Lock()
 	last := f.now
-	f.mu.Unlock()
 	if last == nil {
-		last = &state{entries: map[string]*entry{}, deadlocks: json.RawMessage("[]")}
+		last = &state{entries: map[string]*entry{}, past: f.past, deadlocks: json.RawMessage("[]")}
 	}
+	f.mu.Unlock()
 
 	began := time.Now()
-	next := &state{entries: make(map[string]*entry, len(last.entries)), deadlocks: last.deadlocks}
+	next := &state{entries: make(map[string]*entry, len(last.entries)), past: last.past, deadlocks: last.deadlocks}
 	told := began
 	for info, err := range f.source.Locks(ctx) {
 		if err != nil {

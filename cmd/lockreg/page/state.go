@@ -30,6 +30,7 @@ type state struct {
 	took          time.Duration
 	entries       map[string]*entry
 	sums          sums
+	past          past
 	deadlocks     json.RawMessage
 	trouble       string // why the last pass failed, or deadlocks cannot be shown
 	cyclesTrouble string // the latter, until they are asked for again
@@ -72,14 +73,18 @@ func (s *state) add(info observe.LockInfo, at time.Time, last *state) {
 		return cmp.Or(a.Since.Compare(b.Since), strings.Compare(a.Holder, b.Holder))
 	})
 	e := &entry{info: info, at: at}
-	if before := last.entries[info.Path]; before != nil {
+	before := last.entries[info.Path]
+	if !last.at.IsZero() { // else nothing is known of the time before
+		s.past.count(before, e)
+	}
+	if before != nil {
 		e.version = before.version
 		if !e.same(before) {
 			e.version++
 		}
 	}
 	s.entries[info.Path] = e
-	if slices.ContainsFunc(info.Holders, func(h observe.HolderInfo) bool { return !h.Kept }) {
+	if e.held() {
 		s.sums.held++
 	}
 	s.sums.waiters += e.waiters()
@@ -156,7 +161,7 @@ func (e *entry) row() row {
 // copied is a state that may be changed until it is published.
 func (s *state) copied() *state {
 	return &state{
-		at: s.at, took: s.took, entries: s.entries, sums: s.sums, deadlocks: s.deadlocks,
+		at: s.at, took: s.took, entries: s.entries, sums: s.sums, past: s.past, deadlocks: s.deadlocks,
 		trouble: s.trouble, cyclesTrouble: s.cyclesTrouble,
 	}
 }
@@ -182,7 +187,9 @@ func (s *state) underWay(next *state) *state {
 }
 
 func (s *state) sample() sample {
-	return sample{s.at.UnixMilli(), int64(s.sums.held), int64(s.sums.waiters), s.sums.oldest.Milliseconds()}
+	return sample{
+		s.at.UnixMilli(), int64(s.sums.held), int64(s.sums.waiters), s.sums.oldest.Milliseconds(), s.past.grants, s.past.handOvers,
+	}
 }
 
 // tick ends what is sent of a state. Deadlocks are left out when they are as before.
@@ -199,12 +206,14 @@ func (s *state) tick(out *bytes.Buffer, deadlocks json.RawMessage) {
 		Waiters   int             `json:"waiters"`
 		Oldest    int64           `json:"oldest"`
 		Waits     waits           `json:"waits"`
+		Grants    int64           `json:"grants"` // see past
+		HandOvers int64           `json:"handOvers"`
 		Found     int             `json:"found"` // locks, by the pass that is under way; 0: it is over, or quick
 		Trouble   string          `json:"trouble"`
 		Deadlocks json.RawMessage `json:"deadlocks,omitempty"`
 	}{
 		at, s.took.Milliseconds(), len(s.entries), s.sums.held, s.sums.waiters, s.sums.oldest.Milliseconds(), s.sums.waits,
-		s.found, s.trouble, deadlocks,
+		s.past.grants, s.past.handOvers, s.found, s.trouble, deadlocks,
 	})
 }
 

@@ -47,7 +47,7 @@ const handlers = {
     found = data.found;
     if (data.at > 0) {
       clock.lastPass = data.at;
-      sampled([data.at, data.held, data.waiters, data.oldest]);
+      sampled([data.at, data.held, data.waiters, data.oldest, data.grants, data.handOvers]);
       waits(data.waits, data.waiters);
     }
     write($("trouble"), data.trouble === "" ? "" : `Redis cannot be asked for everything: ${visible(data.trouble)}`);

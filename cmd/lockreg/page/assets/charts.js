@@ -11,6 +11,7 @@ const plots = [
   { plot: newPlot($("waiters-chart"), "Waiting"), column: 2, format: String },
   { plot: newPlot($("oldest-chart"), "Oldest wait"), column: 3, format: duration },
 ];
+const grants = newPlot($("grants-chart"), "Grants a second, a lower bound,");
 
 // began takes what the server knows of the time before.
 export function began(history) {
@@ -40,6 +41,20 @@ function charts() {
     }
     plot.draw(points, end, format);
   }
+  grants.draw(rates(4), end, frequency);
+  write($("hand-overs"), frequency(rates(5).at(-1)[1] ?? 0));
+}
+
+const frequency = (n) => (n < 10 ? n.toFixed(1) : String(Math.round(n)));
+
+// rates are how much a count has grown in a second, over the ten seconds before each sample.
+function rates(column) {
+  let from = 0;
+  return samples.map((sample, i) => {
+    if (i > 0 && sample[0] - samples[i - 1][0] > GAP) from = i;
+    while (sample[0] - samples[from][0] > 10_000) from++;
+    return [sample[0], from === i ? null : ((sample[column] - samples[from][column]) * 1000) / (sample[0] - samples[from][0])];
+  });
 }
 
 // ---------- how long those who wait have waited ----------

@@ -3,6 +3,7 @@ package browser
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -84,5 +85,23 @@ func TestTrailsAreLimited(t *testing.T) {
 
 	follow(`follow("old", now - 660_000, 7); follow("old", now - 630_000, 0);`)
 	require.False(t, seen("old"))
+	b.quiet()
+}
+
+func TestGrantsASecond(t *testing.T) {
+	source := &fake{}
+	source.set(made("a", 0))
+	b := open(t, serve(t, source), 1200, 900)
+	number := `Number(document.querySelector("#grants-chart strong").innerText)`
+	handOvers := `Number(document.querySelector("#hand-overs").innerText)`
+	b.await(`document.querySelector("#grants-chart strong").innerText === "0.0"`)
+	for i := 0; !value[bool](b, number+" > 0.2 && "+handOvers+" > 0.1 && "+handOvers+" < "+number); i++ {
+		require.Less(t, i, 200)
+		lock, other := made("a", 0), made(fmt.Sprint("b", i), 0)
+		lock.Holders[0].Holder = fmt.Sprint("7f6f0f7a:", i)
+		source.set(lock, other)
+		<-time.After(200 * time.Millisecond)
+	}
+	require.Contains(t, value[string](b, `document.querySelector("#grants-chart svg").getAttribute("aria-label")`), "a lower bound")
 	b.quiet()
 }

@@ -1,0 +1,123 @@
+package page_test
+
+import (
+	"errors"
+	"regexp"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry/cmd/lockreg/page"
+	"github.com/lockregistry/lockregistry/observe"
+)
+
+// counted is what the last of what was told says of grants and hand-overs.
+func counted(t *testing.T, text string) string {
+	t.Helper()
+	all := regexp.MustCompile(`"grants":(\d+),"handOvers":(\d+),`).FindAllStringSubmatch(text, -1)
+	require.NotEmpty(t, all)
+	last := all[len(all)-1]
+	return last[1] + " " + last[2]
+}
+
+// heldBy is a lock with holders.
+func heldBy(path string, holders ...string) observe.LockInfo {
+	lock := someLock(path, 0)
+	one := lock.Holders[0]
+	lock.Holders, lock.HolderCount = nil, len(holders)
+	for _, holder := range holders {
+		one.Holder = holder
+		lock.Holders = append(lock.Holders, one)
+	}
+	return lock
+}
+
+func TestGrantsAndHandOversAreCounted(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		source := newFake()
+		source.set(heldBy("a", "r1:1"), heldBy("b", "r1:2"))
+		h := newPage(t, source)
+		b := look(t, h)
+		next := func() string {
+			t.Helper()
+			<-time.After(700 * time.Millisecond)
+			synctest.Wait()
+			return counted(t, b.read())
+		}
+		require.Equal(t, "0 0", next(), "what was there before is no grant")
+		source.set(heldBy("c", "r1:3"))
+		require.Equal(t, "1 0", next())
+		source.set(heldBy("a", "r2:1"))
+		require.Equal(t, "2 1", next())
+		source.remove("b")
+		require.Equal(t, "2 1", next(), "a release is none")
+		source.set(heldBy("b"))
+		require.Equal(t, "2 1", next(), "nor is a waiter")
+		source.set(heldBy("b", "r1:4"))
+		require.Equal(t, "3 1", next())
+
+		// Readers come and go. All others than before are a hand-over.
+		source.set(heldBy("b", "r1:4", "r2:4", "r3:4"))
+		require.Equal(t, "5 1", next())
+		source.set(heldBy("b", "r3:4", "r4:4"))
+		require.Equal(t, "6 1", next())
+		source.set(heldBy("b", "r5:4"))
+		require.Equal(t, "7 2", next())
+		many := heldBy("b", "r6:4")
+		many.HolderCount = 101
+		source.set(many)
+		require.Equal(t, "7 2", next(), "those that are not listed may be the same")
+		source.set(heldBy("b", "r7:4"))
+		require.Equal(t, "7 2", next())
+
+		// A path that stays taken after its release has no owner.
+		kept := heldBy("c", "r1:3:atleast")
+		kept.Holders[0].Kept = true
+		source.set(kept)
+		require.Equal(t, "7 2", next())
+		source.set(heldBy("c", "r2:3"))
+		require.Equal(t, "8 2", next())
+
+		// What happens while a pass fails is counted once it succeeds.
+		source.do(func() { source.failure = errors.New("gone") })
+		source.set(heldBy("d", "r1:5"))
+		require.Equal(t, "8 2", next())
+		source.do(func() { source.failure = nil })
+		require.Equal(t, "9 2", next())
+
+		// While nobody looks nothing is counted, and the counts go on.
+		b.close()
+		synctest.Wait()
+		source.set(heldBy("e", "r1:6"), heldBy("a", "r3:1"))
+		b = look(t, h)
+		require.Equal(t, "9 2", next())
+		source.set(heldBy("a", "r4:1"))
+		require.Equal(t, "10 3", next())
+		late := look(t, h)
+		synctest.Wait()
+		require.Regexp(t, `"history":\[\[\d+,2,0,0,0,0\],.*,9,2\]\]`, late.read())
+	})
+}
+
+// A pass that takes long, and is shown in parts, counts each grant once.
+func TestGrantsOfALongPass(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		source := newFake()
+		for _, path := range []string{"a", "b", "c"} {
+			source.set(heldBy(path, "r1:1"))
+		}
+		source.each = time.Second
+		b := look(t, newPage(t, source, page.WithInterval(time.Second)))
+		<-time.After(5 * time.Second)
+		for _, path := range []string{"a", "b", "c"} {
+			source.set(heldBy(path, "r2:1"))
+		}
+		<-time.After(30 * time.Second)
+		synctest.Wait()
+		require.Equal(t, "3 3", counted(t, b.read()))
+	})
+}
