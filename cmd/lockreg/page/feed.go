@@ -231,6 +231,7 @@ func (f *feed) pass(ctx context.Context, cycles bool) *state {
 		return last.failed(err)
 	}
 	next.at = time.Now()
+	next.past.end(last.entries, next.entries, next.at)
 	next.took = next.at.Sub(began)
 	next.trouble, next.cyclesTrouble = last.cyclesTrouble, last.cyclesTrouble
 	if !cycles {

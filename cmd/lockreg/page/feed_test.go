@@ -363,7 +363,8 @@ func TestLongPassIsShownInParts(t *testing.T) {
 		text += b.read()
 		require.Equal(t, 100, strings.Count(text, `"path":`), "each once")
 		require.Contains(t, text, `"locks":100,"held":100,"waiters":100,`)
-		require.Contains(t, text, `"took":10000,"locks":100,"held":100,"waiters":100,"oldest":11000,"waits":[0,39,61,0,0],"grants":0,"handOvers":0,"found":0,"trouble":""}`)
+		require.Contains(t, text, `"took":10000,"locks":100,"held":100,"waiters":100,"oldest":11000,"waits":[0,39,61,0,0],`+
+			`"grants":0,"handOvers":0,"found":0,"trouble":""}`)
 
 		// In the next pass what it has not come to stays, also when it fails.
 		source.remove("p7")

@@ -3,15 +3,32 @@ package page
 import (
 	"iter"
 	"slices"
+	"time"
 
+	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/view"
 	"github.com/lockregistry/lockregistry/observe"
 )
 
 // past is what passes have seen happen, since somebody looked for the first time. The counts are lower bounds: what begins and
 // ends between two passes is not seen, nor that Java releases a lock and has it again under the same name.
 type past struct {
-	grants    int64 // holds that were not there at the pass before
-	handOvers int64 // locks of which all holders were others at the pass before
+	grants    int64   // holds that were not there at the pass before
+	handOvers int64   // locks of which all holders were others at the pass before
+	lost      []*loss // of the last ten minutes, maxLosses at most. Not changed once it is published
+}
+
+const (
+	rememberLosses = 10 * time.Minute
+	maxLosses      = 100
+)
+
+// loss is a hold that was overdue, and was gone when its lease had ended. That is all that can be told from outside: a key that
+// somebody deleted, or that a failover lost, is gone as after a release.
+type loss struct {
+	Path   string      `json:"path"`
+	ID     string      `json:"id"` // the same, see view.ID
+	Holder view.Holder `json:"holder"`
+	At     int64       `json:"at"` // when it was seen, Unix ms
 }
 
 // count compares a lock with what it was at the pass before; nil: nobody held it, and nobody waited.
@@ -30,6 +47,45 @@ func (p *past) count(before, now *entry) {
 	p.grants += granted
 	if granted > 0 && stayed == 0 && before.held() {
 		p.handOvers++
+	}
+}
+
+// lose adds the holds of a lock that were lost between two passes; now is nil when there is no lock any more.
+func (p *past) lose(before, now *entry, at time.Time) {
+	for h := range before.owners() {
+		if now.has(h.Holder) || h.Overdue() == 0 || at.Before(before.at.Add(h.Lease-leaseBlur)) {
+			continue
+		}
+		one := before.info
+		one.Holders, one.Waiters = []observe.HolderInfo{h}, nil
+		lock := view.OfLock(one)
+		p.lost = append(slices.Clip(p.lost), &loss{lock.Path, lock.ID, lock.Holders[0], at.UnixMilli()})
+	}
+}
+
+// end ends a pass: what was there before it and is not there any more may be lost.
+func (p *past) end(before, now map[string]*entry, at time.Time) {
+	for path, e := range before {
+		if now[path] == nil {
+			p.lose(e, nil, at)
+		}
+	}
+	old := func(l *loss) bool { return l.At < at.Add(-rememberLosses).UnixMilli() }
+	if slices.ContainsFunc(p.lost, old) {
+		p.lost = slices.DeleteFunc(slices.Clone(p.lost), old)
+	}
+	p.lost = p.lost[max(0, len(p.lost)-maxLosses):]
+}
+
+// remember keeps what a record said that has expired: a process that has died writes none, and its lease may be longer.
+func (e *entry) remember(before *entry) {
+	for i := range e.info.Holders {
+		h := &e.info.Holders[i]
+		for last := range before.owners() {
+			if last.Holder == h.Holder && last.Label.Known() && !h.Label.Known() {
+				h.Label, h.Renewed, h.Granted = last.Label, last.Renewed, last.Granted
+			}
+		}
 	}
 }
 

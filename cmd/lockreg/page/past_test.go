@@ -2,7 +2,9 @@ package page_test
 
 import (
 	"errors"
+	"fmt"
 	"regexp"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -119,5 +121,123 @@ func TestGrantsOfALongPass(t *testing.T) {
 		<-time.After(30 * time.Second)
 		synctest.Wait()
 		require.Equal(t, "3 3", counted(t, b.read()))
+	})
+}
+
+// overdueBy is a lock whose holder should have renewed it before: its lease of 30 s has so long to go.
+func overdueBy(path, holder string, left time.Duration) observe.LockInfo {
+	lock := heldBy(path, holder)
+	lock.Holders[0].Renewed, lock.Holders[0].Lease = 30*time.Second, left
+	return lock
+}
+
+func TestLossesAreTold(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		source := newFake()
+		h := newPage(t, source)
+		b := look(t, h)
+		after := func(d time.Duration) string {
+			<-time.After(d)
+			synctest.Wait()
+			return b.read()
+		}
+		require.Contains(t, after(time.Millisecond), `"lost":[]`)
+
+		notOverdue := overdueBy("healthy", "r1:2", 19*time.Second) // 1 s, not 3 s late: it may be chance
+		unrenewed := heldBy("once", "r1:3")                        // its lease ends as it is meant to
+		unrenewed.Holders[0].Lease = 2 * time.Second
+		source.set(overdueBy("gone", "r1:1", 2*time.Second), notOverdue, unrenewed, overdueBy("late", "r1:4", 10*time.Second),
+			overdueBy("kept", "r1:5", 2*time.Second), overdueBy("taken", "r1:6", 2*time.Second))
+		require.NotContains(t, after(1900*time.Millisecond), `"lost"`)
+		for _, path := range []string{"gone", "once", "healthy"} {
+			source.remove(path)
+		}
+		source.remove("late")                                  // long before its lease ends, so somebody has released it
+		source.set(overdueBy("kept", "r1:5", 30*time.Second))  // renewed after all
+		source.set(overdueBy("taken", "r2:6", 30*time.Second)) // another owner has it
+		text := after(time.Second)
+		require.Equal(t, 1, strings.Count(text, `"lost":[`), "once: %s", text)
+		require.Equal(t, 1, strings.Count(text, `"id":"r1%3A1"`))
+		require.Equal(t, 1, strings.Count(text, `"id":"r1%3A6"`))
+		_, lost, _ := strings.Cut(text, `"lost":[`)
+		for _, path := range []string{"healthy", "once", "late", "kept"} {
+			require.NotContains(t, lost, `"path":"`+path+`"`)
+		}
+		require.Contains(t, lost, `"host":"web-1"`)
+
+		late := look(t, h)
+		synctest.Wait()
+		require.Equal(t, 1, strings.Count(late.read(), `"path":"gone"`), "also to those who come later")
+		late.close()
+		require.NotContains(t, after(9*time.Minute), `"lost"`)
+		require.Contains(t, after(2*time.Minute), `"lost":[]`, "ten minutes")
+	})
+}
+
+// The record of a process that has died may expire before its lease.
+func TestLossOfAHolderWithoutARecord(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		source := newFake()
+		lock := overdueBy("a", "r1:1", 10*time.Second)
+		source.set(lock)
+		b := look(t, newPage(t, source))
+		<-time.After(5 * time.Second)
+		lock.Holders[0].Label, lock.Holders[0].Renewed, lock.Holders[0].Lease = observe.Label{}, 0, 5*time.Second
+		source.set(lock)
+		synctest.Wait()
+		b.read()
+		<-time.After(4600 * time.Millisecond)
+		synctest.Wait()
+		require.NotContains(t, b.read(), `"path":"a"`, "nothing new is known")
+		source.remove("a")
+		<-time.After(2 * time.Second)
+		synctest.Wait()
+		_, lost, _ := strings.Cut(b.read(), `"lost":[`)
+		require.Contains(t, lost, `"host":"web-1"`)
+	})
+}
+
+// A hundred losses are remembered, the newest. While nobody looks none is seen.
+func TestLossesAreLimited(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		source := newFake()
+		h := newPage(t, source)
+		b := look(t, h)
+		for i := range 120 {
+			source.set(overdueBy(fmt.Sprint("p", i), "r1:1", time.Second))
+			if i == 60 { // those are older
+				<-time.After(900 * time.Millisecond)
+				source.do(func() { clear(source.locks) })
+				<-time.After(time.Second)
+			}
+		}
+		<-time.After(900 * time.Millisecond)
+		source.do(func() { clear(source.locks) })
+		<-time.After(time.Second)
+		synctest.Wait()
+		b.read()
+		late := look(t, h)
+		synctest.Wait()
+		_, lost, _ := strings.Cut(late.read(), `"lost":[`)
+		require.Equal(t, 100, strings.Count(lost, `"path":`))
+		for i := 61; i < 120; i++ {
+			require.Contains(t, lost, fmt.Sprintf(`"path":"p%d"`, i))
+		}
+		late.close()
+		b.close()
+		synctest.Wait()
+
+		source.set(overdueBy("unseen", "r1:1", time.Second))
+		<-time.After(time.Second)
+		source.remove("unseen")
+		again := look(t, h)
+		<-time.After(time.Second)
+		synctest.Wait()
+		text := again.read()
+		require.NotContains(t, text, "unseen")
+		require.Contains(t, text, `"path":"p119"`, "what was seen stays")
 	})
 }

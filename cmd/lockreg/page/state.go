@@ -78,6 +78,8 @@ func (s *state) add(info observe.LockInfo, at time.Time, last *state) {
 		s.past.count(before, e)
 	}
 	if before != nil {
+		e.remember(before)
+		s.past.lose(before, e, at)
 		e.version = before.version
 		if !e.same(before) {
 			e.version++
@@ -192,8 +194,15 @@ func (s *state) sample() sample {
 	}
 }
 
-// tick ends what is sent of a state. Deadlocks are left out when they are as before.
-func (s *state) tick(out *bytes.Buffer, deadlocks json.RawMessage) {
+// tick ends what is sent of a state. What is as it was is left out; nil: nothing was.
+func (s *state) tick(out *bytes.Buffer, last *state) {
+	deadlocks, lost := s.deadlocks, append([]*loss{}, s.past.lost...)
+	if last != nil && bytes.Equal(deadlocks, last.deadlocks) {
+		deadlocks = nil
+	}
+	if last != nil && slices.Equal(lost, last.past.lost) {
+		lost = nil
+	}
 	at := int64(0)
 	if !s.at.IsZero() {
 		at = s.at.UnixMilli()
@@ -211,9 +220,10 @@ func (s *state) tick(out *bytes.Buffer, deadlocks json.RawMessage) {
 		Found     int             `json:"found"` // locks, by the pass that is under way; 0: it is over, or quick
 		Trouble   string          `json:"trouble"`
 		Deadlocks json.RawMessage `json:"deadlocks,omitempty"`
+		Lost      []*loss         `json:"lost,omitzero"`
 	}{
 		at, s.took.Milliseconds(), len(s.entries), s.sums.held, s.sums.waiters, s.sums.oldest.Milliseconds(), s.sums.waits,
-		s.past.grants, s.past.handOvers, s.found, s.trouble, deadlocks,
+		s.past.grants, s.past.handOvers, s.found, s.trouble, deadlocks, lost,
 	})
 }
 
@@ -239,11 +249,7 @@ func (s *state) since(last *state) []byte {
 	for chunk := range slices.Chunk(gone, rowsAtOnce) {
 		event(&out, "gone", chunk)
 	}
-	if bytes.Equal(s.deadlocks, last.deadlocks) {
-		s.tick(&out, nil)
-	} else {
-		s.tick(&out, s.deadlocks)
-	}
+	s.tick(&out, last)
 	return out.Bytes()
 }
 
@@ -258,7 +264,7 @@ func (s *state) all() []byte {
 		}
 		sendRows(&out, rows)
 		event(&out, "end", struct{}{})
-		s.tick(&out, s.deadlocks)
+		s.tick(&out, nil)
 		s.whole = out.Bytes()
 	})
 	return s.whole

@@ -5,7 +5,7 @@ import { began as chartsBegan, sampled, waits } from "./charts.js";
 import { changed, reconnected, rights, trail } from "./detail.js";
 import { begin, dirty, drop, end, measure, put } from "./list.js";
 import { later } from "./pump.js";
-import { deadlocks, findStuck } from "./stuck.js";
+import { deadlocks, findStuck, losses } from "./stuck.js";
 import { lose } from "./trails.js";
 
 let connected = false;
@@ -53,6 +53,7 @@ const handlers = {
     write($("trouble"), data.trouble === "" ? "" : `Redis cannot be asked for everything: ${visible(data.trouble)}`);
     $("trouble").hidden = data.trouble === "";
     if (data.deadlocks) deadlocks(data.deadlocks);
+    if (data.lost) losses(data.lost);
     findStuck();
     age();
     dirty();

@@ -2,7 +2,7 @@
 
 import { $, ages, ago, announce, clock, duration, element, moment, process, visible, write } from "./base.js";
 import { show } from "./detail.js";
-import { all } from "./list.js";
+import { all, locks } from "./list.js";
 
 function pathButton(path, id) {
   const button = element("button", "path", visible(path));
@@ -42,7 +42,9 @@ export function deadlocks(found) {
 // ---------- what is stuck ----------
 
 const LONG = 30_000; // a wait that is longer is told
-let stuck = [];
+const MOST = 20; // are listed
+const ALL = 100; // losses that the server remembers
+let stuck = []; // ids of those that are listed
 
 // How late the renewal of a lock's lease was at the last pass; 0: in time, or not known.
 function overdue(lock) {
@@ -57,20 +59,45 @@ function why(lock) {
   return `: held by ${lock.who || "nobody"}, somebody has waited for ${ago(lock.oldest)}`;
 }
 
-export function findStuck() {
-  const found = all.filter((l) => overdue(l) > 0 || (l.oldest !== null && clock.lastPass - l.oldest > LONG));
-  const first = found.slice(0, 20);
-  $("stuck").hidden = found.length === 0;
-  write($("stuck-title"), `Stuck: ${found.length}`);
-  if (first.map((l) => l.id).join() !== stuck.join()) {
-    stuck = first.map((l) => l.id);
-    $("stuck-list").replaceChildren(
-      ...first.map((lock) => {
+// list shows locks with a text behind each, and makes the list anew only when they are others.
+function list(node, ids, found, text) {
+  if (node.children.length !== found.length || found.some((one, i) => one.id !== ids[i])) {
+    node.replaceChildren(
+      ...found.map((one) => {
         const item = element("li");
-        item.append(pathButton(lock.path, lock.id), element("span"));
+        item.append(pathButton(one.path, one.id), element("span"));
         return item;
       }),
     );
   }
-  first.forEach((lock, i) => write($("stuck-list").children[i].lastChild, why(lock)));
+  found.forEach((one, i) => write(node.children[i].lastChild, text(one)));
+  return found.map((one) => one.id);
+}
+
+export function findStuck() {
+  const found = all.filter((l) => overdue(l) > 0 || (l.oldest !== null && clock.lastPass - l.oldest > LONG));
+  $("stuck").hidden = found.length === 0 && lost.length === 0;
+  write($("stuck-title"), `Stuck: ${found.length === 0 ? "nothing now" : found.length}`);
+  stuck = list($("stuck-list"), stuck, found.slice(0, MOST), why);
+  gone = list($("lost-list"), gone, lost.slice(0, MOST), fate);
+}
+
+// ---------- what was lost ----------
+
+let lost = []; // the newest first
+let gone = []; // ids of those that are listed
+let since = null; // the newest that this browser has heard of; null: it has heard nothing yet
+
+export function losses(told) {
+  const newest = told.at(-1)?.at ?? 0;
+  if (since !== null && newest > since) announce("A lock was lost.");
+  since = newest;
+  lost = told.toReversed();
+  $("lost").hidden = lost.length === 0;
+  write($("lost-title"), `Lost in the last ten minutes: ${lost.length === ALL ? `${ALL} or more` : lost.length}`);
+}
+
+function fate(loss) {
+  const now = locks.get(loss.id)?.who || "nobody";
+  return `: ${process(loss.holder.label, loss.holder.since, loss.holder.holder)}, ${ago(loss.at)} ago; now held by ${now}`;
 }

@@ -262,6 +262,17 @@ func label(host string, pid int, name string) observe.Label {
 	return observe.Label{Registry: "7f6f0f7a", Host: host, PID: pid, Name: name}
 }
 
+// loseOne has a lock that is overdue, and then is gone.
+func (f *fake) loseOne(t *testing.T, b *tab) {
+	t.Helper()
+	lost := made("lost", 0)
+	lost.Holders[0].Renewed, lost.Holders[0].Lease = time.Minute, 200*time.Millisecond
+	f.set(lost)
+	b.text("#stuck-list", "lost: billing")
+	require.NoError(t, f.ForceUnlockHolder(t.Context(), "lost", ""))
+	b.text("#lost-list", "lost: billing")
+}
+
 // serve serves a page on loopback, and returns its address.
 func serve(t *testing.T, source page.Source, options ...page.Option) string {
 	t.Helper()

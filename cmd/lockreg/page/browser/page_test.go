@@ -229,11 +229,18 @@ func TestAxe(t *testing.T) {
 			b.await(row("order:8812"))
 			b.text("#deadlock-list", "goroutine 44")
 			b.await(`document.querySelector("#held-chart svg").getAttribute("aria-label")`)
+			source.loseOne(t, b)
 			axe(b, scheme+" list")
+			b.click(`[data-column="path"] button`)
+			b.await(listed + `.startsWith("cart:a81f,cart:b220")`)
+			axe(b, scheme+" list by path")
+			b.click(`[data-column="waiting"] button`)
+			b.await(listed + `.startsWith("order:8812")`)
 			b.click("#row-0")
 			b.text("#queue", "mail")
+			b.await(`document.querySelector("#trail svg").checkVisibility()`)
 			axe(b, scheme+" lock")
-			b.click("#holders button")
+			b.do(chromedp.Evaluate[chromedp.Void](`document.querySelector("#holders button").click()`)) // it is made anew at each pass
 			b.await(`document.querySelector("#confirm").open`)
 			axe(b, scheme+" confirmation")
 			b = open(t, login, width, 900)
@@ -258,7 +265,8 @@ func TestWaitsAreATable(t *testing.T) {
 	source.set(lock)
 	b := open(t, serve(t, source), 1200, 900)
 	counts := func(name string) string {
-		return fmt.Sprintf(`[...document.querySelectorAll("#waits-rows tr")].find((r) => r.cells[0].innerText === %q)?.cells[1].innerText`, name)
+		return fmt.Sprintf(`[...document.querySelectorAll("#waits-rows tr")].find(
+			(r) => r.cells[0].innerText === %q)?.cells[1].innerText`, name)
 	}
 	for name, want := range map[string]string{"5 to 30 s": "2", "30 to 60 s": "1", "over 1 min": "1", "other": "1"} {
 		b.await(counts(name) + fmt.Sprintf(` === %q`, want))

@@ -3,11 +3,13 @@ package browser
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"strconv"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/chromedp/chromedp"
 	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
 
@@ -193,5 +195,59 @@ func TestStuckIsShown(t *testing.T) {
 	b.text("#stuck", "somebody has waited for ")
 	b.click("#stuck-list button")
 	b.await(`document.querySelector("#detail").open`)
+	b.quiet()
+}
+
+// A process that dies has its locks lost: first they are overdue, then gone, then another's.
+func TestLossIsShown(t *testing.T) {
+	source := &fake{}
+	b := open(t, serve(t, source), 1200, 900)
+	b.text("#empty", "Nothing is locked")
+	b.await(`document.querySelector("#stuck").hidden`)
+	dead := made("dead<b>", 0)
+	dead.Holders[0].Renewed, dead.Holders[0].Lease = time.Minute, 200*time.Millisecond
+	source.set(dead)
+	b.text("#stuck-title", "Stuck: 1")
+	require.False(t, value[bool](b, `document.querySelector("#lost").checkVisibility()`))
+	require.NoError(t, source.ForceUnlockHolder(t.Context(), "dead<b>", ""))
+	b.text("#lost-title", "Lost in the last ten minutes: 1")
+	b.text("#status", "A lock was lost.")
+	b.text("#stuck-title", "Stuck: nothing now")
+	b.await(`/^dead<b>: billing \(web-1, pid 4711\), \d s ago; now held by nobody$/.test(
+		document.querySelector("#lost-list").innerText)`)
+	next := made("dead<b>", 0)
+	next.Holders[0].Holder, next.Holders[0].Label = "8a:1", label("web-7", 1, "shop")
+	source.set(next)
+	b.text("#lost-list", "now held by shop (web-7, pid 1)")
+	b.click("#lost-list button")
+	b.text("#holders", "shop (web-7, pid 1)")
+	b.click("#detail-close")
+	b.do(chromedp.Navigate(value[string](b, `location.href`)))
+	b.text("#lost-list", "now held by shop (web-7, pid 1)") // also for those who come later
+	b.quiet()
+}
+
+// The same with a registry of Redis whose renewals reach it no more.
+func TestLossOfRedis(t *testing.T) {
+	server := redistest.Start(t)
+	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{server.Addr()}, DisableCache: true})
+	require.NoError(t, err)
+	holder, err := lockregistry.New(client, "orders", lockregistry.WithName("billing"), lockregistry.WithRenewal(),
+		lockregistry.WithLease(6*time.Second))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = holder.Close() })
+	b := open(t, serve(t, registry(t, server)), 1200, 900)
+	dies, err := holder.Acquire(t.Context(), "dies")
+	require.NoError(t, err)
+	defer runtime.KeepAlive(dies) // a hold that nobody has is not renewed
+	other, err := holder.Acquire(t.Context(), "released")
+	require.NoError(t, err)
+	b.await(row("released") + `.includes("billing")`) // there is a record when the first one has been held for a second
+	require.NoError(t, other.Release(t.Context()))
+	client.Close()
+	b.text("#stuck-list", "renewal overdue by")
+	b.text("#lost-title", "Lost in the last ten minutes: 1")
+	b.text("#lost-list", "dies: billing (")
+	b.await(`!` + row("dies"))
 	b.quiet()
 }
