@@ -15,6 +15,8 @@ type extras struct {
 	found    clock.Instant         // until when the message of the grant may come although the hold is live
 	token    uint64                // the owner's fencing token; 0: it has none
 	spare    int32                 // how many more of them there are, for the owners to which the hold is handed
+	quiet    bool                  // it is not logged that it is had for long, or was; see Terms
+	atMost   time.Duration         // see Terms
 	takers   map[owner.ID]owner.ID // of a reader's: the goroutines that have acquired it, by Hold
 	stranded map[owner.ID]bool     // its owners that will never release it, see Strand
 }

@@ -31,6 +31,7 @@ type Hold struct {
 	planned bool // the schedule knows the hold
 
 	mu     sync.Mutex
+	upheld uint32 // for how many it is renewed at least, see Uphold
 	lease  lease.State
 	had    possession
 	ends   endings                // the contexts that end with this hold
@@ -48,8 +49,10 @@ type possession struct {
 type Terms struct {
 	Lease   *lease.Term
 	AtLeast time.Duration // for how long the path stays taken, at least
+	AtMost  time.Duration // for how long the hold is had, at most; 0: for as long as it is renewed
 	Renewed bool          // the lease is renewed until the hold is over
 	Leads   bool          // the owner is a leader
+	Quiet   bool          // it is not logged that the hold is had for long: it is of another one that is
 }
 
 // New is a hold that is about to be asked for, with a value that no other one has.
@@ -57,6 +60,9 @@ func New(p *Path, value string, t Terms) *Hold {
 	h := &Hold{path: p, value: value, lease: lease.State{Term: t.Lease, Renewed: t.Renewed}, leads: t.Leads}
 	if t.AtLeast > 0 {
 		h.own().atLeast = t.AtLeast
+	}
+	if t.AtMost > 0 || t.Quiet {
+		h.own().atMost, h.own().quiet = t.AtMost, t.Quiet
 	}
 	return h
 }
@@ -78,7 +84,8 @@ func (h *Hold) Term() *lease.Term { return h.lease.Term }
 
 // Terms are all that is asked for.
 func (h *Hold) Terms() Terms {
-	return Terms{h.lease.Term, h.extra().atLeast, h.lease.Renewed, h.leads}
+	e := h.extra()
+	return Terms{h.lease.Term, e.atLeast, e.atMost, h.lease.Renewed, h.leads, e.quiet}
 }
 
 // MayArrive reports whether a grant may arrive after the end of the call that obtains the hold.
@@ -107,7 +114,7 @@ func (h *Hold) Grant(sent, came clock.Instant) bool {
 	if !h.lease.Grant(sent, came) {
 		return false
 	}
-	h.begin(sent, came)
+	h.begin(sent, sent, came)
 	return true
 }
 
@@ -120,7 +127,7 @@ func (h *Hold) GrantShort(base clock.Instant, length time.Duration) bool {
 	if !h.lease.GrantShort(base, now, length, h.path.roundTrip().Base) {
 		return false
 	}
-	h.begin(now, now)
+	h.begin(base, now, now)
 	return true
 }
 
@@ -128,13 +135,15 @@ func (h *Hold) GrantShort(base clock.Instant, length time.Duration) bool {
 // is for the call that obtains the hold.
 func (h *Hold) HadSince(at clock.Instant) { h.had.since = at }
 
-// begin notes since when this process has the key, and its owner the hold. The caller holds the mutex.
-func (h *Hold) begin(since, now clock.Instant) {
+// begin notes since when this process has the key, which was granted no sooner than at granted, and its owner the hold. The
+// caller holds the mutex.
+func (h *Hold) begin(granted, since, now clock.Instant) {
 	h.had.owned = now
 	if h.had.since == 0 {
 		h.had.since = since
 	}
 	h.keep(now)
+	h.lease.Bound(h.bound(granted))
 	h.plan()
 }
 

@@ -25,8 +25,11 @@ func (h *Hold) Adopt(t Terms) bool {
 	if h.extra().atLeast != t.AtLeast {
 		h.own().atLeast = t.AtLeast
 	}
+	if e := h.extra(); e.atMost != t.AtMost || e.quiet != t.Quiet {
+		h.own().atMost, h.own().quiet = t.AtMost, t.Quiet
+	}
 	h.keep(now)
-	if h.lease.Adopt(t.Lease, t.Renewed, now) {
+	if h.lease.Adopt(t.Lease, t.Renewed, h.bound(now), now) {
 		h.unlockPlanned()
 	} else {
 		h.mu.Unlock()
@@ -51,6 +54,8 @@ func (h *Hold) Relinquish(limit time.Duration) (can, due bool, running time.Dura
 		h.mu.Unlock()
 		return false, false, 0
 	}
+	h.upheld = 0 // a function that has unlocked too often runs on
+	h.lease.Uphold(false)
 	ends, running := h.ends.all(), h.lease.Effective(h.lease.Term)
 	h.mu.Unlock()
 	cancelAll(ends, context.Canceled)
@@ -135,6 +140,33 @@ func (h *Hold) KeepRenewed(asked time.Duration) (atOnce bool) {
 	return atOnce
 }
 
+// Uphold has the hold renewed until Unuphold is called as often, also where its owner has not asked for that: for those who know
+// when their work ends.
+func (h *Hold) Uphold() {
+	h.mu.Lock()
+	h.upheld++
+	if h.lease.Uphold(true) {
+		h.unlockPlanned()
+		return
+	}
+	h.mu.Unlock()
+}
+
+// Unuphold undoes an Uphold.
+func (h *Hold) Unuphold() {
+	h.mu.Lock()
+	h.unuphold()
+	h.mu.Unlock()
+}
+
+// unuphold is Unuphold for a caller that holds the mutex.
+func (h *Hold) unuphold() {
+	if h.upheld > 0 {
+		h.upheld--
+	}
+	h.lease.Uphold(h.upheld > 0)
+}
+
 // Stay sees to it that the hold is not handed over.
 func (h *Hold) Stay() {
 	h.mu.Lock()
@@ -185,6 +217,9 @@ func (h *Hold) Strand(o owner.ID) {
 		e.stranded = map[owner.ID]bool{}
 	}
 	e.stranded[o] = true
+	if o.IsHold() && h.path.Shared {
+		h.unuphold()
+	}
 	ends := h.ends.of(o)
 	h.mu.Unlock()
 	if o.IsGoroutine() && !h.path.Above.Has(h, o) { // another one has unlocked for it meanwhile
@@ -219,7 +254,7 @@ func (h *Hold) Upheld() time.Duration {
 	if h.deserted() {
 		return 0
 	}
-	return h.lease.Upheld()
+	return h.lease.Upheld(h.path.Clock.Now())
 }
 
 // deserted reports whether no owner will release the hold. The caller holds the mutex.

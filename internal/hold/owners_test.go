@@ -248,3 +248,117 @@ func TestHold_Shares(t *testing.T) {
 		require.False(w, ok)
 	})
 }
+
+// What is renewed for ten leases is logged, once for each owner; not that of a leader, which is had for long.
+func TestHold_HeldForLong(t *testing.T) {
+	fake(t, func(w *world) {
+		logged := func(n int) {
+			w.Helper()
+			w.locked(func() { require.Len(w, w.logged, n) })
+		}
+		h, leads := renewed(time.Minute), renewed(time.Minute)
+		leads.Leads = true
+		held := w.granted(h)
+		w.granted(leads)
+		w.granted(terms(time.Hour))
+		pass(10 * time.Minute)
+		logged(0)
+		pass(20 * time.Second)
+		logged(1)
+		pass(time.Hour)
+		logged(1)
+		require.True(w, held.Adopt(h))
+		pass(10 * time.Minute)
+		logged(1)
+		pass(20 * time.Second)
+		logged(2)
+		require.Contains(w, w.logged[0], "held for long")
+	})
+}
+
+// A function under a lock renews it until it ends, and what was planned before stays.
+func TestHold_Uphold(t *testing.T) {
+	fake(t, func(w *world) {
+		h := w.granted(terms(30 * time.Second))
+		h.Uphold()
+		h.Uphold()
+		pass(5 * time.Minute)
+		h.Unuphold()
+		pass(5 * time.Minute)
+		require.True(w, h.Valid())
+		h.Unuphold()
+		sent := w.commands()
+		pass(29 * time.Second)
+		require.Equal(w, sent, w.commands())
+		pass(time.Second)
+		require.False(w, h.Valid())
+	})
+	fake(t, func(w *world) { // it is lost, and its key is yet to be removed
+		h := w.granted(terms(30 * time.Second))
+		pass(29800 * time.Millisecond)
+		require.False(w, h.Valid())
+		h.Uphold()
+		require.Empty(w, w.removals())
+		pass(time.Minute)
+		require.Len(w, w.removals(), 1)
+	})
+	for name, renew := range map[string]func(h *Hold){
+		"others rely on it": func(h *Hold) { h.KeepRenewed(30 * time.Second) },
+		"another owner":     func(h *Hold) { h.Adopt(renewed(30 * time.Second)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			fake(t, func(w *world) {
+				h := w.granted(terms(30 * time.Second))
+				h.Uphold()
+				pass(time.Minute)
+				renew(h)
+				h.Unuphold()
+				h.Unuphold() // once too often
+				pass(time.Hour)
+				require.True(w, h.Valid())
+			})
+		})
+	}
+	fake(t, func(w *world) { // the owner comes in by two calls, of which one calls the function already
+		h := w.granted(renewed(30 * time.Second))
+		h.Uphold()
+		require.True(w, h.Adopt(terms(30*time.Second)))
+		pass(time.Hour)
+		require.True(w, h.Valid())
+		sent := w.commands()
+		h.Doubt()
+		h.Unuphold()
+		pass(time.Minute)
+		require.Equal(w, sent+1, w.commands(), "what was in doubt")
+		require.False(w, h.Valid())
+	})
+	fake(t, func(w *world) { // a function that has unlocked too often runs on
+		h := w.granted(terms(30 * time.Second))
+		h.Uphold()
+		can, _, _ := h.Relinquish(time.Hour)
+		require.True(w, can)
+		require.True(w, h.Adopt(terms(30*time.Second)))
+		h.Uphold()
+		h.Unuphold()
+		pass(time.Minute)
+		require.False(w, h.Valid())
+	})
+}
+
+// What one of several holds says of them all the others do not say.
+func TestHold_HeldForLongQuietly(t *testing.T) {
+	fake(t, func(w *world) {
+		quiet := renewed(time.Minute)
+		quiet.Quiet = true
+		h := w.granted(quiet)
+		require.Equal(w, quiet, h.Terms())
+		pass(time.Hour)
+		require.Empty(w, w.logged)
+		require.True(w, h.Adopt(renewed(time.Minute)))
+		pass(time.Hour)
+		require.Len(w, w.logged, 1)
+		require.True(w, h.Adopt(quiet))
+		pass(time.Hour)
+		require.Len(w, w.logged, 1)
+	})
+}

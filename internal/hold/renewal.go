@@ -35,11 +35,11 @@ func (h *Hold) Renew(p *transport.Wait, t *lease.Term) error {
 		t = h.lease.Term // as long as it was: others that share the hold may rely on it
 	}
 	r := renewal{h, h.lease.Begin(h.path.Clock.Now(), t)}
-	r.Chosen = chosen
+	r.Chosen = chosen && r.Term == t // else it is the last one
 	h.unlockPlanned()
 
 	c := r.Call()
-	p.Lease = t.Length
+	p.Lease = r.Term.Length
 	reply, n, err := h.path.Server.Do(p, &c)
 	err = h.answered(r, n, err, reply.Late)
 	switch {
@@ -97,6 +97,7 @@ func (r renewal) Writes() bool { return true }
 func (r renewal) Done(a transport.Reply, n int64, err error) {
 	r.Sent = a.Sent
 	_ = r.hold.answered(r, n, err, a.Late) // a failure is tried again, a loss is announced by the hold itself
+	r.hold.sayLong(a.Came)
 }
 
 // verification is a task: whether a hold still has its key.

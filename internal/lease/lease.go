@@ -55,7 +55,8 @@ type State struct {
 	sound     bool       // when over: it was valid until then
 	doubted   bool       // the server is to be asked whether it has the key still
 	why       fault.Loss // why it is lost
-	failed    uint16     // renewals in a row that were not answered
+	upheld    bool       // it is renewed all the same, for as long as somebody needs that; see [State.Uphold]
+	failed    uint8      // renewals in a row that were not answered
 
 	Term   *Term         // of the next renewal: what the owner asked for last, of what was granted; written before it is granted
 	until  clock.Instant // it is valid before this
@@ -74,14 +75,16 @@ const (
 	over
 )
 
-// unsure is what is not settled: renewals under way, and commands that may yet be executed.
+// unsure is what is not settled: renewals under way, and commands that may yet be executed. And how far renewals may go.
 type unsure struct {
 	flying   int32         // renewals under way
 	several  bool          // there were two at once since none was
+	exceeds  bool          // the key may live beyond the bound, and is to be shortened
 	shortest time.Duration // the shortest lease among all since none was
 	sure     clock.Instant // what until is again when the server has refused all of them
 	doubt    time.Duration // the shortest lease among commands that will never be answered; 0 when there is none
 	most     time.Duration // the longest lease that was asked for, if that was longer than Term is now
+	bound    clock.Instant // until when the key may live at most; 0: for as long as it is renewed
 }
 
 func (s *State) unsettled() *unsure {
@@ -130,9 +133,9 @@ func (s *State) distrust(length time.Duration) {
 // prolong takes in that the server has executed a command with t that was sent at sent. What was true before stays so.
 func (s *State) prolong(sent clock.Instant, t *Term) {
 	length := s.Effective(t)
-	s.until = max(s.until, sent.Add(length-Margin(length)))
+	s.until = s.capped(max(s.until, sent.Add(length-Margin(length))))
 	s.next, s.short, s.doubted = clock.Never, 0, false
-	if s.Renewed {
+	if s.renews() || s.exceeds() {
 		s.next = sent.Add(length / 3)
 	}
 }
@@ -167,7 +170,7 @@ func (s *State) GrantShort(base, now clock.Instant, length, roundTrip time.Durat
 	if length < s.Term.Length {
 		s.short = length
 		s.next = lengthening(now, until, roundTrip) // mutant: grant not lengthened
-	} else if s.Renewed {
+	} else if s.renews() {
 		s.next = base.Add(length / 3)
 	}
 	return true
@@ -221,34 +224,104 @@ func (s *State) End(now clock.Instant) bool {
 	return s.sound
 }
 
-// Adopt gives it what another owner asks for: a term from the next renewal on, renewed or not.
-func (s *State) Adopt(t *Term, renewed bool, now clock.Instant) (changed bool) {
-	if s.Term.Length == t.Length && s.Renewed == renewed {
+// Adopt gives it what another owner asks for: a term from the next renewal on, renewed or not, and the bound, if any.
+func (s *State) Adopt(t *Term, renewed bool, bound, now clock.Instant) (changed bool) {
+	if s.Term.Length == t.Length && s.Renewed == renewed && bound == 0 && s.bound() == 0 {
 		return false
 	}
 	former := s.Term
 	s.Term, s.Renewed = t, renewed
 	s.exceed(former)
+	s.Bound(bound)
+	if u := s.unsure; u != nil {
+		u.exceeds = bound != 0 && s.Longest() > now.Until(bound)
+	}
 	switch {
-	case s.doubted: // the answer is still to come, whoever has it
+	case s.doubted || s.exceeds(): // the answer is still to come, whoever has it
 		s.next = now
 	case s.short > 0: // to be lengthened soon
-	case !renewed:
+	case !s.renews():
 		s.next = clock.Never
-	default: // when a third of a lease of that length would be over
-		s.next = s.until.Add(t.Length/3 - t.Length)
+	default:
+		s.next = s.third()
 	}
 	return true
 }
+
+// Bound sets until when the key may live at most; 0: for as long as it is renewed. No renewal goes beyond, and it is valid for
+// no longer, less the margin.
+func (s *State) Bound(at clock.Instant) {
+	if at == 0 && s.bound() == 0 {
+		return
+	}
+	u := s.unsettled()
+	u.bound = at
+	s.until, u.sure = s.capped(s.until), s.capped(u.sure)
+}
+
+func (s *State) bound() clock.Instant {
+	if s.unsure == nil {
+		return 0
+	}
+	return s.unsure.bound
+}
+
+// capped is until when it may be valid at most, of a time that is certain else.
+func (s *State) capped(until clock.Instant) clock.Instant {
+	if bound := s.bound(); bound != 0 {
+		return min(until, bound.Add(-Margin(s.Term.Length)))
+	}
+	return until
+}
+
+// within is t, or what is left of it until the bound.
+func (s *State) within(t *Term, now clock.Instant) *Term {
+	if bound := s.bound(); bound != 0 && now.Until(bound) < t.Length {
+		return NewTerm(max(now.Until(bound), time.Millisecond))
+	}
+	return t
+}
+
+// gains tells whether a renewal has it valid for longer: with a bound one is the last, which goes up to it.
+func (s *State) gains() bool {
+	bound := s.bound()
+	return bound == 0 || s.until.Add(time.Millisecond) < s.capped(bound) // Redis counts whole milliseconds
+}
+
+func (s *State) exceeds() bool { return s.unsure != nil && s.unsure.exceeds }
+
+// third is when a third of a lease of its length would be over.
+func (s *State) third() clock.Instant { return s.until.Add(s.Term.Length/3 - s.Term.Length) }
 
 // Keep has it renewed from now on. It reports whether it was not so far.
 func (s *State) Keep(now clock.Instant) bool {
 	if s.phase != live || s.Renewed {
 		return false
 	}
-	s.Renewed, s.next = true, now
+	if s.Renewed = true; s.upheld { // it was renewed
+		return false
+	}
+	s.next = now
 	return true
 }
+
+// Uphold has it renewed until the same is called with false, also where it would not be: the first time when a third of its lease
+// is over. It reports whether something is to be sent sooner than before.
+func (s *State) Uphold(on bool) (sooner bool) {
+	renewed := s.renews()
+	s.upheld = on
+	switch {
+	case s.phase != live || s.renews() == renewed:
+	case !on && !s.tended():
+		s.next = clock.Never
+	case on && s.short == 0: // else it is to be lengthened soon
+		s.next, sooner = min(s.next, s.third()), true
+	}
+	return sooner
+}
+
+// renews tells whether it is to be renewed each third of its lease.
+func (s *State) renews() bool { return s.Renewed || s.upheld }
 
 // current is the lease that it has now: a short one until it is lengthened.
 func (s *State) current(length time.Duration) time.Duration {
@@ -258,9 +331,10 @@ func (s *State) current(length time.Duration) time.Duration {
 	return length
 }
 
-// Upheld is the lease that renewals set each third of it; 0: it is not renewed, or yet to be lengthened.
-func (s *State) Upheld() time.Duration {
-	if s.phase != live || !s.Renewed || s.short > 0 {
+// Upheld is the lease that renewals set each third of it; 0: it is not renewed, or yet to be lengthened, or nears its bound.
+func (s *State) Upheld(now clock.Instant) time.Duration {
+	bound := s.bound()
+	if s.phase != live || !s.renews() || s.short > 0 || bound != 0 && now.Add(s.Term.Length) >= bound {
 		return 0
 	}
 	return s.Term.Length

@@ -43,18 +43,18 @@ func renew(s *lease.State, at clock.Instant, t *lease.Term) lease.Renewal {
 
 // What is yet to be lengthened, or nobody renews, is not upheld.
 func TestUpheld(t *testing.T) {
-	require.Equal(t, time.Minute, granted(t, true).Upheld())
-	require.Zero(t, granted(t, false).Upheld())
+	require.Equal(t, time.Minute, granted(t, true).Upheld(now))
+	require.Zero(t, granted(t, false).Upheld(now))
 	s := &lease.State{Term: minute, Renewed: true}
-	require.Zero(t, s.Upheld())
+	require.Zero(t, s.Upheld(now))
 	require.True(t, s.GrantShort(now, now, time.Second, 0))
-	require.Zero(t, s.Upheld())
+	require.Zero(t, s.Upheld(now))
 	r := renew(s, now, minute)
 	r.Sent = now
 	s.Reply(r, now, confirm)
-	require.Equal(t, time.Minute, s.Upheld())
+	require.Equal(t, time.Minute, s.Upheld(now))
 	s.End(now)
-	require.Zero(t, s.Upheld())
+	require.Zero(t, s.Upheld(now))
 }
 
 func TestTerm(t *testing.T) {
@@ -262,7 +262,7 @@ func TestLongest(t *testing.T) {
 		"granted":                           {func(*lease.State) {}, time.Minute},
 		"shortened":                         {shorten, 2 * time.Second},
 		"lengthened":                        {func(s *lease.State) { shorten(s); s.Begin(now, lease.NewTerm(time.Hour)) }, time.Hour},
-		"shortened for the next owner only": {func(s *lease.State) { s.Adopt(short, false, now) }, time.Minute},
+		"shortened for the next owner only": {func(s *lease.State) { s.Adopt(short, false, 0, now) }, time.Minute},
 		"shortened while the longer one was under way": {func(s *lease.State) {
 			long := s.Begin(now, minute)
 			other := renew(s, now, short)
@@ -288,24 +288,86 @@ func TestLongest(t *testing.T) {
 // What the next owner asks for counts from the next renewal on.
 func TestAdopt(t *testing.T) {
 	s := granted(t, false)
-	require.False(t, s.Adopt(lease.NewTerm(time.Minute), false, now))
-	require.True(t, s.Adopt(minute, true, now))
+	require.False(t, s.Adopt(lease.NewTerm(time.Minute), false, 0, now))
+	require.True(t, s.Adopt(minute, true, 0, now))
 	due, _ := s.Due(false)
 	require.Equal(t, now.Add(certain(time.Minute)-40*time.Second), due)
 
 	for _, renewed := range []bool{false, true} { // what is to be asked is asked, whoever has it
 		s = granted(t, false)
 		require.True(t, s.Doubt(now))
-		require.True(t, s.Adopt(lease.NewTerm(time.Hour), renewed, now))
+		require.True(t, s.Adopt(lease.NewTerm(time.Hour), renewed, 0, now))
 		due, _ = s.Due(false)
 		require.Equal(t, now, due)
 	}
 
 	s = &lease.State{Term: lease.NewTerm(clock.Longest)}
 	require.True(t, s.Grant(now, now))
-	require.True(t, s.Adopt(lease.NewTerm(clock.Longest), true, now))
+	require.True(t, s.Adopt(lease.NewTerm(clock.Longest), true, 0, now))
 	due, _ = s.Due(false)
 	require.InDelta(t, float64(clock.Longest/3), float64(due), float64(clock.Longest/50), "it does not overflow")
+}
+
+// Renewals go up to the bound and no further, and the last one is not followed by others, each for what is left.
+func TestBound(t *testing.T) {
+	for _, most := range []time.Duration{2 * time.Second, 2500 * time.Millisecond, time.Minute, 61 * time.Second, 1e12 + 1} {
+		for _, chosen := range []*lease.Term{nil, lease.NewTerm(3 * time.Second), minute, lease.NewTerm(time.Hour)} {
+			term := lease.NewTerm(min(time.Minute, most))
+			s := &lease.State{Term: term, Renewed: true}
+			require.True(t, s.Grant(now, now))
+			s.Bound(now.Add(most))
+			if chosen != nil {
+				r := renew(s, now, chosen)
+				r.Chosen = r.Term == chosen
+				require.LessOrEqual(t, r.Term.Length, most)
+				require.Equal(t, lease.Extended, s.Reply(r, now, confirm))
+			}
+			shortest := term.Length
+			if chosen != nil {
+				shortest = min(shortest, chosen.Length)
+			}
+			end, at, sent := now.Add(most-lease.Margin(shortest)), now, 0
+			for ; s.Fresh(at); at, _ = s.Due(true) {
+				if s.Tick(at, false) == lease.Renew {
+					r := s.Begin(at, s.Term)
+					require.LessOrEqual(t, at.Add(r.Term.Length), now.Add(most))
+					require.Equal(t, lease.Extended, s.Reply(r, at, confirm))
+					sent++
+				}
+				require.LessOrEqual(t, s.Left(at), at.Until(end))
+				if at.Add(s.Term.Length) >= now.Add(most) {
+					require.Zero(t, s.Upheld(at), "no renewal is to set that")
+				}
+			}
+			require.InDelta(t, float64(now.Until(end)), float64(now.Until(at)), float64(time.Millisecond))
+			require.LessOrEqual(t, sent, int(3*most/shortest)+1, "at most %v", most)
+			require.Zero(t, s.Upheld(at))
+		}
+	}
+}
+
+// What was under way for the owner before has it valid beyond the bound of the next one neither when it is answered nor when it
+// is refused. That of the owner before holds no more.
+func TestBound_OfTheNextOwner(t *testing.T) {
+	for name, o := range map[string]lease.Outcome{"answered": confirm, "refused": refused, "unknown": unknown, "few": few} {
+		t.Run(name, func(t *testing.T) {
+			s := granted(t, true)
+			r := s.Begin(now, minute)
+			bound := now.Add(10 * time.Second)
+			require.True(t, s.Adopt(lease.NewTerm(10*time.Second), true, bound, now))
+			s.Reply(r, now, o)
+			require.LessOrEqual(t, s.Left(now), certain(10*time.Second))
+			require.Equal(t, time.Minute, s.Longest(), "which is to be shortened")
+
+			require.True(t, s.Adopt(lease.NewTerm(10*time.Second), true, 0, now), "with terms that are the same else")
+			due, _ := s.Due(false)
+			require.LessOrEqual(t, now.Until(due), 4*time.Second)
+			r = s.Begin(now, minute)
+			require.Equal(t, minute, r.Term)
+			s.Reply(r, now, confirm)
+			require.Greater(t, s.Left(now), 9*time.Second)
+		})
+	}
 }
 
 func TestKeep(t *testing.T) {
@@ -405,6 +467,15 @@ func TestWhatIsBelievedIsOverFirst(t *testing.T) {
 		s := &lease.State{Term: minute, Renewed: seed%2 == 0}
 		expires := at.Add(minute.Length)
 		require.True(t, s.Grant(at, at))
+		bound := clock.Never
+		bounded := func() (b clock.Instant) {
+			if bound = clock.Never; random.IntN(2) == 0 {
+				b = at.Add(time.Minute + upTo(time.Minute))
+				bound = b
+			}
+			return b
+		}
+		s.Bound(bounded())
 		for range 60 {
 			at = at.Add(upTo(5 * time.Second))
 			if at >= expires || !s.Fresh(at) {
@@ -413,6 +484,7 @@ func TestWhatIsBelievedIsOverFirst(t *testing.T) {
 			switch random.IntN(4) {
 			case 0:
 				c := &command{renewal: s.Begin(at, lease.NewTerm(time.Second+upTo(time.Minute)))}
+				require.LessOrEqual(t, at.Add(c.renewal.Term.Length), bound, "seed %d", seed)
 				c.renewal.Chosen, c.renewal.Scheduled = random.IntN(2) == 0, random.IntN(2) == 0
 				flying = append(flying, c)
 			case 1: // the server executes one of those that it has not executed
@@ -441,9 +513,9 @@ func TestWhatIsBelievedIsOverFirst(t *testing.T) {
 					break
 				}
 			default:
-				s.Adopt(lease.NewTerm(time.Second+upTo(time.Minute)), random.IntN(2) == 0, at)
+				s.Adopt(lease.NewTerm(time.Second+upTo(time.Minute)), random.IntN(2) == 0, bounded(), at)
 			}
-			require.LessOrEqual(t, s.Left(at), at.Until(expires), "seed %d", seed)
+			require.LessOrEqual(t, s.Left(at), at.Until(min(expires, bound)), "seed %d", seed)
 		}
 	}
 }

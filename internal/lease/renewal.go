@@ -47,9 +47,10 @@ const (
 )
 
 // Begin notes that a renewal is about to be sent. The server may execute it long before it is answered, and then a shorter lease
-// than the running one counts.
+// than the running one counts. The renewal's term is not t where that goes beyond the bound.
 func (s *State) Begin(now clock.Instant, t *Term) Renewal {
 	u := s.unsettled()
+	t = s.within(t, now)
 	if u.flying == 0 {
 		u.several, u.shortest, u.sure = false, t.Length, s.until
 	}
@@ -71,6 +72,7 @@ func (s *State) Reply(r Renewal, now clock.Instant, o Outcome) Verdict {
 	// A reply that comes after the old validity is over cannot revive it, even if the new one would reach further.
 	if o.Ours && !o.Failed && s.Fresh(now) {
 		if !o.Late {
+			u.exceeds = u.exceeds && (u.flying > 1 || r.Term.Length > s.Term.Length) // another one may be longer, or this
 			s.prolong(r.Sent, r.Term)
 			s.failed = 0
 		}
@@ -124,7 +126,7 @@ func (s *State) failure(u *unsure, r Renewal, o Outcome) {
 func (s *State) retries(r Renewal) bool { return s.tended() && (r.Scheduled || s.next != clock.Never) }
 
 // tended tells whether something is to be sent.
-func (s *State) tended() bool { return s.Renewed || s.short > 0 || s.doubted }
+func (s *State) tended() bool { return s.renews() || s.short > 0 || s.doubted || s.exceeds() }
 
 // Due is when to look at a lease that is live, if it is to be looked at: to send something, or because somebody waits for its
 // end.
@@ -142,13 +144,15 @@ func (s *State) Tick(now clock.Instant, deserted bool) Task {
 	}
 	s.next = clock.Never
 	switch {
-	case s.short > 0 || s.Renewed && !deserted:
-		return Renew
-	case s.Renewed: // another owner may share it yet
+	case s.short == 0 && s.renews() && deserted: // another owner may share it yet
 		s.next = now.Add(s.Term.Length / 3)
 		return Nothing
-	default:
+	case (s.short > 0 || s.renews()) && s.gains() || s.exceeds():
+		return Renew
+	case s.doubted:
 		return Verify
+	default: // it has what it may have
+		return Nothing
 	}
 }
 
@@ -200,7 +204,7 @@ func (s *State) Remove(now clock.Instant) bool {
 
 // backoff is the pause after another command that was not answered.
 func (s *State) backoff(t *Term) time.Duration {
-	if s.failed < math.MaxUint16 {
+	if s.failed < math.MaxUint8 {
 		s.failed++
 	}
 	return clock.Backoff(int(s.failed), t.Length)
