@@ -52,7 +52,8 @@ func (r *Registry) Acquire(ctx context.Context, path string, opts ...LockOption)
 // Acquire waits until it has the lock, like [Lock.Lock], for an owner of its own: the [Hold] that it returns. It takes the same
 // options, waits in the same queues, and returns the same errors, never [ErrUpgrade]. [ErrDeadlock] is for a context of
 // another hold on this path, be it one of [Hold.Context], [Registry.Do] or [Lock.Context]: an acquisition never nests. It
-// returns [ErrLockLost] when the lock was lost before Acquire could return.
+// returns [ErrLockLost] when the lock was lost before Acquire could return. The hold is renewed each third of its lease until
+// it is released; [AtMost] bounds that.
 func (l *Lock) Acquire(ctx context.Context, opts ...LockOption) (*Hold, error) {
 	return l.acquireAs(ctx, "acquire", opts, untilDone, owner.NewHold())
 }
@@ -72,6 +73,9 @@ func (l *Lock) take(ctx context.Context, op string, o owner.ID) (*Hold, error) {
 	if held == nil {
 		_ = now.unlock(ctx, o)
 		return nil, l.fail(op, ErrLockLost)
+	}
+	if now.reads() { // else the hold is renewed until it is over, which this one ends
+		held.Uphold()
 	}
 	h := &Hold{lock: now, hold: held, owner: o, token: held.TakenBy(o)}
 	h.watch = runtime.AddCleanup(h, hold.Part.Unreachable, hold.Part{Hold: held, Owner: o})
@@ -121,6 +125,9 @@ func (h *Hold) giveUp(ctx context.Context, before int32) error {
 	h.watch.Stop()
 	if before > 0 { // a renewal is under way that must not meet the next owner, or a caller learns the hold's name
 		h.hold.Stay()
+	}
+	if h.lock.reads() {
+		h.hold.Unuphold()
 	}
 	err := h.lock.unlock(ctx, h.owner)
 	if errors.Is(err, ErrNotOwner) { // it was lost so long ago that nobody remembers

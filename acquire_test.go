@@ -266,7 +266,7 @@ func TestAcquire_NewOwnerWithinAnAcquiredHold(t *testing.T) {
 func TestAcquire_NoDeadlockWithALostHold(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		r := w.registry()
-		h := w.acquires(r.Obtain("42"), lockregistry.Lease(time.Second))
+		h := w.acquires(r.Obtain("42"), lockregistry.AtMost(time.Second))
 		ctx := context.WithoutCancel(h.Context(w.Context()))
 		w.pass(time.Second)
 		next, err := r.Acquire(ctx, "42")
@@ -412,14 +412,14 @@ func TestAcquire_ReleaseWhileRenewing(t *testing.T) {
 
 func TestAcquire_Remaining(t *testing.T) {
 	fakeWorld(t, func(w *world) {
-		h := w.acquires(w.registry().Obtain("42"), lockregistry.Lease(10*time.Second))
+		h := w.acquires(w.registry().Obtain("42"), lockregistry.AtMost(10*time.Second))
 		require.Equal(w, 9899*time.Millisecond, h.Remaining())
 		w.pass(9 * time.Second)
 		require.Equal(w, 899*time.Millisecond, h.Remaining())
 		require.NoError(w, h.Renew(w.Context(), 20*time.Second))
-		require.Equal(w, 19799*time.Millisecond, h.Remaining())
-		require.Equal(w, 20*time.Second, w.pttl(theKey))
-		w.pass(19799 * time.Millisecond)
+		require.Equal(w, 899*time.Millisecond, h.Remaining(), "no longer than at most")
+		require.Equal(w, time.Second, w.pttl(theKey))
+		w.pass(899 * time.Millisecond)
 		require.Zero(w, h.Remaining())
 		w.fails(h.Renew(w.Context(), time.Second), lockregistry.ErrLockLost, "renew", theKey)
 		w.fails(h.Release(w.Context()), lockregistry.ErrLockLost, "release", theKey)
@@ -449,14 +449,17 @@ func TestAcquire_AHoldThatIsLost(t *testing.T) {
 		if !w.fake {
 			lease *= 8 // it must be six round trips at least, which take their time on a busy machine
 		}
-		exclusive := l
+		exclusive, opts := l, []lockregistry.LockOption{lockregistry.Wait(time.Minute), lockregistry.AtMost(lease)}
 		if isReader(l) {
-			exclusive = r.ReadWrite("42").Writer()
+			exclusive, opts = r.ReadWrite("42").Writer(), opts[:1]
 		}
 		var lost []*lockregistry.Hold
 		for range 20 {
-			h := w.acquires(l, lockregistry.Lease(lease), lockregistry.Wait(time.Minute))
+			h := w.acquires(l, opts...)
 			ctx := h.Context(w.Context())
+			if isReader(l) { // it is renewed without end
+				require.NoError(w, r.ForceUnlock(w.Context(), "42"))
+			}
 			w.releases(w.acquires(exclusive)) // once it is lost
 			require.ErrorIs(w, context.Cause(ctx), lockregistry.ErrLockLost)
 			require.ErrorIs(w, context.Cause(h.Context(w.Context())), lockregistry.ErrLockLost)

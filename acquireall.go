@@ -38,9 +38,9 @@ import (
 // A path that is given twice counts once. Plain locks only. The [Hold] is that of the first path given, with the others in it:
 // Release, Renew and Context are for all of them, see [Hold.Paths]. It is lost when one of them is.
 //
-// Options are [Lease], [Wait], [NoWait] and [FailFast]; [AtLeast] is bad input, as are an empty list, an empty path, and more
-// than 20 000 paths. Each path needs room, see [WithCapacity]. The errors are those of Acquire, with the key that they are
-// about.
+// Options are [Lease], [AtMost], which counts from when the call has all, [Wait], [NoWait] and [FailFast]; [AtLeast] is bad
+// input, as are an empty list, an empty path, and more than 20 000 paths. Each path needs room, see [WithCapacity]. The
+// errors are those of Acquire, with the key that they are about.
 func (r *Registry) AcquireAll(ctx context.Context, paths []string, opts ...LockOption) (*Hold, error) {
 	b, err := r.several(ctx, paths, opts)
 	if err != nil {
@@ -144,6 +144,8 @@ func (r *Registry) several(ctx context.Context, paths []string, opts []LockOptio
 	if q.lease == nil {
 		q.lease, q.plain = r.lease, true
 	}
+	bound(&q)
+	q.as = owner.NewGroup() // each path has another one
 	b.request, b.patient = q, q.wait != notAtAll
 	if q.wait > 0 {
 		b.deadline = r.clock.Now().Add(q.wait)
@@ -216,7 +218,8 @@ func (b *multiAcquire) inOrder(ctx context.Context, queued bool) (holds []*Hold,
 // next gets one lock, which is renewed until the call has all.
 func (b *multiAcquire) next(ctx context.Context, l *Lock, queued bool) (*Hold, error) {
 	q, began := b.request, b.reg.observed()
-	q.as, q.gathers = owner.NewGroup(), true
+	q.as, q.quiet = owner.NewGroup(), b.quiet(l)
+	q.atMost = 0 // it counts from when the call has all
 	err, asked := fault.Explain(fault.Busy, b.failure), false
 	if b.deadline != clock.Never {
 		q.wait = b.reg.clock.Now().Until(b.deadline)
@@ -251,7 +254,9 @@ func (b *multiAcquire) tell(ctx context.Context, l *Lock, q *request, began cloc
 // while: they are renewed. When that fails in passing they are valid for as long as they certainly are.
 func (b *multiAcquire) settle(ctx context.Context, holds []*Hold) error {
 	return each(holds, func(h *Hold) error {
-		if !h.lock.adopt(h.hold, &b.request) {
+		q := b.request
+		q.quiet = b.quiet(h.lock)
+		if !h.lock.adopt(h.hold, &q) {
 			return h.lock.fail("acquire", ErrLockLost)
 		}
 		length := b.request.lease.Length
@@ -263,6 +268,9 @@ func (b *multiAcquire) settle(ctx context.Context, holds []*Hold) error {
 		return nil
 	})
 }
+
+// quiet is for all paths but the first one, so that what is said of the hold is said once.
+func (b *multiAcquire) quiet(l *Lock) bool { return l.redis.Key != b.locks[0].redis.Key }
 
 // each does something with several holds, with many of them at the same time, and returns the errors, joined in their order.
 // When Redis does not answer for one it goes on with all that are left at once, so that the call takes no longer than for two.
@@ -309,7 +317,7 @@ func (b *multiAcquire) atOnce(ctx context.Context) ([]*Hold, *Lock, error) {
 	for _, group := range groups {
 		for i, l := range group.locks {
 			q := b.request
-			q.as, q.wait = owner.NewGroup(), notAtAll
+			q.as, q.wait, q.quiet = owner.NewGroup(), notAtAll, b.quiet(l)
 			in, err := l.enter(ctx, &q)
 			if err != nil {
 				for _, group := range groups {

@@ -219,7 +219,7 @@ func TestAcquireAll_InOrder(t *testing.T) {
 		const lease = 3 * time.Second
 		r, other := w.registry(opts...), w.registry(opts...)
 		b := w.acquired(other.Obtain("b"), lockregistry.Lease(time.Hour))
-		got, _ := w.allOf(w.Context(), r, []string{"c", "b", "a"}, lockregistry.Lease(lease))
+		got, _ := w.allOf(w.Context(), r, []string{"c", "b", "a"}, lockregistry.AtMost(lease))
 		for range 20 {
 			w.pass(time.Second)
 			w.settle()
@@ -236,7 +236,7 @@ func TestAcquireAll_InOrder(t *testing.T) {
 		}
 		ctx := h.Context(w.Context())
 		<-ctx.Done()
-		require.ErrorIs(w, context.Cause(ctx), lockregistry.ErrLockLost, "a lease that was given is not renewed")
+		require.ErrorIs(w, context.Cause(ctx), lockregistry.ErrLockLost, "at the end of its time")
 		require.ErrorIs(w, h.Release(w.Context()), lockregistry.ErrLockLost)
 		w.pass(lease)
 		w.allFree("a", "b", "c")

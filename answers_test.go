@@ -101,8 +101,8 @@ func answers(t *testing.T, name string, test func(c *caller)) {
 // holds makes the caller an owner.
 func (c *caller) holds() (err error) {
 	c.owner = c.gone(c.lock, 1, lockregistry.Lease(callerLease))
-	if c.hold, err = c.reg.Acquire(c.Context(), "43"); err == nil {
-		c.all, err = c.reg.AcquireAll(c.Context(), []string{"44", "45"})
+	if c.hold, err = c.reg.Acquire(c.Context(), "43", lockregistry.AtMost(callerLease)); err == nil {
+		c.all, err = c.reg.AcquireAll(c.Context(), []string{"44", "45"}, lockregistry.AtMost(callerLease))
 	}
 	return err
 }

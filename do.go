@@ -16,6 +16,10 @@ func (r *Registry) Do(ctx context.Context, path string, fn func(context.Context)
 // Do runs fn while it holds the lock. Options are those of [Lock.Lock]; with [Wait] it gives up after that time, with [NoWait] at
 // once, with [ErrTaken]. Without them Do waits until ctx is done.
 //
+// The lock is renewed each third of its lease until fn returns, also when the owner held it before, and no longer: what fn has
+// locked, and not unlocked, is renewed only as [WithRenewal] says. A fn that hangs keeps it for as long as the process lives,
+// unless [AtMost] says for how long.
+//
 // The context of fn is that of [Lock.Context]: it is cancelled, with the cause [ErrLockLost], as soon as the hold can no
 // longer be guaranteed, and calls for this lock with it nest in this hold, also those of goroutines that fn starts.
 //
@@ -30,13 +34,31 @@ func (l *Lock) Do(ctx context.Context, fn func(context.Context) error, opts ...L
 	if _, err := l.acquire(ctx, "do", opts, untilDone, owner.Nobody); err != nil {
 		return err
 	}
+	var work upheld
 	defer func() {
+		work.end()
 		if unlocking := l.Unlock(context.WithoutCancel(ctx)); unlocking != nil {
 			err = fault.Join(err, unlocking)
 		}
 	}()
 	within, _ := l.within(ctx)
+	work.begin(carriedBy(within).tenureOf(l.reg.cache.current(l)))
 	return fn(within)
+}
+
+// upheld has the hold of a tenure renewed until done; it may be nil, when the hold is lost already.
+type upheld struct{ in *tenure }
+
+func (u *upheld) begin(in *tenure) {
+	if u.in = in; in != nil {
+		in.hold.Uphold()
+	}
+}
+
+func (u *upheld) end() {
+	if u.in != nil && !u.in.ended.Load() { // else the hold may be another owner's
+		u.in.hold.Unuphold()
+	}
 }
 
 // DoValue is [Registry.Do] for a function that also returns a value. It returns that value whatever the error is: also when

@@ -26,8 +26,12 @@
 // A hold is only as good as its lease. It is valid for the length of the lease less a margin for clock drift (1 % and a
 // millisecond), counted from before the command was sent that granted or renewed it. When that time is over the hold is
 // lost, whether or not Redis can be reached: the contexts that [Lock.Context] made are cancelled with the cause
-// [ErrLockLost], and Lock by the owner returns it. Use [Lease], [WithLease], [Lock.Renew] or [WithRenewal] to make the
-// lease long enough for the work.
+// [ErrLockLost], and Lock by the owner returns it.
+//
+// What knows when the work ends renews the lease until then, each third of it: [Lock.Do], [DoValue], [Lock.Acquire],
+// [Registry.AcquireAll] and [Registry.Once]. [Lease] and [WithLease] set its length, for how long a crash keeps others out, and
+// [AtMost] for how long the work may at most. What [Lock.Lock] and [Lock.TryLock] lock is not renewed, as in Spring: use
+// [WithRenewal] or [Lock.Renew], or a lease that is long enough.
 //
 // # Waiting
 //

@@ -40,7 +40,7 @@ func TestDoValue_WhenUnlockingFails(t *testing.T) {
 		value, err := lockregistry.DoValue(w.Context(), w.registry(), "42", func(context.Context) (int, error) {
 			w.pass(time.Second)
 			return 42, nil
-		}, lockregistry.Lease(time.Second))
+		}, lockregistry.AtMost(time.Second))
 		w.fails(err, lockregistry.ErrLockLost, "unlock", theKey)
 		require.Equal(w, 42, value)
 	})

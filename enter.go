@@ -86,6 +86,7 @@ func (l *Lock) enterByContext(ctx context.Context, c *carried, q *request, o own
 	if q.lease == nil {
 		q.lease, q.plain = l.reg.lease, true
 	}
+	bound(q)
 	t := c.tenureOf(l)
 	if t == nil || t.owner == o || o.IsHold() { // an acquisition waits until one that is lost is over
 		return false, nil
@@ -183,6 +184,9 @@ func (l *Lock) retreat(ctx context.Context, o owner.ID, failure error) error {
 func (l *Lock) refresh(ctx context.Context, o owner.ID, q request, how local.Admission) error {
 	if q.atLeast > 0 {
 		return errors.New("AtLeast: the owner holds the lock already")
+	}
+	if q.atMost > 0 {
+		return errAtMostHeld
 	}
 	h := l.heldBy(o)
 	if h == nil { // another goroutine of this owner has unlocked once too often

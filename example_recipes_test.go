@@ -299,17 +299,18 @@ func shipOnce(ctx context.Context, locks *lockregistry.Registry, table *orders, 
 }
 
 func Example_databaseRow() {
-	locks, stop := newRegistry(lockregistry.WithFencing(), lockregistry.WithLease(100*time.Millisecond))
+	locks, stop := newRegistry(lockregistry.WithFencing())
 	defer stop()
 	ctx, table := context.Background(), &orders{state: "new"}
-	err := shipOnce(ctx, locks, table, func(held context.Context) error {
-		<-held.Done() // suspended for so long that the lock is lost
-		err := locks.Do(lockregistry.NewOwner(ctx), "42", func(ctx context.Context) error {
+	err := shipOnce(ctx, locks, table, func(context.Context) error {
+		if err := locks.ForceUnlock(ctx, "42"); err != nil { // as when it is suspended for so long that the lock is lost
+			return err
+		}
+		return locks.Do(lockregistry.NewOwner(ctx), "42", func(ctx context.Context) error {
 			token, _ := lockregistry.TokenFrom(ctx)
 			table.update("sold elsewhere", token)
 			return nil
 		}, lockregistry.Lease(time.Minute))
-		return err // and this one goes on as if nothing had happened
 	})
 	fmt.Println(errors.Is(err, errLate), errors.Is(err, lockregistry.ErrLockLost), table.state)
 	// Output: true true sold elsewhere

@@ -1,6 +1,8 @@
 package lockregistry_test
 
 import (
+	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -57,6 +59,26 @@ func TestGone_NobodyIsCountedWithoutNeed(t *testing.T) {
 			w.pass(5 * lease)
 			require.NoError(w, busy.Unlock(ctx))
 			require.Equal(w, counted, lockregistry.Counts(r), "the hold is over")
+		})
+	})
+	t.Run("within Do", func(t *testing.T) {
+		fakeWorld(t, func(w *world) {
+			r := w.registry(lockregistry.WithLease(lease))
+			l := r.Obtain("42")
+			long := func(context.Context) error { w.pass(5 * lease); return nil }
+			require.NoError(w, l.Do(w.Context(), long))
+			w.lock(l)
+			require.NoError(w, l.Do(w.Context(), func(ctx context.Context) error { return errors.Join(long(ctx), l.Do(ctx, long)) }))
+			w.unlock(l)
+			require.Zero(w, lockregistry.Counts(r), "it unlocks in any case")
+			r = w.registry(renewed...)
+			l = r.Obtain("43")
+			w.lock(l)
+			require.NoError(w, l.Do(w.Context(), nothing))
+			w.pass(2 * lease)
+			w.settle()
+			require.Positive(w, lockregistry.Counts(r), "it is over, and the hold is not")
+			w.unlock(l)
 		})
 	})
 	t.Run("not renewed", func(t *testing.T) {

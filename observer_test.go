@@ -203,7 +203,7 @@ func TestObserver_WaitingForOthers(t *testing.T) {
 		o.got("acquire", observe.HowFoundExpired)
 		o.ended(observe.EndReleased)
 
-		held = w.acquires(other, lockregistry.Lease(500*time.Millisecond)) // and never released
+		held = w.acquires(other, lockregistry.AtMost(500*time.Millisecond)) // and never released
 		w.releases(w.acquires(l))
 		o.got("acquire", observe.HowFoundExpired)
 		o.ended(observe.EndReleased)
@@ -256,7 +256,7 @@ func TestObserver_Losses(t *testing.T) {
 			<-o.acquired
 		}
 		for _, unlock := range []bool{true, false} {
-			h := w.acquires(l, lockregistry.Lease(time.Second))
+			h := w.acquires(l, lockregistry.AtMost(time.Second))
 			ctx := h.Context(w.Context())
 			<-ctx.Done()
 			lost(observe.LossLeaseOver, 989*time.Millisecond)

@@ -95,10 +95,11 @@ func WithCommandTimeout(d time.Duration) Option { return func(s *settings) { s.l
 // cacheCapacity. See also [Registry.SetCapacity].
 func WithCapacity(n int) Option { return func(s *settings) { s.capacity = n } }
 
-// WithRenewal renews every hold each third of its lease, for as long as it is held and its lease is not lost, with one
-// scheduler per registry. A lease then only has to outlast interruptions, not the work. Default: leases end unless
-// [Lock.Renew] is called, but for what is locked without [Lease] with LayoutRedisson, or by the reader of a [ReadWriteLock].
-// Spring does the same once it has a renewal task scheduler.
+// WithRenewal renews what [Lock.Lock] and [Lock.TryLock] lock, too, each third of its lease, for as long as it is held and its
+// lease is not lost. A lease then only has to outlast interruptions, not the work. Spring does the same once it has a renewal
+// task scheduler. Default: those leases end unless [Lock.Renew] is called, or a Do within runs, but for what is locked
+// without [Lease] with LayoutRedisson, or by the reader of a [ReadWriteLock]. [Lock.Do], [Lock.Acquire],
+// [Registry.AcquireAll] and [Registry.Once] renew always.
 func WithRenewal() Option { return func(s *settings) { s.renewal = true } }
 
 // WithPolling makes waiting calls try every poll interval only, without a place in the queue, and releases publish nothing that
@@ -208,7 +209,8 @@ type LockOption struct {
 }
 
 // Lease sets the lease of this acquisition, in whole milliseconds, at least two, see [WithLease]. What is finer is cut off.
-// Default: the registry's lease; for an owner that locks again, the lease that its hold has.
+// Where the lock is renewed it is renewed with that, see [WithRenewal]; [AtMost] ends it. Default: the registry's lease; for an
+// owner that locks again, the lease that its hold has.
 func Lease(d time.Duration) LockOption {
 	return LockOption{"Lease", d, func(q *request, d time.Duration) { q.lease = lease.NewTerm(d) }}
 }
@@ -248,9 +250,10 @@ type request struct {
 	as    owner.ID      // of a Hold, or of a run of Once; nobody: the caller
 
 	atLeast  time.Duration // 0: no longer than it is held
+	atMost   time.Duration // 0: for as long as it is renewed
 	failFast bool          // see FailFast
 	leads    bool          // see hold.leads
-	gathers  bool          // the call waits for other paths, and keeps this one for as long
+	quiet    bool          // see hold.Terms
 	blocked  clock.Instant // when the call began to wait for anybody; 0: it has not
 
 	// What an observer gets of the call, in the end.
@@ -285,6 +288,7 @@ func (q request) with(opts []LockOption) (_ request, failed error) {
 		failed = fault.Join(failed, err)
 		o.set(&q, o.value)
 	}
+	failed = fault.Join(failed, checkAtMost(&q))
 	if waits && tries {
 		failed = fault.Join(failed, errors.New("NoWait and Wait: a call cannot have both"))
 	}

@@ -28,13 +28,12 @@ import (
 // name with braces that do not hold it together, such as "a{b" or "{}a", gets an error there.
 // A reader whose lease ends does not end the lease of another. It gets [ErrLockLost] when it unlocks.
 //
-// A reader that is locked without [Lease] is renewed until it is unlocked, each third of its lease, in either layout. So a
-// goroutine that forgets to unlock keeps writers out for as long as its process lives, a crash for a lease at most. The
-// reason is Redisson: before version 4.6 a renewal by a Java reader sets the leases of all readers to its own
+// A reader that is locked without [Lease], by Do, or by Acquire, is renewed until it is unlocked, each third of its lease, in
+// either layout. So a goroutine that forgets to unlock keeps writers out for as long as its process lives, a crash for a lease at
+// most. The reason is Redisson: before version 4.6 a renewal by a Java reader sets the leases of all readers to its own
 // lockWatchdogTimeout, 30 s by default. A longer lease that is not renewed then ends early and unnoticed, and a writer gets
 // in. So a third of the lease should be shorter than lockWatchdogTimeout, and no lease of a reader longer than it. Java
-// renewals do not touch a writer: it is renewed with LayoutRedisson or [WithRenewal], and otherwise lasts for its lease, as a
-// plain lock.
+// renewals do not touch a writer: it is renewed as a plain lock.
 type ReadWriteLock struct {
 	reader    Lock
 	writer    Lock

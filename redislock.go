@@ -226,6 +226,9 @@ func (l *Lock) acquire(
 		if q.atLeast > 0 && l.pair != nil {
 			err = fault.Join(err, errors.New("AtLeast: it is for plain locks only"))
 		}
+		if q.atMost > 0 && l.reads() {
+			err = fault.Join(err, errAtMostRead)
+		}
 	}
 	if unusable := l.check(ctx); unusable != nil {
 		err = fault.Join(err, unusable)

@@ -383,7 +383,7 @@ func (l *Lock) obtain(ctx context.Context, q *request, deadline clock.Instant, q
 
 // terms are what a call asks of a hold.
 func (l *Lock) terms(q *request) hold.Terms {
-	return hold.Terms{Lease: q.lease, AtLeast: q.atLeast, Renewed: l.renews(q), Leads: q.leads}
+	return hold.Terms{Lease: q.lease, AtLeast: q.atLeast, AtMost: q.atMost, Renewed: l.renews(q), Leads: q.leads, Quiet: q.quiet}
 }
 
 // newHold makes a hold on these terms.
@@ -405,9 +405,10 @@ func (l *Lock) adopt(h *hold.Hold, q *request) bool {
 	return h.Adopt(l.terms(q))
 }
 
-// renews tells whether the hold that a call asks for is to be renewed.
+// renews tells whether the hold that a call asks for is to be renewed until it is over. For others the work is known to end: see
+// hold.Uphold.
 func (l *Lock) renews(q *request) bool {
-	return l.reg.renewal || q.leads || q.gathers || q.as.IsOnce() || q.plain && l.keepsRenewed()
+	return l.reg.renewal || q.leads || q.as.IsHold() && !l.reads() || q.plain && l.keepsRenewed()
 }
 
 // keepsRenewed tells whether the lock is renewed when it is locked without a lease. Readers are in either layout: see

@@ -63,6 +63,21 @@ func TestInspect_WaitersWhoseProcessIsGoneOnACluster(t *testing.T) {
 	}
 }
 
+// What is held for so long at most is renewed until its end is near, and not overdue then.
+func TestInspect_RenewalsUpToABound(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		viewer := w.registry()
+		h := w.acquires(w.registry(lockregistry.WithLease(9*time.Second)).Obtain("42"), lockregistry.AtMost(25*time.Second))
+		ctx, seen := h.Context(w.Context()), map[time.Duration]bool{}
+		for w.pass(time.Second); ctx.Err() == nil; w.pass(time.Second) {
+			holder := w.look(viewer, "42").Holders[0]
+			require.Zero(w, holder.Overdue())
+			seen[holder.Renewed] = true
+		}
+		require.Equal(w, map[time.Duration]bool{0: true, 9 * time.Second: true}, seen)
+	})
+}
+
 // A holder whose lease runs down further than to its renewal does not renew it.
 func TestInspect_RenewalsThatAreOverdue(t *testing.T) {
 	fakeWorld(t, func(w *world) {

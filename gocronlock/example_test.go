@@ -28,7 +28,7 @@ func newRegistry() (registry *lockregistry.Registry, stop func()) {
 	if err != nil {
 		panic(err)
 	}
-	registry, err = lockregistry.New(client, "jobs", lockregistry.WithRenewal())
+	registry, err = lockregistry.New(client, "jobs")
 	if err != nil {
 		panic(err)
 	}

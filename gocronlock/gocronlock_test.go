@@ -265,7 +265,7 @@ func TestIsLeaderDoesNotAskRedis(t *testing.T) {
 // A run that was lost, and whose unlock has yet to come, does not keep the next one of its node out.
 func TestLocker_LostRunIsNotInTheWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		locker := gocronlock.NewLocker(locktest.New(t).Registry, lockregistry.Lease(time.Second))
+		locker := gocronlock.NewLocker(locktest.New(t).Registry, lockregistry.AtMost(time.Second))
 		first, err := locker.Lock(t.Context(), "report")
 		require.NoError(t, err)
 		<-time.After(time.Minute)

@@ -45,9 +45,8 @@ var _ gocron.Locker = (*Locker)(nil)
 //     difference, or the next run is skipped. Nine tenths of the period are a good choice, with a locker for each period.
 //     Default: 500 ms, for jobs that are due each second at most.
 //   - [lockregistry.Lease] sets the lease: how long a crash keeps the job from running. Default: the registry's.
-//
-// Make the registry with [lockregistry.WithRenewal], or give a lease that is longer than any run: gocron has no way to tell a
-// job that its lock was lost.
+//   - [lockregistry.AtMost] has a run that hangs keep others out for no longer. Set it longer than any run: gocron has no way to
+//     tell a job that its lock was lost. Default: the lock is renewed for as long as the job runs.
 //
 // NewLocker does not talk to Redis. What is wrong, a nil registry or a bad option, is reported by Lock.
 func NewLocker(r *lockregistry.Registry, opts ...lockregistry.LockOption) *Locker {

@@ -199,7 +199,7 @@ func (r *runner) run(ctx context.Context) (err error) {
 	defer box.stop()
 
 	opts := []lockregistry.Option{
-		lockregistry.WithLease(r.lease), lockregistry.WithRenewal(), lockregistry.WithLogger(r.log), lockregistry.WithName(r.name()),
+		lockregistry.WithLease(r.lease), lockregistry.WithLogger(r.log), lockregistry.WithName(r.name()),
 	}
 	if r.fencing {
 		opts = append(opts, lockregistry.WithFencing())

@@ -62,7 +62,7 @@ func run(ctx context.Context, c config) error {
 		return err
 	}
 	locks, err := lockregistry.New(client, "shop",
-		lockregistry.WithLease(c.lease), lockregistry.WithRenewal(), lockregistry.WithCommandTimeout(time.Second),
+		lockregistry.WithLease(c.lease), lockregistry.WithCommandTimeout(time.Second),
 		lockregistry.WithLogger(slog.Default()), lockregistry.WithObserver(observer))
 	if err != nil {
 		return err

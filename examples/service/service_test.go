@@ -11,7 +11,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/leader"
 	"github.com/lockregistry/lockregistry/locktest"
 )
@@ -55,7 +54,7 @@ func (m *memory) number(name string) int {
 // instances are two processes on one store.
 func instances(t *testing.T) (locks *locktest.Registry, store *memory, first, second *Service) {
 	t.Helper()
-	locks, store = locktest.New(t, lockregistry.WithRenewal()), newMemory()
+	locks, store = locktest.New(t), newMemory()
 	return locks, store, &Service{Locks: locks.Registry, Store: store}, &Service{Locks: locks.Peer().Registry, Store: store}
 }
 
