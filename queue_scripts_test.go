@@ -726,3 +726,52 @@ func TestQueue_ALookServesThoseInFront(t *testing.T) {
 		})
 	}
 }
+
+// A ticket of a form that is not known keeps its place, for two minutes: a newer version may serve it. It is a look that takes it
+// out then, so that a process which is there has had the window of the release in front.
+func TestQueue_ATicketOfANewerVersion(t *testing.T) {
+	for name, c := range map[string]struct {
+		strange string
+		age     time.Duration
+		ask     string
+		mode    protocol.Mode
+		goes    bool
+	}{
+		"new, to a look":       {"b:2|60000;x", 0, "b:3", protocol.ModeCheck, false},
+		"young, to a look":     {"b:2|60000;x", 110 * time.Second, "b:3", protocol.ModeCheck, false},
+		"old, to a look":       {"b:2|60000;x", 130 * time.Second, "b:3", protocol.ModeCheck, true},
+		"old, of another kind": {"permits", 130 * time.Second, "b:3", protocol.ModeCheck, true},
+		"old, to a newcomer":   {"b:2|60000;x", 130 * time.Second, "a:5", protocol.ModeEnqueue, true},
+		"known, however old":   {"b:2|60000", time.Hour, "b:3", protocol.ModeCheck, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			scriptedWorlds(t, func(s *scripted) {
+				ages := func() {
+					s.do("ZINCRBY", theQueue, strconv.FormatInt(-c.age.Microseconds(), 10), c.strange)
+					s.do("ZADD", theQueue, "-1", "open") // it is long ago that the lock was free
+				}
+				s.begins("a:1", c.strange, "b:3|60000")
+				ages()
+				s.gives("a:1")
+				if c.strange != "b:2|60000" {
+					require.Equal(s, c.strange+" b:3|60000", s.queue(), "a release leaves it")
+				}
+				s.begins("", c.strange, "b:3|60000")
+				ages()
+				reply := s.obtains(c.ask, c.mode)
+				stays := strings.Contains(s.queue(), c.strange)
+				switch {
+				case !c.goes && c.strange == "b:2|60000":
+					require.Equal(s, "b:2", s.owner(), "it is served")
+				case !c.goes:
+					require.True(s, stays)
+					require.Contains(s, reply, "queued")
+					require.Empty(s, s.owner())
+				default:
+					require.False(s, stays)
+					require.Equal(s, "b:3", s.owner())
+				}
+			})
+		})
+	}
+}

@@ -122,6 +122,7 @@ end
 local function come()
   local LONGEST = 110  -- of windows; when one ends later the server's clock went back
   local PATIENCE = 300 -- for how long a writer's reservation stays in front of those who could read
+  local UNKNOWN = 120000000 -- how old a ticket of a newer version may be, in microseconds; when it is first its process had a window, too
   local open = 0
   for i = 1, math.min(#entries, 4), 2 do
     open = entries[i] == 'open' and -entries[i + 1] or open
@@ -141,7 +142,7 @@ local function come()
       entries = redis.call('ZRANGE', queue, '0', '3', 'WITHSCORES')
     end
   end
-  local next, granted = grantNext(micros, member, heads(entries, member))
+  local next, granted = grantNext(micros, member, heads(entries, member, micros - UNKNOWN))
   if next ~= member or not free(side) then
     if granted then
       left, foreign = tonumber(granted), false

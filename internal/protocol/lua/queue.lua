@@ -87,8 +87,9 @@ local function warn(member, what, ms)
 end
 
 -- The first ticket among the first members of the queue, what it says, and its place. Those in front of which no process is there
--- any more are removed, but not the ticket mine. One of a form that this script does not know belongs to a newer version.
-local function heads(entries, mine)
+-- any more are removed, but not the ticket mine. One of a form that this script does not know belongs to a newer version, which may
+-- serve it. It is removed when its place is before a time that a look gives: nobody may serve it any more.
+local function heads(entries, mine, before)
   while true do
     local first, place = nil, nil
     for i = 1, #entries, 2 do
@@ -101,7 +102,11 @@ local function heads(entries, mine)
       return nil
     end
     local registry, number, lease, kind = string.match(first, TICKET)
-    if not registry or first == mine or redis.call('PUBSUB', sharded and 'SHARDNUMSUB' or 'NUMSUB', channel(registry))[2] > 0 then -- mutant: dead are served
+    local there = first == 'guest' or tonumber(place) >= (before or 0)
+    if registry then
+      there = first == mine or redis.call('PUBSUB', sharded and 'SHARDNUMSUB' or 'NUMSUB', channel(registry))[2] > 0 -- mutant: dead are served
+    end
+    if there then
       return first, registry, number, lease, kind, place
     end
     redis.call('ZREM', queue, first)
