@@ -2,6 +2,7 @@ package transport
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -36,7 +37,7 @@ type keepAlive struct {
 	until atomic.Int64  // an instant: until when others may wait for locks of this process
 	on    atomic.Bool   // a timer runs that asks
 	again clock.Instant // not before is it asked for scripts; guarded by on
-	ended int           // how often in a row that was not answered, and a PING was; guarded by on
+	ended int           // how often in a row that ended the connection, and a PING was answered; guarded by on
 	quiet atomic.Int64  // an instant: when it was asked for the newest answer, if that knew none of the scripts; else 0
 }
 
@@ -113,10 +114,11 @@ func (k *keepAlive) learn(p *Wait, plain bool) {
 	k.quiet.Store(int64(asked))
 	switch err := reply.Error(); {
 	case fault.Refusal(err):
-		k.again = s.client.Clock.Now().Add(refusedFor)
-	case fault.Answered(err):
+		k.again, k.ended = s.client.Clock.Now().Add(refusedFor), 0
+	case fault.Answered(err), errors.Is(err, fault.NotSent), errors.Is(err, fault.NoAnswer): // the connection has not ended
 		k.ended = 0
 	case s.ping(&Wait{Ctx: p.Ctx, Limit: p.Limit}, plain) != nil: // it answers nothing
+		k.ended = 0
 	case k.ended == 0: // that happens
 		k.ended++
 	default: // so a proxy refuses it

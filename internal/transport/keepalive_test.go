@@ -13,6 +13,7 @@ import (
 	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/topology"
 )
@@ -135,12 +136,16 @@ type proxy struct {
 	speaker
 	at    atomic.Pointer[string]
 	ended atomic.Int32 // at SCRIPT
+	how   atomic.Pointer[error]
 }
 
 func (p *proxy) Do(ctx context.Context, c rueidis.Completed) rueidis.RedisResult {
 	if at := p.at.Load(); at != nil && strings.HasPrefix(c.Commands()[0], *at) {
 		if c.Commands()[0] == "SCRIPT" {
 			p.ended.Add(1)
+		}
+		if how := p.how.Load(); how != nil {
+			return rueidis.NewErrorResult(*how)
 		}
 		return rueidis.NewErrorResult(io.EOF)
 	}
@@ -167,6 +172,16 @@ func TestKeepAlive_AProxyEndsTheConnection(t *testing.T) {
 		require.EqualValues(t, 1, ends(&script, keepAliveEvery))
 		require.Zero(t, ends(nil, keepAliveEvery))
 		require.Greater(t, ends(&all, time.Minute), int32(100))
+		require.Zero(t, ends(nil, keepAliveEvery))
+		for _, late := range []error{fault.NoAnswer, fault.NotSent} { // as where the server is busy, or this process
+			server.how.Store(&late)
+			require.Greater(t, ends(&script, time.Minute), int32(50), late)
+		}
+		server.how.Store(nil)
+		for range 3 { // not in a row: an outage comes between
+			require.EqualValues(t, 1, ends(&script, keepAliveEvery))
+			require.EqualValues(t, 1, ends(&all, keepAliveEvery))
+		}
 		require.EqualValues(t, 2, ends(&script, brokenFor-time.Second))
 		require.EqualValues(t, 2, ends(&script, brokenFor))
 		way.First.EndKeepAlive()
