@@ -83,11 +83,15 @@ func (a *attempt) outwait(left time.Duration, t transport.RoundTrip) error {
 	if !a.asked { // else something is known of the lock
 		a.failure = failure
 	}
-	if a.ctx.Err() == nil {
+	why := fault.Ended(a.ctx)
+	if deadline, ok := a.ctx.Deadline(); why == nil && ok && a.path.all.Clock.Now() >= a.path.all.Clock.At(deadline) {
+		why = context.DeadlineExceeded // it never says so itself
+	}
+	if why == nil {
 		return failure
 	}
 	a.cut = true
-	return fault.Explain(fault.Ended(a.ctx), a.failure)
+	return fault.Explain(why, a.failure)
 }
 
 // Outwait waits for the end of a call that sends nothing. It fails when the registry is closed first.

@@ -58,6 +58,16 @@ func TestOutwait_AContextThatDoesNotEnd(t *testing.T) {
 			}
 			require.NoError(t, <-ended)
 			require.Equal(t, answerGrace, time.Since(began))
+			a := attempt{path: &Path{Side: all.Side("")}, ctx: ctx}
+			err := a.outwait(0, transport.RoundTrip{})
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			require.ErrorIs(t, err, fault.Unavailable)
+			require.False(t, a.passing(err), "a call that waits does not go on without an end")
+
+			a.ctx, a.cut = endless{context.Background(), time.Now().Add(time.Hour)}, false
+			err = a.outwait(0, transport.RoundTrip{})
+			require.NotErrorIs(t, err, context.DeadlineExceeded)
+			require.True(t, a.passing(err))
 		})
 	}
 }
