@@ -102,6 +102,9 @@ func newFormat(d *Description, c Config) *Format {
 // not: what it refuses is tried again otherwise.
 func (f *Format) Obtain(b Request, quick bool) Call {
 	c := Call{Key: b.Key, Args: Args{b.Value, b.Lease.MS}}
+	if f.Cluster && b.Mode == ModeSeen && QueueKey(f.Prefix, b.Key) == "" {
+		b.Mode = ModeNone // no queue, so nobody who could see it
+	}
 	if quick && f.format.Set && !f.Fencing { // most locks are free: SET takes less of the server than a script
 		return c
 	}

@@ -244,3 +244,26 @@ func TestFormat_Plain(t *testing.T) {
 		require.EqualValues(f, 1, taken)
 	})
 }
+
+// Where a cluster can have no queue of a key, because of its braces, nobody looks for one.
+func TestFormat_ATraceWhereThereIsNoQueue(t *testing.T) {
+	clustered := Config{Prefix: "orders", Cluster: true}
+	for key, queues := range map[string]bool{"orders:42": true, "orders:a}b": false} {
+		require.Equal(t, queues, QueueKey("orders", key) != "")
+		for name, f := range map[string]*Format{"spring": NewSpring(clustered), "writer": NewWrite(clustered)} {
+			t.Run(name+" "+key, func(t *testing.T) {
+				asks := func(m Mode) []string {
+					r := Request{Key: key, Value: "a:1", Lease: lease.NewTerm(time.Minute), Queueing: Queueing{Mode: m}}
+					c := f.Obtain(r, false)
+					return append(c.Keys(), c.Given()...)
+				}
+				require.NotEqual(t, asks(ModeNone), asks(ModeReserve))
+				if queues {
+					require.NotEqual(t, asks(ModeNone), asks(ModeSeen))
+				} else {
+					require.Equal(t, asks(ModeNone), asks(ModeSeen))
+				}
+			})
+		}
+	}
+}
