@@ -202,7 +202,7 @@ func (h *Hold) Path() string {
 // Holder names the hold as it is in Redis, for [Registry.ForceUnlockHolder]: another process that is given it, with the path, can
 // release this hold, and no other one. From this call on the hold is not handed to the next goroutine of this process, see
 // [WithHandoff], since it would take the name along. Of a hold on several paths it is that of Path. The readers of a process have
-// one between them, and lose the lock together. It is empty once Release was called.
+// one between them, also those that come later, and lose the lock together. It is empty once Release was called.
 func (h *Hold) Holder() string {
 	if h == nil {
 		return ""

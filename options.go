@@ -131,15 +131,15 @@ func WithHandoff(limit time.Duration) Option { return func(s *settings) { s.hand
 // WithBackgroundRelease has Unlock, [Hold.Release] and Do return before the key is removed from Redis, where a round
 // trip to its master takes long: 200 µs as commands have shown while nothing else was under way, or 2 ms by all of late. The
 // removal is sent at once, and its reply is not waited for. Nil then means that the hold was valid until then by the clock of
-// this process, not that the key is gone. When Redis replies that the key was not this hold's any more, the observer and the log
-// are told, see [observe.Observer.Lost]; when it does not reply, the registry tries again.
+// this process, not that the key is gone. When Redis replies that the key was not this hold's any more, the observer and the
+// log are told, see [observe.Observer.Lost]; when it does not reply, the registry tries again.
 //
 // The path's next call of this registry, also with TryLock or [NoWait], is not refused because of that. It asks Redis at once,
-// and takes over the key if that is still there, until the registry has had the key for as long as [WithHandoff] says. After that
-// it waits for the removal, as it does where others are known to wait, where there is no queue, see [WithPolling], and in
-// AcquireAll. So where a round trip takes a tenth of that time or longer, sections of one path that follow each other gain less;
-// and others may have to wait for that time, although nobody of this process waits. A loss may stay unnoticed when the next call
-// has not waited: it has locked the key that was gone.
+// and takes over the key if that is still there, until the registry has had the key for as long as [WithHandoff] says. After
+// that it waits for the removal, as it does where others are known to wait, and where there is no queue, see [WithPolling].
+// AcquireAll waits for it when it asks for all paths at once. So where a round trip takes a tenth of that time or longer,
+// sections of one path that follow each other gain less; and others may have to wait for that time, although nobody of this
+// process waits. A loss may stay unnoticed when the next call has not waited: it has locked the key that was gone.
 //
 // Unlock waits for the removal all the same while the time of [AtLeast] lasts, with Once, leaders, AcquireAll, readers, writers
 // and [WithReplicas], while Redis is slow to answer, and when the registry has 64 removals under way, to whatever masters.
