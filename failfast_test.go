@@ -285,6 +285,7 @@ func TestFailFast_AfterAnOutage(t *testing.T) {
 		w.fails(r.Obtain("other").Lock(w.Context(), fast...), lockregistry.ErrUnavailable, "lock", "orders:other")
 		w.pass(10 * time.Second)
 		f.reconnectNow()
+		w.settle() // the client has seen that its connections are gone
 		waits := w.goroutine().starts(r.Obtain("42"), fast...)
 		w.pass(5 * time.Second)
 		w.pending(waits)

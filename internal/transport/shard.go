@@ -183,7 +183,7 @@ func (s *Shard) Overdue(sent clock.Instant) bool {
 // Silent tells whether the server is silent, as far as is known: it was found so, and has not replied since. Where nobody has
 // sent it anything since, that may be over: so it is asked by KeepAlive, and has the time for a reply from then on.
 func (s *Shard) Silent(asked clock.Instant) bool {
-	if s.LastReply() > clock.Instant(s.silentAt.Load()) {
+	if s.LastReply() >= clock.Instant(s.silentAt.Load()) {
 		return false
 	}
 	now := s.client.Clock.Now()
