@@ -102,17 +102,11 @@ func prefixesOf(ctx context.Context, client rueidis.Client) (map[string]int, err
 	return found, nil
 }
 
-// namesOf calls SCAN once, in a script, since SCAN itself sends names of any length. A user who may only read uses the command
-// for that.
+// namesOf calls SCAN once, in a script, since SCAN itself sends names of any length.
 func namesOf(ctx context.Context, node rueidis.Client, cursor string) (protocol.Found, error) {
-	var rows []rueidis.RedisMessage
-	var err error
-	for _, verb := range []string{"EVAL", "EVAL_RO"} {
-		rows, err = node.Do(ctx, node.B().Arbitrary(verb, keysScript, "0", cursor, "*", scanCount).Build()).ToArray()
-		if !inspect.Forbidden(err) {
-			break
-		}
-	}
+	rows, err := inspect.Either(func(verb string) rueidis.RedisResult {
+		return node.Do(ctx, node.B().Arbitrary(verb, keysScript, "0", cursor, "*", scanCount).Build())
+	}).ToArray()
 	if err != nil {
 		return protocol.Found{}, err
 	}

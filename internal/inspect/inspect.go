@@ -184,3 +184,16 @@ func Forbidden(err error) bool {
 	reply, ok := rueidis.IsRedisErr(err)
 	return ok && strings.HasPrefix(reply.Error(), "NOPERM")
 }
+
+// Either is the reply to a script that is sent by EVAL, or by EVAL_RO, which is there since Redis 7, where the user may not.
+func Either(send func(verb string) rueidis.RedisResult) rueidis.RedisResult {
+	reply := send("EVAL")
+	if !Forbidden(reply.Error()) {
+		return reply
+	}
+	other := send("EVAL_RO")
+	if refused, ok := rueidis.IsRedisErr(other.Error()); ok && strings.Contains(refused.Error(), "unknown command") {
+		return reply
+	}
+	return other
+}

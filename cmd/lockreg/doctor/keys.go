@@ -11,6 +11,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/lockregistry/lockregistry/internal/inspect"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
@@ -148,16 +149,11 @@ func (x *examination) scan(ctx context.Context, n *node, until time.Time, all *l
 	}
 }
 
-// step calls SCAN once, in a script, since SCAN itself sends names of any length. A user who may only read uses the command for
-// that.
+// step calls SCAN once, in a script, since SCAN itself sends names of any length.
 func (n *node) step(ctx context.Context, cursor, pattern string) (names, long []string, next string, err error) {
-	var reply []rueidis.RedisMessage
-	for _, verb := range []string{"EVAL", "EVAL_RO"} {
-		reply, err = n.do(ctx, verb, scanStep, "0", cursor, pattern, strconv.Itoa(scanCount)).ToArray()
-		if refused, ok := rueidis.IsRedisErr(err); !ok || !strings.HasPrefix(refused.Error(), "NOPERM") {
-			break
-		}
-	}
+	reply, err := inspect.Either(func(verb string) rueidis.RedisResult {
+		return n.do(ctx, verb, scanStep, "0", cursor, pattern, strconv.Itoa(scanCount))
+	}).ToArray()
 	if err != nil {
 		return nil, nil, "", err
 	}

@@ -218,6 +218,14 @@ func TestUnseen(t *testing.T) {
 	require.Empty(t, findings(examine(t, as(s), func(o *doctor.Options) { o.Need = []string{} }), "unseen"))
 }
 
+// A server that has no scripts that only read, as Redis 6, does not hide which permission is missing.
+func TestUnseenWithoutScriptsThatRead(t *testing.T) {
+	s := healthy(t, "--rename-command", "EVAL_RO", "")
+	s.Command(t, strings.Fields("ACL SETUSER app reset on >secret ~* &* +@all -eval")...)
+	f := has(t, examine(t, as(s), func(o *doctor.Options) { o.Need = []string{} }), "unseen", doctor.Info)
+	require.Equal(t, []string{"ACL SETUSER app +eval"}, f.Commands)
+}
+
 func TestCommandThatIsNotThere(t *testing.T) {
 	s := healthy(t, "--rename-command", "EVALSHA", "")
 	r := examine(t, option(s.Addr()), func(o *doctor.Options) { o.Need = []string{"fencing"} })
