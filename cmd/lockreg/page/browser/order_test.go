@@ -58,6 +58,7 @@ func TestColumnsSort(t *testing.T) {
 		b.press("Tab", "")
 	}
 	b.await(`document.activeElement.textContent === "Path"`)
+	b.await(`document.getElementById("grid").getAttribute("aria-activedescendant")`)
 	active := value[string](b, `document.getElementById("grid").getAttribute("aria-activedescendant")`)
 	b.press("ArrowDown", "")
 	b.press("Enter", "\r")
