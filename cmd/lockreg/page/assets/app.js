@@ -3,7 +3,7 @@
 import { $, ages, announce, clock, duration, serverNow, visible, write } from "./base.js";
 import { began as chartsBegan, sampled, waits } from "./charts.js";
 import { changed, reconnected, rights, trail } from "./detail.js";
-import { begin, dirty, drop, end, measure, put } from "./list.js";
+import { begin, dirty, drop, end, measure, mingle, put } from "./list.js";
 import { later } from "./pump.js";
 import { deadlocks, findStuck, losses } from "./stuck.js";
 import { lose } from "./trails.js";
@@ -27,6 +27,7 @@ const handlers = {
   begin,
   rows(rows) {
     for (const row of rows) if (put(row)) changed(row.id);
+    return mingle();
   },
   gone(ids) {
     for (const id of ids) {
@@ -35,15 +36,16 @@ const handlers = {
     }
   },
   end() {
-    end(handlers.gone);
     reconnected();
+    return end(handlers.gone);
   },
   silence(data) {
     if ((silent > 0) !== (data.since > 0)) announce(data.since > 0 ? "Redis does not answer." : "Redis answers again.");
     silent = data.since;
     age();
   },
-  tick(data) {
+  *tick(data) {
+    yield* mingle(1);
     found = data.found;
     if (data.at > 0) {
       clock.lastPass = data.at;

@@ -2,14 +2,17 @@
 
 import { $, ago, clock, duration, element, moment, process, serverNow, visible, write } from "./base.js";
 import { show } from "./detail.js";
-import { byContention, comparison, sorting } from "./order.js";
+import { byContention, comparison, merge, sorting } from "./order.js";
 import { later, soon } from "./pump.js";
 import { follow } from "./trails.js";
+
+const FEW = 30; // are put in order one by one
 
 export const locks = new Map(); // by id, as a path may be no text
 export let all = []; // sorted
 let compare = byContention; // how
 let chosen = byContention; // how they will be, once they are sorted
+let fresh = []; // new ones, yet to be put in order: one by one that takes long where there are many
 let shown = []; // those of all that the filter lets through
 let generation = 0; // grows with each complete listing
 let listing = false; // one is under way
@@ -32,9 +35,16 @@ function matches(lock) {
   return beginning ? lock.path.startsWith(wanted) : lock.words.includes(wanted.toLowerCase());
 }
 
-function take(list, lock) {
-  const at = place(list, lock);
-  if (list[at] === lock) list.splice(at, 1);
+// replace puts a lock where an old one was, or where it belongs now. Either may be missing.
+function replace(list, old, lock) {
+  const at = old ? place(list, old) : -1;
+  const there = old !== undefined && list[at] === old;
+  if (there && lock && compare(old, lock) === 0) {
+    list[at] = lock;
+    return;
+  }
+  if (there) list.splice(at, 1);
+  if (lock) list.splice(place(list, lock), 0, lock);
 }
 
 // put takes what is new of a lock, and reports whether anything is.
@@ -53,13 +63,13 @@ export function put(row) {
     who: holder === null ? "" : holder.kept ? "kept after its release" : process(holder.label, holder.since, holder.holder),
   };
   lock.words = `${row.path}\n${lock.who}`.toLowerCase();
-  if (old) {
-    take(all, old);
-    take(shown, old);
-  }
   locks.set(row.id, lock);
-  all.splice(place(all, lock), 0, lock);
-  if (matches(lock)) shown.splice(place(shown, lock), 0, lock);
+  if (!old) {
+    fresh.push(lock);
+  } else {
+    replace(all, old, lock);
+    replace(shown, old, matches(lock) ? lock : undefined);
+  }
   follow(row.id, row.at, row.waiters);
   dirty();
   return !old || old.version !== row.version;
@@ -69,8 +79,8 @@ export function drop(id) {
   const lock = locks.get(id);
   if (!lock) return;
   locks.delete(id);
-  take(all, lock);
-  take(shown, lock);
+  replace(all, lock);
+  replace(shown, lock);
   follow(id, clock.lastPass, 0);
   dirty();
 }
@@ -78,7 +88,7 @@ export function drop(id) {
 function filter() {
   wanted = $("filter").value;
   beginning = $("beginning").checked;
-  shown = all.filter(matches);
+  shown = wanted === "" ? all.slice() : all.filter(matches);
   dirty();
 }
 
@@ -91,14 +101,33 @@ function* sort() {
   filter();
 }
 
-// begin is the begin of a complete listing.
-export function begin() {
+// begin is the begin of a complete listing. One before it may have been cut off.
+export function* begin() {
+  yield* mingle(1);
   generation++;
   listing = true;
 }
 
+// mingle puts in order what is new, once that is much.
+export function* mingle(much = 500 + all.length / 2) {
+  if (fresh.length < much) return;
+  const added = fresh;
+  fresh = [];
+  if (added.length < FEW) {
+    for (const lock of added) {
+      replace(all, undefined, lock);
+      if (matches(lock)) replace(shown, undefined, lock);
+    }
+  } else {
+    all = yield* merge(all, yield* sorting(added, compare), compare);
+    filter();
+  }
+  dirty();
+}
+
 // end drops what the listing did not name, as it is not there any more, in a slice of its own.
-export function end(gone) {
+export function* end(gone) {
+  yield* mingle(1);
   const left = all.filter((lock) => lock.generation !== generation).map((lock) => lock.id);
   for (let i = 0; i < left.length; i += 100) later(() => gone(left.slice(i, i + 100)));
   listing = false;

@@ -46,7 +46,8 @@ export function* sorting(list, compare) {
   return runs[0] ?? [];
 }
 
-function* merge(a, b, compare) {
+// merge is one list of two that are in order.
+export function* merge(a, b, compare) {
   const out = [];
   let i = 0;
   let j = 0;

@@ -88,3 +88,48 @@ func TestColumnsSortOnAPhone(t *testing.T) {
 	require.True(t, value[bool](b, `document.documentElement.scrollWidth <= innerWidth`))
 	b.quiet()
 }
+
+// Whatever comes at a time, all locks are in order, each once: a listing, parts of one, and another one after it.
+func TestManyLocksAreInOrder(t *testing.T) {
+	source := &fake{}
+	set := func(from, n, waiters int) {
+		locks := make([]observe.LockInfo, n)
+		for i := range locks {
+			locks[i] = made(fmt.Sprintf("order:%05d", (from+i)*7919%100_000), (i+waiters)%5)
+		}
+		source.set(locks...)
+	}
+	set(0, 2500, 0)
+	h := handler(t, source)
+	server := listen(t, h, "127.0.0.1:0")
+	b := open(t, "http://"+server.Addr+"/", 1200, 900)
+	inOrder := func(n int) {
+		t.Helper()
+		b.text("#count", fmt.Sprintf("%d locks", n))
+		b.await(fmt.Sprintf(`document.querySelector("#grid").getAttribute("aria-rowcount") === "%d"`, n+1))
+		require.Empty(t, value[string](b, `Promise.all([import("./list.js"), import("./order.js")]).then(
+		([{all, locks}, {byContention}]) => {
+			if (all.length !== locks.size) return all.length + " of " + locks.size;
+			for (const lock of all) if (locks.get(lock.id) !== lock) return "an old one of " + lock.path;
+			for (let i = 1; i < all.length; i++) if (byContention(all[i - 1], all[i]) >= 0) return all[i].path + " comes too late";
+			return "";
+		})`))
+	}
+	inOrder(2500)
+	set(2500, 1000, 3) // many
+	inOrder(3500)
+	set(3500, 7, 3) // few
+	inOrder(3507)
+	set(0, 1500, 2) // others than before
+	inOrder(3507)
+	for i := range 500 {
+		require.NoError(t, source.ForceUnlockHolder(t.Context(), fmt.Sprintf("order:%05d", i*7919%100_000), ""))
+	}
+	inOrder(3007)
+
+	require.NoError(t, server.Close())
+	b.text("#age", "connection lost")
+	set(100, 300, 1)
+	listen(t, h, server.Addr)
+	inOrder(3307)
+}
