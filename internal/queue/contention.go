@@ -149,10 +149,7 @@ func (p *Path) MayQueue() bool {
 }
 
 // Queues tells whether they do.
-func (p *Path) Queues() bool {
-	c := p.anchor.others.Load()
-	return p.all.Waker.Listening != nil && p.MayQueue() && (c == nil || !c.deaf.Load())
-}
+func (p *Path) Queues() bool { return p.MayQueue() && p.all.Waker.Listening != nil }
 
 // NoQueue is for when the server has refused the queue of a path. What it refuses for now only, out of memory for instance, costs
 // nobody their place: who waits looks again. That is logged once a minute at most.
@@ -215,7 +212,7 @@ func (p *Path) NoteWindow(reply int64, others bool, at clock.Instant) {
 	if others || reply == protocol.Contended {
 		p.Shard().Contended(at)
 	}
-	if !p.Queues() {
+	if !p.Queues() || c.deaf.Load() {
 		c.released(others, reply == protocol.Contended, p.Clock.Now())
 	}
 }
