@@ -3,6 +3,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -22,7 +23,12 @@ type event struct {
 	Package string `json:"package"`
 	Test    string `json:"test"`
 	Output  string `json:"output"`
+
+	Elapsed float64 `json:"elapsed"` // seconds
 }
+
+// slowest is how many tests are named at the end, with how long they took.
+const slowest = 15
 
 type progress struct {
 	to      io.Writer
@@ -33,6 +39,7 @@ type progress struct {
 	running map[string][]string // the tests of a package that have begun and not ended, in order
 	output  map[string][]string // of a test that has not ended, by package and test
 	ended   map[string][]string // what is printed when a package has ended: of what failed, and its own lines
+	took    []event             // the ends of all tests
 }
 
 func main() {
@@ -64,6 +71,7 @@ func (p *progress) read(from io.Reader, ticks <-chan time.Time) error {
 			var e event
 			switch {
 			case !more && ended == io.EOF:
+				p.slowest()
 				return nil
 			case !more:
 				return ended
@@ -124,6 +132,7 @@ func (p *progress) end(e event, top, key string) {
 		} else {
 			p.passed++
 		}
+		p.took = append(p.took, e)
 		delete(p.output, key)
 		p.running[e.Package] = slices.DeleteFunc(p.running[e.Package], func(name string) bool { return name == top })
 	}
@@ -133,4 +142,14 @@ func (p *progress) end(e event, top, key string) {
 func (p *progress) tell(now time.Time) {
 	p.print(fmt.Sprintf("... after %.0f s: %d tests passed, %d failed; now in %s\n",
 		now.Sub(p.began).Seconds(), p.passed, p.failed, p.now))
+}
+
+// slowest names the tests that took longest.
+func (p *progress) slowest() {
+	slices.SortStableFunc(p.took, func(a, b event) int { return cmp.Compare(b.Elapsed, a.Elapsed) })
+	for _, e := range p.took[:min(slowest, len(p.took))] {
+		if e.Elapsed >= 1 {
+			p.print(fmt.Sprintf("... %.0f s: %s in %s\n", e.Elapsed, e.Test, path.Base(e.Package)))
+		}
+	}
 }
