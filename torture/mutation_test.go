@@ -39,7 +39,11 @@ func TestMutations(t *testing.T) {
 			list := filepath.Join(t.TempDir(), "overlay.json")
 			require.NoError(t, os.WriteFile(list, overlay, 0o600))
 			for caught := range strings.FieldsSeq(m.caught) {
-				test := exec.Command("go", "test", "-race", "-count=1", "-overlay", list, "-run", caught, ".", "-full")
+				args := []string{"test", "-race", "-count=1", "-overlay", list, "-run", caught, ".", "-full"}
+				if in, name, other := strings.Cut(caught, ":"); other {
+					args = []string{"test", "-race", "-count=1", "-overlay", list, "-run", name, in}
+				}
+				test := exec.Command("go", args...)
 				output, err := test.CombinedOutput()
 				var failed *exec.ExitError
 				require.ErrorAs(t, err, &failed, "%s: nothing noticed that %s:\n%s", caught, m.what, output)

@@ -4,7 +4,9 @@ package torture
 // Go or Lua, that ends with the comment "mutant: " and the name; further names follow a semicolon.
 type mutation struct {
 	name, what, old, new string
-	caught               string // by which tests: each of these patterns must find it
+
+	// caught is by which tests: each of these patterns must find it, in the package in front of a colon, or in this one.
+	caught string
 }
 
 var mutations = []mutation{
@@ -400,5 +402,70 @@ func init() { ranges <- map[*Lock]uint64{} }`,
 		"unsorted", "paths are waited for in the order in which they are given",
 		"slices.Sort(sorted)", "",
 		"TestNobodyWaitsForEachOther$",
+	},
+	{
+		"one permit more", "a semaphore gives one permit more than there are",
+		"<= -first[2]", "<= 1 - first[2]",
+		"..:TestSemaphore$",
+	},
+	{
+		"in passing", "calls without a ticket overtake those that wait for several permits",
+		"redis.pcall('EXISTS', queue) == 0", "true",
+		"..:TestSemaphoreQueue_Several$",
+	},
+	{
+		"permit given twice", "a permit is given on, and stays",
+		"redis.call('ZREM', key, value)", "",
+		"..:TestSemaphoreQueue_FirstInFirstOut$",
+	},
+	{
+		"permit lost on the way", "a permit is given on to nobody",
+		"redis.call('ZADD', key, string.format('%.1f', at + 1000.5), given)", "",
+		"..:TestSemaphoreQueue_FirstInFirstOut$",
+	},
+	{
+		"several count as one", "who asks for several permits needs room for one",
+		"used + wanted", "used + 1",
+		"../internal/protocol:TestPermits_NeverMoreThanThereAre$ ..:TestSemaphoreQueue_NeverMoreThanThereAre$",
+	},
+	{
+		"weight left", "what a hold has more than one permit stays when its lease is over",
+		", over[i] .. '*'", "",
+		"../internal/protocol:TestPermits_LeaseIsOver$",
+	},
+	{
+		"renewed when it is over", "a permit whose lease is over is renewed",
+		" or tonumber(ends) <= at", "",
+		"../internal/protocol:TestPermits_LeaseIsOver$",
+	},
+	{
+		"stands still for each call", "a process that stands still is granted permits for each of its calls",
+		"pcall(passOver, still)", "",
+		"../internal/protocol:TestPermits_StandsStill$ ..:TestSemaphoreQueue_ProcessStandsStill$",
+	},
+	{
+		"short lease is to be lengthened", "a lease that is all that was asked for is taken for that of a process that stands still",
+		" and tonumber(asked) > least", "",
+		"../internal/protocol:TestPermits_Grant$",
+	},
+	{
+		"key ends with the grant", "nobody sees that a process stands still, since the key ends with its grant",
+		"'30000', 15000", "lease, least",
+		"../internal/protocol:TestPermits_Grant$",
+	},
+	{
+		"asks for too many", "a ticket for more permits than there are stays",
+		"asked <= limit", "true",
+		"../internal/protocol:TestPermits_AsksForTooMany$",
+	},
+	{
+		"nobody else is told", "only the process that is granted a permit is told",
+		"warnAnother(goesOn and registry or to, mine, granted)", "",
+		"../internal/protocol:TestPermits_AnotherProcessIsTold$",
+	},
+	{
+		"patient with each call", "a call for permits waits for each one in front of it",
+		"min(rank, mostPatient+own)", "rank",
+		"../internal/queue:TestLookTimes_Permits$",
 	},
 }

@@ -41,6 +41,9 @@ func (e *Entry) Pin() bool {
 // Unpin ends a use. When it returns true the cache is to be told by [Cache.Unpark].
 func (e *Entry) Unpin() bool { return e.pins.Add(-1) == 0 && e.parked.Load() }
 
+// Park has the end of the last use told by Unpin, of an item that is in no cache.
+func (e *Entry) Park() { e.parked.Store(true) }
+
 // Pins is how many use it; below 0: it is not in the cache.
 func (e *Entry) Pins() int32 { return e.pins.Load() }
 

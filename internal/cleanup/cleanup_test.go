@@ -19,6 +19,7 @@ import (
 var (
 	plain     = protocol.NewSpring(protocol.Config{Prefix: "orders", Remove: func() string { return "UNLINK" }})
 	readers   = protocol.NewRead(protocol.Config{Prefix: "orders"})
+	permits   = protocol.NewPermits(protocol.Config{Prefix: "orders"}, 1, 1)
 	errSilent = errors.New("no answer")
 )
 

@@ -1,6 +1,7 @@
 package cleanup
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
@@ -17,6 +18,7 @@ import (
 //	state    | the next try comes                   | since
 //	open     | after a pause that doubles           | 0
 //	watched  | 10 times a second, later more rarely | since when Redis confirms
+//	         | for permits once a second, soon      |
 //
 // There is one for a place, however many calls have failed: the removal of a value also removes what an older hold of this
 // registry has left there, see release.lua, so the newest value is enough. This harms nobody. A call draws the number of
@@ -37,6 +39,7 @@ const (
 	pace  = 100 * time.Millisecond // between two tries, while Redis answers
 	haste = 10 * time.Second       // for so long; then ever more rarely
 	ease  = 8                      // afterwards the pause is this fraction of the time for which Redis has confirmed
+	spare = time.Second            // between two tries of one of many, soon
 )
 
 // Timing is for the heap.
@@ -48,7 +51,11 @@ func (p *pending) Timing() (due *clock.Instant, place *int32) { return &p.at, &p
 // another try may be under way, too, and the first that is answered ends both.
 func (p *pending) merge(newer Removal, freed func(gone bool)) {
 	newer.Watch = max(p.Watch, newer.Watch)
-	if p.Leaving != (protocol.Leaving{}) && p.Leaving != newer.Leaving {
+	switch {
+	case p.Leaving == (protocol.Leaving{}) || p.Leaving == newer.Leaving:
+	case newer.Format.Many(): // both are of one value, and other tickets of its registry are of calls that wait
+		newer.Leaving.Ticket = cmp.Or(newer.Leaving.Ticket, p.Leaving.Ticket)
+	default:
 		newer.Leaving = protocol.Leaving{All: true}
 	}
 	if newer.MayArrive {
@@ -68,10 +75,14 @@ func (p *pending) confirmed(now clock.Instant) (pause time.Duration, over bool) 
 		p.since = now
 	}
 	answering := p.since.Until(now)
-	if answering > haste {
-		return max(pace, answering/ease), answering > p.Watch
+	pause = pace
+	switch {
+	case answering > haste:
+		pause = max(pace, answering/ease)
+	case p.Format.Many(): // a rush of calls that give up leaves a removal for each
+		pause = max(pace, min(answering, spare))
 	}
-	return pace, answering > p.Watch
+	return pause, answering > p.Watch
 }
 
 // unanswered is that it may not have been executed.

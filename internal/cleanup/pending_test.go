@@ -1,6 +1,7 @@
 package cleanup
 
 import (
+	"cmp"
 	"testing"
 	"time"
 
@@ -16,6 +17,7 @@ func TestPending_Transitions(t *testing.T) {
 	later := now.Add
 	for name, c := range map[string]struct {
 		late   bool
+		many   bool
 		since  clock.Instant
 		failed bool
 		now    clock.Instant
@@ -31,11 +33,19 @@ func TestPending_Transitions(t *testing.T) {
 		"watched, confirmed":              {late: true, since: now, now: later(haste), pause: pace, after: now},
 		"watched, confirmed, later":       {late: true, since: now, now: later(40 * time.Second), pause: 5 * time.Second, after: now},
 		"watched, confirmed, longest":     {late: true, since: now, now: later(time.Minute), pause: 15 * time.Second / 2, after: now},
+		"open, confirmed, many":           {late: true, many: true, now: now, pause: pace, after: now},
+		"watched, confirmed, many":        {late: true, many: true, since: now, now: later(4 * pace), pause: 4 * pace, after: now},
+		"watched, confirmed, many, later": {late: true, many: true, since: now, now: later(haste), pause: spare, after: now},
 		"watched, confirmed, over":        {late: true, since: now, now: later(time.Minute + 1), over: true, after: now},
 		"watched, unanswered":             {late: true, since: now, failed: true, now: now + 1, pause: 50 * time.Millisecond},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := &pending{Removal: Removal{MayArrive: c.late, Lease: lease, Watch: time.Minute, Expired: expired}, since: c.since}
+			p := &pending{
+				Removal: Removal{Format: plain, MayArrive: c.late, Lease: lease, Watch: time.Minute, Expired: expired}, since: c.since,
+			}
+			if c.many {
+				p.Format = permits
+			}
 			turn := p.confirmed
 			if c.failed {
 				turn = p.unanswered
@@ -53,7 +63,7 @@ func TestPending_Transitions(t *testing.T) {
 
 // The pause doubles with each failure, up to a tenth of the lease, and begins anew after an answer.
 func TestPending_Backoff(t *testing.T) {
-	p := &pending{Removal: Removal{MayArrive: true, Lease: lease, Watch: time.Minute}}
+	p := &pending{Removal: Removal{Format: plain, MayArrive: true, Lease: lease, Watch: time.Minute}}
 	longest := 50 * time.Millisecond
 	for range 10 {
 		pause, _ := p.unanswered(1)
@@ -68,7 +78,7 @@ func TestPending_Backoff(t *testing.T) {
 
 // Once the lease is over, however short it was, the removal of a grant that may arrive is tried more and more rarely.
 func TestPending_BackoffWhenTheLeaseIsOver(t *testing.T) {
-	p := &pending{Removal: Removal{MayArrive: true, Lease: 5 * time.Millisecond, Watch: time.Minute, Expired: 5}}
+	p := &pending{Removal: Removal{Format: plain, MayArrive: true, Lease: 5 * time.Millisecond, Watch: time.Minute, Expired: 5}}
 	for range 10 {
 		pause, _ := p.unanswered(4)
 		require.LessOrEqual(t, pause, time.Millisecond)
@@ -82,9 +92,9 @@ func TestPending_BackoffWhenTheLeaseIsOver(t *testing.T) {
 // later. So it is looked out for after the answer, too.
 func TestPending_MergeLooksOutForBoth(t *testing.T) {
 	for _, c := range []struct{ older, newer bool }{{false, false}, {false, true}, {true, false}, {true, true}} {
-		p := &pending{Removal: Removal{MayArrive: c.older, Watch: time.Hour}, since: 1, failures: 7}
-		p.merge(Removal{MayArrive: c.newer, Watch: time.Minute, Value: "a:2", Expired: 5}, nil)
-		require.Equal(t, Removal{MayArrive: c.older || c.newer, Watch: time.Hour, Value: "a:2", Expired: 5}, p.Removal)
+		p := &pending{Removal: Removal{Format: plain, MayArrive: c.older, Watch: time.Hour}, since: 1, failures: 7}
+		p.merge(Removal{Format: plain, MayArrive: c.newer, Watch: time.Minute, Value: "a:2", Expired: 5}, nil)
+		require.Equal(t, Removal{Format: plain, MayArrive: c.older || c.newer, Watch: time.Hour, Value: "a:2", Expired: 5}, p.Removal)
 		require.Zero(t, p.failures)
 		require.Equal(t, c.newer, p.since == 0, "only a newer one begins anew")
 		_, over := p.confirmed(2)
@@ -104,7 +114,13 @@ func TestPending_MergeRemovesTheTicketsOfBoth(t *testing.T) {
 		{all, two, all},
 	} {
 		p := &pending{Removal: Removal{Leaving: c.older}}
-		p.merge(Removal{Leaving: c.newer}, nil)
+		p.merge(Removal{Format: plain, Leaving: c.newer}, nil)
 		require.Equal(t, c.want, p.Leaving, "%+v", c)
+
+		// Of a semaphore other tickets of the registry are of calls that wait.
+		p = &pending{Removal: Removal{Leaving: c.older}}
+		p.merge(Removal{Format: permits, Leaving: c.newer}, nil)
+		require.Equal(t, c.older.All && c.older == c.newer, p.Leaving.All, "%+v", c)
+		require.Equal(t, cmp.Or(c.newer.Ticket, c.older.Ticket), p.Leaving.Ticket, "%+v", c)
 	}
 }

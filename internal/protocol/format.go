@@ -42,6 +42,7 @@ type Description struct {
 	Name   string
 	Source sections // of its file
 	Side   string   // of the sections of one side of a read-write lock, read or write; empty: it has none
+	Many   bool     // several calls of a registry may have the lock, or wait for it, at a time
 
 	Set     bool                            // SET NX takes a free lock
 	Unlinks bool                            // a key is removed by the command that Config tells; else by the scripts' own
@@ -65,10 +66,11 @@ func describe(d Description) *Description {
 		obtain: script("obtain"), queued: script("obtain_queued"),
 		release: script("release"), renew: script("renew"),
 	}
-	if d.Side == "" {
+	if d.Side == "" && !d.Many {
 		d.scripts.all, d.scripts.owner = script("obtain_all"), script("owner")
 	}
 	_, d.brief = d.Source["obtain queued"]
+	d.brief = d.brief && !d.Many
 	return &d
 }
 
@@ -86,6 +88,7 @@ type Format struct {
 	*Config
 	format   *Description
 	channels string // what the names of channels begin with when releases are published, else empty
+	permits  string // of a semaphore: how many a hold has, and the number of all, in the words of the scripts
 }
 
 // newFormat is a format as a registry has it.
@@ -108,18 +111,18 @@ func (f *Format) Obtain(b Request, quick bool) Call {
 	if quick && f.format.Set && !f.Fencing { // most locks are free: SET takes less of the server than a script
 		return c
 	}
-	counter := f.counting(&c)
+	counter, beside := f.counting(&c), b.Under+f.permits
 	switch b.Mode {
 	case ModeNone, ModeTry, ModeSeen, ModeReserve:
 		c.Script = f.format.scripts.obtain
 		if b.Mode != ModeNone {
 			c.Args = Args{b.Value, b.Lease.MS, f.Prefix, string(b.Mode), f.Sharded()}
 		}
-		c.then(counter, b.Under)
+		c.then(counter, beside)
 	default:
 		c.Script = f.format.scripts.queued
 		c.Args = Args{b.Value, b.Lease.MS, f.Prefix, b.asks(), f.Sharded()}
-		c.then(counter, b.Place, b.Replaces, b.Zeros, b.Under)
+		c.then(counter, b.Place, b.Replaces, b.Zeros, beside)
 	}
 	if f.Cluster && (b.Mode == ModeEnqueue || b.Mode == ModeReserve || b.Mode == ModeSeen) {
 		c.queue = QueueKey(f.Prefix, b.Key)
@@ -153,6 +156,10 @@ func (f *Format) ObtainAll(all []Request) Call {
 // for nobody. It replies no more than 0 when it was not the hold's, see [Confirmed]; else 1, [Contended] when others
 // wait in the queue or one of them has the key now, or [NoQueue].
 func (f *Format) Release(r Release) Call {
+	if f.format.Many {
+		r.Leaving.All = false // others of its registry wait, too
+		r.Queued = true       // who waits is told by a release alone, also of a registry that has been refused the queue
+	}
 	c := Call{Script: f.format.scripts.release, Key: r.Key, Args: Args{r.Value, f.channels, "", string(r.Known), f.Sharded()}}
 	if r.Queued {
 		c.Args[2] = f.Prefix
@@ -198,7 +205,7 @@ func (f *Format) Holder(key string) Call {
 	return Call{Script: f.plain("a holder", f.format.scripts.owner), Key: key}
 }
 
-// plain is a script that read-write locks do not have: a call without one would be a SET.
+// plain is a script that other locks do not have: a call without one would be a SET.
 func (f *Format) plain(what string, s *Script) *Script {
 	if s == nil {
 		panic("lockregistry: " + what + " is asked of " + f.format.name() + ", which is not a format of plain locks")
@@ -231,9 +238,12 @@ func (f *Format) CommonChannel() string {
 	return f.format.Common(f.Prefix)
 }
 
+// Many tells whether several calls of a registry may have the lock, or wait for it, at a time.
+func (f *Format) Many() bool { return f.format.Many }
+
 // RemovesOlder tells whether the removal of a value also removes what an older hold of the same registry has left. In a
-// read-write lock others may have the lock beside it.
-func (f *Format) RemovesOlder() bool { return f.format.Side == "" }
+// read-write lock others may have the lock beside it, and in a semaphore others of the same registry.
+func (f *Format) RemovesOlder() bool { return f.format.Side == "" && !f.format.Many }
 
 // Brief tells whether there are short ways for a lock for which others wait all the time: [Queueing.Fast] and [Direct].
 func (f *Format) Brief() bool { return f.format.brief }

@@ -16,12 +16,14 @@ import (
 const (
 	KindLock      = "lock"
 	KindReadWrite = "readwrite"
+	KindSemaphore = "semaphore"
 )
 
 // Inspection is what inspect.lua tells of a key.
 type Inspection struct {
-	Kind   string // KindLock or KindReadWrite; empty: nobody holds the key, and nobody waits
+	Kind   string // one of these; empty: nobody holds the key, and nobody waits
 	Stored Stored
+	Number int // of the permits of a semaphore
 
 	Holders     []Holder // the first ones
 	HolderCount int      // all of them
@@ -39,21 +41,24 @@ const (
 	NotStored Stored = iota // there is none
 	AsString                // as Spring does
 	AsHash                  // as Redisson does
+	AsSet                   // as a semaphore
 )
 
 // Holder is a holder of a key.
 type Holder struct {
-	Text   string // the value of the key, or a field of the hash
-	Name   Name
-	Shared bool          // it is a reader
-	Lease  time.Duration // what is left; negative: it has no end
-	Token  uint64        // the last fencing token that was drawn for the key; 0: none, or none for readers
+	Text    string // the value of the key, or a field of the hash
+	Name    Name
+	Shared  bool          // it is a reader
+	Permits int           // that it has; 0: it is no semaphore's
+	Lease   time.Duration // what is left; negative: it has no end
+	Token   uint64        // the last fencing token that was drawn for the key; 0: none, or none for readers
 }
 
 // Queued is a ticket in the queue of a key.
 type Queued struct {
 	Registry string
 	Shared   bool      // it is a reader's
+	Permits  int       // that it asks for; 0: it is no semaphore's
 	Since    time.Time // by its place in the queue; zero: not known
 	Gone     bool      // nobody listens to the channel of its registry
 }
@@ -88,6 +93,9 @@ func parseInspection(reply any) (x Inspection, err error) {
 		x.Kind, x.Stored = KindLock, AsString
 	case KindLock, KindReadWrite:
 		x.Kind, x.Stored = kind, AsHash
+	case KindSemaphore:
+		number, _ := values[1].(int64)
+		x.Kind, x.Stored, x.Number = kind, AsSet, int(number)
 	default:
 		return x, fmt.Errorf("%w: a %s", fault.WrongType, kind)
 	}
@@ -101,7 +109,8 @@ func parseInspection(reply any) (x Inspection, err error) {
 		if !ok1 || !ok2 {
 			return x, ErrStrange
 		}
-		if err := x.addHolder(field, left, drawn); err != nil {
+		held, _ := fields[i+1].(string)
+		if err := x.addHolder(field, held, left, drawn); err != nil {
 			return x, err
 		}
 	}
@@ -124,8 +133,8 @@ func (x *Inspection) note(what string) {
 	}
 }
 
-// addHolder reads the value of a key, or a field of the hash.
-func (x *Inspection) addHolder(text string, left int64, drawn uint64) error {
+// addHolder reads the value of a key, a field of the hash, or a member of the set.
+func (x *Inspection) addHolder(text, held string, left int64, drawn uint64) error {
 	h := Holder{Text: text, Name: ParseName(text), Lease: Remaining(left), Token: drawn}
 	if IsCut(text) {
 		h.Name = Name{Registry: text}
@@ -135,6 +144,9 @@ func (x *Inspection) addHolder(text string, left int64, drawn uint64) error {
 	}
 	if x.Kind == KindReadWrite && !h.Name.Writes {
 		h.Shared, h.Token = true, 0
+	}
+	if x.Kind == KindSemaphore {
+		h.Permits, _ = strconv.Atoi(held)
 	}
 	x.Holders = append(x.Holders, h)
 	return nil
@@ -154,8 +166,13 @@ func (x *Inspection) addWaiter(ticket, place string, gone bool) {
 	if micros, err := strconv.ParseFloat(place, 64); err == nil {
 		q.Since = Time(int64(micros))
 	}
+	if at := strings.LastIndexByte(side, 'p'); at >= 0 {
+		q.Permits, _ = strconv.Atoi(side[at+1:])
+	}
 	if x.Kind == "" {
-		if x.Kind = KindLock; strings.HasSuffix(side, "r") || strings.HasSuffix(side, "w") {
+		if x.Kind = KindLock; q.Permits > 0 {
+			x.Kind = KindSemaphore
+		} else if strings.HasSuffix(side, "r") || strings.HasSuffix(side, "w") {
 			x.Kind = KindReadWrite
 		}
 	}

@@ -218,11 +218,14 @@ type Reply struct {
 	Place   string // of its own
 	Foreign bool   // the owner may not know of the queue
 	Why     string // there is no queue
+
+	Number int // of the permits of a semaphore, if the call has named another one
 }
 
 // The states.
 const (
 	StateGranted = "granted" // the hold owns the key, and has a token
+	stateTaken   = "taken"   // another one has it
 	StateQueued  = "queued"  // the ticket is in the queue
 	StateOwner   = "owner"   // the hold has owned the key before
 	StateMissing = "missing" // the ticket is not there
@@ -273,31 +276,40 @@ func readShort(reply string) (s Reply, err error) {
 }
 
 func readStanding(values []rueidis.RedisMessage) (s Reply, err error) {
-	var pttl, rank, foreign int64
+	var pttl, rank, foreign, number int64
 	for i := range values {
 		switch v := &values[i]; {
 		case i == 0:
 			s.State, err = v.ToString()
 		case s.State == StateFailing:
 			s.Why, err = v.ToString()
-		case s.State == StateGranted:
+		case i == 1 && s.State == StateGranted:
 			s.Token, err = v.AsUint64()
+		case s.State == StateGranted:
+			number, err = v.AsInt64()
 		case i == 1:
 			pttl, err = v.AsInt64()
+		case i == 2 && s.State == stateTaken:
+			number, err = v.AsInt64()
 		case i == 2:
 			rank, err = v.AsInt64()
 		case i == 3:
 			s.Place, err = v.ToString()
 		case i == 4:
 			foreign, err = v.AsInt64()
+		case i == 5:
+			number, err = v.AsInt64()
 		}
 		if err != nil {
 			return s, err
 		}
 	}
-	if s.State == StateGranted {
+	if s.Number = int(number); s.State == StateGranted {
 		s.State, s.Granted = "", true
 		return s, nil
+	}
+	if s.State == stateTaken {
+		s.State = ""
 	}
 	s.Left, s.Rank, s.Foreign = Remaining(pttl), int(rank), foreign == 1
 	return s, nil

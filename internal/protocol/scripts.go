@@ -68,7 +68,9 @@ var (
 	effects       = of("effects", "effects")
 	names         = of("queue", "names")
 	draw, fencing = of("fencing", "draw"), of("fencing", "library")
-	queue, trace  = of("queue", "library"), of("queue", "trace")
+	trace         = of("queue", "trace")
+	form, queue   = of("queue", "form"), of("queue", "library")
+	heads, grant  = of("queue", "heads"), of("queue", "grant")
 	windows       = of("windows", "library")
 )
 
@@ -77,12 +79,12 @@ var operations = map[string][]part{
 	"obtain": {
 		of("obtain", "head"), effects, option("obtain"), names, option("obtain in turn"),
 		format("format"), option("reservation"), option("holder"), draw, fencing, of("obtain", "operation"),
-		option("in passing"), trace, of("obtain", "decision"),
+		option("heads"), option("in passing"), trace, of("obtain", "decision"),
 	},
 	"obtain_queued": {
 		of("obtain_queued", "head"), effects, names, option("obtain queued"), of("queue", "ticket"), of("obtain_queued", "arguments"),
 		format("format"), option("holder"), draw, fencing, of("obtain_queued", "ticket"), option("flag"), trace,
-		of("obtain_queued", "wait"), queue, of("obtain_queued", "turn"),
+		of("obtain_queued", "wait"), form, queue, heads, grant, of("obtain_queued", "turn"),
 	},
 	"obtain_all": {
 		of("obtain_all", "head"), effects, format("format"), option("holder"), draw, fencing, of("obtain_all", "operation"),
@@ -94,11 +96,15 @@ var operations = map[string][]part{
 	"release": {
 		of("release", "head"), option("release"), effects, of("release", "queue"), names, option("release queued"),
 		of("queue", "direct"), option("give"), of("queue", "given"), option("take back"),
-		of("release", "arguments"), format("format"), format("end"), of("release", "drop"), queue, windows, of("release", "operation"),
+		of("release", "arguments"), format("format"), format("end"), of("release", "drop"), form, queue, heads, grant, windows,
+		of("release", "operation"),
 	},
 	"owner": {format("owner")},
+	"set_permits": {
+		of("set_permits", "head"), effects, names, format("format"), form, queue, heads, grant, of("set_permits", "operation"),
+	},
 	"writer_waits": {
-		of("writer_waits", "head"), effects, names, format("format"), format("reservation"), queue,
+		of("writer_waits", "head"), effects, names, format("format"), format("reservation"), form, queue, heads, grant,
 		of("writer_waits", "operation"),
 	},
 }

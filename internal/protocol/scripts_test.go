@@ -16,7 +16,9 @@ import (
 // script comes to the place.
 func TestScripts_UseNoGlobals(t *testing.T) {
 	known := map[string]bool{}
-	for _, name := range []string{"redis", "string", "math", "KEYS", "ARGV", "type", "tonumber", "ipairs", "pcall", "error"} {
+	for _, name := range []string{
+		"redis", "string", "math", "KEYS", "ARGV", "type", "tonumber", "ipairs", "unpack", "pcall", "error",
+	} {
 		known[name] = true
 	}
 	for name, script := range Scripts() {

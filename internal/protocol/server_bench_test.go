@@ -64,12 +64,17 @@ func benchFormats() []benchFormat {
 		lease := []string{"SET", "{orders:42}:" + value + ":rwlock_timeout:1", "1", "PX", "60000"}
 		return append(hash("mode", "read", "VALUE", "1")(value), lease)
 	}
+	permit := func(value string) [][]string {
+		ends := strconv.FormatInt(time.Now().Add(time.Minute).UnixMilli(), 10)
+		return [][]string{{"DEL", benchKey}, {"ZADD", benchKey, "-1", "permits", ends, value}, {"PEXPIRE", benchKey, "60000"}}
+	}
 	plain, write := hash("VALUE", "1"), hash("mode", "write", "VALUE:write", "1")
 	return []benchFormat{
 		{"spring", NewSpring(c), "", true, set(""), set("+")},
 		{"redisson", NewRedisson(c), "", true, plain, plain},
 		{"read", NewRead(c), "r", false, read, read},
 		{"write", NewWrite(c), "w", false, write, write},
+		{"permits", NewPermits(c, 1, 1), "p1", false, permit, permit},
 	}
 }
 

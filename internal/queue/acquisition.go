@@ -125,7 +125,10 @@ func (p *Path) keepTrying(first attempt, q *Request, patient bool) (err error) {
 	}
 	p.local.Block(a.ctx, &a.blocked, q.Waiting)
 	a.call, a.leads, a.begun = true, q.Terms.Leads, p.Clock.Now()
-	p.anchor.active.Store(&a.activeWait)
+	p.whole().active.Store(&a.activeWait)
+	if queues && p.many {
+		a.ticket.seat = p.contention().line.join()
+	}
 	defer a.end()
 	if queues {
 		if err = a.waitInQueue(); !errors.Is(err, errNoQueue) {
@@ -264,10 +267,10 @@ func (a *acquisition) recover(why error) error {
 	return err
 }
 
-// exclusive tells whether a key that is there is surely in the way. Readers share it with each other; and after a try whose
-// answer is lost it may be this very hold's.
+// exclusive tells whether a key that is there is surely in the way. Readers share it with each other, as holders of permits do;
+// and after a try whose answer is lost it may be this very hold's.
 func (a *acquisition) exclusive() bool {
-	return !a.hold.MayArrive() && (a.path.side != Reads)
+	return !a.hold.MayArrive() && a.path.side != Reads && !a.path.many
 }
 
 // fatal is the error with which the call ends after a try that has failed with err, if it does.
@@ -321,10 +324,13 @@ func (a *acquisition) end() {
 	if a.call {
 		a.path.local.EndWait(&a.blocked)
 	}
+	if a.ticket.seat != nil {
+		a.path.contention().line.leave(a.ticket.seat)
+	}
 	if !a.won {
 		a.leave()
 	}
-	a.path.anchor.active.Store(nil)
+	a.path.whole().active.Store(nil)
 	if m := a.box.close(); a.won && m.granted > 0 { // it came after the last look into the box
 		a.hold.Regranted()
 	}

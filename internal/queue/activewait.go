@@ -29,7 +29,7 @@ type lastFailure struct {
 type silence Path
 
 // Silence is that path, for a removal that the next call may wait for.
-func (p *Path) Silence() transport.Observer { return (*silence)(p.anchor) }
+func (p *Path) Silence() transport.Observer { return (*silence)(p.whole()) }
 
 func (s *silence) Unanswered(since clock.Instant) {
 	s.active.CompareAndSwap(nil, &activeWait{lastFailure: lastFailure{since: since}})
@@ -53,7 +53,7 @@ func (t *lastFailure) note(failure error) {
 // Failing is why Redis cannot be asked now whether the lock is free, if it cannot: the last try of the goroutine that asks
 // failed, or the server is silent, and has been asked since some time.
 func (p *Path) Failing(asked clock.Instant) error {
-	if t := p.anchor.active.Load(); t != nil {
+	if t := p.whole().active.Load(); t != nil {
 		if failure := t.failure.Load(); failure != nil {
 			return *failure
 		}
@@ -68,10 +68,11 @@ func (p *Path) Failing(asked clock.Instant) error {
 // and the first one is not answered for a while, nobody is known to hold the lock either. It is nil, too, when that goroutine
 // holds the lock to write, and asks for it to read.
 func (p *Path) LastFailure() error {
-	if p.anchor.local.Hold() != nil {
+	p = p.whole()
+	if p.local.Hold() != nil {
 		return nil
 	}
-	t := p.anchor.active.Load()
+	t := p.active.Load()
 	if t == nil {
 		return nil
 	}

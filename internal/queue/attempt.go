@@ -45,6 +45,8 @@ func (a *attempt) bid(w protocol.Queueing) protocol.Request {
 // who reads is not to keep out for ever a writer that only polls.
 func (a *attempt) mode(patient, polls bool) protocol.Mode {
 	switch {
+	case a.path.many: // nobody overtakes those that wait
+		return protocol.ModeTry
 	case !a.path.MayQueue() || !patient && !polls:
 		return protocol.ModeNone
 	case polls && patient:
@@ -124,6 +126,9 @@ func (a *attempt) judge(c *protocol.Call, reply *transport.Reply, deadline clock
 	a.began, a.again = reply.Sent, false
 	a.at, err = c.Decode(reply.RedisResult)
 	h.Draw(a.at.Token)
+	if a.at.Number != 0 {
+		a.path.Found(a.at.Number)
+	}
 	switch {
 	case err == nil && reply.ReplicaErr != nil:
 		err = a.giveBack(reply.ReplicaErr) // mutant: short grant
@@ -164,7 +169,7 @@ func (a *attempt) win(since clock.Instant) {
 func (a *attempt) commandWait(deadline clock.Instant) transport.Wait {
 	reg, to := a.path.all, a.path.Shard()
 	p := reg.CommandWait(a.ctx, to)
-	p.Lease, p.Obtains, p.Observer = a.hold.Term().Length, true, (*silence)(a.path.anchor)
+	p.Lease, p.Obtains, p.Observer = a.hold.Term().Length, true, (*silence)(a.path.whole())
 	if a.fast {
 		if limit := clock.Plus(to.Patience(), reg.acknowledging()); limit < p.Limit {
 			p.Limit, p.Near = limit, 0

@@ -26,6 +26,7 @@ type contention struct {
 	tried     atomic.Int64  // an instant: when a call that does not wait found the lock taken
 	keeping   atomic.Pointer[keeping]
 	expected  [2]atomic.Pointer[expected] // of the writer, or of a plain lock, and of the readers
+	line      line                        // of the calls of a semaphore
 }
 
 // spare is what a call needs to wait.
@@ -71,10 +72,10 @@ type keeping struct {
 func (p *Path) Reserve(h *hold.Hold) (until clock.Instant) {
 	kept, found := h.Keeps()
 	if kept != 0 {
-		p.contention().keeping.Store(&keeping{h.Number(), kept})
+		p.whole().noted().keeping.Store(&keeping{h.Number(), kept})
 	}
 	if found != 0 {
-		p.contention().expectedBy(p.side).Store(&expected{h.Number(), found})
+		p.whole().noted().expectedBy(p.side).Store(&expected{h.Number(), found})
 	}
 	return kept
 }
@@ -90,7 +91,7 @@ func (c *contention) expectedBy(side string) *atomic.Pointer[expected] {
 
 // expects tells whether the message of a grant was to come.
 func (p *Path) expects(number string) bool {
-	c := p.anchor.others.Load()
+	c := p.whole().others.Load()
 	if c == nil {
 		return false
 	}
@@ -100,7 +101,7 @@ func (p *Path) expects(number string) bool {
 
 // ReservedUntil is until when the removal of a hold with such a number leaves the path taken; 0: it does not.
 func (p *Path) ReservedUntil(number string) clock.Instant {
-	c := p.anchor.others.Load()
+	c := p.whole().others.Load()
 	if c == nil {
 		return 0
 	}
@@ -114,12 +115,14 @@ func (p *Path) ReservedUntil(number string) clock.Instant {
 const queuelessFor = time.Minute
 
 // contention returns what the path's calls know of others.
-func (p *Path) contention() *contention {
-	a := p.anchor
-	for a.others.Load() == nil {
-		a.others.CompareAndSwap(nil, &contention{})
+func (p *Path) contention() *contention { return p.anchor.noted() }
+
+// noted is what is kept here.
+func (p *Path) noted() *contention {
+	for p.others.Load() == nil {
+		p.others.CompareAndSwap(nil, &contention{})
 	}
-	return a.others.Load()
+	return p.others.Load()
 }
 
 // Contested tells whether a call is not to try first, but to wait in the queue or to stand back, since others waited when the
@@ -209,7 +212,7 @@ func (p *Path) NoteWindow(reply int64, others bool, at clock.Instant) {
 	if was := c.contested.Load(); reply != protocol.NoQueue && was != (reply == protocol.Contended) {
 		c.contested.Store(!was)
 	}
-	if others || reply == protocol.Contended {
+	if (others || reply == protocol.Contended) && !p.many { // who has no ticket never has permits: nobody asks who may be there
 		p.Shard().Contended(at)
 	}
 	if !p.Queues() || c.deaf.Load() {
@@ -228,13 +231,13 @@ func (p *Path) Removed(value string, at clock.Instant) {
 	}
 }
 
-// recallFor is for how long a removal may be lost by a failover: a replica lags behind by no more, most likely.
-const recallFor = 2 * time.Second
+// RecallFor is for how long a removal may be lost by a failover: a replica lags behind by no more, most likely.
+const RecallFor = 2 * time.Second
 
 // Recall has removals sent once more that were confirmed just now, since a server may have taken over that has not got them.
 // Later holds have larger numbers, and are not touched.
 func (p *Path) Recall(now clock.Instant) {
-	if n := p.last.Load(); n > 0 && clock.Instant(p.lastAt.Load()).Until(now) < recallFor {
+	if n := p.last.Load(); n > 0 && clock.Instant(p.lastAt.Load()).Until(now) < RecallFor {
 		p.all.Expedite(p.local.Unclaimed(strconv.FormatUint(n, 10)))
 	}
 }

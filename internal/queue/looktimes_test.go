@@ -46,3 +46,43 @@ func TestFound_NearTheLongest(t *testing.T) {
 		require.Greater(t, until, l.path.Clock.Now(), timeout)
 	}
 }
+
+// Those in front of a call for permits may all be calls of one process that stands still. So it does not wait for each of them,
+// but the calls of its own process look one after another.
+func TestLookTimes_Permits(t *testing.T) {
+	l := newLock(t)
+	permits := *l.path.Side
+	permits.side, permits.many = Permits(1), true
+	l.path.Side = &permits
+	line := &l.path.contention().line
+	gone := line.join()
+	calls := make([]*acquisition, 4)
+	for i := range calls {
+		calls[i] = &acquisition{attempt: attempt{path: &l.path}, ticket: ticket{seat: line.join()}}
+	}
+	line.leave(gone)
+	l.path.all.Poll = 100 * time.Millisecond
+	looks := func(a *acquisition, rank int) (polls, refreshes float64) {
+		now := a.path.Clock.Now()
+		a.at.Rank, a.at.Left, a.ticket.base = rank, time.Minute, now
+		look := a.whenToLook()
+		require.Equal(t, now.Add(time.Minute+look.patience), look.due, rank)
+		return float64(look.patience-time.Millisecond) / float64(l.path.all.Poll), float64(now.Until(look.refresh)) / float64(lookEvery)
+	}
+	for i, a := range calls {
+		for rank, most := range map[int]int{0: 0, 1: 1, 9: 9, 10: 10, 400: 10 + i, 10_000: 10 + i} {
+			polls, refreshes := looks(a, rank)
+			require.InDelta(t, min(rank, most), polls, 0.01, rank)
+			require.InDelta(t, max(1, min(rank, 1+i)), refreshes, 0.1, rank)
+		}
+	}
+	line.leave(calls[0].ticket.seat)
+	line.leave(calls[2].ticket.seat)
+	polls, _ := looks(calls[1], 400)
+	require.InDelta(t, 10, polls, 0.01, "it is the first now")
+	polls, _ = looks(calls[3], 400)
+	require.InDelta(t, 12, polls, 0.01)
+	polls, refreshes := looks(calls[3], 1)
+	require.InDelta(t, 1, polls, 0.01)
+	require.InDelta(t, 1, refreshes, 0.1)
+}

@@ -3,6 +3,7 @@ package queue
 import (
 	"context"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,15 +18,16 @@ import (
 )
 
 // Path is a lock's key in Redis, for the calls that obtain it: one at a time, which has the local half. The two sides of a
-// read-write lock are two paths of one key; what others want concerns both, and is kept at the anchor.
+// read-write lock are two paths of one key, and each call of a semaphore has one; what others want concerns all of them, and is
+// kept at the anchor.
 type Path struct {
 	hold.Path
 	*Side
 	local  Local
-	anchor *Path // the writer's, or this one
+	anchor *Path // the writer's, that of a semaphore, or this one
 
-	others atomic.Pointer[contention] // nil until others wait for it; the anchor's, as is active
-	active atomic.Pointer[activeWait] // of the goroutine that asks Redis, once its first try takes a while or failed
+	others atomic.Pointer[contention] // nil until others wait for it; the anchor's
+	active atomic.Pointer[activeWait] // of the goroutine that asks Redis, once its first try takes a while or failed; see whole
 	last   atomic.Uint64              // the number of the newest hold whose key was removed, as far as that is known
 	lastAt atomic.Int64               // and when: an instant
 }
@@ -33,11 +35,20 @@ type Path struct {
 // Side is what the paths of a registry share that are plain locks, readers or writers.
 type Side struct {
 	all  *Shared
-	side string // r for readers, w for writers, in tickets; empty for plain locks
+	side string // r for readers, w for writers, p and a number for permits, in tickets; empty for plain locks
+	many bool   // it is for permits
+
+	// Found is told that a semaphore has another number of permits than a call has named.
+	Found func(number int)
 }
 
 // Side is one of the registry's.
-func (all *Shared) Side(side string) *Side { return &Side{all, side} }
+func (all *Shared) Side(side string) *Side {
+	return &Side{all: all, side: side, many: strings.HasPrefix(side, "p")}
+}
+
+// Many tells whether the path is one call's, of many that may have the key at a time.
+func (s *Side) Many() bool { return s.many }
 
 // Local is the local half of a path's lock.
 type Local interface { //nolint:interfacebloat // what the two halves of a lock know of each other
@@ -113,9 +124,18 @@ type Draining struct {
 // Shard is the way to the master that has the key.
 func (p *Path) Shard() *transport.Shard { return p.all.Transport.Shard(p.Key) }
 
-// Init makes the path that of a lock; anchor is the path of the writer for both sides of a read-write lock.
+// Init makes the path that of a lock; anchor is the path of the writer for both sides of a read-write lock, and one for all calls
+// of a semaphore.
 func (p *Path) Init(of hold.Path, side *Side, local Local, anchor *Path) {
 	p.Path, p.Side, p.local, p.anchor = of, side, local, anchor
+}
+
+// whole is the path that stands for a lock, of which one goroutine at a time asks Redis: for a read-write lock the writer's.
+func (p *Path) whole() *Path {
+	if p.many {
+		return p
+	}
+	return p.anchor
 }
 
 // Waits tells whether a call waits for another process, whether it has a ticket, and since when it waits.
@@ -137,8 +157,8 @@ func (p *Path) WaitsToLead() bool {
 func (p *Path) Unavailable(why error) (over func()) {
 	noted := &activeWait{}
 	noted.note(why)
-	p.anchor.active.CompareAndSwap(nil, noted)
-	return func() { p.anchor.active.CompareAndSwap(noted, nil) }
+	p.whole().active.CompareAndSwap(nil, noted)
+	return func() { p.whole().active.CompareAndSwap(noted, nil) }
 }
 
 // NumberIn is the number in the value of a hold of the registry; 0 where there is none, since a message has named it.
@@ -198,8 +218,11 @@ const (
 // Woken counts what has woken a call.
 type Woken struct{ Messages, Changes, Polls uint64 }
 
-// The sides of a read-write lock, as tickets have them.
+// The sides of a read-write lock, as tickets have them. See also [Permits].
 const (
 	Reads  = "r"
 	Writes = "w"
 )
+
+// Permits is the side of a hold of so many permits of a semaphore.
+func Permits(n int) string { return "p" + strconv.Itoa(n) }

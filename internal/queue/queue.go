@@ -38,6 +38,9 @@ const (
 	firstLook = time.Second
 	lookStep  = 100 * time.Millisecond
 
+	// mostPatient is how many calls of other processes look before a call for permits when a lease is over.
+	mostPatient = 10
+
 	// watchAfterFirst is for how long the next in the queue relies on the release of whoever has the key. Then it has the
 	// server tell it of changes of the key too, which costs a command and a wake-up.
 	watchAfterFirst = 10 * time.Millisecond
@@ -165,7 +168,7 @@ func (a *acquisition) halfMoved(err error) bool {
 // waits for it, and it is passed on at once, see Registry.told.
 func (a *acquisition) unqueued() error {
 	a.drop()
-	return a.tryOnce(protocol.Queueing{})
+	return a.tryOnce(protocol.Queueing{Mode: a.mode(false, false)})
 }
 
 // drop gives up the ticket, but not the place, and begins another attempt.
@@ -204,7 +207,12 @@ type lookTimes struct {
 func (a *acquisition) whenToLook() lookTimes {
 	at, now, poll := &a.at, a.path.Clock.Now(), a.path.all.Poll
 	l := lookTimes{due: clock.Never, refresh: now.Add(refreshing), watch: clock.Never}
-	l.patience = clock.Plus(clock.Times(at.Rank, poll), time.Millisecond)
+	first, rank := at.Rank, at.Rank // of those in front so many look first, when a lease is over and when it is not known whether
+	if a.path.many {                // they may all be calls of one process, which stands still
+		own := a.path.contention().line.before(a.ticket.seat)
+		first, rank = min(rank, mostPatient+own), min(rank, 1+own) // mutant: patient with each call
+	}
+	l.patience = clock.Plus(clock.Times(first, poll), time.Millisecond)
 	if at.Left > 0 {
 		l.due = a.ticket.base.Add(clock.Plus(at.Left, l.patience))
 	}
@@ -212,7 +220,9 @@ func (a *acquisition) whenToLook() lookTimes {
 	case at.Rank > 0 && a.ticket.fresh:
 		l.refresh = now.Add(firstLook + time.Duration(min(at.Rank, 10))*lookStep)
 	case at.Rank > 0:
-		l.refresh = now.Add(min(refreshing, time.Duration(at.Rank)*lookEvery))
+		l.refresh = now.Add(min(refreshing, time.Duration(rank)*lookEvery))
+	case a.path.many: // the key changes whenever anybody's lease does, and no holder passes over those that wait
+		l.refresh = now.Add(lookEvery)
 	case !at.Foreign:
 		l.watch = now.Add(watchAfterFirst)
 	}
@@ -226,6 +236,20 @@ func (a *acquisition) whenToLook() lookTimes {
 func (l *lookTimes) isNext(now clock.Instant, after time.Duration) {
 	l.patience, l.window = time.Millisecond, after <= longWindow
 	l.due, l.watch = now.Add(clock.Plus(after, l.patience)), now.Add(watchAfterFirst)
+}
+
+// isNext takes in that the ticket is the next one. For permits another lease may be over sooner, and see whenToLook.
+func (a *acquisition) isNext(l *lookTimes, now clock.Instant, after time.Duration) {
+	due := l.due
+	l.isNext(now, after)
+	a.course.lapses = 0
+	switch {
+	case a.path.many:
+		l.due, l.watch, l.window = min(due, l.due), clock.Never, false
+		l.refresh = min(l.refresh, now.Add(lookEvery))
+	case l.window:
+		a.path.all.Windows.Add(1)
+	}
 }
 
 // asleep waits until it is time to look, or the hold is granted.
@@ -249,11 +273,7 @@ func (a *acquisition) asleep() (next protocol.Mode, err error) {
 			a.ticket.woken = true
 			return protocol.ModeCheck, nil
 		case m.isNext:
-			l.isNext(now, m.next)
-			a.course.lapses = 0
-			if l.window {
-				reg.Windows.Add(1)
-			}
+			a.isNext(&l, now, m.next)
 		}
 		switch {
 		case min(l.due, l.refresh) <= now:

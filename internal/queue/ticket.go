@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"container/list"
 	"errors"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
@@ -19,6 +20,7 @@ type ticket struct {
 	woken  bool          // it looks because of a message
 	sees   bool          // the server tells of any change of the key, as long as nothing wakes the call
 	moving clock.Instant // since when the key and the queue are at two nodes; 0: they are not, as far as is known
+	seat   *list.Element // in the line of a semaphore; nil: it has none
 }
 
 // renumber begins another attempt.
@@ -33,10 +35,18 @@ func (a *acquisition) abandon() {
 	a.box.open("")
 	if a.hold.MayArrive() {
 		left := a.path.local.Abandoned(a.hold)
-		left.Leaving = protocol.Leaving{All: true}
+		left.Leaving = a.leaving()
 		a.path.all.CleanUp(left) // mutant: abandoned ticket left
 		a.hold.SetMayArrive(false)
 	}
+}
+
+// leaving is what an abandoned attempt may have left in the queue. Where other calls of the process wait, too, it is named.
+func (a *acquisition) leaving() protocol.Leaving {
+	if a.path.many {
+		return protocol.Leaving{Ticket: a.ticket.newest}
+	}
+	return protocol.Leaving{All: true}
 }
 
 // leave is for a call that gives up: its ticket is removed, or, when it was granted just now, its hold is released.

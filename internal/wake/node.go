@@ -125,6 +125,7 @@ func (n *node) add(w *Waiter) bool {
 	}
 	p.waiters++
 	w.node = n
+	w.place = len(n.waiting[w.Key])
 	n.waiting[w.Key] = append(n.waiting[w.Key], w)
 	return true
 }
@@ -137,9 +138,11 @@ func (n *node) remove(w *Waiter) {
 	if p := n.listeners[w.listener]; p != nil {
 		p.waiters--
 	}
-	if left := without(n.waiting[w.Key], w); len(left) > 0 {
-		n.waiting[w.Key] = left
-	} else {
+	all := n.waiting[w.Key]
+	last := len(all) - 1
+	all[w.place], all[last].place = all[last], w.place // the order does not matter, and there may be thousands
+	all[last] = nil
+	if n.waiting[w.Key] = all[:last]; last == 0 {
 		delete(n.waiting, w.Key)
 	}
 	if n.channels.leave(w) {

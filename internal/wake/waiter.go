@@ -22,7 +22,8 @@ type Waiter struct {
 	wake     chan struct{} // has room for one
 
 	// The hub's mutex guards the rest.
-	node *node // nil when it is closed, or while nobody knows which one it is
+	node  *node // nil when it is closed, or while nobody knows which one it is
+	place int   // among those of the node that wait for its key
 	arming
 	hearer
 }

@@ -6,12 +6,12 @@
 -- ARGV[3]  S on a cluster
 --
 -- Replies for each key an array:
---   string, lock (a hash in Redisson's format), readwrite, none, or the name of another type
---   what the lease of the key has left, in milliseconds; -1: it has no end
+--   string, lock (a hash in Redisson's format), readwrite, semaphore, none, or the name of another type
+--   what the lease of the key has left, in milliseconds; -1: it has no end. Of a semaphore, how many permits there are
 --   the fencing counter; empty: there is none
 --   how many tickets there are, and the first ones, each with its place and how many connections listen to its registry's channel;
 --     -1: not known
---   how many holders there are, and the first ones, each with its count and what its lease has left
+--   how many holders there are, and the first ones, each with its count, or how many permits it has, and what its lease has left
 -- Nothing that is longer than a lock's own is among that: see bounded.
 local prefix, most, sharded = ARGV[1], tonumber(ARGV[2]), ARGV[3] == 'S'
 local LONGEST, HEAD = 4096, 100 -- a string that is longer is no lock
@@ -50,7 +50,7 @@ end
 -- How many connections listen to the channel of a registry, whose name is that of queue.lua. An error says nothing.
 local heard = {}
 local function listeners(key, ticket)
-  local registry = string.match(ticket, '^(.*):%d+|%d+[rw]?$')
+  local registry = string.match(ticket, '^(.*):%d+|%d+[rwp]?%d*$')
   if not registry then
     return -1
   end
@@ -138,6 +138,23 @@ local function holders(key, lease)
   return mode and 'readwrite' or 'lock', count, found
 end
 
+-- The holds of a semaphore whose lease is not over, see permits.lua. A user may lack permission for what other locks do not need.
+local function permits(key)
+  local number, time = redis.pcall('ZSCORE', key, 'permits'), redis.pcall('TIME')
+  number = tonumber(type(number) == 'string' and number or 0)
+  if number >= 0 or time.err then
+    return 'zset', -2, 0, {}
+  end
+  local at, found = time[1] * 1000 + math.floor(time[2] / 1000), {}
+  local holds = redis.call('ZRANGEBYSCORE', key, '(' .. string.format('%.0f', at), '+inf', 'WITHSCORES', 'LIMIT', 0, most)
+  for i = 1, #holds, 2 do
+    found[#found + 1] = bounded(holds[i])
+    found[#found + 1] = tostring(1 - (redis.call('ZSCORE', key, holds[i] .. '*') or 0))
+    found[#found + 1] = holds[i + 1] - at
+  end
+  return 'semaphore', -number, redis.call('ZCOUNT', key, '(' .. string.format('%.0f', at), '+inf'), found
+end
+
 local replies = {}
 for i, key in ipairs(KEYS) do
   local kind, lease, count, found = typeOf(key), -2, 0, {}
@@ -149,6 +166,8 @@ for i, key in ipairs(KEYS) do
   elseif kind == 'hash' then
     lease = redis.call('PTTL', key)
     kind, count, found = holders(key, lease)
+  elseif kind == 'zset' then
+    kind, lease, count, found = permits(key)
   end
   local token = ''
   local counter = kind == 'lock' and 'redisson_lock_token:' .. tagged(key) or beside(key, ':fencing')

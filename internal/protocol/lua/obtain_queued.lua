@@ -90,7 +90,8 @@ local function await()
     else
       redis.call('ZADD', queue, place, member)
     end
-    if not score or score < 0 and now + score > 30000 then -- those who wait see to it else
+    -- Those who wait see to it else, but that they may wait for too short a time to look.
+    if not score or score < 0 and now + score > 30000 or math.floor(score / 10000000) ~= math.floor(place / 10000000) then
       redis.call('PEXPIRE', queue, 120000)
     end
   else
@@ -153,7 +154,7 @@ local function come()
   local refused = fence() or take(value, lease, side, true)
   if refused then
     error(refused)
-  elseif free(side) then -- other readers
+  elseif free('r') then -- other readers, or holders of other permits
     grantNext(micros, nil, heads(redis.call('ZRANGE', queue, '0', '2', 'WITHSCORES')))
   else
     local behind = entries[5] == member and {entries[7]} or redis.call('ZRANGEBYSCORE', queue, 0, '+inf', 'LIMIT', 0, 1)

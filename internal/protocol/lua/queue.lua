@@ -1,13 +1,13 @@
 -- The queue of those who wait for a lock. specs/PROTOCOL.md says what it has to do, and why in this order.
 --
--- It is a sorted set. A ticket is a member "<value>|<lease ms>", of a read-write lock with an r or a w behind it. Its score is its
--- place. Each zero in front of the lease makes the short lease of its grant twice as long, up to eight times: its process is far away.
--- Versions that do not know this read the same lease. A member guest among those of a read-write lock keeps a place for writers without
--- a ticket, see reserve in readwrite.lua. Two members with negative scores sort before all tickets: open, minus the end of the newest window in
--- which the key is left to those without a ticket, or the time at which nobody would have heard of one, and wide, minus that of the
--- newest long one or of the release since which they are counted, in milliseconds; -1 before that. What wide has behind the point tells
--- what happened since: .5 that somebody without a ticket was seen, .25 that a long window was put off, .75 both. Versions that do not
--- know this read the same time.
+-- It is a sorted set. A ticket is a member "<value>|<lease ms>", of a read-write lock with an r or a w behind it, of a semaphore with a p
+-- and how many permits it asks for. Its score is its place. Each zero in front of the lease makes the short lease of its grant twice as
+-- long, up to eight times: its process is far away. Versions that do not know this read the same lease. A member guest among those of a
+-- read-write lock keeps a place for writers without a ticket, see reserve in readwrite.lua. Two members with negative scores sort before
+-- all tickets: open, minus the end of the newest window in which the key is left to those without a ticket, or the time at which nobody
+-- would have heard of one, and wide, minus that of the newest long one or of the release since which they are counted, in milliseconds; -1
+-- before that. What wide has behind the point tells what happened since: .5 that somebody without a ticket was seen, .25 that a long window
+-- was put off, .75 both. Versions that do not know this read the same time.
 --
 -- The head of the script has defined key, prefix, and sharded.
 
@@ -65,10 +65,11 @@ local function trace()
   end
 end
 
---# library
--- To capture a local in a function costs as much as a short command: so constants stand where they are used.
+--# form
 local TICKET = '^(.*):(%d+)|(%d+)([rw]?)$' -- registry, number, lease, kind
 
+--# library
+-- To capture a local in a function costs as much as a short command: so constants stand where they are used.
 local function channel(registry)
   return (slotted or prefix .. '-channel@') .. registry
 end
@@ -85,6 +86,9 @@ local function warn(member, what, ms)
     tell(registry, number, what, ms)
   end
 end
+
+--# heads
+local warnAnother -- of semaphores alone
 
 -- The first ticket among the first members of the queue, what it says, and its place. Those in front of which no process is there
 -- any more are removed, but not the ticket mine. One of a form that this script does not know belongs to a newer version, which may
@@ -114,15 +118,16 @@ local function heads(entries, mine, before)
   end
 end
 
+--# grant
 -- Grants the lock to tickets from the first one on, for as long as it is free for them, up to the ticket mine. It returns the first one
 -- that it leaves there while the lock is free, and the lease of the last grant, if there was any. A ticket is removed before its hold
 -- owns the key: where the server is out of memory, the latter alone would be refused. The messages come last. Who has had its ticket for
 -- less than a second is not told that it is the next one now: it looks soon, see queue.go, and most are granted the lock before. Where
--- there are very many readers the next one looks at once, and goes on with those behind it.
+-- there are very many readers the next one looks at once, and goes on with those behind it. See permits.lua for warnAnother.
 local function grantNext(micros, mine, first, registry, number, lease, kind, place)
   local PROVISIONAL = '1000' -- the lease of a grant, until the grantee lengthens it
   local AT_ONCE = 64         -- how many readers one script serves
-  local to, what, granted, count, since = nil, nil, nil, 0, nil
+  local to, what, granted, count, since, many = nil, nil, nil, 0, nil, false
   while first and first ~= mine and registry and free(kind) and count < AT_ONCE do
     count = count + 1
     redis.call('ZREM', queue, first) -- mutant: served ticket stays
@@ -133,20 +138,25 @@ local function grantNext(micros, mine, first, registry, number, lease, kind, pla
     if string.byte(lease) == 48 then -- a zero
       granted = math.min(tonumber(lease), PROVISIONAL * 2 ^ math.min(3, #string.match(lease, '^0+')))
     end
-    local refused = take(registry .. ':' .. number, granted, kind, true)
+    many = string.byte(kind) == 112 -- a p: there is a ticket for each call of a process, which may stand still
+    local refused = take(registry .. ':' .. number, granted, kind, lease)
     if refused then
       error(refused)
     end
-    if free(kind) then -- other readers
+    if free('r') then -- other readers, or holders of other permits
       first, registry, number, lease, kind, place = heads(redis.call('ZRANGE', queue, '0', '2', 'WITHSCORES'), mine)
     else
       first, registry = nil, nil
     end
   end
   if to then
-    if registry and first ~= mine and free(kind) then
+    local goesOn = registry and first ~= mine and free(kind)
+    if goesOn then
       warn(first, 'n', 0)
-    elseif micros - since >= 1000000 then -- those behind it may have had theirs for as long
+    end
+    if many and (goesOn or micros - since >= 1000000) then
+      warnAnother(goesOn and registry or to, mine, granted) -- mutant: nobody else is told
+    elseif not goesOn and micros - since >= 1000000 then -- those behind it may have had theirs for as long
       local next = redis.call('ZRANGEBYSCORE', queue, 0, micros - 1000000, 'LIMIT', 0, 1)[1]
       if next and next ~= mine then
         warn(next, 'n', granted)

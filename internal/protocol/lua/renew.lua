@@ -8,7 +8,7 @@
 -- Replies 1, or the token, when renewed, 0 when the lock is free, or the hold's lease is over, -1 when it is another's.
 
 --# head
-local key, value, lease, counter, under = KEYS[1], ARGV[1], ARGV[2] or '', ARGV[3] or '', ''
+local key, value, lease, counter, under, asks = KEYS[1], ARGV[1], ARGV[2] or '', ARGV[3] or '', '', ''
 
 --# operation
 local state = holder(value)

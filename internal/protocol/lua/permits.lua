@@ -1,0 +1,322 @@
+-- The format of semaphores: a sorted set of the holds, by when the lease of each is over, in milliseconds of the server's clock. A hold of
+-- several permits has a second member, "<value>*", whose score is minus how many more than one it has. The member permits has minus the
+-- number of permits that there are. A lease that is to be lengthened by who was granted the permits has .5 behind the point until then.
+-- The key lives as long as the longest lease that was given, and longer than one to be lengthened, so that it is seen that it was not; for
+-- ever when the number was set, see set_permits.lua. A ticket has a p and a number behind its lease: how many permits it asks for.
+
+--# renew
+local time = redis.call('TIME')
+local at = time[1] * 1000 + math.floor(time[2] / 1000)
+local ends = redis.call('ZSCORE', key, value)
+if not ends or tonumber(ends) <= at then -- mutant: renewed when it is over
+  return 0
+elseif lease ~= '' then
+  redis.call('ZADD', key, 'XX', string.format('%.0f', at + lease), value)
+  local left = redis.call('PTTL', key)
+  if left >= 0 and left < tonumber(lease) then
+    redis.call('PEXPIRE', key, lease)
+  end
+end
+if counter == '' then
+  return 1
+end
+local prefix, sharded, slotted, queue = '', false, nil, nil -- this script does without, and leaves what is over to others
+
+--# obtain in turn
+-- One permit, when there is one, nobody waits, no lease is over, and each hold has one: the members with the lowest scores would tell.
+local named = string.match(under, '^1 (%d+)$')
+if named and counter == '' then
+  local time = redis.call('TIME')
+  local at = time[1] * 1000 + math.floor(time[2] / 1000)
+  local first = redis.call('ZRANGE', key, '0', '1', 'WITHSCORES')
+  if first[1] == 'permits' and -first[2] == tonumber(named) and tonumber(first[4] or at + 1) > at and
+    redis.call('ZCARD', key) <= -first[2] and (asks == '' or redis.pcall('EXISTS', queue) == 0) then -- mutant: one permit more; in passing
+    redis.call('ZADD', key, string.format('%.0f', at + lease), value)
+    local left = redis.call('PTTL', key)
+    if left >= 0 and left < tonumber(lease) then
+      redis.call('PEXPIRE', key, lease)
+    end
+    return nil
+  end
+end
+
+--# obtain queued
+-- A new ticket behind others, when there is no room for it, no lease is over, and each hold has one permit.
+local asked, named = string.match(ARGV[10] or '', '^(%d+) (%d+)$')
+if asks == 'enqueue' and asked and (ARGV[7] or '') == '' and (ARGV[8] or '') == '' then
+  local time = redis.call('TIME')
+  local at = time[1] * 1000 + math.floor(time[2] / 1000)
+  local first, last = redis.call('ZRANGE', key, '0', '1', 'WITHSCORES'), redis.pcall('ZREVRANGE', queue, '0', '0', 'WITHSCORES')
+  local score = tonumber(last[2] or -1)
+  if first[1] == 'permits' and first[4] and tonumber(first[4]) > at and score > 0 and tonumber(asked) <= -first[2] and
+    redis.call('ZCARD', key) - 1 + asked > -first[2] and not redis.call('ZSCORE', key, value) then
+    local ticket = value .. '|' .. (ARGV[9] or '') .. lease .. 'p' .. asked
+    local place = string.format('%.0f', math.max(time[1] * 1000000 + time[2], score + 1))
+    if math.floor(place / 10000000) ~= math.floor(score / 10000000) then
+      redis.pcall('PEXPIRE', queue, '120000')
+    end
+    if redis.pcall('ZADD', queue, place, ticket) == 1 then
+      local rank, other = redis.call('ZRANK', queue, ticket) - 2, tonumber(named) ~= -first[2] -- two are no tickets, see queue.lua
+      return {'queued', first[4] - at, rank, place, 0, other and -first[2] or nil}
+    end
+  end
+end
+
+--# release queued
+if usual then
+  local waiting = prefix ~= '' and redis.pcall('ZRANGEBYSCORE', queue, '0', '+inf', 'WITHSCORES', 'LIMIT', '0', '1') or {}
+  if not waiting[1] and not waiting.err and redis.call('ZREM', key, value, value .. '*') > 0 then
+    if channels ~= '' then -- to publish may be forbidden; the permits are released all the same
+      redis.pcall('PUBLISH', channels .. key, key)
+    end
+    return 1
+  end
+  -- The permit goes to the first ticket, which asks for one for ten seconds or longer, when all are held, no lease is over, each hold has
+  -- one, and nobody else is to be told. See queue.lua for what is to be done.
+  local registry, number = string.match(waiting[1] or '', '^(.*):(%d+)|[1-9]%d%d%d%d+p1$')
+  local own = registry and (slotted or prefix .. '-channel@') .. registry
+  local heard = own and redis.pcall('PUBSUB', sharded and 'SHARDNUMSUB' or 'NUMSUB', own)[2]
+  if heard and heard > 0 then
+    local time, first = redis.call('TIME'), redis.call('ZRANGE', key, '0', '1', 'WITHSCORES')
+    local at = time[1] * 1000 + math.floor(time[2] / 1000)
+    if first[1] == 'permits' and first[4] and tonumber(first[4]) > at and redis.call('ZCARD', key) == 1 - first[2] and
+      time[1] * 1000000 + time[2] - waiting[2] < 1000000 and redis.call('ZSCORE', key, value) and
+      redis.pcall('ZREM', queue, waiting[1]) == 1 then
+      local publisher, given = sharded and 'SPUBLISH' or 'PUBLISH', registry .. ':' .. number
+      redis.call('ZREM', key, value) -- mutant: permit given twice
+      redis.call('ZADD', key, string.format('%.1f', at + 1000.5), given) -- mutant: permit lost on the way
+      local left = redis.call('PTTL', key)
+      if left >= 0 and left < 15000 then
+        redis.call('PEXPIRE', key, '30000')
+      end
+      if type(redis.pcall(publisher, own, 'g ' .. number .. ' 1000 ' .. key)) == 'number' then
+        return 2
+      end
+      redis.call('ZREM', key, given) -- to tell is forbidden
+      redis.call('ZADD', key, string.format('%.0f', at + 1000), value)
+    end
+  end
+end
+
+--# format
+local time = redis.call('TIME')
+local at = time[1] * 1000 + math.floor(time[2] / 1000)
+local side = ''
+local limit, stored = 0, false -- how many permits there are, 0: that is not known; and whether it is in the key
+local used = 0
+
+-- Takes out the tickets of processes that stand still: each was granted permits, and has not lengthened their lease. So they cost those
+-- behind them a second for each process, or for each two thousand of its calls. One that was only late comes back to its places.
+local function passOver(still)
+  for _, member in ipairs(redis.call('ZRANGEBYSCORE', queue, 0, '+inf', 'LIMIT', 0, 2000)) do
+    local registry, number = string.match(member, '^(.*):(%d+)|')
+    if still[registry or ''] then
+      redis.call('ZREM', queue, member)
+      redis.pcall(sharded and 'SPUBLISH' or 'PUBLISH', (slotted or prefix .. '-channel@') .. registry, 'd ' .. number .. ' 0 ' .. key)
+    end
+  end
+end
+
+-- Counts the permits that are held, after it has removed those whose lease is over. Returns false when the key is another thing's.
+local function count()
+  local special = redis.call('ZRANGEBYSCORE', key, '-inf', '(0', 'WITHSCORES')
+  for i = 1, #special, 2 do
+    if special[i] == 'permits' then
+      limit, stored = -special[i + 1], true
+    end
+  end
+  if not stored then
+    return redis.call('EXISTS', key) == 0
+  end
+  local over, still = queue and redis.call('ZRANGEBYSCORE', key, 0, at, 'WITHSCORES') or {}, nil
+  for i = 1, #over, 2 do
+    redis.call('ZREM', key, over[i], over[i] .. '*') -- mutant: weight left
+    local registry = over[i + 1] % 1 > 0 and string.match(over[i], '^(.*):')
+    if registry and string.find(value, registry .. ':', 1, true) ~= 1 then
+      still = still or {}
+      still[registry] = true
+    end
+  end
+  if still and prefix ~= '' then
+    pcall(passOver, still) -- mutant: stands still for each call
+  end
+  if over[1] then
+    special = redis.call('ZRANGEBYSCORE', key, '-inf', '(0', 'WITHSCORES')
+  end
+  used = redis.call('ZCARD', key) - #special / 2
+  for i = 1, #special, 2 do
+    if special[i] ~= 'permits' then
+      used = used - special[i + 1]
+    end
+  end
+  return true
+end
+
+-- Whether there is room for a kind of ticket; r: for one permit. No window is ever left to those without a ticket, since they are all of
+-- this format's own: so the lock is not free for w.
+local function free(kind)
+  local wanted = kind == 'r' and 1 or tonumber(string.match(kind, 'p(%d+)$'))
+  return wanted and used + wanted <= limit or false -- mutant: several count as one
+end
+
+-- Makes a hold have the permits of its kind of ticket; with asked for less time than that, if so, until it lengthens the lease.
+local function take(value, lease, kind, asked)
+  local permits, mark, lives, least = tonumber(string.sub(kind, 2)), 0, lease, tonumber(lease)
+  if type(asked) == 'string' and tonumber(asked) > least then -- mutant: short lease is to be lengthened
+    mark, lives, least = 0.5, '30000', 15000 -- mutant: key ends with the grant
+  end
+  if not stored then
+    redis.call('ZADD', key, -limit, 'permits')
+  end
+  if redis.call('ZADD', key, string.format('%.1f', at + lease + mark), value) == 1 then
+    used = used + permits
+  end
+  if permits > 1 then
+    redis.call('ZADD', key, 1 - permits, value .. '*')
+  end
+  local left = redis.call('PTTL', key)
+  if not stored or left >= 0 and left < least then
+    redis.call('PEXPIRE', key, lives)
+  end
+  stored = true
+end
+
+--# form
+local TICKET = '^(.*):(%d+)|(%d+)([rwp]?%d*)$' -- as in queue.lua; those of locks are there when a path is used as both
+
+--# heads
+-- Tells the first ticket of another process than one that may stand still that it may look when so long is over: of the first hundred, or
+-- of some further back. The ticket mine looks anyway.
+local function warnAnother(still, mine, ms)
+  local same, rank, deaf = still .. ':', 2, 0 -- two are no tickets
+  while rank < 4000 and deaf < 3 do
+    local some = redis.call('ZRANGE', queue, rank, rank < 100 and 101 or rank)
+    for _, member in ipairs(some[1] and some or redis.call('ZRANGE', queue, '-1', '-1')) do
+      local registry, number = string.match(member, '^(.*):(%d+)|')
+      if registry and registry ~= still and deaf < 3 then
+        if member == mine or redis.pcall(sharded and 'SPUBLISH' or 'PUBLISH', (slotted or prefix .. '-channel@') .. registry,
+          'n ' .. number .. ' ' .. ms .. ' ' .. key) ~= 0 then
+          return
+        end
+        deaf = deaf + 1 -- its process is gone
+      end
+    end
+    rank = not some[1] and 4000 or rank < 100 and 102 or rank * 2
+  end
+end
+
+-- The first ticket, see queue.lua. Each waiting call of a process has one: those of a process that is gone go together, some thousands
+-- at a time, and then the next one as if it were there. A ticket that asks for more permits than there are, or for a lock, would keep out
+-- those behind it: its call looks, and fails.
+local function heads(entries, mine)
+  local heard, last, rounds = {}, '|', 20 -- by registry: whether its process is there; the beginning of the last ticket whose is not
+  while true do
+    local gone, found = {}, false
+    local first, registry, number, lease, kind, place, asked
+    for i = 1, #entries, 2 do
+      first, place = entries[i], entries[i + 1]
+      if string.find(first, last, 1, true) == 1 and first ~= mine and rounds > 0 then
+        gone[#gone + 1] = first
+      elseif first ~= 'open' and first ~= 'wide' then
+        registry, number, lease, kind = string.match(first, '^(.*):(%d+)|(%d+)([rwp]?%d*)$')
+        if first == mine or not registry or rounds == 0 then
+          found = true
+          break
+        end
+        local own = (slotted or prefix .. '-channel@') .. registry
+        asked = tonumber(string.match(kind, '^p(%d+)$'))
+        if heard[registry] == nil then
+          heard[registry] = redis.call('PUBSUB', sharded and 'SHARDNUMSUB' or 'NUMSUB', own)[2] > 0
+        end
+        if not heard[registry] then
+          last = registry .. ':'
+        elseif asked and (limit == 0 or asked <= limit) then -- mutant: asks for too many
+          found = true
+          break
+        else
+          redis.pcall(sharded and 'SPUBLISH' or 'PUBLISH', own, 'd ' .. number .. ' 0 ' .. key)
+        end
+        gone[#gone + 1] = first
+      end
+    end
+    if gone[1] then
+      redis.call('ZREM', queue, unpack(gone))
+    end
+    if found then
+      return first, registry, number, lease, kind, place
+    elseif not gone[1] then
+      return nil
+    end
+    rounds = rounds - 1
+    entries = redis.call('ZRANGE', queue, '0', '101', 'WITHSCORES')
+  end
+end
+
+--# holder
+local wanted, number = string.match(under, '^(%d+) (%d+)$')
+side = 'p' .. (wanted or '1')
+
+-- Whether a hold has its permits, or may have them. Those of other holds of its registry are none of its own.
+local function holder(value)
+  if not count() then
+    return 'wrong', 'WRONGTYPE the key holds something else than a semaphore'
+  end
+  if not stored then
+    limit = tonumber(number or 0)
+  end
+  local ends = redis.call('ZSCORE', key, value)
+  if ends then
+    return 'mine', false, ends - at
+  elseif tonumber(wanted or 1) > limit then
+    return 'wrong', 'ERR a semaphore of ' .. limit .. ' permits never has as many as ' .. wanted
+  elseif free(side) and (asks == '' or asks == 'try' or not stored) then
+    return 'free', false, -2
+  end
+  local first = redis.call('ZRANGEBYSCORE', key, 0, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+  return free(side) and 'free' or 'taken', false, first[2] and first[2] - at or -1
+end
+
+--# in passing
+-- A call without a ticket does not overtake those that wait in the queue, unless their processes are gone.
+if asks == 'try' and state == 'free' then
+  local ok, first = pcall(heads, redis.pcall('ZRANGE', queue, '0', '2', 'WITHSCORES'))
+  if ok and first then
+    state, left = 'taken', left or -1
+  end
+end
+
+--# decision
+-- When the number of permits is not the one that the call has named, the reply has it.
+local other = stored and tonumber(number) ~= limit and limit
+if state == 'taken' then
+  return other and {'taken', left, other} or left
+end
+local refused = fence() or take(value, lease, side)
+if refused then
+  return refused
+end
+return (other or token) and {'granted', token or 0, other or nil} or nil
+
+--# extend
+-- What renewals do is in their fast section, but for drawing a token.
+local function extend()
+  return true
+end
+
+--# end
+-- Ends a hold; for *, which is no hold's value, all of them.
+local function drop(value)
+  local had = value ~= '*' and redis.call('ZREM', key, value, value .. '*') > 0
+  local all = count() and value == '*' and redis.call('ZRANGE', key, '0', '-1') or {}
+  for _, member in ipairs(all) do
+    had = member ~= 'permits' and redis.call('ZREM', key, member) == 1 or had
+  end
+  if all[1] then
+    count()
+  end
+  return had and 'mine' or 'ours', had
+end
+
+local function announce()
+  return tonumber(channels ~= '' and redis.pcall('PUBLISH', channels .. key, key)) or 0
+end

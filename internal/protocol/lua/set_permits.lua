@@ -1,0 +1,34 @@
+-- Sets how many permits there are, for good. Calls that wait get those that are added at once. Who has permits keeps them.
+--
+-- KEYS[1]  the semaphore's key
+-- ARGV[1]  the number
+-- ARGV[2]  empty
+-- ARGV[3]  the registry's prefix
+-- ARGV[4]  empty
+-- ARGV[5]  S on a cluster
+-- ARGV[6]  what the names of the channels of releases begin with; empty or missing: publish nothing
+--
+-- Replies how many there were; 0 when none were known.
+
+--# head
+local key, number, prefix, sharded, channels = KEYS[1], ARGV[1], ARGV[3] or '', ARGV[5] == 'S', ARGV[6] or ''
+local value = '' -- nobody's
+
+--# operation
+if not count() then
+  return redis.error_reply('WRONGTYPE the key holds something else than a semaphore')
+end
+local before = limit
+limit, stored = tonumber(number), true
+redis.call('ZADD', key, -limit, 'permits')
+redis.call('PERSIST', key)
+
+local function serve()
+  grantNext(time[1] * 1000000 + time[2], nil, heads(redis.call('ZRANGE', queue, '0', '2', 'WITHSCORES')))
+end
+
+pcall(serve)
+if free('r') and channels ~= '' then
+  redis.pcall('PUBLISH', channels .. key, key)
+end
+return before

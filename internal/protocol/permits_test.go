@@ -1,0 +1,527 @@
+package protocol
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/lease"
+	"github.com/lockregistry/lockregistry/internal/redistest"
+)
+
+// semaphore is a server, and what holds do with a semaphore of three permits.
+type semaphore struct {
+	*testing.T
+	Config
+	server *redistest.Server
+	client rueidis.Client
+	last   int
+}
+
+func semaphoreOf(t *testing.T) *semaphore {
+	t.Helper()
+	t.Parallel()
+	server := redistest.Start(t)
+	return &semaphore{T: t, Config: Config{Prefix: "orders", Publishes: true}, server: server, client: connectTo(t, server)}
+}
+
+// value is one that no hold has had.
+func (s *semaphore) value(registry string) string {
+	s.last++
+	return registry + ":" + strconv.Itoa(1795278371204111+s.last)
+}
+
+func (s *semaphore) asks(value string, permits int, ms time.Duration, mode Mode) (Reply, error) {
+	c := NewPermits(s.Config, permits, 3).Obtain(Request{
+		Key: formatKey, Value: value, Lease: lease.NewTerm(ms), Side: "p" + strconv.Itoa(permits), Queueing: Queueing{Mode: mode},
+	}, false)
+	return c.Decode(c.Send(s.Context(), s.client))
+}
+
+func (s *semaphore) is(value string, permits int, ms time.Duration, mode Mode) string {
+	s.Helper()
+	r, err := s.asks(value, permits, ms, mode)
+	require.NoError(s, err)
+	if r.Granted {
+		return StateGranted
+	}
+	return r.State
+}
+
+func (s *semaphore) sends(c Call) int64 {
+	s.Helper()
+	n, err := Confirmed(c.Send(s.Context(), s.client))
+	require.NoError(s, err)
+	return n
+}
+
+func (s *semaphore) renews(value string, d time.Duration) int64 {
+	return s.sends(NewPermits(s.Config, 1, 3).Renew(formatKey, value, lease.NewTerm(d)))
+}
+
+func (s *semaphore) releases(value string) int64 {
+	return s.sends(NewPermits(s.Config, 1, 3).Release(Release{Key: formatKey, Value: value, Queued: true}))
+}
+
+// count is what a command replies.
+func (s *semaphore) count(args ...string) string { return s.server.Command(s.T, args...) }
+
+func (s *semaphore) tickets() string {
+	return s.count("ZCOUNT", QueueKey("orders", formatKey), "0", "+inf")
+}
+
+// overs has the lease of a hold be over since some milliseconds.
+func (s *semaphore) overs(value string, ms int) {
+	s.count("EVAL", `local time = redis.call('TIME')
+		return redis.call('ZADD', KEYS[1], 'XX', time[1] * 1000 + math.floor(time[2] / 1000) - ARGV[1], ARGV[2])`,
+		"1", formatKey, strconv.Itoa(ms), value)
+}
+
+// listens has somebody listen to the channel of registry b.
+func (s *semaphore) listens() { s.hears("b") }
+
+// hears is the messages that a registry gets.
+func (s *semaphore) hears(registry string) <-chan string {
+	s.Helper()
+	ctx, cancel := context.WithCancel(s.Context())
+	done, heard, listener := make(chan struct{}), make(chan string, 1000), connectTo(s.T, s.server)
+	channel := "orders-channel@" + registry
+	go func() {
+		defer close(done)
+		_ = listener.Receive(ctx, listener.B().Subscribe().Channel(channel).Build(), func(m rueidis.PubSubMessage) {
+			if m.Message != "begin" {
+				heard <- m.Message
+			}
+		})
+	}()
+	s.Cleanup(func() { cancel(); <-done })
+	require.Eventually(s, func() bool { return s.count("PUBLISH", channel, "begin") == "1" }, 10*time.Second, time.Millisecond)
+	return heard
+}
+
+// heard is all messages until now.
+func (s *semaphore) heard(registry string, from <-chan string) (all []string) {
+	s.Helper()
+	s.count("PUBLISH", "orders-channel@"+registry, "end")
+	for {
+		select {
+		case m := <-from:
+			if m == "end" {
+				return all
+			}
+			all = append(all, m)
+		case <-time.After(10 * time.Second):
+			s.Fatal("the last message does not come")
+		}
+	}
+}
+
+// waits puts a ticket in the queue that has been there for a minute, and for so many microseconds less.
+func (s *semaphore) waits(value string, permits, micros int) {
+	s.Helper()
+	s.count("EVAL", `local time = redis.call('TIME')
+		redis.call('ZADD', KEYS[1], -time[1] * 1000, 'open', -1, 'wide')
+		return redis.call('ZADD', KEYS[1], string.format('%.0f', time[1] * 1000000 - 60000000 + ARGV[1]), ARGV[2])`,
+		"1", QueueKey("orders", formatKey), strconv.Itoa(micros), value+"|60000p"+strconv.Itoa(permits))
+}
+
+// What is over is not renewed, although nobody has taken it out yet, and all of it is the next one's.
+func TestPermits_LeaseIsOver(t *testing.T) {
+	s := semaphoreOf(t)
+	lost, other, next := s.value("a"), s.value("a"), s.value("b")
+	require.Equal(t, StateGranted, s.is(lost, 2, time.Hour, ModeTry))
+	require.Equal(t, StateGranted, s.is(other, 1, time.Hour, ModeTry))
+	require.Equal(t, "4", s.count("ZCARD", formatKey), "the number, two holds, and what one has more")
+	require.Empty(t, s.is(next, 1, time.Hour, ModeTry))
+	require.EqualValues(t, 1, s.renews(lost, time.Hour))
+	s.overs(lost, 0)
+	require.EqualValues(t, 0, s.renews(lost, time.Hour))
+	require.Equal(t, StateGranted, s.is(next, 2, time.Hour, ModeTry))
+	require.Equal(t, "4", s.count("ZCARD", formatKey))
+	require.EqualValues(t, 0, s.renews(lost, time.Hour))
+	require.EqualValues(t, 0, s.releases(lost))
+	require.Equal(t, "4", s.count("ZCARD", formatKey))
+	require.EqualValues(t, 1, s.releases(next))
+	require.EqualValues(t, 1, s.releases(other))
+	require.Equal(t, "1", s.count("ZCARD", formatKey))
+}
+
+// A renewal that makes a lease shorter does not make the key's shorter: others live as long as before.
+func TestPermits_KeyLivesAsLongAsTheLongestLease(t *testing.T) {
+	s := semaphoreOf(t)
+	long, short := s.value("a"), s.value("b")
+	pttl := func() int {
+		n, err := strconv.Atoi(s.count("PTTL", formatKey))
+		require.NoError(t, err)
+		return n
+	}
+	require.Equal(t, StateGranted, s.is(short, 1, time.Minute, ModeTry))
+	require.LessOrEqual(t, pttl(), 60_000)
+	require.Equal(t, StateGranted, s.is(long, 1, time.Hour, ModeTry))
+	require.Greater(t, pttl(), 3_500_000)
+	require.EqualValues(t, 1, s.renews(short, time.Minute))
+	require.Greater(t, pttl(), 3_500_000)
+	require.EqualValues(t, 1, s.renews(short, 2*time.Hour))
+	require.Greater(t, pttl(), 7_100_000)
+}
+
+// A process that was granted permits, and does not lengthen their lease, stands still: all its calls are passed over.
+func TestPermits_StandsStill(t *testing.T) {
+	s := semaphoreOf(t)
+	still, third := s.hears("b"), s.hears("c")
+	one, two := s.value("a"), s.value("a")
+	require.Equal(t, StateGranted, s.is(one, 1, time.Hour, ModeTry))
+	require.Equal(t, StateGranted, s.is(two, 2, time.Hour, ModeTry))
+	first, second, large, last := s.value("b"), s.value("b"), s.value("c"), s.value("b")
+	for i, v := range []string{first, second, large, last} {
+		s.waits(v, 1+i/2%2, i)
+	}
+	require.EqualValues(t, Contended, s.releases(one))
+	require.Equal(t, StateOwner, s.is(first, 1, time.Minute, ModeCheck))
+	require.Equal(t, StateQueued, s.is(large, 2, time.Minute, ModeCheck))
+	require.Equal(t, "3", s.tickets())
+	s.count("ZINCRBY", formatKey, "-2000", first)
+	require.Positive(t, s.sends(NewPermits(s.Config, 1, 3).Fence(formatKey, two, lease.NewTerm(time.Hour))))
+	require.Equal(t, StateQueued, s.is(large, 2, time.Minute, ModeCheck), "there is room for one")
+	require.Equal(t, "1", s.tickets())
+	gone := func(v string) string { return "d " + v[2:] + " 0 " + formatKey }
+	require.Equal(t, []string{"g " + first[2:] + " 1000 " + formatKey, gone(second), gone(last)}, s.heard("b", still))
+	require.EqualValues(t, Contended, s.releases(two))
+	require.Len(t, s.heard("c", third), 2)
+	require.Equal(t, StateOwner, s.is(large, 2, time.Minute, ModeCheck))
+
+	// One that has lengthened it, and whose lease is over, does not.
+	require.EqualValues(t, 1, s.renews(large, time.Minute))
+	s.waits(last, 3, 0)
+	s.waits(second, 1, 1)
+	s.overs(large, 10)
+	require.Equal(t, StateGranted, s.is(first, 1, time.Hour, ModeNone))
+	require.Equal(t, "2", s.tickets())
+}
+
+// A grant that is to be lengthened is there to be seen when its time is over. One that is all that was asked for says nothing.
+func TestPermits_Grant(t *testing.T) {
+	for _, c := range []struct {
+		asked  time.Duration
+		slow   bool
+		marked bool
+	}{
+		{time.Minute, false, true},
+		{time.Minute, true, true},
+		{1001 * time.Millisecond, false, true},
+		{time.Second, false, false},
+		{time.Second, true, false},
+		{500 * time.Millisecond, false, false},
+	} {
+		t.Run(fmt.Sprint(c.asked, c.slow), func(t *testing.T) {
+			s := semaphoreOf(t)
+			s.listens()
+			held, rest, next, permits := s.value("a"), s.value("a"), s.value("b"), 1
+			if c.slow {
+				permits = 2
+			} else {
+				require.Equal(t, StateGranted, s.is(s.value("a"), 1, 2*time.Second, ModeTry))
+			}
+			require.Equal(t, StateGranted, s.is(rest, permits, 2*time.Second, ModeTry))
+			require.Equal(t, StateGranted, s.is(held, 1, 2*time.Second, ModeTry))
+			require.Equal(t, StateQueued, s.is(next, 1, c.asked, ModeEnqueue))
+			require.EqualValues(t, Contended, s.releases(held))
+			require.Equal(t, c.marked, strings.HasSuffix(s.count("ZSCORE", formatKey, next), ".5"))
+			left, err := strconv.Atoi(s.count("PTTL", formatKey))
+			require.NoError(t, err)
+			require.Equal(t, c.marked, left > 10_000, left)
+			require.EqualValues(t, 1, s.renews(next, time.Minute))
+			require.NotContains(t, s.count("ZSCORE", formatKey, next), ".")
+		})
+	}
+}
+
+// Who waits for too short a time to look after its ticket keeps the queue there all the same.
+func TestPermits_QueueLives(t *testing.T) {
+	for name, permits := range map[string]int{"the short way": 1, "the long way": 2} {
+		t.Run(name, func(t *testing.T) {
+			s := semaphoreOf(t)
+			s.listens()
+			for range 3 {
+				require.Equal(t, StateGranted, s.is(s.value("a"), 1, time.Hour, ModeTry))
+			}
+			queue := QueueKey("orders", formatKey)
+			s.waits(s.value("b"), 1, 0)
+			s.count("PEXPIRE", queue, "5000")
+			require.Equal(t, StateQueued, s.is(s.value("b"), permits, time.Minute, ModeEnqueue))
+			left, err := strconv.Atoi(s.count("PTTL", queue))
+			require.NoError(t, err)
+			require.Greater(t, left, 100_000)
+		})
+	}
+}
+
+// A call without a ticket overtakes nobody, but it does not wait for those that are gone.
+func TestPermits_Try(t *testing.T) {
+	s := semaphoreOf(t)
+	one, two := s.value("a"), s.value("a")
+	require.Equal(t, StateGranted, s.is(one, 2, time.Hour, ModeTry))
+	require.Equal(t, StateQueued, s.is(s.value("b"), 2, time.Minute, ModeEnqueue))
+	require.Equal(t, StateQueued, s.is(s.value("b"), 3, time.Minute, ModeEnqueue))
+	require.Equal(t, StateGranted, s.is(two, 1, time.Hour, ModeTry), "nobody listens")
+	require.Equal(t, "0", s.tickets())
+	require.EqualValues(t, 1, s.releases(two))
+	s.listens()
+	require.Equal(t, StateQueued, s.is(s.value("b"), 2, time.Minute, ModeEnqueue))
+	require.Empty(t, s.is(two, 1, time.Hour, ModeTry))
+	require.Equal(t, StateGranted, s.is(two, 1, time.Hour, ModeNone), "where there is no queue")
+}
+
+// Late commands of a hold that is there, or is no more, neither get a ticket nor give a permit to anybody.
+func TestPermits_LateCommands(t *testing.T) {
+	s := semaphoreOf(t)
+	s.listens()
+	one, two, three, first, second := s.value("a"), s.value("a"), s.value("a"), s.value("b"), s.value("b")
+	for _, v := range []string{one, two, three} {
+		require.Equal(t, StateGranted, s.is(v, 1, time.Hour, ModeTry))
+	}
+	require.Equal(t, StateGranted, s.is(three, 1, time.Hour, ModeTry), "the same once more")
+	require.Equal(t, StateQueued, s.is(first, 1, time.Minute, ModeEnqueue))
+	require.Equal(t, StateQueued, s.is(second, 1, time.Minute, ModeEnqueue))
+	require.Equal(t, "2", s.tickets())
+	require.Equal(t, StateOwner, s.is(one, 1, time.Hour, ModeEnqueue))
+	require.Equal(t, "2", s.tickets())
+	require.EqualValues(t, 0, s.releases(s.value("a")))
+	require.Equal(t, "2", s.tickets())
+	require.EqualValues(t, Contended, s.releases(one))
+	require.EqualValues(t, 0, s.releases(one))
+	require.EqualValues(t, 0, s.renews(one, time.Hour))
+	require.Equal(t, "1", s.tickets())
+	require.Equal(t, "4", s.count("ZCARD", formatKey))
+	require.Equal(t, StateOwner, s.is(first, 1, time.Minute, ModeCheck))
+}
+
+// What was lowered is given to nobody until fewer are held, and several at once count as several.
+func TestPermits_NeverMoreThanThereAre(t *testing.T) {
+	s := semaphoreOf(t)
+	s.listens()
+	one, two, next, large := s.value("a"), s.value("a"), s.value("b"), s.value("a")
+	require.Equal(t, StateGranted, s.is(one, 1, time.Hour, ModeTry))
+	require.Equal(t, StateGranted, s.is(two, 2, time.Hour, ModeTry))
+	require.Equal(t, StateQueued, s.is(next, 1, time.Minute, ModeEnqueue))
+	c := NewPermits(s.Config, 1, 3).SetPermits(formatKey, 2)
+	require.EqualValues(t, 3, s.sends(c))
+	require.EqualValues(t, Contended, s.releases(one))
+	require.Equal(t, "1", s.tickets(), "two are held")
+	require.Empty(t, s.is(s.value("a"), 1, time.Hour, ModeNone))
+	require.EqualValues(t, Contended, s.releases(two))
+	require.Equal(t, StateOwner, s.is(next, 1, time.Minute, ModeCheck))
+	require.Empty(t, s.is(large, 2, time.Hour, ModeTry))
+
+	c = NewPermits(s.Config, 1, 3).SetPermits(formatKey, 6)
+	require.EqualValues(t, 2, s.sends(c))
+	require.Equal(t, StateGranted, s.is(large, 5, time.Hour, ModeTry))
+	require.Empty(t, s.is(s.value("a"), 1, time.Hour, ModeTry))
+	require.Equal(t, StateQueued, s.is(s.value("b"), 1, time.Minute, ModeEnqueue))
+	c = NewPermits(s.Config, 1, 3).SetPermits(formatKey, 1)
+	require.EqualValues(t, 6, s.sends(c))
+	require.EqualValues(t, Contended, s.releases(next))
+	require.Equal(t, "1", s.tickets())
+}
+
+func TestPermits_OutOfMemory(t *testing.T) {
+	s := semaphoreOf(t)
+	held, other := s.value("a"), s.value("a")
+	require.Equal(t, StateGranted, s.is(held, 2, time.Hour, ModeTry))
+	s.count("CONFIG", "SET", "maxmemory", "1")
+	_, err := s.asks(other, 1, time.Hour, ModeTry)
+	require.ErrorContains(t, err, "OOM")
+	require.EqualValues(t, 1, s.releases(held))
+	s.count("CONFIG", "SET", "maxmemory", "0")
+	require.Equal(t, "1", s.count("ZCARD", formatKey))
+	require.Equal(t, StateGranted, s.is(other, 3, time.Hour, ModeTry))
+}
+
+// A set of somebody else's stays as it is.
+func TestPermits_WrongType(t *testing.T) {
+	s := semaphoreOf(t)
+	s.count("ZADD", formatKey, "1", "any", "-5", "other")
+	for _, mode := range []Mode{ModeNone, ModeTry, ModeEnqueue} {
+		_, err := s.asks(s.value("a"), 1, time.Hour, mode)
+		require.True(t, fault.IsWrongType(err), err)
+	}
+	c := NewPermits(s.Config, 1, 3).SetPermits(formatKey, 3)
+	require.True(t, fault.IsWrongType(c.Send(t.Context(), s.client).Error()))
+	require.EqualValues(t, 0, s.releases(s.value("a")))
+	require.Equal(t, "2", s.count("ZCARD", formatKey))
+}
+
+// The process that is granted permits may stand still, with all its calls: another one is told, too.
+func TestPermits_AnotherProcessIsTold(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		frozen int // calls in front
+		more   int // of the same process, behind the other
+		dead   int // calls of a process that is gone, in front of the other
+		slow   bool
+	}{
+		{"the next one", 1, 0, 0, false},
+		{"the next one, of several permits", 1, 0, 0, true},
+		{"behind a few", 5, 0, 0, false},
+		{"among hundreds", 4, 300, 0, false},
+		{"far among hundreds", 90, 300, 0, false},
+		{"behind hundreds", 400, 0, 0, true},
+		{"behind the dead", 3, 30, 2, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := semaphoreOf(t)
+			held, rest, other := s.value("a"), s.value("a"), s.value("c")
+			permits := 2
+			if c.slow {
+				permits = 1
+				require.Equal(t, StateGranted, s.is(s.value("a"), 1, time.Hour, ModeTry))
+			}
+			require.Equal(t, StateGranted, s.is(rest, permits, time.Hour, ModeTry))
+			require.Equal(t, StateGranted, s.is(held, 1, time.Hour, ModeTry))
+			frozen, third := s.hears("b"), s.hears("c")
+			for i := range c.frozen {
+				s.waits(s.value("b"), 1, i)
+			}
+			for i := range c.dead {
+				s.waits(s.value("d"), 1, c.frozen+i)
+			}
+			s.waits(other, 1, c.frozen+c.dead)
+			for i := range c.more {
+				s.waits(s.value("b"), 1, c.frozen+c.dead+1+i)
+			}
+			require.EqualValues(t, Contended, s.releases(held))
+			require.Len(t, s.heard("b", frozen), 1, "the grant")
+			require.Equal(t, []string{"n " + other[2:] + " 1000 " + formatKey}, s.heard("c", third))
+		})
+	}
+}
+
+// Where all that wait are calls of one process, it is told of the grant alone.
+func TestPermits_NoOtherProcess(t *testing.T) {
+	s := semaphoreOf(t)
+	held := s.value("a")
+	require.Equal(t, StateGranted, s.is(held, 3, time.Hour, ModeTry))
+	heard := s.hears("b")
+	for i := range 3000 {
+		s.waits(s.value("b"), 3, i)
+	}
+	require.EqualValues(t, Contended, s.releases(held))
+	require.Len(t, s.heard("b", heard), 1)
+}
+
+// Tickets of a process that is gone go together, and not for as long as there are any.
+func TestPermits_ManyAreGone(t *testing.T) {
+	s := semaphoreOf(t)
+	s.listens()
+	held, next := s.value("a"), s.value("b")
+	require.Equal(t, StateGranted, s.is(held, 3, time.Hour, ModeTry))
+	for i := range 1500 {
+		s.waits(s.value("gone"), 1, i)
+	}
+	s.waits(next, 1, 1500)
+	s.count("CONFIG", "RESETSTAT")
+	require.EqualValues(t, Contended, s.releases(held))
+	stats := s.count("INFO", "commandstats")
+	require.Regexp(t, `cmdstat_pubsub\|numsub:calls=[1-5],|cmdstat_pubsub:calls=[1-5],`, stats)
+	require.Regexp(t, `cmdstat_zrem:calls=\d\d,`, stats)
+	require.Equal(t, StateOwner, s.is(next, 1, time.Minute, ModeCheck))
+	require.Equal(t, "0", s.tickets())
+
+	held = s.value("a")
+	require.EqualValues(t, 1, s.renews(next, time.Hour))
+	require.Equal(t, StateGranted, s.is(held, 1, time.Hour, ModeTry))
+	require.Equal(t, StateGranted, s.is(s.value("a"), 1, time.Hour, ModeTry))
+	for i := range 2500 {
+		s.waits(s.value("gone"), 1, i)
+	}
+	require.EqualValues(t, Contended, s.releases(held))
+	require.NotEqual(t, "0", s.tickets(), "the rest goes when the lease of the next one is over")
+}
+
+// A ticket for more permits than there are keeps out nobody, nor does one of a lock.
+func TestPermits_AsksForTooMany(t *testing.T) {
+	s := semaphoreOf(t)
+	heard := s.hears("b")
+	first, last := s.value("b"), s.value("b")
+	for _, asks := range []func(){
+		func() { require.Equal(t, StateGranted, s.is(s.value("b"), 1, time.Hour, ModeTry)) },
+		func() { require.Equal(t, StateGranted, s.is(first, 2, time.Hour, ModeEnqueue)) },
+		func() {
+			s.waits(last, 2, 1)
+			require.EqualValues(t, Contended, s.releases(first))
+			require.Equal(t, StateOwner, s.is(last, 2, time.Minute, ModeCheck))
+		},
+		func() { require.EqualValues(t, 3, s.sends(NewPermits(s.Config, 1, 3).SetPermits(formatKey, 5))) },
+	} {
+		large, lock, reader := s.value("b"), s.value("b"), s.value("b")
+		s.waits(large, 8, 0)
+		s.count("ZADD", QueueKey("orders", formatKey), "1", lock+"|60000", "2", reader+"|60000r")
+		asks()
+		var out []string
+		for _, v := range []string{large, lock, reader} {
+			out = append(out, "d "+v[2:]+" 0 "+formatKey)
+		}
+		require.ElementsMatch(t, out, slices.DeleteFunc(s.heard("b", heard), func(m string) bool { return m[0] == 'g' }))
+	}
+}
+
+// The ticket of a call for permits is none of a lock's.
+func TestPermits_LocksDoNotServeThem(t *testing.T) {
+	s := semaphoreOf(t)
+	heard := s.hears("b")
+	s.waits(s.value("b"), 1, 0)
+	value, plain := s.value("a"), NewSpring(Config{Prefix: "orders", Publishes: true, Remove: func() string { return "UNLINK" }})
+	s.count("SET", formatKey, value+"+")
+	require.Positive(t, s.sends(plain.Release(Release{Key: formatKey, Value: value, Queued: true})))
+	require.Equal(t, "0", s.count("EXISTS", formatKey))
+	require.Empty(t, s.heard("b", heard))
+}
+
+// All holds of one moment are ended at once. Who is granted permits then keeps them.
+func TestPermits_EveryHold(t *testing.T) {
+	s := semaphoreOf(t)
+	s.listens()
+	for range 3 {
+		require.Equal(t, StateGranted, s.is(s.value("a"), 1, time.Hour, ModeTry))
+	}
+	next := s.value("b")
+	require.Equal(t, StateQueued, s.is(next, 2, time.Minute, ModeEnqueue))
+	require.EqualValues(t, Contended, s.releases(EveryHold))
+	require.Equal(t, StateOwner, s.is(next, 2, time.Minute, ModeCheck))
+	require.Equal(t, "3", s.count("ZCARD", formatKey))
+	require.EqualValues(t, 1, s.releases(EveryHold))
+	require.EqualValues(t, 0, s.releases(EveryHold))
+	require.Equal(t, "1", s.count("ZCARD", formatKey))
+}
+
+// A call that gets a ticket at once learns of the number, too.
+func TestPermits_NumberWithATicket(t *testing.T) {
+	s := semaphoreOf(t)
+	s.listens()
+	require.Equal(t, StateGranted, s.is(s.value("a"), 1, time.Hour, ModeTry))
+	require.EqualValues(t, 3, s.sends(NewPermits(s.Config, 1, 3).SetPermits(formatKey, 1)))
+	require.Equal(t, StateQueued, s.is(s.value("b"), 1, time.Minute, ModeEnqueue))
+	r, err := s.asks(s.value("b"), 1, time.Minute, ModeEnqueue)
+	require.NoError(t, err)
+	require.Equal(t, StateQueued, r.State)
+	require.Equal(t, 1, r.Number)
+	require.EqualValues(t, 1, s.sends(NewPermits(s.Config, 1, 3).SetPermits(formatKey, 3)))
+	r, err = s.asks(s.value("b"), 3, time.Minute, ModeEnqueue)
+	require.NoError(t, err)
+	require.Zero(t, r.Number)
+}
+
+func TestIsHold(t *testing.T) {
+	t.Parallel()
+	for member, is := range map[string]bool{"a:1": true, "a:1795278371204111": true, "permits": false, "a:1*": false, "": false} {
+		require.Equal(t, is, IsHold(member), member)
+	}
+}
