@@ -15,7 +15,7 @@ import (
 // leaseTime. It counts anew for each owner to whom the lock goes. D must be at least two milliseconds, and not shorter than that
 // of [AtLeast]. Default: the lock is held for as long as it is renewed.
 //
-// It is for plain locks and writers; readers refuse it, and so does a call of an owner that holds the lock already.
+// It is for plain locks, writers and semaphores; readers refuse it, and so does a call of an owner that holds the lock already.
 func AtMost(d time.Duration) LockOption {
 	return LockOption{"AtMost", d, func(q *request, d time.Duration) { q.atMost = d }}
 }

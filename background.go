@@ -107,14 +107,23 @@ func (b *background) nextLook(now clock.Instant) clock.Instant {
 // it is not known on which server they are may be there.
 func (b *background) doubt(server string) {
 	now := b.reg.clock.Now()
-	for l := range b.reg.cache.all() {
-		if at := l.shard().Address; server != "" && at != "" && at != server {
+	elsewhere := func(l *Lock) bool {
+		at := l.shard().Address
+		return server != "" && at != "" && at != server
+	}
+	for l := range b.reg.everyLock() {
+		if elsewhere(l) {
 			continue
 		}
 		if h := l.hold.Load(); h != nil {
 			h.Doubt()
 		}
 		l.redis.Recall(now)
+	}
+	for _, f := range b.reg.permits.recent(now) {
+		if !elsewhere(f.of) {
+			b.cleaner.Expedite(f.of.unclaimed(f.number)) // mutant: permit not recalled
+		}
 	}
 }
 

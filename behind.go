@@ -17,7 +17,7 @@ import (
 // removesBehind tells whether the key of a hold that is over is removed without its owner waiting for that: nil when it waits.
 func (l *Lock) removesBehind(h *hold.Hold, m *protocol.Release, o owner.ID, now clock.Instant) *queue.Removing {
 	behind := l.reg.queues.Behind
-	if behind == nil || l.pair != nil || m.Keep > 0 || h.Leads() || h.MayArrive() || o.IsOnce() || o.IsGroup() {
+	if behind == nil || l.pair != nil || l.redis.Many() || m.Keep > 0 || h.Leads() || h.MayArrive() || o.IsOnce() || o.IsGroup() {
 		return nil
 	}
 	to := l.shard()

@@ -61,7 +61,11 @@ func (c *lockCache) pin(l *Lock) (*Lock, error) {
 
 // unpin ends a use of l.
 func (l *Lock) unpin() {
-	if a := l.anchor(); a.entry.Unpin() {
+	switch a := l.anchor(); {
+	case !a.entry.Unpin():
+	case a.redis.Many():
+		a.reg.permits.leave(a)
+	default:
 		a.reg.cache.Unpark((*anchor)(a))
 	}
 }

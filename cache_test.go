@@ -14,13 +14,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/queue"
 )
 
 // newCached is a registry, for its cache: the cache itself never talks to Redis, so there is none.
 func newCached(capacity int) *Registry {
 	r := &Registry{clock: clock.New()}
 	r.cache.Resize(capacity)
-	r.prefix, r.plain = "orders", &kind{}
+	r.prefix, r.plain = "orders", &kind{side: &queue.Side{}}
 	return r
 }
 
@@ -127,7 +128,7 @@ func TestCache_CapacitiesThatAreNone(t *testing.T) {
 // The reader of a pair that was dropped is used through the pair of today.
 func TestCache_SidesComeAndGoTogether(t *testing.T) {
 	r := newCached(1)
-	r.read, r.write = &kind{}, &kind{}
+	r.read, r.write = r.plain, r.plain
 	old := r.ReadWrite("a")
 	r.Obtain("a") // a plain lock of the path is another one
 	now := r.ReadWrite("a")

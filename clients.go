@@ -146,7 +146,7 @@ func (r *Registry) closeClient(limit time.Duration) {
 
 // inUse tells whether a hold may still be released, or a call is under way. Of what is lost Unlock removes nothing.
 func (r *Registry) inUse() bool {
-	for l := range r.cache.all() {
+	for l := range r.everyLock() {
 		if l != l.anchor() || l.entry.Pins() <= 0 {
 			continue
 		}

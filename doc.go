@@ -15,6 +15,8 @@
 // returns the lock as a value, a [Hold], for any goroutine to release. [Lock.Lock] and [Lock.Unlock] are for code that is
 // ported from Java. All of them wait in the same queues, and exclude each other.
 //
+// A [Semaphore] of [Registry.Semaphore] lets several in at a time, across all processes.
+//
 // # Owners
 //
 // A [Hold] is an owner of its own, and cannot be locked again. What Lock and Do lock belongs to the goroutine, or to the owner

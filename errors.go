@@ -62,8 +62,8 @@ var (
 
 // LockError says which operation failed on which key. It wraps every error that a lock returns.
 type LockError struct {
-	// Op is "lock", "trylock", "unlock", "renew", "do", "acquire", "once", "release", "forceunlock", "inspect",
-	// "locks", "deadlocks" or "leader".
+	// Op is "lock", "trylock", "unlock", "renew", "do", "acquire", "tryacquire", "once", "release", "setpermits", "forceunlock",
+	// "inspect", "locks", "deadlocks" or "leader".
 	Op  string
 	Key string // the lock's key in Redis
 	Err error  // why

@@ -315,3 +315,34 @@ func Example_databaseRow() {
 	fmt.Println(errors.Is(err, errLate), errors.Is(err, lockregistry.ErrLockLost), table.state)
 	// Output: true true sold elsewhere
 }
+
+// ask has one of five calls that may be under way.
+func ask(ctx context.Context, locks *lockregistry.Registry, call func(context.Context) error) error {
+	partner := locks.Semaphore("partner", 5)
+	return partner.Do(ctx, call, lockregistry.Lease(30*time.Second), lockregistry.Wait(10*time.Second))
+}
+
+func Example_fiveCallsAtATime() {
+	locks, stop := newRegistry()
+	defer stop()
+	var all sync.WaitGroup
+	var under, most atomic.Int32
+	for range 20 {
+		all.Go(func() {
+			err := ask(context.Background(), locks, func(context.Context) error {
+				n := under.Add(1)
+				defer under.Add(-1)
+				for was := most.Load(); n > was && !most.CompareAndSwap(was, n); was = most.Load() {
+					continue
+				}
+				return nil
+			})
+			if err != nil {
+				panic(err)
+			}
+		})
+	}
+	all.Wait()
+	fmt.Println(most.Load() <= 5)
+	// Output: true
+}

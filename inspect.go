@@ -15,10 +15,10 @@ func note(i *observe.LockInfo, what string) {
 	}
 }
 
-// Inspect tells who holds the lock of path, and who waits for it: its plain lock in either layout, or its read-write lock,
-// Java's holders included. It reads, in two round trips, and changes nothing, so a user without permission to write may call
-// it: scripts that only read (EVALSHA_RO, EVAL_RO). The holders and waiters are those of one moment, the labels of one just
-// after it.
+// Inspect tells who holds the lock of path, and who waits for it: its plain lock in either layout, Java's holders included, its
+// read-write lock, or its semaphore. It reads, in two round trips, and changes nothing, so a user without permission to write
+// may call it: scripts that only read (EVALSHA_RO, EVAL_RO). The holders and waiters are those of one moment, the labels of one
+// just after it.
 //
 // Errors, each within a [*LockError]: [ErrWrongType] when the key is no lock at all, [ErrUnavailable], that of ctx,
 // [ErrClosed], bad input such as an empty path, and other ones of Redis.
@@ -69,22 +69,24 @@ func (r *Registry) inspectKeys(ctx context.Context, keys []string) ([]observe.Lo
 func (r *Registry) infoOf(key string, x *protocol.Inspection) observe.LockInfo {
 	info := observe.LockInfo{
 		Path: key[len(r.prefix)+1:], Key: key, Kind: observe.Kind(x.Kind), Layout: r.layout,
-		HolderCount: x.HolderCount, WaiterCount: x.WaiterCount, TooLong: x.TooLong,
+		Permits: x.Number, HolderCount: x.HolderCount, WaiterCount: x.WaiterCount, TooLong: x.TooLong,
 	}
 	switch {
-	case x.Stored == protocol.AsString:
+	case x.Stored == protocol.AsString, x.Kind == protocol.KindSemaphore:
 		info.Layout = LayoutSpring
 	case x.Stored == protocol.AsHash, x.Kind == protocol.KindReadWrite:
 		info.Layout = LayoutRedisson
 	}
 	for _, h := range x.Holders {
 		info.Holders = append(info.Holders, observe.HolderInfo{
-			Holder: h.Text, Label: observe.Label{Registry: h.Name.Registry}, Shared: h.Shared,
+			Holder: h.Text, Label: observe.Label{Registry: h.Name.Registry}, Shared: h.Shared, Permits: h.Permits,
 			Since: h.Name.Since, Lease: h.Lease, Kept: h.Name.Kept, Token: h.Token,
 		})
 	}
 	for _, q := range x.Waiters {
-		info.Waiters = append(info.Waiters, observe.WaiterInfo{Registry: q.Registry, Shared: q.Shared, Since: q.Since, Gone: q.Gone})
+		info.Waiters = append(info.Waiters, observe.WaiterInfo{
+			Registry: q.Registry, Shared: q.Shared, Permits: q.Permits, Since: q.Since, Gone: q.Gone,
+		})
 	}
 	return info
 }

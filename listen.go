@@ -64,9 +64,10 @@ func (r *Registry) told(text string) {
 			return
 		}
 	}
-	if !m.Grants() {
+	if r.permits.told(m) || !m.Grants() {
 		return
 	}
+	r.permits.nobodys(m)
 	for l := range r.cache.of(path) {
 		if l.redis.Stir() {
 			return

@@ -13,18 +13,33 @@ import (
 // localSide is a lock as its path in Redis sees it.
 type localSide Lock
 
-func (l *localSide) NewHold(t hold.Terms) *hold.Hold         { return (*Lock)(l).newHold(t) }
 func (l *localSide) Hold() *hold.Hold                        { return l.hold.Load() }
 func (l *localSide) Free()                                   { (*Lock)(l).freeLocal() }
 func (l *localSide) Taken()                                  { (*Lock)(l).half().Taken() }
 func (l *localSide) Contended() bool                         { return (*Lock)(l).half().Contended() }
 func (l *localSide) Under() string                           { return l.pair.under() }
-func (l *localSide) EndWait(call *deadlock.Call)             { (*Lock)(l).endWait(call) }
 func (l *localSide) Abandoned(h *hold.Hold) cleanup.Removal  { return (*Lock)(l).abandoned(h) }
 func (l *localSide) Unclaimed(number string) cleanup.Removal { return (*Lock)(l).unclaimed(number) }
 
+func (l *localSide) NewHold(t hold.Terms) *hold.Hold {
+	h := (*Lock)(l).newHold(t)
+	if l.redis.Many() {
+		l.reg.permits.asks((*Lock)(l), h.Number())
+	}
+	return h
+}
+
+// Block leaves out who waits for permits: one holder of a semaphore is not in the way, but only all of them together.
 func (l *localSide) Block(ctx context.Context, call *deadlock.Call, w queue.Waiting) {
-	(*Lock)(l).block(ctx, call, w)
+	if !l.redis.Many() {
+		(*Lock)(l).block(ctx, call, w)
+	}
+}
+
+func (l *localSide) EndWait(call *deadlock.Call) {
+	if !l.redis.Many() {
+		(*Lock)(l).endWait(call)
+	}
 }
 
 func (l *localSide) Won(h *hold.Hold, since clock.Instant) {

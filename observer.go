@@ -54,6 +54,8 @@ func (l *Lock) subject() observe.Subject {
 		kind = observe.KindReader
 	case l.writes():
 		kind = observe.KindWriter
+	case l.redis.Many():
+		kind = observe.KindSemaphore
 	}
 	return observe.Subject{Path: l.path(), Key: l.redis.Key, Kind: kind}
 }

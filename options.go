@@ -141,10 +141,10 @@ func WithHandoff(limit time.Duration) Option { return func(s *settings) { s.hand
 // sections of one path that follow each other gain less; and others may have to wait for that time, although nobody of this
 // process waits. A loss may stay unnoticed when the next call has not waited: it has locked the key that was gone.
 //
-// Unlock waits for the removal all the same while the time of [AtLeast] lasts, with Once, leaders, AcquireAll, readers, writers
-// and [WithReplicas], while Redis is slow to answer, and when the registry has 64 removals under way, to whatever masters.
-// [Registry.Close] and [Registry.Shutdown] wait for all of them: a process that ends without leaves keys to their leases.
-// Default: Unlock waits for the removal.
+// Unlock waits for the removal all the same while the time of [AtLeast] lasts, with Once, leaders, AcquireAll, readers, writers,
+// semaphores and [WithReplicas], while Redis is slow to answer, and when the registry has 64 removals under way, to whatever
+// masters. [Registry.Close] and [Registry.Shutdown] wait for all of them: a process that ends without leaves keys to their
+// leases. Default: Unlock waits for the removal.
 func WithBackgroundRelease() Option { return func(s *settings) { s.behind = true } }
 
 // WithName sets what people see of this registry when they look who holds a lock or waits for one, see [observe.Label]: the
@@ -252,6 +252,7 @@ type request struct {
 	atLeast  time.Duration // 0: no longer than it is held
 	atMost   time.Duration // 0: for as long as it is renewed
 	failFast bool          // see FailFast
+	permits  int           // of a semaphore; 0: it was not said
 	leads    bool          // see hold.leads
 	quiet    bool          // see hold.Terms
 	blocked  clock.Instant // when the call began to wait for anybody; 0: it has not
@@ -278,6 +279,8 @@ func (q request) with(opts []LockOption) (_ request, failed error) {
 		case "NoWait":
 			tries = true
 		case "FailFast":
+		case "Permits":
+			err = fewPermits(o.value)
 		case "Lease", "OnceLease":
 			if err = positive(o.name, o.value); err == nil {
 				err = leasable(o.name, o.value)

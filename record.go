@@ -53,7 +53,7 @@ func (w *recorded) Waits() []presence.Wait { return w.detector.Waits() }
 // Locks are those of this registry that its record tells of.
 func (w *recorded) Locks() (all []presence.Lock) {
 	now := w.reg.clock.Now()
-	for l := range w.reg.cache.all() {
+	for l := range w.reg.everyLock() {
 		if l.anchor().entry.Pins() <= 0 {
 			continue
 		}
@@ -90,7 +90,7 @@ func (w *recorded) describe(l *Lock, now clock.Instant) (is presence.Lock, lasts
 
 // InUse tells whether the registry holds a lock or waits for one, and whether any of that has lasted a second.
 func (w *recorded) InUse(now clock.Instant) (used, lasting bool) {
-	for l := range w.reg.cache.all() {
+	for l := range w.reg.everyLock() {
 		if l.anchor().entry.Pins() <= 0 {
 			continue
 		}

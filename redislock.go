@@ -223,12 +223,7 @@ func (l *Lock) acquire(
 	q, began := request{wait: wait, as: as}, l.reg.observed()
 	if len(opts) > 0 {
 		q, err = q.with(opts)
-		if q.atLeast > 0 && l.pair != nil {
-			err = fault.Join(err, errors.New("AtLeast: it is for plain locks only"))
-		}
-		if q.atMost > 0 && l.reads() {
-			err = fault.Join(err, errAtMostRead)
-		}
+		err = fault.Join(err, l.suits(&q))
 	}
 	if unusable := l.check(ctx); unusable != nil {
 		err = fault.Join(err, unusable)
@@ -245,7 +240,7 @@ func (l *Lock) acquire(
 	switch {
 	case err == nil:
 		got = true
-	case err == fault.Busy && (op == "trylock" || as.IsOnce()): //nolint:errorlint // never wrapped
+	case err == fault.Busy && (op == "trylock" || op == "tryacquire" || as.IsOnce()): //nolint:errorlint // never wrapped
 		err = nil
 	default:
 		err = l.gaveUp(op, err, q.wait, asked)
@@ -254,6 +249,19 @@ func (l *Lock) acquire(
 		l.tellAcquired(ctx, op, &q, began, got, err)
 	}
 	return got, err
+}
+
+// suits finds options that are not for l.
+func (l *Lock) suits(q *request) error {
+	switch {
+	case q.atLeast > 0 && (l.pair != nil || l.redis.Many()):
+		return errors.New("AtLeast: it is for plain locks only")
+	case q.atMost > 0 && l.reads():
+		return errAtMostRead
+	case q.permits != 0 && !l.redis.Many():
+		return errors.New("Permits: it is for semaphores only")
+	}
+	return nil
 }
 
 // gaveUp is the error of a call that did not get the lock, and may have waited for it for so long. Asked tells that Redis was
@@ -432,7 +440,7 @@ func (l *Lock) release(ctx context.Context, o owner.ID) (observe.End, error) {
 	}
 	l.redis.NoteContention(n, m.Yields, reply.Came)
 	if err == nil && !reply.Late { // mutant: late removal believed
-		l.redis.Removed(h.Value(), reply.Came)
+		l.removed(h.Value(), reply.Came)
 		if h.MayArrive() {
 			reg.background.cleaner.Remove(l.abandoned(h), nil)
 		}

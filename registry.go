@@ -41,6 +41,7 @@ type Registry struct {
 	clock     clock.Clock // it says when a command was sent
 
 	cache      lockCache
+	permits    permits
 	waiters    *local.Pool
 	queues     queue.Shared
 	background *background
@@ -78,8 +79,10 @@ type config struct {
 // kinds are the locks that a registry has: plain ones, and the two sides of read-write locks.
 type kinds struct {
 	plain, read, write *kind
+	permit             *kind // for what the calls of a semaphore have in common
 
 	formats protocol.Config
+	holds   *hold.Env
 }
 
 // others is what a registry shows of itself, and sees of others.
@@ -142,6 +145,7 @@ func newRegistry(client rueidis.Client, prefix string, s *settings) *Registry {
 	}
 	r.background = newBackground(r)
 	r.makeKinds(s)
+	r.permits.begin(r)
 	r.present(s.name)
 	q := &r.queues
 	q.Prefix, q.Values, q.Clock, q.Transport, q.Closed = r.prefix, r.values, r.clock, r.transport.Client, r.closed
@@ -193,6 +197,8 @@ func (r *Registry) makeKinds(s *settings) {
 		Log:         r.reports.dispatch.Log,
 		Unreachable: r.background.gone.strand,
 	}
+	r.holds = env
+	r.permit = r.permitsOf(1, 1)
 	plain := layouts[s.layout]
 	r.watchdog = plain.watchdog
 	r.plain = &kind{hold.Kind{Format: plain.format(r.formats), Fencing: s.fencing, Env: env}, r.queues.Side("")}
@@ -229,6 +235,9 @@ func (a *above) Lost(why fault.Loss, held time.Duration, awaited bool) {
 	}
 	if awaited && l.half().Contended() {
 		l.evict()
+	}
+	if l.redis.Many() {
+		l.reg.permits.leave(l)
 	}
 	l.tellLost(held, why)
 }

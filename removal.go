@@ -31,9 +31,13 @@ func (l *Lock) abandoned(h *hold.Hold) cleanup.Removal { return l.removalOf(h.Re
 
 // removalOf is for what may be left of a hold, of which a grant may arrive yet.
 func (l *Lock) removalOf(r hold.Remains) cleanup.Removal {
+	format := l.redis.Format
+	if l.redis.Many() { // one for all, so that two removals of a hold are known as such
+		format = l.reg.permit.Format
+	}
 	return cleanup.Removal{
 		Path:      (*removedPath)(l),
-		Format:    l.redis.Format,
+		Format:    format,
 		Key:       l.redis.Key,
 		Value:     r.Value,
 		Number:    l.reg.queues.NumberIn(r.Value),
@@ -58,7 +62,16 @@ func (l *Lock) unclaimed(number string) cleanup.Removal {
 type removedPath Lock
 
 // Removed notes that the key of the hold with a value was removed.
-func (p *removedPath) Removed(value string, at clock.Instant) { (*Lock)(p).redis.Removed(value, at) }
+func (p *removedPath) Removed(value string, at clock.Instant) { (*Lock)(p).removed(value, at) }
+
+// removed notes that the key of a hold was removed.
+func (l *Lock) removed(value string, at clock.Instant) {
+	if l.redis.Many() {
+		l.reg.permits.removed(l, value, at)
+		return
+	}
+	l.redis.Removed(value, at)
+}
 
 // cleanUp has what a call has left removed in the background. When the registry is closed nobody would, so this does, once.
 func (r *Registry) cleanUp(m cleanup.Removal) {

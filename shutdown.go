@@ -87,7 +87,7 @@ func (r *Registry) goesOn(holders func() drain.Set, holds deadlock.Holds, caller
 // holdersNow are the owners that hold one of the registry's locks, and the goroutines that have taken a [Hold].
 func (r *Registry) holdersNow() drain.Set {
 	all := drain.Set{}
-	for l := range r.cache.all() {
+	for l := range r.everyLock() {
 		if h := l.hold.Load(); h == nil || !h.Fresh() {
 			continue
 		}

@@ -22,7 +22,7 @@ import (
 // call. The numbers belong to about the same moment. They are there after Close, too.
 func (r *Registry) Stats() observe.Stats {
 	s := observe.Stats{Locks: r.cache.Len(), HandOvers: r.reports.handOvers.Load(), Windows: r.queues.Windows.Load()}
-	for l := range r.cache.all() {
+	for l := range r.everyLock() {
 		l.count(&s)
 	}
 	s.Strays = r.background.cleaner.Len()

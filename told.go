@@ -87,7 +87,7 @@ func (r *Registry) addTold(info *observe.LockInfo, known map[string]told) {
 // toldOf is what a registry says of a path. This one's own record may be yet to be written.
 func (r *Registry) toldOf(path, registry string, known map[string]told) (all []presence.Lock) {
 	if registry == r.others.label.Registry {
-		for l := range r.cache.of(path) {
+		for l := range r.locksOf(path) {
 			if is, lasts := r.others.presence.describe(l, r.clock.Now()); lasts {
 				all = append(all, is)
 			}

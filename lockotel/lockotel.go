@@ -6,7 +6,7 @@
 //	locks, err := lockregistry.New(client, "orders", lockregistry.WithObserver(observer))
 //
 // Durations are in seconds, with buckets from 100 µs to a minute. The metrics, and their attributes besides
-// lockregistry.prefix and lockregistry.kind ("lock", "reader" or "writer"):
+// lockregistry.prefix and lockregistry.kind ("lock", "reader", "writer" or "semaphore"):
 //
 //   - lockregistry.acquire.duration, a histogram: how long calls took to get their lock, or not to get it.
 //     lockregistry.operation is [observe.Acquired.Op]; lockregistry.acquire.how is [observe.How], "none" when the

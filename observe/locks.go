@@ -7,15 +7,17 @@ type LockInfo struct {
 	Path string
 	Key  string // prefix + ":" + path
 
-	// Kind is KindLock, KindReadWrite or KindNone; or KindTooLong, of which [lockregistry.Registry.Locks] tells no more than the
-	// beginning.
+	// Kind is KindLock, KindReadWrite, KindSemaphore or KindNone; or KindTooLong, of which [lockregistry.Registry.Locks] tells
+	// no more than the beginning.
 	Kind Kind
 
 	// Layout is that of a plain lock, as its key has it, or, when nobody holds it, of this registry. That of a read-write lock
 	// is LayoutRedisson.
 	Layout Layout
 
-	Holders     []HolderInfo // the first 100 in no order; one, but for readers
+	Permits int // of a semaphore: how many there are
+
+	Holders     []HolderInfo // the first 100 in no order; one, but for readers and a semaphore
 	HolderCount int          // all of them
 
 	Waiters     []WaiterInfo // the first 100 in the order of the queue
@@ -28,9 +30,12 @@ type LockInfo struct {
 
 // HolderInfo is somebody who holds a lock.
 type HolderInfo struct {
-	Holder string // as it is in the key: its value, or a field of the hash. [lockregistry.Registry.ForceUnlockHolder] takes it
-	Label  Label  // of its registry; see [Label.Known]
-	Shared bool   // it is a reader
+	// Holder is as it is in the key: its value, a field of the hash, or a member of the set.
+	// [lockregistry.Registry.ForceUnlockHolder] takes it.
+	Holder  string
+	Label   Label // of its registry; see [Label.Known]
+	Shared  bool  // it is a reader
+	Permits int   // of a semaphore: how many it has
 
 	// Since is when the call that holds the lock asked for it, by the wall clock of its process: for one that waited in the
 	// queue, when it began to wait, or to wait anew. It may have been handed from one goroutine to another since. Zero: not
@@ -70,6 +75,7 @@ type WaiterInfo struct {
 	Registry string    // as in Label
 	Label    Label     // see [Label.Known]
 	Shared   bool      // it wants to read
+	Permits  int       // how many it asks for, of a semaphore
 	Since    time.Time // since when it has its place, by the server's clock
 	Gone     bool      // nobody listens to its channel: its process has died, most likely. False also where that is not known
 	Standby  bool      // it waits to lead, see package leader: for long, most likely

@@ -44,7 +44,7 @@ type Observer struct {
 type Subject struct {
 	Path string
 	Key  string // prefix + ":" + path
-	Kind Kind   // KindLock, KindReader or KindWriter
+	Kind Kind   // KindLock, KindReader, KindWriter or KindSemaphore
 }
 
 // Kind is what sort of lock something is about.
@@ -57,7 +57,8 @@ const (
 	KindReader    Kind = "reader"    // of a read-write lock
 	KindWriter    Kind = "writer"    // of a read-write lock
 	KindReadWrite Kind = "readwrite" // either side of a read-write lock
-	KindTooLong   Kind = "too long"  // a key whose name has more than 8192 bytes
+	KindSemaphore Kind = "semaphore"
+	KindTooLong   Kind = "too long" // a key whose name has more than 8192 bytes
 )
 
 // Acquired is a call that asked for a lock.

@@ -468,4 +468,14 @@ func init() { ranges <- map[*Lock]uint64{} }`,
 		"min(rank, mostPatient+own)", "rank",
 		"../internal/queue:TestLookTimes_Permits$",
 	},
+	{
+		"lapsed holds kept", "holds that are not released are kept for ever",
+		"!h.Valid()", "false",
+		"..:TestSemaphore_LapsedHoldsAreForgotten$",
+	},
+	{
+		"permit not recalled", "releases of just now are not sent once more",
+		"b.cleaner.Expedite(f.of.unclaimed(f.number))", "",
+		"..:TestSemaphore_ReleaseIsSentOnceMore$",
+	},
 }

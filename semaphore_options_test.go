@@ -1,0 +1,83 @@
+package lockregistry_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+)
+
+// What options of a registry and of a call mean for a semaphore.
+
+func TestSemaphore_FailFast(t *testing.T) {
+	for name, happens := range map[string]func(f *flaky){
+		"refused": func(f *flaky) { f.all("obtain", refused(loading)); f.reconnectNow(); f.all("obtain", refused(loading)) },
+		"frozen":  func(f *flaky) { f.freeze() },
+	} {
+		for how, opts := range map[string][]lockregistry.Option{"polls": {polling}, "queues": nil} {
+			t.Run(name+"/"+how, func(t *testing.T) {
+				fakeWorld(t, func(w *world) {
+					w.withQueues()
+					f := w.flaky()
+					r := f.registry(opts...)
+					w.known(r)
+					held := w.permit(w.registry().Semaphore("seat", 1), lockregistry.Lease(time.Hour))
+					waits := make(chan error, 1)
+					go func() {
+						_, err := r.Semaphore("seat", 1).Acquire(w.Context(), fast...)
+						waits <- err
+					}()
+					w.pass(3 * time.Second)
+					w.pending(waits)
+					happens(f)
+					start := time.Now()
+					w.fails(<-waits, lockregistry.ErrUnavailable, "acquire", seat)
+					require.LessOrEqual(w, time.Since(start), 1500*time.Millisecond)
+					f.reconnectNow()
+					w.release(held)
+					w.pass(time.Minute)
+					require.Zero(w, w.inside())
+					require.Zero(w, w.seats())
+
+					f.all("obtain", refused(loading))
+					start = time.Now()
+					_, err := r.Semaphore("seat", 1).Acquire(w.Context(), fast...)
+					w.fails(err, lockregistry.ErrUnavailable, "acquire", seat)
+					require.Zero(w, time.Since(start))
+				})
+			})
+		}
+	}
+}
+
+// A release of permits waits for its removal, so that nobody is told of room that is not there yet.
+func TestSemaphore_BackgroundRelease(t *testing.T) {
+	behind(t, func(w *world, _ *flaky, r *lockregistry.Registry) {
+		s := r.Semaphore("seat", 1)
+		w.release(w.permit(s)) // so that the server knows the scripts
+		for range 3 {
+			var h *lockregistry.Hold
+			w.took(1, "acquire", func() { h = w.permit(s) })
+			w.took(1, "release", func() { w.release(h) })
+			require.Zero(w, w.inside())
+		}
+	})
+}
+
+// The name of a hold is that with which others can release it.
+func TestSemaphore_Holder(t *testing.T) {
+	worlds(t, func(w *world) {
+		s := w.registry().Semaphore("seat", 3)
+		one, two := w.permit(s), w.permit(s, lockregistry.Permits(2))
+		ctx := one.Context(w.Context())
+		require.Equal(w, []string{"seat"}, one.Paths())
+		require.NoError(w, w.registry().ForceUnlockHolder(w.Context(), "seat", two.Holder()))
+		require.Equal(w, 1, w.inside())
+		w.fails(two.Release(w.Context()), lockregistry.ErrLockLost, "release", seat)
+		w.release(one)
+		require.ErrorIs(w, context.Cause(ctx), context.Canceled)
+	})
+}
