@@ -182,7 +182,7 @@ func (a *app) printLocks(infos []observe.LockInfo) error {
 			holder = "unknown"
 		}
 		if info.HolderCount > 1 {
-			holder, since, lease = fmt.Sprintf("%d readers", info.HolderCount), "", ""
+			holder, since, lease = fmt.Sprint(info.HolderCount, " ", holders(info.Kind)), "", ""
 		}
 		table.row(info.Path, kindOf(info), holder, since, lease, waiting(info))
 	}
@@ -210,7 +210,7 @@ func (a *app) printLock(info observe.LockInfo) error {
 			} else if !h.Shared && slices.Contains(info.TooLong, "token") {
 				token = tooLong
 			}
-			table.row(view.Who(h), reads(h.Shared, string(info.Kind)), heldFor(h), leaseOf(h), token, h.Holder)
+			table.row(view.Who(h), part(h.Shared, h.Permits, info.Kind), heldFor(h), leaseOf(h), token, h.Holder)
 		}
 		if err := table.Flush(); err != nil {
 			return err
@@ -229,7 +229,7 @@ func (a *app) printLock(info observe.LockInfo) error {
 	fmt.Fprintln(a.out)
 	table = a.table("WAITING", "", "SINCE", "REGISTRY", "NOTE")
 	for _, w := range info.Waiters {
-		table.row(view.WhoWaits(w), reads(w.Shared, string(info.Kind)), ago(w.Since), w.Registry, note(w))
+		table.row(view.WhoWaits(w), part(w.Shared, w.Permits, info.Kind), ago(w.Since), w.Registry, note(w))
 	}
 	err := table.Flush()
 	a.more(info.WaiterCount - len(info.Waiters))
@@ -255,16 +255,28 @@ func kindOf(info observe.LockInfo) string {
 		return "read-write"
 	case info.Kind == tooLong:
 		return tooLong
+	case info.Kind == observe.KindSemaphore:
+		return fmt.Sprint("semaphore of ", info.Permits)
 	case info.Layout == lockregistry.LayoutRedisson:
 		return "lock (redisson)"
 	}
 	return "lock"
 }
 
-// reads says which side of a read-write lock somebody is on.
-func reads(shared bool, kind string) string {
+// holders is what several holders are called.
+func holders(kind observe.Kind) string {
+	if kind == observe.KindReadWrite {
+		return "readers"
+	}
+	return "holders"
+}
+
+// part says which side of a read-write lock somebody is on, or how many permits of a semaphore somebody has or asks for.
+func part(shared bool, permits int, kind observe.Kind) string {
 	switch {
-	case kind != "readwrite":
+	case permits > 1:
+		return fmt.Sprint(permits, " permits")
+	case kind != observe.KindReadWrite:
 		return ""
 	case shared:
 		return "reads"

@@ -36,8 +36,9 @@ is for a holder that is gone, or will never release: a holder that is still at
 work may then no longer be the only one. A holder learns of it at its next
 renewal or when it unlocks.
 
-Without a terminal nobody can be asked, and --yes is needed. If several readers
-hold the lock, --holder says which one is meant, by what show has under IN REDIS.
+Without a terminal nobody can be asked, and --yes is needed. If several hold the
+lock, to read, or permits of a semaphore, --holder says which one is meant, by
+what show has under IN REDIS.
 
 A line is written to standard error: the time, who has called this (user and
 host), path, key, holder and reason.
@@ -144,8 +145,8 @@ func (r *releaser) choose(info observe.LockInfo) (observe.HolderInfo, error) {
 	if err := r.to(r.err).printLock(info); err != nil {
 		return observe.HolderInfo{}, err
 	}
-	return observe.HolderInfo{}, usage("%d readers hold it: say which one with --holder, as it stands under IN REDIS",
-		info.HolderCount)
+	return observe.HolderInfo{}, usage("%d %s hold it: say which one with --holder, as it stands under IN REDIS",
+		info.HolderCount, holders(info.Kind))
 }
 
 // to is the same with another output.

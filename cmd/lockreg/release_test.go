@@ -12,6 +12,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
 )
 
 func TestRelease(t *testing.T) {
@@ -97,6 +99,33 @@ func TestReleaseOneOfSeveral(t *testing.T) {
 }
 
 // On a terminal it asks.
+func TestReleaseOfASemaphore(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	semaphore := s.registry(t, "shop").Semaphore("partner", 3)
+	goes, err := semaphore.Acquire(t.Context())
+	require.NoError(t, err)
+	stays, err := semaphore.Acquire(t.Context(), lockregistry.Permits(2))
+	require.NoError(t, err)
+	code, out, text := lockreg(t, s.url, "ls", "shop")
+	assert.Zero(t, code, text)
+	assert.Contains(t, out, "semaphore of 3")
+	assert.Contains(t, out, "2 holders")
+	code, out, text = lockreg(t, s.url, "show", "shop", "partner")
+	assert.Zero(t, code, text)
+	assert.Contains(t, out, "2 permits")
+
+	code, _, text = lockreg(t, s.url, "release", "shop", "partner", "--yes")
+	assert.Equal(t, 64, code)
+	assert.Contains(t, text, "2 holders hold it")
+	holder := s.Command(t, "ZRANGEBYSCORE", "shop:partner", "0", "+inf", "LIMIT", "0", "1")
+	code, out, text = lockreg(t, s.url, "release", "shop", "partner", "--yes", "--holder", holder)
+	assert.Zero(t, code, text)
+	assert.Contains(t, out, "shop:partner is released")
+	require.ErrorIs(t, goes.Release(context.Background()), lockregistry.ErrLockLost)
+	require.NoError(t, stays.Release(context.Background()))
+}
+
 func TestReleaseAsks(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)

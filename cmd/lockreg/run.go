@@ -47,6 +47,7 @@ type runner struct {
 	lease, wait, grace, once time.Duration
 	noWait, quiet            bool
 	shared, exclusive        bool
+	permits                  int
 	fencing                  bool
 	passURL                  bool
 	conflictCode             int
@@ -98,7 +99,8 @@ was lost while the command ran; 75 the lock was not obtained, or what
 --conflict-code says; 126 the command cannot be run; 127 it is not found.`,
 		Example: `  lockreg run --no-wait --conflict-code 0 shop report -- ./report --yesterday
   lockreg run --once 10m shop cleanup -- psql -f cleanup.sql
-  lockreg run --wait 30s --shared shop catalogue -- ./export`,
+  lockreg run --wait 30s --shared shop catalogue -- ./export
+  lockreg run --permits 3 shop partner -- ./fetch`,
 		Args: func(cmd *cobra.Command, args []string) (err error) {
 			if args, err = r.split(cmd, args); err != nil || len(args) < 3 {
 				return cmp.Or(err, usage("write: lockreg %s", cmd.Use))
@@ -131,6 +133,7 @@ was lost while the command ran; 75 the lock was not obtained, or what
 	flags.Var((*span)(&r.once), "once", "run the command once in this period, wherever it is started; does not wait")
 	flags.BoolVar(&r.shared, "shared", false, "lock the reader of a read-write lock")
 	flags.BoolVar(&r.exclusive, "exclusive", false, "lock the writer of a read-write lock")
+	flags.IntVar(&r.permits, "permits", 0, "have one permit of a semaphore that has so many")
 	flags.BoolVar(&r.fencing, "fencing", true, "draw a fencing token; with --layout redisson only if it is given")
 	flags.IntVar(&r.conflictCode, "conflict-code", exitConflict, "exit code when the lock is not obtained")
 	flags.BoolVar(&r.passURL, "pass-redis-url", false, "leave REDIS_URL in the command's environment")
@@ -162,7 +165,7 @@ const leastLease = time.Second
 // check judges what is asked for.
 func (r *runner) check(waits, once bool) error {
 	var kind int
-	for _, given := range []bool{r.shared, r.exclusive, once} {
+	for _, given := range []bool{r.shared, r.exclusive, once, r.permits != 0} {
 		if given {
 			kind++
 		}
@@ -179,7 +182,11 @@ func (r *runner) check(waits, once bool) error {
 	case waits && once:
 		return usage("--once does not wait: leave out --wait")
 	case kind > 1:
-		return usage("--shared, --exclusive and --once exclude each other")
+		return usage("--shared, --exclusive, --permits and --once exclude each other")
+	case r.permits < 0:
+		return usage("--permits is %d: it must be positive", r.permits)
+	case r.permits > 0 && r.layout == "redisson":
+		return usage("--permits is for --layout spring")
 	case once && r.once < time.Second:
 		return usage("--once is %v: the period must be %v at least", r.once, time.Second)
 	case r.conflictCode < 0 || r.conflictCode > 255:
@@ -240,6 +247,8 @@ func (r *runner) acquire(ctx context.Context, registry *lockregistry.Registry) (
 		return registry.ReadWrite(r.path).Reader().Acquire(ctx, opts...)
 	case r.exclusive:
 		return registry.ReadWrite(r.path).Writer().Acquire(ctx, opts...)
+	case r.permits != 0:
+		return registry.Semaphore(r.path, r.permits).Acquire(ctx, opts...)
 	}
 	return registry.Acquire(ctx, r.path, opts...)
 }
@@ -271,8 +280,11 @@ func (r *runner) notObtained(ctx context.Context, registry *lockregistry.Registr
 		kind := "plain lock in the format of --layout " + r.layout
 		if r.shared || r.exclusive {
 			kind = "read-write lock"
+		} else if r.permits != 0 {
+			kind = "semaphore"
 		}
-		return usage("%s:%s is not a %s: a read-write lock needs --shared or --exclusive, a plain lock the right --layout",
+		return usage("%s:%s is not a %s: a read-write lock needs --shared or --exclusive, a semaphore --permits, "+
+			"a plain lock the right --layout",
 			r.prefix, r.path, kind)
 	}
 	return failed(err)

@@ -273,6 +273,31 @@ func TestRunSharedAndExclusive(t *testing.T) {
 	assert.Zero(t, p.code(t))
 }
 
+func TestRunPermits(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	semaphore := s.registry(t, "shop").Semaphore("partner", 2)
+	one, err := semaphore.Acquire(t.Context())
+	require.NoError(t, err)
+	code, out, text := lockreg(t, s.url, "run", "--permits", "2", "shop", "partner", "--", "echo", "works")
+	assert.Zero(t, code, text)
+	assert.Equal(t, "works\n", out)
+	two, err := semaphore.Acquire(t.Context())
+	require.NoError(t, err)
+	code, _, text = lockreg(t, s.url, "run", "--permits", "2", "--no-wait", "shop", "partner", "--", "echo", "works")
+	assert.Equal(t, 75, code)
+	assert.Contains(t, text, "not obtained: shop:partner")
+	require.NoError(t, one.Release(t.Context()))
+	require.NoError(t, two.Release(t.Context()))
+	for _, args := range [][]string{
+		{"--permits", "-1"}, {"--permits", "2", "--shared"}, {"--permits", "2", "--layout", "redisson"},
+	} {
+		code, _, text = lockreg(t, s.url, append(append([]string{"run"}, args...), "shop", "partner", "--", "true")...)
+		assert.Equal(t, 64, code, args)
+		assert.Contains(t, text, "--permits")
+	}
+}
+
 func TestRunOnce(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)

@@ -20,8 +20,10 @@ type Lock struct {
 	Path   string `json:"path"`
 	ID     string `json:"id"` // the path, see ID
 	Key    string `json:"key"`
-	Kind   string `json:"kind"`   // lock, readwrite, too long, or nothing: nobody holds it and nobody waits
+	Kind   string `json:"kind"`   // lock, readwrite, semaphore, too long, or nothing: nobody holds it and nobody waits
 	Layout string `json:"layout"` // spring or redisson
+
+	Permits int `json:"permits"` // of a semaphore: how many there are
 
 	Holders     []Holder `json:"holders"`     // 100 at most
 	HolderCount int      `json:"holderCount"` // all of them
@@ -33,12 +35,13 @@ type Lock struct {
 
 // Holder is a hold of a lock: the only one, or one of several readers.
 type Holder struct {
-	Holder  string     `json:"holder"` // as in Redis, the value or the field of the key
-	ID      string     `json:"id"`     // the same, see ID
-	Label   *Label     `json:"label"`  // null: it says nothing of itself
-	Who     string     `json:"who"`    // for people, see Who
-	Shared  bool       `json:"shared"` // a reader
-	Since   *time.Time `json:"since"`  // when it asked for the lock
+	Holder  string     `json:"holder"`  // as in Redis, the value or the field of the key
+	ID      string     `json:"id"`      // the same, see ID
+	Label   *Label     `json:"label"`   // null: it says nothing of itself
+	Who     string     `json:"who"`     // for people, see Who
+	Shared  bool       `json:"shared"`  // a reader
+	Permits int        `json:"permits"` // of a semaphore: how many it has
+	Since   *time.Time `json:"since"`   // when it asked for the lock
 	Granted *time.Time `json:"granted"`
 	Behind  int        `json:"behind"`  // calls of its process that wait and are not among the waiters
 	LeaseMS *int64     `json:"leaseMs"` // what is left of the lease; null: it has no end
@@ -55,6 +58,7 @@ type Waiter struct {
 	Label    *Label     `json:"label"`
 	Who      string     `json:"who"`
 	Shared   bool       `json:"shared"`
+	Permits  int        `json:"permits"`
 	Since    *time.Time `json:"since"`
 	Gone     bool       `json:"gone"`    // nobody listens to its channel
 	Standby  bool       `json:"standby"` // it waits to lead
@@ -97,7 +101,7 @@ func OfID(id string) (string, error) { return url.PathUnescape(id) }
 func OfLock(info observe.LockInfo) Lock {
 	lock := Lock{
 		Path: printable.Valid(info.Path), ID: ID(info.Path), Key: printable.Valid(info.Key),
-		Kind: string(info.Kind), Layout: OfLayout(info.Layout),
+		Kind: string(info.Kind), Layout: OfLayout(info.Layout), Permits: info.Permits,
 		Holders: make([]Holder, 0, len(info.Holders)), HolderCount: info.HolderCount,
 		Waiters: make([]Waiter, 0, len(info.Waiters)), WaiterCount: info.WaiterCount,
 		TooLong: append([]string{}, info.TooLong...),
@@ -105,14 +109,14 @@ func OfLock(info observe.LockInfo) Lock {
 	for _, h := range info.Holders {
 		lock.Holders = append(lock.Holders, Holder{
 			Holder: printable.Valid(h.Holder), ID: ID(h.Holder), Label: ofLabel(h.Label), Who: Who(h),
-			Shared: h.Shared, Since: OfTime(h.Since), Granted: OfTime(h.Granted), LeaseMS: ofLease(h.Lease),
+			Shared: h.Shared, Permits: h.Permits, Since: OfTime(h.Since), Granted: OfTime(h.Granted), LeaseMS: ofLease(h.Lease),
 			Token: h.Token, Kept: h.Kept, Behind: h.Behind, RenewedMS: h.Renewed.Milliseconds(),
 			OverdueMS: h.Overdue().Milliseconds(),
 		})
 	}
 	for _, w := range info.Waiters {
 		lock.Waiters = append(lock.Waiters, Waiter{
-			Registry: printable.Valid(w.Registry), Label: ofLabel(w.Label), Who: WhoWaits(w), Shared: w.Shared,
+			Registry: printable.Valid(w.Registry), Label: ofLabel(w.Label), Who: WhoWaits(w), Shared: w.Shared, Permits: w.Permits,
 			Since: OfTime(w.Since), Gone: w.Gone, Standby: w.Standby, Behind: w.Behind,
 		})
 	}

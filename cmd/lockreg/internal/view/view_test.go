@@ -29,22 +29,23 @@ func requireJSON(t *testing.T, expected string, v any) {
 func TestLock(t *testing.T) {
 	t.Parallel()
 	requireJSON(t, `{
-		"path": "a", "id": "a", "key": "locks:a", "kind": "readwrite", "layout": "redisson",
+		"path": "a", "id": "a", "key": "locks:a", "kind": "readwrite", "layout": "redisson", "permits": 0,
 		"holders": [
 			{"holder": "r1:17", "id": "r1%3A17", "label": {"registry": "r1", "host": "web-1", "pid": 4711, "name": "billing"},
 				"who": "billing on web-1, process 4711", "granted": "2026-09-21T12:30:05.123456Z", "behind": 3,
-				"renewedMs": 30000, "overdueMs": 18500,
+				"renewedMs": 30000, "overdueMs": 18500, "permits": 2,
 				"shared": true, "since": "2026-09-21T12:30:05.123456Z", "leaseMs": 1500, "token": 42, "kept": false},
 			{"holder": "x:1", "id": "x%3A1", "label": null, "shared": false, "since": null, "leaseMs": null, "token": 0, "kept": true,
-				"who": "nobody: kept for a while after its release", "granted": null, "behind": 0, "renewedMs": 0, "overdueMs": 0}
+				"who": "nobody: kept for a while after its release", "granted": null, "behind": 0,
+				"renewedMs": 0, "overdueMs": 0, "permits": 0}
 		],
 		"holderCount": 2,
 		"waiters": [
 			{"registry": "r1", "label": {"registry": "r1", "host": "web-1", "pid": 4711, "name": "billing"},
 				"who": "billing on web-1, process 4711", "gone": false, "standby": true, "behind": 2,
-				"shared": true, "since": "2026-09-21T12:30:05.123456Z"},
+				"shared": true, "permits": 3, "since": "2026-09-21T12:30:05.123456Z"},
 			{"registry": "r2", "label": null, "who": "a Go process, not known", "gone": true, "standby": false, "behind": 0,
-				"shared": false, "since": null}
+				"shared": false, "permits": 0, "since": null}
 		],
 		"waiterCount": 300, "tooLong": ["token"]
 	}`, view.OfLock(observe.LockInfo{
@@ -52,13 +53,13 @@ func TestLock(t *testing.T) {
 		Holders: []observe.HolderInfo{
 			{
 				Holder: "r1:17", Label: label, Shared: true, Since: since, Lease: 1500 * time.Millisecond, Token: 42,
-				Granted: since, Behind: 3, Renewed: 30 * time.Second,
+				Granted: since, Behind: 3, Renewed: 30 * time.Second, Permits: 2,
 			},
 			{Holder: "x:1", Lease: -1, Kept: true},
 		},
 		HolderCount: 2,
 		Waiters: []observe.WaiterInfo{
-			{Registry: "r1", Label: label, Shared: true, Since: since, Standby: true, Behind: 2},
+			{Registry: "r1", Label: label, Shared: true, Since: since, Standby: true, Behind: 2, Permits: 3},
 			{Registry: "r2", Gone: true},
 		},
 		WaiterCount: 300, TooLong: []string{"token"},
@@ -81,8 +82,8 @@ func TestWho(t *testing.T) {
 
 func TestFreeLockHasEmptyLists(t *testing.T) {
 	t.Parallel()
-	requireJSON(t, `{"path": "a", "id": "a", "key": "locks:a", "kind": "", "layout": "spring", "holders": [], "holderCount": 0,
-		"waiters": [], "waiterCount": 0, "tooLong": []}`, view.OfLock(observe.LockInfo{Path: "a", Key: "locks:a"}))
+	requireJSON(t, `{"path": "a", "id": "a", "key": "locks:a", "kind": "", "layout": "spring", "permits": 0, "holders": [],
+		"holderCount": 0, "waiters": [], "waiterCount": 0, "tooLong": []}`, view.OfLock(observe.LockInfo{Path: "a", Key: "locks:a"}))
 }
 
 func TestLeaseThatHasNotEndedIsNotZero(t *testing.T) {
