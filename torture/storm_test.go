@@ -129,6 +129,9 @@ func blow(t *testing.T, w weather) ([]section, *storm) {
 	if w.system.name == library.name || w.system.name == redisson.name {
 		require.Greater(t, s.grants.Load(), int64(few), "too few grants")
 	}
+	if w.system.name == permits.name { // see TestPermits_Storm
+		return all, s
+	}
 	if w.system.ours { // one storm is enough for it
 		require.Greater(t, len(all), few*20, "too few holds for a history")
 		require.True(t, lost > 0 || w.mild || w.fenced, "no hold was lost: what kind of storm is this")
