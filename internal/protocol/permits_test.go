@@ -339,6 +339,9 @@ func TestPermits_OutOfMemory(t *testing.T) {
 	s.count("CONFIG", "SET", "maxmemory", "1")
 	_, err := s.asks(other, 1, time.Hour, ModeTry)
 	require.ErrorContains(t, err, "OOM")
+	before := s.count("ZSCORE", formatKey, held)
+	require.EqualValues(t, 1, s.renews(held, 2*time.Hour), "who has permits keeps them")
+	require.Greater(t, s.count("ZSCORE", formatKey, held), before)
 	require.EqualValues(t, 1, s.releases(held))
 	s.count("CONFIG", "SET", "maxmemory", "0")
 	require.Equal(t, "1", s.count("ZCARD", formatKey))
@@ -374,7 +377,7 @@ func TestPermits_AnotherProcessIsTold(t *testing.T) {
 		{"among hundreds", 4, 300, 0, false},
 		{"far among hundreds", 90, 300, 0, false},
 		{"behind hundreds", 400, 0, 0, true},
-		{"behind the dead", 3, 30, 2, false},
+		{"behind the dead", 3, 30, 20, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := semaphoreOf(t)

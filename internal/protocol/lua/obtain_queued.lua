@@ -91,7 +91,8 @@ local function await()
       redis.call('ZADD', queue, place, member)
     end
     -- Those who wait see to it else, but that they may wait for too short a time to look.
-    if not score or score < 0 and now + score > 30000 or math.floor(score / 10000000) ~= math.floor(place / 10000000) then
+    if not score or score < 0 and now + score > 30000 or
+      score > 0 and math.floor(score / 10000000) ~= math.floor(place / 10000000) then
       redis.call('PEXPIRE', queue, 120000)
     end
   else

@@ -11,7 +11,11 @@ local ends = redis.call('ZSCORE', key, value)
 if not ends or tonumber(ends) <= at then -- mutant: renewed when it is over
   return 0
 elseif lease ~= '' then
-  redis.call('ZADD', key, 'XX', string.format('%.0f', at + lease), value)
+  local at = string.format('%.0f', at + lease)
+  if type(redis.pcall('ZADD', key, 'XX', at, value)) == 'table' then -- the server is out of memory
+    redis.call('ZREM', key, '') -- a script that has written something may go on
+    redis.call('ZADD', key, 'XX', at, value)
+  end
   local left = redis.call('PTTL', key)
   if left >= 0 and left < tonumber(lease) then
     redis.call('PEXPIRE', key, lease)
@@ -188,17 +192,17 @@ local TICKET = '^(.*):(%d+)|(%d+)([rwp]?%d*)$' -- as in queue.lua; those of lock
 -- Tells the first ticket of another process than one that may stand still that it may look when so long is over: of the first hundred, or
 -- of some further back. The ticket mine looks anyway.
 local function warnAnother(still, mine, ms)
-  local same, rank, deaf = still .. ':', 2, 0 -- two are no tickets
-  while rank < 4000 and deaf < 3 do
+  local passed, processes, rank = {[still] = true}, 0, 2 -- two are no tickets
+  while rank < 4000 and processes < 10 do
     local some = redis.call('ZRANGE', queue, rank, rank < 100 and 101 or rank)
     for _, member in ipairs(some[1] and some or redis.call('ZRANGE', queue, '-1', '-1')) do
       local registry, number = string.match(member, '^(.*):(%d+)|')
-      if registry and registry ~= still and deaf < 3 then
+      if registry and not passed[registry] and processes < 10 then
         if member == mine or redis.pcall(sharded and 'SPUBLISH' or 'PUBLISH', (slotted or prefix .. '-channel@') .. registry,
           'n ' .. number .. ' ' .. ms .. ' ' .. key) ~= 0 then
           return
         end
-        deaf = deaf + 1 -- its process is gone
+        passed[registry], processes = true, processes + 1 -- it is gone
       end
     end
     rank = not some[1] and 4000 or rank < 100 and 102 or rank * 2
