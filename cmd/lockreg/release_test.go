@@ -98,7 +98,6 @@ func TestReleaseOneOfSeveral(t *testing.T) {
 	require.NoError(t, stays.Release(context.Background()), "another reader's part stays")
 }
 
-// On a terminal it asks.
 func TestReleaseOfASemaphore(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
@@ -126,6 +125,7 @@ func TestReleaseOfASemaphore(t *testing.T) {
 	require.NoError(t, stays.Release(context.Background()))
 }
 
+// On a terminal it asks.
 func TestReleaseAsks(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)

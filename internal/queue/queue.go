@@ -10,8 +10,8 @@ import (
 	"github.com/lockregistry/lockregistry/internal/wake"
 )
 
-// The queue of a path in Redis has a ticket for each waiting call, one for a process at most, since a call asks Redis only
-// while it has the local half. A release makes the hold of the first ticket the owner of the key, and tells its process by
+// The queue of a path in Redis has a ticket for each waiting call. Of a lock that is one for a process at most, since a call
+// asks Redis only while it has the local half. A release makes the hold of the first ticket the owner of the key, and tells its process by
 // a message; see internal/protocol/lua/queue.lua. specs/PROTOCOL.md says what each side does, and specs/handover.tla is checked.
 //
 // A waiting call is in one of these states:

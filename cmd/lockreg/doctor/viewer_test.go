@@ -66,16 +66,21 @@ func lockAll(t *testing.T, s *redistest.Server) map[string]held {
 		require.NoError(t, err)
 		require.NoError(t, holder.ReadWrite(writer).Writer().Lock(t.Context()))
 		require.NoError(t, holder.ReadWrite(reader).Reader().Lock(t.Context()))
-		for path, l := range map[string]*lockregistry.Lock{
-			plain: waiter.Obtain(plain), writer: waiter.ReadWrite(writer).Writer(), reader: waiter.ReadWrite(reader).Writer(),
-		} {
+		waits := map[string]func(context.Context, func(context.Context) error, ...lockregistry.LockOption) error{
+			plain: waiter.Obtain(plain).Do, writer: waiter.ReadWrite(writer).Writer().Do, reader: waiter.ReadWrite(reader).Writer().Do,
+		}
+		if layout == lockregistry.LayoutSpring {
+			all["permits"] = held{layout, "semaphore", false}
+			_, err := holder.Semaphore("permits", 1).Acquire(t.Context())
+			require.NoError(t, err)
+			waits["permits"] = waiter.Semaphore("permits", 1).Do
+		}
+		for path, do := range waits {
 			ctx, cancel := context.WithCancel(t.Context())
 			ended := make(chan struct{})
 			go func() {
 				defer close(ended)
-				if l.Lock(ctx) == nil {
-					_ = l.Unlock(context.WithoutCancel(ctx))
-				}
+				_ = do(ctx, func(context.Context) error { return nil })
 			}()
 			t.Cleanup(func() { cancel(); <-ended })
 			await(t, "a ticket", func() bool { return s.Command(t, "EXISTS", "orders:{orders:"+path+"}:waiters") == "1" })
