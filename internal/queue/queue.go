@@ -11,8 +11,9 @@ import (
 )
 
 // The queue of a path in Redis has a ticket for each waiting call. Of a lock that is one for a process at most, since a call
-// asks Redis only while it has the local half. A release makes the hold of the first ticket the owner of the key, and tells its process by
-// a message; see internal/protocol/lua/queue.lua. specs/PROTOCOL.md says what each side does, and specs/handover.tla is checked.
+// asks Redis only while it has the local half. A release makes the hold of the first ticket the owner of the key, and tells its
+// process by a message; see internal/protocol/lua/queue.lua. specs/PROTOCOL.md says what each side does, and specs/handover.tla
+// is checked.
 //
 // A waiting call is in one of these states:
 //
