@@ -60,6 +60,9 @@ func (c *carried) with(t *tenure) *carried {
 // unlock as that owner, whichever goroutine makes them: so one goroutine can unlock what another one locked, and several
 // can nest within one hold. Without it the goroutine that calls is the owner, as the thread is in Java. Within the context of
 // [Registry.Do] or [Lock.Context] the new owner is one that does not hold their lock.
+//
+// Go code that C calls back (cgo) may run under the number of the goroutine that called C, or of one that has ended. So a lock
+// that it needs should be an owner's of its own.
 func NewOwner(ctx context.Context) context.Context {
 	if ctx == nil {
 		ctx = context.Background()
