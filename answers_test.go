@@ -3,6 +3,8 @@ package lockregistry_test
 import (
 	"context"
 	"fmt"
+	"os"
+	"regexp"
 	"testing"
 	"time"
 
@@ -74,7 +76,16 @@ var obtaining = map[string]func(ctx context.Context, c *caller, opts ...lockregi
 		}
 		return c.reg.Do(ctx, "42", func(context.Context) error { return nil }, opts...)
 	},
+	"Once": func(ctx context.Context, c *caller, opts ...lockregistry.LockOption) error {
+		if c.lock != c.reg.Obtain("42") || len(opts) > 0 { // it never waits
+			return c.try(c.lock.TryLock(ctx, opts...))
+		}
+		return c.try(c.reg.Once(ctx, "42", time.Minute, nothing))
+	},
 }
+
+// triers are those that return false and no error for a lock that is taken.
+var triers = map[string]bool{"TryLock": true, "Once": true}
 
 const callerLease = 10 * time.Second
 
@@ -130,6 +141,15 @@ func within(ctx context.Context, d time.Duration) context.Context {
 	ends, cancel := context.WithTimeout(ctx, d)
 	context.AfterFunc(ends, cancel)
 	return ends
+}
+
+// What answers are checked for is all that a caller may test for.
+func TestLock_AllErrorsAreChecked(t *testing.T) {
+	source, err := os.ReadFile("errors.go")
+	require.NoError(t, err)
+	ours := regexp.MustCompile(`(?m)^\tErr\w+ += `).FindAll(source, -1)
+	require.NotEmpty(t, ours)
+	require.Len(t, sentinels, len(ours)+2, "and those of contexts")
 }
 
 func TestLock_AnswersToItsOwner(t *testing.T) {
@@ -214,7 +234,7 @@ func TestLock_AnswersToOneThatWantsIt(t *testing.T) {
 		with    func(ctx context.Context) context.Context
 		opts    []lockregistry.LockOption
 		want    []error
-		tried   bool // TryLock returns false and no error instead
+		tried   bool // triers return false and no error instead
 	}{
 		"taken here": {
 			happens: func(c *caller) { c.gone(c.writer(c.reg), 1, lockregistry.Lease(time.Hour)) },
@@ -276,7 +296,7 @@ func TestLock_AnswersToOneThatWantsIt(t *testing.T) {
 				if s.with != nil {
 					ctx = s.with(ctx)
 				}
-				if call == "TryLock" && s.tried {
+				if triers[call] && s.tried {
 					ok, err := c.lock.TryLock(ctx, s.opts...)
 					require.NoError(c, err)
 					require.False(c, ok)
@@ -342,6 +362,7 @@ func TestLock_NilHold(t *testing.T) {
 	require.Zero(t, h.TokenOf("42"))
 	require.Empty(t, h.Key())
 	require.Empty(t, h.Path())
+	require.Empty(t, h.Holder())
 	require.Empty(t, h.Paths())
 	require.Equal(t, "Hold(nil)", fmt.Sprint(h))
 }
