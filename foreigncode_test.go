@@ -102,6 +102,28 @@ func (c hooked) DoMulti(ctx context.Context, commands ...rueidis.Completed) []ru
 	return c.Client.DoMulti(ctx, commands...)
 }
 
+func (c hooked) Dedicate() (rueidis.DedicatedClient, func()) {
+	c.gate.pass()
+	client, giveBack := c.Client.Dedicate()
+	return hookedAlone{client, c.gate}, giveBack
+}
+
+// hookedAlone is a connection of such a client.
+type hookedAlone struct {
+	rueidis.DedicatedClient
+	gate *gate
+}
+
+func (c hookedAlone) Do(ctx context.Context, command rueidis.Completed) rueidis.RedisResult {
+	c.gate.pass()
+	return c.DedicatedClient.Do(ctx, command)
+}
+
+func (c hookedAlone) DoMulti(ctx context.Context, commands ...rueidis.Completed) []rueidis.RedisResult {
+	c.gate.pass()
+	return c.DedicatedClient.DoMulti(ctx, commands...)
+}
+
 // handler is one for logs.
 type handler struct{ gate *gate }
 
@@ -339,8 +361,30 @@ func (b *bystander) events() {
 	b.do("DEL", "orders:lost")
 	<-h.Context(context.Background()).Done()
 	_ = h.Release(context.Background())
+	b.circle()
 	b.loading()
 	<-time.After(10 * time.Second)
+}
+
+// circle has two owners wait for each other for a while.
+func (b *bystander) circle() {
+	var have, all sync.WaitGroup
+	have.Add(2)
+	for _, paths := range [][2]string{{"left", "right"}, {"right", "left"}} {
+		all.Go(func() {
+			owner := lockregistry.NewOwner(context.Background())
+			locked := b.reg.Obtain(paths[0]).Lock(owner) == nil
+			have.Done()
+			have.Wait()
+			if ok, _ := b.reg.Obtain(paths[1]).TryLock(owner, lockregistry.Wait(2*time.Second)); ok {
+				_ = b.reg.Obtain(paths[1]).Unlock(owner)
+			}
+			if locked {
+				_ = b.reg.Obtain(paths[0]).Unlock(owner)
+			}
+		})
+	}
+	all.Wait()
 }
 
 // loading has the server refuse everything for a while.
@@ -390,6 +434,10 @@ func TestLock_BlockedHookDisturbsNoOtherHold(t *testing.T) {
 		})
 		if err != nil && !errors.Is(err, lockregistry.ErrUnavailable) {
 			require.ErrorIs(b, err, lockregistry.ErrLockLost)
+		}
+		b.do("SET", "orders:taken", "another", "PX", "200")
+		if l := b.reg.Obtain("taken"); l.Lock(context.Background(), lockregistry.Wait(time.Second)) == nil {
+			_ = l.Unlock(context.Background())
 		}
 	}, nil, func(c rueidis.Client, g *gate) rueidis.Client { return hooked{c, g} })
 }
