@@ -62,23 +62,27 @@ func TestLateReply_ALateGrantIsConfirmed(t *testing.T) {
 	}
 }
 
-// Half a second is late, or a third of the lease.
+// Half a second is late, or a third of the lease; while nobody knows how far away the server is, too.
 func TestLateReply_WhenAnAnswerIsLate(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		lease, took time.Duration
-		late        bool
+		known, late bool // how far away the server is
 	}{
-		{time.Minute, 490 * time.Millisecond, false},
-		{time.Minute, 500 * time.Millisecond, true},
-		{900 * time.Millisecond, 290 * time.Millisecond, false},
-		{900 * time.Millisecond, 300 * time.Millisecond, true},
+		{time.Minute, 490 * time.Millisecond, true, false},
+		{time.Minute, 500 * time.Millisecond, true, true},
+		{900 * time.Millisecond, 290 * time.Millisecond, true, false},
+		{900 * time.Millisecond, 300 * time.Millisecond, true, true},
+		{time.Minute, 490 * time.Millisecond, false, false},
+		{time.Minute, 500 * time.Millisecond, false, true},
 	} {
-		t.Run(fmt.Sprint(c.took, " of ", c.lease), func(t *testing.T) {
+		t.Run(fmt.Sprint(c.took, " of ", c.lease, " ", c.known), func(t *testing.T) {
 			fakeWorld(t, func(w *world) {
 				f := w.flaky()
 				r := f.registry()
-				w.known(r)
+				if c.known {
+					w.known(r)
+				}
 				renewals := f.count("renew")
 				f.next("obtain", slow(c.took))
 				w.lock(r.Obtain("42"), lockregistry.Lease(c.lease))

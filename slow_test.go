@@ -538,6 +538,35 @@ func TestUnlock_WhenTheLinkBecomesSlow(t *testing.T) {
 	})
 }
 
+// A command has two round trips more than by default; no longer than its caller has set.
+func TestSlowLink_LimitOfACommand(t *testing.T) {
+	t.Parallel()
+	const set = 7 * time.Second
+	for _, trip := range trips {
+		for limit, opts := range map[time.Duration][]lockregistry.Option{
+			5*time.Second + 2*trip: nil, set: {lockregistry.WithCommandTimeout(set)},
+		} {
+			t.Run(fmt.Sprint(trip, " ", limit), func(t *testing.T) {
+				fakeWorld(t, func(w *world) {
+					dial, d := w.far(trip)
+					r := w.registryOn(w.clientWith(dial), opts...)
+					for range 32 { // then each of the client's connections is made
+						w.known(r)
+					}
+					d.Set(time.Hour)
+					defer func() {
+						d.Set(0)
+						w.pass(2 * time.Hour)
+					}()
+					begun := time.Now()
+					w.unavailable(r.Obtain("42").Lock(w.Context()), "lock")
+					require.Equal(w, limit, time.Since(begun))
+				})
+			})
+		}
+	}
+}
+
 // Errors say when a server is farther away than is supported.
 func TestLock_AServerThatIsTooFarAway(t *testing.T) {
 	fakeWorld(t, func(w *world) {

@@ -2,6 +2,7 @@ package queue
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -10,6 +11,8 @@ import (
 
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/lease"
+	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/transport"
 )
 
@@ -30,6 +33,18 @@ func TestZerosInTickets(t *testing.T) {
 	} {
 		require.Equal(t, c.want, zerosFor(c.way, c.lease), c.name)
 	}
+}
+
+// A ticket has 64 bytes at most, up to which a server keeps a small queue in little memory: with the longest id that a registry
+// makes for itself, on the longest way, for either side of a read-write lock, and a lease of a quarter of an hour.
+func TestTicketsAreShort(t *testing.T) {
+	term := lease.NewTerm(15 * time.Minute)
+	r := protocol.Request{
+		Value: "7f6f0f7a-6a8e-4f6e-9f0a-6a2f6d0f4c55:1795278376064288", Lease: term, Side: "w",
+		Queueing: protocol.Queueing{Zeros: zerosFor(transport.RoundTrip{Base: time.Second, Known: true}, term.Length)},
+	}
+	require.True(t, strings.HasSuffix(r.Ticket(), "|000900000w"), r.Ticket())
+	require.LessOrEqual(t, len(r.Ticket()), 64)
 }
 
 // endless is a context that has a deadline, and never ends.

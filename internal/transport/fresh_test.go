@@ -2,7 +2,10 @@ package transport
 
 import (
 	"context"
+	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
@@ -23,5 +26,52 @@ func TestFreshConns_AllThatMakeOneHang(t *testing.T) {
 		require.Nil(t, conn)
 		require.True(t, none)
 		f.hanging = []clock.Instant{}
+	})
+}
+
+// dedicating notes when it was asked for a connection.
+type dedicating struct {
+	distantClient
+	mu    sync.Mutex
+	times []time.Time
+}
+
+func (c *dedicating) Dedicate() (rueidis.DedicatedClient, func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.times = append(c.times, time.Now())
+	return c.distantClient.Dedicate()
+}
+
+// While a server is silent one connection to it is made at a time, whoever wants one, and there is a pause, which grows to a
+// second, before the next.
+func TestFreshConns_PauseAfterOneThatHasFailed(t *testing.T) {
+	client := onMiniredis(t)
+	synctest.Test(t, func(t *testing.T) {
+		const lasts = 10 * time.Second
+		c := &dedicating{distantClient: distantClient{client, &distant{}}}
+		defer c.d.freeze()()
+		way := New(c)
+		way.First.beSuspect(way.Clock.Now())
+		end := way.Clock.Now().Add(lasts)
+		var all sync.WaitGroup
+		for range 8 {
+			all.Go(func() {
+				conn, none := way.First.fresh.get(func() bool { return way.Clock.Now() >= end })
+				if conn != nil || none {
+					t.Error("there is one, or never will be")
+				}
+			})
+		}
+		all.Wait()
+		pauses := 0
+		for i, at := range c.times[1:] {
+			if at.Sub(c.times[i]) > freshWait/2 {
+				pauses++
+			}
+		}
+		require.GreaterOrEqual(t, pauses, 2, c.times)
+		require.LessOrEqual(t, len(c.times), int(lasts/askLimit), "each is asked for its age")
+		<-time.After(time.Minute)
 	})
 }

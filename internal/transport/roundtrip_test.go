@@ -290,6 +290,11 @@ func TestAlarm_PauseOfTheProcess(t *testing.T) {
 		x := exchange{sent: way.Clock.Now(), came: way.Clock.Now().Add(time.Second), trip: s.RoundTrip(), excused: true}
 		require.True(t, s.judge(&Wait{}, nil, x))
 		require.False(t, s.IsSuspect(x.came))
+		for i := range 3 {
+			sent := clock.Instant(10+10*i) * clock.Instant(time.Second)
+			s.takeIn(&Wait{}, true, false, &Reply{Sent: sent, Came: sent.Add(time.Second)})
+		}
+		require.Equal(t, RoundTrip{0, true}, s.RoundTrip(), "none is a sample")
 		<-time.After(time.Minute)
 	})
 }

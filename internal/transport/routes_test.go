@@ -10,6 +10,7 @@ import (
 	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/topology"
 )
 
@@ -91,5 +92,34 @@ func TestRoutes_WhichWayIsTrusted(t *testing.T) {
 		require.Equal(t, "b:1", owner.Address, "a map is not replaced by none")
 		require.False(t, owner.Trusted)
 		<-time.After(time.Minute)
+	})
+}
+
+// farNode is a node that is far away.
+type farNode struct {
+	rueidis.Client
+	says rueidis.RedisResult
+	trip time.Duration
+}
+
+func (n farNode) Do(context.Context, rueidis.Completed) rueidis.RedisResult {
+	<-time.After(n.trip)
+	return n.says
+}
+
+// Nodes that are far away have the time for their answers.
+func TestRoutes_NodesFarAwayAreWaitedFor(t *testing.T) {
+	const trip = 900 * time.Millisecond
+	client := onMiniredis(t)
+	says := client.Do(t.Context(), client.B().Eval().Script("return {{0, 16383, {'a', 1, 'i'}}}").Numkeys(0).Build())
+	synctest.Test(t, func(t *testing.T) {
+		way := New(&spoken{client, map[string]rueidis.Client{"a:1": farNode{client, says, trip}}})
+		for i := range 3 {
+			sent := clock.Instant(i+1) * clock.Instant(time.Second)
+			way.First.estimate.sample(sent, sent.Add(trip))
+		}
+		began := time.Now()
+		require.Equal(t, topology.Owner{Address: "a:1", Trusted: true}, way.resolver.Master(7))
+		require.Equal(t, trip, time.Since(began))
 	})
 }
