@@ -102,6 +102,16 @@ func TestRecord_AfterARestart(t *testing.T) {
 		w.pass(recorded)
 		w.settle()
 		require.Equal(w, "1", w.do("EXISTS", recordOf(r)))
+
+		// A replica that has taken over may have the lock and not the record, which says nothing new.
+		f.Down()
+		w.do("DEL", recordOf(r))
+		w.pass(time.Second) // a renewal fails
+		f.Forget()
+		w.pass(recorded)
+		w.settle()
+		require.Equal(w, "1", w.do("EXISTS", recordOf(r)))
+		require.True(w, l.IsHeld())
 		for _, outage := range []time.Duration{0, 30 * time.Second} {
 			f.Down()
 			w.do("FLUSHALL")
