@@ -193,11 +193,12 @@ type fake struct {
 	deadlocks []observe.Deadlock
 	failure   atomic.Pointer[error]
 	late      atomic.Bool // releases come too late
+	slow      atomic.Bool // each lock takes a while to be read
 }
 
 var errRights = errors.New("NOPERM this user has no permissions")
 
-func (f *fake) Locks(context.Context) iter.Seq2[observe.LockInfo, error] {
+func (f *fake) Locks(ctx context.Context) iter.Seq2[observe.LockInfo, error] {
 	return func(yield func(observe.LockInfo, error) bool) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
@@ -206,6 +207,12 @@ func (f *fake) Locks(context.Context) iter.Seq2[observe.LockInfo, error] {
 			return
 		}
 		for _, info := range f.locks {
+			if f.slow.Load() {
+				select {
+				case <-time.After(50 * time.Millisecond):
+				case <-ctx.Done():
+				}
+			}
 			if !yield(info, nil) {
 				return
 			}

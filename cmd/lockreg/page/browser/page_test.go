@@ -64,6 +64,22 @@ func TestNamesAreText(t *testing.T) {
 	b.quiet()
 }
 
+// While there are many locks to read for the first time, the page says how many it has, and shows them.
+func TestLongPassIsTold(t *testing.T) {
+	source := &fake{}
+	for i := range 200 {
+		source.set(made(fmt.Sprint(i), 0))
+	}
+	source.slow.Store(true)
+	b := open(t, serve(t, source), 1200, 900)
+	b.await(`/^reading, [1-9][0-9]* locks so far, for /.test(document.querySelector("#age").textContent)`)
+	b.await(`document.querySelector("#rows .row:not([hidden])")`)
+	source.slow.Store(false)
+	b.text("#age", "live, ")
+	b.text("#count", "200 locks")
+	b.quiet()
+}
+
 func TestFilter(t *testing.T) {
 	source := &fake{}
 	source.set(made("order:1", 2), made("order:2", 0), made("reorder:3", 1), made("cart:4", 0))
