@@ -287,6 +287,23 @@ func TestServeOverTLS(t *testing.T) {
 	defer browser.CloseIdleConnections()
 	require.Equal(t, 200, post(t, browser, url+"login", map[string]string{"token": viewToken}))
 	await(t, browser, url, "event: tick")
+
+	// A certificate that was renewed meanwhile is shown to the next connection.
+	newCert, newKey := certificateFiles(t)
+	require.NoError(t, os.Rename(newKey, key))
+	require.NoError(t, os.Rename(newCert, cert))
+	text, err = os.ReadFile(cert)
+	require.NoError(t, err)
+	block, _ := pem.Decode(text)
+	dialer := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}}
+	require.Eventually(t, func() bool {
+		c, err := dialer.DialContext(t.Context(), "tcp", strings.TrimSuffix(strings.TrimPrefix(url, "https://"), "/locks/"))
+		if err != nil {
+			return false
+		}
+		defer func() { _ = c.Close() }()
+		return bytes.Equal(block.Bytes, c.(*tls.Conn).ConnectionState().PeerCertificates[0].Raw)
+	}, 20*time.Second, 10*time.Millisecond)
 }
 
 // A file with a secret is for its owner, and perhaps a group.

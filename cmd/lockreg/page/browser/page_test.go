@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"testing"
 	"time"
 
@@ -68,7 +69,7 @@ func TestNamesAreText(t *testing.T) {
 func TestLongPassIsTold(t *testing.T) {
 	source := &fake{}
 	for i := range 200 {
-		source.set(made(fmt.Sprint(i), 0))
+		source.set(made(strconv.Itoa(i), 0))
 	}
 	source.slow.Store(true)
 	b := open(t, serve(t, source), 1200, 900)
