@@ -10,9 +10,10 @@ import (
 	"github.com/lockregistry/lockregistry/internal/seam"
 )
 
-// What package leader needs, and tests of other modules.
+// What package leader and lockreg need, and tests of other modules.
 func init() { //nolint:gochecknoinits // it sets what other packages cannot import
 	seam.Lockregistry.Leads = LockOption{"Leads", 1, func(q *request, _ time.Duration) { q.leads = true }}
+	seam.Lockregistry.Quiet = LockOption{"Quiet", 1, func(q *request, _ time.Duration) { q.quiet = true }}
 	seam.Lockregistry.Wakeup = func(how string) any {
 		if m, known := wakeups[how]; known {
 			return withWakeup(m)

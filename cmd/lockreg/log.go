@@ -7,12 +7,13 @@ import (
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/printable"
 )
 
-// logger writes what happens in the background to standard error, a line each.
-func (a *app) logger() *slog.Logger {
+// logger writes what happens in the background to standard error, a line each, from a level on.
+func (a *app) logger(least slog.Level) *slog.Logger {
+	options := &slog.HandlerOptions{Level: least}
 	if a.json {
-		return slog.New(slog.NewJSONHandler(safeLines{a.err, printable.JSON}, nil))
+		return slog.New(slog.NewJSONHandler(safeLines{a.err, printable.JSON}, options))
 	}
-	return slog.New(slog.NewTextHandler(safeLines{a.err, printable.Line}, nil))
+	return slog.New(slog.NewTextHandler(safeLines{a.err, printable.Line}, options))
 }
 
 // safeLines has lines made safe to show.

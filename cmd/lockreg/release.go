@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"os/user"
 	"strings"
@@ -104,7 +105,8 @@ func (r *releaser) release(ctx context.Context, registry keeper) error {
 		err = failed(err)
 		result = "unknown"
 	}
-	r.logger().Info("release", "caller", caller(), "path", printable.Valid(info.Path), "key", printable.Valid(info.Key),
+	r.logger(slog.LevelInfo).Info("release",
+		"caller", caller(), "path", printable.Valid(info.Path), "key", printable.Valid(info.Key),
 		"holder", printable.Valid(h.Holder), "label", h.Label.String(), "reason", r.reason, "result", result)
 	if err == nil {
 		err = r.done(info, h)

@@ -22,6 +22,7 @@ import (
 
 	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/view"
+	"github.com/lockregistry/lockregistry/internal/seam"
 )
 
 // The codes of a shell for a command that cannot be run.
@@ -201,12 +202,13 @@ func (r *runner) run(ctx context.Context) (err error) {
 	if r.program, err = look(r.args[0]); err != nil {
 		return err
 	}
-	r.log = r.logger()
+	r.log = r.logger(slog.LevelInfo)
 	box := listen()
 	defer box.stop()
 
+	// What the registry says below WARN is about the server and the user, the same in each run: lockreg doctor says that.
 	opts := []lockregistry.Option{
-		lockregistry.WithLease(r.lease), lockregistry.WithLogger(r.log), lockregistry.WithName(r.name()),
+		lockregistry.WithLease(r.lease), lockregistry.WithLogger(r.logger(slog.LevelWarn)), lockregistry.WithName(r.name()),
 	}
 	if r.fencing {
 		opts = append(opts, lockregistry.WithFencing())
@@ -232,7 +234,7 @@ func (r *runner) run(ctx context.Context) (err error) {
 }
 
 func (r *runner) acquire(ctx context.Context, registry *lockregistry.Registry) (*lockregistry.Hold, error) {
-	var opts []lockregistry.LockOption
+	opts := []lockregistry.LockOption{seam.Lockregistry.Quiet.(lockregistry.LockOption)} // a command may take its time
 	if r.wait > 0 {
 		opts = append(opts, lockregistry.Wait(r.wait))
 	}

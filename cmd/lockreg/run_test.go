@@ -235,6 +235,20 @@ func TestRunRenews(t *testing.T) {
 	assert.Zero(t, p.code(t))
 }
 
+// What is as it should be is not worth a mail of cron's each night: neither that the command has run for ten leases, nor that the
+// user may not write the record of who holds the lock.
+func TestRunSaysNothing(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	s.Command(t, "ACL", "SETUSER", "app", "on", ">secret", "~shop:a", "&*", "+@all")
+	p := prepare("redis://app:secret@"+s.Addr(), "run", "--lease", "2s", "--fencing=false", "shop", "a", "--",
+		"sh", "-c", "sleep 11; echo half; sleep 11; echo end").begin(t)
+	p.says(t, "half")
+	p.says(t, "end")
+	assert.Zero(t, p.code(t))
+	assert.Empty(t, p.err.String())
+}
+
 func TestRunSharedAndExclusive(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)

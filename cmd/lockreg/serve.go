@@ -153,7 +153,7 @@ func (a *app) serve(ctx context.Context, prefix string, s serving) error {
 		return err
 	}
 	// Options are looked at before Redis is.
-	log := a.logger()
+	log := a.logger(slog.LevelInfo)
 	options = append(options, page.WithLogger(log), page.WithTitle(prefix+" on "+printable.Text(connect.Show(a.address()))))
 	check, err := page.New(nil, options...)
 	if err != nil {

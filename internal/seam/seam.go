@@ -10,6 +10,9 @@ var Lockregistry struct {
 	// serves the queue at once, without the window of 110 ms for those who only poll.
 	Leads any
 
+	// Quiet is a lockregistry.LockOption: it is not logged that the lock is held for ten leases.
+	Quiet any
+
 	// Wakeup returns a lockregistry.Option: waiting calls wake in one way alone, "poll", "pubsub" or "tracking", or "auto".
 	Wakeup func(how string) any
 
