@@ -129,6 +129,31 @@ func TestAtMost_AfterALongerLease(t *testing.T) {
 	})
 }
 
+// A longer lease before is shortened once, not for each owner that comes after.
+func TestAtMost_ShortensOnce(t *testing.T) {
+	opts := []lockregistry.LockOption{lockregistry.AtMost(10 * time.Second)}
+	terms(t, 14*time.Second, false, func(w *world, f *flaky, l *lockregistry.Lock) {
+		w.lock(l)
+		renewals := f.scripts("renew")
+		g, _ := f.handTo(l, opts...)
+		w.settle()
+		require.Greater(w, f.scripts("renew"), renewals)
+		renewals, releases := f.scripts("renew"), f.scripts("release")
+		for range 3 {
+			next := w.goroutine()
+			got := next.starts(l, opts...)
+			w.settle()
+			require.NoError(w, g.unlock(l))
+			require.NoError(w, <-got)
+			g = next
+		}
+		w.settle()
+		require.Equal(w, renewals, f.scripts("renew"))
+		require.Equal(w, releases, f.scripts("release"), "it was handed over")
+		require.NoError(w, g.unlock(l))
+	})
+}
+
 func TestAtMost_OfALock(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		l := w.registry(lockregistry.WithRenewal()).Obtain("42")

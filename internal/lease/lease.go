@@ -83,7 +83,7 @@ type unsure struct {
 	shortest time.Duration // the shortest lease among all since none was
 	sure     clock.Instant // what until is again when the server has refused all of them
 	doubt    time.Duration // the shortest lease among commands that will never be answered; 0 when there is none
-	most     time.Duration // the longest lease that was asked for, if that was longer than Term is now
+	most     time.Duration // the longest lease that the key may have had since it was known, if that is longer than Term is now
 	bound    clock.Instant // until when the key may live at most; 0: for as long as it is renewed
 }
 
@@ -108,7 +108,7 @@ func (s *State) Effective(t *Term) time.Duration {
 	return length
 }
 
-// Longest is the longest lease that was ever asked for, so that the key cannot live for longer.
+// Longest is the longest lease that the key can have, so that it cannot live for longer.
 func (s *State) Longest() time.Duration {
 	if s.unsure == nil {
 		return s.Term.Length

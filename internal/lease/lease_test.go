@@ -18,6 +18,7 @@ var (
 	second  = lease.NewTerm(time.Second)
 	short   = lease.NewTerm(2 * time.Second)
 	minute  = lease.NewTerm(time.Minute)
+	hour    = lease.NewTerm(time.Hour)
 	confirm = lease.Outcome{Ours: true}
 	unknown = lease.Outcome{Failed: true, Unknown: true}
 	refused = lease.Outcome{Failed: true}
@@ -273,6 +274,24 @@ func TestLongest(t *testing.T) {
 			s.Reply(s.Begin(now, minute), now, unknown)
 			shorten(s)
 		}, time.Minute},
+		"once longer": {func(s *lease.State) { s.Reply(s.Begin(now, hour), now, confirm) }, time.Hour},
+		"longer, and then renewed": {func(s *lease.State) {
+			s.Reply(s.Begin(now, hour), now, confirm)
+			s.Reply(s.Begin(now, minute), now, confirm)
+		}, time.Minute},
+		"longer, and then renewed, as a late reply says": {func(s *lease.State) {
+			s.Reply(s.Begin(now, hour), now, confirm)
+			s.Reply(s.Begin(now, minute), now, lease.Outcome{Ours: true, Late: true})
+		}, time.Hour},
+		"longer, perhaps, and then renewed": {func(s *lease.State) {
+			s.Reply(s.Begin(now, hour), now, unknown)
+			s.Reply(s.Begin(now, minute), now, confirm)
+		}, time.Hour},
+		"longer and renewed at once": {func(s *lease.State) {
+			longer := s.Begin(now, hour)
+			s.Reply(s.Begin(now, minute), now, confirm)
+			s.Reply(longer, now, refused)
+		}, time.Hour},
 		"shortened, as a late reply says": {func(s *lease.State) {
 			s.Reply(renew(s, now, short), now, lease.Outcome{Ours: true, Late: true})
 		}, time.Minute},
@@ -516,6 +535,7 @@ func TestWhatIsBelievedIsOverFirst(t *testing.T) {
 				s.Adopt(lease.NewTerm(time.Second+upTo(time.Minute)), random.IntN(2) == 0, bounded(), at)
 			}
 			require.LessOrEqual(t, s.Left(at), at.Until(min(expires, bound)), "seed %d", seed)
+			require.LessOrEqual(t, expires, at.Add(s.Longest()), "seed %d", seed)
 		}
 	}
 }

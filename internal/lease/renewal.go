@@ -73,6 +73,10 @@ func (s *State) Reply(r Renewal, now clock.Instant, o Outcome) Verdict {
 	if o.Ours && !o.Failed && s.Fresh(now) {
 		if !o.Late {
 			u.exceeds = u.exceeds && (u.flying > 1 || r.Term.Length > s.Term.Length) // another one may be longer, or this
+			if !u.several && u.doubt == 0 {
+				u.most = 0 // the key has this lease, and no longer one can come any more
+				s.exceed(r.Term)
+			}
 			s.prolong(r.Sent, r.Term)
 			s.failed = 0
 		}
