@@ -44,8 +44,13 @@ func (w waited) Stands() bool {
 
 func (w waited) Taker(o owner.ID) owner.ID { return w.lock.taker(o) }
 func (w waited) Delegated(o owner.ID) bool { return w.lock.lent(o) }
-func (w waited) Closed() bool              { return w.lock.reg.isClosed() }
 func (w waited) Tolerant() bool            { return w.lock.reg.tolerant }
+
+// Ends tells whether the registry turns the call away, or is about to: Shutdown comes to one after the other.
+func (w waited) Ends(c *deadlock.Call) bool {
+	r := w.lock.reg
+	return r.isClosed() || r.drain.Begun() && !r.goesOn(r.drain.Holders, c.Holds, c.Goroutine, c.Owner)
+}
 
 // Report tells of a cycle in the background, unless that was done.
 func (w waited) Report(cycle []deadlock.Step, first bool) error {

@@ -27,6 +27,9 @@ func (r *Registry) Len() int { return r.cache.Len() }
 // Draining tells whether a registry shuts down.
 func Draining(r *Registry) bool { return r.drain.Begun() }
 
+// BeginDrain is the beginning of Shutdown, which has yet to turn calls away.
+func BeginDrain(r *Registry) { r.drain.Begin() }
+
 // HandOver is Unlock by the goroutine that calls, whose hold goes to the next one of this process. In between it calls a
 // function.
 func HandOver(l *Lock, between func()) bool {

@@ -314,6 +314,42 @@ func TestShutdown_WhenACallIsAboutToWait(t *testing.T) {
 	})
 }
 
+// A call that is about to be turned away is in nobody's way, also while Shutdown has yet to come to it. One that goes on is.
+func TestShutdown_NoDeadlockWithACallThatIsTurnedAway(t *testing.T) {
+	for name, goesOn := range map[string]bool{"turned away": false, "goes on": true} {
+		t.Run(name, func(t *testing.T) {
+			worlds(t, func(w *world) {
+				r, other := w.registry(), w.registry()
+				owns, waits := w.goroutine(), w.goroutine()
+				require.NoError(w, owns.lock(r.Obtain("a")))
+				require.NoError(w, waits.lock(other.Obtain("b")))
+				if goesOn {
+					require.NoError(w, waits.lock(r.Obtain("c")))
+				}
+				turned := waits.starts(r.Obtain("a"))
+				w.await("it waits", func() bool { return r.Stats().Waiters == 1 })
+				lockregistry.BeginDrain(r)
+				got := owns.starts(other.Obtain("b"))
+				if goesOn {
+					w.fails(<-got, lockregistry.ErrDeadlock, "lock", "orders:b")
+					require.NoError(w, owns.unlock(r.Obtain("a")))
+					require.NoError(w, <-turned)
+					require.NoError(w, waits.unlock(r.Obtain("a")))
+					require.NoError(w, waits.unlock(r.Obtain("c")))
+					return
+				}
+				w.await("it waits, too", func() bool { return other.Stats().Waiters == 1 })
+				done, _ := shutdown(w, r)
+				w.fails(<-turned, lockregistry.ErrClosed, "lock", "orders:a")
+				require.NoError(w, waits.unlock(other.Obtain("b")))
+				require.NoError(w, <-got)
+				require.NoError(w, owns.unlock(r.Obtain("a")))
+				require.NoError(w, <-done)
+			})
+		})
+	}
+}
+
 // A registry of Open is closed with its client.
 func TestShutdown_OfOpen(t *testing.T) {
 	worlds(t, func(w *world) {

@@ -59,8 +59,8 @@ type Lock interface {
 	Taker(o owner.ID) owner.ID
 	// Delegated tells whether another goroutine may unlock for an owner.
 	Delegated(o owner.ID) bool
-	// Closed tells whether calls for the lock are about to end, because its registry is closed.
-	Closed() bool
+	// Ends tells whether a call for the lock is about to end, because its registry is closed, or shuts down.
+	Ends(c *Call) bool
 	// Tolerant tells whether a call for the lock waits although it closes a cycle that nothing ends.
 	Tolerant() bool
 	// Report is told of a cycle that was found for a call for the lock, which is the first one in it, and makes an error of it.
@@ -349,7 +349,7 @@ func (c *Call) stops() bool {
 	case <-c.Done:
 		return true
 	default:
-		return c.Lock.Closed()
+		return c.Lock.Ends(c)
 	}
 }
 

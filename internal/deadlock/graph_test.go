@@ -31,7 +31,7 @@ func (l *lock) Obstacles(*Call) (all Obstacles) {
 func (l *lock) Stands() bool            { return true }
 func (l *lock) Taker(owner.ID) owner.ID { return owner.Nobody }
 func (l *lock) Delegated(owner.ID) bool { return false }
-func (l *lock) Closed() bool            { return l.closed }
+func (l *lock) Ends(*Call) bool         { return l.closed }
 func (l *lock) Tolerant() bool          { return l.tolerant }
 func (l *lock) Report(cycle []Step, first bool) error {
 	if first {
