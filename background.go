@@ -204,10 +204,10 @@ func (b *background) tell(c health.Change) {
 		b.reg.reports.dispatch.Log(slog.LevelInfo, "Redis takes renewals and removals again")
 	case c.Refused:
 		b.reg.reports.dispatch.Log(slog.LevelWarn, "Redis refuses renewals or removals; they are tried again",
-			slog.Any("error", c.Failure), slog.Int("commands", c.Tasks))
+			slog.Any("error", fault.Plain(c.Failure)), slog.Int("commands", c.Tasks))
 	default:
 		b.reg.reports.dispatch.Log(slog.LevelWarn, "Redis does not answer renewals or removals; they are tried again",
-			slog.Any("error", c.Failure), slog.Int("commands", c.Tasks))
+			slog.Any("error", fault.Plain(c.Failure)), slog.Int("commands", c.Tasks))
 	}
 }
 

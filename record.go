@@ -134,5 +134,5 @@ func (w *recorded) Lasts(ctx context.Context) { w.detector.Look(ctx) }
 // Refused logs that the user may not write the record.
 func (w *recorded) Refused(err error) {
 	w.reg.reports.dispatch.Log(slog.LevelInfo, "the server refuses the record of this registry's host and process",
-		slog.String("key", w.key), slog.Any("error", err))
+		slog.String("key", w.key), slog.Any("error", fault.Plain(err)))
 }

@@ -40,6 +40,33 @@ var (
 // Lasting matches errors after which the same call does not succeed later, although Redis has not said so.
 var Lasting = errors.New("it will not succeed later")
 
+// Unrepeated is the text of an error without the arguments of the command, where the server repeats those of one that it does not
+// know. It cuts them at 128 bytes, so that a long password would not be known again.
+func Unrepeated(text string) (short string, repeats bool) {
+	short, _, repeats = strings.Cut(text, "with args beginning with")
+	return strings.TrimRight(short, ", "), repeats
+}
+
+// Plain is an error without what a server repeats of AUTH or HELLO, as one does that has renamed them.
+func Plain(err error) error {
+	reply := (*rueidis.RedisError)(nil)
+	if !errors.As(err, &reply) {
+		return err
+	}
+	short, repeats := Unrepeated(reply.Error())
+	if word := strings.ToUpper(short); repeats && (strings.Contains(word, "AUTH") || strings.Contains(word, "HELLO")) {
+		return unknownCommandError(short)
+	}
+	return err
+}
+
+// unknownCommandError is an error of a server that does not know a command.
+type unknownCommandError string
+
+func (u unknownCommandError) Error() string { return string(u) }
+
+func (u unknownCommandError) Is(target error) bool { return target == Lasting }
+
 // Answered tells whether it was the server that said so.
 func Answered(err error) bool {
 	if err == nil {
@@ -106,7 +133,7 @@ func Classify(err error) error {
 	case Transient(err):
 		return AsUnavailable(err)
 	default:
-		return err
+		return Plain(err)
 	}
 }
 

@@ -42,3 +42,37 @@ func TestRefusal(t *testing.T) {
 		require.False(t, fault.Refusal(err))
 	}
 }
+
+// What a server repeats of a command that it does not know is left out where it may be a password.
+func TestPlain(t *testing.T) {
+	server := miniredis.RunT(t)
+	client, err := rueidis.NewClient(rueidis.ClientOption{
+		InitAddress: []string{server.Addr()}, DisableCache: true, DisableRetry: true, ForceSingleClient: true,
+	})
+	require.NoError(t, err)
+	defer client.Close()
+	for text, want := range map[string]string{
+		"ERR unknown command 'AUTH', with args beginning with: 'app' 's3cr":         "unknown command 'AUTH'",
+		"ERR unknown command `hello`, with args beginning with: `3`, `AUTH`, `s3c`": "unknown command `hello`",
+		"ERR unknown command 'EVALSHA', with args beginning with: 'abc' '1'":        "",
+		"WRONGPASS invalid username-password pair or user is disabled.":             "",
+	} {
+		server.SetError(text)
+		err := client.Do(t.Context(), client.B().Get().Key("k").Build()).Error()
+		if want == "" {
+			require.Equal(t, err, fault.Plain(err))
+			require.Equal(t, err, fault.Classify(err))
+			continue
+		}
+		for _, plain := range []error{fault.Plain(err), fault.Classify(err)} {
+			require.ErrorContains(t, plain, want)
+			require.NotContains(t, plain.Error(), "s3c")
+			require.ErrorIs(t, plain, fault.Lasting)
+			require.NotErrorIs(t, plain, fault.Unavailable)
+			var reply *rueidis.RedisError
+			require.NotErrorAs(t, plain, &reply)
+		}
+	}
+	require.NoError(t, fault.Plain(nil))
+	require.Equal(t, io.EOF, fault.Plain(io.EOF))
+}

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/redis/rueidis"
+
+	"github.com/lockregistry/lockregistry/internal/fault"
 )
 
 // node is the listening to one server.
@@ -249,7 +251,8 @@ func (n *node) connect() time.Duration {
 		n.become(off)
 		if n.ctx.Err() == nil && !errors.Is(err, errRefused) && !n.dialer.told {
 			n.dialer.told = true
-			n.log(slog.LevelWarn, "no connection for wake-ups; waiting calls poll until there is one", slog.Any("error", err))
+			n.log(slog.LevelWarn, "no connection for wake-ups; waiting calls poll until there is one",
+				slog.Any("error", fault.Plain(err)))
 		}
 		return 0
 	}
@@ -264,9 +267,9 @@ func (n *node) connect() time.Duration {
 		n.forget()
 		n.hub.poke() // it may be another server's turn
 		if n.become(off) && !errors.Is(err, errRefused) {
-			n.log(slog.LevelWarn, "the connection for wake-ups is lost; it is made again", slog.Any("error", err))
+			n.log(slog.LevelWarn, "the connection for wake-ups is lost; it is made again", slog.Any("error", fault.Plain(err)))
 		}
-		n.tell(Connection{Node: n.address, Err: err})
+		n.tell(Connection{Node: n.address, Err: fault.Plain(err)})
 	}
 	if errors.Is(err, errSuspect) { // to close it may take a second
 		n.hub.done.Go(c.end)
@@ -403,7 +406,7 @@ func (n *node) log(level slog.Level, message string, attributes ...slog.Attr) {
 func (n *node) missing(l *Listener, way string, err error) {
 	if n.hub.untold(l, way) {
 		l.options.Log(slog.LevelInfo, "the server does not allow a way to wake up waiting calls",
-			slog.String("way", way), slog.Any("error", err))
+			slog.String("way", way), slog.Any("error", fault.Plain(err)))
 	}
 }
 
