@@ -2,6 +2,7 @@ package lockregistry
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"reflect"
 	"sync"
@@ -66,8 +67,9 @@ func (s *shared) dismiss(client rueidis.Client) {
 	s.Close()
 }
 
-// Open connects to the Redis that url names, and makes a registry whose locks are the keys "prefix:path" there. The registry has
-// a client of its own, which [Registry.Close] closes. To use one that the program has already, see [New].
+// Open connects to the Redis that url names, and makes a registry whose locks are the keys "prefix:path" there. The registry
+// has a client of its own. [Registry.Close] and [Registry.Shutdown] close it; what is held by then keeps it until Unlock, or
+// for its lease. To use a client that the program has already, see [New].
 //
 //	redis://user:password@host:6379/0                 one server, database 0
 //	rediss://host:6379                                with TLS
@@ -75,12 +77,19 @@ func (s *shared) dismiss(client rueidis.Client) {
 //	redis://host:26379?addr=host2:26379&master_set=m  the master m that Sentinels name
 //	unix:///run/redis.sock?db=0                       a socket
 //
-// A special character in the password is written as %XX. Further parameters are those of [rueidis.ParseURL], such as
-// dial_timeout=2s and write_timeout=2s, both 5 s by default. [WithClientOption] sets what no URL can.
+// The port is 6379 where none is given; each addr needs one. A special character in user or password is written as %XX. User
+// and password are not for Sentinels; rediss is. Further parameters are those of [rueidis.ParseURL]. Of these dial_timeout=2s
+// bounds how long a connection takes to be made, and write_timeout=2s how long it may be silent while a command waits: Go
+// durations, 5 s by default. [WithClientOption] sets what no URL can.
 //
-// Open fails when no server answers: with [ErrUnavailable], and with the error of ctx when that ends first. It also fails when
-// the server refuses the user, url cannot be read, prefix is empty, or an option's value is out of its bounds. No error has the
-// password in it.
+// Ctx bounds Open only. Without a deadline Open takes dial_timeout for each server that does not answer. When it fails
+// nothing is left: no connection, and no goroutine but in a function of yours. The errors, none of which has a password in
+// it, or a user that has none:
+//
+//   - [ErrUnavailable], when no server answers, or none can serve now; with the error of ctx, when that ends first
+//   - one that says that the server refuses the user or a command
+//   - bad input, before anything is sent: url cannot be read, prefix is empty, ctx is nil, or an option's value is out of its
+//     bounds; the error says all that is wrong
 func Open(ctx context.Context, url, prefix string, opts ...Option) (*Registry, error) {
 	r, err := open(ctx, url, prefix, opts)
 	if err != nil {
@@ -103,8 +112,11 @@ func open(ctx context.Context, url, prefix string, opts []Option) (*Registry, er
 	for _, change := range s.changes {
 		change(&option)
 	}
+	if option.ReplicaOnly || option.SendToReplicas != nil {
+		return nil, errors.New("WithClientOption: ReplicaOnly or SendToReplicas is set, and locks are on masters")
+	}
 	option.DisableCache = true
-	client, err := connect.Open(ctx, connect.Show(url), option)
+	client, err := connect.Open(ctx, url, option)
 	switch {
 	case err == nil:
 		r := newRegistry(client, prefix, &s)

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -21,7 +22,8 @@ import (
 // opened is a registry of Open, whose client dials as the clients of the world do. The test closes it.
 func (w *world) opened(opts ...lockregistry.Option) *lockregistry.Registry {
 	w.Helper()
-	r, err := lockregistry.Open(w.Context(), "redis://redis?client_name=opened", "orders", append(opts, w.dialing())...)
+	opts = append([]lockregistry.Option{w.dialing()}, opts...)
+	r, err := lockregistry.Open(w.Context(), "redis://redis?client_name=opened", "orders", opts...)
 	require.NoError(w, err)
 	return r
 }
@@ -168,8 +170,20 @@ func TestOpen_Addresses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			ctx := t.Context()
-			first, err := lockregistry.Open(ctx, address, "orders")
+			var asked sync.Map
+			first, err := lockregistry.Open(ctx, address, "orders", lockregistry.WithClientOption(func(o *rueidis.ClientOption) {
+				o.AuthCredentialsFn = func(c rueidis.AuthCredentialsContext) (rueidis.AuthCredentials, error) {
+					asked.Store(c.Address.String(), true)
+					return rueidis.AuthCredentials{Username: "default", Password: "s3cret"}, nil
+				}
+			}))
 			require.NoError(t, err)
+			if name == "sentinel" {
+				for _, server := range []string{sentinels.Addresses()[0], sentinels.Servers[0].Addr()} {
+					_, found := asked.Load(server)
+					require.True(t, found, server)
+				}
+			}
 			second, err := lockregistry.Open(ctx, address, "orders")
 			require.NoError(t, err)
 			require.NoError(t, first.Do(ctx, "42", func(ctx context.Context) error {
@@ -188,21 +202,28 @@ func TestOpen_Addresses(t *testing.T) {
 func TestOpen_WithClientOption(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		w.do("ACL", "SETUSER", "app", "on", ">s3cret", "~*", "&*", "+@all", "-client")
-		asked := 0
-		r, err := lockregistry.Open(w.Context(), "redis://redis", "orders", w.dialing(),
-			lockregistry.WithClientOption(func(o *rueidis.ClientOption) {
-				require.True(w, o.DisableCache)
-				o.DisableCache = false
-				o.AuthCredentialsFn = func(rueidis.AuthCredentialsContext) (rueidis.AuthCredentials, error) {
-					asked++
-					return rueidis.AuthCredentials{Username: "app", Password: "s3cret"}, nil
-				}
-			}))
-		require.NoError(w, err)
-		require.Equal(w, 1, asked)
-		w.lock(r.Obtain("42"))
-		require.Contains(w, w.do("CLIENT", "LIST"), "user=app")
-		w.unlock(r.Obtain("42"))
+		var asked atomic.Int32
+		r := w.opened(lockregistry.WithClientOption(func(o *rueidis.ClientOption) {
+			require.True(w, o.DisableCache)
+			o.DisableCache = false
+			o.AuthCredentialsFn = func(rueidis.AuthCredentialsContext) (rueidis.AuthCredentials, error) {
+				asked.Add(1)
+				return rueidis.AuthCredentials{Username: "app", Password: "s3cret"}, nil
+			}
+		}))
+		require.EqualValues(w, 1, asked.Load())
+		l := w.registry().Obtain("42")
+		w.lock(l)
+		other := w.goroutine()
+		waits := other.starts(r.Obtain("42"))
+		w.await("it waits", func() bool { return w.tickets() == 1 })
+		require.EqualValues(w, 2, asked.Load(), "that on which calls wait, too")
+		for line := range strings.Lines(w.do("CLIENT", "LIST")) {
+			require.Equal(w, strings.Contains(line, "name=opened"), strings.Contains(line, "user=app"), line)
+		}
+		w.unlock(l)
+		require.NoError(w, <-waits)
+		require.NoError(w, other.unlock(r.Obtain("42")))
 		require.NoError(w, r.Close())
 	})
 }
@@ -222,6 +243,9 @@ func TestOpen_BadInput(t *testing.T) {
 		{"redis://u:secret@host", "", nil, []string{"the prefix is empty"}},
 		{"redis://u:secret@host", "orders", []lockregistry.Option{nil}, []string{"an option is nil"}},
 		{"secret", "", []lockregistry.Option{lockregistry.WithCapacity(0)}, []string{"the address", "the prefix", "WithCapacity(0)"}},
+		{"redis://user:secret", "orders", nil, []string{"the address of Redis cannot be read"}},
+		{"redis://:p%zzcret@host", "orders", nil, []string{"the address of Redis cannot be read"}},
+		{"redis://host?addr=u:secret", "orders", nil, []string{"the address of Redis has a port that is no number"}},
 		{"redis://host", "orders", []lockregistry.Option{lockregistry.WithClientOption(nil)}, []string{"WithClientOption(nil)"}},
 	} {
 		r, err := lockregistry.Open(context.Background(), c.url, c.prefix, append(c.opts, touched)...)
@@ -233,6 +257,14 @@ func TestOpen_BadInput(t *testing.T) {
 		require.NotContains(t, err.Error(), "cret")
 		require.Empty(t, about(err))
 	}
+	for _, change := range []func(o *rueidis.ClientOption){
+		func(o *rueidis.ClientOption) { o.ReplicaOnly = true },
+		func(o *rueidis.ClientOption) { o.SendToReplicas = func(rueidis.Completed) bool { return true } },
+	} {
+		_, err := lockregistry.Open(context.Background(), "redis://host", "orders", lockregistry.WithClientOption(change))
+		require.ErrorContains(t, err, "locks are on masters")
+		require.Empty(t, about(err))
+	}
 	_, err := lockregistry.Open(nil, "redis://host", "orders", touched) //nolint:staticcheck // a caller may do that
 	require.ErrorContains(t, err, "the context is nil")
 	_, err = lockregistry.New(nil, "orders", touched)
@@ -242,30 +274,34 @@ func TestOpen_BadInput(t *testing.T) {
 // Open fails when no server answers, in time.
 func TestOpen_NoServer(t *testing.T) {
 	realWorlds(t, func(w *world) {
-		for _, url := range []string{"redis://u:s3cret@127.0.0.1:1", "redis://u:s3cret@127.0.0.1:1?master_set=m"} {
-			r, err := lockregistry.Open(w.Context(), url, "orders")
+		for _, more := range []string{"", "?addr=127.0.0.1:2", "?master_set=m"} {
+			r, err := lockregistry.Open(w.Context(), "redis://u:s3cret@127.0.0.1:1"+more, "orders")
 			require.Nil(w, r)
 			require.Equal(w, []error{lockregistry.ErrUnavailable}, about(err), err)
 			require.NotContains(w, err.Error(), "s3cret")
 		}
-		w.do("CONFIG", "SET", "requirepass", "right")
-		r, err := lockregistry.Open(w.Context(), "redis://u:s3cret@"+w.server.Addr(), "orders")
-		require.Nil(w, r)
-		require.ErrorContains(w, err, "redis://u:***@"+w.server.Addr()+": the user or the password is wrong")
-		require.Empty(w, about(err))
-
 		w.server.Freeze()
-		ctx, cancel := context.WithTimeoutCause(w.Context(), 100*time.Millisecond, errors.New("too slow"))
-		defer cancel()
-		start := time.Now()
-		r, err = lockregistry.Open(ctx, "redis://u:s3cret@"+w.server.Addr()+"?dial_timeout=1s", "orders")
-		require.Nil(w, r)
-		require.Less(w, time.Since(start), 3*time.Second)
-		require.Equal(w, []error{lockregistry.ErrUnavailable, context.DeadlineExceeded}, about(err), err)
-		require.ErrorContains(w, err, "too slow")
-		r, err = lockregistry.Open(w.Context(), "redis://u:s3cret@"+w.server.Addr()+"?dial_timeout=100ms", "orders")
+		for _, more := range []string{"", "&addr=" + w.server.Addr(), "&master_set=m"} {
+			ctx, cancel := context.WithTimeoutCause(w.Context(), 100*time.Millisecond, errors.New("too slow"))
+			r, err := lockregistry.Open(ctx, "redis://u:s3cret@"+w.server.Addr()+"?dial_timeout=1h&client_name=opened"+more, "orders")
+			cancel()
+			require.Nil(w, r)
+			require.Equal(w, []error{lockregistry.ErrUnavailable, context.DeadlineExceeded}, about(err), err)
+			require.ErrorContains(w, err, "too slow")
+			require.NotContains(w, err.Error(), "s3cret")
+		}
+		r, err := lockregistry.Open(w.Context(), "redis://u:s3cret@"+w.server.Addr()+"?dial_timeout=100ms", "orders")
 		require.Nil(w, r)
 		require.Equal(w, []error{lockregistry.ErrUnavailable}, about(err), err)
 		w.server.Thaw()
+		w.await("no connection but that of the test", func() bool {
+			return !strings.Contains(strings.TrimSpace(w.do("CLIENT", "LIST")), "\n")
+		})
+
+		w.do("CONFIG", "SET", "requirepass", "right")
+		r, err = lockregistry.Open(w.Context(), "redis://u:s3cret@"+w.server.Addr(), "orders")
+		require.Nil(w, r)
+		require.ErrorContains(w, err, "redis://u:***@"+w.server.Addr()+": the user or the password is wrong")
+		require.Empty(w, about(err))
 	})
 }

@@ -169,10 +169,12 @@ func WithClientID(id string) Option { return func(s *settings) { s.clientID = &i
 // logged. Default: no log.
 func WithLogger(l *slog.Logger) Option { return func(s *settings) { s.log = l } }
 
-// WithClientOption changes what the client of [Open] is made with: its TLSConfig, an AuthCredentialsFn, or user and password
-// of Sentinels, for instance. The function gets what the URL says, and is called once, before Open connects. DisableCache stays
-// set: this package does not use the client's cache. It is for Open only. Default: what the URL says, with one connection for
-// commands, and buffers of 32 KiB.
+// WithClientOption changes what the client of [Open] is made with: its TLSConfig, or user and password of Sentinels, for
+// instance. An AuthCredentialsFn is asked for each connection, those to Sentinels and those on which calls wait included,
+// instead of what the URL says; the Address that it gets tells them apart. The function gets what the URL says, and is called
+// once, before Open connects. DisableCache stays set: this package does not use the client's cache. ReplicaOnly and
+// SendToReplicas are bad input. It is for Open only. Default: what the URL says, with one connection for commands, and
+// buffers of 32 KiB.
 func WithClientOption(change func(o *rueidis.ClientOption)) Option {
 	return func(s *settings) { s.changes = append(s.changes, change) }
 }

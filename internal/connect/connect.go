@@ -15,14 +15,15 @@ import (
 	"github.com/lockregistry/lockregistry/internal/fault"
 )
 
-// Open returns a client that has reached Redis, which the caller closes. It gives up when ctx ends; a connection that is being
-// made then is closed as soon as that is known. Errors name the server by shown, see [Show].
-func Open(ctx context.Context, shown string, option rueidis.ClientOption) (rueidis.Client, error) {
+// Open returns a client that has reached Redis, which the caller closes. It gives up when ctx ends, and closes what is
+// connected by then. Option is what [Parse] has made of address, which errors name without its password.
+func Open(ctx context.Context, address string, option rueidis.ClientOption) (rueidis.Client, error) {
 	type opened struct {
 		client rueidis.Client
 		err    error
 	}
-	done := make(chan opened, 1)
+	secrets, done := newSecrets(&option), make(chan opened, 1)
+	opens := watch(&option)
 	go func() {
 		client, err := rueidis.NewClient(option)
 		if err != nil && client != nil { // as with ForceSingleClient
@@ -32,53 +33,68 @@ func Open(ctx context.Context, shown string, option rueidis.ClientOption) (rueid
 	}()
 	select {
 	case o := <-done:
-		if o.err != nil {
-			return nil, fmt.Errorf("cannot connect to %s: %w", shown, explain(o.err, &option))
+		if o.err == nil {
+			opens.succeed()
+			return o.client, nil
 		}
-		return o.client, nil
+		opens.giveUp() // a cluster's client leaves connections that are being made
+		shown := Show(address)
+		if unknown := (*net.DNSError)(nil); errors.As(o.err, &unknown) {
+			shown = showHosts(address)
+		}
+		return nil, fmt.Errorf("cannot connect to %s: %w", shown, explain(o.err, secrets, option.TLSConfig != nil))
 	case <-ctx.Done():
+		reached := opens.giveUp()
 		go func() {
 			if o := <-done; o.err == nil {
 				o.client.Close()
 			}
 		}()
+		shown := Show(address)
+		if !reached {
+			shown = showHosts(address)
+		}
 		return nil, fmt.Errorf("cannot connect to %s: %w", shown, fault.Ended(ctx))
 	}
 }
 
-// echo is in the text with which Redis repeats a command that it does not know: cut at 128 bytes, so that a long password is not
-// recognized in it.
-const echo = "with args beginning with"
-
 // explained is an error in words of this package.
 type explained struct {
 	text string
-	err  error
+	err  error // that it is about; nil: it may have a secret in it
 }
 
 func (e explained) Error() string { return e.text }
 func (e explained) Unwrap() error { return e.err }
 
-// explain says what an error of connecting means, and what to do. A server that does not know a command may repeat it, with the
-// password in it.
-func explain(err error, o *rueidis.ClientOption) error {
-	secrets := []string{o.Password, o.Sentinel.Password}
-	if o.Password == "" {
-		secrets[0] = o.Username // it often is the password
+// explain says what an error of connecting means, and what to do. The server's text, and that of a function of the user, may
+// have a secret in it.
+func explain(err error, s *secrets, encrypted bool) error {
+	words, quotes := reason(err, encrypted)
+	text, repeats := fault.Unrepeated(err.Error())
+	reply, replied := rueidis.IsRedisErr(err)
+	shows := !s.in(text)
+	switch {
+	case !quotes:
+	case words != "" && shows:
+		words += ": " + text
+	case shows:
+		words = text
+	case words == "":
+		words = "it was refused, with a text that has the password in it, and so is not shown"
 	}
-	for _, secret := range append(secrets, echo) {
-		if secret != "" && strings.Contains(err.Error(), secret) {
-			return explained{"it was refused, with a text that has the password in it, and so is not shown", fault.Lasting}
-		}
+	refused := replied && fault.Refusal(reply)
+	if repeats || !shows && (quotes || replied) {
+		err = nil
 	}
-	text := reason(err, o.TLSConfig != nil)
-	if reply := (*rueidis.RedisError)(nil); errors.As(err, &reply) && fault.Refusal(reply) {
+	if refused {
 		err = fault.Join(err, fault.Lasting)
 	}
-	return explained{text, err}
+	return explained{words, err}
 }
 
-func reason(err error, encrypted bool) string {
+// reason is what an error means in words. Quotes tells whether its own text is to be read, too.
+func reason(err error, encrypted bool) (words string, quotes bool) {
 	var (
 		dns       *net.DNSError
 		authority x509.UnknownAuthorityError
@@ -90,29 +106,29 @@ func reason(err error, encrypted bool) string {
 	replied := errors.As(err, &reply)
 	switch {
 	case replied && strings.HasPrefix(reply.Error(), "WRONGPASS"):
-		return "the user or the password is wrong"
+		return "the user or the password is wrong", false
 	case replied && strings.HasPrefix(reply.Error(), "NOAUTH"):
-		return "it asks for a password, and the address has none"
+		return "it asks for a password, and the address has none", false
 	case replied && strings.HasPrefix(reply.Error(), "NOPERM"):
-		return "the user lacks a permission: " + reply.Error()
+		return "the user lacks a permission", true
 	case replied:
-		return reply.Error()
+		return "", true
 	case strings.Contains(err.Error(), "unknown message type"):
-		return "what answers there is not Redis"
+		return "what answers there is not Redis", false
 	case errors.As(err, &dns):
-		return "the name of the host is not known"
+		return "the name of the host is not known", false
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return "nothing listens there"
+		return "nothing listens there", false
 	case errors.As(err, &authority), errors.As(err, &name):
-		return "its certificate is not trusted: " + err.Error()
+		return "its certificate is not trusted", true
 	case errors.As(err, &record):
-		return "it does not speak TLS: write redis:// instead of rediss://"
+		return "it does not speak TLS: write redis:// instead of rediss://", false
 	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
 		if encrypted {
-			return "no answer in time; perhaps it does not speak TLS"
+			return "no answer in time; perhaps it does not speak TLS", false
 		}
-		return "no answer in time"
+		return "no answer in time", false
 	default:
-		return err.Error()
+		return "", true
 	}
 }

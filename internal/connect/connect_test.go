@@ -2,22 +2,27 @@ package connect_test
 
 import (
 	"context"
+	"io"
 	"net"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
 
 	"github.com/lockregistry/lockregistry/internal/connect"
 	"github.com/lockregistry/lockregistry/internal/redistest"
 )
 
-func open(ctx context.Context, t *testing.T, address string) (rueidis.Client, error) {
+func openAt(ctx context.Context, t *testing.T, address string) (rueidis.Client, error) {
 	t.Helper()
 	option, err := connect.Parse(address)
 	require.NoError(t, err)
-	return connect.Open(ctx, connect.Show(address), option)
+	return connect.Open(ctx, address, option)
 }
 
 func TestOpen(t *testing.T) {
@@ -36,13 +41,13 @@ func TestOpen(t *testing.T) {
 		"redis://:secret@" + silent(t) + "?dial_timeout=1s":     "no answer in time",
 		"redis://u:secret@" + repeating(t, "-ERR no HELLO\r\n"): "no HELLO",
 	} {
-		client, err := open(context.Background(), t, address)
+		client, err := openAt(context.Background(), t, address)
 		require.ErrorContains(t, err, want)
 		require.Nil(t, client)
 		require.NotContains(t, err.Error(), "secret")
 	}
 	for _, address := range []string{"redis://" + free.Addr(), "redis://:correct@" + secured.Addr() + "/3"} {
-		client, err := open(context.Background(), t, address)
+		client, err := openAt(context.Background(), t, address)
 		require.NoError(t, err)
 		require.NoError(t, client.Do(context.Background(), client.B().Ping().Build()).Error())
 		client.Close()
@@ -54,22 +59,78 @@ func TestOpen_EndsWithTheContext(t *testing.T) {
 	t.Parallel()
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()
-	client, err := open(ended, t, "redis://"+silent(t))
+	client, err := openAt(ended, t, "redis://"+silent(t))
 	require.ErrorIs(t, err, context.Canceled)
 	require.Nil(t, client)
 }
 
-// A server may repeat the command that it does not know, with the password in it. Neither the text nor what it wraps has it.
-func TestOpen_ErrorThatRepeatsThePassword(t *testing.T) {
+// A client that is given up leaves nothing, although a server may never answer, and the limits are long: a single one, the nodes
+// of a cluster, Sentinels, and where another node has answered.
+func TestOpen_LeavesNothing(t *testing.T) { //nolint:paralleltest // it looks for goroutines
+	answers := redistest.Start(t).Addr()
+	before := goleak.IgnoreCurrent()
+	const limits = "dial_timeout=1h&write_timeout=1h"
+	for name, parameters := range map[string]string{
+		"single":          "?" + limits,
+		"cluster":         "?addr=" + silent(t) + "&" + limits,
+		"sentinels":       "?master_set=m&addr=" + silent(t) + "&" + limits,
+		"another answers": "?addr=" + answers + "&" + limits,
+	} {
+		t.Run(name, func(t *testing.T) {
+			var open atomic.Int32
+			server := served(t, func(conn net.Conn) {
+				open.Add(1)
+				defer open.Add(-1)
+				_, _ = io.Copy(io.Discard, conn)
+			})
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan error, 1)
+			address := "redis://:secret@" + server + parameters
+			option, err := connect.Parse(address)
+			require.NoError(t, err)
+			go func() {
+				client, err := connect.Open(ctx, address, option)
+				assert.Nil(t, client)
+				ended <- err
+			}()
+			if name != "another answers" { // which ends it
+				eventually(t, "it has connected", func() bool { return open.Load() == 1 })
+				cancel()
+				require.ErrorIs(t, <-ended, context.Canceled)
+			} else {
+				require.ErrorContains(t, <-ended, "cluster support disabled")
+			}
+			cancel()
+			eventually(t, "no connection", func() bool { return open.Load() == 0 })
+		})
+	}
+	var left error
+	eventually(t, "no goroutine", func() bool {
+		left = goleak.Find(before, goleak.IgnoreAnyFunction("github.com/lockregistry/lockregistry/internal/connect_test.served.func2"))
+		return left == nil
+	})
+}
+
+// What has connected stays connected when the context ends later, and connects anew.
+func TestOpen_OutlivesTheContext(t *testing.T) {
 	t.Parallel()
-	for _, user := range []string{"u:s3cret", ":s3cret", "s3cret"} {
-		client, err := open(context.Background(), t, "redis://"+user+"@"+
-			repeating(t, "-ERR no command with args beginning with: `AUTH` `s3cret`\r\n"))
-		require.ErrorContains(t, err, "not shown")
-		require.Nil(t, client)
-		var reply *rueidis.RedisError
-		require.NotErrorAs(t, err, &reply)
-		require.NotContains(t, err.Error(), "s3cret")
+	ctx, cancel := context.WithCancel(context.Background())
+	client, err := openAt(ctx, t, "redis://"+redistest.Start(t).Addr())
+	require.NoError(t, err)
+	defer client.Close()
+	cancel()
+	require.NoError(t, client.Do(t.Context(), client.B().Ping().Build()).Error())
+	require.NoError(t, client.Dedicated(func(own rueidis.DedicatedClient) error {
+		return own.Do(t.Context(), own.B().Ping().Build()).Error()
+	}))
+}
+
+func eventually(t *testing.T, what string, so func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !so(); <-time.After(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("not in time:", what)
+		}
 	}
 }
 

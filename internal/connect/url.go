@@ -4,6 +4,7 @@ package connect
 
 import (
 	"errors"
+	"net"
 	"net/url"
 	"slices"
 	"strconv"
@@ -23,6 +24,8 @@ var (
 		"; the schemes are redis, rediss, valkey, valkeys and unix")
 	errUnreadable = errors.New("the address of Redis cannot be read: write it as in " + Example +
 		", with every special character of the password as %XX")
+	errPort = errors.New("the address of Redis has a port that is no number up to 65535, or an addr without one: write it as in " +
+		Example + "?addr=host2:6379")
 )
 
 // limit bounds connecting, and what a connection does by itself.
@@ -30,7 +33,9 @@ const limit = 5 * time.Second
 
 var schemes = []string{"redis", "rediss", "valkey", "valkeys", "unix"}
 
-// Parse is [rueidis.ParseURL] without a client-side cache, and with limits of some seconds.
+// Parse is [rueidis.ParseURL] without a client-side cache, and with limits of some seconds. What is said of connections is so
+// for those to Sentinels, too: the limits, and whether they are encrypted. With Sentinels each server's certificate is for
+// its own address.
 func Parse(address string) (rueidis.ClientOption, error) {
 	if address == "" {
 		return rueidis.ClientOption{}, errEmpty
@@ -43,6 +48,14 @@ func Parse(address string) (rueidis.ClientOption, error) {
 	if err != nil || ambiguous(scheme, rest) || scheme != "unix" && strings.Contains(strings.Join(option.InitAddress, ""), "@") {
 		return rueidis.ClientOption{}, errUnreadable
 	}
+	u, _ := url.Parse(address)
+	query, err := url.ParseQuery(u.RawQuery) // of which rueidis leaves out what it cannot read
+	switch {
+	case err != nil:
+		return rueidis.ClientOption{}, errUnreadable
+	case scheme != "unix" && !ported(option.InitAddress, query["addr"]):
+		return rueidis.ClientOption{}, errPort
+	}
 	option.DisableCache = true
 	if option.Dialer.Timeout == 0 {
 		option.Dialer.Timeout = limit
@@ -50,24 +63,61 @@ func Parse(address string) (rueidis.ClientOption, error) {
 	if option.ConnWriteTimeout == 0 {
 		option.ConnWriteTimeout = limit
 	}
+	if option.Sentinel.MasterSet != "" {
+		if option.TLSConfig != nil {
+			option.TLSConfig.ServerName = ""
+			option.Sentinel.TLSConfig = option.TLSConfig.Clone()
+		}
+		option.Sentinel.Dialer = option.Dialer
+	}
 	return option, nil
 }
 
+// ported tells whether each port is a number: else it may be a password without the host after it. Rueidis takes an addr
+// without a port for the first host.
+func ported(all, others []string) bool {
+	for _, a := range all {
+		_, port, err := net.SplitHostPort(a)
+		if n, wrong := strconv.ParseUint(port, 10, 16); err != nil || wrong != nil || n == 0 {
+			return false
+		}
+	}
+	return !slices.ContainsFunc(others, func(a string) bool {
+		_, port, err := net.SplitHostPort(a)
+		return err != nil || port == ""
+	})
+}
+
 // ambiguous tells whether what follows the scheme has an @ after the host, or a fragment: then the password has a special
-// character, and what comes before that was taken for the host and its port, which messages name. So it is with the host of a
-// socket, which has none.
+// character, and what comes before that was taken for the host and its port, which messages name. So it is with a port
+// without a host, and with the host of a socket, which has none.
 func ambiguous(scheme, rest string) bool {
 	end := strings.IndexAny(rest, "/?#")
 	if end < 0 {
 		end = len(rest)
 	}
 	host := rest[strings.LastIndex(rest[:end], "@")+1 : end]
-	return strings.Contains(rest, "#") || strings.Contains(rest[end:], "@") || scheme == "unix" && host != ""
+	return strings.Contains(rest, "#") || strings.Contains(rest[end:], "@") || strings.HasPrefix(host, ":") ||
+		scheme == "unix" && host != ""
 }
 
 // Show is the address of a Redis server without its password, for people: scheme, user, addresses and database. A user without
 // a password is left out, since it often is the password. So is what cannot be read.
-func Show(address string) string {
+func Show(address string) string { return show(address, func(host string) string { return host }) }
+
+// showHosts is Show without ports but those of IP addresses. Where a host was not found its port may be a password: that of
+// redis://user:1234.
+func showHosts(address string) string {
+	return show(address, func(host string) string {
+		name, _, err := net.SplitHostPort(host)
+		if err != nil || net.ParseIP(name) != nil {
+			return host
+		}
+		return name
+	})
+}
+
+func show(address string, host func(string) string) string {
 	u, err := url.Parse(address)
 	if err != nil || u.Scheme == "" || u.Opaque != "" {
 		return "(an address that cannot be read)"
@@ -76,9 +126,13 @@ func Show(address string) string {
 	if password, _ := u.User.Password(); password != "" && u.User.Username() != "" {
 		shown += u.User.Username() + ":***@"
 	}
-	host := u.Host
+	path := ""
 	if _, err := strconv.Atoi(strings.TrimPrefix(u.Path, "/")); err == nil || u.Scheme == "unix" {
-		host += u.Path
+		path = u.Path
 	}
-	return shown + strings.Join(append([]string{host}, u.Query()["addr"]...), ",")
+	hosts := []string{host(u.Host) + path}
+	for _, other := range u.Query()["addr"] {
+		hosts = append(hosts, host(other))
+	}
+	return shown + strings.Join(hosts, ",")
 }

@@ -1,6 +1,7 @@
 package connect_test
 
 import (
+	"crypto/tls"
 	"strings"
 	"testing"
 	"time"
@@ -33,6 +34,14 @@ func TestParse(t *testing.T) {
 	option, err = connect.Parse("redis://a:26379?addr=b:26379&master_set=mymaster")
 	require.NoError(t, err)
 	require.Equal(t, "mymaster", option.Sentinel.MasterSet)
+	require.Equal(t, option.Dialer, option.Sentinel.Dialer, "the same limits")
+	require.Nil(t, option.Sentinel.TLSConfig)
+	option, err = connect.Parse("rediss://a:26379?addr=b:26379&master_set=mymaster&skip_verify=1")
+	require.NoError(t, err)
+	for _, encryption := range []*tls.Config{option.TLSConfig, option.Sentinel.TLSConfig} {
+		require.True(t, encryption.InsecureSkipVerify)
+		require.Empty(t, encryption.ServerName, "that of the connection")
+	}
 	option, err = connect.Parse("unix:///run/redis.sock?db=1")
 	require.NoError(t, err)
 	require.Equal(t, []string{"/run/redis.sock"}, option.InitAddress)

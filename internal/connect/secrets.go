@@ -1,0 +1,61 @@
+package connect
+
+import (
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/redis/rueidis"
+)
+
+// secrets are what a client says to be let in: passwords, and users without one, which often are one.
+type secrets struct {
+	mu  sync.Mutex
+	all []string
+}
+
+// newSecrets has those of a client that is about to be made, also those that its AuthCredentialsFn returns.
+func newSecrets(o *rueidis.ClientOption) *secrets {
+	s := &secrets{}
+	s.add(o.Username, o.Password)
+	s.add(o.Sentinel.Username, o.Sentinel.Password)
+	if ask := o.AuthCredentialsFn; ask != nil {
+		o.AuthCredentialsFn = func(c rueidis.AuthCredentialsContext) (rueidis.AuthCredentials, error) {
+			found, err := ask(c)
+			s.add(found.Username, found.Password)
+			return found, err
+		}
+	}
+	return s
+}
+
+// mostSecrets is how many are kept: Open may try some servers, and the client goes on to ask for credentials.
+const mostSecrets = 16
+
+func (s *secrets) add(user, password string) {
+	if password == "" {
+		password = user
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if password != "" && len(s.all) < mostSecrets {
+		s.all = append(s.all, password)
+	}
+}
+
+// known is how much of the beginning of a secret shows it.
+const known = 8
+
+// in tells whether a text has a secret in it, or the beginning of one: a server may cut what it repeats.
+func (s *secrets) in(text string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, secret := range s.all {
+		begins := secret[:min(len(secret), known)]
+		quoted := strconv.Quote(begins)
+		if strings.Contains(text, begins) || strings.Contains(text, quoted[1:len(quoted)-1]) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,171 @@
+package connect_test
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry/internal/connect"
+)
+
+// said is all that can be learned from an error: in each form, and from each one within.
+func said(err error) string {
+	texts := []string{fmt.Sprintf("%v\n%+v\n%#v\n%q\n", err, err, err, err)}
+	switch e := err.(type) { //nolint:errorlint // each one within is looked at
+	case interface{ Unwrap() error }:
+		if within := e.Unwrap(); within != nil {
+			texts = append(texts, said(within))
+		}
+	case interface{ Unwrap() []error }:
+		for _, within := range e.Unwrap() {
+			texts = append(texts, said(within))
+		}
+	}
+	return strings.Join(texts, "")
+}
+
+// random is a secret that nothing else has in it, with characters that have to be escaped.
+func random() string {
+	const letters = "abcdefghijklmnopqrstuvwxyz0123456789\"\\%/: é"
+	all := []rune(letters)
+	text := make([]rune, 12+rand.IntN(150))
+	for i := range text {
+		text[i] = all[rand.IntN(len(all))]
+	}
+	return "xq" + string(text) + "qx" // else it may be found in any text
+}
+
+// Whatever a server says of the credentials that it has got: in whole, cut, quoted, or as the arguments of a command.
+func TestOpen_ErrorWithoutTheSecret(t *testing.T) {
+	t.Parallel()
+	for name, reply := range map[string]func(secret string) string{
+		"an unknown command": func(s string) string {
+			return "ERR unknown command 'AUTH', with args beginning with: 'app' '" + s[:min(len(s), 5)] + "' "
+		},
+		"an older server":  func(s string) string { return "ERR unknown command `AUTH`, with args beginning with: `" + s + "`, " },
+		"a wrong password": func(s string) string { return "WRONGPASS of " + s },
+		"no permission":    func(s string) string { return "NOPERM AUTH app " + s },
+		"in passing":       func(s string) string { return "LOADING after AUTH app " + s },
+		"quoted":           func(s string) string { return fmt.Sprintf("ERR syntax error near %q", s) },
+		"cut":              func(s string) string { return "ERR proxy: AUTH app " + s[:12] + "..." },
+	} {
+		for kind, more := range map[string]string{"single": "", "cluster": "?addr=127.0.0.1:1", "sentinel": "?master_set=m"} {
+			for _, how := range []string{"password", "user alone", "a function", "of Sentinels"} {
+				if how == "of Sentinels" && kind != "sentinel" {
+					continue
+				}
+				t.Run(strings.Join([]string{name, kind, how}, ", "), func(t *testing.T) {
+					t.Parallel()
+					secret := random()
+					address := "redis://"
+					switch how {
+					case "password":
+						address += "app:" + url.User(secret).String() + "@"
+					case "user alone":
+						address += url.User(secret).String() + "@"
+					}
+					address += repeating(t, "-"+reply(secret)+"\r\n") + more
+					option, err := connect.Parse(address)
+					require.NoError(t, err)
+					option.AlwaysRESP2 = true
+					switch how {
+					case "a function":
+						option.AuthCredentialsFn = func(rueidis.AuthCredentialsContext) (rueidis.AuthCredentials, error) {
+							return rueidis.AuthCredentials{Password: secret}, nil
+						}
+					case "of Sentinels":
+						option.Sentinel.Password = secret
+					}
+					_, err = connect.Open(context.Background(), address, option)
+					require.Error(t, err)
+					require.NotContains(t, said(err), secret[:5])
+					require.NotContains(t, said(err), url.PathEscape(secret)[:5])
+				})
+			}
+		}
+	}
+}
+
+// A function of the user may say in its own error what it has got.
+func TestOpen_ErrorOfAFunction(t *testing.T) {
+	t.Parallel()
+	option, err := connect.Parse("redis://" + silent(t))
+	require.NoError(t, err)
+	secret, failed := random(), errors.New("no credentials")
+	option.AuthCredentialsFn = func(rueidis.AuthCredentialsContext) (rueidis.AuthCredentials, error) {
+		return rueidis.AuthCredentials{Password: secret}, fmt.Errorf("%s: %w", secret, failed)
+	}
+	_, err = connect.Open(context.Background(), "redis://host", option)
+	require.NotContains(t, said(err), secret)
+	option.AuthCredentialsFn = func(rueidis.AuthCredentialsContext) (rueidis.AuthCredentials, error) {
+		return rueidis.AuthCredentials{}, failed
+	}
+	_, err = connect.Open(context.Background(), "redis://host", option)
+	require.ErrorIs(t, err, failed)
+}
+
+// Wherever a secret stands in an address, its error has nothing of it, and no error of package url, which quotes. A host alone is
+// shown, and a user beside a password.
+func TestParse_ErrorWithoutTheSecret(t *testing.T) {
+	t.Parallel()
+	for _, form := range []string{
+		"%s", "%s://host", "redis:%s", "redis:/%s@host", "redis://:%s", "redis://u:%s", "redis://u:%s/0", "redis://u:p%%zz%s@host",
+		"redis://:p%%zz%s@host", "redis://u:%%%s@host", "redis://host:%s", "redis://host:%s/0", "redis://host/%s", "redis://host/0/%s",
+		"redis://host#%s", "redis://host?db=%s", "redis://host?dial_timeout=%s", "redis://host?write_timeout=%s",
+		"rediss://host?skip_verify=%s", "redis://host?addr=u:%s", "redis://host?addr=%s", "redis://host?addr=u:%s@b:1",
+		"redis://host:0%s", "unix://%s/redis.sock", "unix://u:/%s@/redis.sock", "redis://[%s", "redis://[::1]:%s", "redis://u:%s@",
+		"redis://u:%s@:1",
+	} {
+		for _, secret := range []string{random(), url.PathEscape(random()), "xq7xq7xq7"} {
+			address := fmt.Sprintf(form, secret)
+			_, err := connect.Parse(address)
+			if form == "redis://u:%s@" && err == nil { // the host is localhost
+				require.NotContains(t, connect.Show(address), secret)
+				continue
+			}
+			require.Error(t, err, address)
+			require.NotContains(t, said(err), secret[:5], address)
+			var quotes *url.Error
+			require.NotErrorAs(t, err, &quotes, address)
+		}
+	}
+}
+
+// A port that is a password is shown neither where it cannot be a port, nor where the host is not found.
+func TestOpen_APasswordThatLooksLikeAPort(t *testing.T) {
+	t.Parallel()
+	for _, address := range []string{"redis://user:123456", "redis://:12345", "redis://host:6379?addr=user:123456"} {
+		_, err := connect.Parse(address)
+		require.ErrorContains(t, err, "the address of Redis", address)
+		require.NotContains(t, said(err), "12345", address)
+	}
+	for _, address := range []string{"redis://user.invalid:12345", "redis://user.invalid:12345/1?addr=user.invalid:12345"} {
+		_, err := openAt(context.Background(), t, address)
+		require.ErrorContains(t, err, "redis://user.invalid")
+		require.NotContains(t, said(err), "12345")
+	}
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	option, err := connect.Parse("redis://user:12345")
+	require.NoError(t, err)
+	asked := make(chan struct{}, 8)
+	option.DialCtxFn = func(ctx context.Context, _ string, _ *net.Dialer, _ *tls.Config) (net.Conn, error) {
+		<-ctx.Done()
+		asked <- struct{}{}
+		return nil, ctx.Err()
+	}
+	_, err = connect.Open(ended, "redis://user:12345", option)
+	require.ErrorContains(t, err, "redis://user: context canceled")
+	require.NotContains(t, said(err), "12345")
+	<-asked
+	require.Equal(t, "redis://user:12345", connect.Show("redis://user:12345"), "which is where it is, if it answers")
+}
