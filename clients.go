@@ -159,14 +159,24 @@ func (r *Registry) closeClient(limit time.Duration) {
 // inUse tells whether a hold may still be released, or a call is under way. Of what is lost Unlock removes nothing.
 func (r *Registry) inUse() bool {
 	for l := range r.everyLock() {
-		if l != l.anchor() || l.entry.Pins() <= 0 {
+		calls := l.entry.Pins() // first: a call that gets its hold meanwhile is seen by that
+		if l != l.anchor() || calls <= 0 {
 			continue
 		}
-		one, other := l.hold.Load(), (*hold.Hold)(nil)
+		holds := [2]*hold.Hold{l.hold.Load()}
 		if l.pair != nil {
-			other = l.pair.reader.hold.Load()
+			holds[1] = l.pair.reader.hold.Load()
 		}
-		if one == nil && other == nil || one != nil && one.Fresh() || other != nil && other.Fresh() {
+		for _, h := range holds {
+			switch {
+			case h == nil:
+			case h.Fresh():
+				return true
+			default:
+				calls-- // the pin is that of the hold
+			}
+		}
+		if calls > 0 {
 			return true
 		}
 	}

@@ -103,6 +103,33 @@ func TestOpen_UnlockAfterClose(t *testing.T) {
 	}
 }
 
+// A call that has yet to be answered keeps the client, also beside a lost hold of the other side: what it gets is unlocked later.
+func TestOpen_CallUnderWayBesideALostHold(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		f := w.flaky()
+		r := w.opened(lockregistry.WithClientOption(func(o *rueidis.ClientOption) {
+			o.DialCtxFn = func(ctx context.Context, _ string, _ *net.Dialer, _ *tls.Config) (net.Conn, error) {
+				return f.Dial(ctx)
+			}
+		}))
+		owner, rw := w.goroutine(), r.ReadWrite("42")
+		require.NoError(w, owner.lock(rw.Writer(), lockregistry.Lease(time.Second)))
+		w.pass(time.Second)
+		require.False(w, rw.Writer().IsHeld())
+		answered := make(chan struct{})
+		f.all("obtain", heldUp(answered))
+		reads := owner.starts(rw.Reader(), lockregistry.Lease(time.Hour))
+		w.settle()
+		require.NoError(w, r.Close())
+		close(answered)
+		require.NoError(w, <-reads)
+		require.NoError(w, owner.unlock(rw.Reader()))
+		w.leftNothing()
+		w.pass(time.Second)
+		require.Zero(w, w.opens())
+	})
+}
+
 // What is never unlocked keeps the client for its lease.
 func TestOpen_ClientEndsWithTheLastLease(t *testing.T) {
 	fakeWorld(t, func(w *world) {
