@@ -207,6 +207,23 @@ func TestPermits_StandsStill(t *testing.T) {
 	require.Equal(t, "2", s.tickets())
 }
 
+// Of a process with very many calls that stands still some thousands are passed over at a time: a script is to be short.
+func TestPermits_StandsStillWithThousands(t *testing.T) {
+	s := semaphoreOf(t)
+	s.listens()
+	held, granted := s.value("a"), s.value("b")
+	require.Equal(t, StateGranted, s.is(held, 3, time.Hour, ModeTry))
+	s.waits(granted, 1, 0)
+	s.count("EVAL", `for i = 1, 2500 do
+		redis.call('ZADD', KEYS[1], redis.call('TIME')[1] * 1000000 - i, 'b:17952783713' .. 10000 + i .. '|60000p3')
+	end`, "1", QueueKey("orders", formatKey))
+	require.EqualValues(t, Contended, s.releases(held))
+	require.Equal(t, "2500", s.tickets())
+	s.count("ZINCRBY", formatKey, "-2000", granted)
+	require.Equal(t, StateQueued, s.is(s.value("c"), 3, time.Minute, ModeEnqueue))
+	require.Equal(t, "500", s.tickets(), "the next of them has a second")
+}
+
 // A grant that is to be lengthened is there to be seen when its time is over. One that is all that was asked for says nothing.
 func TestPermits_Grant(t *testing.T) {
 	for _, c := range []struct {
