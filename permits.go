@@ -21,7 +21,6 @@ type permits struct {
 	numbers map[string]*Lock      // the same the other way round
 	groups  map[string]*semaphore // by key; some are of no call any more
 	freed   []freed               // the newest ones, within the last seconds, in order
-	lapsed  int                   // with so many calls, holds are looked for whose leases are over
 	unused  int                   // with so many groups, those of no call are dropped
 }
 
@@ -39,7 +38,6 @@ type freed struct {
 }
 
 const (
-	leastLapsed = 64   // fewer calls are not looked at
 	mostFreed   = 1000 // releases may be lost by a failover, the last ones
 	leastUnused = 1000 // fewer groups stay: what they know is of use to the next call
 )
@@ -48,7 +46,7 @@ const (
 func (p *permits) begin(r *Registry) {
 	*p = permits{
 		reg: r, calls: map[*Lock]string{}, numbers: map[string]*Lock{}, groups: map[string]*semaphore{},
-		lapsed: leastLapsed, unused: leastUnused,
+		unused: leastUnused,
 	}
 }
 
@@ -87,29 +85,10 @@ func (p *permits) join(k *kind, key string) *Lock {
 	l := &Lock{}
 	l.entry.Park() // so that its last unpin is told of
 	p.mu.Lock()
+	defer p.mu.Unlock()
 	l.begin(p.reg, k, key, &p.locked(key).anchor)
 	p.calls[l] = ""
-	many := len(p.calls) >= p.lapsed
-	if many { // for nobody else meanwhile
-		p.lapsed = 2 * len(p.calls)
-	}
-	p.mu.Unlock()
-	if many {
-		p.dropLapsed()
-	}
 	return l
-}
-
-// dropLapsed has holds leave that were not released, and whose leases are over.
-func (p *permits) dropLapsed() {
-	for _, l := range p.all() {
-		if h := l.hold.Load(); h != nil && !h.Valid() { // mutant: lapsed holds kept
-			p.leave(l)
-		}
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.lapsed = max(leastLapsed, 2*len(p.calls))
 }
 
 // asks notes the number of a hold that is about to be asked for: a message may name it.

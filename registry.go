@@ -237,7 +237,7 @@ func (a *above) Lost(why fault.Loss, held time.Duration, awaited bool) {
 		l.evict()
 	}
 	if l.redis.Many() {
-		l.reg.permits.leave(l)
+		l.reg.permits.leave(l) // mutant: lost holds kept
 	}
 	l.tellLost(held, why)
 }
