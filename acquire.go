@@ -10,6 +10,7 @@ import (
 
 	"github.com/lockregistry/lockregistry/internal/hold"
 	"github.com/lockregistry/lockregistry/internal/owner"
+	"github.com/lockregistry/lockregistry/internal/tenure"
 )
 
 // Hold is a lock that is held, as a value. Any goroutine may use it, and Release ends it. Get it from [Registry.Acquire] or
@@ -241,14 +242,14 @@ func (h *Hold) Context(parent context.Context) context.Context {
 }
 
 func (h *Hold) context(parent context.Context) context.Context {
-	c := &holdContext{hold: h, carries: carriedBy(parent)}
+	c := &holdContext{hold: h, carries: tenure.CarriedBy(parent)}
 	ends := parent
 	if parent.Done() == nil { // it never ends, and must not be kept: what it carries may lead to h
 		ends, c.values = context.Background(), parent
 	}
-	t := h.lock.tenure(h.owner, h.hold, h.token)
-	if c.carries == nil || c.carries.tenure != t {
-		c.carries = c.carries.with(t)
+	t := h.lock.hold.Tenure(h.lock.half(), h.owner, h.hold, h.token)
+	if c.carries.Innermost() != t {
+		c.carries = c.carries.With(t)
 	}
 	var err error
 	c.Context, err = h.hold.Context(ends, ends, h.owner)
@@ -257,7 +258,7 @@ func (h *Hold) context(parent context.Context) context.Context {
 		err = ErrNotOwner
 	}
 	if err != nil {
-		ctx, cancel := context.WithCancelCause(context.WithValue(parent, carriedKey{}, c.carries))
+		ctx, cancel := context.WithCancelCause(c.carries.In(parent))
 		cancel(err)
 		return ctx
 	}
@@ -269,7 +270,7 @@ func (h *Hold) context(parent context.Context) context.Context {
 type holdContext struct {
 	context.Context
 	values  context.Context // what the Context was made from, if that is not its parent
-	carries *carried
+	carries *tenure.Carried
 	hold    *Hold
 }
 
@@ -278,7 +279,7 @@ type ownContext struct{ hold *Hold }
 
 func (c *holdContext) Value(key any) any {
 	switch key {
-	case carriedKey{}:
+	case tenure.Key{}:
 		return c.carries
 	case ownContext{c.hold}:
 		return c

@@ -14,6 +14,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/owner"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/queue"
+	"github.com/lockregistry/lockregistry/internal/tenure"
 	"github.com/lockregistry/lockregistry/observe"
 )
 
@@ -120,9 +121,9 @@ func (r *Registry) several(ctx context.Context, paths []string, opts []LockOptio
 	if q.atLeast > 0 {
 		err = fault.Join(err, errors.New("AtLeast: it is for a single path"))
 	}
-	var carried *carried
+	var carried *tenure.Carried
 	if ctx != nil {
-		carried = carriedBy(ctx)
+		carried = tenure.CarriedBy(ctx)
 	}
 	sorted = slices.Compact(sorted)
 	if len(sorted) > mostPaths {
@@ -133,7 +134,7 @@ func (r *Registry) several(ctx context.Context, paths []string, opts []LockOptio
 		switch failed := l.check(ctx); {
 		case err != nil || failed != nil:
 			err = fault.Join(err, failed)
-		case carried.deadlock(r.cache.current(l), owner.AnyHold) != nil:
+		case carried.Deadlock(owner.AnyHold, r.cache.current(l).shares) != nil:
 			err = ErrDeadlock
 		}
 		if err != nil {

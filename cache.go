@@ -4,6 +4,7 @@ import (
 	"iter"
 
 	"github.com/lockregistry/lockregistry/internal/cache"
+	"github.com/lockregistry/lockregistry/internal/hold"
 )
 
 // lockCache keeps the locks of a registry by path. There must never be two locks of one path in use at once: they would share the
@@ -37,6 +38,9 @@ func (l *Lock) anchor() *Lock {
 	}
 	return l
 }
+
+// shares tells whether a hold is on the path of l, by either side of it.
+func (l *Lock) shares(h *hold.Hold) bool { return lockAbove(h).anchor() == l.anchor() }
 
 // side is the lock that does for an anchor what l does for its own: the reader of that pair, if l is a reader.
 func (l *Lock) side(anchor *Lock) *Lock {

@@ -8,6 +8,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/local"
 	"github.com/lockregistry/lockregistry/internal/owner"
 	"github.com/lockregistry/lockregistry/internal/queue"
+	"github.com/lockregistry/lockregistry/internal/tenure"
 	"github.com/lockregistry/lockregistry/observe"
 )
 
@@ -43,7 +44,7 @@ func (w waited) Stands() bool {
 }
 
 func (w waited) Taker(o owner.ID) owner.ID { return w.lock.taker(o) }
-func (w waited) Delegated(o owner.ID) bool { return w.lock.lent(o) }
+func (w waited) Delegated(o owner.ID) bool { return w.lock.hold.Lent(o) }
 func (w waited) Tolerant() bool            { return w.lock.reg.tolerant }
 
 // Ends tells whether the registry turns the call away, or is about to: Shutdown comes to one after the other.
@@ -70,20 +71,13 @@ func (w waited) Report(cycle []deadlock.Step, first bool) error {
 // lockOf is the lock that the graph knows.
 func lockOf(l deadlock.Lock) *Lock { return l.(waited).lock }
 
-// Owners are those of the holds that last, for the graph.
-func (c *carried) Owners() (owners []owner.ID) {
-	for ; c != nil; c = c.outer {
-		if t := c.tenure; t != nil && t.lasts() {
-			owners = append(owners, t.owner)
-		}
-	}
-	return owners
-}
+// holds are those that a context carries, for the graph.
+type holds struct{ *tenure.Carried }
 
-// Within tells the graph whether one of the holds is an owner's on a lock, and lasts.
-func (c *carried) Within(l deadlock.Lock, o owner.ID) bool {
-	for ; c != nil; c = c.outer {
-		if t := c.tenure; t != nil && t.owner == o && t.lock == lockOf(l) && t.lasts() {
+// Within tells whether one of the holds is an owner's on a lock, and lasts.
+func (c holds) Within(l deadlock.Lock, o owner.ID) bool {
+	for _, t := range c.All() {
+		if t != nil && t.Owner == o && lockAbove(t.Hold) == lockOf(l) {
 			return true
 		}
 	}
@@ -91,11 +85,11 @@ func (c *carried) Within(l deadlock.Lock, o owner.ID) bool {
 }
 
 // beginWait sets what the graph is to know of a call for l that is about to wait.
-func (l *Lock) beginWait(ctx context.Context, call *deadlock.Call, c *carried, w queue.Waiting, o owner.ID) {
+func (l *Lock) beginWait(ctx context.Context, call *deadlock.Call, c *tenure.Carried, w queue.Waiting, o owner.ID) {
 	_, timed := ctx.Deadline()
 	call.Lock, call.Owner, call.Goroutine = waited{l}, o, o
 	if c != nil {
-		call.Holds = c
+		call.Holds = holds{c}
 	}
 	call.Done, call.Ends = ctx.Done(), timed || w.Ends
 	if !o.IsGoroutine() {
@@ -108,9 +102,9 @@ func (l *Lock) beginWait(ctx context.Context, call *deadlock.Call, c *carried, w
 
 // block puts a call for l into the graph of those that wait: it waits for another process.
 func (l *Lock) block(ctx context.Context, call *deadlock.Call, w queue.Waiting) {
-	c, o := carriedBy(ctx), w.As
+	c, o := tenure.CarriedBy(ctx), w.As
 	if o == owner.Nobody {
-		o = c.caller()
+		o = c.Caller()
 	}
 	l.beginWait(ctx, call, c, w, o)
 	_ = waiting.Enter(call) // it closes no cycle within the process

@@ -6,6 +6,7 @@ import (
 
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/owner"
+	"github.com/lockregistry/lockregistry/internal/tenure"
 )
 
 // Do is [Lock.Do] for the lock of path, as [Registry.Obtain] returns it. This is Spring's executeLocked.
@@ -34,31 +35,17 @@ func (l *Lock) Do(ctx context.Context, fn func(context.Context) error, opts ...L
 	if _, err := l.acquire(ctx, "do", opts, untilDone, owner.Nobody); err != nil {
 		return err
 	}
-	var work upheld
+	var work *tenure.Tenure // nil, when the hold is lost already
 	defer func() {
-		work.end()
+		work.Unuphold()
 		if unlocking := l.Unlock(context.WithoutCancel(ctx)); unlocking != nil {
 			err = fault.Join(err, unlocking)
 		}
 	}()
 	within, _ := l.within(ctx)
-	work.begin(carriedBy(within).tenureOf(l.reg.cache.current(l)))
+	work = tenure.CarriedBy(within).At(&l.reg.cache.current(l).hold)
+	work.Uphold()
 	return fn(within)
-}
-
-// upheld has the hold of a tenure renewed until done; it may be nil, when the hold is lost already.
-type upheld struct{ in *tenure }
-
-func (u *upheld) begin(in *tenure) {
-	if u.in = in; in != nil {
-		in.hold.Uphold()
-	}
-}
-
-func (u *upheld) end() {
-	if u.in != nil && !u.in.ended.Load() { // else the hold may be another owner's
-		u.in.hold.Unuphold()
-	}
 }
 
 // DoValue is [Registry.Do] for a function that also returns a value. It returns that value whatever the error is: also when

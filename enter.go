@@ -10,8 +10,23 @@ import (
 	"github.com/lockregistry/lockregistry/internal/local"
 	"github.com/lockregistry/lockregistry/internal/owner"
 	"github.com/lockregistry/lockregistry/internal/queue"
+	"github.com/lockregistry/lockregistry/internal/tenure"
 	"github.com/lockregistry/lockregistry/observe"
 )
+
+// NewOwner returns a child of ctx that carries a new owner. Calls with this context, or with children of it, lock and
+// unlock as that owner, whichever goroutine makes them: so one goroutine can unlock what another one locked, and several
+// can nest within one hold. Without it the goroutine that calls is the owner, as the thread is in Java. Within the context of
+// [Registry.Do] or [Lock.Context] the new owner is one that does not hold their lock.
+//
+// Go code that C calls back (cgo) may run under the number of the goroutine that called C, or of one that has ended. So a lock
+// that it needs should be an owner's of its own.
+func NewOwner(ctx context.Context) context.Context {
+	if ctx == nil {
+		ctx = context.Background()
+	}
+	return tenure.NewOwner(ctx)
+}
 
 // admission says what is left to do for a call that came into the local half.
 type admission struct {
@@ -35,13 +50,13 @@ func (l *Lock) enter(ctx context.Context, q *request) (in admission, err error) 
 	if q.wait > 0 {
 		deadline = l.reg.clock.Now().Add(q.wait)
 	}
-	c, o := carriedBy(ctx), q.as
+	c, o := tenure.CarriedBy(ctx), q.as
 	if err := l.reg.drained(c); err != nil { // with the pin: so either this sees that it shuts down, or Shutdown sees the call
 		now.unpin()
 		return in, err
 	}
 	if o == owner.Nobody {
-		o = c.caller()
+		o = c.Caller()
 	}
 	if decided, err := now.enterByContext(ctx, c, q, o); decided {
 		now.unpin()
@@ -76,9 +91,9 @@ func (l *Lock) enter(ctx context.Context, q *request) (in admission, err error) 
 
 // enterByContext is for a call whose context says enough: it carries a hold on this lock, in which the call nests, or one that
 // keeps it from ever having the lock.
-func (l *Lock) enterByContext(ctx context.Context, c *carried, q *request, o owner.ID) (decided bool, err error) {
-	if t := c.deadlock(l, o); t != nil {
-		if o.IsOnce() && t.owner.IsOnce() { // it does not wait for itself: its answer is that the job runs
+func (l *Lock) enterByContext(ctx context.Context, c *tenure.Carried, q *request, o owner.ID) (decided bool, err error) {
+	if t := c.Deadlock(o, l.shares); t != nil {
+		if o.IsOnce() && t.Owner.IsOnce() { // it does not wait for itself: its answer is that the job runs
 			return true, fault.Busy
 		}
 		return true, ErrDeadlock
@@ -87,20 +102,24 @@ func (l *Lock) enterByContext(ctx context.Context, c *carried, q *request, o own
 		q.lease, q.plain = l.reg.lease, true
 	}
 	bound(q)
-	t := c.tenureOf(l)
-	if t == nil || t.owner == o || o.IsHold() { // an acquisition waits until one that is lost is over
+	t := c.At(&l.hold)
+	if t == nil || t.Owner == o || o.IsHold() { // an acquisition waits until one that is lost is over
 		return false, nil
 	}
-	if decided, err = l.nest(ctx, t, *q); decided {
-		q.how = observe.HowAgain // the hold has a pin already
+	if !t.Nest(ctx, l.half()) {
+		return false, nil
 	}
-	return decided, err
+	q.how = observe.HowAgain // the hold has a pin already
+	if err = l.refresh(ctx, t.Owner, *q, local.Reentered); err != nil {
+		err = l.retreat(ctx, t.Owner, err)
+	}
+	return true, err
 }
 
 // enterLocal enters the local half, and waits for its turn if it must and may. An error says why the call is refused, if it is
 // not only because another owner is in.
 func (l *Lock) enterLocal(
-	ctx context.Context, c *carried, q *request, o owner.ID, deadline clock.Instant,
+	ctx context.Context, c *tenure.Carried, q *request, o owner.ID, deadline clock.Instant,
 ) (how local.Admission, queued bool, err error) {
 	how, w := l.half().Enter(o, q.lease.Length, q.wait != notAtAll, l.reg.waiters)
 	if how == local.Refused && l.attend(w != nil) && w == nil {
@@ -213,7 +232,7 @@ func (l *Lock) refresh(ctx context.Context, o owner.ID, q request, how local.Adm
 }
 
 // half is the local half of l.
-func (l *Lock) half() localHalf {
+func (l *Lock) half() local.Half {
 	switch {
 	case l.pair == nil:
 		return &l.local
@@ -233,7 +252,7 @@ var passed = func() <-chan time.Time {
 
 // queue waits for the local half.
 func (l *Lock) queue(
-	ctx context.Context, w *local.Waiter, c *carried, failFast bool, deadline clock.Instant,
+	ctx context.Context, w *local.Waiter, c *tenure.Carried, failFast bool, deadline clock.Instant,
 ) (local.Admission, error) {
 	var timeout <-chan time.Time
 	if deadline != clock.Never {

@@ -34,7 +34,7 @@ func BeginDrain(r *Registry) { r.drain.Begin() }
 // function.
 func HandOver(l *Lock, between func()) bool {
 	h := l.hold.Load()
-	if how, _ := l.exit(owner.Calling()); how != local.Last {
+	if how, _ := l.hold.Exit(l.half(), owner.Calling()); how != local.Last {
 		return false
 	}
 	can, _, running := h.Relinquish(l.reg.handoff)

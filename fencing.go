@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/lockregistry/lockregistry/internal/protocol"
+	"github.com/lockregistry/lockregistry/internal/tenure"
 )
 
 // A hold's fencing token is drawn by a script while the hold owns the key, or as it becomes the owner; see
@@ -47,11 +48,11 @@ func TokenFrom(ctx context.Context) (uint64, bool) {
 	if ctx == nil {
 		return 0, false
 	}
-	c := carriedBy(ctx)
-	if c == nil || c.tenure == nil {
+	t := tenure.CarriedBy(ctx).Innermost()
+	if t == nil {
 		return 0, false
 	}
-	return c.tenure.token, c.tenure.token > 0
+	return t.Token, t.Token > 0
 }
 
 // errReserved: a lock of such a path would be in the place of what another one needs.

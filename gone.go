@@ -126,7 +126,7 @@ func (g *goneWatch) suspects() (all []hold.Part) {
 		}
 		l := lockAbove(h)
 		for _, o := range l.half().Owners() {
-			if o.IsGoroutine() && !h.Stranded(o) && !l.lent(o) {
+			if o.IsGoroutine() && !h.Stranded(o) && !l.hold.Lent(o) {
 				all = append(all, hold.Part{Hold: h, Owner: o})
 			}
 		}
@@ -146,7 +146,7 @@ func (g *goneWatch) suspects() (all []hold.Part) {
 func strandGone(suspects []hold.Part, living map[owner.ID]bool) {
 	for _, g := range suspects {
 		l := lockAbove(g.Hold)
-		if !living[g.Owner] && l.heldBy(g.Owner) == g.Hold && !l.lent(g.Owner) {
+		if !living[g.Owner] && l.heldBy(g.Owner) == g.Hold && !l.hold.Lent(g.Owner) {
 			g.Hold.Strand(g.Owner)
 		}
 	}

@@ -35,26 +35,6 @@ type localLock struct {
 	evictions local.Evictions
 }
 
-// localHalf is what a [Lock] needs of its local half. A plain lock's is a localLock, that of a reader or a writer is its
-// side of a [local.ReadWrite].
-type localHalf interface { //nolint:interfacebloat // each transition of the state machine, and what is asked of it
-	Enter(o owner.ID, lease time.Duration, wait bool, pool *local.Pool) (local.Admission, *local.Waiter)
-	Wait(ctx context.Context, w *local.Waiter, timeout <-chan time.Time) local.Admission
-	Cancel(w *local.Waiter)
-	Taken()
-	Granted() (contended bool)
-	Exit(o owner.ID) (local.Departure, fault.Loss)
-	Evict(lost func() fault.Loss) bool
-	Free()
-	Pass(running time.Duration) bool
-	Contended() bool
-	Queued() int
-	HeldBy(o owner.ID) bool
-	Owners() []owner.ID
-	Nest(o owner.ID) bool
-	Lost(o owner.ID) fault.Loss
-}
-
 // Enter lets o in when that needs no waiting. Otherwise, when wait is set, it queues o and returns its waiter, with which
 // the caller must call Wait. Lease is what it asks for; its waiter may come from the pool.
 func (l *localLock) Enter(o owner.ID, lease time.Duration, wait bool, pool *local.Pool) (local.Admission, *local.Waiter) {

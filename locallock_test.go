@@ -606,18 +606,6 @@ func TestLocalLock_CancelledWaiterThatWasHandedTheHold(t *testing.T) {
 	require.True(t, last && ok)
 }
 
-func TestNewOwner_IsShared(t *testing.T) {
-	ctx := NewOwner(t.Context())
-	ownerOf := func(ctx context.Context) owner.ID { return carriedBy(ctx).caller() }
-	require.True(t, ownerOf(ctx).Shared())
-	require.NotEqual(t, ownerOf(ctx), ownerOf(NewOwner(ctx)))
-	child, cancel := context.WithCancel(ctx)
-	defer cancel()
-	require.Equal(t, ownerOf(ctx), ownerOf(child))
-	require.False(t, ownerOf(t.Context()).Shared())
-	require.Equal(t, owner.Calling(), ownerOf(t.Context()))
-}
-
 // A process may have very many waiters.
 func TestMemoryOfAWaiter(t *testing.T) {
 	require.LessOrEqual(t, unsafe.Sizeof(local.Waiter{}), uintptr(256))

@@ -26,7 +26,7 @@ func newSharing() *ReadWriteLock {
 }
 
 // enters has an owner come into a local half without waiting.
-func enters(t *testing.T, half localHalf, o owner.ID, want local.Admission) {
+func enters(t *testing.T, half local.Half, o owner.ID, want local.Admission) {
 	t.Helper()
 	how, w := half.Enter(o, 0, false, nil)
 	require.Equal(t, want, how)
@@ -37,7 +37,7 @@ func enters(t *testing.T, half localHalf, o owner.ID, want local.Admission) {
 }
 
 // exits has an owner leave a local half.
-func exits(t *testing.T, half localHalf, o owner.ID, want local.Departure) {
+func exits(t *testing.T, half local.Half, o owner.ID, want local.Departure) {
 	t.Helper()
 	require.Equal(t, want, departs(half.Exit(o)))
 }

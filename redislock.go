@@ -3,7 +3,6 @@ package lockregistry
 import (
 	"context"
 	"errors"
-	"sync/atomic"
 	"time"
 
 	"github.com/lockregistry/lockregistry/internal/cache"
@@ -15,6 +14,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/owner"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/queue"
+	"github.com/lockregistry/lockregistry/internal/tenure"
 	"github.com/lockregistry/lockregistry/internal/transport"
 	"github.com/lockregistry/lockregistry/observe"
 )
@@ -25,13 +25,12 @@ import (
 // hold. Locking gets the local half, then the hold. Unlocking ends the hold, has its key removed, and only then frees the
 // local half, so that the next local holder finds the key free; with [WithBackgroundRelease] it takes the key over.
 type Lock struct {
-	reg     *Registry
-	redis   queue.Path     // its half in Redis
-	pair    *ReadWriteLock // nil for a plain lock
-	entry   cache.Entry
-	local   localLock                 // of a plain lock; see half
-	tenures atomic.Pointer[tenures]   // nil until there is a context that carries a hold
-	hold    atomic.Pointer[hold.Hold] // written only with the local half held
+	reg   *Registry
+	redis queue.Path     // its half in Redis
+	pair  *ReadWriteLock // nil for a plain lock
+	entry cache.Entry
+	local localLock // of a plain lock; see half
+	hold  tenure.Held
 }
 
 // How long a call waits that has no [Wait].
@@ -93,7 +92,7 @@ func (l *Lock) Unlock(ctx context.Context) error {
 	err := l.check(ctx)
 	if err == nil {
 		now := l.reg.cache.current(l)
-		err = now.unlock(ctx, now.ownerIn(ctx))
+		err = now.unlock(ctx, now.hold.OwnerIn(ctx))
 	}
 	if err != nil {
 		return l.fail("unlock", err)
@@ -111,7 +110,7 @@ func (l *Lock) Renew(ctx context.Context, ttl time.Duration) error {
 		return l.fail("renew", err)
 	}
 	now := l.reg.cache.current(l)
-	o := now.ownerIn(ctx)
+	o := now.hold.OwnerIn(ctx)
 	h := now.heldBy(o)
 	if h == nil {
 		if why := now.half().Lost(o); why != fault.NotLost {
@@ -140,8 +139,8 @@ func (l *Lock) Context(parent context.Context) context.Context {
 // within is the context that Context returns, which is yet to be lent if it is one that can be.
 func (l *Lock) within(parent context.Context) (context.Context, *hold.Lendable) {
 	ctx := l.context(parent)
-	if t := carriedBy(ctx).tenureOf(l.reg.cache.current(l)); t != nil {
-		return t.lendable(ctx)
+	if t := tenure.CarriedBy(ctx).At(&l.reg.cache.current(l).hold); t != nil {
+		return t.Lendable(ctx)
 	}
 	return ctx, nil
 }
@@ -152,11 +151,11 @@ func (l *Lock) context(parent context.Context) context.Context {
 		parent = context.Background()
 	}
 	now := l.reg.cache.current(l)
-	o := now.ownerIn(parent)
+	o := now.hold.OwnerIn(parent)
 	var ctx context.Context
 	err := ErrNotOwner
 	if h := now.heldBy(o); h != nil {
-		base, carries := now.carry(parent, o, h)
+		base, carries := now.hold.Carry(parent, now.half(), o, h)
 		if carries && h.Cancels(parent, o) && h.Valid() {
 			return parent // in a loop, a child of the one before would keep that one, and all before it
 		}
@@ -166,9 +165,8 @@ func (l *Lock) context(parent context.Context) context.Context {
 	}
 	if err != nil {
 		var cancel context.CancelCauseFunc
-		over := &tenure{lock: now} // of which TokenFrom tells nothing
-		over.ended.Store(true)
-		ctx, cancel = context.WithCancelCause(context.WithValue(parent, carriedKey{}, carriedBy(parent).with(over)))
+		over := tenure.CarriedBy(parent).With(tenure.Over()) // of which TokenFrom tells nothing
+		ctx, cancel = context.WithCancelCause(over.In(parent))
 		cancel(err)
 	}
 	return ctx
@@ -330,7 +328,7 @@ func (l *Lock) unlock(ctx context.Context, o owner.ID) error {
 // leave takes one lock of an owner off the local half. When it was the last one of all owners, the hold is to be released.
 func (l *Lock) leave(o owner.ID) (last bool, err error) {
 	h := l.hold.Load() // before others can end it
-	switch how, why := l.exit(o); how {
+	switch how, why := l.hold.Exit(l.half(), o); how {
 	case local.Stays:
 		return false, nil
 	case local.Leaves: // the hold goes on for others

@@ -25,6 +25,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/owner"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/queue"
+	"github.com/lockregistry/lockregistry/internal/tenure"
 	"github.com/lockregistry/lockregistry/internal/transport"
 	"github.com/lockregistry/lockregistry/observe"
 )
@@ -152,7 +153,7 @@ func newRegistry(client rueidis.Client, prefix string, s *settings) *Registry {
 	q.CleanUp, q.Expedite = r.cleanUp, func(m cleanup.Removal) { r.background.cleaner.Expedite(m) }
 	r.drain.Init(r.holdersNow)
 	q.Draining.Begins = r.drain.Start()
-	q.Draining.GoesOn = func(ctx context.Context) bool { return r.drained(carriedBy(ctx)) == nil }
+	q.Draining.GoesOn = func(ctx context.Context) bool { return r.drained(tenure.CarriedBy(ctx)) == nil }
 	if s.behind && s.replicas == nil {
 		q.Behind = queue.NewBehind(r.handoff)
 		r.transport.Compare()

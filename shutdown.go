@@ -12,6 +12,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/local"
 	"github.com/lockregistry/lockregistry/internal/owner"
+	"github.com/lockregistry/lockregistry/internal/tenure"
 )
 
 // Shutdown closes the registry once all of its locks are released. Until then owners go on, and may lock what they need: a
@@ -58,8 +59,8 @@ func (r *Registry) Shutdown(ctx context.Context) error {
 const mostDrainLook = 50 * time.Millisecond
 
 // drained is the error of a call that must not go on because the registry shuts down, or is closed. C is what its context says.
-func (r *Registry) drained(c *carried) error {
-	if r.drain.Begun() && (r.isClosed() || !r.goesOn(r.drain.Holders, c, owner.Calling(), c.caller())) {
+func (r *Registry) drained(c *tenure.Carried) error {
+	if r.drain.Begun() && (r.isClosed() || !r.goesOn(r.drain.Holders, holds{c}, owner.Calling(), c.Caller())) {
 		return ErrClosed
 	}
 	return nil
@@ -67,13 +68,13 @@ func (r *Registry) drained(c *carried) error {
 
 // goesOn tells whether a call goes on although the registry shuts down: its caller holds one of the registry's locks. What its
 // context says may be nil.
-func (r *Registry) goesOn(holders func() drain.Set, holds deadlock.Holds, callers ...owner.ID) bool {
-	c, _ := holds.(*carried)
-	for ; c != nil; c = c.outer {
-		if t := c.tenure; t != nil && t.lock.reg == r && t.lasts() && t.hold.Fresh() {
+func (r *Registry) goesOn(holders func() drain.Set, in deadlock.Holds, callers ...owner.ID) bool {
+	c, _ := in.(holds)
+	for o, t := range c.All() {
+		if t != nil && lockAbove(t.Hold).reg == r && t.Hold.Fresh() {
 			return true
 		}
-		callers = append(callers, c.owner)
+		callers = append(callers, o)
 	}
 	all := holders()
 	for _, o := range callers {

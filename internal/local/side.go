@@ -11,6 +11,26 @@ import (
 	"github.com/lockregistry/lockregistry/internal/owner"
 )
 
+// Half is what a lock needs of its local half. A plain lock's is in the root, that of a reader or a writer is its
+// [Side].
+type Half interface { //nolint:interfacebloat // each transition of the state machine, and what is asked of it
+	Enter(o owner.ID, lease time.Duration, wait bool, pool *Pool) (Admission, *Waiter)
+	Wait(ctx context.Context, w *Waiter, timeout <-chan time.Time) Admission
+	Cancel(w *Waiter)
+	Taken()
+	Granted() (contended bool)
+	Exit(o owner.ID) (Departure, fault.Loss)
+	Evict(lost func() fault.Loss) bool
+	Free()
+	Pass(running time.Duration) bool
+	Contended() bool
+	Queued() int
+	HeldBy(o owner.ID) bool
+	Owners() []owner.ID
+	Nest(o owner.ID) bool
+	Lost(o owner.ID) fault.Loss
+}
+
 // Side is the reading or the writing side of a [ReadWrite], whose mutex guards it.
 type Side struct {
 	of        *ReadWrite

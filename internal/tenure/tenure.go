@@ -1,0 +1,288 @@
+// Package tenure has what contexts say of who calls: an owner, and the holds that they were made in.
+package tenure
+
+import (
+	"context"
+	"iter"
+	"sync"
+	"sync/atomic"
+
+	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/hold"
+	"github.com/lockregistry/lockregistry/internal/local"
+	"github.com/lockregistry/lockregistry/internal/owner"
+)
+
+// Tenure is the time for which an owner has a hold: from its first Lock to its last Unlock. A hold can have several, since
+// readers share it, and hand-over gives it from one owner to the next. A context carries the tenure that it was made in, so
+// that calls with it nest there, whichever goroutine makes them.
+//
+// Such a call counts as one of the owner's. So the tenure cannot end while the call has the lock, even if the owner itself
+// unlocks before: nobody is left with a hold that is another's.
+type Tenure struct {
+	Owner owner.ID
+	Hold  *hold.Hold
+	Token uint64 // the owner's
+
+	at    *Held
+	ended atomic.Bool
+	lent  atomic.Int32 // contexts that are lent, and can be reached; see lends
+}
+
+// Over is one that is over, of no hold.
+func Over() *Tenure {
+	t := &Tenure{}
+	t.ended.Store(true)
+	return t
+}
+
+// Lasts tells whether the owner still has the hold.
+func (t *Tenure) Lasts() bool { return !t.ended.Load() && t.at.Load() == t.Hold }
+
+// Uphold has the hold renewed until Unuphold; t may be nil, when the hold is lost already.
+func (t *Tenure) Uphold() {
+	if t != nil {
+		t.Hold.Uphold()
+	}
+}
+
+// Unuphold ends what Uphold has begun.
+func (t *Tenure) Unuphold() {
+	if t != nil && !t.ended.Load() { // else the hold may be another owner's
+		t.Hold.Unuphold()
+	}
+}
+
+// Held is the hold that a lock has, and its tenures of which there are contexts.
+type Held struct {
+	atomic.Pointer[hold.Hold]                         // written only with the local half held
+	tenures                   atomic.Pointer[tenures] // nil until there is a context that carries a hold
+}
+
+// tenures are those of a lock of which there are contexts. With the mutex an owner leaves the local half, and calls nest
+// there: so a call that finds a tenure that lasts is counted before the owner can leave. The local half's mutex may be taken
+// while this one is held.
+type tenures struct {
+	mu   sync.Mutex
+	hold *hold.Hold // that all of them are of
+	of   map[owner.ID]*Tenure
+}
+
+// Tenure returns that of an owner that has a hold, with its token; one that is over when it has unlocked in the meantime.
+func (l *Held) Tenure(half local.Half, o owner.ID, h *hold.Hold, token uint64) *Tenure {
+	s := l.tenures.Load()
+	if s == nil {
+		l.tenures.CompareAndSwap(nil, &tenures{})
+		s = l.tenures.Load()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if t := s.of[o]; t != nil && t.Hold == h {
+		return t
+	}
+	t := &Tenure{at: l, Owner: o, Hold: h, Token: token}
+	if !half.HeldBy(o) {
+		t.ended.Store(true)
+		if !o.IsHold() { // it may be the token of the next owner
+			t.Token = 0
+		}
+		return t
+	}
+	if s.hold != h { // what is left is of holds that were lost, and whose owners never came back
+		s.hold, s.of = h, map[owner.ID]*Tenure{}
+	}
+	s.of[o] = t
+	return t
+}
+
+// Exit undoes one lock of an owner in the local half. With the last one its tenure ends.
+//
+// When the first tenure of a lock is made at this moment, it may not be found here. It is over all the same once the hold is
+// another one; and while the hold goes on, because readers share it, calls nest in it only if its owner is in again.
+func (l *Held) Exit(half local.Half, o owner.ID) (local.Departure, fault.Loss) {
+	s := l.tenures.Load()
+	if s == nil { // most locks
+		return half.Exit(o)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	how, why := half.Exit(o)
+	if t := s.of[o]; t != nil && (how == local.Leaves || how == local.Last) {
+		t.ended.Store(true)
+		delete(s.of, o)
+	}
+	return how, why
+}
+
+// lends is the key under which a context of a hold finds itself that a goroutine has got. It is lent when whoever can reach it
+// may unlock for the goroutine: that of Lock.Context, and that of Do since a call has nested with it. Before that it is not: Do
+// unlocks what it has locked.
+type lends struct{ tenure *Tenure }
+
+// lendableIn is the innermost one of the tenure that a context was made from, or nil.
+func (t *Tenure) lendableIn(ctx context.Context) *hold.Lendable {
+	c, _ := ctx.Value(lends{t}).(*hold.Lendable)
+	return c
+}
+
+// Lendable makes such a context of one that carries the tenure, unless it was made from one.
+func (t *Tenure) Lendable(ctx context.Context) (context.Context, *hold.Lendable) {
+	if !t.Owner.IsGoroutine() {
+		return ctx, nil
+	}
+	if c := t.lendableIn(ctx); c != nil {
+		return ctx, c
+	}
+	if c := hold.LendableOf(ctx, lends{t}, &t.lent); c != nil {
+		return c, c
+	}
+	return ctx, nil
+}
+
+// Lent tells whether another goroutine may unlock for an owner. A call that is about to unlock may have let go of its context
+// already; it ends the tenure all the same.
+func (l *Held) Lent(o owner.ID) bool {
+	s := l.tenures.Load()
+	if s == nil {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := s.of[o]
+	return t != nil && t.Lasts() && t.lent.Load() > 0
+}
+
+// Nest counts one more lock of the tenure's owner, for a call with ctx, unless the tenure is over: then it does nothing and
+// reports false.
+func (t *Tenure) Nest(ctx context.Context, half local.Half) bool {
+	if c := t.lendableIn(ctx); c != nil {
+		c.Lend() // it is needed to unlock
+	}
+	s := t.at.tenures.Load() // the tenure is one of them
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return t.Lasts() && half.Nest(t.Owner)
+}
+
+// Carried is what a context says about its caller: an owner that NewOwner made, or one of the holds that it is the context
+// of, and through outer what the context says that it was made from.
+type Carried struct {
+	owner  owner.ID // that the innermost NewOwner made, or nobody
+	tenure *Tenure  // nil in what NewOwner made
+	outer  *Carried
+}
+
+// Key is that of what a context carries.
+type Key struct{}
+
+// CarriedBy is what a context carries, or nil.
+func CarriedBy(ctx context.Context) *Carried {
+	c, _ := ctx.Value(Key{}).(*Carried)
+	return c
+}
+
+// NewOwner returns a child of a context that carries a new owner.
+func NewOwner(ctx context.Context) context.Context {
+	return (&Carried{owner: owner.New(), outer: CarriedBy(ctx)}).In(ctx)
+}
+
+// In returns a child of a context that carries c.
+func (c *Carried) In(ctx context.Context) context.Context { return context.WithValue(ctx, Key{}, c) }
+
+// Innermost is the tenure that the context was made in; nil when it is none's, or NewOwner's.
+func (c *Carried) Innermost() *Tenure {
+	if c == nil {
+		return nil
+	}
+	return c.tenure
+}
+
+// At finds the tenure of a lock that a context carries, and that calls can nest in, if it lasts. A NewOwner in between
+// hides it: a call that asks for a new owner does not want to be an existing one.
+func (c *Carried) At(l *Held) *Tenure {
+	for ; c != nil && c.tenure != nil; c = c.outer {
+		if c.tenure.at == l && c.tenure.Lasts() && !c.tenure.Owner.IsHold() {
+			return c.tenure
+		}
+	}
+	return nil
+}
+
+// Deadlock finds the tenure that the context of a call carries, and for whose end the call would wait that asks as o for the path
+// which the tenure's hold is on. Only what is locked by Lock and Do nests, and only in what was. Nobody waits for a hold that is
+// lost.
+func (c *Carried) Deadlock(o owner.ID, on func(*hold.Hold) bool) *Tenure {
+	for ; c != nil && c.tenure != nil; c = c.outer {
+		t := c.tenure
+		if (t.Owner.IsHold() || o.IsHold()) && t.Lasts() && t.Hold.Valid() && on(t.Hold) {
+			return t
+		}
+	}
+	return nil
+}
+
+// All goes through what c and all that is around it say: an owner that NewOwner made, or nobody, and a tenure that lasts, or nil.
+func (c *Carried) All() iter.Seq2[owner.ID, *Tenure] {
+	return func(yield func(owner.ID, *Tenure) bool) {
+		for ; c != nil; c = c.outer {
+			t := c.tenure
+			if t != nil && !t.Lasts() {
+				t = nil
+			}
+			if !yield(c.owner, t) {
+				return
+			}
+		}
+	}
+}
+
+// Owners are those of the holds that last, for the graph of waiting calls.
+func (c *Carried) Owners() (owners []owner.ID) {
+	for _, t := range c.All() {
+		if t != nil {
+			owners = append(owners, t.Owner)
+		}
+	}
+	return owners
+}
+
+// With is what a context says that is made from one that says c, for a tenure.
+func (c *Carried) With(t *Tenure) *Carried {
+	for c != nil && c.tenure != nil && !c.tenure.Lasts() { // so that no chain grows with contexts of what is over
+		c = c.outer
+	}
+	next := &Carried{tenure: t, outer: c}
+	if c != nil {
+		next.owner = c.owner
+	}
+	return next
+}
+
+// Caller is the owner that calls, whatever hold the context carries.
+func (c *Carried) Caller() owner.ID {
+	if c != nil && c.owner != owner.Nobody {
+		return c.owner
+	}
+	return owner.Calling()
+}
+
+// OwnerIn is the owner that a call with ctx acts as, when it is about a hold that is there.
+func (l *Held) OwnerIn(ctx context.Context) owner.ID {
+	c := CarriedBy(ctx)
+	if t := c.At(l); t != nil {
+		return t.Owner
+	}
+	return c.Caller()
+}
+
+// Carry returns a child of parent that carries the tenure of an owner, or parent, when that does already. With a token it is the
+// innermost one that does.
+func (l *Held) Carry(
+	parent context.Context, half local.Half, o owner.ID, h *hold.Hold,
+) (ctx context.Context, already bool) {
+	c, t := CarriedBy(parent), l.Tenure(half, o, h, h.Token())
+	if c.At(l) == t && (c.tenure == t || t.Token == 0) {
+		return parent, true
+	}
+	return c.With(t).In(parent), false
+}

@@ -1,0 +1,163 @@
+package tenure
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/hold"
+	"github.com/lockregistry/lockregistry/internal/local"
+	"github.com/lockregistry/lockregistry/internal/owner"
+)
+
+// half is a local half with one owner.
+type half struct {
+	local.Half
+
+	owner owner.ID
+	locks int
+}
+
+func (h *half) HeldBy(o owner.ID) bool { return h.owner == o && h.locks > 0 }
+
+func (h *half) Exit(o owner.ID) (local.Departure, fault.Loss) {
+	switch {
+	case !h.HeldBy(o):
+		return local.NotIn, fault.NotLost
+	case h.locks > 1:
+		h.locks--
+		return local.Stays, fault.NotLost
+	default:
+		h.locks = 0
+		return local.Last, fault.NotLost
+	}
+}
+
+func (h *half) Nest(o owner.ID) bool {
+	if !h.HeldBy(o) {
+		return false
+	}
+	h.locks++
+	return true
+}
+
+// held is a lock that an owner has, once, with a context.
+func held(parent context.Context, t *testing.T, o owner.ID) (*Held, *half, context.Context) {
+	t.Helper()
+	l, at := &Held{}, &half{owner: o, locks: 1}
+	l.Store(hold.New(&hold.Path{}, "me:1", hold.Terms{}))
+	ctx, already := l.Carry(parent, at, o, l.Load())
+	require.False(t, already)
+	return l, at, ctx
+}
+
+func TestNewOwner_IsShared(t *testing.T) {
+	ctx := NewOwner(t.Context())
+	ownerOf := func(ctx context.Context) owner.ID { return CarriedBy(ctx).Caller() }
+	require.True(t, ownerOf(ctx).Shared())
+	require.NotEqual(t, ownerOf(ctx), ownerOf(NewOwner(ctx)))
+	child, cancel := context.WithCancel(ctx)
+	defer cancel()
+	require.Equal(t, ownerOf(ctx), ownerOf(child))
+	require.False(t, ownerOf(t.Context()).Shared())
+	require.Equal(t, owner.Calling(), ownerOf(t.Context()))
+}
+
+func TestTenure_EndsWithTheLastUnlock(t *testing.T) {
+	o := owner.Calling()
+	l, at, ctx := held(t.Context(), t, o)
+	in := CarriedBy(ctx).At(l)
+	require.NotNil(t, in)
+	same, already := l.Carry(ctx, at, o, l.Load())
+	require.True(t, already)
+	require.Equal(t, ctx, same)
+
+	require.True(t, in.Nest(ctx, at))
+	how, _ := l.Exit(at, o)
+	require.Equal(t, local.Stays, how)
+	require.True(t, in.Lasts())
+	how, _ = l.Exit(at, o)
+	require.Equal(t, local.Last, how)
+	require.False(t, in.Lasts())
+	require.Nil(t, CarriedBy(ctx).At(l))
+	require.Same(t, in, CarriedBy(ctx).Innermost())
+
+	at.locks = 1 // the same owner locks once more, and has the same hold
+	require.False(t, in.Nest(ctx, at), "of another tenure")
+	require.Equal(t, 1, at.locks)
+	again, already := l.Carry(ctx, at, o, l.Load())
+	require.False(t, already)
+	require.NotSame(t, in, CarriedBy(again).At(l))
+}
+
+func TestTenure_EndsWithTheHold(t *testing.T) {
+	l, at, ctx := held(t.Context(), t, owner.Calling())
+	in := CarriedBy(ctx).At(l)
+	l.Store(nil)
+	require.False(t, in.Lasts())
+	require.False(t, in.Nest(ctx, at))
+}
+
+// An owner that has unlocked by the time that a context is made of its hold has none that lasts, nor the token of the next owner.
+func TestTenure_OfAnOwnerThatHasLeft(t *testing.T) {
+	l := &Held{}
+	l.Store(hold.New(&hold.Path{}, "me:1", hold.Terms{}))
+	in := l.Tenure(&half{}, owner.Calling(), l.Load(), 7)
+	require.False(t, in.Lasts())
+	require.Zero(t, in.Token)
+	require.EqualValues(t, 7, l.Tenure(&half{}, owner.NewHold(), l.Load(), 7).Token, "it is the hold's own")
+}
+
+func TestCarried_ANewOwnerHidesTheHold(t *testing.T) {
+	o := owner.Calling()
+	l, _, ctx := held(t.Context(), t, o)
+	ctx = NewOwner(ctx)
+	require.Nil(t, CarriedBy(ctx).At(l))
+	require.Nil(t, CarriedBy(ctx).Innermost())
+	require.NotEqual(t, o, l.OwnerIn(ctx))
+	require.Equal(t, []owner.ID{o}, CarriedBy(ctx).Owners(), "the graph of waiting calls knows it")
+	for made := range CarriedBy(ctx).All() {
+		require.Equal(t, CarriedBy(ctx).Caller(), made)
+		break
+	}
+}
+
+func TestCarried_KeepsNothingThatIsOver(t *testing.T) {
+	ctx := t.Context()
+	for range 3 {
+		var l *Held
+		l, _, ctx = held(ctx, t, owner.New())
+		l.Store(nil)
+	}
+	l, _, ctx := held(ctx, t, owner.New())
+	require.NotNil(t, CarriedBy(ctx).At(l))
+	require.Nil(t, CarriedBy(ctx).outer)
+	over := CarriedBy(ctx).With(Over())
+	require.NotNil(t, over.At(l), "the one around it lasts")
+	require.Zero(t, over.Innermost().Token)
+}
+
+func TestHeld_LentWhileAContextIs(t *testing.T) {
+	o := owner.Calling()
+	l, at, ctx := held(t.Context(), t, o)
+	require.False(t, (&Held{}).Lent(o))
+	require.False(t, l.Lent(o))
+	CarriedBy(ctx).At(l).lent.Add(1)
+	require.True(t, l.Lent(o))
+	require.False(t, l.Lent(owner.New()))
+	_, _ = l.Exit(at, o)
+	require.False(t, l.Lent(o))
+}
+
+func TestCarried_WhatNests(t *testing.T) {
+	l, _, ctx := held(t.Context(), t, owner.NewHold())
+	require.Nil(t, CarriedBy(ctx).At(l), "nothing nests in a Hold")
+	_, _, ctx = held(t.Context(), t, owner.Calling())
+	anywhere := func(*hold.Hold) bool { return true }
+	require.Nil(t, CarriedBy(ctx).Deadlock(owner.Calling(), anywhere), "the call nests")
+	var c *Carried
+	require.Nil(t, c.Deadlock(owner.NewHold(), anywhere))
+	require.Empty(t, c.Owners())
+}
