@@ -132,6 +132,6 @@ func describeWait(c *deadlock.Call) observe.DeadlockWait {
 	l := lockOf(c.Lock)
 	s, r := l.subject(), l.reg
 	return observe.DeadlockWait{
-		Path: s.Path, Kind: s.Kind, Owner: c.Caller(), Label: r.others.label, Since: r.clock.Time(c.Since),
+		Path: s.Path, Kind: s.Kind, Owner: c.Caller(), Label: r.others.reader.Label, Since: r.clock.Time(c.Since),
 	}
 }

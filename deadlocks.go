@@ -81,14 +81,14 @@ func (d detecting) Holders(ctx context.Context, paths []string) ([][]string, err
 		keys[i] = d.reg.prefix + ":" + path
 	}
 	holders := make([][]string, len(paths))
-	infos, errs := d.reg.inspectKeys(ctx, keys)
-	for i, info := range infos {
+	found, errs := d.reg.others.reader.Locks(ctx, keys)
+	for i, info := range found {
 		if errs[i] != nil && !errors.Is(errs[i], ErrWrongType) {
 			return nil, errs[i]
 		}
 		for _, h := range info.Holders {
-			if !h.Kept {
-				holders[i] = append(holders[i], h.Label.Registry)
+			if !h.Name.Kept {
+				holders[i] = append(holders[i], h.Name.Registry)
 			}
 		}
 	}

@@ -4,9 +4,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/redis/rueidis"
-
-	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/seam"
 )
 
@@ -36,31 +33,9 @@ func (r *Registry) holder(ctx context.Context, path, op string) (string, error) 
 	err := l.check(ctx)
 	if err == nil {
 		var name string
-		if name, err = r.look(ctx, l); err == nil {
+		if name, err = r.others.reader.Holder(ctx, r.plain.Format.Holder(l.redis.Key), r.lease.Length); err == nil {
 			return name, nil
 		}
 	}
 	return "", l.fail(op, err)
-}
-
-func (r *Registry) look(ctx context.Context, l *Lock) (name string, err error) {
-	if err = l.reg.queues.Stopped(ctx); err != nil {
-		return "", err
-	}
-	p := r.queues.CommandWait(ctx, l.shard())
-	p.Lease = r.lease.Length
-	c := r.plain.Format.Holder(l.redis.Key)
-	reply := r.transport.Do(&p, &c)
-	if reply.Late { // a master that is none any more may have answered
-		reply = r.transport.Do(&p, &c)
-	}
-	name, err = reply.ToString()
-	switch {
-	case reply.Cut:
-		return "", fault.Explain(fault.Ended(ctx), fault.AsUnavailable(fault.NoAnswer))
-	case rueidis.IsRedisNil(err):
-		return "", nil
-	default:
-		return name, fault.Classify(err)
-	}
 }

@@ -34,11 +34,11 @@ const (
 // present has the registry keep a record of itself, under a name if it has one, and look for cycles across processes.
 func (r *Registry) present(name *string) {
 	own := presence.Own(strings.TrimSuffix(r.values, ":"), name)
-	r.others.label = observe.Label(own)
 	o := &r.others.reader
 	o.Prefix, o.Sharded, o.Cluster, o.Clock, o.Client = r.prefix, r.formats.Sharded(), r.queues.Cluster, r.clock, r.client
 	o.Transport, o.Calls, o.Closed = r.transport.Client, &r.queues, r.closed
 	p := &r.others.presence
+	o.Layout, o.Label, o.Own = r.layout, observe.Label(own), p.of
 	p.reg, p.key = r, presence.Key(r.prefix, own.Registry)
 	p.detector = detector.New(detecting{r}, own, &waiting, r.clock, r.closed)
 	p.Start(p, r.clock, own)
@@ -62,6 +62,16 @@ func (w *recorded) Locks() (all []presence.Lock) {
 		}
 		if len(all) == 2*presence.MostLocks {
 			all = presence.Upper(all)
+		}
+	}
+	return all
+}
+
+// of is what others are told of a path, or are yet to be.
+func (w *recorded) of(path string) (all []presence.Lock) {
+	for l := range w.reg.locksOf(path) {
+		if is, lasts := w.describe(l, w.reg.clock.Now()); lasts {
+			all = append(all, is)
 		}
 	}
 	return all

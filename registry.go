@@ -88,7 +88,6 @@ type kinds struct {
 
 // others is what a registry shows of itself, and sees of others.
 type others struct {
-	label    observe.Label
 	reader   inspect.Reader
 	master   masterOf
 	presence recorded

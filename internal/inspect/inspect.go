@@ -1,5 +1,5 @@
 // Package inspect reads what Redis knows of many locks, and of registries. It changes nothing, so a user who may only read can do
-// it. It knows no holds, and not what users are told.
+// it. It knows no holds.
 package inspect
 
 import (
@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/redis/rueidis"
 
@@ -16,6 +17,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/presence"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/transport"
+	"github.com/lockregistry/lockregistry/observe"
 )
 
 // MostNamed is how many holders, and waiters, of a path are named.
@@ -45,6 +47,10 @@ type Reader struct {
 	Transport *transport.Client
 	Calls     Calls
 	Closed    <-chan struct{} // of the registry
+
+	Layout observe.Layout                    // of its plain locks
+	Label  observe.Label                     // of the registry
+	Own    func(path string) []presence.Lock // what its record says of a path, or is yet to say
 
 	readOnly atomic.Bool // the server takes EVALSHA_RO, and refuses this user EVALSHA
 }
@@ -90,6 +96,28 @@ func (r *Reader) Records(
 		each(i, record, from)
 	})
 	return failure
+}
+
+// Holder is who holds a plain lock, as it is in Redis, or nothing. It asks by c; lease is that of the registry.
+func (r *Reader) Holder(ctx context.Context, c protocol.Call, lease time.Duration) (name string, err error) {
+	if err = r.Calls.Stopped(ctx); err != nil {
+		return "", err
+	}
+	p := r.Calls.CommandWait(ctx, r.Transport.Shard(c.Key))
+	p.Lease = lease
+	reply := r.Transport.Do(&p, &c)
+	if reply.Late { // a master that is none any more may have answered
+		reply = r.Transport.Do(&p, &c)
+	}
+	name, err = reply.ToString()
+	switch {
+	case reply.Cut:
+		return "", fault.Explain(fault.Ended(ctx), fault.AsUnavailable(fault.NoAnswer))
+	case rueidis.IsRedisNil(err):
+		return "", nil
+	default:
+		return name, fault.Classify(err)
+	}
 }
 
 // rows has a script read some keys, and hands over what it replies about each, or why there is no reply, one after another.

@@ -1,0 +1,242 @@
+package inspect
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/presence"
+	"github.com/lockregistry/lockregistry/internal/protocol"
+	"github.com/lockregistry/lockregistry/internal/scan"
+	"github.com/lockregistry/lockregistry/observe"
+)
+
+// Lock tells who holds the lock with a key, and who waits for it.
+func (r *Reader) Lock(ctx context.Context, key string) (observe.LockInfo, error) {
+	infos, errs := r.infos(ctx, []string{key})
+	if errs[0] != nil {
+		return observe.LockInfo{}, errs[0]
+	}
+	if err := r.addRecords(ctx, infos, map[string]told{}); err != nil {
+		return observe.LockInfo{}, err
+	}
+	return infos[0], nil
+}
+
+// infos are what there is about some keys, without labels.
+func (r *Reader) infos(ctx context.Context, keys []string) ([]observe.LockInfo, []error) {
+	found, errs := r.Locks(ctx, keys)
+	infos := make([]observe.LockInfo, len(keys))
+	for i, key := range keys {
+		if errs[i] == nil {
+			infos[i] = r.infoOf(key, &found[i])
+		}
+	}
+	return infos, errs
+}
+
+// infoOf is what inspect.lua tells of a key.
+func (r *Reader) infoOf(key string, x *protocol.Inspection) observe.LockInfo {
+	info := observe.LockInfo{
+		Path: key[len(r.Prefix)+1:], Key: key, Kind: observe.Kind(x.Kind), Layout: r.Layout,
+		Permits: x.Number, HolderCount: x.HolderCount, WaiterCount: x.WaiterCount, TooLong: x.TooLong,
+	}
+	switch {
+	case x.Stored == protocol.AsString, x.Kind == protocol.KindSemaphore:
+		info.Layout = observe.LayoutSpring
+	case x.Stored == protocol.AsHash, x.Kind == protocol.KindReadWrite:
+		info.Layout = observe.LayoutRedisson
+	}
+	for _, h := range x.Holders {
+		info.Holders = append(info.Holders, observe.HolderInfo{
+			Holder: h.Text, Label: observe.Label{Registry: h.Name.Registry}, Shared: h.Shared, Permits: h.Permits,
+			Since: h.Name.Since, Lease: h.Lease, Kept: h.Name.Kept, Token: h.Token,
+		})
+	}
+	for _, q := range x.Waiters {
+		info.Waiters = append(info.Waiters, observe.WaiterInfo{
+			Registry: q.Registry, Shared: q.Shared, Permits: q.Permits, Since: q.Since, Gone: q.Gone,
+		})
+	}
+	return info
+}
+
+// Each tells of the locks that somebody holds or waits for, as they are found, until tell reports false.
+func (r *Reader) Each(ctx context.Context, tell func(observe.LockInfo) bool) error {
+	l := listing{reader: r, ctx: ctx, yield: tell, yielded: map[string]bool{}, told: map[string]told{}}
+	pick := func(key string) (string, bool) { return protocol.LockOf(r.Prefix, key) }
+	err := r.Scan(ctx, ":*", &scan.Pass{Pick: pick, Read: l.read, Tell: l.tell, TooLong: l.tellLong})
+	if errors.Is(err, errEnough) {
+		return nil
+	}
+	return err
+}
+
+// listing is one call of Each.
+type listing struct {
+	reader  *Reader
+	ctx     context.Context
+	yield   func(observe.LockInfo) bool
+	yielded map[string]bool    // keys
+	told    map[string]told    // by registry
+	infos   []observe.LockInfo // yet to be yielded
+}
+
+// errEnough: the caller wants no more.
+var errEnough = errors.New("the loop was left")
+
+// tellLong tells the caller of keys with names that are too long. Nothing more is known of them.
+func (l *listing) tellLong(names []string) error {
+	for _, key := range names {
+		if l.yielded[key] {
+			continue
+		}
+		l.yielded[key] = true
+		info := observe.LockInfo{
+			Path: strings.TrimPrefix(key, l.reader.Prefix+":"), Key: key, Kind: observe.KindTooLong, TooLong: []string{"key"},
+		}
+		if !l.yield(info) {
+			return errEnough
+		}
+	}
+	return nil
+}
+
+// read reads what there is about the locks with some keys.
+func (l *listing) read(keys []string) error {
+	found, errs := l.reader.infos(l.ctx, keys)
+	for i, info := range found {
+		if errs[i] != nil && !errors.Is(errs[i], fault.WrongType) {
+			return errs[i]
+		}
+		if errs[i] == nil && isLock(&info) && !l.yielded[info.Key] {
+			l.yielded[info.Key] = true
+			l.infos = append(l.infos, info)
+		}
+	}
+	return l.reader.addRecords(l.ctx, l.infos, l.told)
+}
+
+// tell tells the caller of the locks that were read.
+func (l *listing) tell() error {
+	infos := l.infos
+	l.infos = nil
+	for _, info := range infos {
+		if !l.yield(info) {
+			return errEnough
+		}
+	}
+	return nil
+}
+
+// isLock tells whether somebody holds the lock or waits for it, and that it is one for certain: other strings and hashes may
+// have the prefix, too.
+func isLock(i *observe.LockInfo) bool {
+	if i.WaiterCount > 0 {
+		return true
+	}
+	certain := false
+	for _, h := range i.Holders {
+		if protocol.IsCut(h.Holder) {
+			continue
+		}
+		certain = true
+		registry := protocol.ParseName(h.Holder).Registry
+		if n := len(registry) - uuidLength; n < 0 || n > 0 && registry[n-1] != ':' || uuid.Validate(registry[n:]) != nil {
+			return false
+		}
+	}
+	return certain || len(i.Holders) == 0 && i.HolderCount > 0
+}
+
+const uuidLength = 36
+
+// told is what a registry says of itself; the zero value where there is no record.
+type told struct {
+	label observe.Label
+	locks []presence.Lock
+}
+
+// addRecords puts in what the registries of holders and waiters say of themselves. Known is what was read before.
+func (r *Reader) addRecords(ctx context.Context, infos []observe.LockInfo, known map[string]told) error {
+	known[r.Label.Registry] = told{label: r.Label}
+	var registries []string
+	want := func(registry string) {
+		if _, ok := known[registry]; !ok && !protocol.IsCut(registry) {
+			known[registry] = told{}
+			registries = append(registries, registry)
+		}
+	}
+	for i := range infos {
+		for k := range infos[i].Holders {
+			want(infos[i].Holders[k].Label.Registry)
+		}
+		for k := range infos[i].Waiters {
+			want(infos[i].Waiters[k].Registry)
+		}
+	}
+	err := r.Records(ctx, registries, func(i int, record presence.Record, from presence.Identity) {
+		known[registries[i]] = told{observe.Label(from), record.Locks}
+	})
+	if err != nil {
+		return err
+	}
+	for i := range infos {
+		r.addTold(&infos[i], known)
+	}
+	return nil
+}
+
+// addTold puts what is known into a lock's information.
+func (r *Reader) addTold(info *observe.LockInfo, known map[string]told) {
+	counted := map[string]bool{}
+	of := func(registry string) (label observe.Label, locks []presence.Lock, behind int) {
+		label = known[registry].label
+		if presence.Identity(label).Unread() && !slices.Contains(info.TooLong, "record") {
+			info.TooLong = append(info.TooLong, "record")
+		}
+		locks = r.toldOf(info.Path, registry, known)
+		for _, lock := range locks {
+			if !counted[registry] {
+				behind += lock.Waiting
+			}
+		}
+		counted[registry] = true
+		return label, locks, behind
+	}
+	for k := range info.Holders {
+		h := &info.Holders[k]
+		registry := h.Label.Registry
+		var locks []presence.Lock
+		h.Label, locks, h.Behind = of(registry)
+		for _, lock := range locks {
+			if lock.Hold != "" && strings.TrimSuffix(h.Holder, ":write") == registry+":"+lock.Hold {
+				h.Granted, h.Renewed = protocol.Time(lock.Since), time.Duration(lock.Lease)*time.Millisecond
+			}
+		}
+	}
+	for k := range info.Waiters {
+		w := &info.Waiters[k]
+		var locks []presence.Lock
+		w.Label, locks, w.Behind = of(w.Registry)
+		w.Standby = slices.ContainsFunc(locks, func(l presence.Lock) bool { return l.Standby })
+	}
+}
+
+// toldOf is what a registry says of a path. This one's own record may be yet to be written.
+func (r *Reader) toldOf(path, registry string, known map[string]told) (all []presence.Lock) {
+	if registry == r.Label.Registry {
+		return r.Own(path)
+	}
+	for _, lock := range known[registry].locks {
+		if lock.Path == path {
+			all = append(all, lock)
+		}
+	}
+	return all
+}
