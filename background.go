@@ -26,7 +26,7 @@ type background struct {
 	scheduler *scheduler.Scheduler
 	holds     *hold.Schedule
 	cleaner   *cleanup.Cleaner
-	gone      goneWatch
+	gone      *hold.GoneWatch
 	health    *health.Monitor[*transport.Shard]
 	switches  topology.Switches
 	last      atomic.Int64 // an instant: nothing is sent any more from then on; 0: it is not closed
@@ -42,11 +42,12 @@ func newBackground(r *Registry) *background {
 	b := &background{reg: r, switches: topology.WatchSwitches(r.client)}
 	b.health = health.New(r.clock, b.tell, r.transport.Leads)
 	b.holds = hold.NewSchedule(b.soon, func(t []hold.Task) { b.send(t, health.Renewals) })
-	b.gone.begin(b)
+	soon := func(due clock.Instant) { b.scheduler.Soon(due) }
+	b.gone = hold.NewGoneWatch(b.holds, r.clock, soon, r.reports.dispatch.Log)
 	// Removals have workers of their own. A replica that is down and that renewals wait for must not keep what is given back: with
 	// four workers for both, and twelve renewals that wait for a second each, a removal took 0.28 s instead of 1 ms.
-	b.cleaner = cleanup.New(r.clock, func(due clock.Instant) { b.scheduler.Soon(due) }, b.remove)
-	b.scheduler = scheduler.New(r.clock, (*switchWatch)(b), &b.gone, (*holdWatch)(b), b.cleaner)
+	b.cleaner = cleanup.New(r.clock, soon, b.remove)
+	b.scheduler = scheduler.New(r.clock, (*switchWatch)(b), b.gone, (*holdWatch)(b), b.cleaner)
 	return b
 }
 
@@ -74,7 +75,7 @@ type holdWatch background
 func (w *holdWatch) Turn(now clock.Instant) clock.Instant {
 	next, looked := w.holds.Turn(now)
 	if looked {
-		w.gone.lookAt(now)
+		w.gone.LookAt(now)
 	}
 	return next
 }
@@ -215,7 +216,7 @@ func (b *background) tell(c health.Change) {
 func (b *background) close() {
 	b.last.Store(int64(b.reg.clock.Now().Add(b.reg.transport.Farthest().RoundTrip().Plus(closeGrace))))
 	b.scheduler.Close()
-	b.gone.close()
+	b.gone.Close()
 	b.holds.Close()
 	b.cleaner.Close()
 }
@@ -223,7 +224,7 @@ func (b *background) close() {
 // wait returns, after close, when all goroutines have ended.
 func (b *background) wait() {
 	b.scheduler.Wait()
-	b.gone.looks.Wait()
+	b.gone.Wait()
 	b.holds.Wait()
 	b.cleaner.Wait()
 }

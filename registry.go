@@ -97,7 +97,6 @@ type others struct {
 type reports struct {
 	dispatch  dispatch.Queue
 	observer  observe.Observer
-	shortage  shortage
 	handOvers atomic.Uint64
 }
 
@@ -141,7 +140,7 @@ func newRegistry(client rueidis.Client, prefix string, s *settings) *Registry {
 		r.reports.observer = *s.observer
 	}
 	if replicas := r.queues.Replicas; replicas != nil {
-		replicas.Told = r.replicated
+		replicas.Told = transport.NewShortage(r.clock, r.reports.dispatch.Log)
 	}
 	r.background = newBackground(r)
 	r.makeKinds(s)
@@ -195,7 +194,7 @@ func (r *Registry) makeKinds(s *settings) {
 		Clock: r.clock, Server: server{r.transport.Client}, Schedule: r.background.holds, NumberAt: len(r.values),
 		Demand:      func(c *protocol.Call) { r.queues.Demand(c, queue.Renews) },
 		Log:         r.reports.dispatch.Log,
-		Unreachable: r.background.gone.strand,
+		Unreachable: r.background.gone.Strand,
 	}
 	r.holds = env
 	r.permit = r.permitsOf(1, 1)
@@ -250,7 +249,9 @@ func (a *above) Clear(r hold.Remains) {
 
 func (a *above) Has(h *hold.Hold, o owner.ID) bool { return (*Lock)(a).heldBy(o) == h }
 
-func (a *above) Owners() int64 { return (*Lock)(a).owners() }
+func (a *above) Count() int64         { return (*Lock)(a).owners() }
+func (a *above) Owners() []owner.ID   { return (*Lock)(a).half().Owners() }
+func (a *above) Lent(o owner.ID) bool { return a.hold.Lent(o) }
 
 // lockAbove is the lock whose hold it is.
 func lockAbove(h *hold.Hold) *Lock { return (*Lock)(h.Above().(*above)) }

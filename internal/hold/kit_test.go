@@ -120,10 +120,14 @@ func (w *world) Lost(why fault.Loss, held time.Duration, awaited bool) {
 
 func (w *world) Clear(r Remains) { w.locked(func() { w.cleared = append(w.cleared, r) }) }
 
-func (w *world) Owners() (n int64) {
+func (w *world) Count() (n int64) {
 	w.locked(func() { n = w.owners })
 	return n
 }
+
+func (w *world) Owners() []owner.ID { return []owner.ID{anna} }
+
+func (w *world) Lent(owner.ID) bool { return false }
 
 // answered is what becomes of a command that is sent now.
 func (w *world) answered(c protocol.Call) (a answer, reply transport.Reply) {

@@ -191,8 +191,8 @@ type Part struct {
 // Unreachable tells that nobody can reach it, for the garbage collector.
 func (p Part) Unreachable() { p.Hold.path.Unreachable(p) }
 
-// MayBeLeft tells whether the owner has had the hold, which is renewed, for longer than its lease.
-func (h *Hold) MayBeLeft() bool {
+// mayBeLeft tells whether the owner has had the hold, which is renewed, for longer than its lease.
+func (h *Hold) mayBeLeft() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	now := h.path.Clock.Now()
@@ -240,8 +240,8 @@ func (h *Hold) Strand(o owner.ID) {
 	h.path.Log(slog.LevelWarn, "a hold was not released, and nobody can reach it: its key is left to its lease", key)
 }
 
-// Stranded reports whether the owner will never release its part.
-func (h *Hold) Stranded(o owner.ID) bool {
+// isStranded reports whether the owner will never release its part.
+func (h *Hold) isStranded(o owner.ID) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.extra().stranded[o]
@@ -260,5 +260,5 @@ func (h *Hold) Upheld() time.Duration {
 // deserted reports whether no owner will release the hold. The caller holds the mutex.
 func (h *Hold) deserted() bool {
 	stranded := int64(len(h.extra().stranded))
-	return stranded > 0 && stranded >= h.path.Above.Owners()
+	return stranded > 0 && stranded >= h.path.Above.Count()
 }

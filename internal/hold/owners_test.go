@@ -170,7 +170,7 @@ func TestHold_StrandedOwners(t *testing.T) {
 		ctx := w.context(h, anna)
 		h.Strand(anna)
 		h.Strand(anna)
-		require.True(w, h.Stranded(anna))
+		require.True(w, h.isStranded(anna))
 		require.ErrorContains(w, context.Cause(ctx), fault.GoroutineGone.String())
 		pass(time.Minute)
 		require.Equal(w, fault.LeaseOver, w.lost()[0].why)
@@ -209,7 +209,7 @@ func TestHold_StrandedOwners(t *testing.T) {
 		w.left = map[owner.ID]bool{anna: true}
 		h.Strand(anna)
 		require.Equal(w, context.Canceled, context.Cause(ctx))
-		require.False(w, h.Stranded(anna))
+		require.False(w, h.isStranded(anna))
 		pass(time.Hour)
 		require.True(w, h.Valid())
 	})
@@ -220,11 +220,11 @@ func TestHold_MayBeLeft(t *testing.T) {
 	fake(t, func(w *world) {
 		renews, plain := w.granted(renewed(time.Minute)), w.granted(terms(time.Hour))
 		pass(time.Minute - 1)
-		require.False(w, renews.MayBeLeft())
+		require.False(w, renews.mayBeLeft())
 		pass(1)
-		require.True(w, renews.MayBeLeft())
-		require.False(w, plain.MayBeLeft())
-		require.True(w, slices.Contains(w.schedule.All(), renews))
+		require.True(w, renews.mayBeLeft())
+		require.False(w, plain.mayBeLeft())
+		require.True(w, slices.Contains(w.schedule.all(), renews))
 	})
 }
 

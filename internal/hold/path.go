@@ -63,6 +63,12 @@ type Above interface {
 	// Has reports whether the hold is the one of an owner.
 	Has(h *Hold, o owner.ID) bool
 
-	// Owners is how many share the hold that is there.
-	Owners() int64
+	// Count is how many share the hold that is there.
+	Count() int64
+
+	// Owners are those.
+	Owners() []owner.ID
+
+	// Lent tells whether another goroutine may unlock for an owner.
+	Lent(o owner.ID) bool
 }

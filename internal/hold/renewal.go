@@ -31,7 +31,7 @@ func (h *Hold) Renew(p *transport.Wait, t *lease.Term) error {
 		return fault.Ended(ctx)
 	}
 	chosen := t != nil
-	if !chosen || t.Length < h.lease.Term.Length && h.path.Above.Owners() > 1 {
+	if !chosen || t.Length < h.lease.Term.Length && h.path.Above.Count() > 1 {
 		t = h.lease.Term // as long as it was: others that share the hold may rely on it
 	}
 	r := renewal{h, h.lease.Begin(h.path.Clock.Now(), t)}

@@ -82,8 +82,8 @@ func (s *Schedule) None() bool {
 	return s.heap.Len() == 0
 }
 
-// All are the holds that are to be looked at.
-func (s *Schedule) All() []*Hold {
+// all are the holds that are to be looked at.
+func (s *Schedule) all() []*Hold {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.heap.All()

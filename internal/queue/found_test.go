@@ -99,7 +99,9 @@ func (*lock) Unclaimed(string) (r cleanup.Removal)           { return r }
 func (*lock) Lost(fault.Loss, time.Duration, bool)           {}
 func (*lock) Clear(hold.Remains)                             {}
 func (l *lock) Has(h *hold.Hold, _ owner.ID) bool            { return l.current.Load() == h }
-func (*lock) Owners() int64                                  { return 1 }
+func (*lock) Count() int64                                   { return 1 }
+func (*lock) Owners() []owner.ID                             { return nil }
+func (*lock) Lent(owner.ID) bool                             { return false }
 
 // waitingCall is a call that waits in the queue, and has looked just now.
 func (l *lock) waitingCall() *acquisition {

@@ -3,9 +3,11 @@ package transport
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -401,5 +403,31 @@ func (t *Client) redirect(e *replication, result rueidis.RedisResult) {
 		e.hops++
 		e.asking = !moved
 		t.add(s, address, e)
+	}
+}
+
+// shortFor is how long a shortage lasts before it is logged.
+const shortFor = 3 * time.Second
+
+// NewShortage returns what is to be told of each write of a registry for which replicas were waited for: why it does not
+// count, or nil. One call that fails says so itself; that all do for seconds is logged, once, and so is that it is over.
+func NewShortage(c clock.Clock, log func(level slog.Level, message string, about ...slog.Attr)) (told func(why error)) {
+	var since atomic.Int64 // an instant: since when too few have acknowledged; 0: they are not too few
+	var logged atomic.Bool
+	return func(why error) {
+		now := c.Now()
+		if why == nil {
+			since.Store(0)
+			if logged.Swap(false) {
+				log(slog.LevelInfo, "replicas acknowledge locks again")
+			}
+			return
+		}
+		if since.CompareAndSwap(0, int64(now)) {
+			return
+		}
+		if began := clock.Instant(since.Load()); began != 0 && began.Until(now) >= shortFor && !logged.Swap(true) {
+			log(slog.LevelWarn, "too few replicas acknowledge locks: none is granted", slog.Any("error", why))
+		}
 	}
 }

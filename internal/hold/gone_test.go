@@ -1,15 +1,16 @@
-package lockregistry
+package hold
 
 import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry/internal/clock"
 )
 
 // The program is stopped for a thousandth of the time, however many registries look for goroutines that are gone.
 func TestGone_RegistriesShareTheirLooks(t *testing.T) {
-	reg := embedded(t)
-	alike := func() *background { return newBackground(&Registry{client: reg.client, transport: reg.transport}) }
+	alike := func() *GoneWatch { return NewGoneWatch(nil, clock.New(), nil, nil) }
 	one, other := alike(), alike()
-	require.Same(t, one.gone.census, other.gone.census)
+	require.Same(t, one.Census, other.Census)
 }

@@ -1,4 +1,4 @@
-package lockregistry
+package hold
 
 import (
 	"log/slog"
@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
-	"github.com/lockregistry/lockregistry/internal/hold"
 	"github.com/lockregistry/lockregistry/internal/owner"
 )
 
@@ -26,17 +25,21 @@ const (
 	goneMost = 10000
 )
 
-// goneWatch looks for goroutines that are gone, and for holds that nobody can reach any more.
-type goneWatch struct {
-	background *background
-	census     *owner.Census
-	fake       bool      // time is that of a test, see strand
-	most       int       // with more goroutines none is looked for
-	blind      sync.Once // tells that in the log
-	looks      sync.WaitGroup
+// GoneWatch looks for goroutines that are gone, and for holds that nobody can reach any more.
+type GoneWatch struct {
+	Census *owner.Census
+	Most   int // with more goroutines none is looked for
+
+	holds *Schedule
+	clock clock.Clock
+	soon  func(due clock.Instant)
+	log   func(level slog.Level, message string, about ...slog.Attr)
+	fake  bool      // time is that of a test, see Strand
+	blind sync.Once // tells in the log that there are too many goroutines
+	looks sync.WaitGroup
 
 	mu       sync.Mutex
-	stranded []hold.Part   // yet to be announced
+	stranded []Part        // yet to be announced
 	next     clock.Instant // when to look for goroutines that are gone; never while one looks
 	closed   bool
 }
@@ -44,31 +47,35 @@ type goneWatch struct {
 // theCensus is that of this process.
 var theCensus owner.Census
 
-// begin is called before all else. In a test in fake time each registry has its own census.
-func (g *goneWatch) begin(b *background) {
-	g.background, g.census, g.most = b, &theCensus, goneMost
+// NewGoneWatch looks at the holds of a schedule; soon has Turn called by a time. In a test in fake time each registry has its own
+// census.
+func NewGoneWatch(
+	holds *Schedule, c clock.Clock, soon func(due clock.Instant), log func(level slog.Level, message string, about ...slog.Attr),
+) *GoneWatch {
+	g := &GoneWatch{Census: &theCensus, Most: goneMost, holds: holds, clock: c, soon: soon, log: log}
 	now := time.Now()
 	if g.fake = now == now.Round(0); g.fake { //nolint:staticcheck // Equal does not compare the monotonic part
-		g.census = &owner.Census{}
+		g.Census = &owner.Census{}
 	}
+	return g
 }
 
-// strand is what the garbage collector calls for a part of a hold that nobody can reach. In a test with testing/synctest that is
+// Strand is what the garbage collector calls for a part of a hold that nobody can reach. In a test with testing/synctest that is
 // outside of the bubble, from where no goroutine within can be woken: the next turn sees to it. There, and only there, times have
 // no monotonic part.
-func (g *goneWatch) strand(p hold.Part) {
+func (g *GoneWatch) Strand(p Part) {
 	g.mu.Lock()
 	if !g.closed {
 		g.stranded = append(g.stranded, p)
 	}
 	g.mu.Unlock()
-	if b := g.background; !g.fake {
-		b.scheduler.Soon(b.reg.clock.Now())
+	if !g.fake {
+		g.soon(g.clock.Now())
 	}
 }
 
 // Turn sees to what was stranded.
-func (g *goneWatch) Turn(clock.Instant) clock.Instant {
+func (g *GoneWatch) Turn(clock.Instant) clock.Instant {
 	g.mu.Lock()
 	all := g.stranded
 	g.stranded = nil
@@ -79,8 +86,8 @@ func (g *goneWatch) Turn(clock.Instant) clock.Instant {
 	return clock.Never
 }
 
-// lookAt has a goroutine of its own look for goroutines that are gone, if it is time.
-func (g *goneWatch) lookAt(now clock.Instant) {
+// LookAt has a goroutine of its own look for goroutines that are gone, if it is time.
+func (g *GoneWatch) LookAt(now clock.Instant) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if now >= g.next && !g.closed {
@@ -89,10 +96,10 @@ func (g *goneWatch) lookAt(now clock.Instant) {
 	}
 }
 
-func (g *goneWatch) look() {
-	pause, reg := goneEvery, g.background.reg
+func (g *GoneWatch) look() {
+	pause := goneEvery
 	if suspects := g.suspects(); len(suspects) > 0 {
-		living, rest, looked := g.census.Look(g.most)
+		living, rest, looked := g.Census.Look(g.Most)
 		if looked {
 			rest = max(pause, rest)
 		}
@@ -101,33 +108,35 @@ func (g *goneWatch) look() {
 			strandGone(suspects, living)
 		} else if looked {
 			g.blind.Do(func() {
-				reg.reports.dispatch.Log(slog.LevelWarn, "goroutines that have ended without Unlock are not looked for: there are too many",
-					slog.Int("goroutines", runtime.NumGoroutine()), slog.Int("limit", g.most))
+				g.log(slog.LevelWarn, "goroutines that have ended without Unlock are not looked for: there are too many",
+					slog.Int("goroutines", runtime.NumGoroutine()), slog.Int("limit", g.Most))
 			})
 		}
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.next = reg.clock.Now().Add(pause)
+	g.next = g.clock.Now().Add(pause)
 }
 
-// close has nobody look any more.
-func (g *goneWatch) close() {
+// Close has nobody look any more.
+func (g *GoneWatch) Close() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.closed, g.stranded = true, nil
 }
 
+// Wait returns, after Close, when nobody looks.
+func (g *GoneWatch) Wait() { g.looks.Wait() }
+
 // suspects are the goroutines that have had a renewed hold for longer than its lease.
-func (g *goneWatch) suspects() (all []hold.Part) {
-	for _, h := range g.background.holds.All() { // one that is renewed is in there until it is lost or over
-		if !h.MayBeLeft() {
+func (g *GoneWatch) suspects() (all []Part) {
+	for _, h := range g.holds.all() { // one that is renewed is in there until it is lost or over
+		if !h.mayBeLeft() {
 			continue
 		}
-		l := lockAbove(h)
-		for _, o := range l.half().Owners() {
-			if o.IsGoroutine() && !h.Stranded(o) && !l.hold.Lent(o) {
-				all = append(all, hold.Part{Hold: h, Owner: o})
+		for _, o := range h.path.Above.Owners() {
+			if o.IsGoroutine() && !h.isStranded(o) && !h.path.Above.Lent(o) {
+				all = append(all, Part{Hold: h, Owner: o})
 			}
 		}
 	}
@@ -143,10 +152,10 @@ func (g *goneWatch) suspects() (all []hold.Part) {
 // sooner, the hold may go on for another owner, who is not to lose it: Adopt and Dismiss take the mark off that Strand has made.
 // They follow the exit of the owner, and Strand asks once more after it has made the mark. So whichever comes last finds the
 // other one, as with Attend.
-func strandGone(suspects []hold.Part, living map[owner.ID]bool) {
+func strandGone(suspects []Part, living map[owner.ID]bool) {
 	for _, g := range suspects {
-		l := lockAbove(g.Hold)
-		if !living[g.Owner] && l.heldBy(g.Owner) == g.Hold && !l.hold.Lent(g.Owner) {
+		above := g.Hold.path.Above
+		if !living[g.Owner] && above.Has(g.Hold, g.Owner) && !above.Lent(g.Owner) {
 			g.Hold.Strand(g.Owner)
 		}
 	}
