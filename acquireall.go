@@ -262,7 +262,7 @@ func (b *multiAcquire) settle(ctx context.Context, holds []*Hold) error {
 		}
 		length := b.request.lease.Length
 		if h.Remaining() < length-length/10 {
-			if err := h.lock.prolong(ctx, h.hold, nil); errors.Is(err, ErrLockLost) {
+			if err := h.lock.redis.Prolong(ctx, h.hold, nil); errors.Is(err, ErrLockLost) {
 				return h.lock.fail("acquire", err)
 			}
 		}

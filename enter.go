@@ -228,7 +228,7 @@ func (l *Lock) refresh(ctx context.Context, o owner.ID, q request, how local.Adm
 	if q.plain { // with the lease that the hold has
 		q.lease = nil
 	}
-	return l.prolong(ctx, h, q.lease)
+	return l.redis.Prolong(ctx, h, q.lease)
 }
 
 // half is the local half of l.
@@ -267,7 +267,7 @@ func (l *Lock) queue(
 	}
 	until, failing := ctx, func() error { return nil }
 	if failFast {
-		until, failing = l.failing(ctx)
+		until, failing = l.redis.WhileReachable(ctx)
 	}
 	how := l.half().Wait(until, w, timeout)
 	why := failing()

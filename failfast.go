@@ -1,7 +1,6 @@
 package lockregistry
 
 import (
-	"context"
 	"time"
 )
 
@@ -13,37 +12,4 @@ import (
 // that does not wait for the lock waits no longer for its reply than that, either. Default: a call with [Wait] tries again.
 func FailFast() LockOption {
 	return LockOption{"FailFast", 0, func(q *request, _ time.Duration) { q.failFast = true }}
-}
-
-// failEvery is how often a call that is to fail fast looks whether Redis can be asked, while it waits for the local half.
-const failEvery = 100 * time.Millisecond
-
-// failing returns a child of ctx that ends when Redis cannot be asked whether the lock is free. End ends it, and says why it
-// had ended, if it was that.
-func (l *Lock) failing(parent context.Context) (ctx context.Context, end func() error) {
-	shard, asked := l.shard(), l.reg.clock.Now()
-	shard.KeepAlive()
-	ctx, fail := context.WithCancelCause(parent)
-	go func() {
-		look := time.NewTicker(failEvery)
-		defer look.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-look.C:
-				if why := l.redis.Failing(asked); why != nil {
-					fail(why)
-				}
-			}
-		}
-	}()
-	return ctx, func() (why error) {
-		shard.EndKeepAlive()
-		if parent.Err() == nil {
-			why = context.Cause(ctx)
-		}
-		fail(nil)
-		return why
-	}
 }

@@ -84,10 +84,8 @@ func (r *Registry) remove(ctx context.Context, l *Lock, holder string) error {
 		}
 	}
 	switch {
-	case reply.Cut:
-		return fault.Explain(fault.Ended(ctx), fault.AsUnavailable(fault.NoAnswer))
 	case err != nil:
-		return fault.Classify(err)
+		return p.Explain(reply.Cut, err)
 	case len(gone) == 0 && holder != "":
 		return ErrNotOwner
 	}

@@ -127,7 +127,7 @@ func (w *recorded) Write(ctx context.Context, text string) (refused bool, err er
 		return []rueidis.RedisResult{way.Do(ctx, way.B().Arbitrary("SET").Keys(w.key).Args(text, "PX", recordFor).Build())}
 	}, func(_ int, reply rueidis.RedisResult, cut bool) {
 		if err = reply.Error(); cut {
-			err = fault.Explain(fault.Ended(ctx), fault.AsUnavailable(fault.NoAnswer))
+			err = p.Explain(true, nil)
 		}
 	})
 	return inspect.Forbidden(err), err

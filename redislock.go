@@ -180,6 +180,9 @@ func (l *Lock) Path() string { return l.path() }
 
 func (l *Lock) path() string { return l.redis.Key[len(l.reg.prefix)+1:] }
 
+// shard is the way to the master that has the lock's key.
+func (l *Lock) shard() *transport.Shard { return l.redis.Shard() }
+
 // IsHeld tells whether a goroutine of this process holds the lock now, with a lease that is not over. It does not ask
 // Redis.
 func (l *Lock) IsHeld() bool {
@@ -303,7 +306,7 @@ func (l *Lock) renew(ctx context.Context, h *hold.Hold, ttl time.Duration) error
 	case h == nil:
 		err = ErrNotOwner
 	default:
-		err = l.prolong(ctx, h, lease.NewTerm(ttl))
+		err = l.redis.Prolong(ctx, h, lease.NewTerm(ttl))
 	}
 	if err != nil {
 		return l.fail("renew", err)

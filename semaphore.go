@@ -145,13 +145,10 @@ func (l *Lock) send(ctx context.Context, c protocol.Call) (n int64, unknown bool
 		err = reply.Error() // a key of another type
 	}
 	unknown = reply.Cut || reply.Late || fault.OutcomeUnknown(err)
-	switch {
-	case reply.Cut:
-		return 0, unknown, fault.Explain(fault.Ended(ctx), fault.AsUnavailable(fault.NoAnswer))
-	case err == nil && reply.Late: // by a master that is none any more, perhaps
+	if err == nil && reply.Late { // by a master that is none any more, perhaps
 		err = fault.Late
 	}
-	return n, unknown, fault.Classify(err)
+	return n, unknown, p.Explain(reply.Cut, err)
 }
 
 func (s *semaphoreAt) fail(op string, err error) error {

@@ -109,15 +109,10 @@ func (r *Reader) Holder(ctx context.Context, c protocol.Call, lease time.Duratio
 	if reply.Late { // a master that is none any more may have answered
 		reply = r.Transport.Do(&p, &c)
 	}
-	name, err = reply.ToString()
-	switch {
-	case reply.Cut:
-		return "", fault.Explain(fault.Ended(ctx), fault.AsUnavailable(fault.NoAnswer))
-	case rueidis.IsRedisNil(err):
+	if name, err = reply.ToString(); rueidis.IsRedisNil(err) {
 		return "", nil
-	default:
-		return name, fault.Classify(err)
 	}
+	return name, p.Explain(reply.Cut, err)
 }
 
 // rows has a script read some keys, and hands over what it replies about each, or why there is no reply, one after another.
@@ -140,7 +135,7 @@ func (r *Reader) rows(
 	r.Transport.DoEach(&wait, firsts, func(ctx context.Context, way rueidis.CoreClient, some []int) []rueidis.RedisResult {
 		return r.run(ctx, way, what, some, build)
 	}, func(n int, reply rueidis.RedisResult, cut bool) {
-		rows, err := read(ctx, reply, cut)
+		rows, err := read(&wait, reply, cut)
 		if err == nil && len(rows) != len(parts[n]) {
 			err = protocol.ErrStrange
 		}
@@ -160,12 +155,9 @@ func (r *Reader) wait(ctx context.Context) transport.Wait {
 }
 
 // read returns the rows of a reply, or why there are none.
-func read(ctx context.Context, reply rueidis.RedisResult, cut bool) ([]rueidis.RedisMessage, error) {
-	if cut {
-		return nil, fault.Explain(fault.Ended(ctx), fault.AsUnavailable(fault.NoAnswer))
-	}
+func read(p *transport.Wait, reply rueidis.RedisResult, cut bool) ([]rueidis.RedisMessage, error) {
 	rows, err := reply.ToArray()
-	return rows, fault.Classify(err)
+	return rows, p.Explain(cut, err)
 }
 
 // run runs a script that only reads for some groups of keys in one pipeline. A server that does not know it gets the source,

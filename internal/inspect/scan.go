@@ -94,7 +94,7 @@ func (r *Reader) scanOnce(ctx context.Context, n node, cursor, pattern string) (
 		}
 		return r.run(ctx, way, keysOf, []int{0}, build)[0]
 	})
-	rows, err := read(ctx, reply, cut)
+	rows, err := read(&wait, reply, cut)
 	if err != nil {
 		return next, err
 	}

@@ -377,7 +377,7 @@ const (
 	byMail
 )
 
-// failEvery is how often a call that is to fail fast looks whether the server is silent.
+// failEvery is how often a call that is to fail fast looks whether Redis can be asked.
 const failEvery = 100 * time.Millisecond
 
 // pause waits for a while, or until it is woken or has mail. It fails when the context or the registry ends first, and, for a

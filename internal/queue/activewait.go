@@ -1,7 +1,9 @@
 package queue
 
 import (
+	"context"
 	"sync/atomic"
+	"time"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
@@ -50,9 +52,9 @@ func (t *lastFailure) note(failure error) {
 	}
 }
 
-// Failing is why Redis cannot be asked now whether the lock is free, if it cannot: the last try of the goroutine that asks
+// failing is why Redis cannot be asked now whether the lock is free, if it cannot: the last try of the goroutine that asks
 // failed, or the server is silent, and has been asked since some time.
-func (p *Path) Failing(asked clock.Instant) error {
+func (p *Path) failing(asked clock.Instant) error {
 	if t := p.whole().active.Load(); t != nil {
 		if failure := t.failure.Load(); failure != nil {
 			return *failure
@@ -62,6 +64,36 @@ func (p *Path) Failing(asked clock.Instant) error {
 		return fault.AsUnavailable(fault.NoAnswer)
 	}
 	return nil
+}
+
+// WhileReachable returns a child of a context that ends when Redis cannot be asked whether the lock is free. End ends it, and
+// says why it had ended, if it was that.
+func (p *Path) WhileReachable(parent context.Context) (ctx context.Context, end func() error) {
+	shard, asked := p.Shard(), p.Clock.Now()
+	shard.KeepAlive()
+	ctx, fail := context.WithCancelCause(parent)
+	go func() {
+		look := time.NewTicker(failEvery)
+		defer look.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-look.C:
+				if why := p.failing(asked); why != nil {
+					fail(why)
+				}
+			}
+		}
+	}()
+	return ctx, func() (why error) {
+		shard.EndKeepAlive()
+		if parent.Err() == nil {
+			why = context.Cause(ctx)
+		}
+		fail(nil)
+		return why
+	}
 }
 
 // LastFailure is why the last try of the goroutine that asks Redis for the lock failed, nil when it did not. When none has ended,

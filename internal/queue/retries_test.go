@@ -72,7 +72,7 @@ func TestRetries_AClosedClient(t *testing.T) {
 
 // When there was no time to send anything, and the call is not over, it pauses before it tries again, and says why.
 func TestRetries_NothingWasSent(t *testing.T) {
-	tooLittle := fault.AsUnavailable(TooLittleTimeError{transport.RoundTrip{Base: time.Second, Known: true}})
+	tooLittle := fault.AsUnavailable(tooLittleTimeError{transport.RoundTrip{Base: time.Second, Known: true}})
 	for name, tries := range map[string]func(a *acquisition) error{
 		"poll": func(a *acquisition) error {
 			if err := a.fatal(tooLittle); err != nil {

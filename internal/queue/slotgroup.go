@@ -64,7 +64,7 @@ func (g *Group) Try(deadline clock.Instant) {
 	reply := all.Transport.Do(&p, &c)
 	tokens, taken, err := protocol.Tokens(reply.RedisResult, len(bids))
 	for p.Since = reply.Sent; reply.Late && err == nil && taken > 0; { // a server may have said so that is the master no more
-		if left := p.Left(all.Clock); left <= 0 || first.ctx.Err() != nil {
+		if !p.Again(all.Clock) {
 			taken, err = 0, fault.Late
 			break
 		}
@@ -93,7 +93,7 @@ func (g *Group) Try(deadline clock.Instant) {
 	}
 	switch {
 	case reply.Cut:
-		g.Err = fault.Explain(fault.Ended(first.ctx), fault.AsUnavailable(fault.NoAnswer))
+		g.Err = p.Explain(true, nil)
 	case granted && reply.ReplicaErr != nil && first.ctx.Err() != nil:
 		g.Err = fault.Explain(fault.Ended(first.ctx), fault.Classify(err))
 	case err != nil:

@@ -2,10 +2,12 @@ package queue
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/hold"
 	"github.com/lockregistry/lockregistry/internal/lease"
 	"github.com/lockregistry/lockregistry/internal/transport"
 )
@@ -38,11 +40,11 @@ func (e shortLeaseError) Error() string {
 // Is has no call wait for the lease to become long enough.
 func (shortLeaseError) Is(target error) bool { return target == fault.Lasting }
 
-// TooLittleTimeError is that less time was left than one round trip takes, so that nothing was sent.
-type TooLittleTimeError struct{ Trip transport.RoundTrip }
+// tooLittleTimeError is that less time was left than one round trip takes, so that nothing was sent.
+type tooLittleTimeError struct{ trip transport.RoundTrip }
 
-func (e TooLittleTimeError) Error() string {
-	return fmt.Sprintf("there was no time for an answer: %v", e.Trip)
+func (e tooLittleTimeError) Error() string {
+	return fmt.Sprintf("there was no time for an answer: %v", e.trip)
 }
 
 // TooShort is why a lease is of no use, if so, because the server is far away.
@@ -55,31 +57,35 @@ func TooShort(t *lease.Term, way *transport.Shard) error {
 	return shortLeaseError{t.Length, trip}
 }
 
-// tooFar is why nothing is sent, if so, because the server is far away: the lease is too short to be of use, or the answer
-// would come when the call is over. What that obtained would be nobody's, and keep others out until its removal arrives. In
-// that case the call waits for its end, of which its caller has been told nothing but that Redis could not be asked.
-func (a *attempt) tooFar(p *transport.Wait) error {
-	way := a.path.Shard()
-	if err := TooShort(a.hold.Term(), way); err != nil {
-		return err
+// tooFar is why nothing is sent, if so, because the server is far away: the lease is too short to be of use, or the reply would
+// come when the call is over. What that obtained would be nobody's, and keep others out until its removal arrives. In that
+// case the call waits for its end; useless is what it is to be told then.
+func (p *Path) tooFar(w *transport.Wait, t *lease.Term) (useless, err error) {
+	way := p.Shard()
+	if err := TooShort(t, way); err != nil {
+		return nil, err
 	}
 	trip := way.RoundTrip()
-	left := p.Left(a.path.Clock)
-	if !trip.Useless(left) {
-		return nil
+	if left := w.Left(p.Clock); trip.Useless(left) {
+		way.Relearn()
+		useless, err = fault.AsUnavailable(tooLittleTimeError{trip}), p.all.outwait(w.Ctx, left)
 	}
-	way.Relearn()
-	return a.outwait(left, trip)
+	return useless, err
 }
 
-// outwait waits for the end of a call that sends nothing.
-//
-//go:noinline
-func (a *attempt) outwait(left time.Duration, t transport.RoundTrip) error {
-	if err := a.path.all.Outwait(a.ctx, left); err != nil {
+// tooFar is that of a try. Its caller has been told nothing but that Redis could not be asked.
+func (a *attempt) tooFar(p *transport.Wait) error {
+	useless, err := a.path.tooFar(p, a.hold.Term())
+	if useless == nil || err != nil {
 		return err
 	}
-	failure := fault.AsUnavailable(TooLittleTimeError{t})
+	return a.outwaited(useless)
+}
+
+// outwaited is for the end of a call that has sent nothing.
+//
+//go:noinline
+func (a *attempt) outwaited(failure error) error {
 	if !a.asked { // else something is known of the lock
 		a.failure = failure
 	}
@@ -94,8 +100,41 @@ func (a *attempt) outwait(left time.Duration, t transport.RoundTrip) error {
 	return fault.Explain(why, a.failure)
 }
 
-// Outwait waits for the end of a call that sends nothing. It fails when the registry is closed first.
-func (all *Shared) Outwait(ctx context.Context, left time.Duration) error {
+// Prolong sets the lease of a hold anew, now, with t or with the term that it has. When the answer comes late it does so once
+// more, to be sure, until the call's time is over.
+func (p *Path) Prolong(ctx context.Context, h *hold.Hold, t *lease.Term) error {
+	w := p.all.CommandWait(ctx, p.Shard())
+	w.Since = p.Clock.Now()
+	for {
+		if err := p.tooFarFor(h, &w, t); err != nil {
+			return err
+		}
+		if err := h.Renew(&w, t); !errors.Is(err, fault.Late) || !w.Again(p.Clock) {
+			return err
+		}
+	}
+}
+
+// tooFarFor is tooFar for a renewal, with the lease that its owner asks for, if any.
+func (p *Path) tooFarFor(h *hold.Hold, w *transport.Wait, asked *lease.Term) error {
+	if w.Ctx.Err() != nil || !h.Valid() {
+		return nil //nolint:nilerr // the call tells of its end itself, at once
+	}
+	useless, err := p.tooFar(w, asked)
+	switch {
+	case useless == nil || err != nil:
+		return err
+	case !h.Valid():
+		return fault.WithEnd(w.Ctx, h.Err())
+	case w.Ctx.Err() == nil:
+		return useless
+	default:
+		return fault.Explain(fault.Ended(w.Ctx), useless)
+	}
+}
+
+// outwait waits for the end of a call that sends nothing. It fails when the registry is closed first.
+func (all *Shared) outwait(ctx context.Context, left time.Duration) error {
 	end := time.NewTimer(left)
 	defer end.Stop()
 	select {

@@ -63,7 +63,7 @@ func TestOutwait_AContextThatDoesNotEnd(t *testing.T) {
 			all := Shared{Clock: clock.New(), Closed: closed}
 			ctx := endless{context.Background(), time.Now()}
 			began, ended := time.Now(), make(chan error, 1)
-			go func() { ended <- all.Outwait(ctx, 0) }()
+			go func() { ended <- all.outwait(ctx, 0) }()
 			<-time.After(answerGrace / 2)
 			if closes {
 				close(closed)
@@ -74,13 +74,13 @@ func TestOutwait_AContextThatDoesNotEnd(t *testing.T) {
 			require.NoError(t, <-ended)
 			require.Equal(t, answerGrace, time.Since(began))
 			a := attempt{path: &Path{Side: all.Side("")}, ctx: ctx}
-			err := a.outwait(0, transport.RoundTrip{})
+			err := a.outwaited(fault.AsUnavailable(tooLittleTimeError{}))
 			require.ErrorIs(t, err, context.DeadlineExceeded)
 			require.ErrorIs(t, err, fault.Unavailable)
 			require.False(t, a.passing(err), "a call that waits does not go on without an end")
 
 			a.ctx, a.cut = endless{context.Background(), time.Now().Add(time.Hour)}, false
-			err = a.outwait(0, transport.RoundTrip{})
+			err = a.outwaited(fault.AsUnavailable(tooLittleTimeError{}))
 			require.NotErrorIs(t, err, context.DeadlineExceeded)
 			require.True(t, a.passing(err))
 		})
