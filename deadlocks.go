@@ -2,14 +2,12 @@ package lockregistry
 
 import (
 	"context"
-	"errors"
 	"iter"
 
 	"github.com/lockregistry/lockregistry/internal/deadlock"
 	"github.com/lockregistry/lockregistry/internal/detector"
-	"github.com/lockregistry/lockregistry/internal/presence"
+	"github.com/lockregistry/lockregistry/internal/inspect"
 	"github.com/lockregistry/lockregistry/internal/protocol"
-	"github.com/lockregistry/lockregistry/internal/scan"
 	"github.com/lockregistry/lockregistry/observe"
 )
 
@@ -47,7 +45,11 @@ func deadlockOf(cycle detector.Cycle) (d observe.Deadlock) {
 }
 
 // detecting is what package detector sees of a registry.
-type detecting struct{ reg *Registry }
+type detecting struct {
+	*inspect.Reader
+
+	reg *Registry
+}
 
 // Mine reports whether a call is for a lock of the registry.
 func (d detecting) Mine(c *deadlock.Call) bool { return lockOf(c.Lock).reg == d.reg }
@@ -72,45 +74,6 @@ func (d detecting) Held() iter.Seq[detector.Held] {
 			}
 		}
 	}
-}
-
-// Holders are the registries that hold some paths.
-func (d detecting) Holders(ctx context.Context, paths []string) ([][]string, error) {
-	keys := make([]string, len(paths))
-	for i, path := range paths {
-		keys[i] = d.reg.prefix + ":" + path
-	}
-	holders := make([][]string, len(paths))
-	found, errs := d.reg.others.reader.Locks(ctx, keys)
-	for i, info := range found {
-		if errs[i] != nil && !errors.Is(errs[i], ErrWrongType) {
-			return nil, errs[i]
-		}
-		for _, h := range info.Holders {
-			if !h.Name.Kept {
-				holders[i] = append(holders[i], h.Name.Registry)
-			}
-		}
-	}
-	return holders, nil
-}
-
-// Records reads what some registries say of themselves.
-func (d detecting) Records(
-	ctx context.Context, registries []string, each func(i int, r presence.Record, from presence.Identity),
-) error {
-	return d.reg.others.reader.Records(ctx, registries, each)
-}
-
-// Registries are all that have a record.
-func (d detecting) Registries(ctx context.Context) (all []string, err error) {
-	pick := func(key string) (registry string, ok bool) { return presence.Owner(d.reg.prefix, key), true }
-	read := func(found []string) error {
-		all = append(all, found...)
-		return nil
-	}
-	err = d.reg.others.reader.Scan(ctx, presence.Pattern, &scan.Pass{Pick: pick, Read: read})
-	return all, err
 }
 
 // Report tells the log and the observer of a cycle.

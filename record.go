@@ -40,7 +40,7 @@ func (r *Registry) present(name *string) {
 	p := &r.others.presence
 	o.Layout, o.Label, o.Own = r.layout, observe.Label(own), p.of
 	p.reg, p.key = r, presence.Key(r.prefix, own.Registry)
-	p.detector = detector.New(detecting{r}, own, &waiting, r.clock, r.closed)
+	p.detector = detector.New(detecting{o, r}, own, &waiting, r.clock, r.closed)
 	p.Start(p, r.clock, own)
 }
 

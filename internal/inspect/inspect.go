@@ -16,6 +16,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/presence"
 	"github.com/lockregistry/lockregistry/internal/protocol"
+	"github.com/lockregistry/lockregistry/internal/scan"
 	"github.com/lockregistry/lockregistry/internal/transport"
 	"github.com/lockregistry/lockregistry/observe"
 )
@@ -113,6 +114,17 @@ func (r *Reader) Holder(ctx context.Context, c protocol.Call, lease time.Duratio
 		return "", nil
 	}
 	return name, p.Explain(reply.Cut, err)
+}
+
+// Registries are all that have a record.
+func (r *Reader) Registries(ctx context.Context) (all []string, err error) {
+	pick := func(key string) (registry string, ok bool) { return presence.Owner(r.Prefix, key), true }
+	read := func(found []string) error {
+		all = append(all, found...)
+		return nil
+	}
+	err = r.Scan(ctx, presence.Pattern, &scan.Pass{Pick: pick, Read: read})
+	return all, err
 }
 
 // rows has a script read some keys, and hands over what it replies about each, or why there is no reply, one after another.

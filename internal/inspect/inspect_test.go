@@ -17,9 +17,15 @@ import (
 	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/scan"
 	"github.com/lockregistry/lockregistry/internal/transport"
+	"github.com/lockregistry/lockregistry/observe"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const (
+	own   = "00000000-0000-0000-0000-000000000001"
+	other = "00000000-0000-0000-0000-000000000002"
+)
 
 // calls end with their contexts.
 type calls struct{}
@@ -41,6 +47,8 @@ func reader(t *testing.T) (*Reader, *miniredis.Miniredis) {
 	tr := transport.New(client)
 	return &Reader{
 		Prefix: "p", Clock: tr.Clock, Client: client, Transport: tr, Calls: calls{}, Closed: make(chan struct{}),
+		Label: observe.Label{Registry: own, PID: 1},
+		Own:   func(path string) []presence.Lock { return []presence.Lock{{Path: path, Waiting: 2}} },
 	}, server
 }
 
@@ -102,4 +110,62 @@ func TestReader_ScanFindsEachKeyOnce(t *testing.T) {
 		},
 	}))
 	require.Len(t, found, 700)
+}
+
+// What the reader's own registry says of a path is asked of that, and what others say is read.
+func TestReader_Lock(t *testing.T) {
+	r, server := reader(t)
+	require.NoError(t, server.Set("p:a", own+":1"))
+	require.NoError(t, server.Set("p:b", other+":1"))
+	require.NoError(t, server.Set(presence.Key("p", other), `{"host":"h","pid":7,"locks":[{"path":"b","waiting":3}]}`))
+	a, err := r.Lock(t.Context(), "p:a")
+	require.NoError(t, err)
+	require.Equal(t, r.Label, a.Holders[0].Label)
+	require.Equal(t, 2, a.Holders[0].Behind)
+	b, err := r.Lock(t.Context(), "p:b")
+	require.NoError(t, err)
+	require.Equal(t, observe.Label{Registry: other, Host: "h", PID: 7}, b.Holders[0].Label)
+	require.Equal(t, 3, b.Holders[0].Behind)
+	free, err := r.Lock(t.Context(), "p:free")
+	require.NoError(t, err)
+	require.Equal(t, observe.LockInfo{Path: "free", Key: "p:free"}, free)
+
+	holders, err := r.Holders(t.Context(), []string{"b", "free", "a"})
+	require.NoError(t, err)
+	require.Equal(t, [][]string{{other}, nil, {own}}, holders)
+	registries, err := r.Registries(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []string{other}, registries)
+}
+
+func TestReader_EachTellsOfLocksOnly(t *testing.T) {
+	r, server := reader(t)
+	for _, path := range []string{"a", "b", "c"} {
+		require.NoError(t, server.Set("p:"+path, other+":1"))
+	}
+	require.NoError(t, server.Set("p:text", "something:1"))
+	var found []string
+	require.NoError(t, r.Each(t.Context(), func(info observe.LockInfo) bool {
+		found = append(found, info.Path)
+		return true
+	}))
+	require.ElementsMatch(t, []string{"a", "b", "c"}, found)
+	calls := 0
+	require.NoError(t, r.Each(t.Context(), func(observe.LockInfo) bool {
+		calls++
+		return false
+	}))
+	require.Equal(t, 1, calls, "the caller wanted no more")
+}
+
+func TestReader_Holder(t *testing.T) {
+	r, server := reader(t)
+	spring := protocol.NewSpring(protocol.Config{Prefix: "p"})
+	name, err := r.Holder(t.Context(), spring.Holder("p:a"), time.Minute)
+	require.NoError(t, err)
+	require.Empty(t, name)
+	require.NoError(t, server.Set("p:a", other+":1"))
+	name, err = r.Holder(t.Context(), spring.Holder("p:a"), time.Minute)
+	require.NoError(t, err)
+	require.Equal(t, other+":1", name)
 }

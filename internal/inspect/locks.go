@@ -66,6 +66,27 @@ func (r *Reader) infoOf(key string, x *protocol.Inspection) observe.LockInfo {
 	return info
 }
 
+// Holders are the registries that hold some paths.
+func (r *Reader) Holders(ctx context.Context, paths []string) ([][]string, error) {
+	keys := make([]string, len(paths))
+	for i, path := range paths {
+		keys[i] = r.Prefix + ":" + path
+	}
+	holders := make([][]string, len(paths))
+	found, errs := r.Locks(ctx, keys)
+	for i, info := range found {
+		if errs[i] != nil && !errors.Is(errs[i], fault.WrongType) {
+			return nil, errs[i]
+		}
+		for _, h := range info.Holders {
+			if !h.Name.Kept {
+				holders[i] = append(holders[i], h.Name.Registry)
+			}
+		}
+	}
+	return holders, nil
+}
+
 // Each tells of the locks that somebody holds or waits for, as they are found, until tell reports false.
 func (r *Reader) Each(ctx context.Context, tell func(observe.LockInfo) bool) error {
 	l := listing{reader: r, ctx: ctx, yield: tell, yielded: map[string]bool{}, told: map[string]told{}}
