@@ -84,7 +84,7 @@ func (l *Lock) enter(ctx context.Context, q *request) (in admission, err error) 
 			return in, err
 		default:
 			now.unpin()
-			return in, now.notAdmitted(how, o, err)
+			return in, now.notAdmitted(how, o, err, q.wait != notAtAll)
 		}
 	}
 }
@@ -161,7 +161,7 @@ func (l *Lock) enterHold(ctx context.Context, q *request, o owner.ID, how local.
 }
 
 // notAdmitted is the error of a call that has not come in, and why it has stopped waiting, if that is known.
-func (l *Lock) notAdmitted(how local.Admission, o owner.ID, why error) error {
+func (l *Lock) notAdmitted(how local.Admission, o owner.ID, why error, waits bool) error {
 	switch {
 	case how == local.Upgrade:
 		return ErrUpgrade
@@ -172,7 +172,7 @@ func (l *Lock) notAdmitted(how local.Admission, o owner.ID, why error) error {
 	case errors.Is(why, ErrUnavailable): // see FailFast
 		return why
 	}
-	return fault.Explain(why, l.redis.LastFailure())
+	return fault.Explain(why, l.redis.LastFailure(waits))
 }
 
 // receive makes a hold that was handed to an owner what its call has asked for. If it does not, the owner has left again, and its

@@ -90,9 +90,9 @@ func TestReadWriteLock_BothSidesKnowOfOthers(t *testing.T) {
 			side, other = other, side
 		}
 		over := side.redis.Unavailable(fault.NoAnswer)
-		require.ErrorIs(t, other.redis.LastFailure(), fault.NoAnswer)
+		require.ErrorIs(t, other.redis.LastFailure(true), fault.NoAnswer)
 		over()
-		require.NoError(t, other.redis.LastFailure())
+		require.NoError(t, other.redis.LastFailure(true))
 
 		require.False(t, other.redis.Contested())
 		side.redis.NoteContention(protocol.Contended, false, reg.clock.Now())

@@ -338,6 +338,30 @@ func TestLock_UnderWayWhenTheLinkBecomesSlow(t *testing.T) {
 	}
 }
 
+// A call that does not wait, behind a goroutine whose first try takes long for the first time, learns that the lock is taken: an
+// answer that is not late is no outage.
+func TestTryLock_BehindAFirstTryWhenTheLinkBecomesSlow(t *testing.T) {
+	for _, trip := range []time.Duration{50 * time.Millisecond, 150 * time.Millisecond, 400 * time.Millisecond} {
+		t.Run(trip.String(), func(t *testing.T) {
+			fakeWorld(t, func(w *world) {
+				dial, d := w.far(time.Millisecond)
+				r := w.registryOn(w.clientWith(dial), lockregistry.WithLease(30*time.Second))
+				w.known(r)
+				l, g := r.Obtain("42"), w.goroutine()
+				d.Set(trip)
+				begun, locked := time.Now(), g.starts(l)
+				for w.settle(); len(locked) == 0; w.pass(trip / 20) {
+					ok, err := l.TryLock(w.Context())
+					require.NoError(w, err, "after %v", time.Since(begun))
+					require.False(w, ok)
+				}
+				require.NoError(w, <-locked)
+				require.NoError(w, g.unlock(l))
+			})
+		})
+	}
+}
+
 // lateWorld runs a test in fake time with a registry that has just learned how near its server is.
 func lateWorld(t *testing.T, test func(w *world, f *flaky, r *lockregistry.Registry)) {
 	t.Helper()

@@ -98,8 +98,9 @@ func (p *Path) WhileReachable(parent context.Context) (ctx context.Context, end 
 
 // LastFailure is why the last try of the goroutine that asks Redis for the lock failed, nil when it did not. When none has ended,
 // and the first one is not answered for a while, nobody is known to hold the lock either. It is nil, too, when that goroutine
-// holds the lock to write, and asks for it to read.
-func (p *Path) LastFailure() error {
+// holds the lock to write, and asks for it to read. A call that does not wait has lost no time itself: to it an answer is
+// missing only once it is late.
+func (p *Path) LastFailure(waits bool) error {
 	p = p.whole()
 	if p.local.Hold() != nil {
 		return nil
@@ -111,7 +112,11 @@ func (p *Path) LastFailure() error {
 	if failure := t.failure.Load(); failure != nil {
 		return *failure
 	}
-	if t.since != 0 && p.Shard().Overdue(t.since) {
+	overdue := p.Shard().Overdue
+	if !waits {
+		overdue = p.Shard().IsLate
+	}
+	if t.since != 0 && overdue(t.since) {
 		return fault.AsUnavailable(fault.NoAnswer)
 	}
 	return nil

@@ -91,7 +91,7 @@ func TestRetries_NothingWasSent(t *testing.T) {
 				require.NoError(t, tries(a))
 				require.GreaterOrEqual(t, time.Since(began), 30*time.Millisecond)
 				require.Equal(t, tooLittle, a.failure)
-				require.Equal(t, tooLittle, a.path.LastFailure(), "others of the process are told")
+				require.Equal(t, tooLittle, a.path.LastFailure(true), "others of the process are told")
 			})
 			patientCall(t, func(t *testing.T, a *acquisition) {
 				a.deadline = a.path.Clock.Now()

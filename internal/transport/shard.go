@@ -180,6 +180,12 @@ func (s *Shard) Overdue(sent clock.Instant) bool {
 	return sent.Until(s.client.Clock.Now()) >= s.RoundTrip().Plus(tooSoon)
 }
 
+// IsLate tells whether a reply to a command that was sent at some time would be late by now. The way may just have become longer:
+// sooner than that nothing is amiss.
+func (s *Shard) IsLate(sent clock.Instant) bool {
+	return sent.Until(s.client.Clock.Now()) >= s.RoundTrip().Plus(lateReply)
+}
+
 // Silent tells whether the server is silent, as far as is known: it was found so, and has not replied since. Where nobody has
 // sent it anything since, that may be over: so it is asked by KeepAlive, and has the time for a reply from then on.
 func (s *Shard) Silent(asked clock.Instant) bool {
