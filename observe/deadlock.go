@@ -7,8 +7,9 @@ import (
 	"time"
 )
 
-// Deadlock is a cycle of calls that wait for each other: each for a path that the next one holds, the last one for one of the
-// first's. A reader may also wait for a writer that waits before it; that one is the next then, and need not hold the path.
+// Deadlock is a cycle of calls that wait for each other: each for a path that the next one holds, the last one for a path of
+// the first. A reader may also wait for a writer that waits before it; then that writer is the next, and need not hold the
+// path.
 type Deadlock struct {
 	Waits []DeadlockWait
 }
@@ -17,13 +18,14 @@ type Deadlock struct {
 type DeadlockWait struct {
 	Path  string    // what it waits for
 	Kind  Kind      // KindLock, KindReader or KindWriter
-	Owner string    // who waits, such as "goroutine 17"
-	Holds []string  // paths that it holds, 16 at most; where a process finds the cycle by itself, those that the cycle is about
+	Owner string    // the caller, such as "goroutine 17"
+	Holds []string  // paths that the caller holds, 16 at most; only the cycle's when one process found it
 	Label Label     // of its registry
 	Since time.Time // since when it waits
 }
 
-// String says who holds and waits for what, in one line, with the labels if there are several. Paths are quoted.
+// String describes the cycle in one line: who holds and waits for which path, with the labels if several processes take part.
+// Paths are quoted.
 func (d Deadlock) String() string {
 	several := slices.ContainsFunc(d.Waits, func(w DeadlockWait) bool { return w.Label != d.Waits[0].Label })
 	var b strings.Builder
@@ -51,7 +53,7 @@ func (d Deadlock) String() string {
 	return b.String()
 }
 
-// escaped is a text of another process in which nothing but its letters has an effect.
+// escaped escapes control characters and quotes in a text from another process.
 func escaped(text string) string {
 	quoted := strconv.Quote(text)
 	return quoted[1 : len(quoted)-1]

@@ -10,14 +10,14 @@ import (
 // Label says which process a registry belongs to. The registry keeps it in Redis while it holds a lock or waits for one, see
 // [lockregistry.Registry.Inspect].
 type Label struct {
-	Registry string // what its holds begin with in Redis, before the last colon
-	Host     string // the name of the machine, as the operating system has it; empty when that has none
+	Registry string // what its holds in Redis begin with, up to the last colon
+	Host     string // the host name that the operating system reports; empty if it reports none
 	PID      int    // of the process
 	Name     string // given by [lockregistry.WithName]; or empty
 }
 
-// Known tells whether there is a label. There is none for Java, for an older version of this package, and for a registry that has
-// not held a lock or waited for one for a second yet.
+// Known reports whether there is a label. Java, older versions of this package, and registries that have not yet held or waited
+// for a lock for a second have none.
 func (l Label) Known() bool { return l.Registry != "" }
 
 // String returns the label for people, such as "billing on web-1, process 4711".

@@ -2,66 +2,66 @@ package observe
 
 import "time"
 
-// LockInfo is what Redis knows of a path at one moment: who holds it, and who waits for it.
+// LockInfo is what Redis knows about a path at one moment: its holders and its waiters.
 type LockInfo struct {
 	Path string
 	Key  string // prefix + ":" + path
 
-	// Kind is KindLock, KindReadWrite, KindSemaphore or KindNone; or KindTooLong, of which [lockregistry.Registry.Locks] tells
-	// no more than the beginning.
+	// Kind is KindLock, KindReadWrite, KindSemaphore, KindNone or KindTooLong. For the last, [lockregistry.Registry.Locks] gives
+	// only the beginning of the key.
 	Kind Kind
 
-	// Layout is that of a plain lock, as its key has it, or, when nobody holds it, of this registry. That of a read-write lock
-	// is LayoutRedisson.
+	// Layout is the format of the key: for a plain lock the one found, or the registry's when nobody holds the lock; for a
+	// read-write lock LayoutRedisson, for a semaphore LayoutSpring.
 	Layout Layout
 
-	Permits int // of a semaphore: how many there are
+	Permits int // of a semaphore: all of its permits, held or not
 
-	Holders     []HolderInfo // the first 100 in no order; one, but for readers and a semaphore
+	Holders     []HolderInfo // up to 100 in no order; readers and semaphores can have several
 	HolderCount int          // all of them
 
 	Waiters     []WaiterInfo // the first 100 in the order of the queue
 	WaiterCount int          // all of them
 
-	// TooLong names what is longer in Redis than this package or its peers make it, "key", "token", "holder",
-	// "waiter", or "record". It is not read: of names there is the beginning, and the rest is as if it were not there.
+	// TooLong names what is longer in Redis than this package or its peers make it: "key", "token", "holder", "waiter" or
+	// "record". Of a name that is too long only the beginning is read, of anything else nothing.
 	TooLong []string
 }
 
-// HolderInfo is somebody who holds a lock.
+// HolderInfo is one holder of a lock.
 type HolderInfo struct {
-	// Holder is as it is in the key: its value, a field of the hash, or a member of the set.
+	// Holder is the holder's name in Redis: the key's value, a field of the hash, or a member of the set.
 	// [lockregistry.Registry.ForceUnlockHolder] takes it.
 	Holder  string
 	Label   Label // of its registry; see [Label.Known]
 	Shared  bool  // it is a reader
-	Permits int   // of a semaphore: how many it has
+	Permits int   // of a semaphore: how many the holder has
 
-	// Since is when the call that holds the lock asked for it, by the wall clock of its process: for one that waited in the
-	// queue, when it began to wait, or to wait anew. It may have been handed from one goroutine to another since. Zero: not
-	// known, as for Java and older versions.
+	// Since is when the hold was asked for, by the wall clock of its process: for a call that waited in the queue, when it began
+	// to wait, or to wait anew. The hold may have been handed to other goroutines since. Zero: not known, as for Java and older
+	// versions.
 	Since time.Time
 
-	// Granted is since when the owner has the lock, by the wall clock of its process, as of a second ago. Zero: not known, as
-	// for a hold younger than a second; it has the lock since Since or later.
+	// Granted is when the owner got the lock, by the wall clock of its process, as of a second ago. Zero: not known, as for a hold
+	// younger than a second; the owner got it at Since or later.
 	Granted time.Time
 
-	Behind int // calls of the same process that wait for the path and are not in Waiters, as of a second ago
+	Behind int // further calls of the same process that wait for the path, not in Waiters, as of a second ago
 
-	// Renewed is the lease that the holder's process sets anew each third of it, as of a second ago. 0: not known, or not
-	// renewed. See Overdue.
+	// Renewed is the lease that the holder's process renews each third of it, as of a second ago. 0: not known, or not renewed.
+	// See Overdue.
 	Renewed time.Duration
 
-	Lease time.Duration // what is left of it, if it is not renewed; negative when it has no end
-	Kept  bool          // nobody holds the lock any more, and [lockregistry.AtLeast] keeps the path
+	Lease time.Duration // what is left of the lease; negative: it has no end
+	Kept  bool          // the lock was released, and [lockregistry.AtLeast] keeps the path taken
 
-	// Token is the last fencing token that was drawn for the path; 0: none. They are drawn by the hundred, so that of the
-	// present owner is at most 99 less, see [lockregistry.WithFencing].
+	// Token is the last fencing token drawn for the path; 0: none. Tokens are drawn in blocks of 100: the owner's is at most 99
+	// lower, see [lockregistry.WithFencing].
 	Token uint64
 }
 
-// Overdue is how late the renewal of the lease is: the process has died, is frozen, or cannot reach Redis. It is 0 while that
-// may be chance, for a second or a tenth of the lease, and where it is not known that the holder renews.
+// Overdue returns how late the renewal of the lease is: the process has died, is frozen, or cannot reach Redis. It is 0 for
+// delays below a second or a tenth of the lease, whichever is longer, and if Renewed or the end of the lease is not known.
 func (h HolderInfo) Overdue() time.Duration {
 	if late := h.Renewed*2/3 - h.Lease; h.Renewed > 0 && h.Lease >= 0 && late >= max(time.Second, h.Renewed/10) {
 		return late
@@ -69,16 +69,16 @@ func (h HolderInfo) Overdue() time.Duration {
 	return 0
 }
 
-// WaiterInfo is a call that has a place in the queue of a path. Java, and calls that poll, have none. The place of a process
-// that has died goes when its turn comes.
+// WaiterInfo is a call that has a place in the queue of a path. Java, and calls that poll, have no place. The place of a dead
+// process goes when its turn comes.
 type WaiterInfo struct {
 	Registry string    // as in Label
 	Label    Label     // see [Label.Known]
 	Shared   bool      // it wants to read
 	Permits  int       // how many it asks for, of a semaphore
-	Since    time.Time // since when it has its place, by the server's clock
-	Gone     bool      // nobody listens to its channel: its process has died, most likely. False also where that is not known
-	Standby  bool      // it waits to lead, see package leader: for long, most likely
+	Since    time.Time // when it got its place, by the server's clock
+	Gone     bool      // nobody listens to its channel: its process has most likely died. False also if that is not known
+	Standby  bool      // it waits to lead, see package leader, which may take long
 	Behind   int       // further calls of the same process that wait for the path, as of a second ago
 }
 

@@ -1,5 +1,5 @@
-// Package observe has what a registry tells of itself: to an observer when something happens, and to who asks for its
-// figures, for who holds a lock and who waits for it, or for deadlocks.
+// Package observe has the types with which a registry reports about itself: events for an observer, figures, the holders and
+// waiters of locks, and deadlocks.
 package observe
 
 import (
@@ -11,32 +11,31 @@ import (
 // Observer has functions that are called when something happens inside a registry: see [lockregistry.WithObserver]. Any of
 // its functions may be nil. They may be called by many goroutines at the same time.
 //
-// Acquired and Released are about a call. The goroutine of the call calls them, with the context of the call, when the
-// outcome stands: they delay that call alone, and with Acquired the lease of what it has got runs. They must not end the
-// goroutine.
+// Acquired and Released are about a call. The call's goroutine runs them, with the call's context, when the outcome is known:
+// they delay that call alone, and while Acquired runs, the lease of the new hold runs, too. They must not end the goroutine.
 //
-// The others are about what happens in the background. One goroutine calls them, one after another, in the order of the
-// events, also with the lines of [lockregistry.WithLogger]. They delay nothing but each other; what comes while 1024 wait is
-// dropped, and logged.
+// The others are about events in the background. One goroutine calls them one after another, in the order of the events and of
+// the lines of [lockregistry.WithLogger]. They delay only each other; events that come while 1024 wait are dropped, which is
+// logged.
 //
-// A panic in any of them is logged, and harms nobody.
+// A panic in any of them is recovered and logged.
 type Observer struct {
-	// Acquired is called for each call that asked for a lock, whether or not it got it: Lock, TryLock, Do, Acquire, Once, and what
-	// stands on them. AcquireAll counts as a call for each path.
+	// Acquired is called for each call that asked for a lock, whether or not it got it: Lock, TryLock, Do, Acquire, TryAcquire,
+	// Once, and calls that use them. AcquireAll counts as one call for each path.
 	Acquired func(ctx context.Context, a Acquired)
 
-	// Released is called for each hold that its last owner has released, by Unlock or Release, or at the end of Do and Once. Its
-	// context may have ended.
+	// Released is called for each hold that its last owner has released, by Unlock or Release, or at the end of Do and Once. Ctx
+	// may have ended.
 	Released func(ctx context.Context, r Released)
 
-	// Lost is called for each hold that was lost, once: when it is noticed, whether or not it is ever released.
+	// Lost is called once for each hold that was lost, when the loss is noticed, whether or not the hold is ever released.
 	Lost func(l Lost)
 
 	// Renewing is called when renewals and removals in the background begin to fail, and when they succeed again: in a cluster,
-	// when the first master fails, and when none does any more.
+	// when they fail at the first master, and when they fail at none any more.
 	Renewing func(r Renewing)
 
-	// Deadlocked is called for each cycle of calls that wait for each other that is found, once; see [lockregistry.ErrDeadlock].
+	// Deadlocked is called once for each cycle found of calls that wait for each other, see [lockregistry.ErrDeadlock].
 	Deadlocked func(d Deadlock)
 }
 
@@ -66,27 +65,27 @@ type Acquired struct {
 	Subject
 
 	Op      string        // "lock", "trylock", "do", "acquire" or "once"; "do" is also for DoValue
-	How     How           // how it got the lock; HowNone when it did not
+	How     How           // how it got the lock; HowNone: it did not
 	Here    time.Duration // how long it waited for goroutines of this process
 	Redis   time.Duration // how long the rest took: Redis, and waiting for other processes
 	Wakeups Wakeups       // while it waited for other processes
-	Err     error         // what the call returned; nil, too, when it returned false, and another owner has the lock
+	Err     error         // what the call returned; also nil when it reported false because another owner has the lock
 }
 
-// Waited tells whether the call waited for anybody.
+// Waited reports whether the call waited for an owner, here or elsewhere.
 func (a Acquired) Waited() bool { return a.Here > 0 || a.Wakeups != (Wakeups{}) }
 
-// Wakeups is why calls that waited for other processes looked at Redis, or had the lock.
+// Wakeups counts what made calls that waited for other processes look at Redis, or own the lock.
 type Wakeups struct {
 	Messages uint64 // a release by this library made the call the owner, or the next one
 	Changes  uint64 // the server, or a release by Java, announced that the key has changed
-	Polls    uint64 // without a message: a poll, the end of a lease, or a look after the call's place
+	Polls    uint64 // looks without a message: a poll, the end of a lease, or a check of the call's place
 }
 
-// How is how a call got its lock.
+// How says how a call got its lock.
 type How uint8
 
-// The ways to get a lock. What happened elsewhere is judged by what this process can tell.
+// The ways to get a lock, as far as this process can know them.
 const (
 	HowNone         How = iota // it did not
 	HowFree                    // the lock was free
@@ -94,7 +93,7 @@ const (
 	HowShared                  // a reader joined others of this process
 	HowHandedOver              // a goroutine of this process handed it over
 	HowGranted                 // another process's release made the call the owner
-	HowFoundFree               // the call waited, and found it free when it looked again
+	HowFoundFree               // the call waited, and found the lock free when it looked again
 	HowFoundExpired            // the same, when the lease of its holder was over
 )
 
@@ -107,17 +106,17 @@ func (h How) String() string { return nameOf(hows[:], h) }
 type Released struct {
 	Subject
 
-	Held time.Duration // since its owner got it; a hold that readers share, since the first of them did
+	Held time.Duration // since its owner got it; for a hold that readers share, since the first of them did
 	How  End
 	Err  error // nil, ErrLockLost, ErrUnavailable, or another error of Redis
 }
 
-// End is how a released hold ended.
+// End says how a released hold ended.
 type End uint8
 
 // The ways in which a hold ends.
 const (
-	EndReleased   End = iota // its key was removed, or is about to be, or another process's waiter is the owner now
+	EndReleased   End = iota // its key was removed, or soon will be, or a waiter of another process owns it now
 	EndHandedOver            // the next goroutine of this process has it
 	EndKept                  // its path stays taken, see [lockregistry.AtLeast]
 	EndLost                  // it was lost before
@@ -137,18 +136,18 @@ type Lost struct {
 	Why  Loss
 }
 
-// Loss is why a hold was lost.
+// Loss says why a hold was lost.
 type Loss uint8
 
 // The reasons.
 const (
 	LossUnknown        Loss = iota
-	LossLeaseOver           // nobody renewed it, or Redis could not be asked
-	LossKeyGone             // the key was removed, has expired, or was lost by a failover
+	LossLeaseOver           // the lease was not renewed, or Redis could not be reached
+	LossKeyGone             // the key was removed, has expired, or was lost in a failover
 	LossKeyTaken            // the same, and another owner has the key
-	LossRenewedTooLate      // the lease was over before its renewal was answered: it is too short for Redis or the network
+	LossRenewedTooLate      // the lease ended before its renewal was answered: it is too short for Redis or the network
 	LossForced              // by ForceUnlock of this registry
-	LossGrantedTwice        // another server has granted it once more: a failover brought an old queue back
+	LossGrantedTwice        // another server granted it again: a failover brought an old queue back
 )
 
 var losses = [...]string{"unknown", "lease_over", "key_gone", "key_taken", "renewed_too_late", "forced", "granted_twice"}
@@ -156,7 +155,7 @@ var losses = [...]string{"unknown", "lease_over", "key_gone", "key_taken", "rene
 // String returns a short name, such as "lease_over".
 func (l Loss) String() string { return nameOf(losses[:], l) }
 
-// Renewing is that renewals and removals in the background began to fail, or succeed again.
+// Renewing says that renewals and removals in the background began to fail, or succeed again.
 type Renewing struct {
 	Err      error // nil: they succeed again; it matches ErrUnavailable when Redis did not answer or cannot serve
 	Commands int   // how many were sent together
