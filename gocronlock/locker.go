@@ -1,5 +1,5 @@
-// Package gocronlock runs the jobs of [gocron] schedulers on one node of several, with the locks of a lock registry. A
-// [Locker] is for jobs that any node may run, an [Elector] for jobs that all run on the same node, until it ends.
+// Package gocronlock runs the jobs of [gocron] schedulers on one node of several, with the locks of a lock registry. With a
+// [Locker] each run of a job may be on another node; with an [Elector] one node runs all jobs until it stops.
 //
 //	locker := gocronlock.NewLocker(registry, lockregistry.AtLeast(54*time.Minute))
 //	_, err = scheduler.NewJob(
@@ -24,12 +24,12 @@ import (
 	"github.com/lockregistry/lockregistry"
 )
 
-// defaultLeast is long enough for clocks that NTP keeps, and shorter than the period of most jobs.
+// defaultLeast is longer than the difference between clocks that NTP sets, and shorter than the period of most jobs.
 const defaultLeast = 500 * time.Millisecond
 
 // Locker is a gocron.Locker, for gocron.WithDistributedLocker and gocron.WithDistributedJobLocker. Make it with [NewLocker].
-// It is safe for use by many goroutines, and for many jobs: the path of a job's lock is the job's name. Name your jobs:
-// without gocron.WithName the name is that of the function.
+// It is safe for use by many goroutines, and for many jobs: the path of a job's lock is the job's name. Name your jobs: without
+// gocron.WithName gocron takes the function's name.
 type Locker struct {
 	reg    *lockregistry.Registry
 	opts   []lockregistry.LockOption
@@ -38,27 +38,26 @@ type Locker struct {
 
 var _ gocron.Locker = (*Locker)(nil)
 
-// NewLocker makes a Locker of the locks of r. Options are those of [lockregistry.Lock.Acquire] but for Wait:
+// NewLocker makes a Locker that uses the locks of r. It takes the options of [lockregistry.Lock.Acquire] except Wait:
 //
 //   - [lockregistry.AtLeast] keeps a job's lock taken for some time, although the job is over sooner. It must be longer than the
 //     difference between the nodes' clocks, or a short job runs on two nodes, and shorter than the job's period less that
 //     difference, or the next run is skipped. Nine tenths of the period are a good choice, with a locker for each period.
-//     Default: 500 ms, for jobs that are due each second at most.
-//   - [lockregistry.Lease] sets the lease: how long a crash keeps the job from running. Default: the registry's.
-//   - [lockregistry.AtMost] has a run that hangs keep others out for no longer. Set it longer than any run: gocron has no way to
+//     Default: 500 ms, which suits periods of a second or more.
+//   - [lockregistry.Lease] sets the lease: how long a crash keeps the job from running. Default: the registry's lease.
+//   - [lockregistry.AtMost] limits for how long a run that hangs keeps others out. Set it longer than any run: gocron cannot
 //     tell a job that its lock was lost. Default: the lock is renewed for as long as the job runs.
 //
-// NewLocker does not talk to Redis. What is wrong, a nil registry or a bad option, is reported by Lock.
+// NewLocker does not talk to Redis. Lock reports a nil registry or a bad option.
 func NewLocker(r *lockregistry.Registry, opts ...lockregistry.LockOption) *Locker {
-	first := []lockregistry.LockOption{lockregistry.NoWait(), lockregistry.AtLeast(defaultLeast)} // of several the last one counts
+	first := []lockregistry.LockOption{lockregistry.NoWait(), lockregistry.AtLeast(defaultLeast)} // the last one of a kind counts
 	return &Locker{reg: r, opts: slices.Concat(first, opts), failed: logged}
 }
 
-// OnUnlockError sets what is called when a lock could not be released in order after a run of the job key, since gocron drops
-// that error. Call it before the locker is used. Default: a line in the log of [slog.Default]. Errors are a
-// [*lockregistry.LockError] about those of [lockregistry.Hold.Release]; mind [lockregistry.ErrLockLost]: another node may
-// have run the job at the same time. The scheduler's goroutine for the run calls f, so gocron.Scheduler.Shutdown waits for
-// it.
+// OnUnlockError sets a function that is called when releasing the lock failed after a run of the job key, since gocron drops
+// that error. Call it before the locker is used. Default: the error is logged to [slog.Default]. Err is an error of
+// [lockregistry.Hold.Release]. Mind [lockregistry.ErrLockLost]: another node may have run the job at the same time. The
+// scheduler's goroutine for the run calls f, so gocron.Scheduler.Shutdown waits for it.
 func (l *Locker) OnUnlockError(f func(key string, err error)) *Locker {
 	if f == nil {
 		f = func(string, error) {}
@@ -71,9 +70,9 @@ func logged(key string, err error) {
 	slog.Warn("gocronlock: the lock of a job was not released in order", slog.String("job", key), slog.Any("error", err))
 }
 
-// Lock takes the lock of a job for one run, for gocron. It tries once. The errors, each of which has gocron skip the run and
-// tell a gocron.AfterLockError listener, are those of [lockregistry.Lock.Acquire]: [lockregistry.ErrTaken], another node
-// runs the job, or did; [lockregistry.ErrUnavailable], nobody knows; and an error about a nil registry.
+// Lock takes the lock of a job for one run, for gocron. It tries once. On an error gocron skips the run, and tells a
+// gocron.AfterLockError listener. Lock returns the errors of [lockregistry.Lock.Acquire], for instance [lockregistry.ErrTaken]:
+// another node runs the job, or did; [lockregistry.ErrUnavailable]: Redis could not be asked; and an error for a nil registry.
 func (l *Locker) Lock(ctx context.Context, key string) (gocron.Lock, error) {
 	if l.reg == nil {
 		return nil, errors.New("gocronlock: lock: the registry is nil")
@@ -91,7 +90,8 @@ type lock struct {
 	hold   *lockregistry.Hold
 }
 
-// Unlock ends a run. Gocron's context is done after a shutdown, and gocron drops the error. Release takes a second at most.
+// Unlock ends a run. It ignores the end of ctx, which a shutdown has cancelled. Gocron drops the error. Release takes a second
+// at most.
 func (l *lock) Unlock(ctx context.Context) error {
 	err := l.hold.Release(context.WithoutCancel(ctx))
 	if err != nil {

@@ -1,6 +1,6 @@
 // Package leader elects a leader among the processes that share a lock registry's prefix: one process at a time runs a
-// function, and another one takes over when it ends. It is what Spring's LockRegistryLeaderInitiator does, and excludes one of
-// a Java service: the leader of a role is the holder of the lock whose path is the role, in both.
+// function, and another one takes over when it ends. It corresponds to Spring's LockRegistryLeaderInitiator, and Java services
+// can take part: in both, the leader of a role holds the lock whose path is the role.
 //
 //	candidate, err := leader.New(registry, "billing", func(ctx context.Context) error {
 //		return bill(ctx) // until ctx ends
@@ -8,8 +8,8 @@
 //	...
 //	err = candidate.Run(ctx)
 //
-// There is at most one leader, as long as lead returns when its context ends. There is none for a moment at each change: less
-// than 100 ms after an orderly end, the rest of the lease, less than [WithLease], after a crash.
+// There is at most one leader, as long as lead returns when its context ends. At each change there is no leader for a while:
+// for less than 100 ms after an orderly end, for the rest of the lease, see [WithLease], after a crash.
 package leader
 
 import (
@@ -28,15 +28,16 @@ var (
 	// ErrYielded is the cause of lead's context after [Candidate.Yield].
 	ErrYielded = errors.New("the leadership was yielded")
 
-	// ErrRunning is what Run returns when it was called before, and has not returned.
+	// ErrRunning is what Run returns while an earlier call of Run has not returned.
 	ErrRunning = errors.New("the candidate is running already")
 )
 
-// errUnreturned is why a term ended whose lead has panicked, or has ended its goroutine.
+// errUnreturned is the error of a term whose lead panicked or ended its goroutine.
 var errUnreturned = errors.New("lead did not return: it panicked")
 
 // Candidate campaigns for a role, and leads when it is elected. Make it with [New]. It is safe for use by many goroutines. Each
-// candidate needs a goroutine for its [Candidate.Run]; several of one process, of one registry too, exclude each other.
+// candidate needs a goroutine for its [Candidate.Run]. Candidates of one process exclude each other, too, also on the same
+// registry.
 type Candidate struct {
 	settings
 
@@ -48,7 +49,7 @@ type Candidate struct {
 	term    atomic.Pointer[term] // nil while it does not lead
 }
 
-// term is a candidate's leadership, from when it has the lock until lead has returned.
+// term is a candidate's leadership, from getting the lock until lead has returned.
 type term struct {
 	hold   *lockregistry.Hold
 	led    context.Context // of lead
@@ -60,22 +61,23 @@ type term struct {
 //
 // Lead does the leader's work, in the goroutine of [Candidate.Run]. It is called anew for each term. It must return when its
 // context ends: until then the lock is kept and renewed, so no other candidate can lead, and Run does not return. The context
-// is that of [lockregistry.Hold.Context]. It ends with the cause
+// comes from [lockregistry.Hold.Context]. It ends with the cause
 //
 //   - [lockregistry.ErrLockLost], as soon as the lock can no longer be guaranteed, before another candidate can have it
 //   - [ErrYielded], after [Candidate.Yield]
 //   - [lockregistry.ErrClosed], when r is closed. Then nothing renews the lock any more: close r after Run has returned
-//   - that of Run's context
+//   - of Run's context, when that ends
 //
 // What lead returns decides what follows:
 //
 //   - nil resigns: Run returns nil, and the candidate leads no more until it is run again
-//   - an error yields: the lock is released, and the candidate campaigns again after a pause, see [WithBackoff]
-//   - once its context has ended, either does what the end asks for: after a loss the candidate campaigns again at once, after
-//     Yield it does so after the shortest pause, and Run returns when its own context or the registry ended
+//   - an error gives the leadership up: the lock is released, and the candidate campaigns again after a pause, see
+//     [WithBackoff]
+//   - once its context has ended, the cause decides instead: after a loss the candidate campaigns again at once, after Yield
+//     after the shortest pause; Run returns when its own context has ended or the registry is closed
 //
-// New fails when r or lead is nil, role is empty or no lock can have it as its path, or an option is out of its bounds; the
-// error says all that is wrong.
+// New fails when r or lead is nil, role is empty or cannot be a lock's path, or an option is nil or out of its bounds; the
+// error lists all that is wrong.
 func New(r *lockregistry.Registry, role string, lead func(context.Context) error, opts ...Option) (*Candidate, error) {
 	c := &Candidate{settings: defaults(), reg: r, role: role, lead: lead}
 	var err error
@@ -105,23 +107,23 @@ func New(r *lockregistry.Registry, role string, lead func(context.Context) error
 	return c, nil
 }
 
-// Run campaigns and leads, until lead resigns or ctx ends. While another candidate leads it waits in the lock's queue, and
-// while Redis cannot be asked it tries again, after 50 ms at first and a second at last. Each term is a [lockregistry.Hold],
-// which excludes everybody else, other candidates of the registry included. A panic in lead or a callback goes on through Run,
-// once the lock is released; then the candidate can be run again.
+// Run campaigns and leads, until lead resigns or ctx ends. While another candidate leads it waits in the lock's queue. While
+// Redis cannot be reached it tries again, after 50 ms at first and a second at last. Each term is a [lockregistry.Hold], so it
+// excludes all other owners, other candidates of the registry included. A panic in lead or a callback passes through Run once
+// the lock is released; then the candidate can be run again.
 //
 // To stop a leader, end ctx: lead returns, the lock is released, and the next candidate leads. The release takes a second
 // at most, as [lockregistry.Hold.Release] does.
 //
-// Run returns nil when lead resigned and the lock was released. Otherwise it returns, joined with the errors of lead and of the
-// release if they say more:
+// Run returns nil when lead resigned and the lock was released. Otherwise it returns one of these, joined with the errors of
+// lead and of the release if they add something:
 //
 //   - the error of ctx, and its cause, when it has ended
-//   - [lockregistry.ErrClosed], when the registry is closed; during a pause, see [WithBackoff], it is noticed at the end of it
-//   - [lockregistry.ErrDeadlock], when ctx is that of a hold on the role, which Run would wait for
-//   - [ErrRunning]: Run was called before, and has not returned
-//   - after a resignation, what the release returned: with [lockregistry.ErrLockLost] another candidate may have led at the
-//     same time
+//   - [lockregistry.ErrClosed], when the registry is closed; a pause, see [WithBackoff], ends before Run notices
+//   - [lockregistry.ErrDeadlock], when ctx belongs to a hold on the role, so that Run would wait for itself
+//   - [ErrRunning], while an earlier call of Run has not returned
+//   - after a resignation, the error of the release: with [lockregistry.ErrLockLost] another candidate may have led at the same
+//     time
 //   - an error about a nil context
 //
 // Other errors do not end it; [OnFailed] and [OnRevoked] get them.
@@ -167,15 +169,15 @@ func (c *Candidate) Run(ctx context.Context) error {
 	}
 }
 
-// How long a campaign pauses after Redis could not be asked, at first and at last.
+// The first and the longest pause of a campaign after Redis could not be reached.
 const (
 	firstPause = 50 * time.Millisecond
 	mostPause  = time.Second
 )
 
-// campaign waits until the lock is free, and has acquired it then.
+// campaign waits until it has acquired the lock.
 func (c *Candidate) campaign(ctx context.Context) (*lockregistry.Hold, error) {
-	told := c.failed == nil // that another candidate leads
+	told := c.failed == nil // OnFailed knows that another candidate leads
 	for pause := firstPause; ; pause = min(2*pause, mostPause) {
 		how := c.locking
 		if !told {
@@ -208,10 +210,10 @@ const (
 	resigned                // lead returned nil
 	yielded                 // by Yield
 	lost                    // the lock was lost
-	stopped                 // Run is to return
+	stopped                 // Run must return
 )
 
-// reign leads for a term, until it has released the lock. The error is why the term ended, nil after a resignation.
+// reign leads for one term and releases the lock. The error says why the term ended; nil after a resignation.
 func (c *Candidate) reign(ctx context.Context, hold *lockregistry.Hold) (how outcome, err error) {
 	t := &term{hold: hold}
 	t.led, t.cancel = context.WithCancelCause(hold.Context(ctx))
@@ -220,7 +222,7 @@ func (c *Candidate) reign(ctx context.Context, hold *lockregistry.Hold) (how out
 	defer func() { // lead may panic
 		c.term.Store(nil)
 		t.cancel(nil)
-		// Only now: nobody else may lead before lead has returned.
+		// Only now: no other candidate may lead before lead has returned.
 		released := hold.Release(context.WithoutCancel(ctx))
 		if !errors.Is(released, lockregistry.ErrLockLost) || !errors.Is(err, lockregistry.ErrLockLost) {
 			err = fault.Join(err, released)
@@ -237,7 +239,7 @@ func (c *Candidate) reign(ctx context.Context, hold *lockregistry.Hold) (how out
 	err = returned
 	switch {
 	case why == nil:
-	case returned == nil || returned == t.led.Err(): //nolint:errorlint // one that is wrapped may say more
+	case returned == nil || returned == t.led.Err(): //nolint:errorlint // a wrapped one may say more
 		err = c.fail(why)
 	case !errors.Is(returned, why):
 		err = fault.Join(c.fail(why), returned)
@@ -245,7 +247,7 @@ func (c *Candidate) reign(ctx context.Context, hold *lockregistry.Hold) (how out
 	return how, err
 }
 
-// verdict tells how the term of a lead that has returned ended, and why if its context did.
+// verdict returns how a term ended, once lead has returned, and the cause if lead's context ended.
 func (t *term) verdict(ctx context.Context, returned error) (outcome, error) {
 	if t.led.Err() == nil {
 		if returned == nil {
@@ -265,30 +267,31 @@ func (t *term) verdict(ctx context.Context, returned error) (outcome, error) {
 	}
 }
 
-// Yield ends the leadership, if the candidate leads: lead's context ends with the cause [ErrYielded], the lock is released
-// when lead returns, and the candidate campaigns again after the shortest pause of [WithBackoff], so that another one can take
-// over. It does not wait for any of that, so lead may call it too. It does nothing when the candidate does not lead.
+// Yield ends the leadership, if the candidate leads: lead's context ends with the cause [ErrYielded], the lock is released when
+// lead returns, and the candidate campaigns again after the shortest pause of [WithBackoff], so that another candidate can take
+// over. Yield waits for none of this, so lead may call it, too. It does nothing when the candidate does not lead.
 func (c *Candidate) Yield() {
 	if t := c.term.Load(); t != nil {
 		t.cancel(ErrYielded)
 	}
 }
 
-// IsLeader reports whether the candidate leads: it is elected, lead has not returned, its context has not ended, and the lease of
-// the lock is not over by the clock of this process, even when that could not be announced yet. It does not ask Redis.
+// IsLeader reports whether the candidate leads: it is elected, lead has not returned, lead's context has not ended, and the
+// lock's lease is not over by this process's clock, even if no end was announced yet. It does not ask Redis.
 func (c *Candidate) IsLeader() bool {
 	t := c.term.Load()
 	return t != nil && t.led.Err() == nil && t.hold.Remaining() > 0
 }
 
-// Current asks Redis who leads: the holder of the lock, as it is in Redis and as
-// [lockregistry.Registry.ForceUnlockHolder] takes it. In Java that is the registry's client id. Here it begins with
-// [lockregistry.Registry.ClientID], which [lockregistry.WithClientID] sets, and is another one each term. It is empty when
-// nobody leads. By the time it is returned somebody else may lead; to know whether this process does, use
+// Current asks Redis who leads, and returns the holder of the lock as named in Redis, which
+// [lockregistry.Registry.ForceUnlockHolder] takes. A Java leader is named by its registry's client id. A leader of this package
+// has a new name each term, which begins with [lockregistry.Registry.ClientID], see [lockregistry.WithClientID]. The name is
+// empty when nobody leads. Another candidate may lead by the time Current returns; to know whether this process leads, use
 // [Candidate.IsLeader].
 //
-// Errors are a [*lockregistry.LockError] about that of ctx, [lockregistry.ErrClosed], [lockregistry.ErrUnavailable],
-// [lockregistry.ErrWrongType], an empty role, or another one of Redis; and one for a nil registry.
+// The errors, each within a [*lockregistry.LockError]: the error of ctx, [lockregistry.ErrClosed],
+// [lockregistry.ErrUnavailable], [lockregistry.ErrWrongType], bad input such as an empty role, and other errors of Redis. A nil
+// registry is an error, too.
 func Current(ctx context.Context, r *lockregistry.Registry, role string) (string, error) {
 	if r == nil {
 		return "", errors.New("leader: the registry is nil")
@@ -298,7 +301,7 @@ func Current(ctx context.Context, r *lockregistry.Registry, role string) (string
 
 func (c *Candidate) fail(err error) error { return fmt.Errorf("leader: %s: %w", c.key, err) }
 
-// ended is the error of a context that is done, with the cause when there is another one.
+// ended returns the error of a context that is done, joined with its cause if that differs.
 func ended(ctx context.Context) error {
 	err := ctx.Err()
 	if cause := context.Cause(ctx); !errors.Is(err, cause) {
@@ -307,7 +310,7 @@ func ended(ctx context.Context) error {
 	return err
 }
 
-// rest lets a pause pass, and reports false when ctx ended before.
+// rest waits for pause, and reports false when ctx ends first.
 func rest(ctx context.Context, pause time.Duration) bool {
 	timer := time.NewTimer(pause)
 	defer timer.Stop()

@@ -8,11 +8,11 @@
 // Durations are in seconds, with buckets from 100 µs to a minute. The metrics, and their attributes besides
 // lockregistry.prefix and lockregistry.kind ("lock", "reader", "writer" or "semaphore"):
 //
-//   - lockregistry.acquire.duration, a histogram: how long calls took to get their lock, or not to get it.
-//     lockregistry.operation is [observe.Acquired.Op]; lockregistry.acquire.how is [observe.How], "none" when the
-//     call did not get the lock; error.type
-//   - lockregistry.acquire.local_wait.duration, a histogram: how much of that the calls waited for goroutines of this process,
-//     those that did. lockregistry.operation
+//   - lockregistry.acquire.duration, a histogram: how long calls took, whether or not they got the lock. lockregistry.operation
+//     is [observe.Acquired.Op]; lockregistry.acquire.how is [observe.How], "none" when the call did not get the lock;
+//     error.type
+//   - lockregistry.acquire.local_wait.duration, a histogram: how long calls waited for goroutines of this process; without
+//     calls that did not wait for one. lockregistry.operation
 //   - lockregistry.acquire.wakeups, a counter: what woke calls that waited for other processes. lockregistry.wakeup.type is
 //     "message", "change" or "poll", see [observe.Wakeups]
 //   - lockregistry.hold.duration, a histogram: how long locks were held. lockregistry.release.how is [observe.End];
@@ -24,15 +24,15 @@
 //   - lockregistry.deadlocks, a counter: cycles of calls that wait for each other, without lockregistry.kind and
 //     lockregistry.prefix
 //
-// [ReportStats] adds gauges of what is held and who waits.
+// [ReportStats] adds gauges of holds and waiting calls.
 //
 // The span of a call that has waited is called "lockregistry.wait", lasts from the beginning of the call to its end, and has
 // the attributes of lockregistry.acquire.duration. Its parent is the span of the call's context. It is made when the call
 // ends.
 //
-// Error.type is what an error is about: "taken", "unavailable" (also with the end of a context), "canceled",
-// "deadline_exceeded", "lost", "closed", "capacity", "deadlock", "upgrade", "wrong_type", or "_OTHER". It is not there
-// without an error.
+// Error.type is the kind of error: "taken", "unavailable" (also together with the end of a context), "canceled",
+// "deadline_exceeded", "lost", "closed", "capacity", "deadlock", "upgrade", "wrong_type", or "_OTHER". Without an error it is
+// absent.
 //
 // The two events of a lock and unlock cost about 0.4 µs together without a span, and allocate nothing once their attributes
 // were seen: go test -bench Events.
@@ -98,8 +98,8 @@ func WithMeterProvider(p metric.MeterProvider) Option {
 	}
 }
 
-// WithTracerProvider sets where the spans go; one of package noop turns them off. It must not be nil. Default: the global
-// one, see otel.SetTracerProvider.
+// WithTracerProvider sets where the spans go; a provider of OpenTelemetry's package noop turns them off. It must not be nil.
+// Default: the global one, see otel.SetTracerProvider.
 func WithTracerProvider(p trace.TracerProvider) Option {
 	return func(s *settings) {
 		if p == nil {
@@ -109,11 +109,11 @@ func WithTracerProvider(p trace.TracerProvider) Option {
 	}
 }
 
-// WithPath adds the attribute lockregistry.path to all that has lockregistry.kind. Each path makes a time series of its own,
-// in several metrics, and allocates at each event: it is for registries with few paths. Default: no attribute tells the path.
+// WithPath adds the attribute lockregistry.path wherever there is lockregistry.kind. Each path adds time series to several
+// metrics, and each event allocates: use it for registries with few paths. Default: no attribute has the path.
 func WithPath() Option { return func(s *settings) { s.paths = true } }
 
-// New makes an observer for one registry or for many. It fails when an option is wrong, or the meter provider refuses an
+// New makes an observer, for one registry or several. It fails when an option is wrong, or the meter provider refuses an
 // instrument.
 func New(opts ...Option) (observe.Observer, error) {
 	s, err := settingsOf(opts)
@@ -129,15 +129,15 @@ func New(opts ...Option) (observe.Observer, error) {
 	}, nil
 }
 
-// ReportStats reports what [lockregistry.Registry.Stats] says, which is asked each time that metrics are collected. All has the
-// attribute lockregistry.prefix:
+// ReportStats reports figures of [lockregistry.Registry.Stats], which it calls each time metrics are collected. All of them
+// have the attribute lockregistry.prefix:
 //
 //   - lockregistry.holds, a gauge: locks, readers and writers that are held here
 //   - lockregistry.waiters, a gauge: calls that wait
 //   - lockregistry.hold.oldest, a gauge in seconds: the age of the oldest hold
 //   - lockregistry.windows, a counter: how often a waiting call left a free lock to callers without a place in the queue
 //
-// Unregister what it returns before the registry is closed. Of the options only [WithMeterProvider] matters.
+// Unregister the registration before the registry is closed. Of the options only [WithMeterProvider] has an effect.
 func ReportStats(prefix string, stats func() observe.Stats, opts ...Option) (metric.Registration, error) {
 	s, err := settingsOf(opts)
 	if err == nil && stats == nil {
@@ -226,12 +226,12 @@ func (r *reporter) instruments(m metric.Meter) error {
 	return failed
 }
 
-// facts are what the attributes of an event say; what is empty is not among them.
+// facts are the values of an event's attributes; an empty value adds no attribute.
 type facts struct {
 	prefix, path, kind, operation, how, wakeup, end, loss, err string
 }
 
-// options are attributes, in the forms in which they are needed, so that an event makes none.
+// options are attributes in the forms that instruments and spans take, so that an event allocates none.
 type options struct {
 	attributes []attribute.KeyValue
 	record     []metric.RecordOption
@@ -263,8 +263,7 @@ func (f facts) options() *options {
 	return &o
 }
 
-// of returns the attributes of facts. Those with a path are not kept, since there may be any number of them; the others are
-// few.
+// of returns the attributes of facts. It caches them, except those with a path, of which there may be any number.
 func (r *reporter) of(f facts) *options {
 	if f.path != "" {
 		return f.options()
@@ -345,10 +344,10 @@ func (r *reporter) renewing(e observe.Renewing) {
 
 func (r *reporter) deadlocked(observe.Deadlock) { r.cycles.Add(context.Background(), 1) }
 
-// other is what OpenTelemetry calls what has no name of its own.
+// other is OpenTelemetry's error.type for errors without a name.
 const other = "_OTHER"
 
-// types are those of errors, the first that matches counts.
+// types are the values of error.type; the first error that matches counts.
 var types = []struct {
 	err  error
 	name string
@@ -377,7 +376,7 @@ func typeOf(err error) string {
 	return other
 }
 
-// reason is what went wrong, without the key, which has the path.
+// reason returns the error's text without the key, which contains the path.
 func reason(err error) string {
 	var about *lockregistry.LockError
 	if errors.As(err, &about) {

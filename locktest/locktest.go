@@ -15,9 +15,9 @@
 //
 // The server is miniredis. It lacks three things that lock registries use or could use on a real server:
 //
-//   - Tracking (client-side caching). Nothing tells a waiter of a key that was deleted without a message, as Spring's SPIN_LOCK
-//     does it. The waiter polls: it finds that out by itself.
-//   - WAIT. There are no replicas: WAIT is answered with 0 at once.
+//   - Tracking (client-side caching). A waiter is not told of a key that is deleted without a message, as by Spring's
+//     SPIN_LOCK; it finds out by polling.
+//   - WAIT. There are no replicas: WAIT returns 0 at once.
 //   - Clusters, Sentinel, access lists and eviction.
 //
 // Test those, and how fast things are, on a real server.
@@ -40,39 +40,39 @@ import (
 	"github.com/lockregistry/lockregistry"
 )
 
-// prefix is that of all registries that this package makes.
+// prefix is the prefix of all registries that this package makes.
 const prefix = "locktest"
 
-// Registry is a lock registry on an embedded server, together with what a test may do to its locks and to its connection. Code
-// that wants a [*lockregistry.Registry] gets the field of that name.
+// Registry is a lock registry on an embedded server, with methods to disturb its locks and its connection. Pass the field
+// Registry to code that needs a [*lockregistry.Registry].
 //
-// Its methods report misuse with the Error of the test, so all but [Registry.Peer] may be called from any goroutine.
+// Its methods report misuse with the test's Error, so all but [Registry.Peer] may be called from any goroutine.
 type Registry struct {
 	*lockregistry.Registry
 
 	tb       testing.TB
 	redis    *miniredis.Miniredis
-	stranger rueidis.Client // does not go through the network below
+	stranger rueidis.Client // does not go through network
 	opts     []lockregistry.Option
 	client   rueidis.Client
 	network  *network
 }
 
-// New returns a registry on an embedded server of its own. Both are closed at the end of the test, after the functions that were
-// given to Cleanup later. Options are those of [lockregistry.New]; the default lease is 60 s as there. When they are wrong the
-// test ends with Fatal, so only the test's own goroutine may call it.
+// New returns a registry on a new embedded server. Both are closed at the end of the test, after functions that are registered
+// with Cleanup later. It takes the options of [lockregistry.New], with the same defaults, such as a lease of 60 s. Invalid
+// options end the test with Fatal, so call New from the test's own goroutine.
 func New(tb testing.TB, opts ...lockregistry.Option) *Registry {
 	tb.Helper()
 	redis := miniredis.NewMiniRedis()
-	redis.ClockTTL(true) // else leases do not pass
+	redis.ClockTTL(true) // without this leases never expire
 	tb.Cleanup(redis.Close)
 	stranger := connect(tb, (&network{server: redis.Dial}).dial)
 	tb.Cleanup(stranger.Close)
 	return newRegistry(tb, redis, stranger, opts)
 }
 
-// Peer returns a registry of another process: on the same server, with a connection of its own. It has the options of r, and
-// then opts. The caller is the test's own goroutine, as with [New].
+// Peer returns a registry that acts as another process: on the same server, with its own connection. It has the options of r,
+// then opts. Call it from the test's own goroutine, like [New].
 func (r *Registry) Peer(opts ...lockregistry.Option) *Registry {
 	r.tb.Helper()
 	return newRegistry(r.tb, r.redis, r.stranger, slices.Concat(r.opts, opts))
@@ -89,7 +89,7 @@ func newRegistry(tb testing.TB, redis *miniredis.Miniredis, stranger rueidis.Cli
 	}
 	r.Registry = locks
 	tb.Cleanup(func() {
-		r.network.connect() // else closing waits for answers
+		r.network.connect() // otherwise closing waits for answers
 		_ = locks.Close()
 	})
 	return r
@@ -100,8 +100,8 @@ func connect(tb testing.TB, dial func(context.Context) (net.Conn, error)) rueidi
 	client, err := rueidis.NewClient(rueidis.ClientOption{
 		InitAddress:       []string{"embedded"},
 		ForceSingleClient: true,
-		DisableCache:      true, // which needs tracking
-		PipelineMultiplex: -1,   // one connection, so that one answer tells that all are there again
+		DisableCache:      true, // the cache needs tracking
+		PipelineMultiplex: -1,   // one connection, so that one answer shows that it works again
 		DialCtxFn: func(ctx context.Context, _ string, _ *net.Dialer, _ *tls.Config) (net.Conn, error) {
 			return dial(ctx)
 		},
@@ -112,8 +112,8 @@ func connect(tb testing.TB, dial func(context.Context) (net.Conn, error)) rueidi
 	return client
 }
 
-// Lose makes this registry lose the lock of path, plain or read-write, as if its lease had ended, but at once: when Lose returns
-// the contexts of the hold have ended with the cause [lockregistry.ErrLockLost], which Unlock will return, and others can have
+// Lose makes this registry lose the lock of path, plain or read-write, as if its lease had just ended. When Lose returns, the
+// contexts of the hold have ended with the cause [lockregistry.ErrLockLost], which Unlock will return, too, and others can get
 // the lock. The registry must hold the lock, and be connected.
 //
 // To lose a lock as in production, let its lease pass: in fake time that takes no time.
@@ -129,7 +129,7 @@ func (r *Registry) Lose(path string) {
 	}
 }
 
-// The scripts of a stranger. ARGV[1] is its name, ARGV[2] what its locks are, a string or a hash, ARGV[3] the lease in
+// The scripts of a stranger. ARGV[1] is its name, ARGV[2] the type of its locks, a string or a hash, ARGV[3] the lease in
 // milliseconds. It publishes ARGV[5] on ARGV[4].
 const (
 	take = `
@@ -157,9 +157,9 @@ redis.call('PUBLISH', ARGV[4], ARGV[5])
 return 1`
 )
 
-// HoldElsewhere takes the plain lock of path as a stranger would: a client that does not use this library, such as a Java service
-// with Spring's PUB_SUB_LOCK, or Redisson with [lockregistry.LayoutRedisson]. The lock must be free. The stranger keeps it until
-// release is called, or until the lease is over. A stranger that has crashed is one that never releases. The lease counts whole
+// HoldElsewhere takes the plain lock of path for a stranger: a client that does not use this library, such as a Java service
+// with Spring's PUB_SUB_LOCK, or Redisson with [lockregistry.LayoutRedisson]. The lock must be free. The stranger holds it
+// until release is called, or until the lease is over; to simulate a crash, do not call release. The lease counts whole
 // milliseconds, at least one. Release may be called from any goroutine; further calls do nothing.
 //
 // Use [Registry.Peer] for a process with this library, and for read-write locks.
@@ -171,7 +171,7 @@ func (r *Registry) HoldElsewhere(path string, lease time.Duration) (release func
 	}
 	key := prefix + ":" + path
 	name, kind, channel, message := "stranger-"+rand.Text(), "string", prefix+"-channel:"+key, key
-	if info, _ := r.Inspect(context.Background(), path); info.Layout == lockregistry.LayoutRedisson { // it is free: the registry's
+	if info, _ := r.Inspect(context.Background(), path); info.Layout == lockregistry.LayoutRedisson { // so the registry's layout
 		name, kind, channel, message = name+":1", "hash", "redisson_lock__channel:{"+key+"}", "0"
 		if strings.Contains(key, "{") {
 			channel = "redisson_lock__channel:" + key

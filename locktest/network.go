@@ -8,24 +8,24 @@ import (
 	"sync/atomic"
 )
 
-// Disconnect breaks the connections of this registry to the server, and lets none be made until [Registry.Reconnect]. Calls that
-// need Redis return an error that matches [lockregistry.ErrUnavailable], at once unless they wait. Locks that the registry holds
-// stay held until their leases are over. Peers are not concerned: disconnect them too for a server that is down.
+// Disconnect breaks the connections of this registry to the server, and prevents new ones until [Registry.Reconnect]. Calls
+// that need Redis return an error that matches [lockregistry.ErrUnavailable], at once unless they wait. Locks that the registry
+// holds stay held until their leases are over. Peers stay connected: to simulate a server that is down, disconnect them, too.
 func (r *Registry) Disconnect() { r.network.disconnect() }
 
-// Hang makes Redis silent for this registry until [Registry.Reconnect], as a server does that is frozen or a network that loses
-// everything: connections stay, new ones can be made, and nothing is answered. Calls that need Redis return an error that matches
-// [lockregistry.ErrUnavailable] after [lockregistry.WithCommandTimeout], by default 5 s or a third of the lease. Set it to a few
-// milliseconds for a test in real time. Peers are not concerned.
+// Hang makes Redis silent for this registry until [Registry.Reconnect], like a frozen server or a network that loses
+// everything: connections stay, new ones can be made, and nothing is answered. Calls that need Redis return an error that
+// matches [lockregistry.ErrUnavailable] after [lockregistry.WithCommandTimeout], by default 5 s or a third of the lease. Set it
+// to a few milliseconds for a test in real time. Peers are not affected.
 func (r *Registry) Hang() { r.network.hang() }
 
-// Reconnect ends what [Registry.Disconnect] or [Registry.Hang] began. When it returns the registry is connected again. What Redis
-// was not told meanwhile stays untold: a lock may be lost, and a lock whose Unlock failed is removed a moment later.
+// Reconnect ends [Registry.Disconnect] or [Registry.Hang]. When it returns the registry is connected again. Commands that were
+// lost meanwhile are not repeated, so a lock may be lost; but a lock whose Unlock failed is removed a moment later.
 func (r *Registry) Reconnect() {
 	r.tb.Helper()
 	r.network.connect()
 	var err error
-	for range 10 { // the client may still have to find out that a connection was broken
+	for range 10 { // the client may not have noticed yet that a connection was broken
 		if err = r.client.Do(context.Background(), r.client.B().Ping().Build()).Error(); err == nil {
 			return
 		}
@@ -33,13 +33,13 @@ func (r *Registry) Reconnect() {
 	r.tb.Errorf("locktest: reconnect: %v", err)
 }
 
-// network is what a client has between itself and the server.
+// network is between a client and the server.
 type network struct {
 	server func() (net.Conn, error)
 
 	mu    sync.Mutex
 	state state
-	conns map[*conn]bool // those that are not closed
+	conns map[*conn]bool // the open ones
 }
 
 type state int
@@ -76,7 +76,7 @@ func (n *network) dial(ctx context.Context) (net.Conn, error) {
 
 func (n *network) connect() {
 	n.change(connected, func(c *conn) {
-		if c.mute.Load() { // commands are missing, so no later answer could be told apart
+		if c.mute.Load() { // commands were lost, so later answers would belong to the wrong ones
 			_ = c.shut()
 		}
 	})
@@ -95,7 +95,7 @@ func (n *network) change(to state, each func(*conn)) {
 	}
 }
 
-// conn is a connection that can become mute: what either side says from then on is lost.
+// conn is a connection that can become mute: from then on everything sent by either side is lost.
 type conn struct {
 	net.Conn
 
@@ -113,7 +113,7 @@ func (c *conn) Read(b []byte) (n int, err error) {
 }
 
 func (c *conn) Write(b []byte) (int, error) {
-	if c.mute.Load() && !c.closed.Load() { // the client's writer ends with an error only
+	if c.mute.Load() && !c.closed.Load() { // the client's writer ends only with an error
 		return len(b), nil
 	}
 	return c.Conn.Write(b)
