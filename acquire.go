@@ -16,30 +16,30 @@ import (
 // Hold is a lock that is held, as a value. Any goroutine may use it, and Release ends it. Get it from [Registry.Acquire] or
 // [Lock.Acquire].
 //
-// It excludes everybody else, the goroutine that acquired it included. A call that asks for its path with the hold's own
-// context would wait for itself, and returns [ErrDeadlock]; the lock's Unlock, Renew and Context are not for it, and return
+// It excludes all other owners, also the goroutine that acquired it. A call that asks for its path with the hold's own context
+// would wait for itself, and returns [ErrDeadlock]. Unlock, Renew and Context of [Lock] do not apply to it; they return
 // [ErrNotOwner].
 //
-// A hold of [Registry.AcquireAll] is on several paths: its methods are for all of them, and it is lost when one of them is.
+// A hold of [Registry.AcquireAll] is on several paths: its methods apply to all of them, and it is lost when one of them is.
 //
-// Release it. A Hold that was not released, and that the program can no longer reach, nor a context made from it, is noticed
-// by the garbage collector some time later. That is logged; the hold is no longer renewed, and its key stays until its lease is
-// over, since the work may still be running. A context keeps the hold reachable; so does a goroutine that waits for its end, a
-// context that is derived from it, until that ends, and one that the hold itself was put into.
+// Release it. If the program can no longer reach a Hold that was not released, nor any context made from it, the garbage
+// collector notices that some time later. The registry logs it and no longer renews the hold; the key stays until its lease is
+// over, since the work may still be running. A context of the hold keeps it reachable; so does a goroutine that waits for that
+// context, a child context until it ends, and a context that has the Hold as a value.
 //
-// A nil *Hold, as a failed Acquire returns it, is one that was released.
+// A nil *Hold, as a failed Acquire returns it, behaves like a released one.
 type Hold struct {
 	lock  *Lock
 	hold  *hold.Hold
 	owner owner.ID
 	token uint64
-	more  []*Hold // those of the other paths, see [Registry.AcquireAll]
+	more  []*Hold // the holds of the other paths, see [Registry.AcquireAll]
 	last  atomic.Pointer[contextFor]
-	calls atomic.Int32 // of Renew and Holder that are under way, and released
+	calls atomic.Int32 // counts calls of Renew and Holder under way; and the bit released
 	watch runtime.Cleanup
 }
 
-// errNilHold is what methods of a nil *Hold return: a Release that was deferred before the error of Acquire was looked at, say.
+// errNilHold is what methods of a nil *Hold return, for instance a Release deferred before the error of Acquire was checked.
 var errNilHold = fmt.Errorf("%w: the Hold is nil", ErrNotOwner)
 
 // released is set in Hold.calls once Release was called.
@@ -50,16 +50,16 @@ func (r *Registry) Acquire(ctx context.Context, path string, opts ...LockOption)
 	return r.Obtain(path).Acquire(ctx, opts...)
 }
 
-// Acquire waits until it has the lock, like [Lock.Lock], for an owner of its own: the [Hold] that it returns. It takes the same
-// options, waits in the same queues, and returns the same errors, never [ErrUpgrade]. [ErrDeadlock] is for a context of
-// another hold on this path, be it one of [Hold.Context], [Registry.Do] or [Lock.Context]: an acquisition never nests. It
-// returns [ErrLockLost] when the lock was lost before Acquire could return. The hold is renewed each third of its lease until
-// it is released; [AtMost] bounds that.
+// Acquire waits until it has the lock, like [Lock.Lock], for a new owner: the [Hold] that it returns. It takes the same
+// options, waits in the same queues, and returns the same errors except [ErrUpgrade]. Acquire never nests: with the context of
+// another hold on this path, from [Hold.Context], [Registry.Do] or [Lock.Context], it returns [ErrDeadlock]. It returns
+// [ErrLockLost] when the lock was lost before Acquire could return. The hold is renewed each third of its lease until it is
+// released; [AtMost] limits that.
 func (l *Lock) Acquire(ctx context.Context, opts ...LockOption) (*Hold, error) {
 	return l.acquireAs(ctx, "acquire", opts, untilDone, owner.NewHold())
 }
 
-// acquireAs is Acquire for such an owner. It returns no hold and no error when Once finds the lock taken.
+// acquireAs is Acquire for owner o. It returns neither a hold nor an error when Once or TryAcquire finds the lock taken.
 func (l *Lock) acquireAs(ctx context.Context, op string, opts []LockOption, wait time.Duration, o owner.ID) (*Hold, error) {
 	if ok, err := l.acquire(ctx, op, opts, wait, o); !ok {
 		return nil, err
@@ -67,7 +67,7 @@ func (l *Lock) acquireAs(ctx context.Context, op string, opts []LockOption, wait
 	return l.take(ctx, op, o)
 }
 
-// take is the hold of an owner that has acquired the lock.
+// take returns the Hold of an owner that has acquired the lock.
 func (l *Lock) take(ctx context.Context, op string, o owner.ID) (*Hold, error) {
 	now := l.reg.cache.current(l)
 	held := now.heldBy(o)
@@ -75,7 +75,7 @@ func (l *Lock) take(ctx context.Context, op string, o owner.ID) (*Hold, error) {
 		_ = now.unlock(ctx, o)
 		return nil, l.fail(op, ErrLockLost)
 	}
-	if now.reads() { // else the hold is renewed until it is over, which this one ends
+	if now.reads() { // a shared hold is renewed while an owner needs it; others until they end
 		held.Uphold()
 	}
 	h := &Hold{lock: now, hold: held, owner: o, token: held.TakenBy(o)}
@@ -83,10 +83,10 @@ func (l *Lock) take(ctx context.Context, op string, o owner.ID) (*Hold, error) {
 	return h, nil
 }
 
-// Release releases the lock, from any goroutine. Whatever it returns, the hold is over. Nil means what it does for [Lock.Unlock],
-// also with [WithBackgroundRelease], and so do the errors: [ErrLockLost], [ErrUnavailable], and others of Redis. [ErrNotOwner]
-// says that Release was called before, or that h is nil. Only a nil context, which is bad input, changes nothing. Release waits
-// as long as Unlock.
+// Release releases the lock, from any goroutine. Whatever it returns, the hold is over, unless ctx is nil, which is bad input.
+// Nil, [ErrLockLost], [ErrUnavailable] and other errors of Redis mean what they do for [Lock.Unlock], also with
+// [WithBackgroundRelease]. [ErrNotOwner] means that Release was called before, or that h is nil. Release waits as long as
+// Unlock.
 func (h *Hold) Release(ctx context.Context) error {
 	if h == nil {
 		return fmt.Errorf("lockregistry: release: %w", errNilHold)
@@ -113,7 +113,7 @@ func (h *Hold) release(ctx context.Context) error {
 	return h.giveUp(ctx, before)
 }
 
-// claim is for the one call that releases the hold. It returns how many calls of Renew and Holder are under way.
+// claim succeeds for the one call that releases the hold. It returns how many calls of Renew and Holder are under way.
 func (h *Hold) claim() (before int32, err error) {
 	before = h.calls.Or(released)
 	if before&released != 0 { // mutant: released twice
@@ -124,14 +124,14 @@ func (h *Hold) claim() (before int32, err error) {
 
 func (h *Hold) giveUp(ctx context.Context, before int32) error {
 	h.watch.Stop()
-	if before > 0 { // a renewal is under way that must not meet the next owner, or a caller learns the hold's name
+	if before > 0 { // no hand-over: a renewal must not reach the next owner, and a caller learns the hold's name
 		h.hold.Stay()
 	}
 	if h.lock.reads() {
 		h.hold.Unuphold()
 	}
 	err := h.lock.unlock(ctx, h.owner)
-	if errors.Is(err, ErrNotOwner) { // it was lost so long ago that nobody remembers
+	if errors.Is(err, ErrNotOwner) { // its loss was so long ago that the local half has forgotten it
 		return h.hold.Err()
 	}
 	return err
@@ -139,10 +139,9 @@ func (h *Hold) giveUp(ctx context.Context, before int32) error {
 
 func (h *Hold) isReleased() bool { return h.calls.Load()&released != 0 }
 
-// Renew sets the lease to ttl from now, in whole milliseconds, at least two as for [Lease]; that of a hold which several readers
-// share to no less than it is, see [ReadWriteLock.Reader]. The errors, each within a [*LockError]: [ErrNotOwner] once Release
-// was called, [ErrLockLost] when the lease is over or the key is no longer this hold's, that of ctx, that of a ttl that is too
-// short, and those of Redis; after one of the last the hold stays valid for as long as it certainly is.
+// Renew sets the lease to ttl from now, in whole milliseconds, at least two. It works as [Lock.Renew], with the same limits,
+// [AtMost] included, and the same errors; [ErrNotOwner] means that Release was called, or that h is nil. For a hold on several
+// paths it renews each, and joins the errors.
 func (h *Hold) Renew(ctx context.Context, ttl time.Duration) error {
 	if h == nil {
 		return fmt.Errorf("lockregistry: renew: %w", errNilHold)
@@ -167,8 +166,8 @@ func (h *Hold) renew(ctx context.Context, ttl time.Duration) error {
 	return l.renew(ctx, h.hold, ttl)
 }
 
-// Remaining is for how long the hold can still be relied on if nobody renews it: what is left of its lease, less a margin for
-// clocks. It is 0 once the hold is lost or released. It does not ask Redis.
+// Remaining returns how long the hold stays valid if it is not renewed: what is left of its lease, less a margin for clocks. It
+// is 0 once the hold is lost or released. It does not ask Redis.
 func (h *Hold) Remaining() time.Duration {
 	if h == nil {
 		return 0
@@ -178,7 +177,7 @@ func (h *Hold) Remaining() time.Duration {
 	for _, other := range h.more {
 		left = min(left, other.Remaining())
 	}
-	if h.isReleased() { // the next owner may have it
+	if h.isReleased() { // the next owner may have this hold
 		return 0
 	}
 	return left
@@ -200,17 +199,17 @@ func (h *Hold) Path() string {
 	return h.lock.path()
 }
 
-// Holder names the hold as it is in Redis, for [Registry.ForceUnlockHolder]: another process that is given it, with the path, can
-// release this hold, and no other one. From this call on the hold is not handed to the next goroutine of this process, see
-// [WithHandoff], since it would take the name along. Of a hold on several paths it is that of Path. The readers of a process have
-// one between them, also those that come later, and lose the lock together. It is empty once Release was called.
+// Holder returns the hold's name in Redis, for [Registry.ForceUnlockHolder]: with it and the path another process can release
+// this hold, and no other. From this call on the hold is not handed to the next goroutine of this process, see [WithHandoff],
+// since the name would go along. For a hold on several paths Holder names the hold of Path. All readers of a process share one
+// name, also later ones, and lose the lock together. Holder is empty once Release was called.
 func (h *Hold) Holder() string {
 	if h == nil {
 		return ""
 	}
 	defer runtime.KeepAlive(h)
 	defer h.calls.Add(-1)
-	if h.calls.Add(1)&released != 0 { // else Release sees that this call is under way
+	if h.calls.Add(1)&released != 0 { // otherwise Release sees that this call is under way
 		return ""
 	}
 	h.hold.Stay()
@@ -221,7 +220,7 @@ func (h *Hold) Holder() string {
 // hold can no longer be guaranteed, [context.Canceled] when it is released, and [ErrClosed] when the registry is closed. Once
 // Release was called it is cancelled already, with the cause [ErrNotOwner].
 //
-// It carries the hold: a call with it, or with a child of it, that asks for the same path returns [ErrDeadlock].
+// It carries the hold: a call for the same path with it, or with a child of it, returns [ErrDeadlock].
 func (h *Hold) Context(parent context.Context) context.Context {
 	defer runtime.KeepAlive(h)
 	if parent == nil {
@@ -233,7 +232,7 @@ func (h *Hold) Context(parent context.Context) context.Context {
 		return ctx
 	}
 	if own, ok := parent.Value(ownContext{h}).(*holdContext); ok && own.Done() == parent.Done() {
-		return parent // it is one, and a second one of it would keep it
+		return parent // it is such a context already; another one would only make a chain
 	}
 	if h.more != nil {
 		return h.contextOfAll(parent)
@@ -244,7 +243,7 @@ func (h *Hold) Context(parent context.Context) context.Context {
 func (h *Hold) context(parent context.Context) context.Context {
 	c := &holdContext{hold: h, carries: tenure.CarriedBy(parent)}
 	ends := parent
-	if parent.Done() == nil { // it never ends, and must not be kept: what it carries may lead to h
+	if parent.Done() == nil { // parent never ends; the hold must not refer to it, since its values may lead to h
 		ends, c.values = context.Background(), parent
 	}
 	t := h.lock.hold.Tenure(h.lock.half(), h.owner, h.hold, h.token)
@@ -253,7 +252,7 @@ func (h *Hold) context(parent context.Context) context.Context {
 	}
 	var err error
 	c.Context, err = h.hold.Context(ends, ends, h.owner)
-	if h.isReleased() { // perhaps too late for Release to have ended it
+	if h.isReleased() { // Release may have missed this context
 		h.hold.Forget(h.owner)
 		err = ErrNotOwner
 	}
@@ -265,16 +264,16 @@ func (h *Hold) context(parent context.Context) context.Context {
 	return c
 }
 
-// holdContext is a context that ends with a Hold, and keeps it reachable. The hold within knows no more of it than the Context
-// that it cancels.
+// holdContext is a context that ends with a Hold, and keeps the Hold reachable. The inner hold refers only to the Context that
+// it cancels.
 type holdContext struct {
 	context.Context
-	values  context.Context // what the Context was made from, if that is not its parent
+	values  context.Context // the parent given, if it is not the Context's own parent
 	carries *tenure.Carried
 	hold    *Hold
 }
 
-// ownContext is the key of the innermost one of a Hold.
+// ownContext is the key of the innermost context of a Hold.
 type ownContext struct{ hold *Hold }
 
 func (c *holdContext) Value(key any) any {

@@ -20,28 +20,28 @@ import (
 
 // Several paths are obtained in one of two ways:
 //
-//   - At once: the call gets the local halves of all, if it need not wait for any, and then asks Redis with one script for up to
-//     a thousand of them, on a cluster for those of a slot. It never waits for an owner meanwhile.
-//   - In order: one after the other in the order of their keys, each as by Acquire. What the call has is renewed while it waits
-//     for the next.
+//   - At once: the call gets all local halves, if it need not wait for any, then asks Redis with one script for up to a
+//     thousand paths, on a cluster for the paths of one slot. It waits for no owner meanwhile.
+//   - In order: one after the other in the order of their keys, each as by Acquire. The paths that the call has are renewed
+//     while it waits for the next.
 //
-// It goes in order when another owner has one of them, and has released by then what it had got at once. So a waiter has
-// nothing but keys that sort before the one that it waits for: no two callers wait for each other.
+// When another owner has one of them, the call releases what it got at once, then goes in order. So a waiter has only keys that
+// sort before the one that it waits for: no two callers wait for each other.
 
-// AcquireAll acquires several paths at once: all of them, or none. It waits like [Registry.Acquire] until it has all. Two calls
-// of AcquireAll with the same paths in any order never wait for each other forever: it waits for one path after the other, in
-// the order of their keys as bytes. A caller that already holds one of the prefix's locks has no such promise.
+// AcquireAll acquires several paths: all of them, or none. It waits like [Registry.Acquire] until it has all. Calls of
+// AcquireAll never deadlock with each other, whatever the order of their paths: each waits for one path after the other, in the
+// order of their keys as bytes. A caller that already holds one of the prefix's locks has no such promise.
 //
-// When all are free it takes one script for each thousand of them, on a cluster at least one for each slot. While it waits,
-// the paths that it has already are renewed. When one of them is lost then, it releases all and begins anew, until the wait
-// ends. With NoWait it tries at once only.
+// When all are free it takes one script for each thousand of them, on a cluster at least one for each slot. While the call
+// waits, it renews the paths that it already has. When one of them is lost, it releases all and begins anew, until the wait
+// ends. With NoWait it tries once.
 //
-// A path that is given twice counts once. Plain locks only. The [Hold] is that of the first path given, with the others in it:
-// Release, Renew and Context are for all of them, see [Hold.Paths]. It is lost when one of them is.
+// A path that is given twice counts once. Only plain locks can be acquired. The [Hold] stands for all paths: Release, Renew and
+// Context apply to all of them, Path and Key name the first one given, see [Hold.Paths]. When one path is lost, the Hold is.
 //
 // Options are [Lease], [AtMost], which counts from when the call has all, [Wait], [NoWait] and [FailFast]; [AtLeast] is bad
-// input, as are an empty list, an empty path, and more than 20 000 paths. Each path needs room, see [WithCapacity]. The
-// errors are those of Acquire, with the key that they are about.
+// input, as are an empty list, an empty path, and more than 20 000 paths. Each path counts for the capacity, see
+// [WithCapacity]. AcquireAll returns the errors of Acquire, with the key that failed.
 func (r *Registry) AcquireAll(ctx context.Context, paths []string, opts ...LockOption) (*Hold, error) {
 	b, err := r.several(ctx, paths, opts)
 	if err != nil {
@@ -65,7 +65,7 @@ func (r *Registry) AcquireAll(ctx context.Context, paths []string, opts ...LockO
 	return first, nil
 }
 
-// Paths returns what was acquired: of a hold of [Registry.AcquireAll] all paths in the order given, each once.
+// Paths returns the paths that were acquired: for [Registry.AcquireAll] all of them in the order given, each once.
 func (h *Hold) Paths() []string {
 	parts := h.parts()
 	paths := make([]string, len(parts))
@@ -85,7 +85,7 @@ func (h *Hold) TokenOf(path string) uint64 {
 	return 0
 }
 
-// parts are the holds of all paths.
+// parts returns the holds of all paths.
 func (h *Hold) parts() []*Hold {
 	if h == nil {
 		return nil
@@ -109,7 +109,7 @@ const (
 	mostInScript = 1000   // the server serves nobody else for some milliseconds
 )
 
-// several judges what AcquireAll is given.
+// several checks the arguments of AcquireAll.
 func (r *Registry) several(ctx context.Context, paths []string, opts []LockOption) (*multiAcquire, error) {
 	b := &multiAcquire{reg: r, deadline: clock.Never, began: r.observed()}
 	if len(paths) == 0 {
@@ -186,10 +186,10 @@ func (b *multiAcquire) obtain(ctx context.Context) ([]*Hold, error) {
 	}
 }
 
-// inOrder gets one lock after the other. It fails with ErrLockLost when one is lost while it waits for another one. Queued
-// tells that the call has waited before.
+// inOrder gets one lock after the other. It fails with ErrLockLost when one is lost while it waits for another one. Queued: the
+// call has waited before.
 func (b *multiAcquire) inOrder(ctx context.Context, queued bool) (holds []*Hold, err error) {
-	waiting, end := context.WithCancelCause(ctx) // and when one of them is lost
+	waiting, end := context.WithCancelCause(ctx) // also ends when one of them is lost
 	var heed []func() bool
 	defer func() {
 		for _, stop := range heed {
@@ -204,8 +204,8 @@ func (b *multiAcquire) inOrder(ctx context.Context, queued bool) (holds []*Hold,
 			return nil, err
 		}
 		holds = append(holds, h)
-		// Each beside the others, not within: a chain of contexts takes time and stack for each of its links. The deadlock detection
-		// knows by the goroutine what this call has already.
+		// The contexts are siblings: a chain would take time and stack for each link. Deadlock detection knows the paths that this
+		// call has by its goroutine.
 		has := h.context(waiting)
 		heed = append(heed, context.AfterFunc(has, func() { end(context.Cause(has)) }))
 	}
@@ -251,8 +251,8 @@ func (b *multiAcquire) tell(ctx context.Context, l *Lock, q *request, began cloc
 	}
 }
 
-// settle gives holds the terms that the call has asked for. Most of their leases are spent when the call has waited for a
-// while: they are renewed. When that fails in passing they are valid for as long as they certainly are.
+// settle gives the holds the terms that the call has asked for, and renews them, since the call may have waited for most of
+// their leases. After a transient failure they stay valid for as long as they certainly are.
 func (b *multiAcquire) settle(ctx context.Context, holds []*Hold) error {
 	return each(holds, func(h *Hold) error {
 		q := b.request
@@ -270,11 +270,11 @@ func (b *multiAcquire) settle(ctx context.Context, holds []*Hold) error {
 	})
 }
 
-// quiet is for all paths but the first one, so that what is said of the hold is said once.
+// quiet reports whether l is not the first path: only that one logs, so that each message appears once.
 func (b *multiAcquire) quiet(l *Lock) bool { return l.redis.Key != b.locks[0].redis.Key }
 
-// each does something with several holds, with many of them at the same time, and returns the errors, joined in their order.
-// When Redis does not answer for one it goes on with all that are left at once, so that the call takes no longer than for two.
+// each calls do for several holds, many at a time, and returns the errors, joined in their order. When Redis does not answer
+// for one, each calls do for all remaining holds at once, so that the call takes no longer than for two.
 func each(holds []*Hold, do func(h *Hold) error) error {
 	errs := make([]error, len(holds))
 	places := make(chan struct{}, queue.MostTogether)
@@ -298,8 +298,8 @@ func each(holds []*Hold, do func(h *Hold) error) error {
 	return fault.Join(errs...)
 }
 
-// giveBack releases holds that are of no use. The call may have no time left, so it waits for that no longer than Unlock does
-// once its context is done; then each removal is tried again in the background until it is confirmed.
+// giveBack releases the holds of a call that failed. The call may have no time left, so giveBack waits no longer than Unlock
+// does once its context is done; removals go on in the background until they are confirmed.
 func giveBack(holds []*Hold) {
 	_ = each(holds, func(h *Hold) error { return h.release(noTime) })
 }
@@ -311,8 +311,8 @@ var noTime = func() context.Context {
 	return ctx
 }()
 
-// atOnce gets all locks if all are free. Otherwise it says for which lock it failed, and why: fault.Busy when another owner has
-// it. Whatever Redis may have granted is released then.
+// atOnce gets all locks if all are free. Otherwise it releases what Redis may have granted, and returns the lock that failed,
+// and why: fault.Busy when another owner has it.
 func (b *multiAcquire) atOnce(ctx context.Context) ([]*Hold, *Lock, error) {
 	groups := b.slots()
 	for _, group := range groups {
@@ -368,11 +368,11 @@ func (b *multiAcquire) atOnce(ctx context.Context) ([]*Hold, *Lock, error) {
 	return holds, nil, nil
 }
 
-// slotGroup is the locks of a call that one script asks for: of those in one slot, where there are slots, a thousand at most.
+// slotGroup has the locks that one script asks for: a thousand at most, on a cluster in one slot.
 type slotGroup struct {
 	queue.Group
 	locks []*Lock
-	as    []owner.ID // whose they are, as far as they have been entered
+	as    []owner.ID // the owners of the locks whose local halves the call has
 }
 
 func (b *multiAcquire) slots() (groups []*slotGroup) {
@@ -391,8 +391,8 @@ func (b *multiAcquire) slots() (groups []*slotGroup) {
 	return groups
 }
 
-// releaseAll is Release for several paths. The removals go at the same time, and when the time of an Unlock is over none is
-// waited for longer than once its context is done.
+// releaseAll is Release for several paths. The removals run at the same time. Once the time of one Unlock is over, each of the
+// others gets only as long as Unlock gets once its context is done.
 func (h *Hold) releaseAll(ctx context.Context) error {
 	before, err := h.claim()
 	if err != nil {
@@ -418,12 +418,12 @@ func (h *Hold) releaseAll(ctx context.Context) error {
 	})
 }
 
-// contextFor is the last context of several paths.
+// contextFor is the last context that was made for several paths, and its parent.
 type contextFor struct{ parent, ctx context.Context }
 
-// contextOfAll returns a context that ends with the first of the paths that is lost, and carries them all, the first one given
-// innermost. When the last one was for the same parent it is that one again, so that a program that asks for one before each
-// of its steps does not fill the memory.
+// contextOfAll returns a context that ends when one of the paths is lost, and carries them all, the first one given innermost.
+// For the parent of the previous call it returns the same context, so that a program that calls Context before each of its
+// steps does not fill the memory.
 func (h *Hold) contextOfAll(parent context.Context) context.Context {
 	if last := h.last.Load(); last != nil && last.ctx.Err() == nil && hold.SameContext(last.parent, parent) {
 		return last.ctx

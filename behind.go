@@ -12,9 +12,10 @@ import (
 	"github.com/lockregistry/lockregistry/internal/queue"
 )
 
-// Removals of keys for which no Unlock waits, see WithBackgroundRelease and package queue.
+// Removals of keys in the background, see WithBackgroundRelease and package queue.
 
-// removesBehind tells whether the key of a hold that is over is removed without its owner waiting for that: nil when it waits.
+// removesBehind begins the removal of an ended hold's key in the background. It returns nil when Unlock must wait for the
+// removal.
 func (l *Lock) removesBehind(h *hold.Hold, m *protocol.Release, o owner.ID, now clock.Instant) *queue.Removing {
 	behind := l.reg.queues.Behind
 	if behind == nil || l.pair != nil || l.redis.Many() || m.Keep > 0 || h.Leads() || h.MayArrive() || o.IsOnce() || o.IsGroup() {
@@ -30,7 +31,8 @@ func (l *Lock) removesBehind(h *hold.Hold, m *protocol.Release, o owner.ID, now 
 	return r
 }
 
-// removeBehind removes the key of a hold that is over. The local half is free, and the lock may be in use again, or dropped.
+// removeBehind removes the key of an ended hold. The local half is free: the lock may be in use again, or dropped from the
+// cache.
 func (l *Lock) removeBehind(r *queue.Removing, h *hold.Hold, m protocol.Release) {
 	reg := l.reg
 	defer reg.queues.Behind.End(r)
@@ -44,7 +46,7 @@ func (l *Lock) removeBehind(r *queue.Removing, h *hold.Hold, m protocol.Release)
 	}
 	switch {
 	case err != nil || reply.Late:
-		// The removal of a later hold may have failed before, and stands for this one, too.
+		// If the removal of a later hold failed before, the cleaner already has a removal that covers this hold.
 		left := l.removal(h)
 		left.MayArrive = left.MayArrive || err == nil
 		if !reg.background.cleaner.Expedite(left) { // mutant: removal tried once
@@ -55,13 +57,13 @@ func (l *Lock) removeBehind(r *queue.Removing, h *hold.Hold, m protocol.Release)
 		l.redis.NoteWindow(n, true, reply.Came)
 	case n > 0:
 		l.redis.NoteContention(n, false, reply.Came)
-	case !h.Expired(reply.Came): // else it was valid when it was released, and its key may have expired on the way
+	case !h.Expired(reply.Came): // else the key may have expired after the release
 		reg.queues.Behind.NotOurs(r, n == protocol.Later, func() { l.lostBehind(h, r.Began, fault.Without(n)) })
 	}
 	l.redis.Removed(h.Value(), reply.Came)
 }
 
-// lostBehind tells of a hold that was released, and whose key was not its own any more by then.
+// lostBehind reports that a hold's key was no longer its own when it was released.
 func (l *Lock) lostBehind(h *hold.Hold, released clock.Instant, why fault.Loss) {
 	l.reg.others.presence.Doubt()
 	l.reg.reports.dispatch.Log(slog.LevelWarn, "lock lost before it was released",

@@ -7,18 +7,18 @@ import (
 	"github.com/lockregistry/lockregistry/internal/hold"
 )
 
-// lockCache keeps the locks of a registry by path. There must never be two locks of one path in use at once: they would share the
+// lockCache keeps the locks of a registry by path. Two locks of one path must never be in use at once: they would share the
 // registry's identity in Redis but not the local half. So each call pins its lock.
 type lockCache struct{ cache.Cache[*anchor] }
 
-// anchor is the lock that stands for itself in the cache or, since a reader and its writer come and go together, the writer that
-// stands for both.
+// anchor is a lock in the cache: a plain lock, or the writer of a pair, which stands for both sides, since they are cached
+// together.
 type anchor Lock
 
-// Entry is what the cache keeps in it.
+// Entry returns the cache's data in the lock.
 func (a *anchor) Entry() *cache.Entry { return &a.entry }
 
-// Name is its path, or that of a read-write lock.
+// Name returns the key in the cache: the path, as a readWritePath for a read-write lock.
 func (a *anchor) Name() any {
 	path := (*Lock)(a).path()
 	if a.pair != nil {
@@ -27,11 +27,11 @@ func (a *anchor) Name() any {
 	return path
 }
 
-// readWritePath is the name of a read-write lock in the cache: plain locks and read-write locks of one path are different
-// things, although they meet in Redis.
+// readWritePath is the name of a read-write lock in the cache: the plain lock of the same path is another entry, although both
+// use the same key in Redis.
 type readWritePath string
 
-// anchor is what stands for l in the cache.
+// anchor returns the lock that stands for l in the cache.
 func (l *Lock) anchor() *Lock {
 	if l.pair != nil {
 		return &l.pair.writer
@@ -42,7 +42,7 @@ func (l *Lock) anchor() *Lock {
 // shares tells whether a hold is on the path of l, by either side of it.
 func (l *Lock) shares(h *hold.Hold) bool { return lockAbove(h).anchor() == l.anchor() }
 
-// side is the lock that does for an anchor what l does for its own: the reader of that pair, if l is a reader.
+// side returns the lock of the given anchor that corresponds to l: the pair's reader if l is a reader, else the anchor.
 func (l *Lock) side(anchor *Lock) *Lock {
 	if l != l.anchor() {
 		return &anchor.pair.reader
@@ -50,7 +50,7 @@ func (l *Lock) side(anchor *Lock) *Lock {
 	return anchor
 }
 
-// pin begins a use of l, and returns the lock to use: l itself, or the one that has taken its place.
+// pin begins a use of l, and returns the lock to use: l itself, or the lock that has replaced it in the cache.
 func (c *lockCache) pin(l *Lock) (*Lock, error) {
 	a := l.anchor()
 	if a.entry.Pin() {
@@ -74,7 +74,7 @@ func (l *Lock) unpin() {
 	}
 }
 
-// current is the lock in use, or that would be used, in the place of l; l itself when there is none.
+// current returns the lock that a call for l uses: l itself, or the lock that has replaced it in the cache.
 func (c *lockCache) current(l *Lock) *Lock {
 	a := l.anchor()
 	if a.entry.Pins() >= 0 {
@@ -98,7 +98,7 @@ func (c *lockCache) findReadWrite(path string) (*Lock, bool) {
 	return (*Lock)(a), ok
 }
 
-// of goes through the locks of a path: the plain one first, which most are.
+// of iterates over the locks of a path: the plain one first, since most locks are plain.
 func (c *lockCache) of(path string) iter.Seq[*Lock] {
 	return func(yield func(*Lock) bool) {
 		if plain, ok := c.find(path); ok && !yield(plain) {
@@ -110,7 +110,7 @@ func (c *lockCache) of(path string) iter.Seq[*Lock] {
 	}
 }
 
-// all goes through the locks that are kept, those of each pair by themselves.
+// all iterates over the cached locks, both sides of each pair.
 func (c *lockCache) all() iter.Seq[*Lock] {
 	return func(yield func(*Lock) bool) {
 		for a := range c.All() {

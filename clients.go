@@ -16,30 +16,30 @@ import (
 	"github.com/lockregistry/lockregistry/internal/transport"
 )
 
-// shared is what all registries on one client have in common.
+// shared is what all registries on one client share.
 type shared struct {
 	*transport.Client
 	remove remover
 	users  int // registries; guarded by sharedMu
 }
 
-// shares has one for a client. An entry lives as long as a registry that uses it is open.
+// shares has the shared part of each client. An entry lives as long as a registry that uses it is open.
 var (
 	sharedMu sync.Mutex
 	shares   = map[rueidis.Client]*shared{}
 )
 
 func sharedOf(client rueidis.Client) *shared {
-	if !reflect.ValueOf(client).Comparable() { // a wrapper by value, which no map can have for a key
+	if !reflect.ValueOf(client).Comparable() { // a wrapper by value, which cannot be a map key
 		return &shared{Client: transport.New(client)}
 	}
 	if s := share(client, nil); s != nil {
 		return s
 	}
-	return share(client, &shared{Client: transport.New(client)}) // made without the mutex: a wrapper may block
+	return share(client, &shared{Client: transport.New(client)}) // without the mutex: a wrapper may block
 }
 
-// share counts another registry on a client whose shared part is known, or becomes the one that is given.
+// share counts another registry on a client, and returns the client's shared part. If there is none, it becomes unless.
 func share(client rueidis.Client, unless *shared) *shared {
 	sharedMu.Lock()
 	defer sharedMu.Unlock()
@@ -54,7 +54,7 @@ func share(client rueidis.Client, unless *shared) *shared {
 	return s
 }
 
-// dismiss is called when a registry is closed.
+// dismiss ends a closed registry's use of s.
 func (s *shared) dismiss(client rueidis.Client) {
 	sharedMu.Lock()
 	defer sharedMu.Unlock()
@@ -107,7 +107,7 @@ func open(ctx context.Context, url, prefix string, opts []Option) (*Registry, er
 	if err = fault.Join(err, unreadable, s.check(prefix)); err != nil {
 		return nil, err
 	}
-	// One connection does for all commands, and they are short.
+	// One connection is enough for all commands, since they are short.
 	option.PipelineMultiplex, option.ReadBufferEachConn, option.WriteBufferEachConn = -1, ownBuffer, ownBuffer
 	for _, change := range s.changes {
 		change(&option)
@@ -132,13 +132,13 @@ func open(ctx context.Context, url, prefix string, opts []Option) (*Registry, er
 const (
 	ownBuffer = 32 << 10 // bytes, of a connection of Open, each way
 
-	// How often it is looked whether a closed registry still needs its client.
+	// The first and the longest pause between checks whether a closed registry still needs its client.
 	leastLook = 10 * time.Millisecond
 	mostLook  = 500 * time.Millisecond
 )
 
-// closeClient closes the registry's own client when nobody needs it: all holds are released, or their leases are over. If none is
-// left it waits until that is done, for limit at most: a server may not answer.
+// closeClient closes the registry's own client once all holds are released, or their leases are over. If none is left now, it
+// waits until the client is closed, for limit at most, since a server may not answer.
 func (r *Registry) closeClient(limit time.Duration) {
 	closed, held := make(chan struct{}), r.inUse()
 	go func() {
@@ -156,7 +156,7 @@ func (r *Registry) closeClient(limit time.Duration) {
 	}
 }
 
-// inUse tells whether a hold may still be released, or a call is under way. Of what is lost Unlock removes nothing.
+// inUse reports whether a hold may still be released. Lost holds do not count: Unlock removes nothing of them.
 func (r *Registry) inUse() bool {
 	for l := range r.everyLock() {
 		calls := l.entry.Pins() // first: a call that gets its hold meanwhile is seen by that

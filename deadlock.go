@@ -12,9 +12,9 @@ import (
 	"github.com/lockregistry/lockregistry/observe"
 )
 
-// WithoutDeadlockErrors has no call fail because it closes a cycle of goroutines that wait for each other: it waits, until its
-// context or a lease ends. The cycle is logged, and told to an observer, all the same. Calls that ask for a path with the context
-// of a hold on it still fail. Default: such a call returns [ErrDeadlock].
+// WithoutDeadlockErrors makes a call that closes a cycle of waiting goroutines wait, until its context or a lease ends. The
+// cycle is still logged and reported to the observer. Calls that ask for a path with the context of a hold on it still fail.
+// Default: a call that closes a cycle returns [ErrDeadlock].
 func WithoutDeadlockErrors() Option { return func(s *settings) { s.tolerant = true } }
 
 // deadlocked is the error of a call that closes a cycle.
@@ -24,10 +24,10 @@ func (d deadlocked) Error() string { return "deadlock: " + d.cycle.String() }
 
 func (d deadlocked) Is(target error) bool { return target == ErrDeadlock }
 
-// waiting is the graph of the calls of this process that wait, of all its registries.
+// waiting is the graph of the waiting calls of all registries of this process.
 var waiting deadlock.Graph
 
-// waited is a lock as the graph knows it.
+// waited is a lock as seen by the graph.
 type waited struct{ lock *Lock }
 
 func (w waited) Obstacles(c *deadlock.Call) deadlock.Obstacles {
@@ -53,7 +53,7 @@ func (w waited) Ends(c *deadlock.Call) bool {
 	return r.isClosed() || r.drain.Begun() && !r.goesOn(r.drain.Holders, c.Holds, c.Goroutine, c.Owner)
 }
 
-// Report tells of a cycle in the background, unless that was done.
+// Report returns the error for a cycle. The first report also goes to the log and the observer.
 func (w waited) Report(cycle []deadlock.Step, first bool) error {
 	d := observe.Deadlock{Waits: make([]observe.DeadlockWait, len(cycle))}
 	for i, s := range cycle {
@@ -68,7 +68,7 @@ func (w waited) Report(cycle []deadlock.Step, first bool) error {
 	return deadlocked{d}
 }
 
-// lockOf is the lock that the graph knows.
+// lockOf returns the lock behind a lock of the graph.
 func lockOf(l deadlock.Lock) *Lock { return l.(waited).lock }
 
 // holds are those that a context carries, for the graph.
@@ -84,7 +84,7 @@ func (c holds) Within(l deadlock.Lock, o owner.ID) bool {
 	return false
 }
 
-// beginWait sets what the graph is to know of a call for l that is about to wait.
+// beginWait sets what the graph needs to know of a call for l that is about to wait.
 func (l *Lock) beginWait(ctx context.Context, call *deadlock.Call, c *tenure.Carried, w queue.Waiting, o owner.ID) {
 	_, timed := ctx.Deadline()
 	call.Lock, call.Owner, call.Goroutine = waited{l}, o, o
@@ -100,14 +100,14 @@ func (l *Lock) beginWait(ctx context.Context, call *deadlock.Call, c *tenure.Car
 	}
 }
 
-// block puts a call for l into the graph of those that wait: it waits for another process.
+// block enters a call for l that waits for another process into the graph.
 func (l *Lock) block(ctx context.Context, call *deadlock.Call, w queue.Waiting) {
 	c, o := tenure.CarriedBy(ctx), w.As
 	if o == owner.Nobody {
 		o = c.Caller()
 	}
 	l.beginWait(ctx, call, c, w, o)
-	_ = waiting.Enter(call) // it closes no cycle within the process
+	_ = waiting.Enter(call) // it cannot close a cycle within the process
 }
 
 // endWait takes a call for l out of the graph.

@@ -11,15 +11,15 @@ import (
 	"github.com/lockregistry/lockregistry/observe"
 )
 
-// Deadlocks tells of cycles of calls that wait for each other, in all processes that have registries with this prefix. It
-// finds them by what the registries write about themselves: so each call in a cycle has waited for one second at least, two
-// most likely. It looks twice, half a second apart, when the first look shows any.
+// Deadlocks returns the cycles of calls that wait for each other, in all processes that have registries with this prefix. It
+// reads the records that the registries keep in Redis, so it finds a call once it has waited for one to two seconds. When the
+// first look shows a cycle, it looks again half a second later.
 //
-// It sees no call of Java, nor of an older version of this package, nor a path of another prefix. A cycle of a single process,
-// see [ErrDeadlock], is among them while it lasts. [observe.Observer] has a function that is called for cycles that a
-// registry is in.
+// It sees no calls of Java or of older versions of this package, and no paths of other prefixes. Cycles within one process, see
+// [ErrDeadlock], are included while they last. [observe.Observer] has a function that is called for cycles that a registry is
+// in.
 //
-// It uses SCAN as [Registry.Locks] does, and takes as long. The errors are those of Locks.
+// It uses SCAN, takes as long as [Registry.Locks], and returns the same errors.
 func (r *Registry) Deadlocks(ctx context.Context) (all []observe.Deadlock, err error) {
 	var found []detector.Cycle
 	if err = errNilContext; ctx != nil {
@@ -44,7 +44,7 @@ func deadlockOf(cycle detector.Cycle) (d observe.Deadlock) {
 	return d
 }
 
-// detecting is what package detector sees of a registry.
+// detecting is a registry as package detector sees it.
 type detecting struct {
 	*inspect.Reader
 
@@ -60,7 +60,7 @@ func (d detecting) Subject(c *deadlock.Call) (path, kind string) {
 	return s.Path, string(s.Kind)
 }
 
-// Held are the locks that owners of this process hold.
+// Held iterates over the locks that owners of this process hold.
 func (d detecting) Held() iter.Seq[detector.Held] {
 	return func(yield func(detector.Held) bool) {
 		for l := range d.reg.cache.all() {
@@ -76,5 +76,5 @@ func (d detecting) Held() iter.Seq[detector.Held] {
 	}
 }
 
-// Report tells the log and the observer of a cycle.
+// Report reports a cycle to the log and the observer.
 func (d detecting) Report(c detector.Cycle) { d.reg.tellDeadlock(deadlockOf(c)) }

@@ -9,25 +9,25 @@ import (
 	"github.com/lockregistry/lockregistry/internal/tenure"
 )
 
-// Do is [Lock.Do] for the lock of path, as [Registry.Obtain] returns it. This is Spring's executeLocked.
+// Do is [Lock.Do] for the lock that [Registry.Obtain] returns for path. It is Spring's executeLocked.
 func (r *Registry) Do(ctx context.Context, path string, fn func(context.Context) error, opts ...LockOption) error {
 	return r.Obtain(path).Do(ctx, fn, opts...)
 }
 
-// Do runs fn while it holds the lock. Options are those of [Lock.Lock]; with [Wait] it gives up after that time, with [NoWait] at
-// once, with [ErrTaken]. Without them Do waits until ctx is done.
+// Do runs fn while it holds the lock. It takes the options of [Lock.Lock]: with [Wait] it gives up after that time, with
+// [NoWait] at once, with [ErrTaken]. Without them Do waits until ctx is done.
 //
-// The lock is renewed each third of its lease until fn returns, also when the owner held it before, and no longer: what fn has
-// locked, and not unlocked, is renewed only as [WithRenewal] says. A fn that hangs keeps it for as long as the process lives,
-// unless [AtMost] says for how long.
+// The lock is renewed each third of its lease until fn returns, also when the owner held it before. Locks that fn takes and
+// does not unlock are renewed only as [WithRenewal] says. A fn that hangs keeps the lock for as long as the process lives,
+// unless [AtMost] limits that.
 //
-// The context of fn is that of [Lock.Context]: it is cancelled, with the cause [ErrLockLost], as soon as the hold can no
-// longer be guaranteed, and calls for this lock with it nest in this hold, also those of goroutines that fn starts.
+// Fn gets the context of [Lock.Context]: it is cancelled, with the cause [ErrLockLost], as soon as the hold can no longer be
+// guaranteed. Calls for this lock with this context nest in the hold, also on goroutines that fn starts.
 //
-// Do returns the error of fn, joined with that of unlocking: [ErrLockLost] means that others may have had the lock while
-// fn ran. It unlocks also when fn panics, and when ctx is done. Errors of locking are those of [Lock.Lock]; fn has not
-// run then. With [WithBackgroundRelease] nil says of the lock that it was valid by this process's clock, not that its key is
-// gone.
+// Do returns the error of fn, joined with the error of [Lock.Unlock]: [ErrLockLost] means that others may have had the lock
+// while fn ran. It unlocks also when fn panics, and when ctx is done. When locking fails, Do returns the error of [Lock.Lock],
+// and does not run fn. With [WithBackgroundRelease] nil means that the lock was valid by this process's clock, not that its key
+// is gone.
 func (l *Lock) Do(ctx context.Context, fn func(context.Context) error, opts ...LockOption) (err error) {
 	if fn == nil {
 		return l.fail("do", errors.New("the function is nil"))
@@ -48,8 +48,8 @@ func (l *Lock) Do(ctx context.Context, fn func(context.Context) error, opts ...L
 	return fn(within)
 }
 
-// DoValue is [Registry.Do] for a function that also returns a value. It returns that value whatever the error is: also when
-// fn failed, and when fn succeeded and unlocking failed. When fn has not run it is the zero value.
+// DoValue is [Registry.Do] for a function that also returns a value. It returns that value whatever the error is: also when fn
+// failed, and when fn succeeded and unlocking failed. If fn has not run, it returns the zero value.
 func DoValue[T any](
 	ctx context.Context, r *Registry, path string, fn func(context.Context) (T, error), opts ...LockOption,
 ) (value T, err error) {

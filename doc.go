@@ -15,35 +15,34 @@
 // returns the lock as a value, a [Hold], for any goroutine to release. [Lock.Lock] and [Lock.Unlock] are for code that is
 // ported from Java. All of them wait in the same queues, and exclude each other.
 //
-// A [Semaphore] of [Registry.Semaphore] lets several in at a time, across all processes.
+// A [Semaphore] of [Registry.Semaphore] lets several holds in at a time, across all processes.
 //
 // # Owners
 //
-// A [Hold] is an owner of its own, and cannot be locked again. What Lock and Do lock belongs to the goroutine, or to the owner
+// A [Hold] is its own owner, and cannot be locked again. A lock taken by Lock or Do belongs to the goroutine, or to the owner
 // in the context, if [NewOwner] made one. The owner may lock again and must unlock as often; Unlock by another owner returns
 // [ErrNotOwner].
 //
 // # Leases
 //
-// A hold is only as good as its lease. It is valid for the length of the lease less a margin for clock drift (1 % and a
-// millisecond), counted from before the command was sent that granted or renewed it. When that time is over the hold is
-// lost, whether or not Redis can be reached: the contexts that [Lock.Context] made are cancelled with the cause
-// [ErrLockLost], and Lock by the owner returns it.
+// A hold is valid only during its lease, less a margin for clock drift (1 % and a millisecond). The lease counts from before
+// the command was sent that granted or renewed it. When that time is over the hold is lost, whether or not Redis can be
+// reached: contexts of [Lock.Context] are cancelled with the cause [ErrLockLost], and Lock by the owner returns it.
 //
-// What knows when the work ends renews the lease until then, each third of it: [Lock.Do], [DoValue], [Lock.Acquire],
-// [Registry.AcquireAll] and [Registry.Once]. [Lease] and [WithLease] set its length, for how long a crash keeps others out, and
-// [AtMost] for how long the work may at most. What [Lock.Lock] and [Lock.TryLock] lock is not renewed, as in Spring: use
-// [WithRenewal] or [Lock.Renew], or a lease that is long enough.
+// [Lock.Do], [DoValue], [Lock.Acquire], [Registry.AcquireAll] and [Registry.Once] know when the work ends, and renew the lease
+// until then, each third of it. [Lease] and [WithLease] set its length: for how long a crash keeps others out. [AtMost] limits
+// for how long the work may. Locks taken by [Lock.Lock] and [Lock.TryLock] are not renewed, as in Spring: use [WithRenewal] or
+// [Lock.Renew], or a lease that is long enough.
 //
 // # Waiting
 //
-// One goroutine of a process waits on Redis for a path, the others queue behind it in order of arrival. The processes queue
-// in Redis: a release makes the first one the owner and wakes no other. A waiter learns that Java has released the lock from
-// the server itself (client-side caching), by messages on the channels that Spring and Redisson use, or by polling: the best
-// that the server and the user's permissions allow. See [WithPolling].
+// One goroutine of a process waits on Redis for a path, the others queue behind it in order of arrival. The processes queue in
+// Redis: a release makes the first one the owner and wakes no other. A waiter learns that Java has released the lock from the
+// server itself (client-side caching), by messages on the channels that Spring and Redisson use, or by polling: the first of
+// these that the server and the user's permissions allow. See [WithPolling].
 //
-// When a goroutine unlocks while others of the process wait, the lock may pass to the next one while the key stays, without
-// a command to Redis, for as long as [WithHandoff] allows; after that it is the turn of other processes.
+// When a goroutine unlocks while others of the process wait, the lock may pass to the next one while the key stays, without a
+// command to Redis, for as long as [WithHandoff] allows; after that other processes have their turn.
 //
 // # Formats
 //
@@ -53,7 +52,7 @@
 //
 // # Errors
 //
-// Every error of a lock is a [*LockError] that names the operation and the key; use [errors.Is] with [ErrNotOwner],
-// [ErrLockLost], [ErrTaken], [ErrUnavailable], [ErrClosed], [ErrCapacity], [ErrDeadlock], [ErrUpgrade], [ErrWrongType],
-// [context.Canceled] and so on to see what happened.
+// Every error of a lock is a [*LockError] that names the operation and the key. Test for its reason with [errors.Is]:
+// [ErrNotOwner], [ErrLockLost], [ErrTaken], [ErrUnavailable], [ErrClosed], [ErrCapacity], [ErrDeadlock], [ErrUpgrade],
+// [ErrWrongType], [context.Canceled] and so on.
 package lockregistry

@@ -14,10 +14,10 @@ import (
 	"github.com/lockregistry/lockregistry/observe"
 )
 
-// NewOwner returns a child of ctx that carries a new owner. Calls with this context, or with children of it, lock and
-// unlock as that owner, whichever goroutine makes them: so one goroutine can unlock what another one locked, and several
-// can nest within one hold. Without it the goroutine that calls is the owner, as the thread is in Java. Within the context of
-// [Registry.Do] or [Lock.Context] the new owner is one that does not hold their lock.
+// NewOwner returns a child of ctx that carries a new owner. Calls with this context, or with children of it, lock and unlock as
+// that owner, whichever goroutine makes them: so one goroutine can unlock what another one locked, and several can nest within
+// one hold. Without NewOwner the calling goroutine is the owner, as the thread is in Java. Within the context of [Registry.Do]
+// or [Lock.Context] the new owner does not hold their lock.
 //
 // Go code that C calls back (cgo) may run under the number of the goroutine that called C, or of one that has ended. So a lock
 // that it needs should be an owner's of its own.
@@ -28,14 +28,14 @@ func NewOwner(ctx context.Context) context.Context {
 	return tenure.NewOwner(ctx)
 }
 
-// admission says what is left to do for a call that came into the local half.
+// admission is what is left to do for a call that has entered the local half.
 type admission struct {
-	lock     *Lock // the path's lock of today, whose hold is to be obtained; nil when there is nothing to do
+	lock     *Lock // the path's lock in the cache, which must obtain a hold; nil: nothing is left to do
 	deadline clock.Instant
 	queued   bool // the call has waited for the local half
 }
 
-// enter gets the local half of the path's lock of today, and the other one, too, where this process has it already.
+// enter gets the local half of the path's lock in the cache, and the half in Redis if this process already has it.
 //
 //go:noinline
 func (l *Lock) enter(ctx context.Context, q *request) (in admission, err error) {
@@ -51,7 +51,7 @@ func (l *Lock) enter(ctx context.Context, q *request) (in admission, err error) 
 		deadline = l.reg.clock.Now().Add(q.wait)
 	}
 	c, o := tenure.CarriedBy(ctx), q.as
-	if err := l.reg.drained(c); err != nil { // with the pin: so either this sees that it shuts down, or Shutdown sees the call
+	if err := l.reg.drained(c); err != nil { // after the pin: so either this call sees the shutdown, or Shutdown sees the call
 		now.unpin()
 		return in, err
 	}
@@ -65,7 +65,7 @@ func (l *Lock) enter(ctx context.Context, q *request) (in admission, err error) 
 	for {
 		how, queued, err := now.enterLocal(ctx, c, q, o, deadline)
 		switch how {
-		case local.Entered: // the pin is the hold's from now on
+		case local.Entered: // the pin now belongs to the hold
 			return admission{now, deadline, queued}, nil
 		case local.HandedOver: // likewise
 			q.how = observe.HowHandedOver
@@ -78,7 +78,7 @@ func (l *Lock) enter(ctx context.Context, q *request) (in admission, err error) 
 		case local.Reentered, local.Joined: // the hold has a pin already
 			err = now.enterHold(ctx, q, o, how)
 			if how == local.Joined && errors.Is(err, ErrLockLost) {
-				continue // lost while this one came in: it never held it
+				continue // lost before this call had it
 			}
 			now.unpin()
 			return in, err
@@ -89,11 +89,11 @@ func (l *Lock) enter(ctx context.Context, q *request) (in admission, err error) 
 	}
 }
 
-// enterByContext is for a call whose context says enough: it carries a hold on this lock, in which the call nests, or one that
-// keeps it from ever having the lock.
+// enterByContext decides a call by its context: the call nests in a hold that the context carries, or fails because it would
+// wait for that hold forever.
 func (l *Lock) enterByContext(ctx context.Context, c *tenure.Carried, q *request, o owner.ID) (decided bool, err error) {
 	if t := c.Deadlock(o, l.shares); t != nil {
-		if o.IsOnce() && t.Owner.IsOnce() { // it does not wait for itself: its answer is that the job runs
+		if o.IsOnce() && t.Owner.IsOnce() { // no deadlock: Once reports that the job runs already
 			return true, fault.Busy
 		}
 		return true, ErrDeadlock
@@ -103,7 +103,7 @@ func (l *Lock) enterByContext(ctx context.Context, c *tenure.Carried, q *request
 	}
 	bound(q)
 	t := c.At(&l.hold)
-	if t == nil || t.Owner == o || o.IsHold() { // an acquisition waits until one that is lost is over
+	if t == nil || t.Owner == o || o.IsHold() { // an acquisition waits for the end of a hold that is lost
 		return false, nil
 	}
 	if !t.Nest(ctx, l.half()) {
@@ -116,14 +116,14 @@ func (l *Lock) enterByContext(ctx context.Context, c *tenure.Carried, q *request
 	return true, err
 }
 
-// enterLocal enters the local half, and waits for its turn if it must and may. An error says why the call is refused, if it is
-// not only because another owner is in.
+// enterLocal enters the local half, and waits for its turn if it must and may. The error is nil when the call is refused only
+// because another owner has the local half.
 func (l *Lock) enterLocal(
 	ctx context.Context, c *tenure.Carried, q *request, o owner.ID, deadline clock.Instant,
 ) (how local.Admission, queued bool, err error) {
 	how, w := l.half().Enter(o, q.lease.Length, q.wait != notAtAll, l.reg.waiters)
 	if how == local.Refused && l.attend(w != nil) && w == nil {
-		// The lock is free now. If it is refused again, another call was quicker.
+		// The lock was free. If it is refused again, another call was quicker.
 		how, w = l.half().Enter(o, q.lease.Length, false, l.reg.waiters)
 	}
 	if w == nil {
@@ -144,7 +144,7 @@ func (l *Lock) enterLocal(
 	return how, true, err
 }
 
-// enterHold is for a call whose owner has come in to a hold that this process has: it renews the hold.
+// enterHold renews a hold of this process that the owner of a call has entered.
 func (l *Lock) enterHold(ctx context.Context, q *request, o owner.ID, how local.Admission) error {
 	if q.how = observe.HowAgain; how == local.Joined {
 		q.how = observe.HowShared
@@ -160,7 +160,7 @@ func (l *Lock) enterHold(ctx context.Context, q *request, o owner.ID, how local.
 	return err
 }
 
-// notAdmitted is the error of a call that has not come in, and why it has stopped waiting, if that is known.
+// notAdmitted returns the error of a call that did not get the local half. Why says why it stopped waiting, if known.
 func (l *Lock) notAdmitted(how local.Admission, o owner.ID, why error, waits bool) error {
 	switch {
 	case how == local.Upgrade:
@@ -175,9 +175,9 @@ func (l *Lock) notAdmitted(how local.Admission, o owner.ID, why error, waits boo
 	return fault.Explain(why, l.redis.LastFailure(waits))
 }
 
-// receive makes a hold that was handed to an owner what its call has asked for. If it does not, the owner has left again, and its
-// pin went with the hold: there is an error, or the hold was lost while the owner came in, which then never held it. So no
-// release is told, and the call, whose time may be over, waits for none.
+// receive gives a hold that was handed over the terms that its new owner's call asked for. When it reports false, the owner has
+// left again, and the pin is gone with the hold: there was an error, or the hold was lost before the owner had it. So the
+// observer is told of no release, and the call, whose time may be over, waits for none.
 func (l *Lock) receive(o owner.ID, q *request) (got bool, err error) {
 	if err = queue.TooShort(q.lease, l.shard()); err == nil {
 		if h := l.heldBy(o); h != nil && l.adopt(h, q) {
@@ -190,7 +190,7 @@ func (l *Lock) receive(o owner.ID, q *request) (got bool, err error) {
 	return false, err
 }
 
-// retreat takes back a nested lock that has failed, and adds to its error what that shows.
+// retreat unlocks once after a nested lock has failed, and joins the errors.
 func (l *Lock) retreat(ctx context.Context, o owner.ID, failure error) error {
 	leaving := l.unlock(ctx, o)
 	if leaving == nil || errors.Is(failure, ErrLockLost) && errors.Is(leaving, ErrLockLost) {
@@ -199,7 +199,7 @@ func (l *Lock) retreat(ctx context.Context, o owner.ID, failure error) error {
 	return fault.Join(failure, leaving)
 }
 
-// refresh renews the hold for an owner that has come in to it.
+// refresh renews the hold for an owner that has entered it.
 func (l *Lock) refresh(ctx context.Context, o owner.ID, q request, how local.Admission) error {
 	if q.atLeast > 0 {
 		return errors.New("AtLeast: the owner holds the lock already")
@@ -208,7 +208,7 @@ func (l *Lock) refresh(ctx context.Context, o owner.ID, q request, how local.Adm
 		return errAtMostHeld
 	}
 	h := l.heldBy(o)
-	if h == nil { // another goroutine of this owner has unlocked once too often
+	if h == nil { // another goroutine of this owner unlocked too often
 		return ErrLockLost
 	}
 	if how == local.Joined {
@@ -231,7 +231,7 @@ func (l *Lock) refresh(ctx context.Context, o owner.ID, q request, how local.Adm
 	return l.redis.Prolong(ctx, h, q.lease)
 }
 
-// half is the local half of l.
+// half returns the local half of l.
 func (l *Lock) half() local.Half {
 	switch {
 	case l.pair == nil:
@@ -243,7 +243,7 @@ func (l *Lock) half() local.Half {
 	}
 }
 
-// passed is a time that is over.
+// passed is a timer channel that has fired.
 var passed = func() <-chan time.Time {
 	c := make(chan time.Time)
 	close(c)
@@ -261,7 +261,7 @@ func (l *Lock) queue(
 		timeout = timer.C
 	}
 	refusal := waiting.Enter(&w.Call) // it closes a cycle
-	// Close turns away those that it finds in the graph, and so does Shutdown.
+	// Close and Shutdown refuse the calls that they find in the graph; this call may have come too late for them.
 	if refusal != nil || l.reg.isClosed() || l.reg.drained(c) != nil {
 		timeout = passed
 	}
@@ -272,7 +272,7 @@ func (l *Lock) queue(
 	how := l.half().Wait(until, w, timeout)
 	why := failing()
 	l.endWait(&w.Call)
-	if how == local.Entered && l.reg.isClosed() { // before Close came to it: who gave up has let it in
+	if how == local.Entered && l.reg.isClosed() { // a call that gave up let this one in before Close could refuse it
 		l.half().Free()
 		how = local.Refused
 	}
@@ -281,7 +281,7 @@ func (l *Lock) queue(
 	}
 	err := l.reg.queues.Stopped(ctx)
 	if err == nil && refusal == nil && why == nil && l.reg.drain.Begun() && l.reg.clock.Now() < deadline {
-		err = ErrClosed // nobody else turns away one whose time is not over
+		err = ErrClosed // only Shutdown refuses a call before its time is over
 	}
 	switch {
 	case err != nil:

@@ -10,57 +10,57 @@ import (
 	"github.com/lockregistry/lockregistry/internal/owner"
 )
 
-// What a lock's errors are about. Each arrives wrapped in a [*LockError]; test for it with [errors.Is].
+// The errors of locks. Each comes wrapped in a [*LockError]; test for it with [errors.Is].
 var (
 	// ErrNotOwner: the caller does not hold the lock, so nothing was changed. Spring throws IllegalStateException
 	// ("You do not own lock at ...") here.
 	ErrNotOwner = fault.NotOwner
 
-	// ErrLockLost: the lease ended, or the key was removed or taken over, while the lock was held. Another owner may have
-	// worked on what the lock protects. Spring throws ConcurrentModificationException ("Lock was released in
-	// the store due to expiration ...") here. It is also the cause of the contexts that [Lock.Context] makes.
-	// The text says how, see [observe.Loss]. Compare with errors.Is, not with ==.
+	// ErrLockLost: the lease ended, or the key was removed or taken over, while the lock was held. Another owner may have worked
+	// on what the lock protects. Spring throws ConcurrentModificationException ("Lock was released in the store due to expiration
+	// ...") here. It is also the cause with which contexts of [Lock.Context] end. The text says how the lock was lost, see
+	// [observe.Loss]. Compare with errors.Is, not with ==.
 	ErrLockLost = fault.Lost
 
-	// ErrTaken: the time given by [Wait] is over, and the lock was not free in time; or another owner has it, and the call
-	// does not wait, see [NoWait]. Where Redis could not be asked before the wait was over there is [ErrUnavailable] instead.
-	// The text says how long the call waited, and which owner of this process has the lock, or that it is taken in Redis.
+	// ErrTaken: the lock was not free within the time of [Wait], or another owner has it and the call does not wait, see [NoWait].
+	// If Redis could not be asked before the wait was over, the error is [ErrUnavailable] instead. The text says how long the call
+	// waited, and which owner of this process has the lock, or that it is taken in Redis.
 	ErrTaken = fault.Taken
 
-	// ErrUnavailable: Redis did not answer, or cannot serve now: a broken connection, no answer in time, a failover
-	// (READONLY, CLUSTERDOWN, MASTERDOWN), a server that starts (LOADING) or is out of memory, an answer that came too late
-	// to be believed. The same call may succeed later. Together with the error of a context: that context ended while Redis
-	// did not answer. The error of a context without ErrUnavailable means that another owner had the lock.
+	// ErrUnavailable: Redis did not answer, or cannot serve now: a broken connection, no answer in time, a failover (READONLY,
+	// CLUSTERDOWN, MASTERDOWN), a server that starts (LOADING) or is out of memory, an answer that came too late to be believed.
+	// The same call may succeed later. Joined with a context's error it means that the context ended while Redis did not answer. A
+	// context's error without ErrUnavailable means that another owner had the lock.
 	ErrUnavailable = fault.Unavailable
 
-	// ErrClosed: the registry is closed, or shuts down, and the caller holds none of its locks, see [Registry.Shutdown].
+	// ErrClosed: the registry is closed; or it shuts down, and the caller holds none of its locks, see [Registry.Shutdown].
 	ErrClosed = fault.Closed
 
 	// ErrUpgrade: the caller holds the reader and asks for the writer, so it would wait for itself forever, as it does in
-	// Redisson. The other way, from writer to reader, is fine.
+	// Redisson. Locking the reader while holding the writer works.
 	ErrUpgrade = fault.Upgrade
 
-	// ErrWrongType: the key in Redis is no lock of the kind that is asked for: a read-write lock where a plain lock is
-	// expected, a lock of another layout, or no lock at all. Nothing was changed.
+	// ErrWrongType: the key in Redis is not the kind of lock that the call asks for: a read-write lock instead of a plain lock, a
+	// lock of another layout, or no lock at all. Nothing was changed.
 	ErrWrongType = fault.WrongType
 
 	// ErrDeadlock: the call would wait for itself, in one of two ways.
 	//
-	// The context belongs to a hold on the same path. A [Hold] excludes everybody, also calls with its own context; only Do and
-	// Lock nest, in the contexts of [Registry.Do] and [Lock.Context].
+	// The context carries a hold on the same path. A [Hold] excludes all calls, also those with its own context; only Do and Lock
+	// nest, in contexts of [Registry.Do] and [Lock.Context].
 	//
 	// Or goroutines of this process wait for each other: each for a path that the next one holds. The call that closes the cycle
-	// returns this at once, if nothing but a cancelled context, the end of a lease, or ForceUnlock would end it. So every hold in
-	// it is a goroutine's own, by Lock, TryLock or Do, and no call in it has [Wait], a context with a deadline or one of
-	// [NewOwner]. The error names the paths and the goroutines all around; the other calls go on waiting. See
-	// [WithoutDeadlockErrors]. Other cycles are logged, and told to [observe.Observer].
+	// returns this at once, if only a cancelled context, the end of a lease, or ForceUnlock could end the cycle. So each hold in
+	// it belongs to a goroutine, by Lock, TryLock or Do, and no call in it has [Wait], a deadline or a context of [NewOwner]. The
+	// error names the paths and goroutines of the cycle; the other calls go on waiting. See [WithoutDeadlockErrors]. Other cycles
+	// are only logged and reported to [observe.Observer].
 	ErrDeadlock = fault.Deadlock
 
-	// ErrCapacity: as many locks as the registry may cache are in use; see [WithCapacity].
+	// ErrCapacity: all locks that the registry may cache are in use, see [WithCapacity].
 	ErrCapacity = fault.Capacity
 )
 
-// LockError says which operation failed on which key. It wraps every error that a lock returns.
+// LockError is the type of all errors of locks. It says which operation failed on which key.
 type LockError struct {
 	// Op is "lock", "trylock", "unlock", "renew", "do", "acquire", "tryacquire", "once", "release", "setpermits", "forceunlock",
 	// "inspect", "locks", "deadlocks" or "leader".
@@ -71,7 +71,7 @@ type LockError struct {
 
 func (e *LockError) Error() string {
 	key := e.Key
-	if strings.HasSuffix(key, ":") { // no colon is to follow it
+	if strings.HasSuffix(key, ":") { // another colon follows
 		key = strconv.Quote(key)
 	}
 	return "lockregistry: " + e.Op + " " + key + ": " + e.Err.Error()
@@ -80,7 +80,7 @@ func (e *LockError) Error() string {
 // Unwrap returns the reason.
 func (e *LockError) Unwrap() error { return e.Err }
 
-// takenError is [ErrTaken], with how long the call waited, and who has the lock, as far as that is known.
+// takenError is [ErrTaken], with how long the call waited, and who has the lock, if known.
 type takenError struct {
 	wait  time.Duration
 	other string
@@ -99,7 +99,7 @@ func (t takenError) Error() string {
 	return text
 }
 
-// whoHolds is who has the lock, in words, as far as that is known.
+// whoHolds says who has the lock, if known.
 func (l *Lock) whoHolds(asked bool) string {
 	locks := []*Lock{l}
 	if l.pair != nil {
@@ -113,7 +113,7 @@ func (l *Lock) whoHolds(asked bool) string {
 			return l.describe(o) + " has it"
 		}
 	}
-	if asked { // another process has it, or it is kept, see AtLeast
+	if asked { // another process has the lock, or AtLeast keeps it
 		return "it is taken in Redis"
 	}
 	return ""

@@ -12,27 +12,27 @@ import (
 
 var forceUnlock = protocol.Load("force_unlock")
 
-// ForceUnlock removes the lock of path whoever holds it, in this process or elsewhere, Java included: the plain lock in the
-// registry's layout, the path's read-write lock with all its readers or its writer, or all permits of its semaphore. It is
-// for people and programs that know that the holder is gone. A holder that is not gone may no longer be the only one. It is
-// Redisson's forceUnlock.
+// ForceUnlock removes the lock of path, whichever process holds it, Java included: the plain lock in the registry's layout, the
+// path's read-write lock with all its readers or its writer, or all held permits of its semaphore. It is for people and
+// programs that know that the holder is gone: a holder that is still at work no longer excludes others. It is Redisson's
+// forceUnlock.
 //
 // Waiters wake as after any release. A holder of this registry loses the lock at once: its contexts end with the cause
-// [ErrLockLost], and its Unlock returns that error. Other holders learn of it at their next renewal or unlock, but not at an
-// unlock that hands the lock over to the next goroutine of their process, for as long as their [WithHandoff] says; and so
-// does a call of this registry that is being granted the lock at this very moment.
+// [ErrLockLost], and its Unlock returns that error. Holders of other registries notice at their next renewal or unlock, but not
+// at unlocks that hand the lock to the next goroutine of their process, for the time of their [WithHandoff]. The same is true
+// for a call of this registry that is being granted the lock at this very moment.
 //
 // It returns nil for a path that is free. Errors, each within a [*LockError]: [ErrWrongType] when the key is something else,
-// that of ctx, and those of Redis. If the error leaves open whether the lock was removed, holders of this registry lose it
-// all the same.
+// the error of ctx, [ErrUnavailable], [ErrClosed] for a semaphore of a closed registry, bad input such as an empty path, and
+// other errors of Redis. If the error leaves open whether the lock was removed, holders of this registry lose it all the same.
 func (r *Registry) ForceUnlock(ctx context.Context, path string) error {
 	return r.force(ctx, path, "")
 }
 
-// ForceUnlockHolder does what [Registry.ForceUnlock] does if holder still has the lock, which the server compares with the
-// key as it is then; [ErrNotOwner] otherwise, also when the lock is free. The holder is named as in Redis, see [Hold.Holder]:
-// by the key's value, or by a field of the hash in Redisson's format. Of a read-write lock that removes the part of this holder
-// only: its reading, or, for a field that ends in ":write", its writing.
+// ForceUnlockHolder is [Registry.ForceUnlock] for one holder: the server removes the hold only if holder still has it.
+// Otherwise, also when the lock is free, it returns [ErrNotOwner]. Holder is the name in Redis, see [Hold.Holder]: the key's
+// value, a field of the hash in Redisson's format, or a member of a semaphore's set. Of a read-write lock it removes only the
+// hold of this holder: as reader, or, for a field that ends in ":write", as writer.
 func (r *Registry) ForceUnlockHolder(ctx context.Context, path, holder string) error {
 	if holder == "" {
 		return r.newLock(path).fail("forceunlock", errors.New("the holder is empty"))
@@ -41,7 +41,7 @@ func (r *Registry) ForceUnlockHolder(ctx context.Context, path, holder string) e
 }
 
 func (r *Registry) force(ctx context.Context, path, holder string) error {
-	l := r.newLock(path) // for its key; it need not be the path's lock of today
+	l := r.newLock(path) // for its key; not the cached lock of the path
 	err := l.check(ctx)
 	if err == nil {
 		err = r.remove(ctx, l, holder)
@@ -52,8 +52,8 @@ func (r *Registry) force(ctx context.Context, path, holder string) error {
 	return nil
 }
 
-// remove has a lock removed, and tells the holders of this registry. They are named by their values, since others may have
-// come meanwhile, whose holds go on.
+// remove removes a lock, and tells the holders of this registry that they lost it. Holders are matched by name, since newer
+// holds may have come meanwhile, which go on.
 func (r *Registry) remove(ctx context.Context, l *Lock, holder string) error {
 	if ctx.Err() != nil {
 		return fault.Ended(ctx)
@@ -70,13 +70,13 @@ func (r *Registry) remove(ctx context.Context, l *Lock, holder string) error {
 	if fault.IsWrongType(err) {
 		return r.removePermits(ctx, l, holder)
 	}
-	if err == nil && reply.Late { // a master that is none any more may have answered; asking again changes nothing if not
+	if err == nil && reply.Late { // a former master may have answered; if not, asking again changes nothing
 		var more []string
 		reply = r.transport.Do(&p, &removal)
 		more, err = reply.AsStrSlice()
 		gone = append(gone, more...)
 	}
-	if fault.OutcomeUnknown(err) { // it may be gone, or may go yet
+	if fault.OutcomeUnknown(err) { // the lock may be removed, now or later
 		for name, h := range before {
 			if holder == "" || holder == name {
 				h.Lose(fault.Forced)
@@ -97,7 +97,7 @@ func (r *Registry) remove(ctx context.Context, l *Lock, holder string) error {
 	return nil
 }
 
-// holders are the holds that this registry has on the path of a lock, plain or not, by their names in Redis.
+// holders returns this registry's holds on the path of a lock, of any kind, by their names in Redis.
 func (r *Registry) holders(of *Lock) map[string]*hold.Hold {
 	holders := map[string]*hold.Hold{}
 	if plain, ok := r.cache.find(of.path()); ok {
@@ -121,7 +121,7 @@ func (l *Lock) addHolder(holders map[string]*hold.Hold) {
 	}
 }
 
-// holderOf is how a hold of the lock is named in Redis.
+// holderOf returns the name of a hold of the lock in Redis.
 func (l *Lock) holderOf(h *hold.Hold) string {
 	if l.writes() {
 		return h.Value() + ":write"
@@ -129,7 +129,7 @@ func (l *Lock) holderOf(h *hold.Hold) string {
 	return h.Value()
 }
 
-// removePermits is remove for a semaphore. Those who wait get what is free then at once, as at any release.
+// removePermits is remove for a semaphore. Waiting calls get the freed permits at once, as at any release.
 func (r *Registry) removePermits(ctx context.Context, l *Lock, holder string) error {
 	info, err := r.inspectOne(ctx, l)
 	switch {
@@ -139,7 +139,7 @@ func (r *Registry) removePermits(ctx context.Context, l *Lock, holder string) er
 		return ErrWrongType
 	case holder == "":
 		holder = protocol.EveryHold
-	case !protocol.IsHold(holder): // it may be another member of the set
+	case !protocol.IsHold(holder): // the set has other members, too
 		return ErrNotOwner
 	}
 	before := r.holders(l)
@@ -151,7 +151,7 @@ func (r *Registry) removePermits(ctx context.Context, l *Lock, holder string) er
 				h.Lose(fault.Forced)
 			}
 		}
-		for name, h := range r.holders(l) { // who came meanwhile may be among those that were removed, or not
+		for name, h := range r.holders(l) { // holds that came meanwhile may have been removed, too
 			if before[name] == nil {
 				h.Doubt()
 			}

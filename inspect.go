@@ -8,13 +8,12 @@ import (
 	"github.com/lockregistry/lockregistry/observe"
 )
 
-// Inspect tells who holds the lock of path, and who waits for it: its plain lock in either layout, Java's holders included, its
-// read-write lock, or its semaphore. It reads, in two round trips, and changes nothing, so a user without permission to write
-// may call it: scripts that only read (EVALSHA_RO, EVAL_RO). The holders and waiters are those of one moment, the labels of one
-// just after it.
+// Inspect returns the holders and waiters of path: of its plain lock in either layout, Java's holders included, of its
+// read-write lock, or of its semaphore. It only reads, in two round trips, with read-only scripts (EVALSHA_RO, EVAL_RO), so a
+// user without permission to write may call it. Holders and waiters are read at one moment, the labels just after it.
 //
-// Errors, each within a [*LockError]: [ErrWrongType] when the key is no lock at all, [ErrUnavailable], that of ctx,
-// [ErrClosed], bad input such as an empty path, and other ones of Redis.
+// Errors, each within a [*LockError]: [ErrWrongType] when the key is no lock at all, [ErrUnavailable], the error of ctx,
+// [ErrClosed], bad input such as an empty path, and other errors of Redis.
 func (r *Registry) Inspect(ctx context.Context, path string) (observe.LockInfo, error) {
 	l := r.newLock(path)
 	info, err := r.inspectOne(ctx, l)
@@ -39,18 +38,18 @@ func (r *Registry) inspectOne(ctx context.Context, l *Lock) (observe.LockInfo, e
 	return r.others.reader.Lock(ctx, l.redis.Key)
 }
 
-// Locks goes through the paths under the registry's prefix that somebody holds or waits for, in no order, each once, with what
-// [Registry.Inspect] tells of it. It finds them by SCAN, on each master of a cluster: one that is locked all the time is among
-// them, one that is locked or released meanwhile may be. A key that has no lock's content is left out, and so is a plain lock
-// whose holder is named neither as this package, nor as Spring, nor as Redisson name theirs.
+// Locks iterates over the paths under the registry's prefix that are held or waited for, in no order, each once, with the
+// result of [Registry.Inspect]. It finds them by SCAN, on each master of a cluster. A path that is locked all the time is among
+// them; one that is locked or released meanwhile may be. Keys that are no locks are left out, and so are plain locks whose
+// holder's name does not follow the pattern of this package, Spring or Redisson.
 //
-// SCAN goes through all keys of the database, 500 in a call. The first 250 calls follow one another, enough for 100 000 keys
-// in a fraction of a second. In a database with more, the further calls are spread so that they take 5 % of the server's time
-// at most. Locks are told as they are found. The caller should wait between passes, too. SCAN
-// shows a user the names of all keys, whatever the key patterns of the user's access list.
+// SCAN goes through all keys of the database, 500 per call. The first 250 calls follow each other at once, enough for 100 000
+// keys in a fraction of a second. Further calls are spread so that they take at most 5 % of the server's time. Locks are
+// yielded as they are found. The caller should pause between passes, too. SCAN shows a user the names of all keys, whatever key
+// patterns the user's permissions have.
 //
-// An error is the last thing that it gives, within a [*LockError]: that of ctx, [ErrUnavailable], [ErrClosed], or another one
-// of Redis. To stop sooner, break out of the loop.
+// An error ends the iteration and comes last, within a [*LockError]: the error of ctx, [ErrUnavailable], [ErrClosed], or
+// another error of Redis. To stop sooner, break out of the loop.
 func (r *Registry) Locks(ctx context.Context) iter.Seq2[observe.LockInfo, error] {
 	return func(yield func(observe.LockInfo, error) bool) {
 		err := errNilContext

@@ -8,7 +8,7 @@ import (
 )
 
 // What package leader and lockreg need, and tests of other modules.
-func init() { //nolint:gochecknoinits // it sets what other packages cannot import
+func init() { //nolint:gochecknoinits // other packages cannot import these names
 	seam.Lockregistry.Leads = LockOption{"Leads", 1, func(q *request, _ time.Duration) { q.leads = true }}
 	seam.Lockregistry.Quiet = LockOption{"Quiet", 1, func(q *request, _ time.Duration) { q.quiet = true }}
 	seam.Lockregistry.Wakeup = func(how string) any {
@@ -27,9 +27,9 @@ func init() { //nolint:gochecknoinits // it sets what other packages cannot impo
 	}
 }
 
-// holder returns the holder of the plain lock of path, as it is in Redis, or nothing.
+// holder returns the holder of the plain lock of path as named in Redis; empty if there is none.
 func (r *Registry) holder(ctx context.Context, path, op string) (string, error) {
-	l := r.newLock(path) // for its key; it need not be the path's lock of today
+	l := r.newLock(path) // for its key; not the cached lock of the path
 	err := l.check(ctx)
 	if err == nil {
 		var name string

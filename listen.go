@@ -9,8 +9,8 @@ import (
 	"github.com/lockregistry/lockregistry/internal/wake"
 )
 
-// wakeup is how a waiting call learns that the lock is free: WithPolling says what is done by default, and without. Tests choose
-// one of the ways of the default alone.
+// wakeup is how a waiting call learns that the lock is free, see WithPolling. Tests can restrict the default to one of its
+// ways.
 type wakeup int
 
 const (
@@ -22,10 +22,10 @@ const (
 
 var wakeups = map[string]wakeup{"auto": wakeupAuto, "poll": wakeupPoll, "pubsub": wakeupPubSub, "tracking": wakeupTracking}
 
-// publishes tells whether releases are published.
+// publishes reports whether releases are published.
 func (m wakeup) publishes() bool { return m == wakeupAuto || m == wakeupPubSub }
 
-// listen makes what wakes the registry's waiting calls, as it is asked to.
+// listen makes the waker of the registry's waiting calls.
 func (r *Registry) listen(m wakeup, log *slog.Logger) {
 	w := queue.NewWaker(r.prefix, strings.TrimSuffix(r.values, ":"), r.queues.Cluster)
 	r.queues.Waker = w
@@ -51,7 +51,7 @@ func (r *Registry) listen(m wakeup, log *slog.Logger) {
 	}
 }
 
-// told takes a message of a script. The goroutine that reads the connection calls it.
+// told handles a message from a script. The goroutine that reads the connection calls it.
 func (r *Registry) told(text string) {
 	m, ok := queue.ParseMessage(text)
 	if !ok || len(m.Key) <= len(r.prefix) {
@@ -73,7 +73,8 @@ func (r *Registry) told(text string) {
 			return
 		}
 	}
-	// Nobody waits for it. The call that gave up has had it removed, or will have; this is quicker. It may be of any of the kinds.
+	// No call waits for this grant. The call that gave up has it removed, but this is quicker. The grant may be for any kind of
+	// lock.
 	for l := range r.cache.of(path) {
 		r.background.cleaner.Expedite(l.unclaimed(m.Number)) // mutant: grant to nobody
 	}

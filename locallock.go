@@ -23,10 +23,9 @@ import (
 //	                    └───────────────free─────────────────────────────────────▶ free
 //	                                        ▲─────pass────────────┘
 //
-// When a transition ends in free and there are waiters, the first one is made acquiring instead. So nobody waits while the
-// lock is free, and a newcomer cannot overtake. With pass the first waiter gets both halves at once. The mutex
-// is never held while this process talks to Redis or sleeps. The work under it is constant for each lock, unlock and
-// cancellation.
+// When a transition ends in free and there are waiters, the first waiter becomes acquiring instead. So no call waits while the
+// lock is free, and a newcomer cannot overtake. With pass the first waiter gets both halves at once. The mutex is never held
+// while this process talks to Redis or sleeps. The work under it is constant for each lock, unlock and cancellation.
 type localLock struct {
 	mu        sync.Mutex
 	owner     owner.ID
@@ -35,8 +34,8 @@ type localLock struct {
 	evictions local.Evictions
 }
 
-// Enter lets o in when that needs no waiting. Otherwise, when wait is set, it queues o and returns its waiter, with which
-// the caller must call Wait. Lease is what it asks for; its waiter may come from the pool.
+// Enter gives o the local half if that needs no waiting. Otherwise, if wait is set, it queues o and returns a waiter, which may
+// come from the pool; the caller must call Wait with it. Lease is the lease that o asks for.
 func (l *localLock) Enter(o owner.ID, lease time.Duration, wait bool, pool *local.Pool) (local.Admission, *local.Waiter) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -52,13 +51,13 @@ func (l *localLock) Enter(o owner.ID, lease time.Duration, wait bool, pool *loca
 	case !wait:
 		return local.Refused, nil
 	}
-	// Also here: a second goroutine of the same shared owner, while the first one still asks Redis. It must not believe
-	// that it holds the lock before the reply is there; Granted admits it.
+	// A second goroutine of the same shared owner also queues while the first one still asks Redis: it must not hold the lock
+	// before the reply is there. Granted admits it.
 	return local.Refused, l.queue.Push(o, lease, pool)
 }
 
-// Wait waits for the turn of w. When ctx is done, timeout fires or w is cancelled first, it returns Refused and leaves
-// nothing behind: if the turn came at the same moment, it is passed on as if it had never come.
+// Wait waits for the turn of w. When ctx is done, timeout fires or w is cancelled first, it returns Refused and leaves nothing
+// behind: a turn that came at the same moment is passed on.
 func (l *localLock) Wait(ctx context.Context, w *local.Waiter, timeout <-chan time.Time) local.Admission {
 	if how, came := w.Await(ctx, timeout); came {
 		return how
@@ -70,24 +69,24 @@ func (l *localLock) Wait(ctx context.Context, w *local.Waiter, timeout <-chan ti
 		l.Free()
 		return local.Refused
 	}
-	// Unless Refused, the owner holds the lock through w. Giving that up may end the hold, which is more than the local
-	// half can do: the caller got the lock at the very moment at which its time was over.
+	// Unless Refused, the caller got the lock at the very moment when its time was over. It keeps the lock: giving it up could end
+	// the hold, which the local half cannot do.
 	return how
 }
 
-// Cancel ends the waiting of w, if it waits still: the registry is closed. The end of the registry is not among what a waiter
-// waits for itself, since a select with one channel more costs as much as several transitions.
+// Cancel ends the wait of w, if it still waits, because the registry is closed. A waiter does not select on the registry's end
+// itself: one more channel in a select costs as much as several transitions.
 func (l *localLock) Cancel(w *local.Waiter) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.queue.Cancel(w)
 }
 
-// Taken is for the goroutine that acquires: it waits for others, which have the Redis half.
+// Taken notes that the acquiring goroutine waits for the half in Redis, which another process has.
 func (l *localLock) Taken() {}
 
-// Granted turns acquiring into held: the Redis half is obtained. Other goroutines of the same owner that queued
-// meanwhile hold it too now; they would wait for themselves otherwise. It tells whether others wait still.
+// Granted turns acquiring into held: the Redis half is obtained. Other goroutines of the same owner that queued meanwhile now
+// hold the lock, too; otherwise they would wait for themselves. It reports whether others still wait.
 func (l *localLock) Granted() (contended bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -95,8 +94,8 @@ func (l *localLock) Granted() (contended bool) {
 	return l.queue.Len() > 0
 }
 
-// Pass turns leaving into held by the first waiter, if there is one and the running lease suits it. It reports whether it
-// did.
+// Pass turns leaving into held by the first waiter. It reports false if there is no waiter, or the running lease does not suit
+// the first.
 func (l *localLock) Pass(running time.Duration) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -110,7 +109,7 @@ func (l *localLock) Pass(running time.Duration) bool {
 	return true
 }
 
-// hold makes the owner hold the lock, and with it every waiter of the same owner. The caller holds the mutex.
+// hold makes the owner hold the lock, and admits all waiters of the same owner. The caller holds the mutex.
 func (l *localLock) hold() {
 	l.holds = 1
 	for w := range l.queue.SameOwner(l.owner) {
@@ -119,8 +118,8 @@ func (l *localLock) hold() {
 	}
 }
 
-// Exit undoes one lock of o. When it was the last one, the state is leaving, and the caller must call free once the
-// outcome of the removal from Redis is known.
+// Exit undoes one lock of o. After the last one the state is leaving, and the caller must call Free once the outcome of the
+// removal from Redis is known.
 func (l *localLock) Exit(o owner.ID) (local.Departure, fault.Loss) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -135,8 +134,8 @@ func (l *localLock) Exit(o owner.ID) (local.Departure, fault.Loss) {
 	return local.Last, fault.NotLost
 }
 
-// Evict turns held into leaving although the owner has not unlocked, if lost says why the hold is lost: the owner may
-// never unlock. When evict reports true, the caller must do what it would do after the last exit.
+// Evict turns held into leaving without an exit of the owner, which may never unlock, if lost says that the hold is lost. If
+// Evict reports true, the caller must do what it does after the last exit.
 func (l *localLock) Evict(lost func() fault.Loss) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -152,7 +151,7 @@ func (l *localLock) Evict(lost func() fault.Loss) bool {
 	return true
 }
 
-// Free passes the local half to the first waiter, which is then acquiring, or to nobody.
+// Free passes the local half to the first waiter, which is then acquiring; without waiters it becomes free.
 func (l *localLock) Free() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -172,14 +171,14 @@ func (l *localLock) Contended() bool {
 	return l.queue.Len() > 0
 }
 
-// HeldBy tells whether o holds the lock.
+// HeldBy reports whether o holds the lock.
 func (l *localLock) HeldBy(o owner.ID) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.owner == o && l.holds > 0
 }
 
-// Owners are those that hold the lock.
+// Owners returns the owner that holds the lock, if there is one.
 func (l *localLock) Owners() []owner.ID {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -189,21 +188,21 @@ func (l *localLock) Owners() []owner.ID {
 	return []owner.ID{l.owner}
 }
 
-// Lost tells why o was evicted, if it was and has yet to unlock.
+// Lost returns why o was evicted, until o has unlocked.
 func (l *localLock) Lost(o owner.ID) fault.Loss {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.evictions.Why(o)
 }
 
-// Queued is how many wait.
+// Queued returns the number of waiters.
 func (l *localLock) Queued() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.queue.Len()
 }
 
-// Nest counts one more lock of an owner that holds the lock, and reports false when it does not.
+// Nest counts one more lock of o. It reports false when o does not hold the lock.
 func (l *localLock) Nest(o owner.ID) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -214,11 +213,11 @@ func (l *localLock) Nest(o owner.ID) bool {
 	return true
 }
 
-// Obstacles are what is in the way of a waiter of l, the local half of a lock; none when its turn has come.
+// Obstacles returns what a waiter of l waits for; nothing when its turn has come. Of is the lock of this local half.
 func (l *localLock) Obstacles(w *local.Waiter, of deadlock.Lock) (all deadlock.Obstacles) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	// An owner that has yet to get the hold in Redis waits for nobody here.
+	// An acquiring owner is no obstacle: it waits for no goroutine here.
 	if w.Queued() && l.holds > 0 {
 		all.Add(deadlock.Obstacle{Owner: l.owner, Held: of})
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/queue"
 )
 
-// localSide is a lock as its path in Redis sees it.
+// localSide is a lock as seen by its path in Redis.
 type localSide Lock
 
 func (l *localSide) Hold() *hold.Hold                        { return l.hold.Load() }
@@ -29,7 +29,7 @@ func (l *localSide) NewHold(t hold.Terms) *hold.Hold {
 	return h
 }
 
-// Block leaves out who waits for permits: one holder of a semaphore is not in the way, but only all of them together.
+// Block leaves out calls that wait for permits: no single holder of a semaphore blocks them, only all holders together.
 func (l *localSide) Block(ctx context.Context, call *deadlock.Call, w queue.Waiting) {
 	if !l.redis.Many() {
 		(*Lock)(l).block(ctx, call, w)

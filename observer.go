@@ -12,13 +12,13 @@ import (
 	"github.com/lockregistry/lockregistry/observe"
 )
 
-// obtained is how a call got its lock whose hold Redis has given.
+// obtained maps how Redis gave a hold to how the call got its lock.
 var obtained = [...]observe.How{
 	queue.Free: observe.HowFree, queue.Granted: observe.HowGranted,
 	queue.FoundFree: observe.HowFoundFree, queue.FoundExpired: observe.HowFoundExpired,
 }
 
-// losses is why holds are lost, as an observer is told.
+// losses maps why a hold was lost to what an observer gets.
 var losses = map[fault.Loss]observe.Loss{
 	fault.LeaseOver:      observe.LossLeaseOver,
 	fault.KeyGone:        observe.LossKeyGone,
@@ -28,8 +28,8 @@ var losses = map[fault.Loss]observe.Loss{
 	fault.GrantedTwice:   observe.LossGrantedTwice,
 }
 
-// WithObserver has the registry tell o what happens. At least one of its functions must be set. See module lockotel for one
-// that reports to OpenTelemetry. Default: none, which costs nothing.
+// WithObserver makes the registry call the functions of o. At least one must be set. Module lockotel has an observer that
+// reports to OpenTelemetry. Default: none, which costs nothing.
 func WithObserver(o observe.Observer) Option { return func(s *settings) { s.observer = &o } }
 
 func observes(o *observe.Observer) error {
@@ -39,7 +39,7 @@ func observes(o *observe.Observer) error {
 	return nil
 }
 
-// observed is when something begins whose time an observer gets; 0 when there is none.
+// observed returns the time, for an observer of Acquired; 0 without one.
 func (r *Registry) observed() clock.Instant {
 	if r.reports.observer.Acquired == nil {
 		return 0
@@ -60,7 +60,7 @@ func (l *Lock) subject() observe.Subject {
 	return observe.Subject{Path: l.path(), Key: l.redis.Key, Kind: kind}
 }
 
-// tellAcquired is for the end of a call that began at some time. It is apart from the call so that its stack stays small.
+// tellAcquired reports the end of a call to the observer. It is not inlined, so that the stack of the call stays small.
 //
 //go:noinline
 func (l *Lock) tellAcquired(ctx context.Context, op string, q *request, began clock.Instant, got bool, err error) {
@@ -71,15 +71,15 @@ func (l *Lock) tellAcquired(ctx context.Context, op string, q *request, began cl
 	if !got {
 		a.How = observe.HowNone
 	}
-	if ctx == nil { // that is what is wrong
+	if ctx == nil { // bad input: the call failed with it
 		ctx = context.Background()
 	}
 	defer l.reg.reports.dispatch.Caught("Acquired")
 	l.reg.reports.observer.Acquired(ctx, a)
 }
 
-// tellReleased is release with an observer.
-func (l *Lock) tellReleased(ctx context.Context, o owner.ID) (err error) { // also when the observer panics
+// tellReleased is release, reported to the observer.
+func (l *Lock) tellReleased(ctx context.Context, o owner.ID) (err error) { // named: err is returned also when the observer panics
 	owned, _, _ := l.hold.Load().Held(l.reg.clock.Now())
 	r := observe.Released{Subject: l.subject(), Held: owned}
 	r.How, err = l.release(ctx, o)

@@ -10,8 +10,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/owner"
 )
 
-// leastPeriod is the shortest period of [Registry.Once]: of a shorter one hardly anything is left beside the time that Redis
-// takes.
+// leastPeriod is the shortest period of [Registry.Once]: Redis itself would take most of a shorter one.
 const leastPeriod = 10 * time.Millisecond
 
 // OnceOption changes one call of [Registry.Once].
@@ -20,41 +19,39 @@ type OnceOption struct {
 	lock    LockOption
 }
 
-// RetryOnError has [Registry.Once] leave the path free when fn has failed: it returned an error, or panicked. Then the next
-// call of any node runs the job, also in the same period. Default: a failed run counts like any other one, and the next one
-// is due in the next period.
+// RetryOnError makes [Registry.Once] free the path when fn returned an error or panicked. Then the next call of any node runs
+// the job, also in the same period. Default: a failed run counts like any other, and the next run is due in the next period.
 func RetryOnError() OnceOption { return OnceOption{retries: true} }
 
-// OnceLease sets the lease of the run, as [Lease] does for other calls: how long the path stays taken after a crash. Default:
-// the registry's lease.
+// OnceLease sets the lease of the run, in whole milliseconds, at least two, as [Lease] does for other calls: how long the path
+// stays taken after a crash. Default: the registry's lease.
 func OnceLease(d time.Duration) OnceOption {
 	o := Lease(d)
 	o.name = "OnceLease"
 	return OnceOption{lock: o}
 }
 
-// Once runs a job that every node starts each period and one of them runs: it calls fn unless another call runs it already,
-// or began to less than nine tenths of the period ago. It never waits. Path names the job, every is its period,
-// 10 ms at least.
+// Once runs a job on one of several nodes that all call it once each period: it calls fn unless another call runs the job, or
+// began to run it less than nine tenths of the period ago. It never waits for the lock. Path names the job, every is its
+// period, 10 ms at least.
 //
-// A mark, the path's lock, keeps the others out. It is renewed while fn runs, and stays for nine tenths of the period from
-// when it was obtained, see [AtLeast]; so the clocks of the nodes may differ by almost that much, and the next run is not
-// skipped as long as a node comes no earlier than nine tenths of the period after the one that ran last. When fn takes longer
-// than that, the path is free when fn returns. ShedLock's lockAtLeastFor and lockAtMostFor are the mark and the lease: see
-// [OnceLease].
+// The path's lock marks the run and keeps other calls out. It is renewed while fn runs, and stays for nine tenths of the period
+// from when it was obtained, see [AtLeast]. So the clocks of the nodes may differ by almost that much, and the next run is not
+// skipped if a node comes at least nine tenths of the period after the last run began. When fn takes longer than that, the path
+// is free when fn returns. The mark corresponds to ShedLock's lockAtLeastFor, the lease, see [OnceLease], to its lockAtMostFor.
 //
-// Ran reports whether fn was called. False without an error means that another call runs the job or did; so it is for a call
-// within fn. The context of fn is that of [Hold.Context]: it ends, with the cause [ErrLockLost], as soon as the lock can no
-// longer be guaranteed.
+// Ran reports whether fn was called. False without an error means that another call runs the job or did; a call within fn gets
+// that, too. Fn gets the context of [Hold.Context]: it ends, with the cause [ErrLockLost], as soon as the lock can no longer be
+// guaranteed.
 //
-// The errors when fn ran are fn's own, joined with that of the release: [ErrLockLost], another node may have run the job at
-// the same time; [ErrUnavailable], it is not known whether the mark stays. The mark stays also when fn fails or panics, without
-// [RetryOnError], and when ctx is done. After a crash, and after a loss, the lease alone keeps the others out, and may be
-// over before the period is, or after it.
+// If fn ran, the error is fn's, joined with the error of the release: [ErrLockLost], another node may have run the job at the
+// same time; [ErrUnavailable], it is not known whether the mark stays; or another error of Redis. The mark stays when ctx is
+// done, and without [RetryOnError] also when fn fails or panics. After a crash or a loss only the lease keeps other calls out,
+// and may end before or after the period.
 //
-// The errors when it did not are those of [Lock.Acquire], but never [ErrTaken]: [ErrUnavailable], it is not known whether the
-// job runs; [ErrDeadlock], ctx is that of another hold on the path, be it one of [Hold.Context], [Registry.Do] or
-// [Lock.Context].
+// If fn did not run, the error is one of [Lock.Acquire], except [ErrTaken]: [ErrUnavailable], it is not known whether the job
+// runs; [ErrDeadlock], ctx carries another hold on the path, from [Hold.Context], [Registry.Do] or [Lock.Context]. Bad input,
+// such as a period that is too short, is an error, too.
 func (r *Registry) Once(
 	ctx context.Context, path string, every time.Duration, fn func(context.Context) error, opts ...OnceOption,
 ) (ran bool, err error) {
@@ -67,7 +64,7 @@ func (r *Registry) Once(
 	if h == nil {
 		return false, err
 	}
-	failed := true // it may panic
+	failed := true // fn may panic
 	defer func() {
 		if failed && retries {
 			h.hold.Unkeep()
@@ -81,7 +78,7 @@ func (r *Registry) Once(
 	return true, err
 }
 
-// onceWith judges what Once is given. It tells whether a failed run is to leave the path free, and how the path is locked.
+// onceWith validates the arguments of Once. Retries: a failed run frees the path. Locking: how to lock the path.
 func onceWith(
 	every time.Duration, fn func(context.Context) error, opts []OnceOption,
 ) (retries bool, locking []LockOption, err error) {

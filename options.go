@@ -26,7 +26,7 @@ const (
 	defaultHandoff  = 100 * time.Millisecond
 	defaultCapacity = 100_000
 
-	// leastLease is the shortest lease in whole milliseconds that is longer than its margin.
+	// leastLease is the shortest lease, in whole milliseconds, that is longer than its margin.
 	leastLease = 2 * time.Millisecond
 
 	// defaultWatchdog is Redisson's lockWatchdogTimeout.
@@ -36,7 +36,7 @@ const (
 // Option changes what [New] makes.
 type Option func(*settings)
 
-// settings is what the options of a registry add up to. Options only write them down; check judges them.
+// settings is the result of a registry's options. Options only store values; check validates them.
 type settings struct {
 	identity
 	telling
@@ -61,112 +61,111 @@ type releasing struct {
 	behind  bool // see WithBackgroundRelease
 }
 
-// telling is who is told of events.
+// telling is where events are reported.
 type telling struct {
 	log      *slog.Logger
 	observer *observe.Observer
 }
 
-// identity is what a registry is called by others.
+// identity has the names that others see of a registry.
 type identity struct {
 	clientID *string
-	name     *string // that people read
+	name     *string // for people
 }
 
-// WithLease sets the lease of a lock: how long it stays locked in Redis when nobody unlocks or renews it. It counts whole
-// milliseconds, at least two: the holder counts on 1 % and a millisecond less, a margin for clocks, and a lease of one
-// millisecond would be over at once. A lease must outlast the round trip to Redis by far to be useful. Default: 60 s, as in
-// Spring, or 30 s with LayoutRedisson. See [Lease] for the lease of a single call.
+// WithLease sets the lease of a lock: how long it stays locked in Redis when it is neither unlocked nor renewed. It counts
+// whole milliseconds, at least two: the holder relies on 1 % and a millisecond less, a margin for clocks. A useful lease is
+// much longer than the round trip to Redis. Default: 60 s, as in Spring, or 30 s with [LayoutRedisson], as in Redisson. See
+// [Lease] for the lease of a single call.
 func WithLease(d time.Duration) Option { return func(s *settings) { s.expiry = &d } }
 
-// WithPollInterval sets the pause between two attempts on Redis while a call waits. It must be positive. Default: 100 ms, as
-// Spring's idleBetweenTries.
+// WithPollInterval sets the pause between two attempts while a call waits by polling, see [WithPolling]. It must be positive.
+// Default: 100 ms, as Spring's idleBetweenTries.
 func WithPollInterval(d time.Duration) Option { return func(s *settings) { s.poll = d } }
 
-// WithCommandTimeout sets how long one command waits for the answer of Redis, whatever the context of the call: longer than
-// nothing. A call whose first command is not answered in that time returns [ErrUnavailable]; one that waits tries again.
-// Neither the command nor its connection is ended by it: the server may still execute it, which harms no later hold.
-// Unlock has limits of its own. Default: 5 s, or a third of the lease that [WithLease] sets, if that is shorter, and two round
+// WithCommandTimeout sets how long one command waits for the answer of Redis, whatever the context of the call. It must be
+// positive. A call whose first command is not answered in that time returns [ErrUnavailable]; a call that waits tries again.
+// The timeout ends neither the command nor its connection: the server may still execute the command, which harms no later hold.
+// [Lock.Unlock] has its own limits. Default: 5 s, or a third of the lease of [WithLease] if that is shorter, plus two round
 // trips to the server.
 func WithCommandTimeout(d time.Duration) Option { return func(s *settings) { s.limit = &d } }
 
-// WithCapacity sets how many lock objects the registry keeps, at least one. To make room the least recently obtained one
-// that is not in use is dropped; when all are in use, locking one more returns [ErrCapacity]. Default: 100 000, as Spring's
-// cacheCapacity. See also [Registry.SetCapacity].
+// WithCapacity sets how many lock objects the registry keeps, at least one. When there are more, the registry drops the unused
+// lock that was obtained least recently; when all are in use, locking one more returns [ErrCapacity]. Default: 100 000, as
+// Spring's cacheCapacity. See also [Registry.SetCapacity].
 func WithCapacity(n int) Option { return func(s *settings) { s.capacity = n } }
 
-// WithRenewal renews what [Lock.Lock] and [Lock.TryLock] lock, too, each third of its lease, for as long as it is held and its
-// lease is not lost. A lease then only has to outlast interruptions, not the work. Spring does the same once it has a renewal
-// task scheduler. Default: those leases end unless [Lock.Renew] is called, or a Do within runs, but for what is locked
-// without [Lease] with LayoutRedisson, or by the reader of a [ReadWriteLock]. [Lock.Do], [Lock.Acquire],
-// [Registry.AcquireAll] and [Registry.Once] renew always.
+// WithRenewal also renews locks taken by [Lock.Lock] and [Lock.TryLock], each third of their lease, until they are unlocked or
+// lost; [AtMost] limits that. A lease then only has to outlast interruptions, not the work. Spring does the same once it has a
+// renewal task scheduler. [Lock.Do], [Lock.Acquire], [Registry.AcquireAll] and [Registry.Once] always renew. Default: leases of
+// Lock and TryLock end, unless [Lock.Renew] is called or a nested Do runs. Without [Lease] they are renewed all the same with
+// [LayoutRedisson], as in Redisson, and for the reader of a [ReadWriteLock].
 func WithRenewal() Option { return func(s *settings) { s.renewal = true } }
 
-// WithPolling makes waiting calls try every poll interval only, without a place in the queue, and releases publish nothing that
-// Java listens to, as Spring's SPIN_LOCK. Releases serve the queue of others all the same.
+// WithPolling makes waiting calls only poll, see [WithPollInterval], without a place in the queue. Releases publish nothing
+// that Java listens to, as with Spring's SPIN_LOCK, but still serve the queue of other processes.
 //
-// Default: waiting calls queue in Redis, and a release makes the first one the owner and sends it a message. The first one
-// learns that Java has released the lock, or that the key is gone, by CLIENT TRACKING (Redis 6 or newer, RESP3) where the
-// server and the user's permissions allow that, else by the messages of the layout's channels, else by polling. What they do
-// not allow is logged once. Releases are published, as with Spring's PUB_SUB_LOCK. The client needs one more connection, which
-// its registries share, from the first waiting call on; on a cluster one to each master that has a key waited for.
+// Default: waiting calls queue in Redis, and a release makes the first one the owner and sends it a message. The first call
+// learns that Java has released the lock, or that the key is gone, by CLIENT TRACKING (Redis 6 or newer, RESP3) if the server
+// and the user's permissions allow it, else by messages on the layout's channels, else by polling. What they do not allow is
+// logged once. Releases are published, as with Spring's PUB_SUB_LOCK. From the first waiting call on the client needs one more
+// connection, which its registries share; on a cluster one to each master with a key that calls wait for.
 func WithPolling() Option { return withWakeup(wakeupPoll) }
 
 func withWakeup(m wakeup) Option { return func(s *settings) { s.wakeup = m } }
 
-// WithOldChannel publishes releases on "<prefix>-channel" too. Java services in PUB_SUB_LOCK mode listen there before
-// Spring Integration 6.4.8, 6.5.3 and 7.0.0. Waiting calls of this package wake for releases on either. Default: only
-// on the channel of newer versions, "<prefix>-channel:<key>".
+// WithOldChannel also publishes releases on "<prefix>-channel", where Java services in PUB_SUB_LOCK mode listen before Spring
+// Integration 6.4.8, 6.5.3 and 7.0.0. Waiting calls of this package wake for releases on either channel. Default: releases are
+// published only on the channel of newer versions, "<prefix>-channel:<key>".
 func WithOldChannel() Option { return func(s *settings) { s.oldChannel = true } }
 
-// WithHandoff sets for how long the goroutines of this process may hand a lock to each other, first in, first out, while
-// its key stays in Redis. That is much faster than to release and obtain it anew, but keeps other processes waiting: after
-// this time, counted from when the process got the key, it is the turn of the next process that waits. It
-// also is when less than half of the lease is left, and when the next owner asks for a longer lease than the running one,
-// or for one that is shorter by more than a third. The next owner's lease is renewed as if it had obtained the lock itself.
-// 0 turns it off: every unlock releases the key. Otherwise a key that somebody has removed meanwhile is noticed that much
-// later, see [Lock.Unlock]. It must not be negative. Default: 100 ms.
+// WithHandoff sets for how long the goroutines of this process may hand a lock to each other, first in, first out, while its
+// key stays in Redis. That is much faster than releasing and obtaining it anew, but keeps other processes waiting: after this
+// time, counted from when the process got the key, the next waiting process has its turn. It also has its turn when less than
+// half of the lease is left, and when the next owner asks for a lease that is longer than the running one, or shorter by more
+// than a third. The next owner's lease is renewed as if it had obtained the lock itself. With 0 every unlock releases the key.
+// With a longer time the registry may notice that much later that the key was removed, see [Lock.Unlock]. It must not be
+// negative. Default: 100 ms.
 func WithHandoff(limit time.Duration) Option { return func(s *settings) { s.handoff = &limit } }
 
-// WithBackgroundRelease has Unlock, [Hold.Release] and Do return before the key is removed from Redis, where a round
-// trip to its master takes long: 200 µs as commands have shown while nothing else was under way, or 2 ms by all of late. The
-// removal is sent at once, and its reply is not waited for. Nil then means that the hold was valid until then by the clock of
-// this process, not that the key is gone. When Redis replies that the key was not this hold's any more, the observer and the
-// log are told, see [observe.Observer.Lost]; when it does not reply, the registry tries again.
+// WithBackgroundRelease makes Unlock, [Hold.Release] and Do return before the key is removed from Redis, if a round trip to its
+// master takes long: 200 µs, measured by commands sent while no other was under way, or 2 ms, measured by all recent commands.
+// The removal is sent at once, but Unlock does not wait for its reply. Nil then means that the hold was valid until then by the
+// clock of this process, not that the key is gone. When Redis replies that the key was no longer this hold's, the registry
+// reports it to the observer and the log, see [observe.Observer.Lost]; when Redis does not reply, the registry tries again.
 //
-// The path's next call of this registry, also with TryLock or [NoWait], is not refused because of that. It asks Redis at once,
-// and takes over the key if that is still there, until the registry has had the key for as long as [WithHandoff] says. After
-// that it waits for the removal, as it does where others are known to wait, and where there is no queue, see [WithPolling].
-// AcquireAll waits for it when it asks for all paths at once. So where a round trip takes a tenth of that time or longer,
-// sections of one path that follow each other gain less; and others may have to wait for that time, although nobody of this
-// process waits. A loss may stay unnoticed when the next call has not waited: it has locked the key that was gone.
+// A removal under way does not make this registry's next call for the path fail, also not with TryLock or [NoWait]. That call
+// asks Redis at once, and takes the key over if it is still there, until the registry has had the key for the time of
+// [WithHandoff]. After that the call waits for the removal. It also waits if other processes are known to wait, and without a
+// queue, see [WithPolling]. AcquireAll waits for the removal when it asks for all paths at once. So consecutive sections of one
+// path gain less if a round trip takes a tenth of the time of WithHandoff or longer; and other processes may wait for that time
+// although no call of this process waits. A loss may stay unnoticed if the next call did not wait for the removal and has
+// locked the free path.
 //
-// Unlock waits for the removal all the same while the time of [AtLeast] lasts, with Once, leaders, AcquireAll, readers, writers,
-// semaphores and [WithReplicas], while Redis is slow to answer, and when the registry has 64 removals under way, to whatever
-// masters. [Registry.Close] and [Registry.Shutdown] wait for all of them: a process that ends without leaves keys to their
-// leases. Default: Unlock waits for the removal.
+// Unlock still waits for the removal while the time of [AtLeast] lasts, with Once, leaders, AcquireAll, readers, writers,
+// semaphores and [WithReplicas], while Redis is slow to answer, and when the registry has 64 removals under way, over all
+// masters. [Registry.Close] and [Registry.Shutdown] wait for all of them: a process that ends without either leaves keys to
+// their leases. Default: Unlock waits for the removal.
 func WithBackgroundRelease() Option { return func(s *settings) { s.behind = true } }
 
-// WithName sets what people see of this registry when they look who holds a lock or waits for one, see [observe.Label]: the
-// name of a service, for instance. Several registries may have the same. It is valid UTF-8 of at most 100 bytes, and not
-// empty. Default: none; the label has the host and the process.
+// WithName sets a name that people see for this registry when it holds or waits for a lock, see [observe.Label]: the name of a
+// service, for instance. Several registries may have the same. The name must be valid UTF-8 of 1 to 100 bytes. Default: none;
+// the label has the host and the process.
 func WithName(name string) Option { return func(s *settings) { s.name = &name } }
 
-// WithLayout sets the format of plain locks in Redis: one of the constants of [Layout]. Read-write locks have Redisson's in
-// either case. Default: [LayoutSpring].
+// WithLayout sets the format of plain locks in Redis: one of the constants of [Layout]. Read-write locks always have Redisson's
+// format. Default: [LayoutSpring].
 func WithLayout(l Layout) Option { return func(s *settings) { s.layout = l } }
 
-// WithClientID sets the name that the registry's values in Redis begin with, for people who look at them. It must not be
-// empty, and may be any other text of 1024 bytes at most: each key, ticket and message has it. Two registries never share
-// holds, whatever their ids: with an id of yours the values carry a random UUID as well. With an id of more than four bytes,
-// the queue in which the registry waits takes more memory in Redis, which keeps sets compact while their members are no
-// longer than 64 bytes. Default: that UUID alone.
+// WithClientID sets the prefix of the registry's values in Redis, for people who look at them. It may be any text of 1 to 1024
+// bytes: each key, ticket and message contains it. Two registries never share holds, even with the same id, since the id is
+// followed by a random UUID. With an id longer than four bytes the queues take more memory in Redis, which stores sets
+// compactly only while their members have 64 bytes at most. Default: the UUID alone.
 func WithClientID(id string) Option { return func(s *settings) { s.clientID = &id } }
 
-// WithLogger sets where the registry writes about events that no call can return, such as a lock lost in the background. It
-// must not be nil. Lines are written one after another by a goroutine that exists only while there are some, so a handler
-// that blocks or panics holds up nothing but the lines. Those that come while 1024 wait are dropped, and their number is
-// logged. Default: no log.
+// WithLogger sets where the registry logs events that no call can return, such as a lock lost in the background. It must not be
+// nil. A goroutine that exists only while there are lines writes them one after another, so a handler that blocks or panics
+// delays only other lines. Lines that come while 1024 wait are dropped, and their number is logged. Default: no log.
 func WithLogger(l *slog.Logger) Option { return func(s *settings) { s.log = l } }
 
 // WithClientOption changes what the client of [Open] is made with: its TLSConfig, or user and password of Sentinels, for
@@ -179,17 +178,17 @@ func WithClientOption(change func(o *rueidis.ClientOption)) Option {
 	return func(s *settings) { s.changes = append(s.changes, change) }
 }
 
-// WithReplicas has a hold count only once n replicas of the master have it, so that it outlives the master: a lock that was
-// granted is not free on the replica that is promoted. N must be the number of all replicas that may be promoted, in a cluster
-// those of one master; with fewer, one of the others may be promoted. It must be positive. With all of them there is no lock
+// WithReplicas makes a hold count only once n replicas of the master have it, so that it outlives the master: a granted lock is
+// not free on the replica that is promoted. N must be positive, and should be the number of all replicas that may be promoted,
+// in a cluster per master: with a smaller n a replica without the hold may be promoted. With all of them no lock is granted
 // while one is down.
 //
 // A call waits for the replicas for timeout, at least a millisecond, and no longer than [WithCommandTimeout]. When too few have
-// acknowledged by then, the lock is released, and the call goes on waiting, if it may, or fails with [ErrUnavailable]. So do
-// Renew and the renewals of the registry: the lease is then not extended, and [ErrLockLost] follows at its end. A lock that
-// goes from one goroutine of this process to another one needs no acknowledgement, nor does Unlock. It costs a round trip
-// between the servers, and one more connection to each master while calls are under way; the user needs the right to WAIT.
-// Default: a hold counts once the master has it, as in Spring. Redisson waits for replicas by itself.
+// acknowledged by then, the lock is released, and the call goes on waiting, if it may, or fails with [ErrUnavailable]. Renewals
+// wait for replicas, too, also by Renew: with too few the lease is not extended, and [ErrLockLost] follows at its end. Handing
+// a lock to another goroutine of this process needs no acknowledgement, nor does Unlock. The option costs a round trip between
+// the servers, and one more connection to each master while calls are under way; the user needs permission for WAIT. Default: a
+// hold counts once the master has it, as in Spring. Redisson always waits for replicas.
 func WithReplicas(n int, timeout time.Duration) Option {
 	return func(s *settings) { s.replicas = &protocol.Replicas{N: n, Timeout: timeout} }
 }
@@ -210,63 +209,62 @@ type LockOption struct {
 	set   func(*request, time.Duration)
 }
 
-// Lease sets the lease of this acquisition, in whole milliseconds, at least two, see [WithLease]. What is finer is cut off.
-// Where the lock is renewed it is renewed with that, see [WithRenewal]; [AtMost] ends it. Default: the registry's lease; for an
-// owner that locks again, the lease that its hold has.
+// Lease sets the lease of this acquisition, in milliseconds, at least two, see [WithLease]; fractions are cut off. If the lock
+// is renewed, see [WithRenewal], renewals use this lease; [AtMost] limits them. Default: the registry's lease; for an owner
+// that locks again, the lease of its hold.
 func Lease(d time.Duration) LockOption {
 	return LockOption{"Lease", d, func(q *request, d time.Duration) { q.lease = lease.NewTerm(d) }}
 }
 
-// Wait sets how long the call waits at most, for local holders and for Redis together. When it is not positive, as what is left
-// until a deadline may be, the call does not wait, as with [NoWait]. TryLock then returns false, Do and Lock return
-// [ErrTaken]. Default: TryLock does not wait at all, Lock and Do wait as long as their context lets them. See also
-// [NoWait].
+// Wait limits how long the call waits, for local holders and for Redis together. When the time is over, TryLock returns false,
+// Lock, Do and Acquire return [ErrTaken]. If d is not positive, as the time left until a deadline may be, the call does not
+// wait, as with [NoWait]. Default: TryLock does not wait, the others wait until their context is done.
 func Wait(d time.Duration) LockOption {
 	return LockOption{"Wait", d, func(q *request, d time.Duration) { q.wait = max(d, notAtAll) }}
 }
 
-// NoWait has the call try once, without a place in any queue, here or in Redis: Lock and Do return [ErrTaken] at once when
-// another owner has the lock, and [ErrUnavailable] when Redis cannot be asked. TryLock does so without it. It cannot be
-// combined with Wait. Default: see [Wait].
+// NoWait makes the call try once, without a place in any queue, here or in Redis: Lock, Do and Acquire return [ErrTaken] at
+// once when another owner has the lock, and [ErrUnavailable] when Redis cannot be asked. It cannot be combined with Wait.
+// TryLock does not need it. Default: see [Wait].
 func NoWait() LockOption {
 	return LockOption{"NoWait", 0, func(q *request, _ time.Duration) { q.wait = notAtAll }}
 }
 
-// AtLeast keeps the path taken for d, from when this call has obtained the lock, even when it is released sooner: nobody
-// gets it before d is over, in this process or elsewhere, Java included; then the waiters do. It is for jobs that are
-// shorter than the difference between the clocks that start them, as ShedLock's lockAtLeastFor. D must be positive;
-// parts of a millisecond count as one. It may be longer than the lease, and is independent of it: while the lock is held, and
-// after a crash or a loss, the lease alone decides. [Registry.ForceUnlock] ends it. Default: the path is free when it is
-// released.
+// AtLeast keeps the path taken for d, from when this call has obtained the lock, even when it is released sooner: no owner gets
+// it before d is over, in this process or elsewhere, Java included; then waiting calls do. It is for jobs that are shorter than
+// the difference between the clocks that start them, as ShedLock's lockAtLeastFor. D must be positive; fractions of a
+// millisecond are rounded up. D is independent of the lease and may be longer: while the lock is held, and after a crash or a
+// loss, only the lease counts. [Registry.ForceUnlock] ends it. Default: the path is free when it is released.
 //
-// It is for plain locks; readers and writers refuse it, and so does a call of an owner that holds the lock already.
+// Only plain locks take it; readers, writers and semaphores return an error, and so does a call of an owner that holds the lock
+// already.
 func AtLeast(d time.Duration) LockOption {
 	return LockOption{"AtLeast", d, func(q *request, d time.Duration) { q.atLeast = d }}
 }
 
-// request is what the options of a call that locks add up to.
+// request is the result of the options of a call that locks.
 type request struct {
 	lease *lease.Term   // nil: the registry's, or the hold's
-	plain bool          // the call named no lease, so this is the registry's
+	plain bool          // the call named no lease: it is the registry's
 	wait  time.Duration // 0: not at all; negative: until the context ends
-	as    owner.ID      // of a Hold, or of a run of Once; nobody: the caller
+	as    owner.ID      // a Hold, or a run of Once; nobody: the caller
 
-	atLeast  time.Duration // 0: no longer than it is held
+	atLeast  time.Duration // 0: only while it is held
 	atMost   time.Duration // 0: for as long as it is renewed
 	failFast bool          // see FailFast
-	permits  int           // of a semaphore; 0: it was not said
+	permits  int           // of a semaphore; 0: not given
 	leads    bool          // see hold.leads
 	quiet    bool          // see hold.Terms
-	blocked  clock.Instant // when the call began to wait for anybody; 0: it has not
+	blocked  clock.Instant // when the call began to wait; 0: it has not
 
-	// What an observer gets of the call, in the end.
+	// For the observer, at the end of the call.
 	how     observe.How
 	here    time.Duration
 	wakeups observe.Wakeups
 }
 
-// with returns the request that the options make of q. It is apart from the caller so that a call without options needs no
-// memory for it. The error says all that is wrong.
+// with returns q with the options applied. It is a function of its own so that a call without options does not allocate. The
+// error lists all that is wrong.
 func (q request) with(opts []LockOption) (_ request, failed error) {
 	var waits, tries bool
 	for _, o := range opts {
@@ -317,7 +315,7 @@ func settingsOf(opts []Option) (s settings, err error) {
 	return s, err
 }
 
-// config is how a registry does what it does.
+// config returns the part of the settings that the registry reads itself.
 func (s *settings) config() config {
 	c := config{
 		lease:    lease.NewTerm(s.lease()),
@@ -332,7 +330,7 @@ func (s *settings) config() config {
 	return c
 }
 
-// queue is how its calls on a client ask Redis, and wait.
+// queue returns the settings of package queue for a client.
 func (s *settings) queue(client rueidis.Client) queue.Settings {
 	q := queue.Settings{
 		Cluster:   client.Mode() == rueidis.ClientModeCluster,
@@ -343,12 +341,12 @@ func (s *settings) queue(client rueidis.Client) queue.Settings {
 		Replicas:  s.replicas,
 	}
 	if s.wakeup == wakeupPoll {
-		q.StandBack = clock.Plus(s.poll, s.poll/10) // so that it surely polls once meanwhile
+		q.StandBack = clock.Plus(s.poll, s.poll/10) // long enough for a poll
 	}
 	return q
 }
 
-// lease is that of a lock whose call names none.
+// lease returns the lease of a call that names none.
 func (s *settings) lease() time.Duration {
 	switch {
 	case s.expiry != nil:
@@ -360,10 +358,10 @@ func (s *settings) lease() time.Duration {
 	}
 }
 
-// mostLimit is the longest limit of a command that no option sets.
+// mostLimit is the longest default of WithCommandTimeout.
 const mostLimit = 5 * time.Second
 
-// commandLimit is how long a command waits for its answer.
+// commandLimit returns how long a command waits for its answer.
 func (s *settings) commandLimit() time.Duration {
 	if s.limit != nil {
 		return *s.limit
@@ -439,7 +437,7 @@ func known(name string, value, last int) error {
 	return nil
 }
 
-// mostClientID is how many bytes a client's id may have.
+// mostClientID is how many bytes a client id may have.
 const mostClientID = 1 << 10
 
 func named(clientID *string) error {

@@ -11,23 +11,23 @@ import (
 	"github.com/lockregistry/lockregistry/internal/queue"
 )
 
-// permits are the calls and holds of the semaphores of a registry. Each has a [Lock] of its own, and a ticket if it waits: so
-// those of one process wait in Redis in the order in which they came, beside those of others.
+// permits has the calls and holds of a registry's semaphores. Each has a [Lock] of its own, and a ticket if it waits: so the
+// calls of a process wait in Redis in order of arrival, among the calls of other processes.
 type permits struct {
 	reg *Registry
 
 	mu      sync.Mutex
-	calls   map[*Lock]string      // with the number of the newest attempt of a call, or of its hold
-	numbers map[string]*Lock      // the same the other way round
-	groups  map[string]*semaphore // by key; some are of no call any more
-	freed   []freed               // the newest ones, within the last seconds, in order
-	unused  int                   // with so many groups, those of no call are dropped
+	calls   map[*Lock]string      // the number of the call's newest attempt, or of its hold
+	numbers map[string]*Lock      // the reverse of calls
+	groups  map[string]*semaphore // by key; some have no calls any more
+	freed   []freed               // the newest, from the last seconds, oldest first
+	unused  int                   // at this number of groups, groups without calls are dropped
 }
 
-// semaphore is what all calls of one have in common.
+// semaphore is what all calls of a semaphore have in common.
 type semaphore struct {
-	anchor Lock // nobody's: what others want is kept at its path
-	number int  // of permits, that was found in Redis and logged
+	anchor Lock // never locked: its path has what is known of other processes
+	number int  // of permits, as last found in Redis and logged
 }
 
 // freed is a hold whose removal was confirmed.
@@ -38,8 +38,8 @@ type freed struct {
 }
 
 const (
-	mostFreed   = 1000 // releases may be lost by a failover, the last ones
-	leastUnused = 1000 // fewer groups stay: what they know is of use to the next call
+	mostFreed   = 1000 // a failover may lose the last releases
+	leastUnused = 1000 // fewer groups are kept, for the next calls
 )
 
 // begin is called before all else.
@@ -50,7 +50,7 @@ func (p *permits) begin(r *Registry) {
 	}
 }
 
-// of is what the calls of a key have in common.
+// of returns what the calls of a key have in common.
 func (p *permits) of(key string) *semaphore {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -80,10 +80,10 @@ func (p *permits) dropUnused() {
 	p.unused = max(leastUnused, 2*len(p.groups))
 }
 
-// join makes the lock of a call.
+// join makes the lock for one call.
 func (p *permits) join(k *kind, key string) *Lock {
 	l := &Lock{}
-	l.entry.Park() // so that its last unpin is told of
+	l.entry.Park() // so that its last unpin is reported
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	l.begin(p.reg, k, key, &p.locked(key).anchor)
@@ -91,7 +91,7 @@ func (p *permits) join(k *kind, key string) *Lock {
 	return l
 }
 
-// asks notes the number of a hold that is about to be asked for: a message may name it.
+// asks notes the number of a hold before Redis is asked for it: a message may name the number.
 func (p *permits) asks(l *Lock, number string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -101,7 +101,7 @@ func (p *permits) asks(l *Lock, number string) {
 	}
 }
 
-// leave is for a call that has got nothing, and for a hold that is released or lost; a second time it does nothing.
+// leave drops a call that got no permit, or a hold that was released or lost. A second leave does nothing.
 func (p *permits) leave(l *Lock) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -111,7 +111,7 @@ func (p *permits) leave(l *Lock) {
 	}
 }
 
-// told passes a message on to the call or the hold that it is for, if there is one.
+// told passes a message to the call or hold that it names, if there is one.
 func (p *permits) told(m queue.Message) bool {
 	p.mu.Lock()
 	l := p.numbers[m.Number]
@@ -119,7 +119,7 @@ func (p *permits) told(m queue.Message) bool {
 	return l != nil && l.redis.Key == m.Key && l.redis.Told(m)
 }
 
-// nobodys has permits removed that were granted to nobody: see Registry.told.
+// nobodys removes permits that were granted to a call that is gone, see Registry.told.
 func (p *permits) nobodys(m queue.Message) {
 	p.mu.Lock()
 	s := p.groups[m.Key]
@@ -129,7 +129,7 @@ func (p *permits) nobodys(m queue.Message) {
 	}
 }
 
-// removed notes that a hold's permits were given back.
+// removed notes that a hold's permits were released.
 func (p *permits) removed(l *Lock, value string, at clock.Instant) {
 	number := strings.TrimPrefix(value, p.reg.values)
 	p.mu.Lock()
@@ -140,7 +140,7 @@ func (p *permits) removed(l *Lock, value string, at clock.Instant) {
 	p.freed = append(p.freed, freed{&p.locked(l.redis.Key).anchor, number, at})
 }
 
-// recent are the holds whose permits were given back just now.
+// recent returns the holds whose permits were released within RecallFor.
 func (p *permits) recent(now clock.Instant) (all []freed) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -152,14 +152,14 @@ func (p *permits) recent(now clock.Instant) (all []freed) {
 	return all
 }
 
-// all is the calls and holds of all semaphores.
+// all returns the calls and holds of all semaphores.
 func (p *permits) all() []*Lock {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.Collect(maps.Keys(p.calls))
 }
 
-// news reports whether the number of permits of a semaphore is another one than was found before.
+// news reports whether the number of permits differs from the one found before.
 func (p *permits) news(key string, number int) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -169,7 +169,7 @@ func (p *permits) news(key string, number int) bool {
 	return before != number
 }
 
-// locksOf goes through the locks of a path, and then through the calls and holds of its semaphore.
+// locksOf iterates over the locks of a path, then over the calls and holds of its semaphore.
 func (r *Registry) locksOf(path string) iter.Seq[*Lock] {
 	return func(yield func(*Lock) bool) {
 		for l := range r.cache.of(path) {
@@ -185,7 +185,7 @@ func (r *Registry) locksOf(path string) iter.Seq[*Lock] {
 	}
 }
 
-// everyLock goes through the locks that are kept, and then through the calls and holds of semaphores.
+// everyLock iterates over the cached locks, then over the calls and holds of semaphores.
 func (r *Registry) everyLock() iter.Seq[*Lock] {
 	return func(yield func(*Lock) bool) {
 		for l := range r.cache.all() {

@@ -17,7 +17,7 @@ import (
 	"github.com/lockregistry/lockregistry/observe"
 )
 
-// recorded is what a registry keeps in Redis of itself, and what package presence sees of the registry.
+// recorded is the record that a registry keeps of itself in Redis, and the registry as seen by package presence.
 type recorded struct {
 	presence.Recorder
 
@@ -31,7 +31,7 @@ const (
 	recordLimit = time.Second
 )
 
-// present has the registry keep a record of itself, under a name if it has one, and look for cycles across processes.
+// present makes the registry keep a record of itself, with its name if it has one, and look for cycles across processes.
 func (r *Registry) present(name *string) {
 	own := presence.Own(strings.TrimSuffix(r.values, ":"), name)
 	o := &r.others.reader
@@ -44,13 +44,13 @@ func (r *Registry) present(name *string) {
 	p.Start(p, r.clock, own)
 }
 
-// Newest is the number of the newest hold.
+// Newest returns the number of the newest hold.
 func (w *recorded) Newest() uint64 { return w.reg.numbers.Newest() }
 
-// Waits are those of this registry's calls that its record tells of. When one ends the record is written anew.
+// Waits returns the waiting calls that the record lists. When one of them ends, the record is written anew.
 func (w *recorded) Waits() []presence.Wait { return w.detector.Waits() }
 
-// Locks are those of this registry that its record tells of.
+// Locks returns the locks that the record lists.
 func (w *recorded) Locks() (all []presence.Lock) {
 	now := w.reg.clock.Now()
 	for l := range w.reg.everyLock() {
@@ -77,7 +77,7 @@ func (w *recorded) of(path string) (all []presence.Lock) {
 	return all
 }
 
-// describe is what others are told of a lock, and whether they are to be.
+// describe returns what the record says about a lock, and whether the lock belongs in the record.
 func (w *recorded) describe(l *Lock, now clock.Instant) (is presence.Lock, lasts bool) {
 	is.Path = l.path()
 	if h := l.hold.Load(); h != nil {
@@ -98,7 +98,7 @@ func (w *recorded) describe(l *Lock, now clock.Instant) (is presence.Lock, lasts
 	return is, lasts || is.Hold != "" || is.Standby
 }
 
-// InUse tells whether the registry holds a lock or waits for one, and whether any of that has lasted a second.
+// InUse reports whether the registry holds a lock or waits for one, and whether one of these has lasted a second.
 func (w *recorded) InUse(now clock.Instant) (used, lasting bool) {
 	for l := range w.reg.everyLock() {
 		if l.anchor().entry.Pins() <= 0 {
@@ -133,12 +133,12 @@ func (w *recorded) Write(ctx context.Context, text string) (refused bool, err er
 	return inspect.Forbidden(err), err
 }
 
-// Broke is what the shard says of its last connection that broke.
+// Broke returns when the shard's last connection broke.
 func (w *recorded) Broke() clock.Instant {
 	return w.reg.transport.Shard(w.key).LastBreak()
 }
 
-// Lasts looks for cycles with calls of this registry.
+// Lasts is called when a call has waited for a while. It looks for cycles with calls of this registry.
 func (w *recorded) Lasts(ctx context.Context) { w.detector.Look(ctx) }
 
 // Refused logs that the user may not write the record.

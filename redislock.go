@@ -39,8 +39,8 @@ const (
 	untilDone time.Duration = -1
 )
 
-// Lock waits until it has the lock, first for the goroutines of this process that came before, then for Redis. When it
-// returns nil the owner holds the lock, see [NewOwner]; each Lock needs an Unlock.
+// Lock waits until it has the lock, first for the goroutines of this process that came before, then for Redis. When it returns
+// nil, the caller's goroutine, or the owner in ctx, see [NewOwner], holds the lock; each Lock needs an Unlock.
 //
 // An owner that holds the lock already holds it once more, and its lease is refreshed, as in Spring; if the lease was lost
 // meanwhile, Lock returns [ErrLockLost].
@@ -48,15 +48,15 @@ const (
 // Lock is Spring's lockInterruptibly, and its lock when ctx is never done. A failure leaves nothing behind, neither here
 // nor in Redis. The errors, each within a [*LockError]:
 //
-//   - that of ctx, when it is done first, within half a second of its end; with [ErrUnavailable] when Redis could not be asked
-//     whether the lock is free
-//   - [ErrTaken], when the time given by [Wait] is over and another owner had it; with [NoWait] when another owner has it
-//   - [ErrUnavailable], when the first attempt fails in passing, or is not answered within [WithCommandTimeout]. A call with
-//     Wait, and one that has queued in this process before, tries again, after 50 ms at first and a second at last, but with
-//     [FailFast]; it returns this when the time is over and Redis could not be asked
-//   - [ErrLockLost], see above
-//   - [ErrCapacity], when the registry may not keep one more lock
-//   - [ErrClosed], when the registry is closed
+//   - ctx.Err(), at most 500 ms after ctx is done; joined with [ErrUnavailable] when Redis could not be asked whether the lock
+//     is free
+//   - [ErrTaken], when the time given by [Wait] is over and another owner had the lock; with [NoWait] when another owner has it
+//   - [ErrUnavailable], when the first attempt fails with a transient error, or is not answered within [WithCommandTimeout]. A
+//     call with Wait, and one that has queued in this process before, tries again instead, after 50 ms at first and a second at
+//     last, unless it has [FailFast]; it returns ErrUnavailable when its time is over and Redis could not be asked
+//   - [ErrLockLost], when the owner locks again and its lease was lost
+//   - [ErrCapacity], when all locks that the registry may keep are in use
+//   - [ErrClosed], when the registry is closed or shuts down
 //   - [ErrUpgrade], [ErrDeadlock] and [ErrWrongType]
 //   - another error of Redis, a missing permission for instance
 //   - bad input: an empty path, a nil context, a lease under two milliseconds, Wait and NoWait; the error says all that is wrong
@@ -65,29 +65,30 @@ func (l *Lock) Lock(ctx context.Context, opts ...LockOption) error {
 	return err
 }
 
-// TryLock locks like [Lock.Lock] but does not wait for the lock; with [Wait] it waits that long at most. False without an
-// error means that another owner holds the lock. It is Spring's tryLock. It returns the errors of Lock, but never ErrTaken:
-// when Redis could not be asked, that is [ErrUnavailable] alone.
+// TryLock locks like [Lock.Lock] but does not wait for the lock; with [Wait] it waits that long at most. False without an error
+// means that another owner holds the lock. It is Spring's tryLock. It returns the errors of Lock except [ErrTaken]. When Redis
+// could not be asked, the error is [ErrUnavailable].
 func (l *Lock) TryLock(ctx context.Context, opts ...LockOption) (bool, error) {
 	return l.acquire(ctx, "trylock", opts, notAtAll, owner.Nobody)
 }
 
 // Unlock undoes one Lock of the owner; the last one releases the lock and removes its key from Redis. Whatever it returns then,
-// the owner does not hold the lock any more. Nil means that the key is gone, and was this hold's, or keeps the path as
-// [AtLeast] asks for, or that the next goroutine of this process has it now, see [WithHandoff]. Redis is not asked then: a
-// key that was removed within the time of WithHandoff, by FLUSHALL or by ForceUnlock of another process, is noticed by the
-// last of these Unlocks, by a renewal, or by what checks fencing tokens. With WithHandoff(0) each Unlock notices. With
-// [WithBackgroundRelease] nil means that the hold was valid until now by this process's clock, not that the key is gone: a
-// process that ends without [Registry.Close] leaves it to its lease. The errors, each within a [*LockError]:
+// the owner does not hold the lock any more. Nil means that this hold's key is gone, that it keeps the path as [AtLeast] asks,
+// or that the next goroutine of this process has the lock now, see [WithHandoff]. Such a hand-over does not ask Redis: when
+// FLUSHALL, or ForceUnlock of another process, has removed the key within the time of WithHandoff, the last of these Unlocks
+// notices it, or a renewal, or a check of fencing tokens. With WithHandoff(0) each Unlock notices. With [WithBackgroundRelease]
+// nil means that the hold was valid until now by this process's clock, not that the key is gone: a process that ends without
+// [Registry.Close] leaves it to its lease. The errors, each within a [*LockError]:
 //
 //   - [ErrNotOwner]: the caller does not hold the lock; nothing was changed
 //   - [ErrLockLost]: the hold was lost before, so others may have had the lock meanwhile: its lease was over by this
 //     process's clock, or Redis no longer had it
 //   - [ErrUnavailable]: it is not known whether the key is removed. The registry tries again in the background until it is or
 //     the lease is over, and only then admits the next waiter of this process
-//   - another one of Redis, a missing permission for instance; then, too, the registry tries again
+//   - another error of Redis, a missing permission for instance; then, too, the registry tries again
 //
-// Unlock waits for Redis for a second at most, and for 100 ms at most once ctx is done; it never returns the error of ctx.
+// Unlock waits for Redis for a second at most, and for 100 ms at most once ctx is done, each time plus two round trips; it
+// never returns the error of ctx.
 func (l *Lock) Unlock(ctx context.Context) error {
 	err := l.check(ctx)
 	if err == nil {
@@ -100,11 +101,13 @@ func (l *Lock) Unlock(ctx context.Context) error {
 	return nil
 }
 
-// Renew sets the lease of the lock, held by the caller, to ttl from now; that of a hold which several readers share to no
-// less than it is, see [ReadWriteLock.Reader]. The errors, each within a [*LockError]:
-// [ErrNotOwner] when the caller does not hold the lock, [ErrLockLost] when its lease is over or its key is no longer this
-// hold's, that of ctx, that of a ttl that is too short, and those of Redis; after one of the last the hold stays valid for as
-// long as it certainly is.
+// Renew sets the lease of the caller's hold to ttl from now, in whole milliseconds, at least two as for [Lease]; later renewals
+// use ttl, too. It may shorten the lease, but a hold that several readers share is only lengthened, see [ReadWriteLock.Reader].
+// A hold with [AtMost] gets no longer a lease than is left until its bound; Renew then returns nil all the same. The errors,
+// each within a [*LockError]: [ErrNotOwner] when the caller does not hold the lock, [ErrLockLost] when its lease is over or its
+// key is no longer this hold's, the error of ctx, [ErrUnavailable], [ErrClosed] when the registry is closed while Renew waits,
+// a ttl that is too short, also for the round trip to Redis, and other errors of Redis. After an error of Redis the hold stays
+// valid for as long as its lease is certain.
 func (l *Lock) Renew(ctx context.Context, ttl time.Duration) error {
 	if err := l.check(ctx); err != nil {
 		return l.fail("renew", err)
@@ -120,14 +123,14 @@ func (l *Lock) Renew(ctx context.Context, ttl time.Duration) error {
 	return l.renew(ctx, h, ttl)
 }
 
-// Context returns a child of parent that ends with the hold of the caller: it is cancelled with the cause [ErrLockLost] as
-// soon as the hold can no longer be guaranteed, before the key can expire in Redis and whether or not Redis can be
-// reached, and with the cause [context.Canceled] when the lock is unlocked. When the caller does not hold the lock, it is
-// cancelled already, with the cause [ErrNotOwner] (or ErrLockLost). When the registry is closed, the cause is [ErrClosed].
+// Context returns a child of parent that ends with the caller's hold. It is cancelled with the cause [ErrLockLost] as soon as
+// the hold can no longer be guaranteed: before the key can expire, whether or not Redis can be reached. It is cancelled with
+// the cause [context.Canceled] when the lock is unlocked, and with [ErrClosed] when the registry is closed. When the caller
+// does not hold the lock, the context is cancelled already, with the cause [ErrNotOwner] or ErrLockLost.
 //
-// The context carries the hold: Lock, Do, Unlock, Renew and Context of this very lock, with this context or a child of it,
-// nest in the hold while it lasts, whichever goroutine calls. The hold goes on until all nested calls have unlocked.
-// For every other lock, and once the hold is over, the owner is the one that it would be without.
+// The context carries the hold: while it lasts, Lock, Do, Unlock, Renew and Context of this very lock, with this context or a
+// child of it, nest in the hold, whichever goroutine calls. The hold goes on until all nested calls have unlocked. For other
+// locks, and once the hold is over, the context changes nothing about the owner.
 func (l *Lock) Context(parent context.Context) context.Context {
 	ctx, c := l.within(parent)
 	if c != nil {
@@ -136,7 +139,7 @@ func (l *Lock) Context(parent context.Context) context.Context {
 	return ctx
 }
 
-// within is the context that Context returns, which is yet to be lent if it is one that can be.
+// within returns the context that Context returns, and the part of it that Context lends, if there is one.
 func (l *Lock) within(parent context.Context) (context.Context, *hold.Lendable) {
 	ctx := l.context(parent)
 	if t := tenure.CarriedBy(ctx).At(&l.reg.cache.current(l).hold); t != nil {
@@ -157,7 +160,7 @@ func (l *Lock) context(parent context.Context) context.Context {
 	if h := now.heldBy(o); h != nil {
 		base, carries := now.hold.Carry(parent, now.half(), o, h)
 		if carries && h.Cancels(parent, o) && h.Valid() {
-			return parent // in a loop, a child of the one before would keep that one, and all before it
+			return parent // a loop that passes each context on would build a chain that is never freed
 		}
 		ctx, err = h.Context(parent, base, o)
 	} else if why := now.half().Lost(o); why != fault.NotLost {
@@ -165,7 +168,7 @@ func (l *Lock) context(parent context.Context) context.Context {
 	}
 	if err != nil {
 		var cancel context.CancelCauseFunc
-		over := tenure.CarriedBy(parent).With(tenure.Over()) // of which TokenFrom tells nothing
+		over := tenure.CarriedBy(parent).With(tenure.Over()) // without a token for TokenFrom
 		ctx, cancel = context.WithCancelCause(over.In(parent))
 		cancel(err)
 	}
@@ -183,8 +186,7 @@ func (l *Lock) path() string { return l.redis.Key[len(l.reg.prefix)+1:] }
 // shard is the way to the master that has the lock's key.
 func (l *Lock) shard() *transport.Shard { return l.redis.Shard() }
 
-// IsHeld tells whether a goroutine of this process holds the lock now, with a lease that is not over. It does not ask
-// Redis.
+// IsHeld reports whether a goroutine of this process holds the lock now, with a lease that is not over. It does not ask Redis.
 func (l *Lock) IsHeld() bool {
 	h := l.reg.cache.current(l).hold.Load()
 	return h != nil && h.Valid()
@@ -199,7 +201,7 @@ var (
 	errNoPath     = errors.New("the path is empty")
 )
 
-// check finds what makes every call on l fail.
+// check returns the error that every call on l fails with, if there is one.
 func (l *Lock) check(ctx context.Context) error {
 	switch {
 	case ctx == nil:
@@ -216,8 +218,8 @@ func (l *Lock) check(ctx context.Context) error {
 	return nil
 }
 
-// acquire is Lock and TryLock, and the first part of Do and Acquire, which is an owner of its own. It gets one half after the
-// other; see attempt.try on the size of its stack.
+// acquire is Lock and TryLock, and the first part of Do and Acquire. It gets the local half, then the half in Redis. As is the
+// owner of an Acquire, else nobody. See attempt.try on the size of its stack.
 func (l *Lock) acquire(
 	ctx context.Context, op string, opts []LockOption, wait time.Duration, as owner.ID,
 ) (got bool, err error) {
@@ -252,7 +254,7 @@ func (l *Lock) acquire(
 	return got, err
 }
 
-// suits finds options that are not for l.
+// suits returns an error for options that l does not support.
 func (l *Lock) suits(q *request) error {
 	switch {
 	case q.atLeast > 0 && (l.pair != nil || l.redis.Many()):
@@ -265,8 +267,8 @@ func (l *Lock) suits(q *request) error {
 	return nil
 }
 
-// gaveUp is the error of a call that did not get the lock, and may have waited for it for so long. Asked tells that Redis was
-// asked, not only the goroutines of this process.
+// gaveUp returns the error of a call that did not get the lock. Wait is how long it was allowed to wait. Asked: the call had
+// the local half, and asked Redis.
 func (l *Lock) gaveUp(op string, err error, wait time.Duration, asked bool) error {
 	if err == fault.Busy { //nolint:errorlint // never wrapped
 		return l.fail(op, takenError{wait, l.reg.cache.current(l).whoHolds(asked)})
@@ -278,7 +280,7 @@ func (l *Lock) gaveUp(op string, err error, wait time.Duration, asked bool) erro
 	return l.fail(op, err)
 }
 
-// taker is the goroutine that has acquired the lock for a [Hold]; nobody when that is not known.
+// taker returns the goroutine that acquired the lock for a [Hold]; nobody when it is not known.
 func (l *Lock) taker(o owner.ID) owner.ID {
 	if h := l.hold.Load(); h != nil {
 		return h.Taker(o)
@@ -293,7 +295,7 @@ func (l *Lock) heldBy(o owner.ID) *hold.Hold {
 		if !l.half().HeldBy(o) {
 			return nil
 		}
-		if h == l.hold.Load() { // it was o's hold when o was asked for
+		if h == l.hold.Load() { // so h was o's hold when HeldBy was called
 			return h
 		}
 	}
@@ -328,7 +330,7 @@ func (l *Lock) unlock(ctx context.Context, o owner.ID) error {
 	}
 }
 
-// leave takes one lock of an owner off the local half. When it was the last one of all owners, the hold is to be released.
+// leave undoes one lock of an owner in the local half. After the last one of all owners the caller must release the hold.
 func (l *Lock) leave(o owner.ID) (last bool, err error) {
 	h := l.hold.Load() // before others can end it
 	switch how, why := l.hold.Exit(l.half(), o); how {
@@ -351,10 +353,9 @@ func (l *Lock) leave(o owner.ID) (last bool, err error) {
 	}
 }
 
-// attend sees to it that whoever finds the lock held, or waits for it, gets in when the hold that is in the way is lost,
-// although its owner may be gone. It follows enter, and granted: so whichever of a waiter and a new hold comes last finds
-// the other one. It reports whether it has evicted the owners of a lost hold, so that a call that does not wait may enter
-// again.
+// attend lets a waiting call in when the hold that it waits for is lost, although the owner may never unlock. It runs after a
+// waiter has queued, and after a hold was granted: so whichever comes last finds the other one. It reports whether it has
+// evicted the owners of a lost hold, so that a call that does not wait may enter again.
 func (l *Lock) attend(waits bool) (evicted bool) {
 	if l.pair == nil {
 		return l.hold.Load().Attend(waits) && l.evict()
@@ -364,7 +365,7 @@ func (l *Lock) attend(waits bool) (evicted bool) {
 	return writer.hold.Load().Attend(waits) && writer.evict() || evicted
 }
 
-// evict puts out the owners of a hold that is lost. The next ones get in at once.
+// evict takes the local half from the owners of a lost hold, and gives it to the next waiter.
 func (l *Lock) evict() (evicted bool) {
 	if !l.half().Evict(l.lost) {
 		return false
@@ -373,7 +374,7 @@ func (l *Lock) evict() (evicted bool) {
 	return true
 }
 
-// lost tells why the hold is lost, if it is.
+// lost returns why the hold is lost, if it is.
 func (l *Lock) lost() fault.Loss {
 	h := l.hold.Load()
 	if h == nil || h.Live() {
@@ -382,30 +383,29 @@ func (l *Lock) lost() fault.Loss {
 	return h.Loss()
 }
 
-// abandon ends a hold that is lost and frees the local half. What is left of its key is removed in the background, for which
-// nobody needs to wait: the removal names this hold, and the next one, which has a larger number, takes the key over if it
-// comes first. When the registry is closed the key is left to its lease.
+// abandon ends a lost hold and frees the local half. What is left of its key is removed in the background, and no call needs to
+// wait for that: the removal names this hold, and the next one, with its larger number, may take the key over before. When the
+// registry is closed the key is left to its lease.
 func (l *Lock) abandon(h *hold.Hold) {
 	h.End(l.reg.clock.Now())
 	l.reg.background.cleaner.Remove(l.removal(h), nil)
 	l.freeLocal()
 }
 
-// How long Unlock waits for Redis: at all, and once its context is done; and two round trips.
+// How long Unlock waits for Redis, and how long once its context is done; two round trips are added to each.
 const (
 	unlockLimit = time.Second
 	unlockGrace = 100 * time.Millisecond
 )
 
-// release gives the lock back for its last owner: to the next goroutine of this process together with the hold, if it can,
-// or else to Redis. Then it ends the hold, has its key removed, and only then frees the local half, which is leaving until
-// then: so the next local call finds the key free. Where the removal goes on behind it the next call knows of that, see
-// queue.Behind.
+// release ends the last lock. It hands the hold on to the next goroutine of this process, if it can. Else it ends the hold, has
+// its key removed, and only then frees the local half, which is leaving until then: so the next local call finds the key free.
+// With a removal in the background the next call knows of it, see queue.Behind.
 func (l *Lock) release(ctx context.Context, o owner.ID) (observe.End, error) {
 	reg := l.reg
 	h := l.hold.Load()
 	due := reg.handoff == 0
-	if reg.handoff > 0 && h.Watched() { // somebody waits, or did
+	if reg.handoff > 0 && h.Watched() { // another goroutine waits, or did
 		var can bool
 		var running time.Duration
 		if can, due, running = h.Relinquish(reg.handoff); can && l.half().Pass(running) {
@@ -427,13 +427,13 @@ func (l *Lock) release(ctx context.Context, o owner.ID) (observe.End, error) {
 	behind := l.removesBehind(h, &m, o, begun)
 	l.redis.Fairness(&m, h, due, begun)
 	if behind != nil {
-		go l.removeBehind(behind, h, m) //nolint:gosec // it goes on when the call and its context are over
+		go l.removeBehind(behind, h, m) //nolint:gosec // it outlives the call and its context
 		l.freeLocal()
 		return observe.EndReleased, nil
 	}
 	p := l.removalWait(ctx, h, begun)
 	p.Grace = l.shard().RoundTrip().Plus(unlockGrace)
-	removal := l.redis.Format.Release(m) // which may have to ask the server for its version
+	removal := l.redis.Format.Release(m) // this may ask the server for its version
 	reply := reg.transport.Do(&p, &removal)
 	n, err := protocol.Confirmed(reply.RedisResult)
 	if why := protocol.WhyNoQueue(reply.RedisResult); why != "" {
@@ -460,7 +460,7 @@ func (l *Lock) release(ctx context.Context, o owner.ID) (observe.End, error) {
 	}
 }
 
-// removalWait is how long the removal of the key of a hold that is over may take.
+// removalWait is how long a call waits for the removal of the key of an ended hold.
 func (l *Lock) removalWait(ctx context.Context, h *hold.Hold, begun clock.Instant) transport.Wait {
 	return transport.Wait{
 		Ctx: ctx, Since: begun, Limit: l.shard().Plus(unlockLimit), Near: unlockLimit, Lease: h.Term().Length,

@@ -39,7 +39,7 @@ type Registry struct {
 	client    rueidis.Client
 	owns      bool // the client, see Open
 	transport *shared
-	clock     clock.Clock // it says when a command was sent
+	clock     clock.Clock // for the times of commands
 
 	cache      lockCache
 	permits    permits
@@ -59,41 +59,41 @@ type ending struct {
 	closing sync.Once
 }
 
-// names are what a registry is called, and what its holds are.
+// names are the names of a registry and its holds.
 type names struct {
 	prefix   string
 	clientID string
-	values   string // what the values of all holds of this registry begin with, and of no other's
+	values   string // the prefix of the values of this registry's holds, and of no other's
 	numbers  protocol.Numbers
 }
 
-// config is how a registry does what it does: what its options, and the client, have said.
+// config is what the options of a registry have set.
 type config struct {
 	lease    *lease.Term
 	renewal  bool
 	handoff  time.Duration
 	layout   Layout // of plain locks
-	watchdog bool   // without a lease they, and writers, are renewed, as in Redisson
+	watchdog bool   // plain locks and writers without a lease are renewed, as in Redisson
 	tolerant bool   // see WithoutDeadlockErrors
 }
 
-// kinds are the locks that a registry has: plain ones, and the two sides of read-write locks.
+// kinds are the kinds of locks: plain locks, the two sides of read-write locks, and semaphores.
 type kinds struct {
 	plain, read, write *kind
-	permit             *kind // for what the calls of a semaphore have in common
+	permit             *kind // for removals, and for what all calls of a semaphore share
 
 	formats protocol.Config
 	holds   *hold.Env
 }
 
-// others is what a registry shows of itself, and sees of others.
+// others is what a registry publishes about itself, and reads about others.
 type others struct {
 	reader   inspect.Reader
 	master   masterOf
 	presence recorded
 }
 
-// reports are what users are told of, not as the result of a call.
+// reports are the ways in which users learn of events, besides the results of calls.
 type reports struct {
 	dispatch  dispatch.Queue
 	observer  observe.Observer
@@ -106,7 +106,7 @@ type reports struct {
 // Set DisableCache in the client's options: this package does not use the client's cache, and waits on a connection of its
 // own. [rueidis.ParseURL] leaves it unset.
 //
-// New fails when client is nil, prefix is empty, or an option's value is out of its bounds; the error says all that is wrong.
+// New fails when client is nil, prefix is empty, or an option is nil or out of its bounds; the error lists all that is wrong.
 func New(client rueidis.Client, prefix string, opts ...Option) (*Registry, error) {
 	s, err := settingsOf(opts)
 	if client == nil {
@@ -160,7 +160,8 @@ func newRegistry(client rueidis.Client, prefix string, s *settings) *Registry {
 	return r
 }
 
-// call sets the names. Two processes with one client id must not take each other's holds for their own.
+// call sets the names. A client id is made unique by a UUID: two processes with the same id must not mistake each other's holds
+// for their own.
 func (n *names) call(prefix string, clientID *string) {
 	id := uuid.NewString()
 	n.prefix, n.clientID, n.values = prefix, id, id+":"
@@ -169,7 +170,7 @@ func (n *names) call(prefix string, clientID *string) {
 	}
 }
 
-// kind is what all locks of a registry have in common that work in the same way.
+// kind is what all locks of one kind have in common.
 type kind struct {
 	hold.Kind
 	side *queue.Side
@@ -207,7 +208,7 @@ func (r *Registry) makeKinds(s *settings) {
 	}
 }
 
-// server is how holds ask Redis.
+// server sends the commands of holds.
 type server struct{ *transport.Client }
 
 func (s server) Do(p *transport.Wait, c *protocol.Call) (reply transport.Reply, n int64, err error) {
@@ -216,7 +217,7 @@ func (s server) Do(p *transport.Wait, c *protocol.Call) (reply transport.Reply, 
 	return reply, n, err
 }
 
-// begin makes a lock that of a key; anchor is the one that stands for it, see Lock.anchor.
+// begin initializes a lock for a key. Anchor is as in Lock.anchor.
 func (l *Lock) begin(r *Registry, k *kind, key string, anchor *Lock) {
 	l.reg = r
 	of := hold.Path{Kind: &k.Kind, Key: key, Above: (*above)(l)}
@@ -224,7 +225,7 @@ func (l *Lock) begin(r *Registry, k *kind, key string, anchor *Lock) {
 	l.entry.Use(r.clock.Now())
 }
 
-// above is a lock as its holds see it.
+// above is a lock as seen by its holds.
 type above Lock
 
 func (a *above) Lost(why fault.Loss, held time.Duration, awaited bool) {
@@ -253,12 +254,12 @@ func (a *above) Count() int64         { return (*Lock)(a).owners() }
 func (a *above) Owners() []owner.ID   { return (*Lock)(a).half().Owners() }
 func (a *above) Lent(o owner.ID) bool { return a.hold.Lent(o) }
 
-// lockAbove is the lock whose hold it is.
+// lockAbove returns the lock of a hold.
 func lockAbove(h *hold.Hold) *Lock { return (*Lock)(h.Above().(*above)) }
 
-// Obtain returns the lock of a path. It never returns nil, never fails and never talks to Redis: the lock reports what is
-// wrong, an empty path for instance. Calls with the same path return the same lock for as long as the registry
-// keeps it; a lock that it has dropped keeps working.
+// Obtain returns the lock of a path. It never returns nil, never fails and never talks to Redis: the lock's methods report what
+// is wrong, an empty path for instance. Calls with the same path return the same lock while the registry caches it; a lock that
+// it has dropped keeps working.
 func (r *Registry) Obtain(path string) *Lock {
 	l, ok := r.cache.find(path)
 	if !ok {
@@ -269,9 +270,9 @@ func (r *Registry) Obtain(path string) *Lock {
 }
 
 // ReadWrite returns the read-write lock of a path, in the format of Redisson's RReadWriteLock whatever the layout of the
-// registry's plain locks. It shares nothing with the lock that Obtain returns for the path but the key in Redis: use
-// one kind for a path; the other one then returns [ErrWrongType]. Like Obtain it never returns nil, never fails, and
-// never talks to Redis. A read-write lock counts as one for the registry's capacity.
+// registry's plain locks. It uses the same key as the plain lock of the path, so use only one of them for a path: while one is
+// held, the other returns [ErrWrongType]. Like Obtain, ReadWrite never returns nil, never fails, and never talks to Redis. A
+// read-write lock counts as one lock for the registry's capacity.
 func (r *Registry) ReadWrite(path string) *ReadWriteLock {
 	l, ok := r.cache.findReadWrite(path)
 	if !ok {
@@ -281,13 +282,11 @@ func (r *Registry) ReadWrite(path string) *ReadWriteLock {
 	return l.pair
 }
 
-// Renew sets the lease of the lock of path, held by whichever owner of this process, to ttl from now, in whole milliseconds,
-// at least two as for [Lease]. This is Spring's renewLock, which any goroutine may call; [Lock.Renew] is for the owner only. It
-// covers the lock that [Registry.Obtain] returns. The path's read-write lock is another one, whose reader and writer have
-// Lock.Renew.
+// Renew sets the lease of the plain lock of path, held by any owner of this process, to ttl from now, in whole milliseconds, at
+// least two. Any goroutine may call it, as Spring's renewLock; [Lock.Renew] is for the owner only. For the rest it works as
+// Lock.Renew, with the same limits, [AtMost] included. It does not apply to the path's read-write lock or semaphore.
 //
-// Errors: [ErrNotOwner] when this process does not hold the lock, [ErrLockLost] when its lease is over or its key is no
-// longer this hold's, that of ctx, that of a ttl that is too short, and those of Redis.
+// It returns the errors of Lock.Renew; [ErrNotOwner] means that no owner of this process holds the lock.
 func (r *Registry) Renew(ctx context.Context, path string, ttl time.Duration) error {
 	l, ok := r.cache.find(path)
 	if !ok {
@@ -299,16 +298,16 @@ func (r *Registry) Renew(ctx context.Context, path string, ttl time.Duration) er
 	return l.renew(ctx, l.hold.Load(), ttl)
 }
 
-// ExpireUnusedOlderThan drops the lock objects that are not in use and were last locked at least age ago, or, when they
-// never were, made so long ago; all that are not in use when age is not positive. It returns how many were dropped. This
-// is Spring's method of that name. It frees memory only: nothing changes in Redis, and a dropped lock keeps working. Other
-// calls go on meanwhile, also when there are millions of locks.
+// ExpireUnusedOlderThan drops the lock objects that are not in use and were last locked, or else made, at least age ago. If age
+// is not positive, it drops all that are not in use. It returns how many it dropped. It is Spring's method of that name. It
+// only frees memory: nothing changes in Redis, and a dropped lock keeps working. It does not block other calls, even with
+// millions of locks.
 func (r *Registry) ExpireUnusedOlderThan(age time.Duration) int {
 	return r.cache.DropUnused(r.clock.Now().Add(-max(age, 0)))
 }
 
-// SetCapacity changes how many lock objects the registry keeps, see [WithCapacity]. When it keeps more, it drops those that
-// are not in use, the least recently obtained first; locks in use stay. It fails when n is not positive.
+// SetCapacity changes how many lock objects the registry keeps, see [WithCapacity]. When it keeps more than n, it drops unused
+// locks, the least recently obtained first; locks in use stay. It fails when n is not positive.
 func (r *Registry) SetCapacity(n int) error {
 	if err := capacious("SetCapacity", n); err != nil {
 		return fmt.Errorf("lockregistry: %w", err)
@@ -317,15 +316,15 @@ func (r *Registry) SetCapacity(n int) error {
 	return nil
 }
 
-// ClientID returns what the registry's values in Redis begin with: the id given by [WithClientID], or a random UUID.
+// ClientID returns the prefix of the registry's values in Redis: the id given by [WithClientID], or a random UUID.
 func (r *Registry) ClientID() string { return r.clientID }
 
-// Close ends the registry's background work. Calls that wait, and calls that lock later, return [ErrClosed]; a call whose
-// command is under way returns when that is answered. Locks that are held are left to their leases, no longer renewed, and
-// the contexts of [Lock.Context] are cancelled with the cause [ErrClosed], since nobody would announce a loss; Unlock still
-// removes the key. Close waits, for 1.1 s at most, for removals that are under way, with [WithBackgroundRelease] for a second
-// more, and then for a tenth of a second at most for log lines to be written. It does not close a client that was given to [New];
-// that of [Open] it closes when no hold needs it any more. It always returns nil; further calls do nothing.
+// Close ends the registry's background work. Calls that wait, and later calls that lock, return [ErrClosed]; a call whose
+// command is under way returns when that is answered. Held locks are no longer renewed and are left to their leases; Unlock
+// still removes the key. The contexts of [Lock.Context] are cancelled with the cause [ErrClosed], since a loss could no longer
+// be announced. Close waits for removals under way, for 1.1 s at most, with [WithBackgroundRelease] for a second more, then for
+// log lines to be written, for 100 ms at most. It does not close a client that was given to [New]; the client of [Open] it
+// closes when no hold needs it any more. It always returns nil; further calls do nothing.
 func (r *Registry) Close() error {
 	r.closing.Do(func() {
 		r.drain.Begin() // for calls that have their pin, see enter
@@ -336,7 +335,7 @@ func (r *Registry) Close() error {
 			}
 		}
 		r.queues.Waker.Close()
-		if b := r.queues.Behind; b != nil { // what they leave to the cleaner comes before it is closed
+		if b := r.queues.Behind; b != nil { // before the cleaner, which takes over what fails here
 			b.Close(r.transport.Farthest().Plus(unlockLimit) + unlockGrace) // mutant: removals in the background cut off
 		}
 		trip := r.transport.Farthest().RoundTrip()
@@ -380,7 +379,7 @@ func (r *Registry) newLock(path string) *Lock {
 	return l
 }
 
-// obtain gets the half in Redis for a call that has the local one, which is free again when this fails.
+// obtain gets the half in Redis for a call that has the local half. When it fails, the local half is free again.
 func (l *Lock) obtain(ctx context.Context, q *request, deadline clock.Instant, queued bool) error {
 	asked := queue.Request{
 		Waiting: queue.Waiting{As: q.as, Ends: q.wait > 0, Since: q.blocked}, Terms: l.terms(q), Wait: q.wait,
@@ -391,7 +390,7 @@ func (l *Lock) obtain(ctx context.Context, q *request, deadline clock.Instant, q
 	return err
 }
 
-// terms are what a call asks of a hold.
+// terms returns the terms that a call asks for.
 func (l *Lock) terms(q *request) hold.Terms {
 	return hold.Terms{Lease: q.lease, AtLeast: q.atLeast, AtMost: q.atMost, Renewed: l.renews(q), Leads: q.leads, Quiet: q.quiet}
 }
@@ -408,19 +407,17 @@ func (l *Lock) newHold(t hold.Terms) *hold.Hold {
 	return hold.New(&l.redis.Path, string(value), t)
 }
 
-// adopt gives a hold that was handed to another owner what that one asks for. It reports false when the hold was lost on the
-// way.
+// adopt gives a hold that was handed over the terms that its new owner asks for. It reports false when the hold is lost.
 func (l *Lock) adopt(h *hold.Hold, q *request) bool {
 	l.anchor().entry.Use(l.reg.clock.Now())
 	return h.Adopt(l.terms(q))
 }
 
-// renews tells whether the hold that a call asks for is to be renewed until it is over. For others the work is known to end: see
-// hold.Uphold.
+// renews reports whether the hold that a call asks for is renewed until it ends. Do, and Acquire of a reader, use hold.Uphold
+// instead.
 func (l *Lock) renews(q *request) bool {
 	return l.reg.renewal || q.leads || q.as.IsHold() && !l.reads() || q.plain && l.keepsRenewed()
 }
 
-// keepsRenewed tells whether the lock is renewed when it is locked without a lease. Readers are in either layout: see
-// ReadWriteLock.
+// keepsRenewed reports whether the lock is renewed when it is locked without a lease. Readers always are, see ReadWriteLock.
 func (l *Lock) keepsRenewed() bool { return l.reg.watchdog || l.reads() }

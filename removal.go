@@ -13,26 +13,26 @@ import (
 	"github.com/lockregistry/lockregistry/internal/transport"
 )
 
-// What calls and holds have left in Redis is removed by package cleanup. Here is what that is told of a hold.
+// Package cleanup removes what calls and holds have left in Redis. This file makes its removals from holds.
 
-// watchAtLeast is the least time to look out for a late grant.
+// watchAtLeast is the shortest time for which a removal waits for a late grant.
 const watchAtLeast = time.Minute
 
-// removal is for a hold that is over and whose key is still to be removed.
+// removal returns the removal for an ended hold whose key was not removed.
 func (l *Lock) removal(h *hold.Hold) cleanup.Removal {
 	r := l.abandoned(h)
-	// The field of a hold that writes can outlive its lease: a reader under it keeps the hash.
+	// A writer's field can outlive its lease: a reader of the same owner keeps the hash.
 	r.MayArrive = h.MayArrive() || l.pair != nil
 	return r
 }
 
-// abandoned is for a hold of which a grant may arrive yet.
+// abandoned returns the removal for a hold of which a late grant may still arrive.
 func (l *Lock) abandoned(h *hold.Hold) cleanup.Removal { return l.removalOf(h.Remains()) }
 
-// removalOf is for what may be left of a hold, of which a grant may arrive yet.
+// removalOf returns the removal for what may be left of a hold, including a late grant.
 func (l *Lock) removalOf(r hold.Remains) cleanup.Removal {
 	format := l.redis.Format
-	if l.redis.Many() { // one for all, so that two removals of a hold are known as such
+	if l.redis.Many() { // the same for all, so that two removals of one hold are equal
 		format = l.reg.permit.Format
 	}
 	return cleanup.Removal{
@@ -49,7 +49,7 @@ func (l *Lock) removalOf(r hold.Remains) cleanup.Removal {
 	}
 }
 
-// unclaimed is for a hold that was granted to nobody.
+// unclaimed returns the removal for a hold that was granted to a call that is gone.
 func (l *Lock) unclaimed(number string) cleanup.Removal {
 	length := l.reg.lease.Length
 	r := l.removalOf(hold.Remains{Value: l.reg.values + number, Longest: length, Term: length})
@@ -58,10 +58,10 @@ func (l *Lock) unclaimed(number string) cleanup.Removal {
 	return r
 }
 
-// removedPath is a lock that hears what was removed.
+// removedPath is a lock as seen by package cleanup.
 type removedPath Lock
 
-// Removed notes that the key of the hold with a value was removed.
+// Removed notes that the key of the hold with this value was removed.
 func (p *removedPath) Removed(value string, at clock.Instant) { (*Lock)(p).removed(value, at) }
 
 // removed notes that the key of a hold was removed.
@@ -73,7 +73,7 @@ func (l *Lock) removed(value string, at clock.Instant) {
 	l.redis.Removed(value, at)
 }
 
-// cleanUp has what a call has left removed in the background. When the registry is closed nobody would, so this does, once.
+// cleanUp removes what a call has left, in the background. When the registry is closed, cleanUp sends the removal itself, once.
 func (r *Registry) cleanUp(m cleanup.Removal) {
 	if r.background.cleaner.Remove(m, nil) {
 		return
@@ -82,12 +82,12 @@ func (r *Registry) cleanUp(m cleanup.Removal) {
 	r.removeLast(m)
 }
 
-// removeLast sends a removal now for which nobody waits any more.
+// removeLast sends a removal now, with little time, since no call waits for it.
 func (r *Registry) removeLast(m cleanup.Removal) {
 	r.removeOnce(transport.Wait{Ctx: context.Background(), Limit: r.transport.Shard(m.Key).RoundTrip().Plus(unlockGrace)}, m)
 }
 
-// removeOnce sends a removal now, and tells whether it was confirmed.
+// removeOnce sends a removal now, and reports whether it was confirmed.
 func (r *Registry) removeOnce(p transport.Wait, m cleanup.Removal) (gone bool) {
 	p.Lease = m.Lease
 	c := m.Call(r.clock.Now())
@@ -95,22 +95,22 @@ func (r *Registry) removeOnce(p transport.Wait, m cleanup.Removal) (gone bool) {
 	return a.Error() == nil && !a.Late
 }
 
-// removeLater has the key of a hold that is over removed in the background, and waits for the outcome for what is left of
-// the time of an Unlock. Failure is why it is not known yet.
+// removeLater removes the key of an ended hold in the background, and waits for the outcome for the rest of the time of an
+// Unlock. Failure is the error of the first removal.
 func (l *Lock) removeLater(p transport.Wait, h *hold.Hold, failure error) error {
 	reg := l.reg
 	removed := make(chan bool, 1)
-	over := func() {} // until then nobody has the lock here, and nobody knows whether somebody has it elsewhere
+	over := func() {} // until then the lock is not held here, and its state in Redis is unknown
 	freed := func(gone bool) {
 		over()
 		l.freeLocal()
 		removed <- gone
 	}
 	removal := l.removal(h)
-	if failure == nil { // the answer came late: a master that is none any more may have given it
+	if failure == nil { // the answer came late, perhaps from a former master
 		removal.MayArrive, failure = true, fault.Late
 	}
-	if errors.Is(failure, context.DeadlineExceeded) || errors.Is(failure, context.Canceled) { // the client has limits
+	if errors.Is(failure, context.DeadlineExceeded) || errors.Is(failure, context.Canceled) { // a timeout of the client
 		failure = fault.NoAnswer
 	}
 	if failure = fault.Classify(failure); errors.Is(failure, ErrUnavailable) {
@@ -125,7 +125,7 @@ func (l *Lock) removeLater(p transport.Wait, h *hold.Hold, failure error) error 
 	return failure
 }
 
-// removing is the task that sends a removal. What it sends is the Call of the try.
+// removing is the task that sends a removal.
 type removing struct{ cleanup.Try }
 
 func (r removing) Length() time.Duration { return r.Lease }
@@ -134,7 +134,7 @@ func (r removing) Writes() bool          { return true }
 
 func (r removing) Done(a transport.Reply, _ int64, err error) {
 	if err == nil && a.Late {
-		err = fault.Late // a master that is none any more may have said so
+		err = fault.Late // perhaps from a former master
 	}
 	r.Answered(a.Came, err)
 }

@@ -15,71 +15,76 @@ import (
 	"github.com/lockregistry/lockregistry/internal/queue"
 )
 
-// Semaphore has a number of permits, which holds in any process have for a while: so that no more than that many do something
-// at a time. It is safe for use by many goroutines; get it from [Registry.Semaphore]. Later versions may add methods.
+// Semaphore has a number of permits that holds in all processes share: it limits how many of them do something at a time. It is
+// safe for use by many goroutines; get it from [Registry.Semaphore]. Later versions may add methods.
 //
-// Who waits is served first in, first out, within a process and across processes. A call for several permits, see [Permits],
-// gets all of them or none. It waits until there are as many at once, and nobody behind it is served before.
+// Waiting calls are served first in, first out, within a process and across processes. A call for several permits, see
+// [Permits], gets all of them or none. It waits until that many are free, and no later call is served before it.
 //
-// A hold of a semaphore is a [Hold] with a lease of its own: when that is over its permits are the next one's. It is never
-// reentrant. All times are those of the server, so that the clocks of the processes do not matter.
+// A hold of a semaphore is a [Hold] with its own lease: when that is over, its permits are free. It is never reentrant. All
+// times are by the server's clock, so the clocks of the processes do not matter.
 type Semaphore interface {
 	// Acquire waits until it has a permit, or as many as [Permits] says. Options are [Lease], [AtMost], [Wait], [NoWait],
-	// [FailFast] and Permits. It is renewed, as any [Hold]. The errors, each within a [*LockError], are those of [Lock.Acquire],
-	// but never [ErrCapacity] or [ErrDeadlock]: a cycle of calls of which one waits for permits is not found. [ErrTaken] means
-	// that others have the permits, or wait for them. With [WithPolling], and where Redis refuses the queue, a call has no place
-	// in it, and gets a permit only when nobody else waits there.
+	// [FailFast] and Permits. The hold is renewed, as any [Hold]. Acquire returns the errors of [Lock.Acquire], each within a
+	// [*LockError], except [ErrCapacity] and [ErrDeadlock]: a cycle of calls of which one waits for permits is not found.
+	// [ErrTaken] means that others have the permits, or wait for them. Asking for more permits than the semaphore has is an error,
+	// too. With [WithPolling], and where Redis refuses the queue, a call has no place in the queue, and gets a permit only when
+	// nobody waits there.
 	Acquire(ctx context.Context, opts ...LockOption) (*Hold, error)
 
 	// TryAcquire acquires like Acquire but does not wait; with [Wait] it waits that long at most. It reports false without an
-	// error when others have the permits, or wait for them: it overtakes nobody.
+	// error when others have the permits, or wait for them: it does not overtake waiting calls.
 	TryAcquire(ctx context.Context, opts ...LockOption) (*Hold, bool, error)
 
-	// Do runs fn while it has a permit, or as many as [Permits] says. Options and errors are those of Acquire. The context of fn
-	// is that of [Hold.Context]: it is cancelled, with the cause [ErrLockLost], as soon as the hold can no longer be guaranteed.
+	// Do runs fn while it has a permit, or as many as [Permits] says. It takes the options of Acquire. Fn gets the context of
+	// [Hold.Context]: it is cancelled, with the cause [ErrLockLost], as soon as the hold can no longer be guaranteed.
 	//
-	// Do returns the error of fn, joined with that of the release. It releases also when fn panics, and when ctx is done.
+	// Do returns the error of fn, joined with the error of the release. When it returns an error of Acquire, fn has not run. It
+	// releases also when fn panics, and when ctx is done.
 	Do(ctx context.Context, fn func(context.Context) error, opts ...LockOption) error
 
-	// SetPermits sets the number of permits for good: it stays in Redis when nobody holds any, and what calls name does not
-	// matter any more. When it is raised, waiting calls get what is added at once. When it is lowered nobody loses a permit, and
-	// none is given until fewer are held; a waiting call for more than n fails.
+	// SetPermits sets the number of permits for good: Redis keeps it when no permit is held, and the number that
+	// [Registry.Semaphore] was called with no longer matters. If n is higher than before, waiting calls get the added permits at
+	// once. If it is lower, no hold loses a permit, and none is granted until fewer than n are held; waiting calls for more than n
+	// fail. N must be from 1 to 2 147 483 647. The errors, each within a [*LockError]: [ErrWrongType], [ErrUnavailable],
+	// [ErrClosed], the error of ctx, bad input, and other errors of Redis.
 	SetPermits(ctx context.Context, n int) error
 }
 
-// semaphoreAt is the semaphore of a path, as a caller has it.
+// semaphoreAt is a caller's handle on the semaphore of a path.
 type semaphoreAt struct {
 	reg    *Registry
 	key    string
 	number int
-	one    *kind // of a hold of one permit
+	one    *kind // for holds of one permit
 }
 
-// mostPermits is how many a semaphore has at most: in Redis they are counted as floating point numbers.
+// mostPermits is how many permits a semaphore may have: Lua counts in floating point numbers.
 const mostPermits = math.MaxInt32
 
-// Semaphore returns the semaphore of a path, which has n permits. It never returns nil, never fails and never talks to Redis:
-// the calls report what is wrong. A semaphore is a key of its own: a path is that of a lock, or of a semaphore. It does not
+// Semaphore returns the semaphore of a path, with n permits. It never returns nil, never fails and never talks to Redis: later
+// calls report what is wrong. A path is either a lock's or a semaphore's, since both would use the same key. Semaphores do not
 // count for the registry's capacity.
 //
-// The number is kept in Redis with the permits that are held: it is what the call names that comes first, and is forgotten when
-// no lease that was given lasts any more, half a minute later at most. It can be set for good, by SetPermits. A call that
-// names another number goes by the one in Redis, and the registry logs that.
+// The first call sets the number in Redis. The number is forgotten once all leases are over, half a minute later at most,
+// unless SetPermits has set it for good. When Redis has another number than n, that number counts, and the registry logs a
+// warning.
 //
-// It is for [LayoutSpring], in a format that Java does not know. With [LayoutRedisson] each call fails: Redisson's
-// RPermitExpirableSemaphore is not there yet.
+// Semaphores are for [LayoutSpring], in a format of this library that Java does not know. With [LayoutRedisson] each call
+// fails: Redisson's RPermitExpirableSemaphore is not supported yet.
 func (r *Registry) Semaphore(path string, n int) Semaphore { //nolint:ireturn // its methods are no names of the package
 	s := &semaphoreAt{reg: r, key: r.prefix + ":" + path, number: n}
 	s.one = s.kind(1)
 	return s
 }
 
-// Permits has a call to a [Semaphore] ask for n permits, all or none. It fails when there are not so many. Default: 1.
+// Permits sets how many permits a call to a [Semaphore] asks for; it gets all or none. N must be positive. The call fails when
+// the semaphore has fewer. Default: 1.
 func Permits(n int) LockOption {
 	return LockOption{"Permits", time.Duration(n), func(q *request, n time.Duration) { q.permits = int(n) }}
 }
 
-// fewPermits checks how many a call asks for.
+// fewPermits checks the number that a call asks for.
 func fewPermits(n time.Duration) error {
 	switch {
 	case n < 1:
@@ -136,8 +141,8 @@ func (s *semaphoreAt) SetPermits(ctx context.Context, n int) error {
 	return nil
 }
 
-// send has a command about a semaphore executed that is no call's for permits. With an error, unknown tells that it may have been
-// executed all the same.
+// send sends a command about a semaphore that asks for no permits. Unknown: the command may have been executed, or may be yet,
+// whatever the error is.
 func (l *Lock) send(ctx context.Context, c protocol.Call) (n int64, unknown bool, err error) {
 	p := l.reg.queues.CommandWait(ctx, l.shard())
 	reply := l.reg.transport.Do(&p, &c)
@@ -145,7 +150,7 @@ func (l *Lock) send(ctx context.Context, c protocol.Call) (n int64, unknown bool
 		err = reply.Error() // a key of another type
 	}
 	unknown = reply.Cut || reply.Late || fault.OutcomeUnknown(err)
-	if err == nil && reply.Late { // by a master that is none any more, perhaps
+	if err == nil && reply.Late { // perhaps from a former master
 		err = fault.Late
 	}
 	return n, unknown, p.Explain(reply.Cut, err)
@@ -155,7 +160,7 @@ func (s *semaphoreAt) fail(op string, err error) error {
 	return &LockError{Op: op, Key: s.key, Err: err}
 }
 
-// check finds what makes every call fail that names a number.
+// check returns the error of every call that names this number, if there is one.
 func (s *semaphoreAt) check(number int) error {
 	switch {
 	case s.reg.layout != LayoutSpring:
@@ -168,7 +173,7 @@ func (s *semaphoreAt) check(number int) error {
 	return nil
 }
 
-// acquire is one call. It has a lock of its own, whose local half nobody else wants.
+// acquire is one call. It has its own Lock, so its local half is always free.
 func (s *semaphoreAt) acquire(ctx context.Context, op string, opts []LockOption, wait time.Duration) (*Hold, error) {
 	k := s.one
 	if len(opts) > 0 {
@@ -191,20 +196,20 @@ func (s *semaphoreAt) acquire(ctx context.Context, op string, opts []LockOption,
 	return h, err
 }
 
-// kind is what holds of so many permits have in common.
+// kind returns the kind of holds that have each permits.
 func (s *semaphoreAt) kind(each int) *kind {
 	k := s.reg.permitsOf(each, s.number)
 	k.side.Found = s.found
 	return k
 }
 
-// permitsOf is a kind of holds that have so many permits each, of the number of all.
+// permitsOf returns the kind of holds that have each permits of a semaphore with number permits.
 func (r *Registry) permitsOf(each, number int) *kind {
 	format := protocol.NewPermits(r.formats, each, number)
 	return &kind{hold.Kind{Format: format, Fencing: r.formats.Fencing, Env: r.holds}, r.queues.Side(queue.Permits(each))}
 }
 
-// found notes that Redis has another number of permits.
+// found logs that Redis has another number of permits than the caller named, unless that was logged.
 func (s *semaphoreAt) found(number int) {
 	if s.reg.permits.news(s.key, number) {
 		s.reg.reports.dispatch.Log(slog.LevelWarn, "a semaphore has another number of permits than a call names: it goes by Redis",

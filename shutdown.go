@@ -15,13 +15,13 @@ import (
 	"github.com/lockregistry/lockregistry/internal/tenure"
 )
 
-// Shutdown closes the registry once all of its locks are released. Until then owners go on, and may lock what they need: a
-// goroutine, or an owner of [NewOwner], that holds a lock of this registry, and each call with the context of a hold, see
-// [Lock.Context]. All other calls that wait for a lock, or ask for one, return [ErrClosed]. Holds are renewed as before.
+// Shutdown closes the registry once all of its locks are released. Until then owners that hold a lock of this registry go on,
+// and may lock what they need: goroutines, owners of [NewOwner], and calls with the context of a hold, see [Lock.Context]. All
+// other calls that wait for a lock, or ask for one, return [ErrClosed]. Holds are renewed as before.
 //
-// When ctx ends first, Shutdown does what Close does, leaves what is held to its lease, and returns the error of ctx. It returns
-// ErrClosed when another call of Close comes meanwhile, and nil when the registry was closed before. Calls of
-// [Registry.AcquireAll] that have some of their paths already go on. A leader (see package leader) goes on leading: end the
+// When ctx ends first, Shutdown closes the registry, leaves held locks to their leases, and returns the error of ctx. It
+// returns ErrClosed when Close is called meanwhile and locks are held, and nil when the registry was closed before. Calls of
+// [Registry.AcquireAll] that already have some of their paths go on. A leader (see package leader) goes on leading: end the
 // context of its Run.
 func (r *Registry) Shutdown(ctx context.Context) error {
 	if ctx == nil {
@@ -31,7 +31,7 @@ func (r *Registry) Shutdown(ctx context.Context) error {
 		return r.Close() // which may be under way
 	}
 	r.drain.Begin()
-	calls := slices.Collect(waiting.All()) // before it is asked who holds a lock, else one that has got it meanwhile were no owner
+	calls := slices.Collect(waiting.All()) // first: a call that gets its lock before holders are read is a holder
 	holders := sync.OnceValue(r.drain.Holders)
 	for _, call := range calls {
 		if l := lockOf(call.Lock); l.reg == r && call.Place != nil && !r.goesOn(holders, call.Holds, call.Goroutine, call.Owner) {
@@ -55,10 +55,11 @@ func (r *Registry) Shutdown(ctx context.Context) error {
 	return r.Close()
 }
 
-// mostDrainLook is how often it is looked, at least, whether a registry that shuts down is in use still.
+// mostDrainLook is the longest pause between two looks whether a registry that shuts down is still in use.
 const mostDrainLook = 50 * time.Millisecond
 
-// drained is the error of a call that must not go on because the registry shuts down, or is closed. C is what its context says.
+// drained returns ErrClosed for a call that must not go on because the registry shuts down or is closed. C comes from its
+// context.
 func (r *Registry) drained(c *tenure.Carried) error {
 	if r.drain.Begun() && (r.isClosed() || !r.goesOn(r.drain.Holders, holds{c}, owner.Calling(), c.Caller())) {
 		return ErrClosed
@@ -66,8 +67,8 @@ func (r *Registry) drained(c *tenure.Carried) error {
 	return nil
 }
 
-// goesOn tells whether a call goes on although the registry shuts down: its caller holds one of the registry's locks. What its
-// context says may be nil.
+// goesOn reports whether a call may go on although the registry shuts down: its caller holds one of the registry's locks.
+// Holds, from the call's context, may be nil.
 func (r *Registry) goesOn(holders func() drain.Set, in deadlock.Holds, callers ...owner.ID) bool {
 	c, _ := in.(holds)
 	for o, t := range c.All() {
@@ -85,7 +86,7 @@ func (r *Registry) goesOn(holders func() drain.Set, in deadlock.Holds, callers .
 	return false
 }
 
-// holdersNow are the owners that hold one of the registry's locks, and the goroutines that have taken a [Hold].
+// holdersNow returns the owners that hold one of the registry's locks, and the goroutines that acquired a [Hold].
 func (r *Registry) holdersNow() drain.Set {
 	all := drain.Set{}
 	for l := range r.everyLock() {

@@ -15,11 +15,11 @@ import (
 	"github.com/lockregistry/lockregistry/observe"
 )
 
-// Stats tells what the registry does. It sends nothing, except where the client has several servers. In a cluster it asks the
-// nodes once a second at most which slots they have; the first time it waits for their answers, for 0.3 s at most, later it does
-// not. Where the client has replicas, too, it asks as often which server is the master (ROLE), for 0.3 s at most. It looks
-// at each lock that the registry keeps, which takes about 0.1 µs for each, and 1 µs for each in use, and disturbs no other
-// call. The numbers belong to about the same moment. They are there after Close, too.
+// Stats returns figures about what the registry does. It sends nothing if the client has a single server. In a cluster it asks
+// the nodes for their slots, once a second at most; it waits for the answers only the first time, for 0.3 s at most. If the
+// client also has replicas, it asks as often which server is the master (ROLE), and waits for 0.3 s at most. It looks at each
+// cached lock, which takes about 0.1 µs each, or 1 µs each in use, and blocks no other call. The figures belong to about the
+// same moment. Stats also works after Close.
 func (r *Registry) Stats() observe.Stats {
 	s := observe.Stats{Locks: r.cache.Len(), HandOvers: r.reports.handOvers.Load(), Windows: r.queues.Windows.Load()}
 	for l := range r.everyLock() {
@@ -56,7 +56,7 @@ func (r *Registry) Stats() observe.Stats {
 	return s
 }
 
-// count adds a lock to what there is.
+// count adds a lock to the figures.
 func (l *Lock) count(s *observe.Stats) {
 	if l.anchor().entry.Pins() <= 0 { // nobody uses it
 		return
@@ -67,7 +67,7 @@ func (l *Lock) count(s *observe.Stats) {
 			s.Oldest = max(s.Oldest, owned)
 		}
 	}
-	if l != l.anchor() { // the waiters for either side of a pair are together
+	if l != l.anchor() { // a pair has one queue for both sides
 		return
 	}
 	// A call with a ticket has left the queue of its process before, so it is not counted twice.
@@ -89,7 +89,7 @@ func (n nodesStats) at(address string) *observe.NodeStats {
 	return n[address]
 }
 
-// masters are the servers that have the shards, with what is known of those. Outside of a cluster there is one, the given one.
+// masters returns the servers of the shards, with what is known of them. Without a cluster there is one, the given one.
 func (r *Registry) masters(server string) nodesStats {
 	nodes := nodesStats{}
 	for _, l := range r.transport.Masters() {
@@ -114,7 +114,7 @@ func latest(a, b time.Time) time.Time {
 	return b
 }
 
-// earliest is the earlier one of two times, each of which may be none.
+// earliest returns the earlier of two times, either of which may be unset.
 func earliest(a time.Time, i clock.Instant, c clock.Clock) time.Time {
 	if i == 0 {
 		return a
@@ -125,7 +125,7 @@ func earliest(a time.Time, i clock.Instant, c clock.Clock) time.Time {
 	return a
 }
 
-// masterOf is which server of a client outside of a cluster takes writes, where replicas are among its servers.
+// masterOf finds the master among the servers of a client without a cluster.
 type masterOf struct {
 	mu      sync.Mutex
 	servers []string      // that were asked

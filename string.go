@@ -1,13 +1,13 @@
 package lockregistry
 
-// The methods String are for log lines and debuggers. They wait for nobody, and do not announce a loss.
+// The String methods are for logs and debuggers. They do not block, and do not announce a loss.
 
 // String returns the registry's prefix and client id.
 func (r *Registry) String() string {
 	return "Registry(" + r.prefix + ", client id " + r.clientID + ")"
 }
 
-// String returns the lock's key, and whether this process holds it, as [Lock.IsHeld] tells.
+// String returns the lock's key, and whether this process holds it, as [Lock.IsHeld] reports.
 func (l *Lock) String() string {
 	kind := "Lock"
 	switch {
@@ -37,7 +37,7 @@ func (rw *ReadWriteLock) String() string {
 	return "ReadWriteLock(" + rw.writer.redis.Key + ", " + held + ")"
 }
 
-// String returns the key, and whether the hold can still be relied on.
+// String returns the key, and whether the hold is still valid.
 func (h *Hold) String() string {
 	if h == nil {
 		return "Hold(nil)"
@@ -48,7 +48,7 @@ func (h *Hold) String() string {
 	return "Hold(" + h.lock.redis.Key + ", over)"
 }
 
-// holds is IsHeld, which nobody else is told of.
+// holds is IsHeld without announcing a loss.
 func (l *Lock) holds() bool {
 	h := l.reg.cache.current(l).hold.Load()
 	return h != nil && h.Fresh()

@@ -13,16 +13,16 @@ import (
 	"github.com/lockregistry/lockregistry/internal/fault"
 )
 
-// remover knows the command that removes a key on the server of one client: UNLINK, which frees the memory in the
-// background, where INFO reports version 4 or newer, DEL otherwise, and when INFO is forbidden or says nothing.
+// remover knows the command that removes a key on a client's server: UNLINK, which frees the memory in the background, if INFO
+// reports version 4 or newer; else DEL, also when INFO is forbidden or says nothing.
 type remover struct {
-	command atomic.Pointer[string] // nil until the server has answered, one way or the other
+	command atomic.Pointer[string] // nil until the server has answered, also with an error
 	asking  atomic.Bool
 }
 
-// removal returns the command that removes a key. The first call asks the server; calls that come while it does take
-// DEL, and so does that one when the answer takes longer than a call waits for it: the answer is for those that follow. When
-// the network fails, the next call asks again.
+// removal returns the command that removes a key. The first call asks the server; calls that come while it does take DEL, and
+// so does the first call when the answer takes too long: later calls use the answer. When the network fails, the next call asks
+// again.
 func (s *shared) removal(log *dispatch.Queue) string {
 	r := &s.remove
 	if command := r.command.Load(); command != nil {
@@ -47,7 +47,7 @@ func (s *shared) removal(log *dispatch.Queue) string {
 	return "DEL"
 }
 
-// learn takes in what the server has answered, if it has.
+// learn stores the command that a reply of INFO calls for, if the server answered.
 func (r *remover) learn(reply rueidis.RedisResult, log *dispatch.Queue) {
 	info, err := reply.ToString()
 	if !fault.Answered(err) && !rueidis.IsParseErr(err) {

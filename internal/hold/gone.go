@@ -10,18 +10,18 @@ import (
 	"github.com/lockregistry/lockregistry/internal/owner"
 )
 
-// A goroutine that locks, and ends without unlocking, has left a hold behind that would be renewed for as long as its process
-// lives: a handler that panics, say, where net/http recovers. The runtime tells nobody that a goroutine has ended. So it is asked
-// for those that live, see [owner.Census], only while a goroutine has had a renewed hold for longer than a lease, and never where
-// goroutines are too many. All registries of a process share the time for that: where they are many, and goroutines too, it takes
-// longer until one that is gone is noticed.
+// A goroutine that ends without unlocking leaves a hold behind that would be renewed for as long as its process lives: for
+// instance a handler whose panic net/http recovers. The runtime does not report the end of a goroutine. So the registry asks it
+// for the living goroutines, see [owner.Census], but only while a goroutine has had a renewed hold for longer than a lease, and
+// never if there are too many goroutines. All registries of a process share one budget of time for that: with many registries
+// and many goroutines it takes longer to notice.
 const (
-	// With a third of a lease to the next turn of the scheduler, a goroutine that is gone is noticed within two leases, or a
-	// minute if that is longer.
+	// The scheduler's next turn is at most a third of a lease later, so an ended goroutine is noticed within two leases, or within
+	// a minute if that is longer.
 	goneEvery = 20 * time.Second
 
-	// With more goroutines none is looked for. A look at 10 000 takes 0.1 to 0.2 s of one processor, one at 100 000 takes 0.8 to
-	// 1.5 s, with stacks of 4 to 12 calls: BenchmarkCensus_Look, on a machine that was busy with other things.
+	// With more goroutines the registry does not look. A look at 10 000 takes 0.1 to 0.2 s of one processor, at 100 000 it takes
+	// 0.8 to 1.5 s, with stacks of 4 to 12 calls: BenchmarkCensus_Look, on a busy machine.
 	goneMost = 10000
 )
 
@@ -40,7 +40,7 @@ type GoneWatch struct {
 
 	mu       sync.Mutex
 	stranded []Part        // yet to be announced
-	next     clock.Instant // when to look for goroutines that are gone; never while one looks
+	next     clock.Instant // when to look for ended goroutines; never during a look
 	closed   bool
 }
 
@@ -128,7 +128,7 @@ func (g *GoneWatch) Close() {
 // Wait returns, after Close, when nobody looks.
 func (g *GoneWatch) Wait() { g.looks.Wait() }
 
-// suspects are the goroutines that have had a renewed hold for longer than its lease.
+// suspects returns the goroutines that have had a renewed hold for longer than its lease.
 func (g *GoneWatch) suspects() (all []Part) {
 	for _, h := range g.holds.all() { // one that is renewed is in there until it is lost or over
 		if !h.mayBeLeft() {
@@ -143,15 +143,15 @@ func (g *GoneWatch) suspects() (all []Part) {
 	return all
 }
 
-// strandGone strands those of the suspects whose goroutines have ended.
+// strandGone strands the holds of suspects that have ended.
 //
-// Such a goroutine may have unlocked before it ended, and another owner may have the hold by now. So it is asked here whether the
-// hold is still the goroutine's: if it is, it stays so until it is lost, since no call comes from a goroutine that has ended, and
-// the others that may unlock for it can reach a context that is lent: then it is left alone. A goroutine that nests or unlocks
-// only from now on, with a context of Do that has outlived it, finds that the hold is lost with its lease. When it unlocks
-// sooner, the hold may go on for another owner, who is not to lose it: Adopt and Dismiss take the mark off that Strand has made.
-// They follow the exit of the owner, and Strand asks once more after it has made the mark. So whichever comes last finds the
-// other one, as with Attend.
+// A suspect may have unlocked before it ended, and another owner may have the hold by now. So this checks that the suspect
+// still has it. If so, that remains true until the hold is lost: an ended goroutine makes no calls, and other goroutines can
+// unlock for it only with a lent context; a hold with a lent context is left alone. Another goroutine may still nest or unlock
+// with a context of Do that has outlived the suspect: it finds the hold lost at the end of its lease. If it unlocks before, the
+// hold may go on for another owner, which must not lose it: Adopt and Dismiss remove the mark of Strand. They run after the
+// owner's exit, and Strand checks again after it has made the mark. So whichever comes last finds the other one, as with
+// Attend.
 func strandGone(suspects []Part, living map[owner.ID]bool) {
 	for _, g := range suspects {
 		above := g.Hold.path.Above
