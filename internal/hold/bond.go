@@ -10,16 +10,15 @@ import (
 	"github.com/lockregistry/lockregistry/internal/owner"
 )
 
-// A goroutine that waits for the end of a Hold's context may have nothing left of it but the channel of its Done, which leads
-// neither to the context nor to the Hold. The garbage collector then finds that nobody can reach the Hold, although somebody
-// relies on it. So from then on the library keeps that channel by a weak pointer only, and lets go of the context, of which the
-// program has nothing left but the channel: a child of it would lead to the Hold. Once the channel is out of reach as well,
-// nobody waits.
+// A goroutine that waits for the end of a Hold's context may refer only to the context's Done channel, which leads neither to
+// the context nor to the Hold. The garbage collector then finds the Hold unreachable, although the goroutine relies on it. From
+// then on the library refers to that channel only by a weak pointer, and drops the context: the program has no reference to it,
+// nor to a child, which would lead to the Hold. Once the channel is unreachable, too, no goroutine waits.
 //
-// Package context lets no context go before its parent has ended. So a Hold's is a child not of its parent but of a bond.
+// A parent of package context keeps its children until it ends. So a Hold's context is a child not of its parent but of a bond.
 
-// bond is the parent of a Hold's context, and ends when the Context does. Package context hands it, by AfterFunc, what is to end
-// the child, which calls nothing of the user's.
+// bond is the parent of a Hold's context, and ends when the Context does. Package context gives it, by AfterFunc, the function
+// that ends the child, which calls no user code.
 type bond struct {
 	context.Context
 	pass func()
@@ -38,7 +37,7 @@ func (b *bond) AfterFunc(pass func()) (stop func() bool) {
 	return func() bool { return true }
 }
 
-// tied is a Hold's context. Its parent's end reaches it by a goroutine of its own, or earlier, when it is asked.
+// tied is a Hold's context. A goroutine passes the parent's end to it; calling its methods does so earlier.
 type tied struct {
 	context.Context
 	bond *bond
@@ -71,8 +70,8 @@ func (t tied) Value(key any) any {
 	return t.Context.Value(key)
 }
 
-// listened is for an owner whose Hold nobody can reach. It tells whether somebody may still wait for the end of one of its
-// contexts. If so, the scheduler hears of it again when nobody does. The caller holds the mutex.
+// listened reports whether a goroutine may still wait for the end of a context of an owner whose Hold is unreachable. If so,
+// the scheduler is told when none waits any more. The caller holds the mutex.
 func (e *endings) listened(o owner.ID) bool {
 	listened := false
 	for end, first := (*e)[o], true; end != nil && (first || end != (*e)[o]); end, first = end.next, false {
@@ -85,8 +84,8 @@ func (e *endings) listened(o owner.ID) bool {
 	return listened
 }
 
-// loosen leaves nothing of the context but a weak pointer to its channel, unless it has ended. Nobody else ends it meanwhile:
-// whatever does takes it out of its ring before.
+// loosen replaces the context by a weak pointer to its channel, unless it has ended. It cannot end meanwhile: it is taken out
+// of its ring before it ends.
 func (e *ending) loosen() bool {
 	if e.Err() != nil {
 		return false
@@ -98,7 +97,7 @@ func (e *ending) loosen() bool {
 			close(channelAt(done))
 		}
 	})
-	e.cancel = func(error) { finish() } // nobody can ask for the cause
+	e.cancel = func(error) { finish() } // no context is left to ask for the cause
 	if e.pass != nil {
 		e.pass = finish
 	}

@@ -6,7 +6,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/clock"
 )
 
-// bound is until when the key may live at most for an owner that has the hold since a time; 0: for as long as it is renewed. The
+// bound returns until when AtMost lets the key live, for an owner that got the hold at since; 0: as long as it is renewed. The
 // caller holds the mutex.
 func (h *Hold) bound(since clock.Instant) clock.Instant {
 	if most := h.extra().atMost; most > 0 {
@@ -15,7 +15,7 @@ func (h *Hold) bound(since clock.Instant) clock.Instant {
 	return 0
 }
 
-// longLeases is after how many leases it is logged that a hold is held for long.
+// longLeases is after how many leases sayLong logs a hold.
 const longLeases = 10
 
 // sayLong logs that a renewed hold is held for long, once for each owner.

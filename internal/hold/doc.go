@@ -1,8 +1,8 @@
 // Package hold is this process's possession of a key in Redis: a lease that is renewed, contexts that end with it, and the
-// owners that have it one after another, or share it. It knows neither locks nor how commands travel. It tells the lock what that
-// must hear through [Above]; what is to be sent in the background waits in a [Schedule].
+// owners that have it one after another, or share it. It knows neither locks nor how commands travel. It tells its lock through
+// [Above]; commands to be sent in the background wait in a [Schedule].
 //
-// A hold has four states, those of its [lease.State]:
+// A hold has the four states of its [lease.State]:
 //
 //	asked   the call that obtains it is under way       its owner has nothing yet
 //	live    the key is this hold's until a known time    the owner has the lock
@@ -24,11 +24,11 @@
 //	lost   the key can be there no more                  lost   Clear has it removed, if it may be there still
 //	lost   End                                           over   nothing: contexts have ended
 //
-// What is lost stays lost, whatever is answered later.
+// A lost hold stays lost, whatever replies come later.
 //
-// A loss and a waiter of the process find each other, whichever comes last. A waiter queues, and then calls Attend; a loss marks
-// the hold, and then calls Lost, where the lock looks whether anybody waits. Both take the hold's mutex in between, except that
-// Attend does not where the hold is watched: a loss ends that before it looks.
+// A loss and a waiter of the process find each other, whichever comes last. A waiter queues, then calls Attend; a loss marks
+// the hold, then calls Lost, where the lock looks for waiters. Both take the hold's mutex in between. Only for a watched hold
+// Attend does not: a loss clears watched before it looks.
 //
-// The mutex of a hold may be held while that of the schedule is taken, and while Clear is called. Nothing else is called with it.
+// The schedule's mutex may be taken, and Clear be called, while a hold's mutex is held. Nothing else is called with it.
 package hold

@@ -11,16 +11,17 @@ import (
 	"github.com/lockregistry/lockregistry/internal/owner"
 )
 
-// endings are the contexts that end with a hold, by owner: for each owner a ring, of which this is the newest. The hold's
+// endings are the contexts that end with a hold, in a ring for each owner; the map has the newest of each ring. The hold's
 // mutex guards them. Adding and removing one is constant work.
-type endings map[owner.ID]*ending //nolint:recvcheck // only what may make the map needs its address
+type endings map[owner.ID]*ending //nolint:recvcheck // only methods that make the map need its address
 
 // ending is one such context. It leaves its ring when its parent ends, or when the owner unlocks, or when the hold is lost.
 //
-// Its parent may be of any type, whose methods may block, or ask the lock. The methods are called in three places, each without
-// a mutex: by the goroutine that asks for the context, in newEnding; by those that use it; and by one of its own, which takes the
-// context off its parent when it is over. The end itself calls none of them: the Context is a child of one of package context,
-// or of one that never ends. So a hold's loss is announced, and its release goes on, whatever its owner's contexts do.
+// Its parent may be of any type, whose methods may block, or call the lock. They are called in three places, each without a
+// mutex: by the goroutine that asks for the context, in newEnding; by goroutines that use the context; and by a goroutine that
+// detaches the context from its parent at the end. Ending the context calls none of them: it is a child of a context of package
+// context, or of one that never ends. So a loss is announced, and a release goes on, whatever the methods of the owner's
+// contexts do.
 type ending struct {
 	context.Context
 
@@ -28,27 +29,27 @@ type ending struct {
 	owner      owner.ID
 	parent     context.Context
 	cancel     context.CancelCauseFunc
-	unlink     context.CancelFunc // takes what lies between off the parent; nil when the parent never ends
-	forget     func() bool        // stops waiting for the end of the parent; nil, too, then
-	over       bool               // the parent has ended; guarded by the hold's mutex, as what follows
-	pass       func()             // ends the context as its parent has ended; nil where package context does; see tied
+	unlink     context.CancelFunc // detaches the context in between from the parent; nil when the parent never ends
+	forget     func() bool        // stops waiting for the end of the parent; nil likewise
+	over       bool               // the parent has ended; the hold's mutex guards this and the following
+	pass       func()             // ends the context after its parent; nil if package context does; see tied
 	listened   weak.Pointer[byte] // its channel, once the Context is nil; see loosen
 	lent       weak.Pointer[Lendable]
-	prev, next *ending // nil when it is in no ring
+	prev, next *ending // nil outside of a ring
 }
 
-// unending is a context that never ends, by the word of its type: package context asks no other one.
+// unending is a context that never ends. Its type shows that to package context, which then asks no parent.
 type unending struct{ context.Context }
 
 func (unending) Done() <-chan struct{} { return nil }
 
-// endsWith is the key under which an ending finds itself.
+// endsWith is the context key of an ending.
 type endsWith struct {
 	hold  *Hold
 	owner owner.ID
 }
 
-// newEnding makes a context for an owner, which is in no ring yet.
+// newEnding makes a context for an owner. It is not in a ring yet.
 func newEnding(parent, base context.Context, o owner.ID, h *Hold) *ending {
 	e := &ending{hold: h, owner: o, parent: parent}
 	if parent.Done() == nil {
@@ -66,10 +67,10 @@ func newEnding(parent, base context.Context, o owner.ID, h *Hold) *ending {
 	return e
 }
 
-// given is what the owner gets. The caller holds the mutex.
+// given returns the context that the owner gets. The caller holds the mutex.
 func (e *ending) given() context.Context {
 	if e.owner.IsHold() {
-		return e.Context // of the ending the Context may be taken away
+		return e.Context // loosen may take the Context from the ending
 	}
 	return e
 }
@@ -83,13 +84,13 @@ func (e *ending) Value(key any) any {
 
 func (e *ending) String() string { return e.hold.path.Key + ".Context" }
 
-// Cancels tells whether a context ends with the hold, as one that was made for the owner does.
+// Cancels reports whether ctx ends with the hold, because it was made for the owner.
 func (h *Hold) Cancels(ctx context.Context, o owner.ID) bool {
 	e, ok := ctx.Value(endsWith{h, o}).(*ending)
 	return ok && e.Done() == ctx.Done()
 }
 
-// last is the newest context of an owner, if it was made for the same parent and goes on.
+// last returns the newest context of an owner, if it was made for the same parent and has not ended.
 func (e endings) last(parent context.Context, o owner.ID) *ending {
 	if last := e[o]; last != nil && last.Err() == nil && SameContext(last.parent, parent) {
 		return last
@@ -97,7 +98,7 @@ func (e endings) last(parent context.Context, o owner.ID) *ending {
 	return nil
 }
 
-// add puts a context into its ring.
+// add puts a context into its owner's ring.
 func (e *endings) add(end *ending) {
 	end.prev, end.next = end, end
 	if last := (*e)[end.owner]; last != nil {
@@ -110,7 +111,7 @@ func (e *endings) add(end *ending) {
 	(*e)[end.owner] = end
 }
 
-// SameContext tells whether two contexts are one. A context may be of a type that cannot be compared.
+// SameContext reports whether two contexts are the same. It reports false for types that cannot be compared.
 func SameContext(a, b context.Context) bool {
 	return reflect.ValueOf(a).Comparable() && reflect.ValueOf(b).Comparable() && a == b
 }
@@ -118,7 +119,7 @@ func SameContext(a, b context.Context) bool {
 func (e *ending) parentEnded() {
 	e.hold.mu.Lock()
 	e.over = true
-	if e.next != nil { // else the one that took it ends it, or it is not in yet
+	if e.next != nil { // else it was taken out, and is being ended, or was never put in
 		e.hold.ends.remove(e)
 	}
 	pass := e.pass
@@ -139,7 +140,7 @@ func (e *endings) remove(end *ending) {
 	end.prev, end.next = nil, nil
 }
 
-// of takes out those of one owner.
+// of takes out the contexts of one owner.
 func (e *endings) of(o owner.ID) (ends []*ending) {
 	for end := (*e)[o]; end != nil; end = (*e)[o] {
 		e.remove(end)
@@ -148,7 +149,7 @@ func (e *endings) of(o owner.ID) (ends []*ending) {
 	return ends
 }
 
-// all takes out all.
+// all takes out all contexts.
 func (e *endings) all() (ends []*ending) {
 	for o := range *e {
 		ends = append(ends, e.of(o)...)
@@ -156,14 +157,14 @@ func (e *endings) all() (ends []*ending) {
 	return ends
 }
 
-// cancelAll ends contexts that were taken out. It waits for nothing of the user's; a child of the context may start goroutines.
+// cancelAll ends contexts that were taken out. It does not wait for user code; a child of the context may start goroutines.
 func cancelAll(ends []*ending, cause error) {
 	for _, end := range ends {
 		end.end(cause)
 	}
 }
 
-// discard is for one that was in no ring, if there is one: another one was there before, or the hold is over.
+// discard ends a context that was not put into a ring, because there was one already, or the hold is over. It may be nil.
 func (e *ending) discard() {
 	if e != nil {
 		e.end(context.Canceled)
@@ -180,16 +181,16 @@ func (e *ending) end(cause error) {
 	}
 }
 
-// Lendable is what the user gets for an ending that may be lent to other goroutines. The ending itself does not keep it, so the
-// garbage collector tells when nobody can reach it any more. It finds itself under its key.
+// Lendable is the context that a user gets for an ending that may be lent to other goroutines. The ending does not refer to it
+// strongly, so the garbage collector notices when the program can no longer reach it. Value returns it for its key.
 type Lendable struct {
 	*ending
 	key   any
-	count *atomic.Int32 // how many are lent
+	count *atomic.Int32 // of lent contexts
 	lent  atomic.Bool
 }
 
-// Value finds the Lendable itself, too.
+// Value also returns the Lendable itself, for its key.
 func (c *Lendable) Value(key any) any {
 	if key == c.key {
 		return c
@@ -197,7 +198,7 @@ func (c *Lendable) Value(key any) any {
 	return c.ending.Value(key)
 }
 
-// Lend has it counted, once, for as long as it can be reached.
+// Lend counts the context, once, for as long as it can be reached.
 func (c *Lendable) Lend() {
 	if c.lent.CompareAndSwap(false, true) {
 		c.count.Add(1)
@@ -205,8 +206,8 @@ func (c *Lendable) Lend() {
 	}
 }
 
-// LendableOf is that of a context which a hold's Context has returned, the same one for as long as somebody can reach it; nil for
-// another context. Count counts those that are lent.
+// LendableOf returns the Lendable of a context that Hold.Context has returned, the same one while the program can reach it; nil
+// for any other context. Count counts the lent ones.
 func LendableOf(ctx context.Context, key any, count *atomic.Int32) *Lendable {
 	e, ok := ctx.(*ending)
 	if !ok {
@@ -222,12 +223,12 @@ func LendableOf(ctx context.Context, key any, count *atomic.Int32) *Lendable {
 	return c
 }
 
-// Context returns a child of base that ends with the hold. Base is what parent becomes when it carries the hold; when the last
-// one for the owner was for the same parent, it is that one again: so a program that asks for one before each of its steps does
-// not fill the memory. It fails when the hold is lost or nobody watches over it.
+// Context returns a child of base that ends with the hold. Base is parent, with the hold added. If the owner's last context had
+// the same parent, Context returns that one, so that a program that calls it before each of its steps does not fill the memory.
+// It fails when the hold is lost, or the registry is closed.
 //
-// The context is made without the mutex, since that calls methods of parent. What was true of the hold and of the last context
-// may be over then, so both are looked at again.
+// The context is made without the mutex, since that calls methods of parent. The hold and the last context may have ended by
+// then, so both are checked again.
 func (h *Hold) Context(parent, base context.Context, o owner.ID) (context.Context, error) {
 	var made *ending
 	for {
@@ -249,7 +250,7 @@ func (h *Hold) Context(parent, base context.Context, o owner.ID) (context.Contex
 		h.mu.Unlock()
 		made = newEnding(parent, base, o, h)
 	}
-	if !made.over { // else nobody would take it out
+	if !made.over { // an ended one would never be taken out
 		h.ends.add(made)
 	}
 	if !h.plan() {

@@ -8,20 +8,20 @@ import (
 	"github.com/lockregistry/lockregistry/internal/owner"
 )
 
-// extras is what few holds have. The hold's mutex guards it.
+// extras has the fields that few holds need. The hold's mutex guards it.
 type extras struct {
-	kept     clock.Instant         // the path is to stay taken until then; 0 when it is not
+	kept     clock.Instant         // AtLeast keeps the path until then; 0: it does not
 	atLeast  time.Duration         // see Terms
-	found    clock.Instant         // until when the message of the grant may come although the hold is live
+	found    clock.Instant         // until then the grant's message may come although the hold is live
 	token    uint64                // the owner's fencing token; 0: it has none
-	spare    int32                 // how many more of them there are, for the owners to which the hold is handed
-	quiet    bool                  // it is not logged that it is had for long, or was; see Terms
+	spare    int32                 // how many tokens are left for owners to whom the hold is handed
+	quiet    bool                  // a long hold is not logged, or was logged; see Terms
 	atMost   time.Duration         // see Terms
-	takers   map[owner.ID]owner.ID // of a reader's: the goroutines that have acquired it, by Hold
-	stranded map[owner.ID]bool     // its owners that will never release it, see Strand
+	takers   map[owner.ID]owner.ID // of a reader's hold: the goroutines that acquired it, by Hold
+	stranded map[owner.ID]bool     // owners that will never release it, see Strand
 }
 
-// extra is what a hold has of that, to be read. The caller holds the mutex.
+// extra returns the extras for reading. The caller holds the mutex.
 func (h *Hold) extra() extras {
 	if e := h.extras.Load(); e != nil {
 		return *e
@@ -29,7 +29,7 @@ func (h *Hold) extra() extras {
 	return extras{}
 }
 
-// own is the same, to be changed. The caller holds the mutex, or nobody else knows the hold yet.
+// own returns the extras for writing. The caller holds the mutex, or is the only one that knows the hold.
 func (h *Hold) own() *extras {
 	e := h.extras.Load()
 	if e == nil {
@@ -39,17 +39,17 @@ func (h *Hold) own() *extras {
 	return e
 }
 
-// keep notes until when the path is to stay taken for an owner that has obtained it now.
+// keep sets until when AtLeast keeps the path, for an owner that has obtained the hold now.
 func (h *Hold) keep(now clock.Instant) {
 	switch e := h.extra(); {
 	case e.atLeast > 0:
 		h.own().kept = now.Add(e.atLeast)
-	case e.kept != 0: // by the owner before
+	case e.kept != 0: // the former owner's
 		h.own().kept = 0
 	}
 }
 
-// Unkeep has the path free when the hold is over.
+// Unkeep drops AtLeast: the path is free when the hold is over.
 func (h *Hold) Unkeep() {
 	h.mu.Lock()
 	if e := h.extras.Load(); e != nil {
@@ -58,9 +58,9 @@ func (h *Hold) Unkeep() {
 	h.mu.Unlock()
 }
 
-// Keeps is until when the path is to stay taken, and until when the message of its grant may come; 0: it is not, or not any more.
+// Keeps returns until when AtLeast keeps the path, and until when the grant's message may come; 0 for neither.
 func (h *Hold) Keeps() (kept, found clock.Instant) {
-	if h.extras.Load() == nil { // what concerns this was noted before the owner had the hold, if at all
+	if h.extras.Load() == nil { // both are set before the owner has the hold, if at all
 		return 0, 0
 	}
 	h.mu.Lock()
@@ -69,15 +69,15 @@ func (h *Hold) Keeps() (kept, found clock.Instant) {
 	return e.kept, e.found
 }
 
-// AwaitMessage notes until when the message of the hold's grant may come, which a look has found before.
+// AwaitMessage sets until when the message of a grant may come that a look has found before.
 func (h *Hold) AwaitMessage(until clock.Instant) {
 	h.mu.Lock()
 	h.own().found = until
 	h.mu.Unlock()
 }
 
-// Regranted is for a grant that arrives for a live hold. Unless it is the one that a look has found before, another server,
-// which is the master now, has granted the hold once more, with a lease that this process does not know.
+// Regranted handles the message of a grant for a live hold. Unless a look has found that grant before, a new master has granted
+// the hold again, with a lease that this process does not know.
 func (h *Hold) Regranted() {
 	h.mu.Lock()
 	if e := h.extras.Load(); e != nil {
@@ -91,11 +91,11 @@ func (h *Hold) Regranted() {
 	h.unlockLose(fault.GrantedTwice)
 }
 
-// tokensDrawn is how many tokens the scripts draw at a time. So few that the counter does not get ahead of the clock while no
-// more than 10 000 draws a second are made, which is what one path can have.
+// tokensDrawn is how many tokens the scripts draw at a time: so few that the counter does not overtake the clock, in
+// microseconds, at up to 10 000 draws a second, the most for one path.
 const tokensDrawn = 100
 
-// Draw gives the hold tokens, from this one on. Nobody but the call that obtains it knows the hold yet.
+// Draw gives the hold its tokens, beginning with first. Only the call that obtains the hold knows it yet.
 func (h *Hold) Draw(first uint64) {
 	if h.path.Fencing {
 		e := h.own() // mutant: tokens used up
@@ -103,14 +103,14 @@ func (h *Hold) Draw(first uint64) {
 	}
 }
 
-// Token is the token of the hold's owner; 0 when it has none.
+// Token returns the owner's token; 0 if it has none.
 func (h *Hold) Token() uint64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.extra().token
 }
 
-// nextToken makes the next token that of the owner to be. It reports false when there is none left. The caller holds the mutex.
+// nextToken gives the next token to the next owner. It reports false when none is left. The caller holds the mutex.
 func (h *Hold) nextToken() bool {
 	if !h.path.Fencing {
 		return true

@@ -13,13 +13,13 @@ import (
 	"github.com/lockregistry/lockregistry/internal/owner"
 )
 
-// Hold is this process's possession of a lock's key, from the command that asked for it to its end. What it may believe about
-// the key, and the states, are those of its lease.
+// Hold is this process's possession of a lock's key, from the command that asked for it to its end. Its states, and what it may
+// believe about the key, come from its lease.
 //
 // A Hold takes 160 bytes, which is a size of the allocator. The order of its fields leaves no gap.
 type Hold struct {
 	path  *Path
-	value string // what the key contains: names this very hold
+	value string // what the key contains; unique to this hold
 	look  look
 
 	queued clock.Instant // see Queued
@@ -31,17 +31,17 @@ type Hold struct {
 	planned bool // the schedule knows the hold
 
 	mu     sync.Mutex
-	upheld uint32 // for how many it is renewed at least, see Uphold
+	upheld uint32 // how many calls of Uphold are not undone
 	lease  lease.State
 	had    possession
 	ends   endings                // the contexts that end with this hold
-	extras atomic.Pointer[extras] // nil in most; whether it is may be asked without the mutex
+	extras atomic.Pointer[extras] // nil in most; may be compared with nil without the mutex
 }
 
-// possession is since when a hold is had, and by whom. The hold's mutex guards it.
+// possession is who has a hold, and since when. The hold's mutex guards it.
 type possession struct {
-	owned clock.Instant // since when its owner has it
-	since clock.Instant // since when this process has the key; hand-over does not change it
+	owned clock.Instant // when its owner got it
+	since clock.Instant // when this process got the key; hand-over does not change it
 	taker owner.ID      // the goroutine that has acquired it, if a lockregistry.Hold is the owner
 }
 
@@ -49,13 +49,13 @@ type possession struct {
 type Terms struct {
 	Lease   *lease.Term
 	AtLeast time.Duration // for how long the path stays taken, at least
-	AtMost  time.Duration // for how long the hold is had, at most; 0: for as long as it is renewed
+	AtMost  time.Duration // for how long an owner has the hold, at most; 0: as long as it is renewed
 	Renewed bool          // the lease is renewed until the hold is over
 	Leads   bool          // the owner is a leader
-	Quiet   bool          // it is not logged that the hold is had for long: it is of another one that is
+	Quiet   bool          // a long hold is not logged: another hold of the same call logs it
 }
 
-// New is a hold that is about to be asked for, with a value that no other one has.
+// New makes a hold that is about to be asked for. No other hold may have its value.
 func New(p *Path, value string, t Terms) *Hold {
 	h := &Hold{path: p, value: value, lease: lease.State{Term: t.Lease, Renewed: t.Renewed}, leads: t.Leads}
 	if t.AtLeast > 0 {
@@ -67,22 +67,22 @@ func New(p *Path, value string, t Terms) *Hold {
 	return h
 }
 
-// The following methods take no mutex. They are for the goroutine that obtains the hold, while nobody else knows it, and for the
-// one that has ended it. Value, Number and Above are for all.
+// The following methods take no mutex. They are for the goroutine that obtains the hold, before others know it, and for the
+// goroutine that has ended it. Value, Number and Above are for all.
 
-// Value names the hold: it is what the key contains.
+// Value returns the hold's name, which the key contains.
 func (h *Hold) Value() string { return h.value }
 
-// Number is the hold's, as text: the end of its value.
+// Number returns the hold's number: the end of its value.
 func (h *Hold) Number() string { return h.value[h.path.NumberAt:] }
 
-// Above is the path's lock.
+// Above returns the path's lock.
 func (h *Hold) Above() Above { return h.path.Above }
 
-// Term is the lease that is asked for.
+// Term returns the lease that is asked for.
 func (h *Hold) Term() *lease.Term { return h.lease.Term }
 
-// Terms are all that is asked for.
+// Terms returns all that is asked for.
 func (h *Hold) Terms() Terms {
 	e := h.extra()
 	return Terms{h.lease.Term, e.atLeast, e.atMost, h.lease.Renewed, h.leads, e.quiet}
@@ -97,17 +97,17 @@ func (h *Hold) SetMayArrive(may bool) { h.lease.MayArrive = may }
 // Leads reports whether the owner is a leader.
 func (h *Hold) Leads() bool { return h.leads }
 
-// Queued is when the hold was asked for in the queue of Redis, which all that wait there now have joined later; 0: not known.
+// Queued returns when the hold got its place in the queue of Redis: all calls that wait there now came later; 0: not known.
 func (h *Hold) Queued() clock.Instant { return h.queued }
 
-// SetQueued notes that.
+// SetQueued sets what Queued returns.
 func (h *Hold) SetQueued(at clock.Instant) { h.queued = at }
 
-// Since is since when this process has had the key.
+// Since returns when this process got the key.
 func (h *Hold) Since() clock.Instant { return h.had.since }
 
 // Grant turns asked into live, with the reply that came to a command that was sent at sent. It reports false when the reply
-// came too late to be one.
+// came after the lease had ended.
 func (h *Hold) Grant(sent, came clock.Instant) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -131,12 +131,12 @@ func (h *Hold) GrantShort(base clock.Instant, length time.Duration) bool {
 	return true
 }
 
-// HadSince notes since when the process has had the key, with holds before this one that it has asked for; 0: since this one. It
-// is for the call that obtains the hold.
+// HadSince sets when the process got the key, if it had it with earlier holds; 0: with this hold. It is for the call that
+// obtains the hold.
 func (h *Hold) HadSince(at clock.Instant) { h.had.since = at }
 
-// begin notes since when this process has the key, which was granted no sooner than at granted, and its owner the hold. The
-// caller holds the mutex.
+// begin notes that the owner has the hold since now, and this process the key since since. The key was granted no sooner than
+// at granted. The caller holds the mutex.
 func (h *Hold) begin(granted, since, now clock.Instant) {
 	h.had.owned = now
 	if h.had.since == 0 {
@@ -150,7 +150,7 @@ func (h *Hold) begin(granted, since, now clock.Instant) {
 // fresh is Fresh for a caller that holds the mutex.
 func (h *Hold) fresh() bool { return h.lease.Fresh(h.path.Clock.Now()) }
 
-// Fresh reports whether the hold is live and its time is not over. It does nothing about it.
+// Fresh reports whether the hold is live and its time is not over. It changes nothing.
 func (h *Hold) Fresh() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -164,7 +164,7 @@ func (h *Hold) Live() bool {
 	return h.lease.Live()
 }
 
-// Valid reports whether the hold is live and its time is not over. When its time is over, the hold is lost from now on.
+// Valid reports whether the hold is live and its time is not over. If its time is over, Valid makes the hold lost.
 func (h *Hold) Valid() bool {
 	h.mu.Lock()
 	if h.fresh() {
@@ -175,14 +175,14 @@ func (h *Hold) Valid() bool {
 	return false
 }
 
-// Expired reports whether the lease was over by some time, of a hold that is over, too.
+// Expired reports whether the lease had ended at a time, also for a hold that is over.
 func (h *Hold) Expired(at clock.Instant) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.lease.Left(at) <= 0
 }
 
-// Left is for how long the hold can still be relied on. When its time is over, the hold is lost from now on.
+// Left returns for how long the hold stays valid. If its time is over, Left makes the hold lost.
 func (h *Hold) Left() time.Duration {
 	h.mu.Lock()
 	if !h.fresh() {
@@ -206,7 +206,7 @@ func (h *Hold) unlockLose(why fault.Loss) {
 		h.mu.Unlock()
 		return
 	}
-	h.look.watched.Store(false) // before it looks whether somebody waits; see Attend
+	h.look.watched.Store(false) // before Lost looks for waiters, see Attend
 	awaited, held := h.awaited, h.had.owned.Until(h.path.Clock.Now())
 	ends := h.ends.all()
 	h.planClear(why)
@@ -216,20 +216,20 @@ func (h *Hold) unlockLose(why fault.Loss) {
 	h.path.Above.Lost(why, held, awaited)
 }
 
-// Loss is why the hold was lost.
+// Loss returns why the hold was lost.
 func (h *Hold) Loss() fault.Loss {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return max(h.lease.Why(), fault.Somehow)
 }
 
-// Err is the error of a call that finds the hold lost.
+// Err returns the error of a call that finds the hold lost.
 func (h *Hold) Err() error { return h.Loss().Err() }
 
 // End turns any state into over: the owner releases the lock. It reports whether the hold was valid until then.
 func (h *Hold) End(now clock.Instant) bool {
 	h.mu.Lock()
-	sound := h.lease.End(now) // those that share it ask, too
+	sound := h.lease.End(now) // the state is kept: others that share the hold ask for it
 	if sound {
 		h.unlockEnds(context.Canceled)
 	} else {
@@ -238,13 +238,13 @@ func (h *Hold) End(now clock.Instant) bool {
 	return sound
 }
 
-// forsake leaves the hold to its lease, because the registry is closed and nobody would announce its loss any more.
+// forsake ends the contexts and leaves the hold to its lease: the registry is closed, so a loss could not be announced.
 func (h *Hold) forsake() {
 	h.mu.Lock()
 	h.unlockEnds(fault.Closed)
 }
 
-// unlockEnds stops watching over the hold and cancels its contexts. It unlocks the mutex before it does.
+// unlockEnds takes the hold out of the schedule, unlocks the mutex, and cancels the contexts.
 func (h *Hold) unlockEnds(cause error) {
 	ends := h.ends.all()
 	if h.planned {
@@ -255,7 +255,7 @@ func (h *Hold) unlockEnds(cause error) {
 	cancelAll(ends, cause)
 }
 
-// Held is for how long the owner has had the hold, and the process the key; fresh reports whether they still have.
+// Held returns for how long the owner has had the hold, and the process the key, and whether the hold is fresh.
 func (h *Hold) Held(now clock.Instant) (owned, had time.Duration, fresh bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -265,12 +265,12 @@ func (h *Hold) Held(now clock.Instant) (owned, had time.Duration, fresh bool) {
 // Remains are what may be left of a hold in Redis.
 type Remains struct {
 	Value   string
-	Longest time.Duration // the longest lease that the hold has had
+	Longest time.Duration // the longest lease ever asked for
 	Term    time.Duration // the lease that was asked for last
-	Kept    clock.Instant // the path is to stay taken until then; 0: it is not
+	Kept    clock.Instant // AtLeast keeps the path until then; 0: it does not
 }
 
-// Remains are what may be left of the hold.
+// Remains returns what may be left of the hold in Redis.
 func (h *Hold) Remains() Remains {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -282,8 +282,8 @@ func (h *Hold) remains() Remains {
 	return Remains{h.value, h.lease.Longest(), h.lease.Term.Length, h.extra().kept}
 }
 
-// planClear has the scheduler look at a lost hold once more, to remove its key, unless Redis has said that it is gone: nobody
-// knows when the owner releases the hold.
+// planClear schedules the removal of a lost hold's key, unless Redis has said that the key is gone: the owner may release the
+// hold late or never.
 func (h *Hold) planClear(why fault.Loss) {
 	if why.KeepsKey() {
 		late := h.path.roundTrip().Late(h.lease.Longest())
@@ -294,11 +294,11 @@ func (h *Hold) planClear(why fault.Loss) {
 	}
 }
 
-// clear has the key of a lost hold removed in the background, when it is time. The owner that releases the hold has that done as
-// well; the first of the two that is confirmed is enough, since a renewal that arrives later finds no key. The caller holds the
-// mutex: so this comes before the end of the hold, and before whatever a later hold leaves.
+// clear removes the key of a lost hold in the background, when it is time. The owner's release removes it, too; either is
+// enough, since a renewal that arrives later finds no key. The caller holds the mutex, so this comes before the end of the
+// hold, and before removals of later holds.
 func (h *Hold) clear() {
-	if !h.lease.Remove(h.path.Clock.Now()) { // it was due before, as a live one
+	if !h.lease.Remove(h.path.Clock.Now()) { // it was due while it was live
 		return
 	}
 	h.planned = false

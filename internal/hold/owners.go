@@ -9,8 +9,8 @@ import (
 	"github.com/lockregistry/lockregistry/internal/owner"
 )
 
-// Adopt makes a hold that was handed to another owner what that one asked for: of this length from the next renewal on,
-// renewed or not, kept, and a leader's or not. It reports false when the hold was lost on the way.
+// Adopt gives a hold that was handed to another owner the terms of that owner; the lease counts from the next renewal on. It
+// reports false when the hold is lost.
 func (h *Hold) Adopt(t Terms) bool {
 	now := h.path.Clock.Now()
 	h.mu.Lock()
@@ -19,7 +19,7 @@ func (h *Hold) Adopt(t Terms) bool {
 		return false
 	}
 	h.leads, h.had.owned = t.Leads, now
-	if h.extra().stranded != nil { // the owner before was, and yet another goroutine has unlocked for it
+	if h.extra().stranded != nil { // the former owner was stranded, and another goroutine unlocked for it
 		h.own().stranded = nil
 	}
 	if h.extra().atLeast != t.AtLeast {
@@ -37,24 +37,23 @@ func (h *Hold) Adopt(t Terms) bool {
 	return true
 }
 
-// Relinquish ends what the owner that leaves has of the hold, which may go to another owner of this process: its contexts.
-// It tells whether it may go on: it is fresh, with at least half of its lease left, and the process has had the key for
-// less than limit; and what its lease is then. Due tells that the process has had it long enough, so that others must have
-// their chance before its own next waiter.
+// Relinquish ends the contexts of an owner that unlocks, if the hold may go to another owner of this process: it is fresh, at
+// least half of its lease is left, and the process has had the key for less than limit. Running is its lease. Due: the process
+// has had the key long enough, and other processes have their turn first.
 func (h *Hold) Relinquish(limit time.Duration) (can, due bool, running time.Duration) {
 	h.mu.Lock()
 	now := h.path.Clock.Now()
 	half := h.lease.Half(now)
 	due = h.had.since.Until(now) >= limit || half // mutant: handed on without end
 	if !h.lease.Fresh(now) || half || h.stays || now < h.extra().kept {
-		h.mu.Unlock() // its end is near, and decides the cause of its contexts
+		h.mu.Unlock() // End or a loss decides the cause of its contexts
 		return false, due, 0
 	}
 	if !due && !h.nextToken() {
 		h.mu.Unlock()
 		return false, false, 0
 	}
-	h.upheld = 0 // a function that has unlocked too often runs on
+	h.upheld = 0 // the function of a Do that unlocked too often may still run
 	h.lease.Uphold(false)
 	ends, running := h.ends.all(), h.lease.Effective(h.lease.Term)
 	h.mu.Unlock()
@@ -62,7 +61,7 @@ func (h *Hold) Relinquish(limit time.Duration) (can, due bool, running time.Dura
 	return !due, due, running
 }
 
-// TakenBy notes the goroutine that has acquired the hold for a lockregistry.Hold, and returns the owner's token.
+// TakenBy notes the goroutine that acquired the hold for a lockregistry.Hold, and returns the owner's token.
 func (h *Hold) TakenBy(o owner.ID) (token uint64) {
 	goroutine := owner.Calling()
 	h.mu.Lock()
@@ -79,7 +78,7 @@ func (h *Hold) TakenBy(o owner.ID) (token uint64) {
 	return e.token
 }
 
-// Taker is the goroutine that has acquired the hold for a lockregistry.Hold; nobody when that is not known.
+// Taker returns the goroutine that acquired the hold for a lockregistry.Hold; nobody when it is not known.
 func (h *Hold) Taker(o owner.ID) owner.ID {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -89,17 +88,18 @@ func (h *Hold) Taker(o owner.ID) owner.ID {
 	return h.extra().takers[o]
 }
 
-// Running is the lease that counts from the next renewal on: no new owner of the hold can have asked for a longer one.
+// Running returns the lease that counts from the next renewal on: no owner can have asked for a longer one.
 func (h *Hold) Running() time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.lease.Effective(h.lease.Term)
 }
 
-// Dismiss ends the contexts of an owner that leaves while others stay. It reports whether the hold was valid until then.
+// Dismiss ends the contexts of an owner that unlocks while others still share the hold. It reports whether the hold was valid
+// until then.
 func (h *Hold) Dismiss(o owner.ID) bool {
 	h.mu.Lock()
-	if h.lease.Over() { // the others have left as well, in the meantime
+	if h.lease.Over() { // meanwhile the others have unlocked, too
 		sound := h.lease.Sound()
 		h.mu.Unlock()
 		return sound
@@ -111,14 +111,14 @@ func (h *Hold) Dismiss(o owner.ID) bool {
 	ends := h.ends.of(o)
 	e := h.extra()
 	delete(e.takers, o)
-	delete(e.stranded, o) // another goroutine has unlocked for it
+	delete(e.stranded, o) // another goroutine unlocked for it
 	h.mu.Unlock()
 	cancelAll(ends, context.Canceled)
 	return true
 }
 
-// Shares tells whether one more owner may share the hold now, and whether it must be renewed first so that at least nine
-// tenths of the lease that the owner asks for are left.
+// Shares reports whether another owner may share the hold, and whether it must be renewed first, so that at least nine tenths
+// of the lease that the owner asks for are left.
 func (h *Hold) Shares(asked time.Duration) (ok, renew bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -126,8 +126,8 @@ func (h *Hold) Shares(asked time.Duration) (ok, renew bool) {
 	return h.lease.Fresh(now), h.lease.Shares(asked, now)
 }
 
-// KeepRenewed has the hold renewed from now on: an owner that shares it expects that. It reports whether the hold must be
-// renewed at once, because it was not so far, the renewals are behind, or its lease is shorter than the one asked for.
+// KeepRenewed makes the hold renewed from now on, for an owner that joins and expects that. It reports whether the hold must be
+// renewed at once: it was not renewed before, renewals are late, or its lease is shorter than the one asked for.
 func (h *Hold) KeepRenewed(asked time.Duration) (atOnce bool) {
 	h.mu.Lock()
 	now := h.path.Clock.Now()
@@ -140,7 +140,7 @@ func (h *Hold) KeepRenewed(asked time.Duration) (atOnce bool) {
 	return atOnce
 }
 
-// Uphold has the hold renewed until Unuphold is called as often, also where its owner has not asked for that: for those who know
+// Uphold renews the hold until Unuphold is called as often, even if its owner has not asked for renewal: for callers that know
 // when their work ends.
 func (h *Hold) Uphold() {
 	h.mu.Lock()
@@ -167,14 +167,14 @@ func (h *Hold) unuphold() {
 	h.lease.Uphold(h.upheld > 0)
 }
 
-// Stay sees to it that the hold is not handed over.
+// Stay prevents hand-over of the hold.
 func (h *Hold) Stay() {
 	h.mu.Lock()
 	h.stays = true
 	h.mu.Unlock()
 }
 
-// Forget ends the contexts of an owner that is no longer one.
+// Forget ends the contexts of a former owner.
 func (h *Hold) Forget(o owner.ID) {
 	h.mu.Lock()
 	ends := h.ends.of(o)
@@ -182,13 +182,13 @@ func (h *Hold) Forget(o owner.ID) {
 	cancelAll(ends, context.Canceled)
 }
 
-// Part is what an owner has of a hold.
+// Part is an owner's part of a hold.
 type Part struct {
 	Hold  *Hold
 	Owner owner.ID
 }
 
-// Unreachable tells that nobody can reach it, for the garbage collector.
+// Unreachable is called by the garbage collector when the program can no longer reach the part.
 func (p Part) Unreachable() { p.Hold.path.Unreachable(p) }
 
 // mayBeLeft tells whether the owner has had the hold, which is renewed, for longer than its lease.
@@ -199,9 +199,9 @@ func (h *Hold) mayBeLeft() bool {
 	return h.lease.Renewed && h.lease.Fresh(now) && h.had.owned.Until(now) >= h.lease.Term.Length
 }
 
-// Strand is for an owner that will never release its part of the hold, because nobody can reach it, or since its goroutine has
-// ended: its contexts end. Its work may still be running, so the hold goes on for as long as its lease, or longer if others
-// share it; then it is lost.
+// Strand ends the contexts of an owner that will never release its part of the hold, because it is unreachable or its goroutine
+// has ended. Its work may still be running, so the hold goes on for the rest of its lease, or longer if others share it; then
+// it is lost.
 func (h *Hold) Strand(o owner.ID) {
 	h.mu.Lock()
 	if !h.fresh() {
@@ -222,7 +222,7 @@ func (h *Hold) Strand(o owner.ID) {
 	}
 	ends := h.ends.of(o)
 	h.mu.Unlock()
-	if o.IsGoroutine() && !h.path.Above.Has(h, o) { // another one has unlocked for it meanwhile
+	if o.IsGoroutine() && !h.path.Above.Has(h, o) { // another goroutine has unlocked for it
 		h.mu.Lock()
 		delete(h.extra().stranded, o)
 		h.mu.Unlock()
@@ -247,7 +247,7 @@ func (h *Hold) isStranded(o owner.ID) bool {
 	return h.extra().stranded[o]
 }
 
-// Upheld is the lease that renewals set each third of it; 0 when there is none to come.
+// Upheld returns the lease that renewals set each third of it; 0 without further renewals.
 func (h *Hold) Upheld() time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()

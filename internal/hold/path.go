@@ -11,17 +11,17 @@ import (
 	"github.com/lockregistry/lockregistry/internal/transport"
 )
 
-// Path is what the holds of a path have in common. It is a part of the path's lock.
+// Path is what all holds of a path share. It is a part of the path's lock.
 type Path struct {
 	*Kind
 	Key   string
 	Above Above
 }
 
-// roundTrip is what is known of the way to the master that has the key.
+// roundTrip returns the round trip to the key's master.
 func (p *Path) roundTrip() transport.RoundTrip { return p.Server.RoundTrip(p.Key) }
 
-// Kind is what the paths of a registry have in common whose locks work in the same way.
+// Kind is what all locks of one kind in a registry share.
 type Kind struct {
 	Format  *protocol.Format
 	Fencing bool // holds have tokens
@@ -29,38 +29,38 @@ type Kind struct {
 	*Env
 }
 
-// Env is what a registry gives its holds.
+// Env is what a registry provides to its holds.
 type Env struct {
 	Clock    clock.Clock
 	Server   Server
 	Schedule *Schedule
 	NumberAt int                    // where the number of a hold begins in its value
-	Demand   func(c *protocol.Call) // has replicas have what a renewal writes
+	Demand   func(c *protocol.Call) // makes a renewal wait for replicas
 	Log      func(level slog.Level, message string, about ...slog.Attr)
 
-	// Unreachable is told that nobody can reach what an owner has of a hold. The garbage collector calls it.
+	// Unreachable is called by the garbage collector when the program can no longer reach an owner's part of a hold.
 	Unreachable func(Part)
 }
 
-// Server is how a call asks Redis.
+// Server sends commands to Redis.
 type Server interface {
 	// Do sends a command and waits for the reply as p says; see [transport.Reply.Confirmed].
 	Do(p *transport.Wait, c *protocol.Call) (reply transport.Reply, n int64, err error)
 
-	// RoundTrip is what is known of the way to the master that has a key.
+	// RoundTrip returns the round trip to a key's master.
 	RoundTrip(key string) transport.RoundTrip
 }
 
-// Above is the lock of a path, as its holds see it.
+// Above is the lock of a path, as seen by its holds.
 type Above interface {
-	// Lost is told, once, that a hold is lost that its owner has had for so long. Awaited tells that another goroutine waits
-	// for its end.
+	// Lost is called once when a hold is lost. Held is for how long its owner had it. Awaited: another goroutine waits for its
+	// end.
 	Lost(why fault.Loss, held time.Duration, awaited bool)
 
-	// Clear has what may be left of a lost hold removed in the background. It is called with the mutex of the hold.
+	// Clear removes in the background what may be left of a lost hold. It is called with the hold's mutex held.
 	Clear(r Remains)
 
-	// Has reports whether the hold is the one of an owner.
+	// Has reports whether the owner has the hold.
 	Has(h *Hold, o owner.ID) bool
 
 	// Count is how many share the hold that is there.

@@ -10,14 +10,14 @@ import (
 	"github.com/lockregistry/lockregistry/internal/transport"
 )
 
-// renewal is one command that renews a hold.
+// renewal is a command that renews a hold.
 type renewal struct {
 	hold *Hold
 	lease.Renewal
 }
 
-// Renew sets the lease anew, with t, or with the term that it has, and waits for the reply as p says. When the reply comes late
-// the error is [fault.Late], and the lease is no longer than it was.
+// Renew renews the lease, with t or, if t is nil, with its current term, and waits for the reply as p says. After a late reply
+// the error is [fault.Late], and the lease is not prolonged.
 func (h *Hold) Renew(p *transport.Wait, t *lease.Term) error {
 	ctx := p.Ctx
 	stopped := ctx.Err() != nil // not under the mutex: a context may be of any type
@@ -32,10 +32,10 @@ func (h *Hold) Renew(p *transport.Wait, t *lease.Term) error {
 	}
 	chosen := t != nil
 	if !chosen || t.Length < h.lease.Term.Length && h.path.Above.Count() > 1 {
-		t = h.lease.Term // as long as it was: others that share the hold may rely on it
+		t = h.lease.Term // not shortened: others that share the hold may rely on it
 	}
 	r := renewal{h, h.lease.Begin(h.path.Clock.Now(), t)}
-	r.Chosen = chosen && r.Term == t // else it is the last one
+	r.Chosen = chosen && r.Term == t // else AtMost has shortened it: the term stays for renewals
 	h.unlockPlanned()
 
 	c := r.Call()
@@ -52,7 +52,7 @@ func (h *Hold) Renew(p *transport.Wait, t *lease.Term) error {
 	}
 }
 
-// answered takes in the answer to a renewal: whether the key was the hold's, or what went wrong; see [lease.State.Reply].
+// answered handles the reply to a renewal; see [lease.State.Reply].
 func (h *Hold) answered(r renewal, n int64, err error, late bool) error {
 	open := fault.OutcomeUnknown(err) // a client's hook may return any type: not under the mutex // mutant: renewal forgotten
 	h.mu.Lock()
@@ -75,7 +75,7 @@ func (h *Hold) answered(r renewal, n int64, err error, late bool) error {
 	return err
 }
 
-// The following is for a renewal that a worker sends.
+// The following methods are for renewals that workers send.
 
 func (r renewal) Call() protocol.Call {
 	p := r.hold.path
@@ -86,21 +86,21 @@ func (r renewal) Call() protocol.Call {
 
 func (r renewal) Length() time.Duration { return r.Term.Length }
 
-// What is lost or over is not renewed. But the owner may unlock at the moment at which the renewal leaves, and that is
-// harmless, because it names the hold's value: when the server executes it before the removal, the removal removes the key
-// all the same; when it comes after that, it finds no key, or that of another hold. While a removal has not been confirmed
-// it may prolong the key, but the removal is tried until it has been.
+// A hold that is lost or over is not renewed. The owner may unlock just when a renewal is sent. That is harmless, since the
+// renewal names the hold's value: executed before the removal, it does not keep the removal from removing the key; executed
+// after it, it finds no key, or another hold's. Until a removal is confirmed a renewal may prolong the key, but the removal is
+// repeated until then.
 func (r renewal) Wanted() bool { return r.hold.Live() }
 
 func (r renewal) Writes() bool { return true }
 
 func (r renewal) Done(a transport.Reply, n int64, err error) {
 	r.Sent = a.Sent
-	_ = r.hold.answered(r, n, err, a.Late) // a failure is tried again, a loss is announced by the hold itself
+	_ = r.hold.answered(r, n, err, a.Late) // the hold itself retries a failure and announces a loss
 	r.hold.sayLong(a.Came)
 }
 
-// verification is a task: whether a hold still has its key.
+// verification is a task that asks whether a hold still has its key.
 type verification struct{ hold *Hold }
 
 func (v verification) Call() protocol.Call {
@@ -110,7 +110,7 @@ func (v verification) Call() protocol.Call {
 func (v verification) Length() time.Duration {
 	v.hold.mu.Lock()
 	defer v.hold.mu.Unlock()
-	return v.hold.lease.Term.Length // which its owner may be changing
+	return v.hold.lease.Term.Length // the owner may be changing it
 }
 
 func (v verification) Wanted() bool { return v.hold.Live() }

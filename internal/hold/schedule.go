@@ -13,8 +13,8 @@ import (
 	"github.com/lockregistry/lockregistry/internal/transport"
 )
 
-// Schedule has the holds that have a time at which to look at them: to renew them, or to announce that they are lost. It has
-// workers of its own that send.
+// Schedule has the holds that are due at some time, to be renewed, or to be announced as lost. It has its own workers to send
+// commands.
 //
 // A hold's mutex may be held while this one is taken, never the other way round.
 type Schedule struct {
@@ -27,19 +27,19 @@ type Schedule struct {
 	closed bool
 }
 
-// Task is a command about a hold that nobody waits for.
+// Task is a background command about a hold.
 type Task interface {
 	Call() protocol.Call
 	Length() time.Duration // of the lease that the reply is about, see [transport.RoundTrip.Late]
-	Wanted() bool          // whether it is of any use still
-	Writes() bool          // whether it does, when it is done
+	Wanted() bool          // whether it is still useful
+	Writes() bool          // whether it writes, if it succeeds
 
-	// Done is told what became of it; see [transport.Reply.Confirmed].
+	// Done gets the outcome; see [transport.Reply.Confirmed].
 	Done(reply transport.Reply, n int64, err error)
 }
 
-// NewSchedule has no holds yet. Soon has Turn called by a time. Send sends tasks, tells each of them what became of it, and then
-// returns.
+// NewSchedule makes an empty schedule. Soon makes Turn be called at the latest at due. Send sends tasks, calls Done of each,
+// then returns.
 func NewSchedule(soon func(due clock.Instant), send func([]Task)) *Schedule {
 	s := &Schedule{soon: soon}
 	s.workers = scheduler.NewSenders(s.take, send)
@@ -50,10 +50,10 @@ func NewSchedule(soon func(due clock.Instant), send func([]Task)) *Schedule {
 type look struct {
 	due     clock.Instant
 	place   int32       // in the heap
-	watched atomic.Bool // it looks at the hold, which is live, for others that wait; needs no mutex, see Attend
+	watched atomic.Bool // the schedule will look at the live hold for waiters; needs no mutex, see Attend
 }
 
-// Timing is for the heap.
+// Timing implements the heap's interface.
 func (h *Hold) Timing() (due *clock.Instant, place *int32) { return &h.look.due, &h.look.place }
 
 // set makes a hold due at a time; drop makes it due no more. After close nothing is due, and set reports false.
@@ -75,7 +75,7 @@ func (s *Schedule) drop(h *Hold) {
 	s.heap.Remove(h)
 }
 
-// None reports whether no hold is to be looked at.
+// None reports whether no hold is scheduled.
 func (s *Schedule) None() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -89,7 +89,7 @@ func (s *Schedule) all() []*Hold {
 	return s.heap.All()
 }
 
-// Turn looks at the holds that are due, and has sent what that takes. It returns when the next one is due, and whether any was.
+// Turn looks at the holds that are due, and sends their tasks. It returns when the next one is due, and whether any was.
 func (s *Schedule) Turn(now clock.Instant) (next clock.Instant, looked bool) {
 	s.mu.Lock()
 	var due []*Hold
@@ -109,7 +109,7 @@ func (s *Schedule) Turn(now clock.Instant) (next clock.Instant, looked bool) {
 	return s.heap.Next(), len(due) > 0
 }
 
-// Send has workers send tasks.
+// Send queues tasks for the workers.
 func (s *Schedule) Send(tasks ...Task) {
 	s.mu.Lock()
 	s.tasks = append(s.tasks, tasks...)
@@ -130,7 +130,7 @@ func (s *Schedule) take(most int) []Task {
 	return tasks
 }
 
-// Close leaves the holds to their leases. What waits for a worker is sent.
+// Close leaves the holds to their leases. Tasks that wait for a worker are still sent.
 func (s *Schedule) Close() {
 	s.workers.Close()
 	s.mu.Lock()
@@ -145,12 +145,12 @@ func (s *Schedule) Close() {
 // Wait returns, after Close, when nothing more is sent.
 func (s *Schedule) Wait() { s.workers.Wait() }
 
-// Watched reports whether the schedule looks at the hold for others that wait. It takes no mutex.
+// Watched reports whether the schedule looks at the hold for waiters. It takes no mutex.
 func (h *Hold) Watched() bool { return h.look.watched.Load() }
 
-// Attend is for another owner that finds the lock held. It reports whether the hold is lost, so that its owners are to be
-// evicted. Otherwise, if the other one waits, the schedule looks at the hold when its time is over, so that they are evicted
-// then. If it does already there is nothing to do: what finds the hold lost looks for waiters after watched is false again.
+// Attend is for another owner that finds the lock held. It reports whether the hold is lost, so that its owners must be
+// evicted. Otherwise, if the other owner waits, the schedule will look at the hold when its time is over, to evict them then.
+// If the hold is watched already, there is nothing to do: a loss looks for waiters after it has cleared watched.
 func (h *Hold) Attend(waits bool) (over bool) {
 	if h == nil || waits && h.look.watched.Load() {
 		return false
@@ -168,8 +168,8 @@ func (h *Hold) Attend(waits bool) (over bool) {
 	return false
 }
 
-// plan tells the scheduler when to look at the hold next: when to renew it, and when to announce that it is
-// lost. It reports false when nobody will look, because the registry is closed. The caller holds the mutex.
+// plan schedules the next look at the hold, to renew it or announce its loss. It reports false when the registry is closed, so
+// that there will be none. The caller holds the mutex.
 func (h *Hold) plan() bool {
 	due, looks := h.lease.Due(len(h.ends) > 0 || h.awaited)
 	if !looks {
@@ -179,7 +179,7 @@ func (h *Hold) plan() bool {
 	return h.planned
 }
 
-// tick is what the scheduler calls when the hold is due. It returns what is to be sent, if it is time for something.
+// tick looks at a hold that is due. It returns the task to send, if there is one.
 func (h *Hold) tick() (t Task) {
 	h.mu.Lock()
 	if h.lease.Lost() {
@@ -204,8 +204,8 @@ func (h *Hold) tick() (t Task) {
 	return t
 }
 
-// Doubt is for when the server may be the master no more: a hold that is renewed is renewed at once, and of another one
-// the server is asked whether it is there. So a failover that has lost the key is announced at once.
+// Doubt is called when the server may no longer be the master. A hold that is renewed is renewed at once, any other is
+// verified. So a failover that has lost the key is noticed at once.
 func (h *Hold) Doubt() {
 	h.mu.Lock()
 	if !h.lease.Doubt(h.path.Clock.Now()) {
@@ -215,8 +215,7 @@ func (h *Hold) Doubt() {
 	h.unlockPlanned()
 }
 
-// unlockPlanned plans, and unlocks the mutex. When nobody will look at the hold any more, because the registry was closed in
-// the meantime, its contexts end here.
+// unlockPlanned schedules the hold, and unlocks the mutex. If the registry was closed meanwhile, it ends the contexts.
 func (h *Hold) unlockPlanned() {
 	if h.plan() {
 		h.mu.Unlock()

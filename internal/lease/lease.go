@@ -1,5 +1,5 @@
 // Package lease is what a process may believe about its lease of a key in Redis: a state machine and its arithmetic. It knows
-// neither Redis nor who holds the key, and has no mutex: its owner guards it.
+// neither Redis nor the key's holder, and has no mutex: its user guards it.
 package lease
 
 import (
@@ -10,7 +10,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/fault"
 )
 
-// Term is the time that a key lives in Redis, and the same in the form that commands carry.
+// Term is how long a key lives in Redis, and the same as text for commands.
 type Term struct {
 	Length time.Duration // whole milliseconds
 	MS     string
@@ -22,48 +22,48 @@ func NewTerm(d time.Duration) *Term {
 	return &Term{Length: time.Duration(ms) * time.Millisecond, MS: strconv.FormatInt(ms, 10)}
 }
 
-// Margin is what a lease is shortened by, so that this process sees its end before the server does: clocks that differ
-// by up to 1 % in rate, and the server's counting in whole milliseconds.
+// Margin is subtracted from a lease, so that this process sees its end before the server does, although clocks may differ by up
+// to 1 % in rate, and the server counts whole milliseconds.
 func Margin(length time.Duration) time.Duration { return length/100 + time.Millisecond } // mutant: no margin
 
-// State is that of one possession of a key, from the command that asked for it to its end:
+// State is the state of one possession of a key, from the command that asked for it to its end:
 //
 //	         Grant, GrantShort          End
 //	asked ─────────────────────▶ live ───────▶ over
 //	                               │            ▲
 //	                               ╰──Lose──▶ lost
 //
-// What is lost stays lost: a renewal that is answered later does not revive it.
+// A lost lease stays lost: a renewal that is answered later does not revive it.
 //
-// Until never lies after the moment at which the key expires. It counts from before a command was sent, when the server cannot
-// have executed it yet, and takes a margin off for clocks that run at slightly different rates.
+// Until is never later than the key's expiry. It counts from before a command was sent, when the server cannot have executed it
+// yet, less a margin for clocks that run at slightly different rates.
 //
-// A command that may be executed after another one, and sets a shorter lease, cuts the longer one that this process would
-// believe in. From the moment at which it is executed the key lives for the lease that it carries, and that moment is not
-// before the other one. So after a command that was sent at some time, the key lives at least until that time plus the
-// shortest lease among this command and those that may come after it. Two kinds may:
+// A command with a shorter lease that is executed after another one cuts the longer lease, in which this process would still
+// believe. From then on the key lives for the shorter lease, which begins no sooner than the longer one. So the key lives at
+// least until the time when a command was sent plus the shortest lease among this command and all commands that may be executed
+// after it. Two kinds may:
 //
-//   - renewals that are under way at the same time. When all of them are answered none can come any more, and the next one, which
-//     is sent after that, is executed after all of them. A renewal does not wait for the one before it, whose reply may be lost.
-//   - commands that will never be answered. They may come at any time, until the end.
+//   - renewals under way at the same time. Once all of them are answered, none can be executed any more, and the next renewal
+//     is executed after all of them. A renewal does not wait for the one before it, whose reply may be lost.
+//   - commands that will never be answered. They may be executed at any time, until the end.
 //
-// The fields are for those who read; only the methods write them, but for what their comments say.
+// Only the methods write the fields, except as the comments of the fields say; others may read them.
 type State struct {
 	phase     phase
-	Renewed   bool       // it is to be renewed each third of its lease; written before it is granted, see [State.Keep] then
-	MayArrive bool       // a grant may arrive yet; written only by the call that obtains it
-	sound     bool       // when over: it was valid until then
-	doubted   bool       // the server is to be asked whether it has the key still
+	Renewed   bool       // it is renewed each third of its lease; others may write it before the grant, then see [State.Keep]
+	MayArrive bool       // a grant may arrive later; written only by the call that obtains it
+	sound     bool       // when over: it was valid until End
+	doubted   bool       // the server must be asked whether it still has the key
 	why       fault.Loss // why it is lost
-	upheld    bool       // it is renewed all the same, for as long as somebody needs that; see [State.Uphold]
-	failed    uint8      // renewals in a row that were not answered
+	upheld    bool       // it is renewed although Renewed is false, see [State.Uphold]
+	failed    uint8      // consecutive renewals that were not answered
 
-	Term   *Term         // of the next renewal: what the owner asked for last, of what was granted; written before it is granted
-	until  clock.Instant // it is valid before this
+	Term   *Term         // of the next renewal: what the owner asked for last; others may write it before the grant
+	until  clock.Instant // it is valid until then
 	chosen clock.Instant // when the command was sent that set Term
-	next   clock.Instant // when to send something; never without renewal, and while that is under way; lost: see PlanRemoval
-	short  time.Duration // the lease that a release of another process has given it, until it is lengthened; 0 then
-	unsure *unsure       // nil in most
+	next   clock.Instant // when to send something; Never without renewal, and while one is under way; if lost, see PlanRemoval
+	short  time.Duration // the short lease from another process's release, until it is lengthened; then 0
+	unsure *unsure       // nil for most
 }
 
 type phase uint8
@@ -75,14 +75,14 @@ const (
 	over
 )
 
-// unsure is what is not settled: renewals under way, and commands that may yet be executed. And how far renewals may go.
+// unsure has renewals under way, commands that may still be executed, and the bound of renewals.
 type unsure struct {
 	flying   int32         // renewals under way
-	several  bool          // there were two at once since none was
-	exceeds  bool          // the key may live beyond the bound, and is to be shortened
-	shortest time.Duration // the shortest lease among all since none was
-	sure     clock.Instant // what until is again when the server has refused all of them
-	doubt    time.Duration // the shortest lease among commands that will never be answered; 0 when there is none
+	several  bool          // two were under way at once, since there were none
+	exceeds  bool          // the key may live beyond the bound, and must be shortened
+	shortest time.Duration // the shortest lease of all renewals since there were none
+	sure     clock.Instant // the value for until once the server has refused all of them
+	doubt    time.Duration // the shortest lease of commands that will never be answered; 0: there are none
 	most     time.Duration // the longest lease that the key may have had since it was known, if that is longer than Term is now
 	bound    clock.Instant // until when the key may live at most; 0: for as long as it is renewed
 }
@@ -94,7 +94,7 @@ func (s *State) unsettled() *unsure {
 	return s.unsure
 }
 
-// Effective is the lease that counts from when a command with t was sent, when it has been executed.
+// Effective returns the lease that counts from when a command with t was sent, once it has been executed.
 func (s *State) Effective(t *Term) time.Duration {
 	length := t.Length
 	if u := s.unsure; u != nil {
@@ -130,7 +130,7 @@ func (s *State) distrust(length time.Duration) {
 	}
 }
 
-// prolong takes in that the server has executed a command with t that was sent at sent. What was true before stays so.
+// prolong notes that the server has executed a command with t that was sent at sent. It never shortens until.
 func (s *State) prolong(sent clock.Instant, t *Term) {
 	length := s.Effective(t)
 	s.until = s.capped(max(s.until, sent.Add(length-Margin(length))))
@@ -140,8 +140,8 @@ func (s *State) prolong(sent clock.Instant, t *Term) {
 	}
 }
 
-// Grant turns asked into live, with the reply that came to a command that was sent at sent. It reports false when the
-// reply came too late to be one.
+// Grant turns asked into live, with the reply that came to a command that was sent at sent. It reports false when the reply
+// came after the lease had ended.
 func (s *State) Grant(sent, came clock.Instant) bool {
 	if s.MayArrive { // mutant: late grant forgotten
 		s.distrust(s.Term.Length)
@@ -154,13 +154,13 @@ func (s *State) Grant(sent, came clock.Instant) bool {
 	return true
 }
 
-// lengthenPart is which part of what is certain of a grant passes before its short lease is lengthened. Most holds are over
-// by then, and the timer has not been set for each of them.
+// lengthenPart: a short lease is lengthened after this part of the time for which it is certain. Most holds are over before, so
+// no timer is set for them.
 const lengthenPart = 3
 
-// GrantShort turns asked into live at now, for a hold that another process's release has made the owner, with a lease that counts
-// from base. It is lengthened a little later, if it is not over by then; at once where it is over after three round trips. It
-// reports false when less than half of the lease is certain.
+// GrantShort turns asked into live at now, for a hold that another process's release has made the owner. The lease counts from
+// base. It is lengthened a little later unless it has ended by then, or at once if it lasts for less than three round trips.
+// GrantShort reports false when less than half of the lease is certain.
 func (s *State) GrantShort(base, now clock.Instant, length, roundTrip time.Duration) bool {
 	until := base.Add(length - Margin(length))
 	if now.Until(until) < length/2 {
@@ -184,28 +184,28 @@ func lengthening(now, until clock.Instant, roundTrip time.Duration) clock.Instan
 	return now.Add(left / lengthenPart)
 }
 
-// Live tells whether it is neither lost nor over.
+// Live reports whether it is live: granted, and neither lost nor over.
 func (s *State) Live() bool { return s.phase == live }
 
-// Lost tells whether it is lost.
+// Lost reports whether it is lost.
 func (s *State) Lost() bool { return s.phase == lost }
 
-// Over tells whether it is over.
+// Over reports whether it is over.
 func (s *State) Over() bool { return s.phase == over }
 
-// Fresh tells whether it is live and its time is not over.
+// Fresh reports whether it is live and its time is not over.
 func (s *State) Fresh(now clock.Instant) bool { return s.phase == live && now < s.until }
 
-// Left is for how long it can be relied on.
+// Left returns for how long it stays valid.
 func (s *State) Left(now clock.Instant) time.Duration { return now.Until(s.until) }
 
-// Why is why it is lost.
+// Why returns why it was lost.
 func (s *State) Why() fault.Loss { return s.why }
 
-// Sound tells, when it is over, whether it was valid until then.
+// Sound reports whether it was valid until End.
 func (s *State) Sound() bool { return s.sound }
 
-// Lose turns live into lost. It reports false when it is something else.
+// Lose turns live into lost. It reports false in any other state.
 func (s *State) Lose(why fault.Loss) bool {
 	if s.phase != live {
 		return false
@@ -224,7 +224,7 @@ func (s *State) End(now clock.Instant) bool {
 	return s.sound
 }
 
-// Adopt gives it what another owner asks for: a term from the next renewal on, renewed or not, and the bound, if any.
+// Adopt gives it the terms of another owner: a term from the next renewal on, whether it is renewed, and a bound, 0 for none.
 func (s *State) Adopt(t *Term, renewed bool, bound, now clock.Instant) (changed bool) {
 	if s.Term.Length == t.Length && s.Renewed == renewed && bound == 0 && s.bound() == 0 {
 		return false
@@ -237,7 +237,7 @@ func (s *State) Adopt(t *Term, renewed bool, bound, now clock.Instant) (changed 
 		u.exceeds = bound != 0 && s.Longest() > now.Until(bound)
 	}
 	switch {
-	case s.doubted || s.exceeds(): // the answer is still to come, whoever has it
+	case s.doubted || s.exceeds(): // still needed, whichever owner has it
 		s.next = now
 	case s.short > 0: // to be lengthened soon
 	case !s.renews():
@@ -248,8 +248,8 @@ func (s *State) Adopt(t *Term, renewed bool, bound, now clock.Instant) (changed 
 	return true
 }
 
-// Bound sets until when the key may live at most; 0: for as long as it is renewed. No renewal goes beyond, and it is valid for
-// no longer, less the margin.
+// Bound sets until when the key may live; 0: as long as it is renewed. No renewal goes beyond the bound, and the lease is valid
+// only until the bound less the margin.
 func (s *State) Bound(at clock.Instant) {
 	if at == 0 && s.bound() == 0 {
 		return
@@ -266,7 +266,7 @@ func (s *State) bound() clock.Instant {
 	return s.unsure.bound
 }
 
-// capped is until when it may be valid at most, of a time that is certain else.
+// capped returns until, or the bound less the margin if that is earlier.
 func (s *State) capped(until clock.Instant) clock.Instant {
 	if bound := s.bound(); bound != 0 {
 		return min(until, bound.Add(-Margin(s.Term.Length)))
@@ -274,7 +274,7 @@ func (s *State) capped(until clock.Instant) clock.Instant {
 	return until
 }
 
-// within is t, or what is left of it until the bound.
+// within returns t, shortened to end at the bound.
 func (s *State) within(t *Term, now clock.Instant) *Term {
 	if bound := s.bound(); bound != 0 && now.Until(bound) < t.Length {
 		return NewTerm(max(now.Until(bound), time.Millisecond))
@@ -282,7 +282,7 @@ func (s *State) within(t *Term, now clock.Instant) *Term {
 	return t
 }
 
-// gains tells whether a renewal has it valid for longer: with a bound one is the last, which goes up to it.
+// gains reports whether a renewal would make it valid for longer: none does once until has reached the bound.
 func (s *State) gains() bool {
 	bound := s.bound()
 	return bound == 0 || s.until.Add(time.Millisecond) < s.capped(bound) // Redis counts whole milliseconds
@@ -290,23 +290,23 @@ func (s *State) gains() bool {
 
 func (s *State) exceeds() bool { return s.unsure != nil && s.unsure.exceeds }
 
-// third is when a third of a lease of its length would be over.
+// third returns when a third of the lease will be over.
 func (s *State) third() clock.Instant { return s.until.Add(s.Term.Length/3 - s.Term.Length) }
 
-// Keep has it renewed from now on. It reports whether it was not so far.
+// Keep makes it renewed from now on. It reports whether it was not renewed before.
 func (s *State) Keep(now clock.Instant) bool {
 	if s.phase != live || s.Renewed {
 		return false
 	}
-	if s.Renewed = true; s.upheld { // it was renewed
+	if s.Renewed = true; s.upheld { // it was renewed already
 		return false
 	}
 	s.next = now
 	return true
 }
 
-// Uphold has it renewed until the same is called with false, also where it would not be: the first time when a third of its lease
-// is over. It reports whether something is to be sent sooner than before.
+// Uphold renews it until Uphold(false), even if Renewed is false; first when a third of its lease is over. It reports whether
+// the next command is due sooner than before.
 func (s *State) Uphold(on bool) (sooner bool) {
 	renewed := s.renews()
 	s.upheld = on
@@ -314,16 +314,16 @@ func (s *State) Uphold(on bool) (sooner bool) {
 	case s.phase != live || s.renews() == renewed:
 	case !on && !s.tended():
 		s.next = clock.Never
-	case on && s.short == 0: // else it is to be lengthened soon
+	case on && s.short == 0: // else it is lengthened soon
 		s.next, sooner = min(s.next, s.third()), true
 	}
 	return sooner
 }
 
-// renews tells whether it is to be renewed each third of its lease.
+// renews reports whether it is renewed each third of its lease.
 func (s *State) renews() bool { return s.Renewed || s.upheld }
 
-// current is the lease that it has now: a short one until it is lengthened.
+// current returns length, or the short lease until that is lengthened.
 func (s *State) current(length time.Duration) time.Duration {
 	if s.short > 0 {
 		return s.short
@@ -331,7 +331,8 @@ func (s *State) current(length time.Duration) time.Duration {
 	return length
 }
 
-// Upheld is the lease that renewals set each third of it; 0: it is not renewed, or yet to be lengthened, or nears its bound.
+// Upheld returns the lease that renewals set each third of it; 0 if it is not renewed, has yet to be lengthened, or nears its
+// bound.
 func (s *State) Upheld(now clock.Instant) time.Duration {
 	bound := s.bound()
 	if s.phase != live || !s.renews() || s.short > 0 || bound != 0 && now.Add(s.Term.Length) >= bound {
@@ -340,17 +341,17 @@ func (s *State) Upheld(now clock.Instant) time.Duration {
 	return s.Term.Length
 }
 
-// Half tells whether more than half of its lease is over.
+// Half reports whether more than half of its lease is over.
 func (s *State) Half(now clock.Instant) bool { return s.Left(now) < s.current(s.Term.Length)/2 }
 
-// Behind tells whether it is to be renewed at once for an owner that asks for a lease of this length: more than half is over,
-// since renewals are behind, or its lease is shorter.
+// Behind reports whether it must be renewed at once for an owner that asks for a lease of this length: more than half is over,
+// because renewals are late, or its lease is shorter.
 func (s *State) Behind(length time.Duration, now clock.Instant) bool {
 	return s.Left(now) < s.current(length)/2 || s.Effective(s.Term) < length
 }
 
-// Shares tells whether it must be renewed before one more owner shares it that asks for a lease of this length, so that at least
-// nine tenths of that are left; half, where a short lease is to be lengthened soon.
+// Shares reports whether it must be renewed before another owner shares it, so that at least nine tenths of the lease that the
+// owner asks for are left. Half is enough of a short lease that is lengthened soon.
 func (s *State) Shares(length time.Duration, now clock.Instant) (renew bool) {
 	enough := length - length/10
 	if s.short > 0 {

@@ -7,47 +7,47 @@ import (
 	"github.com/lockregistry/lockregistry/internal/clock"
 )
 
-// Task is what is to be sent for a lease.
+// Task is what to send for a lease.
 type Task uint8
 
 // The tasks.
 const (
 	Nothing Task = iota
-	Renew        // and see [State.Begin]
+	Renew        // see [State.Begin]
 	Verify       // ask the server whether it has the key, see [State.Verified]
 )
 
-// Renewal is one command that renews a lease.
+// Renewal is a command that renews a lease.
 type Renewal struct {
 	Term      *Term
 	Sent      clock.Instant
-	Scheduled bool // nobody waits for it
-	Chosen    bool // the owner wants this term, for the renewals that follow too
+	Scheduled bool // sent in the background
+	Chosen    bool // the owner wants this term, also for later renewals
 }
 
-// Outcome is what is known of a command.
+// Outcome is what is known about a command that was sent.
 type Outcome struct {
 	Ours    bool // the key was the hold's
-	Failed  bool // there is an error; with Ours: it was done, but too few replicas have it
-	Unknown bool // with Failed: it may be executed yet
-	Late    bool // the reply came late: a server may have given it that is the master no more
+	Failed  bool // there is an error; with Ours: it was executed, but too few replicas have it
+	Unknown bool // with Failed: it may still be executed
+	Late    bool // the reply came late, perhaps from a former master
 }
 
-// Verdict is what the outcome of a renewal says.
+// Verdict is what the outcome of a renewal means.
 type Verdict uint8
 
 // The verdicts.
 const (
 	Extended    Verdict = iota
-	Unconfirmed         // it has to be sent once more, since its reply was late
-	Failed              // it failed; the lease goes on for as long as it is certain
-	NotOurs             // the key is gone, or another's: it is to be lost
-	TooLate             // the lease was over before: it is to be lost
-	NotLive             // it was lost, or over, before
+	Unconfirmed         // it must be sent again, since its reply was late
+	Failed              // the lease goes on for as long as it is certain
+	NotOurs             // the key is gone, or another's: the hold must be lost
+	TooLate             // the lease was over before: the hold must be lost
+	NotLive             // the lease was lost, or over, before
 )
 
-// Begin notes that a renewal is about to be sent. The server may execute it long before it is answered, and then a shorter lease
-// than the running one counts. The renewal's term is not t where that goes beyond the bound.
+// Begin notes that a renewal is about to be sent. A shorter lease counts from now on, since the server may execute the command
+// long before the reply comes. The renewal's term is shorter than t if t would go beyond the bound.
 func (s *State) Begin(now clock.Instant, t *Term) Renewal {
 	u := s.unsettled()
 	t = s.within(t, now)
@@ -65,14 +65,14 @@ func (s *State) Begin(now clock.Instant, t *Term) Renewal {
 	return Renewal{Term: t, Sent: now}
 }
 
-// Reply takes in the outcome of a renewal. A late one does not prolong the lease, since a master that is none any more may have
-// given it. Nor does a renewal that too few replicas have.
+// Reply handles the outcome of a renewal. A late reply does not prolong the lease, since it may come from a former master. Nor
+// does a renewal that too few replicas have.
 func (s *State) Reply(r Renewal, now clock.Instant, o Outcome) Verdict {
 	u := s.unsettled()
-	// A reply that comes after the old validity is over cannot revive it, even if the new one would reach further.
+	// A reply that comes when the old validity is over cannot revive it, even if the new lease reaches further.
 	if o.Ours && !o.Failed && s.Fresh(now) {
 		if !o.Late {
-			u.exceeds = u.exceeds && (u.flying > 1 || r.Term.Length > s.Term.Length) // another one may be longer, or this
+			u.exceeds = u.exceeds && (u.flying > 1 || r.Term.Length > s.Term.Length) // unless this, or another under way, may be longer
 			if !u.several && u.doubt == 0 {
 				u.most = 0 // the key has this lease, and no longer one can come any more
 				s.exceed(r.Term)
@@ -84,7 +84,7 @@ func (s *State) Reply(r Renewal, now clock.Instant, o Outcome) Verdict {
 		if r.Chosen && r.Sent >= s.chosen {
 			former := s.Term
 			s.Term, s.chosen = r.Term, r.Sent
-			if o.Late || u.several || u.doubt > 0 { // else the key has this lease, and no longer one comes
+			if o.Late || u.several || u.doubt > 0 { // else the key has this lease, and no longer one can come
 				s.exceed(former)
 			}
 		}
@@ -113,27 +113,27 @@ func (s *State) Reply(r Renewal, now clock.Instant, o Outcome) Verdict {
 	}
 }
 
-// failure takes in what a renewal that failed may do to the lease.
+// failure handles what a failed renewal may do to the lease.
 func (s *State) failure(u *unsure, r Renewal, o Outcome) {
 	switch {
-	case o.Ours: // it may have shortened the lease
+	case o.Ours: // it may have shortened the key's lease
 		u.sure = s.until
-	case o.Unknown: // it may shorten the lease yet
+	case o.Unknown: // it may still shorten the key's lease
 		s.distrust(r.Term.Length)
 		u.sure = s.until
-	case u.flying == 0: // none that may is left
+	case u.flying == 0: // none is left that may shorten it
 		s.until = u.sure
 	}
 }
 
-// retries tells whether something is to be sent again: not when the owner sent the renewal, and nothing else is to be sent.
+// retries reports whether to send again after r: not if the owner sent it and nothing else is scheduled.
 func (s *State) retries(r Renewal) bool { return s.tended() && (r.Scheduled || s.next != clock.Never) }
 
-// tended tells whether something is to be sent.
+// tended reports whether commands are sent for it in the background.
 func (s *State) tended() bool { return s.renews() || s.short > 0 || s.doubted || s.exceeds() }
 
-// Due is when to look at a lease that is live, if it is to be looked at: to send something, or because somebody waits for its
-// end.
+// Due returns when to look at a live lease, to send something or, if awaited, because a waiter or a context waits for its end.
+// It reports whether to look at all.
 func (s *State) Due(awaited bool) (due clock.Instant, looks bool) {
 	if s.tended() {
 		return min(s.until, s.next), true
@@ -141,27 +141,27 @@ func (s *State) Due(awaited bool) (due clock.Instant, looks bool) {
 	return s.until, awaited
 }
 
-// Tick says what is to be sent now. Deserted tells that no owner will release it: then it is not renewed any more.
+// Tick returns what to send now. A deserted lease, which no owner will release, is not renewed any more.
 func (s *State) Tick(now clock.Instant, deserted bool) Task {
 	if s.next > now {
 		return Nothing
 	}
 	s.next = clock.Never
 	switch {
-	case s.short == 0 && s.renews() && deserted: // another owner may share it yet
+	case s.short == 0 && s.renews() && deserted: // another owner may still join
 		s.next = now.Add(s.Term.Length / 3)
 		return Nothing
 	case (s.short > 0 || s.renews()) && s.gains() || s.exceeds():
 		return Renew
 	case s.doubted:
 		return Verify
-	default: // it has what it may have
+	default: // the lease has reached its bound
 		return Nothing
 	}
 }
 
-// Doubt has something sent at once, since the server may be the master no more: a renewal, or a question. It reports false when
-// the lease is not live.
+// Doubt makes a renewal or a verification due at once, since the server may no longer be the master. It reports false when the
+// lease is not live.
 func (s *State) Doubt(now clock.Instant) bool {
 	if s.phase != live {
 		return false
@@ -170,7 +170,7 @@ func (s *State) Doubt(now clock.Instant) bool {
 	return true
 }
 
-// Verified takes in the answer to a question. Refused tells that it cannot be asked.
+// Verified handles the outcome of a verification. Refused: the server does not allow it.
 func (s *State) Verified(now clock.Instant, o Outcome, refused bool) Verdict {
 	switch {
 	case s.phase != live:
@@ -189,15 +189,16 @@ func (s *State) Verified(now clock.Instant, o Outcome, refused bool) Verdict {
 	}
 }
 
-// PlanRemoval returns when the key of a lost hold may be removed. It can outlive its lease by far, when the server's clock was
-// set back. The owner may be at work until the lease ends on the server. That is after until, by no more than the margin and by
-// what the reply took on which until relies: late. The other margin is for the clocks. Kept is until when the key is to stay.
+// PlanRemoval returns when the key of a lost hold may be removed: not while the owner may rely on the lease, which ends on the
+// server later than until, by at most the margin and late, the time that the reply took from which until was computed. A second
+// margin is for the clocks. The key can outlive its lease by far if the server's clock was set back. Kept is until when AtLeast
+// keeps the key.
 func (s *State) PlanRemoval(late time.Duration, kept clock.Instant) clock.Instant {
 	s.next = max(s.until.Add(2*Margin(s.Longest())).Add(late), kept)
 	return s.next
 }
 
-// Remove tells, once, whether that time has come.
+// Remove reports, once, that the time of PlanRemoval has come.
 func (s *State) Remove(now clock.Instant) bool {
 	if s.next > now {
 		return false
@@ -206,7 +207,7 @@ func (s *State) Remove(now clock.Instant) bool {
 	return true
 }
 
-// backoff is the pause after another command that was not answered.
+// backoff counts a command that was not answered, and returns the pause after it.
 func (s *State) backoff(t *Term) time.Duration {
 	if s.failed < math.MaxUint8 {
 		s.failed++
