@@ -1,4 +1,4 @@
-// Package deadlock has the graph of the calls of a process that wait for locks, and finds the cycles in it.
+// Package deadlock has the graph of the calls of a process that wait for locks, and finds its cycles.
 package deadlock
 
 import (
@@ -13,33 +13,33 @@ import (
 	"github.com/lockregistry/lockregistry/internal/owner"
 )
 
-// Graph is the graph of the calls of a process that wait, of all its registries: it finds cycles among them. A call is in it
-// for as long as it waits, so a lock that is free costs nothing.
+// Graph has the waiting calls of all registries of a process, and finds cycles among them. A call is in it only while it waits,
+// so a free lock costs nothing.
 //
-// The edges are not kept. They follow from what the locks say: a call waits for whatever is in its way there (an obstacle), and
-// an owner in the way goes no further when a call that keeps it waits itself. A call is put into the graph before it looks at
-// what is in its way. So of the calls of a cycle the one that was put in last sees all others.
+// The edges are not stored. They follow from the locks: a call waits for its obstacles there, and an owner that is an obstacle
+// is blocked when a call that must return before it can unlock waits itself. A call enters the graph before it looks at its
+// obstacles. So the last call of a cycle that enters sees all others.
 //
-// Two looks at each edge, one after the other, show a cycle that stood between them: a call that was in its queue both times was
-// in it all the time, and an owner that is kept by it neither unlocked nor locked meanwhile. A cycle of goroutines' own holds
-// never ends by itself then: each goroutine waits, and nobody else unlocks for it. What may end it is that a context is
-// cancelled, that a lease is over, ForceUnlock, and Close.
+// Two looks at each edge, one after the other, prove that a cycle existed in between: a call that was in its queue both times
+// was there all the time, and the owner that it blocks neither locked nor unlocked meanwhile. If all holds in the cycle belong
+// to goroutines, it never ends by itself: each goroutine waits, and no other unlocks for it. Only a cancelled context, the end
+// of a lease, ForceUnlock, and Close may end it.
 type Graph struct {
 	shards [1 << shardBits]shard
 
-	// closing is held by the call, or the second look, that judges cycles: one that is refused is out of the graph before
-	// the next one judges. The mutexes of shards and locks may be taken with it, one at a time.
+	// closing is held by a call, or a second look, while it judges cycles: a refused call has left the graph before the next one
+	// judges. The mutexes of shards and locks may be taken with it, one at a time.
 	closing sync.Mutex
 }
 
-// shardBits: with 50 000 calls that wait there are twelve in a shard.
+// shardBits: with 50 000 waiting calls a shard has twelve.
 const shardBits = 12
 
-// shard finds the calls that an owner may be kept by. It is a list of links, most of which are of that owner: a call that
-// waits for microseconds should not pay for a map.
+// shard finds the calls that may block an owner. It is a short list of links: a call that waits for microseconds should not pay
+// for a map.
 type shard struct {
 	mu    sync.Mutex
-	first atomic.Pointer[waitLink] // written with the mutex held. Where nobody waits it is nil, and who looks need not take that
+	first atomic.Pointer[waitLink] // written with the mutex held; nil means empty, and can be read without it
 }
 
 type waitLink struct {
@@ -49,53 +49,53 @@ type waitLink struct {
 	linked     bool
 }
 
-// Lock is what the graph asks of a lock. None of it is asked with the mutex of a shard held.
+// Lock is a lock as seen by the graph. Its methods are called without the mutex of a shard.
 type Lock interface {
-	// Obstacles are what is in the way of a call that waits in the lock's local queue; none when its turn has come.
+	// Obstacles returns what a call in the lock's local queue waits for; nothing when its turn has come.
 	Obstacles(c *Call) Obstacles
-	// Stands tells whether somebody has the lock, with a lease that is not over.
+	// Stands reports whether the lock is held, with a lease that is not over.
 	Stands() bool
-	// Taker is the goroutine that took the lock for an owner which is a hold; nobody when that is not known.
+	// Taker returns the goroutine that took the lock for an owner that is a Hold; nobody when it is not known.
 	Taker(o owner.ID) owner.ID
-	// Delegated tells whether another goroutine may unlock for an owner.
+	// Delegated reports whether another goroutine may unlock for an owner.
 	Delegated(o owner.ID) bool
 	// Ends tells whether a call for the lock is about to end, because its registry is closed, or shuts down.
 	Ends(c *Call) bool
-	// Tolerant tells whether a call for the lock waits although it closes a cycle that nothing ends.
+	// Tolerant reports whether a call for the lock waits although it closes an endless cycle.
 	Tolerant() bool
-	// Report is told of a cycle that was found for a call for the lock, which is the first one in it, and makes an error of it.
-	// First is false when all calls in the cycle were in one that has been reported. Calls that are put into the graph at the
-	// same time may all find the cycle. The mutex of the graph is held.
+	// Report returns the error for a cycle whose first call is for the lock, and reports the cycle if first. First is false when
+	// all its calls were in cycles that have been reported: calls that enter the graph at the same time may all find the cycle.
+	// The mutex of the graph is held.
 	Report(cycle []Step, first bool) error
 }
 
-// Holds are the holds that the context of a call was made in.
+// Holds are the holds that the context of a call carries.
 type Holds interface {
-	// Owners are those of the holds that last.
+	// Owners returns the owners of the holds that last.
 	Owners() []owner.ID
-	// Within tells whether one of them is an owner's hold on a lock, and lasts.
+	// Within reports whether one of them is an owner's hold on a lock, and lasts.
 	Within(l Lock, o owner.ID) bool
 }
 
-// Call is a call that waits. What is exported is set before it is in the graph, and stays so.
+// Call is a waiting call. The exported fields are set before it enters the graph, and do not change.
 type Call struct {
 	Lock      Lock
 	Place     any             // in the local queue of the lock; nil when the call has the local half and waits for Redis
-	Goroutine owner.ID        // that is blocked
+	Goroutine owner.ID        // the blocked goroutine
 	Owner     owner.ID        // to be
 	Holds     Holds           // nil when there are none
-	Done      <-chan struct{} // when it is closed the call is about to end
-	Ends      bool            // by itself: it has a deadline
-	Since     clock.Instant   // when it began to wait
+	Done      <-chan struct{} // closed when the call is about to end
+	Ends      bool            // the call ends by itself: it has a deadline
+	Since     clock.Instant   // when the call began to wait
 
 	self waitLink
-	more []waitLink // those of other owners that it may keep
+	more []waitLink // links of other owners that it may block
 
-	look *look // nil until a cycle was found that others may end; Graph.closing guards what it points to
+	look *look // nil until a cycle is found that others may end; Graph.closing guards its content
 	told bool  // it is in a cycle that was reported; Graph.closing guards it
 
-	recorded atomic.Bool // others are told of it, see Graph.Record
-	known    atomic.Bool // somebody may look at it although it has left the graph
+	recorded atomic.Bool // published, see Graph.Record
+	known    atomic.Bool // another goroutine may look at it although it has left the graph
 }
 
 // look is a second look at a cycle that others may end.
@@ -105,19 +105,20 @@ type look struct {
 	over     bool // the call has left the graph
 }
 
-// Step is an edge of a cycle: a call, and the lock that the one before waits for, if an owner has it that this call keeps.
+// Step is an edge of a cycle: a call, and the lock that the previous call waits for, if its owner is blocked by this call.
 type Step struct {
 	Call *Call
-	Held Lock // nil: the call is a writer in front of the one before
+	Held Lock // nil: the call is a writer in front of the previous one
 }
 
-// SecondLook is how long a cycle must stand that others may end: where a hold is a value, or of a NewOwner.
+// SecondLook is how long a cycle must last before it is reported if other goroutines may end it: when a hold in it is a Hold,
+// or belongs to a NewOwner.
 const SecondLook = 500 * time.Millisecond
 
-// Known tells whether somebody may look at a call although it has left the graph.
+// Known reports whether another goroutine may look at a call although it has left the graph.
 func (c *Call) Known() bool { return c.known.Load() }
 
-// Caller names who waits, for people.
+// Caller names the waiting goroutine and owner, for people.
 func (c *Call) Caller() string {
 	who := fmt.Sprintf("goroutine %d", uint64(c.Goroutine))
 	if c.Owner.Shared() {
@@ -126,12 +127,12 @@ func (c *Call) Caller() string {
 	return who
 }
 
-// Enter puts a call into the graph. It fails, and the call is out again, when it closes a cycle that nothing ends.
+// Enter adds a call to the graph. If the call closes an endless cycle, Enter removes it again and fails.
 func (g *Graph) Enter(c *Call) error {
 	c.self = waitLink{call: c, key: c.Goroutine}
 	g.link(&c.self)
 	c.more = c.others()
-	for i := range c.more { // a link must not move from here on
+	for i := range c.more { // links must not move from here on
 		g.link(&c.more[i])
 	}
 	if c.Place == nil {
@@ -146,7 +147,7 @@ func (g *Graph) Enter(c *Call) error {
 	return nil
 }
 
-// others are links of the owners, but for its goroutine, that the call may keep.
+// others returns links for the owners that the call may block, besides its goroutine.
 func (c *Call) others() (links []waitLink) {
 	var holds []owner.ID
 	if c.Holds != nil {
@@ -164,13 +165,13 @@ func (c *Call) others() (links []waitLink) {
 	return links
 }
 
-// Leave takes a call out of the graph. It tells whether others must be told so.
+// Leave takes a call out of the graph. It reports whether the call was published, see Record.
 func (g *Graph) Leave(c *Call) (recorded bool) {
 	g.unlink(&c.self)
 	for i := range c.more {
 		g.unlink(&c.more[i])
 	}
-	if c.look != nil { // set by Enter only
+	if c.look != nil { // only Enter sets it
 		g.closing.Lock()
 		c.look.over = true
 		c.look.timer.Stop()
@@ -179,20 +180,19 @@ func (g *Graph) Leave(c *Call) (recorded bool) {
 	return c.recorded.Load()
 }
 
-// Record is for who tells others of a call, and is to be told when it leaves. It is false when the call has left, perhaps without
-// having seen that.
+// Record notes that a call is published, so that Leave reports true. It reports false if the call has left, perhaps without
+// having seen the note.
 func (g *Graph) Record(c *Call) (waits bool) {
 	c.recorded.Store(true)
 	return g.has(c)
 }
 
-// shardOf spreads numbers that follow each other, as those of goroutines do, by a multiplication with 2^64 divided by the golden
-// ratio.
+// shardOf spreads consecutive numbers, such as goroutine ids, by multiplication with 2^64 divided by the golden ratio.
 func (g *Graph) shardOf(o owner.ID) *shard {
 	return &g.shards[uint64(o)*0x9e3779b97f4a7c15>>(64-shardBits)]
 }
 
-// of goes through the links of an owner. The caller holds the mutex.
+// of iterates over the links of an owner. The caller holds the mutex.
 func (s *shard) of(key owner.ID) iter.Seq[*waitLink] {
 	return func(yield func(*waitLink) bool) {
 		for l := s.first.Load(); l != nil; l = l.next {
@@ -218,7 +218,7 @@ func (g *Graph) unlink(l *waitLink) {
 	s := g.shardOf(l.key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !l.linked { // it is out already
+	if !l.linked { // it has left already
 		return
 	}
 	if l.prev == nil {
@@ -232,8 +232,8 @@ func (g *Graph) unlink(l *waitLink) {
 	l.prev, l.next, l.linked = nil, nil, false
 }
 
-// any tells whether there are calls with a key, other than for a lock that their own owner has just been given: those are about
-// to leave the graph.
+// any reports whether there are calls with a key, except calls for l by its holder: they have just been given the lock and are
+// about to leave the graph.
 func (g *Graph) any(key owner.ID, l Lock, holder owner.ID) bool {
 	s := g.shardOf(key)
 	if s.first.Load() == nil {
@@ -261,7 +261,7 @@ func (g *Graph) with(key owner.ID) (calls []*Call) {
 	return calls
 }
 
-// has tells whether a call is in the graph.
+// has reports whether a call is in the graph.
 func (g *Graph) has(c *Call) bool {
 	s := g.shardOf(c.Goroutine)
 	s.mu.Lock()
@@ -269,7 +269,7 @@ func (g *Graph) has(c *Call) bool {
 	return c.self.linked
 }
 
-// All are the calls that wait.
+// All iterates over the waiting calls.
 func (g *Graph) All() iter.Seq[*Call] {
 	return func(yield func(*Call) bool) {
 		for i := range g.shards {
@@ -294,7 +294,7 @@ func (g *Graph) All() iter.Seq[*Call] {
 	}
 }
 
-// blocks tells whether an obstacle of a call for a lock may wait itself: for a lock other than this one.
+// blocks reports whether an obstacle of a call for l may itself wait for another lock.
 func (g *Graph) blocks(l Lock, o Obstacle) bool {
 	if o.Ahead != nil {
 		obstacles := l.Obstacles(o.Ahead)
@@ -315,7 +315,7 @@ func (g *Graph) blocks(l Lock, o Obstacle) bool {
 	return taker != owner.Nobody && g.any(taker, o.Held, o.Owner)
 }
 
-// Blockers are the calls that keep an owner from unlocking a lock, and those that surely do.
+// Blockers returns the calls that may keep an owner from unlocking a lock, and those that surely do.
 func (g *Graph) Blockers(l Lock, o owner.ID) (calls, sure []*Call) {
 	for _, c := range g.with(o) {
 		switch {
@@ -334,16 +334,16 @@ func (g *Graph) Blockers(l Lock, o owner.ID) (calls, sure []*Call) {
 	return calls, sure
 }
 
-// filter is which edges count for a cycle.
+// filter says which edges count for a cycle.
 type filter uint8
 
 const (
 	anyEdge  filter = iota
-	ownHolds        // those of holds that only a waiting goroutine ends
-	endless         // of these, those of calls that never end by themselves, and whose owner is no other goroutine's
+	ownHolds        // only edges of holds that only a waiting goroutine can end
+	endless         // of these, only edges of calls that never end by themselves and have no shared owner
 )
 
-// stops tells whether the call is about to end without the lock: its goroutine may have yet to see that.
+// stops reports whether the call is about to end without the lock, even if its goroutine has not noticed yet.
 func (c *Call) stops() bool {
 	select {
 	case <-c.Done:
@@ -353,7 +353,7 @@ func (c *Call) stops() bool {
 	}
 }
 
-// next are the calls that keep what a call waits for.
+// next returns the calls that block what c waits for.
 func (g *Graph) next(c *Call, f filter) (steps []Step) {
 	if c.Place == nil || f == endless && (c.Ends || c.Owner.Shared()) || c.stops() {
 		return nil
@@ -367,7 +367,7 @@ func (g *Graph) next(c *Call, f filter) (steps []Step) {
 			continue
 		}
 		if !o.Held.Stands() {
-			continue // it is about to be over
+			continue // its hold is about to end
 		}
 		calls, sure := g.Blockers(o.Held, o.Owner)
 		if f >= ownHolds {
@@ -380,7 +380,7 @@ func (g *Graph) next(c *Call, f filter) (steps []Step) {
 	return steps
 }
 
-// cycle finds a cycle that a call is in. It begins with the call itself.
+// cycle returns a cycle that contains start, beginning with start.
 func (g *Graph) cycle(start *Call, f filter) []Step {
 	seen := map[*Call]bool{}
 	var found []Step
@@ -406,7 +406,7 @@ func (g *Graph) cycle(start *Call, f filter) []Step {
 	return slices.Concat(found[last:], found[:last])
 }
 
-// stands tells whether each edge of a cycle is there still.
+// stands reports whether each edge of a cycle still exists.
 func (g *Graph) stands(cycle []Step, f filter) bool {
 	before := cycle[len(cycle)-1].Call
 	for _, s := range cycle {
@@ -418,12 +418,12 @@ func (g *Graph) stands(cycle []Step, f filter) bool {
 	return true
 }
 
-// judge is for a call that may close a cycle.
+// judge decides about a call that may close a cycle.
 func (g *Graph) judge(c *Call) error {
 	g.closing.Lock()
 	defer g.closing.Unlock()
 	c.known.Store(true)
-	// The strictest search is the last one: another call may close a cycle between two of them, and it must not be taken for one
+	// The strictest search comes last: another call may close an endless cycle between two searches, which must not count as one
 	// that may end.
 	suspects := g.cycle(c, anyEdge)
 	own := g.cycle(c, ownHolds)
@@ -432,7 +432,7 @@ func (g *Graph) judge(c *Call) error {
 		if c.Lock.Tolerant() {
 			return nil
 		}
-		g.Leave(c) // it has no second look yet, whose end would need the mutex
+		g.Leave(c) // it has no second look yet, which Leave would end with the mutex
 		return err
 	}
 	switch {
@@ -445,7 +445,7 @@ func (g *Graph) judge(c *Call) error {
 	return nil
 }
 
-// lookAgain reports a cycle that has not ended meanwhile.
+// lookAgain reports a cycle if it still exists.
 func (g *Graph) lookAgain(c *Call) {
 	g.closing.Lock()
 	defer g.closing.Unlock()
@@ -461,7 +461,7 @@ func (g *Graph) lookAgain(c *Call) {
 	}
 }
 
-// report tells the lock of the first call in a cycle. The caller holds Graph.closing.
+// report calls Report of the first call's lock. The caller holds Graph.closing.
 func report(cycle []Step) error {
 	first := false
 	for _, s := range cycle {
@@ -470,20 +470,20 @@ func report(cycle []Step) error {
 	return cycle[0].Call.Lock.Report(cycle, first)
 }
 
-// tell notes that a call is in a cycle that is reported. It is false when it was before. The caller holds Graph.closing.
+// tell notes that a call is in a reported cycle. It reports false if that was noted before. The caller holds Graph.closing.
 func (c *Call) tell() (first bool) {
 	first, c.told = !c.told, true
 	return first
 }
 
-// Untold tells whether one of some calls is in no cycle that was reported.
+// Untold reports whether one of the calls is in no reported cycle.
 func (g *Graph) Untold(calls []*Call) bool {
 	g.closing.Lock()
 	defer g.closing.Unlock()
 	return slices.ContainsFunc(calls, func(c *Call) bool { return !c.told })
 }
 
-// Tell notes that a cycle is reported that some calls are in. It is false when each of them was in one before.
+// Tell notes that the calls are in a reported cycle. It reports false if that was noted for each of them before.
 func (g *Graph) Tell(calls []*Call) (first bool) {
 	g.closing.Lock()
 	defer g.closing.Unlock()

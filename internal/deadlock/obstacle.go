@@ -6,22 +6,22 @@ import (
 	"github.com/lockregistry/lockregistry/internal/owner"
 )
 
-// Obstacle is in the way of a call that waits in a local queue: an owner that has a lock, or a writer in front of a reader.
+// Obstacle is what a call in a local queue waits for: an owner that has a lock, or a writer in front of a reader.
 type Obstacle struct {
 	Owner owner.ID
-	Held  Lock  // that the owner has
-	Ahead *Call // of the writer; it may have yet to enter the graph, so only its Place is to be looked at
+	Held  Lock  // the lock that the owner has
+	Ahead *Call // the writer's call; it may not be in the graph yet, so only its Place may be read
 }
 
-// Obstacles are a few obstacles. It is a value, so that the usual ones take no memory: a call asks for them each time that it
+// Obstacles are a few obstacles. It is a value, so that the usual ones need no allocation: each call asks for them when it
 // begins to wait.
 type Obstacles struct {
 	few  [4]Obstacle
-	more []Obstacle // from the fifth one on
+	more []Obstacle // from the fifth on
 	size int
 }
 
-// Add adds one.
+// Add adds an obstacle.
 func (o *Obstacles) Add(one Obstacle) {
 	if o.size < len(o.few) {
 		o.few[o.size] = one
@@ -31,10 +31,10 @@ func (o *Obstacles) Add(one Obstacle) {
 	o.size++
 }
 
-// Len is how many there are.
+// Len returns the number of obstacles.
 func (o *Obstacles) Len() int { return o.size }
 
-// all goes through them.
+// all iterates over the obstacles.
 func (o *Obstacles) all() iter.Seq[Obstacle] {
 	return func(yield func(Obstacle) bool) {
 		for _, one := range o.few[:min(o.size, len(o.few))] {

@@ -1,5 +1,5 @@
-// Package drain is the time from when a registry is told to shut down until it is closed: calls of those that hold a lock of it
-// go on, and no others.
+// Package drain is the phase from the beginning of a registry's shutdown until it is closed: only calls of owners that hold one
+// of its locks go on.
 package drain
 
 import (
@@ -9,41 +9,42 @@ import (
 	"github.com/lockregistry/lockregistry/internal/owner"
 )
 
-// Set has owners.
+// Set is a set of owners.
 type Set map[owner.ID]bool
 
-// Drain is that time.
+// Drain is the shutdown phase of a registry.
 type Drain struct {
 	holders  func() Set
 	begun    atomic.Bool
 	start    chan struct{}
 	arrivals atomic.Uint64
 
-	mu      sync.Mutex // held while the holders are asked for
-	covered uint64     // the arrivals for which those are good that were asked for last
+	mu      sync.Mutex // held while holders runs
+	covered uint64     // the arrivals that the last answer covers
 	last    Set
 }
 
-// Init is called before all else. Holders says who holds a lock now. It may take a while, where there are many.
+// Init must be called first. Holders returns the owners that hold a lock now. It may take a while if there are many.
 func (d *Drain) Init(holders func() Set) {
 	d.holders, d.start = holders, make(chan struct{})
 }
 
-// Begin begins it. A call that has not seen that is in use by then, if it is told to be before it asks [Drain.Begun].
+// Begin begins the shutdown. A call must mark itself as in use before it asks [Drain.Begun]: so either the call sees the
+// shutdown, or the shutdown sees the call.
 func (d *Drain) Begin() {
 	if d.begun.CompareAndSwap(false, true) {
 		close(d.start)
 	}
 }
 
-// Begun tells whether it has begun.
+// Begun reports whether the shutdown has begun.
 func (d *Drain) Begun() bool { return d.begun.Load() }
 
-// Start is closed when it begins.
+// Start returns a channel that is closed when the shutdown begins.
 func (d *Drain) Start() <-chan struct{} { return d.start }
 
-// Holders are those that hold a lock, as they were after the call of Holders began, or later. Many calls at once share an answer:
-// one that comes while they are asked for waits for the next one.
+// Holders returns the owners that hold a lock, as of after the call of Holders began. Concurrent calls share an answer: a call
+// that comes while holders runs waits for the next answer.
 func (d *Drain) Holders() Set {
 	ticket := d.arrivals.Add(1)
 	d.mu.Lock()

@@ -5,9 +5,8 @@ import (
 	"github.com/lockregistry/lockregistry/internal/owner"
 )
 
-// Evictions are the last owners of a lock that were evicted because the hold was lost, and have yet to unlock. They learn of
-// the loss when they lock or unlock: for that they are remembered, with how often they had locked. The zero value remembers
-// nobody, as most locks need. The mutex of the lock guards them.
+// Evictions are the last owners of a lock that were evicted because the hold was lost, and have yet to unlock, each with how
+// often it had locked. They learn of the loss when they lock or unlock. The zero value has none. The lock's mutex guards them.
 type Evictions struct{ newest *eviction }
 
 type eviction struct {
@@ -17,7 +16,7 @@ type eviction struct {
 	before *eviction
 }
 
-// mostEvictions is how many owners are remembered. One that may be gone for ever must not cost memory for ever.
+// mostEvictions is how many owners are remembered: owners that never come back must not take memory forever.
 const mostEvictions = 16
 
 // Add remembers one more owner, and forgets the oldest one when there are too many.
@@ -32,7 +31,7 @@ func (e *Evictions) Add(o owner.ID, times int32, why fault.Loss) {
 	last.before = nil
 }
 
-// Why says why the hold of an owner was lost, if it was and the owner has yet to unlock.
+// Why returns why an owner's hold was lost, until the owner has unlocked.
 func (e *Evictions) Why(o owner.ID) fault.Loss {
 	if gone := *e.find(o); gone != nil {
 		return gone.why
@@ -40,7 +39,7 @@ func (e *Evictions) Why(o owner.ID) fault.Loss {
 	return fault.NotLost
 }
 
-// Exit is an unlock by an owner that does not hold the lock.
+// Exit undoes one lock of an owner that was evicted.
 func (e *Evictions) Exit(o owner.ID) (Departure, fault.Loss) {
 	link := e.find(o)
 	gone := *link

@@ -10,28 +10,28 @@ import (
 	"github.com/lockregistry/lockregistry/internal/owner"
 )
 
-// Waiter is one goroutine in a [Queue]. Taking it out of the queue, under the mutex of the lock, decides what becomes of it:
-// either it takes itself out and gives up, or it is admitted and finds in turn how. So never both, and turn never blocks.
+// Waiter is one goroutine in a [Queue]. The one that takes it out of the queue, under the lock's mutex, decides: either the
+// waiter takes itself out and gives up, or it is admitted, and turn says how. So it is never both, and turn never blocks.
 type Waiter struct {
 	key
-	Call deadlock.Call // whose waiter it is
+	Call deadlock.Call // the waiting call
 
-	lease        time.Duration  // what it asks for
-	tries        bool           // in a ReadWrite: it waits for no more than a reply that is under way
+	lease        time.Duration  // the lease that it asks for
+	tries        bool           // in a ReadWrite: it only waits for a reply that is under way
 	turn         chan Admission // has room for one
 	queued       bool
 	prev, next   *Waiter // in the queue
-	older, newer *Waiter // in the ring of those with the same key
+	older, newer *Waiter // in the ring of waiters with the same key
 }
 
-// key is what waiters have in common that are let in together once their owner is in.
+// key is shared by waiters that are admitted together once their owner is.
 type key struct {
 	owner  owner.ID
 	writes bool // in a ReadWrite: it asks to write
 }
 
-// Await waits until w has its turn, or is cancelled. When ctx is done or timeout fires first, it reports false: w is to leave
-// the queue.
+// Await waits until w has its turn, or is cancelled. When ctx is done or timeout fires first, it reports false: the caller must
+// take w out of the queue.
 func (w *Waiter) Await(ctx context.Context, timeout <-chan time.Time) (how Admission, came bool) {
 	select {
 	case how = <-w.turn:
@@ -42,34 +42,34 @@ func (w *Waiter) Await(ctx context.Context, timeout <-chan time.Time) (how Admis
 	return Refused, false
 }
 
-// Owner is who w waits for.
+// Owner returns the owner for which w waits.
 func (w *Waiter) Owner() owner.ID { return w.owner }
 
-// Queued reports whether w is in a queue. The mutex of the lock guards that.
+// Queued reports whether w is in a queue. The lock's mutex guards that.
 func (w *Waiter) Queued() bool { return w.queued }
 
-// Suits reports whether a waiter may take over a hold with a lease of some length: no shorter than the one that it asks for,
-// and not longer by more than a half, since its crash would keep everybody out for as long.
+// Suits reports whether a waiter may take over a hold with a lease of this length: no shorter than the lease that it asks for,
+// and longer by a half at most, since its crash keeps others out for the running lease.
 func (w *Waiter) Suits(running time.Duration) bool {
 	return w.lease <= running && running-w.lease <= w.lease/2
 }
 
-// Queue is a list of waiters in the order in which they came, and an index that finds those of one owner. The mutex
-// of the lock that it belongs to guards it. Every method does constant work.
+// Queue is a list of waiters in order of arrival, with an index of the waiters of each owner. The lock's mutex guards it. Every
+// method does constant work.
 type Queue struct {
 	first, last *Waiter
 	length      int
-	oldest      map[key]*Waiter // of those that can be found by owner: the first with each key
+	oldest      map[key]*Waiter // the first indexed waiter with each key
 }
 
-// First is the waiter that came first; nil when there is none.
+// First returns the waiter that came first; nil if there is none.
 func (q *Queue) First() *Waiter { return q.first }
 
-// Len is how many wait.
+// Len returns the number of waiters.
 func (q *Queue) Len() int { return q.length }
 
-// Push adds a waiter at the end; the pool may be nil. An owner that several goroutines share may come in otherwise than through
-// this waiter: SameOwner finds it then.
+// Push adds a waiter at the end; the pool may be nil. A waiter of a shared owner is indexed: the owner may get the lock through
+// another goroutine, and SameOwner then finds this waiter.
 func (q *Queue) Push(o owner.ID, lease time.Duration, pool *Pool) *Waiter {
 	w := q.push(key{owner: o}, lease, pool)
 	if o.Shared() {
@@ -92,13 +92,13 @@ func (q *Queue) push(k key, lease time.Duration, pool *Pool) *Waiter {
 	return w
 }
 
-// Admit takes a waiter out of the queue and lets it in.
+// Admit takes a waiter out of the queue and admits it.
 func (q *Queue) Admit(w *Waiter, how Admission) {
 	q.remove(w)
 	w.turn <- how
 }
 
-// Leave takes a waiter that gives up out of the queue. When it was let in just before, Leave returns how.
+// Leave takes a waiter that gives up out of the queue. If it was admitted just before, Leave returns how.
 func (q *Queue) Leave(w *Waiter) Admission {
 	if w.queued {
 		q.remove(w)
@@ -107,7 +107,7 @@ func (q *Queue) Leave(w *Waiter) Admission {
 	return <-w.turn // sent before w left the queue
 }
 
-// Cancel refuses a waiter, if it waits still.
+// Cancel refuses a waiter, if it still waits.
 func (q *Queue) Cancel(w *Waiter) {
 	if w.queued {
 		q.Admit(w, Refused)
@@ -132,8 +132,7 @@ func (q *Queue) remove(w *Waiter) {
 	}
 }
 
-// SameOwner goes through the waiters that can be found by their owner, in their order, for as long as each is taken out of the
-// queue.
+// SameOwner iterates over the indexed waiters of an owner, in their order. The caller must take each out of the queue.
 func (q *Queue) SameOwner(o owner.ID) iter.Seq[*Waiter] { return q.same(key{owner: o}) }
 
 func (q *Queue) same(k key) iter.Seq[*Waiter] {
@@ -143,7 +142,7 @@ func (q *Queue) same(k key) iter.Seq[*Waiter] {
 	}
 }
 
-// index adds a waiter at the end of the ring of those with its key.
+// index adds a waiter at the end of the ring of its key.
 func (q *Queue) index(w *Waiter) {
 	oldest := q.oldest[w.key]
 	if oldest == nil {
@@ -172,12 +171,12 @@ func (q *Queue) unindex(w *Waiter) {
 	w.older, w.newer = nil, nil
 }
 
-// Pool keeps waiters that are done for the next ones of plain locks: where goroutines pass a lock to each other, memory
-// for those that wait would take a good part of the time. Each registry has its own pool, so that no channel gets out of a
-// bubble of testing/synctest. It is not within its registry, which the runtime would keep for as long as a pool.
+// Pool reuses the waiters of plain locks: when goroutines pass a lock to each other, allocating waiters would take much of the
+// time. Each registry has its own pool, so that no channel leaves a bubble of testing/synctest. The pool is allocated
+// separately, since the runtime keeps a pool, and would keep the registry with it.
 type Pool struct{ pool sync.Pool }
 
-// get returns a waiter that is in no queue. The pool may be nil.
+// get returns a waiter that is not in a queue. The pool may be nil.
 func (p *Pool) get() *Waiter {
 	if p != nil {
 		if w, ok := p.pool.Get().(*Waiter); ok {
@@ -187,8 +186,8 @@ func (p *Pool) get() *Waiter {
 	return &Waiter{turn: make(chan Admission, 1)}
 }
 
-// Put is for a waiter of a plain lock that is neither in the queue nor in the graph of those that wait, and whose turn, if
-// it came, was taken. Nobody else knows it then, unless somebody has found it in the graph.
+// Put returns a waiter of a plain lock to the pool. It must have left the queue and the graph of waiting calls, and its turn,
+// if it came, must be received. A waiter that another goroutine has found in the graph is not reused.
 func (p *Pool) Put(w *Waiter) {
 	if w.Call.Known() {
 		return

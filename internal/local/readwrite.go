@@ -9,24 +9,24 @@ import (
 	"github.com/lockregistry/lockregistry/internal/owner"
 )
 
-// ReadWrite is the local half of a read-write lock. It has two sides, each with a half in Redis, and one queue for
-// both, served in the order of arrival: so a reader that comes after a waiting writer waits too, and nobody starves.
+// ReadWrite is the local half of a read-write lock. It has two sides, each with a half in Redis, and one queue for both, served
+// in order of arrival: a reader that comes after a waiting writer also waits, so no call starves.
 //
 // Each side goes through the states of a mutex, with the difference that many owners may hold the reading side:
 //
 //	free ──▶ acquiring ──▶ held ──▶ leaving ──▶ free
 //
-// At most one side is not free, with one exception: the owner that holds the writing side may acquire the reading one, and
-// keep it when it leaves the writing one. So at any time one goroutine at most asks Redis for this path.
+// At most one side is not free, with one exception: the owner of the writing side may acquire the reading side, and keep it
+// when it leaves the writing side. So at any time at most one goroutine asks Redis for this path.
 //
-// Three things let a waiter in, and each transition sees to those that it makes possible:
+// A waiter is admitted for one of three reasons, and each transition admits the waiters that it makes possible:
 //
-//   - Its owner is in already, or has just come in: admitOwner. It would wait for itself otherwise.
+//   - Its owner has the lock already, or has just got it: admitOwner. Otherwise it would wait for itself.
 //   - It is at the head of the queue and the state allows it: admit.
-//   - It is a reader at the head that was kept out for a writer elsewhere, which waits no more: see Told.
+//   - It is a reader at the head that was kept out for a writer elsewhere, which no longer waits: see Told.
 //
-// A transition looks at no waiter but those that it lets in, and at the one behind them. So the work under the mutex is
-// constant for each lock, unlock and cancellation.
+// A transition looks only at the waiters that it admits, and at the one behind them. So the work under the mutex is constant
+// for each lock, unlock and cancellation.
 type ReadWrite struct {
 	redis Redis
 	every time.Duration // how often to look for a writer elsewhere while readers are kept out
@@ -36,35 +36,35 @@ type ReadWrite struct {
 	write Side
 	queue Queue
 
-	// Of the readers.
-	barred  bool        // a writer waits elsewhere: no reader joins them
-	looking bool        // Redis is asked about that
-	timer   *time.Timer // when to ask again; nil while nobody is kept out
+	// About readers.
+	barred  bool        // a writer waits elsewhere: no more readers join
+	looking bool        // Redis is being asked about that
+	timer   *time.Timer // when to ask again; nil while no reader is kept out
 }
 
-// Redis is what a [ReadWrite] asks about the half in Redis. All of it is called with the mutex of the ReadWrite held.
+// Redis is the half in Redis, as seen by a [ReadWrite]. All methods are called with the mutex of the ReadWrite held.
 type Redis interface {
-	// Sharable reports whether the hold on reading can be shared.
+	// Sharable reports whether the reader's hold can be shared.
 	Sharable() bool
 	// LookDue reports whether it is time to look for a writer that waits elsewhere.
 	LookDue() bool
-	// Look begins to look for one in the background, and reports whether it does. What it finds comes by Told or Unknown.
+	// Look starts to look for one in the background, and reports whether it does. It then calls Told or Unknown with the result.
 	Look() bool
 }
 
-// Init makes l, the zero value, ready for use. While readers are kept out for a writer elsewhere, l looks every so often.
+// Init makes the zero value ready for use. While readers are kept out for a writer elsewhere, l looks for that once in every.
 func (l *ReadWrite) Init(redis Redis, every time.Duration) {
 	l.redis, l.every = redis, every
 	l.read.of, l.write.of = l, l
 }
 
-// Reader is the side that many owners may hold.
+// Reader returns the side that many owners may hold.
 func (l *ReadWrite) Reader() *Side { return &l.read }
 
-// Writer is the side that excludes all others.
+// Writer returns the side that excludes all others.
 func (l *ReadWrite) Writer() *Side { return &l.write }
 
-// side is the one that a waiter asks for.
+// side returns the side that a waiter asks for.
 func (l *ReadWrite) side(writes bool) *Side {
 	if writes {
 		return &l.write
@@ -72,7 +72,7 @@ func (l *ReadWrite) side(writes bool) *Side {
 	return &l.read
 }
 
-// may lets o into a side if nothing but the queue is in its way.
+// may admits o to a side if the state allows it, regardless of the queue.
 func (l *ReadWrite) may(o owner.ID, writes bool) Admission {
 	if writes {
 		return l.mayWrite(o)
@@ -104,7 +104,7 @@ func (l *ReadWrite) mayWrite(o owner.ID) Admission {
 	return Entered
 }
 
-// mayAgain lets o into a side if it is in already, on that side or on the other one, or tells why it never will be.
+// mayAgain admits o to a side if o already holds that side, or the other one, or returns why it never can be admitted.
 func (l *ReadWrite) mayAgain(o owner.ID, writes bool) Admission {
 	mine := l.side(writes)
 	switch {
@@ -115,36 +115,36 @@ func (l *ReadWrite) mayAgain(o owner.ID, writes bool) Admission {
 		return Evicted
 	case writes && (l.read.heldBy(o) || l.read.hasEvicted(o)):
 		return Upgrade
-	case !writes && l.write.heldBy(o): // the queue waits for it
+	case !writes && l.write.heldBy(o): // the queue waits for o
 		return l.mayRead(o)
 	default:
 		return Refused
 	}
 }
 
-// enter lets o in on one side, or queues it.
+// enter admits o to one side, or queues it.
 func (l *ReadWrite) enter(o owner.ID, lease time.Duration, writes, wait bool) (Admission, *Waiter) {
 	how := l.mayAgain(o, writes)
-	if how == Refused && l.queue.first == nil { // nobody overtakes the queue
+	if how == Refused && l.queue.first == nil { // no call overtakes the queue
 		how = l.may(o, writes)
 	}
 	if how != Refused {
 		return how, nil
 	}
-	// Readers are kept out only if they can be let in later.
+	// Readers are kept out only if they can wait.
 	if !wait && !writes && l.queue.first == nil && l.read.phase == phaseHeld && l.write.phase == phaseFree && l.redis.Sharable() {
 		l.read.add(o)
 		return Joined, nil
 	}
-	// A reader that cannot wait for others waits for a reply all the same, when another reader has just asked: nobody
-	// else may have the lock, and then both are to have it.
+	// A reader that may not wait for other owners still waits for the reply to another reader that has just asked: if the lock is
+	// free, both get it.
 	tries := !wait && !writes && l.replyIsNear() && (l.queue.last == nil || l.queue.last.tries)
 	if !wait && !tries {
 		return Refused, nil
 	}
 	w := l.queue.push(key{o, writes}, lease, nil)
-	// A goroutine that is its own owner waits once, and is not in. One case is left: it writes, and waits for the removal of
-	// its last hold on reading.
+	// A goroutine that is its own owner waits in one place only, and holds nothing. The one exception holds the writer, and waits
+	// for the removal of its last reader's hold.
 	if o.Shared() || l.write.heldBy(o) {
 		l.queue.index(w)
 	}
@@ -156,13 +156,13 @@ func (l *ReadWrite) enter(o owner.ID, lease time.Duration, writes, wait bool) (A
 	return Refused, w
 }
 
-// replyIsNear reports whether Redis has been asked for the reading side, and is about to say whether it is to be had.
+// replyIsNear reports whether Redis was asked for the reading side, and its reply is expected.
 func (l *ReadWrite) replyIsNear() bool {
 	return l.read.phase == phaseAcquiring && !l.read.stuck && l.write.phase == phaseFree
 }
 
-// deny sends away waiters that wait for a reply only, when there is none to wait for. Such a waiter is only put into the
-// queue when all in it are such, so they are its first ones.
+// deny refuses the waiters that only wait for a reply, when none is expected. They are at the head of the queue: such a waiter
+// is queued only behind others of its kind.
 func (l *ReadWrite) deny() {
 	if l.replyIsNear() {
 		return
@@ -172,8 +172,8 @@ func (l *ReadWrite) deny() {
 	}
 }
 
-// admitOwner lets in the waiters of an owner that has come in, or that may go on to read, wherever they stand in the queue. The
-// caller holds the mutex.
+// admitOwner admits the waiters of an owner that was admitted, or that may now read, wherever they are in the queue. The caller
+// holds the mutex.
 func (l *ReadWrite) admitOwner(o owner.ID) {
 	for _, k := range []key{{o, true}, {o, false}} {
 		for w := range l.queue.same(k) {
@@ -186,7 +186,7 @@ func (l *ReadWrite) admitOwner(o owner.ID) {
 	}
 }
 
-// admit lets in the waiters that the state allows, from the head of the queue. The caller holds the mutex.
+// admit admits the waiters that the state allows, from the head of the queue. The caller holds the mutex.
 func (l *ReadWrite) admit() {
 	for w := l.queue.first; w != nil; w = l.queue.first {
 		how := l.may(w.owner, w.writes)
@@ -198,16 +198,16 @@ func (l *ReadWrite) admit() {
 			l.admitOwner(w.owner)
 		}
 	}
-	l.deny() // those that would have been let in before the ones behind them
+	l.deny() // those that the loop has not admitted
 	l.holdBack()
 }
 
-// lookIfDue has Redis asked whether a writer waits elsewhere, when it is time. The caller holds the mutex.
+// lookIfDue asks Redis whether a writer waits elsewhere, if it is time. The caller holds the mutex.
 func (l *ReadWrite) lookIfDue() {
 	l.looking = l.looking || l.redis.LookDue() && l.redis.Look()
 }
 
-// Told takes in whether a writer waits elsewhere. While one does no reader joins the others.
+// Told notes whether a writer waits elsewhere. While one does, no more readers join.
 func (l *ReadWrite) Told(waits bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -215,7 +215,7 @@ func (l *ReadWrite) Told(waits bool) {
 	l.bar(waits && l.read.phase == phaseHeld)
 }
 
-// Unknown is for when there is no reply: then readers join for some time, and are kept out for as long, in turn.
+// Unknown is called when there is no reply: readers may then join for some time, and are kept out for as long, in turn.
 func (l *ReadWrite) Unknown() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -232,8 +232,8 @@ func (l *ReadWrite) bar(barred bool) {
 	}
 }
 
-// holdBack starts the timer when a reader is at the head that is kept out for a writer elsewhere, and stops it when none is.
-// The caller holds the mutex.
+// holdBack starts the timer if a reader at the head is kept out for a writer elsewhere, else it stops the timer. The caller
+// holds the mutex.
 func (l *ReadWrite) holdBack() {
 	l.barred = l.barred && l.read.phase == phaseHeld
 	w := l.queue.first
@@ -250,12 +250,12 @@ func (l *ReadWrite) holdBack() {
 	}
 }
 
-// again: the time of a timer has come. When there is no reply yet to what was asked last, nobody is kept out for it. The
-// caller of AfterFunc has the mutex while it sets timer.
+// again is called by a timer. If the last question is not answered yet, readers are no longer kept out for it. The caller of
+// AfterFunc holds the mutex while it sets timer.
 func (l *ReadWrite) again(timer **time.Timer) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.timer != *timer { // stopped too late
+	if l.timer != *timer { // it was stopped too late
 		return
 	}
 	l.timer = nil
@@ -267,7 +267,7 @@ func (l *ReadWrite) again(timer **time.Timer) {
 	l.holdBack()
 }
 
-// granted: the Redis half of a side is obtained.
+// granted notes that the Redis half of a side is obtained.
 func (l *ReadWrite) granted(s *Side) {
 	s.phase = phaseHeld
 	s.add(s.asking)
@@ -275,12 +275,12 @@ func (l *ReadWrite) granted(s *Side) {
 	l.admit()
 }
 
-// free: the Redis half of a side is given back, or could not be obtained.
+// free notes that the Redis half of a side was released, or could not be obtained.
 func (l *ReadWrite) free(s *Side) {
 	s.phase = phaseFree
 	if s == &l.read && l.write.phase == phaseHeld {
-		for o := range l.write.owners { // there is one
-			l.admitOwner(o) // its last hold on reading was still being given back when its waiters came
+		for o := range l.write.owners { // exactly one
+			l.admitOwner(o) // its waiters came while its last reader's hold was being released
 		}
 	}
 	l.admit()
@@ -299,12 +299,12 @@ func (l *ReadWrite) wait(ctx context.Context, w *Waiter, timeout <-chan time.Tim
 	case Entered:
 		l.free(l.side(w.writes))
 		return Refused
-	default: // the owner holds the lock through w, and giving that up may end the hold
+	default: // the owner holds the lock through w; giving it up could end the hold
 		return how
 	}
 }
 
-// pass hands the writing side, which is leaving, to the first waiter, if that one writes too and the running lease suits it.
+// pass hands the writing side, which is leaving, to the first waiter, if that is a writer and the running lease suits it.
 func (l *ReadWrite) pass(running time.Duration) bool {
 	w := l.queue.first
 	if w == nil || !w.writes || !w.Suits(running) || l.read.phase != phaseFree {
@@ -325,11 +325,12 @@ func (l *ReadWrite) Writing() bool {
 	return l.write.phase != phaseFree
 }
 
-// mostReaders is how many of the readers that share a lock are looked at, so that a call does not take long to wait.
+// mostReaders limits how many readers that share a lock Obstacles returns, so that a call begins to wait quickly.
 const mostReaders = 1000
 
-// Obstacles of a writer are all owners of reader and writer, the locks of the two sides; those of a reader are the writer, or
-// the one at the head of the queue, which waits for all owners in turn. A waiter never waits for its own owner.
+// Obstacles returns what w waits for. For a writer these are all owners of reader and writer, the locks of the two sides; for a
+// reader it is the writer, or the waiter at the head of the queue, which in turn waits for all owners. A waiter never waits for
+// its own owner.
 func (l *ReadWrite) Obstacles(w *Waiter, reader, writer deadlock.Lock) (all deadlock.Obstacles) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -342,7 +343,7 @@ func (l *ReadWrite) Obstacles(w *Waiter, reader, writer deadlock.Lock) (all dead
 		}
 	}
 	if !w.writes {
-		// Who writes already waits for nobody here, but for the removal of its last hold on reading.
+		// An owner of the writer waits only for the removal of its last reader's hold.
 		if first := l.queue.first; first.writes && !l.write.heldBy(w.owner) {
 			all.Add(deadlock.Obstacle{Owner: first.owner, Ahead: &first.Call})
 		}

@@ -35,10 +35,10 @@ type Half interface { //nolint:interfacebloat // each transition of the state ma
 type Side struct {
 	of        *ReadWrite
 	phase     phase
-	asking    owner.ID           // that acquires it
-	stuck     bool               // and waits for others, elsewhere
-	owners    map[owner.ID]int32 // its holders, and how often each holds it
-	count     atomic.Int64       // how many these are, to be read without the mutex
+	asking    owner.ID           // the owner that acquires it
+	stuck     bool               // the acquiring owner waits for other processes
+	owners    map[owner.ID]int32 // its owners, and how often each holds it
+	count     atomic.Int64       // the number of owners, readable without the mutex
 	evictions Evictions
 }
 
@@ -99,30 +99,29 @@ func (s *Side) evict(lost func() fault.Loss) bool {
 	return true
 }
 
-// Enter lets o in when that needs no waiting. Otherwise, when wait is set, it queues o and returns its waiter, with which
-// the caller must call Wait. A reader may be queued although wait is not set: then it waits for no more than the reply to
-// another reader.
+// Enter admits o if that needs no waiting. Otherwise, if wait is set, it queues o and returns a waiter; the caller must call
+// Wait with it. A reader may be queued although wait is not set: it then waits only for the reply to another reader.
 func (s *Side) Enter(o owner.ID, lease time.Duration, wait bool, _ *Pool) (Admission, *Waiter) {
 	s.of.mu.Lock()
 	defer s.of.mu.Unlock()
 	return s.of.enter(o, lease, s.writes(), wait)
 }
 
-// Wait waits for the turn of w. When ctx is done, timeout fires or w is cancelled first, it returns Refused and leaves
-// nothing behind: if the turn came at the same moment, it is passed on as if it had never come.
+// Wait waits for the turn of w. When ctx is done, timeout fires or w is cancelled first, it returns Refused and leaves nothing
+// behind: a turn that came at the same moment is passed on.
 func (s *Side) Wait(ctx context.Context, w *Waiter, timeout <-chan time.Time) Admission {
 	return s.of.wait(ctx, w, timeout)
 }
 
-// Cancel ends the waiting of w, if it waits still.
+// Cancel ends the wait of w, if it still waits.
 func (s *Side) Cancel(w *Waiter) {
 	s.of.mu.Lock()
 	defer s.of.mu.Unlock()
 	s.of.queue.Cancel(w)
-	s.of.admit() // the next one may have waited for w only
+	s.of.admit() // the next waiter may have waited only for w
 }
 
-// Taken is for the goroutine that acquires: it waits for others, which have the Redis half.
+// Taken notes that the acquiring goroutine waits for the half in Redis, which another process has.
 func (s *Side) Taken() {
 	s.of.mu.Lock()
 	defer s.of.mu.Unlock()
@@ -130,7 +129,7 @@ func (s *Side) Taken() {
 	s.of.deny()
 }
 
-// Granted turns acquiring into held: the Redis half is obtained. It reports whether others wait still.
+// Granted turns acquiring into held: the Redis half is obtained. It reports whether others still wait.
 func (s *Side) Granted() (contended bool) {
 	s.of.mu.Lock()
 	defer s.of.mu.Unlock()
@@ -138,8 +137,8 @@ func (s *Side) Granted() (contended bool) {
 	return s.of.queue.first != nil
 }
 
-// Exit undoes one lock of o. When it was the last one, the state is leaving, and the caller must call Free once the
-// outcome of the removal from Redis is known.
+// Exit undoes one lock of o. After the last one the state is leaving, and the caller must call Free once the outcome of the
+// removal from Redis is known.
 func (s *Side) Exit(o owner.ID) (Departure, fault.Loss) {
 	s.of.mu.Lock()
 	defer s.of.mu.Unlock()
@@ -148,8 +147,8 @@ func (s *Side) Exit(o owner.ID) (Departure, fault.Loss) {
 	return how, why
 }
 
-// Evict turns held into leaving although owners have not unlocked, if lost says why the hold is lost: they may
-// never unlock. When Evict reports true, the caller must do what it would do after the last Exit.
+// Evict turns held into leaving without an exit of the owners, which may never unlock, if lost says that the hold is lost. If
+// Evict reports true, the caller must do what it does after the last Exit.
 func (s *Side) Evict(lost func() fault.Loss) bool {
 	s.of.mu.Lock()
 	defer s.of.mu.Unlock()
@@ -158,22 +157,22 @@ func (s *Side) Evict(lost func() fault.Loss) bool {
 	return done
 }
 
-// Free is for when the Redis half is given back, or could not be obtained.
+// Free is called when the Redis half was released, or could not be obtained.
 func (s *Side) Free() {
 	s.of.mu.Lock()
 	defer s.of.mu.Unlock()
 	s.of.free(s)
 }
 
-// Pass hands the hold, which is leaving, to the first waiter, if that one can take it over. No owner can take over a hold on
-// reading: a new reader joins the others.
+// Pass hands a hold of the writer, which is leaving, to the first waiter, if that can take it over. A reader's hold is never
+// handed over: new readers join it.
 func (s *Side) Pass(running time.Duration) bool {
 	s.of.mu.Lock()
 	defer s.of.mu.Unlock()
 	return s.writes() && s.of.pass(running)
 }
 
-// Nest counts one more lock of an owner that holds the side, and reports false when it does not.
+// Nest counts one more lock of o. It reports false when o does not hold the side.
 func (s *Side) Nest(o owner.ID) bool {
 	s.of.mu.Lock()
 	defer s.of.mu.Unlock()
@@ -184,10 +183,10 @@ func (s *Side) Nest(o owner.ID) bool {
 	return true
 }
 
-// Contended reports whether somebody waits, for either side.
+// Contended reports whether there are waiters, for either side.
 func (s *Side) Contended() bool { return s.Queued() > 0 }
 
-// Queued is how many wait, for either side.
+// Queued returns the number of waiters, for either side.
 func (s *Side) Queued() int {
 	s.of.mu.Lock()
 	defer s.of.mu.Unlock()
@@ -201,17 +200,17 @@ func (s *Side) HeldBy(o owner.ID) bool {
 	return s.heldBy(o)
 }
 
-// Owners are those that hold the side.
+// Owners returns the owners that hold the side.
 func (s *Side) Owners() []owner.ID {
 	s.of.mu.Lock()
 	defer s.of.mu.Unlock()
 	return slices.Collect(maps.Keys(s.owners))
 }
 
-// Count is how many owners hold the side. It needs no mutex.
+// Count returns how many owners hold the side. It takes no mutex.
 func (s *Side) Count() int64 { return s.count.Load() }
 
-// Lost says why o was evicted, if it was and has yet to unlock.
+// Lost returns why o was evicted, until o has unlocked.
 func (s *Side) Lost(o owner.ID) fault.Loss {
 	s.of.mu.Lock()
 	defer s.of.mu.Unlock()
