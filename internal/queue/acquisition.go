@@ -13,9 +13,9 @@ import (
 	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
-// acquisition is one call's way to the hold in Redis, with the local half held, once it is not to be had at the first
-// try. It listens first, then tries, then sleeps until it is woken, the holder's lease ends, or the poll interval is over.
-// All its tries without a queue ask for the same hold, so one whose answer is lost is made good by the next one.
+// acquisition is a call that has the local half and did not get the hold at its first try. It listens first, then tries, then
+// sleeps until it is woken, the holder's lease ends, or the poll interval is over. All its tries without a queue ask for the
+// same hold, so the next try makes up for a lost reply.
 type acquisition struct {
 	attempt
 	activeWait
@@ -23,45 +23,45 @@ type acquisition struct {
 	patient  bool
 	deadline clock.Instant // the last moment to begin a try, but for the first
 	ear      listener
-	spare    *spare // its timer; nil before the first pause
+	spare    *spare // has its timer; nil before the first pause
 	retries  retries
 	course   course
 	ticket   ticket
 	blocked  deadlock.Call
-	draining <-chan struct{} // nil once it is known that the call goes on
+	draining <-chan struct{} // nil once the call may go on
 }
 
-// retries are the tries in a row that failed.
+// retries counts consecutive failed tries.
 type retries struct {
 	failed  int
-	closing clock.Instant // since when they do because the client is closed; 0 when they do not
+	closing clock.Instant // since when they fail because the client is closed; 0: they do not
 }
 
-// course is what a call has been through, of which it tells in the end.
+// course records how a call went, for its result.
 type course struct {
 	waits   bool          // the local half knows that this call waits
-	served  bool          // the hold was granted, by another process
-	slept   bool          // the call has waited for somebody else's hold
-	late    int           // grants whose time was over when they were to count
-	lapses  clock.Instant // when the lease of that is over, as it was seen last; 0 when that is not known
+	served  bool          // another process granted the hold
+	slept   bool          // the call has waited for another owner's hold
+	late    int           // grants that were over before they counted
+	lapses  clock.Instant // when that hold's lease ends, as last seen; 0: not known
 	wakeups Woken
 }
 
-// Turnaround is long enough for a waiter in another process to wake up and take a released lock, even on a busy machine.
+// Turnaround is enough for a waiter in another process to wake up and take a released lock, even on a busy machine.
 const Turnaround = 10 * time.Millisecond
 
-// notSentPause is the longest pause after a try of which nothing was sent to Redis.
+// notSentPause is the longest pause after a try that sent nothing to Redis.
 const notSentPause = 200 * time.Millisecond
 
-// closingGrace is how long the client may be closed before a call gives up. Rueidis says so, too, of commands that were
-// pending on a connection that it replaces.
+// closingGrace is for how long the client may seem closed before a call gives up. Rueidis returns the same error for commands
+// that were pending on a connection that it replaces.
 const closingGrace = time.Second
 
-// closingTries are how many tries have failed by then, at least: the process may have stood still for so long.
+// closingTries is how many tries must have failed by then: the process may have stood still for that time.
 const closingTries = 3
 
-// Obtain gets the hold in Redis for the holder of the local half, or frees that. When it fails nothing stays behind in Redis:
-// if a grant may have happened, or may happen yet, it is removed in the background.
+// Obtain gets the hold in Redis for a call that has the local half, or frees the local half. When it fails, nothing stays in
+// Redis: a grant that may have happened, or may still happen, is removed in the background.
 func (p *Path) Obtain(ctx context.Context, q *Request) error {
 	first := attempt{path: p, hold: p.local.NewHold(q.Terms), ctx: ctx, fast: q.FailFast}
 	if p.side == Reads {
@@ -69,7 +69,7 @@ func (p *Path) Obtain(ctx context.Context, q *Request) error {
 	}
 	patient := q.Wait != 0
 	before, err := first.follow(q.Deadline)
-	if err == nil && (before != nil || !patient || first.under != "" || !p.Contested()) { // most locks are free
+	if err == nil && (before != nil || !patient || first.under != "" || !p.Contested()) { // done: most locks are free
 		err = first.try(protocol.Queueing{Mode: first.mode(patient, false)}, before == nil, q.Deadline)
 	}
 	if before != nil {
@@ -78,21 +78,21 @@ func (p *Path) Obtain(ctx context.Context, q *Request) error {
 	if first.won {
 		return nil
 	}
-	first.hold.HadSince(0) // others have it, or may have
+	first.hold.HadSince(0) // others have it, or may have it
 	return p.obtainLater(&first, err, q)
 }
 
-// obtainLater is what follows when the first try has not got the hold.
+// obtainLater continues when the first try did not get the hold.
 func (p *Path) obtainLater(first *attempt, err error, q *Request) error {
 	patient := q.Wait != 0
-	// A call that waits for a while tries again after a failure that passes, another one returns the first.
+	// A call with a limited wait, or one that has queued, tries again after a transient failure; others return it.
 	if err == nil || patient && !q.FailFast && (q.Wait > 0 || q.Queued) && first.passing(err) {
 		err = p.keepTrying(*first, q, patient)
 	} else if first.hold.MayArrive() { // mutant: grant left behind
 		p.all.CleanUp(p.local.Abandoned(first.hold))
 	}
 	if err != nil {
-		if errors.Is(err, fault.Busy) { // for those, too, that came to hear the same answer
+		if errors.Is(err, fault.Busy) { // also for calls that wait only for this reply
 			p.local.Taken()
 		}
 		p.local.Free()
@@ -100,15 +100,15 @@ func (p *Path) obtainLater(first *attempt, err error, q *Request) error {
 	return err
 }
 
-// keepTrying goes on until the hold is granted, or not to be had.
+// keepTrying goes on until the hold is granted, or the call fails.
 func (p *Path) keepTrying(first attempt, q *Request, patient bool) (err error) {
 	a := &acquisition{attempt: first, request: *q, patient: patient, deadline: q.Deadline, draining: p.all.Draining.Begins}
 	defer func() { q.How, q.Woken = a.course.how(a.began), a.course.wakeups }()
 	over := patient && a.deadline <= p.Clock.Now()
-	if over { // for the reply to the second command there is as much time again
+	if over { // the second command may take as long again
 		a.deadline = min(p.Clock.Now(), a.deadline.Add(answerGrace))
 	}
-	// Such a call asks once more, too: the first command may have found only what an earlier call of this process has left.
+	// Such a call also asks again: the first command may have found only what an earlier call of this process has left.
 	if !patient || over {
 		defer a.end()
 		return a.poll()
@@ -142,7 +142,7 @@ func (p *Path) keepTrying(first attempt, q *Request, patient bool) (err error) {
 	return a.poll()
 }
 
-// how is how a call got the lock, if it did, by a try that began at began.
+// how returns how a call got the lock, by a try that began at began.
 func (c *course) how(began clock.Instant) Outcome {
 	switch {
 	case c.served:
@@ -156,7 +156,7 @@ func (c *course) how(began clock.Instant) Outcome {
 	}
 }
 
-// sleeps is for when the call waits for a hold whose lease was seen to have so much left at some time, if it has an end.
+// sleeps notes that the call waits for another hold. At seen, its lease had left; 0: no end.
 func (c *course) sleeps(seen clock.Instant, left time.Duration) {
 	c.slept, c.lapses = true, 0
 	if left > 0 {
@@ -164,8 +164,8 @@ func (c *course) sleeps(seen clock.Instant, left time.Duration) {
 	}
 }
 
-// woke counts what ended the waiting for somebody else's hold, for now. Messages are counted when they are read: one may come
-// before the call sleeps.
+// woke counts what ended a wait for another owner's hold. Messages are counted when they are read: one may come before the call
+// sleeps.
 func (c *course) woke(why reason) {
 	switch why {
 	case byMail:
@@ -176,12 +176,12 @@ func (c *course) woke(why reason) {
 	}
 }
 
-// poll tries until the hold is granted, whenever it is woken, the holder's lease ends, or the poll interval is over: where
-// there is no queue.
+// poll tries without a queue until the hold is granted: whenever the call is woken, the holder's lease ends, or the poll
+// interval is over.
 func (a *acquisition) poll() error {
 	a.arm()
 	var looked clock.Instant                 // when the last thorough try began
-	polls := a.path.Clock.Now() < a.deadline // else this is the last try
+	polls := a.path.Clock.Now() < a.deadline // otherwise this is the last try
 	if !a.patient {
 		polls = a.path.tries()
 	}
@@ -203,7 +203,7 @@ func (a *acquisition) poll() error {
 		refusal := (*rueidis.RedisError)(nil)
 		if (asks == protocol.ModeReserve || asks == protocol.ModeSeen) && a.path.all.Cluster && errors.As(err, &refusal) && !a.cut &&
 			(fault.Refusal(refusal) || fault.BetweenNodes(refusal)) {
-			polls, a.failure = false, nil // the queue is refused, by permissions, or while its slot moves
+			polls, a.failure = false, nil // the queue is refused: permissions, or its slot moves
 			continue
 		}
 		if err != nil {
@@ -216,7 +216,7 @@ func (a *acquisition) poll() error {
 			seen := a.arm()
 			certain := seen.armed && seen.taken && a.exclusive()
 			if seen.armed != certain || quick && !certain {
-				// The key may have changed before, or may not be in the way, or is not known to be there.
+				// The key may have changed before, may not exclude this call, or is not known to be there.
 				if err := a.over(); err != nil {
 					return err
 				}
@@ -231,13 +231,13 @@ func (a *acquisition) poll() error {
 		if err != nil {
 			return err
 		}
-		// The key is free, most likely, or another waiter was quicker; then arming shows what is left of their lease. But
-		// what only a thorough try finds out must not wait for longer than a poll interval.
+		// Most likely the key is free, or another waiter was quicker; then arming shows the rest of its lease. But a thorough try
+		// must follow within a poll interval, for what only that finds out.
 		quick = woken && a.exclusive() && a.ear.Looks() && a.path.Clock.Now() < looked.Add(a.path.all.Poll)
 	}
 }
 
-// recover waits until it is time for another try after one that failed with why, if it did.
+// recover waits until the next try, after one that failed with why; why may be nil.
 func (a *acquisition) recover(why error) error {
 	if err := a.unsent(why); err != nil {
 		return err
@@ -260,20 +260,20 @@ func (a *acquisition) recover(why error) error {
 		return a.failure
 	}
 	pause := min(clock.Backoff(a.retries.failed, a.hold.Term().Length), now.Until(a.deadline))
-	if errors.Is(a.failure, fault.NotSent) { // nobody is bothered by the next try
+	if errors.Is(a.failure, fault.NotSent) { // the next try costs the server nothing
 		pause = min(pause, notSentPause)
 	}
 	_, err := a.pause(pause, nil, a.box.came)
 	return err
 }
 
-// exclusive tells whether a key that is there is surely in the way. Readers share it with each other, as holders of permits do;
-// and after a try whose answer is lost it may be this very hold's.
+// exclusive reports whether an existing key surely excludes this call. Readers share the key, and so do holders of permits;
+// after a try whose reply is lost it may be this very hold's.
 func (a *acquisition) exclusive() bool {
 	return !a.hold.MayArrive() && a.path.side != Reads && !a.path.many
 }
 
-// fatal is the error with which the call ends after a try that has failed with err, if it does.
+// fatal returns the error with which the call ends after a try that failed with err; nil if it goes on.
 func (a *acquisition) fatal(err error) error {
 	if !a.patient || !a.passing(err) {
 		return err
@@ -281,8 +281,8 @@ func (a *acquisition) fatal(err error) error {
 	return a.unsent(err)
 }
 
-// unsent is for a try that has failed with err. When nothing was sent, since there was no time, the call may be over, as it
-// says then: the process may have stood still. Else that is why the try failed, and the next one waits for a while.
+// unsent handles a try that failed with err. If nothing was sent because there was no time, the call may be over, since the
+// process may have stood still; unsent then returns why. Otherwise err becomes the failure, and the next try waits for a while.
 func (a *acquisition) unsent(err error) (over error) {
 	if a.failure == nil {
 		if over = a.over(); over == nil {
@@ -292,7 +292,7 @@ func (a *acquisition) unsent(err error) (over error) {
 	return over
 }
 
-// over is why there is to be no other try, if so.
+// over returns why the call must not try again; nil if it may.
 func (a *acquisition) over() error {
 	if err := a.path.all.Stopped(a.ctx); err != nil {
 		return a.explained(err)
@@ -306,7 +306,7 @@ func (a *acquisition) over() error {
 	return a.explained(fault.Busy)
 }
 
-// drained tells whether the registry shuts down, and the call is not to go on.
+// drained reports whether the registry shuts down and the call may not go on.
 func (a *acquisition) drained() bool {
 	select {
 	case <-a.draining:
@@ -319,7 +319,7 @@ func (a *acquisition) drained() bool {
 	return false
 }
 
-// end takes the call out of where others see it. If it gives up, nothing of it stays in Redis.
+// end ends the call's wait as others see it. If the call gives up, nothing of it stays in Redis.
 func (a *acquisition) end() {
 	if a.call {
 		a.path.local.EndWait(&a.blocked)
@@ -331,7 +331,7 @@ func (a *acquisition) end() {
 		a.leave()
 	}
 	a.path.whole().active.Store(nil)
-	if m := a.box.close(); a.won && m.granted > 0 { // it came after the last look into the box
+	if m := a.box.close(); a.won && m.granted > 0 { // it came after the last read
 		a.hold.Regranted()
 	}
 	a.ear.Close()
@@ -345,8 +345,7 @@ func (a *acquisition) arm() keyState {
 	return a.ear.arm(a.ctx, min(a.path.all.Poll, a.path.Shard().RoundTrip().Connect(), a.path.Clock.Now().Until(a.deadline)))
 }
 
-// sleep waits until it is time for the next try, and tells whether a wake-up was the reason. It fails when there is to be
-// none.
+// sleep waits until the next try, and reports whether a wake-up was the reason. It fails when there is no next try.
 func (a *acquisition) sleep(left time.Duration) (woken bool, err error) {
 	a.retries = retries{}
 	a.note(nil)
@@ -354,7 +353,7 @@ func (a *acquisition) sleep(left time.Duration) (woken bool, err error) {
 		return false, err
 	}
 	pause := min(a.path.all.Poll, a.path.Clock.Now().Until(a.deadline))
-	if left > 0 { // Redis counts whole milliseconds, and removes a key after its last one
+	if left > 0 { // Redis counts whole milliseconds, and removes a key after the last one
 		pause = min(pause, clock.Plus(left, time.Millisecond))
 	}
 	a.course.sleeps(a.began, left)
@@ -368,7 +367,7 @@ func (a *acquisition) sleep(left time.Duration) (woken bool, err error) {
 	return why == byWakeup, err
 }
 
-// reason is why a pause is over.
+// reason is what ended a pause.
 type reason uint8
 
 const (
@@ -380,14 +379,14 @@ const (
 // failEvery is how often a call that is to fail fast looks whether Redis can be asked.
 const failEvery = 100 * time.Millisecond
 
-// pause waits for a while, or until it is woken or has mail. It fails when the context or the registry ends first, and, for a
-// call that is to fail fast, once the server is silent.
+// pause waits for d, or until the call is woken or has mail. It fails when the context or the registry ends first, and, with
+// FailFast, once the server is silent.
 func (a *acquisition) pause(d time.Duration, wake, mail <-chan struct{}) (why reason, err error) {
 	if !a.fast {
 		return a.rest(d, wake, mail)
 	}
 	now, shard := a.path.Clock.Now, a.path.Shard()
-	shard.KeepAlive() // nothing else may be sent meanwhile
+	shard.KeepAlive() // perhaps nothing else is sent meanwhile
 	defer shard.EndKeepAlive()
 	asked := now()
 	for end := asked.Add(d); ; {
@@ -411,7 +410,7 @@ func (a *acquisition) pause(d time.Duration, wake, mail <-chan struct{}) (why re
 	}
 }
 
-// rest is a pause of any call.
+// rest is pause without FailFast.
 func (a *acquisition) rest(d time.Duration, wake, mail <-chan struct{}) (why reason, err error) {
 	if !a.course.waits {
 		a.course.waits = true

@@ -10,27 +10,28 @@ import (
 	"github.com/lockregistry/lockregistry/internal/transport"
 )
 
-// activeWait is the part of an acquisition that others see.
+// activeWait is the part of an acquisition that other goroutines see.
 type activeWait struct {
 	lastFailure
 	box    mailbox
-	call   bool          // it waits for the lock, not for an answer alone
+	call   bool          // it waits for the lock, not only for a reply
 	leads  bool          // for a leader
-	begun  clock.Instant // since when it does
+	begun  clock.Instant // when that began
 	queued atomic.Bool   // it has a ticket
 }
 
-// lastFailure is what the goroutine that asks Redis for a path tells the others of its process, which wait for it or try: why its
-// last try failed, if it did. When it is about no more than the first try, which is not answered yet, it says since when.
+// lastFailure is why the last try of the goroutine that asks Redis for a path failed, for other calls of its process that wait
+// for the path or try. If it is only about a first try that is not answered yet, since says when that was sent.
 type lastFailure struct {
-	since   clock.Instant // 0: it is about more
+	since   clock.Instant // 0: not only about the first try
 	failure atomic.Pointer[error]
 }
 
-// silence is a path to which it is noted that the first try is not answered. An active wait takes the place of that note.
+// silence is a path as the observer of its first try: it notes on the path that the try is not answered yet. An active wait
+// replaces that note.
 type silence Path
 
-// Silence is that path, for a removal that the next call may wait for.
+// Silence returns the observer for a removal that the next call may wait for.
 func (p *Path) Silence() transport.Observer { return (*silence)(p.whole()) }
 
 func (s *silence) Unanswered(since clock.Instant) {
@@ -45,7 +46,7 @@ func (s *silence) Answered(since clock.Instant) {
 
 func (t *lastFailure) note(failure error) {
 	if failure != nil {
-		noted := failure // so that nil, which is usual, takes no memory
+		noted := failure // a copy, so that nil, which is usual, needs no allocation
 		t.failure.Store(&noted)
 	} else if t.failure.Load() != nil {
 		t.failure.Store(nil)
@@ -96,9 +97,9 @@ func (p *Path) WhileReachable(parent context.Context) (ctx context.Context, end 
 	}
 }
 
-// LastFailure is why the last try of the goroutine that asks Redis for the lock failed, nil when it did not. When none has ended,
-// and the first one is not answered for a while, nobody is known to hold the lock either. It is nil, too, when that goroutine
-// holds the lock to write, and asks for it to read. A call that does not wait has lost no time itself: to it an answer is
+// LastFailure returns why the last try of the goroutine that asks Redis for the lock failed; nil if it did not. A first try
+// that is not answered for a while counts as a failure, since the lock's holder is not known then. It is also nil if the
+// goroutine holds the writer and asks for the reader. A call that does not wait has lost no time itself: to it an answer is
 // missing only once it is late.
 func (p *Path) LastFailure(waits bool) error {
 	p = p.whole()

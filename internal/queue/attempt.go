@@ -11,41 +11,41 @@ import (
 	"github.com/lockregistry/lockregistry/internal/transport"
 )
 
-// attempt is what all tries of a call have in common.
+// attempt is what all tries of a call share.
 type attempt struct {
 	path  *Path
 	hold  *hold.Hold
-	under string          // to read: the value of the hold with which the same owner writes already
-	ctx   context.Context // the caller's
-	sent  bool            // a try has begun
-	asked bool            // and one has ended
-	cut   bool            // the last one has not, because ctx ended
-	again bool            // the last one was told late that the lock is taken, and asked again
+	under string          // for a reader: the value of the writer's hold that its owner has
+	ctx   context.Context // of the caller
+	sent  bool            // a try was sent
+	asked bool            // a try was answered
+	cut   bool            // the last try was not answered before ctx ended
+	again bool            // the last reply, that the lock is taken, came late, and the try asked again
 	won   bool            // the hold is granted
-	fast  bool            // the call ends when Redis cannot be asked, although its wait is not over
-	began clock.Instant   // when the last one was sent
-	at    protocol.Reply  // what the last one that was answered has shown
-	// failure is why the last one that ended said nothing about the lock; nil when it said that another owner has it.
+	fast  bool            // the call fails when Redis cannot be asked, see FailFast
+	began clock.Instant   // when the last try was sent
+	at    protocol.Reply  // the last reply
+	// failure is why the last try that ended failed; nil if it found that another owner has the lock.
 	failure error
 }
 
-// answerGrace is how much longer than its wait a call may take when the server does not answer.
+// answerGrace is by how much a call may exceed its wait when the server does not answer.
 const answerGrace = 250 * time.Millisecond
 
-// bid is what a try asks for.
+// bid returns what a try asks for.
 func (a *attempt) bid(w protocol.Queueing) protocol.Request {
 	return protocol.Request{
 		Key: a.path.Key, Value: a.hold.Value(), Lease: a.hold.Term(), Under: a.under, Side: a.path.side, Queueing: w,
 	}
 }
 
-// mode is what a try asks for that has no ticket. Polls tells that it has been trying, and goes on so for now: it leaves a trace,
-// so that those with tickets let it in. So does one that does not wait, when one just before had not got the lock either, see
-// tries; it keeps nobody out. A reader that waits anyway does not overtake a writer that waits, although others read already; and
-// who reads is not to keep out for ever a writer that only polls.
+// mode returns the mode of a try without a ticket. Polls: the call has tried before and goes on polling; the try leaves a
+// trace, so that calls with tickets let it in. A call that does not wait also leaves a trace if another such call failed
+// shortly before, see tries; that keeps no call out. A waiting reader does not overtake a waiting writer, although others read
+// already, so that readers do not keep a polling writer out forever.
 func (a *attempt) mode(patient, polls bool) protocol.Mode {
 	switch {
-	case a.path.many: // nobody overtakes those that wait
+	case a.path.many: // no call overtakes waiting calls
 		return protocol.ModeTry
 	case !a.path.MayQueue() || !patient && !polls:
 		return protocol.ModeNone
@@ -60,12 +60,12 @@ func (a *attempt) mode(patient, polls bool) protocol.Mode {
 	}
 }
 
-// passing tells whether a call that waits tries again after err.
+// passing reports whether a waiting call tries again after err.
 func (a *attempt) passing(err error) bool { return !a.cut && fault.Transient(err) } // mutant: failure ends the wait
 
-// try asks Redis once, quickly when the key is most likely free; see protocol.Format. It waits for the answer until a little
-// after the deadline. What is done before and after that is apart, because the stack of a call that waits for an answer
-// must be small: with thousands of them its size decides how much of the processor's cache is left.
+// try asks Redis once, quickly if the key is most likely free; see protocol.Format. It waits for the answer until a little
+// after the deadline. The steps before and after are functions of their own, to keep the stack of a waiting call small: with
+// thousands of calls its size decides how much of the processor's cache is left.
 func (a *attempt) try(w protocol.Queueing, quick bool, deadline clock.Instant) error {
 	if a.ctx.Err() != nil {
 		a.cut = true
@@ -79,15 +79,15 @@ func (a *attempt) try(w protocol.Queueing, quick bool, deadline clock.Instant) e
 	a.prepare(&c, w, quick)
 	reply := a.path.all.Transport.Do(&p, &c)
 	err := a.judge(&c, &reply, deadline)
-	if a.again && !a.cut { // on a stack that those do not need which were answered in time
+	if a.again && !a.cut { // a function of its own, since most tries do not need its stack
 		return a.askAgain(&p, w, quick, deadline)
 	}
 	return err
 }
 
-// askAgain is for when a server said late that the lock is taken: it may be the master no more. A ticket is looked after
-// then, and not asked for once more: it may have been served in between, and one of the same number would make what the
-// message says of that grant, which may be over by now, count from today.
+// askAgain asks again after a late reply that the lock is taken: the server may no longer be the master. It checks a ticket
+// instead of asking for one again: the ticket may have been granted in between, and with a second ticket of the same number the
+// message of that grant, which may be over by now, would count from today.
 //
 //go:noinline
 func (a *attempt) askAgain(p *transport.Wait, w protocol.Queueing, quick bool, deadline clock.Instant) (err error) {
@@ -118,7 +118,7 @@ func (a *attempt) prepare(c *protocol.Call, w protocol.Queueing, quick bool) {
 	a.sent = true
 }
 
-// judge takes in the answer to a try.
+// judge handles the reply to a try.
 //
 //go:noinline
 func (a *attempt) judge(c *protocol.Call, reply *transport.Reply, deadline clock.Instant) (err error) {
@@ -138,7 +138,7 @@ func (a *attempt) judge(c *protocol.Call, reply *transport.Reply, deadline clock
 			return nil
 		}
 		a.at.Granted = false
-	case c.Script != nil: // a server may have said so that is the master no more; after a plain SET a script asks anyway
+	case c.Script != nil: // perhaps from a former master; after a plain SET a script asks anyway
 		err, a.again = fault.Late, true
 	}
 	if a.at.Granted && h.Grant(a.began, came) {
@@ -159,13 +159,13 @@ func (a *attempt) judge(c *protocol.Call, reply *transport.Reply, deadline clock
 	return a.failure
 }
 
-// win makes the hold, which is live, the lock's.
+// win gives the lock the hold, which is live.
 func (a *attempt) win(since clock.Instant) {
 	a.won = true
 	a.path.local.Won(a.hold, since)
 }
 
-// commandWait is how long to wait for the answer to a command that is sent now.
+// commandWait returns how long to wait for the reply to a command that is sent now.
 func (a *attempt) commandWait(deadline clock.Instant) transport.Wait {
 	reg, to := a.path.all, a.path.Shard()
 	p := reg.CommandWait(a.ctx, to)
@@ -183,7 +183,7 @@ func (a *attempt) commandWait(deadline clock.Instant) transport.Wait {
 	return p
 }
 
-// confirmGrant makes sure of a grant whose answer came late, and has the hold count from then.
+// confirmGrant confirms a grant whose reply came late. The hold counts from the confirmation.
 func (a *attempt) confirmGrant(deadline clock.Instant, doubtful bool) error {
 	h := a.hold
 	sent, granted, err := a.confirm(deadline, doubtful)
@@ -191,22 +191,21 @@ func (a *attempt) confirmGrant(deadline clock.Instant, doubtful bool) error {
 		a.win(sent)
 		return nil
 	}
-	h.SetMayArrive(true) // whatever the answer: the key may be there
+	h.SetMayArrive(true) // in any case the key may be there
 	if granted {
 		return fault.Late
 	}
 	return err
 }
 
-// confirm makes sure of a grant whose answer came late: it renews the hold by a command that is sent after that. The hold
-// counts from then.
+// confirm confirms a grant whose reply came late, by a renewal that is sent after that. The hold counts from that renewal.
 func (a *attempt) confirm(deadline clock.Instant, doubtful bool) (sent clock.Instant, granted bool, err error) {
 	of, h := a.path, a.hold
 	p, c := a.commandWait(deadline), of.Format.Renew(of.Key, h.Value(), h.Term())
-	if of.Fencing { // a token of a master that is none any more would be worth nothing
+	if of.Fencing { // a token from a former master would be worthless
 		c = of.Format.Fence(of.Key, h.Value(), h.Term())
 	}
-	p.Obtains, p.Since = false, of.Clock.Now() // all tries have one limit
+	p.Obtains, p.Since = false, of.Clock.Now() // one limit for all tries
 	end := p.Since.Add(p.Limit)
 	of.all.Demand(&c, Renews)
 	for {
@@ -217,17 +216,17 @@ func (a *attempt) confirm(deadline clock.Instant, doubtful bool) (sent clock.Ins
 		case err == nil && reply.ReplicaErr != nil:
 			return reply.Sent, false, a.giveBack(reply.ReplicaErr)
 		case err == nil && reply.Late && !reply.Doubtful && n > 0 && reply.Came < end && a.ctx.Err() == nil:
-			// The way is long, or this process stood still, but the server is not suspect: it is asked once more.
+			// The round trip is long, or this process stood still, but the server is not suspect: ask it again.
 		case err == nil && (reply.Late || n <= 0), err == nil && doubtful && !reply.Fresh:
-			return reply.Sent, false, fault.Late // the deposed master may be the one that answers again
+			return reply.Sent, false, fault.Late // the former master may answer again
 		default:
 			return reply.Sent, err == nil, err
 		}
 	}
 }
 
-// giveBack is for a hold that is the owner by the word of the master alone: others may have the lock, too, after a failover. It
-// is released, which needs no replica, and the next try asks for another one, which a late release does not touch.
+// giveBack releases a hold that only the master has, not enough replicas: after a failover others could have the lock, too. The
+// release needs no replica. The next try asks for a new hold, which a late release does not touch.
 func (a *attempt) giveBack(why error) error {
 	left := a.path.local.Abandoned(a.hold)
 	left.MayArrive = a.hold.MayArrive()
@@ -236,8 +235,8 @@ func (a *attempt) giveBack(why error) error {
 	return why
 }
 
-// explained adds to the reason for which a call gives up that Redis could not be asked, if so. The last try that ended
-// decides; when none has, Redis has not answered at all.
+// explained adds to the reason why a call gives up that Redis could not be asked, if that is so. The last try that ended
+// decides; if none has, Redis has not answered at all.
 func (a *attempt) explained(why error) error {
 	failure := a.failure
 	if a.sent && !a.asked {

@@ -11,65 +11,66 @@ import (
 	"github.com/lockregistry/lockregistry/internal/hold"
 )
 
-// Behind are the removals of a registry that go on although the calls which have released the holds have returned. Each is of a
-// hold that is over. The path's next call of the registry comes while its removal is under way:
+// Behind has a registry's removals in the background: the calls that released the holds have returned. The registry's next call
+// for the path may come while the removal is under way:
 //
 //	removed ──in the handoff limit, there is a queue, and nobody is known to wait in it──▶ asks at once ──▶ held
 //	   └─else──▶ waits for the end of the removal ──▶ asks
 //
-// What asks at once takes the key over where it comes first, see obtain.lua: it has a larger number, which the removal does not
-// touch then. So their order harms nobody. When the limit is over others have had their chance: a ticket since the removal, a
-// call that polls by the window that the removal leaves. Without a queue there is no window, and each call waits: so a call that
-// polls has the time of a round trip between any two holds, as it has where releases wait.
+// A call that asks at once and comes first takes the key over, see obtain.lua: its hold has a larger number, which the removal
+// does not touch. So their order does not matter. Once the limit is over, the call waits, so that others have their turn: a
+// ticket after the removal, a polling call in the window that the removal leaves. Without a queue there are no windows, and
+// each call waits: so a polling call has the time of a round trip between any two holds, as without background releases.
 type Behind struct {
 	limit   time.Duration // the handoff limit
 	running atomic.Int32  // written with the mutex
 
 	mu     sync.Mutex
 	newest map[string]*Removing // by key
-	none   chan struct{}        // closed when there are none; nil: nobody waits for that
+	none   chan struct{}        // closed when there are no removals; nil: Close does not wait
 	closed bool
 }
 
-// Removing is one of them. Behind's mutex guards what is not written once.
+// Removing is one such removal. Behind's mutex guards the fields that change.
 type Removing struct {
 	key   string
-	since clock.Instant // since when this process has had the key, with this hold and those before
+	since clock.Instant // when this process got the key, with this hold or an earlier one
 	Began clock.Instant
-	over  chan struct{} // closed when the server has replied, or is not waited for any more
+	over  chan struct{} // closed when the server has replied, or the wait for it has ended
 
 	next  follower
-	by    *hold.Hold // that was granted
-	later bool       // see NotOurs, as is lost
-	lost  func()     // nil: the key was the hold's, as far as is known
+	by    *hold.Hold // the hold that was granted
+	later bool       // see NotOurs
+	lost  func()     // see NotOurs; nil: as far as is known the key was the hold's
 }
 
-// follower is what is known of the call that has not waited for a removal.
+// follower is what is known of the next call, which has not waited for the removal.
 type follower uint8
 
 const (
 	nobody follower = iota
 	asks
-	refused // by its first try: another owner had the key
-	granted // by its first try
-	unknown // or there was none
+	refused // its first try found another owner's key
+	granted // its first try got the lock
+	unknown // unknown outcome, or no try
 )
 
-// mostBehind is how many there are at most: the rest of a rush waits for its removals.
+// mostBehind limits the removals under way: further releases wait for theirs.
 const mostBehind = 64
 
-// NewBehind has none yet. Limit is the handoff limit.
+// NewBehind makes an empty Behind. Limit is the handoff limit.
 func NewBehind(limit time.Duration) *Behind {
 	return &Behind{limit: limit, newest: map[string]*Removing{}}
 }
 
-// Yields tells whether a process is to leave those without a ticket their chance: it has had the key for so long, with several
-// holds, and between them the key was free for a moment only. Of a single hold the two times differ by a round trip.
+// Yields reports whether a process must leave a window to calls without a ticket: it has had the key for the handoff limit,
+// with several holds, between which the key was free only for moments. Had is for how long the process has had the key, owned
+// the owner its hold; for a single hold they differ by a round trip.
 func (b *Behind) Yields(had, owned, trip time.Duration) bool {
 	return b.limit > 0 && had >= b.limit && had-owned >= b.limit/2+2*trip
 }
 
-// Begin is before the removal of a key that this process has had for so long. It returns nil when the call is to wait for it.
+// Begin begins the removal of a key that this process has had for had. It returns nil if the call must wait for the removal.
 func (b *Behind) Begin(key string, had time.Duration, now clock.Instant) *Removing {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -82,16 +83,15 @@ func (b *Behind) Begin(key string, had time.Duration, now clock.Instant) *Removi
 	return r
 }
 
-// NotOurs is that the key was not the hold's: it was free, or another's. Later tells that it was one's of this registry that has
-// asked for it since. Lost is called when the hold was lost for certain, now or when the call that has not waited for the removal
-// knows.
+// NotOurs notes that the key was not the hold's: it was free, or another hold's. Later: it belonged to a later hold of this
+// registry. Lost is called once it is certain that the hold was lost: now, or when the outcome of the next call is known.
 func (b *Behind) NotOurs(r *Removing, later bool, lost func()) {
 	b.mu.Lock()
 	r.later, r.lost = later, lost
 	b.unlockJudge(r)
 }
 
-// told takes in what has become of the first try of the call that has not waited for a removal.
+// told notes the outcome of the first try of the next call, which has not waited for the removal.
 func (b *Behind) told(r *Removing, how follower, by *hold.Hold) {
 	b.mu.Lock()
 	if r.next == asks {
@@ -100,9 +100,9 @@ func (b *Behind) told(r *Removing, how follower, by *hold.Hold) {
 	b.unlockJudge(r)
 }
 
-// unlockJudge tells of a loss once it is known, and unlocks the mutex. A call that was refused has seen that another owner had
-// the key. As long as the hold is valid of one that was granted, its key is there: unless the removal has met that key, it came
-// before the grant, and found that the key was not its own.
+// unlockJudge unlocks the mutex, and calls lost once the loss is certain. A refused call has seen another owner's key. If the
+// next call was granted, its key exists while its hold is valid: so unless the removal has met that key, the removal came
+// before the grant, and the key was not the old hold's even then.
 func (b *Behind) unlockJudge(r *Removing) {
 	next, by, later, lost := r.next, r.by, r.later, r.lost
 	if next != asks {
@@ -114,7 +114,7 @@ func (b *Behind) unlockJudge(r *Removing) {
 	}
 }
 
-// End is after a removal, and after what is left of it is the cleaner's.
+// End ends a removal: it is done, or the cleaner has taken it over.
 func (b *Behind) End(r *Removing) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -128,7 +128,7 @@ func (b *Behind) End(r *Removing) {
 	}
 }
 
-// Close waits until there are none, for a while. No further one begins.
+// Close waits until no removal is under way, for limit at most. No further removal begins.
 func (b *Behind) Close(limit time.Duration) {
 	b.mu.Lock()
 	b.closed = true
@@ -147,7 +147,7 @@ func (b *Behind) Close(limit time.Duration) {
 	}
 }
 
-// of is the removal of a key that is under way.
+// of returns the removal of a key that is under way, or nil.
 func (b *Behind) of(key string) *Removing {
 	if b == nil || b.running.Load() == 0 {
 		return nil
@@ -157,8 +157,8 @@ func (b *Behind) of(key string) *Removing {
 	return b.newest[key]
 }
 
-// overtake is for a call that does not wait for a removal. Of one before it something may have been removed, and the key with it:
-// so what the reply says about the hold is not known any more, unless that one was refused.
+// overtake notes a call that does not wait for the removal. An earlier such call may have obtained and released the key
+// meanwhile, so the reply says nothing certain about the hold any more, unless that call was refused.
 func (b *Behind) overtake(r *Removing) *Removing {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -172,8 +172,9 @@ func (b *Behind) overtake(r *Removing) *Removing {
 	return r
 }
 
-// follow is before the first try of a call. Where its registry has the removal of the hold before under way it returns that when
-// the call does not wait: told is to be called then. The two sides of a read-write lock always wait: their key has another type.
+// follow runs before the first try of a call. If the removal of the previous hold is under way, the call either waits for it,
+// or follow returns it, and the caller must call told. The two sides of a read-write lock always wait: their key has another
+// type.
 func (a *attempt) follow(deadline clock.Instant) (before *Removing, err error) {
 	p := a.path
 	b := p.all.Behind
@@ -188,12 +189,12 @@ func (a *attempt) follow(deadline clock.Instant) (before *Removing, err error) {
 	}
 	err = a.await(r, deadline)
 	if errors.Is(err, fault.NoAnswer) && deadline <= p.Clock.Now() && !p.Shard().Overdue(r.Began) {
-		err = nil // it asks all the same, as a first try at the end of its wait does
+		err = nil // the call asks all the same, as for any first try at the end of its wait
 	}
 	return nil, err
 }
 
-// await waits for the end of a removal, for as long as an answer may take.
+// await waits for the end of a removal, for as long as a reply may take.
 func (a *attempt) await(r *Removing, deadline clock.Instant) error {
 	p := a.path
 	s := p.all.spare()
@@ -210,14 +211,14 @@ func (a *attempt) await(r *Removing, deadline clock.Instant) error {
 		return fault.Ended(a.ctx)
 	case <-p.all.Closed:
 		return fault.Closed
-	case <-s.timer.C: // the call may ask all the same, see obtainLater
+	case <-s.timer.C: // the call may still ask, see obtainLater
 		b := p.all.Behind
 		b.told(b.overtake(r), unknown, nil)
 		return fault.AsUnavailable(fault.NoAnswer)
 	}
 }
 
-// outcome is what a removal is told of the first try, which may not have been made.
+// outcome returns the outcome of the first try, which may not have been made, for a removal.
 func (a *attempt) outcome(err error) follower {
 	switch {
 	case a.won:

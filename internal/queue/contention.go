@@ -12,30 +12,30 @@ import (
 	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
-// contention is what a path of this process knows of others that want it. Where there is a queue the scripts decide who is
-// next, and when those without a ticket have their chance. Where there is none, the goroutines of this process, which take the
-// lock from each other, must leave others their chance now and then.
+// contention is what a path knows of other processes that want it. With a queue, the scripts decide who is next, and when calls
+// without a ticket have their turn. Without one, the goroutines of this process, which hand the lock to each other, must leave
+// others their turn now and then.
 type contention struct {
 	contested atomic.Bool   // others waited when the lock was last released: the next call asks for a ticket at once
-	since     atomic.Int64  // an instant: when that was, the last time
-	deaf      atomic.Bool   // no message of a grant can reach the calls of this process, so they do not queue
-	queueless atomic.Int64  // an instant: until when there is no queue, because the server has refused it
+	since     atomic.Int64  // an instant: when that was last so
+	deaf      atomic.Bool   // messages of grants cannot reach this process, so its calls do not queue
+	queueless atomic.Int64  // an instant: until then there is no queue, because the server has refused it
 	yields    atomic.Bool   // without a queue: the next call stands back first
-	yielded   atomic.Int64  // an instant: since when the process has had the lock without a chance for others
-	looked    clock.Instant // when its release last had the server look for windows; for the owner of the local half
+	yielded   atomic.Int64  // an instant: since when others have had no turn
+	looked    clock.Instant // when a release last had the server look for windows; for the owner of the local half
 	tried     atomic.Int64  // an instant: when a call that does not wait found the lock taken
 	keeping   atomic.Pointer[keeping]
-	expected  [2]atomic.Pointer[expected] // of the writer, or of a plain lock, and of the readers
-	line      line                        // of the calls of a semaphore
+	expected  [2]atomic.Pointer[expected] // first of the writer or a plain lock, then of the readers
+	line      line                        // the calls of a semaphore
 }
 
-// spare is what a call needs to wait.
+// spare has what a call needs to wait, for reuse.
 type spare struct {
 	timer *time.Timer   // stopped
-	came  chan struct{} // see mailbox. A message for an earlier call may yet wake a later one, once, which finds no mail then
+	came  chan struct{} // see mailbox. A message for an earlier call may wake a later one, once, which then finds no mail
 }
 
-// spare takes what the call before has put back, where there is one.
+// spare returns a spare, reused if possible.
 func (all *Shared) spare() *spare {
 	if s, ok := all.spares.Get().(*spare); ok {
 		return s
@@ -54,21 +54,21 @@ func (all *Shared) putBack(s *spare) {
 	all.spares.Put(s)
 }
 
-// expected is a hold that was found by a look, and may be over before the message of its grant comes. That must not be taken for
-// the grant of a hold that is nobody's: the removal which is under way would find nothing to remove.
+// expected is a hold that a look has found, and that may be over before the message of its grant comes. That message must not
+// be taken for a grant that no call waits for: its removal would find nothing to remove.
 type expected struct {
 	number string
 	until  clock.Instant
 }
 
-// keeping is that the removal of a hold leaves its path taken until some time. Whoever else removes that hold, because they know
-// no more of it than its number, has to do the same.
+// keeping notes that the removal of a hold leaves its path taken until some time. Other removals of that hold, which know only
+// its number, must do the same.
 type keeping struct {
 	number string
 	until  clock.Instant
 }
 
-// Reserve notes that for a hold that is about to be over, if so, and returns until when; 0: it is not.
+// Reserve notes until when AtLeast keeps the path of a hold that is about to end, and returns that; 0: it does not.
 func (p *Path) Reserve(h *hold.Hold) (until clock.Instant) {
 	kept, found := h.Keeps()
 	if kept != 0 {
@@ -80,8 +80,8 @@ func (p *Path) Reserve(h *hold.Hold) (until clock.Instant) {
 	return kept
 }
 
-// expectedBy is what a side of a lock expects. Each has a place of its own: their holds follow each other closely, and a message
-// may come after both.
+// expectedBy returns the expected hold of a side. Each side has its own: their holds may follow each other closely, and a
+// message may come after both.
 func (c *contention) expectedBy(side string) *atomic.Pointer[expected] {
 	if side == Reads {
 		return &c.expected[1]
@@ -89,7 +89,7 @@ func (c *contention) expectedBy(side string) *atomic.Pointer[expected] {
 	return &c.expected[0]
 }
 
-// expects tells whether the message of a grant was to come.
+// expects reports whether the message of a grant with this number was expected.
 func (p *Path) expects(number string) bool {
 	c := p.whole().others.Load()
 	if c == nil {
@@ -99,7 +99,7 @@ func (p *Path) expects(number string) bool {
 	return e != nil && e.number == number && p.Clock.Now() < e.until
 }
 
-// ReservedUntil is until when the removal of a hold with such a number leaves the path taken; 0: it does not.
+// ReservedUntil returns until when the removal of the hold with this number leaves the path taken; 0: it does not.
 func (p *Path) ReservedUntil(number string) clock.Instant {
 	c := p.whole().others.Load()
 	if c == nil {
@@ -114,10 +114,10 @@ func (p *Path) ReservedUntil(number string) clock.Instant {
 // queuelessFor is for how long a path goes without a queue after the server has refused one.
 const queuelessFor = time.Minute
 
-// contention returns what the path's calls know of others.
+// contention returns what is known of others that want the key.
 func (p *Path) contention() *contention { return p.anchor.noted() }
 
-// noted is what is kept here.
+// noted returns this path's contention, and makes it if there is none.
 func (p *Path) noted() *contention {
 	for p.others.Load() == nil {
 		p.others.CompareAndSwap(nil, &contention{})
@@ -125,17 +125,17 @@ func (p *Path) noted() *contention {
 	return p.others.Load()
 }
 
-// Contested tells whether a call is not to try first, but to wait in the queue or to stand back, since others waited when the
-// lock was last released, or a moment ago.
+// Contested reports whether a call must queue or stand back instead of trying first: others waited when the lock was last
+// released, or a moment ago.
 func (p *Path) Contested() bool {
 	c := p.anchor.others.Load()
 	return c != nil && (c.contested.Load() || c.yields.Load() || p.busy()) // mutant: tries first
 }
 
-// busyFor is for how long others most likely go on waiting for a lock after they did.
+// busyFor is for how long others are assumed to wait for a lock after they were seen waiting.
 const busyFor = 500 * time.Millisecond
 
-// busy tells whether others have waited for the lock just now, so that its queue is there.
+// busy reports whether others waited for the lock a moment ago, so that its queue most likely exists.
 func (p *Path) busy() bool {
 	c := p.anchor.others.Load()
 	if c == nil {
@@ -145,17 +145,17 @@ func (p *Path) busy() bool {
 	return since != 0 && since.Until(p.Clock.Now()) < busyFor
 }
 
-// MayQueue tells whether calls of the path may wait in a queue.
+// MayQueue reports whether calls of the path may wait in a queue.
 func (p *Path) MayQueue() bool {
 	c := p.anchor.others.Load()
 	return c == nil || p.Clock.Now() >= clock.Instant(c.queueless.Load())
 }
 
-// Queues tells whether they do.
+// Queues reports whether calls of the path wait in a queue.
 func (p *Path) Queues() bool { return p.MayQueue() && p.all.Waker.Listening != nil }
 
-// NoQueue is for when the server has refused the queue of a path. What it refuses for now only, out of memory for instance, costs
-// nobody their place: who waits looks again. That is logged once a minute at most.
+// NoQueue notes that the server has refused the queue of a path. A refusal for now only, for instance because it is out of
+// memory, costs no call its place: waiting calls look again. It is logged once a minute at most.
 func (p *Path) NoQueue(why string) {
 	now := p.Clock.Now()
 	if fault.Passes(why, true) {
@@ -173,7 +173,7 @@ func (p *Path) NoQueue(why string) {
 	}
 }
 
-// deaf notes whether messages of grants can reach calls of this process.
+// deaf notes whether messages of grants cannot reach calls of this process.
 func (p *Path) deaf(is bool) {
 	c := p.anchor.others.Load()
 	if c == nil {
@@ -190,8 +190,8 @@ func (p *Path) deaf(is bool) {
 	}
 }
 
-// NoteContention takes in what a release has replied, and whether goroutines of this process wait that were not to have the
-// lock at once, because it has had it for a handoff limit or, without hand-over, has released it.
+// NoteContention notes the reply to a release, and whether goroutines of this process wait that must let others go first,
+// because the process has had the lock for the handoff limit or, without hand-over, has released it.
 func (p *Path) NoteContention(reply int64, others bool, at clock.Instant) {
 	p.NoteWindow(reply, others, at)
 	if reply == protocol.Contended {
@@ -199,8 +199,8 @@ func (p *Path) NoteContention(reply int64, others bool, at clock.Instant) {
 	}
 }
 
-// NoteWindow is the same for a release that may have replied so because it has opened a window. The next call asks for a ticket
-// then, and so leaves the window to those without one. But it is no sign that they are there.
+// NoteWindow is NoteContention for a release that may have opened a window: then the next call asks for a ticket, and leaves
+// the window to calls without one. The reply is no sign that there are such calls.
 func (p *Path) NoteWindow(reply int64, others bool, at clock.Instant) {
 	c := p.anchor.others.Load()
 	if c == nil {
@@ -212,7 +212,7 @@ func (p *Path) NoteWindow(reply int64, others bool, at clock.Instant) {
 	if was := c.contested.Load(); reply != protocol.NoQueue && was != (reply == protocol.Contended) {
 		c.contested.Store(!was)
 	}
-	if (others || reply == protocol.Contended) && !p.many { // who has no ticket never has permits: nobody asks who may be there
+	if (others || reply == protocol.Contended) && !p.many { // calls without a ticket never get permits
 		p.Shard().Contended(at)
 	}
 	if !p.Queues() || c.deaf.Load() {
@@ -220,7 +220,7 @@ func (p *Path) NoteWindow(reply int64, others bool, at clock.Instant) {
 	}
 }
 
-// Removed notes that the key of the hold with a value was removed.
+// Removed notes that the key of the hold with this value was removed.
 func (p *Path) Removed(value string, at clock.Instant) {
 	n := p.all.NumberIn(value)
 	for last := p.last.Load(); n > 0 && n >= last; last = p.last.Load() { // removals may end at the same time
@@ -231,11 +231,11 @@ func (p *Path) Removed(value string, at clock.Instant) {
 	}
 }
 
-// RecallFor is for how long a removal may be lost by a failover: a replica lags behind by no more, most likely.
+// RecallFor is for how long a failover may lose a removal: a replica most likely lags behind by less.
 const RecallFor = 2 * time.Second
 
-// Recall has removals sent once more that were confirmed just now, since a server may have taken over that has not got them.
-// Later holds have larger numbers, and are not touched.
+// Recall sends recently confirmed removals again, since a server may have taken over without them. Later holds have larger
+// numbers, and are not touched.
 func (p *Path) Recall(now clock.Instant) {
 	if n := p.last.Load(); n > 0 && clock.Instant(p.lastAt.Load()).Until(now) < RecallFor {
 		p.all.Expedite(p.local.Unclaimed(strconv.FormatUint(n, 10)))

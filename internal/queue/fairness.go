@@ -8,20 +8,20 @@ import (
 	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
-// Tickets, and goroutines of one process, would pass a lock on among themselves for ever. Others must have their chance: those in
-// the queue before the next goroutine of a process, and those who have no ticket, Java's and calls that poll. What a process does
-// about that when it releases is decided here.
+// Tickets, and goroutines of one process, could pass a lock among themselves forever. Others must have their turn: calls in the
+// queue before the next goroutine of the process, and calls without a ticket, which are Java's and polling calls. This file
+// decides what a release does about that.
 //
-// Where there is a queue the server decides, in internal/protocol/lua/windows.lua, by what the queue has noted of the newest
-// windows. From a release with tickets on:
+// With a queue the server decides, in internal/protocol/lua/windows.lua, by the newest windows, which the queue has noted. From
+// a release with tickets on:
 //
 //	shut ──100 ms after the last window, and somebody listens for releases──▶ open for 10 ms ──▶ shut
 //	 │ ╰───100 ms, and nobody listens──▶ noted, and shut
 //	 ╰─────1.7 s of it, and the last long window as long ago──▶ open for 110 ms ──▶ shut
 //
-// While it is shut a release serves the first ticket. While it is open the key is removed, and free for whoever takes it; the
-// first ticket looks when that is over. Readers leave no windows: for a writer without a ticket there is a guest in the queue,
-// see internal/protocol/lua/readwrite.lua. The process says what it knows, see Fairness:
+// While it is shut, a release serves the first ticket. While it is open, the key is removed, and the first call without a
+// ticket may take it; the first ticket looks when the window is over. Readers leave no windows: a writer without a ticket has a
+// guest ticket in the queue, see internal/protocol/lua/readwrite.lua. The releasing process says what it knows, see Fairness:
 //
 //	leads       the hold was a leader's: there is no long window
 //	yields      goroutines of this process wait, and have had the lock for as long as they may
@@ -29,30 +29,31 @@ import (
 //	direct      the server need not look for windows: a short way serves the first ticket
 //	nothing     whether others wait the mark in the key tells the server
 //
-// Those without a ticket show themselves in three ways. Java runs a script that the server knows from then on, see Shard.Quiet in
-// internal/transport. Calls of this library that wait without a ticket leave a trace in the queue, and so does in Spring's format
-// whoever has the key when one with a ticket looks: until the next long window has come these are due as if it were not quiet.
-// What is left, a loop of SET NX by hand, is let in each 15 s, until it is seen. Where sections last for longer than a queue that
-// nobody looks after, two minutes, each begins a new one, and there may never be a long window.
+// Calls without a ticket are noticed in three ways. Java runs a script that the server knows from then on, see Shard.Quiet in
+// internal/transport. Calls of this library that wait without a ticket leave a trace in the queue. In Spring's format an owner
+// without a ticket is noticed when a call with a ticket looks. After the last two, long windows are due as if it were not
+// quiet, until the next one has come. Anything else, such as a loop of SET NX by hand, gets a long window each 15 s, until it
+// is noticed. If sections last for longer than an untended queue, two minutes, each of them begins a new queue, and there may
+// never be a long window.
 //
-// Where there is no queue the process stands back, see contention.released:
+// Without a queue the process stands back, see contention.released:
 //
 //	keeps ──goroutines wait, and the last chance was 100 ms ago──▶ yields ──the next call pauses first──▶ keeps
 
-// Fairness notes what the release of a hold is to do about others. Due tells that this process has had the lock for long enough.
+// Fairness sets what the release of a hold does about others. Due: this process has had the lock for long enough.
 func (p *Path) Fairness(m *protocol.Release, h *hold.Hold, due bool, now clock.Instant) {
 	if h.Leads() {
 		m.Leads = true
-	} else if m.Yields || (due || p.side == "" && h.Watched()) && p.local.Contended() { // or its lease does not suit who waits
+	} else if m.Yields || (due || p.side == "" && h.Watched()) && p.local.Contended() { // or its lease does not suit the next waiter
 		m.Yields = true
 	}
 	c := p.anchor.others.Load()
 	switch {
-	case !m.Queued || c == nil && h.Queued() == 0: // nobody else is known to want it
+	case !m.Queued || c == nil && h.Queued() == 0: // no other process is known to want it
 	case p.direct(m, h, c, now):
 		m.Known = protocol.Direct
 	default:
-		if p.Format.Brief() { // the sides of a read-write lock may release at a time
+		if p.Format.Brief() { // the two sides of a read-write lock may release at the same time
 			p.contention().looked = now
 		}
 		if p.Shard().Quiet(h.Since().Add(-evidenceAge)) {
@@ -62,40 +63,41 @@ func (p *Path) Fairness(m *protocol.Release, h *hold.Hold, due bool, now clock.I
 }
 
 const (
-	// evidenceAge is how much older than a hold the evidence may be by which its release says that it is quiet. One who begins
-	// to try while a lock is held for long may be missed by its release, and is seen by that of the next hold.
+	// evidenceAge is by how much the evidence for quiet may be older than the hold that is released. A call that begins to try
+	// during a long hold may be missed by its release; the release of the next hold notices it.
 	evidenceAge = time.Second
 
-	// lookEach is how often a process that releases all the time has the server look for windows. It is how often short windows are
-	// due; see OFTEN in internal/protocol/lua/windows.lua.
+	// lookEach is how often a process that releases all the time asks the server to look for windows. It is the distance of short
+	// windows, see OFTEN in internal/protocol/lua/windows.lua.
 	lookEach = 100 * time.Millisecond
 
-	// retryEach is how far apart the tries of one may be who tries again and again. It is the distance of windows where nobody has
-	// left a trace: for those that are further apart a trace changes little.
+	// retryEach is the longest distance of tries that count as repeated. It is the distance of long windows without a trace: for
+	// tries that are further apart a trace changes little.
 	retryEach = 15 * time.Second
 
-	// longWait is from when on who waits is told that it is the next one: until then it looks by itself, see firstLook.
+	// longWait is after how long a waiting call is told that it is the next one: until then it looks by itself, see firstLook.
 	longWait = firstLook
 )
 
-// direct tells whether a release needs no more than the first ticket. No window is open: the hold comes from the queue, which
-// makes nobody the owner in one, and none opens before the owner releases. One that is due comes a little later. And nobody
-// behind the first ticket has waited for so long that it is to be told that it is the next one: all have joined after this call.
+// direct reports whether a release needs to look only at the first ticket. No window is open: the hold comes from the queue,
+// which grants nothing during a window, and none opens before this release. A window that is due comes a little later. And no
+// call behind the first ticket has waited for so long that it must be told that it is the next one: all came after this hold's
+// call.
 func (p *Path) direct(m *protocol.Release, h *hold.Hold, c *contention, now clock.Instant) bool {
 	return p.Format.Brief() && !m.Leads && !m.Yields && m.Keep == 0 && c != nil && c.looked != 0 && now < c.looked.Add(lookEach) &&
 		h.Queued() != 0 && h.Queued().Until(now) < longWait
 }
 
-// tries is for a call that does not wait, and has found the lock taken. It tells whether another one has so not long
-// ago: somebody tries again and again.
+// tries notes that a call that does not wait found the lock taken. It reports whether another such call did within retryEach:
+// then tries are repeated.
 func (p *Path) tries() bool {
 	now := p.Clock.Now()
 	last := clock.Instant(p.contention().tried.Swap(int64(now)))
 	return last != 0 && last.Until(now) < retryEach
 }
 
-// released is for a release without a queue: goroutines of this process wait that are not to have the lock at once, or not; and
-// it is known that there is a window, or that others have the lock.
+// released notes a release without a queue. Waits: goroutines of this process wait, and must let others go first. Others: there
+// is a window, or others have the lock.
 func (c *contention) released(waits, others bool, now clock.Instant) {
 	since := clock.Instant(c.yielded.Load())
 	due := since != 0 && since.Until(now) >= lookEach
@@ -107,14 +109,14 @@ func (c *contention) released(waits, others bool, now clock.Instant) {
 	c.yielded.Store(int64(now))
 }
 
-// standsBack tells, once, whether a call without a queue is to leave others their chance.
+// standsBack reports, once, whether a call without a queue must let others go first.
 func (p *Path) standsBack() bool {
 	c := p.anchor.others.Load()
 	return c != nil && c.yields.Swap(false) // mutant: nobody stands back
 }
 
-// standBack gives others their chance, where there is no queue: this process has had the lock for as long as its goroutines
-// may hand it to each other, and has released it for that reason.
+// standBack lets others go first, without a queue: this process has had the lock for the handoff limit, and has released it for
+// that reason.
 func (a *acquisition) standBack() error {
 	if !a.path.standsBack() {
 		return nil

@@ -5,11 +5,11 @@ import (
 	"sync"
 )
 
-// line is the calls of this process that wait for permits of a semaphore, in the order of their tickets, but for some that were
-// lost. Each has a ticket, so those of a process look one after another, whatever stands in front of them.
+// line has the calls of this process that wait for permits of a semaphore, in the order of their tickets, unless tickets were
+// lost. Each call has a ticket; the line lets them look one after another, whatever is in front of them in the queue.
 type line struct {
 	mu    sync.Mutex
-	seats list.List // of the number of each
+	seats list.List // has the number of each call
 	last  uint64
 }
 
@@ -26,12 +26,11 @@ func (l *line) leave(seat *list.Element) {
 	l.seats.Remove(seat)
 }
 
-// before is how many came before a call and after the first that still waits, so for the first it is none. Some of them may have
-// left.
+// before returns how many calls came before seat, from the first that still waits on. Some of them may have left.
 func (l *line) before(seat *list.Element) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	first, _ := l.seats.Front().Value.(uint64)
 	this, _ := seat.Value.(uint64)
-	return int(this - first) //nolint:gosec // no more than there ever were
+	return int(this - first) //nolint:gosec // not more than the calls so far
 }

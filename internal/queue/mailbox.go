@@ -10,7 +10,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/clock"
 )
 
-// Message is what a script tells a process about the queue of a key.
+// Message is a script's message to a process about the queue of a key.
 type Message struct {
 	what   byte // one of the constants below
 	Number string
@@ -19,9 +19,9 @@ type Message struct {
 }
 
 const (
-	tellsGrant = 'g' // the hold owns the key, with a lease of so long
-	tellsNext  = 'n' // its ticket is the next one, and may look when so long is over
-	tellsGone  = 'd' // its ticket was taken out, by an older version
+	tellsGrant = 'g' // the hold owns the key, with a lease of this length
+	tellsNext  = 'n' // its ticket is the next one, and may look after this time
+	tellsGone  = 'd' // its ticket was taken out; only older versions send this
 )
 
 // ParseMessage reads "<what> <number> <milliseconds> <key>". Older versions have "@" and a time behind the milliseconds of a
@@ -38,7 +38,7 @@ func ParseMessage(text string) (m Message, ok bool) {
 	return Message{what[0], number, clock.Milliseconds(int64(min(n, math.MaxInt64/2))), key}, true
 }
 
-// Grants tells whether the message is that of a grant.
+// Grants reports whether the message is about a grant.
 func (m Message) Grants() bool { return m.what == tellsGrant }
 
 // mailbox takes the messages for a waiting call.
@@ -46,20 +46,20 @@ type mailbox struct {
 	came chan struct{} // has room for one
 
 	mu     sync.Mutex
-	number string // of the attempt, empty between attempts
+	number string // of the attempt; empty between attempts
 	mail   mail
 	closed bool
 }
 
-// mail is what messages have said since it was last taken.
+// mail is the content of the messages since it was last taken.
 type mail struct {
-	granted time.Duration // the call's hold owns the key, with a lease of so long; 0: it does not
-	next    time.Duration // the ticket is the next one, which may look when so long is over
+	granted time.Duration // the call's hold owns the key, with this lease; 0: it does not
+	next    time.Duration // if isNext: when the call may look
 	isNext  bool
-	look    bool // something happened that only a look tells
+	look    bool // something happened that only a look shows
 }
 
-// open makes the mailbox that of an attempt, without mail; of none when number is empty.
+// open opens the empty mailbox for an attempt; for none if number is empty.
 func (b *mailbox) open(number string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -74,7 +74,7 @@ func (b *mailbox) take() mail {
 	return taken
 }
 
-// put takes a message for the attempt, and reports whether it was one. It wakes the attempt.
+// put takes a message and wakes the attempt. It reports whether the message was for the attempt.
 func (b *mailbox) put(m Message) bool {
 	b.mu.Lock()
 	mine := m.Number == b.number && !b.closed
@@ -94,7 +94,7 @@ func (b *mailbox) put(m Message) bool {
 	return mine
 }
 
-// stir has the call look.
+// stir makes the call look.
 func (b *mailbox) stir() {
 	b.mu.Lock()
 	b.mail.look = true
@@ -109,7 +109,7 @@ func (b *mailbox) ring() {
 	}
 }
 
-// close returns what nobody has taken. From now on there is none.
+// close returns the mail that was not taken. From now on put refuses messages.
 func (b *mailbox) close() mail {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -117,8 +117,8 @@ func (b *mailbox) close() mail {
 	return b.mail
 }
 
-// Told passes a message on to the call that waits for it, or to the hold that it is about: in this order, since a call
-// makes its hold the lock's before it closes its mailbox. A hold that is taken for nobody's would be removed while it is held.
+// Told passes a message to the call that waits for it, or to the hold that it is about: in this order, since a call gives the
+// lock its hold before it closes its mailbox. Otherwise a hold that is held would be removed as unclaimed.
 func (p *Path) Told(m Message) bool {
 	if box := p.box(); box != nil && box.put(m) {
 		return true
@@ -133,7 +133,7 @@ func (p *Path) Told(m Message) bool {
 	return p.expects(m.Number)
 }
 
-// box is that of the call that waits in the queue, if one does.
+// box returns the mailbox of the call that waits in the queue, if one does.
 func (p *Path) box() *mailbox {
 	if w := p.active.Load(); w != nil && w.box.came != nil {
 		return &w.box
@@ -141,8 +141,8 @@ func (p *Path) box() *mailbox {
 	return nil
 }
 
-// Stir has the call that waits in the queue look, since something was granted to another attempt of its registry, which it
-// takes over. It tells whether one waits.
+// Stir makes the call that waits in the queue look, since another attempt of its registry was granted the lock, which the call
+// takes over. It reports whether a call waits.
 func (p *Path) Stir() bool {
 	box := p.box()
 	if box != nil {

@@ -17,76 +17,76 @@ import (
 	"github.com/lockregistry/lockregistry/internal/transport"
 )
 
-// Path is a lock's key in Redis, for the calls that obtain it: one at a time, which has the local half. The two sides of a
-// read-write lock are two paths of one key, and each call of a semaphore has one; what others want concerns all of them, and is
-// kept at the anchor.
+// Path is a lock's key in Redis, for the calls that obtain it: one at a time, the one that has the local half. The two sides of
+// a read-write lock are two paths of one key, and each call of a semaphore has its own path. What is known of other processes
+// concerns all paths of a key, and is kept at the anchor.
 type Path struct {
 	hold.Path
 	*Side
 	local  Local
-	anchor *Path // the writer's, that of a semaphore, or this one
+	anchor *Path // the writer's path, the semaphore's, or this one
 
-	others atomic.Pointer[contention] // nil until others wait for it; the anchor's
-	active atomic.Pointer[activeWait] // of the goroutine that asks Redis, once its first try takes a while or failed; see whole
-	last   atomic.Uint64              // the number of the newest hold whose key was removed, as far as that is known
-	lastAt atomic.Int64               // and when: an instant
+	others atomic.Pointer[contention] // nil until others wait for the key; only at the anchor
+	active atomic.Pointer[activeWait] // of the goroutine that asks Redis, once its first try takes long or failed; see whole
+	last   atomic.Uint64              // the number of the newest hold whose removal is confirmed
+	lastAt atomic.Int64               // an instant: when that was
 }
 
-// Side is what the paths of a registry share that are plain locks, readers or writers.
+// Side is what a registry's paths of one kind share: of plain locks, readers, writers, or permits.
 type Side struct {
 	all  *Shared
 	side string // r for readers, w for writers, p and a number for permits, in tickets; empty for plain locks
-	many bool   // it is for permits
+	many bool   // of permits
 
-	// Found is told that a semaphore has another number of permits than a call has named.
+	// Found is called when a semaphore in Redis has another number of permits than a call has named.
 	Found func(number int)
 }
 
-// Side is one of the registry's.
+// Side makes a side of the registry.
 func (all *Shared) Side(side string) *Side {
 	return &Side{all: all, side: side, many: strings.HasPrefix(side, "p")}
 }
 
-// Many tells whether the path is one call's, of many that may have the key at a time.
+// Many reports whether the path belongs to one call of a semaphore, so that many paths may have the key at a time.
 func (s *Side) Many() bool { return s.many }
 
 // Local is the local half of a path's lock.
-type Local interface { //nolint:interfacebloat // what the two halves of a lock know of each other
-	// NewHold makes a hold on these terms, which nobody has yet.
+type Local interface { //nolint:interfacebloat // all that the half in Redis needs of the local half
+	// NewHold makes a hold on these terms, to be asked for.
 	NewHold(t hold.Terms) *hold.Hold
 
-	// Hold is the hold that the lock has, nil when it has none.
+	// Hold returns the lock's hold; nil if it has none.
 	Hold() *hold.Hold
 
-	// Won gives the lock a hold, which is live. Its owner may use it since then.
+	// Won gives the lock its hold, which is live since since.
 	Won(h *hold.Hold, since clock.Instant)
 
-	// Free frees the local half, for a call that has not got the lock.
+	// Free frees the local half of a call that did not get the lock.
 	Free()
 
-	// Taken tells other calls, which only want to know it, that another owner has the lock.
+	// Taken tells calls that wait only for this reply that another owner has the lock.
 	Taken()
 
-	// Contended tells whether goroutines of this process wait.
+	// Contended reports whether goroutines of this process wait.
 	Contended() bool
 
-	// Under is the value of the hold with which the owner that wants to read writes already; empty when it does not.
+	// Under returns the value of the writer's hold, if the owner that wants to read has it; else the empty string.
 	Under() string
 
-	// Block puts a call that waits for another process into the graph of those that wait, and EndWait takes it out.
+	// Block enters a call that waits for another process into the graph of waiting calls, EndWait takes it out.
 	Block(ctx context.Context, call *deadlock.Call, w Waiting)
 	EndWait(call *deadlock.Call)
 
-	// Abandoned is what a hold may have left, and Unclaimed what one has left that was granted to nobody.
+	// Abandoned returns the removal of what a hold may have left; Unclaimed that of a grant that no call waits for.
 	Abandoned(h *hold.Hold) cleanup.Removal
 	Unclaimed(number string) cleanup.Removal
 }
 
-// Shared is what the paths of a registry share.
+// Shared is what all paths of a registry share.
 type Shared struct {
 	Settings
 	Prefix    string
-	Values    string // what the values of all holds of the registry begin with
+	Values    string // the prefix of the values of the registry's holds
 	Clock     clock.Clock
 	Transport *transport.Client
 	Waker     *Waker
@@ -101,36 +101,37 @@ type Shared struct {
 	refusals
 }
 
-// Counts are of what happened to those who wait.
+// Counts are figures about waiting calls.
 type Counts struct {
-	Grants  atomic.Uint64 // holds that another process has granted
-	Polls   atomic.Uint64 // tries because the time for one had come
-	Windows atomic.Uint64 // waiters told that a free key is left to those without a ticket
+	Grants  atomic.Uint64 // holds that other processes granted
+	Polls   atomic.Uint64 // tries that were made only because it was time
+	Windows atomic.Uint64 // times that a waiter left a free key to calls without a ticket
 }
 
-// refusals are what was logged of queues that the server refuses.
+// refusals is what was logged about queues that the server refuses.
 type refusals struct {
-	unqueued  atomic.Bool  // it was logged that the server refuses a queue
-	postponed atomic.Int64 // an instant: not before then it is logged again that it does so for now
+	unqueued  atomic.Bool  // a refusal for good was logged
+	postponed atomic.Int64 // an instant: until then a refusal for now is not logged again
 }
 
-// Draining is that calls end which wait, but for some.
+// Draining ends waiting calls when the registry shuts down, except those that may go on.
 type Draining struct {
 	Begins <-chan struct{}
-	// GoesOn tells whether a call does. The goroutine of the call asks.
+	// GoesOn reports whether a call may go on. The call's goroutine calls it.
 	GoesOn func(ctx context.Context) bool
 }
 
-// Shard is the way to the master that has the key.
+// Shard returns the shard of the key.
 func (p *Path) Shard() *transport.Shard { return p.all.Transport.Shard(p.Key) }
 
-// Init makes the path that of a lock; anchor is the path of the writer for both sides of a read-write lock, and one for all calls
-// of a semaphore.
+// Init initializes the path of a lock. For both sides of a read-write lock anchor is the writer's path; all calls of a
+// semaphore have the same anchor.
 func (p *Path) Init(of hold.Path, side *Side, local Local, anchor *Path) {
 	p.Path, p.Side, p.local, p.anchor = of, side, local, anchor
 }
 
-// whole is the path that stands for a lock, of which one goroutine at a time asks Redis: for a read-write lock the writer's.
+// whole returns the path for which one goroutine at a time asks Redis: for both sides of a read-write lock the writer's path,
+// else p.
 func (p *Path) whole() *Path {
 	if p.many {
 		return p
@@ -138,7 +139,7 @@ func (p *Path) whole() *Path {
 	return p.anchor
 }
 
-// Waits tells whether a call waits for another process, whether it has a ticket, and since when it waits.
+// Waits reports whether a call waits for another process, whether it has a ticket, and since when it waits.
 func (p *Path) Waits() (waits, queued bool, since clock.Instant) {
 	w := p.active.Load()
 	if w == nil || !w.call {
@@ -147,13 +148,13 @@ func (p *Path) Waits() (waits, queued bool, since clock.Instant) {
 	return true, w.queued.Load(), w.begun
 }
 
-// WaitsToLead reports whether the call that waits for another process is a leader's to be.
+// WaitsToLead reports whether a candidate of package leader waits for another process.
 func (p *Path) WaitsToLead() bool {
 	w := p.active.Load()
 	return w != nil && w.call && w.leads
 }
 
-// Unavailable notes that Redis cannot be asked whether anybody has the lock, and why, until over is called.
+// Unavailable notes, until over is called, that Redis cannot be asked about the lock, and why.
 func (p *Path) Unavailable(why error) (over func()) {
 	noted := &activeWait{}
 	noted.note(why)
@@ -161,7 +162,8 @@ func (p *Path) Unavailable(why error) (over func()) {
 	return func() { p.whole().active.CompareAndSwap(noted, nil) }
 }
 
-// NumberIn is the number in the value of a hold of the registry; 0 where there is none, since a message has named it.
+// NumberIn returns the number in the value of a hold of the registry; 0 if there is none, since the value may come from a
+// message.
 func (all *Shared) NumberIn(value string) uint64 {
 	n, err := strconv.ParseUint(value[len(all.Values):], 10, 64)
 	if err != nil {
@@ -170,7 +172,8 @@ func (all *Shared) NumberIn(value string) uint64 {
 	return n
 }
 
-// Stopped is why a call must stop waiting: its context or the registry ended. It is nil when neither did.
+// Stopped returns why a call must stop waiting: its context ended, or the registry is closed. It returns nil if neither is
+// true.
 func (all *Shared) Stopped(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return fault.Ended(ctx)
@@ -183,39 +186,39 @@ func (all *Shared) Stopped(ctx context.Context) error {
 	}
 }
 
-// Request is what a call asks for, with the local half held.
+// Request is what a call that has the local half asks for.
 type Request struct {
 	Waiting
 	Terms    hold.Terms
 	Wait     time.Duration // 0: not at all; negative: until the context ends
-	Deadline clock.Instant // the last moment to begin a try, but for the first
+	Deadline clock.Instant // the last moment to begin a try, except the first
 	Queued   bool          // the call has waited in this process before
-	FailFast bool          // it ends when Redis cannot be asked, although its wait is not over
+	FailFast bool          // the call ends when Redis cannot be asked, although its wait is not over
 
-	// How it went, once the call has the hold.
+	// How the call got the hold, and what woke it.
 	How   Outcome
 	Woken Woken
 }
 
-// Waiting is what the graph of waiting calls is told of one.
+// Waiting is what the graph of waiting calls needs to know of a call.
 type Waiting struct {
 	As    owner.ID      // nobody: the caller
-	Ends  bool          // it gives up after a while
-	Since clock.Instant // when it began to wait for anybody; 0: it has not
+	Ends  bool          // it gives up at some time
+	Since clock.Instant // when it began to wait; 0: it has not
 }
 
-// Outcome is how a call has got a hold.
+// Outcome is how a call got a hold.
 type Outcome uint8
 
-// The ways to get one.
+// The ways to get a hold.
 const (
-	Free         Outcome = iota // nobody had the lock
-	Granted                     // another process has granted it
+	Free         Outcome = iota // the lock was free
+	Granted                     // another process granted it
 	FoundFree                   // the call waited, and found the lock free
-	FoundExpired                // the call waited until the lease of the hold before was over
+	FoundExpired                // the call waited until the lease of the previous hold was over
 )
 
-// Woken counts what has woken a call.
+// Woken counts what woke a call.
 type Woken struct{ Messages, Changes, Polls uint64 }
 
 // The sides of a read-write lock, as tickets have them. See also [Permits].
@@ -224,5 +227,5 @@ const (
 	Writes = "w"
 )
 
-// Permits is the side of a hold of so many permits of a semaphore.
+// Permits returns the side of a hold of n permits.
 func Permits(n int) string { return "p" + strconv.Itoa(n) }

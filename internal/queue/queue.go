@@ -10,10 +10,10 @@ import (
 	"github.com/lockregistry/lockregistry/internal/wake"
 )
 
-// The queue of a path in Redis has a ticket for each waiting call. Of a lock that is one for a process at most, since a call
-// asks Redis only while it has the local half. A release makes the hold of the first ticket the owner of the key, and tells its
-// process by a message; see internal/protocol/lua/queue.lua. specs/PROTOCOL.md says what each side does, and specs/handover.tla
-// is checked.
+// The queue of a path in Redis has a ticket for each waiting call: of a lock at most one per process, since a call asks Redis
+// only while it has the local half. A release makes the hold of the first ticket the owner of the key, and sends its process a
+// message; see internal/protocol/lua/queue.lua. specs/PROTOCOL.md says what each side does; specs/handover.tla is its checked
+// model.
 //
 // A waiting call is in one of these states:
 //
@@ -24,42 +24,42 @@ import (
 //	 ▼                ▼ a message: granted                                                      ▼
 //	held ◀────────────┴─▶ sure ──renewed──▶ held                                        held, sure
 //
-// The number of a hold names one attempt: the tries without a queue, or one command that asks for a ticket. Whatever such a
-// command may do when its reply is lost, the next one has a higher number; see abandon.
+// The number of a hold names one attempt: all tries without a queue, or one command that asks for a ticket. If its reply is
+// lost, that command may still be executed at any time; the next one has a higher number, see abandon.
 
-// How the waiting in a queue is timed.
+// The times of waiting in a queue.
 const (
-	// refreshing is how often a call looks after its ticket at least. The queue expires when nobody has for 2 minutes. Those who
-	// are near the head look more often, by lookEvery for each ticket in front: nobody tells them when the queue goes away.
+	// refreshing is the longest time between two looks at a ticket. The queue expires after 2 minutes without a look. Calls near
+	// the head look more often, each lookEvery times the tickets in front: no message tells them when the queue disappears.
 	refreshing = 30 * time.Second
 	lookEvery  = 5 * time.Second
 
-	// firstLook is when a call looks after its ticket for the first time, and how much later for each ticket in front of it,
-	// ten at most. Until then a release does not tell it that it is the next one: see internal/protocol/lua/queue.lua.
+	// firstLook is when a call first looks at its ticket; lookStep is added for each ticket in front, ten at most. Until then a
+	// release does not tell the call that it is the next one: see internal/protocol/lua/queue.lua.
 	firstLook = time.Second
 	lookStep  = 100 * time.Millisecond
 
-	// mostPatient is how many calls of other processes look before a call for permits when a lease is over.
+	// mostPatient is how many calls of other processes look before a call for permits does when a lease is over.
 	mostPatient = 10
 
-	// watchAfterFirst is for how long the next in the queue relies on the release of whoever has the key. Then it has the
-	// server tell it of changes of the key too, which costs a command and a wake-up.
+	// watchAfterFirst is for how long the first call in the queue relies on the holder's release alone. Then it also asks the
+	// server to report changes of the key, which costs a command and a wake-up.
 	watchAfterFirst = 10 * time.Millisecond
 
-	// longWindow is the longest window that a release leaves to those without a ticket.
+	// longWindow is the longest window that a release leaves to calls without a ticket.
 	longWindow = 110 * time.Millisecond
 
-	// shortLease is that of a grant to a process that is not far away, see zerosFor.
+	// shortLease is the lease of a grant to a process that is not far away, see zerosFor.
 	shortLease = time.Second
 
-	// suspicion is for how long the message of a grant that was found by looking may still come, and two round trips.
+	// suspicion, plus two round trips, is for how long the message of a grant may still come after a look has found the grant.
 	suspicion = time.Second
 )
 
-// errNoQueue: there is no queue to be had.
+// errNoQueue: the server provides no queue.
 var errNoQueue = errors.New("no queue to wait in")
 
-// waitInQueue waits in the queue until the hold is granted, or not to be had. It returns errNoQueue when there is no queue.
+// waitInQueue waits in the queue until the hold is granted, or the call fails. It returns errNoQueue if there is no queue.
 func (a *acquisition) waitInQueue() error {
 	for next := protocol.ModeEnqueue; ; {
 		if err := a.over(); err != nil {
@@ -82,9 +82,9 @@ func (a *acquisition) waitInQueue() error {
 	}
 }
 
-// step asks once, and goes on as the reply says. It returns what to ask next.
+// step asks once, and acts on the reply. It returns what to ask next.
 func (a *acquisition) step(ask protocol.Mode) (next protocol.Mode, err error) {
-	if ask != protocol.ModeEnqueue { // of two things that woke the call, the other may have been a grant
+	if ask != protocol.ModeEnqueue { // a grant may have come together with what woke the call
 		if m := a.read(); m.granted > 0 {
 			return a.granted(m)
 		}
@@ -100,12 +100,12 @@ func (a *acquisition) step(ask protocol.Mode) (next protocol.Mode, err error) {
 		return a.found(a.at.Left)
 	case protocol.StateQueued:
 		return a.asleep()
-	default: // missing: it was granted and the grant is over, or it was taken out
+	default: // missing: the ticket was granted and the grant is over, or it was taken out
 		return protocol.ModeEnqueue, nil
 	}
 }
 
-// read takes what messages have said, and counts them as one.
+// read takes the mail, and counts it as one message.
 func (a *acquisition) read() mail {
 	m := a.box.take()
 	if m.granted > 0 || m.isNext || m.look {
@@ -114,12 +114,12 @@ func (a *acquisition) read() mail {
 	return m
 }
 
-// refused is for a command of which nothing is known, or that the server has refused.
+// refused handles a command without a reply, or one that the server has refused.
 func (a *acquisition) refused(ask protocol.Mode, why error) (next protocol.Mode, err error) {
 	if !a.passing(why) {
 		return "", why
 	}
-	if ask == protocol.ModeEnqueue { // it may be executed yet
+	if ask == protocol.ModeEnqueue { // it may still be executed
 		a.abandon()
 	}
 	if a.halfMoved(why) {
@@ -128,13 +128,13 @@ func (a *acquisition) refused(ask protocol.Mode, why error) (next protocol.Mode,
 	return ask, a.recover(why)
 }
 
-// listening is how long a call waits for the connection on which grants are announced.
+// listening returns how long a call waits for the connection on which grants are announced.
 func (a *acquisition) listening() time.Duration {
 	reg := a.path.all
 	return min(reg.Poll, a.path.Shard().RoundTrip().Connect(), reg.Clock.Now().Until(a.deadline))
 }
 
-// unheard tries once without the queue, because the connection for messages is not there, and waits for it.
+// unheard tries once without the queue, because there is no connection for messages, and waits for one.
 func (a *acquisition) unheard() error {
 	a.drop()
 	if a.path.Contested() { // there may be a window for others
@@ -146,11 +146,11 @@ func (a *acquisition) unheard() error {
 	return a.tryOnce(protocol.Queueing{Mode: a.mode(true, a.course.slept && !a.path.all.Cluster)})
 }
 
-// movingFor is for how long a slot of a cluster may be at two nodes before calls go on without the queue. A slot of many
-// keys is for some seconds; one whose move was given up is until somebody mends it.
+// movingFor is for how long a slot of a cluster may be at two nodes before calls go on without the queue. The move of a slot
+// with many keys takes some seconds; an aborted move lasts until an operator repairs it.
 const movingFor = 500 * time.Millisecond
 
-// halfMoved tells whether the server has refused to look for so long because the lock's key is at one node and its queue at
+// halfMoved reports whether the server has refused looks for movingFor, because the lock's key is at one node and its queue at
 // another.
 func (a *acquisition) halfMoved(err error) bool {
 	if !a.path.all.Cluster || !fault.BetweenNodes(err) {
@@ -164,22 +164,22 @@ func (a *acquisition) halfMoved(err error) bool {
 	return a.ticket.moving.Until(now) >= movingFor
 }
 
-// unqueued tries once with a command that needs no key but the lock's, which the client finds at either node. The call keeps its
-// place: it asks for it again after each try. Its ticket may stay where it cannot be reached now. If that is granted later nobody
-// waits for it, and it is passed on at once, see Registry.told.
+// unqueued tries once with a command that needs only the lock's key, which the client finds at either node. The call keeps its
+// place: it asks for it again after each try. Its old ticket may stay where it cannot be reached now. If that is granted later,
+// no call waits for it, and it is passed on at once, see Registry.told.
 func (a *acquisition) unqueued() error {
 	a.drop()
 	return a.tryOnce(protocol.Queueing{Mode: a.mode(false, false)})
 }
 
-// drop gives up the ticket, but not the place, and begins another attempt.
+// drop gives up the ticket but keeps the place, and begins another attempt.
 func (a *acquisition) drop() {
 	a.leave()
 	a.ticket.newest = ""
 	a.renumber()
 }
 
-// tryOnce tries once without the queue, and waits until it is time for the next look.
+// tryOnce tries once without the queue, then waits until the next look.
 func (a *acquisition) tryOnce(w protocol.Queueing) error {
 	err := a.try(w, false, a.deadline)
 	switch {
@@ -195,21 +195,21 @@ func (a *acquisition) tryOnce(w protocol.Queueing) error {
 	return err
 }
 
-// lookTimes is when a call that sleeps looks, or has the server tell it of changes, if nothing wakes it before.
+// lookTimes are the times at which a sleeping call looks, or asks the server to report changes, unless it is woken before.
 type lookTimes struct {
-	due      clock.Instant // the lease in the way is over
-	refresh  clock.Instant // to keep the ticket, and in case that no message came
-	watch    clock.Instant // from then on the server tells of changes of the key
-	patience time.Duration // how much later than the end of the lease: those in front look first
-	window   bool          // the key is left to those without a ticket for now
+	due      clock.Instant // the holder's lease is over
+	refresh  clock.Instant // to keep the ticket, and in case a message was lost
+	watch    clock.Instant // from then on the server reports changes of the key
+	patience time.Duration // how long after the end of the lease: calls in front look first
+	window   bool          // the key is left to calls without a ticket for now
 }
 
-// whenToLook is what follows from the reply that has shown the ticket in the queue.
+// whenToLook computes the times from the reply that has shown the ticket in the queue.
 func (a *acquisition) whenToLook() lookTimes {
 	at, now, poll := &a.at, a.path.Clock.Now(), a.path.all.Poll
 	l := lookTimes{due: clock.Never, refresh: now.Add(refreshing), watch: clock.Never}
-	first, rank := at.Rank, at.Rank // of those in front so many look first, when a lease is over and when it is not known whether
-	if a.path.many {                // they may all be calls of one process, which stands still
+	first, rank := at.Rank, at.Rank // how many calls in front look first: when a lease is over, and else
+	if a.path.many {                // all in front may be calls of one process that stands still
 		own := a.path.contention().line.before(a.ticket.seat)
 		first, rank = min(rank, mostPatient+own), min(rank, 1+own) // mutant: patient with each call
 	}
@@ -222,24 +222,24 @@ func (a *acquisition) whenToLook() lookTimes {
 		l.refresh = now.Add(firstLook + time.Duration(min(at.Rank, 10))*lookStep)
 	case at.Rank > 0:
 		l.refresh = now.Add(min(refreshing, time.Duration(rank)*lookEvery))
-	case a.path.many: // the key changes whenever anybody's lease does, and no holder passes over those that wait
+	case a.path.many: // the key changes with each holder's lease, and no release passes over waiting calls
 		l.refresh = now.Add(lookEvery)
 	case !at.Foreign:
 		l.watch = now.Add(watchAfterFirst)
 	}
-	if at.Foreign && at.Rank < 2 { // its release passes nobody over whose process is dead: the second one does
+	if at.Foreign && at.Rank < 2 { // a foreign release does not pass over a dead process: the second ticket must
 		l.watch = 0
 	}
 	return l
 }
 
-// isNext is for a ticket that is the next one, and may look when so long is over.
+// isNext sets the times for the next ticket, which may look after the given time.
 func (l *lookTimes) isNext(now clock.Instant, after time.Duration) {
 	l.patience, l.window = time.Millisecond, after <= longWindow
 	l.due, l.watch = now.Add(clock.Plus(after, l.patience)), now.Add(watchAfterFirst)
 }
 
-// isNext takes in that the ticket is the next one. For permits another lease may be over sooner, and see whenToLook.
+// isNext notes that the ticket is the next one. For permits another lease may be over sooner; see whenToLook, too.
 func (a *acquisition) isNext(l *lookTimes, now clock.Instant, after time.Duration) {
 	due := l.due
 	l.isNext(now, after)
@@ -293,16 +293,16 @@ func (a *acquisition) asleep() (next protocol.Mode, err error) {
 			return "", err
 		}
 		a.course.woke(why)
-		if why == byWakeup { // the key has changed, or the connection
+		if why == byWakeup { // the key or the connection has changed
 			a.ticket.woken, a.ticket.sees = true, false
 			return protocol.ModeCheck, nil
 		}
 	}
 }
 
-// watch has the server tell of changes of the key from now on, and tells whether the call is to look at once: the key is not
-// there, or nobody has looked whether it is, or it may be free for a reader. So it is when somebody has taken it in a window, who
-// is seen by the look if it is one without a ticket.
+// watch asks the server to report changes of the key from now on. It reports whether the call must look at once: the key is not
+// there, its state is not known, or it may be free for a reader. The call also looks when the key was taken in a window: the
+// look shows an owner without a ticket.
 func (a *acquisition) watch(l *lookTimes, now clock.Instant) (look bool) {
 	switch seen := a.arm(); {
 	case seen.armed && (!seen.taken || l.window || !a.exclusive()):
@@ -314,16 +314,16 @@ func (a *acquisition) watch(l *lookTimes, now clock.Instant) (look bool) {
 			a.course.lapses = now.Add(seen.left)
 			l.due = a.path.Clock.Now().Add(clock.Plus(seen.left, l.patience))
 		}
-	case l.patience == time.Millisecond: // it is the next one, and nothing tells of a key that goes away in silence
+	case l.patience == time.Millisecond: // it is the next one, and nothing reports a key that disappears silently
 		l.refresh = min(l.refresh, a.path.Clock.Now().Add(a.path.all.Poll))
 	}
 	return false
 }
 
-// granted takes a grant that a message announced. It counts from the last command whose reply showed the ticket in the queue:
-// the server has served it later. When too little of it is certain, it is renewed before anybody relies on it; so too when
-// a server may have told it that is the master no more, when the hold is to have a fencing token, and when replicas must have it:
-// the release that granted it does not wait for them, and WAIT counts what its own connection has written.
+// granted takes a grant that a message announced. Its lease counts from the last command whose reply showed the ticket in the
+// queue: the server granted it later. The grant is renewed before the owner relies on it if too little of the lease is certain,
+// if the message may come from a former master, if the hold needs a fencing token, and if replicas must have it: the release
+// that granted it did not wait for them, and WAIT counts only what its own connection has written.
 func (a *acquisition) granted(m mail) (next protocol.Mode, err error) {
 	a.path.all.Grants.Add(1)
 	certain := !a.path.Shard().IsSuspect(a.path.Clock.Now()) && !a.writes() // mutant: unwritten grant
@@ -336,11 +336,11 @@ func (a *acquisition) granted(m mail) (next protocol.Mode, err error) {
 	return a.sure()
 }
 
-// found takes a hold that a look has shown to be the owner, with a lease of so long. When nothing but its time made the call
-// look, the message has gone astray: the connection is suspect.
+// found takes a hold that a look has shown to be the owner, with the given lease. If nothing woke the call, the message of the
+// grant is lost: the connection is suspect.
 func (a *acquisition) found(left time.Duration) (next protocol.Mode, err error) {
 	a.path.all.Grants.Add(1)
-	if a.box.take().granted == 0 { // it may still come, once
+	if a.box.take().granted == 0 { // the message may still come, once
 		patience := a.path.Shard().RoundTrip().Plus(suspicion)
 		due := a.path.Clock.Now().Add(clock.Plus(a.path.all.acknowledging(), patience))
 		a.hold.AwaitMessage(due) // mutant: found hold lost
@@ -356,10 +356,10 @@ func (a *acquisition) found(left time.Duration) (next protocol.Mode, err error) 
 	return a.sure()
 }
 
-// writes tells whether the holder of a grant by another process is to write something of its own before it counts.
+// writes reports whether a grant by another process counts only after a write of this process.
 func (a *acquisition) writes() bool { return a.path.Fencing || a.path.all.Replicas != nil } // mutant: no token
 
-// sure renews a hold that is the owner, or was, and has it draw its fencing token.
+// sure renews a hold that is or was the owner, and draws its fencing token.
 func (a *acquisition) sure() (next protocol.Mode, err error) {
 	h := a.hold
 	sent, granted, err := a.confirm(a.deadline, false)
@@ -368,9 +368,9 @@ func (a *acquisition) sure() (next protocol.Mode, err error) {
 		a.win(sent)
 		return "", nil
 	}
-	h.SetMayArrive(true) // it may be the owner still
+	h.SetMayArrive(true) // it may still be the owner
 	switch {
-	case a.hold != h && a.passing(err): // it was given back
+	case a.hold != h && a.passing(err): // it was released
 		a.failure = fault.Classify(err)
 		return protocol.ModeEnqueue, a.recover(err)
 	case err == nil || errors.Is(err, fault.Late):

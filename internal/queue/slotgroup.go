@@ -13,15 +13,15 @@ import (
 	"github.com/lockregistry/lockregistry/internal/transport"
 )
 
-// MostTogether is how many commands about the paths of one hold are under way, so that others have their turn.
+// MostTogether limits the commands under way for the paths of one hold, so that other calls have their turn.
 const MostTogether = 256
 
-// Group is the paths that one script asks for, all or none: of those in one slot, where there are slots. Their local halves are
-// held.
+// Group has the paths that one script asks for, all or none; on a cluster they are in one slot. The call has their local
+// halves.
 type Group struct {
 	FailFast bool  // see Request
-	Err      error // why none of them was obtained
-	At       int   // the path that another owner has
+	Err      error // why none of the paths was obtained
+	At       int   // the index of the path that another owner has
 
 	tries []*attempt
 }
@@ -31,10 +31,10 @@ func (g *Group) Add(ctx context.Context, p *Path, h *hold.Hold) {
 	g.tries = append(g.tries, &attempt{path: p, hold: h, ctx: ctx, fast: g.FailFast})
 }
 
-// Won tells whether the hold of the path that was added as number i is live, and its lock's.
+// Won reports whether the i-th path has its hold.
 func (g *Group) Won(i int) bool { return g.tries[i].won }
 
-// Leave frees the local half of that path, for a call that has not got it. What Redis may have granted is removed.
+// Leave frees the local half of the i-th path, which was not obtained, and removes what Redis may have granted.
 func (g *Group) Leave(i int) {
 	a := g.tries[i]
 	if a.hold.MayArrive() {
@@ -43,8 +43,7 @@ func (g *Group) Leave(i int) {
 	a.path.local.Free()
 }
 
-// Try asks Redis once for all. An answer that comes late is confirmed: a master that is none any more may have
-// given it.
+// Try asks Redis once for all paths. It confirms a late reply, which may come from a former master.
 func (g *Group) Try(deadline clock.Instant) {
 	bids := make([]protocol.Request, len(g.tries))
 	for i, a := range g.tries {
@@ -63,7 +62,7 @@ func (g *Group) Try(deadline clock.Instant) {
 	})
 	reply := all.Transport.Do(&p, &c)
 	tokens, taken, err := protocol.Tokens(reply.RedisResult, len(bids))
-	for p.Since = reply.Sent; reply.Late && err == nil && taken > 0; { // a server may have said so that is the master no more
+	for p.Since = reply.Sent; reply.Late && err == nil && taken > 0; { // perhaps from a former master
 		if !p.Again(all.Clock) {
 			taken, err = 0, fault.Late
 			break
@@ -73,7 +72,7 @@ func (g *Group) Try(deadline clock.Instant) {
 	}
 	granted := err == nil && taken == 0
 	switch {
-	case granted && reply.ReplicaErr != nil: // the master has it
+	case granted && reply.ReplicaErr != nil: // the master has them
 		err = reply.ReplicaErr
 	case granted && reply.Late:
 		g.confirm(deadline, tokens, reply.Doubtful)
@@ -103,8 +102,8 @@ func (g *Group) Try(deadline clock.Instant) {
 	}
 }
 
-// follow waits until the paths' holds before are removed, all of which is under way: no group takes a key over. It returns how
-// long to wait for the answer then.
+// follow waits for removals of the paths' previous holds that are under way: a group takes no key over. It returns how long to
+// wait for the reply then.
 func (g *Group) follow(deadline clock.Instant) (p transport.Wait) {
 	for i, a := range g.tries {
 		r := a.path.all.Behind.of(a.path.Key)
@@ -125,7 +124,7 @@ func (g *Group) follow(deadline clock.Instant) (p transport.Wait) {
 	return p
 }
 
-// confirm makes sure of grants whose answer came late, each as that of a single lock.
+// confirm confirms grants whose reply came late, each as for a single lock.
 func (g *Group) confirm(deadline clock.Instant, tokens []uint64, doubtful bool) {
 	errs, places := make([]error, len(g.tries)), make(chan struct{}, MostTogether)
 	var all sync.WaitGroup
@@ -148,7 +147,7 @@ func (g *Group) confirm(deadline clock.Instant, tokens []uint64, doubtful bool) 
 	}
 }
 
-// take makes the hold of a path live, and the lock's. It reports false when the reply came too late.
+// take makes the hold of a path live, and gives it to the lock. It reports false if the reply came too late.
 func (a *attempt) take(token uint64, r *transport.Reply) bool {
 	a.hold.Draw(token)
 	if !a.hold.Grant(r.Sent, r.Came) {

@@ -9,18 +9,18 @@ import (
 	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
-// ticket is what a call knows of its ticket in the queue.
+// ticket is what a call knows about its ticket in the queue.
 type ticket struct {
-	asked  clock.Instant // when it was asked for, if it is at the place that it got then; else 0
-	newest string        // that was asked for, if any: it may be there
-	place  string        // of it; empty when that is not known
-	zeros  string        // in it, see zerosFor
-	base   clock.Instant // when the last command was sent whose reply showed it there
-	fresh  bool          // the call has not looked after it yet
-	woken  bool          // it looks because of a message
-	sees   bool          // the server tells of any change of the key, as long as nothing wakes the call
-	moving clock.Instant // since when the key and the queue are at two nodes; 0: they are not, as far as is known
-	seat   *list.Element // in the line of a semaphore; nil: it has none
+	asked  clock.Instant // when it was asked for, if it still has the place from then; else 0
+	newest string        // the newest ticket asked for, which may be there; empty: none
+	place  string        // its place; empty if not known
+	zeros  string        // its zeros, see zerosFor
+	base   clock.Instant // when the last command was sent whose reply showed it in the queue
+	fresh  bool          // the call has not looked at it yet
+	woken  bool          // the call looks because of a message
+	sees   bool          // the server reports any change of the key, until something wakes the call
+	moving clock.Instant // since when key and queue are known to be at two nodes; 0: they are not
+	seat   *list.Element // in the line of a semaphore; nil: none
 }
 
 // renumber begins another attempt.
@@ -29,8 +29,8 @@ func (a *acquisition) renumber() {
 	a.hold = a.path.local.NewHold(a.request.Terms)
 }
 
-// abandon gives up an attempt whose outcome is not known: whenever it may be executed, it is removed in the background, from
-// the queue too. From now on a message for its number is about a hold that is none of this call's.
+// abandon gives up an attempt whose outcome is not known: whenever it is executed, it is removed in the background, also from
+// the queue. From now on messages for its number are not for this call.
 func (a *acquisition) abandon() {
 	a.box.open("")
 	if a.hold.MayArrive() {
@@ -41,7 +41,8 @@ func (a *acquisition) abandon() {
 	}
 }
 
-// leaving is what an abandoned attempt may have left in the queue. Where other calls of the process wait, too, it is named.
+// leaving returns what an abandoned attempt may have left in the queue. It names the ticket if other calls of the process may
+// wait, too.
 func (a *acquisition) leaving() protocol.Leaving {
 	if a.path.many {
 		return protocol.Leaving{Ticket: a.ticket.newest}
@@ -49,7 +50,7 @@ func (a *acquisition) leaving() protocol.Leaving {
 	return protocol.Leaving{All: true}
 }
 
-// leave is for a call that gives up: its ticket is removed, or, when it was granted just now, its hold is released.
+// leave removes the ticket of a call that gives up, or releases the hold if it was granted just now.
 func (a *acquisition) leave() {
 	a.queued.Store(false)
 	if a.hold.MayArrive() {
@@ -65,14 +66,14 @@ func (a *acquisition) leave() {
 	a.path.all.CleanUp(left)
 }
 
-// ask asks something of the queue: for a ticket, or what became of it.
+// ask asks the queue for a ticket, or checks it.
 func (a *acquisition) ask(what protocol.Mode) error {
 	if what == protocol.ModeEnqueue {
 		a.ticket.zeros = zerosFor(a.path.Shard().RoundTrip(), a.hold.Term().Length)
 	}
 	w := protocol.Queueing{Mode: what, Zeros: a.ticket.zeros}
 	if what == protocol.ModeEnqueue {
-		if a.sent { // else the attempt is new
+		if a.sent { // otherwise the attempt is new
 			a.renumber() // mutant: one number twice
 		}
 		w.Place, w.Replaces = a.ticket.place, a.ticket.newest
@@ -81,7 +82,7 @@ func (a *acquisition) ask(what protocol.Mode) error {
 		a.box.open(a.hold.Number())
 	}
 	err := a.try(w, false, a.deadline)
-	if a.won && w.Fast && !a.again { // nobody waited
+	if a.won && w.Fast && !a.again { // no other call waited
 		a.hold.SetQueued(a.began)
 	}
 	if err == nil && a.at.State == protocol.StateFailing {
@@ -94,16 +95,16 @@ func (a *acquisition) ask(what protocol.Mode) error {
 	if queued {
 		if what == protocol.ModeEnqueue {
 			a.ticket.asked = a.began
-			if w.Place != "" || a.again { // which says nothing about the server's clock
+			if w.Place != "" || a.again { // not for a look, which says nothing about the server's clock
 				a.ticket.asked = 0
 			}
 		}
 		a.ticket.place, a.ticket.base = a.at.Place, a.began
 	}
 	switch {
-	case what != protocol.ModeEnqueue: // a look that is late does nothing: it needs the ticket
+	case what != protocol.ModeEnqueue: // a late look does nothing: it needs the ticket
 		a.hold.SetMayArrive(false)
-	case err != nil && !a.hold.MayArrive(): // it has changed nothing
+	case err != nil && !a.hold.MayArrive(): // the command has changed nothing
 		a.ticket.newest = w.Replaces
 	}
 	if err == nil || what == protocol.ModeEnqueue {

@@ -12,12 +12,12 @@ import (
 	"github.com/lockregistry/lockregistry/internal/transport"
 )
 
-// zerosFor makes the zeros that stand in front of the lease in a ticket. A release gives it a short lease, until this process
-// lengthens that: a second, and twice as long for each zero, so that it is more than four round trips, up to eight seconds.
-// Versions that do not know this read the same lease.
+// zerosFor returns the zeros in front of the lease in a ticket. A release grants a short lease, which this process lengthens: a
+// second, doubled for each zero, so that it is longer than four round trips, eight seconds at most. Older versions ignore the
+// zeros.
 func zerosFor(t transport.RoundTrip, lease time.Duration) string {
 	const most = "000"
-	if !t.Known || lease <= shortLease { // which is what it gets
+	if !t.Known || lease <= shortLease { // a grant gives the whole lease
 		return ""
 	}
 	n := 0
@@ -27,7 +27,7 @@ func zerosFor(t transport.RoundTrip, lease time.Duration) string {
 	return most[:n]
 }
 
-// shortLeaseError: a lease is so short that it could be over before its owner has done anything.
+// shortLeaseError: a lease is too short for the round trip: it could be over before its owner has done anything.
 type shortLeaseError struct {
 	lease time.Duration
 	trip  transport.RoundTrip
@@ -37,7 +37,7 @@ func (e shortLeaseError) Error() string {
 	return fmt.Sprintf("a lease of %v is too short: %v, and it must be at least %v", e.lease, e.trip, e.trip.ShortestLease())
 }
 
-// Is has no call wait for the lease to become long enough.
+// Is makes the failure final: no call tries again.
 func (shortLeaseError) Is(target error) bool { return target == fault.Lasting }
 
 // tooLittleTimeError is that less time was left than one round trip takes, so that nothing was sent.
@@ -47,7 +47,7 @@ func (e tooLittleTimeError) Error() string {
 	return fmt.Sprintf("there was no time for an answer: %v", e.trip)
 }
 
-// TooShort is why a lease is of no use, if so, because the server is far away.
+// TooShort returns an error if a lease is too short to be useful, because the server is far away.
 func TooShort(t *lease.Term, way *transport.Shard) error {
 	trip := way.RoundTrip()
 	if t == nil || t.Length >= trip.ShortestLease() {
@@ -86,12 +86,12 @@ func (a *attempt) tooFar(p *transport.Wait) error {
 //
 //go:noinline
 func (a *attempt) outwaited(failure error) error {
-	if !a.asked { // else something is known of the lock
+	if !a.asked { // otherwise the state of the lock is known
 		a.failure = failure
 	}
 	why := fault.Ended(a.ctx)
 	if deadline, ok := a.ctx.Deadline(); why == nil && ok && a.path.all.Clock.Now() >= a.path.all.Clock.At(deadline) {
-		why = context.DeadlineExceeded // it never says so itself
+		why = context.DeadlineExceeded // the context does not say so itself
 	}
 	if why == nil {
 		return failure
@@ -133,7 +133,7 @@ func (p *Path) tooFarFor(h *hold.Hold, w *transport.Wait, asked *lease.Term) err
 	}
 }
 
-// outwait waits for the end of a call that sends nothing. It fails when the registry is closed first.
+// outwait waits for the end of a call that sends nothing, and returns its error. It fails when the registry is closed first.
 func (all *Shared) outwait(ctx context.Context, left time.Duration) error {
 	end := time.NewTimer(left)
 	defer end.Stop()
@@ -143,8 +143,8 @@ func (all *Shared) outwait(ctx context.Context, left time.Duration) error {
 		if deadline, ok := ctx.Deadline(); ok && all.Clock.Now() >= all.Clock.At(deadline) {
 			end.Reset(answerGrace)
 			select {
-			case <-ctx.Done(): // its own timer is about to fire
-			case <-end.C: // or never does, whatever its type says
+			case <-ctx.Done(): // its own timer fires a little later
+			case <-end.C: // or never, depending on its type
 			case <-all.Closed:
 				return fault.Closed
 			}
