@@ -12,23 +12,23 @@ import (
 	"github.com/lockregistry/lockregistry/internal/topology"
 )
 
-// asyncCall is what is sent in a goroutine of its own, and what became of it.
+// asyncCall is a call that is sent in its own goroutine, and its outcome.
 type asyncCall struct {
-	call    protocol.Call // unless send is there
-	key     string        // that it is about; empty: it is about none
-	shard   *Shard        // whose master it was sent to
+	call    protocol.Call // unless send is set
+	key     string        // the key that it is about; empty: none
+	shard   *Shard        // the shard whose master it was sent to
 	send    func(context.Context, rueidis.CoreClient) []rueidis.RedisResult
-	gone    atomic.Bool // nobody waits for the reply any more
+	gone    atomic.Bool // the caller no longer waits
 	first   [1]rueidis.RedisResult
 	results []rueidis.RedisResult
-	err     error         // why there are none
-	sent    clock.Instant // when the goroutine sent them
-	begun   atomic.Int64  // the same, once it has; from then on shard and sent do not change
-	trip    RoundTrip     // what was known of the way before the reply
+	err     error         // why there are no results
+	sent    clock.Instant // when the goroutine sent the commands
+	begun   atomic.Int64  // an instant: sent, once that is set; shard and sent do not change after that
+	trip    RoundTrip     // the round trip known before the reply
 	excused bool          // see bound.excuses
-	trusted bool          // on a way that was made since the shard is suspect, or to another master
-	with    int           // how many were under way when it was sent, with it, of those that have a goroutine
-	shared  bool          // over the client's own connections, also when the shard is suspect
+	trusted bool          // sent on a fresh connection, or to another master
+	with    int           // how many calls with a goroutine were under way, with it, when it was sent
+	shared  bool          // over the client's own connections, even if the shard is suspect
 }
 
 func (e *asyncCall) came(now clock.Instant, end *bound) {
@@ -52,8 +52,8 @@ func (e *asyncCall) result(i int) rueidis.RedisResult {
 	return e.results[i]
 }
 
-// async sends commands in a goroutine of their own, if the shard is suspect over the fresh connection, where there is one. The
-// goroutine ends with the reply, since rueidis closes a connection that stays silent.
+// async sends commands in their own goroutine, over the fresh connection if the shard is suspect and there is one. The
+// goroutine ends in any case, since rueidis closes a connection that stays silent.
 func (s *Shard) async(p *Wait, places chan struct{}, e *asyncCall) *asyncCall {
 	t := s.client
 	began := t.Clock.Now()
@@ -84,14 +84,14 @@ func (s *Shard) async(p *Wait, places chan struct{}, e *asyncCall) *asyncCall {
 	case <-end.Done():
 		if !e.call.DropIfAbandoned {
 			e.gone.Store(true)
-		} else if t.abandoned.Add(1); e.gone.Swap(true) { // it has just been answered
+		} else if t.abandoned.Add(1); e.gone.Swap(true) { // the reply has just come
 			t.abandoned.Add(-1)
 		}
 		return &asyncCall{err: fault.NoAnswer, sent: began, shard: s}
 	}
 }
 
-// carryOut sends commands, unless nobody waits for the reply any more.
+// carryOut sends the commands, unless the caller no longer waits.
 func (s *Shard) carryOut(e *asyncCall) {
 	t := s.client
 	var way rueidis.CoreClient = t.redis
@@ -101,7 +101,7 @@ func (s *Shard) carryOut(e *asyncCall) {
 	switch {
 	case e.shared:
 		node := s.node()
-		if node == nil { // another one's answer says nothing about it
+		if node == nil { // the answer of another node would say nothing about it
 			e.err = fault.NotSent
 			return
 		}
@@ -122,7 +122,7 @@ func (s *Shard) carryOut(e *asyncCall) {
 			return
 		}
 		e.sent = t.Clock.Now()
-	case t.resolver != nil && e.key != "" && s == t.First: // which is for those of whom nobody has told yet
+	case t.resolver != nil && e.key != "" && s == t.First: // for slots whose master is not known
 		t.resolver.Hear(topology.FreshFor)
 		e.sent, e.shard = t.Clock.Now(), t.Shard(e.key)
 	}
@@ -142,15 +142,15 @@ func (s *Shard) carryOut(e *asyncCall) {
 	}
 	if resolved && (!fault.Answered(err) || fault.Elsewhere(err)) {
 		t.resolver.Forget()
-		if e.send == nil && fault.Elsewhere(err) && (!e.call.DropIfAbandoned || !e.gone.Load()) { // the client finds the way
+		if e.send == nil && fault.Elsewhere(err) && (!e.call.DropIfAbandoned || !e.gone.Load()) { // the client finds the right node
 			e.first[0] = e.call.SendAsync(t.ctx, t.redis, &e.gone)
 		}
 	}
 }
 
-// resolved is how to reach the master that has a key by the word of the nodes, whose shard it notes: over the fresh
-// connection, if that shard is suspect, since the node's address may lead to another server by now. It reports false when
-// there is no way now.
+// resolved returns a connection to the master that the nodes name for the call's key, and notes its shard. If that shard is
+// suspect, it is the fresh connection, since the node's address may lead to another server by now. It reports false if there is
+// none now.
 func (s *Shard) resolved(e *asyncCall) (way rueidis.CoreClient, fresh *freshConn, ok bool) {
 	t, slot := s.client, protocol.Slot(e.key)
 	for !e.gone.Load() {
@@ -189,8 +189,8 @@ func (s *Shard) doAsync(p *Wait, c *protocol.Call, a *Reply) {
 	e.shard.assess(p, e.at(a.Came), a)
 }
 
-// reroute is for a command that was not sent: the shard has become suspect, or its connection was being made, for the command of
-// another caller, too, whose bound has ended. That one's NoAnswer came from the client then.
+// reroute sends a command again that was not sent: the shard has become suspect, or the command waited for a connection that
+// was being made for another caller, whose bound has ended. In the second case the client returned the other caller's NoAnswer.
 func (s *Shard) reroute(p *Wait, c *protocol.Call, end *bound, a *Reply) {
 	rest, now, since := *p, s.client.Clock.Now(), a.Sent
 	if p.Since != 0 {

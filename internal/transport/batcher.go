@@ -13,53 +13,52 @@ import (
 	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
-// batcher sends the commands of many callers together. Rueidis has them share connections, but each goes through a queue by
-// itself, and is written with few others. Where many are under way that is most of what they cost, and costs the server too.
-// So here a goroutine takes all that wait, and sends them as one pipeline, while others gather for the next. A few such
-// senders take turns, so that the server has something to do all the time. They end when nothing waits.
+// batcher sends the commands of many callers together. In rueidis they share connections, but each passes a queue by itself,
+// and is written with few others. With many commands under way that is most of their cost, also at the server. So here a
+// goroutine takes all waiting commands, and sends them as one pipeline, while others gather for the next. A few such senders
+// take turns, so that the server is always busy. They end when nothing waits.
 //
 //	off ──so many are under way──▶ on ──there are fewer──▶ off
 //	                               └─the shard becomes suspect─▶ over
 //
-// Two kinds of commands go through it however many there are: those that come while the shard is idle, so that a sender hangs
-// and not a caller; and those for which there may be no room in the queue of a connection, where rueidis waits without a look at
-// the context.
+// Two kinds of commands always go through it: commands that come while the shard is idle, so that a sender hangs and not a
+// caller; and commands for which a connection's queue may have no room, since rueidis then waits without regard to the context.
 //
-// A caller waits for its reply for as long as its own bound lasts, whatever becomes of the others and of the sender. The
-// command of one that has given up before it was taken is not sent. When the shard becomes suspect, what nobody has taken goes
-// another way.
+// A caller waits for its reply for as long as its own bound lasts, whatever happens to the others and the sender. If it gives
+// up before a sender has taken its command, the command is not sent. When the shard becomes suspect, commands that were not
+// taken go another way.
 //
-// One of the client's connections may have become silent, and keep the senders that have written there. Therefore the watch
-// over commands adds a sender when something waits and none has come for it.
+// A connection of the client may become silent, and block the senders that have written there. Therefore the watchdog adds a
+// sender when commands wait and no sender has come.
 //
-// It is for clients of one address, as rueidis makes them; see ownConn. In a cluster it would send to nodes, beside the client,
-// which would not learn then that one of them has failed.
+// It is only for plain rueidis clients of one address, see ownConn. In a cluster it would have to send to nodes itself, and the
+// client would not notice a failed node.
 type batcher struct {
 	shard *Shard
 	on    atomic.Bool
 
 	mu      sync.Mutex
 	over    bool
-	waiting []*bound // of commands that nobody has taken yet
+	waiting []*bound // the bounds of commands that no sender has taken
 	spare   []*bound // memory for what a sender takes
-	flying  int      // how many these are, and those under way
+	flying  int      // how many commands wait or are under way
 	senders int
-	came    clock.Instant // when one of them took something last
-	sends   func()        // send: to name it each time would take memory
+	came    clock.Instant // when a sender last took commands
+	sends   func()        // send: a method value allocates each time
 }
 
 const (
-	batchFrom   = 40  // so many commands must be under way on a shard for them to go together
-	batchTo     = 32  // below that they are not
-	mostSenders = 6   // that take turns
-	mostStuck   = 64  // of them, however many hang
-	mostAtOnce  = 128 // commands at once: others want the server, too
+	batchFrom   = 40  // with this many commands under way on a shard batching begins
+	batchTo     = 32  // below this it ends
+	mostSenders = 6   // senders that take turns
+	mostStuck   = 64  // the most senders, however many hang
+	mostAtOnce  = 128 // commands in a pipeline: others want the server, too
 )
 
-// item is a command that goes with others.
+// item is a command of a batch.
 type item struct {
 	command rueidis.Completed
-	replies chan rueidis.RedisResult // has room for two: the reply, and that the bound has ended
+	replies chan rueidis.RedisResult // has room for two: the reply, and the end of the bound
 	obtains bool                     // see Client.AwaitAbandoned
 	stage   atomic.Uint32
 }
@@ -82,11 +81,11 @@ func newBatcher(s *Shard) *batcher {
 
 type batches struct {
 	shard   *Shard
-	now     atomic.Pointer[batcher] // nil: none
-	senders atomic.Int32            // of it, and of those before
+	now     atomic.Pointer[batcher] // nil: off
+	senders atomic.Int32            // of this batcher and earlier ones
 }
 
-// batcher returns what is to send a command, nil when its caller is.
+// batcher returns the batcher that sends a command; nil if its caller does.
 func (s *batches) batcher(of *bound) *batcher {
 	if !s.shard.own.possible {
 		return nil
@@ -104,7 +103,7 @@ func (s *batches) batcher(of *bound) *batcher {
 	return b
 }
 
-// get returns the batcher, nil where there is to be none.
+// get returns the batcher, and makes it if there is none; nil if there must be none.
 func (s *batches) get() *batcher {
 	b := s.now.Load()
 	if b != nil || !s.shard.own.possible || s.senders.Load() > mostStuck-mostSenders {
@@ -117,13 +116,13 @@ func (s *batches) get() *batcher {
 	return b
 }
 
-// mayCarry tells whether a command on a shard that is not healthy may go with others, whose senders may hang: the shard is idle,
-// and its connections have been made.
+// mayCarry reports whether a batcher may send commands on a shard that is not healthy: it is idle, and its connections have
+// been made.
 func (s *batches) mayCarry(now clock.Instant) bool {
 	return s.shard.own.possible && s.shard.warm() && !s.shard.IsSuspect(now)
 }
 
-// stop is for when the shard becomes suspect: what nobody has taken goes another way.
+// stop is called when the shard becomes suspect: commands that no sender has taken go another way.
 func (s *batches) stop() {
 	b := s.now.Swap(nil)
 	if b == nil {
@@ -133,17 +132,17 @@ func (s *batches) stop() {
 	defer b.mu.Unlock()
 	b.over = true
 	for _, end := range b.waiting {
-		if end.item.stage.CompareAndSwap(waits, taken) { // else its caller has given up
+		if end.item.stage.CompareAndSwap(waits, taken) { // else the caller has given up
 			end.answer(rueidis.NewErrorResult(fault.NotSent))
 		}
 	}
 	b.waiting = nil
 }
 
-// doBatched is do for a command that goes with others.
+// doBatched is do through a batcher.
 func (s *Shard) doBatched(b *batcher, p *Wait, c *protocol.Call, end *bound, a *Reply) {
 	t := s.client
-	if s.own.inARow.Load() != 0 { // it is not alone, or comes after a pause
+	if s.own.inARow.Load() != 0 { // not one at a time, or after a pause
 		s.own.inARow.Store(0)
 	}
 	end.pack(c, c.Command(t.redis.B(), false))
@@ -159,7 +158,7 @@ func (s *Shard) doBatched(b *batcher, p *Wait, c *protocol.Call, end *bound, a *
 		if !end.giveUp() {
 			a.RedisResult = rueidis.NewErrorResult(fault.NotSent)
 		}
-	case errors.Is(err, fault.NoAnswer), errors.Is(err, fault.NotSent): // see reroute; or the shard has become suspect
+	case errors.Is(err, fault.NoAnswer), errors.Is(err, fault.NotSent): // see reroute, or the shard has become suspect
 		s.reroute(p, c, end, a)
 		return
 	}
@@ -170,18 +169,18 @@ func (s *Shard) doBatched(b *batcher, p *Wait, c *protocol.Call, end *bound, a *
 	s.takeIn(p, excused, alone, a)
 }
 
-// pack readies a bound for a command that goes with others.
+// pack prepares a bound's item for a command.
 func (b *bound) pack(c *protocol.Call, command rueidis.Completed) {
 	if b.item.replies == nil {
 		b.item.replies = make(chan rueidis.RedisResult, 2)
 	}
-	// For the connections that all share, however the client is made: what comes from its pool may be in any state, see ownConn.
+	// ToPipe: always over the shared connections, since pooled ones may be in any state, see ownConn.
 	b.item.command = command.ToPipe()
 	b.item.obtains = c.DropIfAbandoned
 	b.item.stage.Store(waits)
 }
 
-// answer gives a command its reply, or says that it is to go another way.
+// answer gives a command its reply, or the error that sends it another way.
 func (b *bound) answer(reply rueidis.RedisResult) {
 	if b.item.stage.Swap(done) == done && b.item.obtains {
 		b.client.abandoned.Add(-1)
@@ -189,21 +188,21 @@ func (b *bound) answer(reply rueidis.RedisResult) {
 	b.item.replies <- reply
 }
 
-// giveUp is for when the caller of a command waits no longer. It tells whether the command may have been sent, or may yet be.
+// giveUp ends the caller's wait. It reports whether the command may have been sent, or may still be.
 func (b *bound) giveUp() bool {
 	if b.item.stage.CompareAndSwap(waits, done) {
 		return false
 	}
 	if b.item.obtains {
 		b.client.abandoned.Add(1)
-		if b.item.stage.Swap(done) == done { // it has just been answered
+		if b.item.stage.Swap(done) == done { // the reply has just come
 			b.client.abandoned.Add(-1)
 		}
 	}
 	return true
 }
 
-// do has the command of a bound sent, and waits until it is answered or the bound ends. With fault.NotSent it is to go
+// do queues the command of a bound, and waits for its reply or the end of the bound. With fault.NotSent the command must go
 // another way.
 func (b *batcher) do(end *bound) rueidis.RedisResult {
 	b.mu.Lock()
@@ -222,7 +221,7 @@ func (b *batcher) do(end *bound) rueidis.RedisResult {
 	}
 	b.mu.Unlock()
 	if !begins {
-		end.client.watchdog.run() // it may have stopped before something waited
+		end.client.watchdog.run() // it may have stopped before this command waited
 	}
 	select {
 	case reply := <-end.item.replies:
@@ -233,7 +232,7 @@ func (b *batcher) do(end *bound) rueidis.RedisResult {
 	}
 }
 
-// hasten adds a sender when something waits, and none has come for it for a while. It tells whether something waits.
+// hasten adds a sender when commands have waited for a while and no sender has come. It reports whether commands wait.
 func (b *batcher) hasten(now clock.Instant) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -250,14 +249,14 @@ func (b *batcher) begin() {
 	go b.sends()
 }
 
-// send is what a sender does until nothing waits.
+// send is the loop of a sender, until nothing waits.
 func (b *batcher) send() {
 	defer b.shard.batches.senders.Add(-1)
 	client, ctx := b.shard.client.redis, b.shard.client.ctx
 	for of := b.take(nil); len(of) > 0; of = b.take(of) {
 		n := 0
 		for _, end := range of {
-			if !end.over() && end.item.stage.CompareAndSwap(waits, taken) { // else nobody waits any more
+			if !end.over() && end.item.stage.CompareAndSwap(waits, taken) { // else the caller no longer waits
 				of[n] = end
 				n++
 			}
@@ -267,7 +266,7 @@ func (b *batcher) send() {
 		case 1:
 			of[0].answer(client.Do(ctx, of[0].item.command))
 		default:
-			// Not in memory that was used before: when a connection breaks, rueidis may return while it still reads that.
+			// Not reused memory: when a connection breaks, rueidis may return while it still reads the commands.
 			commands := make([]rueidis.Completed, n)
 			for i, end := range of[:n] {
 				commands[i] = end.item.command
@@ -279,9 +278,9 @@ func (b *batcher) send() {
 	}
 }
 
-// take returns what waits, for a sender that is done with what it has taken before.
+// take returns waiting commands to a sender that is done with the previous ones.
 func (b *batcher) take(of []*bound) []*bound {
-	runtime.Gosched() // those that have just been answered are about to send their next commands
+	runtime.Gosched() // callers that just got replies are about to send their next commands
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.flying -= len(of)

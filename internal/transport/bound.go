@@ -12,51 +12,51 @@ import (
 	"github.com/lockregistry/lockregistry/internal/fault"
 )
 
-// bound is the context of a command: it ends with the wait of its caller. It has no deadline, because rueidis closes the
-// connection of a command whose deadline is over, which other commands use too.
+// bound is the context of a command: it ends with its caller's wait. It has no deadline, because rueidis closes the connection
+// of a command whose deadline is over, which other commands also use.
 //
 //	idle ──begin──▶ untimed ──stop──▶ idle
 //	  │               └──round──▶ timed ──stop──▶ idle, or not used again
 //	  └────────begin──────────────▶┘
 //
-// Most commands are answered at once, while their bounds are untimed. Such a bound is used again. Until it is timed only the
-// caller writes it, and who makes it timed reads what the caller has written before it became untimed. A timed one is used again
-// when it is certain that neither its timer nor its context's end is about to use it.
+// Most commands are answered at once, while their bounds are untimed. Such a bound is reused. Until it is timed only the caller
+// writes it; the goroutine that makes it timed reads what the caller wrote before it became untimed. A timed bound is reused if
+// it is certain that neither its timer nor its context's end is about to use it.
 type bound struct {
 	client *Client
 	done   chan struct{}
 	phase  atomic.Uint32
 	began  atomic.Int64 // an instant
-	ended  atomic.Int64 // an instant: when done was closed; 0: it was not
+	ended  atomic.Int64 // an instant: when done was closed; 0: not yet
 	limits
 	alarm alarm
-	own   *ownConn // which it closes; nil: none
+	own   *ownConn // the own connection that it closes; nil: none
 	item  item
-	pool  *boundPool // which it is given back to; nil: to none
-	place int        // among those of the pool that are used; its mutex guards it
-	nth   int        // how many were used when it was taken, with it
+	pool  *boundPool // the pool that it returns to; nil: none
+	place int        // its index among the pool's used bounds; the pool's mutex guards it
+	nth   int        // how many bounds were used when it was taken, with it
 
-	mu sync.Mutex // of a timed one; also over due and near, and over the alarm
+	mu sync.Mutex // for a timed bound; also guards due and near, and the alarm
 	vigil
 }
 
-// vigil is how the end of a timed bound is noticed.
+// vigil notices the end of a timed bound.
 type vigil struct {
 	timer   *time.Timer
-	leave   func() bool // ends the wait for the end of ctx; nil: there is none
+	leave   func() bool // ends the wait for the end of ctx; nil: none
 	callers bool        // the caller notices that end itself, see batcher.do
-	stopped bool        // nobody waits any more
-	watches func()      // watchContext: to name it each time would take memory
+	stopped bool        // the caller no longer waits
+	watches func()      // watchContext: a method value allocates each time
 	ends    func()      // contextEnded, now
 }
 
 type limits struct {
 	ctx      context.Context
 	observer Observer
-	noted    bool // it was told
+	noted    bool // the observer was told
 	grace    time.Duration
 	due      clock.Instant // when the bound ends
-	near     clock.Instant // when it would if the server were nearby; 0: that makes no difference
+	near     clock.Instant // when it would end if the server were nearby; 0: the same
 }
 
 const (
@@ -65,23 +65,23 @@ const (
 	timed
 )
 
-// bound begins one with a timer of its own, which the caller must stop.
+// bound begins a bound with its own timer. The caller must stop it.
 func (t *Client) bound(p *Wait, now clock.Instant, own *ownConn) *bound {
 	b := &bound{done: make(chan struct{}), client: t}
 	b.begin(p, now, own)
 	return b
 }
 
-// bound is the same for commands that have a goroutine, and are sent to a server whose silence is to be noticed.
+// bound begins a bound for commands with a goroutine, which also notices the silence of the shard's server.
 func (s *Shard) bound(p *Wait, now clock.Instant, call *asyncCall) *bound {
 	b := &bound{done: make(chan struct{}), client: s.client, alarm: alarm{shard: s, call: call}}
 	b.begin(p, now, nil)
 	return b
 }
 
-// begin has a bound count, and close an own connection when it ends, if there is one. That a context has ended a round finds, up
-// to timedAfter and roundEvery later; the grace counts from when the bound began then. Where a reply is worth a grace, it is no
-// shorter than the two.
+// begin begins a bound, which closes own when it ends, if that is not nil. A round of the watchdog notices the end of the
+// context, timedAfter and roundEvery later at most; the grace then counts from when the bound began. So a grace is at least as
+// long as these two.
 func (b *bound) begin(p *Wait, now clock.Instant, own *ownConn) {
 	since := now
 	if p.Since > 0 {
@@ -101,7 +101,7 @@ func (b *bound) begin(p *Wait, now clock.Instant, own *ownConn) {
 	b.limits = limits{ctx: p.Ctx, observer: p.Observer, grace: p.Grace, due: due, near: near}
 	b.own, b.alarm.holds, b.alarm.probes = own, p.holds, p.probes
 	b.began.Store(int64(now))
-	if b.pool != nil && now.Until(next) >= timedAfter+roundEvery { // by then a round is sure to have looked
+	if b.pool != nil && now.Until(next) >= timedAfter+roundEvery { // a round surely looks before
 		b.phase.Store(untimed)
 		b.client.watchdog.run()
 		return
@@ -113,7 +113,7 @@ func (b *bound) begin(p *Wait, now clock.Instant, own *ownConn) {
 	b.watchContext()
 }
 
-// stop is for when nobody waits any more. It tells whether the bound has ended before.
+// stop ends the caller's use of the bound. It reports whether the bound had ended before.
 func (b *bound) stop() (over bool) {
 	if b.phase.CompareAndSwap(untimed, idle) {
 		b.ctx, b.observer, b.own, b.callers = nil, nil, nil, false
@@ -122,13 +122,13 @@ func (b *bound) stop() (over bool) {
 	}
 	b.mu.Lock()
 	b.stopped = true
-	quiet := b.timer != nil && b.timer.Stop() // else a round is about to set it, or it has just fired
+	quiet := b.timer != nil && b.timer.Stop() // else a round may be about to set it, or it has just fired
 	if b.noted {
 		b.observer.Answered(clock.Instant(b.began.Load()))
 	}
 	leave, over := b.leave, b.over()
 	b.mu.Unlock()
-	quiet = leave != nil && leave() && quiet && !over // else the context is about to be watched, or has ended
+	quiet = leave != nil && leave() && quiet && !over // else the context may be about to be watched, or has ended
 	if b.pool == nil {
 		return over
 	}
@@ -143,7 +143,7 @@ func (b *bound) stop() (over bool) {
 	return over
 }
 
-// setTimer ends the bound in time. The caller holds the mutex.
+// setTimer sets the timer that ends the bound. The caller holds the mutex.
 func (b *bound) setTimer(now clock.Instant) {
 	if b.timer == nil {
 		b.timer = time.AfterFunc(time.Hour, b.end)
@@ -156,10 +156,10 @@ func (b *bound) setTimer(now clock.Instant) {
 	}
 }
 
-// wait sets the timer. Unlike AfterFunc, in fake time, Reset lets others finish first what they do at this instant.
+// wait resets the timer. In fake time Reset, unlike AfterFunc, lets other goroutines first finish their work at this instant.
 func (b *bound) wait(now clock.Instant) { b.timer.Reset(now.Until(min(b.due, b.alarm.at))) }
 
-// excuses tells whether a reply to a command that was sent at some time may have come late because this process stood still.
+// excuses reports whether a reply may have come late because this process stood still.
 func (b *bound) excuses(sent, came clock.Instant) bool {
 	if sent.Until(came) < lateReply {
 		return false
@@ -178,7 +178,7 @@ func (b *bound) watchContext() {
 		return
 	}
 	if b.ctx.Err() != nil {
-		b.contextEnded(clock.Instant(b.began.Load())) // it may have ended any time since
+		b.contextEnded(clock.Instant(b.began.Load())) // it may have ended at any time since then
 		return
 	}
 	if b.ends == nil {
@@ -196,15 +196,15 @@ func (b *bound) watchContext() {
 
 func endsNever() bool { return true }
 
-// contextEnded is for when the caller's context has ended, at that time.
+// contextEnded notes that the caller's context ended at ended.
 func (b *bound) contextEnded(ended clock.Instant) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now := b.client.Clock.Now()
-	if b.phase.CompareAndSwap(untimed, timed) { // no round has seen it
+	if b.phase.CompareAndSwap(untimed, timed) { // no round has seen the bound
 		b.leave = endsNever
 		b.setTimer(now)
-	} else if b.alarm.at == 0 { // a round has, and comes to it yet: without leave it is not used again before
+	} else if b.alarm.at == 0 { // a round has seen it and will set the timer: without leave it is not reused before
 		b.setTimer(now)
 	}
 	b.near = 0
@@ -222,7 +222,7 @@ func (b *bound) end() {
 	b.mu.Lock()
 	now, began := b.client.Clock.Now(), clock.Instant(b.began.Load())
 	silent := !b.stopped && b.alarm.ring(began, now)
-	if b.near != 0 && b.alarm.shard != nil { // the way may be longer than was known when the bound began
+	if b.near != 0 && b.alarm.shard != nil { // the round trip may be longer than was known when the bound began
 		b.due = max(b.due, b.near.Add(b.alarm.shard.Plus(0)))
 	}
 	switch {
@@ -253,9 +253,9 @@ func (b *bound) finish(now clock.Instant) {
 	}
 }
 
-// left is how much of a bound is left, for its caller.
+// left returns the rest of a bound's time, for its caller.
 func (b *bound) left(now clock.Instant) time.Duration {
-	over := b.phase.Load() == untimed && b.ctx.Err() != nil // which no round has seen yet
+	over := b.phase.Load() == untimed && b.ctx.Err() != nil // no round has noticed it yet
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	due := b.due
@@ -267,7 +267,7 @@ func (b *bound) left(now clock.Instant) time.Duration {
 
 func (b *bound) over() bool { return b.ended.Load() != 0 }
 
-// overdue tells whether the bound has ended a while ago. A reply that comes just then is a coincidence.
+// overdue reports whether the bound ended more than a moment ago. A reply that comes just then is a coincidence.
 func (b *bound) overdue() bool {
 	return b.over() && clock.Instant(b.ended.Load()).Until(b.client.Clock.Now()) >= tooSoon
 }

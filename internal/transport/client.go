@@ -15,28 +15,29 @@ import (
 	"github.com/lockregistry/lockregistry/internal/topology"
 )
 
-// Client sends the commands of all registries on one client. It sees to it that nothing a server does keeps a caller for
-// longer than the caller wants, and it tells which replies can be believed; see health.
+// Client sends the commands of all registries on one client. It limits every wait to what the caller allows, whatever the
+// server does, and says which replies can be believed; see health.
 //
-// On a healthy shard of a single server, commands that come one at a time go over an ownConn, and many together through a
+// On a healthy shard of a single server, commands that come one at a time go over an ownConn, many concurrent ones through a
 // batcher.
 //
-// A process that sends nothing while the master is frozen cannot know that there was a failover. What the old master tells it
-// afterwards, on a connection that it has kept, is believed. While calls wait it sends something: see KeepAlive.
+// A process that sends nothing while the master is frozen cannot notice a failover, and believes what the old master tells it
+// afterwards on an existing connection. So it sends something while calls wait: see KeepAlive.
 type Client struct {
 	redis    rueidis.Client
 	Clock    clock.Clock
 	routes   atomic.Pointer[routes]
-	First    *Shard             // of a single server the only one; of a cluster that of slots whose master nobody knows
+	First    *Shard             // of a single server the only one; of a cluster the shard of slots whose master is not known
 	resolver *topology.Resolver // of a cluster
-	// ctx never ends, but rueidis does not know that: for a context that cannot end it reads a connection only while a command
-	// is under way, and so finds out with the next command that the connection was closed.
+	// ctx never ends, but rueidis must not know that: with a context that cannot end it reads a connection only while a command is
+	// under way, and notices a closed connection only at the next command.
 	ctx context.Context
-	// ignoresContexts is that the client has ignored one, as it does with DisableAutoPipelining: every command gets a goroutine.
+	// ignoresContexts: the client has ignored the end of a context, as it does with DisableAutoPipelining: then every command gets
+	// a goroutine.
 	ignoresContexts atomic.Bool
 	watchdog        watchdog
-	pipelines       chan struct{} // one is taken by each pipeline that has a goroutine
-	// selected is the database of the client's shared connections; nil: it is not known yet.
+	pipelines       chan struct{} // limits the pipelines that have a goroutine
+	// selected is the database of the client's shared connections; nil: not known yet.
 	selected  atomic.Pointer[string]
 	abandoned atomic.Int32 // see AwaitAbandoned
 	compares  atomic.Bool  // see Compare
@@ -46,7 +47,7 @@ type Client struct {
 
 const mostPipelines = 64
 
-// endless is a context that could end and never does.
+// endless is a context that has a Done channel but never ends.
 type endless struct {
 	context.Context
 	done chan struct{}
@@ -54,7 +55,7 @@ type endless struct {
 
 func (l endless) Done() <-chan struct{} { return l.done }
 
-// New is the client of a client, whose mode it asks for: a wrapper's may block.
+// New makes a Client. It asks the client for its mode, which may block in a wrapper.
 func New(client rueidis.Client) *Client {
 	t := &Client{redis: client, Clock: clock.New(), pipelines: make(chan struct{}, mostPipelines)}
 	t.ctx = endless{context.Background(), make(chan struct{})}
@@ -70,30 +71,29 @@ func New(client rueidis.Client) *Client {
 	return t
 }
 
-// Close is for when no registry needs the client any more. It goes on working for what they still unlock.
+// Close is called when no registry is open any more. Holds of closed registries can still be released.
 func (t *Client) Close() {
 	for _, s := range t.shards() {
 		s.close()
 	}
 }
 
-// AwaitAbandoned waits, for a while, until no command that obtains is under way that was given up. Such a one may only be about
-// to be sent when the removal of what it may get is: so the last removal, when a registry is closed, comes later. Else what it
-// gets stays taken for a whole lease.
+// AwaitAbandoned waits, for limit at most, until no obtaining command is under way whose caller has given up. Such a command
+// may still be unsent when the removal of its grant is sent. So the last removal of a registry that is closed comes after it;
+// otherwise the grant would last for a whole lease.
 func (t *Client) AwaitAbandoned(limit time.Duration) {
 	for end := t.Clock.Now().Add(limit); t.abandoned.Load() > 0 && t.Clock.Now() < end; {
 		<-time.After(limit / 100)
 	}
 }
 
-// Compare has the client find out the shortest round trips, see Shard.Least. It costs each command a little.
+// Compare turns on the measuring of the shortest round trips, see Shard.Least. It costs each command a little.
 func (t *Client) Compare() { t.compares.Store(true) }
 
-// RoundTrip is what is known of the way to the master that has a key.
+// RoundTrip returns the round trip to the master of a key.
 func (t *Client) RoundTrip(key string) RoundTrip { return t.Shard(key).RoundTrip() }
 
-// Do sends a command and waits for the reply as p says. Without one its error is fault.NoAnswer, or
-// fault.NotSent.
+// Do sends a command and waits for the reply as p says. Without a reply its error is fault.NoAnswer or fault.NotSent.
 func (t *Client) Do(p *Wait, c *protocol.Call) (a Reply) {
 	if c.Replicas != nil {
 		return t.doReplicated(p, c)
@@ -139,9 +139,8 @@ func (t *Client) Do(p *Wait, c *protocol.Call) (a Reply) {
 	return a
 }
 
-// Within waits for the outcome of another command for as long as p says. When no time is left it does not: a command that is
-// answered at this very moment was sent after the end of the time, and whether it is stuck behind the one before depends on the
-// connection that it got.
+// Within waits for the outcome of another command for as long as p says. If no time is left it does not wait: whether an
+// outcome comes at this very moment is chance, since it depends on the connection that the other command got.
 func (s *Shard) Within(p Wait, outcome <-chan bool) (good bool) {
 	now := s.client.Clock.Now()
 	p.holds = noAlarm
@@ -157,10 +156,10 @@ func (s *Shard) Within(p Wait, outcome <-chan bool) (good bool) {
 	return good
 }
 
-// askLimit is how long a call waits for the reply to a question without which it can go on.
+// askLimit is how long a call waits for the reply to an optional question.
 const askLimit = 100 * time.Millisecond
 
-// Question asks a server something that is about no key.
+// Question asks a server something that concerns no key.
 type Question func(context.Context, rueidis.CoreClient) rueidis.RedisResult
 
 // Ask asks any server of a cluster.
@@ -169,7 +168,7 @@ func (t *Client) Ask(question Question) rueidis.RedisResult {
 	return reply
 }
 
-// Ask asks the server of the shard, and tells whether there is no reply because the caller's context ended.
+// Ask asks the server of the shard. Cut: there is no reply because the caller's context ended.
 func (s *Shard) Ask(p *Wait, question Question) (reply rueidis.RedisResult, cut bool) {
 	reply = s.async(p, s.places, &asyncCall{send: func(ctx context.Context, way rueidis.CoreClient) []rueidis.RedisResult {
 		return []rueidis.RedisResult{question(ctx, way)}

@@ -17,20 +17,20 @@ import (
 	"github.com/lockregistry/lockregistry/internal/topology"
 )
 
-// freshConns has the connection of a shard that was made since the shard is suspect. One is made at a time, and none at once
-// after another one has failed.
+// freshConns has the fresh connection of a suspect shard, made since the shard became suspect. One is made at a time, with a
+// pause after a failure.
 type freshConns struct {
 	shard *Shard
 
 	mu      sync.Mutex
 	conn    *freshConn    // nil: none
-	making  chan struct{} // closed when the connection is there, or is not to be had; nil: none is being made
+	making  chan struct{} // closed when the connection exists or has failed; nil: none is being made
 	began   clock.Instant // when making it began
-	failed  int           // how often that has failed in a row
-	again   clock.Instant // not before is another one made
-	tidying bool          // a timer runs that gives the connection back
+	failed  int           // consecutive failures
+	again   clock.Instant // none is made before then
+	tidying bool          // the timer of tidy runs
 
-	// hanging is when the goroutines began that make one, those of which nothing is expected any more among them.
+	// hanging has when the goroutines that make connections began, also those that were given up.
 	hanging []clock.Instant
 }
 
@@ -41,15 +41,15 @@ type freshConn struct {
 }
 
 const (
-	poolWait   = 6 * time.Second // longer than it takes to connect, or to fail to
-	freshWait  = time.Second     // how long making such a connection may take, and six round trips
+	poolWait   = 6 * time.Second // longer than a connection attempt takes
+	freshWait  = time.Second     // how long making one may take, plus six round trips
 	mostMaking = 8               // goroutines that make one
 	mostUnfit  = 1024            // old connections in the client's pool, by default
 )
 
-// get returns a connection made since the shard is suspect, or nil when there is none to be had until it is over. None tells
-// that there will be none, because the client's pool is empty, or since all that make one hang: to send nothing at all would be
-// worse then than to believe the connections that there are.
+// get returns a connection made since the shard became suspect, or nil if there is none before over reports true. None: there
+// will be none, because the client's pool is exhausted, or all attempts hang. Then using the existing connections is better
+// than sending nothing.
 func (f *freshConns) get(over func() bool) (conn *freshConn, none bool) {
 	for !over() {
 		f.mu.Lock()
@@ -77,7 +77,7 @@ func (f *freshConns) get(over func() bool) (conn *freshConn, none bool) {
 			go f.make(f.making, now)
 			due = now.Add(f.shard.RoundTrip().Connect())
 		}
-		making := f.making // nil, which nothing comes from, until it is time for another one
+		making := f.making // nil, which blocks, until it is time for another attempt
 		if making == nil {
 			due = f.again
 		}
@@ -96,8 +96,8 @@ func (f *freshConns) get(over func() bool) (conn *freshConn, none bool) {
 	return nil, false
 }
 
-// giveUp no longer expects the fresh connection that is being made, which has failed. The way may have become longer: it is
-// measured anew. The caller holds the mutex.
+// giveUp gives up the attempt under way, which counts as failed. The round trip may have become longer, so it is measured anew.
+// The caller holds the mutex.
 func (f *freshConns) giveUp(now clock.Instant) {
 	close(f.making)
 	f.making = nil
@@ -106,9 +106,8 @@ func (f *freshConns) giveUp(now clock.Instant) {
 	f.shard.probes.learn()
 }
 
-// make makes a fresh connection. It may hang: for some seconds when the server is frozen, or for as long as the client has no
-// connection to give. What it gets after that leads to the old master, perhaps, which has come back meanwhile; so nobody
-// expects it any more.
+// make makes a fresh connection. It may hang: for some seconds if the server is frozen, or until the client has a free
+// connection. A connection after that may lead to the old master, which has come back meanwhile, so it is not used.
 func (f *freshConns) make(making chan struct{}, since clock.Instant) {
 	s := f.shard
 	conn := s.dedicate(since)
@@ -135,20 +134,20 @@ func (f *freshConns) make(making chan struct{}, since clock.Instant) {
 	}
 }
 
-// dedicate gets a connection that was made since some time. The client may have older ones in its pool, so the server is
-// asked for the age, in whole seconds; one that does not tell is believed. It returns nil when none was to be had in time.
+// dedicate gets a connection that was made after since. The client's pool may have older ones, so the server is asked for the
+// age, in whole seconds; if it does not say, the connection is accepted. It returns nil if there is none in time.
 func (s *Shard) dedicate(since clock.Instant) rueidis.DedicatedClient {
 	for unfit := 0; ; {
 		node := s.node()
 		if node == nil {
 			return nil
 		}
-		client, _ := node.Dedicate() // closing it takes it out of the pool
+		client, _ := node.Dedicate() // closing a connection takes it out of the pool
 		t, trip := s.client, s.RoundTrip()
 		end := t.bound(&Wait{Ctx: context.Background(), Limit: trip.Plus(askLimit)}, t.Clock.Now(), nil)
 		info, err := client.Do(end, client.B().Arbitrary("CLIENT", "INFO").Build()).ToString()
 		end.stop()
-		if errors.Is(err, fault.NoAnswer) { // a new one answers
+		if errors.Is(err, fault.NoAnswer) { // a new connection answers
 			client.Close()
 			if since.Until(t.Clock.Now()) >= trip.Connect() {
 				return nil
@@ -157,7 +156,7 @@ func (s *Shard) dedicate(since clock.Instant) rueidis.DedicatedClient {
 		}
 		age, untold := ageOf(info)
 		known := t.selected.Load()
-		another := err == nil && known != nil && *known != "" && databaseIn(info) != *known // which somebody has selected
+		another := err == nil && known != nil && *known != "" && databaseIn(info) != *known // another user of the pool has selected it
 		if !another && (err != nil || untold != nil || age-time.Second <= since.Until(t.Clock.Now())) {
 			return client
 		}
@@ -168,8 +167,8 @@ func (s *Shard) dedicate(since clock.Instant) rueidis.DedicatedClient {
 	}
 }
 
-// stillSuspect waits for a while, which grows with the number of times, and tells whether the shard is suspect then. A proxy may
-// tell its own age, so that even new connections look old.
+// stillSuspect waits for a while, longer with each time, and reports whether the shard is suspect then. A proxy may report its
+// own age, so that even new connections look old.
 func (s *Shard) stillSuspect(times int) bool {
 	<-time.After(clock.Pause(times, time.Second))
 	return s.IsSuspect(s.client.Clock.Now())
@@ -182,7 +181,7 @@ func ageOf(info string) (time.Duration, error) {
 	return time.Duration(age) * time.Second, err
 }
 
-// tidy gives the fresh connection back when the shard is no longer suspect.
+// tidy returns the fresh connection to the client when the shard is no longer suspect.
 func (f *freshConns) tidy() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -198,7 +197,7 @@ func (f *freshConns) tidy() {
 	}
 }
 
-// silent gives up a connection over which something may have been sent at some time.
+// silent gives up the connection over which a command sent at sent may have gone.
 func (f *freshConns) silent(sent clock.Instant) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -207,7 +206,7 @@ func (f *freshConns) silent(sent clock.Instant) {
 	}
 }
 
-// abandon closes the connection, if there is one, whose pending commands fail. The caller holds the mutex.
+// abandon closes the connection, if there is one; its pending commands fail. The caller holds the mutex.
 func (f *freshConns) abandon() {
 	if f.conn != nil {
 		go f.conn.Close()

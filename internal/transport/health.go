@@ -8,10 +8,10 @@ import (
 	"github.com/lockregistry/lockregistry/internal/clock"
 )
 
-// health is what is known of a master by its replies and messages, and by their absence.
+// health is what is known about a master from its replies and messages, and from their absence.
 //
-// Rueidis sends a command when there is room in the queue of its connection, and the connection is made, without a look at the
-// context of the command. So a shard is in one of three states:
+// Rueidis waits for its connection, and for room in the connection's queue, without regard to a command's context. So a shard
+// is in one of three states:
 //
 //	healthy  it has just been heard from, by a reply or a message. A caller sends its command itself.
 //	idle     nothing has been heard for a while, so the next command may hang. A sender of the batcher takes it. Where there
@@ -22,66 +22,66 @@ import (
 //	healthy ──time──▶ idle ──reply──▶ healthy
 //	   └───────────────┴──late or no reply──▶ suspect ──time without any──▶ idle
 //
-// A reply that comes late may come from a master that was frozen and deposed, and then went on with what was queued for it.
-// Until it is demoted it answers everything, as a master, on the connections that it has. So what comes late is not believed,
-// and while a shard is suspect its commands go over a connection made since, and over no other: the client's address, or its
-// Sentinels, lead that one to the new master. Where the server has been slow all the time, answers on that connection are
-// believed although they take long. In a cluster, commands on a suspect shard go over one to the node that most nodes say is
-// the master; see topology.Resolver. There a connection that breaks makes the shard suspect, too.
+// A late reply may come from a master that was frozen and deposed, and then went on with its queued commands. Until it is
+// demoted, it answers everything on its existing connections as a master. So late replies are not believed, and commands on a
+// suspect shard go only over a fresh connection, made since then, which the client's address or its Sentinels lead to the new
+// master. If the server was only slow, replies on the fresh connection are believed although they take long. In a cluster,
+// commands on a suspect shard go to the node that most nodes name as the master; see topology.Resolver. There a broken
+// connection makes the shard suspect, too.
 type health struct {
-	heard        atomic.Int64 // an instant: when the newest reply came, or an older one of a moment before
+	heard        atomic.Int64 // an instant: when the newest reply came, or one of a moment before
 	messaged     atomic.Int64 // an instant: when the newest message came
 	suspectUntil atomic.Int64 // an instant
-	silentAt     atomic.Int64 // an instant: when the server was found silent; a reply to what was sent before is late
-	brokeAfter   atomic.Int64 // what heard was when a connection broke last
+	silentAt     atomic.Int64 // an instant: when the server was found silent; replies to earlier commands are late
+	brokeAfter   atomic.Int64 // the value of heard when a connection last broke
 	replies      atomic.Int32 // since a connection broke; counts to manyReplies
 
 	mu     sync.Mutex
-	news   chan struct{} // closed when it is time to look at the shard again; nil: nobody waits for that
-	closed atomic.Bool   // it is never suspect again
+	news   chan struct{} // closed when the state of the shard changes; nil: no command waits for that
+	closed atomic.Bool   // the shard is never suspect again
 }
 
 const (
 	healthyFor  = 10 * time.Millisecond // after a reply or a message
-	heardAgain  = healthyFor / 8        // a reply so soon after another one is not worth noting
+	heardAgain  = healthyFor / 8        // a reply this soon after another one is not noted
 	manyReplies = 32
-	newsWait    = 5 * time.Millisecond // for so long a command waits until the shard is healthy
+	newsWait    = 5 * time.Millisecond // how long a command waits for the shard to be healthy
 
-	notHeard = clock.Instant(-time.Hour) // when the newest reply came, if there is none
+	notHeard = clock.Instant(-time.Hour) // the value of heard without a reply
 
-	// suspectFor is longer than a deposed master can answer on the client's own connections. Rueidis breaks those that have been
+	// suspectFor is longer than a deposed master can answer on the client's own connections. Rueidis breaks connections that were
 	// silent for its ConnWriteTimeout, 10 s by default, which it notices within 2 s; so a master that comes back to them was
 	// frozen for 12 s at most. Sentinel demotes it 8 to 10 s later.
 	suspectFor = 30 * time.Second // mutant: trusted too soon
 )
 
-// IsHealthy tells whether the shard is healthy. Where many processes wait, each is silent until it is its turn, and then it is
-// a message that tells it so.
+// IsHealthy reports whether the shard is healthy. Messages count, too: with many waiting processes each sends nothing until a
+// message tells it that its turn has come.
 func (h *health) IsHealthy(now clock.Instant) bool {
 	news := clock.Instant(max(h.heard.Load(), h.messaged.Load()))
 	return now < news.Add(healthyFor) && !h.IsSuspect(now) && h.warm()
 }
 
-// IsSuspect tells whether the shard is suspect.
+// IsSuspect reports whether the shard is suspect.
 func (h *health) IsSuspect(now clock.Instant) bool { return now < clock.Instant(h.suspectUntil.Load()) }
 
-// warm tells whether there have been so many replies since a connection broke that each of the few connections among which
-// rueidis chooses has surely been made.
+// warm reports whether there were enough replies since a connection broke that all of the client's few connections have surely
+// been made.
 func (h *health) warm() bool { return h.replies.Load() >= manyReplies }
 
-// GotMessage is for when a message has come from the shard's server.
+// GotMessage notes a message from the shard's server.
 func (h *health) GotMessage(now clock.Instant) { h.messaged.Store(int64(now)) }
 
-// LastReply is when the newest reply came; not positive: there is none.
+// LastReply returns when the newest reply came; not positive: there is none.
 func (h *health) LastReply() clock.Instant {
 	return clock.Instant(max(h.heard.Load(), h.brokeAfter.Load()))
 }
 
-// LastBreak is when the newest reply before one of its connections broke came; 0: none has broken.
+// LastBreak returns when the newest reply before the last break of a connection came; 0: none has broken.
 func (h *health) LastBreak() clock.Instant { return clock.Instant(h.brokeAfter.Load()) }
 
-// answered takes in a reply that is not late. One on a way that was chosen since the shard is suspect tells nothing of the
-// client's own connections.
+// answered notes a reply that is not late. A reply on a trusted way, chosen after the shard had become suspect, says nothing
+// about the client's own connections.
 func (h *health) answered(came clock.Instant, trusted bool) {
 	if pause := clock.Instant(h.heard.Load()).Until(came); pause >= heardAgain {
 		h.heard.Store(int64(came))
@@ -94,8 +94,8 @@ func (h *health) answered(came clock.Instant, trusted bool) {
 	}
 }
 
-// broken takes in that a connection is: to make another one may take long. The fresh connection counts, too. While the shard is
-// suspect no call's command goes over the client's own ones, so nobody is told that the server has broken them with it.
+// broken notes that a connection broke: making another one may take long. A broken fresh connection counts for the client's own
+// ones: while the shard is suspect no command goes over those, so their end would go unnoticed.
 func (h *health) broken() {
 	h.brokeAfter.Store(max(h.brokeAfter.Load(), h.heard.Load()))
 	h.heard.Store(int64(notHeard))
@@ -110,8 +110,8 @@ func (h *health) beSuspect(now clock.Instant) {
 	}
 }
 
-// silent is beSuspect for when a command that was sent at some time has had no reply for too long. It reports whether that is
-// new: while the shard is suspect, only a command that was sent since tells anything new.
+// silent makes the shard suspect because a command sent at sent had no reply for too long. It reports whether that is new:
+// while the shard is suspect, only commands sent since then say anything new.
 func (h *health) silent(sent, now clock.Instant) (isNew bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -133,15 +133,15 @@ func (h *health) close() {
 	h.suspectUntil.Store(0)
 }
 
-// awaitNews waits a moment until the shard is healthy again, if it is idle: when many come at once, a reply to the first is
-// sooner there than goroutines for all. It reports false when it has not waited. Without it 64 calls that come at once after a
-// pause take 1.1 times the time and 1.3 times the processor, 512 take 1.6 and 1.7.
+// awaitNews waits a moment for an idle shard to be healthy again: when many commands come at once, the reply to the first comes
+// sooner than goroutines for all start. It reports false if it has not waited. Without it 64 calls at once after a pause take
+// 1.1 times the time and 1.3 times the CPU, 512 take 1.6 and 1.7.
 func (h *health) awaitNews(now clock.Instant) bool {
 	if h.IsSuspect(now) || !h.warm() {
 		return false
 	}
 	h.mu.Lock()
-	if now < clock.Instant(h.heard.Load()).Add(healthyFor) { // tellNews comes after that changes
+	if now < clock.Instant(h.heard.Load()).Add(healthyFor) { // heard changes before tellNews
 		h.mu.Unlock()
 		return true
 	}

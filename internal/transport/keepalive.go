@@ -16,32 +16,32 @@ import (
 
 const (
 	keepAliveEvery = lateReply       // how often a server is asked
-	contendedFor   = 2 * time.Minute // after others have waited it is asked on: as long as queues live that nobody looks after
-	refusedFor     = time.Minute     // not asked again for what it has refused: its log would be full of that
-	brokenFor      = time.Hour       // nor for what ends the connection: that costs all who use it
+	contendedFor   = 2 * time.Minute // how long it is asked after others have waited: the life of an untended queue
+	refusedFor     = time.Minute     // after a refusal: each is an entry in the server's log
+	brokenFor      = time.Hour       // after a question that ends the connection, which others share
 )
 
-// keepAlive has a server asked something twice a second, for two purposes.
+// keepAlive asks a server something twice a second, for two purposes.
 //
-// While calls wait for a message they send nothing. A process that sends nothing while its server is frozen does not know that
-// another one has taken over, and would believe the grant that the first one, which goes on, tells it then. It is the shard's own
-// server that is asked, wherever the slots of those calls are by now: one that does not answer makes the shard suspect. The first
-// shard of a cluster is no server's, and asks nothing.
+// While calls wait for a message they send nothing. If the server freezes meanwhile and another one takes over, the process
+// does not notice, and would believe a grant that the old server sends when it goes on. So the shard's own server is asked,
+// wherever the calls' slots are by now: if it does not answer, the shard becomes suspect. The first shard of a cluster has no
+// server, and asks nothing.
 //
-// And whether anybody may try for locks without a ticket, whom nobody sees, the server tells by whether it knows the scripts of
-// such processes: see protocol.Foreign. SCRIPT cannot be called by a script, so a release says what is known by then; see Quiet.
-// Processes that hold locks for which others wait need to know it, too.
+// And whether processes may try for locks without a ticket, unseen, shows in whether the server knows their scripts: see
+// protocol.Foreign. A script cannot call SCRIPT, so a release says what its process knows; see Quiet. Processes that hold locks
+// for which others wait need to know it, too.
 type keepAlive struct {
 	shard *Shard
-	calls atomic.Int32  // that wait for a message
-	until atomic.Int64  // an instant: until when others may wait for locks of this process
-	on    atomic.Bool   // a timer runs that asks
-	again clock.Instant // not before is it asked for scripts; guarded by on
-	ended int           // how often in a row that ended the connection, and a PING was answered; guarded by on
-	quiet atomic.Int64  // an instant: when it was asked for the newest answer, if that knew none of the scripts; else 0
+	calls atomic.Int32  // calls that wait for a message
+	until atomic.Int64  // an instant: until then others may wait for locks of this process
+	on    atomic.Bool   // the timer runs
+	again clock.Instant // not asked for scripts before; guarded by on
+	ended int           // how often in a row that question ended the connection although a PING was answered; guarded by on
+	quiet atomic.Int64  // an instant: when the newest answer was asked for, if it named none of the scripts; else 0
 }
 
-// KeepAlive is for a call that waits for a message, or is to notice that the server is silent.
+// KeepAlive begins to ask the server, for a call that waits for a message or must notice a silent server.
 func (s *Shard) KeepAlive() {
 	s.keepAlive.calls.Add(1)
 	if s.Silent(notHeard) {
@@ -50,7 +50,7 @@ func (s *Shard) KeepAlive() {
 	s.keepAlive.begin()
 }
 
-// EndKeepAlive is for when such a call has ended.
+// EndKeepAlive undoes KeepAlive.
 func (s *Shard) EndKeepAlive() {
 	s.Contended(s.client.Clock.Now())
 	s.keepAlive.calls.Add(-1)
@@ -62,9 +62,9 @@ func (s *Shard) Contended(now clock.Instant) {
 	s.keepAlive.begin()
 }
 
-// Quiet reports whether the server is known to have no scripts of those who try without a ticket, by the newest answer, if it was
-// asked since some time. An answer that was lost or late, or was an error, or came before the connection broke or the shard was
-// suspect, tells nothing.
+// Quiet reports whether, by the newest answer asked for after since, the server knows no scripts of processes that try without
+// a ticket. An answer that was lost, late or an error, or came before the connection broke or the shard was suspect, does not
+// count.
 func (s *Shard) Quiet(since clock.Instant) bool {
 	asked := clock.Instant(s.keepAlive.quiet.Load())
 	return asked != 0 && asked >= since && asked > s.LastBreak() && asked > clock.Instant(s.silentAt.Load()) &&
@@ -77,7 +77,7 @@ func (k *keepAlive) begin() {
 	}
 }
 
-// wanted tells whether the server is to be asked.
+// wanted reports whether the server must be asked.
 func (k *keepAlive) wanted() bool {
 	return k.calls.Load() > 0 || k.shard.client.Clock.Now() < clock.Instant(k.until.Load()) && !k.shard.closed.Load()
 }
@@ -91,7 +91,7 @@ func (k *keepAlive) ask() {
 	}
 	s, now := k.shard, k.shard.client.Clock.Now()
 	p := Wait{Ctx: context.Background(), Limit: s.RoundTrip().Silence()}
-	plain := s.Address != "" // it is judged there; the fresh connection of a single server may be silent, too
+	plain := s.Address != "" // the node itself is judged; the fresh connection of a single server may be silent, too
 	if now >= k.again {
 		k.learn(&p, plain)
 	} else if clock.Instant(s.heard.Load()).Until(now) >= keepAliveEvery/2 {
@@ -100,7 +100,7 @@ func (k *keepAlive) ask() {
 	k.later()
 }
 
-// learn asks which scripts the server knows. The first one is given as if it were a key, for the reason of ping.
+// learn asks which scripts the server knows. The first one is passed as a key, for the same reason as in ping.
 func (k *keepAlive) learn(p *Wait, plain bool) {
 	s, all := k.shard, protocol.Foreign()
 	asked := s.client.Clock.Now()
@@ -115,13 +115,13 @@ func (k *keepAlive) learn(p *Wait, plain bool) {
 	switch err := reply.Error(); {
 	case fault.Refusal(err):
 		k.again, k.ended = s.client.Clock.Now().Add(refusedFor), 0
-	case fault.Answered(err), errors.Is(err, fault.NotSent), errors.Is(err, fault.NoAnswer): // the connection has not ended
+	case fault.Answered(err), errors.Is(err, fault.NotSent), errors.Is(err, fault.NoAnswer): // the connection goes on
 		k.ended = 0
-	case s.ping(&Wait{Ctx: p.Ctx, Limit: p.Limit}, plain) != nil: // it answers nothing
+	case s.ping(&Wait{Ctx: p.Ctx, Limit: p.Limit}, plain) != nil: // the server answers nothing
 		k.ended = 0
-	case k.ended == 0: // that happens
+	case k.ended == 0: // once may be chance
 		k.ended++
-	default: // so a proxy refuses it
+	default: // a proxy refuses SCRIPT
 		k.again, k.ended = s.client.Clock.Now().Add(brokenFor), 0
 	}
 }

@@ -14,65 +14,65 @@ import (
 	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
-// ownConn is a connection of a shard for commands that come one at a time. Rueidis leaves a connection that all share to two
-// goroutines of its own, which is best for many commands at once; a single one costs more wake-ups of goroutines and threads
-// than everything else. Here the caller of a command writes and reads by itself.
+// ownConn is a connection of a shard for commands that come one at a time. Rueidis serves a shared connection with two
+// goroutines, which is best for many commands at once; for a single one the wake-ups of goroutines and threads cost more than
+// everything else. Here the caller of a command writes and reads itself.
 //
 // To give a command up, its bound closes the connection, which ends the caller's read at once. Rueidis marks a connection as
-// broken before it closes it, and from then on neither sends anything on it nor keeps it in its pool. So nobody can take the
-// reply to a command that was given up for that to his own. The server may still execute that command, before or after what
-// follows on other connections: as when a reply is lost, the caller knows nothing.
+// broken before it closes it, and from then on neither sends on it nor keeps it in its pool. So no command can get the reply to
+// one that was given up. The server may still execute that command, before or after later commands on other connections: as
+// with a lost reply, the outcome is not known.
 //
-// Nobody reads an idle connection, so that it was closed shows with the next command only. Therefore it is used for ownFor after
-// its own last reply, and then once it has answered a question. When the shard becomes suspect, or any of its connections breaks,
-// it is dropped: what is said of deposed masters holds for it, too. And every second a command goes over the shared ones, so that
-// it is noticed when they break because another server is there; and one of them is asked for its age, see compare.
+// No goroutine reads an idle connection, so only the next command notices that it was closed. Therefore it is used only for
+// ownFor after its last reply; after that it must first answer a question. It is dropped when the shard becomes suspect, or any
+// of its connections breaks, since it may lead to a deposed master. Once a second a command goes over the shared connections,
+// to notice when they break because of another server; and one of them is asked for its age, see compare.
 //
-// It is for clients of one address, as rueidis makes them. One of Sentinel does not close such a connection when it changes to
+// It is only for plain rueidis clients of one address. A client of Sentinel does not close such a connection when it changes to
 // another master, and a wrapper may want to see each command.
 type ownConn struct {
 	rueidis.DedicatedClient
-	made  clock.Instant // not before it
-	since clock.Instant // it was there then
-	busy  atomic.Bool   // somebody uses it, or it is closed
-	unfit atomic.Bool   // whoever uses it closes it
+	made  clock.Instant // when making it began
+	since clock.Instant // when it was installed
+	busy  atomic.Bool   // in use, or closed
+	unfit atomic.Bool   // its user must close it
 	heard clock.Instant // when the newest reply came; guarded by busy
 }
 
 type ownConns struct {
 	shard     *Shard
-	possible  bool // the client is one for which there may be one
+	possible  bool // the client is suitable, see isSingle
 	conn      atomic.Pointer[ownConn]
-	preparing atomic.Bool   // a goroutine makes it, or asks it something
-	owed      atomic.Bool   // the next command that obtains a lock is not for it, see tend
-	again     clock.Instant // not before is another one made; guarded by preparing
-	tended    atomic.Bool   // a timer runs that looks after it
+	preparing atomic.Bool   // a goroutine makes or checks it
+	owed      atomic.Bool   // the next obtaining command goes over a shared connection, see tend
+	again     clock.Instant // not made again before; guarded by preparing
+	tended    atomic.Bool   // the timer of tend runs
 
 	_      cacheLine
-	inARow atomic.Int32 // how many commands their callers have sent one at a time, without a pause
+	inARow atomic.Int32 // how many commands came one at a time, without a pause
 	_      cacheLine
 }
 
 const (
-	ownRun     = 4                      // so many commands must have come one at a time, without a pause, for it to be used
-	ownMake    = 24                     // and for it to be made
-	ownFor     = 120 * time.Millisecond // after its own last reply it is used, while the shard is healthy
-	ownTend    = time.Second            // how often it is looked after
-	ownIdle    = 10 * time.Second       // without a reply for so long it is closed
-	ownLife    = 30 * time.Second       // rueidis renews no credentials on it, and the address may lead elsewhere meanwhile
-	ownPause   = 10 * time.Minute       // after none was to be had
-	ownLimit   = 10 * time.Second       // longer waits are for the shared ones, which rueidis gives up when silent for as long
-	ownNear    = 10 * time.Millisecond  // where a round trip takes as long, microseconds are not worth a connection
-	mostPooled = 8                      // connections of the client's pool that are looked at to get a new one
+	ownRun     = 4                      // after this many commands one at a time, without a pause, it is used
+	ownMake    = 24                     // after this many it is made
+	ownFor     = 120 * time.Millisecond // how long after its last reply it is used without a check, while the shard is healthy
+	ownTend    = time.Second            // how often tend runs
+	ownIdle    = 10 * time.Second       // it is closed after this time without a reply
+	ownLife    = 30 * time.Second       // rueidis renews no credentials on it, and the address may lead elsewhere by then
+	ownPause   = 10 * time.Minute       // after none could be made
+	ownLimit   = 10 * time.Second       // longer waits use the shared ones, which rueidis closes when silent for that long
+	ownNear    = 10 * time.Millisecond  // with longer round trips it gains too little
+	mostPooled = 8                      // pooled connections that are tried to get a new one
 )
 
-// isSingle tells whether a client is one for which there may be an own connection.
+// isSingle reports whether a client can have an own connection.
 func isSingle(client rueidis.Client) bool {
 	return reflect.TypeOf(client).String() == "*rueidis.singleClient"
 }
 
-// take returns the shard's own connection, if there is one, for a command that is the only one under way. The caller
-// must leave it.
+// take returns the shard's own connection, if there is one, for a command that is the only one under way. The caller must call
+// leave.
 func (o *ownConns) take(p *Wait, c *protocol.Call, now clock.Instant, of *bound) *ownConn {
 	if !o.possible || p.Limit > ownLimit || o.shard.RoundTrip().Base >= ownNear {
 		return nil
@@ -105,7 +105,7 @@ func (o *ownConns) take(p *Wait, c *protocol.Call, now clock.Instant, of *bound)
 	return nil
 }
 
-// take tells whether nobody else uses the connection.
+// take takes the connection, if it is not in use.
 func (w *ownConn) take() bool {
 	if !w.busy.CompareAndSwap(false, true) {
 		return false
@@ -117,8 +117,7 @@ func (w *ownConn) take() bool {
 	return true
 }
 
-// leave is for whoever has taken the connection. Drop marks it as unfit before it tries to take it, so one of the two closes
-// it.
+// leave undoes take. Drop marks the connection as unfit before it tries to take it, so one of the two closes it.
 func (w *ownConn) leave() {
 	w.busy.Store(false)
 	if w.unfit.Load() {
@@ -126,7 +125,7 @@ func (w *ownConn) leave() {
 	}
 }
 
-// discard closes the connection, unless somebody uses it: who does closes it then.
+// discard closes the connection, or leaves that to its user.
 func (w *ownConn) discard() {
 	w.unfit.Store(true)
 	if w.busy.CompareAndSwap(false, true) {
@@ -140,8 +139,8 @@ func (o *ownConns) drop() {
 	}
 }
 
-// doOwn is do over the own connection. No context goes with the command: with one that can end rueidis would have
-// goroutines of its own on the connection. That it counts as blocking has rueidis close the connection without waiting for it.
+// doOwn is do over the own connection. It passes no context that can end: with one rueidis would start goroutines for the
+// connection. The command counts as blocking, so that rueidis closes the connection without waiting for it.
 func (s *Shard) doOwn(w *ownConn, p *Wait, c *protocol.Call, end *bound, a *Reply) {
 	t := s.client
 	end.begin(p, a.Sent, w)
@@ -155,7 +154,7 @@ func (s *Shard) doOwn(w *ownConn, p *Wait, c *protocol.Call, end *bound, a *Repl
 	over := end.stop() // from here on the bound closes nothing
 	err := a.Error()
 	if over || !fault.Answered(err) {
-		s.own.drop() // it is closed, or broken
+		s.own.drop() // it is closed or broken
 	}
 	if over && !fault.Answered(err) {
 		a.RedisResult = rueidis.NewErrorResult(fault.NoAnswer)
@@ -165,8 +164,8 @@ func (s *Shard) doOwn(w *ownConn, p *Wait, c *protocol.Call, end *bound, a *Repl
 	w.leave()
 }
 
-// prepare has an own connection made, or asks the one that there is something, so that it can be used. It may hang, when the
-// client has no connection to give: nobody waits for it.
+// prepare makes an own connection, or checks the existing one, in the background. That may hang when the client has no free
+// connection, but no command waits for it.
 func (o *ownConns) prepare(now clock.Instant) {
 	if !o.preparing.CompareAndSwap(false, true) {
 		return
@@ -194,8 +193,8 @@ func (o *ownConns) prepare(now clock.Instant) {
 	}()
 }
 
-// procure gets a connection that was made just now. Those that the client has in its pool may be in any state, and lead to
-// another database; they are given back. Where these are all that the client may have, there is none to be had.
+// procure gets a new connection from the client. Connections from the client's pool may be in any state, and use another
+// database; they are put back. If the pool is full, no new connection can be made.
 func (o *ownConns) procure(now clock.Instant) *ownConn {
 	var pooled []func()
 	giveBack := func() {
@@ -203,9 +202,9 @@ func (o *ownConns) procure(now clock.Instant) *ownConn {
 			one()
 		}
 	}
-	defer giveBack() // twice is as good as once
+	defer giveBack() // calling it twice is harmless
 	for len(pooled) < mostPooled {
-		alarm := time.AfterFunc(lateReply, giveBack) // else it would wait for itself
+		alarm := time.AfterFunc(lateReply, giveBack) // otherwise procure might wait for what it holds
 		client, back := o.shard.client.redis.Dedicate()
 		if !alarm.Stop() {
 			back()
@@ -219,7 +218,7 @@ func (o *ownConns) procure(now clock.Instant) *ownConn {
 			client.Close()
 			return nil
 		}
-		if age <= now.Until(w.heard)+time.Second && o.alike(info) { // the age is told in whole seconds
+		if age <= now.Until(w.heard)+time.Second && o.alike(info) { // CLIENT INFO has the age in whole seconds
 			w.since = w.heard
 			return w
 		}
@@ -228,7 +227,7 @@ func (o *ownConns) procure(now clock.Instant) *ownConn {
 	return nil
 }
 
-// describe has the server describe an own connection. The caller has taken it.
+// describe asks the server for CLIENT INFO on an own connection, which the caller has taken.
 func (o *ownConns) describe(w *ownConn) (info string, err error) {
 	t := o.shard.client
 	now := t.Clock.Now()
@@ -241,7 +240,7 @@ func (o *ownConns) describe(w *ownConn) (info string, err error) {
 	return info, err
 }
 
-// install makes a connection the shard's own one, unless it came too late for that.
+// install makes a connection the shard's own, unless it came too late.
 func (o *ownConns) install(w *ownConn) {
 	s := o.shard
 	if w.made.Until(s.client.Clock.Now()) >= s.RoundTrip().Connect() {
@@ -249,7 +248,7 @@ func (o *ownConns) install(w *ownConn) {
 		return
 	}
 	o.conn.Store(w)
-	if s.closed.Load() || s.IsSuspect(s.client.Clock.Now()) || !s.warm() { // what made it so has dropped the one before
+	if s.closed.Load() || s.IsSuspect(s.client.Clock.Now()) || !s.warm() { // the same event has dropped the previous one
 		o.drop()
 	}
 	if o.tended.CompareAndSwap(false, true) {
@@ -257,8 +256,8 @@ func (o *ownConns) install(w *ownConn) {
 	}
 }
 
-// tend closes the own connection when it is idle or old, and has the next command that obtains a lock go over the shared
-// ones: that, not a release, for which others may wait. When none has come since the last time it is the next few commands.
+// tend closes the own connection when it is idle or old. It makes the next obtaining command go over a shared connection, not a
+// release, for which others may wait; if no obtaining command has come since the last time, the next few commands do.
 func (o *ownConns) tend() {
 	w := o.conn.Load()
 	if w == nil {
@@ -285,12 +284,12 @@ func (o *ownConns) tend() {
 	time.AfterFunc(ownTend, o.tend)
 }
 
-// compare drops the own connection when a shared one is younger, which may lead elsewhere: one that is closed while nothing
-// is under way is replaced by rueidis in silence.
+// compare drops the own connection when a shared one is younger and so may lead to another server: rueidis silently replaces a
+// connection that is closed while nothing is under way.
 func (o *ownConns) compare(w *ownConn) {
 	info, err := o.shard.client.describe()
 	age, err2 := ageOf(info)
-	if err != nil || err2 != nil || age+time.Second >= w.since.Until(o.shard.client.Clock.Now()) { // it is told in whole seconds
+	if err != nil || err2 != nil || age+time.Second >= w.since.Until(o.shard.client.Clock.Now()) { // ages are in whole seconds
 		return
 	}
 	if o.conn.CompareAndSwap(w, nil) {
@@ -298,21 +297,21 @@ func (o *ownConns) compare(w *ownConn) {
 	}
 }
 
-// alike tells whether a connection that is described so leads to the same database as the shared ones.
+// alike reports whether a connection with this CLIENT INFO uses the same database as the shared ones.
 func (o *ownConns) alike(info string) bool {
 	shared := o.shard.client.database()
 	return shared != "" && databaseIn(info) == shared
 }
 
-// database is the one to which the shared connections lead; empty when that is not known. The client's options decide, so it is
-// asked for once.
+// database returns the database of the shared connections; empty if not known. It depends only on the client's options, so it
+// is asked for once.
 func (t *Client) database() string {
 	if known := t.selected.Load(); known != nil {
 		return *known
 	}
 	info, err := t.describe()
 	number := databaseIn(info)
-	if err == nil || !fault.Transient(err) { // also when the server does not tell
+	if err == nil || !fault.Transient(err) { // also if the server does not say
 		t.selected.Store(&number)
 	}
 	return number

@@ -11,8 +11,8 @@ import (
 	"github.com/lockregistry/lockregistry/internal/topology"
 )
 
-// DoAll sends scripts, in one pipeline for each shard, and hands over the replies to each as soon as they are there. It
-// returns when all are, after limit at most. Of those that the server does not know yet it runs what is wanted still.
+// DoAll sends scripts in one pipeline per shard, and calls done with each reply as soon as the shard's replies are there. It
+// returns when all are, after limit at most. Scripts that the server does not know are sent again, if they are still wanted.
 func (t *Client) DoAll(
 	limit time.Duration, calls []protocol.Call, lease func(i int) time.Duration, wanted func(i int) bool, done func(i int, a Reply),
 ) {
@@ -53,8 +53,8 @@ func (t *Client) DoAll(
 	all.Wait()
 }
 
-// perShard sends some commands in one pipeline for each shard, or, if it is suspect, in one for each master that has their keys
-// by the word of the nodes now.
+// perShard sends some commands in one pipeline per shard, or, if the shard is suspect, per master that the nodes now name for
+// their keys.
 func (t *Client) perShard(some []int, key func(i int) string, send func(s *Shard, group []int)) {
 	t.group(some, key, func(s *Shard, group []int) {
 		if t.resolver == nil || !s.IsSuspect(t.Clock.Now()) {
@@ -66,7 +66,7 @@ func (t *Client) perShard(some []int, key func(i int) string, send func(s *Shard
 	})
 }
 
-// group sends some commands by shard, all at once, and returns when all are sent.
+// group sends some commands by shard, concurrently, and returns when all are done.
 func (t *Client) group(some []int, key func(i int) string, send func(s *Shard, group []int)) {
 	groups := map[*Shard][]int{}
 	for _, i := range some {
@@ -80,8 +80,8 @@ func (t *Client) group(some []int, key func(i int) string, send func(s *Shard, g
 	all.Wait()
 }
 
-// DoEach sends commands, one for each key, in one pipeline for each shard, and hands over the replies one after another, and
-// whether there is none because the caller's context ended.
+// DoEach sends commands, one per key, in one pipeline per shard, and calls done with each reply, one after another. Cut: there
+// is no reply because the caller's context ended.
 func (t *Client) DoEach(
 	p *Wait, keys []string,
 	send func(ctx context.Context, way rueidis.CoreClient, some []int) []rueidis.RedisResult,

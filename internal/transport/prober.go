@@ -11,26 +11,26 @@ import (
 	"github.com/lockregistry/lockregistry/internal/fault"
 )
 
-// prober sends commands of its own to the master of a shard, one after the other, for two purposes.
+// prober sends its own commands to the master of a shard, one after the other, for two purposes.
 //
-// A command that nobody waits for any more must be answered, or a server that is frozen would not be noticed where all calls are
-// short. Rueidis does not tell of it. So another command is sent, as if that were the one that was given up: see alarm.due.
+// It notices a frozen server even if all calls give up early: rueidis does not report the outcome of a command that was given
+// up, so a probe is sent in its place: see alarm.due.
 //
-// And when a shard becomes suspect, the way may have become longer, which must be known to make a fresh connection. So three
-// round trips are measured over the client's own connections; their replies are of no other use, since they may come from a
-// master that was deposed. More are sent until each of those connections has surely been made: where the server is far away, a
-// command that waited for its own would make the shard suspect again.
+// And it measures the round trip anew when a shard becomes suspect, since a longer one must be known to make a fresh
+// connection. It measures three round trips over the client's own connections; their replies are not used otherwise, since they
+// may come from a deposed master. It sends more until each of those connections has surely been made: if the server is far
+// away, a command that waits for its connection would make the shard suspect again.
 type prober struct {
 	shard   *Shard
-	owed    atomic.Int64 // an instant: when a command was sent that was given up since the last probe; 0: there is none
-	lessons atomic.Int32 // round trips that are yet to be measured
-	busy    atomic.Bool  // a goroutine sends them
+	owed    atomic.Int64 // an instant: when a command was sent that was given up since the last probe; 0: none
+	lessons atomic.Int32 // round trips left to measure
+	busy    atomic.Bool  // a goroutine sends probes
 }
 
-// probeLimit is how long one waits for its reply: longer than any way that is supported lets it take.
+// probeLimit is how long a probe waits for its reply: longer than any supported round trip takes.
 const probeLimit = lateReply + 6*farthest
 
-// relearnEvery is the least time from the newest measurement to another one for calls that are not sent.
+// relearnEvery is the shortest distance of measurements for calls that were not sent.
 const relearnEvery = 100 * time.Millisecond
 
 func (p *prober) gaveUp(sent clock.Instant) {
@@ -38,14 +38,14 @@ func (p *prober) gaveUp(sent clock.Instant) {
 	p.begin()
 }
 
-// learn has the way to the server measured.
+// learn measures the round trip to the server.
 func (p *prober) learn() {
 	p.lessons.Store(max(3, manyReplies-p.shard.replies.Load()))
 	p.begin()
 }
 
-// Relearn has the way to the server measured anew, where what is known of it keeps calls from being sent: else nothing would
-// show that it is short again, or always was, and three answers were late because the process had just started.
+// Relearn measures the round trip anew when its length keeps calls from being sent: otherwise nothing would show that it is
+// short again, or always was, with three replies that were late because the process had just started.
 func (s *Shard) Relearn() {
 	if clock.Instant(s.estimate.came.Load()).Until(s.client.Clock.Now()) >= relearnEvery {
 		s.probes.learn()
@@ -58,8 +58,8 @@ func (p *prober) begin() {
 	}
 }
 
-// run is the goroutine that probes, until there is no need to. Who has found it busy has said before what is to be done:
-// so it is seen here, or finds that it is not busy.
+// run is the goroutine that probes, until there is nothing to do. Callers note the work before they check busy: so either run
+// sees it, or the caller finds that run is not busy.
 func (p *prober) run() {
 	for {
 		owed, lessons := clock.Instant(p.owed.Swap(0)), p.lessons.Load()
@@ -74,12 +74,12 @@ func (p *prober) run() {
 			p.lessons.Add(-1)
 		}
 		if !p.once(owed) {
-			p.lessons.Store(0) // the next command that is given up, or late, begins anew
+			p.lessons.Store(0) // the next command that is given up or late begins anew
 		}
 	}
 }
 
-// once asks the server something and tells whether it has answered.
+// once asks the server something, and reports whether it has answered.
 func (p *prober) once(owed clock.Instant) bool {
 	if owed == 0 {
 		owed = p.shard.client.Clock.Now()
@@ -87,9 +87,9 @@ func (p *prober) once(owed clock.Instant) bool {
 	return fault.Answered(p.shard.ping(&Wait{Ctx: context.Background(), Limit: probeLimit, probes: owed}, true))
 }
 
-// ping asks the shard's server whether it is there, and takes in whether it is. Plain is over the client's own connections,
-// also when the shard is suspect. The text behind the PING has rueidis take it for a command on a key, and choose at random among
-// the client's connections: without it all would go over the first one.
+// ping sends a PING and notes the outcome. Plain: over the client's own connections, even if the shard is suspect. The text
+// behind PING makes rueidis take it for a command with a key, and choose one of its connections at random: without it every
+// PING would use the first one.
 func (s *Shard) ping(p *Wait, plain bool) error {
 	reply, _ := s.question(p, plain, func(ctx context.Context, way rueidis.CoreClient) rueidis.RedisResult {
 		return way.Do(ctx, way.B().Arbitrary("PING").Keys("there").Build())
@@ -97,7 +97,7 @@ func (s *Shard) ping(p *Wait, plain bool) error {
 	return reply.Error()
 }
 
-// question asks it something else, and tells whether the reply is late.
+// question asks the shard's server, and reports whether the reply is late.
 func (s *Shard) question(p *Wait, plain bool, question Question) (reply rueidis.RedisResult, late bool) {
 	send := func(ctx context.Context, way rueidis.CoreClient) []rueidis.RedisResult {
 		return []rueidis.RedisResult{question(ctx, way)}

@@ -18,7 +18,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/topology"
 )
 
-// fewReplicasError is that too few have acknowledged a write in time. The master has it.
+// fewReplicasError: too few replicas have acknowledged a write in time. The master has it.
 type fewReplicasError struct {
 	acknowledged, wanted int
 }
@@ -27,31 +27,31 @@ func (f fewReplicasError) Error() string {
 	return fmt.Sprintf("too few replicas have it: %d of %d", f.acknowledged, f.wanted)
 }
 
-// replication is a command whose write counts once replicas have it.
+// replication is a command whose write counts only once enough replicas have it.
 //
 //	queued ──▶ sent ──answered──▶ written ──acknowledged──▶ settled
 //	   │         │                   │                         ▲
 //	   └─────────┴──nothing written, or time is over───────────┘
 //
-// WAIT counts the replicas that have what its own connection has written, and keeps that connection from everything else. So
-// the commands to a server go over a connection that no other code uses, all that are there at once in one pipeline, with a
-// WAIT behind them. What has been written before on that connection counts with it. With a pipeline and a connection for each
-// command 1, 8 and 64 goroutines take 2.0, 1.05 and 1.8 of the time.
+// WAIT counts the replicas that have all writes of its own connection, and blocks that connection. So the commands to a server
+// go over a connection that no other code uses, all waiting ones in one pipeline, with a WAIT behind them, which also covers
+// earlier writes on the connection. With a pipeline and a connection for each command 1, 8 and 64 goroutines take 2.0, 1.05 and
+// 1.8 times as long.
 type replication struct {
 	call protocol.Call
 	done chan struct{} // closed when it is settled
 
-	// The mutex of the replicators guards the rest, until it is settled.
+	// The mutex of the replicators guards the rest until the replication is settled.
 
 	stage    replicationStage
 	reply    Reply
-	acks     int           // replicas that have it
-	answered clock.Instant // when the server had answered; to wait for replicas is no sign of a slow server
-	unsure   bool          // that this server is the master of the key is not certain
-	overdue  bool          // its time is over: it is settled with the reply
+	acks     int           // replicas that have the write
+	answered clock.Instant // when the server answered; the wait for replicas does not make a server slow
+	unsure   bool          // it is not certain that this server is the key's master
+	overdue  bool          // its time is over: the reply settles it
 	bySource bool          // the server does not know the script
-	asking   bool          // the slot is on its way to the server
-	hops     int           // servers that said that another one has the key
+	asking   bool          // the slot is moving to the server
+	hops     int           // how many servers have redirected it
 }
 
 type replicationStage uint8
@@ -63,7 +63,8 @@ const (
 	isSettled
 )
 
-// settle ends it, with why what the server has done does not count, if so. The caller holds the mutex, as that of what follows.
+// settle ends it. ReplicaErr says why the master's reply does not count; nil: it counts. The caller holds the mutex, as for the
+// following methods.
 func (e *replication) settle(result rueidis.RedisResult, replicaErr error) {
 	if e.stage != isSettled {
 		e.stage, e.reply.RedisResult, e.reply.ReplicaErr = isSettled, result, replicaErr
@@ -73,7 +74,7 @@ func (e *replication) settle(result rueidis.RedisResult, replicaErr error) {
 
 func (e *replication) fail(err error) { e.settle(rueidis.NewErrorResult(err), nil) }
 
-// count takes in how many replicas have what was written. The error is that the connection is broken, or WAIT is not permitted.
+// count notes how many replicas have the write. With err the connection is broken, or WAIT is not permitted.
 func (e *replication) count(acks int, err error) {
 	if e.stage != isWritten {
 		return
@@ -87,47 +88,47 @@ func (e *replication) count(acks int, err error) {
 	e.settle(e.reply.RedisResult, err)
 }
 
-// replicators send such commands, one for each server: it is named by its address in a cluster, else by nothing.
+// replicators has a replicator for each server, by address in a cluster, else by the empty string.
 type replicators struct {
 	mu sync.Mutex
 	of map[string]*replicator
 }
 
-// replicator is the way to one server.
+// replicator sends the replications of one server.
 type replicator struct {
 	client  *Client
 	address string
 	queue   []*replication
-	sender  *replicaSender // takes what is queued; nil: there is none
-	senders int            // with those that were replaced and have not ended
+	sender  *replicaSender // takes the queue; nil: none
+	senders int            // with replaced ones that have not ended
 }
 
-// replicaSender is a goroutine with a connection of its own, which sends what is queued until there is nothing left to do. When
-// another one has replaced it, it takes nothing new, and ends when what it has written is settled.
+// replicaSender is a goroutine with its own connection, which sends what is queued until there is nothing to do. Once replaced,
+// it takes nothing new, and ends when its batch is settled.
 type replicaSender struct {
 	*replicator
 	shard    *Shard
 	since    clock.Instant
-	trusted  bool           // its connection was made since the shard is suspect
-	database string         // to be selected on it; empty: none
-	batch    []*replication // that it has taken, and are not settled
+	trusted  bool           // its connection was made after the shard had become suspect
+	database string         // the database to select; empty: none
+	batch    []*replication // taken, and not settled
 }
 
 const (
-	// waitSlice is how long one WAIT blocks a connection. Meanwhile no new command is sent on it. A server that has nothing
-	// else to do notices the end 100 ms later.
+	// waitSlice is how long one WAIT blocks a connection, during which no other command is sent on it. An idle server notices the
+	// end up to 100 ms later.
 	waitSlice = 25 * time.Millisecond
 
-	// WaitAtMost is how long the server takes with it.
+	// WaitAtMost is how long one WAIT takes at the server.
 	WaitAtMost = waitSlice + 100*time.Millisecond
 
-	senderFor          = time.Second // and two round trips, until it is replaced: it may hang, or its replicas have another master
-	mostReplicaSenders = 16          // to a server; rueidis closes a connection that hangs after 12 s
+	senderFor          = time.Second // plus two round trips, until it is replaced: it may hang, or lead to a former master
+	mostReplicaSenders = 16          // per server; rueidis closes a hanging connection after 12 s
 	mostHops           = 4
 )
 
-// doReplicated is do for a command whose write replicas must have. It waits for them as long as it is told, and for the reply as
-// any command.
+// doReplicated is do for a command whose write replicas must have. It waits for them for the given timeout, and for the reply
+// as usual.
 //
 //go:noinline
 func (t *Client) doReplicated(p *Wait, c *protocol.Call) Reply {
@@ -150,7 +151,7 @@ func (t *Client) doReplicated(p *Wait, c *protocol.Call) Reply {
 	}
 	a := e.reply
 	a.Came = t.Clock.Now()
-	p.holds = WaitAtMost // the reply comes with that of WAIT
+	p.holds = WaitAtMost // the reply comes together with WAIT's
 	x := exchange{sent: a.Sent, came: a.Came, trip: s.RoundTrip()}
 	if e.answered != 0 {
 		x.came = e.answered
@@ -162,7 +163,7 @@ func (t *Client) doReplicated(p *Wait, c *protocol.Call) Reply {
 	return a
 }
 
-// replicate queues a command for the server that has its key.
+// replicate queues a command for the server of its key.
 func (t *Client) replicate(s *Shard, e *replication) {
 	var owner topology.Owner
 	switch slot := protocol.Slot(e.call.Key); {
@@ -183,7 +184,7 @@ func (t *Client) replicate(s *Shard, e *replication) {
 	t.add(s, owner.Address, e)
 }
 
-// expire is for when the time of replicas is over, or, with an error for it, when the caller waits for no reply any longer.
+// expire ends the wait for replicas; with unanswered, the caller also no longer waits for the reply, and gets that error.
 func (s *replicators) expire(e *replication, unanswered error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -198,7 +199,7 @@ func (s *replicators) expire(e *replication, unanswered error) {
 	}
 }
 
-// add queues a command for a server, and sees to it that there is a sender for it. The caller holds the mutex, as that of begin.
+// add queues a command for a server, and starts a sender if needed. The caller holds the mutex, as for begin.
 func (t *Client) add(s *Shard, address string, e *replication) {
 	r := t.replicators.of[address]
 	if r == nil {
@@ -220,7 +221,7 @@ func (t *Client) add(s *Shard, address string, e *replication) {
 	r.begin(s)
 }
 
-// begin starts a sender where there is none and something is queued.
+// begin starts a sender if there is none and commands are queued.
 func (r *replicator) begin(s *Shard) {
 	if r.sender != nil || len(r.queue) == 0 {
 		return
@@ -234,7 +235,7 @@ func (r *replicator) begin(s *Shard) {
 	go r.sender.run()
 }
 
-// stale tells whether what comes is to go another way.
+// stale reports whether new commands must go another way.
 func (s *replicaSender) stale() bool {
 	now := s.client.Clock.Now()
 	deposed := !s.trusted && s.shard.Address == s.address && s.shard.IsSuspect(now)
@@ -261,8 +262,8 @@ func (s *replicaSender) run() {
 	s.begin(s.shard)
 }
 
-// connect gets a connection that no other code uses; while the shard is suspect, one made since. It may hang. What
-// it gets after that may lead to a master that is none any more, and is not used.
+// connect gets a connection that no other code uses; while the shard is suspect, one made since then. It may hang. A connection
+// after that may lead to a former master, and is not used.
 func (s *replicaSender) connect() (client rueidis.DedicatedClient, release func()) {
 	t := s.client
 	switch {
@@ -283,8 +284,8 @@ func (s *replicaSender) connect() (client rueidis.DedicatedClient, release func(
 	return client, release
 }
 
-// take readies a pipeline: what is queued, and a WAIT for that and for what was written before. Of tells whose each command is,
-// if anybody's. There are none when there is nothing left to do on this connection.
+// take prepares a pipeline: the queued commands, and a WAIT for all that was written. Of has the replication of each command,
+// or nil. Commands is nil if nothing is left to do on this connection.
 func (s *replicaSender) take(b rueidis.Builder) (commands rueidis.Commands, of []*replication) {
 	s.client.replicators.mu.Lock()
 	defer s.client.replicators.mu.Unlock()
@@ -298,7 +299,7 @@ func (s *replicaSender) take(b rueidis.Builder) (commands rueidis.Commands, of [
 	push := func(command rueidis.Completed, e *replication) {
 		commands, of = append(commands, command), append(of, e)
 	}
-	if s.database != "" { // what comes from the client's pool may have another one selected
+	if s.database != "" { // a pooled connection may have another database selected
 		push(b.Arbitrary("SELECT").Args(s.database).Build(), nil)
 		s.database = ""
 	}
@@ -322,7 +323,8 @@ func (s *replicaSender) take(b rueidis.Builder) (commands rueidis.Commands, of [
 	return commands, of
 }
 
-// send sends a pipeline, and reports false when there was none to send. A server that does not wait is asked again after a while.
+// send sends a pipeline, and reports false if there was nothing to send. After a WAIT that returns at once it pauses before the
+// next.
 func (s *replicaSender) send(client rueidis.DedicatedClient) bool {
 	commands, of := s.take(client.B())
 	if commands == nil {
@@ -331,7 +333,7 @@ func (s *replicaSender) send(client rueidis.DedicatedClient) bool {
 	t := s.client
 	began := t.Clock.Now()
 	p := Wait{Ctx: t.ctx, Limit: s.shard.RoundTrip().Plus(senderFor), holds: WaitAtMost}
-	end := s.shard.bound(&p, began, nil)          // it notices that the server is silent
+	end := s.shard.bound(&p, began, nil)          // it notices a silent server
 	results := client.DoMulti(t.ctx, commands...) // mutant: other connection
 	end.stop()
 	acks, err := results[len(results)-1].AsInt64()
@@ -340,11 +342,11 @@ func (s *replicaSender) send(client rueidis.DedicatedClient) bool {
 	}
 	t.replicators.mu.Lock()
 	for i, result := range results {
-		if e := of[i]; e != nil && e.stage != isSettled { // else its caller has not waited
+		if e := of[i]; e != nil && e.stage != isSettled { // else its caller has given up
 			s.takeIn(e, result)
 		}
 	}
-	s.batch = slices.DeleteFunc(s.batch, func(e *replication) bool { return e.stage == isQueued }) // another one may take it
+	s.batch = slices.DeleteFunc(s.batch, func(e *replication) bool { return e.stage == isQueued }) // another sender may take them
 	pending := false
 	for _, e := range s.batch {
 		e.count(int(acks), err)
@@ -357,7 +359,7 @@ func (s *replicaSender) send(client rueidis.DedicatedClient) bool {
 	return true
 }
 
-// takeIn takes in the reply to a command of the batch. The caller holds the mutex.
+// takeIn handles the reply to a command of the batch. The caller holds the mutex.
 func (s *replicaSender) takeIn(e *replication, result rueidis.RedisResult) {
 	err := result.Error()
 	if fault.Answered(err) {
@@ -366,7 +368,7 @@ func (s *replicaSender) takeIn(e *replication, result rueidis.RedisResult) {
 	switch {
 	case protocol.NoScript(err) && e.call.Script != nil && !e.bySource:
 		e.bySource = true
-		s.client.add(s.shard, s.address, e) // this connection may lead to a master that is none any more
+		s.client.add(s.shard, s.address, e) // this connection may lead to a former master
 	case fault.Elsewhere(err) && e.hops < mostHops:
 		e.stage = isQueued
 		go s.client.redirect(e, result)
@@ -377,7 +379,7 @@ func (s *replicaSender) takeIn(e *replication, result rueidis.RedisResult) {
 	}
 }
 
-// redirect sends a command to the node of a cluster that has the key by the word of the one that was asked.
+// redirect sends a command to the node that the asked node has named.
 func (t *Client) redirect(e *replication, result rueidis.RedisResult) {
 	reply, _ := rueidis.IsRedisErr(result.Error())
 	address, moved := reply.IsMoved()
@@ -386,13 +388,13 @@ func (t *Client) redirect(e *replication, result rueidis.RedisResult) {
 	}
 	t.resolver.Forget()
 	s, key := t.Shard(e.call.Key), e.call.Key
-	if t.redis.Nodes()[address] == nil { // the client has it shown to itself
+	if t.redis.Nodes()[address] == nil { // the client asks for the new topology
 		p := Wait{Ctx: context.Background(), Limit: s.RoundTrip().Plus(askLimit)}
 		s.Ask(&p, func(ctx context.Context, way rueidis.CoreClient) rueidis.RedisResult {
 			return way.Do(ctx, way.B().Pttl().Key(key).Build())
 		})
 	}
-	known := t.redis.Nodes()[address] != nil // not under the mutex: a wrapper's may block
+	known := t.redis.Nodes()[address] != nil // not under the mutex: a wrapper may block
 	t.replicators.mu.Lock()
 	defer t.replicators.mu.Unlock()
 	switch {

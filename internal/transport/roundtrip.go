@@ -10,23 +10,22 @@ import (
 	"github.com/lockregistry/lockregistry/internal/fault"
 )
 
-// estimate measures how far away a master is. What counts is the least of the last three round trips that followed each other:
-// a command was sent after the reply to the one before had come. So a master that is silent for a while, with any number of
-// commands under way, spoils one sample of three, and one fast reply says at once that the master is near. A smoothed estimate
-// would take a freeze for a long way, for as long as its memory is. Where the way becomes longer it is known after three round
-// trips.
+// estimate measures the round trip to a master: the shortest of the last three consecutive round trips, each of a command that
+// was sent after the reply of the previous one. So a silent master, with any number of commands under way, spoils only one of
+// three samples, and one fast reply shows at once that the master is near. A smoothed estimate would mistake a freeze for a
+// long round trip. When the round trip becomes longer, that is known after three of them.
 //
-// Nothing is learned of a way that is longer than farthest: it counts as that, and is not supported.
+// Round trips longer than farthest count as farthest, and are not supported.
 type estimate struct {
-	// last has the last three, the newest in the lowest bits: in microseconds plus one, so that zero stands for none.
+	// last has the last three samples, the newest in the lowest bits: in microseconds plus one, so that zero means none.
 	last atomic.Uint64
 	came atomic.Int64 // an instant: when the reply to the newest came
 
-	// least is the shortest of all, where somebody wants to know: nothing takes less than the way. 0: there was none. What waits
-	// behind others takes longer, so it counts once there were enough of commands that had the way for themselves.
+	// least is the shortest round trip of all, if Compare was called; 0: none. Commands that wait behind others take longer, so it
+	// counts only after enough commands that were alone.
 	least atomic.Int64
-	alone atomic.Int32 // how many such there were, up to sureAlone
-	quick atomic.Int64 // an instant: when a reply came last, or a moment before, that took less than remote; 0: none has
+	alone atomic.Int32 // how many commands were alone, up to sureAlone
+	quick atomic.Int64 // an instant: when about the last reply came that took less than remote; 0: none has
 }
 
 const (
@@ -34,14 +33,14 @@ const (
 	tripBits   = 21
 	tripMask   = 1<<tripBits - 1
 	tripUnit   = time.Microsecond
-	sureAlone  = 8 // so many make sure that one was not held up by a busy machine
+	sureAlone  = 8 // of this many at least one was not delayed by a busy machine
 	nearby     = 200 * time.Microsecond
 	remote     = 10 * nearby
 	sureRemote = 2 * time.Second // without a quicker reply
-	sampleRest = healthyFor / 8  // once three are known, a reply so soon after a sample is none: a write for each would cost more
+	sampleRest = healthyFor / 8  // once three are known, replies this soon after a sample are not sampled: it would cost more
 )
 
-// sample takes in a round trip. Of two that come at the same time one may be lost.
+// sample adds a round trip. Of two concurrent ones one may be lost.
 func (r *estimate) sample(sent, came clock.Instant) {
 	newest := clock.Instant(r.came.Load())
 	if sent < newest {
@@ -58,7 +57,7 @@ func (r *estimate) sample(sent, came clock.Instant) {
 	r.last.Store(last<<tripBits&(1<<(3*tripBits)-1) | uint64(took/tripUnit+1))
 }
 
-// compare takes in a round trip as one that may be the shortest. Of two at the same time a longer one may win.
+// compare adds a round trip to least and quick. Of two concurrent ones the longer may win.
 func (r *estimate) compare(took time.Duration, came clock.Instant, alone bool) {
 	if took < remote && came >= clock.Instant(r.quick.Load()).Add(sureRemote/20) {
 		r.quick.Store(int64(came))
@@ -71,10 +70,10 @@ func (r *estimate) compare(took time.Duration, came clock.Instant, alone bool) {
 	}
 }
 
-// RoundTrip is what is known of the way to a master at some moment.
+// RoundTrip is what is known of the round trip to a master at some moment.
 type RoundTrip struct {
-	Base  time.Duration // the least of the samples there are; 0: there are none
-	Known bool          // there are three
+	Base  time.Duration // the shortest sample; 0: there are none
+	Known bool          // there are three samples
 }
 
 func (r *estimate) roundTrip() RoundTrip {
@@ -92,7 +91,7 @@ func (r *estimate) roundTrip() RoundTrip {
 	}
 }
 
-// sure is the base that what is late is judged by: as long as it is not known, the longest that there may be.
+// sure returns Base, or the longest supported round trip while Base is not known: lateness is judged by it.
 func (t RoundTrip) sure() time.Duration {
 	if t.Known {
 		return t.Base
@@ -100,11 +99,11 @@ func (t RoundTrip) sure() time.Duration {
 	return farthest
 }
 
-// Silence is for how long a master may leave a command without a reply until it is suspect: that it was frozen, or deposed.
-// What comes later is late.
+// Silence is for how long a master may leave a command without a reply before it is suspect: frozen or deposed. Later replies
+// are late.
 func (t RoundTrip) Silence() time.Duration { return lateReply + 2*t.sure() }
 
-// Late is when a reply about a lease is late: early enough to ask once more. Zero stands for no lease.
+// Late is after how long a reply about a lease is late: early enough to ask again. Zero means no lease.
 func (t RoundTrip) Late(lease time.Duration) time.Duration {
 	if lease == 0 {
 		return t.Silence()
@@ -112,13 +111,13 @@ func (t RoundTrip) Late(lease time.Duration) time.Duration {
 	return min(t.Silence(), max(lease/3, 2*t.sure()))
 }
 
-// Plus is a time for a reply that was chosen for a server nearby.
+// Plus adds two round trips to a limit that was chosen for a server nearby.
 func (t RoundTrip) Plus(d time.Duration) time.Duration { return d + 2*t.Base }
 
-// Connect is how long it may take to make a connection: TCP, TLS, HELLO and CLIENT INFO are five round trips.
+// Connect is how long making a connection may take: TCP, TLS, HELLO and CLIENT INFO are five round trips.
 func (t RoundTrip) Connect() time.Duration { return freshWait + 6*t.Base }
 
-// ShortestLease is the shortest lease that makes sense, once that is known.
+// ShortestLease is the shortest useful lease; 0 while the round trip is not known.
 func (t RoundTrip) ShortestLease() time.Duration {
 	if !t.Known {
 		return 0
@@ -126,8 +125,8 @@ func (t RoundTrip) ShortestLease() time.Duration {
 	return 6 * t.Base
 }
 
-// Useless tells whether a command that is sent with so much time left has its reply too late for certain. Nothing is to be sent
-// then: what it obtained would be nobody's.
+// Useless reports whether the reply to a command sent with this time left surely comes too late. Then nothing must be sent: no
+// call would take the grant.
 func (t RoundTrip) Useless(left time.Duration) bool { return t.Known && left < t.Base }
 
 func (t RoundTrip) far() bool { return t.Known && t.Base >= farthest }
@@ -148,7 +147,7 @@ func (e farError) Error() string { return e.error.Error() + "; " + e.trip.String
 
 func (e farError) Unwrap() error { return e.error }
 
-// Unsupported adds to an error of a command without a reply in time that the master is too far away, if it is.
+// Unsupported adds to an error of a command without a timely reply that the master is too far away, if it is.
 func (s *Shard) Unsupported(err error) error {
 	trip := s.RoundTrip()
 	if !trip.far() || !errors.Is(err, fault.NoAnswer) && !errors.Is(err, fault.NotSent) && !errors.Is(err, fault.Late) {

@@ -7,16 +7,16 @@ import (
 	"github.com/lockregistry/lockregistry/internal/topology"
 )
 
-// routes tell which shard a key has. A shard is a master: what is known of one says nothing about another. So in a cluster
-// there is a shard for each master that the nodes have named, and one, the first, for slots whose master nobody knows yet. A
-// single server has the first one only.
+// routes map keys to shards. A shard is a master: what is known of one says nothing about another. So in a cluster there is a
+// shard for each master that the nodes have named, and the first shard, for slots whose master is not known yet. A single
+// server has only the first one.
 //
-// They are never changed, but replaced, so that a command finds its shard without a mutex. One may be sent while its slot goes
-// to another master. Rueidis follows that by itself, and the shard of the former master takes in a reply of the new one: a
-// fast one only makes it stricter, and one that took long is late.
+// They are replaced, never changed, so that a command finds its shard without a mutex. A command may be sent while its slot
+// moves to another master. Rueidis follows the move, and the shard of the former master gets the new master's reply: a fast
+// reply only makes it stricter, and a slow one is late.
 type routes struct {
 	shards []*Shard
-	of     *[protocol.Slots]uint16 // which shard each slot has; nil: not a cluster
+	of     *[protocol.Slots]uint16 // the index of each slot's shard; nil: not a cluster
 }
 
 // Shard returns the shard of a key.
@@ -30,14 +30,15 @@ func (t *Client) Shard(key string) *Shard {
 
 func (t *Client) shards() []*Shard { return t.routes.Load().shards }
 
-// Leads tells whether the keys of any slot have a shard.
+// Leads reports whether any slot has the shard.
 func (t *Client) Leads(s *Shard) bool {
 	r := t.routes.Load()
 	n := slices.Index(r.shards, s)
 	return n >= 0 && (r.of == nil || slices.Contains(r.of[:], uint16(n))) //nolint:gosec // as in remap
 }
 
-// Masters are the shards that lead to servers, by what the nodes of a cluster say now, or will have said at the next call.
+// Masters returns the shards that lead to servers. In a cluster it asks the nodes; their answers may count only at the next
+// call.
 func (t *Client) Masters() []*Shard {
 	if t.resolver == nil {
 		return t.shards()
@@ -47,10 +48,10 @@ func (t *Client) Masters() []*Shard {
 	}
 	t.resolver.Refresh(topology.FreshFor)
 	shards := t.shards()
-	return shards[min(1, len(shards)-1):] // nothing is left for the first
+	return shards[min(1, len(shards)-1):] // no slot is left to the first
 }
 
-// Farthest is the shard of the master that is farthest away.
+// Farthest returns the shard with the longest round trip.
 func (t *Client) Farthest() *Shard {
 	most := t.First
 	for _, s := range t.shards() {
@@ -61,14 +62,14 @@ func (t *Client) Farthest() *Shard {
 	return most
 }
 
-// ShardAt returns the shard of a node of a cluster, or the first one where it is no master that is known.
+// ShardAt returns the shard of a node of a cluster, or the first one if the node is no known master.
 func (t *Client) ShardAt(address string) *Shard {
 	shards := t.shards()
 	return shards[max(0, slices.IndexFunc(shards, func(s *Shard) bool { return s.Address == address }))]
 }
 
-// remap takes in which masters the nodes name. Slots that are missing keep their shards: while nodes disagree, what is known
-// of the master that they had is of use. So do shards that are suspect: the word of nodes may change back. Only one goroutine
+// remap replaces the routes by the masters that the nodes name. Slots that are missing keep their shards: while nodes disagree,
+// what is known of their former master is useful. Suspect shards are kept, too: the nodes may change back. Only one goroutine
 // calls it at a time.
 func (t *Client) remap(all topology.Map) {
 	old := t.routes.Load()
@@ -82,7 +83,7 @@ func (t *Client) remap(all topology.Map) {
 		}
 		for slot := max(r.First, 0); slot <= min(r.Last, protocol.Slots-1); slot++ {
 			if until := shards[of[slot]].suspectUntil.Load(); until > shards[n].suspectUntil.Load() {
-				shards[n].suspectUntil.Store(until) // the client may not have heard of it, and go on to ask the former one
+				shards[n].suspectUntil.Store(until) // the client may not know the new master, and still ask the former one
 			}
 			of[slot] = uint16(n) //nolint:gosec // a cluster has no more masters than slots
 		}

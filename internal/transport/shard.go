@@ -11,33 +11,33 @@ import (
 	"github.com/lockregistry/lockregistry/internal/fault"
 )
 
-// Shard is the way to a master; see routes.
+// Shard is the way to one master; see routes.
 type Shard struct {
 	client  *Client
-	Address string // of the node of a cluster; empty for a single server, and while that is not known
+	Address string // of the node of a cluster; empty for a single server, and while not known
 	health
 	estimate  estimate
 	probes    prober
 	keepAlive keepAlive
 	own       ownConns
 	fresh     freshConns
-	bounds    boundPool // of the commands that their callers send themselves
+	bounds    boundPool // for commands without a goroutine
 	batches   batches
 
 	_       cacheLine
 	running atomic.Int32  // commands that have a goroutine, or wait for a place
-	places  chan struct{} // one is taken by each command that has a goroutine
+	places  chan struct{} // limits the commands that have a goroutine
 }
 
-// cacheLine keeps what every command writes away from what every command reads.
+// cacheLine separates what every command writes from what every command reads.
 type cacheLine [64]byte
 
 const (
-	mostDirect  = 640                    // under way, for another to be sent by its caller: a queue has room for 1 024 by default
+	mostDirect  = 640                    // commands under way up to which callers send: a connection's queue has room for 1 024 by default
 	mostAsync   = 256                    // commands that have a goroutine
-	mostRunning = 8                      // with so many under way on an idle shard, others wait for news of them
-	lateReply   = 500 * time.Millisecond // from then and two round trips on a reply is late; see RoundTrip
-	tooSoon     = 100 * time.Millisecond // who waits no longer than this learns nothing from it
+	mostRunning = 8                      // on an idle shard further commands wait for news of these
+	lateReply   = 500 * time.Millisecond // plus two round trips: a later reply is late; see RoundTrip
+	tooSoon     = 100 * time.Millisecond // a shorter wait says nothing about the server
 )
 
 func newShard(t *Client, address string) *Shard {
@@ -48,9 +48,9 @@ func newShard(t *Client, address string) *Shard {
 	return s
 }
 
-// enter returns the bound for a command, whose caller must begin it and stop it, and with what others the command goes; nil is
-// that its caller may send it. So those go that come while the shard is idle, since they may hang, and those for which there is
-// no room in the queues of connections. Without a bound the command needs a goroutine.
+// enter returns a bound for a command, which the caller must begin and stop, and the batcher that must send it; without a
+// batcher the caller may send it. A batcher sends commands that come while the shard is idle, since they may hang, and commands
+// for which the connections' queues have no room. Without a bound the command needs a goroutine.
 func (s *Shard) enter(now clock.Instant) (end *bound, with *batcher) {
 	healthy := s.IsHealthy(now)
 	if !healthy && !s.batches.mayCarry(now) || s.client.ignoresContexts.Load() {
@@ -66,9 +66,9 @@ func (s *Shard) enter(now clock.Instant) (end *bound, with *batcher) {
 	return end, with
 }
 
-// judge takes in a reply, or that there was none while its caller waited, and tells whether it is late. That a caller has gone
-// says nothing about the server: see prober. Excused tells that it may have taken so long because this process stood still.
-// Then it is late all the same, and asked for again.
+// judge notes a reply, or that none came while the caller waited, and reports whether the reply is late. A caller that gave up
+// says nothing about the server: see prober. Excused: the reply may be late because this process stood still. It is late all
+// the same, and must be asked for again.
 func (s *Shard) judge(p *Wait, err error, x exchange) bool {
 	came, took := x.came, x.sent.Until(x.came) // mutant: no answer is late
 	switch {
@@ -79,13 +79,13 @@ func (s *Shard) judge(p *Wait, err error, x exchange) bool {
 			s.probes.gaveUp(x.sent)
 		}
 		return false
-	case took >= s.silence(x.trip)+p.holds && !x.excused: // the timer that tells so is about to
+	case took >= s.silence(x.trip)+p.holds && !x.excused: // the timer is about to notice it
 		s.foundSilent(x.sent, came)
 		return true
 	case took >= x.trip.Late(p.Lease)+p.holds, p.Obtains && !x.trip.Known && took >= lateReply:
 		return true
 	case x.sent < clock.Instant(s.silentAt.Load()):
-		// Its master was silent for long enough for a failover, whatever this answer took.
+		// The master was silent for long enough for a failover, however fast this reply came.
 		return true
 	}
 	if fault.Answered(err) {
@@ -100,8 +100,8 @@ func (s *Shard) judge(p *Wait, err error, x exchange) bool {
 	return false
 }
 
-// alone tells whether a command had the way for itself, of which so many, with it, were under way when it was sent, and whose
-// reply has just come. Where nobody wants to know it does not look.
+// alone reports whether a command whose reply has just come was the only one under way. Then is how many were under way when it
+// was sent, with it. Without Compare it reports false.
 func (s *Shard) alone(then int) bool {
 	if then != 1 || !s.client.compares.Load() {
 		return false
@@ -111,7 +111,7 @@ func (s *Shard) alone(then int) bool {
 	return len(s.bounds.used)+int(s.running.Load()) == 1
 }
 
-// takeIn completes the reply to a command that its caller has sent, which has just come, alone or not.
+// takeIn completes a reply that has just come to a command without a goroutine.
 func (s *Shard) takeIn(p *Wait, excused, alone bool, a *Reply) {
 	x := exchange{sent: a.Sent, came: a.Came, trip: s.RoundTrip(), excused: excused}
 	if !excused && fault.Answered(a.Error()) {
@@ -120,7 +120,7 @@ func (s *Shard) takeIn(p *Wait, excused, alone bool, a *Reply) {
 	s.assess(p, x, a)
 }
 
-// learn takes in a round trip.
+// learn adds a round trip to the estimate.
 func (s *Shard) learn(sent, came clock.Instant, alone bool) {
 	s.estimate.sample(sent, came)
 	if s.client.compares.Load() {
@@ -134,8 +134,8 @@ func (s *Shard) assess(p *Wait, x exchange, a *Reply) {
 	a.Doubtful, a.Cut = a.Late && s.IsSuspect(a.Came), p.cut(err)
 }
 
-// silence is for how long a command may have no reply until the shard is suspect. Until all connections have surely been made
-// it may have to wait for its own: that is no silence, but its reply is late as any other that takes so long.
+// silence returns for how long a command may have no reply before the shard is suspect. Until all connections have surely been
+// made, a command may wait for its connection: that is no silence, but its reply is late as any other.
 func (s *Shard) silence(t RoundTrip) time.Duration {
 	if s.warm() {
 		return t.Silence()
@@ -143,7 +143,7 @@ func (s *Shard) silence(t RoundTrip) time.Duration {
 	return t.Silence() + 4*t.sure()
 }
 
-// Plus is a time for a reply that was chosen for a server nearby, with a connection that may have to be made.
+// Plus adds two round trips to a limit that was chosen for a server nearby, or more if a connection may have to be made.
 func (s *Shard) Plus(d time.Duration) time.Duration {
 	t := s.RoundTrip()
 	if s.warm() {
@@ -152,11 +152,10 @@ func (s *Shard) Plus(d time.Duration) time.Duration {
 	return t.Plus(d) + 4*t.Base
 }
 
-// RoundTrip is what is known of the way to the master.
+// RoundTrip returns the round trip to the master.
 func (s *Shard) RoundTrip() RoundTrip { return s.estimate.roundTrip() }
 
-// Least is the shortest round trip that was ever measured, since Compare; 0 as long as too few commands had the way for
-// themselves. A busy moment does not make the way long.
+// Least returns the shortest round trip measured since Compare; 0 while too few commands were alone. Busy moments do not count.
 func (s *Shard) Least() time.Duration {
 	if s.estimate.alone.Load() < sureAlone {
 		return 0
@@ -164,9 +163,9 @@ func (s *Shard) Least() time.Duration {
 	return time.Duration(s.estimate.least.Load())
 }
 
-// IsFar tells, since Compare, whether a round trip takes 200 µs or longer by the shortest one. That is for ever, and is not
-// known where several commands are always under way. So it is far, too, as long as replies take ten times as long, all of
-// them: a busy machine lets one through now and then. That follows the way to another master.
+// IsFar reports, after Compare, whether a round trip takes 200 µs or longer by Least. That never becomes longer again, and is
+// not known if several commands are always under way. So a master is far, too, while all replies take ten times as long: on a
+// busy machine one is faster now and then. This also notices a change to a farther master.
 func (s *Shard) IsFar(now clock.Instant) bool {
 	if s.Least() >= nearby {
 		return true
@@ -175,7 +174,7 @@ func (s *Shard) IsFar(now clock.Instant) bool {
 	return trip.Known && trip.Base >= remote && (quick == 0 || quick.Until(now) >= sureRemote)
 }
 
-// Overdue tells whether a command that was sent at some time would be answered by now, if the server were there.
+// Overdue reports whether a command sent at sent would be answered by now if the server were available.
 func (s *Shard) Overdue(sent clock.Instant) bool {
 	return sent.Until(s.client.Clock.Now()) >= s.RoundTrip().Plus(tooSoon)
 }
@@ -186,8 +185,8 @@ func (s *Shard) IsLate(sent clock.Instant) bool {
 	return sent.Until(s.client.Clock.Now()) >= s.RoundTrip().Plus(lateReply)
 }
 
-// Silent tells whether the server is silent, as far as is known: it was found so, and has not replied since. Where nobody has
-// sent it anything since, that may be over: so it is asked by KeepAlive, and has the time for a reply from then on.
+// Silent reports whether the server is silent: it was found silent, and has not replied since. It may answer again if nothing
+// was sent since. So KeepAlive asks it, and it has the time for a reply, from asked on.
 func (s *Shard) Silent(asked clock.Instant) bool {
 	if s.LastReply() >= clock.Instant(s.silentAt.Load()) {
 		return false
@@ -196,10 +195,10 @@ func (s *Shard) Silent(asked clock.Instant) bool {
 	return s.IsSuspect(now) && asked.Until(now) >= s.Plus(tooSoon)
 }
 
-// Patience is for how long the server may leave a command without a reply until it is silent.
+// Patience returns for how long the server may leave a command without a reply before it is silent.
 func (s *Shard) Patience() time.Duration { return s.silence(s.RoundTrip()) }
 
-// nobodys tells whether the shard leads to no server in particular: the first one of a cluster.
+// nobodys reports whether the shard leads to no particular server: the first shard of a cluster.
 func (s *Shard) nobodys() bool { return s.client.resolver != nil && s.Address == "" }
 
 func (s *Shard) divert(now clock.Instant) {
@@ -208,9 +207,9 @@ func (s *Shard) divert(now clock.Instant) {
 	s.batches.stop()
 }
 
-// foundSilent is for when a command that was sent at some time has had no reply for too long. What was sent before now is
-// late, if it is answered at all, even if it has not taken long: a master that was frozen answers all that was sent to it in
-// between as soon as it goes on. When the shard was suspect already, it is the fresh connection that is silent as well.
+// foundSilent notes that a command sent at sent had no reply for too long. All replies to commands sent before now are late,
+// even fast ones: a master that was frozen answers everything at once when it goes on. If the shard was suspect already, the
+// fresh connection is silent, too.
 func (s *Shard) foundSilent(sent, now clock.Instant) {
 	if !s.silent(sent, now) {
 		return
@@ -221,14 +220,14 @@ func (s *Shard) foundSilent(sent, now clock.Instant) {
 	s.probes.learn()
 }
 
-// close gives up the connections. What is sent afterwards, removals, goes over the client's own ones.
+// close closes the shard's connections. Later removals go over the client's own ones.
 func (s *Shard) close() {
 	s.health.close()
 	s.own.drop()
 	s.fresh.silent(clock.Never)
 }
 
-// node is the client of the server that the shard leads to; nil when rueidis does not know that node of a cluster.
+// node returns the client of the shard's server; nil if rueidis does not know that node of a cluster.
 func (s *Shard) node() rueidis.Client {
 	if s.Address == "" {
 		return s.client.redis

@@ -12,18 +12,19 @@ import (
 	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
-// Reply is what became of a command.
+// Reply is the outcome of a command.
 type Reply struct {
 	rueidis.RedisResult
-	Sent, Came clock.Instant // on the registry's clock; the server executed the command in between, if it answered
-	Late       bool          // it came so late that it must be checked
-	Doubtful   bool          // and by a command on a way that was chosen since
-	Fresh      bool          // it came on such a way
-	Cut        bool          // there is none, because the caller's context ended
-	ReplicaErr error         // why what the server has done does not count: too few replicas have it, see WithReplicas
+	Sent, Came clock.Instant // by the registry's clock; if the server answered, it executed the command in between
+	Late       bool          // it came so late that it must be confirmed
+	Doubtful   bool          // confirm it by a command on a fresh connection
+	Fresh      bool          // it came on a fresh connection
+	Cut        bool          // there is no reply, because the caller's context ended
+	ReplicaErr error         // why the master's reply does not count: too few replicas have the write, see WithReplicas
 }
 
-// Confirmed decodes the reply to a renewal or a removal, see [protocol.Confirmed]. What too few replicas have has failed.
+// Confirmed decodes the reply to a renewal or a removal, see [protocol.Confirmed]. A write that too few replicas have has
+// failed.
 func (r Reply) Confirmed() (n int64, err error) {
 	if n, err = protocol.Confirmed(r.RedisResult); err == nil {
 		err = r.ReplicaErr // mutant: short renewal
@@ -31,29 +32,28 @@ func (r Reply) Confirmed() (n int64, err error) {
 	return n, err
 }
 
-// Wait is how long a caller waits for a reply: until a while after its context's end, and no longer than
-// Limit.
+// Wait is how long a caller waits for a reply: until Grace after its context's end, and no longer than Limit.
 type Wait struct {
 	Ctx      context.Context
-	Since    clock.Instant // from when on the limit counts, and the grace when ctx has ended by then; 0: from now on
+	Since    clock.Instant // from when Limit counts, and Grace if ctx has ended by then; 0: now
 	Limit    time.Duration
-	Near     time.Duration // that limit without the time for the way, which may turn out longer; 0: it does not depend on it
-	Grace    time.Duration // how long after the end of ctx, to within 100 ms: that may be noticed late, see bound.begin
-	Lease    time.Duration // that the reply is about, see RoundTrip.Late; 0: it is about none
-	holds    time.Duration // for so long the command itself may wait at the server
-	Obtains  bool          // it may make somebody the owner of a lock, and says whether it has
-	probes   clock.Instant // it is sent because another command was given up, which was sent then; 0: it is not
-	Observer Observer      // told of the command once it has taken a while; nil: nobody wants to know
+	Near     time.Duration // Limit without its round trips, which may become longer; 0: Limit does not depend on them
+	Grace    time.Duration // how long after the end of ctx, within 100 ms: the end may be noticed late, see bound.begin
+	Lease    time.Duration // the lease that the reply is about, see RoundTrip.Late; 0: none
+	holds    time.Duration // how long the command itself may block at the server
+	Obtains  bool          // it may obtain a lock, and its reply says whether it did
+	probes   clock.Instant // it probes for a command that was sent then and given up; 0: it is no probe
+	Observer Observer      // told of a command that takes long; nil: none
 }
 
-// Observer is told when a command that was sent at some time has had no reply for a while, and, if so, when it has one, or its
-// caller waits no longer. It must not block.
+// Observer is told when a command has had no reply for a while, and then when the reply comes or its caller waits no longer. It
+// must not block.
 type Observer interface {
 	Unanswered(since clock.Instant)
 	Answered(since clock.Instant)
 }
 
-// Left is how much of its time a call has left that is about to send a command.
+// Left returns how much time is left to a call that is about to send a command.
 func (p *Wait) Left(c clock.Clock) time.Duration {
 	now, left := c.Now(), p.Limit
 	if p.Since != 0 {
@@ -78,15 +78,15 @@ func (p *Wait) Explain(cut bool, err error) error {
 	return fault.Classify(err)
 }
 
-// exchange is when a command was sent and answered.
+// exchange says when a command was sent and answered, and how.
 type exchange struct {
 	sent, came clock.Instant
-	trip       RoundTrip // what was known of the way before the reply
+	trip       RoundTrip // the round trip known before the reply
 	excused    bool      // see bound.excuses
-	trusted    bool      // it came on a way that was chosen since the shard is suspect
+	trusted    bool      // it came on a way that was chosen after the shard had become suspect
 }
 
-// cut tells whether there is no reply because the caller's context ended.
+// cut reports whether there is no reply because the caller's context ended.
 func (p *Wait) cut(err error) bool {
 	return err != nil && p.Grace == 0 && (errors.Is(err, fault.NoAnswer) || errors.Is(err, fault.NotSent)) && p.Ctx.Err() != nil
 }

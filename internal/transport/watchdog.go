@@ -9,17 +9,16 @@ import (
 	"github.com/lockregistry/lockregistry/internal/topology"
 )
 
-// watchdog ends bounds. A timer for each command would cost more than the rest of this file: so one timer serves all that are
-// untimed. It fires at intervals, as long as commands are under way, and is not stopped when they are answered: to stop it and
-// set it again for each would wake threads of an idle process. Only a command that has taken a while, or need not be answered
-// at once, gets a timer of its own, and only then its caller's context is watched, which takes memory, and the mutex of a
-// context that many callers may share.
+// watchdog ends bounds. A timer for each command would cost more than the rest of this file, so one timer serves all untimed
+// bounds. It fires at intervals while commands are under way, and is not stopped when they are answered: stopping and setting
+// it for each would wake threads of an idle process. Only a command that takes long, or that may take long, gets its own timer.
+// Only then its caller's context is watched, which takes memory, and the mutex of a context that many callers may share.
 type watchdog struct {
 	client *Client
 	timer  *time.Timer
 
 	_       cacheLine
-	running atomic.Bool // the timer, or it has just fired
+	running atomic.Bool // the timer is set, or has just fired
 	_       cacheLine
 }
 
@@ -40,8 +39,8 @@ func (w *watchdog) run() {
 	}
 }
 
-// round looks for commands that have taken a while. A caller that finds the watchdog running has made its bound untimed before,
-// so either this round meets the bound, or running was false already.
+// round looks for commands that take long. A caller makes its bound untimed before it checks running, so either this round sees
+// the bound, or the caller finds running false.
 func (w *watchdog) round() {
 	w.running.Store(false)
 	now := w.client.Clock.Now()
@@ -60,7 +59,7 @@ func (w *watchdog) round() {
 	}
 }
 
-// boundPool has the bounds of a shard's commands that their callers send themselves, or others with theirs.
+// boundPool has the bounds of a shard's commands without a goroutine: sent by their callers, or by a batcher.
 type boundPool struct {
 	shard *Shard
 
@@ -71,7 +70,7 @@ type boundPool struct {
 	_    cacheLine
 }
 
-// take returns an idle bound, which its caller must begin and stop, or free.
+// take returns an idle bound. The caller must begin and stop it, or free it.
 func (p *boundPool) take() (b *bound) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -86,7 +85,7 @@ func (p *boundPool) take() (b *bound) {
 	return b
 }
 
-// free gives a bound back that nobody else is about to use, or, when somebody may be, takes it out.
+// free returns a bound to the pool, or, if another goroutine may still use it, drops it.
 func (p *boundPool) free(b *bound, again bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -98,7 +97,7 @@ func (p *boundPool) free(b *bound, again bool) {
 	}
 }
 
-// round has a timer for each command that has taken a while, and tells whether there are any that have not.
+// round sets a timer for each command that takes long, and reports whether there are others.
 func (p *boundPool) round(now clock.Instant) (more bool) {
 	var slow []*bound
 	p.mu.Lock()
@@ -123,7 +122,7 @@ func (p *boundPool) round(now clock.Instant) (more bool) {
 		if b.callers {
 			b.leave = endsNever
 		} else if !b.stopped {
-			go b.watches() // a context may be of any type, and block: the bounds of other commands do not wait for it
+			go b.watches() // a context may be of any type and block, which must not delay other bounds
 		}
 		b.mu.Unlock()
 	}
