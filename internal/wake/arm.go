@@ -35,14 +35,14 @@ func (c *connection) arm(asked []*Waiter) error {
 	return nil
 }
 
-// enlist counts waiters as armed from now on, since the server may tell of a change before it answers. It returns those to
-// be tracked, the others, and the channels that are to be subscribed to.
+// enlist marks waiters as armed now, since the server may report a change before its reply. It returns the waiters to track,
+// the others, and the channels to subscribe to.
 func (n *node) enlist(asked []*Waiter) (tracked, others []*Waiter, channels, sharded []string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, w := range asked {
 		p := n.listeners[w.listener]
-		if w.node != n { // closed, or elsewhere now
+		if w.node != n { // closed, or moved to another node
 			continue
 		}
 		if p == nil || p.refused {
@@ -74,8 +74,8 @@ func (n *node) enlist(asked []*Waiter) (tracked, others []*Waiter, channels, sha
 	return tracked, others, channels, sharded
 }
 
-// look has the server track the keys of waiters: to read a key is to have it tracked. Who sees that the key is taken need
-// not look at it again: whoever takes it away, the server will tell.
+// look reads the waiters' keys, so that the server tracks them. A waiter that sees that its key is taken need not look again:
+// the server will report its removal.
 func (c *connection) look(waiters []*Waiter) error {
 	if len(waiters) == 0 {
 		return nil
@@ -118,7 +118,7 @@ func (c *connection) look(waiters []*Waiter) error {
 // gone is the reply of PTTL for a key that does not exist.
 const gone = -2
 
-// saw takes in what PTTL replied. The caller holds the hub's mutex.
+// saw handles the reply of PTTL. The caller holds the hub's mutex.
 func (w *Waiter) saw(pttl int64, sent, replied time.Time) {
 	changed := true
 	if pttl == gone {
@@ -130,16 +130,16 @@ func (w *Waiter) saw(pttl int64, sent, replied time.Time) {
 		w.invalidated()
 	}
 	left := clock.Milliseconds(pttl)
-	if pttl == 0 { // its last millisecond; which is not the same as no end
+	if pttl == 0 { // its last millisecond, which is not the same as no end
 		left = time.Millisecond
 	}
-	if !w.armed && w.paused == nil { // a change has come in the meantime
+	if !w.armed && w.paused == nil { // a change has come meanwhile
 		w.signal()
 	}
 	w.answer(KeyState{Armed: w.armed, Taken: pttl != gone, Left: left})
 }
 
-// enlisted answers waiters that are subscribed: they are to look themselves.
+// enlisted answers waiters that are subscribed: they must look themselves.
 func (n *node) enlisted(waiters []*Waiter) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -150,6 +150,6 @@ func (n *node) enlisted(waiters []*Waiter) {
 		if w.asking == asksItself {
 			w.signal()
 		}
-		w.answer(KeyState{Armed: w.armed}) // it is not if its channel was refused
+		w.answer(KeyState{Armed: w.armed}) // not armed if its channel was refused
 	}
 }

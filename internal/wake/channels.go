@@ -5,30 +5,30 @@ import (
 	"time"
 )
 
-// channels are those that a connection is subscribed to, or is about to be: of keys, and those that listeners have in common. A
-// channel stays so for a while when nobody waits there any more: who waits for the same key again needs no new subscription.
+// channels are the channels that a connection is or will soon be subscribed to: of keys, and the listeners' common ones. A
+// channel without waiters stays subscribed for a while, so that the next waiter for the same key needs no new subscription.
 //
 // The hub's mutex guards them.
 type channels struct {
 	all  map[string]*channel
-	idle []string // those that may be left
+	idle []string // channels to unsubscribe from
 }
 
-// channel is one of them.
+// channel is a subscribed channel.
 type channel struct {
 	waiters []*Waiter
-	sharded bool // it is subscribed to in its slot, too
-	common  bool // it is that of a listener, too
+	sharded bool // also subscribed in its slot
+	common  bool // it is also a listener's common channel
 }
 
-// tidying is how long a channel stays subscribed to that nobody waits for, about: so long its subscriber is counted.
+// tidying is about how long a channel without waiters stays subscribed: for that time its subscriber is counted.
 const tidying = time.Second
 
 func newChannels() channels { return channels{all: map[string]*channel{}} }
 
 func (c *channel) unused() bool { return len(c.waiters) == 0 && !c.common }
 
-// at returns the channel of a name, and whether it is a new one, which is to be subscribed to.
+// at returns the channel of a name, and whether it is new, so that the caller must subscribe to it.
 func (c *channels) at(name string) (ch *channel, fresh bool) {
 	ch = c.all[name]
 	if fresh = ch == nil; fresh {
@@ -38,7 +38,7 @@ func (c *channels) at(name string) (ch *channel, fresh bool) {
 	return ch, fresh
 }
 
-// leave takes a waiter out of its channel, and tells whether the connection is to see to those that may be left.
+// leave removes a waiter from its channel, and reports whether the connection should unsubscribe from idle channels.
 func (c *channels) leave(w *Waiter) (tidy bool) {
 	ch := c.all[w.Channel]
 	if ch == nil || !slices.Contains(ch.waiters, w) {
@@ -48,7 +48,7 @@ func (c *channels) leave(w *Waiter) (tidy bool) {
 	return c.vacant(w.Channel, ch)
 }
 
-// noCommon is for when no listener has a channel for a common one any more. It tells the same as leave.
+// noCommon notes that a channel is no listener's common channel any more. It reports the same as leave.
 func (c *channels) noCommon(name string) (tidy bool) {
 	ch := c.all[name]
 	if ch == nil || !ch.common {
@@ -58,7 +58,7 @@ func (c *channels) noCommon(name string) (tidy bool) {
 	return c.vacant(name, ch)
 }
 
-// vacant notes a channel that may be left, if nobody needs it any more.
+// vacant makes a channel idle if it is no longer needed.
 func (c *channels) vacant(name string, ch *channel) (tidy bool) {
 	if !ch.unused() {
 		return false
@@ -67,10 +67,10 @@ func (c *channels) vacant(name string, ch *channel) (tidy bool) {
 	return len(c.idle) == 1 || c.overfull()
 }
 
-// overfull tells whether there are many channels to leave.
+// overfull reports whether there are many idle channels.
 func (c *channels) overfull() bool { return len(c.idle) >= batch }
 
-// unused takes the channels that are to be left: when it is time to, or when there are many.
+// unused takes the idle channels, if it is time to unsubscribe or there are many.
 func (c *channels) unused(late bool) (names, sharded []string) {
 	if !late && !c.overfull() {
 		return nil, nil
@@ -87,7 +87,7 @@ func (c *channels) unused(late bool) (names, sharded []string) {
 	return names, sharded
 }
 
-// refused takes out a channel that is refused, and returns the listeners whose waiters have nothing but it.
+// refused removes a refused channel, and returns the listeners whose waiters have no other way.
 func (c *channels) refused(name string) (listeners []*Listener) {
 	ch := c.all[name]
 	if ch == nil {
@@ -95,7 +95,7 @@ func (c *channels) refused(name string) (listeners []*Listener) {
 	}
 	delete(c.all, name)
 	for _, w := range ch.waiters {
-		if w.tracks { // it is woken all the same
+		if w.tracks { // tracking still wakes it
 			continue
 		}
 		w.armed = false

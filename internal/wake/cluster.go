@@ -12,12 +12,12 @@ import (
 )
 
 const (
-	// looking is how often, while calls wait, the cluster is asked which server has which keys. When a server says that it
-	// has a key no more, or a connection is lost, it is asked at once, but no more often than every hurry.
+	// looking is how often, while calls wait, the cluster is asked which server has which keys. When a server says that it no
+	// longer has a key, or a connection is lost, the cluster is asked at once, but at most once every hurry.
 	looking = 2 * time.Second
 	hurry   = 50 * time.Millisecond
 
-	askLimit = 2 * time.Second // and two round trips
+	askLimit = 2 * time.Second // plus two round trips
 )
 
 var errLeft = errors.New("the server is no master of the cluster any more")
@@ -29,7 +29,7 @@ func (h *hub) poke() {
 	}
 }
 
-// follow keeps the waiters at the servers that have their keys, as these change.
+// follow keeps the waiters at the servers of their keys, as these change.
 func (h *hub) follow() {
 	for {
 		if h.waits() {
@@ -61,9 +61,9 @@ func (h *hub) waits() bool {
 	return len(h.places.waiters) > 0
 }
 
-// topology asks all servers at once, until one names a master for each key that is waited for: a server that was taken out of
-// the cluster does not. When none does, part of the cluster is down, and the one that names most counts. It reports false when
-// that is refused.
+// topology asks all servers at once, until one names a master for each waiter's key, which a server that was removed from the
+// cluster does not. If none does, part of the cluster is down, and the answer that names most masters counts. It reports false
+// if the servers refuse to answer.
 func (h *hub) topology() (best topology.Map, known bool) {
 	type answer struct {
 		all topology.Map
@@ -84,7 +84,7 @@ func (h *hub) topology() (best topology.Map, known bool) {
 		var a answer
 		select {
 		case a = <-answers:
-		case <-ctx.Done(): // rueidis may not heed it while it connects
+		case <-ctx.Done(): // rueidis may ignore ctx while it connects
 			return best, true
 		}
 		if fault.Refusal(a.err) {
@@ -100,7 +100,7 @@ func (h *hub) topology() (best topology.Map, known bool) {
 	return best, true
 }
 
-// without is how many waiters' keys have no master.
+// without returns how many waiters' keys have no master.
 func (h *hub) without(all topology.Map) (n int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -112,8 +112,8 @@ func (h *hub) without(all topology.Map) (n int) {
 	return n
 }
 
-// acquaint has rueidis learn of servers that it does not know yet, by asking it for keys of theirs, of which another server
-// tells it that they moved.
+// acquaint makes rueidis learn about servers that it does not know yet: it asks for keys of theirs, and another server
+// redirects.
 func (h *hub) acquaint(keys map[string]string) bool {
 	for _, key := range keys {
 		ctx, cancel := context.WithTimeout(h.ctx, h.plus(askLimit, 2))
@@ -123,8 +123,8 @@ func (h *hub) acquaint(keys map[string]string) bool {
 	return len(keys) > 0
 }
 
-// route sends each waiter to the server that has its key, and gives up servers that have none any more. It returns a key of
-// each server that rueidis does not know.
+// route moves each waiter to the server of its key, and drops servers without waiters' keys. It returns a key of each server
+// that rueidis does not know.
 func (h *hub) route(all topology.Map, known bool) (unknown map[string]string) {
 	clients := h.client.Nodes() // not under the mutex: a wrapper's may block
 	h.mu.Lock()
@@ -147,8 +147,8 @@ func (h *hub) route(all topology.Map, known bool) (unknown map[string]string) {
 				w.node.remove(w)
 			}
 			w.disarm()
-			n.add(w)   // if it is refused there, it polls
-			w.signal() // else it has to be armed there
+			n.add(w)   // if refused there, it polls
+			w.signal() // it must be armed there
 		}
 	}
 	for address, n := range h.nodes {
@@ -160,7 +160,7 @@ func (h *hub) route(all topology.Map, known bool) (unknown map[string]string) {
 	return unknown
 }
 
-// nodeOf returns the node of a slot; nil while it is not known, by this package or by rueidis. The caller holds the mutex.
+// nodeOf returns the node of a slot; nil while this package or rueidis does not know it. The caller holds the mutex.
 func (h *hub) nodeOf(slot uint16) *node {
 	address, client := "", h.client
 	if !h.places.anywhere {

@@ -12,7 +12,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/topology"
 )
 
-// connection is one that a node listens on. Only run uses it, but for dialling.
+// connection is a connection that a node listens on. Except for dialling only run uses it.
 type connection struct {
 	node     *node
 	ctx      context.Context         // of all that is sent
@@ -20,9 +20,9 @@ type connection struct {
 	client   rueidis.DedicatedClient
 	giveBack func()
 	lost     <-chan error    // gets an error, or is closed, when the connection ends
-	master   *topology.Watch // begun when the connection was made; nil: not with Sentinel
+	master   *topology.Watch // begun when the connection was made; nil without Sentinel
 
-	tracking  error            // why tracking does not work: errUntried before it is tried, nil when it works
+	tracking  error            // why tracking does not work: errUntried before it is tried, nil if it works
 	refused   map[string]error // common channels that are refused
 	unsharded bool             // the server does not subscribe to channels in their slots
 	echo      chan struct{}    // has room for one: a probe has arrived
@@ -35,7 +35,7 @@ var (
 		"for blocking commands (BlockingPoolSize) are taken")
 )
 
-// end closes the connection: it is not for others, since it has subscriptions, and may track.
+// end closes the connection. It cannot go back to the pool, since it has subscriptions, and may track.
 func (c *connection) end() {
 	if c != nil {
 		c.drop(nil)
@@ -44,11 +44,11 @@ func (c *connection) end() {
 	}
 }
 
-// errDeposed: a connection to the master before may stay open, until Sentinel demotes that, and hears nothing of what happens on
-// the new one.
+// errDeposed: a connection to the former master may stay open until Sentinel demotes that, and misses all that happens on the
+// new one.
 var errDeposed = errors.New("another server is the master now")
 
-// serve arms waiters until the connection is lost, for which it returns the reason, or the node is closed.
+// serve arms waiters until the connection is lost or the node is closed. It returns why the connection was lost.
 func (c *connection) serve() error {
 	n := c.node
 	tidy := time.NewTimer(tidying)
@@ -59,7 +59,7 @@ func (c *connection) serve() error {
 		defer ticker.Stop()
 		look = ticker.C
 	}
-	ticks := true // the timer runs, which it does while there are channels to leave
+	ticks := true // the timer runs, as long as there are idle channels
 	for {
 		late := false
 		select {
@@ -108,14 +108,14 @@ func (c *connection) serve() error {
 	}
 }
 
-// unused takes the channels that are to be left.
+// unused takes the channels to unsubscribe from.
 func (n *node) unused(late bool) (names, sharded []string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.channels.unused(late)
 }
 
-// overfull tells whether there are many channels to leave.
+// overfull reports whether there are many idle channels.
 func (n *node) overfull() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -128,10 +128,10 @@ func (n *node) untidy() bool {
 	return len(n.channels.idle) > 0 || n.owns.untidy()
 }
 
-// mayLeave tells whether channels can be left now. Rueidis sends PING behind each UNSUBSCRIBE, and when that is refused, for
-// another reason than those that it knows, it panics, in a goroutine of its own: which would end the program when the
-// server's disk is full, since a master that cannot save refuses PING, too (MISCONF). It panics also when both are refused for
-// one of those reasons, as by a server that is busy with a script. Then channels stay for the time being.
+// mayLeave reports whether unsubscribing is safe now. Rueidis sends PING behind each UNSUBSCRIBE. If PING is refused for a
+// reason that rueidis does not expect, it panics in its own goroutine, which ends the program: a master that cannot save
+// because its disk is full refuses PING (MISCONF). It also panics if both commands are refused for an expected reason, as by a
+// server that is busy with a script. Then channels stay subscribed for now.
 func (c *connection) mayLeave() (bool, error) {
 	result := c.client.Do(c.ctx, c.client.B().Ping().Build())
 	if err := result.NonRedisError(); err != nil {
@@ -152,13 +152,13 @@ func (c *connection) leave(names, sharded []string) error {
 
 func (c *connection) unsubscribeSharded(names []string) error {
 	commands := make(rueidis.Commands, len(names))
-	for i, name := range names { // each in a slot of its own
+	for i, name := range names { // each in its own slot
 		commands[i] = c.client.B().Sunsubscribe().Channel(name).Build()
 	}
 	return network(c.client.DoMulti(c.ctx, commands...)...)
 }
 
-// network returns the first error that is not a reply: a channel in a slot that has moved need not be left.
+// network returns the first error that is not a reply: a channel in a slot that has moved is gone already.
 func network(results ...rueidis.RedisResult) error {
 	for _, result := range results {
 		if err := result.NonRedisError(); err != nil {
@@ -168,7 +168,7 @@ func network(results ...rueidis.RedisResult) error {
 	return nil
 }
 
-// next takes own channels that are to be heard, and waiters that ask to be armed.
+// next takes own channels to subscribe to, and waiters that ask to be armed.
 func (n *node) next() (wanted []*own, asked []*Waiter) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

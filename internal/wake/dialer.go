@@ -13,19 +13,19 @@ import (
 // dialer gets connections for a node. Only run uses it.
 type dialer struct {
 	node    *node
-	pending chan *connection // what is being dialled; nil: nothing is
-	told    bool             // that the last connection could not be made, which is logged once
+	pending chan *connection // the connection being dialled; nil: none
+	told    bool             // the last failure was logged
 }
 
-// dialLimit is how long it may take to get a connection, and six round trips: as long as a waiting call waits for it.
+// dialLimit, plus six round trips, is how long getting a connection may take: as long as a waiting call waits for it.
 const dialLimit = time.Second
 
-// dial gets a connection from the client's pool. When all that the pool may have are taken, rueidis's Dedicate waits
-// without end, so a goroutine of its own calls it; there is one at most, and it gives back what nobody wants any more. It
-// does not even begin to wait when a command that takes a connection from the same pool, and heeds its context, gets none.
+// dial gets a connection from the client's pool. If the pool is exhausted, rueidis's Dedicate waits without end, so a goroutine
+// calls it; there is one at most, and it returns a connection that is no longer wanted. It does not call Dedicate if a command
+// that takes a connection from the same pool, and respects its context, gets none.
 //
-// A connection that an earlier call waited for may be the last one that the pool can have, so that command would get none. It may
-// also be broken by now: it is asked itself.
+// A connection for which an earlier dial waited may be the last one of the pool, so that such a command would get none. It may
+// also be broken by now, so it is pinged itself.
 func (d *dialer) dial() (*connection, error) {
 	n := d.node
 	ctx, cancel := context.WithTimeout(n.ctx, n.hub.plus(dialLimit, 6))
@@ -43,7 +43,7 @@ func (d *dialer) dial() (*connection, error) {
 		d.pending = nil
 		if waited {
 			if err := ping(ctx, c.client); err != nil {
-				n.hub.done.Go(c.end) // to close it may take a second
+				n.hub.done.Go(c.end) // closing it may take a second
 				return nil, err
 			}
 		}
@@ -53,11 +53,11 @@ func (d *dialer) dial() (*connection, error) {
 	}
 }
 
-// ping asks for a sign of life on a connection that only one caller has at a time.
+// ping checks a connection that only one caller has at a time.
 func ping(ctx context.Context, client rueidis.CoreClient) error {
 	err := client.Do(ctx, client.B().Arbitrary("PING").Blocking()).Error()
 	switch {
-	case err == nil, fault.Refusal(err): // it need not be permitted
+	case err == nil, fault.Refusal(err): // PING may be forbidden
 		return nil
 	case ctx.Err() != nil:
 		return errNone
@@ -66,7 +66,7 @@ func ping(ctx context.Context, client rueidis.CoreClient) error {
 	}
 }
 
-// begin has a goroutine get a connection.
+// begin starts a goroutine that gets a connection.
 func (d *dialer) begin(client rueidis.Client) {
 	n, dialing := d.node, make(chan *connection)
 	d.pending = dialing
@@ -80,7 +80,7 @@ func (d *dialer) begin(client rueidis.Client) {
 	}()
 }
 
-// source is the client to get a connection from. Rueidis may replace that of a server of a cluster.
+// source returns the client to get a connection from. Rueidis may replace the client of a server of a cluster.
 func (d *dialer) source() rueidis.Client {
 	n := d.node
 	if n.address != "" {

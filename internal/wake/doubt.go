@@ -6,47 +6,45 @@ import (
 	"github.com/lockregistry/lockregistry/internal/clock"
 )
 
-// doubt tells a waiter's wake-ups by tracking that were about a change of the key from those that were not. The server sends
-// the latter when its tracking table is full and drops the key, and when a key of the same name changes in another
-// database. A waiter that looks again has its key tracked again, which may well drop that of another waiter, and so on,
-// as fast as the network is.
+// doubt tells a waiter's tracking wake-ups about a change of the key from false ones. The server sends false ones when it drops
+// the key from a full tracking table, and when a key of the same name changes in another database. When a waiter looks again,
+// its key is tracked again, which may drop another waiter's key, and so on, as fast as the network allows.
 //
-// A change shows in the moment at which the key expires: another owner, and a renewal, have a later one. PTTL tells it to
-// within a round trip and a millisecond. A look that shows no change is followed by a pause before the next one, in which the
-// waiter is not woken; then this package looks itself, and wakes it only if the key is gone or has surely changed. The pause
-// doubles up to a poll interval, and ends with a change, or when nothing has come for a poll interval.
+// A change shows in the key's expiry: a new owner or a renewal makes it later. PTTL gives it to within a round trip and a
+// millisecond. After a look without a change there is a pause, in which the waiter is not woken; then this package looks
+// itself, and wakes the waiter only if the key is gone or has surely changed. The pause doubles up to a poll interval. It ends
+// with a change, or after a poll interval without wake-ups.
 //
-// Without the look, a pause between all wake-ups has a waiter miss releases: beside an owner of another library, which had
-// the key for 3 ms and left it for 2 ms, a call waited for 8 to 12 ms, and with a pause of half a poll interval for 55 to 60
-// ms.
+// A pause without the look would miss releases: beside an owner of another library, which had the key for 3 ms and left it for
+// 2 ms, a call waited for 8 to 12 ms; with a pause of half a poll interval it waited for 55 to 60 ms.
 type doubt struct {
 	poll   time.Duration
-	expiry span          // of the key, when a look last showed a change
+	expiry span          // the key's expiry when a look last showed a change
 	pause  time.Duration // before the next look
-	since  time.Time     // of the last look; zero: there was none
+	since  time.Time     // the last look; zero: none
 }
 
 const (
 	shortestDoubt = 2 * time.Millisecond
-	longDoubt     = 8 * time.Millisecond // a pause that is longer
+	longDoubt     = 8 * time.Millisecond // longer pauses mean doubt
 )
 
-// span is when something happens: neither before nor after. With none it never does.
+// span bounds the time at which something happens. With none it never does.
 type span struct {
 	none           bool
 	earliest, last time.Time
 }
 
-// expiry is when a key expires that had so many milliseconds left at a moment between two.
+// expiry returns when a key expires that had pttl milliseconds left at some moment between sent and replied.
 func expiry(sent, replied time.Time, pttl int64) span {
 	if pttl < 0 {
 		return span{none: true}
 	}
-	left := clock.Milliseconds(pttl) // the server counts whole ones of its clock
+	left := clock.Milliseconds(pttl) // the server counts whole ones by its clock
 	return span{earliest: sent.Add(left - time.Millisecond), last: replied.Add(left)}
 }
 
-// maybe tells whether two spans may be about the same moment.
+// maybe reports whether two spans may be about the same moment.
 func (s span) maybe(o span) bool {
 	if s.none || o.none {
 		return s.none == o.none
@@ -54,7 +52,7 @@ func (s span) maybe(o span) bool {
 	return !s.last.Before(o.earliest) && !o.last.Before(s.earliest)
 }
 
-// looked takes in what a look showed, and tells whether the key has surely changed since an earlier one.
+// looked notes the result of a look, and reports whether the key has surely changed since an earlier one.
 func (d *doubt) looked(now time.Time, seen span) (changed bool) {
 	changed = d.since.IsZero() || !d.expiry.maybe(seen)
 	d.since = now
@@ -66,7 +64,7 @@ func (d *doubt) looked(now time.Time, seen span) (changed bool) {
 	return changed
 }
 
-// woken takes in a wake-up, and returns for how long to put off the look at the key; not at all without doubt.
+// woken notes a wake-up, and returns for how long to delay the look at the key; 0 without doubt.
 func (d *doubt) woken(now time.Time) time.Duration {
 	if now.Sub(d.since) >= d.poll {
 		d.pause = 0
@@ -74,5 +72,5 @@ func (d *doubt) woken(now time.Time) time.Duration {
 	return d.pause
 }
 
-// in tells whether the waiter has been in doubt for a while.
+// in reports whether the waiter has been in doubt for a while.
 func (d *doubt) in() bool { return d.pause > longDoubt }

@@ -25,19 +25,19 @@ type hub struct {
 	trip  func() time.Duration
 
 	mu        sync.Mutex                    // of the hub, its nodes and its waiters
-	listeners map[*Listener]map[string]bool // with the ways about which each was told that they are missing
-	nodes     map[string]*node              // by address; one without when it is not a cluster, or one is as good as another
+	listeners map[*Listener]map[string]bool // with the missing ways that were reported to each
+	nodes     map[string]*node              // by address; the empty one without a cluster, or if any server will do
 	places    places                        // of a cluster
 	closed    bool
 }
 
-// places is which server of a cluster each waiter is to listen to. The hub's mutex guards it.
+// places says to which server of a cluster each waiter must listen. The hub's mutex guards it.
 type places struct {
 	waiters   map[*Waiter]struct{}      // all
-	clients   map[string]rueidis.Client // of the servers, as rueidis knew them when slots were learnt
-	slots     topology.Map              // which server has which keys; empty when not known yet
+	clients   map[string]rueidis.Client // of the servers, as known to rueidis when the slots were read
+	slots     topology.Map              // which server has which keys; empty while not known
 	anywhere  bool                      // it cannot be known
-	following bool                      // the goroutine runs that finds it out
+	following bool                      // the goroutine that reads the slots runs
 }
 
 // hubs has the hub of each client that has listeners.
@@ -46,7 +46,7 @@ var (
 	hubs   = map[rueidis.Client]*hub{}
 )
 
-// plus is a time for an answer that was chosen for a server nearby, with what so many round trips take.
+// plus adds some round trips to a limit that was chosen for a server nearby.
 func (h *hub) plus(d time.Duration, trips int) time.Duration {
 	if h.trip == nil {
 		return d
@@ -74,9 +74,9 @@ func newHub(client rueidis.Client, cluster bool, trip func() time.Duration) *hub
 	return h
 }
 
-// join returns the hub of a client. A wrapper by value, which no map can have for a key, gets one for each listener.
+// join returns the hub of a client. A wrapper by value, which cannot be a map key, gets a hub for each listener.
 func join(client rueidis.Client, l *Listener) *hub {
-	cluster := client.Mode() == rueidis.ClientModeCluster // not under the mutex: a wrapper's may block
+	cluster := client.Mode() == rueidis.ClientModeCluster // not under the mutex: a wrapper may block
 	hubsMu.Lock()
 	defer hubsMu.Unlock()
 	shared := reflect.ValueOf(client).Comparable()
@@ -100,7 +100,7 @@ func join(client rueidis.Client, l *Listener) *hub {
 	return h
 }
 
-// leave takes a listener out. The last one closes the hub, and wait returns when it has.
+// leave removes a listener. The last one closes the hub; wait returns when it is closed.
 func (h *hub) leave(l *Listener) (wait func()) {
 	h.mu.Lock()
 	delete(h.listeners, l)
@@ -133,7 +133,7 @@ func (h *hub) close() {
 	h.stop()
 }
 
-// add lets a waiter in, unless it would wait for nothing.
+// add adds a waiter. It reports false if the waiter would get no wake-ups.
 func (h *hub) add(w *Waiter) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -171,7 +171,7 @@ func (h *hub) ask(w *Waiter) bool {
 	return h.at(w) && w.node.ask(w)
 }
 
-// at tells whether it is known at which node a waiter is. If not, it is found out. The caller holds the mutex.
+// at reports whether a waiter's node is known. If not, it is being looked up. The caller holds the mutex.
 func (h *hub) at(w *Waiter) bool {
 	if h.cluster && !h.places.following && !h.closed {
 		h.places.following = true
@@ -189,7 +189,8 @@ func (h *hub) looks(w *Waiter) bool {
 	return w.node != nil && w.node.tracks && w.listener.options.Track
 }
 
-// untold tells whether no listener with the same sink has been told that a way is missing, and takes down that one is.
+// untold notes that a missing way is reported to a listener. It reports false if that was reported to a listener with the same
+// sink before.
 func (h *hub) untold(l *Listener, way string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()

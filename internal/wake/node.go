@@ -19,15 +19,15 @@ import (
 //	                          └──fails──▶ off
 //	any ──the last listener leaves──▶ closed
 //
-// From off it connects again only after a pause, see [backoff], and only for a waiting call whose listener the server has
-// not refused: one that allows none of the ways that the listener asks for, which stays so until the listener is closed.
+// From off it connects again only after a pause, see [backoff], and only for a waiting call whose listener was not refused. The
+// server refuses a listener if it allows none of its ways; that stays so until the listener is closed.
 //
-// One goroutine, run, lives from the first waiting call until the node is closed. It alone sends on the connection, so that
-// the server sees subscriptions come and go in the order in which they were asked for, many of them in one command.
+// One goroutine, run, lives from the first waiting call until the node is closed. Only run sends on the connection, so that
+// subscriptions begin and end in the order in which they were asked for, many in one command.
 type node struct {
 	hub     *hub
 	address string // of a server of a cluster
-	any     bool   // it is any server of a cluster, and hears what is published on all
+	any     bool   // any server of a cluster, since messages reach all of them
 	client  rueidis.Client
 	ctx     context.Context
 	stop    context.CancelCauseFunc
@@ -36,20 +36,20 @@ type node struct {
 
 	mu *sync.Mutex // the hub's, which guards the rest
 	link
-	listeners map[*Listener]*part // those that are open
+	listeners map[*Listener]*part // the open ones
 	waiting   map[string][]*Waiter
-	asked     map[*Waiter]struct{} // to be armed
+	asked     map[*Waiter]struct{} // waiters to be armed
 	channels  channels
 	owns      ownChannels
 }
 
-// link is what a node knows of its connection, and of those before.
+// link is what a node knows of its current and earlier connections.
 type link struct {
 	state     state
-	running   bool        // there is the goroutine
+	running   bool        // the goroutine exists
 	current   *connection // while the state is on
-	since     time.Time   // when it was
-	suspected *connection // a message did not arrive on it, and none has since
+	since     time.Time   // when it was made
+	suspected *connection // a message was missed on it, and none has arrived since
 	lost      uint64      // connections
 	tracks    bool        // the connection tracks
 }
@@ -66,15 +66,15 @@ const (
 // part is what a node knows of a listener.
 type part struct {
 	waiters  int
-	refused  bool        // there is no way to listen for it
-	prepared *connection // the one that is prepared for it
-	heard    *connection // the one on which a channel of its calls is subscribed to, or was
-	hearing  Hearing     // on the present connection: Heard once it is proven, which is then not done again
+	refused  bool        // the server allows no way to listen for it
+	prepared *connection // the connection that is prepared for it
+	heard    *connection // the connection on which a channel of its calls is or was subscribed
+	hearing  Hearing     // on the current connection: Heard once proven, then not proven again
 }
 
 const batch = 512 // keys or channels in one command
 
-// newNode makes a node that has the hub's listeners. The caller holds the mutex.
+// newNode makes a node with the hub's listeners. The caller holds the mutex.
 func newNode(h *hub, client rueidis.Client, address string, anyone bool) *node {
 	ctx, stop := context.WithCancelCause(h.ctx)
 	n := &node{
@@ -99,7 +99,7 @@ func newNode(h *hub, client rueidis.Client, address string, anyone bool) *node {
 	return n
 }
 
-// dismiss takes a listener out. The caller holds the mutex.
+// dismiss removes a listener. The caller holds the mutex.
 func (n *node) dismiss(l *Listener) {
 	delete(n.listeners, l)
 	name := l.options.Common
@@ -113,13 +113,13 @@ func (n *node) dismiss(l *Listener) {
 	}
 }
 
-// close ends the connection and the goroutine; the hub's done tells when they have. The caller holds the mutex.
+// close ends the connection and the goroutine; the hub's done waits for them. The caller holds the mutex.
 func (n *node) close(reason error) {
 	n.state = closed
 	n.stop(reason)
 }
 
-// add lets a waiter in, unless it would wait for nothing. The caller holds the mutex.
+// add adds a waiter. It reports false if the waiter would get no wake-ups. The caller holds the mutex.
 func (n *node) add(w *Waiter) bool {
 	p := n.listeners[w.listener]
 	if p == nil || p.refused {
@@ -132,7 +132,7 @@ func (n *node) add(w *Waiter) bool {
 	return true
 }
 
-// remove takes a waiter out. The caller holds the mutex.
+// remove removes a waiter. The caller holds the mutex.
 func (n *node) remove(w *Waiter) {
 	w.node = nil
 	delete(n.asked, w)
@@ -156,7 +156,7 @@ func without(waiters []*Waiter, w *Waiter) []*Waiter {
 	return slices.DeleteFunc(waiters, func(o *Waiter) bool { return o == w })
 }
 
-// ask asks for a waiter to be armed; false when there is nothing to wait for. The caller holds the mutex.
+// ask asks for a waiter to be armed. It reports false if there is no reply to wait for. The caller holds the mutex.
 func (n *node) ask(w *Waiter) bool {
 	w.arms = true
 	p := n.listeners[w.listener]
@@ -165,7 +165,7 @@ func (n *node) ask(w *Waiter) bool {
 	}
 	if w.arming.ask() {
 		n.asked[w] = struct{}{}
-		if w.Own == "" { // else it may be about that
+		if w.Own == "" { // otherwise the wake-up may be about that channel
 			select {
 			case <-w.wake: // of a change that the look at the key will show
 			default:
@@ -176,7 +176,7 @@ func (n *node) ask(w *Waiter) bool {
 	return true
 }
 
-// up tells whether there is a connection. If not, one is made, and then all waiters wake. The caller holds the mutex.
+// up reports whether there is a connection. If not, one will be made, and then all waiters wake. The caller holds the mutex.
 func (n *node) up() bool {
 	if n.state == on || n.state == closed {
 		return n.state == on
@@ -198,7 +198,7 @@ func (n *node) poke() {
 	}
 }
 
-// run makes a connection whenever one is needed, and serves it until it is lost.
+// run makes a connection when one is needed, and serves it until it is lost.
 func (n *node) run() {
 	var again backoff
 	for pause := time.Duration(0); n.rest(pause); {
@@ -206,7 +206,7 @@ func (n *node) run() {
 	}
 }
 
-// rest waits until the pause is over and there is a waiting call to connect for. It reports false when there never will be.
+// rest waits until the pause is over and a waiting call needs a connection. It reports false when the node is closed.
 func (n *node) rest(pause time.Duration) bool {
 	over := time.NewTimer(pause)
 	defer over.Stop()
@@ -236,7 +236,7 @@ func (n *node) served() (listeners []*Listener) {
 	return listeners
 }
 
-// connect makes a connection, serves it until it is lost, and returns for how long it has worked.
+// connect makes a connection, serves it until it is lost, and returns for how long it worked.
 func (n *node) connect() time.Duration {
 	if !n.become(connecting) {
 		return 0
@@ -271,7 +271,7 @@ func (n *node) connect() time.Duration {
 		}
 		n.tell(Connection{Node: n.address, Err: fault.Plain(err)})
 	}
-	if errors.Is(err, errSuspect) { // to close it may take a second
+	if errors.Is(err, errSuspect) { // closing it may take a second
 		n.hub.done.Go(c.end)
 	} else {
 		c.end()
@@ -306,7 +306,7 @@ func (n *node) begin(c *connection) bool {
 	return true
 }
 
-// forget forgets all about a connection that is over. It wakes those who relied on it.
+// forget resets the state of a lost connection, and wakes the waiters that relied on it.
 func (n *node) forget() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -326,7 +326,7 @@ func (n *node) forget() {
 	}
 }
 
-// invalidated takes in what the server says about keys that the connection has read; nil means all of them.
+// invalidated handles the server's message that keys that the connection has read have changed; nil means all keys.
 func (c *connection) invalidated(keys []rueidis.RedisMessage) {
 	n := c.node
 	n.mu.Lock()
@@ -355,12 +355,12 @@ func changed(waiters []*Waiter, now time.Time) {
 	}
 }
 
-// published takes in a message. On the channel of one key it is about that key, on a common one it names the key; on a
-// listener's own it is for the listener.
+// published handles a message. On a key's channel it is about that key, on a common channel it names the key, on a listener's
+// own channel it is for that listener.
 func (c *connection) published(m rueidis.PubSubMessage) {
 	n := c.node
 	n.mu.Lock()
-	if n.current != c { // the same may come on the present one
+	if n.current != c { // the same message may come on the current one
 		n.mu.Unlock()
 		return
 	}
@@ -402,7 +402,7 @@ func (n *node) log(level slog.Level, message string, attributes ...slog.Attr) {
 	}
 }
 
-// missing tells a listener that a way to listen does not work for it.
+// missing logs to a listener that a way to listen does not work for it.
 func (n *node) missing(l *Listener, way string, err error) {
 	if n.hub.untold(l, way) {
 		l.options.Log(slog.LevelInfo, "the server does not allow a way to wake up waiting calls",
@@ -428,7 +428,7 @@ func (n *node) all() []*Listener {
 	return listeners
 }
 
-// refuse notes that there is no way to listen for a listener, and tells whether there still is one for another that waits.
+// refuse notes that no way to listen works for a listener. It returns errRefused unless another waiting listener still has one.
 func (n *node) refuse(l *Listener) error {
 	n.mu.Lock()
 	if p := n.listeners[l]; p != nil {
@@ -448,5 +448,5 @@ func (n *node) refuse(l *Listener) error {
 	return nil
 }
 
-// errRefused: the server allows no way to listen for any call that waits.
+// errRefused: the server allows no way to listen for any waiting call.
 var errRefused = errors.New("the server allows no way to wake up waiting calls")

@@ -10,19 +10,19 @@ import (
 	"github.com/lockregistry/lockregistry/internal/fault"
 )
 
-// Hearing is whether messages on a waiter's own channel arrive.
+// Hearing says whether messages on a waiter's own channel arrive.
 type Hearing int
 
-// What Hear may find.
+// The results of Hear.
 const (
-	NotYet Hearing = iota // there is no connection, or no answer so far; the waiter wakes when it is worth another try
-	Heard                 // they do
-	Deaf                  // they do not, and will not while the connection lasts: the server or the permissions forbid it
+	NotYet Hearing = iota // no connection, or no answer yet; the waiter wakes when it should try again
+	Heard                 // messages arrive
+	Deaf                  // they do not, as long as the connection lasts: the server or the permissions forbid it
 )
 
-// Hear sees to it that messages on the waiter's own channel arrive; it need not be armed. A waiter that heard wakes when that
-// ends: then messages may have been missed, and it must Hear again. It goes on until Close. Only Hear that has something to do
-// waits for the server, no longer than limit.
+// Hear makes messages on the waiter's own channel arrive until Close; the waiter need not be armed. When that is interrupted,
+// the waiter wakes: messages may have been missed, and it must call Hear again. If there is something to do, Hear waits for the
+// server, no longer than limit.
 func (w *Waiter) Hear(ctx context.Context, limit time.Duration) Hearing {
 	if w == nil {
 		return Deaf
@@ -43,9 +43,9 @@ func (w *Waiter) Hear(ctx context.Context, limit time.Duration) Hearing {
 	return h.heard(w)
 }
 
-// Suspect is told that a message on the waiter's own channel, or a wake-up, did not arrive though it should have. When that is so
-// twice in a row, with no message on an own channel in between, the connection is made again, unless it is new, and those
-// who rely on it wake. Once it may be no more than late: on a busy machine the caller looked before the message was read.
+// Suspect notes that an expected message on the waiter's own channel, or a wake-up, did not arrive. After the second time, with
+// no message on an own channel in between, the connection is replaced, unless it is new, and the waiters that rely on it wake.
+// A single message may only be late: on a busy machine the caller looked before the message was read.
 func (w *Waiter) Suspect() {
 	if w == nil {
 		return
@@ -63,12 +63,13 @@ func (w *Waiter) Suspect() {
 	n.suspected = n.current
 }
 
-// trusted is how long a connection is not suspected, and two round trips. The message may have been missed before it was made.
+// trusted, plus two round trips, is how long a new connection is not suspected: the message may have been lost before it was
+// made.
 const trusted = time.Second
 
 var errSuspect = errors.New("messages did not arrive, twice in a row")
 
-// take hands a message to the listener.
+// take passes a message to the listener.
 func (l *Listener) take(m rueidis.PubSubMessage) {
 	if l.options.Message == nil {
 		return
@@ -92,7 +93,7 @@ func (h *hub) hear(w *Waiter) (hearing Hearing, ask bool) {
 	return w.node.listen(w)
 }
 
-// heard ends the waiting for an answer.
+// heard ends the wait for an answer.
 func (h *hub) heard(w *Waiter) Hearing {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -108,13 +109,13 @@ func (h *hub) heard(w *Waiter) Hearing {
 	return NotYet
 }
 
-// deafTo tells whether nothing will be heard for a listener on this connection. The caller holds the mutex.
+// deafTo reports whether a listener's messages will not arrive on this connection. The caller holds the mutex.
 func (n *node) deafTo(l *Listener) bool {
 	p := n.listeners[l]
 	return p != nil && (p.refused || p.hearing == Deaf)
 }
 
-// listen has a waiter listen to its own channel, and tells whether there will be an answer. The caller holds the mutex.
+// listen adds a waiter to its own channel. Ask: the waiter must wait for an answer. The caller holds the mutex.
 func (n *node) listen(w *Waiter) (hearing Hearing, ask bool) {
 	l := w.listener
 	if n.deafTo(l) {
@@ -124,7 +125,7 @@ func (n *node) listen(w *Waiter) (hearing Hearing, ask bool) {
 		return NotYet, false
 	}
 	o := n.owns.of(w)
-	if o.listener != l { // that is closed
+	if o.listener != l { // a closed listener
 		return NotYet, false
 	}
 	if w.joined != o {
@@ -141,7 +142,7 @@ func (n *node) listen(w *Waiter) (hearing Hearing, ask bool) {
 	return NotYet, true
 }
 
-// quit has a waiter listen to its own channel no more. The caller holds the mutex.
+// quit removes a waiter from its own channel. The caller holds the mutex.
 func (n *node) quit(w *Waiter) {
 	o := w.joined
 	if o == nil {
@@ -165,14 +166,14 @@ func (h *hearer) ask() {
 	}
 }
 
-// unhear is for when the waiter's own channel is not heard any more. The caller holds the mutex.
+// unhear notes that messages on the waiter's own channel no longer arrive. The caller holds the mutex.
 func (w *Waiter) unhear() {
 	if w.joined = nil; w.waits {
 		w.told()
 	}
 }
 
-// told is for when there is an answer to Hear. The caller holds the mutex.
+// told notes that there is an answer to Hear. The caller holds the mutex.
 func (w *Waiter) told() {
 	if !w.waits {
 		w.signal()
@@ -184,7 +185,7 @@ func (w *Waiter) told() {
 	}
 }
 
-// silent takes the own channels that are to be left, if channels can be, and has others tried again; see [ownChannels.tidy].
+// silent takes the own channels to unsubscribe from, if that is safe now, and retries others; see [ownChannels.tidy].
 func (n *node) silent(leaves bool) (names []string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -198,8 +199,8 @@ func (c *connection) leaveOwn(names []string) error {
 	return c.leave(names, nil)
 }
 
-// subscription takes in what the server says about one, in the order in which it does. On a cluster the server ends it when the
-// slot goes elsewhere, or when the server becomes a replica.
+// subscription handles the server's messages about subscriptions, in order. On a cluster the server ends a subscription when
+// the slot moves, or when it becomes a replica.
 func (c *connection) subscription(s rueidis.PubSubSubscription) {
 	n := c.node
 	n.mu.Lock()
@@ -212,7 +213,7 @@ func (c *connection) subscription(s rueidis.PubSubSubscription) {
 	case "subscribe", "ssubscribe":
 		o.subscribed = true
 	case "sunsubscribe":
-		if !o.subscribed { // it is about the one before, which was left
+		if !o.subscribed { // about an earlier subscription, which was ended
 			return
 		}
 		delete(n.owns.all, s.Channel)
@@ -224,7 +225,7 @@ func (c *connection) subscription(s rueidis.PubSubSubscription) {
 	}
 }
 
-// hear subscribes to own channels and proves that they are heard.
+// hear subscribes to own channels, and proves that their messages arrive.
 func (c *connection) hear(wanted []*own) error {
 	if c.node.any {
 		for _, o := range wanted {
@@ -241,7 +242,7 @@ func (c *connection) hear(wanted []*own) error {
 	return nil
 }
 
-// unsubscribed returns those among own channels that are to be subscribed to.
+// unsubscribed returns the own channels that need a subscription.
 func (n *node) unsubscribed(wanted []*own) (asked []*own) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -270,7 +271,7 @@ func (c *connection) subscribeOwn(asked []*own) error {
 	return nil
 }
 
-// answer takes in the reply to a command for an own channel. It returns an error of the network.
+// answer handles the reply to a command for an own channel. It returns network errors.
 func (c *connection) answer(o *own, result rueidis.RedisResult) error {
 	err := result.Error()
 	switch {
@@ -279,13 +280,13 @@ func (c *connection) answer(o *own, result rueidis.RedisResult) error {
 		c.deafen(o.listener, err)
 	case result.NonRedisError() != nil:
 		return err
-	default: // the slot may be elsewhere
+	default: // the slot may have moved
 		c.node.hub.poke()
 	}
 	return nil
 }
 
-// settle answers the waiters of own channels, as far as there is an answer.
+// settle answers the waiters of own channels, if there is an answer.
 func (c *connection) settle(wanted []*own) {
 	n := c.node
 	n.mu.Lock()

@@ -1,39 +1,39 @@
 package wake
 
-// own is a channel of one listener alone, on which scripts publish messages for its calls, on one connection.
+// own is a listener's own channel, on which scripts publish messages for its calls, on one connection.
 //
 //	wanted ──the server has answered, and it is proven──▶ heard ──nobody waits any more, for 1 to 2 s──▶ left
 //	 │  ▲ └──refused──▶ the listener is deaf                └──the server ends it──▶ gone, and wakes
 //	 └──┘ once a second, while the server cannot say
 //
-// The proof is that a script's message arrives. It is needed once for each connection and listener, whose channels have names
-// and permissions of the same kind.
+// The proof is that a script's message arrives. It is needed once per connection and listener, since all channels of a listener
+// have similar names and the same permissions.
 type own struct {
 	name     string
-	key      string // one in the channel's slot
+	key      string // a key in the channel's slot
 	listener *Listener
 
 	// The hub's mutex guards the rest.
 	hearers    map[*Waiter]struct{}
-	wanted     bool // it is about to be heard
-	subscribed bool // the server has said so
+	wanted     bool // a subscription is asked for
+	subscribed bool // the server has confirmed it
 	echoed     bool // the message of the proof has arrived
 	heard      bool
-	quiet      bool // it is among the node's quiet ones,
-	fresh      bool // and somebody has waited there since the last look at these
+	quiet      bool // it is in ownChannels.quiet
+	fresh      bool // it had a waiter since the last tidy
 }
 
-// ownChannels are those that a connection is subscribed to, or is about to be. The hub's mutex guards them.
+// ownChannels are the own channels that a connection is or will soon be subscribed to. The hub's mutex guards them.
 type ownChannels struct {
 	all    map[string]*own
-	wanted []*own // to be heard
-	later  []*own // about which the server could not say yet
-	quiet  []*own // on which nobody waited, at a moment
+	wanted []*own // to subscribe to
+	later  []*own // the server could not answer yet
+	quiet  []*own // had no waiters at some moment
 }
 
 func newOwnChannels() ownChannels { return ownChannels{all: map[string]*own{}} }
 
-// has tells whether a channel is not left, nor ended by the server.
+// has reports whether a channel was neither left nor ended by the server.
 func (c *ownChannels) has(o *own) bool { return c.all[o.name] == o }
 
 // of returns the channel of a waiter.
@@ -46,7 +46,7 @@ func (c *ownChannels) of(w *Waiter) *own {
 	return o
 }
 
-// want has a channel heard, and tells whether the connection is to see to that.
+// want asks for a channel, and reports whether the connection has something to do.
 func (c *ownChannels) want(o *own) bool {
 	if o.wanted {
 		return false
@@ -56,14 +56,14 @@ func (c *ownChannels) want(o *own) bool {
 	return true
 }
 
-// next takes channels that are to be heard.
+// next takes channels to subscribe to.
 func (c *ownChannels) next() (wanted []*own) {
 	k := min(batch, len(c.wanted))
 	wanted, c.wanted = c.wanted[:k:k], c.wanted[k:]
 	return wanted
 }
 
-// leave takes a waiter out of a channel, and tells whether the connection is to see to those on which nobody waits.
+// leave removes a waiter from a channel, and reports whether the connection should tidy.
 func (c *ownChannels) leave(o *own, w *Waiter) bool {
 	if delete(o.hearers, w); len(o.hearers) > 0 || !c.has(o) {
 		return false
@@ -76,11 +76,11 @@ func (c *ownChannels) leave(o *own, w *Waiter) bool {
 	return len(c.quiet) == 1
 }
 
-// untidy tells whether there is something for tidy to do.
+// untidy reports whether tidy has something to do.
 func (c *ownChannels) untidy() bool { return len(c.quiet)+len(c.later) > 0 }
 
-// tidy takes the channels on which nobody has waited for a while, if channels can be left, and has those tried again about which
-// the server could not say.
+// tidy takes the channels that had no waiters for a while, if unsubscribing is safe now, and retries those for which the server
+// could not answer.
 func (c *ownChannels) tidy(leaves bool) (names []string) {
 	quiet := c.quiet
 	c.quiet = nil

@@ -9,14 +9,13 @@ import (
 )
 
 const (
-	// probe is a message that no listener is given.
+	// probe is a message that is not passed to listeners.
 	probe = "probe"
 
-	// probing does what the scripts do that publish on own channels. It replies how many are subscribed, and how many have got
-	// the message.
+	// probing publishes on an own channel as the scripts do. It returns how many are subscribed, and how many got the message.
 	probing = "local n = redis.call('PUBSUB', ARGV[1], ARGV[3]) return {n[2], redis.call(ARGV[2], ARGV[3], ARGV[4])}"
 
-	// echoing is how long the message may take, and two round trips.
+	// echoing, plus two round trips, is how long the message may take.
 	echoing = time.Second
 )
 
@@ -25,7 +24,7 @@ var (
 	errUnheard = errors.New("the message of a script does not arrive")
 )
 
-// unproven returns one subscribed channel of each listener for which nothing is proven yet.
+// unproven returns a subscribed channel of each listener that has no proof yet.
 func (n *node) unproven(wanted []*own) (pending []*own) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -40,12 +39,12 @@ func (n *node) unproven(wanted []*own) (pending []*own) {
 	return pending
 }
 
-// prove finds out whether a script's message on each of some channels arrives.
+// prove finds out whether a script's messages on some channels arrive.
 func (c *connection) prove(pending []*own) error {
 	commands := make(rueidis.Commands, len(pending))
 	for i, o := range pending {
 		script := c.client.B().Eval().Script(probing)
-		if c.node.hub.cluster { // the key, for the server to say when its slot is elsewhere
+		if c.node.hub.cluster { // the key, so that the server can redirect
 			commands[i] = script.Numkeys(1).Key(o.key).Arg("SHARDNUMSUB", "SPUBLISH", o.name, probe).Build()
 		} else {
 			commands[i] = script.Numkeys(0).Arg("NUMSUB", "PUBLISH", o.name, probe).Build()
@@ -69,7 +68,7 @@ func (c *connection) prove(pending []*own) error {
 	return c.await(sent)
 }
 
-// await waits for the messages of the proof to arrive on channels.
+// await waits for the probes on channels.
 func (c *connection) await(sent []*own) error {
 	timer := time.NewTimer(c.node.hub.plus(echoing, 2))
 	defer timer.Stop()
@@ -96,7 +95,7 @@ func (c *connection) await(sent []*own) error {
 	return nil
 }
 
-// unechoed returns the channels on which the message has not arrived, and takes down that the listeners of the others hear.
+// unechoed returns the channels whose probe has not arrived, and notes that the other channels' listeners hear.
 func (n *node) unechoed(sent []*own) (missing []*own) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -117,7 +116,7 @@ func (c *connection) echoes() {
 	}
 }
 
-// deafen notes that nothing will be heard for a listener on this connection.
+// deafen notes that a listener's messages will not arrive on this connection.
 func (c *connection) deafen(l *Listener, err error) {
 	n := c.node
 	n.mu.Lock()

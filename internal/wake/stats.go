@@ -2,18 +2,18 @@ package wake
 
 import "time"
 
-// State is what a listener has of the listening to one server.
+// State is the state of a listener's listening to one server.
 type State struct {
 	Node    string    // its address, in a cluster
 	Up      bool      // there is a connection
-	Since   time.Time // since when
-	Tracks  bool      // the server itself tells of changes
-	Lost    uint64    // how many connections to it have been lost
+	Since   time.Time // when it was made
+	Tracks  bool      // the server itself reports changes
+	Lost    uint64    // connections to it that were lost
 	Waiters int       // of the listener
 }
 
-// States tells of each server that a call has waited for, and how many of the listener's waiters woke because of a message, and
-// because the server itself told of a change.
+// States returns the state of each server that a call has waited for, and how many of the listener's waiters woke because of
+// messages, and because the server itself reported a change.
 func (l *Listener) States() (states []State, messages, invalidations uint64) {
 	h := l.hub
 	h.mu.Lock()

@@ -6,7 +6,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/fault"
 )
 
-// subscribe subscribes to channels. When that is refused the server allows it for some of them only, or for none.
+// subscribe subscribes to channels. After a refusal the server may still allow some of them.
 func (c *connection) subscribe(names []string) error {
 	if len(names) == 0 {
 		return nil
@@ -37,14 +37,14 @@ func (c *connection) subscribe(names []string) error {
 	return nil
 }
 
-// subscribeSharded subscribes to channels in their slots, where Redisson publishes. Where that is refused, those messages are
-// missing, and polling has to do. Before version 7 there are no such channels, and Redisson publishes in the usual way.
+// subscribeSharded subscribes to channels in their slots, where Redisson publishes. If that is refused, those messages are
+// missed, and polling must do. Before version 7 there are no such channels, and Redisson publishes on ordinary ones.
 func (c *connection) subscribeSharded(names []string) error {
 	if len(names) == 0 || c.unsharded {
 		return nil
 	}
 	commands := make(rueidis.Commands, len(names))
-	for i, name := range names { // each in a slot of its own
+	for i, name := range names { // each in its own slot
 		commands[i] = c.client.B().Ssubscribe().Channel(name).Build()
 	}
 	for _, result := range c.client.DoMulti(c.ctx, commands...) {
@@ -64,14 +64,14 @@ func (c *connection) subscribeSharded(names []string) error {
 			}
 		case !answered:
 			return err
-		default: // MOVED, most likely
+		default: // most likely MOVED
 			c.node.hub.poke()
 		}
 	}
 	return nil
 }
 
-// hears notes whose channels are subscribed to.
+// hears notes the listeners whose channels are subscribed.
 func (c *connection) hears(names []string) {
 	n := c.node
 	n.mu.Lock()
@@ -87,7 +87,7 @@ func (c *connection) hears(names []string) {
 	}
 }
 
-// deaf tells whether no channel of a key has been subscribed to for a listener on a connection.
+// deaf reports whether no channel of a key was subscribed for a listener on a connection.
 func (n *node) deaf(l *Listener, c *connection) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -95,7 +95,7 @@ func (n *node) deaf(l *Listener, c *connection) bool {
 	return p != nil && p.heard != c
 }
 
-// unheard takes out a channel that is refused, and returns the listeners whose waiters have nothing but it.
+// unheard removes a refused channel, and returns the listeners whose waiters have no other way.
 func (n *node) unheard(name string) (listeners []*Listener) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

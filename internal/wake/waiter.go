@@ -11,58 +11,58 @@ import (
 //	                ▲               └─a change, in doubt─▶ paused
 //	                └──────────────the pause is over─────────┘
 //
-// When the connection is lost it is idle, and wakes. There may be several for one key. Armed or not, it may listen to an own
-// channel besides: see [own].
+// When the connection is lost it is idle, and wakes. A key may have several waiters. Armed or not, a waiter may also listen to
+// an own channel, see [own].
 type Waiter struct {
 	Wait
 
 	listener *Listener
 	slot     uint16        // of the key, in a cluster
-	sharded  bool          // the channel is in the key's slot, and may be published on there only
+	sharded  bool          // the channel is in the key's slot, and messages may be published only there
 	wake     chan struct{} // has room for one
 
 	// The hub's mutex guards the rest.
-	node  *node // nil when it is closed, or while nobody knows which one it is
-	place int   // among those of the node that wait for its key
+	node  *node // nil when closed, or while the key's server is not known
+	place int   // its index among the node's waiters for the key
 	arming
 	hearer
 }
 
-// arming is whether a waiter wakes for a change of its key.
+// arming says whether a waiter wakes for a change of its key.
 type arming struct {
 	arms   bool          // Arm was called: a waiter that only hears does not wake for its key
-	armed  bool          // a change of the key from now on wakes, or is looked at
-	tracks bool          // it is armed, or was last, by tracking
+	armed  bool          // a change of the key wakes the waiter, or is looked at
+	tracks bool          // it is or was last armed by tracking
 	asking asking        // whether it is to be armed
 	ready  chan KeyState // has room for one: the answer to Arm; nil before it had to ask
 	doubt  doubt
-	paused *time.Timer // until it asks by itself; nil when it is not paused
+	paused *time.Timer // ends the pause; nil: not paused
 }
 
-// hearer is whether a waiter hears what is published on its own channel.
+// hearer says whether a waiter gets the messages on its own channel.
 type hearer struct {
-	joined   *own          // the channel, on the present connection; nil before Hear
+	joined   *own          // the channel, on the current connection; nil before Hear
 	waits    bool          // Hear waits for the answer
 	answered chan struct{} // has room for one: there is an answer to Hear; nil before it had to ask
 }
 
-// asking is whether a waiter is to be armed, and for whom.
+// asking says whether a waiter asks to be armed, and why.
 type asking uint8
 
 const (
 	asksNot     asking = iota
-	asksItself         // after a pause: wakes if there is reason to
+	asksItself         // after a pause: wakes if there is a reason
 	asksForCall        // the call waits for the answer, or has done so
 )
 
-// KeyState is what was seen of a key when its waiter was armed.
+// KeyState is the state of a key when its waiter was armed.
 type KeyState struct {
-	Armed bool          // it was armed just now; otherwise nothing else is known
-	Taken bool          // the key was there,
-	Left  time.Duration // and for so long; not positive when it has no end
+	Armed bool          // it was armed just now; otherwise the rest is not known
+	Taken bool          // the key existed
+	Left  time.Duration // the rest of its life; not positive: no end
 }
 
-// Wakeup is the channel on which the waiter wakes; nil, which never does, for a nil waiter.
+// Wakeup returns the channel on which the waiter wakes; nil, which blocks, for a nil waiter.
 func (w *Waiter) Wakeup() <-chan struct{} {
 	if w == nil {
 		return nil
@@ -70,10 +70,9 @@ func (w *Waiter) Wakeup() <-chan struct{} {
 	return w.wake
 }
 
-// Arm sees to it that every change of the key from now on wakes the waiter. When it had to do something for that, and has
-// done it, the caller must look at the key once more, since it may have changed before; unless Arm has seen that it is
-// there. Arm waits for the server no longer than limit. When the server has not answered by then, the next call waits for
-// the same answer.
+// Arm makes every change of the key from now on wake the waiter. If the waiter was not armed before, the caller must look at
+// the key again, since it may have changed before, unless Arm has seen that the key exists. Arm waits for the server no longer
+// than limit. If the server has not answered by then, the next call waits for the same answer.
 func (w *Waiter) Arm(ctx context.Context, limit time.Duration) (seen KeyState) {
 	if w == nil || !w.listener.hub.ask(w) {
 		return KeyState{}
@@ -89,7 +88,7 @@ func (w *Waiter) Arm(ctx context.Context, limit time.Duration) (seen KeyState) {
 	return seen
 }
 
-// Looks tells whether arming the waiter shows the key, too.
+// Looks reports whether arming the waiter also shows the key's state.
 func (w *Waiter) Looks() bool { return w != nil && w.listener.hub.looks(w) }
 
 // Close ends the waiting.
@@ -99,9 +98,9 @@ func (w *Waiter) Close() {
 	}
 }
 
-// The caller of what follows holds the hub's mutex.
+// The callers of the following methods hold the hub's mutex.
 
-// channel is the one to be subscribed to, if any. In doubt tracking is not enough.
+// channel returns the channel to subscribe to, if any. In doubt tracking is not enough.
 func (w *Waiter) channel() string {
 	if w.listener.options.Subscribe && (!w.tracks || w.doubt.in()) {
 		return w.Channel
@@ -109,10 +108,10 @@ func (w *Waiter) channel() string {
 	return ""
 }
 
-// heeds tells whether what is published about its key is for the waiter. One that is tracked is woken by the server.
+// heeds reports whether messages about the key wake the waiter. A tracked waiter is woken by the server instead.
 func (w *Waiter) heeds() bool { return w.arms && (!w.tracks || w.doubt.in()) }
 
-// signal wakes the waiter, and reports whether it was not about to wake already.
+// signal wakes the waiter, and reports false if it was about to wake already.
 func (w *Waiter) signal() bool {
 	select {
 	case w.wake <- struct{}{}:
@@ -122,21 +121,21 @@ func (w *Waiter) signal() bool {
 	}
 }
 
-// message wakes the waiter because of what was published.
+// message wakes the waiter because of a message.
 func (w *Waiter) message() {
 	if w.signal() {
 		w.listener.messages++
 	}
 }
 
-// invalidated wakes the waiter because of what the server itself has told.
+// invalidated wakes the waiter because the server has reported a change.
 func (w *Waiter) invalidated() {
 	if w.signal() {
 		w.listener.invalidations++
 	}
 }
 
-// changed is told that the server no longer tracks the key, having told of a change.
+// changed notes that the server has reported a change, and so no longer tracks the key.
 func (w *Waiter) changed(now time.Time) {
 	w.armed = false
 	pause := w.doubt.woken(now)
@@ -155,7 +154,7 @@ func (w *Waiter) resume() {
 	mu.Lock()
 	defer mu.Unlock()
 	n := w.node
-	if w.paused == nil || n == nil { // stopped too late
+	if w.paused == nil || n == nil { // it was stopped too late
 		return
 	}
 	w.paused = nil
@@ -174,7 +173,7 @@ func (a *arming) unpause() {
 	}
 }
 
-// ask begins to ask for the call. It reports false when that waits for an answer already.
+// ask begins to ask for the call. It reports false if the call waits for an answer already.
 func (a *arming) ask() bool {
 	if a.asking == asksForCall {
 		return false
@@ -184,13 +183,13 @@ func (a *arming) ask() bool {
 		a.ready = make(chan KeyState, 1)
 	}
 	select {
-	case <-a.ready: // an answer that came too late
+	case <-a.ready: // an old answer
 	default:
 	}
 	return true
 }
 
-// answer ends the asking with what was seen.
+// answer ends the asking with an answer.
 func (a *arming) answer(seen KeyState) {
 	if a.asking == asksForCall {
 		a.ready <- seen // empty: see ask
@@ -198,8 +197,8 @@ func (a *arming) answer(seen KeyState) {
 	a.asking = asksNot
 }
 
-// disarm is for when the connection is lost, or was that to another server. A waiter that relied on it wakes, since a change
-// may have been missed.
+// disarm is called when the connection is lost, or led to another server. A waiter that relied on it wakes, since a change may
+// have been missed.
 func (w *Waiter) disarm() {
 	relied := w.armed || w.asking != asksNot || w.paused != nil || w.joined != nil
 	w.answer(KeyState{})

@@ -1,33 +1,33 @@
-// Package wake tells waiting calls that the key which they wait for may be free. All users of one rueidis client share one
-// connection for it, opened when the first call waits; of a cluster, one to each master that has a key that is waited for.
+// Package wake tells waiting calls that their key may be free. All users of one rueidis client share one connection for it,
+// opened when the first call waits; on a cluster, one to each master with a key that calls wait for.
 //
-// There are two ways to listen. A waiting call uses the first of them that its [Listener] asks for and that the server and
-// the user's permissions allow:
+// There are two ways to listen. A waiting call uses the first one that its [Listener] asks for and the server and the user's
+// permissions allow:
 //
-//   - tracking: the server itself says, once, that a key changed which the connection has read (CLIENT TRACKING). So it also
-//     tells of changes that nobody publishes, and of expiry;
+//   - tracking: the server itself reports, once, that a key that the connection has read has changed (CLIENT TRACKING),
+//     including changes that are not published, and expiry;
 //   - subscribing: to the channel on which changes of the key are published.
 //
-// It does not use both: every change would wake a call twice, and the second time only delays it.
+// It does not use both: every change would wake a call twice, and the second wake-up only delays it.
 //
-// A wake-up is a hint. It may be missing, while there is no connection for instance: callers poll as well. It may come for
-// nothing: then the caller tries in vain, and [doubt] sees to it that this does not happen again and again.
+// A wake-up is a hint. It may be missing, for instance without a connection, so callers also poll. It may come without a
+// reason: then the caller tries in vain, and [doubt] prevents that from happening again and again.
 //
 // The pieces, from the outside in:
 //
 //   - [Listener]: what one user of a client listens for, and how;
 //   - [Waiter]: one waiting call of a listener;
-//   - hub: what the listeners of one client share, and which server has which keys;
-//   - node: the connection to one server, and the states of it;
+//   - hub: what the listeners of one client share, and which server has which key;
+//   - node: the connection to one server, and its states;
 //   - dialer: how a node gets a connection;
 //   - connection: the commands on it;
-//   - channels: those that a connection is subscribed to, on which wake-ups are published;
-//   - ownChannels: those on which messages for one listener are published, which are no hints.
+//   - channels: a connection's channels on which wake-ups are published;
+//   - ownChannels: a connection's channels for messages to one listener, which are not hints.
 //
-// One mutex, the hub's, guards all that is not sent: a change of a key, of the connection, or of the master of a slot touches a
-// waiter, its node and its channels together.
+// One mutex, the hub's, guards all state: a change of a key, of the connection, or of a slot's master concerns a waiter, its
+// node and its channels together.
 //
-// Nothing in this package knows of locks. No function that it is given is called while a mutex is held.
+// This package knows nothing of locks. It calls no function that it was given while it holds a mutex.
 package wake
 
 import (
@@ -38,53 +38,52 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Options is what one user of a client wants of listening.
+// Options say how one user of a client listens.
 type Options struct {
-	Track     bool   // listen by tracking where that works
-	Subscribe bool   // else by subscribing
+	Track     bool   // listen by tracking if that works
+	Subscribe bool   // otherwise by subscribing
 	Common    string // a channel on which the changes of all keys may be published, the key being the message; may be empty
 
-	// Poll is how often the waiting calls look at their keys without wake-ups. Wake-ups that come for nothing are slowed
-	// down to that.
+	// Poll is how often waiting calls look at their keys without wake-ups. Wake-ups without a reason are slowed down to that.
 	Poll time.Duration
 
-	// RoundTrip, when set, is how far away the farthest server of the client is, as far as that is known: what waits for an answer
-	// waits for longer. It must be the same for all listeners of a client, and must not block.
+	// RoundTrip, if set, returns the round trip to the client's farthest server, as far as it is known: waits for answers become
+	// longer with it. It must be the same for all listeners of a client, and must not block.
 	RoundTrip func() time.Duration
 
-	// Log takes a line for the user. What is the same for several listeners is told once to each Sink, which is what a
-	// line ends up in: a *slog.Logger, for instance. Log must not block.
+	// Log logs a line for the user. Sink identifies where the line is written, such as a *slog.Logger: a line for several
+	// listeners is logged once per Sink. Log must not block.
 	Log  func(level slog.Level, message string, attributes ...slog.Attr)
 	Sink any
 
-	// Connection, when set, is told when the connection to the server works, and when it is lost, until Close. It is called
-	// by the goroutine that listens, in order, and must not block.
+	// Connection, if set, is called when the connection to the server works, and when it is lost, until Close. The goroutine that
+	// listens calls it, in order; it must not block.
 	Connection func(Connection)
 
-	// Message, when set, takes what is published on the [Wait.Own] channels of the listener's waiters, also when no waiter
-	// is left, until Close. It is called by the goroutine that reads the connection, in the order in which the server sent
-	// the messages; on a cluster by one for each server. It must return soon.
+	// Message, if set, gets the messages on the [Wait.Own] channels of the listener's waiters, even if no waiter is left, until
+	// Close. The goroutine that reads the connection calls it, in the order in which the server sent the messages; on a cluster
+	// there is one for each server. It must return soon.
 	Message func(channel, message string)
 }
 
-// Connection is news of the connection to a server.
+// Connection reports a change of the connection to a server.
 type Connection struct {
 	Node string // the address of the server, in a cluster
 	Up   bool
-	Err  error // why it is lost
+	Err  error // why it was lost
 }
 
-// Listener is one user's share of the listening on a client.
+// Listener is one user's part of the listening on a client.
 type Listener struct {
 	options Options
 	hub     *hub
 	closing sync.Once
 	closed  chan struct{}
 
-	messages, invalidations uint64 // that woke its waiters; guarded by the hub's mutex
+	messages, invalidations uint64 // how many woke its waiters; guarded by the hub's mutex
 }
 
-// Listen begins to listen for one user of a client. It sends nothing: the first [Waiter] does. Close must be called.
+// Listen begins to listen for one user of a client. It sends nothing; the first [Waiter] does. The caller must call Close.
 func Listen(client rueidis.Client, options Options) *Listener {
 	l := &Listener{options: options, closed: make(chan struct{})}
 	l.hub = join(client, l)
@@ -92,7 +91,7 @@ func Listen(client rueidis.Client, options Options) *Listener {
 }
 
 // Close ends the listening; waiters get no more wake-ups. The last listener of a client ends its connection. Close does not
-// wait for that; the function that it returns does.
+// wait for that; the returned function does.
 func (l *Listener) Close() (wait func()) {
 	wait = func() {}
 	l.closing.Do(func() {
@@ -105,15 +104,15 @@ func (l *Listener) Close() (wait func()) {
 // Wait is what a call waits for.
 type Wait struct {
 	Key     string
-	Channel string // where changes of the key are published
+	Channel string // on which changes of the key are published
 
-	// Own is a channel of the listener alone, where scripts publish messages for its calls; see [Waiter.Hear]. It may be
-	// empty. All waiters of a listener have the same, but for a cluster: there the channel is in the slot of the key.
+	// Own is a channel of this listener alone, on which scripts publish messages for its calls; see [Waiter.Hear]. It may be
+	// empty. All waiters of a listener have the same channel, except on a cluster, where it is in the slot of the key.
 	Own string
 }
 
-// Waiter returns a waiter that is not armed, or nil when there will be no wake-ups: the server allows none of the ways that
-// the listener asks for. The methods of a nil Waiter do nothing.
+// Waiter returns a waiter that is not armed, or nil if there will be no wake-ups because the server allows none of the ways
+// that the listener asks for. The methods of a nil Waiter do nothing.
 func (l *Listener) Waiter(wait Wait) *Waiter {
 	w := &Waiter{Wait: wait, listener: l, wake: make(chan struct{}, 1)}
 	w.doubt.poll = l.options.Poll

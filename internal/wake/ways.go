@@ -9,9 +9,9 @@ import (
 	"github.com/lockregistry/lockregistry/internal/fault"
 )
 
-// prepare finds out which ways of listening the server and the user's permissions allow for some listeners, and has the
-// server do what is needed once for each. An error means that the network or the server does not work for now, or that
-// there is no way for any listener that waits.
+// prepare finds out which ways of listening the server and the user's permissions allow for some listeners, and sets up what
+// each needs once per connection. An error means that the network or the server does not work now, or that no way works for any
+// waiting listener.
 func (c *connection) prepare(listeners []*Listener) error {
 	for _, l := range listeners {
 		if !c.node.unprepared(l, c) {
@@ -42,7 +42,7 @@ func (c *connection) prepare(listeners []*Listener) error {
 	return nil
 }
 
-// unprepared tells whether a connection is not prepared for a listener, and takes down that it is.
+// unprepared reports whether a connection is not prepared for a listener, and notes that it is now.
 func (n *node) unprepared(l *Listener, c *connection) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -54,19 +54,19 @@ func (n *node) unprepared(l *Listener, c *connection) bool {
 	return true
 }
 
-// track has the connection track the keys that it reads, if the server can.
+// track turns on tracking of the keys that the connection reads, if the server can.
 func (c *connection) track() (err error) {
 	if !errors.Is(c.tracking, errUntried) {
 		return nil
 	}
 	n := c.node
-	// Rueidis may have switched tracking on in another mode already, which must be left first. Where CLIENT is not
-	// permitted it has not.
+	// Rueidis may have turned tracking on in another mode, which must be turned off first. Without permission for CLIENT it has
+	// not.
 	results := c.client.DoMulti(c.ctx,
 		c.client.B().ClientTracking().Off().Build(),
 		c.client.B().ClientTracking().On().Build())
 	err = results[1].Error()
-	if err == nil { // the server allows it to connections that it cannot tell of changes, too
+	if err == nil { // the server also accepts it from connections to which it cannot report changes
 		err = c.pushes()
 	}
 	switch {
@@ -83,12 +83,12 @@ func (c *connection) track() (err error) {
 
 var errNoPush = errors.New("the connection speaks version 2 of the protocol, which has no messages about changed keys")
 
-// double replies a number that is one in version 3 of the protocol only; version 2 has no such type.
+// double returns a double, a type that only version 3 of the protocol has.
 const double = "redis.setresp(3) return {double=0.5}"
 
-// pushes fails with errNoPush when the server cannot send messages of its own on the connection: it does in version 3 of
-// the protocol. HELLO tells the version, but Redis 6.0 insists on being told one, which would also change it. So a script
-// finds out; where scripts are not permitted HELLO must do.
+// pushes fails with errNoPush if the server cannot push messages on the connection, which needs version 3 of the protocol.
+// HELLO returns the version, but Redis 6.0 requires an argument that would also change it. So a script finds out; without
+// permission for scripts HELLO does.
 func (c *connection) pushes() error {
 	result := c.client.Do(c.ctx, c.client.B().Eval().Script(double).Numkeys(0).Build())
 	if err := result.Error(); err == nil {
@@ -110,7 +110,7 @@ func (c *connection) pushes() error {
 	return nil
 }
 
-// subscribeCommon subscribes to the common channel of a listener. It can do without: each key has a channel, too.
+// subscribeCommon subscribes to the common channel of a listener. A refusal is no failure, since each key also has a channel.
 func (c *connection) subscribeCommon(l *Listener) error {
 	name := l.options.Common
 	if name == "" || c.node.hearing(name) {
@@ -132,7 +132,7 @@ func (c *connection) subscribeCommon(l *Listener) error {
 	return nil
 }
 
-// hearing tells whether a common channel is subscribed to.
+// hearing reports whether a common channel is subscribed.
 func (n *node) hearing(name string) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -140,7 +140,7 @@ func (n *node) hearing(name string) bool {
 	return c != nil && c.common
 }
 
-// hear notes that a common channel is subscribed to.
+// hear notes that a common channel is subscribed.
 func (n *node) hear(name string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -148,7 +148,7 @@ func (n *node) hear(name string) {
 	c.common = true
 }
 
-// unknown tells whether the server does not know a command.
+// unknown reports whether the server does not know a command.
 func unknown(err error) bool {
 	reply, ok := rueidis.IsRedisErr(err)
 	return ok && strings.HasPrefix(strings.TrimPrefix(reply.Error(), "ERR "), "unknown command")
