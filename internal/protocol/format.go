@@ -7,17 +7,17 @@ import (
 	"github.com/lockregistry/lockregistry/internal/lease"
 )
 
-// Config is what the formats of a registry are made from.
+// Config is what a registry's formats depend on.
 type Config struct {
 	Prefix     string
 	Cluster    bool
 	Publishes  bool          // releases are published
-	OldChannel bool          // in Spring's format on its single channel, too
+	OldChannel bool          // in Spring's format also on its single channel
 	Fencing    bool          // a grant draws tokens
 	Remove     func() string // the command that removes a key: UNLINK or DEL
 }
 
-// Sharded tells scripts whether channels are in slots.
+// Sharded returns the argument that tells scripts whether channels are in slots.
 func (c *Config) Sharded() string {
 	if c.Cluster {
 		return "S"
@@ -25,7 +25,8 @@ func (c *Config) Sharded() string {
 	return ""
 }
 
-// Publish is how releases are published in Redisson's format: PUBLISH, SPUBLISH to reach Redisson in a cluster too, or empty.
+// Publish returns how releases are published in Redisson's format: PUBLISH, SPUBLISH to also reach Redisson in a cluster, or
+// empty.
 func (c *Config) Publish() string {
 	switch {
 	case !c.Publishes:
@@ -37,18 +38,18 @@ func (c *Config) Publish() string {
 	}
 }
 
-// Description is what distinguishes a format. A new format takes one, and a file in Lua; see scripts.go.
+// Description is what distinguishes a format. A new format needs one, and a Lua file; see scripts.go.
 type Description struct {
 	Name   string
-	Source sections // of its file
-	Side   string   // of the sections of one side of a read-write lock, read or write; empty: it has none
+	Source sections // the sections of its file
+	Side   string   // read or write for a side of a read-write lock, as in the names of sections; else empty
 	Many   bool     // several calls of a registry may have the lock, or wait for it, at a time
 
 	Set     bool                            // SET NX takes a free lock
-	Unlinks bool                            // a key is removed by the command that Config tells; else by the scripts' own
-	Channel func(prefix string) string      // what the names of the channels of releases begin with
-	Within  func(key string) string         // the rest of them
-	Common  func(prefix string) string      // a channel on which releases of all keys may be published; nil: there is none
+	Unlinks bool                            // keys are removed by Config's command; else by the scripts' own
+	Channel func(prefix string) string      // the beginning of the names of the channels of releases
+	Within  func(key string) string         // the rest of these names
+	Common  func(prefix string) string      // a channel on which releases of all keys may be published; nil: none
 	Counter func(prefix, key string) string // the key of the fencing counter
 	Foreign []string                        // see [Foreign]
 
@@ -56,10 +57,10 @@ type Description struct {
 	brief   bool
 }
 
-// scripts are those of a format.
+// scripts are the scripts of a format.
 type scripts struct{ obtain, queued, all, release, renew, owner *Script }
 
-// describe puts the scripts of a format together.
+// describe assembles the scripts of a format.
 func describe(d Description) *Description {
 	script := func(operation string) *Script { return known(d.name()+"_"+operation, d.operation(operation)) }
 	d.scripts = scripts{
@@ -81,17 +82,17 @@ func (d *Description) name() string {
 	return d.Name + "_" + d.Side
 }
 
-// Format is a format of locks as a registry has it. Nobody else knows which one a lock has.
+// Format is a format of locks with the settings of a registry. Other packages do not depend on the format of a lock.
 //
-// A hold is named by its value, "<registry>:<number>", which no other hold ever has.
+// A hold is named by its value, "<registry>:<number>", which is unique forever.
 type Format struct {
 	*Config
 	format   *Description
-	channels string // what the names of channels begin with when releases are published, else empty
-	permits  string // of a semaphore: how many a hold has, and the number of all, in the words of the scripts
+	channels string // the beginning of the names of channels if releases are published, else empty
+	permits  string // for a semaphore: the permits of a hold, and of all, as scripts take them
 }
 
-// newFormat is a format as a registry has it.
+// newFormat makes a format with the settings of a registry.
 func newFormat(d *Description, c Config) *Format {
 	f := &Format{Config: &c, format: d}
 	if c.Publishes {
@@ -100,13 +101,12 @@ func newFormat(d *Description, c Config) *Format {
 	return f
 }
 
-// Obtain is the call that makes a hold the owner of its key, unless another one has it; see [Call.Decode].
-// Quick says that the key is most likely free; the call may do less then, and leave out what is only needed when it is
-// not: what it refuses is tried again otherwise.
+// Obtain returns the call that makes a hold the owner of its key, unless another hold is; see [Call.Decode]. Quick: the key is
+// most likely free, so the call may do less; if it is refused, the caller tries again without quick.
 func (f *Format) Obtain(b Request, quick bool) Call {
 	c := Call{Key: b.Key, Args: Args{b.Value, b.Lease.MS}}
 	if f.Cluster && b.Mode == ModeSeen && QueueKey(f.Prefix, b.Key) == "" {
-		b.Mode = ModeNone // no queue, so nobody who could see it
+		b.Mode = ModeNone // no queue, so no waiting call could see it
 	}
 	if quick && f.format.Set && !f.Fencing { // most locks are free: SET takes less of the server than a script
 		return c
@@ -130,8 +130,8 @@ func (f *Format) Obtain(b Request, quick bool) Call {
 	return c
 }
 
-// ObtainAll is one call for several keys of a slot: it gives none if somebody else has one of them. It is for plain
-// locks: for others it panics.
+// ObtainAll returns one call for several keys of a slot: it obtains none if one of them is taken. It is for plain locks, and
+// panics for others.
 func (f *Format) ObtainAll(all []Request) Call {
 	script := f.plain("several locks together", f.format.scripts.all)
 	c := Call{Script: script, Key: all[0].Key, Args: Args{strconv.Itoa(len(all)), all[0].Lease.MS}}
@@ -152,13 +152,13 @@ func (f *Format) ObtainAll(all []Request) Call {
 	return c
 }
 
-// Release is the call that passes the key, if it is the hold's, to the first waiter in its queue, or removes it, or keeps it
-// for nobody. It replies no more than 0 when it was not the hold's, see [Confirmed]; else 1, [Contended] when others
+// Release returns the call that, if the key is the hold's, passes it to the first waiter in its queue, removes it, or keeps the
+// path taken. The reply is at most 0 if the key was not the hold's, see [Confirmed]; else it is 1, or [Contended] if others
 // wait in the queue or one of them has the key now, or [NoQueue].
 func (f *Format) Release(r Release) Call {
 	if f.format.Many {
-		r.Leaving.All = false // others of its registry wait, too
-		r.Queued = true       // who waits is told by a release alone, also of a registry that has been refused the queue
+		r.Leaving.All = false // other calls of its registry wait, too
+		r.Queued = true       // only releases wake waiting calls, so also a registry without a queue must do so
 	}
 	c := Call{Script: f.format.scripts.release, Key: r.Key, Args: Args{r.Value, f.channels, "", string(r.Known), f.Sharded()}}
 	if r.Queued {
@@ -180,13 +180,13 @@ func (f *Format) Release(r Release) Call {
 	return c
 }
 
-// Renew is the call that sets the lease anew if the key is the hold's. It replies 1 when it was, else no more than 0, see
+// Renew returns the call that renews the lease if the key is the hold's. The reply is 1 if it was, else at most 0, see
 // [Confirmed].
 func (f *Format) Renew(key, value string, l *lease.Term) Call {
 	return Call{Script: f.format.scripts.renew, Key: key, Args: Args{value, l.MS}}
 }
 
-// Fence is a renewal that also draws tokens for the hold, of which it replies the first one.
+// Fence returns a renewal that also draws tokens for the hold. The reply is the first token.
 func (f *Format) Fence(key, value string, l *lease.Term) Call {
 	counter := f.Counter(key)
 	c := Call{Script: f.format.scripts.renew, Key: key, Args: Args{value, l.MS, counter}}
@@ -194,18 +194,18 @@ func (f *Format) Fence(key, value string, l *lease.Term) Call {
 	return c
 }
 
-// Holds is the call that tells whether the key is the hold's: a renewal that leaves the lease as it is.
+// Holds returns the call that asks whether the key is the hold's: a renewal that does not change the lease.
 func (f *Format) Holds(key, value string) Call {
 	return Call{Script: f.format.scripts.renew, Key: key, Args: Args{value}}
 }
 
-// Holder is the call that returns the holder of a plain lock, as it is in the key; nil when it is free. For other locks it
-// panics.
+// Holder returns the call that reads the holder of a plain lock, as named in the key; the reply is nil if the lock is free. It
+// panics for other locks.
 func (f *Format) Holder(key string) Call {
 	return Call{Script: f.plain("a holder", f.format.scripts.owner), Key: key}
 }
 
-// plain is a script that other locks do not have: a call without one would be a SET.
+// plain returns s, a script that only plain locks have. It panics if there is none: a call without a script would be a SET.
 func (f *Format) plain(what string, s *Script) *Script {
 	if s == nil {
 		panic("lockregistry: " + what + " is asked of " + f.format.name() + ", which is not a format of plain locks")
@@ -213,10 +213,10 @@ func (f *Format) plain(what string, s *Script) *Script {
 	return s
 }
 
-// Counter is the key of the fencing counter of a key.
+// Counter returns the key of the fencing counter of a key.
 func (f *Format) Counter(key string) string { return f.format.Counter(f.Prefix, key) }
 
-// counting is the counter from which a grant draws tokens, else empty.
+// counting returns the counter from which a grant draws tokens; empty without fencing.
 func (f *Format) counting(c *Call) string {
 	if !f.Fencing {
 		return ""
@@ -226,11 +226,11 @@ func (f *Format) counting(c *Call) string {
 	return counter
 }
 
-// Channel is where releases of a key are published; on CommonChannel those of all keys may be, with the key as the
-// message.
+// Channel returns the channel on which releases of a key are published. Releases of all keys may also be published on
+// CommonChannel, with the key as the message.
 func (f *Format) Channel(key string) string { return f.format.Channel(f.Prefix) + f.format.Within(key) }
 
-// CommonChannel is empty when there is none.
+// CommonChannel returns the channel for all keys; empty if there is none.
 func (f *Format) CommonChannel() string {
 	if f.format.Common == nil {
 		return ""
@@ -238,18 +238,17 @@ func (f *Format) CommonChannel() string {
 	return f.format.Common(f.Prefix)
 }
 
-// Many tells whether several calls of a registry may have the lock, or wait for it, at a time.
+// Many reports whether several calls of a registry may have the lock, or wait for it, at a time.
 func (f *Format) Many() bool { return f.format.Many }
 
-// RemovesOlder tells whether the removal of a value also removes what an older hold of the same registry has left. In a
-// read-write lock others may have the lock beside it, and in a semaphore others of the same registry.
+// RemovesOlder reports whether the removal of a value also removes what an older hold of the same registry has left. It does
+// not for read-write locks, which others may share, and semaphores, which other holds of the registry may share.
 func (f *Format) RemovesOlder() bool { return f.format.Side == "" && !f.format.Many }
 
-// Brief tells whether there are short ways for a lock for which others wait all the time: [Queueing.Fast] and [Direct].
+// Brief reports whether the format has fast paths for locks that others wait for all the time: [Queueing.Fast] and [Direct].
 func (f *Format) Brief() bool { return f.format.brief }
 
-// fencingCounter is the name of a key's fencing counter: in its slot, and of the form that is reserved for what stands beside
-// keys.
+// fencingCounter returns the name of a key's fencing counter: in the key's slot, and in the reserved form, see Reserved.
 func fencingCounter(prefix, key string) string {
 	if HashTag(key) != key {
 		return key + ":fencing"

@@ -19,9 +19,9 @@ const (
 	KindSemaphore = "semaphore"
 )
 
-// Inspection is what inspect.lua tells of a key.
+// Inspection is what inspect.lua returns for a key.
 type Inspection struct {
-	Kind   string // one of these; empty: nobody holds the key, and nobody waits
+	Kind   string // one of these; empty: no holder and no waiter
 	Stored Stored
 	Number int // of the permits of a semaphore
 
@@ -30,15 +30,15 @@ type Inspection struct {
 	Waiters     []Queued // the first ones in the order of the queue
 	WaiterCount int      // all of them
 
-	TooLong []string // what the script has left out, or cut, because it was too long: each of token, holder and waiter once
+	TooLong []string // what the script has left out or cut because it was too long: token, holder or waiter, each once
 }
 
 // Stored is how a key is stored.
 type Stored int
 
-// What a key may be.
+// The ways to store a key.
 const (
-	NotStored Stored = iota // there is none
+	NotStored Stored = iota // there is no key
 	AsString                // as Spring does
 	AsHash                  // as Redisson does
 	AsSet                   // as a semaphore
@@ -49,8 +49,8 @@ type Holder struct {
 	Text    string // the value of the key, or a field of the hash
 	Name    Name
 	Shared  bool          // it is a reader
-	Permits int           // that it has; 0: it is no semaphore's
-	Lease   time.Duration // what is left; negative: it has no end
+	Permits int           // how many it has; 0: not a semaphore's
+	Lease   time.Duration // what is left of it; negative: it has no end
 	Token   uint64        // the last fencing token that was drawn for the key; 0: none, or none for readers
 }
 
@@ -58,12 +58,12 @@ type Holder struct {
 type Queued struct {
 	Registry string
 	Shared   bool      // it is a reader's
-	Permits  int       // that it asks for; 0: it is no semaphore's
-	Since    time.Time // by its place in the queue; zero: not known
-	Gone     bool      // nobody listens to the channel of its registry
+	Permits  int       // how many it asks for; 0: not a semaphore's
+	Since    time.Time // from its place in the queue; zero: not known
+	Gone     bool      // no connection listens to the channel of its registry
 }
 
-// ReadInspection reads what inspect.lua tells of one key. What is no lock gives fault.WrongType.
+// ReadInspection reads what inspect.lua returns for one key. It fails with fault.WrongType if the key is no lock.
 func ReadInspection(row rueidis.RedisMessage) (Inspection, error) {
 	reply, err := row.ToAny()
 	if err != nil {
@@ -126,7 +126,7 @@ func parseInspection(reply any) (x Inspection, err error) {
 	return x, nil
 }
 
-// note adds to what is too long.
+// note adds a name to TooLong, once.
 func (x *Inspection) note(what string) {
 	if !slices.Contains(x.TooLong, what) {
 		x.TooLong = append(x.TooLong, what)
@@ -152,10 +152,10 @@ func (x *Inspection) addHolder(text, held string, left int64, drawn uint64) erro
 	return nil
 }
 
-// addWaiter reads a ticket, and its place in the queue. Where nobody holds the key, the tickets tell what kind it is of.
+// addWaiter reads a ticket, and its place in the queue. If the key is not held, the tickets show its kind.
 func (x *Inspection) addWaiter(ticket, place string, gone bool) {
 	member, side := ticket, ""
-	if at := strings.LastIndexByte(ticket, '|'); at >= 0 { // a client id may have one, too
+	if at := strings.LastIndexByte(ticket, '|'); at >= 0 { // a client id may contain one, too
 		member, side = ticket[:at], ticket[at:]
 	}
 	q := Queued{Registry: ParseName(member).Registry, Shared: strings.HasSuffix(side, "r"), Gone: gone}

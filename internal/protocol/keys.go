@@ -9,20 +9,20 @@ import (
 	"github.com/lockregistry/lockregistry/internal/fault"
 )
 
-// Keys of what is kept beside the key of a lock.
+// The ends of keys that are kept beside the keys of locks.
 const (
 	waitersEnd  = ":waiters"
 	fencingEnd  = ":fencing"
 	registryEnd = "}:registry"
 )
 
-// Reserved reports whether a key may be that of another lock's queue or fencing counter, or of the record of a registry.
+// Reserved reports whether a key may be another lock's queue or fencing counter, or a registry's record.
 func Reserved(key string) bool {
 	return (strings.HasSuffix(key, waitersEnd) || strings.HasSuffix(key, fencingEnd) || strings.HasSuffix(key, registryEnd)) &&
 		HashTag(key) != key
 }
 
-// LockOf says to which lock with a prefix a key of the database belongs: it is the lock's, or its queue's.
+// LockOf returns the lock with this prefix to which a key of the database belongs: as the lock's key, or its queue.
 func LockOf(prefix, key string) (lock string, ok bool) {
 	path, ok := strings.CutPrefix(key, prefix+":")
 	switch {
@@ -37,20 +37,20 @@ func LockOf(prefix, key string) (lock string, ok bool) {
 	if !ok {
 		return "", false
 	}
-	// Of a key without a hash tag, "<prefix>:{<key>}:waiters". The prefix may be that of another registry, which begins with this
-	// one.
+	// The queue of a key without a hash tag: "<prefix>:{<key>}:waiters". The prefix may be another registry's, which begins with
+	// this one.
 	if before, inner, braces := strings.Cut(strings.TrimSuffix(lock, "}"), ":{"); braces && strings.HasPrefix(inner, before+":") {
 		lock = inner
 	}
 	return lock, QueueKey(prefix, lock) == key
 }
 
-// ErrStrange is for a reply that no script of this library gives.
+// ErrStrange is the error for a reply that no script of this library gives.
 var ErrStrange = errors.New("a reply of Redis that cannot be read")
 
-// Found is what keys.lua replies.
+// Found is the reply of keys.lua.
 type Found struct {
-	Cursor  string // of the next call; "0": there is none
+	Cursor  string // for the next call; "0": there is none
 	Keys    []string
 	TooLong []string // the beginnings of names that are too long
 }

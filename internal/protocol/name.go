@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// Name is what the name of a holder in Redis says.
+// Name is the parsed name of a holder in Redis.
 type Name struct {
 	Registry string
 	Since    time.Time // when its number was drawn; zero: not known
-	Kept     bool      // nobody holds the lock any more, and the path is kept
+	Kept     bool      // the lock was released, and AtLeast keeps the path
 	Writes   bool
 	Known    bool // it has the form that this library and Redisson write
 }
@@ -33,11 +33,11 @@ func ParseName(text string) (n Name) {
 	return n
 }
 
-// TooLong is what scripts reply instead of a text that is longer than this library and its peers make it. A value that is wrong,
-// or malicious, costs no memory here.
+// TooLong is what scripts return instead of a text that is longer than this library and its peers write. So a wrong or
+// malicious value costs no memory here.
 const TooLong = "too long"
 
-// IsCut reports whether a script has left out the end of a name, which was too long.
+// IsCut reports whether a script has cut a name that was too long.
 func IsCut(name string) bool {
 	return strings.HasSuffix(name, " bytes)") && strings.Contains(name, " ("+TooLong+": ")
 }

@@ -2,8 +2,8 @@ package protocol
 
 import "strconv"
 
-// permits keeps a semaphore: a sorted set of the holds that have permits, by when the lease of each is over. Several holds of a
-// registry have some at a time, so none takes over what another one has left.
+// permits stores a semaphore: a sorted set of the holds that have permits, by the end of each lease. Several holds of a
+// registry may have permits at a time, so no hold takes over what another one has left.
 var (
 	permits = describe(Description{
 		Name: "permits", Source: files["permits"], Many: true,
@@ -14,23 +14,24 @@ var (
 	setPermits = known("set_permits", permits.operation("set_permits"))
 )
 
-// NewPermits is the format of holds of a semaphore that has some number of permits, unless another one is known in Redis, and of
-// which each hold has so many.
+// NewPermits returns the format of holds that have each permits of a semaphore with number permits, unless Redis has another
+// number.
 func NewPermits(c Config, each, number int) *Format {
 	f := newFormat(permits, c)
 	f.permits = strconv.Itoa(each) + " " + strconv.Itoa(number)
 	return f
 }
 
-// EveryHold is what a release has in the place of a value that ends all holds of a semaphore.
+// EveryHold, as the value of a release, ends all holds of a semaphore.
 const EveryHold = "*"
 
-// IsHold tells whether a member of the set may be a hold.
+// IsHold reports whether a member of the set may be a hold.
 func IsHold(member string) bool {
 	return member != "" && '0' <= member[len(member)-1] && member[len(member)-1] <= '9'
 }
 
-// SetPermits is the call that sets the number of permits of a semaphore. It replies the one before, 0 when none was known.
+// SetPermits returns the call that sets the number of permits of a semaphore. The reply is the previous number, 0 if there was
+// none.
 func (f *Format) SetPermits(key string, number int) Call {
 	c := Call{Script: setPermits, Key: key, Args: Args{strconv.Itoa(number), "", f.Prefix, "", f.Sharded()}}
 	c.then(f.channels)

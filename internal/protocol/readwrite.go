@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// readers and writers keep the two sides of a read-write lock as Redisson does: a hash with a field for each holder, and one for
-// the mode. Redisson's read-write locks have no fencing counter.
+// readers and writers store the two sides of a read-write lock as Redisson does: a hash with a field for each holder, and one
+// for the mode. Redisson's read-write locks have no fencing counter.
 var (
 	readers     = describe(sideOf("read"))
 	writers     = describe(sideOf("write"))
@@ -29,16 +29,17 @@ func sideOf(side string) Description {
 	}
 }
 
-// NewRead is the format of the readers of Redisson's RReadWriteLock. They draw no tokens.
+// NewRead returns the format of the readers of Redisson's RReadWriteLock. They draw no tokens.
 func NewRead(c Config) *Format {
 	c.Fencing = false
 	return newFormat(readers, c)
 }
 
-// NewWrite is that of the writers.
+// NewWrite returns the format of its writers.
 func NewWrite(c Config) *Format { return newFormat(writers, c) }
 
-// WriterWaits is the call that tells whether a writer waits elsewhere, if the key is read. It replies 1 if so.
+// WriterWaits returns the call that asks whether a writer waits elsewhere while the key is held by readers. The reply is 1 if
+// so.
 func (c *Config) WriterWaits(key string) Call {
 	w := Call{Script: writerWaits, Key: key, Args: Args{readers.Channel(c.Prefix), c.Prefix, c.Sharded()}}
 	if c.Cluster {
@@ -47,8 +48,8 @@ func (c *Config) WriterWaits(key string) Call {
 	return w
 }
 
-// Tagged is a name as it stands in the names that Redisson derives from it: in braces, so that they are in the same slot of
-// a cluster, unless it has some of its own.
+// Tagged returns a name as it appears in names that Redisson derives from it: in braces, so that they are in the same slot of a
+// cluster, unless the name contains braces.
 func Tagged(name string) string {
 	if strings.Contains(name, "{") {
 		return name
@@ -56,15 +57,15 @@ func Tagged(name string) string {
 	return "{" + name + "}"
 }
 
-// ErrScattered means that the keys of a read-write lock must be in one slot of a cluster, since its scripts work on all of
-// them, and the braces in its name put them into several.
+// ErrScattered: the keys of a read-write lock must be in one slot of a cluster, since its scripts use all of them, but the
+// braces in its name put them into several slots.
 var ErrScattered = errors.New("a cluster keeps the keys of this read-write lock in different slots, because of the braces in " +
 	"its name: leave them out, or put a part of the name into one pair of them, such as {order}42")
 
-// Scattered tells whether a cluster may keep the keys of a read-write lock in several slots.
+// Scattered reports whether the keys of a read-write lock may be in several slots of a cluster.
 func Scattered(name string) bool { return HashTag(name) != HashTag(Tagged(name)+":rwlock_timeout") }
 
-// HashTag is the part of a key that decides its slot: what is within the first braces, or all of it when there is nothing.
+// HashTag returns the part of a key that decides its slot: the text within the first braces, or the whole key if there is none.
 func HashTag(key string) string {
 	_, rest, opened := strings.Cut(key, "{")
 	tag, _, closed := strings.Cut(rest, "}")

@@ -1,14 +1,14 @@
 package protocol
 
-// redisson keeps a plain lock as Redisson does: a hash with a field for the holder.
+// redisson stores a plain lock as Redisson does: a hash with a field for the holder.
 //
-// A holder's field is "<client uuid>:<thread id>" in Redisson; here it is the hold's value, with the number in the place of
-// the thread. Its count is always 1: how often an owner has locked is counted in this process.
+// A holder's field is "<client uuid>:<thread id>" in Redisson; here it is the hold's value, with the number instead of the
+// thread id. Its count is always 1: this process counts how often an owner has locked.
 var redisson = describe(Description{
 	Name: "redisson", Source: files["redisson"],
 	Channel: func(string) string { return "redisson_lock__channel:" },
 	Within:  Tagged,
-	Counter: func(_, key string) string { return "redisson_lock_token:" + Tagged(key) }, // that of its RFencedLock
+	Counter: func(_, key string) string { return "redisson_lock_token:" + Tagged(key) }, // the counter of its RFencedLock
 	Foreign: []string{
 		"9401052d872adfd0179ef8c8e8c028512707629a", // before 3.12.3
 		"dad0f8d619e548e04f21fb48d50be5034df3adae", // then before 3.19.0, and RSpinLock
@@ -19,5 +19,5 @@ var redisson = describe(Description{
 	},
 })
 
-// NewRedisson is the format of Redisson's RLock and RFencedLock.
+// NewRedisson returns the format of Redisson's RLock and RFencedLock.
 func NewRedisson(c Config) *Format { return newFormat(redisson, c) }

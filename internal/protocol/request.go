@@ -22,21 +22,21 @@ type Request struct {
 	Key   string
 	Value string
 	Lease *lease.Term
-	Under string // to read: the value of the hold with which the same owner writes already
-	Side  string // r for a reader, w for a writer
+	Under string // for a reader: the value of the writer's hold that its owner has
+	Side  string // r for a reader, w for a writer, p and a number for permits
 	Queueing
 }
 
-// Queueing is what a request wants in the queue.
+// Queueing is what a request asks of the queue.
 type Queueing struct {
 	Mode     Mode
-	Place    string // where the ticket was, for one that is asked for anew; or empty
-	Replaces string // a ticket that it replaces; or empty
-	Zeros    string // in front of the lease in the ticket, they say how long the short lease of a grant is
-	Fast     bool   // the queue is most likely there, and the place is to be the last one
+	Place    string // the former place of a ticket that is asked for again; else empty
+	Replaces string // a ticket to replace; else empty
+	Zeros    string // in front of the lease in the ticket: the length of a grant's short lease
+	Fast     bool   // the queue most likely exists, and the ticket comes last
 }
 
-// asks is what the request asks of the queue, in the words of the scripts.
+// asks returns the mode as scripts take it.
 func (q Queueing) asks() string {
 	if q.Fast {
 		return ""
@@ -44,49 +44,49 @@ func (q Queueing) asks() string {
 	return string(q.Mode)
 }
 
-// Mode is what a request asks of the queue, in the words of the scripts.
+// Mode is what a request asks of the queue, as scripts take it.
 type Mode string
 
 // The modes.
 const (
-	ModeNone    Mode = ""        // there is none, or it is not to wait
-	ModeTry     Mode = "try"     // nothing, but not to overtake those that wait in it; for readers
-	ModeSeen    Mode = "seen"    // nothing, but to be seen by those that wait in it; for one that tries again and again
-	ModeReserve Mode = "reserve" // to wait without a ticket
-	ModeEnqueue Mode = "enqueue" // for a ticket
-	ModeCheck   Mode = "check"   // what became of its ticket
+	ModeNone    Mode = ""        // no queue, or no wait
+	ModeTry     Mode = "try"     // nothing, but does not overtake waiting calls
+	ModeSeen    Mode = "seen"    // nothing, but leaves a trace for waiting calls; for repeated tries
+	ModeReserve Mode = "reserve" // waits without a ticket
+	ModeEnqueue Mode = "enqueue" // a ticket
+	ModeCheck   Mode = "check"   // the state of its ticket
 )
 
-// Release is what the end of a hold asks for.
+// Release is the content of a release.
 type Release struct {
 	Key, Value string
 	Queued     bool // there is a queue
 
-	Leaving Leaving // what to remove from it
-	Yields  bool    // others wait in this process, and are not to have the lock at once
-	Leads   bool    // it matters that somebody has the lock, not who: no long window is due
+	Leaving Leaving // what to remove from the queue
+	Yields  bool    // others wait in this process, and must let others go first
+	Leads   bool    // of a leader: it does not matter who leads, so no long window is due
 
-	Keep  time.Duration // how long the path is to stay taken, see AtLeast; 0: it is not
-	Known Known         // of those who wait
+	Keep  time.Duration // how long the path stays taken, see AtLeast; 0: not at all
+	Known Known         // about waiting calls
 }
 
-// Known is what a process knows of those who wait, in the words of the scripts.
+// Known is what a process knows about waiting calls, as scripts take it.
 type Known string
 
-// What it knows.
+// The values of Known.
 const (
 	NothingKnown Known = ""
-	Quiet        Known = "quiet"  // nobody is known of who tries without a ticket
-	Direct       Known = "direct" // the queue, and that no window was due a moment ago: see [Format.Brief]
+	Quiet        Known = "quiet"  // no process is known to try without a ticket
+	Direct       Known = "direct" // there is a queue, and no window was due a moment ago: see [Format.Brief]
 )
 
-// Leaving is the tickets of a call that leaves the queue: none, one, or all.
+// Leaving names the tickets of a call that leaves the queue: none, one, or all.
 type Leaving struct {
 	Ticket string
-	All    bool // those of the registry up to the hold's
+	All    bool // all of the registry up to this hold's
 }
 
-// manner is what is special about it, in the words of the scripts.
+// manner returns Yields, Leads or All as scripts take it.
 func (r Release) manner() string {
 	switch {
 	case r.Yields:
@@ -100,7 +100,7 @@ func (r Release) manner() string {
 	}
 }
 
-// keeping is how long that is, in the words of the scripts: whole milliseconds, or empty.
+// keeping returns Keep as scripts take it: whole milliseconds, or empty.
 func (r Release) keeping() string {
 	if r.Keep <= 0 {
 		return ""
@@ -108,13 +108,13 @@ func (r Release) keeping() string {
 	return strconv.FormatInt((r.Keep-1).Milliseconds()+1, 10)
 }
 
-// What a release replies when the key was the hold's, and others wait, or there is no queue, which stands for a text that says
-// why; and when it was a later hold's of the same registry.
+// Replies to a release. Contended and NoQueue: the key was the hold's, and others wait, or there is no queue; NoQueue stands
+// for a text that says why. Later: the key was a later hold's of the same registry.
 const (
 	Contended = 2
 	NoQueue   = 3
 	Later     = -2
 )
 
-// Ticket is that of a request, as it is in the queue.
+// Ticket returns the ticket of a request, as it is in the queue.
 func (b Request) Ticket() string { return b.Value + "|" + b.Zeros + b.Lease.MS + b.Side }

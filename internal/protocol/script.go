@@ -15,13 +15,13 @@ import (
 	"github.com/lockregistry/lockregistry/internal/fault"
 )
 
-// Script is a Lua script that works on the keys of one slot, so that it runs on every node of a cluster.
+// Script is a Lua script whose keys are in one slot, so that it works on a cluster.
 type Script struct {
 	Source string
 	SHA    string
 }
 
-// NewScript makes a script of its source.
+// NewScript makes a script from its source.
 func NewScript(source string) *Script {
 	sum := sha1.Sum([]byte(source))
 	return &Script{Source: source, SHA: hex.EncodeToString(sum[:])}
@@ -32,28 +32,28 @@ type Call struct {
 	Script *Script
 	Key    string
 	Args   Args
-	more   []string // what follows them, in calls that are rare
+	more   []string // further arguments, of rare calls
 
-	// While a slot of a cluster moves, a script with the one key goes to where that is, or, when it is gone, to where the slot
-	// goes. There it must not begin a queue while another one is on its way: the server that moves them would stop with an error.
-	// So a call that may begin one names the queue too. It is refused then unless both are there. A call that waits tries again,
-	// and a release does so without the queue.
-	queue string // its key; empty: the call begins none
+	// While a slot of a cluster moves, a script with only the lock's key goes to the node that has the key, or, if it is gone, to
+	// the slot's new node. There it must not begin a queue while the old queue is still to be moved: the move would fail with an
+	// error. So a call that may begin a queue also names the queue as a key, and is refused unless both are at the node. A waiting
+	// call then tries again, and a release goes on without the queue.
+	queue string // the queue's key; empty: the call begins none
 
-	// Of a call that obtains: a script that the server does not know is not sent again once nobody waits for the answer. The
-	// removal of what it may have got is on its way then, and would come first.
+	// For an obtaining call: a script that the server does not know is not sent again once the caller has given up. The removal of
+	// its grant is under way by then, and would come first.
 	DropIfAbandoned bool
 
-	Replicas *Replicas // which must have what it writes before it counts; nil: none
+	Replicas *Replicas // the replicas that must have the write; nil: none
 	Wrote    func(c *Call, result rueidis.RedisResult) bool
-	others   []string // further keys of the script, in the slot of the key: for the same reason, the fencing counter on a cluster
+	others   []string // further keys in the key's slot: on a cluster the fencing counter, for the same reason
 }
 
-// Replicas is what a write needs before it counts: how many must have a write, and within what time.
+// Replicas says how many replicas must have a write before it counts, and within what time.
 type Replicas struct {
 	N       int
 	Timeout time.Duration
-	Told    func(why error) // of each write that was waited for: why it does not count, or nil
+	Told    func(why error) // called after each wait: why the write does not count, or nil
 }
 
 // counts notes that a call may begin a fencing counter.
@@ -63,7 +63,8 @@ func (c *Call) counts(counter string, cluster bool) {
 	}
 }
 
-// QueueKey is the key of a lock's queue, see lua/queue.lua; empty where that is in another slot, so that there is none.
+// QueueKey returns the key of a lock's queue, see lua/queue.lua; empty if that would be in another slot, so that there is no
+// queue.
 func QueueKey(prefix, key string) string {
 	queue := prefix + ":{" + key + "}:waiters"
 	if HashTag(key) != key {
@@ -75,11 +76,11 @@ func QueueKey(prefix, key string) string {
 	return queue
 }
 
-// Args are those of one call: an array, so that a call needs no memory of its own. Empty ones at the end are not
-// sent; a script takes a missing one for empty.
+// Args are the arguments of a call: an array, so that a call needs no allocation. Empty ones at the end are not sent; scripts
+// take a missing argument as empty.
 type Args [5]string
 
-// then adds rare arguments to those of the array.
+// then appends rare arguments to the array's.
 func (c *Call) then(more ...string) {
 	n := len(more)
 	for n > 0 && more[n-1] == "" {
@@ -90,7 +91,7 @@ func (c *Call) then(more ...string) {
 	}
 }
 
-// Given is the arguments of the script.
+// Given returns the arguments of the script.
 func (c *Call) Given() []string {
 	given := c.Args[:len(c.Args):len(c.Args)]
 	if c.more != nil {
@@ -103,12 +104,12 @@ func (c *Call) Given() []string {
 	return given[:n]
 }
 
-// Send runs a call: a script by its digest where the server knows it.
+// Send runs a call: a script by its digest if the server knows it.
 func (c *Call) Send(ctx context.Context, way rueidis.CoreClient) (result rueidis.RedisResult) {
 	return c.Repair(ctx, way, way.Do(ctx, c.Command(way.B(), false)))
 }
 
-// SendAsync is [Call.Send] in a goroutine of its own: ctx does not end when nobody waits any more.
+// SendAsync is [Call.Send] for a goroutine that goes on when its caller has given up. Gone says whether it has.
 func (c *Call) SendAsync(ctx context.Context, way rueidis.CoreClient, gone *atomic.Bool) (result rueidis.RedisResult) {
 	result = way.Do(ctx, c.Command(way.B(), false))
 	if c.DropIfAbandoned && gone.Load() {
@@ -117,7 +118,7 @@ func (c *Call) SendAsync(ctx context.Context, way rueidis.CoreClient, gone *atom
 	return c.Repair(ctx, way, result)
 }
 
-// Repair runs a script by its source when the server has said that it does not know its digest.
+// Repair runs a script by its source if the server has replied that it does not know the digest.
 func (c *Call) Repair(ctx context.Context, way rueidis.CoreClient, result rueidis.RedisResult) rueidis.RedisResult {
 	if c.Script != nil && NoScript(result.Error()) {
 		result = way.Do(ctx, c.BySource(way.B()))
@@ -125,7 +126,7 @@ func (c *Call) Repair(ctx context.Context, way rueidis.CoreClient, result rueidi
 	return result
 }
 
-// Command is that of a call: SET, or a script by its digest. One that blocks has a connection of its own.
+// Command returns the command of a call: SET, or a script by its digest. Blocks: it is sent on a connection of its own.
 func (c *Call) Command(b rueidis.Builder, blocks bool) rueidis.Completed {
 	name := "SET"
 	if c.Script != nil {
@@ -135,7 +136,7 @@ func (c *Call) Command(b rueidis.Builder, blocks bool) rueidis.Completed {
 	if c.Script != nil {
 		command = command.Args(c.Script.SHA, c.numKeys())
 	}
-	if c.queue == "" && c.others == nil { // Keys, also for a single server: among its connections rueidis chooses by them
+	if c.queue == "" && c.others == nil { // Keys, also for a single server: rueidis chooses a connection by them
 		command = command.Keys(c.Key)
 	} else {
 		command = command.Keys(c.Keys()...)
@@ -158,7 +159,7 @@ func (c *Call) numKeys() string {
 	return strconv.Itoa(len(c.Keys()))
 }
 
-// Keys is the keys of the script.
+// Keys returns the keys of the script.
 func (c *Call) Keys() []string {
 	keys := append([]string{c.Key}, c.others...)
 	if c.queue != "" {
@@ -167,7 +168,7 @@ func (c *Call) Keys() []string {
 	return keys
 }
 
-// BySource is the command of a call whose script the server does not know.
+// BySource returns the command of a call whose script the server does not know.
 func (c *Call) BySource(b rueidis.Builder) rueidis.Completed {
 	if c.queue != "" || c.others != nil {
 		keys := c.Keys()
@@ -176,14 +177,14 @@ func (c *Call) BySource(b rueidis.Builder) rueidis.Completed {
 	return b.Eval().Script(c.Script.Source).Numkeys(1).Key(c.Key).Arg(c.Given()...).Build()
 }
 
-// NoScript tells whether the server does not know the script, after a restart for instance.
+// NoScript reports whether the server does not know the script, for instance after a restart.
 func NoScript(err error) bool {
 	reply, ok := rueidis.IsRedisErr(err)
 	return ok && reply.IsNoScript()
 }
 
-// SendAll runs scripts in one pipeline. Those that the server does not know run again in a second one, if they are wanted
-// still.
+// SendAll runs scripts in one pipeline. Scripts that the server does not know run again in a second one, if they are still
+// wanted.
 func SendAll(ctx context.Context, way rueidis.CoreClient, calls []Call, wanted func(i int) bool) []rueidis.RedisResult {
 	commands := make(rueidis.Commands, len(calls))
 	for i, c := range calls {
@@ -206,34 +207,34 @@ func SendAll(ctx context.Context, way rueidis.CoreClient, calls []Call, wanted f
 	return results
 }
 
-// Reply is what the reply of a call that obtains says about its hold.
+// Reply is the decoded reply to an obtaining call.
 type Reply struct {
-	Granted bool          // it owns the key
-	Token   uint64        // the fencing token that came with it, if one was wanted
-	Left    time.Duration // else: what remains of the lease of whoever does, not positive when that has no end or is not known
+	Granted bool          // the hold owns the key
+	Token   uint64        // the fencing token, if one was wanted
+	Left    time.Duration // else the rest of the owner's lease; not positive: no end, or not known
 
-	// Of a call that asks something of the queue, where not granted; empty for others.
-	State   string // in the words of the scripts
-	Rank    int    // how many tickets are in front of its own
+	// For a call that asks something of the queue, if not granted; else empty.
+	State   string // as in the scripts
+	Rank    int    // how many tickets are in front of the call's
 	Place   string // of its own
 	Foreign bool   // the owner may not know of the queue
 	Why     string // there is no queue
 
-	Number int // of the permits of a semaphore, if the call has named another one
+	Number int // of a semaphore's permits, if the call named another number
 }
 
 // The states.
 const (
 	StateGranted = "granted" // the hold owns the key, and has a token
-	stateTaken   = "taken"   // another one has it
+	stateTaken   = "taken"   // another hold owns it
 	StateQueued  = "queued"  // the ticket is in the queue
 	StateOwner   = "owner"   // the hold has owned the key before
 	StateMissing = "missing" // the ticket is not there
 	StateRefused = "refused" // the command is late: a later hold of this registry owns the key
-	StateFailing = "error"   // there is no queue to be had
+	StateFailing = "error"   // there is no queue
 )
 
-// Decode reads the reply of a call that obtains.
+// Decode reads the reply to an obtaining call.
 func (c *Call) Decode(result rueidis.RedisResult) (s Reply, err error) {
 	if c.Script == nil {
 		if err = result.Error(); rueidis.IsRedisNil(err) {
@@ -267,7 +268,7 @@ func (c *Call) Decode(result rueidis.RedisResult) (s Reply, err error) {
 	return s, err
 }
 
-// readShort reads the reply to a ticket of which the script has asked little, see lua/queue.lua.
+// readShort reads the short reply to a new ticket, see lua/queue.lua.
 func readShort(reply string) (s Reply, err error) {
 	ahead, place, _ := strings.Cut(reply, " ")
 	s.State, s.Left, s.Place = StateQueued, Remaining(-1), place
@@ -315,8 +316,8 @@ func readStanding(values []rueidis.RedisMessage) (s Reply, err error) {
 	return s, nil
 }
 
-// Confirmed decodes the reply of a release or a renewal: when the key was not the hold's, 0 means that it is gone, and less that
-// another has it, as does a key of another type, which somebody put in its place.
+// Confirmed decodes the reply to a release or a renewal: 0 means that the key is gone, a negative number that another hold has
+// it, or that the key is of another type.
 func Confirmed(result rueidis.RedisResult) (int64, error) {
 	if WhyNoQueue(result) != "" {
 		return NoQueue, nil
@@ -328,13 +329,13 @@ func Confirmed(result rueidis.RedisResult) (int64, error) {
 	return n, err
 }
 
-// WhyNoQueue is why there is no queue, when that is what a release has replied. Most replies are numbers, and cost no
-// allocation here.
+// WhyNoQueue returns why there is no queue, if a release has replied that. Most replies are numbers, and cost no allocation
+// here.
 func WhyNoQueue(result rueidis.RedisResult) string {
 	reply, err := result.ToMessage()
 	if err != nil || !reply.IsString() {
 		return ""
 	}
-	why, _ := reply.ToString() // which cannot fail: it is a string
+	why, _ := reply.ToString() // cannot fail: it is a string
 	return why
 }

@@ -8,11 +8,11 @@ import (
 	"strings"
 )
 
-// A script is put together from sections of the files in lua/: what follows a line "--# SECTION", up to the next such line. Each
-// operation on locks is written once. A format has a file of its own: in its sections "owner", "format", "extend" and "end" the
-// functions that operations need (holder, take, free; extend; drop and announce), and, if it likes, fast sections, which decide
-// the common cases without a function and fall through where they do not. Since to make functions and tables is much of what a
-// script takes the server, none is made before.
+// A script is assembled from sections of the files in lua/: a section is what follows a line "--# SECTION", up to the next such
+// line. Each operation on locks is written once. A format has its own file: its sections "owner", "format", "extend" and "end"
+// have the functions that operations need (holder, take, free; extend; drop and announce). Optional fast sections decide the
+// common cases without functions, and otherwise fall through. Making functions and tables is much of a script's cost, so none
+// is made before these.
 
 //go:embed lua/*.lua
 var embedded embed.FS
@@ -34,8 +34,8 @@ var files = func() map[string]sections {
 	return all
 }()
 
-// sections are those of a file by their names. What is in front of the first one has no name: of an operation it says what the
-// script takes, of a format it is for readers, of a file without sections it is the script.
+// sections are the sections of a file by name. The text in front of the first one has an empty name: for an operation it
+// describes the script's arguments, for a format it is for readers, and for a file without sections it is the script.
 type sections map[string]string
 
 func split(source string) sections {
@@ -51,16 +51,16 @@ func split(source string) sections {
 	return all
 }
 
-// part is a section of a script: of a file, or of the format.
+// part names a section of a script, from a file or the format.
 type part struct {
 	file, section string
 	optional      bool
 }
 
-// of is a section of a file in lua/. One of the same name in the format takes its place.
+// of names a section of a file in lua/. A section of the same name in the format replaces it.
 func of(file, section string) part { return part{file, section, false} }
 
-// format is a section that each format has, and option one that it may have.
+// format names a section that each format must have, option one that it may have.
 func format(section string) part { return part{"", section, false} }
 func option(section string) part { return part{"", section, true} }
 
@@ -74,7 +74,7 @@ var (
 	windows       = of("windows", "library")
 )
 
-// operations are what can be done with a lock, and the parts of its script.
+// operations has the parts of the script of each operation on locks.
 var operations = map[string][]part{
 	"obtain": {
 		of("obtain", "head"), effects, option("obtain"), names, option("obtain in turn"),
@@ -109,7 +109,7 @@ var operations = map[string][]part{
 	},
 }
 
-// operation is the script of an operation on the locks of a format.
+// operation assembles the script of an operation on the locks of a format.
 func (d *Description) operation(name string) *Script {
 	var source strings.Builder
 	source.WriteString(files[name][""])
@@ -122,7 +122,7 @@ func (d *Description) operation(name string) *Script {
 		}
 		switch {
 		case ok:
-			source.WriteString("--# " + file + ".lua, " + p.section + "\n" + text) // for who reads it, see printscripts
+			source.WriteString("--# " + file + ".lua, " + p.section + "\n" + text) // for readers, see printscripts
 		case !p.optional:
 			panic(fmt.Sprintf("%s of %s: no section %q", name, d.name(), p.section)) // only a broken build lacks it
 		}
@@ -130,7 +130,7 @@ func (d *Description) operation(name string) *Script {
 	return NewScript(source.String())
 }
 
-// section is one of the format, followed by that of its side.
+// section returns a section of the format, followed by the one for its side.
 func (d *Description) section(name string) (text string, ok bool) {
 	text, ok = d.Source[name]
 	if d.Side != "" {
@@ -140,7 +140,7 @@ func (d *Description) section(name string) (text string, ok bool) {
 	return text, ok
 }
 
-// Load is the script of a file in lua/ that has no sections.
+// Load returns the script of a file in lua/ without sections.
 func Load(name string) *Script {
 	source, ok := files[name][""]
 	if !ok {
@@ -149,7 +149,7 @@ func Load(name string) *Script {
 	return known(name, NewScript(source))
 }
 
-// Scripts are all scripts by their names.
+// Scripts returns all scripts by name.
 func Scripts() map[string]*Script { return maps.Clone(byName) }
 
 var byName = map[string]*Script{}

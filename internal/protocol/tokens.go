@@ -8,8 +8,8 @@ import (
 	"github.com/lockregistry/lockregistry/internal/fault"
 )
 
-// Tokens reads the reply of a script that obtains n locks: their tokens, or which of them is taken, with [fault.WrongType] when
-// it is no such lock.
+// Tokens reads the reply of a script that obtains n locks: their tokens, or which lock is taken, with [fault.WrongType] if its
+// key is no such lock.
 func Tokens(result rueidis.RedisResult, n int) (tokens []uint64, taken int, err error) {
 	message, err := result.ToMessage()
 	if err != nil {
