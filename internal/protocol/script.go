@@ -216,9 +216,9 @@ type Reply struct {
 	// For a call that asks something of the queue, if not granted; else empty.
 	State   string // as in the scripts
 	Rank    int    // how many tickets are in front of the call's
-	Place   string // of its own
+	Place   string // of the call's ticket
 	Foreign bool   // the owner may not know of the queue
-	Why     string // there is no queue
+	Why     string // why there is no queue
 
 	Number int // of a semaphore's permits, if the call named another number
 }

@@ -1,16 +1,17 @@
--- Fencing tokens, for scripts whose head has defined counter, the key that keeps the last token drawn, empty when none is wanted.
+-- Fencing tokens, for scripts whose head has defined counter: the key that keeps the last token drawn, empty if no token is
+-- wanted.
 
 --# draw
--- Draws 100 tokens, for a hold and those in its process to which it is handed on. Returns the first one, or an error. Tokens grow with
--- each draw, and are no less than the server's time in microseconds. So they go on growing when the counter has expired, or the server
--- has forgotten it. The counter lives for an hour, and for longer by as much as it is ahead of the clock, where more than 10 000 a
--- second are drawn or the clock was set back.
+-- Draws 100 tokens, for a hold's owner and the owners in its process to whom it is handed on. Returns the first one, or an
+-- error. Tokens grow with each draw, and are at least the server's time in microseconds. So they go on growing when the counter
+-- has expired, or the server has lost it. The counter lives for an hour, plus the time by which it is ahead of the clock, after
+-- more than 10 000 draws a second or when the clock was set back.
 local function draw()
   local last = redis.pcall('GET', counter)
   if type(last) == 'table' then
     return last
   end
-  if last and (#last > 16 or not string.find(last, '^%d+$')) then -- tonumber takes nan and 0x1 for numbers
+  if last and (#last > 16 or not string.find(last, '^%d+$')) then -- tonumber accepts nan and 0x1
     return redis.error_reply('ERR value is not an integer')
   end
   local time = redis.call('TIME')
@@ -22,8 +23,8 @@ local function draw()
 end
 
 --# library
--- Draws for the hold that is about to own the lock, before the lock changes: it may be refused. Returns the error then.
--- Where there is a token it is part of the reply when the hold owns the lock.
+-- Draws for the hold that is about to own the lock, before the lock changes, since drawing may be refused: then it returns the
+-- error. A drawn token is part of the reply once the hold owns the lock.
 local token, unfenced = nil, nil
 local function fence()
   local first = counter ~= '' and draw() or nil

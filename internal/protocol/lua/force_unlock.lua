@@ -1,14 +1,15 @@
--- Removes a lock whoever holds it, or one holder's part of it, and publishes that in the lock's format.
+-- Removes a lock, whichever hold has it, or one holder's part of it, and publishes that in the lock's format.
 --
 -- KEYS[1]  the lock's key
--- ARGV[1]  the holder that is to go, as it is in the key: its value, with the mark or without it, or a field; empty: all of them
--- ARGV[2]  the name as it stands in derived keys: in braces, unless it has some
+-- ARGV[1]  the holder to remove, as named in the key: its value, with or without the mark, or a field; empty: all holders
+-- ARGV[2]  the name as it appears in derived keys: in braces, unless it contains some
 -- ARGV[3]  PUBLISH, SPUBLISH to publish in Redisson's format in both ways, or empty
 -- ARGV[4]  the channel of all plain locks in Spring's format; empty or missing: plain locks are in Redisson's
--- ARGV[5]  what the values of the registry's own holds begin with
+-- ARGV[5]  the beginning of the values of the registry's own holds
 --
--- Replies those of the holders that are gone now that are the registry's own, as they were in the key, but without the mark. If none
--- is, the beginning of one of them: nothing when the lock was free, or not that holder's. Others may be of any length.
+-- Replies the removed holders that belong to the registry, as they were named in the key, but without the mark. If none does,
+-- the beginning of one of the others, which may be of any length. The reply is empty if the lock was free, or not that
+-- holder's.
 if not redis.REDIS_VERSION_NUM and redis.replicate_commands then -- see effects.lua
   redis.replicate_commands()
 end
@@ -16,7 +17,7 @@ local key, holder, name = KEYS[1], ARGV[1], ARGV[2]
 local how, common, registry = ARGV[3] or '', ARGV[4] or '', ARGV[5] or ''
 local LONGEST, HEAD = 4096, 100 -- as in inspect.lua
 
--- The server's ACL may forbid a user either command, but not both, and old servers have one only.
+-- The user may lack permission for one of the commands, but not for both, and old servers have only one.
 local function remove(k)
   local removed = redis.pcall('UNLINK', k)
   if type(removed) == 'table' then
@@ -24,7 +25,7 @@ local function remove(k)
   end
 end
 
-local function publish(command, channel, message) -- which may be forbidden; the lock is removed all the same
+local function publish(command, channel, message) -- may be forbidden; the lock is removed all the same
   local received = redis.pcall(command, channel, message)
   return type(received) == 'number' and received > 0
 end
@@ -77,7 +78,7 @@ if holder ~= '' and not counts[holder] then
   return {}
 end
 
--- In Redisson's format, to its waiters in a cluster too. See readwrite.lua for the second message.
+-- In Redisson's format, also to its waiters in a cluster. See readwrite.lua for the second message.
 local function announce(channel, all)
   for _, command in ipairs(how == 'SPUBLISH' and {'PUBLISH', 'SPUBLISH'} or {how}) do
     if command ~= '' and publish(command, channel, all and '1' or '0') and all then
@@ -106,7 +107,7 @@ for _, field in ipairs(gone) do
 end
 if holder ~= '' then
   redis.call('HDEL', key, holder)
-  -- The lock lives on as long as the longest lease of those who read, or as the hash does if somebody writes.
+  -- The lock lives on as long as the longest lease of the readers, or as the hash does if there is a writer.
   local longest = 0
   for _, field in ipairs(holders) do
     if field ~= holder then

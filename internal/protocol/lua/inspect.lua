@@ -1,4 +1,4 @@
--- Tells who holds some locks and who waits for them, and changes nothing: it has reading commands only.
+-- Returns the holders and waiters of some locks. It changes nothing: it has only reading commands.
 --
 -- KEYS     the locks' keys
 -- ARGV[1]  the registry's prefix
@@ -12,11 +12,11 @@
 --   how many tickets there are, and the first ones, each with its place and how many connections listen to its registry's channel;
 --     -1: not known
 --   how many holders there are, and the first ones, each with its count, or how many permits it has, and what its lease has left
--- Nothing that is longer than a lock's own is among that: see bounded.
+-- Texts that are longer than those of locks are cut, see bounded.
 local prefix, most, sharded = ARGV[1], tonumber(ARGV[2]), ARGV[3] == 'S'
 local LONGEST, HEAD = 4096, 100 -- a string that is longer is no lock
 
--- A name that is too long is told by its beginning, so that nobody is sent a hundred megabytes. Go knows it by its end.
+-- Cuts a name that is too long, so that no reply has a hundred megabytes. The Go side recognizes a cut name by its end.
 local function bounded(name)
   if #name <= LONGEST then
     return name
@@ -32,12 +32,12 @@ local function tagged(key)
   return string.find(key, '{', 1, true) and key or '{' .. key .. '}'
 end
 
--- What stands beside a key, see queue.lua.
+-- The keys beside a key, see queue.lua.
 local function beside(key, what)
   return hashed(key) ~= key and key .. what or prefix .. ':{' .. key .. '}' .. what
 end
 
--- Odd braces in a name may have a cluster keep what stands beside a key elsewhere. It is not used then.
+-- With odd braces in a name a cluster may keep the keys beside it in another slot. They are not used then.
 local function here(name, key)
   return not sharded or hashed(name) == hashed(key)
 end
@@ -47,7 +47,7 @@ local function typeOf(key)
   return kind.ok or kind
 end
 
--- How many connections listen to the channel of a registry, whose name is that of queue.lua. An error says nothing.
+-- Returns how many connections listen to the channel of a registry, named as in queue.lua; nothing after an error.
 local heard = {}
 local function listeners(key, ticket)
   local registry = string.match(ticket, '^(.*):%d+|%d+[rwp]?%d*$')
@@ -90,7 +90,7 @@ local function tickets(key)
   return count, first
 end
 
--- Some fields of a hash with their values, and how many there are.
+-- Returns some fields of a hash with their values, and how many there are.
 local function fieldsOf(key)
   local count = redis.call('HLEN', key)
   if count <= most + 28 then
@@ -120,7 +120,7 @@ local function holders(key, lease)
     if not seen[field] and #found < 3 * most then
       seen[field] = true
       if mode and #field <= LONGEST and string.sub(field, -6) ~= ':write' and here(name .. ':', key) then
-        left = -2 -- a reader's lease is over when the last of its keys is gone
+        left = -2 -- a reader's lease ends when the last of its keys is gone
         for n = 1, math.min(tonumber(held) or 0, most) do
           local own = redis.call('PTTL', name .. ':' .. field .. ':rwlock_timeout:' .. n)
           left = own == -1 and own or left ~= -1 and math.max(left, own) or left
@@ -138,7 +138,8 @@ local function holders(key, lease)
   return mode and 'readwrite' or 'lock', count, found
 end
 
--- The holds of a semaphore whose lease is not over, see permits.lua. A user may lack permission for what other locks do not need.
+-- Returns the holds of a semaphore whose lease is not over, see permits.lua. A user may lack permission for commands that other
+-- locks do not need.
 local function permits(key)
   local number, time = redis.pcall('ZSCORE', key, 'permits'), redis.pcall('TIME')
   number = tonumber(type(number) == 'string' and number or 0)
@@ -160,7 +161,7 @@ for i, key in ipairs(KEYS) do
   local kind, lease, count, found = typeOf(key), -2, 0, {}
   if kind == 'string' and redis.call('STRLEN', key) <= LONGEST then
     lease, count, found = redis.call('PTTL', key), 1, {redis.call('GET', key), '1', redis.call('PTTL', key)}
-    found[1] = string.match(found[1], '^(.*:%d+)%+$') or found[1] -- the mark says no more than the queue does
+    found[1] = string.match(found[1], '^(.*:%d+)%+$') or found[1] -- the mark adds nothing to the queue
   elseif kind == 'string' then
     kind = 'long string'
   elseif kind == 'hash' then

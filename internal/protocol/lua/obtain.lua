@@ -1,20 +1,20 @@
--- Makes a hold the owner of a lock, if nobody else holds it. It does not wait in the queue.
+-- Makes a hold the owner of a lock, unless another hold has it. It does not wait in the queue.
 --
 -- KEYS[1]  the lock's key
 -- ARGV[1]  the hold's value, "<registry>:<number>"
 -- ARGV[2]  the lease in milliseconds
 -- ARGV[3]  the registry's prefix; empty or missing: there is no queue, or it does not matter
--- ARGV[4]  with a queue: reserve, to wait without a ticket: a reader does not overtake those in it; try, for one that will have a ticket;
---          seen, not to wait, but to be seen by those in it
+-- ARGV[4]  with a queue: reserve, to wait without a ticket; a reader does not overtake waiting calls; try, for a call that will have a
+--          ticket; seen, not to wait, but to leave a trace for waiting calls
 -- ARGV[5]  S on a cluster
 -- ARGV[6]  the key of the fencing counter; empty or missing: no token is wanted
--- ARGV[7]  the value of the hold with which the same owner writes, for a reader; empty or missing: it does not
+-- ARGV[7]  for a reader: the value of the writer's hold that its owner has; empty or missing: none
 --
--- Replies nil when granted, or "granted" and the token. Else the milliseconds that the holder's lease has left; -1: it has no end.
+-- Replies nil if granted, or "granted" and the token. Else the rest of the holder's lease in milliseconds; -1: it has no end.
 --
--- A value of the same registry with a smaller number is a grant whose reply was lost: the registry only asks while it has the path
--- to itself, so nobody uses that hold, and this one takes over. A larger number can only mean that this very command was delayed
--- until after a later hold: it must not win.
+-- A value of the same registry with a smaller number is a grant whose reply was lost: the registry asks only while no other
+-- call of it uses the path, so that hold is not in use, and this one takes over. A larger number means that this very command
+-- was delayed until after a later hold: it must not win.
 
 --# head
 local key, value, lease, prefix, asks = KEYS[1], ARGV[1], ARGV[2], ARGV[3] or '', ARGV[4] or ''

@@ -1,12 +1,12 @@
--- Makes holds the owners of several locks, if nobody else holds any of them; else it changes nothing.
+-- Makes holds the owners of several locks, unless other holds have one of them: then it changes nothing.
 --
 -- KEYS     the locks' keys
--- ARGV[1]  how many these are; more keys may follow
+-- ARGV[1]  the number of locks; more keys may follow
 -- ARGV[2]  the lease in milliseconds
 -- ARGV[6]  and so on: the holds' values; then for each the key of its fencing counter, if tokens are wanted
 --
--- Replies the tokens, 0 where none is wanted, or, as a number, the place of a key that somebody else holds, below zero of one that
--- is no such lock. Values of the same registry are as in obtain.lua. What the server refuses it refuses for the first key, before
+-- Replies the tokens, 0 where none is wanted; or, as a number, the index of a key that another hold has, negative if the key is
+-- no such lock. Values of the same registry are as in obtain.lua. What the server refuses, it refuses for the first key, before
 -- anything has changed.
 
 --# head

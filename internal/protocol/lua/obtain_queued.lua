@@ -1,16 +1,16 @@
--- Has a hold wait in the queue of a lock: puts its ticket there, or looks after it. It makes the hold the owner when its turn has
--- come, and grants a free lock to those in front.
+-- Makes a hold wait in the queue of a lock: puts its ticket there, or looks at it. It makes the hold the owner when its turn
+-- has come, and grants a free lock to the tickets in front.
 --
 -- KEYS[1]  the lock's key
 -- ARGV[1]  the hold's value, "<registry>:<number>"
 -- ARGV[2]  the lease in milliseconds
 -- ARGV[3]  the registry's prefix
--- ARGV[4]  enqueue, to get a ticket; empty or missing, to get one at the end of a queue in which others waited a moment ago, and be
---          told little; check, to look after it
+-- ARGV[4]  enqueue, to get a ticket; empty or missing, to get one at the end of a queue in which others waited a moment ago, with a
+--          short reply; check, to look at it
 -- ARGV[5]  S on a cluster
 -- ARGV[6]  the key of the fencing counter; empty or missing: no token is wanted
--- ARGV[7]  enqueue: the place where the ticket was; empty or missing: it comes last
--- ARGV[8]  enqueue: an older ticket of this call, which it replaces; empty or missing: none
+-- ARGV[7]  enqueue: the ticket's former place; empty or missing: the ticket comes last
+-- ARGV[8]  enqueue: an older ticket of this call to replace; empty or missing: none
 -- ARGV[9]  the zeros in front of the lease in the ticket, see queue.lua; missing: none
 -- ARGV[10] as ARGV[7] of obtain.lua
 --
@@ -21,7 +21,7 @@
 --   missing  the ticket is not there
 --   refused  this command is late: a later hold of its registry has the lock
 --   error    why there is no queue
--- or, when it was to be told little, "<any> <place>": 1 when there are tickets in front, else 0, and its place.
+-- or, as the short reply, "<any> <place>": 1 when there are tickets in front, else 0, and the ticket's place.
 
 --# head
 local key, value, lease, prefix, asks, sharded = KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4] or '', ARGV[5] == 'S'
@@ -53,10 +53,10 @@ end
 left = left or redis.call('PTTL', key)
 
 local micros, now, place = 0, 0, nil
-local entries = nil -- the first members of the queue, when the lock is free for the ticket
-local ahead = 2     -- how many in front of it are no tickets: the windows, and a reservation that came before
+local entries = nil -- the first members of the queue, if the lock is free for the ticket
+local ahead = 2     -- how many members in front are no tickets: the windows, and an earlier reservation
 
--- The reply to a call that waits.
+-- Returns the reply to a waiting call.
 local function queued()
   if asks ~= 'enqueue' then
     redis.call('PEXPIRE', queue, 120000)
@@ -67,7 +67,7 @@ local function queued()
   return {'queued', left, redis.call('ZRANK', queue, member) - ahead, place, foreign and 1 or 0}
 end
 
--- Puts the ticket in the queue, or looks after it. Returns the reply, unless the lock is free.
+-- Puts the ticket in the queue, or looks at it. Returns the reply, unless the lock is free.
 local function await()
   if asks == 'enqueue' or free(side) then
     local time = redis.call('TIME')
@@ -90,7 +90,7 @@ local function await()
     else
       redis.call('ZADD', queue, place, member)
     end
-    -- Those who wait see to it else, but that they may wait for too short a time to look.
+    -- Otherwise the looks of waiting calls keep the queue alive; but all may wait for too short a time to look.
     if not score or score < 0 and now + score > 30000 or
       score > 0 and math.floor(score / 10000000) ~= math.floor(place / 10000000) then
       redis.call('PEXPIRE', queue, 120000)
@@ -120,11 +120,11 @@ elseif reply then
 end
 
 --# turn
--- For a ticket for which the lock is free. Returns the reply, unless its hold has the lock now.
+-- Handles a ticket for which the lock is free. Returns the reply, unless its hold has the lock now.
 local function come()
-  local LONGEST = 110  -- of windows; when one ends later the server's clock went back
-  local PATIENCE = 300 -- for how long a writer's reservation stays in front of those who could read
-  local UNKNOWN = 120000000 -- how old a ticket of a newer version may be, in microseconds; when it is first its process had a window, too
+  local LONGEST = 110  -- the longest window; if one ends later, the server's clock went back
+  local PATIENCE = 300 -- for how long a writer's reservation keeps back readers that could read
+  local UNKNOWN = 120000000 -- how old a ticket of a newer version may be, in microseconds; as the first one its process also had a window
   local open = 0
   for i = 1, math.min(#entries, 4), 2 do
     open = entries[i] == 'open' and -entries[i + 1] or open
@@ -135,7 +135,7 @@ local function come()
   end
   if entries[5] == 'guest' then
     local patience = entries[6] / 1000 + PATIENCE - now
-    if patience > 0 and patience <= PATIENCE then -- else the server's clock went back
+    if patience > 0 and patience <= PATIENCE then -- otherwise the server's clock went back
       left = patience
     else
       ahead = 2

@@ -1,8 +1,9 @@
--- The format of semaphores: a sorted set of the holds, by when the lease of each is over, in milliseconds of the server's clock. A hold of
--- several permits has a second member, "<value>*", whose score is minus how many more than one it has. The member permits has minus the
--- number of permits that there are. A lease that is to be lengthened by who was granted the permits has .5 behind the point until then.
--- The key lives as long as the longest lease that was given, and longer than one to be lengthened, so that it is seen that it was not; for
--- ever when the number was set, see set_permits.lua. A ticket has a p and a number behind its lease: how many permits it asks for.
+-- The format of semaphores: a sorted set of the holds, by the end of each lease, in milliseconds of the server's clock. A hold
+-- of several permits has a second member, "<value>*", whose score is minus the number of permits beyond one. The score of the
+-- member permits is minus the number of all permits. A short lease that the grantee has yet to lengthen has the fraction .5.
+-- The key lives as long as the longest lease, and longer than a short one, so that a grantee that does not lengthen its lease
+-- is noticed; it lives forever if the number was set, see set_permits.lua. The lease in a ticket is followed by p and the
+-- number of permits that it asks for.
 
 --# renew
 local time = redis.call('TIME')
@@ -24,10 +25,11 @@ end
 if counter == '' then
   return 1
 end
-local prefix, sharded, slotted, queue = '', false, nil, nil -- this script does without, and leaves what is over to others
+local prefix, sharded, slotted, queue = '', false, nil, nil -- this script needs none, and leaves ended leases to others
 
 --# obtain in turn
--- One permit, when there is one, nobody waits, no lease is over, and each hold has one: the members with the lowest scores would tell.
+-- Grants one permit, if one is free, no call waits, no lease is over, and each hold has one permit: the members with the lowest
+-- scores show that.
 local named = string.match(under, '^1 (%d+)$')
 if named and counter == '' then
   local time = redis.call('TIME')
@@ -45,7 +47,7 @@ if named and counter == '' then
 end
 
 --# obtain queued
--- A new ticket behind others, when there is no room for it, no lease is over, and each hold has one permit.
+-- Adds a new ticket behind others, if no permit is free, no lease is over, and each hold has one permit.
 local asked, named = string.match(ARGV[10] or '', '^(%d+) (%d+)$')
 if asks == 'enqueue' and asked and (ARGV[7] or '') == '' and (ARGV[8] or '') == '' then
   local time = redis.call('TIME')
@@ -60,7 +62,7 @@ if asks == 'enqueue' and asked and (ARGV[7] or '') == '' and (ARGV[8] or '') == 
       redis.pcall('PEXPIRE', queue, '120000')
     end
     if redis.pcall('ZADD', queue, place, ticket) == 1 then
-      local rank, other = redis.call('ZRANK', queue, ticket) - 2, tonumber(named) ~= -first[2] -- two are no tickets, see queue.lua
+      local rank, other = redis.call('ZRANK', queue, ticket) - 2, tonumber(named) ~= -first[2] -- two members are no tickets, see queue.lua
       return {'queued', first[4] - at, rank, place, 0, other and -first[2] or nil}
     end
   end
@@ -70,13 +72,13 @@ end
 if usual then
   local waiting = prefix ~= '' and redis.pcall('ZRANGEBYSCORE', queue, '0', '+inf', 'WITHSCORES', 'LIMIT', '0', '1') or {}
   if not waiting[1] and not waiting.err and redis.call('ZREM', key, value, value .. '*') > 0 then
-    if channels ~= '' then -- to publish may be forbidden; the permits are released all the same
+    if channels ~= '' then -- publishing may be forbidden; the permits are released all the same
       redis.pcall('PUBLISH', channels .. key, key)
     end
     return 1
   end
-  -- The permit goes to the first ticket, which asks for one for ten seconds or longer, when all are held, no lease is over, each hold has
-  -- one, and nobody else is to be told. See queue.lua for what is to be done.
+  -- Gives the permit to the first ticket, if that asks for one permit for ten seconds or longer, all permits are held, no lease
+  -- is over, each hold has one permit, and no other call must be told. See queue.lua for the steps.
   local registry, number = string.match(waiting[1] or '', '^(.*):(%d+)|[1-9]%d%d%d%d+p1$')
   local own = registry and (slotted or prefix .. '-channel@') .. registry
   local heard = own and redis.pcall('PUBSUB', sharded and 'SHARDNUMSUB' or 'NUMSUB', own)[2]
@@ -96,7 +98,7 @@ if usual then
       if type(redis.pcall(publisher, own, 'g ' .. number .. ' 1000 ' .. key)) == 'number' then
         return 2
       end
-      redis.call('ZREM', key, given) -- to tell is forbidden
+      redis.call('ZREM', key, given) -- the message was forbidden
       redis.call('ZADD', key, string.format('%.0f', at + 1000), value)
     end
   end
@@ -106,11 +108,12 @@ end
 local time = redis.call('TIME')
 local at = time[1] * 1000 + math.floor(time[2] / 1000)
 local side = ''
-local limit, stored = 0, false -- how many permits there are, 0: that is not known; and whether it is in the key
+local limit, stored = 0, false -- the number of permits, 0: not known; and whether it is in the key
 local used = 0
 
--- Takes out the tickets of processes that stand still: each was granted permits, and has not lengthened their lease. So they cost those
--- behind them a second for each process, or for each two thousand of its calls. One that was only late comes back to its places.
+-- Takes out the tickets of processes that stand still: each was granted permits, and has not lengthened the lease. So such a
+-- process delays the tickets behind its own by a second, or a second for each two thousand of its calls. A process that was
+-- only late gets its places back.
 local function passOver(still)
   for _, member in ipairs(redis.call('ZRANGEBYSCORE', queue, 0, '+inf', 'LIMIT', 0, 2000)) do
     local registry, number = string.match(member, '^(.*):(%d+)|')
@@ -121,7 +124,7 @@ local function passOver(still)
   end
 end
 
--- Counts the permits that are held, after it has removed those whose lease is over. Returns false when the key is another thing's.
+-- Removes holds whose lease is over, and counts the permits that are held. Returns false if the key is no semaphore.
 local function count()
   local special = redis.call('ZRANGEBYSCORE', key, '-inf', '(0', 'WITHSCORES')
   for i = 1, #special, 2 do
@@ -156,14 +159,15 @@ local function count()
   return true
 end
 
--- Whether there is room for a kind of ticket; r: for one permit. No window is ever left to those without a ticket, since they are all of
--- this format's own: so the lock is not free for w.
+-- Returns whether enough permits are free for a kind of ticket; r: for one permit. There are no windows, since no other library
+-- uses this format: so the lock is never free for w.
 local function free(kind)
   local wanted = kind == 'r' and 1 or tonumber(string.match(kind, 'p(%d+)$'))
   return wanted and used + wanted <= limit or false -- mutant: several count as one
 end
 
--- Makes a hold have the permits of its kind of ticket; with asked for less time than that, if so, until it lengthens the lease.
+-- Gives a hold the permits of its kind of ticket. If asked is longer than the lease, the lease is a short one, which the
+-- grantee lengthens.
 local function take(value, lease, kind, asked)
   local permits, mark, lives, least = tonumber(string.sub(kind, 2)), 0, lease, tonumber(lease)
   if type(asked) == 'string' and tonumber(asked) > least then -- mutant: short lease is to be lengthened
@@ -186,13 +190,13 @@ local function take(value, lease, kind, asked)
 end
 
 --# form
-local TICKET = '^(.*):(%d+)|(%d+)([rwp]?%d*)$' -- as in queue.lua; those of locks are there when a path is used as both
+local TICKET = '^(.*):(%d+)|(%d+)([rwp]?%d*)$' -- as in queue.lua; tickets of locks are there if a path is used as both
 
 --# heads
--- Tells the first ticket of another process than one that may stand still that it may look when so long is over: of the first hundred, or
--- of some further back. The ticket mine looks anyway.
+-- Tells the first ticket of a process other than still, which may stand still, that it may look after some time: among the
+-- first hundred tickets, or some further back. The ticket mine looks anyway.
 local function warnAnother(still, mine, ms)
-  local passed, processes, rank = {[still] = true}, 0, 2 -- two are no tickets
+  local passed, processes, rank = {[still] = true}, 0, 2 -- two members are no tickets
   while rank < 4000 and processes < 10 do
     local some = redis.call('ZRANGE', queue, rank, rank < 100 and 101 or rank)
     for _, member in ipairs(some[1] and some or redis.call('ZRANGE', queue, '-1', '-1')) do
@@ -209,11 +213,11 @@ local function warnAnother(still, mine, ms)
   end
 end
 
--- The first ticket, see queue.lua. Each waiting call of a process has one: those of a process that is gone go together, some thousands
--- at a time, and then the next one as if it were there. A ticket that asks for more permits than there are, or for a lock, would keep out
--- those behind it: its call looks, and fails.
+-- Returns the first ticket, see queue.lua. Each waiting call of a process has a ticket: the tickets of a process that is gone
+-- are removed together, some thousands at a time; the next one is then taken as if its process were there. A ticket that asks
+-- for more permits than there are, or for a lock, would block the tickets behind it: its call looks, and fails.
 local function heads(entries, mine)
-  local heard, last, rounds = {}, '|', 20 -- by registry: whether its process is there; the beginning of the last ticket whose is not
+  local heard, last, rounds = {}, '|', 20 -- by registry, whether its process is there; the beginning of the last ticket whose process is not
   while true do
     local gone, found = {}, false
     local first, registry, number, lease, kind, place, asked
@@ -260,7 +264,8 @@ end
 local wanted, number = string.match(under, '^(%d+) (%d+)$')
 side = 'p' .. (wanted or '1')
 
--- Whether a hold has its permits, or may have them. Those of other holds of its registry are none of its own.
+-- Returns the state of the semaphore for a hold: it has its permits, or may have them. Permits of other holds of its registry
+-- do not count as its own.
 local function holder(value)
   if not count() then
     return 'wrong', 'WRONGTYPE the key holds something else than a semaphore'
@@ -281,7 +286,7 @@ local function holder(value)
 end
 
 --# in passing
--- A call without a ticket does not overtake those that wait in the queue, unless their processes are gone.
+-- A call without a ticket does not overtake waiting calls in the queue, unless their processes are gone.
 if asks == 'try' and state == 'free' then
   local ok, first = pcall(heads, redis.pcall('ZRANGE', queue, '0', '2', 'WITHSCORES'))
   if ok and first then
@@ -290,7 +295,7 @@ if asks == 'try' and state == 'free' then
 end
 
 --# decision
--- When the number of permits is not the one that the call has named, the reply has it.
+-- If the number of permits differs from the one that the call has named, the reply has it.
 local other = stored and tonumber(number) ~= limit and limit
 if state == 'taken' then
   return other and {'taken', left, other} or left
@@ -302,13 +307,13 @@ end
 return (other or token) and {'granted', token or 0, other or nil} or nil
 
 --# extend
--- What renewals do is in their fast section, but for drawing a token.
+-- Only draws a token; the rest of a renewal is in the fast section.
 local function extend()
   return true
 end
 
 --# end
--- Ends a hold; for *, which is no hold's value, all of them.
+-- Ends a hold; with *, which is no hold's value, all holds.
 local function drop(value)
   local had = value ~= '*' and redis.call('ZREM', key, value, value .. '*') > 0
   local all = count() and value == '*' and redis.call('ZRANGE', key, '0', '-1') or {}

@@ -1,19 +1,20 @@
--- The queue of those who wait for a lock. specs/PROTOCOL.md says what it has to do, and why in this order.
+-- The queue of the calls that wait for a lock. specs/PROTOCOL.md says what it must do, and why in this order.
 --
--- It is a sorted set. A ticket is a member "<value>|<lease ms>", of a read-write lock with an r or a w behind it, of a semaphore with a p
--- and how many permits it asks for. Its score is its place. Each zero in front of the lease makes the short lease of its grant twice as
--- long, up to eight times: its process is far away. Versions that do not know this read the same lease. A member guest among those of a
--- read-write lock keeps a place for writers without a ticket, see reserve in readwrite.lua. Two members with negative scores sort before
--- all tickets: open, minus the end of the newest window in which the key is left to those without a ticket, or the time at which nobody
--- would have heard of one, and wide, minus that of the newest long one or of the release since which they are counted, in milliseconds; -1
--- before that. What wide has behind the point tells what happened since: .5 that somebody without a ticket was seen, .25 that a long window
--- was put off, .75 both. Versions that do not know this read the same time.
+-- It is a sorted set. A ticket is a member "<value>|<lease ms>", for a read-write lock followed by r or w, for a semaphore by p
+-- and the number of permits that it asks for. Its score is its place. Each zero in front of the lease doubles the short lease
+-- of its grant, up to eight times, for a process that is far away; older versions ignore the zeros. In the queue of a
+-- read-write lock a member guest keeps a place for writers without a ticket, see reserve in readwrite.lua. Two members with
+-- negative scores sort before all tickets. The score of open is minus the end of the newest window in which the key is left to
+-- calls without a ticket, or minus the time at which no such call would have been told of a window. The score of wide is minus
+-- the end of the newest long window, or minus the time of the release since which long windows are counted; -1 before that.
+-- Both are in milliseconds. The fraction of wide says what happened since: .5, a call without a ticket was seen; .25, a long
+-- window was put off; .75, both. Older versions ignore the fraction.
 --
 -- The head of the script has defined key, prefix, and sharded.
 
 --# names
--- The queue is in the slot of its key. A registry hears of the queues that it waits in on a channel, whose name follows this one by its
--- own: see ownChannel in waker.go.
+-- The queue is in the slot of its key. A registry gets messages about its queues on a channel, whose name is the following one
+-- and the registry's own: see ownChannel in waker.go.
 local braced = string.find(key, '{', 1, true)
 local tag = braced and string.match(key, '^[^{]*{([^}]+)}')
 local queue = tag and key .. ':waiters' or prefix .. ':{' .. key .. '}:waiters'
@@ -21,9 +22,9 @@ local slotted = sharded and (tag and string.find(prefix, '^[^{]*{[^}]*$') and ke
   or prefix .. '-channel@{' .. (tag or key) .. '}')
 
 --# ticket
--- Puts a ticket at the end of a queue in which others waited a moment ago, behind the holder, and replies, unless the queue is gone, or
--- the server's clock went back: then it changes nothing. Of what is in front it tells only whether there is any ticket; that it replies
--- with a string costs less than an array.
+-- Puts a ticket at the end of a queue in which others waited a moment ago, and replies. If the queue is gone, or the server's
+-- clock went back, it changes nothing. The reply says only whether there are tickets in front; a string costs less than an
+-- array.
 if behind then
   local time, ticket = redis.pcall('TIME'), value .. '|' .. lease
   local place = time[1] and time[1] .. string.sub('00000' .. time[2], -6)
@@ -37,13 +38,13 @@ if behind then
 end
 
 --# direct
--- For a release where others wait all the time, and who releases has looked for windows a moment ago: takes the first ticket out. The
--- format gives the lock to its hold then. The order is that of grantNext. A ticket for which no process listens any more is neither
--- removed nor told of. When something is in the way nothing has changed but that the ticket may be gone. To make strings is much of what
--- a script takes its time for: so here each is made once. The lease of the ticket is no shorter than that of a grant, a second.
+-- For a release where others wait all the time, by a process that has looked for windows a moment ago: takes the first ticket
+-- out of the queue; the format then gives the lock to its hold. The order of the steps is the same as in grantNext. A ticket
+-- whose process no longer listens is left in place. If a step fails, at most the ticket is gone. Making strings is much of a
+-- script's cost, so each is made once. The lease in the ticket is at least a grant's, a second.
 local to, registry, number = nil, nil, nil
 if direct then
-  local first = redis.pcall('ZRANGE', queue, '2', '2') -- those in front are no tickets
+  local first = redis.pcall('ZRANGE', queue, '2', '2') -- the members in front are no tickets
   registry, number = string.match(first[1] or '', '^(.*):(%d+)|[1-9]%d%d%d+$')
   local own = registry and (slotted and slotted .. registry or prefix .. '-channel@' .. registry)
   local listening = own and redis.pcall('PUBSUB', sharded and 'SHARDNUMSUB' or 'NUMSUB', own)[2]
@@ -57,7 +58,7 @@ if to and type(redis.pcall(sharded and 'SPUBLISH' or 'PUBLISH', to, 'g ' .. numb
   return 2
 end
 --# trace
--- For somebody without a ticket, whom the script has seen: a release with tickets leaves windows more often then, see windows.lua.
+-- Notes that the script has seen a call without a ticket: releases with tickets then leave windows more often, see windows.lua.
 local function trace()
   local wide = tonumber(redis.pcall('ZSCORE', queue, 'wide'))
   if wide and -wide % 1 < 0.5 then
@@ -69,13 +70,13 @@ end
 local TICKET = '^(.*):(%d+)|(%d+)([rw]?)$' -- registry, number, lease, kind
 
 --# library
--- To capture a local in a function costs as much as a short command: so constants stand where they are used.
+-- Capturing a local in a function costs as much as a short command, so constants are where they are used.
 local function channel(registry)
   return (slotted or prefix .. '-channel@') .. registry
 end
 
--- Tells the process of a ticket "<what> <number> <ms> <key>": g for a grant with a lease of so long; n that the ticket is the next one,
--- and may look when so long is over. Older versions have "@" and a time behind the lease of a grant, and d: it was taken out.
+-- Sends the process of a ticket "<what> <number> <ms> <key>": g, a grant with a lease of ms; n, the ticket is the next one, and
+-- may look after ms. Older versions send "@" and a time behind the lease of a grant, and d: the ticket was taken out.
 local function tell(registry, number, what, ms)
   redis.call(sharded and 'SPUBLISH' or 'PUBLISH', channel(registry), what .. ' ' .. number .. ' ' .. ms .. ' ' .. key)
 end
@@ -88,11 +89,11 @@ local function warn(member, what, ms)
 end
 
 --# heads
-local warnAnother -- of semaphores alone
+local warnAnother -- only for semaphores
 
--- The first ticket among the first members of the queue, what it says, and its place. Those in front of which no process is there
--- any more are removed, but not the ticket mine. One of a form that this script does not know belongs to a newer version, which may
--- serve it. It is removed when its place is before a time that a look gives: nobody may serve it any more.
+-- Returns the first ticket among the first members of the queue, its parts, and its place. It removes tickets in front whose
+-- process is gone, but not the ticket mine. A ticket of an unknown form belongs to a newer version, which may serve it; it is
+-- removed if its place is before the given time, since no process may be left that serves it.
 local function heads(entries, mine, before)
   while true do
     local first, place = nil, nil
@@ -119,11 +120,11 @@ local function heads(entries, mine, before)
 end
 
 --# grant
--- Grants the lock to tickets from the first one on, for as long as it is free for them, up to the ticket mine. It returns the first one
--- that it leaves there while the lock is free, and the lease of the last grant, if there was any. A ticket is removed before its hold
--- owns the key: where the server is out of memory, the latter alone would be refused. The messages come last. Who has had its ticket for
--- less than a second is not told that it is the next one now: it looks soon, see queue.go, and most are granted the lock before. Where
--- there are very many readers the next one looks at once, and goes on with those behind it. See permits.lua for warnAnother.
+-- Grants the lock to tickets from the first one on, while it is free for them, up to the ticket mine. It returns the first
+-- ticket that it leaves while the lock is free, and the lease of the last grant, if there was one. A ticket is removed before
+-- its hold owns the key: a server that is out of memory would refuse only the latter. The messages come last. A ticket that is
+-- younger than a second is not told that it is the next one: its call looks soon, see queue.go, and most get the lock before.
+-- With very many readers the next one looks at once, and goes on with the readers behind it. See permits.lua for warnAnother.
 local function grantNext(micros, mine, first, registry, number, lease, kind, place)
   local PROVISIONAL = '1000' -- the lease of a grant, until the grantee lengthens it
   local AT_ONCE = 64         -- how many readers one script serves
@@ -156,7 +157,7 @@ local function grantNext(micros, mine, first, registry, number, lease, kind, pla
     end
     if many and (goesOn or micros - since >= 1000000) then
       warnAnother(goesOn and registry or to, mine, granted) -- mutant: nobody else is told
-    elseif not goesOn and micros - since >= 1000000 then -- those behind it may have had theirs for as long
+    elseif not goesOn and micros - since >= 1000000 then -- the tickets behind it may be as old
       local next = redis.call('ZRANGEBYSCORE', queue, 0, micros - 1000000, 'LIMIT', 0, 1)[1]
       if next and next ~= mine then
         warn(next, 'n', granted)

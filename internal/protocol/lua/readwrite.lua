@@ -1,13 +1,13 @@
--- The format of Redisson's RReadWriteLock: a hash of the mode, read or write, and a field with a count of 1 per holder: the value of a
--- hold that reads, that of one that writes with ":write" behind it. "{<key>}:<field>:rwlock_timeout:<n>" lives as long as the n-th lease
--- of a reader, so that the hash can be kept for as long as the longest one. A writer has the lease of the hash. Whether a holder is
--- Redisson's does not show. The sections of readers and of writers follow those of both.
+-- The format of Redisson's RReadWriteLock: a hash with the mode, read or write, and a field with a count of 1 per holder: the
+-- value of a reader's hold, or the value of a writer's hold and ":write". The key "{<key>}:<field>:rwlock_timeout:<n>" lives as
+-- long as the n-th lease of a reader, so that the hash can be kept for as long as the longest one. A writer has the lease of
+-- the hash. A holder of Redisson looks the same. The sections of readers and of writers follow the common ones.
 
 --# read obtain in turn
 local mode = redis.call('HGET', key, 'mode')
 local enters = not mode and redis.call('EXISTS', key) == 0
 if mode == 'read' then -- mutant: reader beside a writer
-  -- One that waits does not overtake writers that do.
+  -- A waiting reader does not overtake waiting writers.
   enters = asks == '' or asks == 'seen' or not redis.pcall('ZRANGEBYSCORE', queue, 0, '+inf', 'LIMIT', 0, 1)[1]
 elseif mode == 'write' and under == '' and asks ~= 'reserve' and asks ~= 'seen' then
   local fields, registry = redis.call('HKEYS', key), string.match(value, '^(.*:)')
@@ -53,7 +53,7 @@ if redis.call('HEXISTS', key, value) == 0 then
   return -redis.call('EXISTS', key)
 elseif lease ~= '' then
   local own = (string.find(key, '{', 1, true) and key or '{' .. key .. '}') .. ':' .. value .. ':rwlock_timeout:1'
-  if redis.call('PEXPIRE', own, lease) == 0 then -- which, unlike SET, is allowed when the server is out of memory
+  if redis.call('PEXPIRE', own, lease) == 0 then -- unlike SET, allowed when the server is out of memory
     return 0
   elseif redis.call('HLEN', key) == 2 or redis.call('PTTL', key) < tonumber(lease) then -- mutant: reading renewal ends others
     redis.call('PEXPIRE', key, lease)
@@ -75,16 +75,16 @@ end
 
 --# read release queued
 if usual and (prefix == '' or redis.pcall('EXISTS', queue) == 0) and
-  redis.call('HEXISTS', key, value) == 1 and redis.call('HLEN', key) == 2 then -- the last one: the mode, and its field
+  redis.call('HEXISTS', key, value) == 1 and redis.call('HLEN', key) == 2 then -- the last reader: the mode, and its field
   local name = braced and key or '{' .. key .. '}'
   local gone = redis.call('DEL', key, name .. ':' .. value .. ':rwlock_timeout:1')
-  if channels ~= '' then -- to publish may be forbidden; the lock is released all the same
+  if channels ~= '' then -- publishing may be forbidden; the lock is released all the same
     redis.pcall('PUBLISH', channels .. name, '0')
-    if sharded then -- to which Redisson listens in a cluster
+    if sharded then -- Redisson listens there in a cluster
       redis.pcall('SPUBLISH', channels .. name, '0')
     end
   end
-  return gone - 1 -- 0 when its lease was over
+  return gone - 1 -- 0 if its lease was over
 end
 
 --# write release queued
@@ -107,17 +107,17 @@ end
 
 --# format
 local name = string.find(key, '{', 1, true) and key or '{' .. key .. '}'
-local mode = false -- read or write; false: nobody has the lock
-local again = false -- the hold writes already
-local abandoned = false -- nobody uses the holds that have the lock
+local mode = false -- read or write; false: the lock is free
+local again = false -- the hold is the writer already
+local abandoned = false -- the holds that have the lock are not in use
 
--- Others may read while some do.
+-- Readers may join readers.
 local function free(kind)
   return not mode or kind == 'r' and mode == 'read' -- mutant: admitted beside a writer
 end
 
--- Takes in that a field is gone: the lock now lives as long as the longest lease of those who stay, if any. One who writes has the
--- lease of the hash itself. Returns the mode, or false when nobody has the lock any more.
+-- Adjusts the lock after a field was removed: it now lives as long as the longest lease of the remaining holders. A writer has
+-- the lease of the hash itself. Returns the mode, or false if no holder remains.
 local function recompute()
   local longest, was = 0, 'read'
   local fields = redis.call('HGETALL', key)
@@ -143,12 +143,12 @@ local function recompute()
   return 'read'
 end
 
--- Makes a hold a reader, or the writer, of a lock that is free for it. Returns the error if that was refused, by the user's
--- permissions: a hash without a lease would stay for ever.
+-- Makes a hold a reader, or the writer, of a lock that is free for it. Returns the error if the user's permissions refuse that,
+-- and removes what it has written: a hash without a lease would stay forever.
 local function take(value, lease, kind)
   if kind ~= 'r' then
     if again and redis.call('PTTL', key) >= tonumber(lease) then
-      return nil -- a second grant of the same hold, which comes late: its owner may read under it, for longer
+      return nil -- a late second grant of the same hold: its owner may read as well, with a longer lease
     end
     redis.call('HMSET', key, 'mode', 'write', value .. ':write', '1')
     local done = redis.pcall('PEXPIRE', key, lease)
@@ -159,7 +159,7 @@ local function take(value, lease, kind)
     mode = 'write'
     return nil
   end
-  -- First what may be refused because a cluster keeps it elsewhere, or the user has no permission for that key.
+  -- First the key that may be refused because it is elsewhere in a cluster, or for lack of permission.
   local left, own = mode and redis.call('PTTL', key) or 0, name .. ':' .. value .. ':rwlock_timeout:1'
   redis.call('SET', own, '1', 'PX', lease)
   if abandoned then
@@ -182,23 +182,23 @@ local function take(value, lease, kind)
 end
 
 --# reservation
--- For a writer that has no ticket, but tries again soon, or is told when the lock is free: puts its reservation in a queue without
--- tickets. Readers do not come in past it, and when all are out the release leaves the lock free for 110 ms. When they are not out
--- after 300 ms it goes, and for as long nobody is kept out then.
+-- For a writer without a ticket that tries again soon, or is told when the lock is free: puts its reservation in a queue
+-- without tickets. New readers do not pass it, and when all readers have left, the release leaves the lock free for 110 ms. If
+-- they have not left after 300 ms, the reservation is removed, and there is none for as long.
 local function reserve()
-  local RESPITE = 300 -- for how long there is no other one after a reservation that went, or after a window
+  local RESPITE = 300 -- for how long there is no new reservation after one that was removed, or after a window
   local time = redis.call('TIME')
   local now = time[1] * 1000 + math.floor(time[2] / 1000)
-  local wide = math.ceil(redis.call('ZSCORE', queue, 'wide') or -1) -- without what has happened since
+  local wide = math.ceil(redis.call('ZSCORE', queue, 'wide') or -1) -- without the fraction
   if (now + wide >= RESPITE or now + wide < -RESPITE) and not redis.call('ZRANGEBYSCORE', queue, 0, '+inf', 'LIMIT', 0, 1)[1] then
     redis.call('ZADD', queue, 'NX', -now, 'open', -now, 'wide', string.format('%.0f', time[1] * 1000000 + time[2]), 'guest')
     redis.call('PEXPIRE', queue, 120000)
   end
 end
 
--- Removes a reservation of this place if its time is over, or was told by a clock that went back since. Returns whether it did.
+-- Removes the reservation at this place if its time is over, or the server's clock went back. Returns whether it did.
 local function expire(place, time)
-  local PATIENCE = 300 -- for how long it stays in front of those who could read
+  local PATIENCE = 300 -- for how long it keeps back readers that could read
   local now = time[1] * 1000 + math.floor(time[2] / 1000)
   if math.abs(now - place / 1000) < PATIENCE then
     return false
@@ -209,7 +209,7 @@ local function expire(place, time)
 end
 
 --# read in passing
--- A reader that waits does not overtake those in the queue.
+-- A waiting reader does not overtake waiting calls in the queue.
 if asks ~= '' and asks ~= 'seen' and state == 'free' and mode == 'read' then
   local first = redis.pcall('ZRANGEBYSCORE', queue, 0, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
   local waits = first[1]
@@ -225,7 +225,7 @@ end
 if asks == 'reserve' then
   if state ~= 'taken' and state ~= 'later' then
     local refused = fence() or take(value, lease, side, awaited)
-    redis.pcall('ZREM', queue, 'guest') -- after what a server that is out of memory refuses
+    redis.pcall('ZREM', queue, 'guest') -- after the commands that a server without memory refuses
     return refused or token and {'granted', token}
   elseif mode == 'read' then
     pcall(reserve)
@@ -236,8 +236,8 @@ end
 local side = 'r'
 
 --# read holder
--- See spring.lua. A writer of the same registry with a smaller number is a grant whose reply was lost: the registry asks to read only
--- while none of its own owners writes, but for the one that asks.
+-- See spring.lua. A writer of the same registry with a smaller number is a grant whose reply was lost: the registry asks for
+-- the reader only while none of its owners has the writer, except the one that asks.
 local function holder(value)
   mode = redis.call('HGET', key, 'mode')
   if not mode then
@@ -251,7 +251,7 @@ local function holder(value)
     if left ~= -2 then
       return 'mine', false, left
     end
-    redis.call('HDEL', key, value) -- a grant that is over, while others read on
+    redis.call('HDEL', key, value) -- a grant that is over, while other readers remain
     mode = recompute()
   end
   if not mode then
@@ -281,8 +281,8 @@ end
 local side = 'w'
 
 --# write holder
--- See spring.lua. Holds of the same registry with smaller numbers are grants whose replies were lost: the registry asks to write only
--- while none of its own owners has the lock. They are removed, also when others have the lock.
+-- See spring.lua. Holds of the same registry with smaller numbers are grants whose replies were lost: the registry asks for the
+-- writer only while none of its owners has the lock. They are removed, even if others have the lock.
 local function holder(value)
   mode = redis.call('HGET', key, 'mode')
   if not mode and redis.call('EXISTS', key) == 1 then
@@ -314,7 +314,7 @@ local function holder(value)
       redis.call('DEL', key)
       mode = false
     elseif lost[1] and mode == 'read' then
-      mode = recompute() -- the lease of one of the lost counts no more
+      mode = recompute() -- the lease of the lost grant no longer counts
       others = mode
     end
   end
@@ -322,7 +322,7 @@ local function holder(value)
 end
 
 --# extend
--- For writers that want a token: the rest of what renewals do is in their fast sections.
+-- For writers that want a token; other renewals are in the fast sections.
 local function extend(_, lease)
   if redis.call('HLEN', key) == 2 or redis.call('PTTL', key) < tonumber(lease) then
     redis.call('PEXPIRE', key, lease)
@@ -331,25 +331,25 @@ local function extend(_, lease)
 end
 
 --# end
-local removed = false -- the hash is
+local removed = false -- the hash was removed
 
--- When the owner of a writer reads, too, it goes on to do so, and other readers may come in. A hash that has no holders any more is
--- left to the next one, or to announce: where its slot is moved away the server would not make it anew.
+-- If the owner of a writer also reads, it goes on reading, and other readers may join. A hash without holders is left to the
+-- next holder, or to announce: while its slot is being moved the server would not create it again.
 local function drop(value)
   local had = side == 'w' or redis.call('DEL', name .. ':' .. value .. ':rwlock_timeout:1') == 1
   if redis.call('HDEL', key, side == 'w' and value .. ':write' or value) == 0 then
     mode = redis.call('HGET', key, 'mode')
     return not mode and redis.call('EXISTS', key) == 1 and 'wrong' or 'free', false
-  elseif redis.call('HLEN', key) > 1 then -- the mode, and others
+  elseif redis.call('HLEN', key) > 1 then -- the mode, and other holders
     mode = recompute()
     removed = not mode
   end
   return had and 'mine' or 'over', side == 'w' or not mode
 end
 
--- A writer tells 1, and where somebody receives that, 0 follows. To a client of Redisson, 1 means to wake the threads that sleep at this
--- moment. One that has just tried in vain and is about to sleep is not among them, and would sleep until the lease that it saw is over.
--- 0 wakes one more thread, and if none sleeps, the next one that is about to.
+-- A writer publishes 1, and, if that has receivers, 0. A client of Redisson wakes on 1 the threads that sleep at this moment. A
+-- thread that has just tried in vain and is about to sleep is not among them, and would sleep until the lease that it saw is
+-- over. 0 wakes one more thread, or, if none sleeps, the next one that is about to.
 local function announce()
   if not mode and not removed then
     redis.call('DEL', key)

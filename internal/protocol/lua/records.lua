@@ -1,9 +1,9 @@
--- Tells what some registries say of themselves, and changes nothing.
+-- Returns the records of some registries, and changes nothing.
 --
 -- KEYS     their records
 -- ARGV[1]  how long a record may be
 --
--- Replies the records: empty where there is none, a number where there is one that is longer, its length.
+-- Replies the records: empty if there is none, a number if it is longer: its length.
 local records = {}
 for i, key in ipairs(KEYS) do
   local kind, length = redis.call('TYPE', key), 0

@@ -1,5 +1,5 @@
--- The format of Redisson's RLock and RFencedLock: a hash with a field for the holder, whose count is 1. Whether a holder is Redisson's
--- does not show.
+-- The format of Redisson's RLock and RFencedLock: a hash with a field for the holder, whose count is 1. A holder of Redisson
+-- looks the same.
 
 --# obtain
 local holders = redis.call('HKEYS', key)
@@ -35,10 +35,10 @@ if usual and not direct then
   local holders = (prefix == '' or redis.pcall('EXISTS', queue) == 0) and redis.call('HKEYS', key)
   if holders and holders[1] == value and not holders[2] then
     redis.call('DEL', key)
-    if channels ~= '' then -- to publish may be forbidden; the lock is released all the same
+    if channels ~= '' then -- publishing may be forbidden; the lock is released all the same
       local channel = channels .. (braced and key or '{' .. key .. '}')
       redis.pcall('PUBLISH', channel, '0')
-      if sharded then -- to which Redisson listens in a cluster
+      if sharded then -- Redisson listens there in a cluster
         redis.pcall('SPUBLISH', channel, '0')
       end
     end
@@ -85,9 +85,9 @@ return fields[1] or false
 
 --# format
 local side, taken = '', false
-local found = nil -- the fields of the one key of a release
+local found = nil -- the fields of a release's key
 
--- See spring.lua. A value beside one of a later hold of its registry is what an older one has left.
+-- See spring.lua. Besides a later hold's field, a field of the same registry is left from an older hold.
 local function holder(value)
   local fields = redis.call('HKEYS', key)
   if not fields[1] then
@@ -112,8 +112,8 @@ local function holder(value)
   return later and 'later' or mine and 'mine' or others and 'taken' or 'ours', false
 end
 
--- A hash without a lease would stay for ever. After a removal a server that is out of memory would refuse nothing, and one that moves
--- the slot of the key away would not make it anew: so what older holds have left is removed once the field is there.
+-- A hash without a lease would stay forever. After a removal a server without memory would refuse nothing, and a server that
+-- moves the slot away would not create the key again: so what older holds have left is removed only after the field is set.
 local function take(value, lease)
   redis.call('HSET', key, value, '1')
   for _, field in ipairs(found or redis.call('HKEYS', key)) do
@@ -155,8 +155,8 @@ local function announce()
   return publish()
 end
 
--- A path that is to stay taken gets the field "<value>:atleast". That is published, since Redisson's waiters sleep for as long as the
--- lease that they have seen. A server that is out of memory refuses the first command, and then nothing has changed.
+-- A path that AtLeast keeps gets the field "<value>:atleast". That is published, since Redisson's waiters sleep for the lease
+-- that they have seen. A server without memory refuses the first command, and then nothing has changed.
 local function drop(value, keep)
   found = redis.call('HKEYS', key)
   local state = found[1] == value and not found[2] and 'mine' or holder(value)
@@ -172,7 +172,7 @@ local function drop(value, keep)
 end
 
 --# draw
--- Draws from the counter of Redisson's RFencedLock, which adds one to it for each token and never removes it.
+-- Draws from the counter of Redisson's RFencedLock, which adds one for each token and never removes the counter.
 local function draw()
   local last = redis.pcall('INCRBY', counter, 100) -- mutant: tokens drawn twice
   return type(last) == 'table' and last or last - 99

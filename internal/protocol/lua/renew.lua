@@ -1,11 +1,11 @@
--- Sets the lease of a hold anew, if it still has its lock.
+-- Renews the lease of a hold, if it still has its lock.
 --
 -- KEYS[1]  the lock's key
 -- ARGV[1]  the hold's value
--- ARGV[2]  the lease in milliseconds; empty or missing: it stays as it is, and the reply tells whether the hold has the lock
--- ARGV[3]  the key of the fencing counter, from which the hold gets a token; empty or missing: it wants none
+-- ARGV[2]  the lease in milliseconds; empty or missing: the lease stays, and the reply says whether the hold has the lock
+-- ARGV[3]  the key of the fencing counter from which to draw a token; empty or missing: no token is wanted
 --
--- Replies 1, or the token, when renewed, 0 when the lock is free, or the hold's lease is over, -1 when it is another's.
+-- Replies 1, or the token, if renewed; 0 if the lock is free, or the hold's lease is over; -1 if another hold has the lock.
 
 --# head
 local key, value, lease, counter, under, asks = KEYS[1], ARGV[1], ARGV[2] or '', ARGV[3] or '', '', ''

@@ -1,4 +1,4 @@
--- Sets how many permits there are, for good. Calls that wait get those that are added at once. Who has permits keeps them.
+-- Sets the number of permits, for good. Waiting calls get added permits at once. Holds keep their permits.
 --
 -- KEYS[1]  the semaphore's key
 -- ARGV[1]  the number
@@ -6,13 +6,13 @@
 -- ARGV[3]  the registry's prefix
 -- ARGV[4]  empty
 -- ARGV[5]  S on a cluster
--- ARGV[6]  what the names of the channels of releases begin with; empty or missing: publish nothing
+-- ARGV[6]  the beginning of the names of the channels of releases; empty or missing: publish nothing
 --
--- Replies how many there were; 0 when none were known.
+-- Replies the previous number; 0 if there was none.
 
 --# head
 local key, number, prefix, sharded, channels = KEYS[1], ARGV[1], ARGV[3] or '', ARGV[5] == 'S', ARGV[6] or ''
-local value = '' -- nobody's
+local value = '' -- of no hold
 
 --# operation
 if not count() then

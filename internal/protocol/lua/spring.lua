@@ -1,5 +1,5 @@
--- The format of Spring Integration's RedisLockRegistry: a string whose value names the holder. A + behind the value is the waiters flag:
--- others wait, or did, so that the release of a value without it does not look for a queue.
+-- The format of Spring Integration's RedisLockRegistry: a string whose value names the holder. A + behind the value is the
+-- waiters flag: others wait, or did. The release of a value without it does not look for a queue.
 
 --# obtain
 local held = redis.call('GET', key)
@@ -19,7 +19,7 @@ if asks == '' then
     local first = redis.pcall('ZRANGE', queue, '0', '2', 'WITHSCORES') -- the first two are no tickets, see queue.lua
     if not first[5] and not first.err then
       local time = redis.pcall('TIME')
-      if time[1] and time[1] * 1000 + math.floor(time[2] / 1000) >= -(first[2] or 0) then -- else a window is open
+      if time[1] and time[1] * 1000 + math.floor(time[2] / 1000) >= -(first[2] or 0) then -- otherwise a window is open
         redis.call('SET', key, value .. '+', 'PX', lease)
         return nil
       end
@@ -42,7 +42,7 @@ end
 local held = redis.call('GET', key)
 if held == value and usual then -- mutant: anybody's key removed
   if redis.pcall('UNLINK', key) == 1 then
-    if channels ~= '' then -- to publish may be forbidden; the lock is released all the same
+    if channels ~= '' then -- publishing may be forbidden; the lock is released all the same
       redis.pcall('PUBLISH', channels .. key, key)
     end
     return 1
@@ -58,21 +58,21 @@ if to and redis.pcall('SET', key, registry .. ':' .. number .. '+', 'PX', '1000'
 end
 
 --# take back
-if to then -- to tell is forbidden
+if to then -- the message was forbidden
   redis.pcall('SET', key, held, 'PX', '1000')
 end
 
 --# owner
--- KEYS[1] is the key. Replies its holder, without the flag; nil when the lock is free.
+-- KEYS[1] is the key. Replies its holder, without the flag; nil if the lock is free.
 local held = redis.call('GET', KEYS[1])
 return held and string.match(held, '^(.*:%d+)%+$') or held
 
 --# format
 local side, taken, held = '', false, nil
 
--- Whose the lock is, as the hold of a value sees it: free; mine; ours, when it is an older hold's of the same registry; later, or taken.
--- Then whether others wait, what the lease in the way has left, if that is known, and whether its holder may not know
--- of the queue: kept, when nobody has the lock and its path stays taken.
+-- Returns the state of the lock for the hold with a value: free; mine; ours, an older hold of the same registry has it; later,
+-- a later one has it; or taken. Then whether others wait, the rest of the holder's lease, if known, and whether the holder may
+-- not know of the queue: kept, if the lock was released and AtLeast keeps its path.
 local function holder(value)
   held = redis.call('GET', key)
   if not held then
@@ -97,7 +97,7 @@ local function holder(value)
   return 'taken', flagged, nil, not string.find(held, ':%d+$') and (string.find(held, ':atleast$') and 'kept' or true)
 end
 
--- Makes a hold the owner. Returns the error if that was refused.
+-- Makes a hold the owner. Returns the error if that is refused.
 local function take(value, lease, _, waited)
   redis.call('SET', key, waited and value .. '+' or value, 'PX', lease)
   taken = true
@@ -108,23 +108,23 @@ local function free()
 end
 
 --# flag
--- For a call that waits with a ticket: sets the flag in the value in the way. Java's knows none, nor do those of versions whose holds
--- had short numbers. Where that is refused a release does not wake who waits, but tracking does.
+-- For a call that waits with a ticket: sets the flag in the holder's value. Java does not know the flag, nor do versions whose
+-- holds had short numbers. If that is refused, a release does not wake waiting calls, but tracking does.
 if not awaited and string.find(held or '', ':%d%d%d%d%d%d%d%d%d%d%d%d%d%d+$') and
-  (asks == 'enqueue' or type(redis.pcall('ZSCORE', queue, member)) == 'string') then -- a look without a ticket is late
+  (asks == 'enqueue' or type(redis.pcall('ZSCORE', queue, member)) == 'string') then -- without the ticket the look is late
   redis.pcall('SET', key, held .. '+', 'XX', 'KEEPTTL')
 end
 
 --# extend
--- Sets the lease of the hold anew that is the owner. Returns whether it still was.
+-- Renews the lease of the hold that is the owner. Returns whether it still is.
 local function extend(_, lease)
   return redis.call('PEXPIRE', key, lease) == 1
 end
 
 --# end
--- Ends a hold: its key goes to who is granted the lock next, or see announce. A path that is to stay taken gets the value "<value>:atleast":
--- no registry takes that for one of its own, since no number follows the last colon. Nobody is granted the lock, or told that it is free:
--- who waits sees that the lease has changed. Returns what the hold was, see holder, and whether the lock is free now.
+-- Ends a hold: its key goes to the next grant, or see announce. A path that AtLeast keeps gets the value "<value>:atleast": no
+-- registry takes that for one of its own values, since no number follows the last colon. The lock is not granted or announced
+-- then: waiting calls see the changed lease. Returns the state of the hold, see holder, and whether the lock is free now.
 local function drop(value, keep)
   local state = holder(value)
   if state == 'mine' and keep ~= '' then
@@ -135,14 +135,15 @@ local function drop(value, keep)
   return state, state == 'mine' or state == 'ours'
 end
 
--- Removes the key of a lock that nobody has been granted, and publishes that. That may be forbidden; it is released all the same. The
--- server's access list may forbid a user either command of removal, but not both. Returns how many were told.
+-- Removes the key of a lock that was not granted, and publishes that. Publishing may be forbidden; the lock is released all the
+-- same. The user may lack permission for one of the two removal commands, but not for both. Returns how many subscribers got
+-- the message.
 local function announce()
   local removed = redis.pcall(removal == 'DEL' and 'DEL' or 'UNLINK', key)
   if type(removed) == 'table' and removed.err then
     redis.call(removal == 'DEL' and 'UNLINK' or 'DEL', key)
   end
   local received = channels ~= '' and redis.pcall('PUBLISH', channels .. key, key)
-  local before = old ~= '' and redis.pcall('PUBLISH', old, key) -- to versions of Spring that listen there
+  local before = old ~= '' and redis.pcall('PUBLISH', old, key) -- for older versions of Spring
   return (tonumber(received) or 0) + (tonumber(before) or 0)
 end

@@ -1,21 +1,22 @@
--- What a release does about those who wait, and about those who have no ticket: a part of the scripts after which the lock may be free.
+-- What a release does about waiting calls, with and without a ticket: a part of the scripts after which the lock may be free.
 -- The head has defined yields, leads, and quiet, see release.lua.
 
 --# library
 local announced = false
 
--- Makes the holds of the first tickets the owners, or opens a window. Entries are the first members of the queue. Returns whether
--- it did the first, and whether others wait.
+-- Makes the holds of the first tickets the owners, or opens a window. Entries are the first members of the queue. Returns
+-- whether it has granted the lock, and whether others wait.
 --
--- Who tries each 100 ms without a ticket is not seen. So there is a long window now and then: each 1.7 s, or each 15 s while it is quiet
--- and nobody was seen since the newest one. Where tickets kept nobody out for a second, it is put off: from then on they are counted anew.
--- That shows by the first ticket, which came so long after the newest release with others waiting. But it may be by chance that the key was
--- never free when somebody tried: so it is put off once at most until there is one, which comes 1.7 s later then.
+-- A process that tries each 100 ms without a ticket is not seen. So there is a long window now and then: each 1.7 s, or each 15
+-- s while it is quiet and no call without a ticket was seen since the newest long window. If tickets kept no call out for a
+-- second, a due window is put off, and the time counts anew. That shows in the first ticket, which came a second after the
+-- newest release with others waiting. But the key may have been taken by chance at each try, so a window is put off only once:
+-- the next comes 1.7 s later.
 local function handOver(entries)
-  local WIDE, RARELY, SELDOM = 110, 1700, 15000 -- a long window, how rarely there is one, and where it is quiet
-  local SHORT, OFTEN = 10, 100                  -- the same of one for who is told of releases
-  local PAUSE = 1000                            -- for how long tickets kept nobody out where a long window is put off
-  local STEP = 100                              -- how much longer than the one in front of it who waits leaves a free key alone
+  local WIDE, RARELY, SELDOM = 110, 1700, 15000 -- the length of a long window, and the time between two, usually and while it is quiet
+  local SHORT, OFTEN = 10, 100                  -- the same for a short window, for calls that are told of releases
+  local PAUSE = 1000                            -- a long window is put off if tickets kept no call out for this long
+  local STEP = 100                              -- how much later than the ticket in front each ticket looks
 
   local open, wide = 0, 0
   for i = 1, math.min(#entries, 4), 2 do
@@ -31,13 +32,13 @@ local function handOver(entries)
   end
   local time = redis.call('TIME')
   local now, window = time[1] * 1000 + math.floor(time[2] / 1000), nil
-  if not free('w') then -- nobody is kept out who could come in without a ticket
+  if not free('w') then -- tickets keep out no call without a ticket
     local next, served = grantNext(time[1] * 1000000 + time[2], nil, first, registry, number, lease, kind, place)
     return served, next ~= nil
   end
   local seen, late = wide % 1 >= 0.5, wide % 0.5 > 0 -- see queue.lua
   local due = now - wide >= (quiet and not seen and not late and SELDOM or RARELY)
-  local back = math.max(open, wide) - now > WIDE -- no window is as long: the server's clock went back
+  local back = math.max(open, wide) - now > WIDE -- no window is that long: the server's clock went back
   if wide < 2 or back or due and not late and (place and place / 1000 or now) - open >= PAUSE then
     open, wide = (open == 0 or back) and now - OFTEN or open, now + (seen and 0.5 or 0) + (wide >= 2 and not back and 0.25 or 0)
     due = false
@@ -51,10 +52,10 @@ local function handOver(entries)
   elseif now - open >= OFTEN then
     local told = announce()
     announced = true
-    if told > 0 or sharded and (seen or not quiet) then -- on a cluster nobody knows who is subscribed at other nodes
+    if told > 0 or sharded and (seen or not quiet) then -- on a cluster subscribers at other nodes are not known
       window = SHORT
     else
-      redis.call('ZADD', queue, -now, 'open') -- nobody hears of it: a window of no length
+      redis.call('ZADD', queue, -now, 'open') -- no call is told: a window of no length
       redis.call('PEXPIRE', queue, 120000)
     end
   end

@@ -1,15 +1,16 @@
--- Tells whether a writer waits for a read-write lock, so that those who come to read are to be kept out. A process asks that in which
--- readers share a hold.
+-- Asks whether a writer waits for a read-write lock, so that new readers must be kept out. A process whose readers share a hold
+-- asks this.
 --
 -- KEYS[1]  the lock's key
--- ARGV[1]  what the name of the channel of releases begins with
+-- ARGV[1]  the beginning of the name of the channel of releases
 -- ARGV[2]  the registry's prefix
 -- ARGV[3]  S on a cluster
 --
 -- Replies 1 if so, else 0.
 --
--- A writer shows by its ticket, by a reservation, or by being subscribed to the channel: as Redisson's are, and, to "<channel>:waiting",
--- those of this library before it had tickets. For one that is subscribed, too, a reservation keeps the readers of other processes out.
+-- A writer shows by its ticket, by a reservation, or by a subscription to the channel: writers of Redisson subscribe, and, to
+-- "<channel>:waiting", writers of this library before it had tickets. For a subscribed writer a reservation is made, too, which
+-- keeps out the readers of other processes.
 
 --# head
 local key, channels, prefix, sharded = KEYS[1], ARGV[1], ARGV[2], ARGV[3] == 'S'
@@ -24,7 +25,7 @@ local entries = redis.call('ZRANGE', queue, '0', '2', 'WITHSCORES')
 if entries[5] == 'guest' and expire(entries[6], time) then
   entries = redis.call('ZRANGE', queue, '0', '2', 'WITHSCORES')
 end
-if grantNext(time[1] * 1000000 + time[2], nil, heads(entries)) then -- readers come in that are in front of it
+if grantNext(time[1] * 1000000 + time[2], nil, heads(entries)) then -- readers in front of it get the lock
   return 1
 end
 for _, numsub in ipairs(sharded and {'NUMSUB', 'SHARDNUMSUB'} or {'NUMSUB'}) do
