@@ -1,13 +1,12 @@
-// Package cache keeps items by name, at most as many as its capacity, and drops the least recently obtained one that is not in
-// use to make room. It knows nothing of them but that.
+// Package cache keeps items by name, up to a capacity. To make room it drops the least recently obtained item that is not in
+// use.
 //
-// There must never be two items of one name in use at once. What ensures it is that an item can only be used while it is in the
-// cache:
+// Two items of one name must never be in use at once. So an item can be used only while it is in the cache:
 //
 //   - Its pins count its users. An item with pins is never dropped.
-//   - Dropping an item takes its pins from 0 to far below 0 in one atomic step, so nobody can begin to use it from then on.
-//   - Who finds it dropped calls Readmit, which, under the mutex, finds the name's item of today, or puts the old one back when
-//     there is none.
+//   - Dropping an item takes its pins from 0 to far below 0 in one atomic step, so no use can begin from then on.
+//   - A caller that finds it dropped calls Readmit, which, under the mutex, returns the name's present item, or puts the old
+//     one back if there is none.
 package cache
 
 import (
@@ -21,7 +20,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/fault"
 )
 
-// Entry is what the cache keeps in an item.
+// Entry is the cache's data in an item.
 type Entry struct {
 	turn   atomic.Uint64 // when it was last obtained
 	pins   atomic.Int32
@@ -29,7 +28,7 @@ type Entry struct {
 	usedAt atomic.Int64 // an instant
 }
 
-// Pin begins a use. It returns false for an item that is not in the cache.
+// Pin begins a use. It reports false if the item is not in the cache.
 func (e *Entry) Pin() bool {
 	if e.pins.Add(1) > 0 {
 		return true
@@ -38,22 +37,22 @@ func (e *Entry) Pin() bool {
 	return false
 }
 
-// Unpin ends a use. When it returns true the cache is to be told by [Cache.Unpark].
+// Unpin ends a use. If it reports true, the caller must call [Cache.Unpark].
 func (e *Entry) Unpin() bool { return e.pins.Add(-1) == 0 && e.parked.Load() }
 
-// Park has the end of the last use told by Unpin, of an item that is in no cache.
+// Park makes Unpin report the end of the last use, for an item that is in no cache.
 func (e *Entry) Park() { e.parked.Store(true) }
 
-// Pins is how many use it; below 0: it is not in the cache.
+// Pins returns the number of uses; below 0: the item is not in the cache.
 func (e *Entry) Pins() int32 { return e.pins.Load() }
 
-// Use notes when it was last used, for [Cache.DropUnused].
+// Use sets when the item was last used, for [Cache.DropUnused].
 func (e *Entry) Use(at clock.Instant) { e.usedAt.Store(int64(at)) }
 
 // Kept is a pointer to an item.
 type Kept interface {
 	Entry() *Entry
-	Name() any // may be a key of a map
+	Name() any // usable as a map key
 }
 
 // Cache keeps items. It begins with no room, see [Cache.Resize].
@@ -63,20 +62,19 @@ type Cache[K Kept] struct {
 
 	expiring sync.Mutex // held by the call of DropUnused that runs
 
-	mu       sync.Mutex // guards what follows, and every change of items
+	mu       sync.Mutex // guards the following, and every change of items
 	capacity int
 	size     int
-	resizing int      // calls of Resize that run: they make room for all
-	queue    turns[K] // the items that may be dropped, by the turn they had when they were put in
-	rest     turns[K] // more of them: those that DropUnused has yet to look at
+	resizing int      // running calls of Resize, which make room for all
+	queue    turns[K] // the items that may be dropped, by the turn that they had when they were put in
+	rest     turns[K] // more of these, which DropUnused has yet to look at
 }
 
-// portion is how many items are looked at, where it may be all, before others get the mutex: so few that nobody waits for
-// longer than a millisecond or two.
+// portion is after how many items a loop lets others have the mutex, so that they wait for a millisecond or two at most.
 const portion = 100
 
-// dropped is what pins is shifted by while the item is not in the cache: so far below zero that no number of callers that
-// have yet to notice can lift it above.
+// dropped is added to pins while the item is not in the cache: so low that callers that have not noticed yet cannot raise pins
+// above zero.
 const dropped = -1 << 30
 
 // Find returns the item of a name.
@@ -88,14 +86,14 @@ func (c *Cache[K]) Find(name any) (found K, ok bool) {
 	return item.(K), true
 }
 
-// All goes through the items that are kept.
+// All iterates over the items.
 func (c *Cache[K]) All() iter.Seq[K] {
 	return func(yield func(K) bool) {
 		c.items.Range(func(_, found any) bool { return yield(found.(K)) })
 	}
 }
 
-// Touch notes that an item is the most recently obtained one. When it is so already, as when many goroutines use one, it only
+// Touch makes an item the most recently obtained one. If it is that already, as when many goroutines use one item, Touch only
 // reads.
 func (c *Cache[K]) Touch(e *Entry) {
 	if e.turn.Load() != c.turn.Load() {
@@ -103,8 +101,8 @@ func (c *Cache[K]) Touch(e *Entry) {
 	}
 }
 
-// Put adds an item whose name is not in the cache yet, or returns the one that is. When there is no room, because every
-// item is in use, the new one stays outside.
+// Put adds an item, or returns the item of that name that is in the cache. If there is no room, because every item is in use,
+// the new item stays outside.
 func (c *Cache[K]) Put(k K) K {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -119,12 +117,12 @@ func (c *Cache[K]) Put(k K) K {
 	return k
 }
 
-// Readmit begins a use of the item that has the name of k: k itself when there is none.
+// Readmit begins a use of the item that has the name of k: k itself if there is none.
 func (c *Cache[K]) Readmit(k K) (K, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if found, ok := c.Find(k.Name()); ok {
-		found.Entry().pins.Add(1) // it cannot be dropped meanwhile: that takes the mutex
+		found.Entry().pins.Add(1) // it cannot be dropped now, since that takes the mutex
 		return found, nil
 	}
 	if !c.makeRoom() {
@@ -143,8 +141,8 @@ func (c *Cache[K]) insert(k K) {
 	c.size++
 }
 
-// makeRoom drops items until there is room for one more, and tells whether there is. While Resize runs it leaves that to
-// it, which may have many to drop, and goes on until there are no more than the capacity. The caller holds the mutex.
+// makeRoom drops items until there is room for one more, and reports whether there is. While Resize runs it leaves that to
+// Resize, which may have many items to drop, and goes on until the capacity is kept. The caller holds the mutex.
 func (c *Cache[K]) makeRoom() bool {
 	if c.resizing > 0 {
 		return true
@@ -157,11 +155,11 @@ func (c *Cache[K]) makeRoom() bool {
 	return true
 }
 
-// dropFirst takes one step towards a smaller cache, and reports false when there is none. The caller holds the mutex.
+// dropFirst takes one step towards a smaller cache, and reports false if there is none. The caller holds the mutex.
 //
-// The queue and its rest are in the order of the turns that items had when they were put into it. Items found in use are
-// taken out. An item that was obtained since is put back with its new turn, so the first one whose turn is still the same is
-// the least recently obtained of all.
+// The queue and the rest are in the order of the turns that items had when they were put in. Items that are in use are taken
+// out. An item that was obtained since is put back with its new turn. So the first item whose turn is unchanged is the least
+// recently obtained of all.
 func (c *Cache[K]) dropFirst() bool {
 	from := &c.queue
 	if len(c.queue) == 0 || len(c.rest) > 0 && c.rest[0].turn < c.queue[0].turn {
@@ -180,9 +178,9 @@ func (c *Cache[K]) dropFirst() bool {
 	return true
 }
 
-// park keeps an item that is in use out of the queue until it no longer is, so that nobody comes past it again and again.
-// The one that parks and the one that ends the last use both look for the other's mark after they have left their own, so one
-// of them sees it. The caller holds the mutex.
+// park keeps an item out of the queue while it is in use, so that dropFirst does not meet it again and again. The goroutine
+// that parks and the one that ends the last use each set their mark first, then look for the other's: so one of them sees it.
+// The caller holds the mutex.
 func (c *Cache[K]) park(k K) {
 	k.Entry().parked.Store(true)
 	if k.Entry().pins.Load() == 0 {
@@ -190,7 +188,7 @@ func (c *Cache[K]) park(k K) {
 	}
 }
 
-// Unpark has an item whose last use has ended dropped when its turn comes.
+// Unpark puts an item whose last use has ended back into the queue.
 func (c *Cache[K]) Unpark(k K) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -203,7 +201,7 @@ func (c *Cache[K]) unpark(k K) {
 	}
 }
 
-// drop takes an item that is not in use out of items, but not out of the queue. The caller holds the mutex.
+// drop removes an item that is not in use from items, but not from the queue. The caller holds the mutex.
 func (c *Cache[K]) drop(k K) bool {
 	if !k.Entry().pins.CompareAndSwap(0, dropped) {
 		return false
@@ -213,8 +211,7 @@ func (c *Cache[K]) drop(k K) bool {
 	return true
 }
 
-// Resize sets the capacity, and drops items, in portions, until there are no more than that. Items in use stay, even if
-// they are more.
+// Resize sets the capacity, and drops items, in portions, until it is kept. Items in use stay, even beyond the capacity.
 func (c *Cache[K]) Resize(capacity int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -228,22 +225,22 @@ func (c *Cache[K]) Resize(capacity int) {
 	c.resizing--
 }
 
-// breathe lets others have the mutex, which the caller holds. The one that Unlock wakes runs next if this goroutine yields;
-// otherwise this one would most likely be the first to get it again.
+// breathe lets others have the mutex, which the caller holds. The goroutine that Unlock wakes runs next because this one
+// yields; otherwise this one would most likely get the mutex again first.
 func (c *Cache[K]) breathe() {
 	c.mu.Unlock()
 	runtime.Gosched()
 	c.mu.Lock()
 }
 
-// DropUnused drops every item that is not in use and was last used before an instant, in portions. It takes the items from
-// the end of the rest, which stays a heap without them, and puts those that stay into the queue: so at any time each item
-// that may be dropped is in one of the two.
+// DropUnused drops, in portions, every item that is not in use and was last used before an instant. It takes items from the end
+// of the rest, which stays a heap, and puts the remaining ones into the queue: so at any time each item that may be dropped is
+// in one of the two.
 func (c *Cache[K]) DropUnused(before clock.Instant) (count int) {
 	c.expiring.Lock()
 	defer c.expiring.Unlock()
 	n := c.Len()
-	kept := make(turns[K], 0, n+n/4) // a large one takes time to make, and to copy when it grows: not with the mutex
+	kept := make(turns[K], 0, n+n/4) // allocated without the mutex, since a large one takes time
 
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -263,14 +260,14 @@ func (c *Cache[K]) DropUnused(before clock.Instant) (count int) {
 	return count
 }
 
-// Len is how many items are kept.
+// Len returns the number of items.
 func (c *Cache[K]) Len() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.size
 }
 
-// place is an item in the queue with the turn it had then.
+// place is an item in the queue, with the turn that it had when it was put in.
 type place[K Kept] struct {
 	turn uint64
 	kept K
@@ -285,13 +282,13 @@ func (q turns[K]) Swap(i, j int)      { q[i], q[j] = q[j], q[i] }
 func (q *turns[K]) Push(x any)        { *q = append(*q, x.(place[K])) }
 func (q *turns[K]) Pop() any          { return q.takeLast() }
 
-// add puts an item in. Unlike heap.Push it needs no memory to carry it there.
+// add adds an item. Unlike heap.Push it does not allocate.
 func (q *turns[K]) add(x place[K]) {
 	*q = append(*q, x)
 	heap.Fix(q, len(*q)-1)
 }
 
-// takeLast takes the last element out, which is not the last in the order. What is left is a heap.
+// takeLast removes the last element, which is not the last in order. The remaining elements are a heap.
 func (q *turns[K]) takeLast() place[K] {
 	last := len(*q) - 1
 	taken := (*q)[last]

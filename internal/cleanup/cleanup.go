@@ -1,5 +1,5 @@
-// Package cleanup removes what calls have left in Redis although nobody holds it: keys, tickets, and grants that may yet arrive.
-// It knows them by value, and removes them again and again until that is confirmed.
+// Package cleanup removes what calls have left in Redis: keys that are not held, tickets, and grants that may still arrive. It
+// identifies them by value, and repeats each removal until it is confirmed.
 package cleanup
 
 import (
@@ -11,41 +11,41 @@ import (
 	"github.com/lockregistry/lockregistry/internal/scheduler"
 )
 
-// Removal says what to remove: all that one hold may have left, and older ones with it.
+// Removal says what to remove: all that a hold, and older holds, may have left.
 type Removal struct {
 	Path    Path
 	Format  *protocol.Format
 	Key     string
-	Value   string           // names the hold, which is over or lost
-	Number  uint64           // of the hold, which its value has: an older one has a smaller number
+	Value   string           // of the hold, which is over or lost
+	Number  uint64           // of the hold, as in Value: older holds have smaller numbers
 	Leaving protocol.Leaving // what to remove from the queue
-	Lease   time.Duration    // the longest that the hold has had
+	Lease   time.Duration    // the longest lease of the hold
 
-	Expired   clock.Instant // by then the key has expired, even if no command arrives, unless MayArrive
-	Keep      clock.Instant // the path is to stay taken until then, if the key is that of Value; 0: it is not
-	MayArrive bool          // a grant of the hold may arrive yet, so one removal is not enough
-	Watch     time.Duration // for how long to look out for it, once Redis answers
+	Expired   clock.Instant // by then the key has expired, even without a removal, unless MayArrive
+	Keep      clock.Instant // AtLeast keeps the path until then, if the key has Value; 0: it does not
+	MayArrive bool          // a grant of the hold may still arrive, so one removal is not enough
+	Watch     time.Duration // how long to go on removing that, once Redis answers
 }
 
-// Path hears what was removed.
+// Path is told what was removed.
 type Path interface {
-	// Removed tells that the removal of a value was confirmed at some time.
+	// Removed is called when the removal of a value was confirmed.
 	Removed(value string, at clock.Instant)
 }
 
-// Call is the command that removes it.
+// Call returns the command that removes it.
 func (r Removal) Call(now clock.Instant) protocol.Call {
 	return r.Format.Release(protocol.Release{
 		Key: r.Key, Value: r.Value, Queued: true, Leaving: r.Leaving, Keep: r.Keep.After(now),
 	})
 }
 
-// place is what two removals have in common when the newer one stands for both. The reading and the writing half of a path have
-// two formats, so they are two: a hold of one may be younger than a valid one of the other.
+// place identifies removals of which the newest covers all. The readers and the writer of a path have different formats, so
+// they have two places: a reader's hold may be newer than a valid hold of the writer.
 type place struct {
 	format *protocol.Format
 	key    string
-	value  string // where a removal removes nothing older
+	value  string // set if a removal does not remove older holds
 }
 
 func (r Removal) place() place {
@@ -56,9 +56,9 @@ func (r Removal) place() place {
 	return p
 }
 
-// Cleaner removes what it is told to. It is a source of a scheduler, and has workers of its own that send.
+// Cleaner carries out removals. It is a source of a scheduler, and has its own workers that send.
 //
-// The mutex of a hold may be held while it is called. It calls nobody with its own.
+// It may be called with a hold's mutex held. It calls other code without its own mutex.
 type Cleaner struct {
 	clock   clock.Clock
 	soon    func(due clock.Instant)
@@ -66,36 +66,36 @@ type Cleaner struct {
 
 	mu     sync.Mutex
 	all    map[place]*pending
-	due    scheduler.Heap[*pending] // all but those that are being removed at this moment
-	recess clock.Instant            // no further worker starts before
+	due    scheduler.Heap[*pending] // all that are not being removed at this moment
+	recess clock.Instant            // no further worker starts before then
 	closed bool
 }
 
-// Try is one removal that is being sent.
+// Try is a removal that is being sent.
 type Try struct {
 	Removal
 	cleaner *Cleaner
 	of      *pending
-	last    bool // the registry is closed: what was given up has arrived by now, or is not waited for
+	last    bool // the registry is closed: abandoned commands have arrived by now, or are not waited for
 }
 
-// New is a cleaner with nothing to remove. Soon has it called by a time, as a source. Send sends removals, tells each of them
-// what became of it, and then returns.
+// New makes a cleaner. Soon makes its Turn be called at the latest at due. Send sends removals, calls Answered of each, then
+// returns.
 func New(c clock.Clock, soon func(due clock.Instant), send func([]Try)) *Cleaner {
 	cleaner := &Cleaner{clock: c, soon: soon, all: map[place]*pending{}}
 	cleaner.workers = scheduler.NewSenders(cleaner.take, send)
 	return cleaner
 }
 
-// Len is for how many places there is something to remove.
+// Len returns the number of places with something to remove.
 func (c *Cleaner) Len() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return len(c.all)
 }
 
-// Remove removes at once. Freed, unless it is nil, is called once: when Redis has confirmed a removal, or the key has expired,
-// or nothing more is sent; gone tells that the key is known to be gone. Remove reports false, and does nothing, after Close.
+// Remove begins a removal at once. Freed, unless it is nil, is called once: when Redis has confirmed the removal, or the key
+// has expired, or nothing more is sent. Gone: the key is known to be gone. After Close, Remove does nothing and reports false.
 func (c *Cleaner) Remove(r Removal, freed func(gone bool)) bool {
 	p := &pending{Removal: r, freed: freed} // mutant: free too soon
 	c.mu.Lock()
@@ -107,14 +107,14 @@ func (c *Cleaner) Remove(r Removal, freed func(gone bool)) bool {
 		older.merge(r, freed)
 		p = older
 	}
-	c.recess = 0 // a worker that is held up must not hold this one up
+	c.recess = 0 // a blocked worker must not delay this removal
 	c.unlockPut(p)
 	return true
 }
 
-// Expedite removes at once what may be in a place, and is nobody's to wait for. A newer removal that is known there removes it,
-// too. An older one does not: it becomes that of both, and tells of its end to the same caller. It reports false, and does
-// nothing, after Close.
+// Expedite begins a removal at once for which no caller waits. If a newer removal of the same place is pending, that is made
+// due, since it covers this one. A pending older removal is merged into this one, and keeps its freed. After Close, Expedite
+// does nothing and reports false.
 func (c *Cleaner) Expedite(r Removal) bool {
 	c.mu.Lock()
 	known := c.all[r.place()]
@@ -129,7 +129,7 @@ func (c *Cleaner) Expedite(r Removal) bool {
 		known.merge(r, known.freed)
 		c.recess = 0 // see Remove
 		c.unlockPut(known)
-	case known.heap == 0: // its removal is under way; another one follows, or it has just been executed
+	case known.heap == 0: // its removal is under way: it has just been executed, or another one follows
 		c.mu.Unlock()
 	default:
 		c.unlockPut(known)
@@ -137,7 +137,7 @@ func (c *Cleaner) Expedite(r Removal) bool {
 	return true
 }
 
-// unlockPut has a worker remove what is pending, and unlocks the mutex.
+// unlockPut makes a removal due, starts a worker, and unlocks the mutex.
 func (c *Cleaner) unlockPut(p *pending) {
 	now := c.clock.Now()
 	c.all[p.place()] = p
@@ -145,27 +145,27 @@ func (c *Cleaner) unlockPut(p *pending) {
 	c.soon(c.unlockWork(now))
 }
 
-// Turn has a worker remove what is due, for the scheduler.
+// Turn starts a worker if removals are due. The scheduler calls it.
 func (c *Cleaner) Turn(now clock.Instant) (again clock.Instant) {
 	c.mu.Lock()
 	return c.unlockWork(now)
 }
 
-// unlockWork has a worker start, if something is due, and unlocks the mutex. It returns when to look again. The worker goes on
-// until nothing is due; when it is held up by a server that does not answer, the next one comes a moment later.
+// unlockWork starts a worker if something is due, and unlocks the mutex. It returns when to look again. A worker goes on until
+// nothing is due; if a server that does not answer blocks it, the next worker starts a moment later.
 func (c *Cleaner) unlockWork(now clock.Instant) (again clock.Instant) {
-	if next := max(c.due.Next(), c.recess); next > now { // never, when there is none
+	if next := max(c.due.Next(), c.recess); next > now { // Never if there is none
 		c.mu.Unlock()
 		return next
 	}
 	again = now.Add(pace)
 	c.recess = again
 	c.mu.Unlock()
-	c.workers.Hire(1) // which takes its mutex first, and then this one
+	c.workers.Hire(1) // takes its own mutex, then this one
 	return again
 }
 
-// Hasten makes everything due that Redis has not answered to, since it answers again.
+// Hasten makes all unanswered removals due, since Redis answers again.
 func (c *Cleaner) Hasten() {
 	c.mu.Lock()
 	now := c.clock.Now()
@@ -179,7 +179,7 @@ func (c *Cleaner) Hasten() {
 	c.soon(now)
 }
 
-// take gives a worker what is to be removed now. After Close that is everything.
+// take gives a worker the removals that are due; after Close all of them.
 func (c *Cleaner) take(most int) (tries []Try) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -194,10 +194,10 @@ func (c *Cleaner) take(most int) (tries []Try) {
 	return tries
 }
 
-// Call is the command to send now.
+// Call returns the command to send now.
 func (t Try) Call() protocol.Call { return t.Removal.Call(t.cleaner.clock.Now()) }
 
-// Answered takes in what became of the try. An error says that it is not known to have been executed.
+// Answered handles the outcome of the try. With an error it may not have been executed.
 func (t Try) Answered(at clock.Instant, err error) {
 	if err == nil {
 		t.Path.Removed(t.Value, at)
@@ -212,8 +212,7 @@ func (t Try) Answered(at clock.Instant, err error) {
 	}
 }
 
-// answered decides when the next try follows, if any. It returns what is to be called now, if anything. The caller holds the
-// mutex.
+// answered decides when the next try follows, if any. It returns the function to call now, if any. The caller holds the mutex.
 func (c *Cleaner) answered(t Try, err error) (freed func(gone bool), again clock.Instant) {
 	p, now := t.of, c.clock.Now()
 	again = clock.Never
@@ -232,7 +231,7 @@ func (c *Cleaner) answered(t Try, err error) (freed func(gone bool), again clock
 		delete(c.all, p.place())
 		c.due.Remove(p)
 	} else {
-		// No more than a batch of them in each pause, or, when Redis begins to answer, as fast as it does: see Hasten.
+		// At most a batch of removals in each pause; once Redis answers again, as fast as it does: see Hasten.
 		again = now.Add(c.paced(pause))
 		c.due.Put(p, again)
 	}
@@ -242,19 +241,19 @@ func (c *Cleaner) answered(t Try, err error) (freed func(gone bool), again clock
 	return freed, again
 }
 
-// paced is a pause for one removal, made longer by how many there are. The caller holds the mutex.
+// paced returns the pause for one removal, which grows with the number of removals. The caller holds the mutex.
 func (c *Cleaner) paced(pause time.Duration) time.Duration {
 	return pause * time.Duration(max(1, len(c.all)/scheduler.Batch))
 }
 
-// LongestPause is how long a removal that fails now is at rest, at most, before it is tried again.
+// LongestPause returns the longest pause before a removal that fails now is tried again.
 func (c *Cleaner) LongestPause() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.paced(clock.MostPause)
 }
 
-// Close has everything removed once more. Nothing is taken from now on.
+// Close makes all removals be sent once more. New removals are refused from now on.
 func (c *Cleaner) Close() {
 	c.mu.Lock()
 	c.closed = true

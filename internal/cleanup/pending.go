@@ -8,7 +8,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
-// pending is a removal that is not over.
+// pending is an unfinished removal.
 //
 //	          ╭─────────── confirmed ──▶ over, unless a grant may arrive yet:
 //	open ─────┼─ confirmed, it may ────▶ watched ── confirmed for Watch without a failure ──▶ over
@@ -20,40 +20,39 @@ import (
 //	watched  | 10 times a second, later more rarely | since when Redis confirms
 //	         | for permits once a second, soon      |
 //
-// There is one for a place, however many calls have failed: the removal of a value also removes what an older hold of this
-// registry has left there, see release.lua, so the newest value is enough. This harms nobody. A call draws the number of
-// its hold while it has the local half, and frees that only when the hold is over or abandoned. So when a hold is here, all holds
-// of the path with smaller numbers are over, and those to come have larger ones, which none of these removals touches, however
-// late it arrives. A hold that is lost, and whose owner has not released it, has the largest number that was drawn so far: so
-// that is true of it, too.
+// There is one per place, however many calls have failed: the removal of a value also removes what older holds of this registry
+// have left there, see release.lua, so the newest value is enough. This harms no valid hold. A call draws the number of its
+// hold while it has the local half, and frees that only when the hold is over or abandoned. So when a hold is here, all holds
+// of the path with smaller numbers are over. Later holds have larger numbers, which none of these removals touches, however
+// late it arrives. A lost hold that its owner has not released has the largest number so far, so the same is true for it.
 type pending struct {
 	Removal
 	freed    func(gone bool) // nil once called
-	since    clock.Instant   // when Redis confirmed first, without a failure after it; 0: it has not
-	failures int             // tries in a row that were not answered
+	since    clock.Instant   // when Redis first confirmed, with no failure since; 0: it has not
+	failures int             // consecutive unanswered tries
 	at       clock.Instant   // when it is due
-	heap     int32           // its place among those that are due; 0 while a try is under way
+	heap     int32           // its place in the heap; 0 while a try is under way
 }
 
 const (
-	pace  = 100 * time.Millisecond // between two tries, while Redis answers
-	haste = 10 * time.Second       // for so long; then ever more rarely
-	ease  = 8                      // afterwards the pause is this fraction of the time for which Redis has confirmed
-	spare = time.Second            // between two tries of one of many, soon
+	pace  = 100 * time.Millisecond // the pause between tries while Redis answers
+	haste = 10 * time.Second       // for this long; then tries become rarer
+	ease  = 8                      // then the pause is this fraction of the time since the first confirmation
+	spare = time.Second            // the pause for permits, soon
 )
 
-// Timing is for the heap.
+// Timing implements the heap's interface.
 func (p *pending) Timing() (due *clock.Instant, place *int32) { return &p.at, &p.heap }
 
-// merge makes the removal of an older hold that of a newer one too. The older one's local half is free, since the newer one
-// had it, so what remains of the older one is a grant that may arrive. The answer to a try for the older one that is under
-// way counts no more: it says nothing about the newer one. It does if both are of the same hold, which was lost first; then
-// another try may be under way, too, and the first that is answered ends both.
+// merge makes the removal of an older hold cover a newer one. The older hold's local half is free, since the newer hold had it,
+// so at most a grant of the older hold may still arrive. The reply to a try for the older hold that is under way no longer
+// counts: it says nothing about the newer hold. If both are for the same hold, which was lost first, it does count; another try
+// may be under way, too, and the first reply ends both.
 func (p *pending) merge(newer Removal, freed func(gone bool)) {
 	newer.Watch = max(p.Watch, newer.Watch)
 	switch {
 	case p.Leaving == (protocol.Leaving{}) || p.Leaving == newer.Leaving:
-	case newer.Format.Many(): // both are of one value, and other tickets of its registry are of calls that wait
+	case newer.Format.Many(): // same value; other tickets of the registry belong to waiting calls
 		newer.Leaving.Ticket = cmp.Or(newer.Leaving.Ticket, p.Leaving.Ticket)
 	default:
 		newer.Leaving = protocol.Leaving{All: true}
@@ -65,7 +64,7 @@ func (p *pending) merge(newer Removal, freed func(gone bool)) {
 	p.Removal, p.freed, p.failures = newer, freed, 0
 }
 
-// confirmed is that Redis has executed the removal. It returns when the next one follows, unless this is over.
+// confirmed handles a confirmed removal. It returns the pause before the next one, unless the removal is over.
 func (p *pending) confirmed(now clock.Instant) (pause time.Duration, over bool) {
 	p.failures = 0
 	if !p.MayArrive { // mutant: one removal
@@ -79,18 +78,18 @@ func (p *pending) confirmed(now clock.Instant) (pause time.Duration, over bool) 
 	switch {
 	case answering > haste:
 		pause = max(pace, answering/ease)
-	case p.Format.Many(): // a rush of calls that give up leaves a removal for each
+	case p.Format.Many(): // many calls that give up at once leave a removal each
 		pause = max(pace, min(answering, spare))
 	}
 	return pause, answering > p.Watch
 }
 
-// unanswered is that it may not have been executed.
+// unanswered handles a removal that may not have been executed.
 func (p *pending) unanswered(now clock.Instant) (pause time.Duration, over bool) {
 	p.failures++
 	p.since = 0
 	pause = clock.Backoff(p.failures, p.Lease) // mutant: removal after a minute
-	if now >= p.Expired {                      // no lease is at stake any more
+	if now >= p.Expired {                      // the lease has ended anyway
 		pause = clock.Pause(p.failures, clock.MostPause)
 	}
 	return pause, !p.MayArrive && now >= p.Expired

@@ -1,5 +1,5 @@
-// Package dispatch makes calls that nobody may wait for: lines for a log handler, and functions of an observer. It knows
-// nothing of locks.
+// Package dispatch makes calls of user code that must not delay anything: lines for a log handler, and functions of an
+// observer. It knows nothing of locks.
 package dispatch
 
 import (
@@ -11,19 +11,18 @@ import (
 	"time"
 )
 
-// Queue calls code of the user that nobody may wait for, a log handler or an observer: it may block forever, and it may panic.
-// One goroutine makes the calls in order, under no mutex; it exists only while there are some. So logging never blocks, and may
-// be done with a mutex held. A call that finds the queue full, because an earlier one does not return, is dropped and
-// counted; the count is logged once the calls go on.
+// Queue calls a log handler or an observer, which may block forever or panic. One goroutine makes the calls in order, without a
+// mutex; it exists only while there are calls. So logging never blocks, and may be done with a mutex held. A call that finds
+// the queue full, because an earlier one does not return, is dropped and counted; the count is logged once the calls go on.
 //
 // The zero Queue is silent: it allocates nothing and starts no goroutine.
 type Queue struct {
-	Handler slog.Handler // nil: nobody reads; not changed after the first call
+	Handler slog.Handler // nil: no log; not changed after the first call
 
 	mu      sync.Mutex
 	queue   []func()
-	dropped int           // calls that found the queue full; the line that tells so is in the queue while there are some
-	idle    chan struct{} // closed when the goroutine has made every call; nil when there is none
+	dropped int           // calls that found the queue full; if there are some, the line that says so is in the queue
+	idle    chan struct{} // closed when the goroutine has made every call; nil without a goroutine
 }
 
 const (
@@ -31,9 +30,8 @@ const (
 	grace   = 100 * time.Millisecond // how long Flush waits for them
 )
 
-// Log queues a line, unless there is no handler. It does not ask the handler whether it is enabled: that is code of the user
-// too, and is asked by the goroutine. Lines are rare (a loss, a change), so it does not matter that one which nobody wants
-// takes a place for a moment.
+// Log queues a line, unless there is no handler. The goroutine asks the handler whether it is enabled, since that is user code,
+// too. Lines are rare (a loss, a change), so an unwanted line may take a place for a moment.
 func (q *Queue) Log(level slog.Level, message string, attrs ...slog.Attr) {
 	if q.Handler == nil {
 		return
@@ -45,7 +43,7 @@ func (q *Queue) Log(level slog.Level, message string, attrs ...slog.Attr) {
 	q.Put(func() { q.write(line) })
 }
 
-// write has the handler write a line, in the goroutine.
+// write makes the handler write a line, in the goroutine.
 func (q *Queue) write(line slog.Record) {
 	ctx := context.Background()
 	if q.Handler != nil && q.Handler.Enabled(ctx, line.Level) {
@@ -59,7 +57,7 @@ func (q *Queue) Put(call func()) {
 	defer q.mu.Unlock()
 	room := backlog
 	if q.dropped > 0 {
-		room++ // for the line that tells so
+		room++ // for the line that says so
 	}
 	if len(q.queue) < room {
 		q.queue = append(q.queue, call)
@@ -72,7 +70,7 @@ func (q *Queue) Put(call func()) {
 	}
 }
 
-// tellDropped logs how many calls were dropped. It stands in the queue after those that came before them.
+// tellDropped logs how many calls were dropped. Its place in the queue is behind the calls that came before them.
 func (q *Queue) tellDropped() {
 	q.mu.Lock()
 	n := q.dropped
@@ -83,12 +81,12 @@ func (q *Queue) tellDropped() {
 	q.write(line)
 }
 
-// run is the goroutine. A call that panics, or ends its goroutine, ends this one only: another one goes on.
+// run is the goroutine. A call that panics, or ends its goroutine, ends only this one: another one goes on.
 func (q *Queue) run() {
 	finished := false
 	defer func() {
 		if !finished {
-			_ = recover() // it is the user's panic, and must not end the program
+			_ = recover() // a panic of user code must not end the program
 			go q.run()
 		}
 	}()
@@ -98,7 +96,7 @@ func (q *Queue) run() {
 	finished = true
 }
 
-// next takes the next call, or nil when there is none: the goroutine ends then.
+// next takes the next call; nil if there is none: then the goroutine ends.
 func (q *Queue) next() func() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -108,7 +106,7 @@ func (q *Queue) next() func() {
 		return nil
 	}
 	call := q.queue[0]
-	q.queue[0] = nil // what it holds on to can go
+	q.queue[0] = nil // releases what it refers to
 	q.queue = q.queue[1:]
 	return call
 }
@@ -129,7 +127,7 @@ func (q *Queue) Flush() {
 	}
 }
 
-// Caught logs the panic of a function of an observer. It is to be deferred.
+// Caught recovers and logs the panic of an observer's function. It must be deferred.
 func (q *Queue) Caught(function string) {
 	if panicked := recover(); panicked != nil {
 		q.Log(slog.LevelError, "a function of the observer has panicked",

@@ -2,24 +2,24 @@ package fault
 
 import "fmt"
 
-// Loss is why a hold was lost.
+// Loss says why a hold was lost.
 type Loss uint8
 
 // Why holds are lost.
 const (
-	NotLost        Loss = iota // it was not
-	Somehow                    // nobody knows any more
-	LeaseOver                  // nobody renewed it, or Redis could not be asked
+	NotLost        Loss = iota // not lost
+	Somehow                    // the reason is forgotten
+	LeaseOver                  // the lease was not renewed, or Redis could not be asked
 	KeyGone                    // removed, expired, or lost by a failover
 	KeyTaken                   // the same, and another owner has the lock
 	RenewedTooLate             // the lease was over before its renewal was answered
 	Forced                     // by ForceUnlock
-	GrantedTwice               // another server has granted it once more
-	Unreachable                // nobody can reach the hold
+	GrantedTwice               // another server has granted it again
+	Unreachable                // the program can no longer reach the hold
 	GoroutineGone              // its goroutine has ended without Unlock
 )
 
-// losses are those in words.
+// losses are the texts of the losses.
 var losses = [...]string{
 	LeaseOver:      "the lease is over",
 	KeyGone:        "the key is gone",
@@ -42,10 +42,10 @@ var lostErrors = func() (all [len(losses)]error) {
 
 func (l Loss) String() string { return losses[l] }
 
-// Err is the error of a hold that was lost for that reason.
+// Err returns the error of a hold that was lost for this reason.
 func (l Loss) Err() error { return lostErrors[l] }
 
-// Without is the loss that the reply of a renewal shows, or of a removal, which says that the key is not the hold's.
+// Without returns the loss that the reply to a renewal or a removal shows, when it says that the key is not the hold's.
 func Without(reply int64) Loss {
 	if reply < 0 {
 		return KeyTaken
@@ -53,5 +53,5 @@ func Without(reply int64) Loss {
 	return KeyGone
 }
 
-// KeepsKey tells whether the key may still be there although the hold is lost.
+// KeepsKey reports whether the key may still be in Redis although the hold is lost.
 func (l Loss) KeepsKey() bool { return l == LeaseOver || l == RenewedTooLate || l == GrantedTwice }

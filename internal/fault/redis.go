@@ -10,8 +10,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// What the errors of a lock are about. The package lockregistry has them under its own names, and says there when callers
-// get each.
+// The errors of locks. Package lockregistry exports them under its own names, and documents when callers get each.
 var (
 	NotOwner    = errors.New("not the owner of the lock")
 	Lost        = errors.New("the lock was lost")
@@ -24,16 +23,16 @@ var (
 	Capacity    = errors.New("all locks that the registry may keep are in use: unlock some, or raise the capacity")
 )
 
-// What became of a command without an answer that counts.
+// The outcomes of a command without a valid answer.
 var (
-	// NoAnswer is that the server did not answer in time. It may still execute the command.
+	// NoAnswer: the server did not answer in time. It may still execute the command.
 	NoAnswer = errors.New("no answer from Redis in time")
 
-	// NotSent is that too many commands wait for an answer already, or there is no way to the server.
+	// NotSent: too many commands wait for answers already, or the server cannot be reached.
 	NotSent = errors.New("no answer from Redis to earlier commands, so this one was not sent")
 
-	// Late is that an answer took so long that a failover may have happened meanwhile, and could not be confirmed since, or that
-	// a grant arrived when its lease was over.
+	// Late: an answer took so long that a failover may have happened meanwhile, and could not be confirmed since; or a grant
+	// arrived when its lease was over.
 	Late = errors.New("the answer of Redis came too late")
 )
 
@@ -67,7 +66,7 @@ func (u unknownCommandError) Error() string { return string(u) }
 
 func (u unknownCommandError) Is(target error) bool { return target == Lasting }
 
-// Answered tells whether it was the server that said so.
+// Answered reports whether the server itself replied: with a result or an error.
 func Answered(err error) bool {
 	if err == nil {
 		return true
@@ -76,13 +75,13 @@ func Answered(err error) bool {
 	return ok || rueidis.IsRedisNil(err)
 }
 
-// IsWrongType tells whether the key holds something that is no lock of the layout.
+// IsWrongType reports whether the key is no lock of the layout.
 func IsWrongType(err error) bool {
 	reply, ok := rueidis.IsRedisErr(err)
 	return ok && strings.Contains(reply.Error(), "WRONGTYPE")
 }
 
-// Elsewhere tells whether a node of a cluster said that another one has the key.
+// Elsewhere reports whether a node of a cluster replied that another node has the key.
 func Elsewhere(err error) bool {
 	reply, ok := rueidis.IsRedisErr(err)
 	if !ok {
@@ -93,7 +92,7 @@ func Elsewhere(err error) bool {
 	return moved || asks
 }
 
-// Ended is the error for a context that is done: its error, with the cause when there is another one.
+// Ended returns the error of a context that is done, joined with its cause if that differs.
 func Ended(ctx context.Context) error {
 	err := ctx.Err()
 	if cause := context.Cause(ctx); !errors.Is(err, cause) {
@@ -110,7 +109,7 @@ func WithEnd(ctx context.Context, err error) error {
 	return Join(err, Ended(ctx))
 }
 
-// AsUnavailable makes an error one that says that Redis did not answer or cannot serve now: it matches [Unavailable].
+// AsUnavailable wraps an error so that it matches [Unavailable].
 func AsUnavailable(err error) error { return unavailable{err} }
 
 type unavailable struct{ error }
@@ -121,14 +120,15 @@ func (u unavailable) Is(target error) bool { return target == Unavailable }
 
 func (u unavailable) Unwrap() error { return u.error }
 
-// Classify makes an error of Redis or the network one that says what it means: that it is not available, when that may pass.
+// Classify wraps an error of Redis or the network so that it matches the error it stands for: [Unavailable] if it is transient,
+// or WrongType.
 func Classify(err error) error {
 	switch {
 	case err == nil || errors.Is(err, Unavailable):
 		return err
 	case IsWrongType(err):
-		return WrongType // the server's text is that of a script
-	case errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded): // the client's, not the caller's
+		return WrongType // the server's text is about a script
+	case errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded): // of the client's context, not the caller's
 		return AsUnavailable(errors.New(err.Error()))
 	case Transient(err):
 		return AsUnavailable(err)
@@ -144,14 +144,14 @@ var passing = []string{
 	"OOM", "MISCONF", "UNBLOCKED", "max number of clients",
 }
 
-// nonLocal is in the text with which a script is refused a key that it has not named, while the slot of the key moves.
+// nonLocal is in the error of a script that uses a key that it has not named, while the key's slot moves.
 const nonLocal = "attempted to access a non local key in a cluster"
 
 // failed begins the text with which servers before version 7 wrap an error within a script: the word comes later then,
 // after a hyphen.
 const failed = "Error running script"
 
-// Transient tells whether a call that waits anyway should try again after err: one of the network, or one that passes.
+// Transient reports whether a waiting call should try again after err: a network error, or a reply that does not last.
 func Transient(err error) bool {
 	reply, ok := rueidis.IsRedisErr(err)
 	if !ok {
@@ -161,31 +161,31 @@ func Transient(err error) bool {
 	return Passes(strings.TrimPrefix(text, "ERR "), strings.HasPrefix(text, failed))
 }
 
-// Refusal tells whether the server does not know a command, or does not permit it. Other errors are the network's, or those of a
-// server that cannot serve for now.
+// Refusal reports whether the server does not know or permit a command. Other errors come from the network, or from a server
+// that cannot serve for now.
 func Refusal(err error) bool {
 	_, ok := rueidis.IsRedisErr(err)
 	return ok && !Transient(err)
 }
 
-// Passes tells whether the text of an error says that the same command may succeed later. Within is for the text of one that a
-// script has met, or may have: servers before version 7 put where it was in front of the word.
+// Passes reports whether the text of an error says that the same command may succeed later. Within: a script may have met the
+// error; servers before version 7 then put text in front of the word.
 func Passes(text string, within bool) bool {
 	return strings.Contains(text, nonLocal) || slices.ContainsFunc(passing, func(word string) bool {
 		return strings.HasPrefix(text, word) || within && strings.Contains(text, "-"+word+" ")
 	})
 }
 
-// BetweenNodes tells whether an error is that of a command whose keys are at two nodes, because their slot moves.
+// BetweenNodes reports whether a command failed because its keys are at two nodes while their slot moves.
 func BetweenNodes(err error) bool {
 	text := err.Error()
 	return strings.Contains(text, nonLocal) || strings.Contains(text, "TRYAGAIN") || strings.Contains(text, "ASK ")
 }
 
-// OutcomeUnknown tells whether the server may have executed a command that ended with err, or may still do so: it may unless it
-// said itself that it failed, or the command never left. [rueidis.ErrClosing] does not say so: commands that were pending
-// on a connection that rueidis replaces end with it too. Scripts of this package fail before they write, or take back what
-// they wrote.
+// OutcomeUnknown reports whether the server may have executed a command that ended with err, or may still do so: it may unless
+// the server itself replied with an error, or the command was never sent. [rueidis.ErrClosing] proves neither: rueidis also
+// returns it for commands that were pending on a connection that it replaces. Scripts of this library fail before they write,
+// or undo what they wrote.
 func OutcomeUnknown(err error) bool {
 	if err == nil || errors.Is(err, NotSent) {
 		return false

@@ -1,4 +1,4 @@
-// Package health tells whether what is sent in the background succeeds, for each server. It knows neither what is sent nor how.
+// Package health tracks, for each server, whether background tasks succeed. It knows neither what is sent nor how.
 package health
 
 import (
@@ -8,7 +8,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/clock"
 )
 
-// Kind is what tasks are for.
+// Kind is the kind of a task.
 type Kind uint8
 
 // The kinds.
@@ -18,45 +18,45 @@ const (
 	kinds
 )
 
-// Outcome is what became of tasks that were sent to one server together.
+// Outcome is the outcome of tasks that were sent to one server together.
 type Outcome struct {
 	Kind  Kind
 	Tasks int
-	Sent  clock.Instant // before they were
+	Sent  clock.Instant // before they were sent
 
-	Failure   error         // of one of them; nil: none has failed
-	Refused   bool          // the server has said so itself
-	Retried   time.Duration // for the longest, until what failed has been tried again
-	Succeeded bool          // one of them was answered, and did not fail
-	Wrote     bool          // and has written something
+	Failure   error         // the error of one of them; nil: none has failed
+	Refused   bool          // the server itself refused it
+	Retried   time.Duration // the longest time until a failed task has been tried again
+	Succeeded bool          // one of them succeeded
+	Wrote     bool          // one of these has written something
 }
 
-// Change is that tasks begin to fail, or succeed again.
+// Change says that tasks begin to fail, or succeed again.
 type Change struct {
 	Failure error // nil: they succeed again
 	Refused bool
 	Tasks   int // how many were sent together
 }
 
-// Monitor is told what becomes of tasks, and tells when they begin to fail at any server, and when they succeed again at all.
-// S names a server.
+// Monitor collects the outcomes of tasks, and reports when tasks begin to fail at any server, and when they succeed again at
+// all servers. S identifies a server.
 type Monitor[S comparable] struct {
 	clock clock.Clock
 	tell  func(Change)
 	used  func(S) bool
 
 	mu      sync.Mutex
-	servers map[S]*server // at which something fails
-	failing bool          // which was told
+	servers map[S]*server // servers at which tasks fail
+	failing bool          // failures were reported
 }
 
-// New is a monitor to which all is well. Both functions are called with the mutex held: so changes are told in the order in which
-// they happen, and neither may wait for anything. Used tells whether anything is still sent to a server.
+// New makes a monitor. It calls both functions with its mutex held, so changes are reported in order, and the functions must
+// not block. Used reports whether tasks are still sent to a server.
 func New[S comparable](c clock.Clock, tell func(Change), used func(S) bool) *Monitor[S] {
 	return &Monitor[S]{clock: c, tell: tell, used: used, servers: map[S]*server{}}
 }
 
-// Note takes in what became of tasks at a server, and tells whether they succeed again there.
+// Note adds an outcome, and reports whether tasks succeed again at that server.
 func (m *Monitor[S]) Note(at S, o Outcome) (recovered bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -70,7 +70,7 @@ func (m *Monitor[S]) Note(at S, o Outcome) (recovered bool) {
 		s.fail(o, now)
 		m.conclude(o, true)
 		return false
-	case !o.Succeeded: // that nothing is left to fail, because a hold was lost, is no all-clear
+	case !o.Succeeded: // no task left, because a hold was lost, is no recovery
 		return false
 	case s != nil:
 		if recovered = s.succeed(o, now); s.well() {
@@ -81,7 +81,7 @@ func (m *Monitor[S]) Note(at S, o Outcome) (recovered bool) {
 	return recovered
 }
 
-// counts forgets servers that are quiet, or do not count, and tells whether tasks fail at any other.
+// counts forgets servers that are quiet or do not count, and reports whether tasks fail at another one.
 func (m *Monitor[S]) counts(now clock.Instant, count func(S) bool) (failing bool) {
 	for at, s := range m.servers {
 		if s.quiet(now) || !count(at) {
@@ -93,7 +93,7 @@ func (m *Monitor[S]) counts(now clock.Instant, count func(S) bool) (failing bool
 	return failing
 }
 
-// conclude tells what has changed for all servers.
+// conclude reports a change that concerns all servers together.
 func (m *Monitor[S]) conclude(o Outcome, failing bool) {
 	if failing != m.failing {
 		m.failing = failing
@@ -101,7 +101,7 @@ func (m *Monitor[S]) conclude(o Outcome, failing bool) {
 	}
 }
 
-// Since is since when tasks of a kind fail at a server; 0: they do not.
+// Since returns since when tasks of a kind fail at a server; 0: they do not.
 func (m *Monitor[S]) Since(at S, k Kind) clock.Instant {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -111,31 +111,31 @@ func (m *Monitor[S]) Since(at S, k Kind) clock.Instant {
 	return 0
 }
 
-// server is one at which tasks fail.
+// server is a server at which tasks fail.
 //
 //	well ──fail──▶ failing ──succeed, sent after the last failure came──▶ well
 //	                  └──refused──▶ refusing ──the same, and it wrote, or all that was refused was tried again──▶ well
 //
-// What was sent before a failure came may have been executed before what failed, so it says nothing about the time after. A
-// server that takes no writes for now (MISCONF, NOREPLICAS) answers questions, and removals that find nothing to remove: that is
-// no all-clear, unless what was refused has been tried again and was not refused.
+// A task that was sent before a failure came may have been executed before the failed one, so its success says nothing about
+// the time after. A server that refuses writes for now (MISCONF, NOREPLICAS) still answers questions, and removals that find
+// nothing to remove: that is no recovery, unless the refused tasks have been tried again and were not refused.
 //
-// What fails is tried again for as long as somebody wants it. So when a server has been quiet for longer than until another try,
-// what failed there is wanted no more: its hold was released, say, or lost. Of such a server nothing is known.
+// Failed tasks are tried again while they are wanted. So if a server is quiet for longer than that takes, its failed tasks are
+// no longer wanted: for instance the hold was released or lost. The state of such a server is not known.
 type server struct {
 	of      [kinds]failures
 	failing bool
-	retried clock.Instant // by then all that was refused has been tried again; 0: nothing was
-	awaited clock.Instant // by then another try is noted, or nothing is wanted
+	retried clock.Instant // by then all refused tasks have been tried again; 0: none was refused
+	awaited clock.Instant // by then another try is noted, or no task is wanted
 }
 
-// quietAfter is for how long nothing is noted at a server that is quiet, at least. Many holds on many servers without an answer
+// quietAfter is the shortest time without outcomes after which a server is quiet: the tasks of many servers that do not answer
 // may have to wait for a worker.
 const quietAfter = time.Minute
 
-// failures are those of one kind.
+// failures are the failures of one kind of task.
 type failures struct {
-	since clock.Instant // the first; 0: there are none
+	since clock.Instant // of the first failure; 0: there is none
 	last  clock.Instant
 }
 
@@ -151,7 +151,7 @@ func (s *server) fail(o Outcome, now clock.Instant) {
 	}
 }
 
-// succeed tells whether tasks succeed again.
+// succeed notes a success, and reports whether tasks succeed again.
 func (s *server) succeed(o Outcome, now clock.Instant) (recovered bool) {
 	s.note(o, now)
 	if f := &s.of[o.Kind]; o.Sent > f.last {
@@ -173,10 +173,10 @@ func (s *server) note(o Outcome, now clock.Instant) {
 	s.awaited = max(s.awaited, now.Add(max(o.Retried, quietAfter)))
 }
 
-// quiet tells whether nothing that has failed is tried again.
+// quiet reports whether the failed tasks are no longer tried.
 func (s *server) quiet(now clock.Instant) bool { return now > s.awaited }
 
-// well tells whether nothing fails any more.
+// well reports whether no kind of task fails.
 func (s *server) well() bool {
 	for _, f := range s.of {
 		if f.since != 0 {

@@ -9,7 +9,7 @@ import (
 	"github.com/petermattis/goid"
 )
 
-// goroutineID returns the number of the goroutine that calls it, which no other goroutine of the process ever has.
+// goroutineID returns the number of the calling goroutine, which no other goroutine of the process ever has.
 //
 // Goid reads it from the runtime's own structure in a few nanoseconds, runtime.Stack prints it in 4 to 6 microseconds:
 // too slow for twice in every lock and unlock. But a Go release that goid does not know yet may have moved the field, so
@@ -55,7 +55,7 @@ func printedGoroutineID() uint64 {
 	line := bytes.TrimPrefix(buf[:runtime.Stack(buf[:], false)], []byte("goroutine "))
 	number, _, _ := bytes.Cut(line, []byte(" "))
 	id, err := strconv.ParseUint(string(number), 10, 64)
-	if err != nil { // would make all goroutines one owner: no lock is better than that one
+	if err != nil { // all goroutines would be one owner: better no lock at all
 		panic("lockregistry: cannot read the goroutine's number from " + strconv.Quote(string(line)))
 	}
 	return id

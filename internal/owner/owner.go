@@ -1,52 +1,52 @@
-// Package owner names who calls: a goroutine, an owner that a program has made, or a hold.
+// Package owner has the ids of owners: goroutines, owners made by NewOwner, and Holds.
 package owner
 
 import "sync/atomic"
 
-// ID is who holds a lock or waits for it: the number of a goroutine, a number made for NewOwner, or that of a Hold.
+// ID identifies an owner of a lock: the number of a goroutine, or a number made for NewOwner or a Hold.
 type ID uint64
 
-// What IDs consist of.
+// Special IDs, and bits of IDs.
 const (
 	Nobody  ID = 0
 	Leaving ID = 1<<64 - 1 // stands in for the last owner while its removal from Redis is under way
-	Made    ID = 1 << 63   // set in the owners that NewOwner made; goroutine numbers stay far below
-	AnyHold ID = 1 << 62   // set, without made, in those of a Hold
-	single  ID = 1 << 61   // set, too, in those of a run of Once
-	grouped ID = 1 << 60   // set, too, in those of a Hold that has several paths, or one of them
+	Made    ID = 1 << 63   // set for owners of NewOwner; goroutine numbers stay far below
+	AnyHold ID = 1 << 62   // set, without Made, for a Hold
+	single  ID = 1 << 61   // also set for a run of Once
+	grouped ID = 1 << 60   // also set for a Hold on several paths, and for each of them
 )
 
-// NewHold is the owner of one Hold.
+// NewHold returns a new owner for a Hold.
 func NewHold() ID { return AnyHold | ID(lastOwner.Add(1)) }
 
-// IsHold tells whether a Hold is the owner. No call can act as it: it locks once, and unlocks by Release.
+// IsHold reports whether the owner is a Hold. No other call can act as it: it locks once, and unlocks by Release.
 func (o ID) IsHold() bool { return o&(Made|AnyHold) == AnyHold }
 
-// IsGoroutine tells whether a goroutine is the owner, by its number.
+// IsGoroutine reports whether the owner is a goroutine.
 func (o ID) IsGoroutine() bool { return o&(Made|AnyHold) == 0 && o != Nobody }
 
-// NewOnce is the owner of one run of Once.
+// NewOnce returns a new owner for a run of Once.
 func NewOnce() ID { return NewHold() | single }
 
-// NewGroup is the owner of one path of a Hold that has several.
+// NewGroup returns a new owner for a path of a Hold on several paths.
 func NewGroup() ID { return NewHold() | grouped }
 
-// IsGroup tells whether such a Hold is the owner.
+// IsGroup reports whether the owner is such a Hold.
 func (o ID) IsGroup() bool { return o.IsHold() && o&grouped != 0 }
 
-// IsOnce tells whether a run of Once is the owner.
+// IsOnce reports whether the owner is a run of Once.
 func (o ID) IsOnce() bool { return o.IsHold() && o&single != 0 }
 
-var lastOwner atomic.Uint64 // of those that are no goroutines
+var lastOwner atomic.Uint64 // numbers owners that are not goroutines
 
-// Shared tells whether several goroutines can act as this owner at the same time.
+// Shared reports whether several goroutines can act as this owner at the same time.
 func (o ID) Shared() bool { return o&Made != 0 && o != Leaving }
 
-// New is the owner that one call of NewOwner makes.
+// New returns a new owner for NewOwner.
 func New() ID { return Made | ID(lastOwner.Add(1)) }
 
-// Calling is the owner that the goroutine is which calls it.
+// Calling returns the calling goroutine as an owner.
 func Calling() ID { return ID(goroutineID()) }
 
-// Number is how people are told of one that NewOwner made.
+// Number returns the number of an owner of NewOwner, for people.
 func (o ID) Number() uint64 { return uint64(o &^ Made) }
