@@ -35,7 +35,7 @@ var orders = map[string]func(a, b observe.LockInfo) int{
 	},
 }
 
-// heldSince is since when a lock is held; what is not known comes last.
+// heldSince returns since when a lock is held; unknown times sort last.
 func heldSince(info observe.LockInfo) time.Time {
 	oldest := time.Unix(1<<40, 0)
 	for _, h := range info.Holders {
@@ -50,7 +50,7 @@ func heldSince(info observe.LockInfo) time.Time {
 	return oldest
 }
 
-// leaseLeft is what is left of the first lease; no end comes last.
+// leaseLeft returns the rest of the first holder's lease; leases without an end sort last.
 func leaseLeft(info observe.LockInfo) time.Duration {
 	if len(info.Holders) == 0 || info.Holders[0].Lease < 0 {
 		return 1<<63 - 1
@@ -79,7 +79,7 @@ func (c *choice) check(pattern string) error {
 // plain reports whether all is shown in the usual order, as it is found.
 func (c *choice) plain() bool { return c.sort == "waiting" && c.limit == 0 && !c.watch }
 
-// of are those that are wanted.
+// of returns the chosen locks.
 func (c *choice) of(all iter.Seq2[observe.LockInfo, error]) iter.Seq2[observe.LockInfo, error] {
 	if c.pattern == nil {
 		return all

@@ -36,7 +36,7 @@ line, 69 Redis cannot be used.`,
 	}
 }
 
-// finder is what deadlocks needs of a registry.
+// finder is the part of a registry that the command deadlocks needs.
 type finder interface {
 	Deadlocks(ctx context.Context) ([]observe.Deadlock, error)
 }

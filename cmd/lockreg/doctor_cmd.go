@@ -76,7 +76,7 @@ func (a *app) doctor(cmd *cobra.Command, o doctor.Options) error {
 	if err != nil {
 		return err
 	}
-	if written, err := rueidis.ParseURL(a.address()); err == nil { // what the program that uses this address gets from it
+	if written, err := rueidis.ParseURL(a.address()); err == nil { // the options that a program gets from this address
 		option.DisableCache, option.ConnWriteTimeout, option.Dialer = written.DisableCache, written.ConnWriteTimeout, written.Dialer
 	}
 	o.Client = &option

@@ -24,7 +24,8 @@ func short(d time.Duration) string {
 	return fmt.Sprintf("%d days", d/(24*time.Hour))
 }
 
-// heldFor is for how long a holder has a lock. Before its process says so, it is known when the call asked for it.
+// heldFor returns for how long a holder has had a lock. Before its process has published that, it counts from when the call
+// asked.
 func heldFor(h observe.HolderInfo) string {
 	switch {
 	case !h.Granted.IsZero():
@@ -35,7 +36,7 @@ func heldFor(h observe.HolderInfo) string {
 	return "unknown"
 }
 
-// leaseOf is what is left of a holder's lease, and whether that should have been renewed.
+// leaseOf returns the rest of a holder's lease, and whether its renewal is overdue.
 func leaseOf(h observe.HolderInfo) string {
 	if late := h.Overdue(); late > 0 {
 		return left(h.Lease) + ", renewal overdue by " + short(late) + ", probably dead"
@@ -78,7 +79,7 @@ func process(l observe.Label) string {
 	return fmt.Sprintf("%s/%d", l.Host, l.PID)
 }
 
-// note is what is to be known of a waiter.
+// note returns remarks about a waiter.
 func note(w observe.WaiterInfo) string {
 	var parts []string
 	if w.Gone {
@@ -101,7 +102,7 @@ func ago(since time.Time) string {
 	return short(max(0, time.Since(since))) + " ago"
 }
 
-// left is what a lease has left.
+// left returns the rest of a lease.
 func left(lease time.Duration) string {
 	if lease < 0 {
 		return "no end"

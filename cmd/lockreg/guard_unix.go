@@ -80,9 +80,9 @@ func (g *guard) dismiss() {
 	}
 }
 
-// changed takes in what a wait has found out about the guard, and tells whether it is gone.
+// changed handles the guard's status from a wait, and reports whether the guard is gone.
 func (g *guard) changed(status syscall.WaitStatus) bool {
-	if status.Stopped() { // it would not notice anything
+	if status.Stopped() { // a stopped guard would notice nothing
 		_ = unix.Kill(g.pid, unix.SIGKILL)
 	}
 	g.gone = status.Exited() || status.Signaled()
@@ -91,7 +91,7 @@ func (g *guard) changed(status syscall.WaitStatus) bool {
 
 func (g *guard) age() time.Duration { return time.Since(g.began) }
 
-// guardGroup is what the guard runs.
+// guardGroup is the main function of the guard.
 func guardGroup(in io.Reader) {
 	nameProcess(guardName)
 	signal.Ignore(unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT, unix.SIGPIPE)

@@ -12,7 +12,7 @@ import (
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/printable"
 )
 
-// didYouMean names what is most like a word that does not exist; nothing when nothing is.
+// didYouMean returns the name that is most similar to an unknown word; empty if none is.
 func didYouMean(word string, names []string) string {
 	best, least := "", len(word)/3+1
 	for _, name := range names {
@@ -54,7 +54,7 @@ func distance(a, b string) int {
 	return rows[len(x)][len(y)]
 }
 
-// noCommand is for lockreg with a word that is no command.
+// noCommand handles a word that is no command.
 func noCommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil

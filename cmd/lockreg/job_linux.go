@@ -12,17 +12,17 @@ import (
 // seen at once, and they do not stay as zombies, which would count as processes of the group, where process 1 does not reap.
 func adoptOrphans() { _ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }
 
-// stopMyself stops lockreg, and returns when it was told to go on. The signal is for this thread, so that it has stopped before
-// the call returns.
+// stopMyself stops lockreg, and returns when it is continued. The signal goes to this thread, so that it stops before the call
+// returns.
 func stopMyself() {
 	runtime.LockOSThread()
 	_ = unix.Tgkill(unix.Getpid(), unix.Gettid(), unix.SIGSTOP)
 	runtime.UnlockOSThread()
 }
 
-// endWithParent has the kernel kill the process that is started when lockreg ends: also when the guard was killed, too. It kills
-// that one alone, not its group, and a program with the set-user-ID bit escapes it. It counts as lockreg's end when the thread
-// ends that has started the process: so this one belongs to the caller from now on.
+// endWithParent makes the kernel kill the started process when lockreg ends, even if the guard was killed, too. It kills only
+// that process, not its group, and not a program with the set-user-ID bit. The kernel watches the thread that has started the
+// process: so this thread is locked to the caller's goroutine from now on.
 func endWithParent(attr *syscall.SysProcAttr) {
 	runtime.LockOSThread()
 	attr.Pdeathsig = unix.SIGKILL

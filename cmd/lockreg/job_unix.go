@@ -27,7 +27,7 @@ type inbox struct {
 	pipes    chan os.Signal
 }
 
-// listen begins to catch signals, but for those that lockreg was started without, as by nohup.
+// listen begins to catch signals, except those that were ignored when lockreg was started, as by nohup.
 func listen() *inbox {
 	b := &inbox{make(chan os.Signal, 64), make(chan os.Signal, 1), make(chan os.Signal, 1)}
 	for _, s := range passed {
@@ -40,7 +40,7 @@ func listen() *inbox {
 	return b
 }
 
-// more catches what is of no use before there is a command.
+// more catches the signals that matter only once there is a command.
 func (b *inbox) more() { signal.Notify(b.signals, unix.SIGTSTP, unix.SIGCONT) }
 
 func (b *inbox) stop() {
@@ -68,7 +68,7 @@ func (b *inbox) until(ctx context.Context) (context.Context, func()) {
 	}
 }
 
-// job is a command in a process group of its own, from its start until no process of the group is left:
+// job is a command in its own process group, from its start until no process of the group is left:
 //
 //	runs ──command ends──▶ empties ──last process ends──▶ over
 //
@@ -84,12 +84,12 @@ type job struct {
 	hold     *lockregistry.Hold
 	box      *inbox
 	guard    *guard
-	pid      int // of the command; the group has the same
+	pid      int // of the command, and of its group
 	terminal terminal
 
 	ended  bool // the command has
 	stands bool // the command is stopped
-	begs   bool // the same, until it has the terminal
+	begs   bool // the command waits for the terminal
 	status syscall.WaitStatus
 
 	pausing bool      // the group was told to stop, as lockreg was
@@ -99,10 +99,10 @@ type job struct {
 	told    bool // that the lock is kept for processes that the command has left behind
 }
 
-// looking is how often to look for what no signal tells: that the group is empty, that lockreg has the terminal.
+// looking is how often to check what no signal reports: whether the group is empty, whether lockreg has the terminal.
 const looking = 100 * time.Millisecond
 
-// looks is a ticker that runs for as long as there is something to look for, however often that is asked meanwhile.
+// looks is a ticker that runs while there is something to check.
 type looks struct {
 	*time.Ticker
 	runs bool
@@ -133,7 +133,7 @@ func (r *runner) supervise(
 	box.more()
 
 	j := &job{runner: r, hold: hold, box: box, guard: guard, terminal: findTerminal()}
-	defer func() { j.guard.dismiss() }() // the one that there is then
+	defer func() { j.guard.dismiss() }() // the guard at that time
 	defer j.terminal.take()
 	if err := j.start(); err != nil {
 		return 0, false, err
@@ -143,7 +143,7 @@ func (r *runner) supervise(
 	return j.status, lost, nil
 }
 
-// watch goes on until the group has ended, and tells whether the lock was lost before.
+// watch returns when the group has ended, and reports whether the lock was lost before.
 func (j *job) watch(lostNow <-chan struct{}) (lost bool) {
 	r := j.runner
 	alarm := time.NewTimer(0)
@@ -188,8 +188,9 @@ func (j *job) watch(lostNow <-chan struct{}) (lost bool) {
 	return j.lost || j.warned
 }
 
-// start starts the command. Its group has the terminal if lockreg's has, unless lockreg is part of a pipeline. The guard knows
-// the group before anything of the command runs: else lockreg could be killed in between, and leave a group without a guard.
+// start starts the command. Its group gets the terminal if lockreg's group has it, unless lockreg is part of a pipeline. The
+// guard knows the group before the command runs: otherwise lockreg could be killed in between, and leave a group without a
+// guard.
 func (j *job) start() error {
 	if j.remaining() == 0 { // lockreg was stopped since it got the lock
 		return lockregistry.ErrLockLost
@@ -232,7 +233,7 @@ func (j *job) guardAgain() {
 	j.runner.log.Warn("the guard of the command was gone: it has another one", "key", j.hold.Key())
 }
 
-// over tells whether nothing of the group is left.
+// over reports whether no process of the group is left.
 func (j *job) over() bool {
 	return j.ended && errors.Is(unix.Kill(-j.pid, 0), unix.ESRCH)
 }
@@ -247,7 +248,7 @@ func (j *job) leftBehind() {
 		"key", j.hold.Key(), "group", j.pid)
 }
 
-// remaining is for how long the lock is certain.
+// remaining returns for how long the lock is certain.
 func (j *job) remaining() time.Duration { return j.hold.Remaining() }
 
 // reap takes in which children have ended or stopped: the command, and orphans that the kernel has given to lockreg.
@@ -260,7 +261,7 @@ func (j *job) reap() {
 		case err != nil || pid <= 0:
 			return
 		case pid == j.guard.pid && pid != 0:
-			if j.guard.changed(status) && j.guard.age() >= looking { // one that does not live that long is replaced at the next look
+			if j.guard.changed(status) && j.guard.age() >= looking { // a guard that ended sooner is replaced at the next look
 				j.guardAgain()
 			}
 		case pid != j.pid || j.ended:
@@ -285,7 +286,7 @@ func (j *job) tell(s syscall.Signal) {
 // pass hands a signal on.
 func (j *job) pass(s syscall.Signal) {
 	switch s {
-	case unix.SIGCONT: // lockreg goes on, or somebody wants the command to
+	case unix.SIGCONT: // lockreg, and so the command, is continued
 		j.resume()
 	case unix.SIGTSTP:
 		j.pausing = true
@@ -298,8 +299,8 @@ func (j *job) pass(s syscall.Signal) {
 	}
 }
 
-// stopped is for a command that has stopped. If the terminal's user has told it to, lockreg stops, too, so that the shell goes
-// on. If anything else has stopped it, the lock is kept; so it is when the command waits in the background for the terminal.
+// stopped handles a command that was stopped. If the terminal's user has stopped it, lockreg stops, too, so that the shell goes
+// on. Otherwise the lock is kept, also while the command waits in the background for the terminal.
 func (j *job) stopped(by syscall.Signal) {
 	if j.begs = by == unix.SIGTTIN || by == unix.SIGTTOU; j.begs {
 		j.lend()
@@ -338,8 +339,8 @@ func (j *job) pause() {
 	j.resume()
 }
 
-// watched tells whether a shell with job control has started lockreg: its parent is of the same session, and of another group.
-// Without one the kernel would let Ctrl-Z stop nothing either.
+// watched reports whether a shell with job control has started lockreg: its parent is in the same session and in another group.
+// Without one the kernel would not let Ctrl-Z stop anything, either.
 func watched() bool {
 	parent := unix.Getppid()
 	if parent == 0 { // it is in another namespace
@@ -380,9 +381,10 @@ func (j *job) kill() {
 	j.tell(unix.SIGKILL)
 }
 
-// terminal is the one that lockreg was started from. Its user's keys send signals to one group, which alone may read from it.
+// terminal is the terminal that lockreg was started from. Its user's keys send signals to one group, and only that group may
+// read from it.
 type terminal struct {
-	fd    int // -1: there is none
+	fd    int // -1: no terminal
 	given bool
 }
 
@@ -393,13 +395,13 @@ func findTerminal() terminal {
 	return terminal{fd: -1}
 }
 
-// hasTerminal tells whether a file descriptor is the terminal of lockreg's session.
+// hasTerminal reports whether a file descriptor is the terminal of lockreg's session.
 func hasTerminal(fd int) bool {
 	_, err := unix.IoctlGetInt(fd, unix.TIOCGPGRP)
 	return err == nil
 }
 
-// mine tells whether lockreg's own group has the terminal.
+// mine reports whether lockreg's own group has the terminal.
 func (t *terminal) mine() bool {
 	if t.fd < 0 {
 		return false
@@ -408,7 +410,7 @@ func (t *terminal) mine() bool {
 	return err == nil && group == unix.Getpgrp()
 }
 
-// give gives the terminal to a group. Only for one that is mine.
+// give gives the terminal to a group. Lockreg's group must have it.
 func (t *terminal) give(group int) {
 	t.given = unix.IoctlSetPointerInt(t.fd, unix.TIOCSPGRP, group) == nil
 }
@@ -419,6 +421,6 @@ func (t *terminal) take() {
 		return
 	}
 	t.given = false
-	signal.Ignore(unix.SIGTTOU) // which one who has not the terminal gets for taking it; the command has been started already
+	signal.Ignore(unix.SIGTTOU) // sent to a group that takes the terminal without having it; the command runs already
 	_ = unix.IoctlSetPointerInt(t.fd, unix.TIOCSPGRP, unix.Getpgrp())
 }

@@ -15,7 +15,7 @@ import (
 
 const (
 	nothing     = "nothing is locked, and nobody waits"
-	partEach    = time.Second // so often a listing that takes long prints what it has found
+	partEach    = time.Second // how often a long listing prints what it has found
 	mostLongest = 20          // queues that are named at its end
 )
 
@@ -154,7 +154,7 @@ func (p *progress) clear() {
 	}
 }
 
-// end is for when there is no more to come.
+// end stops the progress when the listing is complete.
 func (p *progress) end() {
 	close(p.done)
 	p.ended.Wait()

@@ -135,7 +135,7 @@ Exit codes: 0 also when nobody holds the lock, 64 a mistake on the command line,
 	}
 }
 
-// exactly is for a number of arguments.
+// exactly requires a number of arguments.
 func exactly(n int) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) != n {
@@ -154,7 +154,7 @@ func (a *app) printLocksJSON(infos []observe.LockInfo) error {
 		if err != nil {
 			return err
 		}
-		_, _ = out.WriteString(between) // Flush tells of an error
+		_, _ = out.WriteString(between) // Flush returns the error
 		_, _ = out.Write(printable.JSON(text))
 		between = ",\n  "
 	}
@@ -236,7 +236,7 @@ func (a *app) printLock(info observe.LockInfo) error {
 	return err
 }
 
-// tooLong is shown for what is longer than a lock's own.
+// tooLong is shown instead of texts that are too long for a lock.
 const tooLong = "too long"
 
 // more says how many are not shown.
@@ -246,7 +246,7 @@ func (a *app) more(n int) {
 	}
 }
 
-// kindOf is what sort of lock it is, and in which format.
+// kindOf returns the kind of a lock, and its format.
 func kindOf(info observe.LockInfo) string {
 	switch {
 	case info.Kind == "":
@@ -263,7 +263,7 @@ func kindOf(info observe.LockInfo) string {
 	return "lock"
 }
 
-// holders is what several holders are called.
+// holders returns the word for several holders.
 func holders(kind observe.Kind) string {
 	if kind == observe.KindReadWrite {
 		return "readers"
@@ -271,7 +271,7 @@ func holders(kind observe.Kind) string {
 	return "holders"
 }
 
-// part says which side of a read-write lock somebody is on, or how many permits of a semaphore somebody has or asks for.
+// part returns the side of a read-write lock, or the number of permits of a semaphore, of a holder or waiter.
 func part(shared bool, permits int, kind observe.Kind) string {
 	switch {
 	case permits > 1:

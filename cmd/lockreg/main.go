@@ -19,7 +19,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/connect"
 )
 
-// What the program exits with, besides the codes of a command that it ran. The numbers above 60 are those of sysexits.h.
+// The exit codes, besides those of a command that was run. Codes above 60 are from sysexits.h.
 const (
 	exitFound       = 1  // deadlocks: there is one; doctor: something is wrong; release: nothing was released
 	exitUsage       = 64 // a mistake on the command line
@@ -28,7 +28,7 @@ const (
 	exitConflict    = 75 // the lock was not obtained
 )
 
-// urlVariable has the address of Redis, unless --url does.
+// urlVariable has the address of Redis, unless --url is given.
 const urlVariable = "REDIS_URL"
 
 // exit is an error that the program ends with in a particular way. Without err there is nothing to say.
@@ -48,11 +48,11 @@ func (e exit) Unwrap() error { return e.err }
 
 func usage(format string, args ...any) error { return exit{exitUsage, fmt.Errorf(format, args...)} }
 
-// app is one run of the program: what it is connected with, and the flags of all commands.
+// app is one run of the program: its streams and connection, and the flags of all commands.
 type app struct {
 	in       io.Reader
 	out, err io.Writer
-	width    int // of tables; 0: that of the terminal
+	width    int // of tables; 0: the terminal's width
 
 	url    string
 	json   bool
@@ -169,7 +169,7 @@ func (a *app) connect(ctx context.Context) (rueidis.Client, error) {
 	return client, err
 }
 
-// option is what the URL says.
+// option returns the client options from the URL.
 func (a *app) option() (rueidis.ClientOption, error) {
 	if a.address() == "" {
 		return rueidis.ClientOption{}, usage("no address of Redis: give --url, or set %s, as in %s", urlVariable, connect.Example)
@@ -233,12 +233,12 @@ func failed(err error) error {
 	return exit{exitUsage, err}
 }
 
-// denied tells whether an error is that of a missing permission, by the words of all servers.
+// denied reports whether an error is about a missing permission, in the texts of all servers.
 func denied(err error) bool {
 	return regexp.MustCompile("NOPERM|can't (run this command|access)|ACL failure").MatchString(err.Error())
 }
 
-// replied tells whether an error is one that Redis replied with, such as that of a missing permission.
+// replied reports whether an error is a reply of Redis, for instance about a missing permission.
 func replied(err error) bool {
 	var reply *rueidis.RedisError
 	return errors.As(err, &reply)

@@ -78,10 +78,11 @@ const (
 	lockValue = 160 // bytes of a value that are looked at
 )
 
-// keysScript is what SCAN is called in.
+// keysScript is the script that calls SCAN.
 var keysScript = protocol.Load("keys").Source
 
-// prefixesOf are the prefixes of locks in the database, and how many keys show each. When the time is over it is what was found.
+// prefixesOf returns the prefixes of locks in the database, and how many keys show each; when the time is over, those found so
+// far.
 func prefixesOf(ctx context.Context, client rueidis.Client) (map[string]int, error) {
 	found := map[string]int{}
 	for _, node := range client.Nodes() {
@@ -134,7 +135,7 @@ func addPrefixes(ctx context.Context, client rueidis.Client, keys []string, foun
 			continue
 		}
 		prefix, _, _ := strings.Cut(maybe[i], ":")
-		for known := range found { // by a record: it may have a colon
+		for known := range found { // known from a record: a prefix may contain a colon
 			if strings.HasPrefix(maybe[i], known+":") && len(known) > len(prefix) {
 				prefix = known
 			}
@@ -143,7 +144,7 @@ func addPrefixes(ctx context.Context, client rueidis.Client, keys []string, foun
 	}
 }
 
-// isLockValue tells whether a value is one that Spring or this library writes: a UUID, or what ends with one and a number.
+// isLockValue reports whether a value may be from Spring or this library: a UUID, or a text that ends with one and a number.
 func isLockValue(value string) bool {
 	value = strings.TrimSuffix(strings.TrimSuffix(value, "+"), ":atleast")
 	const length = 36
@@ -158,7 +159,7 @@ func isLockValue(value string) bool {
 	return err == nil
 }
 
-// noSuchPrefix says that a prefix has no key, and which ones are like it; nothing when it has one.
+// noSuchPrefix returns a message that a prefix has no key, with similar prefixes; empty if it has one.
 func (a *app) noSuchPrefix(ctx context.Context, prefix string) string {
 	client, err := a.connect(ctx)
 	if err != nil {
@@ -174,7 +175,7 @@ func (a *app) noSuchPrefix(ctx context.Context, prefix string) string {
 	return "; no lock has the prefix " + strconv.Quote(prefix) + didYouMean(prefix, slices.Sorted(maps.Keys(found)))
 }
 
-// completions are what an argument of a command may be: a prefix, then a path.
+// completions returns the possible arguments of a command: prefixes, then paths.
 func (a *app) completions(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
 	const patience = 2 * time.Second
 	ctx, cancel := context.WithTimeout(context.Background(), patience)

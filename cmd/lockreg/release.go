@@ -67,7 +67,7 @@ Redis cannot be used.`,
 	return cmd
 }
 
-// keeper is what release needs of a registry.
+// keeper is the part of a registry that the command release needs.
 type keeper interface {
 	Inspect(ctx context.Context, path string) (observe.LockInfo, error)
 	ForceUnlockHolder(ctx context.Context, path, holder string) error
@@ -114,7 +114,7 @@ func (r *releaser) release(ctx context.Context, registry keeper) error {
 	return err
 }
 
-// otherLayout is the format of a plain lock that is not in that of --layout.
+// otherLayout returns the format of a plain lock, if it differs from --layout.
 func (r *releaser) otherLayout(info observe.LockInfo) string {
 	for _, name := range []string{"spring", "redisson"} {
 		layout, err := parseLayout(name)
@@ -139,7 +139,7 @@ func (r *releaser) choose(info observe.LockInfo) (observe.HolderInfo, error) {
 		}
 	}
 	if r.holder != "" {
-		if info.HolderCount > len(info.Holders) { // it may be one of those that are not shown
+		if info.HolderCount > len(info.Holders) { // it may be one that is not shown
 			return observe.HolderInfo{Holder: r.holder}, nil
 		}
 		return observe.HolderInfo{}, exit{exitFound, fmt.Errorf("%s: that holder does not have it: nothing was changed", info.Key)}
@@ -182,7 +182,7 @@ func (r *releaser) ask(info observe.LockInfo, h observe.HolderInfo) error {
 	return exit{exitFound, errors.New("nothing was changed")}
 }
 
-// onTerminal tells whether somebody can be asked.
+// onTerminal reports whether a user can be asked.
 func (r *releaser) onTerminal() bool {
 	file, ok := r.in.(*os.File)
 	return ok && isTerminal(file)

@@ -124,7 +124,7 @@ was lost while the command ran; 75 the lock was not obtained, or what
 		},
 	}
 	flags := cmd.Flags()
-	flags.SetInterspersed(false) // what follows the path is the command's
+	flags.SetInterspersed(false) // the arguments behind the path belong to the command
 	r.lease = 30 * time.Second
 	flags.VarP((*span)(&r.wait), "wait", "w", "how long to wait for the lock at most, 1 is 1s (default: as long as it takes)")
 	flags.BoolVarP(&r.noWait, "no-wait", "n", false, "do not wait for the lock")
@@ -160,10 +160,10 @@ func (r *runner) split(cmd *cobra.Command, args []string) (found []string, err e
 	return found, nil
 }
 
-// leastLease is one that outlasts a slow round trip.
+// leastLease is longer than a slow round trip.
 const leastLease = time.Second
 
-// check judges what is asked for.
+// check validates the flags.
 func (r *runner) check(waits, once bool) error {
 	var kind int
 	for _, given := range []bool{r.shared, r.exclusive, once, r.permits != 0} {
@@ -241,7 +241,7 @@ func (r *runner) acquire(ctx context.Context, registry *lockregistry.Registry) (
 	if r.noWait || r.once > 0 {
 		opts = append(opts, lockregistry.NoWait())
 	}
-	if r.once > 0 { // as [lockregistry.Registry.Once], which has no hold to ask for what is left
+	if r.once > 0 { // like [lockregistry.Registry.Once], which gives no hold to ask for the rest of the lease
 		opts = append(opts, lockregistry.AtLeast(r.once-r.once/10))
 	}
 	switch {
@@ -255,8 +255,8 @@ func (r *runner) acquire(ctx context.Context, registry *lockregistry.Registry) (
 	return registry.Acquire(ctx, r.path, opts...)
 }
 
-// lengthen has the lock last long enough for a start: one that another process's release has granted has a lease of a second at
-// first, which would look as if it could not be renewed.
+// lengthen makes the lock last long enough for a start: a lock that another process's release has granted has a lease of a
+// second at first, which would look like a failed renewal.
 func (r *runner) lengthen(ctx context.Context, hold *lockregistry.Hold) error {
 	if hold.Remaining() > r.lease/2 {
 		return nil
@@ -292,7 +292,7 @@ func (r *runner) notObtained(ctx context.Context, registry *lockregistry.Registr
 	return failed(err)
 }
 
-// heldBy says who has the lock, if that can be said at once.
+// heldBy returns who has the lock, if it is known at once.
 func (r *runner) heldBy(ctx context.Context, registry *lockregistry.Registry) string {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
@@ -342,7 +342,7 @@ func (r *runner) under(ctx context.Context, hold *lockregistry.Hold, box *inbox)
 	return nil
 }
 
-// environment is that of the command. Of a lock in which this one is nested nothing stays.
+// environment returns the environment of the command, without the variables of an outer lockreg run.
 func (r *runner) environment(hold *lockregistry.Hold) []string {
 	env := slices.DeleteFunc(os.Environ(), func(s string) bool {
 		return strings.HasPrefix(s, keyVariable+"=") || strings.HasPrefix(s, tokenVariable+"=")
@@ -357,7 +357,7 @@ func (r *runner) environment(hold *lockregistry.Hold) []string {
 	return env
 }
 
-// withoutRedis leaves out the address of Redis, which may have a password in it.
+// withoutRedis removes the address of Redis, which may contain a password.
 func withoutRedis(env []string) []string {
 	return slices.DeleteFunc(env, func(s string) bool { return strings.HasPrefix(s, urlVariable+"=") })
 }
@@ -387,7 +387,7 @@ type signalError struct{ signal syscall.Signal }
 
 func (e signalError) Error() string { return "signal: " + e.signal.String() }
 
-// name is what the lock's holder is called: lockreg, and the command without its arguments, which may be secret.
+// name returns the name of the lock's holder: lockreg, and the command without its arguments, which may be secret.
 func (r *runner) name() string {
 	const most = 64
 	base := strings.ToValidUTF8(filepath.Base(r.args[0]), "?")

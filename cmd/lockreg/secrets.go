@@ -34,7 +34,7 @@ const mostSecret = 1 << 20
 // certificates often are for one group of servers.
 func readSecret(name string) ([]byte, error) {
 	const others = 0o026
-	file, err := os.Open(name) //nolint:gosec // whoever starts the program says which
+	file, err := os.Open(name) //nolint:gosec // the user of the program chooses the file
 	if err != nil {
 		return nil, err
 	}
@@ -49,12 +49,13 @@ func readSecret(name string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(file, mostSecret))
 }
 
-// certificate is that of the page, which is read again when its files have changed: certificates are renewed while it is served.
+// certificate is the page's certificate. It is read again when its files have changed, since certificates are renewed while the
+// page is served.
 type certificate struct {
 	cert, key string
 	log       *slog.Logger
 	current   atomic.Pointer[tls.Certificate]
-	looking   atomic.Bool // somebody looks at the files. What follows is theirs
+	looking   atomic.Bool // a goroutine looks at the files, and owns the following fields
 	looked    time.Time
 	seen      [2]os.FileInfo
 }
@@ -85,7 +86,7 @@ func (c *certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	return c.current.Load(), nil
 }
 
-// changed tells whether a file is another one, or has been written, since the last look.
+// changed reports whether a file was replaced or written since the last look.
 func (c *certificate) changed() (changed bool) {
 	for i, name := range []string{c.cert, c.key} {
 		now, err := os.Stat(name)

@@ -32,7 +32,7 @@ const (
 	idleTimeout   = time.Minute
 )
 
-// serving is what the flags of serve say.
+// serving has the flags of serve.
 type serving struct {
 	listen           string
 	hosts            []string
@@ -221,8 +221,8 @@ func serveOn(ctx context.Context, listener net.Listener, server *http.Server, ha
 	return nil
 }
 
-// newServer makes a server that nobody holds up by being slow. It has no time limit for answers, as streams go on for hours; the
-// page has one for each write, and for reading what it is sent.
+// newServer makes a server that slow clients cannot block. It has no timeout for responses, since streams go on for hours; the
+// page has a timeout for each write, and for reading requests.
 func newServer(handler http.Handler, log *slog.Logger) *http.Server {
 	return &http.Server{
 		Handler: handler, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: 16 << 10,

@@ -10,15 +10,15 @@ import (
 	"syscall"
 )
 
-// starter is a process that waits until it may become the command. So the command's process group is there, and the guard knows
-// it, before anything of the command runs. It is this program under another name:
+// starter is a process that waits until it may become the command. So the command's process group exists, and the guard knows
+// it, before the command runs. It is this program under another name:
 //
 //	waits ──lockreg says so──▶ is the command
 //	   ├────lockreg is gone──▶ ends
 //	   └────cannot be run────▶ tells why, and ends
 type starter struct {
 	pid int
-	say *os.File // a byte has it go on; nothing but the end of file has it end
+	say *os.File // a byte makes it go on; end of file makes it end
 	why *os.File // an error number, when the command cannot be run; nothing when it is the command
 }
 
@@ -61,7 +61,7 @@ func prepareCommand(program string, args, env []string, attr *syscall.SysProcAtt
 	return s, nil
 }
 
-// proceed has the starter become the command, and returns once it is, or has said why not.
+// proceed makes the starter become the command, and returns once it has, or with why it cannot.
 func (s *starter) proceed() error {
 	_, _ = s.say.Write([]byte{1})
 	_ = s.say.Close()
@@ -89,7 +89,7 @@ func (s *starter) reap() {
 	}
 }
 
-// becomeCommand is what the starter runs. It returns when there is nothing to become.
+// becomeCommand is the main function of the starter. It returns if there is no command to become.
 func becomeCommand(program string, args []string) {
 	say, why := os.NewFile(sayDescriptor, "say"), os.NewFile(whyDescriptor, "why")
 	syscall.CloseOnExec(sayDescriptor)
@@ -103,7 +103,7 @@ func becomeCommand(program string, args []string) {
 	}
 }
 
-// attend is what lockreg does when it was started by itself, as a guard or a starter. It tells whether it was.
+// attend runs a guard or a starter, if lockreg has started itself as one. It reports whether it has.
 func attend(args []string) bool {
 	switch {
 	case len(args) == 1 && args[0] == guardName:

@@ -9,8 +9,8 @@ import (
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/printable"
 )
 
-// table lines up columns of text, whatever is in it. On a terminal it is no wider than that: the widest columns are cut, but for
-// the one that is to be copied.
+// table aligns columns of text. On a terminal it is no wider than that: the widest columns are cut, except the one that people
+// copy.
 type table struct {
 	to    io.Writer
 	width int // of the terminal; 0: there is none

@@ -4,7 +4,7 @@ package main
 
 import "os"
 
-// isTerminal tells whether a file is a terminal, and somebody can be asked there.
+// isTerminal reports whether a file is a terminal, where a user can be asked.
 func isTerminal(file *os.File) bool {
 	info, err := file.Stat()
 	return err == nil && info.Mode()&os.ModeCharDevice != 0

@@ -8,10 +8,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// isTerminal tells whether a file is a terminal, and somebody can be asked there.
+// isTerminal reports whether a file is a terminal, where a user can be asked.
 func isTerminal(file *os.File) bool { return hasTerminal(int(file.Fd())) }
 
-// widthOf is how many characters a line of a terminal has; 0 for what is none.
+// widthOf returns how many characters a line of a terminal has; 0 if file is no terminal.
 func widthOf(file *os.File) int {
 	size, err := unix.IoctlGetWinsize(int(file.Fd()), unix.TIOCGWINSZ)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package clock tells instants on the monotonic clock, adds durations that cannot overflow, and says how long to pause before
-// what has failed is tried again.
+// Package clock has instants of the monotonic clock, arithmetic of durations that does not overflow, and the pauses between
+// retries.
 package clock
 
 import (
@@ -7,24 +7,24 @@ import (
 	"time"
 )
 
-// Instant is a moment on the monotonic clock, as the time since a clock's start: eight bytes, and no wall clock
-// that could jump. Those that a clock tells are later than zero, which can stand for none.
+// Instant is a moment on the monotonic clock, as the time since a clock's start: eight bytes, and no wall clock that could
+// jump. Instants of a clock are later than zero, so zero can mean none.
 type Instant time.Duration
 
 // Never is later than all instants of a clock.
 const Never = Instant(math.MaxInt64)
 
-// Clock tells the instants of one transport, and of all registries that use it.
+// Clock is the clock of a transport, and of all registries that use it.
 type Clock struct{ start time.Time }
 
-// New is a clock that starts a second before now.
+// New returns a clock that started a second ago.
 func New() Clock { return Clock{time.Now().Add(-time.Second)} }
 
-// Now is the instant that it is.
+// Now returns the current instant.
 func (c Clock) Now() Instant { return Instant(time.Since(c.start)) }
 
-// At is the instant of a time. One that has only the wall clock's is as far from now as that says now: it may have been set since
-// the start.
+// At returns the instant of a time. A time without a monotonic reading is compared with the present wall clock, which may have
+// been set since the start.
 func (c Clock) At(t time.Time) Instant {
 	now := time.Now()
 	return Instant(now.Sub(c.start)).Add(t.Sub(now))
@@ -33,7 +33,7 @@ func (c Clock) At(t time.Time) Instant {
 // Time is the inverse of At.
 func (c Clock) Time(i Instant) time.Time { return c.start.Add(time.Duration(i)) }
 
-// Add stops at Never, so that no wait is too long to be added.
+// Add adds a duration, up to Never, so that no sum overflows.
 func (i Instant) Add(d time.Duration) Instant {
 	sum := i + Instant(d)
 	if d > 0 && sum < i {
@@ -42,10 +42,11 @@ func (i Instant) Add(d time.Duration) Instant {
 	return sum
 }
 
-// Longest is the longest duration. What would be longer, by options near it or by what the server says, is as long.
+// Longest is the longest duration. Sums and products that would be longer, from large options or a server's reply, become
+// Longest.
 const Longest = time.Duration(math.MaxInt64)
 
-// Plus is the sum of durations that are not negative.
+// Plus returns the sum of durations that are not negative.
 func Plus(a, b time.Duration) time.Duration {
 	if a > Longest-b {
 		return Longest
@@ -53,7 +54,7 @@ func Plus(a, b time.Duration) time.Duration {
 	return a + b
 }
 
-// Times is a duration that is not negative, n times.
+// Times returns n times a duration that is not negative.
 func Times(n int, d time.Duration) time.Duration {
 	if n > 0 && d > Longest/time.Duration(n) {
 		return Longest
@@ -61,7 +62,7 @@ func Times(n int, d time.Duration) time.Duration {
 	return time.Duration(n) * d
 }
 
-// Milliseconds is how long so many are; -1 for all that are negative.
+// Milliseconds converts milliseconds to a duration; negative ones to -1.
 func Milliseconds(n int64) time.Duration {
 	if n > Longest.Milliseconds() {
 		return Longest
@@ -69,8 +70,8 @@ func Milliseconds(n int64) time.Duration {
 	return time.Duration(max(n, -1)) * time.Millisecond
 }
 
-// After is how long after another instant i is, if it is.
+// After returns how long i is after an earlier instant; 0 if it is not.
 func (i Instant) After(earlier Instant) time.Duration { return max(0, earlier.Until(i)) }
 
-// Until is how long it is until another instant; negative when that is earlier.
+// Until returns the time from i until another instant; negative if that is earlier.
 func (i Instant) Until(later Instant) time.Duration { return time.Duration(later - i) }

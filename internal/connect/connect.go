@@ -58,7 +58,7 @@ func Open(ctx context.Context, address string, option rueidis.ClientOption) (rue
 	}
 }
 
-// explained is an error in words of this package.
+// explained is an error with a text of this package.
 type explained struct {
 	text string
 	err  error // that it is about; nil: it may have a secret in it

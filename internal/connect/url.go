@@ -1,5 +1,5 @@
-// Package connect connects to the Redis that a URL names, and says in plain words why it cannot. None of its errors has a
-// password in it.
+// Package connect connects to the Redis that a URL names, and says in plain words why it cannot. None of its errors contains a
+// password.
 package connect
 
 import (
@@ -14,10 +14,10 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Example is a URL.
+// Example is a URL for error messages.
 const Example = "redis://user:password@host:6379/0" //nolint:gosec // an example
 
-// The errors of [Parse] have no part of the URL in them: which part the password is cannot be told of one that is malformed.
+// The errors of [Parse] contain no part of the URL: in a malformed URL any part may be the password.
 var (
 	errEmpty  = errors.New("the address of Redis is empty: write it as in " + Example)
 	errScheme = errors.New("the address of Redis has an unknown scheme, or none: write it as in " + Example +
@@ -28,14 +28,14 @@ var (
 		Example + "?addr=host2:6379")
 )
 
-// limit bounds connecting, and what a connection does by itself.
+// limit is the timeout for connecting, and for what a connection does by itself.
 const limit = 5 * time.Second
 
 var schemes = []string{"redis", "rediss", "valkey", "valkeys", "unix"}
 
-// Parse is [rueidis.ParseURL] without a client-side cache, and with limits of some seconds. What is said of connections is so
-// for those to Sentinels, too: the limits, and whether they are encrypted. With Sentinels each server's certificate is for
-// its own address.
+// Parse is [rueidis.ParseURL] without a client-side cache, and with timeouts of some seconds. What is said of connections is so
+// for those to Sentinels, too: the limits, and whether they are encrypted. With Sentinels each server's certificate is for its
+// own address.
 func Parse(address string) (rueidis.ClientOption, error) {
 	if address == "" {
 		return rueidis.ClientOption{}, errEmpty
@@ -101,8 +101,8 @@ func ambiguous(scheme, rest string) bool {
 		scheme == "unix" && host != ""
 }
 
-// Show is the address of a Redis server without its password, for people: scheme, user, addresses and database. A user without
-// a password is left out, since it often is the password. So is what cannot be read.
+// Show returns the address of a Redis server without its password, for people: scheme, user, addresses and database. It leaves
+// out a user without a password, which often is the password, and anything that cannot be parsed.
 func Show(address string) string { return show(address, func(host string) string { return host }) }
 
 // showHosts is Show without ports but those of IP addresses. Where a host was not found its port may be a password: that of

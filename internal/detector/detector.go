@@ -1,5 +1,5 @@
-// Package detector finds cycles of calls that wait for each other across processes, from what their registries write about
-// themselves: which of their calls wait, and what the owners of these hold. It knows neither locks nor how Redis is asked.
+// Package detector finds cycles of calls that wait for each other across processes. It reads the records of registries: which
+// of their calls wait, and what the owners of these calls hold. It knows neither locks nor how Redis is asked.
 package detector
 
 import (
@@ -17,22 +17,21 @@ import (
 	"github.com/lockregistry/lockregistry/internal/presence"
 )
 
-// Registry is what a [Detector] asks of the registry that it works for.
+// Registry is the registry that a [Detector] works for.
 type Registry interface {
 	// Mine reports whether a call is one of this registry's.
 	Mine(c *deadlock.Call) bool
-	// Subject says what such a call waits for.
+	// Subject returns what such a call waits for.
 	Subject(c *deadlock.Call) (path, kind string)
-	// Held are the locks that this registry's owners hold.
+	// Held iterates over the locks that this registry's owners hold.
 	Held() iter.Seq[Held]
-	// Holders are, for each path, the registries that hold it in Redis.
+	// Holders returns, for each path, the registries that hold it in Redis.
 	Holders(ctx context.Context, paths []string) ([][]string, error)
-	// Records reads what some registries say of themselves, and hands over one after another. One that says nothing has the
-	// zero record.
+	// Records reads the records of some registries, and calls each with one after another; with the zero record if there is none.
 	Records(ctx context.Context, registries []string, each func(i int, r presence.Record, from presence.Identity)) error
-	// Registries are all that may have a record.
+	// Registries returns all registries that may have a record.
 	Registries(ctx context.Context) ([]string, error)
-	// Report tells people of a cycle that has not been reported.
+	// Report reports a cycle that has not been reported.
 	Report(c Cycle)
 }
 
@@ -48,17 +47,17 @@ type Wait struct {
 	presence.Wait
 
 	From presence.Identity
-	call *deadlock.Call // of this registry
+	call *deadlock.Call // nil for other registries' calls
 }
 
 // Detector finds cycles that the calls of a registry are in.
 //
-// From a call that waits a chain leads to the registry that holds the path in Redis, to the calls of that one which keep the
-// path, and on to the paths that these wait for. Redis and the records are not of one moment. So a cycle counts when two looks
-// show the same calls, half a second apart: a call that has ended is taken out of its record at once.
+// From a waiting call a chain leads to the registry that holds the path in Redis, to that registry's calls that keep the path,
+// and on to the paths that these wait for. Redis and the records are read at different moments. So a cycle counts only if two
+// looks, half a second apart, show the same calls: a call that has ended is removed from its record at once.
 //
-// A chain ends at a holder without a record: Java, an older version of this library, a process that is gone. It ends at a
-// registry of another prefix, too.
+// A chain ends at a holder without a record: Java, an older version of this library, or a process that is gone. It also ends at
+// a registry of another prefix.
 type Detector struct {
 	reg    Registry
 	own    presence.Identity
@@ -66,20 +65,20 @@ type Detector struct {
 	clock  clock.Clock
 	closed <-chan struct{}
 
-	denied clock.Instant // when Look looks again, after an error that does not pass
+	denied clock.Instant // after a lasting error: when Look looks again
 }
 
-// New is the detector of a registry that ends when closed is. The graph is that of the calls of this process.
+// New makes the detector of a registry, which ends when closed is closed. Graph has the waiting calls of this process.
 func New(
 	reg Registry, own presence.Identity, graph *deadlock.Graph, c clock.Clock, closed <-chan struct{},
 ) *Detector {
 	return &Detector{reg: reg, own: own, graph: graph, clock: c, closed: closed}
 }
 
-// mostHolds is how many paths of an owner are told.
+// mostHolds is how many paths of an owner are listed.
 const mostHolds = 16
 
-// Waits are the calls of this registry that others are told of. When one of them ends, the graph says that it was recorded.
+// Waits returns the calls of this registry for its record. When one of them ends, Graph.Leave reports that.
 func (d *Detector) Waits() (all []presence.Wait) {
 	for _, w := range d.lasting() {
 		if d.graph.Record(w.call) {
@@ -89,11 +88,10 @@ func (d *Detector) Waits() (all []presence.Wait) {
 	return all
 }
 
-// lasting are the calls of this registry that have waited for a second, and whose owners hold something: the oldest ones
-// first.
+// lasting returns the calls of this registry that have waited for a second, and whose owners hold a lock: the oldest first.
 func (d *Detector) lasting() (all []*Wait) {
 	now := d.clock.Now()
-	waits := map[*deadlock.Call]*Wait{} // nil for those whose owner is not known to hold anything
+	waits := map[*deadlock.Call]*Wait{} // nil if the owner is not known to hold anything
 	for c := range d.graph.All() {
 		if d.reg.Mine(c) && c.Since.Until(now) >= presence.Lasting {
 			waits[c] = nil
@@ -149,12 +147,12 @@ func (d *Detector) Look(ctx context.Context) {
 			}
 		}
 	}
-	if err != nil && !fault.Transient(err) { // there is no permission
+	if err != nil && !fault.Transient(err) { // no permission
 		d.denied = d.clock.Now().Add(presence.Denied)
 	}
 }
 
-// untold are the cycles with a call of this registry that is in no cycle which was reported.
+// untold returns the cycles with a call of this registry that is in no reported cycle.
 func (d *Detector) untold(ctx context.Context) ([]Cycle, error) {
 	own := d.lasting()
 	if len(own) == 0 {
@@ -165,7 +163,7 @@ func (d *Detector) untold(ctx context.Context) ([]Cycle, error) {
 	return slices.DeleteFunc(l.cycles(own), func(c Cycle) bool { return !d.graph.Untold(c.calls()) }), err
 }
 
-// All are the cycles of all registries.
+// All returns the cycles of all registries.
 func (d *Detector) All(ctx context.Context) ([]Cycle, error) {
 	found, err := d.look(ctx)
 	if err != nil || len(found) == 0 {
@@ -179,7 +177,7 @@ func (d *Detector) All(ctx context.Context) ([]Cycle, error) {
 	return inBoth(found, later), nil
 }
 
-// look is one look at all records.
+// look reads all records once.
 func (d *Detector) look(ctx context.Context) ([]Cycle, error) {
 	all := d.lasting()
 	l := d.newLook(all)
@@ -199,7 +197,7 @@ func (d *Detector) look(ctx context.Context) ([]Cycle, error) {
 	return l.cycles(all), err
 }
 
-// pause waits until it is time for a second look. It is false when there is to be none.
+// pause waits until it is time for a second look. It reports false if there must be none.
 func (d *Detector) pause(ctx context.Context) bool {
 	pause := time.NewTimer(deadlock.SecondLook)
 	defer pause.Stop()

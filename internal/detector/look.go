@@ -10,15 +10,15 @@ import (
 	"github.com/lockregistry/lockregistry/internal/presence"
 )
 
-// look is one look at the chains.
+// look is one look at chains.
 type look struct {
 	reg     Registry
-	waits   map[string][]*Wait  // by registry, for those whose record was read
+	waits   map[string][]*Wait  // by registry, if its record was read
 	holders map[string][]string // the registries that hold a path, by path
 	seen    map[*Wait]bool
 }
 
-// mostSeen is how many calls one look takes in.
+// mostSeen limits the calls of one look.
 const mostSeen = 1000
 
 func (d *Detector) newLook(own []*Wait) *look {
@@ -30,7 +30,7 @@ func (d *Detector) newLook(own []*Wait) *look {
 	}
 }
 
-// follow reads what there is on the chains that begin at some calls.
+// follow reads the chains that begin at some calls.
 func (l *look) follow(ctx context.Context, from []*Wait) error {
 	for len(from) > 0 && len(l.seen) < mostSeen {
 		registries, err := l.findHolders(ctx, from)
@@ -53,7 +53,7 @@ func (l *look) follow(ctx context.Context, from []*Wait) error {
 	return nil
 }
 
-// findHolders asks who holds what some calls wait for. It returns the registries whose record is yet to be read.
+// findHolders asks which registries hold the paths of some calls. It returns the registries whose records must still be read.
 func (l *look) findHolders(ctx context.Context, from []*Wait) (registries []string, err error) {
 	var paths []string
 	for _, w := range from {
@@ -95,7 +95,7 @@ func (l *look) read(ctx context.Context, registries []string) error {
 	})
 }
 
-// blockers are the calls that keep what a call waits for.
+// blockers returns the calls that keep what a call waits for.
 func (l *look) blockers(w *Wait) (all []*Wait) {
 	for _, registry := range l.holders[w.Path] {
 		for _, other := range l.waits[registry] {
@@ -107,7 +107,7 @@ func (l *look) blockers(w *Wait) (all []*Wait) {
 	return all
 }
 
-// cycles are those that some calls are in, one for each call that is in no other one.
+// cycles returns the cycles that some calls are in, one for each call that is in no earlier one.
 func (l *look) cycles(from []*Wait) (found []Cycle) {
 	in := map[*Wait]bool{}
 	for _, start := range from {
@@ -125,7 +125,7 @@ func (l *look) cycles(from []*Wait) (found []Cycle) {
 	return found
 }
 
-// cycle finds one that a call is in; nil when it is in none.
+// cycle returns a cycle that a call is in, or nil.
 func (l *look) cycle(start *Wait) (way Cycle) {
 	seen := map[*Wait]bool{}
 	var search func(w *Wait) bool
@@ -151,10 +151,10 @@ func (l *look) cycle(start *Wait) (way Cycle) {
 	return way
 }
 
-// Cycle is calls that wait for each other: each for a path that the next one holds, the last one for one of the first's.
+// Cycle is a cycle of waiting calls: each waits for a path that the next one holds, the last one for a path of the first.
 type Cycle []*Wait
 
-// calls are those of this registry in the cycle.
+// calls returns the cycle's calls of this registry.
 func (c Cycle) calls() (own []*deadlock.Call) {
 	for _, w := range c {
 		if w.call != nil {
@@ -164,7 +164,7 @@ func (c Cycle) calls() (own []*deadlock.Call) {
 	return own
 }
 
-// name is the same wherever the cycle begins.
+// name returns a name that does not depend on where the cycle begins.
 func (c Cycle) name() string {
 	names := make([]string, len(c))
 	for i, w := range c {
@@ -174,12 +174,12 @@ func (c Cycle) name() string {
 	return strings.Join(slices.Concat(names[first:], names[:first]), "\n")
 }
 
-// name tells a call from others, of whichever registry.
+// name identifies a call among those of all registries.
 func (w *Wait) name() string {
 	return fmt.Sprintf("%q %q %s %q %d", w.From.Registry, w.Path, w.Kind, w.Owner, w.Since)
 }
 
-// inBoth are the cycles of a look that an earlier one has shown, too.
+// inBoth returns the cycles of a look that an earlier one has shown, too.
 func inBoth(earlier, later []Cycle) (cycles []Cycle) {
 	names := map[string]bool{}
 	for _, c := range earlier {

@@ -21,10 +21,10 @@ import (
 	"github.com/lockregistry/lockregistry/observe"
 )
 
-// MostNamed is how many holders, and waiters, of a path are named.
+// MostNamed limits the holders, and the waiters, that are listed for a path.
 const MostNamed = 100
 
-// together is how many keys one script reads. On a cluster it is one: they are in different slots.
+// together is how many keys one script reads; on a cluster one, since keys are in different slots.
 const together = 100
 
 var (
@@ -32,13 +32,13 @@ var (
 	records = protocol.Load("records")
 )
 
-// Calls bounds and stops what a Reader asks.
+// Calls limits and stops the commands of a Reader.
 type Calls interface {
 	CommandWait(ctx context.Context, s *transport.Shard) transport.Wait
-	Stopped(ctx context.Context) error // why a call is to stop, if it is
+	Stopped(ctx context.Context) error // why a call must stop, or nil
 }
 
-// Reader asks for the registry of a prefix.
+// Reader reads for the registry of a prefix.
 type Reader struct {
 	Prefix    string
 	Sharded   string // as scripts take it, see [protocol.Config]
@@ -53,13 +53,13 @@ type Reader struct {
 	Label  observe.Label                     // of the registry
 	Own    func(path string) []presence.Lock // what its record says of a path, or is yet to say
 
-	readOnly atomic.Bool // the server takes EVALSHA_RO, and refuses this user EVALSHA
+	readOnly atomic.Bool // the server knows EVALSHA_RO, and refuses EVALSHA to this user
 }
 
-// builder makes the command for a group of keys: verb is EVAL or EVALSHA, or the one that only reads.
+// builder makes the command for a group of keys: verb is EVAL or EVALSHA, or its read-only form.
 type builder func(b rueidis.Builder, n int, verb, script string) rueidis.Completed
 
-// Locks reads what there is about some keys.
+// Locks inspects some keys.
 func (r *Reader) Locks(ctx context.Context, keys []string) ([]protocol.Inspection, []error) {
 	found, errs := make([]protocol.Inspection, len(keys)), make([]error, len(keys))
 	args := []string{r.Prefix, strconv.Itoa(MostNamed), r.Sharded}
@@ -71,7 +71,7 @@ func (r *Reader) Locks(ctx context.Context, keys []string) ([]protocol.Inspectio
 	return found, errs
 }
 
-// Records hands over what some registries say of themselves, one after another: nothing where there is no record.
+// Records reads the records of some registries, and calls each with one after another; with zero values if there is none.
 func (r *Reader) Records(
 	ctx context.Context, registries []string, each func(i int, record presence.Record, from presence.Identity),
 ) (failure error) {
@@ -127,7 +127,7 @@ func (r *Reader) Registries(ctx context.Context) (all []string, err error) {
 	return all, err
 }
 
-// rows has a script read some keys, and hands over what it replies about each, or why there is no reply, one after another.
+// rows runs a script on some keys, and calls each with the reply about one key after another, or with why there is none.
 func (r *Reader) rows(
 	ctx context.Context, what *protocol.Script, keys, args []string, each func(i int, row rueidis.RedisMessage, err error),
 ) {
@@ -161,7 +161,7 @@ func (r *Reader) rows(
 	})
 }
 
-// wait is how long a call waits that only asks something.
+// wait returns how long a reading call waits.
 func (r *Reader) wait(ctx context.Context) transport.Wait {
 	return r.Calls.CommandWait(ctx, r.Transport.Farthest())
 }
@@ -172,8 +172,8 @@ func read(p *transport.Wait, reply rueidis.RedisResult, cut bool) ([]rueidis.Red
 	return rows, p.Explain(cut, err)
 }
 
-// run runs a script that only reads for some groups of keys in one pipeline. A server that does not know it gets the source,
-// and a user who may only read uses the command for that, which is there since Redis 7.
+// run runs a read-only script for some groups of keys in one pipeline. It sends the source to a server that does not know the
+// script, and uses the read-only command, which exists since Redis 7, for a user who may only read.
 func (r *Reader) run(
 	ctx context.Context, way rueidis.CoreClient, what *protocol.Script, some []int, build builder,
 ) []rueidis.RedisResult {
@@ -200,7 +200,7 @@ func (r *Reader) run(
 	var again, at []int
 	for k, result := range results {
 		if protocol.NoScript(result.Error()) {
-			again, at = append(again, some[k]), append(at, k) //nolint:gosec // there is one result for each
+			again, at = append(again, some[k]), append(at, k) //nolint:gosec // one result for each
 		}
 	}
 	if len(again) > 0 {
@@ -211,13 +211,13 @@ func (r *Reader) run(
 	return results
 }
 
-// Forbidden tells whether the user has no permission for a command.
+// Forbidden reports whether the user lacks permission for a command.
 func Forbidden(err error) bool {
 	reply, ok := rueidis.IsRedisErr(err)
 	return ok && strings.HasPrefix(reply.Error(), "NOPERM")
 }
 
-// Either is the reply to a script that is sent by EVAL, or by EVAL_RO, which is there since Redis 7, where the user may not.
+// Either sends a script by EVAL, or, if the user may not use that, by EVAL_RO, which exists since Redis 7.
 func Either(send func(verb string) rueidis.RedisResult) rueidis.RedisResult {
 	reply := send("EVAL")
 	if !Forbidden(reply.Error()) {

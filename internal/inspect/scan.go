@@ -18,7 +18,7 @@ const scanCount = "500"
 
 var keysOf = protocol.Load("keys")
 
-// Scan has a pass go through the keys of all masters that match a pattern behind the prefix.
+// Scan runs a pass over the keys of all masters that match the prefix and a pattern.
 func (r *Reader) Scan(ctx context.Context, pattern string, p *scan.Pass) error {
 	nodes, err := r.nodes(ctx)
 	if err != nil {
@@ -32,7 +32,7 @@ func (r *Reader) Scan(ctx context.Context, pattern string, p *scan.Pass) error {
 	return p.Run()
 }
 
-// pause waits for a while, and tells why to go no further, if so.
+// pause waits for d. It returns why the pass must end, or nil.
 func (r *Reader) pause(ctx context.Context, d time.Duration) error {
 	if d > 0 {
 		timer := time.NewTimer(d)
@@ -46,13 +46,13 @@ func (r *Reader) pause(ctx context.Context, d time.Duration) error {
 	return r.Calls.Stopped(ctx)
 }
 
-// node is a server whose keys are to be gone through.
+// node is a server whose keys the pass goes through.
 type node struct {
 	shard  *transport.Shard
-	client rueidis.CoreClient // nil: whichever the shard leads to
+	client rueidis.CoreClient // nil: the shard's server
 }
 
-// nodes are the servers of all keys.
+// nodes returns the servers of all keys.
 func (r *Reader) nodes(ctx context.Context) (nodes []node, err error) {
 	t := r.Transport
 	if err := r.Calls.Stopped(ctx); err != nil {

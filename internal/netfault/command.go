@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Command is one that a client sent, or something that the server pushed.
+// Command is a command of a client, or a message that the server pushed.
 type Command struct {
 	Name   string // what it does to a lock, such as "obtain", "renew" and "release"; else its own name, in capitals
 	Key    string // of a lock
@@ -22,11 +22,11 @@ type Command struct {
 	Pushed bool // the name is "grant", "next" or "gone" for messages of the queue, see [queueMessages]; else the server's word
 }
 
-// queueMessages are what the messages of the queue are called here, by how they begin.
+// queueMessages maps the first letter of the queue's messages to their names here.
 var queueMessages = map[string]string{"g": "grant", "n": "next", "d": "gone"}
 
-// Match chooses commands by all of its fields that are not empty. A Name also stands for those that begin with it and an
-// underscore. In a rule the empty Match chooses whatever clients send.
+// Match selects commands by all of its fields that are not empty. Name also matches names that begin with it and an underscore.
+// In a rule the empty Match selects all commands of clients.
 type Match struct{ Name, Key, Value, Asks string }
 
 func (m Match) matches(c Command) bool {
@@ -50,7 +50,7 @@ func Named(scripts map[string]string) func(args []string) string {
 	}
 }
 
-// sent reads what a client sent.
+// sent reads a command of a client.
 func (p *Proxy) sent(args []string) Command {
 	c := Command{Name: strings.ToUpper(args[0]), Args: args}
 	name := p.name(args)
@@ -72,7 +72,7 @@ func (p *Proxy) sent(args []string) Command {
 	return c
 }
 
-// push reads what the server pushed.
+// push reads a message that the server pushed.
 func push(said []byte) Command {
 	args := elements(said)
 	c := Command{Name: args[0], Args: args, Pushed: true}

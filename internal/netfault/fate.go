@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// Fate is what becomes of a command, of its reply, and of the connection that they take. What is pushed is like a reply.
+// Fate is what happens to a command, its reply, and their connection. A pushed message is treated like a reply.
 type Fate struct {
-	Delay  time.Duration // it takes so long to get to the server, and everything behind it too
-	Held   *Held         // it takes as long as the test says; what is behind something pushed does not wait for it
+	Delay  time.Duration // how much later it, and everything behind it, reaches the server
+	Held   *Held         // the test says when it arrives; what is behind a pushed message does not wait for it
 	Lost   bool          // it does not come to where it was sent
-	Reply  string        // what a command that is lost gets for a reply, as the server would send it; empty: none
+	Reply  string        // the reply to a lost command, as the server would send it; empty: none
 	Linger time.Duration // its reply takes so long, and everything behind it too
-	Mute   bool          // neither its reply nor anything behind that comes back; what is sent behind a lost command is lost
+	Mute   bool          // its reply and everything behind that is lost; what is sent behind a lost command is lost, too
 	Twice  bool          // pushed: it comes twice
 	Cut    Cut
 }
@@ -53,8 +53,8 @@ func (c Cut) of(whole []byte) []byte {
 	return whole[:min(max(at, 0), len(whole))]
 }
 
-// Held is a command, or something pushed, that the network holds back until it is told to deliver it. It may be several
-// of them, when they share a fate: then it tells of the first.
+// Held is a command, or a pushed message, that the network holds back until Deliver. Several commands may share a fate: then it
+// is about the first.
 type Held struct {
 	cut       bool
 	deliver   <-chan struct{}
@@ -86,15 +86,15 @@ func (h *Held) Arrived() <-chan struct{} { return h.arrived }
 // Release lets the command go on its way.
 func (h *Held) Release() { h.release() }
 
-// Deliver lets the command go on its way, and returns what the server replied; empty when it was never executed. Of what is
-// pushed it returns that.
+// Deliver delivers the command, and returns the server's reply; empty if it was never executed. For a pushed message it returns
+// the message.
 func (h *Held) Deliver() string {
 	h.release()
 	<-h.done
 	return h.reply
 }
 
-// arrive tells that the command is there.
+// arrive notes that the command has come.
 func (h *Held) arrive() { h.arriving.Do(func() { close(h.arrived) }) }
 
 func (h *Held) finish(reply []byte) {

@@ -55,7 +55,7 @@ func (l *Link) forth() {
 	}
 }
 
-// holds waits until something that is held back is to be delivered. It reports false when it never is.
+// holds waits until h may be delivered. It reports false if it never may.
 func (l *Link) holds(h *Held) bool {
 	h.arrive()
 	if h.cut {
@@ -122,7 +122,7 @@ func (l *Link) makeUp(f Fate) bool {
 	return !over
 }
 
-// back carries what the server says to the client. When the client is gone it goes on until the server has answered all.
+// back carries the server's data to the client. When the client is gone it goes on until the server has answered everything.
 func (l *Link) back() {
 	defer l.end()
 	from := bufio.NewReader(l.server)
@@ -149,7 +149,7 @@ func (l *Link) back() {
 	}
 }
 
-// pushes carries what the server pushed.
+// pushes carries a pushed message.
 func (l *Link) pushes(said []byte) {
 	f := l.proxy.fate(push(said), l)
 	l.proxy.pause(f.Linger)
@@ -170,7 +170,7 @@ func (l *Link) pushes(said []byte) {
 	})
 }
 
-// says passes on what the server says.
+// says passes on a reply or message of the server.
 func (l *Link) says(f Fate, said []byte) {
 	switch {
 	case f.Lost:

@@ -11,12 +11,11 @@ import (
 	"time"
 )
 
-// Proxy is the network between some clients and a server. It understands commands and replies, and gives each the fate
-// that a test has chosen for it, and so to what the server pushes. What it was not told to harm it carries, in order and
-// pipelined as it came.
+// Proxy is the network between some clients and a server. It understands commands, replies and pushed messages, and gives each
+// the fate that a test has chosen. Everything else it carries unchanged, in order and pipelined as it came.
 //
-// A connection has two ends. To cut it is to break the client's: what the server has been sent it executes, and a command
-// that is still on its way arrives later all the same, as it would through a network that has lost only the way back.
+// A connection has two ends. A cut breaks only the client's end: the server executes what it was sent, and a command that is
+// still on its way arrives later, as through a network that has lost only the way back.
 type Proxy struct {
 	name     func(args []string) string
 	listener net.Listener // nil when all clients are in this process
@@ -44,8 +43,8 @@ type rule struct {
 
 var errDown = &net.OpError{Op: "dial", Net: "tcp", Err: errors.New("the network is down")}
 
-// New returns a proxy to a server for clients in this process, which connect with [Proxy.Dial]. The function tells what a
-// command does to a lock; empty: nothing.
+// New returns a proxy to a server for clients in this process, which connect with [Proxy.Dial]. Name returns what a command
+// does to a lock; empty: nothing.
 func New(server Dial, name func(args []string) string) *Proxy {
 	p := &Proxy{server: server, name: name, closed: make(chan struct{}), thawed: make(chan struct{}), links: map[*Link]bool{}}
 	close(p.thawed)
@@ -88,7 +87,7 @@ func (p *Proxy) Next(m Match, fates ...Fate) {
 	}
 }
 
-// All gives a fate to every command that matches, but for those that have one by Next or by a later All.
+// All gives a fate to every command that matches, unless Next or a later All gives it another one.
 func (p *Proxy) All(m Match, f Fate) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -104,7 +103,7 @@ func (p *Proxy) Decide(decide func(Command) Fate) {
 	p.decide = decide
 }
 
-// Forget forgets all rules, and lets clients connect. Connections stay as they are, also those that are mute.
+// Forget drops all rules, and lets clients connect. Connections stay as they are, mute ones too.
 func (p *Proxy) Forget() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -281,7 +280,7 @@ func (p *Proxy) Dial(ctx context.Context) (net.Conn, error) {
 	return client, nil
 }
 
-// connect carries what a client says and is told from now on.
+// connect carries a client's traffic from now on.
 func (p *Proxy) connect(ctx context.Context, client net.Conn) error {
 	p.flow()
 	p.mu.Lock()

@@ -42,7 +42,7 @@ func appendValue(raw []byte, from *bufio.Reader) ([]byte, error) {
 	return raw, nil
 }
 
-// readCommand reads what a client sends: an array of strings.
+// readCommand reads a client's command: an array of strings.
 func readCommand(from *bufio.Reader) (raw []byte, args []string, err error) {
 	if raw, err = readValue(from); err != nil {
 		return nil, nil, err
@@ -60,7 +60,7 @@ func readCommand(from *bufio.Reader) (raw []byte, args []string, err error) {
 	return raw, args, nil
 }
 
-// pushes are how values begin that answer no command: in version 3 they have a type of their own, in version 2 they are
+// pushes are the beginnings of values that answer no command: in version 3 they have their own type, in version 2 they are
 // arrays whose first string says so.
 var pushes = [][]byte{
 	[]byte("$7\r\nmessage\r\n"), []byte("$8\r\npmessage\r\n"),

@@ -9,7 +9,7 @@ import (
 // variable is set where a program was started by [Again].
 const variable = "LOCKREGISTRY_PEER"
 
-// Again starts this program once more. It says with [Main] what it does there.
+// Again starts this program once more. [Main] says what it does there.
 func Again(name string) (*Peer, error) {
 	self, err := os.Executable()
 	if err != nil {

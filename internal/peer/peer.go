@@ -42,8 +42,7 @@ type Call struct {
 	err   error
 }
 
-// Reply says what a command led to, and when it began and ended by the wall
-// clock.
+// Reply is the result of a command, and when it began and ended by the wall clock.
 type Reply struct {
 	Fields
 	Begin, End time.Time
@@ -106,7 +105,7 @@ func (p *Peer) enter(request Fields, call *Call) bool {
 	return true
 }
 
-// leave returns the call of a number, and whoever gets it ends it. Nil: it has ended.
+// leave returns the call with a number, which the caller must end; nil if it has ended.
 func (p *Peer) leave(id string) *Call {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -125,10 +124,10 @@ func (c *Call) Wait(ctx context.Context) (Reply, error) {
 	}
 }
 
-// What says what was asked of whom.
+// What describes the call and its peer.
 func (c *Call) What() string { return c.what }
 
-// Stderr is the end of what the process has written to its standard error so far.
+// Stderr returns the end of the process's standard error so far.
 func (c *Call) Stderr() string { return c.peer.stderr.String() }
 
 // Done is closed once the reply is there.
@@ -148,10 +147,10 @@ func (p *Peer) Kill() error {
 	return nil
 }
 
-// Close asks the process to end by closing its standard input, and kills it when
-// it does not. The error tells of a process that did not end well.
+// Close asks the process to end by closing its standard input, and kills it if it does not. It returns an error if the process
+// failed.
 func (p *Peer) Close() error {
-	_ = p.stdin.Close() // which ends a write that is under way
+	_ = p.stdin.Close() // also ends a write that is under way
 	select {
 	case <-p.gone:
 	case <-time.After(p.limit):

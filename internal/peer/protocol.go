@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// longest is how long a line may be: a reply tells of all that a process saw.
+// longest is how long a line may be: a reply may list all that a process saw.
 const longest = 1 << 30
 
 // Fields of a request or of a reply.
@@ -90,8 +90,7 @@ func InMillis(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(
 // Now writes the time for a reply.
 func Now() string { return strconv.FormatInt(time.Now().UnixMicro(), 10) }
 
-// RemoteError is what a command ended with on the other side: an exception or an
-// error.
+// RemoteError is the exception or error of a command on the other side.
 type RemoteError struct {
 	Class   string // the exception's class, or the name of the Go error
 	Message string

@@ -1,4 +1,5 @@
-// Package presence keeps in Redis who a registry is, and what its calls wait for, so that other processes can see it.
+// Package presence keeps a record of a registry in Redis: its process, and what its calls hold and wait for, so that other
+// processes can see it.
 package presence
 
 import (
@@ -11,40 +12,40 @@ import (
 	"github.com/lockregistry/lockregistry/internal/clock"
 )
 
-// Registry is what a record is about. Nothing of it is called with a mutex held.
+// Registry is the registry of a record. Its methods are called without a mutex.
 type Registry interface {
-	// Newest is the number of the newest hold that was asked for.
+	// Newest returns the number of the newest hold that was asked for.
 	Newest() uint64
 
-	// InUse tells whether a lock is held or waited for, and whether any of that has lasted for a second.
+	// InUse reports whether a lock is held or waited for, and whether one of these has lasted for a second.
 	InUse(now clock.Instant) (used, lasting bool)
 
-	// Waits are the calls to tell of. When one of them ends, [Recorder.Rewrite] is to be called.
+	// Waits returns the waiting calls for the record. When one of them ends, the registry must call [Recorder.Rewrite].
 	Waits() []Wait
 
-	// Locks are what has lasted, in no order. More than [MostLocks] are too many.
+	// Locks returns the locks for the record, in no order. Of more than [MostLocks] some are left out.
 	Locks() []Lock
 
-	// Write writes the record, and tells whether the user may not.
+	// Write writes the record. Refused: the user lacks permission.
 	Write(ctx context.Context, text string) (refused bool, err error)
 
 	// Broke changes whenever a connection to the server of the record has broken.
 	Broke() clock.Instant
 
-	// Lasts is called at each look that finds that something has lasted, once the record is written.
+	// Lasts is called at each look that finds a lasting hold or wait, after the record was written.
 	Lasts(ctx context.Context)
 
-	// Refused is called once, when the user may not write the record.
+	// Refused is called once, if the user may not write the record.
 	Refused(err error)
 }
 
-// Recorder writes the record, for as long as the registry holds a lock, or waits for one, for longer than a second. Locks
-// that are released sooner cost it nothing but a look now and then whether they are: no lock has a timer of its own.
+// Recorder writes the record while the registry holds a lock, or waits for one, for longer than a second. Locks that are
+// released sooner cost only a look now and then: no lock has its own timer.
 //
 //	idle ──a hold is asked for──▶ watching ──nothing is held or waited for, and nothing was asked for since the last look──▶ idle
 //
-// While it watches it looks each second, and writes when something has lasted: anew when the record says something else now,
-// and each 20 s, or at once when a connection or a key is gone: the server may have come back empty. Nobody waits for that.
+// While it watches it looks each second, and writes the record if something has lasted: when its content changes, each 20 s,
+// and at once when a connection or a key is gone, since the server may have restarted empty. No call waits for that.
 type Recorder struct {
 	of       Registry
 	clock    clock.Clock
@@ -54,50 +55,50 @@ type Recorder struct {
 
 	mu     sync.Mutex
 	timer  *time.Timer // nil until it watches for the first time
-	cancel func()      // ends the look that is under way; nil: none is
+	cancel func()      // ends the look that is under way; nil: none
 	looks  sync.WaitGroup
 	closed bool
 
-	// Of the looks, one of which is under way at a time.
+	// For the looks, of which one is under way at a time.
 	seen uint64 // the newest number at the last look
 
-	writes bool // somebody writes the record; guarded by mu,
-	more   bool // as is that it may have changed since
+	writes bool // a goroutine writes the record; guarded by mu,
+	more   bool // as is more: the record may have changed since
 
-	last writing // of the one who writes
+	last writing // for the goroutine that writes
 }
 
-// writing is how the record was written last.
+// writing is about the last write of the record.
 type writing struct {
 	text    string
-	locks   bool          // it tells of locks
-	took    time.Duration // to make it
-	failed  bool          // that failed
+	locks   bool          // the record lists locks
+	took    time.Duration // how long making it took
+	failed  bool          // the write failed
 	broke   clock.Instant // what Broke returned then
-	again   clock.Instant // when to write, although it says nothing new, or the last attempt has failed
-	refused bool          // it was told that the user may not write it
+	again   clock.Instant // when to write again without a change, or after a failure
+	refused bool          // Refused was called
 }
 
 const (
-	lookCosts  = 100 // a look may take this part of the time
+	lookCosts  = 100 // looks may take this fraction of the time
 	recordEach = 20 * time.Second
 )
 
-// Start says whose record it is.
+// Start sets the registry and its identity.
 func (w *Recorder) Start(of Registry, c clock.Clock, own Identity) { w.of, w.clock, w.own = of, c, own }
 
-// Asked is called whenever a hold has drawn its number.
+// Asked is called when a hold has drawn its number.
 func (w *Recorder) Asked() {
 	if !w.watching.Load() {
 		w.watch(Lasting)
 	}
 }
 
-// watch sees to it that there is a look.
+// watch schedules a look.
 func (w *Recorder) watch(after time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.watching.Store(true) // also when closed: nobody needs to call again
+	w.watching.Store(true) // also when closed: no further call is needed
 	switch {
 	case w.closed:
 	case w.timer == nil:
@@ -107,7 +108,7 @@ func (w *Recorder) watch(after time.Duration) {
 	}
 }
 
-// look is what the timer calls.
+// look is called by the timer.
 func (w *Recorder) look() {
 	w.mu.Lock()
 	if w.closed {
@@ -128,7 +129,7 @@ func (w *Recorder) look() {
 	case lasting:
 		took += w.write(ctx)
 		w.of.Lasts(ctx)
-	case w.tells(): // of what is over
+	case w.tells(): // lists locks that are released
 		w.write(ctx)
 	}
 	if used || newest != w.seen {
@@ -136,17 +137,17 @@ func (w *Recorder) look() {
 		w.watch(min(max(Lasting, lookCosts*took), recordEach)) // it may have stood still meanwhile
 		return
 	}
-	// A call draws its number first, and then looks whether this watches: so one of the two sees the other one.
+	// A call draws its number first, then checks watching: so either it sees that nothing watches, or this sees the number.
 	w.watching.Store(false)
 	if w.of.Newest() != newest {
 		w.watch(Lasting)
 	}
 }
 
-// Doubt has the record written at the next look, since the server may have restarted without it.
+// Doubt makes the next look write the record, since the server may have restarted without it.
 func (w *Recorder) Doubt() { w.doubted.Store(true) }
 
-// Rewrite writes the record anew, in the background, since a wait that it tells of has ended.
+// Rewrite writes the record in the background, since a wait that it lists has ended.
 func (w *Recorder) Rewrite() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -155,15 +156,15 @@ func (w *Recorder) Rewrite() {
 	}
 }
 
-// tells reports whether the record as it was written last tells of locks.
+// tells reports whether the record, as last written, lists locks.
 func (w *Recorder) tells() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return !w.writes && w.last.locks
 }
 
-// write writes the record, or leaves it to somebody who does so already, and returns how long it took to make it. Nobody waits
-// for them with a mutex: in a test with fake time that would keep the time from going on.
+// write writes the record, or leaves that to a goroutine that is writing already. It returns how long making the record took.
+// It does not wait with a mutex held, which would stop the time in a test with fake time.
 func (w *Recorder) write(ctx context.Context) (took time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -207,7 +208,7 @@ func (w *Recorder) put(ctx context.Context) {
 	}
 }
 
-// short are the first locks that have room.
+// short returns the first locks that fit into a record.
 func short(locks []Lock) ([]Lock, error) {
 	for {
 		text, err := json.Marshal(locks)
@@ -218,7 +219,7 @@ func short(locks []Lock) ([]Lock, error) {
 	}
 }
 
-// text is what the record says now, and whether it tells of locks. Of long paths not all have room.
+// text returns the present content of the record, and whether it lists locks. Not all locks with long paths fit.
 func (w *Recorder) text() (is string, locks bool, err error) {
 	r := Record{Host: w.own.Host, PID: w.own.PID, Name: w.own.Name, Waits: w.of.Waits(), Locks: Upper(w.of.Locks())}
 	if r.Locks, err = short(r.Locks); err != nil {
@@ -232,10 +233,10 @@ func (w *Recorder) text() (is string, locks bool, err error) {
 	return string(text), len(r.Locks) > 0, err
 }
 
-// Wait returns when the looks that were under way at Close are over.
+// Wait returns when the looks under way at Close are over.
 func (w *Recorder) Wait() { w.looks.Wait() }
 
-// Close ends the look that is under way. No other one follows.
+// Close ends the look that is under way. No other follows.
 func (w *Recorder) Close() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -12,31 +12,31 @@ import (
 	"unicode/utf8"
 )
 
-// Identity says which process a registry belongs to. The zero value is of a registry without a record.
+// Identity says which process a registry belongs to. The zero value means that there is no record.
 type Identity struct {
-	Registry string // what its holds begin with in Redis, before the last colon
-	Host     string // the name of the machine; empty when that has none
+	Registry string // what its holds in Redis begin with, up to the last colon
+	Host     string // the host name; empty if there is none
 	PID      int    // of the process
-	Name     string // that people have given it; or empty
+	Name     string // set by WithName, or empty
 }
 
-// Own is the identity of a registry of this process. The name may be nil.
+// Own returns the identity of a registry of this process. The name may be nil.
 func Own(registry string, name *string) Identity {
 	i := Identity{Registry: registry, PID: os.Getpid()}
-	i.Host, _ = os.Hostname() // it may have none
+	i.Host, _ = os.Hostname() // there may be none
 	if name != nil {
 		i.Name = *name
 	}
 	return i
 }
 
-// Unread is the identity of a registry whose record is too long to be read.
+// Unread returns the identity of a registry whose record is too long to be read.
 func Unread(registry string) Identity { return Identity{Registry: registry, Name: TooLong} }
 
 // Unread reports whether the record was too long to be read.
 func (i Identity) Unread() bool { return i.PID == 0 && i.Name == TooLong }
 
-// CheckName says what is wrong with a name; nil, which is none, is right.
+// CheckName returns what is wrong with a name. Nil means no name, and is valid.
 func CheckName(name *string) error {
 	switch {
 	case name == nil:
@@ -60,7 +60,7 @@ type Record struct {
 	Locks []Lock `json:"locks,omitempty"`
 }
 
-// Wait is a call that has waited for a second, and whose owner holds something.
+// Wait is a call that has waited for a second, and whose owner holds a lock.
 type Wait struct {
 	Path  string   `json:"path"`
 	Kind  string   `json:"kind"`
@@ -69,20 +69,19 @@ type Wait struct {
 	Holds []string `json:"holds"` // paths
 }
 
-// Lock is what the process has of a path, or wants of it, when either has lasted for a second. Versions that do not know this
-// leave it out.
+// Lock is what the process holds of a path, or waits for, if that has lasted for a second. Older versions do not write it.
 type Lock struct {
 	Path    string `json:"path"`
-	Waiting int    `json:"waiting,omitempty"` // calls that wait and have no place in the queue of Redis
+	Waiting int    `json:"waiting,omitempty"` // calls that wait without a place in the queue of Redis
 
 	Hold  string `json:"hold,omitempty"`  // the number of a hold
-	Since int64  `json:"since,omitempty"` // since when its owner has it, in microseconds since 1970
-	Lease int64  `json:"lease,omitempty"` // the lease in milliseconds that is renewed each third of it
+	Since int64  `json:"since,omitempty"` // when its owner got it, in microseconds since 1970
+	Lease int64  `json:"lease,omitempty"` // the lease in milliseconds, if it is renewed
 
 	Standby bool `json:"standby,omitempty"` // the call with a place in the queue waits to lead
 }
 
-// Upper are those that matter most, [MostLocks] of them: many calls wait for them, or they are held for long.
+// Upper returns the [MostLocks] most important locks: many calls wait for them, or they are held for long.
 func Upper(locks []Lock) []Lock {
 	slices.SortFunc(locks, func(a, b Lock) int {
 		return cmp.Or(cmp.Compare(b.Waiting, a.Waiting), cmp.Compare(a.Since, b.Since), strings.Compare(a.Path, b.Path),
@@ -91,10 +90,10 @@ func Upper(locks []Lock) []Lock {
 	return locks[:min(len(locks), MostLocks)]
 }
 
-// What stands in a record, and how often it is looked after.
+// Limits of a record, and of its writing.
 const (
-	Lasting   = time.Second      // so long a hold or a wait must have lasted to stand in a record; how often a registry looks
-	Denied    = 10 * time.Minute // a user without permission leaves a line in the server's log at each attempt
+	Lasting   = time.Second      // how long a hold or a wait must last to be in a record; also the time between looks
+	Denied    = 10 * time.Minute // the pause without permission: each attempt is a line in the server's log
 	MostWaits = 100
 	MostLocks = 100
 	MostBytes = 1 << 20 // a longer record is not read
@@ -104,22 +103,22 @@ const (
 	longestName = 100 // bytes
 	longestHost = 255
 
-	// TooLong takes the place of what is longer. A record that is malicious costs no memory here.
+	// TooLong replaces longer texts, so that a malicious record costs no memory here.
 	TooLong = "too long"
 )
 
-// Key is where the record of a registry is.
+// Key returns the key of a registry's record.
 func Key(prefix, registry string) string { return prefix + ":{" + registry + "}:registry" }
 
-// Pattern is what the keys of all records match behind the prefix.
+// Pattern matches the keys of all records, behind the prefix.
 const Pattern = ":{*}:registry"
 
-// Owner is the registry whose record has a key.
+// Owner returns the registry whose record has this key.
 func Owner(prefix, key string) string {
 	return strings.TrimSuffix(strings.TrimPrefix(key, prefix+":{"), "}:registry")
 }
 
-// Parse reads the record of a registry. One that is no record is nobody's.
+// Parse reads the record of a registry. A text that is no record gives the zero identity.
 func Parse(registry, text string) (Record, Identity) {
 	var r Record
 	if json.Unmarshal([]byte(text), &r) != nil {

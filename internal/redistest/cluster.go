@@ -18,9 +18,8 @@ const (
 
 var clusterNode = []string{"--cluster-enabled", "yes", "--cluster-announce-ip", "127.0.0.1"}
 
-// StartCluster starts a Redis Cluster of so many masters, without replicas, and
-// returns once every node knows the whole of it. A node that is restarted comes
-// back empty and outside the cluster.
+// StartCluster starts a Redis Cluster of masters without replicas, and returns once every node knows all of them. A node that
+// is restarted comes back empty and outside the cluster.
 func StartCluster(tb testing.TB, nodes int) []*Server {
 	tb.Helper()
 	servers := make([]*Server, nodes)
@@ -63,8 +62,7 @@ func join(servers []*Server) error {
 		return errors.New("redistest: a cluster needs at least one node")
 	}
 	for i, s := range servers {
-		// An epoch of its own for each node spares them the conflict that they
-		// would else have to settle after they have met.
+		// A different epoch for each node avoids a conflict that they would have to resolve after they have met.
 		if _, err := s.Do("CLUSTER", "SET-CONFIG-EPOCH", strconv.Itoa(i+1)); err != nil {
 			return err
 		}
@@ -99,8 +97,8 @@ func ownSlots(i, nodes int) []string {
 	return command
 }
 
-// awaitCluster returns once the server sees all nodes and all slots served, and
-// has a link to each node: before, it would not pass on what is published.
+// awaitCluster returns once the server sees all nodes and all slots served, and has a link to each node: before, it would not
+// forward published messages.
 func (s *Server) awaitCluster(nodes int) error {
 	for deadline := time.Now().Add(clusterLimit); ; time.Sleep(clusterPause) {
 		info, err := s.Do("CLUSTER", "INFO")

@@ -20,9 +20,8 @@ type ReplyError string
 
 func (e ReplyError) Error() string { return string(e) }
 
-// Do runs one command on a connection of its own and returns the reply as text:
-// "(nil)" for a null, an array as its elements on a line each. An error reply
-// comes back as a ReplyError.
+// Do runs one command on its own connection and returns the reply as text: "(nil)" for a null, an array with one element per
+// line. An error reply is returned as a ReplyError.
 func (s *Server) Do(args ...string) (reply string, err error) {
 	err = s.session(func(do func(args ...string) (string, error)) error {
 		reply, err = do(args...)

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// The servers of the deployments below save what they are told, as those in production do: each write is with the system
-// before it is answered, so a server that is killed and revived has it still.
+// The servers of the deployments below save their data, as in production: each write is passed to the operating system before
+// its reply, so a server that is killed and revived still has it.
 var saving = []string{
 	"--appendonly", "yes", "--appendfsync", "everysec",
 	"--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1",
@@ -27,7 +27,7 @@ const NodeTimeout = 2 * time.Second
 // goroutine at a time. Those that wait fail the test after two minutes.
 type Deployment struct {
 	tb        testing.TB
-	Servers   []*Server // masters and replicas, also those that are killed or removed
+	Servers   []*Server // masters and replicas, also killed and removed ones
 	Sentinels []*Server // none of a cluster
 	removed   []*Server
 }
@@ -35,8 +35,8 @@ type Deployment struct {
 // MasterSet is the name under which the Sentinels know the master.
 const MasterSet = "main"
 
-// StartReplicatedCluster starts a Redis Cluster of masters with so many replicas each, and returns once each node knows all
-// others and each replica has the data of its master.
+// StartReplicatedCluster starts a Redis Cluster of masters with replicas each, and returns once each node knows all others and
+// each replica has the data of its master.
 func StartReplicatedCluster(tb testing.TB, masters, replicas int) *Deployment {
 	tb.Helper()
 	d := &Deployment{tb: tb}
@@ -77,8 +77,8 @@ func (d *Deployment) node() *Server {
 	return s
 }
 
-// StartSentinels starts a master with so many replicas, and Sentinels, and returns once each Sentinel knows all of them and
-// each replica has the data.
+// StartSentinels starts a master with replicas and Sentinels, and returns once each Sentinel knows all of them and each replica
+// has the data.
 func StartSentinels(tb testing.TB, replicas, sentinels int) *Deployment {
 	tb.Helper()
 	d := &Deployment{tb: tb}
@@ -111,7 +111,7 @@ func StartSentinels(tb testing.TB, replicas, sentinels int) *Deployment {
 
 func (d *Deployment) cluster() bool { return len(d.Sentinels) == 0 }
 
-// Addresses is what a client is given: the nodes, or the Sentinels.
+// Addresses returns the addresses for a client: of the nodes, or of the Sentinels.
 func (d *Deployment) Addresses() (all []string) {
 	for _, s := range d.Servers {
 		if d.cluster() && !slices.Contains(d.removed, s) {
@@ -161,7 +161,7 @@ func (d *Deployment) await(what string, is func() bool) {
 	}
 }
 
-// AwaitHealthy waits until all servers that are not removed run, agree on who is the master of whom, and each replica has the
+// AwaitHealthy waits until all servers that are not removed run and agree on masters and replicas, and each replica has the
 // data of its master.
 func (d *Deployment) AwaitHealthy() {
 	d.tb.Helper()
@@ -182,7 +182,7 @@ func (d *Deployment) AwaitHealthy() {
 	})
 }
 
-// agree tells whether all servers agree on who the masters are, and Sentinels, too.
+// agree reports whether all servers and Sentinels agree on the masters.
 func (d *Deployment) agree() bool {
 	said := map[string]bool{}
 	for _, s := range d.Sentinels {
@@ -209,7 +209,7 @@ func (d *Deployment) agree() bool {
 func (d *Deployment) hurry(milliseconds string) {
 	for _, s := range d.Sentinels {
 		if s.Running() {
-			_, _ = s.Do("SENTINEL", "DEBUG", "INFO-PERIOD", milliseconds) // versions before 7 have no such thing, and take longer
+			_, _ = s.Do("SENTINEL", "DEBUG", "INFO-PERIOD", milliseconds) // versions before 7 lack it, and take longer
 		}
 	}
 }
@@ -234,7 +234,7 @@ func (d *Deployment) healthy(s *Server) bool {
 		len(d.view(s)) == len(d.Servers)-len(d.removed)
 }
 
-// empty tells whether a node of a cluster is a master without slots, of which clients are told nothing.
+// empty reports whether a node of a cluster is a master without slots, which clients do not learn about.
 func (d *Deployment) empty(s *Server) bool {
 	for _, m := range d.view(s) {
 		if m.address == s.Addr() {
@@ -244,7 +244,7 @@ func (d *Deployment) empty(s *Server) bool {
 	return true
 }
 
-// watches tells whether a Sentinel knows all servers and Sentinels, and none of them is down.
+// watches reports whether a Sentinel knows all servers and Sentinels, and sees none of them down.
 func (d *Deployment) watches(s *Server) bool {
 	master := d.ask(s, "SENTINEL", "MASTER", MasterSet)
 	replicas := d.ask(s, "SENTINEL", "REPLICAS", MasterSet)
@@ -278,7 +278,7 @@ func (d *Deployment) witness(but *Server) *Server {
 	return nil
 }
 
-// Master is the server that has a key, by the word of others than one, which may be nil.
+// Master returns the server that has a key, as named by a server other than but, which may be nil.
 func (d *Deployment) Master(key string, but *Server) *Server {
 	d.tb.Helper()
 	witness := d.witness(but)
@@ -294,10 +294,10 @@ func (d *Deployment) Master(key string, but *Server) *Server {
 			}
 		}
 	}
-	return nil // it has failed, and has no successor yet
+	return nil // it has failed, without a successor yet
 }
 
-// Slot is that of a key in a cluster.
+// Slot returns the slot of a key in a cluster.
 func (d *Deployment) Slot(key string) int {
 	n, err := strconv.Atoi(d.ask(d.witness(nil), "CLUSTER", "KEYSLOT", key))
 	if err != nil {
@@ -306,7 +306,7 @@ func (d *Deployment) Slot(key string) int {
 	return n
 }
 
-// Replicas are those of a master.
+// Replicas returns the replicas of a master.
 func (d *Deployment) Replicas(of *Server) (all []*Server) {
 	for _, s := range d.Servers {
 		if s == of || !s.Running() || s.Frozen() || slices.Contains(d.removed, s) {
@@ -320,8 +320,8 @@ func (d *Deployment) Replicas(of *Server) (all []*Server) {
 	return all
 }
 
-// AwaitPromotion waits until another server than one, which has failed, is the master that has a key: the server says so
-// itself, and returns when.
+// AwaitPromotion waits until a server other than of, which has failed, says itself that it is the master of a key. It returns
+// that server, and when.
 func (d *Deployment) AwaitPromotion(key string, of *Server) (promoted *Server, at time.Time) {
 	d.tb.Helper()
 	return d.awaitPromotion(key, of, func() {})
@@ -350,7 +350,7 @@ func (d *Deployment) awaitPromotion(key string, of *Server, urge func()) (promot
 	return promoted, time.Now()
 }
 
-// leads tells whether a server says that it is the master, in a cluster of a slot.
+// leads reports whether a server says that it is the master; in a cluster, of a slot.
 func (d *Deployment) leads(s *Server, slot int) bool {
 	if !strings.HasPrefix(d.ask(s, "ROLE"), "master\n") {
 		return false
@@ -386,8 +386,8 @@ func (d *Deployment) Settle(master *Server, moment time.Duration) {
 	}
 }
 
-// Failover has a replica take its master's place, which waits for it in a cluster (CLUSTER FAILOVER) and does not with Sentinel
-// (SENTINEL FAILOVER, which chooses the replica). It returns the new master, and when it was one.
+// Failover makes a replica replace its master. In a cluster the master waits for the replica (CLUSTER FAILOVER), with Sentinel
+// it does not (SENTINEL FAILOVER, which chooses the replica). It returns the new master, and when it became one.
 func (d *Deployment) Failover(key string) (promoted *Server, at time.Time) {
 	d.tb.Helper()
 	old := d.Master(key, nil)

@@ -34,7 +34,7 @@ func (d *Distance) Dial(ctx context.Context, dial func(context.Context) (net.Con
 	return client, nil
 }
 
-// carry takes what one end says to the other one, which takes half of a round trip.
+// carry forwards data from one end to the other, delayed by half a round trip.
 func (d *Distance) carry(from, to net.Conn) {
 	type chunk struct {
 		said []byte

@@ -6,14 +6,14 @@ import (
 	"strings"
 )
 
-// member is what one node of a cluster says about another, or itself.
+// member is what a node of a cluster says about another node, or itself.
 type member struct {
 	id, address, master string
 	failed              bool // by the word of most: one node alone may have been kept waiting
 	slots               []string
 }
 
-// view is what a node says about all nodes. Those that it is about to meet are not among them.
+// view returns what a node says about all nodes, except those that it is about to meet.
 func (d *Deployment) view(s *Server) (all []member) {
 	d.tb.Helper()
 	for line := range strings.Lines(d.ask(s, "CLUSTER", "NODES")) {
@@ -112,7 +112,7 @@ func (d *Deployment) move(from, to *Server, slot int) {
 	}
 }
 
-// Slots are those that a master of a cluster has.
+// Slots returns the slots of a master of a cluster.
 func (d *Deployment) Slots(master *Server) (all []int) {
 	id := d.id(master)
 	for _, m := range d.view(d.witness(nil)) {

@@ -10,11 +10,9 @@ import (
 	"syscall"
 )
 
-// watch starts a watchdog that kills the server and removes its directory when
-// this program dies without calling Stop, as a test does that runs into its
-// timeout. The watchdog waits on a pipe of which this program holds the other
-// end, so the system itself gives the signal. It ignores the signals of an
-// interrupted terminal, which would leave a frozen server behind.
+// watch starts a watchdog that kills the server and removes its directory when this program dies without calling Stop, as a
+// test does at its timeout. The watchdog waits on a pipe whose other end this program holds, so the operating system gives the
+// signal. It ignores the signals of an interrupted terminal, which would leave a frozen server behind.
 func (s *Server) watch() error {
 	watchdog := exec.Command("sh", "-c", `trap "" HUP INT TERM; read -r _; kill -9 "$1"; rm -rf "$2"`,
 		"sh", strconv.Itoa(s.process.Process.Pid), s.dir)
@@ -29,7 +27,7 @@ func (s *Server) watch() error {
 	return nil
 }
 
-// exited tells whether a child of this program has ended.
+// exited reports whether a child of this program has ended.
 func exited(pid int) bool {
 	var status syscall.WaitStatus
 	ended, err := wait(pid, &status, syscall.WNOHANG)

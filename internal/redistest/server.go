@@ -112,7 +112,7 @@ func (s *Server) Binary() string { return s.binary }
 func (s *Server) launch() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	end := s.kill // what was there stays
+	end := s.kill // the directory stays
 	if s.dir == "" {
 		end = s.stop
 		dir, err := os.MkdirTemp("", "redistest-")
@@ -169,7 +169,7 @@ func (s *Server) arguments() ([]string, error) {
 	return append(args, s.args...), nil
 }
 
-// awaitReady returns once the server answers, or tells why it never will.
+// awaitReady returns once the server answers, or with why it never will.
 func (s *Server) awaitReady() error {
 	for deadline := time.Now().Add(startLimit); ; time.Sleep(startPause) {
 		answer, err := s.Do("PING")
@@ -201,14 +201,14 @@ func (s *Server) checkIdentity() error {
 	return nil
 }
 
-// Running tells whether the server has been neither killed nor stopped.
+// Running reports whether the server has been neither killed nor stopped.
 func (s *Server) Running() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.process != nil
 }
 
-// Frozen tells whether the server is stopped by Freeze.
+// Frozen reports whether the server is stopped by Freeze.
 func (s *Server) Frozen() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -239,8 +239,7 @@ func (s *Server) Kill() {
 }
 
 func (s *Server) kill() {
-	// The watchdog goes first: once the server has been waited for, its process
-	// id may belong to somebody else.
+	// The watchdog goes first: once the server has been waited for, its process id may be reused.
 	if s.watchdog != nil {
 		_ = s.watchdog.Process.Kill()
 		_ = s.watchdog.Wait()
@@ -255,7 +254,7 @@ func (s *Server) kill() {
 	s.frozen = false
 }
 
-// Revive starts a killed server on its port, with what it had written to disk: its data, if args have it saved, and the
+// Revive starts a killed server on its port, with what it had written to disk: its data, if args make it save them, and the
 // configuration of a cluster's node.
 func (s *Server) Revive(tb testing.TB) {
 	tb.Helper()
@@ -300,7 +299,7 @@ func (s *Server) Freeze() {
 	s.frozen = true
 }
 
-// Thaw lets a frozen server go on; it then answers what it was sent meanwhile.
+// Thaw lets a frozen server go on; it then answers the commands that were sent meanwhile.
 func (s *Server) Thaw() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -315,7 +314,7 @@ func (s *Server) Thaw() {
 
 func (s *Server) outputPath() string { return filepath.Join(s.dir, "output.log") }
 
-// output returns the end of what the server has printed.
+// output returns the end of the server's output.
 func (s *Server) output() string {
 	text, err := os.ReadFile(s.outputPath())
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package scan goes through the keys of a database by SCAN, and leaves the servers most of their time for others. How a server is
-// asked, and what is done with the keys, it is given as functions.
+// Package scan goes through the keys of a database by SCAN, and leaves the servers most of their time for others. Functions say
+// how to ask a server, and what to do with the keys.
 package scan
 
 import (
@@ -9,50 +9,50 @@ import (
 	"github.com/lockregistry/lockregistry/internal/clock"
 )
 
-// Pass is one time through the keys of all servers.
+// Pass goes through the keys of all servers once.
 //
 //	at once ──250 calls──▶ paced: after each call the server is left alone for 19 times as long as it took
 //
-// What was found is read when there is a Batch of it, or after half a second when there is less.
+// Found keys are read when there is a Batch of them, or after half a second.
 type Pass struct {
 	Clock clock.Clock
 
-	// Pause waits for a while, which may be none. It returns why the pass is to end, if it is.
+	// Pause waits for d, which may be 0. An error ends the pass.
 	Pause func(d time.Duration) error
 
-	// Servers are the ways to call SCAN once on each server.
+	// Servers has a function for each server that calls SCAN once.
 	Servers []func(cursor string) (Step, error)
 
-	// Pick says what a key stands for, if for anything that is looked for.
+	// Pick returns what a key stands for, if the pass looks for it.
 	Pick func(key string) (found string, ok bool)
 
-	// Read takes what was found, Batch at most. It may ask the servers more about it: its time counts as theirs.
+	// Read handles found keys, Batch at most. It may ask the servers more about them: its time counts as server time.
 	Read  func(found []string) error
 	Batch int
 
-	// Tell, when set, is called after Read, and may take any time.
+	// Tell, if set, is called after Read, and may take any time.
 	Tell func() error
 
-	// TooLong, when set, takes the beginnings of names that are too long to be looked at.
+	// TooLong, if set, gets the beginnings of names that are too long.
 	TooLong func(names []string) error
 
-	found []string      // yet to be read
+	found []string      // not read yet
 	calls int           // of SCAN
 	due   clock.Instant // when the servers may be asked again
-	read  clock.Instant // when something was read last
+	read  clock.Instant // when something was last read
 }
 
-// Step is what one call of SCAN replies.
+// Step is the reply to one call of SCAN.
 type Step struct {
-	Cursor  string // of the next call; "0": there is none
+	Cursor  string // for the next call; "0": there is none
 	Keys    []string
 	TooLong []string // the beginnings of names that are too long
 }
 
 const (
-	unpaced  = 250                  // so many calls of SCAN follow one another
-	shareOf  = 20                   // then the pass may take this part of the server's time
-	mostBusy = 5 * time.Millisecond // that a command can have taken; when it took longer, the network or this process did
+	unpaced  = 250                  // this many calls of SCAN follow each other at once
+	shareOf  = 20                   // then the pass takes this fraction of the server's time
+	mostBusy = 5 * time.Millisecond // the most that a command counts: a longer time is the network's or this process's
 	readEach = 500 * time.Millisecond
 )
 
@@ -92,7 +92,7 @@ func (p *Pass) server(scan func(cursor string) (Step, error)) error {
 				return err
 			}
 		}
-		// What was found is told soon, also when little is.
+		// Few keys are read soon, too.
 		for len(p.found) >= p.Batch || len(p.found) > 0 && p.read.Until(p.Clock.Now()) >= readEach {
 			if err := p.readFirst(); err != nil {
 				return err
@@ -104,7 +104,7 @@ func (p *Pass) server(scan func(cursor string) (Step, error)) error {
 	}
 }
 
-// readFirst reads the first of what was found.
+// readFirst reads the first batch of the found keys.
 func (p *Pass) readFirst() error {
 	first := p.found[:min(len(p.found), p.Batch)]
 	p.found = p.found[len(first):]
@@ -118,9 +118,8 @@ func (p *Pass) readFirst() error {
 	return p.Tell()
 }
 
-// ask has do ask the servers, once they were left alone for long enough, and notes when they may be asked again: a while later,
-// once the pass is a long one. What came before that is not made up for. It would be due at once, a minute of it when many locks
-// were found.
+// ask calls do, which asks the servers, after the pause that is due, and notes when they may be asked again: a while later,
+// once the pass is long. It does not make up for the unpaced beginning, which could be a minute if many locks were found.
 func (p *Pass) ask(do func() error) error {
 	if err := p.Pause(max(0, p.Clock.Now().Until(p.due))); err != nil {
 		return err
@@ -135,7 +134,7 @@ func (p *Pass) ask(do func() error) error {
 	return err
 }
 
-// Literal is a text as it stands in a pattern of SCAN.
+// Literal escapes a text for a pattern of SCAN.
 func Literal(text string) string {
 	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`, `^`, `\^`).Replace(text)
 }

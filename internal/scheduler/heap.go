@@ -7,18 +7,19 @@ import (
 	"github.com/lockregistry/lockregistry/internal/clock"
 )
 
-// Timed is what can be in a [Heap]. It keeps two numbers for the heap: when it is due, and its place, from 1; 0: it is in none.
+// Timed is an element of a [Heap]. It keeps two numbers for the heap: when it is due, and its place, from 1; 0: it is in no
+// heap.
 type Timed interface {
 	Timing() (due *clock.Instant, place *int32)
 }
 
-// Heap has what is due first at its top. Its zero value is empty.
+// Heap is a heap of elements, the one due first at the top. Its zero value is empty.
 type Heap[T Timed] struct{ all items[T] }
 
-// Len is how many there are.
+// Len returns the number of elements.
 func (h *Heap[T]) Len() int { return len(h.all) }
 
-// Put makes t due, whether it is in the heap or not.
+// Put makes t due at due, whether or not it is in the heap.
 func (h *Heap[T]) Put(t T, due clock.Instant) {
 	at, place := t.Timing()
 	*at = due
@@ -29,14 +30,14 @@ func (h *Heap[T]) Put(t T, due clock.Instant) {
 	}
 }
 
-// Remove takes t out, if it is there.
+// Remove removes t, if it is in the heap.
 func (h *Heap[T]) Remove(t T) {
 	if _, place := t.Timing(); *place != 0 {
 		heap.Remove(&h.all, int(*place-1))
 	}
 }
 
-// Next is when the first one is due; [clock.Never] when there is none.
+// Next returns when the first element is due; [clock.Never] if there is none.
 func (h *Heap[T]) Next() clock.Instant {
 	if len(h.all) == 0 {
 		return clock.Never
@@ -45,10 +46,10 @@ func (h *Heap[T]) Next() clock.Instant {
 	return *due
 }
 
-// Pop takes the first one out. The heap is not empty.
+// Pop removes and returns the first element. The heap must not be empty.
 func (h *Heap[T]) Pop() T { return heap.Pop(&h.all).(T) }
 
-// Reset makes everything due when a function says, in one pass. The function gets when it was.
+// Reset sets when each element is due, in one pass. Due gets the previous time.
 func (h *Heap[T]) Reset(due func(t T, was clock.Instant) clock.Instant) {
 	for _, t := range h.all {
 		at, _ := t.Timing()
@@ -57,10 +58,10 @@ func (h *Heap[T]) Reset(due func(t T, was clock.Instant) clock.Instant) {
 	heap.Init(&h.all)
 }
 
-// All are those in the heap, in no order.
+// All returns the elements, in no order.
 func (h *Heap[T]) All() []T { return slices.Clone(h.all) }
 
-// Clear takes all out, and returns them.
+// Clear removes and returns all elements.
 func (h *Heap[T]) Clear() []T {
 	all := h.all
 	h.all = nil
@@ -90,7 +91,7 @@ func (q items[T]) Swap(i, j int) {
 
 func (q items[T]) moved(i int) {
 	_, place := q[i].Timing()
-	*place = int32(i + 1) //nolint:gosec // no process has so many
+	*place = int32(i + 1) //nolint:gosec // no process has that many
 }
 
 func (q *items[T]) Push(x any) {

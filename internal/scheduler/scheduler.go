@@ -1,4 +1,5 @@
-// Package scheduler calls what has something due, and has workers that send. It knows neither what is due nor whom it is sent to.
+// Package scheduler calls sources that have something due, and has workers that send. It knows neither what is due nor where it
+// is sent.
 package scheduler
 
 import (
@@ -9,23 +10,22 @@ import (
 	"github.com/lockregistry/lockregistry/internal/clock"
 )
 
-// Source is what has things that are due.
+// Source has things that are due at some time.
 type Source interface {
-	// Turn does what is due now, without waiting for anything. It returns when it is to be called next; [clock.Never]: when
-	// [Scheduler.Soon] says so.
+	// Turn does what is due now, without blocking. It returns when to call it next; [clock.Never]: only after [Scheduler.Soon].
 	Turn(now clock.Instant) (next clock.Instant)
 }
 
-// Scheduler is one goroutine that sleeps until the first thing of its sources is due. It starts when the first thing is.
+// Scheduler is a goroutine that sleeps until something of its sources is due. It starts when the first thing is.
 //
-// The mutex of a source may be held while Soon is called: the scheduler calls a source without its own.
+// Soon may be called with a source's mutex held: the scheduler calls sources without its own mutex.
 type Scheduler struct {
 	clock   clock.Clock
 	sources []Source
 	wake    chan struct{} // has room for one
 	quit    chan struct{}
 	done    sync.WaitGroup
-	armed   atomic.Int64 // an instant: when the goroutine wakes by itself; during a turn: what it was asked for since that began
+	armed   atomic.Int64 // an instant: when the goroutine wakes by itself; during a turn, what Soon asked for since it began
 
 	mu      sync.Mutex // guards the rest, and writing armed
 	running bool       // the goroutine was started
@@ -33,18 +33,18 @@ type Scheduler struct {
 	closed  bool
 }
 
-// New is a scheduler without a goroutine. In each turn the sources are called one after another, in this order.
+// New makes a scheduler, without a goroutine yet. Each turn calls the sources one after another, in this order.
 func New(c clock.Clock, sources ...Source) *Scheduler {
 	s := &Scheduler{clock: c, sources: sources, wake: make(chan struct{}, 1), quit: make(chan struct{})}
 	s.armed.Store(int64(clock.Never))
 	return s
 }
 
-// Soon sees to it that the sources are called by due. What is due is in its source before. When it goes away the goroutine still
-// wakes for it, once, and finds nothing to do: cheaper than waking it for every change.
+// Soon makes the sources be called by due. The caller must have put what is due into the source before. If that is removed, the
+// goroutine still wakes, once, and finds nothing to do: cheaper than waking it for every change.
 //
-// A caller that reads armed without the mutex, and does nothing, relies on a turn that is to come, or on one that looks at armed
-// once more at its end. When a turn begins after it has read, that calls the source later, and finds what is due there.
+// A caller that reads armed without the mutex, and does nothing, relies on a turn that will come, or on one that checks armed
+// again at its end. A turn that begins after the read calls the source later, and finds what is due there.
 func (s *Scheduler) Soon(due clock.Instant) {
 	if due >= clock.Instant(s.armed.Load()) {
 		return
@@ -64,7 +64,7 @@ func (s *Scheduler) Soon(due clock.Instant) {
 	}
 }
 
-// Nudge has the sources called now, if the goroutine was started.
+// Nudge makes the sources be called now, if the goroutine was started.
 func (s *Scheduler) Nudge() {
 	select {
 	case s.wake <- struct{}{}:
@@ -106,7 +106,7 @@ func (s *Scheduler) turn() (next clock.Instant) {
 	return next
 }
 
-// Close ends the goroutine. From now on nothing is due.
+// Close ends the goroutine. The sources are not called any more.
 func (s *Scheduler) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -2,15 +2,14 @@ package scheduler
 
 import "sync"
 
-// How much is sent at a time.
+// How much is sent at once.
 const (
 	Batch      = 256 // jobs
 	MostAtOnce = 4   // batches
 )
 
-// Senders are workers that send jobs, each a batch at a time. There is one more of them than batches under way whenever there is
-// something to do, up to [MostAtOnce], so that a server that does not answer one does not keep the others waiting. A worker
-// ends when nothing is left.
+// Senders are workers that send jobs, each a batch at a time. While there are jobs, there is one worker more than batches under
+// way, up to [MostAtOnce], so that a batch without an answer does not delay the others. A worker ends when no jobs are left.
 type Senders[J any] struct {
 	take func(most int) []J
 	send func(jobs []J)
@@ -21,15 +20,15 @@ type Senders[J any] struct {
 	closed  bool
 }
 
-// NewSenders has no worker yet. Take gives the next jobs, none when there is nothing to do. Send returns when they are answered,
-// or given up.
+// NewSenders makes Senders without workers. Take returns the next jobs, or none. Send returns when the jobs are answered or
+// given up.
 func NewSenders[J any](take func(most int) []J, send func(jobs []J)) *Senders[J] {
 	return &Senders[J]{take: take, send: send}
 }
 
-// Hire starts as many workers as so many jobs take, if there may be so many more. The jobs can be taken before: a worker that
-// finds none ends under the mutex, so either it finds them, or it leaves room for another one. Hire must not be called with a
-// mutex held that take needs.
+// Hire starts workers for this many jobs, within the limit. The jobs must be available to take before: a worker that finds none
+// ends under the mutex, so either it finds them, or it leaves room for another worker. Hire must not be called with a mutex
+// held that take needs.
 func (s *Senders[J]) Hire(jobs int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -39,14 +38,14 @@ func (s *Senders[J]) Hire(jobs int) {
 	}
 }
 
-// work is a worker.
+// work is the loop of a worker.
 func (s *Senders[J]) work() {
 	for jobs := s.next(); len(jobs) > 0; jobs = s.next() {
 		s.send(jobs)
 	}
 }
 
-// next are the next jobs of a worker. When there are none it is no longer counted.
+// next returns the next jobs for a worker. If there are none, the worker no longer counts.
 func (s *Senders[J]) next() []J {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -57,7 +56,7 @@ func (s *Senders[J]) next() []J {
 	return jobs
 }
 
-// Close has no further workers start. Those that are at work end when nothing is left.
+// Close prevents further workers from starting. The running ones end when no jobs are left.
 func (s *Senders[J]) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -11,51 +11,50 @@ import (
 	"github.com/lockregistry/lockregistry/internal/fault"
 )
 
-// Resolver knows which node of a cluster is the master of a key, while it is in doubt. Rueidis finds out about a successor
-// within one to two seconds of its promotion, and only after it has given up a silent connection, unless it looks
-// regularly. The resolver asks all nodes at once, and what most of those say that answer counts: one that was frozen does
-// not know better.
+// Resolver finds the master of a slot of a cluster when that is in doubt. Rueidis notices a successor one to two seconds after
+// its promotion, and only after it has given up a silent connection, unless it looks regularly. The resolver asks all nodes at
+// once, and the majority of the answers counts: a node that was frozen has old data.
 //
-// A master that does not even answer that is sent nothing: its calls try again soon, and one of the next tries goes to its
-// successor. So no command is under way to a silent node, for which its caller would wait, when there is one.
+// Nothing is sent to a master that does not even answer that: its calls try again soon, and one of the next tries goes to its
+// successor. So no caller waits for a silent node when there is a successor.
 type Resolver struct {
 	client rueidis.Client
 	clock  clock.Clock
 	ctx    context.Context
-	found  func(Map)            // is told what most nodes say
-	away   func() time.Duration // tells how much longer an answer may take than one from nearby
+	found  func(Map)            // called with the majority's answer
+	away   func() time.Duration // how much longer an answer may take than from nearby
 
 	mu      sync.Mutex
-	said    Map                      // what most nodes that answered have said when some did last; never changed
+	said    Map                      // the majority of the last answers; replaced, never changed
 	heard   clock.Instant            // when they were asked
-	several bool                     // more than one of them has answered, or there is but one
-	at      clock.Instant            // when nodes were asked last, whether any answered or not
-	asking  chan struct{}            // closed when they have been asked; nil: nobody asks
-	pending map[string]clock.Instant // those that have not answered yet, and when they were asked
-	failed  map[string]bool          // those whose connections broke when they were asked last
+	several bool                     // more than one node has answered, or there is only one
+	at      clock.Instant            // when nodes were last asked, whether or not any answered
+	asking  chan struct{}            // closed when the nodes have been asked; nil: not asking
+	pending map[string]clock.Instant // nodes that have not answered yet, and when they were asked
+	failed  map[string]bool          // nodes whose connections broke when they were last asked
 }
 
-// Owner is which node is the master of a slot, as far as is known.
+// Owner is the master of a slot, as far as it is known.
 type Owner struct {
-	Address string // empty: nobody knows
+	Address string // empty: not known
 	Silent  bool   // it does not answer
-	Trusted bool   // most of the nodes have said so just now, and not that node alone
+	Trusted bool   // the majority has just named it, and not only that node itself
 }
 
-// How long what the nodes have said counts, and how long to wait for them.
+// How long answers count, and how long to wait for them.
 const (
-	FreshFor   = time.Second            // for so long what the nodes have said is believed, when they had a master that answers
-	KeptFor    = 10 * time.Second       // and while nothing is amiss
-	AskPause   = 100 * time.Millisecond // and otherwise
-	answerWait = 300 * time.Millisecond // how long to wait for the nodes, and two round trips
-	restWait   = 10 * time.Millisecond  // and for the rest of them, when most have answered
-	silentFor  = time.Second            // a node that has not answered for so long, and two round trips, is silent
+	FreshFor   = time.Second            // answers count for this long, if they name a master that answers
+	KeptFor    = 10 * time.Second       // or this long while there is no problem
+	AskPause   = 100 * time.Millisecond // or this long otherwise
+	answerWait = 300 * time.Millisecond // how long to wait for the nodes, plus two round trips
+	restWait   = 10 * time.Millisecond  // how long to wait for the rest when most have answered
+	silentFor  = time.Second            // plus two round trips: then a node without an answer is silent
 
-	notAsked = clock.Instant(-time.Hour) // when nodes were asked, if they were not
+	notAsked = clock.Instant(-time.Hour) // stands for: never asked
 )
 
-// NewResolver makes one for the client of a cluster. It tells found what most nodes say, and asks away how much longer an
-// answer may take than one from nearby.
+// NewResolver makes a resolver for the client of a cluster. It calls found with the majority's answer. Away returns how much
+// longer an answer may take than from nearby.
 func NewResolver(
 	ctx context.Context, client rueidis.Client, now clock.Clock, found func(Map), away func() time.Duration,
 ) *Resolver {
@@ -65,8 +64,8 @@ func NewResolver(
 	}
 }
 
-// Way is how to reach the master of a slot. When nobody knows it, that is the client itself, which follows the nodes, and may
-// lead to a master that is deposed: it is not trusted. It reports false when the master is silent.
+// Way returns a client for the master of a slot. If the master is not known, it is the cluster's client, which may lead to a
+// deposed master, and so is not trusted. It reports false if the master is silent.
 func (r *Resolver) Way(slot uint16) (way rueidis.CoreClient, owner Owner, ok bool) {
 	owner = r.Master(slot)
 	if owner.Silent {
@@ -79,7 +78,7 @@ func (r *Resolver) Way(slot uint16) (way rueidis.CoreClient, owner Owner, ok boo
 	return r.client, owner, true
 }
 
-// Master is the node that has a slot.
+// Master returns the node that has a slot.
 func (r *Resolver) Master(slot uint16) Owner {
 	at := r.Hear(FreshFor)
 	owner := r.owner(slot)
@@ -90,7 +89,7 @@ func (r *Resolver) Master(slot uint16) Owner {
 	return owner
 }
 
-// Usual is the same when nothing is amiss: what the nodes have said some time ago will do. They are asked again meanwhile.
+// Usual is Master while there is no problem: older answers count, and the nodes are asked again in the background.
 func (r *Resolver) Usual(slot uint16) Owner {
 	r.Refresh(FreshFor)
 	r.mu.Lock()
@@ -104,7 +103,7 @@ func (r *Resolver) Usual(slot uint16) Owner {
 	return r.Master(slot)
 }
 
-// Refresh has the nodes asked in the background, if they were not within some time.
+// Refresh asks the nodes in the background, unless they were asked within some time.
 func (r *Resolver) Refresh(within time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -114,7 +113,7 @@ func (r *Resolver) Refresh(within time.Duration) {
 	}
 }
 
-// owner is the node that has a slot by what was said last.
+// owner returns the node that has a slot by the last answers.
 func (r *Resolver) owner(slot uint16) Owner {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -127,7 +126,7 @@ func (r *Resolver) owner(slot uint16) Owner {
 	}
 }
 
-// Hear asks the nodes, if they were not within some time, and tells when they were.
+// Hear asks the nodes, unless they were asked within some time, and returns when they were asked.
 func (r *Resolver) Hear(within time.Duration) clock.Instant {
 	r.mu.Lock()
 	if r.at.Until(r.clock.Now()) < within {
@@ -147,14 +146,14 @@ func (r *Resolver) Hear(within time.Duration) clock.Instant {
 	return r.at
 }
 
-// Forget has the nodes asked again: the one that was named does not answer, or says that it is another one.
+// Forget makes the nodes be asked again, because the named one does not answer or redirects.
 func (r *Resolver) Forget() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.at = min(r.at, r.clock.Now().Add(-FreshFor+AskPause)) // but no more often than that
+	r.at = min(r.at, r.clock.Now().Add(-FreshFor+AskPause)) // but not more often than that
 }
 
-// ask asks all nodes, but for those that have not answered yet.
+// ask asks all nodes, except those that have not answered yet.
 func (r *Resolver) ask(asking chan struct{}) {
 	nodes, now := r.client.Nodes(), r.clock.Now()
 	answers, asked := make(chan Map, len(nodes)), 0
@@ -197,7 +196,7 @@ func (r *Resolver) ask(asking chan struct{}) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(all) > 0 { // else what was said before is worth more than nothing, but is not trusted
+	if len(all) > 0 { // otherwise the old answers stay, but are not trusted
 		r.said, r.heard, r.several = all, now, len(said) > 1 || len(nodes) == 1
 	}
 	r.at, r.asking = now, nil

@@ -9,8 +9,8 @@ import (
 	"github.com/lockregistry/lockregistry/internal/clock"
 )
 
-// Watch notices when a client for Sentinel has changed to another master. To look costs less than a command. One goroutine at a
-// time uses it. It does not ask the client itself: a wrapper's methods may block. A nil Watch notices nothing.
+// Watch notices when a client for Sentinel has changed to another master. A look costs less than a command. One goroutine at a
+// time uses it. Another goroutine asks the client, since a wrapper's methods may block. A nil Watch notices nothing.
 type Watch struct {
 	client  rueidis.Client
 	servers []string
@@ -18,7 +18,7 @@ type Watch struct {
 	said    chan []string // has room for one
 }
 
-// WatchMaster begins with the master that a client has now. It returns nil for a client that is not for Sentinel.
+// WatchMaster begins with a client's present master. It returns nil for a client that is not for Sentinel.
 func WatchMaster(client rueidis.Client) *Watch {
 	if client.Mode() != rueidis.ClientModeSentinel {
 		return nil
@@ -26,8 +26,8 @@ func WatchMaster(client rueidis.Client) *Watch {
 	return &Watch{client: client, servers: Servers(client), said: make(chan []string, 1)}
 }
 
-// Changed tells whether the client has changed since it was called last. It is to be called again soon: every [SwitchEvery], and
-// once it has called noticed.
+// Changed reports whether the client has changed to another master since the last call. The caller must call it every
+// [SwitchEvery], and when noticed was called.
 func (w *Watch) Changed(noticed func()) bool {
 	if w == nil {
 		return false
@@ -53,30 +53,29 @@ func (w *Watch) ask(known []string, noticed func()) {
 	}
 }
 
-// Switches tells when to look at the holds of a client that may have changed to another master, which has not got what the one
-// before granted last: a planned failover waits for nobody. So a loss is announced at once. Only the scheduler's goroutine that
-// sleeps uses it.
+// Switches says when to verify the holds of a client that may have changed to another master, which may lack the last grants: a
+// planned failover does not wait for them. So a loss is announced at once. Only the scheduler's goroutine uses it.
 //
-// A grant may be on its way from the old master when the client changes. So the holds are looked at twice more: a moment later,
-// and when an answer from before would be late, which is not believed.
+// A grant may be on its way from the old master when the client changes. So the holds are verified twice more: a moment later,
+// and when an earlier reply would be late and so not believed.
 type Switches struct {
 	watch *Watch
-	again []clock.Instant // when to look at the holds once more
+	again []clock.Instant // when to verify the holds again
 }
 
-// When to look at the client again, and after a change at the holds.
+// When to look at the client again, and, after a change, at the holds.
 const (
 	SwitchEvery = 20 * time.Millisecond
 	switchAgain = 60 * time.Millisecond
 )
 
-// WatchSwitches begins with the master that a client has now.
+// WatchSwitches begins with a client's present master.
 func WatchSwitches(client rueidis.Client) Switches { return Switches{watch: WatchMaster(client)} }
 
-// Watched tells whether the client is for Sentinel; of others nothing is watched.
+// Watched reports whether the client is for Sentinel; others are not watched.
 func (w *Switches) Watched() bool { return w.watch != nil }
 
-// Look tells whether the holds are to be looked at. An answer that takes longer than silence is late. Noticed is as in
+// Look reports whether the holds must be verified. A reply that takes longer than silence is late. Noticed is as in
 // [Watch.Changed].
 func (w *Switches) Look(now clock.Instant, silence time.Duration, noticed func()) bool {
 	if w.watch.Changed(noticed) {

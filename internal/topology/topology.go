@@ -1,5 +1,5 @@
-// Package topology tells which servers a client uses, and knows by the word of most nodes of a Redis Cluster which
-// one is the master of a slot.
+// Package topology finds the servers that a client uses, and, by the majority of a Redis Cluster's nodes, the master of each
+// slot.
 package topology
 
 import (
@@ -13,11 +13,11 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Servers returns the addresses of the servers that a client uses, in order: one of Sentinel changes them with the master.
+// Servers returns the addresses of a client's servers, sorted. For a client of Sentinel they change with the master.
 func Servers(client rueidis.Client) []string { return slices.Sorted(maps.Keys(client.Nodes())) }
 
-// Master asks the servers of a client at the same time, and returns the address of the one that says that it is a master; nothing
-// when none does.
+// Master asks a client's servers concurrently, and returns the address of the one that replies that it is a master; empty if
+// none does.
 func Master(ctx context.Context, client rueidis.Client) string {
 	nodes := client.Nodes()
 	says := make(chan string, len(nodes))
@@ -42,23 +42,23 @@ func Master(ctx context.Context, client rueidis.Client) string {
 	return ""
 }
 
-// Range is a range of a cluster's slots and the address of the master that has them.
+// Range is a range of a cluster's slots, and the address of their master.
 type Range struct {
 	First, Last int64
 	Address     string
 }
 
-// Map is what one node says, in the order of the slots. Those that nobody has are missing.
+// Map is a node's answer, in the order of the slots. Slots without a master are missing.
 type Map []Range
 
-// Ask asks a node, which is named by its address, for the map.
+// Ask asks the node at an address for its map.
 func Ask(ctx context.Context, node rueidis.CoreClient, address string) (Map, error) {
 	reply, err := node.Do(ctx, node.B().ClusterSlots().Build()).ToArray()
 	return Parse(reply, address), err
 }
 
-// Parse reads the reply of CLUSTER SLOTS: the first and last slot of a range, and the servers that have it, the master
-// first, each as host, port and more. A server that does not know its own host leaves it out.
+// Parse reads the reply of CLUSTER SLOTS: for each range the first and last slot and its servers, the master first, each with
+// host, port and more. A server that does not know its own host leaves that out; asked replaces it.
 func Parse(reply []rueidis.RedisMessage, asked string) (all Map) {
 	for _, message := range reply {
 		values, err := message.ToArray()
@@ -85,10 +85,10 @@ func Parse(reply []rueidis.RedisMessage, asked string) (all Map) {
 	return all
 }
 
-// Owner returns the address of the master that has a slot, or nothing.
+// Owner returns the address of the master of a slot; empty if there is none.
 func (m Map) Owner(slot uint16) (address string) { return m.owner(int64(slot), int64(slot)) }
 
-// owner is the master that has all slots from the first to the last one.
+// owner returns the master of all slots from first to last.
 func (m Map) owner(first, last int64) (address string) {
 	i, _ := slices.BinarySearchFunc(m, first, func(r Range, slot int64) int { return cmp.Compare(r.Last, slot) })
 	if i == len(m) || first < m[i].First || m[i].Last < last {
@@ -97,9 +97,9 @@ func (m Map) owner(first, last int64) (address string) {
 	return m[i].Address
 }
 
-// agree returns what more than half of some nodes say. Slots about which no such majority agrees are missing.
+// agree returns the answer of the majority. Slots without a majority are missing.
 func agree(said []Map) (all Map) {
-	var cuts []int64 // between two of them all nodes name one master for all slots, if any
+	var cuts []int64 // between two cuts each node names one master for all slots, or none
 	for _, m := range said {
 		for _, r := range m {
 			cuts = append(cuts, r.First, r.Last+1)

@@ -8,7 +8,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// clientSettings looks at what the client was made with. It is about no node.
+// clientSettings checks the options of the client. It concerns no node.
 func (x *examination) clientSettings(o rueidis.ClientOption) {
 	x.found(Finding{ID: "client", Severity: OK, Seen: "the settings of the client are well"})
 	mode := x.client.Mode()
@@ -69,7 +69,7 @@ func (x *examination) clientSettings(o rueidis.ClientOption) {
 	}
 }
 
-// writeTimeout is what rueidis makes of its settings.
+// writeTimeout returns the timeout that rueidis derives from its options.
 func writeTimeout(o rueidis.ClientOption) time.Duration {
 	const probes = 10
 	return cmp.Or(o.ConnWriteTimeout, max(rueidis.DefaultTCPKeepAlive, o.Dialer.KeepAlive)*probes)

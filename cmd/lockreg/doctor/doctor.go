@@ -1,5 +1,5 @@
-// Package doctor looks at a deployment of Redis and says what is wrong with it for locks, and what to do. It changes nothing: it
-// tries each permission with a command that the server refuses or that has nothing to do, on a key that does not exist.
+// Package doctor examines a deployment of Redis, and says what is wrong with it for locks, and what to do. It changes nothing:
+// it tries each permission with a command that the server refuses or that has no effect, on a key that does not exist.
 package doctor
 
 import (
@@ -33,9 +33,9 @@ var severities = []Severity{OK, Info, Warning, Error}
 
 func (s Severity) rank() int { return slices.Index(severities, s) }
 
-// Finding is what one check has found.
+// Finding is the result of a check.
 type Finding struct {
-	ID       string   `json:"id"` // of the check: it stays the same from version to version
+	ID       string   `json:"id"` // of the check; stable across versions
 	Severity Severity `json:"severity"`
 	Nodes    []string `json:"nodes,omitempty"` // the addresses of the servers that it is about; none: all of them, or the client
 	Seen     string   `json:"seen"`
@@ -72,20 +72,19 @@ func (r Report) Worst() Severity {
 	return worst
 }
 
-// Options says what the deployment is used for.
+// Options say how the deployment is used.
 type Options struct {
 	Prefix string // of the registry; it must not be empty
 	Layout lockregistry.Layout
 	// Need names the modes that the user must be permitted, see [Modes]. What others lack is [Info]. None: lock, queue, tracking.
 	Need []string
-	// Lease is that of the locks, as WithLease or Lease sets it. 0: the layout's default, 60 s or 30 s.
+	// Lease is the lease of the locks, as set by WithLease or Lease. 0: the layout's default, 60 s or 30 s.
 	Lease time.Duration
 	// Replicas is the number that WithReplicas is given. 0: it is not used.
 	Replicas int
-	// Client is what the client of the program was made with, as far as known. Its settings are checked, and the Sentinels are
-	// asked with it. Nil: neither.
+	// Client has the options of the program's client, if known. They are checked, and used to ask the Sentinels. Nil: neither.
 	Client *rueidis.ClientOption
-	// ScanFor is how long the keys of the database are gone through at most. 0: 10 s.
+	// ScanFor is how long the examination looks at keys of the database, at most. 0: 10 s.
 	ScanFor time.Duration
 	// Now is the clock of the client. Nil: time.Now.
 	Now func() time.Time
@@ -136,7 +135,7 @@ type examination struct {
 	unseen   []string // rules of an access list without which checks are left out
 }
 
-// node is a server, and what it says of itself.
+// node is a server, with what it says about itself.
 type node struct {
 	address string
 	client  rueidis.Client
@@ -187,13 +186,13 @@ func (n *node) do(ctx context.Context, args ...string) rueidis.RedisResult {
 	return n.client.Do(ctx, n.client.B().Arbitrary(args...).Build())
 }
 
-// answered tells whether a result came from the server, be it an error.
+// answered reports whether the server replied, even with an error.
 func answered(err error) bool {
 	_, refused := rueidis.IsRedisErr(err)
 	return err == nil || refused
 }
 
-// meet finds out who is there. Nodes that do not answer are left out of all other checks.
+// meet finds the nodes. Nodes that do not answer are left out of all other checks.
 func (x *examination) meet(ctx context.Context) error {
 	var silent []string
 	var last error
@@ -232,7 +231,7 @@ func (x *examination) meet(ctx context.Context) error {
 	return nil
 }
 
-// settingNames are those that CONFIG GET is asked for.
+// settingNames are the settings to read with CONFIG GET.
 var settingNames = []string{
 	"client-output-buffer-limit", "cluster-node-timeout", "maxclients", "min-replicas-to-write", "tcp-keepalive",
 	"timeout", "tracking-table-max-keys",
@@ -271,7 +270,7 @@ func (n *node) greet(ctx context.Context) {
 	}
 }
 
-// clustered tells whether it is a node of a cluster.
+// clustered reports whether it is a node of a cluster.
 func (n *node) clustered() bool {
 	return n.info["cluster_enabled"] == "1" || n.hello["mode"] == "cluster"
 }
@@ -416,7 +415,7 @@ func quoted(word string) string {
 	return b.String()
 }
 
-// literal is text of which a pattern of Redis matches nothing else.
+// literal escapes a text for a pattern of Redis.
 func literal(text string) string {
 	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`).Replace(text)
 }

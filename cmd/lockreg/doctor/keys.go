@@ -22,7 +22,7 @@ const (
 	keysShown = 10
 )
 
-// scanStep calls SCAN once, and cuts off what is too long of the names.
+// scanStep is a script that calls SCAN once, and cuts names that are too long.
 var scanStep = protocol.Load("keys").Source
 
 // leftover is a key that nothing of this library or of its peers leaves like that.
@@ -46,7 +46,7 @@ func (l *leftovers) add(key, kind string) {
 	}
 }
 
-// looked is what a look at the keys of a node has found.
+// looked is the result of a look at the keys of a node.
 type looked struct {
 	forever, strange, long leftovers // without a lease, of a type that no lock has, with a name that is too long
 	known                  map[uint64]bool
@@ -54,7 +54,7 @@ type looked struct {
 	steps                  int
 }
 
-// repeats tells whether SCAN has shown a key before.
+// repeats reports whether SCAN has shown a key before.
 func (l *looked) repeats(key string) bool {
 	sum := maphash.String(l.seed, key)
 	known := l.known[sum]
@@ -120,7 +120,7 @@ func (x *examination) leftovers(n *node, id string, all leftovers, what, why str
 	x.found(f)
 }
 
-// scan looks at keys until it is through, or the time is over. It tells whether that was all.
+// scan looks at all keys, or until the time is over. It reports whether it has seen all.
 func (x *examination) scan(ctx context.Context, n *node, until time.Time, all *looked) (done bool) {
 	pattern := "*" + literal(x.opts.Prefix) + ":*" // readers' keys, and Redisson's counters, begin otherwise
 	for cursor := "0"; ; {
@@ -161,7 +161,7 @@ func (n *node) step(ctx context.Context, cursor, pattern string) (names, long []
 	return found.Keys, found.TooLong, found.Cursor, err
 }
 
-// missScan notes what the user needs to look at keys, if that is why it failed.
+// missScan notes the permission that the user lacks for a scan, if that is why it failed.
 func (x *examination) missScan(err error) {
 	switch refused, ok := rueidis.IsRedisErr(err); {
 	case !ok:
@@ -205,7 +205,7 @@ func (x *examination) look(ctx context.Context, n *node, keys []string, all *loo
 	return true
 }
 
-// meaning is what a key is by its name.
+// meaning is the purpose of a key, by its name.
 type meaning int
 
 const (
@@ -247,7 +247,7 @@ func (x *examination) meaning(key string) meaning {
 	return foreign
 }
 
-// tagged tells whether a part of a key is in braces.
+// tagged reports whether a part of a key is in braces.
 func tagged(key string) bool {
 	_, rest, open := strings.Cut(key, "{")
 	return open && strings.Index(rest, "}") > 0

@@ -11,7 +11,7 @@ import (
 	"github.com/lockregistry/lockregistry"
 )
 
-// Modes returns the names of what a user can be permitted, see docs/permissions.md:
+// Modes returns the names of the permissions that a user can have, see docs/permissions.md:
 //
 //	lock       plain locks in the layout
 //	readwrite  read-write locks
@@ -32,14 +32,14 @@ func Modes() []string {
 	}
 }
 
-// area is a part of what a mode needs: rules for commands, and the pattern of the keys or channels that they are used with.
+// area is a part of a mode's needs: rules for commands, and the pattern of their keys or channels.
 type area struct {
 	rules   []string
 	pattern string // as in an access list; empty: keys and channels do not matter
 	name    string // a key or channel within it
 }
 
-// mode is what a user may be permitted.
+// mode is a set of permissions with a name.
 type mode struct {
 	name  string
 	title string
@@ -182,7 +182,7 @@ func probe(rule, name string) []string {
 	return command
 }
 
-// outcome is what the server says to a probe.
+// outcome is the server's reply to a probe.
 type outcome int
 
 const (
@@ -206,11 +206,11 @@ func (n *node) try(ctx context.Context, rule, name string) outcome {
 	defer release()
 	var command rueidis.Completed
 	if strings.Contains(rule, "subscribe") || rule == "+client|tracking" {
-		defer own.Close() // a connection in such a state is for nobody else
+		defer own.Close() // its state makes it useless for others
 	}
 	if strings.Contains(rule, "unsubscribe") {
-		// Rueidis sends a PING behind it, and panics unless the answer to that is one that it knows. A server that cannot write to
-		// its disk refuses PING.
+		// Rueidis sends a PING behind it, and panics if the reply to that is unexpected. A server that cannot write to its disk
+		// refuses PING.
 		if err := own.Do(ctx, own.B().Ping().Build()).Error(); err != nil && judge(err) != noCommand {
 			return unclear
 		}
@@ -279,11 +279,11 @@ func judge(err error) outcome {
 	}
 }
 
-// lack is what a user lacks for a mode.
+// lack has the permissions that a user lacks for a mode.
 type lack struct {
 	rules    []string
 	patterns []string
-	unproven []string // patterns of which nothing is known, since no command with them is permitted
+	unproven []string // patterns that could not be tried, since no command with them is permitted
 	unknown  []string // commands that the server does not know
 }
 
@@ -305,7 +305,7 @@ func (n *node) lacks(ctx context.Context, areas []area) (l lack) {
 			}
 			switch o {
 			case permitted:
-				proven = proven || !strings.Contains(rule, "unsubscribe") // for which channels do not matter
+				proven = proven || !strings.Contains(rule, "unsubscribe") // unsubscribing needs no channel
 			case noCommand:
 				add(&l.rules, first)
 			case noName:
@@ -330,7 +330,7 @@ func (n *node) lacks(ctx context.Context, areas []area) (l lack) {
 	return l
 }
 
-// reaches tells whether a user has a pattern, by commands that the area does not ask for.
+// reaches reports whether a user has a pattern, by trying commands outside of the area.
 func (n *node) reaches(ctx context.Context, a area) outcome {
 	rules := []string{"+exists", "+get", "+type", "+pttl", "+del", "+unlink", "+eval"}
 	if a.pattern[0] == '&' {
@@ -376,7 +376,7 @@ func (x *examination) permissions(ctx context.Context) {
 			grant := slices.Concat([]string{"SETUSER", x.user}, l.rules, l.patterns)
 			commands := []string{line("ACL", grant...)}
 			do := "Permit it. ACL SAVE keeps it, where the server has an ACL file; else CONFIG REWRITE."
-			for _, pattern := range l.unproven { // a line each: the server refuses one that is not needed, with all that is in it
+			for _, pattern := range l.unproven { // a line each: the server refuses a whole line with a redundant rule
 				commands = append(commands, line("ACL", "SETUSER", x.user, pattern))
 			}
 			if len(l.unproven) > 0 {

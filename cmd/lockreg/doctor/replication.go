@@ -34,7 +34,7 @@ func (n *node) replicas() (all []replica) {
 	}
 }
 
-// lagLimit: a replica acknowledges what it has once a second.
+// lagLimit: a replica acknowledges its data once a second.
 const lagLimit = 5 * time.Second
 
 // replication looks at masters and their replicas.
@@ -139,7 +139,7 @@ func (x *examination) counted(n *node, all, online int) {
 	}
 }
 
-// empty tells whether it is a node of a cluster without slots.
+// empty reports whether it is a node of a cluster without slots.
 func (n *node) empty() bool {
 	for text := range strings.Lines(n.view) {
 		words := strings.Fields(text)
@@ -150,7 +150,7 @@ func (n *node) empty() bool {
 	return false
 }
 
-// failover compares how long one takes with what a lease has left when it is due for renewal.
+// failover compares the duration of a failover with the rest of a lease when its renewal is due.
 func (x *examination) failover(addresses []string, setting string, timeout time.Duration, command string) {
 	const id = "failover-time"
 	takes, left := 2*timeout+time.Second, x.opts.Lease*2/3
@@ -172,7 +172,7 @@ func (x *examination) failover(addresses []string, setting string, timeout time.
 // soon is the timeout of docs/clusters.md.
 const soon = 2000
 
-// cluster looks at what the nodes think of their cluster.
+// cluster checks what the nodes report about their cluster.
 func (x *examination) cluster(ctx context.Context) {
 	clustered := x.client.Mode() == rueidis.ClientModeCluster
 	for _, n := range x.nodes {

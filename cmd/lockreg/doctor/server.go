@@ -21,7 +21,7 @@ func (n *node) server() string {
 	return ""
 }
 
-// version is that of Redis that the server is compatible with, as major.minor; false when it does not tell.
+// version returns the version of Redis that the server is compatible with; false if it does not report one.
 func (n *node) version() (major, minor int, ok bool) {
 	words := strings.Split(cmp.Or(n.info["redis_version"], n.hello["version"]), ".")
 	if len(words) < 2 {
@@ -35,7 +35,7 @@ func (n *node) version() (major, minor int, ok bool) {
 	return major, minor, err == nil
 }
 
-// atLeast tells whether all nodes are of that major version; those that do not tell are taken to be.
+// atLeast reports whether all nodes have at least this major version; nodes that do not report theirs count as new enough.
 func (x *examination) atLeast(major int) bool {
 	for _, n := range x.nodes {
 		if is, _, ok := n.version(); ok && is < major {
@@ -45,7 +45,7 @@ func (x *examination) atLeast(major int) bool {
 	return true
 }
 
-// versions says what the servers, and the protocol, are too old for.
+// versions reports what the servers, and the protocol, are too old for.
 func (x *examination) versions() {
 	clustered := x.client.Mode() == rueidis.ClientModeCluster
 	for _, n := range x.nodes {

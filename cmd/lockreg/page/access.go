@@ -24,7 +24,7 @@ const (
 	penitent = 16
 )
 
-// gate tells by a cookie what a request may do. The zero gate lets everybody look.
+// gate decides by a cookie what a request may do. The zero gate lets everyone look.
 type gate struct {
 	look, release []byte // SHA-256 of the tokens; nil: none
 	secure        bool
@@ -77,7 +77,7 @@ func strength(token string) int {
 	}
 }
 
-// check tells what a token is for, in a time that does not depend on it.
+// check returns the right of a token, in constant time.
 func (g *gate) check(token string) right {
 	sum := sha256.Sum256([]byte(token))
 	granted := nothing
@@ -102,7 +102,7 @@ func (g *gate) rights(r *http.Request) right {
 }
 
 func (g *gate) cookie(value string, age int) *http.Cookie {
-	return &http.Cookie{ //nolint:gosec // Secure wherever the page is reached by HTTPS; on loopback it need not be
+	return &http.Cookie{ //nolint:gosec // Secure if the page is reached by HTTPS; not needed on loopback
 		Name: g.name, Value: value, Path: g.root, MaxAge: age, HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: g.secure,
 	}
 }

@@ -18,10 +18,10 @@ const (
 	maxStreams = 64
 	maxQueued  = 1 << 20 // bytes that a stream may be behind, by more than one pass; past that it gets all anew
 	heartbeat  = 15 * time.Second
-	piece      = 32 << 10 // is written at a time, and has a deadline of its own
+	piece      = 32 << 10 // written at a time, each with its own deadline
 
 	passLimit      = time.Hour       // a million keys take half a minute, a million held locks two
-	tellEach       = time.Second     // what a pass has found so far
+	tellEach       = time.Second     // how often a pass publishes what it has found so far
 	betweenCycles  = 2 * time.Second // of asking for deadlocks, which exist for a second before they are recorded
 	betweenSamples = time.Second
 	maxSamples     = 600
@@ -32,7 +32,7 @@ var (
 	errClosed = errors.New("closed")
 )
 
-// feed asks the source for as long as there are streams, and tells them what has changed.
+// feed asks the source while there are streams, and sends them the changes.
 type feed struct {
 	source   Source
 	interval time.Duration
@@ -42,7 +42,7 @@ type feed struct {
 	streams map[*stream]struct{}
 	now     *state             // after the last pass; nil: none since nobody looked
 	history []sample           // stays when nobody looks
-	past    past               // the same, as of when somebody did
+	past    past               // the past at that time
 	asked   chan struct{}      // closed when the poller has ended; nil: there is none
 	stop    context.CancelFunc // ends the poller's pass
 	skip    context.CancelFunc // ends the poller's pause
@@ -52,7 +52,7 @@ type feed struct {
 	watchers sync.WaitGroup
 }
 
-// stream is one browser that looks. The feed's mutex guards what it has.
+// stream is one connected browser. The feed's mutex guards its fields.
 type stream struct {
 	wake   chan struct{} // one place: there is something to send
 	queue  [][]byte
@@ -150,7 +150,7 @@ func (f *feed) begin(asked chan struct{}) (context.Context, bool) {
 	}
 	f.interrupt() // the last pass's, for its resources
 	if closed || len(f.streams) == 0 {
-		// What was true then is not shown to somebody who comes later.
+		// An old state is not shown to a browser that connects later.
 		if f.now != nil {
 			f.past = f.now.past
 		}
@@ -185,8 +185,8 @@ func (f *feed) poll(asked chan struct{}) {
 	}
 }
 
-// pauseAfter is how long to leave the source alone after a pass. One that took a while is followed by a longer pause, up to that
-// with which everything is still shown within a second, and then by one that is as long as itself.
+// pauseAfter returns the pause after a pass. A longer pass is followed by a longer pause, at first so that changes still show
+// within a second, then as long as the pass itself.
 func pauseAfter(took, interval time.Duration) time.Duration {
 	return max(interval, min(19*took, interval*3/2), took)
 }
@@ -252,7 +252,7 @@ func (f *feed) pass(ctx context.Context, cycles bool) *state {
 	return next
 }
 
-// publish makes a state the present one, and queues what has changed for every stream.
+// publish makes a state the present one, and queues the changes for every stream.
 func (f *feed) publish(next *state) {
 	f.mu.Lock()
 	last := f.now
@@ -274,7 +274,7 @@ func (f *feed) publish(next *state) {
 	for s := range f.streams {
 		switch {
 		case s.stale:
-		case s.queued > 0 && s.queued+len(changes) > maxQueued: // one that keeps up gets them however long they are
+		case s.queued > 0 && s.queued+len(changes) > maxQueued: // a stream that keeps up gets them, however long they are
 			s.queue, s.queued, s.stale = nil, 0, true
 		default:
 			s.queue = append(s.queue, changes)
@@ -287,7 +287,7 @@ func (f *feed) publish(next *state) {
 	}
 }
 
-// take is what a stream has to send now.
+// take returns what a stream must send now.
 func (f *feed) take(s *stream) []byte {
 	f.mu.Lock()
 	if s.stale && f.now != nil {
@@ -305,7 +305,7 @@ func (f *feed) take(s *stream) []byte {
 	return bytes.Join(queue, nil)
 }
 
-// find is what the last pass found out about a path, and when.
+// find returns what the last pass found about a path, and when.
 func (f *feed) find(path string) (observe.LockInfo, time.Time, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -1,11 +1,11 @@
-// Package page is the page of `lockreg serve`: who holds which lock, who waits for it, and deadlocks, live, with a button that
-// frees a lock. [New] makes an [http.Handler] of it, for programs that mount it behind a login of their own:
+// Package page is the page of `lockreg serve`: a live view of locks, holders, waiters and deadlocks, with a button that frees a
+// lock. [New] makes an [http.Handler] of it, for programs that mount it behind their own login:
 //
 //	handler, err := page.New(registry, page.WithRoot("/admin/locks/"))
 //	mux.Handle("/admin/locks/", requireAdmin(handler))
 //
-// Redis is asked once for everybody who looks, and not at all when nobody does. Browsers that are not the page's own cannot
-// change anything: a release is a POST of JSON with a header of its own, of the same origin.
+// Redis is asked once for all connected browsers, and not at all without one. Other sites in a browser cannot change anything:
+// a release is a POST of JSON with a special header, from the same origin.
 package page
 
 import (
@@ -38,21 +38,21 @@ var assets embed.FS
 
 const (
 	maxBody         = 16 << 10
-	defaultPatience = 10 * time.Second // of one write to a browser, and of reading what it sends
+	defaultPatience = 10 * time.Second // the timeout of one write to a browser, and of reading a request
 
 	// requestHeader must be 1 in every request that changes something. A form cannot send it, and a script of another origin
 	// has to ask first.
 	requestHeader = "Lockreg-Request"
 )
 
-// Source is what the page shows: a [*lockregistry.Registry].
+// Source has the locks that the page shows: a [*lockregistry.Registry].
 type Source interface {
 	Locks(ctx context.Context) iter.Seq2[observe.LockInfo, error]
 	Deadlocks(ctx context.Context) ([]observe.Deadlock, error)
 	ForceUnlockHolder(ctx context.Context, path, holder string) error
 }
 
-// Handler is the page and what it asks for. Close it when it is not served any more.
+// Handler serves the page and its requests. Close it when it is no longer served.
 type Handler struct {
 	source   Source
 	root     string
@@ -83,7 +83,7 @@ func WithRoot(root string) Option {
 	}
 }
 
-// WithTitle says what is shown, such as the prefix and the server. The default is nothing.
+// WithTitle sets the title, such as the prefix and the server. Default: none.
 func WithTitle(title string) Option {
 	return func(h *Handler) error { h.title = title; return nil }
 }
@@ -95,11 +95,10 @@ func WithRelease(allowed func(r *http.Request) (caller string, ok bool)) Option 
 	return func(h *Handler) error { h.release = allowed; return nil }
 }
 
-// WithTokens makes the page ask for a token, for a session that ends after twelve hours, when the browser
-// signs out, or with the handler. The first
-// one is for looking, the second one also frees locks. An empty first one lets everybody look, an empty second one nobody free. A
-// token has 128 bits at least, as 32 random hexadecimal digits have, and the two differ; else New fails with [ErrToken]. Secure
-// says that browsers reach the page by HTTPS, by which alone the cookie is sent then.
+// WithTokens makes the page ask for a token, for a session that ends after twelve hours, when the browser signs out, or with
+// the handler. Look allows looking, release also freeing locks. With an empty look everyone may look, with an empty release
+// nobody may free. A token must have at least 128 bits, as 32 random hexadecimal digits have, and the two must differ;
+// otherwise New fails with [ErrToken]. Secure: browsers reach the page by HTTPS, and send the cookie only by that.
 func WithTokens(look, release string, secure bool) Option {
 	return func(h *Handler) error {
 		var err error
@@ -108,9 +107,9 @@ func WithTokens(look, release string, secure bool) Option {
 	}
 }
 
-// WithHosts refuses requests to other hosts with 421, so that a name that somebody else points to this machine does not reach
-// the page in a browser (DNS rebinding). Names of the loopback interface are always accepted. A host is a name or an address
-// without a port. Without the option every host is accepted.
+// WithHosts refuses requests to other hosts with 421, so that a browser does not reach the page by a name that an attacker
+// points to this machine (DNS rebinding). Names of the loopback interface are always accepted. A host is a name or an address
+// without a port. Default: every host is accepted.
 func WithHosts(names ...string) Option {
 	return func(h *Handler) error { h.hosts = newHosts(names); return nil }
 }
@@ -175,7 +174,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	header.Set("Referrer-Policy", "no-referrer")
 	header.Set("Cache-Control", "no-store")
 	header.Set("Cross-Origin-Resource-Policy", "same-origin")
-	if r.ContentLength != 0 { // the server waits for all of it before it answers, whether anybody wants it or not
+	if r.ContentLength != 0 { // the server reads the whole body before it answers, even if it is not used
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(h.patience))
 	}
 	if h.hosts != nil && !h.hosts.accept(r.Host) {
@@ -224,7 +223,7 @@ func (h *Handler) file(name string) http.Handler {
 	})
 }
 
-// right is what a request may do; each includes those before it.
+// right is what a request may do; each right includes the previous ones.
 type right int
 
 const (
@@ -342,7 +341,7 @@ func (h *Handler) read(w http.ResponseWriter, r *http.Request, into any) bool {
 	return false
 }
 
-// refuse answers a request that nothing is done for. One for a release is told to those who run the server.
+// refuse answers a refused request. A refused release is logged for the operators.
 func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, status int, reason string) {
 	level, what := slog.LevelDebug, "request refused"
 	if r.URL.Path == h.root+"release" && r.Method == http.MethodPost {
@@ -352,12 +351,13 @@ func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, status int, rea
 	h.answer(w, status, map[string]string{"error": reason})
 }
 
-// callerIn is a log whose lines say who has sent a request.
+// callerIn returns a log whose lines name the sender of a request.
 func callerIn(log *slog.Logger, r *http.Request) *slog.Logger {
 	return forwardedIn(log.With("caller", r.RemoteAddr), r)
 }
 
-// forwardedIn is a log whose lines say for whom a proxy has sent a request, as far as that can be believed.
+// forwardedIn returns a log whose lines name the client for which a proxy has sent a request, as far as the proxy can be
+// believed.
 func forwardedIn(log *slog.Logger, r *http.Request) *slog.Logger {
 	if forwarded := r.Header.Get("X-Forwarded-For"); forwarded != "" {
 		return log.With("forwarded", forwarded)

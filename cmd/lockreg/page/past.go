@@ -9,11 +9,11 @@ import (
 	"github.com/lockregistry/lockregistry/observe"
 )
 
-// past is what passes have seen happen, since somebody looked for the first time. The counts are lower bounds: what begins and
-// ends between two passes is not seen, nor that Java releases a lock and has it again under the same name.
+// past is what passes have seen since the first browser connected. The counts are lower bounds: holds that begin and end
+// between two passes are not seen, nor a lock that Java releases and takes again under the same name.
 type past struct {
-	grants    int64   // holds that were not there at the pass before
-	handOvers int64   // locks of which all holders were others at the pass before
+	grants    int64   // holds that the previous pass did not see
+	handOvers int64   // locks whose holders were all different at the previous pass
 	lost      []*loss // of the last ten minutes, maxLosses at most. Not changed once it is published
 }
 
@@ -22,8 +22,8 @@ const (
 	maxLosses      = 100
 )
 
-// loss is a hold that was overdue, and was gone when its lease had ended. That is all that can be told from outside: a key that
-// somebody deleted, or that a failover lost, is gone as after a release.
+// loss is a hold that was overdue, and was gone when its lease had ended. More cannot be seen from outside: a key that was
+// deleted, or lost in a failover, is gone as after a release.
 type loss struct {
 	Path   string      `json:"path"`
 	ID     string      `json:"id"` // the same, see view.ID
@@ -31,7 +31,7 @@ type loss struct {
 	At     int64       `json:"at"` // when it was seen, Unix ms
 }
 
-// count compares a lock with what it was at the pass before; nil: nobody held it, and nobody waited.
+// count compares a lock with its state at the previous pass; nil: no holder and no waiter.
 func (p *past) count(before, now *entry) {
 	if !now.listed() || !before.listed() {
 		return
@@ -63,7 +63,7 @@ func (p *past) lose(before, now *entry, at time.Time) {
 	}
 }
 
-// end ends a pass: what was there before it and is not there any more may be lost.
+// end ends a pass: holds that are gone since the previous pass may be lost.
 func (p *past) end(before, now map[string]*entry, at time.Time) {
 	for path, e := range before {
 		if now[path] == nil {
@@ -77,7 +77,7 @@ func (p *past) end(before, now map[string]*entry, at time.Time) {
 	p.lost = p.lost[max(0, len(p.lost)-maxLosses):]
 }
 
-// remember keeps what a record said that has expired: a process that has died writes none, and its lease may be longer.
+// remember keeps the content of an expired record: a dead process writes no record, and its lease may last longer than that.
 func (e *entry) remember(before *entry) {
 	for i := range e.info.Holders {
 		h := &e.info.Holders[i]
@@ -92,7 +92,7 @@ func (e *entry) remember(before *entry) {
 // listed reports whether all holders are known: of many readers only some are.
 func (e *entry) listed() bool { return e == nil || e.info.HolderCount <= len(e.info.Holders) }
 
-// owners are the holders, but for those that have released the lock and keep its path.
+// owners iterates over the holders, without those that have released the lock and keep its path.
 func (e *entry) owners() iter.Seq[observe.HolderInfo] {
 	return func(yield func(observe.HolderInfo) bool) {
 		if e == nil {

@@ -10,12 +10,12 @@ import (
 
 const (
 	sessionLength  = 12 * time.Hour
-	mostSessions   = 1000 // of people who have a token; past that the one that would end first ends
-	sessionStreams = 8    // so many tabs, so that one browser does not take all places
+	mostSessions   = 1000 // beyond this the session that would end first is ended
+	sessionStreams = 8    // tabs of a session, so that one browser does not take all places
 )
 
-// sessions are those of the browsers that have signed in. The server keeps them, so that one that has signed out is over, whoever
-// has its cookie.
+// sessions has the sessions of browsers that have signed in. The server keeps them, so that after signing out a session is
+// over, even with its cookie.
 type sessions struct {
 	mu  sync.Mutex
 	all map[[sha256.Size]byte]*session // by the hash of the cookie: how long a search takes tells nothing about it
@@ -64,7 +64,7 @@ func (s *sessions) find(cookie string) *session {
 	return one
 }
 
-// finish ends the session of a cookie, and tells whether there was one.
+// finish ends the session of a cookie, and reports whether there was one.
 func (s *sessions) finish(cookie string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -99,7 +99,7 @@ func (s *sessions) part(one *session) {
 	one.streams--
 }
 
-// session is that of a request, or nil.
+// session returns the session of a request, or nil.
 func (g *gate) session(r *http.Request) *session {
 	if cookie, err := r.Cookie(g.name); err == nil && g.name != "" {
 		return g.sessions.find(cookie.Value)
@@ -107,7 +107,7 @@ func (g *gate) session(r *http.Request) *session {
 	return nil
 }
 
-// forget ends the session of a request, and tells whether there was one.
+// forget ends the session of a request, and reports whether there was one.
 func (g *gate) forget(r *http.Request) bool {
 	cookie, err := r.Cookie(g.name)
 	return err == nil && g.name != "" && g.sessions.finish(cookie.Value)

@@ -66,7 +66,7 @@ func (f *feed) silence(since int64) {
 	}
 	f.silent = since
 	if since == 0 && f.skip != nil {
-		f.skip() // what is shown is old
+		f.skip() // the shown state is old
 	}
 	text := silenceEvent(since)
 	for s := range f.streams {

@@ -24,7 +24,7 @@ const (
 	leaseBlur = 250 * time.Millisecond
 )
 
-// state is what a pass found. It does not change once it is published.
+// state is the result of a pass. It does not change once it is published.
 type state struct {
 	at            time.Time // the end of the pass; zero: none has succeeded
 	took          time.Duration
@@ -43,7 +43,7 @@ type state struct {
 // sums are about all locks.
 type sums struct {
 	held, waiters int
-	oldest        time.Duration // the longest time that somebody has waited
+	oldest        time.Duration // the longest wait
 	waits         waits
 }
 
@@ -54,7 +54,7 @@ type entry struct {
 	version int
 }
 
-// row is what the list shows of a lock.
+// row is a lock in the list.
 type row struct {
 	Path    string       `json:"path"`
 	ID      string       `json:"id"` // the same, see view.ID
@@ -68,7 +68,7 @@ type row struct {
 }
 
 func (s *state) add(info observe.LockInfo, at time.Time, last *state) {
-	// They come in no order. The one that has it longest is shown first.
+	// They come in no order. The oldest holder is shown first.
 	slices.SortFunc(info.Holders, func(a, b observe.HolderInfo) int {
 		return cmp.Or(a.Since.Compare(b.Since), strings.Compare(a.Holder, b.Holder))
 	})
@@ -129,7 +129,7 @@ func (e *entry) oldest() (oldest time.Time) {
 	return oldest
 }
 
-// same tells whether there is nothing new; that leases run down is nothing new.
+// same reports whether nothing has changed; leases that run down do not count.
 func (e *entry) same(before *entry) bool {
 	a, b := e.info, before.info
 	return a.Key == b.Key && a.Kind == b.Kind && a.Layout == b.Layout && a.HolderCount == b.HolderCount &&
@@ -175,8 +175,8 @@ func (s *state) failed(err error) *state {
 	return next
 }
 
-// underWay is the state after a part of a pass that has found what next has: what it has not come to is as it was before. The
-// sums are those of the last whole pass, if there was one.
+// underWay returns the state during a pass that has found next so far: the rest is as before. The sums are from the last
+// complete pass, if there was one.
 func (s *state) underWay(next *state) *state {
 	part := s.copied()
 	part.entries = maps.Clone(s.entries)
@@ -194,7 +194,7 @@ func (s *state) sample() sample {
 	}
 }
 
-// tick ends what is sent of a state. What is as it was is left out; nil: nothing was.
+// tick writes the end of a state's events. Unchanged parts are left out; with a nil last nothing is.
 func (s *state) tick(out *bytes.Buffer, last *state) {
 	deadlocks, lost := s.deadlocks, append([]*loss{}, s.past.lost...)
 	if last != nil && bytes.Equal(deadlocks, last.deadlocks) {
@@ -227,7 +227,7 @@ func (s *state) tick(out *bytes.Buffer, last *state) {
 	})
 }
 
-// since is what a stream that was told of the last state is told of this one.
+// since returns the events for a stream that has the last state.
 func (s *state) since(last *state) []byte {
 	var out bytes.Buffer
 	if last == nil {
@@ -253,7 +253,7 @@ func (s *state) since(last *state) []byte {
 	return out.Bytes()
 }
 
-// all is what a stream that knows nothing, or too little, is told.
+// all returns the events for a stream that knows nothing, or too little.
 func (s *state) all() []byte {
 	s.once.Do(func() {
 		var out bytes.Buffer
@@ -301,7 +301,7 @@ func sendRows(out *bytes.Buffer, rows []row) {
 	}
 }
 
-// event writes a server-sent event. JSON has no line ends.
+// event writes a server-sent event. The JSON has no line ends.
 func event(out *bytes.Buffer, name string, data any) {
 	out.WriteString("event: " + name + "\ndata: ")
 	out.Write(encode(data))

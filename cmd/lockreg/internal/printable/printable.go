@@ -9,9 +9,9 @@ import (
 	"unicode/utf8"
 )
 
-// Text is s with everything escaped as in Go that a terminal would act on, or that would not be seen: control characters,
-// those that change the direction of text, invisible ones, line ends, and bytes that are no UTF-8. A backslash is doubled, so
-// that different texts stay different.
+// Text escapes, as in Go, everything in s that a terminal would act on or not show: control characters, characters that change
+// the direction of text, invisible ones, line ends, and bytes that are not UTF-8. A backslash is doubled, so that different
+// texts stay different.
 func Text(s string) string {
 	if !strings.ContainsFunc(s, func(r rune) bool { return r == '\\' || hidden(r) }) && utf8.ValidString(s) {
 		return s
@@ -20,7 +20,7 @@ func Text(s string) string {
 	return string(Line([]byte(strings.ReplaceAll(quoted[1:len(quoted)-1], `\"`, `"`))))
 }
 
-// hidden tells whether a character shows as something else than itself: not at all, as a space, or by what it does to others.
+// hidden reports whether a character does not show as itself: it is invisible, looks like a space, or changes others.
 func hidden(r rune) bool {
 	if r < 0x80 {
 		return r < ' ' || r == 0x7f
@@ -29,7 +29,7 @@ func hidden(r rune) bool {
 		r == 0x2800 || r == 0x16fe4 || r == 0x1d159 // letters that are blank: of Braille, of Khitan, of music
 }
 
-// hides tells whether a text has hidden characters but for line ends.
+// hides reports whether a text has hidden characters other than line ends.
 func hides(text []byte) bool {
 	for _, r := range string(text) { // no copy is made for a loop
 		if r != '\n' && hidden(r) {
@@ -72,7 +72,7 @@ func Line(line []byte) []byte {
 	return out
 }
 
-// escaped is a hidden character as Go writes those that it takes for such.
+// escaped returns the Go escape of a hidden character.
 func escaped(r rune) string {
 	if r > 0xffff {
 		return fmt.Sprintf(`\U%08x`, r)

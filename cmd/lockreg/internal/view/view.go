@@ -1,5 +1,5 @@
-// Package view is what lockreg says of locks in JSON, on the command line and to the page alike. Times are RFC 3339 in UTC with
-// microseconds, durations are whole milliseconds. What is unknown is null.
+// Package view has the JSON form of locks, for the command line and the page. Times are RFC 3339 in UTC with microseconds,
+// durations are whole milliseconds. Unknown values are null.
 package view
 
 import (
@@ -30,7 +30,7 @@ type Lock struct {
 	Waiters     []Waiter `json:"waiters"`     // in order, 100 at most
 	WaiterCount int      `json:"waiterCount"` // all of them
 
-	TooLong []string `json:"tooLong"` // what is longer than a lock's own, and is not shown: see observe.LockInfo
+	TooLong []string `json:"tooLong"` // what is too long to be shown: see observe.LockInfo
 }
 
 // Holder is a hold of a lock: the only one, or one of several readers.
@@ -44,7 +44,7 @@ type Holder struct {
 	Since   *time.Time `json:"since"`   // when it asked for the lock
 	Granted *time.Time `json:"granted"`
 	Behind  int        `json:"behind"`  // calls of its process that wait and are not among the waiters
-	LeaseMS *int64     `json:"leaseMs"` // what is left of the lease; null: it has no end
+	LeaseMS *int64     `json:"leaseMs"` // the rest of the lease; null: it has no end
 	Token   uint64     `json:"token"`   // the last fencing token of the path, the holder's or a later one; 0: none
 	Kept    bool       `json:"kept"`    // nobody holds it: the path is kept for a while after its release
 
@@ -73,7 +73,7 @@ type Label struct {
 	Name     string `json:"name"`
 }
 
-// Deadlock is a cycle: each of its waits is for a path that the next one holds, the last one's for one of the first's.
+// Deadlock is a cycle: each call waits for a path that the next one holds, the last one for a path of the first.
 type Deadlock struct {
 	Waits []Wait `json:"waits"`
 }
@@ -134,7 +134,7 @@ func Who(h observe.HolderInfo) string {
 	return who(h.Label, h.Holder, h.Since)
 }
 
-// WhoWaits is a waiter for people. Java has no place in the queue.
+// WhoWaits describes a waiter for people. Java has no place in the queue.
 func WhoWaits(w observe.WaiterInfo) string {
 	if !w.Label.Known() {
 		return unknownGo
@@ -142,8 +142,8 @@ func WhoWaits(w observe.WaiterInfo) string {
 	return w.Label.String()
 }
 
-// who says whose value one is, if its registry does not. Those of Go have the time in them; Spring's is a UUID, and Redisson's
-// one with the number of a thread.
+// who describes the holder of a value, from its label if there is one. Values of this library contain a time; Spring's is a
+// UUID, Redisson's is a UUID with the number of a thread.
 func who(l observe.Label, value string, since time.Time) string {
 	registry, thread, numbered := strings.Cut(value, ":")
 	switch {
@@ -207,7 +207,7 @@ func ofLabel(l observe.Label) *Label {
 	return &Label{Registry: printable.Valid(l.Registry), Host: l.Host, PID: l.PID, Name: l.Name}
 }
 
-// OfTime is null when t is unknown, or when JSON has no form for it.
+// OfTime returns nil if t is unknown, or JSON cannot express it.
 func OfTime(t time.Time) *time.Time {
 	t = t.UTC().Truncate(time.Microsecond)
 	if t.IsZero() || t.Year() < 0 || t.Year() > 9999 {
