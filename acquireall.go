@@ -106,7 +106,7 @@ type multiAcquire struct {
 
 const (
 	mostPaths    = 20_000 // of one call: in order each takes a round trip
-	mostInScript = 1000   // the server serves nobody else for some milliseconds
+	mostInScript = 1000   // the server does nothing else for some milliseconds
 )
 
 // several checks the arguments of AcquireAll.

@@ -58,7 +58,7 @@ func (r *Registry) Stats() observe.Stats {
 
 // count adds a lock to the figures.
 func (l *Lock) count(s *observe.Stats) {
-	if l.anchor().entry.Pins() <= 0 { // nobody uses it
+	if l.anchor().entry.Pins() <= 0 { // not in use
 		return
 	}
 	if h := l.hold.Load(); h != nil {
@@ -133,7 +133,7 @@ type masterOf struct {
 	address string
 }
 
-// of returns the address of the server; empty when nobody knows it.
+// of returns the address of the server; empty if it is not known.
 func (m *masterOf) of(client rueidis.Client, c clock.Clock) string {
 	servers := topology.Servers(client)
 	switch len(servers) {

@@ -21,11 +21,11 @@ const (
 type contender struct {
 	name     string
 	role     role
-	settings string // what was set, for the reader who wants to judge whether it is fair
+	settings string // the options that were set, so that readers can judge whether the comparison is fair
 	// contended is true for a variant that differs from its plain sibling only in how it waits: it takes no part where
 	// nobody waits.
 	contended bool
-	// poll is the longest pause between two tries of who waits; 0 when a release wakes them.
+	// poll is the longest pause between two tries of a waiter; 0 if a release wakes waiters.
 	poll time.Duration
 	// renews is true when held locks are renewed without the caller's doing.
 	renews bool
@@ -34,7 +34,7 @@ type contender struct {
 	openReaders func(opening) (locks, error)
 }
 
-// opening is what a scenario tells a contender before it starts.
+// opening has the parameters of a contender in a scenario.
 type opening struct {
 	addr  string
 	lease time.Duration // 0: the contender's default
@@ -47,7 +47,7 @@ type opening struct {
 	// redisson asks this library for locks in Redisson's format.
 	redisson bool
 	held     int // how many locks will be held or cached at once; 0: few
-	// client is for who can share one with others of this process; nil: a client of its own.
+	// client is a client to share with others of this process, if the contender can; nil: its own.
 	client rueidis.Client
 }
 
@@ -74,11 +74,11 @@ type session interface {
 	unlock(ctx context.Context) error
 }
 
-// defaultLease is the lease given to the contenders that have no default of their own: the default of this library.
+// defaultLease is the lease of contenders without a default: this library's default.
 const defaultLease = 60 * time.Second
 
-// eagerRetry is the pause of the eager variants of the polling libraries: a pause that nobody would run in production
-// against a shared server, but the one that shows polling at its quickest.
+// eagerRetry is the pause of the eager variants of the polling libraries: too short for production on a shared server, but it
+// shows polling at its fastest.
 const eagerRetry = time.Millisecond
 
 // contenders in the order in which tables show them.

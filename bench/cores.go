@@ -44,7 +44,7 @@ func (s *suite) apart(do func() error) error {
 	return do()
 }
 
-// confine keeps every thread that a process has now, and those that they will start, to some cores.
+// confine restricts all threads of a process, and the threads that these start later, to some cores.
 func confine(process int, cores unix.CPUSet) error {
 	threads, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", process))
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 // crowd is a contender that a worker has opened many times: registries that want the same paths, with a goroutine for each
 // registry and path. Whoever gets a lock keeps it, until the crowd is told to pass it on. It ends with its process.
 type crowd struct {
-	locked chan time.Time // when some goroutine got a lock, as far as somebody asks
+	locked chan time.Time // when a goroutine got a lock, if that is asked for
 
 	passed atomic.Int64 // locks passed on so far
 	failed atomic.Pointer[error]
@@ -26,7 +26,7 @@ type crowd struct {
 	pass chan struct{} // closed while locks may be passed on
 }
 
-// crowding is what a worker is asked to gather.
+// crowding describes the crowd that a worker gathers.
 type crowding struct {
 	contender         string
 	addr              string

@@ -80,7 +80,7 @@ func openDirectedFloor(o opening) (*directedLocks, error) {
 		once.Do(func() { close(confirmed) })
 	})
 	receive, release := client.Receive, func() {}
-	if !d.shared { // a connection of its own is a fifth quicker; many registries share what their client has
+	if !d.shared { // an own connection is a fifth faster; many registries share their client's
 		var own rueidis.DedicatedClient
 		own, release = client.Dedicate()
 		receive = own.Receive
@@ -135,7 +135,7 @@ type directedSession struct {
 	handedOver bool // the last release made another waiter the owner
 }
 
-// lock leaves its ticket behind when ctx ends: the path is of no use to anybody after that.
+// lock leaves its ticket behind when ctx ends: the path is unusable after that.
 func (s *directedSession) lock(ctx context.Context) error {
 	if !s.handedOver {
 		set := s.d.client.B().Set().Key(s.keys[0]).Value(s.d.id).Nx().PxMilliseconds(s.d.lease).Build()

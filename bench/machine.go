@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// surroundings is what a figure means little without: the machine, the versions, the command.
+// surroundings is the context of the figures: the machine, the versions, the command.
 type surroundings []struct{ what, value string }
 
 func describe(s *suite, seed uint64) surroundings {

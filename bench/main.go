@@ -1,5 +1,5 @@
-// Command bench runs this library beside its peers and beside the bare floor, on one real redis-server that it starts
-// itself, and prints what it measured.
+// Command bench runs this library beside its peers and the bare floor, on a real redis-server that it starts itself, and prints
+// the results.
 package main
 
 import (

@@ -11,11 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// meeting is memory that processes share, to see who is inside a section together. It is a witness that neither Redis nor
-// a lock has a part in.
+// meeting is memory that processes share, to see which of them are inside a section together. It depends neither on Redis nor
+// on a lock.
 type meeting struct {
 	inside atomic.Int32
-	most   atomic.Int32 // that were ever inside at once
+	most   atomic.Int32 // the most that were ever inside at once
 	last   atomic.Int32 // the process that was inside last
 	passed atomic.Int64 // how often the next one was another process
 	left   atomic.Int64 // when a section ended last, in nanoseconds since 1970
@@ -53,8 +53,8 @@ func meet(file string) (*meeting, error) {
 	return (*meeting)(unsafe.Pointer(unsafe.SliceData(memory))), nil //nolint:gosec // a page is aligned for every type
 }
 
-// enter begins a section and tells whether that was right: readers may be together, others may not. took is the time since
-// the section before ended, when that was another process's; else 0.
+// enter begins a section and reports whether that was right: only readers may be inside together. took is the time since the
+// previous section ended, if that was another process's; else 0.
 func (m *meeting) enter(process int, reads bool) (right bool, took time.Duration) {
 	now := m.inside.Add(1)
 	most := m.most.Load()

@@ -14,9 +14,9 @@ const (
 	generatedEnd   = "<!-- generated: end -->"
 )
 
-// write writes what was measured into the repository at root: all of it to the tables in bench/results, the charts to
-// docs/performance, a summary to bench/RESULTS.md, what most readers want to docs/performance.md, and some figures to README.md.
-// The pages are written between markers; what a person wrote around those stays.
+// write writes the results into the repository at root: all of them to the tables in bench/results, the charts to
+// docs/performance, a summary to bench/RESULTS.md, the most important ones to docs/performance.md, and some figures to
+// README.md. It replaces only the text between markers in the pages.
 func write(root string, around surroundings, results []*result) error {
 	charts, err := draw(filepath.Join(root, "docs", "performance"), results)
 	if err != nil {
@@ -138,7 +138,7 @@ func held(results []*result, file string) string {
 	return fmt.Sprintf("%d of %d [targets](%s) hold in this run", all-missed, all-1, file)
 }
 
-// missedTargets are those of the verdicts that do not hold: their ratios, and what was wanted.
+// missedTargets returns the targets that were missed: the ratios, and the wanted ones.
 func missedTargets(results []*result) grid {
 	missed := grid{{"", "to the floor", "wanted", "to the best peer", "wanted"}}
 	for _, line := range verdicts(results)[1:] {
@@ -151,7 +151,7 @@ func missedTargets(results []*result) grid {
 	return missed
 }
 
-// shownCharts are those of the overview; bench/RESULTS.md has the others.
+// shownCharts are the charts of the overview; bench/RESULTS.md has the others.
 var shownCharts = []string{"own-paths.svg", "one-path.svg", "hand-over.svg"}
 
 // overview is the generated part of docs/performance.md.

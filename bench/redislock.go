@@ -10,7 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// redislockPeer has no default way to wait; the 100 ms are those of its README.
+// redislockPeer has no default way to wait; the 100 ms are from its README.
 var (
 	redislockPeer = contender{
 		name:     "redislock",

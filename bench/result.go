@@ -15,7 +15,7 @@ type metric struct {
 	compared bool
 }
 
-// within tells whether a value is as good as the limit. NaN is not.
+// within reports whether a value is as good as the limit. NaN is not.
 func (m metric) within(value, limit float64) bool {
 	if m.higher {
 		return value >= limit
@@ -31,7 +31,7 @@ func (m metric) sign() string {
 	return "≤ "
 }
 
-// row is what one contender's turns gave: for each metric a value per round, NaN where a round gave none.
+// row has the results of a contender: for each metric a value per round, NaN if a round gave none.
 type row struct {
 	contender string
 	role      role

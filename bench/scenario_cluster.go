@@ -25,8 +25,7 @@ type side struct {
 	client rueidis.Client
 }
 
-// beside is how much load there is: so many processes, each with a registry, all of which want so many paths, and stay inside
-// for a while.
+// The load: processes, each with a registry, that all want the same paths, and hold them for a while.
 const (
 	loadProcesses = 4
 	loadPaths     = 4
@@ -36,7 +35,7 @@ const (
 // redissonFormat is the layout that a worker is asked for.
 const redissonFormat = "redisson"
 
-// clusterWake measures how soon a waiter has a lock that was released, on a cluster and on a single server in turns, while other
+// clusterWake measures how soon a waiter gets a released lock, on a cluster and on a single server in turns, while other
 // registries pass locks on.
 func (s *suite) clusterWake() ([]*result, error) {
 	nodes, err := redistest.RunCluster(s.binary, clusterNodes)
@@ -172,7 +171,7 @@ func redissons(d side, path string) foreigner {
 	}
 }
 
-// wakes has a process wait for a path that another library holds, so many times.
+// wakes makes a process wait n times for a path that another library holds.
 func (s *suite) wakes(p process, registry string, holder foreigner, n int) ([]time.Duration, error) {
 	took := make([]time.Duration, 0, n)
 	fields := peer.Fields{"registry": registry, "path": holder.path}

@@ -111,8 +111,8 @@ func (s *suite) succession(c contender, heir process, paths []string, lease time
 	return late, nil
 }
 
-// crashBeforeMany kills the process that holds a path for which very many wait, and looks how long after the end of the
-// lease the next one has it.
+// crashBeforeMany kills the process that holds a path with very many waiters, and measures how long after the end of the lease
+// the next one gets it.
 func (s *suite) crashBeforeMany() ([]*result, error) {
 	const waiters, lease = 100, 800 * time.Millisecond
 	rounds := either(s, 5, 3)

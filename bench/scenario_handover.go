@@ -57,14 +57,14 @@ type relay struct {
 // settling is longer than a waiter needs to try, subscribe and try again, here.
 const settling = 3 * time.Millisecond
 
-// stallLimit is longer than any peer pauses between two tries: who has not got a free lock by then is asleep.
+// stallLimit is longer than any peer pauses between two tries: a waiter that has not got a free lock by then is asleep.
 const stallLimit = 3 * time.Second
 
 var errStalled = errors.New("the path was free, and nobody who waited for it woke up")
 
-// run passes the lock on so many times, or for so long, and returns how long each hand-over took. It counts from when the
-// holder is about to unlock to when the next process has the lock. The holder keeps it for a random part of the contender's
-// poll interval, or else all would be released at the same moment between two tries.
+// run passes the lock on up to most times or for limit, and returns how long each hand-over took: from just before the unlock
+// until the next process has the lock. The holder keeps the lock for a random part of the contender's poll interval; otherwise
+// all releases would come at the same moment between two tries.
 func (r relay) run(most int, limit time.Duration) ([]time.Duration, error) {
 	type taken struct {
 		process int
@@ -73,7 +73,7 @@ func (r relay) run(most int, limit time.Duration) ([]time.Duration, error) {
 	}
 	next := make(chan taken, len(r.processes))
 	fields := peer.Fields{"registry": r.registry, "path": r.path}
-	thread := r.registry + " " + r.path // one that hangs must not hold up another relay
+	thread := r.registry + " " + r.path // a hanging one must not block another relay
 	queue := func(i int) {
 		call := r.processes[i].Send(thread, doLock, fields)
 		go func() {

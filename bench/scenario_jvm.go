@@ -109,7 +109,7 @@ func (s *suite) java() ([]*result, error) {
 	return []*result{r}, err
 }
 
-// holds has one thread of a process lock and unlock its own path so many times.
+// holds makes one thread of a process lock and unlock its own path n times.
 func (s *suite) holds(p process, registry string, n int) ([]float64, error) {
 	took := make([]float64, n)
 	for i := range took {

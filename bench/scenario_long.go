@@ -17,10 +17,10 @@ var (
 	turnMost   = metric{name: "longest wait", unit: nanoseconds}
 )
 
-// long lets three processes take turns with sections that are long beside a hand-over, for which a window for those without a
-// ticket may be due at each release, and then has one without a ticket come to them.
+// long lets three processes take turns with sections that are long compared with a hand-over, so that a window for calls
+// without a ticket may be due at each release, and then adds a process without a ticket.
 func (s *suite) long() ([]*result, error) {
-	// All at the same time, since they sleep nearly always; who polls each millisecond would disturb the others.
+	// All at the same time, since they nearly always sleep; a contender that polls each millisecond would disturb the others.
 	takesPart := func(c contender) bool { return c.role != rival || !c.contended }
 	opened, err := s.openAll(opening{}, takesPart)
 	if err != nil {
@@ -95,8 +95,8 @@ func (s *suite) longSections(workers fleet, of []*open, section time.Duration, m
 	return r, nil
 }
 
-// latePoller has a poller, whose script the server does not know, come to processes that take turns. It waits for a while only:
-// where nobody leaves it a chance it would wait for ever.
+// latePoller adds a poller, whose script the server does not know, to processes that take turns. It waits only for a while:
+// without a turn it would wait forever.
 func (s *suite) latePoller(workers fleet, of []*open) (*result, error) {
 	const section, before, limit = 20 * time.Millisecond, 4 * time.Second, 8 * time.Second
 	rounds := either(s, 6, 2)
@@ -148,7 +148,8 @@ end
 return false
 `
 
-// pollLikeSpring tries until it has the key, and removes it again. It returns how long that took; the limit, if it was in vain.
+// pollLikeSpring tries until it has the key, and removes it again. It returns how long that took, or limit if it did not get
+// the key.
 func (s *suite) pollLikeSpring(key string, limit time.Duration) float64 {
 	began, client := time.Now(), s.observer.client
 	for time.Since(began) < limit {

@@ -28,7 +28,7 @@ func (t turn) values() map[string]float64 {
 	}
 }
 
-// ownPaths lets goroutines lock a path each: nobody waits for anybody.
+// ownPaths lets goroutines lock a path each, so that none waits for another.
 func (s *suite) ownPaths() ([]*result, error) {
 	var results []*result
 	for _, width := range []struct {

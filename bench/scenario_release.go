@@ -22,12 +22,12 @@ var (
 // manyPaths are more than a registry releases at a time.
 const manyPaths = 10_000
 
-// releases has goroutines lock and unlock, near the server and far from it, with releases in the background and without. Far away
-// a round takes longer than what is left to pollers once in 1.7 s, so that it pays for that.
+// releases lets goroutines lock and unlock, near the server and far from it, with background releases and without. Far away a
+// round is longer than the 1.7 s between windows for pollers, so that it includes their cost.
 func (s *suite) releases() (results []*result, err error) {
 	for _, at := range []struct {
 		name       string
-		trip       time.Duration // on top of that of the loopback
+		trip       time.Duration // in addition to the loopback's
 		goroutines int
 		rounds     int
 		length     time.Duration

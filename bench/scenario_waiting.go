@@ -29,7 +29,7 @@ func cpuWith(waiters int) metric {
 	return metric{name: grouped(int64(waiters)) + " wait: server CPU", unit: nanoseconds}
 }
 
-// waiting looks at what a release costs the server when few and when many registries wait for the path.
+// waiting measures what a release costs the server when few and when many registries wait for the path.
 func (s *suite) waiting() ([]*result, error) {
 	crowds := []int{2, 32, 256, 2000}
 	rounds, length := either(s, 8, 2), 150*time.Millisecond
@@ -80,7 +80,7 @@ func growth(values []float64) float64 {
 	return most
 }
 
-// costsOfRelease records what the server does for each release of a contender in crowds of several sizes.
+// costsOfRelease records the server's work for each release of a contender in crowds of several sizes.
 func (s *suite) costsOfRelease(r *result, c contender, crowds []int, rounds int, length time.Duration) error {
 	defer func() { _ = s.observer.flush(s.ctx) }()
 	all := make([]fleet, len(crowds))
@@ -121,14 +121,14 @@ func (s *suite) costsOfRelease(r *result, c contender, crowds []int, rounds int,
 	})
 }
 
-// firstLooks is ample for all waiters of this library to look after their tickets for the first time, which they do within two
-// seconds of their coming, and then each 30 s. In a crowd that passes its lock on each has its turn before.
+// firstLooks is enough for the first looks of all waiters of this library at their tickets, which come within two seconds, and
+// then each 30 s. In a crowd that passes its lock on, each waiter has its turn before.
 const firstLooks = 2200 * time.Millisecond
 
 // turnOfOne is ample for one registry's turn where a release wakes the next one only, also for the first one after a pause.
 const turnOfOne = time.Millisecond
 
-// passOn has a crowd pass its lock on, first for some time until all have had their turn, and then while it is measured.
+// passOn lets a crowd pass its lock on: first until all have had their turn, then during the measurement.
 func (s *suite) passOn(workers fleet, warm, length time.Duration) (load serverLoad, releases float64, err error) {
 	begin := time.Now().Add(20 * time.Millisecond)
 	from := begin.Add(warm)
@@ -151,11 +151,11 @@ func (s *suite) passOn(workers fleet, warm, length time.Duration) (load serverLo
 		err = errors.Join(err, failed, unread)
 		releases += n
 	}
-	time.Sleep(50 * time.Millisecond) // whoever was woken in vain waits again
+	time.Sleep(50 * time.Millisecond) // waiters that were woken in vain wait again
 	return s.observer.between(before, after), releases, err
 }
 
-// idleLoad lets a crowd come to rest and then looks at what it costs the server.
+// idleLoad lets a crowd come to rest, then measures what it costs the server.
 func (s *suite) idleLoad(waiters int, length time.Duration) (serverLoad, error) {
 	// Registries of this library write each 20 s.
 	time.Sleep(firstLooks + time.Second + time.Duration(waiters)*800*time.Microsecond)

@@ -10,7 +10,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// observer looks at the server through a connection of its own.
+// observer reads the server's figures over its own connection.
 type observer struct {
 	client rueidis.Client
 	looks  float64 // seconds of the server's time that looking twice takes by itself
@@ -38,14 +38,14 @@ func observe(ctx context.Context, addr string) (observer, error) {
 	return o, nil
 }
 
-// between is what the server did between two looks, without what the looks cost it.
+// between returns the server's load between two looks, without the cost of the looks.
 func (o observer) between(before, after serverLoad) serverLoad {
 	load := after.since(before)
 	load.cpu = max(0, load.cpu-o.looks)
 	return load
 }
 
-// serverLoad is what the server has done since it started.
+// serverLoad is the work of the server since it started.
 type serverLoad struct {
 	cpu   float64            // seconds, user and system
 	calls map[string]float64 // by command; a command that a script calls counts too
@@ -115,7 +115,7 @@ func (l serverLoad) less(other serverLoad) serverLoad {
 	return rest
 }
 
-// over is l for each of so many operations.
+// over returns l per operation.
 func (l serverLoad) over(ops float64) serverLoad {
 	each := serverLoad{cpu: l.cpu / ops, calls: map[string]float64{}}
 	for command, calls := range l.calls {

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// slice is one contender's turn in a round: so many goroutines lock and unlock for so long.
+// slice is a contender's turn in a round: some goroutines lock and unlock for some time.
 type slice struct {
 	goroutines int
 	length     time.Duration
@@ -23,15 +23,15 @@ type slice struct {
 	contended bool
 }
 
-// turn is what a slice measured.
+// turn is the result of a slice.
 type turn struct {
 	ops     float64
 	elapsed time.Duration
 	mallocs float64 // for each lock and unlock
 	bytes   float64 // for each lock and unlock
 	load    serverLoad
-	asleep  bool    // somebody still waited long after the end, though nobody new came
-	fewest  float64 // what the goroutine that got the fewest turns got, as a part of an even share
+	asleep  bool    // a goroutine still waited long after the end, although no new calls came
+	fewest  float64 // the fewest turns of a goroutine, as a fraction of an even share
 }
 
 // drainLimit is ample for the last waiters to get their turn once nobody new comes, if a release wakes one of them. Who
@@ -50,7 +50,7 @@ type counter struct {
 var errTogether = errors.New("two holders were inside one path at once")
 
 func (s slice) run(ctx context.Context, ls locks, o observer) (turn, error) {
-	keep := context.WithoutCancel(ctx) // who has the lock gives it back, also when it is to give up
+	keep := context.WithoutCancel(ctx) // a goroutine that has the lock releases it, even if it must give up
 	ctx, giveUp := context.WithCancel(ctx)
 	defer giveUp()
 	var (
@@ -103,7 +103,7 @@ func (s slice) run(ctx context.Context, ls locks, o observer) (turn, error) {
 		})
 	}
 	ready.Wait()
-	runtime.GC() // nobody pays for what the contender before left behind
+	runtime.GC() // so that garbage of the previous contender costs this one nothing
 
 	var before, after runtime.MemStats
 	loadBefore, err := o.load(ctx)

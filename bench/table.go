@@ -10,8 +10,8 @@ import (
 // grid is a table as text: the first line names the columns.
 type grid [][]string
 
-// table shows a result: per contender the median of each metric, the interquartile range of the first, and the ratios of
-// what is compared.
+// table shows a result: per contender the median of each metric, the interquartile range of the first, and the ratios of the
+// compared ones.
 func (r *result) table() grid {
 	head := []string{""}
 	for i, m := range r.metrics {

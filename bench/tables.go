@@ -44,7 +44,7 @@ func melted(scenario string, table grid) (lines grid) {
 	return lines
 }
 
-// scenariosTable says what was done in each scenario, and what was noted beside its figures.
+// scenariosTable describes each scenario, with the notes on its figures.
 func scenariosTable(results []*result) grid {
 	lines := grid{{"scenario", "title", "how", "notes", "again with"}}
 	for _, r := range results {

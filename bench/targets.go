@@ -7,16 +7,16 @@ import (
 	"strings"
 )
 
-// target is what this library set out to reach in one metric. A limit of zero means that none was set. Where less is better a
-// limit is the most that there may be; where more is better, the least.
+// target is this library's goal in one metric. A limit of zero means none. If less is better, a limit is the most that is
+// allowed; if more is better, the least.
 type target struct {
 	title    string
 	scenario string
 	metric   string
-	toFloor  float64 // limit of the ratio to the floor, the one that the scenario names
+	toFloor  float64 // limit of the ratio to the floor that the scenario names
 	toPeer   float64 // limit of the ratio to the best peer
 	limit    float64 // limit of the figure itself
-	// a figure between these may have any ratio: it is that of a window for waiters without a ticket
+	// a figure between these may have any ratio: it contains a window for waiters without a ticket
 	window, enough float64
 	// eager lets the polling peers take part with a pause of eagerRetry, too.
 	eager bool
@@ -47,7 +47,7 @@ var singleTargets = []target{
 	{title: "server CPU, 64 goroutines, a path each", scenario: "paths-64", metric: serverCPU.name, toFloor: 1, toPeer: 1},
 }
 
-// releaseTargets are those of releases in the background, beside releases that wait for the removal.
+// releaseTargets returns the targets of background releases, compared with releases that wait for the removal.
 func releaseTargets() (all []target) {
 	for at, most := range map[string]float64{"loopback": 1.05, "loopback-64": 1.05, "1ms": 0.55, "2.3ms": 0.55, "10ms": 0.55} {
 		for _, paths := range []string{"", "-rotating"} {
@@ -60,8 +60,8 @@ func releaseTargets() (all []target) {
 	return all
 }
 
-// rushTargets are those of processes that all want one path at once. An open release takes 10 ms, for waiters without a
-// ticket: with sections of 2 ms more than one in a hundred may be open.
+// rushTargets returns the targets for processes that all want one path at once. A release with a window takes 10 ms, for
+// waiters without a ticket: with sections of 2 ms more than one in a hundred may have a window.
 func rushTargets() []target {
 	var all []target
 	for _, n := range []int{2, 8, 32} {

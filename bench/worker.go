@@ -114,7 +114,7 @@ func (w *worker) use(request peer.Fields) (locks, session, error) {
 	return ls, held, nil
 }
 
-// contention is what a worker is asked to do at once with others.
+// contention is the work that a worker does at the same time as others.
 type contention struct {
 	registry, path string
 	goroutines     int
@@ -123,7 +123,7 @@ type contention struct {
 	section        time.Duration // how long each section takes
 	as             int           // the number of this process
 	meeting        string        // the file that the processes share
-	deadlines      bool          // calls get contexts that have a deadline, not such as can be cancelled only
+	deadlines      bool          // calls get contexts with a deadline, not only cancellable ones
 }
 
 func (c contention) fields() peer.Fields {
@@ -147,7 +147,7 @@ func contentionOf(f peer.Fields) (c contention, err error) {
 	return c, errors.Join(errs[:]...)
 }
 
-// context is what calls get. As that of an HTTP request it has no deadline, and can be cancelled at any time.
+// context returns the context of calls. Like an HTTP request's it has no deadline, and can be cancelled at any time.
 func (c contention) context(ctx context.Context) (context.Context, context.CancelFunc) {
 	end := c.to.Add(drainLimit)
 	if c.deadlines {

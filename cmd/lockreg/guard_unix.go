@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// guard is a process that kills the command's group when lockreg is gone without a word: nobody renews the lock any more. It
-// learns that from its standard input, whose other end nobody but lockreg has.
+// guard is a process that kills the command's group when lockreg dies, since the lock is no longer renewed. It notices that by
+// its standard input, whose other end only lockreg has.
 type guard struct {
 	pipe  *os.File // nil: process 1 needs none, since the kernel kills all others when it ends
 	pid   int

@@ -36,7 +36,7 @@ func listen() *inbox {
 		}
 	}
 	signal.Notify(b.children, unix.SIGCHLD)
-	signal.Notify(b.pipes, unix.SIGPIPE) // else a line of the log that nobody reads would end lockreg, and not the command
+	signal.Notify(b.pipes, unix.SIGPIPE) // otherwise writing a log line to a closed pipe would end lockreg, not the command
 	return b
 }
 
@@ -251,7 +251,7 @@ func (j *job) leftBehind() {
 // remaining returns for how long the lock is certain.
 func (j *job) remaining() time.Duration { return j.hold.Remaining() }
 
-// reap takes in which children have ended or stopped: the command, and orphans that the kernel has given to lockreg.
+// reap handles children that have ended or stopped: the command, and orphans that the kernel has given to lockreg.
 func (j *job) reap() {
 	for {
 		var status syscall.WaitStatus

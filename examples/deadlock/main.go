@@ -28,7 +28,7 @@ import (
 const (
 	prefix = "deadlock-example"
 
-	// How long a transfer that is one of two processes waits: long enough for the report.
+	// How long a transfer of one of two processes waits: long enough for the report.
 	patience = 15 * time.Second
 )
 
@@ -169,7 +169,7 @@ func process(ctx context.Context, out io.Writer, url, from, to string) error {
 	return nil
 }
 
-// held tells whether somebody holds an account.
+// held reports whether an account is held.
 func held(ctx context.Context, locks *lockregistry.Registry, account string) bool {
 	info, err := locks.Inspect(ctx, account)
 	return err == nil && info.HolderCount > 0

@@ -35,7 +35,7 @@ func OpenLedger(ctx context.Context, file string) (*Ledger, error) {
 // Close closes the table.
 func (l *Ledger) Close() error { return l.db.Close() }
 
-// Balance returns the balance of an account; 0 for one that nobody has written.
+// Balance returns the balance of an account; 0 if it was never written.
 func (l *Ledger) Balance(ctx context.Context, account string) (cents int64, err error) {
 	err = l.db.QueryRowContext(ctx, `SELECT cents FROM balances WHERE account = ?`, account).Scan(&cents)
 	if errors.Is(err, sql.ErrNoRows) {
@@ -44,8 +44,8 @@ func (l *Ledger) Balance(ctx context.Context, account string) (cents int64, err 
 	return cents, err
 }
 
-// SetBalance writes the balance of an account, unless somebody has done so with a larger token: then it changes nothing and
-// returns ErrLate. The comparison and the write are one statement, so nothing comes between them.
+// SetBalance writes the balance of an account, unless it was written with a larger token: then it changes nothing and returns
+// ErrLate. The comparison and the write are one statement, so nothing comes between them.
 func (l *Ledger) SetBalance(ctx context.Context, account string, cents int64, token uint64) error {
 	if token == 0 {
 		return errors.New("a write without a fencing token")

@@ -45,7 +45,7 @@ type config struct {
 	lease, every  time.Duration
 }
 
-// run serves until ctx ends. What stops first is what uses the locks, then the registry, then the client.
+// run serves until ctx ends. It stops the users of the locks first, then the registry, then the client.
 func run(ctx context.Context, c config) error {
 	option, err := rueidis.ParseURL(c.redis)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/lockregistry/lockregistry"
 )
 
-// Store is the service's database: numbers by name, 0 for those that were never set.
+// Store is the service's database: numbers by name, 0 if never set.
 type Store interface {
 	Get(ctx context.Context, name string) (int, error)
 	Set(ctx context.Context, name string, value int) error

@@ -13,7 +13,7 @@ type Fate struct {
 	Held   *Held         // the test says when it arrives; what is behind a pushed message does not wait for it
 	Lost   bool          // it does not come to where it was sent
 	Reply  string        // the reply to a lost command, as the server would send it; empty: none
-	Linger time.Duration // its reply takes so long, and everything behind it too
+	Linger time.Duration // how much later its reply, and everything behind it, comes
 	Mute   bool          // its reply and everything behind that is lost; what is sent behind a lost command is lost, too
 	Twice  bool          // pushed: it comes twice
 	Cut    Cut
@@ -66,8 +66,8 @@ type Held struct {
 	reply     string
 }
 
-// Hold returns a Held for one command. With cut the client's connection breaks as soon as the command is held back;
-// otherwise the client waits, and when it goes away the command is delivered all the same.
+// Hold returns a Held for one command. With cut the client's connection breaks as soon as the command is held back; otherwise
+// the client waits, and when it goes away the command is still delivered.
 func Hold(cut bool) *Held {
 	deliver := make(chan struct{})
 	h := HoldUntil(deliver)

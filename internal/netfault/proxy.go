@@ -124,13 +124,13 @@ func (p *Proxy) CutAll() {
 	}
 }
 
-// Down breaks every connection and lets nobody connect until [Proxy.Heal] or [Proxy.Forget].
+// Down breaks every connection and prevents new ones until [Proxy.Heal] or [Proxy.Forget].
 func (p *Proxy) Down() {
 	p.shut()
 	p.CutAll()
 }
 
-// Hang makes every connection mute, in both directions, without breaking it, and lets nobody connect until [Proxy.Heal] or
+// Hang makes every connection mute, in both directions, without breaking it, and prevents new ones until [Proxy.Heal] or
 // [Proxy.Forget].
 func (p *Proxy) Hang() {
 	p.shut()

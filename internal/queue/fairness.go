@@ -25,7 +25,7 @@ import (
 //
 //	leads       the hold was a leader's: there is no long window
 //	yields      goroutines of this process wait, and have had the lock for as long as they may
-//	quiet       nobody is known of who tries without a ticket: there is a long window each 15 s
+//	quiet       no process is known to try without a ticket: there is a long window each 15 s
 //	direct      the server need not look for windows: a short way serves the first ticket
 //	nothing     whether others wait the mark in the key tells the server
 //

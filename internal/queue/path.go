@@ -77,7 +77,7 @@ type Local interface { //nolint:interfacebloat // all that the half in Redis nee
 	Block(ctx context.Context, call *deadlock.Call, w Waiting)
 	EndWait(call *deadlock.Call)
 
-	// Abandoned returns the removal of what a hold may have left; Unclaimed that of a grant that no call waits for.
+	// Abandoned returns the removal of what a hold may have left; Unclaimed the removal of a grant that no call waits for.
 	Abandoned(h *hold.Hold) cleanup.Removal
 	Unclaimed(number string) cleanup.Removal
 }

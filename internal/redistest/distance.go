@@ -11,7 +11,7 @@ import (
 // two goroutines until either end is closed.
 type Distance struct{ trip atomic.Int64 }
 
-// NewDistance returns a distance at which a round trip takes so long.
+// NewDistance returns a distance with this round trip.
 func NewDistance(trip time.Duration) *Distance {
 	d := &Distance{}
 	d.Set(trip)
@@ -49,7 +49,7 @@ func (d *Distance) carry(from, to net.Conn) {
 				break
 			}
 		}
-		for range under { // so that nobody waits for room
+		for range under { // so that no sender waits for room
 		}
 	}()
 	defer close(under)

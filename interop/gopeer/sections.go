@@ -80,7 +80,7 @@ type data struct {
 	redis rueidis.Client
 	name  string
 	as    string // who writes
-	turns int    // how often somebody else had written since the last section
+	turns int    // how often others had written since the last section
 	last  string // what the last section left or saw, where that tells
 }
 

@@ -1,5 +1,5 @@
-// Package monitor watches what a Redis server is asked, so that a test can wait
-// until another process has tried, and check what it sends.
+// Package monitor watches the commands that a Redis server gets, so that a test can wait until another process has tried, and
+// check what it sends.
 package monitor
 
 import (
@@ -28,7 +28,7 @@ type Command struct {
 
 func (c Command) String() string { return fmt.Sprintf("script=%t %q", c.Script, c.Words) }
 
-// Mentions tells whether text is one of the arguments.
+// Mentions reports whether text is one of the arguments.
 func (c Command) Mentions(text string) bool {
 	return slices.Contains(c.Words[1:], text)
 }
@@ -36,7 +36,7 @@ func (c Command) Mentions(text string) bool {
 // Monitor collects commands.
 type Monitor struct {
 	tb    testing.TB
-	asker net.Conn // for what marks send
+	asker net.Conn // for the commands of marks
 	marks atomic.Int64
 
 	mu       sync.Mutex
@@ -129,7 +129,7 @@ func parse(line string) (Command, error) {
 	return command, nil
 }
 
-// Mark is a position in what has been collected.
+// Mark is a position in the collected commands.
 type Mark int
 
 // Mark returns the position after everything that the server has executed so far.

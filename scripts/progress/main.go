@@ -17,7 +17,7 @@ import (
 // pause is the time between two lines about where the tests are.
 const pause = 20 * time.Second
 
-// event is what go test -json says in a line, as far as it matters here. Its names begin with a capital there, which is the same.
+// event has the needed fields of a line of go test -json. Field names there begin with a capital, which JSON decoding ignores.
 type event struct {
 	Action  string `json:"action"`
 	Package string `json:"package"`
@@ -38,7 +38,7 @@ type progress struct {
 	failed  int
 	running map[string][]string // the tests of a package that have begun and not ended, in order
 	output  map[string][]string // of a test that has not ended, by package and test
-	ended   map[string][]string // what is printed when a package has ended: of what failed, and its own lines
+	ended   map[string][]string // printed when a package has ended: the output of failed tests, and its own lines
 	took    []event             // the ends of all tests
 }
 
@@ -114,7 +114,7 @@ func (p *progress) take(e event) {
 	}
 }
 
-// end is that of a test, or of a package, with which all of its tests end.
+// end ends a test, or a package with all of its tests.
 func (p *progress) end(e event, top, key string) {
 	switch e.Test {
 	case "":

@@ -326,7 +326,7 @@ func (n *node) role() string {
 	return ""
 }
 
-// found takes in a finding. Those that differ by nothing but their nodes become one.
+// found adds a finding. Findings that differ only in their nodes become one.
 func (x *examination) found(f Finding) {
 	for i := range x.findings {
 		o := &x.findings[i]

@@ -40,8 +40,8 @@ type feed struct {
 
 	mu      sync.Mutex
 	streams map[*stream]struct{}
-	now     *state             // after the last pass; nil: none since nobody looked
-	history []sample           // stays when nobody looks
+	now     *state             // after the last pass; nil: no pass since a browser connected
+	history []sample           // stays without browsers
 	past    past               // the past at that time
 	asked   chan struct{}      // closed when the poller has ended; nil: there is none
 	stop    context.CancelFunc // ends the poller's pass
@@ -163,7 +163,7 @@ func (f *feed) begin(asked chan struct{}) (context.Context, bool) {
 	return ctx, true
 }
 
-// poll asks the source again and again, until nobody looks.
+// poll asks the source again and again, until no browser is connected.
 func (f *feed) poll(asked chan struct{}) {
 	var cycles time.Time
 	rest := betweenCycles

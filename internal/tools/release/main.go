@@ -2,7 +2,7 @@
 //
 //	release REPOSITORY VERSION DIRECTORY
 //
-// With it the modules of the repository that need the library can be tidied before anybody can download that version.
+// So the modules of the repository that need the library can be tidied before the version is published.
 package main
 
 import (
