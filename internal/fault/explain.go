@@ -2,10 +2,11 @@ package fault
 
 import "errors"
 
-// Busy: another owner has the lock, and the call may not wait, or no longer. The root package turns it into false or ErrTaken.
+// Busy means that another owner has the lock, and the call may not wait, or no longer. The root package turns it into false
+// or ErrTaken.
 var Busy = errors.New("busy")
 
-// OverdueError: the call may not wait, or no longer, and it is not known whether the lock is free.
+// OverdueError means that the call may not wait, or no longer, and it is not known whether the lock is free.
 type OverdueError struct{ Failure error }
 
 func (o OverdueError) Error() string { return o.Failure.Error() }

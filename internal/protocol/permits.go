@@ -22,7 +22,7 @@ func NewPermits(c Config, each, number int) *Format {
 	return f
 }
 
-// EveryHold, as the value of a release, ends all holds of a semaphore.
+// EveryHold is the value of a release that ends all holds of a semaphore.
 const EveryHold = "*"
 
 // IsHold reports whether a member of the set may be a hold.

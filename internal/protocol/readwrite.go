@@ -57,8 +57,8 @@ func Tagged(name string) string {
 	return "{" + name + "}"
 }
 
-// ErrScattered: the keys of a read-write lock must be in one slot of a cluster, since its scripts use all of them, but the
-// braces in its name put them into several slots.
+// ErrScattered means that the keys of a read-write lock must be in one slot of a cluster, since its scripts use all of them,
+// but the braces in its name put them into several slots.
 var ErrScattered = errors.New("a cluster keeps the keys of this read-write lock in different slots, because of the braces in " +
 	"its name: leave them out, or put a part of the name into one pair of them, such as {order}42")
 

@@ -2,7 +2,7 @@
 //
 //	release REPOSITORY VERSION DIRECTORY
 //
-// So the modules of the repository that need the library can be tidied before the version is published.
+// With it the modules of the repository that need the library can be tidied before anybody can download that version.
 package main
 
 import (
