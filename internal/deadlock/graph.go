@@ -82,7 +82,7 @@ type Call struct {
 	Lock      Lock
 	Place     any             // in the local queue of the lock; nil when the call has the local half and waits for Redis
 	Goroutine owner.ID        // the blocked goroutine
-	Owner     owner.ID        // to be
+	Owner     owner.ID        // the owner that the call locks for
 	Holds     Holds           // nil when there are none
 	Done      <-chan struct{} // closed when the call is about to end
 	Ends      bool            // the call ends by itself: it has a deadline

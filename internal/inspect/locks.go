@@ -111,7 +111,7 @@ type listing struct {
 // errEnough: the caller wants no more.
 var errEnough = errors.New("the loop was left")
 
-// tellLong tells the caller of keys with names that are too long. Nothing more is known of them.
+// tellLong yields keys whose names are too long; nothing else is read of them.
 func (l *listing) tellLong(names []string) error {
 	for _, key := range names {
 		if l.yielded[key] {
@@ -155,8 +155,8 @@ func (l *listing) tell() error {
 	return nil
 }
 
-// isLock tells whether somebody holds the lock or waits for it, and that it is one for certain: other strings and hashes may
-// have the prefix, too.
+// isLock reports whether the key is certainly a lock that is held or waited for: other strings and hashes may have the prefix,
+// too.
 func isLock(i *observe.LockInfo) bool {
 	if i.WaiterCount > 0 {
 		return true
@@ -177,13 +177,14 @@ func isLock(i *observe.LockInfo) bool {
 
 const uuidLength = 36
 
-// told is what a registry says of itself; the zero value where there is no record.
+// told is the content of a registry's record; the zero value if there is no record.
 type told struct {
 	label observe.Label
 	locks []presence.Lock
 }
 
-// addRecords puts in what the registries of holders and waiters say of themselves. Known is what was read before.
+// addRecords adds to infos what the records of the holders' and waiters' registries say. Known has the records that were read
+// before.
 func (r *Reader) addRecords(ctx context.Context, infos []observe.LockInfo, known map[string]told) error {
 	known[r.Label.Registry] = told{label: r.Label}
 	var registries []string
@@ -249,7 +250,8 @@ func (r *Reader) addTold(info *observe.LockInfo, known map[string]told) {
 	}
 }
 
-// toldOf is what a registry says of a path. This one's own record may be yet to be written.
+// toldOf returns what a registry's record says about a path. For this registry it computes that, since its record may not be
+// written yet.
 func (r *Reader) toldOf(path, registry string, known map[string]told) (all []presence.Lock) {
 	if registry == r.Label.Registry {
 		return r.Own(path)

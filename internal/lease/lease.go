@@ -84,7 +84,7 @@ type unsure struct {
 	sure     clock.Instant // the value for until once the server has refused all of them
 	doubt    time.Duration // the shortest lease of commands that will never be answered; 0: there are none
 	most     time.Duration // the longest lease that the key may have had since it was known, if that is longer than Term is now
-	bound    clock.Instant // until when the key may live at most; 0: for as long as it is renewed
+	bound    clock.Instant // the key may live until then at most; 0: as long as it is renewed
 }
 
 func (s *State) unsettled() *unsure {
@@ -239,7 +239,7 @@ func (s *State) Adopt(t *Term, renewed bool, bound, now clock.Instant) (changed 
 	switch {
 	case s.doubted || s.exceeds(): // still needed, whichever owner has it
 		s.next = now
-	case s.short > 0: // to be lengthened soon
+	case s.short > 0: // lengthened soon
 	case !s.renews():
 		s.next = clock.Never
 	default:

@@ -59,8 +59,8 @@ type Held struct {
 	tenures                   atomic.Pointer[tenures] // nil until there is a context that carries a hold
 }
 
-// tenures are those of a lock of which there are contexts. With the mutex an owner leaves the local half, and calls nest
-// there: so a call that finds a tenure that lasts is counted before the owner can leave. The local half's mutex may be taken
+// tenures has the tenures of a lock for which contexts were made. An owner leaves the local half, and a call nests there, with
+// the mutex held: so a call that finds a tenure is counted before the owner can leave. The local half's mutex may be taken
 // while this one is held.
 type tenures struct {
 	mu   sync.Mutex
@@ -88,7 +88,7 @@ func (l *Held) Tenure(half local.Half, o owner.ID, h *hold.Hold, token uint64) *
 		}
 		return t
 	}
-	if s.hold != h { // what is left is of holds that were lost, and whose owners never came back
+	if s.hold != h { // what is left belongs to lost holds whose owners never unlocked
 		s.hold, s.of = h, map[owner.ID]*Tenure{}
 	}
 	s.of[o] = t
@@ -97,8 +97,8 @@ func (l *Held) Tenure(half local.Half, o owner.ID, h *hold.Hold, token uint64) *
 
 // Exit undoes one lock of an owner in the local half. With the last one its tenure ends.
 //
-// When the first tenure of a lock is made at this moment, it may not be found here. It is over all the same once the hold is
-// another one; and while the hold goes on, because readers share it, calls nest in it only if its owner is in again.
+// It may miss the first tenure of a lock when that is made at this moment. That is harmless: the tenure is over once the hold
+// is replaced; and while the hold goes on, because readers share it, calls nest only if the owner has locked again.
 func (l *Held) Exit(half local.Half, o owner.ID) (local.Departure, fault.Loss) {
 	s := l.tenures.Load()
 	if s == nil { // most locks
@@ -114,12 +114,11 @@ func (l *Held) Exit(half local.Half, o owner.ID) (local.Departure, fault.Loss) {
 	return how, why
 }
 
-// lends is the key under which a context of a hold finds itself that a goroutine has got. It is lent when whoever can reach it
-// may unlock for the goroutine: that of Lock.Context, and that of Do since a call has nested with it. Before that it is not: Do
-// unlocks what it has locked.
+// lends is the context key of a goroutine's [hold.Lendable]. It is lent when another goroutine that can reach it may unlock for
+// this one: after Lock.Context, and for the context of Do after a call has nested with it. Before that Do itself unlocks.
 type lends struct{ tenure *Tenure }
 
-// lendableIn is the innermost one of the tenure that a context was made from, or nil.
+// lendableIn returns the tenure's innermost Lendable that ctx was made from, or nil.
 func (t *Tenure) lendableIn(ctx context.Context) *hold.Lendable {
 	c, _ := ctx.Value(lends{t}).(*hold.Lendable)
 	return c
