@@ -33,7 +33,7 @@ type Shard struct {
 type cacheLine [64]byte
 
 const (
-	mostDirect  = 640                    // commands under way up to which callers send: a connection's queue has room for 1 024 by default
+	mostDirect  = 640                    // commands under way up to which callers send; a connection has room for 1 024
 	mostAsync   = 256                    // commands that have a goroutine
 	mostRunning = 8                      // on an idle shard further commands wait for news of these
 	lateReply   = 500 * time.Millisecond // plus two round trips: a later reply is late; see RoundTrip
