@@ -177,7 +177,8 @@ type sending struct {
 // those to the queue.
 func (s *sending) note(shard *transport.Shard, t hold.Task, n int64, err error) {
 	failed := err != nil && t.Wanted()
-	refused := failed && fault.Answered(err) // calls methods of an unknown error type: not under the mutex
+	refused := failed && fault.Answered(err) // this and Plain call methods of an unknown error type: not under a mutex
+	failure := fault.Plain(err)
 	wrote := err == nil && n > 0 && n != protocol.NoQueue && t.Writes()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -190,7 +191,7 @@ func (s *sending) note(shard *transport.Shard, t hold.Task, n int64, err error) 
 	o.Succeeded = o.Succeeded || err == nil
 	o.Wrote = o.Wrote || wrote
 	if failed && (refused || !o.Refused) {
-		o.Failure, o.Refused = err, refused
+		o.Failure, o.Refused = failure, refused
 	}
 }
 
@@ -205,10 +206,10 @@ func (b *background) tell(c health.Change) {
 		b.reg.reports.dispatch.Log(slog.LevelInfo, "Redis takes renewals and removals again")
 	case c.Refused:
 		b.reg.reports.dispatch.Log(slog.LevelWarn, "Redis refuses renewals or removals; they are tried again",
-			slog.Any("error", fault.Plain(c.Failure)), slog.Int("commands", c.Tasks))
+			slog.Any("error", c.Failure), slog.Int("commands", c.Tasks))
 	default:
 		b.reg.reports.dispatch.Log(slog.LevelWarn, "Redis does not answer renewals or removals; they are tried again",
-			slog.Any("error", fault.Plain(c.Failure)), slog.Int("commands", c.Tasks))
+			slog.Any("error", c.Failure), slog.Int("commands", c.Tasks))
 	}
 }
 
