@@ -16,9 +16,9 @@ import (
 // Hold is a lock that is held, as a value. Any goroutine may use it, and Release ends it. Get it from [Registry.Acquire] or
 // [Lock.Acquire].
 //
-// It excludes all other owners, also the goroutine that acquired it. A call that asks for its path with the hold's own context
-// would wait for itself, and returns [ErrDeadlock]. Unlock, Renew and Context of [Lock] do not apply to it; they return
-// [ErrNotOwner].
+// It excludes all other owners, including the goroutine that acquired it. A call that asks for its path with the hold's own
+// context would wait for itself, and returns [ErrDeadlock]. Unlock, Renew and Context of [Lock] do not apply to it; they
+// return [ErrNotOwner].
 //
 // A hold of [Registry.AcquireAll] is on several paths: its methods apply to all of them, and it is lost when one of them is.
 //
@@ -139,9 +139,9 @@ func (h *Hold) giveUp(ctx context.Context, before int32) error {
 
 func (h *Hold) isReleased() bool { return h.calls.Load()&released != 0 }
 
-// Renew sets the lease to ttl from now, in whole milliseconds, at least two. It works as [Lock.Renew], with the same limits,
-// [AtMost] included, and the same errors; [ErrNotOwner] means that Release was called, or that h is nil. For a hold on several
-// paths it renews each, and joins the errors.
+// Renew sets the lease to ttl from now, in whole milliseconds, at least two. It works like [Lock.Renew], with the same
+// limits, including [AtMost], and the same errors; [ErrNotOwner] means that Release was called, or that h is nil. For a hold
+// on several paths it renews each, and joins the errors.
 func (h *Hold) Renew(ctx context.Context, ttl time.Duration) error {
 	if h == nil {
 		return fmt.Errorf("lockregistry: renew: %w", errNilHold)
@@ -201,8 +201,8 @@ func (h *Hold) Path() string {
 
 // Holder returns the hold's name in Redis, for [Registry.ForceUnlockHolder]: with it and the path another process can release
 // this hold, and no other. From this call on the hold is not handed to the next goroutine of this process, see [WithHandoff],
-// since the name would go along. For a hold on several paths Holder names the hold of Path. All readers of a process share one
-// name, also later ones, and lose the lock together. Holder is empty once Release was called.
+// since the name would go along. For a hold on several paths Holder names the hold of Path. All readers of a process,
+// including later ones, share one name, and lose the lock together. Holder is empty once Release was called.
 func (h *Hold) Holder() string {
 	if h == nil {
 		return ""

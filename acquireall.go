@@ -37,7 +37,8 @@ import (
 // ends. With NoWait it tries once.
 //
 // A path that is given twice counts once. Only plain locks can be acquired. The [Hold] stands for all paths: Release, Renew and
-// Context apply to all of them, Path and Key name the first one given, see [Hold.Paths]. When one path is lost, the Hold is.
+// Context apply to all of them, Path and Key name the first one given, see [Hold.Paths]. When one path is lost, the Hold is
+// lost.
 //
 // Options are [Lease], [AtMost], which counts from when the call has all, [Wait], [NoWait] and [FailFast]; [AtLeast] is bad
 // input, as are an empty list, an empty path, and more than 20 000 paths. Each path counts for the capacity, see
@@ -75,7 +76,7 @@ func (h *Hold) Paths() []string {
 	return paths
 }
 
-// TokenOf returns the fencing token of one of the hold's paths, see [Hold.Token]; 0 for a path that is none of them.
+// TokenOf returns the fencing token of one of the hold's paths, see [Hold.Token]; 0 for any other path.
 func (h *Hold) TokenOf(path string) uint64 {
 	for _, part := range h.parts() {
 		if part.Path() == path {

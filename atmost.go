@@ -8,16 +8,16 @@ import (
 	"github.com/lockregistry/lockregistry/internal/lease"
 )
 
-// AtMost limits for how long the lock is held. Its lease is d at most, and no renewal, [Lock.Renew] included, lets the key live
-// longer than d from when it was granted, except for the time that the renewal takes to arrive. Contexts of the hold end before
-// d is over, by the margin for clocks, with [ErrLockLost]. If the call waited for another process, d may begin before the call
-// returns, usually by half a second at most. The registry does not remove the key before its lease must have ended. When the
-// lock is handed to another owner, that owner's own AtMost counts, from then on. It is ShedLock's lockAtMostFor, and
+// AtMost limits how long the lock is held. Its lease is at most d, and no renewal, [Lock.Renew] included, lets the key live
+// longer than d from when it was granted, except for the time that the renewal takes to arrive. Contexts of the hold end
+// before d is over, by the margin for clocks, with [ErrLockLost]. If the call waited for another process, d may begin before
+// the call returns, usually by half a second at most. The registry does not remove the key before its lease must have ended.
+// When the lock is handed to another owner, that owner's own AtMost applies from then on. It is ShedLock's lockAtMostFor, and
 // AtMost(10*time.Second) is Redisson's leaseTime. D must be at least two milliseconds, and not less than [AtLeast]. Default:
 // the lock is held for as long as it is renewed.
 //
-// Plain locks, writers and semaphores take it; readers return an error, and so does a call of an owner that holds the lock
-// already.
+// It is for plain locks, writers and semaphores. A reader returns an error, and so does a call of an owner that already holds
+// the lock.
 func AtMost(d time.Duration) LockOption {
 	return LockOption{"AtMost", d, func(q *request, d time.Duration) { q.atMost = d }}
 }

@@ -39,7 +39,8 @@ func sharedOf(client rueidis.Client) *shared {
 	return share(client, &shared{Client: transport.New(client)}) // without the mutex: a wrapper may block
 }
 
-// share counts another registry on a client, and returns the client's shared part. If there is none, it becomes unless.
+// share counts another registry on a client, and returns the client's shared part. If there is none, unless becomes the
+// shared part.
 func share(client rueidis.Client, unless *shared) *shared {
 	sharedMu.Lock()
 	defer sharedMu.Unlock()
@@ -68,8 +69,8 @@ func (s *shared) dismiss(client rueidis.Client) {
 }
 
 // Open connects to the Redis that url names, and makes a registry whose locks are the keys "prefix:path" there. The registry
-// has a client of its own. [Registry.Close] and [Registry.Shutdown] close it; what is held by then keeps it until Unlock, or
-// for its lease. To use a client that the program has already, see [New].
+// has its own client. [Registry.Close] and [Registry.Shutdown] close it, but not before the locks that are still held are
+// unlocked, or their leases are over. To use an existing client, see [New].
 //
 //	redis://user:password@host:6379/0                 one server, database 0
 //	rediss://host:6379                                with TLS
@@ -77,17 +78,17 @@ func (s *shared) dismiss(client rueidis.Client) {
 //	redis://host:26379?addr=host2:26379&master_set=m  the master m that Sentinels name
 //	unix:///run/redis.sock?db=0                       a socket
 //
-// The port is 6379 where none is given; each addr needs one. A special character in user or password is written as %XX. User
-// and password are not for Sentinels; rediss is. Further parameters are those of [rueidis.ParseURL]. Of these dial_timeout=2s
-// bounds how long a connection takes to be made, and write_timeout=2s how long it may be silent while a command waits: Go
-// durations, 5 s by default. [WithClientOption] sets what no URL can.
+// The default port is 6379; each addr needs a port. A special character in user or password is written as %XX. User and
+// password are not used for Sentinels; TLS (rediss) is. Further parameters are those of [rueidis.ParseURL]. Of these,
+// dial_timeout=2s limits how long making a connection may take, and write_timeout=2s how long a connection may be silent
+// while a command waits; both are Go durations, 5 s by default. For settings that a URL cannot have, see [WithClientOption].
 //
-// Ctx bounds Open only. Without a deadline Open takes dial_timeout for each server that does not answer. When it fails
-// nothing is left: no connection, and no goroutine but in a function of yours. The errors, none of which has a password in
-// it, or a user that has none:
+// Ctx limits only Open. Without a deadline, Open takes dial_timeout for each server that does not answer. When it fails, it
+// leaves no connection, and no goroutine except one that is in a function of yours. No error contains a password, or a user
+// without a password. The errors:
 //
 //   - [ErrUnavailable], when no server answers, or none can serve now; with the error of ctx, when that ends first
-//   - one that says that the server refuses the user or a command
+//   - an error that says that the server refuses the user or a command
 //   - bad input, before anything is sent: url cannot be read, prefix is empty, ctx is nil, or an option's value is out of its
 //     bounds; the error says all that is wrong
 func Open(ctx context.Context, url, prefix string, opts ...Option) (*Registry, error) {
@@ -156,7 +157,8 @@ func (r *Registry) closeClient(limit time.Duration) {
 	}
 }
 
-// inUse reports whether a hold may still be released. Lost holds do not count: Unlock removes nothing of them.
+// inUse reports whether a hold may still be released, or a call is under way. Lost holds do not count: Unlock removes nothing
+// of them.
 func (r *Registry) inUse() bool {
 	for l := range r.everyLock() {
 		calls := l.entry.Pins() // first: a call that gets its hold meanwhile is seen by that

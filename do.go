@@ -17,17 +17,17 @@ func (r *Registry) Do(ctx context.Context, path string, fn func(context.Context)
 // Do runs fn while it holds the lock. It takes the options of [Lock.Lock]: with [Wait] it gives up after that time, with
 // [NoWait] at once, with [ErrTaken]. Without them Do waits until ctx is done.
 //
-// The lock is renewed each third of its lease until fn returns, also when the owner held it before. Locks that fn takes and
+// The lock is renewed each third of its lease until fn returns, even if the owner held it before. Locks that fn takes and
 // does not unlock are renewed only as [WithRenewal] says. A fn that hangs keeps the lock for as long as the process lives,
 // unless [AtMost] limits that.
 //
 // Fn gets the context of [Lock.Context]: it is cancelled, with the cause [ErrLockLost], as soon as the hold can no longer be
-// guaranteed. Calls for this lock with this context nest in the hold, also on goroutines that fn starts.
+// guaranteed. Calls for this lock with this context nest in the hold, even on goroutines that fn starts.
 //
 // Do returns the error of fn, joined with the error of [Lock.Unlock]: [ErrLockLost] means that others may have had the lock
-// while fn ran. It unlocks also when fn panics, and when ctx is done. When locking fails, Do returns the error of [Lock.Lock],
-// and does not run fn. With [WithBackgroundRelease] nil means that the lock was valid by this process's clock, not that its key
-// is gone.
+// while fn ran. It also unlocks when fn panics, and when ctx is done. When locking fails, Do returns the error of
+// [Lock.Lock], and does not run fn. With [WithBackgroundRelease] nil means that the lock was valid by this process's clock,
+// not that its key is gone.
 func (l *Lock) Do(ctx context.Context, fn func(context.Context) error, opts ...LockOption) (err error) {
 	if fn == nil {
 		return l.fail("do", errors.New("the function is nil"))

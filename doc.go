@@ -19,9 +19,9 @@
 //
 // # Owners
 //
-// A [Hold] is its own owner, and cannot be locked again. A lock taken by Lock or Do belongs to the goroutine, or to the owner
-// in the context, if [NewOwner] made one. The owner may lock again and must unlock as often; Unlock by another owner returns
-// [ErrNotOwner].
+// A [Hold] is an owner of its own, and cannot be locked again. A lock taken by Lock or Do belongs to the goroutine, or to the
+// owner in the context, if [NewOwner] made one. The owner may lock again and must unlock as often; Unlock by another owner
+// returns [ErrNotOwner].
 //
 // # Leases
 //
@@ -30,9 +30,9 @@
 // reached: contexts of [Lock.Context] are cancelled with the cause [ErrLockLost], and Lock by the owner returns it.
 //
 // [Lock.Do], [DoValue], [Lock.Acquire], [Registry.AcquireAll] and [Registry.Once] know when the work ends, and renew the lease
-// until then, each third of it. [Lease] and [WithLease] set its length: for how long a crash keeps others out. [AtMost] limits
-// for how long the work may. Locks taken by [Lock.Lock] and [Lock.TryLock] are not renewed, as in Spring: use [WithRenewal] or
-// [Lock.Renew], or a lease that is long enough.
+// until then, each third of it. [Lease] and [WithLease] set its length: for how long a crash keeps others out. [AtMost]
+// limits how long the work may take. Locks taken by [Lock.Lock] and [Lock.TryLock] are not renewed, as in Spring: use
+// [WithRenewal] or [Lock.Renew], or a lease that is long enough.
 //
 // # Waiting
 //

@@ -19,8 +19,8 @@ import (
 // one hold. Without NewOwner the calling goroutine is the owner, as the thread is in Java. Within the context of [Registry.Do]
 // or [Lock.Context] the new owner does not hold their lock.
 //
-// Go code that C calls back (cgo) may run under the number of the goroutine that called C, or of one that has ended. So a lock
-// that it needs should be an owner's of its own.
+// Go code that C calls back (cgo) may run under the number of the goroutine that called C, or of one that has ended. So such
+// code should lock with an owner of its own, see above.
 func NewOwner(ctx context.Context) context.Context {
 	if ctx == nil {
 		ctx = context.Background()

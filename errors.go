@@ -46,8 +46,8 @@ var (
 
 	// ErrDeadlock: the call would wait for itself, in one of two ways.
 	//
-	// The context carries a hold on the same path. A [Hold] excludes all calls, also those with its own context; only Do and Lock
-	// nest, in contexts of [Registry.Do] and [Lock.Context].
+	// The context carries a hold on the same path. A [Hold] excludes all calls, even those with its own context; only Do and
+	// Lock nest, in contexts of [Registry.Do] and [Lock.Context].
 	//
 	// Or goroutines of this process wait for each other: each for a path that the next one holds. The call that closes the cycle
 	// returns this at once, if only a cancelled context, the end of a lease, or ForceUnlock could end the cycle. So each hold in

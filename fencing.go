@@ -27,7 +27,7 @@ import (
 // have no tokens.
 //
 // Tokens are at least the server's time in microseconds, except with LayoutRedisson. A counter for each path keeps the last
-// token for an hour, with LayoutRedisson forever. Docs/fencing.md says what happens when a failover loses the counter.
+// token for an hour, with LayoutRedisson forever. See docs/fencing.md for what happens when a failover loses the counter.
 //
 // With this option a script sets the key, and a call that waited in the queue needs one more round trip. Default: no tokens,
 // and no counters.

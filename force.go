@@ -30,7 +30,7 @@ func (r *Registry) ForceUnlock(ctx context.Context, path string) error {
 }
 
 // ForceUnlockHolder is [Registry.ForceUnlock] for one holder: the server removes the hold only if holder still has it.
-// Otherwise, also when the lock is free, it returns [ErrNotOwner]. Holder is the name in Redis, see [Hold.Holder]: the key's
+// Otherwise it returns [ErrNotOwner], also when the lock is free. Holder is the name in Redis, see [Hold.Holder]: the key's
 // value, a field of the hash in Redisson's format, or a member of a semaphore's set. Of a read-write lock it removes only the
 // hold of this holder: as reader, or, for a field that ends in ":write", as writer.
 func (r *Registry) ForceUnlockHolder(ctx context.Context, path, holder string) error {

@@ -12,7 +12,7 @@ import (
 // read-write lock, or of its semaphore. It only reads, in two round trips, with read-only scripts (EVALSHA_RO, EVAL_RO), so a
 // user without permission to write may call it. Holders and waiters are read at one moment, the labels just after it.
 //
-// Errors, each within a [*LockError]: [ErrWrongType] when the key is no lock at all, [ErrUnavailable], the error of ctx,
+// Errors, each within a [*LockError]: [ErrWrongType] when the key is not a lock, [ErrUnavailable], the error of ctx,
 // [ErrClosed], bad input such as an empty path, and other errors of Redis.
 func (r *Registry) Inspect(ctx context.Context, path string) (observe.LockInfo, error) {
 	l := r.newLock(path)
@@ -40,7 +40,7 @@ func (r *Registry) inspectOne(ctx context.Context, l *Lock) (observe.LockInfo, e
 
 // Locks iterates over the paths under the registry's prefix that are held or waited for, in no order, each once, with the
 // result of [Registry.Inspect]. It finds them by SCAN, on each master of a cluster. A path that is locked all the time is among
-// them; one that is locked or released meanwhile may be. Keys that are no locks are left out, and so are plain locks whose
+// them; one that is locked or released meanwhile may be. Keys that are not locks are left out, and so are plain locks whose
 // holder's name does not follow the pattern of this package, Spring or Redisson.
 //
 // SCAN goes through all keys of the database, 500 per call. The first 250 calls follow each other at once, enough for 100 000

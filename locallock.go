@@ -82,7 +82,7 @@ func (l *localLock) Cancel(w *local.Waiter) {
 	l.queue.Cancel(w)
 }
 
-// Taken notes that the acquiring goroutine waits for the half in Redis, which another process has.
+// Taken does nothing: only a [local.Side] needs to know that the acquiring goroutine waits for another process.
 func (l *localLock) Taken() {}
 
 // Granted turns acquiring into held: the Redis half is obtained. Other goroutines of the same owner that queued meanwhile now

@@ -20,7 +20,7 @@ type OnceOption struct {
 }
 
 // RetryOnError makes [Registry.Once] free the path when fn returned an error or panicked. Then the next call of any node runs
-// the job, also in the same period. Default: a failed run counts like any other, and the next run is due in the next period.
+// the job, even in the same period. Default: a failed run counts like any other, and the next run is due in the next period.
 func RetryOnError() OnceOption { return OnceOption{retries: true} }
 
 // OnceLease sets the lease of the run, in whole milliseconds, at least two, as [Lease] does for other calls: how long the path
@@ -40,9 +40,9 @@ func OnceLease(d time.Duration) OnceOption {
 // skipped if a node comes at least nine tenths of the period after the last run began. When fn takes longer than that, the path
 // is free when fn returns. The mark corresponds to ShedLock's lockAtLeastFor, the lease, see [OnceLease], to its lockAtMostFor.
 //
-// Ran reports whether fn was called. False without an error means that another call runs the job or did; a call within fn gets
-// that, too. Fn gets the context of [Hold.Context]: it ends, with the cause [ErrLockLost], as soon as the lock can no longer be
-// guaranteed.
+// Ran reports whether fn was called. False without an error means that another call runs the job or did; a call within fn
+// returns this, too. Fn gets the context of [Hold.Context]: it ends, with the cause [ErrLockLost], as soon as the lock can no
+// longer be guaranteed.
 //
 // If fn ran, the error is fn's, joined with the error of the release: [ErrLockLost], another node may have run the job at the
 // same time; [ErrUnavailable], it is not known whether the mark stays; or another error of Redis. The mark stays when ctx is

@@ -67,13 +67,13 @@ type telling struct {
 	observer *observe.Observer
 }
 
-// identity has the names that others see of a registry.
+// identity has the names by which others know a registry.
 type identity struct {
 	clientID *string
 	name     *string // for people
 }
 
-// WithLease sets the lease of a lock: how long it stays locked in Redis when it is neither unlocked nor renewed. It counts
+// WithLease sets the lease of a lock: how long it stays locked in Redis when it is neither unlocked nor renewed. It is in
 // whole milliseconds, at least two: the holder relies on 1 % and a millisecond less, a margin for clocks. A useful lease is
 // much longer than the round trip to Redis. Default: 60 s, as in Spring, or 30 s with [LayoutRedisson], as in Redisson. See
 // [Lease] for the lease of a single call.
@@ -108,8 +108,8 @@ func WithRenewal() Option { return func(s *settings) { s.renewal = true } }
 // Default: waiting calls queue in Redis, and a release makes the first one the owner and sends it a message. The first call
 // learns that Java has released the lock, or that the key is gone, by CLIENT TRACKING (Redis 6 or newer, RESP3) if the server
 // and the user's permissions allow it, else by messages on the layout's channels, else by polling. What they do not allow is
-// logged once. Releases are published, as with Spring's PUB_SUB_LOCK. From the first waiting call on the client needs one more
-// connection, which its registries share; on a cluster one to each master with a key that calls wait for.
+// logged once. Releases are published, as with Spring's PUB_SUB_LOCK. From the first waiting call on, the client needs one
+// more connection, which its registries share; on a cluster one to each master with a key that calls wait for.
 func WithPolling() Option { return withWakeup(wakeupPoll) }
 
 func withWakeup(m wakeup) Option { return func(s *settings) { s.wakeup = m } }
@@ -119,12 +119,12 @@ func withWakeup(m wakeup) Option { return func(s *settings) { s.wakeup = m } }
 // published only on the channel of newer versions, "<prefix>-channel:<key>".
 func WithOldChannel() Option { return func(s *settings) { s.oldChannel = true } }
 
-// WithHandoff sets for how long the goroutines of this process may hand a lock to each other, first in, first out, while its
-// key stays in Redis. That is much faster than releasing and obtaining it anew, but keeps other processes waiting: after this
+// WithHandoff sets how long the goroutines of this process may hand a lock to each other, first in, first out, while its key
+// stays in Redis. That is much faster than releasing and obtaining it anew, but keeps other processes waiting: after this
 // time, counted from when the process got the key, the next waiting process has its turn. It also has its turn when less than
 // half of the lease is left, and when the next owner asks for a lease that is longer than the running one, or shorter by more
-// than a third. The next owner's lease is renewed as if it had obtained the lock itself. With 0 every unlock releases the key.
-// With a longer time the registry may notice that much later that the key was removed, see [Lock.Unlock]. It must not be
+// than a third. The next owner's lease is renewed as if it had obtained the lock itself. With 0 every unlock releases the
+// key. With a longer time the registry may notice that much later that the key was removed, see [Lock.Unlock]. It must not be
 // negative. Default: 100 ms.
 func WithHandoff(limit time.Duration) Option { return func(s *settings) { s.handoff = &limit } }
 
@@ -134,13 +134,13 @@ func WithHandoff(limit time.Duration) Option { return func(s *settings) { s.hand
 // clock of this process, not that the key is gone. When Redis replies that the key was no longer this hold's, the registry
 // reports it to the observer and the log, see [observe.Observer.Lost]; when Redis does not reply, the registry tries again.
 //
-// A removal under way does not make this registry's next call for the path fail, also not with TryLock or [NoWait]. That call
+// A removal under way does not make this registry's next call for the path fail, not even with TryLock or [NoWait]. That call
 // asks Redis at once, and takes the key over if it is still there, until the registry has had the key for the time of
 // [WithHandoff]. After that the call waits for the removal. It also waits if other processes are known to wait, and without a
-// queue, see [WithPolling]. AcquireAll waits for the removal when it asks for all paths at once. So consecutive sections of one
-// path gain less if a round trip takes a tenth of the time of WithHandoff or longer; and other processes may wait for that time
-// although no call of this process waits. A loss may stay unnoticed if the next call did not wait for the removal and has
-// locked the free path.
+// queue, see [WithPolling]. AcquireAll waits for the removal when it asks for all paths at once. So consecutive sections of
+// one path gain less if a round trip takes a tenth of the time of WithHandoff or longer; and other processes may wait for
+// that time although no call of this process waits. A loss may stay unnoticed if the next call did not wait for the removal
+// and has locked the free path.
 //
 // Unlock still waits for the removal while the time of [AtLeast] lasts, with Once, leaders, AcquireAll, readers, writers,
 // semaphores and [WithReplicas], while Redis is slow to answer, and when the registry has 64 removals under way, over all
@@ -148,7 +148,7 @@ func WithHandoff(limit time.Duration) Option { return func(s *settings) { s.hand
 // their leases. Default: Unlock waits for the removal.
 func WithBackgroundRelease() Option { return func(s *settings) { s.behind = true } }
 
-// WithName sets a name that people see for this registry when it holds or waits for a lock, see [observe.Label]: the name of a
+// WithName sets the name that people see when this registry holds a lock or waits for one, see [observe.Label]: the name of a
 // service, for instance. Several registries may have the same. The name must be valid UTF-8 of 1 to 100 bytes. Default: none;
 // the label has the host and the process.
 func WithName(name string) Option { return func(s *settings) { s.name = &name } }
@@ -168,10 +168,10 @@ func WithClientID(id string) Option { return func(s *settings) { s.clientID = &i
 // delays only other lines. Lines that come while 1024 wait are dropped, and their number is logged. Default: no log.
 func WithLogger(l *slog.Logger) Option { return func(s *settings) { s.log = l } }
 
-// WithClientOption changes what the client of [Open] is made with: its TLSConfig, or user and password of Sentinels, for
-// instance. An AuthCredentialsFn is asked for each connection, those to Sentinels and those on which calls wait included,
-// instead of what the URL says; the Address that it gets tells them apart. The function gets what the URL says, and is called
-// once, before Open connects. DisableCache stays set: this package does not use the client's cache. ReplicaOnly and
+// WithClientOption changes the options of the client of [Open], for instance its TLSConfig, or the user and password for
+// Sentinels. Open calls change once, before it connects, with the options from the URL. An AuthCredentialsFn replaces the
+// URL's user and password, and is called for each connection, including those to Sentinels and those on which calls wait; its
+// Address tells them apart. DisableCache stays set: this package does not use the client's cache. ReplicaOnly and
 // SendToReplicas are bad input. It is for Open only. Default: what the URL says, with one connection for commands, and
 // buffers of 32 KiB.
 func WithClientOption(change func(o *rueidis.ClientOption)) Option {
@@ -184,11 +184,11 @@ func WithClientOption(change func(o *rueidis.ClientOption)) Option {
 // while one is down.
 //
 // A call waits for the replicas for timeout, at least a millisecond, and no longer than [WithCommandTimeout]. When too few have
-// acknowledged by then, the lock is released, and the call goes on waiting, if it may, or fails with [ErrUnavailable]. Renewals
-// wait for replicas, too, also by Renew: with too few the lease is not extended, and [ErrLockLost] follows at its end. Handing
-// a lock to another goroutine of this process needs no acknowledgement, nor does Unlock. The option costs a round trip between
-// the servers, and one more connection to each master while calls are under way; the user needs permission for WAIT. Default: a
-// hold counts once the master has it, as in Spring. Redisson always waits for replicas.
+// acknowledged by then, the lock is released, and the call goes on waiting, if it may, or fails with [ErrUnavailable].
+// Renewals, including those by Renew, also wait for replicas: with too few the lease is not extended, and [ErrLockLost]
+// follows at its end. Handing a lock to another goroutine of this process needs no acknowledgement, nor does Unlock. The
+// option costs a round trip between the servers, and one more connection to each master while calls are under way; the user
+// needs permission for WAIT. Default: a hold counts once the master has it, as in Spring. Redisson always waits for replicas.
 func WithReplicas(n int, timeout time.Duration) Option {
 	return func(s *settings) { s.replicas = &protocol.Replicas{N: n, Timeout: timeout} }
 }
@@ -236,8 +236,8 @@ func NoWait() LockOption {
 // millisecond are rounded up. D is independent of the lease and may be longer: while the lock is held, and after a crash or a
 // loss, only the lease counts. [Registry.ForceUnlock] ends it. Default: the path is free when it is released.
 //
-// Only plain locks take it; readers, writers and semaphores return an error, and so does a call of an owner that holds the lock
-// already.
+// It is for plain locks only. Readers, writers and semaphores return an error, and so does a call of an owner that already
+// holds the lock.
 func AtLeast(d time.Duration) LockOption {
 	return LockOption{"AtLeast", d, func(q *request, d time.Duration) { q.atLeast = d }}
 }

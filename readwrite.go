@@ -13,15 +13,16 @@ import (
 // ReadWriteLock is a pair of locks on one path: any number of owners may hold the reader at a time, or one may hold the
 // writer. It is safe for use by many goroutines; get it from [Registry.ReadWrite].
 //
-// Both locks are reentrant. An owner of the writer may also lock the reader, then unlock the writer, and goes on reading
+// Both locks are reentrant. An owner of the writer may also lock the reader, then unlock the writer, and go on reading
 // without a gap. An owner of the reader that locks the writer gets [ErrUpgrade] at once instead of a deadlock.
 //
 // Goroutines of this process, and processes, are served in order of arrival, so that readers do not starve writers. The readers
 // of a process share one hold in Redis. While they come and go, the process asks Redis every 100 ms, or as often as
 // [WithHandoff] says if that is shorter, whether a writer waits elsewhere. If so, new readers wait until the others have left
-// and the writer has had its turn. A writer that polls, see [WithPolling], and a writer of Redisson have no place in the queue.
-// For them new readers wait for 300 ms at most, then may read for as long, and so on. A writer that only tries now and then
-// gets the lock when nobody reads, as in Redisson.
+// and the writer has had its turn. A writer that polls, see [WithPolling], and a writer of Redisson have no place in the
+// queue. For them new readers wait for 300 ms at most, then may read for as long, and so on. A writer of Redisson is seen
+// only while readers of some process share a hold. A writer that only tries now and then gets the lock when there is no
+// reader, as in Redisson.
 //
 // In Redis it is Redisson's RReadWriteLock: one hash, and for each read hold a key with its lease, all in one slot of a
 // cluster. On a cluster, paths with braces that would spread these keys over slots, such as "a{b" or "{}a", get an error. The
@@ -31,8 +32,9 @@ import (
 // either layout. So a goroutine that forgets to unlock keeps writers out for as long as its process lives; a crash keeps them
 // out for one lease at most. The reason is Redisson: before version 4.6 a renewal by a Java reader sets the leases of all
 // readers to its own lockWatchdogTimeout, 30 s by default. A longer lease that is not renewed would end early and unnoticed,
-// and a writer would get the lock. So a third of the lease should be shorter than lockWatchdogTimeout, and a lease that is not
-// renewed no longer than it. Java renewals do not change a writer's lease: writers are renewed like plain locks.
+// and a writer would get the lock. So a third of the lease should be shorter than lockWatchdogTimeout, and a lease that is
+// not renewed should be no longer than lockWatchdogTimeout. Java renewals do not change a writer's lease: writers are renewed
+// like plain locks.
 type ReadWriteLock struct {
 	reader    Lock
 	writer    Lock

@@ -22,8 +22,9 @@ import (
 // Lock is the lock of one path. It is safe for use by many goroutines; get it from [Registry.Obtain].
 //
 // It has two halves. The local half serializes the goroutines of this process. Its holder asks Redis for the other half, the
-// hold. Locking gets the local half, then the hold. Unlocking ends the hold, has its key removed, and only then frees the
-// local half, so that the next local holder finds the key free; with [WithBackgroundRelease] it takes the key over.
+// hold. Locking gets the local half, then the hold. Unlocking ends the hold, removes its key, and only then frees the local
+// half, so that the next local holder finds the key free; with [WithBackgroundRelease] the next local holder takes the key
+// over.
 type Lock struct {
 	reg   *Registry
 	redis queue.Path     // its half in Redis
@@ -48,8 +49,8 @@ const (
 // Lock is Spring's lockInterruptibly, and its lock when ctx is never done. A failure leaves nothing behind, neither here
 // nor in Redis. The errors, each within a [*LockError]:
 //
-//   - ctx.Err(), at most 500 ms after ctx is done; joined with [ErrUnavailable] when Redis could not be asked whether the lock
-//     is free
+//   - the error of ctx, joined with its cause if that differs, at most 500 ms after ctx is done; also joined with
+//     [ErrUnavailable] when Redis could not be asked whether the lock is free
 //   - [ErrTaken], when the time given by [Wait] is over and another owner had the lock; with [NoWait] when another owner has it
 //   - [ErrUnavailable], when the first attempt fails with a transient error, or is not answered within [WithCommandTimeout]. A
 //     call with Wait, and one that has queued in this process before, tries again instead, after 50 ms at first and a second at
@@ -59,7 +60,8 @@ const (
 //   - [ErrClosed], when the registry is closed or shuts down
 //   - [ErrUpgrade], [ErrDeadlock] and [ErrWrongType]
 //   - another error of Redis, a missing permission for instance
-//   - bad input: an empty path, a nil context, a lease under two milliseconds, Wait and NoWait; the error says all that is wrong
+//   - bad input: an empty path, a nil context, a lease under two milliseconds, Wait together with NoWait; the error lists all
+//     that is wrong
 func (l *Lock) Lock(ctx context.Context, opts ...LockOption) error {
 	_, err := l.acquire(ctx, "lock", opts, untilDone, owner.Nobody)
 	return err
@@ -73,12 +75,13 @@ func (l *Lock) TryLock(ctx context.Context, opts ...LockOption) (bool, error) {
 }
 
 // Unlock undoes one Lock of the owner; the last one releases the lock and removes its key from Redis. Whatever it returns then,
-// the owner does not hold the lock any more. Nil means that this hold's key is gone, that it keeps the path as [AtLeast] asks,
-// or that the next goroutine of this process has the lock now, see [WithHandoff]. Such a hand-over does not ask Redis: when
-// FLUSHALL, or ForceUnlock of another process, has removed the key within the time of WithHandoff, the last of these Unlocks
-// notices it, or a renewal, or a check of fencing tokens. With WithHandoff(0) each Unlock notices. With [WithBackgroundRelease]
-// nil means that the hold was valid until now by this process's clock, not that the key is gone: a process that ends without
-// [Registry.Close] leaves it to its lease. The errors, each within a [*LockError]:
+// the owner does not hold the lock any more. Nil means that the key was still this hold's and is removed now, that it keeps
+// the path as [AtLeast] asks, or that the next goroutine of this process has the lock now, see [WithHandoff]. Such a
+// hand-over does not ask Redis: when FLUSHALL, or ForceUnlock of another process, has removed the key within the time of
+// WithHandoff, the last of these Unlocks notices it, or a renewal, or a check of fencing tokens. With WithHandoff(0) each
+// Unlock notices. With [WithBackgroundRelease] nil means that the hold was valid until now by this process's clock, not that
+// the key is gone: a process that ends without [Registry.Close] leaves it to its lease. The errors, each within a
+// [*LockError]:
 //
 //   - [ErrNotOwner]: the caller does not hold the lock; nothing was changed
 //   - [ErrLockLost]: the hold was lost before, so others may have had the lock meanwhile: its lease was over by this
@@ -103,10 +106,10 @@ func (l *Lock) Unlock(ctx context.Context) error {
 
 // Renew sets the lease of the caller's hold to ttl from now, in whole milliseconds, at least two as for [Lease]; later renewals
 // use ttl, too. It may shorten the lease, but a hold that several readers share is only lengthened, see [ReadWriteLock.Reader].
-// A hold with [AtMost] gets no longer a lease than is left until its bound; Renew then returns nil all the same. The errors,
-// each within a [*LockError]: [ErrNotOwner] when the caller does not hold the lock, [ErrLockLost] when its lease is over or its
-// key is no longer this hold's, the error of ctx, [ErrUnavailable], [ErrClosed] when the registry is closed while Renew waits,
-// a ttl that is too short, also for the round trip to Redis, and other errors of Redis. After an error of Redis the hold stays
+// A hold with [AtMost] gets no lease that reaches beyond its bound; Renew still returns nil then. The errors, each within a
+// [*LockError]: [ErrNotOwner] when the caller does not hold the lock, [ErrLockLost] when its lease is over or its key is no
+// longer this hold's, the error of ctx, [ErrUnavailable], [ErrClosed] when the registry is closed while Renew waits, a ttl
+// that is too short, also for the round trip to Redis, and other errors of Redis. After an error of Redis the hold stays
 // valid for as long as its lease is certain.
 func (l *Lock) Renew(ctx context.Context, ttl time.Duration) error {
 	if err := l.check(ctx); err != nil {

@@ -30,8 +30,8 @@ import (
 	"github.com/lockregistry/lockregistry/observe"
 )
 
-// Registry hands out the locks of one prefix. It is safe for use by many goroutines. Services that are to exclude each
-// other use the same prefix on the same Redis database, and each has a registry of its own.
+// Registry hands out the locks of one prefix. It is safe for use by many goroutines. Services that must exclude each other
+// use the same prefix on the same Redis database, each with its own registry.
 type Registry struct {
 	names
 	config
@@ -270,9 +270,9 @@ func (r *Registry) Obtain(path string) *Lock {
 }
 
 // ReadWrite returns the read-write lock of a path, in the format of Redisson's RReadWriteLock whatever the layout of the
-// registry's plain locks. It uses the same key as the plain lock of the path, so use only one of them for a path: while one is
-// held, the other returns [ErrWrongType]. Like Obtain, ReadWrite never returns nil, never fails, and never talks to Redis. A
-// read-write lock counts as one lock for the registry's capacity.
+// registry's plain locks. It uses the same key as the plain lock of the path, so use only one of the two for a path: while
+// one is held, the other returns [ErrWrongType]. Like Obtain, ReadWrite never returns nil, never fails, and never talks to
+// Redis. A read-write lock counts as one lock for the registry's capacity.
 func (r *Registry) ReadWrite(path string) *ReadWriteLock {
 	l, ok := r.cache.findReadWrite(path)
 	if !ok {
@@ -283,8 +283,8 @@ func (r *Registry) ReadWrite(path string) *ReadWriteLock {
 }
 
 // Renew sets the lease of the plain lock of path, held by any owner of this process, to ttl from now, in whole milliseconds, at
-// least two. Any goroutine may call it, as Spring's renewLock; [Lock.Renew] is for the owner only. For the rest it works as
-// Lock.Renew, with the same limits, [AtMost] included. It does not apply to the path's read-write lock or semaphore.
+// least two. Any goroutine may call it, as Spring's renewLock; [Lock.Renew] is for the owner only. Otherwise it works like
+// Lock.Renew, with the same limits, including [AtMost]. It does not apply to the path's read-write lock or semaphore.
 //
 // It returns the errors of Lock.Renew; [ErrNotOwner] means that no owner of this process holds the lock.
 func (r *Registry) Renew(ctx context.Context, path string, ttl time.Duration) error {
@@ -299,7 +299,7 @@ func (r *Registry) Renew(ctx context.Context, path string, ttl time.Duration) er
 }
 
 // ExpireUnusedOlderThan drops the lock objects that are not in use and were last locked, or else made, at least age ago. If age
-// is not positive, it drops all that are not in use. It returns how many it dropped. It is Spring's method of that name. It
+// is not positive, it drops all that are not in use. It returns how many it dropped. Spring has the same method. It
 // only frees memory: nothing changes in Redis, and a dropped lock keeps working. It does not block other calls, even with
 // millions of locks.
 func (r *Registry) ExpireUnusedOlderThan(age time.Duration) int {

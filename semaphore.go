@@ -39,8 +39,8 @@ type Semaphore interface {
 	// Do runs fn while it has a permit, or as many as [Permits] says. It takes the options of Acquire. Fn gets the context of
 	// [Hold.Context]: it is cancelled, with the cause [ErrLockLost], as soon as the hold can no longer be guaranteed.
 	//
-	// Do returns the error of fn, joined with the error of the release. When it returns an error of Acquire, fn has not run. It
-	// releases also when fn panics, and when ctx is done.
+	// Do returns the error of fn, joined with the error of the release. When it returns an error of Acquire, fn has not run.
+	// It also releases when fn panics, and when ctx is done.
 	Do(ctx context.Context, fn func(context.Context) error, opts ...LockOption) error
 
 	// SetPermits sets the number of permits for good: Redis keeps it when no permit is held, and the number that
@@ -67,7 +67,7 @@ const mostPermits = math.MaxInt32
 // count for the registry's capacity.
 //
 // The first call sets the number in Redis. The number is forgotten once all leases are over, half a minute later at most,
-// unless SetPermits has set it for good. When Redis has another number than n, that number counts, and the registry logs a
+// unless SetPermits has set it for good. When Redis has a number other than n, that number counts, and the registry logs a
 // warning.
 //
 // Semaphores are for [LayoutSpring], in a format of this library that Java does not know. With [LayoutRedisson] each call
@@ -196,14 +196,14 @@ func (s *semaphoreAt) acquire(ctx context.Context, op string, opts []LockOption,
 	return h, err
 }
 
-// kind returns the kind of holds that have each permits.
+// kind returns the kind of holds; each is how many permits one has.
 func (s *semaphoreAt) kind(each int) *kind {
 	k := s.reg.permitsOf(each, s.number)
 	k.side.Found = s.found
 	return k
 }
 
-// permitsOf returns the kind of holds that have each permits of a semaphore with number permits.
+// permitsOf returns the kind of holds of a semaphore; each is how many permits one has, number how many there are.
 func (r *Registry) permitsOf(each, number int) *kind {
 	format := protocol.NewPermits(r.formats, each, number)
 	return &kind{hold.Kind{Format: format, Fencing: r.formats.Fencing, Env: r.holds}, r.queues.Side(queue.Permits(each))}

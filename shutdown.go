@@ -20,9 +20,9 @@ import (
 // other calls that wait for a lock, or ask for one, return [ErrClosed]. Holds are renewed as before.
 //
 // When ctx ends first, Shutdown closes the registry, leaves held locks to their leases, and returns the error of ctx. It
-// returns ErrClosed when Close is called meanwhile and locks are held, and nil when the registry was closed before. Calls of
-// [Registry.AcquireAll] that already have some of their paths go on. A leader (see package leader) goes on leading: end the
-// context of its Run.
+// returns ErrClosed when Close is called meanwhile while locks are held or calls are under way, and nil when the registry was
+// closed before. Calls of [Registry.AcquireAll] that already have some of their paths go on. A leader (see package leader)
+// goes on leading: end the context of its Run.
 func (r *Registry) Shutdown(ctx context.Context) error {
 	if ctx == nil {
 		return fmt.Errorf("lockregistry: shutdown: %w", errNilContext)

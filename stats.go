@@ -16,10 +16,10 @@ import (
 )
 
 // Stats returns figures about what the registry does. It sends nothing if the client has a single server. In a cluster it asks
-// the nodes for their slots, once a second at most; it waits for the answers only the first time, for 0.3 s at most. If the
-// client also has replicas, it asks as often which server is the master (ROLE), and waits for 0.3 s at most. It looks at each
-// cached lock, which takes about 0.1 µs each, or 1 µs each in use, and blocks no other call. The figures belong to about the
-// same moment. Stats also works after Close.
+// the nodes for their slots, once a second at most; it waits for the answers only the first time, for 0.3 s at most. Without
+// a cluster, if replicas are among the client's servers, it asks as often which server is the master (ROLE), and waits for
+// 0.3 s at most. It looks at each cached lock, which takes about 0.1 µs each, or 1 µs each in use, and blocks no other call.
+// The figures belong to about the same moment. Stats also works after Close.
 func (r *Registry) Stats() observe.Stats {
 	s := observe.Stats{Locks: r.cache.Len(), HandOvers: r.reports.handOvers.Load(), Windows: r.queues.Windows.Load()}
 	for l := range r.everyLock() {

@@ -45,7 +45,7 @@ var _ gocron.Locker = (*Locker)(nil)
 //     difference, or the next run is skipped. Nine tenths of the period are a good choice, with a locker for each period.
 //     Default: 500 ms, which suits periods of a second or more.
 //   - [lockregistry.Lease] sets the lease: how long a crash keeps the job from running. Default: the registry's lease.
-//   - [lockregistry.AtMost] limits for how long a run that hangs keeps others out. Set it longer than any run: gocron cannot
+//   - [lockregistry.AtMost] limits how long a run that hangs keeps others out. Set it longer than any run: gocron cannot
 //     tell a job that its lock was lost. Default: the lock is renewed for as long as the job runs.
 //
 // NewLocker does not talk to Redis. Lock reports a nil registry or a bad option.

@@ -36,7 +36,7 @@ var (
 var errUnreturned = errors.New("lead did not return: it panicked")
 
 // Candidate campaigns for a role, and leads when it is elected. Make it with [New]. It is safe for use by many goroutines. Each
-// candidate needs a goroutine for its [Candidate.Run]. Candidates of one process exclude each other, too, also on the same
+// candidate needs a goroutine for its [Candidate.Run]. Candidates of one process also exclude each other, even on the same
 // registry.
 type Candidate struct {
 	settings
@@ -66,7 +66,7 @@ type term struct {
 //   - [lockregistry.ErrLockLost], as soon as the lock can no longer be guaranteed, before another candidate can have it
 //   - [ErrYielded], after [Candidate.Yield]
 //   - [lockregistry.ErrClosed], when r is closed. Then nothing renews the lock any more: close r after Run has returned
-//   - of Run's context, when that ends
+//   - the cause of Run's context, when that ends
 //
 // What lead returns decides what follows:
 //
@@ -119,7 +119,7 @@ func New(r *lockregistry.Registry, role string, lead func(context.Context) error
 // lead and of the release if they add something:
 //
 //   - the error of ctx, and its cause, when it has ended
-//   - [lockregistry.ErrClosed], when the registry is closed; a pause, see [WithBackoff], ends before Run notices
+//   - [lockregistry.ErrClosed], when the registry is closed; Run notices it at the end of a pause, see [WithBackoff]
 //   - [lockregistry.ErrDeadlock], when ctx belongs to a hold on the role, so that Run would wait for itself
 //   - [ErrRunning], while an earlier call of Run has not returned
 //   - after a resignation, the error of the release: with [lockregistry.ErrLockLost] another candidate may have led at the same
@@ -277,7 +277,8 @@ func (c *Candidate) Yield() {
 }
 
 // IsLeader reports whether the candidate leads: it is elected, lead has not returned, lead's context has not ended, and the
-// lock's lease is not over by this process's clock, even if no end was announced yet. It does not ask Redis.
+// lock's lease is not over by this process's clock. Once it is over, IsLeader returns false, even if lead's context has not
+// ended yet. It does not ask Redis.
 func (c *Candidate) IsLeader() bool {
 	t := c.term.Load()
 	return t != nil && t.led.Err() == nil && t.hold.Remaining() > 0

@@ -58,10 +58,10 @@ func OnRevoked(f func(err error)) Option { return func(s *settings) { s.revoked 
 // candidate that waits for another one's end waits through outages without reporting them.
 func OnFailed(f func(err error)) Option { return func(s *settings) { s.failed = f } }
 
-// WithBackoff sets for how long the candidate pauses after an error of lead, so that others can lead: least at first, then
-// twice as long each time, at most most. The first pause is least again after a term that lasted at least most, and after
-// [Candidate.Yield]. Yield, and a loss of the lock within less than least, lead to a pause of least. Both must be positive, and
-// least not above most. Default: 500 ms, enough for a Java candidate that polls each 100 ms, and 30 s. Spring's pause is
+// WithBackoff sets how long the candidate pauses after an error of lead, so that others can lead: least at first, then
+// twice as long each time, up to most. It begins with least again after [Candidate.Yield], and after a term that lasted for
+// most or longer. After Yield, and after a lock that was lost sooner than least, the pause is least. Both must be positive,
+// and least not above most. Default: 500 ms, enough for a Java candidate that polls each 100 ms, and 30 s. Spring's pause is
 // busyWaitMillis, 50 ms.
 func WithBackoff(least, most time.Duration) Option {
 	return func(s *settings) { s.least, s.most = least, most }

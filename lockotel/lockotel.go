@@ -11,8 +11,8 @@
 //   - lockregistry.acquire.duration, a histogram: how long calls took, whether or not they got the lock. lockregistry.operation
 //     is [observe.Acquired.Op]; lockregistry.acquire.how is [observe.How], "none" when the call did not get the lock;
 //     error.type
-//   - lockregistry.acquire.local_wait.duration, a histogram: how long calls waited for goroutines of this process; without
-//     calls that did not wait for one. lockregistry.operation
+//   - lockregistry.acquire.local_wait.duration, a histogram: how long calls waited for goroutines of this process, only for
+//     calls that did. lockregistry.operation
 //   - lockregistry.acquire.wakeups, a counter: what woke calls that waited for other processes. lockregistry.wakeup.type is
 //     "message", "change" or "poll", see [observe.Wakeups]
 //   - lockregistry.hold.duration, a histogram: how long locks were held. lockregistry.release.how is [observe.End];

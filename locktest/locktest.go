@@ -171,7 +171,7 @@ func (r *Registry) HoldElsewhere(path string, lease time.Duration) (release func
 	}
 	key := prefix + ":" + path
 	name, kind, channel, message := "stranger-"+rand.Text(), "string", prefix+"-channel:"+key, key
-	if info, _ := r.Inspect(context.Background(), path); info.Layout == lockregistry.LayoutRedisson { // so the registry's layout
+	if info, _ := r.Inspect(context.Background(), path); info.Layout == lockregistry.LayoutRedisson { // it is free: the registry's
 		name, kind, channel, message = name+":1", "hash", "redisson_lock__channel:{"+key+"}", "0"
 		if strings.Contains(key, "{") {
 			channel = "redisson_lock__channel:" + key

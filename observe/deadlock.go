@@ -21,7 +21,7 @@ type DeadlockWait struct {
 	Owner string    // the caller, such as "goroutine 17"
 	Holds []string  // paths that the caller holds, 16 at most; only the cycle's when one process found it
 	Label Label     // of its registry
-	Since time.Time // since when it waits
+	Since time.Time // when it began to wait
 }
 
 // String describes the cycle in one line: who holds and waits for which path, with the labels if several processes take part.

@@ -61,7 +61,8 @@ type HolderInfo struct {
 }
 
 // Overdue returns how late the renewal of the lease is: the process has died, is frozen, or cannot reach Redis. It is 0 for
-// delays below a second or a tenth of the lease, whichever is longer, and if Renewed or the end of the lease is not known.
+// delays below a second or a tenth of the lease, whichever is longer, and if it is not known that the holder renews, or the
+// lease has no end.
 func (h HolderInfo) Overdue() time.Duration {
 	if late := h.Renewed*2/3 - h.Lease; h.Renewed > 0 && h.Lease >= 0 && late >= max(time.Second, h.Renewed/10) {
 		return late

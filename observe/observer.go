@@ -46,12 +46,12 @@ type Subject struct {
 	Kind Kind   // KindLock, KindReader, KindWriter or KindSemaphore
 }
 
-// Kind is what sort of lock something is about.
+// Kind is a kind of lock.
 type Kind string
 
 // The kinds.
 const (
-	KindNone      Kind = ""          // nobody holds the path, and nobody waits for it
+	KindNone      Kind = ""          // the path has no holder and no waiter
 	KindLock      Kind = "lock"      // a plain lock
 	KindReader    Kind = "reader"    // of a read-write lock
 	KindWriter    Kind = "writer"    // of a read-write lock
@@ -64,7 +64,7 @@ const (
 type Acquired struct {
 	Subject
 
-	Op      string        // "lock", "trylock", "do", "acquire" or "once"; "do" is also for DoValue
+	Op      string        // "lock", "trylock", "do", "acquire", "tryacquire" or "once"; "do" is also for DoValue
 	How     How           // how it got the lock; HowNone: it did not
 	Here    time.Duration // how long it waited for goroutines of this process
 	Redis   time.Duration // how long the rest took: Redis, and waiting for other processes

@@ -24,7 +24,7 @@ type Removal struct {
 	Expired   clock.Instant // by then the key has expired, even without a removal, unless MayArrive
 	Keep      clock.Instant // AtLeast keeps the path until then, if the key has Value; 0: it does not
 	MayArrive bool          // a grant of the hold may still arrive, so one removal is not enough
-	Watch     time.Duration // how long to go on removing that, once Redis answers
+	Watch     time.Duration // how long to go on removing a late grant, once Redis answers
 }
 
 // Path is told what was removed.
@@ -79,7 +79,7 @@ type Try struct {
 	last    bool // the registry is closed: abandoned commands have arrived by now, or are not waited for
 }
 
-// New makes a cleaner. Soon makes its Turn be called at the latest at due. Send sends removals, calls Answered of each, then
+// New makes a cleaner. Soon must have its Turn called at due at the latest. Send sends removals, calls Answered of each, then
 // returns.
 func New(c clock.Clock, soon func(due clock.Instant), send func([]Try)) *Cleaner {
 	cleaner := &Cleaner{clock: c, soon: soon, all: map[place]*pending{}}
@@ -113,8 +113,8 @@ func (c *Cleaner) Remove(r Removal, freed func(gone bool)) bool {
 }
 
 // Expedite begins a removal at once for which no caller waits. If a newer removal of the same place is pending, that is made
-// due, since it covers this one. A pending older removal is merged into this one, and keeps its freed. After Close, Expedite
-// does nothing and reports false.
+// due, since it covers this one. A pending older removal is extended to cover this one, too, and keeps its freed. After
+// Close, Expedite does nothing and reports false.
 func (c *Cleaner) Expedite(r Removal) bool {
 	c.mu.Lock()
 	known := c.all[r.place()]
@@ -253,7 +253,7 @@ func (c *Cleaner) LongestPause() time.Duration {
 	return c.paced(clock.MostPause)
 }
 
-// Close makes all removals be sent once more. New removals are refused from now on.
+// Close sends all removals once more. New removals are refused from now on.
 func (c *Cleaner) Close() {
 	c.mu.Lock()
 	c.closed = true

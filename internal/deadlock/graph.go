@@ -28,7 +28,7 @@ type Graph struct {
 	shards [1 << shardBits]shard
 
 	// closing is held by a call, or a second look, while it judges cycles: a refused call has left the graph before the next one
-	// judges. The mutexes of shards and locks may be taken with it, one at a time.
+	// judges. The mutexes of shards and locks may be taken while it is held, one at a time.
 	closing sync.Mutex
 }
 

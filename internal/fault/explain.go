@@ -13,7 +13,7 @@ func (o OverdueError) Error() string { return o.Failure.Error() }
 
 func (o OverdueError) Unwrap() error { return o.Failure }
 
-// Explain adds to the reason why a call gives up why Redis could not be asked, if it could not.
+// Explain adds, to the reason for which a call gives up, why Redis could not be asked, if it could not.
 func Explain(why, failure error) error {
 	switch {
 	case failure == nil || errors.Is(why, Closed):

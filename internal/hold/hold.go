@@ -97,7 +97,8 @@ func (h *Hold) SetMayArrive(may bool) { h.lease.MayArrive = may }
 // Leads reports whether the owner is a leader.
 func (h *Hold) Leads() bool { return h.leads }
 
-// Queued returns when the hold got its place in the queue of Redis: all calls that wait there now came later; 0: not known.
+// Queued returns when the command was sent that got the hold its place in the queue of Redis: all calls that wait there now
+// joined later; 0: not known.
 func (h *Hold) Queued() clock.Instant { return h.queued }
 
 // SetQueued sets what Queued returns.
@@ -106,8 +107,8 @@ func (h *Hold) SetQueued(at clock.Instant) { h.queued = at }
 // Since returns when this process got the key.
 func (h *Hold) Since() clock.Instant { return h.had.since }
 
-// Grant turns asked into live, with the reply that came to a command that was sent at sent. It reports false when the reply
-// came after the lease had ended.
+// Grant turns asked into live, with the reply to its command: sent and came are when that was sent and answered. It reports
+// false when the reply came after the lease had ended.
 func (h *Hold) Grant(sent, came clock.Instant) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -135,8 +136,8 @@ func (h *Hold) GrantShort(base clock.Instant, length time.Duration) bool {
 // obtains the hold.
 func (h *Hold) HadSince(at clock.Instant) { h.had.since = at }
 
-// begin notes that the owner has the hold since now, and this process the key since since. The key was granted no sooner than
-// at granted. The caller holds the mutex.
+// begin sets when the owner got the hold (now), and when this process got the key (since), but not before granted, when the
+// key was granted at the earliest. The caller holds the mutex.
 func (h *Hold) begin(granted, since, now clock.Instant) {
 	h.had.owned = now
 	if h.had.since == 0 {
@@ -265,7 +266,7 @@ func (h *Hold) Held(now clock.Instant) (owned, had time.Duration, fresh bool) {
 // Remains are what may be left of a hold in Redis.
 type Remains struct {
 	Value   string
-	Longest time.Duration // the longest lease ever asked for
+	Longest time.Duration // the longest lease that the key can have
 	Term    time.Duration // the lease that was asked for last
 	Kept    clock.Instant // AtLeast keeps the path until then; 0: it does not
 }

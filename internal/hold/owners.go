@@ -37,9 +37,9 @@ func (h *Hold) Adopt(t Terms) bool {
 	return true
 }
 
-// Relinquish ends the contexts of an owner that unlocks, if the hold may go to another owner of this process: it is fresh, at
-// least half of its lease is left, and the process has had the key for less than limit. Running is its lease. Due: the process
-// has had the key long enough, and other processes have their turn first.
+// Relinquish ends the contexts of an owner that unlocks, and reports true, if the hold may go to another owner of this
+// process: it is fresh, at least half of its lease is left, and the process has had the key for less than limit. Running is
+// its lease. Due: the process has had the key long enough, and other processes have their turn first.
 func (h *Hold) Relinquish(limit time.Duration) (can, due bool, running time.Duration) {
 	h.mu.Lock()
 	now := h.path.Clock.Now()

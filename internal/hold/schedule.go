@@ -38,7 +38,7 @@ type Task interface {
 	Done(reply transport.Reply, n int64, err error)
 }
 
-// NewSchedule makes an empty schedule. Soon makes Turn be called at the latest at due. Send sends tasks, calls Done of each,
+// NewSchedule makes an empty schedule. Soon must have Turn called at due at the latest. Send sends tasks, calls Done of each,
 // then returns.
 func NewSchedule(soon func(due clock.Instant), send func([]Task)) *Schedule {
 	s := &Schedule{soon: soon}

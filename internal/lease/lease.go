@@ -78,7 +78,7 @@ const (
 // unsure has renewals under way, commands that may still be executed, and the bound of renewals.
 type unsure struct {
 	flying   int32         // renewals under way
-	several  bool          // two were under way at once, since there were none
+	several  bool          // two were under way at once since the last time that none was
 	exceeds  bool          // the key may live beyond the bound, and must be shortened
 	shortest time.Duration // the shortest lease of all renewals since there were none
 	sure     clock.Instant // the value for until once the server has refused all of them

@@ -52,7 +52,8 @@ type Redis interface {
 	Look() bool
 }
 
-// Init makes the zero value ready for use. While readers are kept out for a writer elsewhere, l looks for that once in every.
+// Init makes the zero value ready for use. While readers are kept out for a writer elsewhere, l looks for one again at
+// intervals of every.
 func (l *ReadWrite) Init(redis Redis, every time.Duration) {
 	l.redis, l.every = redis, every
 	l.read.of, l.write.of = l, l

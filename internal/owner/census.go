@@ -13,7 +13,7 @@ import (
 // census takes a thousandth of the time at most.
 type Census struct {
 	mu     sync.Mutex
-	next   time.Time // no list is made before
+	next   time.Time // no list is made before this
 	counts int
 	each   int // bytes per stack that were enough last time: with fewer the program would be stopped twice
 }

@@ -158,7 +158,7 @@ func (f *Format) ObtainAll(all []Request) Call {
 func (f *Format) Release(r Release) Call {
 	if f.format.Many {
 		r.Leaving.All = false // other calls of its registry wait, too
-		r.Queued = true       // only releases wake waiting calls, so also a registry without a queue must do so
+		r.Queued = true       // only releases wake waiting calls, so those of a registry that was refused the queue must do so, too
 	}
 	c := Call{Script: f.format.scripts.release, Key: r.Key, Args: Args{r.Value, f.channels, "", string(r.Known), f.Sharded()}}
 	if r.Queued {

@@ -16,7 +16,7 @@ type Numbers struct{ newest atomic.Uint64 }
 
 // Numbers that can be times.
 const (
-	lastTime  = 1 << 52             // in the year 2112. A clock that is far ahead stays within what Lua counts exactly, 2^53
+	lastTime  = 1 << 52             // in the year 2112; Lua counts exactly up to 2^53, also the numbers of a clock that is far ahead
 	firstTime = 946_684_800_000_000 // the year 2000. Older versions, and Redisson's threads, count from 1
 )
 

@@ -14,8 +14,8 @@ var (
 	setPermits = known("set_permits", permits.operation("set_permits"))
 )
 
-// NewPermits returns the format of holds that have each permits of a semaphore with number permits, unless Redis has another
-// number.
+// NewPermits returns the format of holds of a semaphore. Each is how many permits a hold has, number how many there are,
+// unless Redis has another number.
 func NewPermits(c Config, each, number int) *Format {
 	f := newFormat(permits, c)
 	f.permits = strconv.Itoa(each) + " " + strconv.Itoa(number)

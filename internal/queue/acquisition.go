@@ -69,7 +69,7 @@ func (p *Path) Obtain(ctx context.Context, q *Request) error {
 	}
 	patient := q.Wait != 0
 	before, err := first.follow(q.Deadline)
-	if err == nil && (before != nil || !patient || first.under != "" || !p.Contested()) { // done: most locks are free
+	if err == nil && (before != nil || !patient || first.under != "" || !p.Contested()) { // most locks are free: a try comes first
 		err = first.try(protocol.Queueing{Mode: first.mode(patient, false)}, before == nil, q.Deadline)
 	}
 	if before != nil {
@@ -156,7 +156,7 @@ func (c *course) how(began clock.Instant) Outcome {
 	}
 }
 
-// sleeps notes that the call waits for another hold. At seen, its lease had left; 0: no end.
+// sleeps notes that the call waits for another hold. Left is the rest of its lease at seen; 0: no end.
 func (c *course) sleeps(seen clock.Instant, left time.Duration) {
 	c.slept, c.lapses = true, 0
 	if left > 0 {

@@ -17,8 +17,8 @@ type attempt struct {
 	hold  *hold.Hold
 	under string          // for a reader: the value of the writer's hold that its owner has
 	ctx   context.Context // of the caller
-	sent  bool            // a try was sent
-	asked bool            // a try was answered
+	sent  bool            // a try has begun
+	asked bool            // a try has ended: with a reply, or an error that was not the end of ctx
 	cut   bool            // the last try was not answered before ctx ended
 	again bool            // the last reply, that the lock is taken, came late, and the try asked again
 	won   bool            // the hold is granted
@@ -87,7 +87,7 @@ func (a *attempt) try(w protocol.Queueing, quick bool, deadline clock.Instant) e
 
 // askAgain asks again after a late reply that the lock is taken: the server may no longer be the master. It checks a ticket
 // instead of asking for one again: the ticket may have been granted in between, and with a second ticket of the same number the
-// message of that grant, which may be over by now, would count from today.
+// message of that grant, which may be over by now, would count from now.
 //
 //go:noinline
 func (a *attempt) askAgain(p *transport.Wait, w protocol.Queueing, quick bool, deadline clock.Instant) (err error) {

@@ -64,13 +64,14 @@ func NewBehind(limit time.Duration) *Behind {
 }
 
 // Yields reports whether a process must leave a window to calls without a ticket: it has had the key for the handoff limit,
-// with several holds, between which the key was free only for moments. Had is for how long the process has had the key, owned
-// the owner its hold; for a single hold they differ by a round trip.
+// with several holds, between which the key was free only for moments. Had is how long the process has had the key, and owned
+// how long the owner has had its hold; for a single hold they differ by a round trip.
 func (b *Behind) Yields(had, owned, trip time.Duration) bool {
 	return b.limit > 0 && had >= b.limit && had-owned >= b.limit/2+2*trip
 }
 
-// Begin begins the removal of a key that this process has had for had. It returns nil if the call must wait for the removal.
+// Begin begins the removal of a key. Had is how long this process has had it. It returns nil if the call must wait for the
+// removal.
 func (b *Behind) Begin(key string, had time.Duration, now clock.Instant) *Removing {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -55,7 +55,8 @@ func (all *Shared) putBack(s *spare) {
 }
 
 // expected is a hold that a look has found, and that may be over before the message of its grant comes. That message must not
-// be taken for a grant that no call waits for: its removal would find nothing to remove.
+// be taken for a grant that no call waits for: the key would be removed, and the hold's own removal, which is under way,
+// would find nothing and report a loss.
 type expected struct {
 	number string
 	until  clock.Instant

@@ -54,7 +54,7 @@ type mailbox struct {
 // mail is the content of the messages since it was last taken.
 type mail struct {
 	granted time.Duration // the call's hold owns the key, with this lease; 0: it does not
-	next    time.Duration // if isNext: when the call may look
+	next    time.Duration // if isNext: after how long the call may look
 	isNext  bool
 	look    bool // something happened that only a look shows
 }

@@ -58,7 +58,7 @@ type Local interface { //nolint:interfacebloat // all that the half in Redis nee
 	// Hold returns the lock's hold; nil if it has none.
 	Hold() *hold.Hold
 
-	// Won gives the lock its hold, which is live since since.
+	// Won gives the lock its hold, which is live. Its owner may use it from since on.
 	Won(h *hold.Hold, since clock.Instant)
 
 	// Free frees the local half of a call that did not get the lock.

@@ -208,7 +208,7 @@ type lookTimes struct {
 func (a *acquisition) whenToLook() lookTimes {
 	at, now, poll := &a.at, a.path.Clock.Now(), a.path.all.Poll
 	l := lookTimes{due: clock.Never, refresh: now.Add(refreshing), watch: clock.Never}
-	first, rank := at.Rank, at.Rank // how many calls in front look first: when a lease is over, and else
+	first, rank := at.Rank, at.Rank // how many calls in front look first, first when a lease is over, rank otherwise
 	if a.path.many {                // all in front may be calls of one process that stands still
 		own := a.path.contention().line.before(a.ticket.seat)
 		first, rank = min(rank, mostPatient+own), min(rank, 1+own) // mutant: patient with each call

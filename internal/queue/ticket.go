@@ -95,7 +95,7 @@ func (a *acquisition) ask(what protocol.Mode) error {
 	if queued {
 		if what == protocol.ModeEnqueue {
 			a.ticket.asked = a.began
-			if w.Place != "" || a.again { // not for a look, which says nothing about the server's clock
+			if w.Place != "" || a.again { // a former place, or a look, says nothing about the server's clock
 				a.ticket.asked = 0
 			}
 		}

@@ -86,7 +86,7 @@ func (a *attempt) tooFar(p *transport.Wait) error {
 //
 //go:noinline
 func (a *attempt) outwaited(failure error) error {
-	if !a.asked { // otherwise the state of the lock is known
+	if !a.asked { // otherwise failure has the outcome of the last try
 		a.failure = failure
 	}
 	why := fault.Ended(a.ctx)

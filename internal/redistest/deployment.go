@@ -35,8 +35,8 @@ type Deployment struct {
 // MasterSet is the name under which the Sentinels know the master.
 const MasterSet = "main"
 
-// StartReplicatedCluster starts a Redis Cluster of masters with replicas each, and returns once each node knows all others and
-// each replica has the data of its master.
+// StartReplicatedCluster starts a Redis Cluster in which each master has that many replicas, and returns once each node knows
+// all others and each replica has the data of its master.
 func StartReplicatedCluster(tb testing.TB, masters, replicas int) *Deployment {
 	tb.Helper()
 	d := &Deployment{tb: tb}
@@ -320,8 +320,8 @@ func (d *Deployment) Replicas(of *Server) (all []*Server) {
 	return all
 }
 
-// AwaitPromotion waits until a server other than of, which has failed, says itself that it is the master of a key. It returns
-// that server, and when.
+// AwaitPromotion waits until another server says itself that it is the master of a key, in the place of one that has failed.
+// It returns that server, and when.
 func (d *Deployment) AwaitPromotion(key string, of *Server) (promoted *Server, at time.Time) {
 	d.tb.Helper()
 	return d.awaitPromotion(key, of, func() {})

@@ -92,7 +92,7 @@ func (p *Pass) server(scan func(cursor string) (Step, error)) error {
 				return err
 			}
 		}
-		// Few keys are read soon, too.
+		// Keys are read soon, even if there are only a few.
 		for len(p.found) >= p.Batch || len(p.found) > 0 && p.read.Until(p.Clock.Now()) >= readEach {
 			if err := p.readFirst(); err != nil {
 				return err

@@ -19,7 +19,7 @@ type Heap[T Timed] struct{ all items[T] }
 // Len returns the number of elements.
 func (h *Heap[T]) Len() int { return len(h.all) }
 
-// Put makes t due at due, whether or not it is in the heap.
+// Put sets when t is due, whether or not it is in the heap.
 func (h *Heap[T]) Put(t T, due clock.Instant) {
 	at, place := t.Timing()
 	*at = due

@@ -40,8 +40,8 @@ func New(c clock.Clock, sources ...Source) *Scheduler {
 	return s
 }
 
-// Soon makes the sources be called by due. The caller must have put what is due into the source before. If that is removed, the
-// goroutine still wakes, once, and finds nothing to do: cheaper than waking it for every change.
+// Soon has the sources called at due at the latest. The caller must have put what is due into the source before. If that is
+// removed, the goroutine still wakes, once, and finds nothing to do: cheaper than waking it for every change.
 //
 // A caller that reads armed without the mutex, and does nothing, relies on a turn that will come, or on one that checks armed
 // again at its end. A turn that begins after the read calls the source later, and finds what is due there.
@@ -64,7 +64,7 @@ func (s *Scheduler) Soon(due clock.Instant) {
 	}
 }
 
-// Nudge makes the sources be called now, if the goroutine was started.
+// Nudge wakes the goroutine to call the sources now, if it was started.
 func (s *Scheduler) Nudge() {
 	select {
 	case s.wake <- struct{}{}:

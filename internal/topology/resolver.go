@@ -146,7 +146,7 @@ func (r *Resolver) Hear(within time.Duration) clock.Instant {
 	return r.at
 }
 
-// Forget makes the nodes be asked again, because the named one does not answer or redirects.
+// Forget lets the nodes be asked again soon, because the named one does not answer or redirects.
 func (r *Resolver) Forget() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

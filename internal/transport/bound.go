@@ -196,7 +196,7 @@ func (b *bound) watchContext() {
 
 func endsNever() bool { return true }
 
-// contextEnded notes that the caller's context ended at ended.
+// contextEnded notes when the caller's context ended.
 func (b *bound) contextEnded(ended clock.Instant) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -134,8 +134,8 @@ func (f *freshConns) make(making chan struct{}, since clock.Instant) {
 	}
 }
 
-// dedicate gets a connection that was made after since. The client's pool may have older ones, so the server is asked for the
-// age, in whole seconds; if it does not say, the connection is accepted. It returns nil if there is none in time.
+// dedicate gets a connection that was made at since or later. The client's pool may have older ones, so the server is asked
+// for the age, in whole seconds; if it does not say, the connection is accepted. It returns nil if there is none in time.
 func (s *Shard) dedicate(since clock.Instant) rueidis.DedicatedClient {
 	for unfit := 0; ; {
 		node := s.node()
@@ -197,7 +197,7 @@ func (f *freshConns) tidy() {
 	}
 }
 
-// silent gives up the connection over which a command sent at sent may have gone.
+// silent gives up the connection that a command may have used; sent is when that was sent.
 func (f *freshConns) silent(sent clock.Instant) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

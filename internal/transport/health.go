@@ -25,8 +25,8 @@ import (
 // A late reply may come from a master that was frozen and deposed, and then went on with its queued commands. Until it is
 // demoted, it answers everything on its existing connections as a master. So late replies are not believed, and commands on a
 // suspect shard go only over a fresh connection, made since then, which the client's address or its Sentinels lead to the new
-// master. If the server was only slow, replies on the fresh connection are believed although they take long. In a cluster,
-// commands on a suspect shard go to the node that most nodes name as the master; see topology.Resolver. There a broken
+// master. If the server was only slow, replies on the fresh connection are believed although they take long. In a cluster
+// they go over a fresh connection to the node that most nodes name as the master; see topology.Resolver. There a broken
 // connection makes the shard suspect, too.
 type health struct {
 	heard        atomic.Int64 // an instant: when the newest reply came, or one of a moment before
@@ -110,8 +110,8 @@ func (h *health) beSuspect(now clock.Instant) {
 	}
 }
 
-// silent makes the shard suspect because a command sent at sent had no reply for too long. It reports whether that is new:
-// while the shard is suspect, only commands sent since then say anything new.
+// silent makes the shard suspect because a command had no reply for too long; sent is when that was sent. It reports whether
+// that is new: while the shard is suspect, only commands sent since then say anything new.
 func (h *health) silent(sent, now clock.Instant) (isNew bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

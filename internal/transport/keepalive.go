@@ -36,7 +36,7 @@ type keepAlive struct {
 	calls atomic.Int32  // calls that wait for a message
 	until atomic.Int64  // an instant: until then others may wait for locks of this process
 	on    atomic.Bool   // the timer runs
-	again clock.Instant // not asked for scripts before; guarded by on
+	again clock.Instant // not asked for scripts before this; guarded by on
 	ended int           // how often in a row that question ended the connection although a PING was answered; guarded by on
 	quiet atomic.Int64  // an instant: when the newest answer was asked for, if it named none of the scripts; else 0
 }

@@ -45,7 +45,7 @@ type ownConns struct {
 	conn      atomic.Pointer[ownConn]
 	preparing atomic.Bool   // a goroutine makes or checks it
 	owed      atomic.Bool   // the next obtaining command goes over a shared connection, see tend
-	again     clock.Instant // not made again before; guarded by preparing
+	again     clock.Instant // not made again before this; guarded by preparing
 	tended    atomic.Bool   // the timer of tend runs
 
 	_      cacheLine

@@ -25,7 +25,7 @@ type estimate struct {
 	// counts only after enough commands that were alone.
 	least atomic.Int64
 	alone atomic.Int32 // how many commands were alone, up to sureAlone
-	quick atomic.Int64 // an instant: when about the last reply came that took less than remote; 0: none has
+	quick atomic.Int64 // an instant: about when the last reply came that took less than remote; 0: none has
 }
 
 const (

@@ -174,7 +174,7 @@ func (s *Shard) IsFar(now clock.Instant) bool {
 	return trip.Known && trip.Base >= remote && (quick == 0 || quick.Until(now) >= sureRemote)
 }
 
-// Overdue reports whether a command sent at sent would be answered by now if the server were available.
+// Overdue reports whether a command would be answered by now if the server were available; sent is when that was sent.
 func (s *Shard) Overdue(sent clock.Instant) bool {
 	return sent.Until(s.client.Clock.Now()) >= s.RoundTrip().Plus(tooSoon)
 }
@@ -185,8 +185,8 @@ func (s *Shard) IsLate(sent clock.Instant) bool {
 	return sent.Until(s.client.Clock.Now()) >= s.RoundTrip().Plus(lateReply)
 }
 
-// Silent reports whether the server is silent: it was found silent, and has not replied since. It may answer again if nothing
-// was sent since. So KeepAlive asks it, and it has the time for a reply, from asked on.
+// Silent reports whether the server is silent: it was found silent, and has not replied since. If nothing was sent since, it
+// may answer again by now: so KeepAlive asks it, and it has the time of a reply, counted from asked.
 func (s *Shard) Silent(asked clock.Instant) bool {
 	if s.LastReply() >= clock.Instant(s.silentAt.Load()) {
 		return false
@@ -207,9 +207,9 @@ func (s *Shard) divert(now clock.Instant) {
 	s.batches.stop()
 }
 
-// foundSilent notes that a command sent at sent had no reply for too long. All replies to commands sent before now are late,
-// even fast ones: a master that was frozen answers everything at once when it goes on. If the shard was suspect already, the
-// fresh connection is silent, too.
+// foundSilent notes that a command had no reply for too long; sent is when that was sent. All replies to commands sent before
+// now are late, even fast ones: a master that was frozen answers everything at once when it goes on. If the shard was suspect
+// already, the fresh connection is silent, too.
 func (s *Shard) foundSilent(sent, now clock.Instant) {
 	if !s.silent(sent, now) {
 		return

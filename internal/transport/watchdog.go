@@ -11,8 +11,9 @@ import (
 
 // watchdog ends bounds. A timer for each command would cost more than the rest of this file, so one timer serves all untimed
 // bounds. It fires at intervals while commands are under way, and is not stopped when they are answered: stopping and setting
-// it for each would wake threads of an idle process. Only a command that takes long, or that may take long, gets its own timer.
-// Only then its caller's context is watched, which takes memory, and the mutex of a context that many callers may share.
+// it for each would wake threads of an idle process. Only a command that takes long, that has a goroutine, or whose bound
+// ends before a round looks, gets its own timer. Only then its caller's context is watched, which takes memory, and the mutex
+// of a context that many callers may share.
 type watchdog struct {
 	client *Client
 	timer  *time.Timer

@@ -12,7 +12,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/topology"
 )
 
-// connection is a connection that a node listens on. Except for dialling only run uses it.
+// connection is a connection that a node listens on. Except for dialling, only run uses it.
 type connection struct {
 	node     *node
 	ctx      context.Context         // of all that is sent

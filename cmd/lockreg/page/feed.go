@@ -42,7 +42,7 @@ type feed struct {
 	streams map[*stream]struct{}
 	now     *state             // after the last pass; nil: no pass since a browser connected
 	history []sample           // stays without browsers
-	past    past               // the past at that time
+	past    past               // the past when the last browser left
 	asked   chan struct{}      // closed when the poller has ended; nil: there is none
 	stop    context.CancelFunc // ends the poller's pass
 	skip    context.CancelFunc // ends the poller's pause

@@ -161,7 +161,7 @@ for i, key in ipairs(KEYS) do
   local kind, lease, count, found = typeOf(key), -2, 0, {}
   if kind == 'string' and redis.call('STRLEN', key) <= LONGEST then
     lease, count, found = redis.call('PTTL', key), 1, {redis.call('GET', key), '1', redis.call('PTTL', key)}
-    found[1] = string.match(found[1], '^(.*:%d+)%+$') or found[1] -- the mark adds nothing to the queue
+    found[1] = string.match(found[1], '^(.*:%d+)%+$') or found[1] -- the mark says nothing that the queue does not
   elseif kind == 'string' then
     kind = 'long string'
   elseif kind == 'hash' then
