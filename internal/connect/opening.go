@@ -60,34 +60,40 @@ func (w *opening) dial(ctx context.Context, dial dialing, address string, d *net
 	if err != nil {
 		return nil, err
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if err = w.given.Err(); err != nil {
-		_ = conn.Close()
+	if err = w.keep(conn); err != nil {
+		_ = conn.Close() // not under the mutex: it may be a connection of the user's making
 		return nil, err
-	}
-	if !w.over {
-		w.conns = append(w.conns, conn)
 	}
 	return conn, nil
 }
 
-// succeed leaves the connections to the client.
-func (w *opening) succeed() {
+// keep notes a connection that was made. It fails when the client was given up.
+func (w *opening) keep(conn net.Conn) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.over, w.conns = true, nil
+	if !w.over {
+		w.conns = append(w.conns, conn)
+	}
+	return w.given.Err()
+}
+
+// succeed leaves the connections to the client.
+func (w *opening) succeed() { _ = w.finish() }
+
+// finish returns the connections that were made until now. No further ones are noted.
+func (w *opening) finish() (made []net.Conn) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	made, w.conns, w.over = w.conns, nil, true
+	return made
 }
 
 // giveUp closes the connections, and has no more made. It reports whether there was one.
 func (w *opening) giveUp() (reached bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.end()
-	reached = len(w.conns) > 0
-	for _, c := range w.conns {
+	w.end() // first: a connection that is made from now on is closed by who made it
+	made := w.finish()
+	for _, c := range made {
 		_ = c.Close()
 	}
-	w.over, w.conns = true, nil
-	return reached
+	return len(made) > 0
 }
