@@ -207,6 +207,18 @@ func TestPermits_StandsStill(t *testing.T) {
 	require.Equal(t, "2", s.tickets())
 }
 
+// A registry that was refused the queue gives permits on all the same: those that wait listen to nothing else.
+func TestPermits_ReleaseWithoutTheQueue(t *testing.T) {
+	s := semaphoreOf(t)
+	heard := s.hears("b")
+	held, next := s.value("a"), s.value("b")
+	require.Equal(t, StateGranted, s.is(held, 3, time.Hour, ModeTry))
+	require.Equal(t, StateQueued, s.is(next, 1, time.Minute, ModeEnqueue))
+	c := NewPermits(s.Config, 3, 3).Release(Release{Key: formatKey, Value: held, Queued: false})
+	require.EqualValues(t, Contended, s.sends(c))
+	require.Equal(t, []string{"g " + next[2:] + " 1000 " + formatKey}, s.heard("b", heard))
+}
+
 // Of a process with very many calls that stands still some thousands are passed over at a time: a script is to be short.
 func TestPermits_StandsStillWithThousands(t *testing.T) {
 	s := semaphoreOf(t)
