@@ -8,10 +8,9 @@ import (
 	"github.com/lockregistry/lockregistry/internal/tenure"
 )
 
-// A script draws a hold's fencing token while the hold owns the key, or as it becomes the owner; see
-// internal/protocol/lua/fencing.lua. So later owners draw later, and each draw gives a larger token than all before. A script
-// that grants the lock to a waiting call draws nothing: that call draws its token before it returns. So the granter need not
-// know about tokens. Docs/fencing.md has the cases.
+// A script draws a hold's fencing token while the hold owns the key, or as it becomes the owner, see lua/fencing.lua. So later
+// owners draw later, and each draw gives a larger token than all before. A script that grants the lock to a waiting call draws
+// nothing: that call draws its token before it returns. So the granter need not know about tokens.
 //
 // One draw gives tokensDrawn consecutive tokens. The first is for the hold's owner, the others for the owners of this process
 // to whom the hold is handed. While the hold has the key, they are larger than all earlier owners' tokens and smaller than
@@ -27,7 +26,8 @@ import (
 // have no tokens.
 //
 // Tokens are at least the server's time in microseconds, except with LayoutRedisson. A counter for each path keeps the last
-// token for an hour, with LayoutRedisson forever. See docs/fencing.md for what happens when a failover loses the counter.
+// token for an hour, with LayoutRedisson forever. When a failover loses the counter, tokens go on from the new master's clock,
+// which must not be behind; with LayoutRedisson they are given again.
 //
 // With this option a script sets the key, and a call that waited in the queue needs one more round trip. Default: no tokens,
 // and no counters.

@@ -6,6 +6,7 @@ import (
 	"go/token"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -60,6 +61,82 @@ func (f *f) O()    {}
 func (h *H[T]) P() {}
 `)
 	require.Equal(t, []string{"A", "C", "E", "G", "H", "I", "J", "E.L", "E.M", "H.P"}, got)
+}
+
+// imported are the packages that users import, as folders.
+var imported = []string{".", "leader", "locktest", "observe", "gocronlock", "lockotel"}
+
+var fileName = regexp.MustCompile(`\b[\w-]+\.(go|lua|md|tla|txt)\b`)
+
+// Those who read the comments of exported names, with go doc for instance, have no files.
+func TestComments_NameNoFile(t *testing.T) {
+	for _, folder := range imported {
+		files, err := filepath.Glob("../../" + folder + "/*.go")
+		require.NoError(t, err)
+		require.NotEmpty(t, files, folder)
+		for _, file := range files {
+			src, err := os.ReadFile(file)
+			require.NoError(t, err)
+			if strings.HasSuffix(file, "_test.go") {
+				continue
+			}
+			for _, text := range public(t, string(src)) {
+				require.Empty(t, fileName.FindString(text), "%s: say in half a sentence what matters: %s", file, text)
+			}
+		}
+	}
+}
+
+func TestComments_OfMadeUpCode(t *testing.T) {
+	got := public(t, `// Package p is in p.go.
+package p
+
+// This text is in the way, see docs/a.md.
+
+// A is in a.lua.
+const A = 1 // one
+
+// B is in b.go.
+func B() {
+	// c.go
+}
+
+type (
+	// D is in d.txt.
+	D struct {
+		// E is in e.tla.
+		E int
+		f int // f.go
+	}
+	// h.go
+	h int
+)
+
+// i.go
+func i() {}
+`)
+	require.Equal(t, []string{
+		"Package p is in p.go.", "A is in a.lua.", "one", "B is in b.go.", "D is in d.txt.", "E is in e.tla.",
+	}, got)
+	for i, text := range got {
+		require.Equal(t, i != 2, fileName.MatchString(text), text)
+	}
+}
+
+// public are the comments of a file that users see.
+func public(t *testing.T, src string) (texts []string) {
+	t.Helper()
+	f, err := parser.ParseFile(token.NewFileSet(), "", src, parser.ParseComments|parser.SkipObjectResolution)
+	require.NoError(t, err)
+	ast.FileExports(f)
+	f.Comments = nil
+	ast.Inspect(f, func(n ast.Node) bool {
+		if c, is := n.(*ast.CommentGroup); is {
+			texts = append(texts, strings.TrimSpace(c.Text()))
+		}
+		return true
+	})
+	return texts
 }
 
 // exported are the functions, types, constants, variables and methods that a file of a package shows to its users. Fields and the
