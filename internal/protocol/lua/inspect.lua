@@ -9,8 +9,8 @@
 --   string, lock (a hash in Redisson's format), readwrite, semaphore, none, or the name of another type
 --   what the lease of the key has left, in milliseconds; -1: it has no end. Of a semaphore, how many permits there are
 --   the fencing counter; empty: there is none
---   how many tickets there are, and the first ones, each with its place and how many connections listen to its registry's channel;
---     -1: not known
+--   how many tickets there are, and the first ones, each with its place and how many connections listen to its registry's
+--     channel; -1: not known
 --   how many holders there are, and the first ones, each with its count, or how many permits it has, and what its lease has left
 -- Texts that are longer than those of locks are cut, see bounded.
 local prefix, most, sharded = ARGV[1], tonumber(ARGV[2]), ARGV[3] == 'S'

@@ -4,8 +4,8 @@
 -- ARGV[1]  the hold's value, "<registry>:<number>"
 -- ARGV[2]  the lease in milliseconds
 -- ARGV[3]  the registry's prefix; empty or missing: there is no queue, or it does not matter
--- ARGV[4]  with a queue: reserve, to wait without a ticket; a reader does not overtake waiting calls; try, for a call that will have a
---          ticket; seen, not to wait, but to leave a trace for waiting calls
+-- ARGV[4]  with a queue: reserve, to wait without a ticket; a reader does not overtake waiting calls; try, for a call that will
+--          have a ticket; seen, not to wait, but to leave a trace for waiting calls
 -- ARGV[5]  S on a cluster
 -- ARGV[6]  the key of the fencing counter; empty or missing: no token is wanted
 -- ARGV[7]  for a reader: the value of the writer's hold that its owner has; empty or missing: none

@@ -5,8 +5,8 @@
 -- ARGV[1]  the hold's value, "<registry>:<number>"
 -- ARGV[2]  the lease in milliseconds
 -- ARGV[3]  the registry's prefix
--- ARGV[4]  enqueue, to get a ticket; empty or missing, to get one at the end of a queue in which others waited a moment ago, with a
---          short reply; check, to look at it
+-- ARGV[4]  enqueue, to get a ticket; empty or missing, to get one at the end of a queue in which others waited a moment ago, with
+--          a short reply; check, to look at it
 -- ARGV[5]  S on a cluster
 -- ARGV[6]  the key of the fencing counter; empty or missing: no token is wanted
 -- ARGV[7]  enqueue: the ticket's former place; empty or missing: the ticket comes last
@@ -15,8 +15,8 @@
 -- ARGV[10] as ARGV[7] of obtain.lua
 --
 -- Replies nil when granted, or "granted" and the token. Else an array:
---   queued   the milliseconds that the holder's lease has left, or a window (-1: no end), how many tickets are in front, the place, and
---            1 when the holder may not know of the queue
+--   queued   the milliseconds that the holder's lease has left, or a window (-1: no end), how many tickets are in front, the
+--            place, and 1 when the holder may not know of the queue
 --   owner    the milliseconds: the hold has the lock
 --   missing  the ticket is not there
 --   refused  this command is late: a later hold of its registry has the lock
@@ -124,7 +124,7 @@ end
 local function come()
   local LONGEST = 110  -- the longest window; if one ends later, the server's clock went back
   local PATIENCE = 300 -- for how long a writer's reservation keeps back readers that could read
-  local UNKNOWN = 120000000 -- how old a ticket of a newer version may be, in microseconds; as the first one its process also had a window
+  local UNKNOWN = 120000000 -- how old a ticket of a newer version may be, in microseconds; the first one also had a window
   local open = 0
   for i = 1, math.min(#entries, 4), 2 do
     open = entries[i] == 'open' and -entries[i + 1] or open

@@ -36,7 +36,8 @@ if named and counter == '' then
   local at = time[1] * 1000 + math.floor(time[2] / 1000)
   local first = redis.call('ZRANGE', key, '0', '1', 'WITHSCORES')
   if first[1] == 'permits' and -first[2] == tonumber(named) and tonumber(first[4] or at + 1) > at and
-    redis.call('ZCARD', key) <= -first[2] and (asks == '' or redis.pcall('EXISTS', queue) == 0) then -- mutant: one permit more; in passing
+    redis.call('ZCARD', key) <= -first[2] and -- mutant: one permit more
+    (asks == '' or redis.pcall('EXISTS', queue) == 0) then -- mutant: in passing
     redis.call('ZADD', key, string.format('%.0f', at + lease), value)
     local left = redis.call('PTTL', key)
     if left >= 0 and left < tonumber(lease) then
@@ -62,7 +63,8 @@ if asks == 'enqueue' and asked and (ARGV[7] or '') == '' and (ARGV[8] or '') == 
       redis.pcall('PEXPIRE', queue, '120000')
     end
     if redis.pcall('ZADD', queue, place, ticket) == 1 then
-      local rank, other = redis.call('ZRANK', queue, ticket) - 2, tonumber(named) ~= -first[2] -- two members are no tickets, see queue.lua
+      local rank = redis.call('ZRANK', queue, ticket) - 2 -- two members are no tickets, see queue.lua
+      local other = tonumber(named) ~= -first[2]
       return {'queued', first[4] - at, rank, place, 0, other and -first[2] or nil}
     end
   end
@@ -119,7 +121,8 @@ local function passOver(still)
     local registry, number = string.match(member, '^(.*):(%d+)|')
     if still[registry or ''] then
       redis.call('ZREM', queue, member)
-      redis.pcall(sharded and 'SPUBLISH' or 'PUBLISH', (slotted or prefix .. '-channel@') .. registry, 'd ' .. number .. ' 0 ' .. key)
+      local own = (slotted or prefix .. '-channel@') .. registry
+      redis.pcall(sharded and 'SPUBLISH' or 'PUBLISH', own, 'd ' .. number .. ' 0 ' .. key)
     end
   end
 end
@@ -217,7 +220,8 @@ end
 -- are removed together, some thousands at a time; the next one is then taken as if its process were there. A ticket that asks
 -- for more permits than there are, or for a lock, would block the tickets behind it: its call looks, and fails.
 local function heads(entries, mine)
-  local heard, last, rounds = {}, '|', 20 -- by registry, whether its process is there; the beginning of the last ticket whose process is not
+  local heard, rounds = {}, 20 -- by registry, whether its process is there
+  local last = '|'             -- the beginning of the last ticket whose process is not
   while true do
     local gone, found = {}, false
     local first, registry, number, lease, kind, place, asked

@@ -109,7 +109,8 @@ local function heads(entries, mine, before)
     local registry, number, lease, kind = string.match(first, TICKET)
     local there = first == 'guest' or tonumber(place) >= (before or 0)
     if registry then
-      there = first == mine or redis.call('PUBSUB', sharded and 'SHARDNUMSUB' or 'NUMSUB', channel(registry))[2] > 0 -- mutant: dead are served
+      there = first == mine or
+        redis.call('PUBSUB', sharded and 'SHARDNUMSUB' or 'NUMSUB', channel(registry))[2] > 0 -- mutant: dead are served
     end
     if there then
       return first, registry, number, lease, kind, place
@@ -135,7 +136,8 @@ local function grantNext(micros, mine, first, registry, number, lease, kind, pla
     if to then
       tell(to, what, 'g', granted)
     end
-    to, what, granted, since = registry, number, tonumber(lease) < tonumber(PROVISIONAL) and lease or PROVISIONAL, place -- mutant: grant of a whole lease
+    to, what, since = registry, number, place
+    granted = tonumber(lease) < tonumber(PROVISIONAL) and lease or PROVISIONAL -- mutant: grant of a whole lease
     if string.byte(lease) == 48 then -- a zero
       granted = math.min(tonumber(lease), PROVISIONAL * 2 ^ math.min(3, #string.match(lease, '^0+')))
     end

@@ -20,7 +20,8 @@ if enters then
   local own = (braced and key or '{' .. key .. '}') .. ':' .. value .. ':rwlock_timeout:1'
   redis.call('SET', own, '1', 'PX', lease)
   redis.call('HMSET', key, 'mode', 'read', value, '1')
-  if left == -1 or type(redis.pcall('PEXPIRE', key, math.max(left, tonumber(lease)))) == 'number' then -- mutant: lease ends others
+  if left == -1 or
+    type(redis.pcall('PEXPIRE', key, math.max(left, tonumber(lease)))) == 'number' then -- mutant: lease ends others
     return nil
   end
   redis.call('DEL', own) -- it is forbidden
@@ -67,7 +68,8 @@ end
 if redis.call('HEXISTS', key, value .. ':write') == 0 then
   return -redis.call('EXISTS', key)
 elseif counter == '' then
-  if lease ~= '' and (redis.call('HLEN', key) == 2 or redis.call('PTTL', key) < tonumber(lease)) then -- mutant: writing renewal ends reading
+  if lease ~= '' and
+    (redis.call('HLEN', key) == 2 or redis.call('PTTL', key) < tonumber(lease)) then -- mutant: writing renewal ends reading
     redis.call('PEXPIRE', key, lease)
   end
   return 1

@@ -9,7 +9,8 @@ if not holders[1] and counter == '' then
     return nil
   end
   redis.call('DEL', key) -- it is forbidden
-elseif asks == '' and holders[1] and not holders[2] and string.find(holders[1], string.match(value, '^(.*:)'), 1, true) ~= 1 and holders[1] ~= 'mode' then
+elseif asks == '' and holders[1] and not holders[2] and
+  string.find(holders[1], string.match(value, '^(.*:)'), 1, true) ~= 1 and holders[1] ~= 'mode' then
   return redis.call('PTTL', key)
 end
 

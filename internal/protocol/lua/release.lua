@@ -4,12 +4,12 @@
 -- ARGV[1]  the hold's value
 -- ARGV[2]  the beginning of the names of the channels of releases; empty or missing: publish nothing
 -- ARGV[3]  the registry's prefix; empty or missing: there is no queue
--- ARGV[4]  quiet: no process is known to try without a ticket; direct: the process has looked for windows a moment ago, and the hold and
---          all waiting calls have joined the queue a moment ago; empty or missing: neither. See fairness.go
+-- ARGV[4]  quiet: no process is known to try without a ticket; direct: the process has looked for windows a moment ago, and the
+--          hold and all waiting calls have joined the queue a moment ago; empty or missing: neither. See fairness.go
 -- ARGV[5]  S on a cluster
--- ARGV[6]  yield: others wait in the process that releases, and must let other processes go first; lead: a leader's hold, for which no
---          long window is due, since it does not matter who leads; leave: the call leaves the queue with all tickets of its registry up
---          to this hold's; empty or missing: none of these
+-- ARGV[6]  yield: others wait in the process that releases, and must let other processes go first; lead: a leader's hold, for
+--          which no long window is due, since it does not matter who leads; leave: the call leaves the queue with all tickets of
+--          its registry up to this hold's; empty or missing: none of these
 -- ARGV[7]  the ticket of a call that leaves the queue; empty or missing: none
 -- ARGV[8]  how long the path stays taken, in milliseconds; empty or missing: no longer
 -- ARGV[9]  the command that removes a key; empty or missing: UNLINK

@@ -13,7 +13,7 @@ local announced = false
 -- newest release with others waiting. But the key may have been taken by chance at each try, so a window is put off only once:
 -- the next comes 1.7 s later.
 local function handOver(entries)
-  local WIDE, RARELY, SELDOM = 110, 1700, 15000 -- the length of a long window, and the time between two, usually and while it is quiet
+  local WIDE, RARELY, SELDOM = 110, 1700, 15000 -- a long window's length, and the time between two, also while it is quiet
   local SHORT, OFTEN = 10, 100                  -- the same for a short window, for calls that are told of releases
   local PAUSE = 1000                            -- a long window is put off if tickets kept no call out for this long
   local STEP = 100                              -- how much later than the ticket in front each ticket looks
