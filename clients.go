@@ -84,8 +84,9 @@ func (s *shared) dismiss(client rueidis.Client) {
 // while a command waits; both are Go durations, 5 s by default. For settings that a URL cannot have, see [WithClientOption].
 //
 // Ctx limits only Open. Without a deadline, Open takes dial_timeout for each server that does not answer. When it fails, it
-// leaves no connection, and no goroutine except one that is in a function of yours. No error contains a password, or a user
-// without a password. The errors:
+// leaves no connection, and no goroutine except one that is in a function of yours. No error contains the password, nor the
+// user unless the server's reply names it. Without either in url, an error names no host that was not found: it may be one of
+// them. The errors:
 //
 //   - [ErrUnavailable], when no server answers, or none can serve now; with the error of ctx, when that ends first
 //   - an error that says that the server refuses the user or a command

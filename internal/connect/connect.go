@@ -16,7 +16,7 @@ import (
 )
 
 // Open returns a client that has reached Redis, which the caller closes. It gives up when ctx ends, and closes what is
-// connected by then. Option is what [Parse] has made of address, which errors name without its password.
+// connected by then. Option is what [Parse] has made of address, which errors name as [Show] does.
 func Open(ctx context.Context, address string, option rueidis.ClientOption) (rueidis.Client, error) {
 	type opened struct {
 		client rueidis.Client
@@ -40,7 +40,9 @@ func Open(ctx context.Context, address string, option rueidis.ClientOption) (rue
 		opens.giveUp() // a cluster's client leaves connections that are being made
 		shown := Show(address)
 		if unknown := (*net.DNSError)(nil); errors.As(o.err, &unknown) {
-			shown = showHosts(address)
+			nameless := *unknown
+			nameless.Name = ""
+			shown, o.err = showUnreached(address), &nameless
 		}
 		return nil, fmt.Errorf("cannot connect to %s: %w", shown, explain(o.err, secrets, option.TLSConfig != nil))
 	case <-ctx.Done():
@@ -52,7 +54,7 @@ func Open(ctx context.Context, address string, option rueidis.ClientOption) (rue
 		}()
 		shown := Show(address)
 		if !reached {
-			shown = showHosts(address)
+			shown = showUnreached(address)
 		}
 		return nil, fmt.Errorf("cannot connect to %s: %w", shown, fault.Ended(ctx))
 	}

@@ -29,12 +29,13 @@ func TestOpen(t *testing.T) {
 	t.Parallel()
 	free, secured := redistest.Start(t), redistest.Start(t, "--requirepass", "correct")
 	for address, want := range map[string]string{
-		"redis://app:secret@" + secured.Addr():                  "to redis://app:***@" + secured.Addr() + ": the user or",
+		"redis://app:secret@" + secured.Addr():                  "to redis://" + secured.Addr() + ": the user or",
 		"redis://:secret@" + secured.Addr():                     "the user or the password is wrong",
 		"redis://secret@" + secured.Addr():                      "the user or the password is wrong",
 		"redis://" + secured.Addr():                             "asks for a password, and the address has none",
 		"redis://:secret@127.0.0.1:1":                           "cannot connect to redis://127.0.0.1:1: nothing listens there",
-		"redis://:secret@no.such.host.invalid":                  "the name of the host is not known",
+		"redis://:secret@no.such.host.invalid":                  "to redis://no.such.host.invalid: the name of the host is not known",
+		"redis://secret.invalid":                                "to redis://***: the name of the host is not known",
 		"rediss://:secret@" + free.Addr() + "?dial_timeout=1s":  "it does not speak TLS",
 		"redis://:secret@" + free.Addr() + "/9999":              "index is out of range",
 		"unix://:secret@/no/such/socket":                        "no such file",

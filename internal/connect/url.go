@@ -101,38 +101,40 @@ func ambiguous(scheme, rest string) bool {
 		scheme == "unix" && host != ""
 }
 
-// Show returns the address of a Redis server without its password, for people: scheme, user, addresses and database. It leaves
-// out a user without a password, which often is the password, and anything that cannot be parsed.
-func Show(address string) string { return show(address, func(host string) string { return host }) }
+// Show returns the address of a Redis server for people: scheme, hosts and database. It leaves out the user and the password,
+// and anything that cannot be parsed.
+func Show(address string) string {
+	return show(address, func(host string, _ *url.URL) string { return host })
+}
 
-// showHosts is Show without ports but those of IP addresses. Where a host was not found its port may be a password: that of
-// redis://user:1234.
-func showHosts(address string) string {
-	return show(address, func(host string) string {
-		name, _, err := net.SplitHostPort(host)
-		if err != nil || net.ParseIP(name) != nil {
+// showUnreached is Show for hosts that were not found. What stands there may be a user and a password without the host after
+// it, as in redis://token and redis://user:1234: so no port is shown, and without an @ no host. IP addresses are.
+func showUnreached(address string) string {
+	return show(address, func(host string, of *url.URL) string {
+		name := (&url.URL{Host: host}).Hostname()
+		switch {
+		case name == "" || name == "localhost" || net.ParseIP(name) != nil:
 			return host
+		case of.User == nil:
+			return "***"
+		default:
+			return name
 		}
-		return name
 	})
 }
 
-func show(address string, host func(string) string) string {
+func show(address string, host func(host string, of *url.URL) string) string {
 	u, err := url.Parse(address)
 	if err != nil || u.Scheme == "" || u.Opaque != "" {
 		return "(an address that cannot be read)"
-	}
-	shown := u.Scheme + "://"
-	if password, _ := u.User.Password(); password != "" && u.User.Username() != "" {
-		shown += u.User.Username() + ":***@"
 	}
 	path := ""
 	if _, err := strconv.Atoi(strings.TrimPrefix(u.Path, "/")); err == nil || u.Scheme == "unix" {
 		path = u.Path
 	}
-	hosts := []string{host(u.Host) + path}
+	hosts := []string{host(u.Host, u) + path}
 	for _, other := range u.Query()["addr"] {
-		hosts = append(hosts, host(other))
+		hosts = append(hosts, host(other, u))
 	}
-	return shown + strings.Join(hosts, ",")
+	return u.Scheme + "://" + strings.Join(hosts, ",")
 }
