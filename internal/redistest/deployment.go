@@ -89,16 +89,8 @@ func StartSentinels(tb testing.TB, replicas, sentinels int) *Deployment {
 		}
 		d.Servers = append(d.Servers, Start(tb, args...))
 	}
-	path, err := find("")
-	if err != nil {
-		tb.Fatal(err)
-	}
 	for range sentinels {
-		s, err := run(&Server{binary: path, sentinel: true})
-		if err != nil {
-			tb.Fatal(err)
-		}
-		tb.Cleanup(s.Stop)
+		s := StartSentinel(tb)
 		d.Sentinels = append(d.Sentinels, s)
 		quorum := strconv.Itoa(sentinels/2 + 1)
 		s.Command(tb, append(append([]string{"SENTINEL", "MONITOR", MasterSet}, hostPort(d.Servers[0])...), quorum)...)
@@ -107,6 +99,21 @@ func StartSentinels(tb testing.TB, replicas, sentinels int) *Deployment {
 	}
 	d.AwaitHealthy()
 	return d
+}
+
+// StartSentinel starts a Sentinel that knows no master yet, as [Start] starts a server.
+func StartSentinel(tb testing.TB, args ...string) *Server {
+	tb.Helper()
+	path, err := find("")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	s, err := run(&Server{binary: path, args: args, sentinel: true})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(s.Stop)
+	return s
 }
 
 func (d *Deployment) cluster() bool { return len(d.Sentinels) == 0 }

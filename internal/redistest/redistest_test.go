@@ -147,7 +147,7 @@ func TestServerThatCannotStartShowsItsOutput(t *testing.T) {
 }
 
 func TestTakenPortIsToldApart(t *testing.T) {
-	listener, err := net.Listen("tcp", addr(freePort()))
+	listener, err := net.Listen("tcp", addr(FreePort()))
 	require.NoError(t, err)
 	defer func() { _ = listener.Close() }()
 	binary, err := find("")

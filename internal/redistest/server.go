@@ -71,7 +71,7 @@ func run(s *Server) (_ *Server, err error) {
 		}
 	}
 	for range portAttempts {
-		s.port = freePort()
+		s.port = FreePort()
 		if err = s.launch(); !errors.Is(err, errPortTaken) {
 			break
 		}
@@ -82,11 +82,11 @@ func run(s *Server) (_ *Server, err error) {
 	return s, nil
 }
 
-// freePort picks a port that nobody listens on right now. It keeps below the
+// FreePort picks a port that nobody listens on right now. It keeps below the
 // range that systems give to outgoing connections: a client that dials while
 // its server is down could otherwise be given the very port that Restart needs.
 // A cluster's bus, at 10000 above, stays below that range too.
-func freePort() int {
+func FreePort() int {
 	const lowest, count = 10000, 10000
 	for {
 		port := lowest + rand.IntN(count)
