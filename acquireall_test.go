@@ -24,13 +24,27 @@ import (
 // plainLayouts runs a test in the worlds with either format, with tokens and without.
 func plainLayouts(t *testing.T, test func(w *world, opts ...lockregistry.Option)) {
 	t.Helper()
+	inPlainLayouts(t, worlds, test)
+}
+
+// fakePlainLayouts is plainLayouts for a test that needs fake time.
+func fakePlainLayouts(t *testing.T, test func(w *world, opts ...lockregistry.Option)) {
+	t.Helper()
+	inPlainLayouts(t, fakeWorld, test)
+}
+
+func inPlainLayouts(
+	t *testing.T, where func(t *testing.T, test func(w *world)), test func(w *world, opts ...lockregistry.Option),
+) {
+	t.Helper()
+	t.Parallel()
 	for name, opts := range map[string][]lockregistry.Option{
 		"spring":          nil,
 		"spring fenced":   {lockregistry.WithFencing()},
 		"redisson":        {lockregistry.WithLayout(lockregistry.LayoutRedisson)},
 		"redisson fenced": {lockregistry.WithLayout(lockregistry.LayoutRedisson), lockregistry.WithFencing()},
 	} {
-		t.Run(name, func(t *testing.T) { worlds(t, func(w *world) { test(w, opts...) }) })
+		t.Run(name, func(t *testing.T) { where(t, func(w *world) { test(w, opts...) }) })
 	}
 }
 
@@ -49,7 +63,6 @@ func (w *world) allFree(paths ...string) {
 }
 
 func TestAcquireAll(t *testing.T) {
-	t.Parallel()
 	plainLayouts(t, func(w *world, opts ...lockregistry.Option) {
 		f := w.flaky()
 		r, other := f.registry(opts...), w.registry(opts...)
@@ -168,7 +181,6 @@ func TestAcquireAll_OfBadInput(t *testing.T) {
 
 // All or none, at once or until the wait is over.
 func TestAcquireAll_WhenOneIsTaken(t *testing.T) {
-	t.Parallel()
 	plainLayouts(t, func(w *world, opts ...lockregistry.Option) {
 		r, other := w.registry(opts...), w.registry(opts...)
 		for name, holder := range map[string]*lockregistry.Registry{"here": r, "elsewhere": other} {
@@ -211,16 +223,12 @@ func (w *world) allOf(
 
 // A call that waits has nothing but what sorts before what it waits for, and that is renewed meanwhile, and only then.
 func TestAcquireAll_InOrder(t *testing.T) {
-	t.Parallel()
-	plainLayouts(t, func(w *world, opts ...lockregistry.Option) {
-		if !w.fake {
-			return
-		}
+	fakePlainLayouts(t, func(w *world, opts ...lockregistry.Option) {
 		const lease = 3 * time.Second
 		r, other := w.registry(opts...), w.registry(opts...)
 		b := w.acquired(other.Obtain("b"), lockregistry.Lease(time.Hour))
 		got, _ := w.allOf(w.Context(), r, []string{"c", "b", "a"}, lockregistry.AtMost(lease))
-		for range 20 {
+		for range 7 { // more than two leases
 			w.pass(time.Second)
 			w.settle()
 			w.taken("a")
@@ -284,22 +292,19 @@ func TestAcquireAll_OfManyPaths(t *testing.T) {
 
 // One that is lost while the call waits for another gives all back, and the call begins anew.
 func TestAcquireAll_LosesOneWhileItWaits(t *testing.T) {
-	t.Parallel()
-	plainLayouts(t, func(w *world, opts ...lockregistry.Option) {
-		if !w.fake {
-			return
-		}
+	fakePlainLayouts(t, func(w *world, opts ...lockregistry.Option) {
+		opts = append(slices.Clone(opts), lockregistry.WithLease(3*time.Second))
 		r, other := w.registry(opts...), w.registry(opts...)
 		c := w.acquired(other.Obtain("c"), lockregistry.Lease(time.Hour))
 		got, _ := w.allOf(w.Context(), r, []string{"a", "b", "c"})
-		timed, failed := w.allOf(w.Context(), w.registry(opts...), []string{"bd", "c"}, lockregistry.Wait(time.Minute))
+		timed, failed := w.allOf(w.Context(), w.registry(opts...), []string{"bd", "c"}, lockregistry.Wait(8*time.Second))
 		w.pass(time.Second)
 		w.taken("a", "b", "bd")
 		require.NoError(w, other.ForceUnlock(w.Context(), "b"))
 		b := w.acquired(other.Obtain("b"), lockregistry.Lease(time.Hour))
 		require.NoError(w, other.ForceUnlock(w.Context(), "bd"))
 		d := w.acquired(other.Obtain("bd"), lockregistry.Lease(time.Hour))
-		w.pass(30 * time.Second) // the next renewal finds it out
+		w.pass(1500 * time.Millisecond) // the next renewal finds it out
 		w.settle()
 		w.taken("a")
 		w.released(b)
@@ -326,7 +331,6 @@ func (w *world) noLocks() {
 
 // A hold on several paths is lost when one of them is; the others are protected until they are released.
 func TestAcquireAll_AndOneIsLost(t *testing.T) {
-	t.Parallel()
 	plainLayouts(t, func(w *world, opts ...lockregistry.Option) {
 		r, other := w.registry(opts...), w.registry(opts...)
 		for _, lost := range []string{"a", "b", "c"} {
@@ -352,7 +356,6 @@ func TestAcquireAll_AndOneIsLost(t *testing.T) {
 
 // The outcome of the script is not known: what it may have granted is given back.
 func TestAcquireAll_WithALostReply(t *testing.T) {
-	t.Parallel()
 	plainLayouts(t, func(w *world, opts ...lockregistry.Option) {
 		f := w.flaky()
 		r := f.registry(opts...)
@@ -580,12 +583,8 @@ func TestAcquireAll_HasNoDeadlock(t *testing.T) {
 // The same on a network that fails, with contexts that end at any time: whoever is told that it has the paths has them alone,
 // and in the end nothing is left.
 func TestAcquireAll_Alone(t *testing.T) {
-	t.Parallel()
-	plainLayouts(t, func(w *world, opts ...lockregistry.Option) {
-		if !w.fake {
-			return
-		}
-		const registries, callers, rounds = 2, 4, 25
+	fakePlainLayouts(t, func(w *world, opts ...lockregistry.Option) {
+		const registries, callers, rounds = 2, 4, 10
 		var inside sections
 		var acquired, failed atomic.Int32
 		var all sync.WaitGroup

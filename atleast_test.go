@@ -95,20 +95,21 @@ func TestAtLeast_ThatIsOver(t *testing.T) {
 // It may be longer than the lease, and works for all calls.
 func TestAtLeast_ForAllCalls(t *testing.T) {
 	t.Parallel()
+	const atLeast = 2 * time.Minute
 	bothLayouts(t, fakeWorld, func(w *world, r, other *lockregistry.Registry) {
 		for _, call := range locking {
-			require.NoError(w, call(w.Context(), r, lockregistry.AtLeast(time.Hour), lockregistry.Lease(time.Second)))
+			require.NoError(w, call(w.Context(), r, lockregistry.AtLeast(atLeast), lockregistry.Lease(time.Second)))
 			if r.Obtain("42").IsHeld() {
 				w.unlock(r.Obtain("42"))
 			}
-			require.Equal(w, time.Hour, w.pttl(theKey))
+			require.Equal(w, atLeast, w.pttl(theKey))
 			w.refusedBy(r, other)
-			w.pass(time.Hour)
+			w.pass(atLeast)
 		}
 		enough := errors.New("enough")
-		err := r.Do(w.Context(), "42", func(context.Context) error { return enough }, lockregistry.AtLeast(time.Hour))
+		err := r.Do(w.Context(), "42", func(context.Context) error { return enough }, lockregistry.AtLeast(atLeast))
 		require.Equal(w, enough, err)
-		require.Equal(w, time.Hour, w.pttl(theKey))
+		require.Equal(w, atLeast, w.pttl(theKey))
 		require.NoError(w, r.ForceUnlock(w.Context(), "42"))
 		w.releases(w.acquires(r.Obtain("42"), lockregistry.NoWait()))
 	})

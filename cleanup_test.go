@@ -25,7 +25,7 @@ func pipelining(o *rueidis.ClientOption) { o.AlwaysPipelining = true }
 // that may come late.
 func TestCleanup_ManyAbandonedGrantsOfOnePath(t *testing.T) {
 	fakeWorld(t, func(w *world) {
-		const calls = 2000
+		const calls = 500
 		f := w.flaky()
 		l := w.registryOn(f.client(ownConnections), polling).Obtain("42")
 		w.lock(l)
@@ -162,7 +162,7 @@ func TestCleanup_SomethingIsLeftDuringARemoval(t *testing.T) {
 // After an outage the paths do not wait for each other.
 func TestCleanup_AbandonedGrantsOfManyPaths(t *testing.T) {
 	fakeWorld(t, func(w *world) {
-		const paths = 700 // more than two pipelines
+		const paths = 520 // more than two pipelines
 		f := w.flaky()
 		r := w.registryOn(f.client(pipelining), polling)
 		w.lock(r.Obtain("42"))
@@ -191,7 +191,7 @@ func TestCleanup_AbandonedGrantsOfManyPaths(t *testing.T) {
 // Close gives what was left behind a last chance.
 func TestCleanup_AbandonedGrantsAtClose(t *testing.T) {
 	fakeWorld(t, func(w *world) {
-		const paths = 600
+		const paths = 300 // more than a pipeline
 		f := w.flaky()
 		r := w.registryOn(f.client(pipelining), polling)
 		w.lock(r.Obtain("42"))
@@ -201,7 +201,7 @@ func TestCleanup_AbandonedGrantsAtClose(t *testing.T) {
 		for i := range paths {
 			require.Error(w, r.Obtain(strconv.Itoa(i)).Lock(w.Context()))
 		}
-		w.pass(10 * time.Second)
+		w.pass(2 * time.Second)
 		f.Forget()
 		require.NotEqual(w, "0", w.keys())
 		require.NoError(w, r.Close())

@@ -164,7 +164,7 @@ func foreignCode(
 	wrap func(c rueidis.Client, g *gate) rueidis.Client,
 ) {
 	t.Helper()
-	const lease = 12 * time.Second
+	const lease = 6 * time.Second
 	t.Parallel()
 	known := places{}
 	for n, more := 1, true; more && !t.Failed(); n++ {

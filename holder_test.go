@@ -138,7 +138,7 @@ func TestHolder_OfReadersThatShare(t *testing.T) {
 func TestHolder_WhileItIsReleased(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		r := w.registry()
-		for range 1000 {
+		for range 200 {
 			h, err := r.Acquire(w.Context(), "42")
 			require.NoError(w, err)
 			next := make(chan *lockregistry.Hold)

@@ -151,6 +151,9 @@ func said(c rueidis.Client, args ...string) string {
 	return strings.TrimSpace(fmt.Sprint(reply))
 }
 
+// clientBuffer is the size of a connection's buffer.
+const clientBuffer = 16 << 10
+
 // clientWith returns a client of its own that dials as told, closed at the end of the test.
 func (w *world) clientWith(
 	dial func(ctx context.Context) (net.Conn, error), change ...func(*rueidis.ClientOption),
@@ -160,6 +163,8 @@ func (w *world) clientWith(
 		InitAddress:       []string{"redis:6379"},
 		ForceSingleClient: true,
 		DisableCache:      w.fake,
+		// What a connection allocates by default takes a third of the processor in tests that are short.
+		ReadBufferEachConn: clientBuffer, WriteBufferEachConn: clientBuffer, RingScaleEachConn: 7,
 		DialCtxFn: func(ctx context.Context, _ string, _ *net.Dialer, _ *tls.Config) (net.Conn, error) {
 			return dial(ctx)
 		},
