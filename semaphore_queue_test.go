@@ -171,7 +171,7 @@ func processStandsStill(t *testing.T, left string) {
 		w.await("it listens", func() bool { return w.do("PUBLISH", "orders-channel@frozen", "any") == "1" })
 		for i := range 50 {
 			w.do("EVAL", `local time = redis.call('TIME')
-				redis.call('ZADD', KEYS[1], -time[1] * 1000, 'open', -1, 'wide')
+				redis.call('ZADD', KEYS[1], -time[1] * 1000 + 60000, 'open', -1, 'wide')
 				return redis.call('ZADD', KEYS[1], string.format('%.0f', time[1] * 1000000 - 60000000 + ARGV[1]), ARGV[2])`,
 				"1", "orders:{"+seat+"}:waiters", strconv.Itoa(i), "frozen:179527837120411"+strconv.Itoa(i)+"|30000p1")
 		}

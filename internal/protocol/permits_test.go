@@ -98,7 +98,10 @@ func (s *semaphore) hears(registry string) <-chan string {
 		defer close(done)
 		_ = listener.Receive(ctx, listener.B().Subscribe().Channel(channel).Build(), func(m rueidis.PubSubMessage) {
 			if m.Message != "begin" {
-				heard <- m.Message
+				select {
+				case heard <- m.Message:
+				case <-ctx.Done(): // nobody has read what came before
+				}
 			}
 		})
 	}()
@@ -128,7 +131,7 @@ func (s *semaphore) heard(registry string, from <-chan string) (all []string) {
 func (s *semaphore) waits(value string, permits, micros int) {
 	s.Helper()
 	s.count("EVAL", `local time = redis.call('TIME')
-		redis.call('ZADD', KEYS[1], -time[1] * 1000, 'open', -1, 'wide')
+		redis.call('ZADD', KEYS[1], -time[1] * 1000 + 60000, 'open', -1, 'wide')
 		return redis.call('ZADD', KEYS[1], string.format('%.0f', time[1] * 1000000 - 60000000 + ARGV[1]), ARGV[2])`,
 		"1", QueueKey("orders", formatKey), strconv.Itoa(micros), value+"|60000p"+strconv.Itoa(permits))
 }
@@ -245,7 +248,8 @@ func TestPermits_Grant(t *testing.T) {
 	}{
 		{time.Minute, false, true},
 		{time.Minute, true, true},
-		{1001 * time.Millisecond, false, true},
+		{1020 * time.Millisecond, false, true},
+		{1010 * time.Millisecond, false, false},
 		{time.Second, false, false},
 		{time.Second, true, false},
 		{500 * time.Millisecond, false, false},

@@ -92,7 +92,7 @@ local function await()
     end
     -- Otherwise the looks of waiting calls keep the queue alive; but all may wait for too short a time to look.
     if not score or score < 0 and now + score > 30000 or
-      score > 0 and math.floor(score / 10000000) ~= math.floor(place / 10000000) then
+      score > 0 and math.floor(score / 10000000) ~= math.floor(micros / 10000000) then
       redis.call('PEXPIRE', queue, 120000)
     end
   else

@@ -58,8 +58,9 @@ if asks == 'enqueue' and asked and (ARGV[7] or '') == '' and (ARGV[8] or '') == 
   if first[1] == 'permits' and first[4] and tonumber(first[4]) > at and score > 0 and tonumber(asked) <= -first[2] and
     redis.call('ZCARD', key) - 1 + asked > -first[2] and not redis.call('ZSCORE', key, value) then
     local ticket = value .. '|' .. (ARGV[9] or '') .. lease .. 'p' .. asked
-    local place = string.format('%.0f', math.max(time[1] * 1000000 + time[2], score + 1))
-    if math.floor(place / 10000000) ~= math.floor(score / 10000000) then
+    local micros = time[1] * 1000000 + time[2]
+    local place = string.format('%.0f', math.max(micros, score + 1))
+    if math.floor(micros / 10000000) ~= math.floor(score / 10000000) then -- also where the server's clock went back
       redis.pcall('PEXPIRE', queue, '120000')
     end
     if redis.pcall('ZADD', queue, place, ticket) == 1 then
@@ -80,15 +81,17 @@ if usual then
     return 1
   end
   -- Gives the permit to the first ticket, if that asks for one permit for ten seconds or longer, all permits are held, no lease
-  -- is over, each hold has one permit, and no other call must be told. See queue.lua for the steps.
+  -- is over, each hold has one permit, and no other call must be told, see warnAnother. See queue.lua for the steps.
   local registry, number = string.match(waiting[1] or '', '^(.*):(%d+)|[1-9]%d%d%d%d+p1$')
   local own = registry and (slotted or prefix .. '-channel@') .. registry
   local heard = own and redis.pcall('PUBSUB', sharded and 'SHARDNUMSUB' or 'NUMSUB', own)[2]
   if heard and heard > 0 then
     local time, first = redis.call('TIME'), redis.call('ZRANGE', key, '0', '1', 'WITHSCORES')
     local at = time[1] * 1000 + math.floor(time[2] / 1000)
+    local young = time[1] * 1000000 + time[2] - waiting[2] < 1000000
+    local searched = young or at + (tonumber(redis.pcall('ZSCORE', queue, 'open')) or 0)
     if first[1] == 'permits' and first[4] and tonumber(first[4]) > at and redis.call('ZCARD', key) == 1 - first[2] and
-      time[1] * 1000000 + time[2] - waiting[2] < 1000000 and redis.call('ZSCORE', key, value) and
+      (young or searched >= 0 and searched < 1000) and redis.call('ZSCORE', key, value) and
       redis.pcall('ZREM', queue, waiting[1]) == 1 then
       local publisher, given = sharded and 'SPUBLISH' or 'PUBLISH', registry .. ':' .. number
       redis.call('ZREM', key, value) -- mutant: permit given twice
@@ -107,6 +110,7 @@ if usual then
 end
 
 --# format
+local holds = key -- the key of the set
 local time = redis.call('TIME')
 local at = time[1] * 1000 + math.floor(time[2] / 1000)
 local side = ''
@@ -170,10 +174,10 @@ local function free(kind)
 end
 
 -- Gives a hold the permits of its kind of ticket. If asked is longer than the lease, the lease is a short one, which the
--- grantee lengthens.
+-- grantee lengthens; not by less than some milliseconds.
 local function take(value, lease, kind, asked)
   local permits, mark, lives, least = tonumber(string.sub(kind, 2)), 0, lease, tonumber(lease)
-  if type(asked) == 'string' and tonumber(asked) > least then -- mutant: short lease is to be lengthened
+  if type(asked) == 'string' and tonumber(asked) > least + 10 then -- mutant: short lease is to be lengthened
     mark, lives, least = 0.5, '30000', 15000 -- mutant: key ends with the grant
   end
   if not stored then
@@ -197,8 +201,14 @@ local TICKET = '^(.*):(%d+)|(%d+)([rwp]?%d*)$' -- as in queue.lua; tickets of lo
 
 --# heads
 -- Tells the first ticket of a process other than still, which may stand still, that it may look after some time: among the
--- first hundred tickets, or some further back. The ticket mine looks anyway.
+-- first hundred tickets, or some further back. The ticket mine looks anyway. If there is no such ticket, the score of open is
+-- minus the time of the search, as there are no windows, and for a second nobody searches: newer tickets look soon by
+-- themselves.
 local function warnAnother(still, mine, ms)
+  local searched = at + (tonumber(redis.call('ZSCORE', queue, 'open')) or 0)
+  if holds == key and searched >= 0 and searched < 1000 then -- mutant: searches no more
+    return
+  end
   local passed, processes, rank = {[still] = true}, 0, 2 -- two members are no tickets
   while rank < 4000 and processes < 10 do
     local some = redis.call('ZRANGE', queue, rank, rank < 100 and 101 or rank)
@@ -213,6 +223,9 @@ local function warnAnother(still, mine, ms)
       end
     end
     rank = not some[1] and 4000 or rank < 100 and 102 or rank * 2
+  end
+  if holds == key then
+    redis.pcall('ZADD', queue, 'XX', -at, 'open')
   end
 end
 
