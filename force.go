@@ -135,6 +135,10 @@ func (r *Registry) removePermits(ctx context.Context, l *Lock, holder string) er
 	switch {
 	case err != nil:
 		return err
+	case info.Kind == "" && holder == "": // it has become free meanwhile
+		return nil
+	case info.Kind == "":
+		return ErrNotOwner
 	case info.Kind != protocol.KindSemaphore:
 		return ErrWrongType
 	case holder == "":
@@ -143,8 +147,13 @@ func (r *Registry) removePermits(ctx context.Context, l *Lock, holder string) er
 		return ErrNotOwner
 	}
 	before := r.holders(l)
-	m := protocol.Release{Key: l.redis.Key, Value: holder}
-	n, unknown, err := l.send(ctx, r.permit.Format.Release(m))
+	release := r.permit.Format.Release(protocol.Release{Key: l.redis.Key, Value: holder})
+	n, unknown, err := l.send(ctx, release)
+	if errors.Is(err, fault.Late) { // see remove
+		var more int64
+		more, _, err = l.send(ctx, release)
+		n = max(n, more)
+	}
 	if n > 0 || unknown {
 		for name, h := range before {
 			if holder == protocol.EveryHold || holder == name {
