@@ -114,7 +114,7 @@ func (l *Lock) removeLater(p transport.Wait, h *hold.Hold, failure error) error 
 		failure = fault.NoAnswer
 	}
 	if failure = fault.Classify(failure); errors.Is(failure, ErrUnavailable) {
-		over = l.redis.Unavailable(failure)
+		over = l.redis.Unavailable(failure, p.Since)
 	}
 	if !reg.background.cleaner.Remove(removal, freed) {
 		freed(reg.removeOnce(p, removal))

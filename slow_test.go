@@ -362,6 +362,98 @@ func TestTryLock_BehindAFirstTryWhenTheLinkBecomesSlow(t *testing.T) {
 	}
 }
 
+// So does one at the start, when it is not known how far away the server is.
+func TestTryLock_BehindAFirstTryAtTheStart(t *testing.T) {
+	for _, trip := range []time.Duration{150 * time.Millisecond, 400 * time.Millisecond, 700 * time.Millisecond} {
+		t.Run(trip.String(), func(t *testing.T) {
+			fakeWorld(t, func(w *world) {
+				dial, _ := w.far(trip)
+				l, g := w.registryOn(w.clientWith(dial)).Obtain("42"), w.goroutine()
+				begun, locked := time.Now(), g.starts(l)
+				for w.settle(); len(locked) == 0; w.pass(trip / 20) {
+					ok, err := l.TryLock(w.Context())
+					require.NoError(w, err, "after %v", time.Since(begun))
+					require.False(w, ok)
+				}
+				require.NoError(w, <-locked)
+				require.NoError(w, g.unlock(l))
+			})
+		})
+	}
+}
+
+// Nor is it one when the other goroutine's Unlock has given up waiting, because its own context ended: until its answer would be
+// late, others learn that the lock is taken, and then that it is free. One that fails fast waits on.
+func TestTryLock_BehindAnUnlockThatHasGivenUp(t *testing.T) {
+	for _, trip := range []time.Duration{150 * time.Millisecond, 200 * time.Millisecond, 350 * time.Millisecond} {
+		t.Run(trip.String(), func(t *testing.T) {
+			behindAnUnlock(t, func(w *world, l *lockregistry.Lock, d *redistest.Distance, unlocks func()) {
+				d.Set(trip)
+				unlocks()
+				begun := time.Now()
+				for got := false; !got; w.pass(trip / 20) {
+					ok, err := l.TryLock(w.Context())
+					require.NoError(w, err, "after %v", time.Since(begun))
+					require.Less(w, time.Since(begun), 3*trip)
+					got = ok
+				}
+				w.unlock(l)
+			})
+		})
+		t.Run(trip.String()+", FailFast", func(t *testing.T) {
+			behindAnUnlock(t, func(w *world, l *lockregistry.Lock, d *redistest.Distance, unlocks func()) {
+				d.Set(trip)
+				locked := w.goroutine().starts(l, fast...)
+				w.settle()
+				unlocks()
+				require.NoError(w, <-locked)
+			})
+		})
+	}
+	t.Run("silent", func(t *testing.T) {
+		behindAnUnlock(t, func(w *world, l *lockregistry.Lock, d *redistest.Distance, unlocks func()) {
+			d.Set(time.Minute)
+			begun := time.Now()
+			unlocks()
+			for w.pass(time.Millisecond); time.Since(begun) < 500*time.Millisecond; w.pass(10 * time.Millisecond) {
+				ok, err := l.TryLock(w.Context())
+				require.NoError(w, err, "after %v", time.Since(begun))
+				require.False(w, ok)
+			}
+			w.pass(10 * time.Millisecond)
+			_, err := l.TryLock(w.Context())
+			w.unavailable(err, "trylock")
+			w.unavailable(l.Lock(w.Context(), fast...), "lock")
+			require.Less(w, time.Since(begun), 700*time.Millisecond)
+			d.Set(time.Millisecond)
+			w.pass(3 * time.Minute)
+		})
+	})
+}
+
+// behindAnUnlock runs a test in fake time with a lock of another goroutine, whose Unlock returns before it is answered when the
+// server is farther away than before.
+func behindAnUnlock(t *testing.T, test func(w *world, l *lockregistry.Lock, d *redistest.Distance, unlocks func())) {
+	t.Helper()
+	fakeWorld(t, func(w *world) {
+		dial, d := w.far(time.Millisecond)
+		r := w.registryOn(w.clientWith(dial), lockregistry.WithHandoff(0), lockregistry.WithLease(30*time.Second))
+		w.known(r)
+		for range 32 { // then each of the client's connections is made
+			w.lock(r.Obtain("43"))
+			w.unlock(r.Obtain("43"))
+		}
+		l, g := r.Obtain("42"), w.goroutine()
+		require.NoError(w, g.lock(l))
+		test(w, l, d, func() {
+			w.Helper()
+			ctx, cancel := context.WithCancel(w.Context())
+			cancel()
+			w.unavailable(g.do(func() error { return l.Unlock(ctx) }), "unlock")
+		})
+	})
+}
+
 // lateWorld runs a test in fake time with a registry that has just learned how near its server is.
 func lateWorld(t *testing.T, test func(w *world, f *flaky, r *lockregistry.Registry)) {
 	t.Helper()

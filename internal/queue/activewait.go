@@ -2,6 +2,7 @@ package queue
 
 import (
 	"context"
+	"errors"
 	"sync/atomic"
 	"time"
 
@@ -21,9 +22,9 @@ type activeWait struct {
 }
 
 // lastFailure is why the last try of the goroutine that asks Redis for a path failed, for other calls of its process that wait
-// for the path or try. If it is only about a first try that is not answered yet, since says when that was sent.
+// for the path or try. If it is only about a first try or a removal that is not answered yet, since says when that was sent.
 type lastFailure struct {
-	since   clock.Instant // 0: not only about the first try
+	since   clock.Instant // 0: not only about a missing answer
 	failure atomic.Pointer[error]
 }
 
@@ -39,9 +40,21 @@ func (s *silence) Unanswered(since clock.Instant) {
 }
 
 func (s *silence) Answered(since clock.Instant) {
-	if noted := s.active.Load(); noted != nil && noted.since == since {
+	if noted := s.active.Load(); noted != nil && noted.since == since && noted.failure.Load() == nil {
 		s.active.CompareAndSwap(noted, nil)
 	}
+}
+
+// Unavailable notes, until over is called, that Redis cannot be asked about the lock, and why. Asked is when the command was sent
+// whose answer is missing. Its own caller may have given it up early: to others that is no outage before an answer would be late.
+func (p *Path) Unavailable(why error, asked clock.Instant) (over func()) {
+	noted := &activeWait{}
+	if errors.Is(why, fault.NoAnswer) || errors.Is(why, fault.NotSent) {
+		noted.since = asked
+	}
+	noted.note(why)
+	p.whole().active.CompareAndSwap(nil, noted)
+	return func() { p.whole().active.CompareAndSwap(noted, nil) }
 }
 
 func (t *lastFailure) note(failure error) {
@@ -57,7 +70,7 @@ func (t *lastFailure) note(failure error) {
 // failed, or the server is silent, and has been asked since some time.
 func (p *Path) failing(asked clock.Instant) error {
 	if t := p.whole().active.Load(); t != nil {
-		if failure := t.failure.Load(); failure != nil {
+		if failure := t.failure.Load(); failure != nil && (t.since == 0 || p.Shard().IsLate(t.since)) {
 			return *failure
 		}
 	}
@@ -97,8 +110,8 @@ func (p *Path) WhileReachable(parent context.Context) (ctx context.Context, end 
 	}
 }
 
-// LastFailure returns why the last try of the goroutine that asks Redis for the lock failed; nil if it did not. A first try
-// that is not answered for a while counts as a failure, since the lock's holder is not known then. It is also nil if the
+// LastFailure returns why the last try of the goroutine that asks Redis for the lock failed; nil if it did not. A first try or
+// a removal that is not answered for a while counts as a failure: the lock's holder is not known then. It is also nil if the
 // goroutine holds the writer and asks for the reader. A call that does not wait has lost no time itself: to it an answer is
 // missing only once it is late.
 func (p *Path) LastFailure(waits bool) error {
@@ -110,15 +123,18 @@ func (p *Path) LastFailure(waits bool) error {
 	if t == nil {
 		return nil
 	}
-	if failure := t.failure.Load(); failure != nil {
-		return *failure
-	}
 	overdue := p.Shard().Overdue
 	if !waits {
 		overdue = p.Shard().IsLate
 	}
-	if t.since != 0 && overdue(t.since) {
+	switch failure := t.failure.Load(); {
+	case t.since != 0 && !overdue(t.since):
+		return nil
+	case failure != nil:
+		return *failure
+	case t.since != 0:
 		return fault.AsUnavailable(fault.NoAnswer)
+	default:
+		return nil
 	}
-	return nil
 }

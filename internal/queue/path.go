@@ -154,14 +154,6 @@ func (p *Path) WaitsToLead() bool {
 	return w != nil && w.call && w.leads
 }
 
-// Unavailable notes, until over is called, that Redis cannot be asked about the lock, and why.
-func (p *Path) Unavailable(why error) (over func()) {
-	noted := &activeWait{}
-	noted.note(why)
-	p.whole().active.CompareAndSwap(nil, noted)
-	return func() { p.whole().active.CompareAndSwap(noted, nil) }
-}
-
 // NumberIn returns the number in the value of a hold of the registry; 0 if there is none, since the value may come from a
 // message.
 func (all *Shared) NumberIn(value string) uint64 {
