@@ -7,8 +7,9 @@ import (
 )
 
 // alarm rings when the server has been silent for too long since a command was sent, whether or not the caller still waits. A
-// timer that fires late says nothing about the server: this process or its machine stood still. But during a very long stop a
-// failover may have gone unnoticed.
+// timer that fires late says nothing about the server: this process or its machine stood still, so it waits once more. But during
+// a very long stop a failover may have gone unnoticed, and as well during several short ones. So all that is excused ends
+// pauseMost after the first time was due: on a machine where each timer is late the server would never be suspect otherwise.
 type alarm struct {
 	shard   *Shard        // the shard whose silence it notices; nil: none
 	call    *asyncCall    // the call, if it has a goroutine
@@ -50,31 +51,32 @@ func (a *alarm) ring(began, now clock.Instant) bool {
 	if now < a.at {
 		return false
 	}
-	if due := a.due(began, now); now < due { // it was sent later, or the round trip is known better by now
+	due := a.due(began, now)
+	if now < due { // it was sent later, or the round trip is known better by now
 		a.at = due
 		return false
 	}
-	if excuse(a.at.Until(now)) {
-		a.excused, a.at = true, now.Add(a.shard.silence(a.shard.RoundTrip()))
+	if a.at.Until(now) >= timerSlack && excusable(due, now) {
+		a.excused, a.at = true, now.Add(a.shard.RoundTrip().Silence())
 		return false
 	}
 	a.rang, a.at = true, clock.Never
 	return a.call == nil || !a.call.shared || !a.shard.IsSuspect(now)
 }
 
-// excuse reports whether a timer that fires this late excuses the server.
-func excuse(by time.Duration) bool { return by >= timerSlack && by <= pauseMost }
+// excusable reports whether it can be this process's fault that a reply that was due then has not been seen.
+func excusable(due, now clock.Instant) bool { return due.Until(now) <= pauseMost }
 
 // excuses reports whether the timer should have fired well before a reply came and has not, or has fired late.
 func (a *alarm) excuses(sent, came clock.Instant) bool {
 	if a.rang || a.shard == nil {
 		return false
 	}
-	due := a.at
-	if due == 0 { // a round would have set it, if the process had run
-		due = sent.Add(a.shard.silence(a.shard.RoundTrip()) + a.holds)
+	due, at := a.due(sent, came), a.at
+	if at == 0 { // a round would have set it, if the process had run
+		at = due
 	}
-	return a.excused || excuse(due.Until(came))
+	return (a.excused || at.Until(came) >= timerSlack) && excusable(due, came)
 }
 
 func (a *alarm) suspect(began, now clock.Instant) {

@@ -299,6 +299,38 @@ func TestAlarm_PauseOfTheProcess(t *testing.T) {
 	})
 }
 
+// Where each timer is late, as on a machine that has too much to do, a server that answers nothing is suspect all the same: what
+// is excused is bounded in all. A reply that comes after that is not excused either.
+func TestAlarm_EachTimerIsLate(t *testing.T) {
+	way := New(onMiniredis(t))
+	defer way.Close()
+	s := way.First
+	begun := clock.Instant(time.Hour)
+	for _, known := range []bool{false, true} {
+		if known {
+			s.replies.Store(manyReplies)
+			for i := range 3 {
+				at := clock.Instant(i+1) * clock.Instant(time.Second)
+				s.estimate.sample(at, at.Add(time.Millisecond))
+			}
+		}
+		for _, by := range []time.Duration{timerSlack, 300 * time.Millisecond, time.Second, pauseMost} {
+			for _, probes := range []clock.Instant{0, begun.Add(-time.Second)} {
+				a := alarm{shard: s, probes: probes}
+				a.set(begun, begun)
+				due, at := a.at, a.at.Add(by)
+				for ; !a.ring(begun, at); at = a.at.Add(by) {
+					require.LessOrEqual(t, due.Until(at), pauseMost, "known %v, each %v late", known, by)
+					require.True(t, a.excuses(begun, at))
+					require.False(t, a.excuses(begun, due.Add(pauseMost+1)))
+				}
+				require.LessOrEqual(t, due.Until(at), pauseMost+s.RoundTrip().Silence()+by)
+				require.False(t, a.excuses(begun, at))
+			}
+		}
+	}
+}
+
 // The shortest round trip counts, whenever it was, once there were enough of commands that had the way for themselves.
 func TestShard_RemembersTheShortest(t *testing.T) {
 	way := New(onMiniredis(t))
