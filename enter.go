@@ -272,7 +272,8 @@ func (l *Lock) queue(
 	how := l.half().Wait(until, w, timeout)
 	why := failing()
 	l.endWait(&w.Call)
-	if how == local.Entered && l.reg.isClosed() { // a call that gave up let this one in before Close could refuse it
+	// A call that gave up let this one in: before Close could refuse it, or because of the failure for which this one fails, too.
+	if how == local.Entered && (l.reg.isClosed() || why != nil) {
 		l.half().Free()
 		how = local.Refused
 	}

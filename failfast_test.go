@@ -161,6 +161,36 @@ func TestFailFast_BehindAnotherGoroutine(t *testing.T) {
 	}
 }
 
+// The call behind does not ask the silent server for as long once more when the one in front has failed, whichever notices the
+// silence first.
+func TestFailFast_BehindAnotherGoroutineThatFails(t *testing.T) {
+	t.Parallel()
+	for _, after := range []time.Duration{0, 10 * time.Millisecond, 50 * time.Millisecond, 90 * time.Millisecond} {
+		for op := range waitingCalls {
+			t.Run(op+"/"+after.String(), func(t *testing.T) {
+				fakeWorld(t, func(w *world) {
+					w.withQueues()
+					f := w.flaky()
+					w.lock(w.registry().Obtain("42"), lockregistry.Lease(time.Hour))
+					r := f.registry()
+					one := w.goroutine().starts(r.Obtain("42"), fast...)
+					w.pass(after)
+					two := make(chan error, 1)
+					go func() { two <- waitingCalls[op](w.Context(), r, fast...) }()
+					w.settle()
+					f.freeze()
+					start := time.Now()
+					w.unavailable(<-one, "lock")
+					failed := time.Since(start)
+					require.LessOrEqual(w, failed, 1300*time.Millisecond)
+					w.unavailable(<-two, opOf(op))
+					require.LessOrEqual(w, time.Since(start)-failed, 100*time.Millisecond)
+				})
+			})
+		}
+	}
+}
+
 // A way that is long is no silence.
 func TestFailFast_OnASlowLink(t *testing.T) {
 	eachTrip(t, func(w *world, _ time.Duration, registry func(...lockregistry.Option) *lockregistry.Registry) {
@@ -204,11 +234,12 @@ func TestFailFast_RealServers(t *testing.T) {
 		one, two := w.goroutine().starts(r.Obtain("42"), fast...), w.goroutine().starts(r.Obtain("42"), fast...)
 		w.await("it is waited for", func() bool { return w.waiting("42") })
 		w.server.Freeze()
+		limit := time.After(8 * time.Second) // the connections break after 12 s
 		for _, waits := range []<-chan error{one, two} {
 			select {
 			case err := <-waits:
 				w.unavailable(err, "lock")
-			case <-time.After(8 * time.Second): // its connection breaks after 12 s
+			case <-limit:
 				require.NoError(w, errors.New("it waits on"))
 			}
 		}

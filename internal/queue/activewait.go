@@ -81,7 +81,7 @@ func (p *Path) failing(asked clock.Instant) error {
 }
 
 // WhileReachable returns a child of a context that ends when Redis cannot be asked whether the lock is free. End ends it, and
-// says why it had ended, if it was that.
+// says why it had ended, or why Redis cannot be asked now: the goroutine in front, which knows that too, may just have gone.
 func (p *Path) WhileReachable(parent context.Context) (ctx context.Context, end func() error) {
 	shard, asked := p.Shard(), p.Clock.Now()
 	shard.KeepAlive()
@@ -103,7 +103,9 @@ func (p *Path) WhileReachable(parent context.Context) (ctx context.Context, end 
 	return ctx, func() (why error) {
 		shard.EndKeepAlive()
 		if parent.Err() == nil {
-			why = context.Cause(ctx)
+			if why = context.Cause(ctx); why == nil {
+				why = p.failing(asked)
+			}
 		}
 		fail(nil)
 		return why

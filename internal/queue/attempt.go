@@ -170,8 +170,9 @@ func (a *attempt) commandWait(deadline clock.Instant) transport.Wait {
 	reg, to := a.path.all, a.path.Shard()
 	p := reg.CommandWait(a.ctx, to)
 	p.Lease, p.Obtains, p.Observer = a.hold.Term().Length, true, (*silence)(a.path.whole())
-	if a.fast {
-		if limit := clock.Plus(to.Patience(), reg.acknowledging()); limit < p.Limit {
+	if p.FailFast = a.fast; a.fast {
+		limit := clock.Plus(to.Patience()+time.Millisecond, reg.acknowledging()) // a silence is noticed before
+		if limit < p.Limit {
 			p.Limit, p.Near = limit, 0
 		}
 	}

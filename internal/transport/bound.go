@@ -57,6 +57,7 @@ type limits struct {
 	grace    time.Duration
 	due      clock.Instant // when the bound ends
 	near     clock.Instant // when it would end if the server were nearby; 0: the same
+	failFast bool          // see Wait
 }
 
 const (
@@ -99,6 +100,7 @@ func (b *bound) begin(p *Wait, now clock.Instant, own *ownConn) {
 		next = min(next, b.client.Clock.At(deadline))
 	}
 	b.limits = limits{ctx: p.Ctx, observer: p.Observer, grace: p.Grace, due: due, near: near}
+	b.failFast = p.FailFast && b.alarm.shard != nil
 	b.own, b.alarm.holds, b.alarm.probes = own, p.holds, p.probes
 	b.began.Store(int64(now))
 	if b.pool != nil && now.Until(next) >= timedAfter+roundEvery { // a round surely looks before
@@ -157,7 +159,13 @@ func (b *bound) setTimer(now clock.Instant) {
 }
 
 // wait resets the timer. In fake time Reset, unlike AfterFunc, lets other goroutines first finish their work at this instant.
-func (b *bound) wait(now clock.Instant) { b.timer.Reset(now.Until(min(b.due, b.alarm.at))) }
+func (b *bound) wait(now clock.Instant) {
+	next := min(b.due, b.alarm.at)
+	if b.failFast {
+		next = min(next, now.Add(tooSoon))
+	}
+	b.timer.Reset(now.Until(next))
+}
 
 // excuses reports whether a reply may have come late because this process stood still.
 func (b *bound) excuses(sent, came clock.Instant) bool {
@@ -227,7 +235,7 @@ func (b *bound) end() {
 	}
 	switch {
 	case b.stopped || b.over():
-	case now < b.due:
+	case now < b.due && (!b.failFast || !b.alarm.shard.silentSince(began, now)):
 		b.wait(now)
 	default:
 		b.finish(now)

@@ -231,6 +231,31 @@ func TestShard_SilentServerIsSuspect(t *testing.T) {
 	}
 }
 
+// A command whose caller wants to fail fast ends soon after the server was found silent, by whichever command.
+func TestBound_FailFast(t *testing.T) {
+	for _, trip := range distances {
+		for _, fast := range []bool{true, false} {
+			fromAfar(t, trip, func(t *testing.T, way *Client, d *distant, ask func(context.Context, time.Duration) Reply) {
+				silence := way.First.RoundTrip().Silence()
+				defer d.freeze()()
+				begun := way.Clock.Now()
+				go ask(t.Context(), time.Minute)
+				<-time.After(silence / 2)
+				const limit = 10 * time.Second
+				p := Wait{Ctx: t.Context(), Limit: limit, FailFast: fast}
+				a := way.Do(&p, &protocol.Call{Key: "42"})
+				require.ErrorIs(t, a.Error(), fault.NoAnswer)
+				if took := begun.Until(way.Clock.Now()); fast {
+					require.GreaterOrEqual(t, took, silence)
+					require.LessOrEqual(t, took, silence+2*tooSoon)
+				} else {
+					require.Equal(t, silence/2+limit, took)
+				}
+			})
+		}
+	}
+}
+
 // A freeze does not make a server that is near a distant one.
 func TestRoundTrip_WhatIsLearnedOfAFreeze(t *testing.T) {
 	fromAfar(t, time.Millisecond, func(t *testing.T, way *Client, d *distant, ask func(context.Context, time.Duration) Reply) {

@@ -195,6 +195,12 @@ func (s *Shard) Silent(asked clock.Instant) bool {
 	return s.IsSuspect(now) && asked.Until(now) >= s.Plus(tooSoon)
 }
 
+// silentSince reports whether the server was found silent after a command began, and has not replied since.
+func (s *Shard) silentSince(began, now clock.Instant) bool {
+	found := clock.Instant(s.silentAt.Load())
+	return found > began && s.LastReply() < found && s.IsSuspect(now)
+}
+
 // Patience returns for how long the server may leave a command without a reply before it is silent.
 func (s *Shard) Patience() time.Duration { return s.silence(s.RoundTrip()) }
 
