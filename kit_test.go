@@ -163,8 +163,8 @@ func (w *world) clientWith(
 		InitAddress:       []string{"redis:6379"},
 		ForceSingleClient: true,
 		DisableCache:      w.fake,
-		// What a connection allocates by default takes a third of the processor in tests that are short.
-		ReadBufferEachConn: clientBuffer, WriteBufferEachConn: clientBuffer, RingScaleEachConn: 7,
+		// By default a connection allocates a megabyte, which takes longer than many a test.
+		ReadBufferEachConn: clientBuffer, WriteBufferEachConn: clientBuffer,
 		DialCtxFn: func(ctx context.Context, _ string, _ *net.Dialer, _ *tls.Config) (net.Conn, error) {
 			return dial(ctx)
 		},
