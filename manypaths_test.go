@@ -16,7 +16,7 @@ import (
 // server forgets its scripts and closes connections. Nobody is inside with another, and nothing is left behind.
 func TestLock_ManyPathsAtOnce(t *testing.T) {
 	realWorlds(t, func(w *world) {
-		const goroutines, shared, rounds = 200, 20, 40
+		const goroutines, shared, rounds = 200, 20, 15
 		client := w.client()
 		registries := []*lockregistry.Registry{w.registryOn(client), w.registryOn(client)}
 		var inside [shared]atomic.Int32

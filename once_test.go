@@ -30,7 +30,7 @@ func TestOnce_EachTick(t *testing.T) {
 	t.Parallel()
 	const (
 		every = time.Minute
-		ticks = 100
+		ticks = 30
 	)
 	for name, layout := range layouts {
 		t.Run(name, func(t *testing.T) {
