@@ -86,3 +86,13 @@ func TestLookTimes_Permits(t *testing.T) {
 	require.InDelta(t, 1, polls, 0.01)
 	require.InDelta(t, 1, refreshes, 0.1)
 }
+
+// A wake-up while a call tries without a ticket tells it of a change that it then no longer sees: with its next ticket it asks
+// for reports anew, or it would sleep through the next change.
+func TestDrop_ReportsAreAskedForAnew(t *testing.T) {
+	a := newLock(t).waitingCall()
+	a.ticket.newest, a.ticket.sees = "ticket", true
+	a.drop()
+	require.False(t, a.ticket.sees)
+	require.Empty(t, a.ticket.newest)
+}

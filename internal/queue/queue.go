@@ -172,10 +172,11 @@ func (a *acquisition) unqueued() error {
 	return a.tryOnce(protocol.Queueing{Mode: a.mode(false, false)})
 }
 
-// drop gives up the ticket but keeps the place, and begins another attempt.
+// drop gives up the ticket but keeps the place, and begins another attempt. A wake-up may end the pause that follows, and is
+// not noted there: so with its next ticket the call asks the server anew to report changes.
 func (a *acquisition) drop() {
 	a.leave()
-	a.ticket.newest = ""
+	a.ticket.newest, a.ticket.sees = "", false
 	a.renumber()
 }
 
