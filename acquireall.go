@@ -404,7 +404,7 @@ func (h *Hold) releaseAll(ctx context.Context) error {
 	return each(h.parts(), func(part *Hold) error {
 		var err error
 		ctx := ctx
-		if begun.Until(reg.clock.Now()) >= unlockLimit {
+		if begun.Until(reg.clock.Now()) >= queue.ReleaseLimit {
 			ctx = noTime
 		}
 		if part == h {

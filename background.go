@@ -13,6 +13,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/health"
 	"github.com/lockregistry/lockregistry/internal/hold"
 	"github.com/lockregistry/lockregistry/internal/protocol"
+	"github.com/lockregistry/lockregistry/internal/queue"
 	"github.com/lockregistry/lockregistry/internal/scheduler"
 	"github.com/lockregistry/lockregistry/internal/topology"
 	"github.com/lockregistry/lockregistry/internal/transport"
@@ -58,6 +59,20 @@ func (b *background) remove(all []cleanup.Try) {
 		tasks[i] = removing{a}
 	}
 	b.send(tasks, health.Removals)
+}
+
+// removing is the task that sends a removal.
+type removing struct{ cleanup.Try }
+
+func (r removing) Length() time.Duration { return r.Lease }
+func (r removing) Wanted() bool          { return true }
+func (r removing) Writes() bool          { return true }
+
+func (r removing) Done(a transport.Reply, _ int64, err error) {
+	if err == nil && a.Late {
+		err = fault.Late // perhaps from a former master
+	}
+	r.Answered(a.Came, err)
 }
 
 // soon schedules a look at the holds for a time, and a look at the client before.
@@ -108,12 +123,12 @@ func (b *background) nextLook(now clock.Instant) clock.Instant {
 // too.
 func (b *background) doubt(server string) {
 	now := b.reg.clock.Now()
-	elsewhere := func(l *Lock) bool {
-		at := l.shard().Address
+	elsewhere := func(p *queue.Path) bool {
+		at := p.Shard().Address
 		return server != "" && at != "" && at != server
 	}
 	for l := range b.reg.everyLock() {
-		if elsewhere(l) {
+		if elsewhere(&l.redis) {
 			continue
 		}
 		if h := l.hold.Load(); h != nil {
@@ -121,11 +136,7 @@ func (b *background) doubt(server string) {
 		}
 		l.redis.Recall(now)
 	}
-	for _, f := range b.reg.permits.recent(now) {
-		if !elsewhere(f.of) {
-			b.cleaner.Expedite(f.of.unclaimed(f.number)) // mutant: permit not recalled
-		}
-	}
+	b.reg.queues.RecallPermits(now, elsewhere)
 }
 
 // send sends tasks of one kind in a pipeline, and returns when they are answered or given up.

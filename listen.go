@@ -76,6 +76,6 @@ func (r *Registry) told(text string) {
 	// No call waits for this grant. The call that gave up removes it, too, but this is quicker. The grant may be for any kind
 	// of lock.
 	for l := range r.cache.of(path) {
-		r.background.cleaner.Expedite(l.unclaimed(m.Number)) // mutant: grant to nobody
+		l.redis.RemoveUnclaimed(m.Number) // mutant: grant to nobody
 	}
 }

@@ -2,10 +2,11 @@ package lockregistry
 
 import (
 	"context"
+	"time"
 
-	"github.com/lockregistry/lockregistry/internal/cleanup"
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/deadlock"
+	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/hold"
 	"github.com/lockregistry/lockregistry/internal/queue"
 )
@@ -13,13 +14,16 @@ import (
 // localSide is a lock as seen by its path in Redis.
 type localSide Lock
 
-func (l *localSide) Hold() *hold.Hold                        { return l.hold.Load() }
-func (l *localSide) Free()                                   { (*Lock)(l).freeLocal() }
-func (l *localSide) Taken()                                  { (*Lock)(l).half().Taken() }
-func (l *localSide) Contended() bool                         { return (*Lock)(l).half().Contended() }
-func (l *localSide) Under() string                           { return l.pair.under() }
-func (l *localSide) Abandoned(h *hold.Hold) cleanup.Removal  { return (*Lock)(l).abandoned(h) }
-func (l *localSide) Unclaimed(number string) cleanup.Removal { return (*Lock)(l).unclaimed(number) }
+func (l *localSide) Hold() *hold.Hold { return l.hold.Load() }
+func (l *localSide) Free()            { (*Lock)(l).freeLocal() }
+func (l *localSide) Taken()           { (*Lock)(l).half().Taken() }
+func (l *localSide) Contended() bool  { return (*Lock)(l).half().Contended() }
+func (l *localSide) Under() string    { return l.pair.under() }
+
+func (l *localSide) LostBehind(held time.Duration, why fault.Loss) {
+	l.reg.others.presence.Doubt()
+	(*Lock)(l).tellLost(held, why)
+}
 
 func (l *localSide) NewHold(t hold.Terms) *hold.Hold {
 	h := (*Lock)(l).newHold(t)

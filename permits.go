@@ -4,10 +4,8 @@ import (
 	"iter"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 
-	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/queue"
 )
 
@@ -20,7 +18,6 @@ type permits struct {
 	calls   map[*Lock]string      // the number of the call's newest attempt, or of its hold
 	numbers map[string]*Lock      // the reverse of calls
 	groups  map[string]*semaphore // by key; some have no calls any more
-	freed   []freed               // the newest, from the last seconds, oldest first
 	unused  int                   // at this number of groups, groups without calls are dropped
 }
 
@@ -30,17 +27,7 @@ type semaphore struct {
 	number int  // of permits, as last found in Redis and logged
 }
 
-// freed is a hold whose removal was confirmed.
-type freed struct {
-	of     *Lock // the anchor
-	number string
-	at     clock.Instant
-}
-
-const (
-	mostFreed   = 1000 // a failover may lose the last releases
-	leastUnused = 1000 // fewer groups are kept, for the next calls
-)
+const leastUnused = 1000 // fewer groups are kept, for the next calls
 
 // begin is called before all else.
 func (p *permits) begin(r *Registry) {
@@ -125,31 +112,8 @@ func (p *permits) nobodys(m queue.Message) {
 	s := p.groups[m.Key]
 	p.mu.Unlock()
 	if s != nil {
-		p.reg.background.cleaner.Expedite(s.anchor.unclaimed(m.Number))
+		s.anchor.redis.RemoveUnclaimed(m.Number)
 	}
-}
-
-// removed notes that a hold's permits were released.
-func (p *permits) removed(l *Lock, value string, at clock.Instant) {
-	number := strings.TrimPrefix(value, p.reg.values)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for len(p.freed) >= mostFreed || len(p.freed) > 0 && p.freed[0].at.Until(at) >= queue.RecallFor {
-		p.freed = p.freed[1:]
-	}
-	p.freed = append(p.freed, freed{&p.locked(l.redis.Key).anchor, number, at})
-}
-
-// recent returns the holds whose permits were released within RecallFor.
-func (p *permits) recent(now clock.Instant) (all []freed) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, f := range p.freed {
-		if f.at.Until(now) < queue.RecallFor {
-			all = append(all, f)
-		}
-	}
-	return all
 }
 
 // all returns the calls and holds of all semaphores.

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/lockregistry/lockregistry/internal/cache"
-	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/hold"
 	"github.com/lockregistry/lockregistry/internal/lease"
@@ -391,82 +390,42 @@ func (l *Lock) lost() fault.Loss {
 // registry is closed the key is left to its lease.
 func (l *Lock) abandon(h *hold.Hold) {
 	h.End(l.reg.clock.Now())
-	l.reg.background.cleaner.Remove(l.removal(h), nil)
+	l.redis.RemoveLost(h)
 	l.freeLocal()
 }
 
-// How long Unlock waits for Redis, and how long once its context is done; two round trips are added to each.
-const (
-	unlockLimit = time.Second
-	unlockGrace = 100 * time.Millisecond
-)
-
-// release ends the last lock. It hands the hold on to the next goroutine of this process, if it can. Else it ends the hold, has
-// its key removed, and only then frees the local half, which is leaving until then: so the next local call finds the key free.
-// With a removal in the background the next call knows of it, see queue.Behind.
+// release ends the last lock. It hands the hold on to the next goroutine of this process, if it can. Else it ends the hold, and
+// has its key removed; then the local half, which is leaving until then, is free: see [queue.Path.Release], also on the order.
 func (l *Lock) release(ctx context.Context, o owner.ID) (observe.End, error) {
 	reg := l.reg
 	h := l.hold.Load()
-	due := reg.handoff == 0
+	e := queue.Ending{Hold: h, Owner: o, Due: reg.handoff == 0}
 	if reg.handoff > 0 && h.Watched() { // another goroutine waits, or did
 		var can bool
 		var running time.Duration
-		if can, due, running = h.Relinquish(reg.handoff); can && l.half().Pass(running) {
+		if can, e.Due, running = h.Relinquish(reg.handoff); can && l.half().Pass(running) {
 			reg.reports.handOvers.Add(1)
 			l.unpin() // the next owner brings its own
 			return observe.EndHandedOver, nil
 		}
 	}
-	begun := reg.clock.Now()
-	kept := l.redis.Reserve(h)
+	e.At = reg.clock.Now()
+	e.Kept = l.redis.Reserve(h)
 	l.hold.Store(nil)
-	if !h.End(begun) {
+	if !h.End(e.At) {
 		l.abandon(h)
 		return observe.EndLost, h.Err()
 	}
-	m := protocol.Release{
-		Key: l.redis.Key, Value: h.Value(), Queued: l.redis.MayQueue(), Keep: kept.After(begun),
-	}
-	behind := l.removesBehind(h, &m, o, begun)
-	l.redis.Fairness(&m, h, due, begun)
-	if behind != nil {
-		go l.removeBehind(behind, h, m) //nolint:gosec // it outlives the call and its context
-		l.freeLocal()
-		return observe.EndReleased, nil
-	}
-	p := l.removalWait(ctx, h, begun)
-	p.Grace = l.shard().RoundTrip().Plus(unlockGrace)
-	removal := l.redis.Format.Release(m) // this may ask the server for its version
-	reply := reg.transport.Do(&p, &removal)
-	n, err := protocol.Confirmed(reply.RedisResult)
-	if why := protocol.WhyNoQueue(reply.RedisResult); why != "" {
-		l.redis.NoQueue(why)
-	}
-	l.redis.NoteContention(n, m.Yields, reply.Came)
-	if err == nil && !reply.Late { // mutant: late removal believed
-		l.removed(h.Value(), reply.Came)
-		if h.MayArrive() {
-			reg.background.cleaner.Remove(l.abandoned(h), nil)
-		}
-		l.freeLocal()
-	} else if err = l.removeLater(p, h, err); err != nil {
+	switch lost, err := l.redis.Release(ctx, e); {
+	case err != nil:
 		return observe.EndUnknown, err
-	}
-	switch {
-	case n <= 0 && err == nil && (reply.Error() == nil || fault.IsWrongType(reply.Error())):
+	case lost != fault.NotLost:
 		reg.others.presence.Doubt()
-		return observe.EndLost, fault.Without(n).Err()
-	case m.Keep > 0:
+		return observe.EndLost, lost.Err()
+	case e.Kept > e.At:
 		return observe.EndKept, nil
 	default:
 		return observe.EndReleased, nil
-	}
-}
-
-// removalWait is how long a call waits for the removal of the key of an ended hold.
-func (l *Lock) removalWait(ctx context.Context, h *hold.Hold, begun clock.Instant) transport.Wait {
-	return transport.Wait{
-		Ctx: ctx, Since: begun, Limit: l.shard().Plus(unlockLimit), Near: unlockLimit, Lease: h.Term().Length,
 	}
 }
 

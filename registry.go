@@ -13,7 +13,6 @@ import (
 	"github.com/google/uuid"
 	"github.com/redis/rueidis"
 
-	"github.com/lockregistry/lockregistry/internal/cleanup"
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/dispatch"
 	"github.com/lockregistry/lockregistry/internal/drain"
@@ -148,7 +147,7 @@ func newRegistry(client rueidis.Client, prefix string, s *settings) *Registry {
 	r.present(s.name)
 	q := &r.queues
 	q.Prefix, q.Values, q.Clock, q.Transport, q.Closed = r.prefix, r.values, r.clock, r.transport.Client, r.closed
-	q.CleanUp, q.Expedite = r.cleanUp, func(m cleanup.Removal) { r.background.cleaner.Expedite(m) }
+	q.Cleaner, q.Lease = r.background.cleaner, r.lease.Length
 	r.drain.Init(r.holdersNow)
 	q.Draining.Begins = r.drain.Start()
 	q.Draining.GoesOn = func(ctx context.Context) bool { return r.drained(tenure.CarriedBy(ctx)) == nil }
@@ -242,17 +241,11 @@ func (a *above) Lost(why fault.Loss, held time.Duration, awaited bool) {
 	l.tellLost(held, why)
 }
 
-func (a *above) Clear(r hold.Remains) {
-	left := (*Lock)(a).removalOf(r)
-	left.MayArrive = false
-	a.reg.background.cleaner.Remove(left, nil)
-}
-
+func (a *above) Clear(r hold.Remains)              { a.redis.Clear(r) }
 func (a *above) Has(h *hold.Hold, o owner.ID) bool { return (*Lock)(a).heldBy(o) == h }
-
-func (a *above) Count() int64         { return (*Lock)(a).owners() }
-func (a *above) Owners() []owner.ID   { return (*Lock)(a).half().Owners() }
-func (a *above) Lent(o owner.ID) bool { return a.hold.Lent(o) }
+func (a *above) Count() int64                      { return (*Lock)(a).owners() }
+func (a *above) Owners() []owner.ID                { return (*Lock)(a).half().Owners() }
+func (a *above) Lent(o owner.ID) bool              { return a.hold.Lent(o) }
 
 // lockAbove returns the lock of a hold.
 func lockAbove(h *hold.Hold) *Lock { return (*Lock)(h.Above().(*above)) }
@@ -336,12 +329,12 @@ func (r *Registry) Close() error {
 		}
 		r.queues.Waker.Close()
 		if b := r.queues.Behind; b != nil { // before the cleaner, which takes over what fails here
-			b.Close(r.transport.Farthest().Plus(unlockLimit) + unlockGrace) // mutant: removals in the background cut off
+			b.Close(r.transport.Farthest().Plus(queue.ReleaseLimit) + queue.ReleaseGrace) // mutant: removals in the background cut off
 		}
 		trip := r.transport.Farthest().RoundTrip()
-		limit := time.NewTimer(trip.Plus(closeGrace) + trip.Plus(unlockGrace))
+		limit := time.NewTimer(trip.Plus(closeGrace) + trip.Plus(queue.ReleaseGrace))
 		defer limit.Stop()
-		r.transport.AwaitAbandoned(trip.Plus(unlockGrace))
+		r.transport.AwaitAbandoned(trip.Plus(queue.ReleaseGrace))
 		r.background.close()
 		r.others.presence.Close()
 		ended := make(chan struct{})
@@ -357,7 +350,7 @@ func (r *Registry) Close() error {
 		}
 		r.transport.dismiss(r.client)
 		if r.owns {
-			r.closeClient(trip.Plus(unlockGrace))
+			r.closeClient(trip.Plus(queue.ReleaseGrace))
 		}
 		r.reports.dispatch.Flush()
 	})

@@ -43,7 +43,7 @@ func TestReplicas_RenewalsThatWaitForReplicasDelayNoRemoval(t *testing.T) {
 		l := r.newLock(strconv.Itoa(i))
 		h := l.newHold(hold.Terms{Lease: lease.NewTerm(time.Minute)})
 		require.NoError(t, r.client.Do(t.Context(), r.client.B().Set().Key(l.redis.Key).Value(h.Value()).Build()).Error())
-		require.True(t, b.cleaner.Remove(l.removal(h), func(bool) {}))
+		l.redis.RemoveLost(h)
 		require.Eventually(t, func() bool {
 			n, err := r.client.Do(t.Context(), r.client.B().Exists().Key(l.redis.Key).Build()).AsInt64()
 			return err == nil && n == 0

@@ -440,7 +440,7 @@ Answered(p) ==
         /\ until' = [until EXCEPT ![p] = IF c.to = "renewed" /\ @ > 0 THEN Max2(@, full) ELSE 0]
         /\ Idle(p)
         /\ UNCHANGED <<pc, ticket, found, seen>>
-     \/ /\ pc[p] = "free"                            \* Lock.release: only now is the local half free
+     \/ /\ pc[p] = "free"                            \* Path.Release: only now is the local half free
         /\ pc' = [pc EXCEPT ![p] = "idle"]
         /\ Idle(p)
         /\ seen' = [seen EXCEPT ![p] = FirstTry /\ WindowEvery > 0 /\ c.left > 0]

@@ -83,12 +83,12 @@ var mutations = []mutation{
 	},
 	{
 		"removals in the background cut off", "Close does not wait for removals in the background",
-		"b.Close(r.transport.Farthest().Plus(unlockLimit) + unlockGrace)", "_ = b",
+		"b.Close(r.transport.Farthest().Plus(queue.ReleaseLimit) + queue.ReleaseGrace)", "_ = b",
 		"TestBackgroundRelease_NothingStays$",
 	},
 	{
 		"removal tried once", "a removal in the background is not tried again",
-		"!reg.background.cleaner.Expedite(left)", "false",
+		"!p.all.Cleaner.Expedite(left)", "false",
 		"TestBackgroundRelease_NothingStays$",
 	},
 	{
@@ -263,12 +263,12 @@ var mutations = []mutation{
 	},
 	{
 		"abandoned ticket left", "the ticket of an abandoned attempt stays",
-		"a.path.all.CleanUp(left)", "_ = left",
+		"a.path.all.cleanUp(left)", "_ = left",
 		"TestQueueOutcomes",
 	},
 	{
 		"grant to nobody", "a grant to nobody is kept",
-		"r.background.cleaner.Expedite(l.unclaimed(m.Number))", "_ = l",
+		"l.redis.RemoveUnclaimed(m.Number)", "_ = l",
 		"TestQueueOutcomes",
 	},
 	{
@@ -318,7 +318,7 @@ var mutations = []mutation{
 	},
 	{
 		"short grant kept", "what too few replicas have is not given back",
-		"a.path.all.CleanUp(left)", "_ = left",
+		"a.path.all.cleanUp(left)", "_ = left",
 		"TestReplicas$",
 	},
 	{
@@ -480,7 +480,7 @@ func init() { ranges <- map[*Lock]uint64{} }`,
 	},
 	{
 		"permit not recalled", "releases of just now are not sent once more",
-		"b.cleaner.Expedite(f.of.unclaimed(f.number))", "",
+		"f.anchor.RemoveUnclaimed(f.number)", "",
 		"..:TestSemaphore_ReleaseIsSentOnceMore$",
 	},
 }

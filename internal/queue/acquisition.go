@@ -89,7 +89,7 @@ func (p *Path) obtainLater(first *attempt, err error, q *Request) error {
 	if err == nil || patient && !q.FailFast && (q.Wait > 0 || q.Queued) && first.passing(err) {
 		err = p.keepTrying(*first, q, patient)
 	} else if first.hold.MayArrive() { // mutant: grant left behind
-		p.all.CleanUp(p.local.Abandoned(first.hold))
+		p.all.cleanUp(p.abandoned(first.hold))
 	}
 	if err != nil {
 		if errors.Is(err, fault.Busy) { // also for calls that wait only for this reply

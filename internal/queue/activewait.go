@@ -8,7 +8,6 @@ import (
 
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
-	"github.com/lockregistry/lockregistry/internal/transport"
 )
 
 // activeWait is the part of an acquisition that other goroutines see.
@@ -31,9 +30,6 @@ type lastFailure struct {
 // silence is a path as the observer of its first try: it notes on the path that the try is not answered yet. An active wait
 // replaces that note.
 type silence Path
-
-// Silence returns the observer for a removal that the next call may wait for.
-func (p *Path) Silence() transport.Observer { return (*silence)(p.whole()) }
 
 func (s *silence) Unanswered(since clock.Instant) {
 	s.active.CompareAndSwap(nil, &activeWait{lastFailure: lastFailure{since: since}})

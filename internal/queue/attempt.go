@@ -229,9 +229,9 @@ func (a *attempt) confirm(deadline clock.Instant, doubtful bool) (sent clock.Ins
 // giveBack releases a hold that only the master has, not enough replicas: after a failover others could have the lock, too. The
 // release needs no replica. The next try asks for a new hold, which a late release does not touch.
 func (a *attempt) giveBack(why error) error {
-	left := a.path.local.Abandoned(a.hold)
+	left := a.path.abandoned(a.hold)
 	left.MayArrive = a.hold.MayArrive()
-	a.path.all.CleanUp(left) // mutant: short grant kept
+	a.path.all.cleanUp(left) // mutant: short grant kept
 	a.hold, a.at = a.path.local.NewHold(a.hold.Terms()), protocol.Reply{}
 	return why
 }

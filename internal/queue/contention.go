@@ -2,7 +2,6 @@ package queue
 
 import (
 	"log/slog"
-	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -218,27 +217,5 @@ func (p *Path) NoteWindow(reply int64, others bool, at clock.Instant) {
 	}
 	if !p.Queues() || c.deaf.Load() {
 		c.released(others, reply == protocol.Contended, p.Clock.Now())
-	}
-}
-
-// Removed notes that the key of the hold with this value was removed.
-func (p *Path) Removed(value string, at clock.Instant) {
-	n := p.all.NumberIn(value)
-	for last := p.last.Load(); n > 0 && n >= last; last = p.last.Load() { // removals may end at the same time
-		if p.last.CompareAndSwap(last, n) {
-			p.lastAt.Store(int64(at))
-			return
-		}
-	}
-}
-
-// RecallFor is for how long a failover may lose a removal: a replica most likely lags behind by less.
-const RecallFor = 2 * time.Second
-
-// Recall sends recently confirmed removals again, since a server may have taken over without them. Later holds have larger
-// numbers, and are not touched.
-func (p *Path) Recall(now clock.Instant) {
-	if n := p.last.Load(); n > 0 && clock.Instant(p.lastAt.Load()).Until(now) < RecallFor {
-		p.all.Expedite(p.local.Unclaimed(strconv.FormatUint(n, 10)))
 	}
 }

@@ -1,14 +1,15 @@
-// Package queue is the half of a lock in Redis, for the call that obtains it: the first try, waiting for other processes, and
-// deciding who is next. It knows a [Path], its key, and the lock above it as a narrow [Local]; it knows neither the goroutines
-// of the process nor the public API.
+// Package queue is the half of a lock in Redis, for the call that obtains or releases it: the first try, waiting for other
+// processes, deciding who is next, and the removal of the key. It knows a [Path], its key, and the lock above it as a narrow
+// [Local]; it knows neither the goroutines of the process nor the public API.
 //
 // A call has the local half, so a path has one call at a time:
 //
 //	try ──granted──▶ held
 //	 └─taken──▶ listen ──▶ wait in the queue ──▶ held        see queue.go
 //	                   └─no queue──▶ poll ──▶ held           see acquisition.go
+//	held ──▶ release ──▶ free, or another owner's            see release.go and behind.go
 //
-// What a call leaves without a hold is removed in the background: a grant that may still arrive, a ticket, see ticket.go. What
+// What a call leaves is removed in the background: a grant that may still arrive, a ticket, see removal.go and ticket.go. What
 // is known of others that want a path is kept beside it, see contention.go and fairness.go. [Group] asks for several paths with
 // one script.
 package queue

@@ -53,6 +53,11 @@ func newLock(t *testing.T) *lock {
 		schedule.Close()
 		schedule.Wait()
 	})
+	cleaner := cleanup.New(way.Clock, func(clock.Instant) {}, func([]cleanup.Try) {})
+	t.Cleanup(func() {
+		cleaner.Close()
+		cleaner.Wait()
+	})
 	l := &lock{}
 	env := &hold.Env{
 		Clock: way.Clock, Server: server{way}, Schedule: schedule, NumberAt: len("me:"),
@@ -62,7 +67,7 @@ func newLock(t *testing.T) *lock {
 	of := hold.Path{Kind: &hold.Kind{Format: format, Env: env}, Key: "orders:42", Above: l}
 	all := &Shared{
 		Clock: way.Clock, Transport: way, Closed: t.Context().Done(), Prefix: "orders", Values: "me:",
-		CleanUp: func(cleanup.Removal) {}, Expedite: func(cleanup.Removal) {},
+		Cleaner: cleaner,
 	}
 	all.Poll = time.Second
 	all.Waker = NewWaker("orders", "me", false)
@@ -94,8 +99,7 @@ func (*lock) Contended() bool                                { return false }
 func (*lock) Under() string                                  { return "" }
 func (*lock) Block(context.Context, *deadlock.Call, Waiting) {}
 func (*lock) EndWait(*deadlock.Call)                         {}
-func (*lock) Abandoned(*hold.Hold) (r cleanup.Removal)       { return r }
-func (*lock) Unclaimed(string) (r cleanup.Removal)           { return r }
+func (*lock) LostBehind(time.Duration, fault.Loss)           {}
 func (*lock) Lost(fault.Loss, time.Duration, bool)           {}
 func (*lock) Clear(hold.Remains)                             {}
 func (l *lock) Has(h *hold.Hold, _ owner.ID) bool            { return l.current.Load() == h }

@@ -17,9 +17,9 @@ import (
 	"github.com/lockregistry/lockregistry/internal/transport"
 )
 
-// Path is a lock's key in Redis, for the calls that obtain it: one at a time, the one that has the local half. The two sides of
-// a read-write lock are two paths of one key, and each call of a semaphore has its own path. What is known of other processes
-// concerns all paths of a key, and is kept at the anchor.
+// Path is a lock's key in Redis, for the calls that obtain or release it: one at a time, the one that has the local half. The
+// two sides of a read-write lock are two paths of one key, and each call of a semaphore has its own path. What is known of
+// other processes concerns all paths of a key, and is kept at the anchor.
 type Path struct {
 	hold.Path
 	*Side
@@ -51,7 +51,7 @@ func (all *Shared) Side(side string) *Side {
 func (s *Side) Many() bool { return s.many }
 
 // Local is the local half of a path's lock.
-type Local interface { //nolint:interfacebloat // all that the half in Redis needs of the local half
+type Local interface {
 	// NewHold makes a hold on these terms, to be asked for.
 	NewHold(t hold.Terms) *hold.Hold
 
@@ -61,7 +61,7 @@ type Local interface { //nolint:interfacebloat // all that the half in Redis nee
 	// Won gives the lock its hold, which is live. Its owner may use it from since on.
 	Won(h *hold.Hold, since clock.Instant)
 
-	// Free frees the local half of a call that did not get the lock.
+	// Free frees the local half: the call did not get the lock, or its hold is over.
 	Free()
 
 	// Taken tells calls that wait only for this reply that another owner has the lock.
@@ -77,9 +77,9 @@ type Local interface { //nolint:interfacebloat // all that the half in Redis nee
 	Block(ctx context.Context, call *deadlock.Call, w Waiting)
 	EndWait(call *deadlock.Call)
 
-	// Abandoned returns the removal of what a hold may have left; Unclaimed the removal of a grant that no call waits for.
-	Abandoned(h *hold.Hold) cleanup.Removal
-	Unclaimed(number string) cleanup.Removal
+	// LostBehind is told that a hold was lost before it was released; the call has returned. Held is for how long its owner had
+	// it.
+	LostBehind(held time.Duration, why fault.Loss)
 }
 
 // Shared is what all paths of a registry share.
@@ -92,11 +92,12 @@ type Shared struct {
 	Waker     *Waker
 	Closed    <-chan struct{}
 	Draining  Draining
-	CleanUp   func(cleanup.Removal) // removes what a call has left
-	Expedite  func(cleanup.Removal) // the same, soon
-	Behind    *Behind               // nil: each release waits for its removal
+	Cleaner   *cleanup.Cleaner
+	Behind    *Behind       // nil: each release waits for its removal
+	Lease     time.Duration // of holds, unless a call names another
 
 	spares sync.Pool // of *spare
+	freed  freed
 	Counts
 	refusals
 }

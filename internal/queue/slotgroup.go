@@ -38,7 +38,7 @@ func (g *Group) Won(i int) bool { return g.tries[i].won }
 func (g *Group) Leave(i int) {
 	a := g.tries[i]
 	if a.hold.MayArrive() {
-		a.path.all.CleanUp(a.path.local.Abandoned(a.hold))
+		a.path.all.cleanUp(a.path.abandoned(a.hold))
 	}
 	a.path.local.Free()
 }

@@ -34,9 +34,9 @@ func (a *acquisition) renumber() {
 func (a *acquisition) abandon() {
 	a.box.open("")
 	if a.hold.MayArrive() {
-		left := a.path.local.Abandoned(a.hold)
+		left := a.path.abandoned(a.hold)
 		left.Leaving = a.leaving()
-		a.path.all.CleanUp(left) // mutant: abandoned ticket left
+		a.path.all.cleanUp(left) // mutant: abandoned ticket left
 		a.hold.SetMayArrive(false)
 	}
 }
@@ -61,9 +61,9 @@ func (a *acquisition) leave() {
 	if a.ticket.newest == "" {
 		return
 	}
-	left := a.path.local.Abandoned(a.hold)
+	left := a.path.abandoned(a.hold)
 	left.Leaving.Ticket, left.MayArrive = a.ticket.newest, false
-	a.path.all.CleanUp(left)
+	a.path.all.cleanUp(left)
 }
 
 // ask asks the queue for a ticket, or checks it.

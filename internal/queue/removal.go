@@ -1,0 +1,164 @@
+package queue
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/lockregistry/lockregistry/internal/cleanup"
+	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/hold"
+	"github.com/lockregistry/lockregistry/internal/lease"
+	"github.com/lockregistry/lockregistry/internal/transport"
+)
+
+// Package cleanup removes what calls and holds have left in Redis. This file makes its removals from holds.
+
+// watchAtLeast is the shortest time for which a removal waits for a late grant.
+const watchAtLeast = time.Minute
+
+// removal returns the removal for an ended hold whose key was not removed.
+func (p *Path) removal(h *hold.Hold) cleanup.Removal {
+	r := p.abandoned(h)
+	// A writer's field can outlive its lease: a reader of the same owner keeps the hash.
+	r.MayArrive = h.MayArrive() || p.side != "" && !p.many
+	return r
+}
+
+// abandoned returns the removal for a hold of which a late grant may still arrive.
+func (p *Path) abandoned(h *hold.Hold) cleanup.Removal { return p.removalOf(h.Remains()) }
+
+// removalOf returns the removal for what may be left of a hold, including a late grant.
+func (p *Path) removalOf(r hold.Remains) cleanup.Removal {
+	format := p.Format
+	if p.many { // the same for all, so that two removals of one hold are equal
+		format = p.anchor.Format
+	}
+	return cleanup.Removal{
+		Path:      p,
+		Format:    format,
+		Key:       p.Key,
+		Value:     r.Value,
+		Number:    p.all.NumberIn(r.Value),
+		Lease:     r.Longest,
+		Expired:   p.Clock.Now().Add(r.Longest).Add(lease.Margin(r.Longest)),
+		Keep:      r.Kept, // mutant: kept path let go
+		MayArrive: true,
+		Watch:     max(r.Term, watchAtLeast),
+	}
+}
+
+// RemoveLost removes in the background the key of a lost hold that has ended.
+func (p *Path) RemoveLost(h *hold.Hold) { p.all.Cleaner.Remove(p.removal(h), nil) }
+
+// Clear removes in the background what may be left of a lost hold.
+func (p *Path) Clear(r hold.Remains) {
+	left := p.removalOf(r)
+	left.MayArrive = false
+	p.all.Cleaner.Remove(left, nil)
+}
+
+// RemoveUnclaimed removes in the background a hold that was granted to a call that is gone, or was released and may be back.
+func (p *Path) RemoveUnclaimed(number string) {
+	r := p.removalOf(hold.Remains{Value: p.all.Values + number, Longest: p.all.Lease, Term: p.all.Lease})
+	r.MayArrive = false
+	r.Keep = p.ReservedUntil(number)
+	p.all.Cleaner.Expedite(r)
+}
+
+// cleanUp removes what a call has left, in the background. When the registry is closed, cleanUp sends the removal itself, once.
+func (all *Shared) cleanUp(m cleanup.Removal) {
+	if all.Cleaner.Remove(m, nil) {
+		return
+	}
+	all.Transport.AwaitAbandoned(all.lastLimit(m))
+	all.removeLast(m)
+}
+
+// removeLast sends a removal now, with little time, since no call waits for it.
+func (all *Shared) removeLast(m cleanup.Removal) {
+	all.removeOnce(transport.Wait{Ctx: context.Background(), Limit: all.lastLimit(m)}, m)
+}
+
+func (all *Shared) lastLimit(m cleanup.Removal) time.Duration {
+	return all.Transport.RoundTrip(m.Key).Plus(ReleaseGrace)
+}
+
+// removeOnce sends a removal now, and reports whether it was confirmed.
+func (all *Shared) removeOnce(w transport.Wait, m cleanup.Removal) (gone bool) {
+	w.Lease = m.Lease
+	c := m.Call(all.Clock.Now())
+	reply := all.Transport.Do(&w, &c)
+	return reply.Error() == nil && !reply.Late
+}
+
+// Removed notes that the key of the hold with this value was removed.
+func (p *Path) Removed(value string, at clock.Instant) {
+	if p.many {
+		p.all.freed.add(freedPermits{p.anchor, strings.TrimPrefix(value, p.all.Values), at})
+		return
+	}
+	n := p.all.NumberIn(value)
+	for last := p.last.Load(); n > 0 && n >= last; last = p.last.Load() { // removals may end at the same time
+		if p.last.CompareAndSwap(last, n) {
+			p.lastAt.Store(int64(at))
+			return
+		}
+	}
+}
+
+// recallFor is for how long a failover may lose a removal: a replica most likely lags behind by less.
+const recallFor = 2 * time.Second
+
+// Recall sends recently confirmed removals again, since a server may have taken over without them. Later holds have larger
+// numbers, and are not touched.
+func (p *Path) Recall(now clock.Instant) {
+	if n := p.last.Load(); n > 0 && clock.Instant(p.lastAt.Load()).Until(now) < recallFor {
+		p.RemoveUnclaimed(strconv.FormatUint(n, 10))
+	}
+}
+
+// RecallPermits is Recall for all semaphores, but for those whose path is left out.
+func (all *Shared) RecallPermits(now clock.Instant, leavesOut func(*Path) bool) {
+	for _, f := range all.freed.recent(now) {
+		if !leavesOut(f.anchor) {
+			f.anchor.RemoveUnclaimed(f.number) // mutant: permit not recalled
+		}
+	}
+}
+
+// freed are the newest holds of semaphores whose removal was confirmed, oldest first.
+type freed struct {
+	mu  sync.Mutex
+	all []freedPermits
+}
+
+type freedPermits struct {
+	anchor *Path
+	number string
+	at     clock.Instant
+}
+
+const mostFreed = 1000 // a failover may lose the last releases
+
+func (f *freed) add(newest freedPermits) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for len(f.all) >= mostFreed || len(f.all) > 0 && f.all[0].at.Until(newest.at) >= recallFor {
+		f.all = f.all[1:]
+	}
+	f.all = append(f.all, newest)
+}
+
+func (f *freed) recent(now clock.Instant) (all []freedPermits) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, one := range f.all {
+		if one.at.Until(now) < recallFor {
+			all = append(all, one)
+		}
+	}
+	return all
+}
